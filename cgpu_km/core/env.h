@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * The only file of the core that knows where it is compiled.
+ *
+ * Need: u8 u16 u32 u64 s64, bool, size_t, NULL, E* numbers, memset, memcpy,
+ *       memcmp, strlen, 64-bit division.
+ * Not here, ever: clock, lock, allocation, print, current.
+ */
+#ifndef CGPU_CORE_ENV_H
+#define CGPU_CORE_ENV_H
+
+#ifdef __KERNEL__
+#include <linux/errno.h>
+#include <linux/math64.h>
+#include <linux/stddef.h>
+#include <linux/string.h>
+#include <linux/types.h>
+#else
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int64_t s64;
+#endif
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * The turn engine of one GPU: whose turn it is, until when, by which lever.
+ *
+ * (state, event, now) -> plan. The shell carries the plan out with calls into
+ * the driver that take 0.25 to 5 ms, then says with cgpu_turn_ack() when each
+ * part took effect; credit is computed from those times, never from the plan.
+ *
+ * Caller serialises (the GPU's mutex). now_ns is monotonic. No function
+ * allocates, sleeps or reads a clock.
+ */
+#ifndef CGPU_CORE_TURN_H
+#define CGPU_CORE_TURN_H
+
+#include "env.h"
+
+#define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
+#define CGPU_NO_SLOT	0xffffffffu
+#define CGPU_NEVER_NS	0xffffffffffffffffull
+
+/* Levers that were found to work, in cgpu_turn_set_levers(). */
+#define CGPU_LEVER_WINDOW	1u	/* freeze and thaw whole containers */
+#define CGPU_LEVER_TIMESLICE	2u	/* a timeslice per TSG */
+
+struct cgpu_turn_slot {
+	u64 cookie;		/* 0: the slot is free */
+	u32 weight;
+	u32 portion;		/* first of its portions, policies 0 and 3 */
+	u32 channels;		/* live graphics/compute channels: > 0 means "has opened the GPU" */
+	u32 tsgs;		/* live graphics/compute TSGs */
+	u8 highprio;
+	u8 pad[7];
+	s64 credit_ns;		/* entitled minus got, carried into the next round */
+	u64 gpu_ns;		/* how long it could run, as acknowledged; overlap split */
+	u64 wait_ns;		/* opened and weight > 0, but out of turn */
+	u64 turns;
+	u64 overruns;		/* turns that ended more than a tenth of a slice late */
+	u64 since_ns;		/* when it last started or stopped, for gpu_ns/wait_ns */
+	u64 reserved[4];
+};
+
+struct cgpu_turn {
+	u32 policy;
+	u32 max_inst;
+	u32 prio_ratio;
+	u32 levers;
+	u64 slice_ns;
+	u32 run_mask;		/* who may run now, as acknowledged */
+	u32 timesliced;		/* slots whose TSGs carry a timeslice of ours */
+	/* position in the round; the policies' own words */
+	u32 pos;
+	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
+	u64 turn_start_ns;
+	u64 turn_end_ns;
+	u64 round;
+	u64 prio_window_ns;	/* start of the current 100 ms of prio_ratio */
+	u64 prio_used_ns;
+	u64 last_ns;
+	struct cgpu_turn_slot slot[CGPU_SLOTS];
+	u64 reserved[8];
+};
+
+struct cgpu_turn_plan {
+	u64 until_ns;		/* call cgpu_turn_next() again then; CGPU_NEVER_NS: only on an event */
+	u32 run_mask;		/* exactly these slots may run */
+	u32 freeze_mask;	/* calls needed to get there from what was acknowledged */
+	u32 thaw_mask;
+	u32 timeslice_mask;	/* slots whose timeslice must be (re)set to timeslice_us[] */
+	u32 thaw_first;		/* 1: thaw, then freeze (short overlap instead of a gap) */
+	u32 owner;
+	u32 timeslice_us[CGPU_SLOTS];	/* 0: the driver's own default */
+};
+
+struct cgpu_turn_ack {
+	u64 begin_ns;		/* before the first lever call */
+	u64 frozen_ns;		/* when the last freeze was acknowledged (begin_ns if none) */
+	u64 thawed_ns;		/* when the last thaw was acknowledged (begin_ns if none) */
+	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
+	u32 timeslice_mask;	/* slots whose timeslice was set */
+};
+
+struct cgpu_turn_stat {
+	u64 gpu_ns;
+	u64 wait_ns;
+	u64 turns;
+	u64 overruns;
+	u32 running;		/* may run now */
+	u32 opened;
+};
+
+void cgpu_turn_init(struct cgpu_turn *t, u64 now_ns);
+
+/* Admission. Weight wanted > 0: granted if it fits; free_weight 0 -> granted
+ * weight 0 (documented; the caller says so loudly); 0 < free < wanted ->
+ * -ENOSPC. -ENOSPC too when max_inst containers are there. -EINVAL: weight 0
+ * or > max_inst, cookie 0. -EEXIST: cookie present.
+ */
+int cgpu_turn_add(struct cgpu_turn *t, u64 cookie, u32 weight, u32 highprio,
+		  u64 now_ns, u32 *slot, u32 *granted);
+void cgpu_turn_del(struct cgpu_turn *t, u32 slot, u64 now_ns);
+
+/* Changes are atomic at the next turn; an error changes nothing.
+ * weight: 0..max_inst, -EINVAL; -ENOSPC if the sum would exceed max_inst.
+ * policy: -EINVAL out of range, -EOPNOTSUPP if its lever does not work.
+ * max_inst: -EINVAL out of range, -EBUSY below live containers or weights.
+ * prio_ratio, slice_us: -EINVAL out of range. highprio: -EINVAL if not 0/1.
+ */
+int cgpu_turn_set_weight(struct cgpu_turn *t, u32 slot, u64 weight, u64 now_ns);
+int cgpu_turn_set_highprio(struct cgpu_turn *t, u32 slot, u64 highprio, u64 now_ns);
+int cgpu_turn_set_policy(struct cgpu_turn *t, u64 policy, u64 now_ns);
+int cgpu_turn_set_max_inst(struct cgpu_turn *t, u64 max_inst, u64 now_ns);
+int cgpu_turn_set_prio_ratio(struct cgpu_turn *t, u64 prio_ratio, u64 now_ns);
+int cgpu_turn_set_slice_us(struct cgpu_turn *t, u64 slice_us, u64 now_ns);
+/* A policy whose lever is taken away falls back to native; returns the policy in force. */
+u32 cgpu_turn_set_levers(struct cgpu_turn *t, u32 levers, u64 now_ns);
+
+/* The container's live graphics/compute channels and TSGs changed. */
+void cgpu_turn_set_channels(struct cgpu_turn *t, u32 slot, u32 channels,
+			    u32 tsgs, u64 now_ns);
+
+u32 cgpu_turn_free_weight(const struct cgpu_turn *t);
+u32 cgpu_turn_instances(const struct cgpu_turn *t);
+
+/* True if a channel of @slot that becomes schedulable now must be frozen in
+ * the same call, before its owner gets the answer.
+ */
+bool cgpu_turn_is_frozen(const struct cgpu_turn *t, u32 slot);
+
+/* Slice length from the measured median of the window lever:
+ * clamp(20 x p50, 5 ms, 30 ms).
+ */
+u64 cgpu_turn_auto_slice_ns(u64 lever_p50_ns);
+
+/* What should be in force from now on. Idempotent until time passes or
+ * something changes. When every plan mask is 0 there is nothing to do.
+ */
+void cgpu_turn_next(struct cgpu_turn *t, u64 now_ns, struct cgpu_turn_plan *plan);
+void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
+		   const struct cgpu_turn_ack *ack);
+
+void cgpu_turn_stat(const struct cgpu_turn *t, u32 slot, u64 now_ns,
+		    struct cgpu_turn_stat *st);
+
+/* 0, or -EINVAL if @old_version cannot be carried over. */
+int cgpu_turn_migrate(struct cgpu_turn *fresh, const void *old, u32 old_version);
+
+#endif
