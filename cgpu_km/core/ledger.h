@@ -30,6 +30,9 @@ void cgpu_ledger_set_limit(struct cgpu_ledger *led, u64 limit_bytes);
 /* max(0, limit - used) */
 u64 cgpu_ledger_free(const struct cgpu_ledger *led);
 
+/* 0, or -EINVAL for a limit outside 1 MiB .. 2^63-1. */
+int cgpu_ledger_check_limit(u64 limit_bytes);
+
 /* floor(total_mib * part / whole) MiB in bytes; 0 if whole is 0, part > whole
  * or the product overflows. The published rounding: docs/proc.md.
  */

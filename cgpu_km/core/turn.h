@@ -17,6 +17,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
+#define CGPU_TURN_VERSION	1	/* of struct cgpu_turn, for cgpu_turn_migrate() */
 
 /* Levers that were found to work, in cgpu_turn_set_levers(). */
 #define CGPU_LEVER_WINDOW	1u	/* freeze and thaw whole containers */
@@ -29,14 +30,38 @@ struct cgpu_turn_slot {
 	u32 channels;		/* live graphics/compute channels: > 0 means "has opened the GPU" */
 	u32 tsgs;		/* live graphics/compute TSGs */
 	u8 highprio;
-	u8 pad[7];
+	u8 pad[3];
+	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
 	s64 credit_ns;		/* entitled minus got, carried into the next round */
+	s64 beside_ns;		/* the same for turns beside a running high-priority container */
 	u64 gpu_ns;		/* how long it could run, as acknowledged; overlap split */
 	u64 wait_ns;		/* opened and weight > 0, but out of turn */
 	u64 turns;
 	u64 overruns;		/* turns that ended more than a tenth of a slice late */
-	u64 since_ns;		/* when it last started or stopped, for gpu_ns/wait_ns */
+	u64 capped_ns;		/* got in these 100 ms, policies 0 and 3 beside highprio */
 	u64 reserved[4];
+};
+
+/* Three groups take turns, each on its own clock that runs while it is in force. */
+enum cgpu_rota_nr {
+	CGPU_ROTA_MAIN		= 0,	/* the containers without highprio */
+	CGPU_ROTA_HIGH		= 1,	/* the high-priority ones among themselves */
+	CGPU_ROTA_BESIDE	= 2,	/* those without, while a high-priority one may run */
+	CGPU_ROTAS		= 3,
+};
+
+struct cgpu_rota {
+	u32 members;		/* slots that take turns */
+	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
+	u32 pos;		/* last slot that had its turn; fixed rounds: next portion */
+	u8 fixed;		/* a round of max_inst portions, empty ones pass */
+	u8 running;		/* in force now: its clock runs */
+	u8 contended;		/* somebody has to wait: turns are charged */
+	u8 pad;
+	u64 clock_ns;
+	u64 mark_ns;		/* fixed rounds: clock at which portion @pos begins */
+	u64 limit_ns;		/* clock at which the turn ends whatever its owner got */
+	u64 round;
 };
 
 struct cgpu_turn {
@@ -47,15 +72,19 @@ struct cgpu_turn {
 	u64 slice_ns;
 	u32 run_mask;		/* who may run now, as acknowledged */
 	u32 timesliced;		/* slots whose TSGs carry a timeslice of ours */
-	/* position in the round; the policies' own words */
-	u32 pos;
-	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
-	u64 turn_start_ns;
-	u64 turn_end_ns;
-	u64 round;
-	u64 prio_window_ns;	/* start of the current 100 ms of prio_ratio */
+	u32 target_mask;	/* who may run by the last plan */
+	u32 unsure_mask;	/* the last call for them failed: say it again */
+	u32 stale_mask;		/* came or went since the last plan: its ack is not about them */
+	u32 touched_mask;	/* TSGs came or went since the last plan */
+	u32 retime_mask;	/* TSGs that may lack the timeslice */
+	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
+	u32 fails;		/* acks in a row with a failed call */
+	u32 prio_low;		/* the ceiling is used up until the 100 ms end */
+	u64 retry_ns;		/* no failed call is repeated before */
+	u64 prio_window_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
 	u64 prio_used_ns;
-	u64 last_ns;
+	u64 last_ns;		/* everything up to here is accounted */
+	struct cgpu_rota rota[CGPU_ROTAS];
 	struct cgpu_turn_slot slot[CGPU_SLOTS];
 	u64 reserved[8];
 };

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * Numbers and offsets of NVIDIA's open kernel driver, 580.105.08. Each block
+ * names its file there. Facts only; no code of theirs.
+ */
+#ifndef CGPU_CORE_NV_ABI_H
+#define CGPU_CORE_NV_ABI_H
+
+/* kernel-open/common/inc/nv-chardev-numbers.h */
+#define NV_MAJOR			195
+#define NV_MINOR_CTL			255
+#define NV_MINOR_GPU_MAX		247
+
+/* src/common/sdk/nvidia/inc/nvstatuscodes.h */
+#define NV_OK				0x00
+#define NV_ERR_GENERIC			0xffff
+#define NV_ERR_DUPLICATE_NAME		0x19
+#define NV_ERR_RESOURCES		0x1a
+#define NV_ERR_PERMISSIONS		0x1b
+#define NV_ERR_ADDRESS			0x1e
+#define NV_ERR_ARGUMENT			0x1f
+#define NV_ERR_CLASS			0x22
+#define NV_ERR_CLIENT			0x23
+#define NV_ERR_FUNCTION			0x27
+#define NV_ERR_PARENT			0x36
+#define NV_ERR_STATE			0x40
+#define NV_ERR_NO_MEMORY		0x51
+#define NV_ERR_NOT_SUPPORTED		0x56
+#define NV_ERR_NOT_FOUND		0x57
+#define NV_ERR_IN_USE			0x63
+
+/* src/nvidia/arch/nvalloc/unix/include/nv_escape.h,
+ * kernel-open/common/inc/nv-ioctl-numbers.h
+ */
+#define NV_IOCTL_MAGIC			'F'
+#define NV_ESC_RM_ALLOC_MEMORY		0x27
+#define NV_ESC_RM_ALLOC_OBJECT		0x28
+#define NV_ESC_RM_FREE			0x29
+#define NV_ESC_RM_CONTROL		0x2a
+#define NV_ESC_RM_ALLOC			0x2b
+#define NV_ESC_RM_DUP_OBJECT		0x34
+#define NV_ESC_RM_SHARE			0x35
+#define NV_ESC_RM_IDLE_CHANNELS		0x41
+#define NV_ESC_RM_VID_HEAP_CONTROL	0x4a
+#define NV_ESC_RM_MAP_MEMORY		0x4e
+#define NV_ESC_RM_UNMAP_MEMORY		0x4f
+#define NV_ESC_RM_GET_EVENT_DATA	0x52
+#define NV_ESC_RM_MAP_MEMORY_DMA	0x57
+#define NV_ESC_RM_UNMAP_MEMORY_DMA	0x58
+#define NV_ESC_RM_UPDATE_MAPPING_INFO	0x5e
+#define NV_ESC_CARD_INFO		200
+#define NV_ESC_REGISTER_FD		201
+#define NV_ESC_ALLOC_OS_EVENT		206
+#define NV_ESC_FREE_OS_EVENT		207
+#define NV_ESC_STATUS_CODE		209
+#define NV_ESC_CHECK_VERSION_STR	210
+#define NV_ESC_XFER_CMD			211
+#define NV_ESC_ATTACH_GPUS_TO_FD	212
+#define NV_ESC_QUERY_DEVICE_INTR	213
+#define NV_ESC_SYS_PARAMS		214
+#define NV_ESC_WAIT_OPEN_COMPLETE	218
+
+/* src/common/sdk/nvidia/inc/nvos.h: byte offsets in the structs of the escapes */
+#define NVOS_H_ROOT			0	/* NVOS00/02/21/32/54/55/64: client */
+#define NVOS_H_PARENT			4
+#define NVOS_H_NEW			8
+#define NVOS_H_CLASS			12
+#define NVOS00_SIZE			16
+#define NVOS00_STATUS			12
+#define NVOS02_SIZE			56	/* with the fd of RM_ALLOC_MEMORY */
+#define NVOS02_FLAGS			16
+#define NVOS02_LIMIT			32
+#define NVOS02_STATUS			40
+#define NVOS21_SIZE			32
+#define NVOS21_PARAMS			16
+#define NVOS21_STATUS			28
+#define NVOS32_SIZE			184
+#define NVOS32_FUNCTION			8
+#define NVOS32_STATUS			20
+#define NVOS32_TOTAL			24
+#define NVOS32_FREE			32
+#define NVOS32_ALLOC_H_MEMORY		44
+#define NVOS32_ALLOC_FLAGS		52
+#define NVOS32_ALLOC_ATTR		56
+#define NVOS32_ALLOC_SIZE_AT		88
+#define NVOS32_ALLOC_ATTR2		144
+#define NVOS32_FREE_H_MEMORY		44
+#define NVOS32_INFO_SIZE_AT		56
+#define NVOS32_FN_ALLOC_SIZE		2
+#define NVOS32_FN_FREE			3
+#define NVOS32_FN_INFO			5
+#define NVOS33_SIZE			56	/* with the fd of RM_MAP_MEMORY */
+#define NVOS33_H_MEMORY			8
+#define NVOS33_STATUS			40
+#define NVOS54_SIZE			32
+#define NVOS54_H_OBJECT			4
+#define NVOS54_CMD			8
+#define NVOS54_PARAMS			16
+#define NVOS54_PARAMS_SIZE		24
+#define NVOS54_STATUS			28
+#define NVOS55_SIZE			28
+#define NVOS55_H_OBJECT			8
+#define NVOS55_H_CLIENT_SRC		12
+#define NVOS55_H_OBJECT_SRC		16
+#define NVOS55_STATUS			24
+#define NVOS64_SIZE			48
+#define NVOS64_PARAMS			16
+#define NVOS64_STATUS			40
+
+/* nvos.h: NV_MEMORY_ALLOCATION_PARAMS (128 bytes) and its fields */
+#define NV_MEM_PARAMS_SIZE		128
+#define NV_MEM_FLAGS			8
+#define NV_MEM_ATTR			24
+#define NV_MEM_ATTR2			28
+#define NV_MEM_SIZE			64
+#define NVOS32_ATTR_LOCATION_SHIFT	25
+#define NVOS32_ATTR_LOCATION_VIDMEM	0
+#define NVOS32_ATTR_PAGE_SIZE_SHIFT	23
+#define NVOS32_ATTR_PAGE_SIZE_HUGE	3
+#define NVOS32_ATTR2_HUGE_SHIFT		20
+#define NVOS32_ALLOC_FLAGS_VIRTUAL	0x80000
+
+/* src/common/sdk/nvidia/inc/alloc/alloc_channel.h, class/cla06c.h */
+#define NV_CHANNEL_PARAMS_SIZE		368
+#define NV_CHANNEL_H_USERD		32
+#define NV_CHANNEL_ENGINE		128
+#define NV_TSG_PARAMS_SIZE		20
+#define NV_TSG_ENGINE			12
+#define NV2080_ENGINE_TYPE_GRAPHICS	1	/* class/cl2080.h: GR0 … GR7 = 1 … 8 */
+#define NV2080_ENGINE_TYPE_GR7		8
+
+/* src/common/sdk/nvidia/inc/class/ */
+#define NV01_ROOT			0x0000
+#define NV01_ROOT_NON_PRIV		0x0001
+#define NV01_ROOT_CLIENT		0x0041
+#define NV01_DEVICE_0			0x0080
+#define NV20_SUBDEVICE_0		0x2080
+#define NV01_MEMORY_SYSTEM		0x003e
+#define NV01_MEMORY_LOCAL_USER		0x0040
+#define NV01_MEMORY_OS_DESCRIPTOR	0x0071
+
+/* src/common/sdk/nvidia/inc/ctrl/: controls the shell or the table names */
+#define NV2080_CTRL_FB_GET_INFO		0x20801301
+#define NV2080_CTRL_FB_GET_INFO_V2	0x20801303
+#define NV2080_CTRL_GPU_GET_GID_INFO	0x2080014a
+#define NV2080_CTRL_GPU_GET_PIDS	0x2080018d
+#define NV2080_CTRL_GPU_GET_PID_INFO	0x2080018e
+#define NV2080_CTRL_DISABLE_CHANNELS	0x2080110b
+#define NV2080_DISABLE_CHANNELS_SIZE	536
+#define NV2080_DISABLE_CHANNELS_MAX	64
+#define NVA06C_CTRL_GPFIFO_SCHEDULE	0xa06c0101
+#define NVA06C_CTRL_SET_TIMESLICE	0xa06c0103
+#define NVA06C_CTRL_GET_TIMESLICE	0xa06c0104
+#define NVA06F_CTRL_GPFIFO_SCHEDULE	0xa06f0103
+#define NVA06F_CTRL_RESTART_RUNLIST	0xa06f0111
+#define NV0041_CTRL_GET_SURFACE_INFO	0x410110
+#define NV0041_SURFACE_PHYS_SIZE_LO	2
+#define NV0041_SURFACE_PHYS_SIZE_HI	3
+#define NV0000_CTRL_ATTACHED_IDS	0x201
+#define NV0000_CTRL_ID_INFO_V2		0x205
+#define NV_FB_INFO_LIST			4	/* FB_GET_INFO_V2: {index, data} pairs */
+#define NV_FB_INFO_V2_SIZE		1028	/* ctrl2080fb.h: 128 entries */
+#define NV_FB_INFO_MAX			128
+
+/* ctrl2080fb.h: FB_INFO indices, values in KiB */
+#define NV_FB_RAM_SIZE			0x07
+#define NV_FB_TOTAL_RAM_SIZE		0x08
+#define NV_FB_HEAP_SIZE			0x09
+#define NV_FB_MAPPABLE_HEAP_SIZE	0x0a
+#define NV_FB_LARGEST_FREE		0x12
+#define NV_FB_HEAP_FREE			0x16
+#define NV_FB_USABLE_RAM_SIZE		0x20
+#define NV_FB_PROTECTED_TOTAL		0x33
+#define NV_FB_PROTECTED_FREE		0x34
+
+/* src/nvidia/arch/nvalloc/unix/include/nv-kernel-rmapi-ops.h, nvos.h: op numbers */
+#define NV01_FREE			0x00
+#define NV04_ALLOC			0x15
+#define NV04_CONTROL			0x36
+
+/* kernel-open/nvidia-uvm/uvm_ioctl.h, uvm_linux_ioctl.h */
+#define UVM_INITIALIZE			0x30000001
+#define UVM_DEINITIALIZE		0x30000002
+#define UVM_REGISTER_GPU_VASPACE	25
+#define UVM_UNREGISTER_GPU_VASPACE	26
+#define UVM_REGISTER_CHANNEL		27
+#define UVM_UNREGISTER_CHANNEL		28
+#define UVM_ENABLE_PEER_ACCESS		29
+#define UVM_DISABLE_PEER_ACCESS		30
+#define UVM_MAP_EXTERNAL_ALLOCATION	33
+#define UVM_FREE			34
+#define UVM_REGISTER_GPU		37
+#define UVM_UNREGISTER_GPU		38
+#define UVM_PAGEABLE_MEM_ACCESS		39
+#define UVM_MAP_DYN_PARALLELISM		65
+#define UVM_UNMAP_EXTERNAL		66
+#define UVM_PAGEABLE_MEM_ACCESS_ON_GPU	70
+#define UVM_VALIDATE_VA_RANGE		72
+#define UVM_CREATE_EXTERNAL_RANGE	73
+#define UVM_MM_INITIALIZE		75
+
+#endif

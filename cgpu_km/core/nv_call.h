@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * The call table: what happens to each call of a tenant, as data. What is not
+ * in a table is refused: the tables are allow-lists.
+ */
+#ifndef CGPU_CORE_NV_CALL_H
+#define CGPU_CORE_NV_CALL_H
+
+#include "env.h"
+
+/* Nodes a frontend call may arrive on. */
+#define CGPU_NODE_CTL	1u
+#define CGPU_NODE_GPU	2u
+#define CGPU_NODE_UVM	4u
+
+enum cgpu_verdict {
+	CGPU_REFUSE = 0,
+	CGPU_PASS,		/* forward, sealed */
+	CGPU_ANSWER_OK,		/* accepted, not forwarded: virtualised */
+	/* frontend: each has a handler in interpose.c */
+	CGPU_ALLOC,
+	CGPU_ALLOC_MEMORY,
+	CGPU_FREE,
+	CGPU_CONTROL,
+	CGPU_DUP,
+	CGPU_MAP,
+	CGPU_VID_HEAP,
+	/* controls */
+	CGPU_FB_INFO,		/* totals rewritten to the slice, embedded pointer */
+	CGPU_FB_INFO_V2,	/* the same, flat */
+	CGPU_NO_PIDS,		/* answered: no process */
+	CGPU_SCHEDULE,		/* forwarded, then frozen if out of turn */
+	CGPU_SET_TIMESLICE,	/* remembered */
+	CGPU_GET_TIMESLICE,	/* what was remembered */
+	CGPU_OWN_CHANNELS,	/* list checked for ownership, not forwarded */
+	/* uvm */
+	CGPU_UVM_MAP,		/* its references are charged in the driver's dup */
+};
+
+/* What an object of a class is to us. */
+enum cgpu_kind {
+	CGPU_KIND_REFUSED = 0,
+	CGPU_KIND_CLIENT,
+	CGPU_KIND_DEVICE,
+	CGPU_KIND_SUBDEVICE,
+	CGPU_KIND_PLAIN,
+	CGPU_KIND_VIDMEM,	/* charged by its size */
+	CGPU_KIND_SYSMEM,
+	CGPU_KIND_TSG,		/* charged ctx_reserve when it is on a GR engine */
+	CGPU_KIND_CHANNEL,
+	CGPU_KIND_COMPUTE,	/* engine object: its channel must be on a GR engine */
+	CGPU_KIND_COPY,
+};
+
+struct cgpu_escape {
+	u32 nr;
+	u32 size;		/* of the argument; 0: any */
+	u32 nodes;		/* CGPU_NODE_* it is valid on */
+	u32 verdict;
+	u32 status_at;		/* offset of the RM status, 0: none */
+	const char *name;
+};
+
+struct cgpu_control {
+	u32 cmd;
+	u32 verdict;
+	u32 params_size;	/* sealed and required when not 0 */
+	const char *name;
+};
+
+struct cgpu_class {
+	u32 cls;
+	u32 kind;
+	u32 params_size;	/* of pAllocParms, sealed when not 0 */
+	const char *name;
+};
+
+struct cgpu_uvm_call {
+	u32 nr;
+	u32 size;
+	u32 verdict;
+	u32 status_at;
+	const char *name;
+};
+
+/* NULL: not in the table, refused. */
+const struct cgpu_escape *cgpu_call_escape(u32 nr, u32 size, u32 node);
+const struct cgpu_control *cgpu_call_control(u32 cmd);
+const struct cgpu_class *cgpu_call_class(u32 cls);
+const struct cgpu_uvm_call *cgpu_call_uvm(u32 nr);
+
+/* True if this driver's layouts are the ones of the tables ("580.105.08" and
+ * the rest of its branch).
+ */
+bool cgpu_call_knows_driver(const char *version);
+
+/* True for graphics/compute engines (NV2080_ENGINE_TYPE_GR0 … GR7, and 0,
+ * which the driver takes as GR0).
+ */
+bool cgpu_call_engine_is_gr(u32 engine);
+
+/* What a video memory allocation of @size with these attributes will consume:
+ * rounded up to 64 KiB or to the page size asked for. U64_MAX on overflow.
+ */
+u64 cgpu_call_vidmem_bytes(u64 size, u32 attr, u32 attr2);
+
+/* True if (attr, flags) ask for video memory that is really backed. */
+bool cgpu_call_is_vidmem(u32 attr, u32 flags);
+
+/* One FB_GET_INFO entry as the tenant may see it; values in KiB. */
+u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* What makes one policy differ from another. One file each; docs/policies.md. */
+#ifndef CGPU_CORE_POLICY_H
+#define CGPU_CORE_POLICY_H
+
+#include "env.h"
+#include "turn.h"
+
+struct cgpu_policy {
+	const char *name;
+	u32 levers;		/* CGPU_LEVER_*: without them the policy is refused */
+	u8 limits;		/* 0: nobody is frozen or measured (native) */
+	u8 fixed_round;		/* a round is max_inst portions and empty ones pass */
+	u8 thaw_first;		/* thaw the next before the last is frozen */
+	u8 pad;
+	/* Consecutive slices a round holds for @slot; 0: no turn. NULL: no
+	 * turns at all, everybody with weight runs.
+	 */
+	u32 (*portions)(const struct cgpu_turn_slot *slot);
+	/* Timeslice of each TSG of @slot; 0: the driver's. NULL: always 0. */
+	u32 (*timeslice_us)(const struct cgpu_turn *t, u32 slot);
+};
+
+extern const struct cgpu_policy cgpu_policy_fair;
+extern const struct cgpu_policy cgpu_policy_preempt;
+extern const struct cgpu_policy cgpu_policy_weighted;
+extern const struct cgpu_policy cgpu_policy_fixed;
+extern const struct cgpu_policy cgpu_policy_soft;
+extern const struct cgpu_policy cgpu_policy_native;
+
+/* The policy of a public number, or NULL. */
+const struct cgpu_policy *cgpu_policy_get(u64 nr);
+
+#endif

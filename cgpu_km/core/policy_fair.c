@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * 0, fair share: a round is max_inst slices and every container owns one of
+ * them, whatever its weight. The slice of a container that has not opened the
+ * GPU, or does nothing, passes empty: nobody ever gets more than 1/max_inst.
+ */
+#include "policy.h"
+
+static u32 fair_portions(const struct cgpu_turn_slot *slot)
+{
+	return slot->weight > 0;
+}
+
+const struct cgpu_policy cgpu_policy_fair = {
+	.name		= "fair",
+	.levers		= CGPU_LEVER_WINDOW,
+	.limits		= 1,
+	.fixed_round	= 1,
+	.thaw_first	= 0,
+	.portions	= fair_portions,
+};

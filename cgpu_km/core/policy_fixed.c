@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * 3, fixed: a hard cap of weight/max_inst. Portions that belong to nobody, to
+ * one that has not opened the GPU or to one that idles all pass empty.
+ */
+#include "policy.h"
+
+static u32 fixed_portions(const struct cgpu_turn_slot *slot)
+{
+	return slot->weight;
+}
+
+const struct cgpu_policy cgpu_policy_fixed = {
+	.name		= "fixed",
+	.levers		= CGPU_LEVER_WINDOW,
+	.limits		= 1,
+	.fixed_round	= 1,
+	.thaw_first	= 0,
+	.portions	= fixed_portions,
+};

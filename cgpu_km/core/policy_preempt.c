@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * 1, preemptive: those that have opened the GPU take turns, one slice each;
+ * the others are skipped. One that has opened it and idles keeps its slice:
+ * nothing tells us from outside that it idles.
+ */
+#include "policy.h"
+
+static u32 preempt_portions(const struct cgpu_turn_slot *slot)
+{
+	return slot->weight > 0 && slot->channels > 0;
+}
+
+const struct cgpu_policy cgpu_policy_preempt = {
+	.name		= "preempt",
+	.levers		= CGPU_LEVER_WINDOW,
+	.limits		= 1,
+	.fixed_round	= 0,
+	.thaw_first	= 1,
+	.portions	= preempt_portions,
+};

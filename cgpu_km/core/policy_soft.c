@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * 4, soft: everybody runs and the hardware shares by timeslices. It gives the
+ * time of the idle away at once; in return no ratio is promised.
+ *
+ * The hardware rotates over TSGs, so a container's quantum is divided by how
+ * many it has. Very short timeslices cost throughput: the quantum grows with
+ * the most crowded container until that one reaches the longest allowed.
+ */
+#include "policy.h"
+
+#define SOFT_TSG_MIN_US		500u	/* below it switching eats the gain */
+#define SOFT_QUANTUM_MIN_US	2000u	/* about twice the driver's default */
+#define SOFT_QUANTUM_MAX_US	30000u
+
+static u32 soft_timeslice_us(const struct cgpu_turn *t, u32 slot)
+{
+	u32 most = 1, mine = t->slot[slot].tsgs, quantum_us, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (t->slot[i].weight && t->slot[i].tsgs > most)
+			most = t->slot[i].tsgs;
+	}
+	if (most > SOFT_QUANTUM_MAX_US / SOFT_TSG_MIN_US)
+		quantum_us = SOFT_QUANTUM_MAX_US;
+	else
+		quantum_us = most * SOFT_TSG_MIN_US;
+	if (quantum_us < SOFT_QUANTUM_MIN_US)
+		quantum_us = SOFT_QUANTUM_MIN_US;
+	if (mine > 1)
+		quantum_us /= mine;
+	return quantum_us < SOFT_TSG_MIN_US ? SOFT_TSG_MIN_US : quantum_us;
+}
+
+const struct cgpu_policy cgpu_policy_soft = {
+	.name		= "soft",
+	.levers		= CGPU_LEVER_TIMESLICE,
+	.limits		= 1,
+	.thaw_first	= 1,
+	.timeslice_us	= soft_timeslice_us,
+};

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * 2, weighted preemptive: `weight` consecutive slices merged into one turn.
+ * Only portions that belong to nobody are skipped: those of a container that
+ * has not opened the GPU are consumed. A lone container has the whole GPU.
+ */
+#include "policy.h"
+
+static u32 weighted_portions(const struct cgpu_turn_slot *slot)
+{
+	return slot->weight;
+}
+
+const struct cgpu_policy cgpu_policy_weighted = {
+	.name		= "weighted",
+	.levers		= CGPU_LEVER_WINDOW,
+	.limits		= 1,
+	.fixed_round	= 0,
+	.thaw_first	= 1,
+	.portions	= weighted_portions,
+};

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include "rm_tree.h"
+#include "nv_call.h"
+
+static u32 bucket_of(u32 hclient, u32 hobject)
+{
+	u32 x = hclient * 0x9e3779b1u ^ hobject * 0x85ebca6bu;
+
+	return (x ^ x >> 15) % CGPU_TREE_BUCKETS;
+}
+
+struct cgpu_obj *cgpu_tree_find(const struct cgpu_tree *tree, u32 hclient, u32 hobject)
+{
+	struct cgpu_obj *obj = tree->bucket[bucket_of(hclient, hobject)];
+
+	while (obj && (obj->hclient != hclient || obj->hobject != hobject))
+		obj = obj->hash_next;
+	return obj;
+}
+
+struct cgpu_obj *cgpu_tree_live(const struct cgpu_tree *tree, u32 hclient, u32 hobject)
+{
+	struct cgpu_obj *obj = cgpu_tree_find(tree, hclient, hobject);
+
+	return obj && obj->state == CGPU_OBJ_LIVE ? obj : NULL;
+}
+
+int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj *parent)
+{
+	struct cgpu_obj **head = &tree->bucket[bucket_of(obj->hclient, obj->hobject)];
+
+	if (cgpu_tree_find(tree, obj->hclient, obj->hobject))
+		return -EEXIST;
+	/* Memory below a channel could depend on that channel and it on the memory. */
+	if ((obj->kind == CGPU_KIND_VIDMEM || obj->kind == CGPU_KIND_SYSMEM) &&
+	    (!parent || (parent->kind != CGPU_KIND_DEVICE &&
+			 parent->kind != CGPU_KIND_SUBDEVICE)))
+		return -EINVAL;
+	obj->hash_next = *head;
+	*head = obj;
+	obj->parent = parent;
+	obj->child = NULL;
+	obj->prev = NULL;
+	obj->next = NULL;
+	if (parent) {
+		obj->next = parent->child;
+		if (parent->child)
+			parent->child->prev = obj;
+		parent->child = obj;
+		obj->owner = parent->owner;
+		if (obj->gpu == CGPU_NO_GPU)
+			obj->gpu = parent->gpu;
+	}
+	tree->objects++;
+	return 0;
+}
+
+/* The next object of the subtree of @root after @obj, parents first. */
+static struct cgpu_obj *walk_next(const struct cgpu_obj *root, struct cgpu_obj *obj)
+{
+	if (obj->child)
+		return obj->child;
+	while (obj != root && !obj->next)
+		obj = obj->parent;
+	return obj == root ? NULL : obj->next;
+}
+
+/* An object elsewhere in the same client that dies with @obj; NULL if none. */
+static struct cgpu_obj *dependant_of(const struct cgpu_tree *tree,
+				     const struct cgpu_obj *obj, u32 state)
+{
+	if (obj->kind != CGPU_KIND_VIDMEM && obj->kind != CGPU_KIND_SYSMEM)
+		return NULL;
+	for (u32 i = 0; i < CGPU_TREE_BUCKETS; i++)
+		for (struct cgpu_obj *o = tree->bucket[i]; o; o = o->hash_next)
+			if (o->hdep == obj->hobject && o->hclient == obj->hclient &&
+			    (state == 0 || o->state == state))
+				return o;
+	return NULL;
+}
+
+static bool subtree_is_quiet(const struct cgpu_tree *tree, struct cgpu_obj *root)
+{
+	for (struct cgpu_obj *o = root; o; o = walk_next(root, o)) {
+		if (o->busy || o->state != CGPU_OBJ_LIVE)
+			return false;
+		for (u32 i = 0; i < CGPU_TREE_BUCKETS; i++) {
+			if (o->kind != CGPU_KIND_VIDMEM && o->kind != CGPU_KIND_SYSMEM)
+				break;
+			for (struct cgpu_obj *d = tree->bucket[i]; d; d = d->hash_next)
+				if (d->hdep == o->hobject && d->hclient == o->hclient &&
+				    (d->busy || d->state != CGPU_OBJ_LIVE))
+					return false;
+		}
+	}
+	return true;
+}
+
+static void mark_subtree(struct cgpu_obj *root, u8 from, u8 to)
+{
+	for (struct cgpu_obj *o = root; o; o = walk_next(root, o))
+		if (o->state == from)
+			o->state = to;
+}
+
+static void mark(struct cgpu_tree *tree, struct cgpu_obj *root, u8 from, u8 to)
+{
+	struct cgpu_obj *dep;
+
+	mark_subtree(root, from, to);
+	for (struct cgpu_obj *o = root; o; o = walk_next(root, o))
+		while ((dep = dependant_of(tree, o, from)))
+			mark_subtree(dep, from, to);
+}
+
+int cgpu_tree_free_begin(struct cgpu_tree *tree, struct cgpu_obj *obj)
+{
+	if (!subtree_is_quiet(tree, obj))
+		return -EBUSY;
+	mark(tree, obj, CGPU_OBJ_LIVE, CGPU_OBJ_FREEING);
+	return 0;
+}
+
+void cgpu_tree_free_cancel(struct cgpu_tree *tree, struct cgpu_obj *obj)
+{
+	mark(tree, obj, CGPU_OBJ_FREEING, CGPU_OBJ_LIVE);
+}
+
+/* Unlink one leaf. */
+static void detach(struct cgpu_tree *tree, struct cgpu_obj *obj)
+{
+	struct cgpu_obj **at = &tree->bucket[bucket_of(obj->hclient, obj->hobject)];
+
+	while (*at != obj)
+		at = &(*at)->hash_next;
+	*at = obj->hash_next;
+	if (obj->prev)
+		obj->prev->next = obj->next;
+	else if (obj->parent)
+		obj->parent->child = obj->next;
+	if (obj->next)
+		obj->next->prev = obj->prev;
+	obj->hash_next = NULL;
+	obj->next = NULL;
+	obj->prev = NULL;
+	obj->parent = NULL;
+	obj->state = CGPU_OBJ_DETACHED;
+	tree->objects--;
+}
+
+struct cgpu_obj *cgpu_tree_remove(struct cgpu_tree *tree, struct cgpu_obj *root)
+{
+	struct cgpu_obj *first = NULL, **last = &first;
+	struct cgpu_obj *obj = root, *dep;
+
+	for (;;) {
+		while (obj->child)
+			obj = obj->child;
+		/* Depth is bounded by the classes; a dependant (a channel) has
+		 * no dependants of its own below the memory it depends on.
+		 */
+		dep = dependant_of(tree, obj, 0);
+		if (dep && dep != obj && dep != root) {
+			*last = cgpu_tree_remove(tree, dep);
+			while (*last)
+				last = &(*last)->hash_next;
+			continue;
+		}
+		dep = obj == root ? NULL : obj->parent;
+		detach(tree, obj);
+		*last = obj;
+		last = &obj->hash_next;
+		if (!dep)
+			return first;
+		obj = dep;
+	}
+}
+
+struct cgpu_obj *cgpu_tree_client_of(const struct cgpu_tree *tree, u64 owner)
+{
+	for (u32 i = 0; i < CGPU_TREE_BUCKETS; i++)
+		for (struct cgpu_obj *o = tree->bucket[i]; o; o = o->hash_next)
+			if (!o->parent && o->owner == owner)
+				return o;
+	return NULL;
+}
+
+void cgpu_mem_get(struct cgpu_mem *mem)
+{
+	mem->refs++;
+}
+
+bool cgpu_mem_put(struct cgpu_mem *mem)
+{
+	return --mem->refs == 0;
+}
