@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""What can go wrong, how it is said and which exit code it has (docs/cli.md)."""
+
+from __future__ import annotations
+
+import errno
+import json
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of every command, now and later."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    NO_MODULE = 3
+    NOT_PERMITTED = 4
+    NOT_FOUND = 5
+
+
+class CgpuError(Exception):
+    """One sentence: what was tried, why it did not work, what to do about it."""
+
+    def __init__(self, code: Exit, what: str, why: str, hint: str = "") -> None:
+        super().__init__(f"{what}: {why}")
+        self.exit_code = int(code)
+        self.code = code
+        self.what = what
+        self.why = why
+        self.hint = hint
+
+    def line(self, prog: str) -> str:
+        """The text form, always one line."""
+        tail = f" ({self.hint})" if self.hint else ""
+        return " ".join(f"{prog}: error: {self.what}: {self.why}{tail}".split())
+
+    def as_json(self) -> str:
+        """The form printed instead when --json was given."""
+        body = {
+            "code": self.code.name.lower(),
+            "exit": self.exit_code,
+            "what": self.what,
+            "why": self.why,
+            "hint": self.hint,
+        }
+        return json.dumps({"error": body})
+
+
+def no_module(proc: str) -> CgpuError:
+    return CgpuError(Exit.NO_MODULE, proc, "the module cgpu_km is not loaded", "modprobe cgpu_km")
+
+
+def not_permitted(what: str) -> CgpuError:
+    return CgpuError(Exit.NOT_PERMITTED, what, "not permitted", "be root on the host, outside any container")
+
+
+# Why the kernel said no, by node; None stands for every other node (docs/proc.md §2).
+_WHY: dict[int, dict[str | None, tuple[str, str]]] = {
+    errno.EINVAL: {
+        "policy": ("not a policy", "0 to 5"),
+        "max_inst": ("out of range", "1 to 25"),
+        "prio_ratio": ("out of range", "20 to 99 percent"),
+        "slice_us": ("out of range", "1000 to 100000 microseconds"),
+        "weight": ("out of range", "0 to max_inst"),
+        "highprio": ("out of range", "0 or 1"),
+        "memsize": ("out of range", "at least 1 MiB"),
+        "uvm": ("not a mode", "deny or account"),
+        None: ("the kernel does not accept this text", "see docs/proc.md"),
+    },
+    errno.ERANGE: {None: ("the number is too large", "it must fit 64 bits")},
+    errno.EBUSY: {
+        "max_inst": ("more containers or weight than that are in use", "cgpu status shows them"),
+        None: ("in use", ""),
+    },
+    errno.ENOSPC: {
+        "weight": ("the sum of weights would exceed max_inst", "see free_weight in cgpu status"),
+        "memsize": ("the sum of limits would exceed the card's memory", "cgpu status shows who holds it"),
+        None: ("no room on the GPU: memory, weight or containers", "cgpu status shows who holds it"),
+    },
+    errno.EOPNOTSUPP: {
+        "policy": ("the lever this policy needs does not work on this driver", "policy 5 always works"),
+        None: ("not supported on this driver", "see the kernel log"),
+    },
+    errno.ENODEV: {None: ("no such GPU, or the NVIDIA driver is not loaded", "cgpu status lists the GPUs")},
+    errno.EEXIST: {None: ("a container of this id is there already", "cgpu ps")},
+    errno.ENOENT: {None: ("there is no such container", "cgpu ps")},
+    errno.EIO: {None: ("its self-test failed", "see the kernel log")},
+    errno.ENOMEM: {None: ("the kernel is out of memory", "")},
+}
+
+
+def refused(what: str, node: str, err: OSError) -> CgpuError:
+    """Turn the errno of a write into words."""
+    if err.errno in (errno.EPERM, errno.EACCES):
+        return not_permitted(what)
+    words = _WHY.get(err.errno or 0, {})
+    why, hint = words.get(node) or words.get(None) or (err.strerror or str(err), "")
+    code = Exit.NOT_FOUND if err.errno in (errno.ENOENT, errno.ENODEV) else Exit.REFUSED
+    return CgpuError(code, what, why, hint)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""What one look at the tree found. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native")
+SOFT = 4
+NATIVE = 5
+MIB = 1 << 20
+
+
+def policy_name(number: int) -> str:
+    return POLICIES[number] if 0 <= number < len(POLICIES) else "unknown"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One container on one GPU: /proc/cgpu_km/N/C/."""
+
+    gpu: int
+    dir: str
+    id: str
+    weight: int
+    highprio: bool
+    memsize: int
+    pids: tuple[tuple[int, int], ...]  # (pid, bytes)
+    stat: dict[str, int] = field(default_factory=dict)
+    dying: bool = False
+    name: str | None = None
+
+    @property
+    def used(self) -> int:
+        return self.stat.get("used_bytes", sum(size for _, size in self.pids))
+
+    @property
+    def opened(self) -> bool:
+        return self.stat.get("opened", 0) != 0
+
+    @property
+    def running(self) -> bool:
+        return self.stat.get("running", 0) != 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: /proc/cgpu_km/N/."""
+
+    index: int
+    name: str
+    uuid: str
+    pci: str
+    minor: int
+    major: int
+    policy: int
+    max_inst: int
+    free_weight: int
+    prio_ratio: int
+    slice_us: int
+    uvm: str
+    stat: dict[str, int]
+    lever: str
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True)
+class Container:
+    """One line of inst_ctl."""
+
+    id: str
+    cookie: str
+    dir: str
+    major: int
+    ctl_minor: int
+    uvm_minor: int
+    dying: bool
+    gpus: tuple[tuple[int, int], ...]  # (N, minor)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The whole tree at one moment."""
+
+    at_ns: int
+    module: str
+    gpus: tuple[Gpu, ...]
+    containers: tuple[Container, ...]
+
+
+def slot_state(gpu: Gpu, slot: Slot) -> str:
+    """One word: dying, frozen, idle, running or waiting."""
+    if slot.dying:
+        return "dying"
+    if slot.weight == 0 and gpu.policy != NATIVE:
+        return "frozen"
+    if not slot.opened:
+        return "idle"
+    return "running" if slot.running else "waiting"

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: MIT
+"""The text of /proc/cgpu_km (docs/proc.md): the only module of the command line that reads or writes it.
+
+A container may vanish between listing its directory and reading its files: it is then left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from .errors import CgpuError, Exit, no_module, not_permitted, refused
+from .model import Container, Gpu, Slot, Snapshot
+
+T = TypeVar("T")
+
+_GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO, errno.ENOTDIR}
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where to look."""
+
+    proc: Path
+    driver: Path
+    engine: Path
+    run: Path
+    modules: Path
+
+    @classmethod
+    def below(cls, root: str = "/", proc: str | None = None) -> Paths:
+        base = Path(root)
+        return cls(
+            proc=Path(proc) if proc else base / "proc/cgpu_km",
+            driver=base / "proc/driver/nvidia",
+            engine=base / "var/lib/docker/containers",
+            run=base / "run/cgpu",
+            modules=base / "sys/module",
+        )
+
+
+class _Vanished(Exception):
+    """What was being read is no longer there."""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as err:
+        if err.errno in _GONE:
+            raise _Vanished from err
+        if err.errno in (errno.EPERM, errno.EACCES):
+            raise not_permitted(str(path)) from err
+        raise
+
+
+def _value(path: Path, convert: Callable[[str], T]) -> T:
+    text = _read(path).strip()
+    try:
+        return convert(text)
+    except ValueError:
+        raise CgpuError(Exit.REFUSED, str(path), f"unexpected text {text[:40]!r}", "see docs/proc.md") from None
+
+
+def _int(path: Path) -> int:
+    return _value(path, int)
+
+
+def parse_stat(text: str) -> dict[str, str]:
+    """Lines `name value`; anything else is left out."""
+    pairs = (line.split(None, 1) for line in text.splitlines())
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def _numbers(stat: dict[str, str]) -> dict[str, int]:
+    return {name: int(value) for name, value in stat.items() if value.isdecimal()}
+
+
+def parse_meminfo(text: str) -> tuple[tuple[int, int], ...]:
+    """The processes of a meminfo as (pid, bytes)."""
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 4 and words[0] == "PID:" and words[2] == "Mem:" and words[1].isdecimal():
+            found.append((int(words[1]), int(words[3]) if words[3].isdecimal() else 0))
+    return tuple(found)
+
+
+def parse_inst(line: str) -> Container | None:
+    """One line of inst_ctl, or None if it is not one."""
+    words = line.split()
+    fields = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    try:
+        pairs = [pair.split(":") for pair in fields.get("gpu", "").split(",") if pair]
+        return Container(
+            id=words[0],
+            cookie=fields["cookie"],
+            dir=fields["dir"],
+            major=int(fields["major"]),
+            ctl_minor=int(fields["ctl"]),
+            uvm_minor=int(fields["uvm"]),
+            dying=fields["state"] != "live",
+            gpus=tuple((int(number), int(minor)) for number, minor in pairs),
+        )
+    except (KeyError, ValueError, IndexError):
+        return None
+
+
+def engine_name(paths: Paths, container_id: str) -> str | None:
+    """The name docker gave the container, from docker's own file: no call to the engine."""
+    try:
+        text = (paths.engine / container_id / "config.v2.json").read_text(encoding="utf-8")
+        name = json.loads(text).get("Name")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return name.lstrip("/") if isinstance(name, str) else None
+
+
+def gpu_name(paths: Paths, pci: str) -> str:
+    """The model, as the driver says it in its own /proc."""
+    try:
+        text = (paths.driver / "gpus" / pci / "information").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "-"
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "Model":
+            return value.strip() or "-"
+    return "-"
+
+
+def _slot(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> Slot:
+    container_id = _read(path / "id").strip()
+    known = listed.get(container_id)
+    return Slot(
+        gpu=gpu,
+        dir=path.name,
+        id=container_id,
+        weight=_int(path / "weight"),
+        highprio=_int(path / "highprio") != 0,
+        memsize=_int(path / "memsize"),
+        pids=parse_meminfo(_read(path / "meminfo")),
+        stat=_numbers(parse_stat(_read(path / "stat"))),
+        dying=known is not None and known.dying,
+        name=engine_name(paths, container_id),
+    )
+
+
+def _slots(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> Iterator[Slot]:
+    for entry in sorted(path.iterdir()):
+        if not entry.is_dir():
+            continue
+        try:
+            yield _slot(paths, gpu, entry, listed)
+        except _Vanished:
+            continue
+
+
+def _gpu(paths: Paths, path: Path, listed: dict[str, Container]) -> Gpu:
+    index = int(path.name)
+    pci = _read(path / "pci").strip()
+    stat = parse_stat(_read(path / "stat"))
+    return Gpu(
+        index=index,
+        name=gpu_name(paths, pci),
+        uuid=_read(path / "uuid").strip(),
+        pci=pci,
+        minor=_int(path / "minor"),
+        major=_int(path / "major"),
+        policy=_int(path / "policy"),
+        max_inst=_int(path / "max_inst"),
+        free_weight=_int(path / "free_weight"),
+        prio_ratio=_int(path / "prio_ratio"),
+        slice_us=_int(path / "slice_us"),
+        uvm=_read(path / "uvm").strip(),
+        stat=_numbers(stat),
+        lever=stat.get("lever", "none"),
+        slots=tuple(_slots(paths, index, path, listed)),
+    )
+
+
+def module_version(paths: Paths) -> str | None:
+    """The active version, or None when the module is not loaded."""
+    try:
+        return _read(paths.proc / "version").strip()
+    except _Vanished:
+        return None
+
+
+def core_versions(paths: Paths) -> list[str]:
+    """The active core, then the other registered ones."""
+    try:
+        return _read(paths.proc / "upgrade").split()
+    except _Vanished:
+        return []
+
+
+def containers(paths: Paths) -> tuple[Container, ...]:
+    """What inst_ctl lists."""
+    try:
+        lines = _read(paths.proc / "inst_ctl").splitlines()
+    except _Vanished:
+        raise no_module(str(paths.proc)) from None
+    return tuple(found for line in lines if (found := parse_inst(line)))
+
+
+def look(paths: Paths) -> Snapshot:
+    """Read the whole tree once."""
+    module = module_version(paths)
+    if module is None:
+        raise no_module(str(paths.proc))
+    listed = containers(paths)
+    by_id = {container.id: container for container in listed}
+    at_ns = time.monotonic_ns()
+    found = []
+    try:
+        numbers = sorted(int(entry.name) for entry in paths.proc.iterdir() if entry.name.isdecimal())
+    except FileNotFoundError:
+        raise no_module(str(paths.proc)) from None
+    for number in numbers:
+        try:
+            found.append(_gpu(paths, paths.proc / str(number), by_id))
+        except (_Vanished, FileNotFoundError):
+            continue
+    return Snapshot(at_ns=at_ns, module=module, gpus=tuple(found), containers=listed)
+
+
+def read_node(path: Path) -> str:
+    """One node's text without its newline; FileNotFoundError-like failures are NOT_FOUND."""
+    try:
+        return _read(path).rstrip("\n")
+    except _Vanished:
+        raise CgpuError(Exit.NOT_FOUND, str(path), "there is no such file", "cgpu status") from None
+
+
+def write_node(path: Path, text: str, what: str) -> None:
+    """One write() of one command. O_TRUNC means nothing to procfs; a copied tree in a test wants it."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_TRUNC)
+        try:
+            os.write(fd, text.encode() + b"\n")
+        finally:
+            os.close(fd)
+    except OSError as err:
+        raise refused(what, path.name, err) from err

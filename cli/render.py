@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""Model to text or to what --json prints. Pure: no clock, no file, no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .model import MIB, SOFT, Gpu, Slot, Snapshot, policy_name, slot_state
+from .share import allowed_pct
+
+SCHEMA_VERSION = 1
+ID_SHOWN = 12
+PIDS_SHOWN = 4
+
+Shares = Mapping[tuple[int, str], float | None]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]) -> list[str]:
+    """A boxed table: columns as wide as their widest cell."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            f" {cell:>{width}} " if column in right else f" {cell:<{width}} "
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "|" + "|".join(cells) + "|"
+
+    body = [line(row) for row in rows]
+    return [rule, line(head), rule, *body, rule] if body else [rule, line(head), rule]
+
+
+def mib(size: int) -> str:
+    return str(size // MIB)
+
+
+def percent(value: float | None, estimated: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"{'~' if estimated else ''}{value:.1f}%"
+
+
+def pids_text(pids: Sequence[tuple[int, int]]) -> str:
+    if not pids:
+        return "-"
+    shown = " ".join(str(pid) for pid, _ in pids[:PIDS_SHOWN])
+    more = len(pids) - PIDS_SHOWN
+    return f"{shown} +{more}" if more > 0 else shown
+
+
+def memory_total(gpu: Gpu) -> str:
+    total = gpu.stat.get("total_bytes", 0)
+    return mib(total) if total else "?"
+
+
+def _gpu_rows(gpu: Gpu) -> list[str]:
+    return [
+        str(gpu.index),
+        gpu.name,
+        gpu.pci,
+        f"{gpu.policy} {policy_name(gpu.policy)}",
+        f"{len(gpu.slots)}/{gpu.max_inst}",
+        str(gpu.free_weight),
+        f"{gpu.prio_ratio}%",
+        f"{mib(gpu.stat.get('used_bytes', 0))} / {mib(gpu.stat.get('limits_bytes', 0))} / {memory_total(gpu)}",
+    ]
+
+
+def _slot_row(gpu: Gpu, slot: Slot, got: float | None) -> list[str]:
+    return [
+        str(gpu.index),
+        slot.id[:ID_SHOWN],
+        slot.name or "-",
+        f"{slot.weight}{' hp' if slot.highprio else ''}",
+        percent(allowed_pct(gpu, slot)),
+        percent(got, gpu.policy == SOFT),
+        f"{mib(slot.used)} / {mib(slot.memsize)}",
+        slot_state(gpu, slot),
+        pids_text(slot.pids),
+    ]
+
+
+GPU_HEAD = ("GPU", "Name", "PCI", "Policy", "Inst", "Free", "Prio", "MiB used / limits / total")
+SLOT_HEAD = ("GPU", "Container", "Name", "Weight", "Allowed", "Got", "MiB used / limit", "State", "PIDs")
+
+
+def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None) -> str:
+    """What cgpu-smi prints."""
+    over = f"share over {interval_s:g} s" if interval_s else "share since start"
+    lines = [f"cgpu-smi   module {snapshot.module}   {over}", ""]
+    lines += table(GPU_HEAD, [_gpu_rows(gpu) for gpu in snapshot.gpus], frozenset({0, 4, 5, 6, 7}))
+    lines += [f"  GPU {gpu.index}: {gpu.uuid}" for gpu in snapshot.gpus]
+    slots = [_slot_row(gpu, slot, got.get((gpu.index, slot.dir))) for gpu in snapshot.gpus for slot in gpu.slots]
+    lines.append("")
+    if slots:
+        lines += table(SLOT_HEAD, slots, frozenset({0, 4, 5, 6}))
+    else:
+        lines.append("No container shares a GPU.")
+    return "\n".join(lines)
+
+
+def ps_text(snapshot: Snapshot) -> str:
+    """One line a container, for people and for awk."""
+    head = ("CONTAINER", "NAME", "GPU", "WEIGHT", "USED MiB", "LIMIT MiB", "STATE", "PIDS")
+    rows = [
+        (
+            slot.id[:ID_SHOWN],
+            slot.name or "-",
+            str(gpu.index),
+            str(slot.weight),
+            mib(slot.used),
+            mib(slot.memsize),
+            slot_state(gpu, slot),
+            pids_text(slot.pids),
+        )
+        for gpu in snapshot.gpus
+        for slot in gpu.slots
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
+    counters = ("gpu_ns", "wait_ns", "turns", "overruns", "refused_allocs", "refused_calls")
+    return {
+        "id": slot.id,
+        "dir": slot.dir,
+        "name": slot.name,
+        "weight": slot.weight,
+        "highprio": slot.highprio,
+        "share_allowed_pct": _rounded(allowed_pct(gpu, slot)),
+        "share_got_pct": _rounded(got),
+        "share_estimated": gpu.policy == SOFT,
+        "memory": {
+            "used_bytes": slot.used,
+            "limit_bytes": slot.memsize,
+            "peak_bytes": slot.stat.get("peak_bytes", slot.used),
+        },
+        "state": slot_state(gpu, slot),
+        "opened": slot.opened,
+        "pids": [{"pid": pid, "bytes": size} for pid, size in slot.pids],
+        **{name: slot.stat.get(name, 0) for name in counters},
+    }
+
+
+def gpu_json(gpu: Gpu, got: Shares) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "name": gpu.name,
+        "uuid": gpu.uuid,
+        "pci": gpu.pci,
+        "minor": gpu.minor,
+        "policy": {"number": gpu.policy, "name": policy_name(gpu.policy)},
+        "max_inst": gpu.max_inst,
+        "free_weight": gpu.free_weight,
+        "prio_ratio": gpu.prio_ratio,
+        "slice_us": gpu.slice_us,
+        "uvm": gpu.uvm,
+        "lever": [] if gpu.lever == "none" else gpu.lever.split(","),
+        "memory": {
+            "used_bytes": gpu.stat.get("used_bytes", 0),
+            "limits_bytes": gpu.stat.get("limits_bytes", 0),
+            "total_bytes": gpu.stat.get("total_bytes", 0),
+        },
+        "containers": [slot_json(gpu, slot, got.get((gpu.index, slot.dir))) for slot in gpu.slots],
+    }
+
+
+def status_json(snapshot: Snapshot, got: Shares, interval_s: float | None) -> dict[str, Any]:
+    """What cgpu-smi --json prints; docs/cgpu-smi.schema.json describes it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "module": snapshot.module,
+        "interval_s": interval_s,
+        "gpus": [gpu_json(gpu, got) for gpu in snapshot.gpus],
+    }

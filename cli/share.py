@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""How much of a GPU a container may have, and how much it got. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .model import NATIVE, Gpu, Slot, Snapshot
+
+FAIR, PREEMPTIVE, WEIGHTED, FIXED = range(4)
+
+
+def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
+    """The slot's part of what its group has; rivals are the group's others that have weight."""
+    if gpu.policy == FAIR:
+        return 1 / gpu.max_inst
+    if gpu.policy == FIXED:
+        return min(1.0, slot.weight / gpu.max_inst)
+    if gpu.policy == WEIGHTED:
+        return slot.weight / (slot.weight + sum(other.weight for other in rivals))
+    return 1 / (1 + sum(other.opened for other in rivals))
+
+
+def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
+    """Ceiling in percent while everybody who has the GPU open wants it; None: no ceiling (native).
+
+    A container that has not opened the GPU is shown what it would have on opening it.
+    """
+    if gpu.policy == NATIVE:
+        return None
+    if slot.weight == 0:
+        return 0.0
+    others = [other for other in gpu.slots if other.dir != slot.dir and other.weight > 0 and not other.dying]
+    lords = [other for other in others if other.highprio and other.opened]
+    if slot.highprio:
+        plain_open = any(other.opened for other in others if not other.highprio)
+        whole = gpu.prio_ratio / 100 if plain_open else 1.0
+        if len(lords) == 0:
+            return 100 * whole
+        return 100 * whole * _by_policy(gpu, slot, lords)
+    plain = [other for other in others if not other.highprio]
+    part = _by_policy(gpu, slot, plain if lords else others)
+    if not lords:
+        return 100 * part
+    rest = 1 - gpu.prio_ratio / 100
+    return 100 * (min(part, rest) if gpu.policy in (FAIR, FIXED) else part * rest)
+
+
+def got_pct(gpu: Gpu, before: Slot | None, after: Slot, elapsed_ns: int) -> float | None:
+    """Percent of the time between two looks that the container could run; None: not measured."""
+    if gpu.policy == NATIVE or elapsed_ns <= 0 or "gpu_ns" not in after.stat:
+        return None
+    start = before.stat.get("gpu_ns", 0) if before else 0
+    return min(100.0, max(0.0, 100 * (after.stat["gpu_ns"] - start) / elapsed_ns))
+
+
+def since_start_pct(gpu: Gpu, slot: Slot) -> float | None:
+    """Percent since the container opened the GPU, out of what it ran and waited."""
+    ran, waited = slot.stat.get("gpu_ns", 0), slot.stat.get("wait_ns", 0)
+    return got_pct(gpu, None, slot, ran + waited)
+
+
+def shares(before: Snapshot | None, after: Snapshot) -> dict[tuple[int, str], float | None]:
+    """(GPU, directory) -> percent got; without an earlier look, since start."""
+    earlier = {(slot.gpu, slot.dir, slot.id): slot for gpu in before.gpus for slot in gpu.slots} if before else {}
+    elapsed = after.at_ns - before.at_ns if before else 0
+    found: dict[tuple[int, str], float | None] = {}
+    for gpu in after.gpus:
+        for slot in gpu.slots:
+            old = earlier.get((slot.gpu, slot.dir, slot.id))
+            if before is None:
+                found[slot.gpu, slot.dir] = since_start_pct(gpu, slot)
+            elif old is None:
+                found[slot.gpu, slot.dir] = None
+            else:
+                found[slot.gpu, slot.dir] = got_pct(gpu, old, slot, elapsed)
+    return found

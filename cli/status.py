@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+"""Looking: two looks at the tree with an interval between them, printed as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from . import proc, render, share
+
+
+def show(paths: proc.Paths, interval: float, sample: bool, as_json: bool) -> None:
+    """Print the status of every GPU; the body of cgpu-smi and of cgpu status."""
+    before = None
+    after = proc.look(paths)
+    if sample and any(gpu.slots for gpu in after.gpus):
+        time.sleep(interval)
+        before, after = after, proc.look(paths)
+    got = share.shares(before, after)
+    seconds = interval if before else None
+    if as_json:
+        click.echo(json.dumps(render.status_json(after, got, seconds), indent=2))
+    else:
+        click.echo(render.status_text(after, got, seconds))

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""Which versions are there, and what is missing."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from dataclasses import dataclass
+from importlib import metadata
+
+from .proc import Paths, core_versions, module_version
+
+
+def package_version() -> str:
+    """The version of the Python package: daemon and command line are one package."""
+    try:
+        return metadata.version("cgpu")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Every part's version; None: not there."""
+
+    package: str
+    module: str | None
+    core: str | None
+    other_cores: list[str]
+    driver: str | None
+    daemon: str | None
+    runtime: str | None
+    missing: list[str]
+
+
+def _driver(paths: Paths) -> str | None:
+    try:
+        first = (paths.driver / "version").read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        return None
+    digits = [word for word in first.split() if word[0].isdigit() and "." in word]
+    return digits[0] if digits else first
+
+
+def _listening(paths: Paths) -> bool:
+    """Whether cgpud has a socket in /run/cgpu; it removes it when it ends."""
+    try:
+        return any(stat.S_ISSOCK(entry.stat().st_mode) for entry in paths.run.iterdir())
+    except OSError:
+        return False
+
+
+def collect(paths: Paths) -> Versions:
+    module = module_version(paths)
+    cores = core_versions(paths) if module else []
+    driver = _driver(paths)
+    package = package_version()
+    daemon = package if _listening(paths) else None
+    runtime = shutil.which("cgpu-runtime")
+    missing = []
+    if module is None:
+        missing.append("module cgpu_km is not loaded (modprobe cgpu_km)")
+    if driver is None:
+        missing.append("NVIDIA driver is not loaded")
+    if daemon is None:
+        missing.append("cgpud is not running (systemctl start cgpud)")
+    if runtime is None:
+        missing.append("cgpu-runtime is not on the PATH")
+    if module and package not in ("unknown", module):
+        missing.append(f"package {package} and module {module} differ")
+    return Versions(package, module, cores[0] if cores else None, cores[1:], driver, daemon, runtime, missing)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""pyproject against the tree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_package_list_is_the_tree() -> None:
+    found = {
+        "cgpu_cli" if base == "cli" else ".".join(path.relative_to(ROOT).parts[:-1])
+        for base in ("cli", "cgpud")
+        for path in (ROOT / base).rglob("__init__.py")
+    }
+    assert found == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def test_version_is_one_and_in_the_changelog() -> None:
+    version = (ROOT / "VERSION").read_text().strip()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_each_dependency_says_why() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    block = text[text.index("dependencies = [") : text.index("]", text.index("dependencies = ["))]
+    for line in block.splitlines()[1:]:
+        assert re.search(r'",\s+# \S', line), line

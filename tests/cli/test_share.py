@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""What each policy allows, from plain words to percent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cgpu_cli.model import Gpu, Slot, slot_state
+from cgpu_cli.share import allowed_pct, got_pct, since_start_pct
+
+GPU = Gpu(0, "T4", "GPU-x", "0000:01:00.0", 0, 240, 2, 20, 0, 80, 5000, "deny", {}, "window", ())
+
+
+def slot(name: str, weight: int = 1, opened: int = 1, highprio: bool = False) -> Slot:
+    return Slot(0, name, name, weight, highprio, 0, (), {"opened": opened, "gpu_ns": 0})
+
+
+def allowed(policy: int, *slots: Slot) -> list[float | None]:
+    gpu = replace(GPU, policy=policy, slots=slots)
+    return [None if (got := allowed_pct(gpu, one)) is None else round(got, 1) for one in slots]
+
+
+CASES = [
+    ("fair: 1/max_inst, alone or not", 0, [slot("a"), slot("b", 9)], [5.0, 5.0]),
+    ("preemptive: 1/openers", 1, [slot("a"), slot("b", 5)], [50.0, 50.0]),
+    ("preemptive: who has not opened does not count", 1, [slot("a"), slot("b", opened=0)], [100.0, 50.0]),
+    ("weighted: 1:2", 2, [slot("a"), slot("b", 2)], [33.3, 66.7]),
+    ("weighted: not opened still consumes", 2, [slot("a"), slot("b", opened=0)], [50.0, 50.0]),
+    ("weighted: alone has everything", 2, [slot("a")], [100.0]),
+    ("fixed: weight/max_inst", 3, [slot("a"), slot("b", 10)], [5.0, 50.0]),
+    ("soft: about equal", 4, [slot("a"), slot("b", 3), slot("c", opened=0)], [50.0, 50.0, 33.3]),
+    ("native: no ceiling, weight 0 or not", 5, [slot("a", 0), slot("b")], [None, None]),
+    ("weight 0 is frozen and takes nothing", 2, [slot("a", 0), slot("b", 2)], [0.0, 100.0]),
+    ("high priority: prio_ratio", 2, [slot("h", highprio=True), slot("a"), slot("b", 3)], [80.0, 5.0, 15.0]),
+    ("high priority not open: out of the way", 1, [slot("h", 1, 0, True), slot("a")], [80.0, 100.0]),
+    ("two of high priority share it", 1, [slot("h", highprio=True), slot("i", highprio=True), slot("a")], [40, 40, 20]),
+    ("high priority alone: everything", 2, [slot("h", highprio=True)], [100.0]),
+    ("high priority: fixed caps stay", 3, [slot("h", highprio=True), slot("a", 10)], [80.0, 20.0]),
+    ("high priority: small fixed caps stay", 3, [slot("h", highprio=True), slot("a", 1)], [80.0, 5.0]),
+]
+
+
+@pytest.mark.parametrize(("policy", "slots", "want"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_allowed(policy: int, slots: list[Slot], want: list[float | None]) -> None:
+    assert allowed(policy, *slots) == want
+
+
+def test_got() -> None:
+    before, after = slot("a"), replace(slot("a"), stat={"gpu_ns": 300, "wait_ns": 100})
+    assert got_pct(GPU, before, after, 1000) == 30.0
+    assert got_pct(GPU, before, after, 0) is None
+    assert got_pct(replace(GPU, policy=5), before, after, 1000) is None
+    assert got_pct(GPU, after, before, 1000) == 0.0
+    assert since_start_pct(GPU, after) == 75.0
+    assert since_start_pct(GPU, before) is None
+
+
+def test_states() -> None:
+    running = replace(slot("a"), stat={"opened": 1, "running": 1})
+    assert slot_state(GPU, running) == "running"
+    assert slot_state(GPU, slot("a")) == "waiting"
+    assert slot_state(GPU, slot("a", opened=0)) == "idle"
+    assert slot_state(GPU, slot("a", 0)) == "frozen"
+    assert slot_state(replace(GPU, policy=5), slot("a", 0)) == "waiting"
+    assert slot_state(GPU, replace(running, dying=True)) == "dying"
