@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * flip: two threads against one argument. One issues a call again and again,
+ * the other keeps changing a field of its argument. A layer that checks the
+ * argument and then lets the driver read it again executes calls it did not
+ * check; this program counts them. --help says what "flipped" means in each mode.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "rm.h"
+
+#define MIB		1048576ull
+#define MAX_PARAMS	4096
+
+static const char help[] =
+"flip - change an argument between a check and its use, and count what got through\n"
+"\n"
+"  flip --mode nested-size   RM_ALLOC of video memory; params.size goes between --small-mib and\n"
+"                            --big-mib. Flipped: the memory that came into being is the big one\n"
+"                            (seen by mapping behind the small size). Behind a memory limit below\n"
+"                            --big-mib there must be none.\n"
+"  flip --mode top-ptr       the same, but it is the pointer to the params that changes.\n"
+"  flip --mode top-cmd       RM_CONTROL; cmd goes between --cmd and --flip-cmd (same size, same\n"
+"                            object). Flipped: the call succeeded and its answer is not --cmd's.\n"
+"                            Where --flip-cmd is refused there must be none.\n"
+"\n"
+"  --calls N         (20000)        --seconds T   stop after T seconds at the latest (60)\n"
+"  --gpu N  --dev DIR               as in simload\n"
+"  --small-mib M     (2)            --big-mib M   (64)\n"
+"  --cmd HEX         (a06c0106, GET_INFO)\n"
+"  --flip-cmd HEX    (a06c0108, GET_INTERLEAVE_LEVEL)\n"
+"  --object O        client, device, subdevice, tsg (default) or channel\n"
+"  --size BYTES      of the params (4)\n"
+"  --json\n"
+"\n"
+"\"calls\" were made, \"first\" ran as first written, \"flipped\" ran with the other value,\n"
+"\"refused\" failed. Needs two CPUs. Exit codes: 0 counted, 1 a call failed, 2 usage, 4 no such GPU.\n";
+
+enum mode { NESTED_SIZE, TOP_PTR, TOP_CMD };
+static const char *const mode_names[] = { "nested-size", "top-ptr", "top-cmd" };
+
+static struct {
+	enum mode mode;
+	unsigned long calls;
+	double seconds;
+	unsigned int gpu;
+	const char *dir, *object;
+	uint64_t small, big;
+	uint32_t cmd, flip_cmd, size;
+	bool json;
+} opt = {
+	.calls = 20000, .seconds = 60, .object = "tsg", .small = 2 * MIB, .big = 64 * MIB,
+	.cmd = 0xa06c0106, .flip_cmd = 0xa06c0108, .size = 4,
+};
+
+static struct {
+	unsigned long calls, first, flipped, refused;
+	uint32_t last_refusal;
+} count;
+
+static uint64_t nowhere;
+
+/* What the other thread does: write one of two values to a place, by turns. */
+static struct {
+	void *volatile place;
+	bool wide;		/* 8 bytes, else 4 */
+	uint64_t value[2];
+	atomic_bool stop;
+	atomic_ulong turns;
+} flipper = { .place = &nowhere };
+
+static void *flip_thread(void *unused)
+{
+	for (unsigned int i = 0; !atomic_load_explicit(&flipper.stop, memory_order_relaxed); i++) {
+		if (flipper.wide)
+			*(volatile uint64_t *)flipper.place = flipper.value[i & 1];
+		else
+			*(volatile uint32_t *)flipper.place = flipper.value[i & 1];
+		for (volatile unsigned int wait = i * 7 % 61; wait; wait--)
+			;	/* no fixed step between the two threads */
+		atomic_fetch_add_explicit(&flipper.turns, 1, memory_order_relaxed);
+	}
+	return unused;
+}
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec + ts.tv_nsec / 1e9;
+}
+
+static bool more(double start)
+{
+	return count.calls < opt.calls && now() - start < opt.seconds;
+}
+
+/* ---- allocations ---- */
+
+static struct nv_memory_params params[2];	/* small, big */
+
+/* Does the memory reach beyond the small size? The driver checks the range of a mapping. */
+static bool is_big(struct rm_gpu *gpu, uint32_t memory)
+{
+	struct rm *rm = gpu->rm;
+	struct nv_map_memory arg = {
+		.client = rm->client, .device = gpu->device, .memory = memory,
+		.offset = opt.small, .length = 4096,
+	};
+	struct nv_register_fd reg = { .ctl_fd = rm->ctl };
+	char path[96];
+	bool big;
+
+	snprintf(path, sizeof(path), "%s/nvidia%u", rm->dir, gpu->info.minor);
+	arg.fd = open(path, O_RDWR | O_CLOEXEC);
+	if (arg.fd < 0 || ioctl(arg.fd, _IOWR('F', NV_ESC_REGISTER_FD, reg), &reg) < 0) {
+		perror(path);
+		exit(1);
+	}
+	big = !ioctl(rm->ctl, _IOWR('F', NV_ESC_RM_MAP_MEMORY, arg), &arg) && !arg.status;
+	close(arg.fd);
+	return big;
+}
+
+static void set_params(struct nv_memory_params *p, uint32_t owner, uint64_t size)
+{
+	memset(p, 0, sizeof(*p));
+	p->owner = owner;
+	p->attr = NV_ATTR_NONCONTIG_ALLOWED | NV_ATTR_PAGE_SIZE_HUGE;
+	p->attr2 = NV_ATTR2_PAGE_SIZE_2M;
+	p->size = size;
+}
+
+static void settle_alloc(struct rm_gpu *gpu, struct nv_alloc *arg, int ret)
+{
+	count.calls++;
+	if (ret < 0 || arg->status) {
+		count.refused++;
+		count.last_refusal = ret < 0 ? 0 : arg->status;
+		return;
+	}
+	if (is_big(gpu, arg->handle))
+		count.flipped++;
+	else
+		count.first++;
+	rm_free(gpu->rm, gpu->device, arg->handle);
+}
+
+static void race_alloc(struct rm_gpu *gpu, double start)
+{
+	static struct nv_alloc arg;
+	uint32_t owner = gpu->rm->client;
+	int ret;
+
+	while (more(start)) {
+		set_params(&params[0], owner, opt.small);
+		set_params(&params[1], owner, opt.big);
+		arg = (struct nv_alloc) {
+			.root = owner, .parent = gpu->device, .handle = ++gpu->rm->last_handle,
+			.class_id = NV01_MEMORY_LOCAL_USER, .params = (uintptr_t)&params[0],
+			.params_size = sizeof(params[0]),
+		};
+		flipper.place = opt.mode == TOP_PTR ? (void *)&arg.params : (void *)&params[0].size;
+		ret = ioctl(gpu->rm->ctl, _IOWR('F', NV_ESC_RM_ALLOC, arg), &arg);
+		settle_alloc(gpu, &arg, ret);
+	}
+}
+
+static void prepare_alloc(void)
+{
+	bool ptr = opt.mode == TOP_PTR;
+
+	flipper.wide = true;
+	flipper.value[0] = ptr ? (uintptr_t)&params[0] : opt.small;
+	flipper.value[1] = ptr ? (uintptr_t)&params[1] : opt.big;
+}
+
+/* ---- controls ---- */
+
+static uint8_t answer[MAX_PARAMS], expected[MAX_PARAMS];
+
+static int control_once(struct rm *rm, struct nv_control *arg, uint32_t object, uint32_t cmd)
+{
+	memset(answer, 0xff, opt.size);
+	*arg = (struct nv_control) {
+		.client = rm->client, .object = object, .cmd = cmd,
+		.params = (uintptr_t)answer, .params_size = opt.size,
+	};
+	return ioctl(rm->ctl, _IOWR('F', NV_ESC_RM_CONTROL, *arg), arg);
+}
+
+/* Learn what --cmd answers, and that --flip-cmd can be told from it. */
+static void learn(struct rm *rm, uint32_t object)
+{
+	struct nv_control arg;
+
+	if (control_once(rm, &arg, object, opt.cmd) < 0 || arg.status) {
+		fprintf(stderr, "flip: RM_CONTROL(0x%x): status 0x%x\n", opt.cmd, arg.status);
+		exit(1);
+	}
+	memcpy(expected, answer, opt.size);
+	if (!control_once(rm, &arg, object, opt.flip_cmd) && !arg.status &&
+	    !memcmp(expected, answer, opt.size)) {
+		fprintf(stderr, "flip: 0x%x and 0x%x answer the same here\n", opt.cmd, opt.flip_cmd);
+		exit(1);
+	}
+}
+
+static void race_control(struct rm *rm, uint32_t object, double start)
+{
+	static struct nv_control arg;
+
+	while (more(start)) {
+		int ret;
+
+		flipper.place = &arg.cmd;
+		ret = control_once(rm, &arg, object, opt.cmd);
+		count.calls++;
+		if (ret < 0 || arg.status) {
+			count.refused++;
+			count.last_refusal = ret < 0 ? 0 : arg.status;
+		} else if (memcmp(answer, expected, opt.size)) {
+			count.flipped++;
+		} else {
+			count.first++;
+		}
+	}
+}
+
+static uint32_t object_handle(struct rm_gpu *gpu)
+{
+	static struct rm_space space;
+	static struct rm_group group;
+	static struct rm_channel channel;
+
+	if (!strcmp(opt.object, "client"))
+		return gpu->rm->client;
+	if (!strcmp(opt.object, "device"))
+		return gpu->device;
+	if (!strcmp(opt.object, "subdevice"))
+		return gpu->subdevice;
+	if (rm_space_create(&space, gpu) || rm_group_create(&group, &space, NV_ENGINE_GR0) ||
+	    rm_channel_create(&channel, &group, 1))
+		return 0;
+	return !strcmp(opt.object, "tsg") ? group.tsg : channel.handle;
+}
+
+/* ---- main ---- */
+
+static void usage_error(const char *what)
+{
+	fprintf(stderr, "flip: %s (see --help)\n", what);
+	exit(2);
+}
+
+static void parse(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "mode", 1, NULL, 'm' }, { "calls", 1, NULL, 'n' }, { "seconds", 1, NULL, 't' },
+		{ "gpu", 1, NULL, 'g' }, { "dev", 1, NULL, 'd' }, { "small-mib", 1, NULL, 's' },
+		{ "big-mib", 1, NULL, 'b' }, { "cmd", 1, NULL, 'c' }, { "flip-cmd", 1, NULL, 'f' },
+		{ "object", 1, NULL, 'o' }, { "size", 1, NULL, 'z' }, { "json", 0, NULL, 'j' },
+		{ "help", 0, NULL, 'h' }, { 0 },
+	};
+	bool have_mode = false;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 'm':
+			for (int i = 0; i < 3; i++) {
+				if (!strcmp(optarg, mode_names[i])) {
+					opt.mode = i;
+					have_mode = true;
+				}
+			}
+			break;
+		case 'n': opt.calls = strtoul(optarg, NULL, 0); break;
+		case 't': opt.seconds = strtod(optarg, NULL); break;
+		case 'g': opt.gpu = strtoul(optarg, NULL, 0); break;
+		case 'd': opt.dir = optarg; break;
+		case 's': opt.small = strtoull(optarg, NULL, 0) * MIB; break;
+		case 'b': opt.big = strtoull(optarg, NULL, 0) * MIB; break;
+		case 'c': opt.cmd = strtoul(optarg, NULL, 16); break;
+		case 'f': opt.flip_cmd = strtoul(optarg, NULL, 16); break;
+		case 'o': opt.object = optarg; break;
+		case 'z': opt.size = strtoul(optarg, NULL, 0); break;
+		case 'j': opt.json = true; break;
+		case 'h': fputs(help, stdout); exit(0);
+		default: exit(2);
+		}
+	}
+	if (!have_mode)
+		usage_error("--mode is one of nested-size, top-ptr, top-cmd");
+	if (!opt.size || opt.size > MAX_PARAMS)
+		usage_error("--size is 1 to 4096");
+	if (!opt.small || opt.small >= opt.big)
+		usage_error("--small-mib is less than --big-mib");
+}
+
+static void fail(const struct rm *rm)
+{
+	fprintf(stderr, "flip: %s: %s (status %lld)\n", rm->error.call, rm_strerror(rm->error.status),
+		(long long)rm->error.status);
+	exit(1);
+}
+
+static void report(double seconds)
+{
+	const char *form = opt.json ?
+		"{\"mode\":\"%s\",\"calls\":%lu,\"first\":%lu,\"flipped\":%lu,\"refused\":%lu,"
+		"\"last_refusal\":%u,\"turns\":%lu,\"seconds\":%.3f,\"simulated\":true}\n" :
+		"%s: %lu calls: %lu first, %lu flipped, %lu refused (last status %u), %lu turns in %.3f s"
+		" (simulated)\n";
+
+	printf(form, mode_names[opt.mode], count.calls, count.first, count.flipped, count.refused,
+	       count.last_refusal, atomic_load(&flipper.turns), seconds);
+}
+
+int main(int argc, char **argv)
+{
+	struct rm_gpu_info list[NV_MAX_GPUS];
+	unsigned int gpus;
+	uint32_t object = 0;
+	pthread_t thread;
+	struct rm_gpu gpu;
+	struct rm rm;
+	double start;
+
+	parse(argc, argv);
+	if (rm_open(&rm, opt.dir) || rm_list_gpus(&rm, list, &gpus))
+		fail(&rm);
+	if (opt.gpu >= gpus) {
+		fprintf(stderr, "flip: no GPU %u in %s\n", opt.gpu, rm.dir);
+		return 4;
+	}
+	if (rm_gpu_open(&gpu, &rm, &list[opt.gpu]))
+		fail(&rm);
+	if (opt.mode == TOP_CMD) {
+		object = object_handle(&gpu);
+		if (!object)
+			fail(&rm);
+		learn(&rm, object);
+		flipper.value[0] = opt.cmd;
+		flipper.value[1] = opt.flip_cmd;
+	} else {
+		prepare_alloc();
+	}
+	errno = pthread_create(&thread, NULL, flip_thread, NULL);
+	if (errno) {
+		perror("flip: pthread_create");
+		return 1;
+	}
+	start = now();
+	if (opt.mode == TOP_CMD)
+		race_control(&rm, object, start);
+	else
+		race_alloc(&gpu, start);
+	atomic_store(&flipper.stop, true);
+	pthread_join(thread, NULL);
+	report(now() - start);
+	rm_close(&rm);
+	return 0;
+}

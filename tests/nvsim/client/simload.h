@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/* What the parts of simload share: the options, and one slot of results per process. */
+#ifndef SIMLOAD_H
+#define SIMLOAD_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "rm.h"
+
+#define MAX_STREAMS	64
+#define MAX_PROCESSES	64
+#define MAX_SAMPLES	8192	/* latencies kept per process, evenly replaced */
+#define MIB		1048576ull
+
+enum simload_exit {
+	EXIT_OK		= 0,
+	EXIT_FAILED	= 1,	/* a call failed */
+	EXIT_USAGE	= 2,
+	EXIT_MEMORY	= 3,	/* --alloc-mib was refused */
+	EXIT_NO_GPU	= 4,
+	EXIT_FAULT	= 5,	/* the driver killed a channel while it ran */
+};
+
+struct options {
+	unsigned int gpu, streams, processes, depth;
+	const char *dir;
+	uint32_t engine, op, flags;
+	uint64_t amount;	/* of one work: ns, or bytes for --copy-kib */
+	double kernel_us;
+	uint64_t alloc_bytes, extra_bytes, extra_after_ns;
+	uint64_t run_ns, warmup_ns, interval_ns, poll_ns, busy_ns, idle_ns;
+	uint64_t works;		/* stop after so many per process, 0 = by time */
+	bool json, info, hold, then_hold, no_context;
+};
+
+/* Written by one worker, read by the parent. */
+struct result {
+	pid_t pid;
+	int exit_code;
+	bool ready, ended;
+	uint64_t works;			/* completed after the warm-up */
+	uint64_t start_ns, end_ns;	/* CLOCK_MONOTONIC of the counted time */
+	uint64_t gpu_first_ns, gpu_last_ns;	/* GPU time of the first and last counted work */
+	uint64_t cpu_us;
+	int64_t clock_lo, clock_hi;	/* bounds of CPU time minus GPU time */
+	struct rm_error error;		/* the first, also of --alloc-extra-mib */
+	rm_status extra_status;
+	uint64_t extra_at_ns;
+	struct rm_memory memory;	/* after the allocation */
+	uint64_t alloc_bytes;
+	uint32_t minor;
+	char name[64], uuid[48];
+	uint64_t samples;		/* latencies seen; the first MAX_SAMPLES slots are filled */
+	int64_t latency_raw[MAX_SAMPLES];	/* GPU completion minus CPU submission */
+};
+
+struct shared {
+	int stop;			/* set once, by the parent */
+	unsigned int started;		/* workers that are ready or have failed */
+	uint64_t born_ns;
+	struct result result[MAX_PROCESSES];
+};
+
+uint64_t now_ns(void);
+void nap(uint64_t ns);
+extern volatile sig_atomic_t got_signal;
+
+/* simload_options.c */
+void options_parse(struct options *opt, int argc, char **argv);
+
+/*
+ * simload_worker.c. @tick is called at about every nap, for progress lines; it is
+ * given to the only worker, which then reports the result itself.
+ */
+int worker_run(const struct options *opt, struct shared *sh, unsigned int index,
+	       void (*tick)(const struct options *, struct shared *));
+
+/* simload_report.c: @what is an option's name or NULL */
+void report_error(const char *what, const struct rm_error *e);
+void report_info(const struct options *opt, const struct result *r);
+void report_ready(const struct options *opt, const struct result *r);
+void report_extra(const struct options *opt, const struct result *r);
+void report_progress(const struct options *opt, struct shared *sh);
+void report_result(const struct options *opt, struct shared *sh);
+
+#endif

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "simload.h"
+
+static const char help[] =
+"simload - put load on a (simulated) NVIDIA GPU by the driver's own calls\n"
+"\n"
+"Allocates memory, makes a context (one TSG, one channel per stream) in each process and keeps\n"
+"a queue of kernels in flight. Works wherever /dev/nvidiactl, /dev/nvidia<M> and /dev/nvidia-uvm\n"
+"are: on the bare driver, or in a container that sees a part of a GPU. Numbers are simulated.\n"
+"\n"
+"  simload --info                          what memory do I see?\n"
+"  simload --seconds 5                     8 kernels of 1000 us always queued, for 5 s\n"
+"  simload --alloc-mib 1024 --hold         take 1 GiB, make a context, do nothing until SIGTERM\n"
+"  simload --json --interval 1             one JSON object per line, the result last\n"
+"  simload --processes 4 --kernel-us 50 --depth 64\n"
+"\n"
+"What to use\n"
+"  --gpu N             the N-th GPU whose node opens, by attached ids (default 0)\n"
+"  --dev DIR           directory of the nodes (default $NVSIM_DEV or /dev)\n"
+"  --processes P       fork P processes, each with a context of its own (default 1)\n"
+"  --streams S         channels in each context (default 1)\n"
+"Work\n"
+"  --kernel-us U       length of a kernel on the GPU alone (default 1000)\n"
+"  --depth D           kernels in flight per stream (default 8)\n"
+"  --copy-kib K        copies of K KiB on the copy engine instead of kernels\n"
+"  --stubborn          kernels that ignore preemption\n"
+"  --busy-ms B --idle-ms I   queue work for B ms, then nothing for I ms, and so on\n"
+"Memory (per process)\n"
+"  --alloc-mib M       allocate M MiB of GPU memory before the context; refused = exit code 3\n"
+"  --alloc-extra-mib M --after S   try M MiB more after S seconds, report, go on\n"
+"How long\n"
+"  --seconds T         run for T seconds, 0 = until SIGTERM (default 10; with --hold 0)\n"
+"  --warmup S          count only what completes after S seconds\n"
+"  --works N           stop when N works are complete in each process\n"
+"  --hold              context and memory, but no work\n"
+"  --then-hold         after the work keep context and memory until SIGTERM\n"
+"  --no-context        memory only: no channel is made (implies --hold)\n"
+"Output\n"
+"  --info              print total and free memory as seen here, and end\n"
+"  --json              JSON objects; the last line is the result\n"
+"  --interval S        a line of progress every S seconds\n"
+"  --poll-us U         look for completed work every U us (default: a part of the queue's time)\n"
+"\n"
+"SIGTERM and SIGINT end it cleanly, with the result. lat_p50_us and lat_p99_us are from the\n"
+"doorbell to the GPU's time stamp of completion, waiting in the queue included.\n"
+"Exit codes: 0 done, 1 a call failed, 2 usage, 3 --alloc-mib refused, 4 no such GPU, 5 channel fault.\n";
+
+enum { OPT_GPU = 256, OPT_DEV, OPT_PROCESSES, OPT_STREAMS, OPT_KERNEL_US, OPT_DEPTH, OPT_COPY_KIB,
+       OPT_STUBBORN, OPT_BUSY_MS, OPT_IDLE_MS, OPT_ALLOC_MIB, OPT_EXTRA_MIB, OPT_AFTER,
+       OPT_SECONDS, OPT_WARMUP, OPT_WORKS, OPT_HOLD, OPT_THEN_HOLD, OPT_NO_CONTEXT, OPT_INFO,
+       OPT_JSON, OPT_INTERVAL, OPT_POLL_US, OPT_HELP };
+
+static const struct option long_options[] = {
+	{ "gpu",		required_argument, NULL, OPT_GPU },
+	{ "dev",		required_argument, NULL, OPT_DEV },
+	{ "processes",		required_argument, NULL, OPT_PROCESSES },
+	{ "streams",		required_argument, NULL, OPT_STREAMS },
+	{ "kernel-us",		required_argument, NULL, OPT_KERNEL_US },
+	{ "depth",		required_argument, NULL, OPT_DEPTH },
+	{ "copy-kib",		required_argument, NULL, OPT_COPY_KIB },
+	{ "stubborn",		no_argument,	   NULL, OPT_STUBBORN },
+	{ "busy-ms",		required_argument, NULL, OPT_BUSY_MS },
+	{ "idle-ms",		required_argument, NULL, OPT_IDLE_MS },
+	{ "alloc-mib",		required_argument, NULL, OPT_ALLOC_MIB },
+	{ "alloc-extra-mib",	required_argument, NULL, OPT_EXTRA_MIB },
+	{ "after",		required_argument, NULL, OPT_AFTER },
+	{ "seconds",		required_argument, NULL, OPT_SECONDS },
+	{ "warmup",		required_argument, NULL, OPT_WARMUP },
+	{ "works",		required_argument, NULL, OPT_WORKS },
+	{ "hold",		no_argument,	   NULL, OPT_HOLD },
+	{ "then-hold",		no_argument,	   NULL, OPT_THEN_HOLD },
+	{ "no-context",		no_argument,	   NULL, OPT_NO_CONTEXT },
+	{ "info",		no_argument,	   NULL, OPT_INFO },
+	{ "json",		no_argument,	   NULL, OPT_JSON },
+	{ "interval",		required_argument, NULL, OPT_INTERVAL },
+	{ "poll-us",		required_argument, NULL, OPT_POLL_US },
+	{ "help",		no_argument,	   NULL, OPT_HELP },
+	{ 0 },
+};
+
+static void bad(const char *why, const char *value)
+{
+	fprintf(stderr, "simload: %s: %s (see --help)\n", why, value);
+	exit(EXIT_USAGE);
+}
+
+static double number(const char *name, double min, double max)
+{
+	char *end;
+	double v = strtod(optarg, &end);
+
+	if (end == optarg || *end || !(v >= min && v <= max))
+		bad(name, optarg);
+	return v;
+}
+
+static void set_work(struct options *opt, double copy_kib)
+{
+	if (copy_kib) {
+		opt->engine = NV_ENGINE_COPY0;
+		opt->op = NVSIM_OP_COPY;
+		opt->amount = copy_kib * 1024;
+	} else {
+		opt->engine = NV_ENGINE_GR0;
+		opt->op = NVSIM_OP_KERNEL;
+		opt->amount = opt->kernel_us * 1000;
+	}
+}
+
+void options_parse(struct options *opt, int argc, char **argv)
+{
+	double seconds = -1, copy_kib = 0;
+	int c;
+
+	*opt = (struct options) { .streams = 1, .processes = 1, .depth = 8, .kernel_us = 1000 };
+	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+		switch (c) {
+		case OPT_GPU:		opt->gpu = number("--gpu", 0, NV_MAX_GPUS - 1); break;
+		case OPT_DEV:		opt->dir = optarg; break;
+		case OPT_PROCESSES:	opt->processes = number("--processes", 1, MAX_PROCESSES); break;
+		case OPT_STREAMS:	opt->streams = number("--streams", 1, MAX_STREAMS); break;
+		case OPT_KERNEL_US:	opt->kernel_us = number("--kernel-us", 0.001, 1e9); break;
+		case OPT_DEPTH:		opt->depth = number("--depth", 1, 4095); break;
+		case OPT_COPY_KIB:	copy_kib = number("--copy-kib", 1, 1e9); break;
+		case OPT_STUBBORN:	opt->flags |= NVSIM_FLAG_STUBBORN; break;
+		case OPT_BUSY_MS:	opt->busy_ns = number("--busy-ms", 0.001, 1e9) * 1e6; break;
+		case OPT_IDLE_MS:	opt->idle_ns = number("--idle-ms", 0.001, 1e9) * 1e6; break;
+		case OPT_ALLOC_MIB:	opt->alloc_bytes = number("--alloc-mib", 0, 1e8) * MIB; break;
+		case OPT_EXTRA_MIB:	opt->extra_bytes = number("--alloc-extra-mib", 0, 1e8) * MIB; break;
+		case OPT_AFTER:		opt->extra_after_ns = number("--after", 0, 1e6) * 1e9; break;
+		case OPT_SECONDS:	seconds = number("--seconds", 0, 1e6); break;
+		case OPT_WARMUP:	opt->warmup_ns = number("--warmup", 0, 1e6) * 1e9; break;
+		case OPT_WORKS:		opt->works = number("--works", 1, 1e15); break;
+		case OPT_HOLD:		opt->hold = true; break;
+		case OPT_THEN_HOLD:	opt->then_hold = true; break;
+		case OPT_NO_CONTEXT:	opt->no_context = opt->hold = true; break;
+		case OPT_INFO:		opt->info = true; break;
+		case OPT_JSON:		opt->json = true; break;
+		case OPT_INTERVAL:	opt->interval_ns = number("--interval", 0.01, 1e6) * 1e9; break;
+		case OPT_POLL_US:	opt->poll_ns = number("--poll-us", 1, 1e6) * 1e3; break;
+		case OPT_HELP:		fputs(help, stdout); exit(EXIT_OK);
+		default:		exit(EXIT_USAGE);
+		}
+	}
+	if (optind < argc)
+		bad("unexpected argument", argv[optind]);
+	if (!opt->busy_ns != !opt->idle_ns)
+		bad("go together", "--busy-ms and --idle-ms");
+	if (seconds < 0)
+		seconds = opt->hold || opt->works ? 0 : 10;
+	opt->run_ns = seconds * 1e9;
+	if (opt->run_ns && opt->warmup_ns >= opt->run_ns)
+		bad("is not shorter than --seconds", "--warmup");
+	set_work(opt, copy_kib);
+}
