@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Runs guest_tests/ in one boot and says whether it passed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from . import run
+from .machine import BadVariable, Machine, from_variables
+
+#: Kinds of boot and the variables that make them. A test belongs to the kind
+#: whose marker it bears, and to `plain` without one.
+KINDS = {
+    "plain": {},
+    "bare": {"bare": True, "daemon": False},
+    "icount": {"icount": True, "cpus": 1},
+    "docker": {"docker": True, "memory": "4G"},
+}
+
+
+def main(arguments: list[str]) -> int:
+    """`suite [KIND] [pytest arguments]`; exit status 0 only if tests ran and all is well."""
+    kind, *rest = arguments or ["plain"]
+    if kind not in KINDS:
+        raise BadVariable(f"kind of boot {kind!r}: choose one of {', '.join(KINDS)}")
+    rest += shlex.split(os.environ.get("PYTEST_ARGS", ""))
+    machine = from_variables(os.environ, **KINDS[kind])
+    name = f"vm-{machine.kernel}-{kind}"
+    junit = run.REPO / "build/junit" / f"{name}.xml"
+    junit.parent.mkdir(parents=True, exist_ok=True)
+    junit.unlink(missing_ok=True)
+    timeout = float(os.environ.get("TIMEOUT") or (1200 if machine.debug else 900))
+    print(f"== {name}", flush=True)
+    result = run.run(machine, pytest_command(machine, kind, junit, rest), timeout, to_stdout, to_stderr)
+    problems = [*judge(result.status, junit), *(str(finding) for finding in result.findings)]
+    for problem in problems:
+        print(f"{name}: {problem}", flush=True)
+    print(f"== {name}: {'FAILED' if problems else 'passed'} in {result.seconds:.0f} s, logs in {result.run_dir}", flush=True)
+    return 1 if problems else 0
+
+
+def pytest_command(machine: Machine, kind: str, junit: Path, rest: list[str]) -> str:
+    """The command line of pytest in the guest."""
+    words = ["python", "-m", "pytest", "-c", "tests/vm/guest_tests/pytest.ini", "--rootdir", str(run.REPO)]
+    words += ["-p", "no:cacheprovider", "--boot", kind, f"--junitxml={junit}", "-o", f"junit_suite_name={machine.kernel}-{kind}"]
+    if not any(not word.startswith("-") and "test_" in word for word in rest):
+        words.append("tests/vm/guest_tests")
+    return shlex.join([*words, *rest])
+
+
+def judge(status: int, junit: Path) -> list[str]:
+    """What speaks against a pass: pytest's status, no report, no test."""
+    if not junit.exists():
+        return [f"pytest left no report (status {status})"]
+    suites = ET.parse(junit).getroot().iter("testsuite")
+    ran = sum(int(s.get("tests", 0)) - int(s.get("skipped", 0)) for s in suites)
+    if ran == 0:
+        return ["no test ran"]
+    return [f"pytest ended with status {status}"] if status else []
+
+
+def to_stdout(data: bytes) -> None:
+    """The command's stdout, as it comes."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def to_stderr(data: bytes) -> None:
+    """The command's stderr, as it comes."""
+    sys.stderr.buffer.write(data)
+    sys.stderr.buffer.flush()
