@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""Reading and atomically replacing the config.json of a bundle."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cgpud.errors import Refused
+
+SIZE_MAX = 16 << 20
+
+
+def read(bundle: str) -> dict[str, Any]:
+    path = Path(bundle) / "config.json"
+    try:
+        if path.stat().st_size > SIZE_MAX:
+            raise Refused(f"{path} is larger than {SIZE_MAX >> 20} MiB")
+        spec = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{path} is not JSON") from error
+    if not isinstance(spec, dict):
+        raise Refused(f"{path} holds no JSON object")
+    return spec
+
+
+def write(bundle: str, spec: dict[str, Any]) -> None:
+    """All or nothing, with the owner and mode the file had."""
+    path = Path(bundle) / "config.json"
+    try:
+        before = path.stat()
+        fd, name = tempfile.mkstemp(prefix=".config.json.", dir=bundle)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as out:
+                json.dump(spec, out, ensure_ascii=False, separators=(",", ":"))
+                os.fchmod(out.fileno(), before.st_mode & 0o7777)
+                if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(out.fileno(), before.st_uid, before.st_gid)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""PURE: the environment of a container -> what it asks for.
+
+The variables, their order and their values are those of the published interface. What the page leaves open is decided
+here, always towards a sentence instead of a guess: a value that is not understood refuses the start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from cgpud.errors import BadVariable, Refused
+from cgpud.kernel_abi import MAX_INST_MAX
+from cgpud.model import Devices, NotSliced, Request
+
+DISABLE = "CGPU_DISABLE"
+DEV = "ALIYUN_COM_GPU_MEM_DEV"
+CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
+VISIBLE = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
+INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+NVIDIA = "NVIDIA_VISIBLE_DEVICES"
+WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
+HIGHPRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
+
+PREFIX = "ALIYUN_COM_GPU_"
+GIB_MAX = 1 << 20  # a petabyte: no GPU, only a bound for the arithmetic
+VALUE_MAX = 4096
+
+_TRUE = frozenset({"true", "1", "yes", "on"})
+_FALSE = frozenset({"false", "0", "no", "off", ""})
+_NUMBER = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
+_UUID = re.compile(r"GPU-[0-9a-fA-F-]{4,36}\Z", re.ASCII)
+_DEVICES_ALLOWED = "a comma list of GPU numbers or GPU-… UUIDs (or their beginnings), or all"
+
+
+def as_dict(env: Iterable[object]) -> dict[str, str]:
+    """process.env of a bundle; what is no NAME=value string is not for us. The first of a name counts, as getenv()."""
+    out: dict[str, str] = {}
+    for entry in env:
+        if isinstance(entry, str) and "=" in entry:
+            name, value = entry.split("=", 1)
+            out.setdefault(name, value)
+    return out
+
+
+def mentions(env: dict[str, str]) -> bool:
+    return any(name == DISABLE or name.startswith(PREFIX) for name in env)
+
+
+def _shorten(value: str) -> str:
+    return value if len(value) <= 64 else value[:60] + "…"
+
+
+def _bad(name: str, value: str, allowed: str) -> BadVariable:
+    return BadVariable(name, _shorten(value), allowed)
+
+
+def _number(name: str, text: str, low: int, high: int, what: str) -> int:
+    if not _NUMBER.match(text) or not low <= int(text) <= high:
+        raise _bad(name, text, f"{what} from {low} to {high}")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise _bad(name, text, "true, 1, false or 0")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    what = "a whole number of GiB, or a comma list of them, each"
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not _NUMBER.match(part) or int(part) > GIB_MAX:
+            raise _bad(CONTAINER, text, f"{what} from 0 to {GIB_MAX}")
+    return tuple(int(part) for part in parts)
+
+
+def parse_devices(name: str, text: str) -> Devices:
+    """A list as `nvidia-smi -L` names GPUs; `all` stands alone."""
+    if text.strip().lower() == "all":
+        return Devices(name, all=True)
+    items: list[int | str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if _NUMBER.match(part):
+            items.append(int(part))
+        elif _UUID.match(part):
+            items.append(part)
+        else:
+            raise _bad(name, text, _DEVICES_ALLOWED)
+    return Devices(name, items=tuple(items))
+
+
+def _explicit_nvidia(env: dict[str, str]) -> Devices | None:
+    """`all` is what images set by default and says nothing; `void` and empty switch the NVIDIA runtime off."""
+    text = env.get(NVIDIA, "").strip()
+    if text.lower() in ("", "void", "all"):
+        return None
+    if text.lower() == "none":
+        raise Refused(f"{NVIDIA}=none names no GPU, but {CONTAINER} asks for memory of one; remove one of the two")
+    return parse_devices(NVIDIA, text)
+
+
+def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | NotSliced:
+    """What this container asks for. Raises BadVariable or Refused with the sentence to show."""
+    ours = {name: value for name, value in env.items() if name == DISABLE or name.startswith(PREFIX)}
+    if not ours:
+        return NotSliced("no cGPU variable")
+    for name, value in ours.items():
+        if len(value) > VALUE_MAX:
+            raise _bad(name, value, f"at most {VALUE_MAX} bytes long")
+    if _flag(DISABLE, ours.get(DISABLE, "").strip()):
+        return NotSliced(f"{DISABLE} is set")
+
+    sizes: tuple[int, ...] = ()
+    total = 0
+    text = ours.get(CONTAINER, "").strip()
+    if text:
+        sizes = _sizes(text)
+        if 0 in sizes:
+            return NotSliced(f"{CONTAINER}={_shorten(text)}: a 0 switches cGPU off")
+    elif not (default_memsize and ours.get(VISIBLE, "").strip()):
+        return NotSliced(f"{CONTAINER} is not set")
+
+    if sizes:
+        if not ours.get(DEV, "").strip():
+            raise Refused(f"{CONTAINER}={text} needs {DEV}, the GPU's memory in GiB, which is not set")
+        total = _number(DEV, ours[DEV].strip(), 1, GIB_MAX, "a whole number of GiB")
+
+    weight = None
+    if ours.get(WEIGHT, "").strip():
+        weight = _number(WEIGHT, ours[WEIGHT].strip(), 1, MAX_INST_MAX, "a whole number of portions")
+    highprio = False
+    if ours.get(HIGHPRIO, "").strip():
+        highprio = _number(HIGHPRIO, ours[HIGHPRIO].strip(), 0, 1, "a number") == 1
+
+    nvidia = _explicit_nvidia(env)
+    for name in (VISIBLE, INDEX):
+        value = ours.get(name, "").strip()
+        if not value:
+            continue
+        if value.lower() in ("none", "void"):
+            raise Refused(f"{name}={value} names no GPU; remove it or set {DISABLE}=true")
+        return Request(parse_devices(name, value), sizes, total, weight, highprio, native=nvidia)
+    if nvidia is not None:
+        return Request(nvidia, sizes, total, weight, highprio)
+    return Request(Devices("every GPU", all=True), sizes, total, weight, highprio)

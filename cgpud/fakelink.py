@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""KernelLink in memory (`--kernel fake`): for tests and for trying the daemon without a GPU. It isolates nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from cgpud.errors import KernelMissing, KernelRefused
+from cgpud.kernel_abi import Event
+from cgpud.model import MIB, Container, KernelEvent, KernelGpu, Slot, SlotWant
+
+MAJOR = 509
+
+
+def example_gpus(count: int = 1, total_mib: int = 15109) -> tuple[KernelGpu, ...]:
+    return tuple(
+        KernelGpu(
+            index=n,
+            uuid=f"GPU-00000000-0000-0000-0000-{n:012d}",
+            pci=f"0000:{n + 1:02x}:00.0",
+            nv_minor=n,
+            total=total_mib * MIB,
+        )
+        for n in range(count)
+    )
+
+
+class FakeLink:
+    """Keeps the promises of KernelLink; `missing` plays an unloaded module."""
+
+    def __init__(self, gpus: Sequence[KernelGpu] | None = None) -> None:
+        self.inventory = tuple(gpus if gpus is not None else example_gpus())
+        self.containers: dict[str, Container] = {}
+        self.missing = False
+        self.calls: list[tuple[str, str, int]] = []
+        self._next_minor = 0
+        self._listeners: list[asyncio.Queue[KernelEvent]] = []
+
+    def _check(self) -> None:
+        if self.missing:
+            raise KernelMissing
+
+    def _minor(self) -> int:
+        self._next_minor += 1
+        return self._next_minor - 1
+
+    def emit(self, kind: Event, container: Container) -> None:
+        for queue in self._listeners:
+            queue.put_nowait(KernelEvent(int(kind), container))
+
+    async def create(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> Container:
+        self._check()
+        self.calls.append(("create", container_id, cookie))
+        if container_id in self.containers:
+            raise KernelRefused(errno.EEXIST, f"cgpu_km: {container_id} is there already")
+        by_index = {gpu.index: gpu for gpu in self.inventory}
+        made = []
+        ctl, uvm = self._minor(), self._minor()
+        for want in slots:
+            if want.gpu not in by_index:
+                raise KernelRefused(errno.ENODEV, f"cgpu_km: no GPU {want.gpu}")
+            made.append(
+                Slot(
+                    gpu=want.gpu,
+                    minor=self._minor(),
+                    nv_minor=by_index[want.gpu].nv_minor,
+                    limit=want.limit,
+                    weight=want.weight,
+                    highprio=want.highprio,
+                )
+            )
+        container = Container(container_id, cookie, container_id[:12], MAJOR, ctl, uvm, False, tuple(made))
+        self.containers[container_id] = container
+        self.emit(Event.CREATED, container)
+        return container
+
+    async def destroy(self, container_id: str, cookie: int) -> bool:
+        self._check()
+        self.calls.append(("destroy", container_id, cookie))
+        container = self.containers.get(container_id)
+        if container is None or (cookie and container.cookie != cookie):
+            return False
+        del self.containers[container_id]
+        self.emit(Event.GONE, container)
+        return True
+
+    async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None:
+        self._check()
+        container = self.containers.get(container_id)
+        if container is None or (cookie and container.cookie != cookie):
+            raise KernelRefused(errno.ENOENT, f"cgpu_km: no container {container_id}")
+        wanted = {want.gpu: want for want in slots}
+        changed = tuple(
+            replace(slot, limit=wanted[slot.gpu].limit, weight=wanted[slot.gpu].weight) if slot.gpu in wanted else slot
+            for slot in container.slots
+        )
+        self.containers[container_id] = replace(container, slots=changed)
+
+    async def list(self) -> tuple[Container, ...]:
+        self._check()
+        return tuple(self.containers.values())
+
+    async def gpus(self) -> tuple[KernelGpu, ...]:
+        self._check()
+        slots = [slot for container in self.containers.values() for slot in container.slots]
+        return tuple(
+            replace(
+                gpu,
+                instances=sum(slot.gpu == gpu.index for slot in slots),
+                free_weight=gpu.max_inst - sum(slot.weight for slot in slots if slot.gpu == gpu.index),
+            )
+            for gpu in self.inventory
+        )
+
+    async def events(self) -> AsyncIterator[KernelEvent]:
+        self._check()
+        queue: asyncio.Queue[KernelEvent] = asyncio.Queue()
+        self._listeners.append(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._listeners.remove(queue)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""The numbers of cgpu_km/uapi.h. A test compares every one with the header."""
+
+from enum import IntEnum
+
+ID_MAX = 128
+DIR_LEN = 12
+MAX_INST_MIN = 1
+MAX_INST_MAX = 25
+MAX_INST_DEFAULT = 20
+MAX_GPUS = 32
+PRIO_RATIO_MIN = 20
+PRIO_RATIO_MAX = 99
+PRIO_RATIO_DEFAULT = 80
+SLICE_US_MIN = 1000
+SLICE_US_MAX = 100000
+MIB = 1048576
+
+GENL_NAME = "cgpu"
+GENL_VERSION = 1
+GENL_MCGRP_EVENTS = "events"
+
+
+class Policy(IntEnum):
+    FAIR = 0
+    PREEMPT = 1
+    WEIGHTED = 2
+    FIXED = 3
+    SOFT = 4
+    NATIVE = 5
+
+
+class Cmd(IntEnum):
+    UNSPEC = 0
+    CREATE = 1
+    DESTROY = 2
+    LIST = 3
+    SET = 4
+    GPUS = 5
+    EVENT = 6
+
+
+class Event(IntEnum):
+    CREATED = 1
+    DYING = 2
+    GONE = 3
+    REFUSED = 4
+    CHANGED = 5
+
+
+class A(IntEnum):
+    """enum cgpu_attr"""
+
+    UNSPEC = 0
+    PAD = 1
+    ID = 2
+    COOKIE = 3
+    DIR = 4
+    MAJOR = 5
+    CTL_MINOR = 6
+    UVM_MINOR = 7
+    STATE = 8
+    SLOTS = 9
+    SLOT = 10
+    EVENT = 11
+    GPU = 12
+
+
+class S(IntEnum):
+    """enum cgpu_slot_attr"""
+
+    UNSPEC = 0
+    PAD = 1
+    GPU = 2
+    MINOR = 3
+    NV_MINOR = 4
+    LIMIT = 5
+    USED = 6
+    WEIGHT = 7
+    HIGHPRIO = 8
+
+
+class G(IntEnum):
+    """enum cgpu_gpu_attr"""
+
+    UNSPEC = 0
+    PAD = 1
+    INDEX = 2
+    UUID = 3
+    PCI = 4
+    NV_MINOR = 5
+    TOTAL = 6
+    POLICY = 7
+    MAX_INST = 8
+    FREE_WEIGHT = 9
+    PRIO_RATIO = 10
+    SLICE_US = 11
+    INSTANCES = 12

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: MIT
+"""PURE: from the documented fractions of a GPU to bytes."""
+
+from cgpud.model import MIB
+
+
+def limit_mib(total_mib: int, container: int, dev: int) -> int:
+    """floor(total x CONTAINER / DEV): "1 GiB" is one DEV-th of the card, not 2^30 bytes."""
+    return total_mib * container // dev
+
+
+def limit_bytes(total_mib: int, container: int, dev: int) -> int:
+    return limit_mib(total_mib, container, dev) * MIB

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+"""What the daemon needs of the kernel, as an interface: netlink.py is the real one, fakelink.py one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from cgpud.model import Container, KernelEvent, KernelGpu, SlotWant
+
+
+class KernelLink(Protocol):
+    """All methods raise KernelMissing without the module and KernelRefused when it says no."""
+
+    async def create(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> Container:
+        """All slots or none."""
+        ...
+
+    async def destroy(self, container_id: str, cookie: int) -> bool:
+        """True: destroyed now. False: there was none."""
+        ...
+
+    async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None: ...
+
+    async def list(self) -> tuple[Container, ...]: ...
+
+    async def gpus(self) -> tuple[KernelGpu, ...]: ...
+
+    def events(self) -> AsyncIterator[KernelEvent]:
+        """Until cancelled. Raises Resync when some were lost."""
+        ...

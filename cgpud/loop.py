@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: MIT
+"""Wires the parts: reads, asks the pure modules, carries out. Decisions are in env, admit, oci, state, reconcile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cgpud import admit, bundle, env, gpus, log, oci, reconcile, state, wire
+from cgpud.config import Config
+from cgpud.errors import CgpuError, KernelMissing, ProtocolError, Refused, Resync
+from cgpud.kernel_abi import ID_MAX, Event
+from cgpud.link import KernelLink
+from cgpud.model import Container, Gpu, NotSliced, NvmlGpu, Phase, Plan, Record
+from cgpud.reconcile import Orphan, Signal
+from cgpud.server import Request
+from cgpud.state import Do, Sign
+from cgpud.store import Store
+from cgpud.watch import Facts, Key, Watcher
+
+STOP_TIMEOUT_S = 30.0
+EVENTS_RETRY_S = 5.0
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class World:
+    """Everything outside, so that a test can bring its own."""
+
+    link: KernelLink
+    store: Store
+    facts: Facts
+    nvml: Callable[[], tuple[NvmlGpu, ...]] = gpus.query
+    clock: Callable[[], float] = boottime
+    random: Callable[[int], int] = secrets.randbits
+
+
+class Daemon:
+    def __init__(self, config: Config, world: World) -> None:
+        self.config = config
+        self.world = world
+        self.records: dict[Key, Record] = {}
+        self.boot_id = world.facts.boot_id()
+        self._log = log.get()
+        self._admission = asyncio.Lock()  # held from the reading of the kernel's list to the writing of config.json
+        self._nvml: tuple[NvmlGpu, ...] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watcher = Watcher(world.facts, self._tell)
+
+    # ---- life of the daemon ----
+
+    async def start(self) -> None:
+        self.world.store.open()
+        records, damaged = self.world.store.load()
+        for name in damaged:
+            self._log.error("damaged state file", file=name)
+        for record in map(state.resume, records):
+            self.records[record.key] = record
+            if record.phase is Phase.BOUND and record.boot_id == self.boot_id:
+                self._watcher.reopen(record)
+        await self.reconcile()
+
+    async def run(self) -> None:
+        """Background work; ends only by being cancelled."""
+        await asyncio.gather(self._reconcile_for_ever(), self._listen_for_ever())
+
+    async def stop(self) -> None:
+        """Containers stay as they are: the kernel holds the limits, the state files the rest."""
+        self._watcher.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
+
+    async def _reconcile_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.reconcile_s)
+            await self.reconcile()
+
+    async def _listen_for_ever(self) -> None:
+        while True:
+            try:
+                async for event in self.world.link.events():
+                    await self._on_event(event.kind, event.container)
+            except Resync:
+                self._log.warning("kernel events lost, reading everything again")
+            except KernelMissing:
+                self._log.debug("no kernel module to listen to")
+                await asyncio.sleep(EVENTS_RETRY_S)
+            except (CgpuError, OSError) as error:
+                self._log.warning("listening to the kernel failed", error=str(error))
+                await asyncio.sleep(EVENTS_RETRY_S)
+            await self.reconcile()
+
+    async def _on_event(self, kind: int, container: Container) -> None:
+        if kind in (Event.DYING, Event.GONE):
+            await self.feed((container.id, container.cookie), Sign.KERNEL_GONE)
+        elif kind == Event.REFUSED:
+            self._log.warning("allocation over the limit", container=container.dir, id=container.id)
+
+    # ---- requests ----
+
+    async def handle(self, request: Request) -> dict[str, Any]:
+        message = request.message
+        try:
+            match message.op:
+                case "prepare":
+                    return await self.prepare(message.id, message.bundle)
+                case "bind":
+                    return await self.bind(request)
+                case "release":
+                    await self.feed((message.id, wire.cookie_of(message)), Sign.POSTSTOP)
+                    return {"ok": True}
+                case "status":
+                    return await self.status()
+                case _:
+                    raise ProtocolError(f"there is no operation {message.op[:32]!r}")
+        except CgpuError as error:
+            self._log.warning("refused", op=message.op, id=message.id, reason=str(error))
+            return wire.refusal(str(error))
+        except Exception as error:
+            self._log.exception("internal error", op=message.op, id=message.id)
+            return wire.refusal(f"cgpud has an internal error: {type(error).__name__}: {error}")
+
+    async def unsent(self, request: Request) -> None:
+        """The runtime is gone, so what was prepared for it is not going to start."""
+        if request.message.op == "prepare":
+            await self._end_earlier_life(request.message.id)
+
+    async def prepare(self, container_id: str, directory: str) -> dict[str, Any]:
+        if not container_id or len(container_id.encode()) > ID_MAX or not container_id.isprintable():
+            raise Refused(f"the container id must be 1 to {ID_MAX} printable bytes")
+        spec = await asyncio.to_thread(bundle.read, directory)
+        default_mib = self.config.default_memsize_mib
+        wanted = env.parse(env.as_dict(oci.process_env(spec)), default_memsize=default_mib > 0)
+        majors = oci.majors_of(self.world.facts.devices())
+        if isinstance(wanted, NotSliced):
+            if self.config.unsliced == "refuse" and oci.uses_real_gpu(spec, majors):
+                raise Refused(f"whole GPUs are not given out here (unsliced = refuse): {wanted.why}")
+            self._log.info("passed", id=container_id, why=wanted.why)
+            return {"ok": True, "action": "pass"}
+
+        options = self._options()
+        oci.check_isolation(spec, options)
+        async with self._admission:
+            await self._end_earlier_life(container_id)
+            inventory = await self._inventory()
+            there = await self.world.link.list()
+            plan = admit.admit(wanted, inventory, there, default_mib=default_mib)
+            container = await self._make(container_id, directory, plan, spec, majors, options)
+        for warning in plan.warnings:
+            self._log.warning("weight 0", id=container_id, warning=warning)
+        self._log.info(
+            "prepared",
+            id=container_id,
+            dir=container.dir,
+            slots=[{"gpu": slot.gpu, "limit": slot.limit, "weight": slot.weight} for slot in container.slots],
+        )
+        return {"ok": True, "action": "edited", "dir": container.dir, "warnings": list(plan.warnings)}
+
+    async def _make(
+        self,
+        container_id: str,
+        directory: str,
+        plan: Plan,
+        spec: oci.Spec,
+        majors: frozenset[int],
+        options: oci.Options,
+    ) -> Container:
+        """Record, kernel, config.json, in this order; whatever fails takes the earlier ones back."""
+        record = Record(
+            id=container_id,
+            cookie=reconcile.make_cookie(self.world.random(reconcile.COOKIE_BITS)),
+            boot_id=self.boot_id,
+            bundle=directory,
+            phase=Phase.PREPARED,
+            deadline=self.world.clock() + self.config.lease_s,
+        )
+        self.records[record.key] = record
+        try:
+            self.world.store.save(record)
+            container = await self.world.link.create(container_id, record.cookie, plan.slots)
+            admit.check_grant(plan, container)
+            await asyncio.to_thread(bundle.write, directory, oci.edit(spec, container, majors, options))
+        except BaseException as error:
+            await asyncio.shield(self.feed(record.key, Sign.ABORTED))
+            if isinstance(error, OSError):
+                raise Refused(f"cgpud cannot write its state: {error}") from error
+            raise
+        return container
+
+    async def bind(self, request: Request) -> dict[str, Any]:
+        message = request.message
+        key = (message.id, wire.cookie_of(message))
+        pidfd = request.take_fd()
+        if pidfd is None:
+            raise Refused("bind without a pidfd")
+        facts = self.world.facts
+        pid = facts.pid_of(pidfd)
+        process = facts.process(pid) if pid is not None else None
+        record = self.records.get(key)
+        step = None
+        if pid is not None and process is not None and record is not None:
+            path = facts.cgroup_path(pid)
+            shared = path == facts.cgroup_path(request.peer_pid)  # the container has no cgroup of its own
+            step = state.bind(record, process, facts.cgroup_at(path) if path and not shared else None)
+        if step is None or process is None:
+            os.close(pidfd)
+            raise Refused(f"container {message.id[:12]} is not waiting to be started: it ended, or its lease is over")
+        record, actions = step
+        await self._carry_out(record, actions, pidfd)
+        self._log.info("bound", id=record.id, pid=process.pid, cgroup=record.cgroup and record.cgroup.path)
+        return {"ok": True}
+
+    async def status(self) -> dict[str, Any]:
+        try:
+            kernel: tuple[Container, ...] | None = await self.world.link.list()
+        except KernelMissing:
+            kernel = None
+        return {
+            "ok": True,
+            "module": kernel is not None,
+            "kernel_containers": len(kernel or ()),
+            "containers": [
+                {
+                    "id": record.id,
+                    "cookie": record.cookie,
+                    "phase": record.phase.value,
+                    "pid": record.process.pid if record.process else None,
+                    "cgroup": record.cgroup.path if record.cgroup else None,
+                    "bundle": record.bundle,
+                }
+                for record in self.records.values()
+            ],
+        }
+
+    def _options(self) -> oci.Options:
+        return oci.Options(
+            hook_path=self.config.runtime_path,
+            allow_privileged=self.config.allow_privileged,
+            legacy_hook_config=self.config.legacy_hook_config or None,
+        )
+
+    async def _end_earlier_life(self, container_id: str) -> None:
+        """An engine starts a stopped container again under the same id."""
+        for record in [record for record in self.records.values() if record.id == container_id]:
+            if record.phase is Phase.BOUND and self.world.facts.is_alive(record):
+                raise Refused(f"container {container_id[:12]} is running already")
+            await self.feed(record.key, Sign.TICK if record.phase is Phase.STUCK else Sign.LOST)
+
+    async def _inventory(self) -> tuple[Gpu, ...]:
+        kernel = await self.world.link.gpus()
+        known = {gpu.uuid for gpu in self._nvml or ()}
+        if self._nvml is None or any(gpu.uuid and gpu.uuid not in known for gpu in kernel):
+            try:
+                self._nvml = await asyncio.to_thread(self.world.nvml)
+            except gpus.NvmlAbsent as error:
+                self._log.warning("no NVML, using what cgpu_km knows of the GPUs", reason=str(error))
+                return gpus.merge(kernel, ())
+        return gpus.merge(kernel, self._nvml)
+
+    # ---- signs ----
+
+    def _tell(self, key: Key, sign: Sign) -> None:
+        task = asyncio.create_task(self.feed(key, sign))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def feed(self, key: Key, sign: Sign) -> None:
+        """One sign through the state machine. Unknown keys are yesterday's."""
+        before = self.records.get(key)
+        if before is None:
+            return
+        record, actions = state.step(before, sign)
+        if actions:
+            self._log.debug("sign", id=record.id, sign=sign.name, phase=record.phase.value)
+        await self._carry_out(record, actions, None)
+
+    async def _carry_out(self, record: Record, actions: tuple[Do, ...], pidfd: int | None) -> None:
+        self.records[record.key] = record
+        for action in actions:
+            match action:
+                case Do.SAVE:
+                    self._save(record)
+                case Do.WATCH:
+                    self._watcher.add(record, pidfd)
+                case Do.UNWATCH:
+                    self._watcher.remove(record.key)
+                case Do.LOOK:
+                    self._watcher.look(record.key)
+                case Do.DESTROY:
+                    await self.feed(record.key, await self._destroy(record.id, record.cookie))
+                case Do.FORGET:
+                    self.records.pop(record.key, None)
+                    self.world.store.forget(record)
+                    self._log.info("released", id=record.id)
+
+    def _save(self, record: Record) -> None:
+        """A full /run must not stop a release: reconcile can do without the file."""
+        try:
+            self.world.store.save(record)
+        except OSError as error:
+            self._log.error("cannot save a state file", id=record.id, error=str(error))
+
+    async def _destroy(self, container_id: str, cookie: int) -> Sign:
+        try:
+            await self.world.link.destroy(container_id, cookie)
+        except KernelMissing:
+            return Sign.DESTROYED  # with the module went its containers
+        except (CgpuError, OSError) as error:
+            self._log.warning("the kernel did not destroy a container", id=container_id, error=str(error))
+            return Sign.DESTROY_FAILED
+        return Sign.DESTROYED
+
+    # ---- reconcile ----
+
+    async def reconcile(self) -> None:
+        async with self._admission:
+            try:
+                kernel = await self.world.link.list()
+            except KernelMissing:
+                kernel = ()  # without the module there are no containers either
+            except (CgpuError, OSError) as error:
+                self._log.warning("cannot read the kernel's list", error=str(error))
+                return
+            findings = reconcile.reconcile(
+                list(self.records.values()),
+                kernel,
+                boot_id=self.boot_id,
+                now=self.world.clock(),
+                alive=self.world.facts.is_alive,
+            )
+            for finding in findings:
+                match finding:
+                    case Signal(record, sign):
+                        self._log.info("reconcile", id=record.id, sign=sign.name)
+                        await self.feed(record.key, sign)
+                    case Orphan(container):
+                        await self._adopt_or_destroy(container)
+
+    async def _adopt_or_destroy(self, container: Container) -> None:
+        group = await asyncio.to_thread(self.world.facts.find_cgroup, container.id)
+        if group is None:
+            self._log.warning("orphan destroyed", id=container.id)
+            await self._destroy(container.id, container.cookie)
+            return
+        record = Record(container.id, container.cookie, self.boot_id, "", Phase.BOUND, 0.0, None, group)
+        self._log.warning("orphan adopted", id=container.id, cgroup=group.path)
+        await self._carry_out(record, (Do.SAVE, Do.WATCH), None)
+
+    def reload(self, config: Config) -> None:
+        self.config = replace(config)
+        self._nvml = None

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""sd_notify: one datagram to the service manager, and its watchdog."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+
+
+def send(text: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """True if there was somebody to tell."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.connect("\0" + address[1:] if address[0] == "@" else address)
+            sock.send(text.encode())
+    except OSError:
+        return False
+    return True
+
+
+def watchdog_period(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Half of what the manager allows, in seconds; None when it does not watch."""
+    text = environ.get("WATCHDOG_USEC", "")
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()) or not text.isdecimal() or int(text) == 0:
+        return None
+    return int(text) / 2e6
+
+
+async def keep_alive() -> None:
+    period = watchdog_period()
+    while period is not None:
+        send("WATCHDOG=1")
+        await asyncio.sleep(period)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: MIT
+"""PURE: edits of an OCI config.json.
+
+Given a spec that NVIDIA's runtime may have been at already, `edit()` returns one in which the only GPU nodes are ours:
+
+  - every real node, every mount that brings one and every rule that allows their majors is taken out;
+  - our nodes come in under the NVIDIA names, with an allow rule for exactly their numbers;
+  - no deny rule is ever added: runc refuses some of them and systemd turns others into a lock-out;
+  - createRuntime and poststop hooks tell the daemon the pid and the end;
+  - /proc/cgpu_km is masked.
+
+What cannot be isolated this way is refused with a sentence: user namespaces (the runtime would bind the host's node by
+path), all-device access, and capabilities that undo a device cgroup. Fields that are not known here stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import posixpath
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cgpud.errors import Refused
+from cgpud.model import Container
+
+Spec = dict[str, Any]
+
+PROC_TREE = "/proc/cgpu_km"
+NODE_MODE = 0o666
+HOOK_TIMEOUT_S = 30
+
+# Names in /proc/devices whose majors give access to a GPU past the slice.
+REAL_DRIVERS = ("nvidia", "nvswitch", "nvlink", "nvlink-", "drm", "cgpu")
+# Each of these lets a root process in the container take its device cgroup or the kernel apart.
+UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF")
+LEGACY_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the administrator decides and where our files are."""
+
+    hook_path: str
+    allow_privileged: bool = False
+    legacy_hook_config: str | None = None  # a config.toml for NVIDIA's legacy hook that keeps devices out
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Refused(f"config.json is damaged: {what} is no object")
+    return value
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Refused(f"config.json is damaged: {what} is no list")
+    return value
+
+
+def _objects(value: Any, what: str) -> list[dict[str, Any]]:
+    return [_object(entry, f"an entry of {what}") for entry in _list(value, what)]
+
+
+def _number(value: Any) -> int | None:
+    """A major or minor; absent and -1 both mean every one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return None
+    return value
+
+
+def process_env(spec: Spec) -> list[Any]:
+    return _list(_object(spec.get("process"), "process").get("env"), "process.env")
+
+
+def majors_of(proc_devices: str) -> frozenset[int]:
+    """The majors of /proc/devices, character section, that lead to a GPU."""
+    found: set[int] = set()
+    for line in proc_devices.split("Block devices:")[0].splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0].isdecimal() and words[1].startswith(REAL_DRIVERS):
+            found.add(int(words[0]))
+    return frozenset(found)
+
+
+def is_gpu_path(path: Any) -> bool:
+    if not isinstance(path, str) or not path:
+        return False
+    clean = posixpath.normpath("/" + path.lstrip("/"))
+    if clean.startswith("/dev/nvidia"):
+        return True
+    return clean == "/dev/dri" or clean.startswith("/dev/dri/")
+
+
+# ---- what cannot be isolated ----
+
+
+def allows_all_devices(spec: Spec) -> bool:
+    """Does the device list end up open by default (`--privileged`), for reading or writing character devices?"""
+    resources = _object(_object(spec.get("linux"), "linux").get("resources"), "linux.resources")
+    rules = _objects(resources.get("devices"), "linux.resources.devices")
+    open_by_default = True
+    for rule in rules:
+        if rule.get("type") not in (None, "", "a", "c"):
+            continue
+        access = rule.get("access") or "rwm"
+        if _number(rule.get("major")) is not None or not ("r" in access or "w" in access):
+            continue
+        if rule.get("allow"):
+            open_by_default = True
+        elif _number(rule.get("minor")) is None and "r" in access and "w" in access:
+            open_by_default = False
+    return open_by_default
+
+
+def _capabilities(spec: Spec) -> set[str]:
+    sets = _object(_object(spec.get("process"), "process").get("capabilities"), "process.capabilities")
+    return {name for names in sets.values() if isinstance(names, list) for name in names if isinstance(name, str)}
+
+
+def check_isolation(spec: Spec, options: Options) -> None:
+    """Raise Refused for a container in which a slice would be no limit."""
+    linux = _object(spec.get("linux"), "linux")
+    kinds = {entry.get("type") for entry in _objects(linux.get("namespaces"), "linux.namespaces")}
+    if "user" in kinds or linux.get("uidMappings") or linux.get("gidMappings"):
+        raise Refused(
+            "the container has a user namespace, in which the runtime would bind the host's /dev/nvidia* by path; "
+            "start it without one (no userns-remap, not rootless)"
+        )
+    for mount in _objects(spec.get("mounts"), "mounts"):
+        if _is_bind(mount) and posixpath.normpath(str(mount.get("destination"))) == "/dev":
+            raise Refused("the container bind-mounts a directory over /dev, so the slice's devices cannot be put there")
+    if options.allow_privileged:
+        return
+    if allows_all_devices(spec):
+        raise Refused(
+            "the container may use every device (--privileged), so a slice would be no limit; "
+            "start it without, or set allow_privileged = true in cgpu.toml"
+        )
+    undoing = [name for name in UNDOING_CAPABILITIES if name in _capabilities(spec)]
+    if undoing:
+        raise Refused(
+            f"the container has {undoing[0]}, with which it could undo its device limits; "
+            f"start it without, or set allow_privileged = true in cgpu.toml"
+        )
+
+
+# ---- taking out ----
+
+
+def _is_bind(mount: Mapping[str, Any]) -> bool:
+    flags = mount.get("options") or []
+    return mount.get("type") == "bind" or "bind" in flags or "rbind" in flags
+
+
+def _keep_node(node: Mapping[str, Any], majors: frozenset[int]) -> bool:
+    if is_gpu_path(node.get("path")):
+        return False
+    return not (node.get("type") in ("c", "u") and _number(node.get("major")) in majors)
+
+
+def _keep_rule(rule: Mapping[str, Any], majors: frozenset[int]) -> bool:
+    if not rule.get("allow") or rule.get("type") == "b":
+        return True
+    return _number(rule.get("major")) not in majors
+
+
+def _keep_mount(mount: Mapping[str, Any]) -> bool:
+    return not (is_gpu_path(mount.get("destination")) or (_is_bind(mount) and is_gpu_path(mount.get("source"))))
+
+
+def uses_real_gpu(spec: Spec, majors: frozenset[int]) -> bool:
+    """Would this spec, as it is, bring a whole GPU into the container?"""
+    linux = _object(spec.get("linux"), "linux")
+    nodes = _objects(linux.get("devices"), "linux.devices")
+    mounts = _objects(spec.get("mounts"), "mounts")
+    hooks = _objects(_object(spec.get("hooks"), "hooks").get("prestart"), "hooks.prestart")
+    return (
+        any(not _keep_node(node, majors) for node in nodes)
+        or any(not _keep_mount(mount) for mount in mounts)
+        or any(_is_legacy_hook(hook) for hook in hooks)
+    )
+
+
+# ---- hooks ----
+
+
+def _is_legacy_hook(hook: Mapping[str, Any]) -> bool:
+    return posixpath.basename(str(hook.get("path", ""))) in LEGACY_HOOKS
+
+
+def _is_our_hook(hook: Mapping[str, Any], hook_path: str) -> bool:
+    args = hook.get("args")
+    return hook.get("path") == hook_path and isinstance(args, list) and args[1:2] == ["hook"]
+
+
+def _tame_legacy_hook(hook: dict[str, Any], config: str | None) -> dict[str, Any]:
+    """NVIDIA's prestart hook would mount the real nodes over ours; with this configuration it brings libraries only."""
+    if config is None:
+        raise Refused(
+            "NVIDIA's legacy prestart hook would bring the whole GPU; "
+            "use its cdi mode, or set legacy_hook_config in cgpu.toml"
+        )
+    args = [arg for arg in _list(hook.get("args"), "hook args") if not str(arg).lstrip("-").startswith("config=")]
+    name, rest = (args[0], args[1:]) if args else (posixpath.basename(str(hook["path"])), ["prestart"])
+    return {**hook, "args": [name, f"-config={config}", *rest]}
+
+
+def _our_hook(options: Options, which: str, cookie: int) -> dict[str, Any]:
+    return {
+        "path": options.hook_path,
+        "args": ["cgpu-runtime", "hook", which, f"--cookie={cookie}"],
+        "timeout": HOOK_TIMEOUT_S,
+    }
+
+
+def _edit_hooks(spec: Spec, container: Container, options: Options) -> dict[str, Any]:
+    hooks = dict(_object(spec.get("hooks"), "hooks"))
+    for stage, entries in hooks.items():
+        kept = [hook for hook in _objects(entries, f"hooks.{stage}") if not _is_our_hook(hook, options.hook_path)]
+        hooks[stage] = [
+            _tame_legacy_hook(hook, options.legacy_hook_config) if _is_legacy_hook(hook) else hook for hook in kept
+        ]
+    hooks["createRuntime"] = [*hooks.get("createRuntime", []), _our_hook(options, "bind", container.cookie)]
+    hooks["poststop"] = [*hooks.get("poststop", []), _our_hook(options, "release", container.cookie)]
+    return hooks
+
+
+# ---- putting in ----
+
+
+def nodes_of(container: Container) -> list[tuple[str, int]]:
+    """(path, minor) of every node the container gets."""
+    nodes = [("/dev/nvidiactl", container.ctl_minor), ("/dev/nvidia-uvm", container.uvm_minor)]
+    nodes.extend((f"/dev/nvidia{slot.nv_minor}", slot.minor) for slot in container.slots)
+    return nodes
+
+
+def edit(spec: Spec, container: Container, majors: Iterable[int], options: Options) -> Spec:
+    """The spec with this container's slices in place of whatever GPU it had. Editing twice is editing once."""
+    check_isolation(spec, options)
+    real = frozenset(majors) | {container.major}
+    out = copy.deepcopy(spec)
+
+    linux = _object(out.get("linux"), "linux")
+    out["linux"] = linux
+    resources = _object(linux.get("resources"), "linux.resources")
+    linux["resources"] = resources
+
+    nodes = [node for node in _objects(linux.get("devices"), "linux.devices") if _keep_node(node, real)]
+    rules = [rule for rule in _objects(resources.get("devices"), "linux.resources.devices") if _keep_rule(rule, real)]
+    for path, minor in nodes_of(container):
+        number = {"major": container.major, "minor": minor}
+        nodes.append({"path": path, "type": "c", **number, "fileMode": NODE_MODE, "uid": 0, "gid": 0})
+        rules.append({"allow": True, "type": "c", **number, "access": "rw"})
+    linux["devices"] = nodes
+    resources["devices"] = rules
+
+    if out.get("mounts") is not None:
+        out["mounts"] = [mount for mount in _objects(out["mounts"], "mounts") if _keep_mount(mount)]
+    masked = _list(linux.get("maskedPaths"), "linux.maskedPaths")
+    linux["maskedPaths"] = [*masked, *([] if PROC_TREE in masked else [PROC_TREE])]
+    out["hooks"] = _edit_hooks(out, container, options)
+    return out

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""The root-only socket. One request and one reply a connection; what to answer is the handler's business."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+import stat
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cgpud import log, wire
+from cgpud.errors import CgpuError, ProtocolError
+
+READ_TIMEOUT_S = 10.0
+CONNECTIONS_MAX = 128
+_UCRED = struct.Struct("3i")
+
+
+@dataclass(slots=True)
+class Request:
+    """A message and the descriptor that came with it; whoever takes the descriptor sets it to None."""
+
+    message: wire.Message
+    peer_pid: int
+    fd: int | None = None
+
+    def take_fd(self) -> int | None:
+        fd, self.fd = self.fd, None
+        return fd
+
+
+Handler = Callable[[Request], Awaitable[dict[str, Any]]]
+Unsent = Callable[[Request], Awaitable[None]]
+
+
+def open_socket(path: Path) -> socket.socket:
+    """A listening socket that only root can reach. A stale one is replaced, a live one is an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() or path.is_symlink():
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise CgpuError(f"{path} exists and is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(path))
+            except OSError:
+                path.unlink()
+            else:
+                raise CgpuError(f"another cgpud answers on {path}")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    before = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+    finally:
+        os.umask(before)
+    sock.listen(CONNECTIONS_MAX)
+    return sock
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the other end, from the kernel."""
+    pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return pid, uid
+
+
+def may_ask(uid: int) -> bool:
+    return uid in (0, os.geteuid())
+
+
+async def _readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(sock, wake)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock)
+
+
+async def _receive(sock: socket.socket, size: int, fds: list[int]) -> bytes:
+    """Exactly `size` bytes; descriptors are collected, also those nobody asked for."""
+    data = b""
+    room = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+    while len(data) < size:
+        await _readable(sock)
+        try:
+            chunk, ancillary, _, _ = sock.recvmsg(size - len(data), room, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            continue
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                found = array.array("i")
+                found.frombytes(payload[: len(payload) - len(payload) % found.itemsize])
+                fds.extend(found)
+        if not chunk:
+            raise ProtocolError("the connection was closed in the middle of a request")
+        data += chunk
+    return data
+
+
+class Server:
+    def __init__(self, path: Path, handler: Handler, unsent: Unsent) -> None:
+        self._path = path
+        self._handler = handler
+        self._unsent = unsent
+        self._sock: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._sock = open_socket(self._path)
+        self._accepting = asyncio.create_task(self._accept(self._sock))
+
+    async def stop(self) -> None:
+        """No new requests; those under way are finished."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._sock is not None:
+            self._path.unlink(missing_ok=True)
+            self._sock.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=READ_TIMEOUT_S)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError as error:  # out of descriptors: others may be freed
+                log.get().warning("accept failed", error=str(error))
+                await asyncio.sleep(0.1)
+                continue
+            sock.setblocking(False)
+            if len(self._tasks) >= CONNECTIONS_MAX:
+                sock.close()
+                continue
+            task = asyncio.create_task(self._serve(sock))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        fds: list[int] = []
+        request: Request | None = None
+        try:
+            pid, uid = peer_of(sock)
+            if not may_ask(uid):
+                await self._reply(sock, wire.refusal("only root may ask cgpud"))
+                return
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                size = wire.length(await _receive(sock, wire.HEAD.size, fds))
+                message = wire.decode(await _receive(sock, size, fds))
+            request = Request(message, pid, fds.pop(0) if fds else None)
+            reply = await self._handler(request)
+            if not await self._reply(sock, reply):
+                await self._unsent(request)
+        except (ProtocolError, TimeoutError, OSError) as error:
+            log.get().warning("bad request", error=str(error) or "timeout")
+            await self._reply(sock, wire.refusal(f"cgpud did not understand the request: {error or 'timeout'}"))
+        finally:
+            if request is not None and request.fd is not None:
+                fds.append(request.fd)
+            for fd in fds:
+                os.close(fd)
+            sock.close()
+
+    async def _reply(self, sock: socket.socket, reply: dict[str, Any]) -> bool:
+        """False if nobody was there to hear it."""
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                await asyncio.get_running_loop().sock_sendall(sock, wire.encode(reply))
+        except (OSError, TimeoutError):
+            return False
+        return True

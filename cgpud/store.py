@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+"""Records on disk: one JSON file per container in the state directory, replaced atomically."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from cgpud.model import Record
+
+
+class Store:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def open(self) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _path(self, record: Record) -> Path:
+        """Ids may hold what file names may not, and one id can be in two lives at a time: the name is a hash."""
+        key = f"{record.id}\0{record.cookie}".encode()
+        return self.directory / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
+
+    def save(self, record: Record) -> None:
+        path = self._path(record)
+        part = path.with_suffix(".part")
+        part.write_bytes(msgspec.json.encode(record) + b"\n")
+        part.replace(path)
+
+    def forget(self, record: Record) -> None:
+        self._path(record).unlink(missing_ok=True)
+
+    def load(self) -> tuple[list[Record], list[str]]:
+        """All records, and the names of files that are none (kept for a person to look at)."""
+        records: list[Record] = []
+        damaged: list[str] = []
+        for path in sorted(self.directory.glob("*.json")):
+            try:
+                records.append(msgspec.json.decode(path.read_bytes(), type=Record))
+            except (msgspec.MsgspecError, OSError):
+                damaged.append(path.name)
+        return records, damaged

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""The format of the socket: a 4-byte big-endian length, then one JSON object. A request may carry one descriptor."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from cgpud.errors import ProtocolError
+
+HEAD = struct.Struct(">I")
+REQUEST_MAX = 64 << 10
+REPLY_MAX = 64 << 10
+SENTENCE_MAX = 2000
+
+
+class Message(msgspec.Struct, frozen=True):
+    """Every request there is. Fields that an operation does not use stay empty."""
+
+    op: str
+    id: str = ""
+    bundle: str = ""
+    verb: str = ""
+    cookie: str = "0"
+    pid: str = "0"
+
+
+def length(head: bytes) -> int:
+    (size,) = HEAD.unpack(head)
+    if not 2 <= size <= REQUEST_MAX:
+        raise ProtocolError(f"a request of {size} bytes")
+    return int(size)
+
+
+def decode(body: bytes) -> Message:
+    try:
+        return msgspec.json.decode(body, type=Message)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a request: {error}") from error
+
+
+def cookie_of(message: Message) -> int:
+    if not message.cookie.isascii() or not message.cookie.isdecimal() or len(message.cookie) > 20:
+        raise ProtocolError("a cookie that is no number")
+    return int(message.cookie)
+
+
+def encode(value: dict[str, Any]) -> bytes:
+    body = msgspec.json.encode(value)
+    return HEAD.pack(len(body)) + body
+
+
+def refusal(sentence: str) -> dict[str, Any]:
+    return {"ok": False, "error": " ".join(sentence.split())[:SENTENCE_MAX]}
