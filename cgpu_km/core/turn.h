@@ -77,9 +77,11 @@ struct cgpu_turn {
 	u32 stale_mask;		/* came or went since the last plan: its ack is not about them */
 	u32 touched_mask;	/* TSGs came or went since the last plan */
 	u32 retime_mask;	/* TSGs that may lack the timeslice */
+	u32 untimed_mask;	/* the last attempt to set their timeslice failed */
 	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
 	u32 fails;		/* acks in a row with a failed call */
 	u32 prio_low;		/* the ceiling is used up until the 100 ms end */
+	u32 pad;
 	u64 retry_ns;		/* no failed call is repeated before */
 	u64 prio_window_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
 	u64 prio_used_ns;

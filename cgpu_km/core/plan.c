@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* (state, now) -> plan -> acknowledgement -> state. */
+#include "account.h"
+#include "policy.h"
+#include "prio.h"
+#include "rota.h"
+#include "turn.h"
+
+#define RETRY_NS	1000000ull	/* after a failed call; doubles each time */
+#define RETRY_DOUBLINGS	6u
+
+/* What a plan is made from, worked out once. */
+struct view {
+	const struct cgpu_policy *policy;
+	u32 live;
+	u32 opened;
+	u32 high;		/* those with highprio that may run at all */
+	u32 low;		/* those without */
+	u32 active;		/* of @high, those that have opened the GPU */
+	u64 left_ns;		/* how long the plan holds */
+};
+
+static void look(const struct cgpu_turn *t, struct view *v)
+{
+	v->policy = cgpu_policy_get(t->policy);
+	v->live = cgpu_rota_live(t);
+	v->opened = cgpu_rota_opened(t);
+	v->high = v->policy->limits ? cgpu_rota_weighted(t, 1) : 0;
+	v->low = cgpu_rota_weighted(t, 0);
+	v->active = v->high & v->opened;
+	v->left_ns = CGPU_NEVER_NS;
+}
+
+static u32 with_portions(const struct cgpu_turn *t, const struct view *v, u32 mask)
+{
+	u32 out = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if ((mask >> i & 1) && v->policy->portions(&t->slot[i]))
+			out |= 1u << i;
+	}
+	return out;
+}
+
+static u32 step(struct cgpu_turn *t, struct view *v, u32 nr, u32 members, bool fixed)
+{
+	u64 left_ns = CGPU_NEVER_NS;
+	u32 run = cgpu_rota_step(t, nr, members, fixed, &left_ns);
+
+	if (left_ns < v->left_ns)
+		v->left_ns = left_ns;
+	return run;
+}
+
+/* Nobody with highprio has opened the GPU. They are thawed all the same: the
+ * first of them runs at once, without waiting for a call.
+ */
+static u32 run_alone(struct cgpu_turn *t, struct view *v)
+{
+	u32 members = with_portions(t, v, v->low);
+
+	/* The first to open the GPU need not wait for a call either. */
+	if (!members)
+		return v->high | v->low;
+	return v->high | step(t, v, CGPU_ROTA_MAIN, members, v->policy->fixed_round);
+}
+
+/* The ceiling is used up: the others have the GPU until the window ends. */
+static u32 run_low(struct cgpu_turn *t, struct view *v)
+{
+	u32 members = with_portions(t, v, v->low);
+
+	if (v->policy->fixed_round)
+		members = cgpu_prio_below_cap(t, members & v->opened, false, &v->left_ns);
+	return step(t, v, CGPU_ROTA_MAIN, members, false);
+}
+
+/* The high-priority ones take turns among themselves and the others, at
+ * short timeslices, have what they leave.
+ */
+static u32 run_high(struct cgpu_turn *t, struct view *v, bool bounded)
+{
+	u32 run = step(t, v, CGPU_ROTA_HIGH, v->active, false);
+	u32 members = with_portions(t, v, v->low);
+
+	if (!(t->levers & CGPU_LEVER_TIMESLICE) || !bounded)
+		return run;
+	if (v->policy->fixed_round)
+		members = cgpu_prio_below_cap(t, members & v->opened, true, &v->left_ns);
+	return run | step(t, v, CGPU_ROTA_BESIDE, members, false);
+}
+
+static u32 decide(struct cgpu_turn *t, struct view *v, u64 now_ns)
+{
+	bool bounded = v->active && (v->low & v->opened), used_up;
+	u32 i;
+
+	for (i = 0; i < CGPU_ROTAS; i++)
+		t->rota[i].running = 0;
+	/* Without windows weight 0 cannot be enforced: better known than half done. */
+	if (!v->policy->limits || !(t->levers & CGPU_LEVER_WINDOW))
+		return v->live;
+	used_up = cgpu_prio_used_up(t, bounded, now_ns, &v->left_ns);
+	if (!v->policy->portions)
+		return used_up ? v->low : v->low | v->high;
+	if (!v->active)
+		return run_alone(t, v);
+	return used_up ? run_low(t, v) : run_high(t, v, bounded);
+}
+
+static u32 wanted_timeslice_us(const struct cgpu_turn *t, const struct view *v, u32 slot)
+{
+	if (v->active)
+		return cgpu_prio_timeslice_us(&t->slot[slot]);
+	return v->policy->timeslice_us ? v->policy->timeslice_us(t, slot) : 0;
+}
+
+static void plan_timeslices(const struct cgpu_turn *t, const struct view *v, bool retry,
+			    struct cgpu_turn_plan *plan)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		u32 bit = 1u << i, want_us = 0, have_us = t->slot[i].timeslice_us;
+
+		if (!(v->opened & bit) || !(t->levers & CGPU_LEVER_TIMESLICE))
+			continue;
+		want_us = wanted_timeslice_us(t, v, i);
+		plan->timeslice_us[i] = want_us;
+		if (want_us != have_us || (want_us && (t->retime_mask & bit)))
+			plan->timeslice_mask |= bit;
+	}
+	if (!retry)
+		plan->timeslice_mask &= ~t->untimed_mask;
+}
+
+/**
+ * cgpu_turn_next() - what should be in force from now on
+ * @t: the turn engine
+ * @now_ns: monotonic
+ * @plan: filled; see its fields
+ *
+ * Call it again when @plan->until_ns has come, after an acknowledgement, and
+ * after any change. A plan with a mask that is not 0 is carried out and
+ * acknowledged; asking again without having done so gives the same calls again.
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_turn_next(struct cgpu_turn *t, u64 now_ns, struct cgpu_turn_plan *plan)
+{
+	bool retry = now_ns >= t->retry_ns;
+	u32 want, again;
+	struct view v;
+
+	cgpu_account_until(t, now_ns);
+	look(t, &v);
+	memset(plan, 0, sizeof(*plan));
+	want = decide(t, &v, now_ns);
+
+	/* One without channels needs no call to be thawed or frozen. */
+	t->run_mask = (t->run_mask & v.opened) | (want & ~v.opened);
+	t->unsure_mask &= v.opened;
+	t->untimed_mask &= v.opened;
+	again = retry ? t->unsure_mask : 0;
+	plan->run_mask = want;
+	plan->freeze_mask = ((t->run_mask & ~t->unsure_mask) | again) & ~want & v.opened;
+	plan->thaw_mask = ((~t->run_mask & ~t->unsure_mask) | again) & want & v.opened;
+	plan->thaw_first = v.policy->thaw_first;
+	plan->owner = t->rota[v.active ? CGPU_ROTA_HIGH : CGPU_ROTA_MAIN].owner;
+	plan_timeslices(t, &v, retry, plan);
+
+	if (v.left_ns < CGPU_NEVER_NS - now_ns)
+		plan->until_ns = now_ns + v.left_ns;
+	else
+		plan->until_ns = CGPU_NEVER_NS;
+	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
+		plan->until_ns = t->retry_ns;
+	t->target_mask = want;
+	t->stale_mask = 0;
+	t->touched_mask = 0;
+	t->inflight = (plan->freeze_mask | plan->thaw_mask | plan->timeslice_mask) != 0;
+}
+
+static void ack_timeslices(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
+			   const struct cgpu_turn_ack *ack)
+{
+	u32 done = plan->timeslice_mask & ack->timeslice_mask & ~t->stale_mask, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		u32 bit = 1u << i;
+
+		if (!(done & bit))
+			continue;
+		t->slot[i].timeslice_us = plan->timeslice_us[i];
+		if (!(t->touched_mask & bit))
+			t->retime_mask &= ~bit;
+		if (plan->timeslice_us[i])
+			t->timesliced |= bit;
+		else
+			t->timesliced &= ~bit;
+	}
+}
+
+/**
+ * cgpu_turn_ack() - the calls of a plan were made
+ * @t: the turn engine
+ * @plan: as cgpu_turn_next() gave it, no other plan in between
+ * @ack: when each part took effect, and what is in force now
+ *
+ * Where @ack says other than @plan a call failed: the state of that container
+ * is not known, and the call that its next state needs is made again, after
+ * 1 ms, then 2, up to 64.
+ *
+ * Context: Caller serialises. State may have changed since the plan was made.
+ */
+void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
+		   const struct cgpu_turn_ack *ack)
+{
+	u32 known = cgpu_rota_live(t) & ~t->stale_mask;
+	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
+	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
+	u32 both = t->run_mask | in_force, fewer = t->run_mask & in_force;
+	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
+	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
+	u64 end_ns;
+
+	cgpu_account_until(t, ack->begin_ns);
+	if (ack->frozen_ns <= ack->thawed_ns) {
+		cgpu_account_until(t, ack->frozen_ns);
+		cgpu_account_switch(t, fewer);
+	} else {
+		cgpu_account_until(t, ack->thawed_ns);
+		cgpu_account_switch(t, both);
+	}
+	end_ns = ack->frozen_ns <= ack->thawed_ns ? ack->thawed_ns : ack->frozen_ns;
+	cgpu_account_until(t, end_ns);
+	cgpu_account_switch(t, in_force);
+	ack_timeslices(t, plan, ack);
+
+	t->unsure_mask = (t->unsure_mask & ~called) | failed;
+	t->untimed_mask = (t->untimed_mask & ~plan->timeslice_mask) | untimed;
+	t->inflight = 0;
+	if (failed | untimed) {
+		t->retry_ns = t->last_ns + (RETRY_NS << t->fails);
+		t->fails += t->fails < RETRY_DOUBLINGS;
+	} else if (!(t->unsure_mask | t->untimed_mask)) {
+		t->fails = 0;
+	}
+}

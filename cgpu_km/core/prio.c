@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include "prio.h"
+
+#include "policy.h"
+#include "rota.h"
+
+#define SLACK_NS	250000ull	/* less than a lever call: not worth one */
+
+/* 8000 to 500 was seen to give 14:1 on hardware. Divided by a container's
+ * TSGs, but not below what switching costs.
+ */
+#define LONG_US		8000u
+#define LONG_MIN_US	1000u
+#define SHORT_US	500u
+#define SHORT_MIN_US	250u
+
+static u64 cap_ns(const struct cgpu_turn *t, u32 slot)
+{
+	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
+
+	if (!policy->portions)
+		return CGPU_PRIO_WINDOW_NS;
+	return policy->portions(&t->slot[slot]) * CGPU_PRIO_WINDOW_NS / t->max_inst;
+}
+
+static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
+{
+	*used_ns = *used_ns > allowed_ns ? *used_ns - allowed_ns : 0;
+	if (*used_ns > most_ns)
+		*used_ns = most_ns;
+}
+
+/* The next 100 ms begin. What was used too much counts in them. */
+static void roll_window(struct cgpu_turn *t, u64 ceiling_ns, u64 now_ns)
+{
+	u64 n = (now_ns - t->prio_window_ns) / CGPU_PRIO_WINDOW_NS;
+	u32 i;
+
+	t->prio_window_ns += n * CGPU_PRIO_WINDOW_NS;
+	t->prio_low = 0;
+	give_back(&t->prio_used_ns, n * ceiling_ns, CGPU_PRIO_WINDOW_NS);
+	for (i = 0; i < CGPU_SLOTS; i++)
+		give_back(&t->slot[i].capped_ns, n * cap_ns(t, i), cap_ns(t, i));
+}
+
+static void open_window(struct cgpu_turn *t, u64 now_ns)
+{
+	u32 i;
+
+	t->prio_window_ns = now_ns ? now_ns : 1;
+	t->prio_used_ns = 0;
+	t->prio_low = 0;
+	for (i = 0; i < CGPU_SLOTS; i++)
+		t->slot[i].capped_ns = 0;
+}
+
+/**
+ * cgpu_prio_used_up() - must the high-priority containers be frozen now
+ * @t: the turn engine, accounted up to now
+ * @bounded: a high-priority container and one without have opened the GPU
+ * @now_ns: monotonic
+ * @left_ns: lowered to the time until the answer may change
+ *
+ * The window lives to its end even when its reason is gone: closing and
+ * opening the GPU gives no new budget.
+ *
+ * Return: true until the window's end once prio_ratio percent are used.
+ */
+bool cgpu_prio_used_up(struct cgpu_turn *t, bool bounded, u64 now_ns, u64 *left_ns)
+{
+	u64 ceiling_ns = CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio, end_ns, left = 0;
+
+	if (!bounded) {
+		if (now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
+			t->prio_window_ns = 0;
+		return false;
+	}
+	if (!t->prio_window_ns)
+		open_window(t, now_ns);
+	if (now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
+		roll_window(t, ceiling_ns, now_ns);
+	if (ceiling_ns > t->prio_used_ns)
+		left = ceiling_ns - t->prio_used_ns;
+	if (left <= SLACK_NS)
+		t->prio_low = 1;
+	end_ns = t->prio_window_ns + CGPU_PRIO_WINDOW_NS - now_ns;
+	if (end_ns < *left_ns)
+		*left_ns = end_ns;
+	if (!t->prio_low && left < *left_ns)
+		*left_ns = left;
+	return t->prio_low;
+}
+
+/**
+ * cgpu_prio_below_cap() - who may still run in this window
+ * @t: the turn engine, policy 0 or 3 in force
+ * @group: containers without highprio that have opened the GPU
+ * @beside: while a high-priority one may run too; then each keeps its part of
+ *          the time in which that one is frozen
+ * @left_ns: lowered to the time until a cap is reached
+ *
+ * Return: mask of those below their cap.
+ */
+u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *left_ns)
+{
+	u64 low_ns = CGPU_PRIO_WINDOW_NS / 100 * (100 - t->prio_ratio), sum = 0;
+	u32 out = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		sum += group >> i & 1 ? cap_ns(t, i) : 0;
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		u64 cap = cap_ns(t, i), used = t->slot[i].capped_ns;
+
+		if (!(group >> i & 1) || !sum)
+			continue;
+		if (beside)
+			used += low_ns * cap / sum;
+		if (used + SLACK_NS > cap)
+			continue;
+		out |= 1u << i;
+		if (cap - used < *left_ns)
+			*left_ns = cap - used;
+	}
+	return out;
+}
+
+/**
+ * cgpu_prio_charge() - time has passed in a window
+ * @t: the turn engine
+ * @ran: slots that could run and had opened the GPU
+ * @len_ns: how long
+ *
+ * The high-priority ones are charged in full while they may run: whether
+ * they did, nothing tells. Those beside them are charged among themselves.
+ */
+void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns)
+{
+	u32 high = cgpu_rota_weighted(t, 1), low = cgpu_rota_weighted(t, 0), i;
+
+	if (!t->prio_window_ns)
+		return;
+	if ((ran & high) && (cgpu_rota_opened(t) & low))
+		t->prio_used_ns += len_ns;
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (ran & low & 1u << i)
+			t->slot[i].capped_ns += cgpu_rota_split(t, ran & low, i, false, len_ns);
+	}
+}
+
+/**
+ * cgpu_prio_timeslice_us() - timeslice while a high-priority one is there
+ * @slot: with or without highprio
+ *
+ * Return: microseconds for each of its TSGs.
+ */
+u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot)
+{
+	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
+	u32 us = (slot->highprio ? LONG_US : SHORT_US) / tsgs;
+	u32 least = slot->highprio ? LONG_MIN_US : SHORT_MIN_US;
+
+	return us < least ? least : us;
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Turns by credit.
+ *
+ * A slot is granted portions x slice when its turn comes, and is charged what
+ * it got as the shell acknowledged it. Its turn ends when nothing is left, so
+ * a turn that ended late makes the next one shorter and the other way round:
+ * over n rounds a slot has got n grants, give or take the last turn's error.
+ * Lever latency, late wake-ups and failed calls cancel out this way without
+ * being predicted.
+ *
+ * In a fixed round (policies 0 and 3) the empty portions are the buffer: each
+ * ends where its place in the round is, however late the turn before it was.
+ */
+#include "rota.h"
+
+#define MIN_PARTS	4	/* a turn below slice/4 is not worth two lever calls */
+#define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
+#define LAG_PARTS	4	/* a round may begin this part of itself late */
+#define STEPS_MAX	(CGPU_SLOTS * (CGPU_SLOTS + 3))
+
+static bool has(u32 mask, u32 slot)
+{
+	return slot < CGPU_SLOTS && (mask >> slot & 1);
+}
+
+/**
+ * cgpu_rota_live() - slots that hold a container
+ * @t: the turn engine
+ */
+u32 cgpu_rota_live(const struct cgpu_turn *t)
+{
+	u32 mask = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		mask |= t->slot[i].cookie ? 1u << i : 0;
+	return mask;
+}
+
+/**
+ * cgpu_rota_opened() - slots whose container has a live graphics/compute channel
+ * @t: the turn engine
+ */
+u32 cgpu_rota_opened(const struct cgpu_turn *t)
+{
+	u32 mask = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		mask |= t->slot[i].channels ? 1u << i : 0;
+	return mask;
+}
+
+/**
+ * cgpu_rota_weighted() - slots that may run at all
+ * @t: the turn engine
+ * @highprio: 1: those with highprio, 0: those without
+ */
+u32 cgpu_rota_weighted(const struct cgpu_turn *t, u32 highprio)
+{
+	u32 mask = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (t->slot[i].weight && t->slot[i].highprio == highprio)
+			mask |= 1u << i;
+	}
+	return mask;
+}
+
+/* The driver's default, kernel_fifo_gv100.c: 128 << 3 us. */
+#define DRIVER_TIMESLICE_US	1024u
+
+static u64 pull(const struct cgpu_turn_slot *s, bool by_timeslice)
+{
+	u64 tsgs = s->tsgs ? s->tsgs : 1;
+
+	if (!by_timeslice)
+		return tsgs;
+	return tsgs * (s->timeslice_us ? s->timeslice_us : DRIVER_TIMESLICE_US);
+}
+
+/**
+ * cgpu_rota_split() - what one of several that ran together got
+ * @t: the turn engine
+ * @mask: who ran; @slot is one of them
+ * @slot: whose part
+ * @by_timeslice: weigh TSGs by their timeslice, not all the same
+ * @len_ns: how long they ran together
+ *
+ * Return: nanoseconds, rounded down.
+ */
+u64 cgpu_rota_split(const struct cgpu_turn *t, u32 mask, u32 slot, bool by_timeslice,
+		    u64 len_ns)
+{
+	u64 mine, all = 0;
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (has(mask, i))
+			all += pull(&t->slot[i], by_timeslice);
+	}
+	if (!all)
+		return 0;
+	mine = pull(&t->slot[slot], by_timeslice);
+	return len_ns / all * mine + len_ns % all * mine / all;
+}
+
+/**
+ * cgpu_rota_credit() - a slot's credit in one rotation
+ * @t: the turn engine
+ * @nr: enum cgpu_rota_nr
+ * @slot: which
+ */
+s64 *cgpu_rota_credit(struct cgpu_turn *t, u32 nr, u32 slot)
+{
+	struct cgpu_turn_slot *s = &t->slot[slot];
+
+	return nr == CGPU_ROTA_BESIDE ? &s->beside_ns : &s->credit_ns;
+}
+
+/**
+ * cgpu_rota_reset() - forget whose turn it is; credits stay
+ * @t: the turn engine
+ * @nr: enum cgpu_rota_nr
+ */
+void cgpu_rota_reset(struct cgpu_turn *t, u32 nr)
+{
+	memset(&t->rota[nr], 0, sizeof(t->rota[nr]));
+	t->rota[nr].owner = CGPU_NO_SLOT;
+	t->rota[nr].pos = CGPU_SLOTS - 1;
+}
+
+/**
+ * cgpu_rota_charge() - time has passed with what is in force
+ * @t: the turn engine
+ * @nr: enum cgpu_rota_nr
+ * @len_ns: how much
+ */
+void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 opened = cgpu_rota_opened(t);
+	u32 ran = t->run_mask & opened & r->members, i;
+
+	if (!r->running)
+		return;
+	r->clock_ns += len_ns;
+	if (!r->contended)
+		return;
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (has(ran, i))
+			*cgpu_rota_credit(t, nr, i) -=
+				(s64)cgpu_rota_split(t, ran, i, false, len_ns);
+	}
+	/* The turn of one that has not opened the GPU is consumed all the same. */
+	if (!ran && r->owner < CGPU_SLOTS && !has(opened, r->owner))
+		*cgpu_rota_credit(t, nr, r->owner) -= (s64)len_ns;
+}
+
+static u64 granted_ns(const struct cgpu_turn *t, u32 slot)
+{
+	return cgpu_policy_get(t->policy)->portions(&t->slot[slot]) * t->slice_ns;
+}
+
+static u64 round_ns(const struct cgpu_turn *t, const struct cgpu_rota *r)
+{
+	u64 sum = 0;
+	u32 i;
+
+	if (r->fixed)
+		return t->max_inst * t->slice_ns;
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (has(r->members, i))
+			sum += granted_ns(t, i);
+	}
+	return sum;
+}
+
+static bool turn_over(struct cgpu_turn *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+
+	return !has(r->members, r->owner) || r->clock_ns >= r->limit_ns ||
+	       *cgpu_rota_credit(t, nr, r->owner) <= (s64)(t->slice_ns / SLACK_PARTS);
+}
+
+/* The owner's turn ends. One that closed the GPU keeps its debts only. */
+static void end_turn(struct cgpu_turn *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+
+	if (!has(r->members, r->owner)) {
+		s64 *credit = cgpu_rota_credit(t, nr, r->owner);
+
+		if (*credit > 0)
+			*credit = 0;
+	}
+	r->owner = CGPU_NO_SLOT;
+}
+
+/* Grant @slot its part of the round. False: too little is left after what it
+ * had too much, the turn is passed over and the rest carried.
+ */
+static bool begin_turn(struct cgpu_turn *t, u32 nr, u32 slot)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	s64 grant = (s64)granted_ns(t, slot), most_owed = (s64)round_ns(t, r);
+	s64 *credit = cgpu_rota_credit(t, nr, slot);
+
+	if (*credit > grant)
+		*credit = grant;
+	if (*credit < -most_owed)
+		*credit = -most_owed;
+	*credit += grant;
+	if (*credit < (s64)(t->slice_ns / MIN_PARTS))
+		return false;
+	r->owner = slot;
+	/* An owner that cannot be thawed must not hold up the others for ever. */
+	r->limit_ns = r->clock_ns + 2 * (u64)*credit + t->slice_ns;
+	t->slot[slot].turns++;
+	return true;
+}
+
+static void pass_to_next(struct cgpu_turn *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 steps;
+
+	for (steps = 0; steps < STEPS_MAX; steps++) {
+		if (++r->pos >= CGPU_SLOTS) {
+			r->pos = 0;
+			r->round++;
+		}
+		if (has(r->members, r->pos) && begin_turn(t, nr, r->pos))
+			return;
+	}
+}
+
+/* Nobody waits: no lever call, no charge. A debt ends here for the one that
+ * is alone, since nobody is left that it would be owed to; those that are not
+ * here keep theirs, or closing and opening the GPU would cancel it.
+ */
+static u32 step_alone(struct cgpu_turn *t, u32 nr, u32 member)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 i;
+
+	if (r->contended && r->owner < CGPU_SLOTS)
+		end_turn(t, nr);
+	r->contended = 0;
+	r->owner = CGPU_NO_SLOT;
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (has(member, i)) {
+			r->owner = i;
+			r->pos = i;
+			*cgpu_rota_credit(t, nr, i) = 0;
+		}
+	}
+	return member;
+}
+
+/* Turns among the members, nothing between them. */
+static u32 step_round_robin(struct cgpu_turn *t, u32 nr, u64 *left_ns)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+
+	if (!(r->members & (r->members - 1)))
+		return step_alone(t, nr, r->members);
+	if (!r->contended) {
+		r->contended = 1;
+		/* Who was alone goes on for a turn: one that comes and goes
+		 * must not get a turn each time it comes.
+		 */
+		if (has(r->members, r->owner))
+			begin_turn(t, nr, r->owner);
+	}
+	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
+		end_turn(t, nr);
+	if (r->owner >= CGPU_SLOTS)
+		pass_to_next(t, nr);
+	if (r->owner >= CGPU_SLOTS)
+		return 0;
+	*left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
+	return 1u << r->owner;
+}
+
+static u32 at_portion(const struct cgpu_turn *t, u32 members, u32 from)
+{
+	u32 best = CGPU_NO_SLOT, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (!has(members, i) || t->slot[i].portion < from)
+			continue;
+		if (best >= CGPU_SLOTS || t->slot[i].portion < t->slot[best].portion)
+			best = i;
+	}
+	return best;
+}
+
+/* Move to the next stretch of the fixed round: a container's or an empty one. */
+static void next_stretch(struct cgpu_turn *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
+	u32 slot, to;
+
+	if (r->pos >= t->max_inst) {
+		r->pos = 0;
+		r->round++;
+		if (r->clock_ns > r->mark_ns + most_late)
+			r->mark_ns = r->clock_ns - most_late;
+	}
+	slot = at_portion(t, r->members, r->pos);
+	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
+	if (to == r->pos && slot < CGPU_SLOTS) {
+		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
+		begin_turn(t, nr, slot);
+	}
+	r->mark_ns += (to - r->pos) * t->slice_ns;
+	r->pos = to;
+}
+
+/* A round of max_inst portions in which the empty ones pass. */
+static u32 step_fixed(struct cgpu_turn *t, u32 nr, u64 *left_ns)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 steps;
+
+	r->contended = 1;
+	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
+		end_turn(t, nr);
+	for (steps = 0; steps < STEPS_MAX; steps++) {
+		if (r->owner < CGPU_SLOTS) {
+			*left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
+			return 1u << r->owner;
+		}
+		if (r->clock_ns < r->mark_ns)
+			break;
+		next_stretch(t, nr);
+	}
+	*left_ns = r->mark_ns > r->clock_ns ? r->mark_ns - r->clock_ns : t->slice_ns;
+	return 0;
+}
+
+/**
+ * cgpu_rota_step() - whose turn is it
+ * @t: the turn engine, accounted up to now
+ * @nr: enum cgpu_rota_nr
+ * @members: slots that take turns
+ * @fixed: in a fixed round, or one after the other
+ * @left_ns: how long it stays so, by what is known now; untouched: for ever
+ *
+ * Return: the slot that may run as a mask, 0 in an empty slice.
+ */
+u32 cgpu_rota_step(struct cgpu_turn *t, u32 nr, u32 members, bool fixed, u64 *left_ns)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+
+	if (r->fixed != fixed) {
+		cgpu_rota_reset(t, nr);
+		r->fixed = fixed;
+		r->pos = fixed ? 0 : CGPU_SLOTS - 1;
+	}
+	r->members = members;
+	r->running = 1;
+	return fixed ? step_fixed(t, nr, left_ns) : step_round_robin(t, nr, left_ns);
+}

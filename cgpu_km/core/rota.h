@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Taking turns: one group of containers on one clock. Inside the core only. */
+#ifndef CGPU_CORE_ROTA_H
+#define CGPU_CORE_ROTA_H
+
+#include "env.h"
+#include "policy.h"
+#include "turn.h"
+
+/* Masks of slots. */
+u32 cgpu_rota_live(const struct cgpu_turn *t);
+u32 cgpu_rota_opened(const struct cgpu_turn *t);
+u32 cgpu_rota_weighted(const struct cgpu_turn *t, u32 highprio);
+
+/* What @slot got of @len_ns in which all of @mask ran together. */
+u64 cgpu_rota_split(const struct cgpu_turn *t, u32 mask, u32 slot, bool by_timeslice,
+		    u64 len_ns);
+
+void cgpu_rota_reset(struct cgpu_turn *t, u32 nr);
+void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns);
+u32 cgpu_rota_step(struct cgpu_turn *t, u32 nr, u32 members, bool fixed, u64 *left_ns);
+s64 *cgpu_rota_credit(struct cgpu_turn *t, u32 nr, u32 slot);
+
+#endif

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The containers of one GPU and what an administrator may change. */
+#include "turn.h"
+
+#include "account.h"
+#include "policy.h"
+#include "rota.h"
+
+#include "../uapi.h"
+
+#define LEVER_TIMES	20		/* a slice is 20 lever calls long */
+#define SLICE_MIN_NS	5000000ull
+#define SLICE_MAX_NS	30000000ull
+#define SLICE_NS	20000000ull	/* until the lever is measured */
+
+/* While calls are under way time is charged when they are acknowledged:
+ * only then is it known who had it.
+ */
+static void account(struct cgpu_turn *t, u64 now_ns)
+{
+	if (!t->inflight)
+		cgpu_account_until(t, now_ns);
+}
+
+static bool is_live(const struct cgpu_turn *t, u32 slot)
+{
+	return slot < CGPU_SLOTS && t->slot[slot].cookie;
+}
+
+/* Place the portions of the fixed rounds one behind the other. */
+static void pack(struct cgpu_turn *t)
+{
+	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
+	u32 next = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (!t->slot[i].cookie)
+			continue;
+		t->slot[i].portion = next;
+		if (policy->fixed_round)
+			next += policy->portions(&t->slot[i]);
+	}
+}
+
+/* Nobody's turn, no debts: another policy means another entitlement. */
+static void start_over(struct cgpu_turn *t)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_ROTAS; i++)
+		cgpu_rota_reset(t, i);
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		t->slot[i].credit_ns = 0;
+		t->slot[i].beside_ns = 0;
+	}
+	t->prio_window_ns = 0;
+	t->prio_low = 0;
+	pack(t);
+}
+
+/**
+ * cgpu_turn_init() - a GPU without containers
+ * @t: storage of the caller
+ * @now_ns: monotonic
+ *
+ * Policy native, no lever known, defaults of uapi.h.
+ */
+void cgpu_turn_init(struct cgpu_turn *t, u64 now_ns)
+{
+	memset(t, 0, sizeof(*t));
+	t->policy = CGPU_POLICY_NATIVE;
+	t->max_inst = CGPU_MAX_INST_DEFAULT;
+	t->prio_ratio = CGPU_PRIO_RATIO_DEFAULT;
+	t->slice_ns = SLICE_NS;
+	t->last_ns = now_ns;
+	start_over(t);
+}
+
+/**
+ * cgpu_turn_instances() - how many containers there are
+ * @t: the turn engine
+ */
+u32 cgpu_turn_instances(const struct cgpu_turn *t)
+{
+	u32 count = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		count += t->slot[i].cookie != 0;
+	return count;
+}
+
+/**
+ * cgpu_turn_free_weight() - portions that belong to nobody
+ * @t: the turn engine
+ */
+u32 cgpu_turn_free_weight(const struct cgpu_turn *t)
+{
+	u32 sum = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		sum += t->slot[i].weight;
+	return sum < t->max_inst ? t->max_inst - sum : 0;
+}
+
+/**
+ * cgpu_turn_add() - admit a container
+ * @t: the turn engine
+ * @cookie: its identity, not 0
+ * @weight: portions asked for, 1 .. max_inst
+ * @highprio: 0 or 1
+ * @now_ns: monotonic
+ * @slot: its slot
+ * @granted: @weight, or 0 when no portion is left: it will not run
+ *
+ * Context: Caller serialises.
+ * Return: 0; -EINVAL for an argument out of range; -EEXIST if @cookie is here;
+ * -ENOSPC if max_inst containers are, or fewer portions than asked but not none.
+ */
+int cgpu_turn_add(struct cgpu_turn *t, u64 cookie, u32 weight, u32 highprio,
+		  u64 now_ns, u32 *slot, u32 *granted)
+{
+	u32 left = cgpu_turn_free_weight(t), free_slot = CGPU_NO_SLOT, i;
+
+	if (!cookie || !weight || weight > t->max_inst || highprio > 1)
+		return -EINVAL;
+	for (i = CGPU_SLOTS; i-- > 0;) {
+		if (t->slot[i].cookie == cookie)
+			return -EEXIST;
+		if (!t->slot[i].cookie)
+			free_slot = i;
+	}
+	if (cgpu_turn_instances(t) >= t->max_inst || free_slot >= CGPU_SLOTS)
+		return -ENOSPC;
+	if (left && left < weight)
+		return -ENOSPC;
+	account(t, now_ns);
+	memset(&t->slot[free_slot], 0, sizeof(t->slot[free_slot]));
+	t->slot[free_slot].cookie = cookie;
+	t->slot[free_slot].weight = left ? weight : 0;
+	t->slot[free_slot].highprio = (u8)highprio;
+	t->stale_mask |= 1u << free_slot;
+	pack(t);
+	*slot = free_slot;
+	*granted = t->slot[free_slot].weight;
+	return 0;
+}
+
+/**
+ * cgpu_turn_del() - a container is gone; its turn, if it was, ends
+ * @t: the turn engine
+ * @slot: its slot
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_turn_del(struct cgpu_turn *t, u32 slot, u64 now_ns)
+{
+	u32 gone;
+
+	if (!is_live(t, slot))
+		return;
+	account(t, now_ns);
+	gone = ~(1u << slot);
+	memset(&t->slot[slot], 0, sizeof(t->slot[slot]));
+	t->run_mask &= gone;
+	t->target_mask &= gone;
+	t->timesliced &= gone;
+	t->unsure_mask &= gone;
+	t->untimed_mask &= gone;
+	t->retime_mask &= gone;
+	t->stale_mask |= ~gone;
+	pack(t);
+}
+
+/**
+ * cgpu_turn_set_weight() - change a container's portions
+ * @t: the turn engine
+ * @slot: its slot
+ * @weight: 0 (frozen) .. max_inst
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts at the next cgpu_turn_next().
+ * Return: 0; -EINVAL out of range; -ENOSPC if the sum would exceed max_inst.
+ */
+int cgpu_turn_set_weight(struct cgpu_turn *t, u32 slot, u64 weight, u64 now_ns)
+{
+	if (!is_live(t, slot) || weight > t->max_inst)
+		return -EINVAL;
+	if (weight > t->slot[slot].weight &&
+	    weight - t->slot[slot].weight > cgpu_turn_free_weight(t))
+		return -ENOSPC;
+	account(t, now_ns);
+	t->slot[slot].weight = (u32)weight;
+	pack(t);
+	return 0;
+}
+
+/**
+ * cgpu_turn_set_highprio() - move a container into or out of high priority
+ * @t: the turn engine
+ * @slot: its slot
+ * @highprio: 0 or 1
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts at the next cgpu_turn_next().
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_turn_set_highprio(struct cgpu_turn *t, u32 slot, u64 highprio, u64 now_ns)
+{
+	if (!is_live(t, slot) || highprio > 1)
+		return -EINVAL;
+	if (t->slot[slot].highprio == highprio)
+		return 0;
+	account(t, now_ns);
+	t->slot[slot].highprio = (u8)highprio;
+	t->slot[slot].credit_ns = 0;
+	t->slot[slot].beside_ns = 0;
+	return 0;
+}
+
+/**
+ * cgpu_turn_set_policy() - switch to another policy
+ * @t: the turn engine
+ * @policy: public number
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts at the next cgpu_turn_next().
+ * Return: 0; -EINVAL out of range; -EOPNOTSUPP if its lever does not work.
+ */
+int cgpu_turn_set_policy(struct cgpu_turn *t, u64 policy, u64 now_ns)
+{
+	const struct cgpu_policy *wanted = cgpu_policy_get(policy);
+
+	if (!wanted)
+		return -EINVAL;
+	if (wanted->levers & ~t->levers)
+		return -EOPNOTSUPP;
+	if (policy == t->policy)
+		return 0;
+	account(t, now_ns);
+	t->policy = (u32)policy;
+	start_over(t);
+	return 0;
+}
+
+/**
+ * cgpu_turn_set_max_inst() - change the number of portions of this GPU
+ * @t: the turn engine
+ * @max_inst: 1 .. CGPU_MAX_INST_MAX
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises.
+ * Return: 0; -EINVAL out of range; -EBUSY below live containers or weights.
+ */
+int cgpu_turn_set_max_inst(struct cgpu_turn *t, u64 max_inst, u64 now_ns)
+{
+	u32 used = t->max_inst - cgpu_turn_free_weight(t);
+
+	if (max_inst < CGPU_MAX_INST_MIN || max_inst > CGPU_MAX_INST_MAX)
+		return -EINVAL;
+	if (max_inst < cgpu_turn_instances(t) || max_inst < used)
+		return -EBUSY;
+	account(t, now_ns);
+	t->max_inst = (u32)max_inst;
+	return 0;
+}
+
+/**
+ * cgpu_turn_set_prio_ratio() - change the ceiling of high priority
+ * @t: the turn engine
+ * @prio_ratio: percent of each 100 ms
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises.
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_turn_set_prio_ratio(struct cgpu_turn *t, u64 prio_ratio, u64 now_ns)
+{
+	if (prio_ratio < CGPU_PRIO_RATIO_MIN || prio_ratio > CGPU_PRIO_RATIO_MAX)
+		return -EINVAL;
+	account(t, now_ns);
+	t->prio_ratio = (u32)prio_ratio;
+	return 0;
+}
+
+/**
+ * cgpu_turn_set_slice_us() - change the length of a slice
+ * @t: the turn engine
+ * @slice_us: microseconds
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. The turn under way keeps its length.
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_turn_set_slice_us(struct cgpu_turn *t, u64 slice_us, u64 now_ns)
+{
+	if (slice_us < CGPU_SLICE_US_MIN || slice_us > CGPU_SLICE_US_MAX)
+		return -EINVAL;
+	account(t, now_ns);
+	t->slice_ns = slice_us * 1000;
+	return 0;
+}
+
+/**
+ * cgpu_turn_set_levers() - which levers were found to work
+ * @t: the turn engine
+ * @levers: CGPU_LEVER_*
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises.
+ * Return: the policy in force: native if the one before needs what is gone.
+ * Its plan thaws everybody, whatever @levers says of the window lever.
+ */
+u32 cgpu_turn_set_levers(struct cgpu_turn *t, u32 levers, u64 now_ns)
+{
+	t->levers = levers & (CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE);
+	if (cgpu_policy_get(t->policy)->levers & ~t->levers)
+		cgpu_turn_set_policy(t, CGPU_POLICY_NATIVE, now_ns);
+	return t->policy;
+}
+
+/**
+ * cgpu_turn_set_channels() - a container's channels or TSGs came or went
+ * @t: the turn engine
+ * @slot: its slot
+ * @channels: live graphics/compute channels
+ * @tsgs: live graphics/compute TSGs
+ * @now_ns: monotonic
+ *
+ * Call it even if both numbers are what they were (one went, one came): a new
+ * TSG has the driver's timeslice.
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_turn_set_channels(struct cgpu_turn *t, u32 slot, u32 channels,
+			    u32 tsgs, u64 now_ns)
+{
+	if (!is_live(t, slot))
+		return;
+	account(t, now_ns);
+	t->slot[slot].channels = channels;
+	t->slot[slot].tsgs = tsgs;
+	t->retime_mask |= 1u << slot;
+	t->touched_mask |= 1u << slot;
+	if (!channels) {
+		t->slot[slot].timeslice_us = 0;
+		t->timesliced &= ~(1u << slot);
+	}
+}
+
+/**
+ * cgpu_turn_is_frozen() - must a new channel be frozen before its owner may
+ *                         ring its doorbell
+ * @t: the turn engine
+ * @slot: the owner's slot
+ *
+ * By the last plan, acknowledged or not: a call that is under way may have
+ * listed the container's channels before this one was there.
+ */
+bool cgpu_turn_is_frozen(const struct cgpu_turn *t, u32 slot)
+{
+	if (!is_live(t, slot) || !cgpu_policy_get(t->policy)->limits)
+		return false;
+	return !(t->target_mask >> slot & 1);
+}
+
+/**
+ * cgpu_turn_auto_slice_ns() - slice length that keeps the lever's cost small
+ * @lever_p50_ns: measured median of a freeze
+ *
+ * Return: clamp(20 x p50, 5 ms, 30 ms).
+ */
+u64 cgpu_turn_auto_slice_ns(u64 lever_p50_ns)
+{
+	if (lever_p50_ns >= SLICE_MAX_NS / LEVER_TIMES)
+		return SLICE_MAX_NS;
+	if (lever_p50_ns <= SLICE_MIN_NS / LEVER_TIMES)
+		return SLICE_MIN_NS;
+	return lever_p50_ns * LEVER_TIMES;
+}
+
+/**
+ * cgpu_turn_migrate() - take over the state of another core
+ * @fresh: filled
+ * @old: a struct cgpu_turn of that core
+ * @old_version: its CGPU_TURN_VERSION
+ *
+ * Context: Caller serialises; no plan may be under way.
+ * Return: 0, or -EINVAL if @old_version is not known here.
+ */
+int cgpu_turn_migrate(struct cgpu_turn *fresh, const void *old, u32 old_version)
+{
+	if (old_version != CGPU_TURN_VERSION)
+		return -EINVAL;
+	memcpy(fresh, old, sizeof(*fresh));
+	return 0;
+}
