@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""The arithmetic of the demo, and its host side without a machine."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from measure import Progress, rate, whole_rounds, works_at  # noqa: E402
+
+
+def test_whole_rounds() -> None:
+    assert whole_rounds(10, 0.015) == pytest.approx(10.005)
+    assert whole_rounds(10, 3) == 9
+    assert whole_rounds(1, 60) == 60
+
+
+def test_rate_is_taken_between_samples() -> None:
+    samples = [(0.0, 0.0), (1.0, 100.0), (2.0, 300.0), (3.0, 300.0)]
+    assert works_at(samples, 1.5) == 200
+    assert rate(samples, 0.5, 2.5) == 125
+    with pytest.raises(ValueError, match="no samples"):
+        works_at(samples, 3.5)
+
+
+def test_progress_follows_lines() -> None:
+    now = time.monotonic()
+    lines = [
+        {"event": "ready", "total_bytes": 7},
+        *({"event": "progress", "monotonic": now + n, "works": n} for n in range(3)),
+    ]
+    text = "\n".join([*(json.dumps(line) for line in lines), "simload: no"])
+    code = f"import time; print({text!r}); time.sleep(60)"
+    progress = Progress([sys.executable, "-uc", code])
+    try:
+        assert progress.wait_until(now + 2, 10)
+        assert progress.event("ready") == lines[0]
+        assert progress.works() == 2
+        assert not progress.wait_until(now + 99, 0.05)
+        assert rate(progress.samples(), now, now + 2) == pytest.approx(1)
+    finally:
+        progress.stop()
+
+
+def host_side() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("demo_host", str(HERE / "demo"))
+    spec = importlib.util.spec_from_loader("demo_host", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_report_must_be_complete() -> None:
+    demo = host_side()
+    report = {key: dict.fromkeys(names, 0) for key, names in demo.KEYS.items()}
+    assert demo.complete(report)
+    report["containers"] = {
+        name: {"total_mib": 1, "limit_bytes": 2, "weight": 3, "work_per_s": 4.0} for name in report["containers"]
+    }
+    assert len(demo.table(report)) == 6
+    del report["ratio"]["got"]
+    assert not demo.complete(report)
+    assert not demo.complete({"simulated": True, "ok": False})
+    assert demo.table({"simulated": True, "ok": False})
