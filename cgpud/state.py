@@ -9,9 +9,9 @@
                                                                STUCK ----- kernel says it is gone -----+
 
 Signs of the end come from four places (the pidfd, cgroup.events, the poststop hook, reconcile), each of them late,
-early, twice or never, in any order. So there is one rule: the first sign moves the container to RELEASING and asks for one
-DESTROY; further signs change nothing; RELEASED is final. An exit of init is no sign where a cgroup is known: with a
-shared pid namespace its children may live on, so it only asks for a look at the cgroup.
+early, twice or never, in any order. So there is one rule: the first sign moves the container to RELEASING and asks for
+one DESTROY; further signs change nothing; RELEASED is final. An exit of init is no sign where a cgroup is known: with
+a shared pid namespace its children may live on, so it only asks for a look at the cgroup.
 
 The key is (id, cookie): an engine reuses an id when a stopped container starts again, the cookie is never reused, so a
 late poststop of the last life cannot end the next one.

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+from __future__ import annotations
+
+import pytest
+
+from cgpud import cgroup
+
+ID = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("0::/docker/abc\n", "/docker/abc"),
+        ("1:name=systemd:/x\n0::/system.slice/docker-abc.scope\n", "/system.slice/docker-abc.scope"),
+        ("0::/docker/abc (deleted)\n", "/docker/abc"),
+        ("0::/\n", None),
+        ("0::/../other\n", None),
+        ("12:memory:/docker/abc\n", None),
+        ("", None),
+    ],
+)
+def test_unified_path(text: str, path: str | None) -> None:
+    assert cgroup.unified_path(text) == path
+
+
+def test_populated() -> None:
+    assert cgroup.populated("populated 1\nfrozen 0\n")
+    assert not cgroup.populated("populated 0\nfrozen 0\n")
+    assert cgroup.populated("")
+
+
+def test_starttime_survives_names() -> None:
+    rest = " ".join(["S", *map(str, range(4, 30))])
+    assert cgroup.starttime(f"42 (a ) b) {rest}") == 22
+    assert cgroup.starttime("") is None
+
+
+def test_pid_of_fdinfo() -> None:
+    assert cgroup.pid_of_fdinfo("pos:\t0\nPid:\t42\nNSpid:\t42\n") == 42
+    assert cgroup.pid_of_fdinfo("Pid:\t-1\n") is None
+    assert cgroup.pid_of_fdinfo("pos:\t0\n") is None
+
+
+def test_mentions_id() -> None:
+    assert cgroup.mentions_id(f"docker-{ID}.scope", ID)
+    assert not cgroup.mentions_id("docker-abc.scope", "abc")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""Reconcile: memory, kernel and what is alive, in every combination that matters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cgpud.model import Container, Phase, Process, Record
+from cgpud.reconcile import Finding, Orphan, Signal, is_our_cookie, make_cookie, reconcile
+from cgpud.state import Sign
+
+COOKIE = make_cookie(12345)
+RECORD = Record("a" * 64, COOKIE, "boot", "/b", Phase.BOUND, 100.0, Process(1, 1))
+PREPARED = replace(RECORD, phase=Phase.PREPARED, process=None)
+KERNEL = Container("a" * 64, COOKIE, "a" * 12, 509, 1, 2)
+
+
+def run(records: list[Record], kernel: list[Container], *, alive: bool = True, now: float = 50.0) -> list[Finding]:
+    return reconcile(records, kernel, boot_id="boot", now=now, alive=lambda _: alive)
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "kernel", "alive", "now", "expected"),
+    [
+        ("all well", [RECORD], [KERNEL], True, 50, []),
+        ("died unseen", [RECORD], [KERNEL], False, 50, [Signal(RECORD, Sign.LOST)]),
+        ("destroyed by a person", [RECORD], [], True, 50, [Signal(RECORD, Sign.KERNEL_GONE)]),
+        ("dying", [RECORD], [replace(KERNEL, dying=True)], True, 50, [Signal(RECORD, Sign.KERNEL_GONE)]),
+        ("lease runs", [PREPARED], [KERNEL], False, 50, []),
+        ("lease over", [PREPARED], [KERNEL], False, 101, [Signal(PREPARED, Sign.LEASE_OVER)]),
+        ("intent without kernel", [PREPARED], [], False, 50, []),
+        ("old intent without kernel", [PREPARED], [], False, 101, [Signal(PREPARED, Sign.KERNEL_GONE)]),
+        ("nobody remembers", [], [KERNEL], True, 50, [Orphan(KERNEL)]),
+        ("nobody remembers a dying one", [], [replace(KERNEL, dying=True)], True, 50, []),
+        ("made by a person", [], [replace(KERNEL, cookie=99)], True, 50, []),
+    ],
+)
+def test_findings(
+    name: str, records: list[Record], kernel: list[Container], alive: bool, now: float, expected: list[Finding]
+) -> None:
+    assert run(records, kernel, alive=alive, now=now) == expected, name
+
+
+def test_another_boot() -> None:
+    old = replace(RECORD, boot_id="before")
+    assert run([old], []) == [Signal(old, Sign.KERNEL_GONE)]
+    assert run([old], [KERNEL]) == [Signal(old, Sign.LOST)]
+
+
+def test_unanswered_destroy_is_repeated() -> None:
+    stuck = replace(RECORD, phase=Phase.STUCK)
+    assert run([stuck], [KERNEL]) == [Signal(stuck, Sign.TICK)]
+
+
+def test_the_same_id_in_a_new_life() -> None:
+    new = replace(RECORD, cookie=make_cookie(777))
+    there = replace(KERNEL, cookie=new.cookie)
+    assert run([RECORD, new], [there]) == [Signal(RECORD, Sign.KERNEL_GONE)]
+
+
+def test_cookies() -> None:
+    assert is_our_cookie(make_cookie(0))
+    assert is_our_cookie(make_cookie((1 << 64) - 1))
+    assert make_cookie((1 << 64) - 1) < 1 << 64
+    assert not is_our_cookie(1)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT
+"""Whatever the order of the signs: one DESTROY that the kernel answers, and the end is the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpud import state
+from cgpud.model import Cgroup, Phase, Process, Record
+from cgpud.state import Do, Sign
+
+FRESH = Record("a" * 64, 7, "boot", "/b", Phase.PREPARED, 100.0)
+PROCESS = Process(42, 1000)
+CGROUP = Cgroup("/docker/a", 77)
+
+
+def bound(cgroup: Cgroup | None = CGROUP) -> Record:
+    step = state.bind(FRESH, PROCESS, cgroup)
+    assert step is not None
+    assert step[1] == (Do.SAVE, Do.WATCH)
+    return step[0]
+
+
+TABLE = [
+    # (from, sign, to, actions)
+    (FRESH, Sign.LEASE_OVER, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (FRESH, Sign.ABORTED, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (FRESH, Sign.POSTSTOP, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (FRESH, Sign.KERNEL_GONE, Phase.RELEASED, (Do.UNWATCH, Do.FORGET)),
+    (FRESH, Sign.INIT_EXITED, Phase.PREPARED, ()),
+    (FRESH, Sign.TICK, Phase.PREPARED, ()),
+    (bound(), Sign.LEASE_OVER, Phase.BOUND, ()),
+    (bound(), Sign.INIT_EXITED, Phase.BOUND, (Do.LOOK,)),
+    (bound(None), Sign.INIT_EXITED, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (bound(), Sign.CGROUP_EMPTY, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (bound(), Sign.POSTSTOP, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (bound(), Sign.LOST, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (replace(FRESH, phase=Phase.RELEASING), Sign.POSTSTOP, Phase.RELEASING, ()),
+    (replace(FRESH, phase=Phase.RELEASING), Sign.TICK, Phase.RELEASING, ()),
+    (replace(FRESH, phase=Phase.RELEASING), Sign.DESTROYED, Phase.RELEASED, (Do.UNWATCH, Do.FORGET)),
+    (replace(FRESH, phase=Phase.RELEASING), Sign.DESTROY_FAILED, Phase.STUCK, (Do.SAVE,)),
+    (replace(FRESH, phase=Phase.STUCK), Sign.POSTSTOP, Phase.STUCK, ()),
+    (replace(FRESH, phase=Phase.STUCK), Sign.TICK, Phase.RELEASING, (Do.DESTROY,)),
+    (replace(FRESH, phase=Phase.STUCK), Sign.KERNEL_GONE, Phase.RELEASED, (Do.UNWATCH, Do.FORGET)),
+    (replace(FRESH, phase=Phase.RELEASED), Sign.POSTSTOP, Phase.RELEASED, ()),
+]
+
+
+@pytest.mark.parametrize(("before", "sign", "phase", "actions"), TABLE)
+def test_table(before: Record, sign: Sign, phase: Phase, actions: tuple[Do, ...]) -> None:
+    after, done = state.step(before, sign)
+    assert (after.phase, done) == (phase, actions)
+
+
+def test_bind_works_once_and_only_before_the_end() -> None:
+    for phase in (Phase.BOUND, Phase.RELEASING, Phase.STUCK, Phase.RELEASED):
+        assert state.bind(replace(FRESH, phase=phase), PROCESS, CGROUP) is None
+
+
+def test_resume() -> None:
+    assert state.resume(replace(FRESH, phase=Phase.RELEASING)).phase is Phase.STUCK
+    assert state.resume(FRESH) == FRESH
+
+
+OUTSIDE = [sign for sign in Sign if sign not in (Sign.DESTROYED, Sign.DESTROY_FAILED, Sign.KERNEL_GONE)]
+
+
+@given(
+    st.booleans(),
+    st.lists(st.one_of(st.sampled_from(OUTSIDE), st.sampled_from(["bind", "restart"])), max_size=30),
+    st.lists(st.booleans(), max_size=30),
+)
+def test_one_release_in_any_order(with_cgroup: bool, happenings: list[Sign | str], answers: list[bool]) -> None:
+    """A little world: the kernel answers each DESTROY with the next of `answers` (true when they run out)."""
+    record = FRESH
+    exists = True  # in the kernel
+    released = forgotten = 0
+    reply = iter(answers)
+
+    def play(sign: Sign) -> None:
+        nonlocal record, exists, released, forgotten
+        record, actions = state.step(record, sign)
+        assert actions.count(Do.DESTROY) <= 1
+        for do in actions:
+            if do is Do.DESTROY:
+                if next(reply, True):
+                    assert exists, "destroyed twice"
+                    exists = False
+                    released += 1
+                    play(Sign.DESTROYED)
+                else:
+                    play(Sign.DESTROY_FAILED)
+            elif do is Do.FORGET:
+                forgotten += 1
+
+    for happening in happenings:
+        if happening == "bind":
+            step = state.bind(record, PROCESS, CGROUP if with_cgroup else None)
+            record = step[0] if step else record
+        elif happening == "restart":
+            record = state.resume(record)
+        else:
+            assert isinstance(happening, Sign)
+            play(happening)
+
+    # The end comes for everyone: nothing is alive and the kernel answers.
+    play(Sign.LOST)
+    for _ in range(len(answers) + 1):
+        play(Sign.TICK)
+    assert record.phase is Phase.RELEASED
+    assert (released, forgotten, exists) == (1, 1, False)
