@@ -136,6 +136,7 @@ def _struct(name: str, fields: str, arrays: dict[str, int] | None = None) -> typ
     return type(name, (ctypes.Structure,), {"_fields_": layout})
 
 
+# fmt: off
 Alloc = _struct("Alloc", "root parent handle class_id params:u64 rights:u64 params_size flags status pad")
 Free = _struct("Free", "root parent handle status")
 Control = _struct("Control", "client object cmd flags params:u64 params_size status")
@@ -219,6 +220,8 @@ class UvmMapExternal(ctypes.Structure):
         ("gpu_count", c_uint64), ("ctl_fd", c_int32), ("client", c_uint32), ("memory", c_uint32), ("status", c_uint32),
     ]
 
+# fmt: on
+
 
 class RmError(Exception):
     """A call that had to succeed did not: .call, .status."""
@@ -255,7 +258,7 @@ class Node:
     """One open device node."""
 
     def __init__(self, name: str, directory: str = "/dev", flags: int = os.O_RDWR):
-        self.path = os.path.join(directory, name)
+        self.path = f"{directory}/{name}"
         self.directory = directory
         self.fd = os.open(self.path, flags | os.O_CLOEXEC)
 
@@ -274,10 +277,10 @@ class Node:
         if err:
             raise OSError(err, f"ioctl {nr:#x}: {os.strerror(err)}", self.path)
 
-    def register(self, ctl: "Ctl") -> None:
+    def register(self, ctl: Ctl) -> None:
         self.call(ESC_REGISTER_FD, RegisterFd(ctl.fd))
 
-    def mmap(self, length: int, offset: int = 0, prot: int = mmap.PROT_READ | mmap.PROT_WRITE) -> "Mapping":
+    def mmap(self, length: int, offset: int = 0, prot: int = mmap.PROT_READ | mmap.PROT_WRITE) -> Mapping:
         return Mapping(self, length, offset, prot)
 
     def set_nonblocking(self, on: bool = True) -> None:
@@ -373,7 +376,7 @@ class Uvm(Node):
     def initialize(self, flags: int = 0) -> int:
         return self.uvm(UVM_INITIALIZE, UvmInitialize(flags))
 
-    def mm_initialize(self, other: "Uvm") -> int:
+    def mm_initialize(self, other: Uvm) -> int:
         return self.uvm(UVM_MM_INITIALIZE, UvmMmInitialize(other.fd))
 
     def register_gpu(self, uuid: bytes) -> int:
@@ -382,7 +385,7 @@ class Uvm(Node):
     def unregister_gpu(self, uuid: bytes) -> int:
         return self.uvm(UVM_UNREGISTER_GPU, UvmUuid(_uuid(uuid)))
 
-    def register_vaspace(self, uuid: bytes, client: "Client", vaspace: int) -> int:
+    def register_vaspace(self, uuid: bytes, client: Client, vaspace: int) -> int:
         return self.uvm(
             UVM_REGISTER_GPU_VASPACE, UvmRegisterVaspace(_uuid(uuid), client.ctl.fd, client.handle, vaspace)
         )
@@ -393,10 +396,15 @@ class Uvm(Node):
     def create_range(self, base: int, length: int) -> int:
         return self.uvm(UVM_CREATE_EXTERNAL_RANGE, UvmRange(base, length))
 
-    def map(self, uuid: bytes, client: "Client", memory: int, base: int, length: int, offset: int = 0) -> int:
+    def map(self, uuid: bytes, client: Client, memory: int, base: int, length: int, offset: int = 0) -> int:
         """MAP_EXTERNAL_ALLOCATION of one GPU's memory."""
         arg = UvmMapExternal(
-            base=base, length=length, offset=offset, gpu_count=1, ctl_fd=client.ctl.fd, client=client.handle,
+            base=base,
+            length=length,
+            offset=offset,
+            gpu_count=1,
+            ctl_fd=client.ctl.fd,
+            client=client.handle,
             memory=memory,
         )
         arg.gpu[0].uuid = _uuid(uuid)
@@ -431,7 +439,10 @@ class Client:
         """RM_ALLOC: (status, handle). @handle 0: the driver picks one."""
         params = ctrl_params(params)
         arg = Alloc(
-            root=self.handle, parent=self.handle if parent is None else parent, handle=handle, class_id=class_id,
+            root=self.handle,
+            parent=self.handle if parent is None else parent,
+            handle=handle,
+            class_id=class_id,
             params=ctypes.addressof(params) if params is not None else 0,
             params_size=ctypes.sizeof(params) if params is not None else 0,
         )
@@ -454,7 +465,7 @@ class Client:
         self.ctl.call(ESC_RM_FREE, arg)
         return arg.status
 
-    def dup(self, parent: int, source: "Client | int", source_handle: int, handle: int = 0) -> tuple[int, int]:
+    def dup(self, parent: int, source: Client | int, source_handle: int, handle: int = 0) -> tuple[int, int]:
         """RM_DUP_OBJECT into this client: (status, handle)."""
         source = source.handle if isinstance(source, Client) else source
         arg = Dup(self.handle, parent, handle, source, source_handle)
@@ -494,7 +505,7 @@ class Client:
             return False
         return True
 
-    def gpu(self, index: int = 0) -> "Gpu":
+    def gpu(self, index: int = 0) -> Gpu:
         return Gpu(self, self.cards()[index])
 
     def close(self) -> None:
@@ -521,9 +532,7 @@ class Gpu:
         check("GPU_GET_ID_INFO_V2", client.control(client.handle, CTRL_GET_ID_INFO_V2, info)[0])
         status, self.device = client.alloc(CLASS_DEVICE, None, DeviceParams(device_id=info.device_instance))
         check("RM_ALLOC(0x80)", status)
-        status, self.subdevice = client.alloc(
-            CLASS_SUBDEVICE, self.device, SubdeviceParams(info.sub_device_instance)
-        )
+        status, self.subdevice = client.alloc(CLASS_SUBDEVICE, self.device, SubdeviceParams(info.sub_device_instance))
         check("RM_ALLOC(0x2080)", status)
         gid = GidInfo(flags=2)
         check("GPU_GET_GID_INFO", self.control(CTRL_GET_GID_INFO, gid)[0])
@@ -583,8 +592,10 @@ class Gpu:
         """RM_ALLOC of class 0x40: (status, handle). @fields override MemoryParams."""
         huge = size % VA_ALIGN == 0
         values = {
-            "owner": self.rm.handle, "size": size,
-            "attr": ATTR_NONCONTIG_ALLOWED | (ATTR_PAGE_HUGE if huge else 0), "attr2": ATTR2_PAGE_2M if huge else 0,
+            "owner": self.rm.handle,
+            "size": size,
+            "attr": ATTR_NONCONTIG_ALLOWED | (ATTR_PAGE_HUGE if huge else 0),
+            "attr2": ATTR2_PAGE_2M if huge else 0,
         }
         return self.rm.alloc(CLASS_VIDMEM, self.device, MemoryParams(**(values | fields)), handle)
 
@@ -605,7 +616,7 @@ class Gpu:
     def free(self, handle: int) -> int:
         return self.rm.free(handle, self.device)
 
-    def space(self) -> "Space":
+    def space(self) -> Space:
         return Space(self)
 
 
@@ -638,7 +649,7 @@ class Space:
             status = self.uvm.map(self.gpu.uuid, self.gpu.rm, memory, base, length, offset)
         return status, base
 
-    def group(self, engine: int = ENGINE_GR0) -> "Group":
+    def group(self, engine: int = ENGINE_GR0) -> Group:
         return Group(self, engine)
 
     def close(self) -> None:
@@ -677,7 +688,7 @@ class Group:
             return 0
         return self.notifier_cpu.read32(8) or 1
 
-    def channel(self, entries: int = 64, enable: bool = True) -> "Channel":
+    def channel(self, entries: int = 64, enable: bool = True) -> Channel:
         return Channel(self, entries, enable)
 
     def close(self) -> None:
@@ -720,7 +731,9 @@ class Channel:
 
     def params(self) -> ctypes.Structure:
         arg = ChannelParams(
-            error_object=self.group.notifier, gpfifo_va=self.va + self.ring_at, gpfifo_entries=self.entries,
+            error_object=self.group.notifier,
+            gpfifo_va=self.va + self.ring_at,
+            gpfifo_entries=self.entries,
             engine=self.group.engine,
         )
         arg.userd_memory[0] = self.memory
@@ -728,7 +741,12 @@ class Channel:
         return arg
 
     def submit(
-        self, kernel_ns: int = 0, copy_bytes: int = 0, count: int = 1, flags: int = 0, op: int | None = None,
+        self,
+        kernel_ns: int = 0,
+        copy_bytes: int = 0,
+        count: int = 1,
+        flags: int = 0,
+        op: int | None = None,
         sem_va: int | None = None,
     ) -> None:
         """Queue @count works and ring the doorbell. @op and @sem_va may be garbage, to provoke a fault."""

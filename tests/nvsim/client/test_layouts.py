@@ -22,12 +22,41 @@ pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
 # Sizes in bytes of the driver's structures at 580.105.08.
 SIZES = {
-    "Alloc": 48, "Free": 16, "Control": 32, "Dup": 28, "MapMemory": 56, "UnmapMemory": 32, "CardInfo": 72,
-    "Version": 72, "RegisterFd": 4, "OsEvent": 16, "Xfer": 16, "DeviceParams": 56, "SubdeviceParams": 4,
-    "VaspaceParams": 56, "MemoryParams": 128, "TsgParams": 20, "ChannelParams": 368, "CopyParams": 8, "IdInfo": 32,
-    "FbInfo": 1028, "GidInfo": 268, "GpuName": 132, "ClassList": 804, "Pids": 3812, "PidInfoEntry": 72,
-    "PidInfo": 14408, "DisableChannels": 536, "UvmInitialize": 16, "UvmRegisterGpu": 40, "UvmRegisterVaspace": 32,
-    "UvmUuid": 20, "UvmRange": 24, "UvmUnmapExternal": 40, "UvmMmInitialize": 8, "UvmGpuAttr": 36,
+    "Alloc": 48,
+    "Free": 16,
+    "Control": 32,
+    "Dup": 28,
+    "MapMemory": 56,
+    "UnmapMemory": 32,
+    "CardInfo": 72,
+    "Version": 72,
+    "RegisterFd": 4,
+    "OsEvent": 16,
+    "Xfer": 16,
+    "DeviceParams": 56,
+    "SubdeviceParams": 4,
+    "VaspaceParams": 56,
+    "MemoryParams": 128,
+    "TsgParams": 20,
+    "ChannelParams": 368,
+    "CopyParams": 8,
+    "IdInfo": 32,
+    "FbInfo": 1028,
+    "GidInfo": 268,
+    "GpuName": 132,
+    "ClassList": 804,
+    "Pids": 3812,
+    "PidInfoEntry": 72,
+    "PidInfo": 14408,
+    "DisableChannels": 536,
+    "UvmInitialize": 16,
+    "UvmRegisterGpu": 40,
+    "UvmRegisterVaspace": 32,
+    "UvmUuid": 20,
+    "UvmRange": 24,
+    "UvmUnmapExternal": 40,
+    "UvmMmInitialize": 8,
+    "UvmGpuAttr": 36,
     "UvmMapExternal": 9264,
 }
 
@@ -39,8 +68,14 @@ OFFSETS = {
     "CardInfo": {"gpu_id": 16, "reg_address": 24, "fb_size": 48, "minor": 56},
     "MemoryParams": {"flags": 8, "attr": 24, "size": 64, "limit": 88, "numa_node": 120},
     "ChannelParams": {
-        "gpfifo_va": 8, "gpfifo_entries": 16, "userd_memory": 32, "userd_offset": 64, "engine": 128,
-        "phys_channel_group": 240, "process_id": 296, "tpc_config_id": 360,
+        "gpfifo_va": 8,
+        "gpfifo_entries": 16,
+        "userd_memory": 32,
+        "userd_offset": 64,
+        "engine": 128,
+        "phys_channel_group": 240,
+        "process_id": 296,
+        "tpc_config_id": 360,
     },
     "DisableChannels": {"count": 4, "only_scheduling": 8, "event": 16, "client": 24, "channel": 280},
     "UvmMapExternal": {"gpu": 24, "gpu_count": 9240, "ctl_fd": 9248, "memory": 9256, "status": 9260},
@@ -157,7 +192,7 @@ def test_without_a_driver(programs, argv):
 @pytest.mark.parametrize("name", ["simload", "simsmi", "flip"])
 def test_programs_are_static(programs, name):
     elf = (programs / name).read_bytes()
-    table, = struct.unpack_from("<Q", elf, 32)
+    (table,) = struct.unpack_from("<Q", elf, 32)
     size, count = struct.unpack_from("<HH", elf, 54)
     types = {struct.unpack_from("<I", elf, table + i * size)[0] for i in range(count)}
     assert types and PT_INTERP not in types
