@@ -273,7 +273,7 @@ def test_a_fault_kills_the_channel_only(gpu):
     assert bad.group.fault()
     with pytest.raises(TimeoutError):
         bad.wait(0.05)
-    assert bad.control(nv.CTRL_GET_TOKEN, 4)[0] == nv.NV_ERR_INVALID_STATE
+    assert bad.group.enable() == nv.NV_ERR_INVALID_STATE
     assert good.group.fault() == 0
 
 
