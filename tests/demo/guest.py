@@ -309,9 +309,8 @@ class Demo:
         status = next((line["first_error"]["status"] for line in reversed(lines) if line.get("first_error")), None)
         say(f"  {done.stderr.strip()}")
         moved = until(30, lambda: two.progress.works() > before + 10)
-        alive = moved and all(
-            must("docker", "inspect", "-f", "{{.State.Running}}", box.name).strip() == "true" for box in (one, two)
-        )
+        running = must("docker", "inspect", "-f", "{{.State.Running}}", one.name, two.name).split()
+        alive = moved and running == ["true", "true"]
         self.report["over_limit"] = {"status": status, "neighbour_alive": alive}
         self.claims.check(
             "refused with the driver's out of memory",
