@@ -52,6 +52,7 @@ class Daemon:
         self._log = log.get()
         self._admission = asyncio.Lock()  # held from the reading of the kernel's list to the writing of config.json
         self._nvml: tuple[NvmlGpu, ...] | None = None
+        self._said_no_nvml = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._watcher = Watcher(world.facts, self._tell)
 
@@ -261,7 +262,9 @@ class Daemon:
             try:
                 self._nvml = await asyncio.to_thread(self.world.nvml)
             except gpus.NvmlAbsent as error:
-                self._log.warning("no NVML, using what cgpu_km knows of the GPUs", reason=str(error))
+                if not self._said_no_nvml:
+                    self._log.warning("no NVML, using what cgpu_km knows of the GPUs", reason=str(error))
+                self._said_no_nvml = True
                 return gpus.merge(kernel, ())
         return gpus.merge(kernel, self._nvml)
 

@@ -63,7 +63,10 @@ def _list(value: Any, what: str) -> list[Any]:
 
 
 def _objects(value: Any, what: str) -> list[dict[str, Any]]:
-    return [_object(entry, f"an entry of {what}") for entry in _list(value, what)]
+    entries = _list(value, what)
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise Refused(f"config.json is damaged: an entry of {what} is no object")
+    return entries
 
 
 def _number(value: Any) -> int | None:
@@ -107,11 +110,11 @@ def allows_all_devices(spec: Spec) -> bool:
     for rule in rules:
         if rule.get("type") not in (None, "", "a", "c"):
             continue
-        access = rule.get("access") or "rwm"
-        if _number(rule.get("major")) is not None or not ("r" in access or "w" in access):
+        if _number(rule.get("major")) is not None:
             continue
+        access = str(rule.get("access") or "")
         if rule.get("allow"):
-            open_by_default = True
+            open_by_default |= access == "" or "r" in access or "w" in access
         elif _number(rule.get("minor")) is None and "r" in access and "w" in access:
             open_by_default = False
     return open_by_default

@@ -67,7 +67,9 @@ def test_uuid_by_its_beginning() -> None:
     gpus = [gpu(), gpu(1)]
     assert admit(Request(Devices(VISIBLE, items=("gpu-11",)), (3,), 15), gpus, []).slots[0].gpu == 1
     assert "which fits GPU 0 and 1" in sentence(Request(Devices(VISIBLE, items=("GPU-",)), (3,), 15), gpus)
-    assert "is no GPU of this machine (GPUs: 0, 1)" in sentence(Request(Devices(VISIBLE, items=("GPU-ff",)), (3,), 15), gpus)
+    assert "is no GPU of this machine (GPUs: 0, 1)" in sentence(
+        Request(Devices(VISIBLE, items=("GPU-ff",)), (3,), 15), gpus
+    )
 
 
 def test_unknown_and_repeated_gpu() -> None:
@@ -123,7 +125,9 @@ def test_weight_over_max_inst() -> None:
 
 def test_max_inst_containers() -> None:
     there = [holder(c, 10) for c in "abc"]
-    assert "already has max_inst=3 containers" in sentence(Request(ALL, (1,), 15), [gpu(max_inst=3, free_weight=0)], there)
+    assert "already has max_inst=3 containers" in sentence(
+        Request(ALL, (1,), 15), [gpu(max_inst=3, free_weight=0)], there
+    )
 
 
 def test_mig_and_unknown_memory() -> None:

@@ -33,7 +33,9 @@ reconcile_s = 7
 log_level = "debug"
 """
     )
-    assert config.load(path) == config.Config(8192, "refuse", True, "/etc/cgpu/hook.toml", "/opt/cgpu-runtime", 5, 7, "debug")
+    assert config.load(path) == config.Config(
+        8192, "refuse", True, "/etc/cgpu/hook.toml", "/opt/cgpu-runtime", 5, 7, "debug"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ C, D = env.CONTAINER, env.DEV
 ALL = Devices("every GPU", all=True)
 
 
-
 SLICED = [
     # (description, variables, expected request)
     ("the page's example", {D: "15", C: "6"}, Request(ALL, (6,), 15)),
@@ -58,7 +57,11 @@ SLICED = [
     ("not high priority", {D: "15", C: "6", env.HIGHPRIO: "0"}, Request(ALL, (6,), 15)),
     ("not disabled", {D: "15", C: "6", env.DISABLE: "false"}, Request(ALL, (6,), 15)),
     ("disabled by 0 is not disabled", {D: "15", C: "6", env.DISABLE: "0"}, Request(ALL, (6,), 15)),
-    ("other names of the family are ignored", {D: "15", C: "6", "ALIYUN_COM_GPU_MEM_UNIT": "GiB"}, Request(ALL, (6,), 15)),
+    (
+        "other names of the family are ignored",
+        {D: "15", C: "6", "ALIYUN_COM_GPU_MEM_UNIT": "GiB"},
+        Request(ALL, (6,), 15),
+    ),
 ]
 
 
@@ -156,7 +159,9 @@ def test_long_values_are_cut_in_the_sentence() -> None:
     assert len(str(caught.value)) < 300
 
 
-@given(st.dictionaries(st.sampled_from([C, D, env.VISIBLE, env.NVIDIA, env.WEIGHT, env.HIGHPRIO, env.DISABLE]), st.text()))
+@given(
+    st.dictionaries(st.sampled_from([C, D, env.VISIBLE, env.NVIDIA, env.WEIGHT, env.HIGHPRIO, env.DISABLE]), st.text())
+)
 def test_junk_gives_an_answer_or_a_sentence(values: dict[str, str]) -> None:
     try:
         outcome = env.parse(values, default_memsize=True)

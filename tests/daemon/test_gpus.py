@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Matching the two lists of GPUs, and NVML through a stub library found by its soname."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgpud.gpus import merge
+from cgpud.model import MIB, KernelGpu, NvmlGpu
+
+STUB = Path(__file__).parent / "data/nvml_stub.c"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_numbers_are_nvmls_and_indexes_the_kernels() -> None:
+    kernel = [KernelGpu(0, "GPU-a", "0000:01:00.0", 1, 100 * MIB), KernelGpu(1, "GPU-b", "0000:02:00.0", 0, 200 * MIB)]
+    nvml = [NvmlGpu(0, "GPU-B", "0000:02:00.0", 0, 199), NvmlGpu(1, "GPU-A", "0000:01:00.0", 1, 99)]
+    merged = merge(kernel, nvml)
+    assert [(gpu.number, gpu.index, gpu.nv_minor, gpu.total_mib) for gpu in merged] == [(0, 1, 0, 199), (1, 0, 1, 99)]
+
+
+def test_without_a_uuid_the_address_decides_then_the_minor() -> None:
+    nvml = [NvmlGpu(0, "GPU-b", "00000000:02:00.0", 5, 10)]
+    assert merge([KernelGpu(3, "", "0000:02:00.0", 9, 0)], nvml)[0].index == 3
+    assert merge([KernelGpu(4, "", "", 5, 0)], nvml)[0].index == 4
+
+
+def test_without_nvml_the_kernels_list_serves() -> None:
+    (gpu,) = merge([KernelGpu(2, "GPU-a", "0000:01:00.0", 0, 15109 * MIB)], [])
+    assert (gpu.number, gpu.index, gpu.total_mib) == (2, 2, 15109)
+
+
+def test_a_gpu_the_kernel_does_not_know_is_left_out() -> None:
+    kernel = [KernelGpu(0, "GPU-a", "0000:01:00.0", 0, 1 << 30)]
+    nvml = [NvmlGpu(0, "GPU-a", "0000:01:00.0", 0, 1024), NvmlGpu(1, "GPU-x", "0000:09:00.0", 1, 1024)]
+    assert [gpu.number for gpu in merge(kernel, nvml)] == [0]
+
+
+def test_before_the_first_container_the_order_is_pci() -> None:
+    nvml = [NvmlGpu(0, "GPU-b", "0000:02:00.0", 1, 10), NvmlGpu(1, "GPU-a", "0000:01:00.0", 0, 20)]
+    assert [(gpu.number, gpu.index) for gpu in merge([], nvml)] == [(0, 1), (1, 0)]
+
+
+SCRIPT = """
+import json, dataclasses
+from cgpud.gpus import NvmlAbsent, query
+try:
+    print(json.dumps([dataclasses.asdict(gpu) for gpu in query()]))
+except NvmlAbsent as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def run_query(library_path: str) -> object:
+    pytest.importorskip("pynvml")
+    out = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={"LD_LIBRARY_PATH": library_path, "PYTHONPATH": f"{ROOT}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(out.stdout)
+
+
+def test_query_through_a_stub(tmp_path: Path) -> None:
+    cc = shutil.which("cc") or shutil.which("gcc")
+    if cc is None:
+        pytest.skip("no C compiler")
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run([cc, "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", str(library), str(STUB)], check=True)
+    assert run_query(str(tmp_path)) == [
+        {
+            "index": 0,
+            "uuid": "GPU-b084ae33-e244-0959-cd97-830000000000",
+            "pci": "0000:07:00.0",
+            "nv_minor": 3,
+            "total_mib": 15109,
+            "name": "",
+            "mig": False,
+        }
+    ]
+
+
+def test_no_library_is_said(tmp_path: Path) -> None:
+    answer = run_query(str(tmp_path))
+    if isinstance(answer, list):
+        pytest.skip("this machine has an NVML")
+    assert answer

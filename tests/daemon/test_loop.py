@@ -1,0 +1,485 @@
+# SPDX-License-Identifier: MIT
+"""The daemon over its socket: prepare, bind, the end, restarts, and everything that must not happen."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import VARIABLES, FakeFacts, Node, eventually, read_reply
+
+from cgpud.config import Config
+from cgpud.errors import CgpuError, KernelRefused
+from cgpud.fakelink import FakeLink, example_gpus
+from cgpud.kernel_abi import Event
+from cgpud.model import MIB, SlotWant
+from cgpud.reconcile import make_cookie
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+OTHER = "fedcba9876543210" * 4
+
+
+def destroys(node: Node) -> list[str]:
+    return [container_id for what, container_id, _ in node.link.calls if what == "destroy"]
+
+
+def states(node: Node) -> list[Path]:
+    return list((node.directory / "state").glob("*.json"))
+
+
+def test_prepare_edits_and_creates(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            reply = await node.prepare(ID)
+            assert reply == {"ok": True, "action": "edited", "dir": ID[:12], "warnings": []}
+            (container,) = node.link.containers.values()
+            assert container.slots[0].limit == 6043 * MIB
+            spec = json.loads((node.directory / "bundles" / ID / "config.json").read_text())
+            assert {(d["path"], d["major"], d["minor"]) for d in spec["linux"]["devices"] if "nvidia" in d["path"]} == {
+                ("/dev/nvidiactl", 509, container.ctl_minor),
+                ("/dev/nvidia-uvm", 509, container.uvm_minor),
+                ("/dev/nvidia0", 509, container.slots[0].minor),
+            }
+            assert len(states(node)) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("env", [(), ("CGPU_DISABLE=1", *VARIABLES), ("ALIYUN_COM_GPU_MEM_CONTAINER=0",)], ids=str)
+def test_pass_is_byte_identical(node: Node, run: Run, env: tuple[str, ...]) -> None:
+    async def main() -> None:
+        before = (node.bundle(ID, env) / "config.json").read_bytes()
+        async with node.running():
+            assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
+        assert (node.directory / "bundles" / ID / "config.json").read_bytes() == before
+        assert not node.link.calls
+
+    run(main())
+
+
+def test_unsliced_refuse(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.config = Config(unsliced="refuse")
+        async with node.running():
+            assert "unsliced = refuse" in (await node.prepare(ID, ()))["error"]
+
+    run(main())
+
+
+def test_refusals_change_nothing(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            before = (
+                node.bundle(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=16")) / "config.json"
+            ).read_bytes()
+            reply = await node.ask(op="prepare", id=ID, bundle=str(node.directory / "bundles" / ID))
+            assert reply["ok"] is False
+            assert "16 of the 15 GiB" in reply["error"]
+            assert (node.directory / "bundles" / ID / "config.json").read_bytes() == before
+            assert not node.link.calls
+            assert not states(node)
+
+    run(main())
+
+
+def test_the_module_is_missing(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.link.missing = True
+        async with node.running():
+            assert (await node.prepare(ID))["error"] == "the kernel module cgpu_km is not loaded"
+            assert (await node.ask(op="status"))["module"] is False
+
+    run(main())
+
+
+def test_a_container_lives_and_dies(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            process = await node.start(ID)
+            status = await node.ask(op="status")
+            assert [(c["id"], c["phase"], c["pid"]) for c in status["containers"]] == [(ID, "bound", process.pid)]
+            process.kill()
+            await eventually(lambda: not node.link.containers, "released by its pidfd")
+            await eventually(lambda: not states(node), "state file gone")
+            assert (await node.ask(op="release", id=ID, cookie=node.cookie(ID))) == {"ok": True}
+            assert destroys(node) == [ID]
+
+    run(main())
+
+
+def test_the_cgroup_outlives_init(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            process = await node.start(ID, "/docker/a")
+            process.kill()
+            process.wait()
+            await asyncio.sleep(1.3)
+            assert node.link.containers, "somebody is still in the cgroup"
+            node.populate("/docker/a", False)
+            await eventually(lambda: not node.link.containers, "released by cgroup.events")
+            assert destroys(node) == [ID]
+
+    run(main())
+
+
+def test_the_cgroup_directory_goes(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.start(ID, "/docker/a")
+            (node.directory / "cgroup/docker/a/cgroup.events").unlink()
+            (node.directory / "cgroup/docker/a").rmdir()
+            await eventually(lambda: not node.link.containers, "released by the removed directory")
+
+    run(main())
+
+
+def test_poststop_releases(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.start(ID, "/docker/a")
+            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+            assert not node.link.containers
+            assert not states(node)
+
+    run(main())
+
+
+def test_a_late_poststop_of_the_last_life_changes_nothing(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.start(ID, "/docker/a")
+            old = node.cookie(ID)
+            await node.ask(op="release", id=ID, cookie=old)
+            await node.start(ID, "/docker/b")
+            await node.ask(op="release", id=ID, cookie=old)
+            assert node.link.containers
+            assert node.cookie(ID) != old
+
+    run(main())
+
+
+def test_a_running_id_cannot_be_prepared_again(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.start(ID, "/docker/a")
+            assert "is running already" in (await node.prepare(ID))["error"]
+            assert node.link.containers
+
+    run(main())
+
+
+def test_prepare_twice_keeps_the_second(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.prepare(ID)
+            reply = await node.ask(op="prepare", id=ID, bundle=str(node.directory / "bundles" / ID))
+            assert reply["ok"]
+            assert len(node.link.containers) == 1
+            assert len(states(node)) == 1
+            process = node.process()
+            assert (await node.bind(ID, process.pid))["ok"]
+
+    run(main())
+
+
+def test_restart_keeps_containers(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            first = await node.start(ID, "/docker/a")
+            second = await node.start(OTHER)
+        assert set(node.link.containers) == {ID, OTHER}
+        async with node.running():
+            assert set(node.link.containers) == {ID, OTHER}
+            second.kill()
+            second.wait()
+            await eventually(lambda: set(node.link.containers) == {ID}, "the new life sees the pidfd")
+            first.kill()
+            node.populate("/docker/a", False)
+            await eventually(lambda: not node.link.containers, "the new life sees the cgroup")
+            assert sorted(destroys(node)) == sorted([ID, OTHER])
+
+    run(main())
+
+
+def test_died_while_the_daemon_was_down(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            process = await node.start(ID)
+            await node.start(OTHER, "/docker/b")
+        process.kill()
+        process.wait()
+        node.populate("/docker/b", False)
+        async with node.running():
+            await eventually(lambda: not node.link.containers, "reconcile at start")
+            assert sorted(destroys(node)) == sorted([ID, OTHER])
+
+    run(main())
+
+
+def test_lease(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running() as daemon:
+            await node.prepare(ID)
+            node.now += 119
+            await daemon.reconcile()
+            assert node.link.containers
+            node.now += 2
+            await daemon.reconcile()
+            assert not node.link.containers
+            process = node.process()
+            assert "lease is over" in (await node.bind(ID, process.pid))["error"]
+
+    run(main())
+
+
+def test_orphans(node: Node, run: Run) -> None:
+    async def main() -> None:
+        await node.link.create("lost", make_cookie(1), [SlotWant(0, 0, MIB)])
+        await node.link.create(ID, make_cookie(2), [SlotWant(0, 0, MIB)])
+        await node.link.create("by-hand", 99, [SlotWant(0, 0, MIB)])
+        node.populate(f"/system.slice/docker-{ID}.scope", True)
+        async with node.running():
+            assert set(node.link.containers) == {ID, "by-hand"}
+            node.populate(f"/system.slice/docker-{ID}.scope", False)
+            await eventually(lambda: set(node.link.containers) == {"by-hand"}, "the adopted one ends")
+
+    run(main())
+
+
+def test_destroyed_by_a_person(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.start(ID, "/docker/a")
+            await node.link.destroy(ID, 0)
+            await eventually(lambda: not states(node), "forgotten")
+
+    run(main())
+
+
+def test_a_failed_destroy_is_repeated(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running() as daemon:
+            await node.start(ID, "/docker/a")
+            real = node.link.destroy
+
+            async def fails(container_id: str, cookie: int) -> bool:
+                raise KernelRefused(errno.EBUSY, "cgpu_km: busy")
+
+            node.link.destroy = fails  # type: ignore[method-assign]
+            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+            assert node.link.containers
+            node.link.destroy = real  # type: ignore[method-assign]
+            await daemon.reconcile()
+            assert not node.link.containers
+            assert not states(node)
+
+    run(main())
+
+
+def test_another_slot_than_asked_is_taken_back(node: Node, run: Run) -> None:
+    class Liar(FakeLink):
+        async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
+            made = await super().create(container_id, cookie, slots)
+            return replace(made, slots=(replace(made.slots[0], nv_minor=5),))
+
+    async def main() -> None:
+        node.link = Liar()
+        async with node.running():
+            assert "another slot" in (await node.prepare(ID))["error"]
+            assert not node.link.containers
+            assert not states(node)
+
+    run(main())
+
+
+def test_an_unwritable_bundle_is_taken_back(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(directory: str, spec: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        monkeypatch.setattr("cgpud.bundle.write", fails)
+        async with node.running():
+            assert "No space left" in (await node.prepare(ID))["error"]
+            assert not node.link.containers
+            assert not states(node)
+
+    run(main())
+
+
+def test_many_at_once_never_overcommit(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.link = FakeLink(example_gpus(2))
+        async with node.running():
+            ids = [f"{n:064x}" for n in range(12)]
+            replies = await asyncio.gather(*(node.prepare(container_id) for container_id in ids))
+            assert sum(reply["ok"] for reply in replies) == 2
+            assert all("left and 6043 MiB were asked for" in r["error"] for r in replies if not r["ok"])
+            for gpu in range(2):
+                limits = [s.limit for c in node.link.containers.values() for s in c.slots if s.gpu == gpu]
+                assert sum(limits) <= 15109 * MIB
+
+    run(main())
+
+
+def test_bind_wants_a_pidfd_and_the_right_cookie(node: Node, run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.prepare(ID)
+            process = node.process()
+            assert "without a pidfd" in (await node.ask(op="bind", id=ID, cookie=node.cookie(ID)))["error"]
+            with open(tmp_path / "x", "w") as other:
+                reply = await node.ask(op="bind", id=ID, cookie=node.cookie(ID), fds=[other.fileno()])
+                assert not reply["ok"]
+            pidfd = os.pidfd_open(process.pid)
+            assert not (await node.ask(op="bind", id=ID, cookie="1", fds=[pidfd]))["ok"]
+            assert "internal" not in (await node.ask(op="bind", id=ID, cookie="x", fds=[pidfd]))["error"]
+            os.close(pidfd)
+            assert (await node.bind(ID, process.pid))["ok"]
+            assert not (await node.bind(ID, process.pid))["ok"]
+
+    run(main())
+
+
+def test_no_descriptor_leaks(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(5):
+                process = await node.start(ID)
+                process.kill()
+                process.wait()
+                await eventually(lambda: not node.link.containers, "released")
+                with open("/dev/null") as null:
+                    await node.ask(op="status", fds=[null.fileno()] * 3)
+            await asyncio.sleep(0.1)
+            assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0\0",
+        struct.pack(">I", 0),
+        struct.pack(">I", 1 << 30),
+        struct.pack(">I", 10) + b"{",
+        struct.pack(">I", 2) + b"[]",
+        struct.pack(">I", 2) + b"{}",
+        struct.pack(">I", 10) + b'{"op": 17}',
+        struct.pack(">I", 14) + b'{"op": "nope"}',
+    ],
+    ids=repr,
+)
+def test_junk_on_the_socket(node: Node, run: Run, raw: bytes) -> None:
+    def send() -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.connect(str(node.socket))
+            sock.sendall(raw)
+            sock.shutdown(socket.SHUT_WR)
+            return read_reply(sock)
+
+    async def main() -> None:
+        async with node.running():
+            assert (await asyncio.to_thread(send))["ok"] is False
+            assert (await node.ask(op="status"))["ok"]
+
+    run(main())
+
+
+def test_the_caller_went_away(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            bundle = node.bundle(ID)
+            gate = asyncio.Event()
+            real = node.link.create
+
+            async def slow(*args: Any) -> Any:
+                made = await real(*args)
+                await gate.wait()
+                return made
+
+            node.link.create = slow  # type: ignore[method-assign]
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.connect(str(node.socket))
+            body = json.dumps({"op": "prepare", "id": ID, "bundle": str(bundle)}).encode()
+            sock.sendall(struct.pack(">I", len(body)) + body)
+            await eventually(lambda: node.link.containers, "created")
+            sock.close()
+            gate.set()
+            await eventually(lambda: not node.link.containers, "taken back")
+
+    run(main())
+
+
+def test_the_socket_is_for_root(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            assert node.socket.stat().st_mode & 0o777 == 0o600
+
+    run(main())
+
+
+def test_two_daemons(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            with pytest.raises(CgpuError, match="another cgpud"):
+                async with node.running():
+                    pass
+
+    run(main())
+
+
+def test_lost_events_mean_reconcile(node: Node, run: Run) -> None:
+    from cgpud.errors import Resync
+
+    class Lossy(FakeLink):
+        lost = False
+
+        async def events(self) -> Any:
+            if not self.lost:
+                self.lost = True
+                raise Resync("x")
+            async for event in super().events():
+                yield event
+
+    async def main() -> None:
+        node.link = Lossy()
+        async with node.running():
+            await eventually(lambda: node.link._listeners, "listening again")
+            node.link.emit(Event.REFUSED, await node.link.create(ID, 99, [SlotWant(0, 0, MIB)]))
+
+    run(main())
+
+
+def test_a_damaged_state_file_is_left_alone(node: Node, run: Run) -> None:
+    async def main() -> None:
+        (node.directory / "state").mkdir()
+        (node.directory / "state/x.json").write_text("{")
+        async with node.running():
+            assert (await node.ask(op="status"))["ok"]
+        assert (node.directory / "state/x.json").exists()
+
+    run(main())
+
+
+def test_facts_of_a_real_process(tmp_path: Path) -> None:
+    facts = FakeFacts(tmp_path)
+    process = facts.process(os.getpid())
+    assert process is not None
+    pidfd = os.pidfd_open(os.getpid())
+    assert facts.pid_of(pidfd) == os.getpid()
+    os.close(pidfd)
+    assert facts.pid_of(0) is None
+    assert facts.boot_id()

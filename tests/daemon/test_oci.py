@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: MIT
+"""Edits of config.json: golden pair, what is refused, junk."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgpud import bundle, oci
+from cgpud.errors import Refused
+from cgpud.model import Container, Slot
+
+DATA = Path(__file__).parent / "data"
+CONTAINER = Container("a" * 64, 7, "a" * 12, 509, 4, 5, slots=(Slot(0, 6, 3, 1 << 30),))
+MAJORS = frozenset({195, 511, 226, 236})
+OPTIONS = oci.Options("/usr/bin/cgpu-runtime")
+
+
+def docker() -> oci.Spec:
+    return json.loads((DATA / "docker.json").read_text())  # type: ignore[no-any-return]
+
+
+def edit(spec: oci.Spec, options: oci.Options = OPTIONS) -> oci.Spec:
+    return oci.edit(spec, CONTAINER, MAJORS, options)
+
+
+def refusal(spec: oci.Spec) -> str:
+    with pytest.raises(Refused) as caught:
+        edit(spec)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_golden() -> None:
+    spec = docker()
+    before = copy.deepcopy(spec)
+    assert edit(spec) == json.loads((DATA / "docker.edited.json").read_text())
+    assert spec == before, "the input is not touched"
+
+
+def test_twice_is_once() -> None:
+    once = edit(docker())
+    assert edit(once) == once
+
+
+def test_another_life_replaces_the_first() -> None:
+    later = Container("a" * 64, 8, "a" * 12, 509, 14, 15, slots=(Slot(0, 16, 3, 1 << 30),))
+    again = oci.edit(edit(docker()), later, MAJORS, OPTIONS)
+    assert again == oci.edit(docker(), later, MAJORS, OPTIONS)
+
+
+def test_no_deny_rule_is_added() -> None:
+    before = [rule for rule in docker()["linux"]["resources"]["devices"] if not rule["allow"]]
+    after = [rule for rule in edit(docker())["linux"]["resources"]["devices"] if not rule["allow"]]
+    assert before == after
+
+
+def test_a_bare_spec_gets_what_it_lacks() -> None:
+    out = edit({"linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}}})
+    assert len(out["linux"]["devices"]) == 3
+    assert out["linux"]["maskedPaths"] == ["/proc/cgpu_km"]
+
+
+def test_null_lists_are_empty_lists() -> None:
+    spec = docker()
+    spec["hooks"] = None
+    spec["mounts"] = None
+    spec["linux"]["devices"] = None
+    spec["linux"]["maskedPaths"] = None
+    assert edit(spec)["linux"]["maskedPaths"] == ["/proc/cgpu_km"]
+
+
+# ---- refusals ----
+
+
+def test_user_namespace() -> None:
+    spec = docker()
+    spec["linux"]["namespaces"].append({"type": "user"})
+    assert "user namespace" in refusal(spec)
+    spec = docker()
+    spec["linux"]["uidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+    assert "user namespace" in refusal(spec)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [{"allow": True, "access": "rwm"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "access": "rwm"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "c", "major": -1, "minor": -1, "access": "r"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "a", "access": "w"}],
+        [{"allow": False, "type": "b", "access": "rwm"}],
+        [{"allow": False, "access": "m"}],
+        [{"allow": False}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "c"}],
+        [],
+    ],
+    ids=str,
+)
+def test_every_device(rules: list[dict[str, Any]]) -> None:
+    spec = docker()
+    spec["linux"]["resources"]["devices"] = rules
+    assert "--privileged" in refusal(spec)
+    edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
+
+
+@pytest.mark.parametrize("capability", oci.UNDOING_CAPABILITIES)
+def test_capabilities(capability: str) -> None:
+    spec = docker()
+    spec["process"]["capabilities"]["bounding"].append(capability)
+    assert capability in refusal(spec)
+
+
+def test_a_mount_over_dev() -> None:
+    spec = docker()
+    spec["mounts"].append({"destination": "/dev/", "type": "none", "source": "/dev", "options": ["rbind"]})
+    assert "over /dev" in refusal(spec)
+
+
+def test_the_legacy_hook() -> None:
+    hook = {
+        "path": "/usr/bin/nvidia-container-runtime-hook",
+        "args": ["nvidia-container-runtime-hook", "-config=/old", "prestart"],
+        "env": ["A=1"],
+    }
+    spec = docker()
+    spec["hooks"]["prestart"].append(hook)
+    assert "legacy" in refusal(spec)
+    out = edit(spec, oci.Options("/usr/bin/cgpu-runtime", legacy_hook_config="/etc/cgpu/hook.toml"))
+    assert out["hooks"]["prestart"][1] == {
+        **hook,
+        "args": ["nvidia-container-runtime-hook", "-config=/etc/cgpu/hook.toml", "prestart"],
+    }
+
+
+# ---- small parts ----
+
+
+def test_uses_real_gpu() -> None:
+    assert oci.uses_real_gpu(docker(), MAJORS)
+    spec = docker()
+    spec["linux"]["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229}]
+    spec["mounts"] = spec["mounts"][:4]
+    assert not oci.uses_real_gpu(spec, MAJORS)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/dev/nvidia0", True),
+        ("/dev/nvidiactl", True),
+        ("/dev//nvidia-caps/nvidia-cap1", True),
+        ("/dev/./dri/card0", True),
+        ("/dev/../dev/nvidia0", True),
+        ("dev/nvidia0", True),
+        ("/dev/dri", True),
+        ("/dev/drive", False),
+        ("/dev/null", False),
+        ("", False),
+        (None, False),
+        (7, False),
+    ],
+)
+def test_is_gpu_path(path: Any, expected: bool) -> None:
+    assert oci.is_gpu_path(path) is expected
+
+
+def test_majors_of() -> None:
+    text = """Character devices:
+  1 mem
+195 nvidia
+195 nvidia-modeset
+195 nvidiactl
+226 drm
+234 nvidia-uvm
+235 nvidia-caps
+509 cgpu
+ 10 misc
+
+Block devices:
+259 blkext
+195 nvidia-not-a-block-device
+"""
+    assert oci.majors_of(text) == {195, 226, 234, 235, 509}
+    assert oci.majors_of("") == frozenset()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = [
+    ("process",),
+    ("process", "env"),
+    ("process", "capabilities"),
+    ("mounts",),
+    ("hooks",),
+    ("hooks", "createRuntime"),
+    ("hooks", "prestart"),
+    ("linux",),
+    ("linux", "devices"),
+    ("linux", "namespaces"),
+    ("linux", "maskedPaths"),
+    ("linux", "resources"),
+    ("linux", "resources", "devices"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(PLACES), JSON)
+def test_junk_anywhere_is_edited_or_refused(place: tuple[str, ...], junk: Any) -> None:
+    spec = docker()
+    target = spec
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = junk
+    try:
+        oci.process_env(spec)
+        out = edit(spec)
+    except Refused:
+        return
+    rules = [rule for rule in out["linux"]["resources"]["devices"] if rule.get("allow") and rule.get("type") != "b"]
+    devices = {(rule.get("major"), rule.get("minor")) for rule in rules}
+    assert not {major for major, _ in devices} & {195, 511}
+    assert {(509, 4), (509, 5), (509, 6)} <= devices
+
+
+# ---- files ----
+
+
+def test_write_is_atomic_and_keeps_the_mode(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"a":1}')
+    path.chmod(0o640)
+    bundle.write(str(tmp_path), {"a": "\u2028é"})
+    assert bundle.read(str(tmp_path)) == {"a": "\u2028é"}
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [entry.name for entry in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"a":1}')
+    with pytest.raises(Refused, match="cannot be written"):
+        bundle.write(str(tmp_path), {"a": "\ud800"})
+    assert path.read_text() == '{"a":1}'
+    assert [entry.name for entry in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100000, "7"])
+def test_damaged_files(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(Refused):
+        bundle.read(str(tmp_path))
+
+
+def test_absent_file(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="cannot be read"):
+        bundle.read(str(tmp_path))

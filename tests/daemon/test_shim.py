@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-runtime, built for a socket and a runtime.conf in a temporary directory, in front of a runtime that only records."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+SOURCE = Path(__file__).resolve().parents[2] / "cgpud/runtime"
+VARIABLE = "ALIYUN_COM_GPU_MEM_CONTAINER=6"
+
+
+@dataclass
+class Answerer:
+    """A daemon that says what it is told to say."""
+
+    path: Path
+    reply: bytes = b'{"ok":true,"action":"edited"}'
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    fdinfo: list[str] = field(default_factory=list)
+    close_at_once: bool = False
+
+    def __post_init__(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.bind(str(self.path))
+        self.sock.listen()
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                conn, _ = self.sock.accept()
+            except OSError:
+                return
+            with conn:
+                if self.close_at_once:
+                    continue
+                data, fds, _, _ = socket.recv_fds(conn, 4, 4)
+                (size,) = struct.unpack(">I", data)
+                self.asked.append(json.loads(conn.recv(size, socket.MSG_WAITALL)))
+                for fd in array.array("i", fds):
+                    self.fdinfo.append(Path(f"/proc/self/fdinfo/{fd}").read_text())
+                    os.close(fd)
+                conn.sendall(struct.pack(">I", len(self.reply)) + self.reply)
+
+    def stop(self) -> None:
+        self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+        self.thread.join(5)
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass
+class Place:
+    """The shim, the recorder and a bundle."""
+
+    directory: Path
+
+    def __post_init__(self) -> None:
+        self.shim = self.directory / "cgpu-runtime"
+        self.record = self.directory / "argv"
+        self.next = self.directory / "runc"
+        self.conf = self.directory / "runtime.conf"
+        self.next.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {self.record}\nexit 7\n')
+        self.next.chmod(0o755)
+        self.bundle = self.directory / "bundle"
+        self.bundle.mkdir()
+        self.config([VARIABLE])
+
+    def config(self, env: list[str], **more: Any) -> None:
+        (self.bundle / "config.json").write_text(json.dumps({"process": {"env": env}, **more}))
+
+    def reset(self) -> None:
+        self.record.unlink(missing_ok=True)
+
+    def run(self, *argv: str, stdin: str = "", name: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        self.record.unlink(missing_ok=True)
+        return subprocess.run(
+            [name or str(self.shim), *argv],
+            executable=str(self.shim),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            cwd=self.bundle,
+            env={"PATH": f"{self.directory}:/usr/bin:/bin", "ASAN_OPTIONS": "detect_leaks=0", **env},
+        )
+
+    def handed_over(self) -> list[str] | None:
+        return self.record.read_text().splitlines() if self.record.exists() else None
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sanitized build; its directory holds the socket and the configuration."""
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler")
+    directory = tmp_path_factory.mktemp("shim")
+    flags = f'-DCGPU_SOCKET_PATH=\\"{directory}/s\\" -DCGPU_CONF_PATH=\\"{directory}/runtime.conf\\"'
+    subprocess.run(
+        [
+            "make", "-s", "-C", str(SOURCE), f"OUT={directory}", f"CPPFLAGS={flags}", "LDFLAGS=",
+            "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all",
+        ],
+        check=True,
+    )  # fmt: skip
+    return directory
+
+
+@pytest.fixture
+def place(shim: Path) -> Iterator[Place]:
+    for name in ("bundle", "runtime.conf", "argv", "log.json"):
+        target = shim / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    yield Place(shim)
+
+
+@pytest.fixture
+def answerer(place: Place) -> Iterator[Answerer]:
+    answerer = Answerer(place.directory / "s")
+    yield answerer
+    answerer.stop()
+
+
+# ---- straight through ----
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--version"],
+        [],
+        ["features"],
+        ["--root", "/r", "--log", "/nowhere/l", "--log-format", "json", "state", "x"],
+        ["--root", "create", "state", "x"],
+        ["delete", "--force", "create"],
+        ["kill", "run", "9"],
+        ["exec", "-t", "x", "sh", "-c", "run"],
+        ["start", "restore"],
+    ],
+    ids=" ".join,
+)
+def test_other_commands_go_straight_through(place: Place, argv: list[str]) -> None:
+    """No daemon is there, and the bundle in the working directory has our variables."""
+    done = place.run(*argv)
+    assert done.returncode == 7
+    assert place.handed_over() == (argv or [""])
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        [],
+        ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"],
+        ["X=ALIYUN_COM_GPU_MEM_DEV=15"],
+        ["ALIYUN_COM_GPU"],
+        ["X=\\u0041LIYUN_COM_GPU_MEM_DEV=1"],
+    ],
+    ids=str,
+)
+def test_bundles_without_variables_go_straight_through(place: Place, env: list[str]) -> None:
+    place.config(env, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
+    before = (place.bundle / "config.json").read_bytes()
+    assert place.run("create", "--bundle", str(place.bundle), "x").returncode == 7
+    assert place.handed_over() == ["create", "--bundle", str(place.bundle), "x"]
+    assert (place.bundle / "config.json").read_bytes() == before
+
+
+def test_no_bundle_is_for_the_runtime_to_say(place: Place) -> None:
+    assert place.run("create", "-b", "/nowhere", "x").returncode == 7
+
+
+# ---- asking ----
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["create", "--bundle", "B", "x"],
+        ["create", "--bundle=B", "x"],
+        ["create", "-b", "B", "x"],
+        ["create", "-bundle", "B", "x"],
+        ["create", "x"],
+        ["run", "-d", "--pid-file", "/p", "--bundle", "B", "--", "x"],
+        ["restore", "--image-path", "/i", "--bundle", "B", "x"],
+        ["--root", "/run/r", "--log", "/nowhere/l", "--log-format=json", "--systemd-cgroup", "create",
+         "--bundle", "B", "--pid-file", "/p", "--console-socket", "/c", "x"],
+        ["--cgroup-manager", "systemd", "create", "--bundle", "B", "--no-pivot", "x"],
+        ["--unknown-option", "value", "create", "--bundle", "B", "x"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_create_asks_and_hands_over(place: Place, answerer: Answerer, argv: list[str]) -> None:
+    argv = [arg.replace("B", str(place.bundle)) if "B" in arg else arg for arg in argv]
+    assert place.run(*argv).returncode == 7
+    assert place.handed_over() == argv
+    (asked,) = answerer.asked
+    assert (asked["op"], asked["id"], asked["bundle"]) == ("prepare", "x", str(place.bundle))
+
+
+@pytest.mark.parametrize("env", [[VARIABLE], ["CGPU_DISABLE=1"], ["ALIYUN_COM_GPU_=", "A=1"]], ids=str)
+def test_what_counts_as_a_variable(place: Place, answerer: Answerer, env: list[str]) -> None:
+    place.config(env)
+    place.run("create", "x")
+    assert len(answerer.asked) == 1
+
+
+def test_escapes_do_not_hide_a_variable(place: Place, answerer: Answerer) -> None:
+    text = '{"process":{"env":["\\u0041LIYUN_COM\\u005fGPU_MEM_DEV=15"]}}'
+    (place.bundle / "config.json").write_text(text)
+    place.run("create", "x")
+    assert len(answerer.asked) == 1
+
+
+def test_ask_always(place: Place, answerer: Answerer) -> None:
+    place.config([])
+    place.conf.write_text("# comment\nask = always\n")
+    place.run("create", "x")
+    assert len(answerer.asked) == 1
+
+
+# ---- not starting ----
+
+
+def test_no_daemon_no_start(place: Place) -> None:
+    done = place.run("create", "x")
+    assert done.returncode == 1
+    assert place.handed_over() is None
+    assert "cgpud does not answer" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_refusal_is_one_sentence_here_and_in_the_log(place: Place, answerer: Answerer) -> None:
+    sentence = 'GPU 0 has 5 MiB left; held by: "a" \\ é'
+    answerer.reply = json.dumps({"ok": False, "error": sentence}, ensure_ascii=False).encode()
+    log = place.directory / "log.json"
+    log.write_text('{"level":"info","msg":"before","time":"2026-01-01T00:00:00Z"}\n')
+    done = place.run("--log", str(log), "--log-format", "json", "create", "x")
+    assert done.returncode == 1
+    assert done.stderr == f"cgpu: {sentence}\n"
+    assert place.handed_over() is None
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [record["level"] for record in records] == ["info", "error"]
+    assert records[1]["msg"] == f"cgpu: {sentence}"
+    assert len(records[1]["time"]) == len("2026-01-01T00:00:00Z")
+
+
+def test_the_text_log(place: Place, answerer: Answerer) -> None:
+    answerer.reply = b'{"ok":false,"error":"no"}'
+    log = place.directory / "log.json"
+    place.run("--log", str(log), "create", "x")
+    assert 'level=error msg="cgpu: no"' in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'"ok"',
+        b"true",
+        b'{"ok":"true"}',
+        b'{"ok":1}',
+        b'{"ok":false}',
+        b'{"ok":false,"error":""}',
+        b'{"error":"x","ok"',
+        b'{"x":{"ok":true}}',
+        b'{"x":"\\"ok\\":true"}',
+        b"\xff\xfe\0\0",
+    ],
+    ids=repr,
+)
+def test_strange_answers_do_not_start(place: Place, answerer: Answerer, reply: bytes) -> None:
+    answerer.reply = reply
+    done = place.run("create", "x")
+    assert done.returncode == 1
+    assert place.handed_over() is None
+    assert done.stderr.startswith("cgpu: ")
+
+
+def test_a_closed_connection_does_not_start(place: Place, answerer: Answerer) -> None:
+    answerer.close_at_once = True
+    assert place.run("create", "x").returncode == 1
+    assert place.handed_over() is None
+
+
+@pytest.mark.parametrize("argv", [["create"], ["create", "x", "y"], ["create", "--unknown", "v", "x"]], ids=" ".join)
+def test_an_unclear_id_does_not_start(place: Place, answerer: Answerer, argv: list[str]) -> None:
+    done = place.run(*argv)
+    assert done.returncode == 1
+    assert "id of the container" in done.stderr
+    assert not answerer.asked
+
+
+def test_an_unreadable_config_does_not_start(place: Place) -> None:
+    (place.bundle / "config.json").unlink()
+    (place.bundle / "config.json").mkdir()
+    done = place.run("create", "x")
+    assert done.returncode == 1
+    assert "cannot be read" in done.stderr
+
+
+# ---- which runtime ----
+
+
+def test_next_by_environment_and_by_file(place: Place) -> None:
+    other = place.directory / "other"
+    other.write_text("#!/bin/sh\nexit 9\n")
+    other.chmod(0o755)
+    assert place.run("--version", CGPU_RUNTIME_NEXT=str(other)).returncode == 9
+    place.conf.write_text(f'next = "{other}"\n')
+    assert place.run("--version").returncode == 9
+
+
+def test_never_itself(place: Place) -> None:
+    done = place.run("--version", CGPU_RUNTIME_NEXT=str(place.shim))
+    assert done.returncode == 1
+    assert "was not found" in done.stderr
+    trap = place.directory / "trap"
+    trap.mkdir(exist_ok=True)
+    link = trap / "runc"
+    link.unlink(missing_ok=True)
+    link.symlink_to(place.shim)
+    assert place.run("--version", PATH=f"{trap}:{place.directory}").returncode == 7
+
+
+# ---- hooks ----
+
+
+def state(**values: Any) -> str:
+    return json.dumps({"ociVersion": "1.0.2", "annotations": {"id": "wrong", "pid": 1}, **values})
+
+
+def test_bind_sends_a_pidfd(place: Place, answerer: Answerer) -> None:
+    pid = os.getpid()
+    done = place.run("hook", "bind", "--cookie=77", stdin=state(id="x", status="creating", pid=pid, bundle="/b"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert answerer.asked == [{"op": "bind", "id": "x", "cookie": "77"}]
+    assert f"Pid:\t{pid}\n" in answerer.fdinfo[0]
+
+
+def test_bind_refused_is_a_failed_hook(place: Place, answerer: Answerer) -> None:
+    answerer.reply = b'{"ok":false,"error":"lease is over"}'
+    done = place.run("hook", "bind", "--cookie=7", stdin=state(id="x", pid=os.getpid()))
+    assert done.returncode == 1
+    assert done.stderr == "cgpu: lease is over\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", state(id="x"), state(pid=1), state(id="x", pid="1"), state(id="x", pid=-1), state(id=7, pid=1)],
+)
+def test_bind_without_state_fails(place: Place, answerer: Answerer, text: str) -> None:
+    assert place.run("hook", "bind", "--cookie=7", stdin=text).returncode == 1
+    assert not answerer.asked
+
+
+def test_release(place: Place, answerer: Answerer) -> None:
+    assert place.run("hook", "release", "--cookie=7", stdin=state(id="x", pid=0)).returncode == 0
+    assert answerer.asked == [{"op": "release", "id": "x", "cookie": "7"}]
+    assert answerer.fdinfo == []
+
+
+def test_release_without_a_daemon_is_only_a_remark(place: Place) -> None:
+    done = place.run("hook", "release", "--cookie=7", stdin=state(id="x", pid=0))
+    assert done.returncode == 0
+    assert "does not answer" in done.stderr
+
+
+def test_an_unknown_hook(place: Place) -> None:
+    assert place.run("hook", "nope", stdin=state(id="x")).returncode == 1
+
+
+def test_as_nvidias_cli(place: Place) -> None:
+    place.conf.write_text(f"nvidia-container-cli = {place.next}\n")
+    place.run("--load-kmods", "configure", "--device=all", "configure", "/rootfs", name="/x/nvidia-container-cli-cgpu")
+    assert place.handed_over() == [
+        "--load-kmods", "configure", "--no-devbind", "--no-cgroups", "--device=all", "configure", "/rootfs",
+    ]  # fmt: skip
+
+
+# ---- junk ----
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.binary(max_size=200), st.text('{}[]:,"\\u0041=x \n', max_size=80).map(str.encode)))
+def test_no_junk_crashes_the_scanner(place: Place, junk: bytes) -> None:
+    """The sanitizers are on: a crash would be neither 7 (handed over) nor 1 (not started)."""
+    (place.bundle / "config.json").write_bytes(junk)
+    assert place.run("create", "x").returncode in (1, 7)
+    text = junk.decode("latin-1").replace("\0", " ")
+    assert place.run("hook", "bind", stdin=text).returncode == 1
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.recursive(st.text() | st.integers() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def test_a_variable_is_seen_through_any_json(place: Place, around: Any) -> None:
+    document = {"a": around, "process": {"env": [VARIABLE]}, "b": around}
+    for ascii_only in (True, False):
+        text = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        (place.bundle / "config.json").write_bytes(text)
+        done = place.run("create", "x")
+        assert done.returncode == 1, "handed over without asking"
