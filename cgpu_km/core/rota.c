@@ -175,12 +175,34 @@ static u64 round_ns(const struct cgpu_turn *t, const struct cgpu_rota *r)
 	return sum;
 }
 
+/* Its thaw failed. It has run for nothing of its turn yet. */
+static bool owner_is_stuck(const struct cgpu_turn *t, const struct cgpu_rota *r)
+{
+	return has(t->unsure_mask & ~t->run_mask, r->owner);
+}
+
 static bool turn_over(struct cgpu_turn *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
+	s64 left;
 
-	return !has(r->members, r->owner) || r->clock_ns >= r->limit_ns ||
-	       *cgpu_rota_credit(t, nr, r->owner) <= (s64)(t->slice_ns / SLACK_PARTS);
+	if (!has(r->members, r->owner) || r->clock_ns >= r->limit_ns)
+		return true;
+	left = *cgpu_rota_credit(t, nr, r->owner);
+	if (left <= (s64)(t->slice_ns / SLACK_PARTS))
+		return true;
+	/* The next may try sooner: limit_ns is the beginning + credit + slice. */
+	return owner_is_stuck(t, r) &&
+	       r->clock_ns + (u64)left + t->slice_ns >= r->limit_ns + t->slice_ns / MIN_PARTS;
+}
+
+static u64 turn_left_ns(struct cgpu_turn *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u64 left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
+	u64 most_ns = owner_is_stuck(t, r) ? t->slice_ns / MIN_PARTS : r->limit_ns - r->clock_ns;
+
+	return left_ns < most_ns ? left_ns : most_ns;
 }
 
 /* The owner's turn ends. One that closed the GPU keeps its debts only. */
@@ -215,7 +237,7 @@ static bool begin_turn(struct cgpu_turn *t, u32 nr, u32 slot)
 		return false;
 	r->owner = slot;
 	/* An owner that cannot be thawed must not hold up the others for ever. */
-	r->limit_ns = r->clock_ns + 2 * (u64)*credit + t->slice_ns;
+	r->limit_ns = r->clock_ns + (u64)*credit + t->slice_ns;
 	t->slot[slot].turns++;
 	return true;
 }
@@ -279,7 +301,7 @@ static u32 step_round_robin(struct cgpu_turn *t, u32 nr, u64 *left_ns)
 		pass_to_next(t, nr);
 	if (r->owner >= CGPU_SLOTS)
 		return 0;
-	*left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
+	*left_ns = turn_left_ns(t, nr);
 	return 1u << r->owner;
 }
 
@@ -330,7 +352,7 @@ static u32 step_fixed(struct cgpu_turn *t, u32 nr, u64 *left_ns)
 		end_turn(t, nr);
 	for (steps = 0; steps < STEPS_MAX; steps++) {
 		if (r->owner < CGPU_SLOTS) {
-			*left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
+			*left_ns = turn_left_ns(t, nr);
 			return 1u << r->owner;
 		}
 		if (r->clock_ns < r->mark_ns)

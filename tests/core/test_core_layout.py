@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""The rules of the core's source, executable."""
+
+import re
+
+import _build
+import pytest
+
+FILES = sorted([*_build.CORE.glob("*.c"), *_build.CORE.glob("*.h")])
+PURE = [p for p in FILES if p.name != "core_main.c"]
+NUMBERS = {"nv_abi.h", "nv_call.c"}  # tables of the driver's numbers
+
+
+def functions(text):
+    """(name, lines) of each function body, by the kernel's brace style."""
+    name, start = None, 0
+    for n, line in enumerate(text.splitlines(), 1):
+        if line == "{":
+            start = n
+        elif line == "}" and start:
+            yield name, n - start + 1
+            start = 0
+        elif found := re.match(r"^[a-z].*?\b(\w+)\(", line):
+            name = found[1]
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda p: p.name)
+def test_file(path):
+    text = path.read_text()
+    assert text.splitlines()[0] in ("// SPDX-License-Identifier: MIT OR GPL-2.0",
+                                    "/* SPDX-License-Identifier: MIT OR GPL-2.0 */")
+    assert len(text.splitlines()) <= (500 if path.suffix == ".c" else 220) or path.name in NUMBERS
+    long = [(name, lines) for name, lines in functions(text) if lines > 100]
+    assert long == []
+
+
+@pytest.mark.parametrize("path", [p for p in PURE if p.name != "env.h"], ids=lambda p: p.name)
+def test_includes_only_the_core(path):
+    text = path.read_text()
+    for name in re.findall(r"^\s*#\s*include\s+(\S+)", text, re.M):
+        assert name == '"../uapi.h"' or (_build.CORE / name.strip('"')).exists(), name
+    assert "__KERNEL__" not in text
+
+
+@pytest.mark.parametrize("path", [p for p in PURE if p.suffix == ".h" and p.name != "env.h"], ids=lambda p: p.name)
+def test_headers_are_declarations(path):
+    text = path.read_text()
+    assert not re.search(r"^\s*(static\s+)?inline\b", text, re.M)
+    assert not re.search(r"^#define\s+\w+\(", text, re.M), "no macro with arguments"
+
+
+@pytest.mark.parametrize("path", sorted(_build.CORE.glob("policy_*.c")), ids=lambda p: p.name)
+def test_one_policy_is_one_small_file(path):
+    assert len(path.read_text().splitlines()) <= 150
+
+
+def test_functions_are_short():
+    lines = sorted(n for p in PURE if p.suffix == ".c" for _, n in functions(p.read_text()))
+    assert lines[len(lines) // 2] <= 20
+    assert lines[len(lines) * 9 // 10] <= 45
+
+
+def test_every_public_function_has_its_comment():
+    missing = []
+    for path in PURE:
+        if path.suffix != ".c" or path.name in NUMBERS | {"rm_tree.c", "core_ops.c"}:
+            continue
+        text = path.read_text()
+        for name in re.findall(r"^(?!static)[a-z][\w *]*?\b(cgpu_\w+)\([^;{]*\)\n\{", text, re.M):
+            if f" * {name}() - " not in text:
+                missing.append(f"{path.name}: {name}")
+    assert missing == []
+
+
+def test_slots_agree_with_the_interface():
+    constants = _build.constants()
+    assert constants["CGPU_SLOTS"] == constants["CGPU_MAX_INST_MAX"]
+    assert constants["CGPU_PARSE_ID_MAX"] == constants["CGPU_ID_MAX"]
+    assert constants["CGPU_PARSE_GPUS"] == constants["CGPU_MAX_GPUS"]

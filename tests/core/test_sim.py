@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""Ratios of what containers really get, on a simulated GPU whose lever takes 0.25 to 5 ms.
+
+Every figure here is simulated. Whole rounds nearest 10 s; the error is relative to each container's
+own share, the worst of them.
+"""
+
+import pytest
+from corelib import FAIR, FIXED, MS, PREEMPT, WEIGHTED, WINDOW, Turn, slots
+from simgpu import Lever, SimGpu
+
+MIXES = {"1:2": [1, 2], "3:1": [3, 1], "3:2:1": [3, 2, 1], "16:1": [16, 1], "25 equal": [1] * 25}
+
+
+def simulate(policy, weights, slice_ms, lever=None, seed=1, max_inst=25):
+    turn = Turn(policy, slice_ms=slice_ms, max_inst=max_inst, levers=WINDOW)
+    ids = [turn.add(w, channels=1) for w in weights]
+    sim = SimGpu(turn, lever or Lever(), seed)
+    length_ms = sim.run_whole_rounds(10_000)
+    shared = policy in (FAIR, PREEMPT)
+    errors = sim.share_errors({i: 1 if shared else w for i, w in zip(ids, weights, strict=True)})
+    return max(abs(e) for e in errors.values()), [sim.got[i] / MS / length_ms for i in ids], sim
+
+
+@pytest.mark.parametrize("slice_ms", [8, 12, 20])
+@pytest.mark.parametrize("mix", MIXES)
+def test_weighted_ratios(mix, slice_ms):
+    error, wall, _ = simulate(WEIGHTED, MIXES[mix], slice_ms)
+    assert error <= 0.01
+    assert sum(wall) == pytest.approx(1, abs=0.001), "thaw first leaves no gap"
+
+
+@pytest.mark.parametrize("n", [2, 25])
+def test_preemptive_is_even(n):
+    assert simulate(PREEMPT, [1] * n, 8)[0] <= 0.01
+
+
+@pytest.mark.parametrize("mix", [m for m in MIXES if m != "25 equal"])
+def test_fixed_caps_against_the_wall_clock(mix):
+    error, wall, _ = simulate(FIXED, MIXES[mix], 8)
+    assert error <= 0.01
+    for got, weight in zip(wall, MIXES[mix], strict=True):
+        assert got == pytest.approx(weight / 25, rel=0.01)
+
+
+@pytest.mark.parametrize(("slice_ms", "bound"), [(8, 0.015), (20, 0.01)])
+def test_a_full_house_of_fair_slices(slice_ms, bound):
+    """25 of 25: freeze then thaw leaves a gap per turn, which has no empty slice to hide in."""
+    error, wall, _ = simulate(FAIR, [1] * 25, slice_ms)
+    assert error <= bound
+    gap_ms = 1.0
+    assert all(1 / 25 >= w >= slice_ms / (slice_ms + gap_ms) / 25 * 0.98 for w in wall)
+
+
+@pytest.mark.parametrize(("name", "lever"), [
+    ("one call in 100 takes up to 5 ms", Lever(tail=0.01)),
+    ("one call in 50 fails", Lever(fail=0.02)),
+    ("wake-ups half a millisecond late", Lever(wake_us=500)),
+    ("a lever of 1 ms", Lever(p50_us=1000)),
+])
+def test_ratio_holds_on_a_worse_lever(name, lever):
+    assert simulate(WEIGHTED, [1, 2], 8, lever)[0] <= 0.01
+    assert simulate(WEIGHTED, [3, 2, 1], 8, lever)[0] <= 0.01
+
+
+class Forgetful(SimGpu):
+    """Takes the credit away from whoever is out of turn."""
+
+    def act(self):
+        super().act()
+        for i in slots(self.plan.freeze_mask):
+            self.turn.t.slot[i].credit_ns = 0
+
+
+def test_credit_is_what_does_it():
+    def ratio(kind):
+        turn = Turn(WEIGHTED, slice_ms=8, levers=WINDOW)
+        a, b = turn.add(1, channels=1), turn.add(2, channels=1)
+        sim = kind(turn, Lever(p50_us=1000, wake_us=500))
+        sim.run(8_000)
+        return sim.got[b] / sim.got[a]
+
+    assert ratio(SimGpu) == pytest.approx(2, rel=0.01)
+    assert ratio(Forgetful) < 1.9, "this is where 1:2 drifts to without it"
+
+
+def test_a_kernel_that_ignores_preemption_pays_it_back():
+    turn = Turn(WEIGHTED, slice_ms=20, levers=WINDOW)
+    a, b = turn.add(1, channels=1), turn.add(1, channels=1)
+    sim = SimGpu(turn, Lever())
+    sim.run(500)
+    sim.lever = Lever(p50_us=30_000, tail_us=30_000, sigma=0.01)  # 30 ms: within a round
+    sim.run(45)
+    sim.lever = Lever()
+    sim.run(9_500)
+    assert sim.got[a] / sim.got[b] == pytest.approx(1, abs=0.01)
+
+
+def test_processes_do_not_buy_time():
+    turn = Turn(PREEMPT, slice_ms=8, levers=WINDOW)
+    a, b = turn.add(channels=1), turn.add(channels=40)
+    sim = SimGpu(turn, Lever())
+    sim.run(10_000)
+    assert sim.got[b] / sim.got[a] == pytest.approx(1, abs=0.01)
+
+
+def test_highprio_leaves_the_others_their_part():
+    turn = Turn(PREEMPT, slice_ms=8)
+    high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
+    sim = SimGpu(turn, Lever())
+    sim.run(500)
+    sim.got.clear()
+    sim.run(10_000)
+    total = sum(sim.got.values())
+    assert sim.got[low] / total >= 0.195
+    assert 0.7 <= sim.got[high] / total <= 0.805
+
+
+def test_lever_calls_per_second():
+    """Two containers at 8 ms: a freeze and a thaw per turn, no more."""
+    _, _, sim = simulate(PREEMPT, [1, 1], 8)
+    assert sim.calls / 10.1 <= 2 * 1000 / 8 * 1.05

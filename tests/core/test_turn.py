@@ -1,0 +1,528 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""What each policy means, as tables. Levers take no time here; test_sim.py is where they do."""
+
+import errno
+
+import pytest
+from corelib import (
+    FAIR,
+    FIXED,
+    MS,
+    NATIVE,
+    NEVER,
+    NO_SLOT,
+    PREEMPT,
+    SOFT,
+    TIMESLICE,
+    WEIGHTED,
+    WINDOW,
+    C,
+    CoreError,
+    Turn,
+    ffi,
+    lib,
+    slots,
+)
+
+WINDOWED = [FAIR, PREEMPT, WEIGHTED, FIXED]
+ENFORCED = [*WINDOWED, SOFT]
+
+
+def refused(err, call, *args):
+    with pytest.raises(CoreError) as caught:
+        call(*args)
+    assert caught.value.errno == err
+
+
+# ---- what is lost, what is given away -------------------------------------------------------
+
+N = "not opened"
+# policy, [(weight, opened)], share of each in 4 s with max_inst 20
+SHARES = [
+    ("0: a lone container keeps to 1/max_inst", FAIR, [(1, 1)], [0.05]),
+    ("0: weight does not matter", FAIR, [(5, 1), (1, 1)], [0.05, 0.05]),
+    ("0: the slice of one not opened is lost", FAIR, [(1, 1), (1, 0), (1, 1)], [0.05, 0, 0.05]),
+    ("0: weight 0 is frozen", FAIR, [(1, 1), (0, 1)], [0.05, 0]),
+    ("1: a lone opener has everything", PREEMPT, [(1, 1), (1, 0)], [1, 0]),
+    ("1: openers share, weight does not matter", PREEMPT, [(1, 1), (7, 1)], [0.5, 0.5]),
+    ("1: one not opened is skipped", PREEMPT, [(1, 1), (1, 0), (1, 1)], [0.5, 0, 0.5]),
+    ("1: channels and processes change nothing", PREEMPT, [(1, 1), (1, 40)], [0.5, 0.5]),
+    ("1: weight 0 is frozen and not counted", PREEMPT, [(1, 1), (0, 1)], [1, 0]),
+    ("1: weight 0 alone is frozen", PREEMPT, [(0, 1)], [0]),
+    ("2: a lone container has everything", WEIGHTED, [(3, 1)], [1]),
+    ("2: by weight", WEIGHTED, [(1, 1), (2, 1)], [1 / 3, 2 / 3]),
+    ("2: 8:4 is 2:1", WEIGHTED, [(8, 1), (4, 1)], [2 / 3, 1 / 3]),
+    ("2: the portions of one not opened are consumed", WEIGHTED, [(1, 1), (2, 0), (1, 1)], [0.25, 0, 0.25]),
+    ("2: also when it is the only other", WEIGHTED, [(1, 1), (1, 0)], [0.5, 0]),
+    ("2: weight 0 has no portions to consume", WEIGHTED, [(1, 1), (0, 1)], [1, 0]),
+    ("3: a lone container keeps to its cap", FIXED, [(5, 1)], [0.25]),
+    ("3: caps", FIXED, [(1, 1), (10, 1)], [0.05, 0.5]),
+    ("3: what one does not open is lost", FIXED, [(4, 1), (8, 0)], [0.2, 0]),
+    ("3: all portions is everything", FIXED, [(20, 1)], [1]),
+    ("3: weight 0 is frozen", FIXED, [(4, 1), (0, 1)], [0.2, 0]),
+    ("4: all run at once", SOFT, [(1, 1), (3, 1), (1, 0)], [1, 1, 0]),
+    ("4: weight 0 is frozen", SOFT, [(1, 1), (0, 1)], [1, 0]),
+    ("5: all run, weight 0 too", NATIVE, [(1, 1), (0, 1)], [1, 1]),
+]
+
+
+def opened_turn(policy, spec, **kw):
+    turn = Turn(policy, **kw)
+    ids = []
+    for weight, channels in spec:
+        ids.append(turn.add(max(weight, 1)))
+        if not weight:
+            turn.set("weight", ids[-1], 0)
+        if channels:
+            turn.channels(ids[-1], channels)
+    return turn, ids
+
+
+@pytest.mark.parametrize(("policy", "spec", "want"), [c[1:] for c in SHARES], ids=[c[0] for c in SHARES])
+def test_shares(policy, spec, want):
+    turn, ids = opened_turn(policy, spec, slice_ms=10)
+    turn.timeline(200)
+    got = turn.shares(12_000)
+    assert [got.get(i, 0) for i in ids] == pytest.approx(want, abs=0.002)
+
+
+@pytest.mark.parametrize(("policy", "spec", "want"), [
+    (FAIR, [(1, 1), (1, 0), (1, 1)], [({0}, 10), (set(), 10), ({2}, 10), (set(), 170)]),
+    (PREEMPT, [(1, 1), (1, 0), (1, 1)], [({0}, 10), ({2}, 10)]),
+    (WEIGHTED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30)]),
+    (FIXED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30), (set(), 140)]),
+])
+def test_a_round_as_a_time_line(policy, spec, want):
+    turn, _ = opened_turn(policy, spec, slice_ms=10)
+    length = sum(ms for _, ms in want)
+    assert turn.timeline(2 * length) == want + want
+
+
+@pytest.mark.parametrize(("policy", "order"), [(FAIR, 0), (PREEMPT, 1), (WEIGHTED, 1), (FIXED, 0)])
+def test_order_of_the_calls(policy, order):
+    turn, _ = opened_turn(policy, [(1, 1), (1, 1)])
+    turn.step()
+    assert turn.next().thaw_first == order
+
+
+# ---- when nobody waits, nothing is done -------------------------------------------------------
+
+@pytest.mark.parametrize(("policy", "spec"), [
+    (PREEMPT, [(1, 1)]), (PREEMPT, [(1, 1), (1, 0), (0, 1)]), (WEIGHTED, [(3, 1)]), (WEIGHTED, [(3, 1), (0, 1)]),
+    (SOFT, [(1, 1), (1, 1)]), (NATIVE, [(1, 1), (1, 1)]),
+])
+def test_no_calls_and_no_wake_up(policy, spec):
+    turn, _ = opened_turn(policy, spec)
+    turn.step()
+    for _ in range(3):
+        plan = turn.next()
+        assert plan.until_ns == NEVER
+        assert not (plan.freeze_mask or plan.thaw_mask or plan.timeslice_mask)
+        turn.now += 1_000 * MS
+
+
+def test_the_first_to_open_runs_without_waiting_for_a_call():
+    turn = Turn(PREEMPT)
+    a, b = turn.add(), turn.add()
+    turn.step()
+    assert not turn.frozen(a)
+    turn.channels(a, 1)
+    plan = turn.next()
+    assert not plan.thaw_mask
+    assert turn.frozen(b), "from now on the second one waits its turn"
+
+
+def test_a_container_without_channels_costs_no_call():
+    turn, _ = opened_turn(WEIGHTED, [(1, 1), (1, 0), (1, 0)])
+    calls = 0
+    for _ in range(30):
+        plan = turn.step()
+        calls += len(slots(plan.freeze_mask | plan.thaw_mask))
+        assert not (plan.freeze_mask | plan.thaw_mask) & ~1
+        turn.now = plan.until_ns
+    assert calls == 20, "freeze and thaw of the one that has, per round"
+
+
+# ---- arrivals, exits, live changes -----------------------------------------------------------
+
+def test_an_arrival_lets_the_running_one_finish_a_turn():
+    turn, (a,) = opened_turn(PREEMPT, [(1, 1)], slice_ms=10)
+    turn.timeline(100)
+    b = turn.add(channels=1)
+    assert turn.frozen(b)
+    assert turn.timeline(40) == [({a}, 10), ({b}, 10), ({a}, 10), ({b}, 10)]
+
+
+def test_coming_and_going_gains_nothing():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    got = {a: 0.0, b: 0.0}
+    for _ in range(60):
+        for running, ms in turn.timeline(7):
+            for i in running:
+                got[i] += ms
+        turn.channels(b, 0)
+        turn.step()
+        turn.channels(b, 1)
+    assert got[b] <= got[a]
+
+
+@pytest.mark.parametrize("leave", ["delete", "close", "weight 0"])
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
+def test_the_owner_leaves_in_its_turn(policy, leave):
+    turn, (a, b, c) = opened_turn(policy, [(1, 1), (1, 1), (1, 1)], slice_ms=10)
+    assert turn.timeline(15)[0] == ({a}, 10)
+    if leave == "delete":
+        turn.delete(b)
+    elif leave == "close":
+        turn.channels(b, 0)
+    else:
+        turn.set("weight", b, 0)
+    if policy == WEIGHTED and leave == "close":
+        assert turn.timeline(15) == [(set(), 5), ({c}, 10)]
+    else:
+        assert turn.timeline(20) == [({c}, 10), ({a}, 10)]
+
+
+def test_the_last_other_leaves():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn.timeline(70)
+    turn.channels(b, 0)
+    plan = turn.step()
+    assert (plan.run_mask, plan.until_ns) == (1 << a, NEVER)
+
+
+def test_policy_native_thaws_everybody():
+    for policy in ENFORCED:
+        turn, ids = opened_turn(policy, [(1, 1), (1, 1), (0, 1)])
+        turn.timeline(50)
+        turn.set("policy", NATIVE)
+        assert not any(turn.frozen(i) for i in ids)
+        plan = turn.step()
+        assert plan.run_mask == 0b111
+        assert list(plan.timeslice_us[0:3]) == [0, 0, 0]
+        assert turn.t.timesliced == 0
+
+
+@pytest.mark.parametrize("before", range(6))
+@pytest.mark.parametrize("after", range(6))
+def test_any_policy_to_any_policy(before, after):
+    turn, ids = opened_turn(before, [(1, 1), (2, 1)], slice_ms=10)
+    turn.timeline(333)
+    turn.set("policy", after)
+    fresh, _ = opened_turn(after, [(1, 1), (2, 1)], slice_ms=10)
+    got, want = turn.shares(12_000), fresh.shares(12_000)
+    assert [got[i] for i in ids] == pytest.approx([want[i] for i in ids], abs=0.002)
+
+
+def test_weight_changes_repack_and_move_the_shares():
+    turn, (a, b) = opened_turn(FIXED, [(5, 1), (5, 1)], slice_ms=10)
+    turn.timeline(123)
+    turn.set("weight", a, 15)
+    assert turn.t.slot[b].portion == 15
+    turn.timeline(400)
+    got = turn.shares(4_000)
+    assert [got[a], got[b]] == pytest.approx([0.75, 0.25], abs=0.001)
+
+
+def test_slice_and_max_inst_change_live():
+    turn, (a,) = opened_turn(FIXED, [(5, 1)], slice_ms=10)
+    turn.timeline(55)
+    turn.set("slice_us", 20_000)
+    turn.set("max_inst", 10)
+    turn.timeline(400)
+    assert turn.shares(4_000)[a] == pytest.approx(0.5, abs=0.001)
+    assert turn.timeline(400)[1][1] == pytest.approx(100, abs=1)
+
+
+# ---- highprio --------------------------------------------------------------------------------
+
+# policy, levers, highprio ones, others [(weight, opened)], shares in 100 ms windows, prio_ratio 80
+HIGHPRIO = [
+    ("1: never frozen below the ceiling, the other beside it", PREEMPT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
+    ("1: without timeslices the other waits", PREEMPT, 1, [(1, 1)], [(1, 1)], [0.8, 0.2]),
+    ("1: idle highprio is out", PREEMPT, 3, [(1, 0)], [(1, 1), (1, 1)], [0, 0.5, 0.5]),
+    ("1: no ceiling while no other has opened the GPU", PREEMPT, 3, [(1, 1)], [(1, 0)], [1, 0]),
+    ("1: several share by the policy", PREEMPT, 1, [(1, 1), (3, 1)], [(1, 1)], [0.4, 0.4, 0.2]),
+    ("1: the others share by the policy", PREEMPT, 3, [(1, 1)], [(1, 1), (1, 1)], [0.8, 0.5, 0.5]),
+    ("1: weight 0 with highprio is frozen", PREEMPT, 3, [(0, 1)], [(1, 1)], [0, 1]),
+    ("2: several share by weight", WEIGHTED, 1, [(1, 1), (3, 1)], [(1, 1)], [0.2, 0.6, 0.2]),
+    ("2: the others share by weight", WEIGHTED, 3, [(1, 1)], [(1, 1), (2, 1)], [0.8, 1 / 3, 2 / 3]),
+    ("3: the caps of the others stay", FIXED, 3, [(1, 1)], [(1, 1), (2, 1)], [0.8, 0.05, 0.1]),
+    ("3: a cap above what is kept runs beside", FIXED, 3, [(1, 1)], [(10, 1)], [0.8, 0.5]),
+    ("3: the others keep what the ceiling leaves", FIXED, 1, [(1, 1)], [(10, 1)], [0.8, 0.2]),
+    ("0: the others keep to 1/max_inst", FAIR, 3, [(1, 1)], [(1, 1), (9, 1)], [0.8, 0.05, 0.05]),
+    ("4: windows enforce the ceiling only", SOFT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
+    ("4: without windows there is no ceiling", SOFT, 2, [(1, 1)], [(1, 1)], [1, 1]),
+    ("5: highprio means nothing", NATIVE, 3, [(1, 1)], [(1, 1)], [1, 1]),
+]
+
+
+@pytest.mark.parametrize(("policy", "levers", "high", "low", "want"), [c[1:] for c in HIGHPRIO],
+                         ids=[c[0] for c in HIGHPRIO])
+def test_highprio(policy, levers, high, low, want):
+    turn, ids = opened_turn(policy, high + low, slice_ms=10, levers=levers)
+    for i in ids[:len(high)]:
+        turn.set("highprio", i, 1)
+    turn.timeline(1_000)
+    got = turn.shares(6_000)
+    assert [got.get(i, 0) for i in ids] == pytest.approx(want, abs=0.004)
+
+
+def test_highprio_is_thawed_before_it_opens():
+    turn = Turn(PREEMPT)
+    low, high = turn.add(channels=1), turn.add(highprio=1)
+    turn.step()
+    assert not turn.frozen(high)
+    turn.channels(high, 1)
+    plan = turn.next()
+    assert plan.run_mask >> high & 1
+    assert not plan.thaw_mask >> high & 1
+    assert plan.timeslice_us[high] >= 10 * plan.timeslice_us[low] > 0
+
+
+def test_closing_and_opening_gives_highprio_no_new_budget():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
+    turn.set("highprio", a, 1)
+    got = 0.0
+    for _ in range(100):
+        for running, ms in turn.timeline(19):
+            got += ms * (a in running)
+        turn.channels(a, 0)
+        turn.step()
+        turn.channels(a, 1)
+    assert got / 1900 <= 0.81
+
+
+def test_prio_ratio_live():
+    turn, (a, _) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
+    turn.set("highprio", a, 1)
+    turn.timeline(250)
+    turn.set("prio_ratio", 30)
+    turn.timeline(300)
+    assert turn.shares(2_000)[a] == pytest.approx(0.3, abs=0.005)
+
+
+# ---- timeslices ------------------------------------------------------------------------------
+
+def test_soft_divides_a_containers_quantum_by_its_tsgs():
+    turn = Turn(SOFT)
+    one, four = turn.add(channels=1), turn.add(channels=8, tsgs=4)
+    plan = turn.step()
+    assert plan.timeslice_us[one] == 4 * plan.timeslice_us[four] >= 2_000
+
+
+@pytest.mark.parametrize("tsgs", [1, 2, 7, 60, 61, 5_000, 2**32 - 1])
+def test_soft_timeslices_stay_sane(tsgs):
+    turn = Turn(SOFT)
+    for n in (1, tsgs):
+        plan_slot = turn.add(channels=1, tsgs=n)
+    plan = turn.step()
+    assert all(500 <= plan.timeslice_us[i] <= 30_000 for i in range(plan_slot + 1))
+
+
+def test_a_new_tsg_gets_its_timeslice():
+    turn = Turn(SOFT)
+    a = turn.add(channels=1)
+    assert turn.step().timeslice_mask == 1 << a
+    turn.channels(a, 1)  # one went, one came
+    assert turn.next().timeslice_mask == 1 << a
+    plan = turn.next()
+    turn.channels(a, 1)  # another, while the calls are under way
+    turn.ack(plan)
+    assert turn.next().timeslice_mask == 1 << a
+
+
+def test_timeslices_go_back_to_the_drivers_own():
+    turn = Turn(SOFT)
+    a = turn.add(channels=1)
+    turn.step()
+    assert turn.t.timesliced == 1 << a
+    turn.set("policy", PREEMPT)
+    plan = turn.next()
+    assert (plan.timeslice_mask, plan.timeslice_us[a]) == (1 << a, 0)
+
+
+# ---- failing calls ---------------------------------------------------------------------------
+
+def test_a_failed_freeze_is_tried_again_with_a_pause():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=100)
+    turn.step()
+    turn.now = turn.next().until_ns
+    plan = turn.next()
+    assert (plan.freeze_mask, plan.thaw_mask) == (1 << a, 1 << b)
+    turn.ack(plan, run_mask=1 << a | 1 << b)
+    at = []
+    for _ in range(4):
+        held = turn.next()
+        assert not held.freeze_mask
+        at.append((held.until_ns - turn.now) / MS)
+        turn.now = held.until_ns
+        plan = turn.next()
+        assert plan.freeze_mask == 1 << a
+        turn.ack(plan, run_mask=1 << a | 1 << b)
+    assert at == [1, 2, 4, 8]
+    assert turn.stat(a).gpu_ns > 0, "it ran, and it is charged"
+
+
+def test_a_container_that_cannot_be_thawed_does_not_hold_up_the_others():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    got = 0
+    end = turn.now + 2_000 * MS
+    while turn.now < end:
+        plan = turn.next()
+        if plan.freeze_mask or plan.thaw_mask:
+            turn.ack(plan, run_mask=plan.run_mask & ~(1 << a))
+            continue
+        until = min(plan.until_ns, end)
+        got += (until - turn.now) * bool(turn.t.run_mask >> b & 1)
+        turn.now = until
+    assert got / (2_000 * MS) > 0.6
+
+
+def test_a_failed_thaw_is_frozen_for_safety():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    turn.now = turn.next().until_ns
+    plan = turn.next()
+    turn.ack(plan, run_mask=0)  # the thaw failed halfway: some channels may run
+    turn.delete(a)
+    turn.set("weight", b, 0)
+    turn.now += 5 * MS
+    assert turn.next().freeze_mask == 1 << b
+
+
+def test_a_failed_timeslice_does_not_delay_a_freeze():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.set("highprio", a, 1)
+    plan = turn.next()
+    assert plan.timeslice_mask
+    turn.ack(plan, timeslices=0)
+    turn.set("weight", b, 0)
+    assert turn.next().freeze_mask == 1 << b
+    assert turn.next().timeslice_mask == 0
+
+
+def test_an_ack_is_not_about_who_came_meanwhile():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    turn.now = turn.next().until_ns
+    plan = turn.next()
+    assert plan.thaw_mask == 1 << b
+    turn.delete(b)
+    again = turn.add(channels=1)
+    assert again == b
+    assert turn.frozen(again), "its new channel is frozen in its own ioctl"
+    turn.ack(plan)
+    assert not turn.t.run_mask >> again & 1
+
+
+# ---- admission and errors --------------------------------------------------------------------
+
+def test_admission():
+    turn = Turn(WEIGHTED, max_inst=4)
+    refused(errno.EINVAL, turn.add, 0)
+    refused(errno.EINVAL, turn.add, 5)
+    refused(errno.EINVAL, turn.add, 1, 2)
+    a = turn.add(3)
+    refused(errno.ENOSPC, turn.add, 2)
+    b = turn.add(1)
+    assert lib.cgpu_turn_free_weight(turn.t) == 0
+    c = turn.add(1)
+    assert turn.t.slot[c].weight == 0, "documented: no portion left, weight 0"
+    turn.cookies = turn.t.slot[a].cookie - 1
+    refused(errno.EEXIST, turn.add)
+    turn.cookies = 10
+    turn.add()
+    refused(errno.ENOSPC, turn.add)
+    assert lib.cgpu_turn_instances(turn.t) == 4
+    refused(errno.ENOSPC, turn.set, "weight", b, 2)
+    refused(errno.EINVAL, turn.set, "weight", b, 5)
+    refused(errno.EINVAL, turn.set, "weight", b, 2**32 + 1)
+    turn.set("weight", a, 2)
+    turn.set("weight", b, 2)
+    refused(errno.EBUSY, turn.set, "max_inst", 3)
+    turn.delete(c)
+    turn.set("weight", a, 1)
+    turn.set("max_inst", 3)
+
+
+@pytest.mark.parametrize(("what", "bad", "good"), [
+    ("policy", [6, 2**32, 2**64 - 1], range(6)),
+    ("max_inst", [0, 26, 2**32 + 5], [1, 25]),
+    ("prio_ratio", [0, 19, 100, 2**32 + 50], [20, 99]),
+    ("slice_us", [0, 999, 100_001, 2**63], [1_000, 100_000]),
+])
+def test_ranges(what, bad, good):
+    turn = Turn()
+    for value in bad:
+        before = bytes(ffi.buffer(turn.t))
+        refused(errno.EINVAL, turn.set, what, value)
+        assert bytes(ffi.buffer(turn.t)) == before, "an error changes nothing"
+    for value in good:
+        turn.set(what, value)
+
+
+@pytest.mark.parametrize("slot", [0, 24, 25, NO_SLOT])
+def test_a_slot_that_is_nobodys(slot):
+    turn = Turn()
+    refused(errno.EINVAL, turn.set, "weight", slot, 1)
+    refused(errno.EINVAL, turn.set, "highprio", slot, 1)
+    turn.channels(slot, 1)
+    turn.delete(slot)
+    assert not turn.frozen(slot)
+    assert turn.stat(slot).gpu_ns == 0
+
+
+def test_levers():
+    turn = Turn(NATIVE, levers=0)
+    for policy in ENFORCED:
+        refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
+    for levers, possible in ((WINDOW, WINDOWED), (TIMESLICE, [SOFT]), (WINDOW | TIMESLICE, ENFORCED)):
+        lib.cgpu_turn_set_levers(turn.t, levers, turn.now)
+        for policy in ENFORCED:
+            if policy in possible:
+                turn.set("policy", policy)
+            else:
+                refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
+
+
+def test_a_lost_lever_ends_in_native_and_thaws():
+    turn, _ = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn.step()
+    assert lib.cgpu_turn_set_levers(turn.t, 0, turn.now) == NATIVE
+    assert turn.next().run_mask == 0b11
+    assert turn.next().thaw_mask == 0b10
+
+
+def test_auto_slice():
+    assert [lib.cgpu_turn_auto_slice_ns(us * 1000) / MS for us in (0, 100, 250, 400, 1_000, 1_500, 9_000)] == [
+        5, 5, 5, 8, 20, 30, 30]
+    assert lib.cgpu_turn_auto_slice_ns(2**64 - 1) == 30 * MS
+
+
+def test_state_moves_to_another_core():
+    turn, _ = opened_turn(WEIGHTED, [(1, 1), (2, 1)])
+    turn.timeline(77)
+    fresh = ffi.new("struct cgpu_turn *")
+    assert lib.cgpu_turn_migrate(fresh, turn.t, C.CGPU_TURN_VERSION + 1) == -errno.EINVAL
+    assert lib.cgpu_turn_migrate(fresh, turn.t, C.CGPU_TURN_VERSION) == 0
+    want = turn.timeline(200)
+    other = Turn()
+    other.t, other.now = fresh, turn.now - 200 * MS
+    assert other.timeline(200) == want
+
+
+def test_overruns_and_times():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    began = turn.now
+    turn.now = turn.next().until_ns
+    plan = turn.next()
+    turn.ack(plan, thawed=turn.now + 1 * MS, frozen=turn.now + 5 * MS)
+    turn.now += 5 * MS
+    st_a, st_b = turn.stat(a), turn.stat(b)
+    assert (st_a.gpu_ns, st_b.gpu_ns) == (13 * MS, 2 * MS), "the overlap of 4 ms is split"
+    assert (st_a.overruns, st_b.overruns) == (1, 0)
+    assert st_a.gpu_ns + st_b.gpu_ns == turn.now - began
+    assert st_b.wait_ns == 11 * MS
+    assert (st_a.running, st_b.running) == (0, 1)
