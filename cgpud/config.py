@@ -23,7 +23,7 @@ class Config:
     unsliced: str = "pass"  # whole GPUs: pass | refuse (needs `ask = always` in runtime.conf)
     allow_privileged: bool = False  # slices for containers that could undo them
     legacy_hook_config: str = ""  # config.toml given to NVIDIA's legacy hook
-    runtime_path: str = "/usr/bin/cgpu-runtime"  # what the hooks in config.json name
+    runtime_path: str = ""  # what the hooks in config.json name; empty = the cgpu-runtime that asked
     lease_s: int = 120  # a prepared container must be bound within this time
     reconcile_s: int = 60
     log_level: str = "info"

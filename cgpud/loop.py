@@ -24,6 +24,7 @@ from cgpud.store import Store
 from cgpud.watch import Facts, Key, Watcher
 
 STOP_TIMEOUT_S = 30.0
+DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 EVENTS_RETRY_S = 5.0
 
 
@@ -112,7 +113,7 @@ class Daemon:
         try:
             match message.op:
                 case "prepare":
-                    return await self.prepare(message.id, message.bundle)
+                    return await self.prepare(message)
                 case "bind":
                     return await self.bind(request)
                 case "release":
@@ -134,7 +135,8 @@ class Daemon:
         if request.message.op == "prepare":
             await self._end_earlier_life(request.message.id)
 
-    async def prepare(self, container_id: str, directory: str) -> dict[str, Any]:
+    async def prepare(self, message: wire.Message) -> dict[str, Any]:
+        container_id, directory = message.id, message.bundle
         if not container_id or len(container_id.encode()) > ID_MAX or not container_id.isprintable():
             raise Refused(f"the container id must be 1 to {ID_MAX} printable bytes")
         spec = await asyncio.to_thread(bundle.read, directory)
@@ -147,7 +149,7 @@ class Daemon:
             self._log.info("passed", id=container_id, why=wanted.why)
             return {"ok": True, "action": "pass"}
 
-        options = self._options()
+        options = self._options(message)
         oci.check_isolation(spec, options)
         async with self._admission:
             await self._end_earlier_life(container_id)
@@ -241,9 +243,10 @@ class Daemon:
             ],
         }
 
-    def _options(self) -> oci.Options:
+    def _options(self, message: wire.Message) -> oci.Options:
+        asked_by = message.runtime if message.runtime.startswith("/") else ""
         return oci.Options(
-            hook_path=self.config.runtime_path,
+            hook_path=self.config.runtime_path or asked_by or DEFAULT_RUNTIME,
             allow_privileged=self.config.allow_privileged,
             legacy_hook_config=self.config.legacy_hook_config or None,
         )

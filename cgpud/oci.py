@@ -196,9 +196,9 @@ def _is_legacy_hook(hook: Mapping[str, Any]) -> bool:
     return posixpath.basename(str(hook.get("path", ""))) in LEGACY_HOOKS
 
 
-def _is_our_hook(hook: Mapping[str, Any], hook_path: str) -> bool:
+def _is_our_hook(hook: Mapping[str, Any]) -> bool:
     args = hook.get("args")
-    return hook.get("path") == hook_path and isinstance(args, list) and args[1:2] == ["hook"]
+    return isinstance(args, list) and args[:2] == ["cgpu-runtime", "hook"]
 
 
 def _tame_legacy_hook(hook: dict[str, Any], config: str | None) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _our_hook(options: Options, which: str, cookie: int) -> dict[str, Any]:
 def _edit_hooks(spec: Spec, container: Container, options: Options) -> dict[str, Any]:
     hooks = dict(_object(spec.get("hooks"), "hooks"))
     for stage, entries in hooks.items():
-        kept = [hook for hook in _objects(entries, f"hooks.{stage}") if not _is_our_hook(hook, options.hook_path)]
+        kept = [hook for hook in _objects(entries, f"hooks.{stage}") if not _is_our_hook(hook)]
         hooks[stage] = [
             _tame_legacy_hook(hook, options.legacy_hook_config) if _is_legacy_hook(hook) else hook for hook in kept
         ]

@@ -24,7 +24,7 @@ class Message(msgspec.Struct, frozen=True):
     bundle: str = ""
     verb: str = ""
     cookie: str = "0"
-    pid: str = "0"
+    runtime: str = ""
 
 
 def length(head: bytes) -> int:

@@ -544,7 +544,7 @@ static void field(struct buf *b, const char *key, const char *value)
 static int run_as_runtime(int argc, char **argv)
 {
 	struct command c = { 0 };
-	char bundle[PATH_MAX], path[PATH_MAX + 16], pid[16];
+	char bundle[PATH_MAX], path[PATH_MAX + 16], self[PATH_MAX] = "";
 	const char *always = conf_get("ask");
 	bool ask_always = always && !strcmp(always, "always"), mentioned;
 	struct buf req = { 0 };
@@ -575,12 +575,13 @@ static int run_as_runtime(int argc, char **argv)
 		say("the id of the container is not to be seen in the arguments of %s", c.verb);
 		return 1;
 	}
-	snprintf(pid, sizeof(pid), "%d", getpid());
+	if (!realpath("/proc/self/exe", self))
+		self[0] = 0;
 	field(&req, "op", "prepare");
 	field(&req, "id", c.id);
 	field(&req, "bundle", bundle);
 	field(&req, "verb", c.verb);
-	field(&req, "pid", pid);
+	field(&req, "runtime", self);	/* the hooks are to call this very program */
 	puts_to(&req, "}");
 	if (!ask(&req, -1))
 		return 1;

@@ -353,7 +353,7 @@ def test_bind_wants_a_pidfd_and_the_right_cookie(node: Node, run: Run, tmp_path:
 def test_no_descriptor_leaks(node: Node, run: Run) -> None:
     async def main() -> None:
         async with node.running():
-            before = len(os.listdir("/proc/self/fd"))
+            before = len(list(Path("/proc/self/fd").iterdir()))
             for _ in range(5):
                 process = await node.start(ID)
                 process.kill()
@@ -362,7 +362,7 @@ def test_no_descriptor_leaks(node: Node, run: Run) -> None:
                 with open("/dev/null") as null:
                     await node.ask(op="status", fds=[null.fileno()] * 3)
             await asyncio.sleep(0.1)
-            assert len(os.listdir("/proc/self/fd")) <= before + 1
+            assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
     run(main())
 

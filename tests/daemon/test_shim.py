@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu-runtime, built for a socket and a runtime.conf in a temporary directory, in front of a runtime that only records."""
+"""cgpu-runtime, built for a socket in a temporary directory, in front of a runtime that only records."""
 
 from __future__ import annotations
 
@@ -212,6 +212,7 @@ def test_create_asks_and_hands_over(place: Place, answerer: Answerer, argv: list
     assert place.handed_over() == argv
     (asked,) = answerer.asked
     assert (asked["op"], asked["id"], asked["bundle"]) == ("prepare", "x", str(place.bundle))
+    assert asked["runtime"] == str(place.shim)
 
 
 @pytest.mark.parametrize("env", [[VARIABLE], ["CGPU_DISABLE=1"], ["ALIYUN_COM_GPU_=", "A=1"]], ids=str)
