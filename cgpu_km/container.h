@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * Containers and their slots.
+ *
+ * Lock order, outermost first:
+ *   ckm_lock         the list of containers and GPUs, attach and detach
+ *   ct->rm_lock      the container's object tree
+ *   gpu->lever_lock  calls that freeze, thaw or set timeslices
+ *   gpu->lock        turn state, ledgers, channel lists of one GPU
+ *   core section     (core_link.h)
+ * None is held across a copy to or from user memory; only lever_lock and
+ * ckm_lock are held across calls into the driver.
+ */
+#ifndef CKM_CONTAINER_H
+#define CKM_CONTAINER_H
+
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/workqueue.h>
+
+#include "core/core_ops.h"
+#include "uapi.h"
+
+struct ckm_back;
+struct ckm_gpu;
+struct ckm_proc_dir;
+
+extern struct mutex ckm_lock;
+extern struct list_head ckm_containers;	/* ckm_lock */
+
+/* A tenant's object; on its slot's channel or TSG list when it is scheduled
+ * on a graphics/compute engine.
+ */
+struct ckm_obj {
+	struct cgpu_obj core;		/* ct->rm_lock */
+	struct list_head sched;		/* gpu->lock; empty: on no list */
+	u32 htsg;			/* channels: handle of their TSG */
+};
+
+/* Video memory, or a context's reserve, of one slot. */
+struct ckm_mem {
+	struct cgpu_mem core;		/* ct->rm_lock */
+	struct list_head node;		/* on slot->mems */
+};
+
+struct ckm_slot {
+	struct ckm_container *ct;
+	struct ckm_gpu *gpu;
+	u32 turn_slot;
+	u32 minor;			/* of our node for this GPU */
+	u32 granted_weight;		/* at creation, for the reply */
+	struct cgpu_ledger ledger;	/* gpu->lock */
+	struct list_head channels;	/* gpu->lock; ckm_obj.sched, GR engines only */
+	struct list_head tsgs;		/* gpu->lock; the same */
+	u32 channel_count, tsg_count;	/* gpu->lock */
+	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
+	atomic64_t refused_calls;
+	struct ckm_proc_dir *proc;
+};
+
+struct ckm_container {
+	struct kref ref;		/* the list's until destroy, each back's, each uvm dup's */
+	struct list_head node;		/* ckm_lock */
+	char id[CGPU_ID_MAX + 1];
+	char dir[CGPU_DIR_LEN + 1];
+	u64 cookie;
+	u32 ctl_minor, uvm_minor;
+	bool dying;			/* ckm_lock for writing; read anywhere */
+	struct mutex rm_lock;		/* tree, memory records */
+	struct cgpu_tree tree;
+	struct work_struct gone;	/* after the last reference */
+	u32 slot_count;
+	struct ckm_slot slot[];
+};
+
+struct ckm_slot_request {
+	u32 gpu;
+	u32 weight;
+	u64 limit_bytes;		/* 0: default_memsize */
+	u32 highprio;
+};
+
+struct ckm_create {
+	const char *id;
+	u64 cookie;			/* 0: chosen */
+	u32 slots;
+	struct ckm_slot_request slot[CGPU_MAX_GPUS];
+};
+
+/* Error codes: -EINVAL bad id, GPU listed twice, limit 0; -EEXIST id there;
+ * -ENODEV no such GPU or no driver; -ENOSPC no instance, weight or memory
+ * left; -EOPNOTSUPP driver not supported. @why says it in words. Nothing is
+ * changed by a failure. The container stays valid until ckm_lock is dropped.
+ * Caller holds ckm_lock.
+ */
+struct ckm_container *ckm_container_create(const struct ckm_create *req, const char **why);
+
+/* Nodes go, its slots wait for the last file and mapping. -ENOENT if there is
+ * no such id, or its cookie is another (0 matches any). Caller holds ckm_lock.
+ */
+int ckm_container_destroy(const char *id, u64 cookie);
+struct ckm_container *ckm_container_find(const char *id);
+
+void ckm_container_get(struct ckm_container *ct);
+void ckm_container_put(struct ckm_container *ct);
+
+/* The container, node and slot behind one of our minors, with a reference;
+ * NULL if there is none or it is dying.
+ */
+struct ckm_container *ckm_container_by_minor(u32 minor, u32 *node, struct ckm_slot **slot);
+
+struct ckm_slot *ckm_container_slot_of(struct ckm_container *ct, u32 gpu_index);
+struct ckm_slot *ckm_container_slot(struct ckm_container *ct, const struct ckm_gpu *gpu);
+
+/* R of @back is gone: its clients' objects and memory too. */
+void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back);
+
+/* Give back objects linked by hash_next, out of the tree already. Caller holds
+ * rm_lock.
+ */
+void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list);
+/* Drop a reference to a memory record; caller holds rm_lock. */
+void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem);
+
+struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind);
+void ckm_obj_free(struct ckm_obj *obj);
+
+/* A charge with its record, one reference. -ENOMEM over the limit (counted and
+ * announced). Caller holds rm_lock.
+ */
+struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes);
+/* What the driver really took. -ENOMEM: more than fits, nothing changed. */
+int ckm_mem_correct_locked(struct ckm_slot *slot, struct cgpu_mem *mem, u64 bytes);
+void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used);
+int ckm_slot_set_limit(struct ckm_slot *slot, u64 bytes);
+
+u32 ckm_major(void);
+int ckm_containers_init(void);
+void ckm_containers_exit(void);
+
+#endif

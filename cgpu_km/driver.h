@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* The link to nvidia.ko: its kernel-side RM interface. */
+#ifndef CKM_DRIVER_H
+#define CKM_DRIVER_H
+
+#include <linux/types.h>
+
+#include "uapi.h"
+
+/* kernel-open/common/inc/nv-gpu-info.h */
+struct nv_gpu_info {
+	u32 gpu_id;
+	struct {
+		u32 domain;
+		u8 bus, slot, function;
+	} pci;
+	u8 needs_numa_setup;
+	void *os_device_ptr;
+};
+
+/* A GPU as the driver enumerates it. */
+struct ckm_gpu_desc {
+	u32 gpu_id;
+	u32 nv_minor;
+	char pci[16];		/* dddd:bb:ss.f */
+	char uuid[48];		/* "" when the driver does not know it yet */
+};
+
+/* Symbol taken, version agreed on. Pins nvidia.ko until ckm_driver_put().
+ * -ENODEV: not loaded; -EOPNOTSUPP: version not known (and not allowed by
+ * parameter). Caller serialises get and put.
+ */
+int ckm_driver_get(void);
+void ckm_driver_put(void);
+const char *ckm_driver_version(void);
+
+/* Between get and put. Returns how many, at most CGPU_MAX_GPUS. */
+u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc);
+
+/* Char device major of nvidia-uvm, 0 if it is not loaded. */
+u32 ckm_driver_uvm_major(void);
+
+/* RM calls as a kernel client: may sleep and spin for milliseconds. @params
+ * are kernel addresses. Return an RM status (NV_OK is 0).
+ */
+u32 ckm_rm_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size);
+u32 ckm_rm_free(u32 client, u32 parent, u32 handle);
+u32 ckm_rm_control(u32 client, u32 object, u32 cmd, void *params, u32 size);
+
+int ckm_rm_open_gpu(u32 gpu_id);
+void ckm_rm_close_gpu(u32 gpu_id);
+
+#endif

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/sort.h>
+
+#include "container.h"
+#include "core/nv_abi.h"
+#include "core_link.h"
+#include "gpu.h"
+#include "proc.h"
+#include "seal.h"
+#include "turn_thread.h"
+
+LIST_HEAD(ckm_gpus);
+static bool attached;	/* ckm_lock */
+
+struct ckm_gpu *ckm_gpu_by_index(u32 index)
+{
+	struct ckm_gpu *gpu;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		if (gpu->index == index)
+			return gpu;
+	return NULL;
+}
+
+void ckm_gpu_kick(struct ckm_gpu *gpu)
+{
+	WRITE_ONCE(gpu->kicked, true);
+	wake_up(&gpu->wait);
+}
+
+void ckm_gpu_channels_changed_locked(struct ckm_slot *slot)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		core->turn_set_channels(gpu->turn, slot->turn_slot, slot->channel_count,
+					slot->tsg_count, ktime_get_ns());
+		ckm_core_leave();
+	}
+	ckm_gpu_kick(gpu);
+}
+
+static void free_gpu(struct ckm_gpu *gpu)
+{
+	list_del(&gpu->node);
+	ckm_proc_remove_gpu(gpu);
+	kfree(gpu->turn);
+	kfree(gpu);
+}
+
+static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
+{
+	struct ckm_gpu *gpu = kzalloc(sizeof(*gpu), GFP_KERNEL);
+	const struct cgpu_core_ops *core;
+	int ret = -ENOMEM;
+
+	if (!gpu)
+		return -ENOMEM;
+	core = ckm_core_enter();
+	if (!core) {
+		ret = -ENODEV;
+		goto err_free;
+	}
+	gpu->turn = kzalloc(core->turn_size, GFP_KERNEL);
+	if (gpu->turn)
+		core->turn_init(gpu->turn, ktime_get_ns());
+	ckm_core_leave();
+	if (!gpu->turn)
+		goto err_free;
+	gpu->index = index;
+	gpu->desc = *desc;
+	mutex_init(&gpu->lever_lock);
+	mutex_init(&gpu->lock);
+	init_waitqueue_head(&gpu->wait);
+	ret = ckm_proc_add_gpu(gpu);
+	if (ret)
+		goto err_turn;
+	list_add_tail(&gpu->node, &ckm_gpus);
+	return 0;
+
+err_turn:
+	kfree(gpu->turn);
+err_free:
+	kfree(gpu);
+	return ret;
+}
+
+void ckm_gpus_forget(void)
+{
+	struct ckm_gpu *gpu, *next;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry_safe(gpu, next, &ckm_gpus, node)
+		free_gpu(gpu);
+}
+
+static int compare_pci(const void *a, const void *b)
+{
+	return strcmp(((const struct ckm_gpu_desc *)a)->pci,
+		      ((const struct ckm_gpu_desc *)b)->pci);
+}
+
+/* The same cards as before keep their settings; what the driver calls them may
+ * have changed.
+ */
+static bool same_cards(const struct ckm_gpu_desc *desc, u32 count)
+{
+	struct ckm_gpu *gpu;
+	u32 i = 0;
+
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		if (i >= count || strcmp(gpu->desc.pci, desc[i++].pci))
+			return false;
+	return i == count;
+}
+
+static void take(const struct ckm_gpu_desc *desc, u32 count)
+{
+	struct ckm_gpu *gpu;
+	u32 i = 0;
+
+	if (same_cards(desc, count)) {
+		list_for_each_entry(gpu, &ckm_gpus, node)
+			gpu->desc = desc[i++];
+		return;
+	}
+	ckm_gpus_forget();
+	for (i = 0; i < count; i++)
+		if (add_gpu(i, &desc[i]))
+			pr_err("GPU %s: no memory for it\n", desc[i].pci);
+}
+
+void ckm_gpus_scan(void)
+{
+	struct ckm_gpu_desc *desc;
+	u32 count;
+
+	lockdep_assert_held(&ckm_lock);
+	if (attached)
+		return;
+	desc = kcalloc(CGPU_MAX_GPUS, sizeof(*desc), GFP_KERNEL);
+	if (!desc)
+		return;
+	if (!ckm_driver_get()) {
+		count = ckm_driver_enumerate(desc);
+		ckm_driver_put();
+		sort(desc, count, sizeof(*desc), compare_pci, NULL);
+		take(desc, count);
+	}
+	kfree(desc);
+}
+
+/* ctrl2080gpu.h: NV2080_CTRL_GPU_GET_GID_INFO_PARAMS */
+struct gid_info {
+	u32 index, flags, length;
+	u8 data[256];
+};
+
+/* ctrl0000gpu.h: NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS */
+struct id_info {
+	u32 gpu_id, gpu_flags, device_instance, subdevice_instance;
+	u32 sli_status, board_id, gpu_instance, numa_id;
+};
+
+struct fb_info {
+	u32 count;
+	struct { u32 index, data; } list[NV_FB_INFO_MAX];
+};
+static_assert(sizeof(struct fb_info) == NV_FB_INFO_V2_SIZE);
+
+static void learn_uuid(struct ckm_gpu *gpu)
+{
+	struct gid_info *gid = kzalloc(sizeof(*gid), GFP_KERNEL);
+
+	if (gid && !ckm_rm_control(gpu->hclient, gpu->hsubdevice,
+				   NV2080_CTRL_GPU_GET_GID_INFO, gid, sizeof(*gid))) {
+		gid->data[sizeof(gid->data) - 1] = '\0';
+		strscpy(gpu->desc.uuid, (char *)gid->data, sizeof(gpu->desc.uuid));
+	}
+	kfree(gid);
+}
+
+static bool learn_total(struct ckm_gpu *gpu)
+{
+	struct fb_info *fb = kzalloc(sizeof(*fb), GFP_KERNEL);
+	bool ok = false;
+
+	if (!fb)
+		return false;
+	fb->count = 1;
+	fb->list[0].index = NV_FB_RAM_SIZE;
+	ok = !ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FB_GET_INFO_V2,
+			     fb, sizeof(*fb)) && fb->list[0].data;
+	if (ok)
+		gpu->total_bytes = (u64)fb->list[0].data << 10;
+	kfree(fb);
+	return ok;
+}
+
+static bool learn_instance(struct ckm_gpu *gpu)
+{
+	struct id_info info = { .gpu_id = gpu->desc.gpu_id };
+
+	if (ckm_rm_control(gpu->hclient, gpu->hclient, NV0000_CTRL_ID_INFO_V2,
+			   &info, sizeof(info)))
+		return false;
+	gpu->instance = info.device_instance;
+	return true;
+}
+
+/* Our own client, device and subdevice on this GPU. */
+static int open_gpu(struct ckm_gpu *gpu)
+{
+	u32 device_params[14] = {};	/* NV0080_ALLOC_PARAMETERS: deviceId first */
+	u32 subdevice = 0;
+	int ret;
+
+	ret = ckm_rm_open_gpu(gpu->desc.gpu_id);
+	if (ret)
+		return ret;
+	gpu->hclient = 0;
+	gpu->hdevice = 0xc6700001;
+	gpu->hsubdevice = 0xc6700002;
+	if (ckm_rm_alloc(0, 0, &gpu->hclient, NV01_ROOT_CLIENT, NULL, 0))
+		goto err_close;
+	if (!learn_instance(gpu))
+		goto err_client;
+	device_params[0] = gpu->instance;
+	if (ckm_rm_alloc(gpu->hclient, gpu->hclient, &gpu->hdevice, NV01_DEVICE_0,
+			 device_params, sizeof(device_params)) ||
+	    ckm_rm_alloc(gpu->hclient, gpu->hdevice, &gpu->hsubdevice, NV20_SUBDEVICE_0,
+			 &subdevice, sizeof(subdevice)) ||
+	    !learn_total(gpu))
+		goto err_client;
+	if (!gpu->desc.uuid[0])
+		learn_uuid(gpu);
+	return 0;
+
+err_client:
+	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
+err_close:
+	ckm_rm_close_gpu(gpu->desc.gpu_id);
+	return -EIO;
+}
+
+static void close_gpu(struct ckm_gpu *gpu)
+{
+	ckm_turn_thread_stop(gpu);
+	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
+	ckm_rm_close_gpu(gpu->desc.gpu_id);
+}
+
+int ckm_gpus_attach(const char **why)
+{
+	struct ckm_gpu *gpu;
+	int ret;
+
+	lockdep_assert_held(&ckm_lock);
+	if (attached)
+		return 0;
+	*why = "no core module (cgpu_core) is loaded";
+	ret = ckm_core_pin();
+	if (ret)
+		return ret;
+	ckm_gpus_scan();
+	*why = "no supported NVIDIA driver is loaded (see the kernel log)";
+	ret = ckm_driver_get();
+	if (ret)
+		goto err_core;
+	*why = "the driver's calls cannot be sealed (see the kernel log)";
+	ret = ckm_seal_attach();
+	if (ret)
+		goto err_driver;
+	*why = "a GPU could not be opened (see the kernel log)";
+	list_for_each_entry(gpu, &ckm_gpus, node) {
+		ret = open_gpu(gpu);
+		if (ret) {
+			pr_err("GPU %u (%s): cannot be opened\n", gpu->index, gpu->desc.pci);
+			goto err_gpus;
+		}
+		ret = ckm_turn_thread_start(gpu);
+		if (ret) {
+			close_gpu(gpu);
+			goto err_gpus;
+		}
+	}
+	attached = true;
+	pr_info("attached to driver %s\n", ckm_driver_version());
+	return 0;
+
+err_gpus:
+	list_for_each_entry_continue_reverse(gpu, &ckm_gpus, node)
+		close_gpu(gpu);
+	ckm_seal_detach();
+err_driver:
+	ckm_driver_put();
+err_core:
+	ckm_core_unpin();
+	return ret;
+}
+
+void ckm_gpus_detach(void)
+{
+	struct ckm_gpu *gpu;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		close_gpu(gpu);
+	ckm_seal_detach();
+	ckm_driver_put();
+	ckm_core_unpin();
+	attached = false;
+	pr_info("detached\n");
+}
+
+/* A driver was loaded, maybe: any module can be it, it is known by its symbol. */
+static void scan_work(struct work_struct *work)
+{
+	mutex_lock(&ckm_lock);
+	ckm_gpus_scan();
+	mutex_unlock(&ckm_lock);
+}
+static DECLARE_WORK(scan, scan_work);
+
+static int module_event(struct notifier_block *nb, unsigned long event, void *data)
+{
+	const struct module *mod = data;
+
+	if (event == MODULE_STATE_LIVE && (!strncmp(mod->name, "nv", 2)))
+		schedule_work(&scan);
+	return NOTIFY_OK;
+}
+
+static struct notifier_block module_nb = { .notifier_call = module_event };
+
+int ckm_gpus_init(void)
+{
+	return register_module_notifier(&module_nb);
+}
+
+void ckm_gpus_exit(void)
+{
+	unregister_module_notifier(&module_nb);
+	cancel_work_sync(&scan);
+	mutex_lock(&ckm_lock);
+	ckm_gpus_forget();
+	mutex_unlock(&ckm_lock);
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/file.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/poll.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "backfs.h"
+#include "container.h"
+#include "core/nv_abi.h"
+#include "core_link.h"
+#include "driver.h"
+#include "gpu.h"
+#include "interpose.h"
+#include "rm_calls.h"
+#include "seal.h"
+
+struct ckm_back *ckm_front_back(struct file *file)
+{
+	return file->f_op == &ckm_front_fops ? file->private_data : NULL;
+}
+
+/* ---- objects in use ---- */
+
+struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 object)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *obj;
+
+	mutex_lock(&ct->rm_lock);
+	core = ckm_core_enter();
+	obj = core->tree_live(&ct->tree, client, object);
+	if (obj)
+		obj->busy++;
+	ckm_core_leave();
+	mutex_unlock(&ct->rm_lock);
+	return obj;
+}
+
+void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj)
+{
+	if (!obj)
+		return;
+	mutex_lock(&ct->rm_lock);
+	/* Its client's file died meanwhile: we were the last to know it. */
+	if (!--obj->busy && obj->state == CGPU_OBJ_DETACHED)
+		ckm_obj_free(container_of(obj, struct ckm_obj, core));
+	mutex_unlock(&ct->rm_lock);
+}
+
+struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_mem *mem;
+
+	mutex_lock(&ct->rm_lock);
+	mem = obj->mem;
+	core = ckm_core_enter();
+	if (mem)
+		core->mem_get(mem);
+	ckm_core_leave();
+	mutex_unlock(&ct->rm_lock);
+	return mem;
+}
+
+void ckm_tenant_put_mem(struct ckm_container *ct, struct cgpu_mem *mem)
+{
+	mutex_lock(&ct->rm_lock);
+	ckm_mem_put_locked(ct, mem);
+	mutex_unlock(&ct->rm_lock);
+}
+
+/* ---- file operations ---- */
+
+static dev_t real_device(u32 node, const struct ckm_slot *slot)
+{
+	switch (node) {
+	case CGPU_NODE_CTL:
+		return MKDEV(NV_MAJOR, NV_MINOR_CTL);
+	case CGPU_NODE_GPU:
+		return MKDEV(NV_MAJOR, slot->gpu->desc.nv_minor);
+	default:
+		return MKDEV(ckm_driver_uvm_major(), 0);
+	}
+}
+
+static int front_open(struct inode *inode, struct file *file)
+{
+	struct ckm_container *ct;
+	struct ckm_slot *slot;
+	struct ckm_back *back;
+	u32 node;
+
+	ct = ckm_container_by_minor(iminor(inode), &node, &slot);
+	if (!ct)
+		return -ENODEV;
+	back = ckm_back_open(ct, slot, node, real_device(node, slot), file->f_flags);
+	ckm_container_put(ct);
+	if (IS_ERR(back))
+		return PTR_ERR(back);
+	file->private_data = back;
+	return 0;
+}
+
+static int front_release(struct inode *inode, struct file *file)
+{
+	struct ckm_back *back = file->private_data;
+
+	fput(back->file);
+	return 0;
+}
+
+static __poll_t front_poll(struct file *file, poll_table *wait)
+{
+	struct ckm_back *back = file->private_data;
+
+	if (!back->drv->poll)
+		return DEFAULT_POLLMASK;
+	ckm_back_mirror_flags(back, file->f_flags);
+	return back->drv->poll(back->file, wait);
+}
+
+static int front_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct ckm_back *back = file->private_data;
+
+	if (back->node == CGPU_NODE_UVM) {
+		pr_notice_ratelimited("container %s: managed memory (cudaMallocManaged) refused, pid %d: uvm is deny\n",
+				      back->ct->dir, task_tgid_nr(current));
+		return -EPERM;
+	}
+	if (!back->drv->mmap)
+		return -ENODEV;
+	/* The driver's vm_ops look at vma->vm_file: it must be theirs. */
+	vma_set_file(vma, back->file);
+	return back->drv->mmap(back->file, vma);
+}
+
+/* Unwrap the driver's own wrapper, so that there is one struct to seal. */
+static int unwrap(unsigned int *cmd, unsigned long *user)
+{
+	struct {
+		u32 nr, size;
+		u64 ptr;
+	} xfer;
+
+	if (_IOC_NR(*cmd) != NV_ESC_XFER_CMD)
+		return 0;
+	if (_IOC_SIZE(*cmd) != sizeof(xfer) ||
+	    copy_from_user(&xfer, (void __user *)*user, sizeof(xfer)))
+		return -EFAULT;
+	if (xfer.nr > _IOC_NRMASK || xfer.nr == NV_ESC_XFER_CMD || xfer.size > _IOC_SIZEMASK)
+		return -EINVAL;
+	*cmd = _IOC(_IOC_READ | _IOC_WRITE, NV_IOCTL_MAGIC, xfer.nr, xfer.size);
+	*user = xfer.ptr;
+	return 0;
+}
+
+static long rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
+{
+	struct ckm_rm_call rc = { .call = call };
+	const struct cgpu_core_ops *core;
+	int ret = unwrap(&cmd, &user);
+
+	if (ret)
+		return ret;
+	rc.cmd = cmd;
+	rc.user = user;
+	core = ckm_core_enter();
+	rc.row = core->call_escape(_IOC_NR(cmd), _IOC_SIZE(cmd), call->back->node);
+	ckm_core_leave();
+	if (!rc.row) {
+		ckm_refused(call, "escape", _IOC_NR(cmd));
+		return -EINVAL;
+	}
+	call->size = _IOC_SIZE(cmd);
+	call->top = memdup_user((void __user *)user, call->size);
+	if (IS_ERR(call->top)) {
+		ret = PTR_ERR(call->top);
+		call->top = NULL;
+		return ret;
+	}
+	return ckm_rm_dispatch(&rc);
+}
+
+/* uvm's structs are not sealed: what counts of them, the memory it takes and
+ * gives back, is charged where the driver does it (seal.c).
+ */
+static long uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
+{
+	struct ckm_back *back = call->back;
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct cgpu_uvm_call *row = core->call_uvm(cmd);
+
+	ckm_core_leave();
+	if (!row || row->verdict == CGPU_REFUSE) {
+		ckm_refused(call, "uvm call", cmd);
+		return -EINVAL;
+	}
+	if (row->verdict == CGPU_ANSWER_OK)
+		return put_user(NV_OK, (u32 __user *)(user + row->status_at));
+	return back->drv->unlocked_ioctl(back->file, cmd, user);
+}
+
+static long front_ioctl(struct file *file, unsigned int cmd, unsigned long user)
+{
+	struct ckm_back *back = file->private_data;
+	struct ckm_call *call;
+	long ret;
+
+	if (READ_ONCE(back->ct->dying))
+		return -ENODEV;
+	ckm_back_mirror_flags(back, file->f_flags);
+	call = ckm_call_begin(back);
+	if (!call)
+		return -ENOMEM;
+	if (back->node == CGPU_NODE_UVM)
+		ret = uvm_ioctl(call, cmd, user);
+	else
+		ret = rm_ioctl(call, cmd, user);
+	ckm_call_end(call);
+	return ret;
+}
+
+const struct file_operations ckm_front_fops = {
+	.owner		= THIS_MODULE,
+	.open		= front_open,
+	.release	= front_release,
+	.unlocked_ioctl	= front_ioctl,
+	.mmap		= front_mmap,
+	.poll		= front_poll,
+};

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Our device nodes: what a tenant's calls meet before the driver does. */
+#ifndef CKM_INTERPOSE_H
+#define CKM_INTERPOSE_H
+
+#include <linux/types.h>
+
+struct cgpu_mem;
+struct cgpu_obj;
+struct ckm_back;
+struct ckm_container;
+struct file;
+struct file_operations;
+
+extern const struct file_operations ckm_front_fops;
+
+/* The back of one of our files, NULL for any other file. */
+struct ckm_back *ckm_front_back(struct file *file);
+
+/* A LIVE object, kept from being freed until unhold; NULL if there is none. */
+struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 object);
+void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj);
+
+/* A reference to the memory of a held object; NULL if it has none. */
+struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj);
+void ckm_tenant_put_mem(struct ckm_container *ct, struct cgpu_mem *mem);
+
+#endif

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/ktime.h>
+#include <linux/sort.h>
+#include <linux/slab.h>
+
+#include "container.h"
+#include "core/nv_abi.h"
+#include "gpu.h"
+#include "lever.h"
+
+/* ctrl2080fifo.h: NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS */
+struct disable_channels {
+	u8 disable;
+	u8 pad0[3];
+	u32 count;
+	u8 only_disable_scheduling;
+	u8 rewind_gp_put;
+	u8 pad1[6];
+	u64 preempt_event;
+	u32 client[NV2080_DISABLE_CHANNELS_MAX];
+	u32 channel[NV2080_DISABLE_CHANNELS_MAX];
+};
+static_assert(sizeof(struct disable_channels) == NV2080_DISABLE_CHANNELS_SIZE);
+
+static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
+			 void *params, u32 size)
+{
+	struct ckm_lever_stat *st = &gpu->lever;
+	u64 begin = ktime_get_ns(), took;
+	u32 status;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	status = ckm_rm_control(client, object, cmd, params, size);
+	took = ktime_get_ns() - begin;
+	st->calls++;
+	st->failed += status != NV_OK;
+	st->max_ns = max(st->max_ns, took);
+	st->sample_us[st->samples++ % CKM_LEVER_SAMPLES] = (u32)min_t(u64, took / 1000, U32_MAX);
+	return status;
+}
+
+/* A snapshot of a slot's channels from position @skip on: what is freed
+ * meanwhile makes the driver refuse, which is harmless.
+ */
+static u32 snapshot(struct ckm_gpu *gpu, u32 turn_slot, u32 skip, struct disable_channels *list)
+{
+	struct ckm_obj *obj;
+	u32 n = 0;
+
+	mutex_lock(&gpu->lock);
+	if (gpu->slot[turn_slot])
+		list_for_each_entry(obj, &gpu->slot[turn_slot]->channels, sched) {
+			if (skip) {
+				skip--;
+				continue;
+			}
+			if (n == NV2080_DISABLE_CHANNELS_MAX)
+				break;
+			list->client[n] = obj->core.hclient;
+			list->channel[n++] = obj->core.hobject;
+		}
+	mutex_unlock(&gpu->lock);
+	list->count = n;
+	return n;
+}
+
+/* One by one, when the driver refused a list: a channel that is gone by now
+ * must not keep the others running.
+ */
+static bool freeze_singly(struct ckm_gpu *gpu, const struct disable_channels *list)
+{
+	struct disable_channels one = { .disable = list->disable, .count = 1 };
+	bool ok = true;
+	u32 i, status;
+
+	for (i = 0; i < list->count; i++) {
+		one.client[0] = list->client[i];
+		one.channel[0] = list->channel[i];
+		status = timed_control(gpu, gpu->hclient, gpu->hsubdevice,
+				       NV2080_CTRL_DISABLE_CHANNELS, &one, sizeof(one));
+		if (status != NV_OK && status != NV_ERR_NOT_FOUND && status != NV_ERR_CLIENT)
+			ok = false;
+	}
+	return ok;
+}
+
+static bool freeze_slot(struct ckm_gpu *gpu, u32 turn_slot, bool freeze)
+{
+	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
+	bool ok = list != NULL;
+	u32 done = 0;
+
+	while (list && snapshot(gpu, turn_slot, done, list)) {
+		list->disable = freeze;
+		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
+				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK &&
+		    !freeze_singly(gpu, list))
+			ok = false;
+		done += list->count;
+		if (list->count < NV2080_DISABLE_CHANNELS_MAX)
+			break;
+	}
+	kfree(list);
+	return ok;
+}
+
+/* On any live channel of the slots: it restarts their whole runlist. */
+void ckm_lever_commit(struct ckm_gpu *gpu, u32 mask)
+{
+	struct {
+		u8 force, bypass_wait;
+	} params = { .force = 1 };
+	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
+	u32 slot;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	for (slot = 0; list && slot < CGPU_SLOTS; slot++)
+		if ((mask & BIT(slot)) && snapshot(gpu, slot, 0, list) &&
+		    timed_control(gpu, list->client[0], list->channel[0],
+				  NVA06F_CTRL_RESTART_RUNLIST, &params, sizeof(params)) == NV_OK)
+			break;
+	kfree(list);
+}
+
+u32 ckm_lever_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
+{
+	u32 slot, done = 0;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	for (slot = 0; slot < CGPU_SLOTS; slot++)
+		if ((mask & BIT(slot)) && freeze_slot(gpu, slot, freeze))
+			done |= BIT(slot);
+	return done;
+}
+
+bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 turn_slot, u32 timeslice_us)
+{
+	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
+	struct { u32 client, tsg; } tsg[32];
+	struct ckm_obj *obj;
+	u32 done = 0, skip, n, i;
+	bool ok = true;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	do {
+		n = 0;
+		skip = done;
+		mutex_lock(&gpu->lock);
+		if (gpu->slot[turn_slot])
+			list_for_each_entry(obj, &gpu->slot[turn_slot]->tsgs, sched) {
+				if (skip) {
+					skip--;
+					continue;
+				}
+				if (n == ARRAY_SIZE(tsg))
+					break;
+				tsg[n].client = obj->core.hclient;
+				tsg[n++].tsg = obj->core.hobject;
+			}
+		mutex_unlock(&gpu->lock);
+		for (i = 0; i < n; i++)
+			if (timed_control(gpu, tsg[i].client, tsg[i].tsg,
+					  NVA06C_CTRL_SET_TIMESLICE, &params,
+					  sizeof(params)) != NV_OK)
+				ok = false;
+		done += n;
+	} while (n == ARRAY_SIZE(tsg));
+	return ok;
+}
+
+static int compare_u32(const void *a, const void *b)
+{
+	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
+}
+
+u64 ckm_lever_latency_ns(const struct ckm_gpu *gpu, u32 percentile)
+{
+	u32 n = min_t(u32, gpu->lever.samples, CKM_LEVER_SAMPLES);
+	u32 *sorted;
+	u64 ns;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	if (!n)
+		return 0;
+	sorted = kmemdup(gpu->lever.sample_us, n * sizeof(u32), GFP_KERNEL);
+	if (!sorted)
+		return 0;
+	sort(sorted, n, sizeof(u32), compare_u32, NULL);
+	ns = sorted[(n - 1) * percentile / 100] * 1000ull;
+	kfree(sorted);
+	return ns;
+}

@@ -1,0 +1,634 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "backfs.h"
+#include "container.h"
+#include "core/nv_abi.h"
+#include "core_link.h"
+#include "driver.h"
+#include "gpu.h"
+#include "interpose.h"
+#include "rm_calls.h"
+#include "rm_control.h"
+#include "seal.h"
+#include "turn_thread.h"
+
+static unsigned int ctx_reserve_mib = 32;
+module_param(ctx_reserve_mib, uint, 0444);
+MODULE_PARM_DESC(ctx_reserve_mib, "memory charged for each graphics/compute context, MiB (default 32; calibrate on hardware)");
+
+void ckm_refused(struct ckm_call *call, const char *what, u32 number)
+{
+	struct ckm_container *ct = call->back->ct;
+	u32 i;
+
+	/* A control file belongs to no GPU: the call counts on each. */
+	for (i = 0; i < ct->slot_count; i++)
+		if (!call->back->slot || call->back->slot == &ct->slot[i])
+			atomic64_inc(&ct->slot[i].refused_calls);
+	pr_notice_ratelimited("container %s: %s 0x%x refused, pid %d\n", ct->dir, what, number,
+			      task_tgid_nr(current));
+}
+
+long ckm_rm_answer(struct ckm_rm_call *rc, u32 status)
+{
+	if (rc->row->status_at)
+		put32(rc->call->top, rc->row->status_at, status);
+	return copy_to_user((void __user *)rc->user, rc->call->top, rc->call->size) ? -EFAULT : 0;
+}
+
+long ckm_rm_forward(struct ckm_rm_call *rc)
+{
+	struct ckm_back *back = rc->call->back;
+
+	return back->drv->unlocked_ioctl(back->file, rc->cmd, rc->user);
+}
+
+/* Nested parameters: one copy for our check and the driver's use. */
+u32 ckm_seal_params(struct ckm_call *call, u64 user, u32 size)
+{
+	void *copy;
+
+	if (!user || !size)
+		return NV_ERR_ARGUMENT;
+	copy = kvmalloc(size, GFP_KERNEL_ACCOUNT);
+	if (!copy)
+		return NV_ERR_RESOURCES;
+	if (copy_from_user(copy, (void __user *)user, size)) {
+		kvfree(copy);
+		return NV_ERR_ADDRESS;
+	}
+	call->nested = (struct ckm_range){ .user = user, .size = size, .copy = copy };
+	return NV_OK;
+}
+
+/* ---- allocation ---- */
+
+/* One allocation on its way through the driver. */
+struct alloc {
+	struct ckm_rm_call *rc;
+	const struct cgpu_class *cls;
+	struct ckm_obj *obj;		/* in the tree as PENDING if the handle is known */
+	struct cgpu_obj *parent;	/* held; NULL for a client */
+	struct ckm_slot *slot;		/* NULL above the device */
+	struct cgpu_mem *mem;		/* charged, not yet the object's */
+	u32 handle_at;			/* where the driver puts the new handle */
+	u32 status_at;
+	bool in_tree;
+	bool done;			/* the driver made it and we keep it */
+};
+
+static u32 add_pending(struct alloc *a, u32 handle)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	const struct cgpu_core_ops *core;
+	int ret;
+
+	a->obj->core.hobject = handle;
+	mutex_lock(&ct->rm_lock);
+	core = ckm_core_enter();
+	/* A parent whose file died meanwhile takes no children. */
+	if (a->parent && a->parent->state != CGPU_OBJ_LIVE)
+		ret = -EINVAL;
+	else
+		ret = core->tree_add(&ct->tree, &a->obj->core, a->parent);
+	ckm_core_leave();
+	mutex_unlock(&ct->rm_lock);
+	a->in_tree = !ret;
+	return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : ret ? NV_ERR_PARENT : NV_OK;
+}
+
+static u32 charge(struct alloc *a, u64 bytes)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	struct cgpu_mem *mem;
+
+	if (!a->slot)
+		return NV_ERR_PARENT;
+	mutex_lock(&ct->rm_lock);
+	mem = ckm_mem_charge_locked(a->slot, bytes);
+	mutex_unlock(&ct->rm_lock);
+	if (IS_ERR(mem))
+		return NV_ERR_NO_MEMORY;
+	a->mem = mem;
+	return NV_OK;
+}
+
+/* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO, with a kernel list */
+static u64 real_bytes(u32 client, u32 memory)
+{
+	struct { u32 index, data; } list[2] = {
+		{ .index = NV0041_SURFACE_PHYS_SIZE_LO }, { .index = NV0041_SURFACE_PHYS_SIZE_HI },
+	};
+	struct { u32 count; u32 pad; u64 list; } params = {
+		.count = ARRAY_SIZE(list), .list = (uintptr_t)list,
+	};
+
+	if (ckm_rm_control(client, memory, NV0041_CTRL_GET_SURFACE_INFO, &params, sizeof(params)))
+		return 0;
+	return (u64)list[1].data << 32 | list[0].data;
+}
+
+/* The driver's own word on what it took. More than fits, or no word: free it. */
+static bool verify_size(struct alloc *a)
+{
+	struct cgpu_obj *obj = &a->obj->core;
+	struct ckm_container *ct = a->slot->ct;
+	u64 bytes = real_bytes(obj->hclient, obj->hobject);
+	int ret = -EIO;
+
+	if (bytes) {
+		mutex_lock(&ct->rm_lock);
+		ret = ckm_mem_correct_locked(a->slot, a->mem, bytes);
+		mutex_unlock(&ct->rm_lock);
+	}
+	if (!ret)
+		return true;
+	pr_notice_ratelimited("container %s: an allocation of %llu bytes could not be verified (%d); freed\n",
+			      ct->dir, a->mem->bytes, ret);
+	ckm_rm_free(obj->hclient, a->parent->hobject, obj->hobject);
+	return false;
+}
+
+static void schedule_locked(struct alloc *a)
+{
+	struct ckm_slot *slot = a->slot;
+
+	mutex_lock(&slot->gpu->lock);
+	if (a->obj->core.kind == CGPU_KIND_TSG) {
+		list_add_tail(&a->obj->sched, &slot->tsgs);
+		slot->tsg_count++;
+	} else {
+		list_add_tail(&a->obj->sched, &slot->channels);
+		slot->channel_count++;
+	}
+	ckm_gpu_channels_changed_locked(slot);
+	mutex_unlock(&slot->gpu->lock);
+}
+
+/* The driver made it: it becomes LIVE, or is gone again. Before the tenant
+ * sees the answer.
+ */
+static void post_alloc(struct ckm_call *call, u8 *arg)
+{
+	struct alloc *a = call->post_data;
+	struct ckm_container *ct = call->back->ct;
+	struct cgpu_obj *obj = &a->obj->core;
+	u32 status = get32(arg, a->status_at);
+
+	if (status != NV_OK)
+		return;
+	if (!a->in_tree) {
+		if (!a->parent)
+			obj->hclient = get32(arg, a->handle_at);
+		status = add_pending(a, get32(arg, a->handle_at));
+		if (status != NV_OK) {
+			ckm_rm_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
+				    obj->hobject);
+			goto refuse;
+		}
+	}
+	status = NV_ERR_NO_MEMORY;
+	if (obj->kind == CGPU_KIND_VIDMEM && a->mem && !verify_size(a))
+		goto refuse;
+
+	mutex_lock(&ct->rm_lock);
+	obj->mem = a->mem;
+	a->mem = NULL;
+	obj->state = CGPU_OBJ_LIVE;
+	if (obj->gr && (obj->kind == CGPU_KIND_CHANNEL || obj->kind == CGPU_KIND_TSG))
+		schedule_locked(a);
+	mutex_unlock(&ct->rm_lock);
+	a->done = true;
+	/* A TSG that is enabled already may run its new channel at once. */
+	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && a->parent->scheduled)
+		ckm_turn_catch_up(a->slot);
+	return;
+
+refuse:
+	put32(arg, a->status_at, status);
+}
+
+/* Parameters of the classes that matter, checked on the sealed copy. */
+static u32 check_params(struct alloc *a)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *obj = &a->obj->core;
+	const u8 *p = a->rc->call->nested.copy;
+	u64 bytes = 0;
+	bool vidmem, gr;
+	u32 engine = 0;
+
+	core = ckm_core_enter();
+	switch (obj->kind) {
+	case CGPU_KIND_VIDMEM:
+	case CGPU_KIND_SYSMEM:
+		if (!p)
+			break;
+		vidmem = core->call_is_vidmem(get32(p, NV_MEM_ATTR), get32(p, NV_MEM_FLAGS));
+		bytes = core->call_vidmem_bytes(get64(p, NV_MEM_SIZE), get32(p, NV_MEM_ATTR),
+						get32(p, NV_MEM_ATTR2));
+		if (vidmem != (obj->kind == CGPU_KIND_VIDMEM))
+			obj->kind = CGPU_KIND_REFUSED;
+		break;
+	case CGPU_KIND_TSG:
+		engine = get32(p, NV_TSG_ENGINE);
+		break;
+	case CGPU_KIND_CHANNEL:
+		engine = get32(p, NV_CHANNEL_ENGINE);
+		obj->hdep = get32(p, NV_CHANNEL_H_USERD);
+		break;
+	}
+	gr = core->call_engine_is_gr(engine);
+	ckm_core_leave();
+
+	switch (obj->kind) {
+	case CGPU_KIND_REFUSED:
+		return NV_ERR_ARGUMENT;
+	case CGPU_KIND_VIDMEM:
+		return charge(a, bytes);
+	case CGPU_KIND_TSG:
+		obj->gr = gr;
+		return gr ? charge(a, (u64)ctx_reserve_mib * CGPU_MIB) : NV_OK;
+	case CGPU_KIND_CHANNEL:
+		if (!a->slot)
+			return NV_ERR_PARENT;
+		if (a->parent->kind == CGPU_KIND_TSG) {
+			obj->gr = a->parent->gr;
+			a->obj->htsg = a->parent->hobject;
+			return NV_OK;
+		}
+		/* Without a TSG the driver makes one: a context of its own. */
+		obj->gr = gr;
+		return gr ? charge(a, (u64)ctx_reserve_mib * CGPU_MIB) : NV_OK;
+	case CGPU_KIND_COMPUTE:
+		/* Kernels run where the turns are: on a channel we count. */
+		return a->parent->kind == CGPU_KIND_CHANNEL && a->parent->gr ? NV_OK
+									     : NV_ERR_CLASS;
+	}
+	return NV_OK;
+}
+
+/* Which GPU a device object is for; only the container's own. */
+static u32 check_device(struct alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	const u8 *p = a->rc->call->nested.copy;
+	u32 i;
+
+	for (i = 0; p && i < ct->slot_count; i++)
+		if (ct->slot[i].gpu->instance == get32(p, 0)) {
+			a->slot = &ct->slot[i];
+			a->obj->core.gpu = ct->slot[i].gpu->index;
+			return NV_OK;
+		}
+	return NV_ERR_ARGUMENT;
+}
+
+static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 params)
+{
+	struct ckm_back *back = a->rc->call->back;
+	u32 status;
+
+	a->obj = ckm_obj_alloc(client, handle, a->cls->cls, a->cls->kind);
+	if (!a->obj)
+		return NV_ERR_RESOURCES;
+	if (a->cls->params_size) {
+		status = ckm_seal_params(a->rc->call, params, a->cls->params_size);
+		if (status != NV_OK)
+			return status;
+	}
+	if (a->cls->kind == CGPU_KIND_CLIENT) {
+		a->obj->core.owner = back->id;
+		return back->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
+	}
+	a->parent = ckm_tenant_hold(back->ct, client, parent);
+	if (!a->parent)
+		return NV_ERR_PARENT;
+	if (a->parent->gpu != CGPU_NO_GPU)
+		a->slot = ckm_container_slot_of(back->ct, a->parent->gpu);
+	status = a->cls->kind == CGPU_KIND_DEVICE ? check_device(a) : check_params(a);
+	if (status == NV_OK && handle)
+		status = add_pending(a, handle);
+	return status;
+}
+
+static void finish(struct alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *list;
+
+	if (a->mem)
+		ckm_tenant_put_mem(ct, a->mem);
+	if (a->obj && !a->done) {
+		mutex_lock(&ct->rm_lock);
+		if (a->in_tree && a->obj->core.state != CGPU_OBJ_DETACHED) {
+			core = ckm_core_enter();
+			list = core->tree_remove(&ct->tree, &a->obj->core);
+			ckm_core_leave();
+			ckm_objs_release_locked(ct, list);
+		} else {
+			ckm_obj_free(a->obj);
+		}
+		mutex_unlock(&ct->rm_lock);
+	}
+	ckm_tenant_unhold(ct, a->parent);
+}
+
+static long run_alloc(struct alloc *a, u32 status)
+{
+	struct ckm_call *call = a->rc->call;
+	long ret;
+
+	if (status != NV_OK) {
+		finish(a);
+		return ckm_rm_answer(a->rc, status);
+	}
+	call->post = post_alloc;
+	call->post_data = a;
+	ret = ckm_rm_forward(a->rc);
+	if (!call->ran && !ret) {
+		pr_err_ratelimited("the driver ran an allocation unseen by the seal\n");
+		ret = -EIO;
+	}
+	finish(a);
+	return ret;
+}
+
+static long rm_alloc(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+	struct alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row->status_at };
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u32 cls = get32(top, NVOS_H_CLASS);
+
+	a.cls = core->call_class(cls);
+	ckm_core_leave();
+	if (!a.cls || a.cls->kind == CGPU_KIND_REFUSED) {
+		ckm_refused(rc->call, "class", cls);
+		return ckm_rm_answer(rc, NV_ERR_CLASS);
+	}
+	return run_alloc(&a, prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
+				     a.cls->kind == CGPU_KIND_CLIENT ? 0 : get32(top, NVOS_H_NEW),
+				     get64(top, NVOS64_PARAMS)));
+}
+
+/* The old way to system memory; video memory goes by RM_ALLOC. */
+static long rm_alloc_memory(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+	struct alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row->status_at };
+	struct cgpu_class flat;
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u32 cls = get32(top, NVOS_H_CLASS);
+
+	a.cls = core->call_class(cls);
+	ckm_core_leave();
+	if (!a.cls || a.cls->kind != CGPU_KIND_SYSMEM) {
+		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
+		return ckm_rm_answer(rc, NV_ERR_CLASS);
+	}
+	flat = *a.cls;
+	flat.params_size = 0;	/* they are in the top struct, which is sealed */
+	a.cls = &flat;
+	return run_alloc(&a, prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
+				     get32(top, NVOS_H_NEW), 0));
+}
+
+/* ---- dup ---- */
+
+static long rm_dup(struct ckm_rm_call *rc)
+{
+	static const struct cgpu_class any = { .kind = CGPU_KIND_PLAIN };
+	struct ckm_container *ct = rc->call->back->ct;
+	const u8 *top = rc->call->top;
+	struct alloc a = { .rc = rc, .cls = &any, .handle_at = NVOS55_H_OBJECT,
+			   .status_at = NVOS55_STATUS };
+	struct cgpu_obj *src;
+	u32 status;
+	long ret;
+
+	src = ckm_tenant_hold(ct, get32(top, NVOS55_H_CLIENT_SRC),
+			      get32(top, NVOS55_H_OBJECT_SRC));
+	if (!src)
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	/* Channels and what is above them are scheduled and charged by handle:
+	 * a second name for one is not needed by anything known.
+	 */
+	if (src->kind != CGPU_KIND_VIDMEM && src->kind != CGPU_KIND_SYSMEM &&
+	    src->kind != CGPU_KIND_PLAIN) {
+		ckm_refused(rc->call, "dup of class", src->cls);
+		ckm_tenant_unhold(ct, src);
+		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+	}
+	status = prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
+	if (status == NV_OK && src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu)
+		status = NV_ERR_PARENT;
+	if (status == NV_OK) {
+		a.obj->core.cls = src->cls;
+		a.obj->core.kind = src->kind;
+		a.obj->core.gpu = src->gpu;
+		a.mem = ckm_tenant_get_mem(ct, src);
+		if (get32(top, NVOS55_H_OBJECT))
+			status = add_pending(&a, get32(top, NVOS55_H_OBJECT));
+	}
+	ret = run_alloc(&a, status);
+	ckm_tenant_unhold(ct, src);
+	return ret;
+}
+
+/* ---- free ---- */
+
+struct free {
+	struct cgpu_obj *obj;
+	u32 status_at;
+	bool settled;
+};
+
+static void post_free(struct ckm_call *call, u8 *arg)
+{
+	struct free *f = call->post_data;
+	struct ckm_container *ct = call->back->ct;
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *list;
+
+	mutex_lock(&ct->rm_lock);
+	f->settled = true;
+	core = ckm_core_enter();
+	if (get32(arg, f->status_at) == NV_OK) {
+		list = core->tree_remove(&ct->tree, f->obj);
+		ckm_core_leave();
+		ckm_objs_release_locked(ct, list);
+	} else {
+		core->tree_free_cancel(&ct->tree, f->obj);
+		ckm_core_leave();
+	}
+	mutex_unlock(&ct->rm_lock);
+}
+
+/* Caller made sure that @client is one it may free in. */
+static long free_object(struct ckm_rm_call *rc, u32 client, u32 object)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	struct free f = { .status_at = rc->row->status_at };
+	const struct cgpu_core_ops *core;
+	u32 status = NV_OK;
+	long ret;
+
+	mutex_lock(&ct->rm_lock);
+	core = ckm_core_enter();
+	f.obj = core->tree_live(&ct->tree, client, object);
+	if (!f.obj || f.obj->owner != rc->call->back->id)
+		status = NV_ERR_NOT_FOUND;
+	else if (core->tree_free_begin(&ct->tree, f.obj))
+		status = NV_ERR_IN_USE;
+	ckm_core_leave();
+	mutex_unlock(&ct->rm_lock);
+	if (status != NV_OK)
+		return ckm_rm_answer(rc, status);
+
+	rc->call->post = post_free;
+	rc->call->post_data = &f;
+	ret = ckm_rm_forward(rc);
+	if (!f.settled) {	/* the driver never came to it */
+		mutex_lock(&ct->rm_lock);
+		core = ckm_core_enter();
+		core->tree_free_cancel(&ct->tree, f.obj);
+		ckm_core_leave();
+		mutex_unlock(&ct->rm_lock);
+	}
+	return ret;
+}
+
+static long rm_free(struct ckm_rm_call *rc)
+{
+	return free_object(rc, get32(rc->call->top, NVOS_H_ROOT),
+			   get32(rc->call->top, NVOS_H_NEW));
+}
+
+/* ---- NVOS32 ---- */
+
+static void post_vid_heap_totals(struct ckm_call *call, u8 *arg)
+{
+	struct ckm_slot *slot = NULL;
+	struct cgpu_obj *parent;
+	u64 limit = 0, used = 0;
+
+	parent = ckm_tenant_hold(call->back->ct, get32(arg, NVOS_H_ROOT),
+				 get32(arg, NVOS_H_PARENT));
+	if (parent && parent->gpu != CGPU_NO_GPU)
+		slot = ckm_container_slot_of(call->back->ct, parent->gpu);
+	if (slot)
+		ckm_slot_limits(slot, &limit, &used);
+	put64(arg, NVOS32_TOTAL, limit);
+	put64(arg, NVOS32_FREE, limit > used ? limit - used : 0);
+	if (get32(arg, NVOS32_FUNCTION) == NVOS32_FN_INFO)
+		put64(arg, NVOS32_INFO_SIZE_AT, limit > used ? limit - used : 0);
+	ckm_tenant_unhold(call->back->ct, parent);
+}
+
+static void post_vid_heap_alloc(struct ckm_call *call, u8 *arg)
+{
+	post_alloc(call, arg);
+	post_vid_heap_totals(call, arg);
+}
+
+static long vid_heap_alloc(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+	struct alloc a = { .rc = rc, .handle_at = NVOS32_ALLOC_H_MEMORY,
+			   .status_at = NVOS32_STATUS };
+	u32 attr = get32(top, NVOS32_ALLOC_ATTR), flags = get32(top, NVOS32_ALLOC_FLAGS);
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	bool vidmem = core->call_is_vidmem(attr, flags);
+	u64 bytes = core->call_vidmem_bytes(get64(top, NVOS32_ALLOC_SIZE_AT), attr,
+					    get32(top, NVOS32_ALLOC_ATTR2));
+	struct cgpu_class flat = {
+		.cls = vidmem ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM,
+		.kind = CGPU_KIND_PLAIN,
+	};
+	u32 status;
+	long ret;
+
+	ckm_core_leave();
+	a.cls = &flat;
+	status = prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
+	if (status == NV_OK) {
+		a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
+		if (vidmem)
+			status = charge(&a, bytes);
+	}
+	if (status == NV_OK && get32(top, NVOS32_ALLOC_H_MEMORY))
+		status = add_pending(&a, get32(top, NVOS32_ALLOC_H_MEMORY));
+	if (status != NV_OK) {
+		finish(&a);
+		return ckm_rm_answer(rc, status);
+	}
+	rc->call->post = post_vid_heap_alloc;
+	rc->call->post_data = &a;
+	ret = ckm_rm_forward(rc);
+	finish(&a);
+	return ret;
+}
+
+static long rm_vid_heap(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+
+	switch (get32(top, NVOS32_FUNCTION)) {
+	case NVOS32_FN_ALLOC_SIZE:
+		return vid_heap_alloc(rc);
+	case NVOS32_FN_FREE:
+		return free_object(rc, get32(top, NVOS_H_ROOT),
+				   get32(top, NVOS32_FREE_H_MEMORY));
+	case NVOS32_FN_INFO:
+		rc->call->post = post_vid_heap_totals;
+		return ckm_rm_forward(rc);
+	}
+	ckm_refused(rc->call, "VID_HEAP_CONTROL function", get32(top, NVOS32_FUNCTION));
+	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+}
+
+/* ---- the rest ---- */
+
+/* The object named at @at must be one of ours, and stays while it is used. */
+static long with_object(struct ckm_rm_call *rc, u32 at)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(rc->call->top, NVOS_H_ROOT),
+					       get32(rc->call->top, at));
+	long ret;
+
+	if (!obj)
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	ret = ckm_rm_forward(rc);
+	ckm_tenant_unhold(ct, obj);
+	return ret;
+}
+
+long ckm_rm_dispatch(struct ckm_rm_call *rc)
+{
+	switch (rc->row->verdict) {
+	case CGPU_PASS:
+		return ckm_rm_forward(rc);
+	case CGPU_ALLOC:
+		return rm_alloc(rc);
+	case CGPU_ALLOC_MEMORY:
+		return rm_alloc_memory(rc);
+	case CGPU_FREE:
+		return rm_free(rc);
+	case CGPU_CONTROL:
+		return ckm_rm_run_control(rc);
+	case CGPU_DUP:
+		return rm_dup(rc);
+	case CGPU_MAP:
+		return with_object(rc, NVOS33_H_MEMORY);
+	case CGPU_VID_HEAP:
+		return rm_vid_heap(rc);
+	}
+	ckm_refused(rc->call, rc->row->name, rc->row->nr);
+	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "backfs.h"
+#include "container.h"
+#include "core/nv_abi.h"
+#include "core_link.h"
+#include "driver.h"
+#include "gpu.h"
+#include "interpose.h"
+#include "rm_calls.h"
+#include "rm_control.h"
+#include "seal.h"
+#include "turn_thread.h"
+
+/* A control on its way: its object is held until the end. */
+struct control {
+	struct ckm_rm_call *rc;
+	const struct cgpu_control *row;
+	struct ckm_container *ct;
+	struct cgpu_obj *obj;
+	struct ckm_slot *slot;		/* of the object's GPU; NULL above the device */
+	u64 user;			/* params in the tenant's memory */
+	u32 size;
+};
+
+static u8 *params_of(struct control *c)
+{
+	return c->rc->call->nested.copy;
+}
+
+/* Our answer in the parameters, then the struct. */
+static long answer_params(struct control *c, u32 status)
+{
+	if (status == NV_OK && c->size &&
+	    copy_to_user((void __user *)c->user, params_of(c), c->size))
+		status = NV_ERR_ADDRESS;
+	return ckm_rm_answer(c->rc, status);
+}
+
+/* Ask the driver for the real figures with kernel memory, then show the
+ * slice's: a tenant never sees the card's, not even for a moment.
+ */
+static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
+{
+	struct {
+		u32 count;
+		struct { u32 index, data; } list[NV_FB_INFO_MAX];
+	} *fb;
+	const struct cgpu_core_ops *core;
+	u64 limit, used;
+	u32 i, status;
+
+	if (!c->slot)
+		return NV_ERR_NOT_SUPPORTED;
+	if (count > NV_FB_INFO_MAX)
+		return NV_ERR_ARGUMENT;
+	fb = kzalloc(sizeof(*fb), GFP_KERNEL);
+	if (!fb)
+		return NV_ERR_RESOURCES;
+	fb->count = count;
+	memcpy(fb->list, pairs, count * 8);
+	status = ckm_rm_control(c->obj->hclient, c->obj->hobject,
+				NV2080_CTRL_FB_GET_INFO_V2, fb, sizeof(*fb));
+	ckm_slot_limits(c->slot, &limit, &used);
+	core = ckm_core_enter();
+	for (i = 0; status == NV_OK && i < count; i++)
+		fb->list[i].data = core->call_fb_info(fb->list[i].index, fb->list[i].data,
+						      limit, used);
+	ckm_core_leave();
+	memcpy(pairs, fb->list, count * 8);
+	kfree(fb);
+	return status;
+}
+
+static long fb_info_v2(struct control *c)
+{
+	u8 *p = params_of(c);
+
+	return answer_params(c, slice_fb_info(c, get32(p, 0), p + NV_FB_INFO_LIST));
+}
+
+/* The old form: a count and a pointer to the list. */
+static long fb_info(struct control *c)
+{
+	u8 *p = params_of(c);
+	u32 count = get32(p, 0), status;
+	void __user *list = (void __user *)(uintptr_t)get64(p, 8);
+	u8 *pairs;
+
+	if (!count || count > NV_FB_INFO_MAX)
+		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	pairs = memdup_user(list, count * 8);
+	if (IS_ERR(pairs))
+		return ckm_rm_answer(c->rc, NV_ERR_ADDRESS);
+	status = slice_fb_info(c, count, pairs);
+	if (status == NV_OK && copy_to_user(list, pairs, count * 8))
+		status = NV_ERR_ADDRESS;
+	kfree(pairs);
+	return ckm_rm_answer(c->rc, status);
+}
+
+/* Processes of a card are nobody's business: as documented, none is listed. */
+static long no_pids(struct control *c)
+{
+	u8 *p = params_of(c);
+	u32 i, count;
+
+	if (c->row->cmd == NV2080_CTRL_GPU_GET_PIDS) {
+		memset(p + 8, 0, c->size - 8);		/* after idType and id */
+	} else {
+		count = min_t(u32, get32(p, 0), 200);	/* list of 72-byte entries at 8 */
+		for (i = 0; i < count; i++)
+			memset(p + 8 + i * 72 + 16, 0, 56);	/* after pid, index, result */
+	}
+	return answer_params(c, NV_OK);
+}
+
+static void mark_scheduled(struct control *c)
+{
+	struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *tsg;
+
+	mutex_lock(&c->ct->rm_lock);
+	c->obj->scheduled = true;
+	if (obj->htsg) {
+		core = ckm_core_enter();
+		tsg = core->tree_live(&c->ct->tree, c->obj->hclient, obj->htsg);
+		if (tsg)
+			tsg->scheduled = true;
+		ckm_core_leave();
+	}
+	mutex_unlock(&c->ct->rm_lock);
+}
+
+/* Where the driver has enabled the channel and its owner does not know yet. */
+static void post_schedule(struct ckm_call *call, u8 *arg)
+{
+	struct control *c = call->post_data;
+
+	if (get32(arg, NVOS54_STATUS) != NV_OK || !c->obj->gr || !c->slot)
+		return;
+	mark_scheduled(c);
+	ckm_turn_catch_up(c->slot);
+}
+
+static long enable(struct control *c)
+{
+	c->rc->call->post = post_schedule;
+	c->rc->call->post_data = c;
+	return ckm_rm_forward(c->rc);
+}
+
+static long set_timeslice(struct control *c)
+{
+	if (c->obj->kind != CGPU_KIND_TSG)
+		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	mutex_lock(&c->ct->rm_lock);
+	c->obj->timeslice_us = get64(params_of(c), 0);
+	mutex_unlock(&c->ct->rm_lock);
+	return ckm_rm_answer(c->rc, NV_OK);
+}
+
+static long get_timeslice(struct control *c)
+{
+	u64 us;
+
+	mutex_lock(&c->ct->rm_lock);
+	us = c->obj->timeslice_us;
+	mutex_unlock(&c->ct->rm_lock);
+	if (!us)	/* never set: the driver's own default */
+		us = 1024;
+	put64(params_of(c), 0, us);
+	return answer_params(c, NV_OK);
+}
+
+/* Only the caller's own channels may be named, and then nothing happens:
+ * who runs is not the tenant's to say.
+ */
+static long own_channels(struct control *c)
+{
+	const u8 *p = params_of(c);
+	u32 count = get32(p, 4), i, client;
+	struct cgpu_obj *obj;
+	bool own;
+
+	if (count > NV2080_DISABLE_CHANNELS_MAX || get64(p, 16))
+		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	for (i = 0; i < count; i++) {
+		client = get32(p, 24 + i * 4);
+		obj = ckm_tenant_hold(c->ct, client, get32(p, 280 + i * 4));
+		own = obj && obj->kind == CGPU_KIND_CHANNEL &&
+		      obj->owner == c->rc->call->back->id;
+		ckm_tenant_unhold(c->ct, obj);
+		if (!own) {
+			ckm_refused(c->rc->call, "DISABLE_CHANNELS of a foreign client", client);
+			return ckm_rm_answer(c->rc, NV_ERR_PERMISSIONS);
+		}
+	}
+	return ckm_rm_answer(c->rc, NV_OK);
+}
+
+static long run(struct control *c)
+{
+	switch (c->row->verdict) {
+	case CGPU_PASS:
+		return ckm_rm_forward(c->rc);
+	case CGPU_ANSWER_OK:
+		return ckm_rm_answer(c->rc, NV_OK);
+	case CGPU_FB_INFO:
+		return fb_info(c);
+	case CGPU_FB_INFO_V2:
+		return fb_info_v2(c);
+	case CGPU_NO_PIDS:
+		return no_pids(c);
+	case CGPU_SCHEDULE:
+		return enable(c);
+	case CGPU_SET_TIMESLICE:
+		return set_timeslice(c);
+	case CGPU_GET_TIMESLICE:
+		return get_timeslice(c);
+	case CGPU_OWN_CHANNELS:
+		return own_channels(c);
+	}
+	return ckm_rm_answer(c->rc, NV_ERR_NOT_SUPPORTED);
+}
+
+static u32 find_object(struct control *c, u32 client, u32 object)
+{
+	struct ckm_back *back = c->rc->call->back;
+
+	c->obj = ckm_tenant_hold(c->ct, client, object);
+	if (!c->obj)
+		return NV_ERR_NOT_FOUND;
+	/* As the driver has it: a client is the file's that made it. */
+	if (c->obj->owner != back->id)
+		return NV_ERR_CLIENT;
+	if (c->obj->gpu != CGPU_NO_GPU)
+		c->slot = ckm_container_slot_of(c->ct, c->obj->gpu);
+	return NV_OK;
+}
+
+long ckm_rm_run_control(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+	struct control c = {
+		.rc = rc,
+		.ct = rc->call->back->ct,
+		.user = get64(top, NVOS54_PARAMS),
+	};
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u32 cmd = get32(top, NVOS54_CMD), status;
+	long ret;
+
+	c.row = core->call_control(cmd);
+	ckm_core_leave();
+	if (!c.row || c.row->verdict == CGPU_REFUSE) {
+		ckm_refused(rc->call, "control", cmd);
+		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+	}
+	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));
+	if (status == NV_OK && c.row->params_size) {
+		c.size = get32(top, NVOS54_PARAMS_SIZE);
+		status = c.size == c.row->params_size ? ckm_seal_params(rc->call, c.user, c.size)
+						      : NV_ERR_ARGUMENT;
+	}
+	ret = status == NV_OK ? run(&c) : ckm_rm_answer(rc, status);
+	ckm_tenant_unhold(c.ct, c.obj);
+	return ret;
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/file.h>
+#include <linux/fdtable.h>
+#include <linux/hashtable.h>
+#include <linux/kprobes.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/syscalls.h>
+#include <linux/uaccess.h>
+
+#include "backfs.h"
+#include "container.h"
+#include "core/nv_abi.h"
+#include "core_link.h"
+#include "interpose.h"
+#include "seal.h"
+
+/* Who is inside a call. Looked up by its own task only, in probe context:
+ * RCU for readers, the lock for writers.
+ */
+static DEFINE_HASHTABLE(calls, 8);
+static DEFINE_SPINLOCK(calls_lock);
+
+/* References that uvm took by dup, keyed by the handle the driver gave it. */
+struct uvm_dup {
+	struct hlist_node node;
+	struct rcu_head rcu;
+	u32 handle;
+	struct cgpu_mem *mem;
+	struct ckm_container *ct;	/* a reference */
+};
+static DEFINE_HASHTABLE(dups, 10);
+static DEFINE_SPINLOCK(dups_lock);
+
+enum { PROBE_IOCTL, PROBE_COPY, PROBE_FD, PROBE_DUP, PROBE_UNDUP, PROBES };
+
+static struct ckm_call *find_call(void)
+{
+	struct ckm_call *call;
+
+	hash_for_each_possible_rcu(calls, call, node, (unsigned long)current)
+		if (call->task == current)
+			return call;
+	return NULL;
+}
+
+/* For our own functions, where current cannot leave its call. */
+static struct ckm_call *my_call(void)
+{
+	struct ckm_call *call;
+
+	rcu_read_lock();
+	call = find_call();
+	rcu_read_unlock();
+	return call;
+}
+
+struct ckm_call *ckm_call_begin(struct ckm_back *back)
+{
+	struct ckm_call *call = kzalloc(sizeof(*call), GFP_KERNEL);
+
+	if (!call)
+		return NULL;
+	call->task = current;
+	call->back = back;
+	spin_lock(&calls_lock);
+	hash_add_rcu(calls, &call->node, (unsigned long)current);
+	spin_unlock(&calls_lock);
+	return call;
+}
+
+void ckm_call_end(struct ckm_call *call)
+{
+	spin_lock(&calls_lock);
+	hash_del_rcu(&call->node);
+	spin_unlock(&calls_lock);
+	kfree(call->top);
+	kvfree(call->nested.copy);
+	kfree_rcu(call, rcu);
+}
+
+/* The functions as nvidia.ko declares them: nv.h, os-interface.h,
+ * nv_uvm_interface.h of kernel-open/.
+ */
+typedef u32 (*rm_ioctl_fn)(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size);
+typedef void *(*get_file_private_fn)(s32 fd, u8 ctl, void **priv);
+typedef u32 (*dup_memory_fn)(void *device, u32 client, u32 memory, u32 *dup, void *info);
+typedef u32 (*free_dup_fn)(void *device, u32 handle);
+
+static struct kprobe probes[PROBES];
+
+/* The original, which this task's next hit of the probe lets through. */
+static void *original(struct ckm_call *call, u32 probe)
+{
+	call->aside |= BIT(probe);
+	return probes[probe].addr;
+}
+
+static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size)
+{
+	struct ckm_call *call = my_call();
+	u32 ret;
+
+	if (size != call->size)
+		return NV_ERR_ARGUMENT;
+	memcpy(arg, call->top, size);
+	ret = ((rm_ioctl_fn)original(call, PROBE_IOCTL))(sp, nv, nvfp, cmd, arg, size);
+	call->ran = true;
+	if (call->post)
+		call->post(call, arg);
+	memcpy(call->top, arg, size);
+	return ret;
+}
+
+static u32 sealed_memcpy_from_user(void *to, const void __user *from, u32 n)
+{
+	const struct ckm_range *r = &my_call()->nested;
+	unsigned long at = (unsigned long)from;
+	unsigned long first = max(at, r->user), end = min(at + n, r->user + r->size);
+
+	if (!r->size || first >= end)
+		return copy_from_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+	/* What lies around the sealed bytes is the tenant's own affair. */
+	if ((first != at || end != at + n) && copy_from_user(to, from, n))
+		return NV_ERR_ADDRESS;
+	memcpy(to + (first - at), r->copy + (first - r->user), end - first);
+	return NV_OK;
+}
+
+/* The driver wants the private data behind an fd. The number is the tenant's
+ * and names one of our files; the driver must see its back file. The fd made
+ * for that lives for this call only, and R is guarded: whoever grabs it from
+ * another thread can do nothing with it but keep it open.
+ */
+static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
+{
+	struct ckm_call *call = my_call();
+	struct file *front = fget(fd);
+	struct ckm_back *back;
+	void *found = NULL;
+	int inner;
+
+	if (!front)
+		return NULL;
+	back = ckm_front_back(front);
+	if (!back || back->ct != call->back->ct ||
+	    back->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU))
+		goto out;
+	inner = get_unused_fd_flags(O_CLOEXEC);
+	if (inner < 0)
+		goto out;
+	fd_install(inner, get_file(back->file));
+	found = ((get_file_private_fn)original(call, PROBE_FD))(inner, ctl, priv);
+	close_fd(inner);
+	/* Another thread put another file there: refuse. */
+	if (found && *priv != back->file) {
+		fput(*priv);
+		found = NULL;
+	}
+out:
+	fput(front);
+	return found;
+}
+
+/* uvm dups a tenant's memory into a client of its own. The handles here are
+ * the ones the driver uses, whatever the tenant's memory says by now.
+ */
+static u32 charged_dup_memory(void *device, u32 client, u32 memory, u32 *dup, void *info)
+{
+	struct ckm_call *call = my_call();
+	struct ckm_container *ct = call->back->ct;
+	struct uvm_dup *ref = kzalloc(sizeof(*ref), GFP_KERNEL);
+	struct cgpu_obj *obj;
+	u32 status;
+
+	if (!ref)
+		return NV_ERR_RESOURCES;
+	obj = ckm_tenant_hold(ct, client, memory);
+	if (!obj) {
+		kfree(ref);
+		return NV_ERR_NOT_FOUND;
+	}
+	ref->mem = ckm_tenant_get_mem(ct, obj);
+	status = ((dup_memory_fn)original(call, PROBE_DUP))(device, client, memory, dup, info);
+	ckm_tenant_unhold(ct, obj);
+	if (status != NV_OK || !ref->mem) {
+		if (ref->mem)
+			ckm_tenant_put_mem(ct, ref->mem);
+		kfree(ref);
+		return status;
+	}
+	ckm_container_get(ct);
+	ref->ct = ct;
+	ref->handle = *dup;
+	spin_lock(&dups_lock);
+	hash_add_rcu(dups, &ref->node, ref->handle);
+	spin_unlock(&dups_lock);
+	return NV_OK;
+}
+
+static struct uvm_dup *find_dup(u32 handle)
+{
+	struct uvm_dup *ref;
+
+	hash_for_each_possible_rcu(dups, ref, node, handle)
+		if (ref->handle == handle)
+			return ref;
+	return NULL;
+}
+
+/* In whatever context uvm frees: a call, an exit, a release. */
+static u32 uncharged_free_dup(void *device, u32 handle)
+{
+	struct uvm_dup *ref;
+	u32 status;
+
+	spin_lock(&dups_lock);
+	ref = find_dup(handle);
+	if (ref)
+		hash_del_rcu(&ref->node);
+	spin_unlock(&dups_lock);
+	/* No longer in the table: the probe lets this one through. */
+	status = ((free_dup_fn)probes[PROBE_UNDUP].addr)(device, handle);
+	if (ref) {
+		ckm_tenant_put_mem(ref->ct, ref->mem);
+		ckm_container_put(ref->ct);
+		kfree_rcu(ref, rcu);
+	}
+	return status;
+}
+
+static const struct {
+	const char *symbol;
+	void *replacement;
+} redirections[PROBES] = {
+	[PROBE_IOCTL]	= { "rm_ioctl", sealed_rm_ioctl },
+	[PROBE_COPY]	= { "os_memcpy_from_user", sealed_memcpy_from_user },
+	[PROBE_FD]	= { "nv_get_file_private", redirected_file_private },
+	[PROBE_DUP]	= { "nvUvmInterfaceDupMemory", charged_dup_memory },
+	[PROBE_UNDUP]	= { "nvUvmInterfaceFreeDupedHandle", uncharged_free_dup },
+};
+
+/* Probe context: no sleeping, no locks. */
+static int redirect(struct kprobe *p, struct pt_regs *regs)
+{
+	u32 probe = p - probes;
+	struct ckm_call *call;
+
+	if (probe == PROBE_UNDUP) {
+		/* second argument, a 32-bit handle */
+		if (!find_dup((u32)regs_get_kernel_argument(regs, 1)))
+			return 0;
+	} else {
+		call = find_call();
+		if (!call)
+			return 0;
+		if (call->aside & BIT(probe)) {
+			call->aside &= ~BIT(probe);
+			return 0;
+		}
+	}
+	instruction_pointer_set(regs, (unsigned long)redirections[probe].replacement);
+	return 1;
+}
+
+/* Its presence keeps the probe from being optimised into a jump that would
+ * ignore a changed instruction pointer.
+ */
+static void keep_unoptimised(struct kprobe *p, struct pt_regs *regs, unsigned long flags)
+{
+}
+
+int ckm_seal_attach(void)
+{
+	int i, ret;
+
+	lockdep_assert_held(&ckm_lock);
+	for (i = 0; i < PROBES; i++) {
+		memset(&probes[i], 0, sizeof(probes[i]));
+		probes[i].symbol_name = redirections[i].symbol;
+		probes[i].pre_handler = redirect;
+		probes[i].post_handler = keep_unoptimised;
+		ret = register_kprobe(&probes[i]);
+		if (ret) {
+			pr_err("%s cannot be redirected (%d): is nvidia-uvm loaded, are kprobes enabled?\n",
+			       redirections[i].symbol, ret);
+			goto err_unregister;
+		}
+	}
+	return 0;
+
+err_unregister:
+	while (i--)
+		unregister_kprobe(&probes[i]);
+	return ret;
+}
+
+void ckm_seal_detach(void)
+{
+	int i;
+
+	lockdep_assert_held(&ckm_lock);
+	for (i = PROBES; i--;) {
+		if (probes[i].nmissed)
+			pr_warn("%s: %lu redirections were missed\n",
+				redirections[i].symbol, probes[i].nmissed);
+		unregister_kprobe(&probes[i]);
+	}
+}
+
+void ckm_seal_exit(void)
+{
+	rcu_barrier();	/* kfree_rcu() */
+}

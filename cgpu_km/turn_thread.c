@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/delay.h>
+#include <linux/kthread.h>
+#include <linux/ktime.h>
+
+#include "container.h"
+#include "core_link.h"
+#include "gpu.h"
+#include "lever.h"
+#include "turn_thread.h"
+
+/* Samples before the slice follows the measured lever. */
+#define SLICE_SAMPLES 32
+
+static bool make_plan(struct ckm_gpu *gpu, struct cgpu_turn_plan *plan)
+{
+	const struct cgpu_core_ops *core;
+	u64 slice_ns;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		if (!gpu->slice_is_set && gpu->lever.samples >= SLICE_SAMPLES &&
+		    gpu->turns % SLICE_SAMPLES == 0) {
+			slice_ns = core->turn_auto_slice_ns(ckm_lever_latency_ns(gpu, 50));
+			core->turn_set_slice_us(gpu->turn, div_u64(slice_ns, 1000),
+						ktime_get_ns());
+		}
+		core->turn_next(gpu->turn, ktime_get_ns(), plan);
+		ckm_core_leave();
+	}
+	mutex_unlock(&gpu->lock);
+	return core;
+}
+
+static u32 set_timeslices(struct ckm_gpu *gpu, const struct cgpu_turn_plan *plan)
+{
+	u32 slot, done = 0;
+
+	for (slot = 0; slot < CGPU_SLOTS; slot++)
+		if ((plan->timeslice_mask & BIT(slot)) &&
+		    ckm_lever_timeslice(gpu, slot, plan->timeslice_us[slot]))
+			done |= BIT(slot);
+	return done;
+}
+
+static void act(struct ckm_gpu *gpu, const struct cgpu_turn_plan *plan)
+{
+	struct cgpu_turn_ack ack = { .begin_ns = ktime_get_ns() };
+	const struct cgpu_core_ops *core;
+	u32 frozen, thawed = 0;
+
+	ack.timeslice_mask = set_timeslices(gpu, plan);
+	if (plan->thaw_first)
+		thawed = ckm_lever_freeze(gpu, plan->thaw_mask, false);
+	ack.thawed_ns = ktime_get_ns();
+	frozen = ckm_lever_freeze(gpu, plan->freeze_mask, true);
+	ack.frozen_ns = ktime_get_ns();
+	if (!plan->thaw_first) {
+		thawed = ckm_lever_freeze(gpu, plan->thaw_mask, false);
+		ack.thawed_ns = ktime_get_ns();
+	}
+	ckm_lever_commit(gpu, plan->run_mask | plan->freeze_mask);
+	if (!plan->freeze_mask)
+		ack.frozen_ns = ack.begin_ns;
+	if (!plan->thaw_mask)
+		ack.thawed_ns = ack.begin_ns;
+	ack.run_mask = (plan->run_mask | (plan->freeze_mask & ~frozen)) &
+		       ~(plan->thaw_mask & ~thawed);
+
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		core->turn_ack(gpu->turn, plan, &ack);
+		ckm_core_leave();
+	}
+	mutex_unlock(&gpu->lock);
+	gpu->turns++;
+}
+
+static int turn_thread(void *data)
+{
+	struct ckm_gpu *gpu = data;
+	struct cgpu_turn_plan plan;
+	u64 now;
+	bool ok;
+
+	while (!kthread_should_stop()) {
+		WRITE_ONCE(gpu->kicked, false);
+		mutex_lock(&gpu->lever_lock);
+		ok = make_plan(gpu, &plan);
+		if (ok && (plan.freeze_mask || plan.thaw_mask || plan.timeslice_mask))
+			act(gpu, &plan);
+		mutex_unlock(&gpu->lever_lock);
+
+		now = ktime_get_ns();
+		if (!ok || plan.until_ns == CGPU_NEVER_NS)
+			wait_event_interruptible(gpu->wait, READ_ONCE(gpu->kicked) ||
+						 kthread_should_stop());
+		else if (plan.until_ns > now)
+			wait_event_interruptible_hrtimeout(gpu->wait,
+				READ_ONCE(gpu->kicked) || kthread_should_stop(),
+				ns_to_ktime(plan.until_ns - now));
+		else	/* a refused call is tried again, but not in a busy loop */
+			usleep_range(100, 200);
+	}
+	return 0;
+}
+
+int ckm_turn_thread_start(struct ckm_gpu *gpu)
+{
+	struct task_struct *thread;
+
+	thread = kthread_create(turn_thread, gpu, "cgpu_turn/%u", gpu->index);
+	if (IS_ERR(thread))
+		return PTR_ERR(thread);
+	/* Late turns are paid back, but they cost latency: run before ordinary tasks. */
+	sched_set_fifo_low(thread);
+	gpu->thread = thread;
+	wake_up_process(thread);
+	return 0;
+}
+
+void ckm_turn_thread_stop(struct ckm_gpu *gpu)
+{
+	if (!gpu->thread)
+		return;
+	kthread_stop(gpu->thread);
+	gpu->thread = NULL;
+}
+
+void ckm_turn_catch_up(struct ckm_slot *slot)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	const struct cgpu_core_ops *core;
+	bool frozen = true;
+
+	/* Under lever_lock no turn changes between the question and the act. */
+	mutex_lock(&gpu->lever_lock);
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		frozen = core->turn_is_frozen(gpu->turn, slot->turn_slot);
+		ckm_core_leave();
+	}
+	mutex_unlock(&gpu->lock);
+	if (frozen) {
+		ckm_lever_freeze(gpu, BIT(slot->turn_slot), true);
+		ckm_lever_commit(gpu, BIT(slot->turn_slot));
+	}
+	mutex_unlock(&gpu->lever_lock);
+	ckm_gpu_kick(gpu);
+}
