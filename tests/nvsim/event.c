@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* OS events: an integer the client chose, bound to the file it was announced on; signalled through poll(). */
+#include <linux/slab.h>
+
+#include "nvsim.h"
+
+DEFINE_MUTEX(nvsim_event_lock);
+static LIST_HEAD(all_events);		/* struct os_event.link: nvsim_event_lock */
+
+struct os_event {
+	struct list_head link;
+	nv_file_private_t *fp;
+	u32 hclient, fd;
+};
+
+static struct os_event *find(u32 hclient, u32 fd)
+{
+	struct os_event *e;
+
+	list_for_each_entry(e, &all_events, link)
+		if (e->hclient == hclient && e->fd == fd)
+			return e;
+	return NULL;
+}
+
+u32 nvsim_event_alloc_os(u32 hclient, nv_file_private_t *nvfp, u32 fd)
+{
+	struct os_event *e = kzalloc(sizeof(*e), GFP_KERNEL);
+	u32 st = NV_OK;
+
+	if (!e)
+		return NV_ERR_NO_MEMORY;
+	e->fp = nvfp;
+	e->hclient = hclient;
+	e->fd = fd;
+	mutex_lock(&nvsim_event_lock);
+	if (find(hclient, fd)) {
+		st = NV_ERR_INVALID_ARGUMENT;
+		kfree(e);
+	} else {
+		list_add_tail(&e->link, &all_events);
+	}
+	mutex_unlock(&nvsim_event_lock);
+	return st;
+}
+
+static void drop(struct os_event *e)
+{
+	list_del(&e->link);
+	kfree(e);
+}
+
+u32 nvsim_event_free_os(u32 hclient, u32 fd)
+{
+	struct os_event *e;
+
+	mutex_lock(&nvsim_event_lock);
+	e = find(hclient, fd);
+	if (e)
+		drop(e);
+	mutex_unlock(&nvsim_event_lock);
+	return e ? NV_OK : NV_ERR_INVALID_EVENT;
+}
+
+void nvsim_event_client_gone(u32 hclient)
+{
+	struct os_event *e, *next;
+
+	mutex_lock(&nvsim_event_lock);
+	list_for_each_entry_safe(e, next, &all_events, link)
+		if (e->hclient == hclient)
+			drop(e);
+	mutex_unlock(&nvsim_event_lock);
+}
+
+void nvsim_event_file_gone(nv_file_private_t *nvfp)
+{
+	struct os_event *e, *next;
+
+	mutex_lock(&nvsim_event_lock);
+	list_for_each_entry_safe(e, next, &all_events, link)
+		if (e->fp == nvfp)
+			drop(e);
+	mutex_unlock(&nvsim_event_lock);
+}
+
+/* The object keeps the integer only; whether an OS event is behind it is looked up again when it fires. */
+NV_STATUS nvsim_event_create(struct nvobj *o, u64 data)
+{
+	bool found;
+
+	mutex_lock(&nvsim_event_lock);
+	found = find(o->client->obj.handle, (u32)data);
+	mutex_unlock(&nvsim_event_lock);
+	if (!found)
+		return NV_ERR_INVALID_EVENT;
+	o->event_fd = (u32)data;
+	return NV_OK;
+}
+
+void nvsim_event_signal(struct nvobj *event)
+{
+	struct os_event *e;
+	unsigned long flags;
+
+	mutex_lock(&nvsim_event_lock);
+	e = find(event->client->obj.handle, event->event_fd);
+	if (e) {
+		spin_lock_irqsave(&e->fp->lock, flags);
+		e->fp->event_pending = true;
+		spin_unlock_irqrestore(&e->fp->lock, flags);
+		wake_up_interruptible(&e->fp->wait);
+	}
+	mutex_unlock(&nvsim_event_lock);
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* CPU mappings of the nvidia nodes, as kernel-open/nvidia/nv-mmap.c does them: one validated context per file. */
+#include <linux/module.h>
+
+#include "nvsim.h"
+
+/* The driver casts vma->vm_file->private_data; so do we, but a wrong file is noticed instead of used. */
+static struct nv_file_private *vma_private(struct vm_area_struct *vma)
+{
+	struct nv_file_private *fp = vma->vm_file->private_data;
+
+	if (WARN_ONCE(!fp || fp->magic != NVFP_MAGIC, "nvsim: mapping of a file that is not the driver's"))
+		return NULL;
+	return fp;
+}
+
+static void vma_open(struct vm_area_struct *vma)
+{
+	vma_private(vma);
+}
+
+static void vma_close(struct vm_area_struct *vma)
+{
+	vma_private(vma);
+}
+
+static vm_fault_t vma_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct nv_file_private *fp = vma_private(vma);
+	struct page *page;
+	u64 idx;
+
+	if (!fp || !fp->nv->gpu || vma->vm_pgoff || !fp->mmap.valid)
+		return VM_FAULT_SIGBUS;
+	idx = (vmf->address - vma->vm_start) >> PAGE_SHIFT;
+	if (idx >= fp->mmap.count)
+		return VM_FAULT_SIGBUS;
+	page = nvpages_page(fp->mmap.pages, fp->mmap.first + idx, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+	if (!page)
+		return VM_FAULT_SIGBUS;
+	return vmf_insert_pfn(vma, vmf->address & PAGE_MASK, page_to_pfn(page));
+}
+
+static int vma_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write)
+{
+	struct nv_file_private *fp = vma_private(vma);
+	unsigned long off = addr - vma->vm_start;
+	struct page *page;
+	void *va;
+
+	if (!fp || !fp->mmap.valid || len < 0 || off >> PAGE_SHIFT >= fp->mmap.count)
+		return -EINVAL;
+	if (write && fp->mmap.read_only)
+		return -EACCES;
+	page = nvpages_page(fp->mmap.pages, fp->mmap.first + (off >> PAGE_SHIFT), GFP_KERNEL);
+	if (!page)
+		return -ENOMEM;
+	va = page_address(page) + offset_in_page(off);
+	len = min_t(int, len, PAGE_SIZE - offset_in_page(off));
+	if (write)
+		memcpy(va, buf, len);
+	else
+		memcpy(buf, va, len);
+	return len;
+}
+
+static const struct vm_operations_struct nv_vm_ops = {
+	.open = vma_open,
+	.close = vma_close,
+	.fault = vma_fault,
+	.access = vma_access,
+};
+
+static int map_sysmem(struct nv_file_private *fp, struct vm_area_struct *vma, u64 n)
+{
+	unsigned long addr = vma->vm_start;
+	struct page *page;
+	u64 i;
+	int err;
+
+	for (i = 0; i < n; i++, addr += PAGE_SIZE) {
+		page = nvpages_page(fp->mmap.pages, fp->mmap.first + i, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+		if (!page)
+			return -EAGAIN;
+		err = vm_insert_page(vma, addr, page);
+		if (err)
+			return -EAGAIN;
+	}
+	vm_flags_set(vma, VM_SHARED | VM_DONTEXPAND | VM_DONTDUMP);
+	return 0;
+}
+
+int nvsim_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct nv_file_private *fp = file->private_data;
+	u64 n = vma_pages(vma);
+	int err;
+
+	if (fp->handles)
+		return -EINVAL;
+	if (!smp_load_acquire(&fp->mmap.valid) || vma->vm_pgoff)
+		return -EINVAL;
+	if (fp->nv->gpu) {
+		if (n != fp->mmap.count)
+			return -ENXIO;
+		vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND);
+	} else {
+		if (n > fp->mmap.count)
+			return -ERANGE;
+		err = map_sysmem(fp, vma, n);
+		if (err)
+			return err;
+	}
+	if (fp->mmap.read_only) {
+		vma->vm_page_prot = vm_get_page_prot((vma->vm_flags & ~VM_WRITE) | VM_SHARED);
+		vm_flags_clear(vma, VM_WRITE | VM_MAYWRITE);
+	}
+	vma->vm_ops = &nv_vm_ops;
+	return 0;
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* RM_ALLOC: one row per class, and the constructors and destructors behind the rows. */
+#include <linux/slab.h>
+
+#include "nvsim.h"
+
+#define PARAMS_MAX 512
+
+struct nvclass {
+	u32 cls;
+	enum nvtype type;
+	u32 parents;		/* NVT_BIT()s */
+	u32 size;		/* of the parameters; 0: none read */
+	bool optional;		/* pAllocParms may be NULL */
+	NV_STATUS (*ctor)(const struct nvsec *sec, struct nvobj *o, void *params);
+};
+
+static NV_STATUS ctor_device(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	struct nv_device_params *p = params;
+
+	if (p->deviceId >= nvsim.gpus)
+		return NV_ERR_INVALID_DEVICE;
+	o->gpu = nvsim_gpu[p->deviceId];
+	return NV_OK;
+}
+
+static NV_STATUS ctor_subdevice(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	return *(u32 *)params ? NV_ERR_INVALID_DEVICE : NV_OK;
+}
+
+static NV_STATUS ctor_vaspace(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	o->as = nvas_create(o->gpu);
+	return o->as ? NV_OK : NV_ERR_NO_MEMORY;
+}
+
+static NV_STATUS ctor_memory(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	return nvsim_mem_create(o->parent, o->cls, params, &o->mem);
+}
+
+/* NV01_MEMORY_VIRTUAL and NV50_MEMORY_VIRTUAL: a window on a VA space that MAP_MEMORY_DMA can target. */
+static NV_STATUS ctor_virtual(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	struct nv_mem_params *p = params;
+	/* NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS {offset, limit, hVASpace} for class 0x70 */
+	u32 hvas = o->cls == NV01_MEMORY_VIRTUAL ? ((u32 *)params)[4] : p->hVASpace;
+	struct nvobj *vo = nvsim_obj_find_type(o->client, hvas, NVT_BIT(NVT_VASPACE));
+
+	if (hvas && !vo)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	if (vo) {
+		o->as = vo->as;
+		nvas_get(o->as);
+		return NV_OK;
+	}
+	return ctor_vaspace(sec, o, params);
+}
+
+static NV_STATUS ctor_usermode(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	o->mem = o->gpu->usermode;
+	nvmem_get(o->mem);
+	return NV_OK;
+}
+
+static NV_STATUS ctor_rusd(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	o->mem = o->gpu->rusd;
+	nvmem_get(o->mem);
+	return NV_OK;
+}
+
+static NV_STATUS ctor_tsg(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	return nvsim_tsg_create(o, params);
+}
+
+static NV_STATUS ctor_channel(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	return nvsim_chan_create(o, params);
+}
+
+static NV_STATUS ctor_ctxshare(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	struct nv_ctxshare_params *p = params;
+	struct nvobj *vo = nvsim_obj_find_type(o->client, p->hVASpace, NVT_BIT(NVT_VASPACE));
+
+	if (p->hVASpace && !vo)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	o->as = vo ? vo->as : o->parent->tsg->as;
+	if (!o->as)
+		return NV_ERR_INVALID_ARGUMENT;
+	nvas_get(o->as);
+	p->subctxId = 0;
+	return NV_OK;
+}
+
+static NV_STATUS ctor_compute(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	return nvsim_engobj_create(o, false);
+}
+
+static NV_STATUS ctor_copy(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	return nvsim_engobj_create(o, true);
+}
+
+static NV_STATUS ctor_event(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	struct nv_event_params *p = params;
+
+	if (p->hClass != NV01_EVENT_OS_EVENT)
+		return NV_ERR_INVALID_CLASS;
+	o->cls = p->hClass;
+	return nvsim_event_create(o, p->data);
+}
+
+static const struct nvclass classes[] = {
+	{ NV01_DEVICE_0, NVT_DEVICE, NVT_BIT(NVT_CLIENT), sizeof(struct nv_device_params), false, ctor_device },
+	{ NV20_SUBDEVICE_0, NVT_SUBDEVICE, NVT_BIT(NVT_DEVICE), 4, true, ctor_subdevice },
+	{ FERMI_VASPACE_A, NVT_VASPACE, NVT_BIT(NVT_DEVICE), sizeof(struct nv_vaspace_params), false, ctor_vaspace },
+	{ NV01_MEMORY_LOCAL_USER, NVT_MEMORY, NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE), sizeof(struct nv_mem_params), false, ctor_memory },
+	{ NV01_MEMORY_SYSTEM, NVT_MEMORY, NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE), sizeof(struct nv_mem_params), false, ctor_memory },
+	{ NV50_MEMORY_VIRTUAL, NVT_VIRTUAL, NVT_BIT(NVT_DEVICE), sizeof(struct nv_mem_params), false, ctor_virtual },
+	{ NV01_MEMORY_VIRTUAL, NVT_VIRTUAL, NVT_BIT(NVT_DEVICE), 24, true, ctor_virtual },
+	{ RM_USER_SHARED_DATA, NVT_MEMORY, NVT_BIT(NVT_SUBDEVICE), 8, true, ctor_rusd },
+	{ KEPLER_CHANNEL_GROUP_A, NVT_TSG, NVT_BIT(NVT_DEVICE), sizeof(struct nv_tsg_params), false, ctor_tsg },
+	{ FERMI_CONTEXT_SHARE_A, NVT_CTXSHARE, NVT_BIT(NVT_TSG), sizeof(struct nv_ctxshare_params), false, ctor_ctxshare },
+	{ NV01_EVENT, NVT_EVENT, ~0u, sizeof(struct nv_event_params), false, ctor_event },
+	{ NV01_EVENT_OS_EVENT, NVT_EVENT, ~0u, sizeof(struct nv_event_params), false, ctor_event },
+};
+
+/* The classes whose number depends on the architecture. */
+static bool arch_class(u32 cls, struct nvclass *k)
+{
+	if (cls == nvsim_gpfifo_class())
+		*k = (struct nvclass) { cls, NVT_CHANNEL, NVT_BIT(NVT_TSG), sizeof(struct nv_chan_params), false, ctor_channel };
+	else if (nvsim_is_usermode(cls))
+		*k = (struct nvclass) { cls, NVT_MEMORY, NVT_BIT(NVT_SUBDEVICE), 0, true, ctor_usermode };
+	else if (cls == nvsim_compute_class())
+		*k = (struct nvclass) { cls, NVT_ENGOBJ, NVT_BIT(NVT_CHANNEL), 0, true, ctor_compute };
+	else if (cls == nvsim_copy_class())
+		*k = (struct nvclass) { cls, NVT_ENGOBJ, NVT_BIT(NVT_CHANNEL), 0, true, ctor_copy };
+	else
+		return false;
+	return true;
+}
+
+static bool find_class(u32 cls, struct nvclass *k)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(classes); i++) {
+		if (classes[i].cls == cls) {
+			*k = classes[i];
+			return true;
+		}
+	}
+	return arch_class(cls, k);
+}
+
+static NV_STATUS alloc_obj(const struct nvsec *sec, struct nvos64 *p, const struct nvclass *k, void *params)
+{
+	NV_STATUS st = NV_OK;
+	struct nvclient *c = nvsim_client_get(sec, p->hRoot, &st);
+	struct nvobj *parent, *o;
+	u32 handle = p->hNew;
+
+	if (!c)
+		return st;
+	parent = nvsim_obj_find(c, p->hParent);
+	if (!parent)
+		return NV_ERR_INVALID_OBJECT_PARENT;
+	if (!(k->parents & NVT_BIT(parent->type)))
+		return NV_ERR_INVALID_OBJECT_PARENT;
+	o = kzalloc(sizeof(*o), GFP_KERNEL);
+	if (!o)
+		return NV_ERR_NO_MEMORY;
+	INIT_LIST_HEAD(&o->children);
+	INIT_LIST_HEAD(&o->dependants);
+	o->cls = k->cls;
+	o->type = k->type;
+	o->gpu = parent->gpu;
+	st = nvsim_obj_add(c, parent, o, &handle);
+	if (st != NV_OK) {
+		kfree(o);
+		return st;
+	}
+	st = k->ctor(sec, o, params);
+	if (st != NV_OK) {
+		xa_erase(&c->objs, handle);
+		list_del(&o->sibling);
+		kfree(o);
+		return st;
+	}
+	p->hNew = handle;
+	return NV_OK;
+}
+
+void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p)
+{
+	u8 *params;
+	struct nvclass k;
+
+	if (p->hClass == NV01_ROOT_CLIENT || p->hClass == NV01_ROOT || p->hClass == NV01_ROOT_NON_PRIV) {
+		down_write(&nvsim_api_lock);
+		p->status = nvsim_client_alloc(sec, p);
+		up_write(&nvsim_api_lock);
+		return;
+	}
+	p->status = NV_ERR_INVALID_CLASS;
+	if (!find_class(p->hClass, &k))
+		return;
+	p->status = NV_ERR_INVALID_ARGUMENT;
+	if ((k.size && p->paramsSize && p->paramsSize != k.size) || (!p->pAllocParms && !k.optional))
+		return;
+	params = kzalloc(PARAMS_MAX, GFP_KERNEL);
+	if (!params) {
+		p->status = NV_ERR_NO_MEMORY;
+		return;
+	}
+	p->status = NV_OK;
+	if (k.size && p->pAllocParms)
+		p->status = nvsim_param_in(sec, params, p->pAllocParms, k.size);
+	if (p->status == NV_OK) {
+		down_write(&nvsim_api_lock);
+		p->status = alloc_obj(sec, p, &k, params);
+		up_write(&nvsim_api_lock);
+		if (p->status == NV_OK && k.size && p->pAllocParms)
+			p->status = nvsim_param_out(sec, p->pAllocParms, params, k.size);
+	}
+	kfree(params);
+}
+
+/* Called with @o childless, without dependants, and out of its client's tables. */
+void nvsim_obj_destroy(struct nvobj *o)
+{
+	switch (o->type) {
+	case NVT_CLIENT:
+		nvsim_client_destroy(o->client);
+		return;
+	case NVT_VASPACE:
+	case NVT_VIRTUAL:
+	case NVT_CTXSHARE:
+		nvas_put(o->as);
+		break;
+	case NVT_MEMORY:
+		nvmem_put(o->mem);
+		break;
+	case NVT_TSG:
+		nvsim_tsg_destroy(o->tsg);
+		break;
+	case NVT_CHANNEL:
+		nvsim_chan_destroy(o->chan);
+		break;
+	case NVT_DEVICE:
+	case NVT_SUBDEVICE:
+	case NVT_ENGOBJ:
+	case NVT_EVENT:
+		break;
+	}
+	kfree(o);
+}

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Controls of devices, subdevices and memory: what tools and allocators ask. */
+#include <linux/ktime.h>
+#include <linux/math64.h>
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
+#include <linux/sched.h>
+#include <linux/sizes.h>
+#include <linux/slab.h>
+
+#include "nvsim.h"
+
+#define FB_INFO_MAX 128
+#define PIDS_MAX 950
+#define PID_INFO_MAX 200
+#define UTIL_SAMPLES 72
+#define UTIL_WINDOW_NS (200 * NSEC_PER_MSEC)
+#define KIB(bytes) ((u32)((bytes) >> 10))
+
+void nvsim_uuid_string(const struct nvgpu *gpu, char *buf)
+{
+	const u8 *u = gpu->uuid;
+
+	sprintf(buf, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5],
+		u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+}
+
+static NV_STATUS ctl_num_subdevices(struct nvctl *c)
+{
+	*(u32 *)c->params = 1;
+	return NV_OK;
+}
+
+static u32 class_list(u32 *list)
+{
+	u32 n = 0;
+
+	list[n++] = NV01_MEMORY_LOCAL_USER;
+	list[n++] = NV01_MEMORY_SYSTEM;
+	list[n++] = NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
+	list[n++] = NV01_MEMORY_VIRTUAL;
+	list[n++] = NV50_MEMORY_VIRTUAL;
+	list[n++] = FERMI_VASPACE_A;
+	list[n++] = FERMI_CONTEXT_SHARE_A;
+	list[n++] = KEPLER_CHANNEL_GROUP_A;
+	list[n++] = RM_USER_SHARED_DATA;
+	list[n++] = nvsim_gpfifo_class();
+	list[n++] = nvsim_gpfifo_class() - 0xe;		/* the usermode class of the same generation, c461 of c46f */
+	list[n - 1] = nvsim_gpfifo_class() == 0xc86f ? 0xc661 : list[n - 1];
+	list[n++] = nvsim_compute_class();
+	list[n++] = nvsim_copy_class();
+	return n;
+}
+
+static NV_STATUS ctl_classlist_v2(struct nvctl *c)
+{
+	u32 *p = c->params;
+
+	p[0] = class_list(p + 1);
+	return NV_OK;
+}
+
+static NV_STATUS ctl_classlist(struct nvctl *c)
+{
+	u32 *p = c->params, list[32], n = class_list(list);
+	u64 ptr = *(u64 *)(p + 2);
+	NV_STATUS st = NV_OK;
+
+	if (ptr)
+		st = nvsim_param_out(c->sec, ptr, list, 4 * min(p[0], n));
+	p[0] = n;
+	return st;
+}
+
+/* {numChannels, pChannelHandleList@8, pChannelList@16}: handles in, channel numbers out */
+static NV_STATUS ctl_channellist(struct nvctl *c)
+{
+	u64 *ptr = c->params;
+	u32 n = *(u32 *)c->params, i, h;
+	NV_STATUS st = NV_OK;
+	struct nvobj *o;
+
+	if (n > 4096)
+		return NV_ERR_INVALID_ARGUMENT;
+	for (i = 0; i < n && st == NV_OK; i++) {
+		st = nvsim_param_in(c->sec, &h, ptr[1] + 4ull * i, 4);
+		if (st != NV_OK)
+			break;
+		o = nvsim_obj_find_type(c->client, h, NVT_BIT(NVT_CHANNEL));
+		h = o ? o->chan->token : 0xffffffff;
+		st = nvsim_param_out(c->sec, ptr[2] + 4ull * i, &h, 4);
+	}
+	return st;
+}
+
+static NV_STATUS ctl_name(struct nvctl *c)
+{
+	u32 *p = c->params;
+	char *s = (char *)(p + 1);
+	int i;
+
+	memset(s, 0, 128);
+	if (p[0] & 1)
+		for (i = 0; i < 63 && c->obj->gpu->name[i]; i++)
+			((u16 *)s)[i] = c->obj->gpu->name[i];
+	else
+		strscpy(s, c->obj->gpu->name, 64);
+	return NV_OK;
+}
+
+static NV_STATUS ctl_gid(struct nvctl *c)
+{
+	u32 *p = c->params;
+
+	memset(p + 3, 0, 256);
+	if ((p[1] & 3) == 2) {
+		memcpy(p + 3, c->obj->gpu->uuid, 16);
+		p[2] = 16;
+	} else {
+		nvsim_uuid_string(c->obj->gpu, (char *)(p + 3));
+		p[2] = strlen((char *)(p + 3)) + 1;
+	}
+	return NV_OK;
+}
+
+static NV_STATUS ctl_gpu_info_v2(struct nvctl *c)
+{
+	u32 *p = c->params, i;
+
+	if (p[0] > 70)
+		return NV_ERR_INVALID_ARGUMENT;
+	for (i = 0; i < p[0]; i++)
+		p[2 + 2 * i] = 0;
+	return NV_OK;
+}
+
+static NV_STATUS ctl_engines_v2(struct nvctl *c)
+{
+	u32 *p = c->params, i;
+
+	p[0] = NVSIM_ENGINES;
+	for (i = 0; i < NVSIM_ENGINES; i++)
+		p[1 + i] = c->obj->gpu->eng[i].type;
+	return NV_OK;
+}
+
+static NV_STATUS ctl_engines(struct nvctl *c)
+{
+	u32 *p = c->params, list[NVSIM_ENGINES], i;
+	u64 ptr = *(u64 *)(p + 2);
+	NV_STATUS st = NV_OK;
+
+	for (i = 0; i < NVSIM_ENGINES; i++)
+		list[i] = c->obj->gpu->eng[i].type;
+	if (ptr)
+		st = nvsim_param_out(c->sec, ptr, list, 4 * min_t(u32, p[0], NVSIM_ENGINES));
+	p[0] = NVSIM_ENGINES;
+	return st;
+}
+
+/* ctrl2080fb.h NV2080_CTRL_FB_INFO_INDEX_*; sizes in KiB */
+static u32 fb_info(struct nvgpu *gpu, u32 index)
+{
+	u64 total = (u64)nvsim.fb_mib * SZ_1M;
+
+	switch (index) {
+	case 0x05:
+	case 0x1d:
+	case 0x1f:
+		return KIB(256 * SZ_1M);
+	case 0x07:
+	case 0x08:
+		return KIB(total);
+	case 0x09:
+	case 0x0a:
+	case 0x20:
+		return KIB(gpu->fb_total);
+	case 0x12:
+	case 0x16:
+		return KIB(nvsim_fb_free(gpu));
+	}
+	return 0;
+}
+
+static NV_STATUS ctl_fb_info_v2(struct nvctl *c)
+{
+	u32 *p = c->params, i;
+
+	if (p[0] > FB_INFO_MAX)
+		return NV_ERR_INVALID_ARGUMENT;
+	for (i = 0; i < p[0]; i++)
+		p[2 + 2 * i] = fb_info(c->obj->gpu, p[1 + 2 * i]);
+	return NV_OK;
+}
+
+/* The older form keeps its list in the caller's memory. */
+static NV_STATUS ctl_fb_info(struct nvctl *c)
+{
+	u32 n = *(u32 *)c->params, e[2], i;
+	u64 ptr = ((u64 *)c->params)[1];
+	NV_STATUS st = NV_OK;
+
+	if (n > FB_INFO_MAX)
+		return NV_ERR_INVALID_ARGUMENT;
+	for (i = 0; i < n && st == NV_OK; i++) {
+		st = nvsim_param_in(c->sec, e, ptr + 8ull * i, 8);
+		if (st == NV_OK) {
+			e[1] = fb_info(c->obj->gpu, e[0]);
+			st = nvsim_param_out(c->sec, ptr + 8ull * i, e, 8);
+		}
+	}
+	return st;
+}
+
+static u32 caller_pid(struct pid *pid)
+{
+	return pid_nr_ns(pid, task_active_pid_ns(current));
+}
+
+static bool client_uses(struct nvclient *cl, struct nvgpu *gpu, u32 cls)
+{
+	struct nvobj *o;
+	unsigned long h;
+
+	xa_for_each(&cl->objs, h, o)
+		if (o->gpu == gpu && o->cls == cls)
+			return true;
+	return false;
+}
+
+/* {idType, id, count, pids[950]}; only processes the caller can name */
+static NV_STATUS ctl_pids(struct nvctl *c)
+{
+	u32 *p = c->params, *tbl = p + 3, n = 0, i, pid;
+	struct nvclient *cl;
+
+	if (p[0])
+		return NV_ERR_INVALID_ARGUMENT;
+	list_for_each_entry(cl, &nvsim_clients, link) {
+		if (cl->kernel || n == PIDS_MAX || !client_uses(cl, c->obj->gpu, p[1]))
+			continue;
+		pid = caller_pid(cl->pid);
+		for (i = 0; i < n && tbl[i] != pid; i++)
+			;
+		if (pid && i == n)
+			tbl[n++] = pid;
+	}
+	p[2] = n;
+	return NV_OK;
+}
+
+struct pid_info {
+	u32 pid, index, result, _p;
+	u64 priv, owned, duped, prot[3];
+	u32 smc[2];
+};
+
+/* Sums class 0x40 memory of the process's own clients; each allocation once, however many handles it has. */
+static u64 pid_bytes(struct nvgpu *gpu, struct pid *pid)
+{
+	struct nvclient *cl;
+	struct xarray seen;
+	struct nvobj *o;
+	unsigned long h;
+	u64 sum = 0;
+
+	xa_init(&seen);
+	list_for_each_entry(cl, &nvsim_clients, link) {
+		if (cl->kernel || cl->pid != pid)
+			continue;
+		xa_for_each(&cl->objs, h, o)
+			if (o->type == NVT_MEMORY && o->gpu == gpu && o->mem->loc == NVLOC_FB &&
+			    !xa_insert(&seen, (unsigned long)o->mem >> 3, o, GFP_KERNEL))
+				sum += o->mem->size;
+	}
+	xa_destroy(&seen);
+	return sum;
+}
+
+static NV_STATUS ctl_pid_info(struct nvctl *c)
+{
+	u32 n = *(u32 *)c->params, i;
+	struct pid_info *e = c->params + 8;
+	struct pid *pid;
+
+	if (n > PID_INFO_MAX)
+		return NV_ERR_INVALID_ARGUMENT;
+	for (i = 0; i < n; i++, e++) {
+		e->result = e->index ? NV_ERR_INVALID_ARGUMENT : NV_OK;
+		if (e->index)
+			continue;
+		pid = find_get_pid(e->pid);
+		e->priv = pid ? pid_bytes(c->obj->gpu, pid) : 0;
+		e->owned = 0;
+		e->duped = 0;
+		put_pid(pid);
+	}
+	return NV_OK;
+}
+
+/* NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE, 776 bytes: engine samples of 128 bytes from 8 on, GR second */
+#define UTIL_SAMPLE 776
+#define UTIL_GR 136
+#define UTIL_ENGINES 6
+
+static void util_window(struct nvgpu *gpu, u64 now)
+{
+	struct nvtsg_rec *r;
+	u64 dt = now - gpu->util_since, busy;
+
+	if (dt < UTIL_WINDOW_NS)
+		return;
+	list_for_each_entry(r, &gpu->recs, link) {
+		busy = READ_ONCE(r->busy_ns);
+		r->util_bp = r->engine == NV2080_ENGINE_GR0 ? min_t(u64, div64_u64((busy - r->util_busy) * 10000, dt), 10000) : 0;
+		r->util_busy = busy;
+	}
+	gpu->util_since = now;
+}
+
+static void util_sample(u8 *s, u32 pid, u32 bp, u64 now)
+{
+	int i;
+
+	memset(s, 0, UTIL_SAMPLE);
+	*(u64 *)s = div_u64(now, NSEC_PER_USEC);
+	for (i = 0; i < UTIL_ENGINES; i++)
+		*(u32 *)(s + 8 + 128 * i + 8) = 0xffffffff;
+	*(u32 *)(s + UTIL_GR) = bp;
+	*(u32 *)(s + UTIL_GR + 8) = pid;
+}
+
+/* One sample per process that ran in the last window; the real one samples who is on the engine about six times a second. */
+static NV_STATUS ctl_util_samples(struct nvctl *c)
+{
+	struct nvgpu *gpu = c->obj->gpu;
+	u32 *p = c->params, n = 0, i, pid;
+	u8 *samples = c->params + 16, *s;
+	u64 now = ktime_get_ns();
+	struct nvtsg_rec *r;
+
+	mutex_lock(&gpu->rec_lock);
+	util_window(gpu, now);
+	list_for_each_entry(r, &gpu->recs, link) {
+		pid = r->util_bp ? caller_pid(r->pid) : 0;
+		if (!pid)
+			continue;
+		for (i = 0; i < n && *(u32 *)(samples + i * UTIL_SAMPLE + UTIL_GR + 8) != pid; i++)
+			;
+		if (i == UTIL_SAMPLES)
+			continue;
+		s = samples + i * UTIL_SAMPLE;
+		if (i == n) {
+			util_sample(s, pid, 0, ktime_get_real_ns());
+			n++;
+		}
+		*(u32 *)(s + UTIL_GR) += r->util_bp;
+	}
+	mutex_unlock(&gpu->rec_lock);
+	p[2] = n;
+	return NV_OK;
+}
+
+static NV_STATUS ctl_allocated_channels(struct nvctl *c)
+{
+	memset(c->params + 4, 0, 512);
+	return NV_OK;
+}
+
+/* {size, ptr}: a list of {index, data} in the caller's memory */
+static NV_STATUS ctl_surface_info(struct nvctl *c)
+{
+	u32 n = *(u32 *)c->params, e[2], i;
+	u64 ptr = ((u64 *)c->params)[1];
+	struct nvmem *m = c->obj->mem;
+	NV_STATUS st = NV_OK;
+
+	if (n > 16)
+		return NV_ERR_INVALID_ARGUMENT;
+	for (i = 0; i < n && st == NV_OK; i++) {
+		st = nvsim_param_in(c->sec, e, ptr + 8ull * i, 8);
+		if (st != NV_OK)
+			break;
+		switch (e[0]) {
+		case 2:
+			e[1] = (u32)m->size;
+			break;
+		case 3:
+			e[1] = m->size >> 32;
+			break;
+		case 7:
+			e[1] = m->size >> 12;
+			break;
+		case 8:
+			e[1] = m->attr;
+			break;
+		case 9:
+			e[1] = m->loc == NVLOC_FB ? 2 : m->loc == NVLOC_USERMODE ? 3 : 1;
+			break;
+		default:
+			e[1] = 0;
+		}
+		st = nvsim_param_out(c->sec, ptr + 8ull * i, e, 8);
+	}
+	return st;
+}
+
+/* NV0041_CTRL_GET_SURFACE_PHYS_ATTR_PARAMS: memOffset@0 in/out, memAperture@20, contigSegmentSize@40 */
+static NV_STATUS ctl_phys_attr(struct nvctl *c)
+{
+	u64 *q = c->params;
+	u32 *p = c->params;
+	struct nvmem *m = c->obj->mem;
+
+	if (q[0] >= m->size)
+		return NV_ERR_INVALID_ARGUMENT;
+	q[5] = m->page_size - (q[0] & (m->page_size - 1));
+	q[0] += m->addr;
+	p[2] = 0;
+	p[3] = 0;
+	p[4] = 0;
+	p[5] = m->loc == NVLOC_FB ? 0 : 1;
+	p[6] = 1;
+	p[7] = 0;
+	p[8] = 0;
+	return NV_OK;
+}
+
+static NV_STATUS ctl_page_size(struct nvctl *c)
+{
+	*(u64 *)c->params = c->obj->mem->page_size;
+	return NV_OK;
+}
+
+#define DEV NVT_BIT(NVT_DEVICE)
+#define SUB NVT_BIT(NVT_SUBDEVICE)
+#define MEM NVT_BIT(NVT_MEMORY)
+
+/* ctrl0080gpu.h, ctrl0080fifo.h, ctrl2080gpu.h, ctrl2080fb.h, ctrl2080perf.h, ctrl2080fifo.h, ctrl0041.h */
+const struct nvctl_entry nvsim_ctrl_gpu[] = {
+	{ 0x800201, 16, DEV, 0, ctl_classlist },
+	{ 0x800280, 4, DEV, 0, ctl_num_subdevices },
+	{ 0x800292, 804, DEV, 0, ctl_classlist_v2 },
+	{ 0x80170d, 24, DEV, 0, ctl_channellist },
+	{ 0x20800102, 564, SUB, 0, ctl_gpu_info_v2 },
+	{ 0x20800110, 132, SUB, 0, ctl_name },
+	{ 0x20800123, 16, SUB, 0, ctl_engines },
+	{ 0x2080014a, 268, SUB, 0, ctl_gid },
+	{ 0x20800170, 340, SUB, 0, ctl_engines_v2 },
+	{ 0x2080018d, 3812, SUB, 0, ctl_pids },
+	{ 0x2080018e, 14408, SUB, 0, ctl_pid_info },
+	{ 0x20801119, 516, SUB, NVCTL_PRIV, ctl_allocated_channels },
+	{ 0x20801301, 16, SUB, 0, ctl_fb_info },
+	{ 0x20801303, 1028, SUB, 0, ctl_fb_info_v2 },
+	{ 0x20802096, 55888, SUB, 0, ctl_util_samples },
+	{ 0x410103, 48, MEM, NVCTL_PRIV, ctl_phys_attr },
+	{ 0x410110, 16, MEM, 0, ctl_surface_info },
+	{ 0x410118, 8, MEM, 0, ctl_page_size },
+	{}
+};

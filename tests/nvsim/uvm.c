@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* /dev/nvidia-uvm: GPU address spaces (kernel-open/nvidia-uvm/uvm.c is what it imitates). */
+#include <linux/cdev.h>
+#include <linux/file.h>
+#include <linux/module.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "nvsim.h"
+
+static dev_t uvm_dev;
+static struct cdev uvm_cdev;
+static struct class *uvm_class;
+static const struct file_operations uvm_fops;
+
+bool uvm_file_is_ours(struct file *f)
+{
+	return f && f->f_op == &uvm_fops;
+}
+
+struct uvm_gpu *uvm_gpu_find(struct uvm_vas *v, const u8 *uuid)
+{
+	struct uvm_gpu *g;
+
+	list_for_each_entry(g, &v->gpus, link)
+		if (!memcmp(g->gpu->uuid, uuid, 16))
+			return g;
+	return NULL;
+}
+
+static int uvm_open(struct inode *inode, struct file *file)
+{
+	struct uvm_vas *v;
+
+	if (MINOR(inode->i_rdev) != MINOR(uvm_dev))
+		return -EPERM;		/* nvidia-uvm-tools */
+	v = kzalloc(sizeof(*v), GFP_KERNEL);
+	if (!v)
+		return -ENOMEM;
+	mutex_init(&v->lock);
+	INIT_LIST_HEAD(&v->gpus);
+	INIT_LIST_HEAD(&v->ranges);
+	address_space_init_once(&v->mapping);
+	v->mapping.host = inode;
+	v->mapping.a_ops = inode->i_mapping->a_ops;
+	file->f_mapping = &v->mapping;
+	file->private_data = v;
+	return 0;
+}
+
+static void gpu_drop(struct uvm_vas *v, struct uvm_gpu *g)
+{
+	uvm_gpu_drop_as(v, g);
+	list_del(&g->link);
+	kfree(g);
+}
+
+static int uvm_release(struct inode *inode, struct file *file)
+{
+	struct uvm_vas *v = file->private_data;
+	struct uvm_gpu *g, *next;
+
+	mutex_lock(&v->lock);
+	uvm_ranges_drop(v);
+	list_for_each_entry_safe(g, next, &v->gpus, link)
+		gpu_drop(v, g);
+	mutex_unlock(&v->lock);
+	file->private_data = NULL;
+	file->f_mapping = NULL;
+	kfree(v);
+	return 0;
+}
+
+static void do_init(struct uvm_vas *v, void *arg)
+{
+	struct uvm_init *p = arg;
+
+	p->status = NV_ERR_INVALID_ARGUMENT;
+	if (p->flags & ~3ull)
+		return;
+	mutex_lock(&v->lock);
+	if (!v->initialized) {
+		v->mm = current->mm;
+		v->flags = p->flags;
+		v->initialized = true;
+	}
+	if (v->flags == p->flags)
+		p->status = NV_OK;
+	mutex_unlock(&v->lock);
+}
+
+static void do_mm_init(struct uvm_vas *v, void *arg)
+{
+	struct uvm_mm_init *p = arg;
+	struct file *f = fget(p->fd);
+	struct uvm_vas *other;
+
+	p->status = NV_ERR_INVALID_ARGUMENT;
+	if (uvm_file_is_ours(f)) {
+		other = f->private_data;
+		/* this machine has no shared page tables: the file is not needed, and UVM says so */
+		if (other->initialized)
+			p->status = NV_WARN_NOTHING_TO_DO;
+	}
+	if (f)
+		fput(f);
+}
+
+static void do_register_gpu(struct uvm_vas *v, void *arg)
+{
+	struct uvm_reg_gpu *p = arg;
+	struct nvgpu *gpu = nvsim_gpu_by_uuid(p->uuid);
+	struct uvm_gpu *g;
+
+	p->numaEnabled = 0;
+	p->numaNode = -1;
+	p->status = NV_ERR_GPU_UUID_NOT_FOUND;
+	if (!gpu)
+		return;
+	p->status = NV_OK;
+	mutex_lock(&v->lock);
+	if (!uvm_gpu_find(v, p->uuid)) {
+		g = kzalloc(sizeof(*g), GFP_KERNEL);
+		if (g) {
+			g->gpu = gpu;
+			list_add_tail(&g->link, &v->gpus);
+		} else {
+			p->status = NV_ERR_NO_MEMORY;
+		}
+	}
+	mutex_unlock(&v->lock);
+}
+
+static void do_unregister_gpu(struct uvm_vas *v, void *arg)
+{
+	struct uvm_uuid *p = arg;
+	struct uvm_gpu *g;
+
+	mutex_lock(&v->lock);
+	g = uvm_gpu_find(v, p->uuid);
+	p->status = g ? NV_OK : NV_ERR_INVALID_DEVICE;
+	if (g)
+		gpu_drop(v, g);
+	mutex_unlock(&v->lock);
+}
+
+static struct nvas *find_as(const struct uvm_gpu_vas *p, NV_STATUS *st)
+{
+	struct nvas *as = NULL;
+	struct nvclient *c;
+	struct nvobj *o;
+
+	down_read(&nvsim_api_lock);
+	c = nvsim_client_find(p->hClient);
+	o = c ? nvsim_obj_find_type(c, p->hVaSpace, NVT_BIT(NVT_VASPACE)) : NULL;
+	if (!c) {
+		*st = NV_ERR_INVALID_CLIENT;
+	} else if (c->tgid != task_tgid_nr(current)) {
+		*st = NV_ERR_INSUFFICIENT_PERMISSIONS;
+	} else if (!o) {
+		*st = NV_ERR_OBJECT_NOT_FOUND;
+	} else {
+		as = o->as;
+		nvas_get(as);
+	}
+	up_read(&nvsim_api_lock);
+	return as;
+}
+
+static void do_register_vas(struct uvm_vas *v, void *arg)
+{
+	struct uvm_gpu_vas *p = arg;
+	struct nvas *as = find_as(p, &p->status);
+	struct uvm_ext *x;
+	struct uvm_gpu *g;
+
+	if (!as)
+		return;
+	mutex_lock(&v->lock);
+	g = uvm_gpu_find(v, p->uuid);
+	if (!g || as->gpu != g->gpu) {
+		p->status = NV_ERR_INVALID_DEVICE;
+	} else if (g->as) {
+		p->status = NV_ERR_INVALID_STATE;
+	} else {
+		p->status = NV_OK;
+		g->as = as;
+		as = NULL;
+		list_for_each_entry(x, &v->ranges, link)
+			if (x->managed)
+				nvas_map(g->as, x->base, x->len, x->managed, 0);
+	}
+	mutex_unlock(&v->lock);
+	if (as)
+		nvas_put(as);
+}
+
+static void do_unregister_vas(struct uvm_vas *v, void *arg)
+{
+	struct uvm_uuid *p = arg;
+	struct uvm_gpu *g;
+
+	mutex_lock(&v->lock);
+	g = uvm_gpu_find(v, p->uuid);
+	p->status = g && g->as ? NV_OK : NV_ERR_INVALID_DEVICE;
+	if (g)
+		uvm_gpu_drop_as(v, g);
+	mutex_unlock(&v->lock);
+}
+
+/* The channel has to run in the VA space registered for its GPU. */
+static void do_register_channel(struct uvm_vas *v, void *arg)
+{
+	struct uvm_reg_chan *p = arg;
+	struct nvas *as = NULL;
+	struct nvclient *c;
+	struct uvm_gpu *g;
+	struct nvobj *o;
+
+	down_read(&nvsim_api_lock);
+	c = nvsim_client_find(p->hClient);
+	o = c ? nvsim_obj_find_type(c, p->hChannel, NVT_BIT(NVT_CHANNEL)) : NULL;
+	if (o && c->tgid == task_tgid_nr(current)) {
+		as = o->chan->as;
+		nvas_get(as);
+	}
+	up_read(&nvsim_api_lock);
+	p->status = NV_ERR_INVALID_CHANNEL;
+	if (!as)
+		return;
+	mutex_lock(&v->lock);
+	g = uvm_gpu_find(v, p->uuid);
+	if (g && g->as == as)
+		p->status = NV_OK;
+	mutex_unlock(&v->lock);
+	nvas_put(as);
+}
+
+static void do_unregister_channel(struct uvm_vas *v, void *arg)
+{
+	((struct uvm_unreg_chan *)arg)->status = NV_OK;
+}
+
+static void do_peer(struct uvm_vas *v, void *arg)
+{
+	struct uvm_peer *p = arg;
+
+	mutex_lock(&v->lock);
+	p->status = uvm_gpu_find(v, p->a) && uvm_gpu_find(v, p->b) ? NV_OK : NV_ERR_INVALID_DEVICE;
+	mutex_unlock(&v->lock);
+}
+
+static void do_create_range(struct uvm_vas *v, void *arg)
+{
+	struct uvm_range *p = arg;
+
+	p->status = uvm_range_create(v, p->base, p->length);
+}
+
+static void do_free(struct uvm_vas *v, void *arg)
+{
+	struct uvm_range *p = arg;
+
+	p->status = uvm_range_free(v, p->base);
+}
+
+static void do_map_external(struct uvm_vas *v, void *arg)
+{
+	struct uvm_map_ext *p = arg;
+
+	p->status = uvm_range_map(v, p);
+}
+
+static void do_unmap_external(struct uvm_vas *v, void *arg)
+{
+	struct uvm_unmap_ext *p = arg;
+
+	p->status = uvm_range_unmap(v, p);
+}
+
+static void do_validate(struct uvm_vas *v, void *arg)
+{
+	struct uvm_range *p = arg;
+	struct uvm_ext *x;
+
+	mutex_lock(&v->lock);
+	x = uvm_range_find(v, p->base, p->length);
+	p->status = x && x->base == p->base && x->len == p->length ? NV_OK : NV_ERR_INVALID_ADDRESS;
+	mutex_unlock(&v->lock);
+}
+
+static void do_pageable(struct uvm_vas *v, void *arg)
+{
+	struct uvm_pageable *p = arg;
+
+	p->access = 0;
+	p->status = NV_OK;
+}
+
+static void do_pageable_gpu(struct uvm_vas *v, void *arg)
+{
+	struct uvm_pageable_gpu *p = arg;
+
+	p->access = 0;
+	p->status = NV_OK;
+}
+
+static void do_preferred(struct uvm_vas *v, void *arg)
+{
+	((struct uvm_pref *)arg)->status = NV_OK;
+}
+
+static const struct uvm_call {
+	u32 cmd, size;
+	bool any_state;
+	void (*fn)(struct uvm_vas *v, void *arg);
+} calls[] = {
+	{ UVM_INITIALIZE, sizeof(struct uvm_init), true, do_init },
+	{ UVM_MM_INITIALIZE, sizeof(struct uvm_mm_init), true, do_mm_init },
+	{ UVM_REGISTER_GPU, sizeof(struct uvm_reg_gpu), false, do_register_gpu },
+	{ UVM_UNREGISTER_GPU, sizeof(struct uvm_uuid), false, do_unregister_gpu },
+	{ UVM_REGISTER_GPU_VASPACE, sizeof(struct uvm_gpu_vas), false, do_register_vas },
+	{ UVM_UNREGISTER_GPU_VASPACE, sizeof(struct uvm_uuid), false, do_unregister_vas },
+	{ UVM_REGISTER_CHANNEL, sizeof(struct uvm_reg_chan), false, do_register_channel },
+	{ UVM_UNREGISTER_CHANNEL, sizeof(struct uvm_unreg_chan), false, do_unregister_channel },
+	{ UVM_ENABLE_PEER_ACCESS, sizeof(struct uvm_peer), false, do_peer },
+	{ UVM_DISABLE_PEER_ACCESS, sizeof(struct uvm_peer), false, do_peer },
+	{ UVM_CREATE_EXTERNAL_RANGE, sizeof(struct uvm_range), false, do_create_range },
+	{ UVM_MAP_EXTERNAL_ALLOCATION, sizeof(struct uvm_map_ext), false, do_map_external },
+	{ UVM_UNMAP_EXTERNAL, sizeof(struct uvm_unmap_ext), false, do_unmap_external },
+	{ UVM_FREE, sizeof(struct uvm_range), false, do_free },
+	{ UVM_VALIDATE_VA_RANGE, sizeof(struct uvm_range), false, do_validate },
+	{ UVM_PAGEABLE_MEM_ACCESS, sizeof(struct uvm_pageable), false, do_pageable },
+	{ UVM_PAGEABLE_MEM_ACCESS_ON_GPU, sizeof(struct uvm_pageable_gpu), false, do_pageable_gpu },
+	{ UVM_SET_PREFERRED_LOCATION, sizeof(struct uvm_pref), false, do_preferred },
+};
+
+/* Every parameter struct ends with its status; the offset is found from what @fn would write. */
+static void refuse(const struct uvm_call *k, void *arg)
+{
+	switch (k->cmd) {
+	case UVM_MAP_EXTERNAL_ALLOCATION:
+	case UVM_REGISTER_GPU:
+	case UVM_REGISTER_GPU_VASPACE:
+	case UVM_UNREGISTER_GPU:
+	case UVM_UNREGISTER_GPU_VASPACE:
+	case UVM_UNREGISTER_CHANNEL:
+	case UVM_ENABLE_PEER_ACCESS:
+	case UVM_DISABLE_PEER_ACCESS:
+	case UVM_PAGEABLE_MEM_ACCESS:
+	case UVM_PAGEABLE_MEM_ACCESS_ON_GPU:
+	case UVM_SET_PREFERRED_LOCATION:
+		*(u32 *)(arg + k->size - 4) = NV_ERR_ILLEGAL_ACTION;
+		break;
+	default:
+		*(u32 *)(arg + k->size - 8) = NV_ERR_ILLEGAL_ACTION;
+	}
+}
+
+static long uvm_call(const struct uvm_call *k, struct uvm_vas *v, void __user *uarg)
+{
+	void *arg = kvmalloc(k->size, GFP_KERNEL);
+	long ret = 0;
+
+	if (!arg)
+		return -ENOMEM;
+	if (copy_from_user(arg, uarg, k->size)) {
+		kvfree(arg);
+		return -EFAULT;
+	}
+	if (k->any_state || smp_load_acquire(&v->initialized))
+		k->fn(v, arg);
+	else
+		refuse(k, arg);
+	if (copy_to_user(uarg, arg, k->size))
+		ret = -EFAULT;
+	kvfree(arg);
+	return ret;
+}
+
+static long uvm_ioctl(struct file *file, unsigned int cmd, unsigned long uarg)
+{
+	size_t i;
+
+	if (cmd == UVM_DEINITIALIZE)
+		return 0;
+	for (i = 0; i < ARRAY_SIZE(calls); i++)
+		if (calls[i].cmd == cmd)
+			return uvm_call(&calls[i], file->private_data, (void __user *)uarg);
+	return -EINVAL;
+}
+
+static const struct file_operations uvm_fops = {
+	.owner = THIS_MODULE,
+	.open = uvm_open,
+	.release = uvm_release,
+	.mmap = nvsim_uvm_mmap,
+	.unlocked_ioctl = uvm_ioctl,
+	.compat_ioctl = uvm_ioctl,
+};
+
+static char *uvm_devnode(NVSIM_DEVNODE_ARG *dev, umode_t *mode)
+{
+	if (mode)
+		*mode = 0666;
+	return NULL;
+}
+
+static int make_nodes(void)
+{
+	struct device *dev;
+
+	uvm_class = nvsim_class_create("nvsim-uvm");
+	if (IS_ERR(uvm_class))
+		return PTR_ERR(uvm_class);
+	uvm_class->devnode = uvm_devnode;
+	dev = device_create(uvm_class, NULL, uvm_dev, NULL, "nvidia-uvm");
+	if (IS_ERR(dev))
+		goto err;
+	dev = device_create(uvm_class, NULL, uvm_dev + 1, NULL, "nvidia-uvm-tools");
+	if (IS_ERR(dev))
+		goto err_node;
+	return 0;
+
+err_node:
+	device_destroy(uvm_class, uvm_dev);
+err:
+	class_destroy(uvm_class);
+	return PTR_ERR(dev);
+}
+
+int nvsim_uvm_init(void)
+{
+	int err;
+
+	err = alloc_chrdev_region(&uvm_dev, 0, 2, "nvidia-uvm");
+	if (err)
+		return err;
+	cdev_init(&uvm_cdev, &uvm_fops);
+	uvm_cdev.owner = THIS_MODULE;
+	err = cdev_add(&uvm_cdev, uvm_dev, 2);
+	if (err)
+		goto err_region;
+	err = make_nodes();
+	if (err)
+		goto err_cdev;
+	return 0;
+
+err_cdev:
+	cdev_del(&uvm_cdev);
+err_region:
+	unregister_chrdev_region(uvm_dev, 2);
+	return err;
+}
+
+void nvsim_uvm_exit(void)
+{
+	device_destroy(uvm_class, uvm_dev + 1);
+	device_destroy(uvm_class, uvm_dev);
+	class_destroy(uvm_class);
+	cdev_del(&uvm_cdev);
+	unregister_chrdev_region(uvm_dev, 2);
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Ranges of a UVM VA space: external ones, and managed ones made by mmap(). */
+#include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "nvsim.h"
+
+#define VA_LIMIT (1ull << 49)
+
+static bool bad_range(u64 base, u64 len)
+{
+	return !len || offset_in_page(base | len) || base >= VA_LIMIT || len > VA_LIMIT - base;
+}
+
+/* The range that has all of [base, base + len). */
+struct uvm_ext *uvm_range_find(struct uvm_vas *v, u64 base, u64 len)
+{
+	struct uvm_ext *x;
+
+	list_for_each_entry(x, &v->ranges, link)
+		if (base >= x->base && base - x->base < x->len && len <= x->len - (base - x->base))
+			return x;
+	return NULL;
+}
+
+static bool overlaps(struct uvm_vas *v, u64 base, u64 len)
+{
+	struct uvm_ext *x;
+
+	list_for_each_entry(x, &v->ranges, link)
+		if (base < x->base + x->len && x->base < base + len)
+			return true;
+	return false;
+}
+
+static NV_STATUS add(struct uvm_vas *v, u64 base, u64 len, struct nvmem *managed)
+{
+	struct uvm_ext *x;
+
+	if (overlaps(v, base, len))
+		return NV_ERR_UVM_ADDRESS_IN_USE;
+	x = kzalloc(sizeof(*x), GFP_KERNEL);
+	if (!x)
+		return NV_ERR_NO_MEMORY;
+	x->base = base;
+	x->len = len;
+	x->managed = managed;
+	list_add_tail(&x->link, &v->ranges);
+	return NV_OK;
+}
+
+NV_STATUS uvm_range_create(struct uvm_vas *v, u64 base, u64 len)
+{
+	NV_STATUS st;
+
+	if (bad_range(base, len))
+		return NV_ERR_INVALID_ADDRESS;
+	mutex_lock(&v->lock);
+	st = add(v, base, len, NULL);
+	mutex_unlock(&v->lock);
+	return st;
+}
+
+static void unmap_all(struct uvm_vas *v, struct uvm_ext *x)
+{
+	struct uvm_gpu *g;
+
+	list_for_each_entry(g, &v->gpus, link)
+		if (g->as)
+			nvas_unmap(g->as, x->base, x->len);
+}
+
+static void drop(struct uvm_vas *v, struct uvm_ext *x)
+{
+	unmap_all(v, x);
+	if (x->managed)
+		nvmem_put(x->managed);
+	list_del(&x->link);
+	kfree(x);
+}
+
+NV_STATUS uvm_range_free(struct uvm_vas *v, u64 base)
+{
+	NV_STATUS st = NV_ERR_INVALID_ADDRESS;
+	struct uvm_ext *x;
+
+	mutex_lock(&v->lock);
+	x = uvm_range_find(v, base, 1);
+	if (x && x->base == base && !x->managed) {
+		drop(v, x);
+		st = NV_OK;
+	}
+	mutex_unlock(&v->lock);
+	return st;
+}
+
+void uvm_ranges_drop(struct uvm_vas *v)
+{
+	struct uvm_ext *x, *next;
+
+	list_for_each_entry_safe(x, next, &v->ranges, link)
+		drop(v, x);
+}
+
+/* A GPU loses its VA space: what UVM mapped there goes, what RM mapped stays. */
+void uvm_gpu_drop_as(struct uvm_vas *v, struct uvm_gpu *g)
+{
+	struct uvm_ext *x;
+
+	if (!g->as)
+		return;
+	list_for_each_entry(x, &v->ranges, link)
+		nvas_unmap(g->as, x->base, x->len);
+	nvas_put(g->as);
+	g->as = NULL;
+}
+
+/* The caller's memory, duplicated for UVM: only a process may do that with its own clients. */
+static NV_STATUS dup_memory(u32 hclient, u32 hmemory, struct nvmem **out)
+{
+	NV_STATUS st = NV_OK;
+	struct nvclient *c;
+	struct nvobj *o;
+
+	down_read(&nvsim_api_lock);
+	c = nvsim_client_find(hclient);
+	o = c ? nvsim_obj_find_type(c, hmemory, NVT_BIT(NVT_MEMORY)) : NULL;
+	if (!c)
+		st = NV_ERR_INVALID_CLIENT;
+	else if (c->tgid != task_tgid_nr(current))
+		st = NV_ERR_INSUFFICIENT_PERMISSIONS;
+	else if (!o)
+		st = NV_ERR_OBJECT_NOT_FOUND;
+	else
+		nvmem_get(*out = o->mem);
+	up_read(&nvsim_api_lock);
+	return st;
+}
+
+static NV_STATUS map_gpus(struct uvm_vas *v, const struct uvm_map_ext *p, struct nvmem *mem)
+{
+	struct uvm_gpu *g;
+	u64 i;
+
+	for (i = 0; i < p->count; i++) {
+		g = uvm_gpu_find(v, p->attr[i].uuid);
+		if (!g || !g->as)
+			return NV_ERR_INVALID_DEVICE;
+		if (mem->loc == NVLOC_FB && mem->gpu != g->gpu)
+			return NV_ERR_NOT_SUPPORTED;
+	}
+	for (i = 0; i < p->count; i++) {
+		g = uvm_gpu_find(v, p->attr[i].uuid);
+		if (nvas_map(g->as, p->base, p->length, mem, p->offset))
+			return NV_ERR_NO_MEMORY;
+	}
+	return NV_OK;
+}
+
+NV_STATUS uvm_range_map(struct uvm_vas *v, const struct uvm_map_ext *p)
+{
+	struct nvmem *mem;
+	struct uvm_ext *x;
+	NV_STATUS st;
+
+	if (bad_range(p->base, p->length) || offset_in_page(p->offset))
+		return NV_ERR_INVALID_ADDRESS;
+	if (!p->count || p->count > UVM_MAX_GPUS)
+		return NV_ERR_INVALID_ARGUMENT;
+	st = dup_memory(p->hClient, p->hMemory, &mem);
+	if (st != NV_OK)
+		return st;
+	if (p->length > mem->size || p->offset > mem->size - p->length) {
+		st = NV_ERR_INVALID_LIMIT;
+	} else {
+		mutex_lock(&v->lock);
+		x = uvm_range_find(v, p->base, p->length);
+		st = x && !x->managed ? map_gpus(v, p, mem) : NV_ERR_INVALID_ADDRESS;
+		mutex_unlock(&v->lock);
+	}
+	nvmem_put(mem);
+	return st;
+}
+
+NV_STATUS uvm_range_unmap(struct uvm_vas *v, const struct uvm_unmap_ext *p)
+{
+	NV_STATUS st = NV_OK;
+	struct uvm_ext *x;
+	struct uvm_gpu *g;
+
+	if (bad_range(p->base, p->length))
+		return NV_ERR_INVALID_ADDRESS;
+	mutex_lock(&v->lock);
+	x = uvm_range_find(v, p->base, p->length);
+	g = uvm_gpu_find(v, p->uuid);
+	if (!x || x->managed)
+		st = NV_ERR_INVALID_ADDRESS;
+	else if (!g || !g->as)
+		st = NV_ERR_INVALID_DEVICE;
+	else if (nvas_unmap(g->as, p->base, p->length))
+		st = NV_ERR_NO_MEMORY;
+	mutex_unlock(&v->lock);
+	return st;
+}
+
+static struct uvm_vas *vma_vas(struct vm_area_struct *vma)
+{
+	if (WARN_ONCE(!uvm_file_is_ours(vma->vm_file), "nvsim: managed mapping of a foreign file\n"))
+		return NULL;
+	return vma->vm_file->private_data;
+}
+
+static void managed_close(struct vm_area_struct *vma)
+{
+	struct uvm_vas *v = vma_vas(vma);
+	struct uvm_ext *x;
+
+	if (!v)
+		return;
+	mutex_lock(&v->lock);
+	x = uvm_range_find(v, vma->vm_start, 1);
+	if (x && x->managed)
+		drop(v, x);
+	mutex_unlock(&v->lock);
+}
+
+static int managed_may_split(struct vm_area_struct *vma, unsigned long addr)
+{
+	return -EINVAL;
+}
+
+static vm_fault_t managed_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct uvm_vas *v = vma_vas(vma);
+	struct page *page = NULL;
+	struct uvm_ext *x;
+
+	if (!v)
+		return VM_FAULT_SIGBUS;
+	mutex_lock(&v->lock);
+	x = uvm_range_find(v, vma->vm_start, 1);
+	if (x && x->managed)
+		page = nvpages_page(x->managed->pages, (vmf->address - vma->vm_start) >> PAGE_SHIFT,
+				    GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+	mutex_unlock(&v->lock);
+	if (!page)
+		return VM_FAULT_SIGBUS;
+	return vmf_insert_page(vma, vmf->address & PAGE_MASK, page);
+}
+
+static const struct vm_operations_struct managed_ops = {
+	.close = managed_close,
+	.may_split = managed_may_split,
+	.fault = managed_fault,
+};
+
+/* Managed memory takes its size from the first GPU's framebuffer if there is room, and is in system memory if not. */
+static struct nvmem *managed_mem(struct uvm_vas *v, u64 len)
+{
+	struct uvm_gpu *g = list_first_entry_or_null(&v->gpus, struct uvm_gpu, link);
+	struct nvmem *m = nvmem_create(g ? g->gpu : nvsim_gpu[0], NVLOC_SYS, len, PAGE_SIZE);
+
+	if (m && g && nvsim_fb_take(m->gpu, len, &m->addr))
+		m->fb_bytes = len;
+	return m;
+}
+
+int nvsim_uvm_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct uvm_vas *v = file->private_data;
+	u64 len = vma->vm_end - vma->vm_start;
+	struct uvm_gpu *g;
+	struct nvmem *m;
+	int ret = -ENOMEM;
+
+	if (!v->initialized || v->mm != current->mm)
+		return -EPERM;
+	if (vma->vm_start != (u64)vma->vm_pgoff << PAGE_SHIFT || !(vma->vm_flags & VM_SHARED) ||
+	    (vma->vm_flags & (VM_READ | VM_WRITE)) != (VM_READ | VM_WRITE))
+		return -EINVAL;
+	mutex_lock(&v->lock);
+	m = managed_mem(v, len);
+	if (!m)
+		goto out;
+	if (add(v, vma->vm_start, len, m) != NV_OK) {
+		nvmem_put(m);
+		goto out;
+	}
+	list_for_each_entry(g, &v->gpus, link)
+		if (g->as)
+			nvas_map(g->as, vma->vm_start, len, m, 0);
+	vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTCOPY);
+	vma->vm_ops = &managed_ops;
+	ret = 0;
+out:
+	mutex_unlock(&v->lock);
+	return ret;
+}
