@@ -422,7 +422,7 @@ def test_ids_equal_in_12_characters(create: Create) -> None:
     assert not one.exists() and read(two / "id") == f"{second}\n"
 
 
-@pytest.mark.parametrize("name", ["", "x" * 129, "a/b", "a=b", "a b", "ä", "a\tb", "a\x7f"])
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 129, "a/b", "a=b", "a b", "ä", "a\tb", "a\x7f"])
 def test_bad_ids(name: str) -> None:
     before = settings()
     assert refused(PROC / "inst_ctl", f"create {name} gpu=0 memsize={64 * MIB}") == "EINVAL"
@@ -440,6 +440,8 @@ BAD_COMMANDS = [
     ("create q gpu=0 memsize=67108864 gpu=0", "EINVAL"),
     ("create q  gpu=0 memsize=67108864", "EINVAL"),
     ("create q gpu=-1 memsize=67108864", "EINVAL"),
+    ("create q gpu=0 memsize=67108864 cookie=0", "EINVAL"),
+    ("create q gpu=0 memsize=99999999999999999999", "EINVAL"),
     ("create q gpu=31 memsize=67108864", "ENODEV"),
     ("create q gpu=0,31 memsize=67108864", "ENODEV"),
     ("Create q gpu=0 memsize=67108864", "EINVAL"),
