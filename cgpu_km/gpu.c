@@ -68,8 +68,12 @@ static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 		goto err_free;
 	}
 	gpu->turn = kzalloc(core->turn_size, GFP_KERNEL);
-	if (gpu->turn)
+	if (gpu->turn) {
 		core->turn_init(gpu->turn, ktime_get_ns());
+		/* Until attach finds otherwise: a policy may be set before. */
+		core->turn_set_levers(gpu->turn, CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE,
+				      ktime_get_ns());
+	}
 	ckm_core_leave();
 	if (!gpu->turn)
 		goto err_free;
@@ -214,6 +218,30 @@ static bool learn_instance(struct ckm_gpu *gpu)
 	return true;
 }
 
+/* An empty list of channels: a driver that answers NOT_SUPPORTED (the open one
+ * without GSP) has no window lever. That a lever which is accepted really moves
+ * the share is not known from this.
+ */
+static void probe_levers(struct ckm_gpu *gpu)
+{
+	const struct cgpu_core_ops *core;
+	u32 levers = CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE;
+	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
+
+	if (!empty || ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS,
+				     empty, NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
+		pr_warn("GPU %u: the driver cannot freeze channels; policies 0 to 3 are not enforced\n",
+			gpu->index);
+		levers &= ~CGPU_LEVER_WINDOW;
+	}
+	kfree(empty);
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	core->turn_set_levers(gpu->turn, levers, ktime_get_ns());
+	ckm_core_leave();
+	mutex_unlock(&gpu->lock);
+}
+
 /* Our own client, device and subdevice on this GPU. */
 static int open_gpu(struct ckm_gpu *gpu)
 {
@@ -240,6 +268,7 @@ static int open_gpu(struct ckm_gpu *gpu)
 		goto err_client;
 	if (!gpu->desc.uuid[0])
 		learn_uuid(gpu);
+	probe_levers(gpu);
 	return 0;
 
 err_client:
