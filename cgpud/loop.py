@@ -24,6 +24,7 @@ from cgpud.store import Store
 from cgpud.watch import Facts, Key, Watcher
 
 STOP_TIMEOUT_S = 30.0
+DYING_WAIT_S = 10.0
 DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 EVENTS_RETRY_S = 5.0
 
@@ -133,7 +134,9 @@ class Daemon:
     async def unsent(self, request: Request) -> None:
         """The runtime is gone, so what was prepared for it is not going to start."""
         if request.message.op == "prepare":
-            await self._end_earlier_life(request.message.id)
+            for record in [record for record in self.records.values() if record.id == request.message.id]:
+                if record.phase is Phase.PREPARED:
+                    await self.feed(record.key, Sign.ABORTED)
 
     async def prepare(self, message: wire.Message) -> dict[str, Any]:
         container_id, directory = message.id, message.bundle
@@ -151,6 +154,7 @@ class Daemon:
 
         options = self._options(message)
         oci.check_isolation(spec, options)
+        await self._wait_for_the_dying(container_id)
         async with self._admission:
             await self._end_earlier_life(container_id)
             inventory = await self._inventory()
@@ -257,6 +261,16 @@ class Daemon:
             if record.phase is Phase.BOUND and self.world.facts.is_alive(record):
                 raise Refused(f"container {container_id[:12]} is running already")
             await self.feed(record.key, Sign.TICK if record.phase is Phase.STUCK else Sign.LOST)
+
+    async def _wait_for_the_dying(self, container_id: str) -> None:
+        """`docker restart` comes while the kernel still closes the last run's files."""
+        async with self._admission:
+            await self._end_earlier_life(container_id)
+        deadline = self.world.clock() + DYING_WAIT_S
+        while any(there.dying and there.id == container_id for there in await self.world.link.list()):
+            if self.world.clock() > deadline:
+                raise Refused(f"the last run of container {container_id[:12]} still holds GPU memory; try again later")
+            await asyncio.sleep(0.05)
 
     async def _inventory(self) -> tuple[Gpu, ...]:
         kernel = await self.world.link.gpus()

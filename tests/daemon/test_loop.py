@@ -178,6 +178,27 @@ def test_a_running_id_cannot_be_prepared_again(node: Node, run: Run) -> None:
     run(main())
 
 
+def test_a_restart_waits_for_the_last_run(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.prepare(ID)
+            container = node.link.containers[ID]
+            del node.daemon.records[(ID, container.cookie)]
+            node.link.containers[ID] = replace(container, cookie=1, dying=True)
+            later = asyncio.create_task(node.prepare(ID))
+            await asyncio.sleep(0.2)
+            assert not later.done()
+            del node.link.containers[ID]
+            assert (await later)["ok"]
+            node.link.containers[ID] = replace(container, cookie=1, dying=True)
+            later = asyncio.create_task(node.prepare(ID))
+            await asyncio.sleep(0.1)
+            node.now += 11
+            assert "still holds GPU memory" in (await later)["error"]
+
+    run(main())
+
+
 def test_prepare_twice_keeps_the_second(node: Node, run: Run) -> None:
     async def main() -> None:
         async with node.running():

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""Messages of the family, byte for byte; the family itself is met in tests/vm."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+pytest.importorskip("pyroute2")
+
+from pyroute2.netlink.exceptions import NetlinkError
+
+from cgpud.kernel_abi import A, Cmd, Event, G, S
+from cgpud.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
+from cgpud.netlink import CgpuMsg, container_of, event_of, gpu_of, message, refused
+
+NESTED = 0x8000
+
+
+def attr(number: int, payload: bytes) -> bytes:
+    length = 4 + len(payload)
+    return struct.pack("=HH", length, number) + payload + b"\0" * (-length % 4)
+
+
+def u8(value: int) -> bytes:
+    return struct.pack("=B", value)
+
+
+def u32(value: int) -> bytes:
+    return struct.pack("=I", value)
+
+
+def u64(value: int) -> bytes:
+    return struct.pack("=Q", value)
+
+
+def nest(number: int, *attrs: bytes) -> bytes:
+    return attr(number | NESTED, b"".join(attrs))
+
+
+def genl(cmd: int, *attrs: bytes) -> CgpuMsg:
+    """A message as the kernel would send it."""
+    body = struct.pack("=BBH", cmd, 1, 0) + b"".join(attrs)
+    msg = CgpuMsg(struct.pack("=IHHII", 16 + len(body), 30, 0, 1, 0) + body)
+    msg.decode()
+    return msg
+
+
+def test_create_as_the_header_has_it() -> None:
+    msg = message(
+        Cmd.CREATE, "abc", 0xC69D000000000001, [SlotWant(0, 0, 6043 << 20, 2, True), SlotWant(1, 1, 1 << 20, 0)]
+    )
+    msg.encode()
+    assert bytes(msg.data[16:]) == (
+        struct.pack("=BBH", 1, 1, 0)
+        + attr(A.ID, b"abc\0")
+        + attr(A.COOKIE, u64(0xC69D000000000001))
+        + nest(
+            A.SLOTS,
+            nest(
+                A.SLOT,
+                attr(S.GPU, u32(0)),
+                attr(S.LIMIT, u64(6043 << 20)),
+                attr(S.HIGHPRIO, u8(1)),
+                attr(S.WEIGHT, u32(2)),
+            ),
+            nest(A.SLOT, attr(S.GPU, u32(1)), attr(S.LIMIT, u64(1 << 20)), attr(S.HIGHPRIO, u8(0))),
+        )
+    )
+
+
+def test_destroy_without_a_cookie() -> None:
+    msg = message(Cmd.DESTROY, "abc")
+    msg.encode()
+    assert bytes(msg.data[16:]) == struct.pack("=BBH", 2, 1, 0) + attr(A.ID, b"abc\0")
+
+
+CONTAINER_ATTRS = (
+    attr(A.ID, b"abc\0"),
+    attr(A.PAD, b""),
+    attr(A.COOKIE, u64(7)),
+    attr(A.DIR, b"ab\0"),
+    attr(A.MAJOR, u32(509)),
+    attr(A.CTL_MINOR, u32(4)),
+    attr(A.UVM_MINOR, u32(5)),
+    attr(A.STATE, u8(1)),
+    nest(
+        A.SLOTS,
+        nest(
+            A.SLOT,
+            attr(S.GPU, u32(0)),
+            attr(S.MINOR, u32(6)),
+            attr(S.NV_MINOR, u32(3)),
+            attr(S.PAD, b""),
+            attr(S.LIMIT, u64(1 << 40)),
+            attr(S.USED, u64(5)),
+            attr(S.WEIGHT, u32(2)),
+            attr(S.HIGHPRIO, u8(1)),
+        ),
+        nest(A.SLOT, attr(S.GPU, u32(1)), attr(S.MINOR, u32(7)), attr(S.NV_MINOR, u32(2)), attr(S.LIMIT, u64(9))),
+    ),
+)
+CONTAINER = Container(
+    "abc", 7, "ab", 509, 4, 5, True, (Slot(0, 6, 3, 1 << 40, 5, 2, True), Slot(1, 7, 2, 9, 0, 0, False))
+)
+
+
+def test_container() -> None:
+    assert container_of(genl(Cmd.LIST, *CONTAINER_ATTRS)) == CONTAINER
+
+
+def test_event_with_an_attribute_from_the_future() -> None:
+    msg = genl(Cmd.EVENT, attr(A.EVENT, u32(Event.GONE)), *CONTAINER_ATTRS, attr(99, u32(1)))
+    assert event_of(msg) == KernelEvent(Event.GONE, CONTAINER)
+
+
+def test_gpu() -> None:
+    msg = genl(
+        Cmd.GPUS,
+        nest(
+            A.GPU,
+            attr(G.INDEX, u32(1)),
+            attr(G.UUID, b"GPU-x\0"),
+            attr(G.PCI, b"0000:01:00.0\0"),
+            attr(G.NV_MINOR, u32(3)),
+            attr(G.PAD, b""),
+            attr(G.TOTAL, u64(15109 << 20)),
+            attr(G.POLICY, u32(2)),
+            attr(G.MAX_INST, u32(20)),
+            attr(G.FREE_WEIGHT, u32(17)),
+            attr(G.PRIO_RATIO, u32(80)),
+            attr(G.SLICE_US, u32(5000)),
+            attr(G.INSTANCES, u32(3)),
+        ),
+    )
+    assert gpu_of(msg) == KernelGpu(1, "GPU-x", "0000:01:00.0", 3, 15109 << 20, 2, 20, 17, 80, 5000, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (NetlinkError(17, "the id is taken"), "cgpu_km: the id is taken"),
+        (NetlinkError(17, "File exists"), "cgpu_km: File exists"),
+        (NetlinkError(17), "cgpu_km: File exists"),
+    ],
+)
+def test_the_kernels_words(error: NetlinkError, text: str) -> None:
+    assert str(refused(error)) == text
+    assert refused(error).code == 17
