@@ -5,7 +5,7 @@
 #include "nvsim.h"
 
 struct nvsim_params nvsim = {
-	.name = "Tesla T4", .arch = "turing", .gpus = 1, .fb_mib = 15360, .reserved_mib = 251, .ctx_mib = 100,
+	.name = "Tesla T4", .arch = "turing", .gpus = 1, .fb_mib = 15109, .ctx_mib = 100,
 	.timeslice_us = 1024, .ctxsw_us = 82, .copy_mbps = 12000, .sm_count = 40,
 	.lever_us = 300, .lever_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .poll_us = 20, .idle_poll_us = 200,
 	.commit_required = 1, .stubborn_ms = 1000, .seed = 1,
@@ -18,8 +18,7 @@ struct nvsim_params nvsim = {
 NVSIM_PARAM(name, charp, 0444, "marketing name of the GPU");
 NVSIM_PARAM(arch, charp, 0444, "turing, ampere or hopper: decides the class ids");
 NVSIM_PARAM(gpus, int, 0444, "number of GPUs");
-NVSIM_PARAM(fb_mib, int, 0444, "framebuffer, MiB");
-NVSIM_PARAM(reserved_mib, int, 0444, "part of it the driver keeps, MiB");
+NVSIM_PARAM(fb_mib, int, 0444, "framebuffer as RM reports it: without what the driver keeps for itself, MiB");
 NVSIM_PARAM(ctx_mib, int, 0444, "context buffers of a graphics/compute TSG, MiB");
 NVSIM_PARAM(timeslice_us, int, 0444, "default TSG timeslice");
 NVSIM_PARAM(ctxsw_us, int, 0644, "cost of a switch between TSGs");
@@ -93,8 +92,7 @@ static int create_gpus(void)
 
 static int check_params(void)
 {
-	if (nvsim.gpus < 1 || nvsim.gpus > NVSIM_MAX_GPUS || nvsim.fb_mib < 64 || nvsim.timeslice_us < 1 ||
-	    nvsim.reserved_mib < 0 || nvsim.reserved_mib >= nvsim.fb_mib || nvsim.copy_mbps < 1 || nvsim.poll_us < 1 ||
+	if (nvsim.gpus < 1 || nvsim.gpus > NVSIM_MAX_GPUS || nvsim.fb_mib < 64 || nvsim.timeslice_us < 1 || nvsim.copy_mbps < 1 || nvsim.poll_us < 1 ||
 	    nvsim.idle_poll_us < 1 || nvsim.ctx_mib < 0 || nvsim.ctxsw_us < 0)
 		return -EINVAL;
 	if (strcmp(nvsim.arch, "turing") && strcmp(nvsim.arch, "ampere") && strcmp(nvsim.arch, "hopper"))
@@ -127,6 +125,7 @@ static int __init nvsim_init(void)
 
 err_uvm:
 	nvsim_uvm_exit();
+	nvdup_exit();
 err_proc:
 	nvsim_proc_exit();
 err_gpus:
@@ -139,6 +138,7 @@ static void __exit nvsim_exit(void)
 	nvsim_chardev_exit();
 	nvsim_rm_exit();
 	nvsim_uvm_exit();
+	nvdup_exit();
 	nvsim_proc_exit();
 	destroy_gpus();
 }

@@ -196,6 +196,14 @@ void nvas_get(struct nvas *as)
 	kref_get(&as->ref);
 }
 
+static void drop_map(struct nvmap *map)
+{
+	nvmem_put(map->mem);
+	if (map->dup)
+		nvdup_put(map->dup);
+	kfree(map);
+}
+
 static void nvas_release(struct kref *ref)
 {
 	struct nvas *as = container_of(ref, struct nvas, ref);
@@ -205,8 +213,7 @@ static void nvas_release(struct kref *ref)
 		struct nvmap *map = rb_entry(n, struct nvmap, node);
 
 		rb_erase(n, &as->root);
-		nvmem_put(map->mem);
-		kfree(map);
+		drop_map(map);
 	}
 	kfree(as);
 }
@@ -260,7 +267,7 @@ bool nvas_busy(struct nvas *as, u64 va, u64 len)
 	return busy;
 }
 
-static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off)
+static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off, struct nvdup *dup)
 {
 	struct nvmap *map = kmalloc(sizeof(*map), GFP_KERNEL);
 
@@ -269,14 +276,15 @@ static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off)
 		map->len = len;
 		map->mem = mem;
 		map->off = off;
+		map->dup = dup;
 	}
 	return map;
 }
 
-/* Maps @mem, with a reference of the mapping's own, over whatever was there. */
-int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off)
+/* Maps @mem, with a reference of the mapping's own, over whatever was there. UVM's reference, if @dup is one, goes to the mapping. */
+int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struct nvdup *dup)
 {
-	struct nvmap *map = new_map(va, len, mem, off);
+	struct nvmap *map = new_map(va, len, mem, off, dup);
 	unsigned long flags;
 	int err;
 
@@ -307,8 +315,11 @@ static struct nvmap *cut_one(struct nvas *as, u64 va, u64 len, struct nvmap **sp
 	if (map->va < va && mend > end) {
 		tail = *spare;
 		*spare = NULL;
-		*tail = (struct nvmap) { .va = end, .len = mend - end, .mem = map->mem, .off = map->off + (end - map->va) };
+		*tail = (struct nvmap) { .va = end, .len = mend - end, .mem = map->mem, .off = map->off + (end - map->va),
+				      .dup = map->dup };
 		nvmem_get(map->mem);
+		if (map->dup)
+			nvdup_get(map->dup);
 		map->len = va - map->va;
 		insert(as, tail);
 	} else if (map->va < va) {
@@ -327,7 +338,7 @@ static struct nvmap *cut_one(struct nvas *as, u64 va, u64 len, struct nvmap **sp
 /* A mapping that is only partly inside is cut; in the middle, split, each part with its own reference. */
 int nvas_unmap(struct nvas *as, u64 va, u64 len)
 {
-	struct nvmap *spare = new_map(0, 0, NULL, 0), *gone;
+	struct nvmap *spare = new_map(0, 0, NULL, 0, NULL), *gone;
 	unsigned long flags;
 	bool more;
 
@@ -337,10 +348,8 @@ int nvas_unmap(struct nvas *as, u64 va, u64 len)
 		raw_spin_lock_irqsave(&as->lock, flags);
 		gone = cut_one(as, va, len, &spare, &more);
 		raw_spin_unlock_irqrestore(&as->lock, flags);
-		if (gone) {
-			nvmem_put(gone->mem);
-			kfree(gone);
-		}
+		if (gone)
+			drop_map(gone);
 	} while (more);
 	kfree(spare);
 	return 0;

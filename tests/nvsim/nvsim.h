@@ -54,6 +54,23 @@ struct nvmem {
 	struct nvpages *pages;
 };
 
+/* Memory duplicated into UVM's kernel client. Its handle is what the driver's two functions know it by. */
+struct nvdup {
+	struct kref ref;
+	u32 handle;
+	void *device;
+	struct nvmem *mem;
+};
+
+/* uvm_dup.c; named and declared as in the driver's nv_uvm_interface.h */
+NV_STATUS nvUvmInterfaceDupMemory(void *device, u32 hClient, u32 hPhysMemory, u32 *hDupMemory, void *info);
+NV_STATUS nvUvmInterfaceFreeDupedHandle(void *device, u32 hPhysHandle);
+struct nvmem *nvdup_mem(u32 handle);	/* valid until the handle is freed */
+struct nvdup *nvdup_create(void *device, u32 handle);
+void nvdup_get(struct nvdup *dup);
+void nvdup_put(struct nvdup *dup);
+void nvdup_exit(void);
+
 /* GPU virtual address space, shared by RM handles, UVM and channels. */
 struct nvas {
 	struct kref ref;
@@ -67,6 +84,7 @@ struct nvmap {
 	struct rb_node node;
 	u64 va, len, off;
 	struct nvmem *mem;
+	struct nvdup *dup;		/* UVM's reference, shared by the parts of a split; NULL for RM's maps */
 };
 
 enum nvtype {
@@ -275,7 +293,7 @@ struct nvctl {
 
 struct nvsim_params {
 	char *name, *arch;
-	int gpus, fb_mib, reserved_mib, ctx_mib, timeslice_us, ctxsw_us, copy_mbps, sm_count;
+	int gpus, fb_mib, ctx_mib, timeslice_us, ctxsw_us, copy_mbps, sm_count;
 	int lever_us, lever_spin_us, tail_us, tail_pct, poll_us, idle_poll_us;
 	int lever_inert, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms;
 	ulong seed;
@@ -393,7 +411,7 @@ void nvmem_put(struct nvmem *m);
 struct nvas *nvas_create(struct nvgpu *gpu);
 void nvas_get(struct nvas *as);
 void nvas_put(struct nvas *as);
-int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off);
+int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struct nvdup *dup);
 int nvas_unmap(struct nvas *as, u64 va, u64 len);
 bool nvas_busy(struct nvas *as, u64 va, u64 len);
 bool nvas_read(struct nvas *as, u64 va, void *buf, u32 len);

@@ -189,7 +189,7 @@ static void do_register_vas(struct uvm_vas *v, void *arg)
 		as = NULL;
 		list_for_each_entry(x, &v->ranges, link)
 			if (x->managed)
-				nvas_map(g->as, x->base, x->len, x->managed, 0);
+				nvas_map(g->as, x->base, x->len, x->managed, 0, NULL);
 	}
 	mutex_unlock(&v->lock);
 	if (as)

@@ -116,30 +116,37 @@ void uvm_gpu_drop_as(struct uvm_vas *v, struct uvm_gpu *g)
 	g->as = NULL;
 }
 
-/* The caller's memory, duplicated for UVM: only a process may do that with its own clients. */
-static NV_STATUS dup_memory(u32 hclient, u32 hmemory, struct nvmem **out)
+static NV_STATUS map_gpu(struct uvm_gpu *g, const struct uvm_map_ext *p)
 {
-	NV_STATUS st = NV_OK;
-	struct nvclient *c;
-	struct nvobj *o;
+	struct nvdup *dup;
+	struct nvmem *mem;
+	NV_STATUS st;
+	u32 handle;
 
-	down_read(&nvsim_api_lock);
-	c = nvsim_client_find(hclient);
-	o = c ? nvsim_obj_find_type(c, hmemory, NVT_BIT(NVT_MEMORY)) : NULL;
-	if (!c)
-		st = NV_ERR_INVALID_CLIENT;
-	else if (c->tgid != task_tgid_nr(current))
-		st = NV_ERR_INSUFFICIENT_PERMISSIONS;
-	else if (!o)
-		st = NV_ERR_OBJECT_NOT_FOUND;
-	else
-		nvmem_get(*out = o->mem);
-	up_read(&nvsim_api_lock);
+	st = nvUvmInterfaceDupMemory(g->gpu, p->hClient, p->hMemory, &handle, NULL);
+	if (st != NV_OK)
+		return st;
+	dup = nvdup_create(g->gpu, handle);
+	if (!dup) {
+		nvUvmInterfaceFreeDupedHandle(g->gpu, handle);
+		return NV_ERR_NO_MEMORY;
+	}
+	mem = dup->mem;
+	if (p->length > mem->size || p->offset > mem->size - p->length)
+		st = NV_ERR_INVALID_LIMIT;
+	else if (mem->loc == NVLOC_FB && mem->gpu != g->gpu)
+		st = NV_ERR_NOT_SUPPORTED;
+	else if (nvas_map(g->as, p->base, p->length, mem, p->offset, dup))
+		st = NV_ERR_NO_MEMORY;
+	if (st != NV_OK)
+		nvdup_put(dup);
 	return st;
 }
 
-static NV_STATUS map_gpus(struct uvm_vas *v, const struct uvm_map_ext *p, struct nvmem *mem)
+/* One reference for each (range, GPU), as UVM has it. */
+static NV_STATUS map_gpus(struct uvm_vas *v, const struct uvm_map_ext *p)
 {
+	NV_STATUS st = NV_OK;
 	struct uvm_gpu *g;
 	u64 i;
 
@@ -147,20 +154,14 @@ static NV_STATUS map_gpus(struct uvm_vas *v, const struct uvm_map_ext *p, struct
 		g = uvm_gpu_find(v, p->attr[i].uuid);
 		if (!g || !g->as)
 			return NV_ERR_INVALID_DEVICE;
-		if (mem->loc == NVLOC_FB && mem->gpu != g->gpu)
-			return NV_ERR_NOT_SUPPORTED;
 	}
-	for (i = 0; i < p->count; i++) {
-		g = uvm_gpu_find(v, p->attr[i].uuid);
-		if (nvas_map(g->as, p->base, p->length, mem, p->offset))
-			return NV_ERR_NO_MEMORY;
-	}
-	return NV_OK;
+	for (i = 0; st == NV_OK && i < p->count; i++)
+		st = map_gpu(uvm_gpu_find(v, p->attr[i].uuid), p);
+	return st;
 }
 
 NV_STATUS uvm_range_map(struct uvm_vas *v, const struct uvm_map_ext *p)
 {
-	struct nvmem *mem;
 	struct uvm_ext *x;
 	NV_STATUS st;
 
@@ -168,18 +169,10 @@ NV_STATUS uvm_range_map(struct uvm_vas *v, const struct uvm_map_ext *p)
 		return NV_ERR_INVALID_ADDRESS;
 	if (!p->count || p->count > UVM_MAX_GPUS)
 		return NV_ERR_INVALID_ARGUMENT;
-	st = dup_memory(p->hClient, p->hMemory, &mem);
-	if (st != NV_OK)
-		return st;
-	if (p->length > mem->size || p->offset > mem->size - p->length) {
-		st = NV_ERR_INVALID_LIMIT;
-	} else {
-		mutex_lock(&v->lock);
-		x = uvm_range_find(v, p->base, p->length);
-		st = x && !x->managed ? map_gpus(v, p, mem) : NV_ERR_INVALID_ADDRESS;
-		mutex_unlock(&v->lock);
-	}
-	nvmem_put(mem);
+	mutex_lock(&v->lock);
+	x = uvm_range_find(v, p->base, p->length);
+	st = x && !x->managed ? map_gpus(v, p) : NV_ERR_INVALID_ADDRESS;
+	mutex_unlock(&v->lock);
 	return st;
 }
 
@@ -290,7 +283,7 @@ int nvsim_uvm_mmap(struct file *file, struct vm_area_struct *vma)
 	}
 	list_for_each_entry(g, &v->gpus, link)
 		if (g->as)
-			nvas_map(g->as, vma->vm_start, len, m, 0);
+			nvas_map(g->as, vma->vm_start, len, m, 0, NULL);
 	vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTCOPY);
 	vma->vm_ops = &managed_ops;
 	ret = 0;
