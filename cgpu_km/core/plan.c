@@ -8,6 +8,10 @@
 
 #define RETRY_NS	1000000ull	/* after a failed call; doubles each time */
 #define RETRY_DOUBLINGS	6u
+/* Two of the driver's timeslices. Who is not off the GPU by then does not let
+ * itself be preempted, and nobody else runs meanwhile.
+ */
+#define OVERLAP_MAX_NS	2048000ull
 
 /* What a plan is made from, worked out once. */
 struct view {
@@ -201,6 +205,29 @@ static void ack_timeslices(struct cgpu_turn *t, const struct cgpu_turn_plan *pla
 	}
 }
 
+/* From what ran to @in_force, at the times the shell saw. */
+static void switch_over(struct cgpu_turn *t, const struct cgpu_turn_ack *ack, u32 in_force)
+{
+	u32 before = t->run_mask, both = before | in_force;
+	bool freeze_first = ack->frozen_ns <= ack->thawed_ns;
+
+	cgpu_account_until(t, ack->begin_ns);
+	if (freeze_first) {
+		cgpu_account_until(t, ack->frozen_ns);
+		cgpu_account_switch(t, before & in_force);
+		cgpu_account_until(t, ack->thawed_ns);
+	} else {
+		cgpu_account_until(t, ack->thawed_ns);
+		cgpu_account_switch(t, both);
+		if (before & ~in_force && ack->frozen_ns - ack->thawed_ns > OVERLAP_MAX_NS) {
+			cgpu_account_until(t, ack->thawed_ns + OVERLAP_MAX_NS);
+			cgpu_account_switch(t, before);
+		}
+		cgpu_account_until(t, ack->frozen_ns);
+	}
+	cgpu_account_switch(t, in_force);
+}
+
 /**
  * cgpu_turn_ack() - the calls of a plan were made
  * @t: the turn engine
@@ -219,22 +246,10 @@ void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
 	u32 known = cgpu_rota_live(t) & ~t->stale_mask;
 	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
 	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
-	u32 both = t->run_mask | in_force, fewer = t->run_mask & in_force;
 	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
 	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
-	u64 end_ns;
 
-	cgpu_account_until(t, ack->begin_ns);
-	if (ack->frozen_ns <= ack->thawed_ns) {
-		cgpu_account_until(t, ack->frozen_ns);
-		cgpu_account_switch(t, fewer);
-	} else {
-		cgpu_account_until(t, ack->thawed_ns);
-		cgpu_account_switch(t, both);
-	}
-	end_ns = ack->frozen_ns <= ack->thawed_ns ? ack->thawed_ns : ack->frozen_ns;
-	cgpu_account_until(t, end_ns);
-	cgpu_account_switch(t, in_force);
+	switch_over(t, ack, in_force);
 	ack_timeslices(t, plan, ack);
 
 	t->unsure_mask = (t->unsure_mask & ~called) | failed;

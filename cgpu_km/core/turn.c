@@ -168,7 +168,6 @@ void cgpu_turn_del(struct cgpu_turn *t, u32 slot, u64 now_ns)
 	t->unsure_mask &= gone;
 	t->untimed_mask &= gone;
 	t->retime_mask &= gone;
-	t->stale_mask |= ~gone;
 	pack(t);
 }
 

@@ -74,7 +74,7 @@ struct cgpu_turn {
 	u32 timesliced;		/* slots whose TSGs carry a timeslice of ours */
 	u32 target_mask;	/* who may run by the last plan */
 	u32 unsure_mask;	/* the last call for them failed: say it again */
-	u32 stale_mask;		/* came or went since the last plan: its ack is not about them */
+	u32 stale_mask;		/* came since the last plan: its ack is not about them */
 	u32 touched_mask;	/* TSGs came or went since the last plan */
 	u32 retime_mask;	/* TSGs that may lack the timeslice */
 	u32 untimed_mask;	/* the last attempt to set their timeslice failed */

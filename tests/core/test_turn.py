@@ -293,6 +293,24 @@ def test_closing_and_opening_gives_highprio_no_new_budget():
     assert got / 1900 <= 0.81
 
 
+def test_a_cap_is_kept_for_the_time_without_highprio():
+    turn, (high, low) = opened_turn(FIXED, [(1, 1), (10, 1)])
+    turn.set("highprio", high, 1)
+    turn.timeline(200)
+    assert turn.timeline(100) == [({high, low}, 30), ({high}, 50), ({low}, 20)]
+
+
+def test_what_highprio_overran_counts_in_the_next_window():
+    turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
+    turn.set("highprio", high, 1)
+    assert turn.timeline(80) == [({high}, 80)]
+    plan = turn.next()
+    assert plan.freeze_mask == 1 << high
+    turn.ack(plan, thawed=turn.now, frozen=turn.now + 12 * MS)
+    turn.now += 12 * MS
+    assert turn.timeline(108) == [({low}, 8), ({high}, 68), ({low}, 32)]
+
+
 def test_prio_ratio_live():
     turn, (a, _) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
     turn.set("highprio", a, 1)
@@ -402,6 +420,18 @@ def test_a_failed_timeslice_does_not_delay_a_freeze():
     assert turn.next().timeslice_mask == 0
 
 
+def test_a_change_while_calls_are_under_way_is_charged_at_the_ack():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    began = turn.now = turn.next().until_ns
+    plan = turn.next()
+    turn.now = began + 3 * MS
+    turn.channels(b, 1)
+    assert turn.stat(b).gpu_ns == 0, "not known yet"
+    turn.ack(plan, begin=began, thawed=began + 1 * MS, frozen=began + 2 * MS)
+    assert (turn.stat(a).gpu_ns, turn.stat(b).gpu_ns) == (11.5 * MS, 1.5 * MS)
+
+
 def test_an_ack_is_not_about_who_came_meanwhile():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
@@ -414,6 +444,46 @@ def test_an_ack_is_not_about_who_came_meanwhile():
     assert turn.frozen(again), "its new channel is frozen in its own ioctl"
     turn.ack(plan)
     assert not turn.t.run_mask >> again & 1
+
+
+# ---- how far credit goes ----------------------------------------------------------------------
+
+def turn_lengths(turn, slot, length_ms):
+    return [ms for running, ms in turn.timeline(length_ms) if running == {slot}]
+
+
+def test_a_debt_is_at_most_a_round():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    turn.now = turn.next().until_ns
+    stalled = turn.now + 1_000 * MS  # a kernel of a's ignored the freeze for a second
+    turn.ack(turn.next(), begin=turn.now, thawed=turn.now, frozen=stalled)
+    turn.now = stalled
+    assert turn.timeline(60)[:3] == [
+        ({b}, pytest.approx(28, abs=2)), ({a}, 10), ({b}, 10)], "and who could not run meanwhile does not pay"
+
+
+def test_a_claim_is_at_most_a_turn():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    for _ in range(40):  # b cannot be thawed
+        turn.now = turn.next().until_ns
+        plan = turn.next()
+        if plan.freeze_mask | plan.thaw_mask:
+            turn.ack(plan, run_mask=plan.run_mask & ~(1 << b))
+    assert turn.t.slot[b].turns > 5
+    lengths = turn_lengths(turn, b, 200)
+    assert max(lengths) <= 22
+    assert lengths[-2] == 10
+
+
+def test_closing_the_gpu_forfeits_what_was_left_of_the_turn():
+    turn, (a, b, c) = opened_turn(PREEMPT, [(1, 1), (1, 1), (1, 1)], slice_ms=10)
+    turn.timeline(12)
+    turn.channels(b, 0)
+    turn.step()
+    turn.channels(b, 1)
+    assert turn.timeline(40) == [({c}, 10), ({a}, 10), ({b}, 10), ({c}, 10)]
 
 
 # ---- admission and errors --------------------------------------------------------------------
@@ -518,10 +588,10 @@ def test_overruns_and_times():
     began = turn.now
     turn.now = turn.next().until_ns
     plan = turn.next()
-    turn.ack(plan, thawed=turn.now + 1 * MS, frozen=turn.now + 5 * MS)
-    turn.now += 5 * MS
+    turn.ack(plan, thawed=turn.now + 1 * MS, frozen=turn.now + 3 * MS)
+    turn.now += 3 * MS
     st_a, st_b = turn.stat(a), turn.stat(b)
-    assert (st_a.gpu_ns, st_b.gpu_ns) == (13 * MS, 2 * MS), "the overlap of 4 ms is split"
+    assert (st_a.gpu_ns, st_b.gpu_ns) == (12 * MS, 1 * MS), "the overlap of 2 ms is split"
     assert (st_a.overruns, st_b.overruns) == (1, 0)
     assert st_a.gpu_ns + st_b.gpu_ns == turn.now - began
     assert st_b.wait_ns == 11 * MS
