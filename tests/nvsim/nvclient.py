@@ -434,6 +434,12 @@ class Client:
         self.ctl.call(ESC_RM_ALLOC, arg)
         check("RM_ALLOC(0x41)", arg.status)
         self.handle = arg.handle
+        self._held: list = []
+
+    def hold(self, thing):
+        """Have close() close @thing: files and mappings that would keep the client alive. Returns it."""
+        self._held.append(thing)
+        return thing
 
     def alloc(self, class_id: int, parent: int | None = None, params=None, handle: int = 0) -> tuple[int, int]:
         """RM_ALLOC: (status, handle). @handle 0: the driver picks one."""
@@ -509,7 +515,9 @@ class Client:
         return Gpu(self, self.cards()[index])
 
     def close(self) -> None:
-        """Close the control file: the driver frees the client."""
+        """Close the control file and all that holds it: the driver frees the client."""
+        while self._held:
+            self._held.pop().close()
         self.ctl.close()
 
     def __enter__(self):
@@ -526,7 +534,7 @@ class Gpu:
         self.rm = client
         self.card = card
         self.minor = card.minor
-        self.node = self.open_node()
+        self.node = client.hold(self.open_node())
         self.node.register(client.ctl)
         info = IdInfo(gpu_id=card.gpu_id)
         check("GPU_GET_ID_INFO_V2", client.control(client.handle, CTRL_GET_ID_INFO_V2, info)[0])
@@ -611,7 +619,7 @@ class Gpu:
                 node.register(self.rm.ctl)
             status, _ = self.rm.map_memory(node, parent or self.device, memory, length, offset)
             check("RM_MAP_MEMORY", status)
-            return node.mmap(length)
+            return self.rm.hold(node.mmap(length))
 
     def free(self, handle: int) -> int:
         return self.rm.free(handle, self.device)
@@ -628,7 +636,7 @@ class Space:
 
     def __init__(self, gpu: Gpu):
         self.gpu = gpu
-        self.uvm = Uvm(gpu.rm.directory)
+        self.uvm = gpu.rm.hold(Uvm(gpu.rm.directory))
         self.next_va = FIRST_VA
         status, self.vaspace = gpu.rm.alloc(CLASS_VASPACE, gpu.device, VaspaceParams(flags=VASPACE_FLAGS))
         check("RM_ALLOC(0x90f1)", status)

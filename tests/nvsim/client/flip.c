@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "flip_fault.h"
 #include "rm.h"
 
 #define MIB		1048576ull
@@ -35,6 +36,11 @@ static const char help[] =
 "                            object). Flipped: the call succeeded and its answer is not --cmd's.\n"
 "                            Where --flip-cmd is refused there must be none.\n"
 "\n"
+"  --how race        another thread keeps changing the field; needs two CPUs (default)\n"
+"  --how fault       the field changes right after it was read for the first time, in every call\n"
+"                    (userfaultfd, needs root): who reads twice is caught every time, and the bare\n"
+"                    driver, which reads once, never.\n"
+"\n"
 "  --calls N         (20000)        --seconds T   stop after T seconds at the latest (60)\n"
 "  --gpu N  --dev DIR               as in simload\n"
 "  --small-mib M     (2)            --big-mib M   (64)\n"
@@ -45,7 +51,7 @@ static const char help[] =
 "  --json\n"
 "\n"
 "\"calls\" were made, \"first\" ran as first written, \"flipped\" ran with the other value,\n"
-"\"refused\" failed. Needs two CPUs. Exit codes: 0 counted, 1 a call failed, 2 usage, 4 no such GPU.\n";
+"\"refused\" failed, \"turns\" changes were made. Exit codes: 0 counted, 1 a call failed, 2 usage, 4 no such GPU.\n";
 
 enum mode { NESTED_SIZE, TOP_PTR, TOP_CMD };
 static const char *const mode_names[] = { "nested-size", "top-ptr", "top-cmd" };
@@ -58,7 +64,7 @@ static struct {
 	const char *dir, *object;
 	uint64_t small, big;
 	uint32_t cmd, flip_cmd, size;
-	bool json;
+	bool fault, json;
 } opt = {
 	.calls = 20000, .seconds = 60, .object = "tsg", .small = 2 * MIB, .big = 64 * MIB,
 	.cmd = 0xa06c0106, .flip_cmd = 0xa06c0108, .size = 4,
@@ -69,8 +75,6 @@ static struct {
 	uint32_t last_refusal;
 } count;
 
-static uint64_t nowhere;
-
 /* What the other thread does: write one of two values to a place, by turns. */
 static struct {
 	void *volatile place;
@@ -78,7 +82,7 @@ static struct {
 	uint64_t value[2];
 	atomic_bool stop;
 	atomic_ulong turns;
-} flipper = { .place = &nowhere };
+} flipper;
 
 static void *flip_thread(void *unused)
 {
@@ -100,6 +104,44 @@ static double now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return ts.tv_sec + ts.tv_nsec / 1e9;
+}
+
+/* An argument that is changed; in the exact way its last bytes, from @before on, are on the absent page. */
+struct spot {
+	void *at;
+	size_t size, before;
+};
+
+static void place(const struct spot *spot, const void *argument)
+{
+	memcpy(spot->at, argument, opt.fault ? spot->before : spot->size);
+	if (opt.fault)
+		fault_arm((const char *)argument + spot->before, spot->size - spot->before);
+}
+
+static void flip_once(void)
+{
+	if (flipper.wide)
+		*(volatile uint64_t *)flipper.place = flipper.value[1];
+	else
+		*(volatile uint32_t *)flipper.place = flipper.value[1];
+	atomic_fetch_add_explicit(&flipper.turns, 1, memory_order_relaxed);
+}
+
+/* Where the argument is to lie; @field is the offset of what changes. */
+static struct spot make_spot(size_t size, size_t before, size_t field)
+{
+	static uint64_t here[MAX_PARAMS / 8];
+	struct spot spot = { .at = here, .size = size, .before = before };
+
+	if (opt.fault)
+		spot.at = fault_area(before, flip_once);
+	if (!spot.at) {
+		perror("flip: userfaultfd");
+		exit(1);
+	}
+	flipper.place = (char *)spot.at + field;
+	return spot;
 }
 
 static bool more(double start)
@@ -158,79 +200,96 @@ static void settle_alloc(struct rm_gpu *gpu, struct nv_alloc *arg, int ret)
 	rm_free(gpu->rm, gpu->device, arg->handle);
 }
 
-static void race_alloc(struct rm_gpu *gpu, double start)
-{
-	static struct nv_alloc arg;
-	uint32_t owner = gpu->rm->client;
-	int ret;
-
-	while (more(start)) {
-		set_params(&params[0], owner, opt.small);
-		set_params(&params[1], owner, opt.big);
-		arg = (struct nv_alloc) {
-			.root = owner, .parent = gpu->device, .handle = ++gpu->rm->last_handle,
-			.class_id = NV01_MEMORY_LOCAL_USER, .params = (uintptr_t)&params[0],
-			.params_size = sizeof(params[0]),
-		};
-		flipper.place = opt.mode == TOP_PTR ? (void *)&arg.params : (void *)&params[0].size;
-		ret = ioctl(gpu->rm->ctl, _IOWR('F', NV_ESC_RM_ALLOC, arg), &arg);
-		settle_alloc(gpu, &arg, ret);
-	}
-}
-
-static void prepare_alloc(void)
+/* The params, or the call's own struct with its pointer to them, is what changes. */
+static struct spot alloc_spot(void)
 {
 	bool ptr = opt.mode == TOP_PTR;
 
 	flipper.wide = true;
 	flipper.value[0] = ptr ? (uintptr_t)&params[0] : opt.small;
 	flipper.value[1] = ptr ? (uintptr_t)&params[1] : opt.big;
+	if (ptr)
+		return make_spot(sizeof(struct nv_alloc), offsetof(struct nv_alloc, rights),
+				 offsetof(struct nv_alloc, params));
+	return make_spot(sizeof(struct nv_memory_params), offsetof(struct nv_memory_params, alignment),
+			 offsetof(struct nv_memory_params, size));
+}
+
+static void try_allocs(struct rm_gpu *gpu, const struct spot *spot, double start)
+{
+	uint32_t owner = gpu->rm->client;
+	struct nv_alloc local, *arg = opt.mode == TOP_PTR ? spot->at : &local;
+
+	while (more(start)) {
+		set_params(&params[0], owner, opt.small);
+		set_params(&params[1], owner, opt.big);
+		local = (struct nv_alloc) {
+			.root = owner, .parent = gpu->device, .handle = ++gpu->rm->last_handle,
+			.class_id = NV01_MEMORY_LOCAL_USER, .params_size = sizeof(params[0]),
+			.params = opt.mode == TOP_PTR ? (uintptr_t)&params[0] : (uintptr_t)spot->at,
+		};
+		place(spot, opt.mode == TOP_PTR ? (void *)&local : (void *)&params[0]);
+		settle_alloc(gpu, arg, ioctl(gpu->rm->ctl, _IOWR('F', NV_ESC_RM_ALLOC, *arg), arg));
+	}
 }
 
 /* ---- controls ---- */
 
 static uint8_t answer[MAX_PARAMS], expected[MAX_PARAMS];
 
-static int control_once(struct rm *rm, struct nv_control *arg, uint32_t object, uint32_t cmd)
+static struct nv_control control_of(struct rm *rm, uint32_t object, uint32_t cmd)
 {
 	memset(answer, 0xff, opt.size);
-	*arg = (struct nv_control) {
+	return (struct nv_control) {
 		.client = rm->client, .object = object, .cmd = cmd,
 		.params = (uintptr_t)answer, .params_size = opt.size,
 	};
+}
+
+static int issue(struct rm *rm, struct nv_control *arg)
+{
 	return ioctl(rm->ctl, _IOWR('F', NV_ESC_RM_CONTROL, *arg), arg);
 }
 
 /* Learn what --cmd answers, and that --flip-cmd can be told from it. */
 static void learn(struct rm *rm, uint32_t object)
 {
-	struct nv_control arg;
+	struct nv_control arg = control_of(rm, object, opt.cmd);
 
-	if (control_once(rm, &arg, object, opt.cmd) < 0 || arg.status) {
+	if (issue(rm, &arg) < 0 || arg.status) {
 		fprintf(stderr, "flip: RM_CONTROL(0x%x): status 0x%x\n", opt.cmd, arg.status);
 		exit(1);
 	}
 	memcpy(expected, answer, opt.size);
-	if (!control_once(rm, &arg, object, opt.flip_cmd) && !arg.status &&
-	    !memcmp(expected, answer, opt.size)) {
+	arg = control_of(rm, object, opt.flip_cmd);
+	if (!issue(rm, &arg) && !arg.status && !memcmp(expected, answer, opt.size)) {
 		fprintf(stderr, "flip: 0x%x and 0x%x answer the same here\n", opt.cmd, opt.flip_cmd);
 		exit(1);
 	}
 }
 
-static void race_control(struct rm *rm, uint32_t object, double start)
+static struct spot control_spot(void)
 {
-	static struct nv_control arg;
+	flipper.value[0] = opt.cmd;
+	flipper.value[1] = opt.flip_cmd;
+	return make_spot(sizeof(struct nv_control), offsetof(struct nv_control, params),
+			 offsetof(struct nv_control, cmd));
+}
+
+static void try_controls(struct rm *rm, const struct spot *spot, uint32_t object, double start)
+{
+	struct nv_control *arg = spot->at;
 
 	while (more(start)) {
+		struct nv_control local = control_of(rm, object, opt.cmd);
 		int ret;
 
-		flipper.place = &arg.cmd;
-		ret = control_once(rm, &arg, object, opt.cmd);
+		place(spot, &local);
+		ret = issue(rm, arg);
 		count.calls++;
-		if (ret < 0 || arg.status) {
+		if (ret < 0 || arg->status) {
 			count.refused++;
-			count.last_refusal = ret < 0 ? 0 : arg.status;
+			count.last_refusal = ret < 0 ? 0 : arg->status;
 		} else if (memcmp(answer, expected, opt.size)) {
 			count.flipped++;
 		} else {
@@ -272,7 +331,7 @@ static void parse(int argc, char **argv)
 		{ "gpu", 1, NULL, 'g' }, { "dev", 1, NULL, 'd' }, { "small-mib", 1, NULL, 's' },
 		{ "big-mib", 1, NULL, 'b' }, { "cmd", 1, NULL, 'c' }, { "flip-cmd", 1, NULL, 'f' },
 		{ "object", 1, NULL, 'o' }, { "size", 1, NULL, 'z' }, { "json", 0, NULL, 'j' },
-		{ "help", 0, NULL, 'h' }, { 0 },
+		{ "how", 1, NULL, 'w' }, { "help", 0, NULL, 'h' }, { 0 },
 	};
 	bool have_mode = false;
 	int c;
@@ -297,6 +356,11 @@ static void parse(int argc, char **argv)
 		case 'f': opt.flip_cmd = strtoul(optarg, NULL, 16); break;
 		case 'o': opt.object = optarg; break;
 		case 'z': opt.size = strtoul(optarg, NULL, 0); break;
+		case 'w':
+			opt.fault = !strcmp(optarg, "fault");
+			if (!opt.fault && strcmp(optarg, "race"))
+				usage_error("--how is race or fault");
+			break;
 		case 'j': opt.json = true; break;
 		case 'h': fputs(help, stdout); exit(0);
 		default: exit(2);
@@ -320,57 +384,65 @@ static void fail(const struct rm *rm)
 static void report(double seconds)
 {
 	const char *form = opt.json ?
-		"{\"mode\":\"%s\",\"calls\":%lu,\"first\":%lu,\"flipped\":%lu,\"refused\":%lu,"
-		"\"last_refusal\":%u,\"turns\":%lu,\"seconds\":%.3f,\"simulated\":true}\n" :
-		"%s: %lu calls: %lu first, %lu flipped, %lu refused (last status %u), %lu turns in %.3f s"
-		" (simulated)\n";
+		"{\"mode\":\"%s\",\"how\":\"%s\",\"calls\":%lu,\"first\":%lu,\"flipped\":%lu,"
+		"\"refused\":%lu,\"last_refusal\":%u,\"turns\":%lu,\"seconds\":%.3f,"
+		"\"simulated\":true}\n" :
+		"%s by %s: %lu calls: %lu first, %lu flipped, %lu refused (last status %u), %lu turns"
+		" in %.3f s (simulated)\n";
 
-	printf(form, mode_names[opt.mode], count.calls, count.first, count.flipped, count.refused,
-	       count.last_refusal, atomic_load(&flipper.turns), seconds);
+	printf(form, mode_names[opt.mode], opt.fault ? "fault" : "race", count.calls, count.first,
+	       count.flipped, count.refused, count.last_refusal, atomic_load(&flipper.turns), seconds);
+}
+
+static void open_gpu(struct rm *rm, struct rm_gpu *gpu)
+{
+	struct rm_gpu_info list[NV_MAX_GPUS];
+	unsigned int gpus;
+
+	if (rm_open(rm, opt.dir) || rm_list_gpus(rm, list, &gpus))
+		fail(rm);
+	if (opt.gpu >= gpus) {
+		fprintf(stderr, "flip: no GPU %u in %s\n", opt.gpu, rm->dir);
+		exit(4);
+	}
+	if (rm_gpu_open(gpu, rm, &list[opt.gpu]))
+		fail(rm);
 }
 
 int main(int argc, char **argv)
 {
-	struct rm_gpu_info list[NV_MAX_GPUS];
-	unsigned int gpus;
 	uint32_t object = 0;
 	pthread_t thread;
+	struct spot spot;
 	struct rm_gpu gpu;
 	struct rm rm;
 	double start;
 
 	parse(argc, argv);
-	if (rm_open(&rm, opt.dir) || rm_list_gpus(&rm, list, &gpus))
-		fail(&rm);
-	if (opt.gpu >= gpus) {
-		fprintf(stderr, "flip: no GPU %u in %s\n", opt.gpu, rm.dir);
-		return 4;
-	}
-	if (rm_gpu_open(&gpu, &rm, &list[opt.gpu]))
-		fail(&rm);
+	open_gpu(&rm, &gpu);
 	if (opt.mode == TOP_CMD) {
 		object = object_handle(&gpu);
 		if (!object)
 			fail(&rm);
 		learn(&rm, object);
-		flipper.value[0] = opt.cmd;
-		flipper.value[1] = opt.flip_cmd;
-	} else {
-		prepare_alloc();
 	}
-	errno = pthread_create(&thread, NULL, flip_thread, NULL);
-	if (errno) {
-		perror("flip: pthread_create");
-		return 1;
+	spot = opt.mode == TOP_CMD ? control_spot() : alloc_spot();
+	if (!opt.fault) {
+		errno = pthread_create(&thread, NULL, flip_thread, NULL);
+		if (errno) {
+			perror("flip: pthread_create");
+			return 1;
+		}
 	}
 	start = now();
 	if (opt.mode == TOP_CMD)
-		race_control(&rm, object, start);
+		try_controls(&rm, &spot, object, start);
 	else
-		race_alloc(&gpu, start);
-	atomic_store(&flipper.stop, true);
-	pthread_join(thread, NULL);
+		try_allocs(&gpu, &spot, start);
 	report(now() - start);
+	atomic_store(&flipper.stop, true);
+	if (!opt.fault)
+		pthread_join(thread, NULL);
 	rm_close(&rm);
 	return 0;
 }

@@ -5,7 +5,6 @@ Named so that pytest does not collect it by itself:
     python -m pytest tests/nvsim/client/guest_test_clients.py
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -67,10 +66,13 @@ def test_info(out):
 
 
 def test_work_is_done_at_the_gpus_speed(out):
+    """Exact where the guest's clock is; a busy host makes the client late elsewhere, and its queue run dry."""
+    exact = bool(os.environ.get("ICOUNT"))
     (res,) = load(out, "--seconds", "2", "--kernel-us", "1000")
     assert res["first_error"] is None
-    assert res["works"] / res["gpu_seconds"] == pytest.approx(1000, rel=0.02)
-    assert res["lat_p50_us"] == pytest.approx(8000, rel=0.3)
+    assert res["works"] / res["gpu_seconds"] == pytest.approx(1000, rel=0.005 if exact else 0.2)
+    # the queue of 32 is filled up when it is half empty
+    assert res["lat_p50_us"] == pytest.approx(24000, rel=0.1 if exact else 0.5)
     assert res["cpu_us"] < 0.5e6
 
 
@@ -140,6 +142,7 @@ def test_hold(out):
     )
     ready = json.loads(proc.stdout.readline())
     assert ready["event"] == "ready"
+    assert ready["pid"] == proc.pid
     smi = json.loads(run(out, "simsmi", "--json").stdout)
     (mine,) = [p for p in smi["gpu"][0]["process"] if p["pid"] == ready["pid"]]
     assert mine["bytes"] >= 64 * MIB
@@ -174,6 +177,13 @@ def test_flips_get_through_the_bare_driver(out, mode):
     assert res["calls"] == res["first"] + res["flipped"] + res["refused"]
     assert res["first"] > 0
     assert res["flipped"] > 0
+
+
+@pytest.mark.parametrize("mode", ["nested-size", "top-ptr", "top-cmd"])
+def test_the_bare_driver_reads_once(out, mode):
+    res = json.loads(run(out, "flip", "--mode", mode, "--how", "fault", "--calls", "200", "--json").stdout)
+    assert res["first"] == res["calls"] == 200
+    assert res["turns"] >= 200
 
 
 # ---- the Python client ----
@@ -280,16 +290,16 @@ def test_a_fault_kills_the_channel_only(gpu):
 # ---- NVML ----
 
 
-class Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+def nvml_cards(out):
+    """What nvidia-ml-py reads, in a process of its own."""
+    env = os.environ | {"LD_LIBRARY_PATH": str(out)}
+    done = subprocess.run([sys.executable, CLIENT.parent / "nvml/show.py"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_nvml(out, gpu):
-    """With ctypes alone, in a process of its own; pynvml as well where it is installed."""
-    script = CLIENT.parent / "nvml" / "show.py"
-    env = os.environ | {"LD_LIBRARY_PATH": str(out)}
-    text = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=True).stdout
-    cards = json.loads(text)
+    cards = nvml_cards(out)
     assert len(cards) == len(gpu.rm.cards())
     card = cards[0]
     assert card["name"] == gpu.name()
@@ -297,3 +307,31 @@ def test_nvml(out, gpu):
     assert card["minor"] == gpu.minor
     assert card["total"] == gpu.memory()["ram"]
     assert card["free"] == gpu.memory()["free"]
+    assert card["mig"] == "NVMLError_NotSupported"
+
+
+def test_nvml_sees_a_busy_process(out):
+    proc = subprocess.Popen([out / "simload", "--seconds", "0", "--depth", "64", "--alloc-mib", "128"])
+    time.sleep(1.5)
+    card = nvml_cards(out)[0]
+    proc.terminate()
+    assert proc.wait(10) == 0
+    assert card["processes"][str(proc.pid)] >= 128 * MIB
+    assert card["used_v2"] >= 128 * MIB
+    assert card["utilization"] > 50
+    assert nvml_cards(out)[0]["processes"] == {}
+
+
+def test_only_gpus_whose_node_opens(out, tmp_path):
+    """As in a container: a directory with some of the nodes."""
+    for name in ("nvidiactl", "nvidia-uvm"):
+        node = Path(DEV, name).stat()
+        os.mknod(tmp_path / name, node.st_mode, node.st_rdev)
+    env = os.environ | {"NVSIM_DEV": str(tmp_path), "LD_LIBRARY_PATH": str(out)}
+    smi = subprocess.run([out / "simsmi", "-L"], env=env, capture_output=True, text=True, check=True)
+    assert smi.stdout == "No devices were found\n"
+    done = subprocess.run([out / "simload"], env=env, capture_output=True, text=True)
+    assert done.returncode == 4
+    code = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"

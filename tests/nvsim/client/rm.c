@@ -392,3 +392,21 @@ rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned
 	free(info);
 	return st;
 }
+
+/* One sample per process: unlike a real driver's, which are a series in time. */
+rm_status rm_gpu_utilization(struct rm_gpu *gpu, unsigned int *percent)
+{
+	struct nv_util_samples *samples = calloc(1, sizeof(*samples));
+	uint64_t sum = 0;
+	rm_status st;
+
+	if (!samples)
+		return rm_note(gpu->rm, -ENOMEM, "calloc");
+	st = rm_control(gpu->rm, gpu->subdevice, CTRL_PERF_GET_UTIL_SAMPLES, samples,
+			sizeof(*samples));
+	for (uint32_t i = 0; !st && i < samples->count && i < 72; i++)
+		sum += samples->sample[i].graphics.util;
+	*percent = sum > 10000 ? 100 : sum / 100;
+	free(samples);
+	return st;
+}

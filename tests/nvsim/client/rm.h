@@ -90,6 +90,8 @@ struct rm_process {
 /* Processes with a context; the count in *count is at most @max. */
 rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned int max,
 			   unsigned int *count);
+/* Per cent of recent time in which a process that is visible here ran kernels. */
+rm_status rm_gpu_utilization(struct rm_gpu *gpu, unsigned int *percent);
 
 /* A GPU address space, managed through nvidia-uvm. */
 struct rm_space {

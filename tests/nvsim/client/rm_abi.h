@@ -63,7 +63,7 @@
 #define CTRL_GPU_GET_PIDS		0x2080018d
 #define CTRL_GPU_GET_PID_INFO		0x2080018e
 #define CTRL_FB_GET_INFO_V2		0x20801303
-#define CTRL_BUS_GET_PCI_INFO		0x20801801
+#define CTRL_PERF_GET_UTIL_SAMPLES	0x20802096
 #define CTRL_TSG_GPFIFO_SCHEDULE	0xa06c0101
 #define CTRL_TSG_SET_TIMESLICE		0xa06c0103
 #define CTRL_TSG_GET_TIMESLICE		0xa06c0104
@@ -325,10 +325,23 @@ struct nv_pid_info {
 };
 ABI_SIZE(struct nv_pid_info, 14408);
 
-struct nv_pci_info {
-	uint32_t device_id, subsystem_id, revision, ext_device_id;
+struct nv_engine_util {
+	uint32_t util;		/* 1/100 % */
+	uint32_t vgpu_scale, pid, sub_pid;
+	char name[16];
+	uint8_t reserved[96];
 };
-ABI_SIZE(struct nv_pci_info, 16);
+ABI_SIZE(struct nv_engine_util, 128);
+
+struct nv_util_samples {	/* GPUMON_PERFMON_UTIL_SAMPLES_V2 */
+	uint32_t type, buffer_size, count, tracker;
+	struct {
+		uint64_t time;
+		struct nv_engine_util fb, graphics, encoder, decoder, jpeg, optical_flow;
+	} sample[72];
+};
+ABI_SIZE(struct nv_util_samples, 55888);
+ABI_AT(struct nv_util_samples, sample[0].graphics, 152);
 
 struct nv_schedule {
 	uint8_t enable, skip_submit, skip_enable;

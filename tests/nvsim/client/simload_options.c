@@ -14,7 +14,7 @@ static const char help[] =
 "are: on the bare driver, or in a container that sees a part of a GPU. Numbers are simulated.\n"
 "\n"
 "  simload --info                          what memory do I see?\n"
-"  simload --seconds 5                     8 kernels of 1000 us always queued, for 5 s\n"
+"  simload --seconds 5                     32 kernels of 1000 us always queued, for 5 s\n"
 "  simload --alloc-mib 1024 --hold         take 1 GiB, make a context, do nothing until SIGTERM\n"
 "  simload --json --interval 1             one JSON object per line, the result last\n"
 "  simload --processes 4 --kernel-us 50 --depth 64\n"
@@ -26,7 +26,7 @@ static const char help[] =
 "  --streams S         channels in each context (default 1)\n"
 "Work\n"
 "  --kernel-us U       length of a kernel on the GPU alone (default 1000)\n"
-"  --depth D           kernels in flight per stream (default 8)\n"
+"  --depth D           kernels in flight per stream (default 32)\n"
 "  --copy-kib K        copies of K KiB on the copy engine instead of kernels\n"
 "  --stubborn          kernels that ignore preemption\n"
 "  --busy-ms B --idle-ms I   queue work for B ms, then nothing for I ms, and so on\n"
@@ -117,7 +117,7 @@ void options_parse(struct options *opt, int argc, char **argv)
 	double seconds = -1, copy_kib = 0;
 	int c;
 
-	*opt = (struct options) { .streams = 1, .processes = 1, .depth = 8, .kernel_us = 1000 };
+	*opt = (struct options) { .streams = 1, .processes = 1, .depth = 32, .kernel_us = 1000 };
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
 		case OPT_GPU:		opt->gpu = number("--gpu", 0, NV_MAX_GPUS - 1); break;

@@ -411,9 +411,16 @@ API nvml_return nvmlDeviceGetMigMode(struct rm_gpu *gpu, unsigned int *now, unsi
 	return ret ? ret : NVML_NOT_SUPPORTED;
 }
 
-API nvml_return nvmlDeviceGetUtilizationRates(struct rm_gpu *gpu, void *out)
+struct nvml_utilization {
+	unsigned int gpu, memory;
+};
+
+API nvml_return nvmlDeviceGetUtilizationRates(struct rm_gpu *gpu, struct nvml_utilization *out)
 {
 	nvml_return ret = check_gpu(gpu, out);
 
-	return ret ? ret : NVML_NOT_SUPPORTED;
+	if (ret)
+		return ret;
+	out->memory = 0;
+	return of_status(rm_gpu_utilization(gpu, &out->gpu));
 }

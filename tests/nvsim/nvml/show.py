@@ -6,10 +6,10 @@ import json
 import pynvml
 
 
-def unless_refused(call, *args):
+def unless_refused(call):
     """The answer, or the name of NVML's error."""
     try:
-        return call(*args)
+        return call()
     except pynvml.NVMLError as error:
         return type(error).__name__
 
@@ -34,8 +34,8 @@ def card(handle) -> dict:
         "used_v2": memory2.used,
         "processes": {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)},
         "graphics": len(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)),
-        "mig": unless_refused(pynvml.nvmlDeviceGetMigMode, handle),
-        "utilization": str(unless_refused(pynvml.nvmlDeviceGetUtilizationRates, handle)),
+        "mig": unless_refused(lambda: pynvml.nvmlDeviceGetMigMode(handle)),
+        "utilization": unless_refused(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
     }
 
 
