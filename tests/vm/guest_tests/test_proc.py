@@ -513,7 +513,7 @@ def test_readers_while_containers_come_and_go(create: Create) -> None:
     threads = [threading.Thread(target=reader) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(30):
+    for _ in range(12):
         name = fresh_id()
         create(name)
         destroy(name)
