@@ -51,7 +51,10 @@ def cdef() -> str:
     text = includes(headers())
     out = subprocess.run(
         [CC, "-E", "-P", "-DCGPU_CDEF", "-DCGPU_CORE_ENV_H", *DEFINES, "-x", "c", "-"],
-        input=text, capture_output=True, text=True, check=True,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     return TYPES + out
 
@@ -60,8 +63,9 @@ def constants() -> dict[str, int]:
     """#define NAME <number> of every header."""
     found = {}
     for path in headers():
-        for name, value in re.findall(r"^#define\s+(CGPU_\w+|NV\w+)\s+(0x[0-9a-fA-F]+|\d+)[uUlL]*\b",
-                                      path.read_text(), re.M):
+        for name, value in re.findall(
+            r"^#define\s+(CGPU_\w+|NV\w+)\s+(0x[0-9a-fA-F]+|\d+)[uUlL]*\b", path.read_text(), re.M
+        ):
             found[name] = int(value, 0)
     return found
 
@@ -83,9 +87,10 @@ def load():
         ffi = FFI()
         ffi.cdef(text)
         ffi.set_source(
-            name, includes([CORE / "env.h", *headers()]),
+            name,
+            includes([CORE / "env.h", *headers()]),
             sources=[str(p) for p in sources()],
-            extra_compile_args=[*WARN, *DEFINES, *SANITIZE, "-g", "-O1"],
+            extra_compile_args=[*WARN, *DEFINES, *SANITIZE, "-g", "-O0" if ASAN else "-O1"],
             extra_link_args=SANITIZE,
         )
         # A folder of its own until it is whole: two test runs may build at once.

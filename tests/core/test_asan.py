@@ -18,11 +18,20 @@ def test_buffers_under_asan():
     if not path.is_absolute():
         pytest.skip("no libasan.so beside the compiler")
     env = {
-        **os.environ, "CGPU_ASAN": "1", "LD_PRELOAD": str(path.resolve()), "PYTHONMALLOC": "malloc",
-        "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0", "HYPOTHESIS_MAX_EXAMPLES": "20",
+        **os.environ,
+        "CGPU_ASAN": "1",
+        "LD_PRELOAD": str(path.resolve()),
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
+        "HYPOTHESIS_MAX_EXAMPLES": "20",
     }
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "test_parse.py", "test_format.py"],
-        cwd=HERE, env=env, capture_output=True, text=True, timeout=300, check=False,
+        cwd=HERE,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]

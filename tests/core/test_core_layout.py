@@ -27,8 +27,10 @@ def functions(text):
 @pytest.mark.parametrize("path", PURE, ids=lambda p: p.name)
 def test_file(path):
     text = path.read_text()
-    assert text.splitlines()[0] in ("// SPDX-License-Identifier: MIT OR GPL-2.0",
-                                    "/* SPDX-License-Identifier: MIT OR GPL-2.0 */")
+    assert text.splitlines()[0] in (
+        "// SPDX-License-Identifier: MIT OR GPL-2.0",
+        "/* SPDX-License-Identifier: MIT OR GPL-2.0 */",
+    )
     assert len(text.splitlines()) <= (500 if path.suffix == ".c" else 220) or path.name in NUMBERS
     long = [(name, lines) for name, lines in functions(text) if lines > 100]
     assert long == []
@@ -66,9 +68,8 @@ def test_every_public_function_has_its_comment():
         if path.suffix != ".c" or path.name in NUMBERS | {"rm_tree.c", "core_ops.c"}:
             continue
         text = path.read_text()
-        for name in re.findall(r"^(?!static)[a-z][\w *]*?\b(cgpu_\w+)\([^;{]*\)\n\{", text, re.M):
-            if f" * {name}() - " not in text:
-                missing.append(f"{path.name}: {name}")
+        public = re.findall(r"^(?!static)[a-z][\w *]*?\b(cgpu_\w+)\([^;{]*\)\n\{", text, re.M)
+        missing += [f"{path.name}: {name}" for name in public if f" * {name}() - " not in text]
     assert missing == []
 
 

@@ -71,11 +71,24 @@ def test_against_a_model(steps):
 
 
 # Published limits of cGPU users: total MiB, CONTAINER, DEV, MiB (facts of the product, section 2.2).
-@pytest.mark.parametrize(("total", "part", "whole", "mib"), [
-    (15109, 6, 15, 6043), (16130, 4, 15, 4301), (16130, 2, 15, 2150), (16130, 3, 15, 3226),
-    (15079, 3, 14, 3231), (23028, 8, 22, 8373), (46068, 8, 44, 8376), (46068, 3, 44, 3141),
-    (15360, 3, 15, 3072), (15109, 15, 15, 15109), (1, 0, 5, 0), (5, 1, 0, 0), (5, 6, 5, 0),
-])
+@pytest.mark.parametrize(
+    ("total", "part", "whole", "mib"),
+    [
+        (15109, 6, 15, 6043),
+        (16130, 4, 15, 4301),
+        (16130, 2, 15, 2150),
+        (16130, 3, 15, 3226),
+        (15079, 3, 14, 3231),
+        (23028, 8, 22, 8373),
+        (46068, 8, 44, 8376),
+        (46068, 3, 44, 3141),
+        (15360, 3, 15, 3072),
+        (15109, 15, 15, 15109),
+        (1, 0, 5, 0),
+        (5, 1, 0, 0),
+        (5, 6, 5, 0),
+    ],
+)
 def test_share_of_a_card(total, part, whole, mib):
     assert lib.cgpu_ledger_share_bytes(total, part, whole) == mib * MIB
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 MIB = C.CGPU_MIB
 ID = "012b2edccd7a" + "0" * 52
-ids = st.text(st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters="/="), min_size=1,
-              max_size=128).filter(lambda s: s not in (".", ".."))
+ids = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters="/="), min_size=1, max_size=128
+).filter(lambda s: s not in (".", ".."))
 
 
 def parse_u64(text: bytes):
@@ -28,13 +29,29 @@ def parse_inst(text: bytes):
     return (None, at[0]) if err else (cmd, at[0])
 
 
-@pytest.mark.parametrize(("text", "want"), [
-    (b"0", 0), (b"12\n", 12), (b"007", 7), (b"18446744073709551615", 2**64 - 1),
-    (b"18446744073709551616", -errno.ERANGE), (b"9" * 4000 + b"\n", -errno.ERANGE),
-    (b"", -errno.EINVAL), (b"\n", -errno.EINVAL), (b"1\n\n", -errno.EINVAL), (b" 1", -errno.EINVAL),
-    (b"1 ", -errno.EINVAL), (b"+1", -errno.EINVAL), (b"-1", -errno.EINVAL), (b"0x1", -errno.EINVAL),
-    (b"1\0", -errno.EINVAL), (b"1 2", -errno.EINVAL), (b"9" * 40 + b"x", -errno.EINVAL), (b"1e3", -errno.EINVAL),
-])
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (b"0", 0),
+        (b"12\n", 12),
+        (b"007", 7),
+        (b"18446744073709551615", 2**64 - 1),
+        (b"18446744073709551616", -errno.ERANGE),
+        (b"9" * 4000 + b"\n", -errno.ERANGE),
+        (b"", -errno.EINVAL),
+        (b"\n", -errno.EINVAL),
+        (b"1\n\n", -errno.EINVAL),
+        (b" 1", -errno.EINVAL),
+        (b"1 ", -errno.EINVAL),
+        (b"+1", -errno.EINVAL),
+        (b"-1", -errno.EINVAL),
+        (b"0x1", -errno.EINVAL),
+        (b"1\0", -errno.EINVAL),
+        (b"1 2", -errno.EINVAL),
+        (b"9" * 40 + b"x", -errno.EINVAL),
+        (b"1e3", -errno.EINVAL),
+    ],
+)
 def test_scalars(text, want):
     assert parse_u64(text) == want
 
@@ -99,34 +116,71 @@ def test_destroy_round_trip(ident, cookie):
 
 
 # The text, and where in it the first wrong byte is (None: its end).
-@pytest.mark.parametrize(("text", "at"), [
-    ("", 0), ("create", 0), ("remove a", 0), (" create a", 0), ("create ", 7), ("create  a", 7), ("create a/b", 8),
-    ("create . gpu=0 memsize=1048576", 7),
-    (f"create {'a' * 129} gpu=0 memsize=1048576", 7 + 128),
-    ("create a gpu=0", None), ("create a memsize=1048576", None),
-    ("create a gpu= memsize=1048576", 13), ("create a gpu=0,x memsize=1048576", 15),
-    ("create a gpu=0 gpu=1 memsize=1048576", 15), ("create a gpu=0  memsize=1048576", 15),
-    ("create a gpu=0 memsize=1048576 ", None), ("create a gpu=0 memsize=-1", 23),
-    ("create a gpu=4294967296 memsize=1048576", 13),
-    ("create a gpu=0 memsize=18446744073709551616", 23),
-    ("create a gpu=0 memsize=1048575", None), ("create a gpu=0 memsize=9223372036854775808", None),
-    ("create a gpu=0 memsize=1048576,1048576", None), ("create a gpu=0 memsize=1048576 weight=1,1", None),
-    ("create a gpu=0,0 memsize=1048576", None), ("create a gpu=0 memsize=1048576 highprio=2", 40),
-    ("create a gpu=0 memsize=1048576 cookie=0", 38), ("create a gpu=0 memsize=1048576 cookie=0x", None),
-    ("create a gpu=0 memsize=1048576\n\n", 30), ("create a gpu=0 memsize=1048576\nx", 30),
-    ("create a gpu=0 memsize=1048576 colour=1", 31),
-    ("destroy", 0), ("destroy a b", 10), ("destroy a gpu=0", 10), ("destroy a cookie=1 cookie=1", 26),
-])
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("", 0),
+        ("create", 0),
+        ("remove a", 0),
+        (" create a", 0),
+        ("create ", 7),
+        ("create  a", 7),
+        ("create a/b", 8),
+        ("create . gpu=0 memsize=1048576", 7),
+        (f"create {'a' * 129} gpu=0 memsize=1048576", 7 + 128),
+        ("create a gpu=0", None),
+        ("create a memsize=1048576", None),
+        ("create a gpu= memsize=1048576", 13),
+        ("create a gpu=0,x memsize=1048576", 15),
+        ("create a gpu=0 gpu=1 memsize=1048576", 15),
+        ("create a gpu=0  memsize=1048576", 15),
+        ("create a gpu=0 memsize=1048576 ", None),
+        ("create a gpu=0 memsize=-1", 23),
+        ("create a gpu=4294967296 memsize=1048576", 13),
+        ("create a gpu=0 memsize=18446744073709551616", 23),
+        ("create a gpu=0 memsize=1048575", None),
+        ("create a gpu=0 memsize=9223372036854775808", None),
+        ("create a gpu=0 memsize=1048576,1048576", None),
+        ("create a gpu=0 memsize=1048576 weight=1,1", None),
+        ("create a gpu=0,0 memsize=1048576", None),
+        ("create a gpu=0 memsize=1048576 highprio=2", 40),
+        ("create a gpu=0 memsize=1048576 cookie=0", 38),
+        ("create a gpu=0 memsize=1048576 cookie=0x", None),
+        ("create a gpu=0 memsize=1048576\n\n", 30),
+        ("create a gpu=0 memsize=1048576\nx", 30),
+        ("create a gpu=0 memsize=1048576 colour=1", 31),
+        ("destroy", 0),
+        ("destroy a b", 10),
+        ("destroy a gpu=0", 10),
+        ("destroy a cookie=1 cookie=1", 26),
+    ],
+)
 def test_refused_with_the_place(text, at):
     cmd, where = parse_inst(text.encode())
     assert cmd is None
     assert where == (len(text) if at is None else at)
 
 
-@pytest.mark.parametrize(("ident", "ok"), [
-    (b"a", 1), (b"a" * 128, 1), (b"a" * 129, 0), (b"", 0), (b"a b", 0), (b"a/b", 0), (b"a=b", 0), (b"\x7f", 0),
-    (b"\xc3\xa4", 0), (b"a\0", 0), (b".", 0), (b"..", 0), (b"...", 1), (b".a", 1), (b"a,b", 1),
-])
+@pytest.mark.parametrize(
+    ("ident", "ok"),
+    [
+        (b"a", 1),
+        (b"a" * 128, 1),
+        (b"a" * 129, 0),
+        (b"", 0),
+        (b"a b", 0),
+        (b"a/b", 0),
+        (b"a=b", 0),
+        (b"\x7f", 0),
+        (b"\xc3\xa4", 0),
+        (b"a\0", 0),
+        (b".", 0),
+        (b"..", 0),
+        (b"...", 1),
+        (b".a", 1),
+        (b"a,b", 1),
+    ],
+)
 def test_ids(ident, ok):
     assert lib.cgpu_parse_check_id(ident, len(ident)) == (0 if ok else -errno.EINVAL)
 

@@ -8,8 +8,18 @@ import pytest
 
 ALLOWED = {"memcpy", "memset", "memcmp", "memmove", "strlen"}
 # x86 kernel objects: no red zone, no SSE. -ffreestanding: no call is taken for libc's.
-KERNEL = ["-std=gnu11", "-O2", "-ffreestanding", "-fno-builtin", "-mno-sse", "-mno-red-zone", "-mcmodel=kernel",
-          "-fno-pic", "-fno-stack-protector", "-fno-asynchronous-unwind-tables"]
+KERNEL = [
+    "-std=gnu11",
+    "-O2",
+    "-ffreestanding",
+    "-fno-builtin",
+    "-mno-sse",
+    "-mno-red-zone",
+    "-mcmodel=kernel",
+    "-fno-pic",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+]
 
 
 @pytest.fixture(scope="module")

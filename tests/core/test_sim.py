@@ -75,12 +75,15 @@ def test_a_full_house_of_fair_slices(slice_ms, bound):
     assert all(1 / 25 >= w >= slice_ms / (slice_ms + gap_ms) / 25 * 0.98 for w in wall)
 
 
-@pytest.mark.parametrize(("name", "lever"), [
-    ("one call in 100 takes up to 5 ms", Lever(tail=0.01)),
-    ("one call in 50 fails", Lever(fail=0.02)),
-    ("wake-ups half a millisecond late", Lever(wake_us=500)),
-    ("a lever of 1 ms", Lever(p50_us=1000)),
-])
+@pytest.mark.parametrize(
+    ("name", "lever"),
+    [
+        ("one call in 100 takes up to 5 ms", Lever(tail=0.01)),
+        ("one call in 50 fails", Lever(fail=0.02)),
+        ("wake-ups half a millisecond late", Lever(wake_us=500)),
+        ("a lever of 1 ms", Lever(p50_us=1000)),
+    ],
+)
 def test_ratio_holds_on_a_worse_lever(name, lever):
     assert simulate(WEIGHTED, [1, 2], 8, lever)[0] <= 0.01
     assert simulate(WEIGHTED, [3, 2, 1], 8, lever)[0] <= 0.01
@@ -109,6 +112,7 @@ def test_credit_is_what_does_it():
 
 def test_a_kernel_that_ignores_preemption_pays_it_back():
     """Every fifth freeze of a takes 30 ms in which only a runs: b must not pay for it."""
+
     class Stubborn(SimGpu):
         def call(self, mask, thaw, done):
             if mask == 1 and not thaw and self.rng.random() < 0.2:

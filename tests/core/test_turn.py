@@ -86,12 +86,15 @@ def test_shares(policy, spec, want):
     assert [got.get(i, 0) for i in ids] == pytest.approx(want, abs=0.002)
 
 
-@pytest.mark.parametrize(("policy", "spec", "want"), [
-    (FAIR, [(1, 1), (1, 0), (1, 1)], [({0}, 10), (set(), 10), ({2}, 10), (set(), 170)]),
-    (PREEMPT, [(1, 1), (1, 0), (1, 1)], [({0}, 10), ({2}, 10)]),
-    (WEIGHTED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30)]),
-    (FIXED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30), (set(), 140)]),
-])
+@pytest.mark.parametrize(
+    ("policy", "spec", "want"),
+    [
+        (FAIR, [(1, 1), (1, 0), (1, 1)], [({0}, 10), (set(), 10), ({2}, 10), (set(), 170)]),
+        (PREEMPT, [(1, 1), (1, 0), (1, 1)], [({0}, 10), ({2}, 10)]),
+        (WEIGHTED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30)]),
+        (FIXED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30), (set(), 140)]),
+    ],
+)
 def test_a_round_as_a_time_line(policy, spec, want):
     turn, _ = opened_turn(policy, spec, slice_ms=10)
     length = sum(ms for _, ms in want)
@@ -107,10 +110,18 @@ def test_order_of_the_calls(policy, order):
 
 # ---- when nobody waits, nothing is done -------------------------------------------------------
 
-@pytest.mark.parametrize(("policy", "spec"), [
-    (PREEMPT, [(1, 1)]), (PREEMPT, [(1, 1), (1, 0), (0, 1)]), (WEIGHTED, [(3, 1)]), (WEIGHTED, [(3, 1), (0, 1)]),
-    (SOFT, [(1, 1), (1, 1)]), (NATIVE, [(1, 1), (1, 1)]),
-])
+
+@pytest.mark.parametrize(
+    ("policy", "spec"),
+    [
+        (PREEMPT, [(1, 1)]),
+        (PREEMPT, [(1, 1), (1, 0), (0, 1)]),
+        (WEIGHTED, [(3, 1)]),
+        (WEIGHTED, [(3, 1), (0, 1)]),
+        (SOFT, [(1, 1), (1, 1)]),
+        (NATIVE, [(1, 1), (1, 1)]),
+    ],
+)
 def test_no_calls_and_no_wake_up(policy, spec):
     turn, _ = opened_turn(policy, spec)
     turn.step()
@@ -144,6 +155,7 @@ def test_a_container_without_channels_costs_no_call():
 
 
 # ---- arrivals, exits, live changes -----------------------------------------------------------
+
 
 def test_an_arrival_lets_the_running_one_finish_a_turn():
     turn, (a,) = opened_turn(PREEMPT, [(1, 1)], slice_ms=10)
@@ -257,11 +269,12 @@ HIGHPRIO = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "levers", "high", "low", "want"), [c[1:] for c in HIGHPRIO],
-                         ids=[c[0] for c in HIGHPRIO])
+@pytest.mark.parametrize(
+    ("policy", "levers", "high", "low", "want"), [c[1:] for c in HIGHPRIO], ids=[c[0] for c in HIGHPRIO]
+)
 def test_highprio(policy, levers, high, low, want):
     turn, ids = opened_turn(policy, high + low, slice_ms=10, levers=levers)
-    for i in ids[:len(high)]:
+    for i in ids[: len(high)]:
         turn.set("highprio", i, 1)
     turn.timeline(1_000)
     got = turn.shares(6_000)
@@ -281,7 +294,7 @@ def test_highprio_is_thawed_before_it_opens():
 
 
 def test_closing_and_opening_gives_highprio_no_new_budget():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
+    turn, (a, _b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
     turn.set("highprio", a, 1)
     got = 0.0
     for _ in range(100):
@@ -322,6 +335,7 @@ def test_prio_ratio_live():
 
 # ---- timeslices ------------------------------------------------------------------------------
 
+
 def test_soft_divides_a_containers_quantum_by_its_tsgs():
     turn = Turn(SOFT)
     one, four = turn.add(channels=1), turn.add(channels=8, tsgs=4)
@@ -361,6 +375,7 @@ def test_timeslices_go_back_to_the_drivers_own():
 
 
 # ---- failing calls ---------------------------------------------------------------------------
+
 
 def test_a_failed_freeze_is_tried_again_with_a_pause():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=100)
@@ -433,7 +448,7 @@ def test_a_change_while_calls_are_under_way_is_charged_at_the_ack():
 
 
 def test_an_ack_is_not_about_who_came_meanwhile():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (_a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     turn.now = turn.next().until_ns
     plan = turn.next()
@@ -448,6 +463,7 @@ def test_an_ack_is_not_about_who_came_meanwhile():
 
 # ---- how far credit goes ----------------------------------------------------------------------
 
+
 def turn_lengths(turn, slot, length_ms):
     return [ms for running, ms in turn.timeline(length_ms) if running == {slot}]
 
@@ -459,12 +475,13 @@ def test_a_debt_is_at_most_a_round():
     stalled = turn.now + 1_000 * MS  # a kernel of a's ignored the freeze for a second
     turn.ack(turn.next(), begin=turn.now, thawed=turn.now, frozen=stalled)
     turn.now = stalled
-    assert turn.timeline(60)[:3] == [
-        ({b}, pytest.approx(28, abs=2)), ({a}, 10), ({b}, 10)], "and who could not run meanwhile does not pay"
+    assert turn.timeline(60)[:3] == [({b}, pytest.approx(28, abs=2)), ({a}, 10), ({b}, 10)], (
+        "and who could not run meanwhile does not pay"
+    )
 
 
 def test_a_claim_is_at_most_a_turn():
-    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn, (_a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     for _ in range(40):  # b cannot be thawed
         turn.now = turn.next().until_ns
@@ -487,6 +504,7 @@ def test_closing_the_gpu_forfeits_what_was_left_of_the_turn():
 
 
 # ---- admission and errors --------------------------------------------------------------------
+
 
 def test_admission():
     turn = Turn(WEIGHTED, max_inst=4)
@@ -516,12 +534,15 @@ def test_admission():
     turn.set("max_inst", 3)
 
 
-@pytest.mark.parametrize(("what", "bad", "good"), [
-    ("policy", [6, 2**32, 2**64 - 1], range(6)),
-    ("max_inst", [0, 26, 2**32 + 5], [1, 25]),
-    ("prio_ratio", [0, 19, 100, 2**32 + 50], [20, 99]),
-    ("slice_us", [0, 999, 100_001, 2**63], [1_000, 100_000]),
-])
+@pytest.mark.parametrize(
+    ("what", "bad", "good"),
+    [
+        ("policy", [6, 2**32, 2**64 - 1], range(6)),
+        ("max_inst", [0, 26, 2**32 + 5], [1, 25]),
+        ("prio_ratio", [0, 19, 100, 2**32 + 50], [20, 99]),
+        ("slice_us", [0, 999, 100_001, 2**63], [1_000, 100_000]),
+    ],
+)
 def test_ranges(what, bad, good):
     turn = Turn()
     for value in bad:
@@ -566,7 +587,14 @@ def test_a_lost_lever_ends_in_native_and_thaws():
 
 def test_auto_slice():
     assert [lib.cgpu_turn_auto_slice_ns(us * 1000) / MS for us in (0, 100, 250, 400, 1_000, 1_500, 9_000)] == [
-        5, 5, 5, 8, 20, 30, 30]
+        5,
+        5,
+        5,
+        8,
+        20,
+        30,
+        30,
+    ]
     assert lib.cgpu_turn_auto_slice_ns(2**64 - 1) == 30 * MS
 
 

@@ -11,8 +11,11 @@ US = 1_000
 
 
 class TurnMachine(RuleBasedStateMachine):
-    @initialize(policy=st.integers(0, 5), levers=st.sampled_from([WINDOW, WINDOW | TIMESLICE]),
-                slice_ms=st.sampled_from([1, 5, 8, 20]))
+    @initialize(
+        policy=st.integers(0, 5),
+        levers=st.sampled_from([WINDOW, WINDOW | TIMESLICE]),
+        slice_ms=st.sampled_from([1, 5, 8, 20]),
+    )
     def begin(self, policy, levers, slice_ms):
         self.turn = Turn(policy if policy != SOFT else FAIR, slice_ms=slice_ms, levers=levers)
         self.pending = None  # a plan whose calls are being made
@@ -88,11 +91,13 @@ class TurnMachine(RuleBasedStateMachine):
             assert t.target_mask == plan.run_mask
 
     @precondition(lambda self: self.pending is not None)
-    @rule(frozen_us=st.integers(0, 5_000), thawed_us=st.integers(0, 5_000), failed=st.sampled_from([0] * 6 + [1, 6, -1]))
+    @rule(
+        frozen_us=st.integers(0, 5_000), thawed_us=st.integers(0, 5_000), failed=st.sampled_from([0] * 6 + [1, 6, -1])
+    )
     def acknowledge(self, frozen_us, thawed_us, failed):
         plan, begin = self.pending
         self.pending = None
-        failed &= (plan.freeze_mask | plan.thaw_mask)
+        failed &= plan.freeze_mask | plan.thaw_mask
         frozen, thawed = begin + frozen_us * US, begin + thawed_us * US
         self.turn.now = max(self.turn.now, frozen, thawed)
         self.turn.ack(plan, begin, frozen, thawed, plan.run_mask ^ failed, plan.timeslice_mask & ~failed)
