@@ -62,7 +62,7 @@ static u32 gets;
 
 static u32 (*rm_ops_symbol)(struct nv_rm_ops *);
 
-int ckm_driver_get(void)
+int ckm_driver_get(bool quiet)
 {
 	const struct cgpu_core_ops *core;
 	bool known = false;
@@ -74,7 +74,8 @@ int ckm_driver_get(void)
 	}
 	rm_ops_symbol = symbol_get(nvidia_get_rm_ops);
 	if (!rm_ops_symbol) {
-		pr_err_ratelimited("nvidia.ko is not loaded, or does not export nvidia_get_rm_ops to GPL modules (open modules >= 535.146 or >= 550.40 do)\n");
+		if (!quiet)
+			pr_err_ratelimited("nvidia.ko is not loaded, or does not export nvidia_get_rm_ops to GPL modules (open modules >= 535.146 or >= 550.40 do)\n");
 		return -ENODEV;
 	}
 	/* A wrong version is answered with the right one; then it is accepted. */

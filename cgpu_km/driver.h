@@ -29,8 +29,9 @@ struct ckm_gpu_desc {
 /* Symbol taken, version agreed on. Pins nvidia.ko until ckm_driver_put().
  * -ENODEV: not loaded; -EOPNOTSUPP: version not known (and not allowed by
  * parameter). Caller serialises get and put.
+ * @quiet: that it is not loaded is not worth a line.
  */
-int ckm_driver_get(void);
+int ckm_driver_get(bool quiet);
 void ckm_driver_put(void);
 const char *ckm_driver_version(void);
 

@@ -151,7 +151,7 @@ void ckm_gpus_scan(void)
 	desc = kcalloc(CGPU_MAX_GPUS, sizeof(*desc), GFP_KERNEL);
 	if (!desc)
 		return;
-	if (!ckm_driver_get()) {
+	if (!ckm_driver_get(true)) {
 		count = ckm_driver_enumerate(desc);
 		ckm_driver_put();
 		sort(desc, count, sizeof(*desc), compare_pci, NULL);
@@ -299,7 +299,7 @@ int ckm_gpus_attach(const char **why)
 		return ret;
 	ckm_gpus_scan();
 	*why = "no supported NVIDIA driver is loaded (see the kernel log)";
-	ret = ckm_driver_get();
+	ret = ckm_driver_get(false);
 	if (ret)
 		goto err_core;
 	*why = "the driver's calls cannot be sealed (see the kernel log)";
