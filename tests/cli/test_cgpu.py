@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from conftest import ID1, ID2, Cli, Tree, inst_line
+from fake_tree import ID1, ID2, Cli, Tree, inst_line
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

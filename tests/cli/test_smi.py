@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import jsonschema
 import pytest
-from conftest import ID1, ID2, Cli, Tree, inst_line
+import schema
+from fake_tree import ID1, ID2, Cli, Tree, inst_line
 
 from cgpu_cli import proc, share
 
@@ -51,7 +53,7 @@ def test_json_fits_the_schema(tree: Tree, policy: int) -> None:
     for args in (("--json", "--no-sample"), ("--json", "--interval", "0.01")):
         result = Cli(tree).smi(*args)
         assert result.exit_code == 0
-        jsonschema.validate(json.loads(result.stdout), SCHEMA)
+        schema.validate(json.loads(result.stdout), SCHEMA)
 
 
 def test_json_says_what_the_text_says(cli: Cli) -> None:
@@ -123,3 +125,23 @@ def test_starts_without_heavy_imports(tree: Tree) -> None:
         "sys.exit(str(bad) if bad else 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.pop("module"),
+        lambda data: data.update(more=1),
+        lambda data: data.update(schema_version=2),
+        lambda data: data["gpus"][0].update(max_inst=26),
+        lambda data: data["gpus"][0].update(index=True),
+        lambda data: data["gpus"][0]["containers"][0].update(state="tired"),
+        lambda data: data["gpus"][0]["containers"][0]["pids"][0].update(pid="1"),
+    ],
+)
+def test_the_schema_is_strict(cli: Cli, change: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads(cli.smi("--json", "--no-sample").stdout)
+    schema.validate(data, SCHEMA)
+    change(data)
+    with pytest.raises(schema.Invalid):
+        schema.validate(data, SCHEMA)

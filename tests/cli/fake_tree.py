@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""A copy of /proc/cgpu_km as plain files, and the commands run on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from cgpu_cli.main import cgpu
+from cgpu_cli.smi import smi
+
+MIB = 1 << 20
+ID1 = "012b2edccd7a" + "1" * 52
+ID2 = "aabbccddeeff" + "2" * 52
+PCI = "0000:01:00.0"
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+@dataclass
+class Tree:
+    """The fake, with the few changes a test makes to it."""
+
+    root: Path
+
+    @property
+    def proc(self) -> Path:
+        return self.root / "proc/cgpu_km"
+
+    def gpu(self, number: int, **nodes: object) -> None:
+        defaults: dict[str, object] = {
+            "free_weight": 17,
+            "major": 240,
+            "max_inst": 20,
+            "minor": number,
+            "pci": f"0000:{number + 1:02x}:00.0",
+            "policy": 2,
+            "prio_ratio": 80,
+            "slice_us": 5000,
+            "uuid": f"GPU-{number:08x}-1111-2222-3333-444455556666",
+            "uvm": "deny",
+            "stat": f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\n"
+            "instances 2\nlever window,timeslice\nlever_p50_us 120\nturns 99\nthread_cpu_ns 5",
+        }
+        for name, value in (defaults | nodes).items():
+            write(self.proc / str(number) / name, str(value))
+
+    def slot(self, number: int, container_id: str, **nodes: object) -> Path:
+        path = self.proc / str(number) / container_id[:12]
+        defaults: dict[str, object] = {
+            "highprio": 0,
+            "id": container_id,
+            "memsize": 6043 * MIB,
+            "meminfo": f"Free: {5787 * MIB}\nPID: 19772 Mem: {256 * MIB}",
+            "weight": 1,
+            "stat": f"gpu_ns 1000000000\nwait_ns 2000000000\nturns 30\noverruns 1\nrunning 1\nopened 1\n"
+            f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\n"
+            "refused_allocs 3\nrefused_calls 0",
+        }
+        for name, value in (defaults | nodes).items():
+            write(path / name, str(value))
+        return path
+
+    def listed(self, *lines: str) -> None:
+        write(self.proc / "inst_ctl", "\n".join(lines))
+
+
+def inst_line(container_id: str, n: int, state: str = "live", gpus: str = "0:4") -> str:
+    return (
+        f"{container_id} cookie=0x{n:x} dir={container_id[:12]} major=240 ctl={n} uvm={n + 1} state={state} gpu={gpus}"
+    )
+
+
+class Cli:
+    """Runs a command on a tree as a terminal would."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+
+    def smi(self, *args: str) -> Result:
+        return CliRunner().invoke(smi, ["--root", str(self.tree.root), *args], prog_name="cgpu-smi")
+
+    def cgpu(self, *args: str) -> Result:
+        return CliRunner().invoke(cgpu, ["--root", str(self.tree.root), *args], prog_name="cgpu")
