@@ -22,6 +22,7 @@ import nvclient as nv  # noqa: E402
 
 MIB = 1 << 20
 DEV = os.environ.get("NVSIM_DEV", "/dev")
+EXACT = bool(os.environ.get("ICOUNT"))  # elsewhere a busy host makes the clients late, and their queues run dry
 FAST = ("--kernel-us", "200", "--depth", "16")
 
 
@@ -66,13 +67,11 @@ def test_info(out):
 
 
 def test_work_is_done_at_the_gpus_speed(out):
-    """Exact where the guest's clock is; a busy host makes the client late elsewhere, and its queue run dry."""
-    exact = bool(os.environ.get("ICOUNT"))
     (res,) = load(out, "--seconds", "2", "--kernel-us", "1000")
     assert res["first_error"] is None
-    assert res["works"] / res["gpu_seconds"] == pytest.approx(1000, rel=0.005 if exact else 0.2)
+    assert res["works"] / res["gpu_seconds"] == pytest.approx(1000, rel=0.005 if EXACT else 0.2)
     # the queue of 32 is filled up when it is half empty
-    assert res["lat_p50_us"] == pytest.approx(24000, rel=0.1 if exact else 0.5)
+    assert res["lat_p50_us"] == pytest.approx(24000, rel=0.1 if EXACT else 0.5)
     assert res["cpu_us"] < 0.5e6
 
 
@@ -101,11 +100,11 @@ def test_extra_allocation_is_refused_and_work_goes_on(out):
 
 
 def test_processes_and_streams(out):
-    (res,) = load(out, *FAST, "--seconds", "2", "--processes", "3", "--streams", "2")
+    (res,) = load(out, *FAST, "--depth", "64", "--seconds", "2", "--processes", "3", "--streams", "2")
     shares = [p["works"] for p in res["process"]]
     assert len({p["pid"] for p in res["process"]}) == 3
     assert sum(shares) == res["works"]
-    assert min(shares) > 0.8 * max(shares)
+    assert min(shares) > (0.95 if EXACT else 0.5) * max(shares)
 
 
 def test_copies(out):
@@ -115,7 +114,7 @@ def test_copies(out):
 
 def test_busy_and_idle(out):
     (res,) = load(out, *FAST, "--depth", "64", "--seconds", "2", "--busy-ms", "100", "--idle-ms", "100")
-    assert 0.4 < res["work_per_s"] / 5000 < 0.65
+    assert (0.4 if EXACT else 0.2) < res["work_per_s"] / 5000 < 0.65
 
 
 def test_progress_lines(out):
