@@ -83,16 +83,20 @@ static int turn_thread(void *data)
 {
 	struct ckm_gpu *gpu = data;
 	struct cgpu_turn_plan plan;
+	bool ok, acted;
 	u64 now;
-	bool ok;
 
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(gpu->kicked, false);
 		mutex_lock(&gpu->lever_lock);
 		ok = make_plan(gpu, &plan);
-		if (ok && (plan.freeze_mask || plan.thaw_mask || plan.timeslice_mask))
+		acted = ok && (plan.freeze_mask || plan.thaw_mask || plan.timeslice_mask);
+		if (acted)
 			act(gpu, &plan);
 		mutex_unlock(&gpu->lever_lock);
+		/* When the turn ends is known only now that its calls took effect. */
+		if (acted)
+			continue;
 
 		now = ktime_get_ns();
 		if (!ok || plan.until_ns == CGPU_NEVER_NS)
@@ -102,8 +106,8 @@ static int turn_thread(void *data)
 			wait_event_interruptible_hrtimeout(gpu->wait,
 				READ_ONCE(gpu->kicked) || kthread_should_stop(),
 				ns_to_ktime(plan.until_ns - now));
-		else	/* a refused call is tried again, but not in a busy loop */
-			usleep_range(100, 200);
+		else
+			usleep_range(50, 100);
 	}
 	return 0;
 }

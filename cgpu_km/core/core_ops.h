@@ -18,7 +18,6 @@
 #include "turn.h"
 
 #define CGPU_CORE_ABI		1	/* of this table and of the shell's records */
-#define CGPU_TURN_VERSION	1	/* of struct cgpu_turn */
 
 struct cgpu_core_ops {
 	u32 abi;

@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: MIT
+"""Clients behind the interposer: what they see, what is charged to them and when it is given back."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from slicebox import CLIENTS, MIB, PROC, Box, command, fb_used, nvclient, result, until
+
+pytestmark = pytest.mark.debug_ok
+
+A = "a" * 64
+B = "b" * 64
+
+
+@pytest.fixture
+def box():
+    with Box(A, 1024) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Whatever a test does, the card is as empty after it as before."""
+    before = fb_used()
+    yield
+    until(lambda: fb_used() == before, 20)
+
+
+def alloc(gpu: nvclient.Gpu, mib: int) -> int:
+    status, handle = gpu.alloc_vidmem(mib * MIB)
+    assert status == nvclient.NV_OK
+    return handle
+
+
+# ---- memory ----
+
+
+def test_two_clients_one_over_its_limit(box):
+    """The slice is all a client sees; over it is the driver's 0x51; the neighbour goes on."""
+    with Box(B, 2048) as other, other.client() as theirs, box.client() as ours:
+        ours_gpu, theirs_gpu = ours.gpu(), theirs.gpu()
+        assert ours_gpu.memory()["total"] == 1024 * MIB
+        assert theirs_gpu.memory()["total"] == 2048 * MIB
+        alloc(ours_gpu, 1000)
+        status, _ = ours_gpu.alloc_vidmem(32 * MIB)
+        assert status == nvclient.NV_ERR_NO_MEMORY
+        assert box.stat("refused_allocs") == 1
+        assert box.used == 1000 * MIB == ours_gpu.memory()["total"] - ours_gpu.memory()["free"]
+        alloc(theirs_gpu, 2000)
+        assert other.stat("refused_allocs") == 0
+        free, by_pid = box.meminfo()
+        assert free == 24 * MIB and by_pid == {os.getpid(): 1000 * MIB}
+
+
+@pytest.mark.parametrize("size", [1, 4096, 65536, 65537, 2 * MIB, 3 * MIB + 1, 100 * MIB])
+def test_what_is_charged_is_what_the_driver_took(box, size):
+    before = fb_used()
+    with box.client() as rm:
+        status, _ = rm.gpu().alloc_vidmem(size)
+        assert status == nvclient.NV_OK
+        assert box.used == fb_used() - before > 0
+    until(lambda: box.used == 0)
+
+
+@pytest.mark.parametrize("size", [1 << 40, (1 << 64) - 1, (1 << 64) - 4096, 1 << 63, 1025 * MIB])
+def test_absurd_sizes_are_refused(box, size):
+    with box.client() as rm:
+        status, _ = rm.gpu().alloc_vidmem(size)
+        assert status == nvclient.NV_ERR_NO_MEMORY
+        assert box.used == 0
+
+
+def test_free_gives_back(box):
+    with box.client() as rm:
+        gpu = rm.gpu()
+        for _ in range(20):
+            handle = alloc(gpu, 900)
+            assert gpu.free(handle) == nvclient.NV_OK
+        assert box.used == 0
+        assert gpu.free(handle) != nvclient.NV_OK
+
+
+def test_charge_follows_the_last_dup(box):
+    with box.client() as rm:
+        gpu = rm.gpu()
+        handle = alloc(gpu, 300)
+        status, copy = rm.dup(gpu.device, rm, handle)
+        assert status == nvclient.NV_OK
+        assert box.used == 300 * MIB
+        assert gpu.free(handle) == nvclient.NV_OK
+        assert box.used == 300 * MIB, "the dup still holds it"
+        assert gpu.free(copy) == nvclient.NV_OK
+        assert box.used == 0
+
+
+def test_free_before_unmap(box):
+    """RM_FREE first and UVM second, as honest programs do: charged until uvm lets go."""
+    with box.client() as rm:
+        gpu = rm.gpu()
+        space = gpu.space()
+        handle = alloc(gpu, 200)
+        before = box.used
+        status, base = space.map(handle, 200 * MIB)
+        assert status == nvclient.NV_OK
+        assert gpu.free(handle) == nvclient.NV_OK
+        assert box.used == before, "uvm's own reference keeps the memory"
+        # A hole in the middle splits the mapping; each part holds it.
+        assert space.uvm.unmap(gpu.uuid, base + 50 * MIB, 50 * MIB) == nvclient.NV_OK
+        assert space.uvm.unmap(gpu.uuid, base, 50 * MIB) == nvclient.NV_OK
+        assert box.used == before
+        assert space.uvm.unmap(gpu.uuid, base + 100 * MIB, 100 * MIB) == nvclient.NV_OK
+        assert box.used == before - 200 * MIB
+
+
+def test_uvm_mapping_outlives_the_client(box):
+    """Every RM file closed: what uvm maps stays charged until uvm's file goes."""
+    rm = box.client()
+    gpu = rm.gpu()
+    space = gpu.space()
+    status, _ = space.map(alloc(gpu, 128), 128 * MIB)
+    assert status == nvclient.NV_OK
+    uvm = os.dup(space.uvm.fd)
+    rm.close()
+    until(lambda: box.used == 128 * MIB)
+    assert fb_used() >= 128 * MIB
+    os.close(uvm)
+    until(lambda: box.used == 0)
+
+
+def test_mapping_outlives_every_file(box):
+    """alloc, mmap, close every fd: charged until unmapped; destroy waits for that, visibly."""
+    rm = box.client()
+    gpu = rm.gpu()
+    handle = alloc(gpu, 64)
+    node = gpu.open_node()
+    status, _ = rm.map_memory(node, gpu.device, handle, 64 * MIB)
+    assert status == nvclient.NV_OK
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    address = libc.mmap(None, 64 * MIB, 3, 1, node.fd, 0)
+    assert address != ctypes.c_void_p(-1).value
+    node.close()
+    rm.close()
+    time.sleep(0.3)
+    assert box.used == 64 * MIB
+    command(f"destroy {A}")
+    assert "state=dying" in next(line for line in Box.listed() if line.startswith(A))
+    assert box.used == 64 * MIB
+    ctypes.memset(address, 1, 4096)  # still the tenant's
+    assert libc.munmap(address, 64 * MIB) == 0
+    until(lambda: not box.there())
+
+
+def test_register_fd_keeps_a_client(box):
+    """A GPU file holds the control file it was registered with, and so the client and its memory."""
+    rm = box.client()
+    gpu = rm.gpu()
+    alloc(gpu, 77)
+    node = nvclient.Node("nvidia0", box.dev)
+    node.register(rm.ctl)
+    rm.close()
+    time.sleep(0.3)
+    assert box.used == 77 * MIB
+    node.close()
+    until(lambda: box.used == 0)
+
+
+def test_fork_of_a_client(box):
+    """A child has the files: the client lives until it, too, is gone."""
+    rm = box.client()
+    gpu = rm.gpu()
+    alloc(gpu, 50)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    rm.close()
+    time.sleep(0.3)
+    assert box.used == 50 * MIB
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until(lambda: box.used == 0)
+
+
+def test_context_costs_memory_and_a_bomb_ends_in_its_own_limit(box):
+    with box.client() as rm:
+        gpu = rm.gpu()
+        space = gpu.space()
+        groups = []
+        before = box.used
+        with pytest.raises(nvclient.RmError) as caught:
+            for _ in range(200):
+                groups.append(space.group())
+        assert caught.value.status == nvclient.NV_ERR_NO_MEMORY
+        assert 4 < len(groups) < 40
+        assert box.used > before
+    until(lambda: box.used == 0)
+
+
+def test_killed_in_the_middle_of_allocating(box):
+    """kill -9 at any moment: everything is given back."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import nvclient\n"
+        "gpu = nvclient.Client(sys.argv[2]).gpu()\n"
+        "print('on', flush=True)\n"
+        "while True:\n"
+        "    got = [gpu.alloc_vidmem(9 << 20)[1] for _ in range(8)]\n"
+        "    [gpu.free(handle) for handle in got]\n"
+    )
+    for delay in (0.0, 0.003, 0.01, 0.03, 0.1, 0.2):
+        argv = [os.sys.executable, "-c", script, os.path.dirname(nvclient.__file__), box.dev]
+        victim = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        victim.stdout.readline()
+        time.sleep(delay)
+        victim.kill()
+        victim.wait()
+        victim.stdout.close()
+        until(lambda: box.used == 0)
+
+
+def test_many_threads_on_one_client(box):
+    """Races on the same handles: the ledger ends at zero and never above the limit."""
+    with box.client() as rm:
+        gpu = rm.gpu()
+        worst = []
+
+        def churn(seed: int) -> None:
+            for i in range(60):
+                handle = 0x5000 + (i * 7 + seed) % 5
+                gpu.alloc_vidmem(200 * MIB, handle=handle)
+                worst.append(box.used)
+                gpu.free(0x5000 + (i * 3 + seed) % 5)
+
+        threads = [threading.Thread(target=churn, args=(n,)) for n in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert max(worst) <= 1024 * MIB
+    until(lambda: box.used == 0)
+
+
+def test_a_lower_memsize_refuses_until_below(box):
+    with box.client() as rm:
+        gpu = rm.gpu()
+        first, second = alloc(gpu, 300), alloc(gpu, 300)
+        (box.proc / "memsize").write_text(f"{400 * MIB}\n")
+        assert gpu.memory()["free"] == 0
+        assert gpu.alloc_vidmem(MIB)[0] == nvclient.NV_ERR_NO_MEMORY
+        gpu.free(first)
+        alloc(gpu, 99)
+        gpu.free(second)
+
+
+# ---- the seal ----
+
+
+@pytest.mark.parametrize("mode", ["nested-size", "top-cmd", "top-ptr"])
+def test_flips_are_not_seen(box, mode):
+    """A thread changes an argument between check and use: what runs is what was checked."""
+    (box.proc / "memsize").write_text(f"{48 * MIB}\n")  # below flip's big size
+    argv = [str(CLIENTS / "flip"), "--dev", box.dev, "--mode", mode, "--calls", "3000", "--seconds", "20", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert counts["calls"] > 100 and counts["turns"] > 0, counts
+    assert counts["flipped"] == 0, counts
+    until(lambda: box.used == 0)
+
+
+# ---- who may do what ----
+
+
+def test_unknown_calls_are_refused_and_counted(box):
+    with box.client() as rm:
+        gpu = rm.gpu()
+        before = box.stat("refused_calls")
+        assert gpu.control(0x20809999)[0] == nvclient.NV_ERR_NOT_SUPPORTED
+        assert gpu.control(0x20808001)[0] == nvclient.NV_ERR_NOT_SUPPORTED
+        assert rm.alloc(0xDE, parent=gpu.subdevice)[0] == nvclient.NV_ERR_INVALID_CLASS
+        assert rm.alloc(0xC2, parent=gpu.device)[0] == nvclient.NV_ERR_INVALID_CLASS
+        with pytest.raises(OSError) as caught:
+            rm.ctl.raw(nvclient.request(0x5D, 16), bytearray(16))
+        assert caught.value.errno == errno.EINVAL
+        assert box.stat("refused_calls") == before + 5
+
+
+def test_a_client_is_its_files_own(box):
+    with box.client() as one, box.client() as two:
+        one_gpu = one.gpu()
+        two.handle, own = one.handle, two.handle
+        assert two.free(one_gpu.device) != nvclient.NV_OK
+        assert two.control(one_gpu.subdevice, nvclient.CTRL_GET_NAME_STRING, bytes(132))[0] == (
+            nvclient.NV_ERR_INVALID_CLIENT
+        )
+        two.handle = own
+        assert one_gpu.name()
+
+
+def test_tenants_do_not_schedule_themselves(box):
+    with Box(B, 512) as other, box.client() as rm, other.client() as foreign:
+        group = rm.gpu().space().group()
+        channel = group.channel()
+        theirs = foreign.gpu().space().group().channel()
+        status, after = group.control(nvclient.CTRL_TSG_SET_TIMESLICE, (50_000).to_bytes(8, "little"))
+        assert status == nvclient.NV_OK
+        status, after = group.control(nvclient.CTRL_TSG_GET_TIMESLICE, bytes(8))
+        assert int.from_bytes(after, "little") == 50_000, "remembered"
+        assert channel.control(nvclient.CTRL_RESTART_RUNLIST, b"\1\0")[0] == nvclient.NV_OK
+
+        def disable(client: int, handle: int) -> int:
+            params = bytearray(536)
+            params[0] = 1
+            params[4:8] = (1).to_bytes(4, "little")
+            params[24:28] = client.to_bytes(4, "little")
+            params[280:284] = handle.to_bytes(4, "little")
+            return rm.gpu().control(nvclient.CTRL_DISABLE_CHANNELS, bytes(params))[0]
+
+        assert disable(rm.handle, channel.handle) == nvclient.NV_OK
+        assert disable(foreign.handle, theirs.handle) == nvclient.NV_ERR_INSUFFICIENT_PERMISSIONS
+        # Neither did anything: both still run.
+        for each in (channel, theirs):
+            each.submit(kernel_ns=100_000)
+            each.wait(timeout=10)
+
+
+def test_back_files_cannot_be_reached(box):
+    """A mapping shows the driver's file in map_files: reopening it is refused."""
+    with box.client() as rm:
+        gpu = rm.gpu()
+        mapping = gpu.map_cpu(alloc(gpu, 4), 4 * MIB)
+        links = [f"/proc/self/map_files/{name}" for name in os.listdir("/proc/self/map_files")]
+        back = [link for link in links if os.readlink(link).startswith("/back")]
+        assert back, "the mapping is of a back file"
+        for link in back:
+            with pytest.raises(OSError) as caught:
+                os.open(link, os.O_RDWR)
+            assert caught.value.errno == errno.EACCES
+        mapping.close()
+
+
+def test_managed_memory_is_refused(box):
+    with box.client() as rm:
+        uvm = rm.gpu().space().uvm
+        with pytest.raises(OSError) as caught:
+            uvm.mmap(2 * MIB)
+        assert caught.value.errno == errno.EPERM
+
+
+# ---- life ----
+
+
+def test_two_containers_started_at_once():
+    """Concurrent creates and destroys of many: no id twice, nothing left."""
+    errors: list[BaseException] = []
+
+    def live(n: int) -> None:
+        try:
+            for turn in range(5):
+                with Box(f"{n:012x}{turn:04x}", 64) as made, made.client() as rm:
+                    alloc(rm.gpu(), 32)
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=live, args=(n,)) for n in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not errors
+    assert not Box.listed()
+
+
+def modules() -> set[str]:
+    with open("/proc/modules") as file:
+        return {line.split()[0] for line in file}
+
+
+def rmmod(name: str) -> int:
+    return subprocess.run(["rmmod", name], capture_output=True).returncode
+
+
+def test_modules_are_busy_while_something_is_open(box):
+    core = next(name for name in modules() if name.startswith("cgpu_core"))
+    with box.client() as rm:
+        alloc(rm.gpu(), 8)
+        assert rmmod("cgpu_km") and rmmod(core) and rmmod("nvsim")
+        command(f"destroy {A}")
+        assert rmmod("cgpu_km") and rmmod(core) and rmmod("nvsim")
+        assert {"cgpu_km", core, "nvsim"} <= modules()
+        with pytest.raises(OSError) as caught:
+            os.open(f"{box.dev}/nvidiactl", os.O_RDWR)
+        assert caught.value.errno in (errno.ENOENT, errno.ENODEV)
+
+
+def test_the_answers_of_dead_containers(box):
+    """After destroy an open file can only be closed: calls end in ENODEV, memory stays charged till then."""
+    with box.client() as rm:
+        gpu = rm.gpu()
+        alloc(gpu, 8)
+        command(f"destroy {A}")
+        with pytest.raises(OSError) as caught:
+            gpu.alloc_vidmem(MIB)
+        assert caught.value.errno == errno.ENODEV
+        assert box.used == 8 * MIB
+
+
+# ---- turns ----
+
+
+def test_channels_churned_out_of_turn_gain_nothing(box):
+    """Weight 0 is frozen: channels made, enabled, used and thrown away run no work."""
+    (PROC / "0/policy").write_text("2\n")
+    try:
+        with Box(B, 512) as other:
+            load = other.simload("--seconds", 6, "--kernel-us", 500)
+            (box.proc / "weight").write_text("0\n")
+            with box.client() as rm:
+                space = rm.gpu().space()
+                for _ in range(8):
+                    group = space.group()
+                    channel = group.channel()
+                    channel.submit(kernel_ns=200_000)
+                    time.sleep(0.2)
+                    assert channel.reap() == 0
+                    group.close()
+            assert result(load)["works"] > 100
+    finally:
+        (PROC / "0/policy").write_text("5\n")
+
+
+def test_weight_zero_thaws_again(box):
+    (PROC / "0/policy").write_text("2\n")
+    try:
+        with Box(B, 512) as other, box.client() as rm:
+            load = other.simload("--seconds", 4, "--kernel-us", 500)
+            channel = rm.gpu().space().group().channel()
+            (box.proc / "weight").write_text("0\n")
+            time.sleep(0.3)
+            channel.submit(kernel_ns=100_000)
+            time.sleep(0.5)
+            assert channel.reap() == 0
+            (box.proc / "weight").write_text("1\n")
+            channel.wait(timeout=10)
+            result(load)
+    finally:
+        (PROC / "0/policy").write_text("5\n")
+
+
+def test_simload_runs_unchanged(box):
+    got = result(box.simload("--alloc-mib", 100, "--seconds", 2))
+    assert got["first_error"] is None
+    assert got["total_bytes"] == 1024 * MIB
+    assert got["works"] > 100
+    got = result(box.simload("--alloc-mib", 2000, "--seconds", 2))
+    assert got["first_error"]["status"] == nvclient.NV_ERR_NO_MEMORY
