@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
  * nvsim's own types. Lock order, outermost first:
- *   mmap_lock (fault paths) | nvsim_api_lock -> mmap_lock (nested user copies)
- *   uvm_vas.lock: below mmap_lock; never together with nvsim_api_lock
- *   nvsim_api_lock -> nvgpu.lock -> nvengine.lock -> nvas.lock
- *   nvgpu.fb_lock, nv_file_private.lock: leaves
+ *   mmap_lock -> uvm_vas.lock -> nvsim_api_lock -> nvgpu.lock -> nvengine.lock -> nvas.lock
+ *   dups_lock, nvsim_event_lock, nvgpu.rec_lock, nvgpu.fb_lock, nv_file_private.lock: leaves
+ * So nothing copies to or from user memory, and nothing faults, with one of them held.
  */
 #ifndef NVSIM_H
 #define NVSIM_H
@@ -289,6 +288,8 @@ struct nvctl {
 	struct nvobj *obj;
 	u32 cmd, size;
 	void *params;			/* kernel copy */
+	void *list;			/* kernel copy of the list params point to */
+	u32 count;			/* its elements */
 };
 
 struct nvsim_params {
@@ -372,7 +373,14 @@ struct nvctl_entry {
 	u32 types;			/* NVT_BIT()s it is for */
 	u32 flags;
 	nvctl_fn fn;
+	nvctl_fn after;			/* with no lock held: what goes through pointers in the params */
 };
+
+/* A control whose params hold {count u32 @0, pointer @ptr}: the list is read before and written after, as the params are. */
+struct nvctl_list {
+	u32 cmd, ptr, out, elem, max;
+};
+extern const struct nvctl_list nvsim_ctrl_lists[];
 #define NVCTL_PRIV 1			/* root in the initial user namespace, or kernel */
 #define NVCTL_NICE 2			/* CAP_SYS_NICE, root or kernel */
 #define NVCTL_KERNEL 4

@@ -79,12 +79,16 @@ static NV_STATUS id_info(u32 *p, u32 *rest)
 static NV_STATUS ctl_id_info(struct nvctl *c)
 {
 	u32 *p = c->params;
-	NV_STATUS st = id_info(p, p + 6);
-	u64 name = *(u64 *)(p + 4);
 
-	if (st == NV_OK && name)
-		st = nvsim_param_out(c->sec, name, nvsim_gpu_by_id(p[0])->name, sizeof(nvsim_gpu[0]->name));
-	return st;
+	return id_info(p, p + 6);
+}
+
+static NV_STATUS after_id_info(struct nvctl *c)
+{
+	struct nvgpu *gpu = nvsim_gpu_by_id(*(u32 *)c->params);
+	u64 name = ((u64 *)c->params)[2];
+
+	return name && gpu ? nvsim_param_out(c->sec, name, gpu->name, sizeof(gpu->name)) : NV_OK;
 }
 
 static NV_STATUS ctl_id_info_v2(struct nvctl *c)
@@ -161,8 +165,13 @@ static NV_STATUS ctl_uuid_info(struct nvctl *c)
 	return NV_OK;
 }
 
-/* {sizeOfStrings, pDriverVersionBuffer@8, pVersionBuffer@16, pTitleBuffer@24, changelist@32, official@36} */
 static NV_STATUS ctl_build_version(struct nvctl *c)
+{
+	return NV_OK;
+}
+
+/* {sizeOfStrings, pDriverVersionBuffer@8, pVersionBuffer@16, pTitleBuffer@24, changelist@32, official@36} */
+static NV_STATUS after_build_version(struct nvctl *c)
 {
 	u32 *p = c->params;
 	u64 *ptr = c->params;
@@ -233,9 +242,9 @@ static NV_STATUS ctl_share_object(struct nvctl *c)
 
 /* ctrl0000gpu.h, ctrl0000system.h, ctrl0000client.h */
 static const struct nvctl_entry ctrl_root[] = {
-	{ 0x101, 40, CLIENT, 0, ctl_build_version },
+	{ 0x101, 40, CLIENT, 0, ctl_build_version, after_build_version },
 	{ 0x201, 128, CLIENT, 0, ctl_attached_ids },
-	{ 0x202, 40, CLIENT, 0, ctl_id_info },
+	{ 0x202, 40, CLIENT, 0, ctl_id_info, after_id_info },
 	{ 0x203, 8, CLIENT, 0, ctl_init_status },
 	{ 0x204, 4, CLIENT, 0, ctl_device_ids },
 	{ 0x205, 32, CLIENT, 0, ctl_id_info_v2 },
@@ -313,24 +322,72 @@ static void locked_call(struct nvctl *c, const struct nvctl_entry *e, struct nvo
 	}
 }
 
+static const struct nvctl_list *find_list(u32 cmd)
+{
+	const struct nvctl_list *l;
+
+	for (l = nvsim_ctrl_lists; l->cmd; l++)
+		if (l->cmd == cmd)
+			return l;
+	return NULL;
+}
+
+static NV_STATUS list_in(struct nvctl *c, const struct nvctl_list *l)
+{
+	u64 ptr = *(u64 *)(c->params + l->ptr);
+
+	c->count = *(u32 *)c->params;
+	if (c->count > l->max)
+		return NV_ERR_INVALID_ARGUMENT;
+	c->list = kvzalloc(max(l->max * l->elem, 8u), GFP_KERNEL);
+	if (!c->list)
+		return NV_ERR_NO_MEMORY;
+	return ptr && c->count ? nvsim_param_in(c->sec, c->list, ptr, c->count * l->elem) : NV_OK;
+}
+
+static NV_STATUS list_out(struct nvctl *c, const struct nvctl_list *l, u64 ptr)
+{
+	return ptr && c->count ? nvsim_param_out(c->sec, ptr, c->list, c->count * l->elem) : NV_OK;
+}
+
+/* With everything copied in: the call, and everything copied out. */
+static void control_copied(struct nvctl *c, const struct nvctl_entry *e, struct nvos54 *p)
+{
+	const struct nvctl_list *l = find_list(e->cmd);
+	u64 out = l ? *(u64 *)(c->params + l->out) : 0;
+
+	if (l)
+		p->status = list_in(c, l);
+	if (p->status == NV_OK)
+		locked_call(c, e, p);
+	if (p->status == NV_OK && e->after)
+		p->status = e->after(c);
+	if (p->status == NV_OK && l)
+		p->status = list_out(c, l, out);
+	if (p->status == NV_OK)
+		p->status = nvsim_param_out(c->sec, p->params, c->params, p->paramsSize);
+	kvfree(c->list);
+}
+
 void nvsim_op_control(const struct nvsec *sec, struct nvos54 *p)
 {
 	const struct nvctl_entry *e = find_entry(p->cmd);
 	struct nvctl c = { .sec = sec, .cmd = p->cmd, .size = p->paramsSize };
-	bool fits = e && p->paramsSize && p->params && size_fits(e, p->paramsSize) && p->paramsSize <= PARAMS_MAX;
 
-	if (fits) {
-		c.params = kvzalloc(p->paramsSize, GFP_KERNEL);
-		p->status = NV_ERR_NO_MEMORY;
-		if (!c.params)
-			return;
-		p->status = nvsim_param_in(sec, c.params, p->params, p->paramsSize);
-	} else {
-		p->status = e && size_fits(e, p->paramsSize) && !p->params ? NV_ERR_INVALID_ARGUMENT : NV_OK;
+	if (!e || !size_fits(e, p->paramsSize)) {
+		locked_call(&c, e, p);		/* fails, with the reason that comes first */
+		return;
 	}
+	p->status = NV_ERR_INVALID_ARGUMENT;
+	if (!p->params || !p->paramsSize || p->paramsSize > PARAMS_MAX)
+		return;
+	c.params = kvzalloc(p->paramsSize, GFP_KERNEL);
+	if (!c.params) {
+		p->status = NV_ERR_NO_MEMORY;
+		return;
+	}
+	p->status = nvsim_param_in(sec, c.params, p->params, p->paramsSize);
 	if (p->status == NV_OK)
-		locked_call(&c, fits || !e || !size_fits(e, p->paramsSize) ? e : NULL, p);
-	if (fits && p->status == NV_OK)
-		p->status = nvsim_param_out(sec, p->params, c.params, p->paramsSize);
+		control_copied(&c, e, p);
 	kvfree(c.params);
 }

@@ -62,35 +62,24 @@ static NV_STATUS ctl_classlist_v2(struct nvctl *c)
 
 static NV_STATUS ctl_classlist(struct nvctl *c)
 {
-	u32 *p = c->params, list[32], n = class_list(list);
-	u64 ptr = *(u64 *)(p + 2);
-	NV_STATUS st = NV_OK;
+	u32 n = class_list(c->list);
 
-	if (ptr)
-		st = nvsim_param_out(c->sec, ptr, list, 4 * min(p[0], n));
-	p[0] = n;
-	return st;
+	c->count = min(c->count, n);
+	*(u32 *)c->params = n;
+	return NV_OK;
 }
 
 /* {numChannels, pChannelHandleList@8, pChannelList@16}: handles in, channel numbers out */
 static NV_STATUS ctl_channellist(struct nvctl *c)
 {
-	u64 *ptr = c->params;
-	u32 n = *(u32 *)c->params, i, h;
-	NV_STATUS st = NV_OK;
+	u32 *h = c->list, i;
 	struct nvobj *o;
 
-	if (n > 4096)
-		return NV_ERR_INVALID_ARGUMENT;
-	for (i = 0; i < n && st == NV_OK; i++) {
-		st = nvsim_param_in(c->sec, &h, ptr[1] + 4ull * i, 4);
-		if (st != NV_OK)
-			break;
-		o = nvsim_obj_find_type(c->client, h, NVT_BIT(NVT_CHANNEL));
-		h = o ? o->chan->token : 0xffffffff;
-		st = nvsim_param_out(c->sec, ptr[2] + 4ull * i, &h, 4);
+	for (i = 0; i < c->count; i++) {
+		o = nvsim_obj_find_type(c->client, h[i], NVT_BIT(NVT_CHANNEL));
+		h[i] = o ? o->chan->token : 0xffffffff;
 	}
-	return st;
+	return NV_OK;
 }
 
 static NV_STATUS ctl_name(struct nvctl *c)
@@ -146,16 +135,13 @@ static NV_STATUS ctl_engines_v2(struct nvctl *c)
 
 static NV_STATUS ctl_engines(struct nvctl *c)
 {
-	u32 *p = c->params, list[NVSIM_ENGINES], i;
-	u64 ptr = *(u64 *)(p + 2);
-	NV_STATUS st = NV_OK;
+	u32 *list = c->list, i;
 
 	for (i = 0; i < NVSIM_ENGINES; i++)
 		list[i] = c->obj->gpu->eng[i].type;
-	if (ptr)
-		st = nvsim_param_out(c->sec, ptr, list, 4 * min_t(u32, p[0], NVSIM_ENGINES));
-	p[0] = NVSIM_ENGINES;
-	return st;
+	c->count = min_t(u32, c->count, NVSIM_ENGINES);
+	*(u32 *)c->params = NVSIM_ENGINES;
+	return NV_OK;
 }
 
 /* ctrl2080fb.h NV2080_CTRL_FB_INFO_INDEX_*; sizes in KiB */
@@ -196,20 +182,11 @@ static NV_STATUS ctl_fb_info_v2(struct nvctl *c)
 /* The older form keeps its list in the caller's memory. */
 static NV_STATUS ctl_fb_info(struct nvctl *c)
 {
-	u32 n = *(u32 *)c->params, e[2], i;
-	u64 ptr = ((u64 *)c->params)[1];
-	NV_STATUS st = NV_OK;
+	u32 (*e)[2] = c->list, i;
 
-	if (n > FB_INFO_MAX)
-		return NV_ERR_INVALID_ARGUMENT;
-	for (i = 0; i < n && st == NV_OK; i++) {
-		st = nvsim_param_in(c->sec, e, ptr + 8ull * i, 8);
-		if (st == NV_OK) {
-			e[1] = fb_info(c->obj->gpu, e[0]);
-			st = nvsim_param_out(c->sec, ptr + 8ull * i, e, 8);
-		}
-	}
-	return st;
+	for (i = 0; i < c->count; i++)
+		e[i][1] = fb_info(c->obj->gpu, e[i][0]);
+	return NV_OK;
 }
 
 static u32 caller_pid(struct pid *pid)
@@ -367,42 +344,31 @@ static NV_STATUS ctl_allocated_channels(struct nvctl *c)
 	return NV_OK;
 }
 
+static u32 surface_info(const struct nvmem *m, u32 index)
+{
+	switch (index) {
+	case 2:
+		return (u32)m->size;
+	case 3:
+		return m->size >> 32;
+	case 7:
+		return m->size >> 12;
+	case 8:
+		return m->attr;
+	case 9:
+		return m->loc == NVLOC_FB ? 2 : m->loc == NVLOC_USERMODE ? 3 : 1;
+	}
+	return 0;
+}
+
 /* {size, ptr}: a list of {index, data} in the caller's memory */
 static NV_STATUS ctl_surface_info(struct nvctl *c)
 {
-	u32 n = *(u32 *)c->params, e[2], i;
-	u64 ptr = ((u64 *)c->params)[1];
-	struct nvmem *m = c->obj->mem;
-	NV_STATUS st = NV_OK;
+	u32 (*e)[2] = c->list, i;
 
-	if (n > 16)
-		return NV_ERR_INVALID_ARGUMENT;
-	for (i = 0; i < n && st == NV_OK; i++) {
-		st = nvsim_param_in(c->sec, e, ptr + 8ull * i, 8);
-		if (st != NV_OK)
-			break;
-		switch (e[0]) {
-		case 2:
-			e[1] = (u32)m->size;
-			break;
-		case 3:
-			e[1] = m->size >> 32;
-			break;
-		case 7:
-			e[1] = m->size >> 12;
-			break;
-		case 8:
-			e[1] = m->attr;
-			break;
-		case 9:
-			e[1] = m->loc == NVLOC_FB ? 2 : m->loc == NVLOC_USERMODE ? 3 : 1;
-			break;
-		default:
-			e[1] = 0;
-		}
-		st = nvsim_param_out(c->sec, ptr + 8ull * i, e, 8);
-	}
-	return st;
+	for (i = 0; i < c->count; i++)
+		e[i][1] = surface_info(c->obj->mem, e[i][0]);
+	return NV_OK;
 }
 
 /* NV0041_CTRL_GET_SURFACE_PHYS_ATTR_PARAMS: memOffset@0 in/out, memAperture@20, contigSegmentSize@40 */
@@ -456,5 +422,14 @@ const struct nvctl_entry nvsim_ctrl_gpu[] = {
 	{ 0x410103, 48, MEM, NVCTL_PRIV, ctl_phys_attr },
 	{ 0x410110, 16, MEM, 0, ctl_surface_info },
 	{ 0x410118, 8, MEM, 0, ctl_page_size },
+	{}
+};
+
+const struct nvctl_list nvsim_ctrl_lists[] = {
+	{ 0x800201, 8, 8, 4, 256 },
+	{ 0x80170d, 8, 16, 4, 4096 },
+	{ 0x20800123, 8, 8, 4, 64 },
+	{ 0x20801301, 8, 8, 8, FB_INFO_MAX },
+	{ 0x410110, 8, 8, 8, 16 },
 	{}
 };
