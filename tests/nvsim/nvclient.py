@@ -32,6 +32,8 @@ import os
 import time
 from ctypes import c_char, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
 
+DEV = os.environ.get("NVSIM_DEV") or "/dev"  # where the nodes are, unless told
+
 NV_OK = 0x00
 NV_ERR_INSUFFICIENT_PERMISSIONS = 0x1B
 NV_ERR_INVALID_ARGUMENT = 0x1F
@@ -257,7 +259,7 @@ def ctrl_params(params) -> ctypes.Array | ctypes.Structure | None:
 class Node:
     """One open device node."""
 
-    def __init__(self, name: str, directory: str = "/dev", flags: int = os.O_RDWR):
+    def __init__(self, name: str, directory: str = DEV, flags: int = os.O_RDWR):
         self.path = f"{directory}/{name}"
         self.directory = directory
         self.fd = os.open(self.path, flags | os.O_CLOEXEC)
@@ -342,7 +344,7 @@ class Mapping:
 class Ctl(Node):
     """/dev/nvidiactl"""
 
-    def __init__(self, directory: str = "/dev", flags: int = os.O_RDWR):
+    def __init__(self, directory: str = DEV, flags: int = os.O_RDWR):
         super().__init__("nvidiactl", directory, flags)
 
     def version(self, cmd: str = "2", text: str = "") -> tuple[int, str]:
@@ -361,7 +363,7 @@ class Ctl(Node):
 class Uvm(Node):
     """/dev/nvidia-uvm: every method but open returns the rmStatus."""
 
-    def __init__(self, directory: str = "/dev", initialize: bool = True, flags: int = 0):
+    def __init__(self, directory: str = DEV, initialize: bool = True, flags: int = 0):
         super().__init__("nvidia-uvm", directory)
         if initialize:
             check("UVM_INITIALIZE", self.initialize(flags))
@@ -427,7 +429,7 @@ def _uuid(raw: bytes):
 class Client:
     """An RM client on a control file of its own, or on the given one."""
 
-    def __init__(self, directory: str = "/dev", ctl: Ctl | None = None):
+    def __init__(self, directory: str = DEV, ctl: Ctl | None = None):
         self.directory = directory
         self.ctl = ctl or Ctl(directory)
         arg = Alloc(class_id=CLASS_ROOT)
