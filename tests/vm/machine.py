@@ -121,6 +121,7 @@ def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
         "mitigations=off",
         "tsc=reliable",  # emulated, in step on all processors
         "random.trust_cpu=1",
+        "cryptomgr.notests=1",
         # A busy host starves the guest; only a stall far longer is a finding.
         "rcupdate.rcu_cpu_stall_timeout=120",
         "watchdog_thresh=60",

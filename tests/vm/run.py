@@ -110,12 +110,21 @@ def spawn(machine: Machine, paths: Paths, timeout: float, out, err) -> bytes:
 
 
 def start_reader(ours: socket.socket, sink: Callable[[bytes], object]) -> threading.Thread:
-    """A thread that hands everything from `ours` to `sink` until its end."""
+    """A thread that hands everything from `ours` to `sink` until its end.
+
+    When nobody reads the sink any more, the rest is dropped: the guest must not
+    hang on it.
+    """
 
     def copy() -> None:
+        deaf = False
         with ours:
             while data := ours.recv(65536):
-                sink(data)
+                try:
+                    if not deaf:
+                        sink(data)
+                except BrokenPipeError:
+                    deaf = True
 
     thread = threading.Thread(target=copy, daemon=True)
     thread.start()
