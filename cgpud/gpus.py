@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cgpud.model import MIB, Gpu, KernelGpu, NvmlGpu
+from cgpud.model import MIB, Gpu, KernelGpu, NvmlGpu, SlotWant
 
 
 class NvmlAbsent(Exception):
@@ -118,3 +118,8 @@ def _gpu(number: int, kernel: KernelGpu, total_mib: int, mig: bool, uuid: str) -
         free_weight=kernel.free_weight,
         mig=mig,
     )
+
+
+def of_unknown_size(inventory: Sequence[Gpu]) -> tuple[SlotWant, ...]:
+    """The smallest slot on every GPU whose memory size nobody knows."""
+    return tuple(SlotWant(gpu.index, gpu.nv_minor, MIB) for gpu in inventory if gpu.total_mib == 0)

@@ -13,10 +13,10 @@ from typing import Any
 
 from cgpud import admit, bundle, env, gpus, log, oci, reconcile, state, wire
 from cgpud.config import Config
-from cgpud.errors import CgpuError, KernelMissing, ProtocolError, Refused, Resync
+from cgpud.errors import CgpuError, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
 from cgpud.kernel_abi import ID_MAX, Event
 from cgpud.link import KernelLink
-from cgpud.model import Container, Gpu, NotSliced, NvmlGpu, Phase, Plan, Record
+from cgpud.model import Container, Gpu, NotSliced, NvmlGpu, Phase, Plan, Record, SlotWant
 from cgpud.reconcile import Orphan, Signal
 from cgpud.server import Request
 from cgpud.state import Do, Sign
@@ -25,6 +25,7 @@ from cgpud.watch import Facts, Key, Watcher
 
 STOP_TIMEOUT_S = 30.0
 DYING_WAIT_S = 10.0
+PROBE_ID = "cgpud-probe"
 DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 EVENTS_RETRY_S = 5.0
 
@@ -273,6 +274,24 @@ class Daemon:
             await asyncio.sleep(0.05)
 
     async def _inventory(self) -> tuple[Gpu, ...]:
+        inventory = await self._both_views()
+        unknown = gpus.of_unknown_size(inventory)
+        if unknown and await self._attach_once(unknown):
+            inventory = await self._both_views()
+        return inventory
+
+    async def _attach_once(self, unknown: tuple[SlotWant, ...]) -> bool:
+        """Without NVML only an attached module knows sizes, and it attaches with the first container: make one."""
+        cookie = reconcile.make_cookie(self.world.random(reconcile.COOKIE_BITS))
+        try:
+            await self.world.link.create(PROBE_ID, cookie, unknown)
+        except KernelRefused as error:
+            self._log.warning("cannot learn the size of a GPU", reason=str(error))
+            return False
+        await self._destroy(PROBE_ID, cookie)
+        return True
+
+    async def _both_views(self) -> tuple[Gpu, ...]:
         kernel = await self.world.link.gpus()
         known = {gpu.uuid for gpu in self._nvml or ()}
         if self._nvml is None or any(gpu.uuid and gpu.uuid not in known for gpu in kernel):

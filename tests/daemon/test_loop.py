@@ -337,6 +337,27 @@ def test_an_unwritable_bundle_is_taken_back(node: Node, run: Run, monkeypatch: p
     run(main())
 
 
+def test_sizes_are_learnt_from_an_attached_module(node: Node, run: Run) -> None:
+    class Detached(FakeLink):
+        attached = False
+
+        async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
+            self.attached = True
+            return await super().create(container_id, cookie, slots)
+
+        async def gpus(self) -> Any:
+            return tuple(gpu if self.attached else replace(gpu, total=0) for gpu in await super().gpus())
+
+    async def main() -> None:
+        node.link = Detached()
+        async with node.running():
+            assert (await node.prepare(ID))["ok"]
+            assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
+            assert list(node.link.containers) == [ID]
+
+    run(main())
+
+
 def test_many_at_once_never_overcommit(node: Node, run: Run) -> None:
     async def main() -> None:
         node.link = FakeLink(example_gpus(2))
