@@ -29,6 +29,7 @@ class Slot:
     stat: dict[str, int] = field(default_factory=dict)
     dying: bool = False
     name: str | None = None
+    at_ns: int = 0  # when stat was read
 
     @property
     def used(self) -> int:
@@ -82,7 +83,6 @@ class Container:
 class Snapshot:
     """The whole tree at one moment."""
 
-    at_ns: int
     module: str
     gpus: tuple[Gpu, ...]
     containers: tuple[Container, ...]

@@ -138,6 +138,8 @@ def gpu_name(paths: Paths, pci: str) -> str:
 def _slot(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> Slot:
     container_id = _read(path / "id").strip()
     known = listed.get(container_id)
+    stat = _read(path / "stat")
+    at_ns = time.monotonic_ns()
     return Slot(
         gpu=gpu,
         dir=path.name,
@@ -146,9 +148,10 @@ def _slot(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> S
         highprio=_int(path / "highprio") != 0,
         memsize=_int(path / "memsize"),
         pids=parse_meminfo(_read(path / "meminfo")),
-        stat=_numbers(parse_stat(_read(path / "stat"))),
+        stat=_numbers(parse_stat(stat)),
         dying=known is not None and known.dying,
         name=engine_name(paths, container_id),
+        at_ns=at_ns,
     )
 
 
@@ -217,7 +220,6 @@ def look(paths: Paths) -> Snapshot:
         raise no_module(str(paths.proc))
     listed = containers(paths)
     by_id = {container.id: container for container in listed}
-    at_ns = time.monotonic_ns()
     found = []
     try:
         numbers = sorted(int(entry.name) for entry in paths.proc.iterdir() if entry.name.isdecimal())
@@ -228,7 +230,7 @@ def look(paths: Paths) -> Snapshot:
             found.append(_gpu(paths, paths.proc / str(number), by_id))
         except (_Vanished, FileNotFoundError):
             continue
-    return Snapshot(at_ns=at_ns, module=module, gpus=tuple(found), containers=listed)
+    return Snapshot(module=module, gpus=tuple(found), containers=listed)
 
 
 def read_node(path: Path) -> str:

@@ -61,9 +61,11 @@ def since_start_pct(gpu: Gpu, slot: Slot) -> float | None:
 
 
 def shares(before: Snapshot | None, after: Snapshot) -> dict[tuple[int, str], float | None]:
-    """(GPU, directory) -> percent got; without an earlier look, since start."""
+    """(GPU, directory) -> percent got; without an earlier look, since start.
+
+    Each container is measured between its own two readings: the tree takes a while to read.
+    """
     earlier = {(slot.gpu, slot.dir, slot.id): slot for gpu in before.gpus for slot in gpu.slots} if before else {}
-    elapsed = after.at_ns - before.at_ns if before else 0
     found: dict[tuple[int, str], float | None] = {}
     for gpu in after.gpus:
         for slot in gpu.slots:
@@ -73,5 +75,5 @@ def shares(before: Snapshot | None, after: Snapshot) -> dict[tuple[int, str], fl
             elif old is None:
                 found[slot.gpu, slot.dir] = None
             else:
-                found[slot.gpu, slot.dir] = got_pct(gpu, old, slot, elapsed)
+                found[slot.gpu, slot.dir] = got_pct(gpu, old, slot, slot.at_ns - old.at_ns)
     return found

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import schema
 from fake_tree import ID1, ID2, Cli, Tree, inst_line
 
 from cgpu_cli import proc, share
+from cgpu_cli.model import Snapshot
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/cgpu-smi.schema.json").read_text())
@@ -103,11 +105,21 @@ def test_dying_container(tree: Tree) -> None:
     assert states == ["dying", "waiting"]
 
 
+def a_second_later(before: Snapshot, after: Snapshot) -> Snapshot:
+    """The second look, as if each container had been read exactly a second after the first."""
+    then = {(slot.gpu, slot.dir): slot.at_ns for gpu in before.gpus for slot in gpu.slots}
+    gpus = [
+        replace(gpu, slots=tuple(replace(slot, at_ns=then[slot.gpu, slot.dir] + 10**9) for slot in gpu.slots))
+        for gpu in after.gpus
+    ]
+    return replace(after, gpus=tuple(gpus))
+
+
 def test_sampling_measures_between_two_looks(tree: Tree) -> None:
     before = proc.look(proc.Paths.below(str(tree.root)))
     tree.slot(0, ID1, stat="gpu_ns 1250000000\nopened 1")
     after = proc.look(proc.Paths.below(str(tree.root)))
-    after = type(after)(before.at_ns + 10**9, after.module, after.gpus, after.containers)
+    after = a_second_later(before, after)
     assert share.shares(before, after) == {(0, ID1[:12]): 25.0, (0, ID2[:12]): 0.0}
 
 
