@@ -24,6 +24,7 @@ from measure import Progress, rate, whole_rounds
 PROC = Path("/proc/cgpu_km")
 GPU = PROC / "0"
 MIB = 1 << 20
+TAB = "\t"
 IMAGE = "cgpu-demo"
 CARD_MIB = 15109
 OUT_OF_MEMORY = 0x51
@@ -72,6 +73,12 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
+def say_command(*parts: Sequence[str]) -> None:
+    """A long command, continued over lines as one would type it."""
+    text = " \\\n      ".join(" ".join(part) for part in parts)
+    say(f"  # {text}")
+
+
 def step(text: str) -> None:
     say()
     say(f"== {text}")
@@ -96,7 +103,7 @@ def show(command: str, keep: int = 40) -> str:
     say(f"  # {command}")
     done = call("sh", "-c", command)
     for line in (done.stdout + done.stderr).splitlines()[:keep]:
-        say(f"  {line}")
+        say(f"  {' '.join(line.split(TAB))}")
     if done.returncode:
         raise Broken(f"{command}: status {done.returncode}")
     return done.stdout
@@ -148,8 +155,7 @@ def start(box: Box) -> Container:
         *(IMAGE, "simload", "--json", "--seconds", "0", "--interval", "0.2"),
         *("--alloc-mib", str(box.alloc_mib), "--kernel-us", "1000", "--depth", "16"),
     ]
-    say(f"  # {' '.join(words[:15])} \\")
-    say(f"      {' '.join(words[15:])}")
+    say_command(words[:6], words[6:10], words[10:14], words[14:])
     began = time.monotonic()
     full_id = must(*words).strip()
     say(f"  {full_id[:12]} after {time.monotonic() - began:.1f} s")
