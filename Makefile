@@ -43,7 +43,7 @@ vm-shell: modules tools ## the same with a shell on this terminal
 test: ## every level, cheap to dear, and a table at the end
 	@scripts/test-levels
 
-lint: setup ## ruff, shellcheck, the budget of the harness itself
+lint: setup ## ruff and shellcheck
 	@scripts/lint
 
 test-unit: setup ## the harness's own tests

@@ -20,22 +20,30 @@ KINDS: tuple[tuple[str, re.Pattern], ...] = tuple(
         ("UBSAN", r"UBSAN: "),
         (
             "lockdep",
-            r"WARNING: (possible (circular|recursive|irq lock inversion)|suspicious RCU usage|"
-            r"inconsistent lock state|bad unlock balance|lock held when returning|"
-            r"held lock freed|SOFTIRQ-safe|HARDIRQ-safe|HARDIRQ-READ-safe|SOFTIRQ-READ-safe|nested lock)|"
-            r"\[ BUG: |BUG: Invalid wait context|BUG: MAX_LOCKDEP|INFO: trying to register non-static key|"
-            r"DEBUG_LOCKS_WARN_ON",
+            (
+                r"WARNING: (possible (circular|recursive|irq lock inversion)|suspicious RCU usage|"
+                r"inconsistent lock state|bad unlock balance|lock held when returning|"
+                r"held lock freed|SOFTIRQ-safe|HARDIRQ-safe|HARDIRQ-READ-safe|SOFTIRQ-READ-safe|nested lock)|"
+                r"\[ BUG: |BUG: Invalid wait context|BUG: MAX_LOCKDEP|INFO: trying to register non-static key|"
+                r"DEBUG_LOCKS_WARN_ON"
+            ),
         ),
         ("atomic sleep", r"BUG: (sleeping function called from invalid context|scheduling while atomic)"),
         ("hung task", r"INFO: task .* blocked for more than"),
-        ("stall", r"rcu: INFO: .* (detected|self-detected)|rcu_(sched|preempt) (self-)?detected|soft lockup|hard LOCKUP"),
+        (
+            "stall",
+            r"rcu: INFO: .* (detected|self-detected)|rcu_(sched|preempt) (self-)?detected|soft lockup|hard LOCKUP",
+        ),
         ("leaked objects", r"BUG .*: Objects remaining in|kmem_cache_destroy .*: Slab cache still has objects"),
         ("slab", r"^BUG [\w.:-]+( \([^)]*\))?: |Slab .* corrupt|FIX [\w-]+: "),
         ("list", r"list_(add|del) corruption"),
         ("refcount", r"refcount_t: "),
         ("memory", r"BUG: Bad (page|rss-counter|page map|page state)|Bad page state|nonzero pgtables"),
-        ("oops", r"Oops: |BUG: (kernel NULL pointer|unable to handle)|general protection fault|kernel BUG at|invalid opcode: "),
-        ("call trace", r"unregister_netdevice: waiting for|stack guard page was hit|double fault"),
+        (
+            "oops",
+            r"Oops: |BUG: (kernel NULL pointer|unable to handle)|general protection fault|kernel BUG at|invalid opcode",
+        ),
+        ("other", r"unregister_netdevice: waiting for|stack guard page was hit|double fault"),
         ("WARNING", r"WARNING: "),
         ("panic", r"Kernel panic - not syncing"),
         ("out of memory", r"Out of memory: Killed|invoked oom-killer"),

@@ -91,22 +91,22 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
         raise BadVariable(f"CPUS={cpus} is not a number of processors")
     if icount and cpus != "1":
         raise BadVariable(f"CPUS={cpus}: ICOUNT=1 is exact only with one processor")
-    settings = dict(
-        kernel=kernel,
-        cpus=int(cpus),
-        memory=text("VM_MEM", "4G" if docker else "2G"),
-        icount=icount,
-        nvsim=flag(text("NVSIM", "1")),
-        bare=flag(text("BARE")),
-        daemon=flag(text("DAEMON", "1")),
-        docker=docker,
-        docker_config=text("DOCKER_CONFIG"),
-        profile=text("PROFILE"),
-        gpus=text("GPUS"),
-        mem_mib=text("MEM_MIB"),
-        module_args=text("MODULE_ARGS"),
-        append=text("APPEND"),
-    )
+    settings = {
+        "kernel": kernel,
+        "cpus": int(cpus),
+        "memory": text("VM_MEM", "4G" if docker else "2G"),
+        "icount": icount,
+        "nvsim": flag(text("NVSIM", "1")),
+        "bare": flag(text("BARE")),
+        "daemon": flag(text("DAEMON", "1")),
+        "docker": docker,
+        "docker_config": text("DOCKER_CONFIG"),
+        "profile": text("PROFILE"),
+        "gpus": text("GPUS"),
+        "mem_mib": text("MEM_MIB"),
+        "module_args": text("MODULE_ARGS"),
+        "append": text("APPEND"),
+    }
     return Machine(**(settings | fixed))
 
 

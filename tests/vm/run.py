@@ -49,7 +49,9 @@ class Result:
     seconds: float
 
 
-def run(machine: Machine, command: str, timeout: float, out: Callable[[bytes], object], err: Callable[[bytes], object]) -> Result:
+def run(
+    machine: Machine, command: str, timeout: float, out: Callable[[bytes], object], err: Callable[[bytes], object]
+) -> Result:
     """Run `command` in the machine; its streams go to `out` and `err` as they come.
 
     Raises LostVM or SetupFailed; a failing command is a Result.

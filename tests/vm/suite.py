@@ -39,7 +39,10 @@ def main(arguments: list[str]) -> int:
     problems = [*judge(result.status, junit), *(str(finding) for finding in result.findings)]
     for problem in problems:
         print(f"{name}: {problem}", flush=True)
-    print(f"== {name}: {'FAILED' if problems else 'passed'} in {result.seconds:.0f} s, logs in {result.run_dir}", flush=True)
+    print(
+        f"== {name}: {'FAILED' if problems else 'passed'} in {result.seconds:.0f} s, logs in {result.run_dir}",
+        flush=True,
+    )
     return 1 if problems else 0
 
 

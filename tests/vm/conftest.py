@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The harness's own tests run here; guest_tests run in the machine (`make test-vm`)."""
+
+import os
+
+collect_ignore = [] if "CGPU_VM" in os.environ else ["guest_tests"]
