@@ -2,7 +2,7 @@
 """The demo, inside the virtual machine: the documented lines with real Docker on a simulated GPU.
 
 Prints what it does as it does it, checks every claim, and writes a report (its keys: README.md). Run by
-tests/demo/demo; module, cgpud and dockerd are up when it starts.
+tests/demo/host.py; module, cgpud and dockerd are up when it starts.
 """
 
 from __future__ import annotations

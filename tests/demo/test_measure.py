@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+import host as demo  # noqa: E402
 from measure import Progress, rate, whole_rounds, works_at  # noqa: E402
 
 
@@ -52,17 +50,7 @@ def test_progress_follows_lines() -> None:
         progress.stop()
 
 
-def host_side() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("demo_host", str(HERE / "demo"))
-    spec = importlib.util.spec_from_loader("demo_host", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
 def test_report_must_be_complete() -> None:
-    demo = host_side()
     report = {key: dict.fromkeys(names, 0) for key, names in demo.KEYS.items()}
     assert demo.complete(report)
     report["containers"] = {
