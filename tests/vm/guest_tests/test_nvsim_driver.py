@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""nvsim by itself: is it the driver it says it is? Symbols, files, refusals."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(REPO / "tests/nvsim"))
+
+import nvclient as nv  # noqa: E402
+
+pytestmark = [pytest.mark.bare, pytest.mark.debug_ok]
+
+MIB = 1 << 20
+STATE = Path("/proc/driver/nvsim/0/state")
+TSGS = Path("/proc/driver/nvsim/0/tsgs")
+
+
+def fb_used() -> int:
+    """Bytes of GPU 0 in use."""
+    return int(dict(line.split("=") for line in STATE.read_text().splitlines()[:3])["fb_used"])
+
+
+def until(condition, seconds: float = 20.0) -> bool:
+    """Waits for what a release does behind close()."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def tsg_lines() -> list[dict[str, str]]:
+    return [dict(word.split("=") for word in line.split()) for line in TSGS.read_text().splitlines()]
+
+
+# ---- symbols ----
+
+
+def symbols() -> dict[str, str]:
+    """Type by name of the module's symbols."""
+    found = {}
+    for line in Path("/proc/kallsyms").read_text().splitlines():
+        words = line.split()
+        if words[-1] == "[nvsim]":
+            found[words[2]] = words[1]
+    return found
+
+
+def test_exports_are_the_drivers():
+    exported = {name.removeprefix("__ksymtab_") for name in symbols() if name.startswith("__ksymtab_")}
+    assert exported == {"nvidia_get_rm_ops", "nvUvmInterfaceDupMemory", "nvUvmInterfaceFreeDupedHandle"}
+
+
+@pytest.mark.parametrize("name", ["rm_ioctl", "os_memcpy_from_user", "nv_get_file_private", "nvidia_get_rm_ops"])
+def test_functions_that_a_probe_looks_for_are_whole(name):
+    """There by their names, and not as a clone of the compiler's that a probe would miss."""
+    assert symbols()[name] in "tT"
+    assert not [other for other in symbols() if other.startswith(f"{name}.")]
+
+
+def test_fops_are_static_as_in_the_driver():
+    assert symbols()["nvidia_fops"] in "rd"
+
+
+# ---- refusals ----
+
+
+def test_unknown_things_are_refused():
+    with nv.Client() as rm:
+        gpu = rm.gpu(0)
+        assert gpu.control(0x2080FF01, 8)[0] == nv.NV_ERR_NOT_SUPPORTED
+        assert gpu.control(nv.CTRL_GET_NAME_STRING, 8)[0] == 0x3A
+        assert rm.alloc(0xBEEF, gpu.device)[0] == nv.NV_ERR_INVALID_CLASS
+        assert rm.control(0x1234567, nv.CTRL_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
+        assert rm.ctl.raw(nv.request(0x66, 16), bytearray(16)) == errno.EINVAL
+        assert rm.ctl.raw(nv.request(nv.ESC_RM_FREE, 12), bytearray(12)) == errno.EINVAL
+        assert gpu.node.raw(nv.request(nv.ESC_RM_FREE, 16), bytearray(16)) == errno.EINVAL
+
+
+def test_privileged_controls_know_their_caller():
+    """As a user without rights: NICE and PRIVILEGED are refused, the rest is not."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.setuid(65534)
+            with nv.Client() as rm:
+                channel = rm.gpu(0).space().group().channel()
+                refused = [
+                    rm.control(channel.handle, nv.CTRL_RESTART_RUNLIST, bytes([1, 0]))[0],
+                    rm.control(channel.group.tsg, 0xA06C0107, 4)[0],
+                    rm.gpu(0).control(0x20801119, 516)[0],
+                ]
+                slice_ok = channel.group.control(nv.CTRL_TSG_SET_TIMESLICE, (2000).to_bytes(8, "little"))[0]
+            code = 0 if refused == [nv.NV_ERR_INSUFFICIENT_PERMISSIONS] * 3 and slice_ok == 0 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# ---- files ----
+
+
+def test_a_client_belongs_to_its_file():
+    with nv.Client() as rm, nv.Client() as other:
+        other.handle = rm.handle
+        assert other.control(rm.handle, nv.CTRL_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_INVALID_CLIENT
+        assert other.free(rm.handle) == nv.NV_ERR_INVALID_CLIENT
+
+
+def test_register_fd_wants_a_control_file():
+    with nv.Ctl() as ctl, nv.Node("nvidia0") as gpu, open("/dev/null") as null:
+        for fd in (gpu.fd, null.fileno(), -1, 4095):
+            assert gpu.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(fd)) == errno.EINVAL
+        assert ctl.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd)) == errno.EINVAL
+        gpu.register(ctl)
+        assert gpu.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd)) == errno.EINVAL
+
+
+def test_register_fd_keeps_the_client():
+    before = fb_used()
+    rm = nv.Client()
+    gpu = rm.gpu(0)
+    assert gpu.alloc_vidmem(64 * MIB)[0] == 0
+    node = os.dup(gpu.node.fd)
+    rm.close()
+    gpu.node.close()
+    time.sleep(0.3)
+    assert fb_used() == before + 64 * MIB
+    os.close(node)
+    assert until(lambda: fb_used() == before)
+
+
+def test_a_mapping_keeps_the_client():
+    before = fb_used()
+    rm = nv.Client()
+    gpu = rm.gpu(0)
+    status, memory = gpu.alloc_vidmem(2 * MIB)
+    assert status == 0
+    node = gpu.open_node()
+    node.register(rm.ctl)
+    assert rm.map_memory(node, gpu.device, memory, 2 * MIB)[0] == 0
+    mapping = node.mmap(2 * MIB)
+    node.close()
+    rm.close()
+    gpu.node.close()
+    time.sleep(0.3)
+    mapping.write32(4096, 7)
+    assert mapping.read32(4096) == 7
+    assert fb_used() == before + 2 * MIB
+    mapping.close()
+    assert until(lambda: fb_used() == before)
+
+
+def test_one_mapping_context_per_file():
+    with nv.Client() as rm:
+        gpu = rm.gpu(0)
+        memory = gpu.alloc_vidmem(2 * MIB)[1]
+        with gpu.open_node() as node:
+            with pytest.raises(OSError):
+                node.mmap(2 * MIB)
+            node.register(rm.ctl)
+            assert rm.map_memory(node, gpu.device, memory, 2 * MIB)[0] == 0
+            assert rm.map_memory(node, gpu.device, memory, 2 * MIB)[0] == 0x63
+            with pytest.raises(OSError):
+                node.mmap(MIB)
+            with pytest.raises(OSError):
+                node.mmap(2 * MIB, offset=4096)
+            node.mmap(2 * MIB).close()
+
+
+def test_uvm_looks_at_the_file():
+    with nv.Uvm() as uvm, nv.Uvm(initialize=False) as second, nv.Ctl() as ctl:
+        assert second.uvm(nv.UVM_MM_INITIALIZE, nv.UvmMmInitialize(ctl.fd)) == nv.NV_ERR_INVALID_ARGUMENT
+        assert second.mm_initialize(uvm) == 0x10006
+    with pytest.raises(PermissionError):
+        os.open("/dev/nvidia-uvm-tools", os.O_RDWR)
+
+
+def test_unload_is_refused_while_a_file_is_open():
+    with nv.Ctl():
+        done = subprocess.run(["rmmod", "nvsim"], capture_output=True, text=True)
+        assert done.returncode != 0
+        assert "in use" in done.stderr
+
+
+# ---- hostility ----
+
+
+def test_sigkill_leaves_nothing_behind():
+    before = fb_used()
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        rm = nv.Client()
+        gpu = rm.gpu(0)
+        channels = [gpu.space().group().channel() for _ in range(3)]
+        gpu.alloc_vidmem(256 * MIB)
+        for channel in channels:
+            channel.submit(kernel_ns=50_000_000, count=60)
+        os.write(write, b"x")
+        time.sleep(60)
+        os._exit(0)
+    os.read(read, 1)
+    time.sleep(0.1)
+    assert fb_used() > before
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert until(lambda: fb_used() == before)
+    assert all("ended" in line for line in tsg_lines() if line["pid"] == str(pid))
+
+
+def interesting(rng: random.Random, handles: list[int]) -> int:
+    """A 32-bit word that is likelier to get somewhere than a random one."""
+    pick = rng.random()
+    if pick < 0.5:
+        return rng.choice(handles)
+    if pick < 0.9:
+        return rng.choice([0, 1, 2, 0x3E, 0x40, 0x41, 0x70, 0x71, 0x79, 0x80, 0xDE, 0x2080, 0x90F1, 0xA06C, 0xC46F, 0xC5C0, 0xFFFFFFFF])
+    return rng.getrandbits(32)
+
+
+SIZES = {0x27: 56, 0x29: 16, 0x2A: 32, 0x2B: 48, 0x34: 28, 0x35: 24, 0x4A: 184, 0x4E: 56, 0x4F: 32, 0x57: 64, 0x58: 48, 201: 4, 206: 16, 207: 16}
+CONTROLS = [
+    0x101, 0x201, 0x202, 0x205, 0x214, 0x215, 0x275, 0xD01, 0xD02, 0xD04, 0x3D05, 0x3D06, 0x3D08, 0x3D0A, 0x3D0B, 0x3D0C, 0x800201,
+    0x800292, 0x80170D, 0x20800110, 0x20800123, 0x2080014A, 0x2080018D, 0x2080018E, 0x2080110B, 0x20801301, 0x20801303, 0x20802096,
+    0x410110, 0x410118, 0xA06C0101, 0xA06C0103, 0xA06C0105, 0xA06F0103, 0xA06F0111, 0xC36F0108,
+]  # fmt: skip
+CONTROL_SIZES = [1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40, 48, 76, 80, 128, 132, 268, 384, 536, 652, 804, 1028, 2128, 3812, 14408]
+
+
+def fuzz(seed: int, calls: int) -> None:
+    rng = random.Random(seed)
+    rm = nv.Client()
+    gpu = rm.gpu(0)
+    channel = gpu.space().group().channel()
+    memory = gpu.alloc_vidmem(2 * MIB)[1]
+    handles = [rm.handle, gpu.device, gpu.subdevice, channel.handle, channel.group.tsg, channel.memory, memory, rm.ctl.fd, gpu.node.fd]
+    params = (ctypes.c_uint8 * 65536)()
+    uvm = channel.group.space.uvm
+    for _ in range(calls):
+        words = [interesting(rng, handles) for _ in range(64)]
+        ctypes.memmove(params, bytes(ctypes.c_uint32 * 64) if rng.random() < 0.2 else bytes((ctypes.c_uint32 * 64)(*words)), 256)
+        if rng.random() < 0.2:
+            size = rng.choice([8, 16, 20, 24, 28, 32, 36, 40, 56, 9264])
+            call = rng.choice([25, 26, 27, 28, 29, 33, 34, 37, 38, 39, 66, 70, 72, 73, 75, 0x30000001])
+            base = rng.choice([0, 1 << 36, (1 << 36) + 0x200000, 1 << 50])
+            arg = bytearray((base.to_bytes(8, "little") + (0x200000).to_bytes(8, "little") + gpu.uuid + rng.randbytes(64) + bytes(9264))[: max(size, 9264)])
+            uvm.raw(call, arg)
+            continue
+        nr = rng.choice(list(SIZES))
+        arg = bytearray(b"".join(word.to_bytes(4, "little") for word in (words * 2)[: SIZES[nr] // 4]))
+        arg[0:4] = rm.handle.to_bytes(4, "little")
+        if nr == 0x2A:
+            arg[8:12] = rng.choice(CONTROLS).to_bytes(4, "little")
+            arg[16:24] = ctypes.addressof(params).to_bytes(8, "little")
+            arg[24:28] = rng.choice(CONTROL_SIZES).to_bytes(4, "little")
+        if nr == 0x2B:
+            arg[16:24] = ctypes.addressof(params).to_bytes(8, "little")
+            arg[24:36] = bytes(12)
+        if nr == 0x29 and rng.random() < 0.9:
+            continue
+        rng.choice([rm.ctl, rm.ctl, gpu.node]).raw(nv.request(nr, SIZES[nr]), arg)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_calls(seed):
+    before = fb_used()
+    pid = os.fork()
+    if not pid:
+        try:
+            fuzz(seed, 1500)
+        finally:
+            os._exit(1)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and os.waitpid(pid, os.WNOHANG)[0] == 0:
+        time.sleep(0.1)
+    else:
+        if time.monotonic() >= end:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert until(lambda: fb_used() == before)

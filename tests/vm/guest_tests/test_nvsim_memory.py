@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""nvsim by itself: who holds the framebuffer, and until when."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(REPO / "tests/nvsim"))
+
+import nvclient as nv  # noqa: E402
+
+pytestmark = [pytest.mark.bare, pytest.mark.debug_ok]
+
+MIB = 1 << 20
+GIB = 1 << 30
+STATE = Path("/proc/driver/nvsim/0/state")
+EXPORT_OBJECT_TO_FD, IMPORT_OBJECT_FROM_FD = 0x3D05, 0x3D06
+
+
+def state(name: str) -> int:
+    return int(dict(line.split("=") for line in STATE.read_text().splitlines()[:3])[name])
+
+
+def used() -> int:
+    return state("fb_used")
+
+
+def until_used(bytes_: int) -> bool:
+    end = time.monotonic() + 20
+    while time.monotonic() < end and used() != bytes_:
+        time.sleep(0.05)
+    return used() == bytes_
+
+
+@pytest.fixture
+def before():
+    """What is used before the test; the same has to be used after it."""
+    bytes_ = used()
+    yield bytes_
+    assert until_used(bytes_)
+
+
+@pytest.fixture
+def gpu(before):
+    with nv.Client() as rm:
+        gpu = rm.gpu(0)
+        yield gpu
+        gpu.node.close()
+
+
+def test_memory_runs_out_for_everyone(gpu, before):
+    free = state("fb_total") - before
+    status, big = gpu.alloc_vidmem((free - 512 * MIB) // (2 * MIB) * 2 * MIB)
+    assert status == 0
+    with nv.Client() as other:
+        neighbour = other.gpu(0)
+        assert neighbour.memory()["free"] == state("fb_total") - used()
+        assert neighbour.alloc_vidmem(GIB)[0] == nv.NV_ERR_NO_MEMORY
+        assert neighbour.alloc_vidmem(256 * MIB)[0] == 0
+        assert gpu.free(big) == 0
+        assert neighbour.alloc_vidmem(GIB)[0] == 0
+        neighbour.node.close()
+
+
+def test_untouched_memory_costs_the_host_nothing(gpu):
+    def available():
+        words = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(words["MemAvailable"].split()[0]) << 10
+
+    host = available()
+    status, memory = gpu.alloc_vidmem(6 * GIB)
+    assert status == 0
+    assert host - available() < 64 * MIB
+    assert gpu.free(memory) == 0
+
+
+@pytest.mark.parametrize("size, fields, taken", [
+    (1, {"attr": 0, "attr2": 0}, 64 << 10),
+    (4096, {"attr": 1 << 23, "attr2": 0}, 64 << 10),
+    (65537, {"attr": 2 << 23, "attr2": 0}, 128 << 10),
+    (3 * MIB, {"attr": 0, "attr2": 0}, 4 * MIB),
+    (3 * MIB, {"attr": 3 << 23, "attr2": 1 << 20}, 4 * MIB),
+])  # fmt: skip
+def test_sizes_are_rounded_to_pages(gpu, before, size, fields, taken):
+    status, memory = gpu.alloc_vidmem(size, **fields)
+    assert status == 0
+    assert used() - before == taken
+    assert gpu.free(memory) == 0
+    assert used() == before
+
+
+def test_classes_check_their_parameters(gpu, before):
+    assert gpu.alloc_vidmem(MIB, attr=1 << 25)[0] == nv.NV_ERR_INVALID_ARGUMENT
+    assert gpu.alloc_vidmem(MIB, flags=0x80000)[0] == nv.NV_ERR_INVALID_ARGUMENT
+    assert gpu.alloc_sysmem(MIB, attr=0)[0] == nv.NV_ERR_INVALID_ARGUMENT
+    assert gpu.alloc_sysmem(MIB)[0] == 0
+    assert used() == before
+
+
+def test_duplicates_keep_memory(gpu, before):
+    status, memory = gpu.alloc_vidmem(8 * MIB)
+    with nv.Client() as other:
+        second = other.gpu(0)
+        status, dup = other.dup(second.device, gpu.rm, memory)
+        assert status == 0
+        assert gpu.free(memory) == 0
+        assert used() == before + 8 * MIB
+        assert second.free(dup) == 0
+        assert used() == before
+        second.node.close()
+
+
+def test_only_the_same_process_may_duplicate(gpu, before):
+    status, memory = gpu.alloc_vidmem(8 * MIB)
+    assert status == 0
+    pid = os.fork()
+    if not pid:
+        with nv.Client() as other:
+            second = other.gpu(0)
+            status = other.dup(second.device, gpu.rm.handle, memory)[0]
+        os._exit(0 if status == nv.NV_ERR_INSUFFICIENT_PERMISSIONS else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_uvm_mappings_keep_memory(gpu, before):
+    space = gpu.space()
+    status, memory = gpu.alloc_vidmem(8 * MIB)
+    status, base = space.map(memory, 8 * MIB)
+    assert status == 0
+    assert gpu.free(memory) == 0
+    assert used() == before + 8 * MIB
+    # a hole in the middle splits the mapping; both halves hold on
+    assert space.uvm.unmap(gpu.uuid, base + 2 * MIB, 2 * MIB) == 0
+    assert space.uvm.unmap(gpu.uuid, base, 2 * MIB) == 0
+    assert used() == before + 8 * MIB
+    assert space.uvm.unmap(gpu.uuid, base + 4 * MIB, 4 * MIB) == 0
+    assert used() == before
+    assert space.uvm.free(base) == 0
+
+
+def test_uvm_maps_only_the_callers_memory(gpu, before):
+    status, memory = gpu.alloc_vidmem(2 * MIB)
+    pid = os.fork()
+    if not pid:
+        with nv.Client() as other:
+            space = other.gpu(0).space()
+            space.uvm.create_range(1 << 36, 2 * MIB)
+            status = space.uvm.map(gpu.uuid, gpu.rm, memory, 1 << 36, 2 * MIB)
+        os._exit(0 if status == nv.NV_ERR_INSUFFICIENT_PERMISSIONS else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_what_drops_uvm_mappings(gpu, before):
+    def mapped(space):
+        memory = gpu.alloc_vidmem(4 * MIB)[1]
+        status, base = space.map(memory, 4 * MIB)
+        assert status == 0
+        assert gpu.free(memory) == 0
+        assert used() == before + 4 * MIB
+        return base
+
+    space = gpu.space()
+    base = mapped(space)
+    assert space.uvm.free(base) == 0
+    assert used() == before
+    base = mapped(space)
+    other = gpu.alloc_vidmem(4 * MIB)[1]
+    assert space.uvm.map(gpu.uuid, gpu.rm, other, base, 4 * MIB) == 0
+    assert gpu.free(other) == 0
+    assert used() == before + 4 * MIB
+    assert space.uvm.unregister_vaspace(gpu.uuid) == 0
+    assert used() == before
+    assert space.uvm.register_vaspace(gpu.uuid, gpu.rm, space.vaspace) == 0
+    mapped(space)
+    space.uvm.close()
+    assert until_used(before)
+
+
+def test_exports_keep_memory(gpu, before):
+    status, memory = gpu.alloc_vidmem(4 * MIB)
+    carrier = nv.Ctl()
+    params = struct.pack("<IIIIiI", 1, gpu.device, gpu.device, memory, carrier.fd, 0)
+    assert gpu.rm.control(gpu.rm.handle, EXPORT_OBJECT_TO_FD, params)[0] == 0
+    assert gpu.free(memory) == 0
+    assert used() == before + 4 * MIB
+    params = struct.pack("<iIIII", carrier.fd, 1, gpu.device, gpu.device, 0)
+    status, answer = gpu.rm.control(gpu.rm.handle, IMPORT_OBJECT_FROM_FD, params)
+    assert status == 0
+    imported = struct.unpack("<iIIII", answer)[4]
+    carrier.close()
+    time.sleep(0.2)
+    assert used() == before + 4 * MIB
+    assert gpu.free(imported) == 0
+    assert until_used(before)
+
+
+def test_context_buffers_belong_to_nobody(gpu, before):
+    ctx = int(Path("/sys/module/nvsim/parameters/ctx_mib").read_text()) * MIB
+    group = gpu.space().group()
+    first = group.channel()
+    second = group.channel()
+    assert used() - before == ctx
+    assert gpu.processes()[os.getpid()] == 0
+    gpu.free(first.handle)
+    gpu.free(second.handle)
+    group.close()
+    assert used() == before
+
+
+def test_memory_under_a_channel_takes_the_channel_along(gpu, before):
+    channel = gpu.space().group().channel()
+    assert gpu.free(channel.memory) == 0
+    assert gpu.rm.control(channel.handle, nv.CTRL_GET_TOKEN, 4)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
+
+
+def test_free_gives_the_framebuffer_back_under_a_cpu_mapping(gpu, before):
+    """The PTEs stay and what is behind them is nobody else's, but the memory is free."""
+    status, memory = gpu.alloc_vidmem(4 * MIB)
+    mapping = gpu.map_cpu(memory, 4 * MIB)
+    mapping.write32(0, 0xCAFE)
+    assert gpu.free(memory) == 0
+    assert used() == before
+    other = gpu.map_cpu(gpu.alloc_vidmem(4 * MIB)[1], 4 * MIB)
+    other.write32(0, 1)
+    assert mapping.read32(0) == 0xCAFE
+
+
+def test_processes_are_charged_for_what_they_hold(gpu, before):
+    gpu.alloc_vidmem(32 * MIB)
+    channel = gpu.space().group().channel()
+    dup = gpu.alloc_vidmem(8 * MIB)[1]
+    assert gpu.rm.dup(gpu.device, gpu.rm, dup)[0] == 0
+    assert gpu.processes()[os.getpid()] == 40 * MIB
+    del channel
+
+
+def test_managed_memory(gpu, before):
+    space = gpu.space()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    at = 0x7F00_0000_0000 - 64 * MIB
+    fixed = 0x10
+    addr = libc.mmap(at, 4 * MIB, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | fixed, space.uvm.fd, at)
+    assert addr == at
+    assert used() == before + 4 * MIB
+    ctypes.c_uint32.from_address(at + 8192).value = 5
+    assert ctypes.c_uint32.from_address(at + 8192).value == 5
+    assert libc.munmap(at, 4 * MIB) == 0
+    assert used() == before
+    assert libc.mmap(None, 4 * MIB, 3, mmap.MAP_SHARED, space.uvm.fd, 4096) in (None, ctypes.c_void_p(-1).value)
