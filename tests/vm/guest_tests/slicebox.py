@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -99,5 +100,4 @@ def result(load: subprocess.Popen, timeout: float = 120.0) -> dict:
 
 def fb_used(gpu: int = 0) -> int:
     """What the simulated card itself says is taken."""
-    text = Path(f"/proc/driver/nvsim/{gpu}/state").read_text()
-    return int(dict(line.split("=") for line in text.splitlines() if "=" in line)["fb_used"])
+    return int(re.search(r"fb_used=(\d+)", Path(f"/proc/driver/nvsim/{gpu}/state").read_text())[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import json
 import os
 import signal
@@ -17,13 +18,13 @@ from slicebox import CLIENTS, MIB, PROC, Box, command, fb_used, nvclient, result
 
 pytestmark = pytest.mark.debug_ok
 
-A = "a" * 64
 B = "b" * 64
+NAMES = (f"{n:012x}" + "a" * 52 for n in itertools.count(0xA00000000000))
 
 
 @pytest.fixture
 def box():
-    with Box(A, 1024) as made:
+    with Box(next(NAMES), 1024) as made:
         yield made
 
 
@@ -142,6 +143,7 @@ def test_mapping_outlives_every_file(box):
     gpu = rm.gpu()
     handle = alloc(gpu, 64)
     node = gpu.open_node()
+    node.register(rm.ctl)
     status, _ = rm.map_memory(node, gpu.device, handle, 64 * MIB)
     assert status == nvclient.NV_OK
     libc = ctypes.CDLL(None, use_errno=True)
@@ -154,8 +156,8 @@ def test_mapping_outlives_every_file(box):
     rm.close()
     time.sleep(0.3)
     assert box.used == 64 * MIB
-    command(f"destroy {A}")
-    assert "state=dying" in next(line for line in Box.listed() if line.startswith(A))
+    command(f"destroy {box.name}")
+    assert "state=dying" in next(line for line in Box.listed() if line.startswith(box.name))
     assert box.used == 64 * MIB
     ctypes.memset(address, 1, 4096)  # still the tenant's
     assert libc.munmap(address, 64 * MIB) == 0
@@ -166,12 +168,12 @@ def test_register_fd_keeps_a_client(box):
     """A GPU file holds the control file it was registered with, and so the client and its memory."""
     rm = box.client()
     gpu = rm.gpu()
-    alloc(gpu, 77)
+    alloc(gpu, 78)
     node = nvclient.Node("nvidia0", box.dev)
     node.register(rm.ctl)
     rm.close()
     time.sleep(0.3)
-    assert box.used == 77 * MIB
+    assert box.used == 78 * MIB
     node.close()
     until(lambda: box.used == 0)
 
@@ -374,7 +376,7 @@ def test_two_containers_started_at_once():
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert not errors
-    assert not Box.listed()
+    assert not [line for line in Box.listed() if line.startswith("00000000000")]
 
 
 def modules() -> set[str]:
@@ -391,7 +393,7 @@ def test_modules_are_busy_while_something_is_open(box):
     with box.client() as rm:
         alloc(rm.gpu(), 8)
         assert rmmod("cgpu_km") and rmmod(core) and rmmod("nvsim")
-        command(f"destroy {A}")
+        command(f"destroy {box.name}")
         assert rmmod("cgpu_km") and rmmod(core) and rmmod("nvsim")
         assert {"cgpu_km", core, "nvsim"} <= modules()
         with pytest.raises(OSError) as caught:
@@ -404,7 +406,7 @@ def test_the_answers_of_dead_containers(box):
     with box.client() as rm:
         gpu = rm.gpu()
         alloc(gpu, 8)
-        command(f"destroy {A}")
+        command(f"destroy {box.name}")
         with pytest.raises(OSError) as caught:
             gpu.alloc_vidmem(MIB)
         assert caught.value.errno == errno.ENODEV
