@@ -8,7 +8,8 @@
 #define OP_KERNEL 1
 #define OP_COPY 2
 #define OP_RELEASE 3
-#define MAX_EMPTY 64			/* entries without work looked at in one go */
+#define OP_EMPTY 0			/* ours: a GPFIFO entry without work */
+#define MIN_NS 100			/* nothing is free, or an endless ring of nothing would stop time */
 #define MAX_NS (24ull * 3600 * NSEC_PER_SEC)
 
 bool nvchan_usable(const struct nvchan *c)
@@ -39,15 +40,16 @@ static bool set_duration(struct nvchan *c)
 	case OP_KERNEL:
 		if (!c->compute)
 			return false;
-		c->remaining = min(d->amount, MAX_NS);
+		c->remaining = clamp(d->amount, (u64)MIN_NS, MAX_NS);
 		return true;
 	case OP_COPY:
 		if (!c->copy && !c->compute)
 			return false;
-		c->remaining = min(div_u64(min(d->amount, 1ull << 50) * NSEC_PER_USEC, nvsim.copy_mbps), MAX_NS);
+		c->remaining = div_u64(min(d->amount, 1ull << 50) * NSEC_PER_USEC, max(nvsim.copy_mbps, 1));
+		c->remaining = clamp(c->remaining, (u64)MIN_NS, MAX_NS);
 		return true;
 	case OP_RELEASE:
-		c->remaining = 0;
+		c->remaining = MIN_NS;
 		return true;
 	}
 	return false;
@@ -81,27 +83,20 @@ static bool next_segment(struct nvengine *e, struct nvchan *c)
 static bool load(struct nvengine *e, struct nvchan *c)
 {
 	struct nvdesc *d = &c->desc;
-	int i;
 
-	for (i = 0; i < MAX_EMPTY; i++) {
-		if (c->has_desc)
-			return true;
-		if (!c->has_seg && !next_segment(e, c))
-			return false;
-		if (c->seg_idx >= c->seg_cnt) {
-			c->has_seg = false;
-			c->get = c->get + 1 == c->entries ? 0 : c->get + 1;
-			WRITE_ONCE(*c->userd_get, c->get);
-			continue;
-		}
-		if (!nvas_read(c->as, c->seg_va + (u64)c->seg_idx * DESC_SIZE, d, DESC_SIZE) || (d->sem_va & 15) || !set_duration(c)) {
-			nvchan_fault(e, c);
-			return false;
-		}
-		c->has_desc = true;
+	if (c->has_desc)
+		return true;
+	if (!c->has_seg && !next_segment(e, c))
+		return false;
+	if (!c->seg_cnt) {
+		*d = (struct nvdesc) { .op = OP_EMPTY };
+		c->remaining = MIN_NS;
+	} else if (!nvas_read(c->as, c->seg_va + (u64)c->seg_idx * DESC_SIZE, d, DESC_SIZE) || (d->sem_va & 15) || !set_duration(c)) {
+		nvchan_fault(e, c);
+		return false;
 	}
-	e->throttled = true;
-	return false;
+	c->has_desc = true;
+	return true;
 }
 
 /* A channel of @tsg with a descriptor to execute; the TSG's channels take turns descriptor by descriptor. */
@@ -130,7 +125,8 @@ void nvchan_complete(struct nvengine *e, struct nvchan *c)
 	u64 sem[2] = { d->sem_value, e->t };
 
 	c->has_desc = false;
-	c->tsg->rec->works++;
+	if (d->op != OP_EMPTY)
+		c->tsg->rec->works++;
 	if (d->sem_va) {
 		/* time first: whoever sees the value finds the time */
 		if (!nvas_write(c->as, d->sem_va + 8, &sem[1], 8) || !nvas_write(c->as, d->sem_va, &sem[0], 8)) {

@@ -45,6 +45,11 @@ u32 nvsim_copy_class(void)
 	return arch()->copy;
 }
 
+u32 nvsim_usermode_class(void)
+{
+	return arch()->usermode;
+}
+
 /* Older usermode classes keep working on newer GPUs. */
 bool nvsim_is_usermode(u32 cls)
 {

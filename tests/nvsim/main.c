@@ -92,8 +92,8 @@ static int create_gpus(void)
 
 static int check_params(void)
 {
-	if (nvsim.gpus < 1 || nvsim.gpus > NVSIM_MAX_GPUS || nvsim.fb_mib < 64 || nvsim.timeslice_us < 1 || nvsim.copy_mbps < 1 || nvsim.poll_us < 1 ||
-	    nvsim.idle_poll_us < 1 || nvsim.ctx_mib < 0 || nvsim.ctxsw_us < 0)
+	if (nvsim.gpus < 1 || nvsim.gpus > NVSIM_MAX_GPUS || nvsim.fb_mib < 64 || nvsim.timeslice_us < 1 ||
+	    nvsim.copy_mbps < 1 || nvsim.poll_us < 1 || nvsim.idle_poll_us < 1 || nvsim.ctx_mib < 0 || nvsim.ctxsw_us < 0)
 		return -EINVAL;
 	if (strcmp(nvsim.arch, "turing") && strcmp(nvsim.arch, "ampere") && strcmp(nvsim.arch, "hopper"))
 		return -EINVAL;

@@ -281,7 +281,7 @@ static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off, struct
 	return map;
 }
 
-/* Maps @mem, with a reference of the mapping's own, over whatever was there. UVM's reference, if @dup is one, goes to the mapping. */
+/* Maps @mem, with a reference of the mapping's own, over whatever was there. UVM's reference @dup goes to the mapping. */
 int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struct nvdup *dup)
 {
 	struct nvmap *map = new_map(va, len, mem, off, dup);

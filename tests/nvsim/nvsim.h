@@ -202,7 +202,8 @@ struct nvengine {
 	u64 t;				/* simulated up to here, ktime ns */
 	u64 phase_end, slice_end, last_active;
 	u32 ring_seen, enabled_chans;
-	bool throttled, stopped;
+	bool stopped;
+	u64 throttled;			/* ns to leave the CPU alone */
 	u64 slips;
 };
 
@@ -391,7 +392,7 @@ extern const struct nvctl_entry nvsim_ctrl_sched[];
 extern const struct nvctl_entry nvsim_ctrl_export[];
 void nvsim_export_drop(nv_file_private_t *nvfp);
 
-/* rm_sched.c */
+/* rm_chan.c */
 NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p);
 void nvsim_tsg_destroy(struct nvtsg *tsg);
 NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p);
@@ -435,6 +436,7 @@ u32 nvsim_rpc_begin(struct nvgpu *gpu);
 void nvsim_rpc_end(struct nvgpu *gpu, u32 left_us);
 bool nvsim_chance(struct nvgpu *gpu, int pct);
 u32 nvsim_gpfifo_class(void);
+u32 nvsim_usermode_class(void);
 bool nvsim_is_usermode(u32 cls);
 u32 nvsim_compute_class(void);
 u32 nvsim_copy_class(void);

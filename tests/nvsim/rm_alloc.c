@@ -5,6 +5,7 @@
 #include "nvsim.h"
 
 #define PARAMS_MAX 512
+#define ON_GPU (NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE))
 
 struct nvclass {
 	u32 cls;
@@ -122,8 +123,8 @@ static const struct nvclass classes[] = {
 	{ NV01_DEVICE_0, NVT_DEVICE, NVT_BIT(NVT_CLIENT), sizeof(struct nv_device_params), false, ctor_device },
 	{ NV20_SUBDEVICE_0, NVT_SUBDEVICE, NVT_BIT(NVT_DEVICE), 4, true, ctor_subdevice },
 	{ FERMI_VASPACE_A, NVT_VASPACE, NVT_BIT(NVT_DEVICE), sizeof(struct nv_vaspace_params), false, ctor_vaspace },
-	{ NV01_MEMORY_LOCAL_USER, NVT_MEMORY, NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE), sizeof(struct nv_mem_params), false, ctor_memory },
-	{ NV01_MEMORY_SYSTEM, NVT_MEMORY, NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE), sizeof(struct nv_mem_params), false, ctor_memory },
+	{ NV01_MEMORY_LOCAL_USER, NVT_MEMORY, ON_GPU, sizeof(struct nv_mem_params), false, ctor_memory },
+	{ NV01_MEMORY_SYSTEM, NVT_MEMORY, ON_GPU, sizeof(struct nv_mem_params), false, ctor_memory },
 	{ NV50_MEMORY_VIRTUAL, NVT_VIRTUAL, NVT_BIT(NVT_DEVICE), sizeof(struct nv_mem_params), false, ctor_virtual },
 	{ NV01_MEMORY_VIRTUAL, NVT_VIRTUAL, NVT_BIT(NVT_DEVICE), 24, true, ctor_virtual },
 	{ RM_USER_SHARED_DATA, NVT_MEMORY, NVT_BIT(NVT_SUBDEVICE), 8, true, ctor_rusd },

@@ -45,8 +45,7 @@ static u32 class_list(u32 *list)
 	list[n++] = KEPLER_CHANNEL_GROUP_A;
 	list[n++] = RM_USER_SHARED_DATA;
 	list[n++] = nvsim_gpfifo_class();
-	list[n++] = nvsim_gpfifo_class() - 0xe;		/* the usermode class of the same generation, c461 of c46f */
-	list[n - 1] = nvsim_gpfifo_class() == 0xc86f ? 0xc661 : list[n - 1];
+	list[n++] = nvsim_usermode_class();
 	list[n++] = nvsim_compute_class();
 	list[n++] = nvsim_copy_class();
 	return n;

@@ -273,6 +273,8 @@ int nvsim_uvm_mmap(struct file *file, struct vm_area_struct *vma)
 	if (vma->vm_start != (u64)vma->vm_pgoff << PAGE_SHIFT || !(vma->vm_flags & VM_SHARED) ||
 	    (vma->vm_flags & (VM_READ | VM_WRITE)) != (VM_READ | VM_WRITE))
 		return -EINVAL;
+	if (len >> PAGE_SHIFT > 4 * totalram_pages())
+		return -ENOMEM;
 	mutex_lock(&v->lock);
 	m = managed_mem(v, len);
 	if (!m)

@@ -223,58 +223,76 @@ def test_sigkill_leaves_nothing_behind():
     assert all("ended" in line for line in tsg_lines() if line["pid"] == str(pid))
 
 
-def interesting(rng: random.Random, handles: list[int]) -> int:
-    """A 32-bit word that is likelier to get somewhere than a random one."""
-    pick = rng.random()
-    if pick < 0.5:
-        return rng.choice(handles)
-    if pick < 0.9:
-        return rng.choice([0, 1, 2, 0x3E, 0x40, 0x41, 0x70, 0x71, 0x79, 0x80, 0xDE, 0x2080, 0x90F1, 0xA06C, 0xC46F, 0xC5C0, 0xFFFFFFFF])
-    return rng.getrandbits(32)
+WORDS = [0, 1, 2, 0x3E, 0x40, 0x41, 0x70, 0x71, 0x79, 0x80, 0xDE, 0x2080, 0x90F1, 0xA06C, 0xC46F, 0xC5C0, 0xFFFFFFFF]
+ESCAPES = {
+    0x27: 56, 0x29: 16, 0x2A: 32, 0x2B: 48, 0x34: 28, 0x35: 24, 0x4A: 184, 0x4E: 56, 0x4F: 32, 0x57: 64, 0x58: 48,
+    201: 4, 206: 16, 207: 16,
+}  # fmt: skip
+CONTROLS = {
+    0x101: 40, 0x201: 128, 0x202: 40, 0x205: 32, 0x214: 384, 0x215: 132, 0x275: 268, 0xD01: 12, 0xD02: 16, 0xD04: 16,
+    0x3D05: 24, 0x3D06: 20, 0x3D08: 80, 0x3D0A: 76, 0x3D0B: 2128, 0x3D0C: 652, 0x800201: 16, 0x800292: 804,
+    0x80170D: 24, 0x20800110: 132, 0x20800123: 16, 0x2080014A: 268, 0x2080018D: 3812, 0x2080018E: 14408,
+    0x2080110B: 536, 0x20801301: 16, 0x20801303: 1028, 0x20802096: 55888, 0x410110: 16, 0x410118: 8, 0xA06C0101: 3,
+    0xA06C0103: 8, 0xA06C0105: 8, 0xA06F0103: 3, 0xA06F0111: 2, 0xC36F0108: 4,
+}  # fmt: skip
+UVM_CALLS = [25, 26, 27, 28, 29, 33, 34, 37, 38, 39, 66, 70, 72, 73, 75, nv.UVM_INITIALIZE]
 
 
-SIZES = {0x27: 56, 0x29: 16, 0x2A: 32, 0x2B: 48, 0x34: 28, 0x35: 24, 0x4A: 184, 0x4E: 56, 0x4F: 32, 0x57: 64, 0x58: 48, 201: 4, 206: 16, 207: 16}
-CONTROLS = [
-    0x101, 0x201, 0x202, 0x205, 0x214, 0x215, 0x275, 0xD01, 0xD02, 0xD04, 0x3D05, 0x3D06, 0x3D08, 0x3D0A, 0x3D0B, 0x3D0C, 0x800201,
-    0x800292, 0x80170D, 0x20800110, 0x20800123, 0x2080014A, 0x2080018D, 0x2080018E, 0x2080110B, 0x20801301, 0x20801303, 0x20802096,
-    0x410110, 0x410118, 0xA06C0101, 0xA06C0103, 0xA06C0105, 0xA06F0103, 0xA06F0111, 0xC36F0108,
-]  # fmt: skip
-CONTROL_SIZES = [1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40, 48, 76, 80, 128, 132, 268, 384, 536, 652, 804, 1028, 2128, 3812, 14408]
+class Fuzzer:
+    """Random calls from a process that has everything a tenant has."""
 
+    def __init__(self, seed: int):
+        self.rng = random.Random(seed)
+        self.rm = nv.Client()
+        self.gpu = self.rm.gpu(0)
+        self.channel = self.gpu.space().group().channel()
+        memory = self.gpu.alloc_vidmem(2 * MIB)[1]
+        group = self.channel.group
+        self.handles = [self.rm.handle, self.gpu.device, self.gpu.subdevice, self.channel.handle, group.tsg]
+        self.handles += [self.channel.memory, memory, self.rm.ctl.fd, self.gpu.node.fd]
+        self.params = (ctypes.c_uint8 * 65536)()
 
-def fuzz(seed: int, calls: int) -> None:
-    rng = random.Random(seed)
-    rm = nv.Client()
-    gpu = rm.gpu(0)
-    channel = gpu.space().group().channel()
-    memory = gpu.alloc_vidmem(2 * MIB)[1]
-    handles = [rm.handle, gpu.device, gpu.subdevice, channel.handle, channel.group.tsg, channel.memory, memory, rm.ctl.fd, gpu.node.fd]
-    params = (ctypes.c_uint8 * 65536)()
-    uvm = channel.group.space.uvm
-    for _ in range(calls):
-        words = [interesting(rng, handles) for _ in range(64)]
-        ctypes.memmove(params, bytes(ctypes.c_uint32 * 64) if rng.random() < 0.2 else bytes((ctypes.c_uint32 * 64)(*words)), 256)
-        if rng.random() < 0.2:
-            size = rng.choice([8, 16, 20, 24, 28, 32, 36, 40, 56, 9264])
-            call = rng.choice([25, 26, 27, 28, 29, 33, 34, 37, 38, 39, 66, 70, 72, 73, 75, 0x30000001])
-            base = rng.choice([0, 1 << 36, (1 << 36) + 0x200000, 1 << 50])
-            arg = bytearray((base.to_bytes(8, "little") + (0x200000).to_bytes(8, "little") + gpu.uuid + rng.randbytes(64) + bytes(9264))[: max(size, 9264)])
-            uvm.raw(call, arg)
-            continue
-        nr = rng.choice(list(SIZES))
-        arg = bytearray(b"".join(word.to_bytes(4, "little") for word in (words * 2)[: SIZES[nr] // 4]))
-        arg[0:4] = rm.handle.to_bytes(4, "little")
-        if nr == 0x2A:
-            arg[8:12] = rng.choice(CONTROLS).to_bytes(4, "little")
-            arg[16:24] = ctypes.addressof(params).to_bytes(8, "little")
-            arg[24:28] = rng.choice(CONTROL_SIZES).to_bytes(4, "little")
-        if nr == 0x2B:
-            arg[16:24] = ctypes.addressof(params).to_bytes(8, "little")
+    def word(self) -> int:
+        """A number that is likelier to get somewhere than a random one."""
+        pick = self.rng.random()
+        if pick < 0.5:
+            return self.rng.choice(self.handles)
+        return self.rng.choice(WORDS) if pick < 0.9 else self.rng.getrandbits(32)
+
+    def words(self, size: int) -> bytearray:
+        return bytearray(b"".join(self.word().to_bytes(4, "little") for _ in range(size // 4)))
+
+    def uvm_call(self) -> None:
+        base = self.rng.choice([0, 1 << 36, (1 << 36) + 0x200000, 1 << 50])
+        arg = bytearray(base.to_bytes(8, "little") + (0x200000).to_bytes(8, "little") + self.gpu.uuid)
+        arg += self.rng.randbytes(64) + bytes(9264)
+        self.channel.group.space.uvm.raw(self.rng.choice(UVM_CALLS), arg)
+
+    def escape(self) -> None:
+        nr = self.rng.choice(list(ESCAPES))
+        arg = self.words(ESCAPES[nr])
+        arg[0:4] = self.rm.handle.to_bytes(4, "little")
+        pointer = ctypes.addressof(self.params).to_bytes(8, "little")
+        ctypes.memmove(self.params, bytes(self.words(256)), 256)
+        if nr == nv.ESC_RM_CONTROL:
+            cmd = self.rng.choice(list(CONTROLS))
+            arg[8:12] = cmd.to_bytes(4, "little")
+            arg[16:24] = pointer
+            arg[24:28] = CONTROLS[cmd].to_bytes(4, "little")
+        elif nr == nv.ESC_RM_ALLOC:
+            arg[16:24] = pointer
             arg[24:36] = bytes(12)
-        if nr == 0x29 and rng.random() < 0.9:
-            continue
-        rng.choice([rm.ctl, rm.ctl, gpu.node]).raw(nv.request(nr, SIZES[nr]), arg)
-    os._exit(0)
+        elif nr == nv.ESC_RM_FREE and self.rng.random() < 0.9:
+            return
+        node = self.gpu.node if self.rng.random() < 0.3 else self.rm.ctl
+        node.raw(nv.request(nr, ESCAPES[nr]), arg)
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            if self.rng.random() < 0.2:
+                self.uvm_call()
+            else:
+                self.escape()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -283,14 +301,11 @@ def test_random_calls(seed):
     pid = os.fork()
     if not pid:
         try:
-            fuzz(seed, 1500)
+            Fuzzer(seed).run(1500)
         finally:
-            os._exit(1)
-    end = time.monotonic() + 60
-    while time.monotonic() < end and os.waitpid(pid, os.WNOHANG)[0] == 0:
-        time.sleep(0.1)
-    else:
-        if time.monotonic() >= end:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            os._exit(0)
+    if not until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, 120):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        pytest.fail("a call does not come back")
     assert until(lambda: fb_used() == before)

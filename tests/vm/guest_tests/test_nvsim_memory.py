@@ -224,7 +224,7 @@ def test_memory_under_a_channel_takes_the_channel_along(gpu, before):
 
 def test_free_gives_the_framebuffer_back_under_a_cpu_mapping(gpu, before):
     """The PTEs stay and what is behind them is nobody else's, but the memory is free."""
-    status, memory = gpu.alloc_vidmem(4 * MIB)
+    _status, memory = gpu.alloc_vidmem(4 * MIB)
     mapping = gpu.map_cpu(memory, 4 * MIB)
     mapping.write32(0, 0xCAFE)
     assert gpu.free(memory) == 0
