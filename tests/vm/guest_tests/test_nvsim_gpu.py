@@ -21,7 +21,6 @@ import nvclient as nv  # noqa: E402
 pytestmark = [pytest.mark.bare, pytest.mark.debug_ok]
 
 TSGS = Path("/proc/driver/nvsim/0/tsgs")
-STATE = Path("/proc/driver/nvsim/0/state")
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 MS = 1_000_000
 SLICE = 1_024_000
@@ -57,10 +56,6 @@ def make():
     yield one
     for client in clients:
         client.close()
-
-
-def now() -> int:
-    return int(STATE.read_text().splitlines()[0].removeprefix("now_ns="))
 
 
 def tsg(channel) -> dict[str, int]:
