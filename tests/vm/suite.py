@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import shutil
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from . import run
-from .machine import BadVariable, Machine, from_variables
+from .machine import BadVariable, from_variables
 
 #: Kinds of boot and the variables that make them. A test belongs to the kind
 #: whose marker it bears, and to `plain` without one.
@@ -33,9 +35,13 @@ def main(arguments: list[str]) -> int:
     junit = run.REPO / "build/junit" / f"{name}.xml"
     junit.parent.mkdir(parents=True, exist_ok=True)
     junit.unlink(missing_ok=True)
+    junit.with_suffix(".tests").unlink(missing_ok=True)
     timeout = float(os.environ.get("TIMEOUT") or (1200 if machine.debug else 900))
     print(f"== {name}", flush=True)
-    result = run.run(machine, pytest_command(machine, kind, junit, rest), timeout, to_stdout, to_stderr)
+    result = run.run(machine, pytest_command(name, kind, rest), timeout, to_stdout, to_stderr)
+    for suffix in ("xml", "tests"):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(result.run_dir / f"junit.{suffix}", junit.with_suffix(f".{suffix}"))
     problems = [*judge(result.status, junit), *(str(finding) for finding in result.findings)]
     for problem in problems:
         print(f"{name}: {problem}", flush=True)
@@ -46,10 +52,9 @@ def main(arguments: list[str]) -> int:
     return 1 if problems else 0
 
 
-def pytest_command(machine: Machine, kind: str, junit: Path, rest: list[str]) -> str:
-    """The command line of pytest in the guest."""
-    words = ["python", "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junitxml={junit}"]
-    words += ["-o", f"junit_suite_name={junit.stem}", "--boot", kind]
+def pytest_command(name: str, kind: str, rest: list[str]) -> str:
+    """The command line of pytest in the guest; its report goes to the run directory."""
+    words = ["-v", "-p", "no:cacheprovider", "-o", f"junit_suite_name={name}", "--boot", kind]
     chosen = [word for word in rest if not word.startswith("-")]
     names = [word for word in chosen if "/" not in word and ".py" not in word]
     words += [word for word in rest if word not in names]
@@ -58,7 +63,8 @@ def pytest_command(machine: Machine, kind: str, junit: Path, rest: list[str]) ->
     if chosen == names:
         words.append("tests/vm/guest_tests")
     # Plugins of other packages cost seconds to import in an emulated machine.
-    return "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 " + shlex.join(words)
+    plain = 'PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest --junitxml="$CGPU_RUN/junit.xml" '
+    return plain + shlex.join(words)
 
 
 def judge(status: int, junit: Path) -> list[str]:

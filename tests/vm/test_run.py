@@ -6,7 +6,6 @@ import socket
 import pytest
 
 from vm import initrd, run, suite
-from vm.machine import Machine
 
 DATA = run.REPO / "tests/vm/data"
 
@@ -66,11 +65,10 @@ def test_a_suite_passes_only_with_tests(tmp_path, status, xml, problem):
 
 
 def test_pytest_is_told_where_and_what():
-    junit = run.REPO / "build/junit/x.xml"
-    assert suite.pytest_command(Machine(), "plain", junit, []).endswith(" tests/vm/guest_tests")
-    by_name = suite.pytest_command(Machine(), "bare", junit, ["test_a", "test_b"])
+    assert suite.pytest_command("x", "plain", []).endswith(" tests/vm/guest_tests")
+    by_name = suite.pytest_command("x", "bare", ["test_a", "test_b"])
     assert "-k 'test_a or test_b'" in by_name
-    by_file = suite.pytest_command(Machine(), "plain", junit, ["tests/vm/guest_tests/test_proc.py"])
+    by_file = suite.pytest_command("x", "plain", ["tests/vm/guest_tests/test_proc.py"])
     assert by_file.count("tests/vm/guest_tests") == 1
 
 
