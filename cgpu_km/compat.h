@@ -14,6 +14,16 @@
 #include <asm/unaligned.h>
 #endif
 
+/* 6.6, and stable kernels since: only CAP_NET_ADMIN may listen. Before that the
+ * group is readable by everybody on the host; it tells ids and sizes.
+ */
+#include <net/genetlink.h>
+#ifdef GENL_MCAST_CAP_NET_ADMIN
+#define CKM_MCAST_ADMIN	GENL_MCAST_CAP_NET_ADMIN
+#else
+#define CKM_MCAST_ADMIN	0
+#endif
+
 /* 6.4: class_create() lost its owner. May go when 6.1 is no longer supported. */
 static inline struct class *ckm_class_create(const char *name)
 {

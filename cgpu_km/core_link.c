@@ -121,7 +121,9 @@ int ckm_core_list(char *buf, size_t size)
 	return len;
 }
 
-/* New turn states for every GPU, made before anything is locked for the swap. */
+/* New turn states for every GPU, made before anything is locked for the swap.
+ * Caller holds every gpu->lock and core_sem for writing.
+ */
 static int migrate(const struct cgpu_core_ops *from, const struct cgpu_core_ops *to,
 		   struct cgpu_turn **fresh)
 {
@@ -137,6 +139,23 @@ static int migrate(const struct cgpu_core_ops *from, const struct cgpu_core_ops 
 	list_for_each_entry(gpu, &ckm_gpus, node)
 		swap(gpu->turn, fresh[i++]);
 	return 0;
+}
+
+/* A turn state is read under gpu->lock, also outside a core section. */
+static void lock_gpus(void)
+{
+	struct ckm_gpu *gpu;
+
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		mutex_lock_nest_lock(&gpu->lock, &ckm_lock);
+}
+
+static void unlock_gpus(void)
+{
+	struct ckm_gpu *gpu;
+
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		mutex_unlock(&gpu->lock);
 }
 
 static int switch_to(struct core_entry *to)
@@ -156,11 +175,13 @@ static int switch_to(struct core_entry *to)
 		ret = -ENODEV;
 		goto out;
 	}
+	lock_gpus();
 	percpu_down_write(&core_sem);
 	ret = migrate(from->ops, to->ops, fresh);
 	if (!ret)
 		active = to;
 	percpu_up_write(&core_sem);
+	unlock_gpus();
 	if (pinned)
 		module_put(ret ? to->owner : from->owner);
 out:

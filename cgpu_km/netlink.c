@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 #include <net/genetlink.h>
 
+#include "compat.h"
 #include "container.h"
 #include "core_link.h"
 #include "gpu.h"
@@ -365,7 +366,7 @@ static const struct genl_small_ops ops[] = {
 };
 
 static const struct genl_multicast_group groups[] = {
-	{ .name = CGPU_GENL_MCGRP_EVENTS },
+	{ .name = CGPU_GENL_MCGRP_EVENTS, .flags = CKM_MCAST_ADMIN },
 };
 
 static struct genl_family family = {

@@ -289,9 +289,7 @@ def test_unknown_calls_are_refused_and_counted(box):
         assert gpu.control(0x20808001)[0] == nvclient.NV_ERR_NOT_SUPPORTED
         assert rm.alloc(0xDE, parent=gpu.subdevice)[0] == nvclient.NV_ERR_INVALID_CLASS
         assert rm.alloc(0xC2, parent=gpu.device)[0] == nvclient.NV_ERR_INVALID_CLASS
-        with pytest.raises(OSError) as caught:
-            rm.ctl.raw(nvclient.request(0x5D, 16), bytearray(16))
-        assert caught.value.errno == errno.EINVAL
+        assert rm.ctl.raw(nvclient.request(0x5D, 16), bytearray(16)) == errno.EINVAL
         assert box.stat("refused_calls") == before + 5
 
 
