@@ -14,7 +14,7 @@ import threading
 import time
 
 import pytest
-from slicebox import CLIENTS, MIB, PROC, Box, command, fb_used, nvclient, result, until
+from slicebox import CLIENTS, MIB, PROC, REPO, Box, command, fb_used, nvclient, result, until
 
 pytestmark = pytest.mark.debug_ok
 
@@ -460,3 +460,25 @@ def test_simload_runs_unchanged(box):
     assert got["works"] > 100
     got = result(box.simload("--alloc-mib", 2000, "--seconds", 2))
     assert got["first_error"]["status"] == nvclient.NV_ERR_NO_MEMORY
+
+
+def test_the_driver_can_be_reloaded_without_containers():
+    """While no container exists nothing of ours holds the driver; afterwards everything works again."""
+    if Box.listed():
+        pytest.fail(f"containers left behind: {Box.listed()}")
+    policy = PROC / "0/policy"
+    policy.write_text("2\n")
+    until(lambda: rmmod("nvsim") == 0, 20, 0.2)
+    assert not os.path.exists("/dev/nvidiactl")
+    with pytest.raises(OSError) as caught:
+        command(f"create {B} gpu=0 memsize={64 * MIB}")
+    assert caught.value.errno == errno.ENODEV
+    load = [REPO / "tests/nvsim/load", "--profile", os.environ["PROFILE"] or "t4", "--gpus", os.environ["GPUS"] or "1"]
+    subprocess.run([*load, "--module", f"{os.environ['CGPU_MODULES']}/nvsim.ko"], check=True)
+    until(lambda: os.path.exists("/dev/nvidiactl"))
+    try:
+        assert policy.read_text() == "2\n", "the card keeps its settings"
+        with Box(B, 64) as made, made.client() as rm:
+            alloc(rm.gpu(), 32)
+    finally:
+        policy.write_text("5\n")
