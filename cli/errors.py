@@ -85,7 +85,10 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     errno.ENODEV: {None: ("no such GPU, or the NVIDIA driver is not loaded", "cgpu status lists the GPUs")},
     errno.EEXIST: {None: ("a container of this id is there already", "cgpu ps")},
     errno.ENOENT: {None: ("there is no such container", "cgpu ps")},
-    errno.EIO: {None: ("its self-test failed", "see the kernel log")},
+    errno.EIO: {
+        "upgrade": ("its self-test failed", "see the kernel log"),
+        None: ("the container has just gone", "cgpu ps"),
+    },
     errno.ENOMEM: {None: ("the kernel is out of memory", "")},
 }
 

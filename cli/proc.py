@@ -20,7 +20,8 @@ from .model import Container, Gpu, Slot, Snapshot
 
 T = TypeVar("T")
 
-_GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO, errno.ENOTDIR}
+# procfs answers EIO when a file is removed between its open and its read.
+_GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.EIO}
 
 
 @dataclass(frozen=True)

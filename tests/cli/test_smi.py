@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -80,6 +81,20 @@ def test_container_that_vanishes_is_left_out(tree: Tree, gone: str) -> None:
     result = Cli(tree).smi("--no-sample", "--json")
     assert result.exit_code == 0
     assert [one["id"] for one in json.loads(result.stdout)["gpus"][0]["containers"]] == [ID2]
+
+
+def test_container_that_goes_between_open_and_read(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """procfs answers EIO then."""
+    real = Path.read_text
+
+    def read_text(path: Path, *args: Any, **more: Any) -> str:
+        if path.parent.name == ID1[:12] and path.name == "meminfo":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    data = json.loads(Cli(tree).smi("--no-sample", "--json").stdout)
+    assert [one["id"] for one in data["gpus"][0]["containers"]] == [ID2]
 
 
 def test_gpu_that_vanishes_is_left_out(tree: Tree) -> None:

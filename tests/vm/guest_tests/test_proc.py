@@ -501,7 +501,15 @@ def test_readers_while_containers_come_and_go(create: Create) -> None:
         try:
             Path(path).read_text()
         except OSError as err:
-            if err.errno not in (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.EINVAL):
+            if err.errno not in (
+                errno.EIO,
+                errno.ENOENT,
+                errno.ESRCH,
+                errno.ENODEV,
+                errno.ENXIO,
+                errno.ENOTDIR,
+                errno.EINVAL,
+            ):
                 failures.append((path, err))
 
     def reader() -> None:
