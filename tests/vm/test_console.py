@@ -14,6 +14,11 @@ RECORDED = {
     "pass.log": [],
     "lost.log": [],
     "guest.log": ["teardown", "kmemleak", "kmemleak"],
+    # A module that misbehaves on purpose: stock kernels stop at the first report.
+    "warn.log": ["WARNING"],
+    "oops.log": ["oops", "panic"],
+    "cache.log": ["leaked objects", "panic"],
+    "debug.log": ["KASAN", "UBSAN", "atomic sleep", "leaked objects", "WARNING", "kmemleak", "kmemleak", "kmemleak"],
 }
 
 
