@@ -182,16 +182,18 @@ def slot(free: bool) -> Iterator[None]:
         return
     base = REPO / "build/vm"
     base.mkdir(parents=True, exist_ok=True)
-    files = [(base / f".slot-{n}").open("w") for n in range(max(2, (os.cpu_count() or 2) // 2))]
-    told = False
+    places = max(2, (os.cpu_count() or 2) // 2)
     with contextlib.ExitStack() as stack:
-        for file in files:
-            stack.enter_context(file)
-        while not any(try_lock(file) for file in files):
-            if not told:
-                print("vm: waiting for another machine to end", file=sys.stderr, flush=True)
-                told = True
-            time.sleep(0.3)
+        queue, *files = [
+            stack.enter_context((base / name).open("w")) for name in (".queue", *(f".slot-{n}" for n in range(places)))
+        ]
+        if not (try_lock(queue) and any(try_lock(file) for file in files)):
+            print("vm: waiting for another machine to end", file=sys.stderr, flush=True)
+            # Who holds the queue is the next one; the kernel wakes the others in order.
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            while not any(try_lock(file) for file in files):
+                time.sleep(0.3)
+        fcntl.flock(queue, fcntl.LOCK_UN)
         yield
 
 

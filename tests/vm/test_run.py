@@ -2,6 +2,7 @@
 """A verdict, a lost machine and a failed test are three things."""
 
 import socket
+import threading
 
 import pytest
 
@@ -88,3 +89,23 @@ def test_modules_come_after_what_they_need(tmp_path):
     )
     names = [path.name for path in initrd.load_order(tmp_path)]
     assert names == ["virtio_ring.ko.xz", "virtio_pci.ko.xz", "netfs.ko", "9pnet.ko", "9p.ko"]
+
+
+def test_a_third_machine_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "REPO", tmp_path)
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
+    third = threading.Event()
+
+    def start_third():
+        with run.slot(free=False):
+            third.set()
+
+    with run.slot(free=False):
+        with run.slot(free=False):
+            waiter = threading.Thread(target=start_third)
+            waiter.start()
+            assert not third.wait(0.7)
+            with run.slot(free=True):
+                """A shell takes no place."""
+        assert third.wait(5)
+    waiter.join()
