@@ -105,7 +105,7 @@ static int turn_thread(void *data)
 		else if (plan.until_ns > now)
 			wait_event_interruptible_hrtimeout(gpu->wait,
 				READ_ONCE(gpu->kicked) || kthread_should_stop(),
-				ns_to_ktime(plan.until_ns - now));
+				ns_to_ktime(plan.until_ns - now + plan.late_ns));
 		else
 			usleep_range(50, 100);
 	}

@@ -56,8 +56,8 @@ void cgpu_account_until(struct cgpu_turn *t, u64 to_ns)
  * @t: the turn engine, accounted up to here
  * @run_mask: who may run now
  *
- * A container that stops with more than a tenth of a slice too much has had
- * an overrun.
+ * A container that stops with more than a tenth of a slice too much, beyond
+ * what its turn was to be late by, has had an overrun.
  */
 void cgpu_account_switch(struct cgpu_turn *t, u32 run_mask)
 {
@@ -65,7 +65,8 @@ void cgpu_account_switch(struct cgpu_turn *t, u32 run_mask)
 	s64 late = -(s64)(t->slice_ns / OVERRUN_PARTS);
 
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		if ((stopped >> i & 1) && t->slot[i].credit_ns < late)
+		if ((stopped >> i & 1) &&
+		    t->slot[i].credit_ns + (s64)cgpu_rota_late_ns(t, i) < late)
 			t->slot[i].overruns++;
 	}
 	t->run_mask = run_mask;

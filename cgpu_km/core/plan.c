@@ -8,10 +8,11 @@
 
 #define RETRY_NS	1000000ull	/* after a failed call; doubles each time */
 #define RETRY_DOUBLINGS	6u
-/* Two of the driver's timeslices. Who is not off the GPU by then does not let
- * itself be preempted, and nobody else runs meanwhile.
- */
-#define OVERLAP_MAX_NS	2048000ull
+#define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
+#define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
+#define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
+#define SLOW_ALLOWED	16u
+#define SLOW_MAX	64u
 
 /* What a plan is made from, worked out once. */
 struct view {
@@ -179,6 +180,7 @@ void cgpu_turn_next(struct cgpu_turn *t, u64 now_ns, struct cgpu_turn_plan *plan
 		plan->until_ns = CGPU_NEVER_NS;
 	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
 		plan->until_ns = t->retry_ns;
+	plan->late_ns = cgpu_rota_late_ns(t, plan->owner);
 	t->target_mask = want;
 	t->stale_mask = 0;
 	t->touched_mask = 0;
@@ -205,26 +207,78 @@ static void ack_timeslices(struct cgpu_turn *t, const struct cgpu_turn_plan *pla
 	}
 }
 
+static u64 later_ns(u64 one_ns, u64 other_ns)
+{
+	return one_ns > other_ns ? one_ns : other_ns;
+}
+
+/* A call takes effect somewhere inside its own length. */
+static u64 middle_ns(u64 from_ns, u64 to_ns)
+{
+	return from_ns + (to_ns - from_ns) / 2;
+}
+
+/* Does the slow freeze of @stopped mean that they did not let themselves be
+ * preempted, and had the GPU to themselves till its end? One slow call does
+ * not: the driver has a tail. Slow ones again and again do, and so does one
+ * that no tail explains.
+ */
+static bool resisted(struct cgpu_turn *t, u32 stopped, u64 took_ns)
+{
+	bool slow = took_ns > SLOW_NS, found = false;
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		struct cgpu_turn_slot *s = &t->slot[i];
+
+		if (!(stopped >> i & 1))
+			continue;
+		if (slow)
+			s->slow_freezes += SLOW_POINTS;
+		else if (s->slow_freezes)
+			s->slow_freezes--;
+		if (s->slow_freezes > SLOW_MAX)
+			s->slow_freezes = SLOW_MAX;
+		found |= slow && s->slow_freezes > SLOW_ALLOWED;
+	}
+	return found || (stopped && took_ns > TAIL_MAX_NS);
+}
+
+static void switch_freeze_first(struct cgpu_turn *t, const struct cgpu_turn_ack *ack,
+				u32 in_force)
+{
+	u32 both = t->run_mask & in_force;
+
+	if (resisted(t, t->run_mask & ~in_force, ack->frozen_ns - ack->begin_ns))
+		cgpu_account_until(t, ack->frozen_ns);
+	else
+		cgpu_account_until(t, middle_ns(ack->begin_ns, ack->frozen_ns));
+	cgpu_account_switch(t, both);
+	cgpu_account_until(t, middle_ns(ack->frozen_ns, ack->thawed_ns));
+}
+
+static void switch_thaw_first(struct cgpu_turn *t, const struct cgpu_turn_ack *ack,
+			      u32 in_force)
+{
+	u32 before = t->run_mask, stopped = before & ~in_force;
+
+	if (resisted(t, stopped, ack->frozen_ns - ack->thawed_ns)) {
+		cgpu_account_until(t, ack->frozen_ns);
+		return;
+	}
+	cgpu_account_until(t, middle_ns(ack->begin_ns, ack->thawed_ns));
+	cgpu_account_switch(t, before | in_force);
+	cgpu_account_until(t, middle_ns(ack->thawed_ns, ack->frozen_ns));
+}
+
 /* From what ran to @in_force, at the times the shell saw. */
 static void switch_over(struct cgpu_turn *t, const struct cgpu_turn_ack *ack, u32 in_force)
 {
-	u32 before = t->run_mask, both = before | in_force;
-	bool freeze_first = ack->frozen_ns <= ack->thawed_ns;
-
 	cgpu_account_until(t, ack->begin_ns);
-	if (freeze_first) {
-		cgpu_account_until(t, ack->frozen_ns);
-		cgpu_account_switch(t, before & in_force);
-		cgpu_account_until(t, ack->thawed_ns);
-	} else {
-		cgpu_account_until(t, ack->thawed_ns);
-		cgpu_account_switch(t, both);
-		if (before & ~in_force && ack->frozen_ns - ack->thawed_ns > OVERLAP_MAX_NS) {
-			cgpu_account_until(t, ack->thawed_ns + OVERLAP_MAX_NS);
-			cgpu_account_switch(t, before);
-		}
-		cgpu_account_until(t, ack->frozen_ns);
-	}
+	if (ack->frozen_ns <= ack->thawed_ns)
+		switch_freeze_first(t, ack, in_force);
+	else
+		switch_thaw_first(t, ack, in_force);
 	cgpu_account_switch(t, in_force);
 }
 
@@ -256,7 +310,7 @@ void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
 	t->untimed_mask = (t->untimed_mask & ~plan->timeslice_mask) | untimed;
 	t->inflight = 0;
 	if (failed | untimed) {
-		t->retry_ns = t->last_ns + (RETRY_NS << t->fails);
+		t->retry_ns = later_ns(ack->frozen_ns, ack->thawed_ns) + (RETRY_NS << t->fails);
 		t->fails += t->fails < RETRY_DOUBLINGS;
 	} else if (!(t->unsure_mask | t->untimed_mask)) {
 		t->fails = 0;

@@ -17,6 +17,8 @@
 #define MIN_PARTS	4	/* a turn below slice/4 is not worth two lever calls */
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
 #define LAG_PARTS	4	/* a round may begin this part of itself late */
+#define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
+#define GOLDEN		0x9e3779b9u
 #define STEPS_MAX	(CGPU_SLOTS * (CGPU_SLOTS + 3))
 
 static bool has(u32 mask, u32 slot)
@@ -179,6 +181,27 @@ static u64 round_ns(const struct cgpu_turn *t, const struct cgpu_rota *r)
 static bool owner_is_stuck(const struct cgpu_turn *t, const struct cgpu_rota *r)
 {
 	return has(t->unsure_mask & ~t->run_mask, r->owner);
+}
+
+/**
+ * cgpu_rota_late_ns() - how much later than it is used up a turn shall end
+ * @t: the turn engine
+ * @slot: whose turn
+ *
+ * Where thaw comes first the hardware's own timeslices decide who runs during
+ * the overlap. Turns of one length would meet them at the same place every
+ * time, and always the same container would gain. So turns end 0 to one
+ * timeslice late, in golden steps; the credit takes it back from the next.
+ */
+u64 cgpu_rota_late_ns(const struct cgpu_turn *t, u32 slot)
+{
+	u64 span_ns = t->slice_ns / LATE_PARTS;
+
+	if (!cgpu_policy_get(t->policy)->thaw_first || slot >= CGPU_SLOTS)
+		return 0;
+	if (span_ns > DRIVER_TIMESLICE_US * 1000)
+		span_ns = DRIVER_TIMESLICE_US * 1000;
+	return span_ns * ((u32)t->slot[slot].turns * GOLDEN) >> 32;
 }
 
 static bool turn_over(struct cgpu_turn *t, u32 nr)

@@ -19,6 +19,7 @@ u64 cgpu_rota_split(const struct cgpu_turn *t, u32 mask, u32 slot, bool by_times
 void cgpu_rota_reset(struct cgpu_turn *t, u32 nr);
 void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns);
 u32 cgpu_rota_step(struct cgpu_turn *t, u32 nr, u32 members, bool fixed, u64 *left_ns);
+u64 cgpu_rota_late_ns(const struct cgpu_turn *t, u32 slot);
 s64 *cgpu_rota_credit(struct cgpu_turn *t, u32 nr, u32 slot);
 
 #endif

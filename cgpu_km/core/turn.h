@@ -39,7 +39,9 @@ struct cgpu_turn_slot {
 	u64 turns;
 	u64 overruns;		/* turns that ended more than a tenth of a slice late */
 	u64 capped_ns;		/* got in these 100 ms, policies 0 and 3 beside highprio */
-	u64 reserved[4];
+	u32 slow_freezes;	/* points for freezes that took too long */
+	u32 pad2;
+	u64 reserved[3];
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
@@ -93,6 +95,7 @@ struct cgpu_turn {
 
 struct cgpu_turn_plan {
 	u64 until_ns;		/* call cgpu_turn_next() again then; CGPU_NEVER_NS: only on an event */
+	u64 late_ns;		/* so much later, when nothing calls for it sooner */
 	u32 run_mask;		/* exactly these slots may run */
 	u32 freeze_mask;	/* calls needed to get there from what was acknowledged */
 	u32 thaw_mask;

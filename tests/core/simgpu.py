@@ -103,7 +103,7 @@ class SimGpu:
                 self.pass_to(end)
                 return
             assert until > self.turn.now, "a plan that is over at once"
-            self.pass_to(min(end, until + self.lever.wake_ns(self.rng)))
+            self.pass_to(min(end, until + self.plan.late_ns + self.lever.wake_ns(self.rng)))
 
     def rounds(self, rota=0) -> int:
         return self.turn.t.rota[rota].round
@@ -128,7 +128,7 @@ class SimGpu:
             if self.plan.freeze_mask | self.plan.thaw_mask | self.plan.timeslice_mask:
                 self.act()
                 continue
-            self.pass_to(self.plan.until_ns + self.lever.wake_ns(self.rng))
+            self.pass_to(self.plan.until_ns + self.plan.late_ns + self.lever.wake_ns(self.rng))
 
     def share_errors(self, weights: dict) -> dict:
         """Relative error of each container's part against its weight's part."""

@@ -110,14 +110,16 @@ def test_credit_is_what_does_it():
     assert ratio(Forgetful) < 1.9, "this is where 1:2 drifts to without it"
 
 
-def test_a_kernel_that_ignores_preemption_pays_it_back():
-    """Every fifth freeze of a takes 30 ms in which only a runs: b must not pay for it."""
+@pytest.mark.parametrize(("part", "length_ms"), [(0.2, 30), (1, 5)])
+def test_a_kernel_that_ignores_preemption_pays_it_back(part, length_ms):
+    """Some freezes of a take long, and only a runs meanwhile: b must not pay for it. One call of 5 ms may be the
+    driver's tail; when they all are, it is a."""
 
     class Stubborn(SimGpu):
         def call(self, mask, thaw, done):
-            if mask == 1 and not thaw and self.rng.random() < 0.2:
+            if mask == 1 and not thaw and self.rng.random() < part:
                 self.real = 1
-                self.pass_to(self.turn.now + 30 * MS)
+                self.pass_to(self.turn.now + length_ms * MS)
                 self.real = 0b11
             return super().call(mask, thaw, done)
 
@@ -125,7 +127,7 @@ def test_a_kernel_that_ignores_preemption_pays_it_back():
     a, b = turn.add(1, channels=1), turn.add(1, channels=1)
     sim = Stubborn(turn, Lever())
     sim.run(20_000)
-    assert sim.got[a] / sim.got[b] == pytest.approx(1, abs=0.02)
+    assert 0.95 < sim.got[a] / sim.got[b] < 1.02
 
 
 def test_processes_do_not_buy_time():

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""make bench-slice: how exactly the time slices keep a ratio, and what they cost.
+
+Boots a machine with exact time (instruction counting) for each profile, runs slice_guest.py in it and writes
+build/slice.json. Fails when the ratio of completed work is more than BAR_PCT from the ratio of the weights, or when
+completed work and the simulated GPU's busy time do not agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+OUTPUT = REPO / "build/slice.json"
+BAR_PCT = 3.0
+AGREE_PCT = 0.5
+PROFILES = ("a100", "h200")
+TIMEOUT_S = 600
+
+
+class Failed(Exception):
+    """The machine or the bench in it failed: no figures."""
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def boot(profile: str, weights: str) -> dict[str, Any]:
+    """What slice_guest.py measured on that profile."""
+    variables = {"ICOUNT": "1", "DAEMON": "0", "PROFILE": profile, "PYTHONPATH": "tests", "TIMEOUT": str(TIMEOUT_S)}
+    variables |= {"CPUS": "", "DOCKER": "", "BARE": "", "GPUS": "", "KERNEL": "6.1", "CMD": ""}
+    command = f"python tests/bench/slice_guest.py --weights {weights}"
+    done = subprocess.run(
+        [sys.executable, "-m", "vm", "run", command],
+        cwd=REPO,
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Failed(f"{profile}: the machine ended with status {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def judge(profile: str, found: dict[str, Any]) -> dict[str, Any]:
+    """A row of the report. Ratios are of the second container to the first."""
+    asked = found["weights"][1] / found["weights"][0]
+    got = found["works"][1] / found["works"][0]
+    busy = found["busy_ns"][1] / found["busy_ns"][0]
+    row = {
+        "profile": profile,
+        "policy": found["policy"],
+        "weights": found["weights"],
+        "asked": asked,
+        "got": round(got, 4),
+        "ratio_error_pct": round(100 * abs(got / asked - 1), 3),
+        "busy_ratio": round(busy, 4),
+        "works_busy_differ_pct": round(100 * abs(got / busy - 1), 3),
+    }
+    copied = ("window_s", "rounds", "turns", "works", "busy_ns", "aggregate_pct", "lever_p50_us", "lever_max_us")
+    copied += ("lever_calls_per_s", "turn_thread_cpu_pct", "slice_us")
+    return row | {name: found[name] for name in copied}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    columns = {
+        "profile": "profile",
+        "asked": "asked",
+        "got": "got",
+        "ratio_error_pct": "error %",
+        "busy_ratio": "by busy time",
+        "aggregate_pct": "aggregate %",
+        "slice_us": "slice us",
+        "lever_p50_us": "lever p50 us",
+        "lever_calls_per_s": "calls/s",
+        "turn_thread_cpu_pct": "thread CPU %",
+    }
+    lines = [list(columns.values()), *([str(row[name]) for name in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    return "\n".join("  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("profiles", nargs="*", default=PROFILES, help="t4, a100, h200")
+    parser.add_argument("--weights", default="1:2")
+    arguments = parser.parse_args()
+    rows = []
+    problems = []
+    for profile in arguments.profiles:
+        say(f"bench-slice: {profile}, {arguments.weights} under policy 2, a minute or two")
+        try:
+            rows.append(judge(profile, boot(profile, arguments.weights)))
+        except Failed as failed:
+            problems.append(str(failed))
+            continue
+        row = rows[-1]
+        if row["ratio_error_pct"] > BAR_PCT:
+            problems.append(f"{profile}: the ratio is {row['ratio_error_pct']} % off, more than {BAR_PCT} %")
+        if row["works_busy_differ_pct"] > AGREE_PCT:
+            problems.append(f"{profile}: completed work and busy time differ by {row['works_busy_differ_pct']} %")
+    report = {"simulated": True, "results": rows, "ok": not problems, "bar_pct": BAR_PCT}
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(json.dumps(report, indent=2) + "\n")
+    if rows:
+        say(table(rows))
+    for problem in problems:
+        say(f"bench-slice: {problem}")
+    say(f"bench-slice: {'ok' if not problems else 'FAILED'}, simulated, {OUTPUT.relative_to(REPO)}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
