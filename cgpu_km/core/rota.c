@@ -191,17 +191,20 @@ static bool owner_is_stuck(const struct cgpu_turn *t, const struct cgpu_rota *r)
  * Where thaw comes first the hardware's own timeslices decide who runs during
  * the overlap. Turns of one length would meet them at the same place every
  * time, and always the same container would gain. So turns end 0 to one
- * timeslice late, in golden steps; the credit takes it back from the next.
+ * timeslice late and the credit takes it back from the next. It is the
+ * difference of two in a row that moves the end: these go in golden steps.
  */
 u64 cgpu_rota_late_ns(const struct cgpu_turn *t, u32 slot)
 {
 	u64 span_ns = t->slice_ns / LATE_PARTS;
+	u32 turn;
 
 	if (!cgpu_policy_get(t->policy)->thaw_first || slot >= CGPU_SLOTS)
 		return 0;
 	if (span_ns > DRIVER_TIMESLICE_US * 1000)
 		span_ns = DRIVER_TIMESLICE_US * 1000;
-	return span_ns * ((u32)t->slot[slot].turns * GOLDEN) >> 32;
+	turn = (u32)t->slot[slot].turns & 0xffff;
+	return span_ns * (turn * (turn + 1) / 2 * GOLDEN) >> 32;
 }
 
 static bool turn_over(struct cgpu_turn *t, u32 nr)
