@@ -25,12 +25,12 @@ GPU = PROC / "0"
 TSGS = Path("/proc/driver/nvsim/0/tsgs")
 POLICY = 2
 KERNEL_US = 500
-SETTLE_S = 1.5
-ALONE_S = 3.0
-# simload says how far it is every 10 ms, and looks for completed work every 0.5 ms: between two lines
+SETTLE_S = 1.0
+ALONE_S = 2.0
+# simload says how far it is every 10 ms, and looks for completed work every 1 ms: between two lines
 # at most a part of one turn is uncertain, some thousandths of a percent of the window.
 INTERVAL_S = 0.01
-LOAD = ("--seconds", "0", "--kernel-us", KERNEL_US, "--depth", "64", "--poll-us", "500", "--interval", INTERVAL_S)
+LOAD = ("--seconds", "0", "--kernel-us", KERNEL_US, "--depth", "64", "--poll-us", "1000", "--interval", INTERVAL_S)
 
 
 def say(text: str) -> None:
