@@ -10,6 +10,7 @@
 #include "backfs.h"
 #include "container.h"
 #include "core/nv_call.h"
+#include "driver.h"
 
 #define CKM_BACKFS_MAGIC 0x63677075	/* "cgpu" */
 
@@ -147,6 +148,12 @@ struct ckm_back *ckm_back_open(struct ckm_container *ct, struct ckm_slot *slot,
 	if (IS_ERR(file)) {
 		dput(path.dentry);
 		return ERR_CAST(file);
+	}
+	/* A device number alone is not proof of who answers to it. */
+	if (!ckm_driver_owns(file->f_op)) {
+		fput(file);
+		dput(path.dentry);
+		return ERR_PTR(-ENXIO);
 	}
 	back->file = file;
 	back->drv = file->f_op;

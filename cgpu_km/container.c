@@ -2,6 +2,7 @@
 #include <linux/cdev.h>
 #include <linux/idr.h>
 #include <linux/module.h>
+#include <linux/ratelimit.h>
 #include <linux/random.h>
 #include <linux/slab.h>
 
@@ -230,7 +231,8 @@ static int charge(struct ckm_slot *slot, u64 bytes)
 	if (ret) {
 		pr_info_ratelimited("container %s: GPU %u: %llu bytes refused, %llu of %llu in use\n",
 				    slot->ct->dir, slot->gpu->index, bytes, used, limit);
-		ckm_netlink_event(slot->ct, CGPU_EVENT_REFUSED);
+		if (__ratelimit(&slot->ct->refused_events))
+			ckm_netlink_event(slot->ct, CGPU_EVENT_REFUSED);
 	}
 	return ret;
 }
@@ -404,7 +406,10 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 		unschedule(ct, obj);
 		if (core->mem)
 			ckm_mem_put_locked(ct, core->mem);
+		if (core->userd)
+			ckm_mem_put_locked(ct, core->userd);
 		core->mem = NULL;
+		core->userd = NULL;
 		if (!core->busy)	/* else its last user frees it */
 			ckm_obj_free(obj);
 	}
@@ -455,6 +460,7 @@ void ckm_container_put(struct ckm_container *ct)
 static void gone_work(struct work_struct *work)
 {
 	struct ckm_container *ct = container_of(work, struct ckm_container, gone);
+	struct ckm_mem *mem, *next;
 	u32 i;
 
 	ckm_proc_remove_container(ct);
@@ -468,6 +474,9 @@ static void gone_work(struct work_struct *work)
 	mutex_unlock(&ckm_lock);
 	remove_minors(ct, ct->slot_count);
 	WARN_ON(ct->tree.objects);
+	for (i = 0; i < ct->slot_count; i++)
+		list_for_each_entry_safe(mem, next, &ct->slot[i].mems, node)
+			kfree(mem);	/* what the driver would not free */
 	kfree(ct);
 	module_put(THIS_MODULE);
 }
@@ -533,6 +542,8 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	INIT_LIST_HEAD(&ct->node);
 	mutex_init(&ct->rm_lock);
 	INIT_WORK(&ct->gone, gone_work);
+	ratelimit_state_init(&ct->refused_events, HZ, 10);
+	ratelimit_set_flags(&ct->refused_events, RATELIMIT_MSG_ON_RELEASE);
 	strscpy(ct->id, req->id, sizeof(ct->id));
 	core = ckm_core_enter();
 	core->parse_dir(ct->id, strlen(ct->id), false, ct->dir);

@@ -17,6 +17,7 @@
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/ratelimit.h>
 #include <linux/workqueue.h>
 
 #include "core/core_ops.h"
@@ -35,6 +36,7 @@ extern struct list_head ckm_containers;	/* ckm_lock */
 struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list */
+	u64 seq;			/* gpu->lock; lists are in this order */
 	u32 htsg;			/* channels: handle of their TSG */
 };
 
@@ -70,6 +72,7 @@ struct ckm_container {
 	struct mutex rm_lock;		/* tree, memory records */
 	struct cgpu_tree tree;
 	struct work_struct gone;	/* after the last reference */
+	struct ratelimit_state refused_events;
 	u32 slot_count;
 	struct ckm_slot slot[];
 };

@@ -52,7 +52,8 @@ int ckm_core_register(const struct cgpu_core_ops *ops, struct module *owner)
 	struct core_entry *entry;
 	int ret;
 
-	if (ops->abi != CGPU_CORE_ABI) {
+	/* The shell reads words of the turn state itself (proc.c, netlink.c). */
+	if (ops->abi != CGPU_CORE_ABI || ops->turn_size < sizeof(struct cgpu_turn)) {
 		pr_err("core %s speaks ABI %u, this module %u\n", ops->version, ops->abi,
 		       CGPU_CORE_ABI);
 		return -EINVAL;
@@ -141,11 +142,15 @@ static int migrate(const struct cgpu_core_ops *from, const struct cgpu_core_ops 
 	return 0;
 }
 
-/* A turn state is read under gpu->lock, also outside a core section. */
+/* No plan under way, and nobody looking: a turn state is read under gpu->lock,
+ * also outside a core section.
+ */
 static void lock_gpus(void)
 {
 	struct ckm_gpu *gpu;
 
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		mutex_lock_nest_lock(&gpu->lever_lock, &ckm_lock);
 	list_for_each_entry(gpu, &ckm_gpus, node)
 		mutex_lock_nest_lock(&gpu->lock, &ckm_lock);
 }
@@ -154,8 +159,10 @@ static void unlock_gpus(void)
 {
 	struct ckm_gpu *gpu;
 
-	list_for_each_entry(gpu, &ckm_gpus, node)
+	list_for_each_entry(gpu, &ckm_gpus, node) {
 		mutex_unlock(&gpu->lock);
+		mutex_unlock(&gpu->lever_lock);
+	}
 }
 
 static int switch_to(struct core_entry *to)

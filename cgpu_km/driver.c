@@ -59,6 +59,7 @@ static_assert(sizeof(struct nv_rmapi_op) == 72);
 static struct nv_rm_ops rm;
 static char version[64];
 static u32 gets;
+static u32 uvm_major;
 
 static u32 (*rm_ops_symbol)(struct nv_rm_ops *);
 
@@ -164,7 +165,7 @@ static bool find_field(const char *text, const char *key, char *out, size_t size
 	return true;
 }
 
-u32 ckm_driver_uvm_major(void)
+void ckm_driver_learn_uvm(void)
 {
 	char *text = read_proc_file("/proc/devices", 16384);
 	u32 major = 0, n;
@@ -178,7 +179,20 @@ u32 ckm_driver_uvm_major(void)
 			major = n;
 	}
 	kvfree(text);
-	return major;
+	uvm_major = major;
+}
+
+u32 ckm_driver_uvm_major(void)
+{
+	return uvm_major;
+}
+
+bool ckm_driver_owns(const struct file_operations *fops)
+{
+	static const char * const names[] = { "nvidia", "nvidia_uvm", "nvsim" };
+
+	return fops->owner && fops->unlocked_ioctl &&
+	       match_string(names, ARRAY_SIZE(names), module_name(fops->owner)) >= 0;
 }
 
 /* The driver tells a GPU's minor and UUID only as text. */

@@ -18,6 +18,8 @@ struct nv_gpu_info {
 	void *os_device_ptr;
 };
 
+struct file_operations;
+
 /* A GPU as the driver enumerates it. */
 struct ckm_gpu_desc {
 	u32 gpu_id;
@@ -38,8 +40,14 @@ const char *ckm_driver_version(void);
 /* Between get and put. Returns how many, at most CGPU_MAX_GPUS. */
 u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc);
 
-/* Char device major of nvidia-uvm, 0 if it is not loaded. */
+/* Char device major of nvidia-uvm as it was at ckm_driver_learn_uvm(): looked up
+ * in /proc/devices, so only ever in an administrator's context.
+ */
+void ckm_driver_learn_uvm(void);
 u32 ckm_driver_uvm_major(void);
+
+/* True if these are file operations of the driver (or its simulation). */
+bool ckm_driver_owns(const struct file_operations *fops);
 
 /* RM calls as a kernel client: may sleep and spin for milliseconds. @params
  * are kernel addresses. Return an RM status (NV_OK is 0).

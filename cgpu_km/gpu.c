@@ -302,6 +302,7 @@ int ckm_gpus_attach(const char **why)
 	ret = ckm_driver_get(false);
 	if (ret)
 		goto err_core;
+	ckm_driver_learn_uvm();
 	*why = "the driver's calls cannot be sealed (see the kernel log)";
 	ret = ckm_seal_attach();
 	if (ret)

@@ -39,6 +39,7 @@ struct ckm_gpu {
 	struct cgpu_turn *turn;		/* lock */
 	struct ckm_slot *slot[CGPU_SLOTS];	/* lock; by turn slot */
 	u64 limits_bytes;		/* lock; sum of the slots' limits */
+	u64 sched_seq;			/* lock; of the latest scheduled object */
 	bool slice_is_set;		/* lock; written by hand: not derived from the lever */
 	struct ckm_lever_stat lever;	/* lever_lock */
 	u32 hclient, hdevice, hsubdevice;	/* our own; valid while attached */

@@ -157,10 +157,11 @@ static int unwrap(unsigned int *cmd, unsigned long *user)
 	return 0;
 }
 
-static long rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
+static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 {
 	struct ckm_rm_call rc = { .call = call };
 	const struct cgpu_core_ops *core;
+	const struct cgpu_escape *row;
 	int ret = unwrap(&cmd, &user);
 
 	if (ret)
@@ -168,9 +169,11 @@ static long rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user
 	rc.cmd = cmd;
 	rc.user = user;
 	core = ckm_core_enter();
-	rc.row = core->call_escape(_IOC_NR(cmd), _IOC_SIZE(cmd), call->back->node);
+	row = core->call_escape(_IOC_NR(cmd), _IOC_SIZE(cmd), call->back->node);
+	if (row)
+		rc.row = *row;
 	ckm_core_leave();
-	if (!rc.row) {
+	if (!row) {
 		ckm_refused(call, "escape", _IOC_NR(cmd));
 		return -EINVAL;
 	}
@@ -187,19 +190,22 @@ static long rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user
 /* uvm's structs are not sealed: what counts of them, the memory it takes and
  * gives back, is charged where the driver does it (seal.c).
  */
-static long uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
+static long front_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 {
 	struct ckm_back *back = call->back;
 	const struct cgpu_core_ops *core = ckm_core_enter();
-	const struct cgpu_uvm_call *row = core->call_uvm(cmd);
+	const struct cgpu_uvm_call *found = core->call_uvm(cmd);
+	struct cgpu_uvm_call row = { .verdict = CGPU_REFUSE };
 
+	if (found)
+		row = *found;
 	ckm_core_leave();
-	if (!row || row->verdict == CGPU_REFUSE) {
+	if (row.verdict == CGPU_REFUSE) {
 		ckm_refused(call, "uvm call", cmd);
 		return -EINVAL;
 	}
-	if (row->verdict == CGPU_ANSWER_OK)
-		return put_user(NV_OK, (u32 __user *)(user + row->status_at));
+	if (row.verdict == CGPU_ANSWER_OK)
+		return put_user(NV_OK, (u32 __user *)(user + row.status_at));
 	return back->drv->unlocked_ioctl(back->file, cmd, user);
 }
 
@@ -216,9 +222,9 @@ static long front_ioctl(struct file *file, unsigned int cmd, unsigned long user)
 	if (!call)
 		return -ENOMEM;
 	if (back->node == CGPU_NODE_UVM)
-		ret = uvm_ioctl(call, cmd, user);
+		ret = front_uvm_ioctl(call, cmd, user);
 	else
-		ret = rm_ioctl(call, cmd, user);
+		ret = front_rm_ioctl(call, cmd, user);
 	ckm_call_end(call);
 	return ret;
 }

@@ -39,10 +39,10 @@ static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
 	return status;
 }
 
-/* A snapshot of a slot's channels from position @skip on: what is freed
- * meanwhile makes the driver refuse, which is harmless.
+/* The slot's channels that came after @after (a place in a list that changes
+ * meanwhile), which moves on; what is freed makes the driver refuse.
  */
-static u32 snapshot(struct ckm_gpu *gpu, u32 turn_slot, u32 skip, struct disable_channels *list)
+static u32 snapshot(struct ckm_gpu *gpu, u32 turn_slot, u64 *after, struct disable_channels *list)
 {
 	struct ckm_obj *obj;
 	u32 n = 0;
@@ -50,12 +50,11 @@ static u32 snapshot(struct ckm_gpu *gpu, u32 turn_slot, u32 skip, struct disable
 	mutex_lock(&gpu->lock);
 	if (gpu->slot[turn_slot])
 		list_for_each_entry(obj, &gpu->slot[turn_slot]->channels, sched) {
-			if (skip) {
-				skip--;
+			if (obj->seq <= *after)
 				continue;
-			}
 			if (n == NV2080_DISABLE_CHANNELS_MAX)
 				break;
+			*after = obj->seq;
 			list->client[n] = obj->core.hclient;
 			list->channel[n++] = obj->core.hobject;
 		}
@@ -64,23 +63,47 @@ static u32 snapshot(struct ckm_gpu *gpu, u32 turn_slot, u32 skip, struct disable
 	return n;
 }
 
+/* The driver does not know it (any more): it is nobody's turn. */
+static void forget_channel(struct ckm_gpu *gpu, u32 turn_slot, u32 client, u32 channel)
+{
+	struct ckm_slot *slot;
+	struct ckm_obj *obj;
+
+	mutex_lock(&gpu->lock);
+	slot = gpu->slot[turn_slot];
+	if (slot)
+		list_for_each_entry(obj, &slot->channels, sched)
+			if (obj->core.hclient == client && obj->core.hobject == channel) {
+				list_del_init(&obj->sched);
+				slot->channel_count--;
+				ckm_gpu_channels_changed_locked(slot);
+				break;
+			}
+	mutex_unlock(&gpu->lock);
+}
+
 /* One by one, when the driver refused a list: a channel that is gone by now
  * must not keep the others running.
  */
-static bool freeze_singly(struct ckm_gpu *gpu, const struct disable_channels *list)
+static bool freeze_singly(struct ckm_gpu *gpu, u32 turn_slot, const struct disable_channels *list)
 {
-	struct disable_channels one = { .disable = list->disable, .count = 1 };
-	bool ok = true;
+	struct disable_channels *one = kzalloc(sizeof(*one), GFP_KERNEL);
+	bool ok = one != NULL;
 	u32 i, status;
 
-	for (i = 0; i < list->count; i++) {
-		one.client[0] = list->client[i];
-		one.channel[0] = list->channel[i];
+	for (i = 0; one && i < list->count; i++) {
+		one->disable = list->disable;
+		one->count = 1;
+		one->client[0] = list->client[i];
+		one->channel[0] = list->channel[i];
 		status = timed_control(gpu, gpu->hclient, gpu->hsubdevice,
-				       NV2080_CTRL_DISABLE_CHANNELS, &one, sizeof(one));
-		if (status != NV_OK && status != NV_ERR_NOT_FOUND && status != NV_ERR_CLIENT)
+				       NV2080_CTRL_DISABLE_CHANNELS, one, sizeof(*one));
+		if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT)
+			forget_channel(gpu, turn_slot, list->client[i], list->channel[i]);
+		else if (status != NV_OK)
 			ok = false;
 	}
+	kfree(one);
 	return ok;
 }
 
@@ -88,15 +111,14 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 turn_slot, bool freeze)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
 	bool ok = list != NULL;
-	u32 done = 0;
+	u64 after = 0;
 
-	while (list && snapshot(gpu, turn_slot, done, list)) {
+	while (list && snapshot(gpu, turn_slot, &after, list)) {
 		list->disable = freeze;
 		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
 				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK &&
-		    !freeze_singly(gpu, list))
+		    !freeze_singly(gpu, turn_slot, list))
 			ok = false;
-		done += list->count;
 		if (list->count < NV2080_DISABLE_CHANNELS_MAX)
 			break;
 	}
@@ -104,20 +126,33 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 turn_slot, bool freeze)
 	return ok;
 }
 
-/* On any live channel of the slots: it restarts their whole runlist. */
-void ckm_lever_commit(struct ckm_gpu *gpu, u32 mask)
+/* Any channel of the slot that the driver takes it on will do. */
+static bool restart_runlist(struct ckm_gpu *gpu, u32 turn_slot, struct disable_channels *list)
 {
 	struct {
 		u8 force, bypass_wait;
 	} params = { .force = 1 };
+	u64 after = 0;
+	u32 i;
+
+	while (snapshot(gpu, turn_slot, &after, list))
+		for (i = 0; i < list->count; i++)
+			if (timed_control(gpu, list->client[i], list->channel[i],
+					  NVA06F_CTRL_RESTART_RUNLIST, &params,
+					  sizeof(params)) == NV_OK)
+				return true;
+	return false;
+}
+
+/* It restarts the whole runlist, whoever's channel it is asked on. */
+void ckm_lever_commit(struct ckm_gpu *gpu, u32 mask)
+{
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
 	u32 slot;
 
 	lockdep_assert_held(&gpu->lever_lock);
 	for (slot = 0; list && slot < CGPU_SLOTS; slot++)
-		if ((mask & BIT(slot)) && snapshot(gpu, slot, 0, list) &&
-		    timed_control(gpu, list->client[0], list->channel[0],
-				  NVA06F_CTRL_RESTART_RUNLIST, &params, sizeof(params)) == NV_OK)
+		if ((mask & BIT(slot)) && restart_runlist(gpu, slot, list))
 			break;
 	kfree(list);
 }
@@ -138,22 +173,21 @@ bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 turn_slot, u32 timeslice_us)
 	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
 	struct { u32 client, tsg; } tsg[32];
 	struct ckm_obj *obj;
-	u32 done = 0, skip, n, i;
+	u64 after = 0;
 	bool ok = true;
+	u32 n, i;
 
 	lockdep_assert_held(&gpu->lever_lock);
 	do {
 		n = 0;
-		skip = done;
 		mutex_lock(&gpu->lock);
 		if (gpu->slot[turn_slot])
 			list_for_each_entry(obj, &gpu->slot[turn_slot]->tsgs, sched) {
-				if (skip) {
-					skip--;
+				if (obj->seq <= after)
 					continue;
-				}
 				if (n == ARRAY_SIZE(tsg))
 					break;
+				after = obj->seq;
 				tsg[n].client = obj->core.hclient;
 				tsg[n++].tsg = obj->core.hobject;
 			}
@@ -163,7 +197,6 @@ bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 turn_slot, u32 timeslice_us)
 					  NVA06C_CTRL_SET_TIMESLICE, &params,
 					  sizeof(params)) != NV_OK)
 				ok = false;
-		done += n;
 	} while (n == ARRAY_SIZE(tsg));
 	return ok;
 }

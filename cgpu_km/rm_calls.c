@@ -34,16 +34,26 @@ void ckm_refused(struct ckm_call *call, const char *what, u32 number)
 
 long ckm_rm_answer(struct ckm_rm_call *rc, u32 status)
 {
-	if (rc->row->status_at)
-		put32(rc->call->top, rc->row->status_at, status);
+	if (rc->row.status_at)
+		put32(rc->call->top, rc->row.status_at, status);
 	return copy_to_user((void __user *)rc->user, rc->call->top, rc->call->size) ? -EFAULT : 0;
 }
 
 long ckm_rm_forward(struct ckm_rm_call *rc)
 {
 	struct ckm_back *back = rc->call->back;
+	bool sealed = rc->row.verdict != CGPU_PASS;
+	long ret;
 
-	return back->drv->unlocked_ioctl(back->file, rc->cmd, rc->user);
+	/* A driver that gives up before it says so must not look like success. */
+	if (sealed)
+		put32(rc->call->top, rc->row.status_at, NV_ERR_GENERIC);
+	ret = back->drv->unlocked_ioctl(back->file, rc->cmd, rc->user);
+	if (!ret && sealed && !rc->call->ran) {
+		pr_err_ratelimited("the driver ran call 0x%x unseen by the seal\n", rc->row.nr);
+		ret = -EIO;
+	}
+	return ret;
 }
 
 /* Nested parameters: one copy for our check and the driver's use. */
@@ -69,14 +79,15 @@ u32 ckm_seal_params(struct ckm_call *call, u64 user, u32 size)
 /* One allocation on its way through the driver. */
 struct alloc {
 	struct ckm_rm_call *rc;
-	const struct cgpu_class *cls;
+	struct cgpu_class cls;		/* a copy: the core may be replaced meanwhile */
 	struct ckm_obj *obj;		/* in the tree as PENDING if the handle is known */
 	struct cgpu_obj *parent;	/* held; NULL for a client */
 	struct ckm_slot *slot;		/* NULL above the device */
 	struct cgpu_mem *mem;		/* charged, not yet the object's */
 	u32 handle_at;			/* where the driver puts the new handle */
 	u32 status_at;
-	bool in_tree;
+	struct cgpu_mem *userd;		/* the same, of a channel's USERD */
+	bool in_tree;			/* and busy: it is ours until finish() */
 	bool done;			/* the driver made it and we keep it */
 };
 
@@ -95,8 +106,10 @@ static u32 add_pending(struct alloc *a, u32 handle)
 	else
 		ret = core->tree_add(&ct->tree, &a->obj->core, a->parent);
 	ckm_core_leave();
-	mutex_unlock(&ct->rm_lock);
 	a->in_tree = !ret;
+	if (!ret)
+		a->obj->core.busy++;
+	mutex_unlock(&ct->rm_lock);
 	return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : ret ? NV_ERR_PARENT : NV_OK;
 }
 
@@ -140,15 +153,20 @@ static bool verify_size(struct alloc *a)
 	int ret = -EIO;
 
 	if (bytes) {
+		/* Never down: what is reported can be less than what is taken
+		 * (4 KiB pages come from 64 KiB ones).
+		 */
 		mutex_lock(&ct->rm_lock);
-		ret = ckm_mem_correct_locked(a->slot, a->mem, bytes);
+		ret = ckm_mem_correct_locked(a->slot, a->mem, max(bytes, a->mem->bytes));
 		mutex_unlock(&ct->rm_lock);
 	}
 	if (!ret)
 		return true;
 	pr_notice_ratelimited("container %s: an allocation of %llu bytes could not be verified (%d); freed\n",
 			      ct->dir, a->mem->bytes, ret);
-	ckm_rm_free(obj->hclient, a->parent->hobject, obj->hobject);
+	/* What cannot be freed stays charged, until the container is gone. */
+	if (ckm_rm_free(obj->hclient, a->parent->hobject, obj->hobject) != NV_OK)
+		a->mem = NULL;
 	return false;
 }
 
@@ -157,6 +175,7 @@ static void schedule_locked(struct alloc *a)
 	struct ckm_slot *slot = a->slot;
 
 	mutex_lock(&slot->gpu->lock);
+	a->obj->seq = ++slot->gpu->sched_seq;
 	if (a->obj->core.kind == CGPU_KIND_TSG) {
 		list_add_tail(&a->obj->sched, &slot->tsgs);
 		slot->tsg_count++;
@@ -190,13 +209,27 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 			goto refuse;
 		}
 	}
+	status = NV_ERR_ARGUMENT;
+	if (obj->hobject != get32(arg, a->handle_at)) {
+		/* It chose another name than the one we filed: that one is not known. */
+		ckm_rm_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
+			    get32(arg, a->handle_at));
+		goto refuse;
+	}
 	status = NV_ERR_NO_MEMORY;
 	if (obj->kind == CGPU_KIND_VIDMEM && a->mem && !verify_size(a))
 		goto refuse;
 
 	mutex_lock(&ct->rm_lock);
+	if (obj->state != CGPU_OBJ_PENDING) {	/* its client's file is gone, and it too */
+		mutex_unlock(&ct->rm_lock);
+		status = NV_ERR_CLIENT;
+		goto refuse;
+	}
 	obj->mem = a->mem;
 	a->mem = NULL;
+	obj->userd = a->userd;
+	a->userd = NULL;
 	obj->state = CGPU_OBJ_LIVE;
 	if (obj->gr && (obj->kind == CGPU_KIND_CHANNEL || obj->kind == CGPU_KIND_TSG))
 		schedule_locked(a);
@@ -209,6 +242,22 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 
 refuse:
 	put32(arg, a->status_at, status);
+}
+
+/* The driver keeps a channel's USERD memory, whatever happens to its handle;
+ * only a channel on pinned user pages dies with them (kernel_channel_gv100.c).
+ */
+static void hold_userd(struct alloc *a, u32 handle)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	struct cgpu_obj *userd = handle ? ckm_tenant_hold(ct, a->obj->core.hclient, handle) : NULL;
+
+	if (!userd)
+		return;
+	a->userd = ckm_tenant_get_mem(ct, userd);
+	if (userd->cls == NV01_MEMORY_OS_DESCRIPTOR)
+		a->obj->core.hdep = handle;
+	ckm_tenant_unhold(ct, userd);
 }
 
 /* Parameters of the classes that matter, checked on the sealed copy. */
@@ -238,7 +287,6 @@ static u32 check_params(struct alloc *a)
 		break;
 	case CGPU_KIND_CHANNEL:
 		engine = get32(p, NV_CHANNEL_ENGINE);
-		obj->hdep = get32(p, NV_CHANNEL_H_USERD);
 		break;
 	}
 	gr = core->call_engine_is_gr(engine);
@@ -255,6 +303,7 @@ static u32 check_params(struct alloc *a)
 	case CGPU_KIND_CHANNEL:
 		if (!a->slot)
 			return NV_ERR_PARENT;
+		hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
 		if (a->parent->kind == CGPU_KIND_TSG) {
 			obj->gr = a->parent->gr;
 			a->obj->htsg = a->parent->hobject;
@@ -292,15 +341,15 @@ static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 para
 	struct ckm_back *back = a->rc->call->back;
 	u32 status;
 
-	a->obj = ckm_obj_alloc(client, handle, a->cls->cls, a->cls->kind);
+	a->obj = ckm_obj_alloc(client, handle, a->cls.cls, a->cls.kind);
 	if (!a->obj)
 		return NV_ERR_RESOURCES;
-	if (a->cls->params_size) {
-		status = ckm_seal_params(a->rc->call, params, a->cls->params_size);
+	if (a->cls.params_size) {
+		status = ckm_seal_params(a->rc->call, params, a->cls.params_size);
 		if (status != NV_OK)
 			return status;
 	}
-	if (a->cls->kind == CGPU_KIND_CLIENT) {
+	if (a->cls.kind == CGPU_KIND_CLIENT) {
 		a->obj->core.owner = back->id;
 		return back->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
 	}
@@ -309,7 +358,7 @@ static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 para
 		return NV_ERR_PARENT;
 	if (a->parent->gpu != CGPU_NO_GPU)
 		a->slot = ckm_container_slot_of(back->ct, a->parent->gpu);
-	status = a->cls->kind == CGPU_KIND_DEVICE ? check_device(a) : check_params(a);
+	status = a->cls.kind == CGPU_KIND_DEVICE ? check_device(a) : check_params(a);
 	if (status == NV_OK && handle)
 		status = add_pending(a, handle);
 	return status;
@@ -323,17 +372,20 @@ static void finish(struct alloc *a)
 
 	if (a->mem)
 		ckm_tenant_put_mem(ct, a->mem);
-	if (a->obj && !a->done) {
+	if (a->userd)
+		ckm_tenant_put_mem(ct, a->userd);
+	if (a->in_tree) {
 		mutex_lock(&ct->rm_lock);
-		if (a->in_tree && a->obj->core.state != CGPU_OBJ_DETACHED) {
+		if (!a->done && a->obj->core.state != CGPU_OBJ_DETACHED) {
 			core = ckm_core_enter();
 			list = core->tree_remove(&ct->tree, &a->obj->core);
 			ckm_core_leave();
 			ckm_objs_release_locked(ct, list);
-		} else {
-			ckm_obj_free(a->obj);
 		}
 		mutex_unlock(&ct->rm_lock);
+		ckm_tenant_unhold(ct, &a->obj->core);	/* frees it if it is out */
+	} else if (a->obj) {
+		ckm_obj_free(a->obj);
 	}
 	ckm_tenant_unhold(ct, a->parent);
 }
@@ -350,29 +402,35 @@ static long run_alloc(struct alloc *a, u32 status)
 	call->post = post_alloc;
 	call->post_data = a;
 	ret = ckm_rm_forward(a->rc);
-	if (!call->ran && !ret) {
-		pr_err_ratelimited("the driver ran an allocation unseen by the seal\n");
-		ret = -EIO;
-	}
 	finish(a);
 	return ret;
+}
+
+/* In a core section. A class that is not in the table stays REFUSED. */
+static void copy_class(struct alloc *a, const struct cgpu_class *cls)
+{
+	if (cls)
+		a->cls = *cls;
 }
 
 static long rm_alloc(struct ckm_rm_call *rc)
 {
 	const u8 *top = rc->call->top;
-	struct alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row->status_at };
+	struct alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row.status_at };
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	u32 cls = get32(top, NVOS_H_CLASS);
 
-	a.cls = core->call_class(cls);
+	copy_class(&a, core->call_class(cls));
 	ckm_core_leave();
-	if (!a.cls || a.cls->kind == CGPU_KIND_REFUSED) {
+	/* On a GPU's file the driver takes events only. */
+	if (a.cls.kind == CGPU_KIND_REFUSED ||
+	    (rc->call->back->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
+	     cls != NV01_EVENT_OS_EVENT)) {
 		ckm_refused(rc->call, "class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
 	return run_alloc(&a, prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
-				     a.cls->kind == CGPU_KIND_CLIENT ? 0 : get32(top, NVOS_H_NEW),
+				     a.cls.kind == CGPU_KIND_CLIENT ? 0 : get32(top, NVOS_H_NEW),
 				     get64(top, NVOS64_PARAMS)));
 }
 
@@ -380,20 +438,17 @@ static long rm_alloc(struct ckm_rm_call *rc)
 static long rm_alloc_memory(struct ckm_rm_call *rc)
 {
 	const u8 *top = rc->call->top;
-	struct alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row->status_at };
-	struct cgpu_class flat;
+	struct alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row.status_at };
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	u32 cls = get32(top, NVOS_H_CLASS);
 
-	a.cls = core->call_class(cls);
+	copy_class(&a, core->call_class(cls));
 	ckm_core_leave();
-	if (!a.cls || a.cls->kind != CGPU_KIND_SYSMEM) {
+	if (a.cls.kind != CGPU_KIND_SYSMEM || rc->call->back->node != CGPU_NODE_CTL) {
 		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
-	flat = *a.cls;
-	flat.params_size = 0;	/* they are in the top struct, which is sealed */
-	a.cls = &flat;
+	a.cls.params_size = 0;	/* they are in the top struct, which is sealed */
 	return run_alloc(&a, prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				     get32(top, NVOS_H_NEW), 0));
 }
@@ -402,11 +457,10 @@ static long rm_alloc_memory(struct ckm_rm_call *rc)
 
 static long rm_dup(struct ckm_rm_call *rc)
 {
-	static const struct cgpu_class any = { .kind = CGPU_KIND_PLAIN };
 	struct ckm_container *ct = rc->call->back->ct;
 	const u8 *top = rc->call->top;
-	struct alloc a = { .rc = rc, .cls = &any, .handle_at = NVOS55_H_OBJECT,
-			   .status_at = NVOS55_STATUS };
+	struct alloc a = { .rc = rc, .cls.kind = CGPU_KIND_PLAIN,
+			   .handle_at = NVOS55_H_OBJECT, .status_at = NVOS55_STATUS };
 	struct cgpu_obj *src;
 	u32 status;
 	long ret;
@@ -473,7 +527,7 @@ static void post_free(struct ckm_call *call, u8 *arg)
 static long free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 {
 	struct ckm_container *ct = rc->call->back->ct;
-	struct free f = { .status_at = rc->row->status_at };
+	struct free f = { .status_at = rc->row.status_at };
 	const struct cgpu_core_ops *core;
 	u32 status = NV_OK;
 	long ret;
@@ -525,8 +579,11 @@ static void post_vid_heap_totals(struct ckm_call *call, u8 *arg)
 		ckm_slot_limits(slot, &limit, &used);
 	put64(arg, NVOS32_TOTAL, limit);
 	put64(arg, NVOS32_FREE, limit > used ? limit - used : 0);
-	if (get32(arg, NVOS32_FUNCTION) == NVOS32_FN_INFO)
+	if (get32(arg, NVOS32_FUNCTION) == NVOS32_FN_INFO) {
 		put64(arg, NVOS32_INFO_SIZE_AT, limit > used ? limit - used : 0);
+		put64(arg, NVOS32_INFO_OFFSET, 0);	/* where the card's free memory begins */
+		put64(arg, NVOS32_INFO_BASE, 0);
+	}
 	ckm_tenant_unhold(call->back->ct, parent);
 }
 
@@ -546,15 +603,15 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	bool vidmem = core->call_is_vidmem(attr, flags);
 	u64 bytes = core->call_vidmem_bytes(get64(top, NVOS32_ALLOC_SIZE_AT), attr,
 					    get32(top, NVOS32_ALLOC_ATTR2));
-	struct cgpu_class flat = {
-		.cls = vidmem ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM,
-		.kind = CGPU_KIND_PLAIN,
-	};
 	u32 status;
 	long ret;
 
 	ckm_core_leave();
-	a.cls = &flat;
+	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM;
+	a.cls.kind = CGPU_KIND_PLAIN;
+	/* A handle that is not said to be the caller's choice is the driver's. */
+	if (!(flags & NVOS32_ALLOC_FLAGS_HANDLE))
+		put32(rc->call->top, NVOS32_ALLOC_H_MEMORY, 0);
 	status = prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
 	if (status == NV_OK) {
 		a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
@@ -611,7 +668,7 @@ static long with_object(struct ckm_rm_call *rc, u32 at)
 
 long ckm_rm_dispatch(struct ckm_rm_call *rc)
 {
-	switch (rc->row->verdict) {
+	switch (rc->row.verdict) {
 	case CGPU_PASS:
 		return ckm_rm_forward(rc);
 	case CGPU_ALLOC:
@@ -626,9 +683,11 @@ long ckm_rm_dispatch(struct ckm_rm_call *rc)
 		return rm_dup(rc);
 	case CGPU_MAP:
 		return with_object(rc, NVOS33_H_MEMORY);
+	case CGPU_MAP_DMA:
+		return with_object(rc, NVOS46_H_MEMORY);
 	case CGPU_VID_HEAP:
 		return rm_vid_heap(rc);
 	}
-	ckm_refused(rc->call, rc->row->name, rc->row->nr);
+	ckm_refused(rc->call, "escape", rc->row.nr);
 	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 }

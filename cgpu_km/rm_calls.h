@@ -6,8 +6,8 @@
 #include <linux/types.h>
 
 #include "compat.h"
+#include "core/nv_call.h"
 
-struct cgpu_escape;
 struct ckm_call;
 
 /* What a handler is given: call->top is the checked copy of the tenant's
@@ -15,7 +15,7 @@ struct ckm_call;
  */
 struct ckm_rm_call {
 	struct ckm_call *call;
-	const struct cgpu_escape *row;
+	struct cgpu_escape row;	/* a copy: the core may be replaced meanwhile */
 	unsigned int cmd;	/* ioctl number, unwrapped */
 	unsigned long user;
 };

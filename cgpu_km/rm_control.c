@@ -17,7 +17,7 @@
 /* A control on its way: its object is held until the end. */
 struct control {
 	struct ckm_rm_call *rc;
-	const struct cgpu_control *row;
+	struct cgpu_control row;	/* a copy: the core may be replaced meanwhile */
 	struct ckm_container *ct;
 	struct cgpu_obj *obj;
 	struct ckm_slot *slot;		/* of the object's GPU; NULL above the device */
@@ -107,7 +107,7 @@ static long no_pids(struct control *c)
 	u8 *p = params_of(c);
 	u32 i, count;
 
-	if (c->row->cmd == NV2080_CTRL_GPU_GET_PIDS) {
+	if (c->row.cmd == NV2080_CTRL_GPU_GET_PIDS) {
 		memset(p + 8, 0, c->size - 8);		/* after idType and id */
 	} else {
 		count = min_t(u32, get32(p, 0), 200);	/* list of 72-byte entries at 8 */
@@ -204,7 +204,7 @@ static long own_channels(struct control *c)
 
 static long run(struct control *c)
 {
-	switch (c->row->verdict) {
+	switch (c->row.verdict) {
 	case CGPU_PASS:
 		return ckm_rm_forward(c->rc);
 	case CGPU_ANSWER_OK:
@@ -251,19 +251,22 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 		.user = get64(top, NVOS54_PARAMS),
 	};
 	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct cgpu_control *row;
 	u32 cmd = get32(top, NVOS54_CMD), status;
 	long ret;
 
-	c.row = core->call_control(cmd);
+	row = core->call_control(cmd);
+	if (row)
+		c.row = *row;
 	ckm_core_leave();
-	if (!c.row || c.row->verdict == CGPU_REFUSE) {
+	if (c.row.verdict == CGPU_REFUSE) {
 		ckm_refused(rc->call, "control", cmd);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
 	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));
-	if (status == NV_OK && c.row->params_size) {
+	if (status == NV_OK && c.row.params_size) {
 		c.size = get32(top, NVOS54_PARAMS_SIZE);
-		status = c.size == c.row->params_size ? ckm_seal_params(rc->call, c.user, c.size)
+		status = c.size == c.row.params_size ? ckm_seal_params(rc->call, c.user, c.size)
 						      : NV_ERR_ARGUMENT;
 	}
 	ret = status == NV_OK ? run(&c) : ckm_rm_answer(rc, status);

@@ -3,6 +3,8 @@
 #include <linux/fdtable.h>
 #include <linux/hashtable.h>
 #include <linux/kprobes.h>
+#include <linux/linkage.h>
+#include <linux/objtool.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/syscalls.h>
@@ -79,22 +81,37 @@ void ckm_call_end(struct ckm_call *call)
 	kfree_rcu(call, rcu);
 }
 
-/* The functions as nvidia.ko declares them: nv.h, os-interface.h,
- * nv_uvm_interface.h of kernel-open/.
- */
-typedef u32 (*rm_ioctl_fn)(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size);
-typedef void *(*get_file_private_fn)(s32 fd, u8 ctl, void **priv);
-typedef u32 (*dup_memory_fn)(void *device, u32 client, u32 memory, u32 *dup, void *info);
-typedef u32 (*free_dup_fn)(void *device, u32 handle);
-
 static struct kprobe probes[PROBES];
 
-/* The original, which this task's next hit of the probe lets through. */
+/* Run the function a probe sits on, which this task's next hit lets through.
+ * From 5.18 on a probe's address lies behind the function's ENDBR, and with
+ * CONFIG_X86_KERNEL_IBT an indirect branch to there is fatal. A return is not
+ * an indirect branch: the target is pushed and returned to.
+ */
+unsigned long ckm_call_original(unsigned long a, unsigned long b, unsigned long c,
+				unsigned long d, unsigned long e, unsigned long f,
+				void *target);
+asm(".pushsection .text\n"
+    "	.balign 16\n"
+    "	.type ckm_call_original, @function\n"
+    "ckm_call_original:\n"
+    "	pushq 8(%rsp)\n"
+    "	" ASM_RET
+    "	.size ckm_call_original, . - ckm_call_original\n"
+    ".popsection\n");
+STACK_FRAME_NON_STANDARD(ckm_call_original);	/* returns to what it pushed */
+
+#define ARG(x) ((unsigned long)(x))
+
 static void *original(struct ckm_call *call, u32 probe)
 {
 	call->aside |= BIT(probe);
 	return probes[probe].addr;
 }
+
+/* The functions are as nvidia.ko declares them: nv.h, os-interface.h,
+ * nv_uvm_interface.h of kernel-open/.
+ */
 
 static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size)
 {
@@ -104,7 +121,8 @@ static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u
 	if (size != call->size)
 		return NV_ERR_ARGUMENT;
 	memcpy(arg, call->top, size);
-	ret = ((rm_ioctl_fn)original(call, PROBE_IOCTL))(sp, nv, nvfp, cmd, arg, size);
+	ret = ckm_call_original(ARG(sp), ARG(nv), ARG(nvfp), cmd, ARG(arg), size,
+				original(call, PROBE_IOCTL));
 	call->ran = true;
 	if (call->post)
 		call->post(call, arg);
@@ -150,7 +168,8 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 	if (inner < 0)
 		goto out;
 	fd_install(inner, get_file(back->file));
-	found = ((get_file_private_fn)original(call, PROBE_FD))(inner, ctl, priv);
+	found = (void *)ckm_call_original(inner, ctl, ARG(priv), 0, 0, 0,
+					  original(call, PROBE_FD));
 	close_fd(inner);
 	/* Another thread put another file there: refuse. */
 	if (found && *priv != back->file) {
@@ -181,7 +200,8 @@ static u32 charged_dup_memory(void *device, u32 client, u32 memory, u32 *dup, vo
 		return NV_ERR_NOT_FOUND;
 	}
 	ref->mem = ckm_tenant_get_mem(ct, obj);
-	status = ((dup_memory_fn)original(call, PROBE_DUP))(device, client, memory, dup, info);
+	status = ckm_call_original(ARG(device), client, memory, ARG(dup), ARG(info), 0,
+				   original(call, PROBE_DUP));
 	ckm_tenant_unhold(ct, obj);
 	if (status != NV_OK || !ref->mem) {
 		if (ref->mem)
@@ -220,7 +240,7 @@ static u32 uncharged_free_dup(void *device, u32 handle)
 		hash_del_rcu(&ref->node);
 	spin_unlock(&dups_lock);
 	/* No longer in the table: the probe lets this one through. */
-	status = ((free_dup_fn)probes[PROBE_UNDUP].addr)(device, handle);
+	status = ckm_call_original(ARG(device), handle, 0, 0, 0, 0, probes[PROBE_UNDUP].addr);
 	if (ref) {
 		ckm_tenant_put_mem(ref->ct, ref->mem);
 		ckm_container_put(ref->ct);
@@ -282,7 +302,7 @@ int ckm_seal_attach(void)
 		probes[i].post_handler = keep_unoptimised;
 		ret = register_kprobe(&probes[i]);
 		if (ret) {
-			pr_err("%s cannot be redirected (%d): is nvidia-uvm loaded, are kprobes enabled?\n",
+			pr_err("%s of nvidia.ko cannot be redirected (%d): are kprobes enabled?\n",
 			       redirections[i].symbol, ret);
 			goto err_unregister;
 		}

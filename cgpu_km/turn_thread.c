@@ -128,10 +128,15 @@ int ckm_turn_thread_start(struct ckm_gpu *gpu)
 
 void ckm_turn_thread_stop(struct ckm_gpu *gpu)
 {
-	if (!gpu->thread)
-		return;
-	kthread_stop(gpu->thread);
+	struct task_struct *thread;
+
+	/* Readers of its CPU time hold the lock. */
+	mutex_lock(&gpu->lock);
+	thread = gpu->thread;
 	gpu->thread = NULL;
+	mutex_unlock(&gpu->lock);
+	if (thread)
+		kthread_stop(thread);
 }
 
 void ckm_turn_catch_up(struct ckm_slot *slot)

@@ -85,13 +85,16 @@
 #define NVOS32_ALLOC_SIZE_AT		88
 #define NVOS32_ALLOC_ATTR2		144
 #define NVOS32_FREE_H_MEMORY		44
+#define NVOS32_INFO_OFFSET		48
 #define NVOS32_INFO_SIZE_AT		56
+#define NVOS32_INFO_BASE		64
 #define NVOS32_FN_ALLOC_SIZE		2
 #define NVOS32_FN_FREE			3
 #define NVOS32_FN_INFO			5
 #define NVOS33_SIZE			56	/* with the fd of RM_MAP_MEMORY */
 #define NVOS33_H_MEMORY			8
 #define NVOS33_STATUS			40
+#define NVOS46_H_MEMORY			12
 #define NVOS54_SIZE			32
 #define NVOS54_H_OBJECT			4
 #define NVOS54_CMD			8
@@ -119,6 +122,7 @@
 #define NVOS32_ATTR_PAGE_SIZE_HUGE	3
 #define NVOS32_ATTR2_HUGE_SHIFT		20
 #define NVOS32_ALLOC_FLAGS_VIRTUAL	0x80000
+#define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */
 
 /* src/common/sdk/nvidia/inc/alloc/alloc_channel.h, class/cla06c.h */
 #define NV_CHANNEL_PARAMS_SIZE		368
@@ -138,6 +142,8 @@
 #define NV01_MEMORY_SYSTEM		0x003e
 #define NV01_MEMORY_LOCAL_USER		0x0040
 #define NV01_MEMORY_OS_DESCRIPTOR	0x0071
+#define NV01_EVENT			0x0005
+#define NV01_EVENT_OS_EVENT		0x0079
 
 /* src/common/sdk/nvidia/inc/ctrl/: controls the shell or the table names */
 #define NV2080_CTRL_FB_GET_INFO		0x20801301

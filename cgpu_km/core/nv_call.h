@@ -24,6 +24,7 @@ enum cgpu_verdict {
 	CGPU_CONTROL,
 	CGPU_DUP,
 	CGPU_MAP,
+	CGPU_MAP_DMA,
 	CGPU_VID_HEAP,
 	/* controls */
 	CGPU_FB_INFO,		/* totals rewritten to the slice, embedded pointer */

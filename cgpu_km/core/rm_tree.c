@@ -51,6 +51,10 @@ int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj 
 		if (obj->gpu == CGPU_NO_GPU)
 			obj->gpu = parent->gpu;
 	}
+	if (obj->hdep) {
+		obj->dep_next = tree->deps;
+		tree->deps = obj;
+	}
 	tree->objects++;
 	return 0;
 }
@@ -65,34 +69,33 @@ static struct cgpu_obj *walk_next(const struct cgpu_obj *root, struct cgpu_obj *
 	return obj == root ? NULL : obj->next;
 }
 
-/* An object elsewhere in the same client that dies with @obj; NULL if none. */
-static struct cgpu_obj *dependant_of(const struct cgpu_tree *tree,
-				     const struct cgpu_obj *obj, u32 state)
+/* The next object from @dep on that dies with @obj; NULL if there is none. */
+static struct cgpu_obj *next_dependant(struct cgpu_obj *dep, const struct cgpu_obj *obj)
 {
-	if (obj->kind != CGPU_KIND_VIDMEM && obj->kind != CGPU_KIND_SYSMEM)
-		return NULL;
-	for (u32 i = 0; i < CGPU_TREE_BUCKETS; i++)
-		for (struct cgpu_obj *o = tree->bucket[i]; o; o = o->hash_next)
-			if (o->hdep == obj->hobject && o->hclient == obj->hclient &&
-			    (state == 0 || o->state == state))
-				return o;
-	return NULL;
+	while (dep && (dep->hdep != obj->hobject || dep->hclient != obj->hclient))
+		dep = dep->dep_next;
+	return dep;
+}
+
+static bool objects_are_quiet(struct cgpu_obj *root)
+{
+	for (struct cgpu_obj *o = root; o; o = walk_next(root, o))
+		if (o->busy || o->state != CGPU_OBJ_LIVE)
+			return false;
+	return true;
 }
 
 static bool subtree_is_quiet(const struct cgpu_tree *tree, struct cgpu_obj *root)
 {
-	for (struct cgpu_obj *o = root; o; o = walk_next(root, o)) {
-		if (o->busy || o->state != CGPU_OBJ_LIVE)
-			return false;
-		for (u32 i = 0; i < CGPU_TREE_BUCKETS; i++) {
-			if (o->kind != CGPU_KIND_VIDMEM && o->kind != CGPU_KIND_SYSMEM)
-				break;
-			for (struct cgpu_obj *d = tree->bucket[i]; d; d = d->hash_next)
-				if (d->hdep == o->hobject && d->hclient == o->hclient &&
-				    (d->busy || d->state != CGPU_OBJ_LIVE))
-					return false;
-		}
-	}
+	struct cgpu_obj *dep;
+
+	if (!objects_are_quiet(root))
+		return false;
+	for (struct cgpu_obj *o = root; o && tree->deps; o = walk_next(root, o))
+		for (dep = next_dependant(tree->deps, o); dep;
+		     dep = next_dependant(dep->dep_next, o))
+			if (!objects_are_quiet(dep))
+				return false;
 	return true;
 }
 
@@ -108,8 +111,9 @@ static void mark(struct cgpu_tree *tree, struct cgpu_obj *root, u8 from, u8 to)
 	struct cgpu_obj *dep;
 
 	mark_subtree(root, from, to);
-	for (struct cgpu_obj *o = root; o; o = walk_next(root, o))
-		while ((dep = dependant_of(tree, o, from)))
+	for (struct cgpu_obj *o = root; o && tree->deps; o = walk_next(root, o))
+		for (dep = next_dependant(tree->deps, o); dep;
+		     dep = next_dependant(dep->dep_next, o))
 			mark_subtree(dep, from, to);
 }
 
@@ -134,6 +138,11 @@ static void detach(struct cgpu_tree *tree, struct cgpu_obj *obj)
 	while (*at != obj)
 		at = &(*at)->hash_next;
 	*at = obj->hash_next;
+	for (at = &tree->deps; obj->hdep && *at; at = &(*at)->dep_next)
+		if (*at == obj) {
+			*at = obj->dep_next;
+			break;
+		}
 	if (obj->prev)
 		obj->prev->next = obj->next;
 	else if (obj->parent)
@@ -159,7 +168,7 @@ struct cgpu_obj *cgpu_tree_remove(struct cgpu_tree *tree, struct cgpu_obj *root)
 		/* Depth is bounded by the classes; a dependant (a channel) has
 		 * no dependants of its own below the memory it depends on.
 		 */
-		dep = dependant_of(tree, obj, 0);
+		dep = next_dependant(tree->deps, obj);
 		if (dep && dep != obj && dep != root) {
 			*last = cgpu_tree_remove(tree, dep);
 			while (*last)

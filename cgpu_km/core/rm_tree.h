@@ -43,13 +43,15 @@ struct cgpu_obj {
 	struct cgpu_obj *next;		/* siblings */
 	struct cgpu_obj *prev;
 	struct cgpu_mem *mem;		/* a reference, or NULL */
+	struct cgpu_mem *userd;		/* channels: their USERD's, which the driver keeps as long */
+	struct cgpu_obj *dep_next;	/* on tree->deps */
 	u64 owner;			/* the back file its client is bound to */
 	u64 timeslice_us;		/* what the tenant asked for; TSG only */
 	u32 hclient;
 	u32 hobject;
 	u32 cls;
 	u32 gpu;			/* slot's GPU, CGPU_NO_GPU above the device */
-	u32 hdep;			/* dies with this object of the same client (USERD), 0: none */
+	u32 hdep;			/* dies with this object of the same client, 0: none */
 	u32 busy;			/* calls into the driver that use it now */
 	u8 kind;			/* enum cgpu_kind */
 	u8 state;
@@ -61,6 +63,7 @@ struct cgpu_obj {
 
 struct cgpu_tree {
 	struct cgpu_obj *bucket[CGPU_TREE_BUCKETS];
+	struct cgpu_obj *deps;		/* objects with an hdep */
 	u32 objects;
 	u32 pad;
 	u64 reserved[4];

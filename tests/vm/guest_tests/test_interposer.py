@@ -482,3 +482,45 @@ def test_the_driver_can_be_reloaded_without_containers():
             alloc(rm.gpu(), 32)
     finally:
         policy.write_text("5\n")
+
+
+def put(buffer: bytearray, at: int, value: int, size: int = 4) -> None:
+    buffer[at : at + size] = value.to_bytes(size, "little")
+
+
+@pytest.mark.parametrize("flags", [0, 0x4000])
+def test_the_heap_call_charges_whatever_handle_comes_out(box, flags):
+    """NVOS32 without "the handle is mine": the driver picks another one than the struct names."""
+    before = fb_used()
+    with box.client() as rm:
+        gpu = rm.gpu()
+        for n in range(4):
+            arg = bytearray(184)
+            put(arg, 0, rm.handle)
+            put(arg, 4, gpu.device)
+            put(arg, 8, 2)  # ALLOC_SIZE
+            put(arg, 44, 0x1234 + n)
+            put(arg, 52, flags)
+            put(arg, 88, 64 * MIB, 8)
+            assert rm.ctl.raw(nvclient.request(nvclient.ESC_RM_VID_HEAP_CONTROL, 184), arg) == 0
+            assert int.from_bytes(arg[20:24], "little") == nvclient.NV_OK
+            assert int.from_bytes(arg[24:32], "little") == 1024 * MIB, "the slice's total"
+            assert box.used == fb_used() - before == (n + 1) * 64 * MIB
+
+
+def test_a_status_the_driver_did_not_write_is_no_success(box):
+    """RM_ALLOC of a TSG on a GPU's file ends before it has a status: nothing is filed or charged."""
+    with box.client() as rm:
+        gpu = rm.gpu()
+        node = nvclient.Node("nvidia0", box.dev)
+        node.register(rm.ctl)
+        params = (ctypes.c_uint8 * 20)()
+        params[12] = 1
+        arg = bytearray(48)
+        for at, value in ((0, rm.handle), (4, gpu.device), (8, 0x7777), (12, nvclient.CLASS_TSG), (32, 20)):
+            put(arg, at, value)
+        put(arg, 16, ctypes.addressof(params), 8)
+        node.raw(nvclient.request(nvclient.ESC_RM_ALLOC, 48), arg)
+        assert int.from_bytes(arg[40:44], "little") != nvclient.NV_OK
+        assert box.used == 0
+        node.close()
