@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 #
 # For people and for CI; the module itself is built by Kbuild. `make help` lists
 # the targets, docs/testing.md explains the variables.

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """Runs commands and tests as root in a virtual machine with a real kernel.
 
 `machine` says what the machine is (pure), `initrd` gets it to its root file

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """`python -m vm run|shell|suite`: what `make vm`, `vm-shell` and `test-vm` call.
 
 The machine is described by environment variables, listed in docs/testing.md.

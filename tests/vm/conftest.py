@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """The harness's own tests run here; guest_tests run in the machine (`make test-vm`)."""
 
 import os

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """Reads a kernel log and says what in it must not be there.
 
 Pure: text in, findings out. The same rules read the whole console of a boot on

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """Builds the initial RAM disk: busybox, the modules that reach the host's file
 system over 9p, and `guest/initrd-init`."""
 

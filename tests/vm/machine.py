@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """What a virtual machine is made of: variables in, QEMU's arguments out.
 
 Nothing here starts anything or looks at the disk.

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """Starts a machine, waits for its verdict and reads its console."""
 
 from __future__ import annotations

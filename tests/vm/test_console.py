@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """The reader of kernel logs against recorded ones."""
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """A verdict, a lost machine and a failed test are three things."""
 
 import socket

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: GPL-2.0-only
+# SPDX-License-Identifier: MIT
 """Which tests belong to which boot, and the kernel log of each test.
 
 These tests run inside the virtual machine (`make test-vm`), as root. A test
