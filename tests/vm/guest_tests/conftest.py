@@ -24,6 +24,9 @@ from vm import console  # noqa: E402
 
 SPECIAL = ("bare", "icount", "docker")
 
+#: Tests of other boots, as (reason, node id).
+ELSEWHERE = pytest.StashKey[list[tuple[str, str]]]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--boot", default="plain", choices=("plain", *SPECIAL), help="the kind of this boot")
@@ -61,12 +64,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elsewhere = [item for item, reason in reasons if reason]
     items[:] = [item for item, reason in reasons if not reason]
     config.hook.pytest_deselected(items=elsewhere)
-    # scripts/test-levels holds the boots against each other: no test may run in none.
-    junit = config.getoption("xmlpath")
-    if junit and len(config.args) == 1 and not config.getoption("keyword"):
-        lines = [f"ran\t{item.nodeid}" for item in items]
-        lines += [f"{reason}\t{item.nodeid}" for item, reason in reasons if reason]
-        Path(junit).with_suffix(".tests").write_text("".join(line + "\n" for line in lines))
+    config.stash[ELSEWHERE] = [(reason, item.nodeid) for item, reason in reasons if reason]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Writes which tests run here and which do not, and why.
+
+    scripts/test-levels holds the boots against each other: no test may run in
+    none. Written here and not above because -k chooses in between.
+    """
+    junit = session.config.getoption("xmlpath")
+    if not junit:
+        return
+    lines = [f"ran\t{item.nodeid}" for item in session.items]
+    lines += ["\t".join(pair) for pair in session.config.stash.get(ELSEWHERE, [])]
+    Path(junit).with_suffix(".tests").write_text("".join(line + "\n" for line in lines))
 
 
 class KernelLog:
