@@ -307,9 +307,14 @@ struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind)
 	return obj;
 }
 
+static void free_obj(struct rcu_head *rcu)
+{
+	kmem_cache_free(obj_cache, container_of(rcu, struct ckm_obj, rcu));
+}
+
 void ckm_obj_free(struct ckm_obj *obj)
 {
-	kmem_cache_free(obj_cache, obj);
+	call_rcu(&obj->rcu, free_obj);
 }
 
 struct ckm_slot *ckm_container_slot_of(struct ckm_container *ct, u32 index)
@@ -477,7 +482,7 @@ static void gone_work(struct work_struct *work)
 	for (i = 0; i < ct->slot_count; i++)
 		list_for_each_entry_safe(mem, next, &ct->slot[i].mems, node)
 			kfree(mem);	/* what the driver would not free */
-	kfree(ct);
+	kvfree(ct);
 	module_put(THIS_MODULE);
 }
 
@@ -531,8 +536,8 @@ static int check_request(const struct ckm_create *req, const char **why)
 
 static struct ckm_container *alloc_container(const struct ckm_create *req)
 {
-	struct ckm_container *ct = kzalloc(struct_size(ct, slot, req->slots),
-					   GFP_KERNEL_ACCOUNT);
+	struct ckm_container *ct = kvzalloc(struct_size(ct, slot, req->slots),
+					    GFP_KERNEL_ACCOUNT);
 	const struct cgpu_core_ops *core;
 	u32 i;
 
@@ -634,7 +639,7 @@ err_slots:
 	for (i = 0; i < ct->slot_count; i++)
 		remove_slot(&ct->slot[i]);
 err_free:
-	kfree(ct);
+	kvfree(ct);
 err_detach:
 	if (list_empty(&ckm_containers))
 		ckm_gpus_detach();
@@ -710,5 +715,6 @@ void ckm_containers_exit(void)
 	destroy_workqueue(workqueue);	/* waits for the last gone_work() */
 	class_destroy(class);
 	idr_destroy(&minors);
+	rcu_barrier();	/* free_obj() */
 	kmem_cache_destroy(obj_cache);
 }

@@ -35,6 +35,7 @@ extern struct list_head ckm_containers;	/* ckm_lock */
  */
 struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
+	struct rcu_head rcu;		/* ckm_tenant_owns() looks without a lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list */
 	u64 seq;			/* gpu->lock; lists are in this order */
 	u32 htsg;			/* channels: handle of their TSG */

@@ -7,6 +7,7 @@
 #include <linux/uaccess.h>
 
 #include "backfs.h"
+#include "calls.h"
 #include "container.h"
 #include "core/nv_abi.h"
 #include "core_link.h"
@@ -36,6 +37,21 @@ struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 objec
 	ckm_core_leave();
 	mutex_unlock(&ct->rm_lock);
 	return obj;
+}
+
+bool ckm_tenant_owns(struct ckm_back *back, u32 client, u32 object)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *obj;
+	bool owns;
+
+	core = ckm_core_enter();
+	rcu_read_lock();
+	obj = core->tree_live(&back->ct->tree, client, object);
+	owns = obj && obj->owner == back->id;
+	rcu_read_unlock();
+	ckm_core_leave();
+	return owns;
 }
 
 void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj)
@@ -177,14 +193,8 @@ static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lon
 		ckm_refused(call, "escape", _IOC_NR(cmd));
 		return -EINVAL;
 	}
-	call->size = _IOC_SIZE(cmd);
-	call->top = memdup_user((void __user *)user, call->size);
-	if (IS_ERR(call->top)) {
-		ret = PTR_ERR(call->top);
-		call->top = NULL;
-		return ret;
-	}
-	return ckm_rm_dispatch(&rc);
+	ret = ckm_call_fetch(call, user, _IOC_SIZE(cmd));
+	return ret ?: ckm_rm_dispatch(&rc);
 }
 
 /* uvm's structs are not sealed: what counts of them, the memory it takes and
@@ -212,20 +222,20 @@ static long front_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lo
 static long front_ioctl(struct file *file, unsigned int cmd, unsigned long user)
 {
 	struct ckm_back *back = file->private_data;
-	struct ckm_call *call;
+	struct ckm_call call;
 	long ret;
 
 	if (READ_ONCE(back->ct->dying))
 		return -ENODEV;
 	ckm_back_mirror_flags(back, file->f_flags);
-	call = ckm_call_begin(back);
-	if (!call)
-		return -ENOMEM;
+	ret = ckm_call_begin(&call, back);
+	if (ret)
+		return ret;
 	if (back->node == CGPU_NODE_UVM)
-		ret = front_uvm_ioctl(call, cmd, user);
+		ret = front_uvm_ioctl(&call, cmd, user);
 	else
-		ret = front_rm_ioctl(call, cmd, user);
-	ckm_call_end(call);
+		ret = front_rm_ioctl(&call, cmd, user);
+	ckm_call_end(&call);
 	return ret;
 }
 

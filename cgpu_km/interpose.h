@@ -17,6 +17,11 @@ extern const struct file_operations ckm_front_fops;
 /* The back of one of our files, NULL for any other file. */
 struct ckm_back *ckm_front_back(struct file *file);
 
+/* Whether @object is LIVE and of a client that @back made. Takes no lock: true
+ * is true, false may only be that another thread changed the tree just then.
+ */
+bool ckm_tenant_owns(struct ckm_back *back, u32 client, u32 object);
+
 /* A LIVE object, kept from being freed until unhold; NULL if there is none. */
 struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 object);
 void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj);

@@ -4,6 +4,7 @@
 #include <linux/uaccess.h>
 
 #include "backfs.h"
+#include "calls.h"
 #include "container.h"
 #include "core/nv_abi.h"
 #include "core_link.h"

@@ -3,6 +3,7 @@
 #include <linux/uaccess.h>
 
 #include "backfs.h"
+#include "calls.h"
 #include "container.h"
 #include "core/nv_abi.h"
 #include "core_link.h"
@@ -263,6 +264,10 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 		ckm_refused(rc->call, "control", cmd);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
+	/* Nothing of ours hangs on what only passes: it need not hold its object. */
+	if (c.row.verdict == CGPU_PASS && !c.row.params_size &&
+	    ckm_tenant_owns(rc->call->back, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT)))
+		return ckm_rm_forward(rc);
 	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));
 	if (status == NV_OK && c.row.params_size) {
 		c.size = get32(top, NVOS54_PARAMS_SIZE);

@@ -11,17 +11,12 @@
 #include <linux/uaccess.h>
 
 #include "backfs.h"
+#include "calls.h"
 #include "container.h"
 #include "core/nv_abi.h"
 #include "core_link.h"
 #include "interpose.h"
 #include "seal.h"
-
-/* Who is inside a call. Looked up by its own task only, in probe context:
- * RCU for readers, the lock for writers.
- */
-static DEFINE_HASHTABLE(calls, 8);
-static DEFINE_SPINLOCK(calls_lock);
 
 /* References that uvm took by dup, keyed by the handle the driver gave it. */
 struct uvm_dup {
@@ -35,51 +30,6 @@ static DEFINE_HASHTABLE(dups, 10);
 static DEFINE_SPINLOCK(dups_lock);
 
 enum { PROBE_IOCTL, PROBE_COPY, PROBE_FD, PROBE_DUP, PROBE_UNDUP, PROBES };
-
-static struct ckm_call *find_call(void)
-{
-	struct ckm_call *call;
-
-	hash_for_each_possible_rcu(calls, call, node, (unsigned long)current)
-		if (call->task == current)
-			return call;
-	return NULL;
-}
-
-/* For our own functions, where current cannot leave its call. */
-static struct ckm_call *my_call(void)
-{
-	struct ckm_call *call;
-
-	rcu_read_lock();
-	call = find_call();
-	rcu_read_unlock();
-	return call;
-}
-
-struct ckm_call *ckm_call_begin(struct ckm_back *back)
-{
-	struct ckm_call *call = kzalloc(sizeof(*call), GFP_KERNEL);
-
-	if (!call)
-		return NULL;
-	call->task = current;
-	call->back = back;
-	spin_lock(&calls_lock);
-	hash_add_rcu(calls, &call->node, (unsigned long)current);
-	spin_unlock(&calls_lock);
-	return call;
-}
-
-void ckm_call_end(struct ckm_call *call)
-{
-	spin_lock(&calls_lock);
-	hash_del_rcu(&call->node);
-	spin_unlock(&calls_lock);
-	kfree(call->top);
-	kvfree(call->nested.copy);
-	kfree_rcu(call, rcu);
-}
 
 static struct kprobe probes[PROBES];
 
@@ -115,7 +65,7 @@ static void *original(struct ckm_call *call, u32 probe)
 
 static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size)
 {
-	struct ckm_call *call = my_call();
+	struct ckm_call *call = ckm_call_mine();
 	u32 ret;
 
 	if (size != call->size)
@@ -132,7 +82,7 @@ static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u
 
 static u32 sealed_memcpy_from_user(void *to, const void __user *from, u32 n)
 {
-	const struct ckm_range *r = &my_call()->nested;
+	const struct ckm_range *r = &ckm_call_mine()->nested;
 	unsigned long at = (unsigned long)from;
 	unsigned long first = max(at, r->user), end = min(at + n, r->user + r->size);
 
@@ -152,7 +102,7 @@ static u32 sealed_memcpy_from_user(void *to, const void __user *from, u32 n)
  */
 static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 {
-	struct ckm_call *call = my_call();
+	struct ckm_call *call = ckm_call_mine();
 	struct file *front = fget(fd);
 	struct ckm_back *back;
 	void *found = NULL;
@@ -186,7 +136,7 @@ out:
  */
 static u32 charged_dup_memory(void *device, u32 client, u32 memory, u32 *dup, void *info)
 {
-	struct ckm_call *call = my_call();
+	struct ckm_call *call = ckm_call_mine();
 	struct ckm_container *ct = call->back->ct;
 	struct uvm_dup *ref = kzalloc(sizeof(*ref), GFP_KERNEL);
 	struct cgpu_obj *obj;
@@ -271,7 +221,7 @@ static int redirect(struct kprobe *p, struct pt_regs *regs)
 		if (!find_dup((u32)regs_get_kernel_argument(regs, 1)))
 			return 0;
 	} else {
-		call = find_call();
+		call = ckm_call_mine();
 		if (!call)
 			return 0;
 		if (call->aside & BIT(probe)) {

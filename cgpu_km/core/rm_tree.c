@@ -11,10 +11,10 @@ static u32 bucket_of(u32 hclient, u32 hobject)
 
 struct cgpu_obj *cgpu_tree_find(const struct cgpu_tree *tree, u32 hclient, u32 hobject)
 {
-	struct cgpu_obj *obj = tree->bucket[bucket_of(hclient, hobject)];
+	struct cgpu_obj *obj = CGPU_READ_ONCE(tree->bucket[bucket_of(hclient, hobject)]);
 
 	while (obj && (obj->hclient != hclient || obj->hobject != hobject))
-		obj = obj->hash_next;
+		obj = CGPU_READ_ONCE(obj->hash_next);
 	return obj;
 }
 
@@ -22,7 +22,7 @@ struct cgpu_obj *cgpu_tree_live(const struct cgpu_tree *tree, u32 hclient, u32 h
 {
 	struct cgpu_obj *obj = cgpu_tree_find(tree, hclient, hobject);
 
-	return obj && obj->state == CGPU_OBJ_LIVE ? obj : NULL;
+	return obj && CGPU_READ_ONCE(obj->state) == CGPU_OBJ_LIVE ? obj : NULL;
 }
 
 int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj *parent)
@@ -36,8 +36,6 @@ int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj 
 	    (!parent || (parent->kind != CGPU_KIND_DEVICE &&
 			 parent->kind != CGPU_KIND_SUBDEVICE)))
 		return -EINVAL;
-	obj->hash_next = *head;
-	*head = obj;
 	obj->parent = parent;
 	obj->child = NULL;
 	obj->prev = NULL;
@@ -56,6 +54,8 @@ int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj 
 		tree->deps = obj;
 	}
 	tree->objects++;
+	obj->hash_next = *head;
+	CGPU_PUBLISH(*head, obj);
 	return 0;
 }
 

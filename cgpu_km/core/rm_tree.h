@@ -14,7 +14,7 @@
 
 #include "env.h"
 
-#define CGPU_TREE_BUCKETS	256
+#define CGPU_TREE_BUCKETS	1024
 #define CGPU_NO_GPU		0xffffffffu
 
 enum cgpu_obj_state {
@@ -71,7 +71,10 @@ struct cgpu_tree {
 
 struct cgpu_obj *cgpu_tree_find(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
 
-/* The object if it is LIVE, else NULL. */
+/* The object if it is LIVE, else NULL. These two may also be called without
+ * serialisation, by a caller who sees to it that objects outlive the look: what
+ * is found is right, and NULL may be wrong while another changes the bucket.
+ */
 struct cgpu_obj *cgpu_tree_live(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
 
 /* Put @obj (hclient, hobject, kind, state filled in) below @parent; NULL for a

@@ -13,6 +13,10 @@ from pathlib import Path
 
 KERNELS = ("6.1", "6.12", "debug")
 
+#: With ICOUNT one instruction takes this long, whatever it is.
+ICOUNT_SHIFT = 2
+ICOUNT_NS = 1 << ICOUNT_SHIFT
+
 #: The guest's ends of the virtio-serial ports, by name: the command's two
 #: streams and, on a wire of its own, the verdict.
 PORTS = ("out", "err", "status")
@@ -146,7 +150,7 @@ def qemu_arguments(machine: Machine, paths: Paths, wires: Wires) -> list[str]:
     argv += ["-cpu", "qemu64,+smap,+smep,+rdrand,+rdseed,+umip,+x2apic"]
     argv += ["-accel", "tcg"]
     if machine.icount:
-        argv += ["-icount", "shift=2,sleep=off"]
+        argv += ["-icount", f"shift={ICOUNT_SHIFT},sleep=off"]
     argv += ["-nic", "none", "-device", "virtio-rng-pci"]
     argv += ["-kernel", str(paths.vmlinuz), "-initrd", str(paths.initrd)]
     argv += ["-append", " ".join(kernel_arguments(machine, paths))]

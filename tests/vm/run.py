@@ -143,11 +143,25 @@ def make_run_dir(machine: Machine, command: str) -> Path:
     release = (kernel_dir(machine) / "release").read_text().strip()
     (run_dir / "env").write_text(guest_environment(machine, REPO, release))
     (run_dir / "command").write_text(command + "\n")
+    if machine.nvsim:
+        (run_dir / "nvsim").write_text(nvsim_command(machine))
     (run_dir / "console.log").touch()
     if machine.docker:
         extra = json.loads(Path(machine.docker_config).read_text()) if machine.docker_config else {}
         (run_dir / "daemon.json").write_text(json.dumps(docker_settings(extra), indent=2))
     return run_dir
+
+
+def nvsim_command(machine: Machine) -> str:
+    """What loads nvsim in the guest; put together here, where starting Python costs nothing."""
+    words = [sys.executable, REPO / "tests/nvsim/load", "--print"]
+    words += ["--module", REPO / "build/modules" / machine.kernel / "nvsim.ko"]
+    for option, value in (("profile", machine.profile), ("gpus", machine.gpus), ("mem-mib", machine.mem_mib)):
+        words += [f"--{option}", value] if value else []
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SetupFailed(done.stderr.strip().splitlines()[-1])
+    return done.stdout
 
 
 def prune(base: Path) -> None:

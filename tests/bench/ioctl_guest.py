@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT
+"""Inside the machine of ioctl.py: what a call costs on the driver's own node and on a container's.
+
+The same client runs on both, so whatever it costs itself cancels out. Prints one JSON object, the last line of its
+stdout. With `--scaling` it measures throughput of one and two processes instead, in ordinary time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPO / part) for part in ("tests/vm/guest_tests", "tests/nvsim", "tests")]
+
+import nvclient as nv  # noqa: E402
+from slicebox import Box  # noqa: E402
+from vm.machine import ICOUNT_NS  # noqa: E402
+
+BATCHES = 21
+CALLS = 50  # in a batch
+MIB = 1 << 20
+CTRL_TSG_GET_INFO = 0xA06C0106
+ESC_SYS_PARAMS = 214
+
+
+class Bench:
+    """A client with everything made beforehand, so that each loop is calls and nothing else."""
+
+    def __init__(self, directory: str):
+        self.rm = nv.Client(directory)
+        self.gpu = self.rm.gpu(0)
+        self.space = self.gpu.space()
+        self.group = self.space.group()
+        self.group.channel()
+        nv.check("vidmem", self.gpu.alloc_vidmem(2 * MIB, 0x5000)[0])
+
+    def close(self) -> None:
+        self.rm.close()
+
+    def ioctl(self, number: int, arg: ctypes.Structure, node: nv.Node | None = None) -> Callable[[], int]:
+        """A call without arguments; the request, its address and the function are looked up once."""
+        call, fd = nv.libc.ioctl, (node or self.rm.ctl).fd
+        call.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+        request = nv.request(number, ctypes.sizeof(arg)) if node is None else number
+        address = ctypes.addressof(arg)
+        # Status words are looked at in the first call only: afterwards the loop is to be short.
+        keep = arg
+
+        def made() -> int:
+            return call(fd, request, address) + (0 if keep else 1)
+
+        return made
+
+    def control(self, obj: int, cmd: int, params: ctypes.Structure | ctypes.Array) -> Callable[[], int]:
+        arg = nv.Control(
+            client=self.rm.handle,
+            object=obj,
+            cmd=cmd,
+            params=ctypes.addressof(params),
+            params_size=ctypes.sizeof(params),
+        )
+        arg.keep = params
+        call = self.ioctl(nv.ESC_RM_CONTROL, arg)
+        if call() or arg.status:
+            raise RuntimeError(f"control {cmd:#x}: status {arg.status:#x}")
+        return call
+
+    def kinds(self) -> Iterator[list[tuple[str, Callable[[], int]]]]:
+        """Groups of calls that are made in turn; each is measured by itself."""
+        yield [("SYS_PARAMS", self.ioctl(ESC_SYS_PARAMS, (ctypes.c_uint64 * 1)()))]
+        yield [("control GET_INFO", self.control(self.group.tsg, CTRL_TSG_GET_INFO, (ctypes.c_uint32 * 1)()))]
+        name = self.control(self.gpu.subdevice, nv.CTRL_GET_NAME_STRING, nv.GpuName())
+        yield [("control GET_NAME_STRING", name)]
+        info = nv.FbInfo(count=1)
+        info.list[0] = nv.FB_HEAP_FREE
+        yield [("control FB_GET_INFO_V2", self.control(self.gpu.subdevice, nv.CTRL_FB_GET_INFO_V2, info))]
+        yield self._pair("RM_ALLOC vidmem", self._alloc())
+        yield self._pair("RM_DUP_OBJECT", self._dup())
+        yield self._uvm()
+
+    def _pair(self, name: str, make: Callable[[], int]) -> list[tuple[str, Callable[[], int]]]:
+        free = self.ioctl(nv.ESC_RM_FREE, nv.Free(self.rm.handle, self.gpu.device, 0x5001))
+        return [(name, make), ("RM_FREE after it", free)]
+
+    def _alloc(self) -> Callable[[], int]:
+        params = nv.MemoryParams(
+            owner=self.rm.handle,
+            size=2 * MIB,
+            attr=nv.ATTR_NONCONTIG_ALLOWED | nv.ATTR_PAGE_HUGE,
+            attr2=nv.ATTR2_PAGE_2M,
+        )
+        arg = nv.Alloc(
+            root=self.rm.handle,
+            parent=self.gpu.device,
+            handle=0x5001,
+            class_id=nv.CLASS_VIDMEM,
+            params=ctypes.addressof(params),
+            params_size=ctypes.sizeof(params),
+        )
+        arg.keep = params
+        return self.ioctl(nv.ESC_RM_ALLOC, arg)
+
+    def _dup(self) -> Callable[[], int]:
+        return self.ioctl(
+            nv.ESC_RM_DUP_OBJECT, nv.Dup(self.rm.handle, self.gpu.device, 0x5001, self.rm.handle, 0x5000)
+        )
+
+    def _uvm(self) -> list[tuple[str, Callable[[], int]]]:
+        uvm, uuid = self.space.uvm, nv._uuid(self.gpu.uuid)
+        base = self.space.reserve(2 * MIB)
+        mapped = nv.UvmMapExternal(base=base, length=2 * MIB, gpu_count=1, client=self.rm.handle, memory=0x5000)
+        mapped.gpu[0].uuid = uuid
+        return [
+            ("UVM_CREATE_EXTERNAL_RANGE", self.ioctl(nv.UVM_CREATE_EXTERNAL_RANGE, nv.UvmRange(base, 2 * MIB), uvm)),
+            ("UVM_MAP_EXTERNAL_ALLOCATION", self.ioctl(nv.UVM_MAP_EXTERNAL_ALLOCATION, mapped, uvm)),
+            ("UVM_FREE", self.ioctl(nv.UVM_FREE, nv.UvmRange(base, 2 * MIB), uvm)),
+        ]
+
+
+def instructions(bench: Bench) -> dict[str, float]:
+    """Instructions of each call, its caller's included: the median of some batches, ticks of the clock apart."""
+    clock = time.perf_counter_ns
+    found: dict[str, list[float]] = {}
+    for calls in bench.kinds():
+        for _batch in range(BATCHES):
+            spent = [0] * len(calls)
+            for _call in range(CALLS):
+                for i, (name, call) in enumerate(calls):
+                    begin = clock()
+                    ret = call()
+                    spent[i] += clock() - begin
+                    if ret:
+                        raise RuntimeError(f"{name}: ioctl returned {ret}")
+            for (name, _), ns in zip(calls, spent, strict=True):
+                found.setdefault(name, []).append(ns / CALLS / ICOUNT_NS)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def measure(directory: str) -> dict[str, float]:
+    bench = Bench(directory)
+    try:
+        return instructions(bench)
+    finally:
+        bench.close()
+
+
+def exact() -> dict[str, object]:
+    """The driver alone, then through cgpu_km with one container and with 25 that each have a client."""
+    native = measure("/dev")
+    found = {"native": native, "containers": {}}
+    boxes, clients = [Box("c0" * 32, 256)], []
+    found["containers"]["1"] = measure(boxes[0].dev)
+    Path("/proc/cgpu_km/0/max_inst").write_text("25\n")
+    for n in range(1, 25):
+        boxes.append(Box(f"{0xC0 + n:02x}" * 32, 256))
+        clients.append(boxes[-1].client().gpu(0).space().group().channel())
+    found["containers"]["25"] = measure(boxes[0].dev)
+    for channel in clients:
+        channel.gpu.rm.close()
+    for box in boxes:
+        box.destroy()
+    return found
+
+
+def calls_in(directory: str, processes: int, seconds: float) -> float:
+    """Pass-through controls per second of that many processes together."""
+    reports = []
+    for _ in range(processes):
+        read_end, write_end = os.pipe()
+        if not os.fork():
+            bench = Bench(directory)
+            call = bench.control(bench.group.tsg, CTRL_TSG_GET_INFO, (ctypes.c_uint32 * 1)())
+            begin = time.monotonic()
+            made = 0
+            while (passed := time.monotonic() - begin) < seconds:
+                for _call in range(100):
+                    call()
+                made += 100
+            os.write(write_end, json.dumps(made / passed).encode())
+            os._exit(0)
+        os.close(write_end)
+        reports.append(read_end)
+    total = sum(json.loads(os.read(fd, 64)) for fd in reports)
+    for fd in reports:
+        os.close(fd)
+        os.wait()
+    return total
+
+
+def scaling() -> dict[str, object]:
+    found = {}
+    with Box("c0" * 32, 1024) as box:
+        for name, directory in (("native", "/dev"), ("container", box.dev)):
+            one, two = (calls_in(directory, n, 3.0) for n in (1, 2))
+            found[name] = round(two / one, 3)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--scaling", action="store_true")
+    print(json.dumps(scaling() if parser.parse_args().scaling else exact()))
+
+
+if __name__ == "__main__":
+    main()
