@@ -38,6 +38,8 @@ static struct inode *alloc_back(struct super_block *sb)
 	back->slot = NULL;
 	back->file = NULL;
 	back->drv = NULL;
+	back->in_transfer = false;
+	xa_init(&back->exports);
 	memset(&back->guard, 0, sizeof(back->guard));
 	atomic_inc(&alive);
 	return &back->inode;

@@ -11,6 +11,7 @@
 #define CKM_BACKFS_H
 
 #include <linux/fs.h>
+#include <linux/xarray.h>
 
 struct ckm_container;
 struct ckm_slot;
@@ -24,6 +25,8 @@ struct ckm_back {
 	struct file_operations guard;	/* what R carries instead; unused for uvm */
 	u32 node;			/* CGPU_NODE_* */
 	u64 id;				/* never reused: what clients are bound to */
+	struct xarray exports;		/* ct->rm_lock; what it carries, by place (rm_export.c) */
+	bool in_transfer;		/* ct->rm_lock; an export or import is under way */
 };
 
 /* Opens R. Takes a reference on @ct that goes when R does. */

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/file.h>
 #include <linux/hash.h>
 #include <linux/rculist.h>
 #include <linux/sched.h>
@@ -95,6 +96,8 @@ void ckm_call_end(struct ckm_call *call)
 		WRITE_ONCE(bucket->call[call->place], NULL);
 		smp_store_release(&bucket->task[call->place], NULL);
 	}
+	if (call->carrier)
+		fput(call->carrier);
 	if (call->top != call->inline_top)
 		kfree(call->top);
 	kvfree(call->nested.copy);

@@ -14,6 +14,7 @@
 
 struct ckm_back;
 struct ckm_call_node;
+struct file;
 
 struct ckm_range {
 	unsigned long user;
@@ -30,6 +31,7 @@ struct ckm_call {
 	u8 *top;		/* the checked struct; after the call, what the driver made of it */
 	u32 size;
 	struct ckm_range nested;	/* size 0: none */
+	struct file *carrier;	/* the back file that an fd in it must name; a reference */
 	/* Runs where rm_ioctl() returned, before the driver copies @arg out; may change it. */
 	void (*post)(struct ckm_call *call, u8 *arg);
 	void *post_data;

@@ -14,6 +14,7 @@
 #include "interpose.h"
 #include "netlink.h"
 #include "proc.h"
+#include "rm_export.h"
 
 DEFINE_MUTEX(ckm_lock);
 LIST_HEAD(ckm_containers);
@@ -437,6 +438,7 @@ void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back)
 		ckm_core_leave();
 		ckm_objs_release_locked(ct, list);
 	} while (client);
+	ckm_exports_drop_locked(ct, back);
 	mutex_unlock(&ct->rm_lock);
 }
 

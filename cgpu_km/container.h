@@ -72,6 +72,7 @@ struct ckm_container {
 	bool dying;			/* ckm_lock for writing; read anywhere */
 	struct mutex rm_lock;		/* tree, memory records */
 	struct cgpu_tree tree;
+	atomic_t handles;		/* the next of those we choose (rm_export.c) */
 	struct work_struct gone;	/* after the last reference */
 	struct ratelimit_state refused_events;
 	u32 slot_count;

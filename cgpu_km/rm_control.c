@@ -12,6 +12,7 @@
 #include "interpose.h"
 #include "rm_calls.h"
 #include "rm_control.h"
+#include "rm_export.h"
 #include "seal.h"
 #include "turn_thread.h"
 
@@ -224,6 +225,10 @@ static long run(struct control *c)
 		return get_timeslice(c);
 	case CGPU_OWN_CHANNELS:
 		return own_channels(c);
+	case CGPU_EXPORT:
+		return ckm_rm_export(c->rc, c->row.cmd, c->obj->hclient);
+	case CGPU_IMPORT:
+		return ckm_rm_import(c->rc, c->row.cmd, c->obj->hclient);
 	}
 	return ckm_rm_answer(c->rc, NV_ERR_NOT_SUPPORTED);
 }

@@ -112,7 +112,8 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 		return NULL;
 	back = ckm_front_back(front);
 	if (!back || back->ct != call->back->ct ||
-	    back->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU))
+	    back->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU) ||
+	    (call->carrier && call->carrier != back->file))
 		goto out;
 	inner = get_unused_fd_flags(O_CLOEXEC);
 	if (inner < 0)

@@ -23,6 +23,7 @@
 #define NV_ERR_CLIENT			0x23
 #define NV_ERR_FUNCTION			0x27
 #define NV_ERR_PARENT			0x36
+#define NV_ERR_INVALID_PARAMETER	0x3b
 #define NV_ERR_STATE			0x40
 #define NV_ERR_NO_MEMORY		0x51
 #define NV_ERR_NOT_SUPPORTED		0x56
@@ -183,6 +184,38 @@
 #define NV01_FREE			0x00
 #define NV04_ALLOC			0x15
 #define NV04_CONTROL			0x36
+
+/* src/common/sdk/nvidia/inc/ctrl/ctrl0000/ctrl0000unix.h: objects on files.
+ * NUM and INDEX are u16, the rest u32.
+ */
+#define NV0000_CTRL_EXPORT_OBJECT_TO_FD		0x3d05
+#define NV3D05_SIZE			24
+#define NV3D05_H_OBJECT			12
+#define NV3D05_FD			16
+#define NV0000_CTRL_IMPORT_OBJECT_FROM_FD	0x3d06
+#define NV3D06_SIZE			20
+#define NV3D06_FD			0
+#define NV3D06_H_PARENT			12
+#define NV3D06_H_OBJECT			16
+#define NV0000_CTRL_EXPORT_OBJECTS_TO_FD	0x3d0b
+#define NV3D0B_SIZE			2128
+#define NV3D0B_FD			0
+#define NV3D0B_OBJECTS			76
+#define NV3D0B_NUM			2124
+#define NV3D0B_INDEX			2126
+#define NV3D0B_MAX			512
+#define NV0000_CTRL_IMPORT_OBJECTS_FROM_FD	0x3d0c
+#define NV3D0C_SIZE			652
+#define NV3D0C_FD			0
+#define NV3D0C_H_PARENT			4
+#define NV3D0C_OBJECTS			8
+#define NV3D0C_NUM			648
+#define NV3D0C_INDEX			650
+#define NV3D0C_MAX			128
+
+/* Ours: names for imported objects, apart from those RM makes (0xcaf00000 on) */
+#define NV_OUR_HANDLES			0xb6700000u
+#define NV_OUR_HANDLES_SPAN		0x00100000u
 
 /* kernel-open/nvidia-uvm/uvm_ioctl.h, uvm_linux_ioctl.h */
 #define UVM_INITIALIZE			0x30000001

@@ -34,6 +34,8 @@ enum cgpu_verdict {
 	CGPU_SET_TIMESLICE,	/* remembered */
 	CGPU_GET_TIMESLICE,	/* what was remembered */
 	CGPU_OWN_CHANNELS,	/* list checked for ownership, not forwarded */
+	CGPU_EXPORT,		/* objects onto a control file: it holds their charge */
+	CGPU_IMPORT,		/* and from it: references like dups */
 	/* uvm */
 	CGPU_UVM_MAP,		/* its references are charged in the driver's dup */
 };

@@ -159,27 +159,29 @@ static NV_STATUS ctl_create_carrier(struct nvctl *c)
 	return st;
 }
 
+/* All of them or none. */
 static NV_STATUS export_list(struct nvctl *c, nv_file_private_t *fp, const u32 *objects, u32 num, u32 index)
 {
-	struct nvexport x;
-	NV_STATUS st;
+	struct nvexport *made = kcalloc(num, sizeof(*made), GFP_KERNEL);
+	NV_STATUS st = NV_OK;
 	u32 i;
 
-	for (i = 0; i < num; i++) {
-		memset(&x, 0, sizeof(x));
-		if (objects[i]) {
-			st = slot_fill(c->client, objects[i], &x);
-			if (st != NV_OK)
-				return st;
-			if (x.mem->gpu->index != fp->device_instance) {
-				slot_clear(&x);
-				return NV_ERR_INVALID_PARAMETER;
-			}
-		}
-		slot_clear(&fp->handles[index + i]);
-		fp->handles[index + i] = x;
+	if (num && !made)
+		return NV_ERR_NO_MEMORY;
+	for (i = 0; i < num && st == NV_OK; i++) {
+		if (!objects[i])
+			continue;
+		st = slot_fill(c->client, objects[i], &made[i]);
+		if (st == NV_OK && made[i].mem->gpu->index != fp->device_instance)
+			st = NV_ERR_INVALID_PARAMETER;
 	}
-	return NV_OK;
+	for (i = 0; i < num; i++) {
+		if (st == NV_OK)
+			swap(fp->handles[index + i], made[i]);
+		slot_clear(&made[i]);
+	}
+	kfree(made);
+	return st;
 }
 
 /* 0x3d0b {fd, hDevice, maxObjects@8 u16, metadata@10, objects@76[512], num@2124 u16, index@2126 u16} */

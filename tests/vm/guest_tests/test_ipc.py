@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: MIT
+"""CUDA IPC: memory on control files, inside one container and across two."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+import nvclient as nv
+import pytest
+from slicebox import MIB, Box, fb_used, until
+
+EXPORT_ONE, IMPORT_ONE, EXPORT_INFO, EXPORT_LIST, IMPORT_LIST = 0x3D05, 0x3D06, 0x3D08, 0x3D0B, 0x3D0C
+INVALID_PARAMETER, NOT_SUPPORTED, NOT_FOUND, DUPLICATE = 0x3B, 0x56, 0x57, 0x19
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    before = fb_used()
+    with Box("1c" * 32, 256) as box:
+        yield box
+        until(lambda: box.used == 0)
+    assert until(lambda: fb_used() == before)
+
+
+@pytest.fixture
+def gpu(box: Box) -> Iterator[nv.Gpu]:
+    with box.client() as client:
+        yield client.gpu(0)
+
+
+def export(gpu: nv.Gpu, memory: int, fd: int) -> int:
+    params = struct.pack("<IIIIiI", 1, gpu.device, gpu.device, memory, fd, 0)
+    return gpu.rm.control(gpu.rm.handle, EXPORT_ONE, params)[0]
+
+
+def take(gpu: nv.Gpu, fd: int, handle: int = 0) -> tuple[int, int]:
+    """Import what the file carries: (status, handle)."""
+    params = struct.pack("<iIIII", fd, 1, gpu.device, gpu.device, handle)
+    status, answer = gpu.rm.control(gpu.rm.handle, IMPORT_ONE, params)
+    return status, struct.unpack("<iIIII", answer)[4]
+
+
+def export_list(gpu: nv.Gpu, fd: int, objects: list[int], index: int = 0, places: int = 16) -> int:
+    params = struct.pack("<iIH", fd, gpu.device, places).ljust(76, b"\0")
+    params += struct.pack(f"<{len(objects)}I", *objects).ljust(2048, b"\0") + struct.pack("<HH", len(objects), index)
+    return gpu.rm.control(gpu.rm.handle, EXPORT_LIST, params)[0]
+
+
+def take_list(gpu: nv.Gpu, fd: int, wanted: list[int], index: int = 0) -> tuple[int, list[int]]:
+    """Import into handles of the given names, 0 for any: (status, handles)."""
+    params = struct.pack("<iI", fd, gpu.device)
+    params += struct.pack(f"<{len(wanted)}I", *wanted).ljust(640, b"\0") + struct.pack("<HH", len(wanted), index)
+    status, answer = gpu.rm.control(gpu.rm.handle, IMPORT_LIST, params)
+    return status, list(struct.unpack_from(f"<{len(wanted)}I", answer, 8))
+
+
+def test_what_a_file_carries_is_charged(box: Box, gpu: nv.Gpu):
+    _, memory = gpu.alloc_vidmem(4 * MIB)
+    with nv.Ctl(box.dev) as carrier:
+        assert export(gpu, memory, carrier.fd) == 0
+        assert gpu.free(memory) == 0
+        assert box.used == 4 * MIB
+    until(lambda: box.used == 0)
+
+
+def test_an_import_is_a_reference(box: Box, gpu: nv.Gpu):
+    _, memory = gpu.alloc_vidmem(4 * MIB)
+    with nv.Ctl(box.dev) as carrier, box.client() as other:
+        assert export(gpu, memory, carrier.fd) == 0
+        theirs = other.gpu(0)
+        status, named = take(theirs, carrier.fd, 0x7777)
+        assert (status, named) == (0, 0x7777)
+        status, chosen = take(theirs, carrier.fd)
+        assert status == 0
+        assert chosen not in (0, named)
+        assert box.used == 4 * MIB, "one piece of memory, however many names"
+        gpu.free(memory)
+        carrier.close()
+        assert theirs.free(named) == 0
+        assert box.used == 4 * MIB
+        assert theirs.free(chosen) == 0
+        until(lambda: box.used == 0)
+
+
+def test_a_taken_name_is_refused(box: Box, gpu: nv.Gpu):
+    _, memory = gpu.alloc_vidmem(2 * MIB)
+    with nv.Ctl(box.dev) as carrier:
+        assert export(gpu, memory, carrier.fd) == 0
+        assert take(gpu, carrier.fd, memory)[0] == DUPLICATE
+        assert take(gpu, carrier.fd, 0x7000)[0] == 0
+
+
+def test_between_two_processes(box: Box, gpu: nv.Gpu):
+    """The file goes over a socket; the receiver's number for it is another."""
+    _, memory = gpu.alloc_vidmem(8 * MIB)
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            _, (fd,), _, _ = socket.recv_fds(theirs, 1, 1)
+            mine = nv.Client(box.dev).gpu(0)
+            taken, handle = take(mine, fd)
+            mapping = mine.map_cpu(handle, 4096)
+            mapping.write32(0, 0xC0DE)
+            theirs.send(b"x")
+            theirs.recv(1)  # the owner has gone: what we hold stays
+            status = 0 if not taken and mapping.read32(0) == 0xC0DE else 2
+        finally:
+            os._exit(status)
+    with nv.Ctl(box.dev) as carrier:
+        assert export(gpu, memory, carrier.fd) == 0
+        socket.send_fds(ours, [b"x"], [carrier.fd])
+        ours.recv(1)
+        assert gpu.map_cpu(memory, 4096).read32(0) == 0xC0DE, "the same memory"
+    gpu.rm.close()
+    assert box.used == 8 * MIB
+    ours.send(b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    until(lambda: box.used == 0)
+
+
+def test_not_across_containers(box: Box, gpu: nv.Gpu):
+    _, memory = gpu.alloc_vidmem(4 * MIB)
+    with Box("2c" * 32, 256) as neighbour, nv.Ctl(box.dev) as carrier, neighbour.client() as stranger:
+        assert export(gpu, memory, carrier.fd) == 0
+        theirs = stranger.gpu(0)
+        assert take(theirs, carrier.fd)[0] == INVALID_PARAMETER
+        info = struct.pack("<i", carrier.fd).ljust(80, b"\0")
+        assert stranger.control(stranger.handle, EXPORT_INFO, info)[0]
+        _, theirs_memory = theirs.alloc_vidmem(2 * MIB)
+        assert export(theirs, theirs_memory, carrier.fd) == INVALID_PARAMETER
+        assert (box.used, neighbour.used) == (4 * MIB, 2 * MIB)
+
+
+def test_nor_from_the_real_node(box: Box, gpu: nv.Gpu):
+    """A file of the driver's own, smuggled in, is none of the container's."""
+    _, memory = gpu.alloc_vidmem(2 * MIB)
+    with nv.Ctl("/dev") as carrier:
+        assert export(gpu, memory, carrier.fd) == INVALID_PARAMETER
+        assert take(gpu, carrier.fd)[0] == INVALID_PARAMETER
+
+
+def test_lists_with_holes(box: Box, gpu: nv.Gpu):
+    first, second = (gpu.alloc_vidmem(2 * MIB)[1] for _ in range(2))
+    victim = gpu.alloc_vidmem(2 * MIB)[1]
+    with nv.Ctl(box.dev) as carrier:
+        assert export_list(gpu, carrier.fd, [first, 0, second]) == 0
+        # An empty place and then a failure: the driver undoes by the names it was given.
+        status, _ = take_list(gpu, carrier.fd, [0x7100, victim, first])
+        assert status == DUPLICATE
+        assert gpu.map_cpu(victim, 4096), "still there"
+        status, handles = take_list(gpu, carrier.fd, [0x7100, victim, 0])
+        assert status == 0
+        assert handles[0] == 0x7100
+        assert handles[2]
+        assert gpu.map_cpu(victim, 4096)
+        for handle in (first, second, victim):
+            gpu.free(handle)
+        assert box.used == 4 * MIB
+        carrier.close()
+        assert gpu.free(handles[0]) == 0
+        assert gpu.free(handles[2]) == 0
+
+
+def test_a_replaced_place_gives_back(box: Box, gpu: nv.Gpu):
+    first, second = (gpu.alloc_vidmem(size * MIB)[1] for size in (4, 2))
+    with nv.Ctl(box.dev) as carrier:
+        assert export_list(gpu, carrier.fd, [first]) == 0
+        gpu.free(first)
+        assert box.used == 6 * MIB
+        assert export_list(gpu, carrier.fd, [second]) == 0
+        assert box.used == 2 * MIB
+        assert export_list(gpu, carrier.fd, [0]) == 0
+        gpu.free(second)
+        assert box.used == 0
+
+
+def test_what_cannot_be_carried(box: Box, gpu: nv.Gpu):
+    group = gpu.space().group()
+    _, memory = gpu.alloc_vidmem(2 * MIB)
+    with nv.Ctl(box.dev) as carrier:
+        assert export(gpu, group.tsg, carrier.fd) == NOT_SUPPORTED
+        assert export(gpu, 0xDEAD, carrier.fd) == NOT_FOUND
+        assert export(gpu, memory, 9999) == INVALID_PARAMETER
+        assert export_list(gpu, carrier.fd, [memory] * 17) != 0
+        assert export_list(gpu, carrier.fd, [memory], index=16) != 0
+        assert take(gpu, carrier.fd)[0] == INVALID_PARAMETER, "nothing came onto it"
+    group.close()
+
+
+def test_system_memory_is_carried_and_costs_nothing(box: Box):
+    with box.client() as client, nv.Ctl(box.dev) as carrier:
+        gpu = client.gpu(0)
+        _, memory = gpu.alloc_sysmem(1 * MIB)
+        assert export(gpu, memory, carrier.fd) == 0
+        status, handle = take(gpu, carrier.fd)
+        assert status == 0
+        assert box.used == 0, "system memory is not the card's"
+        assert gpu.free(handle) == 0
