@@ -80,6 +80,23 @@ struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *o
 	return mem;
 }
 
+struct cgpu_mem *ckm_tenant_get_context(struct ckm_container *ct, struct cgpu_obj *channel)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_mem *mem;
+
+	mutex_lock(&ct->rm_lock);
+	mem = channel->mem;
+	if (!mem && channel->parent && channel->parent->kind == CGPU_KIND_TSG)
+		mem = channel->parent->mem;
+	core = ckm_core_enter();
+	if (mem)
+		core->mem_get(mem);
+	ckm_core_leave();
+	mutex_unlock(&ct->rm_lock);
+	return mem;
+}
+
 void ckm_tenant_put_mem(struct ckm_container *ct, struct cgpu_mem *mem)
 {
 	mutex_lock(&ct->rm_lock);

@@ -28,6 +28,8 @@ void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj);
 
 /* A reference to the memory of a held object; NULL if it has none. */
 struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj);
+/* The same of a held channel's context reserve, which may be its TSG's. */
+struct cgpu_mem *ckm_tenant_get_context(struct ckm_container *ct, struct cgpu_obj *channel);
 void ckm_tenant_put_mem(struct ckm_container *ct, struct cgpu_mem *mem);
 
 #endif

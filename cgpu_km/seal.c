@@ -18,18 +18,22 @@
 #include "interpose.h"
 #include "seal.h"
 
-/* References that uvm took by dup, keyed by the handle the driver gave it. */
-struct uvm_dup {
+enum { PROBE_IOCTL, PROBE_COPY, PROBE_FD, PROBE_DUP, PROBE_UNDUP, PROBE_RETAIN, PROBE_RELEASE,
+       PROBES };
+
+/* A reference that uvm took, keyed by what the driver gave it to give it back:
+ * a handle by PROBE_UNDUP, a pointer by PROBE_RELEASE.
+ */
+struct uvm_ref {
 	struct hlist_node node;
 	struct rcu_head rcu;
-	u32 handle;
-	struct cgpu_mem *mem;
+	unsigned long key;
+	u32 probe;
+	struct cgpu_mem *mem;		/* a reference */
 	struct ckm_container *ct;	/* a reference */
 };
-static DEFINE_HASHTABLE(dups, 10);
-static DEFINE_SPINLOCK(dups_lock);
-
-enum { PROBE_IOCTL, PROBE_COPY, PROBE_FD, PROBE_DUP, PROBE_UNDUP, PROBES };
+static DEFINE_HASHTABLE(uvm_refs, 10);
+static DEFINE_SPINLOCK(uvm_refs_lock);
 
 static struct kprobe probes[PROBES];
 
@@ -132,72 +136,113 @@ out:
 	return found;
 }
 
-/* uvm dups a tenant's memory into a client of its own. The handles here are
- * the ones the driver uses, whatever the tenant's memory says by now.
+static struct uvm_ref *find_uvm_ref(u32 probe, unsigned long key)
+{
+	struct uvm_ref *ref;
+
+	hash_for_each_possible_rcu(uvm_refs, ref, node, key)
+		if (ref->key == key && ref->probe == probe)
+			return ref;
+	return NULL;
+}
+
+static void add_uvm_ref(struct uvm_ref *ref, u32 probe, unsigned long key)
+{
+	ref->probe = probe;
+	ref->key = key;
+	ckm_container_get(ref->ct);
+	spin_lock(&uvm_refs_lock);
+	hash_add_rcu(uvm_refs, &ref->node, key);
+	spin_unlock(&uvm_refs_lock);
+}
+
+/* Out of the table before the driver gives it up: after that it may give the
+ * same key to another, and the probe lets this one through.
  */
-static u32 charged_dup_memory(void *device, u32 client, u32 memory, u32 *dup, void *info)
+static struct uvm_ref *take_uvm_ref(u32 probe, unsigned long key)
+{
+	struct uvm_ref *ref;
+
+	spin_lock(&uvm_refs_lock);
+	ref = find_uvm_ref(probe, key);
+	if (ref)
+		hash_del_rcu(&ref->node);
+	spin_unlock(&uvm_refs_lock);
+	return ref;
+}
+
+static void put_uvm_ref(struct uvm_ref *ref)
+{
+	if (!ref)
+		return;
+	ckm_tenant_put_mem(ref->ct, ref->mem);
+	ckm_container_put(ref->ct);
+	kfree_rcu(ref, rcu);
+}
+
+/* uvm takes memory, or a channel's context, of a tenant for a client of its
+ * own. The handles here are the ones the driver uses, whatever the tenant's
+ * memory says by now. What it will give back it leaves at @key.
+ */
+static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 handle, void *key,
+			void *info)
 {
 	struct ckm_call *call = ckm_call_mine();
-	struct ckm_container *ct = call->back->ct;
-	struct uvm_dup *ref = kzalloc(sizeof(*ref), GFP_KERNEL);
+	struct uvm_ref *ref = kzalloc(sizeof(*ref), GFP_KERNEL);
 	struct cgpu_obj *obj;
 	u32 status;
 
 	if (!ref)
 		return NV_ERR_RESOURCES;
-	obj = ckm_tenant_hold(ct, client, memory);
+	ref->ct = call->back->ct;
+	obj = ckm_tenant_hold(ref->ct, client, handle);
 	if (!obj) {
 		kfree(ref);
 		return NV_ERR_NOT_FOUND;
 	}
-	ref->mem = ckm_tenant_get_mem(ct, obj);
-	status = ckm_call_original(ARG(device), client, memory, ARG(dup), ARG(info), 0,
-				   original(call, PROBE_DUP));
-	ckm_tenant_unhold(ct, obj);
-	if (status != NV_OK || !ref->mem) {
-		if (ref->mem)
-			ckm_tenant_put_mem(ct, ref->mem);
-		kfree(ref);
-		return status;
+	ref->mem = take == PROBE_DUP ? ckm_tenant_get_mem(ref->ct, obj)
+				     : ckm_tenant_get_context(ref->ct, obj);
+	status = ckm_call_original(a, client, handle, ARG(key), ARG(info), 0,
+				   original(call, take));
+	ckm_tenant_unhold(ref->ct, obj);
+	if (status == NV_OK && ref->mem) {
+		add_uvm_ref(ref, give, give == PROBE_UNDUP ? *(u32 *)key : *(unsigned long *)key);
+		return NV_OK;
 	}
-	ckm_container_get(ct);
-	ref->ct = ct;
-	ref->handle = *dup;
-	spin_lock(&dups_lock);
-	hash_add_rcu(dups, &ref->node, ref->handle);
-	spin_unlock(&dups_lock);
-	return NV_OK;
+	if (ref->mem)
+		ckm_tenant_put_mem(ref->ct, ref->mem);
+	kfree(ref);
+	return status;
 }
 
-static struct uvm_dup *find_dup(u32 handle)
+static u32 charged_dup_memory(void *device, u32 client, u32 memory, u32 *dup, void *info)
 {
-	struct uvm_dup *ref;
-
-	hash_for_each_possible_rcu(dups, ref, node, handle)
-		if (ref->handle == handle)
-			return ref;
-	return NULL;
+	return charged_take(PROBE_DUP, PROBE_UNDUP, ARG(device), client, memory, dup, info);
 }
 
-/* In whatever context uvm frees: a call, an exit, a release. */
+static u32 charged_retain_channel(void *space, u32 client, u32 channel, void **retained,
+				  void *info)
+{
+	return charged_take(PROBE_RETAIN, PROBE_RELEASE, ARG(space), client, channel, retained,
+			    info);
+}
+
+/* In whatever context uvm gives back: a call, an exit, a release. */
 static u32 uncharged_free_dup(void *device, u32 handle)
 {
-	struct uvm_dup *ref;
-	u32 status;
+	struct uvm_ref *ref = take_uvm_ref(PROBE_UNDUP, handle);
+	u32 status = ckm_call_original(ARG(device), handle, 0, 0, 0, 0, probes[PROBE_UNDUP].addr);
 
-	spin_lock(&dups_lock);
-	ref = find_dup(handle);
-	if (ref)
-		hash_del_rcu(&ref->node);
-	spin_unlock(&dups_lock);
-	/* No longer in the table: the probe lets this one through. */
-	status = ckm_call_original(ARG(device), handle, 0, 0, 0, 0, probes[PROBE_UNDUP].addr);
-	if (ref) {
-		ckm_tenant_put_mem(ref->ct, ref->mem);
-		ckm_container_put(ref->ct);
-		kfree_rcu(ref, rcu);
-	}
+	put_uvm_ref(ref);
 	return status;
+}
+
+static void uncharged_release_channel(void *retained)
+{
+	struct uvm_ref *ref = take_uvm_ref(PROBE_RELEASE, ARG(retained));
+
+	ckm_call_original(ARG(retained), 0, 0, 0, 0, 0, probes[PROBE_RELEASE].addr);
+	put_uvm_ref(ref);
 }
 
 static const struct {
@@ -209,6 +254,8 @@ static const struct {
 	[PROBE_FD]	= { "nv_get_file_private", redirected_file_private },
 	[PROBE_DUP]	= { "nvUvmInterfaceDupMemory", charged_dup_memory },
 	[PROBE_UNDUP]	= { "nvUvmInterfaceFreeDupedHandle", uncharged_free_dup },
+	[PROBE_RETAIN]	= { "nvUvmInterfaceRetainChannel", charged_retain_channel },
+	[PROBE_RELEASE]	= { "nvUvmInterfaceReleaseChannel", uncharged_release_channel },
 };
 
 /* Probe context: no sleeping, no locks. */
@@ -219,7 +266,10 @@ static int redirect(struct kprobe *p, struct pt_regs *regs)
 
 	if (probe == PROBE_UNDUP) {
 		/* second argument, a 32-bit handle */
-		if (!find_dup((u32)regs_get_kernel_argument(regs, 1)))
+		if (!find_uvm_ref(probe, (u32)regs_get_kernel_argument(regs, 1)))
+			return 0;
+	} else if (probe == PROBE_RELEASE) {
+		if (!find_uvm_ref(probe, regs_get_kernel_argument(regs, 0)))
 			return 0;
 	} else {
 		call = ckm_call_mine();

@@ -10,6 +10,8 @@
  *   nv_get_file_private            our file -> its back file
  *   nvUvmInterfaceDupMemory        uvm takes a reference: charge it
  *   nvUvmInterfaceFreeDupedHandle  uvm gives it back
+ *   nvUvmInterfaceRetainChannel    uvm keeps a channel's context: the same
+ *   nvUvmInterfaceReleaseChannel   and gives that back
  *
  * No kretprobes: one that is missed fails open. A missed entry redirection
  * leaves call->ran false, and the call fails closed.

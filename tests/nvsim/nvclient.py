@@ -63,6 +63,8 @@ ESC_IOCTL_XFER_CMD = 211
 UVM_INITIALIZE = 0x30000001
 UVM_REGISTER_GPU_VASPACE = 25
 UVM_UNREGISTER_GPU_VASPACE = 26
+UVM_REGISTER_CHANNEL = 27
+UVM_UNREGISTER_CHANNEL = 28
 UVM_MAP_EXTERNAL_ALLOCATION = 33
 UVM_FREE = 34
 UVM_REGISTER_GPU = 37
@@ -209,6 +211,10 @@ UvmRegisterGpu = _struct(
     {"uuid": 16, "pad": 3},
 )
 UvmRegisterVaspace = _struct("UvmRegisterVaspace", "uuid:u8 ctl_fd:s32 client vaspace status", {"uuid": 16})
+UvmRegisterChannel = _struct(
+    "UvmRegisterChannel", "uuid:u8 ctl_fd:s32 client channel pad0 base:u64 length:u64 status pad1", {"uuid": 16}
+)
+UvmUnregisterChannel = _struct("UvmUnregisterChannel", "uuid:u8 client channel status", {"uuid": 16})
 UvmUuid = _struct("UvmUuid", "uuid:u8 status", {"uuid": 16})
 UvmRange = _struct("UvmRange", "base:u64 length:u64 status pad")
 UvmUnmapExternal = _struct("UvmUnmapExternal", "base:u64 length:u64 uuid:u8 status pad", {"uuid": 16})
@@ -394,6 +400,13 @@ class Uvm(Node):
 
     def unregister_vaspace(self, uuid: bytes) -> int:
         return self.uvm(UVM_UNREGISTER_GPU_VASPACE, UvmUuid(_uuid(uuid)))
+
+    def register_channel(self, uuid: bytes, client: Client, channel: int) -> int:
+        arg = UvmRegisterChannel(_uuid(uuid), client.ctl.fd, client.handle, channel)
+        return self.uvm(UVM_REGISTER_CHANNEL, arg)
+
+    def unregister_channel(self, uuid: bytes, client: Client, channel: int) -> int:
+        return self.uvm(UVM_UNREGISTER_CHANNEL, UvmUnregisterChannel(_uuid(uuid), client.handle, channel))
 
     def create_range(self, base: int, length: int) -> int:
         return self.uvm(UVM_CREATE_EXTERNAL_RANGE, UvmRange(base, length))

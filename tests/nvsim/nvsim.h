@@ -64,6 +64,8 @@ struct nvdup {
 /* uvm_dup.c; named and declared as in the driver's nv_uvm_interface.h */
 NV_STATUS nvUvmInterfaceDupMemory(void *device, u32 hClient, u32 hPhysMemory, u32 *hDupMemory, void *info);
 NV_STATUS nvUvmInterfaceFreeDupedHandle(void *device, u32 hPhysHandle);
+NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 hChannel, void **retainedChannel, void *info);
+void nvUvmInterfaceReleaseChannel(void *retainedChannel);
 struct nvmem *nvdup_mem(u32 handle);	/* valid until the handle is freed */
 struct nvdup *nvdup_create(void *device, u32 handle);
 void nvdup_get(struct nvdup *dup);
@@ -173,6 +175,13 @@ struct nvtsg_rec {
 	u32 util_bp;			/* and what it was in the last window, in 1/100 % */
 };
 
+/* The context buffers of a TSG: they live as long as the TSG or a channel of it that UVM holds. */
+struct nvctx {
+	struct kref ref;
+	struct nvgpu *gpu;
+	u64 bytes;			/* of FB, once there is an engine object: nvsim_api_lock */
+};
+
 struct nvtsg {
 	struct list_head link;		/* nvengine.tsgs: engine lock */
 	struct list_head chans;		/* engine lock */
@@ -181,7 +190,7 @@ struct nvtsg {
 	struct nvtsg_rec *rec;
 	struct nvas *as;
 	u64 slice_ns, slice_req_ns;	/* in force; asked for: engine lock */
-	u64 ctx_bytes;			/* FB of the context buffers: nvsim_api_lock */
+	struct nvctx *ctx;		/* its own reference */
 	u32 id, interleave;
 	bool enabled;			/* scheduled once: engine lock */
 };
@@ -462,6 +471,7 @@ struct uvm_gpu {
 	struct list_head link;		/* uvm_vas.gpus */
 	struct nvgpu *gpu;
 	struct nvas *as;		/* NULL until a VA space is registered */
+	struct list_head chans;		/* uvm_chan.link: uvm_vas.lock */
 };
 
 struct uvm_ext {
@@ -490,6 +500,11 @@ NV_STATUS uvm_range_free(struct uvm_vas *v, u64 base);
 NV_STATUS uvm_range_map(struct uvm_vas *v, const struct uvm_map_ext *p);
 NV_STATUS uvm_range_unmap(struct uvm_vas *v, const struct uvm_unmap_ext *p);
 void uvm_gpu_drop_as(struct uvm_vas *v, struct uvm_gpu *g);
+NV_STATUS uvm_chan_register(struct uvm_vas *v, struct uvm_gpu *g, u32 hclient, u32 hchannel);
+NV_STATUS uvm_chan_unregister(struct uvm_vas *v, struct uvm_gpu *g, u32 hclient, u32 hchannel);
+void uvm_chans_drop(struct uvm_gpu *g);
+struct nvctx *nvctx_create(struct nvgpu *gpu);
+void nvctx_put(struct nvctx *ctx);
 void uvm_ranges_drop(struct uvm_vas *v);
 int nvsim_uvm_mmap(struct file *file, struct vm_area_struct *vma);
 

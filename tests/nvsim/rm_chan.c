@@ -75,8 +75,10 @@ NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p)
 	tsg = kzalloc(sizeof(*tsg), GFP_KERNEL);
 	if (!tsg)
 		return NV_ERR_NO_MEMORY;
-	tsg->rec = rec_create(o, e->type);
+	tsg->ctx = nvctx_create(o->gpu);
+	tsg->rec = tsg->ctx ? rec_create(o, e->type) : NULL;
 	if (!tsg->rec) {
+		kfree(tsg->ctx);
 		kfree(tsg);
 		return NV_ERR_NO_MEMORY;
 	}
@@ -107,8 +109,7 @@ void nvsim_tsg_destroy(struct nvtsg *tsg)
 	nvengine_kick(e);
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 	rec_end(e->gpu, tsg->rec);
-	if (tsg->ctx_bytes)
-		nvsim_fb_give(e->gpu, tsg->ctx_bytes);
+	nvctx_put(tsg->ctx);
 	if (tsg->as)
 		nvas_put(tsg->as);
 	kfree(tsg);
@@ -222,10 +223,10 @@ NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy)
 
 	if (!copy && e->type != NV2080_ENGINE_GR0)
 		return NV_ERR_INVALID_CLASS;
-	if (e->type == NV2080_ENGINE_GR0 && !c->tsg->ctx_bytes && bytes) {
+	if (e->type == NV2080_ENGINE_GR0 && !c->tsg->ctx->bytes && bytes) {
 		if (!nvsim_fb_take(o->gpu, bytes, &addr))
 			return NV_ERR_NO_MEMORY;
-		c->tsg->ctx_bytes = bytes;
+		c->tsg->ctx->bytes = bytes;
 	}
 	raw_spin_lock_irqsave(&e->lock, flags);
 	if (copy)

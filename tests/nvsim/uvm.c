@@ -124,6 +124,7 @@ static void do_register_gpu(struct uvm_vas *v, void *arg)
 		g = kzalloc(sizeof(*g), GFP_KERNEL);
 		if (g) {
 			g->gpu = gpu;
+			INIT_LIST_HEAD(&g->chans);
 			list_add_tail(&g->link, &v->gpus);
 		} else {
 			p->status = NV_ERR_NO_MEMORY;
@@ -213,33 +214,23 @@ static void do_unregister_vas(struct uvm_vas *v, void *arg)
 static void do_register_channel(struct uvm_vas *v, void *arg)
 {
 	struct uvm_reg_chan *p = arg;
-	struct nvas *as = NULL;
-	struct nvclient *c;
 	struct uvm_gpu *g;
-	struct nvobj *o;
 
-	down_read(&nvsim_api_lock);
-	c = nvsim_client_find(p->hClient);
-	o = c ? nvsim_obj_find_type(c, p->hChannel, NVT_BIT(NVT_CHANNEL)) : NULL;
-	if (o && c->tgid == task_tgid_nr(current)) {
-		as = o->chan->as;
-		nvas_get(as);
-	}
-	up_read(&nvsim_api_lock);
-	p->status = NV_ERR_INVALID_CHANNEL;
-	if (!as)
-		return;
 	mutex_lock(&v->lock);
 	g = uvm_gpu_find(v, p->uuid);
-	if (g && g->as == as)
-		p->status = NV_OK;
+	p->status = g ? uvm_chan_register(v, g, p->hClient, p->hChannel) : NV_ERR_INVALID_DEVICE;
 	mutex_unlock(&v->lock);
-	nvas_put(as);
 }
 
 static void do_unregister_channel(struct uvm_vas *v, void *arg)
 {
-	((struct uvm_unreg_chan *)arg)->status = NV_OK;
+	struct uvm_unreg_chan *p = arg;
+	struct uvm_gpu *g;
+
+	mutex_lock(&v->lock);
+	g = uvm_gpu_find(v, p->uuid);
+	p->status = g ? uvm_chan_unregister(v, g, p->hClient, p->hChannel) : NV_ERR_INVALID_DEVICE;
+	mutex_unlock(&v->lock);
 }
 
 static void do_peer(struct uvm_vas *v, void *arg)

@@ -112,6 +112,7 @@ void uvm_gpu_drop_as(struct uvm_vas *v, struct uvm_gpu *g)
 		return;
 	list_for_each_entry(x, &v->ranges, link)
 		nvas_unmap(g->as, x->base, x->len);
+	uvm_chans_drop(g);
 	nvas_put(g->as);
 	g->as = NULL;
 }

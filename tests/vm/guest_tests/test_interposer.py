@@ -210,6 +210,27 @@ def test_context_costs_memory_and_a_bomb_ends_in_its_own_limit(box):
     until(lambda: box.used == 0)
 
 
+def test_uvm_keeps_a_context_charged(box):
+    """A channel that uvm knows keeps its TSG's context, and that stays the container's."""
+    with box.client() as rm:
+        gpu = rm.gpu()
+        space = gpu.space()
+        held = 0
+        with pytest.raises(nvclient.RmError) as caught:
+            for _ in range(200):
+                group = space.group()
+                channel = group.channel()
+                assert space.uvm.register_channel(gpu.uuid, rm, channel.handle) == 0
+                group.close()
+                gpu.free(channel.memory)
+                held += 1
+        assert caught.value.status == nvclient.NV_ERR_NO_MEMORY
+        assert 4 < held < 40
+        assert box.used >= held * 16 * MIB
+        space.uvm.close()
+        until(lambda: box.used < 32 * MIB)
+
+
 def test_killed_in_the_middle_of_allocating(box):
     """kill -9 at any moment: everything is given back."""
     script = (

@@ -61,7 +61,8 @@ def symbols() -> dict[str, str]:
 
 def test_exports_are_the_drivers():
     exported = {name.removeprefix("__ksymtab_") for name in symbols() if name.startswith("__ksymtab_")}
-    assert exported == {"nvidia_get_rm_ops", "nvUvmInterfaceDupMemory", "nvUvmInterfaceFreeDupedHandle"}
+    uvm = {"DupMemory", "FreeDupedHandle", "RetainChannel", "ReleaseChannel"}
+    assert exported == {"nvidia_get_rm_ops", *(f"nvUvmInterface{name}" for name in uvm)}
 
 
 @pytest.mark.parametrize("name", ["rm_ioctl", "os_memcpy_from_user", "nv_get_file_private", "nvidia_get_rm_ops"])

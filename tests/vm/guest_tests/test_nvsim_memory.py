@@ -216,6 +216,25 @@ def test_context_buffers_belong_to_nobody(gpu, before):
     assert used() == before
 
 
+def test_uvm_keeps_the_context_of_a_channel(gpu, before):
+    ctx = int(Path("/sys/module/nvsim/parameters/ctx_mib").read_text()) * MIB
+    space = gpu.space()
+    group = space.group()
+    channel = group.channel()
+    assert space.uvm.register_channel(gpu.uuid, gpu.rm, channel.handle) == 0
+    assert space.uvm.register_channel(gpu.uuid, gpu.rm, channel.handle) != 0
+    group.close()
+    assert used() == before + ctx
+    assert space.uvm.unregister_channel(gpu.uuid, gpu.rm, channel.handle) == 0
+    assert used() == before
+    group = space.group()
+    channel = group.channel()
+    assert space.uvm.register_channel(gpu.uuid, gpu.rm, channel.handle) == 0
+    group.close()
+    space.close()
+    assert until_used(before)
+
+
 def test_memory_under_a_channel_takes_the_channel_along(gpu, before):
     channel = gpu.space().group().channel()
     assert gpu.free(channel.memory) == 0
