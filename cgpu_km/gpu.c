@@ -14,6 +14,10 @@
 LIST_HEAD(ckm_gpus);
 static bool attached;	/* ckm_lock */
 
+static unsigned int ctx_reserve_mib = 32;
+module_param(ctx_reserve_mib, uint, 0444);
+MODULE_PARM_DESC(ctx_reserve_mib, "least memory charged for each graphics/compute context, MiB (default 32)");
+
 struct ckm_gpu *ckm_gpu_by_index(u32 index)
 {
 	struct ckm_gpu *gpu;
@@ -79,6 +83,7 @@ static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 		goto err_free;
 	gpu->index = index;
 	gpu->desc = *desc;
+	mutex_init(&gpu->open_lock);
 	mutex_init(&gpu->lever_lock);
 	mutex_init(&gpu->lock);
 	init_waitqueue_head(&gpu->wait);
@@ -190,21 +195,83 @@ static void learn_uuid(struct ckm_gpu *gpu)
 	kfree(gid);
 }
 
-static bool learn_total(struct ckm_gpu *gpu)
+/* Values of FB_GET_INFO indexes, at most three, in KiB. */
+static bool read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
 {
 	struct fb_info *fb = kzalloc(sizeof(*fb), GFP_KERNEL);
-	bool ok = false;
+	bool ok;
+	u32 i;
 
 	if (!fb)
 		return false;
-	fb->count = 1;
-	fb->list[0].index = NV_FB_RAM_SIZE;
+	fb->count = count;
+	for (i = 0; i < count; i++)
+		fb->list[i].index = index[i];
 	ok = !ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FB_GET_INFO_V2,
-			     fb, sizeof(*fb)) && fb->list[0].data;
-	if (ok)
-		gpu->total_bytes = (u64)fb->list[0].data << 10;
+			     fb, sizeof(*fb));
+	for (i = 0; i < count; i++)
+		kib[i] = fb->list[i].data;
 	kfree(fb);
 	return ok;
+}
+
+static bool learn_total(struct ckm_gpu *gpu)
+{
+	const u32 index = NV_FB_RAM_SIZE;
+	u32 kib;
+
+	if (!read_fb(gpu, &index, 1, &kib) || !kib)
+		return false;
+	gpu->total_bytes = (u64)kib << 10;
+	return true;
+}
+
+bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free)
+{
+	const u32 index[] = { NV_FB_HEAP_SIZE, NV_FB_HEAP_FREE };
+	u32 kib[2];
+
+	if (!read_fb(gpu, index, 2, kib) || kib[1] > kib[0])
+		return false;
+	*used = (u64)(kib[0] - kib[1]) << 10;
+	*free = (u64)kib[1] << 10;
+	return true;
+}
+
+u64 ckm_gpu_driver_used(struct ckm_gpu *gpu)
+{
+	u64 used = 0, free;
+
+	mutex_lock(&gpu->open_lock);
+	if (gpu->open && !ckm_gpu_heap(gpu, &used, &free))
+		used = 0;
+	mutex_unlock(&gpu->open_lock);
+	return used;
+}
+
+static void set_open(struct ckm_gpu *gpu, bool open)
+{
+	mutex_lock(&gpu->open_lock);
+	gpu->open = open;
+	mutex_unlock(&gpu->open_lock);
+}
+
+u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu)
+{
+	u64 bytes;
+
+	mutex_lock(&gpu->lock);
+	bytes = max((u64)ctx_reserve_mib * CGPU_MIB, gpu->context_bytes);
+	mutex_unlock(&gpu->lock);
+	return bytes;
+}
+
+void ckm_gpu_context_seen(struct ckm_gpu *gpu, u64 bytes)
+{
+	mutex_lock(&gpu->lock);
+	if (!gpu->context_bytes || bytes < gpu->context_bytes)
+		gpu->context_bytes = bytes;
+	mutex_unlock(&gpu->lock);
 }
 
 static bool learn_instance(struct ckm_gpu *gpu)
@@ -269,6 +336,7 @@ static int open_gpu(struct ckm_gpu *gpu)
 	if (!gpu->desc.uuid[0])
 		learn_uuid(gpu);
 	probe_levers(gpu);
+	set_open(gpu, true);
 	return 0;
 
 err_client:
@@ -281,6 +349,7 @@ err_close:
 static void close_gpu(struct ckm_gpu *gpu)
 {
 	ckm_turn_thread_stop(gpu);
+	set_open(gpu, false);
 	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
 	ckm_rm_close_gpu(gpu->desc.gpu_id);
 }

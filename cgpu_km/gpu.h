@@ -39,10 +39,14 @@ struct ckm_gpu {
 	struct cgpu_turn *turn;		/* lock */
 	struct ckm_slot *slot[CGPU_SLOTS];	/* lock; by turn slot */
 	u64 limits_bytes;		/* lock; sum of the slots' limits */
+	u64 context_bytes;		/* lock; what a context was seen to take, 0: not yet seen */
+	atomic_t allocs, alloc_seq;	/* tenants' allocations under way, and begun so far */
 	u64 sched_seq;			/* lock; of the latest scheduled object */
 	bool slice_is_set;		/* lock; written by hand: not derived from the lever */
 	struct ckm_lever_stat lever;	/* lever_lock */
 	u32 hclient, hdevice, hsubdevice;	/* our own; valid while attached */
+	struct mutex open_lock;		/* open; the innermost but for the driver's own */
+	bool open;			/* they are there */
 	struct task_struct *thread;
 	wait_queue_head_t wait;
 	bool kicked;			/* something changed: plan again */
@@ -65,6 +69,24 @@ void ckm_gpus_detach(void);
 
 /* Without a core there is nobody to ask. Caller holds ckm_lock. */
 void ckm_gpus_forget(void);
+
+/* Bytes of the card in use and free, by the driver's own account, whoever has
+ * them. False if it does not say. Only while attached.
+ */
+bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free);
+/* How much is in use, for whoever does not know whether we are attached: 0 if
+ * not. Takes open_lock.
+ */
+u64 ckm_gpu_driver_used(struct ckm_gpu *gpu);
+
+/* What one graphics/compute context is charged: ctx_reserve_mib, or what one
+ * was seen to take where that is more.
+ */
+u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu);
+/* A context took @bytes; the least of what was seen counts, so that what others
+ * took at the same time does not stay in it.
+ */
+void ckm_gpu_context_seen(struct ckm_gpu *gpu, u64 bytes);
 
 void ckm_gpu_kick(struct ckm_gpu *gpu);
 

@@ -396,7 +396,7 @@ static int show_gpu_stat(struct seq_file *m, void *obj)
 {
 	struct ckm_gpu *gpu = obj;
 	struct ckm_lever_stat st = {};
-	u64 used = 0, limits, p50, p99, cpu = 0, turns;
+	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver = ckm_gpu_driver_used(gpu);
 	u32 i, instances = 0, levers;
 
 	mutex_lock(&gpu->lever_lock);
@@ -425,6 +425,8 @@ static int show_gpu_stat(struct seq_file *m, void *obj)
 		   lever_name(levers), p50 / 1000, p99 / 1000, st.max_ns / 1000);
 	seq_printf(m, "lever_calls %llu\nlever_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
 		   st.calls, st.failed, turns, cpu);
+	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
+		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
 	return 0;
 }
 

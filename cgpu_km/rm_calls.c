@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-#include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -15,10 +14,6 @@
 #include "rm_control.h"
 #include "seal.h"
 #include "turn_thread.h"
-
-static unsigned int ctx_reserve_mib = 32;
-module_param(ctx_reserve_mib, uint, 0444);
-MODULE_PARM_DESC(ctx_reserve_mib, "memory charged for each graphics/compute context, MiB (default 32; calibrate on hardware)");
 
 void ckm_refused(struct ckm_call *call, const char *what, u32 number)
 {
@@ -88,6 +83,9 @@ struct alloc {
 	u32 handle_at;			/* where the driver puts the new handle */
 	u32 status_at;
 	struct cgpu_mem *userd;		/* the same, of a channel's USERD */
+	struct cgpu_mem *context;	/* the reserve that this object's context is charged */
+	u64 free_before;		/* on the card */
+	int alloc_seq;
 	bool in_tree;			/* and busy: it is ours until finish() */
 	bool done;			/* the driver made it and we keep it */
 };
@@ -130,6 +128,11 @@ static u32 charge(struct alloc *a, u64 bytes)
 	return NV_OK;
 }
 
+static u32 charge_context(struct alloc *a)
+{
+	return a->slot ? charge(a, ckm_gpu_context_bytes(a->slot->gpu)) : NV_ERR_PARENT;
+}
+
 /* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO, with a kernel list */
 static u64 real_bytes(u32 client, u32 memory)
 {
@@ -169,6 +172,32 @@ static bool verify_size(struct alloc *a)
 	if (ckm_rm_free(obj->hclient, a->parent->hobject, obj->hobject) != NV_OK)
 		a->mem = NULL;
 	return false;
+}
+
+/* A context's buffers come with its first engine object and no call tells their
+ * size: what the card has less of afterwards, if nobody else took anything
+ * meanwhile. Later ones are charged that much from the start; this one is
+ * brought up to it as far as the limit allows.
+ */
+static void measure_context(struct alloc *a)
+{
+	struct ckm_gpu *gpu = a->slot->gpu;
+	struct ckm_container *ct = a->slot->ct;
+	u64 used, free;
+
+	mutex_lock(&ct->rm_lock);
+	a->context->flags |= CGPU_MEM_CONTEXT_MADE;
+	mutex_unlock(&ct->rm_lock);
+	if (!ckm_gpu_heap(gpu, &used, &free) || free >= a->free_before ||
+	    atomic_read(&gpu->allocs) != 1 || atomic_read(&gpu->alloc_seq) != a->alloc_seq)
+		return;
+	ckm_gpu_context_seen(gpu, a->free_before - free);
+	used = ckm_gpu_context_bytes(gpu);
+	mutex_lock(&ct->rm_lock);
+	if (used > a->context->bytes && ckm_mem_correct_locked(a->slot, a->context, used))
+		pr_notice_ratelimited("container %s: its context takes %llu MiB and is charged %llu\n",
+				      ct->dir, used / CGPU_MIB, a->context->bytes / CGPU_MIB);
+	mutex_unlock(&ct->rm_lock);
 }
 
 static void schedule_locked(struct alloc *a)
@@ -236,6 +265,8 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 		schedule_locked(a);
 	mutex_unlock(&ct->rm_lock);
 	a->done = true;
+	if (a->context && a->free_before)
+		measure_context(a);
 	/* A TSG that is enabled already may run its new channel at once. */
 	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && a->parent->scheduled)
 		ckm_turn_catch_up(a->slot);
@@ -300,7 +331,7 @@ static u32 check_params(struct alloc *a)
 		return charge(a, bytes);
 	case CGPU_KIND_TSG:
 		obj->gr = gr;
-		return gr ? charge(a, (u64)ctx_reserve_mib * CGPU_MIB) : NV_OK;
+		return gr ? charge_context(a) : NV_OK;
 	case CGPU_KIND_CHANNEL:
 		if (!a->slot)
 			return NV_ERR_PARENT;
@@ -312,11 +343,13 @@ static u32 check_params(struct alloc *a)
 		}
 		/* Without a TSG the driver makes one: a context of its own. */
 		obj->gr = gr;
-		return gr ? charge(a, (u64)ctx_reserve_mib * CGPU_MIB) : NV_OK;
+		return gr ? charge_context(a) : NV_OK;
 	case CGPU_KIND_COMPUTE:
 		/* Kernels run where the turns are: on a channel we count. */
-		return a->parent->kind == CGPU_KIND_CHANNEL && a->parent->gr ? NV_OK
-									     : NV_ERR_CLASS;
+		if (a->parent->kind != CGPU_KIND_CHANNEL || !a->parent->gr)
+			return NV_ERR_CLASS;
+		a->context = ckm_tenant_get_context(a->rc->call->back->ct, a->parent);
+		return NV_OK;
 	}
 	return NV_OK;
 }
@@ -375,6 +408,8 @@ static void finish(struct alloc *a)
 		ckm_tenant_put_mem(ct, a->mem);
 	if (a->userd)
 		ckm_tenant_put_mem(ct, a->userd);
+	if (a->context)
+		ckm_tenant_put_mem(ct, a->context);
 	if (a->in_tree) {
 		mutex_lock(&ct->rm_lock);
 		if (!a->done && a->obj->core.state != CGPU_OBJ_DETACHED) {
@@ -391,6 +426,26 @@ static void finish(struct alloc *a)
 	ckm_tenant_unhold(ct, a->parent);
 }
 
+/* Allocations that may take of the card's memory are counted while they run. */
+static void begin_on_card(struct alloc *a)
+{
+	u64 used;
+
+	if (!a->slot)
+		return;
+	atomic_inc(&a->slot->gpu->allocs);
+	a->alloc_seq = atomic_inc_return(&a->slot->gpu->alloc_seq);
+	if (a->context && !(READ_ONCE(a->context->flags) & CGPU_MEM_CONTEXT_MADE) &&
+	    !ckm_gpu_heap(a->slot->gpu, &used, &a->free_before))
+		a->free_before = 0;
+}
+
+static void end_on_card(struct alloc *a)
+{
+	if (a->slot)
+		atomic_dec(&a->slot->gpu->allocs);
+}
+
 static long run_alloc(struct alloc *a, u32 status)
 {
 	struct ckm_call *call = a->rc->call;
@@ -402,7 +457,9 @@ static long run_alloc(struct alloc *a, u32 status)
 	}
 	call->post = post_alloc;
 	call->post_data = a;
+	begin_on_card(a);
 	ret = ckm_rm_forward(a->rc);
+	end_on_card(a);
 	finish(a);
 	return ret;
 }
@@ -627,7 +684,9 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	}
 	rc->call->post = post_vid_heap_alloc;
 	rc->call->post_data = &a;
+	begin_on_card(&a);
 	ret = ckm_rm_forward(rc);
+	end_on_card(&a);
 	finish(&a);
 	return ret;
 }

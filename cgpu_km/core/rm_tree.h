@@ -32,9 +32,12 @@ struct cgpu_mem {
 	u32 refs;
 	u32 gpu;		/* index of the slot's GPU */
 	u32 pid;		/* tgid that is shown for it, initial namespace */
-	u32 flags;
+	u32 flags;		/* CGPU_MEM_* */
 	u64 reserved[2];
 };
+
+/* A context's reserve, and the context has its buffers */
+#define CGPU_MEM_CONTEXT_MADE	1u
 
 struct cgpu_obj {
 	struct cgpu_obj *hash_next;	/* also links the list a removal returns */

@@ -277,6 +277,8 @@ static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off, struct
 		map->mem = mem;
 		map->off = off;
 		map->dup = dup;
+		map->dma = NULL;
+		map->of = NULL;
 	}
 	return map;
 }
@@ -302,6 +304,22 @@ int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struc
 	return 0;
 }
 
+int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, const struct nvobj *of, u64 off)
+{
+	struct nvmap *map = new_map(va, len, of->mem, off, NULL);
+	unsigned long flags;
+
+	if (!map)
+		return -ENOMEM;
+	map->dma = dma;
+	map->of = of;
+	nvmem_get(of->mem);
+	raw_spin_lock_irqsave(&as->lock, flags);
+	insert(as, map);
+	raw_spin_unlock_irqrestore(&as->lock, flags);
+	return 0;
+}
+
 /* Takes [va, va + len) out of the first mapping in it. Returns that mapping when nothing of it is left. */
 static struct nvmap *cut_one(struct nvas *as, u64 va, u64 len, struct nvmap **spare, bool *more)
 {
@@ -316,7 +334,7 @@ static struct nvmap *cut_one(struct nvas *as, u64 va, u64 len, struct nvmap **sp
 		tail = *spare;
 		*spare = NULL;
 		*tail = (struct nvmap) { .va = end, .len = mend - end, .mem = map->mem, .off = map->off + (end - map->va),
-				      .dup = map->dup };
+				      .dup = map->dup, .dma = map->dma, .of = map->of };
 		nvmem_get(map->mem);
 		if (map->dup)
 			nvdup_get(map->dup);
@@ -353,6 +371,28 @@ int nvas_unmap(struct nvas *as, u64 va, u64 len)
 	} while (more);
 	kfree(spare);
 	return 0;
+}
+
+void nvas_forget(struct nvas *as, const struct nvobj *gone)
+{
+	struct nvmap *map, *found;
+	unsigned long flags;
+	struct rb_node *n;
+
+	do {
+		found = NULL;
+		raw_spin_lock_irqsave(&as->lock, flags);
+		for (n = rb_first(&as->root); n && !found; n = rb_next(n)) {
+			map = rb_entry(n, struct nvmap, node);
+			if (map->dma == gone || map->of == gone)
+				found = map;
+		}
+		if (found)
+			rb_erase(&found->node, &as->root);
+		raw_spin_unlock_irqrestore(&as->lock, flags);
+		if (found)
+			drop_map(found);
+	} while (found);
 }
 
 /* One GPU access; pages that nobody touched read as zero and appear when written. Any context. */

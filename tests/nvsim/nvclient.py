@@ -53,6 +53,7 @@ ESC_RM_SHARE = 0x35
 ESC_RM_VID_HEAP_CONTROL = 0x4A
 ESC_RM_MAP_MEMORY = 0x4E
 ESC_RM_UNMAP_MEMORY = 0x4F
+ESC_RM_MAP_MEMORY_DMA = 0x57
 ESC_CARD_INFO = 200
 ESC_REGISTER_FD = 201
 ESC_ALLOC_OS_EVENT = 206
@@ -149,6 +150,9 @@ MapMemory = _struct(
     "MapMemory", "client device memory pad0 offset:u64 length:u64 address:u64 status flags fd:s32 pad1"
 )
 UnmapMemory = _struct("UnmapMemory", "client device memory pad0 address:u64 status flags")
+MapDma = _struct(
+    "MapDma", "client device dma memory offset:u64 length:u64 flags flags2 kind pad0 dma_offset:u64 status pad1"
+)
 CardInfo = _struct(
     "CardInfo",
     "valid:u8 pad0:u8 domain bus:u8 slot:u8 function:u8 pad1:u8 vendor_id:u16 device_id:u16 gpu_id irq:u16 pad2:u16 "
@@ -507,6 +511,12 @@ class Client:
         arg = UnmapMemory(client=self.handle, device=device, memory=memory, address=address)
         self.ctl.call(ESC_RM_UNMAP_MEMORY, arg)
         return arg.status
+
+    def map_dma(self, device: int, dma: int, memory: int, length: int, offset: int = 0) -> tuple[int, int]:
+        """MAP_MEMORY_DMA into a VA space or a window on one: (status, GPU address)."""
+        arg = MapDma(client=self.handle, device=device, dma=dma, memory=memory, offset=offset, length=length)
+        self.ctl.call(ESC_RM_MAP_MEMORY_DMA, arg)
+        return arg.status, arg.dma_offset
 
     def attached_ids(self) -> list[int]:
         ids = (c_uint32 * MAX_GPUS)()

@@ -86,6 +86,7 @@ struct nvmap {
 	u64 va, len, off;
 	struct nvmem *mem;
 	struct nvdup *dup;		/* UVM's reference, shared by the parts of a split; NULL for RM's maps */
+	const struct nvobj *dma, *of;	/* MAP_MEMORY_DMA: goes with either of them; compared only */
 };
 
 enum nvtype {
@@ -107,6 +108,7 @@ struct nvobj {
 	enum nvtype type;
 	struct nvgpu *gpu;
 	bool share_all;			/* RM_SHARE to everyone */
+	bool dma_mapped;		/* MAP_MEMORY_DMA has seen it */
 	u32 share_client;
 	union {
 		struct nvmem *mem;
@@ -431,6 +433,9 @@ void nvas_get(struct nvas *as);
 void nvas_put(struct nvas *as);
 int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struct nvdup *dup);
 int nvas_unmap(struct nvas *as, u64 va, u64 len);
+/* MAP_MEMORY_DMA of @of's memory through @dma; nvas_forget() undoes those of either. */
+int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, const struct nvobj *of, u64 off);
+void nvas_forget(struct nvas *as, const struct nvobj *gone);
 bool nvas_busy(struct nvas *as, u64 va, u64 len);
 bool nvas_read(struct nvas *as, u64 va, void *buf, u32 len);
 bool nvas_write(struct nvas *as, u64 va, const void *buf, u32 len);

@@ -237,8 +237,26 @@ void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p)
 }
 
 /* Called with @o childless, without dependants, and out of its client's tables. */
+/* What MAP_MEMORY_DMA mapped goes with the memory's handle, and with the one it was mapped through. */
+static void forget_dma_maps(struct nvobj *o)
+{
+	struct nvobj *space;
+	unsigned long handle;
+
+	if (!o->dma_mapped)
+		return;
+	if (o->type != NVT_MEMORY) {
+		nvas_forget(o->as, o);
+		return;
+	}
+	xa_for_each(&o->client->objs, handle, space)
+		if (space->type == NVT_VASPACE || space->type == NVT_VIRTUAL)
+			nvas_forget(space->as, o);
+}
+
 void nvsim_obj_destroy(struct nvobj *o)
 {
+	forget_dma_maps(o);
 	switch (o->type) {
 	case NVT_CLIENT:
 		nvsim_client_destroy(o->client);

@@ -355,7 +355,9 @@ void nvsim_op_map_dma(const struct nvsec *sec, struct nvos46 *p)
 	p->status = NV_ERR_INVALID_ADDRESS;
 	if (offset_in_page(va) || va >= 1ull << 49 || p->length > (1ull << 49) - va || nvas_busy(v->as, va, p->length))
 		goto out;
-	p->status = nvas_map(v->as, va, p->length, o->mem, p->offset, NULL) ? NV_ERR_NO_MEMORY : NV_OK;
+	p->status = nvas_map_dma(v->as, va, p->length, v, o, p->offset) ? NV_ERR_NO_MEMORY : NV_OK;
+	v->dma_mapped = true;
+	o->dma_mapped = true;
 	if (p->status == NV_OK && !NVOS46_OFFSET_FIXED(p->flags))
 		v->as->next_va = ALIGN(va + p->length, SZ_2M);
 	p->dmaOffset = va;

@@ -210,6 +210,27 @@ def test_context_costs_memory_and_a_bomb_ends_in_its_own_limit(box):
     until(lambda: box.used == 0)
 
 
+def test_what_a_context_takes_is_learnt(box):
+    """No call tells it: the first one's is seen, brought up to date, and charged from the start for the next."""
+    ctx = int(Path("/sys/module/nvsim/parameters/ctx_mib").read_text()) * MIB
+
+    def stat(key: str) -> int:
+        return int(dict(line.split() for line in (PROC / "0/stat").read_text().splitlines())[key])
+
+    with box.client() as rm:
+        gpu = rm.gpu()
+        space = gpu.space()
+        first = space.group()
+        first.channel()
+        assert stat("context_bytes") == box.used == ctx
+        space.group()
+        assert box.used == 2 * ctx, "before it has any buffers"
+        assert stat("driver_used_bytes") == fb_used() == ctx
+        first.channel()
+        assert box.used == 2 * ctx
+        assert stat("unattributed_bytes") == 0
+
+
 def test_uvm_keeps_a_context_charged(box):
     """A channel that uvm knows keeps its TSG's context, and that stays the container's."""
     with box.client() as rm:

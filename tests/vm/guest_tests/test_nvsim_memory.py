@@ -216,6 +216,21 @@ def test_context_buffers_belong_to_nobody(gpu, before):
     assert used() == before
 
 
+def test_dma_maps_go_with_either_handle(gpu, before):
+    space = gpu.space()
+    window = gpu.rm.alloc(0x70, gpu.device, bytes(16) + struct.pack("<II", space.vaspace, 0))[1]
+    for dma in (space.vaspace, window):
+        _, memory = gpu.alloc_vidmem(4 * MIB)
+        assert gpu.rm.map_dma(gpu.device, dma, memory, 4 * MIB)[0] == 0
+        assert gpu.free(memory) == 0
+        assert used() == before
+    _, memory = gpu.alloc_vidmem(4 * MIB)
+    assert gpu.rm.map_dma(gpu.device, dma, memory, 4 * MIB)[0] == 0
+    assert gpu.free(dma) == 0
+    assert gpu.free(memory) == 0
+    assert used() == before
+
+
 def test_uvm_keeps_the_context_of_a_channel(gpu, before):
     ctx = int(Path("/sys/module/nvsim/parameters/ctx_mib").read_text()) * MIB
     space = gpu.space()

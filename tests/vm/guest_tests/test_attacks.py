@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: MIT
+"""Hostile tenants. Each test is named for what it tries to get; none may gain memory, time or sight.
+
+What holds after every attack: the card has taken no more for the attacker than it is charged, its neighbour is as it
+was, and when the attacker is gone so is everything of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import random
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from slicebox import MIB, Box, fb_used, until
+from slicebox import nvclient as nv
+
+LIMIT_MIB = 256
+NEIGHBOUR_MIB = 40
+NAMES = (f"{n:012x}" + "e" * 52 for n in itertools.count(0xE00000000000))
+
+
+@pytest.fixture
+def neighbour() -> Iterator[nv.Gpu]:
+    """A container that minds its own business: 40 MiB of the card."""
+    with Box("0b" * 32, 512) as box, box.client() as client:
+        gpu = client.gpu(0)
+        context = gpu.space().group()
+        memory = context.channel().memory
+        context.close()
+        gpu.free(memory)
+        assert gpu.alloc_vidmem(NEIGHBOUR_MIB * MIB)[0] == 0
+        gpu.box = box
+        yield gpu
+        assert box.used == NEIGHBOUR_MIB * MIB
+        assert gpu.memory()["total"] == 512 * MIB
+
+
+@pytest.fixture
+def box(neighbour: nv.Gpu) -> Iterator[Box]:
+    before = fb_used()
+    with Box(next(NAMES), LIMIT_MIB) as made:
+        yield made
+        until(lambda: made.used == 0)
+        until(lambda: fb_used() == before)
+
+
+def taken() -> int:
+    """What the card itself says the attacker has."""
+    return fb_used() - NEIGHBOUR_MIB * MIB
+
+
+def held_in_check(box: Box) -> None:
+    """What a context takes was measured when the neighbour's was made."""
+    assert taken() <= box.used <= LIMIT_MIB * MIB
+
+
+class Flipper:
+    """Another thread that keeps rewriting words of buffers the driver is just reading."""
+
+    def __init__(self, *buffers: ctypes.Structure | ctypes.Array, seed: int = 1):
+        self._random = random.Random(seed)
+        self._words = [
+            ctypes.c_uint32.from_buffer(buffer, at)
+            for buffer in buffers
+            for at in range(0, ctypes.sizeof(buffer) - 3, 4)
+        ]
+        self._stop = False
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        pool = (0, 1, 2, 0x40, 0x3E, 0x80, 0xFFFFFFFF, 0x80000000, 512 * MIB, 0xA06C0101, 0x2080110B, 0x5000)
+        while not self._stop:
+            word = self._random.choice(self._words)
+            was = word.value
+            word.value = self._random.choice(pool)
+            word.value = was
+
+    def __enter__(self) -> Flipper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop = True
+        self._thread.join()
+
+
+def insist(node: nv.Node, number: int, arg: ctypes.Structure, times: int = 150) -> None:
+    """The call again and again; that it fails is as good as that it works."""
+    for _ in range(times):
+        node.raw(nv.request(number, ctypes.sizeof(arg)), arg)
+
+
+def test_memory_by_rewriting_an_allocation(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        params = nv.MemoryParams(owner=client.handle, size=2 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED)
+        arg = nv.Alloc(
+            root=client.handle,
+            parent=gpu.device,
+            class_id=nv.CLASS_VIDMEM,
+            params=ctypes.addressof(params),
+            params_size=ctypes.sizeof(params),
+        )
+        with Flipper(arg, params):
+            insist(client.ctl, nv.ESC_RM_ALLOC, arg)
+        held_in_check(box)
+
+
+def test_memory_by_rewriting_a_dup_or_a_free(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        handles = [gpu.alloc_vidmem(4 * MIB)[1] for _ in range(8)]
+        for handle in handles:
+            dup = nv.Dup(client.handle, gpu.device, 0, client.handle, handle)
+            free = nv.Free(client.handle, gpu.device, handle)
+            with Flipper(dup, free, seed=handle):
+                for _ in range(20):
+                    insist(client.ctl, nv.ESC_RM_DUP_OBJECT, dup, 1)
+                    insist(client.ctl, nv.ESC_RM_FREE, free, 1)
+            held_in_check(box)
+
+
+def test_another_call_by_rewriting_a_control(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        group = gpu.space().group()
+        group.channel()
+        params = nv.FbInfo(count=1)
+        arg = nv.Control(
+            client=client.handle,
+            object=gpu.subdevice,
+            cmd=nv.CTRL_FB_GET_INFO_V2,
+            params=ctypes.addressof(params),
+            params_size=ctypes.sizeof(params),
+        )
+        with Flipper(arg, params):
+            for _ in range(300):
+                params.count = 1
+                params.list[0] = nv.FB_RAM_SIZE
+                arg.status = 0
+                params.list[1] = 0
+                client.ctl.raw(nv.request(nv.ESC_RM_CONTROL, ctypes.sizeof(arg)), arg)
+                # The card's own size must never be seen, not even by a lie.
+                assert params.list[1] != 15109 * 1024
+        held_in_check(box)
+
+
+def test_memory_by_rewriting_a_uvm_mapping(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        handles = [gpu.alloc_vidmem(2 * MIB)[1] for _ in range(4)]
+        base = space.reserve(8 * MIB)
+        assert space.uvm.create_range(base, 8 * MIB) == 0
+        arg = nv.UvmMapExternal(base=base, length=2 * MIB, gpu_count=1, client=client.handle, memory=handles[0])
+        arg.gpu[0].uuid = nv._uuid(gpu.uuid)
+        tail = (ctypes.c_uint32 * 8).from_address(ctypes.addressof(arg) + nv.UvmMapExternal.gpu_count.offset)
+        with Flipper(tail):
+            for _ in range(100):
+                space.uvm.raw(nv.UVM_MAP_EXTERNAL_ALLOCATION, arg)
+                space.uvm.raw(nv.UVM_UNMAP_EXTERNAL, nv.UvmUnmapExternal(base, 2 * MIB, nv._uuid(gpu.uuid)))
+        for handle in handles:
+            gpu.free(handle)
+        held_in_check(box)
+
+
+def test_memory_by_a_dma_mapping(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        for _ in range(8):
+            _, memory = gpu.alloc_vidmem(100 * MIB)
+            assert client.map_dma(gpu.device, space.vaspace, memory, 100 * MIB)[0] == 0
+            assert gpu.free(memory) == 0
+            held_in_check(box)
+
+
+def test_memory_by_many_tiny_allocations(box: Box):
+    """A byte costs what the driver takes for it: the limit comes, and the card agrees."""
+    with box.client() as client:
+        gpu = client.gpu(0)
+        params = nv.MemoryParams(owner=client.handle, size=1, attr=nv.ATTR_NONCONTIG_ALLOWED)
+        arg = nv.Alloc(
+            root=client.handle,
+            parent=gpu.device,
+            class_id=nv.CLASS_VIDMEM,
+            params=ctypes.addressof(params),
+            params_size=ctypes.sizeof(params),
+        )
+        made = 0
+        for handle in range(0x10000, 0x10000 + LIMIT_MIB * 16 + 100):
+            arg.handle, params.size, params.attr = handle, 1, nv.ATTR_NONCONTIG_ALLOWED
+            client.ctl.call(nv.ESC_RM_ALLOC, arg)
+            if arg.status:
+                break
+            made += 1
+        assert arg.status == nv.NV_ERR_NO_MEMORY
+        assert made == LIMIT_MIB * 16, "64 KiB each"
+        held_in_check(box)
+        begin = time.monotonic()
+        assert gpu.memory()["free"] == 0
+        assert time.monotonic() - begin < 5, "a full container does not stall its own calls"
+
+
+def test_memory_by_overflowing_sizes(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        top = 1 << 64
+        for size in (0, 1 << 32, (1 << 32) + 4096, (1 << 52) + 1, 1 << 63, top - 65536, top - 65535, top - 1):
+            for attr2 in (0, 1 << 20, 2 << 20, 3 << 20):
+                for attr in (0, 1 << 23, 2 << 23, 3 << 23):
+                    gpu.alloc_vidmem(size, attr=attr | nv.ATTR_NONCONTIG_ALLOWED, attr2=attr2)
+                    held_in_check(box)
+        status, memory = gpu.alloc_vidmem(2 * MIB)
+        if not status:
+            for length in (1 << 63, (1 << 64) - 1, 4 * MIB):
+                assert client.map_dma(gpu.device, space.vaspace, memory, length)[0]
+                assert space.uvm.map(gpu.uuid, client, memory, space.reserve(2 * MIB), length)
+
+
+def test_the_neighbours_memory_by_its_handles(box: Box, neighbour: nv.Gpu):
+    """Clients and handles are numbers that can be guessed."""
+    theirs = neighbour.rm.handle
+    with box.client() as client:
+        gpu = client.gpu(0)
+        for handle in (0, neighbour.device, neighbour.subdevice, *range(0xCAF00000, 0xCAF00020)):
+            assert client.dup(gpu.device, theirs, handle)[0]
+            arg = nv.Free(theirs, neighbour.device, handle)
+            client.ctl.call(nv.ESC_RM_FREE, arg)
+            assert arg.status
+            control = nv.Control(client=theirs, object=handle, cmd=nv.CTRL_GET_NAME_STRING)
+            client.ctl.call(nv.ESC_RM_CONTROL, control)
+            assert control.status
+            with gpu.open_node() as node:
+                node.register(client.ctl)
+                mapping = nv.MapMemory(client=theirs, device=neighbour.device, memory=handle, length=4096, fd=node.fd)
+                client.ctl.call(nv.ESC_RM_MAP_MEMORY, mapping)
+                assert mapping.status
+        space = gpu.space()
+        base = space.reserve(2 * MIB)
+        assert space.uvm.create_range(base, 2 * MIB) == 0
+        arg = nv.UvmMapExternal(base=base, length=2 * MIB, gpu_count=1, client=theirs, memory=0xCAF00002)
+        arg.gpu[0].uuid = nv._uuid(gpu.uuid)
+        assert space.uvm.uvm(nv.UVM_MAP_EXTERNAL_ALLOCATION, arg)
+
+
+def test_the_neighbours_channels_by_a_list(box: Box, neighbour: nv.Gpu):
+    channel = neighbour.space().group().channel()
+    channel.submit(kernel_ns=1000)
+    channel.wait()
+    with box.client() as client:
+        gpu = client.gpu(0)
+        mine = gpu.space().group().channel()
+        lists = [[(neighbour.rm.handle, channel.handle)]]
+        lists.append([(client.handle, mine.handle), *lists[0]])
+        for pairs in lists:
+            arg = nv.DisableChannels(disable=1, count=len(pairs))
+            for i, (owner, handle) in enumerate(pairs):
+                arg.client[i], arg.channel[i] = owner, handle
+            assert gpu.control(nv.CTRL_DISABLE_CHANNELS, arg)[0]
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+    channel.group.close()
+    neighbour.free(channel.memory)
+    neighbour.rm._held.pop().close()  # the mapping of it
+    until(lambda: neighbour.box.used == NEIGHBOUR_MIB * MIB)
+
+
+def test_the_neighbours_files_over_a_socket(box: Box, neighbour: nv.Gpu):
+    """A neighbour that hands its files over gives away what it is: but not through ours."""
+    ours, theirs = socket.socketpair()
+    socket.send_fds(theirs, [b"x"], [neighbour.rm.ctl.fd, neighbour.node.fd])
+    _, (ctl, node), _, _ = socket.recv_fds(ours, 1, 2)
+    with box.client() as client, gpu_node(box) as fresh:
+        gpu = client.gpu(0)
+        with pytest.raises(OSError):
+            fresh.call(nv.ESC_REGISTER_FD, nv.RegisterFd(ctl))
+        _, memory = gpu.alloc_vidmem(2 * MIB)
+        arg = nv.MapMemory(client=client.handle, device=gpu.device, memory=memory, length=4096, fd=node)
+        client.ctl.call(nv.ESC_RM_MAP_MEMORY, arg)
+        assert arg.status
+        assert box.used == 2 * MIB
+    for fd in (ctl, node):
+        os.close(fd)
+
+
+def gpu_node(box: Box) -> nv.Node:
+    return nv.Node("nvidia0", box.dev)
+
+
+def test_a_crash_by_dup2_during_calls(box: Box):
+    """The number of a file changes under the calls that name it."""
+    null = os.open("/dev/null", os.O_RDWR)
+    for _ in range(6):
+        client = box.client()
+        gpu = client.gpu(0)
+        keep = os.dup(client.ctl.fd)
+        stop = threading.Event()
+
+        def swap(number: int = client.ctl.fd, keep: int = keep, stop: threading.Event = stop) -> None:
+            while not stop.is_set():
+                os.dup2(null, number)
+                os.dup2(keep, number)
+
+        thread = threading.Thread(target=swap)
+        thread.start()
+        for _call in range(60):
+            try:
+                status, handle = gpu.alloc_vidmem(2 * MIB)
+                if not status:
+                    gpu.free(handle)
+                with gpu.open_node() as node:
+                    node.register(client.ctl)
+            except OSError:
+                pass
+        stop.set()
+        thread.join()
+        held_in_check(box)
+        os.close(keep)
+        client.close()
+        while client._held:
+            client._held.pop().close()
+    os.close(null)
+
+
+def test_leaks_by_forks_and_threads_that_race_close(box: Box):
+    children = []
+    for n in range(6):
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        try:
+            churn(box, random.Random(n))
+        finally:
+            os._exit(0)
+    time.sleep(4)
+    held_in_check(box)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    until(lambda: box.used == 0)
+
+
+def churn(box: Box, rng: random.Random) -> None:
+    """Until killed: clients whose files close under the threads that use them."""
+    signal.alarm(60)
+    while True:
+        client = box.client()
+        gpu = client.gpu(0)
+
+        def use(gpu: nv.Gpu = gpu) -> None:
+            try:
+                for _ in range(20):
+                    space = gpu.space()
+                    _, memory = gpu.alloc_vidmem(rng.randrange(1, 8 * MIB))
+                    space.map(memory, 4096)
+                    space.close()
+            except (OSError, nv.RmError):
+                pass
+
+        threads = [threading.Thread(target=use) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        if not os.fork():
+            time.sleep(rng.random() / 10)
+            os._exit(0)
+        time.sleep(rng.random() / 20)
+        client.close()
+        for thread in threads:
+            thread.join()
+        while True:
+            try:
+                os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+
+
+def test_sight_of_the_card(box: Box, neighbour: nv.Gpu):
+    """Totals, processes and names of neighbours."""
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        space.group().channel()
+        assert gpu.memory()["ram"] == gpu.memory()["total"] == LIMIT_MIB * MIB
+        for index in range(0x40):
+            info = nv.FbInfo(count=1)
+            info.list[0] = index
+            status, _ = gpu.control(nv.CTRL_FB_GET_INFO_V2, info)
+            if not status:
+                assert info.list[1] not in (15109 << 10, (15109 << 10) - (NEIGHBOUR_MIB << 10)), hex(index)
+        assert gpu.processes() == {}
+        assert client.alloc(0xDE, gpu.subdevice)[0] == nv.NV_ERR_INVALID_CLASS
+        for cmd in (0x20801320, 0x20801301, 0x2080180E):  # FB_GET_FB_REGION_INFO and others that tell totals
+            status, answer = gpu.control(cmd, bytes(2048))
+            assert status or struct.pack("<I", 15109 << 10) not in answer, hex(cmd)
