@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,8 @@ ALONE_S = 2.0
 # simload says how far it is every 10 ms, and looks for completed work every 1 ms: between two lines
 # at most a part of one turn is uncertain, some thousandths of a percent of the window.
 INTERVAL_S = 0.01
-LOAD = ("--seconds", "0", "--kernel-us", KERNEL_US, "--depth", "64", "--poll-us", "1000", "--interval", INTERVAL_S)
+COMMON = ("--seconds", "0", "--interval", INTERVAL_S)
+LOAD = ("--kernel-us", KERNEL_US, "--depth", "64", "--poll-us", "1000")
 
 
 def say(text: str) -> None:
@@ -70,11 +72,11 @@ def read() -> Reading:
 class Tenant:
     """A container with a saturating load in it."""
 
-    def __init__(self, name: str, weight: int) -> None:
-        self.box = Box(name, 1024, weight=weight)
+    def __init__(self, name: str, weight: int, load: Sequence[object] = LOAD, mib: int = 1024) -> None:
+        self.box = Box(name, mib, weight=weight)
         self.weight = weight
         self.lines = Path(f"/run/slice-{name[:4]}.json")
-        argv = [CLIENTS / "simload", "--dev", self.box.dev, "--json", *LOAD]
+        argv = [CLIENTS / "simload", "--dev", self.box.dev, "--json", *COMMON, *load]
         with self.lines.open("wb") as out:
             self.load = subprocess.Popen([str(word) for word in argv], stdout=out)
         self._samples: list[tuple[float, int]] = []

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""The virtual machine's half of make bench-sched: named cells with the real module on nvsim, in exact guest time.
+
+Writes build/bench-sched-vm.json, rows with the same fields as the simulator's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+OUTPUT = REPO / "build/bench-sched-vm.json"
+SLACK_PP = 0.2
+MAX_INST = 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement. The name of a scenario is the simulator's."""
+
+    profile: str
+    scenario: str
+    policy: int
+    slice_us: int
+    weights: tuple[int, ...]
+    load: str = "plain"
+    quick: bool = False
+
+    @property
+    def parts(self) -> list[int]:
+        """Of the weights, as the policy counts them."""
+        return [1] * len(self.weights) if self.policy in (0, 1) else list(self.weights)
+
+    @property
+    def round_us(self) -> int:
+        return self.slice_us * (MAX_INST if self.policy in (0, 3) else sum(self.parts))
+
+    @property
+    def asked_pct(self) -> list[float]:
+        whole = MAX_INST if self.policy in (0, 3) else sum(self.parts)
+        return [100 * part / whole for part in self.parts]
+
+    def bound_pp(self, n: int) -> float:
+        """What the arithmetic of slices allows over one second, and a little."""
+        return 100 * self.slice_us / 1e6 * self.parts[n] * (1 - self.asked_pct[n] / 100) + SLACK_PP
+
+
+CELLS = (
+    Cell("a100", "1:2", 2, 5000, (1, 2), quick=True),
+    Cell("a100", "1:2", 2, 10_000, (1, 2)),
+    Cell("a100", "1:1", 1, 10_000, (1, 1)),
+    Cell("a100", "3:2:1", 2, 10_000, (3, 2, 1)),
+    Cell("a100", "16:1", 2, 10_000, (16, 1)),
+    Cell("a100", "1:2", 3, 10_000, (1, 2)),
+    Cell("a100", "1:2 deep queue", 2, 10_000, (1, 2), "deep"),
+    Cell("a100", "1:2 short queue", 2, 10_000, (1, 2), "short"),
+    Cell("h200", "1:2", 2, 10_000, (1, 2), quick=True),
+    Cell("h200", "3:1", 2, 5000, (3, 1)),
+    Cell("h200", "1:2 long kernels", 2, 10_000, (1, 2), "long"),
+)
+
+
+class Failed(Exception):
+    """The machine or the bench in it failed: no figures."""
+
+
+def boot(profile: str, cells: list[Cell]) -> list[dict[str, Any]]:
+    """What sched_guest.py measured, a dictionary for each cell."""
+    variables = {"ICOUNT": "1", "DAEMON": "0", "PROFILE": profile, "PYTHONPATH": "tests", "TIMEOUT": "1500"}
+    variables |= {"CPUS": "", "DOCKER": "", "BARE": "", "GPUS": "", "KERNEL": "6.1", "CMD": ""}
+    wanted = [
+        {
+            "scenario": cell.scenario,
+            "policy": cell.policy,
+            "slice_us": cell.slice_us,
+            "weights": cell.weights,
+            "load": cell.load,
+            "round_us": cell.round_us,
+            "asked_pct": cell.asked_pct,
+        }
+        for cell in cells
+    ]
+    command = f"python tests/bench/sched_guest.py {shlex.quote(json.dumps(wanted))}"
+    done = subprocess.run(
+        [sys.executable, "-m", "vm", "run", command],
+        cwd=REPO,
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Failed(f"{profile}: the machine ended with status {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
+    """As the simulator's rows; the container that is nearest to its bound stands for all."""
+    over = [error - cell.bound_pp(n) for n, error in enumerate(found["share_error_1s_pp"])]
+    worst = over.index(max(over))
+    cap = cell.policy == 3
+    return {
+        "scenario": cell.scenario,
+        "where": "vm",
+        "rule": "cgpu",
+        "policy": cell.policy,
+        "lever": "window",
+        "profile": cell.profile,
+        "personality": "default",
+        "slice_us": cell.slice_us,
+        "ratio_error_pct": round(found["ratio_error_pct"], 3),
+        "share_error_1s_pp": round(found["share_error_1s_pp"][worst], 3),
+        "share_bound_1s_pp": round(cell.bound_pp(worst), 3),
+        "aggregate_pct": None if cap else round(found["aggregate_pct"], 2),
+        "wait_p99_us": None,
+        "takeover_us": None,
+        "cap_excess_pp": round(max(found["share_error_1s_pp"]), 3) if cap else None,
+        "turns_per_s": round(found["turns_per_s"], 1),
+        "lever_calls_per_s": round(found["lever_calls_per_s"], 1),
+        "turn_thread_cpu_pct": round(found["turn_thread_cpu_pct"], 2),
+        "simulated": True,
+    }
+
+
+def measure(cells: tuple[Cell, ...]) -> Iterator[dict[str, Any]]:
+    """One boot for each profile."""
+    for profile in dict.fromkeys(cell.profile for cell in cells):
+        mine = [cell for cell in cells if cell.profile == profile]
+        print(f"bench-sched: {profile} in a machine, {len(mine)} cells, a minute each", flush=True)
+        yield from (row(cell, found) for cell, found in zip(mine, boot(profile, mine), strict=True))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the two cells of bench-quick")
+    parser.add_argument("--only", default="", help="profile, to run less")
+    arguments = parser.parse_args()
+    cells = tuple(
+        cell for cell in CELLS if (cell.quick or not arguments.quick) and arguments.only in ("", cell.profile)
+    )
+    try:
+        rows = list(measure(cells))
+    except Failed as failed:
+        print(f"bench-sched: {failed}")
+        return 1
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(json.dumps({"simulated": True, "results": rows}, indent=2) + "\n")
+    print(f"bench-sched: {len(rows)} rows of the machine in {OUTPUT.relative_to(REPO)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
