@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import pytest
-from slicebox import PROC, Box
+from slicebox import CLIENTS, PROC, Box
 
 pytestmark = pytest.mark.icount
 
@@ -223,3 +223,66 @@ def test_what_an_idle_highprio_leaves_is_the_others(tenants):
     assert 5 < got[0] < 25
     # What is lost is the switches between the two.
     assert sum(got) > 90
+
+
+# ---- faults of a neighbour: nobody else loses their share ----
+
+
+def test_a_neighbour_that_does_not_let_itself_be_preempted(tenants):
+    """Kernels of 50 ms that ignore preemption overrun a slice of 8 ms six times; it is paid back."""
+    good, bad = tenants(), tenants()
+    put("policy", PREEMPTIVE)
+    good.start()
+    bad.load = bad.box.simload("--seconds", 0, "--kernel-us", 50_000, "--depth", 4, "--stubborn", "--interval", 1000)
+    bad.load.stdout.readline()
+    time.sleep(1.0)
+    begin, before = look()
+    time.sleep(4.0)
+    end, after = look()
+    pid = good.load.pid
+    share = 100 * (after[pid][0] - before[pid][0]) / 1e9 / (end - begin)
+    assert share > 50 - 4, "one overrun in four seconds may be owed"
+
+
+def test_a_neighbour_that_starts_and_dies_all_the_time(tenants):
+    """New contexts with work in every one of them: what counts is the container."""
+    good, bad = tenants(), tenants()
+    put("policy", PREEMPTIVE)
+    good.start()
+    script = 'while :; do timeout -s KILL 0.2 "$0" --dev "$1" --seconds 0 --kernel-us 2000 --depth 8 >/dev/null; done'
+    bad.load = subprocess.Popen(["sh", "-c", script, CLIENTS / "simload", bad.box.dev])
+    try:
+        time.sleep(0.5)
+        begin, before = look()
+        time.sleep(4.0)
+        end, after = look()
+    finally:
+        bad.load.kill()
+        bad.load.wait()
+        bad.load = None
+        time.sleep(0.5)
+    pid = good.load.pid
+    share = 100 * (after[pid][0] - before[pid][0]) / 1e9 / (end - begin)
+    assert share > 50 - NEAR
+
+
+def test_a_neighbour_whose_channels_fault(tenants):
+    """A page fault takes the neighbour's TSG down; again and again."""
+    good, bad = tenants(), tenants()
+    put("policy", PREEMPTIVE)
+    good.start()
+    begin, before = look()
+    faults = 0
+    while time.monotonic() < begin + 4.0:
+        with bad.box.client() as client:
+            channel = client.gpu(0).space().group().channel()
+            channel.submit(kernel_ns=100_000, sem_va=1 << 39)
+            until_fault = time.monotonic() + 0.5
+            while not channel.group.fault() and time.monotonic() < until_fault:
+                time.sleep(0.002)
+            faults += bool(channel.group.fault())
+    end, after = look()
+    assert faults > 3
+    pid = good.load.pid
+    share = 100 * (after[pid][0] - before[pid][0]) / 1e9 / (end - begin)
+    assert share > 50 - NEAR
