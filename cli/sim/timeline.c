@@ -20,6 +20,7 @@ struct tsg {
 	u64 arrival_ns;		/* next submission of a periodic load */
 	u64 last_submit_ns;
 	u64 last_end_ns;
+	u64 gate_ns;		/* the gate was shut: looks again then */
 	u64 *submit_ns;		/* ring of @depth, nondecreasing from @head on */
 	u32 head, admitted;
 };
@@ -97,13 +98,13 @@ static void admit(struct cgpu_sim *s, struct tsg *tsg)
 	u32 depth = s->state[tsg->client].load.depth;
 
 	while (tsg->admitted < depth) {
-		u64 *at = &tsg->submit_ns[(tsg->head + tsg->admitted) % depth];
-
-		if (*at > s->now_ns)
+		if (tsg->submit_ns[(tsg->head + tsg->admitted) % depth] > s->now_ns)
 			return;
 		if (c->gate_poll_ns) {
+			if (s->now_ns < tsg->gate_ns)
+				return;
 			if (c->tokens < 0) {
-				*at = s->now_ns + c->gate_poll_ns;
+				tsg->gate_ns = s->now_ns + c->gate_poll_ns;
 				return;
 			}
 			c->tokens -= (s64)c->token_cost;
@@ -137,14 +138,17 @@ static u32 next_runnable(struct cgpu_sim *s, bool others_only)
 
 static u64 next_arrival(struct cgpu_sim *s)
 {
-	u64 at = CGPU_SIM_NEVER_NS;
+	u64 at = CGPU_SIM_NEVER_NS, one;
 	u32 i;
 
 	for (i = 0; i < s->tsgs; i++) {
 		struct tsg *tsg = &s->tsg[i];
 
-		if (s->client[tsg->client].enabled && tsg->submit_ns[tsg->head] < at)
-			at = tsg->submit_ns[tsg->head];
+		one = tsg->submit_ns[tsg->head];
+		if (one < tsg->gate_ns)
+			one = tsg->gate_ns;
+		if (s->client[tsg->client].enabled && one < at)
+			at = one;
 	}
 	return at;
 }
