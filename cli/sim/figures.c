@@ -40,7 +40,6 @@ void cgpu_sim_hist_add(struct cgpu_sim_hist *h, u64 ns)
 	h->n[step_of(ns)]++;
 }
 
-/* The value that @permille of all are not above. */
 u64 cgpu_sim_quantile(const struct cgpu_sim_hist *h, u32 permille)
 {
 	u64 rank = (h->count * permille + 999) / 1000, seen = 0, ns;

@@ -11,7 +11,6 @@ struct cgpu_sim_trace_log {
 	struct cgpu_sim_stretch *stretch;
 };
 
-void cgpu_sim_hist_add(struct cgpu_sim_hist *h, u64 ns);
 void cgpu_sim_trace_add(struct cgpu_sim_trace_log *log, u32 client, u64 from_ns, u64 to_ns);
 
 #endif

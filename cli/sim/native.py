@@ -54,6 +54,10 @@ def compiler() -> list[str]:
     return found
 
 
+def more_flags() -> list[str]:
+    return shlex.split(os.environ.get("CFLAGS", ""))
+
+
 def _run(argv: list[str], text: str | None = None) -> str:
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -67,7 +71,7 @@ def _includes() -> list[str]:
 
 
 def digest() -> str:
-    found = hashlib.sha256(repr((FLAGS, platform.machine(), os.environ.get("CC"), TYPES)).encode())
+    found = hashlib.sha256(repr((FLAGS, more_flags(), platform.machine(), os.environ.get("CC"), TYPES)).encode())
     folder = source_dir()
     for path in sorted([*sources(), *folder.glob("*.h"), *(folder / "core").glob("*.h"), *HERE.glob("*.h")]):
         found.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -104,7 +108,7 @@ def build(folder: Path) -> tuple[Path, Path]:
         cc = compiler()
         text = "".join(f'#include "{name}"\n' for name in HEADERS)
         (work / "h").write_text(_run([*cc, "-E", "-P", "-DCGPU_CORE_ENV_H", *_includes(), "-x", "c", "-"], text))
-        _run([*cc, *FLAGS, *_includes(), "-o", str(work / "so"), *map(str, sources())])
+        _run([*cc, *FLAGS, *more_flags(), *_includes(), "-o", str(work / "so"), *map(str, sources())])
         # Whole or not at all: another one may build the same.
         (work / "h").rename(cdef)
         (work / "so").rename(library)

@@ -101,6 +101,8 @@ void cgpu_sim_mark(struct cgpu_sim *s);
 void cgpu_sim_close(struct cgpu_sim *s);
 /* Busy time in the @n buckets from cgpu_sim_mark() on. */
 void cgpu_sim_buckets(const struct cgpu_sim *s, u32 client, u64 *out, u32 n);
+void cgpu_sim_hist_add(struct cgpu_sim_hist *h, u64 ns);
+/* The value that @permille of all are not above, 0 if there are none. */
 u64 cgpu_sim_quantile(const struct cgpu_sim_hist *h, u32 permille);
 
 /* Remember who ran from @from_ns to @to_ns; gaps below @merge_ns are not seen. */

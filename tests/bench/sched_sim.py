@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -67,8 +67,8 @@ class Measured:
 
 @cache
 def alone_part(card: str, load: Container) -> float:
-    """The part of the time that its kernels run when it has the card alone."""
-    gpu = Gpu(profile(card), Personality(), (load,), 2 * S, 1)
+    """The part of the time that its kernels run when it has the card alone, from start to stop."""
+    gpu = Gpu(profile(card), Personality(), (replace(load, start_ms=0.0, stop_ms=None),), 2 * S, 1)
     gpu.advance(2 * S)
     return gpu.busy()[0] / gpu.now
 
