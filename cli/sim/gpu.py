@@ -73,6 +73,10 @@ class Gpu:
     def busy(self) -> list[int]:
         return [int(self.client(number).busy_ns) for number in range(len(self.clients))]
 
+    def held(self) -> list[int]:
+        """Busy, and switching between processes of one's own: who had the GPU."""
+        return [int(self.client(number).held_ns) for number in range(len(self.clients))]
+
     def advance(self, to_ns: int) -> None:
         self.lib.cgpu_sim_advance(self.sim, to_ns)
 
@@ -167,7 +171,7 @@ class Gpu:
         self.lib.cgpu_sim_close(self.sim)
 
     def buckets(self, number: int, count: int) -> list[int]:
-        """Busy nanoseconds in each 100 ms since mark()."""
+        """Nanoseconds held in each 100 ms since mark()."""
         out = self.ffi.new("u64[]", count)
         self.lib.cgpu_sim_buckets(self.sim, number, out, count)
         return list(out)

@@ -18,14 +18,15 @@ AUTO_MS = 200.0
 
 @dataclass(frozen=True)
 class Got:
-    """One container's figures. share_pct is of the wall clock."""
+    """One container's figures. share_pct is of the wall clock: its kernels, and switches among its own processes."""
 
     container: Container
     allowed_pct: float | None
     share_pct: float
     works_per_s: float
     waits: Waits
-    takeover_us: float | None
+    takeover_us: float | None  # from waking to running, 99 of 100; only with highprio
+    takeover_ceiling_us: float | None  # the same where it was frozen meanwhile
     buckets: tuple[int, ...]
 
 
@@ -80,17 +81,18 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
     turns = Turns(gpu, setup, containers, changes)
     turns.run(length_ns)
     gpu.close()
-    wall_ns, busy = gpu.now, gpu.busy()
+    wall_ns, busy, held = gpu.now, gpu.busy(), gpu.held()
     counted = max(1, min(wall_ns, length_ns) // BUCKET_NS)
     ceilings = allowed(setup, containers, turns.granted, turns.slice_us)
     got = [
         Got(
             container=one,
             allowed_pct=ceiling,
-            share_pct=100 * busy[i] / wall_ns,
+            share_pct=100 * held[i] / wall_ns,
             works_per_s=int(gpu.client(i).works) * S / wall_ns,
             waits=Waits.of(gpu, i),
             takeover_us=gpu.quantile_us(gpu.client(i).wake, 990) if one.highprio else None,
+            takeover_ceiling_us=gpu.quantile_us(gpu.client(i).wake_frozen, 990) if one.highprio else None,
             buckets=tuple(gpu.buckets(i, counted)),
         )
         for i, (one, ceiling) in enumerate(zip(containers, ceilings, strict=True))

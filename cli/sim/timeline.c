@@ -41,6 +41,7 @@ struct cgpu_sim {
 	struct tsg *tsg;
 	u32 tsgs, clients;
 	u32 cur, resident, last;	/* TSGs; last: round robin goes on behind it */
+	u32 own_switch;		/* the switch under way is between TSGs of one client */
 	u32 buckets;
 	u64 mark_ns;
 	struct cgpu_sim_trace_log trace;
@@ -158,6 +159,8 @@ static void begin(struct cgpu_sim *s, u32 i)
 	s->cur = i;
 	s->last = i;
 	if (s->resident != i) {
+		s->own_switch = s->resident != CGPU_SIM_NOBODY &&
+				s->tsg[s->resident].client == s->tsg[i].client;
 		s->client[s->tsg[i].client].switches++;
 		s->resident = i;
 		s->phase = SWITCH;
@@ -260,23 +263,36 @@ static void slice_over(struct cgpu_sim *s)
 	}
 }
 
-/* @client had the engine until @to_ns. */
-static void pass(struct cgpu_sim *s, struct tsg *tsg, u64 to_ns)
+/* @client has the engine until @to_ns. */
+static void hold(struct cgpu_sim *s, u32 client, u64 to_ns)
 {
 	u64 from = s->now_ns, end, nr;
 
-	tsg->remaining_ns -= to_ns - from;
-	s->client[tsg->client].busy_ns += to_ns - from;
-	cgpu_sim_trace_add(&s->trace, tsg->client, from, to_ns);
+	s->client[client].held_ns += to_ns - from;
+	cgpu_sim_trace_add(&s->trace, client, from, to_ns);
 	while (from < to_ns) {
 		nr = (from - s->mark_ns) / CGPU_SIM_BUCKET_NS;
 		end = s->mark_ns + (nr + 1) * CGPU_SIM_BUCKET_NS;
 		if (end > to_ns)
 			end = to_ns;
 		if (nr < s->buckets)
-			s->state[tsg->client].bucket[nr] += end - from;
+			s->state[client].bucket[nr] += end - from;
 		from = end;
 	}
+	s->now_ns = to_ns;
+}
+
+static void run_kernel(struct cgpu_sim *s, struct tsg *tsg, u64 to_ns)
+{
+	tsg->remaining_ns -= to_ns - s->now_ns;
+	s->client[tsg->client].busy_ns += to_ns - s->now_ns;
+	hold(s, tsg->client, to_ns);
+}
+
+static void wait_for_switch(struct cgpu_sim *s, u64 to_ns)
+{
+	if (s->own_switch)
+		hold(s, s->tsg[s->cur].client, to_ns);
 	s->now_ns = to_ns;
 }
 
@@ -301,10 +317,10 @@ static bool run(struct cgpu_sim *s, u64 to_ns)
 	if (end < stop)
 		stop = end;
 	if (stop > to_ns) {
-		pass(s, tsg, to_ns);
+		run_kernel(s, tsg, to_ns);
 		return false;
 	}
-	pass(s, tsg, stop);
+	run_kernel(s, tsg, stop);
 	if (stop == end)
 		complete(s, tsg);
 	else
@@ -329,10 +345,10 @@ static bool step(struct cgpu_sim *s, u64 to_ns)
 		return at < to_ns;
 	case SWITCH:
 		if (s->phase_end_ns > to_ns) {
-			s->now_ns = to_ns;
+			wait_for_switch(s, to_ns);
 			return false;
 		}
-		s->now_ns = s->phase_end_ns;
+		wait_for_switch(s, s->phase_end_ns);
 		s->phase = RUN;
 		s->slice_end_ns = s->now_ns + s->tsg[s->cur].slice_ns;
 		return true;
@@ -521,7 +537,7 @@ void cgpu_sim_mark(struct cgpu_sim *s)
 	for (i = 0; i < s->clients; i++) {
 		struct cgpu_sim_client *c = &s->client[i];
 
-		c->busy_ns = c->done_ns = c->works = c->switches = 0;
+		c->busy_ns = c->held_ns = c->done_ns = c->works = c->switches = 0;
 		memset(&c->wait, 0, sizeof(c->wait));
 		memset(&c->wake, 0, sizeof(c->wake));
 		memset(&c->wake_frozen, 0, sizeof(c->wake_frozen));

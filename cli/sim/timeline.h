@@ -16,7 +16,7 @@
 #define CGPU_SIM_CLIENTS	32u
 #define CGPU_SIM_NOBODY		0xffffffffu
 #define CGPU_SIM_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SIM_BUCKET_NS	100000000ull	/* busy time is kept per 100 ms */
+#define CGPU_SIM_BUCKET_NS	100000000ull	/* held_ns is kept per 100 ms too */
 #define CGPU_SIM_OCTAVES	42u		/* of a histogram: up to an hour */
 #define CGPU_SIM_STEPS		64u		/* per octave: 1.6 % */
 #define CGPU_SIM_WAKE_NS	2000000ull	/* work after so long without any is a waking */
@@ -57,6 +57,7 @@ struct cgpu_sim_stretch {
 
 struct cgpu_sim_client {
 	u64 busy_ns;		/* its kernels were on the engine */
+	u64 held_ns;		/* that, and switches from one of its TSGs to another */
 	u64 done_ns;		/* of kernels that ended: their lengths */
 	u64 works;
 	u64 switches;
@@ -99,7 +100,7 @@ void cgpu_sim_commit(struct cgpu_sim *s);
 void cgpu_sim_mark(struct cgpu_sim *s);
 /* Waits that have not ended yet count as what they are by now. */
 void cgpu_sim_close(struct cgpu_sim *s);
-/* Busy time in the @n buckets from cgpu_sim_mark() on. */
+/* held_ns in the @n buckets from cgpu_sim_mark() on. */
 void cgpu_sim_buckets(const struct cgpu_sim *s, u32 client, u64 *out, u32 n);
 void cgpu_sim_hist_add(struct cgpu_sim_hist *h, u64 ns);
 /* The value that @permille of all are not above, 0 if there are none. */

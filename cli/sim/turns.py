@@ -34,9 +34,7 @@ def bits(mask: int) -> list[int]:
 class Turns:
     """One GPU's turn engine and the thread that carries its plans out."""
 
-    def __init__(
-        self, gpu: Gpu, setup: Setup, containers: Sequence[Container], changes: Sequence[Change] = ()
-    ) -> None:
+    def __init__(self, gpu: Gpu, setup: Setup, containers: Sequence[Container], changes: Sequence[Change] = ()) -> None:
         self.gpu, self.ffi, self.lib = gpu, gpu.ffi, gpu.lib
         self.containers = tuple(containers)
         self.t = self.ffi.new("struct cgpu_turn *")
@@ -70,6 +68,7 @@ class Turns:
         self._check(lib.cgpu_turn_set_policy(t, setup.policy, now), f"policy {setup.policy}")
         for number, one in enumerate(self.containers):
             self._admit(number, one)
+        self.lib.cgpu_turn_next(t, now, self.plan)
 
     def _admit(self, number: int, one: Container) -> None:
         slot, granted = self.ffi.new("u32 *"), self.ffi.new("u32 *")
@@ -107,6 +106,7 @@ class Turns:
             # In the ioctl that makes the channel, before its owner could ring.
             self.gpu.freeze(number, True)
             self.gpu.commit([number])
+            self.gpu.enable(number, bool(self.gpu.personality.lever_inert & 2))
         else:
             self.gpu.enable(number, True)
 
@@ -178,7 +178,7 @@ class Turns:
         now = int(self.t.rota[0].round)
         if now != self._round:
             self._round = now
-            self.rounds.append((self.gpu.now, self.gpu.busy()))
+            self.rounds.append((self.gpu.now, self.gpu.held()))
 
     def _sleep_until(self, until_ns: int) -> int:
         """The engine's time at which the thread runs again, if nothing kicks it."""

@@ -109,7 +109,7 @@ class VgpuStrictRoundRobin(Rule):
     def _next(self) -> None:
         behind = [number for number in sorted(self.open) if number > self.at]
         if not behind:
-            self.rounds.append((self.gpu.now, self.gpu.busy()))
+            self.rounds.append((self.gpu.now, self.gpu.held()))
         self.at = self.owner = behind[0] if behind else min(self.open)
         self.ends_ns = self.gpu.now + self._turn_ns(self.owner)
         self.gpu.enable(self.owner, True)
@@ -203,7 +203,7 @@ class WindowNoCredit(Rule):
         self.ends_ns = 0
 
     def opened(self, number: int) -> None:
-        pass
+        self.gpu.enable(number, bool(self.gpu.personality.lever_inert & 2))
 
     def closed(self, number: int) -> None:
         if self.owner == number:
@@ -214,7 +214,7 @@ class WindowNoCredit(Rule):
         last = self.owner
         behind = [number for number in sorted(self.open) if last is None or number > last]
         if not behind:
-            self.rounds.append((self.gpu.now, self.gpu.busy()))
+            self.rounds.append((self.gpu.now, self.gpu.held()))
         owner = behind[0] if behind else min(self.open)
         if owner != last:
             self.gpu.freeze(owner, False)

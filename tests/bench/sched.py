@@ -20,11 +20,12 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cgpu_cli.sim import draw, native  # noqa: E402
-from cgpu_cli.sim.model import profile  # noqa: E402
 from rivals import RIVALS  # noqa: E402
 from scenarios import QUICK, Scenario  # noqa: E402
 from sched_sim import FIELDS, OURS, Cell, Measured, cells, measure, scenarios_named, worst_of  # noqa: E402
+
+from cgpu_cli.sim import draw, native  # noqa: E402
+from cgpu_cli.sim.model import profile  # noqa: E402
 
 OUTPUT = REPO / "build/bench-sched.json"
 LINES = REPO / "build/bench-sched"
@@ -216,7 +217,8 @@ def report(rows: list[Row], decisions: dict[int, float], began: float) -> tuple[
 
 
 def where(row: Row) -> str:
-    return f"{row['scenario']}, policy {row['policy']}, {row['profile']}, slice {row.get('slice_us')} us, {row['where']}"
+    cell = f"{row['scenario']}, policy {row['policy']}, {row['profile']}"
+    return f"{cell}, slice {row.get('slice_us')} us, {row['where']}"
 
 
 def main() -> int:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from rivals import RIVALS, Rule
+from scenarios import PERSONALITIES, SCENARIOS, Scenario
+
 from cgpu_cli.errors import CgpuError
 from cgpu_cli.sim import figures
 from cgpu_cli.sim.gpu import Gpu, Stretch
 from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
 from cgpu_cli.sim.run import Waits
 from cgpu_cli.sim.turns import Turns
-from rivals import RIVALS, Rule
-from scenarios import PERSONALITIES, SCENARIOS, Scenario
 
 # What every row has, whoever measured it; the rest of a row may be missing.
 FIELDS = (
@@ -108,13 +109,13 @@ def promises(cell: Cell) -> bool:
     return cell.scenario.saturating and (cell.rule != OURS or cell.policy in (0, 1, 2, 3))
 
 
-def ratio_error(cell: Cell, who: Scheduler, gpu: Gpu, busy: Sequence[int]) -> float | None:
+def ratio_error(cell: Cell, who: Scheduler, held: Sequence[int]) -> float | None:
     if not promises(cell):
         return None
     found = figures.whole_rounds(who.rounds, WARM_NS, LENGTH_NS)
     if found:
-        busy = [after - before for before, after in zip(found[0][1], found[1][1], strict=True)]
-    return figures.ratio_error_pct(busy, weights(cell))
+        held = [after - before for before, after in zip(found[0][1], found[1][1], strict=True)]
+    return figures.ratio_error_pct(held, weights(cell))
 
 
 def share_error(cell: Cell, found: Sequence[Sequence[int]], slice_us: int) -> tuple[float | None, float | None]:
@@ -195,9 +196,8 @@ def measure(cell: Cell, seed: int, draw: bool = False) -> Measured:
     if draw:
         gpu.trace(round(line_ms[0] * MS), round(line_ms[1] * MS), round((line_ms[1] - line_ms[0]) * MS / 5000))
     who.run(WARM_NS + LENGTH_NS)
-    busy, wall, calls, turns, spun = (
-        gpu.busy(), gpu.now - began, gpu.calls - calls, who.turns - turns, who.thread_ns - spun,
-    )  # fmt: skip
+    busy, held, wall = gpu.busy(), gpu.held(), gpu.now - began
+    calls, turns, spun = gpu.calls - calls, who.turns - turns, who.thread_ns - spun
     gpu.close()
     buckets = [gpu.buckets(i, LENGTH_NS // figures.BUCKET_NS) for i in range(len(containers))]
     found = figures.windows(buckets)
@@ -208,7 +208,7 @@ def measure(cell: Cell, seed: int, draw: bool = False) -> Measured:
     error, bound = share_error(cell, found, slice_us)
     done = progress(cell.card, containers, busy, wall)
     row = head(cell) | {
-        "ratio_error_pct": ratio_error(cell, who, gpu, busy),
+        "ratio_error_pct": ratio_error(cell, who, held),
         "share_error_1s_pp": error,
         "share_bound_1s_pp": bound,
         "aggregate_pct": 100 * done if cell.scenario.saturating and not capped(cell) else None,
