@@ -177,24 +177,32 @@ static void go_idle(struct cgpu_sim *s)
 	s->cur = CGPU_SIM_NOBODY;
 }
 
-/* @tsg begins a kernel: was that a waking, and did it end somebody's leaving? */
+/* @tsg begins a kernel: was that a waking? */
 static void note_begin(struct cgpu_sim *s, struct tsg *tsg, u64 submit_ns)
 {
 	struct state *st = &s->state[tsg->client];
 	struct cgpu_sim_client *c = &s->client[tsg->client];
-	u32 i;
 
 	if (submit_ns >= st->last_end_ns + CGPU_SIM_WAKE_NS)
 		cgpu_sim_hist_add(st->enabled_ns > submit_ns ? &c->wake_frozen : &c->wake,
 				  s->now_ns - submit_ns);
-	for (i = 0; i < s->clients; i++) {
-		if (i == tsg->client || !s->state[i].left_ns)
-			continue;
-		if (tsg->ready_ns <= s->state[i].left_ns)
-			cgpu_sim_hist_add(&s->client[i].reclaim, s->now_ns - s->state[i].left_ns);
-		s->state[i].left_ns = 0;
-	}
 	st->left_ns = 0;
+}
+
+/* @tsg has been switched to: has it waited for somebody who left? */
+static void note_switched(struct cgpu_sim *s, const struct tsg *tsg)
+{
+	u64 since = tsg->started ? tsg->ready_ns : tsg->submit_ns[tsg->head], *left_ns;
+	u32 i;
+
+	for (i = 0; i < s->clients; i++) {
+		left_ns = &s->state[i].left_ns;
+		if (i == tsg->client || !*left_ns)
+			continue;
+		if (since <= *left_ns)
+			cgpu_sim_hist_add(&s->client[i].reclaim, s->now_ns - *left_ns);
+		*left_ns = 0;
+	}
 }
 
 static bool fetch(struct cgpu_sim *s, struct tsg *tsg)
@@ -351,6 +359,7 @@ static bool step(struct cgpu_sim *s, u64 to_ns)
 		wait_for_switch(s, s->phase_end_ns);
 		s->phase = RUN;
 		s->slice_end_ns = s->now_ns + s->tsg[s->cur].slice_ns;
+		note_switched(s, &s->tsg[s->cur]);
 		return true;
 	case RUN:
 		return run(s, to_ns);

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -211,7 +212,7 @@ def test_no_time_is_made_or_lost(clients: list[Container], acts: list[tuple[str,
     assert all(one.done_ns <= one.busy_ns for one in seen)
     assert all(sum(gpu.buckets(i, 20)) == one.held_ns for i, one in enumerate(seen) if gpu.now < 2 * S)
     line = gpu.traced()
-    assert all(a.end_ns <= b.begin_ns for a, b in zip(line, line[1:], strict=False))
+    assert all(a.end_ns <= b.begin_ns for a, b in pairwise(line))
     if gpu.now < 2 * S:
         assert sum(one.end_ns - one.begin_ns for one in line) == sum(one.held_ns for one in seen)
 
@@ -234,7 +235,7 @@ from cgpu_cli.sim.config import read_scenario
 from cgpu_cli.sim.model import Setup, profile
 from cgpu_cli.sim.run import run
 for policy in range(6):
-    flags = ["count=20,processes=3,kernel_us=50,depth=2", "highprio=1,on_ms=3,off_ms=8", "stubborn=1,start_ms=100,stop_ms=300"]
+    flags = ["count=20,processes=3,kernel_us=50,depth=2", "highprio=1,on_ms=3,off_ms=8", "stubborn=1,stop_ms=300"]
     run(read_scenario({"seconds": 0.5}, Setup(profile("t4"), policy, 2000, 25), 1, flags))
 """
     flags = "-fsanitize=undefined -fno-sanitize-recover=all"

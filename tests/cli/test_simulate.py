@@ -115,7 +115,7 @@ def test_weight_that_is_not_left_is_said() -> None:
 
 
 def test_highprio_has_its_takeover() -> None:
-    argv = ("--seconds", "2", "--container", "name=h,highprio=1,on_ms=5,off_ms=62", "--container", "name=low")
+    argv = ("--seconds", "5", "--container", "name=h,highprio=1,on_ms=5,off_ms=62", "--container", "name=low")
     high, low = gpus(*argv)[0]["containers"]
     assert 0 < high["takeover_p99_us"] < 2000
     assert high["takeover_p99_us"] < high["takeover_ceiling_p99_us"] < 22_000, "frozen until the 100 ms end"
@@ -198,7 +198,7 @@ def test_any_container_text_is_a_model_or_a_sentence(texts: list[str]) -> None:
         assert err.code == Exit.USAGE
         assert "\n" not in err.line("cgpu")
     else:
-        assert 1 <= len(found.containers)
+        assert found.containers
 
 
 toml_values = st.recursive(
