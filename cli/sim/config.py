@@ -169,6 +169,8 @@ def read_changes(values: Mapping[str, object], containers: Iterable[Container]) 
     at_ms = Range(0, 3_600_000, whole=False).read("at_ms", values.get("at_ms", ""))
     gpu = CONTAINER["gpu"].read("gpu", values.get("gpu", 0))
     ranges = GPU | CONTAINER
+    if not any(node in values for node in nodes):
+        raise wrong("a change changes nothing", ", ".join(nodes))
     return [
         Change(at_ms, node, read_policy(value) if node == "policy" else ranges[node].read(node, value), target, gpu)
         for node, value in values.items()
@@ -200,6 +202,9 @@ def read_scenario(values: Mapping[str, object], base: Setup, gpus: int, flags: I
         containers += read_containers(one, len(containers))
     check(containers, setups)
     changes = [change for one in tables(values, "change") for change in read_changes(one, containers)]
+    for change in changes:
+        if change.gpu >= len(setups):
+            raise wrong(f"a change is of GPU {change.gpu}, and there are {len(setups)}", "--gpus")
     return Scenario(
         tuple(setups),
         tuple(containers),

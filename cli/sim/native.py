@@ -24,8 +24,6 @@ from ..errors import CgpuError, Exit
 
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", '-DCGPU_VERSION="0.0.0"')
-# Of the core, what decides about time; the rest of it needs the driver's structures.
-CORE = ("account", "plan", "policy", "prio", "rota", "turn")
 HEADERS = ("turn.h", "timeline.h")
 TYPES = "typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;\n"
 
@@ -38,10 +36,13 @@ def source_dir() -> Path:
     raise CgpuError(Exit.NOT_FOUND, "simulate", "the C files of the core are not installed", "reinstall the package")
 
 
+def core_sources() -> list[Path]:
+    """Every file of the core; core_main.c is the module around it."""
+    return sorted(path for path in (source_dir() / "core").glob("*.c") if path.name != "core_main.c")
+
+
 def sources() -> list[Path]:
-    core = source_dir() / "core"
-    names = {*CORE, *(path.stem for path in core.glob("policy_*.c")), *(path.stem for path in core.glob("turn_*.c"))}
-    return [*(core / f"{name}.c" for name in sorted(names)), HERE / "timeline.c", HERE / "figures.c"]
+    return [*core_sources(), HERE / "timeline.c", HERE / "figures.c"]
 
 
 def compiler() -> list[str]:
@@ -107,7 +108,7 @@ def build(folder: Path) -> tuple[Path, Path]:
         work = Path(scratch)
         cc = compiler()
         text = "".join(f'#include "{name}"\n' for name in HEADERS)
-        (work / "h").write_text(_run([*cc, "-E", "-P", "-DCGPU_CORE_ENV_H", *_includes(), "-x", "c", "-"], text))
+        (work / "h").write_text(_run([*cc, "-E", "-P", "-DCGPU_CORE_ENV_H", "-DCGPU_CDEF", *_includes(), "-x", "c", "-"], text))
         _run([*cc, *FLAGS, *more_flags(), *_includes(), "-o", str(work / "so"), *map(str, sources())])
         # Whole or not at all: another one may build the same.
         (work / "h").rename(cdef)

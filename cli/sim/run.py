@@ -14,6 +14,7 @@ from .model import MS, Container, S, Scenario, Setup
 from .turns import Turns
 
 AUTO_MS = 200.0
+WHOLE_MS = 60_000.0
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,11 @@ def allowed(setup: Setup, containers: tuple[Container, ...], weights: list[int],
 
 
 def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int) -> tuple[float, float]:
-    """Which part of the run is drawn when nobody says: all of it if something happens on the way."""
+    """Which part of the run is drawn when nobody says: a minute of it if something happens on the way."""
     whole_ms = scenario.seconds * 1000
     moving = any(one.start_ms or one.stop_ms is not None or one.off_ms for one in containers)
     if moving or any(change.gpu == gpu for change in scenario.changes):
-        return 0.0, whole_ms
+        return 0.0, min(whole_ms, WHOLE_MS)
     return 0.5 * whole_ms, min(whole_ms, 0.5 * whole_ms + AUTO_MS)
 
 

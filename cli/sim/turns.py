@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import CgpuError, Exit
 from .gpu import Gpu
-from .model import MS, NEVER_NS, US, Change, Container, Setup
+from .model import MS, NEVER_NS, US, Change, Container, S, Setup
 
 WINDOW, TIMESLICE = 1, 2
 BEGAN_NS = 1_000 * MS  # the core's clock when the engine's is 0
@@ -201,7 +201,8 @@ class Turns:
             if self.plan.freeze_mask or self.plan.thaw_mask or self.plan.timeslice_mask:
                 self._act()
                 continue
-            wake_ns = self._sleep_until(until_ns)
+            # The engine's C code hears no Ctrl-C: not too long at a time.
+            wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
             if self._events:
                 wake_ns = min(wake_ns, self._events[0][0])
             self.gpu.advance(wake_ns)

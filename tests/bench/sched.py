@@ -89,7 +89,7 @@ def decision_ns(policy: int) -> dict[int, float]:
     target = REPO / "build/bench/decide"
     target.parent.mkdir(parents=True, exist_ok=True)
     here = Path(__file__).resolve().parent
-    core = [str(path) for path in native.sources() if path.parent.name == "core"]
+    core = [str(path) for path in native.core_sources()]
     flags = ["-std=gnu11", "-O2", f"-I{native.source_dir() / 'core'}", '-DCGPU_VERSION="0.0.0"']
     subprocess.run([*native.compiler(), *flags, "-o", str(target), str(here / "decide.c"), *core], check=True)
     out = subprocess.run([str(target), str(policy)], check=True, capture_output=True, text=True).stdout

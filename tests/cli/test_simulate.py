@@ -184,6 +184,27 @@ def test_failures(argv: tuple[str, ...], code: Exit, why: str) -> None:
     assert json.loads(as_json.stderr)["error"]["exit"] == code
 
 
+@pytest.mark.parametrize(
+    ("change", "code", "why"),
+    [
+        ('at_ms = 1\ncontainer = "x"\nweight = 1', Exit.USAGE, "a change names 'x', and there is no such container"),
+        ("at_ms = 1\ngpu = 1\npolicy = 1", Exit.USAGE, "a change is of GPU 1, and there are 1"),
+        ("at_ms = 1", Exit.USAGE, "a change changes nothing (policy, max_inst, prio_ratio, slice_us)"),
+        ("policy = 1", Exit.USAGE, "at_ms= is no number"),
+        ("at_ms = 1\nweight = 1", Exit.USAGE, "a change has no 'weight'"),
+        ('at_ms = 1\ncontainer = "a"\nweight = 25', Exit.REFUSED, "at 1 ms: weight 25: out of range"),
+        ("at_ms = 1\n[", Exit.USAGE, "is no TOML"),
+    ],
+)
+def test_changes_that_cannot_be(tmp_path: Path, change: str, code: Exit, why: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f'seconds = 1\n[[container]]\nname = "a"\n[[change]]\n{change}\n')
+    result = simulate(str(path))
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert why in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 words = st.sampled_from(["weight", "depth", "kernel_us", "name", "gpu", "count", "highprio", "on_ms", "off_ms", ""])
 values = st.one_of(st.integers(-3, 300).map(str), st.text(max_size=8), st.sampled_from(["1e9", "inf", "٣", "0x10"]))
 garbage = st.one_of(st.text(max_size=40), st.lists(st.tuples(words, values)).map(lambda p: ",".join(map("=".join, p))))
