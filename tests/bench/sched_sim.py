@@ -100,6 +100,13 @@ def parts(cell: Cell) -> list[float]:
     return [weight / whole for weight in promised]
 
 
+def due(cell: Cell) -> list[float]:
+    """What it can hold of that: a queue that runs empty between kernels leaves holes in its own turns."""
+    if not capped(cell):
+        return parts(cell)
+    return [part * alone_part(cell.card, one) for part, one in zip(parts(cell), cell.scenario.containers, strict=True)]
+
+
 def capped(cell: Cell) -> bool:
     return cell.rule == OURS and cell.policy in (0, 3)
 
@@ -121,7 +128,7 @@ def ratio_error(cell: Cell, who: Scheduler, held: Sequence[int]) -> float | None
 def share_error(cell: Cell, found: Sequence[Sequence[int]], slice_us: int) -> tuple[float | None, float | None]:
     if not promises(cell):
         return None, None
-    part = parts(cell)
+    part = due(cell)
     turns = [slice_us * US * weight for weight in weights(cell)]
     worst = figures.worst_share_error(found, part, figures.share_bounds_pp(turns, part, SLACK_PP), capped(cell))
     if not worst:

@@ -243,8 +243,8 @@ def test_each_bar_can_be_missed(policy: int, name: str, value: float) -> None:
 def test_takeover_and_decisions_have_bars() -> None:
     high = measure(cell("high priority"), 1).row
     assert sched.missed(high | {"takeover_us": 1301.0})
-    assert sched.missed_decisions({1: 200.0, 25: 999.0}) == []
-    assert len(sched.missed_decisions({1: 20.0, 25: 1001.0})) == 2
+    assert sched.missed_decisions({2: {1: 200.0, 25: 999.0}}) == []
+    assert len(sched.missed_decisions({2: {1: 20.0, 25: 1001.0}, 3: {1: 20.0, 25: 30.0}})) == 2
 
 
 def test_the_worst_of_several_seeds() -> None:
