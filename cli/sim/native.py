@@ -108,7 +108,8 @@ def build(folder: Path) -> tuple[Path, Path]:
         work = Path(scratch)
         cc = compiler()
         text = "".join(f'#include "{name}"\n' for name in HEADERS)
-        (work / "h").write_text(_run([*cc, "-E", "-P", "-DCGPU_CORE_ENV_H", "-DCGPU_CDEF", *_includes(), "-x", "c", "-"], text))
+        preprocess = [*cc, "-E", "-P", "-DCGPU_CORE_ENV_H", "-DCGPU_CDEF", *_includes(), "-x", "c", "-"]
+        (work / "h").write_text(_run(preprocess, text))
         _run([*cc, *FLAGS, *more_flags(), *_includes(), "-o", str(work / "so"), *map(str, sources())])
         # Whole or not at all: another one may build the same.
         (work / "h").rename(cdef)
