@@ -42,7 +42,7 @@ def core_sources() -> list[Path]:
 
 
 def sources() -> list[Path]:
-    return [*core_sources(), HERE / "timeline.c", HERE / "figures.c"]
+    return [*core_sources(), *sorted(HERE.glob("*.c"))]
 
 
 def compiler() -> list[str]:

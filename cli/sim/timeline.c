@@ -1,118 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-#include "timeline.h"
-
-#include <stdlib.h>
-
-#include "figures.h"
-
-#define DEPTH_MAX	4096u
-#define PROCESSES_MAX	256u
-
-enum phase { IDLE, SWITCH, RUN };
-
-struct tsg {
-	u32 client;
-	u32 started;		/* a kernel is under way, on the engine or preempted */
-	u64 remaining_ns;
-	u64 length_ns;
-	u64 ready_ns;		/* when it could have begun */
-	u64 slice_ns, wanted_slice_ns;
-	u64 arrival_ns;		/* next submission of a periodic load */
-	u64 last_submit_ns;
-	u64 last_end_ns;
-	u64 gate_ns;		/* the gate was shut: looks again then */
-	u64 *submit_ns;		/* ring of @depth, nondecreasing from @head on */
-	u32 head, admitted;
-};
-
-struct state {
-	struct cgpu_sim_load load;
-	u64 enabled_ns;		/* since when */
-	u64 last_end_ns;
-	u64 left_ns;		/* when it ran out of work, until somebody else runs */
-	u64 *bucket;
-};
-
-struct cgpu_sim {
-	struct cgpu_sim_machine machine;
-	u64 now_ns, rng;
-	enum phase phase;
-	u64 phase_end_ns, slice_end_ns;
-	struct tsg *tsg;
-	u32 tsgs, clients;
-	u32 cur, resident, last;	/* TSGs; last: round robin goes on behind it */
-	u32 own_switch;		/* the switch under way is between TSGs of one client */
-	u32 buckets;
-	u64 mark_ns;
-	struct cgpu_sim_trace_log trace;
-	struct cgpu_sim_client client[CGPU_SIM_CLIENTS];
-	struct state state[CGPU_SIM_CLIENTS];
-};
-
-/* splitmix64 */
-static u64 random_u64(struct cgpu_sim *s)
-{
-	u64 z = (s->rng += 0x9e3779b97f4a7c15ull);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
-}
-
-static u64 around(struct cgpu_sim *s, u64 middle_ns, u64 spread_ns)
-{
-	if (spread_ns > middle_ns)
-		spread_ns = middle_ns;
-	return spread_ns ? middle_ns - spread_ns + random_u64(s) % (2 * spread_ns + 1) : middle_ns;
-}
-
-/* When the kernel that follows one that ended at @end_ns is submitted. */
-static u64 next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns)
-{
-	const struct cgpu_sim_load *load = &s->state[tsg->client].load;
-	u64 at = end_ns, in;
-
-	if (end_ns > load->start_ns)
-		at += around(s, load->gap_ns, load->gap_spread_ns);
-	if (load->period_ns) {
-		if (at < tsg->arrival_ns)
-			at = tsg->arrival_ns;
-		tsg->arrival_ns += load->period_ns;
-	}
-	if (at < tsg->last_submit_ns)
-		at = tsg->last_submit_ns;
-	if (load->off_ns && at < load->stop_ns) {
-		in = (at - load->start_ns) % (load->on_ns + load->off_ns);
-		if (in >= load->on_ns)
-			at += load->on_ns + load->off_ns - in;
-	}
-	if (at >= load->stop_ns)
-		at = CGPU_SIM_NEVER_NS;
-	tsg->last_submit_ns = at;
-	return at;
-}
-
-/* Let what has been submitted by now into the queue, as far as the gate does. */
-static void admit(struct cgpu_sim *s, struct tsg *tsg)
-{
-	struct cgpu_sim_client *c = &s->client[tsg->client];
-	u32 depth = s->state[tsg->client].load.depth;
-
-	while (tsg->admitted < depth) {
-		if (tsg->submit_ns[(tsg->head + tsg->admitted) % depth] > s->now_ns)
-			return;
-		if (c->gate_poll_ns) {
-			if (s->now_ns < tsg->gate_ns)
-				return;
-			if (c->tokens < 0) {
-				tsg->gate_ns = s->now_ns + c->gate_poll_ns;
-				return;
-			}
-			c->tokens -= (s64)c->token_cost;
-		}
-		tsg->admitted++;
-	}
-}
+/* The engine: who runs, until when. */
+#include "engine.h"
 
 static bool runnable(struct cgpu_sim *s, u32 i)
 {
@@ -121,7 +9,7 @@ static bool runnable(struct cgpu_sim *s, u32 i)
 	if (!s->client[tsg->client].enabled)
 		return false;
 	if (!tsg->started)
-		admit(s, tsg);
+		cgpu_sim_admit(s, tsg);
 	return tsg->started || tsg->admitted;
 }
 
@@ -216,7 +104,7 @@ static bool fetch(struct cgpu_sim *s, struct tsg *tsg)
 		return true;
 	submit_ns = tsg->submit_ns[tsg->head];
 	tsg->started = 1;
-	tsg->length_ns = around(s, load->kernel_ns, load->spread_ns);
+	tsg->length_ns = cgpu_sim_around(s, load->kernel_ns, load->spread_ns);
 	if (!tsg->length_ns)
 		tsg->length_ns = 1;
 	tsg->remaining_ns = tsg->length_ns;
@@ -238,7 +126,7 @@ static void complete(struct cgpu_sim *s, struct tsg *tsg)
 	tsg->admitted--;
 	tsg->last_end_ns = s->now_ns;
 	st->last_end_ns = s->now_ns;
-	tsg->submit_ns[tsg->head] = next_submission(s, tsg, s->now_ns);
+	tsg->submit_ns[tsg->head] = cgpu_sim_next_submission(s, tsg, s->now_ns);
 	tsg->head = (tsg->head + 1) % st->load.depth;
 	next = tsg->submit_ns[tsg->head];
 	if (next > s->now_ns + CGPU_SIM_WAKE_NS)
@@ -454,141 +342,3 @@ void cgpu_sim_commit(struct cgpu_sim *s)
 		s->slice_end_ns = s->now_ns;
 }
 
-struct cgpu_sim *cgpu_sim_new(const struct cgpu_sim_machine *machine, u64 length_ns)
-{
-	struct cgpu_sim *s = calloc(1, sizeof(*s));
-
-	if (!s)
-		return NULL;
-	s->machine = *machine;
-	s->rng = machine->seed;
-	s->cur = CGPU_SIM_NOBODY;
-	s->resident = CGPU_SIM_NOBODY;
-	s->buckets = (u32)(length_ns / CGPU_SIM_BUCKET_NS) + 1;
-	return s;
-}
-
-void cgpu_sim_free(struct cgpu_sim *s)
-{
-	u32 i;
-
-	if (!s)
-		return;
-	for (i = 0; i < s->tsgs; i++)
-		free(s->tsg[i].submit_ns);
-	for (i = 0; i < CGPU_SIM_CLIENTS; i++)
-		free(s->state[i].bucket);
-	free(s->trace.stretch);
-	free(s->tsg);
-	free(s);
-}
-
-u64 cgpu_sim_now(const struct cgpu_sim *s)
-{
-	return s->now_ns;
-}
-
-static bool add_tsg(struct cgpu_sim *s, u32 client)
-{
-	const struct cgpu_sim_load *load = &s->state[client].load;
-	struct tsg *tsg = realloc(s->tsg, (s->tsgs + 1) * sizeof(*tsg));
-	u32 i;
-
-	if (!tsg)
-		return false;
-	s->tsg = tsg;
-	tsg += s->tsgs;
-	memset(tsg, 0, sizeof(*tsg));
-	tsg->client = client;
-	tsg->slice_ns = s->machine.timeslice_ns;
-	tsg->wanted_slice_ns = s->machine.timeslice_ns;
-	tsg->arrival_ns = load->start_ns;
-	tsg->submit_ns = calloc(load->depth, sizeof(u64));
-	if (!tsg->submit_ns)
-		return false;
-	s->tsgs++;
-	for (i = 0; i < load->depth; i++)
-		tsg->submit_ns[i] = next_submission(s, tsg, load->start_ns);
-	return true;
-}
-
-u32 cgpu_sim_add(struct cgpu_sim *s, const struct cgpu_sim_load *load)
-{
-	u32 client = s->clients, i;
-
-	if (client >= CGPU_SIM_CLIENTS || !load->kernel_ns || !load->depth ||
-	    load->depth > DEPTH_MAX || !load->processes || load->processes > PROCESSES_MAX ||
-	    (load->off_ns && !load->on_ns))
-		return CGPU_SIM_NOBODY;
-	s->state[client].load = *load;
-	s->state[client].bucket = calloc(s->buckets, sizeof(u64));
-	if (!s->state[client].bucket)
-		return CGPU_SIM_NOBODY;
-	s->clients++;
-	s->client[client].enabled = 1;
-	for (i = 0; i < load->processes; i++) {
-		if (!add_tsg(s, client))
-			return CGPU_SIM_NOBODY;
-	}
-	return client;
-}
-
-struct cgpu_sim_client *cgpu_sim_client(struct cgpu_sim *s, u32 client)
-{
-	return client < s->clients ? &s->client[client] : NULL;
-}
-
-void cgpu_sim_mark(struct cgpu_sim *s)
-{
-	u32 i;
-
-	s->mark_ns = s->now_ns;
-	for (i = 0; i < s->clients; i++) {
-		struct cgpu_sim_client *c = &s->client[i];
-
-		c->busy_ns = c->held_ns = c->done_ns = c->works = c->switches = 0;
-		memset(&c->wait, 0, sizeof(c->wait));
-		memset(&c->wake, 0, sizeof(c->wake));
-		memset(&c->wake_frozen, 0, sizeof(c->wake_frozen));
-		memset(&c->reclaim, 0, sizeof(c->reclaim));
-		memset(s->state[i].bucket, 0, s->buckets * sizeof(u64));
-	}
-}
-
-void cgpu_sim_close(struct cgpu_sim *s)
-{
-	u32 i;
-
-	for (i = 0; i < s->tsgs; i++) {
-		struct tsg *tsg = &s->tsg[i];
-		u64 submit_ns = tsg->submit_ns[tsg->head], since, ran = 0;
-
-		since = submit_ns > tsg->last_end_ns ? submit_ns : tsg->last_end_ns;
-		if (tsg->started)
-			ran = tsg->length_ns - tsg->remaining_ns;
-		if (since != CGPU_SIM_NEVER_NS && since + ran < s->now_ns)
-			cgpu_sim_hist_add(&s->client[tsg->client].wait, s->now_ns - since - ran);
-	}
-}
-
-void cgpu_sim_buckets(const struct cgpu_sim *s, u32 client, u64 *out, u32 n)
-{
-	u32 i;
-
-	for (i = 0; i < n; i++)
-		out[i] = client < s->clients && i < s->buckets ? s->state[client].bucket[i] : 0;
-}
-
-void cgpu_sim_trace(struct cgpu_sim *s, u64 from_ns, u64 to_ns, u64 merge_ns)
-{
-	s->trace.from_ns = from_ns;
-	s->trace.to_ns = to_ns;
-	s->trace.merge_ns = merge_ns;
-	s->trace.n = 0;
-}
-
-u32 cgpu_sim_traced(const struct cgpu_sim *s, const struct cgpu_sim_stretch **out)
-{
-	*out = s->trace.stretch;
-	return s->trace.n;
-}
