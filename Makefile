@@ -12,11 +12,13 @@ MODULE_OPTIONS = $(if $(W),W=$(W))
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL GPUS PROFILE MEM_MIB ICOUNT BARE CPUS VM_MEM TIMEOUT DAEMON DOCKER \
        DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS
+export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup modules modules-all tools vm vm-shell test lint test-unit test-core \
-        test-daemon test-cli test-nvsim test-demo test-vm demo bench-slice bench-ioctl clean
+        test-daemon test-cli test-nvsim test-demo test-bench test-vm demo bench bench-slice \
+        bench-ioctl bench-sched bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -64,6 +66,9 @@ test-nvsim: setup ## layouts and clients of the simulated driver, on the host
 test-demo: setup ## the arithmetic of the demo
 	@$(PYTEST) tests/demo
 
+test-bench: setup ## the rules and figures of bench-sched
+	@$(PYTEST) tests/bench
+
 test-vm: modules tools ## one boot of KERNEL, KIND=plain|bare|icount|docker, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
 
@@ -76,5 +81,14 @@ bench-slice: modules tools ## accuracy and cost of the time slices, in exact gue
 bench-ioctl: modules tools ## instructions that a call costs more than on the driver alone
 	@$(PYTHON) tests/bench/ioctl.py
 
+bench-sched: modules tools ## every policy beside others' rules; build/bench-sched.json and time lines
+	@$(PYTHON) tests/bench/sched_vm.py
+	@$(PYTHON) tests/bench/sched.py --vm-rows build/bench-sched-vm.json
+
+bench-quick: setup ## the same bars on fewer scenarios, a minute
+	@$(PYTHON) tests/bench/sched.py --quick
+
+bench: bench-slice bench-ioctl bench-sched ## every bench there is
+
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/bench build/bench-sched

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from . import change, proc, render, share, status, versions
+from . import change, proc, render, share, simulate, status, versions
 from .app import App, make_paths, path_options, version_option
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
@@ -144,6 +144,9 @@ def destroy(paths: proc.Paths, container: str, cookie: str | None, as_json: bool
     full_id, dying = change.destroy(paths, container, cookie)
     tail = ": dying, files or mappings still hold it" if dying else ""
     _say(as_json, {"destroyed": full_id, "dying": dying}, f"destroyed {full_id}{tail}")
+
+
+cgpu.add_command(simulate.simulate)
 
 
 def main() -> None:

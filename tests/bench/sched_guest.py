@@ -79,10 +79,9 @@ def measure(cell: dict[str, Any], rates: dict[str, float]) -> dict[str, Any]:
     shares = [100 * mine / total for mine in done]
     errors = window_errors(tenants, cell, begin.at, end.at, rates[load])
     say(f"  {cell['scenario']}, policy {cell['policy']}, {cell['slice_us']} us: {[round(s, 2) for s in shares]} %")
+    by_weight = [share / asked for share, asked in zip(shares, cell["asked_pct"], strict=True)]
     return {
-        "ratio_error_pct": max(
-            100 * abs(share / asked - 1) for share, asked in zip(shares, cell["asked_pct"], strict=True)
-        ),
+        "ratio_error_pct": 100 * (max(by_weight) / min(by_weight) - 1),
         "share_error_1s_pp": errors,
         "aggregate_pct": 100 * sum(done) / passed / rates[load],
         "lever_calls_per_s": (end.stat["lever_calls"] - begin.stat["lever_calls"]) / passed,

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: MIT
+"""Flags and TOML to a scenario. Whatever is wrong is one sentence."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import CgpuError, Exit
+from ..model import POLICIES
+from .model import Change, Container, Personality, Scenario, Setup, profile
+
+CONTAINERS_MAX = 25
+
+
+def wrong(what: str, hint: str = "") -> CgpuError:
+    return CgpuError(Exit.USAGE, "usage", what, hint)
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number within bounds, or a yes or no."""
+
+    low: float
+    high: float
+    whole: bool = True
+
+    def read(self, name: str, value: object) -> Any:
+        number = self._number(value)
+        if number is None:
+            raise wrong(f"{name}={value} is no number")
+        if not self.low <= number <= self.high:
+            raise wrong(f"{name}={value} is out of range", f"{self.low:g} to {self.high:g}")
+        if self.whole and number != int(number):
+            raise wrong(f"{name}={value} is no whole number")
+        return int(number) if self.whole else number
+
+    def _number(self, value: object) -> float | None:
+        if isinstance(value, bool):
+            return float(value)
+        try:
+            number = float(value) if isinstance(value, int | float | str) else math.nan
+        except (ValueError, OverflowError):
+            return None
+        return number if math.isfinite(number) else None
+
+
+COUNT = Range(1, CONTAINERS_MAX)
+FLAG = Range(0, 1)
+CONTAINER = {
+    "weight": Range(0, 25),
+    "highprio": FLAG,
+    "kernel_us": Range(1, 10_000_000, whole=False),
+    "spread_us": Range(0, 10_000_000, whole=False),
+    "depth": Range(1, 4096),
+    "gap_us": Range(0, 10_000_000, whole=False),
+    "gap_spread_us": Range(0, 10_000_000, whole=False),
+    "rate": Range(0, 1_000_000, whole=False),
+    "on_ms": Range(0, 3_600_000, whole=False),
+    "off_ms": Range(0, 3_600_000, whole=False),
+    "processes": Range(1, 256),
+    "start_ms": Range(0, 3_600_000, whole=False),
+    "stop_ms": Range(0, 3_600_000, whole=False),
+    "stubborn": FLAG,
+    "gpu": Range(0, 15),
+}
+GPU = {
+    "slice_us": Range(1_000, 100_000),
+    "max_inst": Range(1, 25),
+    "prio_ratio": Range(20, 99),
+}
+PERSONALITY = {
+    "lever_inert": Range(0, 3),
+    "commit_required": FLAG,
+    "err40_pct": Range(0, 100, whole=False),
+    "tail_us": Range(0, 10_000_000),
+    "tail_pct": Range(0, 100, whole=False),
+    "disable_needs_restart": FLAG,
+    "no_preempt": FLAG,
+    "stubborn_ms": Range(0, 60_000),
+}
+GPU_CHANGES = ("policy", "max_inst", "prio_ratio", "slice_us")
+CONTAINER_CHANGES = ("weight", "highprio")
+SECONDS = Range(0.1, 3600, whole=False)
+SEED = Range(0, 2**63 - 1)
+
+
+def read_policy(value: object) -> int:
+    if isinstance(value, str) and value.lower() in POLICIES:
+        return POLICIES.index(value.lower())
+    if isinstance(value, int | str) and not isinstance(value, bool) and str(value) in tuple("012345"):
+        return int(value)
+    raise wrong(f"{value!r} is no policy", "0 to 5, or " + ", ".join(POLICIES))
+
+
+def pairs(text: str, what: str) -> dict[str, str]:
+    """'a=1,b=2'."""
+    found: dict[str, str] = {}
+    for word in text.split(","):
+        name, equals, value = word.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name or not value:
+            raise wrong(f"{what} {text!r}: {word!r} is not name=value")
+        if name in found:
+            raise wrong(f"{what} {text!r}: {name} is there twice")
+        found[name] = value
+    return found
+
+
+def known(values: Mapping[str, object], fields: Iterable[str], what: str) -> None:
+    for name in values:
+        if name not in fields:
+            raise wrong(f"{what} has no {name!r}", ", ".join(sorted(fields)))
+
+
+def numbers(values: Mapping[str, object], ranges: Mapping[str, Range]) -> dict[str, Any]:
+    return {name: ranges[name].read(name, value) for name, value in values.items() if name in ranges}
+
+
+def read_containers(values: Mapping[str, object], number: int) -> list[Container]:
+    """One, or `count` of them that are alike."""
+    known(values, {"name", "count", *CONTAINER}, "a container")
+    name = values.get("name", f"c{number}")
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 64:
+        raise wrong(f"{name!r} is no name for a container")
+    one = Container(name, **numbers(values, CONTAINER))
+    if one.off_ms and not one.on_ms:
+        raise wrong(f"container {name}: off_ms wants on_ms beside it")
+    if one.stop_ms is not None and one.stop_ms <= one.start_ms:
+        raise wrong(f"container {name}: stop_ms is not after start_ms")
+    count = COUNT.read("count", values.get("count", 1))
+    if count == 1:
+        return [one]
+    first, stem = (0, name) if "name" in values else (number, "c")
+    return [replace(one, name=f"{stem}{first + i}") for i in range(count)]
+
+
+def read_setup(values: Mapping[str, object], base: Setup) -> Setup:
+    known(values, {"profile", "policy", "personality", *GPU}, "a GPU")
+    changes: dict[str, Any] = numbers(values, GPU)
+    if "profile" in values:
+        changes["profile"] = profile(str(values["profile"]))
+    if "policy" in values:
+        changes["policy"] = read_policy(values["policy"])
+    if "personality" in values:
+        changes["personality"] = read_personality(values["personality"])
+    return replace(base, **changes)
+
+
+def read_personality(values: object) -> Personality:
+    if not isinstance(values, Mapping):
+        raise wrong("personality is a table of names and values")
+    known(values, PERSONALITY, "a personality")
+    return Personality(**numbers(values, PERSONALITY))
+
+
+def read_changes(values: Mapping[str, object], containers: Iterable[Container]) -> list[Change]:
+    """A table may name several nodes."""
+    target = values.get("container")
+    nodes = CONTAINER_CHANGES if target is not None else GPU_CHANGES
+    known(values, {"at_ms", "container", "gpu", *nodes}, "a change")
+    if target is not None and target not in {one.name for one in containers}:
+        raise wrong(f"a change names {target!r}, and there is no such container")
+    at_ms = Range(0, 3_600_000, whole=False).read("at_ms", values.get("at_ms", ""))
+    gpu = CONTAINER["gpu"].read("gpu", values.get("gpu", 0))
+    ranges = GPU | CONTAINER
+    if not any(node in values for node in nodes):
+        raise wrong("a change changes nothing", ", ".join(nodes))
+    return [
+        Change(at_ms, node, read_policy(value) if node == "policy" else ranges[node].read(node, value), target, gpu)
+        for node, value in values.items()
+        if node in nodes
+    ]
+
+
+def tables(values: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
+    found = values.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise wrong(f"{name} is written [[{name}]]")
+    return found
+
+
+def read_file(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+        raise wrong(f"{path} is no TOML: {err}") from None
+
+
+def read_scenario(values: Mapping[str, object], base: Setup, gpus: int, flags: Iterable[str]) -> Scenario:
+    """A file's tables and the command line's containers together; the command line's GPU is the base of each."""
+    known(values, {"seconds", "seed", "gpu", "container", "change"}, "the file")
+    setups = [read_setup(one, base) for one in tables(values, "gpu")] or [base] * gpus
+    containers: list[Container] = []
+    for one in [*tables(values, "container"), *(pairs(text, "--container") for text in flags)]:
+        containers += read_containers(one, len(containers))
+    check(containers, setups)
+    changes = [change for one in tables(values, "change") for change in read_changes(one, containers)]
+    for change in changes:
+        if change.gpu >= len(setups):
+            raise wrong(f"a change is of GPU {change.gpu}, and there are {len(setups)}", "--gpus")
+    return Scenario(
+        tuple(setups),
+        tuple(containers),
+        tuple(sorted(changes, key=lambda change: change.at_ms)),
+        SECONDS.read("seconds", values.get("seconds", 10)),
+        SEED.read("seed", values.get("seed", 1)),
+    )
+
+
+def check(containers: list[Container], setups: list[Setup]) -> None:
+    if not containers:
+        raise wrong("there is no container to simulate", "--container name=a,weight=2, or a file")
+    for name, times in Counter(one.name for one in containers).items():
+        if times > 1:
+            raise wrong(f"{times} containers are called {name!r}")
+    for one in containers:
+        if one.gpu >= len(setups):
+            raise wrong(f"container {one.name} is on GPU {one.gpu}, and there are {len(setups)}", "--gpus")

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* The simulated engine's inside, shared by its files. */
+#ifndef CGPU_SIM_ENGINE_H
+#define CGPU_SIM_ENGINE_H
+
+#include "figures.h"
+#include "timeline.h"
+
+enum phase { IDLE, SWITCH, RUN };
+
+struct tsg {
+	u32 client;
+	u32 started;		/* a kernel is under way, on the engine or preempted */
+	u64 remaining_ns;
+	u64 length_ns;
+	u64 ready_ns;		/* when it could have begun */
+	u64 slice_ns, wanted_slice_ns;
+	u64 arrival_ns;		/* next submission of a periodic load */
+	u64 last_submit_ns;
+	u64 last_end_ns;
+	u64 gate_ns;		/* the gate was shut: looks again then */
+	u64 *submit_ns;		/* ring of @depth, nondecreasing from @head on */
+	u32 head, admitted;
+};
+
+/* What the outside does not see of a client. */
+struct state {
+	struct cgpu_sim_load load;
+	u64 enabled_ns;		/* since when */
+	u64 last_end_ns;
+	u64 left_ns;		/* when it ran out of work, until somebody else runs */
+	u64 *bucket;
+};
+
+struct cgpu_sim {
+	struct cgpu_sim_machine machine;
+	u64 now_ns, rng;
+	enum phase phase;
+	u64 phase_end_ns, slice_end_ns;
+	struct tsg *tsg;
+	u32 tsgs, clients;
+	u32 cur, resident, last;	/* TSGs; last: round robin goes on behind it */
+	u32 own_switch;		/* the switch under way is between TSGs of one client */
+	u32 buckets;
+	u64 mark_ns;
+	struct cgpu_sim_trace_log trace;
+	struct cgpu_sim_client client[CGPU_SIM_CLIENTS];
+	struct state state[CGPU_SIM_CLIENTS];
+};
+
+/* A time around @middle_ns, even. */
+u64 cgpu_sim_around(struct cgpu_sim *s, u64 middle_ns, u64 spread_ns);
+/* When the kernel that follows one that ended at @end_ns is submitted. */
+u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns);
+/* Let what has been submitted by now into the queue, as far as the gate does. */
+void cgpu_sim_admit(struct cgpu_sim *s, struct tsg *tsg);
+
+#endif

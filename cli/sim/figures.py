@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""What came out of a run, as numbers. Pure: lists in, figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .gpu import Gpu
+from .model import S
+
+Round = tuple[int, list[int]]
+BUCKET_NS = S // 10
+SECOND = 10  # buckets
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long others held up a kernel that could have begun: its end, less then, less its own length."""
+
+    p50_us: float | None
+    p99_us: float | None
+    max_us: float | None
+
+    @classmethod
+    def of(cls, gpu: Gpu, number: int) -> Waits:
+        wait = gpu.client(number).wait
+        most = wait.max_ns / 1000 if wait.count else None
+        return cls(gpu.quantile_us(wait, 500), gpu.quantile_us(wait, 990), most)
+
+
+def whole_rounds(rounds: Sequence[Round], from_ns: int, about_ns: int) -> tuple[Round, Round] | None:
+    """From a round's beginning to the one that is nearest to so much later."""
+    seen = [one for one in rounds if one[0] >= from_ns]
+    if len(seen) < 2:
+        return None
+    first = seen[0]
+    return first, min(seen[1:], key=lambda one: abs(one[0] - first[0] - about_ns))
+
+
+def ratio_error_pct(got: Sequence[float], weights: Sequence[float]) -> float | None:
+    """The worst of all pairs: how far the ratio of what two got is from that of their weights."""
+    parts = [ns / weight for ns, weight in zip(got, weights, strict=True) if weight]
+    if len(parts) < 2 or not min(parts):
+        return None
+    return 100 * (max(parts) / min(parts) - 1)
+
+
+def windows(buckets: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Busy time of everybody in each window of 1 s, stepped by 100 ms."""
+    count = len(buckets[0]) if buckets else 0
+    return [[sum(one[at : at + SECOND]) for one in buckets] for at in range(count - SECOND + 1)]
+
+
+def share_error_pp(window: Sequence[int], expected: Sequence[float], of_wall: bool) -> list[float]:
+    """Each one's distance from its part, in points of the wall clock or of what all got."""
+    whole = S if of_wall else sum(window)
+    return [100 * abs(ns / whole - part) if whole else 100 * part for ns, part in zip(window, expected, strict=True)]
+
+
+def worst_share_error(
+    found: Sequence[Sequence[int]], expected: Sequence[float], bounds_pp: Sequence[float], of_wall: bool
+) -> tuple[float, float] | None:
+    """The error that is worst against its bound, over windows and containers: (error, bound)."""
+    pairs = [
+        (error, bound)
+        for window in found
+        for error, bound in zip(share_error_pp(window, expected, of_wall), bounds_pp, strict=True)
+    ]
+    return max(pairs, key=lambda pair: pair[0] - pair[1]) if pairs else None
+
+
+def share_bounds_pp(turn_ns: Sequence[float], expected: Sequence[float], slack_pp: float) -> list[float]:
+    """Arithmetic of a window of 1 s: a turn more or less, by whose it is."""
+    return [100 * turn / S * (1 - part) + slack_pp for turn, part in zip(turn_ns, expected, strict=True)]
+
+
+def cap_excess_pp(found: Sequence[Sequence[int]], caps: Sequence[float]) -> float | None:
+    """The most that anybody had above its cap in any window, in points of the wall clock."""
+    over = [100 * (ns / S - cap) for window in found for ns, cap in zip(window, caps, strict=True)]
+    return max(over) if over else None

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""One simulated GPU and the driver's controls on it: each takes its time and acts in the middle of it."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import native
+from .model import MS, US, Container, Personality, Profile
+
+NOBODY = 2**32 - 1
+LIST = 64  # channels in one DISABLE_CHANNELS
+GIVE_UP_NS = 10_000 * MS  # after so long the driver says that the channel is still on the engine
+LEVER_SAMPLES = 64
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Who ran from when to when."""
+
+    client: int
+    begin_ns: int
+    end_ns: int
+
+
+class Gpu:
+    """Clients are numbered as given. Time moves only here."""
+
+    def __init__(
+        self, profile: Profile, personality: Personality, clients: Sequence[Container], length_ns: int, seed: int
+    ) -> None:
+        self.ffi, self.lib = native.load()
+        self.profile, self.personality = profile, personality
+        self.clients = tuple(clients)
+        machine = self.ffi.new("struct cgpu_sim_machine *")
+        machine.ctxsw_ns = profile.ctxsw_us * US
+        machine.timeslice_ns = profile.timeslice_us * US
+        machine.stubborn_ns = personality.stubborn_ms * MS
+        machine.no_preempt = personality.no_preempt
+        machine.commit_required = personality.commit_required
+        machine.seed = seed
+        self.sim = self.ffi.gc(self.lib.cgpu_sim_new(machine, length_ns), self.lib.cgpu_sim_free)
+        self.rng = random.Random(seed)
+        self.calls = 0
+        self.lever_ns: deque[int] = deque(maxlen=LEVER_SAMPLES)
+        self._staged: dict[int, bool] = {}
+        for number, one in enumerate(self.clients):
+            if self.lib.cgpu_sim_add(self.sim, self._load(one)) != number:
+                raise ValueError(f"the simulated GPU does not take {one}")
+
+    def _load(self, one: Container) -> Any:
+        load = self.ffi.new("struct cgpu_sim_load *")
+        load.kernel_ns, load.spread_ns = round(one.kernel_us * US), round(one.spread_us * US)
+        load.gap_ns, load.gap_spread_ns = round(one.gap_us * US), round(one.gap_spread_us * US)
+        load.period_ns = round(1e9 / one.rate) if one.rate else 0
+        load.on_ns, load.off_ns = round(one.on_ms * MS), round(one.off_ms * MS)
+        load.start_ns, load.stop_ns = one.start_ns, one.stop_ns
+        load.depth, load.processes, load.stubborn = one.depth, one.processes, one.stubborn
+        return load
+
+    @property
+    def now(self) -> int:
+        return int(self.lib.cgpu_sim_now(self.sim))
+
+    def client(self, number: int) -> Any:
+        """Its struct cgpu_sim_client, live."""
+        return self.lib.cgpu_sim_client(self.sim, number)
+
+    def busy(self) -> list[int]:
+        return [int(self.client(number).busy_ns) for number in range(len(self.clients))]
+
+    def held(self) -> list[int]:
+        """Busy, and switching between processes of one's own: who had the GPU."""
+        return [int(self.client(number).held_ns) for number in range(len(self.clients))]
+
+    def advance(self, to_ns: int) -> None:
+        self.lib.cgpu_sim_advance(self.sim, to_ns)
+
+    # What takes no time: the tenant's own doing, and what a test wants.
+
+    def enable(self, number: int, enabled: bool) -> None:
+        self.lib.cgpu_sim_enable(self.sim, number, enabled)
+
+    def end(self, number: int) -> None:
+        self.lib.cgpu_sim_end(self.sim, number)
+
+    def stop_now(self, number: int) -> None:
+        """Off the engine without a call, as soon as what it runs lets itself be preempted."""
+        self._set_enabled(number, False)
+
+    # The driver's controls.
+
+    def _latency_ns(self) -> int:
+        own, rng = self.personality, self.rng
+        tail_pct = self.profile.tail_pct if own.tail_pct is None else own.tail_pct
+        if rng.random() * 100 < tail_pct:
+            return (self.profile.tail_us if own.tail_us is None else own.tail_us) * US
+        return int(self.profile.lever_us * US * rng.uniform(0.9, 1.1))
+
+    def _control(self, effect: Callable[[], bool]) -> bool:
+        began, took = self.now, self._latency_ns()
+        self.advance(began + took // 2)
+        done = effect()
+        self.advance(self.now + took - took // 2)
+        self.calls += 1
+        self.lever_ns.append(self.now - began)
+        return done
+
+    def _set_enabled(self, number: int, enabled: bool) -> bool:
+        self.enable(number, enabled)
+        if enabled:
+            return True
+        limit = self.now + GIVE_UP_NS
+        self.lib.cgpu_sim_drain(self.sim, number, limit)
+        return self.now < limit
+
+    def freeze(self, number: int, frozen: bool) -> bool:
+        """DISABLE_CHANNELS of all its channels, in lists."""
+
+        def effect() -> bool:
+            if self.personality.lever_inert & 2:
+                return True
+            if self.personality.disable_needs_restart:
+                self._staged[number] = not frozen
+                return True
+            return self._set_enabled(number, not frozen)
+
+        lists = -(-self.clients[number].processes // LIST)
+        for _ in range(lists - 1):
+            self._control(lambda: True)
+        return self._control(effect)
+
+    def timeslice(self, number: int, us: int) -> bool:
+        """SET_TIMESLICE on each of its TSGs; 0: the driver's own."""
+
+        def effect() -> bool:
+            if not self.personality.lever_inert & 1:
+                self.lib.cgpu_sim_timeslice(self.sim, number, us * US)
+            return True
+
+        for _ in range(self.clients[number].processes - 1):
+            self._control(lambda: True)
+        return self._control(effect)
+
+    def commit(self, numbers: Sequence[int]) -> bool:
+        """RESTART_RUNLIST on one of these containers' channels, on the next when it fails."""
+
+        def effect() -> bool:
+            if self.rng.random() * 100 < self.personality.err40_pct:
+                return False
+            for number, enabled in self._staged.items():
+                self._set_enabled(number, enabled)
+            self._staged.clear()
+            self.lib.cgpu_sim_commit(self.sim)
+            return True
+
+        tries = sum(self.clients[number].processes for number in numbers)
+        return any(self._control(effect) for _ in range(tries))
+
+    # Looking.
+
+    def mark(self) -> None:
+        """Figures count from here."""
+        self.lib.cgpu_sim_mark(self.sim)
+
+    def close(self) -> None:
+        self.lib.cgpu_sim_close(self.sim)
+
+    def buckets(self, number: int, count: int) -> list[int]:
+        """Nanoseconds held in each 100 ms since mark()."""
+        out = self.ffi.new("u64[]", count)
+        self.lib.cgpu_sim_buckets(self.sim, number, out, count)
+        return list(out)
+
+    def quantile_us(self, hist: Any, permille: int) -> float | None:
+        if not hist.count:
+            return None
+        return int(self.lib.cgpu_sim_quantile(self.ffi.addressof(hist), permille)) / US
+
+    def trace(self, from_ns: int, to_ns: int, merge_ns: int) -> None:
+        self.lib.cgpu_sim_trace(self.sim, from_ns, to_ns, merge_ns)
+
+    def traced(self) -> list[Stretch]:
+        out = self.ffi.new("const struct cgpu_sim_stretch **")
+        count = self.lib.cgpu_sim_traced(self.sim, out)
+        return [Stretch(out[0][i].client, out[0][i].begin_ns, out[0][i].end_ns) for i in range(count)]

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""What is simulated: GPUs, containers with their load, changes on the way. Plain data."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from ..errors import CgpuError, Exit
+
+HERE = Path(__file__).resolve().parent
+NEVER_NS = 2**64 - 1
+US, MS, S = 1_000, 1_000_000, 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Costs of a card; each number's source is in its file."""
+
+    key: str
+    name: str
+    sm_count: int
+    timeslice_us: int
+    ctxsw_us: int
+    lever_us: int
+    lever_spin_us: int
+    tail_us: int
+    tail_pct: float
+
+
+def _profile_dir() -> Path:
+    found = HERE / "profiles"
+    return found if found.is_dir() else HERE.parents[1] / "tests/nvsim/profiles"
+
+
+def profile_names() -> list[str]:
+    return sorted(path.stem for path in _profile_dir().glob("*.toml"))
+
+
+@cache
+def profile(key: str) -> Profile:
+    if key not in profile_names():
+        raise CgpuError(Exit.USAGE, "usage", f"there is no profile {key!r}", ", ".join(profile_names()))
+    values = tomllib.loads((_profile_dir() / f"{key}.toml").read_text())
+    return Profile(key, **{name: values[name] for name in Profile.__dataclass_fields__ if name != "key"})
+
+
+@dataclass(frozen=True)
+class Personality:
+    """Where a driver is not what it should be (docs/nvsim.md section 5). None: the profile's own."""
+
+    lever_inert: int = 0
+    commit_required: int = 1
+    err40_pct: float = 0
+    tail_us: int | None = None
+    tail_pct: float | None = None
+    disable_needs_restart: int = 0
+    no_preempt: int = 0
+    stubborn_ms: int = 1000
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A GPU and how it is shared. slice_us None: as the module chooses from the measured lever."""
+
+    profile: Profile
+    policy: int = 2
+    slice_us: int | None = None
+    max_inst: int = 20
+    prio_ratio: int = 80
+    personality: Personality = field(default_factory=Personality)
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container on one GPU and what each of its processes does there."""
+
+    name: str
+    weight: int = 1
+    highprio: bool = False
+    kernel_us: float = 300.0
+    spread_us: float = 0.0
+    depth: int = 32
+    gap_us: float = 20.0
+    gap_spread_us: float = 0.0
+    rate: float = 0.0
+    on_ms: float = 0.0
+    off_ms: float = 0.0
+    processes: int = 1
+    start_ms: float = 0.0
+    stop_ms: float | None = None
+    stubborn: bool = False
+    gpu: int = 0
+
+    @property
+    def start_ns(self) -> int:
+        return round(self.start_ms * MS)
+
+    @property
+    def stop_ns(self) -> int:
+        return NEVER_NS if self.stop_ms is None else round(self.stop_ms * MS)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an administrator writes at some moment: a node of a GPU, or of a container."""
+
+    at_ms: float
+    node: str
+    value: int
+    container: str | None = None
+    gpu: int = 0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    gpus: tuple[Setup, ...]
+    containers: tuple[Container, ...]
+    changes: tuple[Change, ...] = ()
+    seconds: float = 10.0
+    seed: int = 1
+
+    def on_gpu(self, gpu: int) -> tuple[Container, ...]:
+        return tuple(one for one in self.containers if one.gpu == gpu)

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* What the simulated clients do: when they submit, how long their kernels are. */
+#include "engine.h"
+
+/* splitmix64 */
+static u64 random_u64(struct cgpu_sim *s)
+{
+	u64 z = (s->rng += 0x9e3779b97f4a7c15ull);
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+u64 cgpu_sim_around(struct cgpu_sim *s, u64 middle_ns, u64 spread_ns)
+{
+	if (spread_ns > middle_ns)
+		spread_ns = middle_ns;
+	return spread_ns ? middle_ns - spread_ns + random_u64(s) % (2 * spread_ns + 1) : middle_ns;
+}
+
+u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns)
+{
+	const struct cgpu_sim_load *load = &s->state[tsg->client].load;
+	u64 at = end_ns, in;
+
+	if (end_ns > load->start_ns)
+		at += cgpu_sim_around(s, load->gap_ns, load->gap_spread_ns);
+	if (load->period_ns) {
+		if (at < tsg->arrival_ns)
+			at = tsg->arrival_ns;
+		tsg->arrival_ns += load->period_ns;
+	}
+	if (at < tsg->last_submit_ns)
+		at = tsg->last_submit_ns;
+	if (load->off_ns && at < load->stop_ns) {
+		in = (at - load->start_ns) % (load->on_ns + load->off_ns);
+		if (in >= load->on_ns)
+			at += load->on_ns + load->off_ns - in;
+	}
+	if (at >= load->stop_ns)
+		at = CGPU_SIM_NEVER_NS;
+	tsg->last_submit_ns = at;
+	return at;
+}
+
+void cgpu_sim_admit(struct cgpu_sim *s, struct tsg *tsg)
+{
+	struct cgpu_sim_client *c = &s->client[tsg->client];
+	u32 depth = s->state[tsg->client].load.depth;
+
+	while (tsg->admitted < depth) {
+		if (tsg->submit_ns[(tsg->head + tsg->admitted) % depth] > s->now_ns)
+			return;
+		if (c->gate_poll_ns) {
+			if (s->now_ns < tsg->gate_ns)
+				return;
+			if (c->tokens < 0) {
+				tsg->gate_ns = s->now_ns + c->gate_poll_ns;
+				return;
+			}
+			c->tokens -= (s64)c->token_cost;
+		}
+		tsg->admitted++;
+	}
+}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""A scenario to what each container got."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..model import Gpu as ShownGpu
+from ..model import Slot
+from ..share import allowed_pct
+from .figures import BUCKET_NS, Waits
+from .gpu import Gpu, Stretch
+from .model import MS, Container, S, Scenario, Setup
+from .turns import Turns
+
+AUTO_MS = 200.0
+WHOLE_MS = 60_000.0
+
+
+@dataclass(frozen=True)
+class Got:
+    """One container's figures. share_pct is of the wall clock: its kernels, and switches among its own processes."""
+
+    container: Container
+    allowed_pct: float | None
+    share_pct: float
+    works_per_s: float
+    waits: Waits
+    takeover_us: float | None  # from waking to running, 99 of 100; only with highprio
+    takeover_ceiling_us: float | None  # the same where it was frozen meanwhile
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One GPU's figures."""
+
+    setup: Setup
+    seconds: float
+    slice_us: int
+    got: tuple[Got, ...]
+    idle_pct: float
+    turns_per_s: float
+    lever_calls_per_s: float
+    turn_thread_pct: float
+    line_ms: tuple[float, float]
+    line: tuple[Stretch, ...]
+    notes: tuple[str, ...]
+
+
+def allowed(setup: Setup, containers: tuple[Container, ...], weights: list[int], slice_us: int) -> list[float | None]:
+    """The ceiling of each while all of them want the GPU, by the rules cgpu-smi shows."""
+    slots = tuple(
+        Slot(0, one.name, one.name, weight, one.highprio, 0, (), {"opened": 1})
+        for one, weight in zip(containers, weights, strict=True)
+    )
+    free = max(0, setup.max_inst - sum(weights))
+    shown = ShownGpu(
+        0, setup.profile.name, "", "", 0, 0, setup.policy, setup.max_inst, free, setup.prio_ratio, slice_us, "deny",
+        {}, "", slots,
+    )  # fmt: skip
+    return [allowed_pct(shown, slot) for slot in slots]
+
+
+def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int) -> tuple[float, float]:
+    """Which part of the run is drawn when nobody says: a minute of it if something happens on the way."""
+    whole_ms = scenario.seconds * 1000
+    moving = any(one.start_ms or one.stop_ms is not None or one.off_ms for one in containers)
+    if moving or any(change.gpu == gpu for change in scenario.changes):
+        return 0.0, min(whole_ms, WHOLE_MS)
+    return 0.5 * whole_ms, min(whole_ms, 0.5 * whole_ms + AUTO_MS)
+
+
+def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None = None) -> Result:
+    setup, containers = scenario.gpus[number], scenario.on_gpu(number)
+    length_ns = round(scenario.seconds * S)
+    gpu = Gpu(setup.profile, setup.personality, containers, length_ns, scenario.seed + number)
+    line_ms = line_ms or line_window(scenario, containers, number)
+    gpu.trace(round(line_ms[0] * MS), round(line_ms[1] * MS), round((line_ms[1] - line_ms[0]) * MS / 5000))
+    names = {one.name for one in containers}
+    changes = [c for c in scenario.changes if (c.container in names if c.container else c.gpu == number)]
+    turns = Turns(gpu, setup, containers, changes)
+    turns.run(length_ns)
+    gpu.close()
+    wall_ns, busy, held = gpu.now, gpu.busy(), gpu.held()
+    counted = max(1, min(wall_ns, length_ns) // BUCKET_NS)
+    ceilings = allowed(setup, containers, turns.granted, turns.slice_us)
+    got = [
+        Got(
+            container=one,
+            allowed_pct=ceiling,
+            share_pct=100 * held[i] / wall_ns,
+            works_per_s=int(gpu.client(i).works) * S / wall_ns,
+            waits=Waits.of(gpu, i),
+            takeover_us=gpu.quantile_us(gpu.client(i).wake, 990) if one.highprio else None,
+            takeover_ceiling_us=gpu.quantile_us(gpu.client(i).wake_frozen, 990) if one.highprio else None,
+            buckets=tuple(gpu.buckets(i, counted)),
+        )
+        for i, (one, ceiling) in enumerate(zip(containers, ceilings, strict=True))
+    ]
+    return Result(
+        setup=setup,
+        seconds=wall_ns / S,
+        slice_us=turns.slice_us,
+        got=tuple(got),
+        idle_pct=100 * (1 - sum(busy) / wall_ns),
+        turns_per_s=turns.turns * S / wall_ns,
+        lever_calls_per_s=gpu.calls * S / wall_ns,
+        turn_thread_pct=100 * turns.thread_ns / wall_ns,
+        line_ms=line_ms,
+        line=tuple(gpu.traced()),
+        notes=tuple(turns.notes),
+    )
+
+
+def run(scenario: Scenario, line_ms: tuple[float, float] | None = None) -> list[Result]:
+    return [run_gpu(scenario, number, line_ms) for number in range(len(scenario.gpus))]

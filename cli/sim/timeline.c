@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The engine: who runs, until when. */
+#include "engine.h"
+
+static bool runnable(struct cgpu_sim *s, u32 i)
+{
+	struct tsg *tsg = &s->tsg[i];
+
+	if (!s->client[tsg->client].enabled)
+		return false;
+	if (!tsg->started)
+		cgpu_sim_admit(s, tsg);
+	return tsg->started || tsg->admitted;
+}
+
+static u32 next_runnable(struct cgpu_sim *s, bool others_only)
+{
+	u32 n, i;
+
+	for (n = 1; n < s->tsgs + !others_only; n++) {
+		i = (s->last + n) % s->tsgs;
+		if (runnable(s, i))
+			return i;
+	}
+	return CGPU_SIM_NOBODY;
+}
+
+static u64 next_arrival(struct cgpu_sim *s)
+{
+	u64 at = CGPU_SIM_NEVER_NS, one;
+	u32 i;
+
+	for (i = 0; i < s->tsgs; i++) {
+		struct tsg *tsg = &s->tsg[i];
+
+		one = tsg->submit_ns[tsg->head];
+		if (one < tsg->gate_ns)
+			one = tsg->gate_ns;
+		if (s->client[tsg->client].enabled && one < at)
+			at = one;
+	}
+	return at;
+}
+
+static void begin(struct cgpu_sim *s, u32 i)
+{
+	s->cur = i;
+	s->last = i;
+	if (s->resident != i) {
+		s->own_switch = s->resident != CGPU_SIM_NOBODY &&
+				s->tsg[s->resident].client == s->tsg[i].client;
+		s->client[s->tsg[i].client].switches++;
+		s->resident = i;
+		s->phase = SWITCH;
+		s->phase_end_ns = s->now_ns + s->machine.ctxsw_ns;
+		return;
+	}
+	s->phase = RUN;
+	s->slice_end_ns = s->now_ns + s->tsg[i].slice_ns;
+}
+
+static void go_idle(struct cgpu_sim *s)
+{
+	s->phase = IDLE;
+	s->cur = CGPU_SIM_NOBODY;
+}
+
+/* @tsg begins a kernel: was that a waking? */
+static void note_begin(struct cgpu_sim *s, struct tsg *tsg, u64 submit_ns)
+{
+	struct state *st = &s->state[tsg->client];
+	struct cgpu_sim_client *c = &s->client[tsg->client];
+
+	if (submit_ns >= st->last_end_ns + CGPU_SIM_WAKE_NS)
+		cgpu_sim_hist_add(st->enabled_ns > submit_ns ? &c->wake_frozen : &c->wake,
+				  s->now_ns - submit_ns);
+	st->left_ns = 0;
+}
+
+/* @tsg has been switched to: has it waited for somebody who left? */
+static void note_switched(struct cgpu_sim *s, const struct tsg *tsg)
+{
+	u64 since = tsg->started ? tsg->ready_ns : tsg->submit_ns[tsg->head], *left_ns;
+	u32 i;
+
+	for (i = 0; i < s->clients; i++) {
+		left_ns = &s->state[i].left_ns;
+		if (i == tsg->client || !*left_ns)
+			continue;
+		if (since <= *left_ns)
+			cgpu_sim_hist_add(&s->client[i].reclaim, s->now_ns - *left_ns);
+		*left_ns = 0;
+	}
+}
+
+static bool fetch(struct cgpu_sim *s, struct tsg *tsg)
+{
+	const struct cgpu_sim_load *load = &s->state[tsg->client].load;
+	u64 submit_ns;
+
+	if (!runnable(s, s->cur))
+		return false;
+	if (tsg->started)
+		return true;
+	submit_ns = tsg->submit_ns[tsg->head];
+	tsg->started = 1;
+	tsg->length_ns = cgpu_sim_around(s, load->kernel_ns, load->spread_ns);
+	if (!tsg->length_ns)
+		tsg->length_ns = 1;
+	tsg->remaining_ns = tsg->length_ns;
+	tsg->ready_ns = submit_ns > tsg->last_end_ns ? submit_ns : tsg->last_end_ns;
+	note_begin(s, tsg, submit_ns);
+	return true;
+}
+
+static void complete(struct cgpu_sim *s, struct tsg *tsg)
+{
+	struct cgpu_sim_client *c = &s->client[tsg->client];
+	struct state *st = &s->state[tsg->client];
+	u64 next;
+
+	c->works++;
+	c->done_ns += tsg->length_ns;
+	cgpu_sim_hist_add(&c->wait, s->now_ns - tsg->ready_ns - tsg->length_ns);
+	tsg->started = 0;
+	tsg->admitted--;
+	tsg->last_end_ns = s->now_ns;
+	st->last_end_ns = s->now_ns;
+	tsg->submit_ns[tsg->head] = cgpu_sim_next_submission(s, tsg, s->now_ns);
+	tsg->head = (tsg->head + 1) % st->load.depth;
+	next = tsg->submit_ns[tsg->head];
+	if (next > s->now_ns + CGPU_SIM_WAKE_NS)
+		st->left_ns = s->now_ns;
+}
+
+/* When what runs has to give way: later than the slice's end if it resists. */
+static u64 give_way_ns(const struct cgpu_sim *s)
+{
+	u64 at = s->slice_end_ns;
+
+	if (s->machine.no_preempt)
+		return CGPU_SIM_NEVER_NS;
+	if (s->state[s->tsg[s->cur].client].load.stubborn)
+		at += s->machine.stubborn_ns;
+	return at > s->now_ns ? at : s->now_ns;
+}
+
+static void slice_over(struct cgpu_sim *s)
+{
+	u32 next = next_runnable(s, true);
+
+	if (next != CGPU_SIM_NOBODY) {
+		begin(s, next);
+	} else if (s->client[s->tsg[s->cur].client].enabled) {
+		s->slice_end_ns = s->now_ns + s->tsg[s->cur].slice_ns;
+	} else {
+		s->resident = CGPU_SIM_NOBODY;
+		go_idle(s);
+	}
+}
+
+/* @client has the engine until @to_ns. */
+static void hold(struct cgpu_sim *s, u32 client, u64 to_ns)
+{
+	u64 from = s->now_ns, end, nr;
+
+	s->client[client].held_ns += to_ns - from;
+	cgpu_sim_trace_add(&s->trace, client, from, to_ns);
+	while (from < to_ns) {
+		nr = (from - s->mark_ns) / CGPU_SIM_BUCKET_NS;
+		end = s->mark_ns + (nr + 1) * CGPU_SIM_BUCKET_NS;
+		if (end > to_ns)
+			end = to_ns;
+		if (nr < s->buckets)
+			s->state[client].bucket[nr] += end - from;
+		from = end;
+	}
+	s->now_ns = to_ns;
+}
+
+static void run_kernel(struct cgpu_sim *s, struct tsg *tsg, u64 to_ns)
+{
+	tsg->remaining_ns -= to_ns - s->now_ns;
+	s->client[tsg->client].busy_ns += to_ns - s->now_ns;
+	hold(s, tsg->client, to_ns);
+}
+
+static void wait_for_switch(struct cgpu_sim *s, u64 to_ns)
+{
+	if (s->own_switch)
+		hold(s, s->tsg[s->cur].client, to_ns);
+	s->now_ns = to_ns;
+}
+
+/* Up to the running TSG's next event; false: nothing more before @to_ns. */
+static bool run(struct cgpu_sim *s, u64 to_ns)
+{
+	struct tsg *tsg = &s->tsg[s->cur];
+	u64 end, stop;
+
+	if (!tsg->started && s->slice_end_ns <= s->now_ns) {
+		slice_over(s);
+		if (s->phase != RUN)
+			return true;
+		tsg = &s->tsg[s->cur];
+	}
+	if (!tsg->started && !fetch(s, tsg)) {
+		go_idle(s);
+		return true;
+	}
+	end = s->now_ns + tsg->remaining_ns;
+	stop = give_way_ns(s);
+	if (end < stop)
+		stop = end;
+	if (stop > to_ns) {
+		run_kernel(s, tsg, to_ns);
+		return false;
+	}
+	run_kernel(s, tsg, stop);
+	if (stop == end)
+		complete(s, tsg);
+	else
+		slice_over(s);
+	return true;
+}
+
+static bool step(struct cgpu_sim *s, u64 to_ns)
+{
+	u32 next;
+	u64 at;
+
+	switch (s->phase) {
+	case IDLE:
+		next = s->tsgs ? next_runnable(s, false) : CGPU_SIM_NOBODY;
+		if (next != CGPU_SIM_NOBODY) {
+			begin(s, next);
+			return true;
+		}
+		at = next_arrival(s);
+		s->now_ns = at < to_ns ? at : to_ns;
+		return at < to_ns;
+	case SWITCH:
+		if (s->phase_end_ns > to_ns) {
+			wait_for_switch(s, to_ns);
+			return false;
+		}
+		wait_for_switch(s, s->phase_end_ns);
+		s->phase = RUN;
+		s->slice_end_ns = s->now_ns + s->tsg[s->cur].slice_ns;
+		note_switched(s, &s->tsg[s->cur]);
+		return true;
+	case RUN:
+		return run(s, to_ns);
+	}
+	return false;
+}
+
+void cgpu_sim_advance(struct cgpu_sim *s, u64 to_ns)
+{
+	while (s->now_ns < to_ns && step(s, to_ns))
+		;
+}
+
+static bool on_engine(const struct cgpu_sim *s, u32 client)
+{
+	return s->cur != CGPU_SIM_NOBODY && s->tsg[s->cur].client == client;
+}
+
+void cgpu_sim_drain(struct cgpu_sim *s, u32 client, u64 to_ns)
+{
+	while (on_engine(s, client) && s->now_ns < to_ns && step(s, to_ns))
+		;
+}
+
+/* It may not go on: off the engine at once, unless what it runs resists. */
+static void stop(struct cgpu_sim *s, u32 client)
+{
+	if (!on_engine(s, client))
+		return;
+	if (s->phase == RUN) {
+		if (s->slice_end_ns > s->now_ns)
+			s->slice_end_ns = s->now_ns;
+		if (s->tsg[s->cur].started && give_way_ns(s) > s->now_ns)
+			return;
+	}
+	s->resident = CGPU_SIM_NOBODY;
+	go_idle(s);
+}
+
+void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 enabled)
+{
+	if (client >= s->clients || s->client[client].enabled == !!enabled)
+		return;
+	s->client[client].enabled = !!enabled;
+	if (enabled)
+		s->state[client].enabled_ns = s->now_ns;
+	else
+		stop(s, client);
+}
+
+void cgpu_sim_end(struct cgpu_sim *s, u32 client)
+{
+	u32 i, n;
+
+	for (i = 0; i < s->tsgs; i++) {
+		struct tsg *tsg = &s->tsg[i];
+
+		if (tsg->client != client)
+			continue;
+		tsg->started = 0;
+		tsg->admitted = 0;
+		for (n = 0; n < s->state[client].load.depth; n++)
+			tsg->submit_ns[n] = CGPU_SIM_NEVER_NS;
+	}
+	if (on_engine(s, client)) {
+		s->resident = CGPU_SIM_NOBODY;
+		go_idle(s);
+	}
+}
+
+void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns)
+{
+	u32 i;
+
+	for (i = 0; i < s->tsgs; i++) {
+		if (s->tsg[i].client != client)
+			continue;
+		s->tsg[i].wanted_slice_ns = timeslice_ns ? timeslice_ns : s->machine.timeslice_ns;
+		if (!s->machine.commit_required)
+			s->tsg[i].slice_ns = s->tsg[i].wanted_slice_ns;
+	}
+}
+
+/* RESTART_RUNLIST: timeslices come into force and the running slice ends. */
+void cgpu_sim_commit(struct cgpu_sim *s)
+{
+	u32 i;
+
+	for (i = 0; i < s->tsgs; i++)
+		s->tsg[i].slice_ns = s->tsg[i].wanted_slice_ns;
+	if (s->phase == RUN && s->slice_end_ns > s->now_ns)
+		s->slice_end_ns = s->now_ns;
+}
+

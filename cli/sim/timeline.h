@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * The compute engine of a simulated GPU on a timeline of whole nanoseconds:
+ * one runlist, TSGs round robin, each for its timeslice; the rules of
+ * docs/nvsim.md section 3 without a machine around them. One TSG per process,
+ * one channel per TSG.
+ *
+ * Nothing here knows cgpu's policies. Time only moves in cgpu_sim_advance()
+ * and cgpu_sim_drain().
+ */
+#ifndef CGPU_SIM_TIMELINE_H
+#define CGPU_SIM_TIMELINE_H
+
+#include "env.h"
+
+#define CGPU_SIM_CLIENTS	32u
+#define CGPU_SIM_NOBODY		0xffffffffu
+#define CGPU_SIM_NEVER_NS	0xffffffffffffffffull
+#define CGPU_SIM_BUCKET_NS	100000000ull	/* held_ns is kept per 100 ms too */
+#define CGPU_SIM_OCTAVES	42u		/* of a histogram: up to an hour */
+#define CGPU_SIM_STEPS		64u		/* per octave: 1.6 % */
+#define CGPU_SIM_WAKE_NS	2000000ull	/* work after so long without any is a waking */
+
+struct cgpu_sim_machine {
+	u64 ctxsw_ns;		/* what a switch between TSGs costs */
+	u64 timeslice_ns;	/* of a TSG nobody has set one for */
+	u64 stubborn_ns;	/* how long a stubborn kernel resists */
+	u32 no_preempt;		/* kernels run to their end */
+	u32 commit_required;	/* a timeslice waits for cgpu_sim_commit() */
+	u64 seed;
+};
+
+/* What a client does to the GPU. Its processes all do the same. */
+struct cgpu_sim_load {
+	u64 kernel_ns;
+	u64 spread_ns;		/* lengths are even in kernel_ns -/+ this */
+	u64 gap_ns;		/* CPU time from an end to the next submission */
+	u64 gap_spread_ns;
+	u64 period_ns;		/* > 0: submissions are so far apart, queue permitting */
+	u64 on_ns, off_ns;	/* off_ns > 0: submits in turns of these */
+	u64 start_ns, stop_ns;	/* first submission; none from stop_ns on */
+	u32 depth;		/* kernels in the queue at most, the running one included */
+	u32 processes;
+	u32 stubborn;		/* ignores preemption */
+	u32 pad;
+};
+
+struct cgpu_sim_hist {
+	u64 count, sum_ns, max_ns;
+	u32 n[CGPU_SIM_OCTAVES * CGPU_SIM_STEPS];
+};
+
+struct cgpu_sim_stretch {
+	u64 begin_ns, end_ns;
+	u32 client, pad;
+};
+
+struct cgpu_sim_client {
+	u64 busy_ns;		/* its kernels were on the engine */
+	u64 held_ns;		/* that, and switches from one of its TSGs to another */
+	u64 done_ns;		/* of kernels that ended: their lengths */
+	u64 works;
+	u64 switches;
+	s64 tokens;		/* gated: may launch while >= 0 */
+	u64 token_cost;		/* per kernel */
+	u64 gate_poll_ns;	/* > 0: gated, looks again so much later */
+	u32 enabled;
+	u32 pad;
+	/* What a kernel was held up by others: its end, less when it could have
+	 * begun, less its length.
+	 */
+	struct cgpu_sim_hist wait;
+	struct cgpu_sim_hist wake;	/* submission to begin, after idling, thawed all the time */
+	struct cgpu_sim_hist wake_frozen;	/* the same where it was frozen meanwhile */
+	struct cgpu_sim_hist reclaim;	/* from its last end before idling to another's run */
+};
+
+struct cgpu_sim;
+
+struct cgpu_sim *cgpu_sim_new(const struct cgpu_sim_machine *machine, u64 length_ns);
+void cgpu_sim_free(struct cgpu_sim *s);
+u64 cgpu_sim_now(const struct cgpu_sim *s);
+
+/* Its number, or CGPU_SIM_NOBODY: too many, or a load that makes no sense. */
+u32 cgpu_sim_add(struct cgpu_sim *s, const struct cgpu_sim_load *load);
+struct cgpu_sim_client *cgpu_sim_client(struct cgpu_sim *s, u32 client);
+
+void cgpu_sim_advance(struct cgpu_sim *s, u64 to_ns);
+/* Until nothing of @client is on the engine, or @to_ns. */
+void cgpu_sim_drain(struct cgpu_sim *s, u32 client, u64 to_ns);
+
+/* What the controls of the driver do to the engine, at the time it is now. */
+void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 enabled);
+/* Its channels are gone, and with them what was in their queues. */
+void cgpu_sim_end(struct cgpu_sim *s, u32 client);
+void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns);
+void cgpu_sim_commit(struct cgpu_sim *s);
+
+/* Figures count from now on. */
+void cgpu_sim_mark(struct cgpu_sim *s);
+/* Waits that have not ended yet count as what they are by now. */
+void cgpu_sim_close(struct cgpu_sim *s);
+/* held_ns in the @n buckets from cgpu_sim_mark() on. */
+void cgpu_sim_buckets(const struct cgpu_sim *s, u32 client, u64 *out, u32 n);
+void cgpu_sim_hist_add(struct cgpu_sim_hist *h, u64 ns);
+/* The value that @permille of all are not above, 0 if there are none. */
+u64 cgpu_sim_quantile(const struct cgpu_sim_hist *h, u32 permille);
+
+/* Remember who ran from @from_ns to @to_ns; gaps below @merge_ns are not seen. */
+void cgpu_sim_trace(struct cgpu_sim *s, u64 from_ns, u64 to_ns, u64 merge_ns);
+u32 cgpu_sim_traced(const struct cgpu_sim *s, const struct cgpu_sim_stretch **out);
+
+#endif

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: MIT
+"""The module's turn thread on a simulated GPU: ask the core, make the calls, say when they took effect.
+
+It does what cgpu_km/turn_thread.c does, in its order. The decisions are the core's own.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+from ..errors import CgpuError, Exit
+from .gpu import Gpu
+from .model import MS, NEVER_NS, US, Change, Container, S, Setup
+
+WINDOW, TIMESLICE = 1, 2
+BEGAN_NS = 1_000 * MS  # the core's clock when the engine's is 0
+WAKE_NS = 30 * US  # how late a sleeping thread runs, on average. Assumed.
+AGAIN_NS = 75 * US
+
+Round = tuple[int, list[int]]
+_WHY = {
+    errno.EINVAL: "out of range",
+    errno.ENOSPC: "more weight or containers than max_inst",
+    errno.EBUSY: "more containers or weight than that are in use",
+    errno.EOPNOTSUPP: "the lever it needs does not work here",
+}
+
+
+def bits(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+class Turns:
+    """One GPU's turn engine and the thread that carries its plans out."""
+
+    def __init__(self, gpu: Gpu, setup: Setup, containers: Sequence[Container], changes: Sequence[Change] = ()) -> None:
+        self.gpu, self.ffi, self.lib = gpu, gpu.ffi, gpu.lib
+        self.containers = tuple(containers)
+        self.t = self.ffi.new("struct cgpu_turn *")
+        self.plan, self.acked = self.ffi.new("struct cgpu_turn_plan *"), self.ffi.new("struct cgpu_turn_ack *")
+        self.turns = 0
+        self.rounds: list[Round] = []
+        self.notes: list[str] = []
+        self.slot: list[int] = []
+        self.granted: list[int] = []
+        self._round = 0
+        self._slice_is_set = setup.slice_us is not None
+        self._configure(setup)
+        self._events = self._make_events(changes)
+
+    # Set-up.
+
+    def _check(self, err: int, what: str) -> None:
+        if err:
+            raise CgpuError(Exit.REFUSED, what, _WHY.get(-err, errno.errorcode.get(-err, str(err))))
+
+    def _configure(self, setup: Setup) -> None:
+        lib, t, now = self.lib, self.t, self._clock()
+        lib.cgpu_turn_init(t, now)
+        lib.cgpu_turn_set_levers(t, (WINDOW | TIMESLICE) & ~_inert(setup.personality.lever_inert), now)
+        self._check(lib.cgpu_turn_set_max_inst(t, setup.max_inst, now), f"max_inst {setup.max_inst}")
+        self._check(lib.cgpu_turn_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
+        slice_us = setup.slice_us
+        if slice_us is None:
+            slice_us = lib.cgpu_turn_auto_slice_ns(setup.profile.lever_us * US) // US
+        self._check(lib.cgpu_turn_set_slice_us(t, slice_us, now), f"slice_us {slice_us}")
+        self._check(lib.cgpu_turn_set_policy(t, setup.policy, now), f"policy {setup.policy}")
+        for number, one in enumerate(self.containers):
+            self._admit(number, one)
+        self.lib.cgpu_turn_next(t, now, self.plan)
+
+    def _admit(self, number: int, one: Container) -> None:
+        slot, granted = self.ffi.new("u32 *"), self.ffi.new("u32 *")
+        what, now = f"container {one.name}", self._clock()
+        add = self.lib.cgpu_turn_add(self.t, number + 1, one.weight or 1, one.highprio, now, slot, granted)
+        self._check(add, f"{what}: weight {one.weight}")
+        if not one.weight:
+            self.lib.cgpu_turn_set_weight(self.t, slot[0], 0, now)
+        elif not granted[0]:
+            self.notes.append(f"{one.name} has weight 0 and does not run: no weight was left for it")
+        self.slot.append(slot[0])
+        self.granted.append(granted[0] if one.weight else 0)
+        self.gpu.enable(number, False)
+
+    def _make_events(self, changes: Sequence[Change]) -> list[tuple[int, int, Callable[[], None]]]:
+        events: list[tuple[int, int, Callable[[], None]]] = []
+
+        def at(when_ns: int, what: Callable[[], None]) -> None:
+            events.append((when_ns, len(events), what))
+
+        for number, one in enumerate(self.containers):
+            at(one.start_ns, lambda number=number: self._open(number))  # type: ignore[misc]
+            if one.stop_ms is not None:
+                at(one.stop_ns, lambda number=number: self._close(number))  # type: ignore[misc]
+        for change in changes:
+            at(round(change.at_ms * MS), lambda change=change: self._apply(change))  # type: ignore[misc]
+        return sorted(events, key=lambda event: event[:2])
+
+    # Events.
+
+    def _open(self, number: int) -> None:
+        slot, count = self.slot[number], self.containers[number].processes
+        self.lib.cgpu_turn_set_channels(self.t, slot, count, count, self._clock())
+        if self.lib.cgpu_turn_is_frozen(self.t, slot):
+            # In the ioctl that makes the channel, before its owner could ring.
+            self.gpu.freeze(number, True)
+            self.gpu.commit([number])
+            self.gpu.enable(number, bool(self.gpu.personality.lever_inert & 2))
+        else:
+            self.gpu.enable(number, True)
+
+    def _close(self, number: int) -> None:
+        self.gpu.end(number)
+        self.lib.cgpu_turn_set_channels(self.t, self.slot[number], 0, 0, self._clock())
+
+    def _apply(self, change: Change) -> None:
+        what = f"at {change.at_ms:g} ms: {change.node} {change.value}"
+        if change.container is None:
+            err = getattr(self.lib, f"cgpu_turn_set_{change.node}")(self.t, change.value, self._clock())
+            self._slice_is_set |= change.node == "slice_us"
+        else:
+            number = next(i for i, one in enumerate(self.containers) if one.name == change.container)
+            setter = getattr(self.lib, f"cgpu_turn_set_{change.node}")
+            err = setter(self.t, self.slot[number], change.value, self._clock())
+        self._check(err, what)
+
+    # The thread.
+
+    def _clock(self) -> int:
+        return BEGAN_NS + self.gpu.now
+
+    def _clients(self, mask: int) -> list[int]:
+        """Slots of a plan, as the GPU numbers its clients; in the order of the slots, as the shell goes."""
+        by_slot = {slot: number for number, slot in enumerate(self.slot)}
+        return [by_slot[slot] for slot in bits(mask) if slot in by_slot]
+
+    def _freeze(self, mask: int, frozen: bool) -> int:
+        done = 0
+        for number in self._clients(mask):
+            if self.gpu.freeze(number, frozen):
+                done |= 1 << self.slot[number]
+        return done
+
+    def _act(self) -> None:
+        plan, ack = self.plan, self.acked
+        ack.begin_ns = self._clock()
+        for number in self._clients(plan.timeslice_mask):
+            self.gpu.timeslice(number, plan.timeslice_us[self.slot[number]])
+        ack.timeslice_mask = plan.timeslice_mask
+        thawed = self._freeze(plan.thaw_mask, False) if plan.thaw_first else 0
+        ack.thawed_ns = self._clock()
+        frozen = self._freeze(plan.freeze_mask, True)
+        ack.frozen_ns = self._clock()
+        if not plan.thaw_first:
+            thawed = self._freeze(plan.thaw_mask, False)
+            ack.thawed_ns = self._clock()
+        self.gpu.commit(self._open_clients(plan.run_mask | plan.freeze_mask))
+        if not plan.freeze_mask:
+            ack.frozen_ns = ack.begin_ns
+        if not plan.thaw_mask:
+            ack.thawed_ns = ack.begin_ns
+        ack.run_mask = (plan.run_mask | (plan.freeze_mask & ~frozen)) & ~(plan.thaw_mask & ~thawed)
+        self.lib.cgpu_turn_ack(self.t, plan, ack)
+        self.turns += 1
+
+    def _open_clients(self, mask: int) -> list[int]:
+        return [number for number in self._clients(mask) if self.t.slot[self.slot[number]].channels]
+
+    def _follow_lever(self) -> None:
+        samples = sorted(self.gpu.lever_ns)
+        if self._slice_is_set or len(samples) < 32 or self.turns % 32:
+            return
+        slice_ns = self.lib.cgpu_turn_auto_slice_ns(samples[(len(samples) - 1) // 2])
+        self.lib.cgpu_turn_set_slice_us(self.t, slice_ns // US, self._clock())
+
+    def _note_round(self) -> None:
+        now = int(self.t.rota[0].round)
+        if now != self._round:
+            self._round = now
+            self.rounds.append((self.gpu.now, self.gpu.held()))
+
+    def _sleep_until(self, until_ns: int) -> int:
+        """The engine's time at which the thread runs again, if nothing kicks it."""
+        if self.plan.until_ns == NEVER_NS:
+            return until_ns
+        left_ns = int(self.plan.until_ns) - self._clock()
+        if left_ns <= 0:
+            return self.gpu.now + AGAIN_NS
+        late_ns = int(self.plan.late_ns) + int(self.gpu.rng.expovariate(1 / WAKE_NS))
+        return min(until_ns, self.gpu.now + left_ns + late_ns)
+
+    def run(self, until_ns: int) -> None:
+        """Until that time of the engine; what is under way then is finished."""
+        while self.gpu.now < until_ns:
+            while self._events and self._events[0][0] <= self.gpu.now:
+                self._events.pop(0)[2]()
+            self._follow_lever()
+            self.lib.cgpu_turn_next(self.t, self._clock(), self.plan)
+            self._note_round()
+            if self.plan.freeze_mask or self.plan.thaw_mask or self.plan.timeslice_mask:
+                self._act()
+                continue
+            # The engine's C code hears no Ctrl-C: not too long at a time.
+            wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
+            if self._events:
+                wake_ns = min(wake_ns, self._events[0][0])
+            self.gpu.advance(wake_ns)
+
+    @property
+    def slice_us(self) -> int:
+        return int(self.t.slice_ns) // US
+
+    @property
+    def thread_ns(self) -> int:
+        """What the calls spin; the rest of the thread's work is some microseconds a turn."""
+        return 2 * self.gpu.profile.lever_spin_us * US * self.gpu.calls
+
+
+def _inert(lever_inert: int) -> int:
+    return (TIMESLICE if lever_inert & 1 else 0) | (WINDOW if lever_inert & 2 else 0)

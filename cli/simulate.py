@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: MIT
+"""cgpu simulate: what a policy will do, before a node is touched. Neither module nor GPU is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import CgpuError, Exit
+from .model import policy_name
+from .render import percent, table
+from .sim import config, draw
+from .sim.model import Scenario, Setup, profile
+from .sim.run import Got, Result, run
+
+SCHEMA_VERSION = 1
+HEAD = ("Container", "Weight", "Allowed", "Got", "Kernels/s", "Wait p50", "Wait p99", "Wait max")
+EPILOG = """\b
+Examples:
+  cgpu simulate --container name=train,weight=2,depth=150 --container name=serve,kernel_us=2000,rate=100
+  cgpu simulate --policy fixed --max-inst 10 --container weight=3 --container weight=2 --svg line.svg
+  cgpu simulate --policy 1 --profile h200 --container count=8,kernel_us=100,depth=1
+  cgpu simulate --container name=batch,depth=64 --container name=chat,highprio=1,on_ms=20,off_ms=180
+  cgpu simulate node.toml --json
+
+\b
+A container: name, count, weight, highprio, gpu; processes, kernel_us (-/+ spread_us), depth (kernels queued),
+gap_us (CPU time from an end to the next launch, -/+ gap_spread_us), rate (launches a second), on_ms and off_ms
+(bursts), start_ms, stop_ms, stubborn (ignores preemption). docs/cli.md section 4 says what each means.
+"""
+
+
+def _us(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f} us" if value < 1000 else f"{value / 1000:.1f} ms"
+
+
+def _row(got: Got) -> list[str]:
+    one = got.container
+    waits = got.waits
+    return [
+        one.name,
+        f"{one.weight}{' hp' if one.highprio else ''}",
+        percent(got.allowed_pct),
+        percent(got.share_pct),
+        f"{got.works_per_s:.0f}",
+        *(_us(value) for value in (waits.p50_us, waits.p99_us, waits.max_us)),
+    ]
+
+
+def _title(result: Result) -> str:
+    setup = result.setup
+    name = f"{setup.policy} {policy_name(setup.policy)}"
+    return f"{setup.profile.name}, simulated; policy {name}, slice {result.slice_us} us"
+
+
+def result_text(number: int, result: Result, width: int, plain: bool) -> list[str]:
+    cost = (
+        f"No kernel running {result.idle_pct:.1f} %; {result.turns_per_s:.0f} turns and "
+        f"{result.lever_calls_per_s:.0f} lever calls a second, turn thread {result.turn_thread_pct:.1f} % of a core"
+    )
+    rows = table(HEAD, [_row(got) for got in result.got], frozenset(range(1, len(HEAD))))
+    lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, cost, *result.notes, ""]
+    return lines + draw.time_line(result.line, [got.container.name for got in result.got], result.line_ms, width, plain)
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def got_json(got: Got) -> dict[str, Any]:
+    one = got.container
+    return {
+        "name": one.name,
+        "weight": one.weight,
+        "highprio": one.highprio,
+        "share_allowed_pct": _rounded(got.allowed_pct),
+        "share_got_pct": _rounded(got.share_pct),
+        "kernels_per_s": _rounded(got.works_per_s),
+        "wait_p50_us": _rounded(got.waits.p50_us),
+        "wait_p99_us": _rounded(got.waits.p99_us),
+        "wait_max_us": _rounded(got.waits.max_us),
+        "takeover_p99_us": _rounded(got.takeover_us),
+        "takeover_ceiling_p99_us": _rounded(got.takeover_ceiling_us),
+        "share_per_100_ms_pct": [round(ns / 1e6, 2) for ns in got.buckets],
+    }
+
+
+def result_json(number: int, result: Result) -> dict[str, Any]:
+    setup = result.setup
+    return {
+        "index": number,
+        "profile": setup.profile.key,
+        "policy": {"number": setup.policy, "name": policy_name(setup.policy)},
+        "slice_us": result.slice_us,
+        "seconds": round(result.seconds, 6),
+        "idle_pct": round(result.idle_pct, 3),
+        "turns_per_s": round(result.turns_per_s, 2),
+        "lever_calls_per_s": round(result.lever_calls_per_s, 2),
+        "turn_thread_cpu_pct": round(result.turn_thread_pct, 3),
+        "notes": list(result.notes),
+        "containers": [got_json(got) for got in result.got],
+        "line": {
+            "from_ms": result.line_ms[0],
+            "to_ms": result.line_ms[1],
+            "ran": [
+                {
+                    "container": result.got[one.client].container.name,
+                    "from_ms": round(one.begin_ns / 1e6, 4),
+                    "to_ms": round(one.end_ns / 1e6, 4),
+                }
+                for one in result.line
+            ],
+        },
+    }
+
+
+def write_svg(path: Path, results: Sequence[Result]) -> list[Path]:
+    """One file per GPU; the second one's name gets its number."""
+    written = []
+    for number, result in enumerate(results):
+        target = path if not number else path.with_name(f"{path.stem}-{number}{path.suffix}")
+        names = [got.container.name for got in result.got]
+        text = draw.svg(_title(result), names, result.line, result.line_ms, [got.buckets for got in result.got])
+        target.write_text(text, encoding="utf-8")
+        written.append(target)
+    return written
+
+
+def _line_window(from_ms: float | None, line_ms: float | None, scenario: Scenario) -> tuple[float, float] | None:
+    if from_ms is None and line_ms is None:
+        return None
+    whole = scenario.seconds * 1000
+    begin = from_ms or 0.0
+    if begin >= whole:
+        raise CgpuError(Exit.USAGE, "usage", f"--from-ms {begin:g} is after the end of the run", f"{whole:g} ms")
+    return begin, min(whole, begin + (line_ms or 200.0))
+
+
+def _plain() -> bool:
+    try:
+        draw.BLOCKS.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return os.environ.get("TERM") == "dumb"
+
+
+def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]:
+    """The file's values, and above them what the command line says."""
+    values = config.read_file(file) if file else {}
+    return values | {name: value for name, value in flags.items() if value is not None}
+
+
+@click.command("simulate", epilog=EPILOG)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--container", "containers", multiple=True, metavar="KEY=VALUE,...", help="One container; again for the next."
+)
+@click.option("--profile", "card", default="a100", show_default=True, help="Costs of the card: a100, h200, t4.")
+@click.option("--gpus", type=click.IntRange(1, 16), default=1, show_default=True, help="So many alike.")
+@click.option("--policy", metavar="P", default="weighted", show_default=True, help="0 to 5, or its name.")
+@click.option("--slice-us", metavar="US", help="Default: 20 lever calls, as the module chooses.")
+@click.option("--max-inst", metavar="N", help="Default: 20.")
+@click.option("--prio-ratio", metavar="PCT", help="Default: 80.")
+@click.option("--personality", metavar="KEY=VALUE,...", help="A driver with faults, e.g. err40_pct=27.")
+@click.option("--seconds", metavar="S", help="Simulated; default: 10.")
+@click.option("--seed", metavar="N", help="Of everything random: the same seed, the same run. Default: 1.")
+@click.option("--from-ms", type=click.FloatRange(0), help="Where the time line begins.")
+@click.option("--line-ms", type=click.FloatRange(0.1), help="How long it is.")
+@click.option("--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw it into this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
+def simulate(
+    file: Path | None,
+    containers: tuple[str, ...],
+    card: str,
+    gpus: int,
+    policy: str,
+    slice_us: str | None,
+    max_inst: str | None,
+    prio_ratio: str | None,
+    personality: str | None,
+    seconds: str | None,
+    seed: str | None,
+    from_ms: float | None,
+    line_ms: float | None,
+    svg: Path | None,
+    as_json: bool,
+) -> None:
+    """Simulate containers on a GPU under a policy: shares, waits, who ran when.
+
+    The scheduler is the kernel module's own, the GPU and its driver are simulated. Containers come from the command
+    line, from FILE (TOML), or both; what FILE says of a GPU is above the options.
+    """
+    wanted: dict[str, object] = {"slice_us": slice_us, "max_inst": max_inst, "prio_ratio": prio_ratio}
+    given = {name: value for name, value in wanted.items() if value is not None} | {"policy": policy}
+    if personality:
+        given["personality"] = config.pairs(personality, "--personality")
+    base = config.read_setup(given, Setup(profile(card)))
+    scenario = config.read_scenario(_merged(file, {"seconds": seconds, "seed": seed}), base, gpus, containers)
+    results = run(scenario, _line_window(from_ms, line_ms, scenario))
+    written = write_svg(svg, results) if svg else []
+    if as_json:
+        data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": scenario.seed}
+        click.echo(json.dumps(data | {"gpus": [result_json(i, one) for i, one in enumerate(results)]}, indent=2))
+        return
+    width = shutil.get_terminal_size((100, 24)).columns
+    for number, result in enumerate(results):
+        click.echo("\n".join([*([""] if number else []), *result_text(number, result, width, _plain())]))
+    for path in written:
+        click.echo(f"wrote {path}")

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: MIT
+"""make bench-sched: how exactly every policy shares, beside the published rules of others, on the same traces.
+
+The simulator's half runs here: the core's own files on a simulated GPU (cli/sim). Rows measured elsewhere, on nvsim in
+a virtual machine, are read from a file that --vm-rows names. Writes build/bench-sched.json and time lines as SVG, and
+fails when a row of ours misses a bar. Everything is simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from rivals import RIVALS  # noqa: E402
+from scenarios import QUICK, Scenario  # noqa: E402
+from sched_sim import FIELDS, OURS, Cell, Measured, cells, measure, scenarios_named, worst_of  # noqa: E402
+
+from cgpu_cli.sim import draw, native  # noqa: E402
+from cgpu_cli.sim.model import profile  # noqa: E402
+
+OUTPUT = REPO / "build/bench-sched.json"
+LINES = REPO / "build/bench-sched"
+CARDS = ("a100", "h200")  # the bars' profiles; t4 is reported
+BAR_RATIO_PCT, BAR_CAP_PP, BAR_THREAD_PCT, BAR_AGGREGATE_PP = 1.0, 0.5, 5.0, 0.5
+BAR_DECISION_NS, LINEAR_SLACK = 1000.0, 1.25
+Row = dict[str, Any]
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def rounded(row: Row) -> Row:
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def sim_rows(cards: Sequence[str], scenarios: Sequence[Scenario], seeds: int, lines: bool) -> Iterator[Row]:
+    """Every cell of the simulator, each figure the worst of the seeds."""
+    for group in cells(cards, (5000, 10_000, None), scenarios):
+        driver = None
+        for cell in group:
+            done = [measure(cell, seed + 1, draw=lines and not seed) for seed in range(seeds)]
+            if lines:
+                write_line(cell, done[0])
+            row = worst_of([one.row for one in done])
+            driver = driver or row["vs_driver_pct"]
+            if row.get("vs_driver_pct"):
+                row["vs_driver_pct"] *= 100 / driver
+            yield rounded(row)
+
+
+def write_line(cell: Cell, found: Measured) -> None:
+    """Who had the GPU when; one card and one slice are enough to look at."""
+    if cell.card != "a100" or cell.slice_us not in (None, 5000) or not found.line:
+        return
+    if cell.rule == OURS and cell.policy in (0, 1, 2, 3) and cell.slice_us is None:
+        return
+    LINES.mkdir(parents=True, exist_ok=True)
+    who = f"cgpu, policy {cell.policy}" if cell.rule == OURS else cell.rule
+    title = f"{cell.scenario.name}, {cell.scenario.personality}: {who}; {cell.card}, simulated"
+    names = [one.name for one in cell.scenario.containers]
+    (LINES / f"{cell.name}.svg").write_text(draw.svg(title, names, found.line, found.line_ms, found.buckets))
+
+
+def vm_rows(path: Path | None) -> list[Row]:
+    """Rows that a machine measured: a list, or an object with `results`."""
+    if path is None:
+        return []
+    found = json.loads(path.read_text())
+    rows = found["results"] if isinstance(found, dict) else found
+    for row in rows:
+        missing = [name for name in FIELDS if name not in row]
+        if missing or row["where"] != "vm":
+            raise SystemExit(f"bench-sched: {path}: a row is not the machine's or lacks {', '.join(missing)}")
+    return rows
+
+
+def decision_ns() -> dict[int, dict[int, float]]:
+    """What a plan and its acknowledgement cost: policy -> containers -> nanoseconds."""
+    target = REPO / "build/bench/decide"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source = str(Path(__file__).resolve().parent / "decide.c")
+    flags = ["-std=gnu11", "-O2", f"-I{native.source_dir() / 'core'}", '-DCGPU_VERSION="0.0.0"']
+    core = map(str, native.core_sources())
+    subprocess.run([*native.compiler(), *flags, "-o", str(target), source, *core], check=True)
+    found = {}
+    for policy in range(6):
+        out = subprocess.run([str(target), str(policy)], check=True, capture_output=True, text=True).stdout
+        found[policy] = {int(count): float(ns) for count, ns in map(str.split, out.splitlines())}
+    return found
+
+
+# The bars.
+
+
+def judged(row: Row) -> bool:
+    """Ours, on a card that has bars and a driver without faults."""
+    return row["rule"] == OURS and row["profile"] in CARDS and row["personality"] == "default"
+
+
+def missed(row: Row) -> list[str]:
+    """The bars that a row misses, in words."""
+    if not judged(row):
+        return []
+    found: list[str] = []
+    policy, slice_us = row["policy"], row.get("slice_us")
+
+    def bar(name: str, limit: float, below: bool = True) -> None:
+        value = row.get(name)
+        if value is not None and (value > limit if below else value < limit):
+            found.append(f"{name} {value:.3f}, the bar is {limit:.3f}")
+
+    if row["scenario"] == "high priority" and policy != 5:
+        bar("takeover_us", profile(row["profile"]).lever_us + 1000)
+    if row.get("default_slice"):
+        # A window of 1 s holds no whole number of such rounds: what else there is to judge is at 5 and 10 ms.
+        bar("turn_thread_cpu_pct", BAR_THREAD_PCT)
+        return found
+    if policy in (1, 2, 3):
+        bar("ratio_error_pct", BAR_RATIO_PCT)
+        if row["share_bound_1s_pp"] is not None:
+            bar("share_error_1s_pp", row["share_bound_1s_pp"])
+    if policy in (1, 2) and slice_us:
+        switch_pct = 100 * profile(row["profile"]).ctxsw_us / slice_us
+        bar("aggregate_pct", 100 - switch_pct - BAR_AGGREGATE_PP, below=False)
+    if policy == 3:
+        bar("cap_excess_pp", BAR_CAP_PP)
+    return found
+
+
+def missed_decisions(found: dict[int, dict[int, float]]) -> list[str]:
+    said = []
+    for policy, costs in found.items():
+        few, many = min(costs), max(costs)
+        worst = max(costs, key=lambda count: costs[count])
+        if costs[worst] > BAR_DECISION_NS:
+            said.append(f"a decision of policy {policy} over {worst} containers takes {costs[worst]:.0f} ns")
+        if costs[many] > LINEAR_SLACK * costs[few] * many / few:
+            said.append(f"decisions of policy {policy} are worse than linear: {costs}")
+    return said
+
+
+# The table.
+
+COLUMNS = {
+    "rule": "rule",
+    "slice_us": "slice us",
+    "ratio_error_pct": "ratio err %",
+    "share_error_1s_pp": "1 s err pp",
+    "share_bound_1s_pp": "bound pp",
+    "aggregate_pct": "aggregate %",
+    "vs_driver_pct": "vs driver %",
+    "wait_p50_us": "wait p50 us",
+    "wait_p99_us": "wait p99 us",
+    "takeover_us": "takeover us",
+    "reclaim_us": "reclaim us",
+    "cap_excess_pp": "cap excess pp",
+    "lever_calls_per_s": "calls/s",
+    "turn_thread_cpu_pct": "thread %",
+}
+
+
+def shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.2f}"
+    return str(value)
+
+
+def line(row: Row) -> list[str]:
+    who = f"cgpu {row['policy']}" if row["rule"] == OURS else row["rule"]
+    who += " (vm)" if row["where"] == "vm" else ""
+    words = [who, *(shown(row.get(name)) for name in list(COLUMNS)[1:])]
+    return [*words, "MISSED" if missed(row) else "refused" if row.get("refused") else ""]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A block for each scenario, card and personality."""
+    blocks: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        blocks.setdefault((row["profile"], row["scenario"], row["personality"]), []).append(row)
+    lines = [[*COLUMNS.values(), ""], *(line(row) for row in rows)]
+    widths = [max(len(words[i]) for words in lines) for i in range(len(lines[0]))]
+
+    def text(words: Sequence[str]) -> str:
+        first, *rest = zip(words, widths, strict=True)
+        return "  ".join([f"{first[0]:<{first[1]}}", *(f"{word:>{width}}" for word, width in rest)]).rstrip()
+
+    out = []
+    for (card, scenario, personality), block in blocks.items():
+        out += ["", f"{scenario}, {card}, {personality} driver", text(lines[0]), *(text(line(row)) for row in block)]
+    return "\n".join(out)
+
+
+def report(rows: list[Row], decisions: dict[int, dict[int, float]], began: float) -> tuple[dict[str, Any], list[str]]:
+    problems = [f"MISSED: {where(row)}: {what}" for row in rows for what in missed(row)]
+    problems += [f"MISSED: {what}" for what in missed_decisions(decisions)]
+    bars = {
+        "ratio_error_pct": BAR_RATIO_PCT,
+        "cap_excess_pp": BAR_CAP_PP,
+        "turn_thread_cpu_pct": BAR_THREAD_PCT,
+        "decision_ns": BAR_DECISION_NS,
+    }
+    return {
+        "simulated": True,
+        "results": rows,
+        "decision_ns": decisions,
+        "sources": {rival.name: rival.source for rival in RIVALS},
+        "bars": bars,
+        "missed": problems,
+        "ok": not problems,
+        "seconds": round(time.monotonic() - began, 1),
+    }, problems
+
+
+def where(row: Row) -> str:
+    cell = f"{row['scenario']}, policy {row['policy']}, {row['profile']}"
+    return f"{cell}, slice {row.get('slice_us')} us, {row['where']}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer scenarios, one seed, no t4")
+    parser.add_argument("--seeds", type=int, default=3, help="each figure is the worst of so many runs")
+    parser.add_argument("--only", metavar="SCENARIO", action="append", help="this scenario; again for another")
+    parser.add_argument("--vm-rows", type=Path, help="rows measured in a virtual machine")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    names = set(arguments.only) if arguments.only else QUICK if arguments.quick else None
+    cards = CARDS if arguments.quick else (*CARDS, "t4")
+    seeds = 1 if arguments.quick else arguments.seeds
+    rows = list(sim_rows(cards, scenarios_named(names), seeds, lines=not arguments.quick))
+    rows += vm_rows(arguments.vm_rows)
+    found, problems = report(rows, decision_ns(), began)
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(json.dumps(found, indent=1) + "\n")
+    say(table(rows))
+    say("")
+    for policy, costs in found["decision_ns"].items():
+        say(f"a decision, policy {policy}: " + ", ".join(f"{n} containers {ns:.0f} ns" for n, ns in costs.items()))
+    say("\n".join(["", *problems]))
+    say(f"bench-sched: {'ok' if not problems else f'{len(problems)} bars MISSED'}, {len(rows)} rows, simulated, "
+        f"{found['seconds']:.0f} s, {OUTPUT.relative_to(REPO)}")  # fmt: skip
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

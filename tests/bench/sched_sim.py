@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: MIT
+"""One cell of make bench-sched in the simulator: a scenario under a rule, as a row of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from rivals import RIVALS, Rule
+from scenarios import PERSONALITIES, SCENARIOS, Scenario
+
+from cgpu_cli.errors import CgpuError
+from cgpu_cli.sim import figures
+from cgpu_cli.sim.gpu import Gpu, Stretch
+from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
+from cgpu_cli.sim.run import Waits
+from cgpu_cli.sim.turns import Turns
+
+# What every row has, whoever measured it; the rest of a row may be missing.
+FIELDS = (
+    "scenario", "where", "rule", "policy", "lever", "profile", "personality", "ratio_error_pct", "share_error_1s_pp",
+    "share_bound_1s_pp", "aggregate_pct", "wait_p99_us", "takeover_us", "cap_excess_pp", "simulated",
+)  # fmt: skip
+OURS = "cgpu"
+WARM_NS, LENGTH_NS = 1 * S, 10 * S
+SLACK_PP = 0.2
+LEVERS = {0: "window", 1: "window", 2: "window", 3: "window", 4: "timeslice", 5: None}
+WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_ceiling_us", "reclaim_us",
+                 "cap_excess_pp", "turn_thread_cpu_pct")  # fmt: skip
+WORSE_IS_LESS = ("aggregate_pct", "vs_driver_pct")
+
+Scheduler = Turns | Rule
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A scenario, the card, and who schedules: a policy of ours or a rival."""
+
+    scenario: Scenario
+    card: str
+    rule: str
+    policy: int | None = None
+    slice_us: int | None = None
+
+    @property
+    def name(self) -> str:
+        who = f"policy-{self.policy}" if self.rule == OURS else self.rule
+        words = [self.scenario.name, self.scenario.personality, self.card, who, str(self.slice_us or "")]
+        return "-".join(word.replace(" ", "-").replace(":", "-").replace("%", "pct") for word in words if word)
+
+    def setup(self) -> Setup:
+        personality = PERSONALITIES[self.scenario.personality]
+        policy = 5 if self.policy is None else self.policy
+        return Setup(profile(self.card), policy, self.slice_us, self.scenario.max_inst, personality=personality)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row, and who ran from when to when."""
+
+    row: dict[str, Any]
+    line: tuple[Stretch, ...] = ()
+    line_ms: tuple[float, float] = (0.0, 0.0)
+    buckets: tuple[tuple[int, ...], ...] = ()
+
+
+@cache
+def alone_part(card: str, load: Container) -> float:
+    """The part of the time that its kernels run when it has the card alone, from start to stop."""
+    gpu = Gpu(profile(card), Personality(), (replace(load, start_ms=0.0, stop_ms=None),), 2 * S, 1)
+    gpu.advance(2 * S)
+    return gpu.busy()[0] / gpu.now
+
+
+def progress(card: str, containers: Sequence[Container], busy: Sequence[int], wall_ns: int) -> float:
+    """Work done, each container's in units of what it would have done alone."""
+    parts = [ns / wall_ns / alone_part(card, one) for one, ns in zip(containers, busy, strict=True)]
+    return sum(parts)
+
+
+def scheduler(cell: Cell, gpu: Gpu) -> Scheduler:
+    if cell.rule == OURS:
+        return Turns(gpu, cell.setup(), cell.scenario.containers)
+    kind = next(one for one in RIVALS if one.name == cell.rule)
+    return kind(gpu, cell.scenario.containers, cell.slice_us)
+
+
+def weights(cell: Cell) -> list[int]:
+    """What the rule promises in ratio: policies 0 and 1 promise the same to everybody."""
+    same = cell.rule == OURS and cell.policy in (0, 1)
+    return [1 if same else one.weight for one in cell.scenario.containers]
+
+
+def parts(cell: Cell) -> list[float]:
+    """Each container's part: of the wall clock under 0 and 3, of what all got otherwise."""
+    promised = weights(cell)
+    whole = cell.scenario.max_inst if capped(cell) else sum(promised)
+    return [weight / whole for weight in promised]
+
+
+def due(cell: Cell) -> list[float]:
+    """What it can hold of that: a queue that runs empty between kernels leaves holes in its own turns."""
+    if not capped(cell):
+        return parts(cell)
+    return [part * alone_part(cell.card, one) for part, one in zip(parts(cell), cell.scenario.containers, strict=True)]
+
+
+def capped(cell: Cell) -> bool:
+    return cell.rule == OURS and cell.policy in (0, 3)
+
+
+def promises(cell: Cell) -> bool:
+    """A ratio is asked for: of ours under 0 to 3, of every rival."""
+    return cell.scenario.saturating and (cell.rule != OURS or cell.policy in (0, 1, 2, 3))
+
+
+def ratio_error(cell: Cell, who: Scheduler, held: Sequence[int]) -> float | None:
+    if not promises(cell):
+        return None
+    found = figures.whole_rounds(who.rounds, WARM_NS, LENGTH_NS)
+    if found:
+        held = [after - before for before, after in zip(found[0][1], found[1][1], strict=True)]
+    return figures.ratio_error_pct(held, weights(cell))
+
+
+def share_error(cell: Cell, found: Sequence[Sequence[int]], slice_us: int) -> tuple[float | None, float | None]:
+    if not promises(cell):
+        return None, None
+    part = due(cell)
+    turns = [slice_us * US * weight for weight in weights(cell)]
+    worst = figures.worst_share_error(found, part, figures.share_bounds_pp(turns, part, SLACK_PP), capped(cell))
+    if not worst:
+        return None, None
+    return worst[0], worst[1] if slice_us else None
+
+
+def cap_excess(cell: Cell, found: Sequence[Sequence[int]]) -> float | None:
+    """Whoever has high priority has no cap."""
+    if not capped(cell):
+        return None
+    caps = [1.0 if one.highprio else part for one, part in zip(cell.scenario.containers, parts(cell), strict=True)]
+    return figures.cap_excess_pp(found, caps)
+
+
+def waits(cell: Cell, gpu: Gpu) -> Waits:
+    """Of the one with high priority if there is one, else the worst of all."""
+    high = cell.scenario.high
+    everyone = [Waits.of(gpu, i) for i in range(len(cell.scenario.containers))]
+    return everyone[high] if high is not None else max(everyone, key=lambda one: one.p99_us or 0.0)
+
+
+def coming_and_going(cell: Cell, gpu: Gpu) -> dict[str, float | None]:
+    """How long until one that wakes or joins runs, and until the others have what it leaves. The worst of all."""
+    one = cell.scenario.high
+    if one is None:
+        one = next((i for i, c in enumerate(cell.scenario.containers) if c.start_ms), None)
+    if one is None:
+        return {"takeover_us": None, "takeover_ceiling_us": None, "reclaim_us": None}
+    client = gpu.client(one)
+    worst = {"takeover_us": client.wake, "takeover_ceiling_us": client.wake_frozen, "reclaim_us": client.reclaim}
+    if cell.scenario.high is None:
+        worst["takeover_us"] = client.wake if client.wake.count else client.wake_frozen
+    return {name: hist.max_ns / US if hist.count else None for name, hist in worst.items()}
+
+
+def levers(cell: Cell) -> str | None:
+    if cell.rule != OURS:
+        return next(one for one in RIVALS if one.name == cell.rule).lever
+    found = LEVERS[cell.policy or 0]
+    return "window,timeslice" if found == "window" and cell.scenario.high is not None else found
+
+
+def head(cell: Cell) -> dict[str, Any]:
+    return {
+        "scenario": cell.scenario.name,
+        "where": "sim",
+        "rule": cell.rule,
+        "policy": cell.policy,
+        "lever": levers(cell),
+        "profile": cell.card,
+        "personality": cell.scenario.personality,
+        **dict.fromkeys(FIELDS[7:-1]),
+        "simulated": True,
+        "slice_us": cell.slice_us,
+        "default_slice": cell.rule == OURS and cell.slice_us is None,
+    }
+
+
+def measure(cell: Cell, seed: int, draw: bool = False) -> Measured:
+    containers = cell.scenario.containers
+    gpu = Gpu(profile(cell.card), PERSONALITIES[cell.scenario.personality], containers, LENGTH_NS + 2 * S, seed)
+    try:
+        who = scheduler(cell, gpu)
+    except CgpuError as err:
+        return Measured(head(cell) | {"refused": str(err)})
+    who.run(WARM_NS)
+    gpu.mark()
+    began, calls, turns, spun = gpu.now, gpu.calls, who.turns, who.thread_ns
+    moving = any(one.start_ms or one.off_ms for one in containers)
+    line_ms = (1000.0, 11_000.0) if cell.scenario.name == "join and leave" else (5000.0, 5400.0 if moving else 5200.0)
+    if draw:
+        gpu.trace(round(line_ms[0] * MS), round(line_ms[1] * MS), round((line_ms[1] - line_ms[0]) * MS / 5000))
+    who.run(WARM_NS + LENGTH_NS)
+    busy, held, wall = gpu.busy(), gpu.held(), gpu.now - began
+    calls, turns, spun = gpu.calls - calls, who.turns - turns, who.thread_ns - spun
+    gpu.close()
+    buckets = [gpu.buckets(i, LENGTH_NS // figures.BUCKET_NS) for i in range(len(containers))]
+    found = figures.windows(buckets)
+    wait = waits(cell, gpu)
+    # Ratios are over whole rounds: up to half a round beyond the end.
+    who.run(WARM_NS + LENGTH_NS + S)
+    slice_us = who.slice_us
+    error, bound = share_error(cell, found, slice_us)
+    done = progress(cell.card, containers, busy, wall)
+    row = head(cell) | {
+        "ratio_error_pct": ratio_error(cell, who, held),
+        "share_error_1s_pp": error,
+        "share_bound_1s_pp": bound,
+        "aggregate_pct": 100 * done if cell.scenario.saturating and not capped(cell) else None,
+        "wait_p99_us": wait.p99_us,
+        **coming_and_going(cell, gpu),
+        "cap_excess_pp": cap_excess(cell, found),
+        "slice_us": slice_us or None,
+        "wait_p50_us": wait.p50_us,
+        "busy_pct": 100 * sum(busy) / wall,
+        "vs_driver_pct": 100 * done,  # against one alone until the driver's own is known
+        "turns_per_s": turns * S / wall,
+        "lever_calls_per_s": calls * S / wall,
+        "turn_thread_cpu_pct": 100 * spun / wall,
+    }
+    return Measured(row, tuple(gpu.traced()), line_ms, tuple(map(tuple, buckets)))
+
+
+def worst_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several seeds': each figure the worst of them."""
+    row = dict(rows[0])
+    for name in row:
+        found = [one[name] for one in rows if isinstance(one[name], float)]
+        if found and name in WORSE_IS_MORE:
+            row[name] = max(found)
+        elif found and name in WORSE_IS_LESS:
+            row[name] = min(found)
+    if row["share_bound_1s_pp"] is not None:
+        worst = max(rows, key=lambda one: one["share_error_1s_pp"] - one["share_bound_1s_pp"])
+        row |= {name: worst[name] for name in ("share_error_1s_pp", "share_bound_1s_pp")}
+    elif row["share_error_1s_pp"] is not None:
+        row["share_error_1s_pp"] = max(one["share_error_1s_pp"] for one in rows)
+    return row
+
+
+def cells(cards: Sequence[str], slices: Sequence[int | None], scenarios: Sequence[Scenario]) -> Iterator[list[Cell]]:
+    """The cells of one scenario on one card; the driver's own comes first."""
+    for card in cards:
+        for scenario in scenarios:
+            # A rival's rule has no slice of ours, but for the one that is ours without credit.
+            found = [Cell(scenario, card, rival.name, slice_us=5000 if rival.lever == "window" else None)
+                     for rival in RIVALS]  # fmt: skip
+            for policy in scenario.policies:
+                found += [Cell(scenario, card, OURS, policy, slice_us) for slice_us in slices if policy < 4]
+                if policy >= 4:
+                    found.append(Cell(scenario, card, OURS, policy))
+            yield found
+
+
+def scenarios_named(names: set[str] | None) -> list[Scenario]:
+    return [one for one in SCENARIOS if names is None or (one.name in names and one.personality == "default")]

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT
+"""The rivals' rules, the figures and the bars of make bench-sched."""
+
+from __future__ import annotations
+
+import json
+import sched
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rivals
+import scenarios
+import sched_sim
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sched_sim import FIELDS, OURS, Cell, measure
+
+from cgpu_cli.sim import figures
+from cgpu_cli.sim.gpu import Gpu
+from cgpu_cli.sim.model import MS, Container, Personality, S, profile
+
+A100 = profile("a100")
+BUSY = Container("busy", kernel_us=500, depth=64)
+
+
+def shares(rule: type[rivals.Rule], *containers: Container, own: Personality | None = None) -> list[float]:
+    gpu = Gpu(A100, own or Personality(tail_pct=0), containers, 5 * S, 1)
+    rule(gpu, containers).run(5 * S)
+    return [100 * ns / gpu.now for ns in gpu.held()]
+
+
+# Each rule does what its source says.
+
+
+def test_the_driver_knows_no_weights_and_counts_processes() -> None:
+    one, other = shares(rivals.DriverRoundRobin, replace(BUSY, weight=3), BUSY)
+    assert one == pytest.approx(other, abs=0.5)
+    one, forks = shares(rivals.DriverRoundRobin, BUSY, replace(BUSY, processes=3))
+    assert forks / one == pytest.approx(3, rel=0.15)
+
+
+def test_strict_turns_have_a_frequency() -> None:
+    for count, hertz in ((4, 480), (9, 960)):
+        containers = [replace(BUSY, name=str(i)) for i in range(count)]
+        gpu = Gpu(A100, Personality(), containers, S, 1)
+        rule = rivals.VgpuStrictRoundRobin(gpu, containers)
+        rule.run(S)
+        assert rule.turns == pytest.approx(hertz, abs=1)
+    one, idle = shares(rivals.VgpuStrictRoundRobin, BUSY, replace(BUSY, rate=1, kernel_us=1))
+    assert one < 50, "strict: the turn of one that idles is its own"
+    assert idle < 0.1
+
+
+def test_averaging_pays_overshoots_back() -> None:
+    """Kernels of 1.5 ms that cannot be preempted, against turns of 2.08 ms."""
+    long = replace(BUSY, kernel_us=1500, depth=4)
+    one, other = shares(rivals.VgpuStrictRoundRobin, long, BUSY, own=Personality(no_preempt=1))
+    gpu = Gpu(A100, Personality(no_preempt=1), (long, BUSY), 5 * S, 1)
+    rule = rivals.VgpuStrictRoundRobin(gpu, (long, BUSY))
+    rule.FACTOR = 10**9  # never paid back
+    rule.run(5 * S)
+    assert one / other < 0.95 * gpu.held()[0] / gpu.held()[1]
+
+
+def test_tokens_hold_a_limit_on_average_and_not_at_once() -> None:
+    containers = (replace(BUSY, weight=1, depth=4), replace(BUSY, name="b", weight=3, depth=4))
+    gpu = Gpu(A100, Personality(), containers, 30 * S, 1)
+    rule = rivals.TokenBucket(gpu, containers)
+    assert rule.limit == [25, 75]
+    rule.run(S)
+    assert 0 <= min(rule.share) <= max(rule.share) <= rule.total
+    gpu.mark()
+    rule.run(21 * S)
+    found = figures.windows([gpu.buckets(i, 200) for i in range(2)])
+    parts = [100 * window[0] / S for window in found]
+    assert 15 < sum(parts) / len(parts) < 40
+    assert max(parts) - min(parts) > 5, "it swings"
+
+
+def test_windows_without_credit_give_the_small_one_too_much() -> None:
+    one, two = shares(rivals.WindowNoCredit, BUSY, replace(BUSY, name="b", weight=2))
+    assert 1.6 < two / one < 1.95
+
+
+def test_a_lone_container_has_it_all_without_a_call() -> None:
+    gpu = Gpu(A100, Personality(), (BUSY,), S, 1)
+    rule = rivals.WindowNoCredit(gpu, (BUSY,))
+    rule.run(S)
+    assert gpu.calls <= 3
+    assert gpu.held()[0] > 0.99 * S
+
+
+@pytest.mark.parametrize("rule", rivals.RIVALS)
+def test_every_rule_names_its_source(rule: type[rivals.Rule]) -> None:
+    assert rule.name
+    assert len(rule.source) > 20
+
+
+containers = st.lists(
+    st.builds(
+        Container,
+        name=st.uuids().map(str),
+        weight=st.integers(1, 5),
+        kernel_us=st.floats(20, 20_000),
+        depth=st.integers(1, 30),
+        processes=st.integers(1, 3),
+        start_ms=st.sampled_from([0.0, 0.0, 200.0]),
+        stop_ms=st.sampled_from([None, 700.0]),
+        on_ms=st.just(20.0),
+        off_ms=st.sampled_from([0.0, 33.0]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rule=st.sampled_from(rivals.RIVALS), clients=containers, seed=st.integers(0, 9), stubborn=st.booleans())
+def test_a_rule_makes_no_time_and_repeats_itself(
+    rule: type[rivals.Rule], clients: list[Container], seed: int, stubborn: bool
+) -> None:
+    def once() -> tuple[list[int], int, list[tuple[int, list[int]]]]:
+        gpu = Gpu(A100, Personality(no_preempt=stubborn), clients, S, seed)
+        who = rule(gpu, clients)
+        for moment in (300 * MS, 600 * MS, S):
+            who.run(moment)
+        assert sum(gpu.held()) <= gpu.now
+        assert gpu.now >= S
+        return gpu.held(), gpu.now, who.rounds
+
+    held, now, rounds = once()
+    assert all(a[0] <= b[0] for a, b in pairwise(rounds))
+    assert once() == (held, now, rounds)
+
+
+# Figures.
+
+
+def test_ratio_error_is_the_worst_pair() -> None:
+    assert figures.ratio_error_pct([100, 200], [1, 2]) == 0
+    assert figures.ratio_error_pct([100, 180], [1, 2]) == pytest.approx(100 / 9)
+    assert figures.ratio_error_pct([100, 100, 110], [1, 1, 1]) == pytest.approx(10)
+    assert figures.ratio_error_pct([0, 100], [1, 1]) is None
+    assert figures.ratio_error_pct([5], [1]) is None
+
+
+def test_whole_rounds_are_the_nearest() -> None:
+    rounds = [(t, [t]) for t in (0, 30, 60, 90, 120)]
+    assert figures.whole_rounds(rounds, 10, 50) == ((30, [30]), (90, [90]))
+    assert figures.whole_rounds(rounds, 100, 50) is None
+
+
+def test_windows_and_their_errors() -> None:
+    found = figures.windows([[50 * MS] * 10 + [60 * MS], [50 * MS] * 10 + [40 * MS]])
+    assert found == [[500 * MS, 500 * MS], [510 * MS, 490 * MS]]
+    assert figures.share_error_pp(found[1], [0.5, 0.5], of_wall=False) == pytest.approx([1, 1])
+    assert figures.share_error_pp(found[1], [0.5, 0.49], of_wall=True) == pytest.approx([1, 0])
+    assert figures.cap_excess_pp(found, [0.5, 0.5]) == pytest.approx(1)
+    bounds = figures.share_bounds_pp([5 * MS, 10 * MS], [1 / 3, 2 / 3], 0.2)
+    assert bounds == pytest.approx([0.2 + 1 / 3, 0.2 + 1 / 3])
+    assert figures.worst_share_error(found, [0.5, 0.5], [0.4, 2.0], of_wall=False) == pytest.approx((1, 0.4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 25 * MS), min_size=12, max_size=12), min_size=1, max_size=4))
+def test_windows_keep_every_nanosecond(buckets: list[list[int]]) -> None:
+    found = figures.windows(buckets)
+    assert len(found) == 3
+    for at, window in enumerate(found):
+        assert sum(window) == sum(sum(one[at : at + 10]) for one in buckets) <= S
+
+
+# Rows and bars.
+
+
+def cell(name: str, policy: int | None = 2, rule: str = OURS, slice_us: int | None = 10_000) -> Cell:
+    scenario = next(one for one in scenarios.SCENARIOS if one.name == name and one.personality == "default")
+    return Cell(scenario, "a100", rule, policy, slice_us)
+
+
+@pytest.fixture(scope="module")
+def row() -> dict[str, Any]:
+    return measure(cell("1:2"), 1).row
+
+
+def test_a_row_has_its_fields(row: dict[str, Any]) -> None:
+    assert list(row)[: len(FIELDS)] == list(FIELDS)
+    assert row["simulated"] is True
+    assert (row["where"], row["rule"], row["lever"]) == ("sim", "cgpu", "window")
+    assert 0 <= row["ratio_error_pct"] < 10
+    assert 95 < row["aggregate_pct"] <= 100
+    assert row["cap_excess_pp"] is None
+    assert row["takeover_us"] is None
+
+
+def test_the_same_seed_is_the_same_row(row: dict[str, Any]) -> None:
+    assert measure(cell("1:2"), 1).row == row
+    assert measure(cell("1:2"), 2).row != row
+
+
+def test_ours_is_nearer_than_no_credit(row: dict[str, Any]) -> None:
+    other = measure(cell("1:2", None, "window-no-credit"), 1).row
+    assert row["ratio_error_pct"] < other["ratio_error_pct"] / 2
+
+
+def test_what_does_not_apply_is_null() -> None:
+    native = measure(cell("bursts", 5, slice_us=None), 1).row
+    assert native["ratio_error_pct"] is None
+    assert native["lever"] is None
+    refused = Cell(replace(cell("1:2").scenario, personality="windows inert"), "a100", OURS, 2, 5000)
+    assert "the lever it needs does not work here" in measure(refused, 1).row["refused"]
+    high = measure(cell("high priority"), 1).row
+    assert 0 < high["takeover_us"] < 5000
+    assert high["reclaim_us"] is not None
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "value"),
+    [
+        (1, "ratio_error_pct", 1.01),
+        (2, "ratio_error_pct", 1.01),
+        (2, "share_error_1s_pp", 0.9),
+        (2, "aggregate_pct", 98.6),
+        (3, "cap_excess_pp", 0.51),
+    ],
+)
+def test_each_bar_can_be_missed(policy: int, name: str, value: float) -> None:
+    good = {
+        "rule": OURS, "profile": "a100", "personality": "default", "scenario": "1:2", "policy": policy,
+        "slice_us": 10_000, "ratio_error_pct": 1.0, "share_error_1s_pp": 0.8, "share_bound_1s_pp": 0.87,
+        "aggregate_pct": 98.66, "cap_excess_pp": 0.5, "takeover_us": None, "turn_thread_cpu_pct": 9.0,
+    }  # fmt: skip
+    assert sched.missed(good) == []
+    assert len(sched.missed(good | {name: value})) == 1
+    assert sched.missed(good | {name: value, "rule": "token-bucket"}) == []
+    assert sched.missed(good | {name: value, "profile": "t4"}) == []
+    assert len(sched.missed(good | {"default_slice": True})) == 1, "the thread's time is judged at the default slice"
+
+
+def test_takeover_and_decisions_have_bars() -> None:
+    high = measure(cell("high priority"), 1).row
+    assert sched.missed(high | {"takeover_us": 1301.0})
+    assert sched.missed_decisions({2: {1: 200.0, 25: 999.0}}) == []
+    assert len(sched.missed_decisions({2: {1: 20.0, 25: 1001.0}, 3: {1: 20.0, 25: 30.0}})) == 2
+
+
+def test_the_worst_of_several_seeds() -> None:
+    base = {"ratio_error_pct": 1.0, "aggregate_pct": 99.0, "share_error_1s_pp": 0.5, "share_bound_1s_pp": 0.4,
+            "policy": 2}  # fmt: skip
+    other = base | {"ratio_error_pct": 0.5, "aggregate_pct": 98.0, "share_error_1s_pp": 0.6, "share_bound_1s_pp": 0.8}
+    assert sched_sim.worst_of([base, other]) == base | {"aggregate_pct": 98.0}
+
+
+def test_rows_of_a_machine(tmp_path: Path, row: dict[str, Any]) -> None:
+    path = tmp_path / "vm.json"
+    path.write_text(json.dumps({"results": [row | {"where": "vm"}]}))
+    assert sched.vm_rows(path)[0]["where"] == "vm"
+    assert sched.vm_rows(None) == []
+    assert "cgpu 2 (vm)" in sched.table(sched.vm_rows(path))
+    path.write_text(json.dumps([row]))
+    with pytest.raises(SystemExit):
+        sched.vm_rows(path)
+
+
+def test_scenarios_are_those_that_were_asked_for() -> None:
+    names = {one.name for one in scenarios.SCENARIOS}
+    assert {"1:1", "1:2", "3:1", "3:2:1", "16:1", "25 equal", "bursts", "forkers", "high priority"} <= names
+    assert names >= scenarios.QUICK
+    assert {one.personality for one in scenarios.SCENARIOS} == set(scenarios.PERSONALITIES)
