@@ -58,6 +58,7 @@ static_assert(sizeof(struct nv_rmapi_op) == 72);
  */
 static struct nv_rm_ops rm;
 static char version[64];
+static u32 branch;
 static u32 gets;
 static u32 uvm_major;
 
@@ -66,7 +67,7 @@ static u32 (*rm_ops_symbol)(struct nv_rm_ops *);
 int ckm_driver_get(bool quiet)
 {
 	const struct cgpu_core_ops *core;
-	bool known = false;
+	bool known;
 	int ret;
 
 	if (gets) {
@@ -89,13 +90,18 @@ int ckm_driver_get(bool quiet)
 	}
 	strscpy(version, rm.version_string, sizeof(version));
 	core = ckm_core_enter();
-	if (core) {
-		known = core->call_knows_driver(version);
-		ckm_core_leave();
+	if (!core) {
+		if (!quiet)
+			pr_err_ratelimited("no core is loaded: no call table\n");
+		ret = -ENODEV;
+		goto err_put;
 	}
+	known = core->call_knows_driver(version);
+	branch = core->call_branch(version);
+	ckm_core_leave();
 	if (!known && !any_driver) {
-		pr_err_ratelimited("driver %s is not one the call table was checked against; any_driver=1 accepts it\n",
-				   version);
+		pr_err_ratelimited("driver %s is of no branch the call table was checked against; any_driver=1 accepts it as if it were %u\n",
+				   version, branch);
 		ret = -EOPNOTSUPP;
 		goto err_put;
 	}
@@ -118,6 +124,26 @@ void ckm_driver_put(void)
 const char *ckm_driver_version(void)
 {
 	return version;
+}
+
+u32 ckm_driver_branch(void)
+{
+	return branch;
+}
+
+u32 ckm_driver_fb_info_size(void)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct cgpu_control *row;
+	u32 size = 0;
+
+	if (!core)
+		return 0;
+	row = core->call_control(branch, NV2080_CTRL_FB_GET_INFO_V2);
+	if (row)
+		size = row->params_size;
+	ckm_core_leave();
+	return size;
 }
 
 /* Read a small text file of procfs; NULL on any failure. @path is ours, never

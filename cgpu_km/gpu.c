@@ -200,7 +200,7 @@ static bool learn_total(struct ckm_gpu *gpu)
 	fb->count = 1;
 	fb->list[0].index = NV_FB_RAM_SIZE;
 	ok = !ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FB_GET_INFO_V2,
-			     fb, sizeof(*fb)) && fb->list[0].data;
+			     fb, ckm_driver_fb_info_size()) && fb->list[0].data;
 	if (ok)
 		gpu->total_bytes = (u64)fb->list[0].data << 10;
 	kfree(fb);

@@ -344,7 +344,7 @@ static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 para
 	a->obj = ckm_obj_alloc(client, handle, a->cls.cls, a->cls.kind);
 	if (!a->obj)
 		return NV_ERR_RESOURCES;
-	if (a->cls.params_size) {
+	if (a->cls.sealed) {
 		status = ckm_seal_params(a->rc->call, params, a->cls.params_size);
 		if (status != NV_OK)
 			return status;
@@ -420,7 +420,7 @@ static long rm_alloc(struct ckm_rm_call *rc)
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	u32 cls = get32(top, NVOS_H_CLASS);
 
-	copy_class(&a, core->call_class(cls));
+	copy_class(&a, core->call_class(ckm_driver_branch(), cls));
 	ckm_core_leave();
 	/* On a GPU's file the driver takes events only. */
 	if (a.cls.kind == CGPU_KIND_REFUSED ||
@@ -442,13 +442,13 @@ static long rm_alloc_memory(struct ckm_rm_call *rc)
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	u32 cls = get32(top, NVOS_H_CLASS);
 
-	copy_class(&a, core->call_class(cls));
+	copy_class(&a, core->call_class(ckm_driver_branch(), cls));
 	ckm_core_leave();
 	if (a.cls.kind != CGPU_KIND_SYSMEM || rc->call->back->node != CGPU_NODE_CTL) {
 		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
-	a.cls.params_size = 0;	/* they are in the top struct, which is sealed */
+	a.cls.sealed = false;	/* they are in the top struct, which is sealed */
 	return run_alloc(&a, prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				     get32(top, NVOS_H_NEW), 0));
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Numbers and offsets of NVIDIA's open kernel driver, 580.105.08. Each block
- * names its file there. Facts only; no code of theirs.
+ * Numbers and offsets of NVIDIA's open kernel driver that the interposer reads.
+ * They are the same in every branch from 535 to 595 (make test-abi compares
+ * them), except NV_FB_INFO_V2_SIZE, the largest. Each block names its file there.
+ * Facts only; no code of theirs.
  */
 #ifndef CGPU_CORE_NV_ABI_H
 #define CGPU_CORE_NV_ABI_H
@@ -144,6 +146,7 @@
 #define NV01_MEMORY_OS_DESCRIPTOR	0x0071
 #define NV01_EVENT			0x0005
 #define NV01_EVENT_OS_EVENT		0x0079
+#define NV2081_BINAPI			0x2081
 
 /* src/common/sdk/nvidia/inc/ctrl/: controls the shell or the table names */
 #define NV2080_CTRL_FB_GET_INFO		0x20801301
