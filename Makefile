@@ -11,12 +11,12 @@ MODULE_OPTIONS = $(if $(W),W=$(W))
 
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL GPUS PROFILE MEM_MIB ICOUNT BARE CPUS VM_MEM TIMEOUT DAEMON DOCKER \
-       DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS
+       DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup modules modules-all tools vm vm-shell test lint test-unit test-core \
-        test-daemon test-cli test-nvsim test-demo test-vm demo bench-slice clean
+        test-daemon test-cli test-nvsim test-demo test-abi abi-doc test-vm demo bench-slice clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -63,6 +63,12 @@ test-nvsim: setup ## layouts and clients of the simulated driver, on the host
 
 test-demo: setup ## the arithmetic of the demo
 	@$(PYTEST) tests/demo
+
+test-abi: setup ## numbers and offsets against the public driver: OGKM=<tree or repository> [OGKM_TAGS='…']
+	@$(PYTHON) tests/abi/check.py
+
+abi-doc: setup ## write docs/abi.md from the call table
+	@$(PYTHON) scripts/abi-doc
 
 test-vm: modules tools ## one boot of KERNEL, KIND=plain|bare|icount|docker, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)

@@ -132,16 +132,14 @@ static u32 charge(struct alloc *a, u64 bytes)
 /* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO, with a kernel list */
 static u64 real_bytes(u32 client, u32 memory)
 {
-	struct { u32 index, data; } list[2] = {
-		{ .index = NV0041_SURFACE_PHYS_SIZE_LO }, { .index = NV0041_SURFACE_PHYS_SIZE_HI },
-	};
+	struct { u32 index, data; } info = { .index = NV0041_SURFACE_PHYS_SIZE };
 	struct { u32 count; u32 pad; u64 list; } params = {
-		.count = ARRAY_SIZE(list), .list = (uintptr_t)list,
+		.count = 1, .list = (uintptr_t)&info,
 	};
 
 	if (ckm_rm_control(client, memory, NV0041_CTRL_GET_SURFACE_INFO, &params, sizeof(params)))
 		return 0;
-	return (u64)list[1].data << 32 | list[0].data;
+	return (u64)info.data * NV0041_SURFACE_SIZE_UNIT;
 }
 
 /* The driver's own word on what it took. More than fits, or no word: free it. */
@@ -538,7 +536,7 @@ static long free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 	if (!f.obj || f.obj->owner != rc->call->back->id)
 		status = NV_ERR_NOT_FOUND;
 	else if (core->tree_free_begin(&ct->tree, f.obj))
-		status = NV_ERR_IN_USE;
+		status = NV_ERR_STATE_IN_USE;
 	ckm_core_leave();
 	mutex_unlock(&ct->rm_lock);
 	if (status != NV_OK)

@@ -75,6 +75,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 	.call_uvm		= cgpu_call_uvm,
 	.call_knows_driver	= cgpu_call_knows_driver,
 	.call_branch		= cgpu_call_branch,
+	.call_abi		= cgpu_call_abi,
 	.call_engine_is_gr	= cgpu_call_engine_is_gr,
 	.call_vidmem_bytes	= cgpu_call_vidmem_bytes,
 	.call_is_vidmem		= cgpu_call_is_vidmem,

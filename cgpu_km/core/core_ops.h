@@ -76,6 +76,7 @@ struct cgpu_core_ops {
 	const struct cgpu_uvm_call *(*call_uvm)(u32 branch, u32 nr);
 	bool (*call_knows_driver)(const char *version);
 	u32 (*call_branch)(const char *version);
+	const struct cgpu_abi *(*call_abi)(u32 branch);
 	bool (*call_engine_is_gr)(u32 engine);
 	u64 (*call_vidmem_bytes)(u64 size, u32 attr, u32 attr2);
 	bool (*call_is_vidmem)(u32 attr, u32 flags);

@@ -95,6 +95,16 @@ const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr)
 	return NULL;
 }
 
+const struct cgpu_abi *cgpu_call_abi(u32 branch)
+{
+	static const struct cgpu_abi abi[] = {
+		{ CGPU_BRANCH_FIRST, 24, 28 },
+		{ 575, 32, 40 },
+	};
+
+	return &abi[branch >= abi[1].min_branch];
+}
+
 /* "580" of "580.105.08"; 0 if there is no such thing. */
 static u32 branch_of(const char *version)
 {

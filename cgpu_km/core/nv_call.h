@@ -145,6 +145,16 @@ bool cgpu_call_knows_driver(const char *version);
  */
 u32 cgpu_call_branch(const char *version);
 
+/* Offsets the shell needs that are not the same in all branches. */
+struct cgpu_abi {
+	u32 min_branch;
+	/* nv-kernel-rmapi-ops.h, in the op's union: NVOS21 until 570, then NVOS64 */
+	u32 op_alloc_params_size;
+	u32 op_alloc_status;
+};
+
+const struct cgpu_abi *cgpu_call_abi(u32 branch);
+
 /* True for graphics/compute engines (NV2080_ENGINE_TYPE_GR0 … GR7, and 0,
  * which the driver takes as GR0).
  */

@@ -26,13 +26,14 @@ GENERATED = "src/nvidia/generated"
 CLASSES = "src/nvidia/src/kernel/rmapi/resource_list.h"
 # What of a release is needed; without the rest a release is small.
 PATHS = ("version.mk", SDK, UNIX, COMMON, UVM, GENERATED, CLASSES)
-OLDEST, NEWEST = 515, 595
+OLDEST = 515  # the first branch that is public
 
 HEADERS = (
     "nvtypes.h",
     "nvos.h",
     "nvstatuscodes.h",
     "nvlimits.h",
+    "nvmisc.h",
     "rs_access.h",
     "nv_escape.h",
     "nv-ioctl.h",
@@ -44,6 +45,45 @@ HEADERS = (
     "nv-gpu-info.h",
     "uvm_linux_ioctl.h",
 )
+
+
+def probe(prelude: str, flags: list[str], exprs: list[str], what: str) -> dict[str, int]:
+    """The value of each constant expression that compiles after @prelude."""
+    # The compiler takes seconds to guess what an unknown name may have meant: ask for those that are there only.
+    seen = subprocess.run(
+        [CC, "-E", "-dD", "-P", *flags, "-x", "c", "-"], input=prelude, capture_output=True, text=True, check=True
+    ).stdout
+    names = set(re.findall(r"[A-Za-z_]\w*", seen)) | {"sizeof", "offsetof"}
+    left = [e for e in dict.fromkeys(exprs) if names.issuperset(re.findall(r"[A-Za-z_]\w*", e))]
+    first = prelude.count("\n") + 1
+    while True:
+        text = prelude + "".join(f"unsigned long long e{i} = (unsigned long long)({e});\n" for i, e in enumerate(left))
+        done = subprocess.run(
+            [CC, "-fsyntax-only", "-fmax-errors=0", *flags, "-x", "c", "-"], input=text, capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            break
+        # An error inside a macro is in a header, with a note that says which of our lines used it.
+        bad = {int(n) - first for n in re.findall(r"^<stdin>:(\d+):\d+: (?:error|note):", done.stderr, re.M)}
+        if not bad & set(range(len(left))):
+            raise RuntimeError(f"{what} does not compile: {done.stderr[:500]}")
+        left = [e for i, e in enumerate(left) if i not in bad]
+    return dict(zip(left, run(text, flags, len(left)), strict=True))
+
+
+def run(text: str, flags: list[str], count: int) -> list[int]:
+    """The values of e0, e1 … of a program without main."""
+    prints = "".join(f'printf("%llu\\n", e{i});' for i in range(count))
+    with tempfile.TemporaryDirectory() as tmp:
+        exe = Path(tmp) / "probe"
+        subprocess.run(
+            [CC, *flags, "-x", "c", "-", "-o", str(exe)],
+            input=f"{text}int main(void) {{ {prints} return 0; }}\n",
+            text=True,
+            check=True,
+        )
+        out = subprocess.run([exe], capture_output=True, text=True, check=True).stdout
+    return [int(line) for line in out.split()]
 
 
 @dataclass(frozen=True)
@@ -93,38 +133,7 @@ class Tree:
 
     def probe(self, exprs: list[str]) -> dict[str, int]:
         """The value of each constant expression that this release knows; the others are left out."""
-        left = list(dict.fromkeys(exprs))
-        first = self.includes().count("\n") + 1
-        while True:
-            text = self.includes() + "".join(
-                f"unsigned long long e{i} = (unsigned long long)({e});\n" for i, e in enumerate(left)
-            )
-            done = subprocess.run(
-                [CC, "-fsyntax-only", "-fmax-errors=0", *self.flags(), "-x", "c", "-"],
-                input=text,
-                capture_output=True,
-                text=True,
-            )
-            bad = {int(n) - first for n in re.findall(r"^<stdin>:(\d+):\d+: (?:error|note):", done.stderr, re.M)}
-            if done.returncode == 0:
-                break
-            if not bad & set(range(len(left))):
-                raise RuntimeError(f"{self.tag}: its headers do not compile: {done.stderr[:500]}")
-            left = [e for i, e in enumerate(left) if i not in bad]
-        return dict(zip(left, self._run(text, len(left)), strict=True))
-
-    def _run(self, text: str, count: int) -> list[int]:
-        prints = "".join(f'printf("%llu\\n", e{i});' for i in range(count))
-        with tempfile.TemporaryDirectory() as tmp:
-            exe = Path(tmp) / "probe"
-            subprocess.run(
-                [CC, *self.flags(), "-x", "c", "-", "-o", str(exe)],
-                input=f"{text}int main(void) {{ {prints} return 0; }}\n",
-                text=True,
-                check=True,
-            )
-            out = subprocess.run([exe], capture_output=True, text=True, check=True).stdout
-        return [int(line) for line in out.split()]
+        return probe(self.includes(), self.flags(), exprs, self.tag)
 
     def methods(self) -> dict[int, list[Method]]:
         """Every control that the driver exports, by number (a number may have several classes)."""
@@ -164,7 +173,7 @@ def newest_tags(git_dir: Path) -> list[str]:
         if not re.fullmatch(r"\d+(\.\d+)+", tag):
             continue
         parts = [int(p) for p in tag.split(".")]
-        if OLDEST <= parts[0]:
+        if parts[0] >= OLDEST:
             newest[parts[0]] = max(newest.get(parts[0], ([], "")), (parts, tag))
     return [newest[b][1] for b in sorted(newest)]
 
@@ -181,7 +190,7 @@ def unpack(git_dir: Path, tag: str, to: Path) -> Tree:
         ["git", f"--git-dir={git_dir}", "archive", tag, *have], capture_output=True, check=True
     ).stdout
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        tar.extractall(to / tag, filter="data")
+        tar.extractall(to / tag)
     return Tree(to / tag, tag)
 
 
