@@ -305,7 +305,7 @@ def record(outcomes: list[Outcome]) -> None:
         }
         for out in outcomes
     ]
-    # Of the table that was compared: docs/abi.md says if it is another one by now.
+    # The rows that were compared: docs/abi.md has the number of today's beside it.
     text = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rows": len(calltable.every()),
