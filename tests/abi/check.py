@@ -331,6 +331,10 @@ def main() -> int:
     if len(outcomes) > 1 and not tags:
         record(outcomes)
         missing = set(calltable.BRANCHES) - compared
+        nowhere = set.intersection(*(set(out.unknown) for out in outcomes if out.branch in calltable.BRANCHES))
+        if nowhere:
+            print(f"in no release: {' '.join(sorted(nowhere))}", file=sys.stderr)
+            return 1
         if missing:
             print(f"no release of branch {', '.join(map(str, sorted(missing)))}", file=sys.stderr)
             return 1

@@ -321,3 +321,10 @@ def test_any_version_gets_a_branch(version):
     assert lib.cgpu_call_branch(version.encode()) in BRANCHES
     if lib.cgpu_call_knows_driver(version.encode()):
         assert int(version.split(".")[0]) == lib.cgpu_call_branch(version.encode())
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_offsets_of_the_kernel_side_allocation(branch):
+    """NVOS21 until 570, then NVOS64: inside the op's union of 64 bytes, behind the pointer to the parameters."""
+    abi = lib.cgpu_call_abi(branch)
+    assert (abi.op_alloc_params_size, abi.op_alloc_status) == ((24, 28) if branch < 575 else (32, 40))
