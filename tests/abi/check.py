@@ -2,7 +2,8 @@
 """make test-abi: our numbers, sizes and offsets against NVIDIA's public driver, branch by branch.
 
 OGKM is a tree of its sources or its repository (a work tree or a bare one), of which the newest release of each branch
-is taken, or those named in OGKM_TAGS. Writes tests/abi/outcome.json when a repository was compared.
+is taken, or those named in OGKM_TAGS, or "all". Writes tests/abi/outcome.json when a repository was compared, and
+tests/abi/releases.json when all of it was.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import ogkm  # noqa: E402
 from corelib import lib  # noqa: E402
 
 OUTCOME = HERE / "outcome.json"
+RELEASES = HERE / "releases.json"
 NVSIM = ROOT / "tests/nvsim/nvabi.h"
 NVSIM_PRELUDE = """#include <stddef.h>
 #include <stdint.h>
@@ -314,6 +316,16 @@ def record(outcomes: list[Outcome]) -> None:
     OUTCOME.write_text(json.dumps(text, indent=1) + "\n")
 
 
+def record_all(outcomes: list[Outcome]) -> None:
+    """Which releases are not as the newest of their branch, for docs/abi.md."""
+    text = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "releases": len(outcomes),
+        "differences": {out.tag: out.differences for out in outcomes if out.differences},
+    }
+    RELEASES.write_text(json.dumps(text, indent=1) + "\n")
+
+
 def main() -> int:
     source = os.environ.get("OGKM")
     if not source:
@@ -327,6 +339,9 @@ def main() -> int:
     for tree in ogkm.trees(Path(source), tags):
         outcomes.append(check(tree))
         show(outcomes[-1])
+    if tags == ["all"]:
+        record_all(outcomes)
+        return 0
     compared = {out.branch for out in outcomes}
     if len(outcomes) > 1 and not tags:
         record(outcomes)

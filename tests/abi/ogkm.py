@@ -163,19 +163,21 @@ class Tree:
         return found
 
 
+def release(tag: str) -> list[int]:
+    """The numbers of a release's tag, to sort by."""
+    return [int(part) for part in tag.split(".")]
+
+
+def all_tags(git_dir: Path) -> list[str]:
+    """Every release of the branches in range, oldest first."""
+    tags = subprocess.run(["git", f"--git-dir={git_dir}", "tag"], capture_output=True, text=True, check=True).stdout
+    found = [tag for tag in tags.split() if re.fullmatch(r"\d+(\.\d+)+", tag)]
+    return sorted((tag for tag in found if release(tag)[0] >= OLDEST), key=release)
+
+
 def newest_tags(git_dir: Path) -> list[str]:
     """The newest release of each branch in range."""
-    tags = subprocess.run(
-        ["git", f"--git-dir={git_dir}", "tag"], capture_output=True, text=True, check=True
-    ).stdout.split()
-    newest: dict[int, tuple[list[int], str]] = {}
-    for tag in tags:
-        if not re.fullmatch(r"\d+(\.\d+)+", tag):
-            continue
-        parts = [int(p) for p in tag.split(".")]
-        if parts[0] >= OLDEST:
-            newest[parts[0]] = max(newest.get(parts[0], ([], "")), (parts, tag))
-    return [newest[b][1] for b in sorted(newest)]
+    return list({release(tag)[0]: tag for tag in all_tags(git_dir)}.values())
 
 
 def unpack(git_dir: Path, tag: str, to: Path) -> Tree:
@@ -195,10 +197,10 @@ def unpack(git_dir: Path, tag: str, to: Path) -> Tree:
 
 
 def trees(source: Path, tags: list[str]) -> Iterator[Tree]:
-    """One release if @source is a tree; if it is a repository, @tags or the newest of each branch, one at a time."""
+    """One release if @source is a tree; if it is a repository, @tags ("all") or the newest of each branch, in turn."""
     git_dir = source / ".git" if (source / ".git").exists() else source
     if (git_dir / "objects").is_dir():
-        for tag in tags or newest_tags(git_dir):
+        for tag in all_tags(git_dir) if tags == ["all"] else tags or newest_tags(git_dir):
             with tempfile.TemporaryDirectory(prefix="ogkm-") as tmp:
                 yield unpack(git_dir, tag, Path(tmp))
         return

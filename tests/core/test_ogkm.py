@@ -84,6 +84,7 @@ def test_the_newest_release_of_each_branch(tree):
     for tag in ("510.9", "580.65.06", "580.105.08", "590.44.01", "main-1"):
         subprocess.run([*git, "tag", tag], check=True)
     assert [t.tag for t in ogkm.trees(tree, [])] == ["580.105.08", "590.44.01"]
+    assert [t.tag for t in ogkm.trees(tree, ["all"])] == ["580.65.06", "580.105.08", "590.44.01"]
     assert [t.methods().keys() for t in ogkm.trees(tree, ["580.65.06"])] == [{0x20800102, 0x20800145}]
 
 
