@@ -11,13 +11,13 @@ MODULE_OPTIONS = $(if $(W),W=$(W))
 
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL GPUS PROFILE MEM_MIB ICOUNT BARE CPUS VM_MEM TIMEOUT DAEMON DOCKER \
-       DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS
+       DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS
 export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup modules modules-all tools vm vm-shell test lint test-unit test-core \
-        test-daemon test-cli test-nvsim test-demo test-bench test-vm demo bench bench-slice \
+        test-daemon test-cli test-nvsim test-demo test-bench test-abi abi-doc test-vm demo bench bench-slice \
         bench-ioctl bench-sched bench-quick clean
 
 help: ## this list
@@ -68,6 +68,12 @@ test-demo: setup ## the arithmetic of the demo
 
 test-bench: setup ## the rules and figures of bench-sched
 	@$(PYTEST) tests/bench
+
+test-abi: setup ## numbers and offsets against the public driver: OGKM=<tree or repository> [OGKM_TAGS='…']
+	@$(PYTHON) tests/abi/check.py
+
+abi-doc: setup ## write docs/abi.md from the call table
+	@$(PYTHON) scripts/abi-doc
 
 test-vm: modules tools ## one boot of KERNEL, KIND=plain|bare|icount|docker, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)

@@ -30,7 +30,7 @@ struct nv_rm_ops {
 
 extern u32 nvidia_get_rm_ops(struct nv_rm_ops *ops);
 
-/* nv-kernel-rmapi-ops.h: op number, then a union that is 64 bytes in 580. */
+/* nv-kernel-rmapi-ops.h: op number, then a union that is at most 64 bytes. */
 struct nv_rmapi_op {
 	u32 op;
 	u32 pad;
@@ -38,10 +38,9 @@ struct nv_rmapi_op {
 		struct {	/* NVOS00 */
 			u32 root, parent, old, status;
 		} free;
-		struct {	/* NVOS64 */
+		struct {	/* NVOS21 or NVOS64: struct cgpu_abi has the rest */
 			u32 root, parent, handle, cls;
-			u64 params, rights;
-			u32 params_size, flags, status;
+			u64 params;
 		} alloc;
 		struct {	/* NVOS54 */
 			u32 client, object, cmd, flags;
@@ -58,6 +57,8 @@ static_assert(sizeof(struct nv_rmapi_op) == 72);
  */
 static struct nv_rm_ops rm;
 static char version[64];
+static u32 branch;
+static struct cgpu_abi abi;
 static u32 gets;
 static u32 uvm_major;
 
@@ -66,7 +67,7 @@ static u32 (*rm_ops_symbol)(struct nv_rm_ops *);
 int ckm_driver_get(bool quiet)
 {
 	const struct cgpu_core_ops *core;
-	bool known = false;
+	bool known;
 	int ret;
 
 	if (gets) {
@@ -89,13 +90,19 @@ int ckm_driver_get(bool quiet)
 	}
 	strscpy(version, rm.version_string, sizeof(version));
 	core = ckm_core_enter();
-	if (core) {
-		known = core->call_knows_driver(version);
-		ckm_core_leave();
+	if (!core) {
+		if (!quiet)
+			pr_err_ratelimited("no core is loaded: no call table\n");
+		ret = -ENODEV;
+		goto err_put;
 	}
+	known = core->call_knows_driver(version);
+	branch = core->call_branch(version);
+	abi = *core->call_abi(branch);
+	ckm_core_leave();
 	if (!known && !any_driver) {
-		pr_err_ratelimited("driver %s is not one the call table was checked against; any_driver=1 accepts it\n",
-				   version);
+		pr_err_ratelimited("driver %s is of no branch the call table was checked against; any_driver=1 accepts it as if it were %u\n",
+				   version, branch);
 		ret = -EOPNOTSUPP;
 		goto err_put;
 	}
@@ -118,6 +125,26 @@ void ckm_driver_put(void)
 const char *ckm_driver_version(void)
 {
 	return version;
+}
+
+u32 ckm_driver_branch(void)
+{
+	return branch;
+}
+
+u32 ckm_driver_fb_info_size(void)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct cgpu_control *row;
+	u32 size = 0;
+
+	if (!core)
+		return 0;
+	row = core->call_control(branch, NV2080_CTRL_FB_GET_INFO_V2);
+	if (row)
+		size = row->params_size;
+	ckm_core_leave();
+	return size;
 }
 
 /* Read a small text file of procfs; NULL on any failure. @path is ours, never
@@ -253,17 +280,19 @@ static bool run_op(struct nv_rmapi_op *op)
 u32 ckm_rm_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size)
 {
 	struct nv_rmapi_op op = { .op = NV04_ALLOC };
+	u32 status;
 
 	op.alloc.root = client;
 	op.alloc.parent = parent;
 	op.alloc.handle = *handle;
 	op.alloc.cls = cls;
 	op.alloc.params = (uintptr_t)params;
-	op.alloc.params_size = size;
+	memcpy(op.room + abi.op_alloc_params_size, &size, sizeof(size));
 	if (!run_op(&op))
 		return NV_ERR_RESOURCES;
 	*handle = op.alloc.handle;
-	return op.alloc.status;
+	memcpy(&status, op.room + abi.op_alloc_status, sizeof(status));
+	return status;
 }
 
 u32 ckm_rm_free(u32 client, u32 parent, u32 handle)

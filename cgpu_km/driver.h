@@ -36,6 +36,10 @@ struct ckm_gpu_desc {
 int ckm_driver_get(bool quiet);
 void ckm_driver_put(void);
 const char *ckm_driver_version(void);
+/* The branch whose rows of the call table hold. */
+u32 ckm_driver_branch(void);
+/* Of the parameters of FB_GET_INFO_V2, at most NV_FB_INFO_V2_SIZE; 0 without a core. */
+u32 ckm_driver_fb_info_size(void);
 
 /* Between get and put. Returns how many, at most CGPU_MAX_GPUS. */
 u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc);

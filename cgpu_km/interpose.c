@@ -202,11 +202,13 @@ static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lon
 	rc.cmd = cmd;
 	rc.user = user;
 	core = ckm_core_enter();
-	row = core->call_escape(_IOC_NR(cmd), _IOC_SIZE(cmd), call->back->node);
+	row = core->call_escape(ckm_driver_branch(), _IOC_NR(cmd), _IOC_SIZE(cmd),
+				call->back->node);
 	if (row)
 		rc.row = *row;
 	ckm_core_leave();
-	if (!row) {
+	/* A refusal that cannot be said in the struct is said by the call. */
+	if (!row || (rc.row.verdict == CGPU_REFUSE && !rc.row.status_at)) {
 		ckm_refused(call, "escape", _IOC_NR(cmd));
 		return -EINVAL;
 	}
@@ -221,7 +223,7 @@ static long front_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lo
 {
 	struct ckm_back *back = call->back;
 	const struct cgpu_core_ops *core = ckm_core_enter();
-	const struct cgpu_uvm_call *found = core->call_uvm(cmd);
+	const struct cgpu_uvm_call *found = core->call_uvm(ckm_driver_branch(), cmd);
 	struct cgpu_uvm_call row = { .verdict = CGPU_REFUSE };
 
 	if (found)

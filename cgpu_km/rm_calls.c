@@ -136,16 +136,14 @@ static u32 charge_context(struct alloc *a)
 /* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO, with a kernel list */
 static u64 real_bytes(u32 client, u32 memory)
 {
-	struct { u32 index, data; } list[2] = {
-		{ .index = NV0041_SURFACE_PHYS_SIZE_LO }, { .index = NV0041_SURFACE_PHYS_SIZE_HI },
-	};
+	struct { u32 index, data; } info = { .index = NV0041_SURFACE_PHYS_SIZE };
 	struct { u32 count; u32 pad; u64 list; } params = {
-		.count = ARRAY_SIZE(list), .list = (uintptr_t)list,
+		.count = 1, .list = (uintptr_t)&info,
 	};
 
 	if (ckm_rm_control(client, memory, NV0041_CTRL_GET_SURFACE_INFO, &params, sizeof(params)))
 		return 0;
-	return (u64)list[1].data << 32 | list[0].data;
+	return (u64)info.data * NV0041_SURFACE_SIZE_UNIT;
 }
 
 /* The driver's own word on what it took. More than fits, or no word: free it. */
@@ -378,7 +376,7 @@ static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 para
 	a->obj = ckm_obj_alloc(client, handle, a->cls.cls, a->cls.kind);
 	if (!a->obj)
 		return NV_ERR_RESOURCES;
-	if (a->cls.params_size) {
+	if (a->cls.sealed) {
 		status = ckm_seal_params(a->rc->call, params, a->cls.params_size);
 		if (status != NV_OK)
 			return status;
@@ -478,7 +476,7 @@ static long rm_alloc(struct ckm_rm_call *rc)
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	u32 cls = get32(top, NVOS_H_CLASS);
 
-	copy_class(&a, core->call_class(cls));
+	copy_class(&a, core->call_class(ckm_driver_branch(), cls));
 	ckm_core_leave();
 	/* On a GPU's file the driver takes events only. */
 	if (a.cls.kind == CGPU_KIND_REFUSED ||
@@ -500,13 +498,13 @@ static long rm_alloc_memory(struct ckm_rm_call *rc)
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	u32 cls = get32(top, NVOS_H_CLASS);
 
-	copy_class(&a, core->call_class(cls));
+	copy_class(&a, core->call_class(ckm_driver_branch(), cls));
 	ckm_core_leave();
 	if (a.cls.kind != CGPU_KIND_SYSMEM || rc->call->back->node != CGPU_NODE_CTL) {
 		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
-	a.cls.params_size = 0;	/* they are in the top struct, which is sealed */
+	a.cls.sealed = false;	/* they are in the top struct, which is sealed */
 	return run_alloc(&a, prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				     get32(top, NVOS_H_NEW), 0));
 }
@@ -596,7 +594,7 @@ static long free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 	if (!f.obj || f.obj->owner != rc->call->back->id)
 		status = NV_ERR_NOT_FOUND;
 	else if (core->tree_free_begin(&ct->tree, f.obj))
-		status = NV_ERR_IN_USE;
+		status = NV_ERR_STATE_IN_USE;
 	ckm_core_leave();
 	mutex_unlock(&ct->rm_lock);
 	if (status != NV_OK)

@@ -51,12 +51,12 @@ static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 		struct { u32 index, data; } list[NV_FB_INFO_MAX];
 	} *fb;
 	const struct cgpu_core_ops *core;
+	u32 i, status, size = ckm_driver_fb_info_size();
 	u64 limit, used;
-	u32 i, status;
 
-	if (!c->slot)
+	if (!c->slot || !size || size > sizeof(*fb))
 		return NV_ERR_NOT_SUPPORTED;
-	if (count > NV_FB_INFO_MAX)
+	if (count > (size - NV_FB_INFO_LIST) / sizeof(fb->list[0]))
 		return NV_ERR_ARGUMENT;
 	fb = kzalloc(sizeof(*fb), GFP_KERNEL);
 	if (!fb)
@@ -64,7 +64,7 @@ static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 	fb->count = count;
 	memcpy(fb->list, pairs, count * 8);
 	status = ckm_rm_control(c->obj->hclient, c->obj->hobject,
-				NV2080_CTRL_FB_GET_INFO_V2, fb, sizeof(*fb));
+				NV2080_CTRL_FB_GET_INFO_V2, fb, size);
 	ckm_slot_limits(c->slot, &limit, &used);
 	core = ckm_core_enter();
 	for (i = 0; status == NV_OK && i < count; i++)
@@ -261,7 +261,7 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 	u32 cmd = get32(top, NVOS54_CMD), status;
 	long ret;
 
-	row = core->call_control(cmd);
+	row = core->call_control(ckm_driver_branch(), cmd);
 	if (row)
 		c.row = *row;
 	ckm_core_leave();
@@ -270,11 +270,11 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
 	/* Nothing of ours hangs on what only passes: it need not hold its object. */
-	if (c.row.verdict == CGPU_PASS && !c.row.params_size &&
+	if (c.row.verdict == CGPU_PASS && !c.row.sealed &&
 	    ckm_tenant_owns(rc->call->back, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT)))
 		return ckm_rm_forward(rc);
 	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));
-	if (status == NV_OK && c.row.params_size) {
+	if (status == NV_OK && c.row.sealed) {
 		c.size = get32(top, NVOS54_PARAMS_SIZE);
 		status = c.size == c.row.params_size ? ckm_seal_params(rc->call, c.user, c.size)
 						      : NV_ERR_ARGUMENT;

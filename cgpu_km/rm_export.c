@@ -81,7 +81,7 @@ static u32 take_carrier(struct transfer *t)
 	}
 	mutex_lock(&t->ct->rm_lock);
 	if (back->in_transfer)
-		status = NV_ERR_IN_USE;
+		status = NV_ERR_STATE_IN_USE;
 	else
 		back->in_transfer = true;
 	mutex_unlock(&t->ct->rm_lock);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 #include "core_ops.h"
+#include "nv_abi.h"
 
 #ifndef CGPU_VERSION
 #error "CGPU_VERSION comes from the VERSION file, by way of the build"
@@ -24,7 +25,9 @@ static int selftest(void)
 	cgpu_parse_dir("0123456789abcdef", 16, false, dir);
 	if (memcmp(dir, "0123456789ab", 13) != 0)
 		return -EINVAL;
-	if (cgpu_call_control(0) || cgpu_call_class(0xffffffffu))
+	if (cgpu_call_control(CGPU_BRANCH_LAST, 0) ||
+	    cgpu_call_class(CGPU_BRANCH_LAST, 0xffffffffu) ||
+	    !cgpu_call_escape(CGPU_BRANCH_LAST, NV_ESC_RM_FREE, NVOS00_SIZE, CGPU_NODE_CTL))
 		return -EINVAL;
 	return 0;
 }
@@ -71,6 +74,8 @@ const struct cgpu_core_ops cgpu_core_ops = {
 	.call_class		= cgpu_call_class,
 	.call_uvm		= cgpu_call_uvm,
 	.call_knows_driver	= cgpu_call_knows_driver,
+	.call_branch		= cgpu_call_branch,
+	.call_abi		= cgpu_call_abi,
 	.call_engine_is_gr	= cgpu_call_engine_is_gr,
 	.call_vidmem_bytes	= cgpu_call_vidmem_bytes,
 	.call_is_vidmem		= cgpu_call_is_vidmem,

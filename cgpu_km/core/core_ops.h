@@ -17,7 +17,7 @@
 #include "rm_tree.h"
 #include "turn.h"
 
-#define CGPU_CORE_ABI		1	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		2	/* of this table and of the shell's records */
 
 struct cgpu_core_ops {
 	u32 abi;
@@ -70,11 +70,13 @@ struct cgpu_core_ops {
 	int (*format_slot_stat)(char *buf, size_t size, const struct cgpu_ledger *led,
 				const struct cgpu_turn_stat *st, u64 refused_calls);
 
-	const struct cgpu_escape *(*call_escape)(u32 nr, u32 size, u32 node);
-	const struct cgpu_control *(*call_control)(u32 cmd);
-	const struct cgpu_class *(*call_class)(u32 cls);
-	const struct cgpu_uvm_call *(*call_uvm)(u32 nr);
+	const struct cgpu_escape *(*call_escape)(u32 branch, u32 nr, u32 size, u32 node);
+	const struct cgpu_control *(*call_control)(u32 branch, u32 cmd);
+	const struct cgpu_class *(*call_class)(u32 branch, u32 cls);
+	const struct cgpu_uvm_call *(*call_uvm)(u32 branch, u32 nr);
 	bool (*call_knows_driver)(const char *version);
+	u32 (*call_branch)(const char *version);
+	const struct cgpu_abi *(*call_abi)(u32 branch);
 	bool (*call_engine_is_gr)(u32 engine);
 	u64 (*call_vidmem_bytes)(u64 size, u32 attr, u32 attr2);
 	bool (*call_is_vidmem)(u32 attr, u32 flags);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Numbers and offsets of NVIDIA's open kernel driver, 580.105.08. Each block
- * names its file there. Facts only; no code of theirs.
+ * Numbers and offsets of NVIDIA's open kernel driver that the interposer reads.
+ * They are the same in every branch from 535 to 595 (make test-abi compares
+ * them); what is not is struct cgpu_abi's or the table's, of which the _SIZE of
+ * parameters here are the largest. Each block names its file there.
+ * Facts only; no code of theirs.
  */
 #ifndef CGPU_CORE_NV_ABI_H
 #define CGPU_CORE_NV_ABI_H
@@ -21,14 +24,14 @@
 #define NV_ERR_ARGUMENT			0x1f
 #define NV_ERR_CLASS			0x22
 #define NV_ERR_CLIENT			0x23
-#define NV_ERR_FUNCTION			0x27
+#define NV_ERR_FUNCTION			0x2a
 #define NV_ERR_PARENT			0x36
 #define NV_ERR_INVALID_PARAMETER	0x3b
 #define NV_ERR_STATE			0x40
 #define NV_ERR_NO_MEMORY		0x51
 #define NV_ERR_NOT_SUPPORTED		0x56
 #define NV_ERR_NOT_FOUND		0x57
-#define NV_ERR_IN_USE			0x63
+#define NV_ERR_STATE_IN_USE		0x63
 
 /* src/nvidia/arch/nvalloc/unix/include/nv_escape.h,
  * kernel-open/common/inc/nv-ioctl-numbers.h
@@ -145,6 +148,7 @@
 #define NV01_MEMORY_OS_DESCRIPTOR	0x0071
 #define NV01_EVENT			0x0005
 #define NV01_EVENT_OS_EVENT		0x0079
+#define NV2081_BINAPI			0x2081
 
 /* src/common/sdk/nvidia/inc/ctrl/: controls the shell or the table names */
 #define NV2080_CTRL_FB_GET_INFO		0x20801301
@@ -161,8 +165,8 @@
 #define NVA06F_CTRL_GPFIFO_SCHEDULE	0xa06f0103
 #define NVA06F_CTRL_RESTART_RUNLIST	0xa06f0111
 #define NV0041_CTRL_GET_SURFACE_INFO	0x410110
-#define NV0041_SURFACE_PHYS_SIZE_LO	2
-#define NV0041_SURFACE_PHYS_SIZE_HI	3
+#define NV0041_SURFACE_PHYS_SIZE	7	/* in units of 4 KiB */
+#define NV0041_SURFACE_SIZE_UNIT	4096
 #define NV0000_CTRL_ATTACHED_IDS	0x201
 #define NV0000_CTRL_ID_INFO_V2		0x205
 #define NV_FB_INFO_LIST			4	/* FB_GET_INFO_V2: {index, data} pairs */

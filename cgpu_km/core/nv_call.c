@@ -1,243 +1,133 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 #include "nv_call.h"
 #include "nv_abi.h"
+#include "nv_table.h"
 
 #define KIB	1024ull
 #define MIB	(1024ull * KIB)
 
-/* Layouts: src/common/sdk/nvidia/inc/nvos.h and kernel-open/common/inc/nv-ioctl.h */
-static const struct cgpu_escape escapes[] = {
-	{ NV_ESC_RM_ALLOC_MEMORY, NVOS02_SIZE, CGPU_NODE_CTL | CGPU_NODE_GPU,
-	  CGPU_ALLOC_MEMORY, NVOS02_STATUS, "RM_ALLOC_MEMORY" },
-	{ NV_ESC_RM_FREE, NVOS00_SIZE, CGPU_NODE_CTL, CGPU_FREE, NVOS00_STATUS, "RM_FREE" },
-	{ NV_ESC_RM_CONTROL, NVOS54_SIZE, CGPU_NODE_CTL, CGPU_CONTROL,
-	  NVOS54_STATUS, "RM_CONTROL" },
-	{ NV_ESC_RM_ALLOC, NVOS21_SIZE, CGPU_NODE_CTL | CGPU_NODE_GPU, CGPU_ALLOC,
-	  NVOS21_STATUS, "RM_ALLOC" },
-	{ NV_ESC_RM_ALLOC, NVOS64_SIZE, CGPU_NODE_CTL | CGPU_NODE_GPU, CGPU_ALLOC,
-	  NVOS64_STATUS, "RM_ALLOC" },
-	{ NV_ESC_RM_DUP_OBJECT, NVOS55_SIZE, CGPU_NODE_CTL, CGPU_DUP,
-	  NVOS55_STATUS, "RM_DUP_OBJECT" },
-	{ NV_ESC_RM_SHARE, 24, CGPU_NODE_CTL, CGPU_REFUSE, 20, "RM_SHARE" },
-	{ NV_ESC_RM_IDLE_CHANNELS, 56, CGPU_NODE_CTL, CGPU_REFUSE, 48, "RM_IDLE_CHANNELS" },
-	{ NV_ESC_RM_VID_HEAP_CONTROL, NVOS32_SIZE, CGPU_NODE_CTL, CGPU_VID_HEAP,
-	  NVOS32_STATUS, "RM_VID_HEAP_CONTROL" },
-	{ NV_ESC_RM_MAP_MEMORY, NVOS33_SIZE, CGPU_NODE_CTL, CGPU_MAP,
-	  NVOS33_STATUS, "RM_MAP_MEMORY" },
-	{ NV_ESC_RM_UNMAP_MEMORY, 32, CGPU_NODE_CTL, CGPU_PASS, 24, "RM_UNMAP_MEMORY" },
-	{ NV_ESC_RM_GET_EVENT_DATA, 16, CGPU_NODE_CTL | CGPU_NODE_GPU, CGPU_PASS, 12,
-	  "RM_GET_EVENT_DATA" },
-	{ NV_ESC_RM_MAP_MEMORY_DMA, 64, CGPU_NODE_CTL, CGPU_MAP_DMA, 56, "RM_MAP_MEMORY_DMA" },
-	{ NV_ESC_RM_UNMAP_MEMORY_DMA, 48, CGPU_NODE_CTL, CGPU_PASS, 40,
-	  "RM_UNMAP_MEMORY_DMA" },
-	{ NV_ESC_RM_UPDATE_MAPPING_INFO, 40, CGPU_NODE_CTL, CGPU_PASS, 32,
-	  "RM_UPDATE_DEVICE_MAPPING_INFO" },
-	{ NV_ESC_CARD_INFO, 0, CGPU_NODE_CTL, CGPU_PASS, 0, "CARD_INFO" },
-	{ NV_ESC_REGISTER_FD, 4, CGPU_NODE_CTL | CGPU_NODE_GPU, CGPU_PASS, 0, "REGISTER_FD" },
-	{ NV_ESC_ALLOC_OS_EVENT, 16, CGPU_NODE_CTL | CGPU_NODE_GPU, CGPU_PASS, 12,
-	  "ALLOC_OS_EVENT" },
-	{ NV_ESC_FREE_OS_EVENT, 16, CGPU_NODE_CTL | CGPU_NODE_GPU, CGPU_PASS, 12,
-	  "FREE_OS_EVENT" },
-	{ NV_ESC_STATUS_CODE, 12, CGPU_NODE_CTL | CGPU_NODE_GPU, CGPU_PASS, 8, "STATUS_CODE" },
-	{ NV_ESC_CHECK_VERSION_STR, 72, CGPU_NODE_CTL, CGPU_PASS, 0, "CHECK_VERSION_STR" },
-	{ NV_ESC_ATTACH_GPUS_TO_FD, 0, CGPU_NODE_CTL, CGPU_PASS, 0, "ATTACH_GPUS_TO_FD" },
-	{ NV_ESC_QUERY_DEVICE_INTR, 8, CGPU_NODE_GPU, CGPU_PASS, 4, "QUERY_DEVICE_INTR" },
-	{ NV_ESC_SYS_PARAMS, 8, CGPU_NODE_CTL, CGPU_PASS, 0, "SYS_PARAMS" },
-	{ NV_ESC_WAIT_OPEN_COMPLETE, 8, CGPU_NODE_GPU, CGPU_PASS, 4, "WAIT_OPEN_COMPLETE" },
+/* Controls whose number has this bit go to the firmware unseen by the driver. */
+#define GSS_LEGACY	0x8000u
+
+const u32 cgpu_branches[CGPU_BRANCHES] = {
+	535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595,
 };
 
-/* Names and sizes: src/common/sdk/nvidia/inc/ctrl/. What CUDA and NVML are
- * known to use comes from gVisor's nvproxy (pkg/sentry/devices/nvproxy), the
- * list of another project under which real CUDA runs.
- */
-static const struct cgpu_control controls[] = {
-	{ 0x000101, CGPU_PASS, 0, "SYSTEM_GET_BUILD_VERSION" },
-	{ 0x000102, CGPU_PASS, 0, "SYSTEM_GET_CPU_INFO" },
-	{ 0x000127, CGPU_PASS, 0, "SYSTEM_GET_P2P_CAPS" },
-	{ 0x00012b, CGPU_PASS, 0, "SYSTEM_GET_P2P_CAPS_V2" },
-	{ 0x000136, CGPU_PASS, 0, "SYSTEM_GET_P2P_CAPS_MATRIX" },
-	{ 0x00013a, CGPU_PASS, 0, "SYSTEM_GET_BUILD_VERSION_V2" },
-	{ 0x0001f0, CGPU_PASS, 0, "SYSTEM_GET_FABRIC_STATUS" },
-	{ 0x000201, CGPU_PASS, 0, "GPU_GET_ATTACHED_IDS" },
-	{ 0x000202, CGPU_PASS, 0, "GPU_GET_ID_INFO" },
-	{ 0x000204, CGPU_PASS, 0, "GPU_GET_DEVICE_IDS" },
-	{ 0x000205, CGPU_PASS, 0, "GPU_GET_ID_INFO_V2" },
-	{ 0x000214, CGPU_PASS, 0, "GPU_GET_PROBED_IDS" },
-	{ 0x000215, CGPU_PASS, 0, "GPU_ATTACH_IDS" },
-	{ 0x000216, CGPU_PASS, 0, "GPU_DETACH_IDS" },
-	{ 0x00021b, CGPU_PASS, 0, "GPU_GET_PCI_INFO" },
-	{ 0x000275, CGPU_PASS, 0, "GPU_GET_UUID_FROM_GPU_ID" },
-	{ 0x00027b, CGPU_PASS, 0, "GPU_GET_MEMOP_ENABLE" },
-	{ 0x000d01, CGPU_PASS, 0, "CLIENT_GET_ADDR_SPACE_TYPE" },
-	{ 0x000d02, CGPU_PASS, 0, "CLIENT_GET_HANDLE_INFO" },
-	{ 0x000d04, CGPU_PASS, 0, "CLIENT_SET_INHERITED_SHARE_POLICY" },
-	{ NV0000_CTRL_EXPORT_OBJECT_TO_FD, CGPU_EXPORT, NV3D05_SIZE, "OS_UNIX_EXPORT_OBJECT_TO_FD" },
-	{ NV0000_CTRL_IMPORT_OBJECT_FROM_FD, CGPU_IMPORT, NV3D06_SIZE, "OS_UNIX_IMPORT_OBJECT_FROM_FD" },
-	{ 0x003d08, CGPU_PASS, 0, "OS_UNIX_GET_EXPORT_OBJECT_INFO" },
-	{ 0x003d0a, CGPU_PASS, 0, "OS_UNIX_CREATE_EXPORT_OBJECT_FD" },
-	{ NV0000_CTRL_EXPORT_OBJECTS_TO_FD, CGPU_EXPORT, NV3D0B_SIZE,
-	  "OS_UNIX_EXPORT_OBJECTS_TO_FD" },
-	{ NV0000_CTRL_IMPORT_OBJECTS_FROM_FD, CGPU_IMPORT, NV3D0C_SIZE,
-	  "OS_UNIX_IMPORT_OBJECTS_FROM_FD" },
-	{ 0x410110, CGPU_PASS, 0, "GET_SURFACE_INFO" },
-	{ 0x410118, CGPU_PASS, 0, "GET_MEM_PAGE_SIZE" },
-	{ 0x800201, CGPU_PASS, 0, "GPU_GET_CLASSLIST" },
-	{ 0x800280, CGPU_PASS, 0, "GPU_GET_NUM_SUBDEVICES" },
-	{ 0x800289, CGPU_PASS, 0, "GPU_GET_VIRTUALIZATION_MODE" },
-	{ 0x800292, CGPU_PASS, 0, "GPU_GET_CLASSLIST_V2" },
-	{ 0x80170d, CGPU_PASS, 0, "FIFO_GET_CHANNELLIST" },
-	{ 0x80170f, CGPU_ANSWER_OK, 0, "FIFO_SET_CHANNEL_PROPERTIES" },
-	{ 0x801108, CGPU_ANSWER_OK, 0, "GR_SET_TPC_PARTITION_MODE" },
-	{ 0x20800102, CGPU_PASS, 0, "GPU_GET_INFO_V2" },
-	{ 0x20800110, CGPU_PASS, 0, "GPU_GET_NAME_STRING" },
-	{ 0x20800111, CGPU_PASS, 0, "GPU_GET_SHORT_NAME_STRING" },
-	{ 0x20800119, CGPU_PASS, 0, "GPU_GET_SIMULATION_INFO" },
-	{ 0x2080012f, CGPU_PASS, 0, "GPU_QUERY_ECC_STATUS" },
-	{ 0x20800131, CGPU_PASS, 0, "GPU_QUERY_COMPUTE_MODE_RULES" },
-	{ 0x20800145, CGPU_PASS, 0, "GPU_GET_ENGINES_V2" },
-	{ NV2080_CTRL_GPU_GET_GID_INFO, CGPU_PASS, 0, "GPU_GET_GID_INFO" },
-	{ 0x20800170, CGPU_PASS, 0, "GPU_GET_ENGINES_V2" },
-	{ NV2080_CTRL_GPU_GET_PIDS, CGPU_NO_PIDS, 3812, "GPU_GET_PIDS" },
-	{ NV2080_CTRL_GPU_GET_PID_INFO, CGPU_NO_PIDS, 14408, "GPU_GET_PID_INFO" },
-	{ 0x20800403, CGPU_PASS, 0, "TIMER_GET_TIME" },
-	{ 0x20800406, CGPU_PASS, 0, "TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO" },
-	{ NV2080_CTRL_DISABLE_CHANNELS, CGPU_OWN_CHANNELS,
-	  NV2080_DISABLE_CHANNELS_SIZE, "FIFO_DISABLE_CHANNELS" },
-	{ 0x20801115, CGPU_ANSWER_OK, 0, "FIFO_RUNLIST_SET_SCHED_POLICY" },
-	{ 0x20801201, CGPU_PASS, 0, "GR_GET_INFO" },
-	{ NV2080_CTRL_FB_GET_INFO, CGPU_FB_INFO, 16, "FB_GET_INFO" },
-	{ NV2080_CTRL_FB_GET_INFO_V2, CGPU_FB_INFO_V2, NV_FB_INFO_V2_SIZE,
-	  "FB_GET_INFO_V2" },
-	{ 0x20801801, CGPU_PASS, 0, "BUS_GET_PCI_INFO" },
-	{ 0x20801802, CGPU_PASS, 0, "BUS_GET_INFO" },
-	{ 0x20801803, CGPU_PASS, 0, "BUS_GET_PCI_BAR_INFO" },
-	{ 0x20801823, CGPU_PASS, 0, "BUS_GET_INFO_V2" },
-	{ 0x20801701, CGPU_PASS, 0, "MC_GET_ARCH_INFO" },
-	{ 0x83de0317, CGPU_ANSWER_OK, 0, "DEBUG_SUSPEND_CONTEXT" },
-	{ 0x83de0318, CGPU_ANSWER_OK, 0, "DEBUG_RESUME_CONTEXT" },
-	{ 0x906f0102, CGPU_ANSWER_OK, 0, "RESET_CHANNEL" },
-	{ NVA06C_CTRL_GPFIFO_SCHEDULE, CGPU_SCHEDULE, 0, "GPFIFO_SCHEDULE" },
-	{ 0xa06c0102, CGPU_PASS, 0, "BIND" },
-	{ NVA06C_CTRL_SET_TIMESLICE, CGPU_SET_TIMESLICE, 8, "SET_TIMESLICE" },
-	{ NVA06C_CTRL_GET_TIMESLICE, CGPU_GET_TIMESLICE, 8, "GET_TIMESLICE" },
-	{ 0xa06c0105, CGPU_ANSWER_OK, 0, "PREEMPT" },
-	{ 0xa06c0106, CGPU_PASS, 0, "GET_INFO" },
-	{ 0xa06c0107, CGPU_ANSWER_OK, 0, "SET_INTERLEAVE_LEVEL" },
-	{ 0xa06c0110, CGPU_ANSWER_OK, 0, "MAKE_REALTIME" },
-	{ NVA06F_CTRL_GPFIFO_SCHEDULE, CGPU_SCHEDULE, 0, "GPFIFO_SCHEDULE" },
-	{ 0xa06f0104, CGPU_PASS, 0, "BIND" },
-	{ 0xa06f0109, CGPU_ANSWER_OK, 0, "SET_INTERLEAVE_LEVEL" },
-	{ NVA06F_CTRL_RESTART_RUNLIST, CGPU_ANSWER_OK, 0, "RESTART_RUNLIST" },
-	{ 0xc36f0108, CGPU_PASS, 0, "GPFIFO_GET_WORK_SUBMIT_TOKEN" },
-	{ 0xc36f010a, CGPU_PASS, 0, "GPFIFO_SET_WORK_SUBMIT_TOKEN_NOTIF_INDEX" },
+const struct cgpu_control_table *const cgpu_control_tables[CGPU_CONTROL_TABLES] = {
+	&cgpu_controls_client, &cgpu_controls_device, &cgpu_controls_gpu,
+	&cgpu_controls_engine, &cgpu_controls_object,
 };
 
-/* src/common/sdk/nvidia/inc/class/, src/nvidia/src/kernel/rmapi/resource_list.h */
-static const struct cgpu_class classes[] = {
-	{ NV01_ROOT, CGPU_KIND_CLIENT, 0, "NV01_ROOT" },
-	{ NV01_ROOT_NON_PRIV, CGPU_KIND_CLIENT, 0, "NV01_ROOT_NON_PRIV" },
-	{ NV01_ROOT_CLIENT, CGPU_KIND_CLIENT, 0, "NV01_ROOT_CLIENT" },
-	{ NV01_DEVICE_0, CGPU_KIND_DEVICE, 56, "NV01_DEVICE_0" },
-	{ NV20_SUBDEVICE_0, CGPU_KIND_SUBDEVICE, 4, "NV20_SUBDEVICE_0" },
-	{ NV01_MEMORY_SYSTEM, CGPU_KIND_SYSMEM, NV_MEM_PARAMS_SIZE, "NV01_MEMORY_SYSTEM" },
-	{ NV01_MEMORY_LOCAL_USER, CGPU_KIND_VIDMEM, NV_MEM_PARAMS_SIZE,
-	  "NV01_MEMORY_LOCAL_USER" },
-	{ NV01_MEMORY_OS_DESCRIPTOR, CGPU_KIND_SYSMEM, 0, "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR" },
-	{ NV01_EVENT, CGPU_KIND_PLAIN, 0, "NV01_EVENT" },
-	{ NV01_EVENT_OS_EVENT, CGPU_KIND_PLAIN, 0, "NV01_EVENT_OS_EVENT" },
-	{ 0x0070, CGPU_KIND_PLAIN, 0, "NV01_MEMORY_VIRTUAL" },
-	{ 0x50a0, CGPU_KIND_PLAIN, 0, "NV50_MEMORY_VIRTUAL" },
-	{ 0x90f1, CGPU_KIND_PLAIN, 0, "FERMI_VASPACE_A" },
-	{ 0x9067, CGPU_KIND_PLAIN, 0, "FERMI_CONTEXT_SHARE_A" },
-	{ 0xa06c, CGPU_KIND_TSG, NV_TSG_PARAMS_SIZE, "KEPLER_CHANNEL_GROUP_A" },
-	{ 0xc36f, CGPU_KIND_CHANNEL, NV_CHANNEL_PARAMS_SIZE, "VOLTA_CHANNEL_GPFIFO_A" },
-	{ 0xc46f, CGPU_KIND_CHANNEL, NV_CHANNEL_PARAMS_SIZE, "TURING_CHANNEL_GPFIFO_A" },
-	{ 0xc56f, CGPU_KIND_CHANNEL, NV_CHANNEL_PARAMS_SIZE, "AMPERE_CHANNEL_GPFIFO_A" },
-	{ 0xc86f, CGPU_KIND_CHANNEL, NV_CHANNEL_PARAMS_SIZE, "HOPPER_CHANNEL_GPFIFO_A" },
-	{ 0xc96f, CGPU_KIND_CHANNEL, NV_CHANNEL_PARAMS_SIZE, "BLACKWELL_CHANNEL_GPFIFO_A" },
-	{ 0xca6f, CGPU_KIND_CHANNEL, NV_CHANNEL_PARAMS_SIZE, "BLACKWELL_CHANNEL_GPFIFO_B" },
-	{ 0xc361, CGPU_KIND_PLAIN, 0, "VOLTA_USERMODE_A" },
-	{ 0xc461, CGPU_KIND_PLAIN, 0, "TURING_USERMODE_A" },
-	{ 0xc561, CGPU_KIND_PLAIN, 0, "AMPERE_USERMODE_A" },
-	{ 0xc661, CGPU_KIND_PLAIN, 0, "HOPPER_USERMODE_A" },
-	{ 0xc761, CGPU_KIND_PLAIN, 0, "BLACKWELL_USERMODE_A" },
-	{ 0xc3c0, CGPU_KIND_COMPUTE, 0, "VOLTA_COMPUTE_A" },
-	{ 0xc5c0, CGPU_KIND_COMPUTE, 0, "TURING_COMPUTE_A" },
-	{ 0xc6c0, CGPU_KIND_COMPUTE, 0, "AMPERE_COMPUTE_A" },
-	{ 0xc7c0, CGPU_KIND_COMPUTE, 0, "AMPERE_COMPUTE_B" },
-	{ 0xc9c0, CGPU_KIND_COMPUTE, 0, "ADA_COMPUTE_A" },
-	{ 0xcbc0, CGPU_KIND_COMPUTE, 0, "HOPPER_COMPUTE_A" },
-	{ 0xcdc0, CGPU_KIND_COMPUTE, 0, "BLACKWELL_COMPUTE_A" },
-	{ 0xcec0, CGPU_KIND_COMPUTE, 0, "BLACKWELL_COMPUTE_B" },
-	{ 0xc3b5, CGPU_KIND_COPY, 0, "VOLTA_DMA_COPY_A" },
-	{ 0xc5b5, CGPU_KIND_COPY, 0, "TURING_DMA_COPY_A" },
-	{ 0xc6b5, CGPU_KIND_COPY, 0, "AMPERE_DMA_COPY_A" },
-	{ 0xc7b5, CGPU_KIND_COPY, 0, "AMPERE_DMA_COPY_B" },
-	{ 0xc8b5, CGPU_KIND_COPY, 0, "HOPPER_DMA_COPY_A" },
-	{ 0xc9b5, CGPU_KIND_COPY, 0, "BLACKWELL_DMA_COPY_A" },
-};
-
-/* kernel-open/nvidia-uvm/uvm_ioctl.h */
-static const struct cgpu_uvm_call uvm_calls[] = {
-	{ UVM_INITIALIZE, 16, CGPU_PASS, 8, "UVM_INITIALIZE" },
-	{ UVM_DEINITIALIZE, 0, CGPU_PASS, 0, "UVM_DEINITIALIZE" },
-	{ UVM_REGISTER_GPU_VASPACE, 32, CGPU_PASS, 28, "UVM_REGISTER_GPU_VASPACE" },
-	{ UVM_UNREGISTER_GPU_VASPACE, 20, CGPU_PASS, 16, "UVM_UNREGISTER_GPU_VASPACE" },
-	{ UVM_REGISTER_CHANNEL, 56, CGPU_PASS, 48, "UVM_REGISTER_CHANNEL" },
-	{ UVM_UNREGISTER_CHANNEL, 28, CGPU_PASS, 24, "UVM_UNREGISTER_CHANNEL" },
-	{ UVM_ENABLE_PEER_ACCESS, 36, CGPU_PASS, 32, "UVM_ENABLE_PEER_ACCESS" },
-	{ UVM_DISABLE_PEER_ACCESS, 36, CGPU_PASS, 32, "UVM_DISABLE_PEER_ACCESS" },
-	{ UVM_MAP_EXTERNAL_ALLOCATION, 9264, CGPU_UVM_MAP, 9260,
-	  "UVM_MAP_EXTERNAL_ALLOCATION" },
-	{ UVM_FREE, 24, CGPU_PASS, 16, "UVM_FREE" },
-	{ UVM_REGISTER_GPU, 40, CGPU_PASS, 36, "UVM_REGISTER_GPU" },
-	{ UVM_UNREGISTER_GPU, 20, CGPU_PASS, 16, "UVM_UNREGISTER_GPU" },
-	{ UVM_PAGEABLE_MEM_ACCESS, 8, CGPU_PASS, 4, "UVM_PAGEABLE_MEM_ACCESS" },
-	{ UVM_MAP_DYN_PARALLELISM, 40, CGPU_PASS, 32, "UVM_MAP_DYNAMIC_PARALLELISM_REGION" },
-	{ UVM_UNMAP_EXTERNAL, 40, CGPU_PASS, 32, "UVM_UNMAP_EXTERNAL" },
-	{ UVM_PAGEABLE_MEM_ACCESS_ON_GPU, 24, CGPU_PASS, 20,
-	  "UVM_PAGEABLE_MEM_ACCESS_ON_GPU" },
-	{ UVM_VALIDATE_VA_RANGE, 24, CGPU_PASS, 16, "UVM_VALIDATE_VA_RANGE" },
-	{ UVM_CREATE_EXTERNAL_RANGE, 24, CGPU_PASS, 16, "UVM_CREATE_EXTERNAL_RANGE" },
-	{ UVM_MM_INITIALIZE, 8, CGPU_ANSWER_OK, 4, "UVM_MM_INITIALIZE" },
-};
-
-const struct cgpu_escape *cgpu_call_escape(u32 nr, u32 size, u32 node)
+/* Index of the first row whose number, its first member, is not below @number. */
+static u32 first_row(const void *rows, u32 count, size_t stride, u32 number)
 {
-	for (size_t i = 0; i < sizeof(escapes) / sizeof(escapes[0]); i++)
-		if (escapes[i].nr == nr && (escapes[i].nodes & node) &&
-		    (escapes[i].size == 0 || escapes[i].size == size))
-			return &escapes[i];
+	u32 low = 0, high = count, middle, found;
+
+	while (low < high) {
+		middle = low + (high - low) / 2;
+		memcpy(&found, (const u8 *)rows + middle * stride, sizeof(found));
+		if (found < number)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static bool holds(u32 branch, u32 min_branch, u32 max_branch)
+{
+	return branch >= min_branch && branch <= max_branch;
+}
+
+const struct cgpu_escape *cgpu_call_escape(u32 branch, u32 nr, u32 size, u32 node)
+{
+	const struct cgpu_escape_table *t = &cgpu_escapes;
+	u32 i = first_row(t->row, t->count, sizeof(*t->row), nr);
+
+	for (; i < t->count && t->row[i].nr == nr; i++)
+		if (holds(branch, t->row[i].min_branch, t->row[i].max_branch) &&
+		    (t->row[i].nodes & node) && (!t->row[i].size || t->row[i].size == size))
+			return &t->row[i];
 	return NULL;
 }
 
-const struct cgpu_control *cgpu_call_control(u32 cmd)
+/* One row for all of a kind: what they do is not to be seen from their number. */
+static const struct cgpu_control *opaque_control(u32 cmd)
 {
-	for (size_t i = 0; i < sizeof(controls) / sizeof(controls[0]); i++)
-		if (controls[i].cmd == cmd)
-			return &controls[i];
+	if (cmd >> 16 == NV2081_BINAPI)
+		return &cgpu_controls_opaque.row[1];
+	return cmd & GSS_LEGACY ? &cgpu_controls_opaque.row[0] : NULL;
+}
+
+const struct cgpu_control *cgpu_call_control(u32 branch, u32 cmd)
+{
+	const struct cgpu_control_table *t = cgpu_control_tables[0];
+	u32 i;
+
+	for (i = 1; i < CGPU_CONTROL_TABLES && cmd >= cgpu_control_tables[i]->first; i++)
+		t = cgpu_control_tables[i];
+	i = first_row(t->row, t->count, sizeof(*t->row), cmd);
+	for (; i < t->count && t->row[i].cmd == cmd; i++)
+		if (holds(branch, t->row[i].min_branch, t->row[i].max_branch))
+			return &t->row[i];
+	return opaque_control(cmd);
+}
+
+const struct cgpu_class *cgpu_call_class(u32 branch, u32 cls)
+{
+	const struct cgpu_class_table *t = &cgpu_classes;
+	u32 i = first_row(t->row, t->count, sizeof(*t->row), cls);
+
+	for (; i < t->count && t->row[i].cls == cls; i++)
+		if (holds(branch, t->row[i].min_branch, t->row[i].max_branch))
+			return &t->row[i];
 	return NULL;
 }
 
-const struct cgpu_class *cgpu_call_class(u32 cls)
+const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr)
 {
-	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
-		if (classes[i].cls == cls)
-			return &classes[i];
+	const struct cgpu_uvm_table *t = &cgpu_uvm_calls;
+	u32 i = first_row(t->row, t->count, sizeof(*t->row), nr);
+
+	for (; i < t->count && t->row[i].nr == nr; i++)
+		if (holds(branch, t->row[i].min_branch, t->row[i].max_branch))
+			return &t->row[i];
 	return NULL;
 }
 
-const struct cgpu_uvm_call *cgpu_call_uvm(u32 nr)
+const struct cgpu_abi *cgpu_call_abi(u32 branch)
 {
-	for (size_t i = 0; i < sizeof(uvm_calls) / sizeof(uvm_calls[0]); i++)
-		if (uvm_calls[i].nr == nr)
-			return &uvm_calls[i];
-	return NULL;
+	static const struct cgpu_abi abi[] = {
+		{ CGPU_BRANCH_FIRST, 24, 28 },
+		{ 575, 32, 40 },
+	};
+
+	return &abi[branch >= abi[1].min_branch];
+}
+
+/* "580" of "580.105.08"; 0 if there is no such thing. */
+static u32 branch_of(const char *version)
+{
+	size_t len = strlen(version), i;
+	u32 branch = 0;
+
+	for (i = 0; i < len && version[i] >= '0' && version[i] <= '9' && i < 6; i++)
+		branch = branch * 10 + (u32)(version[i] - '0');
+	return i && i < len && version[i] == '.' ? branch : 0;
+}
+
+u32 cgpu_call_branch(const char *version)
+{
+	u32 branch = branch_of(version), i = CGPU_BRANCHES;
+
+	while (--i && cgpu_branches[i] > branch)
+		;
+	return cgpu_branches[i];
 }
 
 bool cgpu_call_knows_driver(const char *version)
 {
-	return strlen(version) > 4 && memcmp(version, "580.", 4) == 0;
+	return branch_of(version) && cgpu_call_branch(version) == branch_of(version);
 }
 
 bool cgpu_call_engine_is_gr(u32 engine)

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
  * The call table: what happens to each call of a tenant, as data. What is not
- * in a table is refused: the tables are allow-lists.
+ * in a table is refused: the tables are allow-lists. A refused row says what is
+ * known about a call that some tool makes.
+ *
+ * A row holds for a range of driver branches ("580" of 580.105.08): its number,
+ * its size and its offsets are those of every branch between. The rows are in
+ * nv_table_*.c, docs/abi.md is made from them, make test-abi holds them to the
+ * public driver.
  */
 #ifndef CGPU_CORE_NV_CALL_H
 #define CGPU_CORE_NV_CALL_H
@@ -55,47 +61,101 @@ enum cgpu_kind {
 	CGPU_KIND_COPY,
 };
 
+/* What the driver does with a file descriptor that it is given. */
+enum cgpu_fd_kind {
+	CGPU_FD_NONE = 0,
+	CGPU_FD_CTL,		/* looks up a control file: ours is put in its place */
+	CGPU_FD_GPU,		/* the same, a GPU's file */
+	CGPU_FD_RM,		/* the same, either of them */
+	CGPU_FD_UVM,		/* looks up a uvm file */
+	CGPU_FD_OTHER,		/* looks up or makes a file of another kind */
+	CGPU_FD_KEY,		/* only compares the number */
+	CGPU_FD_UNUSED,		/* does not look at it */
+};
+
+/* The branches for which rows exist and offsets of nv_abi.h hold. */
+#define CGPU_BRANCH_OLDEST	515	/* of any row */
+#define CGPU_BRANCH_FIRST	535	/* from here on the interposer's offsets hold */
+#define CGPU_BRANCH_LAST	595
+
+/* The first member of each row is its number: the look-ups count on it. */
 struct cgpu_escape {
 	u32 nr;
 	u32 size;		/* of the argument; 0: any */
+	u32 min_branch;
+	u32 max_branch;
 	u32 nodes;		/* CGPU_NODE_* it is valid on */
 	u32 verdict;
 	u32 status_at;		/* offset of the RM status, 0: none */
 	const char *name;
+	const char *source;
+	const char *note;
+	u32 fd_at;
+	u32 fd_kind;
 };
 
 struct cgpu_control {
 	u32 cmd;
+	u32 params_size;
+	u32 min_branch;
+	u32 max_branch;
 	u32 verdict;
-	u32 params_size;	/* sealed and required when not 0 */
 	const char *name;
+	const char *source;
+	const char *note;
+	bool sealed;		/* params_size is required, and sealed */
+	u32 fd_at;
+	u32 fd_kind;
 };
 
 struct cgpu_class {
 	u32 cls;
+	u32 params_size;	/* of pAllocParms */
+	u32 min_branch;
+	u32 max_branch;
 	u32 kind;
-	u32 params_size;	/* of pAllocParms, sealed when not 0 */
 	const char *name;
+	const char *source;
+	const char *note;
+	bool sealed;		/* params_size bytes are required, and sealed */
 };
 
 struct cgpu_uvm_call {
 	u32 nr;
 	u32 size;
+	u32 min_branch;
+	u32 max_branch;
 	u32 verdict;
 	u32 status_at;
 	const char *name;
+	const char *note;
+	u32 fd_at;
+	u32 fd_kind;
 };
 
-/* NULL: not in the table, refused. */
-const struct cgpu_escape *cgpu_call_escape(u32 nr, u32 size, u32 node);
-const struct cgpu_control *cgpu_call_control(u32 cmd);
-const struct cgpu_class *cgpu_call_class(u32 cls);
-const struct cgpu_uvm_call *cgpu_call_uvm(u32 nr);
+/* @branch is one that cgpu_call_branch() gave. NULL: not in the table, refused. */
+const struct cgpu_escape *cgpu_call_escape(u32 branch, u32 nr, u32 size, u32 node);
+const struct cgpu_control *cgpu_call_control(u32 branch, u32 cmd);
+const struct cgpu_class *cgpu_call_class(u32 branch, u32 cls);
+const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr);
 
-/* True if this driver's layouts are the ones of the tables ("580.105.08" and
- * the rest of its branch).
- */
+/* True if this driver's layouts are the ones of the tables: by its branch. */
 bool cgpu_call_knows_driver(const char *version);
+
+/* The branch whose rows this driver gets: its own, or for one that is not known
+ * (and was accepted by parameter) the nearest older one.
+ */
+u32 cgpu_call_branch(const char *version);
+
+/* Offsets the shell needs that are not the same in all branches. */
+struct cgpu_abi {
+	u32 min_branch;
+	/* nv-kernel-rmapi-ops.h, in the op's union: NVOS21 until 570, then NVOS64 */
+	u32 op_alloc_params_size;
+	u32 op_alloc_status;
+};
+
+const struct cgpu_abi *cgpu_call_abi(u32 branch);
 
 /* True for graphics/compute engines (NV2080_ENGINE_TYPE_GR0 … GR7, and 0,
  * which the driver takes as GR0).

@@ -23,7 +23,7 @@ BUILD = ROOT / "build" / "core"
 
 CC = os.environ.get("CC", "cc")
 ASAN = os.environ.get("CGPU_ASAN") == "1"
-WARN = ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+WARN = ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 DEFINES = ['-DCGPU_VERSION="0.0.0"']
 SANITIZE = ["-fsanitize=undefined", "-fno-sanitize-recover=all"] + (["-fsanitize=address"] if ASAN else [])
 

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Controls. Memory, devices and the objects above a subdevice. */
+#include "nv_table.h"
+
+/* Headers are below src/common/sdk/nvidia/inc/. */
+#define H_0041		"ctrl/ctrl0041.h"
+#define H_0080BSP	"ctrl/ctrl0080/ctrl0080bsp.h"
+#define H_0080DMA	"ctrl/ctrl0080/ctrl0080dma.h"
+#define H_0080FB	"ctrl/ctrl0080/ctrl0080fb.h"
+#define H_0080FIFO	"ctrl/ctrl0080/ctrl0080fifo.h"
+#define H_0080GPU	"ctrl/ctrl0080/ctrl0080gpu.h"
+#define H_0080GR	"ctrl/ctrl0080/ctrl0080gr.h"
+#define H_0080HOST	"ctrl/ctrl0080/ctrl0080host.h"
+#define H_0080MSENC	"ctrl/ctrl0080/ctrl0080msenc.h"
+#define H_0080NVJPG	"ctrl/ctrl0080/ctrl0080nvjpg.h"
+#define H_0080PERF	"ctrl/ctrl0080/ctrl0080perf.h"
+#define H_00DA		"ctrl/ctrl00da.h"
+#define H_00DE		"ctrl/ctrl00de.h"
+#define H_00E0		"ctrl/ctrl00e0.h"
+#define H_00F1		"ctrl/ctrl00f1.h"
+#define H_00F8		"ctrl/ctrl00f8.h"
+#define H_00FB		"ctrl/ctrl00fb.h"
+#define H_00FD		"ctrl/ctrl00fd.h"
+
+static const struct cgpu_control rows[] = {
+	{ 0x00410110, 16, 515, 595, CGPU_PASS, "NV0041_CTRL_CMD_GET_SURFACE_INFO", H_0041,
+	  "the driver reads a list behind a pointer: nothing depends on it" },
+	{ 0x00410118, 4, 515, 530, CGPU_PASS, "NV0041_CTRL_CMD_GET_MEM_PAGE_SIZE", H_0041 },
+	{ 0x00410118, 8, 535, 595, CGPU_PASS, "NV0041_CTRL_CMD_GET_MEM_PAGE_SIZE", H_0041 },
+	{ 0x00800201, 16, 515, 595, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_CLASSLIST", H_0080GPU,
+	  "the driver reads a list behind a pointer: nothing depends on it" },
+	{ 0x00800280, 4, 515, 595, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES", H_0080GPU },
+	{ 0x00800288, 4, 515, 595, CGPU_PASS, "NV0080_CTRL_CMD_GPU_QUERY_SW_STATE_PERSISTENCE",
+	  H_0080GPU },
+	{ 0x00800289, 4, 515, 550, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_VIRTUALIZATION_MODE",
+	  H_0080GPU },
+	{ 0x00800289, 8, 555, 595, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_VIRTUALIZATION_MODE",
+	  H_0080GPU },
+	{ 0x0080028b, 0, 515, 595, CGPU_REFUSE, "unnamed", NULL,
+	  "not in the public driver: what it does is not known" },
+	{ 0x00800292, 468, 515, 520, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2", H_0080GPU },
+	{ 0x00800292, 644, 525, 545, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2", H_0080GPU },
+	{ 0x00800292, 700, 550, 550, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2", H_0080GPU },
+	{ 0x00800292, 404, 555, 575, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2", H_0080GPU },
+	{ 0x00800292, 804, 580, 595, CGPU_PASS, "NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2", H_0080GPU },
+	{ 0x00801102, 16, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_GR_GET_CAPS", H_0080GR,
+	  "graphics" },
+	{ 0x00801104, 16, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_GR_GET_INFO", H_0080GR,
+	  "graphics" },
+	{ 0x00801108, 32, 515, 595, CGPU_ANSWER_OK, "NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE",
+	  H_0080GR, "spatial share of the card" },
+	{ 0x00801109, 48, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_GR_GET_CAPS_V2", H_0080GR,
+	  "graphics, video" },
+	{ 0x00801301, 16, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_FB_GET_CAPS", H_0080FB,
+	  "graphics" },
+	{ 0x00801307, 3, 515, 595, CGPU_PASS, "NV0080_CTRL_CMD_FB_GET_CAPS_V2", H_0080FB },
+	{ 0x00801402, 3, 515, 595, CGPU_PASS, "NV0080_CTRL_CMD_HOST_GET_CAPS_V2", H_0080HOST },
+	{ 0x00801701, 16, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_FIFO_GET_CAPS", H_0080FIFO,
+	  "graphics" },
+	{ 0x00801707, 12, 515, 595, CGPU_REFUSE,
+	  "NV0080_CTRL_CMD_FIFO_GET_ENGINE_CONTEXT_PROPERTIES", H_0080FIFO, "graphics" },
+	{ 0x0080170d, 24, 515, 595, CGPU_PASS, "NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST", H_0080FIFO,
+	  "the driver reads a list behind a pointer: nothing depends on it" },
+	{ 0x0080170f, 16, 515, 595, CGPU_ANSWER_OK, "NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES",
+	  H_0080FIFO, "scheduling" },
+	{ 0x00801711, 4, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_FIFO_STOP_RUNLIST", H_0080FIFO,
+	  "stops a whole engine" },
+	{ 0x00801712, 4, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_FIFO_START_RUNLIST", H_0080FIFO,
+	  "starts a whole engine" },
+	{ 0x00801713, 2, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_FIFO_GET_CAPS_V2", H_0080FIFO,
+	  "video" },
+	{ 0x00801714, 16396, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS",
+	  H_0080FIFO, "needs its channels checked for ownership" },
+	{ 0x00801806, 192, 515, 595, CGPU_PASS, "NV0080_CTRL_CMD_DMA_ADV_SCHED_GET_VA_CAPS",
+	  H_0080DMA },
+	{ 0x0080180d, 12, 515, 595, CGPU_PASS, "NV0080_CTRL_CMD_DMA_GET_CAPS", H_0080DMA },
+	{ 0x00801909, 1, 550, 595, CGPU_ANSWER_OK, "NV0080_CTRL_CMD_PERF_CUDA_LIMIT_SET_CONTROL",
+	  H_0080PERF, "clock limit of the whole card" },
+	{ 0x00801b01, 16, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_MSENC_GET_CAPS", H_0080MSENC,
+	  "video" },
+	{ 0x00801c02, 12, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_BSP_GET_CAPS_V2", H_0080BSP,
+	  "video" },
+	{ 0x00801f02, 16, 515, 595, CGPU_REFUSE, "NV0080_CTRL_CMD_NVJPG_GET_CAPS_V2", H_0080NVJPG,
+	  "video" },
+	{ 0x00da0002, 24, 535, 555, CGPU_REFUSE, "NV_SEMAPHORE_SURFACE_CTRL_CMD_BIND_CHANNEL",
+	  H_00DA, "graphics" },
+	{ 0x00da0002, 40, 560, 595, CGPU_REFUSE, "NV_SEMAPHORE_SURFACE_CTRL_CMD_BIND_CHANNEL",
+	  H_00DA, "graphics" },
+	{ 0x00da0006, 40, 560, 595, CGPU_REFUSE, "NV_SEMAPHORE_SURFACE_CTRL_CMD_UNBIND_CHANNEL",
+	  H_00DA, "graphics" },
+	{ 0x00de0001, 8, 545, 595, CGPU_REFUSE, "NV00DE_CTRL_CMD_REQUEST_DATA_POLL", H_00DE,
+	  "its class shows the card's memory totals" },
+	{ 0x00e00101, 1048, 550, 595, CGPU_REFUSE, "NV00E0_CTRL_CMD_EXPORT_MEM", H_00E0,
+	  "fabric management", .fd_at = 1040, .fd_kind = CGPU_FD_GPU },
+	{ 0x00e00102, 1540, 550, 595, CGPU_REFUSE, "NV00E0_CTRL_CMD_IMPORT_MEM", H_00E0,
+	  "fabric management" },
+	{ 0x00f10001, 8200, 550, 575, CGPU_REFUSE, "NV00F1_CTRL_CMD_GET_FABRIC_EVENTS", H_00F1,
+	  "fabric management" },
+	{ 0x00f10001, 10248, 580, 580, CGPU_REFUSE, "NV00F1_CTRL_CMD_GET_FABRIC_EVENTS", H_00F1,
+	  "fabric management" },
+	{ 0x00f10001, 11272, 590, 595, CGPU_REFUSE, "NV00F1_CTRL_CMD_GET_FABRIC_EVENTS", H_00F1,
+	  "fabric management" },
+	{ 0x00f10002, 2056, 550, 595, CGPU_REFUSE, "NV00F1_CTRL_CMD_FINISH_MEM_UNIMPORT", H_00F1,
+	  "fabric management" },
+	{ 0x00f10003, 2, 550, 595, CGPU_REFUSE, "NV00F1_CTRL_CMD_DISABLE_IMPORTERS", H_00F1,
+	  "fabric management" },
+	{ 0x00f80102, 2072, 515, 535, CGPU_REFUSE, "NV00F8_CTRL_CMD_DESCRIBE", H_00F8,
+	  "fabric management" },
+	{ 0x00f80102, 2120, 545, 575, CGPU_REFUSE, "NV00F8_CTRL_CMD_DESCRIBE", H_00F8,
+	  "fabric management" },
+	{ 0x00f80102, 2136, 580, 595, CGPU_REFUSE, "NV00F8_CTRL_CMD_DESCRIBE", H_00F8,
+	  "fabric management" },
+	{ 0x00f80103, 2064, 525, 595, CGPU_REFUSE, "NV00F8_CTRL_CMD_ATTACH_MEM", H_00F8,
+	  "needs a charge that follows memory given to a fabric object" },
+	{ 0x00fb0101, 2120, 550, 575, CGPU_REFUSE, "NV00FB_CTRL_CMD_VALIDATE", H_00FB,
+	  "fabric management" },
+	{ 0x00fb0101, 2136, 580, 595, CGPU_REFUSE, "NV00FB_CTRL_CMD_VALIDATE", H_00FB,
+	  "fabric management" },
+	{ 0x00fd0101, 32, 525, 595, CGPU_REFUSE, "NV00FD_CTRL_CMD_GET_INFO", H_00FD,
+	  "needs a charge that follows memory given to a fabric object" },
+	{ 0x00fd0102, 48, 525, 525, CGPU_REFUSE, "NV00FD_CTRL_CMD_ATTACH_MEM", H_00FD,
+	  "needs a charge that follows memory given to a fabric object" },
+	{ 0x00fd0102, 40, 530, 595, CGPU_REFUSE, "NV00FD_CTRL_CMD_ATTACH_MEM", H_00FD,
+	  "needs a charge that follows memory given to a fabric object" },
+	{ 0x00fd0104, 16, 530, 595, CGPU_REFUSE, "NV00FD_CTRL_CMD_ATTACH_GPU", H_00FD,
+	  "needs a charge that follows memory given to a fabric object", .fd_at = 8,
+	  .fd_kind = CGPU_FD_GPU },
+	{ 0x00fd0105, 24, 530, 595, CGPU_REFUSE, "NV00FD_CTRL_CMD_DETACH_MEM", H_00FD,
+	  "needs a charge that follows memory given to a fabric object" },
+	{ 0x00fd0106, 24, 550, 575, CGPU_REFUSE, "NV00FD_CTRL_CMD_ATTACH_REMOTE_GPU", H_00FD,
+	  "fabric management" },
+	{ 0x00fd0106, 32, 580, 580, CGPU_REFUSE, "NV00FD_CTRL_CMD_ATTACH_REMOTE_GPU", H_00FD,
+	  "fabric management" },
+	{ 0x00fd0106, 40, 590, 595, CGPU_REFUSE, "NV00FD_CTRL_CMD_ATTACH_REMOTE_GPU", H_00FD,
+	  "fabric management" },
+	{ 0x00fd0107, 4, 550, 595, CGPU_REFUSE, "NV00FD_CTRL_CMD_SET_FAILURE", H_00FD,
+	  "fabric management" },
+};
+
+const struct cgpu_control_table cgpu_controls_device = {
+	.first = 0x00410000,
+	.count = sizeof(rows) / sizeof(rows[0]),
+	.row = rows,
+};

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Calls of /dev/nvidiactl and /dev/nvidiaN. The size is in the call's number; where
+ * one size has two layouts the branch decides.
+ */
+#include "nv_table.h"
+
+#define BOTH	(CGPU_NODE_CTL | CGPU_NODE_GPU)
+#define NVOS	"src/common/sdk/nvidia/inc/nvos.h"
+#define WRAP	"src/nvidia/arch/nvalloc/unix/include/nv-unix-nvos-params-wrappers.h"
+#define IOCTL	"kernel-open/common/inc/nv-ioctl.h"
+#define NUMA	"kernel-open/common/inc/nv-ioctl-numa.h"
+
+static const struct cgpu_escape rows[] = {
+	{ 0x27, 56, 515, 595, BOTH, CGPU_ALLOC_MEMORY, 40, "NV_ESC_RM_ALLOC_MEMORY", WRAP,
+	  "system memory only; the fd counts for class 0x3e alone", .fd_at = 48,
+	  .fd_kind = CGPU_FD_RM },
+	{ 0x28, 20, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 16, "NV_ESC_RM_ALLOC_OBJECT", NVOS,
+	  "older than RM_ALLOC, which replaced it" },
+	{ 0x29, 16, 515, 595, CGPU_NODE_CTL, CGPU_FREE, 12, "NV_ESC_RM_FREE", NVOS,
+	  "uncharged with the last reference" },
+	{ 0x2a, 32, 515, 595, CGPU_NODE_CTL, CGPU_CONTROL, 28, "NV_ESC_RM_CONTROL", NVOS,
+	  "by the table of controls" },
+	{ 0x2b, 32, 515, 530, BOTH, CGPU_ALLOC, 24, "NV_ESC_RM_ALLOC", NVOS,
+	  "by the table of classes; NVOS21" },
+	{ 0x2b, 32, 535, 595, BOTH, CGPU_ALLOC, 28, "NV_ESC_RM_ALLOC", NVOS,
+	  "by the table of classes; NVOS21" },
+	{ 0x2b, 40, 515, 520, BOTH, CGPU_ALLOC, 32, "NV_ESC_RM_ALLOC", NVOS,
+	  "by the table of classes; NVOS64" },
+	{ 0x2b, 40, 525, 530, BOTH, CGPU_ALLOC, 36, "NV_ESC_RM_ALLOC", NVOS,
+	  "by the table of classes; NVOS64" },
+	{ 0x2b, 48, 535, 595, BOTH, CGPU_ALLOC, 40, "NV_ESC_RM_ALLOC", NVOS,
+	  "by the table of classes; NVOS64" },
+	{ 0x34, 28, 515, 595, CGPU_NODE_CTL, CGPU_DUP, 24, "NV_ESC_RM_DUP_OBJECT", NVOS,
+	  "memory and plain objects; the charge is shared" },
+	{ 0x35, 24, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 20, "NV_ESC_RM_SHARE", NVOS,
+	  "needs a limit to clients of the container" },
+	{ 0x41, 56, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 48, "NV_ESC_RM_IDLE_CHANNELS", NVOS,
+	  "needs its channels checked for ownership" },
+	{ 0x4a, 184, 515, 595, CGPU_NODE_CTL, CGPU_VID_HEAP, 20, "NV_ESC_RM_VID_HEAP_CONTROL", NVOS,
+	  "allocate, free, info; totals are the slice's" },
+	{ 0x4d, 72, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 0, "NV_ESC_RM_ACCESS_REGISTRY", NVOS,
+	  "the driver's configuration" },
+	{ 0x4e, 56, 515, 595, CGPU_NODE_CTL, CGPU_MAP, 40, "NV_ESC_RM_MAP_MEMORY", WRAP,
+	  "the memory must be the container's", .fd_at = 48, .fd_kind = CGPU_FD_RM },
+	{ 0x4f, 32, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 24, "NV_ESC_RM_UNMAP_MEMORY", NVOS },
+	{ 0x52, 16, 515, 595, BOTH, CGPU_PASS, 12, "NV_ESC_RM_GET_EVENT_DATA", NVOS },
+	{ 0x54, 56, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 48, "NV_ESC_RM_ALLOC_CONTEXT_DMA2", NVOS,
+	  "graphics" },
+	{ 0x57, 56, 515, 575, CGPU_NODE_CTL, CGPU_MAP_DMA, 48, "NV_ESC_RM_MAP_MEMORY_DMA", NVOS,
+	  "the memory must be the container's" },
+	{ 0x57, 64, 580, 595, CGPU_NODE_CTL, CGPU_MAP_DMA, 56, "NV_ESC_RM_MAP_MEMORY_DMA", NVOS,
+	  "the memory must be the container's" },
+	{ 0x58, 40, 515, 545, CGPU_NODE_CTL, CGPU_PASS, 32, "NV_ESC_RM_UNMAP_MEMORY_DMA", NVOS },
+	{ 0x58, 48, 550, 595, CGPU_NODE_CTL, CGPU_PASS, 40, "NV_ESC_RM_UNMAP_MEMORY_DMA", NVOS },
+	{ 0x59, 16, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 12, "NV_ESC_RM_BIND_CONTEXT_DMA", NVOS,
+	  "graphics" },
+	{ 0x5e, 40, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 32, "NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO",
+	  NVOS },
+	{ 200, 0, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 0, "NV_ESC_CARD_INFO", IOCTL,
+	  "any number of cards; no memory totals" },
+	{ 201, 4, 515, 595, BOTH, CGPU_PASS, 0, "NV_ESC_REGISTER_FD", IOCTL, .fd_at = 0,
+	  .fd_kind = CGPU_FD_CTL },
+	{ 206, 16, 515, 595, BOTH, CGPU_PASS, 12, "NV_ESC_ALLOC_OS_EVENT", IOCTL, .fd_at = 8,
+	  .fd_kind = CGPU_FD_KEY },
+	{ 207, 16, 515, 595, BOTH, CGPU_PASS, 12, "NV_ESC_FREE_OS_EVENT", IOCTL, .fd_at = 8,
+	  .fd_kind = CGPU_FD_KEY },
+	{ 209, 12, 515, 595, BOTH, CGPU_PASS, 8, "NV_ESC_STATUS_CODE", IOCTL },
+	{ 210, 72, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 0, "NV_ESC_CHECK_VERSION_STR", IOCTL },
+	{ 212, 0, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 0, "NV_ESC_ATTACH_GPUS_TO_FD", IOCTL,
+	  "any number of ids" },
+	{ 213, 8, 515, 580, CGPU_NODE_GPU, CGPU_PASS, 4, "NV_ESC_QUERY_DEVICE_INTR", IOCTL },
+	{ 214, 8, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 0, "NV_ESC_SYS_PARAMS", IOCTL },
+	{ 215, 552, 515, 530, CGPU_NODE_GPU, CGPU_REFUSE, 0, "NV_ESC_NUMA_INFO", NUMA,
+	  "physical addresses of the card's memory" },
+	{ 215, 560, 535, 595, CGPU_NODE_GPU, CGPU_REFUSE, 0, "NV_ESC_NUMA_INFO", NUMA,
+	  "physical addresses of the card's memory" },
+	{ 216, 4, 515, 595, CGPU_NODE_GPU, CGPU_REFUSE, 0, "NV_ESC_SET_NUMA_STATUS", NUMA,
+	  "memory of the whole card" },
+	{ 217, 2600, 515, 565, CGPU_NODE_GPU, CGPU_REFUSE, 2592, "NV_ESC_EXPORT_TO_DMABUF_FD",
+	  IOCTL, "needs a charge that follows the exported memory", .fd_at = 0,
+	  .fd_kind = CGPU_FD_OTHER },
+	{ 217, 2608, 570, 595, CGPU_NODE_GPU, CGPU_REFUSE, 2600, "NV_ESC_EXPORT_TO_DMABUF_FD",
+	  IOCTL, "needs a charge that follows the exported memory", .fd_at = 0,
+	  .fd_kind = CGPU_FD_OTHER },
+	{ 218, 8, 550, 595, CGPU_NODE_GPU, CGPU_PASS, 4, "NV_ESC_WAIT_OPEN_COMPLETE", IOCTL },
+};
+
+const struct cgpu_escape_table cgpu_escapes = {
+	.count = sizeof(rows) / sizeof(rows[0]),
+	.row = rows,
+};

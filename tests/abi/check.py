@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: MIT
+"""make test-abi: our numbers, sizes and offsets against NVIDIA's public driver, branch by branch.
+
+OGKM is a tree of its sources or its repository (a work tree or a bare one), of which the newest release of each branch
+is taken, or those named in OGKM_TAGS, or "all". Writes tests/abi/outcome.json when a repository was compared, and
+tests/abi/releases.json when all of it was.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "tests/core")]
+
+import calltable  # noqa: E402
+import layouts  # noqa: E402
+import ogkm  # noqa: E402
+from corelib import lib  # noqa: E402
+
+OUTCOME = HERE / "outcome.json"
+RELEASES = HERE / "releases.json"
+NVSIM = ROOT / "tests/nvsim/nvabi.h"
+NVSIM_PRELUDE = """#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64;
+typedef int16_t s16; typedef int32_t s32;
+#define BUILD_BUG_ON(x) _Static_assert(!(x), #x)
+"""
+
+
+@dataclass
+class Outcome:
+    """What came of one release."""
+
+    tag: str
+    branch: int
+    compared: Counter = field(default_factory=Counter)
+    unknown: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+
+    def compare(self, group: str, what: str, ours: int, theirs: int) -> None:
+        self.compared[group] += 1
+        if ours != theirs:
+            self.differences.append(f"{what}: {ours} here, {theirs} there")
+
+
+def defines(path: Path) -> dict[str, int]:
+    """Numeric #defines of one of our headers."""
+    found = re.findall(r"^#define\s+(\w+)\s+(0x[0-9a-fA-F]+|\d+)[uUlL]*(?=\s|$)", path.read_text(), re.M)
+    return {name: int(value, 0) for name, value in found}
+
+
+def core_names() -> dict[str, tuple[int, list[str]]]:
+    """nv_abi.h: name, our number, what it is there."""
+    return {n: (v, layouts.CORE.get(n, [n])) for n, v in defines(ROOT / "cgpu_km/core/nv_abi.h").items()}
+
+
+def nvsim_text() -> str:
+    lines = NVSIM.read_text().splitlines()
+    return NVSIM_PRELUDE + "".join(line + "\n" for line in lines if not line.startswith("#include"))
+
+
+def nvsim_fields(struct: str) -> list[str]:
+    """Members of a struct of nvabi.h but padding (_p…), blocks and structs within."""
+    body = re.search(rf"^struct {struct} {{\n(.*?)^}};", NVSIM.read_text(), re.M | re.S)[1]
+    body = re.sub(r"^\t(?:union|struct) {\n.*?^\t}.*?;\n", "", body, flags=re.M | re.S)
+    found = []
+    for line in body.splitlines():
+        words = re.match(r"\s*(?:[su](?:8|16|32|64)|char|void \*|NvBool)\s*(.*);", line)
+        if words:
+            found += [re.sub(r"\[.*", "", name).strip(" *") for name in words[1].split(",")]
+    return [name for name in found if not name.startswith("_")]
+
+
+def nvsim_pairs() -> list[tuple[str, str, list[str]]]:
+    """(what, expression here, expressions there) of every size and offset of nvabi.h."""
+    pairs = []
+    for ours, (theirs, renamed) in layouts.NVSIM.items():
+        pairs.append((f"sizeof {ours}", f"sizeof(struct {ours})", [f"sizeof({theirs})"]))
+        names = {name: renamed.get(name, name) for name in nvsim_fields(ours)} | renamed
+        pairs += [(f"{ours}.{a}", f"offsetof(struct {ours}, {a})", layouts.at(theirs, b)) for a, b in names.items()]
+    for (whole, part), (fields, there) in layouts.NVSIM_PARTS.items():
+        theirs = layouts.NVSIM[whole][0]
+        for name in nvsim_fields(fields):
+            ours = f"offsetof(struct {whole}, {part}.{name})"
+            pairs.append((f"{whole}.{part}.{name}", ours, layouts.at(theirs, f"{there}.{name}")))
+    return pairs
+
+
+# ---- the comparisons: what to ask first, then what to do with the answers ----
+
+
+def struct_of_control(row: calltable.Row, methods: dict) -> list[str]:
+    """C types of a control's parameters: what the driver exports, else what its name suggests."""
+    found = [m.params for m in methods.get(row.number, [])]
+    return found or [row.name.replace("_CMD_", "_") + "_PARAMS"]
+
+
+def wanted(tree: ogkm.Tree, methods: dict, classes: dict) -> list[str]:
+    """All expressions that are asked of a release."""
+    exprs = [e for _, theirs in core_names().values() for e in theirs]
+    exprs += [e for _, _, theirs in layouts.SHELL for e in theirs]
+    exprs += [e for _, _, theirs in abi_of(tree.branch) for e in theirs]
+    for row in calltable.every():
+        exprs.append(row.name)
+        if row.kind == "control":
+            exprs += [f"sizeof({t})" for t in struct_of_control(row, methods) if t]
+            exprs += layouts.CONTROL_FDS.get(row.number, [])
+        elif row.kind == "class" and row.name in classes:
+            exprs += [f"sizeof({classes[row.name].params})"] if classes[row.name].params else []
+        elif row.kind == "uvm":
+            exprs += [f"sizeof({row.name}_PARAMS)"]
+            exprs += [f"offsetof({row.name}_PARAMS, {f})" for f in ("rmStatus", "rmCtrlFd", "uvmFd")]
+        elif row.kind == "escape":
+            exprs += [e for e in escape_exprs(row) if e]
+    if simulated() == tree.branch:
+        exprs += [e for _, _, theirs in nvsim_pairs() for e in theirs]
+        exprs += [e for n in defines(NVSIM) for e in layouts.NVSIM_NAMES.get(n, [n])]
+    return exprs
+
+
+def escape_exprs(row: calltable.Row) -> tuple[str, str, str]:
+    """Size, offset of the status and of the file descriptor of an escape; "" for what it has not."""
+    found = layouts.ESCAPES.get((row.name, row.size)) or layouts.ESCAPES[row.name]
+    struct, status, fd = found
+    return (
+        f"sizeof({struct})" if struct else "",
+        f"offsetof({struct}, {status})" if status else "",
+        f"offsetof({struct}, {fd})" if fd else "",
+    )
+
+
+def abi_of(branch: int) -> list[tuple[str, int, list[str]]]:
+    """struct cgpu_abi of a branch, as layouts.SHELL."""
+    abi = lib.cgpu_call_abi(branch)
+    union = 8
+    return [
+        (f"struct cgpu_abi: {name}", union + getattr(abi, name), layouts.at("nvidia_kernel_rmapi_ops_t", field))
+        for name, field in layouts.ABI.items()
+    ]
+
+
+def simulated() -> int:
+    """The branch that nvsim is of."""
+    return int(re.search(r'NVSIM_VERSION_STRING "(\d+)\.', NVSIM.read_text())[1])
+
+
+def check_names(out: Outcome, got: dict, group: str, names: dict[str, tuple[int, list[str]]]) -> None:
+    for name, (ours, theirs) in names.items():
+        known = [e for e in theirs if e in got]
+        for expr in known:
+            out.compare(group, f"{name} ({expr})", ours, got[expr])
+        if theirs and not known:
+            out.unknown.append(name)
+
+
+def check_number(out: Outcome, got: dict, row: calltable.Row) -> bool:
+    """A row that holds has its number under its name. False: the release does not name it."""
+    if row.name not in got:
+        return False
+    out.compare(row.kind, f"{row.name} number", row.number, got[row.name])
+    return True
+
+
+def check_control(out: Outcome, got: dict, row: calltable.Row, methods: dict) -> None:
+    named = check_number(out, got, row)
+    exported = row.number in methods
+    if not named and row.number not in layouts.UNNAMED:
+        out.unknown.append(row.name)
+    for struct in struct_of_control(row, methods):
+        if not struct:
+            out.compare("control", f"{row.name} size", row.size, 0)
+        elif f"sizeof({struct})" in got:
+            out.compare("control", f"{row.name} size", row.size, got[f"sizeof({struct})"])
+        elif exported:
+            out.differences.append(f"{row.name}: {struct} is not in a header")
+    for expr in layouts.CONTROL_FDS.get(row.number, []):
+        if expr in got:
+            out.compare("control", f"{row.name} fd", row.fd_at, got[expr])
+
+
+def check_class(out: Outcome, got: dict, row: calltable.Row, classes: dict) -> None:
+    if not check_number(out, got, row):
+        out.unknown.append(row.name)
+    theirs = classes.get(row.name)
+    if theirs:
+        size = got[f"sizeof({theirs.params})"] if theirs.params else 0
+        out.compare("class", f"{row.name} size", row.size, size)
+    elif row.name not in layouts.CLOSED_CLASSES:
+        out.differences.append(f"{row.name}: the driver cannot allocate it")
+
+
+def check_uvm(out: Outcome, got: dict, row: calltable.Row) -> None:
+    if not check_number(out, got, row):
+        out.differences.append(f"{row.name}: not in the headers")
+    size = got.get(f"sizeof({row.name}_PARAMS)", 0)
+    out.compare("uvm", f"{row.name} size", row.size, size)
+    out.compare("uvm", f"{row.name} status", row.status_at, got.get(f"offsetof({row.name}_PARAMS, rmStatus)", 0))
+    for name, kind in (("rmCtrlFd", "UNUSED"), ("uvmFd", "UVM")):
+        at = got.get(f"offsetof({row.name}_PARAMS, {name})")
+        if at is not None:
+            out.compare("uvm", f"{row.name} {name}", row.fd_at, at)
+            if row.fd_kind != kind:
+                out.differences.append(f"{row.name}: {name} is not in the table")
+
+
+def check_escape(out: Outcome, got: dict, row: calltable.Row) -> None:
+    if not check_number(out, got, row):
+        out.differences.append(f"{row.name}: not in the headers")
+    for what, expr, ours in zip(
+        ("size", "status", "fd"), escape_exprs(row), (row.size, row.status_at, row.fd_at), strict=True
+    ):
+        if expr in got:
+            out.compare("escape", f"{row.name} {what}", ours, got[expr])
+        elif expr:
+            out.differences.append(f"{row.name}: {expr} is not there")
+
+
+def check_absent(out: Outcome, got: dict, methods: dict, classes: dict) -> None:
+    """What the driver has and the table knows by number must have a row in this branch."""
+    rows = calltable.every()
+    live = {(r.kind, r.number) for r in rows if r.holds(out.branch)}
+    for row in rows:
+        if (row.kind, row.number) in live:
+            continue
+        there = {
+            "control": row.number in methods and got.get(row.name) == row.number,
+            "class": row.name in classes and got.get(row.name) == row.number,
+            "uvm": f"sizeof({row.name}_PARAMS)" in got,
+            "escape": got.get(row.name) == row.number and escape_exprs(row)[0] in got
+            if row.kind == "escape"
+            else False,
+        }[row.kind]
+        out.compared["absent"] += 1
+        if there:
+            out.differences.append(f"{row.name}: no row, but the driver has it")
+
+
+def check_nvsim(out: Outcome, got: dict) -> None:
+    names = {n: (v, layouts.NVSIM_NAMES.get(n, [n])) for n, v in defines(NVSIM).items()}
+    check_names(out, got, "nvsim", names)
+    pairs = nvsim_pairs()
+    ours = ogkm.probe(nvsim_text(), ["-w", "-std=gnu11"], [e for _, e, _ in pairs], "nvabi.h")
+    for what, expr, theirs in pairs:
+        known = [e for e in theirs if e in got]
+        for there in known:
+            out.compare("nvsim", what, ours[expr], got[there])
+        if not known:
+            out.differences.append(f"nvsim {what}: {theirs[0]} is not there")
+
+
+def check(tree: ogkm.Tree) -> Outcome:
+    """Everything of ours that is said to hold in this release."""
+    out = Outcome(tree.tag, tree.branch)
+    methods, classes = tree.methods(), tree.classes()
+    got = tree.probe(wanted(tree, methods, classes))
+    if tree.branch in calltable.BRANCHES:
+        check_names(out, got, "core", core_names())
+        shell = layouts.SHELL + abi_of(tree.branch)
+        check_names(out, got, "shell", {f"shell {what}": (ours, theirs) for what, ours, theirs in shell})
+    for row in calltable.every():
+        if not row.holds(tree.branch):
+            continue
+        if row.kind == "control":
+            check_control(out, got, row, methods)
+        elif row.kind == "class":
+            check_class(out, got, row, classes)
+        elif row.kind == "uvm":
+            check_uvm(out, got, row)
+        else:
+            check_escape(out, got, row)
+    check_absent(out, got, methods, classes)
+    if simulated() == tree.branch:
+        check_nvsim(out, got)
+    return out
+
+
+def show(out: Outcome) -> None:
+    counts = ", ".join(f"{n} {group}" for group, n in sorted(out.compared.items()))
+    print(
+        f"{out.tag}: {counts}; {len(set(out.unknown))} not named there; {len(out.differences)} differences", flush=True
+    )
+    for line in out.differences:
+        print(f"  {line}")
+    if os.environ.get("VERBOSE"):
+        print("  not named: " + " ".join(sorted(set(out.unknown))))
+
+
+def record(outcomes: list[Outcome]) -> None:
+    """The last outcome, for docs/abi.md."""
+    rows = [
+        {
+            "tag": out.tag,
+            "compared": dict(sorted(out.compared.items())),
+            "unnamed": len(set(out.unknown)),
+            "differences": out.differences,
+        }
+        for out in outcomes
+    ]
+    # The rows that were compared: docs/abi.md has the number of today's beside it.
+    text = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rows": len(calltable.every()),
+        "tags": rows,
+    }
+    OUTCOME.write_text(json.dumps(text, indent=1) + "\n")
+
+
+def record_all(outcomes: list[Outcome]) -> None:
+    """Which releases are not as the newest of their branch, for docs/abi.md."""
+    text = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "releases": len(outcomes),
+        "differences": {out.tag: out.differences for out in outcomes if out.differences},
+    }
+    RELEASES.write_text(json.dumps(text, indent=1) + "\n")
+
+
+def main() -> int:
+    source = os.environ.get("OGKM")
+    if not source:
+        print(
+            "test-abi: OGKM must name NVIDIA's open-gpu-kernel-modules: a tree, a clone or a bare repository",
+            file=sys.stderr,
+        )
+        return 2
+    tags = os.environ.get("OGKM_TAGS", "").split()
+    outcomes = []
+    for tree in ogkm.trees(Path(source), tags):
+        outcomes.append(check(tree))
+        show(outcomes[-1])
+    if tags == ["all"]:
+        record_all(outcomes)
+        return 0
+    compared = {out.branch for out in outcomes}
+    if len(outcomes) > 1 and not tags:
+        record(outcomes)
+        missing = set(calltable.BRANCHES) - compared
+        nowhere = set.intersection(*(set(out.unknown) for out in outcomes if out.branch in calltable.BRANCHES))
+        if nowhere:
+            print(f"in no release: {' '.join(sorted(nowhere))}", file=sys.stderr)
+            return 1
+        if missing:
+            print(f"no release of branch {', '.join(map(str, sorted(missing)))}", file=sys.stderr)
+            return 1
+    return 1 if not outcomes or any(out.differences for out in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: MIT
+"""What each number and offset of ours is called in the public driver.
+
+Values are C expressions over its headers. Of several, each that a release knows must agree with ours.
+"""
+
+from __future__ import annotations
+
+
+def at(struct: str, *fields: str) -> list[str]:
+    """Offset of the field; several names for one that was renamed."""
+    return [f"offsetof({struct}, {f})" for f in fields]
+
+
+def size(*structs: str) -> list[str]:
+    return [f"sizeof({s})" for s in structs]
+
+
+def low(bits: str) -> list[str]:
+    """The lowest bit of a HIGH:LOW macro."""
+    return [f"(0 ? {bits})"]
+
+
+CHANNEL = "NV_CHANNEL_ALLOC_PARAMS"
+FB = "NV2080_CTRL_FB_INFO_INDEX_"
+CMD = "NV2080_CTRL_CMD_"
+
+# cgpu_km/core/nv_abi.h, in its order. What is not here is called the same there.
+CORE = {
+    "NV_IOCTL_MAGIC": [],
+    "NV_MAJOR": ["NV_MAJOR_DEVICE_NUMBER"],
+    "NV_MINOR_CTL": ["NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE"],
+    "NV_MINOR_GPU_MAX": ["NV_MINOR_DEVICE_NUMBER_REGULAR_MAX"],
+    "NV_ERR_DUPLICATE_NAME": ["NV_ERR_INSERT_DUPLICATE_NAME"],
+    "NV_ERR_RESOURCES": ["NV_ERR_INSUFFICIENT_RESOURCES"],
+    "NV_ERR_PERMISSIONS": ["NV_ERR_INSUFFICIENT_PERMISSIONS"],
+    "NV_ERR_ADDRESS": ["NV_ERR_INVALID_ADDRESS"],
+    "NV_ERR_ARGUMENT": ["NV_ERR_INVALID_ARGUMENT"],
+    "NV_ERR_CLASS": ["NV_ERR_INVALID_CLASS"],
+    "NV_ERR_CLIENT": ["NV_ERR_INVALID_CLIENT"],
+    "NV_ERR_FUNCTION": ["NV_ERR_INVALID_FUNCTION"],
+    "NV_ERR_PARENT": ["NV_ERR_INVALID_OBJECT_PARENT"],
+    "NV_ERR_STATE": ["NV_ERR_INVALID_STATE"],
+    "NV_ERR_NOT_FOUND": ["NV_ERR_OBJECT_NOT_FOUND"],
+    "NV_ESC_RM_UPDATE_MAPPING_INFO": ["NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO"],
+    "NV_ESC_XFER_CMD": ["NV_ESC_IOCTL_XFER_CMD"],
+    "NVOS_H_ROOT": [
+        *at("NVOS00_PARAMETERS", "hRoot"),
+        *at("NVOS02_PARAMETERS", "hRoot"),
+        *at("NVOS21_PARAMETERS", "hRoot"),
+        *at("NVOS32_PARAMETERS", "hRoot"),
+        *at("NVOS33_PARAMETERS", "hClient"),
+        *at("NVOS46_PARAMETERS", "hClient"),
+        *at("NVOS54_PARAMETERS", "hClient"),
+        *at("NVOS55_PARAMETERS", "hClient"),
+        *at("NVOS64_PARAMETERS", "hRoot"),
+    ],
+    "NVOS_H_PARENT": [
+        *at("NVOS00_PARAMETERS", "hObjectParent"),
+        *at("NVOS02_PARAMETERS", "hObjectParent"),
+        *at("NVOS21_PARAMETERS", "hObjectParent"),
+        *at("NVOS32_PARAMETERS", "hObjectParent"),
+        *at("NVOS55_PARAMETERS", "hParent"),
+        *at("NVOS64_PARAMETERS", "hObjectParent"),
+    ],
+    "NVOS_H_NEW": [
+        *at("NVOS00_PARAMETERS", "hObjectOld"),
+        *at("NVOS02_PARAMETERS", "hObjectNew"),
+        *at("NVOS21_PARAMETERS", "hObjectNew"),
+        *at("NVOS64_PARAMETERS", "hObjectNew"),
+    ],
+    "NVOS_H_CLASS": [
+        *at("NVOS02_PARAMETERS", "hClass"),
+        *at("NVOS21_PARAMETERS", "hClass"),
+        *at("NVOS64_PARAMETERS", "hClass"),
+    ],
+    "NVOS00_SIZE": size("NVOS00_PARAMETERS"),
+    "NVOS00_STATUS": at("NVOS00_PARAMETERS", "status"),
+    "NVOS02_SIZE": size("nv_ioctl_nvos02_parameters_with_fd"),
+    "NVOS02_FLAGS": at("nv_ioctl_nvos02_parameters_with_fd", "params.flags"),
+    "NVOS02_LIMIT": at("nv_ioctl_nvos02_parameters_with_fd", "params.limit"),
+    "NVOS02_STATUS": at("nv_ioctl_nvos02_parameters_with_fd", "params.status"),
+    "NVOS21_SIZE": size("NVOS21_PARAMETERS"),
+    "NVOS21_PARAMS": at("NVOS21_PARAMETERS", "pAllocParms"),
+    "NVOS21_STATUS": at("NVOS21_PARAMETERS", "status"),
+    "NVOS32_SIZE": size("NVOS32_PARAMETERS"),
+    "NVOS32_FUNCTION": at("NVOS32_PARAMETERS", "function"),
+    "NVOS32_STATUS": at("NVOS32_PARAMETERS", "status"),
+    "NVOS32_TOTAL": at("NVOS32_PARAMETERS", "total"),
+    "NVOS32_FREE": at("NVOS32_PARAMETERS", "free"),
+    "NVOS32_ALLOC_H_MEMORY": at("NVOS32_PARAMETERS", "data.AllocSize.hMemory"),
+    "NVOS32_ALLOC_FLAGS": at("NVOS32_PARAMETERS", "data.AllocSize.flags"),
+    "NVOS32_ALLOC_ATTR": at("NVOS32_PARAMETERS", "data.AllocSize.attr"),
+    "NVOS32_ALLOC_SIZE_AT": at("NVOS32_PARAMETERS", "data.AllocSize.size"),
+    "NVOS32_ALLOC_ATTR2": at("NVOS32_PARAMETERS", "data.AllocSize.attr2"),
+    "NVOS32_FREE_H_MEMORY": at("NVOS32_PARAMETERS", "data.Free.hMemory"),
+    "NVOS32_INFO_OFFSET": at("NVOS32_PARAMETERS", "data.Info.offset"),
+    "NVOS32_INFO_SIZE_AT": at("NVOS32_PARAMETERS", "data.Info.size"),
+    "NVOS32_INFO_BASE": at("NVOS32_PARAMETERS", "data.Info.base"),
+    "NVOS32_FN_ALLOC_SIZE": ["NVOS32_FUNCTION_ALLOC_SIZE"],
+    "NVOS32_FN_FREE": ["NVOS32_FUNCTION_FREE"],
+    "NVOS32_FN_INFO": ["NVOS32_FUNCTION_INFO"],
+    "NVOS33_SIZE": size("nv_ioctl_nvos33_parameters_with_fd"),
+    "NVOS33_H_MEMORY": at("nv_ioctl_nvos33_parameters_with_fd", "params.hMemory"),
+    "NVOS33_STATUS": at("nv_ioctl_nvos33_parameters_with_fd", "params.status"),
+    "NVOS46_H_MEMORY": at("NVOS46_PARAMETERS", "hMemory"),
+    "NVOS54_SIZE": size("NVOS54_PARAMETERS"),
+    "NVOS54_H_OBJECT": at("NVOS54_PARAMETERS", "hObject"),
+    "NVOS54_CMD": at("NVOS54_PARAMETERS", "cmd"),
+    "NVOS54_PARAMS": at("NVOS54_PARAMETERS", "params"),
+    "NVOS54_PARAMS_SIZE": at("NVOS54_PARAMETERS", "paramsSize"),
+    "NVOS54_STATUS": at("NVOS54_PARAMETERS", "status"),
+    "NVOS55_SIZE": size("NVOS55_PARAMETERS"),
+    "NVOS55_H_OBJECT": at("NVOS55_PARAMETERS", "hObject"),
+    "NVOS55_H_CLIENT_SRC": at("NVOS55_PARAMETERS", "hClientSrc"),
+    "NVOS55_H_OBJECT_SRC": at("NVOS55_PARAMETERS", "hObjectSrc"),
+    "NVOS55_STATUS": at("NVOS55_PARAMETERS", "status"),
+    "NVOS64_SIZE": size("NVOS64_PARAMETERS"),
+    "NVOS64_PARAMS": at("NVOS64_PARAMETERS", "pAllocParms"),
+    "NVOS64_STATUS": at("NVOS64_PARAMETERS", "status"),
+    "NV_MEM_FLAGS": at("NV_MEMORY_ALLOCATION_PARAMS", "flags"),
+    "NV_MEM_ATTR": at("NV_MEMORY_ALLOCATION_PARAMS", "attr"),
+    "NV_MEM_ATTR2": at("NV_MEMORY_ALLOCATION_PARAMS", "attr2"),
+    "NV_MEM_SIZE": at("NV_MEMORY_ALLOCATION_PARAMS", "size"),
+    "NVOS32_ATTR_LOCATION_SHIFT": low("NVOS32_ATTR_LOCATION"),
+    "NVOS32_ATTR_PAGE_SIZE_SHIFT": low("NVOS32_ATTR_PAGE_SIZE"),
+    "NVOS32_ATTR2_HUGE_SHIFT": low("NVOS32_ATTR2_PAGE_SIZE_HUGE"),
+    "NVOS32_ALLOC_FLAGS_HANDLE": ["NVOS32_ALLOC_FLAGS_MEMORY_HANDLE_PROVIDED"],
+    "NV_CHANNEL_H_USERD": at(CHANNEL, "hUserdMemory"),
+    "NV_CHANNEL_ENGINE": at(CHANNEL, "engineType"),
+    "NV_TSG_PARAMS_SIZE": size("NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS"),
+    "NV_TSG_ENGINE": at("NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS", "engineType"),
+    "NV2080_ENGINE_TYPE_GR7": ["NV2080_ENGINE_TYPE_GR7", "NV2080_ENGINE_TYPE_GR(7)"],
+    "NV01_MEMORY_OS_DESCRIPTOR": ["NV01_MEMORY_SYSTEM_OS_DESCRIPTOR"],
+    "NV2080_CTRL_FB_GET_INFO": [f"{CMD}FB_GET_INFO"],
+    "NV2080_CTRL_FB_GET_INFO_V2": [f"{CMD}FB_GET_INFO_V2"],
+    "NV2080_CTRL_GPU_GET_GID_INFO": [f"{CMD}GPU_GET_GID_INFO"],
+    "NV2080_CTRL_GPU_GET_PIDS": [f"{CMD}GPU_GET_PIDS"],
+    "NV2080_CTRL_GPU_GET_PID_INFO": [f"{CMD}GPU_GET_PID_INFO"],
+    "NV2080_CTRL_DISABLE_CHANNELS": [f"{CMD}FIFO_DISABLE_CHANNELS"],
+    "NV2080_DISABLE_CHANNELS_SIZE": size("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS"),
+    "NV2080_DISABLE_CHANNELS_MAX": ["NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES"],
+    "NVA06C_CTRL_GPFIFO_SCHEDULE": ["NVA06C_CTRL_CMD_GPFIFO_SCHEDULE"],
+    "NVA06C_CTRL_SET_TIMESLICE": ["NVA06C_CTRL_CMD_SET_TIMESLICE"],
+    "NVA06C_CTRL_GET_TIMESLICE": ["NVA06C_CTRL_CMD_GET_TIMESLICE"],
+    "NVA06F_CTRL_GPFIFO_SCHEDULE": ["NVA06F_CTRL_CMD_GPFIFO_SCHEDULE"],
+    "NVA06F_CTRL_RESTART_RUNLIST": ["NVA06F_CTRL_CMD_RESTART_RUNLIST"],
+    "NV0041_CTRL_GET_SURFACE_INFO": ["NV0041_CTRL_CMD_GET_SURFACE_INFO"],
+    "NV0041_SURFACE_PHYS_SIZE": ["NV0041_CTRL_SURFACE_INFO_INDEX_PHYS_SIZE"],
+    "NV0041_SURFACE_SIZE_UNIT": ["NV0041_CTRL_SURFACE_INFO_PHYS_SIZE_SCALE_FACTOR"],
+    "NV0000_CTRL_ATTACHED_IDS": ["NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS"],
+    "NV0000_CTRL_ID_INFO_V2": ["NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2"],
+    "NV_FB_INFO_LIST": at("NV2080_CTRL_FB_GET_INFO_V2_PARAMS", "fbInfoList"),
+    "NV_FB_RAM_SIZE": [f"{FB}RAM_SIZE"],
+    "NV_FB_TOTAL_RAM_SIZE": [f"{FB}TOTAL_RAM_SIZE"],
+    "NV_FB_HEAP_SIZE": [f"{FB}HEAP_SIZE"],
+    "NV_FB_MAPPABLE_HEAP_SIZE": [f"{FB}MAPPABLE_HEAP_SIZE"],
+    "NV_FB_LARGEST_FREE": [f"{FB}LARGEST_FREE_REGION_SIZE_KB"],
+    "NV_FB_HEAP_FREE": [f"{FB}HEAP_FREE"],
+    "NV_FB_USABLE_RAM_SIZE": [f"{FB}USABLE_RAM_SIZE"],
+    "NV_FB_PROTECTED_TOTAL": [f"{FB}PROTECTED_MEM_SIZE_TOTAL_KB"],
+    "NV_FB_PROTECTED_FREE": [f"{FB}PROTECTED_MEM_SIZE_FREE_KB"],
+    "UVM_MAP_DYN_PARALLELISM": ["UVM_MAP_DYNAMIC_PARALLELISM_REGION"],
+    # The largest of all branches; the table has each branch's.
+    "NV_MEM_PARAMS_SIZE": [],
+    "NV_CHANNEL_PARAMS_SIZE": [],
+    "NV_FB_INFO_V2_SIZE": [],
+    "NV_FB_INFO_MAX": [],
+}
+
+# Offsets that the shell has in its own structs and not as a name: (what, ours, theirs). driver.c, gpu.c, rm_calls.c,
+# rm_control.c, lever.c.
+SHELL = [
+    ("op: its union", 8, at("nvidia_kernel_rmapi_ops_t", "params")),
+    ("op: alloc.params", 8 + 16, at("nvidia_kernel_rmapi_ops_t", "params.alloc.pAllocParms")),
+    ("op: free.old", 8 + 8, at("nvidia_kernel_rmapi_ops_t", "params.free.hObjectOld")),
+    ("op: free.status", 8 + 12, at("nvidia_kernel_rmapi_ops_t", "params.free.status")),
+    ("op: control.cmd", 8 + 8, at("nvidia_kernel_rmapi_ops_t", "params.control.cmd")),
+    ("op: control.params", 8 + 16, at("nvidia_kernel_rmapi_ops_t", "params.control.params")),
+    ("op: control.status", 8 + 28, at("nvidia_kernel_rmapi_ops_t", "params.control.status")),
+    ("gpu info: size", 24, size("nv_gpu_info_t")),
+    ("gpu info: pci.function", 10, at("nv_gpu_info_t", "pci_info.function")),
+    ("xfer: ptr", 8, at("nv_ioctl_xfer_t", "ptr")),
+    ("id info: gpuFlags", 4, at("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "gpuFlags")),
+    ("id info: deviceInstance", 8, at("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "deviceInstance")),
+    ("gid info: data", 12, at("NV2080_CTRL_GPU_GET_GID_INFO_PARAMS", "data")),
+    ("surface info: list", 8, at("NV0041_CTRL_GET_SURFACE_INFO_PARAMS", "surfaceInfoList")),
+    ("fb info: list", 8, at("NV2080_CTRL_FB_GET_INFO_PARAMS", "fbInfoList")),
+    ("fb info: entry", 8, size("NV2080_CTRL_FB_INFO", "NVXXXX_CTRL_XXX_INFO")),
+    ("pids: count", 8, at("NV2080_CTRL_GPU_GET_PIDS_PARAMS", "pidTblCount")),
+    ("pid info: list", 8, at("NV2080_CTRL_GPU_GET_PID_INFO_PARAMS", "pidInfoList")),
+    ("pid info: entry", 72, size("NV2080_CTRL_GPU_PID_INFO")),
+    ("pid info: data", 16, at("NV2080_CTRL_GPU_PID_INFO", "data")),
+    ("disable channels: count", 4, at("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "numChannels")),
+    ("disable channels: event", 16, at("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "pRunlistPreemptEvent")),
+    ("disable channels: clients", 24, at("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "hClientList")),
+    ("disable channels: channels", 280, at("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "hChannelList")),
+    ("device: instance", 0, at("NV0080_ALLOC_PARAMETERS", "deviceId")),
+    ("restart runlist: size", 2, size("NVA06F_CTRL_RESTART_RUNLIST_PARAMS")),
+]
+
+# struct cgpu_abi: its fields, counted from the op's union.
+ABI = {
+    "op_alloc_params_size": "params.alloc.paramsSize",
+    "op_alloc_status": "params.alloc.status",
+}
+
+# The struct of an escape, by its name and size, with the names of its status and of its file descriptor.
+ESCAPES = {
+    "NV_ESC_RM_ALLOC_MEMORY": ("nv_ioctl_nvos02_parameters_with_fd", "params.status", "fd"),
+    "NV_ESC_RM_ALLOC_OBJECT": ("NVOS05_PARAMETERS", "status", ""),
+    "NV_ESC_RM_FREE": ("NVOS00_PARAMETERS", "status", ""),
+    "NV_ESC_RM_CONTROL": ("NVOS54_PARAMETERS", "status", ""),
+    ("NV_ESC_RM_ALLOC", 32): ("NVOS21_PARAMETERS", "status", ""),
+    ("NV_ESC_RM_ALLOC", 40): ("NVOS64_PARAMETERS", "status", ""),
+    ("NV_ESC_RM_ALLOC", 48): ("NVOS64_PARAMETERS", "status", ""),
+    "NV_ESC_RM_DUP_OBJECT": ("NVOS55_PARAMETERS", "status", ""),
+    "NV_ESC_RM_SHARE": ("NVOS57_PARAMETERS", "status", ""),
+    "NV_ESC_RM_IDLE_CHANNELS": ("NVOS30_PARAMETERS", "status", ""),
+    "NV_ESC_RM_VID_HEAP_CONTROL": ("NVOS32_PARAMETERS", "status", ""),
+    "NV_ESC_RM_ACCESS_REGISTRY": ("NVOS38_PARAMETERS", "", ""),
+    "NV_ESC_RM_MAP_MEMORY": ("nv_ioctl_nvos33_parameters_with_fd", "params.status", "fd"),
+    "NV_ESC_RM_UNMAP_MEMORY": ("NVOS34_PARAMETERS", "status", ""),
+    "NV_ESC_RM_GET_EVENT_DATA": ("NVOS41_PARAMETERS", "status", ""),
+    "NV_ESC_RM_ALLOC_CONTEXT_DMA2": ("NVOS39_PARAMETERS", "status", ""),
+    "NV_ESC_RM_MAP_MEMORY_DMA": ("NVOS46_PARAMETERS", "status", ""),
+    "NV_ESC_RM_UNMAP_MEMORY_DMA": ("NVOS47_PARAMETERS", "status", ""),
+    "NV_ESC_RM_BIND_CONTEXT_DMA": ("NVOS49_PARAMETERS", "status", ""),
+    "NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO": ("NVOS56_PARAMETERS", "status", ""),
+    "NV_ESC_CARD_INFO": ("", "", ""),
+    "NV_ESC_REGISTER_FD": ("nv_ioctl_register_fd_t", "", "ctl_fd"),
+    "NV_ESC_ALLOC_OS_EVENT": ("nv_ioctl_alloc_os_event_t", "Status", "fd"),
+    "NV_ESC_FREE_OS_EVENT": ("nv_ioctl_free_os_event_t", "Status", "fd"),
+    "NV_ESC_STATUS_CODE": ("nv_ioctl_status_code_t", "status", ""),
+    "NV_ESC_CHECK_VERSION_STR": ("nv_ioctl_rm_api_version_t", "", ""),
+    "NV_ESC_ATTACH_GPUS_TO_FD": ("", "", ""),
+    "NV_ESC_QUERY_DEVICE_INTR": ("nv_ioctl_query_device_intr", "status", ""),
+    "NV_ESC_SYS_PARAMS": ("nv_ioctl_sys_params_t", "", ""),
+    "NV_ESC_NUMA_INFO": ("nv_ioctl_numa_info_t", "", ""),
+    "NV_ESC_SET_NUMA_STATUS": ("nv_ioctl_set_numa_status_t", "", ""),
+    "NV_ESC_EXPORT_TO_DMABUF_FD": ("nv_ioctl_export_to_dma_buf_fd_t", "status", "fd"),
+    "NV_ESC_WAIT_OPEN_COMPLETE": ("nv_ioctl_wait_open_complete_t", "adapterStatus", ""),
+}
+
+# The file descriptor in a control's parameters.
+CONTROL_FDS = {
+    0x3D05: at("NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS", "fd"),
+    0x3D06: at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS", "fd"),
+    0x3D08: at("NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS", "fd"),
+    0x3D0A: at("NV0000_CTRL_OS_UNIX_CREATE_EXPORT_OBJECT_FD_PARAMS", "fd"),
+    0x3D0B: at("NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS", "fd"),
+    0x3D0C: at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "fd"),
+    0xE00101: at("NV00E0_CTRL_EXPORT_MEM_PARAMS", "devDescriptor"),
+    0xFD0104: at("NV00FD_CTRL_ATTACH_GPU_PARAMS", "devDescriptor"),
+}
+
+# Controls that the driver has and its headers do not name; the name is by its function.
+UNNAMED = {0x80028B, 0x20800145, 0x20800146, 0x20800194}
+
+# Classes that only a closed driver has.
+CLOSED_CLASSES = {"VOLTA_COMPUTE_A", "VOLTA_DMA_COPY_A"}
+
+# tests/nvsim/nvabi.h: a struct, the driver's, and the fields that are called otherwise there.
+NVSIM = {
+    "nv_xfer": ("nv_ioctl_xfer_t", {}),
+    "nv_card_info": (
+        "nv_ioctl_card_info_t",
+        {
+            "domain": "pci_info.domain",
+            "bus": "pci_info.bus",
+            "slot": "pci_info.slot",
+            "function": "pci_info.function",
+            "vendor_id": "pci_info.vendor_id",
+            "device_id": "pci_info.device_id",
+            "irq": "interrupt_line",
+            "minor": "minor_number",
+        },
+    ),
+    "nv_os_event": ("nv_ioctl_alloc_os_event_t", {"status": "Status"}),
+    "nv_status_code": ("nv_ioctl_status_code_t", {}),
+    "nv_api_version": ("nv_ioctl_rm_api_version_t", {"str": "versionString"}),
+    "nv_wait_open": ("nv_ioctl_wait_open_complete_t", {"adapter_status": "adapterStatus"}),
+    "nvos00": ("NVOS00_PARAMETERS", {"hParent": "hObjectParent", "hOld": "hObjectOld"}),
+    "nvos02": ("NVOS02_PARAMETERS", {"hParent": "hObjectParent", "hNew": "hObjectNew"}),
+    "nvos02_fd": ("nv_ioctl_nvos02_parameters_with_fd", {"p": "params"}),
+    "nvos05": ("NVOS05_PARAMETERS", {"hParent": "hObjectParent", "hNew": "hObjectNew"}),
+    "nvos21": ("NVOS21_PARAMETERS", {"hParent": "hObjectParent", "hNew": "hObjectNew"}),
+    "nvos64": ("NVOS64_PARAMETERS", {"hParent": "hObjectParent", "hNew": "hObjectNew", "pRights": "pRightsRequested"}),
+    "nvos30": ("NVOS30_PARAMETERS", {}),
+    "nvos32": (
+        "NVOS32_PARAMETERS",
+        {
+            "hParent": "hObjectParent",
+            "ivc": "ivcHeapNumber",
+            "d.free_.owner": "data.Free.owner",
+            "d.free_.hMemory": "data.Free.hMemory",
+            "d.free_.flags": "data.Free.flags",
+            "d.info.attr": "data.Info.attr",
+            "d.info.offset": "data.Info.offset",
+            "d.info.size": "data.Info.size",
+            "d.info.base": "data.Info.base",
+        },
+    ),
+    "nvos33": ("NVOS33_PARAMETERS", {"pLinear": "pLinearAddress"}),
+    "nvos33_fd": ("nv_ioctl_nvos33_parameters_with_fd", {"p": "params"}),
+    "nvos34": ("NVOS34_PARAMETERS", {"pLinear": "pLinearAddress"}),
+    "nvos39": ("NVOS39_PARAMETERS", {"hParent": "hObjectParent", "hNew": "hObjectNew"}),
+    "nvos41": ("NVOS41_PARAMETERS", {"more": "MoreEvents"}),
+    "nvos46": ("NVOS46_PARAMETERS", {"kind": "kindOverride"}),
+    "nvos47": ("NVOS47_PARAMETERS", {}),
+    "nvos49": ("NVOS49_PARAMETERS", {}),
+    "nvos54": ("NVOS54_PARAMETERS", {}),
+    "nvos55": ("NVOS55_PARAMETERS", {}),
+    "nvos56": ("NVOS56_PARAMETERS", {"pOld": "pOldCpuAddress", "pNew": "pNewCpuAddress"}),
+    "nvos57": (
+        "NVOS57_PARAMETERS",
+        {
+            "target": "sharePolicy.target",
+            "mask": "sharePolicy.accessMask",
+            "type": "sharePolicy.type",
+            "action": "sharePolicy.action",
+        },
+    ),
+    "nv_kernel_op": (
+        "nvidia_kernel_rmapi_ops_t",
+        {
+            "u.free": "params.free",
+            "u.alloc_memory": "params.allocMemory64",
+            "u.alloc": "params.alloc",
+            "u.vid_heap": "params.pVidHeapControl",
+            "u.map": "params.mapMemory",
+            "u.unmap": "params.unmapMemory",
+            "u.map_dma": "params.mapMemoryDma",
+            "u.unmap_dma": "params.unmapMemoryDma",
+            "u.control": "params.control",
+            "u.dup": "params.dupObject",
+            "u.share": "params.share",
+        },
+    ),
+    "nv_mem_params": ("NV_MEMORY_ALLOCATION_PARAMS", {}),
+    "nv_chan_params": (
+        "NV_CHANNEL_ALLOC_PARAMS",
+        {"mem_desc": "instanceMem", "notifier_desc": "errorNotifierMem", "iv": "encryptIv", "nonce": "hmacNonce"},
+    ),
+    "nv_device_params": ("NV0080_ALLOC_PARAMETERS", {}),
+    "nv_vaspace_params": (
+        "NV_VASPACE_ALLOCATION_PARAMETERS",
+        {"vaStart": "vaStartInternal", "vaLimit": "vaLimitInternal"},
+    ),
+    "nv_tsg_params": ("NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS", {"vgpu": "bIsCallingContextVgpuPlugin"}),
+    "nv_ctxshare_params": ("NV_CTXSHARE_ALLOCATION_PARAMETERS", {}),
+    "nv_event_params": ("NV0005_ALLOC_PARAMETERS", {}),
+    "uvm_init": ("UVM_INITIALIZE_PARAMS", {"status": "rmStatus"}),
+    "uvm_gpu_vas": ("UVM_REGISTER_GPU_VASPACE_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
+    "uvm_uuid": ("UVM_UNREGISTER_GPU_PARAMS", {"uuid": "gpu_uuid", "status": "rmStatus"}),
+    "uvm_reg_gpu": (
+        "UVM_REGISTER_GPU_PARAMS",
+        {"uuid": "gpu_uuid", "numaNode": "numaNodeId", "hSmc": "hSmcPartRef", "status": "rmStatus"},
+    ),
+    "uvm_reg_chan": ("UVM_REGISTER_CHANNEL_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
+    "uvm_unreg_chan": ("UVM_UNREGISTER_CHANNEL_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
+    "uvm_peer": ("UVM_ENABLE_PEER_ACCESS_PARAMS", {"a": "gpuUuidA", "b": "gpuUuidB", "status": "rmStatus"}),
+    "uvm_range": ("UVM_FREE_PARAMS", {"status": "rmStatus"}),
+    "uvm_gpu_attr": (
+        "UvmGpuMappingAttributes",
+        {
+            "uuid": "gpuUuid",
+            "mapping": "gpuMappingType",
+            "caching": "gpuCachingType",
+            "format": "gpuFormatType",
+            "elem_bits": "gpuElementBits",
+            "compression": "gpuCompressionType",
+        },
+    ),
+    "uvm_map_ext": (
+        "UVM_MAP_EXTERNAL_ALLOCATION_PARAMS",
+        {"attr": "perGpuAttributes", "count": "gpuAttributesCount", "status": "rmStatus"},
+    ),
+    "uvm_unmap_ext": ("UVM_UNMAP_EXTERNAL_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
+    "uvm_pageable": ("UVM_PAGEABLE_MEM_ACCESS_PARAMS", {"access": "pageableMemAccess", "status": "rmStatus"}),
+    "uvm_pageable_gpu": (
+        "UVM_PAGEABLE_MEM_ACCESS_ON_GPU_PARAMS",
+        {"uuid": "gpu_uuid", "access": "pageableMemAccess", "status": "rmStatus"},
+    ),
+    "uvm_mm_init": ("UVM_MM_INITIALIZE_PARAMS", {"fd": "uvmFd", "status": "rmStatus"}),
+    "uvm_pref": (
+        "UVM_SET_PREFERRED_LOCATION_PARAMS",
+        {"base": "requestedBase", "uuid": "preferredLocation", "node": "preferredCpuNumaNode", "status": "rmStatus"},
+    ),
+    "uvm_group": ("UVM_CREATE_RANGE_GROUP_PARAMS", {"id": "rangeGroupId", "status": "rmStatus"}),
+    "nv_gpu_info": (
+        "nv_gpu_info_t",
+        {
+            "pci.domain": "pci_info.domain",
+            "pci.bus": "pci_info.bus",
+            "pci.slot": "pci_info.slot",
+            "pci.function": "pci_info.function",
+        },
+    ),
+}
+
+# Names of tests/nvsim/nvabi.h that are called otherwise in the driver; [] for what no header names.
+NVSIM_NAMES = {
+    "NV_MAJOR": ["NV_MAJOR_DEVICE_NUMBER"],
+    "NV_MINOR_MAX": ["NV_MINOR_DEVICE_NUMBER_REGULAR_MAX"],
+    "NV_MINOR_CTL": ["NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE"],
+    "NV_MAX_IOCTL_SIZE": [],
+    "NVOS32_ALLOC_SIZE": ["NVOS32_FUNCTION_ALLOC_SIZE"],
+    "NVOS32_FREE": ["NVOS32_FUNCTION_FREE"],
+    "NVOS32_INFO": ["NVOS32_FUNCTION_INFO"],
+    "NVOS32_ALLOC_TILED": ["NVOS32_FUNCTION_ALLOC_TILED_PITCH_HEIGHT"],
+    "NVOS32_ALLOC_SIZE_RANGE": ["NVOS32_FUNCTION_ALLOC_SIZE_RANGE"],
+    "NVOS32_ALLOC_OS_DESC": ["NVOS32_FUNCTION_ALLOC_OS_DESCRIPTOR"],
+    "NVOS32_FLAG_VIRTUAL": ["NVOS32_ALLOC_FLAGS_VIRTUAL"],
+    "NVOS32_FLAG_HANDLE_PROVIDED": ["NVOS32_ALLOC_FLAGS_MEMORY_HANDLE_PROVIDED"],
+    "NVOS32_LOC_VIDMEM": ["NVOS32_ATTR_LOCATION_VIDMEM"],
+    "NVOS32_LOC_PCI": ["NVOS32_ATTR_LOCATION_PCI"],
+    "NVOS32_LOC_ANY": ["NVOS32_ATTR_LOCATION_ANY"],
+    "NVOS32_ATTR2_USE_EGM": ["1 << (0 ? NVOS32_ATTR2_USE_EGM)"],
+    "NVOS33_ACCESS_RO": ["NVOS33_FLAGS_ACCESS_READ_ONLY"],
+    "RS_SHARE_ACTION_REVOKE": ["RS_SHARE_ACTION_FLAG_REVOKE"],
+    "NV2080_ENGINE_GR0": ["NV2080_ENGINE_TYPE_GRAPHICS"],
+    "NV2080_ENGINE_COPY0": ["NV2080_ENGINE_TYPE_COPY0"],
+    "NV_USERD_SIZE": ["sizeof(Nvc36fControl)"],
+    "NV_USERD_GPGET": ["offsetof(Nvc36fControl, GPGet)"],
+    "NV_USERD_GPPUT": ["offsetof(Nvc36fControl, GPPut)"],
+    "NV_USERMODE_SIZE": ["NVC361_NV_USERMODE__SIZE"],
+    "NV_USERMODE_DOORBELL": ["NVC361_NOTIFY_CHANNEL_PENDING"],
+    "NV_RUSD_SIZE": ["sizeof(NV00DE_SHARED_DATA)"],
+    "NV_RUSD_PMA_STAMP": ["offsetof(NV00DE_SHARED_DATA, pmaMemoryInfo)"],
+    "NV_RUSD_PMA_TOTAL": ["offsetof(NV00DE_SHARED_DATA, pmaMemoryInfo.totalPmaMemory)"],
+    "NV_RUSD_PMA_FREE": ["offsetof(NV00DE_SHARED_DATA, pmaMemoryInfo.freePmaMemory)"],
+    "UVM_INIT_MULTI_PROCESS": ["UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE"],
+}
+
+# Structs that are a part of another one there: (whole, part): (their fields, the driver's part).
+NVSIM_PARTS = {
+    ("nvos32", "d.alloc"): ("nvos32_size", "data.AllocSize"),
+    ("nvos32", "d.tiled"): ("nvos32_tiled", "data.AllocTiledPitchHeight"),
+    ("nvos32", "d.range"): ("nvos32_range", "data.AllocSizeRange"),
+    ("nvos32", "d.osdesc"): ("nvos32_osdesc", "data.AllocOsDesc"),
+}
