@@ -6,6 +6,7 @@
 #include "rota.h"
 
 #define OVERRUN_PARTS	10	/* an overrun is a turn later than slice/10 */
+#define LEGS_MAX	16	/* timeslices of an overlap that are told apart */
 
 static bool is_measured(const struct cgpu_turn *t)
 {
@@ -45,10 +46,47 @@ void cgpu_account_until(struct cgpu_turn *t, u64 to_ns)
 		t->slot[i].gpu_ns += got_ns(t, ran, i, len_ns);
 		if (waits(t, i))
 			t->slot[i].wait_ns += len_ns;
+		if (t->unsure_mask >> i & 1)
+			t->slot[i].unsure_ns += len_ns;
 	}
 	cgpu_prio_charge(t, ran, len_ns);
 	for (i = 0; i < CGPU_ROTAS; i++)
 		cgpu_rota_charge(t, i, len_ns);
+}
+
+/**
+ * cgpu_account_overlap() - charge the time in which two could run
+ * @t: the turn engine, accounted up to where the overlap began
+ * @before: who could run before it
+ * @after: who can when it ends
+ * @to_ns: its end
+ *
+ * One TSG each: the one that ran goes on to the end of its timeslice, then
+ * they alternate. Timeslices follow one another since the runlist was
+ * restarted. Any other case is split by what each one pulls.
+ */
+void cgpu_account_overlap(struct cgpu_turn *t, u32 before, u32 after, u64 to_ns)
+{
+	u32 opened = cgpu_rota_opened(t), all = t->run_mask, i;
+	u32 who[2] = { before & ~after & opened, after & ~before & opened };
+	u64 end_ns;
+
+	if (!cgpu_rota_is_one_tsg(t, who[0]) || !cgpu_rota_is_one_tsg(t, who[1]) ||
+	    (before & after & opened) || t->restart_ns >= t->last_ns) {
+		cgpu_account_until(t, to_ns);
+		return;
+	}
+	end_ns = cgpu_rota_slice_end_ns(t, who[0], t->restart_ns, t->last_ns);
+	for (i = 0; i < LEGS_MAX && t->last_ns < to_ns; i++) {
+		t->run_mask = who[i % 2];
+		if (i > 1)
+			cgpu_rota_refund_switch(t, t->run_mask);
+		cgpu_account_until(t, end_ns < to_ns ? end_ns : to_ns);
+		end_ns = cgpu_rota_slice_end_ns(t, who[(i + 1) % 2], end_ns, end_ns) +
+			 t->switch_ns;
+	}
+	t->run_mask = all;
+	cgpu_account_until(t, to_ns);
 }
 
 /**
@@ -69,7 +107,26 @@ void cgpu_account_switch(struct cgpu_turn *t, u32 run_mask)
 		    t->slot[i].credit_ns + (s64)cgpu_rota_late_ns(t, i) < late)
 			t->slot[i].overruns++;
 	}
+	cgpu_rota_refund_switch(t, run_mask & ~t->run_mask & cgpu_rota_opened(t));
 	t->run_mask = run_mask;
+}
+
+/* By levers that are there and not in doubt, and the last call for it was
+ * answered well. Native holds nobody to anything.
+ */
+static bool is_enforced(const struct cgpu_turn *t, u32 slot)
+{
+	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
+	u32 good = t->levers, need = policy->levers;
+
+	if (t->unmoved[0])
+		good &= ~CGPU_LEVER_WINDOW;
+	if (t->unmoved[1])
+		good &= ~CGPU_LEVER_TIMESLICE;
+	if (!t->slot[slot].weight || t->slot[slot].highprio)
+		need |= CGPU_LEVER_WINDOW;
+	return policy->limits && !(need & ~good) &&
+	       !((t->unsure_mask | t->untimed_mask) >> slot & 1);
 }
 
 /**
@@ -99,6 +156,10 @@ void cgpu_turn_stat(const struct cgpu_turn *t, u32 slot, u64 now_ns,
 	st->wait_ns = s->wait_ns + (waits(t, slot) ? since_ns : 0);
 	st->turns = s->turns;
 	st->overruns = s->overruns;
+	st->unsure_ns = s->unsure_ns + ((t->unsure_mask >> slot & 1) ? since_ns : 0);
+	st->failed = s->failed;
+	st->resisted = s->resisted;
+	st->enforced = is_enforced(t, slot);
 	st->running = !cgpu_turn_is_frozen(t, slot);
 	st->opened = s->channels > 0;
 }

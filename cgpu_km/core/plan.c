@@ -11,7 +11,7 @@
 #define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
 #define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
 #define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
-#define SLOW_ALLOWED	16u
+#define SLOW_ALLOWED	32u
 #define SLOW_MAX	64u
 
 /* What a plan is made from, worked out once. */
@@ -218,10 +218,21 @@ static u64 middle_ns(u64 from_ns, u64 to_ns)
 	return from_ns + (to_ns - from_ns) / 2;
 }
 
+/* A running sum: far up only when slow calls come much more often than one in 20. */
+static void add_points(u32 *points, bool slow)
+{
+	if (slow)
+		*points += SLOW_POINTS;
+	else if (*points)
+		--*points;
+	if (*points > SLOW_MAX)
+		*points = SLOW_MAX;
+}
+
 /* Does the slow freeze of @stopped mean that they did not let themselves be
  * preempted, and had the GPU to themselves till its end? One slow call does
- * not: the driver has a tail. Slow ones again and again do, and so does one
- * that no tail explains.
+ * not: the driver has a tail. Slow ones again and again do, where thaws, which
+ * nobody resists, are not slow as well; and so does one that no tail explains.
  */
 static bool resisted(struct cgpu_turn *t, u32 stopped, u64 took_ns)
 {
@@ -233,15 +244,14 @@ static bool resisted(struct cgpu_turn *t, u32 stopped, u64 took_ns)
 
 		if (!(stopped >> i & 1))
 			continue;
-		if (slow)
-			s->slow_freezes += SLOW_POINTS;
-		else if (s->slow_freezes)
-			s->slow_freezes--;
-		if (s->slow_freezes > SLOW_MAX)
-			s->slow_freezes = SLOW_MAX;
-		found |= slow && s->slow_freezes > SLOW_ALLOWED;
+		add_points(&s->slow_freezes, slow);
+		if (took_ns > TAIL_MAX_NS ||
+		    (slow && s->slow_freezes > SLOW_ALLOWED + t->slow_thaws)) {
+			s->resisted++;
+			found = true;
+		}
 	}
-	return found || (stopped && took_ns > TAIL_MAX_NS);
+	return found;
 }
 
 static void switch_freeze_first(struct cgpu_turn *t, const struct cgpu_turn_ack *ack,
@@ -249,6 +259,8 @@ static void switch_freeze_first(struct cgpu_turn *t, const struct cgpu_turn_ack 
 {
 	u32 both = t->run_mask & in_force;
 
+	if (in_force & ~t->run_mask)
+		add_points(&t->slow_thaws, ack->thawed_ns - ack->frozen_ns > SLOW_NS);
 	if (resisted(t, t->run_mask & ~in_force, ack->frozen_ns - ack->begin_ns))
 		cgpu_account_until(t, ack->frozen_ns);
 	else
@@ -262,13 +274,15 @@ static void switch_thaw_first(struct cgpu_turn *t, const struct cgpu_turn_ack *a
 {
 	u32 before = t->run_mask, stopped = before & ~in_force;
 
+	if (in_force & ~before)
+		add_points(&t->slow_thaws, ack->thawed_ns - ack->begin_ns > SLOW_NS);
 	if (resisted(t, stopped, ack->frozen_ns - ack->thawed_ns)) {
 		cgpu_account_until(t, ack->frozen_ns);
 		return;
 	}
 	cgpu_account_until(t, middle_ns(ack->begin_ns, ack->thawed_ns));
 	cgpu_account_switch(t, before | in_force);
-	cgpu_account_until(t, middle_ns(ack->thawed_ns, ack->frozen_ns));
+	cgpu_account_overlap(t, before, in_force, middle_ns(ack->thawed_ns, ack->frozen_ns));
 }
 
 /* From what ran to @in_force, at the times the shell saw. */
@@ -280,6 +294,28 @@ static void switch_over(struct cgpu_turn *t, const struct cgpu_turn_ack *ack, u3
 	else
 		switch_thaw_first(t, ack, in_force);
 	cgpu_account_switch(t, in_force);
+}
+
+/* The last call of an act restarts the runlist. Where nobody says when it was
+ * answered it is taken to be as long as the call before it.
+ */
+static u64 restart_ns(const struct cgpu_turn_ack *ack)
+{
+	u64 last = later_ns(ack->frozen_ns, ack->thawed_ns), first, took;
+
+	first = last == ack->frozen_ns ? ack->thawed_ns : ack->frozen_ns;
+	if (ack->committed_ns >= last)
+		return middle_ns(last, ack->committed_ns);
+	took = last - (first < last ? later_ns(first, ack->begin_ns) : ack->begin_ns);
+	return last + (took < SLOW_NS ? took : 0) / 2;
+}
+
+static void count_failed(struct cgpu_turn *t, u32 failed)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		t->slot[i].failed += failed >> i & 1;
 }
 
 /**
@@ -304,8 +340,10 @@ void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
 	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
 
 	switch_over(t, ack, in_force);
+	t->restart_ns = restart_ns(ack);
 	ack_timeslices(t, plan, ack);
 
+	count_failed(t, failed);
 	t->unsure_mask = (t->unsure_mask & ~called) | failed;
 	t->untimed_mask = (t->untimed_mask & ~plan->timeslice_mask) | untimed;
 	t->inflight = 0;

@@ -107,6 +107,41 @@ u64 cgpu_rota_split(const struct cgpu_turn *t, u32 mask, u32 slot, bool by_times
 }
 
 /**
+ * cgpu_rota_is_one_tsg() - is it one container with one TSG
+ * @t: the turn engine
+ * @mask: of slots
+ */
+bool cgpu_rota_is_one_tsg(const struct cgpu_turn *t, u32 mask)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (mask == 1u << i)
+			return t->slot[i].tsgs == 1;
+	}
+	return false;
+}
+
+/**
+ * cgpu_rota_slice_end_ns() - when a hardware timeslice that runs now ends
+ * @t: the turn engine
+ * @mask: whose; one slot with one TSG
+ * @from_ns: when the first of these timeslices began
+ * @now_ns: not before
+ */
+u64 cgpu_rota_slice_end_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 now_ns)
+{
+	u64 slice_ns = DRIVER_TIMESLICE_US * 1000ull;
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (mask == 1u << i && t->slot[i].timeslice_us)
+			slice_ns = t->slot[i].timeslice_us * 1000ull;
+	}
+	return now_ns + slice_ns - (now_ns - from_ns) % slice_ns;
+}
+
+/**
  * cgpu_rota_credit() - a slot's credit in one rotation
  * @t: the turn engine
  * @nr: enum cgpu_rota_nr
@@ -156,6 +191,30 @@ void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns)
 	/* The turn of one that has not opened the GPU is consumed all the same. */
 	if (!ran && r->owner < CGPU_SLOTS && !has(opened, r->owner))
 		*cgpu_rota_credit(t, nr, r->owner) -= (s64)len_ns;
+}
+
+/**
+ * cgpu_rota_refund_switch() - give back what a turn loses to its context switch
+ * @t: the turn engine
+ * @started: slots that run from now on and did not before
+ *
+ * A switch costs each turn the same, so short turns would lose a larger part.
+ * Beside a high-priority container the hardware switches all the time.
+ */
+void cgpu_rota_refund_switch(struct cgpu_turn *t, u32 started)
+{
+	u32 nr, i;
+
+	for (nr = CGPU_ROTA_MAIN; nr <= CGPU_ROTA_HIGH; nr++) {
+		struct cgpu_rota *r = &t->rota[nr];
+
+		if (!r->running || !r->contended)
+			continue;
+		for (i = 0; i < CGPU_SLOTS; i++) {
+			if (has(started & r->members, i))
+				*cgpu_rota_credit(t, nr, i) += t->switch_ns;
+		}
+	}
 }
 
 static u64 granted_ns(const struct cgpu_turn *t, u32 slot)

@@ -16,8 +16,12 @@ u32 cgpu_rota_weighted(const struct cgpu_turn *t, u32 highprio);
 u64 cgpu_rota_split(const struct cgpu_turn *t, u32 mask, u32 slot, bool by_timeslice,
 		    u64 len_ns);
 
+bool cgpu_rota_is_one_tsg(const struct cgpu_turn *t, u32 mask);
+u64 cgpu_rota_slice_end_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 now_ns);
+
 void cgpu_rota_reset(struct cgpu_turn *t, u32 nr);
 void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns);
+void cgpu_rota_refund_switch(struct cgpu_turn *t, u32 started);
 u32 cgpu_rota_step(struct cgpu_turn *t, u32 nr, u32 members, bool fixed, u64 *left_ns);
 u64 cgpu_rota_late_ns(const struct cgpu_turn *t, u32 slot);
 s64 *cgpu_rota_credit(struct cgpu_turn *t, u32 nr, u32 slot);

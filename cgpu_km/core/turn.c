@@ -12,6 +12,7 @@
 #define SLICE_MIN_NS	5000000ull
 #define SLICE_MAX_NS	30000000ull
 #define SLICE_NS	20000000ull	/* until the lever is measured */
+#define UNMOVED_MAX	3		/* acts without effect that make a lever inert */
 
 /* While calls are under way time is charged when they are acknowledged:
  * only then is it known who had it.
@@ -72,6 +73,7 @@ void cgpu_turn_init(struct cgpu_turn *t, u64 now_ns)
 	t->max_inst = CGPU_MAX_INST_DEFAULT;
 	t->prio_ratio = CGPU_PRIO_RATIO_DEFAULT;
 	t->slice_ns = SLICE_NS;
+	t->switch_ns = CGPU_SWITCH_NS;
 	t->last_ns = now_ns;
 	start_over(t);
 }
@@ -313,8 +315,57 @@ int cgpu_turn_set_slice_us(struct cgpu_turn *t, u64 slice_us, u64 now_ns)
 u32 cgpu_turn_set_levers(struct cgpu_turn *t, u32 levers, u64 now_ns)
 {
 	t->levers = levers & (CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE);
+	t->inert &= ~t->levers;
+	t->unmoved[0] = 0;
+	t->unmoved[1] = 0;
 	if (cgpu_policy_get(t->policy)->levers & ~t->levers)
 		cgpu_turn_set_policy(t, CGPU_POLICY_NATIVE, now_ns);
+	return t->policy;
+}
+
+/**
+ * cgpu_turn_set_switch_ns() - what a context switch costs on this GPU
+ * @t: the turn engine
+ * @switch_ns: nanoseconds, at most CGPU_SWITCH_NS_MAX
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts from the next turn on.
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_turn_set_switch_ns(struct cgpu_turn *t, u64 switch_ns, u64 now_ns)
+{
+	if (switch_ns > CGPU_SWITCH_NS_MAX)
+		return -EINVAL;
+	account(t, now_ns);
+	t->switch_ns = (u32)switch_ns;
+	return 0;
+}
+
+/**
+ * cgpu_turn_lever_moved() - did the share move when a lever was used
+ * @t: the turn engine
+ * @lever: one of CGPU_LEVER_*
+ * @moved: 1: it did
+ * @now_ns: monotonic
+ *
+ * The status of a call says nothing about this: an inert lever answers well.
+ * From the first doubt on nobody is reported as enforced; the third in a row
+ * takes the lever away.
+ *
+ * Context: Caller serialises.
+ * Return: the policy in force.
+ */
+u32 cgpu_turn_lever_moved(struct cgpu_turn *t, u32 lever, u32 moved, u64 now_ns)
+{
+	u32 *unmoved = &t->unmoved[lever == CGPU_LEVER_TIMESLICE];
+
+	if (!(t->levers & lever))
+		return t->policy;
+	*unmoved = moved ? 0 : *unmoved + 1;
+	if (*unmoved >= UNMOVED_MAX) {
+		t->inert |= lever;
+		return cgpu_turn_set_levers(t, t->levers & ~lever, now_ns);
+	}
 	return t->policy;
 }
 
@@ -389,8 +440,11 @@ u64 cgpu_turn_auto_slice_ns(u64 lever_p50_ns)
  */
 int cgpu_turn_migrate(struct cgpu_turn *fresh, const void *old, u32 old_version)
 {
-	if (old_version != CGPU_TURN_VERSION)
+	if (!old_version || old_version > CGPU_TURN_VERSION)
 		return -EINVAL;
 	memcpy(fresh, old, sizeof(*fresh));
+	/* What version 2 knows more lay in reserved words. */
+	if (old_version == 1)
+		fresh->switch_ns = CGPU_SWITCH_NS;
 	return 0;
 }

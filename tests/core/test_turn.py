@@ -444,7 +444,7 @@ def test_a_change_while_calls_are_under_way_is_charged_at_the_ack():
     turn.channels(b, 1)
     assert turn.stat(b).gpu_ns == 0, "not known yet"
     turn.ack(plan, begin=began, thawed=began + 1 * MS, frozen=began + 2 * MS)
-    assert (turn.stat(a).gpu_ns, turn.stat(b).gpu_ns) == (11 * MS, 2 * MS)
+    assert (turn.stat(a).gpu_ns, turn.stat(b).gpu_ns) == (11.264 * MS, 1.736 * MS), "a has it until its timeslice ends"
 
 
 def test_an_ack_is_not_about_who_came_meanwhile():
@@ -475,6 +475,82 @@ def test_turns_end_anywhere_in_a_timeslice_of_the_driver(policy, span):
     assert len(late) > 20
     assert 0 <= min(late) <= 0.1 * span and 0.9 * span <= max(late) <= span
     assert sum(late) / len(late) == pytest.approx(span / 2, rel=0.1)
+
+
+# ---- where the time of a switch goes ---------------------------------------------------------
+
+
+def switch(turn, thawed_us, frozen_us, committed_us=0):
+    """The next switch of owners, so long after it began; the ack's times and what each got since then."""
+    turn.now = turn.next().until_ns
+    plan, before = turn.next(), [turn.stat(i).gpu_ns for i in range(2)]
+    ack = ffi.new("struct cgpu_turn_ack *")
+    ack.begin_ns, ack.run_mask, ack.timeslice_mask = turn.now, plan.run_mask, plan.timeslice_mask
+    ack.thawed_ns, ack.frozen_ns = turn.now + thawed_us * 1000, turn.now + frozen_us * 1000
+    ack.committed_ns = turn.now + committed_us * 1000 if committed_us else 0
+    lib.cgpu_turn_ack(turn.t, plan, ack)
+    turn.now = ack.frozen_ns
+    return [round((turn.stat(i).gpu_ns - ns) / 1000) for i, ns in enumerate(before)]
+
+
+@pytest.mark.parametrize(
+    ("tsgs", "slice_us", "got"),
+    [
+        # The overlap is from 150 to 450 us of 600; a's timeslices of 1024 us began with its turn.
+        (1, 10_000, [240, 360]),  # the tenth ends at 10240
+        (1, 9_900, [340, 260]),
+        (1, 10_100, [450, 150]),  # it ended before b was thawed: a has begun another
+        (2, 10_000, [300, 300]),  # two TSGs each: split
+    ],
+)
+def test_an_overlap_is_charged_by_timeslices(tsgs, slice_us, got):
+    turn = Turn(PREEMPT, slice_ms=slice_us / 1000)
+    for _ in range(2):
+        turn.add(channels=tsgs)
+    turn.step()
+    assert switch(turn, 300, 600) == got
+    assert sum(got) == 600
+
+
+def test_timeslices_begin_where_the_runlist_was_restarted():
+    turn, _ = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    switch(turn, 300, 600, committed_us=1000)
+    assert turn.t.restart_ns == turn.now + 200_000, "in the middle of the call"
+    switch(turn, 300, 600)
+    assert turn.t.restart_ns == turn.now + 150_000, "as long as the call before, when it is not told"
+    switch(turn, 300, 5600)
+    assert turn.t.restart_ns == turn.now, "a call from the tail says nothing of the next"
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED])
+def test_a_turn_is_longer_by_the_switch_it_begins_with(policy):
+    turn = Turn(policy, slice_ms=10, max_inst=4, switch_us=100)
+    a, b = turn.add(weight=1, channels=1), turn.add(weight=3, channels=1)
+    turn.step()
+    lengths = {a: [], b: []}
+    for running, ms in turn.timeline(200)[2:]:
+        for i in running:
+            lengths[i].append(ms)
+    n = {a: 1, b: 1 if policy == PREEMPT else 3}
+    for i in (a, b):
+        assert lengths[i][:3] == pytest.approx([10 * n[i] + 0.1] * 3, abs=1e-6)
+
+
+def test_no_switch_no_refund():
+    """A turn that follows its own last one, as when the other is passed over, has the length of its grant."""
+    turn = Turn(PREEMPT, slice_ms=10, switch_us=100)
+    a, b = turn.add(channels=1), turn.add(channels=1)
+    turn.step()
+    turn.t.slot[b].credit_ns = -19 * MS
+    assert turn.timeline(60)[:3] == [({a}, 30.1), ({b}, 11.1), ({a}, 10.1)]
+
+
+def test_the_cost_of_a_switch_has_a_range():
+    turn = Turn()
+    refused(errno.EINVAL, turn.set, "switch_ns", C.CGPU_SWITCH_NS_MAX + 1)
+    turn.set("switch_ns", C.CGPU_SWITCH_NS_MAX)
+    assert turn.t.switch_ns == C.CGPU_SWITCH_NS_MAX
 
 
 # ---- how far credit goes ----------------------------------------------------------------------
@@ -635,9 +711,9 @@ def test_overruns_and_times():
     turn.ack(plan, thawed=turn.now + 1 * MS, frozen=turn.now + 5 * MS)
     turn.now += 5 * MS
     st_a, st_b = turn.stat(a), turn.stat(b)
-    # A call acts in the middle of its length: thawed at 0.5, frozen at 3.
-    assert (st_a.gpu_ns, st_b.gpu_ns) == (11.75 * MS, 3.25 * MS), "the overlap of 2.5 ms is split"
+    # A call acts in the middle of its length: thawed at 0.5, frozen at 3. In between timeslices end at 1.264 and 2.288.
+    assert (st_a.gpu_ns, st_b.gpu_ns) == (11.976 * MS, 3.024 * MS)
     assert (st_a.overruns, st_b.overruns) == (1, 0)
     assert st_a.gpu_ns + st_b.gpu_ns == turn.now - began
-    assert st_b.wait_ns == 10.5 * MS
+    assert st_b.wait_ns == st_a.gpu_ns, "also while it may run and the hardware has not come to it"
     assert (st_a.running, st_b.running) == (0, 1)
