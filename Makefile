@@ -16,7 +16,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup modules modules-all tools vm vm-shell test lint test-unit test-core \
-        test-daemon test-cli test-nvsim test-demo test-vm demo bench-slice clean
+        test-daemon test-cli test-nvsim test-demo test-vm demo bench-slice bench-core clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -72,6 +72,9 @@ demo: ## the product at work on a simulated GPU
 
 bench-slice: modules tools ## accuracy and cost of the time slices, in exact guest time
 	@$(PYTHON) tests/bench/slice.py
+
+bench-core: setup ## what one decision of the turn engine costs
+	@$(PYTHON) tests/bench/core.py
 
 clean: ## remove what was built, keep kernels and the Python environment
 	rm -rf build/modules build/vm build/junit build/bin build/client

@@ -28,20 +28,22 @@ struct view {
 static void look(const struct cgpu_turn *t, struct view *v)
 {
 	v->policy = cgpu_policy_get(t->policy);
-	v->live = cgpu_rota_live(t);
-	v->opened = cgpu_rota_opened(t);
-	v->high = v->policy->limits ? cgpu_rota_weighted(t, 1) : 0;
-	v->low = cgpu_rota_weighted(t, 0);
+	v->live = t->live_mask;
+	v->opened = t->opened_mask;
+	v->high = v->policy->limits ? t->weighted_mask[1] : 0;
+	v->low = t->weighted_mask[0];
 	v->active = v->high & v->opened;
 	v->left_ns = CGPU_NEVER_NS;
 }
 
 static u32 with_portions(const struct cgpu_turn *t, const struct view *v, u32 mask)
 {
-	u32 out = 0, i;
+	u32 out = 0;
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if ((mask >> i & 1) && v->policy->portions(&t->slot[i]))
+	for (; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (v->policy->portions(&t->slot[i]))
 			out |= 1u << i;
 	}
 	return out;
@@ -113,24 +115,36 @@ static u32 decide(struct cgpu_turn *t, struct view *v, u64 now_ns)
 	return used_up ? run_low(t, v) : run_high(t, v, bounded);
 }
 
-static u32 wanted_timeslice_us(const struct cgpu_turn *t, const struct view *v, u32 slot)
+static u32 wanted_timeslice_us(const struct cgpu_turn *t, const struct view *v, u32 most_tsgs,
+			       u32 slot)
 {
 	if (v->active)
 		return cgpu_prio_timeslice_us(&t->slot[slot]);
-	return v->policy->timeslice_us ? v->policy->timeslice_us(t, slot) : 0;
+	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
+}
+
+static u32 most_tsgs(const struct cgpu_turn *t, u32 mask)
+{
+	u32 most = 1;
+
+	for (; mask; mask &= mask - 1) {
+		u32 tsgs = t->slot[__builtin_ctz(mask)].tsgs;
+
+		most = tsgs > most ? tsgs : most;
+	}
+	return most;
 }
 
 static void plan_timeslices(const struct cgpu_turn *t, const struct view *v, bool retry,
 			    struct cgpu_turn_plan *plan)
 {
-	u32 i;
+	u32 mask = t->levers & CGPU_LEVER_TIMESLICE ? v->opened : 0;
+	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low : 0);
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		u32 bit = 1u << i, want_us = 0, have_us = t->slot[i].timeslice_us;
+	for (; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask), bit = 1u << i, have_us = t->slot[i].timeslice_us;
+		u32 want_us = wanted_timeslice_us(t, v, most, i);
 
-		if (!(v->opened & bit) || !(t->levers & CGPU_LEVER_TIMESLICE))
-			continue;
-		want_us = wanted_timeslice_us(t, v, i);
 		plan->timeslice_us[i] = want_us;
 		if (want_us != have_us || (want_us && (t->retime_mask & bit)))
 			plan->timeslice_mask |= bit;
@@ -237,13 +251,10 @@ static void add_points(u32 *points, bool slow)
 static bool resisted(struct cgpu_turn *t, u32 stopped, u64 took_ns)
 {
 	bool slow = took_ns > SLOW_NS, found = false;
-	u32 i;
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		struct cgpu_turn_slot *s = &t->slot[i];
+	for (; stopped; stopped &= stopped - 1) {
+		struct cgpu_turn_slot *s = &t->slot[__builtin_ctz(stopped)];
 
-		if (!(stopped >> i & 1))
-			continue;
 		add_points(&s->slow_freezes, slow);
 		if (took_ns > TAIL_MAX_NS ||
 		    (slow && s->slow_freezes > SLOW_ALLOWED + t->slow_thaws)) {
@@ -312,10 +323,8 @@ static u64 restart_ns(const struct cgpu_turn_ack *ack)
 
 static void count_failed(struct cgpu_turn *t, u32 failed)
 {
-	u32 i;
-
-	for (i = 0; i < CGPU_SLOTS; i++)
-		t->slot[i].failed += failed >> i & 1;
+	for (; failed; failed &= failed - 1)
+		t->slot[__builtin_ctz(failed)].failed++;
 }
 
 /**
@@ -333,7 +342,7 @@ static void count_failed(struct cgpu_turn *t, u32 failed)
 void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
 		   const struct cgpu_turn_ack *ack)
 {
-	u32 known = cgpu_rota_live(t) & ~t->stale_mask;
+	u32 known = t->live_mask & ~t->stale_mask;
 	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
 	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
 	u32 failed = (ack->run_mask ^ plan->run_mask) & called;

@@ -28,12 +28,13 @@ static bool is_live(const struct cgpu_turn *t, u32 slot)
 	return slot < CGPU_SLOTS && t->slot[slot].cookie;
 }
 
-/* Place the portions of the fixed rounds one behind the other. */
+/* After a change of slots: masks, and portions of the fixed rounds one behind the other. */
 static void pack(struct cgpu_turn *t)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
 	u32 next = 0, i;
 
+	cgpu_rota_refresh(t);
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		if (!t->slot[i].cookie)
 			continue;
@@ -216,6 +217,7 @@ int cgpu_turn_set_highprio(struct cgpu_turn *t, u32 slot, u64 highprio, u64 now_
 	t->slot[slot].highprio = (u8)highprio;
 	t->slot[slot].credit_ns = 0;
 	t->slot[slot].beside_ns = 0;
+	cgpu_rota_refresh(t);
 	return 0;
 }
 
@@ -390,6 +392,7 @@ void cgpu_turn_set_channels(struct cgpu_turn *t, u32 slot, u32 channels,
 	account(t, now_ns);
 	t->slot[slot].channels = channels;
 	t->slot[slot].tsgs = tsgs;
+	cgpu_rota_refresh(t);
 	t->retime_mask |= 1u << slot;
 	t->touched_mask |= 1u << slot;
 	if (!channels) {
@@ -446,5 +449,6 @@ int cgpu_turn_migrate(struct cgpu_turn *fresh, const void *old, u32 old_version)
 	/* What version 2 knows more lay in reserved words. */
 	if (old_version == 1)
 		fresh->switch_ns = CGPU_SWITCH_NS;
+	cgpu_rota_refresh(fresh);
 	return 0;
 }

@@ -100,7 +100,10 @@ struct cgpu_turn {
 	u32 inert;		/* CGPU_LEVER_* that are answered and move nothing */
 	u32 unmoved[2];		/* lever by lever: acts in a row after which nothing had moved */
 	u64 restart_ns;		/* when the hardware began its timeslices afresh, as far as is known */
-	u64 reserved[5];
+	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
+	u32 opened_mask;	/* those with channels */
+	u32 weighted_mask[2];	/* those with weight; [1]: and highprio */
+	u64 reserved[3];
 };
 
 struct cgpu_turn_plan {
