@@ -22,8 +22,18 @@ struct view {
 	u32 high;		/* those with highprio that may run at all */
 	u32 low;		/* those without */
 	u32 active;		/* of @high, those that have opened the GPU */
+	u32 beside;		/* of @low, how many run at once beside @active */
 	u64 left_ns;		/* how long the plan holds */
 };
+
+static u32 count(u32 mask)
+{
+	u32 n = 0;
+
+	for (; mask; mask &= mask - 1)
+		n++;
+	return n ? n : 1;
+}
 
 static void look(const struct cgpu_turn *t, struct view *v)
 {
@@ -33,6 +43,9 @@ static void look(const struct cgpu_turn *t, struct view *v)
 	v->high = v->policy->limits ? t->weighted_mask[1] : 0;
 	v->low = t->weighted_mask[0];
 	v->active = v->high & v->opened;
+	v->beside = 1;
+	if (v->active && !v->policy->portions)
+		v->beside = count(v->low & v->opened);
 	v->left_ns = CGPU_NEVER_NS;
 }
 
@@ -119,7 +132,7 @@ static u32 wanted_timeslice_us(const struct cgpu_turn *t, const struct view *v, 
 			       u32 slot)
 {
 	if (v->active)
-		return cgpu_prio_timeslice_us(&t->slot[slot]);
+		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }
 

@@ -160,13 +160,14 @@ void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns)
 /**
  * cgpu_prio_timeslice_us() - timeslice while a high-priority one is there
  * @slot: with or without highprio
+ * @beside: how many without run at once, at least 1: one that wakes waits for all
  *
  * Return: microseconds for each of its TSGs.
  */
-u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot)
+u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot, u32 beside)
 {
 	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
-	u32 us = (slot->highprio ? LONG_US : SHORT_US) / tsgs;
+	u32 us = (slot->highprio ? LONG_US : SHORT_US / beside) / tsgs;
 	u32 least = slot->highprio ? LONG_MIN_US : SHORT_MIN_US;
 
 	return us < least ? least : us;

@@ -7,7 +7,7 @@ own share, the worst of them.
 
 import pytest
 from corelib import FAIR, FIXED, MS, PREEMPT, WEIGHTED, WINDOW, Turn, slots
-from simgpu import Lever, SimGpu
+from simgpu import A100, STEADY, BurstGpu, Lever, SimGpu, TimeslicedGpu
 
 MIXES = {"1:2": [1, 2], "3:1": [3, 1], "3:2:1": [3, 2, 1], "16:1": [16, 1], "25 equal": [1] * 25}
 
@@ -130,49 +130,13 @@ def test_a_kernel_that_ignores_preemption_pays_it_back(part, length_ms):
     assert 0.95 < sim.got[a] / sim.got[b] < 1.02
 
 
-class TimeslicedGpu(SimGpu):
-    """Who runs when several may is decided by timeslices of 1.024 ms in turn, as on hardware; a lever call is always
-    about the same length and acts in its middle; RESTART_RUNLIST ends the slice."""
-
-    slice_end = 0
-    current = None
-
-    def pass_to(self, until):
-        now, self.turn.now = self.turn.now, until
-        running = slots(self.real & self.turn.opened_mask())
-        while now < until and running:
-            if self.current not in running or now >= self.slice_end:
-                behind = [i for i in running if self.current is not None and i > self.current]
-                self.current = min(behind or running)
-                self.slice_end = now + 1_024_000
-            stop = min(until, self.slice_end)
-            self.got[self.current] = self.got.get(self.current, 0) + stop - now
-            now = stop
-
-    def half_a_call(self):
-        self.pass_to(self.turn.now + int(220_000 * self.rng.uniform(0.93, 1.07)))
-
-    def call(self, mask, thaw, done):
-        for i in slots(mask):
-            self.half_a_call()
-            self.real = self.real | 1 << i if thaw else self.real & ~(1 << i)
-            self.half_a_call()
-        return done | mask
-
-    def act(self):
-        super().act()
-        self.half_a_call()
-        self.slice_end = self.turn.now
-        self.half_a_call()
-
-
 @pytest.mark.parametrize("slice_ms", [5, 8.8, 20])
 @pytest.mark.parametrize("weights", [[1, 2], [3, 2, 1]])
 def test_turns_do_not_lock_to_the_timeslices_of_the_hardware(weights, slice_ms):
     turn = Turn(WEIGHTED, slice_ms=1, levers=WINDOW)
     turn.t.slice_ns = int(slice_ms * MS)
     ids = [turn.add(weight, channels=1) for weight in weights]
-    sim = TimeslicedGpu(turn, Lever())
+    sim = TimeslicedGpu(turn, STEADY)
     sim.run_whole_rounds(10_000)
     errors = sim.share_errors(dict(zip(ids, weights, strict=True)))
     assert max(map(abs, errors.values())) <= 0.01
