@@ -32,7 +32,7 @@ def check(err: int) -> None:
 
 
 class Turn:
-    """struct cgpu_turn with a clock. `step` does what the shell's thread does, in no time; so a switch costs nothing."""
+    """struct cgpu_turn with a clock. `step` does what the shell's thread does, in no time; a switch costs nothing."""
 
     def __init__(
         self, policy=PREEMPT, slice_ms=20, max_inst=20, levers=WINDOW | TIMESLICE, now=1_000 * MS, switch_us=0

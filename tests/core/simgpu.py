@@ -37,7 +37,7 @@ class Lever:
         return took_ns // 2 if self.middle else int(took_ns * rng.random())
 
     def wake_ns(self, rng) -> int:
-        return int(rng.expovariate(1 / self.wake_us) * US)
+        return int(rng.expovariate(1 / self.wake_us) * US) if self.wake_us else 0
 
 
 # What the profiles of tests/nvsim assume: 0.3 ms, 3 calls in 100 take 5.2 ms, the effect is in the middle.

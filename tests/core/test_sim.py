@@ -7,7 +7,7 @@ own share, the worst of them.
 
 import pytest
 from corelib import FAIR, FIXED, MS, PREEMPT, WEIGHTED, WINDOW, Turn, slots
-from simgpu import A100, STEADY, BurstGpu, Lever, SimGpu, TimeslicedGpu
+from simgpu import STEADY, Lever, SimGpu, TimeslicedGpu
 
 MIXES = {"1:2": [1, 2], "3:1": [3, 1], "3:2:1": [3, 2, 1], "16:1": [16, 1], "25 equal": [1] * 25}
 
