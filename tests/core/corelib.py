@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import _build
 
-_module = _build.load()
-ffi, lib = _module.ffi, _module.lib
+ffi, lib = _build.load()
 C = SimpleNamespace(**_build.constants())
 NEVER = 2**64 - 1
 NO_SLOT = 2**32 - 1

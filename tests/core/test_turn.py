@@ -553,6 +553,119 @@ def test_the_cost_of_a_switch_has_a_range():
     assert turn.t.switch_ns == C.CGPU_SWITCH_NS_MAX
 
 
+# ---- what is known of the levers -------------------------------------------------------------
+
+
+def enforced(turn, *ids):
+    return [turn.stat(i).enforced for i in ids]
+
+
+@pytest.mark.parametrize("policy", range(6))
+def test_native_is_never_reported_as_enforced(policy):
+    turn, (a, b) = opened_turn(policy, [(1, 1), (0, 1)])
+    turn.timeline(100)
+    assert enforced(turn, a, b) == [policy != NATIVE] * 2
+
+
+def test_soft_without_windows_holds_only_what_timeslices_hold():
+    turn, (a, b, c) = opened_turn(SOFT, [(1, 1), (0, 1), (1, 1)], levers=TIMESLICE)
+    turn.set("highprio", c, 1)
+    turn.timeline(100)
+    assert enforced(turn, a, b, c) == [1, 0, 0], "neither weight 0 nor the ceiling"
+
+
+def test_a_failed_call_is_not_isolation_and_is_counted():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    turn.now = turn.next().until_ns
+    plan = turn.next()
+    turn.ack(plan, run_mask=0b11)  # the freeze of a failed
+    turn.now += 5 * MS
+    assert enforced(turn, a, b) == [0, 1]
+    assert (turn.stat(a).failed, turn.stat(a).unsure_ns) == (1, 5 * MS)
+    turn.step()
+    assert enforced(turn, a, b) == [1, 1]
+    turn.now += 5 * MS
+    assert (turn.stat(a).failed, turn.stat(a).unsure_ns, turn.stat(b).failed) == (1, 5 * MS, 0)
+
+
+def test_a_failed_timeslice_is_not_isolation():
+    turn, (a, b) = opened_turn(SOFT, [(1, 1), (1, 1)])
+    plan = turn.next()
+    turn.ack(plan, timeslices=1 << b)
+    assert enforced(turn, a, b) == [0, 1]
+
+
+def moved(turn, lever, yes):
+    return lib.cgpu_turn_lever_moved(turn.t, lever, yes, turn.now)
+
+
+@pytest.mark.parametrize(("policy", "lever"), [(p, WINDOW) for p in WINDOWED] + [(SOFT, TIMESLICE)])
+def test_an_inert_lever_is_doubted_then_taken_away(policy, lever):
+    turn, (a, b) = opened_turn(policy, [(1, 1), (1, 1)])
+    turn.step()
+    assert moved(turn, lever, 0) == policy
+    assert enforced(turn, a, b) == [0, 0], "from the first doubt on"
+    assert moved(turn, lever, 1) == policy
+    assert enforced(turn, a, b) == [1, 1]
+    assert [moved(turn, lever, 0) for _ in range(3)] == [policy, policy, NATIVE]
+    assert turn.step().run_mask == 0b11, "everybody is thawed"
+    assert turn.t.inert == lever
+    refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
+    lib.cgpu_turn_set_levers(turn.t, WINDOW | TIMESLICE, turn.now)  # probed again, and it moves
+    turn.set("policy", policy)
+    turn.step()
+    assert enforced(turn, a, b) == [1, 1]
+    assert turn.t.inert == 0
+
+
+def test_one_lever_says_nothing_of_the_other():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn.step()
+    assert [moved(turn, TIMESLICE, 0) for _ in range(4)] == [PREEMPT] * 4
+    assert (turn.t.levers, turn.t.inert) == (WINDOW, TIMESLICE)
+    assert enforced(turn, a, b) == [1, 1]
+
+
+# ---- every nanosecond is somebody's ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", WINDOWED)
+def test_time_is_counted_once(policy):
+    """Between two instants each that has the GPU open ran or waited, and those who ran make up the time."""
+    turn, ids = opened_turn(policy, [(3, 1), (1, 1), (2, 0), (5, 1)], slice_ms=7, max_inst=11, switch_us=70)
+    turn.step()
+    opened = [i for i in ids if turn.t.slot[i].channels]
+    before, began = {i: turn.stat(i) for i in opened}, turn.now
+    used = sum(ms for running, ms in turn.timeline(1_234) if running)
+    after = {i: turn.stat(i) for i in opened}
+    ran = {i: after[i].gpu_ns - before[i].gpu_ns for i in opened}
+    assert sum(ran.values()) == pytest.approx(used * MS, abs=1)
+    for i in opened:
+        assert ran[i] + after[i].wait_ns - before[i].wait_ns == turn.now - began
+
+
+@pytest.mark.parametrize("debts_ms", [[95, 95, 95], [400, 20, 55], [33, 1_000, 1_000], [29, 31, 30]])
+def test_skipped_rounds_are_granted_to_all(debts_ms):
+    """All are in debt: as many rounds pass as it takes the first of them to begin, and each is granted them."""
+    grants = [10, 20, 30]
+    turn, ids = opened_turn(WEIGHTED, [(1, 1), (2, 1), (3, 1)], slice_ms=10)
+    turn.step()
+    for i, debt in zip(ids, debts_ms, strict=True):
+        turn.t.slot[i].credit_ns = -debt * MS
+    debts = [min(debt, 60) for debt in debts_ms]  # a round
+    credit, slot = [-d for d in debts], 0
+    while credit[slot := (slot + 1) % 3] + grants[slot] < 2.5:
+        credit[slot] += grants[slot]
+    turn.t.rota[0].owner = NO_SLOT
+    turn.t.rota[0].pos = 0
+    turn.next()
+    assert turn.t.rota[0].owner == ids[slot]
+    assert [turn.t.slot[i].credit_ns / MS for i in ids] == [
+        c + grants[k] * (k == slot) for k, c in enumerate(credit)
+    ]
+
+
 # ---- how far credit goes ----------------------------------------------------------------------
 
 
