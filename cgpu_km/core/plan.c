@@ -13,6 +13,7 @@
 #define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
 #define SLOW_ALLOWED	32u
 #define SLOW_MAX	64u
+#define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
 
 /* What a plan is made from, worked out once. */
 struct view {
@@ -245,6 +246,28 @@ static u64 middle_ns(u64 from_ns, u64 to_ns)
 	return from_ns + (to_ns - from_ns) / 2;
 }
 
+/* How many calls it took: one container's channels go in lists. Several are taken as one. */
+static u32 lists(const struct cgpu_turn *t, u32 mask)
+{
+	u32 channels;
+
+	if (!mask || (mask & (mask - 1)))
+		return 1;
+	channels = t->slot[__builtin_ctz(mask)].channels;
+	return channels / CHANNELS_PER_CALL + (channels % CHANNELS_PER_CALL != 0);
+}
+
+/* A container can run as soon as one of its lists is thawed, until the last is frozen. */
+static u64 thaw_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 to_ns)
+{
+	return from_ns + (to_ns - from_ns) / (2 * lists(t, mask));
+}
+
+static u64 freeze_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 to_ns)
+{
+	return to_ns - (to_ns - from_ns) / (2 * lists(t, mask));
+}
+
 /* A running sum: far up only when slow calls come much more often than one in 20. */
 static void add_points(u32 *points, bool slow)
 {
@@ -278,35 +301,42 @@ static bool resisted(struct cgpu_turn *t, u32 stopped, u64 took_ns)
 	return found;
 }
 
+static void note_thaw(struct cgpu_turn *t, u32 started, u64 took_ns)
+{
+	if (started)
+		add_points(&t->slow_thaws, took_ns / lists(t, started) > SLOW_NS);
+}
+
 static void switch_freeze_first(struct cgpu_turn *t, const struct cgpu_turn_ack *ack,
 				u32 in_force)
 {
-	u32 both = t->run_mask & in_force;
+	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
+	u32 started = in_force & ~t->run_mask & t->opened_mask;
 
-	if (in_force & ~t->run_mask)
-		add_points(&t->slow_thaws, ack->thawed_ns - ack->frozen_ns > SLOW_NS);
-	if (resisted(t, t->run_mask & ~in_force, ack->frozen_ns - ack->begin_ns))
+	note_thaw(t, started, ack->thawed_ns - ack->frozen_ns);
+	if (resisted(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped)))
 		cgpu_account_until(t, ack->frozen_ns);
 	else
-		cgpu_account_until(t, middle_ns(ack->begin_ns, ack->frozen_ns));
-	cgpu_account_switch(t, both);
-	cgpu_account_until(t, middle_ns(ack->frozen_ns, ack->thawed_ns));
+		cgpu_account_until(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
+	cgpu_account_switch(t, t->run_mask & in_force);
+	cgpu_account_until(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
 }
 
 static void switch_thaw_first(struct cgpu_turn *t, const struct cgpu_turn_ack *ack,
 			      u32 in_force)
 {
-	u32 before = t->run_mask, stopped = before & ~in_force;
+	u32 before = t->run_mask, stopped = before & ~in_force & t->opened_mask;
+	u32 started = in_force & ~before & t->opened_mask;
 
-	if (in_force & ~before)
-		add_points(&t->slow_thaws, ack->thawed_ns - ack->begin_ns > SLOW_NS);
-	if (resisted(t, stopped, ack->frozen_ns - ack->thawed_ns)) {
+	note_thaw(t, started, ack->thawed_ns - ack->begin_ns);
+	if (resisted(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
 		cgpu_account_until(t, ack->frozen_ns);
 		return;
 	}
-	cgpu_account_until(t, middle_ns(ack->begin_ns, ack->thawed_ns));
+	cgpu_account_until(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));
 	cgpu_account_switch(t, before | in_force);
-	cgpu_account_overlap(t, before, in_force, middle_ns(ack->thawed_ns, ack->frozen_ns));
+	cgpu_account_overlap(t, before, in_force,
+			     freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
 }
 
 /* From what ran to @in_force, at the times the shell saw. */
