@@ -197,7 +197,7 @@ class TurnMachine(RuleBasedStateMachine):
         weight = {i: t.slot[i].weight for i in self.live() if t.slot[i].weight}
         opened = [i for i in weight if t.slot[i].channels]
         if t.policy == FAIR:
-            return {i: 1 / t.max_inst for i in opened}
+            return dict.fromkeys(opened, 1 / t.max_inst)
         if t.policy == FIXED:
             return {i: weight[i] / t.max_inst for i in opened}
         if t.policy == PREEMPT:
