@@ -141,9 +141,13 @@ s64 *cgpu_rota_credit(struct cgpu_turn *t, u32 nr, u32 slot)
  */
 void cgpu_rota_reset(struct cgpu_turn *t, u32 nr)
 {
+	u32 i;
+
 	memset(&t->rota[nr], 0, sizeof(t->rota[nr]));
 	t->rota[nr].owner = CGPU_NO_SLOT;
 	t->rota[nr].pos = CGPU_SLOTS - 1;
+	for (i = 0; nr == CGPU_ROTA_MAIN && i < CGPU_SLOTS; i++)
+		t->slot[i].served = 0;
 }
 
 /**
@@ -400,14 +404,17 @@ static u32 step_round_robin(struct cgpu_turn *t, u32 nr, u64 *left_ns)
 	return 1u << r->owner;
 }
 
-static u32 at_portion(const struct cgpu_turn *t, u32 members, u32 from)
+/* The first of @members at @from or behind it that had no turn in this round: a
+ * change moves portions, and must not give two.
+ */
+static u32 at_portion(const struct cgpu_turn *t, u32 members, u32 from, u32 round)
 {
 	u32 best = CGPU_NO_SLOT;
 
 	for (; members; members &= members - 1) {
 		u32 i = __builtin_ctz(members);
 
-		if (t->slot[i].portion < from)
+		if (t->slot[i].portion < from || t->slot[i].served == round)
 			continue;
 		if (best >= CGPU_SLOTS || t->slot[i].portion < t->slot[best].portion)
 			best = i;
@@ -428,11 +435,12 @@ static void next_stretch(struct cgpu_turn *t, u32 nr)
 		if (r->clock_ns > r->mark_ns + most_late)
 			r->mark_ns = r->clock_ns - most_late;
 	}
-	slot = at_portion(t, r->members, r->pos);
+	slot = at_portion(t, r->members, r->pos, (u32)r->round + 1);
 	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
 	if (to == r->pos && slot < CGPU_SLOTS) {
 		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
 		begin_turn(t, nr, slot, round_ns(t, r));
+		t->slot[slot].served = (u32)r->round + 1;
 	}
 	r->mark_ns += (to - r->pos) * t->slice_ns;
 	r->pos = to;

@@ -28,19 +28,28 @@ static bool is_live(const struct cgpu_turn *t, u32 slot)
 	return slot < CGPU_SLOTS && t->slot[slot].cookie;
 }
 
-/* After a change of slots: masks, and portions of the fixed rounds one behind the other. */
+/* After a change of slots: masks, and portions of the fixed rounds. Those that
+ * are nobody's lie evenly between the others': a slow call then delays nobody
+ * but whose it is.
+ */
 static void pack(struct cgpu_turn *t)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
-	u32 next = 0, i;
+	u32 portions[CGPU_SLOTS] = { 0 }, used = 0, owners = 0, next = 0, nr = 0, i;
 
 	cgpu_rota_refresh(t);
+	for (i = 0; policy->fixed_round && i < CGPU_SLOTS; i++) {
+		portions[i] = t->slot[i].cookie ? policy->portions(&t->slot[i]) : 0;
+		used += portions[i];
+		owners += portions[i] > 0;
+	}
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (!t->slot[i].cookie)
-			continue;
 		t->slot[i].portion = next;
-		if (policy->fixed_round)
-			next += policy->portions(&t->slot[i]);
+		next += portions[i];
+		if (!portions[i] || used >= t->max_inst)
+			continue;
+		next += (t->max_inst - used) * (nr + 1) / owners - (t->max_inst - used) * nr / owners;
+		nr++;
 	}
 }
 
@@ -265,6 +274,7 @@ int cgpu_turn_set_max_inst(struct cgpu_turn *t, u64 max_inst, u64 now_ns)
 		return -EBUSY;
 	account(t, now_ns);
 	t->max_inst = (u32)max_inst;
+	pack(t);
 	return 0;
 }
 

@@ -64,7 +64,7 @@ SECONDS = [(PREEMPT, "1:1"), (WEIGHTED, "1:2"), (WEIGHTED, "3:2:1"), (FIXED, "3:
 
 @pytest.mark.parametrize(("policy", "mix"), SECONDS)
 def test_any_second(policy, mix):
-    """A window holds a turn more or less, one slow call and 0.2 points; a cap is passed by one slow call at most."""
+    """A window holds a turn more or less, one slow call and 0.2 points; a cap is never passed by half a point."""
     slice_ms, weights = 5, MIXES[mix]
     turn = Turn(policy, slice_ms=slice_ms, max_inst=25, levers=WINDOW, switch_us=70)
     ids = [turn.add(w, channels=1) for w in weights]
@@ -78,7 +78,7 @@ def test_any_second(policy, mix):
         seconds = [later[i] - before[i] for before, later in zip(at[5:], at[15:], strict=False)]
         part = weight / whole
         bound = (slice_ms * weight + 4) / 1000 * (1 - part) + 0.002
-        assert max(seconds) - part <= (0.0055 if policy == FIXED else bound)
+        assert max(seconds) - part <= (0.005 if policy == FIXED else bound)
         assert part - min(seconds) <= bound + 0.085 / slice_ms * part
 
 

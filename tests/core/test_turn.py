@@ -89,10 +89,10 @@ def test_shares(policy, spec, want):
 @pytest.mark.parametrize(
     ("policy", "spec", "want"),
     [
-        (FAIR, [(1, 1), (1, 0), (1, 1)], [({0}, 10), (set(), 10), ({2}, 10), (set(), 170)]),
+        (FAIR, [(1, 1), (1, 0), (1, 1)], [({0}, 10), (set(), 50 + 10 + 60), ({2}, 10), (set(), 60)]),
         (PREEMPT, [(1, 1), (1, 0), (1, 1)], [({0}, 10), ({2}, 10)]),
         (WEIGHTED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30)]),
-        (FIXED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30), (set(), 140)]),
+        (FIXED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 40 + 10 + 50), ({2}, 30), (set(), 50)]),
     ],
 )
 def test_a_round_as_a_time_line(policy, spec, want):
@@ -234,6 +234,38 @@ def test_weight_changes_repack_and_move_the_shares():
     turn.timeline(400)
     got = turn.shares(4_000)
     assert [got[a], got[b]] == pytest.approx([0.75, 0.25], abs=0.001)
+
+
+@pytest.mark.parametrize("weights", [[1], [1, 1, 1], [3, 2, 1], [5, 5, 5, 5], [7, 0, 2], [20]])
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_portions_of_nobody_lie_between_those_of_the_others(policy, weights):
+    turn, ids = opened_turn(policy, [(weight, 1) for weight in weights])
+    taken = [(turn.t.slot[i].portion, min(w, 1) if policy == FAIR else w) for i, w in zip(ids, weights, strict=True)]
+    owners = sorted(own for own in taken if own[1])
+    ends = [begin for begin, _ in owners[1:]] + [20]
+    gaps = [end - begin - count for (begin, count), end in zip(owners, ends, strict=True)]
+    assert min(gaps) >= 0
+    assert max(gaps) - min(gaps) <= 1
+    assert owners[0][0] == 0
+
+
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_moving_portions_give_nobody_a_second_turn_in_a_round(policy):
+    """Containers come and go all the time; the places of the others move with it."""
+    turn, (a, b) = opened_turn(policy, [(2, 1), (2, 1)], slice_ms=10)
+    got, other = {a: 0.0, b: 0.0}, None
+    for n in range(400):
+        for running, ms in turn.timeline(7 + n % 13):
+            for i in running:
+                got[i] = got.get(i, 0.0) + ms
+        if other is None:
+            other = turn.add(1 + n % 9)
+        else:
+            turn.delete(other)
+            other = None
+    length = sum(7 + n % 13 for n in range(400))
+    cap = 1 / 20 if policy == FAIR else 2 / 20
+    assert max(got[a], got[b]) <= cap * length + 20
 
 
 def test_slice_and_max_inst_change_live():
@@ -661,9 +693,7 @@ def test_skipped_rounds_are_granted_to_all(debts_ms):
     turn.t.rota[0].pos = 0
     turn.next()
     assert turn.t.rota[0].owner == ids[slot]
-    assert [turn.t.slot[i].credit_ns / MS for i in ids] == [
-        c + grants[k] * (k == slot) for k, c in enumerate(credit)
-    ]
+    assert [turn.t.slot[i].credit_ns / MS for i in ids] == [c + grants[k] * (k == slot) for k, c in enumerate(credit)]
 
 
 # ---- how far credit goes ----------------------------------------------------------------------
