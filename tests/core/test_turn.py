@@ -249,23 +249,14 @@ def test_portions_of_nobody_lie_between_those_of_the_others(policy, weights):
     assert owners[0][0] == 0
 
 
-@pytest.mark.parametrize("policy", [FAIR, FIXED])
-def test_moving_portions_give_nobody_a_second_turn_in_a_round(policy):
-    """Containers come and go all the time; the places of the others move with it."""
-    turn, (a, b) = opened_turn(policy, [(2, 1), (2, 1)], slice_ms=10)
-    got, other = {a: 0.0, b: 0.0}, None
-    for n in range(400):
-        for running, ms in turn.timeline(7 + n % 13):
-            for i in running:
-                got[i] = got.get(i, 0.0) + ms
-        if other is None:
-            other = turn.add(1 + n % 9)
-        else:
-            turn.delete(other)
-            other = None
-    length = sum(7 + n % 13 for n in range(400))
-    cap = 1 / 20 if policy == FAIR else 2 / 20
-    assert max(got[a], got[b]) <= cap * length + 20
+def test_moving_portions_give_nobody_a_second_turn_in_a_round():
+    """b's place moves to where the round has yet to come."""
+    turn, (a, b, c) = opened_turn(FIXED, [(2, 1), (2, 1), (9, 1)], slice_ms=10)
+    assert turn.timeline(65) == [({a}, 20), (set(), 20), ({b}, 20), (set(), 5)]
+    turn.delete(c)
+    assert turn.t.slot[b].portion == 10
+    assert turn.timeline(175) == [(set(), 135), ({a}, 20), (set(), 20)]
+    assert turn.timeline(200) == [(set(), 60), ({b}, 20), (set(), 80), ({a}, 20), (set(), 20)]
 
 
 def test_slice_and_max_inst_change_live():
@@ -843,6 +834,19 @@ def test_state_moves_to_another_core():
     other = Turn()
     other.t, other.now = fresh, turn.now - 200 * MS
     assert other.timeline(200) == want
+
+
+def test_state_of_version_1_is_taken_over():
+    """What is new lay in its reserved words, as zeros."""
+    turn, (a, b) = opened_turn(WEIGHTED, [(1, 1), (2, 0)])
+    turn.timeline(77)
+    for name in ("switch_ns", "live_mask", "opened_mask", "restart_ns"):
+        setattr(turn.t, name, 0)
+    fresh = ffi.new("struct cgpu_turn *")
+    assert lib.cgpu_turn_migrate(fresh, turn.t, 0) == -errno.EINVAL
+    assert lib.cgpu_turn_migrate(fresh, turn.t, 1) == 0
+    assert fresh.switch_ns == C.CGPU_SWITCH_NS
+    assert (fresh.live_mask, fresh.opened_mask) == (1 << a | 1 << b, 1 << a)
 
 
 def test_overruns_and_times():
