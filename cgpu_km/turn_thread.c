@@ -62,6 +62,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_turn_plan *plan)
 		ack.thawed_ns = ktime_get_ns();
 	}
 	ckm_lever_commit(gpu, plan->run_mask | plan->freeze_mask);
+	ack.committed_ns = ktime_get_ns();
 	if (!plan->freeze_mask)
 		ack.frozen_ns = ack.begin_ns;
 	if (!plan->thaw_mask)

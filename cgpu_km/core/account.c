@@ -6,25 +6,32 @@
 #include "rota.h"
 
 #define OVERRUN_PARTS	10	/* an overrun is a turn later than slice/10 */
+#define LEGS_MAX	16	/* timeslices of an overlap that are told apart */
 
 static bool is_measured(const struct cgpu_turn *t)
 {
 	return cgpu_policy_get(t->policy)->limits;
 }
 
-/* What @slot got of @len_ns. Native: nobody is measured, all of it. */
-static u64 got_ns(const struct cgpu_turn *t, u32 ran, u32 slot, u64 len_ns)
+/* Who runs and who waits. Pull 0, under native: nobody is measured. */
+struct now {
+	u32 ran;
+	u32 waiting;
+	u64 pull;
+};
+
+static void look(const struct cgpu_turn *t, struct now *n)
 {
-	if (!(ran >> slot & 1))
-		return 0;
-	return is_measured(t) ? cgpu_rota_split(t, ran, slot, true, len_ns) : len_ns;
+	n->ran = t->run_mask & t->opened_mask;
+	n->waiting = t->opened_mask & ~t->run_mask &
+		     (t->weighted_mask[0] | t->weighted_mask[1]);
+	n->pull = is_measured(t) ? cgpu_rota_pull(t, n->ran, true) : 0;
 }
 
-static bool waits(const struct cgpu_turn *t, u32 slot)
+/* What @slot, which ran, got of @len_ns. */
+static u64 got_ns(const struct cgpu_turn *t, const struct now *n, u32 slot, u64 len_ns)
 {
-	const struct cgpu_turn_slot *s = &t->slot[slot];
-
-	return s->channels && s->weight && !(t->run_mask >> slot & 1);
+	return n->pull ? cgpu_rota_split(t, n->pull, slot, true, len_ns) : len_ns;
 }
 
 /**
@@ -34,21 +41,68 @@ static bool waits(const struct cgpu_turn *t, u32 slot)
  */
 void cgpu_account_until(struct cgpu_turn *t, u64 to_ns)
 {
-	u32 ran = t->run_mask & cgpu_rota_opened(t), i;
-	u64 len_ns;
+	u64 len_ns, got = 0, mine, last = 0;
+	struct now n;
+	u32 mask;
 
 	if (to_ns <= t->last_ns)
 		return;
 	len_ns = to_ns - t->last_ns;
 	t->last_ns = to_ns;
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		t->slot[i].gpu_ns += got_ns(t, ran, i, len_ns);
-		if (waits(t, i))
-			t->slot[i].wait_ns += len_ns;
+	look(t, &n);
+	for (mask = n.ran; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		/* Most pull the same: no division for each. */
+		mine = cgpu_rota_pull(t, 1u << i, true);
+		if (mine != last)
+			got = got_ns(t, &n, i, len_ns);
+		last = mine;
+		t->slot[i].gpu_ns += got;
 	}
-	cgpu_prio_charge(t, ran, len_ns);
-	for (i = 0; i < CGPU_ROTAS; i++)
-		cgpu_rota_charge(t, i, len_ns);
+	for (mask = n.waiting; mask; mask &= mask - 1)
+		t->slot[__builtin_ctz(mask)].wait_ns += len_ns;
+	for (mask = t->unsure_mask; mask; mask &= mask - 1)
+		t->slot[__builtin_ctz(mask)].unsure_ns += len_ns;
+	cgpu_prio_charge(t, n.ran, len_ns);
+	cgpu_rota_charge(t, CGPU_ROTA_MAIN, len_ns);
+	cgpu_rota_charge(t, CGPU_ROTA_HIGH, len_ns);
+	cgpu_rota_charge(t, CGPU_ROTA_BESIDE, len_ns);
+}
+
+/**
+ * cgpu_account_overlap() - charge the time in which two could run
+ * @t: the turn engine, accounted up to where the overlap began
+ * @before: who could run before it
+ * @after: who can when it ends
+ * @to_ns: its end
+ *
+ * One TSG each: the one that ran goes on to the end of its timeslice, then
+ * they alternate. Timeslices follow one another since the runlist was
+ * restarted. Any other case is split by what each one pulls.
+ */
+void cgpu_account_overlap(struct cgpu_turn *t, u32 before, u32 after, u64 to_ns)
+{
+	u32 opened = t->opened_mask, all = t->run_mask, i;
+	u32 who[2] = { before & ~after & opened, after & ~before & opened };
+	u64 end_ns;
+
+	if (!cgpu_rota_is_one_tsg(t, who[0]) || !cgpu_rota_is_one_tsg(t, who[1]) ||
+	    (before & after & opened) || t->restart_ns >= t->last_ns) {
+		cgpu_account_until(t, to_ns);
+		return;
+	}
+	end_ns = cgpu_rota_slice_end_ns(t, who[0], t->restart_ns, t->last_ns);
+	for (i = 0; i < LEGS_MAX && t->last_ns < to_ns; i++) {
+		t->run_mask = who[i % 2];
+		if (i > 1)
+			cgpu_rota_refund_switch(t, t->run_mask);
+		cgpu_account_until(t, end_ns < to_ns ? end_ns : to_ns);
+		end_ns = cgpu_rota_slice_end_ns(t, who[(i + 1) % 2], end_ns, end_ns) +
+			 t->switch_ns;
+	}
+	t->run_mask = all;
+	cgpu_account_until(t, to_ns);
 }
 
 /**
@@ -61,15 +115,35 @@ void cgpu_account_until(struct cgpu_turn *t, u64 to_ns)
  */
 void cgpu_account_switch(struct cgpu_turn *t, u32 run_mask)
 {
-	u32 stopped = t->run_mask & ~run_mask & cgpu_rota_opened(t), i;
+	u32 stopped = t->run_mask & ~run_mask & t->opened_mask;
 	s64 late = -(s64)(t->slice_ns / OVERRUN_PARTS);
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if ((stopped >> i & 1) &&
-		    t->slot[i].credit_ns + (s64)cgpu_rota_late_ns(t, i) < late)
+	for (; stopped; stopped &= stopped - 1) {
+		u32 i = __builtin_ctz(stopped);
+
+		if (t->slot[i].credit_ns + (s64)cgpu_rota_late_ns(t, i) < late)
 			t->slot[i].overruns++;
 	}
+	cgpu_rota_refund_switch(t, run_mask & ~t->run_mask & t->opened_mask);
 	t->run_mask = run_mask;
+}
+
+/* By levers that are there and not in doubt, and the last call for it was
+ * answered well. Native holds nobody to anything.
+ */
+static bool is_enforced(const struct cgpu_turn *t, u32 slot)
+{
+	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
+	u32 good = t->levers, need = policy->levers;
+
+	if (t->unmoved[0])
+		good &= ~CGPU_LEVER_WINDOW;
+	if (t->unmoved[1])
+		good &= ~CGPU_LEVER_TIMESLICE;
+	if (!t->slot[slot].weight || t->slot[slot].highprio)
+		need |= CGPU_LEVER_WINDOW;
+	return policy->limits && !(need & ~good) &&
+	       !((t->unsure_mask | t->untimed_mask) >> slot & 1);
 }
 
 /**
@@ -85,9 +159,9 @@ void cgpu_account_switch(struct cgpu_turn *t, u32 run_mask)
 void cgpu_turn_stat(const struct cgpu_turn *t, u32 slot, u64 now_ns,
 		    struct cgpu_turn_stat *st)
 {
-	u32 opened = cgpu_rota_opened(t), ran = t->run_mask & opened;
 	const struct cgpu_turn_slot *s;
 	u64 since_ns = 0;
+	struct now n;
 
 	memset(st, 0, sizeof(*st));
 	if (slot >= CGPU_SLOTS || !t->slot[slot].cookie)
@@ -95,10 +169,17 @@ void cgpu_turn_stat(const struct cgpu_turn *t, u32 slot, u64 now_ns,
 	s = &t->slot[slot];
 	if (!t->inflight && now_ns > t->last_ns)
 		since_ns = now_ns - t->last_ns;
-	st->gpu_ns = s->gpu_ns + got_ns(t, ran, slot, since_ns);
-	st->wait_ns = s->wait_ns + (waits(t, slot) ? since_ns : 0);
+	look(t, &n);
+	st->gpu_ns = s->gpu_ns;
+	if (n.ran >> slot & 1)
+		st->gpu_ns += got_ns(t, &n, slot, since_ns);
+	st->wait_ns = s->wait_ns + ((n.waiting >> slot & 1) ? since_ns : 0);
 	st->turns = s->turns;
 	st->overruns = s->overruns;
+	st->unsure_ns = s->unsure_ns + ((t->unsure_mask >> slot & 1) ? since_ns : 0);
+	st->failed = s->failed;
+	st->resisted = s->resisted;
+	st->enforced = is_enforced(t, slot);
 	st->running = !cgpu_turn_is_frozen(t, slot);
 	st->opened = s->channels > 0;
 }

@@ -89,4 +89,6 @@ const struct cgpu_core_ops cgpu_core_ops = {
 	.tree_client_of		= cgpu_tree_client_of,
 	.mem_get		= cgpu_mem_get,
 	.mem_put		= cgpu_mem_put,
+	.turn_set_switch_ns	= cgpu_turn_set_switch_ns,
+	.turn_lever_moved	= cgpu_turn_lever_moved,
 };

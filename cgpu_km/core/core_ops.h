@@ -91,6 +91,9 @@ struct cgpu_core_ops {
 	struct cgpu_obj *(*tree_client_of)(const struct cgpu_tree *tree, u64 owner);
 	void (*mem_get)(struct cgpu_mem *mem);
 	bool (*mem_put)(struct cgpu_mem *mem);
+
+	int (*turn_set_switch_ns)(struct cgpu_turn *t, u64 switch_ns, u64 now_ns);
+	u32 (*turn_lever_moved)(struct cgpu_turn *t, u32 lever, u32 moved, u64 now_ns);
 };
 
 extern const struct cgpu_core_ops cgpu_core_ops;

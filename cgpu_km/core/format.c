@@ -166,5 +166,9 @@ int cgpu_format_slot_stat(char *buf, size_t size, const struct cgpu_ledger *led,
 	put_line(&w, "peak_bytes ", led->peak_bytes);
 	put_line(&w, "refused_allocs ", led->refused);
 	put_line(&w, "refused_calls ", refused_calls);
+	put_line(&w, "enforced ", st->enforced);
+	put_line(&w, "unsure_ns ", st->unsure_ns);
+	put_line(&w, "failed_calls ", st->failed);
+	put_line(&w, "resisted ", st->resisted);
 	return result(&w);
 }

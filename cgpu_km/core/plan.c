@@ -11,8 +11,9 @@
 #define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
 #define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
 #define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
-#define SLOW_ALLOWED	16u
+#define SLOW_ALLOWED	32u
 #define SLOW_MAX	64u
+#define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
 
 /* What a plan is made from, worked out once. */
 struct view {
@@ -22,26 +23,41 @@ struct view {
 	u32 high;		/* those with highprio that may run at all */
 	u32 low;		/* those without */
 	u32 active;		/* of @high, those that have opened the GPU */
+	u32 beside;		/* of @low, how many run at once beside @active */
 	u64 left_ns;		/* how long the plan holds */
 };
+
+static u32 count(u32 mask)
+{
+	u32 n = 0;
+
+	for (; mask; mask &= mask - 1)
+		n++;
+	return n ? n : 1;
+}
 
 static void look(const struct cgpu_turn *t, struct view *v)
 {
 	v->policy = cgpu_policy_get(t->policy);
-	v->live = cgpu_rota_live(t);
-	v->opened = cgpu_rota_opened(t);
-	v->high = v->policy->limits ? cgpu_rota_weighted(t, 1) : 0;
-	v->low = cgpu_rota_weighted(t, 0);
+	v->live = t->live_mask;
+	v->opened = t->opened_mask;
+	v->high = v->policy->limits ? t->weighted_mask[1] : 0;
+	v->low = t->weighted_mask[0];
 	v->active = v->high & v->opened;
+	v->beside = 1;
+	if (v->active && !v->policy->portions)
+		v->beside = count(v->low & v->opened);
 	v->left_ns = CGPU_NEVER_NS;
 }
 
 static u32 with_portions(const struct cgpu_turn *t, const struct view *v, u32 mask)
 {
-	u32 out = 0, i;
+	u32 out = 0;
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if ((mask >> i & 1) && v->policy->portions(&t->slot[i]))
+	for (; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (v->policy->portions(&t->slot[i]))
 			out |= 1u << i;
 	}
 	return out;
@@ -113,24 +129,36 @@ static u32 decide(struct cgpu_turn *t, struct view *v, u64 now_ns)
 	return used_up ? run_low(t, v) : run_high(t, v, bounded);
 }
 
-static u32 wanted_timeslice_us(const struct cgpu_turn *t, const struct view *v, u32 slot)
+static u32 wanted_timeslice_us(const struct cgpu_turn *t, const struct view *v, u32 most_tsgs,
+			       u32 slot)
 {
 	if (v->active)
-		return cgpu_prio_timeslice_us(&t->slot[slot]);
-	return v->policy->timeslice_us ? v->policy->timeslice_us(t, slot) : 0;
+		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside);
+	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
+}
+
+static u32 most_tsgs(const struct cgpu_turn *t, u32 mask)
+{
+	u32 most = 1;
+
+	for (; mask; mask &= mask - 1) {
+		u32 tsgs = t->slot[__builtin_ctz(mask)].tsgs;
+
+		most = tsgs > most ? tsgs : most;
+	}
+	return most;
 }
 
 static void plan_timeslices(const struct cgpu_turn *t, const struct view *v, bool retry,
 			    struct cgpu_turn_plan *plan)
 {
-	u32 i;
+	u32 mask = t->levers & CGPU_LEVER_TIMESLICE ? v->opened : 0;
+	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low : 0);
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		u32 bit = 1u << i, want_us = 0, have_us = t->slot[i].timeslice_us;
+	for (; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask), bit = 1u << i, have_us = t->slot[i].timeslice_us;
+		u32 want_us = wanted_timeslice_us(t, v, most, i);
 
-		if (!(v->opened & bit) || !(t->levers & CGPU_LEVER_TIMESLICE))
-			continue;
-		want_us = wanted_timeslice_us(t, v, i);
 		plan->timeslice_us[i] = want_us;
 		if (want_us != have_us || (want_us && (t->retime_mask & bit)))
 			plan->timeslice_mask |= bit;
@@ -218,57 +246,97 @@ static u64 middle_ns(u64 from_ns, u64 to_ns)
 	return from_ns + (to_ns - from_ns) / 2;
 }
 
+/* How many calls it took: one container's channels go in lists. Several are taken as one. */
+static u32 lists(const struct cgpu_turn *t, u32 mask)
+{
+	u32 channels;
+
+	if (!mask || (mask & (mask - 1)))
+		return 1;
+	channels = t->slot[__builtin_ctz(mask)].channels;
+	return channels / CHANNELS_PER_CALL + (channels % CHANNELS_PER_CALL != 0);
+}
+
+/* A container can run as soon as one of its lists is thawed, until the last is frozen. */
+static u64 thaw_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 to_ns)
+{
+	return from_ns + (to_ns - from_ns) / (2 * lists(t, mask));
+}
+
+static u64 freeze_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 to_ns)
+{
+	return to_ns - (to_ns - from_ns) / (2 * lists(t, mask));
+}
+
+/* A running sum: far up only when slow calls come much more often than one in 20. */
+static void add_points(u32 *points, bool slow)
+{
+	if (slow)
+		*points += SLOW_POINTS;
+	else if (*points)
+		--*points;
+	if (*points > SLOW_MAX)
+		*points = SLOW_MAX;
+}
+
 /* Does the slow freeze of @stopped mean that they did not let themselves be
  * preempted, and had the GPU to themselves till its end? One slow call does
- * not: the driver has a tail. Slow ones again and again do, and so does one
- * that no tail explains.
+ * not: the driver has a tail. Slow ones again and again do, where thaws, which
+ * nobody resists, are not slow as well; and so does one that no tail explains.
  */
 static bool resisted(struct cgpu_turn *t, u32 stopped, u64 took_ns)
 {
 	bool slow = took_ns > SLOW_NS, found = false;
-	u32 i;
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		struct cgpu_turn_slot *s = &t->slot[i];
+	for (; stopped; stopped &= stopped - 1) {
+		struct cgpu_turn_slot *s = &t->slot[__builtin_ctz(stopped)];
 
-		if (!(stopped >> i & 1))
-			continue;
-		if (slow)
-			s->slow_freezes += SLOW_POINTS;
-		else if (s->slow_freezes)
-			s->slow_freezes--;
-		if (s->slow_freezes > SLOW_MAX)
-			s->slow_freezes = SLOW_MAX;
-		found |= slow && s->slow_freezes > SLOW_ALLOWED;
+		add_points(&s->slow_freezes, slow);
+		if (took_ns > TAIL_MAX_NS ||
+		    (slow && s->slow_freezes > SLOW_ALLOWED + t->slow_thaws)) {
+			s->resisted++;
+			found = true;
+		}
 	}
-	return found || (stopped && took_ns > TAIL_MAX_NS);
+	return found;
+}
+
+static void note_thaw(struct cgpu_turn *t, u32 started, u64 took_ns)
+{
+	if (started)
+		add_points(&t->slow_thaws, took_ns / lists(t, started) > SLOW_NS);
 }
 
 static void switch_freeze_first(struct cgpu_turn *t, const struct cgpu_turn_ack *ack,
 				u32 in_force)
 {
-	u32 both = t->run_mask & in_force;
+	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
+	u32 started = in_force & ~t->run_mask & t->opened_mask;
 
-	if (resisted(t, t->run_mask & ~in_force, ack->frozen_ns - ack->begin_ns))
+	note_thaw(t, started, ack->thawed_ns - ack->frozen_ns);
+	if (resisted(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped)))
 		cgpu_account_until(t, ack->frozen_ns);
 	else
-		cgpu_account_until(t, middle_ns(ack->begin_ns, ack->frozen_ns));
-	cgpu_account_switch(t, both);
-	cgpu_account_until(t, middle_ns(ack->frozen_ns, ack->thawed_ns));
+		cgpu_account_until(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
+	cgpu_account_switch(t, t->run_mask & in_force);
+	cgpu_account_until(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
 }
 
 static void switch_thaw_first(struct cgpu_turn *t, const struct cgpu_turn_ack *ack,
 			      u32 in_force)
 {
-	u32 before = t->run_mask, stopped = before & ~in_force;
+	u32 before = t->run_mask, stopped = before & ~in_force & t->opened_mask;
+	u32 started = in_force & ~before & t->opened_mask;
 
-	if (resisted(t, stopped, ack->frozen_ns - ack->thawed_ns)) {
+	note_thaw(t, started, ack->thawed_ns - ack->begin_ns);
+	if (resisted(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
 		cgpu_account_until(t, ack->frozen_ns);
 		return;
 	}
-	cgpu_account_until(t, middle_ns(ack->begin_ns, ack->thawed_ns));
+	cgpu_account_until(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));
 	cgpu_account_switch(t, before | in_force);
-	cgpu_account_until(t, middle_ns(ack->thawed_ns, ack->frozen_ns));
+	cgpu_account_overlap(t, before, in_force,
+			     freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
 }
 
 /* From what ran to @in_force, at the times the shell saw. */
@@ -280,6 +348,26 @@ static void switch_over(struct cgpu_turn *t, const struct cgpu_turn_ack *ack, u3
 	else
 		switch_thaw_first(t, ack, in_force);
 	cgpu_account_switch(t, in_force);
+}
+
+/* The last call of an act restarts the runlist. Where nobody says when it was
+ * answered it is taken to be as long as the call before it.
+ */
+static u64 restart_ns(const struct cgpu_turn_ack *ack)
+{
+	u64 last = later_ns(ack->frozen_ns, ack->thawed_ns), first, took;
+
+	first = last == ack->frozen_ns ? ack->thawed_ns : ack->frozen_ns;
+	if (ack->committed_ns >= last)
+		return middle_ns(last, ack->committed_ns);
+	took = last - (first < last ? later_ns(first, ack->begin_ns) : ack->begin_ns);
+	return last + (took < SLOW_NS ? took : 0) / 2;
+}
+
+static void count_failed(struct cgpu_turn *t, u32 failed)
+{
+	for (; failed; failed &= failed - 1)
+		t->slot[__builtin_ctz(failed)].failed++;
 }
 
 /**
@@ -297,15 +385,17 @@ static void switch_over(struct cgpu_turn *t, const struct cgpu_turn_ack *ack, u3
 void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
 		   const struct cgpu_turn_ack *ack)
 {
-	u32 known = cgpu_rota_live(t) & ~t->stale_mask;
+	u32 known = t->live_mask & ~t->stale_mask;
 	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
 	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
 	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
 	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
 
 	switch_over(t, ack, in_force);
+	t->restart_ns = restart_ns(ack);
 	ack_timeslices(t, plan, ack);
 
+	count_failed(t, failed);
 	t->unsure_mask = (t->unsure_mask & ~called) | failed;
 	t->untimed_mask = (t->untimed_mask & ~plan->timeslice_mask) | untimed;
 	t->inflight = 0;

@@ -17,8 +17,10 @@ struct cgpu_policy {
 	 * turns at all, everybody with weight runs.
 	 */
 	u32 (*portions)(const struct cgpu_turn_slot *slot);
-	/* Timeslice of each TSG of @slot; 0: the driver's. NULL: always 0. */
-	u32 (*timeslice_us)(const struct cgpu_turn *t, u32 slot);
+	/* Timeslice of each TSG of a container with @tsgs, the most crowded one
+	 * having @most; 0: the driver's. NULL: always 0.
+	 */
+	u32 (*timeslice_us)(u32 most, u32 tsgs);
 };
 
 extern const struct cgpu_policy cgpu_policy_fair;

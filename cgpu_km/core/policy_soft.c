@@ -13,22 +13,18 @@
 #define SOFT_QUANTUM_MIN_US	2000u	/* about twice the driver's default */
 #define SOFT_QUANTUM_MAX_US	30000u
 
-static u32 soft_timeslice_us(const struct cgpu_turn *t, u32 slot)
+static u32 soft_timeslice_us(u32 most, u32 tsgs)
 {
-	u32 most = 1, mine = t->slot[slot].tsgs, quantum_us, i;
+	u32 quantum_us;
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (t->slot[i].weight && t->slot[i].tsgs > most)
-			most = t->slot[i].tsgs;
-	}
 	if (most > SOFT_QUANTUM_MAX_US / SOFT_TSG_MIN_US)
 		quantum_us = SOFT_QUANTUM_MAX_US;
 	else
 		quantum_us = most * SOFT_TSG_MIN_US;
 	if (quantum_us < SOFT_QUANTUM_MIN_US)
 		quantum_us = SOFT_QUANTUM_MIN_US;
-	if (mine > 1)
-		quantum_us /= mine;
+	if (tsgs > 1)
+		quantum_us /= tsgs;
 	return quantum_us < SOFT_TSG_MIN_US ? SOFT_TSG_MIN_US : quantum_us;
 }
 

@@ -14,13 +14,11 @@
 #define SHORT_US	500u
 #define SHORT_MIN_US	250u
 
-static u64 cap_ns(const struct cgpu_turn *t, u32 slot)
+static u32 portions(const struct cgpu_turn *t, u32 slot)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
 
-	if (!policy->portions)
-		return CGPU_PRIO_WINDOW_NS;
-	return policy->portions(&t->slot[slot]) * CGPU_PRIO_WINDOW_NS / t->max_inst;
+	return policy->portions ? policy->portions(&t->slot[slot]) : t->max_inst;
 }
 
 static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
@@ -34,13 +32,18 @@ static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
 static void roll_window(struct cgpu_turn *t, u64 ceiling_ns, u64 now_ns)
 {
 	u64 n = (now_ns - t->prio_window_ns) / CGPU_PRIO_WINDOW_NS;
-	u32 i;
+	u64 portion_ns = CGPU_PRIO_WINDOW_NS / t->max_inst, cap;
+	u32 mask;
 
 	t->prio_window_ns += n * CGPU_PRIO_WINDOW_NS;
 	t->prio_low = 0;
 	give_back(&t->prio_used_ns, n * ceiling_ns, CGPU_PRIO_WINDOW_NS);
-	for (i = 0; i < CGPU_SLOTS; i++)
-		give_back(&t->slot[i].capped_ns, n * cap_ns(t, i), cap_ns(t, i));
+	for (mask = t->live_mask; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		cap = portions(t, i) * portion_ns;
+		give_back(&t->slot[i].capped_ns, n * cap, cap);
+	}
 }
 
 static void open_window(struct cgpu_turn *t, u64 now_ns)
@@ -103,18 +106,19 @@ bool cgpu_prio_used_up(struct cgpu_turn *t, bool bounded, u64 now_ns, u64 *left_
  */
 u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *left_ns)
 {
-	u64 low_ns = CGPU_PRIO_WINDOW_NS / 100 * (100 - t->prio_ratio), sum = 0;
-	u32 out = 0, i;
+	u64 low_ns = CGPU_PRIO_WINDOW_NS / 100 * (100 - t->prio_ratio);
+	u64 portion_ns = CGPU_PRIO_WINDOW_NS / t->max_inst, kept_ns;
+	u32 out = 0, sum = 0, mask;
 
-	for (i = 0; i < CGPU_SLOTS; i++)
-		sum += group >> i & 1 ? cap_ns(t, i) : 0;
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		u64 cap = cap_ns(t, i), used = t->slot[i].capped_ns;
+	for (mask = group; mask; mask &= mask - 1)
+		sum += portions(t, __builtin_ctz(mask));
+	kept_ns = sum ? low_ns / sum : 0;
+	for (mask = sum ? group : 0; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask), n = portions(t, i);
+		u64 cap = n * portion_ns, used = t->slot[i].capped_ns;
 
-		if (!(group >> i & 1) || !sum)
-			continue;
 		if (beside)
-			used += low_ns * cap / sum;
+			used += n * kept_ns;
 		if (used + SLACK_NS > cap)
 			continue;
 		out |= 1u << i;
@@ -135,28 +139,35 @@ u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *
  */
 void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns)
 {
-	u32 high = cgpu_rota_weighted(t, 1), low = cgpu_rota_weighted(t, 0), i;
+	u32 high = t->weighted_mask[1], low = t->weighted_mask[0], mask;
+	u64 all;
 
 	if (!t->prio_window_ns)
 		return;
-	if ((ran & high) && (cgpu_rota_opened(t) & low))
+	if ((ran & high) && (t->opened_mask & low))
 		t->prio_used_ns += len_ns;
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (ran & low & 1u << i)
-			t->slot[i].capped_ns += cgpu_rota_split(t, ran & low, i, false, len_ns);
+	/* Other policies have no caps to hold. */
+	if (!cgpu_policy_get(t->policy)->fixed_round)
+		return;
+	all = cgpu_rota_pull(t, ran & low, false);
+	for (mask = ran & low; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		t->slot[i].capped_ns += cgpu_rota_split(t, all, i, false, len_ns);
 	}
 }
 
 /**
  * cgpu_prio_timeslice_us() - timeslice while a high-priority one is there
  * @slot: with or without highprio
+ * @beside: how many without run at once, at least 1: one that wakes waits for all
  *
  * Return: microseconds for each of its TSGs.
  */
-u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot)
+u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot, u32 beside)
 {
 	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
-	u32 us = (slot->highprio ? LONG_US : SHORT_US) / tsgs;
+	u32 us = (slot->highprio ? LONG_US : SHORT_US / beside) / tsgs;
 	u32 least = slot->highprio ? LONG_MIN_US : SHORT_MIN_US;
 
 	return us < least ? least : us;

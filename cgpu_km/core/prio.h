@@ -17,6 +17,6 @@ bool cgpu_prio_used_up(struct cgpu_turn *t, bool bounded, u64 now_ns, u64 *left_
 u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *left_ns);
 
 void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns);
-u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot);
+u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot, u32 beside);
 
 #endif

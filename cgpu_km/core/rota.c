@@ -19,7 +19,7 @@
 #define LAG_PARTS	4	/* a round may begin this part of itself late */
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
 #define GOLDEN		0x9e3779b9u
-#define STEPS_MAX	(CGPU_SLOTS * (CGPU_SLOTS + 3))
+#define STEPS_MAX	(4 * CGPU_SLOTS)
 
 static bool has(u32 mask, u32 slot)
 {
@@ -27,45 +27,24 @@ static bool has(u32 mask, u32 slot)
 }
 
 /**
- * cgpu_rota_live() - slots that hold a container
- * @t: the turn engine
+ * cgpu_rota_refresh() - work out the masks that follow from the slots
+ * @t: the turn engine, of which a slot was changed
  */
-u32 cgpu_rota_live(const struct cgpu_turn *t)
+void cgpu_rota_refresh(struct cgpu_turn *t)
 {
-	u32 mask = 0, i;
+	u32 i;
 
-	for (i = 0; i < CGPU_SLOTS; i++)
-		mask |= t->slot[i].cookie ? 1u << i : 0;
-	return mask;
-}
-
-/**
- * cgpu_rota_opened() - slots whose container has a live graphics/compute channel
- * @t: the turn engine
- */
-u32 cgpu_rota_opened(const struct cgpu_turn *t)
-{
-	u32 mask = 0, i;
-
-	for (i = 0; i < CGPU_SLOTS; i++)
-		mask |= t->slot[i].channels ? 1u << i : 0;
-	return mask;
-}
-
-/**
- * cgpu_rota_weighted() - slots that may run at all
- * @t: the turn engine
- * @highprio: 1: those with highprio, 0: those without
- */
-u32 cgpu_rota_weighted(const struct cgpu_turn *t, u32 highprio)
-{
-	u32 mask = 0, i;
-
+	t->live_mask = 0;
+	t->opened_mask = 0;
+	t->weighted_mask[0] = 0;
+	t->weighted_mask[1] = 0;
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (t->slot[i].weight && t->slot[i].highprio == highprio)
-			mask |= 1u << i;
+		const struct cgpu_turn_slot *s = &t->slot[i];
+
+		t->live_mask |= s->cookie ? 1u << i : 0;
+		t->opened_mask |= s->channels ? 1u << i : 0;
+		t->weighted_mask[s->highprio] |= s->weight ? 1u << i : 0;
 	}
-	return mask;
 }
 
 /* The driver's default, kernel_fifo_gv100.c: 128 << 3 us. */
@@ -81,29 +60,65 @@ static u64 pull(const struct cgpu_turn_slot *s, bool by_timeslice)
 }
 
 /**
+ * cgpu_rota_pull() - what all of several that run together pull
+ * @t: the turn engine
+ * @mask: who runs
+ * @by_timeslice: weigh TSGs by their timeslice, not all the same
+ */
+u64 cgpu_rota_pull(const struct cgpu_turn *t, u32 mask, bool by_timeslice)
+{
+	u64 all = 0;
+
+	for (; mask; mask &= mask - 1)
+		all += pull(&t->slot[__builtin_ctz(mask)], by_timeslice);
+	return all;
+}
+
+/**
  * cgpu_rota_split() - what one of several that ran together got
  * @t: the turn engine
- * @mask: who ran; @slot is one of them
+ * @all: cgpu_rota_pull() of them
  * @slot: whose part
- * @by_timeslice: weigh TSGs by their timeslice, not all the same
+ * @by_timeslice: as in cgpu_rota_pull()
  * @len_ns: how long they ran together
  *
  * Return: nanoseconds, rounded down.
  */
-u64 cgpu_rota_split(const struct cgpu_turn *t, u32 mask, u32 slot, bool by_timeslice,
+u64 cgpu_rota_split(const struct cgpu_turn *t, u64 all, u32 slot, bool by_timeslice,
 		    u64 len_ns)
 {
-	u64 mine, all = 0;
-	u32 i;
+	u64 mine = pull(&t->slot[slot], by_timeslice);
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (has(mask, i))
-			all += pull(&t->slot[i], by_timeslice);
-	}
-	if (!all)
-		return 0;
-	mine = pull(&t->slot[slot], by_timeslice);
+	if (mine == all)
+		return len_ns;
+	if (mine <= 0xffffffffu && len_ns <= 0xffffffffu)
+		return len_ns * mine / all;
 	return len_ns / all * mine + len_ns % all * mine / all;
+}
+
+/**
+ * cgpu_rota_is_one_tsg() - is it one container with one TSG
+ * @t: the turn engine
+ * @mask: of slots
+ */
+bool cgpu_rota_is_one_tsg(const struct cgpu_turn *t, u32 mask)
+{
+	return mask && !(mask & (mask - 1)) && t->slot[__builtin_ctz(mask)].tsgs == 1;
+}
+
+/**
+ * cgpu_rota_slice_end_ns() - when a hardware timeslice that runs now ends
+ * @t: the turn engine
+ * @mask: whose; one slot with one TSG
+ * @from_ns: when the first of these timeslices began
+ * @now_ns: not before
+ */
+u64 cgpu_rota_slice_end_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 now_ns)
+{
+	u32 us = t->slot[__builtin_ctz(mask)].timeslice_us;
+	u64 slice_ns = (us ? us : DRIVER_TIMESLICE_US) * 1000ull;
+
+	return now_ns + slice_ns - (now_ns - from_ns) % slice_ns;
 }
 
 /**
@@ -126,9 +141,13 @@ s64 *cgpu_rota_credit(struct cgpu_turn *t, u32 nr, u32 slot)
  */
 void cgpu_rota_reset(struct cgpu_turn *t, u32 nr)
 {
+	u32 i;
+
 	memset(&t->rota[nr], 0, sizeof(t->rota[nr]));
 	t->rota[nr].owner = CGPU_NO_SLOT;
 	t->rota[nr].pos = CGPU_SLOTS - 1;
+	for (i = 0; nr == CGPU_ROTA_MAIN && i < CGPU_SLOTS; i++)
+		t->slot[i].served = 0;
 }
 
 /**
@@ -140,22 +159,45 @@ void cgpu_rota_reset(struct cgpu_turn *t, u32 nr)
 void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u32 opened = cgpu_rota_opened(t);
-	u32 ran = t->run_mask & opened & r->members, i;
+	u32 ran = t->run_mask & t->opened_mask & r->members, mask;
+	u64 all;
 
 	if (!r->running)
 		return;
 	r->clock_ns += len_ns;
 	if (!r->contended)
 		return;
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (has(ran, i))
-			*cgpu_rota_credit(t, nr, i) -=
-				(s64)cgpu_rota_split(t, ran, i, false, len_ns);
+	all = cgpu_rota_pull(t, ran, false);
+	for (mask = ran; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		*cgpu_rota_credit(t, nr, i) -= (s64)cgpu_rota_split(t, all, i, false, len_ns);
 	}
 	/* The turn of one that has not opened the GPU is consumed all the same. */
-	if (!ran && r->owner < CGPU_SLOTS && !has(opened, r->owner))
+	if (!ran && r->owner < CGPU_SLOTS && !has(t->opened_mask, r->owner))
 		*cgpu_rota_credit(t, nr, r->owner) -= (s64)len_ns;
+}
+
+/**
+ * cgpu_rota_refund_switch() - give back what a turn loses to its context switch
+ * @t: the turn engine
+ * @started: slots that run from now on and did not before
+ *
+ * A switch costs each turn the same, so short turns would lose a larger part.
+ * Beside a high-priority container the hardware switches all the time.
+ */
+void cgpu_rota_refund_switch(struct cgpu_turn *t, u32 started)
+{
+	u32 nr, mask;
+
+	for (nr = CGPU_ROTA_MAIN; nr <= CGPU_ROTA_HIGH; nr++) {
+		struct cgpu_rota *r = &t->rota[nr];
+
+		if (!r->running || !r->contended)
+			continue;
+		for (mask = started & r->members; mask; mask &= mask - 1)
+			*cgpu_rota_credit(t, nr, __builtin_ctz(mask)) += t->switch_ns;
+	}
 }
 
 static u64 granted_ns(const struct cgpu_turn *t, u32 slot)
@@ -166,14 +208,12 @@ static u64 granted_ns(const struct cgpu_turn *t, u32 slot)
 static u64 round_ns(const struct cgpu_turn *t, const struct cgpu_rota *r)
 {
 	u64 sum = 0;
-	u32 i;
+	u32 mask;
 
 	if (r->fixed)
 		return t->max_inst * t->slice_ns;
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (has(r->members, i))
-			sum += granted_ns(t, i);
-	}
+	for (mask = r->members; mask; mask &= mask - 1)
+		sum += granted_ns(t, __builtin_ctz(mask));
 	return sum;
 }
 
@@ -248,10 +288,10 @@ static void end_turn(struct cgpu_turn *t, u32 nr)
 /* Grant @slot its part of the round. False: too little is left after what it
  * had too much, the turn is passed over and the rest carried.
  */
-static bool begin_turn(struct cgpu_turn *t, u32 nr, u32 slot)
+static bool begin_turn(struct cgpu_turn *t, u32 nr, u32 slot, u64 round)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	s64 grant = (s64)granted_ns(t, slot), most_owed = (s64)round_ns(t, r);
+	s64 grant = (s64)granted_ns(t, slot), most_owed = (s64)round;
 	s64 *credit = cgpu_rota_credit(t, nr, slot);
 
 	if (*credit > grant)
@@ -268,18 +308,51 @@ static bool begin_turn(struct cgpu_turn *t, u32 nr, u32 slot)
 	return true;
 }
 
+/* Everybody was passed over: grant at once the rounds in which nobody can begin. */
+static void skip_rounds(struct cgpu_turn *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	s64 enough_ns = (s64)(t->slice_ns / MIN_PARTS);
+	u64 least = CGPU_NEVER_NS, grant_ns[CGPU_SLOTS];
+	u32 mask;
+
+	for (mask = r->members; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+		s64 lacks = enough_ns - *cgpu_rota_credit(t, nr, i);
+		u64 most_ns = lacks > 0 ? (u64)lacks - 1 : 0;
+
+		grant_ns[i] = granted_ns(t, i);
+		if (least == CGPU_NEVER_NS || most_ns < least * grant_ns[i])
+			least = most_ns / grant_ns[i];
+	}
+	for (mask = r->members; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		*cgpu_rota_credit(t, nr, i) += (s64)(least * grant_ns[i]);
+	}
+	r->round += least;
+}
+
 static void pass_to_next(struct cgpu_turn *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u32 steps;
+	u64 round = round_ns(t, r);
+	u32 steps, passed = 0;
 
 	for (steps = 0; steps < STEPS_MAX; steps++) {
 		if (++r->pos >= CGPU_SLOTS) {
 			r->pos = 0;
 			r->round++;
 		}
-		if (has(r->members, r->pos) && begin_turn(t, nr, r->pos))
+		if (!has(r->members, r->pos))
+			continue;
+		if (begin_turn(t, nr, r->pos, round))
 			return;
+		passed |= 1u << r->pos;
+		if (passed == r->members) {
+			skip_rounds(t, nr);
+			passed = 0;
+		}
 	}
 }
 
@@ -319,7 +392,7 @@ static u32 step_round_robin(struct cgpu_turn *t, u32 nr, u64 *left_ns)
 		 * must not get a turn each time it comes.
 		 */
 		if (has(r->members, r->owner))
-			begin_turn(t, nr, r->owner);
+			begin_turn(t, nr, r->owner, round_ns(t, r));
 	}
 	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
 		end_turn(t, nr);
@@ -331,12 +404,17 @@ static u32 step_round_robin(struct cgpu_turn *t, u32 nr, u64 *left_ns)
 	return 1u << r->owner;
 }
 
-static u32 at_portion(const struct cgpu_turn *t, u32 members, u32 from)
+/* The first of @members at @from or behind it that had no turn in this round: a
+ * change moves portions, and must not give two.
+ */
+static u32 at_portion(const struct cgpu_turn *t, u32 members, u32 from, u32 round)
 {
-	u32 best = CGPU_NO_SLOT, i;
+	u32 best = CGPU_NO_SLOT;
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (!has(members, i) || t->slot[i].portion < from)
+	for (; members; members &= members - 1) {
+		u32 i = __builtin_ctz(members);
+
+		if (t->slot[i].portion < from || t->slot[i].served == round)
 			continue;
 		if (best >= CGPU_SLOTS || t->slot[i].portion < t->slot[best].portion)
 			best = i;
@@ -357,11 +435,12 @@ static void next_stretch(struct cgpu_turn *t, u32 nr)
 		if (r->clock_ns > r->mark_ns + most_late)
 			r->mark_ns = r->clock_ns - most_late;
 	}
-	slot = at_portion(t, r->members, r->pos);
+	slot = at_portion(t, r->members, r->pos, (u32)r->round + 1);
 	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
 	if (to == r->pos && slot < CGPU_SLOTS) {
 		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
-		begin_turn(t, nr, slot);
+		begin_turn(t, nr, slot, round_ns(t, r));
+		t->slot[slot].served = (u32)r->round + 1;
 	}
 	r->mark_ns += (to - r->pos) * t->slice_ns;
 	r->pos = to;

@@ -12,6 +12,7 @@
 #define SLICE_MIN_NS	5000000ull
 #define SLICE_MAX_NS	30000000ull
 #define SLICE_NS	20000000ull	/* until the lever is measured */
+#define UNMOVED_MAX	3		/* acts without effect that make a lever inert */
 
 /* While calls are under way time is charged when they are acknowledged:
  * only then is it known who had it.
@@ -27,18 +28,28 @@ static bool is_live(const struct cgpu_turn *t, u32 slot)
 	return slot < CGPU_SLOTS && t->slot[slot].cookie;
 }
 
-/* Place the portions of the fixed rounds one behind the other. */
+/* After a change of slots: masks, and portions of the fixed rounds. Those that
+ * are nobody's lie evenly between the others': a slow call then delays nobody
+ * but whose it is.
+ */
 static void pack(struct cgpu_turn *t)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
-	u32 next = 0, i;
+	u32 portions[CGPU_SLOTS] = { 0 }, used = 0, owners = 0, next = 0, nr = 0, i;
 
+	cgpu_rota_refresh(t);
+	for (i = 0; policy->fixed_round && i < CGPU_SLOTS; i++) {
+		portions[i] = t->slot[i].cookie ? policy->portions(&t->slot[i]) : 0;
+		used += portions[i];
+		owners += portions[i] > 0;
+	}
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		if (!t->slot[i].cookie)
-			continue;
 		t->slot[i].portion = next;
-		if (policy->fixed_round)
-			next += policy->portions(&t->slot[i]);
+		next += portions[i];
+		if (!portions[i] || used >= t->max_inst)
+			continue;
+		next += (t->max_inst - used) * (nr + 1) / owners - (t->max_inst - used) * nr / owners;
+		nr++;
 	}
 }
 
@@ -72,6 +83,7 @@ void cgpu_turn_init(struct cgpu_turn *t, u64 now_ns)
 	t->max_inst = CGPU_MAX_INST_DEFAULT;
 	t->prio_ratio = CGPU_PRIO_RATIO_DEFAULT;
 	t->slice_ns = SLICE_NS;
+	t->switch_ns = CGPU_SWITCH_NS;
 	t->last_ns = now_ns;
 	start_over(t);
 }
@@ -214,6 +226,7 @@ int cgpu_turn_set_highprio(struct cgpu_turn *t, u32 slot, u64 highprio, u64 now_
 	t->slot[slot].highprio = (u8)highprio;
 	t->slot[slot].credit_ns = 0;
 	t->slot[slot].beside_ns = 0;
+	cgpu_rota_refresh(t);
 	return 0;
 }
 
@@ -261,6 +274,7 @@ int cgpu_turn_set_max_inst(struct cgpu_turn *t, u64 max_inst, u64 now_ns)
 		return -EBUSY;
 	account(t, now_ns);
 	t->max_inst = (u32)max_inst;
+	pack(t);
 	return 0;
 }
 
@@ -313,8 +327,57 @@ int cgpu_turn_set_slice_us(struct cgpu_turn *t, u64 slice_us, u64 now_ns)
 u32 cgpu_turn_set_levers(struct cgpu_turn *t, u32 levers, u64 now_ns)
 {
 	t->levers = levers & (CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE);
+	t->inert &= ~t->levers;
+	t->unmoved[0] = 0;
+	t->unmoved[1] = 0;
 	if (cgpu_policy_get(t->policy)->levers & ~t->levers)
 		cgpu_turn_set_policy(t, CGPU_POLICY_NATIVE, now_ns);
+	return t->policy;
+}
+
+/**
+ * cgpu_turn_set_switch_ns() - what a context switch costs on this GPU
+ * @t: the turn engine
+ * @switch_ns: nanoseconds, at most CGPU_SWITCH_NS_MAX
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts from the next turn on.
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_turn_set_switch_ns(struct cgpu_turn *t, u64 switch_ns, u64 now_ns)
+{
+	if (switch_ns > CGPU_SWITCH_NS_MAX)
+		return -EINVAL;
+	account(t, now_ns);
+	t->switch_ns = (u32)switch_ns;
+	return 0;
+}
+
+/**
+ * cgpu_turn_lever_moved() - did the share move when a lever was used
+ * @t: the turn engine
+ * @lever: one of CGPU_LEVER_*
+ * @moved: 1: it did
+ * @now_ns: monotonic
+ *
+ * The status of a call says nothing about this: an inert lever answers well.
+ * From the first doubt on nobody is reported as enforced; the third in a row
+ * takes the lever away.
+ *
+ * Context: Caller serialises.
+ * Return: the policy in force.
+ */
+u32 cgpu_turn_lever_moved(struct cgpu_turn *t, u32 lever, u32 moved, u64 now_ns)
+{
+	u32 *unmoved = &t->unmoved[lever == CGPU_LEVER_TIMESLICE];
+
+	if (!(t->levers & lever))
+		return t->policy;
+	*unmoved = moved ? 0 : *unmoved + 1;
+	if (*unmoved >= UNMOVED_MAX) {
+		t->inert |= lever;
+		return cgpu_turn_set_levers(t, t->levers & ~lever, now_ns);
+	}
 	return t->policy;
 }
 
@@ -339,6 +402,7 @@ void cgpu_turn_set_channels(struct cgpu_turn *t, u32 slot, u32 channels,
 	account(t, now_ns);
 	t->slot[slot].channels = channels;
 	t->slot[slot].tsgs = tsgs;
+	cgpu_rota_refresh(t);
 	t->retime_mask |= 1u << slot;
 	t->touched_mask |= 1u << slot;
 	if (!channels) {
@@ -389,8 +453,12 @@ u64 cgpu_turn_auto_slice_ns(u64 lever_p50_ns)
  */
 int cgpu_turn_migrate(struct cgpu_turn *fresh, const void *old, u32 old_version)
 {
-	if (old_version != CGPU_TURN_VERSION)
+	if (!old_version || old_version > CGPU_TURN_VERSION)
 		return -EINVAL;
 	memcpy(fresh, old, sizeof(*fresh));
+	/* What version 2 knows more lay in reserved words. */
+	if (old_version == 1)
+		fresh->switch_ns = CGPU_SWITCH_NS;
+	cgpu_rota_refresh(fresh);
 	return 0;
 }

@@ -17,11 +17,14 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_TURN_VERSION	1	/* of struct cgpu_turn, for cgpu_turn_migrate() */
+#define CGPU_TURN_VERSION	2	/* of struct cgpu_turn, for cgpu_turn_migrate() */
 
 /* Levers that were found to work, in cgpu_turn_set_levers(). */
 #define CGPU_LEVER_WINDOW	1u	/* freeze and thaw whole containers */
 #define CGPU_LEVER_TIMESLICE	2u	/* a timeslice per TSG */
+
+#define CGPU_SWITCH_NS		70000u	/* between an H200's 54 us and an A100's 85 us, both computed */
+#define CGPU_SWITCH_NS_MAX	1000000u
 
 struct cgpu_turn_slot {
 	u64 cookie;		/* 0: the slot is free */
@@ -40,8 +43,11 @@ struct cgpu_turn_slot {
 	u64 overruns;		/* turns that ended more than a tenth of a slice late */
 	u64 capped_ns;		/* got in these 100 ms, policies 0 and 3 beside highprio */
 	u32 slow_freezes;	/* points for freezes that took too long */
-	u32 pad2;
-	u64 reserved[3];
+	u32 resisted;		/* freezes it is taken to have held up */
+	u32 failed;		/* calls that failed */
+	u32 served;		/* fixed rounds: number of the last one it had its turn in, from 1 */
+	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
+	u64 reserved[1];
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
@@ -83,14 +89,21 @@ struct cgpu_turn {
 	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
 	u32 fails;		/* acks in a row with a failed call */
 	u32 prio_low;		/* the ceiling is used up until the 100 ms end */
-	u32 pad;
+	u32 slow_thaws;		/* points for thaws that took too long: the driver's tail */
 	u64 retry_ns;		/* no failed call is repeated before */
 	u64 prio_window_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
 	u64 prio_used_ns;
 	u64 last_ns;		/* everything up to here is accounted */
 	struct cgpu_rota rota[CGPU_ROTAS];
 	struct cgpu_turn_slot slot[CGPU_SLOTS];
-	u64 reserved[8];
+	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
+	u32 inert;		/* CGPU_LEVER_* that are answered and move nothing */
+	u32 unmoved[2];		/* lever by lever: acts in a row after which nothing had moved */
+	u64 restart_ns;		/* when the hardware began its timeslices afresh, as far as is known */
+	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
+	u32 opened_mask;	/* those with channels */
+	u32 weighted_mask[2];	/* those with weight; [1]: and highprio */
+	u64 reserved[3];
 };
 
 struct cgpu_turn_plan {
@@ -111,6 +124,7 @@ struct cgpu_turn_ack {
 	u64 thawed_ns;		/* when the last thaw was acknowledged (begin_ns if none) */
 	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
 	u32 timeslice_mask;	/* slots whose timeslice was set */
+	u64 committed_ns;	/* when the restart of the runlist was acknowledged; 0: not told */
 };
 
 struct cgpu_turn_stat {
@@ -120,6 +134,11 @@ struct cgpu_turn_stat {
 	u64 overruns;
 	u32 running;		/* may run now */
 	u32 opened;
+	u64 unsure_ns;
+	u32 failed;
+	u32 resisted;
+	u32 enforced;		/* 1: a lever that is not in doubt holds it to what the policy says */
+	u32 pad;
 };
 
 void cgpu_turn_init(struct cgpu_turn *t, u64 now_ns);
@@ -147,6 +166,16 @@ int cgpu_turn_set_prio_ratio(struct cgpu_turn *t, u64 prio_ratio, u64 now_ns);
 int cgpu_turn_set_slice_us(struct cgpu_turn *t, u64 slice_us, u64 now_ns);
 /* A policy whose lever is taken away falls back to native; returns the policy in force. */
 u32 cgpu_turn_set_levers(struct cgpu_turn *t, u32 levers, u64 now_ns);
+
+/* What a context switch costs on this GPU: turns are made longer by it. Until told,
+ * CGPU_SWITCH_NS. -EINVAL above a millisecond.
+ */
+int cgpu_turn_set_switch_ns(struct cgpu_turn *t, u64 switch_ns, u64 now_ns);
+/* The shell looked whether the share moved when @lever was used. One that three times in a
+ * row moved nothing is inert: it is taken away as by cgpu_turn_set_levers(), which is
+ * also what gives it back. Returns the policy in force.
+ */
+u32 cgpu_turn_lever_moved(struct cgpu_turn *t, u32 lever, u32 moved, u64 now_ns);
 
 /* The container's live graphics/compute channels and TSGs changed. */
 void cgpu_turn_set_channels(struct cgpu_turn *t, u32 slot, u32 channels,

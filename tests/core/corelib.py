@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import _build
 
-_module = _build.load()
-ffi, lib = _module.ffi, _module.lib
+ffi, lib = _build.load()
 C = SimpleNamespace(**_build.constants())
 NEVER = 2**64 - 1
 NO_SLOT = 2**32 - 1
@@ -32,13 +31,16 @@ def check(err: int) -> None:
 
 
 class Turn:
-    """struct cgpu_turn with a clock. `step` does what the shell's thread does, in no time."""
+    """struct cgpu_turn with a clock. `step` does what the shell's thread does, in no time; a switch costs nothing."""
 
-    def __init__(self, policy=PREEMPT, slice_ms=20, max_inst=20, levers=WINDOW | TIMESLICE, now=1_000 * MS):
+    def __init__(
+        self, policy=PREEMPT, slice_ms=20, max_inst=20, levers=WINDOW | TIMESLICE, now=1_000 * MS, switch_us=0
+    ):
         self.now = now
         self.t = ffi.new("struct cgpu_turn *")
         lib.cgpu_turn_init(self.t, now)
         lib.cgpu_turn_set_levers(self.t, levers, now)
+        check(lib.cgpu_turn_set_switch_ns(self.t, switch_us * 1000, now))
         check(lib.cgpu_turn_set_max_inst(self.t, max_inst, now))
         check(lib.cgpu_turn_set_slice_us(self.t, int(slice_ms * 1000), now))
         check(lib.cgpu_turn_set_policy(self.t, policy, now))

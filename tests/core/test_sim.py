@@ -7,27 +7,40 @@ own share, the worst of them.
 
 import pytest
 from corelib import FAIR, FIXED, MS, PREEMPT, WEIGHTED, WINDOW, Turn, slots
-from simgpu import Lever, SimGpu
+from simgpu import A100, STEADY, US, Lever, SimGpu, TimeslicedGpu
 
-MIXES = {"1:2": [1, 2], "3:1": [3, 1], "3:2:1": [3, 2, 1], "16:1": [16, 1], "25 equal": [1] * 25}
+MIXES = {
+    "1:1": [1, 1],
+    "1:2": [1, 2],
+    "3:1": [3, 1],
+    "3:2:1": [3, 2, 1],
+    "16:1": [16, 1],
+    "25 equal": [1] * 25,
+}
 
 
-def simulate(policy, weights, slice_ms, lever=None, seed=1, max_inst=25):
-    turn = Turn(policy, slice_ms=slice_ms, max_inst=max_inst, levers=WINDOW)
+class Card(TimeslicedGpu):
+    """A switch costs what it does on an A100; the engine assumes less."""
+
+    switch_ns = 85 * US
+
+
+def simulate(policy, weights, slice_ms, lever=A100, seed=1, max_inst=25):
+    turn = Turn(policy, slice_ms=slice_ms, max_inst=max_inst, levers=WINDOW, switch_us=70)
     ids = [turn.add(w, channels=1) for w in weights]
-    sim = SimGpu(turn, lever or Lever(), seed)
+    sim = Card(turn, lever, seed)
     length_ms = sim.run_whole_rounds(10_000)
     shared = policy in (FAIR, PREEMPT)
     errors = sim.share_errors({i: 1 if shared else w for i, w in zip(ids, weights, strict=True)})
     return max(abs(e) for e in errors.values()), [sim.got[i] / MS / length_ms for i in ids], sim
 
 
-@pytest.mark.parametrize("slice_ms", [8, 12, 20])
+@pytest.mark.parametrize("slice_ms", [5, 10, 20])
 @pytest.mark.parametrize("mix", MIXES)
 def test_weighted_ratios(mix, slice_ms):
     error, wall, _ = simulate(WEIGHTED, MIXES[mix], slice_ms)
-    assert error <= 0.01
-    assert sum(wall) == pytest.approx(1, abs=0.001), "thaw first leaves no gap"
+    assert error <= (0.012 if mix == "25 equal" else 0.01)
+    assert sum(wall) >= 1 - 0.085 / slice_ms - 0.005, "thaw first leaves no gap but the switch"
 
 
 @pytest.mark.parametrize("n", [2, 25])
@@ -35,12 +48,38 @@ def test_preemptive_is_even(n):
     assert simulate(PREEMPT, [1] * n, 8)[0] <= 0.01
 
 
-@pytest.mark.parametrize("mix", [m for m in MIXES if m != "25 equal"])
-def test_fixed_caps_against_the_wall_clock(mix):
-    error, wall, _ = simulate(FIXED, MIXES[mix], 8)
+@pytest.mark.parametrize("slice_ms", [5, 10])
+@pytest.mark.parametrize("mix", MIXES)
+def test_fixed_caps_against_the_wall_clock(mix, slice_ms):
+    error, wall, _ = simulate(FIXED, MIXES[mix], slice_ms)
     assert error <= 0.01
     for got, weight in zip(wall, MIXES[mix], strict=True):
-        assert got == pytest.approx(weight / 25, rel=0.01)
+        if mix != "25 equal":
+            assert got == pytest.approx(weight / 25, rel=0.012)
+        assert got <= weight / 25 * 1.012
+
+
+SECONDS = [(PREEMPT, "1:1"), (WEIGHTED, "1:2"), (WEIGHTED, "3:2:1"), (FIXED, "3:2:1")]
+
+
+@pytest.mark.parametrize(("policy", "mix"), SECONDS)
+def test_any_second(policy, mix):
+    """A window holds a turn more or less, one slow call and 0.2 points; a cap is never passed by half a point."""
+    slice_ms, weights = 5, MIXES[mix]
+    turn = Turn(policy, slice_ms=slice_ms, max_inst=25, levers=WINDOW, switch_us=70)
+    ids = [turn.add(w, channels=1) for w in weights]
+    sim = Card(turn, A100, 2)
+    at = []
+    for _ in range(110):
+        sim.run(100)
+        at.append([sim.got.get(i, 0) / (1_000 * MS) for i in ids])
+    whole = 25 if policy == FIXED else sum(weights)
+    for i, weight in enumerate(weights):
+        seconds = [later[i] - before[i] for before, later in zip(at[5:], at[15:], strict=False)]
+        part = weight / whole
+        bound = (slice_ms * weight + 4) / 1000 * (1 - part) + 0.002
+        assert max(seconds) - part <= (0.005 if policy == FIXED else bound)
+        assert part - min(seconds) <= bound + 0.085 / slice_ms * part
 
 
 @pytest.mark.parametrize("weights", [[3, 2], [5, 4], [1, 1, 1, 1, 1, 1, 1, 1, 1]])
@@ -82,11 +121,22 @@ def test_a_full_house_of_fair_slices(slice_ms, bound):
         ("one call in 50 fails", Lever(fail=0.02)),
         ("wake-ups half a millisecond late", Lever(wake_us=500)),
         ("a lever of 1 ms", Lever(p50_us=1000)),
+        ("one call in 4 takes up to 5 ms", Lever(tail=0.25)),
     ],
 )
 def test_ratio_holds_on_a_worse_lever(name, lever):
     assert simulate(WEIGHTED, [1, 2], 8, lever)[0] <= 0.01
     assert simulate(WEIGHTED, [3, 2, 1], 8, lever)[0] <= 0.01
+
+
+def test_ratio_while_one_call_in_4_fails():
+    """0x40 on 27 % of the calls was seen: the ratio suffers, nobody starves, and all of it is in the stat."""
+    error, _, sim = simulate(WEIGHTED, [3, 2, 1], 8, Lever(fail=0.27))
+    assert error <= 0.05
+    for i in range(3):
+        st = sim.turn.stat(i)
+        assert st.failed > 50
+        assert st.unsure_ns > 0
 
 
 class Forgetful(SimGpu):
@@ -127,43 +177,8 @@ def test_a_kernel_that_ignores_preemption_pays_it_back(part, length_ms):
     a, b = turn.add(1, channels=1), turn.add(1, channels=1)
     sim = Stubborn(turn, Lever())
     sim.run(20_000)
+    assert turn.stat(a).resisted > 50 > 2 > turn.stat(b).resisted
     assert 0.95 < sim.got[a] / sim.got[b] < 1.02
-
-
-class TimeslicedGpu(SimGpu):
-    """Who runs when several may is decided by timeslices of 1.024 ms in turn, as on hardware; a lever call is always
-    about the same length and acts in its middle; RESTART_RUNLIST ends the slice."""
-
-    slice_end = 0
-    current = None
-
-    def pass_to(self, until):
-        now, self.turn.now = self.turn.now, until
-        running = slots(self.real & self.turn.opened_mask())
-        while now < until and running:
-            if self.current not in running or now >= self.slice_end:
-                behind = [i for i in running if self.current is not None and i > self.current]
-                self.current = min(behind or running)
-                self.slice_end = now + 1_024_000
-            stop = min(until, self.slice_end)
-            self.got[self.current] = self.got.get(self.current, 0) + stop - now
-            now = stop
-
-    def half_a_call(self):
-        self.pass_to(self.turn.now + int(220_000 * self.rng.uniform(0.93, 1.07)))
-
-    def call(self, mask, thaw, done):
-        for i in slots(mask):
-            self.half_a_call()
-            self.real = self.real | 1 << i if thaw else self.real & ~(1 << i)
-            self.half_a_call()
-        return done | mask
-
-    def act(self):
-        super().act()
-        self.half_a_call()
-        self.slice_end = self.turn.now
-        self.half_a_call()
 
 
 @pytest.mark.parametrize("slice_ms", [5, 8.8, 20])
@@ -172,10 +187,51 @@ def test_turns_do_not_lock_to_the_timeslices_of_the_hardware(weights, slice_ms):
     turn = Turn(WEIGHTED, slice_ms=1, levers=WINDOW)
     turn.t.slice_ns = int(slice_ms * MS)
     ids = [turn.add(weight, channels=1) for weight in weights]
-    sim = TimeslicedGpu(turn, Lever())
+    sim = TimeslicedGpu(turn, STEADY)
     sim.run_whole_rounds(10_000)
     errors = sim.share_errors(dict(zip(ids, weights, strict=True)))
     assert max(map(abs, errors.values())) <= 0.01
+
+
+class Listed(Card):
+    """A call takes 64 channels: a container runs from its first list that is thawed to its last that is frozen."""
+
+    def lists(self, slot):
+        for _ in range(-(-self.turn.t.slot[slot].channels // 64) - 1):
+            self.calls += 1
+            self.pass_to(self.turn.now + self.lever.latency_ns(self.rng))
+
+    def call(self, mask, thaw, done):
+        for i in slots(mask):
+            if not thaw:
+                self.lists(i)
+            done = super().call(1 << i, thaw, done)
+            if thaw:
+                self.lists(i)
+        return done
+
+
+@pytest.mark.parametrize("fail", [0, 0.05])
+def test_more_than_64_channels(fail):
+    """Four calls to freeze b and four to thaw it; a has one each."""
+    turn = Turn(PREEMPT, slice_ms=8, levers=WINDOW)
+    a, b = turn.add(channels=1), turn.add()
+    turn.channels(b, 200, 1)
+    sim = Listed(turn, Lever(fail=fail))
+    sim.run(10_000)
+    assert sim.got[b] / sim.got[a] == pytest.approx(1, abs=0.01)
+    failed = turn.stat(a).failed + turn.stat(b).failed
+    assert bool(failed) == bool(fail), "and what failed is in the stat"
+
+
+def test_a_slow_lever_is_not_a_kernel_that_resists():
+    """Thaws are as slow, and nobody resists a thaw."""
+    turn = Turn(PREEMPT, slice_ms=20, levers=WINDOW)
+    a, b = turn.add(channels=1), turn.add(channels=1)
+    sim = Card(turn, Lever(tail=0.3))
+    sim.run(20_000)
+    assert turn.stat(a).resisted + turn.stat(b).resisted <= 3
+    assert sim.got[a] / sim.got[b] == pytest.approx(1, abs=0.01)
 
 
 def test_processes_do_not_buy_time():

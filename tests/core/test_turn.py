@@ -89,10 +89,10 @@ def test_shares(policy, spec, want):
 @pytest.mark.parametrize(
     ("policy", "spec", "want"),
     [
-        (FAIR, [(1, 1), (1, 0), (1, 1)], [({0}, 10), (set(), 10), ({2}, 10), (set(), 170)]),
+        (FAIR, [(1, 1), (1, 0), (1, 1)], [({0}, 10), (set(), 50 + 10 + 60), ({2}, 10), (set(), 60)]),
         (PREEMPT, [(1, 1), (1, 0), (1, 1)], [({0}, 10), ({2}, 10)]),
         (WEIGHTED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30)]),
-        (FIXED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 10), ({2}, 30), (set(), 140)]),
+        (FIXED, [(2, 1), (1, 0), (3, 1)], [({0}, 20), (set(), 40 + 10 + 50), ({2}, 30), (set(), 50)]),
     ],
 )
 def test_a_round_as_a_time_line(policy, spec, want):
@@ -234,6 +234,29 @@ def test_weight_changes_repack_and_move_the_shares():
     turn.timeline(400)
     got = turn.shares(4_000)
     assert [got[a], got[b]] == pytest.approx([0.75, 0.25], abs=0.001)
+
+
+@pytest.mark.parametrize("weights", [[1], [1, 1, 1], [3, 2, 1], [5, 5, 5, 5], [7, 0, 2], [20]])
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_portions_of_nobody_lie_between_those_of_the_others(policy, weights):
+    turn, ids = opened_turn(policy, [(weight, 1) for weight in weights])
+    taken = [(turn.t.slot[i].portion, min(w, 1) if policy == FAIR else w) for i, w in zip(ids, weights, strict=True)]
+    owners = sorted(own for own in taken if own[1])
+    ends = [begin for begin, _ in owners[1:]] + [20]
+    gaps = [end - begin - count for (begin, count), end in zip(owners, ends, strict=True)]
+    assert min(gaps) >= 0
+    assert max(gaps) - min(gaps) <= 1
+    assert owners[0][0] == 0
+
+
+def test_moving_portions_give_nobody_a_second_turn_in_a_round():
+    """b's place moves to where the round has yet to come."""
+    turn, (a, b, c) = opened_turn(FIXED, [(2, 1), (2, 1), (9, 1)], slice_ms=10)
+    assert turn.timeline(65) == [({a}, 20), (set(), 20), ({b}, 20), (set(), 5)]
+    turn.delete(c)
+    assert turn.t.slot[b].portion == 10
+    assert turn.timeline(175) == [(set(), 135), ({a}, 20), (set(), 20)]
+    assert turn.timeline(200) == [(set(), 60), ({b}, 20), (set(), 80), ({a}, 20), (set(), 20)]
 
 
 def test_slice_and_max_inst_change_live():
@@ -444,7 +467,7 @@ def test_a_change_while_calls_are_under_way_is_charged_at_the_ack():
     turn.channels(b, 1)
     assert turn.stat(b).gpu_ns == 0, "not known yet"
     turn.ack(plan, begin=began, thawed=began + 1 * MS, frozen=began + 2 * MS)
-    assert (turn.stat(a).gpu_ns, turn.stat(b).gpu_ns) == (11 * MS, 2 * MS)
+    assert (turn.stat(a).gpu_ns, turn.stat(b).gpu_ns) == (11.264 * MS, 1.736 * MS), "a has it until its timeslice ends"
 
 
 def test_an_ack_is_not_about_who_came_meanwhile():
@@ -475,6 +498,193 @@ def test_turns_end_anywhere_in_a_timeslice_of_the_driver(policy, span):
     assert len(late) > 20
     assert 0 <= min(late) <= 0.1 * span and 0.9 * span <= max(late) <= span
     assert sum(late) / len(late) == pytest.approx(span / 2, rel=0.1)
+
+
+# ---- where the time of a switch goes ---------------------------------------------------------
+
+
+def switch(turn, thawed_us, frozen_us, committed_us=0):
+    """The next switch of owners, so long after it began; the ack's times and what each got since then."""
+    turn.now = turn.next().until_ns
+    plan, before = turn.next(), [turn.stat(i).gpu_ns for i in range(2)]
+    ack = ffi.new("struct cgpu_turn_ack *")
+    ack.begin_ns, ack.run_mask, ack.timeslice_mask = turn.now, plan.run_mask, plan.timeslice_mask
+    ack.thawed_ns, ack.frozen_ns = turn.now + thawed_us * 1000, turn.now + frozen_us * 1000
+    ack.committed_ns = turn.now + committed_us * 1000 if committed_us else 0
+    lib.cgpu_turn_ack(turn.t, plan, ack)
+    turn.now = ack.frozen_ns
+    return [round((turn.stat(i).gpu_ns - ns) / 1000) for i, ns in enumerate(before)]
+
+
+@pytest.mark.parametrize(
+    ("tsgs", "slice_us", "got"),
+    [
+        # The overlap is from 150 to 450 us of 600; a's timeslices of 1024 us began with its turn.
+        (1, 10_000, [240, 360]),  # the tenth ends at 10240
+        (1, 9_900, [340, 260]),
+        (1, 10_100, [450, 150]),  # it ended before b was thawed: a has begun another
+        (2, 10_000, [300, 300]),  # two TSGs each: split
+    ],
+)
+def test_an_overlap_is_charged_by_timeslices(tsgs, slice_us, got):
+    turn = Turn(PREEMPT, slice_ms=slice_us / 1000)
+    for _ in range(2):
+        turn.add(channels=tsgs)
+    turn.step()
+    assert switch(turn, 300, 600) == got
+    assert sum(got) == 600
+
+
+def test_timeslices_begin_where_the_runlist_was_restarted():
+    turn, _ = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    switch(turn, 300, 600, committed_us=1000)
+    assert turn.t.restart_ns == turn.now + 200_000, "in the middle of the call"
+    switch(turn, 300, 600)
+    assert turn.t.restart_ns == turn.now + 150_000, "as long as the call before, when it is not told"
+    switch(turn, 300, 5600)
+    assert turn.t.restart_ns == turn.now, "a call from the tail says nothing of the next"
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED])
+def test_a_turn_is_longer_by_the_switch_it_begins_with(policy):
+    turn = Turn(policy, slice_ms=10, max_inst=4, switch_us=100)
+    a, b = turn.add(weight=1, channels=1), turn.add(weight=3, channels=1)
+    turn.step()
+    lengths = {a: [], b: []}
+    for running, ms in turn.timeline(200)[2:]:
+        for i in running:
+            lengths[i].append(ms)
+    n = {a: 1, b: 1 if policy == PREEMPT else 3}
+    for i in (a, b):
+        assert lengths[i][:3] == pytest.approx([10 * n[i] + 0.1] * 3, abs=1e-6)
+
+
+def test_no_switch_no_refund():
+    """A turn that follows its own last one, as when the other is passed over, has the length of its grant."""
+    turn = Turn(PREEMPT, slice_ms=10, switch_us=100)
+    a, b = turn.add(channels=1), turn.add(channels=1)
+    turn.step()
+    turn.t.slot[b].credit_ns = -19 * MS
+    assert turn.timeline(60)[:3] == [({a}, 30.1), ({b}, 11.1), ({a}, 10.1)]
+
+
+def test_the_cost_of_a_switch_has_a_range():
+    turn = Turn()
+    refused(errno.EINVAL, turn.set, "switch_ns", C.CGPU_SWITCH_NS_MAX + 1)
+    turn.set("switch_ns", C.CGPU_SWITCH_NS_MAX)
+    assert turn.t.switch_ns == C.CGPU_SWITCH_NS_MAX
+
+
+# ---- what is known of the levers -------------------------------------------------------------
+
+
+def enforced(turn, *ids):
+    return [turn.stat(i).enforced for i in ids]
+
+
+@pytest.mark.parametrize("policy", range(6))
+def test_native_is_never_reported_as_enforced(policy):
+    turn, (a, b) = opened_turn(policy, [(1, 1), (0, 1)])
+    turn.timeline(100)
+    assert enforced(turn, a, b) == [policy != NATIVE] * 2
+
+
+def test_soft_without_windows_holds_only_what_timeslices_hold():
+    turn, (a, b, c) = opened_turn(SOFT, [(1, 1), (0, 1), (1, 1)], levers=TIMESLICE)
+    turn.set("highprio", c, 1)
+    turn.timeline(100)
+    assert enforced(turn, a, b, c) == [1, 0, 0], "neither weight 0 nor the ceiling"
+
+
+def test_a_failed_call_is_not_isolation_and_is_counted():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    turn.now = turn.next().until_ns
+    plan = turn.next()
+    turn.ack(plan, run_mask=0b11)  # the freeze of a failed
+    turn.now += 5 * MS
+    assert enforced(turn, a, b) == [0, 1]
+    assert (turn.stat(a).failed, turn.stat(a).unsure_ns) == (1, 5 * MS)
+    turn.step()
+    assert enforced(turn, a, b) == [1, 1]
+    turn.now += 5 * MS
+    assert (turn.stat(a).failed, turn.stat(a).unsure_ns, turn.stat(b).failed) == (1, 5 * MS, 0)
+
+
+def test_a_failed_timeslice_is_not_isolation():
+    turn, (a, b) = opened_turn(SOFT, [(1, 1), (1, 1)])
+    plan = turn.next()
+    turn.ack(plan, timeslices=1 << b)
+    assert enforced(turn, a, b) == [0, 1]
+
+
+def moved(turn, lever, yes):
+    return lib.cgpu_turn_lever_moved(turn.t, lever, yes, turn.now)
+
+
+@pytest.mark.parametrize(("policy", "lever"), [(p, WINDOW) for p in WINDOWED] + [(SOFT, TIMESLICE)])
+def test_an_inert_lever_is_doubted_then_taken_away(policy, lever):
+    turn, (a, b) = opened_turn(policy, [(1, 1), (1, 1)])
+    turn.step()
+    assert moved(turn, lever, 0) == policy
+    assert enforced(turn, a, b) == [0, 0], "from the first doubt on"
+    assert moved(turn, lever, 1) == policy
+    assert enforced(turn, a, b) == [1, 1]
+    assert [moved(turn, lever, 0) for _ in range(3)] == [policy, policy, NATIVE]
+    assert turn.step().run_mask == 0b11, "everybody is thawed"
+    assert turn.t.inert == lever
+    refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
+    lib.cgpu_turn_set_levers(turn.t, WINDOW | TIMESLICE, turn.now)  # probed again, and it moves
+    turn.set("policy", policy)
+    turn.step()
+    assert enforced(turn, a, b) == [1, 1]
+    assert turn.t.inert == 0
+
+
+def test_one_lever_says_nothing_of_the_other():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn.step()
+    assert [moved(turn, TIMESLICE, 0) for _ in range(4)] == [PREEMPT] * 4
+    assert (turn.t.levers, turn.t.inert) == (WINDOW, TIMESLICE)
+    assert enforced(turn, a, b) == [1, 1]
+
+
+# ---- every nanosecond is somebody's ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", WINDOWED)
+def test_time_is_counted_once(policy):
+    """Between two instants each that has the GPU open ran or waited, and those who ran make up the time."""
+    turn, ids = opened_turn(policy, [(3, 1), (1, 1), (2, 0), (5, 1)], slice_ms=7, max_inst=11, switch_us=70)
+    turn.step()
+    opened = [i for i in ids if turn.t.slot[i].channels]
+    before, began = {i: turn.stat(i) for i in opened}, turn.now
+    used = sum(ms for running, ms in turn.timeline(1_234) if running)
+    after = {i: turn.stat(i) for i in opened}
+    ran = {i: after[i].gpu_ns - before[i].gpu_ns for i in opened}
+    assert sum(ran.values()) == pytest.approx(used * MS, abs=1)
+    for i in opened:
+        assert ran[i] + after[i].wait_ns - before[i].wait_ns == turn.now - began
+
+
+@pytest.mark.parametrize("debts_ms", [[95, 95, 95], [400, 20, 55], [33, 1_000, 1_000], [29, 31, 30]])
+def test_skipped_rounds_are_granted_to_all(debts_ms):
+    """All are in debt: as many rounds pass as it takes the first of them to begin, and each is granted them."""
+    grants = [10, 20, 30]
+    turn, ids = opened_turn(WEIGHTED, [(1, 1), (2, 1), (3, 1)], slice_ms=10)
+    turn.step()
+    for i, debt in zip(ids, debts_ms, strict=True):
+        turn.t.slot[i].credit_ns = -debt * MS
+    debts = [min(debt, 60) for debt in debts_ms]  # a round
+    credit, slot = [-d for d in debts], 0
+    while credit[slot := (slot + 1) % 3] + grants[slot] < 2.5:
+        credit[slot] += grants[slot]
+    turn.t.rota[0].owner = NO_SLOT
+    turn.t.rota[0].pos = 0
+    turn.next()
+    assert turn.t.rota[0].owner == ids[slot]
+    assert [turn.t.slot[i].credit_ns / MS for i in ids] == [c + grants[k] * (k == slot) for k, c in enumerate(credit)]
 
 
 # ---- how far credit goes ----------------------------------------------------------------------
@@ -626,6 +836,19 @@ def test_state_moves_to_another_core():
     assert other.timeline(200) == want
 
 
+def test_state_of_version_1_is_taken_over():
+    """What is new lay in its reserved words, as zeros."""
+    turn, (a, b) = opened_turn(WEIGHTED, [(1, 1), (2, 0)])
+    turn.timeline(77)
+    for name in ("switch_ns", "live_mask", "opened_mask", "restart_ns"):
+        setattr(turn.t, name, 0)
+    fresh = ffi.new("struct cgpu_turn *")
+    assert lib.cgpu_turn_migrate(fresh, turn.t, 0) == -errno.EINVAL
+    assert lib.cgpu_turn_migrate(fresh, turn.t, 1) == 0
+    assert fresh.switch_ns == C.CGPU_SWITCH_NS
+    assert (fresh.live_mask, fresh.opened_mask) == (1 << a | 1 << b, 1 << a)
+
+
 def test_overruns_and_times():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
@@ -635,9 +858,9 @@ def test_overruns_and_times():
     turn.ack(plan, thawed=turn.now + 1 * MS, frozen=turn.now + 5 * MS)
     turn.now += 5 * MS
     st_a, st_b = turn.stat(a), turn.stat(b)
-    # A call acts in the middle of its length: thawed at 0.5, frozen at 3.
-    assert (st_a.gpu_ns, st_b.gpu_ns) == (11.75 * MS, 3.25 * MS), "the overlap of 2.5 ms is split"
+    # A call acts in the middle of its length: thawed at 0.5, frozen at 3. In between timeslices end at 1.264 and 2.288.
+    assert (st_a.gpu_ns, st_b.gpu_ns) == (11.976 * MS, 3.024 * MS)
     assert (st_a.overruns, st_b.overruns) == (1, 0)
     assert st_a.gpu_ns + st_b.gpu_ns == turn.now - began
-    assert st_b.wait_ns == 10.5 * MS
+    assert st_b.wait_ns == st_a.gpu_ns, "also while it may run and the hardware has not come to it"
     assert (st_a.running, st_b.running) == (0, 1)

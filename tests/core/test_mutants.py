@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""Cores with one fault each, kept as patches in mutants/: the tests that a patch names must notice it.
+
+Those of the policies' own files run always, the others with CGPU_MUTANTS=all (about a minute).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import _build
+import pytest
+
+HERE = Path(__file__).parent
+PATCHES = sorted((HERE / "mutants").glob("*.patch"))
+FAILED = 1  # pytest's exit status when tests ran and some failed
+if os.environ.get("CGPU_MUTANTS") != "all":
+    PATCHES = [path for path in PATCHES if "+++ b/core/policy_" in path.read_text()]
+
+
+def compiled(source, folder):
+    target = folder / f"{source.stem}.o"
+    subprocess.run([_build.CC, "-c", "-fPIC", "-O1", "-w", *_build.DEFINES, "-o", target, source], check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    """The core's objects by the name of their file."""
+    folder = tmp_path_factory.mktemp("objects")
+    return {path.name: compiled(path, folder) for path in _build.sources()}
+
+
+def library(objects, folder, patch=None):
+    """The core with @patch as a shared library."""
+    if patch:
+        shutil.copytree(_build.CORE, folder / "core")
+        shutil.copy(_build.ROOT / "cgpu_km/uapi.h", folder)
+        subprocess.run(["patch", "-s", "-p1", "-F0", "-i", patch], cwd=folder, check=True)
+        name = re.search(r"^\+\+\+ b/core/(.+)$", patch.read_text(), re.M)[1]
+        objects = objects | {name: compiled(folder / "core" / name, folder)}
+    target = folder / "core.so"
+    subprocess.run([_build.CC, "-shared", "-o", target, *objects.values()], check=True)
+    return target
+
+
+def run_tests(so, tests):
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    env = os.environ | {"CGPU_CORE_SO": str(so), "HYPOTHESIS_MAX_EXAMPLES": "60"}
+    return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
+def test_mutant_is_noticed(patch, objects, tmp_path):
+    tests = re.search(r"^Noticed-by: (.+)$", patch.read_text(), re.M)[1].split()
+    done = run_tests(library(objects, tmp_path, patch), tests)
+    assert done.returncode == FAILED, f"{patch.read_text()}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def test_the_core_as_it_is_passes_this_way(objects, tmp_path):
+    """Or a mutant would be noticed for the wrong reason."""
+    done = run_tests(library(objects, tmp_path), ["test_turn.py"])
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_every_policy_has_its_mutants():
+    touched = {name for patch in PATCHES for name in re.findall(r"^\+\+\+ b/core/(\w+)\.c", patch.read_text(), re.M)}
+    assert touched >= {path.stem for path in _build.CORE.glob("policy_*.c")}
