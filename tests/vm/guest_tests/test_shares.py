@@ -229,7 +229,9 @@ def test_what_an_idle_highprio_leaves_is_the_others(tenants):
 
 
 def test_a_neighbour_that_does_not_let_itself_be_preempted(tenants):
-    """Kernels of 50 ms that ignore preemption overrun a slice of 8 ms six times; it is paid back."""
+    """Kernels of 50 ms that ignore preemption overrun a slice of 8 ms six times. A debt is carried up to a round (of 16 ms):
+    the neighbour has 50 ms, then owes two slices and more, and the other one runs for three at least.
+    """
     good, bad = tenants(), tenants()
     put("policy", PREEMPTIVE)
     good.start()
@@ -241,7 +243,7 @@ def test_a_neighbour_that_does_not_let_itself_be_preempted(tenants):
     end, after = look()
     pid = good.load.pid
     share = 100 * (after[pid][0] - before[pid][0]) / 1e9 / (end - begin)
-    assert share > 50 - 4, "one overrun in four seconds may be owed"
+    assert share > 100 * 3 * 8 / (3 * 8 + 50 + 8) - NEAR
 
 
 def test_a_neighbour_that_starts_and_dies_all_the_time(tenants):
