@@ -156,6 +156,7 @@ class Turns:
             thawed = self._freeze(plan.thaw_mask, False)
             ack.thawed_ns = self._clock()
         self.gpu.commit(self._open_clients(plan.run_mask | plan.freeze_mask))
+        ack.committed_ns = self._clock()
         if not plan.freeze_mask:
             ack.frozen_ns = ack.begin_ns
         if not plan.thaw_mask:
