@@ -229,7 +229,7 @@ def test_what_an_idle_highprio_leaves_is_the_others(tenants):
 
 
 def test_a_neighbour_that_does_not_let_itself_be_preempted(tenants):
-    """Kernels of 50 ms that ignore preemption overrun a slice of 8 ms six times. A debt is carried up to a round, 16 ms:
+    """50 ms kernels that ignore preemption overrun a slice of 8 ms six times. A debt is carried up to a round, 16 ms:
     the neighbour has 50 ms, then owes two slices and more, and the other one runs for three at least.
     """
     good, bad = tenants(), tenants()
