@@ -9,44 +9,23 @@ Fails when a call costs more than its bar, or more with 25 containers than with 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[2]
+from machine import REPO, Failed, boot
+
+GUEST = "python tests/bench/ioctl_guest.py"
 OUTPUT = REPO / "build/bench-ioctl.json"
 BARS = {"control GET_INFO": 3000, "control GET_NAME_STRING": 3000, "SYS_PARAMS": 3000, "RM_ALLOC vidmem": 8000}
 # What 25 containers may add to what one costs: cold caches do not exist here, but longer timer queues do.
 FLAT_PCT = 10
 FLAT_INSTRUCTIONS = 300
 # The debugging of the allocator, which the tests' machines have on, would be most of every figure.
-MACHINE = {"DAEMON": "0", "APPEND": "slub_debug=-", "KERNEL": "6.1", "TIMEOUT": "600", "PYTHONPATH": "tests"}
-NOT_OURS = {"BARE": "", "DOCKER": "", "GPUS": "", "PROFILE": "", "CPUS": "", "CMD": ""}
-
-
-class Failed(Exception):
-    """The machine or the bench in it failed: no figures."""
+PLAIN = "slub_debug=-"
 
 
 def say(text: str) -> None:
     print(text, flush=True)
-
-
-def boot(*options: str, **variables: str) -> dict[str, Any]:
-    """The JSON that ioctl_guest.py printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "vm", "run", " ".join(["python tests/bench/ioctl_guest.py", *options])],
-        cwd=REPO,
-        env=os.environ | NOT_OURS | MACHINE | variables,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise Failed(f"the machine ended with status {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -89,10 +68,10 @@ def table(results: list[dict[str, Any]]) -> str:
 def main() -> int:
     say("bench-ioctl: instructions per call, a minute (the first column includes the client's own)")
     try:
-        results = rows(boot(ICOUNT="1"))
+        results = rows(boot(GUEST, ICOUNT="1", APPEND=PLAIN))
         say(table(results))
         say("bench-ioctl: one and two processes at a time, a minute")
-        scaling = boot("--scaling", ICOUNT="", CPUS="2")
+        scaling = boot(f"{GUEST} --scaling", CPUS="2", APPEND=PLAIN)
     except Failed as failed:
         say(f"bench-ioctl: {failed}")
         return 1

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[2]
+from machine import REPO, Failed, boot
+
 OUTPUT = REPO / "build/bench-sched-vm.json"
 SLACK_PP = 0.2
 MAX_INST = 20
@@ -69,14 +67,8 @@ CELLS = (
 )
 
 
-class Failed(Exception):
-    """The machine or the bench in it failed: no figures."""
-
-
-def boot(profile: str, cells: list[Cell]) -> list[dict[str, Any]]:
+def in_machine(profile: str, cells: list[Cell]) -> list[dict[str, Any]]:
     """What sched_guest.py measured, a dictionary for each cell."""
-    variables = {"ICOUNT": "1", "DAEMON": "0", "PROFILE": profile, "PYTHONPATH": "tests", "TIMEOUT": "1500"}
-    variables |= {"CPUS": "", "DOCKER": "", "BARE": "", "GPUS": "", "KERNEL": "6.1", "CMD": ""}
     wanted = [
         {
             "scenario": cell.scenario,
@@ -90,17 +82,7 @@ def boot(profile: str, cells: list[Cell]) -> list[dict[str, Any]]:
         for cell in cells
     ]
     command = f"python tests/bench/sched_guest.py {shlex.quote(json.dumps(wanted))}"
-    done = subprocess.run(
-        [sys.executable, "-m", "vm", "run", command],
-        cwd=REPO,
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise Failed(f"{profile}: the machine ended with status {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return boot(command, ICOUNT="1", PROFILE=profile, TIMEOUT="1500")
 
 
 def row(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +118,7 @@ def measure(cells: tuple[Cell, ...]) -> Iterator[dict[str, Any]]:
     for profile in dict.fromkeys(cell.profile for cell in cells):
         mine = [cell for cell in cells if cell.profile == profile]
         print(f"bench-sched: {profile} in a machine, {len(mine)} cells, a minute each", flush=True)
-        yield from (row(cell, found) for cell, found in zip(mine, boot(profile, mine), strict=True))
+        yield from (row(cell, found) for cell, found in zip(mine, in_machine(profile, mine), strict=True))
 
 
 def main() -> int:

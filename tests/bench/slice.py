@@ -10,44 +10,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[2]
+from machine import REPO, Failed, boot
+
 OUTPUT = REPO / "build/slice.json"
 BAR_PCT = 3.0
 AGREE_PCT = 0.5
 PROFILES = ("a100", "h200")
-TIMEOUT_S = 600
-
-
-class Failed(Exception):
-    """The machine or the bench in it failed: no figures."""
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-def boot(profile: str, weights: str) -> dict[str, Any]:
+def measure(profile: str, weights: str) -> dict[str, Any]:
     """What slice_guest.py measured on that profile."""
-    variables = {"ICOUNT": "1", "DAEMON": "0", "PROFILE": profile, "PYTHONPATH": "tests", "TIMEOUT": str(TIMEOUT_S)}
-    variables |= {"CPUS": "", "DOCKER": "", "BARE": "", "GPUS": "", "KERNEL": "6.1", "CMD": ""}
-    command = f"python tests/bench/slice_guest.py --weights {weights}"
-    done = subprocess.run(
-        [sys.executable, "-m", "vm", "run", command],
-        cwd=REPO,
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise Failed(f"{profile}: the machine ended with status {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return boot(f"python tests/bench/slice_guest.py --weights {weights}", ICOUNT="1", PROFILE=profile)
 
 
 def judge(profile: str, found: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +78,7 @@ def main() -> int:
     for profile in arguments.profiles:
         say(f"bench-slice: {profile}, {arguments.weights} under policy 2, a minute or two")
         try:
-            rows.append(judge(profile, boot(profile, arguments.weights)))
+            rows.append(judge(profile, measure(profile, arguments.weights)))
         except Failed as failed:
             problems.append(str(failed))
             continue
