@@ -39,6 +39,7 @@ static struct inode *alloc_back(struct super_block *sb)
 	back->file = NULL;
 	back->drv = NULL;
 	back->in_transfer = false;
+	back->space_sealed = false;
 	xa_init(&back->exports);
 	memset(&back->guard, 0, sizeof(back->guard));
 	atomic_inc(&alive);
@@ -102,8 +103,10 @@ static int guard_release(struct inode *inode, struct file *file)
 	struct ckm_back *back = back_of(inode);
 	int ret = 0;
 
+	ckm_container_moves_begin(back->ct);
 	if (back->drv->release)
 		ret = back->drv->release(inode, file);
+	ckm_container_moves_end(back->ct);
 	module_put(back->drv->owner);
 	return ret;
 }

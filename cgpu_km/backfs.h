@@ -26,6 +26,8 @@ struct ckm_back {
 	u32 node;			/* CGPU_NODE_* */
 	u64 id;				/* never reused: what clients are bound to */
 	struct xarray exports;		/* ct->rm_lock; what it carries, by place (rm_export.c) */
+	u64 space_flags;		/* uvm nodes: what UVM_INITIALIZE was asked, once space_sealed */
+	bool space_sealed;		/* acquire; uvm nodes: there is a space, and it has no HMM */
 	bool in_transfer;		/* ct->rm_lock; an export or import is under way */
 };
 

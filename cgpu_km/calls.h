@@ -14,11 +14,13 @@
 
 struct ckm_back;
 struct ckm_call_node;
+struct dma_buf;
 struct file;
 
 struct ckm_range {
 	unsigned long user;
 	u32 size;
+	bool answered;		/* the driver wrote into the copy */
 	void *copy;
 };
 
@@ -31,12 +33,15 @@ struct ckm_call {
 	u8 *top;		/* the checked struct; after the call, what the driver made of it */
 	u32 size;
 	struct ckm_range nested;	/* size 0: none */
+	bool shares;		/* an fd in it may be of a container that shares with this one */
 	struct file *carrier;	/* the back file that an fd in it must name; a reference */
 	/* Runs where rm_ioctl() returned, before the driver copies @arg out; may change it. */
 	void (*post)(struct ckm_call *call, u8 *arg);
 	void *post_data;
 	bool ran;		/* rm_ioctl() ran, with our copy */
-	u8 aside;		/* which redirections let the next call through */
+	bool dmabuf_wanted;	/* the next dma_buf_fd() is this call's */
+	struct dma_buf *dmabuf;	/* what it was for; a reference */
+	u16 aside;		/* which redirections let the next call through */
 	u8 place;		/* in its bucket */
 	struct ckm_call_node *overflow;	/* on the list instead; NULL: it has a place */
 	u8 inline_top[CKM_CALL_INLINE] __aligned(8);

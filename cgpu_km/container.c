@@ -2,7 +2,6 @@
 #include <linux/cdev.h>
 #include <linux/idr.h>
 #include <linux/module.h>
-#include <linux/ratelimit.h>
 #include <linux/random.h>
 #include <linux/slab.h>
 
@@ -12,12 +11,15 @@
 #include "core_link.h"
 #include "gpu.h"
 #include "interpose.h"
+#include "managed.h"
 #include "netlink.h"
 #include "proc.h"
 #include "rm_export.h"
+#include "settings.h"
 
 DEFINE_MUTEX(ckm_lock);
 LIST_HEAD(ckm_containers);
+static u64 last_serial;			/* ckm_lock */
 
 /* Minors go round and are not handed out again while a file may remember them. */
 #define MINORS (1u << MINORBITS)
@@ -167,10 +169,11 @@ static int add_slot(struct ckm_slot *slot, const struct ckm_slot_request *req,
 {
 	struct ckm_gpu *gpu = slot->gpu;
 	const struct cgpu_core_ops *core;
-	u64 limit = req->limit_bytes ?: ckm_default_memsize();
+	u64 limit;
 	int ret;
 
 	mutex_lock(&gpu->lock);
+	limit = req->limit_bytes ?: ckm_gpu_default_memsize_locked(gpu);
 	*why = "the memory limits of this GPU's containers would exceed its memory";
 	ret = -EINVAL;
 	if (limit < CGPU_MIB || limit > S64_MAX) {
@@ -178,7 +181,7 @@ static int add_slot(struct ckm_slot *slot, const struct ckm_slot_request *req,
 		goto out;
 	}
 	ret = -ENOSPC;
-	if (limit > gpu->total_bytes || gpu->limits_bytes > gpu->total_bytes - limit)
+	if (!ckm_gpu_has_room_locked(gpu, gpu->limits_bytes, limit))
 		goto out;
 	*why = "this GPU has no free instance (max_inst) or weight (free_weight) left";
 	core = ckm_core_enter();
@@ -209,6 +212,7 @@ static void remove_slot(struct ckm_slot *slot)
 	mutex_lock(&gpu->lock);
 	core = ckm_core_enter();
 	core->turn_del(gpu->turn, slot->turn_slot, ktime_get_ns());
+	core->look_touched(gpu->look, gpu->turn, slot->turn_slot, ktime_get_ns());
 	ckm_core_leave();
 	gpu->slot[slot->turn_slot] = NULL;
 	gpu->limits_bytes -= slot->ledger.limit_bytes;
@@ -226,15 +230,14 @@ static int charge(struct ckm_slot *slot, u64 bytes)
 	core = ckm_core_enter();
 	ret = core->ledger_charge(&slot->ledger, bytes);
 	ckm_core_leave();
+	if (ret)
+		ckm_events_refused_locked(slot, bytes);
 	used = slot->ledger.used_bytes;
 	limit = slot->ledger.limit_bytes;
 	mutex_unlock(&slot->gpu->lock);
-	if (ret) {
+	if (ret)
 		pr_info_ratelimited("container %s: GPU %u: %llu bytes refused, %llu of %llu in use\n",
 				    slot->ct->dir, slot->gpu->index, bytes, used, limit);
-		if (__ratelimit(&slot->ct->refused_events))
-			ckm_netlink_event(slot->ct, CGPU_EVENT_REFUSED);
-	}
 	return ret;
 }
 
@@ -257,29 +260,6 @@ void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used)
 	mutex_unlock(&slot->gpu->lock);
 }
 
-int ckm_slot_set_limit(struct ckm_slot *slot, u64 bytes)
-{
-	struct ckm_gpu *gpu = slot->gpu;
-	const struct cgpu_core_ops *core;
-	u64 others;
-	int ret = 0;
-
-	if (bytes < CGPU_MIB || bytes > S64_MAX)
-		return -EINVAL;
-	mutex_lock(&gpu->lock);
-	others = gpu->limits_bytes - slot->ledger.limit_bytes;
-	if (bytes > gpu->total_bytes || others > gpu->total_bytes - bytes) {
-		ret = -ENOSPC;
-	} else {
-		core = ckm_core_enter();
-		core->ledger_set_limit(&slot->ledger, bytes);
-		ckm_core_leave();
-		gpu->limits_bytes = others + bytes;
-	}
-	mutex_unlock(&gpu->lock);
-	return ret;
-}
-
 struct ckm_slot *ckm_container_slot(struct ckm_container *ct, const struct ckm_gpu *gpu)
 {
 	u32 i;
@@ -288,6 +268,63 @@ struct ckm_slot *ckm_container_slot(struct ckm_container *ct, const struct ckm_g
 		if (ct->slot[i].gpu == gpu)
 			return &ct->slot[i];
 	return NULL;
+}
+
+void ckm_container_moves_begin(struct ckm_container *ct)
+{
+	u32 i;
+
+	for (i = 0; i < ct->slot_count; i++) {
+		atomic_inc(&ct->slot[i].gpu->moves);
+		atomic_inc(&ct->slot[i].gpu->move_seq);
+	}
+}
+
+void ckm_container_moves_end(struct ckm_container *ct)
+{
+	u32 i;
+
+	for (i = 0; i < ct->slot_count; i++)
+		atomic_dec(&ct->slot[i].gpu->moves);
+}
+
+/* ---- who shares with whom ---- */
+
+static DEFINE_SPINLOCK(ipc_lock);	/* every container's ipc */
+
+bool ckm_container_shares(struct ckm_container *a, struct ckm_container *b)
+{
+	bool same;
+
+	spin_lock(&ipc_lock);
+	same = a->ipc[0] && !strcmp(a->ipc, b->ipc);
+	spin_unlock(&ipc_lock);
+	return same;
+}
+
+int ckm_container_set_ipc(struct ckm_container *ct, const char *name, size_t len)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	int ret = -ENODEV;
+
+	if (core) {
+		ret = len ? core->parse_check_id(name, len) : 0;
+		ckm_core_leave();
+	}
+	if (ret)
+		return ret;
+	spin_lock(&ipc_lock);
+	memcpy(ct->ipc, name, len);
+	ct->ipc[len] = 0;
+	spin_unlock(&ipc_lock);
+	return 0;
+}
+
+void ckm_container_ipc(struct ckm_container *ct, char *name)
+{
+	spin_lock(&ipc_lock);
+	strscpy(name, ct->ipc, sizeof(ct->ipc));
+	spin_unlock(&ipc_lock);
 }
 
 /* ---- objects and memory ---- */
@@ -381,6 +418,70 @@ int ckm_mem_correct_locked(struct ckm_slot *slot, struct cgpu_mem *mem, u64 byte
 	return ret;
 }
 
+static int set_overhead_locked(struct ckm_slot *slot, u64 overhead)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_mem *mem;
+	u64 limit, used, bytes;
+	int ret = 0;
+
+	lockdep_assert_held(&slot->ct->rm_lock);
+	ckm_slot_limits(slot, &limit, &used);
+	core = ckm_core_enter();
+	bytes = core->call_overhead_charge(overhead, limit);
+	ckm_core_leave();
+	if (slot->overhead_mem && bytes) {
+		ret = ckm_mem_correct_locked(slot, slot->overhead_mem, bytes);
+	} else if (slot->overhead_mem) {
+		ckm_mem_put_locked(slot->ct, slot->overhead_mem);
+		slot->overhead_mem = NULL;
+	} else if (bytes) {
+		mem = ckm_mem_charge_locked(slot, bytes);
+		ret = PTR_ERR_OR_ZERO(mem);
+		slot->overhead_mem = ret ? NULL : mem;
+	}
+	/* Under a limit that was lowered less can cost more: it is less all the same. */
+	if (!ret || overhead < slot->overhead)
+		slot->overhead = overhead;
+	return ret;
+}
+
+int ckm_slot_overhead_locked(struct ckm_slot *slot, u64 more)
+{
+	return more ? set_overhead_locked(slot, slot->overhead + more) : 0;
+}
+
+void ckm_slot_overhead_less_locked(struct ckm_slot *slot, u64 less)
+{
+	if (!WARN_ON_ONCE(less > slot->overhead) && less)
+		set_overhead_locked(slot, slot->overhead - less);
+}
+
+int ckm_obj_overhead_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 more)
+{
+	struct ckm_slot *slot = ckm_container_slot_of(ct, obj->gpu);
+	int ret;
+
+	if (!slot)
+		return 0;
+	if (obj->state == CGPU_OBJ_DETACHED)	/* what it had is given back already */
+		return -EINVAL;
+	ret = ckm_slot_overhead_locked(slot, more);
+	if (!ret)
+		obj->overhead += more;
+	return ret;
+}
+
+void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 less)
+{
+	struct ckm_slot *slot = ckm_container_slot_of(ct, obj->gpu);
+
+	if (!slot || less > obj->overhead)	/* out of the tree meanwhile: it has none left */
+		return;
+	obj->overhead -= less;
+	ckm_slot_overhead_less_locked(slot, less);
+}
+
 static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 {
 	struct ckm_slot *slot = ckm_container_slot_of(ct, obj->core.gpu);
@@ -416,6 +517,7 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 			ckm_mem_put_locked(ct, core->userd);
 		core->mem = NULL;
 		core->userd = NULL;
+		ckm_obj_overhead_less_locked(ct, core, core->overhead);
 		if (!core->busy)	/* else its last user frees it */
 			ckm_obj_free(obj);
 	}
@@ -426,6 +528,8 @@ void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back)
 	const struct cgpu_core_ops *core;
 	struct cgpu_obj *client, *list;
 
+	if (back->node == CGPU_NODE_UVM)
+		ckm_managed_settle(ct, back);
 	if (back->node != CGPU_NODE_CTL)
 		return;
 	mutex_lock(&ct->rm_lock);
@@ -459,6 +563,11 @@ static void after_last_ref(struct kref *ref)
 	queue_work(workqueue, &ct->gone);
 }
 
+bool ckm_queue_work(struct work_struct *work)
+{
+	return queue_work(workqueue, work);
+}
+
 void ckm_container_put(struct ckm_container *ct)
 {
 	kref_put(&ct->ref, after_last_ref);
@@ -472,8 +581,10 @@ static void gone_work(struct work_struct *work)
 
 	ckm_proc_remove_container(ct);
 	mutex_lock(&ckm_lock);
-	for (i = 0; i < ct->slot_count; i++)
+	for (i = 0; i < ct->slot_count; i++) {
+		ckm_events_flush(&ct->slot[i]);
 		remove_slot(&ct->slot[i]);
+	}
 	list_del(&ct->node);
 	ckm_netlink_event(ct, CGPU_EVENT_GONE);
 	if (list_empty(&ckm_containers))
@@ -549,8 +660,8 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	INIT_LIST_HEAD(&ct->node);
 	mutex_init(&ct->rm_lock);
 	INIT_WORK(&ct->gone, gone_work);
-	ratelimit_state_init(&ct->refused_events, HZ, 10);
-	ratelimit_set_flags(&ct->refused_events, RATELIMIT_MSG_ON_RELEASE);
+	INIT_LIST_HEAD(&ct->managed);
+	init_waitqueue_head(&ct->recounted);
 	strscpy(ct->id, req->id, sizeof(ct->id));
 	core = ckm_core_enter();
 	core->parse_dir(ct->id, strlen(ct->id), false, ct->dir);
@@ -567,6 +678,7 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 		INIT_LIST_HEAD(&ct->slot[i].channels);
 		INIT_LIST_HEAD(&ct->slot[i].tsgs);
 		INIT_LIST_HEAD(&ct->slot[i].mems);
+		ckm_events_init_slot(&ct->slot[i]);
 	}
 	return ct;
 }
@@ -626,6 +738,7 @@ struct ckm_container *ckm_container_create(const struct ckm_create *req, const c
 	ret = ckm_proc_add_container(ct);
 	if (ret)
 		goto err_nodes;
+	ct->serial = ++last_serial;
 	list_add_tail(&ct->node, &ckm_containers);
 	__module_get(THIS_MODULE);
 	for (i = 0; i < ct->slot_count; i++)

@@ -4,6 +4,7 @@
  *
  * Lock order, outermost first:
  *   ckm_lock         the list of containers and GPUs, attach and detach
+ *   gpu->news.lock   telling of events, in order (events.h)
  *   ct->rm_lock      the container's object tree
  *   gpu->lever_lock  calls that freeze, thaw or set timeslices
  *   gpu->lock        turn state, ledgers, channel lists of one GPU
@@ -17,10 +18,11 @@
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
-#include <linux/ratelimit.h>
+#include <linux/wait.h>
 #include <linux/workqueue.h>
 
 #include "core/core_ops.h"
+#include "events.h"
 #include "uapi.h"
 
 struct ckm_back;
@@ -39,6 +41,7 @@ struct ckm_obj {
 	struct list_head sched;		/* gpu->lock; empty: on no list */
 	u64 seq;			/* gpu->lock; lists are in this order */
 	u32 htsg;			/* channels: handle of their TSG */
+	u32 pid;			/* clients, scheduled ones: tgid by which the driver calls the client */
 };
 
 /* Video memory, or a context's reserve, of one slot. */
@@ -58,7 +61,10 @@ struct ckm_slot {
 	struct list_head tsgs;		/* gpu->lock; the same */
 	u32 channel_count, tsg_count;	/* gpu->lock */
 	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
+	u64 overhead;			/* ct->rm_lock; estimate of all its objects and mappings */
+	struct cgpu_mem *overhead_mem;	/* ct->rm_lock; what of it is charged, or NULL */
 	atomic64_t refused_calls;
+	struct ckm_slot_news news;	/* gpu->lock */
 	struct ckm_proc_dir *proc;
 };
 
@@ -67,14 +73,18 @@ struct ckm_container {
 	struct list_head node;		/* ckm_lock */
 	char id[CGPU_ID_MAX + 1];
 	char dir[CGPU_DIR_LEN + 1];
+	char ipc[CGPU_ID_MAX + 1];	/* ipc_lock of container.c; "": shares with none */
 	u64 cookie;
+	u64 serial;			/* rises along the list: where a dump goes on */
 	u32 ctl_minor, uvm_minor;
 	bool dying;			/* ckm_lock for writing; read anywhere */
 	struct mutex rm_lock;		/* tree, memory records */
 	struct cgpu_tree tree;
+	struct list_head managed;	/* rm_lock; what is charged of managed memory (managed.c) */
+	atomic_t recounts;		/* of it, under way */
+	wait_queue_head_t recounted;
 	atomic_t handles;		/* the next of those we choose (rm_export.c) */
 	struct work_struct gone;	/* after the last reference */
-	struct ratelimit_state refused_events;
 	u32 slot_count;
 	struct ckm_slot slot[];
 };
@@ -110,6 +120,9 @@ struct ckm_container *ckm_container_find(const char *id);
 void ckm_container_get(struct ckm_container *ct);
 void ckm_container_put(struct ckm_container *ct);
 
+/* Work that holds a reference to a container. False if it is queued already. */
+bool ckm_queue_work(struct work_struct *work);
+
 /* The container, node and slot behind one of our minors, with a reference;
  * NULL if there is none or it is dying.
  */
@@ -137,8 +150,29 @@ void ckm_obj_free(struct ckm_obj *obj);
 struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes);
 /* What the driver really took. -ENOMEM: more than fits, nothing changed. */
 int ckm_mem_correct_locked(struct ckm_slot *slot, struct cgpu_mem *mem, u64 bytes);
+/* The driver keeps @more on the card for this slot, beside what was asked for.
+ * -ENOMEM: what of it is charged does not fit, nothing changed. Callers hold
+ * rm_lock.
+ */
+int ckm_slot_overhead_locked(struct ckm_slot *slot, u64 more);
+void ckm_slot_overhead_less_locked(struct ckm_slot *slot, u64 less);
+/* The same as part of an object's, that goes with it. */
+int ckm_obj_overhead_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 more);
+void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 less);
 void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used);
-int ckm_slot_set_limit(struct ckm_slot *slot, u64 bytes);
+
+/* Whether memory that one exported may be imported by the other: an administrator
+ * gave both the same name, and not the empty one. -EINVAL for what is no name.
+ */
+bool ckm_container_shares(struct ckm_container *a, struct ckm_container *b);
+int ckm_container_set_ipc(struct ckm_container *ct, const char *name, size_t len);
+void ckm_container_ipc(struct ckm_container *ct, char *name);
+
+/* Around what may give back memory of the card, on whichever of its GPUs: the
+ * size of a context is measured only while nothing else moves. Any context.
+ */
+void ckm_container_moves_begin(struct ckm_container *ct);
+void ckm_container_moves_end(struct ckm_container *ct);
 
 u32 ckm_major(void);
 int ckm_containers_init(void);

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-#include <linux/percpu-rwsem.h>
+#include <linux/ktime.h>
+#include <linux/preempt.h>
+#include <linux/rcupdate.h>
 #include <linux/slab.h>
 
 #include "container.h"
 #include "core_link.h"
+#include "driver.h"
+#include "events.h"
 #include "gpu.h"
+
+#define TURN_SIZE_MAX	(64u << 10)
 
 struct core_entry {
 	struct list_head node;
@@ -12,29 +18,58 @@ struct core_entry {
 	struct module *owner;
 };
 
+/* What was tried last, for /proc/cgpu_km/upgrade. */
+struct outcome {
+	char version[CKM_CORE_VERSION_MAX];
+	int ret;
+	char why[96];
+};
+
 static LIST_HEAD(cores);		/* ckm_lock */
-static struct core_entry *active;	/* ckm_lock and core_sem for writing, either for reading */
+/* Written under ckm_lock and, while there are GPUs, the gpu->lock of each; read under
+ * any of them, or in an RCU read section.
+ */
+static struct core_entry __rcu *active;
 static bool pinned;			/* ckm_lock */
-DEFINE_STATIC_PERCPU_RWSEM(core_sem);
+static struct outcome last;		/* ckm_lock */
+
+static struct core_entry *active_locked(void)
+{
+	return rcu_dereference_protected(active, lockdep_is_held(&ckm_lock));
+}
 
 const struct cgpu_core_ops *ckm_core_enter(void)
 {
-	percpu_down_read(&core_sem);
-	if (active)
-		return active->ops;
-	percpu_up_read(&core_sem);
-	return NULL;
+	struct core_entry *entry;
+
+	rcu_read_lock();
+	entry = rcu_dereference(active);
+	if (!entry) {
+		rcu_read_unlock();
+		return NULL;
+	}
+	__release(RCU);		/* sparse: ckm_core_leave() has it */
+	return entry->ops;
 }
 
 void ckm_core_leave(void)
 {
-	percpu_up_read(&core_sem);
+	__acquire(RCU);
+	rcu_read_unlock();
+}
+
+struct cgpu_turn *ckm_core_alloc_turn(void)
+{
+	struct core_entry *entry = active_locked();
+
+	return entry ? kzalloc(entry->ops->turn_size, GFP_KERNEL) : NULL;
 }
 
 int ckm_core_pin(void)
 {
-	lockdep_assert_held(&ckm_lock);
-	if (!active || !try_module_get(active->owner))
+	struct core_entry *entry = active_locked();
+
+	if (!entry || !try_module_get(entry->owner))
 		return -ENODEV;
 	pinned = true;
 	return 0;
@@ -42,42 +77,98 @@ int ckm_core_pin(void)
 
 void ckm_core_unpin(void)
 {
-	lockdep_assert_held(&ckm_lock);
-	module_put(active->owner);
+	module_put(active_locked()->owner);
 	pinned = false;
+}
+
+static struct core_entry *find(const char *version)
+{
+	struct core_entry *entry;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry(entry, &cores, node)
+		if (!strcmp(entry->ops->version, version))
+			return entry;
+	return NULL;
+}
+
+static __printf(3, 4) int say(struct outcome *o, int ret, const char *why, ...)
+{
+	va_list args;
+
+	va_start(args, why);
+	vscnprintf(o->why, sizeof(o->why), why, args);
+	va_end(args);
+	o->ret = ret;
+	return ret;
+}
+
+/* For the node, and for who listens: after what is active has been settled. */
+static void conclude(const struct outcome *o)
+{
+	struct core_entry *now = active_locked();
+
+	last = *o;
+	ckm_events_core(now ? now->ops->version : NULL, o->version, o->ret, o->why);
+}
+
+/* ---- coming and going ---- */
+
+/* Only what says how the rest is to be read is read before it is known to fit. */
+static int check(const struct cgpu_core_ops *ops, struct outcome *o)
+{
+	int ret;
+
+	if (ops->abi != CGPU_CORE_ABI)
+		return say(o, -EINVAL, "it speaks ABI %u, this module %u", ops->abi,
+			   CGPU_CORE_ABI);
+	if (ops->ops_size != sizeof(*ops) || !ops->turn_size || ops->turn_size > TURN_SIZE_MAX)
+		return say(o, -EINVAL, "its table is %u bytes (this module's: %zu), its state %u",
+			   ops->ops_size, sizeof(*ops), ops->turn_size);
+	strscpy(o->version, ops->version, sizeof(o->version));
+	if (!*ops->version || strcmp(ops->version, o->version) ||
+	    strspn(ops->version, "0123456789.") != strlen(ops->version))
+		return say(o, -EINVAL, "it has no version of the form X.Y.Z");
+	ret = ops->selftest();
+	return ret ? say(o, ret, "its self-test failed (%d)", ret) : 0;
+}
+
+static int add(struct core_entry *entry, struct outcome *o)
+{
+	lockdep_assert_held(&ckm_lock);
+	if (find(entry->ops->version))
+		return say(o, -EEXIST, "a core of that version is there");
+	list_add_tail(&entry->node, &cores);
+	if (!active_locked()) {
+		rcu_assign_pointer(active, entry);
+		ckm_gpus_scan();
+	}
+	return 0;
 }
 
 int ckm_core_register(const struct cgpu_core_ops *ops, struct module *owner)
 {
-	struct core_entry *entry;
+	struct core_entry *entry = kzalloc(sizeof(*entry), GFP_KERNEL);
+	struct outcome now = {};
 	int ret;
 
-	/* The shell reads words of the turn state itself (proc.c, netlink.c). */
-	if (ops->abi != CGPU_CORE_ABI || ops->turn_size < sizeof(struct cgpu_turn)) {
-		pr_err("core %s speaks ABI %u, this module %u\n", ops->version, ops->abi,
-		       CGPU_CORE_ABI);
-		return -EINVAL;
-	}
-	ret = ops->selftest();
-	if (ret) {
-		pr_err("core %s fails its self test\n", ops->version);
-		return ret;
-	}
-	entry = kzalloc(sizeof(*entry), GFP_KERNEL);
 	if (!entry)
 		return -ENOMEM;
+	strscpy(now.version, module_name(owner), sizeof(now.version));
 	entry->ops = ops;
 	entry->owner = owner;
-
+	ret = check(ops, &now);
 	mutex_lock(&ckm_lock);
-	list_add_tail(&entry->node, &cores);
-	if (!active) {
-		percpu_down_write(&core_sem);
-		active = entry;
-		percpu_up_write(&core_sem);
-		ckm_gpus_scan();
-	}
+	if (!ret)
+		ret = add(entry, &now);
+	if (ret)
+		conclude(&now);
 	mutex_unlock(&ckm_lock);
+	if (ret) {
+		pr_err("core %s refused: %s\n", now.version, now.why);
+		kfree(entry);
+		return ret;
+	}
 	pr_info("core %s registered\n", ops->version);
 	return 0;
 }
@@ -86,64 +177,86 @@ EXPORT_SYMBOL_GPL(ckm_core_register);
 /* Only while it is not pinned: the module's reference count sees to that. */
 void ckm_core_unregister(const struct cgpu_core_ops *ops)
 {
-	struct core_entry *entry, *next;
+	struct core_entry *entry;
 
 	mutex_lock(&ckm_lock);
-	list_for_each_entry_safe(entry, next, &cores, node) {
-		if (entry->ops != ops)
-			continue;
-		list_del(&entry->node);
-		if (entry == active) {
-			ckm_gpus_forget();
-			percpu_down_write(&core_sem);
-			active = list_first_entry_or_null(&cores, struct core_entry, node);
-			percpu_up_write(&core_sem);
-			if (active)
-				ckm_gpus_scan();
-		}
-		kfree(entry);
+	entry = find(ops->version);
+	list_del(&entry->node);
+	if (entry == active_locked()) {
+		ckm_gpus_forget();
+		rcu_assign_pointer(active, list_first_entry_or_null(&cores, struct core_entry,
+								    node));
+		if (active_locked())
+			ckm_gpus_scan();
 	}
 	mutex_unlock(&ckm_lock);
+	synchronize_rcu();
+	kfree(entry);
 }
 EXPORT_SYMBOL_GPL(ckm_core_unregister);
 
-int ckm_core_list(char *buf, size_t size)
-{
-	struct core_entry *entry;
-	int len = 0;
+/* ---- swapping ---- */
 
-	mutex_lock(&ckm_lock);
-	if (active)
-		len = scnprintf(buf, size, "%s\n", active->ops->version);
-	list_for_each_entry(entry, &cores, node)
-		if (entry != active)
-			len += scnprintf(buf + len, size - len, "%s\n", entry->ops->version);
-	mutex_unlock(&ckm_lock);
-	return len;
+/* The shell keeps slots by number, and promised what it showed. */
+static bool same_seen(const struct cgpu_core_ops *from, const struct cgpu_turn *old,
+		      const struct cgpu_core_ops *to, const struct cgpu_turn *fresh)
+{
+	struct cgpu_turn_slot_view slot[2];
+	struct cgpu_turn_view gpu[2];
+	u32 i;
+
+	from->turn_view(old, &gpu[0]);
+	to->turn_view(fresh, &gpu[1]);
+	if (memcmp(&gpu[0], &gpu[1], sizeof(gpu[0])))
+		return false;
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		from->turn_slot_view(old, i, &slot[0]);
+		to->turn_slot_view(fresh, i, &slot[1]);
+		if (memcmp(&slot[0], &slot[1], sizeof(slot[0])))
+			return false;
+	}
+	return true;
 }
 
-/* New turn states for every GPU, made before anything is locked for the swap.
- * Caller holds every gpu->lock and core_sem for writing.
- */
-static int migrate(const struct cgpu_core_ops *from, const struct cgpu_core_ops *to,
-		   struct cgpu_turn **fresh)
+/* Of two cores the newer one knows both layouts: it may be either. */
+static int carry(const struct cgpu_core_ops *from, const struct cgpu_turn *old,
+		 const struct cgpu_core_ops *to, struct cgpu_turn *fresh)
+{
+	int ret = to->turn_migrate(fresh, old, from->turn_version);
+
+	if (ret == -EINVAL && from->turn_back)
+		ret = from->turn_back(old, fresh, to->turn_version);
+	return ret;
+}
+
+/* Either every GPU has its new state, or all have kept the old one. */
+static int carry_all(const struct cgpu_core_ops *from, const struct cgpu_core_ops *to,
+		     struct cgpu_turn **fresh, struct outcome *o)
 {
 	struct ckm_gpu *gpu;
-	int ret = 0, i = 0;
+	int ret, i = 0;
 
 	list_for_each_entry(gpu, &ckm_gpus, node) {
-		ret = to->turn_migrate(fresh[i++], gpu->turn, from->turn_version);
+		lockdep_assert_held(&gpu->lock);
+		ret = carry(from, gpu->turn, to, fresh[i]);
 		if (ret)
-			return ret;
+			return say(o, -EOPNOTSUPP, "GPU %u: it cannot take over state %u from %s (%d)",
+				   gpu->index, from->turn_version, from->version, ret);
+		if (!same_seen(from, gpu->turn, to, fresh[i]))
+			return say(o, -EOPNOTSUPP, "GPU %u: what it took over is not what was there",
+				   gpu->index);
+		i++;
 	}
 	i = 0;
-	list_for_each_entry(gpu, &ckm_gpus, node)
-		swap(gpu->turn, fresh[i++]);
+	list_for_each_entry(gpu, &ckm_gpus, node) {
+		swap(gpu->turn, fresh[i]);
+		i++;		/* not inside: swap() reads it twice */
+	}
 	return 0;
 }
 
-/* No plan under way, and nobody looking: a turn state is read under gpu->lock,
- * also outside a core section.
+/* No plan under way, and nobody looking. Turn threads first: a lever call takes its
+ * time, and no tenant shall wait for it.
  */
 static void lock_gpus(void)
 {
@@ -159,58 +272,120 @@ static void unlock_gpus(void)
 {
 	struct ckm_gpu *gpu;
 
-	list_for_each_entry(gpu, &ckm_gpus, node) {
+	list_for_each_entry(gpu, &ckm_gpus, node)
 		mutex_unlock(&gpu->lock);
+	list_for_each_entry(gpu, &ckm_gpus, node) {
 		mutex_unlock(&gpu->lever_lock);
+		ckm_gpu_kick(gpu);
 	}
 }
 
-static int switch_to(struct core_entry *to)
+/* With a state of @to's size for every GPU in @fresh; afterwards they are what is left. */
+static int swap_locked(struct core_entry *to, struct cgpu_turn **fresh, struct outcome *o)
 {
-	struct cgpu_turn **fresh = kcalloc(CGPU_MAX_GPUS, sizeof(*fresh), GFP_KERNEL);
-	struct core_entry *from = active;
-	int i, ret = -ENOMEM;
+	struct core_entry *from = active_locked();
+	u64 begin;
+	int ret;
 
+	if (pinned && !try_module_get(to->owner))
+		return say(o, -ENOENT, "it is being unloaded");
+	lock_gpus();
+	/* Tenants wait for these locks: only for as long as it takes to copy. */
+	preempt_disable();
+	begin = ktime_get_ns();
+	ret = carry_all(from->ops, to->ops, fresh, o);
+	if (!ret) {
+		rcu_assign_pointer(active, to);
+		say(o, 0, "taken over from %s, tenants held for %llu ns", from->ops->version,
+		       ktime_get_ns() - begin);
+	}
+	preempt_enable();
+	unlock_gpus();
+	if (pinned)
+		module_put(ret ? to->owner : from->owner);
+	return ret;
+}
+
+static u32 count_gpus(void)
+{
+	struct ckm_gpu *gpu;
+	u32 count = 0;
+
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		count++;
+	return count;
+}
+
+static int switch_to(struct core_entry *to, struct outcome *o)
+{
+	u32 count = count_gpus(), i;
+	struct cgpu_turn **fresh;
+	int ret;
+
+	ret = to->ops->selftest();
+	if (ret)
+		return say(o, -EIO, "its self-test failed (%d)", ret);
+	if (!ckm_driver_fits(to->ops))
+		return say(o, -EOPNOTSUPP, "it reads the calls of driver %s otherwise",
+			   ckm_driver_version());
+	say(o, -ENOMEM, "no memory");
+	fresh = kcalloc(count + 1, sizeof(*fresh), GFP_KERNEL);
 	if (!fresh)
 		return -ENOMEM;
-	for (i = 0; i < CGPU_MAX_GPUS; i++) {
+	for (i = 0; i < count; i++) {
 		fresh[i] = kzalloc(to->ops->turn_size, GFP_KERNEL);
 		if (!fresh[i])
 			goto out;
 	}
-	if (pinned && !try_module_get(to->owner)) {
-		ret = -ENODEV;
-		goto out;
-	}
-	lock_gpus();
-	percpu_down_write(&core_sem);
-	ret = migrate(from->ops, to->ops, fresh);
-	if (!ret)
-		active = to;
-	percpu_up_write(&core_sem);
-	unlock_gpus();
-	if (pinned)
-		module_put(ret ? to->owner : from->owner);
+	swap_locked(to, fresh, o);
 out:
-	for (i = 0; i < CGPU_MAX_GPUS; i++)
+	for (i = 0; i < count; i++)
 		kfree(fresh[i]);
 	kfree(fresh);
-	return ret;
+	return o->ret;
 }
 
 int ckm_core_switch(const char *version)
 {
-	struct core_entry *entry;
-	int ret = -ENOENT;
+	struct outcome now = {};
+	struct core_entry *to;
+
+	strscpy(now.version, version, sizeof(now.version));
+	mutex_lock(&ckm_lock);
+	to = find(version);
+	if (!to)
+		say(&now, -ENOENT, "it is not registered");
+	else if (to == active_locked())
+		say(&now, 0, "it was active");
+	else
+		switch_to(to, &now);
+	conclude(&now);
+	mutex_unlock(&ckm_lock);
+	/* Who comes back from here knows that nobody is inside the core before. */
+	if (!now.ret)
+		synchronize_rcu();
+	if (now.ret)
+		pr_notice("core %s not taken: %s (%d)\n", version, now.why, now.ret);
+	else
+		pr_info("core %s is active: %s\n", version, now.why);
+	return now.ret;
+}
+
+int ckm_core_list(char *buf, size_t size)
+{
+	struct core_entry *entry, *first;
+	int len = 0;
 
 	mutex_lock(&ckm_lock);
+	first = active_locked();
+	if (first)
+		len = scnprintf(buf, size, "%s\n", first->ops->version);
 	list_for_each_entry(entry, &cores, node)
-		if (!strcmp(entry->ops->version, version)) {
-			ret = entry == active ? 0 : switch_to(entry);
-			break;
-		}
+		if (entry != first)
+			len += scnprintf(buf + len, size - len, "%s\n", entry->ops->version);
+	if (last.version[0])
+		len += scnprintf(buf + len, size - len, "last: %s %d %s\n", last.version,
+				 last.ret, last.why);
 	mutex_unlock(&ckm_lock);
-	if (!ret)
-		pr_info("core %s is active\n", version);
-	return ret;
+	return len;
 }

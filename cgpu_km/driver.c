@@ -58,11 +58,20 @@ static_assert(sizeof(struct nv_rmapi_op) == 72);
 static struct nv_rm_ops rm;
 static char version[64];
 static u32 branch;
+static u32 fb_info_size;
+static u32 util_size;
 static struct cgpu_abi abi;
 static u32 gets;
 static u32 uvm_major;
 
 static u32 (*rm_ops_symbol)(struct nv_rm_ops *);
+
+static u32 params_size(const struct cgpu_core_ops *core, u32 cmd)
+{
+	const struct cgpu_control *row = core->call_control(branch, cmd);
+
+	return row ? row->params_size : 0;
+}
 
 int ckm_driver_get(bool quiet)
 {
@@ -99,6 +108,8 @@ int ckm_driver_get(bool quiet)
 	known = core->call_knows_driver(version);
 	branch = core->call_branch(version);
 	abi = *core->call_abi(branch);
+	fb_info_size = params_size(core, NV2080_CTRL_FB_GET_INFO_V2);
+	util_size = params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES);
 	ckm_core_leave();
 	if (!known && !any_driver) {
 		pr_err_ratelimited("driver %s is of no branch the call table was checked against; any_driver=1 accepts it as if it were %u\n",
@@ -122,9 +133,25 @@ void ckm_driver_put(void)
 	symbol_put(nvidia_get_rm_ops);
 }
 
+bool ckm_driver_fits(const struct cgpu_core_ops *core)
+{
+	if (!gets)
+		return true;
+	return (core->call_knows_driver(version) || any_driver) &&
+	       core->call_branch(version) == branch &&
+	       !memcmp(core->call_abi(branch), &abi, sizeof(abi)) &&
+	       params_size(core, NV2080_CTRL_FB_GET_INFO_V2) == fb_info_size &&
+	       params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES) == util_size;
+}
+
 const char *ckm_driver_version(void)
 {
 	return version;
+}
+
+const struct cgpu_abi *ckm_driver_abi(void)
+{
+	return &abi;
 }
 
 u32 ckm_driver_branch(void)
@@ -134,17 +161,12 @@ u32 ckm_driver_branch(void)
 
 u32 ckm_driver_fb_info_size(void)
 {
-	const struct cgpu_core_ops *core = ckm_core_enter();
-	const struct cgpu_control *row;
-	u32 size = 0;
+	return fb_info_size;
+}
 
-	if (!core)
-		return 0;
-	row = core->call_control(branch, NV2080_CTRL_FB_GET_INFO_V2);
-	if (row)
-		size = row->params_size;
-	ckm_core_leave();
-	return size;
+u32 ckm_driver_util_size(void)
+{
+	return util_size;
 }
 
 /* Read a small text file of procfs; NULL on any failure. @path is ours, never

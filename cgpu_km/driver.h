@@ -8,6 +8,7 @@
 #include "uapi.h"
 
 /* kernel-open/common/inc/nv-gpu-info.h */
+struct cgpu_abi;
 struct nv_gpu_info {
 	u32 gpu_id;
 	struct {
@@ -38,8 +39,16 @@ void ckm_driver_put(void);
 const char *ckm_driver_version(void);
 /* The branch whose rows of the call table hold. */
 u32 ckm_driver_branch(void);
-/* Of the parameters of FB_GET_INFO_V2, at most NV_FB_INFO_V2_SIZE; 0 without a core. */
+const struct cgpu_abi *ckm_driver_abi(void);
+/* Of the parameters of FB_GET_INFO_V2, at most NV_FB_INFO_V2_SIZE. */
 u32 ckm_driver_fb_info_size(void);
+/* Of those of PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2; 0: the branch has none. */
+u32 ckm_driver_util_size(void);
+
+/* True if @core reads this driver's calls as it was attached by: what was learned
+ * then stays until the last container is gone. Caller serialises with get and put.
+ */
+bool ckm_driver_fits(const struct cgpu_core_ops *core);
 
 /* Between get and put. Returns how many, at most CGPU_MAX_GPUS. */
 u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc);

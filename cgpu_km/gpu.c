@@ -29,10 +29,38 @@ struct ckm_gpu *ckm_gpu_by_index(u32 index)
 	return NULL;
 }
 
+void ckm_gpu_view_locked(struct ckm_gpu *gpu, struct cgpu_turn_view *view)
+{
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->lock);
+	memset(view, 0, sizeof(*view));
+	core = ckm_core_enter();
+	if (core) {
+		core->turn_view(gpu->turn, view);
+		ckm_core_leave();
+	}
+}
+
+void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 turn_slot,
+			      struct cgpu_turn_slot_view *view)
+{
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->lock);
+	memset(view, 0, sizeof(*view));
+	core = ckm_core_enter();
+	if (core) {
+		core->turn_slot_view(gpu->turn, turn_slot, view);
+		ckm_core_leave();
+	}
+}
+
 void ckm_gpu_kick(struct ckm_gpu *gpu)
 {
 	WRITE_ONCE(gpu->kicked, true);
 	wake_up(&gpu->wait);
+	ckm_look_wake(gpu);
 }
 
 void ckm_gpu_channels_changed_locked(struct ckm_slot *slot)
@@ -43,8 +71,11 @@ void ckm_gpu_channels_changed_locked(struct ckm_slot *slot)
 	lockdep_assert_held(&gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
+		u64 now = ktime_get_ns();
+
 		core->turn_set_channels(gpu->turn, slot->turn_slot, slot->channel_count,
-					slot->tsg_count, ktime_get_ns());
+					slot->tsg_count, now);
+		core->look_touched(gpu->look, gpu->turn, slot->turn_slot, now);
 		ckm_core_leave();
 	}
 	ckm_gpu_kick(gpu);
@@ -54,45 +85,57 @@ static void free_gpu(struct ckm_gpu *gpu)
 {
 	list_del(&gpu->node);
 	ckm_proc_remove_gpu(gpu);
+	ckm_events_stop(gpu);
+	ckm_look_free(gpu);
 	kfree(gpu->turn);
 	kfree(gpu);
+}
+
+static struct cgpu_turn *new_turn(void)
+{
+	struct cgpu_turn *turn = ckm_core_alloc_turn();
+	const struct cgpu_core_ops *core;
+
+	if (!turn)
+		return NULL;
+	core = ckm_core_enter();
+	core->turn_init(turn, ktime_get_ns());
+	/* Until attach finds otherwise: a policy may be set before. */
+	core->turn_set_levers(turn, CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, ktime_get_ns());
+	ckm_core_leave();
+	return turn;
 }
 
 static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 {
 	struct ckm_gpu *gpu = kzalloc(sizeof(*gpu), GFP_KERNEL);
-	const struct cgpu_core_ops *core;
 	int ret = -ENOMEM;
 
 	if (!gpu)
 		return -ENOMEM;
-	core = ckm_core_enter();
-	if (!core) {
-		ret = -ENODEV;
-		goto err_free;
-	}
-	gpu->turn = kzalloc(core->turn_size, GFP_KERNEL);
-	if (gpu->turn) {
-		core->turn_init(gpu->turn, ktime_get_ns());
-		/* Until attach finds otherwise: a policy may be set before. */
-		core->turn_set_levers(gpu->turn, CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE,
-				      ktime_get_ns());
-	}
-	ckm_core_leave();
+	gpu->turn = new_turn();
 	if (!gpu->turn)
 		goto err_free;
 	gpu->index = index;
 	gpu->desc = *desc;
+	gpu->overcommit_pct = CGPU_OVERCOMMIT_MIN;
+	gpu->born_ns = ktime_get_boottime_ns();
 	mutex_init(&gpu->open_lock);
 	mutex_init(&gpu->lever_lock);
 	mutex_init(&gpu->lock);
 	init_waitqueue_head(&gpu->wait);
-	ret = ckm_proc_add_gpu(gpu);
+	ckm_events_init_gpu(gpu);
+	ret = ckm_look_alloc(gpu);
 	if (ret)
 		goto err_turn;
+	ret = ckm_proc_add_gpu(gpu);
+	if (ret)
+		goto err_look;
 	list_add_tail(&gpu->node, &ckm_gpus);
 	return 0;
 
+err_look:
+	ckm_look_free(gpu);
 err_turn:
 	kfree(gpu->turn);
 err_free:
@@ -238,15 +281,14 @@ bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free)
 	return true;
 }
 
-u64 ckm_gpu_driver_used(struct ckm_gpu *gpu)
+bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
 {
-	u64 used = 0, free;
+	bool known;
 
 	mutex_lock(&gpu->open_lock);
-	if (gpu->open && !ckm_gpu_heap(gpu, &used, &free))
-		used = 0;
+	known = gpu->open && ckm_gpu_heap(gpu, used, free);
 	mutex_unlock(&gpu->open_lock);
-	return used;
+	return known;
 }
 
 static void set_open(struct ckm_gpu *gpu, bool open)
@@ -286,10 +328,10 @@ static bool learn_instance(struct ckm_gpu *gpu)
 }
 
 /* An empty list of channels: a driver that answers NOT_SUPPORTED (the open one
- * without GSP) has no window lever. That a lever which is accepted really moves
- * the share is not known from this.
+ * without GSP) has no window lever. That a lever which is accepted moves the
+ * share is not known from this, nor can it be where nothing runs yet: look.c.
  */
-static void probe_levers(struct ckm_gpu *gpu)
+static void ask_for_levers(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
 	u32 levers = CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE;
@@ -335,7 +377,8 @@ static int open_gpu(struct ckm_gpu *gpu)
 		goto err_client;
 	if (!gpu->desc.uuid[0])
 		learn_uuid(gpu);
-	probe_levers(gpu);
+	ask_for_levers(gpu);
+	ckm_look_start(gpu);
 	set_open(gpu, true);
 	return 0;
 
@@ -350,6 +393,7 @@ static void close_gpu(struct ckm_gpu *gpu)
 {
 	ckm_turn_thread_stop(gpu);
 	set_open(gpu, false);
+	ckm_look_stop(gpu);
 	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
 	ckm_rm_close_gpu(gpu->desc.gpu_id);
 }
@@ -371,11 +415,12 @@ int ckm_gpus_attach(const char **why)
 	ret = ckm_driver_get(false);
 	if (ret)
 		goto err_core;
-	ckm_driver_learn_uvm();
 	*why = "the driver's calls cannot be sealed (see the kernel log)";
 	ret = ckm_seal_attach();
 	if (ret)
 		goto err_driver;
+	ckm_driver_learn_uvm();
+	ckm_seal_attach_uvm();
 	*why = "a GPU could not be opened (see the kernel log)";
 	list_for_each_entry(gpu, &ckm_gpus, node) {
 		ret = open_gpu(gpu);
@@ -391,6 +436,10 @@ int ckm_gpus_attach(const char **why)
 	}
 	attached = true;
 	pr_info("attached to driver %s\n", ckm_driver_version());
+	list_for_each_entry(gpu, &ckm_gpus, node) {
+		ckm_netlink_gpu_event(gpu, CGPU_EVENT_ATTACHED);
+		ckm_events_gpu_changed(gpu);	/* what probing found */
+	}
 	return 0;
 
 err_gpus:
@@ -409,8 +458,10 @@ void ckm_gpus_detach(void)
 	struct ckm_gpu *gpu;
 
 	lockdep_assert_held(&ckm_lock);
-	list_for_each_entry(gpu, &ckm_gpus, node)
+	list_for_each_entry(gpu, &ckm_gpus, node) {
 		close_gpu(gpu);
+		ckm_netlink_gpu_event(gpu, CGPU_EVENT_DETACHED);
+	}
 	ckm_seal_detach();
 	ckm_driver_put();
 	ckm_core_unpin();
@@ -423,6 +474,10 @@ static void scan_work(struct work_struct *work)
 {
 	mutex_lock(&ckm_lock);
 	ckm_gpus_scan();
+	if (attached) {
+		ckm_driver_learn_uvm();
+		ckm_seal_attach_uvm();
+	}
 	mutex_unlock(&ckm_lock);
 }
 static DECLARE_WORK(scan, scan_work);
@@ -433,6 +488,8 @@ static int module_event(struct notifier_block *nb, unsigned long event, void *da
 
 	if (event == MODULE_STATE_LIVE && (!strncmp(mod->name, "nv", 2)))
 		schedule_work(&scan);
+	if (event == MODULE_STATE_GOING && !strcmp(mod->name, "nvidia_uvm"))
+		ckm_seal_uvm_gone();
 	return NOTIFY_OK;
 }
 

@@ -10,9 +10,12 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include "core/core_ops.h"
 #include "driver.h"
+#include "events.h"
+#include "look.h"
 
 struct ckm_container;
 struct ckm_slot;
@@ -40,17 +43,26 @@ struct ckm_gpu {
 	struct ckm_slot *slot[CGPU_SLOTS];	/* lock; by turn slot */
 	u64 limits_bytes;		/* lock; sum of the slots' limits */
 	u64 context_bytes;		/* lock; what a context was seen to take, 0: not yet seen */
-	atomic_t allocs, alloc_seq;	/* tenants' allocations under way, and begun so far */
+	atomic_t moves, move_seq;	/* tenants' calls under way that take or give memory, and begun so far */
 	u64 sched_seq;			/* lock; of the latest scheduled object */
+	bool uvm_account;		/* READ_ONCE; managed memory is charged, not refused */
 	bool slice_is_set;		/* lock; written by hand: not derived from the lever */
+	u32 overcommit_pct;		/* lock; of total_bytes, for limits_bytes */
+	u64 default_memsize;		/* lock; bytes, 0: that of all GPUs */
+	u64 born_ns;			/* since boot; tells it from one that was here before */
 	struct ckm_lever_stat lever;	/* lever_lock */
 	u32 hclient, hdevice, hsubdevice;	/* our own; valid while attached */
 	struct mutex open_lock;		/* open; the innermost but for the driver's own */
 	bool open;			/* they are there */
 	struct task_struct *thread;
+	struct cgpu_look *look;		/* lock */
+	u8 *look_params;		/* look_work only; NV_UTIL_PARAMS_MAX */
+	enum ckm_look_state look_state;	/* lock for writing */
+	struct delayed_work look_work;
 	wait_queue_head_t wait;
 	bool kicked;			/* something changed: plan again */
 	u64 turns;			/* turn thread only */
+	struct ckm_gpu_news news;
 	struct ckm_proc_dir *proc;
 };
 
@@ -74,10 +86,10 @@ void ckm_gpus_forget(void);
  * them. False if it does not say. Only while attached.
  */
 bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free);
-/* How much is in use, for whoever does not know whether we are attached: 0 if
- * not. Takes open_lock.
+/* The same for whoever does not know whether we are attached: false if not.
+ * Takes open_lock.
  */
-u64 ckm_gpu_driver_used(struct ckm_gpu *gpu);
+bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free);
 
 /* What one graphics/compute context is charged: ctx_reserve_mib, or what one
  * was seen to take where that is more.
@@ -87,6 +99,11 @@ u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu);
  * took at the same time does not stay in it.
  */
 void ckm_gpu_context_seen(struct ckm_gpu *gpu, u64 bytes);
+
+/* What the core says of the state; zeros without a core. Caller holds gpu->lock. */
+void ckm_gpu_view_locked(struct ckm_gpu *gpu, struct cgpu_turn_view *view);
+void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 turn_slot,
+			      struct cgpu_turn_slot_view *view);
 
 void ckm_gpu_kick(struct ckm_gpu *gpu);
 

@@ -14,6 +14,7 @@
 #include "driver.h"
 #include "gpu.h"
 #include "interpose.h"
+#include "managed.h"
 #include "rm_calls.h"
 #include "seal.h"
 
@@ -65,34 +66,50 @@ void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj)
 	mutex_unlock(&ct->rm_lock);
 }
 
-struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj)
+static struct cgpu_mem *get_ref_locked(struct ckm_container *ct, struct cgpu_mem *mem)
 {
 	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&ct->rm_lock);
+	if (!mem)
+		return NULL;
+	core = ckm_core_enter();
+	core->mem_get(mem);
+	ckm_core_leave();
+	return mem;
+}
+
+struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj)
+{
 	struct cgpu_mem *mem;
 
 	mutex_lock(&ct->rm_lock);
-	mem = obj->mem;
-	core = ckm_core_enter();
-	if (mem)
-		core->mem_get(mem);
-	ckm_core_leave();
+	mem = get_ref_locked(ct, obj->mem);
 	mutex_unlock(&ct->rm_lock);
 	return mem;
 }
 
+u32 ckm_tenant_hold_memory(struct ckm_container *ct, u32 client, u32 object,
+			   struct cgpu_obj **obj, struct cgpu_mem **mem)
+{
+	*obj = ckm_tenant_hold(ct, client, object);
+	if (!*obj)
+		return NV_ERR_NOT_FOUND;
+	if ((*obj)->kind != CGPU_KIND_VIDMEM && (*obj)->kind != CGPU_KIND_SYSMEM)
+		return NV_ERR_NOT_SUPPORTED;
+	*mem = ckm_tenant_get_mem(ct, *obj);
+	return NV_OK;
+}
+
 struct cgpu_mem *ckm_tenant_get_context(struct ckm_container *ct, struct cgpu_obj *channel)
 {
-	const struct cgpu_core_ops *core;
 	struct cgpu_mem *mem;
 
 	mutex_lock(&ct->rm_lock);
 	mem = channel->mem;
 	if (!mem && channel->parent && channel->parent->kind == CGPU_KIND_TSG)
 		mem = channel->parent->mem;
-	core = ckm_core_enter();
-	if (mem)
-		core->mem_get(mem);
-	ckm_core_leave();
+	mem = get_ref_locked(ct, mem);
 	mutex_unlock(&ct->rm_lock);
 	return mem;
 }
@@ -128,6 +145,10 @@ static int front_open(struct inode *inode, struct file *file)
 	ct = ckm_container_by_minor(iminor(inode), &node, &slot);
 	if (!ct)
 		return -ENODEV;
+	if (node == CGPU_NODE_UVM && !ckm_seal_has_uvm()) {
+		ckm_container_put(ct);
+		return -ENODEV;
+	}
 	back = ckm_back_open(ct, slot, node, real_device(node, slot), file->f_flags);
 	ckm_container_put(ct);
 	if (IS_ERR(back))
@@ -158,13 +179,10 @@ static int front_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct ckm_back *back = file->private_data;
 
-	if (back->node == CGPU_NODE_UVM) {
-		pr_notice_ratelimited("container %s: managed memory (cudaMallocManaged) refused, pid %d: uvm is deny\n",
-				      back->ct->dir, task_tgid_nr(current));
-		return -EPERM;
-	}
 	if (!back->drv->mmap)
 		return -ENODEV;
+	if (back->node == CGPU_NODE_UVM)
+		return ckm_managed_mmap(back, vma);
 	/* The driver's vm_ops look at vma->vm_file: it must be theirs. */
 	vma_set_file(vma, back->file);
 	return back->drv->mmap(back->file, vma);
@@ -216,6 +234,18 @@ static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lon
 	return ret ?: ckm_rm_dispatch(&rc);
 }
 
+/* The driver would compare with the flags we made it take (seal.c). */
+static long initialize_again(struct ckm_back *back, const struct cgpu_uvm_call *row,
+			     unsigned long user)
+{
+	u64 flags;
+
+	if (get_user(flags, (u64 __user *)user))
+		return -EFAULT;
+	return put_user(flags == back->space_flags ? NV_OK : NV_ERR_ARGUMENT,
+			(u32 __user *)(user + row->status_at));
+}
+
 /* uvm's structs are not sealed: what counts of them, the memory it takes and
  * gives back, is charged where the driver does it (seal.c).
  */
@@ -229,12 +259,22 @@ static long front_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lo
 	if (found)
 		row = *found;
 	ckm_core_leave();
-	if (row.verdict == CGPU_REFUSE) {
+	if (row.verdict == CGPU_REFUSE ||
+	    (row.verdict == CGPU_UVM_MANAGED && !ckm_managed_allowed(back->ct))) {
 		ckm_refused(call, "uvm call", cmd);
 		return -EINVAL;
 	}
 	if (row.verdict == CGPU_ANSWER_OK)
 		return put_user(NV_OK, (u32 __user *)(user + row.status_at));
+	if (row.nr == UVM_INITIALIZE) {
+		if (smp_load_acquire(&back->space_sealed))
+			return initialize_again(back, &row, user);
+	} else if (row.status_at && !smp_load_acquire(&back->space_sealed)) {
+		/* As the driver says it of a file without a space; one that was
+		 * made unseen by the seal is none.
+		 */
+		return put_user(NV_ERR_ILLEGAL_ACTION, (u32 __user *)(user + row.status_at));
+	}
 	return back->drv->unlocked_ioctl(back->file, cmd, user);
 }
 

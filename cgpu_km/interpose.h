@@ -26,6 +26,13 @@ bool ckm_tenant_owns(struct ckm_back *back, u32 client, u32 object);
 struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 object);
 void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj);
 
+/* The same of an object that is memory, with a reference to what it holds on the
+ * card (NULL: system memory). Both are filled as far as it went, also with an
+ * error: NV_ERR_NOT_FOUND, NV_ERR_NOT_SUPPORTED for what is no memory.
+ */
+u32 ckm_tenant_hold_memory(struct ckm_container *ct, u32 client, u32 object,
+			   struct cgpu_obj **obj, struct cgpu_mem **mem);
+
 /* A reference to the memory of a held object; NULL if it has none. */
 struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj);
 /* The same of a held channel's context reserve, which may be its TSG's. */

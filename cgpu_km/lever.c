@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 #include <linux/ktime.h>
+#include <linux/moduleparam.h>
 #include <linux/sort.h>
 #include <linux/slab.h>
 
 #include "container.h"
 #include "core/nv_abi.h"
+#include "events.h"
 #include "gpu.h"
 #include "lever.h"
+
+/* The driver's documentation says that DISABLE_CHANNELS acts by itself; the one published
+ * test on hardware saw nothing happen before the runlist was restarted. So it is, unless
+ * somebody has seen that a GPU does not need it.
+ */
+static unsigned long window_restart = ~0ul;
+module_param(window_restart, ulong, 0644);
+MODULE_PARM_DESC(window_restart, "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST (default: all)");
 
 /* ctrl2080fifo.h: NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS */
 struct disable_channels {
@@ -83,12 +93,12 @@ static void forget_channel(struct ckm_gpu *gpu, u32 turn_slot, u32 client, u32 c
 }
 
 /* One by one, when the driver refused a list: a channel that is gone by now
- * must not keep the others running.
+ * must not keep the others running. Returns the latest failure, or NV_OK.
  */
-static bool freeze_singly(struct ckm_gpu *gpu, u32 turn_slot, const struct disable_channels *list)
+static u32 freeze_singly(struct ckm_gpu *gpu, u32 turn_slot, const struct disable_channels *list)
 {
 	struct disable_channels *one = kzalloc(sizeof(*one), GFP_KERNEL);
-	bool ok = one != NULL;
+	u32 failure = one ? NV_OK : NV_ERR_NO_MEMORY;
 	u32 i, status;
 
 	for (i = 0; one && i < list->count; i++) {
@@ -101,60 +111,78 @@ static bool freeze_singly(struct ckm_gpu *gpu, u32 turn_slot, const struct disab
 		if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT)
 			forget_channel(gpu, turn_slot, list->client[i], list->channel[i]);
 		else if (status != NV_OK)
-			ok = false;
+			failure = status;
 	}
 	kfree(one);
-	return ok;
+	return failure;
 }
 
 static bool freeze_slot(struct ckm_gpu *gpu, u32 turn_slot, bool freeze)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
-	bool ok = list != NULL;
+	u32 failure = list ? NV_OK : NV_ERR_NO_MEMORY;
 	u64 after = 0;
 
 	while (list && snapshot(gpu, turn_slot, &after, list)) {
 		list->disable = freeze;
 		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
-				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK &&
-		    !freeze_singly(gpu, turn_slot, list))
-			ok = false;
+				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK)
+			failure = freeze_singly(gpu, turn_slot, list) ?: failure;
 		if (list->count < NV2080_DISABLE_CHANNELS_MAX)
 			break;
 	}
 	kfree(list);
-	return ok;
+	if (failure != NV_OK)
+		ckm_events_lever_failed(gpu, turn_slot, CGPU_LEVER_WINDOW, failure);
+	return failure == NV_OK;
 }
 
-/* Any channel of the slot that the driver takes it on will do. */
-static bool restart_runlist(struct ckm_gpu *gpu, u32 turn_slot, struct disable_channels *list)
+/* Any channel of the slot that the driver takes it on will do. @failure: what the
+ * latest of the others was answered.
+ */
+static bool restart_runlist(struct ckm_gpu *gpu, u32 turn_slot, struct disable_channels *list,
+			    u32 *failure)
 {
 	struct {
 		u8 force, bypass_wait;
 	} params = { .force = 1 };
 	u64 after = 0;
-	u32 i;
+	u32 i, status;
 
 	while (snapshot(gpu, turn_slot, &after, list))
-		for (i = 0; i < list->count; i++)
-			if (timed_control(gpu, list->client[i], list->channel[i],
-					  NVA06F_CTRL_RESTART_RUNLIST, &params,
-					  sizeof(params)) == NV_OK)
+		for (i = 0; i < list->count; i++) {
+			status = timed_control(gpu, list->client[i], list->channel[i],
+					       NVA06F_CTRL_RESTART_RUNLIST, &params,
+					       sizeof(params));
+			if (status == NV_OK)
 				return true;
+			*failure = status;
+		}
 	return false;
 }
 
+bool ckm_lever_needs_restart(const struct ckm_gpu *gpu)
+{
+	return gpu->index >= BITS_PER_LONG || (READ_ONCE(window_restart) & BIT(gpu->index));
+}
+
 /* It restarts the whole runlist, whoever's channel it is asked on. */
-void ckm_lever_commit(struct ckm_gpu *gpu, u32 mask)
+bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
+	u32 failure = list ? NV_OK : NV_ERR_NO_MEMORY;
+	bool done = false;
 	u32 slot;
 
 	lockdep_assert_held(&gpu->lever_lock);
-	for (slot = 0; list && slot < CGPU_SLOTS; slot++)
-		if ((mask & BIT(slot)) && restart_runlist(gpu, slot, list))
-			break;
+	for (slot = 0; list && !done && slot < CGPU_SLOTS; slot++)
+		done = (mask & BIT(slot)) && restart_runlist(gpu, slot, list, &failure);
 	kfree(list);
+	/* It is for all of them; one is named. */
+	if (mask && !done && failure != NV_OK)
+		ckm_events_lever_failed(gpu, __ffs(mask),
+					CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, failure);
+	return done;
 }
 
 u32 ckm_lever_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
@@ -173,9 +201,8 @@ bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 turn_slot, u32 timeslice_us)
 	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
 	struct { u32 client, tsg; } tsg[32];
 	struct ckm_obj *obj;
+	u32 n, i, status, failure = NV_OK;
 	u64 after = 0;
-	bool ok = true;
-	u32 n, i;
 
 	lockdep_assert_held(&gpu->lever_lock);
 	do {
@@ -192,13 +219,16 @@ bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 turn_slot, u32 timeslice_us)
 				tsg[n++].tsg = obj->core.hobject;
 			}
 		mutex_unlock(&gpu->lock);
-		for (i = 0; i < n; i++)
-			if (timed_control(gpu, tsg[i].client, tsg[i].tsg,
-					  NVA06C_CTRL_SET_TIMESLICE, &params,
-					  sizeof(params)) != NV_OK)
-				ok = false;
+		for (i = 0; i < n; i++) {
+			status = timed_control(gpu, tsg[i].client, tsg[i].tsg,
+					       NVA06C_CTRL_SET_TIMESLICE, &params, sizeof(params));
+			if (status != NV_OK)
+				failure = status;
+		}
 	} while (n == ARRAY_SIZE(tsg));
-	return ok;
+	if (failure != NV_OK)
+		ckm_events_lever_failed(gpu, turn_slot, CGPU_LEVER_TIMESLICE, failure);
+	return failure == NV_OK;
 }
 
 static int compare_u32(const void *a, const void *b)

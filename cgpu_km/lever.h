@@ -19,12 +19,16 @@ struct ckm_slot;
 u32 ckm_lever_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
 
 /* Timeslice of every TSG of a slot, 0: the driver's default; returns success.
- * Takes effect with ckm_lever_commit(). Caller holds gpu->lever_lock.
+ * Takes effect with ckm_lever_commit(), which returns whether the driver took it
+ * on a channel of the slots in @mask. Caller holds gpu->lever_lock.
  */
 bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 slot, u32 timeslice_us);
-void ckm_lever_commit(struct ckm_gpu *gpu, u32 mask);
+bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask);
 
-/* Percentile (0..100) of the latest calls. Caller holds gpu->lever_lock. */
+/* Whether a freeze or thaw takes effect with ckm_lever_commit() only. */
+bool ckm_lever_needs_restart(const struct ckm_gpu *gpu);
+
+/* Percentile (0..100) of the latest calls. Sleeps; caller holds gpu->lever_lock. */
 u64 ckm_lever_latency_ns(const struct ckm_gpu *gpu, u32 percentile);
 
 #endif

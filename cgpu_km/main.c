@@ -58,3 +58,8 @@ MODULE_DESCRIPTION("cgpu: several containers share one NVIDIA GPU");
 MODULE_AUTHOR("The cgpu authors");
 MODULE_LICENSE("Dual MIT/GPL");
 MODULE_VERSION(CGPU_VERSION);
+/* Only an order for modprobe: the driver's symbols are looked up when the first
+ * container comes. Not in a file of modprobe.d, which would have to be written
+ * anew for each version and takes the place of what stands here.
+ */
+MODULE_SOFTDEP("pre: nvidia nvidia-uvm post: " CGPU_CORE);

@@ -6,13 +6,16 @@
 #include "core_link.h"
 #include "gpu.h"
 #include "netlink.h"
+#include "settings.h"
 
 static struct genl_family family;
+static atomic64_t lost;		/* events not sent for want of memory */
 
 static const struct nla_policy policy[CGPU_A_GPU + 1] = {
 	[CGPU_A_ID]	= { .type = NLA_NUL_STRING, .len = CGPU_ID_MAX },
 	[CGPU_A_COOKIE]	= { .type = NLA_U64 },
 	[CGPU_A_SLOTS]	= { .type = NLA_NESTED },
+	[CGPU_A_GPU]	= { .type = NLA_NESTED },
 };
 
 static const struct nla_policy slot_policy[CGPU_S_HIGHPRIO + 1] = {
@@ -22,31 +25,37 @@ static const struct nla_policy slot_policy[CGPU_S_HIGHPRIO + 1] = {
 	[CGPU_S_HIGHPRIO]	= { .type = NLA_U8 },
 };
 
+/* What SET_GPU takes: CKM_GPU_SETTABLE and the index. */
+static const struct nla_policy gpu_policy[CGPU_G_BORN + 1] = {
+	[CGPU_G_INDEX]			= { .type = NLA_U32 },
+	[CGPU_G_POLICY]			= { .type = NLA_U32 },
+	[CGPU_G_MAX_INST]		= { .type = NLA_U32 },
+	[CGPU_G_PRIO_RATIO]		= { .type = NLA_U32 },
+	[CGPU_G_SLICE_US]		= { .type = NLA_U32 },
+	[CGPU_G_UVM]			= { .type = NLA_U32 },
+	[CGPU_G_DEFAULT_MEMSIZE]	= { .type = NLA_U64 },
+	[CGPU_G_OVERCOMMIT]		= { .type = NLA_U32 },
+};
+
 static int put_slot(struct sk_buff *skb, struct ckm_slot *slot)
 {
-	const struct cgpu_core_ops *core;
 	struct nlattr *nest = nla_nest_start(skb, CGPU_A_SLOT);
-	u32 weight = 0, highprio = 0;
+	struct cgpu_turn_slot_view view;
 	u64 limit, used;
 
 	if (!nest)
 		return -EMSGSIZE;
 	ckm_slot_limits(slot, &limit, &used);
 	mutex_lock(&slot->gpu->lock);
-	core = ckm_core_enter();
-	if (core) {
-		weight = slot->gpu->turn->slot[slot->turn_slot].weight;
-		highprio = slot->gpu->turn->slot[slot->turn_slot].highprio;
-		ckm_core_leave();
-	}
+	ckm_gpu_slot_view_locked(slot->gpu, slot->turn_slot, &view);
 	mutex_unlock(&slot->gpu->lock);
 	if (nla_put_u32(skb, CGPU_S_GPU, slot->gpu->index) ||
 	    nla_put_u32(skb, CGPU_S_MINOR, slot->minor) ||
 	    nla_put_u32(skb, CGPU_S_NV_MINOR, slot->gpu->desc.nv_minor) ||
 	    nla_put_u64_64bit(skb, CGPU_S_LIMIT, limit, CGPU_S_PAD) ||
 	    nla_put_u64_64bit(skb, CGPU_S_USED, used, CGPU_S_PAD) ||
-	    nla_put_u32(skb, CGPU_S_WEIGHT, weight) ||
-	    nla_put_u8(skb, CGPU_S_HIGHPRIO, highprio))
+	    nla_put_u32(skb, CGPU_S_WEIGHT, view.weight) ||
+	    nla_put_u8(skb, CGPU_S_HIGHPRIO, view.highprio))
 		return -EMSGSIZE;
 	nla_nest_end(skb, nest);
 	return 0;
@@ -75,20 +84,58 @@ static int put_container(struct sk_buff *skb, struct ckm_container *ct)
 	return 0;
 }
 
-void ckm_netlink_event(struct ckm_container *ct, u32 event)
-{
-	struct sk_buff *skb = genlmsg_new(NLMSG_GOODSIZE, GFP_KERNEL);
-	void *head;
+/* ---- events ---- */
 
+/* Listeners see the same as when their own buffer had overflowed. */
+static void say_lost(void)
+{
+	atomic64_inc(&lost);
+	genl_set_err(&family, &init_net, 0, 0, -ENOBUFS);
+}
+
+struct sk_buff *ckm_netlink_begin(u32 event, void **head)
+{
+	struct sk_buff *skb;
+	u64 before = atomic64_read(&lost);
+
+	if (!genl_has_listeners(&family, &init_net, 0))
+		return NULL;
+	skb = genlmsg_new(NLMSG_GOODSIZE, GFP_KERNEL);
 	if (!skb)
-		return;
-	head = genlmsg_put(skb, 0, 0, &family, 0, CGPU_CMD_EVENT);
-	if (!head || nla_put_u32(skb, CGPU_A_EVENT, event) || put_container(skb, ct)) {
+		goto err;
+	*head = genlmsg_put(skb, 0, 0, &family, 0, CGPU_CMD_EVENT);
+	if (!*head || nla_put_u32(skb, CGPU_A_EVENT, event) ||
+	    (before && nla_put_u64_64bit(skb, CGPU_A_LOST, before, CGPU_A_PAD)))
+		goto err_free;
+	return skb;
+
+err_free:
+	nlmsg_free(skb);
+err:
+	say_lost();
+	return NULL;
+}
+
+void ckm_netlink_send(struct sk_buff *skb, void *head, int put)
+{
+	if (put) {
 		nlmsg_free(skb);
+		say_lost();
 		return;
 	}
 	genlmsg_end(skb, head);
-	genlmsg_multicast(&family, skb, 0, 0, GFP_KERNEL);
+	/* -ESRCH: who listened is gone. A full buffer is told to its owner. */
+	if (genlmsg_multicast(&family, skb, 0, 0, GFP_KERNEL) == -ENOMEM)
+		say_lost();
+}
+
+void ckm_netlink_event(struct ckm_container *ct, u32 event)
+{
+	void *head;
+	struct sk_buff *skb = ckm_netlink_begin(event, &head);
+
+	if (skb)
+		ckm_netlink_send(skb, head, put_container(skb, ct));
 }
 
 /* ---- commands ---- */
@@ -102,6 +149,12 @@ static const char *get_id(struct genl_info *info)
 		return NULL;
 	}
 	return nla_data(attr);
+}
+
+static void say_why(struct genl_info *info, const char *why)
+{
+	if (info->extack && why)
+		info->extack->_msg = why;
 }
 
 static u64 get_cookie(struct genl_info *info)
@@ -186,8 +239,7 @@ static int cmd_create(struct sk_buff *skb, struct genl_info *info)
 	ct = ckm_container_create(req, &why);
 	if (IS_ERR(ct)) {
 		ret = PTR_ERR(ct);
-		if (info->extack && why)
-			info->extack->_msg = why;
+		say_why(info, why);
 	} else {
 		ret = reply_container(info, ct);
 		if (ret)	/* the asker would not know its minors */
@@ -212,64 +264,149 @@ static int cmd_destroy(struct sk_buff *skb, struct genl_info *info)
 	return ret;
 }
 
-/* One value of one slot; all of them are tried on the live state in order, and
- * the first that does not fit ends the command with the earlier ones in force.
- */
-static int set_slot(struct ckm_slot *slot, struct nlattr **tb)
+static int parse_set_slot(struct nlattr *attr, struct genl_info *info, struct ckm_container *ct,
+			  struct ckm_slot_values *v)
 {
-	struct ckm_gpu *gpu = slot->gpu;
-	const struct cgpu_core_ops *core;
-	u64 now = ktime_get_ns();
-	int ret = 0;
+	struct nlattr *tb[CGPU_S_HIGHPRIO + 1];
+	struct ckm_gpu *gpu;
+	int ret = parse_slot(attr, tb, info);
 
-	mutex_lock(&gpu->lock);
-	core = ckm_core_enter();
-	if (!core)
-		ret = -ENODEV;
-	if (!ret && tb[CGPU_S_WEIGHT])
-		ret = core->turn_set_weight(gpu->turn, slot->turn_slot,
-					    nla_get_u32(tb[CGPU_S_WEIGHT]), now);
-	if (!ret && tb[CGPU_S_HIGHPRIO])
-		ret = core->turn_set_highprio(gpu->turn, slot->turn_slot,
-					      nla_get_u8(tb[CGPU_S_HIGHPRIO]), now);
-	if (core)
-		ckm_core_leave();
-	mutex_unlock(&gpu->lock);
-	if (!ret && tb[CGPU_S_LIMIT])
-		ret = ckm_slot_set_limit(slot, nla_get_u64(tb[CGPU_S_LIMIT]));
-	ckm_gpu_kick(gpu);
+	if (ret)
+		return ret;
+	gpu = ckm_gpu_by_index(nla_get_u32(tb[CGPU_S_GPU]));
+	v->slot = gpu ? ckm_container_slot(ct, gpu) : NULL;
+	if (!v->slot) {
+		GENL_SET_ERR_MSG(info, "the container has no slot on this GPU");
+		return -ENODEV;
+	}
+	if (tb[CGPU_S_LIMIT]) {
+		v->given |= BIT(CGPU_S_LIMIT);
+		v->limit_bytes = nla_get_u64(tb[CGPU_S_LIMIT]);
+	}
+	if (tb[CGPU_S_WEIGHT]) {
+		v->given |= BIT(CGPU_S_WEIGHT);
+		v->weight = nla_get_u32(tb[CGPU_S_WEIGHT]);
+	}
+	if (tb[CGPU_S_HIGHPRIO]) {
+		v->given |= BIT(CGPU_S_HIGHPRIO);
+		v->highprio = nla_get_u8(tb[CGPU_S_HIGHPRIO]);
+	}
+	return 0;
+}
+
+/* Every slot of the message, each GPU once: their number, or an error. */
+static int parse_set(struct genl_info *info, struct ckm_container *ct,
+		     struct ckm_slot_values *values)
+{
+	struct nlattr *attr;
+	u32 i, count = 0;
+	int rem, ret;
+
+	nla_for_each_nested(attr, info->attrs[CGPU_A_SLOTS], rem) {
+		if (count == ct->slot_count) {
+			GENL_SET_ERR_MSG(info, "more slots than the container has");
+			return -EINVAL;
+		}
+		ret = parse_set_slot(attr, info, ct, &values[count]);
+		if (ret)
+			return ret;
+		for (i = 0; i < count; i++)
+			if (values[i].slot == values[count].slot) {
+				GENL_SET_ERR_MSG(info, "a GPU is named twice");
+				return -EINVAL;
+			}
+		count++;
+	}
+	return count;
+}
+
+static int set_locked(struct genl_info *info, struct ckm_container *ct)
+{
+	struct ckm_slot_values *values = kcalloc(ct->slot_count, sizeof(*values), GFP_KERNEL);
+	const char *why = NULL;
+	int ret;
+
+	lockdep_assert_held(&ckm_lock);
+	if (!values)
+		return -ENOMEM;
+	ret = parse_set(info, ct, values);
+	if (ret > 0) {
+		ret = ckm_slots_set(values, ret, &why);
+		say_why(info, ret ? why : NULL);
+		if (!ret)
+			ckm_netlink_event(ct, CGPU_EVENT_CHANGED);
+	}
+	kfree(values);
 	return ret;
 }
 
 static int cmd_set(struct sk_buff *skb, struct genl_info *info)
 {
-	struct nlattr *tb[CGPU_S_HIGHPRIO + 1], *attr;
 	const char *id = get_id(info);
 	struct ckm_container *ct;
-	struct ckm_slot *slot;
-	struct ckm_gpu *gpu;
-	int rem, ret = -EINVAL;
+	int ret = -ENOENT;
 
-	if (!id || !info->attrs[CGPU_A_SLOTS])
+	if (!id)
 		return -EINVAL;
+	if (!info->attrs[CGPU_A_SLOTS]) {
+		GENL_SET_ERR_MSG(info, "slots are needed");
+		return -EINVAL;
+	}
 	mutex_lock(&ckm_lock);
 	ct = ckm_container_find(id);
-	if (!ct || (get_cookie(info) && get_cookie(info) != ct->cookie)) {
-		ret = -ENOENT;
-		goto out;
+	if (ct && (!get_cookie(info) || get_cookie(info) == ct->cookie))
+		ret = set_locked(info, ct);
+	mutex_unlock(&ckm_lock);
+	return ret;
+}
+
+static int parse_set_gpu(struct genl_info *info, u32 *index, struct ckm_gpu_values *values)
+{
+	struct nlattr *tb[CGPU_G_BORN + 1];
+	u32 attr;
+	int ret;
+
+	if (!info->attrs[CGPU_A_GPU]) {
+		GENL_SET_ERR_MSG(info, "a GPU is needed");
+		return -EINVAL;
 	}
-	nla_for_each_nested(attr, info->attrs[CGPU_A_SLOTS], rem) {
-		ret = parse_slot(attr, tb, info);
-		if (ret)
-			goto out;
-		gpu = ckm_gpu_by_index(nla_get_u32(tb[CGPU_S_GPU]));
-		slot = gpu ? ckm_container_slot(ct, gpu) : NULL;
-		ret = slot ? set_slot(slot, tb) : -ENODEV;
-		if (ret)
-			goto out;
+	ret = nla_parse_nested(tb, CGPU_G_BORN, info->attrs[CGPU_A_GPU], gpu_policy, info->extack);
+	if (ret)
+		return ret;
+	if (!tb[CGPU_G_INDEX]) {
+		GENL_SET_ERR_MSG(info, "the GPU's index is needed");
+		return -EINVAL;
 	}
-	ckm_netlink_event(ct, CGPU_EVENT_CHANGED);
-out:
+	*index = nla_get_u32(tb[CGPU_G_INDEX]);
+	for (attr = 0; attr < ARRAY_SIZE(tb); attr++) {
+		if (!tb[attr] || !(CKM_GPU_SETTABLE & BIT(attr)))
+			continue;
+		values->given |= BIT(attr);
+		values->value[attr] = gpu_policy[attr].type == NLA_U64 ? nla_get_u64(tb[attr])
+								       : nla_get_u32(tb[attr]);
+	}
+	return 0;
+}
+
+static int cmd_set_gpu(struct sk_buff *skb, struct genl_info *info)
+{
+	struct ckm_gpu_values values = {};
+	const char *why = NULL;
+	struct ckm_gpu *gpu;
+	u32 index;
+	int ret = parse_set_gpu(info, &index, &values);
+
+	if (ret)
+		return ret;
+	mutex_lock(&ckm_lock);
+	gpu = ckm_gpu_by_index(index);
+	if (gpu) {
+		ret = ckm_gpu_set(gpu, &values, &why);
+		say_why(info, ret ? why : NULL);
+	} else {
+		GENL_SET_ERR_MSG(info, "no such GPU");
+		ret = -ENODEV;
+	}
 	mutex_unlock(&ckm_lock);
 	return ret;
 }
@@ -277,12 +414,11 @@ out:
 static int dump_containers(struct sk_buff *skb, struct netlink_callback *cb)
 {
 	struct ckm_container *ct;
-	long i = 0;
 	void *head;
 
 	mutex_lock(&ckm_lock);
 	list_for_each_entry(ct, &ckm_containers, node) {
-		if (i++ < cb->args[0])
+		if (ct->serial <= (u64)cb->args[0])
 			continue;
 		head = genlmsg_put(skb, NETLINK_CB(cb->skb).portid, cb->nlh->nlmsg_seq,
 				   &family, NLM_F_MULTI, CGPU_CMD_LIST);
@@ -292,7 +428,7 @@ static int dump_containers(struct sk_buff *skb, struct netlink_callback *cb)
 			break;
 		}
 		genlmsg_end(skb, head);
-		cb->args[0] = i;
+		cb->args[0] = ct->serial;
 	}
 	mutex_unlock(&ckm_lock);
 	return skb->len;
@@ -301,34 +437,43 @@ static int dump_containers(struct sk_buff *skb, struct netlink_callback *cb)
 static int put_gpu(struct sk_buff *skb, struct ckm_gpu *gpu)
 {
 	struct nlattr *nest = nla_nest_start(skb, CGPU_A_GPU);
-	const struct cgpu_core_ops *core;
-	u32 policy = 0, max_inst = 0, free_weight = 0, prio = 0, slice_us = 0, instances = 0;
+	struct cgpu_turn_view view;
+	u32 uvm, overcommit, slice_is_set, i;
+	u64 default_memsize, limits, used = 0, driver_used, driver_free;
+	bool open = ckm_gpu_heap_if_open(gpu, &driver_used, &driver_free);
 
 	if (!nest)
 		return -EMSGSIZE;
 	mutex_lock(&gpu->lock);
-	core = ckm_core_enter();
-	if (core) {
-		policy = gpu->turn->policy;
-		max_inst = gpu->turn->max_inst;
-		prio = gpu->turn->prio_ratio;
-		slice_us = div_u64(gpu->turn->slice_ns, 1000);
-		free_weight = core->turn_free_weight(gpu->turn);
-		instances = core->turn_instances(gpu->turn);
-		ckm_core_leave();
-	}
+	ckm_gpu_view_locked(gpu, &view);
+	for (i = 0; i < CGPU_SLOTS; i++)
+		used += gpu->slot[i] ? gpu->slot[i]->ledger.used_bytes : 0;
+	limits = gpu->limits_bytes;
+	default_memsize = ckm_gpu_default_memsize_locked(gpu);
+	overcommit = gpu->overcommit_pct;
+	slice_is_set = gpu->slice_is_set;
+	uvm = gpu->uvm_account;
 	mutex_unlock(&gpu->lock);
 	if (nla_put_u32(skb, CGPU_G_INDEX, gpu->index) ||
 	    nla_put_string(skb, CGPU_G_UUID, gpu->desc.uuid) ||
 	    nla_put_string(skb, CGPU_G_PCI, gpu->desc.pci) ||
 	    nla_put_u32(skb, CGPU_G_NV_MINOR, gpu->desc.nv_minor) ||
 	    nla_put_u64_64bit(skb, CGPU_G_TOTAL, gpu->total_bytes, CGPU_G_PAD) ||
-	    nla_put_u32(skb, CGPU_G_POLICY, policy) ||
-	    nla_put_u32(skb, CGPU_G_MAX_INST, max_inst) ||
-	    nla_put_u32(skb, CGPU_G_FREE_WEIGHT, free_weight) ||
-	    nla_put_u32(skb, CGPU_G_PRIO_RATIO, prio) ||
-	    nla_put_u32(skb, CGPU_G_SLICE_US, slice_us) ||
-	    nla_put_u32(skb, CGPU_G_INSTANCES, instances))
+	    nla_put_u32(skb, CGPU_G_POLICY, view.policy) ||
+	    nla_put_u32(skb, CGPU_G_MAX_INST, view.max_inst) ||
+	    nla_put_u32(skb, CGPU_G_FREE_WEIGHT, view.free_weight) ||
+	    nla_put_u32(skb, CGPU_G_PRIO_RATIO, view.prio_ratio) ||
+	    nla_put_u32(skb, CGPU_G_SLICE_US, div_u64(view.slice_ns, 1000)) ||
+	    nla_put_u32(skb, CGPU_G_INSTANCES, view.instances) ||
+	    nla_put_u32(skb, CGPU_G_UVM, uvm) ||
+	    nla_put_u64_64bit(skb, CGPU_G_DEFAULT_MEMSIZE, default_memsize, CGPU_G_PAD) ||
+	    nla_put_u32(skb, CGPU_G_OVERCOMMIT, overcommit) ||
+	    nla_put_u32(skb, CGPU_G_SLICE_IS_SET, slice_is_set) ||
+	    nla_put_u64_64bit(skb, CGPU_G_USED, used, CGPU_G_PAD) ||
+	    nla_put_u64_64bit(skb, CGPU_G_BORN, gpu->born_ns, CGPU_G_PAD) ||
+	    nla_put_u64_64bit(skb, CGPU_G_LIMITS, limits, CGPU_G_PAD))
+		return -EMSGSIZE;
+	if (open && nla_put_u64_64bit(skb, CGPU_G_DRIVER_FREE, driver_free, CGPU_G_PAD))
 		return -EMSGSIZE;
 	nla_nest_end(skb, nest);
 	return 0;
@@ -363,6 +508,7 @@ static const struct genl_small_ops ops[] = {
 	{ .cmd = CGPU_CMD_LIST, .flags = GENL_ADMIN_PERM, .dumpit = dump_containers },
 	{ .cmd = CGPU_CMD_SET, .flags = GENL_ADMIN_PERM, .doit = cmd_set },
 	{ .cmd = CGPU_CMD_GPUS, .flags = GENL_ADMIN_PERM, .dumpit = dump_gpus },
+	{ .cmd = CGPU_CMD_SET_GPU, .flags = GENL_ADMIN_PERM, .doit = cmd_set_gpu },
 };
 
 static const struct genl_multicast_group groups[] = {
@@ -379,7 +525,7 @@ static struct genl_family family = {
 	.n_small_ops	= ARRAY_SIZE(ops),
 	.mcgrps		= groups,
 	.n_mcgrps	= ARRAY_SIZE(groups),
-	.resv_start_op	= CGPU_CMD_EVENT + 1,
+	.resv_start_op	= CGPU_CMD_SET_GPU,
 };
 
 int ckm_netlink_init(void)

@@ -12,7 +12,9 @@
 #include "core_link.h"
 #include "gpu.h"
 #include "lever.h"
+#include "netlink.h"
 #include "proc.h"
+#include "settings.h"
 
 #define WRITE_MAX 4096
 
@@ -55,68 +57,22 @@ static int parse(const char *text, size_t len, u64 *value)
 	return ret;
 }
 
-/* One turn setting of a GPU or slot, by the core's rules. */
-typedef int (*set_gpu_fn)(struct cgpu_turn *t, u64 value, u64 now_ns);
-typedef int (*set_slot_fn)(struct cgpu_turn *t, u32 slot, u64 value, u64 now_ns);
-
-static int store_turn(struct ckm_gpu *gpu, size_t op_offset, const char *text, size_t len)
+static int store_gpu(struct ckm_gpu *gpu, u32 attr, const char *text, size_t len)
 {
-	const struct cgpu_core_ops *core;
-	u64 value;
-	int ret = parse(text, len, &value);
+	struct ckm_gpu_values values = { .given = BIT(attr) };
+	const char *why;
 
-	if (ret)
-		return ret;
-	mutex_lock(&gpu->lock);
-	core = ckm_core_enter();
-	if (core) {
-		ret = (*(set_gpu_fn *)((char *)core + op_offset))(gpu->turn, value,
-								  ktime_get_ns());
-		ckm_core_leave();
-	}
-	mutex_unlock(&gpu->lock);
-	if (!core)
-		return -ENODEV;
-	if (!ret)
-		ckm_gpu_kick(gpu);
-	return ret;
+	return parse(text, len, &values.value[attr]) ?: ckm_gpu_set(gpu, &values, &why);
 }
 
-static int store_slot(struct ckm_slot *slot, size_t op_offset, const char *text, size_t len)
+static int store_slot(struct ckm_slot_values *values, u64 *value, const char *text, size_t len)
 {
-	struct ckm_gpu *gpu = slot->gpu;
-	const struct cgpu_core_ops *core;
-	u64 value;
-	int ret = parse(text, len, &value);
+	const char *why;
+	int ret = parse(text, len, value) ?: ckm_slots_set(values, 1, &why);
 
-	if (ret)
-		return ret;
-	mutex_lock(&gpu->lock);
-	core = ckm_core_enter();
-	if (core) {
-		ret = (*(set_slot_fn *)((char *)core + op_offset))(gpu->turn, slot->turn_slot,
-								   value, ktime_get_ns());
-		ckm_core_leave();
-	}
-	mutex_unlock(&gpu->lock);
-	if (!core)
-		return -ENODEV;
 	if (!ret)
-		ckm_gpu_kick(gpu);
+		ckm_netlink_event(values->slot->ct, CGPU_EVENT_CHANGED);
 	return ret;
-}
-
-#define TURN_OP(op) offsetof(struct cgpu_core_ops, turn_set_##op)
-
-/* A copy of the turn state: words of it are shown without holding anything. */
-static struct cgpu_turn *turn_copy(struct ckm_gpu *gpu)
-{
-	struct cgpu_turn *copy;
-
-	mutex_lock(&gpu->lock);
-	copy = kmemdup(gpu->turn, sizeof(*copy), GFP_KERNEL);
-	mutex_unlock(&gpu->lock);
-	return copy;
 }
 
 /* ---- root ---- */
@@ -229,14 +185,16 @@ static int show_upgrade(struct seq_file *m, void *obj)
 
 static int store_upgrade(void *obj, const char *text, size_t len)
 {
-	char version[32];
+	char version[CKM_CORE_VERSION_MAX];
 
 	if (len && text[len - 1] == '\n')
 		len--;
-	if (!len || len >= sizeof(version) || memchr(text, '\n', len) || memchr(text, 0, len))
+	if (!len || len >= sizeof(version))
 		return -EINVAL;
 	memcpy(version, text, len);
 	version[len] = '\0';
+	if (strspn(version, "0123456789.") != len)
+		return -EINVAL;
 	return ckm_core_switch(version);
 }
 
@@ -259,90 +217,98 @@ static const struct file_desc root_files[] = {
 
 /* ---- GPU ---- */
 
-static int show_turn_word(struct seq_file *m, struct ckm_gpu *gpu, char word)
+static struct cgpu_turn_view view_of(struct ckm_gpu *gpu)
 {
-	struct cgpu_turn *t = turn_copy(gpu);
-	const struct cgpu_core_ops *core;
-	u64 value = 0;
+	struct cgpu_turn_view view;
 
-	if (!t)
-		return -ENOMEM;
-	core = ckm_core_enter();
-	switch (word) {
-	case 'f':
-		value = core ? core->turn_free_weight(t) : 0;
-		break;
-	case 'm':
-		value = t->max_inst;
-		break;
-	case 'p':
-		value = t->policy;
-		break;
-	case 'r':
-		value = t->prio_ratio;
-		break;
-	case 's':
-		value = div_u64(t->slice_ns, 1000);
-		break;
-	}
-	if (core)
-		ckm_core_leave();
-	kfree(t);
-	seq_printf(m, "%llu\n", value);
-	return 0;
+	mutex_lock(&gpu->lock);
+	ckm_gpu_view_locked(gpu, &view);
+	mutex_unlock(&gpu->lock);
+	return view;
 }
 
 static int show_free_weight(struct seq_file *m, void *obj)
 {
-	return show_turn_word(m, obj, 'f');
+	seq_printf(m, "%u\n", view_of(obj).free_weight);
+	return 0;
 }
 
 static int show_max_inst(struct seq_file *m, void *obj)
 {
-	return show_turn_word(m, obj, 'm');
+	seq_printf(m, "%u\n", view_of(obj).max_inst);
+	return 0;
 }
 
 static int store_max_inst(void *obj, const char *text, size_t len)
 {
-	return store_turn(obj, TURN_OP(max_inst), text, len);
+	return store_gpu(obj, CGPU_G_MAX_INST, text, len);
 }
 
 static int show_policy(struct seq_file *m, void *obj)
 {
-	return show_turn_word(m, obj, 'p');
+	seq_printf(m, "%u\n", view_of(obj).policy);
+	return 0;
 }
 
 static int store_policy(void *obj, const char *text, size_t len)
 {
-	return store_turn(obj, TURN_OP(policy), text, len);
+	return store_gpu(obj, CGPU_G_POLICY, text, len);
 }
 
 static int show_prio_ratio(struct seq_file *m, void *obj)
 {
-	return show_turn_word(m, obj, 'r');
+	seq_printf(m, "%u\n", view_of(obj).prio_ratio);
+	return 0;
 }
 
 static int store_prio_ratio(void *obj, const char *text, size_t len)
 {
-	return store_turn(obj, TURN_OP(prio_ratio), text, len);
+	return store_gpu(obj, CGPU_G_PRIO_RATIO, text, len);
 }
 
 static int show_slice_us(struct seq_file *m, void *obj)
 {
-	return show_turn_word(m, obj, 's');
+	seq_printf(m, "%llu\n", div_u64(view_of(obj).slice_ns, 1000));
+	return 0;
 }
 
 static int store_slice_us(void *obj, const char *text, size_t len)
 {
-	struct ckm_gpu *gpu = obj;
-	int ret = store_turn(gpu, TURN_OP(slice_us), text, len);
+	return store_gpu(obj, CGPU_G_SLICE_US, text, len);
+}
 
-	if (!ret) {
-		mutex_lock(&gpu->lock);
-		gpu->slice_is_set = true;
-		mutex_unlock(&gpu->lock);
-	}
-	return ret;
+static int show_gpu_default_memsize(struct seq_file *m, void *obj)
+{
+	struct ckm_gpu *gpu = obj;
+	u64 bytes;
+
+	mutex_lock(&gpu->lock);
+	bytes = ckm_gpu_default_memsize_locked(gpu);
+	mutex_unlock(&gpu->lock);
+	seq_printf(m, "%llu\n", bytes);
+	return 0;
+}
+
+static int store_gpu_default_memsize(void *obj, const char *text, size_t len)
+{
+	return store_gpu(obj, CGPU_G_DEFAULT_MEMSIZE, text, len);
+}
+
+static int show_overcommit(struct seq_file *m, void *obj)
+{
+	struct ckm_gpu *gpu = obj;
+	u32 pct;
+
+	mutex_lock(&gpu->lock);
+	pct = gpu->overcommit_pct;
+	mutex_unlock(&gpu->lock);
+	seq_printf(m, "%u\n", pct);
+	return 0;
+}
+
+static int store_overcommit(void *obj, const char *text, size_t len)
+{
+	return store_gpu(obj, CGPU_G_OVERCOMMIT, text, len);
 }
 
 static int show_major(struct seq_file *m, void *obj)
@@ -371,18 +337,23 @@ static int show_uuid(struct seq_file *m, void *obj)
 
 static int show_uvm(struct seq_file *m, void *obj)
 {
-	seq_puts(m, "deny\n");
+	struct ckm_gpu *gpu = obj;
+
+	seq_puts(m, READ_ONCE(gpu->uvm_account) ? "account\n" : "deny\n");
 	return 0;
 }
 
 static int store_uvm(void *obj, const char *text, size_t len)
 {
+	struct ckm_gpu_values values = { .given = BIT(CGPU_G_UVM) };
+	const char *why;
+
 	if (len && text[len - 1] == '\n')
 		len--;
-	if (len == 4 && !memcmp(text, "deny", 4))
-		return 0;
-	/* Charging managed ranges is not there yet; saying so beats pretending. */
-	return len == 7 && !memcmp(text, "account", 7) ? -EOPNOTSUPP : -EINVAL;
+	values.value[CGPU_G_UVM] = len == 7 && !memcmp(text, "account", 7);
+	if (!values.value[CGPU_G_UVM] && !(len == 4 && !memcmp(text, "deny", 4)))
+		return -EINVAL;
+	return ckm_gpu_set(obj, &values, &why);
 }
 
 static const char *lever_name(u32 levers)
@@ -392,13 +363,24 @@ static const char *lever_name(u32 levers)
 	return names[levers & (CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE)];
 }
 
+static const char *look_name(enum ckm_look_state state)
+{
+	static const char * const names[] = { "idle", "watching", "holding", "blind" };
+
+	return names[state];
+}
+
 static int show_gpu_stat(struct seq_file *m, void *obj)
 {
 	struct ckm_gpu *gpu = obj;
 	struct ckm_lever_stat st = {};
-	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver = ckm_gpu_driver_used(gpu);
-	u32 i, instances = 0, levers;
+	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
+	u32 i, instances = 0, seen;
+	struct cgpu_turn_view view;
+	enum ckm_look_state look;
 
+	if (!ckm_gpu_heap_if_open(gpu, &driver, &free))
+		driver = 0;
 	mutex_lock(&gpu->lever_lock);
 	st.calls = gpu->lever.calls;
 	st.failed = gpu->lever.failed;
@@ -410,7 +392,9 @@ static int show_gpu_stat(struct seq_file *m, void *obj)
 	if (gpu->thread)
 		cpu = gpu->thread->se.sum_exec_runtime;
 	limits = gpu->limits_bytes;
-	levers = gpu->turn->levers;
+	ckm_gpu_view_locked(gpu, &view);
+	seen = gpu->look->seen;
+	look = gpu->look_state;
 	for (i = 0; i < CGPU_SLOTS; i++)
 		if (gpu->slot[i]) {
 			used += gpu->slot[i]->ledger.used_bytes;
@@ -422,19 +406,23 @@ static int show_gpu_stat(struct seq_file *m, void *obj)
 	seq_printf(m, "total_bytes %llu\nlimits_bytes %llu\nused_bytes %llu\ninstances %u\n",
 		   gpu->total_bytes, limits, used, instances);
 	seq_printf(m, "lever %s\nlever_p50_us %llu\nlever_p99_us %llu\nlever_max_us %llu\n",
-		   lever_name(levers), p50 / 1000, p99 / 1000, st.max_ns / 1000);
+		   lever_name(view.levers), p50 / 1000, p99 / 1000, st.max_ns / 1000);
 	seq_printf(m, "lever_calls %llu\nlever_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
 		   st.calls, st.failed, turns, cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
 		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
+	seq_printf(m, "lever_seen %s\nlever_inert %s\nlever_look %s\n", lever_name(seen),
+		   lever_name(view.inert), look_name(look));
 	return 0;
 }
 
 static const struct file_desc gpu_files[] = {
+	{ "default_memsize", show_gpu_default_memsize, store_gpu_default_memsize },
 	{ "free_weight", show_free_weight },
 	{ "major", show_major },
 	{ "max_inst", show_max_inst, store_max_inst },
 	{ "minor", show_minor },
+	{ "overcommit", show_overcommit, store_overcommit },
 	{ "pci", show_pci },
 	{ "policy", show_policy, store_policy },
 	{ "prio_ratio", show_prio_ratio, store_prio_ratio },
@@ -446,40 +434,62 @@ static const struct file_desc gpu_files[] = {
 
 /* ---- slot ---- */
 
-static int show_highprio(struct seq_file *m, void *obj)
+static struct cgpu_turn_slot_view slot_view_of(struct ckm_slot *slot)
 {
-	struct ckm_slot *slot = obj;
+	struct cgpu_turn_slot_view view;
 
 	mutex_lock(&slot->gpu->lock);
-	seq_printf(m, "%u\n", slot->gpu->turn->slot[slot->turn_slot].highprio);
+	ckm_gpu_slot_view_locked(slot->gpu, slot->turn_slot, &view);
 	mutex_unlock(&slot->gpu->lock);
+	return view;
+}
+
+static int show_highprio(struct seq_file *m, void *obj)
+{
+	seq_printf(m, "%u\n", slot_view_of(obj).highprio);
 	return 0;
 }
 
 static int store_highprio(void *obj, const char *text, size_t len)
 {
-	return store_slot(obj, TURN_OP(highprio), text, len);
+	struct ckm_slot_values values = { .slot = obj, .given = BIT(CGPU_S_HIGHPRIO) };
+
+	return store_slot(&values, &values.highprio, text, len);
 }
 
 static int show_weight(struct seq_file *m, void *obj)
 {
-	struct ckm_slot *slot = obj;
-
-	mutex_lock(&slot->gpu->lock);
-	seq_printf(m, "%u\n", slot->gpu->turn->slot[slot->turn_slot].weight);
-	mutex_unlock(&slot->gpu->lock);
+	seq_printf(m, "%u\n", slot_view_of(obj).weight);
 	return 0;
 }
 
 static int store_weight(void *obj, const char *text, size_t len)
 {
-	return store_slot(obj, TURN_OP(weight), text, len);
+	struct ckm_slot_values values = { .slot = obj, .given = BIT(CGPU_S_WEIGHT) };
+
+	return store_slot(&values, &values.weight, text, len);
 }
 
 static int show_id(struct seq_file *m, void *obj)
 {
 	seq_printf(m, "%s\n", ((struct ckm_slot *)obj)->ct->id);
 	return 0;
+}
+
+static int show_ipc(struct seq_file *m, void *obj)
+{
+	char name[CGPU_ID_MAX + 1];
+
+	ckm_container_ipc(((struct ckm_slot *)obj)->ct, name);
+	seq_printf(m, "%s\n", name);
+	return 0;
+}
+
+static int store_ipc(void *obj, const char *text, size_t len)
+{
+	if (len && text[len - 1] == '\n')
+		len--;
+	return ckm_container_set_ipc(((struct ckm_slot *)obj)->ct, text, len);
 }
 
 static int show_memsize(struct seq_file *m, void *obj)
@@ -493,10 +503,9 @@ static int show_memsize(struct seq_file *m, void *obj)
 
 static int store_memsize(void *obj, const char *text, size_t len)
 {
-	u64 value;
-	int ret = parse(text, len, &value);
+	struct ckm_slot_values values = { .slot = obj, .given = BIT(CGPU_S_LIMIT) };
 
-	return ret ?: ckm_slot_set_limit(obj, value);
+	return store_slot(&values, &values.limit_bytes, text, len);
 }
 
 static int show_meminfo(struct seq_file *m, void *obj)
@@ -573,6 +582,7 @@ static int show_slot_stat(struct seq_file *m, void *obj)
 static const struct file_desc slot_files[] = {
 	{ "highprio", show_highprio, store_highprio },
 	{ "id", show_id },
+	{ "ipc", show_ipc, store_ipc },
 	{ "meminfo", show_meminfo },
 	{ "memsize", show_memsize, store_memsize },
 	{ "stat", show_slot_stat },

@@ -10,10 +10,13 @@
 #include "driver.h"
 #include "gpu.h"
 #include "interpose.h"
+#include "managed.h"
 #include "rm_calls.h"
 #include "rm_control.h"
 #include "seal.h"
 #include "turn_thread.h"
+
+#define UNKNOWN_BYTES	(4ull << 30)	/* of memory whose size nobody says: 8 MiB of page tables */
 
 void ckm_refused(struct ckm_call *call, const char *what, u32 number)
 {
@@ -38,6 +41,7 @@ long ckm_rm_answer(struct ckm_rm_call *rc, u32 status)
 long ckm_rm_forward(struct ckm_rm_call *rc)
 {
 	struct ckm_back *back = rc->call->back;
+	const struct ckm_range *nested = &rc->call->nested;
 	bool sealed = rc->row.verdict != CGPU_PASS;
 	long ret;
 
@@ -49,6 +53,9 @@ long ckm_rm_forward(struct ckm_rm_call *rc)
 		pr_err_ratelimited("the driver ran call 0x%x unseen by the seal\n", rc->row.nr);
 		ret = -EIO;
 	}
+	if (nested->answered &&
+	    copy_to_user((void __user *)nested->user, nested->copy, nested->size))
+		ret = ret ?: -EFAULT;
 	return ret;
 }
 
@@ -85,7 +92,7 @@ struct alloc {
 	struct cgpu_mem *userd;		/* the same, of a channel's USERD */
 	struct cgpu_mem *context;	/* the reserve that this object's context is charged */
 	u64 free_before;		/* on the card */
-	int alloc_seq;
+	int move_seq;
 	bool in_tree;			/* and busy: it is ours until finish() */
 	bool done;			/* the driver made it and we keep it */
 };
@@ -119,6 +126,7 @@ static u32 charge(struct alloc *a, u64 bytes)
 
 	if (!a->slot)
 		return NV_ERR_PARENT;
+	ckm_managed_wait(ct);
 	mutex_lock(&ct->rm_lock);
 	mem = ckm_mem_charge_locked(a->slot, bytes);
 	mutex_unlock(&ct->rm_lock);
@@ -128,12 +136,32 @@ static u32 charge(struct alloc *a, u64 bytes)
 	return NV_OK;
 }
 
+static u32 charge_overhead(struct alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	struct cgpu_obj *obj = &a->obj->core;
+	const struct cgpu_core_ops *core;
+	u64 bytes;
+	int ret;
+
+	if (!a->slot)
+		return NV_OK;
+	core = ckm_core_enter();
+	bytes = core->call_object_overhead(obj->kind, obj->cls);
+	ckm_core_leave();
+	obj->gpu = a->slot->gpu->index;
+	mutex_lock(&ct->rm_lock);
+	ret = ckm_obj_overhead_locked(ct, obj, bytes);
+	mutex_unlock(&ct->rm_lock);
+	return ret ? NV_ERR_NO_MEMORY : NV_OK;
+}
+
 static u32 charge_context(struct alloc *a)
 {
 	return a->slot ? charge(a, ckm_gpu_context_bytes(a->slot->gpu)) : NV_ERR_PARENT;
 }
 
-/* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO, with a kernel list */
+/* ctrl0041.h: NV0041_CTRL_GET_SURFACE_INFO, with a kernel list; 0: it does not say */
 static u64 real_bytes(u32 client, u32 memory)
 {
 	struct { u32 index, data; } info = { .index = NV0041_SURFACE_PHYS_SIZE };
@@ -187,7 +215,7 @@ static void measure_context(struct alloc *a)
 	a->context->flags |= CGPU_MEM_CONTEXT_MADE;
 	mutex_unlock(&ct->rm_lock);
 	if (!ckm_gpu_heap(gpu, &used, &free) || free >= a->free_before ||
-	    atomic_read(&gpu->allocs) != 1 || atomic_read(&gpu->alloc_seq) != a->alloc_seq)
+	    atomic_read(&gpu->moves) != 1 || atomic_read(&gpu->move_seq) != a->move_seq)
 		return;
 	ckm_gpu_context_seen(gpu, a->free_before - free);
 	used = ckm_gpu_context_bytes(gpu);
@@ -201,7 +229,12 @@ static void measure_context(struct alloc *a)
 static void schedule_locked(struct alloc *a)
 {
 	struct ckm_slot *slot = a->slot;
+	struct cgpu_obj *client = &a->obj->core;
 
+	lockdep_assert_held(&slot->ct->rm_lock);
+	while (client->parent)
+		client = client->parent;
+	a->obj->pid = container_of(client, struct ckm_obj, core)->pid;
 	mutex_lock(&slot->gpu->lock);
 	a->obj->seq = ++slot->gpu->sched_seq;
 	if (a->obj->core.kind == CGPU_KIND_TSG) {
@@ -311,6 +344,7 @@ static u32 check_params(struct alloc *a)
 						get32(p, NV_MEM_ATTR2));
 		if (vidmem != (obj->kind == CGPU_KIND_VIDMEM))
 			obj->kind = CGPU_KIND_REFUSED;
+		obj->bytes = bytes;
 		break;
 	case CGPU_KIND_TSG:
 		engine = get32(p, NV_TSG_ENGINE);
@@ -376,13 +410,15 @@ static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 para
 	a->obj = ckm_obj_alloc(client, handle, a->cls.cls, a->cls.kind);
 	if (!a->obj)
 		return NV_ERR_RESOURCES;
-	if (a->cls.sealed) {
+	/* Its parameters may be left out, and say nothing that counts; their answer does. */
+	if (a->cls.sealed || (a->cls.kind == CGPU_KIND_COMPUTE && params && a->cls.params_size)) {
 		status = ckm_seal_params(a->rc->call, params, a->cls.params_size);
 		if (status != NV_OK)
 			return status;
 	}
 	if (a->cls.kind == CGPU_KIND_CLIENT) {
 		a->obj->core.owner = back->id;
+		a->obj->pid = task_tgid_nr(current);
 		return back->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
 	}
 	a->parent = ckm_tenant_hold(back->ct, client, parent);
@@ -391,6 +427,8 @@ static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 para
 	if (a->parent->gpu != CGPU_NO_GPU)
 		a->slot = ckm_container_slot_of(back->ct, a->parent->gpu);
 	status = a->cls.kind == CGPU_KIND_DEVICE ? check_device(a) : check_params(a);
+	if (status == NV_OK)
+		status = charge_overhead(a);
 	if (status == NV_OK && handle)
 		status = add_pending(a, handle);
 	return status;
@@ -419,21 +457,25 @@ static void finish(struct alloc *a)
 		mutex_unlock(&ct->rm_lock);
 		ckm_tenant_unhold(ct, &a->obj->core);	/* frees it if it is out */
 	} else if (a->obj) {
+		mutex_lock(&ct->rm_lock);
+		ckm_obj_overhead_less_locked(ct, &a->obj->core, a->obj->core.overhead);
+		mutex_unlock(&ct->rm_lock);
 		ckm_obj_free(a->obj);
 	}
 	ckm_tenant_unhold(ct, a->parent);
 }
 
-/* Allocations that may take of the card's memory are counted while they run. */
+/* What may take of the card's memory is counted while it runs, as what gives is. */
 static void begin_on_card(struct alloc *a)
 {
+	bool alone;
 	u64 used;
 
 	if (!a->slot)
 		return;
-	atomic_inc(&a->slot->gpu->allocs);
-	a->alloc_seq = atomic_inc_return(&a->slot->gpu->alloc_seq);
-	if (a->context && !(READ_ONCE(a->context->flags) & CGPU_MEM_CONTEXT_MADE) &&
+	alone = atomic_inc_return(&a->slot->gpu->moves) == 1;
+	a->move_seq = atomic_inc_return(&a->slot->gpu->move_seq);
+	if (alone && a->context && !(READ_ONCE(a->context->flags) & CGPU_MEM_CONTEXT_MADE) &&
 	    !ckm_gpu_heap(a->slot->gpu, &used, &a->free_before))
 		a->free_before = 0;
 }
@@ -441,10 +483,11 @@ static void begin_on_card(struct alloc *a)
 static void end_on_card(struct alloc *a)
 {
 	if (a->slot)
-		atomic_dec(&a->slot->gpu->allocs);
+		atomic_dec(&a->slot->gpu->moves);
 }
 
-static long run_alloc(struct alloc *a, u32 status)
+static long run_alloc(struct alloc *a, u32 status,
+		      void (*post)(struct ckm_call *call, u8 *arg))
 {
 	struct ckm_call *call = a->rc->call;
 	long ret;
@@ -453,7 +496,7 @@ static long run_alloc(struct alloc *a, u32 status)
 		finish(a);
 		return ckm_rm_answer(a->rc, status);
 	}
-	call->post = post_alloc;
+	call->post = post;
 	call->post_data = a;
 	begin_on_card(a);
 	ret = ckm_rm_forward(a->rc);
@@ -487,7 +530,7 @@ static long rm_alloc(struct ckm_rm_call *rc)
 	}
 	return run_alloc(&a, prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				     a.cls.kind == CGPU_KIND_CLIENT ? 0 : get32(top, NVOS_H_NEW),
-				     get64(top, NVOS64_PARAMS)));
+				     get64(top, NVOS64_PARAMS)), post_alloc);
 }
 
 /* The old way to system memory; video memory goes by RM_ALLOC. */
@@ -506,7 +549,7 @@ static long rm_alloc_memory(struct ckm_rm_call *rc)
 	}
 	a.cls.sealed = false;	/* they are in the top struct, which is sealed */
 	return run_alloc(&a, prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
-				     get32(top, NVOS_H_NEW), 0));
+				     get32(top, NVOS_H_NEW), 0), post_alloc);
 }
 
 /* ---- dup ---- */
@@ -541,11 +584,12 @@ static long rm_dup(struct ckm_rm_call *rc)
 		a.obj->core.cls = src->cls;
 		a.obj->core.kind = src->kind;
 		a.obj->core.gpu = src->gpu;
+		a.obj->core.bytes = src->bytes;
 		a.mem = ckm_tenant_get_mem(ct, src);
 		if (get32(top, NVOS55_H_OBJECT))
 			status = add_pending(&a, get32(top, NVOS55_H_OBJECT));
 	}
-	ret = run_alloc(&a, status);
+	ret = run_alloc(&a, status, post_alloc);
 	ckm_tenant_unhold(ct, src);
 	return ret;
 }
@@ -602,7 +646,9 @@ static long free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 
 	rc->call->post = post_free;
 	rc->call->post_data = &f;
+	ckm_container_moves_begin(ct);
 	ret = ckm_rm_forward(rc);
+	ckm_container_moves_end(ct);
 	if (!f.settled) {	/* the driver never came to it */
 		mutex_lock(&ct->rm_lock);
 		core = ckm_core_enter();
@@ -660,7 +706,6 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	u64 bytes = core->call_vidmem_bytes(get64(top, NVOS32_ALLOC_SIZE_AT), attr,
 					    get32(top, NVOS32_ALLOC_ATTR2));
 	u32 status;
-	long ret;
 
 	ckm_core_leave();
 	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM;
@@ -676,17 +721,7 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	}
 	if (status == NV_OK && get32(top, NVOS32_ALLOC_H_MEMORY))
 		status = add_pending(&a, get32(top, NVOS32_ALLOC_H_MEMORY));
-	if (status != NV_OK) {
-		finish(&a);
-		return ckm_rm_answer(rc, status);
-	}
-	rc->call->post = post_vid_heap_alloc;
-	rc->call->post_data = &a;
-	begin_on_card(&a);
-	ret = ckm_rm_forward(rc);
-	end_on_card(&a);
-	finish(&a);
-	return ret;
+	return run_alloc(&a, status, post_vid_heap_alloc);
 }
 
 static long rm_vid_heap(struct ckm_rm_call *rc)
@@ -709,17 +744,88 @@ static long rm_vid_heap(struct ckm_rm_call *rc)
 
 /* ---- the rest ---- */
 
-/* The object named at @at must be one of ours, and stays while it is used. */
-static long with_object(struct ckm_rm_call *rc, u32 at)
+/* The memory must be one of ours, and stays while it is used. */
+static long map_memory(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->back->ct;
 	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(rc->call->top, NVOS_H_ROOT),
-					       get32(rc->call->top, at));
+					       get32(rc->call->top, NVOS33_H_MEMORY));
 	long ret;
 
 	if (!obj)
 		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
 	ret = ckm_rm_forward(rc);
+	ckm_tenant_unhold(ct, obj);
+	return ret;
+}
+
+u64 ckm_page_tables_of(struct cgpu_obj *memory)
+{
+	u64 bytes = memory->mem ? memory->mem->bytes : READ_ONCE(memory->bytes);
+	const struct cgpu_core_ops *core;
+
+	if (!bytes) {
+		bytes = real_bytes(memory->hclient, memory->hobject) ?: UNKNOWN_BYTES;
+		WRITE_ONCE(memory->bytes, bytes);	/* asked once: what is taken is given back */
+	}
+	core = ckm_core_enter();
+	bytes = core->call_page_tables(bytes);
+	ckm_core_leave();
+	return bytes;
+}
+
+static long map_dma(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	u8 *top = rc->call->top;
+	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
+					       get32(top, NVOS46_H_MEMORY));
+	u64 tables;
+	long ret;
+
+	if (!obj)
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	tables = ckm_page_tables_of(obj);
+	mutex_lock(&ct->rm_lock);
+	ret = ckm_obj_overhead_locked(ct, obj, tables);
+	mutex_unlock(&ct->rm_lock);
+	if (ret) {
+		ret = ckm_rm_answer(rc, NV_ERR_NO_MEMORY);
+		goto out;
+	}
+	ret = ckm_rm_forward(rc);
+	mutex_lock(&ct->rm_lock);
+	if (!ret && get32(top, rc->row.status_at) == NV_OK)
+		obj->dma_maps++;
+	else
+		ckm_obj_overhead_less_locked(ct, obj, tables);
+	mutex_unlock(&ct->rm_lock);
+out:
+	ckm_tenant_unhold(ct, obj);
+	return ret;
+}
+
+/* A part of a mapping gives nothing back, until its memory is freed. */
+static long unmap_dma(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	u8 *top = rc->call->top;
+	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
+					       get32(top, NVOS47_H_MEMORY));
+	bool whole = rc->row.status_at <= NVOS47_SIZE_AT || !get64(top, NVOS47_SIZE_AT);
+	u64 tables;
+	long ret;
+
+	if (!obj)
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	tables = ckm_page_tables_of(obj);
+	ret = ckm_rm_forward(rc);
+	mutex_lock(&ct->rm_lock);
+	if (!ret && whole && get32(top, rc->row.status_at) == NV_OK && obj->dma_maps) {
+		obj->dma_maps--;
+		ckm_obj_overhead_less_locked(ct, obj, tables);
+	}
+	mutex_unlock(&ct->rm_lock);
 	ckm_tenant_unhold(ct, obj);
 	return ret;
 }
@@ -740,11 +846,15 @@ long ckm_rm_dispatch(struct ckm_rm_call *rc)
 	case CGPU_DUP:
 		return rm_dup(rc);
 	case CGPU_MAP:
-		return with_object(rc, NVOS33_H_MEMORY);
+		return map_memory(rc);
 	case CGPU_MAP_DMA:
-		return with_object(rc, NVOS46_H_MEMORY);
+		return map_dma(rc);
+	case CGPU_UNMAP_DMA:
+		return unmap_dma(rc);
 	case CGPU_VID_HEAP:
 		return rm_vid_heap(rc);
+	case CGPU_DMABUF:	/* dmabuf.c, where the driver does it */
+		return ckm_rm_forward(rc);
 	}
 	ckm_refused(rc->call, "escape", rc->row.nr);
 	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);

@@ -60,4 +60,9 @@ u32 ckm_seal_params(struct ckm_call *call, u64 user, u32 size);
 /* Count, name and (rate limited) log a call that is refused. */
 void ckm_refused(struct ckm_call *call, const char *what, u32 number);
 
+/* Estimate of the page tables that one mapping of a held memory object needs. May
+ * ask the driver: no locks.
+ */
+u64 ckm_page_tables_of(struct cgpu_obj *memory);
+
 #endif

@@ -269,6 +269,9 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 		ckm_refused(rc->call, "control", cmd);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
+	/* What imports, and what asks about it first. */
+	rc->call->shares = c.row.verdict == CGPU_IMPORT ||
+			   cmd == NV0000_CTRL_GET_EXPORT_OBJECT_INFO;
 	/* Nothing of ours hangs on what only passes: it need not hold its object. */
 	if (c.row.verdict == CGPU_PASS && !c.row.sealed &&
 	    ckm_tenant_owns(rc->call->back, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT)))

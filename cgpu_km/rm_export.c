@@ -15,6 +15,7 @@
 /* What one place of a carrier holds. */
 struct export {
 	struct cgpu_mem *mem;	/* a reference, or NULL: system memory */
+	u64 bytes;		/* of system memory, if known */
 	u32 cls, kind, gpu;
 };
 
@@ -66,8 +67,9 @@ static u8 *params(struct transfer *t)
 }
 
 /* One transfer at a time and carrier, so that what we see on it is what the
- * driver sees. Not a lock: the driver copies to user memory in between, and
- * whoever the tenant stalls there must not stall another.
+ * driver sees, and stays. Not a lock: the driver copies to user memory in
+ * between, and whoever the tenant stalls there must not stall another. Onto
+ * its own files only; from those of containers it shares with.
  */
 static u32 take_carrier(struct transfer *t)
 {
@@ -75,16 +77,17 @@ static u32 take_carrier(struct transfer *t)
 	struct ckm_back *back = front ? ckm_front_back(front) : NULL;
 	u32 status = NV_OK;
 
-	if (!back || back->ct != t->ct || back->node != CGPU_NODE_CTL) {
+	if (!back || back->node != CGPU_NODE_CTL ||
+	    !(back->ct == t->ct || (t->form->parent_at && ckm_container_shares(back->ct, t->ct)))) {
 		status = NV_ERR_INVALID_PARAMETER;
 		goto out;
 	}
-	mutex_lock(&t->ct->rm_lock);
+	mutex_lock(&back->ct->rm_lock);
 	if (back->in_transfer)
 		status = NV_ERR_STATE_IN_USE;
 	else
 		back->in_transfer = true;
-	mutex_unlock(&t->ct->rm_lock);
+	mutex_unlock(&back->ct->rm_lock);
 	if (status == NV_OK) {
 		/* The driver's look-up must come to the same file (seal.c). */
 		t->rc->call->carrier = get_file(back->file);
@@ -98,9 +101,9 @@ out:
 
 static void leave_carrier(struct transfer *t)
 {
-	mutex_lock(&t->ct->rm_lock);
+	mutex_lock(&t->carrier->ct->rm_lock);
 	t->carrier->in_transfer = false;
-	mutex_unlock(&t->ct->rm_lock);
+	mutex_unlock(&t->carrier->ct->rm_lock);
 }
 
 static struct transfer *begin(struct ckm_rm_call *rc, u32 cmd, u32 client, u32 *status)
@@ -123,12 +126,19 @@ static struct transfer *begin(struct ckm_rm_call *rc, u32 cmd, u32 client, u32 *
 	return t;
 }
 
-static long end(struct transfer *t, u32 status, void (*post)(struct ckm_call *, u8 *),
-		void (*undo)(struct transfer *))
+static long transfer(struct ckm_rm_call *rc, u32 cmd, u32 client,
+		     u32 (*prepare)(struct transfer *), void (*post)(struct ckm_call *, u8 *),
+		     void (*undo)(struct transfer *))
 {
-	struct ckm_rm_call *rc = t->rc;
+	struct transfer *t;
+	u32 status;
 	long ret;
 
+	t = begin(rc, cmd, client, &status);
+	if (!t)
+		return ckm_rm_answer(rc, status);
+	if (status == NV_OK)
+		status = prepare(t);
 	if (status == NV_OK) {
 		rc->call->post = post;
 		rc->call->post_data = t;
@@ -156,22 +166,21 @@ static void put_export_locked(struct ckm_container *ct, struct export *e)
 
 static u32 hold_object(struct transfer *t, u32 i, u32 handle)
 {
-	struct cgpu_obj *obj = ckm_tenant_hold(t->ct, t->client, handle);
-	struct export *e;
+	struct export *e = kzalloc(sizeof(*e), GFP_KERNEL_ACCOUNT);
+	struct cgpu_obj *obj;
+	u32 status;
 
-	if (!obj)
-		return NV_ERR_NOT_FOUND;
-	t->object[i] = obj;
-	if (obj->kind != CGPU_KIND_VIDMEM && obj->kind != CGPU_KIND_SYSMEM)
-		return NV_ERR_NOT_SUPPORTED;
-	e = kzalloc(sizeof(*e), GFP_KERNEL_ACCOUNT);
 	if (!e)
 		return NV_ERR_RESOURCES;
-	e->mem = ckm_tenant_get_mem(t->ct, obj);
+	t->place[i] = e;
+	status = ckm_tenant_hold_memory(t->ct, t->client, handle, &t->object[i], &e->mem);
+	if (status != NV_OK)
+		return status;
+	obj = t->object[i];
 	e->cls = obj->cls;
 	e->kind = obj->kind;
 	e->gpu = obj->gpu;
-	t->place[i] = e;
+	e->bytes = READ_ONCE(obj->bytes);
 	return NV_OK;
 }
 
@@ -228,15 +237,7 @@ static void undo_export(struct transfer *t)
 
 long ckm_rm_export(struct ckm_rm_call *rc, u32 cmd, u32 client)
 {
-	struct transfer *t;
-	u32 status;
-
-	t = begin(rc, cmd, client, &status);
-	if (!t)
-		return ckm_rm_answer(rc, status);
-	if (status == NV_OK)
-		status = prepare_export(t);
-	return end(t, status, post_export, undo_export);
+	return transfer(rc, cmd, client, prepare_export, post_export, undo_export);
 }
 
 void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_back *back)
@@ -265,8 +266,24 @@ static u32 choose_handle(struct transfer *t, const struct cgpu_core_ops *core)
 	return handle;
 }
 
+/* A reference to what is carried; what came from another container is charged
+ * here as well, so that neither hangs on when the other lets go.
+ */
+static struct cgpu_mem *charged_locked(struct transfer *t, const struct export *e)
+{
+	const struct cgpu_core_ops *core;
+
+	if (t->carrier->ct != t->ct)
+		return ckm_mem_charge_locked(ckm_container_slot_of(t->ct, e->gpu), e->mem->bytes);
+	core = ckm_core_enter();
+	core->mem_get(e->mem);
+	ckm_core_leave();
+	return e->mem;
+}
+
 static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e)
 {
+	struct cgpu_mem *mem = NULL;
 	u32 at = t->form->objects_at + i * 4;
 	const struct cgpu_core_ops *core;
 	struct ckm_obj *obj;
@@ -277,20 +294,26 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 	obj = ckm_obj_alloc(t->client, get32(params(t), at), e->cls, e->kind);
 	if (!obj)
 		return NV_ERR_RESOURCES;
+	if (e->mem)
+		mem = charged_locked(t, e);
+	if (IS_ERR(mem)) {
+		ckm_obj_free(obj);
+		return NV_ERR_NO_MEMORY;
+	}
 	core = ckm_core_enter();
 	if (!obj->core.hobject)
 		obj->core.hobject = choose_handle(t, core);
 	put32(params(t), at, obj->core.hobject);
 	ret = core->tree_add(&t->ct->tree, &obj->core, t->parent);
-	if (!ret && e->mem) {
-		core->mem_get(e->mem);
-		obj->core.mem = e->mem;
-	}
 	ckm_core_leave();
 	if (ret) {
+		if (mem)
+			ckm_mem_put_locked(t->ct, mem);
 		ckm_obj_free(obj);
 		return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : NV_ERR_PARENT;
 	}
+	obj->core.mem = mem;
+	obj->core.bytes = e->bytes;
 	obj->core.busy++;
 	t->object[i] = &obj->core;
 	return NV_OK;
@@ -356,13 +379,5 @@ static void undo_import(struct transfer *t)
 
 long ckm_rm_import(struct ckm_rm_call *rc, u32 cmd, u32 client)
 {
-	struct transfer *t;
-	u32 status;
-
-	t = begin(rc, cmd, client, &status);
-	if (!t)
-		return ckm_rm_answer(rc, status);
-	if (status == NV_OK)
-		status = prepare_import(t);
-	return end(t, status, post_import, undo_import);
+	return transfer(rc, cmd, client, prepare_import, post_import, undo_import);
 }

@@ -15,10 +15,14 @@
 #include "container.h"
 #include "core/nv_abi.h"
 #include "core_link.h"
+#include "dmabuf.h"
+#include "driver.h"
 #include "interpose.h"
+#include "rm_calls.h"
 #include "seal.h"
 
-enum { PROBE_IOCTL, PROBE_COPY, PROBE_FD, PROBE_DUP, PROBE_UNDUP, PROBE_RETAIN, PROBE_RELEASE,
+enum { PROBE_IOCTL, PROBE_COPY, PROBE_ANSWER, PROBE_FD, PROBE_DUP, PROBE_UNDUP, PROBE_RETAIN, PROBE_RELEASE,
+       PROBE_DMABUF, PROBE_DMABUF_FD,
        PROBES };
 
 /* A reference that uvm took, keyed by what the driver gave it to give it back:
@@ -29,8 +33,10 @@ struct uvm_ref {
 	struct rcu_head rcu;
 	unsigned long key;
 	u32 probe;
-	struct cgpu_mem *mem;		/* a reference */
+	struct cgpu_mem *mem;		/* a reference, or NULL: system memory */
 	struct ckm_container *ct;	/* a reference */
+	struct ckm_slot *slot;		/* of @overhead; NULL: it has none */
+	u64 overhead;			/* page tables of its mapping */
 };
 static DEFINE_HASHTABLE(uvm_refs, 10);
 static DEFINE_SPINLOCK(uvm_refs_lock);
@@ -99,6 +105,25 @@ static u32 sealed_memcpy_from_user(void *to, const void __user *from, u32 n)
 	return NV_OK;
 }
 
+/* What the driver answers in sealed parameters is ours to hand on when it has
+ * ended: one that cannot be written must not pass for a call that failed.
+ */
+static u32 sealed_memcpy_to_user(void __user *to, const void *from, u32 n)
+{
+	struct ckm_range *r = &ckm_call_mine()->nested;
+	unsigned long at = (unsigned long)to, past = at + n;
+	unsigned long first = max(at, r->user), end = min(past, r->user + r->size);
+
+	if (!r->size || first >= end)
+		return copy_to_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+	memcpy(r->copy + (first - r->user), from + (first - at), end - first);
+	r->answered = true;
+	if (copy_to_user(to, from, first - at) ||
+	    copy_to_user(to + (end - at), from + (end - at), past - end))
+		return NV_ERR_ADDRESS;
+	return NV_OK;
+}
+
 /* The driver wants the private data behind an fd. The number is the tenant's
  * and names one of our files; the driver must see its back file. The fd made
  * for that lives for this call only, and R is guarded: whoever grabs it from
@@ -115,7 +140,8 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 	if (!front)
 		return NULL;
 	back = ckm_front_back(front);
-	if (!back || back->ct != call->back->ct ||
+	if (!back || !(back->ct == call->back->ct ||
+		       (call->shares && ckm_container_shares(back->ct, call->back->ct))) ||
 	    back->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU) ||
 	    (call->carrier && call->carrier != back->file))
 		goto out;
@@ -171,11 +197,45 @@ static struct uvm_ref *take_uvm_ref(u32 probe, unsigned long key)
 	return ref;
 }
 
-static void put_uvm_ref(struct uvm_ref *ref)
+static void drop_charge(struct uvm_ref *ref)
+{
+	mutex_lock(&ref->ct->rm_lock);
+	if (ref->mem)
+		ckm_mem_put_locked(ref->ct, ref->mem);
+	if (ref->slot)
+		ckm_slot_overhead_less_locked(ref->slot, ref->overhead);
+	mutex_unlock(&ref->ct->rm_lock);
+}
+
+/* uvm maps what it dups, once: its page tables. */
+static bool charge_tables(struct uvm_ref *ref, struct cgpu_obj *memory)
+{
+	struct ckm_slot *slot = ckm_container_slot_of(ref->ct, memory->gpu);
+	int ret;
+
+	if (!slot)
+		return true;
+	ref->overhead = ckm_page_tables_of(memory);
+	mutex_lock(&ref->ct->rm_lock);
+	ret = ckm_slot_overhead_locked(slot, ref->overhead);
+	mutex_unlock(&ref->ct->rm_lock);
+	if (!ret)
+		ref->slot = slot;
+	return !ret;
+}
+
+static void give_begin(struct uvm_ref *ref)
+{
+	if (ref)
+		ckm_container_moves_begin(ref->ct);
+}
+
+static void give_end(struct uvm_ref *ref)
 {
 	if (!ref)
 		return;
-	ckm_tenant_put_mem(ref->ct, ref->mem);
+	ckm_container_moves_end(ref->ct);
+	drop_charge(ref);
 	ckm_container_put(ref->ct);
 	kfree_rcu(ref, rcu);
 }
@@ -202,15 +262,16 @@ static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 han
 	}
 	ref->mem = take == PROBE_DUP ? ckm_tenant_get_mem(ref->ct, obj)
 				     : ckm_tenant_get_context(ref->ct, obj);
-	status = ckm_call_original(a, client, handle, ARG(key), ARG(info), 0,
-				   original(call, take));
+	status = NV_ERR_NO_MEMORY;
+	if (take != PROBE_DUP || charge_tables(ref, obj))
+		status = ckm_call_original(a, client, handle, ARG(key), ARG(info), 0,
+					   original(call, take));
 	ckm_tenant_unhold(ref->ct, obj);
-	if (status == NV_OK && ref->mem) {
+	if (status == NV_OK && (ref->mem || ref->slot)) {
 		add_uvm_ref(ref, give, give == PROBE_UNDUP ? *(u32 *)key : *(unsigned long *)key);
 		return NV_OK;
 	}
-	if (ref->mem)
-		ckm_tenant_put_mem(ref->ct, ref->mem);
+	drop_charge(ref);
 	kfree(ref);
 	return status;
 }
@@ -231,9 +292,11 @@ static u32 charged_retain_channel(void *space, u32 client, u32 channel, void **r
 static u32 uncharged_free_dup(void *device, u32 handle)
 {
 	struct uvm_ref *ref = take_uvm_ref(PROBE_UNDUP, handle);
-	u32 status = ckm_call_original(ARG(device), handle, 0, 0, 0, 0, probes[PROBE_UNDUP].addr);
+	u32 status;
 
-	put_uvm_ref(ref);
+	give_begin(ref);
+	status = ckm_call_original(ARG(device), handle, 0, 0, 0, 0, probes[PROBE_UNDUP].addr);
+	give_end(ref);
 	return status;
 }
 
@@ -241,8 +304,20 @@ static void uncharged_release_channel(void *retained)
 {
 	struct uvm_ref *ref = take_uvm_ref(PROBE_RELEASE, ARG(retained));
 
+	give_begin(ref);
 	ckm_call_original(ARG(retained), 0, 0, 0, 0, 0, probes[PROBE_RELEASE].addr);
-	put_uvm_ref(ref);
+	give_end(ref);
+}
+
+static u32 run_dmabuf_export(void *nv, void *params)
+{
+	return ckm_call_original(ARG(nv), ARG(params), 0, 0, 0, 0,
+				 original(ckm_call_mine(), PROBE_DMABUF));
+}
+
+static u32 charged_dmabuf_export(void *nv, void *params)
+{
+	return ckm_dmabuf_export(ckm_call_mine(), params, run_dmabuf_export, nv);
 }
 
 static const struct {
@@ -251,11 +326,14 @@ static const struct {
 } redirections[PROBES] = {
 	[PROBE_IOCTL]	= { "rm_ioctl", sealed_rm_ioctl },
 	[PROBE_COPY]	= { "os_memcpy_from_user", sealed_memcpy_from_user },
+	[PROBE_ANSWER]	= { "os_memcpy_to_user", sealed_memcpy_to_user },
 	[PROBE_FD]	= { "nv_get_file_private", redirected_file_private },
 	[PROBE_DUP]	= { "nvUvmInterfaceDupMemory", charged_dup_memory },
 	[PROBE_UNDUP]	= { "nvUvmInterfaceFreeDupedHandle", uncharged_free_dup },
 	[PROBE_RETAIN]	= { "nvUvmInterfaceRetainChannel", charged_retain_channel },
 	[PROBE_RELEASE]	= { "nvUvmInterfaceReleaseChannel", uncharged_release_channel },
+	[PROBE_DMABUF]	= { "nv_dma_buf_export", charged_dmabuf_export },
+	[PROBE_DMABUF_FD] = { "dma_buf_fd" },	/* the kernel's own: looked at only */
 };
 
 /* Probe context: no sleeping, no locks. */
@@ -275,6 +353,10 @@ static int redirect(struct kprobe *p, struct pt_regs *regs)
 		call = ckm_call_mine();
 		if (!call)
 			return 0;
+		if (probe == PROBE_DMABUF_FD) {
+			ckm_dmabuf_seen(call, (void *)regs_get_kernel_argument(regs, 0));
+			return 0;
+		}
 		if (call->aside & BIT(probe)) {
 			call->aside &= ~BIT(probe);
 			return 0;
@@ -290,6 +372,63 @@ static int redirect(struct kprobe *p, struct pt_regs *regs)
 static void keep_unoptimised(struct kprobe *p, struct pt_regs *regs, unsigned long flags)
 {
 }
+
+/* ---- uvm ---- */
+
+/* With HMM a kernel that touches malloc'd memory brings its pages into video
+ * memory, which no call shows. UVM_INITIALIZE can ask for a space without, and
+ * so ours do: uvm_va_space_create(mapping, space, flags) of nvidia-uvm.ko, the
+ * same from 535 to 595, sees it asked for, whatever the tenant asked.
+ */
+static struct kprobe space_probe;
+static bool uvm_sealed;		/* ckm_lock for writing */
+
+static int without_hmm(struct kprobe *p, struct pt_regs *regs)
+{
+	struct ckm_call *call = ckm_call_mine();
+
+	if (call) {
+		call->back->space_flags = regs->dx;	/* the third argument */
+		regs->dx |= UVM_INIT_FLAGS_DISABLE_HMM;
+		smp_store_release(&call->back->space_sealed, true);
+	}
+	return 0;
+}
+
+void ckm_seal_attach_uvm(void)
+{
+	int ret;
+
+	lockdep_assert_held(&ckm_lock);
+	if (READ_ONCE(uvm_sealed) || !ckm_driver_uvm_major())
+		return;
+	/* Of a nvidia-uvm that was unloaded meanwhile, or never registered. */
+	if (space_probe.symbol_name)
+		unregister_kprobe(&space_probe);
+	memset(&space_probe, 0, sizeof(space_probe));
+	space_probe.symbol_name = "uvm_va_space_create";
+	space_probe.pre_handler = without_hmm;
+	ret = register_kprobe(&space_probe);
+	if (ret) {
+		pr_err("uvm_va_space_create of nvidia-uvm.ko cannot be redirected (%d): containers get no address spaces\n",
+		       ret);
+		memset(&space_probe, 0, sizeof(space_probe));
+		return;
+	}
+	WRITE_ONCE(uvm_sealed, true);
+}
+
+bool ckm_seal_has_uvm(void)
+{
+	return READ_ONCE(uvm_sealed);
+}
+
+void ckm_seal_uvm_gone(void)
+{
+	WRITE_ONCE(uvm_sealed, false);
+}
+
+/* ---- attach and detach ---- */
 
 int ckm_seal_attach(void)
 {
@@ -321,6 +460,10 @@ void ckm_seal_detach(void)
 	int i;
 
 	lockdep_assert_held(&ckm_lock);
+	WRITE_ONCE(uvm_sealed, false);
+	if (space_probe.symbol_name)
+		unregister_kprobe(&space_probe);
+	memset(&space_probe, 0, sizeof(space_probe));
 	for (i = PROBES; i--;) {
 		if (probes[i].nmissed)
 			pr_warn("%s: %lu redirections were missed\n",

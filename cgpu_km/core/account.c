@@ -6,7 +6,6 @@
 #include "rota.h"
 
 #define OVERRUN_PARTS	10	/* an overrun is a turn later than slice/10 */
-#define LEGS_MAX	16	/* timeslices of an overlap that are told apart */
 
 static bool is_measured(const struct cgpu_turn *t)
 {
@@ -68,41 +67,6 @@ void cgpu_account_until(struct cgpu_turn *t, u64 to_ns)
 	cgpu_rota_charge(t, CGPU_ROTA_MAIN, len_ns);
 	cgpu_rota_charge(t, CGPU_ROTA_HIGH, len_ns);
 	cgpu_rota_charge(t, CGPU_ROTA_BESIDE, len_ns);
-}
-
-/**
- * cgpu_account_overlap() - charge the time in which two could run
- * @t: the turn engine, accounted up to where the overlap began
- * @before: who could run before it
- * @after: who can when it ends
- * @to_ns: its end
- *
- * One TSG each: the one that ran goes on to the end of its timeslice, then
- * they alternate. Timeslices follow one another since the runlist was
- * restarted. Any other case is split by what each one pulls.
- */
-void cgpu_account_overlap(struct cgpu_turn *t, u32 before, u32 after, u64 to_ns)
-{
-	u32 opened = t->opened_mask, all = t->run_mask, i;
-	u32 who[2] = { before & ~after & opened, after & ~before & opened };
-	u64 end_ns;
-
-	if (!cgpu_rota_is_one_tsg(t, who[0]) || !cgpu_rota_is_one_tsg(t, who[1]) ||
-	    (before & after & opened) || t->restart_ns >= t->last_ns) {
-		cgpu_account_until(t, to_ns);
-		return;
-	}
-	end_ns = cgpu_rota_slice_end_ns(t, who[0], t->restart_ns, t->last_ns);
-	for (i = 0; i < LEGS_MAX && t->last_ns < to_ns; i++) {
-		t->run_mask = who[i % 2];
-		if (i > 1)
-			cgpu_rota_refund_switch(t, t->run_mask);
-		cgpu_account_until(t, end_ns < to_ns ? end_ns : to_ns);
-		end_ns = cgpu_rota_slice_end_ns(t, who[(i + 1) % 2], end_ns, end_ns) +
-			 t->switch_ns;
-	}
-	t->run_mask = all;
-	cgpu_account_until(t, to_ns);
 }
 
 /**

@@ -3,8 +3,9 @@
  * What a core gives the shell: everything cgpu_km.ko asks, it asks through
  * this table, so that a core can be replaced while containers run.
  *
- * Trees, memory records and ledgers are the shell's ABI (they have reserved
- * words); only struct cgpu_turn is versioned and migrated.
+ * Trees, memory records, ledgers and looks are the shell's ABI (they have reserved
+ * words); only struct cgpu_turn is versioned and migrated. The shell does not know
+ * its layout.
  */
 #ifndef CGPU_CORE_OPS_H
 #define CGPU_CORE_OPS_H
@@ -12,18 +13,20 @@
 #include "env.h"
 #include "format.h"
 #include "ledger.h"
+#include "look.h"
 #include "nv_call.h"
 #include "parse.h"
 #include "rm_tree.h"
 #include "turn.h"
+#include "turn_state.h"
 
-#define CGPU_CORE_ABI		2	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		5	/* of this table and of the shell's records */
 
 struct cgpu_core_ops {
 	u32 abi;
 	u32 turn_version;
 	u32 turn_size;
-	u32 pad;
+	u32 ops_size;		/* of this table */
 	const char *version;
 
 	int (*selftest)(void);
@@ -47,8 +50,6 @@ struct cgpu_core_ops {
 	u32 (*turn_set_levers)(struct cgpu_turn *t, u32 levers, u64 now_ns);
 	void (*turn_set_channels)(struct cgpu_turn *t, u32 slot, u32 channels,
 				  u32 tsgs, u64 now_ns);
-	u32 (*turn_free_weight)(const struct cgpu_turn *t);
-	u32 (*turn_instances)(const struct cgpu_turn *t);
 	bool (*turn_is_frozen)(const struct cgpu_turn *t, u32 slot);
 	u64 (*turn_auto_slice_ns)(u64 lever_p50_ns);
 	void (*turn_next)(struct cgpu_turn *t, u64 now_ns, struct cgpu_turn_plan *plan);
@@ -56,7 +57,17 @@ struct cgpu_core_ops {
 			 const struct cgpu_turn_ack *ack);
 	void (*turn_stat)(const struct cgpu_turn *t, u32 slot, u64 now_ns,
 			  struct cgpu_turn_stat *st);
+	void (*turn_view)(const struct cgpu_turn *t, struct cgpu_turn_view *view);
+	void (*turn_slot_view)(const struct cgpu_turn *t, u32 slot,
+			       struct cgpu_turn_slot_view *view);
+	/* Both fill a buffer of zeros, return 0 or an error, and take no longer than
+	 * copying takes: nobody else gets the processor meanwhile.
+	 */
 	int (*turn_migrate)(struct cgpu_turn *fresh, const void *old, u32 old_version);
+	/* The way back: @t for a core of @older_version that does not know this one's.
+	 * NULL: there is none.
+	 */
+	int (*turn_back)(const struct cgpu_turn *t, void *older, u32 older_version);
 
 	int (*parse_u64)(const char *text, size_t len, u64 *value);
 	int (*parse_inst)(const char *text, size_t len, struct cgpu_inst_cmd *cmd,
@@ -94,6 +105,22 @@ struct cgpu_core_ops {
 
 	int (*turn_set_switch_ns)(struct cgpu_turn *t, u64 switch_ns, u64 now_ns);
 	u32 (*turn_lever_moved)(struct cgpu_turn *t, u32 lever, u32 moved, u64 now_ns);
+	u64 (*call_managed_bytes)(u64 start, u64 end);
+	u64 (*call_object_overhead)(u32 kind, u32 cls);
+	u64 (*call_page_tables)(u64 bytes);
+	u64 (*call_overhead_charge)(u64 overhead, u64 limit_bytes);
+
+	void (*look_init)(struct cgpu_look *l, u64 now_ns);
+	void (*look_acted)(struct cgpu_look *l, const struct cgpu_turn *t,
+			   const struct cgpu_turn_plan *plan, const struct cgpu_turn_ack *ack,
+			   bool committed, u64 now_ns);
+	void (*look_touched)(struct cgpu_look *l, const struct cgpu_turn *t, u32 slot,
+			     u64 now_ns);
+	u64 (*look_until_ns)(const struct cgpu_turn *t, u64 now_ns);
+	void (*look_sample)(struct cgpu_look *l, const struct cgpu_turn *t, u64 at_ns, u32 slot);
+	void (*look_judge)(struct cgpu_look *l, const struct cgpu_turn *t, u64 now_ns,
+			   struct cgpu_look_finding *find);
+	void (*look_hold)(struct cgpu_look *l, struct cgpu_turn *t, u32 mask, u64 now_ns);
 };
 
 extern const struct cgpu_core_ops cgpu_core_ops;

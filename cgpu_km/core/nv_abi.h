@@ -17,6 +17,7 @@
 /* src/common/sdk/nvidia/inc/nvstatuscodes.h */
 #define NV_OK				0x00
 #define NV_ERR_GENERIC			0xffff
+#define NV_ERR_ILLEGAL_ACTION		0x16
 #define NV_ERR_DUPLICATE_NAME		0x19
 #define NV_ERR_RESOURCES		0x1a
 #define NV_ERR_PERMISSIONS		0x1b
@@ -99,6 +100,11 @@
 #define NVOS33_H_MEMORY			8
 #define NVOS33_STATUS			40
 #define NVOS46_H_MEMORY			12
+#define NVOS47_H_MEMORY			12
+#define NVOS47_SIZE_AT			32	/* from 550 on; 0: all of it */
+#define NV_DMABUF_H_CLIENT		4	/* nv-ioctl.h: nv_ioctl_export_to_dma_buf_fd_t */
+#define NV_DMABUF_NUM			12
+#define NV_DMABUF_MAX			128
 #define NVOS54_SIZE			32
 #define NVOS54_H_OBJECT			4
 #define NVOS54_CMD			8
@@ -146,6 +152,7 @@
 #define NV01_MEMORY_SYSTEM		0x003e
 #define NV01_MEMORY_LOCAL_USER		0x0040
 #define NV01_MEMORY_OS_DESCRIPTOR	0x0071
+#define FERMI_VASPACE_A			0x90f1
 #define NV01_EVENT			0x0005
 #define NV01_EVENT_OS_EVENT		0x0079
 #define NV2081_BINAPI			0x2081
@@ -159,6 +166,13 @@
 #define NV2080_CTRL_DISABLE_CHANNELS	0x2080110b
 #define NV2080_DISABLE_CHANNELS_SIZE	536
 #define NV2080_DISABLE_CHANNELS_MAX	64
+#define NV2080_CTRL_PERF_UTIL_SAMPLES	0x20802096
+#define NV_UTIL_BUFFER_SIZE		4
+#define NV_UTIL_TRACKER			12
+#define NV_UTIL_SAMPLES			16
+#define NV_UTIL_TIME			0	/* in a sample */
+#define NV_UTIL_NOBODY			0xffffffffu
+#define NV_UTIL_PARAMS_MAX		55888	/* of all branches; struct cgpu_abi has the layout */
 #define NVA06C_CTRL_GPFIFO_SCHEDULE	0xa06c0101
 #define NVA06C_CTRL_SET_TIMESLICE	0xa06c0103
 #define NVA06C_CTRL_GET_TIMESLICE	0xa06c0104
@@ -201,6 +215,7 @@
 #define NV3D06_FD			0
 #define NV3D06_H_PARENT			12
 #define NV3D06_H_OBJECT			16
+#define NV0000_CTRL_GET_EXPORT_OBJECT_INFO	0x3d08
 #define NV0000_CTRL_EXPORT_OBJECTS_TO_FD	0x3d0b
 #define NV3D0B_SIZE			2128
 #define NV3D0B_FD			0
@@ -223,6 +238,7 @@
 
 /* kernel-open/nvidia-uvm/uvm_ioctl.h, uvm_linux_ioctl.h */
 #define UVM_INITIALIZE			0x30000001
+#define UVM_INIT_FLAGS_DISABLE_HMM	1u
 #define UVM_DEINITIALIZE		0x30000002
 #define UVM_REGISTER_GPU_VASPACE	25
 #define UVM_UNREGISTER_GPU_VASPACE	26

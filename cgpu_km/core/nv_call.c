@@ -98,11 +98,16 @@ const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr)
 const struct cgpu_abi *cgpu_call_abi(u32 branch)
 {
 	static const struct cgpu_abi abi[] = {
-		{ CGPU_BRANCH_FIRST, 24, 28 },
-		{ 575, 32, 40 },
+		{ 575, 32, 40, 36, 776, 144 },
+		{ 570, 24, 28, 36, 776, 144 },
+		{ 550, 24, 28, 32, 704, 132 },
+		{ CGPU_BRANCH_FIRST, 24, 28, 32, 472, 132 },
 	};
+	const struct cgpu_abi *found = abi;
 
-	return &abi[branch >= abi[1].min_branch];
+	while (found->min_branch > branch && found->min_branch > CGPU_BRANCH_FIRST)
+		found++;
+	return found;
 }
 
 /* "580" of "580.105.08"; 0 if there is no such thing. */
@@ -163,6 +168,30 @@ u64 cgpu_call_vidmem_bytes(u64 size, u32 attr, u32 attr2)
 	if (size == 0)
 		size = 1;
 	return (size + page - 1) & ~(page - 1);
+}
+
+u64 cgpu_call_managed_bytes(u64 start, u64 end)
+{
+	return end > start ? ((end - 1) / (2 * MIB) - start / (2 * MIB) + 1) * 2 * MIB : 0;
+}
+
+u64 cgpu_call_object_overhead(u32 kind, u32 cls)
+{
+	if (kind == CGPU_KIND_CHANNEL)
+		return 64 * KIB;
+	return kind == CGPU_KIND_DEVICE || cls == FERMI_VASPACE_A ? 128 * KIB : 0;
+}
+
+u64 cgpu_call_page_tables(u64 bytes)
+{
+	return 12 * KIB + (bytes / (2 * MIB) + 1) * 4 * KIB;
+}
+
+u64 cgpu_call_overhead_charge(u64 overhead, u64 limit_bytes)
+{
+	u64 included = 16 * MIB + limit_bytes / 512;
+
+	return overhead > included ? overhead - included : 0;
 }
 
 static u32 to_kib(u64 bytes)

@@ -30,8 +30,10 @@ enum cgpu_verdict {
 	CGPU_CONTROL,
 	CGPU_DUP,
 	CGPU_MAP,
-	CGPU_MAP_DMA,
+	CGPU_MAP_DMA,		/* its page tables are estimated */
+	CGPU_UNMAP_DMA,
 	CGPU_VID_HEAP,
+	CGPU_DMABUF,		/* charged until the dma-buf is gone */
 	/* controls */
 	CGPU_FB_INFO,		/* totals rewritten to the slice, embedded pointer */
 	CGPU_FB_INFO_V2,	/* the same, flat */
@@ -44,6 +46,7 @@ enum cgpu_verdict {
 	CGPU_IMPORT,		/* and from it: references like dups */
 	/* uvm */
 	CGPU_UVM_MAP,		/* its references are charged in the driver's dup */
+	CGPU_UVM_MANAGED,	/* about managed memory: only where that is charged */
 };
 
 /* What an object of a class is to us. */
@@ -153,6 +156,10 @@ struct cgpu_abi {
 	/* nv-kernel-rmapi-ops.h, in the op's union: NVOS21 until 570, then NVOS64 */
 	u32 op_alloc_params_size;
 	u32 op_alloc_status;
+	u32 dmabuf_handles;	/* nv_ioctl_export_to_dma_buf_fd_t: after mappingType from 570 on */
+	/* ctrl2080perf.h: NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE and its gr.procId */
+	u32 util_stride;
+	u32 util_pid;
 };
 
 const struct cgpu_abi *cgpu_call_abi(u32 branch);
@@ -166,6 +173,25 @@ bool cgpu_call_engine_is_gr(u32 engine);
  * rounded up to 64 KiB or to the page size asked for. U64_MAX on overflow.
  */
 u64 cgpu_call_vidmem_bytes(u64 size, u32 attr, u32 attr2);
+
+/* What a managed range of addresses [@start, @end) is charged, wherever its pages
+ * are: each 2 MiB block it touches, which is what uvm takes of the card at a
+ * time (uvm_pmm_gpu.h, UVM_CHUNK_SIZE_MAX). 0 for an empty one.
+ */
+u64 cgpu_call_managed_bytes(u64 start, u64 end);
+
+/* What the driver keeps on the card beside what was asked for, estimated from
+ * above: for an object (instance blocks, page directories, fault buffers), and
+ * for one mapping of @bytes of memory (a page table for each 2 MiB begun, and
+ * the three levels above it: uvm_pascal_mmu.c). Not measured on hardware.
+ */
+u64 cgpu_call_object_overhead(u32 kind, u32 cls);
+u64 cgpu_call_page_tables(u64 bytes);
+
+/* How much of all that is charged: what is over 16 MiB and 1/512 of the limit,
+ * which is what mapping the whole limit once with the smallest pages takes.
+ */
+u64 cgpu_call_overhead_charge(u64 overhead, u64 limit_bytes);
 
 /* True if (attr, flags) ask for video memory that is really backed. */
 bool cgpu_call_is_vidmem(u32 attr, u32 flags);

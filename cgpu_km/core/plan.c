@@ -11,8 +11,8 @@
 #define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
 #define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
 #define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
-#define SLOW_ALLOWED	32u
-#define SLOW_MAX	64u
+#define SLOW_ALLOWED	64u
+#define SLOW_MAX	96u
 #define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
 
 /* What a plan is made from, worked out once. */
@@ -198,7 +198,7 @@ void cgpu_turn_next(struct cgpu_turn *t, u64 now_ns, struct cgpu_turn_plan *plan
 	plan->run_mask = want;
 	plan->freeze_mask = ((t->run_mask & ~t->unsure_mask) | again) & ~want & v.opened;
 	plan->thaw_mask = ((~t->run_mask & ~t->unsure_mask) | again) & want & v.opened;
-	plan->thaw_first = v.policy->thaw_first;
+	plan->thaw_first = cgpu_rota_thaws_first(t);
 	plan->owner = t->rota[v.active ? CGPU_ROTA_HIGH : CGPU_ROTA_MAIN].owner;
 	plan_timeslices(t, &v, retry, plan);
 
@@ -240,12 +240,6 @@ static u64 later_ns(u64 one_ns, u64 other_ns)
 	return one_ns > other_ns ? one_ns : other_ns;
 }
 
-/* A call takes effect somewhere inside its own length. */
-static u64 middle_ns(u64 from_ns, u64 to_ns)
-{
-	return from_ns + (to_ns - from_ns) / 2;
-}
-
 /* How many calls it took: one container's channels go in lists. Several are taken as one. */
 static u32 lists(const struct cgpu_turn *t, u32 mask)
 {
@@ -257,7 +251,7 @@ static u32 lists(const struct cgpu_turn *t, u32 mask)
 	return channels / CHANNELS_PER_CALL + (channels % CHANNELS_PER_CALL != 0);
 }
 
-/* A container can run as soon as one of its lists is thawed, until the last is frozen. */
+/* A call takes effect in the middle. A container can run as soon as one of its lists is thawed, until the last is frozen. */
 static u64 thaw_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 to_ns)
 {
 	return from_ns + (to_ns - from_ns) / (2 * lists(t, mask));
@@ -331,7 +325,7 @@ static void switch_thaw_first(struct cgpu_turn *t, const struct cgpu_turn_ack *a
 	note_thaw(t, started, ack->thawed_ns - ack->begin_ns);
 	if (resisted(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
 		cgpu_account_until(t, ack->frozen_ns);
-		return;
+			return;
 	}
 	cgpu_account_until(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));
 	cgpu_account_switch(t, before | in_force);
@@ -348,20 +342,6 @@ static void switch_over(struct cgpu_turn *t, const struct cgpu_turn_ack *ack, u3
 	else
 		switch_thaw_first(t, ack, in_force);
 	cgpu_account_switch(t, in_force);
-}
-
-/* The last call of an act restarts the runlist. Where nobody says when it was
- * answered it is taken to be as long as the call before it.
- */
-static u64 restart_ns(const struct cgpu_turn_ack *ack)
-{
-	u64 last = later_ns(ack->frozen_ns, ack->thawed_ns), first, took;
-
-	first = last == ack->frozen_ns ? ack->thawed_ns : ack->frozen_ns;
-	if (ack->committed_ns >= last)
-		return middle_ns(last, ack->committed_ns);
-	took = last - (first < last ? later_ns(first, ack->begin_ns) : ack->begin_ns);
-	return last + (took < SLOW_NS ? took : 0) / 2;
 }
 
 static void count_failed(struct cgpu_turn *t, u32 failed)
@@ -392,7 +372,6 @@ void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
 	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
 
 	switch_over(t, ack, in_force);
-	t->restart_ns = restart_ns(ack);
 	ack_timeslices(t, plan, ack);
 
 	count_failed(t, failed);

@@ -12,7 +12,7 @@
 #define LONG_US		8000u
 #define LONG_MIN_US	1000u
 #define SHORT_US	500u
-#define SHORT_MIN_US	250u
+#define SHORT_MIN_US	200u
 
 static u32 portions(const struct cgpu_turn *t, u32 slot)
 {

@@ -60,8 +60,9 @@ struct cgpu_obj {
 	u8 state;
 	u8 gr;				/* on a graphics/compute engine */
 	u8 scheduled;			/* channel or TSG: enabled by its owner at least once */
-	u32 pad;
-	u64 reserved[2];
+	u32 dma_maps;			/* memory: MAP_MEMORY_DMA of it */
+	u64 bytes;			/* memory that is not charged: its size, 0: not asked yet */
+	u64 overhead;			/* estimate of what the driver keeps for it on the card */
 };
 
 struct cgpu_tree {

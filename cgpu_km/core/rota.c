@@ -17,13 +17,28 @@
 #define MIN_PARTS	4	/* a turn below slice/4 is not worth two lever calls */
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
 #define LAG_PARTS	4	/* a round may begin this part of itself late */
+#define LATE_TURN_PARTS	2	/* a turn that begins later than this part of a slice is late */
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
 #define GOLDEN		0x9e3779b9u
+#define SLOT_STEP	53u	/* no two go in step */
 #define STEPS_MAX	(4 * CGPU_SLOTS)
+/* Who overran pays back so much at most, or a round if that is more: a kernel that ignores
+ * preemption for 50 ms would else gain what goes beyond a round each time.
+ */
+#define DEBT_MAX_NS	1000000000ull
 
 static bool has(u32 mask, u32 slot)
 {
 	return slot < CGPU_SLOTS && (mask >> slot & 1);
+}
+
+/**
+ * cgpu_is_one() - exactly one
+ * @mask: of slots
+ */
+bool cgpu_is_one(u32 mask)
+{
+	return mask && !(mask & (mask - 1));
 }
 
 /**
@@ -43,82 +58,8 @@ void cgpu_rota_refresh(struct cgpu_turn *t)
 
 		t->live_mask |= s->cookie ? 1u << i : 0;
 		t->opened_mask |= s->channels ? 1u << i : 0;
-		t->weighted_mask[s->highprio] |= s->weight ? 1u << i : 0;
+		t->weighted_mask[s->highprio] |= s->weight ? 1u << i & ~t->held_mask : 0;
 	}
-}
-
-/* The driver's default, kernel_fifo_gv100.c: 128 << 3 us. */
-#define DRIVER_TIMESLICE_US	1024u
-
-static u64 pull(const struct cgpu_turn_slot *s, bool by_timeslice)
-{
-	u64 tsgs = s->tsgs ? s->tsgs : 1;
-
-	if (!by_timeslice)
-		return tsgs;
-	return tsgs * (s->timeslice_us ? s->timeslice_us : DRIVER_TIMESLICE_US);
-}
-
-/**
- * cgpu_rota_pull() - what all of several that run together pull
- * @t: the turn engine
- * @mask: who runs
- * @by_timeslice: weigh TSGs by their timeslice, not all the same
- */
-u64 cgpu_rota_pull(const struct cgpu_turn *t, u32 mask, bool by_timeslice)
-{
-	u64 all = 0;
-
-	for (; mask; mask &= mask - 1)
-		all += pull(&t->slot[__builtin_ctz(mask)], by_timeslice);
-	return all;
-}
-
-/**
- * cgpu_rota_split() - what one of several that ran together got
- * @t: the turn engine
- * @all: cgpu_rota_pull() of them
- * @slot: whose part
- * @by_timeslice: as in cgpu_rota_pull()
- * @len_ns: how long they ran together
- *
- * Return: nanoseconds, rounded down.
- */
-u64 cgpu_rota_split(const struct cgpu_turn *t, u64 all, u32 slot, bool by_timeslice,
-		    u64 len_ns)
-{
-	u64 mine = pull(&t->slot[slot], by_timeslice);
-
-	if (mine == all)
-		return len_ns;
-	if (mine <= 0xffffffffu && len_ns <= 0xffffffffu)
-		return len_ns * mine / all;
-	return len_ns / all * mine + len_ns % all * mine / all;
-}
-
-/**
- * cgpu_rota_is_one_tsg() - is it one container with one TSG
- * @t: the turn engine
- * @mask: of slots
- */
-bool cgpu_rota_is_one_tsg(const struct cgpu_turn *t, u32 mask)
-{
-	return mask && !(mask & (mask - 1)) && t->slot[__builtin_ctz(mask)].tsgs == 1;
-}
-
-/**
- * cgpu_rota_slice_end_ns() - when a hardware timeslice that runs now ends
- * @t: the turn engine
- * @mask: whose; one slot with one TSG
- * @from_ns: when the first of these timeslices began
- * @now_ns: not before
- */
-u64 cgpu_rota_slice_end_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 now_ns)
-{
-	u32 us = t->slot[__builtin_ctz(mask)].timeslice_us;
-	u64 slice_ns = (us ? us : DRIVER_TIMESLICE_US) * 1000ull;
-
-	return now_ns + slice_ns - (now_ns - from_ns) % slice_ns;
 }
 
 /**
@@ -205,22 +146,58 @@ static u64 granted_ns(const struct cgpu_turn *t, u32 slot)
 	return cgpu_policy_get(t->policy)->portions(&t->slot[slot]) * t->slice_ns;
 }
 
-static u64 round_ns(const struct cgpu_turn *t, const struct cgpu_rota *r)
+/* How long a round is, and what of it goes to the context switches its turns begin with.
+ * In a fixed round the empty portions make room for those, if there are any.
+ */
+struct round {
+	u64 len_ns;
+	u64 lost_ns;
+};
+
+static struct round round_of(const struct cgpu_turn *t, const struct cgpu_rota *r)
 {
-	u64 sum = 0;
+	struct round whole = { 0, 0 };
 	u32 mask;
 
-	if (r->fixed)
-		return t->max_inst * t->slice_ns;
-	for (mask = r->members; mask; mask &= mask - 1)
-		sum += granted_ns(t, __builtin_ctz(mask));
-	return sum;
+	for (mask = r->members; mask; mask &= mask - 1) {
+		whole.len_ns += granted_ns(t, __builtin_ctz(mask));
+		whole.lost_ns += t->switch_ns;
+	}
+	if (r->fixed && whole.len_ns < t->max_inst * t->slice_ns) {
+		whole.len_ns = t->max_inst * t->slice_ns;
+		whole.lost_ns = 0;
+	}
+	return whole;
+}
+
+/* Switches are paid back where they happen and taken off everybody's part by its size: so
+ * a round is as long as its slices, and what is left of it is shared by weight.
+ */
+static s64 part_ns(const struct cgpu_turn *t, const struct round *whole, u32 slot)
+{
+	u64 grant = granted_ns(t, slot);
+
+	return (s64)(grant - whole->lost_ns * grant / whole->len_ns);
 }
 
 /* Its thaw failed. It has run for nothing of its turn yet. */
 static bool owner_is_stuck(const struct cgpu_turn *t, const struct cgpu_rota *r)
 {
 	return has(t->unsure_mask & ~t->run_mask, r->owner);
+}
+
+/**
+ * cgpu_rota_thaws_first() - is the next thawed before the last is frozen
+ * @t: the turn engine
+ *
+ * In a fixed round only while it is late: between two freezes and thaws lies a gap, and
+ * where hardly a portion is empty these gaps would be taken from everybody.
+ */
+bool cgpu_rota_thaws_first(const struct cgpu_turn *t)
+{
+	const struct cgpu_rota *r = &t->rota[CGPU_ROTA_MAIN];
+
+	return cgpu_policy_get(t->policy)->thaw_first || (r->running && r->fixed && r->late);
 }
 
 /**
@@ -237,14 +214,16 @@ static bool owner_is_stuck(const struct cgpu_turn *t, const struct cgpu_rota *r)
 u64 cgpu_rota_late_ns(const struct cgpu_turn *t, u32 slot)
 {
 	u64 span_ns = t->slice_ns / LATE_PARTS;
-	u32 turn;
+	u32 turn, late;
 
-	if (!cgpu_policy_get(t->policy)->thaw_first || slot >= CGPU_SLOTS)
+	if (!cgpu_rota_thaws_first(t) || slot >= CGPU_SLOTS)
 		return 0;
-	if (span_ns > DRIVER_TIMESLICE_US * 1000)
-		span_ns = DRIVER_TIMESLICE_US * 1000;
-	turn = (u32)t->slot[slot].turns & 0xffff;
-	return span_ns * (turn * (turn + 1) / 2 * GOLDEN) >> 32;
+	if (span_ns > CGPU_DRIVER_TIMESLICE_US * 1000)
+		span_ns = CGPU_DRIVER_TIMESLICE_US * 1000;
+	/* Two and two make up for one another, or all together would shift the round. */
+	turn = ((u32)t->slot[slot].turns + slot / 2 * SLOT_STEP) & 0xffff;
+	late = turn * (turn + 1) / 2 * GOLDEN;
+	return span_ns * (slot % 2 ? ~late : late) >> 32;
 }
 
 static bool turn_over(struct cgpu_turn *t, u32 nr)
@@ -288,17 +267,18 @@ static void end_turn(struct cgpu_turn *t, u32 nr)
 /* Grant @slot its part of the round. False: too little is left after what it
  * had too much, the turn is passed over and the rest carried.
  */
-static bool begin_turn(struct cgpu_turn *t, u32 nr, u32 slot, u64 round)
+static bool begin_turn(struct cgpu_turn *t, u32 nr, u32 slot, const struct round *whole)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	s64 grant = (s64)granted_ns(t, slot), most_owed = (s64)round;
+	s64 grant = (s64)granted_ns(t, slot);
+	s64 most_owed = (s64)(whole->len_ns > DEBT_MAX_NS ? whole->len_ns : DEBT_MAX_NS);
 	s64 *credit = cgpu_rota_credit(t, nr, slot);
 
 	if (*credit > grant)
 		*credit = grant;
 	if (*credit < -most_owed)
 		*credit = -most_owed;
-	*credit += grant;
+	*credit += part_ns(t, whole, slot);
 	if (*credit < (s64)(t->slice_ns / MIN_PARTS))
 		return false;
 	r->owner = slot;
@@ -309,11 +289,11 @@ static bool begin_turn(struct cgpu_turn *t, u32 nr, u32 slot, u64 round)
 }
 
 /* Everybody was passed over: grant at once the rounds in which nobody can begin. */
-static void skip_rounds(struct cgpu_turn *t, u32 nr)
+static void skip_rounds(struct cgpu_turn *t, u32 nr, const struct round *whole)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	s64 enough_ns = (s64)(t->slice_ns / MIN_PARTS);
-	u64 least = CGPU_NEVER_NS, grant_ns[CGPU_SLOTS];
+	u64 least = CGPU_NEVER_NS, part[CGPU_SLOTS];
 	u32 mask;
 
 	for (mask = r->members; mask; mask &= mask - 1) {
@@ -321,14 +301,14 @@ static void skip_rounds(struct cgpu_turn *t, u32 nr)
 		s64 lacks = enough_ns - *cgpu_rota_credit(t, nr, i);
 		u64 most_ns = lacks > 0 ? (u64)lacks - 1 : 0;
 
-		grant_ns[i] = granted_ns(t, i);
-		if (least == CGPU_NEVER_NS || most_ns < least * grant_ns[i])
-			least = most_ns / grant_ns[i];
+		part[i] = (u64)part_ns(t, whole, i);
+		if (least == CGPU_NEVER_NS || most_ns < least * part[i])
+			least = most_ns / part[i];
 	}
 	for (mask = r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		*cgpu_rota_credit(t, nr, i) += (s64)(least * grant_ns[i]);
+		*cgpu_rota_credit(t, nr, i) += (s64)(least * part[i]);
 	}
 	r->round += least;
 }
@@ -336,7 +316,7 @@ static void skip_rounds(struct cgpu_turn *t, u32 nr)
 static void pass_to_next(struct cgpu_turn *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u64 round = round_ns(t, r);
+	struct round whole = round_of(t, r);
 	u32 steps, passed = 0;
 
 	for (steps = 0; steps < STEPS_MAX; steps++) {
@@ -346,11 +326,11 @@ static void pass_to_next(struct cgpu_turn *t, u32 nr)
 		}
 		if (!has(r->members, r->pos))
 			continue;
-		if (begin_turn(t, nr, r->pos, round))
+		if (begin_turn(t, nr, r->pos, &whole))
 			return;
 		passed |= 1u << r->pos;
 		if (passed == r->members) {
-			skip_rounds(t, nr);
+			skip_rounds(t, nr, &whole);
 			passed = 0;
 		}
 	}
@@ -383,6 +363,7 @@ static u32 step_alone(struct cgpu_turn *t, u32 nr, u32 member)
 static u32 step_round_robin(struct cgpu_turn *t, u32 nr, u64 *left_ns)
 {
 	struct cgpu_rota *r = &t->rota[nr];
+	struct round whole;
 
 	if (!(r->members & (r->members - 1)))
 		return step_alone(t, nr, r->members);
@@ -391,8 +372,9 @@ static u32 step_round_robin(struct cgpu_turn *t, u32 nr, u64 *left_ns)
 		/* Who was alone goes on for a turn: one that comes and goes
 		 * must not get a turn each time it comes.
 		 */
+		whole = round_of(t, r);
 		if (has(r->members, r->owner))
-			begin_turn(t, nr, r->owner, round_ns(t, r));
+			begin_turn(t, nr, r->owner, &whole);
 	}
 	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
 		end_turn(t, nr);
@@ -427,6 +409,7 @@ static void next_stretch(struct cgpu_turn *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
+	struct round whole = round_of(t, r);
 	u32 slot, to;
 
 	if (r->pos >= t->max_inst) {
@@ -439,7 +422,8 @@ static void next_stretch(struct cgpu_turn *t, u32 nr)
 	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
 	if (to == r->pos && slot < CGPU_SLOTS) {
 		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
-		begin_turn(t, nr, slot, round_ns(t, r));
+		begin_turn(t, nr, slot, &whole);
+		r->late = r->clock_ns > r->mark_ns + t->slice_ns / LATE_TURN_PARTS;
 		t->slot[slot].served = (u32)r->round + 1;
 	}
 	r->mark_ns += (to - r->pos) * t->slice_ns;

@@ -7,6 +7,12 @@
 #include "policy.h"
 #include "turn.h"
 
+/* The driver's default, kernel_fifo_gv100.c: 128 << 3 us. */
+#define CGPU_DRIVER_TIMESLICE_US	1024u
+
+/* Exactly one slot is in @mask. */
+bool cgpu_is_one(u32 mask);
+
 /* The masks of struct cgpu_turn, after a slot was changed. */
 void cgpu_rota_refresh(struct cgpu_turn *t);
 
@@ -15,13 +21,11 @@ u64 cgpu_rota_pull(const struct cgpu_turn *t, u32 mask, bool by_timeslice);
 u64 cgpu_rota_split(const struct cgpu_turn *t, u64 all, u32 slot, bool by_timeslice,
 		    u64 len_ns);
 
-bool cgpu_rota_is_one_tsg(const struct cgpu_turn *t, u32 mask);
-u64 cgpu_rota_slice_end_ns(const struct cgpu_turn *t, u32 mask, u64 from_ns, u64 now_ns);
-
 void cgpu_rota_reset(struct cgpu_turn *t, u32 nr);
 void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns);
 void cgpu_rota_refund_switch(struct cgpu_turn *t, u32 started);
 u32 cgpu_rota_step(struct cgpu_turn *t, u32 nr, u32 members, bool fixed, u64 *left_ns);
+bool cgpu_rota_thaws_first(const struct cgpu_turn *t);
 u64 cgpu_rota_late_ns(const struct cgpu_turn *t, u32 slot);
 s64 *cgpu_rota_credit(struct cgpu_turn *t, u32 nr, u32 slot);
 

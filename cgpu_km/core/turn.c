@@ -180,6 +180,7 @@ void cgpu_turn_del(struct cgpu_turn *t, u32 slot, u64 now_ns)
 	t->unsure_mask &= gone;
 	t->untimed_mask &= gone;
 	t->retime_mask &= gone;
+	t->held_mask &= gone;
 	pack(t);
 }
 
@@ -382,6 +383,21 @@ u32 cgpu_turn_lever_moved(struct cgpu_turn *t, u32 lever, u32 moved, u64 now_ns)
 }
 
 /**
+ * cgpu_turn_set_held() - freeze some out of turn, to look whether it moves the share
+ * @t: the turn engine
+ * @mask: slots, in place of those before
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts at the next cgpu_turn_next().
+ */
+void cgpu_turn_set_held(struct cgpu_turn *t, u32 mask, u64 now_ns)
+{
+	account(t, now_ns);
+	t->held_mask = mask & t->live_mask;
+	cgpu_rota_refresh(t);
+}
+
+/**
  * cgpu_turn_set_channels() - a container's channels or TSGs came or went
  * @t: the turn engine
  * @slot: its slot
@@ -440,25 +456,4 @@ u64 cgpu_turn_auto_slice_ns(u64 lever_p50_ns)
 	if (lever_p50_ns <= SLICE_MIN_NS / LEVER_TIMES)
 		return SLICE_MIN_NS;
 	return lever_p50_ns * LEVER_TIMES;
-}
-
-/**
- * cgpu_turn_migrate() - take over the state of another core
- * @fresh: filled
- * @old: a struct cgpu_turn of that core
- * @old_version: its CGPU_TURN_VERSION
- *
- * Context: Caller serialises; no plan may be under way.
- * Return: 0, or -EINVAL if @old_version is not known here.
- */
-int cgpu_turn_migrate(struct cgpu_turn *fresh, const void *old, u32 old_version)
-{
-	if (!old_version || old_version > CGPU_TURN_VERSION)
-		return -EINVAL;
-	memcpy(fresh, old, sizeof(*fresh));
-	/* What version 2 knows more lay in reserved words. */
-	if (old_version == 1)
-		fresh->switch_ns = CGPU_SWITCH_NS;
-	cgpu_rota_refresh(fresh);
-	return 0;
 }

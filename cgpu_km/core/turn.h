@@ -17,7 +17,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_TURN_VERSION	2	/* of struct cgpu_turn, for cgpu_turn_migrate() */
+#define CGPU_TURN_VERSION	4	/* of struct cgpu_turn, for cgpu_turn_migrate() */
 
 /* Levers that were found to work, in cgpu_turn_set_levers(). */
 #define CGPU_LEVER_WINDOW	1u	/* freeze and thaw whole containers */
@@ -65,7 +65,7 @@ struct cgpu_rota {
 	u8 fixed;		/* a round of max_inst portions, empty ones pass */
 	u8 running;		/* in force now: its clock runs */
 	u8 contended;		/* somebody has to wait: turns are charged */
-	u8 pad;
+	u8 late;		/* fixed rounds: no empty portion made room for the gaps so far */
 	u64 clock_ns;
 	u64 mark_ns;		/* fixed rounds: clock at which portion @pos begins */
 	u64 limit_ns;		/* clock at which the turn ends whatever its owner got */
@@ -99,11 +99,13 @@ struct cgpu_turn {
 	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
 	u32 inert;		/* CGPU_LEVER_* that are answered and move nothing */
 	u32 unmoved[2];		/* lever by lever: acts in a row after which nothing had moved */
-	u64 restart_ns;		/* when the hardware began its timeslices afresh, as far as is known */
+	u64 reserved0;
 	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
 	u32 opened_mask;	/* those with channels */
-	u32 weighted_mask[2];	/* those with weight; [1]: and highprio */
-	u64 reserved[3];
+	u32 weighted_mask[2];	/* those with weight that are not held; [1]: and highprio */
+	u32 held_mask;		/* frozen out of turn, to look whether that moves the share */
+	u32 pad;
+	u64 reserved[2];
 };
 
 struct cgpu_turn_plan {
@@ -124,7 +126,6 @@ struct cgpu_turn_ack {
 	u64 thawed_ns;		/* when the last thaw was acknowledged (begin_ns if none) */
 	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
 	u32 timeslice_mask;	/* slots whose timeslice was set */
-	u64 committed_ns;	/* when the restart of the runlist was acknowledged; 0: not told */
 };
 
 struct cgpu_turn_stat {
@@ -177,6 +178,9 @@ int cgpu_turn_set_switch_ns(struct cgpu_turn *t, u64 switch_ns, u64 now_ns);
  */
 u32 cgpu_turn_lever_moved(struct cgpu_turn *t, u32 lever, u32 moved, u64 now_ns);
 
+/* These are frozen out of turn from the next plan on, as with weight 0. */
+void cgpu_turn_set_held(struct cgpu_turn *t, u32 mask, u64 now_ns);
+
 /* The container's live graphics/compute channels and TSGs changed. */
 void cgpu_turn_set_channels(struct cgpu_turn *t, u32 slot, u32 channels,
 			    u32 tsgs, u64 now_ns);
@@ -203,8 +207,5 @@ void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
 
 void cgpu_turn_stat(const struct cgpu_turn *t, u32 slot, u64 now_ns,
 		    struct cgpu_turn_stat *st);
-
-/* 0, or -EINVAL if @old_version cannot be carried over. */
-int cgpu_turn_migrate(struct cgpu_turn *fresh, const void *old, u32 old_version);
 
 #endif

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include "backfs.h"
+#include "container.h"
+#include "core_link.h"
+#include "gpu.h"
+#include "managed.h"
+
+/* One mapping of a uvm file, charged on every GPU of the container: uvm may
+ * put its pages on any of them. What is left of it is found out afterwards by
+ * looking at the mappings themselves: the notifier only says when to look.
+ */
+struct managed {
+	struct mmu_interval_notifier notifier;
+	struct work_struct work;
+	struct kref ref;		/* the list's, and a queued work's */
+	struct mm_struct *mm;		/* mmgrab(): the notifier's own ends before a queued work */
+	struct ckm_container *ct;	/* a reference */
+	struct list_head node;		/* ct->rm_lock; ct->managed, oldest first */
+	const struct file *file;	/* R: compared only */
+	bool stale;			/* something was unmapped since it was counted */
+	u64 start, end;			/* addresses in mm */
+	u64 bytes;			/* ct->rm_lock; charged on each GPU */
+	struct cgpu_mem *mem[];		/* ct->rm_lock; one for each slot */
+};
+
+bool ckm_managed_allowed(const struct ckm_container *ct)
+{
+	u32 i;
+
+	for (i = 0; i < ct->slot_count; i++)
+		if (!READ_ONCE(ct->slot[i].gpu->uvm_account))
+			return false;
+	return true;
+}
+
+static void free_managed(struct kref *ref)
+{
+	struct managed *m = container_of(ref, struct managed, ref);
+
+	mmdrop(m->mm);
+	ckm_container_put(m->ct);
+	kfree(m);
+}
+
+static void uncharge_locked(struct managed *m)
+{
+	u32 i;
+
+	for (i = 0; i < m->ct->slot_count; i++) {
+		if (m->mem[i])
+			ckm_mem_put_locked(m->ct, m->mem[i]);
+		m->mem[i] = NULL;
+	}
+}
+
+static int charge_locked(struct managed *m)
+{
+	struct cgpu_mem *mem;
+	u32 i;
+
+	for (i = 0; i < m->ct->slot_count; i++) {
+		mem = ckm_mem_charge_locked(&m->ct->slot[i], m->bytes);
+		if (IS_ERR(mem)) {
+			uncharge_locked(m);
+			return PTR_ERR(mem);
+		}
+		m->mem[i] = mem;
+	}
+	return 0;
+}
+
+/* Caller took it off the list. */
+static void drop(struct managed *m)
+{
+	mmu_interval_notifier_remove(&m->notifier);
+	kref_put(&m->ref, free_managed);
+}
+
+/* ---- what is left of it ---- */
+
+/* The first address from @at on, up to @end, that no later mapping of the same
+ * file took over; its length goes to @len.
+ */
+static u64 own_part(const struct managed *m, u64 at, u64 end, u64 *len)
+{
+	const struct managed *other;
+	bool moved = true;
+
+	lockdep_assert_held(&m->ct->rm_lock);
+	while (moved && at < end) {
+		moved = false;
+		*len = end - at;
+		other = m;
+		list_for_each_entry_continue(other, &m->ct->managed, node) {
+			if (other->file != m->file || other->mm != m->mm || other->end <= at)
+				continue;
+			if (other->start <= at) {
+				at = other->end;
+				moved = true;
+				break;
+			}
+			*len = min(*len, other->start - at);
+		}
+	}
+	return min(at, end);
+}
+
+static u64 bytes_left_locked(const struct managed *m, struct mm_struct *mm)
+{
+	const struct cgpu_core_ops *core;
+	struct vm_area_struct *vma;
+	u64 at, end, len, bytes = 0;
+
+	for (vma = find_vma(mm, m->start); vma && vma->vm_start < m->end;
+	     vma = find_vma(mm, vma->vm_end)) {
+		if (vma->vm_file != m->file)
+			continue;
+		end = min_t(u64, vma->vm_end, m->end);
+		at = own_part(m, max_t(u64, vma->vm_start, m->start), end, &len);
+		core = ckm_core_enter();
+		for (; at < end; at = own_part(m, at + len, end, &len))
+			bytes += core->call_managed_bytes(at, at + len);
+		ckm_core_leave();
+	}
+	/* Pieces that share a block count it twice: never more than before. */
+	return min(bytes, m->bytes);
+}
+
+/* Returns true when nothing is left: then it is off the list. */
+static bool recount_one_locked(struct managed *m, struct mm_struct *mm)
+{
+	struct ckm_container *ct = m->ct;
+	u64 left;
+	u32 i;
+
+	WRITE_ONCE(m->stale, false);
+	left = bytes_left_locked(m, mm);
+	if (!left) {
+		list_del(&m->node);
+		uncharge_locked(m);
+	} else if (left < m->bytes) {
+		for (i = 0; i < ct->slot_count; i++)	/* downwards: cannot fail */
+			ckm_mem_correct_locked(&ct->slot[i], m->mem[i], left);
+		m->bytes = left;
+	}
+	return !left;
+}
+
+/* All of @mm that are stale. Caller holds its mmap_lock for writing: munmap()
+ * lets the driver free with the lock held for reading.
+ */
+static void recount_locked(struct ckm_container *ct, struct mm_struct *mm, struct list_head *gone)
+{
+	struct managed *m, *next;
+
+	mmap_assert_write_locked(mm);
+	list_for_each_entry_safe(m, next, &ct->managed, node)
+		if (m->mm == mm && READ_ONCE(m->stale) && recount_one_locked(m, mm))
+			list_add(&m->node, gone);
+}
+
+static void drop_all(struct list_head *gone)
+{
+	struct managed *m, *next;
+
+	list_for_each_entry_safe(m, next, gone, node)
+		drop(m);
+}
+
+static void recount(struct ckm_container *ct, struct mm_struct *mm)
+{
+	LIST_HEAD(gone);
+
+	mutex_lock(&ct->rm_lock);
+	recount_locked(ct, mm, &gone);
+	mutex_unlock(&ct->rm_lock);
+	drop_all(&gone);
+}
+
+static void recount_done(struct managed *m)
+{
+	ckm_container_moves_end(m->ct);
+	if (atomic_dec_and_test(&m->ct->recounts))
+		wake_up(&m->ct->recounted);
+}
+
+static void recount_work(struct work_struct *work)
+{
+	struct managed *m = container_of(work, struct managed, work);
+	struct mm_struct *mm = m->mm;
+
+	/* An address space that is going takes its mappings along, and with
+	 * the last one R: that settles.
+	 */
+	if (mmget_not_zero(mm)) {
+		mmap_write_lock(mm);
+		recount(m->ct, mm);
+		mmap_write_unlock(mm);
+		mmput(mm);
+	}
+	recount_done(m);
+	kref_put(&m->ref, free_managed);
+}
+
+void ckm_managed_wait(struct ckm_container *ct)
+{
+	/* The tenant can make its own address space wait, and then does so itself. */
+	if (atomic_read(&ct->recounts))
+		wait_event_killable_timeout(ct->recounted, !atomic_read(&ct->recounts), HZ);
+}
+
+/* Must not sleep: the OOM reaper calls too. */
+static bool invalidated(struct mmu_interval_notifier *notifier,
+			const struct mmu_notifier_range *range, unsigned long seq)
+{
+	struct managed *m = container_of(notifier, struct managed, notifier);
+
+	mmu_interval_set_seq(notifier, seq);
+	if (range->event != MMU_NOTIFY_UNMAP)
+		return true;
+	WRITE_ONCE(m->stale, true);
+	kref_get(&m->ref);
+	atomic_inc(&m->ct->recounts);
+	ckm_container_moves_begin(m->ct);
+	if (!ckm_queue_work(&m->work)) {	/* queued already */
+		recount_done(m);
+		kref_put(&m->ref, free_managed);	/* not the last */
+	}
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops notifier_ops = { .invalidate = invalidated };
+
+/* ---- mapping ---- */
+
+static struct managed *alloc_managed(struct ckm_back *back, const struct vm_area_struct *vma)
+{
+	struct managed *m = kzalloc(struct_size(m, mem, back->ct->slot_count),
+				    GFP_KERNEL_ACCOUNT);
+	const struct cgpu_core_ops *core;
+
+	if (!m)
+		return NULL;
+	kref_init(&m->ref);
+	INIT_WORK(&m->work, recount_work);
+	ckm_container_get(back->ct);
+	m->ct = back->ct;
+	mmgrab(current->mm);
+	m->mm = current->mm;
+	m->file = back->file;
+	m->start = vma->vm_start;
+	m->end = vma->vm_end;
+	core = ckm_core_enter();
+	m->bytes = core->call_managed_bytes(m->start, m->end);
+	ckm_core_leave();
+	return m;
+}
+
+int ckm_managed_mmap(struct ckm_back *back, struct vm_area_struct *vma)
+{
+	struct ckm_container *ct = back->ct;
+	struct managed *m;
+	LIST_HEAD(gone);
+	int ret;
+
+	if (!smp_load_acquire(&back->space_sealed))
+		return -EBADFD;		/* as the driver says it */
+	if (!ckm_managed_allowed(ct)) {
+		pr_notice_ratelimited("container %s: managed memory (cudaMallocManaged) refused, pid %d: uvm is deny\n",
+				      ct->dir, task_tgid_nr(current));
+		return -EPERM;
+	}
+	m = alloc_managed(back, vma);
+	if (!m)
+		return -ENOMEM;
+	ret = mmu_interval_notifier_insert_locked(&m->notifier, current->mm, m->start,
+						  m->end - m->start, &notifier_ops);
+	if (ret) {
+		kref_put(&m->ref, free_managed);
+		return ret;
+	}
+	mutex_lock(&ct->rm_lock);
+	/* What this process unmapped just now is free. Of what this mapping takes
+	 * the place of, too: from 6.12 on that is closed, but still to be found,
+	 * and the newer one on the list has the addresses.
+	 */
+	list_add_tail(&m->node, &ct->managed);
+	recount_locked(ct, current->mm, &gone);
+	ret = charge_locked(m);
+	if (ret)
+		list_del(&m->node);
+	mutex_unlock(&ct->rm_lock);
+	drop_all(&gone);
+	if (ret)
+		goto err_drop;
+	vma_set_file(vma, back->file);
+	ret = back->drv->mmap(back->file, vma);
+	if (ret)
+		goto err_uncharge;
+	return 0;
+
+err_uncharge:
+	mutex_lock(&ct->rm_lock);
+	list_del(&m->node);
+	uncharge_locked(m);
+	mutex_unlock(&ct->rm_lock);
+err_drop:
+	drop(m);
+	return ret;
+}
+
+void ckm_managed_settle(struct ckm_container *ct, struct ckm_back *back)
+{
+	struct managed *m, *next;
+	LIST_HEAD(gone);
+
+	mutex_lock(&ct->rm_lock);
+	list_for_each_entry_safe(m, next, &ct->managed, node)
+		if (m->file == back->file) {
+			uncharge_locked(m);
+			list_move(&m->node, &gone);
+		}
+	mutex_unlock(&ct->rm_lock);
+	drop_all(&gone);
+}
