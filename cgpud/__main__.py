@@ -10,9 +10,11 @@ from pathlib import Path
 
 import click
 
+from cgpu_cli.proc import Paths
 from cgpud import config as configuration
 from cgpud import log, notify
 from cgpud.errors import CgpuError
+from cgpud.exporter import Exporter
 from cgpud.fakelink import FakeLink
 from cgpud.link import KernelLink
 from cgpud.loop import Daemon, World
@@ -29,32 +31,52 @@ def make_link(kind: str) -> KernelLink:
     return NetlinkLink()
 
 
-async def serve(config: configuration.Config, config_path: Path | None, socket: Path, world: World) -> None:
+async def serve(
+    config: configuration.Config, config_path: Path | None, socket: Path, world: World, log_format: str
+) -> None:
     daemon = Daemon(config, world)
     server = Server(socket, daemon.handle, daemon.unsent)
+    exporter = Exporter(daemon, Paths.below())
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def reload() -> None:
+    async def reload() -> None:
+        notify.reloading()
         try:
-            daemon.reload(configuration.load(config_path))
-            log.get().info("configuration read again")
+            config = configuration.load(config_path)
         except CgpuError as error:
             log.get().error("configuration kept as it was", reason=str(error))
+            notify.ready(f"configuration kept as it was: {error}")
+            return
+        log.configure(log_format, config.log_level)
+        await daemon.reload(config)
+        await exporter.move(config.metrics)
+        log.get().info("configuration read again")
+        notify.ready()
+
+    reloads: set[asyncio.Task[None]] = set()
+
+    def on_hangup() -> None:
+        task = asyncio.create_task(reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
 
     await daemon.start()
     server.start()
+    await exporter.move(config.metrics)
     background = [asyncio.create_task(daemon.run()), asyncio.create_task(notify.keep_alive())]
-    notify.send("READY=1")
+    notify.ready()
     log.get().info("ready", socket=str(socket), containers=len(daemon.records))
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait([stopped, background[0]], return_when=asyncio.FIRST_COMPLETED)
     notify.send("STOPPING=1")
+    log.get().info("stopping", containers=len(daemon.records))
     await server.stop()
+    await exporter.stop()
     for task in [*background, stopped]:
         task.cancel()
     results = await asyncio.gather(*background, return_exceptions=True)
@@ -70,15 +92,23 @@ async def serve(config: configuration.Config, config_path: Path | None, socket: 
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Default: /etc/cgpu/cgpu.toml if there.")
 @click.option("--kernel", type=click.Choice(["netlink", "fake"]), default="netlink", show_default=True)
 @click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
-def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, log_format: str) -> None:
+@click.option("--check", is_flag=True, help="Read the configuration, say what is wrong with it, and end.")
+def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, log_format: str, check: bool) -> None:
     """Admit containers to slices of a GPU and follow them to their end."""
     try:
         config = configuration.load(config_path)
+        if check:
+            return
         log.configure(log_format, config.log_level)
         if kernel == "fake":
             log.get().warning("fake kernel: nothing is isolated")
-        world = World(link=make_link(kernel), store=Store(state_dir), facts=Facts())
-        asyncio.run(serve(config, config_path, socket, world))
+        world = World(
+            link=make_link(kernel),
+            store=Store(state_dir),
+            facts=Facts(),
+            draining=(socket.parent / "drain").exists,
+        )
+        asyncio.run(serve(config, config_path, socket, world, log_format))
     except CgpuError as error:
         sys.exit(f"cgpud: {error}")
 

@@ -37,7 +37,7 @@ def write(bundle: str, spec: dict[str, Any]) -> None:
         fd, name = tempfile.mkstemp(prefix=".config.json.", dir=bundle)
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as out:
-                json.dump(spec, out, ensure_ascii=False, separators=(",", ":"))
+                out.write(json.dumps(spec, ensure_ascii=False, separators=(",", ":")))  # dump() is Python, this is C
                 os.fchmod(out.fileno(), before.st_mode & 0o7777)
                 if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(out.fileno(), before.st_uid, before.st_gid)

@@ -6,13 +6,17 @@ from __future__ import annotations
 import re
 
 _HEX_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_SCOPES = ("runc", "crun", "libpod", "docker", "nerdctl", "cri-containerd", "crio")
 
 
-def unified_path(text: str) -> str | None:
-    """The cgroup v2 path of /proc/<pid>/cgroup, or None where there is no v2 hierarchy or it is the root."""
+def path_of(text: str, controller: str = "") -> str | None:
+    """The path in the hierarchy of a controller of cgroup v1, or in that of v2, of /proc/<pid>/cgroup; None where there
+    is no such hierarchy or it is its root."""
     for line in text.splitlines():
-        if line.startswith("0::"):
-            path = line[3:].removesuffix(" (deleted)")
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            path = path.removesuffix(" (deleted)")
             return path if path.startswith("/") and path != "/" and "/../" not in f"{path}/" else None
     return None
 
@@ -41,8 +45,13 @@ def pid_of_fdinfo(text: str) -> int | None:
     return None
 
 
-def mentions_id(path: str, container_id: str) -> bool:
-    """Is this the cgroup an engine would make for that container?"""
-    if not _HEX_ID.fullmatch(container_id):
-        return False
-    return container_id in path
+def mentions_id(name: str, container_id: str) -> bool:
+    """Is a cgroup of this name (the last part of its path) the one an engine would make for that container?
+
+    An id of an engine's own, 64 hex digits, may stand anywhere, but for the scope of who watches over the container
+    (libpod-conmon-…), which may end before it does; one that a person chose is the whole name, or in a
+    scope of systemd's what follows the runtime's.
+    """
+    if _HEX_ID.fullmatch(container_id):
+        return container_id in name and "conmon" not in name
+    return name == container_id or name in (f"{prefix}-{container_id}.scope" for prefix in _SCOPES)

@@ -1,80 +1,299 @@
 # SPDX-License-Identifier: MIT
-"""/etc/cgpu/cgpu.toml -> Config. The file may be absent; a key that is not known is an error, not a silence."""
+"""/etc/cgpu/cgpu.toml and /etc/cgpu/cgpu.toml.d/*.toml -> Config.
+
+Everything is checked before anything is applied, and each file by itself, so that the sentence names file, key, value
+and what is allowed. Neither file has to exist; a key that is not known is an error, not a silence.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
+from msgspec import Meta
+
+from cgpud import address, settings
 from cgpud.errors import ConfigError
+from cgpud.kernel_abi import (
+    MAX_INST_MAX,
+    MAX_INST_MIN,
+    OVERCOMMIT_MAX,
+    OVERCOMMIT_MIN,
+    PRIO_RATIO_MAX,
+    PRIO_RATIO_MIN,
+    SLICE_US_MAX,
+    SLICE_US_MIN,
+)
+from cgpud.model import Gpu
+from cgpud.settings import Caps, GpuSettings
 
 DEFAULT_PATH = Path("/etc/cgpu/cgpu.toml")
-UNSLICED = ("pass", "refuse")
-LEVELS = ("debug", "info", "warning", "error")
+RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
+FILE_MAX = 1 << 20
+MIB_MAX = 1 << 30  # a petabyte: no GPU, only a bound
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What a value may be: for msgspec, and in words."""
+
+    type: Any
+    allowed: str
+    check: Callable[[Any], object] | None = None  # raises ConfigError
+
+
+_Count = Annotated[int, Meta(ge=1, le=86400)]
+_Path = Annotated[str, Meta(pattern=r"^(/.*)?\Z")]
+
+NODE_KEYS = {
+    "allow_privileged": _Key(bool, "true or false"),
+    "legacy_hook_config": _Key(_Path, 'an absolute path, or ""'),
+    "runtime_path": _Key(_Path, 'an absolute path, or ""'),
+    "lease_s": _Key(_Count, "a whole number of seconds from 1 to 86400"),
+    "reconcile_s": _Key(_Count, "a whole number of seconds from 1 to 86400"),
+    "log_level": _Key(Literal["debug", "info", "warning", "error"], "debug, info, warning or error"),
+    "metrics": _Key(str, 'unix:/path, an IP address and a port, or ""', address.parse),
+}
+GPU_KEYS = {
+    "policy": _Key(
+        Annotated[int, Meta(ge=0, le=5)] | Literal[settings.POLICY_NAMES],
+        f"0 to 5, or one of {', '.join(settings.POLICY_NAMES)}",
+    ),
+    "max_inst": _Key(
+        Annotated[int, Meta(ge=MAX_INST_MIN, le=MAX_INST_MAX)], f"a whole number from {MAX_INST_MIN} to {MAX_INST_MAX}"
+    ),
+    "prio_ratio": _Key(
+        Annotated[int, Meta(ge=PRIO_RATIO_MIN, le=PRIO_RATIO_MAX)],
+        f"a whole number of percent from {PRIO_RATIO_MIN} to {PRIO_RATIO_MAX}",
+    ),
+    "slice_us": _Key(
+        Annotated[int, Meta(ge=SLICE_US_MIN, le=SLICE_US_MAX)] | Literal["auto"],
+        f"a whole number of microseconds from {SLICE_US_MIN} to {SLICE_US_MAX}, or auto",
+    ),
+    "uvm": _Key(Literal[settings.UVM_NAMES], "deny or account"),
+    "overcommit": _Key(
+        Annotated[float, Meta(ge=OVERCOMMIT_MIN / 100, le=OVERCOMMIT_MAX / 100)],
+        f"a factor from {OVERCOMMIT_MIN / 100} to {OVERCOMMIT_MAX / 100}",
+    ),
+    "default_memsize_mib": _Key(Annotated[int, Meta(ge=0, le=MIB_MAX)], "a whole number of MiB, 0 for none"),
+    "unsliced": _Key(Literal["allow", "refuse"], "allow or refuse"),
+}
+CONTAINER_KEYS = {
+    "max_memory_mib": _Key(Annotated[int, Meta(ge=1, le=MIB_MAX)], "a whole number of MiB, at least 1"),
+    "max_memory_fraction": _Key(Annotated[float, Meta(gt=0, le=1)], "a part of the GPU's memory, above 0 and up to 1"),
+    "max_weight": _Key(Annotated[int, Meta(ge=1, le=MAX_INST_MAX)], f"a whole number from 1 to {MAX_INST_MAX}"),
+    "highprio": _Key(Literal["allow", "refuse"], "allow or refuse"),
+}
+
+_NUMBER = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
+_PCI = re.compile(r"(?:[0-9a-f]{4}|0000[0-9a-f]{4}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\Z", re.ASCII)
+_UUID = re.compile(r"gpu-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """Every key, with its default."""
 
-    default_memsize_mib: int = 0  # for containers that name GPUs but no size; 0 = cGPU stays off for them
-    unsliced: str = "pass"  # whole GPUs: pass | refuse (needs `ask = always` in runtime.conf)
+    gpu: GpuSettings = field(default_factory=GpuSettings)
+    gpus: Mapping[str, GpuSettings] = field(default_factory=dict)  # by number, PCI address or UUID, in small letters
+    container: Caps = field(default_factory=Caps)
     allow_privileged: bool = False  # slices for containers that could undo them
     legacy_hook_config: str = ""  # config.toml given to NVIDIA's legacy hook
     runtime_path: str = ""  # what the hooks in config.json name; empty = the cgpu-runtime that asked
     lease_s: int = 120  # a prepared container must be bound within this time
     reconcile_s: int = 60
     log_level: str = "info"
+    metrics: str = ""  # where /metrics is served: unix:/path, or an IP address and a port; empty = nowhere
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that has it
+
+    def of(self, gpu: Gpu) -> GpuSettings:
+        return settings.resolve(self.gpu, self.gpus, gpu)
+
+    def anywhere(self, key: str, value: object) -> bool:
+        """Does some table give this value?"""
+        return any(getattr(table, key) == value for table in (self.gpu, *self.gpus.values()))
+
+    def default_memsize(self) -> bool:
+        """Is there a GPU on which a container that says no size gets a slice?"""
+        return any(table.default_memsize_mib for table in (self.gpu, *self.gpus.values()))
 
 
-def _check(key: str, value: Any, default: Any) -> None:
-    if isinstance(default, bool):
-        good, what = isinstance(value, bool), "true or false"
-    elif isinstance(default, int):
-        good, what = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number"
-    else:
-        good, what = isinstance(value, str), "a text"
-    if not good:
-        raise ConfigError(f"{key} must be {what}, not {value!r}")
+# ---- one value, one table, one file ----
 
 
-def parse(text: str) -> Config:
+def _shown(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 64 else text[:60] + "…"
+
+
+def _value(file: str, name: str, value: Any, key: _Key) -> Any:
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not TOML: {error}") from error
-    defaults = Config()
-    for key, value in values.items():
-        if not hasattr(defaults, key) or key.startswith("_"):
-            raise ConfigError(f"{key} is not a known key")
-        _check(key, value, getattr(defaults, key))
-    config = Config(**values)
-    for key, allowed in (("unsliced", UNSLICED), ("log_level", LEVELS)):
-        if getattr(config, key) not in allowed:
-            raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {getattr(config, key)!r}")
-    for key in ("lease_s", "reconcile_s"):
-        if getattr(config, key) < 1:
-            raise ConfigError(f"{key} must be at least 1")
-    for key in ("runtime_path", "legacy_hook_config"):
-        if getattr(config, key) and not getattr(config, key).startswith("/"):
-            raise ConfigError(f"{key} must be an absolute path")
-    return config
+        if isinstance(value, float) and not math.isfinite(value):
+            raise msgspec.ValidationError
+        out = msgspec.convert(value, key.type)
+    except msgspec.ValidationError:
+        raise ConfigError(f"{file}: {name} = {_shown(value)} is not allowed: it must be {key.allowed}") from None
+    if key.check is not None:
+        try:
+            key.check(out)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from None
+    return out
 
 
-def load(path: Path | None) -> Config:
-    """The given file, which must exist, or the default one, which need not."""
-    chosen = path or DEFAULT_PATH
+def _table(file: str, prefix: str, table: Any, keys: Mapping[str, _Key]) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file}: {prefix.rstrip('.')} = {_shown(table)} is not allowed: it must be a table")
+    out = {}
+    for name, value in table.items():
+        if name not in keys:
+            raise ConfigError(f"{file}: {prefix}{name} is not a known key; known are {', '.join(keys)}")
+        out[name] = _value(file, prefix + name, value, keys[name])
+    return out
+
+
+def _gpu_name(file: str, name: str) -> str:
+    text = name.lower()
+    pci = _PCI.match(text)
+    if pci:
+        return f"{text.split(':', 1)[0][-4:]}:{pci[1]}"
+    if _NUMBER.match(text):
+        return str(int(text))
+    if _UUID.match(text):
+        return text
+    raise ConfigError(
+        f"{file}: gpu.{name} is neither a key nor a GPU: keys are {', '.join(GPU_KEYS)}; "
+        f"a GPU is a number, a PCI address as 0000:01:00.0 or a whole GPU-… UUID, in quotes"
+    )
+
+
+def _gpu_tables(file: str, table: Any) -> dict[str, dict[str, Any]]:
+    """ "" for the node's own, and each GPU's."""
+    own = {}
+    out: dict[str, dict[str, Any]] = {}
+    for name, value in table.items() if isinstance(table, dict) else ():
+        if name in GPU_KEYS:
+            own[name] = value
+        elif isinstance(value, dict):
+            out.setdefault(_gpu_name(file, name), {}).update(_table(file, f'gpu."{name}".', value, GPU_KEYS))
+        else:
+            _gpu_name(file, name)
+            raise ConfigError(f'{file}: gpu."{name}" = {_shown(value)} is not allowed: it must be a table')
+    return {"": _table(file, "gpu.", own if isinstance(table, dict) else table, GPU_KEYS), **out}
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        text = chosen.read_text(encoding="utf-8")
+        with path.open("rb") as stream:
+            data = stream.read(FILE_MAX + 1)
+        if len(data) > FILE_MAX:
+            raise ConfigError(f"{path}: larger than {FILE_MAX >> 20} MiB")
+        return tomllib.loads(data.decode())
     except FileNotFoundError:
-        if path is None:
-            return Config()
-        raise ConfigError(f"{chosen}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{chosen}: {error}") from error
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+# ---- all of them together ----
+
+
+@dataclass(slots=True)
+class _Merge:
+    """Tables as they grow, file by file: a later file's key takes the place of an earlier one's."""
+
+    node: dict[str, Any] = field(default_factory=dict)
+    container: dict[str, Any] = field(default_factory=dict)
+    gpus: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def add(self, file: str, values: Mapping[str, Any]) -> None:
+        values = dict(values)
+        gpus = _gpu_tables(file, values.pop("gpu", {}))
+        container = _table(file, "container.", values.pop("container", {}), CONTAINER_KEYS)
+        for name in values:
+            if name in GPU_KEYS:
+                raise ConfigError(f"{file}: {name} is a key of the table [gpu]")
+        node = _table(file, "", values, NODE_KEYS)
+        self.node |= node
+        self.container |= container
+        self.files |= dict.fromkeys(node, file) | {f"container.{key}": file for key in container}
+        for name, table in gpus.items():
+            self.gpus.setdefault(name, {}).update(table)
+            where = f'gpu."{name}".' if name else "gpu."
+            self.files |= {where + key: file for key in table}
+
+    def config(self) -> Config:
+        gpus = {name: _settings(table) for name, table in self.gpus.items()}
+        prefix = "container."
+        caps = Caps(
+            **self.container,
+            files={key.removeprefix(prefix): file for key, file in self.files.items() if key.startswith(prefix)},
+        )
+        own = gpus.pop("", GpuSettings())
+        return Config(gpu=own, gpus=gpus, container=caps, files=self.files, **self.node)
+
+
+def _settings(table: Mapping[str, Any]) -> GpuSettings:
+    values = dict(table)
+    if isinstance(values.get("policy"), str):
+        values["policy"] = settings.POLICY_NAMES.index(values["policy"])
+    if values.get("slice_us") == "auto":
+        values["slice_us"] = settings.SLICE_AUTO
+    if "uvm" in values:
+        values["uvm"] = settings.UVM_NAMES.index(values["uvm"])
+    if "overcommit" in values:
+        values["overcommit"] = round(values["overcommit"] * 100)
+    return GpuSettings(**values)
+
+
+def _asks_about_everybody(path: Path) -> bool:
+    """Does cgpu-runtime come to us with containers that have no cGPU variable? Its file, read as it reads it."""
     try:
-        return parse(text)
-    except ConfigError as error:
-        raise ConfigError(f"{chosen}: {error}") from error
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        name, _, value = line.partition("=")
+        if name.strip() == "ask":
+            return value.strip(' \t"') == "always"
+    return False
+
+
+def merge(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Config:
+    merged = _Merge()
+    for file, values in files:
+        merged.add(file, values)
+    return merged.config()
+
+
+def load(path: Path | None, runtime_conf: Path = RUNTIME_CONF) -> Config:
+    """The given file, which must exist, or the default one, which need not; then what is in its .d directory."""
+    chosen = path or DEFAULT_PATH
+    found: list[tuple[str, dict[str, Any]]] = []
+    try:
+        found.append((str(chosen), _read(chosen)))
+    except FileNotFoundError:
+        if path is not None:
+            raise ConfigError(f"{chosen}: no such file") from None
+    for extra in sorted(chosen.with_name(chosen.name + ".d").glob("*.toml")):
+        try:
+            found.append((str(extra), _read(extra)))
+        except FileNotFoundError as error:
+            raise ConfigError(f"{extra}: {error.strerror}") from error
+    config = merge(found)
+    if config.anywhere("unsliced", "refuse") and not _asks_about_everybody(runtime_conf):
+        key = next(key for key in config.files if key.startswith("gpu.") and key.endswith("unsliced"))
+        raise ConfigError(
+            f'{config.files[key]}: {key} = "refuse" needs `ask = always` in {runtime_conf}: '
+            f"else cgpu-runtime never asks about a container without cGPU variables"
+        )
+    return config

@@ -48,6 +48,11 @@ def mentions(env: dict[str, str]) -> bool:
     return any(name == DISABLE or name.startswith(PREFIX) for name in env)
 
 
+def _bare(text: str) -> str:
+    """Without the blanks that a shell or a YAML file leaves; no other character is a blank here."""
+    return text.strip(" \t\r\n")
+
+
 def _shorten(value: str) -> str:
     return value if len(value) <= 64 else value[:60] + "…"
 
@@ -72,7 +77,7 @@ def _flag(name: str, text: str) -> bool:
 
 def _sizes(text: str) -> tuple[int, ...]:
     what = "a whole number of GiB, or a comma list of them, each"
-    parts = [part.strip() for part in text.split(",")]
+    parts = [_bare(part) for part in text.split(",")]
     for part in parts:
         if not _NUMBER.match(part) or int(part) > GIB_MAX:
             raise _bad(CONTAINER, text, f"{what} from 0 to {GIB_MAX}")
@@ -81,10 +86,10 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def parse_devices(name: str, text: str) -> Devices:
     """A list as `nvidia-smi -L` names GPUs; `all` stands alone."""
-    if text.strip().lower() == "all":
+    if _bare(text).lower() == "all":
         return Devices(name, all=True)
     items: list[int | str] = []
-    for part in (part.strip() for part in text.split(",")):
+    for part in map(_bare, text.split(",")):
         if _NUMBER.match(part):
             items.append(int(part))
         elif _UUID.match(part):
@@ -96,9 +101,11 @@ def parse_devices(name: str, text: str) -> Devices:
 
 def _explicit_nvidia(env: dict[str, str]) -> Devices | None:
     """`all` is what images set by default and says nothing; `void` and empty switch the NVIDIA runtime off."""
-    text = env.get(NVIDIA, "").strip()
+    text = _bare(env.get(NVIDIA, ""))
     if text.lower() in ("", "void", "all"):
         return None
+    if len(text) > VALUE_MAX:
+        raise _bad(NVIDIA, text, f"at most {VALUE_MAX} bytes long")
     if text.lower() == "none":
         raise Refused(f"{NVIDIA}=none names no GPU, but {CONTAINER} asks for memory of one; remove one of the two")
     return parse_devices(NVIDIA, text)
@@ -112,34 +119,34 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
     for name, value in ours.items():
         if len(value) > VALUE_MAX:
             raise _bad(name, value, f"at most {VALUE_MAX} bytes long")
-    if _flag(DISABLE, ours.get(DISABLE, "").strip()):
+    if _flag(DISABLE, _bare(ours.get(DISABLE, ""))):
         return NotSliced(f"{DISABLE} is set")
 
     sizes: tuple[int, ...] = ()
     total = 0
-    text = ours.get(CONTAINER, "").strip()
+    text = _bare(ours.get(CONTAINER, ""))
     if text:
         sizes = _sizes(text)
         if 0 in sizes:
             return NotSliced(f"{CONTAINER}={_shorten(text)}: a 0 switches cGPU off")
-    elif not (default_memsize and ours.get(VISIBLE, "").strip()):
+    elif not (default_memsize and _bare(ours.get(VISIBLE, ""))):
         return NotSliced(f"{CONTAINER} is not set")
 
     if sizes:
-        if not ours.get(DEV, "").strip():
+        if not _bare(ours.get(DEV, "")):
             raise Refused(f"{CONTAINER}={text} needs {DEV}, the GPU's memory in GiB, which is not set")
-        total = _number(DEV, ours[DEV].strip(), 1, GIB_MAX, "a whole number of GiB")
+        total = _number(DEV, _bare(ours[DEV]), 1, GIB_MAX, "a whole number of GiB")
 
     weight = None
-    if ours.get(WEIGHT, "").strip():
-        weight = _number(WEIGHT, ours[WEIGHT].strip(), 1, MAX_INST_MAX, "a whole number of portions")
+    if _bare(ours.get(WEIGHT, "")):
+        weight = _number(WEIGHT, _bare(ours[WEIGHT]), 1, MAX_INST_MAX, "a whole number of portions")
     highprio = False
-    if ours.get(HIGHPRIO, "").strip():
-        highprio = _number(HIGHPRIO, ours[HIGHPRIO].strip(), 0, 1, "a number") == 1
+    if _bare(ours.get(HIGHPRIO, "")):
+        highprio = _number(HIGHPRIO, _bare(ours[HIGHPRIO]), 0, 1, "a number") == 1
 
     nvidia = _explicit_nvidia(env)
     for name in (VISIBLE, INDEX):
-        value = ours.get(name, "").strip()
+        value = _bare(ours.get(name, ""))
         if not value:
             continue
         if value.lower() in ("none", "void"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cgpud.errors import KernelMissing, KernelRefused
-from cgpud.kernel_abi import Event
+from cgpud.kernel_abi import Event, G
 from cgpud.model import MIB, Container, KernelEvent, KernelGpu, Slot, SlotWant
 
 MAJOR = 509
@@ -23,6 +24,8 @@ def example_gpus(count: int = 1, total_mib: int = 15109) -> tuple[KernelGpu, ...
             pci=f"0000:{n + 1:02x}:00.0",
             nv_minor=n,
             total=total_mib * MIB,
+            driver_free=total_mib * MIB,
+            born=1,
         )
         for n in range(count)
     )
@@ -35,9 +38,11 @@ class FakeLink:
         self.inventory = tuple(gpus if gpus is not None else example_gpus())
         self.containers: dict[str, Container] = {}
         self.missing = False
+        self.leverless: set[int] = set()  # policies whose lever does not work
         self.calls: list[tuple[str, str, int]] = []
+        self.set_calls: list[tuple[int, dict[G, int]]] = []
         self._next_minor = 0
-        self._listeners: list[asyncio.Queue[KernelEvent]] = []
+        self._listeners: list[asyncio.Queue[KernelEvent | None]] = []  # None: the module is gone
 
     def _check(self) -> None:
         if self.missing:
@@ -47,9 +52,21 @@ class FakeLink:
         self._next_minor += 1
         return self._next_minor - 1
 
-    def emit(self, kind: Event, container: Container) -> None:
+    def unload(self) -> None:
+        self.missing = True
+        self.containers.clear()
         for queue in self._listeners:
-            queue.put_nowait(KernelEvent(int(kind), container))
+            queue.put_nowait(None)
+
+    def load(self, gpus: Sequence[KernelGpu]) -> None:
+        """Another module than before, unless `born` says otherwise."""
+        self.inventory = tuple(gpus)
+        self.missing = False
+
+    def emit(self, kind: Event, container: Container | None = None, gpu: int | None = None, **values: Any) -> None:
+        about = next((one for one in self.inventory if one.index == gpu), None)
+        for queue in self._listeners:
+            queue.put_nowait(KernelEvent(int(kind), container, about, values))
 
     async def create(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> Container:
         self._check()
@@ -99,6 +116,23 @@ class FakeLink:
         )
         self.containers[container_id] = replace(container, slots=changed)
 
+    async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
+        """What the kernel would refuse for its state; ranges are checked before it is asked."""
+        self._check()
+        self.set_calls.append((index, dict(values)))
+        (gpu,) = (gpu for gpu in await self.gpus() if gpu.index == index)
+        if G.POLICY in values and values[G.POLICY] in self.leverless:
+            raise KernelRefused(errno.EOPNOTSUPP, "cgpu_km: policy: the lever it needs does not work on this GPU")
+        if G.MAX_INST in values and values[G.MAX_INST] < gpu.instances:
+            raise KernelRefused(errno.EBUSY, "cgpu_km: max_inst: more containers or weight than that are there")
+        changes = {attr.name.lower(): value for attr, value in values.items()}
+        if G.SLICE_US in values:
+            changes["slice_is_set"] = values[G.SLICE_US] != 0
+        self.inventory = tuple(
+            replace(old, **changes) if old.index == index else old  # type: ignore[arg-type]
+            for old in self.inventory
+        )
+
     async def list(self) -> tuple[Container, ...]:
         self._check()
         return tuple(self.containers.values())
@@ -109,18 +143,24 @@ class FakeLink:
         return tuple(
             replace(
                 gpu,
+                limits=sum(slot.limit for slot in slots if slot.gpu == gpu.index),
                 instances=sum(slot.gpu == gpu.index for slot in slots),
                 free_weight=gpu.max_inst - sum(slot.weight for slot in slots if slot.gpu == gpu.index),
             )
             for gpu in self.inventory
         )
 
+    async def arrival(self) -> None:
+        while self.missing:
+            await asyncio.sleep(0.01)
+
     async def events(self) -> AsyncIterator[KernelEvent]:
         self._check()
-        queue: asyncio.Queue[KernelEvent] = asyncio.Queue()
+        queue: asyncio.Queue[KernelEvent | None] = asyncio.Queue()
         self._listeners.append(queue)
         try:
-            while True:
-                yield await queue.get()
+            while (event := await queue.get()) is not None:
+                yield event
+            raise KernelMissing
         finally:
             self._listeners.remove(queue)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from cgpud.model import MIB, Gpu, KernelGpu, NvmlGpu, SlotWant
+from cgpud.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, SlotWant
 
 
 class NvmlAbsent(Exception):
@@ -37,6 +38,17 @@ def _optional(nvml: Any, call: Any, handle: Any) -> Any:
         return None
 
 
+def _compute_mode(nvml: Any, handle: Any) -> str:
+    """The name of a mode in which not everybody may use the GPU."""
+    mode = _optional(nvml, nvml.nvmlDeviceGetComputeMode, handle)
+    names = {
+        nvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive thread",
+        nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+        nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive process",
+    }
+    return names.get(mode, "")
+
+
 def query() -> tuple[NvmlGpu, ...]:
     """Every GPU NVML knows; NvmlAbsent if it cannot be asked. Blocks: call it in a thread."""
     try:
@@ -53,15 +65,18 @@ def query() -> tuple[NvmlGpu, ...]:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             pci = _optional(nvml, nvml.nvmlDeviceGetPciInfo, handle)
             name = _optional(nvml, nvml.nvmlDeviceGetName, handle)
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
             found.append(
                 NvmlGpu(
                     index=index,
                     uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
                     pci=_normal_pci(_text(pci.busId)) if pci is not None else "",
                     nv_minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
-                    total_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB,
+                    total_mib=int(memory.total) // MIB,
                     name=_text(name) if name is not None else "",
                     mig=_mig(nvml, handle),
+                    used_mib=-(-int(memory.used) // MIB),
+                    compute_mode=_compute_mode(nvml, handle),
                 )
             )
         return tuple(found)
@@ -100,26 +115,70 @@ def merge(kernel: Sequence[KernelGpu], nvml: Sequence[NvmlGpu]) -> tuple[Gpu, ..
         match = next((gpu for gpu in left if _same(gpu, seen)), None)
         if match is not None:
             left.remove(match)
-            out.append(_gpu(seen.index, match, seen.total_mib, seen.mig, seen.uuid))
+            out.append(_gpu(seen.index, match, seen))
     taken = {gpu.number for gpu in out}
-    out.extend(_gpu(gpu.index, gpu, 0, False, "") for gpu in left if gpu.index not in taken)
+    out.extend(_gpu(gpu.index, gpu, None) for gpu in left if gpu.index not in taken)
     return tuple(sorted(out, key=lambda gpu: gpu.number))
 
 
-def _gpu(number: int, kernel: KernelGpu, total_mib: int, mig: bool, uuid: str) -> Gpu:
+def own_mib(total_mib: int) -> int:
+    """What a driver keeps for itself and for page tables. Users divide the whole card (6 and 9 of 15 GiB, as it is
+    documented), so this little is not taken off anybody."""
+    return min(total_mib // 32, 1024)
+
+
+def _room_mib(total_mib: int, kernel: KernelGpu, nvml: NvmlGpu | None) -> int | None:
+    """What containers can have of the card together. The driver's own word counts, by the shortest way to it."""
+    if kernel.driver_free is not None:
+        left_mib = (kernel.driver_free + kernel.used) // MIB
+    elif nvml is not None and nvml.used_mib is not None and kernel.used == 0:
+        left_mib = max(total_mib - nvml.used_mib, 0)
+    else:
+        return None
+    return min(total_mib, left_mib + own_mib(total_mib))
+
+
+def _gpu(number: int, kernel: KernelGpu, nvml: NvmlGpu | None) -> Gpu:
+    total_mib = (nvml.total_mib if nvml else 0) or kernel.total // MIB
     return Gpu(
         number=number,
         index=kernel.index,
-        uuid=kernel.uuid or uuid,
+        uuid=kernel.uuid or (nvml.uuid if nvml else ""),
         pci=kernel.pci,
         nv_minor=kernel.nv_minor,
-        total_mib=total_mib or kernel.total // MIB,
+        total_mib=total_mib,
         max_inst=kernel.max_inst,
         free_weight=kernel.free_weight,
-        mig=mig,
+        mig=nvml is not None and nvml.mig,
+        compute_mode=nvml.compute_mode if nvml else "",
+        room_mib=_room_mib(total_mib, kernel, nvml),
+        overcommit=kernel.overcommit,
+        instances=kernel.instances,
+        limits=kernel.limits,
+        kernel=kernel,
     )
 
 
-def of_unknown_size(inventory: Sequence[Gpu]) -> tuple[SlotWant, ...]:
-    """The smallest slot on every GPU whose memory size nobody knows."""
-    return tuple(SlotWant(gpu.index, gpu.nv_minor, MIB) for gpu in inventory if gpu.total_mib == 0)
+def without(inventory: Sequence[Gpu], probe: Container) -> tuple[Gpu, ...]:
+    """As the sums are when this container is gone."""
+    held = {slot.gpu: slot for slot in probe.slots}
+    return tuple(
+        replace(
+            gpu,
+            instances=gpu.instances - 1,
+            free_weight=gpu.free_weight + held[gpu.index].weight,
+            limits=None if gpu.limits is None else gpu.limits - held[gpu.index].limit,
+        )
+        if gpu.index in held
+        else gpu
+        for gpu in inventory
+    )
+
+
+def to_learn(inventory: Sequence[Gpu]) -> tuple[SlotWant, ...]:
+    """The smallest slot on every GPU of which only an attached module knows enough to admit anybody."""
+    return tuple(
+        SlotWant(gpu.index, gpu.nv_minor, MIB)
+        for gpu in inventory
+        if gpu.total_mib == 0 or gpu.room_mib is None or gpu.kernel is None or not gpu.kernel.born
+    )

@@ -14,6 +14,8 @@ PRIO_RATIO_MAX = 99
 PRIO_RATIO_DEFAULT = 80
 SLICE_US_MIN = 1000
 SLICE_US_MAX = 100000
+OVERCOMMIT_MIN = 100
+OVERCOMMIT_MAX = 1000
 MIB = 1048576
 
 GENL_NAME = "cgpu"
@@ -38,6 +40,7 @@ class Cmd(IntEnum):
     SET = 4
     GPUS = 5
     EVENT = 6
+    SET_GPU = 7
 
 
 class Event(IntEnum):
@@ -46,6 +49,13 @@ class Event(IntEnum):
     GONE = 3
     REFUSED = 4
     CHANGED = 5
+    OVERRUN = 6
+    LEVER_FAILED = 7
+    LEVERS = 8
+    POLICY = 9
+    ATTACHED = 10
+    DETACHED = 11
+    CORE = 12
 
 
 class A(IntEnum):
@@ -64,6 +74,23 @@ class A(IntEnum):
     SLOT = 10
     EVENT = 11
     GPU = 12
+    PID = 13
+    ASKED = 14
+    LIMIT = 15
+    USED = 16
+    OLD = 17
+    NEW = 18
+    INERT = 19
+    LEVER = 20
+    STATUS = 21
+    OVERRUNS = 22
+    RESISTED = 23
+    SUPPRESSED = 24
+    LOST = 25
+    CORE = 26
+    CANDIDATE = 27
+    ERRNO = 28
+    WHY = 29
 
 
 class S(IntEnum):
@@ -96,3 +123,11 @@ class G(IntEnum):
     PRIO_RATIO = 10
     SLICE_US = 11
     INSTANCES = 12
+    UVM = 13
+    DEFAULT_MEMSIZE = 14
+    OVERCOMMIT = 15
+    SLICE_IS_SET = 16
+    USED = 17
+    DRIVER_FREE = 18
+    BORN = 19
+    LIMITS = 20

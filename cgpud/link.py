@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
+from cgpud.kernel_abi import G
 from cgpud.model import Container, KernelEvent, KernelGpu, SlotWant
 
 
@@ -20,11 +21,21 @@ class KernelLink(Protocol):
         """True: destroyed now. False: there was none."""
         ...
 
-    async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None: ...
+    async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None:
+        """All of it or nothing."""
+        ...
+
+    async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
+        """All of them or none."""
+        ...
 
     async def list(self) -> tuple[Container, ...]: ...
 
     async def gpus(self) -> tuple[KernelGpu, ...]: ...
+
+    async def arrival(self) -> None:
+        """Waits for the module; no wait where it is there. Raises Resync when it may have been missed."""
+        ...
 
     def events(self) -> AsyncIterator[KernelEvent]:
         """Until cancelled. Raises Resync when some were lost."""

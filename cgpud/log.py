@@ -1,15 +1,39 @@
 # SPDX-License-Identifier: MIT
-"""structlog, set up once. Events are short fixed words; everything that varies is a field."""
+"""structlog, set up once. Events are short fixed words, what varies is a field; what the kernel tells is a sentence.
+
+Under systemd a line is as the journal wants it: its priority in front, then the words, then the fields, and no time.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import structlog
 
 FORMATS = ("text", "json")
+PRIORITIES = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}  # of syslog
+
+
+def is_journal(descriptor: int, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether what is written there goes to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def journal_line(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> str:
+    priority = PRIORITIES.get(str(fields.pop("level", "info")), 6)
+    fields.pop("timestamp", None)
+    trace = str(fields.pop("exception", ""))
+    words = [str(fields.pop("event", "")), *(f"{name}={value!r}" for name, value in fields.items())]
+    lines = " ".join(words).splitlines() + trace.splitlines()
+    return "\n".join(f"<{priority}>{line}" for line in lines)
 
 
 def configure(fmt: str = "text", level: str = "info") -> None:
@@ -21,6 +45,8 @@ def configure(fmt: str = "text", level: str = "info") -> None:
     ]
     if fmt == "json":
         chain.append(structlog.processors.JSONRenderer(ensure_ascii=False))
+    elif is_journal(2):
+        chain.append(journal_line)
     else:
         chain.append(structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]))
     structlog.configure(

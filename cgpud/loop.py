@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from cgpud import admit, bundle, env, gpus, log, oci, reconcile, state, wire
+from cgpud import admit, bundle, env, events, gpus, log, model, oci, reconcile, settings, state, whole, wire
 from cgpud.config import Config
 from cgpud.errors import CgpuError, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
+from cgpud.inventory import Inventory
 from cgpud.kernel_abi import ID_MAX, Event
 from cgpud.link import KernelLink
-from cgpud.model import Container, Gpu, NotSliced, NvmlGpu, Phase, Plan, Record, SlotWant
-from cgpud.reconcile import Orphan, Signal
+from cgpud.model import Container, KernelEvent, NotSliced, NvmlGpu, Phase, Plan, Record
+from cgpud.reconcile import COOKIE_BITS, Orphan, Signal
 from cgpud.server import Request
 from cgpud.state import Do, Sign
 from cgpud.store import Store
@@ -25,13 +28,17 @@ from cgpud.watch import Facts, Key, Watcher
 
 STOP_TIMEOUT_S = 30.0
 DYING_WAIT_S = 10.0
-PROBE_ID = "cgpud-probe"
 DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 EVENTS_RETRY_S = 5.0
+GPUS_WAIT_S = 30.0
 
 
 def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _is_dying(container_id: str, there: Iterable[Container]) -> bool:
+    return any(one.dying and one.id == container_id for one in there)
 
 
 @dataclass(slots=True)
@@ -42,6 +49,7 @@ class World:
     store: Store
     facts: Facts
     nvml: Callable[[], tuple[NvmlGpu, ...]] = gpus.query
+    draining: Callable[[], bool] = lambda: False  # cgpu drain: docs/upgrade.md
     clock: Callable[[], float] = boottime
     random: Callable[[int], int] = secrets.randbits
 
@@ -53,11 +61,12 @@ class Daemon:
         self.records: dict[Key, Record] = {}
         self.boot_id = world.facts.boot_id()
         self._log = log.get()
-        self._admission = asyncio.Lock()  # held from the reading of the kernel's list to the writing of config.json
-        self._nvml: tuple[NvmlGpu, ...] | None = None
-        self._said_no_nvml = False
+        self._admission = asyncio.Lock()  # held from the reading of the kernel's sums to the writing of config.json
+        self._inventory = Inventory(world.link, world.nvml, lambda: reconcile.make_cookie(world.random(COOKIE_BITS)))
         self._tasks: set[asyncio.Task[None]] = set()
         self._watcher = Watcher(world.facts, self._tell)
+        self._quiet = events.Quiet()
+        self.kernel_events: Counter[str] = Counter()  # by name; for the metrics
 
     # ---- life of the daemon ----
 
@@ -68,7 +77,8 @@ class Daemon:
             self._log.error("damaged state file", file=name)
         for record in map(state.resume, records):
             self.records[record.key] = record
-            if record.phase is Phase.BOUND and record.boot_id == self.boot_id:
+            known = record.phase is Phase.BOUND or (record.phase is Phase.PREPARED and record.process is not None)
+            if known and record.boot_id == self.boot_id:
                 self._watcher.reopen(record)
         await self.reconcile()
 
@@ -90,23 +100,41 @@ class Daemon:
     async def _listen_for_ever(self) -> None:
         while True:
             try:
-                async for event in self.world.link.events():
-                    await self._on_event(event.kind, event.container)
+                await self._listen()
             except Resync:
-                self._log.warning("kernel events lost, reading everything again")
-            except KernelMissing:
-                self._log.debug("no kernel module to listen to")
-                await asyncio.sleep(EVENTS_RETRY_S)
+                self.kernel_events["resync"] += 1
+                self._log.warning("kernel events were lost, reading everything again")
             except (CgpuError, OSError) as error:
                 self._log.warning("listening to the kernel failed", error=str(error))
                 await asyncio.sleep(EVENTS_RETRY_S)
             await self.reconcile()
 
-    async def _on_event(self, kind: int, container: Container) -> None:
-        if kind in (Event.DYING, Event.GONE):
-            await self.feed((container.id, container.cookie), Sign.KERNEL_GONE)
-        elif kind == Event.REFUSED:
-            self._log.warning("allocation over the limit", container=container.dir, id=container.id)
+    async def _listen(self) -> None:
+        """Until the module went and came again."""
+        try:
+            async for event in self.world.link.events():
+                await self._on_event(event)
+        except KernelMissing:
+            self._log.warning("the kernel module is not loaded")
+        await self.reconcile()  # with it went its containers
+        await self.world.link.arrival()
+        self._log.info("the kernel module is loaded")
+        until = self.world.clock() + GPUS_WAIT_S
+        # It knows GPUs, which NVML may all the time, when it has its core; that is loaded after it.
+        while not any(gpu.kernel and gpu.kernel.born for gpu in await self._inventory.glance()):
+            if self.world.clock() > until:
+                break
+            await asyncio.sleep(0.1)
+
+    async def _on_event(self, event: KernelEvent) -> None:
+        self.kernel_events[events.name_of(event.kind)] += 1
+        left_out = self._quiet.ask(events.subject(event), self.world.clock()) if event.kind in events.NOISY else 0
+        if left_out is not None:
+            story = events.tell(event)
+            more = {"not_logged": left_out} if left_out else {}
+            getattr(self._log, story.level)(story.text, **story.fields, **more)
+        if event.kind in (Event.DYING, Event.GONE) and event.container is not None:
+            await self.feed((event.container.id, event.container.cookie), Sign.KERNEL_GONE)
 
     # ---- requests ----
 
@@ -115,7 +143,7 @@ class Daemon:
         try:
             match message.op:
                 case "prepare":
-                    return await self.prepare(message)
+                    return await self.prepare(request)
                 case "bind":
                     return await self.bind(request)
                 case "release":
@@ -139,29 +167,30 @@ class Daemon:
                 if record.phase is Phase.PREPARED:
                     await self.feed(record.key, Sign.ABORTED)
 
-    async def prepare(self, message: wire.Message) -> dict[str, Any]:
+    async def prepare(self, request: Request) -> dict[str, Any]:
+        message = request.message
         container_id, directory = message.id, message.bundle
         if not container_id or len(container_id.encode()) > ID_MAX or not container_id.isprintable():
             raise Refused(f"the container id must be 1 to {ID_MAX} printable bytes")
-        spec = await asyncio.to_thread(bundle.read, directory)
-        default_mib = self.config.default_memsize_mib
-        wanted = env.parse(env.as_dict(oci.process_env(spec)), default_memsize=default_mib > 0)
+        spec = bundle.read(directory)  # written a moment ago: a thread would cost more than the file
+        variables = env.as_dict(oci.process_env(spec))
+        wanted = env.parse(variables, default_memsize=self.config.default_memsize())
         majors = oci.majors_of(self.world.facts.devices())
         if isinstance(wanted, NotSliced):
-            if self.config.unsliced == "refuse" and oci.uses_real_gpu(spec, majors):
-                raise Refused(f"whole GPUs are not given out here (unsliced = refuse): {wanted.why}")
+            await self._check_whole(spec, majors, variables, wanted)
             self._log.info("passed", id=container_id, why=wanted.why)
             return {"ok": True, "action": "pass"}
 
         options = self._options(message)
         oci.check_isolation(spec, options)
-        await self._wait_for_the_dying(container_id)
-        async with self._admission:
-            await self._end_earlier_life(container_id)
-            inventory = await self._inventory()
-            there = await self.world.link.list()
-            plan = admit.admit(wanted, inventory, there, default_mib=default_mib)
-            container = await self._make(container_id, directory, plan, spec, majors, options)
+
+        def make(plan: Plan) -> Awaitable[Container]:
+            return self._make(request, plan, spec, majors, options)
+
+        deadline = self.world.clock() + DYING_WAIT_S
+        while (started := await self._admit(container_id, wanted, make)) is None:
+            await self._until_gone(container_id, deadline)
+        plan, container = started
         for warning in plan.warnings:
             self._log.warning("weight 0", id=container_id, warning=warning)
         self._log.info(
@@ -172,16 +201,50 @@ class Daemon:
         )
         return {"ok": True, "action": "edited", "dir": container.dir, "warnings": list(plan.warnings)}
 
+    async def _admit(
+        self, container_id: str, wanted: model.Request, make: Callable[[Plan], Awaitable[Container]]
+    ) -> tuple[Plan, Container] | None:
+        """None: the last run of this container is still dying. The kernel's list, as long as there are containers, is
+        read only to say who holds what, and to see why an id is taken."""
+        async with self._admission:
+            if self.world.draining():
+                raise Refused(
+                    "this node is being drained for an update of cgpu_km: no container gets a slice of a GPU until "
+                    "it is over (cgpu drain --undo ends it)"
+                )
+            await self._end_earlier_life(container_id)
+            inventory = await self._inventory.for_admission(self.config)
+            try:
+                plan = admit.admit(wanted, inventory, None, self.config.container)
+                return plan, await make(plan)
+            except admit.WhoHolds:
+                pass
+            except KernelRefused as error:
+                if error.code != errno.EEXIST:
+                    raise
+            there = await self.world.link.list()
+            if _is_dying(container_id, there):
+                return None
+            plan = admit.admit(wanted, inventory, there, self.config.container)
+            return plan, await make(plan)
+
+    async def _until_gone(self, container_id: str, deadline: float) -> None:
+        """`docker restart` comes while the kernel still closes the last run's files."""
+        while _is_dying(container_id, await self.world.link.list()):
+            if self.world.clock() > deadline:
+                raise Refused(f"the last run of container {container_id[:12]} still holds GPU memory; try again later")
+            await asyncio.sleep(0.05)
+
     async def _make(
         self,
-        container_id: str,
-        directory: str,
+        request: Request,
         plan: Plan,
         spec: oci.Spec,
         majors: frozenset[int],
         options: oci.Options,
     ) -> Container:
         """Record, kernel, config.json, in this order; whatever fails takes the earlier ones back."""
+        container_id, directory = request.message.id, request.message.bundle
         record = Record(
             id=container_id,
             cookie=reconcile.make_cookie(self.world.random(reconcile.COOKIE_BITS)),
@@ -189,18 +252,21 @@ class Daemon:
             bundle=directory,
             phase=Phase.PREPARED,
             deadline=self.world.clock() + self.config.lease_s,
+            # It becomes runc by exec, and is there until the start has worked or failed.
+            process=self.world.facts.process(request.peer_pid),
         )
         self.records[record.key] = record
         try:
             self.world.store.save(record)
             container = await self.world.link.create(container_id, record.cookie, plan.slots)
             admit.check_grant(plan, container)
-            await asyncio.to_thread(bundle.write, directory, oci.edit(spec, container, majors, options))
+            bundle.write(directory, oci.edit(spec, container, majors, options))
         except BaseException as error:
             await asyncio.shield(self.feed(record.key, Sign.ABORTED))
             if isinstance(error, OSError):
                 raise Refused(f"cgpud cannot write its state: {error}") from error
             raise
+        self._watcher.add(record, self.world.facts.pidfd(request.peer_pid))
         return container
 
     async def bind(self, request: Request) -> dict[str, Any]:
@@ -231,16 +297,20 @@ class Daemon:
             kernel: tuple[Container, ...] | None = await self.world.link.list()
         except KernelMissing:
             kernel = None
+        inventory = await self._inventory.glance()
         return {
             "ok": True,
             "module": kernel is not None,
+            "draining": self.world.draining(),
             "kernel_containers": len(kernel or ()),
+            "drift": settings.drift(self.config.gpu, self.config.gpus, inventory),
+            "no_such_gpu": list(settings.unmatched(self.config.gpus, inventory)),
             "containers": [
                 {
                     "id": record.id,
                     "cookie": record.cookie,
                     "phase": record.phase.value,
-                    "pid": record.process.pid if record.process else None,
+                    "pid": record.process.pid if record.process and record.phase is not Phase.PREPARED else None,
                     "cgroup": record.cgroup.path if record.cgroup else None,
                     "bundle": record.bundle,
                 }
@@ -256,53 +326,32 @@ class Daemon:
             legacy_hook_config=self.config.legacy_hook_config or None,
         )
 
+    async def _check_whole(
+        self, spec: oci.Spec, majors: frozenset[int], variables: dict[str, str], wanted: NotSliced
+    ) -> None:
+        """Refused where a container without a slice would get a GPU that is given out in slices only."""
+        if not self.config.anywhere("unsliced", "refuse"):
+            return
+        if self.config.allow_privileged and oci.allows_all_devices(spec):
+            return
+        found = whole.of(spec, majors, variables)
+        if not found:
+            return
+        kept = whole.kept_back(
+            found, await self._inventory.glance(), lambda gpu: self.config.of(gpu).unsliced == "refuse"
+        )
+        if kept is not None:
+            raise Refused(
+                f'{kept} is not given out whole here (unsliced = "refuse" in cgpu.toml), and the container has no '
+                f"slice of it: {wanted.why}"
+            )
+
     async def _end_earlier_life(self, container_id: str) -> None:
         """An engine starts a stopped container again under the same id."""
         for record in [record for record in self.records.values() if record.id == container_id]:
             if record.phase is Phase.BOUND and self.world.facts.is_alive(record):
                 raise Refused(f"container {container_id[:12]} is running already")
             await self.feed(record.key, Sign.TICK if record.phase is Phase.STUCK else Sign.LOST)
-
-    async def _wait_for_the_dying(self, container_id: str) -> None:
-        """`docker restart` comes while the kernel still closes the last run's files."""
-        async with self._admission:
-            await self._end_earlier_life(container_id)
-        deadline = self.world.clock() + DYING_WAIT_S
-        while any(there.dying and there.id == container_id for there in await self.world.link.list()):
-            if self.world.clock() > deadline:
-                raise Refused(f"the last run of container {container_id[:12]} still holds GPU memory; try again later")
-            await asyncio.sleep(0.05)
-
-    async def _inventory(self) -> tuple[Gpu, ...]:
-        inventory = await self._both_views()
-        unknown = gpus.of_unknown_size(inventory)
-        if unknown and await self._attach_once(unknown):
-            inventory = await self._both_views()
-        return inventory
-
-    async def _attach_once(self, unknown: tuple[SlotWant, ...]) -> bool:
-        """Without NVML only an attached module knows sizes, and it attaches with the first container: make one."""
-        cookie = reconcile.make_cookie(self.world.random(reconcile.COOKIE_BITS))
-        try:
-            await self.world.link.create(PROBE_ID, cookie, unknown)
-        except KernelRefused as error:
-            self._log.warning("cannot learn the size of a GPU", reason=str(error))
-            return False
-        await self._destroy(PROBE_ID, cookie)
-        return True
-
-    async def _both_views(self) -> tuple[Gpu, ...]:
-        kernel = await self.world.link.gpus()
-        known = {gpu.uuid for gpu in self._nvml or ()}
-        if self._nvml is None or any(gpu.uuid and gpu.uuid not in known for gpu in kernel):
-            try:
-                self._nvml = await asyncio.to_thread(self.world.nvml)
-            except gpus.NvmlAbsent as error:
-                if not self._said_no_nvml:
-                    self._log.warning("no NVML, using what cgpu_km knows of the GPUs", reason=str(error))
-                self._said_no_nvml = True
-                return gpus.merge(kernel, ())
-        return gpus.merge(kernel, self._nvml)
 
     # ---- signs ----
 
@@ -382,6 +431,7 @@ class Daemon:
                         await self.feed(record.key, sign)
                     case Orphan(container):
                         await self._adopt_or_destroy(container)
+            await self._inventory.catch_up(self.config)
 
     async def _adopt_or_destroy(self, container: Container) -> None:
         group = await asyncio.to_thread(self.world.facts.find_cgroup, container.id)
@@ -393,6 +443,8 @@ class Daemon:
         self._log.warning("orphan adopted", id=container.id, cgroup=group.path)
         await self._carry_out(record, (Do.SAVE, Do.WATCH), None)
 
-    def reload(self, config: Config) -> None:
-        self.config = replace(config)
-        self._nvml = None
+    async def reload(self, config: Config) -> None:
+        """The files were read again and are good."""
+        async with self._admission:
+            old, self.config = self.config, config
+            await self._inventory.reload(config, old)

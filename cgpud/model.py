@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 MIB = 1 << 20
 
@@ -24,6 +26,14 @@ class KernelGpu:
     prio_ratio: int = 80
     slice_us: int = 0
     instances: int = 0
+    uvm: int = 0
+    default_memsize: int = 8 << 30  # bytes
+    overcommit: int = 100  # percent
+    slice_is_set: bool = False
+    used: int = 0  # bytes, of its containers
+    driver_free: int | None = None  # bytes; None while the module is not attached
+    born: int = 0  # changes when the kernel forgot its values; 0: not the kernel's word
+    limits: int | None = None  # bytes, of its containers together, dying ones included; None: an older module
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,8 @@ class NvmlGpu:
     total_mib: int
     name: str = ""
     mig: bool = False
+    used_mib: int | None = None  # of everybody, the driver's own included
+    compute_mode: str = ""  # "" = any number of processes may use it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,13 @@ class Gpu:
     max_inst: int
     free_weight: int
     mig: bool = False
+    compute_mode: str = ""
+    room_mib: int | None = None  # total less what the driver and processes outside of containers have; None: not known
+    overcommit: int = 100  # percent of room_mib that limits may add up to
+    default_mib: int = 0  # for a container that says no size; 0: none
+    instances: int = 0
+    limits: int | None = None  # bytes, of its containers together; None: only their list tells, and their number
+    kernel: KernelGpu | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +113,12 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
-    """One multicast event; `kind` is a number of kernel_abi.Event."""
+    """One multicast event; `kind` is of kernel_abi.Event, `values` what else it says (kernel_abi.A, from PID on)."""
 
     kind: int
-    container: Container
+    container: Container | None = None  # without slots where the event is about one GPU
+    gpu: KernelGpu | None = None  # where it is about one: index, uuid, pci, nv_minor and total only
+    values: Mapping[str, Any] = field(default_factory=dict)  # numbers; text where the attribute is a string
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +169,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """An init process that can be told from a later one with the same pid."""
+    """A process that can be told from a later one with the same pid."""
 
     pid: int
     starttime: int  # field 22 of /proc/<pid>/stat
@@ -156,9 +177,9 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """A cgroup v2 directory that can be told from a later one of the same name."""
+    """A cgroup's directory that can be told from a later one of the same name."""
 
-    path: str  # below the cgroup mount, with a leading slash
+    path: str  # below the mount of the hierarchy (watch.py says which), with a leading slash
     inode: int
 
 
@@ -172,7 +193,7 @@ class Record:
     bundle: str
     phase: Phase
     deadline: float  # CLOCK_BOOTTIME seconds; while PREPARED
-    process: Process | None = None
+    process: Process | None = None  # init; while PREPARED the runtime that starts it
     cgroup: Cgroup | None = None
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The only module that imports pyroute2: the generic netlink family of cgpu_km/uapi.h.
 
-Every command opens its own socket and resolves the family again. That costs a millisecond and makes a reloaded module,
-whose family has another number, a non-event.
+Sockets, families, acknowledgements and the kernel's words are pyroute2's; the attributes are attributes.py's.
+A family that is registered again has another number, so a request that nobody knows is asked again after a look.
 """
 
 from __future__ import annotations
@@ -10,143 +10,213 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, genlmsg, nla
+from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, genlmsg
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.generic import AsyncGenericNetlinkSocket
 
-from cgpud.errors import KernelMissing, KernelRefused, Resync
+from cgpud import listener
+from cgpud.attributes import TEXT, U8, U32, U64, Pairs, Table
+from cgpud.errors import KernelMissing, KernelRefused
 from cgpud.kernel_abi import GENL_MCGRP_EVENTS, GENL_NAME, GENL_VERSION, A, Cmd, G, S
 from cgpud.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
 
 TIMEOUT_S = 30.0
+_LENGTH = struct.Struct("=I")  # how a netlink header begins
+_BODY = 20  # after it, and after that of generic netlink
 
+#: Top-level attributes that only events have.
+EVENT_VALUES = tuple(member.name for member in A if member >= A.PID)
 
-class SlotNla(nla):  # type: ignore[misc]
-    nla_map = (
-        (int(S.PAD), "PAD", "hex", 0),
-        (int(S.GPU), "GPU", "uint32", 0),
-        (int(S.MINOR), "MINOR", "uint32", 0),
-        (int(S.NV_MINOR), "NV_MINOR", "uint32", 0),
-        (int(S.LIMIT), "LIMIT", "uint64", 0),
-        (int(S.USED), "USED", "uint64", 0),
-        (int(S.WEIGHT), "WEIGHT", "uint32", 0),
-        (int(S.HIGHPRIO), "HIGHPRIO", "uint8", 0),
-    )
-
-
-class SlotsNla(nla):  # type: ignore[misc]
-    nla_map = ((int(A.SLOT), "SLOT", "slot|nested", 0),)
-    slot = SlotNla
-
-
-class GpuNla(nla):  # type: ignore[misc]
-    nla_map = (
-        (int(G.PAD), "PAD", "hex", 0),
-        (int(G.INDEX), "INDEX", "uint32", 0),
-        (int(G.UUID), "UUID", "asciiz", 0),
-        (int(G.PCI), "PCI", "asciiz", 0),
-        (int(G.NV_MINOR), "NV_MINOR", "uint32", 0),
-        (int(G.TOTAL), "TOTAL", "uint64", 0),
-        (int(G.POLICY), "POLICY", "uint32", 0),
-        (int(G.MAX_INST), "MAX_INST", "uint32", 0),
-        (int(G.FREE_WEIGHT), "FREE_WEIGHT", "uint32", 0),
-        (int(G.PRIO_RATIO), "PRIO_RATIO", "uint32", 0),
-        (int(G.SLICE_US), "SLICE_US", "uint32", 0),
-        (int(G.INSTANCES), "INSTANCES", "uint32", 0),
-    )
+SLOT = Table(
+    {
+        S.GPU: U32,
+        S.MINOR: U32,
+        S.NV_MINOR: U32,
+        S.LIMIT: U64,
+        S.USED: U64,
+        S.WEIGHT: U32,
+        S.HIGHPRIO: U8,
+    }
+)
+SLOTS = Table({A.SLOT: SLOT.nest()})
+GPU = Table(
+    {
+        G.INDEX: U32,
+        G.UUID: TEXT,
+        G.PCI: TEXT,
+        G.NV_MINOR: U32,
+        G.TOTAL: U64,
+        G.POLICY: U32,
+        G.MAX_INST: U32,
+        G.FREE_WEIGHT: U32,
+        G.PRIO_RATIO: U32,
+        G.SLICE_US: U32,
+        G.INSTANCES: U32,
+        G.UVM: U32,
+        G.DEFAULT_MEMSIZE: U64,
+        G.OVERCOMMIT: U32,
+        G.SLICE_IS_SET: U32,
+        G.USED: U64,
+        G.DRIVER_FREE: U64,
+        G.BORN: U64,
+        G.LIMITS: U64,
+    }
+)
+MESSAGE = Table(
+    {
+        A.ID: TEXT,
+        A.COOKIE: U64,
+        A.DIR: TEXT,
+        A.MAJOR: U32,
+        A.CTL_MINOR: U32,
+        A.UVM_MINOR: U32,
+        A.STATE: U8,
+        A.SLOTS: SLOTS.nest(),
+        A.EVENT: U32,
+        A.GPU: GPU.nest(),
+        A.PID: U32,
+        A.ASKED: U64,
+        A.LIMIT: U64,
+        A.USED: U64,
+        A.OLD: U32,
+        A.NEW: U32,
+        A.INERT: U32,
+        A.LEVER: U32,
+        A.STATUS: U32,
+        A.OVERRUNS: U64,
+        A.RESISTED: U64,
+        A.SUPPRESSED: U32,
+        A.LOST: U64,
+        A.CORE: TEXT,
+        A.CANDIDATE: TEXT,
+        A.ERRNO: U32,
+        A.WHY: TEXT,
+    }
+)
 
 
 class CgpuMsg(genlmsg):  # type: ignore[misc]
-    nla_map = (
-        (int(A.PAD), "PAD", "hex", 0),
-        (int(A.ID), "ID", "asciiz", 0),
-        (int(A.COOKIE), "COOKIE", "uint64", 0),
-        (int(A.DIR), "DIR", "asciiz", 0),
-        (int(A.MAJOR), "MAJOR", "uint32", 0),
-        (int(A.CTL_MINOR), "CTL_MINOR", "uint32", 0),
-        (int(A.UVM_MINOR), "UVM_MINOR", "uint32", 0),
-        (int(A.STATE), "STATE", "uint8", 0),
-        (int(A.SLOTS), "SLOTS", "slots|nested", 0),
-        (int(A.EVENT), "EVENT", "uint32", 0),
-        (int(A.GPU), "GPU", "gpu|nested", 0),
-    )
-    slots = SlotsNla
-    gpu = GpuNla
+    """pyroute2's but for `attrs`, which are pairs of attributes.py."""
+
+    def encode(self) -> None:
+        super().encode()
+        self.data += MESSAGE.write(self["attrs"])
+        self.length = self["header"]["length"] = len(self.data)
+        _LENGTH.pack_into(self.data, 0, self.length)
+
+    def decode(self) -> None:
+        super().decode()
+        self["attrs"] = MESSAGE.read(bytes(self.data[self.offset + _BODY : self.offset + self.length]))
 
 
 # ---- values <-> messages ----
 
 
-def slot_attrs(slot: SlotWant) -> dict[str, Any]:
+def slot_attrs(slot: SlotWant) -> Pairs:
     """Weight 0 is not asked for but left out: what the kernel grants when nothing is free is its own decision."""
-    attrs: list[list[Any]] = [["GPU", slot.gpu], ["LIMIT", slot.limit], ["HIGHPRIO", int(slot.highprio)]]
-    if slot.weight:
-        attrs.append(["WEIGHT", slot.weight])
-    return {"attrs": attrs}
+    weight = [("WEIGHT", slot.weight)] if slot.weight else []
+    return [("GPU", slot.gpu), ("LIMIT", slot.limit), ("HIGHPRIO", int(slot.highprio)), *weight]
 
 
-def message(cmd: Cmd, container_id: str | None = None, cookie: int = 0, slots: Sequence[SlotWant] = ()) -> CgpuMsg:
+def _message(cmd: Cmd, attrs: Pairs) -> CgpuMsg:
     msg = CgpuMsg()
     msg["cmd"] = int(cmd)
     msg["version"] = GENL_VERSION
-    if container_id is not None:
-        msg["attrs"].append(["ID", container_id])
-    if cookie:
-        msg["attrs"].append(["COOKIE", cookie])
-    if slots:
-        msg["attrs"].append(["SLOTS", {"attrs": [["SLOT", slot_attrs(slot)] for slot in slots]}])
+    msg["attrs"] = attrs
     return msg
 
 
-def _slot(attrs: Any) -> Slot:
+def message(cmd: Cmd, container_id: str | None = None, cookie: int = 0, slots: Sequence[SlotWant] = ()) -> CgpuMsg:
+    attrs: Pairs = []
+    if container_id is not None:
+        attrs.append(("ID", container_id))
+    if cookie:
+        attrs.append(("COOKIE", cookie))
+    if slots:
+        attrs.append(("SLOTS", [("SLOT", slot_attrs(slot)) for slot in slots]))
+    return _message(cmd, attrs)
+
+
+def gpu_message(index: int, values: Mapping[G, int]) -> CgpuMsg:
+    settings = [(attr.name, value) for attr, value in values.items()]
+    return _message(Cmd.SET_GPU, [("GPU", [("INDEX", index), *settings])])
+
+
+def _slot(pairs: Pairs) -> Slot:
+    values = dict(pairs)
     return Slot(
-        gpu=attrs.get_attr("GPU"),
-        minor=attrs.get_attr("MINOR", 0),
-        nv_minor=attrs.get_attr("NV_MINOR", 0),
-        limit=attrs.get_attr("LIMIT", 0),
-        used=attrs.get_attr("USED", 0),
-        weight=attrs.get_attr("WEIGHT", 0),
-        highprio=bool(attrs.get_attr("HIGHPRIO", 0)),
+        gpu=values["GPU"],
+        minor=values.get("MINOR", 0),
+        nv_minor=values.get("NV_MINOR", 0),
+        limit=values.get("LIMIT", 0),
+        used=values.get("USED", 0),
+        weight=values.get("WEIGHT", 0),
+        highprio=bool(values.get("HIGHPRIO", 0)),
     )
 
 
-def container_of(msg: Any) -> Container:
-    slots = msg.get_attr("SLOTS")
+def _container(values: Mapping[str, Any]) -> Container:
     return Container(
-        id=msg.get_attr("ID"),
-        cookie=msg.get_attr("COOKIE", 0),
-        dir=msg.get_attr("DIR", ""),
-        major=msg.get_attr("MAJOR", 0),
-        ctl_minor=msg.get_attr("CTL_MINOR", 0),
-        uvm_minor=msg.get_attr("UVM_MINOR", 0),
-        dying=bool(msg.get_attr("STATE", 0)),
-        slots=tuple(_slot(slot) for slot in slots.get_attrs("SLOT")) if slots else (),
+        id=values["ID"],
+        cookie=values.get("COOKIE", 0),
+        dir=values.get("DIR", ""),
+        major=values.get("MAJOR", 0),
+        ctl_minor=values.get("CTL_MINOR", 0),
+        uvm_minor=values.get("UVM_MINOR", 0),
+        dying=bool(values.get("STATE", 0)),
+        slots=tuple(_slot(pairs) for _, pairs in values.get("SLOTS", ())),
     )
 
 
-def gpu_of(msg: Any) -> KernelGpu:
-    nest = msg.get_attr("GPU")
+def container_of(msg: CgpuMsg) -> Container | None:
+    values = dict(msg["attrs"])
+    return _container(values) if "ID" in values else None
+
+
+def _gpu(pairs: Pairs) -> KernelGpu:
+    values = dict(pairs)
     return KernelGpu(
-        index=nest.get_attr("INDEX"),
-        uuid=nest.get_attr("UUID", "") or "",
-        pci=nest.get_attr("PCI", "") or "",
-        nv_minor=nest.get_attr("NV_MINOR", 0),
-        total=nest.get_attr("TOTAL", 0),
-        policy=nest.get_attr("POLICY", 5),
-        max_inst=nest.get_attr("MAX_INST", 20),
-        free_weight=nest.get_attr("FREE_WEIGHT", 0),
-        prio_ratio=nest.get_attr("PRIO_RATIO", 80),
-        slice_us=nest.get_attr("SLICE_US", 0),
-        instances=nest.get_attr("INSTANCES", 0),
+        index=values["INDEX"],
+        uuid=values.get("UUID", ""),
+        pci=values.get("PCI", ""),
+        nv_minor=values.get("NV_MINOR", 0),
+        total=values.get("TOTAL", 0),
+        policy=values.get("POLICY", 5),
+        max_inst=values.get("MAX_INST", 20),
+        free_weight=values.get("FREE_WEIGHT", 0),
+        prio_ratio=values.get("PRIO_RATIO", 80),
+        slice_us=values.get("SLICE_US", 0),
+        instances=values.get("INSTANCES", 0),
+        uvm=values.get("UVM", 0),
+        default_memsize=values.get("DEFAULT_MEMSIZE", 0),
+        overcommit=values.get("OVERCOMMIT", 100),
+        slice_is_set=bool(values.get("SLICE_IS_SET", 0)),
+        used=values.get("USED", 0),
+        driver_free=values.get("DRIVER_FREE"),
+        born=values.get("BORN", 0),
+        limits=values.get("LIMITS"),
     )
 
 
-def event_of(msg: Any) -> KernelEvent:
-    return KernelEvent(msg.get_attr("EVENT", 0), container_of(msg))
+def gpu_of(msg: CgpuMsg) -> KernelGpu | None:
+    values = dict(msg["attrs"])
+    return _gpu(values["GPU"]) if "GPU" in values else None
+
+
+def event_of(msg: CgpuMsg) -> KernelEvent | None:
+    values = dict(msg["attrs"])
+    if "EVENT" not in values:
+        return None
+    return KernelEvent(
+        kind=values["EVENT"],
+        container=_container(values) if "ID" in values else None,
+        gpu=_gpu(values["GPU"]) if "GPU" in values else None,
+        values={name.lower(): values[name] for name in EVENT_VALUES if name in values},
+    )
 
 
 def refused(error: NetlinkError) -> KernelRefused:
@@ -159,44 +229,80 @@ def refused(error: NetlinkError) -> KernelRefused:
 # ---- the link ----
 
 
-@asynccontextmanager
-async def _socket() -> AsyncIterator[Any]:
+async def _open() -> Any:
     sock = AsyncGenericNetlinkSocket(ext_ack=True)
     sock.module_err_level = "debug"
     try:
-        try:
-            await sock.bind(GENL_NAME, CgpuMsg)
-        except NetlinkError as error:
-            if error.code == errno.ENOENT:
-                raise KernelMissing from error
-            raise refused(error) from error
-        yield sock
-    finally:
+        await sock.bind(GENL_NAME, CgpuMsg)
+    except BaseException as error:
         sock.close()
+        if not isinstance(error, NetlinkError):
+            raise
+        if error.code == errno.ENOENT:
+            raise KernelMissing from error
+        raise refused(error) from error
+    return sock
 
 
 class NetlinkLink:
-    """KernelLink over generic netlink."""
+    """KernelLink over generic netlink.
 
-    async def _ask(self, msg: CgpuMsg, flags: int) -> list[Any]:
+    One socket for all requests, one after the other: to make one and look the family up costs more than what is asked.
+    """
+
+    def __init__(self, rcvbuf: int | None = None) -> None:
+        self._rcvbuf = rcvbuf  # of events(), bytes; None: the kernel's default
+        self._sock: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # that the socket is of
+        self._turn = asyncio.Lock()
+
+    async def _ask(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
         try:
-            async with asyncio.timeout(TIMEOUT_S), _socket() as sock:
-                request = await sock.nlm_request(msg, msg_type=sock.prid, msg_flags=NLM_F_REQUEST | flags)
-                return [reply async for reply in request]
+            async with asyncio.timeout(TIMEOUT_S), self._turn:
+                try:
+                    return await self._ask_as_it_is(make, flags)
+                except NetlinkError as error:
+                    # Of a container that is not there, or of a module that was loaded again under another number.
+                    if error.code != errno.ENOENT or not await self._has_moved():
+                        raise
+                return await self._ask_as_it_is(make, flags)
         except NetlinkError as error:
             raise refused(error) from error
         except TimeoutError as error:
             raise KernelRefused(errno.ETIMEDOUT, f"cgpu_km did not answer within {TIMEOUT_S:.0f} s") from error
 
+    async def _ask_as_it_is(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
+        if self._sock is None or self._loop is not asyncio.get_running_loop():
+            self._sock, self._loop = await _open(), asyncio.get_running_loop()
+        try:
+            request = await self._sock.nlm_request(make(), msg_type=self._sock.prid, msg_flags=NLM_F_REQUEST | flags)
+            return [reply async for reply in request]
+        except NetlinkError:
+            raise  # an answer like another
+        except BaseException:
+            self.close()  # what may still come is nobody's
+            raise
+
+    async def _has_moved(self) -> bool:
+        before = self._sock.prid
+        self.close()
+        self._sock = await _open()
+        return bool(self._sock.prid != before)
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
     async def create(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> Container:
-        for reply in await self._ask(message(Cmd.CREATE, container_id, cookie, slots), NLM_F_ACK):
-            if reply.get_attr("ID") is not None:
-                return container_of(reply)
+        for reply in await self._ask(lambda: message(Cmd.CREATE, container_id, cookie, slots), NLM_F_ACK):
+            if (container := container_of(reply)) is not None:
+                return container
         raise KernelRefused(errno.EPROTO, "cgpu_km created a container and did not say which")
 
     async def destroy(self, container_id: str, cookie: int) -> bool:
         try:
-            await self._ask(message(Cmd.DESTROY, container_id, cookie), NLM_F_ACK)
+            await self._ask(lambda: message(Cmd.DESTROY, container_id, cookie), NLM_F_ACK)
         except KernelMissing:
             return False
         except KernelRefused as error:
@@ -206,25 +312,39 @@ class NetlinkLink:
         return True
 
     async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None:
-        await self._ask(message(Cmd.SET, container_id, cookie, slots), NLM_F_ACK)
+        await self._ask(lambda: message(Cmd.SET, container_id, cookie, slots), NLM_F_ACK)
+
+    async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
+        await self._ask(lambda: gpu_message(index, values), NLM_F_ACK)
 
     async def list(self) -> tuple[Container, ...]:
-        replies = await self._ask(message(Cmd.LIST), NLM_F_DUMP)
-        return tuple(container_of(reply) for reply in replies if reply.get_attr("ID") is not None)
+        replies = await self._ask(lambda: message(Cmd.LIST), NLM_F_DUMP)
+        return tuple(found for reply in replies if (found := container_of(reply)) is not None)
 
     async def gpus(self) -> tuple[KernelGpu, ...]:
-        replies = await self._ask(message(Cmd.GPUS), NLM_F_DUMP)
-        return tuple(gpu_of(reply) for reply in replies if reply.get_attr("GPU") is not None)
+        replies = await self._ask(lambda: message(Cmd.GPUS), NLM_F_DUMP)
+        return tuple(found for reply in replies if (found := gpu_of(reply)) is not None)
 
-    async def events(self) -> AsyncIterator[KernelEvent]:
-        async with _socket() as sock:
-            sock.add_membership(GENL_MCGRP_EVENTS)
+    async def arrival(self) -> None:
+        with listener.Listener() as ear:
             while True:
                 try:
-                    async for msg in sock.get():
-                        if msg.get_attr("EVENT") is not None:
-                            yield event_of(msg)
-                except OSError as error:
-                    if error.errno == errno.ENOBUFS:
-                        raise Resync("events were lost") from error
-                    raise
+                    sock = await _open()
+                except KernelMissing:
+                    await ear.wait()
+                else:
+                    sock.close()
+                    return
+
+    async def events(self) -> AsyncIterator[KernelEvent]:
+        """The module's going ends it with KernelMissing: a family that is registered again has another number."""
+        with listener.Listener(self._rcvbuf) as ear:
+            sock = await _open()
+            ear.join(sock.prid, sock.mcast_groups[GENL_MCGRP_EVENTS])
+            sock.close()
+            while True:
+                for data in await ear.messages():
+                    msg = CgpuMsg(data)
+                    msg.decode()
+                    if (event := event_of(msg)) is not None:
+                        yield event

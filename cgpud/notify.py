@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 
@@ -21,6 +22,16 @@ def send(text: str, environ: Mapping[str, str] = os.environ) -> bool:
     except OSError:
         return False
     return True
+
+
+def reloading() -> bool:
+    """Until the next READY=1 the unit is `reloading`; by the time a manager knows that it was its own question."""
+    return send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+
+
+def ready(status: str = "") -> bool:
+    """What `systemctl status` shows beside it; nothing takes away what it showed."""
+    return send("READY=1\nSTATUS=" + " ".join(status.split()))
 
 
 def watchdog_period(environ: Mapping[str, str] = os.environ) -> float | None:

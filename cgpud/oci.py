@@ -9,13 +9,13 @@ Given a spec that NVIDIA's runtime may have been at already, `edit()` returns on
   - createRuntime and poststop hooks tell the daemon the pid and the end;
   - /proc/cgpu_km is masked.
 
-What cannot be isolated this way is refused with a sentence: user namespaces (the runtime would bind the host's node by
-path), all-device access, and capabilities that undo a device cgroup. Fields that are not known here stay as they are.
+What cannot be isolated this way check_isolation() refuses with a sentence: user namespaces (the runtime would bind the
+host's node by path), all-device access, and capabilities that undo a device cgroup. Fields that are not known here stay
+as they are.
 """
 
 from __future__ import annotations
 
-import copy
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,12 +28,16 @@ Spec = dict[str, Any]
 
 PROC_TREE = "/proc/cgpu_km"
 NODE_MODE = 0o666
-HOOK_TIMEOUT_S = 30
+# bind: the runtime waits wait_s, 60 at most, for a daemon that is not there, and then for its answer.
+HOOK_TIMEOUT_S = {"bind": 120, "release": 30}
 
 # Names in /proc/devices whose majors give access to a GPU past the slice.
 REAL_DRIVERS = ("nvidia", "nvswitch", "nvlink", "nvlink-", "drm", "cgpu")
 # Each of these lets a root process in the container take its device cgroup or the kernel apart.
 UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF")
+# Where the clients of a CUDA MPS daemon find it: what runs through its server is the server's, outside of every slice.
+MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+MPS_DIRECTORY = "/tmp/nvidia-mps"
 LEGACY_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 
 
@@ -80,6 +84,23 @@ def process_env(spec: Spec) -> list[Any]:
     return _list(_object(spec.get("process"), "process").get("env"), "process.env")
 
 
+def nodes(spec: Spec) -> list[dict[str, Any]]:
+    return _objects(_object(spec.get("linux"), "linux").get("devices"), "linux.devices")
+
+
+def rules(spec: Spec) -> list[dict[str, Any]]:
+    resources = _object(_object(spec.get("linux"), "linux").get("resources"), "linux.resources")
+    return _objects(resources.get("devices"), "linux.resources.devices")
+
+
+def mounts(spec: Spec) -> list[dict[str, Any]]:
+    return _objects(spec.get("mounts"), "mounts")
+
+
+def prestart_hooks(spec: Spec) -> list[dict[str, Any]]:
+    return _objects(_object(spec.get("hooks"), "hooks").get("prestart"), "hooks.prestart")
+
+
 def majors_of(proc_devices: str) -> frozenset[int]:
     """The majors of /proc/devices, character section, that lead to a GPU."""
     found: set[int] = set()
@@ -104,10 +125,8 @@ def is_gpu_path(path: Any) -> bool:
 
 def allows_all_devices(spec: Spec) -> bool:
     """Does the device list end up open by default (`--privileged`), for reading or writing character devices?"""
-    resources = _object(_object(spec.get("linux"), "linux").get("resources"), "linux.resources")
-    rules = _objects(resources.get("devices"), "linux.resources.devices")
     open_by_default = True
-    for rule in rules:
+    for rule in rules(spec):
         if rule.get("type") not in (None, "", "a", "c"):
             continue
         if _number(rule.get("major")) is not None:
@@ -134,9 +153,10 @@ def check_isolation(spec: Spec, options: Options) -> None:
             "the container has a user namespace, in which the runtime would bind the host's /dev/nvidia* by path; "
             "start it without one (no userns-remap, not rootless)"
         )
-    for mount in _objects(spec.get("mounts"), "mounts"):
+    for mount in mounts(spec):
         if _is_bind(mount) and posixpath.normpath(str(mount.get("destination"))) == "/dev":
             raise Refused("the container bind-mounts a directory over /dev, so the slice's devices cannot be put there")
+    _check_mps(spec)
     if options.allow_privileged:
         return
     if allows_all_devices(spec):
@@ -152,6 +172,23 @@ def check_isolation(spec: Spec, options: Options) -> None:
         )
 
 
+def _check_mps(spec: Spec) -> None:
+    for entry in process_env(spec):
+        name, _, value = entry.partition("=") if isinstance(entry, str) else ("", "", "")
+        if name == MPS_VARIABLE and value:
+            raise Refused(
+                f"{name}={value} leads to an MPS daemon, whose server uses the GPU outside of the slice; remove it"
+            )
+    for mount in mounts(spec):
+        for path in (mount.get("source"), mount.get("destination")):
+            clean = posixpath.normpath(str(path))
+            if clean == MPS_DIRECTORY or clean.startswith(MPS_DIRECTORY + "/"):
+                raise Refused(
+                    f"the container mounts {path}, the pipes of an MPS daemon, whose server uses the GPU outside of "
+                    f"the slice; remove the mount"
+                )
+
+
 # ---- taking out ----
 
 
@@ -160,39 +197,26 @@ def _is_bind(mount: Mapping[str, Any]) -> bool:
     return mount.get("type") == "bind" or "bind" in flags or "rbind" in flags
 
 
-def _keep_node(node: Mapping[str, Any], majors: frozenset[int]) -> bool:
+def keep_node(node: Mapping[str, Any], majors: frozenset[int]) -> bool:
     if is_gpu_path(node.get("path")):
         return False
     return not (node.get("type") in ("c", "u") and _number(node.get("major")) in majors)
 
 
-def _keep_rule(rule: Mapping[str, Any], majors: frozenset[int]) -> bool:
+def keep_rule(rule: Mapping[str, Any], majors: frozenset[int]) -> bool:
     if not rule.get("allow") or rule.get("type") == "b":
         return True
     return _number(rule.get("major")) not in majors
 
 
-def _keep_mount(mount: Mapping[str, Any]) -> bool:
+def keep_mount(mount: Mapping[str, Any]) -> bool:
     return not (is_gpu_path(mount.get("destination")) or (_is_bind(mount) and is_gpu_path(mount.get("source"))))
-
-
-def uses_real_gpu(spec: Spec, majors: frozenset[int]) -> bool:
-    """Would this spec, as it is, bring a whole GPU into the container?"""
-    linux = _object(spec.get("linux"), "linux")
-    nodes = _objects(linux.get("devices"), "linux.devices")
-    mounts = _objects(spec.get("mounts"), "mounts")
-    hooks = _objects(_object(spec.get("hooks"), "hooks").get("prestart"), "hooks.prestart")
-    return (
-        any(not _keep_node(node, majors) for node in nodes)
-        or any(not _keep_mount(mount) for mount in mounts)
-        or any(_is_legacy_hook(hook) for hook in hooks)
-    )
 
 
 # ---- hooks ----
 
 
-def _is_legacy_hook(hook: Mapping[str, Any]) -> bool:
+def is_legacy_hook(hook: Mapping[str, Any]) -> bool:
     return posixpath.basename(str(hook.get("path", ""))) in LEGACY_HOOKS
 
 
@@ -217,7 +241,7 @@ def _our_hook(options: Options, which: str, cookie: int) -> dict[str, Any]:
     return {
         "path": options.hook_path,
         "args": ["cgpu-runtime", "hook", which, f"--cookie={cookie}"],
-        "timeout": HOOK_TIMEOUT_S,
+        "timeout": HOOK_TIMEOUT_S[which],
     }
 
 
@@ -226,7 +250,7 @@ def _edit_hooks(spec: Spec, container: Container, options: Options) -> dict[str,
     for stage, entries in hooks.items():
         kept = [hook for hook in _objects(entries, f"hooks.{stage}") if not _is_our_hook(hook)]
         hooks[stage] = [
-            _tame_legacy_hook(hook, options.legacy_hook_config) if _is_legacy_hook(hook) else hook for hook in kept
+            _tame_legacy_hook(hook, options.legacy_hook_config) if is_legacy_hook(hook) else hook for hook in kept
         ]
     hooks["createRuntime"] = [*hooks.get("createRuntime", []), _our_hook(options, "bind", container.cookie)]
     hooks["poststop"] = [*hooks.get("poststop", []), _our_hook(options, "release", container.cookie)]
@@ -244,27 +268,24 @@ def nodes_of(container: Container) -> list[tuple[str, int]]:
 
 
 def edit(spec: Spec, container: Container, majors: Iterable[int], options: Options) -> Spec:
-    """The spec with this container's slices in place of whatever GPU it had. Editing twice is editing once."""
-    check_isolation(spec, options)
+    """The spec with this container's slices in place of whatever GPU it had. Editing twice is editing once.
+
+    Of a spec that check_isolation() let through.
+    """
     real = frozenset(majors) | {container.major}
-    out = copy.deepcopy(spec)
+    out = dict(spec)
+    linux = out["linux"] = dict(_object(out.get("linux"), "linux"))
+    resources = linux["resources"] = dict(_object(linux.get("resources"), "linux.resources"))
 
-    linux = _object(out.get("linux"), "linux")
-    out["linux"] = linux
-    resources = _object(linux.get("resources"), "linux.resources")
-    linux["resources"] = resources
-
-    nodes = [node for node in _objects(linux.get("devices"), "linux.devices") if _keep_node(node, real)]
-    rules = [rule for rule in _objects(resources.get("devices"), "linux.resources.devices") if _keep_rule(rule, real)]
+    linux["devices"] = [node for node in nodes(out) if keep_node(node, real)]
+    resources["devices"] = [rule for rule in rules(out) if keep_rule(rule, real)]
     for path, minor in nodes_of(container):
         number = {"major": container.major, "minor": minor}
-        nodes.append({"path": path, "type": "c", **number, "fileMode": NODE_MODE, "uid": 0, "gid": 0})
-        rules.append({"allow": True, "type": "c", **number, "access": "rw"})
-    linux["devices"] = nodes
-    resources["devices"] = rules
+        linux["devices"].append({"path": path, "type": "c", **number, "fileMode": NODE_MODE, "uid": 0, "gid": 0})
+        resources["devices"].append({"allow": True, "type": "c", **number, "access": "rw"})
 
     if out.get("mounts") is not None:
-        out["mounts"] = [mount for mount in _objects(out["mounts"], "mounts") if _keep_mount(mount)]
+        out["mounts"] = [mount for mount in mounts(out) if keep_mount(mount)]
     masked = _list(linux.get("maskedPaths"), "linux.maskedPaths")
     linux["maskedPaths"] = [*masked, *([] if PROC_TREE in masked else [PROC_TREE])]
     out["hooks"] = _edit_hooks(out, container, options)

@@ -53,7 +53,8 @@ def reconcile(
     now: float,
     alive: Callable[[Record], bool],
 ) -> list[Finding]:
-    """`alive` looks at the cgroup (same inode, populated) or, without one, at the process (same start time)."""
+    """`alive` looks at the cgroup (same inode, populated) or, without one, at the process (same start time): of a
+    container that is prepared, at the runtime, which ends when the start has worked or failed."""
     there = {(container.id, container.cookie): container for container in kernel}
     known: set[tuple[str, int]] = set()
     findings: list[Finding] = []
@@ -62,15 +63,15 @@ def reconcile(
         container = there.get(record.key)
         if container is None or container.dying:
             # An intent whose CREATE has not been answered yet is not in the kernel either.
-            if record.phase is not Phase.PREPARED or now > record.deadline or record.boot_id != boot_id:
+            waits = record.phase is Phase.PREPARED and now <= record.deadline and record.boot_id == boot_id
+            if not waits or not alive(record):
                 findings.append(Signal(record, Sign.KERNEL_GONE))
         elif record.phase in (Phase.RELEASING, Phase.STUCK):
             findings.append(Signal(record, Sign.TICK))
         elif record.boot_id != boot_id:
             findings.append(Signal(record, Sign.LOST))
-        elif record.phase is Phase.PREPARED:
-            if now > record.deadline:
-                findings.append(Signal(record, Sign.LEASE_OVER))
+        elif record.phase is Phase.PREPARED and now > record.deadline:
+            findings.append(Signal(record, Sign.LEASE_OVER))
         elif not alive(record):
             findings.append(Signal(record, Sign.LOST))
     findings.extend(

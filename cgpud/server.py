@@ -92,10 +92,10 @@ async def _receive(sock: socket.socket, size: int, fds: list[int]) -> bytes:
     data = b""
     room = socket.CMSG_SPACE(8 * array.array("i").itemsize)
     while len(data) < size:
-        await _readable(sock)
         try:
             chunk, ancillary, _, _ = sock.recvmsg(size - len(data), room, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
+            await _readable(sock)
             continue
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -4,7 +4,7 @@
       create            bind             any sign of the end          kernel: destroyed or not there
    --------> PREPARED --------> BOUND --------------------> RELEASING ----------------------------> RELEASED
                  |                                           ^ ^   |                                   ^
-                 +------ lease over, poststop, aborted ------+ |   | kernel did not answer             |
+                 +-- runtime exited, poststop, lease over, … + |   | kernel did not answer             |
                                                       next tick|   v                                   |
                                                                STUCK ----- kernel says it is gone -----+
 
@@ -30,6 +30,7 @@ class Sign(Enum):
 
     ABORTED = auto()  # prepare failed after the kernel had made the container
     LEASE_OVER = auto()  # prepared, but no runtime ever bound it
+    RUNTIME_EXITED = auto()  # of what asked for it: a start that was not bound by then has failed
     INIT_EXITED = auto()  # pidfd readable
     CGROUP_EMPTY = auto()  # populated 0, or the directory is gone
     POSTSTOP = auto()  # the hook
@@ -53,11 +54,14 @@ class Do(Enum):
 
 Step = tuple[Record, tuple[Do, ...]]
 
-_ENDS = frozenset({Sign.ABORTED, Sign.LEASE_OVER, Sign.CGROUP_EMPTY, Sign.POSTSTOP, Sign.LOST})
+_ENDS = frozenset({Sign.ABORTED, Sign.CGROUP_EMPTY, Sign.POSTSTOP, Sign.LOST})
 
 
 def bind(record: Record, process: Process, cgroup: Cgroup | None) -> Step | None:
-    """The runtime showed the init process. None: too late or twice, the start must fail."""
+    """The runtime showed the init process. None: too late, or another one; the start must fail. The same one twice is
+    a runtime that did not hear the answer of a daemon that is no more."""
+    if record.phase is Phase.BOUND and record.process == process:
+        return record, (Do.WATCH,)
     if record.phase is not Phase.PREPARED:
         return None
     return replace(record, phase=Phase.BOUND, process=process, cgroup=cgroup), (Do.SAVE, Do.WATCH)
@@ -69,7 +73,7 @@ def resume(record: Record) -> Record:
 
 
 def _ended(record: Record, sign: Sign) -> bool:
-    if sign is Sign.LEASE_OVER:
+    if sign in (Sign.LEASE_OVER, Sign.RUNTIME_EXITED):
         return record.phase is Phase.PREPARED
     if sign is Sign.INIT_EXITED:
         return record.phase is Phase.BOUND and record.cgroup is None

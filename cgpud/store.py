@@ -26,8 +26,12 @@ class Store:
     def save(self, record: Record) -> None:
         path = self._path(record)
         part = path.with_suffix(".part")
-        part.write_bytes(msgspec.json.encode(record) + b"\n")
-        part.replace(path)
+        try:
+            part.write_bytes(msgspec.json.encode(record) + b"\n")
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
     def forget(self, record: Record) -> None:
         self._path(record).unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Sees the end of containers: pidfds and cgroup.events. Level-triggered, so nothing is lost by looking late.
+"""Sees the end of containers: pidfds and cgroup.events, with cgroup v1 pidfds alone. Level-triggered, so nothing is
+lost by looking late.
 
 inotify is called through ctypes; it needs three functions.
 """
@@ -10,17 +11,18 @@ import asyncio
 import ctypes
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cgpud import cgroup
-from cgpud.model import Cgroup, Process, Record
+from cgpud.model import Cgroup, Phase, Process, Record
 from cgpud.state import Sign
 
 Key = tuple[str, int]
 
 IN_MODIFY = 0x00000002
 IN_DELETE = 0x00000200
+IN_Q_OVERFLOW = 0x00004000
 IN_IGNORED = 0x00008000
 IN_ONLYDIR = 0x01000000
 IN_NONBLOCK = os.O_NONBLOCK
@@ -37,12 +39,15 @@ class Facts:
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self.proc = proc
         self.cgroups = cgroups
-        if not (cgroups / "cgroup.controllers").exists() and (cgroups / "unified/cgroup.procs").exists():
-            self.cgroups = cgroups / "unified"
+        self.controller = ""
+        # With cgroup v1, beside v2 or not, the hierarchy in which every container has a directory of its own.
+        if not (cgroups / "cgroup.controllers").exists() and (cgroups / "devices/cgroup.procs").exists():
+            self.cgroups, self.controller = cgroups / "devices", "devices"
 
     def _read(self, path: Path) -> str | None:
         try:
-            return path.read_text(encoding="utf-8", errors="replace")
+            with path.open("rb", buffering=0) as file:  # a start reads several: read_text() costs twice as much
+                return file.read().decode("utf-8", errors="replace")
         except OSError:
             return None
 
@@ -55,12 +60,18 @@ class Facts:
     def pid_of(self, pidfd: int) -> int | None:
         return cgroup.pid_of_fdinfo(self._read(self.proc / f"self/fdinfo/{pidfd}") or "")
 
+    def pidfd(self, pid: int) -> int | None:
+        try:
+            return os.pidfd_open(pid) if pid > 0 else None
+        except OSError:
+            return None
+
     def process(self, pid: int) -> Process | None:
         start = cgroup.starttime(self._read(self.proc / f"{pid}/stat") or "")
         return Process(pid, start) if start is not None else None
 
     def cgroup_path(self, pid: int) -> str | None:
-        return cgroup.unified_path(self._read(self.proc / f"{pid}/cgroup") or "")
+        return cgroup.path_of(self._read(self.proc / f"{pid}/cgroup") or "", self.controller)
 
     def directory(self, group: Cgroup) -> Path:
         return self.cgroups / group.path.lstrip("/")
@@ -75,13 +86,23 @@ class Facts:
         """Nobody in it, gone, or replaced by another of the same name."""
         if self.cgroup_at(group.path) != group:
             return True
+        if self.controller:
+            return not any(True for _ in self.members(group))
         text = self._read(self.directory(group) / "cgroup.events")
         return text is None or not cgroup.populated(text)
 
+    def members(self, group: Cgroup) -> Iterator[int]:
+        """Who is in it, or below it."""
+        for directory, _, _ in os.walk(self.directory(group)):
+            yield from map(int, (self._read(Path(directory) / "cgroup.procs") or "").split())
+
     def is_alive(self, record: Record) -> bool:
+        """Whether somebody lives in the container, or is still about to start it."""
         if record.cgroup is not None:
             return not self.is_empty(record.cgroup)
-        return record.process is not None and self.process(record.process.pid) == record.process
+        if record.process is None:  # of a runtime that cannot be seen from here only the lease tells
+            return record.phase is Phase.PREPARED
+        return self.process(record.process.pid) == record.process
 
     def find_cgroup(self, container_id: str) -> Cgroup | None:
         """The populated cgroup an engine made for this id, if there is one."""
@@ -110,8 +131,8 @@ class Inotify:
     def remove(self, wd: int) -> None:
         self._libc.inotify_rm_watch(self.fd, wd)
 
-    def read(self) -> list[tuple[int, int]]:
-        """(wd, mask) of everything that happened."""
+    def read(self) -> list[tuple[int, int, str]]:
+        """(wd, mask, name) of everything that happened; the name is that of a directory's entry, or empty."""
         try:
             data = os.read(self.fd, 65536)
         except BlockingIOError:
@@ -120,12 +141,18 @@ class Inotify:
         offset = 0
         while offset + _EVENT.size <= len(data):
             wd, mask, _, length = _EVENT.unpack_from(data, offset)
-            out.append((wd, mask))
-            offset += _EVENT.size + length
+            offset += _EVENT.size
+            out.append((wd, mask, os.fsdecode(data[offset : offset + length].rstrip(b"\0"))))
+            offset += length
         return out
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+def _exit_sign(record: Record) -> Sign:
+    """Whose exit it is."""
+    return Sign.RUNTIME_EXITED if record.phase is Phase.PREPARED else Sign.INIT_EXITED
 
 
 class Watcher:
@@ -139,7 +166,9 @@ class Watcher:
         self._loop.add_reader(self._inotify.fd, self._on_inotify)
         self._pidfds: dict[Key, int] = {}
         self._groups: dict[Key, Cgroup] = {}
-        self._wds: dict[int, set[Key]] = {}
+        # By watch and name of the entry, so that one of many in a directory costs what one alone does.
+        self._keys: dict[int, dict[str, set[Key]]] = {}
+        self._places: dict[Key, list[tuple[int, str]]] = {}
 
     def close(self) -> None:
         for key in {*self._pidfds, *self._groups}:
@@ -151,31 +180,35 @@ class Watcher:
         """Owns `pidfd` from here on."""
         self.remove(record.key)
         if pidfd is not None:
-            self._pidfds[record.key] = pidfd
-            self._loop.add_reader(pidfd, self._on_exit, record.key)
+            self._await_exit(record.key, pidfd, _exit_sign(record))
         if record.cgroup is not None:
             self._groups[record.key] = record.cgroup
             directory = self._facts.directory(record.cgroup)
-            for path, mask in ((directory / "cgroup.events", IN_MODIFY), (directory.parent, IN_DELETE | IN_ONLYDIR)):
-                wd = self._inotify.add(path, mask)
-                if wd is not None:
-                    self._wds.setdefault(wd, set()).add(record.key)
+            self._watch(record.key, directory / "cgroup.events", IN_MODIFY, "")
+            self._watch(record.key, directory.parent, IN_DELETE | IN_ONLYDIR, directory.name)
             self._loop.call_soon(self._look, record.key)  # it may have ended before the watch was there
+
+    def _await_exit(self, key: Key, pidfd: int, sign: Sign) -> None:
+        self._pidfds[key] = pidfd
+        self._loop.add_reader(pidfd, self._on_exit, key, sign)
+
+    def _watch(self, key: Key, path: Path, mask: int, name: str) -> None:
+        wd = self._inotify.add(path, mask)
+        if wd is not None:
+            self._keys.setdefault(wd, {}).setdefault(name, set()).add(key)
+            self._places.setdefault(key, []).append((wd, name))
 
     def reopen(self, record: Record) -> None:
         """After a restart: only the bare pid is known, so its start time decides whether it is still the same."""
         pidfd = None
         if record.process is not None:
-            try:
-                pidfd = os.pidfd_open(record.process.pid)
-            except OSError:
-                pidfd = None
+            pidfd = self._facts.pidfd(record.process.pid)
             if pidfd is not None and self._facts.process(record.process.pid) != record.process:
                 os.close(pidfd)
                 pidfd = None
         self.add(record, pidfd)
         if pidfd is None:
-            self._loop.call_soon(self._tell, record.key, Sign.INIT_EXITED)
+            self._loop.call_soon(self._tell, record.key, _exit_sign(record))
 
     def remove(self, key: Key) -> None:
         pidfd = self._pidfds.pop(key, None)
@@ -183,10 +216,12 @@ class Watcher:
             self._loop.remove_reader(pidfd)
             os.close(pidfd)
         self._groups.pop(key, None)
-        for wd in [wd for wd, keys in self._wds.items() if key in keys]:
-            self._wds[wd].discard(key)
-            if not self._wds[wd]:
-                del self._wds[wd]
+        for wd, name in self._places.pop(key, ()):
+            names = self._keys.get(wd, {})
+            names.get(name, set()).discard(key)
+            if not names.get(name):
+                names.pop(name, None)
+            if not names and self._keys.pop(wd, None) is not None:
                 self._inotify.remove(wd)
 
     def look(self, key: Key) -> None:
@@ -197,21 +232,42 @@ class Watcher:
 
     def _look(self, key: Key) -> None:
         group = self._groups.get(key)
-        if group is not None and self._facts.is_empty(group):
+        if group is None:
+            return
+        if self._facts.is_empty(group):
             self._tell(key, Sign.CGROUP_EMPTY)
+        elif self._facts.controller and key not in self._pidfds:
+            self._follow(key, group)
 
-    def _on_exit(self, key: Key) -> None:
+    def _follow(self, key: Key, group: Cgroup) -> None:
+        """A cgroup of v1 does not tell that it is empty: one of those who are left is watched, after it another one."""
+        for pid in self._facts.members(group):
+            pidfd = self._facts.pidfd(pid)
+            if pidfd is None:
+                continue
+            if pid in self._facts.members(group):  # and not somebody who has its number since
+                self._await_exit(key, pidfd, Sign.INIT_EXITED)
+                return
+            os.close(pidfd)
+        self._loop.call_later(LOOK_AGAIN_S[-1], self._look, key)
+
+    def _on_exit(self, key: Key, sign: Sign) -> None:
         pidfd = self._pidfds.pop(key, None)
         if pidfd is not None:  # stays readable for ever: once is enough
             self._loop.remove_reader(pidfd)
             os.close(pidfd)
-            self._tell(key, Sign.INIT_EXITED)
+            self._tell(key, sign)
 
     def _on_inotify(self) -> None:
         keys: set[Key] = set()
-        for wd, mask in self._inotify.read():
-            keys |= self._wds.get(wd, set())
-            if mask & IN_IGNORED:
-                self._wds.pop(wd, None)
+        for wd, mask, name in self._inotify.read():
+            names = self._keys.get(wd, {})
+            if mask & IN_IGNORED:  # the directory itself is gone: whoever was in it
+                keys.update(*names.values())
+                self._keys.pop(wd, None)
+            elif mask & IN_Q_OVERFLOW:
+                keys.update(self._groups)
+            else:
+                keys |= names.get(name, set())
         for key in keys:
             self._look(key)

@@ -9,8 +9,8 @@ from .errors import CgpuError, Exit, no_module
 from .model import MIB, POLICIES, Container
 from .proc import Paths, containers, engine_name, module_version, read_node, write_node
 
-GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm")
-CONTAINER_NODES = ("weight", "memsize", "highprio")
+GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
+CONTAINER_NODES = ("weight", "memsize", "highprio", "ipc")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "kib": 1 << 10, "mib": MIB, "gib": 1 << 30}
 
@@ -28,11 +28,13 @@ def node_text(node: str, value: str) -> str:
     """A value as a person writes it -> as the kernel takes it. The kernel judges it."""
     if node == "policy" and value.lower() in POLICIES:
         return str(POLICIES.index(value.lower()))
-    if node == "memsize":
+    if node in ("memsize", "default_memsize"):
         try:
             return str(parse_size(value))
         except ValueError:
             raise CgpuError(Exit.USAGE, "usage", f"{value!r} is no size", "bytes, or with MiB or GiB") from None
+    if node == "ipc" and value.lower() == "none":
+        return ""
     if any(char.isspace() for char in value) or not value:
         raise CgpuError(Exit.USAGE, "usage", f"{value!r} is no value")
     return value
@@ -98,6 +100,8 @@ def create(paths: Paths, container_id: str, options: dict[str, str]) -> Containe
     """Make a container through inst_ctl; returns its line."""
     if module_version(paths) is None:
         raise no_module(str(paths.proc))
+    if paths.drain.exists():
+        raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu drain --undo")
     words = ["create", container_id, *(f"{name}={value}" for name, value in options.items())]
     write_node(paths.proc / "inst_ctl", " ".join(words), f"create {container_id}")
     return next((one for one in containers(paths) if one.id == container_id), None)

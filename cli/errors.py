@@ -61,16 +61,20 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
         "policy": ("not a policy", "0 to 5"),
         "max_inst": ("out of range", "1 to 25"),
         "prio_ratio": ("out of range", "20 to 99 percent"),
-        "slice_us": ("out of range", "1000 to 100000 microseconds"),
+        "slice_us": ("out of range", "1000 to 100000 microseconds, or 0: chosen again"),
+        "overcommit": ("out of range", "100 to 1000 percent"),
+        "default_memsize": ("out of range", "at least 1 MiB, or 0: that of all GPUs"),
         "weight": ("out of range", "0 to max_inst"),
         "highprio": ("out of range", "0 or 1"),
         "memsize": ("out of range", "at least 1 MiB"),
         "uvm": ("not a mode", "deny or account"),
+        "ipc": ("not a name", "1 to 128 printable characters without blanks, '/' and '='; or none"),
         None: ("the kernel does not accept this text", "see docs/proc.md"),
     },
     errno.ERANGE: {None: ("the number is too large", "it must fit 64 bits")},
     errno.EBUSY: {
         "max_inst": ("more containers or weight than that are in use", "cgpu status shows them"),
+        "overcommit": ("the memory limits that are there add up to more", "cgpu status shows them"),
         None: ("in use", ""),
     },
     errno.ENOSPC: {
@@ -80,11 +84,15 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     },
     errno.EOPNOTSUPP: {
         "policy": ("the lever this policy needs does not work on this driver", "policy 5 always works"),
+        "upgrade": ("it cannot take over from the core that runs", "see the kernel log"),
         None: ("not supported on this driver", "see the kernel log"),
     },
     errno.ENODEV: {None: ("no such GPU, or the NVIDIA driver is not loaded", "cgpu status lists the GPUs")},
     errno.EEXIST: {None: ("a container of this id is there already", "cgpu ps")},
-    errno.ENOENT: {None: ("there is no such container", "cgpu ps")},
+    errno.ENOENT: {
+        "upgrade": ("no such core is registered", "cgpu upgrade lists them"),
+        None: ("there is no such container", "cgpu ps"),
+    },
     errno.EIO: {
         "upgrade": ("its self-test failed", "see the kernel log"),
         None: ("the container has just gone", "cgpu ps"),

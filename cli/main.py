@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""cgpu: versions, status, and the few changes. Conventions in docs/cli.md."""
+"""cgpu: versions, status, the few changes, and the set-up of engines. Conventions in docs/cli.md."""
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
-from . import change, proc, render, share, simulate, status, versions
+from . import change, drain, events, proc, render, setup, share, simulate, status, upgrade, versions
 from .app import App, make_paths, path_options, version_option
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
@@ -146,6 +148,83 @@ def destroy(paths: proc.Paths, container: str, cookie: str | None, as_json: bool
     _say(as_json, {"destroyed": full_id, "dying": dying}, f"destroyed {full_id}{tail}")
 
 
+timeout_option = click.option(
+    "--timeout", type=click.FloatRange(0), metavar="S", help="Give up waiting after S seconds."
+)
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+@cgpu.command("drain")
+@click.option("--wait", is_flag=True, help="Until the containers that are there have ended.")
+@timeout_option
+@click.option("--undo", is_flag=True, help="Containers may start again.")
+@as_json_option
+@pass_paths
+def drain_command(paths: proc.Paths, wait: bool, timeout: float | None, undo: bool, as_json: bool) -> None:
+    """Refuse new containers from now on, until --undo or a cold upgrade or the next boot."""
+    if undo and (wait or timeout is not None):
+        raise click.UsageError("--undo does not wait")
+    changed = drain.undo(paths) if undo else drain.begin(paths)
+    if wait:
+        drain.wait(paths, timeout, _progress)
+    there = drain.left(paths)
+    was = " already" if not changed and not undo else "" if changed else " anyway"
+    lines = ["containers may start" + was if undo else f"new containers are refused{was}, {len(there)} left"]
+    lines += [] if undo else [f"  {drain.name_of(paths, one)}" for one in there]
+    data = {"draining": drain.is_on(paths), "changed": changed, "containers": [drain.row(paths, one) for one in there]}
+    _say(as_json, data, "\n".join(lines))
+
+
+@cgpu.command("upgrade")
+@click.option(
+    "--to", "version", metavar="VERSION", help="Make this registered core the active one, under running containers."
+)
+@click.option("--cold", is_flag=True, help="Unload cgpu_km and its cores and load them again; without containers only.")
+@click.option("--drain", "wait", is_flag=True, help="With --cold: first wait for the end of the containers.")
+@timeout_option
+@click.option(
+    "--from",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="With --cold: the modules' files, not those that modprobe finds.",
+)
+@as_json_option
+@pass_paths
+def upgrade_command(
+    paths: proc.Paths,
+    version: str | None,
+    cold: bool,
+    wait: bool,
+    timeout: float | None,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Show which core runs, which are there and what was tried last; change it."""
+    if version and cold:
+        raise click.UsageError("--to is under running containers, --cold without any: one of them")
+    if not cold and (wait or folder or timeout is not None):
+        raise click.UsageError("--drain, --timeout and --from go with --cold")
+    if cold:
+        done = upgrade.cold(paths, folder, wait, timeout, _progress)
+        _say(as_json, asdict(done), f"cgpu_km {done.before or '-'} -> {done.after}")
+    elif version:
+        before, after = upgrade.hot(paths, version)
+        _say(as_json, {"before": before, "after": after}, f"core {before} -> {after}")
+    else:
+        found = upgrade.look(paths)
+        lines = [f"running {found.active}", *(f"ready   {other}" for other in found.others)]
+        if found.last:
+            result = "ok" if not found.last.result else f"refused ({errno.errorcode.get(found.last.result, '?')})"
+            lines.append(f"last    {found.last.version} {result}: {found.last.why}")
+        _say(as_json, asdict(found), "\n".join(lines))
+
+
+cgpu.add_command(events.events)
+cgpu.add_command(setup.setup)
 cgpu.add_command(simulate.simulate)
 
 

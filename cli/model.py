@@ -62,6 +62,7 @@ class Gpu:
     uvm: str
     stat: dict[str, int]
     lever: str
+    lever_seen: str
     slots: tuple[Slot, ...]
 
 

@@ -28,16 +28,23 @@ _GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, er
 class Paths:
     """Where to look."""
 
+    root: Path
     proc: Path
     driver: Path
     engine: Path
     run: Path
     modules: Path
 
+    @property
+    def drain(self) -> Path:
+        """There while no container may start: cgpu drain makes it, cgpud looks for it."""
+        return self.run / "drain"
+
     @classmethod
     def below(cls, root: str = "/", proc: str | None = None) -> Paths:
         base = Path(root)
         return cls(
+            root=base,
             proc=Path(proc) if proc else base / "proc/cgpu_km",
             driver=base / "proc/driver/nvidia",
             engine=base / "var/lib/docker/containers",
@@ -166,7 +173,32 @@ def _slots(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> 
             continue
 
 
-def _gpu(paths: Paths, path: Path, listed: dict[str, Container]) -> Gpu:
+def _brief_slot(gpu: int, path: Path, container: Container) -> Slot:
+    stat = _numbers(parse_stat(_read(path / "stat")))
+    return Slot(
+        gpu=gpu,
+        dir=container.dir,
+        id=container.id,
+        weight=_int(path / "weight"),
+        highprio=_int(path / "highprio") != 0,
+        memsize=stat.get("limit_bytes", 0),
+        pids=(),
+        stat=stat,
+        dying=container.dying,
+        at_ns=time.monotonic_ns(),
+    )
+
+
+def _brief_slots(gpu: int, path: Path, listed: dict[str, Container]) -> Iterator[Slot]:
+    for container in listed.values():
+        if any(number == gpu for number, _ in container.gpus):
+            try:
+                yield _brief_slot(gpu, path / container.dir, container)
+            except _Vanished:
+                continue
+
+
+def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) -> Gpu:
     index = int(path.name)
     pci = _read(path / "pci").strip()
     stat = parse_stat(_read(path / "stat"))
@@ -185,7 +217,8 @@ def _gpu(paths: Paths, path: Path, listed: dict[str, Container]) -> Gpu:
         uvm=_read(path / "uvm").strip(),
         stat=_numbers(stat),
         lever=stat.get("lever", "none"),
-        slots=tuple(_slots(paths, index, path, listed)),
+        lever_seen=stat.get("lever_seen", "none"),
+        slots=tuple(_brief_slots(index, path, listed) if brief else _slots(paths, index, path, listed)),
     )
 
 
@@ -197,12 +230,35 @@ def module_version(paths: Paths) -> str | None:
         return None
 
 
-def core_versions(paths: Paths) -> list[str]:
-    """The active core, then the other registered ones."""
+@dataclass(frozen=True)
+class Tried:
+    """The last swap of cores, or core that was not let in. @result: 0, or an errno."""
+
+    version: str
+    result: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Cores:
+    """What /proc/cgpu_km/upgrade says."""
+
+    active: str
+    others: list[str]
+    last: Tried | None
+
+
+def cores(paths: Paths) -> Cores | None:
+    """None without the module, or without a core."""
     try:
-        return _read(paths.proc / "upgrade").split()
+        lines = _read(paths.proc / "upgrade").splitlines()
     except _Vanished:
-        return []
+        return None
+    last = None
+    if lines and lines[-1].startswith("last: "):
+        _, version, result, why = lines.pop().split(" ", 3)
+        last = Tried(version, abs(int(result)), why)
+    return Cores(lines[0], lines[1:], last) if lines else None
 
 
 def containers(paths: Paths) -> tuple[Container, ...]:
@@ -214,8 +270,8 @@ def containers(paths: Paths) -> tuple[Container, ...]:
     return tuple(found for line in lines if (found := parse_inst(line)))
 
 
-def look(paths: Paths) -> Snapshot:
-    """Read the whole tree once."""
+def look(paths: Paths, brief: bool = False) -> Snapshot:
+    """Read the whole tree once; brief: without processes and the engine's names, for who looks all the time."""
     module = module_version(paths)
     if module is None:
         raise no_module(str(paths.proc))
@@ -228,7 +284,7 @@ def look(paths: Paths) -> Snapshot:
         raise no_module(str(paths.proc)) from None
     for number in numbers:
         try:
-            found.append(_gpu(paths, paths.proc / str(number), by_id))
+            found.append(_gpu(paths, paths.proc / str(number), by_id, brief))
         except (_Vanished, FileNotFoundError):
             continue
     return Snapshot(module=module, gpus=tuple(found), containers=listed)

@@ -86,12 +86,18 @@ GPU_HEAD = ("GPU", "Name", "PCI", "Policy", "Inst", "Free", "Prio", "MiB used / 
 SLOT_HEAD = ("GPU", "Container", "Name", "Weight", "Allowed", "Got", "MiB used / limit", "State", "PIDs")
 
 
-def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None) -> str:
+Drift = Sequence[Mapping[str, Any]]
+
+
+def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None, drift: Drift = ()) -> str:
     """What cgpu-smi prints."""
     over = f"share over {interval_s:g} s" if interval_s else "share since start"
     lines = [f"cgpu-smi   module {snapshot.module}   {over}", ""]
     lines += table(GPU_HEAD, [_gpu_rows(gpu) for gpu in snapshot.gpus], frozenset({0, 4, 5, 6, 7}))
     lines += [f"  GPU {gpu.index}: {gpu.uuid}" for gpu in snapshot.gpus]
+    lines += [
+        f"  GPU {row['index']}: {row['key']} is {row['live']}, cgpu.toml says {row['configured']}" for row in drift
+    ]
     slots = [_slot_row(gpu, slot, got.get((gpu.index, slot.dir))) for gpu in snapshot.gpus for slot in gpu.slots]
     lines.append("")
     if slots:
@@ -151,6 +157,11 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
     }
 
 
+def lever_names(text: str) -> list[str]:
+    """The levers of a value of N/stat."""
+    return [] if text == "none" else text.split(",")
+
+
 def gpu_json(gpu: Gpu, got: Shares) -> dict[str, Any]:
     return {
         "index": gpu.index,
@@ -164,7 +175,8 @@ def gpu_json(gpu: Gpu, got: Shares) -> dict[str, Any]:
         "prio_ratio": gpu.prio_ratio,
         "slice_us": gpu.slice_us,
         "uvm": gpu.uvm,
-        "lever": [] if gpu.lever == "none" else gpu.lever.split(","),
+        "lever": lever_names(gpu.lever),
+        "lever_seen": lever_names(gpu.lever_seen),
         "memory": {
             "used_bytes": gpu.stat.get("used_bytes", 0),
             "limits_bytes": gpu.stat.get("limits_bytes", 0),
@@ -174,11 +186,16 @@ def gpu_json(gpu: Gpu, got: Shares) -> dict[str, Any]:
     }
 
 
-def status_json(snapshot: Snapshot, got: Shares, interval_s: float | None) -> dict[str, Any]:
+def status_json(
+    snapshot: Snapshot, got: Shares, interval_s: float | None, drift: Drift | None = None
+) -> dict[str, Any]:
     """What cgpu-smi --json prints; docs/cgpu-smi.schema.json describes it."""
     return {
         "schema_version": SCHEMA_VERSION,
         "module": snapshot.module,
         "interval_s": interval_s,
         "gpus": [gpu_json(gpu, got) for gpu in snapshot.gpus],
+        "drift": None
+        if drift is None
+        else [{name: row[name] for name in ("index", "key", "configured", "live")} for row in drift],
     }

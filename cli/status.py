@@ -8,7 +8,7 @@ import time
 
 import click
 
-from . import proc, render, share
+from . import daemon, proc, render, share
 
 
 def show(paths: proc.Paths, interval: float, sample: bool, as_json: bool) -> None:
@@ -20,7 +20,8 @@ def show(paths: proc.Paths, interval: float, sample: bool, as_json: bool) -> Non
         before, after = after, proc.look(paths)
     got = share.shares(before, after)
     seconds = interval if before else None
+    drift = daemon.drift(paths)
     if as_json:
-        click.echo(json.dumps(render.status_json(after, got, seconds), indent=2))
+        click.echo(json.dumps(render.status_json(after, got, seconds, drift), indent=2))
     else:
-        click.echo(render.status_text(after, got, seconds))
+        click.echo(render.status_text(after, got, seconds, drift or ()))

@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from importlib import metadata
 
-from .proc import Paths, core_versions, module_version
+from .proc import Paths, cores, module_version
 
 
 def package_version() -> str:
@@ -52,7 +52,7 @@ def _listening(paths: Paths) -> bool:
 
 def collect(paths: Paths) -> Versions:
     module = module_version(paths)
-    cores = core_versions(paths) if module else []
+    found = cores(paths) if module else None
     driver = _driver(paths)
     package = package_version()
     daemon = package if _listening(paths) else None
@@ -68,4 +68,13 @@ def collect(paths: Paths) -> Versions:
         missing.append("cgpu-runtime is not on the PATH")
     if module and package not in ("unknown", module):
         missing.append(f"package {package} and module {module} differ")
-    return Versions(package, module, cores[0] if cores else None, cores[1:], driver, daemon, runtime, missing)
+    return Versions(
+        package,
+        module,
+        found.active if found else None,
+        found.others if found else [],
+        driver,
+        daemon,
+        runtime,
+        missing,
+    )

@@ -11,7 +11,8 @@
  *   cgpu-runtime hook release  poststop: the container is gone
  *   nvidia-container-cli-cgpu  (by argv[0]) NVIDIA's legacy CLI without devices
  *
- * No daemon, no answer, a strange answer: the container does not start.
+ * No daemon (one that is being started again is waited for), no answer, a strange
+ * answer: the container does not start.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -44,6 +45,8 @@
 #define REPLY_MAX	(64u << 10)
 #define SENTENCE_MAX	2048
 #define TIMEOUT_S	60
+#define WAIT_S		10		/* for a daemon that is being started again; wait_s of runtime.conf */
+#define WAIT_MAX_S	60		/* the daemon gives the bind hook twice as long */
 
 static const char *log_path;		/* --log of the engine, if any */
 static bool log_json;
@@ -346,11 +349,32 @@ static const char *find_program(const char *name)
 	return NULL;
 }
 
+/*
+ * Whether this very process was here before: exec keeps the pid. What comes next
+ * then calls us, as nvidia-container-runtime does where we are in its runtimes.
+ */
+static bool went_round(void)
+{
+	const char *before = getenv("CGPU_RUNTIME_PID");
+	char now[16];
+
+	snprintf(now, sizeof(now), "%d", (int)getpid());
+	if (before && !strcmp(before, now))
+		return true;
+	setenv("CGPU_RUNTIME_PID", now, 1);
+	return false;
+}
+
 static int exec_next(char **argv)
 {
 	const char *env = getenv("CGPU_RUNTIME_NEXT"), *conf = conf_get("next");
 	const char *wanted = env && *env ? env : conf, *path = NULL;
 
+	if (went_round()) {
+		say("the runtime that cgpu-runtime hands over to, %s, calls cgpu-runtime again: name runc or crun instead",
+		    wanted && *wanted ? wanted : "runc");
+		return 1;
+	}
 	if (wanted && *wanted) {
 		path = find_program(wanted);
 	} else {
@@ -370,13 +394,14 @@ static int exec_next(char **argv)
 
 /* ---- talking to the daemon ---- */
 
+/* A connected socket; -1 with errno: EPERM if somebody else listens there. */
 static int connect_daemon(void)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 	struct timeval tv = { .tv_sec = TIMEOUT_S };
 	struct ucred peer;
 	socklen_t n = sizeof(peer);
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int err, fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		return -1;
@@ -384,11 +409,15 @@ static int connect_daemon(void)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) ||
-	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) || (peer.uid && peer.uid != geteuid())) {
-		close(fd);
-		return -1;
-	}
-	return fd;
+	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n))
+		err = errno;
+	else if (peer.uid && peer.uid != geteuid())
+		err = EPERM;
+	else
+		return fd;
+	close(fd);
+	errno = err;
+	return -1;
 }
 
 static bool send_request(int fd, const struct buf *b, int passed)
@@ -429,6 +458,8 @@ static bool recv_all(int fd, void *to, size_t len)
 
 		if (n < 0 && errno == EINTR)
 			continue;
+		if (!n)
+			errno = ECONNRESET;
 		if (n <= 0)
 			return false;
 		got += n;
@@ -436,24 +467,38 @@ static bool recv_all(int fd, void *to, size_t len)
 	return true;
 }
 
-/* One request, one reply. True when the daemon said ok; else the reason was said. */
-static bool ask(const struct buf *request, int passed)
+enum answer {
+	YES,
+	NO,				/* and the reason was said */
+	NOBODY,				/* there is no daemon, or it went away over it: errno says how */
+};
+
+/* Whether it is what a daemon leaves behind that ended, not one that is slow or not ours. */
+static bool went_away(void)
+{
+	return errno == ENOENT || errno == ECONNREFUSED || errno == ECONNRESET || errno == EPIPE;
+}
+
+/* One request, one reply. */
+static enum answer ask_once(const struct buf *request, int passed)
 {
 	char ok[16], why[SENTENCE_MAX];
+	enum answer answer = NO;
 	char *reply = NULL;
 	uint32_t len;
-	bool good = false;
 	int fd = connect_daemon();
 
-	if (fd < 0) {
-		say("cgpud does not answer on %s, so a container with cGPU variables cannot start", CGPU_SOCKET_PATH);
-		return false;
-	}
+	if (fd < 0)
+		return NOBODY;
+	errno = 0;
 	if (!send_request(fd, request, passed) || !recv_all(fd, &len, 4) ||
 	    (len = __builtin_bswap32(len)) > REPLY_MAX || !(reply = malloc(len + 1)) || !recv_all(fd, reply, len)) {
-		say("cgpud gave no answer within %d s or closed the connection", TIMEOUT_S);
+		if (went_away())
+			answer = NOBODY;
+		else
+			say("cgpud gave no answer within %d s", TIMEOUT_S);
 	} else if (top_value(reply, len, "ok", ok, sizeof(ok)) == 'x' && !strcmp(ok, "true")) {
-		good = true;
+		answer = YES;
 	} else if (top_value(reply, len, "error", why, sizeof(why)) == '"' && *why) {
 		say("%s", why);
 	} else {
@@ -461,7 +506,73 @@ static bool ask(const struct buf *request, int passed)
 	}
 	free(reply);
 	close(fd);
-	return good;
+	if (answer == NOBODY)
+		errno = ECONNRESET;
+	return answer;
+}
+
+/* How long a start waits for a daemon that is not there, in seconds; -1: runtime.conf makes no sense. */
+static int wait_s(void)
+{
+	const char *text = conf_get("wait_s");
+	char *end;
+	long n;
+
+	if (!text)
+		return WAIT_S;
+	n = strtol(text, &end, 10);
+	return *text && !*end && n >= 0 && n <= WAIT_MAX_S ? (int)n : -1;
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+/*
+ * For a start: a daemon that is being started again is waited for. Both requests
+ * may be made twice, so one that went down with the last daemon does no harm.
+ * True when the daemon said ok; else the reason was said.
+ */
+static bool ask(const struct buf *request, int passed)
+{
+	const struct timespec nap = { .tv_nsec = 100000000 };
+	enum answer answer = ask_once(request, passed);
+	double until = 0;
+	int wait = 0;
+
+	while (answer == NOBODY) {
+		if (!went_away()) {
+			say("cgpud cannot be asked on %s: %s", CGPU_SOCKET_PATH, strerror(errno));
+			return false;
+		}
+		if (!until) {
+			wait = wait_s();
+			if (wait < 0) {
+				say("wait_s in %s is not a number of seconds from 0 to %d", CGPU_CONF_PATH, WAIT_MAX_S);
+				return false;
+			}
+			until = seconds() + wait;
+		}
+		if (seconds() >= until) {
+			say("cgpud does not answer on %s, not within %d s, so a container with cGPU variables cannot start",
+			    CGPU_SOCKET_PATH, wait);
+			return false;
+		}
+		nanosleep(&nap, NULL);
+		answer = ask_once(request, passed);
+	}
+	return answer == YES;
+}
+
+/* At the end nobody waits: a daemon that is not there finds out when it is. */
+static void tell(const struct buf *request)
+{
+	if (ask_once(request, -1) == NOBODY)
+		say("cgpud does not answer on %s; it takes the slice back when it is there again", CGPU_SOCKET_PATH);
 }
 
 /* ---- the command line of runc and crun ---- */
@@ -595,7 +706,7 @@ static int run_as_hook(const char *which, const char *cookie)
 	char id[512], pid[16];
 	struct buf req = { 0 };
 	bool bind = !strcmp(which, "bind");
-	int pidfd = -1, rc;
+	int pidfd = -1;
 	size_t len = 0;
 	char *state = slurp(STDIN_FILENO, FILE_MAX, &len);
 
@@ -623,9 +734,10 @@ static int run_as_hook(const char *which, const char *cookie)
 	field(&req, "id", id);
 	field(&req, "cookie", cookie);
 	puts_to(&req, "}");
-	rc = ask(&req, pidfd) ? 0 : 1;
-	/* A release that nobody heard is found by the daemon's reconcile. */
-	return bind ? rc : 0;
+	if (bind)
+		return ask(&req, pidfd) ? 0 : 1;
+	tell(&req);
+	return 0;
 }
 
 /* ---- NVIDIA's legacy CLI: libraries yes, devices no ---- */

@@ -73,6 +73,8 @@ GPU = {
     "slice_us": Range(1_000, 100_000),
     "max_inst": Range(1, 25),
     "prio_ratio": Range(20, 99),
+    "window_restart": FLAG,
+    "one_cpu": FLAG,
 }
 PERSONALITY = {
     "lever_inert": Range(0, 3),

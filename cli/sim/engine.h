@@ -10,6 +10,7 @@ enum phase { IDLE, SWITCH, RUN };
 
 struct tsg {
 	u32 client;
+	u32 frozen;
 	u32 started;		/* a kernel is under way, on the engine or preempted */
 	u64 remaining_ns;
 	u64 length_ns;
@@ -35,6 +36,7 @@ struct state {
 struct cgpu_sim {
 	struct cgpu_sim_machine machine;
 	u64 now_ns, rng;
+	u64 held_until_ns;	/* no client's process runs before */
 	enum phase phase;
 	u64 phase_end_ns, slice_end_ns;
 	struct tsg *tsg;

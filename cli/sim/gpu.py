@@ -31,10 +31,16 @@ class Gpu:
     """Clients are numbered as given. Time moves only here."""
 
     def __init__(
-        self, profile: Profile, personality: Personality, clients: Sequence[Container], length_ns: int, seed: int
+        self,
+        profile: Profile,
+        personality: Personality,
+        clients: Sequence[Container],
+        length_ns: int,
+        seed: int,
+        one_cpu: bool = False,
     ) -> None:
         self.ffi, self.lib = native.load()
-        self.profile, self.personality = profile, personality
+        self.profile, self.personality, self.one_cpu = profile, personality, one_cpu
         self.clients = tuple(clients)
         machine = self.ffi.new("struct cgpu_sim_machine *")
         machine.ctxsw_ns = profile.ctxsw_us * US
@@ -47,7 +53,7 @@ class Gpu:
         self.rng = random.Random(seed)
         self.calls = 0
         self.lever_ns: deque[int] = deque(maxlen=LEVER_SAMPLES)
-        self._staged: dict[int, bool] = {}
+        self._staged: dict[tuple[int, int], bool] = {}
         for number, one in enumerate(self.clients):
             if self.lib.cgpu_sim_add(self.sim, self._load(one)) != number:
                 raise ValueError(f"the simulated GPU does not take {one}")
@@ -83,14 +89,15 @@ class Gpu:
     # What takes no time: the tenant's own doing, and what a test wants.
 
     def enable(self, number: int, enabled: bool) -> None:
-        self.lib.cgpu_sim_enable(self.sim, number, enabled)
+        self.lib.cgpu_sim_enable(self.sim, number, 0, self.clients[number].processes, enabled)
 
     def end(self, number: int) -> None:
         self.lib.cgpu_sim_end(self.sim, number)
 
     def stop_now(self, number: int) -> None:
         """Off the engine without a call, as soon as what it runs lets itself be preempted."""
-        self._set_enabled(number, False)
+        for first in self._lists(number):
+            self._set_enabled(number, first, False)
 
     # The driver's controls.
 
@@ -103,15 +110,25 @@ class Gpu:
 
     def _control(self, effect: Callable[[], bool]) -> bool:
         began, took = self.now, self._latency_ns()
-        self.advance(began + took // 2)
+        self._wait(took // 2)
         done = effect()
-        self.advance(self.now + took - took // 2)
+        self._wait(took - took // 2)
         self.calls += 1
         self.lever_ns.append(self.now - began)
         return done
 
-    def _set_enabled(self, number: int, enabled: bool) -> bool:
-        self.enable(number, enabled)
+    def _wait(self, ns: int) -> None:
+        """Half of a call: it spins first, then it sleeps."""
+        if self.one_cpu:
+            self.lib.cgpu_sim_hold_clients(self.sim, self.now + min(ns, self.profile.lever_spin_us * US))
+        self.advance(self.now + ns)
+
+    def _lists(self, number: int) -> range:
+        """The first channel of each list."""
+        return range(0, self.clients[number].processes, LIST)
+
+    def _set_enabled(self, number: int, first: int, enabled: bool) -> bool:
+        self.lib.cgpu_sim_enable(self.sim, number, first, LIST, enabled)
         if enabled:
             return True
         limit = self.now + GIVE_UP_NS
@@ -119,20 +136,18 @@ class Gpu:
         return self.now < limit
 
     def freeze(self, number: int, frozen: bool) -> bool:
-        """DISABLE_CHANNELS of all its channels, in lists."""
+        """DISABLE_CHANNELS of all its channels, in lists; each acts on its own channels."""
 
-        def effect() -> bool:
+        def effect(first: int) -> bool:
             if self.personality.lever_inert & 2:
                 return True
             if self.personality.disable_needs_restart:
-                self._staged[number] = not frozen
+                self._staged[number, first] = not frozen
                 return True
-            return self._set_enabled(number, not frozen)
+            return self._set_enabled(number, first, not frozen)
 
-        lists = -(-self.clients[number].processes // LIST)
-        for _ in range(lists - 1):
-            self._control(lambda: True)
-        return self._control(effect)
+        done = [self._control(lambda first=first: effect(first)) for first in self._lists(number)]  # type: ignore[misc]
+        return all(done)
 
     def timeslice(self, number: int, us: int) -> bool:
         """SET_TIMESLICE on each of its TSGs; 0: the driver's own."""
@@ -152,8 +167,8 @@ class Gpu:
         def effect() -> bool:
             if self.rng.random() * 100 < self.personality.err40_pct:
                 return False
-            for number, enabled in self._staged.items():
-                self._set_enabled(number, enabled)
+            for (number, first), enabled in self._staged.items():
+                self._set_enabled(number, first, enabled)
             self._staged.clear()
             self.lib.cgpu_sim_commit(self.sim)
             return True

@@ -63,13 +63,17 @@ class Personality:
 
 @dataclass(frozen=True)
 class Setup:
-    """A GPU and how it is shared. slice_us None: as the module chooses from the measured lever."""
+    """A GPU and how it is shared. slice_us None: as the module chooses from the measured lever. window_restart: the
+    module's parameter of that name. one_cpu: clients share a processor with the turn thread, so that none of them
+    submits while a call spins."""
 
     profile: Profile
     policy: int = 2
     slice_us: int | None = None
     max_inst: int = 20
     prio_ratio: int = 80
+    window_restart: bool = True
+    one_cpu: bool = False
     personality: Personality = field(default_factory=Personality)
 
 

@@ -33,6 +33,8 @@ u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns)
 	}
 	if (at < tsg->last_submit_ns)
 		at = tsg->last_submit_ns;
+	if (at < s->held_until_ns)
+		at = s->held_until_ns;
 	if (load->off_ns && at < load->stop_ns) {
 		in = (at - load->start_ns) % (load->on_ns + load->off_ns);
 		if (in >= load->on_ns)
@@ -42,6 +44,26 @@ u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns)
 		at = CGPU_SIM_NEVER_NS;
 	tsg->last_submit_ns = at;
 	return at;
+}
+
+static void not_before(u64 *at_ns, u64 from_ns, u64 to_ns)
+{
+	if (*at_ns > from_ns && *at_ns < to_ns)
+		*at_ns = to_ns;
+}
+
+void cgpu_sim_hold_clients(struct cgpu_sim *s, u64 to_ns)
+{
+	u32 i, n;
+
+	s->held_until_ns = to_ns;
+	for (i = 0; i < s->tsgs; i++) {
+		struct tsg *tsg = &s->tsg[i];
+
+		for (n = 0; n < s->state[tsg->client].load.depth; n++)
+			not_before(&tsg->submit_ns[n], s->now_ns, to_ns);
+		not_before(&tsg->last_submit_ns, s->now_ns, to_ns);
+	}
 }
 
 void cgpu_sim_admit(struct cgpu_sim *s, struct tsg *tsg)

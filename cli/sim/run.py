@@ -57,7 +57,7 @@ def allowed(setup: Setup, containers: tuple[Container, ...], weights: list[int],
     free = max(0, setup.max_inst - sum(weights))
     shown = ShownGpu(
         0, setup.profile.name, "", "", 0, 0, setup.policy, setup.max_inst, free, setup.prio_ratio, slice_us, "deny",
-        {}, "", slots,
+        {}, "", "", slots,
     )  # fmt: skip
     return [allowed_pct(shown, slot) for slot in slots]
 
@@ -74,7 +74,7 @@ def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int)
 def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None = None) -> Result:
     setup, containers = scenario.gpus[number], scenario.on_gpu(number)
     length_ns = round(scenario.seconds * S)
-    gpu = Gpu(setup.profile, setup.personality, containers, length_ns, scenario.seed + number)
+    gpu = Gpu(setup.profile, setup.personality, containers, length_ns, scenario.seed + number, setup.one_cpu)
     line_ms = line_ms or line_window(scenario, containers, number)
     gpu.trace(round(line_ms[0] * MS), round(line_ms[1] * MS), round((line_ms[1] - line_ms[0]) * MS / 5000))
     names = {one.name for one in containers}

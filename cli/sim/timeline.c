@@ -6,7 +6,7 @@ static bool runnable(struct cgpu_sim *s, u32 i)
 {
 	struct tsg *tsg = &s->tsg[i];
 
-	if (!s->client[tsg->client].enabled)
+	if (tsg->frozen)
 		return false;
 	if (!tsg->started)
 		cgpu_sim_admit(s, tsg);
@@ -36,7 +36,7 @@ static u64 next_arrival(struct cgpu_sim *s)
 		one = tsg->submit_ns[tsg->head];
 		if (one < tsg->gate_ns)
 			one = tsg->gate_ns;
-		if (s->client[tsg->client].enabled && one < at)
+		if (!tsg->frozen && one < at)
 			at = one;
 	}
 	return at;
@@ -151,7 +151,7 @@ static void slice_over(struct cgpu_sim *s)
 
 	if (next != CGPU_SIM_NOBODY) {
 		begin(s, next);
-	} else if (s->client[s->tsg[s->cur].client].enabled) {
+	} else if (!s->tsg[s->cur].frozen) {
 		s->slice_end_ns = s->now_ns + s->tsg[s->cur].slice_ns;
 	} else {
 		s->resident = CGPU_SIM_NOBODY;
@@ -268,15 +268,13 @@ static bool on_engine(const struct cgpu_sim *s, u32 client)
 
 void cgpu_sim_drain(struct cgpu_sim *s, u32 client, u64 to_ns)
 {
-	while (on_engine(s, client) && s->now_ns < to_ns && step(s, to_ns))
+	while (on_engine(s, client) && s->tsg[s->cur].frozen && s->now_ns < to_ns && step(s, to_ns))
 		;
 }
 
-/* It may not go on: off the engine at once, unless what it runs resists. */
-static void stop(struct cgpu_sim *s, u32 client)
+/* What runs may not go on: off the engine at once, unless it resists. */
+static void stop(struct cgpu_sim *s)
 {
-	if (!on_engine(s, client))
-		return;
 	if (s->phase == RUN) {
 		if (s->slice_end_ns > s->now_ns)
 			s->slice_end_ns = s->now_ns;
@@ -287,15 +285,28 @@ static void stop(struct cgpu_sim *s, u32 client)
 	go_idle(s);
 }
 
-void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 enabled)
+void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 first, u32 count, u32 enabled)
 {
-	if (client >= s->clients || s->client[client].enabled == !!enabled)
+	u32 i, nr = 0, thawed = 0;
+
+	if (client >= s->clients)
 		return;
-	s->client[client].enabled = !!enabled;
-	if (enabled)
+	for (i = 0; i < s->tsgs; i++) {
+		struct tsg *tsg = &s->tsg[i];
+
+		if (tsg->client != client)
+			continue;
+		if (nr >= first && nr - first < count && tsg->frozen != !enabled) {
+			tsg->frozen = !enabled;
+			if (tsg->frozen && s->cur == i)
+				stop(s);
+		}
+		thawed += !tsg->frozen;
+		nr++;
+	}
+	if (thawed && !s->client[client].enabled)
 		s->state[client].enabled_ns = s->now_ns;
-	else
-		stop(s, client);
+	s->client[client].enabled = thawed > 0;
 }
 
 void cgpu_sim_end(struct cgpu_sim *s, u32 client)

@@ -64,7 +64,7 @@ struct cgpu_sim_client {
 	s64 tokens;		/* gated: may launch while >= 0 */
 	u64 token_cost;		/* per kernel */
 	u64 gate_poll_ns;	/* > 0: gated, looks again so much later */
-	u32 enabled;
+	u32 enabled;		/* some of its TSGs may run */
 	u32 pad;
 	/* What a kernel was held up by others: its end, less when it could have
 	 * begun, less its length.
@@ -86,15 +86,20 @@ u32 cgpu_sim_add(struct cgpu_sim *s, const struct cgpu_sim_load *load);
 struct cgpu_sim_client *cgpu_sim_client(struct cgpu_sim *s, u32 client);
 
 void cgpu_sim_advance(struct cgpu_sim *s, u64 to_ns);
-/* Until nothing of @client is on the engine, or @to_ns. */
+/* Until nothing of @client that is frozen is on the engine, or @to_ns. */
 void cgpu_sim_drain(struct cgpu_sim *s, u32 client, u64 to_ns);
 
-/* What the controls of the driver do to the engine, at the time it is now. */
-void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 enabled);
+/* What the controls of the driver do to the engine, at the time it is now. @count TSGs of
+ * a client from its @first on may run, or may not.
+ */
+void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 first, u32 count, u32 enabled);
 /* Its channels are gone, and with them what was in their queues. */
 void cgpu_sim_end(struct cgpu_sim *s, u32 client);
 void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns);
 void cgpu_sim_commit(struct cgpu_sim *s);
+
+/* The clients' processes do not run until @to_ns: what they would submit by then comes then. */
+void cgpu_sim_hold_clients(struct cgpu_sim *s, u64 to_ns);
 
 /* Figures count from now on. */
 void cgpu_sim_mark(struct cgpu_sim *s);

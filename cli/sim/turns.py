@@ -46,6 +46,7 @@ class Turns:
         self.granted: list[int] = []
         self._round = 0
         self._slice_is_set = setup.slice_us is not None
+        self._restarts = setup.window_restart
         self._configure(setup)
         self._events = self._make_events(changes)
 
@@ -63,12 +64,16 @@ class Turns:
         self._check(lib.cgpu_turn_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
         slice_us = setup.slice_us
         if slice_us is None:
-            slice_us = lib.cgpu_turn_auto_slice_ns(setup.profile.lever_us * US) // US
+            slice_us = self._auto_slice_us(setup.profile.lever_us * US)
         self._check(lib.cgpu_turn_set_slice_us(t, slice_us, now), f"slice_us {slice_us}")
         self._check(lib.cgpu_turn_set_policy(t, setup.policy, now), f"policy {setup.policy}")
         for number, one in enumerate(self.containers):
             self._admit(number, one)
         self.lib.cgpu_turn_next(t, now, self.plan)
+
+    def _auto_slice_us(self, call_ns: int) -> int:
+        """A third call at each hand-over makes slices longer."""
+        return int(self.lib.cgpu_turn_auto_slice_ns(call_ns + call_ns // 2 if self._restarts else call_ns)) // US
 
     def _admit(self, number: int, one: Container) -> None:
         slot, granted = self.ffi.new("u32 *"), self.ffi.new("u32 *")
@@ -105,7 +110,8 @@ class Turns:
         if self.lib.cgpu_turn_is_frozen(self.t, slot):
             # In the ioctl that makes the channel, before its owner could ring.
             self.gpu.freeze(number, True)
-            self.gpu.commit([number])
+            if self._restarts:
+                self.gpu.commit([number])
             self.gpu.enable(number, bool(self.gpu.personality.lever_inert & 2))
         else:
             self.gpu.enable(number, True)
@@ -155,8 +161,8 @@ class Turns:
         if not plan.thaw_first:
             thawed = self._freeze(plan.thaw_mask, False)
             ack.thawed_ns = self._clock()
-        self.gpu.commit(self._open_clients(plan.run_mask | plan.freeze_mask))
-        ack.committed_ns = self._clock()
+        if plan.timeslice_mask or self._restarts:
+            self.gpu.commit(self._open_clients(plan.run_mask | plan.freeze_mask))
         if not plan.freeze_mask:
             ack.frozen_ns = ack.begin_ns
         if not plan.thaw_mask:
@@ -172,8 +178,8 @@ class Turns:
         samples = sorted(self.gpu.lever_ns)
         if self._slice_is_set or len(samples) < 32 or self.turns % 32:
             return
-        slice_ns = self.lib.cgpu_turn_auto_slice_ns(samples[(len(samples) - 1) // 2])
-        self.lib.cgpu_turn_set_slice_us(self.t, slice_ns // US, self._clock())
+        slice_us = self._auto_slice_us(samples[(len(samples) - 1) // 2])
+        self.lib.cgpu_turn_set_slice_us(self.t, slice_us, self._clock())
 
     def _note_round(self) -> None:
         now = int(self.t.rota[0].round)

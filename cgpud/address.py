@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""PURE: where the metrics are served, from the one word of the configuration."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from cgpud.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Unix:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tcp:
+    host: str
+    port: int
+
+
+def parse(text: str) -> Unix | Tcp | None:
+    """`unix:/path` or `address:port`; empty is nowhere. Every address has to be named: no wildcard, no host name."""
+    if not text:
+        return None
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/") or "\0" in path or len(path.encode()) > 107:
+            raise ConfigError(f"metrics must be unix: and an absolute path of at most 107 bytes, not {text!r}")
+        return Unix(path)
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"metrics must have an IPv6 address in brackets, not {text!r}")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise ConfigError(f"metrics must be unix:/path or an IP address and a port, not {text!r}") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ConfigError(f"metrics must name the address to be served on, not {text!r}")
+    if not (colon and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ConfigError(f"metrics must have a port from 1 to 65535, not {text!r}")
+    return Tcp(host, int(port))

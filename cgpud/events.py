@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT
+"""PURE: a kernel event as a sentence, as fields, and whether it is worth another line in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from cgpud.kernel_abi import MIB, Event
+from cgpud.model import Container, KernelEvent, Slot
+
+POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native")
+LEVERS = {1: "window", 2: "timeslice"}
+
+_CALLS = {1: "freeze or thaw", 2: "set the timeslice of", 3: "restart the runlist for"}
+
+#: Which may come every second for as long as a tenant likes.
+NOISY = frozenset({Event.REFUSED, Event.OVERRUN, Event.LEVER_FAILED})
+
+#: Name in JSON and log of what an event says, where it is not the attribute's own.
+UNITS = {"asked": "asked_bytes", "limit": "limit_bytes", "used": "used_bytes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """`fields` are those of docs/cgpu-events.schema.json, without time and text."""
+
+    level: str  # info, warning or error
+    text: str
+    fields: dict[str, Any]
+
+
+def name_of(kind: int) -> str:
+    try:
+        return Event(kind).name.lower()
+    except ValueError:
+        return f"unknown_{kind}"
+
+
+def policy_name(number: int) -> str:
+    return f"{number} ({POLICIES[number]})" if number < len(POLICIES) else str(number)
+
+
+def lever_names(levers: int) -> list[str]:
+    return [name for bit, name in LEVERS.items() if levers & bit]
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:.0f} MiB" if size >= MIB else f"{size} bytes"
+
+
+def _more(event: KernelEvent) -> str:
+    count = event.values.get("suppressed", 0)
+    return f"; {count} more like it" if count else ""
+
+
+def _slots(container: Container) -> str:
+    words = [f"GPU {slot.gpu}: {_mib(slot.limit)}, weight {slot.weight}{_prio(slot)}" for slot in container.slots]
+    return "; ".join(words) or "no GPU"
+
+
+def _prio(slot: Slot) -> str:
+    return ", high priority" if slot.highprio else ""
+
+
+def _held(container: Container) -> str:
+    return ", ".join(f"{_mib(slot.used)} of GPU {slot.gpu}" for slot in container.slots) or "it"
+
+
+def _refused(event: KernelEvent, who: str, gpu: str) -> str:
+    value = event.values
+    return (
+        f"{who} was refused {_mib(value.get('asked', 0))} on {gpu}: {_mib(value.get('used', 0))} of "
+        f"{_mib(value.get('limit', 0))} are in use (process {value.get('pid', 0)}){_more(event)}"
+    )
+
+
+def _overrun(event: KernelEvent, who: str, gpu: str) -> str:
+    late, resisted = event.values.get("overruns", 0), event.values.get("resisted", 0)
+    return f"{who} overran its turn on {gpu} ({late} late turns, {resisted} resisted freezes so far)"
+
+
+def _lever_failed(event: KernelEvent, who: str, gpu: str) -> str:
+    what = _CALLS.get(event.values.get("lever", 0), "do what was asked for")
+    return f"the driver did not {what} {who} on {gpu}: status {event.values.get('status', 0):#x}{_more(event)}"
+
+
+def _levers(event: KernelEvent, who: str, gpu: str) -> str:
+    old, new, inert = (event.values.get(name, 0) for name in ("old", "new", "inert"))
+    lost, back = lever_names(old & ~new), lever_names(new & ~old)
+    why = " (answered, and moves nothing)" if old & ~new & inert else ""
+    words = [f"lost the lever {' and '.join(lost)}{why}"] if lost else []
+    words += [f"has the lever {' and '.join(back)} again"] if back else []
+    return f"{gpu} {', and '.join(words) or 'has the levers it had'}"
+
+
+def _policy(event: KernelEvent, who: str, gpu: str) -> str:
+    old, new = event.values.get("old", 0), event.values.get("new", 0)
+    return f"the policy of {gpu} changed from {policy_name(old)} to {policy_name(new)}"
+
+
+def _core(event: KernelEvent, who: str, gpu: str) -> str:
+    value = event.values
+    candidate, why = value.get("candidate", "?"), value.get("why", "")
+    if not value.get("errno", 0):
+        return f"core {candidate} is active: {why}"
+    runs = f"{value['core']} runs on" if value.get("core") else "no core is there"
+    return f"core {candidate} was not taken: {why}; {runs}"
+
+
+def _of_container(text: Callable[[Container], str]) -> Callable[[KernelEvent, str, str], str]:
+    return lambda event, who, gpu: f"{who} {text(event.container) if event.container else ''}".rstrip()
+
+
+_TEXT: dict[Event, Callable[[KernelEvent, str, str], str]] = {
+    Event.CREATED: _of_container(lambda container: f"was created ({_slots(container)})"),
+    Event.DYING: _of_container(lambda container: f"was destroyed; what is still open holds {_held(container)}"),
+    Event.GONE: _of_container(lambda container: "is gone, its memory returned"),
+    Event.CHANGED: _of_container(lambda container: f"was changed ({_slots(container)})"),
+    Event.REFUSED: _refused,
+    Event.OVERRUN: _overrun,
+    Event.LEVER_FAILED: _lever_failed,
+    Event.LEVERS: _levers,
+    Event.POLICY: _policy,
+    Event.ATTACHED: lambda event, who, gpu: f"{gpu} ({event.gpu.uuid if event.gpu else ''}) is attached",
+    Event.DETACHED: lambda event, who, gpu: f"{gpu} ({event.gpu.uuid if event.gpu else ''}) is no longer attached",
+    Event.CORE: _core,
+}
+
+
+def _level(event: KernelEvent) -> str:
+    if event.kind == Event.LEVERS:
+        return "error" if event.values.get("old", 0) & ~event.values.get("new", 0) else "info"
+    failed = event.kind in NOISY or (event.kind == Event.CORE and event.values.get("errno", 0))
+    return "warning" if failed else "info"
+
+
+def _fields(event: KernelEvent) -> dict[str, Any]:
+    out: dict[str, Any] = {"kind": name_of(event.kind)}
+    if event.container is not None:
+        out |= {"container": event.container.dir, "id": event.container.id, "cookie": f"{event.container.cookie:#x}"}
+    if event.gpu is not None:
+        out |= {"gpu": event.gpu.index, "uuid": event.gpu.uuid, "pci": event.gpu.pci}
+    elif event.container is not None:
+        out["slots"] = [
+            {
+                "gpu": slot.gpu,
+                "limit_bytes": slot.limit,
+                "used_bytes": slot.used,
+                "weight": slot.weight,
+                "highprio": slot.highprio,
+            }
+            for slot in event.container.slots
+        ]
+    return out | {UNITS.get(name, name): value for name, value in event.values.items()}
+
+
+def tell(event: KernelEvent) -> Story:
+    who = f"container {event.container.dir or event.container.id}" if event.container else "a container"
+    gpu = f"GPU {event.gpu.index}" if event.gpu else "a GPU"
+    text = _TEXT.get(event.kind)  # type: ignore[call-overload]
+    sentence = text(event, who, gpu) if text else f"event {event.kind}, which this version does not know"
+    return Story(_level(event), sentence, _fields(event))
+
+
+def subject(event: KernelEvent) -> Hashable:
+    """What a noisy event repeats itself about."""
+    container = event.container.id if event.container else ""
+    return (event.kind, container, event.gpu.index if event.gpu else None)
+
+
+class Quiet:
+    """At most one line a period about a subject; the next one says how many there were in between."""
+
+    def __init__(self, period_s: float = 60.0) -> None:
+        self.period_s = period_s
+        self._said: dict[Hashable, tuple[float, int]] = {}
+
+    def ask(self, about: Hashable, now: float) -> int | None:
+        """None: not now. Otherwise how many were left out since the last."""
+        at, left_out = self._said.get(about, (None, 0))
+        if at is not None and now - at < self.period_s:
+            self._said[about] = (at, left_out + 1)
+            return None
+        for other in [other for other, (then, _) in self._said.items() if now - then >= self.period_s]:
+            del self._said[other]
+        self._said[about] = (now, 0)
+        return left_out

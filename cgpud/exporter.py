@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""Serves the metrics: looks at the tree for each scrape, off the event loop, and never twice at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from cgpu_cli import proc
+from cgpu_cli.errors import CgpuError as ProcError
+from cgpu_cli.errors import Exit
+from cgpu_cli.model import Container, Snapshot
+from cgpu_cli.versions import package_version
+from cgpud import address, bundle, labels, log, metrics
+from cgpud.errors import CgpuError
+from cgpud.http import HttpServer
+from cgpud.loop import Daemon
+
+Key = tuple[str, str]
+
+
+class Reader:
+    """Reads what is shown; in a thread, one scrape after the other."""
+
+    def __init__(self, paths: proc.Paths) -> None:
+        self._paths = paths
+        self._specs: dict[Key, Mapping[str, str]] = {}  # a bundle says the same for its whole life
+        self._version = package_version()
+
+    def look(self, bundles: Mapping[str, str], kernel_events: Mapping[str, int]) -> metrics.Look:
+        try:
+            snapshot: Snapshot | None = proc.look(self._paths, brief=True)
+        except ProcError as error:
+            if error.code is not Exit.NO_MODULE:
+                raise
+            snapshot = None
+        there = snapshot.containers if snapshot else ()
+        known = {(one.id, one.cookie) for one in there}
+        self._specs = {key: said for key, said in self._specs.items() if key in known}
+        named = {one.id: self._labels(one, bundles.get(one.id, "")) for one in there}
+        return metrics.Look(snapshot, named, kernel_events, self._version)
+
+    def _labels(self, container: Container, directory: str) -> Mapping[str, str]:
+        key = (container.id, container.cookie)
+        if key not in self._specs and directory:
+            try:
+                self._specs[key] = labels.of_spec(bundle.read(directory))
+            except CgpuError:
+                self._specs[key] = {}
+        said = self._specs.get(key, {})
+        if "name" not in said:
+            name = proc.engine_name(self._paths, container.id)  # docker's own file
+            if name:
+                said = self._specs[key] = {**said, "name": name}
+        return said
+
+
+class Exporter:
+    def __init__(self, daemon: Daemon, paths: proc.Paths) -> None:
+        self._daemon = daemon
+        self._reader = Reader(paths)
+        self._one_at_a_time = asyncio.Lock()
+        self._moving = asyncio.Lock()
+        self._where = ""
+        self._server: HttpServer | None = None
+
+    async def page(self, accept: str) -> tuple[bytes, str]:
+        async with self._one_at_a_time:
+            bundles = {record.id: record.bundle for record in self._daemon.records.values()}
+            events = dict(self._daemon.kernel_events)
+            return await asyncio.to_thread(lambda: metrics.text(self._reader.look(bundles, events), accept))
+
+    async def move(self, where: str) -> None:
+        """Serve there from now on; "" is nowhere. A place that cannot be had is an error in the log, no more."""
+        async with self._moving:
+            if where == self._where and (self._server is not None or not where):
+                return
+            await self._stop()
+            wanted = address.parse(where)
+            if wanted is None:
+                return
+            server = HttpServer(self.page)
+            try:
+                await server.start(wanted)
+            except (OSError, CgpuError) as error:
+                log.get().error("metrics are not served", address=where, reason=str(error))
+                return
+            self._server, self._where = server, where
+            log.get().info("metrics are served", address=where)
+
+    async def stop(self) -> None:
+        async with self._moving:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+        self._server, self._where = None, ""

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""As much of HTTP as a scraper needs: one GET, one answer, the connection is closed. Everything has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from cgpud import log
+from cgpud.address import Tcp, Unix
+from cgpud.server import open_socket
+
+REQUEST_MAX = 8192
+CONNECTIONS_MAX = 16
+READ_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
+PATH = "/metrics"
+
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+#: What the client accepts -> body, content type.
+Page = Callable[[str], Awaitable[tuple[bytes, str]]]
+
+
+def response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> bytes:
+    head = [
+        f"HTTP/1.1 {status} {REASONS[status]}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *(["Allow: GET"] if status == 405 else []),
+    ]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+def parse(request: bytes) -> tuple[int, str]:
+    """(200, what is accepted), or an error's status and sentence."""
+    first, *rest = request.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return 400, "this is no HTTP request"
+    if words[1].partition("?")[0] != PATH:
+        return 404, f"there is {PATH} and nothing else"
+    if words[0] != "GET":
+        return 405, "only GET"
+    headers = dict(line.lower().split(":", 1) for line in rest if ":" in line)
+    return 200, headers.get("accept", "").strip()
+
+
+class HttpServer:
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._server: asyncio.Server | None = None
+        self._path: Path | None = None
+        self._open = 0
+
+    async def start(self, where: Unix | Tcp) -> None:
+        """OSError or CgpuError: it cannot be served there."""
+        if isinstance(where, Unix):
+            self._path = Path(where.path)
+            sock = open_socket(self._path)
+            self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=REQUEST_MAX)
+        else:
+            self._server = await asyncio.start_server(self._serve, where.host, where.port, limit=REQUEST_MAX)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._server = self._path = None
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        if self._open > CONNECTIONS_MAX:
+            return b""
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                request = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return response(431, b"the request is too long\n")
+        except (asyncio.IncompleteReadError, TimeoutError):
+            return b""
+        status, words = parse(request)
+        if status != 200:
+            return response(status, words.encode() + b"\n")
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return response(200, *await self._page(words))
+        except TimeoutError:
+            return response(503, b"reading the kernel's figures takes too long\n")
+        except Exception as error:
+            log.get().exception("metrics failed")
+            return response(500, f"{type(error).__name__}: {error}\n".encode())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            writer.write(await self._answer(reader))
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            self._open -= 1
+            writer.transport.abort()

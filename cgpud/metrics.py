@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""PURE: one look at /proc/cgpu_km as metrics. docs/metrics.md is the same as a table; a test holds them together.
+
+A container that is gone is in no look, and so in no answer: there are never more series than containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import generate_latest as plain_text
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
+
+from cgpu_cli.model import Gpu, Slot, Snapshot
+from cgpu_cli.share import allowed_pct
+
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+GPU_LABELS = ("gpu", "uuid")
+SLOT_LABELS = ("container", *GPU_LABELS)
+LEVERS = ("window", "timeslice")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one answer is made of."""
+
+    snapshot: Snapshot | None  # None: the module is not loaded
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # container id -> name, image, pod, namespace
+    kernel_events: Mapping[str, int] = field(default_factory=dict)
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One metric of a GPU or of a container on a GPU; `value` None: not known, and left out."""
+
+    name: str
+    help: str
+    value: Callable[..., float | None]
+
+    @property
+    def is_counter(self) -> bool:
+        return self.name.endswith("_total")
+
+    def family(self, labels: tuple[str, ...]) -> Any:
+        kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
+        return kind(self.name, self.help, labels=labels)
+
+
+def _stat(name: str, scale: float = 1) -> Callable[[Gpu, Slot], float | None]:
+    return lambda _gpu, slot: slot.stat[name] * scale if name in slot.stat else None
+
+
+def _gpu_stat(name: str, scale: float = 1) -> Callable[[Gpu], float | None]:
+    return lambda gpu: gpu.stat[name] * scale if name in gpu.stat else None
+
+
+def _allowed(gpu: Gpu, slot: Slot) -> float | None:
+    percent = allowed_pct(gpu, slot)
+    return None if percent is None else percent / 100
+
+
+NS, US = 1e-9, 1e-6
+
+SLOT_FIGURES = (
+    Figure("cgpu_container_gpu_seconds_total", "Time the container could run on the GPU.", _stat("gpu_ns", NS)),
+    Figure(
+        "cgpu_container_wait_seconds_total",
+        "Time the container was frozen while it had the GPU open: it was out of turn.",
+        _stat("wait_ns", NS),
+    ),
+    Figure(
+        "cgpu_container_unsure_seconds_total",
+        "Time in which it is not known whether the container ran: the last lever call had failed.",
+        _stat("unsure_ns", NS),
+    ),
+    Figure("cgpu_container_turns_total", "Turns the container had.", _stat("turns")),
+    Figure("cgpu_container_overruns_total", "Turns that ended more than a tenth of a slice late.", _stat("overruns")),
+    Figure("cgpu_container_resisted_freezes_total", "Freezes held up by the container's kernels.", _stat("resisted")),
+    Figure("cgpu_container_failed_lever_calls_total", "Freezes and thaws that failed.", _stat("failed_calls")),
+    Figure(
+        "cgpu_container_refused_allocations_total",
+        "Allocations refused for being over the limit.",
+        _stat("refused_allocs"),
+    ),
+    Figure("cgpu_container_refused_calls_total", "Calls refused by the call table.", _stat("refused_calls")),
+    Figure("cgpu_container_memory_limit_bytes", "Memory limit.", lambda _gpu, slot: slot.memsize),
+    Figure("cgpu_container_memory_used_bytes", "Memory charged.", _stat("used_bytes")),
+    Figure("cgpu_container_memory_peak_bytes", "Most memory charged at a time.", _stat("peak_bytes")),
+    Figure("cgpu_container_weight", "Portions of compute.", lambda _gpu, slot: slot.weight),
+    Figure("cgpu_container_high_priority", "1: high priority.", lambda _gpu, slot: int(slot.highprio)),
+    Figure(
+        "cgpu_container_allowed_ratio",
+        "Ceiling of its share while everybody who has the GPU open wants it; absent under the native policy.",
+        _allowed,
+    ),
+    Figure("cgpu_container_running", "1: it may run now.", _stat("running")),
+    Figure("cgpu_container_opened", "1: it has a live graphics or compute channel.", _stat("opened")),
+    Figure("cgpu_container_enforced", "1: working levers hold it to its policy.", _stat("enforced")),
+    Figure("cgpu_container_dying", "1: destroyed, but still held open.", lambda _gpu, slot: int(slot.dying)),
+)
+
+GPU_FIGURES = (
+    Figure("cgpu_gpu_policy", "0 fair, 1 preemptive, 2 weighted, 3 fixed, 4 soft, 5 native.", lambda gpu: gpu.policy),
+    Figure("cgpu_gpu_slice_seconds", "Length of a slice of weight 1.", lambda gpu: gpu.slice_us * US),
+    Figure("cgpu_gpu_priority_ratio", "Ceiling of high priority.", lambda gpu: gpu.prio_ratio / 100),
+    Figure("cgpu_gpu_instances", "Containers on the GPU, dying ones included.", _gpu_stat("instances")),
+    Figure("cgpu_gpu_max_instances", "Most containers, and portions of compute.", lambda gpu: gpu.max_inst),
+    Figure("cgpu_gpu_free_weight", "Portions of compute that are nobody's.", lambda gpu: gpu.free_weight),
+    Figure("cgpu_gpu_memory_total_bytes", "The card's memory; 0 while not yet known.", _gpu_stat("total_bytes")),
+    Figure("cgpu_gpu_memory_limits_bytes", "Sum of the containers' limits.", _gpu_stat("limits_bytes")),
+    Figure("cgpu_gpu_memory_used_bytes", "Sum of what the containers are charged.", _gpu_stat("used_bytes")),
+    Figure(
+        "cgpu_gpu_memory_driver_used_bytes",
+        "In use by the driver's own account; 0 while no container exists.",
+        _gpu_stat("driver_used_bytes"),
+    ),
+    Figure(
+        "cgpu_gpu_memory_unattributed_bytes",
+        "What of that is no container's.",
+        _gpu_stat("unattributed_bytes"),
+    ),
+    Figure("cgpu_gpu_memory_context_bytes", "What a context is charged.", _gpu_stat("context_bytes")),
+    Figure("cgpu_gpu_turns_total", "Turns given.", _gpu_stat("turns")),
+    Figure("cgpu_gpu_turn_thread_cpu_seconds_total", "CPU time of the turn thread.", _gpu_stat("thread_cpu_ns", NS)),
+    Figure("cgpu_gpu_lever_calls_total", "Lever calls.", _gpu_stat("lever_calls")),
+    Figure("cgpu_gpu_lever_failures_total", "Lever calls that failed.", _gpu_stat("lever_failed")),
+)
+
+
+def _of_slots(snapshot: Snapshot) -> Iterator[Metric]:
+    places = [(gpu, slot, (slot.dir, str(gpu.index), gpu.uuid)) for gpu in snapshot.gpus for slot in gpu.slots]
+    for figure in SLOT_FIGURES:
+        family = figure.family(SLOT_LABELS)
+        for gpu, slot, labels in places:
+            value = figure.value(gpu, slot)
+            if value is not None:
+                family.add_metric(labels, value)
+        yield family
+
+
+def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
+    places = [(gpu, (str(gpu.index), gpu.uuid)) for gpu in snapshot.gpus]
+    for figure in GPU_FIGURES:
+        family = figure.family(GPU_LABELS)
+        for gpu, labels in places:
+            value = figure.value(gpu)
+            if value is not None:
+                family.add_metric(labels, value)
+        yield family
+    info = InfoMetricFamily("cgpu_gpu", "The GPU.", labels=GPU_LABELS)
+    lever = GaugeMetricFamily("cgpu_gpu_lever_available", "1: the lever works.", labels=(*GPU_LABELS, "lever"))
+    latency = GaugeMetricFamily(
+        "cgpu_gpu_lever_latency_seconds",
+        "How long a lever call took: percentiles 50 and 99 of the latest 128, and 100 of all.",
+        labels=(*GPU_LABELS, "percentile"),
+    )
+    for gpu, labels in places:
+        info.add_metric(labels, {"pci": gpu.pci, "model": gpu.name, "minor": str(gpu.minor)})
+        for name in LEVERS:
+            lever.add_metric((*labels, name), int(name in gpu.lever.split(",")))
+        for percentile, name in (("50", "lever_p50_us"), ("99", "lever_p99_us"), ("100", "lever_max_us")):
+            if name in gpu.stat:
+                latency.add_metric((*labels, percentile), gpu.stat[name] * US)
+    yield from (info, lever, latency)
+
+
+def _of_containers(look: Look, snapshot: Snapshot) -> Iterator[Metric]:
+    info = InfoMetricFamily("cgpu_container", "The container, as its engine names it.", labels=("container",))
+    for container in snapshot.containers:
+        info.add_metric((container.dir,), {"id": container.id, **look.labels.get(container.id, {})})
+    yield info
+
+
+def families(look: Look) -> Iterator[Metric]:
+    yield GaugeMetricFamily("cgpu_module_loaded", "1: cgpu_km is loaded.", value=int(look.snapshot is not None))
+    module = {"module": look.snapshot.module} if look.snapshot is not None else {}
+    yield InfoMetricFamily("cgpu_build", "Versions.", value={"cgpud": look.version, **module})
+    events = CounterMetricFamily(
+        "cgpu_kernel_events_total", "Events heard from the module; resync: some were lost.", labels=("kind",)
+    )
+    for kind, count in sorted(look.kernel_events.items()):
+        events.add_metric((kind,), count)
+    yield events
+    if look.snapshot is not None:
+        yield from _of_containers(look, look.snapshot)
+        yield from _of_slots(look.snapshot)
+        yield from _of_gpus(look.snapshot)
+
+
+class _Once:
+    """What prometheus-client calls a collector."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._look)
+
+
+def text(look: Look, accept: str = "") -> tuple[bytes, str]:
+    """The body and its content type: OpenMetrics for who asks for it."""
+    if "application/openmetrics-text" in accept:
+        return openmetrics_text(_Once(look)), OPENMETRICS  # type: ignore[no-untyped-call]
+    return plain_text(_Once(look)), PLAIN

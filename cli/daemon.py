@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""What cgpud says, over its socket: the few things that /proc/cgpu_km does not know."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+from .proc import Paths
+
+TIMEOUT_S = 2.0
+REPLY_MAX = 16 << 20
+_HEAD = struct.Struct(">I")
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        chunk = sock.recv(size - len(data))
+        if not chunk:
+            raise OSError("the connection was closed")
+        data += chunk
+    return data
+
+
+def status(paths: Paths) -> dict[str, Any] | None:
+    """cgpud's answer; None if it is not there or does not answer: looking works without it."""
+    body = json.dumps({"op": "status"}).encode()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(TIMEOUT_S)
+            sock.connect(str(paths.run / "cgpud.sock"))
+            sock.sendall(_HEAD.pack(len(body)) + body)
+            (size,) = _HEAD.unpack(_receive(sock, _HEAD.size))
+            if size > REPLY_MAX:
+                return None
+            reply = json.loads(_receive(sock, size))
+    except (OSError, ValueError):
+        return None
+    return reply if isinstance(reply, dict) and reply.get("ok") is True else None
+
+
+def drift(paths: Paths) -> list[dict[str, Any]] | None:
+    """Where a GPU has something else than cgpu.toml says; None: cgpud did not say."""
+    answer = status(paths)
+    rows = (answer or {}).get("drift")
+    return rows if isinstance(rows, list) else None

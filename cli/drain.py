@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+"""No container gets a slice from now on: a mark in /run/cgpu that cgpud looks for at every start (docs/upgrade.md).
+
+A file and not a request: it holds while the daemon is restarted or replaced, and goes with the boot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .errors import CgpuError, Exit, not_permitted
+from .model import Container
+from .proc import Paths, containers, engine_name, module_version
+
+POLL_S = 0.5
+
+
+def is_on(paths: Paths) -> bool:
+    return paths.drain.exists()
+
+
+def begin(paths: Paths) -> bool:
+    """True if it was not on."""
+    if is_on(paths):
+        return False
+    try:
+        paths.run.mkdir(mode=0o755, parents=True, exist_ok=True)
+        paths.drain.touch(mode=0o644)
+    except PermissionError as err:
+        raise not_permitted(str(paths.drain)) from err
+    return True
+
+
+def undo(paths: Paths) -> bool:
+    """True if it was on."""
+    try:
+        paths.drain.unlink()
+    except FileNotFoundError:
+        return False
+    except PermissionError as err:
+        raise not_permitted(str(paths.drain)) from err
+    return True
+
+
+def left(paths: Paths) -> tuple[Container, ...]:
+    """Who is there, dying ones included; nobody without the module."""
+    return () if module_version(paths) is None else containers(paths)
+
+
+def name_of(paths: Paths, container: Container) -> str:
+    """gpu_test1 (012b2edccd7a, GPU 0)."""
+    name = engine_name(paths, container.id)
+    gpus = ", ".join(f"GPU {number}" for number, _ in container.gpus)
+    words = [container.id[:12], gpus, *(["dying"] if container.dying else [])]
+    return f"{name} ({', '.join(words)})" if name else f"{words[0]} ({', '.join(words[1:])})"
+
+
+def row(paths: Paths, container: Container) -> dict[str, object]:
+    return {
+        "id": container.id,
+        "name": engine_name(paths, container.id),
+        "gpus": [number for number, _ in container.gpus],
+        "dying": container.dying,
+    }
+
+
+def wait(paths: Paths, timeout_s: float | None, say: Callable[[str], None]) -> None:
+    """Until nobody is left. Says who is, whenever that changes. The mark stays, also when it takes too long."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    told: tuple[str, ...] = ()
+    while there := left(paths):
+        names = tuple(name_of(paths, one) for one in there)
+        if names != told:
+            say(f"waiting for {len(names)}: {'; '.join(names)}")
+            told = names
+        if end is not None and time.monotonic() >= end:
+            raise CgpuError(
+                Exit.REFUSED,
+                "drain",
+                f"after {timeout_s:g} s still there: {'; '.join(names)}",
+                "new starts are still refused: cgpu drain --undo",
+            )
+        time.sleep(POLL_S)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""cgpu events: what the kernel module tells, a line each, as it happens. The daemon is not asked."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import proc
+from .errors import CgpuError, Exit, no_module, not_permitted
+
+if TYPE_CHECKING:
+    from cgpud.link import KernelLink
+
+SCHEMA_VERSION = 1
+LOOK_AGAIN_S = 1.0
+LOST = "events were lost; cgpu status shows what is"
+
+Say = Callable[[str, str, dict[str, Any]], None]
+
+
+def open_link() -> KernelLink:
+    from cgpud.netlink import NetlinkLink  # half of the start-up time of every other command
+
+    return NetlinkLink()
+
+
+def line(as_json: bool, at: datetime, level: str, text: str, fields: dict[str, Any]) -> str:
+    when = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if as_json:
+        return json.dumps({"schema_version": SCHEMA_VERSION, "time": when, "level": level, "text": text, **fields})
+    return f"{when} {level:<7} {text}"
+
+
+async def stream(link: KernelLink, say: Say, count: int | None, follow: bool) -> None:
+    """Until `count` events were said, or for ever. Raises KernelMissing without the module, unless it is waited for."""
+    from cgpud.errors import KernelMissing, Resync
+    from cgpud.events import tell
+
+    seen = 0
+    while True:
+        try:
+            async for event in link.events():
+                story = tell(event)
+                say(story.level, story.text, story.fields)
+                seen += 1
+                if seen == count:
+                    return
+        except Resync:
+            say("warning", LOST, {"kind": "resync"})
+        except KernelMissing:
+            if not follow:
+                raise
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+@click.command("events")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON each (docs/cgpu-events.schema.json).")
+@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after N events.")
+@click.option("--follow", is_flag=True, help="Wait for the module where it is not loaded, or no longer.")
+@click.make_pass_decorator(proc.Paths)
+def events(paths: proc.Paths, as_json: bool, count: int | None, follow: bool) -> None:
+    """Show what happens from now on: containers, refusals, overruns, levers, policies, cores."""
+    from cgpud.errors import KernelMissing, KernelRefused
+
+    def say(level: str, text: str, fields: dict[str, Any]) -> None:
+        click.echo(line(as_json, datetime.now(UTC), level, text, fields))
+
+    try:
+        asyncio.run(stream(open_link(), say, count, follow))
+    except KernelMissing:
+        if proc.module_version(paths) is None:
+            raise no_module("events") from None
+        raise CgpuError(
+            Exit.NOT_PERMITTED, "events", "not seen from this network namespace", "be in the host's"
+        ) from None
+    except KernelRefused as error:
+        raise CgpuError(Exit.REFUSED, "events", str(error)) from None
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise not_permitted("events") from None
+        raise

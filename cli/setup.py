@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+"""cgpu setup: put cgpu-runtime in front of runc in an engine's configuration, and take it out again.
+
+What a file was and what it became is kept below /var/lib/cgpu/setup. JSON has no room for a mark, and a line like ours
+may have been there by hand before: only a record tells what --undo may touch, and gives back every byte of a file
+that nobody changed since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import glob
+import json
+import os
+import shutil
+import stat
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from .engines import ENGINES, Engine, Record, Refuse, Wish
+from .errors import CgpuError, Exit
+from .proc import Paths
+
+EPILOG = """\b
+With NVIDIA's container toolkit installed:
+  cgpu setup nvidia-container-runtime
+Without it cgpu-runtime is the runtime "nvidia" itself:
+  cgpu setup docker --dry-run      show what would change
+  cgpu setup docker                change it
+  systemctl reload docker          as the command says at its end
+  docker run --runtime=nvidia ...
+  cgpu setup docker --undo         as it was before
+
+Other keys, comments, owner and mode of the file stay. A file that does not parse, or has a runtime of that name
+already, is left as it is. Nothing is restarted. docs/cli.md section 6 says more.
+"""
+
+
+def _real(root: Path, path: Path) -> Path:
+    """The file itself. Whoever links it to a place outside of /etc makes it there, and would lose our change."""
+    try:
+        real = path.resolve()
+    except RuntimeError:
+        raise CgpuError(Exit.REFUSED, str(path), "is a link to itself") from None
+    if not real.is_relative_to((root / "etc").resolve()):
+        raise CgpuError(Exit.REFUSED, str(path), f"leads out of /etc, to {real}", "change it where it comes from")
+    return real
+
+
+def _read(path: Path) -> str | None:
+    """A file's text with its own line ends; None: not there."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CgpuError(Exit.REFUSED, str(path), "is not a regular file")
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise CgpuError(Exit.REFUSED, str(path), "is not UTF-8 text") from None
+
+
+def _replace(path: Path, text: str, mode: int, dir_mode: int) -> None:
+    """The whole file or nothing of it; owner, mode and attributes stay, mode is that of a new one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=dir_mode)
+        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with open(fd, "wb") as out:
+                out.write(text.encode())
+                if path.exists():
+                    was = path.stat()
+                    os.fchown(fd, was.st_uid, was.st_gid)
+                    shutil.copystat(path, temporary)
+                    os.utime(temporary)
+                else:
+                    os.fchmod(fd, mode)
+                out.flush()
+                os.fsync(fd)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink()
+            raise
+    except OSError as err:
+        raise OSError(err.errno, err.strerror, str(path)) from err
+
+
+def _load(path: Path) -> Record | None:
+    text = _read(path)
+    try:
+        return None if text is None else msgspec.json.decode(text, type=Record)
+    except msgspec.MsgspecError as err:
+        raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: {err}") from None
+
+
+def _keep(path: Path, record: Record | None) -> None:
+    """Only root reads it: a daemon.json may hold a proxy's password."""
+    if record:
+        _replace(path, json.dumps(asdict(record), indent=2) + "\n", 0o600, 0o700)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _undone(engine: Engine, text: str | None, record: Record | None) -> str | None:
+    """The file without what cgpu setup wrote; None: no file."""
+    if text is None or record is None:
+        return text
+    if text == record.after:
+        return record.before
+    rest = engine.take(text, record)
+    return None if record.before is None and rest != text and not rest.strip() else rest
+
+
+def _lines(text: str | None) -> list[str]:
+    if not text:
+        return []
+    return text[:-1].split("\n") if text.endswith("\n") else f"{text}\n\\ No newline at end of file".split("\n")
+
+
+def _diff(file: Path, old: str | None, new: str | None) -> str:
+    was, is_now = ("/dev/null" if text is None else str(file) for text in (old, new))
+    return "\n".join(difflib.unified_diff(_lines(old), _lines(new), was, is_now, lineterm=""))
+
+
+def _others(root: Path, real: Path, patterns: list[str]) -> dict[str, str]:
+    top = glob.escape(str(root))
+    found = [name for one in patterns for name in sorted(glob.glob(f"{top}/{one}"))]  # noqa: PTH207 - any pattern goes
+    return {name: _read(Path(name)) or "" for name in found if Path(name).resolve() != real}
+
+
+def _check_runtime(root: Path, runtime: str) -> None:
+    if not (runtime.startswith("/") and runtime.isprintable()):
+        raise CgpuError(Exit.USAGE, "usage", f"--runtime {runtime!r} is no absolute path")
+    path = root / runtime.lstrip("/")
+    if not path.is_file():
+        raise CgpuError(Exit.NOT_FOUND, str(path), "there is no such program", "--runtime says where cgpu-runtime is")
+    if not os.access(path, os.X_OK):
+        raise CgpuError(Exit.REFUSED, str(path), "is not executable")
+
+
+def _missing(path: Path, record: Record | None) -> tuple[str, ...]:
+    """Folders that are made for a file; of one that we have made before, those of then."""
+    return record.folders if record else tuple(str(one) for one in path.parents if not one.exists())
+
+
+def _remove(folders: tuple[str, ...]) -> None:
+    with contextlib.suppress(OSError):  # somebody else has something in it
+        for folder in folders:
+            Path(folder).rmdir()
+
+
+def _commit(real: Path, text: str | None, kept: Path, records: tuple[Record | None, Record | None]) -> None:
+    """Write the file and its record. The record is there as long as the file may hold something of ours."""
+    old, new = records
+    if new:
+        _keep(kept, new)
+    try:
+        if text is None:
+            real.unlink()
+            _remove(old.folders if old else ())
+        else:
+            _replace(real, text, 0o644, 0o755)
+    except BaseException:
+        _keep(kept, old)
+        raise
+    if not new:
+        _keep(kept, None)
+
+
+def change(paths: Paths, name: str, wish: Wish, undo: bool, dry_run: bool) -> dict[str, Any]:
+    """Set an engine up, or undo it; returns what --json prints."""
+    engine = ENGINES[name]
+    file, kept = paths.root / engine.file, paths.root / f"var/lib/cgpu/setup/{name}.json"
+    real = _real(paths.root, file)
+    text, record = _read(real), _load(kept)
+    after: Record | None = None
+    try:
+        if undo:
+            new = _undone(engine, text, record)
+        else:
+            _check_runtime(paths.root, wish.runtime)
+            others = _others(paths.root, real, engine.others(text or ""))
+            new = engine.put(text or "", Wish(wish.runtime, wish.default, others)) or text
+            if new is not None and new != text:
+                after = Record(wish.runtime, _undone(engine, text, record), new, _missing(real, record))
+    except Refuse as err:
+        raise CgpuError(Exit.REFUSED, str(file), err.why, err.hint) from None
+    changed = new != text
+    if changed and not dry_run:
+        _commit(real, new, kept, (record, after))
+    elif undo and record and not dry_run:
+        _keep(kept, None)  # somebody else took it out
+    return {
+        "engine": name,
+        "file": str(file),
+        "undo": undo,
+        "dry_run": dry_run,
+        "changed": changed,
+        "removed": changed and new is None,
+        "diff": _diff(file, text, new) if changed else "",
+        "next": engine.then if changed else "",
+    }
+
+
+def _text(done: dict[str, Any]) -> str:
+    if not done["changed"]:
+        why = "holds nothing that cgpu setup wrote" if done["undo"] else "is set up already"
+        return f"{done['file']} {why}: nothing changed"
+    if done["dry_run"]:
+        return f"{done['diff']}\ndry run: nothing was written"
+    did = "removed" if done["removed"] else "wrote"
+    then = done["next"] or "nothing to do, it is read at every start of a container"
+    return f"{done['diff']}\n{did} {done['file']}\nnext: {then}"
+
+
+@click.command("setup", epilog=EPILOG)
+@click.argument("engine", type=click.Choice(list(ENGINES)))
+@click.option("--runtime", metavar="PATH", default="/usr/bin/cgpu-runtime", show_default=True, help="The program.")
+@click.option("--default", is_flag=True, help="docker: as default-runtime too, also for containers without --runtime.")
+@click.option("--dry-run", is_flag=True, help="Show the difference, write nothing.")
+@click.option("--undo", is_flag=True, help="Take out what this command wrote, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
+@click.make_pass_decorator(Paths)
+def setup(paths: Paths, engine: str, runtime: str, default: bool, dry_run: bool, undo: bool, as_json: bool) -> None:
+    """Put cgpu-runtime in front of runc in the configuration of ENGINE.
+
+    Shows the difference, writes the file, and says what has to be done next.
+    """
+    if default and (undo or engine != "docker"):
+        raise click.UsageError("--default is for setting up docker")
+    done = change(paths, engine, Wish(runtime, default), undo, dry_run)
+    click.echo(json.dumps(done, indent=2) if as_json else _text(done))
