@@ -148,11 +148,12 @@ class SimGpu:
 
 
 class TimeslicedGpu(SimGpu):
-    """Who runs when several may is decided by timeslices in turn, as on hardware, and each switch costs;
-    RESTART_RUNLIST, one more call, ends the slice."""
+    """Who runs when several may is decided by timeslices in turn, as on hardware, each TSG its own, and each switch to
+    another container costs; RESTART_RUNLIST, one more call, ends the slice."""
 
     slice_end = 0
     current = None
+    tsg = 0  # which of its TSGs
     ready = 0  # the switch to it is over then
     switch_ns = 0
 
@@ -163,6 +164,11 @@ class TimeslicedGpu(SimGpu):
         """The next in turn begins a slice."""
         behind = [i for i in running if self.current is not None and i > self.current]
         chosen = min(behind or running)
+        self.tsg += 1
+        if self.current in running and self.tsg < self.turn.t.slot[self.current].tsgs:
+            chosen = self.current
+        else:
+            self.tsg = 0
         self.ready = now + self.switch_ns * (chosen != self.current)
         self.current = chosen
         self.slice_end = self.ready + (self.turn.t.slot[chosen].timeslice_us or 1024) * US

@@ -16,8 +16,9 @@ CONTROL_VERDICTS = {
     *("REFUSE", "PASS", "ANSWER_OK", "FB_INFO", "FB_INFO_V2", "NO_PIDS"),
     *("SCHEDULE", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS", "EXPORT", "IMPORT"),
 }
-ESCAPE_VERDICTS = {"REFUSE", "PASS", "ALLOC", "ALLOC_MEMORY", "FREE", "CONTROL", "DUP", "MAP", "MAP_DMA", "VID_HEAP"}
-UVM_VERDICTS = {"REFUSE", "PASS", "ANSWER_OK", "UVM_MAP"}
+ESCAPE_VERDICTS = {"REFUSE", "PASS", "ALLOC", "ALLOC_MEMORY", "FREE", "CONTROL", "DUP", "MAP", "MAP_DMA"}
+ESCAPE_VERDICTS |= {"UNMAP_DMA", "VID_HEAP", "DMABUF"}
+UVM_VERDICTS = {"REFUSE", "PASS", "ANSWER_OK", "UVM_MAP", "UVM_MANAGED"}
 
 # Handled in a way that keeps the tenant from the card, or refused; never passed.
 SCHEDULING = {
@@ -52,8 +53,9 @@ NEVER_CLASSES = {
     0xB2CC,
     0x90CC,
 }
-NEVER_ESCAPES = {0x35, 0x41, 0x4D, 215, 216, 217}
-NEVER_UVM = {42, 46, 51, 53, 56, 62, 63, 68, 71, 76, 78}
+NEVER_ESCAPES = {0x35, 0x41, 0x4D, 215, 216}
+NEVER_UVM = {56, 62, 63, 76, 78}
+MANAGED_UVM = {*range(42, 48), 23, 24, 31, 40, 41, 51, 53, 68, 71, 80}
 
 branches = st.sampled_from(BRANCHES)
 
@@ -165,9 +167,12 @@ def test_what_is_answered_in_the_struct_has_a_status():
 
 
 def test_sealed_rows_are_those_that_are_read():
-    """A handler that reads parameters gets them sealed; the size it relies on is there in every branch."""
+    """A handler that reads parameters, or has to know that the driver did it, gets them sealed.
+
+    The size it relies on is there in every branch.
+    """
     reading = {"FB_INFO", "FB_INFO_V2", "NO_PIDS", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS"}
-    reading |= {"EXPORT", "IMPORT"}
+    reading |= {"EXPORT", "IMPORT", "SCHEDULE"}
     assert {r.number for r in ROWS["control"] if r.sealed} == {
         r.number for r in ROWS["control"] if r.verdict in reading
     }
@@ -221,6 +226,7 @@ def test_what_cannot_be_undone_is_refused():
     assert {r.number for r in ROWS["escape"]} >= NEVER_ESCAPES
     assert all(r.refused for r in ROWS["uvm"] if r.number in NEVER_UVM)
     assert {r.number for r in ROWS["uvm"]} >= NEVER_UVM
+    assert {r.number for r in ROWS["uvm"] if r.verdict == "UVM_MANAGED"} == MANAGED_UVM
 
 
 def test_names_that_change_something_are_not_passed():
@@ -333,3 +339,36 @@ def test_offsets_of_the_kernel_side_allocation(branch):
     """NVOS21 until 570, then NVOS64: inside the op's union of 64 bytes, behind the pointer to the parameters."""
     abi = lib.cgpu_call_abi(branch)
     assert (abi.op_alloc_params_size, abi.op_alloc_status) == ((24, 28) if branch < 575 else (32, 40))
+    assert abi.dmabuf_handles == (32 if branch < 570 else 36)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_layout_of_the_utilisation_samples(branch):
+    """A ring of whole samples, of 72, behind a head of 16 bytes, as large as the call table says."""
+    abi, row = lib.cgpu_call_abi(branch), lib.cgpu_call_control(branch, C.NV2080_CTRL_PERF_UTIL_SAMPLES)
+    assert row.params_size == C.NV_UTIL_SAMPLES + 72 * abi.util_stride <= C.NV_UTIL_PARAMS_MAX
+    # The frame buffer's sample is before it, of 116 bytes, since 570 of 128.
+    assert abi.util_pid == 8 + (116 if branch < 570 else 128) + 8
+
+
+BLOCK = 2 << 20
+
+
+@given(st.integers(0, 1 << 49), st.integers(0, 1 << 40))
+def test_a_managed_range_costs_the_blocks_it_touches(start: int, length: int):
+    charged = lib.cgpu_call_managed_bytes(start, start + length)
+    assert charged == len(range(start // BLOCK * BLOCK, start + length, BLOCK)) * BLOCK * bool(length)
+    assert length <= charged < length + 2 * BLOCK
+
+
+def test_an_empty_or_inverted_range_costs_nothing():
+    assert lib.cgpu_call_managed_bytes(BLOCK, BLOCK) == lib.cgpu_call_managed_bytes(2 * BLOCK, BLOCK) == 0
+
+
+@given(st.integers(0, 1 << 40), st.integers(1 << 20, 1 << 40))
+def test_mapping_a_limit_once_is_included(overhead: int, limit: int):
+    """One mapping of all there is, and a gigabyte in pieces of 2 MiB, cost nothing; what is over costs itself."""
+    assert lib.cgpu_call_overhead_charge(lib.cgpu_call_page_tables(limit), limit) == 0
+    assert lib.cgpu_call_overhead_charge(512 * lib.cgpu_call_page_tables(BLOCK - 1), 1 << 30) == 0
+    included = (16 << 20) + limit // 512
+    assert lib.cgpu_call_overhead_charge(overhead, limit) == max(0, overhead - included)

@@ -199,7 +199,12 @@ static bool early_escape(struct nv_file_private *fp, u32 cmd, void *arg, size_t 
 		return true;
 	case NV_ESC_SET_NUMA_STATUS:
 	case NV_ESC_NUMA_INFO:
+		return true;
 	case NV_ESC_EXPORT_TO_DMABUF_FD:
+		if (!ctl && size == sizeof(struct nv_export_dmabuf)) {
+			((struct nv_export_dmabuf *)arg)->status = nv_dma_buf_export(fp->nv, arg);
+			*ret = 0;
+		}
 		return true;
 	}
 	return false;

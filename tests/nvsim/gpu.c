@@ -260,7 +260,6 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 	INIT_WORK(&gpu->rc_work, rc_work);
 	identify(gpu, index);
 	gpu->fb_total = (u64)nvsim.fb_mib * SZ_1M;
-	gpu->util_since = ktime_get_ns();
 	for (i = 0; i < NVSIM_ENGINES; i++)
 		nvengine_init(&gpu->eng[i], gpu, i, types[i]);
 	err = make_pages(gpu);

@@ -8,7 +8,7 @@ struct nvsim_params nvsim = {
 	.name = "Tesla T4", .arch = "turing", .gpus = 1, .fb_mib = 15109, .ctx_mib = 100,
 	.timeslice_us = 1024, .ctxsw_us = 82, .copy_mbps = 12000, .sm_count = 40,
 	.lever_us = 300, .lever_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .poll_us = 20, .idle_poll_us = 200,
-	.commit_required = 1, .stubborn_ms = 1000, .seed = 1,
+	.commit_required = 1, .stubborn_ms = 1000, .hmm = 1, .seed = 1,
 };
 
 #define NVSIM_PARAM(field, type, perm, text) \
@@ -36,6 +36,7 @@ NVSIM_PARAM(err40_pct, int, 0644, "RESTART_RUNLIST fails with 0x40 this often");
 NVSIM_PARAM(disable_needs_restart, int, 0644, "DISABLE_CHANNELS takes effect at RESTART_RUNLIST only");
 NVSIM_PARAM(no_preempt, int, 0644, "kernels run to their end");
 NVSIM_PARAM(stubborn_ms, int, 0644, "how long a STUBBORN kernel resists preemption");
+NVSIM_PARAM(hmm, int, 0644, "UVM spaces have HMM unless they say otherwise");
 NVSIM_PARAM(seed, ulong, 0444, "of everything random");
 
 struct nvgpu *nvsim_gpu[NVSIM_MAX_GPUS];

@@ -51,6 +51,7 @@ typedef u32 NV_STATUS;
 #define NV_ERR_INVALID_STATE 0x40
 #define NV_ERR_NO_MEMORY 0x51
 #define NV_ERR_NOT_SUPPORTED 0x56
+#define NV_ERR_OPERATING_SYSTEM 0x59
 #define NV_ERR_OBJECT_NOT_FOUND 0x57
 #define NV_ERR_OUT_OF_RANGE 0x5b
 #define NV_ERR_PAGE_TABLE_NOT_AVAIL 0x5d
@@ -459,11 +460,18 @@ struct nv_event_params {
 #define UVM_UNREGISTER_GPU 38
 #define UVM_PAGEABLE_MEM_ACCESS 39
 #define UVM_SET_PREFERRED_LOCATION 42
+#define UVM_UNSET_PREFERRED_LOCATION 43
+#define UVM_ENABLE_READ_DUPLICATION 44
+#define UVM_DISABLE_READ_DUPLICATION 45
+#define UVM_SET_ACCESSED_BY 46
+#define UVM_UNSET_ACCESSED_BY 47
+#define UVM_MIGRATE 51
 #define UVM_UNMAP_EXTERNAL 66
 #define UVM_PAGEABLE_MEM_ACCESS_ON_GPU 70
 #define UVM_VALIDATE_VA_RANGE 72
 #define UVM_CREATE_EXTERNAL_RANGE 73
 #define UVM_MM_INITIALIZE 75
+#define UVM_INIT_DISABLE_HMM 1
 #define UVM_INIT_MULTI_PROCESS 2
 #define UVM_MAX_GPUS 256
 
@@ -505,6 +513,16 @@ struct uvm_unreg_chan {
 
 struct uvm_peer {
 	u8 a[16], b[16];
+	u32 status;
+};
+
+struct nv_export_dmabuf {
+	s32 fd;
+	u32 hClient, totalObjects, numObjects, index;
+	u64 totalSize;
+	u8 mappingType, bAllowMmap;
+	u32 handles[128];
+	u64 offsets[128], sizes[128];
 	u32 status;
 };
 
@@ -553,6 +571,23 @@ struct uvm_pref {
 	u8 uuid[16];
 	s32 node;
 	u32 status;
+};
+
+struct uvm_accessed_by {
+	u64 base, length;
+	u8 uuid[16];
+	u32 status, _p;
+};
+
+struct uvm_migrate {
+	u64 base, length;
+	u8 uuid[16];
+	u32 flags, _p0;
+	u64 sem_address;
+	u32 sem_payload;
+	s32 node;
+	u64 user_space_start, user_space_length;
+	u32 status, _p1;
 };
 
 struct uvm_group {
@@ -612,6 +647,7 @@ static inline void nvabi_build_checks(void)
 	BUILD_BUG_ON(sizeof(struct uvm_map_ext) != 9264);
 	BUILD_BUG_ON(sizeof(struct uvm_unmap_ext) != 40);
 	BUILD_BUG_ON(sizeof(struct uvm_unreg_chan) != 28);
+	BUILD_BUG_ON(sizeof(struct nv_export_dmabuf) != 2608);
 }
 
 #endif

@@ -35,7 +35,9 @@ from ctypes import c_char, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
 DEV = os.environ.get("NVSIM_DEV") or "/dev"  # where the nodes are, unless told
 
 NV_OK = 0x00
+NV_ERR_ILLEGAL_ACTION = 0x16
 NV_ERR_INSUFFICIENT_PERMISSIONS = 0x1B
+NV_ERR_INVALID_ADDRESS = 0x1E
 NV_ERR_INVALID_ARGUMENT = 0x1F
 NV_ERR_INVALID_CLASS = 0x22
 NV_ERR_INVALID_CLIENT = 0x23
@@ -54,11 +56,13 @@ ESC_RM_VID_HEAP_CONTROL = 0x4A
 ESC_RM_MAP_MEMORY = 0x4E
 ESC_RM_UNMAP_MEMORY = 0x4F
 ESC_RM_MAP_MEMORY_DMA = 0x57
+ESC_RM_UNMAP_MEMORY_DMA = 0x58
 ESC_CARD_INFO = 200
 ESC_REGISTER_FD = 201
 ESC_ALLOC_OS_EVENT = 206
 ESC_FREE_OS_EVENT = 207
 ESC_CHECK_VERSION_STR = 210
+ESC_EXPORT_TO_DMABUF_FD = 217
 ESC_IOCTL_XFER_CMD = 211
 
 UVM_INITIALIZE = 0x30000001
@@ -70,6 +74,12 @@ UVM_MAP_EXTERNAL_ALLOCATION = 33
 UVM_FREE = 34
 UVM_REGISTER_GPU = 37
 UVM_UNREGISTER_GPU = 38
+UVM_PAGEABLE_MEM_ACCESS = 39
+UVM_SET_PREFERRED_LOCATION = 42
+UVM_UNSET_PREFERRED_LOCATION = 43
+UVM_ENABLE_READ_DUPLICATION = 44
+UVM_SET_ACCESSED_BY = 46
+UVM_MIGRATE = 51
 UVM_UNMAP_EXTERNAL = 66
 UVM_CREATE_EXTERNAL_RANGE = 73
 UVM_MM_INITIALIZE = 75
@@ -153,6 +163,7 @@ UnmapMemory = _struct("UnmapMemory", "client device memory pad0 address:u64 stat
 MapDma = _struct(
     "MapDma", "client device dma memory offset:u64 length:u64 flags flags2 kind pad0 dma_offset:u64 status pad1"
 )
+UnmapDma = _struct("UnmapDma", "client device dma memory flags pad0 dma_offset:u64 size:u64 status pad1")
 CardInfo = _struct(
     "CardInfo",
     "valid:u8 pad0:u8 domain bus:u8 slot:u8 function:u8 pad1:u8 vendor_id:u16 device_id:u16 gpu_id irq:u16 pad2:u16 "
@@ -162,6 +173,12 @@ CardInfo = _struct(
 Version = _struct("Version", "cmd reply text:c", {"text": 64})
 RegisterFd = _struct("RegisterFd", "ctl_fd:s32")
 OsEvent = _struct("OsEvent", "client device fd status")
+ExportDmabuf = _struct(
+    "ExportDmabuf",
+    "fd:s32 client total_objects objects index total_size:u64 mapping_type:u8 allow_mmap:u8 "
+    "handles offsets:u64 sizes:u64 status",
+    {"handles": 128, "offsets": 128, "sizes": 128},
+)
 Xfer = _struct("Xfer", "cmd size ptr:u64")
 
 DeviceParams = _struct(
@@ -222,6 +239,14 @@ UvmUnregisterChannel = _struct("UvmUnregisterChannel", "uuid:u8 client channel s
 UvmUuid = _struct("UvmUuid", "uuid:u8 status", {"uuid": 16})
 UvmRange = _struct("UvmRange", "base:u64 length:u64 status pad")
 UvmUnmapExternal = _struct("UvmUnmapExternal", "base:u64 length:u64 uuid:u8 status pad", {"uuid": 16})
+UvmPageable = _struct("UvmPageable", "access:u8 pad:u8 status", {"pad": 3})
+UvmPreferred = _struct("UvmPreferred", "base:u64 length:u64 uuid:u8 node:s32 status", {"uuid": 16})
+UvmAccessedBy = _struct("UvmAccessedBy", "base:u64 length:u64 uuid:u8 status pad", {"uuid": 16})
+UvmMigrate = _struct(
+    "UvmMigrate",
+    "base:u64 length:u64 uuid:u8 flags pad0 semaphore:u64 payload node:s32 user_start:u64 user_length:u64 status pad1",
+    {"uuid": 16},
+)
 UvmMmInitialize = _struct("UvmMmInitialize", "uvm_fd:s32 status")
 UvmGpuAttr = _struct("UvmGpuAttr", "uuid:u8 mapping caching format element_bits compression", {"uuid": 16})
 
@@ -315,18 +340,27 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.mremap.restype = ctypes.c_void_p
+libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+MAP_FIXED = 0x10
+MAP_NORESERVE = 0x4000
 
 
 class Mapping:
     """A CPU mapping made without Python's mmap, which would keep a file descriptor open beside it."""
 
-    def __init__(self, node: Node, length: int, offset: int, prot: int):
-        addr = libc.mmap(None, length, prot, mmap.MAP_SHARED, node.fd, offset)
+    def __init__(self, node: Node, length: int, offset: int, prot: int, at: int | None = None):
+        addr = libc.mmap(at, length, prot, mmap.MAP_SHARED | (MAP_FIXED if at else 0), node.fd, offset)
         if addr == ctypes.c_void_p(-1).value:
             err = ctypes.get_errno()
             raise OSError(err, f"mmap of {length} bytes: {os.strerror(err)}", node.path)
         self.addr = addr
         self.length = length
+        self._parts = [(0, length)]  # still mapped: what was given back may be somebody else's by now
 
     def _at(self, ctype, offset: int):
         if not 0 <= offset <= self.length - ctypes.sizeof(ctype):
@@ -345,10 +379,26 @@ class Mapping:
     def write64(self, offset: int, value: int) -> None:
         self._at(c_uint64, offset).value = value
 
+    def unmap(self, offset: int, length: int) -> None:
+        """A part of it."""
+        end = offset + length
+        kept = [((start, min(stop, offset)), (max(start, end), stop)) for start, stop in self._parts]
+        self._parts = [part for both in kept for part in both if part[0] < part[1]]
+        assert libc.munmap(self.addr + offset, length) == 0
+
     def close(self) -> None:
-        if self.addr:
-            libc.munmap(self.addr, self.length)
+        for start, stop in self._parts:
+            libc.munmap(self.addr + start, stop - start)
+        self._parts = []
         self.addr = 0
+
+
+def reserve(length: int) -> int:
+    """Addresses that nobody else gets, 2 MiB aligned: inaccessible memory."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    addr = libc.mmap(None, length + (2 << 20), 0, flags, -1, 0)
+    assert addr != ctypes.c_void_p(-1).value
+    return -(-addr // (2 << 20)) * (2 << 20)
 
 
 class Ctl(Node):
@@ -428,6 +478,23 @@ class Uvm(Node):
         )
         arg.gpu[0].uuid = _uuid(uuid)
         return self.uvm(UVM_MAP_EXTERNAL_ALLOCATION, arg)
+
+    def managed(self, length: int, at: int | None = None) -> Mapping:
+        """Managed memory: address and file offset are the same. OSError where it is refused."""
+        at = at or reserve(length)
+        return Mapping(self, length, at, mmap.PROT_READ | mmap.PROT_WRITE, at)
+
+    def pageable(self) -> bool:
+        """Whether the GPU can use any memory of the process (HMM)."""
+        arg = UvmPageable()
+        check("UVM_PAGEABLE_MEM_ACCESS", self.uvm(UVM_PAGEABLE_MEM_ACCESS, arg))
+        return bool(arg.access)
+
+    def prefer(self, uuid: bytes, base: int, length: int) -> int:
+        return self.uvm(UVM_SET_PREFERRED_LOCATION, UvmPreferred(base, length, _uuid(uuid), -1))
+
+    def migrate(self, uuid: bytes, base: int, length: int) -> int:
+        return self.uvm(UVM_MIGRATE, UvmMigrate(base, length, _uuid(uuid), node=-1))
 
     def unmap(self, uuid: bytes, base: int, length: int) -> int:
         return self.uvm(UVM_UNMAP_EXTERNAL, UvmUnmapExternal(base, length, _uuid(uuid)))
@@ -518,6 +585,11 @@ class Client:
         self.ctl.call(ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
 
+    def unmap_dma(self, device: int, dma: int, memory: int, dma_offset: int) -> int:
+        arg = UnmapDma(self.handle, device, dma, memory, 0, 0, dma_offset)
+        self.ctl.call(ESC_RM_UNMAP_MEMORY_DMA, arg)
+        return arg.status
+
     def attached_ids(self) -> list[int]:
         ids = (c_uint32 * MAX_GPUS)()
         status, _ = self.control(self.handle, CTRL_GET_ATTACHED_IDS, ids)
@@ -574,6 +646,16 @@ class Gpu:
     def open_node(self) -> Node:
         """A fresh file of the GPU's node, not registered."""
         return Node(f"nvidia{self.minor}", self.rm.directory)
+
+    def export_dmabuf(self, *memory: int, size: int, fd: int = -1, client: int = 0) -> tuple[int, int]:
+        """Memory as a dma-buf: (status, its fd)."""
+        arg = ExportDmabuf(fd, client or self.rm.handle, len(memory), len(memory), 0, size * len(memory))
+        for at, handle in enumerate(memory):
+            arg.handles[at], arg.sizes[at] = handle, size
+        with self.open_node() as node:
+            node.register(self.rm.ctl)
+            node.call(ESC_EXPORT_TO_DMABUF_FD, arg)
+        return arg.status, arg.fd
 
     def control(self, cmd: int, params=None) -> tuple[int, bytes]:
         """A control on the subdevice."""

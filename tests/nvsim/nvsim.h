@@ -173,8 +173,6 @@ struct nvtsg_rec {
 	u64 timeslice_us;
 	bool enabled, ended;
 	struct pid *pid;
-	u64 util_busy;			/* nvgpu.rec_lock: busy_ns at the start of the utilisation window */
-	u32 util_bp;			/* and what it was in the last window, in 1/100 % */
 };
 
 /* The context buffers of a TSG: they live as long as the TSG or a channel of it that UVM holds. */
@@ -199,6 +197,22 @@ struct nvtsg {
 
 enum nvphase { NVPH_IDLE, NVPH_SWITCH, NVPH_RUN };
 
+/* Who is on the engine, looked at six times a second; the last 12 s of it. */
+#define NVSIM_SAMPLES 72
+#define NVSIM_SAMPLE_NS (NSEC_PER_SEC / 6)
+
+struct nvsample {
+	u64 at;				/* ktime ns */
+	pid_t tgid;			/* whose work was on it then, 0: nobody's */
+	u32 util;			/* of the time since the sample before, 1/100 % */
+};
+
+struct nvsampler {
+	struct nvsample ring[NVSIM_SAMPLES];
+	u32 count;			/* ever taken */
+	u64 next, busy_ns;
+};
+
 struct nvengine {
 	struct nvgpu *gpu;
 	u32 index, type;
@@ -216,6 +230,7 @@ struct nvengine {
 	bool stopped;
 	u64 throttled;			/* ns to leave the CPU alone */
 	u64 slips;
+	struct nvsampler sampler;
 };
 
 struct nv_state_s {
@@ -243,7 +258,6 @@ struct nvgpu {
 	struct mutex rec_lock;		/* recs */
 	struct list_head recs;
 	u32 nr_ended;
-	u64 util_since;
 	struct proc_dir_entry *proc, *proc_sim;
 };
 
@@ -308,7 +322,7 @@ struct nvsim_params {
 	char *name, *arch;
 	int gpus, fb_mib, ctx_mib, timeslice_us, ctxsw_us, copy_mbps, sm_count;
 	int lever_us, lever_spin_us, tail_us, tail_pct, poll_us, idle_poll_us;
-	int lever_inert, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms;
+	int lever_inert, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms, hmm;
 	ulong seed;
 };
 
@@ -399,6 +413,7 @@ extern const struct nvctl_list nvsim_ctrl_lists[];
 #define NVCTL_WRITE 8			/* takes the API lock for writing */
 void nvsim_op_control(const struct nvsec *sec, struct nvos54 *p);
 extern const struct nvctl_entry nvsim_ctrl_gpu[];
+extern const struct nvctl_entry nvsim_ctrl_info[];
 extern const struct nvctl_entry nvsim_ctrl_sched[];
 extern const struct nvctl_entry nvsim_ctrl_export[];
 void nvsim_export_drop(nv_file_private_t *nvfp);
@@ -471,7 +486,7 @@ struct nvchan *nvtsg_fetch(struct nvengine *e, struct nvtsg *tsg);
 void nvchan_complete(struct nvengine *e, struct nvchan *c);
 void nvchan_fault(struct nvengine *e, struct nvchan *c);
 
-/* uvm.c, uvm_range.c */
+/* uvm.c, uvm_range.c, uvm_managed.c */
 struct uvm_gpu {
 	struct list_head link;		/* uvm_vas.gpus */
 	struct nvgpu *gpu;
@@ -483,6 +498,7 @@ struct uvm_ext {
 	struct list_head link;		/* uvm_vas.ranges */
 	u64 base, len;
 	struct nvmem *managed;		/* backing of a managed range, NULL for an external one */
+	u64 off, fb_bytes;		/* managed: in the backing; taken from its GPU's framebuffer */
 };
 
 /* What an open nvidia-uvm file is: one VA space over several GPUs. */
@@ -495,11 +511,17 @@ struct uvm_vas {
 	struct list_head gpus, ranges;
 };
 
+NV_STATUS uvm_va_space_create(struct address_space *mapping, struct uvm_vas **space, u64 flags);
+/* dmabuf.c */
+NV_STATUS nv_dma_buf_export(nv_state_t *nv, struct nv_export_dmabuf *p);
+
 int nvsim_uvm_init(void);
 void nvsim_uvm_exit(void);
 bool uvm_file_is_ours(struct file *f);
 struct uvm_gpu *uvm_gpu_find(struct uvm_vas *v, const u8 *uuid);
 struct uvm_ext *uvm_range_find(struct uvm_vas *v, u64 base, u64 len);
+struct uvm_ext *uvm_range_add(struct uvm_vas *v, u64 base, u64 len);
+void uvm_range_drop(struct uvm_vas *v, struct uvm_ext *x);
 NV_STATUS uvm_range_create(struct uvm_vas *v, u64 base, u64 len);
 NV_STATUS uvm_range_free(struct uvm_vas *v, u64 base);
 NV_STATUS uvm_range_map(struct uvm_vas *v, const struct uvm_map_ext *p);

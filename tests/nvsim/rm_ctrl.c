@@ -262,7 +262,9 @@ static const struct nvctl_entry ctrl_root[] = {
 
 static const struct nvctl_entry *find_entry(u32 cmd)
 {
-	static const struct nvctl_entry *const tables[] = { ctrl_root, nvsim_ctrl_gpu, nvsim_ctrl_sched, nvsim_ctrl_export };
+	static const struct nvctl_entry *const tables[] = {
+		ctrl_root, nvsim_ctrl_gpu, nvsim_ctrl_info, nvsim_ctrl_sched, nvsim_ctrl_export,
+	};
 	const struct nvctl_entry *e;
 	size_t i;
 

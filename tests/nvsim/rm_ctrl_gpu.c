@@ -13,8 +13,6 @@
 #define FB_INFO_MAX 128
 #define PIDS_MAX 950
 #define PID_INFO_MAX 200
-#define UTIL_SAMPLES 72
-#define UTIL_WINDOW_NS (200 * NSEC_PER_MSEC)
 #define KIB(bytes) ((u32)((bytes) >> 10))
 
 void nvsim_uuid_string(const struct nvgpu *gpu, char *buf)
@@ -274,66 +272,66 @@ static NV_STATUS ctl_pid_info(struct nvctl *c)
 	return NV_OK;
 }
 
-/* NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE, 776 bytes: engine samples of 128 bytes from 8 on, GR second */
+/*
+ * NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS: type u8, bufSize@4, count@8, tracker@12, samples[72]@16 of 776
+ * bytes: timeStamp@0, then the engines' samples of 128 bytes (util, vgpuScale, procId, subProcessID), GR the second of six.
+ */
 #define UTIL_SAMPLE 776
+#define UTIL_HEAD 16
 #define UTIL_GR 136
 #define UTIL_ENGINES 6
+#define UTIL_TYPE_PERFMON 2
+#define UTIL_NOBODY (~0u)
 
-static void util_window(struct nvgpu *gpu, u64 now)
+/* In the caller's namespace; a process that has no name there is not told. */
+static u32 sampled_pid(pid_t tgid)
 {
-	struct nvtsg_rec *r;
-	u64 dt = now - gpu->util_since, busy;
+	u32 pid;
 
-	if (dt < UTIL_WINDOW_NS)
-		return;
-	list_for_each_entry(r, &gpu->recs, link) {
-		busy = READ_ONCE(r->busy_ns);
-		r->util_bp = r->engine == NV2080_ENGINE_GR0 ? min_t(u64, div64_u64((busy - r->util_busy) * 10000, dt), 10000) : 0;
-		r->util_busy = busy;
-	}
-	gpu->util_since = now;
+	rcu_read_lock();
+	pid = tgid ? pid_nr_ns(find_pid_ns(tgid, &init_pid_ns), task_active_pid_ns(current)) : 0;
+	rcu_read_unlock();
+	return pid ?: UTIL_NOBODY;
 }
 
-static void util_sample(u8 *s, u32 pid, u32 bp, u64 now)
+static void util_sample(u8 *s, const struct nvsample *from, u64 to_real_ns, bool global)
 {
 	int i;
 
 	memset(s, 0, UTIL_SAMPLE);
-	*(u64 *)s = div_u64(now, NSEC_PER_USEC);
+	*(u64 *)s = from->at + to_real_ns;
 	for (i = 0; i < UTIL_ENGINES; i++)
-		*(u32 *)(s + 8 + 128 * i + 8) = 0xffffffff;
-	*(u32 *)(s + UTIL_GR) = bp;
-	*(u32 *)(s + UTIL_GR + 8) = pid;
+		*(u32 *)(s + 8 + 128 * i + 8) = UTIL_NOBODY;
+	*(u32 *)(s + UTIL_GR) = from->util;
+	if (global)
+		*(u32 *)(s + UTIL_GR + 8) = from->tgid ?: UTIL_NOBODY;
+	else
+		*(u32 *)(s + UTIL_GR + 8) = sampled_pid(from->tgid);
 }
 
-/* One sample per process that ran in the last window; the real one samples who is on the engine about six times a second. */
+/* The ring as it lies: the tracker is at the oldest, or behind the newest while it is not full. */
 static NV_STATUS ctl_util_samples(struct nvctl *c)
 {
-	struct nvgpu *gpu = c->obj->gpu;
-	u32 *p = c->params, n = 0, i, pid;
-	u8 *samples = c->params + 16, *s;
-	u64 now = ktime_get_ns();
-	struct nvtsg_rec *r;
+	struct nvengine *e = &c->obj->gpu->eng[0];
+	u64 to_real_ns = ktime_get_real_ns() - ktime_get_ns();
+	struct nvsampler *now = kmalloc(sizeof(*now), GFP_KERNEL);
+	u32 *p = c->params, i;
+	unsigned long flags;
 
-	mutex_lock(&gpu->rec_lock);
-	util_window(gpu, now);
-	list_for_each_entry(r, &gpu->recs, link) {
-		pid = r->util_bp ? caller_pid(r->pid) : 0;
-		if (!pid)
-			continue;
-		for (i = 0; i < n && *(u32 *)(samples + i * UTIL_SAMPLE + UTIL_GR + 8) != pid; i++)
-			;
-		if (i == UTIL_SAMPLES)
-			continue;
-		s = samples + i * UTIL_SAMPLE;
-		if (i == n) {
-			util_sample(s, pid, 0, ktime_get_real_ns());
-			n++;
-		}
-		*(u32 *)(s + UTIL_GR) += r->util_bp;
-	}
-	mutex_unlock(&gpu->rec_lock);
-	p[2] = n;
+	if (!now)
+		return NV_ERR_NO_MEMORY;
+	raw_spin_lock_irqsave(&e->lock, flags);
+	nvengine_kick(e);
+	*now = e->sampler;
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+	memset(p, 0, c->size);
+	*(u8 *)p = UTIL_TYPE_PERFMON;
+	p[1] = UTIL_SAMPLE * NVSIM_SAMPLES;
+	p[2] = NVSIM_SAMPLES;
+	p[3] = now->count % NVSIM_SAMPLES;
+	for (i = 0; i < min_t(u32, now->count, NVSIM_SAMPLES); i++)
+		util_sample(c->params + UTIL_HEAD + i * UTIL_SAMPLE, &now->ring[i], to_real_ns, c->sec->kernel);
+	kfree(now);
 	return NV_OK;
 }
 

@@ -6,6 +6,7 @@
  * times, so a late timer delays what the CPU sees and nothing else.
  */
 #include <linux/ktime.h>
+#include <linux/math64.h>
 
 #include "nvsim.h"
 
@@ -18,6 +19,28 @@
 #define TINY_NS NSEC_PER_USEC
 #define THROTTLE_NS 20000
 #define RECENT_NS (5 * NSEC_PER_MSEC)
+
+/* Time goes on to @to with the same on the engine: a work of e->cur if @busy. */
+static void pass(struct nvengine *e, u64 to, bool busy)
+{
+	struct nvsampler *s = &e->sampler;
+	u64 from = e->t;
+	struct nvsample *one;
+
+	if (s->next + NVSIM_SAMPLES * NVSIM_SAMPLE_NS < to && !busy)
+		s->next = to - (to - s->next) % NVSIM_SAMPLE_NS - (NVSIM_SAMPLES - 1) * NVSIM_SAMPLE_NS;
+	for (; s->next <= to; s->next += NVSIM_SAMPLE_NS) {
+		s->busy_ns += busy && s->next > from ? s->next - from : 0;
+		one = &s->ring[s->count++ % NVSIM_SAMPLES];
+		one->at = s->next;
+		one->tgid = busy ? e->cur->rec->tgid : 0;
+		one->util = min_t(u64, div_u64(s->busy_ns * 10000, NVSIM_SAMPLE_NS), 10000);
+		s->busy_ns = 0;
+		from = max(from, s->next);
+	}
+	s->busy_ns += busy ? to - from : 0;
+	e->t = to;
+}
 
 bool nvtsg_runnable(struct nvtsg *tsg)
 {
@@ -120,12 +143,12 @@ static bool run(struct nvengine *e, u64 now)
 	if (stop > now) {
 		e->chan->remaining -= now - e->t;
 		e->cur->rec->busy_ns += now - e->t;
-		e->t = now;
+		pass(e, now, true);
 		return false;
 	}
 	e->chan->remaining -= stop - e->t;
 	e->cur->rec->busy_ns += stop - e->t;
-	e->t = stop;
+	pass(e, stop, true);
 	if (stop == end) {
 		struct nvchan *c = e->chan;
 
@@ -145,17 +168,17 @@ static bool step(struct nvengine *e, u64 now)
 	case NVPH_IDLE:
 		tsg = next_runnable(e, false);
 		if (!tsg) {
-			e->t = now;
+			pass(e, now, false);
 			return false;
 		}
 		begin(e, tsg);
 		return true;
 	case NVPH_SWITCH:
 		if (e->phase_end > now) {
-			e->t = now;
+			pass(e, now, false);
 			return false;
 		}
-		e->t = e->phase_end;
+		pass(e, e->phase_end, false);
 		e->phase = NVPH_RUN;
 		e->slice_end = e->t + e->cur->slice_ns;
 		return true;
@@ -175,7 +198,7 @@ void nvengine_advance(struct nvengine *e, u64 now)
 		return;
 	e->throttled = 0;
 	if (e->phase == NVPH_IDLE)
-		e->t = now;	/* what is found now begins now */
+		pass(e, now, false);	/* what is found now begins now */
 	while (steps < MAX_STEPS && tiny < MAX_TINY_STEPS + steps) {
 		before = e->t;
 		if (!step(e, now))
@@ -192,7 +215,7 @@ void nvengine_advance(struct nvengine *e, u64 now)
 		e->phase_end += now - e->t;
 	else if (e->phase == NVPH_RUN)
 		e->slice_end += now - e->t;
-	e->t = now;
+	pass(e, now, false);
 }
 
 static u64 next_event(struct nvengine *e, u64 now)
@@ -332,6 +355,7 @@ void nvengine_init(struct nvengine *e, struct nvgpu *gpu, u32 index, u32 type)
 	INIT_LIST_HEAD(&e->tsgs);
 	nvsim_hrtimer_setup(&e->timer, tick);
 	e->t = ktime_get_ns();
+	e->sampler.next = e->t + NVSIM_SAMPLE_NS;
 }
 
 void nvengine_stop(struct nvengine *e)

@@ -72,6 +72,17 @@ static int uvm_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+/* nvidia-uvm's name for it and its arguments; the file is the space here, from its opening on. */
+noinline NV_STATUS uvm_va_space_create(struct address_space *mapping, struct uvm_vas **space, u64 flags)
+{
+	struct uvm_vas *v = *space;
+
+	v->mm = current->mm;
+	v->flags = flags;
+	v->initialized = true;
+	return NV_OK;
+}
+
 static void do_init(struct uvm_vas *v, void *arg)
 {
 	struct uvm_init *p = arg;
@@ -80,12 +91,9 @@ static void do_init(struct uvm_vas *v, void *arg)
 	if (p->flags & ~3ull)
 		return;
 	mutex_lock(&v->lock);
-	if (!v->initialized) {
-		v->mm = current->mm;
-		v->flags = p->flags;
-		v->initialized = true;
-	}
-	if (v->flags == p->flags)
+	if (!v->initialized)
+		p->status = uvm_va_space_create(&v->mapping, &v, p->flags);
+	else if (v->flags == p->flags)
 		p->status = NV_OK;
 	mutex_unlock(&v->lock);
 }
@@ -190,7 +198,7 @@ static void do_register_vas(struct uvm_vas *v, void *arg)
 		as = NULL;
 		list_for_each_entry(x, &v->ranges, link)
 			if (x->managed)
-				nvas_map(g->as, x->base, x->len, x->managed, 0, NULL);
+				nvas_map(g->as, x->base, x->len, x->managed, x->off, NULL);
 	}
 	mutex_unlock(&v->lock);
 	if (as)
@@ -285,7 +293,7 @@ static void do_pageable(struct uvm_vas *v, void *arg)
 {
 	struct uvm_pageable *p = arg;
 
-	p->access = 0;
+	p->access = nvsim.hmm && !(v->flags & UVM_INIT_DISABLE_HMM);
 	p->status = NV_OK;
 }
 
@@ -293,13 +301,39 @@ static void do_pageable_gpu(struct uvm_vas *v, void *arg)
 {
 	struct uvm_pageable_gpu *p = arg;
 
-	p->access = 0;
+	p->access = nvsim.hmm && !(v->flags & UVM_INIT_DISABLE_HMM);
 	p->status = NV_OK;
+}
+
+/* Where the pages of a managed range should be, or are brought: they do not move here. */
+static NV_STATUS hint(struct uvm_vas *v, const struct uvm_range *p)
+{
+	struct uvm_ext *x;
+
+	mutex_lock(&v->lock);
+	x = uvm_range_find(v, p->base, p->length);
+	mutex_unlock(&v->lock);
+	return x && x->managed ? NV_OK : NV_ERR_INVALID_ADDRESS;
 }
 
 static void do_preferred(struct uvm_vas *v, void *arg)
 {
-	((struct uvm_pref *)arg)->status = NV_OK;
+	((struct uvm_pref *)arg)->status = hint(v, arg);
+}
+
+static void do_hint(struct uvm_vas *v, void *arg)
+{
+	((struct uvm_range *)arg)->status = hint(v, arg);
+}
+
+static void do_accessed_by(struct uvm_vas *v, void *arg)
+{
+	((struct uvm_accessed_by *)arg)->status = hint(v, arg);
+}
+
+static void do_migrate(struct uvm_vas *v, void *arg)
+{
+	((struct uvm_migrate *)arg)->status = hint(v, arg);
 }
 
 static const struct uvm_call {
@@ -325,6 +359,12 @@ static const struct uvm_call {
 	{ UVM_PAGEABLE_MEM_ACCESS, sizeof(struct uvm_pageable), false, do_pageable },
 	{ UVM_PAGEABLE_MEM_ACCESS_ON_GPU, sizeof(struct uvm_pageable_gpu), false, do_pageable_gpu },
 	{ UVM_SET_PREFERRED_LOCATION, sizeof(struct uvm_pref), false, do_preferred },
+	{ UVM_UNSET_PREFERRED_LOCATION, sizeof(struct uvm_range), false, do_hint },
+	{ UVM_ENABLE_READ_DUPLICATION, sizeof(struct uvm_range), false, do_hint },
+	{ UVM_DISABLE_READ_DUPLICATION, sizeof(struct uvm_range), false, do_hint },
+	{ UVM_SET_ACCESSED_BY, sizeof(struct uvm_accessed_by), false, do_accessed_by },
+	{ UVM_UNSET_ACCESSED_BY, sizeof(struct uvm_accessed_by), false, do_accessed_by },
+	{ UVM_MIGRATE, sizeof(struct uvm_migrate), false, do_migrate },
 };
 
 /* Every parameter struct ends with its status; the offset is found from what @fn would write. */

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Ranges of a UVM VA space: external ones, and managed ones made by mmap(). */
+/* Ranges of a UVM VA space; the managed ones are made in uvm_managed.c. */
 #include <linux/mm.h>
-#include <linux/sched.h>
 #include <linux/slab.h>
 
 #include "nvsim.h"
@@ -34,32 +33,29 @@ static bool overlaps(struct uvm_vas *v, u64 base, u64 len)
 	return false;
 }
 
-static NV_STATUS add(struct uvm_vas *v, u64 base, u64 len, struct nvmem *managed)
+/* NULL if there is something, or no memory. */
+struct uvm_ext *uvm_range_add(struct uvm_vas *v, u64 base, u64 len)
 {
-	struct uvm_ext *x;
+	struct uvm_ext *x = overlaps(v, base, len) ? NULL : kzalloc(sizeof(*x), GFP_KERNEL);
 
-	if (overlaps(v, base, len))
-		return NV_ERR_UVM_ADDRESS_IN_USE;
-	x = kzalloc(sizeof(*x), GFP_KERNEL);
-	if (!x)
-		return NV_ERR_NO_MEMORY;
-	x->base = base;
-	x->len = len;
-	x->managed = managed;
-	list_add_tail(&x->link, &v->ranges);
-	return NV_OK;
+	if (x) {
+		x->base = base;
+		x->len = len;
+		list_add_tail(&x->link, &v->ranges);
+	}
+	return x;
 }
 
 NV_STATUS uvm_range_create(struct uvm_vas *v, u64 base, u64 len)
 {
-	NV_STATUS st;
+	struct uvm_ext *x;
 
 	if (bad_range(base, len))
 		return NV_ERR_INVALID_ADDRESS;
 	mutex_lock(&v->lock);
-	st = add(v, base, len, NULL);
+	x = uvm_range_add(v, base, len);
 	mutex_unlock(&v->lock);
-	return st;
+	return x ? NV_OK : NV_ERR_UVM_ADDRESS_IN_USE;
 }
 
 static void unmap_all(struct uvm_vas *v, struct uvm_ext *x)
@@ -71,9 +67,11 @@ static void unmap_all(struct uvm_vas *v, struct uvm_ext *x)
 			nvas_unmap(g->as, x->base, x->len);
 }
 
-static void drop(struct uvm_vas *v, struct uvm_ext *x)
+void uvm_range_drop(struct uvm_vas *v, struct uvm_ext *x)
 {
 	unmap_all(v, x);
+	if (x->fb_bytes)
+		nvsim_fb_give(x->managed->gpu, x->fb_bytes);
 	if (x->managed)
 		nvmem_put(x->managed);
 	list_del(&x->link);
@@ -88,7 +86,7 @@ NV_STATUS uvm_range_free(struct uvm_vas *v, u64 base)
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, base, 1);
 	if (x && x->base == base && !x->managed) {
-		drop(v, x);
+		uvm_range_drop(v, x);
 		st = NV_OK;
 	}
 	mutex_unlock(&v->lock);
@@ -100,7 +98,7 @@ void uvm_ranges_drop(struct uvm_vas *v)
 	struct uvm_ext *x, *next;
 
 	list_for_each_entry_safe(x, next, &v->ranges, link)
-		drop(v, x);
+		uvm_range_drop(v, x);
 }
 
 /* A GPU loses its VA space: what UVM mapped there goes, what RM mapped stays. */
@@ -196,101 +194,4 @@ NV_STATUS uvm_range_unmap(struct uvm_vas *v, const struct uvm_unmap_ext *p)
 		st = NV_ERR_NO_MEMORY;
 	mutex_unlock(&v->lock);
 	return st;
-}
-
-static struct uvm_vas *vma_vas(struct vm_area_struct *vma)
-{
-	if (WARN_ONCE(!uvm_file_is_ours(vma->vm_file), "nvsim: managed mapping of a foreign file\n"))
-		return NULL;
-	return vma->vm_file->private_data;
-}
-
-static void managed_close(struct vm_area_struct *vma)
-{
-	struct uvm_vas *v = vma_vas(vma);
-	struct uvm_ext *x;
-
-	if (!v)
-		return;
-	mutex_lock(&v->lock);
-	x = uvm_range_find(v, vma->vm_start, 1);
-	if (x && x->managed)
-		drop(v, x);
-	mutex_unlock(&v->lock);
-}
-
-static int managed_may_split(struct vm_area_struct *vma, unsigned long addr)
-{
-	return -EINVAL;
-}
-
-static vm_fault_t managed_fault(struct vm_fault *vmf)
-{
-	struct vm_area_struct *vma = vmf->vma;
-	struct uvm_vas *v = vma_vas(vma);
-	struct page *page = NULL;
-	struct uvm_ext *x;
-
-	if (!v)
-		return VM_FAULT_SIGBUS;
-	mutex_lock(&v->lock);
-	x = uvm_range_find(v, vma->vm_start, 1);
-	if (x && x->managed)
-		page = nvpages_page(x->managed->pages, (vmf->address - vma->vm_start) >> PAGE_SHIFT,
-				    GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
-	mutex_unlock(&v->lock);
-	if (!page)
-		return VM_FAULT_SIGBUS;
-	return vmf_insert_page(vma, vmf->address & PAGE_MASK, page);
-}
-
-static const struct vm_operations_struct managed_ops = {
-	.close = managed_close,
-	.may_split = managed_may_split,
-	.fault = managed_fault,
-};
-
-/* Managed memory takes its size from the first GPU's framebuffer if there is room, and is in system memory if not. */
-static struct nvmem *managed_mem(struct uvm_vas *v, u64 len)
-{
-	struct uvm_gpu *g = list_first_entry_or_null(&v->gpus, struct uvm_gpu, link);
-	struct nvmem *m = nvmem_create(g ? g->gpu : nvsim_gpu[0], NVLOC_SYS, len, PAGE_SIZE);
-
-	if (m && g && nvsim_fb_take(m->gpu, len, &m->addr))
-		m->fb_bytes = len;
-	return m;
-}
-
-int nvsim_uvm_mmap(struct file *file, struct vm_area_struct *vma)
-{
-	struct uvm_vas *v = file->private_data;
-	u64 len = vma->vm_end - vma->vm_start;
-	struct uvm_gpu *g;
-	struct nvmem *m;
-	int ret = -ENOMEM;
-
-	if (!v->initialized || v->mm != current->mm)
-		return -EPERM;
-	if (vma->vm_start != (u64)vma->vm_pgoff << PAGE_SHIFT || !(vma->vm_flags & VM_SHARED) ||
-	    (vma->vm_flags & (VM_READ | VM_WRITE)) != (VM_READ | VM_WRITE))
-		return -EINVAL;
-	if (len >> PAGE_SHIFT > 4 * totalram_pages())
-		return -ENOMEM;
-	mutex_lock(&v->lock);
-	m = managed_mem(v, len);
-	if (!m)
-		goto out;
-	if (add(v, vma->vm_start, len, m) != NV_OK) {
-		nvmem_put(m);
-		goto out;
-	}
-	list_for_each_entry(g, &v->gpus, link)
-		if (g->as)
-			nvas_map(g->as, vma->vm_start, len, m, 0, NULL);
-	vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTCOPY);
-	vma->vm_ops = &managed_ops;
-	ret = 0;
-out:
-	mutex_unlock(&v->lock);
-	return ret;
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define PAGE 4096
+#define BEFORE (16 * PAGE)	/* the longest head of an argument */
 
 static int uffd = -1;
 static char *absent;
@@ -46,10 +47,10 @@ void *fault_area(size_t before, void (*on_fault)(void))
 	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
 	if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api) < 0)
 		return NULL;
-	pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pages = mmap(NULL, BEFORE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (pages == MAP_FAILED)
 		return NULL;
-	absent = pages + PAGE;
+	absent = pages + BEFORE;
 	reg.range.start = (uintptr_t)absent;
 	reg.range.len = PAGE;
 	if (ioctl(uffd, UFFDIO_REGISTER, &reg) < 0)

@@ -393,20 +393,27 @@ rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned
 	return st;
 }
 
-/* One sample per process: unlike a real driver's, which are a series in time. */
+/* Busy part of the last second: the samples of it lie before the tracker. */
 rm_status rm_gpu_utilization(struct rm_gpu *gpu, unsigned int *percent)
 {
 	struct nv_util_samples *samples = calloc(1, sizeof(*samples));
-	uint64_t sum = 0;
+	uint64_t sum = 0, used = 0;
 	rm_status st;
 
 	if (!samples)
 		return rm_note(gpu->rm, -ENOMEM, "calloc");
+	samples->buffer_size = sizeof(samples->sample);
 	st = rm_control(gpu->rm, gpu->subdevice, CTRL_PERF_GET_UTIL_SAMPLES, samples,
 			sizeof(*samples));
-	for (uint32_t i = 0; !st && i < samples->count && i < 72; i++)
-		sum += samples->sample[i].graphics.util;
-	*percent = sum > 10000 ? 100 : sum / 100;
+	for (uint32_t i = 1; !st && i <= 6; i++) {
+		uint32_t at = (samples->tracker + 72 - i) % 72;
+
+		if (!samples->sample[at].time)
+			continue;
+		sum += samples->sample[at].graphics.util;
+		used++;
+	}
+	*percent = used ? sum / used / 100 : 0;
 	free(samples);
 	return st;
 }

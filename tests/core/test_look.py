@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""Whether the share moves: what is found out about a lever, and that nobody can make it look inert."""
+
+import pytest
+from corelib import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, WINDOW, C, ffi, lib
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lookgpu import NOBODY, STRANGER, LookGpu
+
+SEEDS = range(6)
+
+
+def saturated(policy, *weights, **more):
+    gpu = LookGpu(policy, **more)
+    return gpu, [gpu.add(weight) for weight in weights]
+
+
+# ---- an inert lever is found out ----
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("slice_ms", [5, 10, 30])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
+def test_inert_windows_are_doubted_then_taken_away(policy, slice_ms, seed):
+    gpu, _ = saturated(policy, 1, 2, inert=WINDOW, slice_ms=slice_ms, seed=seed)
+    doubted = gpu.run(90, lambda: (WINDOW, 0) in gpu.told)
+    assert doubted < 40
+    assert gpu.enforced() == [0, 0]
+    assert gpu.policy == policy, "one look is not enough to take it away"
+    lost = gpu.run(90, lambda: gpu.policy == NATIVE)
+    assert doubted + lost < 60
+    assert gpu.turn.t.inert == WINDOW and not gpu.look.seen & WINDOW
+    assert (WINDOW, 1) not in gpu.told
+    gpu.run(5)
+    assert gpu.turn.t.run_mask & 0b11 == 0b11 and not gpu.turn.t.held_mask
+
+
+@pytest.mark.parametrize("switching", [0, 0.09])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_inert_timeslices_are_found_where_the_contrast_is_enough(seed, switching):
+    """1 TSG against 7: half of the GPU by timeslices, an eighth without."""
+    gpu = LookGpu(SOFT, inert=TIMESLICE, seed=seed, switching=switching)
+    gpu.add(tsgs=1)
+    gpu.add(tsgs=7)
+    assert gpu.run(120, lambda: gpu.told) < 30
+    assert gpu.told == [(TIMESLICE, 0)] and gpu.enforced() == [0, 0]
+    assert gpu.run(180, lambda: gpu.policy == NATIVE) < 60
+    assert gpu.turn.t.inert == TIMESLICE
+
+
+def test_equal_ones_cannot_tell_about_timeslices():
+    for inert in (0, TIMESLICE):
+        gpu, _ = saturated(SOFT, 1, 1, inert=inert)
+        gpu.run(120)
+        assert gpu.told == [] and gpu.held_ms == {} and gpu.look.seen == 0
+
+
+# ---- a working one is never taken away ----
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
+def test_working_windows_are_seen_without_holding_anybody(policy, seed):
+    gpu, _ = saturated(policy, 1, 2, seed=seed)
+    gpu.run(120)
+    assert gpu.look.seen == WINDOW
+    assert set(gpu.told) == {(WINDOW, 1)}
+    assert gpu.held_ms == {}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_working_timeslices_are_not_suspect(seed):
+    gpu = LookGpu(SOFT, seed=seed)
+    gpu.add(tsgs=1)
+    gpu.add(tsgs=3)
+    gpu.run(300)
+    assert (TIMESLICE, 0) not in gpu.told and gpu.enforced() == [1, 1]
+
+
+def test_a_high_priority_one_shows_that_timeslices_move():
+    """8 ms against 0.5; while its ceiling holds the other one is alone, and is seen to have work always."""
+    gpu = LookGpu(PREEMPT)
+    gpu.add(highprio=1)
+    gpu.add()
+    gpu.run(120)
+    assert gpu.look.seen & TIMESLICE and (TIMESLICE, 0) not in gpu.told
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_has_little_work_is_no_proof_against_timeslices(seed):
+    """It gets a quarter, as without the lever, because it asks for no more: held alone, it is seen to idle."""
+    gpu = LookGpu(SOFT, seed=seed)
+    gpu.add(tsgs=1, work=0.25)
+    gpu.add(tsgs=3)
+    gpu.run(600)
+    assert gpu.policy == SOFT and (TIMESLICE, 0) not in gpu.told
+    assert sum(gpu.held_ms.values()) < 0.02 * 600_000
+
+
+@pytest.mark.parametrize("wrong", [0.05, 0.3])
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED])
+def test_wrong_samples_take_nothing_away(policy, wrong):
+    """A sampler that is wrong now and then or often. Pure noise looks as inert as a lever can."""
+    gpu, _ = saturated(policy, 1, 2, wrong=wrong)
+    gpu.run(600)
+    assert gpu.policy == policy
+    assert gpu.turn.t.levers == WINDOW | TIMESLICE
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
+    """Portions of 100 ms in a round of a second: the wrong samples fall where it was off and seems to come back."""
+    gpu, _ = saturated(FIXED, 1, 1, wrong=0.1, slice_ms=100, seed=seed)
+    gpu.run(300)
+    assert gpu.policy == FIXED and (WINDOW, 0) not in gpu.told
+
+
+@pytest.mark.parametrize("resists_ms", [20, 100, 400, 1000, 5000])
+@pytest.mark.parametrize("all_of_them", [False, True])
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
+def test_kernels_that_resist_do_not_make_it_look_inert(policy, all_of_them, resists_ms):
+    """The freeze is answered at once, and the kernel runs on: what a driver would look like that does not wait."""
+    gpu = LookGpu(policy)
+    bad = gpu.add(resists_ms=resists_ms)
+    gpu.add(2, resists_ms=resists_ms if all_of_them else 0)
+    gpu.run(600)
+    assert gpu.policy == policy and (WINDOW, 0) not in gpu.told
+    if not all_of_them:
+        assert set(gpu.held_ms) <= {bad}, "only who was there while frozen is held"
+
+
+@pytest.mark.parametrize("slot_churns", [0, 1])
+def test_channels_that_come_and_go_tell_nothing(slot_churns):
+    gpu, ids = saturated(PREEMPT, 1, 1)
+    for i in range(6000):
+        gpu.turn.channels(ids[slot_churns], 1 + i % 2)
+        gpu.touch(ids[slot_churns])
+        gpu.tenants[ids[slot_churns]].on_until = gpu.turn.now + 5 * MS  # until the call that made it has frozen it
+        gpu.run(0.01)
+    assert gpu.policy == PREEMPT and (WINDOW, 0) not in gpu.told
+
+
+def test_a_restart_that_fails_is_no_freeze():
+    gpu, _ = saturated(WEIGHTED, 1, 2, uncommitted=0.4)
+    gpu.run(120)
+    assert gpu.policy == WEIGHTED and (WINDOW, 0) not in gpu.told
+    gpu.uncommitted = 1.0
+    gpu.run(0.1)
+    marks = gpu.look.marks
+    gpu.run(1)
+    assert gpu.look.marks > marks
+    assert {gpu.look.mark[i % C.CGPU_LOOK_MARKS].frozen for i in range(marks, gpu.look.marks)} == {0}
+
+
+def test_a_lone_container_is_never_held():
+    for inert in (0, WINDOW):
+        gpu, _ = saturated(FIXED, 1, inert=inert)
+        gpu.run(60)
+        assert gpu.held_ms == {} and (WINDOW, 0) not in gpu.told
+
+
+@given(
+    policy=st.sampled_from([FAIR, PREEMPT, WEIGHTED, FIXED, SOFT]),
+    tenants=st.lists(
+        st.tuples(
+            st.integers(1, 3),  # weight
+            st.integers(1, 4),  # TSGs
+            st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]),
+            st.sampled_from([0, 0, 0, 30, 700]),
+            st.integers(0, 1),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    slice_ms=st.sampled_from([2, 5, 10, 30]),
+    seed=st.integers(0, 1000),
+    wrong=st.sampled_from([0.0, 0.03]),
+    jitter=st.sampled_from([0.0, 0.02, 0.2]),
+)
+@settings(max_examples=40)
+def test_a_working_lever_stays_whatever_the_tenants_do(policy, tenants, slice_ms, seed, wrong, jitter):
+    gpu = LookGpu(policy, max_inst=20, slice_ms=slice_ms, seed=seed, wrong=wrong, jitter=jitter)
+    for weight, tsgs, work, resists_ms, highprio in tenants:
+        gpu.add(weight, tsgs, work, resists_ms, highprio)
+    gpu.run(60)
+    assert gpu.policy == policy
+    assert gpu.turn.t.levers == WINDOW | TIMESLICE
+    assert sum(gpu.held_ms.values()) <= 10 * C.CGPU_LOOK_HOLD_MS * len(tenants)
+
+
+# ---- what is taken in ----
+
+
+def test_holding_is_as_weight_0():
+    gpu, (a, b) = saturated(WEIGHTED, 1, 2)
+    gpu.run(0.1)
+    lib.cgpu_look_hold(gpu.look, gpu.turn.t, 1 << a, gpu.turn.now)
+    assert gpu.turn.shares(300) == {b: pytest.approx(1)}
+    assert gpu.turn.t.slot[a].weight == 1
+    lib.cgpu_look_hold(gpu.look, gpu.turn.t, 0, gpu.turn.now)
+    assert gpu.turn.shares(300)[a] == pytest.approx(1 / 3, abs=0.05)
+    lib.cgpu_look_hold(gpu.look, gpu.turn.t, 1 << a, gpu.turn.now)
+    gpu.turn.delete(a)
+    assert gpu.turn.t.held_mask == 0
+
+
+def test_samples_while_calls_are_under_way_wait():
+    gpu, _ = saturated(PREEMPT, 1, 1)
+    gpu.turn.next()
+    planned = gpu.turn.now
+    assert gpu.turn.t.inflight
+    assert planned - 5 * MS < lib.cgpu_look_until_ns(gpu.turn.t, planned + 1000 * MS) < planned
+
+
+def test_old_and_unknown_samples_are_left_out():
+    gpu, (a, _) = saturated(PREEMPT, 1, 1)
+    gpu.run(0.5)
+    n, seen = gpu.look.samples, gpu.look.seen_ns
+    lib.cgpu_look_sample(gpu.look, gpu.turn.t, 5, a)
+    assert (gpu.look.samples, gpu.look.seen_ns) == (n, seen), "before what was seen"
+    lib.cgpu_look_sample(gpu.look, gpu.turn.t, gpu.turn.now - 3 * MS, STRANGER)
+    assert gpu.look.samples == n
+    for slot in (NOBODY, 77):
+        lib.cgpu_look_sample(gpu.look, gpu.turn.t, gpu.turn.now - 3 * MS + 1, slot)
+    assert all(gpu.look.slot[i].named == 0 for i in range(2, C.CGPU_SLOTS))
+
+
+def test_more_marks_than_are_kept():
+    """What was in force before the oldest is not known: such samples say nothing."""
+    gpu, (a, _) = saturated(PREEMPT, 1, 1, slice_ms=1)
+    begin = gpu.turn.now
+    gpu.poll_at = 2**63
+    gpu.run(5)
+    assert gpu.look.marks > C.CGPU_LOOK_MARKS
+    lib.cgpu_look_sample(gpu.look, gpu.turn.t, begin + 20 * MS, a)
+    assert gpu.look.samples == 0
+
+
+def test_a_container_that_is_gone_leaves_no_figures():
+    gpu, (a, b) = saturated(PREEMPT, 1, 1)
+    gpu.run(3)
+    assert gpu.look.slot[a].named
+    gpu.turn.delete(a)
+    gpu.tenants.pop(a)
+    gpu.touch(a)
+    assert ffi.buffer(ffi.addressof(gpu.look.slot[a]))[:] == bytes(ffi.sizeof("struct cgpu_look_slot"))
+    assert gpu.look.slot[b].named
+    lib.cgpu_look_touched(gpu.look, gpu.turn.t, C.CGPU_SLOTS, gpu.turn.now)

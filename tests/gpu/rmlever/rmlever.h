@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/* rmlever: lever calls of a process on its own RM objects, by its own files (../README.md). */
+#ifndef RMLEVER_H
+#define RMLEVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+/* ---- the driver's numbers ---- */
+#define ESC_RM_FREE		0x29
+#define ESC_RM_CONTROL		0x2a
+#define ESC_RM_ALLOC		0x2b
+#define ESC_XFER_CMD		211
+#define UVM_MM_INITIALIZE	0x4b
+
+#define CLASS_DEVICE		0x80
+#define CLASS_SUBDEVICE		0x2080
+#define CLASS_TSG		0xa06c
+
+#define CTRL_FB_GET_INFO	0x20801301
+#define CTRL_FB_GET_INFO_V2	0x20801303
+#define CTRL_DISABLE_CHANNELS	0x2080110b
+#define CTRL_SET_TIMESLICE	0xa06c0103
+#define CTRL_GET_TIMESLICE	0xa06c0104
+#define CTRL_PREEMPT		0xa06c0105
+#define CTRL_RESTART_RUNLIST	0xa06f0111
+
+#define FB_RAM_SIZE		0x07
+#define FB_TOTAL_RAM_SIZE	0x08
+#define FB_HEAP_SIZE		0x09
+#define FB_LARGEST_FREE		0x12
+#define FB_HEAP_FREE		0x16
+#define FB_USABLE_RAM_SIZE	0x20
+
+#define NV_ERR_INVALID_CLASS	0x22
+
+/* An ioctl on a node of the driver, taken out of its wrapper. */
+struct call {
+	int fd;
+	bool uvm;
+	uint32_t nr, size;
+	unsigned char *arg;
+};
+
+static inline uint32_t word_at(const unsigned char *at)
+{
+	uint32_t value;
+
+	__builtin_memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static inline uint64_t long_at(const unsigned char *at)
+{
+	uint64_t value;
+
+	__builtin_memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+/* rmlever.c */
+extern unsigned int driver_branch;	/* 580; 0: not known, taken as the newest */
+int real_ioctl(int fd, unsigned long request, void *arg);
+int real_close(int fd);
+uint64_t now_ns(void);
+
+/* objects.c: what this process has of the driver. Each takes the lock itself. */
+struct object {
+	uint32_t client, handle, parent, class_id;
+	uint32_t engine;	/* of a TSG or channel: 0 not said, 1..8 graphics, 9.. copy */
+	uint32_t tsg;		/* of a channel */
+	int fd;			/* of a client: the file that it belongs to */
+};
+
+enum kind { CLIENT, DEVICE, SUBDEVICE, TSG, CHANNEL, OTHER };
+
+enum kind object_kind(const struct object *o);
+bool object_is_graphics(const struct object *o);
+void objects_alloc(int fd, const unsigned char *arg, uint32_t size);
+void objects_free(const unsigned char *arg);
+void objects_close(int fd);
+void objects_forget(void);
+/* Up to @max of that kind, in the order in which they were made. */
+unsigned int objects_list(enum kind kind, struct object *out, unsigned int max);
+/* The file that @client belongs to, or -1. */
+int objects_fd(uint32_t client);
+/* A subdevice of the device that @of is under; if it has none, any. One GPU is used. */
+bool objects_subdevice(const struct object *of, struct object *out);
+uint32_t alloc_status_at(uint32_t size);
+
+/* answer.c: what is refused or answered in the driver's place */
+void answers_init(void);
+/* True if the call was answered and must not be forwarded. */
+bool answer_before(const struct call *call);
+void answer_after(const struct call *call);
+
+/* levers.c */
+struct outcome {
+	int64_t status;		/* RM's, or -errno */
+	uint64_t begin_ns, end_ns;
+};
+
+struct channel_name {
+	uint32_t client, handle;
+};
+#define CHANNELS_MAX 512
+#define DISABLE_MAX 64
+
+struct outcome lever_timeslice(const struct object *tsg, uint64_t us);
+struct outcome lever_get_timeslice(const struct object *tsg, uint64_t *us);
+struct outcome lever_preempt(const struct object *tsg, bool wait, uint32_t timeout_us);
+struct outcome lever_restart(const struct object *channel, bool force, bool bypass);
+/* At most DISABLE_MAX of them, anybody's; the call is made by way of @by, an object of ours. */
+struct outcome lever_disable(const struct object *by, const struct channel_name *list, uint32_t count, bool disable,
+			     bool only_scheduling);
+struct outcome lever_heap(const struct object *by, uint64_t *total_bytes, uint64_t *free_bytes);
+
+/* requests.c: until the other side hangs up */
+void requests_serve(FILE *in, FILE *out);
+
+/* control.c */
+void control_start(void);
+void control_forked(void);
+void control_end(void);
+
+#endif

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+/* Which of the caller's memory belongs to a call, by the numbers of the public driver: structs by the ioctl's size,
+ * parameters by RM_CONTROL and RM_ALLOC, structs of uvm and parameters of classes by rmtap_tables.h.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "rmtap.h"
+#include "rmtap_tables.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum { RM_CONTROL = 0x2a, RM_ALLOC = 0x2b, GET_EVENT_DATA = 0x52, XFER = 211 };
+
+/* The caller's pointers may be wrong: then the call fails, not the caller. */
+static bool fetch(uint64_t address, unsigned char *into, uint32_t size)
+{
+	struct iovec local = { into, size }, remote = { (void *)(uintptr_t)address, size };
+
+	return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)size;
+}
+
+bool rmtap_readable(void)
+{
+	unsigned char probe = 1, got = 0;
+
+	return fetch((uintptr_t)&probe, &got, 1) && got;
+}
+
+static uint32_t get32(const struct block *b, uint32_t at)
+{
+	uint32_t value = 0;
+
+	if (b && at + sizeof(value) <= b->size)
+		memcpy(&value, b->before + at, sizeof(value));
+	return value;
+}
+
+static uint64_t get64(const struct block *b, uint32_t at)
+{
+	return get32(b, at) | (uint64_t)get32(b, at + 4) << 32;
+}
+
+static struct block *add(struct call *call, int parent, uint32_t at, uint64_t address, uint64_t size)
+{
+	struct block *b = &call->block[call->count];
+
+	if (!address || !size || size > RMTAP_BLOCK_MAX || call->count == RMTAP_BLOCKS)
+		return NULL;
+	*b = (struct block) { .parent = parent, .at = at, .size = size, .address = address };
+	b->before = malloc(2 * size);
+	if (!b->before || !fetch(address, b->before, size)) {
+		free(b->before);
+		return NULL;
+	}
+	b->after = b->before + size;
+	call->count++;
+	return b;
+}
+
+static uint32_t size_of(const struct rmtap_size *rows, size_t count, uint32_t number, uint32_t branch)
+{
+	size_t i;
+
+	for (i = 0; i < count; i++)
+		if (rows[i].number == number && branch >= rows[i].first && branch <= rows[i].last)
+			return rows[i].size;
+	return 0;
+}
+
+static void add_control(struct call *call, int top, const struct block *b)
+{
+	const struct block *params = add(call, top, 16, get64(b, 16), get32(b, 24));
+	int parent = call->count - 1;
+	struct block *list;
+	size_t i;
+
+	for (i = 0; params && i < COUNT(rmtap_pointers); i++) {
+		const struct rmtap_pointer *p = &rmtap_pointers[i];
+
+		if (p->cmd != get32(b, 8))
+			continue;
+		list = add(call, parent, p->at, get64(params, p->at),
+			   (uint64_t)get32(params, p->count_at) * p->each);
+		if (list)
+			list->payload = true;
+	}
+}
+
+static void add_alloc(struct call *call, int top, const struct block *b, uint32_t branch)
+{
+	uint32_t size = get32(b, b->size == 48 ? 32 : 24);
+
+	if (!size)
+		size = size_of(rmtap_classes, COUNT(rmtap_classes), get32(b, 12), branch);
+	add(call, top, 16, get64(b, 16), size);
+	if (b->size == 48)
+		add(call, top, 24, get64(b, 24), 4);
+}
+
+static void add_nested(struct call *call, int top, uint32_t number, uint32_t branch)
+{
+	const struct block *b = &call->block[top];
+
+	if (number == RM_CONTROL && b->size == 32)
+		add_control(call, top, b);
+	else if (number == RM_ALLOC && (b->size == 48 || b->size == 32))
+		add_alloc(call, top, b, branch);
+	else if (number == GET_EVENT_DATA && b->size == 16)
+		add(call, top, 0, get64(b, 0), 16);
+}
+
+void rmtap_before(struct call *call, const char *node, unsigned long request, void *arg,
+		  uint32_t branch)
+{
+	uint32_t number = _IOC_NR(request), size = _IOC_SIZE(request);
+	const struct block *top;
+
+	call->count = 0;
+	if (strcmp(node, "nvidia-uvm") == 0) {
+		size = size_of(rmtap_uvm, COUNT(rmtap_uvm), request, branch);
+		add(call, -1, 0, (uintptr_t)arg, size);
+		return;
+	}
+	top = add(call, -1, 0, (uintptr_t)arg, size);
+	if (!top)
+		return;
+	if (number == XFER && size == 16) {
+		number = get32(top, 0);
+		if (get32(top, 4) <= RMTAP_TOP_MAX && add(call, 0, 8, get64(top, 8), get32(top, 4)))
+			add_nested(call, 1, number, branch);
+	} else {
+		add_nested(call, 0, number, branch);
+	}
+}
+
+/* Read again what was read before: where the driver wrote a pointer of its own, nobody follows it. */
+void rmtap_after(struct call *call)
+{
+	int i;
+
+	for (i = 0; i < call->count; i++) {
+		struct block *b = &call->block[i];
+
+		if (!fetch(b->address, b->after, b->size))
+			memcpy(b->after, b->before, b->size);
+	}
+}
+
+void rmtap_done(struct call *call)
+{
+	while (call->count)
+		free(call->block[--call->count].before);
+}
