@@ -8,17 +8,21 @@ PYTHON := build/venv/bin/python
 PYTEST = $(PYTHON) -m pytest -q --junitxml=build/junit/$@.xml $(PYTEST_ARGS)
 VM     = PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m vm
 MODULE_OPTIONS = $(if $(W),W=$(W))
+# A machine with systemd installs them.
+PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb)
 
 # Given on the command line or in the environment, they describe the machine.
-export KERNEL GPUS PROFILE MEM_MIB ICOUNT BARE CPUS VM_MEM TIMEOUT DAEMON DOCKER \
-       DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS
+export KERNEL PART GPUS PROFILE MEM_MIB ICOUNT BARE CPUS VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD \
+       DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS \
+       PREFIX DESTDIR UNITDIR ZSHDIR
 export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup modules modules-all tools vm vm-shell test lint test-unit test-core \
-        test-daemon test-cli test-nvsim test-demo test-bench test-abi abi-doc test-vm demo bench bench-slice \
-        bench-ioctl bench-sched bench-quick clean
+        test-replay test-daemon test-cli test-nvsim test-gpu test-demo test-bench test-abi abi-doc test-vm fuzz demo bench \
+        bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
+        setup-deb wheel install uninstall deb build-range test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -36,10 +40,10 @@ modules-all: setup ## the same for every kernel that is there
 tools: setup ## build the user programs that the guest needs (cgpu-runtime, nvsim's clients)
 	@scripts/build-tools
 
-vm: modules tools ## run CMD='…' as root in a virtual machine
+vm: modules tools $(PACKAGES) ## run CMD='…' as root in a virtual machine
 	@$(VM) run
 
-vm-shell: modules tools ## the same with a shell on this terminal
+vm-shell: modules tools $(PACKAGES) ## the same with a shell on this terminal
 	@$(VM) shell
 
 test: ## every level, cheap to dear, and a table at the end
@@ -54,14 +58,23 @@ test-unit: setup ## the harness's own tests
 test-core: setup ## the pure C core, compiled for user space
 	@$(PYTEST) tests/core
 
+test-replay: setup ## recorded calls through the call table, and the recorder
+	@$(PYTEST) tests/replay
+
 test-daemon: setup ## cgpud without a kernel
 	@$(PYTEST) tests/daemon
 
 test-cli: setup ## the command line tools
 	@$(PYTEST) tests/cli
 
+test-install: setup-deb deb ## packages, DKMS, make install, the commands of docs/install.md; in a throw-away root
+	@$(PYTEST) tests/install
+
 test-nvsim: setup ## layouts and clients of the simulated driver, on the host
 	@$(PYTEST) tests/nvsim
+
+test-gpu: setup ## the measurements on a GPU, without one
+	@$(PYTEST) tests/gpu
 
 test-demo: setup ## the arithmetic of the demo
 	@$(PYTEST) tests/demo
@@ -75,8 +88,12 @@ test-abi: setup ## numbers and offsets against the public driver: OGKM=<tree or 
 abi-doc: setup ## write docs/abi.md from the call table
 	@$(PYTHON) scripts/abi-doc
 
-test-vm: modules tools ## one boot of KERNEL, KIND=plain|bare|icount|docker, TEST=name to choose
+test-vm: modules tools $(PACKAGES) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|systemd, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
+
+fuzz: modules tools ## hours of wrong calls: SECONDS=3600 SEED=n KERNEL=6.1|6.12|debug OPTIONS='…'
+	@TIMEOUT=$$(( $(or $(SECONDS),600) * 2 + 900 )) DAEMON=0 $(VM) run \
+		'python tests/fuzz/fuzzed.py $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(OPTIONS)'
 
 demo: ## the product at work on a simulated GPU
 	@tests/demo/demo
@@ -91,10 +108,31 @@ bench-sched: modules tools ## every policy beside others' rules; build/bench-sch
 	@$(PYTHON) tests/bench/sched_vm.py
 	@$(PYTHON) tests/bench/sched.py --vm-rows build/bench-sched-vm.json
 
-bench-quick: setup ## the same bars on fewer scenarios, a minute
+bench-quick: setup ## the same bars on fewer scenarios, two minutes; a level of make test
 	@$(PYTHON) tests/bench/sched.py --quick
 
-bench: bench-slice bench-ioctl bench-sched ## every bench there is
+bench-engine: modules tools ## what a container's start and end cost more, and what the daemon does
+	@$(PYTHON) tests/bench/engine.py
+
+bench: bench-slice bench-ioctl bench-sched bench-engine ## every bench there is
+
+setup-deb: setup ## what making the packages needs besides (dkms, debhelper, lintian)
+	@scripts/setup deb
+
+wheel: setup ## cgpu's wheel and those of what it needs into build/wheels/
+	@scripts/build-wheels
+
+install: wheel ## programs, units, DKMS sources: PREFIX=/usr/local DESTDIR= (docs/install.md)
+	@scripts/install install
+
+uninstall: ## what make install has put there, with the same PREFIX and DESTDIR
+	@scripts/install uninstall
+
+deb: setup-deb wheel ## Debian packages cgpu and cgpu-dkms into build/deb/
+	@scripts/deb
+
+build-range: setup-deb ## the modules against the oldest and newest kernel of each series and flavour that apt offers
+	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/bench build/bench-sched
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/bench build/bench-sched build/wheels build/site build/deb build/stage

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""A throw-away copy of this machine's root to install things in.
+
+An overlay in memory over `/`, in a mount namespace of its own: programs and the package database are those of this
+machine, whatever is written is gone when the box is closed. /lib/modules has the kernels that were added, which for
+packaging are their headers and an empty list of modules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import stat
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+REPO = Path(__file__).resolve().parents[2]
+KERNELS = {
+    kernel: (REPO / "build/kernels" / kernel / "release").read_text().strip()
+    for kernel in ("6.1", "6.12")
+    if (REPO / "build/kernels" / kernel / "release").exists()
+}
+
+SETUP = """
+set -e
+top=$(mktemp -d /tmp/cgpu-box.XXXXXX)
+mount -t tmpfs -o mode=755 box "$top"
+mkdir "$top/upper" "$top/work" "$top/root"
+mount -t overlay -o "lowerdir=/,upperdir=$top/upper,workdir=$top/work" box "$top/root"
+root=$top/root
+mount --rbind /proc "$root/proc"
+mount --rbind /dev "$root/dev"
+for dir in tmp run lib/modules; do mount -t tmpfs -o mode=755 box "$root/$dir"; done
+chmod 1777 "$root/tmp"
+mkdir -p "$root$repo"
+mount --rbind "$repo" "$root$repo"
+echo "$top"
+cat # until the box is closed
+"""
+
+ADD_KERNEL = """
+release=$(cat "build/kernels/$kernel/release")
+mkdir -p "/lib/modules/$release"
+cp "build/kernels/$kernel/lib/modules/$release"/modules.{builtin,builtin.modinfo,order} "/lib/modules/$release/"
+ln -s "$PWD/build/kernels/$kernel/build" "/lib/modules/$release/build"
+depmod "$release" 2>/dev/null
+"""
+
+#: The packages' own and the tools' databases and caches: not ours, and they change with every package. The key that
+#: DKMS signs with belongs to the machine.
+NOT_OURS = (
+    "var/lib/dpkg",
+    "var/log",
+    "var/cache",
+    "var/lib/dkms/mok.key",
+    "var/lib/dkms/mok.pub",
+    "etc/ld.so.cache",
+    "var/lib/systemd/deb-systemd-helper-enabled",
+    "var/lib/systemd/deb-systemd-user-helper-enabled",
+)
+
+
+class Box:
+    """A root file system to spoil. `with Box() as box: box.must("dpkg -i …")`."""
+
+    def __enter__(self) -> Box:
+        alone = ["--mount"] if os.geteuid() == 0 else ["--mount", "--user", "--map-root-user"]
+        self._holder = subprocess.Popen(
+            ["unshare", *alone, "bash", "-c", SETUP],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "repo": str(REPO)},
+        )
+        assert self._holder.stdout
+        self.top = Path(self._holder.stdout.readline().strip())
+        if not self.top.name:
+            raise RuntimeError("no box: an overlay in a mount namespace is needed (root, or user namespaces)")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._holder.stdin
+        self._holder.stdin.close()
+        self._holder.wait()
+        self.top.rmdir()
+
+    def run(self, command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """A shell command in the box, as root, in the repository."""
+        enter = ["nsenter", f"--target={self._holder.pid}", "--mount"]
+        if os.geteuid() != 0:
+            enter += ["--user", "--preserve-credentials"]
+        words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        inside = f"cd {shlex.quote(str(REPO))} && export {words} HOME=/root && {command}"
+        return subprocess.run(
+            [*enter, "chroot", f"{self.top}/root", "bash", "-c", inside],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"},
+            timeout=600,
+        )
+
+    def must(self, command: str, **variables: str) -> str:
+        """The same; its output. Anything but status 0 fails the test."""
+        done = self.run(command, **variables)
+        assert done.returncode == 0, f"{command}: status {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def add_kernel(self, kernel: str) -> str:
+        """A kernel of build/kernels with its headers; its release."""
+        self.must(ADD_KERNEL, kernel=kernel)
+        return KERNELS[kernel]
+
+    def tree(self) -> dict[str, str]:
+        """Every path that is not on the machine itself, or not as there, and of /lib/modules all; but for NOT_OURS."""
+        top = Path(f"/proc/{self._holder.pid}/root{self.top}")
+        # A folder of the machine in which something was written is in the overlay, too.
+        found = {
+            path: what
+            for path, what in tree(top / "upper").items()
+            if what != "directory" or not Path("/", path).exists()
+        }
+        found |= {f"lib/modules/{path}": what for path, what in tree(top / "root/lib/modules").items()}
+        return {path: what for path, what in found.items() if not path.startswith(NOT_OURS)}
+
+
+def tree(top: Path) -> dict[str, str]:
+    """Paths below `top` with what each is: mode and content of files, target of links."""
+    found = {}
+    for folder, folders, files in os.walk(top):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            found[str(path.relative_to(top))] = describe(path)
+    return found
+
+
+def describe(path: Path) -> str:
+    """What a path is, in one word or two."""
+    about = path.lstat()
+    if stat.S_ISLNK(about.st_mode):
+        return f"link {path.readlink()}"
+    if stat.S_ISDIR(about.st_mode):
+        return "directory"
+    if stat.S_ISREG(about.st_mode):
+        return f"{stat.S_IMODE(about.st_mode):o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return "other"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""docs/install.md: what is marked there runs, on a throw-away machine; docs/support.md says what the code says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from blocks import BadMark, marked
+from box import REPO, Box
+
+INSTALL = (REPO / "docs/install.md").read_text()
+UPGRADE = (REPO / "docs/upgrade.md").read_text()
+SUPPORT = (REPO / "docs/support.md").read_text()
+
+
+def test_blocks_of_one_name_are_one_sequence() -> None:
+    a, b = "<!-- tested: a -->\n```\n", "<!-- tested: b -->\n```sh\n"
+    page = f"```\nno\n```\n{a}one\n\ntwo # why\n```\ntext\n{b}three\n```\n{a}four\n```\n"
+    assert marked(page) == {"a": ["one", "two # why", "four"], "b": ["three"]}
+
+
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [
+        ("<!-- tested: a -->\ntext\n", "no block of code"),
+        ("<!-- tested: a -->", "no block of code"),
+        ("<!-- tested: a -->\n```\none\n", "no end"),
+        ("<!-- tested: a b -->\n```\none\n```\n", "no name"),
+        ("<!-- tested: -->\n```\none\n```\n", "no name"),
+    ],
+)
+def test_a_mark_without_a_block_is_an_error(page: str, why: str) -> None:
+    with pytest.raises(BadMark, match=why):
+        marked(page)
+
+
+@pytest.mark.parametrize("name", ["packages", "prefix"])
+def test_the_commands_of_the_page_run_and_leave_nothing(name: str) -> None:
+    """No kernel has headers in this box: nothing is compiled; test_deb.py does that."""
+    with Box() as box:
+        before = box.tree()
+        for command in marked(INSTALL)[name]:
+            box.must(command)
+        after = {path: what for path, what in box.tree().items() if what != "directory"}
+        assert {path: what for path, what in after.items() if before.get(path) != what} == {}
+
+
+def test_every_mark_is_somebodys() -> None:
+    """Those that need the module are run in a virtual machine, by tests/vm/guest_tests/test_systemd_update.py."""
+    assert set(marked(INSTALL)) == {"packages", "prefix", "loaded", "again"}
+    assert set(marked(UPGRADE)) == {"hot", "cold", "drain"}
+
+
+def test_every_target_it_names_exists() -> None:
+    makefile = (REPO / "Makefile").read_text()
+    for target in set(re.findall(r"(?:^|`)make ([a-z-]+)", INSTALL + SUPPORT, re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+
+
+def test_the_least_kernel_is_the_same_everywhere() -> None:
+    conf = (REPO / "dkms.conf").read_text()
+    least = re.search(r'BUILD_EXCLUSIVE_KERNEL_MIN="(.*)"', conf)
+    assert least
+    assert f"Supported: {least[1]} " in (REPO / "cgpu_km/compat.h").read_text()
+    for page in (INSTALL, SUPPORT):
+        assert f"{least[1]} or later" in page
+
+
+def test_the_branches_are_those_of_the_call_table() -> None:
+    table = (REPO / "cgpu_km/core/nv_call.c").read_text()
+    numbers = re.search(r"cgpu_branches\[CGPU_BRANCHES\] = \{([^}]*)\}", table)
+    assert numbers
+    branches = re.findall(r"\d+", numbers[1])
+    for page in (INSTALL, SUPPORT):
+        assert f"{branches[0]} to {branches[-1]}" in page
