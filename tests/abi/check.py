@@ -144,9 +144,15 @@ def abi_of(branch: int) -> list[tuple[str, int, list[str]]]:
     """struct cgpu_abi of a branch, as layouts.SHELL."""
     abi = lib.cgpu_call_abi(branch)
     union = 8
+    handles = layouts.at("nv_ioctl_export_to_dma_buf_fd_t", "handles")
     return [
-        (f"struct cgpu_abi: {name}", union + getattr(abi, name), layouts.at("nvidia_kernel_rmapi_ops_t", field))
-        for name, field in layouts.ABI.items()
+        ("struct cgpu_abi: dmabuf_handles", abi.dmabuf_handles, handles),
+        ("struct cgpu_abi: util_stride", abi.util_stride, layouts.size(layouts.UTIL_SAMPLE)),
+        ("struct cgpu_abi: util_pid", abi.util_pid, layouts.at(layouts.UTIL_SAMPLE, "gr.procId")),
+        *(
+            (f"struct cgpu_abi: {name}", union + getattr(abi, name), layouts.at("nvidia_kernel_rmapi_ops_t", field))
+            for name, field in layouts.ABI.items()
+        ),
     ]
 
 

@@ -24,6 +24,8 @@ def low(bits: str) -> list[str]:
 CHANNEL = "NV_CHANNEL_ALLOC_PARAMS"
 FB = "NV2080_CTRL_FB_INFO_INDEX_"
 CMD = "NV2080_CTRL_CMD_"
+UTIL = "NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS"
+UTIL_SAMPLE = "NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE"
 
 # cgpu_km/core/nv_abi.h, in its order. What is not here is called the same there.
 CORE = {
@@ -103,7 +105,11 @@ CORE = {
     "NVOS33_SIZE": size("nv_ioctl_nvos33_parameters_with_fd"),
     "NVOS33_H_MEMORY": at("nv_ioctl_nvos33_parameters_with_fd", "params.hMemory"),
     "NVOS33_STATUS": at("nv_ioctl_nvos33_parameters_with_fd", "params.status"),
+    "NV_DMABUF_H_CLIENT": at("nv_ioctl_export_to_dma_buf_fd_t", "hClient"),
+    "NV_DMABUF_NUM": at("nv_ioctl_export_to_dma_buf_fd_t", "numObjects"),
     "NVOS46_H_MEMORY": at("NVOS46_PARAMETERS", "hMemory"),
+    "NVOS47_H_MEMORY": at("NVOS47_PARAMETERS", "hMemory"),
+    "NVOS47_SIZE_AT": at("NVOS47_PARAMETERS", "size"),
     "NVOS54_SIZE": size("NVOS54_PARAMETERS"),
     "NVOS54_H_OBJECT": at("NVOS54_PARAMETERS", "hObject"),
     "NVOS54_CMD": at("NVOS54_PARAMETERS", "cmd"),
@@ -137,6 +143,13 @@ CORE = {
     "NV2080_CTRL_GPU_GET_GID_INFO": [f"{CMD}GPU_GET_GID_INFO"],
     "NV2080_CTRL_GPU_GET_PIDS": [f"{CMD}GPU_GET_PIDS"],
     "NV2080_CTRL_GPU_GET_PID_INFO": [f"{CMD}GPU_GET_PID_INFO"],
+    "NV2080_CTRL_PERF_UTIL_SAMPLES": [f"{CMD}PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2"],
+    "NV_UTIL_BUFFER_SIZE": at(UTIL, "bufSize"),
+    "NV_UTIL_TRACKER": at(UTIL, "tracker"),
+    "NV_UTIL_SAMPLES": at(UTIL, "samples"),
+    "NV_UTIL_TIME": at(UTIL_SAMPLE, "base.timeStamp"),
+    "NV_UTIL_NOBODY": ["NV2080_GPUMON_PID_INVALID"],
+    "NV_UTIL_PARAMS_MAX": [],
     "NV2080_CTRL_DISABLE_CHANNELS": [f"{CMD}FIFO_DISABLE_CHANNELS"],
     "NV2080_DISABLE_CHANNELS_SIZE": size("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS"),
     "NV2080_DISABLE_CHANNELS_MAX": ["NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES"],
@@ -160,6 +173,35 @@ CORE = {
     "NV_FB_USABLE_RAM_SIZE": [f"{FB}USABLE_RAM_SIZE"],
     "NV_FB_PROTECTED_TOTAL": [f"{FB}PROTECTED_MEM_SIZE_TOTAL_KB"],
     "NV_FB_PROTECTED_FREE": [f"{FB}PROTECTED_MEM_SIZE_FREE_KB"],
+    "NV0000_CTRL_EXPORT_OBJECT_TO_FD": ["NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD"],
+    "NV0000_CTRL_IMPORT_OBJECT_FROM_FD": ["NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD"],
+    "NV0000_CTRL_GET_EXPORT_OBJECT_INFO": ["NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO"],
+    "NV0000_CTRL_EXPORT_OBJECTS_TO_FD": ["NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD"],
+    "NV0000_CTRL_IMPORT_OBJECTS_FROM_FD": ["NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD"],
+    "NV3D05_SIZE": size("NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS"),
+    "NV3D05_H_OBJECT": at("NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS", "object.data.rmObject.hObject"),
+    "NV3D05_FD": at("NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS", "fd"),
+    "NV3D06_SIZE": size("NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS"),
+    "NV3D06_FD": at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS", "fd"),
+    "NV3D06_H_PARENT": at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS", "object.data.rmObject.hParent"),
+    "NV3D06_H_OBJECT": at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS", "object.data.rmObject.hObject"),
+    "NV3D0B_SIZE": size("NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS"),
+    "NV3D0B_FD": at("NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS", "fd"),
+    "NV3D0B_OBJECTS": at("NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS", "objects"),
+    "NV3D0B_NUM": at("NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS", "numObjects"),
+    "NV3D0B_INDEX": at("NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS", "index"),
+    "NV3D0C_SIZE": size("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS"),
+    "NV3D0C_FD": at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "fd"),
+    "NV3D0C_OBJECTS": at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "objects"),
+    "NV3D0C_NUM": at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "numObjects"),
+    "NV3D0C_INDEX": at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "index"),
+    "NV3D0C_H_PARENT": at("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "hParent"),
+    "NV_DMABUF_MAX": ["NV_DMABUF_EXPORT_MAX_HANDLES"],
+    "NV3D0B_MAX": ["NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS"],
+    "NV3D0C_MAX": ["NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS"],
+    # Ours alone.
+    "NV_OUR_HANDLES": [],
+    "NV_OUR_HANDLES_SPAN": [],
     "UVM_MAP_DYN_PARALLELISM": ["UVM_MAP_DYNAMIC_PARALLELISM_REGION"],
     # The largest of all branches; the table has each branch's.
     "NV_MEM_PARAMS_SIZE": [],
@@ -350,6 +392,7 @@ NVSIM = {
     "nv_tsg_params": ("NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS", {"vgpu": "bIsCallingContextVgpuPlugin"}),
     "nv_ctxshare_params": ("NV_CTXSHARE_ALLOCATION_PARAMETERS", {}),
     "nv_event_params": ("NV0005_ALLOC_PARAMETERS", {}),
+    "nv_export_dmabuf": ("nv_ioctl_export_to_dma_buf_fd_t", {}),
     "uvm_init": ("UVM_INITIALIZE_PARAMS", {"status": "rmStatus"}),
     "uvm_gpu_vas": ("UVM_REGISTER_GPU_VASPACE_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
     "uvm_uuid": ("UVM_UNREGISTER_GPU_PARAMS", {"uuid": "gpu_uuid", "status": "rmStatus"}),
@@ -386,6 +429,22 @@ NVSIM = {
     "uvm_pref": (
         "UVM_SET_PREFERRED_LOCATION_PARAMS",
         {"base": "requestedBase", "uuid": "preferredLocation", "node": "preferredCpuNumaNode", "status": "rmStatus"},
+    ),
+    "uvm_accessed_by": (
+        "UVM_SET_ACCESSED_BY_PARAMS",
+        {"base": "requestedBase", "uuid": "accessedByUuid", "status": "rmStatus"},
+    ),
+    "uvm_migrate": (
+        "UVM_MIGRATE_PARAMS",
+        {
+            "uuid": "destinationUuid",
+            "sem_address": "semaphoreAddress",
+            "sem_payload": "semaphorePayload",
+            "node": "cpuNumaNode",
+            "user_space_start": "userSpaceStart",
+            "user_space_length": "userSpaceLength",
+            "status": "rmStatus",
+        },
     ),
     "uvm_group": ("UVM_CREATE_RANGE_GROUP_PARAMS", {"id": "rangeGroupId", "status": "rmStatus"}),
     "nv_gpu_info": (

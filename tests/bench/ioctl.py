@@ -36,7 +36,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
             "call": call,
             "native_instructions": round(native),
             "added_1": round(one[call] - native),
-            "added_25": round(many[call] - native),
+            "added_25": round(many[call] - found["native_25"][call]),
             "bar": BARS.get(call),
         }
         for call, native in found["native"].items()

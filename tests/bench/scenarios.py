@@ -23,7 +23,6 @@ class Scenario:
     containers: tuple[Container, ...]
     saturating: bool = True
     personality: str = "default"
-    policies: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
 
     @property
     def high(self) -> int | None:
@@ -58,7 +57,7 @@ def _personalities() -> list[Scenario]:
         if name == "stubborn kernel":
             containers = (replace(containers[0], kernel_us=50_000, depth=2, stubborn=True), containers[1])
         if name != "default":
-            found.append(Scenario("1:2", containers, personality=name, policies=(2, 3, 4)))
+            found.append(Scenario("1:2", containers, personality=name))
     return found
 
 

@@ -26,6 +26,7 @@ FIELDS = (
 OURS = "cgpu"
 WARM_NS, LENGTH_NS = 1 * S, 10 * S
 SLACK_PP = 0.2
+POLICIES = range(6)
 LEVERS = {0: "window", 1: "window", 2: "window", 3: "window", 4: "timeslice", 5: None}
 WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_ceiling_us", "reclaim_us",
                  "cap_excess_pp", "turn_thread_cpu_pct")  # fmt: skip
@@ -188,9 +189,11 @@ def head(cell: Cell) -> dict[str, Any]:
     }
 
 
-def measure(cell: Cell, seed: int, draw: bool = False) -> Measured:
+def measure(cell: Cell, seed: int, draw: bool = False, own: Personality | None = None) -> Measured:
+    """own: on a driver other than the scenario's."""
     containers = cell.scenario.containers
-    gpu = Gpu(profile(cell.card), PERSONALITIES[cell.scenario.personality], containers, LENGTH_NS + 2 * S, seed)
+    own = own or PERSONALITIES[cell.scenario.personality]
+    gpu = Gpu(profile(cell.card), own, containers, LENGTH_NS + 2 * S, seed)
     try:
         who = scheduler(cell, gpu)
     except CgpuError as err:
@@ -257,7 +260,7 @@ def cells(cards: Sequence[str], slices: Sequence[int | None], scenarios: Sequenc
             # A rival's rule has no slice of ours, but for the one that is ours without credit.
             found = [Cell(scenario, card, rival.name, slice_us=5000 if rival.lever == "window" else None)
                      for rival in RIVALS]  # fmt: skip
-            for policy in scenario.policies:
+            for policy in POLICIES:
                 found += [Cell(scenario, card, OURS, policy, slice_us) for slice_us in slices if policy < 4]
                 if policy >= 4:
                     found.append(Cell(scenario, card, OURS, policy))

@@ -28,7 +28,7 @@ class Cell:
     profile: str
     scenario: str
     policy: int
-    slice_us: int
+    slice_us: int | None  # None: as the module chooses
     weights: tuple[int, ...]
     load: str = "plain"
     quick: bool = False
@@ -39,20 +39,21 @@ class Cell:
         return [1] * len(self.weights) if self.policy in (0, 1) else list(self.weights)
 
     @property
-    def round_us(self) -> int:
-        return self.slice_us * (MAX_INST if self.policy in (0, 3) else sum(self.parts))
+    def round_slices(self) -> int:
+        return MAX_INST if self.policy in (0, 3) else sum(self.parts)
 
     @property
     def asked_pct(self) -> list[float]:
-        whole = MAX_INST if self.policy in (0, 3) else sum(self.parts)
-        return [100 * part / whole for part in self.parts]
+        return [100 * part / self.round_slices for part in self.parts]
 
-    def bound_pp(self, n: int) -> float:
+    def bound_pp(self, n: int, slice_us: int) -> float:
         """What the arithmetic of slices allows over one second, and a little."""
-        return 100 * self.slice_us / 1e6 * self.parts[n] * (1 - self.asked_pct[n] / 100) + SLACK_PP
+        return 100 * slice_us / 1e6 * self.parts[n] * (1 - self.asked_pct[n] / 100) + SLACK_PP
 
 
 CELLS = (
+    # The first on each card: a slice that somebody wrote stays.
+    Cell("a100", "1:1", 1, None, (1, 1)),
     Cell("a100", "1:2", 2, 5000, (1, 2), quick=True),
     Cell("a100", "1:2", 2, 10_000, (1, 2)),
     Cell("a100", "1:1", 1, 10_000, (1, 1)),
@@ -61,6 +62,7 @@ CELLS = (
     Cell("a100", "1:2", 3, 10_000, (1, 2)),
     Cell("a100", "1:2 deep queue", 2, 10_000, (1, 2), "deep"),
     Cell("a100", "1:2 short queue", 2, 10_000, (1, 2), "short"),
+    Cell("h200", "1:1", 1, None, (1, 1)),
     Cell("h200", "1:2", 2, 10_000, (1, 2), quick=True),
     Cell("h200", "3:1", 2, 5000, (3, 1)),
     Cell("h200", "1:2 long kernels", 2, 10_000, (1, 2), "long"),
@@ -76,7 +78,7 @@ def in_machine(profile: str, cells: list[Cell]) -> list[dict[str, Any]]:
             "slice_us": cell.slice_us,
             "weights": cell.weights,
             "load": cell.load,
-            "round_us": cell.round_us,
+            "round_slices": cell.round_slices,
             "asked_pct": cell.asked_pct,
         }
         for cell in cells
@@ -87,7 +89,8 @@ def in_machine(profile: str, cells: list[Cell]) -> list[dict[str, Any]]:
 
 def row(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
     """As the simulator's rows; the container that is nearest to its bound stands for all."""
-    over = [error - cell.bound_pp(n) for n, error in enumerate(found["share_error_1s_pp"])]
+    slice_us = found["slice_us"]
+    over = [error - cell.bound_pp(n, slice_us) for n, error in enumerate(found["share_error_1s_pp"])]
     worst = over.index(max(over))
     cap = cell.policy == 3
     return {
@@ -98,16 +101,18 @@ def row(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
         "lever": "window",
         "profile": cell.profile,
         "personality": "default",
-        "slice_us": cell.slice_us,
+        "slice_us": slice_us,
+        "default_slice": cell.slice_us is None,
         "ratio_error_pct": round(found["ratio_error_pct"], 3),
         "share_error_1s_pp": round(found["share_error_1s_pp"][worst], 3),
-        "share_bound_1s_pp": round(cell.bound_pp(worst), 3),
+        "share_bound_1s_pp": round(cell.bound_pp(worst, slice_us), 3),
         "aggregate_pct": None if cap else round(found["aggregate_pct"], 2),
         "wait_p99_us": None,
         "takeover_us": None,
         "cap_excess_pp": round(max(found["share_error_1s_pp"]), 3) if cap else None,
         "turns_per_s": round(found["turns_per_s"], 1),
         "lever_calls_per_s": round(found["lever_calls_per_s"], 1),
+        "lever_p50_us": found["lever_p50_us"],
         "turn_thread_cpu_pct": round(found["turn_thread_cpu_pct"], 2),
         "simulated": True,
     }
@@ -121,15 +126,22 @@ def measure(cells: tuple[Cell, ...]) -> Iterator[dict[str, Any]]:
         yield from (row(cell, found) for cell, found in zip(mine, in_machine(profile, mine), strict=True))
 
 
+def chosen(names: list[str]) -> tuple[Cell, ...]:
+    """Of the profiles and the scenarios named; where none of a kind is, of all."""
+    profiles, scenarios = {cell.profile for cell in CELLS}, {cell.scenario for cell in CELLS}
+    if unknown := set(names) - profiles - scenarios:
+        raise Failed(f"no cell has the profile or scenario {', '.join(sorted(unknown))}")
+    profiles, scenarios = profiles & set(names) or profiles, scenarios & set(names) or scenarios
+    return tuple(cell for cell in CELLS if cell.profile in profiles and cell.scenario in scenarios)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the two cells of bench-quick")
-    parser.add_argument("--only", default="", help="profile, to run less")
+    parser.add_argument("--only", metavar="NAME", action="append", default=[], help="this profile or scenario; again")
     arguments = parser.parse_args()
-    cells = tuple(
-        cell for cell in CELLS if (cell.quick or not arguments.quick) and arguments.only in ("", cell.profile)
-    )
     try:
+        cells = tuple(cell for cell in chosen(arguments.only) if cell.quick or not arguments.quick)
         rows = list(measure(cells))
     except Failed as failed:
         print(f"bench-sched: {failed}")

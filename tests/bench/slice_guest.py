@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests/vm/guest_tests"))
 
-from slicebox import CLIENTS, PROC, Box  # noqa: E402
+from slicebox import CLIENTS, PROC, Box, until  # noqa: E402
 
 GPU = PROC / "0"
 TSGS = Path("/proc/driver/nvsim/0/tsgs")
@@ -79,6 +80,10 @@ class Tenant:
         argv = [CLIENTS / "simload", "--dev", self.box.dev, "--json", *COMMON, *load]
         with self.lines.open("wb") as out:
             self.load = subprocess.Popen([str(word) for word in argv], stdout=out)
+        # As Box.simload(): clients do not push one another off the only processor.
+        os.sched_setscheduler(self.load.pid, os.SCHED_BATCH, os.sched_param(0))
+        # Its first line says that it is ready. On a busy host time leaps by seconds until its file has been read.
+        until(lambda: self.lines.stat().st_size, timeout=600)
         self._samples: list[tuple[float, int]] = []
 
     def stop(self) -> None:

@@ -20,7 +20,8 @@ from sched_sim import FIELDS, OURS, Cell, measure
 
 from cgpu_cli.sim import figures
 from cgpu_cli.sim.gpu import Gpu
-from cgpu_cli.sim.model import MS, Container, Personality, S, profile
+from cgpu_cli.sim.model import MS, Container, Personality, S, Setup, profile
+from cgpu_cli.sim.turns import Turns
 
 A100 = profile("a100")
 BUSY = Container("busy", kernel_us=500, depth=64)
@@ -83,6 +84,20 @@ def test_tokens_hold_a_limit_on_average_and_not_at_once() -> None:
 def test_windows_without_credit_give_the_small_one_too_much() -> None:
     one, two = shares(rivals.WindowNoCredit, BUSY, replace(BUSY, name="b", weight=2))
     assert 1.6 < two / one < 1.95
+
+
+def test_without_restarts_a_third_of_the_calls_is_saved() -> None:
+    """window_restart=0, on a GPU that does not need it: the same shares."""
+    two, calls = (BUSY, replace(BUSY, name="b", weight=2, processes=3)), []
+    for restarts in (True, False):
+        gpu = Gpu(A100, Personality(tail_pct=0), two, 6 * S, 1)
+        Turns(gpu, Setup(A100, 2, 10_000, window_restart=restarts), two).run(6 * S)
+        one, other = gpu.held()
+        assert other / one == pytest.approx(2, rel=0.01)
+        calls.append(gpu.calls)
+    assert calls[1] / calls[0] == pytest.approx(2 / 3, rel=0.02)
+    auto = [Turns(Gpu(A100, Personality(), two, S, 1), Setup(A100, 2, window_restart=on), two) for on in (True, False)]
+    assert [turns.slice_us for turns in auto] == [9000, 6000]
 
 
 def test_a_lone_container_has_it_all_without_a_call() -> None:

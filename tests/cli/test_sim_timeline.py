@@ -66,6 +66,26 @@ def test_a_timeslice_waits_for_its_commit() -> None:
     assert gpu.busy()[0] / gpu.busy()[1] == pytest.approx(3, rel=0.02)
 
 
+def test_clients_on_the_turn_threads_processor_wait_while_a_call_spins() -> None:
+    """A short queue runs empty meanwhile, a deep one does not notice; between calls nobody does."""
+    card = replace(CARD, lever_spin_us=100)
+
+    def busy(load: Container, one_cpu: bool) -> tuple[int, int]:
+        gpu = Gpu(card, Personality(), [load], 2 * S, 1, one_cpu)
+        gpu.mark()
+        gpu.advance(100 * MS)
+        between = gpu.busy()[0]
+        for _ in range(200):
+            gpu.timeslice(0, 1000)
+        return between, gpu.busy()[0] - between
+
+    short, deep = Container("short", kernel_us=50, depth=1), Container("deep", kernel_us=50, depth=64)
+    assert busy(deep, True) == busy(deep, False)
+    (before, with_own), (after, shared) = busy(short, False), busy(short, True)
+    assert before == after
+    assert shared < 0.75 * with_own
+
+
 @pytest.mark.parametrize(
     ("own", "moves"), [(Personality(commit_required=0), True), (Personality(lever_inert=1), False)]
 )
@@ -143,6 +163,19 @@ def test_channels_go_in_lists_of_64() -> None:
     gpu = machine(replace(BUSY, processes=130))
     gpu.freeze(0, True)
     assert gpu.calls == 3
+
+
+def test_each_list_acts_on_its_own_channels() -> None:
+    """From the middle of the first call on the first 64 run, until the middle of the last the last ones do."""
+    gpu = machine(replace(BUSY, processes=130), own=Personality(tail_pct=0))
+    for frozen in (True, False):
+        was = gpu.held()[0]
+        gpu.freeze(0, frozen)
+        assert 1.9 * 300_000 < gpu.held()[0] - was < 2.6 * 300_000, "2.5 calls, less a switch or two"
+    gpu.freeze(0, True)
+    was = gpu.held()[0]
+    gpu.advance(gpu.now + 10 * MS)
+    assert gpu.held()[0] == was
 
 
 def test_bursts_and_rates() -> None:

@@ -64,6 +64,7 @@ def test_json_says_what_the_text_says(cli: Cli) -> None:
     gpu = data["gpus"][0]
     assert gpu["policy"] == {"number": 2, "name": "weighted"}
     assert gpu["lever"] == ["window", "timeslice"]
+    assert gpu["lever_seen"] == ["window"]
     one, two = gpu["containers"]
     assert (one["id"], one["name"], one["memory"]["limit_bytes"]) == (ID1, "gpu_test1", 6336544768)
     assert (two["name"], two["share_allowed_pct"], two["refused_calls"]) == (None, 66.67, 7)

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -53,6 +53,7 @@ class Node:
     link: FakeLink = field(default_factory=FakeLink)
     config: Config = field(default_factory=Config)
     now: float = 1000.0
+    nvml: Callable[[], tuple[NvmlGpu, ...]] = no_nvml
 
     def __post_init__(self) -> None:
         (self.directory / "cgroup").mkdir(exist_ok=True)
@@ -66,7 +67,14 @@ class Node:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Daemon]:
         """One life of the daemon; enter again for a restart."""
-        world = World(self.link, Store(self.directory / "state"), self.facts, nvml=no_nvml, clock=lambda: self.now)
+        world = World(
+            self.link,
+            Store(self.directory / "state"),
+            self.facts,
+            nvml=self.nvml,
+            draining=(self.directory / "drain").exists,
+            clock=lambda: self.now,
+        )
         self.daemon = Daemon(self.config, world)
         await self.daemon.start()
         server = Server(self.socket, self.daemon.handle, self.daemon.unsent)

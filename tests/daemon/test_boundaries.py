@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cgpud"
-PURE = ("errors", "model", "kernel_abi", "limits", "env", "admit", "oci", "state", "reconcile", "cgroup")
+PURE = (
+    *("errors", "model", "kernel_abi", "limits", "env", "admit", "oci", "state", "reconcile", "cgroup"),
+    *("settings", "whole", "events"),
+)
 OUTSIDE = {
     *("asyncio", "ctypes", "os", "pathlib", "random", "secrets", "signal", "socket", "subprocess", "threading", "time"),
     *("pynvml", "pyroute2", "structlog", "click", "msgspec"),

@@ -20,8 +20,22 @@ ID = "0123456789abcdef" * 4
         ("", None),
     ],
 )
-def test_unified_path(text: str, path: str | None) -> None:
-    assert cgroup.unified_path(text) == path
+def test_the_path_of_v2(text: str, path: str | None) -> None:
+    assert cgroup.path_of(text) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("11:devices:/docker/abc\n0::/system.slice/containerd.service\n", "/docker/abc"),
+        ("4:net_cls,devices,pids:/x\n", "/x"),
+        ("1:name=devices:/x\n", None),
+        ("11:devices:/\n0::/docker/abc\n", None),
+        ("0::/docker/abc\n", None),
+    ],
+)
+def test_the_path_of_v1(text: str, path: str | None) -> None:
+    assert cgroup.path_of(text, "devices") == path
 
 
 def test_populated() -> None:
@@ -44,4 +58,11 @@ def test_pid_of_fdinfo() -> None:
 
 def test_mentions_id() -> None:
     assert cgroup.mentions_id(f"docker-{ID}.scope", ID)
-    assert not cgroup.mentions_id("docker-abc.scope", "abc")
+    assert cgroup.mentions_id(ID, ID)
+    assert cgroup.mentions_id(f"libpod-{ID}.scope", ID)
+    assert not cgroup.mentions_id(f"libpod-conmon-{ID}.scope", ID)
+    assert not cgroup.mentions_id(f"crio-conmon-{ID}.scope", ID)
+    assert cgroup.mentions_id("abc", "abc")
+    assert cgroup.mentions_id("crun-abc.scope", "abc")
+    assert not cgroup.mentions_id("abcd", "abc")
+    assert not cgroup.mentions_id("session-1.scope", "1")

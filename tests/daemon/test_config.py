@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: MIT
+"""cgpu.toml and what lies in cgpu.toml.d: values, their merge, and one sentence for everything wrong."""
+
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cgpud import config
+from cgpud.config import Config
 from cgpud.errors import ConfigError
+from cgpud.settings import Caps, GpuSettings
+
+UUID = "GPU-b084ae33-e244-0959-cd97-830000000000"
+
+
+def parse(text: str) -> Config:
+    return config.merge([("x.toml", tomllib.loads(text))])
 
 
 def test_an_absent_default_file_is_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "none.toml")
-    assert config.load(None) == config.Config()
+    assert config.load(None) == Config()
 
 
 def test_a_named_file_must_exist(tmp_path: Path) -> None:
@@ -19,44 +32,203 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
         config.load(tmp_path / "none.toml")
 
 
-def test_every_key_can_be_set(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text(
-        """
-default_memsize_mib = 8192
-unsliced = "refuse"
+def test_every_key_can_be_set() -> None:
+    text = f"""
 allow_privileged = true
 legacy_hook_config = "/etc/cgpu/hook.toml"
 runtime_path = "/opt/cgpu-runtime"
 lease_s = 5
 reconcile_s = 7
 log_level = "debug"
+metrics = "127.0.0.1:9400"
+[gpu]
+policy = "weighted"
+max_inst = 10
+prio_ratio = 50
+slice_us = 2000
+uvm = "account"
+overcommit = 1.25
+default_memsize_mib = 8192
+unsliced = "refuse"
+[gpu."1"]
+policy = 3
+slice_us = "auto"
+[gpu."{UUID}"]
+overcommit = 2
+[gpu."00000000:0A:00.0"]
+uvm = "deny"
+[container]
+max_memory_mib = 100
+max_memory_fraction = 0.5
+max_weight = 4
+highprio = "refuse"
 """
+    assert parse(text) == Config(
+        gpu=GpuSettings(2, 10, 50, 2000, 1, 125, 8192, "refuse"),
+        gpus={
+            "1": GpuSettings(policy=3, slice_us=0),
+            UUID.lower(): GpuSettings(overcommit=200),
+            "0000:0a:00.0": GpuSettings(uvm=0),
+        },
+        container=Caps(100, 0.5, 4, "refuse"),
+        allow_privileged=True,
+        legacy_hook_config="/etc/cgpu/hook.toml",
+        runtime_path="/opt/cgpu-runtime",
+        lease_s=5,
+        reconcile_s=7,
+        log_level="debug",
+        metrics="127.0.0.1:9400",
     )
-    assert config.load(path) == config.Config(
-        8192, "refuse", True, "/etc/cgpu/hook.toml", "/opt/cgpu-runtime", 5, 7, "debug"
-    )
+
+
+BAD = [
+    # (file, key as it is named, value as it is shown, what is allowed)
+    ("allow_privileged = 1", "allow_privileged = 1", "true or false"),
+    ("lease_s = true", "lease_s = true", "seconds"),
+    ("lease_s = 0", "lease_s = 0", "from 1 to 86400"),
+    ('lease_s = "5"', "lease_s = '5'", "seconds"),
+    ("lease_s = 1.0e300", "lease_s = 1e+300", "seconds"),
+    ('runtime_path = "cgpu-runtime"', "runtime_path = 'cgpu-runtime'", "an absolute path"),
+    ("runtime_path = 7", "runtime_path = 7", "an absolute path"),
+    ('log_level = "loud"', "log_level = 'loud'", "debug, info, warning or error"),
+    ("[gpu]\npolicy = 6", "gpu.policy = 6", "0 to 5, or one of fair"),
+    ("[gpu]\npolicy = -1", "gpu.policy = -1", "0 to 5"),
+    ("[gpu]\npolicy = true", "gpu.policy = true", "0 to 5"),
+    ('[gpu]\npolicy = "Fair"', "gpu.policy = 'Fair'", "fair, preemptive"),
+    ("[gpu]\npolicy = 2.0", "gpu.policy = 2.0", "0 to 5"),
+    ("[gpu.policy]\nx = 1", "gpu.policy = {'x': 1}", "0 to 5"),
+    ("[gpu]\nmax_inst = 26", "gpu.max_inst = 26", "from 1 to 25"),
+    ("[gpu]\nprio_ratio = 100", "gpu.prio_ratio = 100", "from 20 to 99"),
+    ("[gpu]\nslice_us = 0", "gpu.slice_us = 0", "from 1000 to 100000, or auto"),
+    ('[gpu]\nuvm = "allow"', "gpu.uvm = 'allow'", "deny or account"),
+    ("[gpu]\novercommit = 0.99", "gpu.overcommit = 0.99", "from 1.0 to 10.0"),
+    ("[gpu]\novercommit = nan", "gpu.overcommit = nan", "from 1.0 to 10.0"),
+    ("[gpu]\novercommit = inf", "gpu.overcommit = inf", "from 1.0 to 10.0"),
+    ("[gpu]\ndefault_memsize_mib = -1", "gpu.default_memsize_mib = -1", "a whole number of MiB"),
+    ('[gpu]\nunsliced = "pass"', "gpu.unsliced = 'pass'", "allow or refuse"),
+    ('[gpu."0"]\nmax_inst = 0', 'gpu."0".max_inst = 0', "from 1 to 25"),
+    ('[gpu]\n"0" = 7', 'gpu."0" = 7', "a table"),
+    ("gpu = 7", "gpu = 7", "a table"),
+    ("[container]\nmax_weight = 0", "container.max_weight = 0", "from 1 to 25"),
+    ("[container]\nmax_memory_mib = 0", "container.max_memory_mib = 0", "at least 1"),
+    ("[container]\nmax_memory_fraction = 0.0", "container.max_memory_fraction = 0.0", "above 0 and up to 1"),
+    ("[container]\nmax_memory_fraction = 1.01", "container.max_memory_fraction = 1.01", "above 0 and up to 1"),
+    ("[container]\nhighprio = false", "container.highprio = false", "allow or refuse"),
+    ("container = 7", "container = 7", "a table"),
+]
+
+
+@pytest.mark.parametrize(("text", "key_and_value", "allowed"), BAD, ids=[row[1] for row in BAD])
+def test_a_bad_value_names_file_key_value_and_what_is_allowed(text: str, key_and_value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    sentence = str(caught.value)
+    assert sentence.startswith(f"x.toml: {key_and_value} is not allowed: it must be ")
+    assert allowed in sentence
+    assert "\n" not in sentence
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
+    ("text", "needle"),
     [
-        ("nonsense = 1", "nonsense"),
-        ("__class__ = 1", "__class__"),
-        ('unsliced = "maybe"', "unsliced"),
-        ("allow_privileged = 1", "allow_privileged"),
-        ("lease_s = true", "lease_s"),
-        ("lease_s = 0", "lease_s"),
-        ('lease_s = "5"', "lease_s"),
-        ("default_memsize_mib = -1", "default_memsize_mib"),
-        ('runtime_path = "cgpu-runtime"', "runtime_path"),
-        ("runtime_path = 7", "runtime_path"),
-        ("= 7", "not TOML"),
+        ("nonsense = 1", "nonsense is not a known key; known are allow_privileged"),
+        ("__class__ = 1", "__class__ is not a known key"),
+        ("[container]\nmin_weight = 1", "container.min_weight is not a known key"),
+        ('[gpu."0"]\npolcy = 1', 'gpu."0".polcy is not a known key'),
+        ("[gpu]\npolcy = 1", "gpu.polcy is neither a key nor a GPU"),
+        ('[gpu."GPU-b084"]\npolicy = 1', "gpu.GPU-b084 is neither"),
+        ('[gpu."-1"]\npolicy = 1', "gpu.-1 is neither"),
+        ('unsliced = "refuse"', "unsliced is a key of the table [gpu]"),
+        ("default_memsize_mib = 5", "default_memsize_mib is a key of the table [gpu]"),
     ],
 )
-def test_errors_name_the_key(tmp_path: Path, text: str, key: str) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=key) as caught:
+def test_unknown_keys(text: str, needle: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert needle in str(caught.value)
+
+
+def test_drop_ins_in_the_order_of_their_names(tmp_path: Path) -> None:
+    main = tmp_path / "cgpu.toml"
+    main.write_text('lease_s = 5\n[gpu]\npolicy = 1\nmax_inst = 7\n[gpu."0"]\npolicy = 2\nuvm = "account"')
+    drop = tmp_path / "cgpu.toml.d"
+    drop.mkdir()
+    (drop / "20-b.toml").write_text('[gpu]\npolicy = 4\n[gpu."0"]\npolicy = 3')
+    (drop / "10-a.toml").write_text("[gpu]\npolicy = 3\n[container]\nmax_weight = 2")
+    (drop / "30-c.toml.off").write_text("junk")
+    made = config.load(main)
+    assert made.gpu == GpuSettings(policy=4, max_inst=7)
+    assert made.gpus == {"0": GpuSettings(policy=3, uvm=1)}
+    assert made.lease_s == 5
+    assert made.container.source("max_weight") == f"max_weight = 2 in [container] of {drop / '10-a.toml'}"
+
+
+def test_drop_ins_without_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "cgpu.toml")
+    (tmp_path / "cgpu.toml.d").mkdir()
+    (tmp_path / "cgpu.toml.d/a.toml").write_text("lease_s = 9")
+    assert config.load(None).lease_s == 9
+
+
+@pytest.mark.parametrize("data", [b"= 7", b"\xff", b"[gpu", b"a = " + b"[" * 5000, b"#" * (2 << 20)], ids=len)
+def test_a_file_that_is_none(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "cgpu.toml"
+    path.write_text("")
+    (tmp_path / "cgpu.toml.d").mkdir()
+    bad = tmp_path / "cgpu.toml.d/bad.toml"
+    bad.write_bytes(data)
+    with pytest.raises(ConfigError) as caught:
         config.load(path)
-    assert str(path) in str(caught.value)
+    assert str(caught.value).startswith(f"{bad}: ")
+
+
+def test_a_dangling_drop_in_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "cgpu.toml"
+    path.write_text("")
+    (tmp_path / "cgpu.toml.d").mkdir()
+    (tmp_path / "cgpu.toml.d/a.toml").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("conf", "good"),
+    [
+        ("ask = always\n", True),
+        ('next = runc\nask="always"\n', True),
+        ("# ask = always\n", False),
+        ("ask = sometimes\n", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_refusing_whole_gpus_needs_a_runtime_that_asks(tmp_path: Path, conf: str | None, good: bool) -> None:
+    path, runtime = tmp_path / "cgpu.toml", tmp_path / "runtime.conf"
+    path.write_text('[gpu."0"]\nunsliced = "refuse"')
+    if conf is not None:
+        runtime.write_text(conf)
+    if good:
+        assert config.load(path, runtime).anywhere("unsliced", "refuse")
+        return
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, runtime)
+    assert f'{path}: gpu."0".unsliced = "refuse" needs `ask = always` in {runtime}' in str(caught.value)
+
+
+_LEAF = st.one_of(st.integers(), st.floats(), st.booleans(), st.text(max_size=8), st.lists(st.integers(), max_size=2))
+_NAMES = [*config.NODE_KEYS, *config.GPU_KEYS, *config.CONTAINER_KEYS, "gpu", "container", "0", UUID, "x"]
+_NAME = st.sampled_from(_NAMES)
+
+
+@given(st.dictionaries(_NAME, st.recursive(_LEAF, lambda inner: st.dictionaries(_NAME, inner, max_size=4))))
+def test_whatever_a_file_says_there_is_a_configuration_or_a_sentence(values: dict[str, object]) -> None:
+    try:
+        made = config.merge([("x.toml", values)])
+    except ConfigError as error:
+        assert str(error).startswith("x.toml: ")
+        assert "\n" not in str(error)
+        return
+    for table in (made.gpu, *made.gpus.values()):
+        assert table.policy in (None, 0, 1, 2, 3, 4, 5)
+        assert table.overcommit is None or 100 <= table.overcommit <= 1000
+        assert table.max_inst is None or 1 <= table.max_inst <= 25

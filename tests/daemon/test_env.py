@@ -80,6 +80,8 @@ def test_sliced(values: dict[str, str], expected: Request) -> None:
         {D: "15", C: "0"},
         {D: "15", C: "1,0,0"},
         {D: "15", C: "0,3"},
+        {D: "15", C: "00"},
+        {D: "15", C: " "},
         {C: "0"},
         {D: "15", C: "6", env.DISABLE: "true"},
         {D: "15", C: "6", env.DISABLE: "1"},
@@ -102,6 +104,16 @@ BAD = [
     (C, {D: "15", C: ","}),
     (C, {D: "15", C: "9999999999"}),
     (C, {D: "15", C: "٣"}),  # a digit, but not of ours
+    (C, {D: "15", C: "3,"}),
+    (C, {D: "15", C: "3 1"}),
+    (C, {D: "15", C: "all"}),
+    (D, {D: "-15", C: "6"}),
+    (D, {D: "15.0", C: "6"}),
+    (env.WEIGHT, {D: "15", C: "6", env.WEIGHT: "-1"}),
+    (env.HIGHPRIO, {D: "15", C: "6", env.HIGHPRIO: "true"}),
+    (env.VISIBLE, {D: "15", C: "6", env.VISIBLE: "0,,1"}),
+    (env.VISIBLE, {D: "15", C: "6", env.VISIBLE: "GPU-b08"}),
+    (env.NVIDIA, {D: "15", C: "6", env.NVIDIA: "0:0"}),
     (D, {D: "0", C: "6"}),
     (D, {D: "15,15", C: "6"}),
     (D, {D: "fifteen", C: "6"}),
@@ -153,10 +165,17 @@ def test_as_dict_takes_the_first_and_skips_junk() -> None:
     assert env.as_dict(["A=1", "A=2", "B", 7, None, "=x", "C=a=b"]) == {"A": "1", "": "x", "C": "a=b"}
 
 
-def test_long_values_are_cut_in_the_sentence() -> None:
+@pytest.mark.parametrize("name", [C, D, env.VISIBLE, env.INDEX, env.NVIDIA, env.WEIGHT, env.HIGHPRIO, env.DISABLE])
+@pytest.mark.parametrize(
+    "junk",
+    ["9" * (1 << 20), "0," * (1 << 19), "\u0669", "-", "1\u00a0", "0x1", "1e1", "\0", "1;"],
+    ids=lambda junk: ascii(junk[:9]),
+)
+def test_megabytes_and_look_alikes_are_one_short_sentence(name: str, junk: str) -> None:
     with pytest.raises(BadVariable) as caught:
-        env.parse({D: "15", C: "9" * 5000})
+        env.parse({D: "15", C: "6", name: junk})
     assert len(str(caught.value)) < 300
+    assert caught.value.name == name
 
 
 @given(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The example configuration says the defaults, all of them, and the unit is one that systemd understands."""
+"""The example configuration names every key and changes nothing as it is; systemd understands the unit."""
 
 from __future__ import annotations
 
-import dataclasses
+import re
 import shutil
 import subprocess
 import tomllib
@@ -12,20 +12,46 @@ from pathlib import Path
 import pytest
 
 from cgpud import config
+from cgpud.settings import Caps, GpuSettings
 
 SYSTEMD = Path(__file__).resolve().parents[2] / "systemd"
+EXAMPLE = (SYSTEMD / "cgpu.toml.example").read_text()
+PAGE = (SYSTEMD.parent / "docs/daemon.md").read_text()
 
 
-def test_the_example_is_the_defaults() -> None:
-    text = (SYSTEMD / "cgpu.toml.example").read_text()
-    assert tomllib.loads(text) == dataclasses.asdict(config.Config())
-    assert config.parse(text) == config.Config()
+def parsed(text: str) -> config.Config:
+    return config.merge([("example", tomllib.loads(text))])
+
+
+def test_as_it_is_the_example_is_the_defaults() -> None:
+    assert parsed(EXAMPLE) == config.Config()
+
+
+def test_every_key_is_there_and_good() -> None:
+    text = re.sub(r"^# (?=\[|\w+ = )", "", EXAMPLE, flags=re.M)
+    values = tomllib.loads(text)
+    gpu, container = values.pop("gpu"), values.pop("container")
+    tables = [name for name, value in gpu.items() if isinstance(value, dict)]
+    assert set(values) == set(config.NODE_KEYS)
+    assert set(gpu) - set(tables) == set(config.GPU_KEYS)
+    assert set(container) == set(config.CONTAINER_KEYS)
+    whole = parsed(text)
+    assert set(whole.gpus) == {"0", "0000:01:00.0", "gpu-b084ae33-e244-0959-cd97-830000000000"}
+    assert whole.gpu == GpuSettings(5, 20, 80, 0, 0, 100, 0, "allow")
+    assert whole.container == Caps(8192, 1.0, 25, "allow")
+
+
+def test_every_key_is_explained() -> None:
+    """Each key, or a group of them, has a comment above."""
+    lines = EXAMPLE.splitlines()
+    for number, line in enumerate(lines):
+        if re.match(r"(# )?(\w+ = |\[)", line) and not re.match(r"(# )?(\w+ = |\[)", lines[number - 1]):
+            assert lines[number - 1].startswith("# ") or lines[number - 1] == "", line
 
 
 def test_the_page_names_every_key() -> None:
-    page = (SYSTEMD.parent / "docs/daemon.md").read_text()
-    for field in dataclasses.fields(config.Config):
-        assert f"`{field.name}`" in page, field.name
+    for key in (*config.NODE_KEYS, *config.GPU_KEYS, *config.CONTAINER_KEYS):
+        assert f"`{key}`" in PAGE, key
 
 
 def test_the_unit(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cgpud.gpus import merge
+from cgpud.gpus import merge, own_mib, to_learn
 from cgpud.model import MIB, KernelGpu, NvmlGpu
 
 STUB = Path(__file__).parent / "data/nvml_stub.c"
@@ -45,6 +46,21 @@ def test_a_gpu_the_kernel_does_not_know_is_left_out() -> None:
 def test_before_the_first_container_the_order_is_pci() -> None:
     nvml = [NvmlGpu(0, "GPU-b", "0000:02:00.0", 1, 10), NvmlGpu(1, "GPU-a", "0000:01:00.0", 0, 20)]
     assert [(gpu.number, gpu.index) for gpu in merge([], nvml)] == [(0, 1), (1, 0)]
+
+
+def test_what_containers_can_have_of_a_card() -> None:
+    """The driver's account while the module is attached, NVML's while no container is there, else nobody's."""
+    nvml = [NvmlGpu(0, "GPU-a", "", 0, 1000, used_mib=300)]
+    attached = KernelGpu(0, "GPU-a", "", 0, 1024 * MIB, used=100 * MIB, driver_free=500 * MIB, born=1)
+    detached = KernelGpu(0, "GPU-a", "", 0, 1024 * MIB, born=1)
+    assert merge([attached], nvml)[0].room_mib == 600 + own_mib(1000)
+    assert merge([replace(attached, driver_free=870 * MIB)], nvml)[0].room_mib == 1000, (
+        "the driver's own: the whole card"
+    )
+    assert merge([detached], nvml)[0].room_mib == 700 + own_mib(1000)
+    assert merge([detached], [])[0].room_mib is None
+    assert [gpu.index for gpu in merge([detached], [])] == [want.gpu for want in to_learn(merge([detached], []))]
+    assert to_learn(merge([detached], nvml)) == ()
 
 
 SCRIPT = """
@@ -84,6 +100,8 @@ def test_query_through_a_stub(tmp_path: Path) -> None:
             "total_mib": 15109,
             "name": "",
             "mig": False,
+            "used_mib": 301,
+            "compute_mode": "exclusive process",
         }
     ]
 
@@ -93,3 +111,8 @@ def test_no_library_is_said(tmp_path: Path) -> None:
     if isinstance(answer, list):
         pytest.skip("this machine has an NVML")
     assert answer
+
+
+@pytest.mark.parametrize(("total_mib", "own"), [(15109, 472), (81920, 1024), (143771, 1024)])
+def test_the_driver_s_own_part_is_nobodys_loss(total_mib: int, own: int) -> None:
+    assert own_mib(total_mib) == own

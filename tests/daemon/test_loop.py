@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from fakes import VARIABLES, FakeFacts, Node, eventually, read_reply
 
-from cgpud.config import Config
 from cgpud.errors import CgpuError, KernelRefused
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.kernel_abi import Event
-from cgpud.model import MIB, SlotWant
+from cgpud.model import MIB, NvmlGpu, SlotWant
 from cgpud.reconcile import make_cookie
+from cgpud.settings import GpuSettings
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
@@ -63,15 +63,6 @@ def test_pass_is_byte_identical(node: Node, run: Run, env: tuple[str, ...]) -> N
             assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
         assert (node.directory / "bundles" / ID / "config.json").read_bytes() == before
         assert not node.link.calls
-
-    run(main())
-
-
-def test_unsliced_refuse(node: Node, run: Run) -> None:
-    async def main() -> None:
-        node.config = Config(unsliced="refuse")
-        async with node.running():
-            assert "unsliced = refuse" in (await node.prepare(ID, ()))["error"]
 
     run(main())
 
@@ -387,7 +378,7 @@ def test_bind_wants_a_pidfd_and_the_right_cookie(node: Node, run: Run, tmp_path:
             assert "internal" not in (await node.ask(op="bind", id=ID, cookie="x", fds=[pidfd]))["error"]
             os.close(pidfd)
             assert (await node.bind(ID, process.pid))["ok"]
-            assert not (await node.bind(ID, process.pid))["ok"]
+            assert not (await node.bind(ID, node.process().pid))["ok"]
 
     run(main())
 
@@ -501,6 +492,85 @@ def test_lost_events_mean_reconcile(node: Node, run: Run) -> None:
         async with node.running():
             await eventually(lambda: node.link._listeners, "listening again")
             node.link.emit(Event.REFUSED, await node.link.create(ID, 99, [SlotWant(0, 0, MIB)]))
+
+    run(main())
+
+
+def test_a_start_does_not_read_the_list(node: Node, run: Run) -> None:
+    """What it costs does not grow with the containers that are there; to say who holds what it is read."""
+
+    class Counting(FakeLink):
+        lists = 0
+
+        async def list(self) -> Any:
+            self.lists += 1
+            return await super().list()
+
+    async def main() -> None:
+        node.link = link = Counting()
+        async with node.running():
+            before = link.lists
+            assert (await node.prepare(ID))["ok"]
+            assert (await node.prepare(OTHER))["ok"]
+            assert link.lists == before
+            assert f"held by: {ID[:12]} 6043 MiB, {OTHER[:12]} 6043 MiB" in (await node.prepare("third"))["error"]
+            assert link.lists == before + 1
+
+    run(main())
+
+
+def test_sums_of_an_older_module(node: Node, run: Run) -> None:
+    """It does not tell them, so its list is added up."""
+
+    class Older(FakeLink):
+        async def gpus(self) -> Any:
+            return tuple(replace(gpu, limits=None) for gpu in await super().gpus())
+
+    async def main() -> None:
+        node.link = Older()
+        async with node.running():
+            assert (await node.prepare(ID))["ok"]
+            assert (await node.prepare(OTHER))["ok"]
+            assert "has 3023 of its 15109 MiB left" in (await node.prepare("third"))["error"]
+
+    run(main())
+
+
+def test_the_only_place_is_not_the_probes(node: Node, run: Run) -> None:
+    """What was made to learn about a GPU counts for nobody."""
+
+    class Detached(FakeLink):
+        async def gpus(self) -> Any:
+            return tuple(gpu if self.calls else replace(gpu, driver_free=None) for gpu in await super().gpus())
+
+    async def main() -> None:
+        node.link = Detached((replace(example_gpus()[0], max_inst=1),))
+        async with node.running():
+            assert (await node.prepare(ID, ["ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=15"]))["ok"]
+            assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
+            assert [slot.weight for slot in node.link.containers[ID].slots] == [1]
+
+    run(main())
+
+
+def test_the_module_goes_and_comes_again(node: Node, run: Run) -> None:
+    """Both are noticed at once: what was there is forgotten, and the files are in force again."""
+
+    async def main() -> None:
+        node.config = replace(node.config, gpu=GpuSettings(policy=2), reconcile_s=1000)
+        known = tuple(NvmlGpu(gpu.index, gpu.uuid, gpu.pci, gpu.nv_minor, 15109) for gpu in example_gpus())
+        node.nvml = lambda: known  # also while the module is away
+        async with node.running():
+            assert [gpu.policy for gpu in node.link.inventory] == [2]
+            await eventually(lambda: node.link._listeners, "listening")
+            await node.start(ID, "/one")
+            node.link.unload()
+            await eventually(lambda: not node.daemon.records, "forgotten")
+            node.link.load([])  # it has no core yet
+            await asyncio.sleep(0.2)
+            node.link.load([replace(gpu, born=2) for gpu in example_gpus()])
+            await eventually(lambda: node.link.inventory[0].policy == 2, "set again")
+            await eventually(lambda: node.link._listeners, "listening again")
 
     run(main())
 

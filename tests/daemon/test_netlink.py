@@ -13,7 +13,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from cgpud.kernel_abi import A, Cmd, Event, G, S
 from cgpud.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
-from cgpud.netlink import CgpuMsg, container_of, event_of, gpu_of, message, refused
+from cgpud.netlink import CgpuMsg, container_of, event_of, gpu_message, gpu_of, message, refused
 
 NESTED = 0x8000
 
@@ -132,9 +132,36 @@ def test_gpu() -> None:
             attr(G.PRIO_RATIO, u32(80)),
             attr(G.SLICE_US, u32(5000)),
             attr(G.INSTANCES, u32(3)),
+            attr(G.UVM, u32(1)),
+            attr(G.DEFAULT_MEMSIZE, u64(8 << 30)),
+            attr(G.OVERCOMMIT, u32(150)),
+            attr(G.SLICE_IS_SET, u32(1)),
+            attr(G.USED, u64(5 << 20)),
+            attr(G.BORN, u64(1 << 40)),
+            attr(G.DRIVER_FREE, u64(7 << 20)),
         ),
     )
-    assert gpu_of(msg) == KernelGpu(1, "GPU-x", "0000:01:00.0", 3, 15109 << 20, 2, 20, 17, 80, 5000, 3)
+    assert gpu_of(msg) == KernelGpu(
+        *(1, "GPU-x", "0000:01:00.0", 3, 15109 << 20, 2, 20, 17, 80, 5000, 3),
+        *(1, 8 << 30, 150, True, 5 << 20, 7 << 20, 1 << 40),
+    )
+
+
+def test_a_gpu_of_a_module_that_is_not_attached() -> None:
+    gpu = gpu_of(genl(Cmd.GPUS, nest(A.GPU, attr(G.INDEX, u32(0)), attr(G.BORN, u64(1)))))
+    assert gpu.driver_free is None
+
+
+def test_set_gpu_as_the_header_has_it() -> None:
+    msg = gpu_message(3, {G.POLICY: 2, G.DEFAULT_MEMSIZE: 1 << 33, G.SLICE_US: 0})
+    msg.encode()
+    assert bytes(msg.data[16:]) == struct.pack("=BBH", 7, 1, 0) + nest(
+        A.GPU,
+        attr(G.INDEX, u32(3)),
+        attr(G.POLICY, u32(2)),
+        attr(G.DEFAULT_MEMSIZE, u64(1 << 33)),
+        attr(G.SLICE_US, u32(0)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,3 +175,38 @@ def test_gpu() -> None:
 def test_the_kernels_words(error: NetlinkError, text: str) -> None:
     assert str(refused(error)) == text
     assert refused(error).code == 17
+
+
+def test_event_about_a_gpu_and_a_container() -> None:
+    gpu = nest(
+        A.GPU,
+        attr(G.INDEX, u32(1)),
+        attr(G.UUID, b"GPU-x\0"),
+        attr(G.PCI, b"0000:01:00.0\0"),
+        attr(G.NV_MINOR, u32(3)),
+        attr(G.TOTAL, u64(15109 << 20)),
+    )
+    names = (attr(A.ID, b"abc\0"), attr(A.COOKIE, u64(7)), attr(A.DIR, b"ab\0"))
+    values = (attr(A.PID, u32(42)), attr(A.ASKED, u64(1 << 40)), attr(A.SUPPRESSED, u32(0)), attr(A.LOST, u64(2)))
+    event = event_of(genl(Cmd.EVENT, attr(A.EVENT, u32(Event.REFUSED)), *names, gpu, *values))
+    assert event.kind == Event.REFUSED
+    assert event.container == Container("abc", 7, "ab", 0, 0, 0)
+    assert event.gpu is not None
+    assert (event.gpu.index, event.gpu.uuid, event.gpu.pci) == (1, "GPU-x", "0000:01:00.0")
+    assert (event.gpu.nv_minor, event.gpu.total) == (3, 15109 << 20)
+    assert event.values == {"pid": 42, "asked": 1 << 40, "suppressed": 0, "lost": 2}
+
+
+def test_event_about_a_gpu_alone() -> None:
+    event = event_of(genl(Cmd.EVENT, attr(A.EVENT, u32(Event.DETACHED)), nest(A.GPU, attr(G.INDEX, u32(1)))))
+    assert event.container is None
+    assert event.gpu is not None and event.gpu.index == 1
+    assert event.values == {}
+
+
+def test_event_about_the_core() -> None:
+    versions = (attr(A.CORE, b"0.1.0\0"), attr(A.CANDIDATE, b"0.1.1\0"))
+    words = (*versions, attr(A.ERRNO, u32(5)), attr(A.WHY, b"it is ill\0"))
+    event = event_of(genl(Cmd.EVENT, attr(A.EVENT, u32(Event.CORE)), *words))
+    assert (event.container, event.gpu) == (None, None)
+    assert event.values == {"core": "0.1.0", "candidate": "0.1.1", "errno": 5, "why": "it is ill"}

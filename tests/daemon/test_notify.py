@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,26 @@ def test_watchdog_period(environ: dict[str, str], period: float | None) -> None:
     assert notify.watchdog_period(environ) == period
 
 
+def tidings(sock: socket.socket) -> Iterator[str]:
+    while True:
+        yield sock.recv(4096).decode()
+
+
+def reload(daemon: subprocess.Popen[str], told: Iterator[str], text: str, *status: str) -> None:
+    """Reloading is announced, and over when the new configuration, or the old one, is in force."""
+    (Path(daemon.args[-1])).write_text(text)
+    begin = time.monotonic()
+    daemon.send_signal(signal.SIGHUP)
+    first = next(line for line in told if line != "WATCHDOG=1").splitlines()
+    assert first[0] == "RELOADING=1"
+    assert begin <= int(first[1].removeprefix("MONOTONIC_USEC=")) / 1e6 + 1e-6 <= time.monotonic() + 1e-6
+    last = next(line for line in told if line != "WATCHDOG=1").splitlines()
+    assert last[0] == "READY=1"
+    assert last[1].startswith("STATUS=" + status[0] if status[0] else "STATUS=")
+    assert all(part in last[1] for part in status)
+    assert (last[1] == "STATUS=") == (status == ("",))
+
+
 def test_the_whole_program(tmp_path: Path) -> None:
     """Started as the service manager does: ready, pings, reload, a polite end."""
     address = tmp_path / "notify"
@@ -65,12 +86,12 @@ def test_the_whole_program(tmp_path: Path) -> None:
             text=True,
         )
         try:
-            seen = {sock.recv(64) for _ in range(5)}
-            assert seen == {b"READY=1", b"WATCHDOG=1"}
-            config.write_text("nonsense = 1\n")
-            daemon.send_signal(signal.SIGHUP)
-            time.sleep(0.3)
+            told = tidings(sock)
+            assert {next(told) for _ in range(5)} == {"READY=1\nSTATUS=", "WATCHDOG=1"}
+            reload(daemon, told, "nonsense = 1\n", "configuration kept as it was: ", "nonsense is not a known key")
+            reload(daemon, told, "reconcile_s = 7\n", "")
             daemon.send_signal(signal.SIGTERM)
+            assert "STOPPING=1" in told
             _, log = daemon.communicate(timeout=20)
         finally:
             daemon.kill()

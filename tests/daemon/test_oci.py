@@ -27,6 +27,7 @@ def docker() -> oci.Spec:
 
 
 def edit(spec: oci.Spec, options: oci.Options = OPTIONS) -> oci.Spec:
+    oci.check_isolation(spec, options)  # as the daemon does, before it asks the kernel
     return oci.edit(spec, CONTAINER, MAJORS, options)
 
 
@@ -142,12 +143,36 @@ def test_the_legacy_hook() -> None:
 # ---- small parts ----
 
 
-def test_uses_real_gpu() -> None:
-    assert oci.uses_real_gpu(docker(), MAJORS)
+@pytest.mark.parametrize(
+    "mount",
+    [
+        {"source": "/tmp/nvidia-mps", "destination": "/tmp/nvidia-mps", "type": "bind"},
+        {"source": "/tmp/../tmp/nvidia-mps/", "destination": "/pipes", "options": ["rbind"]},
+        {"source": "/run/elsewhere", "destination": "/tmp/nvidia-mps", "type": "bind"},
+        {"source": "/tmp/nvidia-mps/control", "destination": "/c", "type": "bind"},
+    ],
+    ids=str,
+)
+def test_mps_mounts(mount: dict[str, Any]) -> None:
     spec = docker()
-    spec["linux"]["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229}]
-    spec["mounts"] = spec["mounts"][:4]
-    assert not oci.uses_real_gpu(spec, MAJORS)
+    spec["mounts"].append(mount)
+    assert "MPS" in refusal(spec)
+    assert refusal(spec).startswith(f"the container mounts /{mount['source'][1:]}"[:20])
+
+
+def test_mps_variable() -> None:
+    spec = docker()
+    spec["process"]["env"].append("CUDA_MPS_PIPE_DIRECTORY=/mps/pipe")
+    assert "CUDA_MPS_PIPE_DIRECTORY=/mps/pipe leads to an MPS daemon" in refusal(spec)
+    with pytest.raises(Refused):  # whoever is let in with all devices is not let out of its slice
+        edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
+
+
+def test_no_mps() -> None:
+    spec = docker()
+    spec["process"]["env"].append("CUDA_MPS_PIPE_DIRECTORY=")
+    spec["mounts"].append({"source": "/tmp/nvidia-mps2", "destination": "/x", "type": "bind"})
+    edit(spec)
 
 
 @pytest.mark.parametrize(

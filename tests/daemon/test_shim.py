@@ -20,7 +20,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SOURCE = Path(__file__).resolve().parents[2] / "cgpud/runtime"
 VARIABLE = "ALIYUN_COM_GPU_MEM_CONTAINER=6"
 
 
@@ -32,7 +31,7 @@ class Answerer:
     reply: bytes = b'{"ok":true,"action":"edited"}'
     asked: list[dict[str, Any]] = field(default_factory=list)
     fdinfo: list[str] = field(default_factory=list)
-    close_at_once: bool = False
+    closes: int = 0  # so many connections at once, without a word
 
     def __post_init__(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -48,7 +47,8 @@ class Answerer:
             except OSError:
                 return
             with conn:
-                if self.close_at_once:
+                if self.closes:
+                    self.closes -= 1
                     continue
                 data, fds, _, _ = socket.recv_fds(conn, 4, 4)
                 (size,) = struct.unpack(">I", data)
@@ -81,6 +81,7 @@ class Place:
         self.bundle = self.directory / "bundle"
         self.bundle.mkdir()
         self.config([VARIABLE])
+        self.conf.write_text("wait_s = 0\n")
 
     def config(self, env: list[str], **more: Any) -> None:
         (self.bundle / "config.json").write_text(json.dumps({"process": {"env": env}, **more}))
@@ -105,29 +106,12 @@ class Place:
         return self.record.read_text().splitlines() if self.record.exists() else None
 
 
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sanitized build; its directory holds the socket and the configuration."""
-    if shutil.which("cc") is None or shutil.which("make") is None:
-        pytest.skip("no C compiler")
-    directory = tmp_path_factory.mktemp("shim")
-    flags = f'-DCGPU_SOCKET_PATH=\\"{directory}/s\\" -DCGPU_CONF_PATH=\\"{directory}/runtime.conf\\"'
-    subprocess.run(
-        [
-            "make", "-s", "-C", str(SOURCE), f"OUT={directory}", f"CPPFLAGS={flags}", "LDFLAGS=",
-            "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all",
-        ],
-        check=True,
-    )  # fmt: skip
-    return directory
-
-
 @pytest.fixture
-def place(shim: Path) -> Iterator[Place]:
+def place(shim: Path) -> Place:
     for name in ("bundle", "runtime.conf", "argv", "log.json"):
         target = shim / name
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-    yield Place(shim)
+    return Place(shim)
 
 
 @pytest.fixture
@@ -297,9 +281,39 @@ def test_strange_answers_do_not_start(place: Place, answerer: Answerer, reply: b
 
 
 def test_a_closed_connection_does_not_start(place: Place, answerer: Answerer) -> None:
-    answerer.close_at_once = True
-    assert place.run("create", "x").returncode == 1
+    answerer.closes = 1
+    assert "does not answer" in place.run("create", "x").stderr
     assert place.handed_over() is None
+
+
+# ---- waiting for a daemon that is started again ----
+
+
+def test_a_daemon_that_went_away_over_it_is_asked_again(place: Place, answerer: Answerer) -> None:
+    place.conf.write_text("wait_s = 60\n")
+    answerer.closes = 3
+    assert place.run("create", "x").returncode == 7
+    assert len(answerer.asked) == 1
+
+
+@pytest.mark.parametrize("value", ["", "-1", "61", "ten", "1.5", "1 s"])
+def test_a_wait_that_makes_no_sense(place: Place, value: str) -> None:
+    place.conf.write_text(f"wait_s = {value}\n")
+    done = place.run("create", "x")
+    assert done.returncode == 1
+    assert "wait_s" in done.stderr
+    assert "from 0 to 60" in done.stderr
+
+
+def test_a_socket_that_may_not_be_asked_is_not_waited_for(place: Place) -> None:
+    place.conf.write_text("wait_s = 60\n")
+    (place.directory / "s").symlink_to("s")  # a circle: ELOOP
+    try:
+        done = place.run("create", "x")
+    finally:
+        (place.directory / "s").unlink()
+    assert done.returncode == 1
+    assert "Too many levels" in done.stderr  # and the call ended within its 20 s
 
 
 @pytest.mark.parametrize("argv", [["create"], ["create", "x", "y"], ["create", "--unknown", "v", "x"]], ids=" ".join)
@@ -328,6 +342,25 @@ def test_next_by_environment_and_by_file(place: Place) -> None:
     assert place.run("--version", CGPU_RUNTIME_NEXT=str(other)).returncode == 9
     place.conf.write_text(f'next = "{other}"\n')
     assert place.run("--version").returncode == 9
+
+
+def test_a_runtime_that_calls_us_again(place: Place) -> None:
+    """nvidia-container-runtime hands over to the first of its runtimes, which is to be us: once, not for ever."""
+    nvidia = place.directory / "nvidia-container-runtime"
+    nvidia.write_text(f'#!/bin/sh\nexec {place.shim} "$@"\n')
+    nvidia.chmod(0o755)
+    done = place.run("--version", CGPU_RUNTIME_NEXT=str(nvidia))
+    assert done.returncode == 1
+    assert f"{nvidia}, calls cgpu-runtime again: name runc or crun instead" in done.stderr
+    # Below it we are in the right place; what another process left in its children's environment says nothing.
+    done = subprocess.run(
+        [str(nvidia), "--version"],
+        env={"PATH": f"{place.directory}:/usr/bin:/bin", "CGPU_RUNTIME_PID": "1"},
+        check=False,
+        timeout=20,
+    )
+    assert done.returncode == 7
+    assert place.handed_over() == ["--version"]
 
 
 def test_never_itself(place: Place) -> None:
@@ -382,7 +415,7 @@ def test_release(place: Place, answerer: Answerer) -> None:
 def test_release_without_a_daemon_is_only_a_remark(place: Place) -> None:
     done = place.run("hook", "release", "--cookie=7", stdin=state(id="x", pid=0))
     assert done.returncode == 0
-    assert "does not answer" in done.stderr
+    assert "takes the slice back when it is there again" in done.stderr
 
 
 def test_an_unknown_hook(place: Place) -> None:

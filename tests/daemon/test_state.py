@@ -31,6 +31,10 @@ TABLE = [
     (FRESH, Sign.ABORTED, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
     (FRESH, Sign.POSTSTOP, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
     (FRESH, Sign.KERNEL_GONE, Phase.RELEASED, (Do.UNWATCH, Do.FORGET)),
+    (FRESH, Sign.LOST, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (FRESH, Sign.RUNTIME_EXITED, Phase.RELEASING, (Do.SAVE, Do.UNWATCH, Do.DESTROY)),
+    (bound(), Sign.RUNTIME_EXITED, Phase.BOUND, ()),
+    (bound(None), Sign.RUNTIME_EXITED, Phase.BOUND, ()),
     (FRESH, Sign.INIT_EXITED, Phase.PREPARED, ()),
     (FRESH, Sign.TICK, Phase.PREPARED, ()),
     (bound(), Sign.LEASE_OVER, Phase.BOUND, ()),
@@ -57,8 +61,15 @@ def test_table(before: Record, sign: Sign, phase: Phase, actions: tuple[Do, ...]
 
 
 def test_bind_works_once_and_only_before_the_end() -> None:
-    for phase in (Phase.BOUND, Phase.RELEASING, Phase.STUCK, Phase.RELEASED):
+    assert state.bind(bound(), Process(43, 1000), CGROUP) is None
+    for phase in (Phase.RELEASING, Phase.STUCK, Phase.RELEASED):
         assert state.bind(replace(FRESH, phase=phase), PROCESS, CGROUP) is None
+
+
+def test_the_same_bind_twice_is_one() -> None:
+    """The answer to the first went down with the daemon that gave it."""
+    assert state.bind(bound(), PROCESS, CGROUP) == (bound(), (Do.WATCH,))
+    assert state.bind(bound(), replace(PROCESS, starttime=1), CGROUP) is None
 
 
 def test_resume() -> None:

@@ -7,6 +7,7 @@ The machine is described by environment variables, listed in docs/testing.md.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from . import run, suite
@@ -15,6 +16,7 @@ from .machine import BadVariable, from_variables
 
 def main(argv: list[str]) -> int:
     """Dispatch; returns the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the ladders, so that the machine ends too
     try:
         match argv:
             case ["run", *words] if words:

@@ -21,7 +21,13 @@ KINDS = {
     "bare": {"bare": True, "daemon": False},
     "icount": {"icount": True, "cpus": 1},
     "docker": {"docker": True, "memory": "4G"},
+    "engines": {"memory": "4G"},
+    "systemd": {"systemd": True, "daemon": False, "memory": "4G"},
 }
+
+
+#: Of one boot, on a busy host: some take six minutes where nothing else runs.
+TIMEOUT_S = 2400
 
 
 def main(arguments: list[str]) -> int:
@@ -31,12 +37,12 @@ def main(arguments: list[str]) -> int:
         raise BadVariable(f"kind of boot {kind!r}: choose one of {', '.join(KINDS)}")
     rest += shlex.split(os.environ.get("PYTEST_ARGS", ""))
     machine = from_variables(os.environ, **KINDS[kind])
-    name = f"vm-{machine.kernel}-{kind}"
+    name = f"vm-{machine.kernel}-{os.environ.get('PART') or kind}"
     junit = run.REPO / "build/junit" / f"{name}.xml"
     junit.parent.mkdir(parents=True, exist_ok=True)
     junit.unlink(missing_ok=True)
     junit.with_suffix(".tests").unlink(missing_ok=True)
-    timeout = float(os.environ.get("TIMEOUT") or (2400 if machine.debug or machine.docker else 1500))
+    timeout = float(os.environ.get("TIMEOUT") or TIMEOUT_S)
     print(f"== {name}", flush=True)
     result = run.run(machine, pytest_command(name, kind, rest), timeout, to_stdout, to_stderr)
     for suffix in ("xml", "tests"):
@@ -61,10 +67,22 @@ def pytest_command(name: str, kind: str, rest: list[str]) -> str:
     if names:
         words += ["-k", " or ".join(names)]
     if chosen == names:
-        words.append("tests/vm/guest_tests")
+        words += places([kind] * (kind != "plain") + [word[2:] for word in words if word.startswith("-m")])
     # Plugins of other packages cost seconds to import in an emulated machine.
     plain = 'PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest --junitxml="$CGPU_RUN/junit.xml" '
     return plain + shlex.join(words)
+
+
+def places(markers: list[str]) -> list[str]:
+    """The files with tests that bear these markers: to read the others costs the debug kernel four minutes.
+
+    Without a marker it is everything, so that a test without a boot is seen (scripts/test-levels).
+    """
+    if not markers:
+        return ["tests/vm/guest_tests"]
+    files = {path: path.read_text() for path in sorted((run.REPO / "tests/vm/guest_tests").glob("test_*.py"))}
+    named = [path for path, text in files.items() if all(f"pytest.mark.{marker}" in text for marker in markers)]
+    return [str(path.relative_to(run.REPO)) for path in named]
 
 
 def judge(status: int, junit: Path) -> list[str]:

@@ -41,6 +41,7 @@ def test_empty_variables_are_as_good_as_none():
         ({"DAEMON": "0"}, {"daemon": False}),
         ({"DOCKER": "1"}, {"docker": True, "memory": "4G"}),
         ({"DOCKER": "1", "VM_MEM": "3G"}, {"docker": True, "memory": "3G"}),
+        ({"SYSTEMD": "1"}, {"systemd": True, "memory": "4G"}),
         ({"GPUS": "2", "PROFILE": "a100", "MEM_MIB": "512"}, {"gpus": "2", "profile": "a100", "mem_mib": "512"}),
     ],
 )
@@ -50,7 +51,15 @@ def test_each_variable(variables, changed):
 
 @pytest.mark.parametrize(
     "variables",
-    [{"KERNEL": "5.10"}, {"CPUS": "many"}, {"CPUS": "0"}, {"BARE": "perhaps"}, {"ICOUNT": "1", "CPUS": "2"}],
+    [
+        {"KERNEL": "5.10"},
+        {"CPUS": "many"},
+        {"CPUS": "0"},
+        {"BARE": "perhaps"},
+        {"ICOUNT": "1", "CPUS": "2"},
+        {"SYSTEMD": "1", "DOCKER": "1"},
+        {"SYSTEMD": "1", "BARE": "1"},
+    ],
 )
 def test_what_no_machine_can_be_made_of(variables):
     with pytest.raises(BadVariable):
@@ -59,7 +68,22 @@ def test_what_no_machine_can_be_made_of(variables):
 
 def test_a_stock_kernel_stops_at_the_first_warning():
     words = kernel_arguments(Machine(), PATHS)
-    assert {"panic_on_warn=1", "oops=panic", "panic=-1", "apparmor=0", "slub_debug=FZPU"} <= set(words)
+    assert {"panic_on_warn=1", "oops=panic", "panic=-1", "apparmor=0", "norandmaps"} <= set(words)
+    assert any(word.startswith("slub_debug=FZPU,") for word in words)
+
+
+def test_exact_time_is_not_the_time_of_the_allocators_debugging():
+    words = kernel_arguments(Machine(icount=True, cpus=1), PATHS)
+    assert "panic_on_warn=1" in words
+    assert not any(word.startswith("slub_debug") for word in words)
+
+
+def test_systemd_has_its_own_words():
+    words = kernel_arguments(Machine(systemd=True), PATHS)
+    assert {"panic_on_warn=1", "systemd.show_status=0"} <= set(words)
+    assert not any(word.startswith("slub_debug") for word in words)
+    assert not any(word.startswith("systemd.") for word in kernel_arguments(Machine(), PATHS))
+    assert "export SYSTEMD=1\n" in guest_environment(Machine(systemd=True), Path("/repo"), "6.1.0")
 
 
 def test_the_debug_kernel_goes_on_to_name_the_test():

@@ -69,6 +69,9 @@ def test_pytest_is_told_where_and_what():
     assert suite.pytest_command("x", "plain", []).endswith(" tests/vm/guest_tests")
     by_name = suite.pytest_command("x", "bare", ["test_a", "test_b"])
     assert "-k 'test_a or test_b'" in by_name
+    assert by_name.endswith(" tests/vm/guest_tests/test_nvsim_memory.py") and "test_docker" not in by_name
+    marked = suite.pytest_command("x", "plain", ["-mchecked"])
+    assert "guest_tests/test_ipc.py" in marked and "test_proc" not in marked
     by_file = suite.pytest_command("x", "plain", ["tests/vm/guest_tests/test_proc.py"])
     assert by_file.count("tests/vm/guest_tests") == 1
 

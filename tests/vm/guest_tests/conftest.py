@@ -2,8 +2,8 @@
 """Which tests belong to which boot, and the kernel log of each test.
 
 These tests run inside the virtual machine (`make test-vm`), as root. A test
-bears the marker of the kind of boot it needs (`bare`, `icount`, `docker`) or
-none. On the debug kernel the ordinary tests run except `stock_only` ones; the
+bears the marker of the kind of boot it needs (`bare`, `icount`, `docker`,
+`engines`, `systemd`) or none. On the debug kernel the ordinary tests run except `stock_only` ones; the
 special boots are stock, and there only `debug_ok` tests run.
 """
 
@@ -20,9 +20,10 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(REPO / "tests"))
 
+from slicebox import Box, nvclient  # noqa: E402
 from vm import console  # noqa: E402
 
-SPECIAL = ("bare", "icount", "docker")
+SPECIAL = ("bare", "icount", "docker", "engines", "systemd")
 
 #: Tests of other boots, as (reason, node id).
 ELSEWHERE = pytest.StashKey[list[tuple[str, str]]]()
@@ -121,3 +122,10 @@ def no_splat(kernel_log: KernelLog, request: pytest.FixtureRequest) -> Iterator[
     found = console.findings(kernel_log.news())
     if found:
         pytest.fail(f"the kernel complained during this test:\n{console.report(found)}", pytrace=False)
+
+
+@pytest.fixture
+def gpu(box: Box) -> Iterator[nvclient.Gpu]:
+    """The first GPU as a process in the module's `box` has it."""
+    with box.client() as client:
+        yield client.gpu(0)

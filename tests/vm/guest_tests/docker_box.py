@@ -33,7 +33,7 @@ MIB = 1 << 20
 DEV = 15
 REFUSED = 125  # docker run: the container never started
 OVER_LIMIT = 3  # simload: --alloc-mib was refused
-APPLETS = ("sh", "cat", "ls", "sleep", "mknod", "true", "echo", "stat", "kill")
+APPLETS = ("sh", "cat", "ls", "sleep", "mknod", "true", "echo", "rm", "stat", "kill")
 
 
 def call(*words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
@@ -67,14 +67,32 @@ def ensure_runtime() -> None:
     info = json.loads(must("docker", "info", "--format", "{{json .Runtimes}}"))
     if info.get("nvidia", {}).get("path") == str(RUNTIME):
         return
-    pid = int(must("pidof", "dockerd").split()[0])
-    argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    path = Path(argv[argv.index("--config-file") + 1])
-    settings = json.loads(path.read_text())
-    settings.setdefault("runtimes", {})["nvidia"] = {"path": str(RUNTIME)}
-    path.write_text(json.dumps(settings))
-    os.kill(pid, signal.SIGHUP)
+    settings(runtimes={"nvidia": {"path": str(RUNTIME)}})
     until(lambda: "nvidia" in must("docker", "info", "--format", "{{json .Runtimes}}"), "dockerd knows the runtime")
+
+
+def settings(**changed: object) -> None:
+    """Of dockerd, which reads them again."""
+    pid, argv = dockerd()
+    path = Path(argv[argv.index("--config-file") + 1])
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    os.kill(pid, signal.SIGHUP)
+
+
+def dockerd() -> tuple[int, list[str]]:
+    """Its pid and command line."""
+    pid = int(must("pidof", "dockerd").split()[0])
+    return pid, Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+
+
+def restart_dockerd() -> None:
+    """Killed, and started again as it was."""
+    pid, argv = dockerd()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: call("pidof", "dockerd").returncode, "dockerd is gone")
+    with (Path(os.environ["CGPU_RUN"]) / "dockerd-again.log").open("ab") as log:
+        subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    until(lambda: call("docker", "version").returncode == 0, "dockerd answers", 120)
 
 
 def find_simload() -> Path:
@@ -83,8 +101,8 @@ def find_simload() -> Path:
     return found[0]
 
 
-def make_image() -> None:
-    """Static busybox and simload in a tar; nothing comes from a registry."""
+def rootfs_tar() -> bytes:
+    """Static busybox and simload: all that a container here holds."""
     blob = io.BytesIO()
     with tarfile.open(fileobj=blob, mode="w") as tar:
         for source, name in ((Path("/bin/busybox"), "bin/busybox"), (find_simload(), "bin/simload")):
@@ -100,7 +118,12 @@ def make_image() -> None:
             directory = tarfile.TarInfo(name)
             directory.type, directory.mode = tarfile.DIRTYPE, 0o1777
             tar.addfile(directory)
-    done = subprocess.run(["docker", "import", "-", IMAGE], input=blob.getvalue(), capture_output=True, check=False)
+    return blob.getvalue()
+
+
+def make_image() -> None:
+    """Nothing comes from a registry."""
+    done = subprocess.run(["docker", "import", "-", IMAGE], input=rootfs_tar(), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -209,15 +232,15 @@ def stop_daemon(how: int = signal.SIGTERM) -> None:
     until(lambda: daemon_pid() is None, "cgpud stops")
 
 
-def start_daemon() -> None:
-    """In the background, outliving the test; with the simulated NVML where it is built."""
+def start_daemon(*before: str) -> None:
+    """In the background, outliving the test; with the simulated NVML where it is built. What is `before` execs it."""
     log = (Path(os.environ.get("TMPDIR", "/tmp")) / "cgpud-restarted.log").open("ab")
     library = BUILD / "client"
     environ = {**os.environ, "PYTHONPATH": str(REPO)}
     if (library / "libnvidia-ml.so.1").exists():
         environ["LD_LIBRARY_PATH"] = str(library)
     subprocess.Popen(
-        [sys.executable, "-m", "cgpud"],
+        [*before, sys.executable, "-m", "cgpud"],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[3]
@@ -75,8 +78,13 @@ class Box:
         return nvclient.Client(self.dev)
 
     def simload(self, *options: object) -> subprocess.Popen:
+        """A client that does not push others off the processor when it wakes (SCHED_BATCH): where there is one, who
+        had less of it would go first, and how soon a client rings again would depend on how long it was frozen.
+        """
         argv = [CLIENTS / "simload", "--dev", self.dev, "--json", *options]
-        return subprocess.Popen([str(word) for word in argv], stdout=subprocess.PIPE, text=True)
+        load = subprocess.Popen([str(word) for word in argv], stdout=subprocess.PIPE, text=True)
+        os.sched_setscheduler(load.pid, os.SCHED_BATCH, os.sched_param(0))
+        return load
 
     def destroy(self) -> None:
         """Gone, with its directory: nothing of it is open or mapped any more."""
@@ -92,6 +100,27 @@ class Box:
         self.destroy()
 
 
+def vidmem(gpu: nvclient.Gpu, size: int, handle: int = 0) -> tuple[ctypes.Structure, ctypes.Structure]:
+    """An RM_ALLOC of video memory to be made by hand: the struct and its parameters, of which it keeps the address."""
+    huge = size % nvclient.VA_ALIGN == 0
+    params = nvclient.MemoryParams(
+        owner=gpu.rm.handle,
+        size=size,
+        attr=nvclient.ATTR_NONCONTIG_ALLOWED | (nvclient.ATTR_PAGE_HUGE if huge else 0),
+        attr2=nvclient.ATTR2_PAGE_2M if huge else 0,
+    )
+    arg = nvclient.Alloc(
+        root=gpu.rm.handle,
+        parent=gpu.device,
+        handle=handle,
+        class_id=nvclient.CLASS_VIDMEM,
+        params=ctypes.addressof(params),
+        params_size=ctypes.sizeof(params),
+    )
+    arg.keep = params
+    return arg, params
+
+
 def result(load: subprocess.Popen, timeout: float = 120.0) -> dict:
     """The last line of a simload."""
     out, _ = load.communicate(timeout=timeout)
@@ -101,3 +130,13 @@ def result(load: subprocess.Popen, timeout: float = 120.0) -> dict:
 def fb_used(gpu: int = 0) -> int:
     """What the simulated card itself says is taken."""
     return int(re.search(r"fb_used=(\d+)", Path(f"/proc/driver/nvsim/{gpu}/state").read_text())[1])
+
+
+@contextlib.contextmanager
+def clean_box(name: str, mib: int) -> Iterator[Box]:
+    """A container in which nothing may be left: no byte charged, and the card as it was."""
+    before = fb_used()
+    with Box(name, mib) as box:
+        yield box
+        until(lambda: box.used == 0)
+        until(lambda: fb_used() == before)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, Box, fb_used, until
+from slicebox import MIB, PROC, Box, fb_used, until, vidmem
 from slicebox import nvclient as nv
 
 LIMIT_MIB = 256
@@ -101,14 +102,7 @@ def insist(node: nv.Node, number: int, arg: ctypes.Structure, times: int = 150) 
 def test_memory_by_rewriting_an_allocation(box: Box):
     with box.client() as client:
         gpu = client.gpu(0)
-        params = nv.MemoryParams(owner=client.handle, size=2 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED)
-        arg = nv.Alloc(
-            root=client.handle,
-            parent=gpu.device,
-            class_id=nv.CLASS_VIDMEM,
-            params=ctypes.addressof(params),
-            params_size=ctypes.sizeof(params),
-        )
+        arg, params = vidmem(gpu, 2 * MIB)
         with Flipper(arg, params):
             insist(client.ctl, nv.ESC_RM_ALLOC, arg)
         held_in_check(box)
@@ -172,6 +166,82 @@ def test_memory_by_rewriting_a_uvm_mapping(box: Box):
         held_in_check(box)
 
 
+class Frozen:
+    """Parameters that can be read and not written: the driver acts on them, and cannot say so."""
+
+    def __init__(self, params: ctypes.Structure | bytes):
+        raw = bytes(params)
+        self.size = len(raw)
+        self._page = mmap.mmap(-1, -(-self.size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self._page[: self.size] = raw
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
+        nv.libc.mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(len(self._page)), mmap.PROT_READ)
+
+
+def frozen_control(client: nv.Client, obj: int, cmd: int, params: ctypes.Structure | bytes) -> None:
+    """Its status and errno say that it failed, or that it did not; the ledger has to know."""
+    frozen = Frozen(params)
+    arg = nv.Control(client=client.handle, object=obj, cmd=cmd, params=frozen.address, params_size=frozen.size)
+    client.ctl.raw(nv.request(nv.ESC_RM_CONTROL, ctypes.sizeof(arg)), arg)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_memory_by_parameters_that_cannot_be_answered(box: Box, named: bool):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        for n in range(8):
+            arg, params = vidmem(gpu, 32 * MIB, 0x7000 + n if named else 0)
+            frozen = Frozen(params)
+            arg.params = frozen.address
+            client.ctl.raw(nv.request(nv.ESC_RM_ALLOC, ctypes.sizeof(arg)), arg)
+            held_in_check(box)
+
+
+def test_memory_by_exports_that_cannot_be_answered(box: Box):
+    with box.client() as client, nv.Ctl(box.dev) as one, nv.Ctl(box.dev) as many:
+        gpu = client.gpu(0)
+        memory = [gpu.alloc_vidmem(64 * MIB)[1] for _ in range(2)]
+        export = struct.pack("<IIIIiI", 1, gpu.device, gpu.device, memory[0], one.fd, 0)
+        frozen_control(client, client.handle, 0x3D05, export)
+        export = struct.pack("<iIH", many.fd, gpu.device, 4).ljust(76, b"\0")
+        export += struct.pack("<I", memory[1]).ljust(2048, b"\0") + struct.pack("<HH", 1, 0)
+        frozen_control(client, client.handle, 0x3D0B, export)
+        for handle in memory:
+            assert gpu.free(handle) == 0
+            held_in_check(box)
+
+
+def test_memory_by_imports_that_cannot_be_answered(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        for handle in (0, 0x7100):
+            _, memory = gpu.alloc_vidmem(64 * MIB)
+            with nv.Ctl(box.dev) as carrier:
+                export = struct.pack("<IIIIiI", 1, gpu.device, gpu.device, memory, carrier.fd, 0)
+                assert client.control(client.handle, 0x3D05, export)[0] == 0
+                take = struct.pack("<iIIII", carrier.fd, 1, gpu.device, gpu.device, handle)
+                frozen_control(client, client.handle, 0x3D06, take)
+            assert gpu.free(memory) == 0
+            held_in_check(box)
+
+
+def test_time_by_a_schedule_that_cannot_be_answered(box: Box, neighbour: nv.Gpu):
+    """Enabled while out of turn, and the call says that it failed: frozen all the same."""
+    policy = PROC / "0/policy"
+    policy.write_text("2\n")
+    try:
+        (box.proc / "weight").write_text("0\n")
+        with box.client() as client:
+            group = client.gpu(0).space().group()
+            channel = group.channel(enable=False)
+            frozen_control(client, group.tsg, nv.CTRL_TSG_SCHEDULE, bytes([1, 0, 0]))
+            channel.submit(kernel_ns=1000)
+            time.sleep(1)
+            assert channel.reap() == 0
+    finally:
+        policy.write_text("5\n")
+
+
 def test_memory_by_a_dma_mapping(box: Box):
     with box.client() as client:
         gpu = client.gpu(0)
@@ -187,14 +257,7 @@ def test_memory_by_many_tiny_allocations(box: Box):
     """A byte costs what the driver takes for it: the limit comes, and the card agrees."""
     with box.client() as client:
         gpu = client.gpu(0)
-        params = nv.MemoryParams(owner=client.handle, size=1, attr=nv.ATTR_NONCONTIG_ALLOWED)
-        arg = nv.Alloc(
-            root=client.handle,
-            parent=gpu.device,
-            class_id=nv.CLASS_VIDMEM,
-            params=ctypes.addressof(params),
-            params_size=ctypes.sizeof(params),
-        )
+        arg, params = vidmem(gpu, 1)
         made = 0
         for handle in range(0x10000, 0x10000 + LIMIT_MIB * 16 + 100):
             arg.handle, params.size, params.attr = handle, 1, nv.ATTR_NONCONTIG_ALLOWED
@@ -291,6 +354,54 @@ def test_the_neighbours_files_over_a_socket(box: Box, neighbour: nv.Gpu):
         assert box.used == 2 * MIB
     for fd in (ctl, node):
         os.close(fd)
+
+
+CLONE_NEWUSER, SYS_PIDFD_OPEN, SYS_PIDFD_GETFD, SYS_PROCESS_VM_READV = 0x10000000, 434, 438, 310
+PTRACE_ATTACH, PTRACE_SEIZE = 16, 0x4206
+
+
+def ways_into(pid: int, fd: int, mapping: nv.Mapping) -> list[str]:
+    """Which of the ways into another process this one has."""
+    buffer = ctypes.create_string_buffer(16)
+    local = (ctypes.c_uint64 * 2)(ctypes.addressof(buffer), 16)
+    remote = (ctypes.c_uint64 * 2)(mapping.addr, 16)
+    nv.libc.syscall.restype = ctypes.c_long
+    pidfd = nv.libc.syscall(SYS_PIDFD_OPEN, pid, 0)
+    calls = {
+        "attach": lambda: nv.libc.ptrace(PTRACE_ATTACH, pid, None, None),
+        "seize": lambda: nv.libc.ptrace(PTRACE_SEIZE, pid, None, None),
+        "read": lambda: nv.libc.syscall(SYS_PROCESS_VM_READV, pid, local, 1, remote, 1, 0),
+        "take": lambda: nv.libc.syscall(SYS_PIDFD_GETFD, pidfd, fd, 0),
+    }
+    found = [name for name, call in calls.items() if call() >= 0]
+    place = f"{mapping.addr:x}-{mapping.addr + mapping.length:x}"
+    for path in (f"fd/{fd}", "mem", f"map_files/{place}", "root/dev/nvidiactl"):
+        try:
+            os.close(os.open(f"/proc/{pid}/{path}", os.O_RDWR))
+            found.append(path)
+        except OSError:
+            pass
+    return found
+
+
+def test_the_neighbours_process_by_ptrace(neighbour: nv.Gpu):
+    """From a user namespace of its own, as a container's: no way in, though the process is to be seen."""
+    status, memory = neighbour.alloc_vidmem(64 * 1024)
+    assert status == 0
+    mapping = neighbour.map_cpu(memory, 4096)
+    pid = os.getpid()
+    child = os.fork()
+    if not child:
+        try:
+            left = ["no namespace"] if nv.libc.unshare(CLONE_NEWUSER) else ways_into(pid, neighbour.rm.ctl.fd, mapping)
+            os.write(2, f"{left}\n".encode())
+        finally:
+            os._exit(len(left))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    neighbour.rm._held.remove(mapping)
+    mapping.close()
+    neighbour.free(memory)
+    until(lambda: neighbour.box.used == NEIGHBOUR_MIB * MIB)
 
 
 def gpu_node(box: Box) -> nv.Node:

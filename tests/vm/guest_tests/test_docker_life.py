@@ -114,3 +114,29 @@ def test_destroyed_by_hand_while_it_runs() -> None:
         until(one.gone, "destroyed")
         until(lambda: one.id not in d.known_ids(), "the daemon heard of it")
         assert one.run("simload", "--info").returncode != 0, "its nodes lead nowhere"
+
+
+def test_live_restore() -> None:
+    """dockerd is killed and comes back: containers, their slices and what watches them were never away."""
+    d.settings(**{"live-restore": True})
+    until(lambda: must("docker", "info", "--format", "{{.LiveRestoreEnabled}}").strip() == "true", "it is on")
+    with box(*variables(6, devices=0), command=d.HOLD) as one:
+        until(lambda: "PID:" in (one.dir / "meminfo").read_text(), "simload holds memory")
+        held, size = (one.dir / "meminfo").read_text(), one.memsize()
+        d.restart_dockerd()
+        assert ((one.dir / "meminfo").read_text(), one.memsize()) == (held, size)
+        assert one.info()["total_bytes"] == size
+        one.kill()
+        until(one.gone, "released as ever")
+
+
+def test_pause_and_update() -> None:
+    """Paused it keeps what it has; an update of its cgroup leaves its nodes alone."""
+    with box(*variables(6, devices=0), command=d.HOLD) as one:
+        until(lambda: "PID:" in (one.dir / "meminfo").read_text(), "simload holds memory")
+        held = (one.dir / "meminfo").read_text()
+        must("docker", "pause", one.id)
+        assert (one.dir / "meminfo").read_text() == held
+        must("docker", "unpause", one.id)
+        must("docker", "update", "--memory", "512m", "--memory-swap", "512m", one.id)
+        assert one.info()["total_bytes"] == one.memsize()

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import docker_box as d
 import pytest
@@ -104,9 +106,12 @@ def test_the_refusal_names_the_holder(total: int) -> None:
     with box(*variables(10, devices=0)) as one:
         done = run_once(*variables(6, devices=0), command=("true",))
         assert done.returncode == d.REFUSED
-        left = total - total * 10 // 15
-        assert f"GPU 0 has {left} of its {total} MiB left and {total * 6 // 15} MiB were asked for" in done.stderr
-        assert one.id[:12] in done.stderr
+        asked = f"{total * 6 // 15} MiB were asked for"
+        said = re.search(rf"GPU 0 has (\d+) of its {total} MiB left and {asked}", done.stderr)
+        assert said, done.stderr
+        assert f"{one.id[:12]} {total * 10 // 15} MiB" in done.stderr
+        outside = re.search(r"the driver and what runs outside of containers (\d+) MiB", done.stderr)
+        assert int(said[1]) == total - total * 10 // 15 - (int(outside[1]) if outside else 0)
 
 
 def test_containers_without_variables_pass() -> None:
@@ -152,3 +157,65 @@ def test_the_kernel_has_the_last_word_on_the_number() -> None:
 
 def test_docker_is_not_disturbed_otherwise() -> None:
     assert "cgpu" not in must("docker", "info", "--format", "{{.Warnings}}")
+
+
+# ---- what root inside cannot do ----
+
+
+def inside(one: d.Box, script: str) -> str:
+    """What a script says there; that its commands fail is what is expected of them."""
+    return one.run("sh", "-c", script).stdout
+
+
+def device_numbers(one: d.Box) -> set[str]:
+    """major:minor of the nodes that a container was given."""
+    line = next(line for line in (d.PROC / "inst_ctl").read_text().splitlines() if line.split()[0] == one.id)
+    words = dict(word.split("=", 1) for word in line.split()[1:])
+    return {f"{words['major']}:{minor}" for minor in (words["ctl"], words["uvm"], words["gpu"].split(":")[1])}
+
+
+def test_root_inside_makes_no_other_node() -> None:
+    """mknod is allowed there; opening what it makes is not: the driver's own nodes, a neighbour's, free numbers."""
+    devices = Path("/proc/devices").read_text().splitlines()
+    uvm = next(line.split()[0] for line in devices if line.split()[1:] == ["nvidia-uvm"])
+    with box(*variables(1, devices=0)) as one, box(*variables(1, devices=0)) as two:
+        own, theirs = device_numbers(one), device_numbers(two)
+        major = next(iter(own)).split(":")[0]
+        unused = {f"{major}:{minor}" for minor in range(16)} - own
+        numbers = {"195:0", "195:1", "195:255", f"{uvm}:0", f"{uvm}:1", *theirs, *unused}
+        said = inside(
+            one,
+            f"for n in {' '.join(sorted(numbers))}; do mknod /tmp/$n c ${{n%:*}} ${{n#*:}}; "
+            "( : <>/tmp/$n ) 2>/dev/null && echo reached $n; done; ( : <>/dev/nvidiactl ) && echo own",
+        )
+        assert said.split() == ["own"]
+
+
+def test_root_inside_writes_nothing_of_the_tree() -> None:
+    with box(*variables(1, devices=0), command=d.HOLD) as one:
+        memsize, policy = one.memsize(), (d.PROC / "0/policy").read_text()
+        tree = (d.PROC, "proc/self/root/proc/cgpu_km", "/proc/1/root/proc/cgpu_km")
+        writes = [f"echo 2 >{root}/0/policy; echo {1 << 40} >{root}/0/{one.id[:12]}/memsize" for root in tree]
+        writes += [f"echo destroy {one.id} >{root}/inst_ctl" for root in tree]
+        said = inside(one, "; ".join(writes) + f"; cat {d.PROC}/version {d.PROC}/0/{one.id[:12]}/meminfo; echo end")
+        assert said.split() == ["end"]
+        assert (one.memsize(), (d.PROC / "0/policy").read_text()) == (memsize, policy)
+
+
+def test_root_inside_reopens_no_mapping() -> None:
+    """Mappings show the driver's files, in map_files by name: following the link is refused."""
+    with box(*variables(1, devices=0), command=d.HOLD) as one:
+        d.until(lambda: "PID:" in (one.dir / "meminfo").read_text(), "simload holds memory")
+        said = inside(
+            one,
+            "cat /proc/1/maps | while read range rest; do case $rest in */back*) echo saw; "
+            "( : <>/proc/1/map_files/$range ) 2>/dev/null && echo reached;; esac; done",
+        )
+        assert set(said.split()) == {"saw"}
+
+
+def test_root_inside_sees_no_neighbour() -> None:
+    with box(*variables(1, devices=0)) as one, box(*variables(1, devices=0), command=d.HOLD) as two:
+        pid = int(must("docker", "inspect", "--format", "{{.State.Pid}}", two.id))
+        said = inside(one, f"for p in {pid} /proc/{pid}/fd /proc/{pid}/mem; do ls $p; kill -0 $p && echo reached; done")
+        assert said == ""

@@ -46,6 +46,7 @@ def alloc(gpu: nvclient.Gpu, mib: int) -> int:
 # ---- memory ----
 
 
+@pytest.mark.checked
 def test_two_clients_one_over_its_limit(box):
     """The slice is all a client sees; over it is the driver's 0x51; the neighbour goes on."""
     with Box(B, 2048) as other, other.client() as theirs, box.client() as ours:
@@ -91,6 +92,7 @@ def test_free_gives_back(box):
         assert gpu.free(handle) != nvclient.NV_OK
 
 
+@pytest.mark.checked
 def test_charge_follows_the_last_dup(box):
     with box.client() as rm:
         gpu = rm.gpu()
@@ -123,6 +125,7 @@ def test_free_before_unmap(box):
         assert box.used == before - 200 * MIB
 
 
+@pytest.mark.checked
 def test_uvm_mapping_outlives_the_client(box):
     """Every RM file closed: what uvm maps stays charged until uvm's file goes."""
     rm = box.client()
@@ -138,6 +141,7 @@ def test_uvm_mapping_outlives_the_client(box):
     until(lambda: box.used == 0)
 
 
+@pytest.mark.checked
 def test_mapping_outlives_every_file(box):
     """alloc, mmap, close every fd: charged until unmapped; destroy waits for that, visibly."""
     rm = box.client()
@@ -165,6 +169,7 @@ def test_mapping_outlives_every_file(box):
     until(lambda: not box.there())
 
 
+@pytest.mark.checked
 def test_register_fd_keeps_a_client(box):
     """A GPU file holds the control file it was registered with, and so the client and its memory."""
     rm = box.client()
@@ -179,6 +184,7 @@ def test_register_fd_keeps_a_client(box):
     until(lambda: box.used == 0)
 
 
+@pytest.mark.checked
 def test_fork_of_a_client(box):
     """A child has the files: the client lives until it, too, is gone."""
     rm = box.client()
@@ -231,6 +237,7 @@ def test_what_a_context_takes_is_learnt(box):
         assert stat("unattributed_bytes") == 0
 
 
+@pytest.mark.checked
 def test_uvm_keeps_a_context_charged(box):
     """A channel that uvm knows keeps its TSG's context, and that stays the container's."""
     with box.client() as rm:
@@ -252,6 +259,7 @@ def test_uvm_keeps_a_context_charged(box):
         until(lambda: box.used < 32 * MIB)
 
 
+@pytest.mark.checked
 def test_killed_in_the_middle_of_allocating(box):
     """kill -9 at any moment: everything is given back."""
     script = (
@@ -262,7 +270,10 @@ def test_killed_in_the_middle_of_allocating(box):
         "    got = [gpu.alloc_vidmem(9 << 20)[1] for _ in range(8)]\n"
         "    [gpu.free(handle) for handle in got]\n"
     )
-    for delay in (0.0, 0.003, 0.01, 0.03, 0.1, 0.2):
+    delays = (0.0, 0.003, 0.01, 0.03, 0.1, 0.2)
+    if os.environ["KERNEL"] == "debug":
+        delays = delays[2::2]  # each starts a Python, twenty seconds there
+    for delay in delays:
         argv = [os.sys.executable, "-c", script, str(REPO / "tests/nvsim"), box.dev]
         victim = subprocess.Popen(argv, stdout=subprocess.PIPE)
         victim.stdout.readline()
@@ -273,6 +284,7 @@ def test_killed_in_the_middle_of_allocating(box):
         until(lambda: box.used == 0)
 
 
+@pytest.mark.checked
 def test_many_threads_on_one_client(box):
     """Races on the same handles: the ledger ends at zero and never above the limit."""
     with box.client() as rm:
@@ -308,6 +320,7 @@ def test_a_lower_memsize_refuses_until_below(box):
 # ---- the seal ----
 
 
+@pytest.mark.checked
 @pytest.mark.parametrize("mode", ["nested-size", "top-cmd", "top-ptr"])
 def test_flips_are_not_seen(box, mode):
     """A thread changes an argument between check and use: what runs is what was checked."""
@@ -323,6 +336,7 @@ def test_flips_are_not_seen(box, mode):
 # ---- who may do what ----
 
 
+@pytest.mark.checked
 def test_unknown_calls_are_refused_and_counted(box):
     with box.client() as rm:
         gpu = rm.gpu()
@@ -400,6 +414,7 @@ def test_managed_memory_is_refused(box):
 # ---- life ----
 
 
+@pytest.mark.checked
 def test_two_containers_started_at_once():
     """Concurrent creates and destroys of many: no id twice, nothing left."""
     errors: list[BaseException] = []
@@ -428,6 +443,7 @@ def rmmod(name: str) -> int:
     return subprocess.run(["rmmod", name], capture_output=True).returncode
 
 
+@pytest.mark.checked
 def test_modules_are_busy_while_something_is_open(box):
     core = next(name for name in modules() if name.startswith("cgpu_core"))
     with box.client() as rm:
@@ -456,6 +472,7 @@ def test_the_answers_of_dead_containers(box):
 # ---- turns ----
 
 
+@pytest.mark.checked
 def test_channels_churned_out_of_turn_gain_nothing(box):
     """Weight 0 is frozen: channels made, enabled, used and thrown away run no work."""
     (PROC / "0/policy").write_text("2\n")
@@ -477,6 +494,7 @@ def test_channels_churned_out_of_turn_gain_nothing(box):
         (PROC / "0/policy").write_text("5\n")
 
 
+@pytest.mark.checked
 def test_weight_zero_thaws_again(box):
     (PROC / "0/policy").write_text("2\n")
     try:
@@ -504,6 +522,7 @@ def test_simload_runs_unchanged(box):
     assert got["first_error"]["status"] == nvclient.NV_ERR_NO_MEMORY
 
 
+@pytest.mark.checked
 def test_the_driver_can_be_reloaded_without_containers():
     """While no container exists nothing of ours holds the driver; afterwards everything works again."""
     if Box.listed():

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, Box, fb_used, until
+from slicebox import MIB, Box, clean_box, fb_used, until
 from slicebox import nvclient as nv
 
 EXPORT_ONE, IMPORT_ONE, EXPORT_INFO, EXPORT_LIST, IMPORT_LIST = 0x3D05, 0x3D06, 0x3D08, 0x3D0B, 0x3D0C
@@ -18,17 +18,8 @@ INVALID_PARAMETER, NOT_SUPPORTED, NOT_FOUND, DUPLICATE = 0x3B, 0x56, 0x57, 0x19
 
 @pytest.fixture
 def box() -> Iterator[Box]:
-    before = fb_used()
-    with Box("1c" * 32, 256) as box:
+    with clean_box("1c" * 32, 256) as box:
         yield box
-        until(lambda: box.used == 0)
-    assert until(lambda: fb_used() == before)
-
-
-@pytest.fixture
-def gpu(box: Box) -> Iterator[nv.Gpu]:
-    with box.client() as client:
-        yield client.gpu(0)
 
 
 def export(gpu: nv.Gpu, memory: int, fd: int) -> int:
@@ -66,6 +57,7 @@ def test_what_a_file_carries_is_charged(box: Box, gpu: nv.Gpu):
     until(lambda: box.used == 0)
 
 
+@pytest.mark.checked
 def test_an_import_is_a_reference(box: Box, gpu: nv.Gpu):
     _, memory = gpu.alloc_vidmem(4 * MIB)
     with nv.Ctl(box.dev) as carrier, box.client() as other:
@@ -93,6 +85,7 @@ def test_a_taken_name_is_refused(box: Box, gpu: nv.Gpu):
         assert take(gpu, carrier.fd, 0x7000)[0] == 0
 
 
+@pytest.mark.checked
 def test_between_two_processes(box: Box, gpu: nv.Gpu):
     """The file goes over a socket; the receiver's number for it is another."""
     _, memory = gpu.alloc_vidmem(8 * MIB)
@@ -136,6 +129,77 @@ def test_not_across_containers(box: Box, gpu: nv.Gpu):
         assert (box.used, neighbour.used) == (4 * MIB, 2 * MIB)
 
 
+@pytest.fixture
+def sharing(box: Box) -> Iterator[Box]:
+    """A neighbour that an administrator lets share."""
+    with Box("3c" * 32, 64) as neighbour:
+        for one in (box, neighbour):
+            (one.proc / "ipc").write_text("pod-7\n")
+        yield neighbour
+
+
+@pytest.mark.checked
+def test_across_where_an_administrator_says_so(box: Box, gpu: nv.Gpu, sharing: Box):
+    """Charged to both, so that either may go first."""
+    before = fb_used()
+    _, memory = gpu.alloc_vidmem(4 * MIB)
+    with nv.Ctl(box.dev) as carrier, sharing.client() as other:
+        assert export(gpu, memory, carrier.fd) == 0
+        theirs = other.gpu(0)
+        info = struct.pack("<i", carrier.fd).ljust(80, b"\0")
+        assert other.control(other.handle, EXPORT_INFO, info)[0] == 0
+        status, taken = take(theirs, carrier.fd)
+        assert status == 0
+        theirs.map_cpu(taken, 4096).write32(0, 0x5A5A)
+        assert gpu.map_cpu(memory, 4096).read32(0) == 0x5A5A
+        assert (box.used, sharing.used, fb_used() - before) == (4 * MIB, 4 * MIB, 4 * MIB)
+        assert other.dup(theirs.device, other, taken)[0] == 0
+        assert sharing.used == 4 * MIB, "a dup of it is a reference like any"
+        carrier.close()
+        gpu.free(memory)
+        assert (box.used, sharing.used, fb_used() - before) == (0, 4 * MIB, 4 * MIB)
+    until(lambda: sharing.used == 0)
+    assert until(lambda: fb_used() == before)
+
+
+def test_across_no_further_than_the_importer_may(box: Box, gpu: nv.Gpu, sharing: Box):
+    _, memory = gpu.alloc_vidmem(62 * MIB)
+    with nv.Ctl(box.dev) as carrier, sharing.client() as other:
+        assert export(gpu, memory, carrier.fd) == 0
+        theirs = other.gpu(0)
+        assert theirs.alloc_vidmem(4 * MIB)[0] == 0
+        assert take(theirs, carrier.fd)[0] == nv.NV_ERR_NO_MEMORY
+        assert take_list(theirs, carrier.fd, [0])[0] == nv.NV_ERR_NO_MEMORY
+        assert (box.used, sharing.used) == (62 * MIB, 4 * MIB)
+
+
+def test_across_nothing_but_imports(box: Box, gpu: nv.Gpu, sharing: Box):
+    """Not onto the other's file, not with the other's client, not when the name is taken back."""
+    _, memory = gpu.alloc_vidmem(2 * MIB)
+    with nv.Ctl(box.dev) as carrier, sharing.client() as other:
+        assert export(gpu, memory, carrier.fd) == 0
+        theirs = other.gpu(0)
+        _, own = theirs.alloc_vidmem(2 * MIB)
+        assert export(theirs, own, carrier.fd) == INVALID_PARAMETER
+        assert other.dup(theirs.device, gpu.rm, memory)[0]
+        with nv.Node("nvidia0", sharing.dev) as node, pytest.raises(OSError):
+            node.register(carrier)
+        (box.proc / "ipc").write_text("\n")
+        assert take(theirs, carrier.fd)[0] == INVALID_PARAMETER
+        (box.proc / "ipc").write_text("pod-8\n")
+        assert take(theirs, carrier.fd)[0] == INVALID_PARAMETER
+        (box.proc / "ipc").write_text("pod-7\n")
+        assert take(theirs, carrier.fd)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "a=b", "x" * 129, "pod\n\n", ".."])
+def test_what_is_no_name(box: Box, name: str):
+    (box.proc / "ipc").write_text("pod-7\n")
+    with pytest.raises(OSError):
+        (box.proc / "ipc").write_text(name)
+    assert (box.proc / "ipc").read_text() == "pod-7\n"
+
+
 def test_nor_from_the_real_node(box: Box, gpu: nv.Gpu):
     """A file of the driver's own, smuggled in, is none of the container's."""
     _, memory = gpu.alloc_vidmem(2 * MIB)
@@ -166,6 +230,7 @@ def test_lists_with_holes(box: Box, gpu: nv.Gpu):
         assert gpu.free(handles[2]) == 0
 
 
+@pytest.mark.checked
 def test_a_replaced_place_gives_back(box: Box, gpu: nv.Gpu):
     first, second = (gpu.alloc_vidmem(size * MIB)[1] for size in (4, 2))
     with nv.Ctl(box.dev) as carrier:

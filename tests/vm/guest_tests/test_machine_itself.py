@@ -15,6 +15,7 @@ def loaded() -> set[str]:
     return {line.split()[0] for line in Path("/proc/modules").read_text().splitlines()}
 
 
+@pytest.mark.checked
 def test_it_runs_the_kernel_it_was_asked_for():
     assert os.uname().release == os.environ["KERNEL_RELEASE"]
 
@@ -28,6 +29,7 @@ def test_the_modules_are_loaded():
     assert any(name.startswith("cgpu_core_") for name in loaded())
 
 
+@pytest.mark.checked
 @pytest.mark.debug_only
 def test_the_debug_kernel_looks():
     assert Path("/sys/kernel/debug/kmemleak").exists()

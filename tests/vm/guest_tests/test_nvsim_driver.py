@@ -65,7 +65,17 @@ def test_exports_are_the_drivers():
     assert exported == {"nvidia_get_rm_ops", *(f"nvUvmInterface{name}" for name in uvm)}
 
 
-@pytest.mark.parametrize("name", ["rm_ioctl", "os_memcpy_from_user", "nv_get_file_private", "nvidia_get_rm_ops"])
+SEALED = [
+    "rm_ioctl",
+    "os_memcpy_from_user",
+    "os_memcpy_to_user",
+    "nv_get_file_private",
+    "nv_dma_buf_export",
+    "uvm_va_space_create",
+]
+
+
+@pytest.mark.parametrize("name", [*SEALED, "nvidia_get_rm_ops"])
 def test_functions_that_a_probe_looks_for_are_whole(name):
     """There by their names, and not as a clone of the compiler's that a probe would miss."""
     assert symbols()[name] in "tT"

@@ -7,6 +7,8 @@ What is asserted is GPU time, which does not depend on how busy the host is.
 from __future__ import annotations
 
 import itertools
+import os
+import struct
 import sys
 import time
 from pathlib import Path
@@ -292,6 +294,28 @@ def test_a_stubborn_kernel_holds_the_engine(make, set_parameter):
     assert disable(b, a) == 0
     assert shares(0.1, a)[0] == 0
     assert time.monotonic() - began < 20
+
+
+def test_samples_say_who_was_on_the_engine(make):
+    """Six times a second, the last 12 s: when, whose process, how busy since the sample before."""
+    channel = make()
+    fill(channel, count=50)
+    channel.wait(30)
+    ended = time.time_ns()
+    time.sleep(1)
+    status, params = channel.gpu.control(0x20802096, bytearray(55888))
+    assert status == 0
+    kind, size, count, tracker = struct.unpack_from("<B3xIII", params)
+    assert (kind, size, count) == (2, 55888 - 16, 72)
+    ring = [struct.unpack_from("<Q128xI4xI", params, 16 + 776 * ((tracker + i) % 72)) for i in range(72)]
+    ring = [sample for sample in ring if sample[0]]
+    times = [at for at, _, _ in ring]
+    assert {after - before for before, after in itertools.pairwise(times)} == {1_000_000_000 // 6}
+    assert times[-1] <= time.time_ns() < times[-1] + 1_000_000_000
+    busy = [(util, pid) for at, util, pid in ring if ended - 800 * MS < at < ended - 20 * MS]
+    assert len(busy) >= 4 and set(busy) == {(10_000, os.getpid())}
+    idle = [(util, pid) for at, util, pid in ring if at > ended + 170 * MS]
+    assert len(idle) >= 4 and set(idle) == {(0, 0xFFFFFFFF)}
 
 
 def test_a_fault_kills_its_own_tsg_only(make):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import struct
@@ -278,18 +277,18 @@ def test_processes_are_charged_for_what_they_hold(gpu, before):
 
 
 def test_managed_memory(gpu, before):
-    space = gpu.space()
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    at = 0x7F00_0000_0000 - 64 * MIB
-    fixed = 0x10
-    addr = libc.mmap(at, 4 * MIB, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | fixed, space.uvm.fd, at)
-    assert addr == at
+    uvm = gpu.space().uvm
+    mapping = uvm.managed(4 * MIB)
     assert used() == before + 4 * MIB
-    ctypes.c_uint32.from_address(at + 8192).value = 5
-    assert ctypes.c_uint32.from_address(at + 8192).value == 5
-    assert libc.munmap(at, 4 * MIB) == 0
+    mapping.write32(8192, 5)
+    assert mapping.read32(8192) == 5
+    assert uvm.prefer(gpu.uuid, mapping.addr, 4 * MIB) == uvm.migrate(gpu.uuid, mapping.addr, 4 * MIB) == 0
+    mapping.unmap(1 * MIB, 1 * MIB)
+    assert used() == before + 3 * MIB
+    assert mapping.read32(8192) == 5
+    assert uvm.migrate(gpu.uuid, mapping.addr, 4 * MIB) == nv.NV_ERR_INVALID_ADDRESS
+    mapping.close()
     assert used() == before
-    assert libc.mmap(None, 4 * MIB, 3, mmap.MAP_SHARED, space.uvm.fd, 4096) in (None, ctypes.c_void_p(-1).value)
+    with pytest.raises(OSError):
+        nv.Mapping(uvm, 4 * MIB, 4096, mmap.PROT_READ | mmap.PROT_WRITE)  # address and offset differ
+    assert uvm.pageable()

@@ -58,17 +58,19 @@ def table() -> list[Row]:
 
 
 ROWS = table()
+NAME = rb"(?!\.{1,2}\n?$)[!-.0-<>-~]{0,128}\n?"
 FORMATS = {
     "default_memsize": DECIMAL,
     "inst_ctl": r"([!-~]+ cookie=0x[0-9a-f]+ dir=[0-9a-f]{12} major=\d+ ctl=\d+ uvm=\d+ state=(live|dying) "
     r"gpu=\d+:\d+(,\d+:\d+)*\n)*",
-    "upgrade": r"(\d+\.\d+\.\d+\n)+",
+    "upgrade": r"(\d+\.\d+\.\d+\n)+(last: [!-~]+ (0|-\d+) [ -~]+\n)?",
     "version": r"\d+\.\d+\.\d+\n",
     "N/pci": r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\n",
     "N/stat": r"([a-z0-9_]+ [^\n]+\n)+",
     "N/uuid": r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n",
     "N/uvm": r"(deny|account)\n",
     "N/C/id": r"[!-~]{1,128}\n",
+    "N/C/ipc": r"[!-~]{0,128}\n",
     "N/C/meminfo": r"Free: \d+\n(PID: \d+ Mem: \d+\n)*",
     "N/C/stat": r"([a-z0-9_]+ \d+\n)+",
 }
@@ -135,9 +137,9 @@ def refused(path: Path, text: bytes | str | int, offset: int = 0) -> str:
 
 
 def settings() -> dict[str, str]:
-    """Everything in the tree that only a write changes."""
+    """Everything in the tree that only a write that went changes: `upgrade` also tells of those that did not."""
     files = [path for path in sorted(PROC.rglob("*")) if path.is_file() and path.name not in ("stat", "meminfo")]
-    return {str(path): read(path) for path in files}
+    return {str(path): read(path).partition("last: ")[0] for path in files}
 
 
 def dir_of(container_id: str) -> str:
@@ -193,7 +195,7 @@ def as_before(keeper: str, create: Create) -> Iterator[None]:
             destroy(line.split()[0])
     kept = GPU / dir_of(keeper)
     defaults = {GPU / "policy": 5, GPU / "max_inst": 20, GPU / "prio_ratio": 80, GPU / "slice_us": int(slice_us)}
-    defaults |= {PROC / "default_memsize": 8 << 30}
+    defaults |= {PROC / "default_memsize": 8 << 30, GPU / "default_memsize": 0, GPU / "overcommit": 100}
     defaults |= {kept / "weight": 1, kept / "memsize": 64 * MIB, kept / "highprio": 0}
     for path, number in defaults.items():
         write(path, number)
@@ -211,7 +213,7 @@ def places(row: Row) -> list[Path]:
 
 def test_table_is_read() -> None:
     """All documented nodes are rows: a slip of the pen in the page must not switch a test off."""
-    assert len(ROWS) == 21
+    assert len(ROWS) == 24
     assert {row.path for row in ROWS} >= {"default_memsize", "inst_ctl", "upgrade", "version", "N/policy", "N/C/weight"}
 
 
@@ -277,6 +279,8 @@ def test_garbage_changes_nothing(row: Row, create: Create) -> None:
     create()
     before = settings()
     for place, text in itertools.product(places(row), GARBAGE):
+        if row.path == "N/C/ipc" and re.fullmatch(NAME, text):
+            continue
         name = refused(place, text)
         assert name in row.errors - {"EPERM"}, (place, text)
         if re.fullmatch(rb"[0-9]{20,99}", text) and "ERANGE" in row.errors:
@@ -298,7 +302,9 @@ RANGES = {
     "N/policy": ([0, 5], [6, 255, 2**32, 2**63]),
     "N/max_inst": ([1 + 1, 25], [0, 26, 2**32 + 5]),
     "N/prio_ratio": ([20, 99], [19, 100, 0, 2**32 + 50]),
-    "N/slice_us": ([1000, 100000], [0, 999, 100001, 2**32 + 5000]),
+    "N/slice_us": ([1000, 100000], [1, 999, 100001, 2**32 + 5000]),
+    "N/overcommit": ([100, 101, 1000], [0, 99, 1001, 2**32 + 150]),
+    "N/default_memsize": ([MIB, 2**63 - 1], [1, MIB - 1, 2**63]),
     "N/C/highprio": ([0, 1], [2, 2**32]),
     "N/C/weight": ([0, 1, 19], [21, 26, 2**32 + 1]),
     "N/C/memsize": ([MIB, MIB + 1, 100 * MIB], [0, 1, MIB - 1]),
@@ -327,6 +333,30 @@ def test_ranges(path: str, create: Create) -> None:
         assert refused(place, number) == "EINVAL", number
     assert settings() == before
     write(place, old.strip())
+
+
+def test_what_a_gpu_gives_follows_what_all_give(create: Create) -> None:
+    assert read(GPU / "default_memsize") == read(PROC / "default_memsize")
+    write(GPU / "default_memsize", 3 * MIB)
+    write(PROC / "default_memsize", 5 * MIB)
+    assert value(GPU / "default_memsize") == 3 * MIB
+    write(GPU / "default_memsize", 0)
+    assert value(GPU / "default_memsize") == 5 * MIB
+
+
+def test_overcommit(create: Create) -> None:
+    total = int(stats(GPU)["total_bytes"])
+    write(GPU / "overcommit", 150)
+    create(memsize=total)
+    with pytest.raises(OSError) as caught:
+        create(memsize=total // 2)  # and the keeper's
+    assert caught.value.errno == errno.ENOSPC
+    create(memsize=total // 2 - 64 * MIB)
+    with pytest.raises(OSError):
+        create(memsize=total + 1)  # no container has more than the card
+    before = settings()
+    assert refused(GPU / "overcommit", 149) == "EBUSY"
+    assert settings() == before
 
 
 def test_echo_and_no_newline(create: Create) -> None:
@@ -533,12 +563,17 @@ def test_readers_while_containers_come_and_go(create: Create) -> None:
 
 
 def test_upgrade_lists_the_active_core_first() -> None:
-    lines = read(PROC / "upgrade").splitlines()
-    assert lines[0] == read(PROC / "version").strip()
-    assert len(set(lines)) == len(lines)
+    def versions() -> list[str]:
+        return [line for line in read(PROC / "upgrade").splitlines() if not line.startswith("last: ")]
+
+    before = versions()
+    assert before[0] == read(PROC / "version").strip()
+    assert len(set(before)) == len(before)
     assert refused(PROC / "upgrade", "99.99.99") == "ENOENT"
-    write(PROC / "upgrade", lines[0])
-    assert read(PROC / "upgrade").splitlines() == lines
+    assert read(PROC / "upgrade").endswith("last: 99.99.99 -2 it is not registered\n")
+    write(PROC / "upgrade", before[0])
+    assert versions() == before
+    assert read(PROC / "upgrade").endswith(f"last: {before[0]} 0 it was active\n")
 
 
 def shell(*words: str) -> subprocess.CompletedProcess[str]:

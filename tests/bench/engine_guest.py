@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: MIT
+"""Inside the machine of engine.py: what the processors were busy with while containers started and ended.
+
+One processor that counts instructions; what counts is the time in which any task ran, by the scheduler's own books, so
+that waiting is nobody's. Prints one JSON object, the last line of its stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPO / part) for part in ("tests/vm/guest_tests", "tests")]
+
+import docker_box as d  # noqa: E402
+import engine_box as e  # noqa: E402
+from vm.machine import ICOUNT_NS  # noqa: E402
+
+IDLE_S = 60
+NEAR = Path("/run/near")  # programs in memory: nothing waits for the host
+
+
+def busy_ns() -> int:
+    """In which some task ran, of all processors."""
+    lines = Path("/proc/schedstat").read_text().splitlines()
+    return sum(int(line.split()[7]) for line in lines if line.startswith("cpu"))
+
+
+def daemon_ns(pid: int) -> int:
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+
+
+def near(program: str) -> str:
+    NEAR.mkdir(exist_ok=True)
+    found = shutil.which(program)
+    assert found, program
+    return shutil.copy(found, NEAR)
+
+
+def settled(others: int) -> None:
+    """Nothing of an earlier life is under way."""
+    d.until(lambda: len(list(d.STATE.glob("*.json"))) == others, "the last container is gone", 600)
+    time.sleep(2)
+
+
+# A life in two parts: what is made beforehand, and what is measured.
+Life = tuple[Callable[[], Path], Callable[[Path], None]]
+
+
+def by_hand(name: str, runtime: str, env: dict[str, str]) -> Life:
+    engine = e.ByHand(name, runtime)
+
+    def life(bundle: Path) -> None:
+        done, one = engine.start_bundle(bundle)
+        assert done.returncode == 0, done.stderr
+        engine.kill(one.id)
+        engine.remove(one.id)
+
+    return lambda: engine.bundle(env, e.SLEEP), life
+
+
+def docker(runtime: str, options: list[str]) -> Life:
+    def life(_: Path) -> None:
+        d.must("docker", "run", "--rm", f"--runtime={runtime}", "--network=none", *options, d.IMAGE, "true")
+
+    return lambda: NEAR, life
+
+
+def compare(pid: int, lives: dict[str, Life], rounds: int) -> dict[str, float]:
+    """Instructions of one life, the median; all kinds in every order, the first round not counted.
+
+    Beside one that lives all the time: the first container of a node attaches to the driver, no other one does.
+    """
+    engine = e.ByHand("beside", ours())
+    done, beside = engine.start(sliced(0), e.SLEEP)
+    assert done.returncode == 0, done.stderr
+    costs: dict[str, list[int]] = {name: [] for name in [*lives, "daemon"]}
+    orders = itertools.cycle(itertools.permutations(lives))
+    for n, order in zip(range(rounds + 1), orders, strict=False):
+        for name in order:
+            prepare, life = lives[name]
+            what = prepare()
+            settled(1)
+            before, before_daemon = busy_ns(), daemon_ns(pid)
+            life(what)
+            settled(1)
+            if n:
+                costs[name].append(busy_ns() - before)
+            if n and name == "sliced":
+                costs["daemon"].append(daemon_ns(pid) - before_daemon)
+    engine.kill(beside.id)
+    engine.remove(beside.id)
+    for name, found in costs.items():
+        print(f"{name}: {sorted(round(ns / ICOUNT_NS) for ns in found)}", file=sys.stderr)
+    return {name: statistics.median(found) / ICOUNT_NS for name, found in costs.items()}
+
+
+def idle(pid: int) -> dict[str, float]:
+    """Of the daemon, with nothing to do."""
+    settled(0)
+    before = daemon_ns(pid)
+    time.sleep(IDLE_S)
+    used = daemon_ns(pid) - before
+    rss = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return {"cpu_pct": 100 * used / (IDLE_S * 1e9), "rss_mib": int(rss.split()[1]) / 1024}
+
+
+def events(pid: int, counts: list[int], rounds: int) -> dict[str, float]:
+    """Daemon's instructions for one more life beside so many that live."""
+    runtime = ours()
+    live: list[e.Running] = []
+    engine = e.ByHand("live", runtime)
+    gpus = len(list(d.PROC.glob("[0-9]*")))
+    for gpu in range(gpus):
+        (d.PROC / str(gpu) / "max_inst").write_text("25")
+    found = {}
+    for count in counts:
+        while len(live) < count:
+            done, one = engine.start(sliced(len(live) % gpus), e.SLEEP)
+            assert done.returncode == 0, done.stderr
+            live.append(one)
+        costs = []
+        for n in range(rounds + 1):
+            time.sleep(2)
+            before = daemon_ns(pid)
+            done, one = engine.start(sliced(gpus - 1), e.SLEEP)
+            assert done.returncode == 0, done.stderr
+            engine.kill(one.id)
+            engine.remove(one.id)
+            d.until(lambda one=one: one.id not in d.known_ids(), "it is forgotten", 600)
+            time.sleep(2)
+            if n:
+                costs.append(daemon_ns(pid) - before)
+        found[str(count)] = statistics.median(costs) / ICOUNT_NS
+        print(f"{count} live: {found[str(count)]:.0f}", file=sys.stderr)
+    for one in live:
+        engine.kill(one.id)
+        engine.remove(one.id)
+    return found
+
+
+def sliced(gpu: int) -> dict[str, str]:
+    return e.variables(1, ALIYUN_COM_GPU_MEM_DEV=60, ALIYUN_COM_GPU_VISIBLE_DEVICES=gpu)
+
+
+def ours() -> str:
+    return near(str(d.RUNTIME))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("runc", "docker", "live"))
+    parser.add_argument("--rounds", type=int, default=12)
+    arguments = parser.parse_args()
+    pid = d.daemon_pid()
+    assert pid, "cgpud does not run"
+    e.make_rootfs()
+    runc = near("runc")
+    with e.hands_over_to(runc):
+        os.environ["PATH"] = f"{NEAR}:{os.environ['PATH']}"
+        if arguments.what == "runc":
+            runtime = ours()
+            lives = {
+                "alone": by_hand("alone", runc, {}),
+                "not ours": by_hand("other", runtime, {}),
+                "sliced": by_hand("sliced", runtime, sliced(0)),
+            }
+            found = {"start": compare(pid, lives, arguments.rounds), "idle": idle(pid)}
+        elif arguments.what == "docker":
+            d.ensure_runtime()
+            d.make_image()
+            lives = {
+                "alone": docker("runc", []),
+                "not ours": docker("nvidia", []),
+                "sliced": docker("nvidia", d.variables(1, 60, devices=0)),
+            }
+            found = {"start": compare(pid, lives, arguments.rounds)}
+        else:
+            found = {"event": events(pid, [5, 200], arguments.rounds)}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Bars of bench-sched that are missed, and why no scheduler with these levers can hold them (docs/bench.md).
+
+Three causes. A row that the slow calls excuse has to hold the same bar in the same run with the slow calls taken out of
+the driver, and to miss it by no more than they cost. What the others excuse is listed row by row; one that nobody
+misses any more is an error too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from scenarios import PERSONALITIES, SCENARIOS, Scenario
+from sched_sim import OURS, Cell, measure, worst_of
+
+from cgpu_cli.sim.model import Container, profile
+
+Row = dict[str, Any]
+REASONS = {
+    "slow call": "a call of tail_us acts in its middle: whoever runs has that much too much, and the bar allows less",
+    "exchange": "thawed before the other is frozen, two short queues take the GPU from one another in between",
+    "one processor": "in the machine nobody rings while the turn thread has the only processor: exchanges and that",
+}
+# (scenario, policy, slice_us, figure)
+EXCHANGE = {
+    ("1:2 short queue", 1, 5000, "aggregate_pct"),
+    ("1:2 short queue", 1, 10_000, "aggregate_pct"),
+    ("1:2 short queue", 2, 5000, "aggregate_pct"),
+    ("1:2 short queue", 2, 10_000, "aggregate_pct"),
+    ("1:2 short queue", 2, 5000, "ratio_error_pct"),
+    ("1:2 short queue", 2, 5000, "share_error_1s_pp"),
+}
+# The machine's cell of that scenario, policy 2 and 10 ms: a figure, and how far it may be off; runs differ
+ONE_PROCESSOR = {"ratio_error_pct": (0.0, 3.0), "share_error_1s_pp": (0.0, 1.3), "aggregate_pct": (92.0, 100.0)}
+SECONDS = 10  # what ratios are taken over
+
+
+def tail_costs(row: Row, name: str, containers: Sequence[Container]) -> float | None:
+    """How far beyond the bar slow calls can put a figure; None: not at all."""
+    tail_us = profile(row["profile"]).tail_us
+    if name in ("share_error_1s_pp", "cap_excess_pp"):
+        return 100 * tail_us / 1e6  # one in the window, beyond what its turns bring
+    if name == "ratio_error_pct":
+        weights = [one.weight for one in containers]
+        part = 1 / len(weights) if row["policy"] in (0, 1) else min(weights) / sum(weights)
+        carried = 100 * 2 * tail_us / 1e6 / SECONDS / part  # one in, one out
+        return carried + (unseen(row) if any(one.processes > 1 for one in containers) else 0)
+    return None
+
+
+def unseen(row: Row) -> float:
+    """Which of a container's processes ran in a slow call is not seen: half a timeslice, at either end of a turn."""
+    card = profile(row["profile"])
+    return 2 * card.tail_pct * card.timeslice_us / 2 / row["slice_us"]
+
+
+@cache
+def without_slow_calls(trace: Scenario, card: str, policy: int, slice_us: int, seeds: int) -> Row:
+    cell = Cell(trace, card, OURS, policy, slice_us)
+    own = replace(PERSONALITIES["default"], tail_pct=0.0)
+    return worst_of([measure(cell, seed + 1, own=own).row for seed in range(seeds)])
+
+
+def excuse(row: Row, name: str, seeds: int) -> str | None:
+    """Why this row may miss the bar of this figure; None: it may not."""
+    from sched import bars_missed
+
+    if row["where"] == "vm":
+        least, most = ONE_PROCESSOR.get(name, (0.0, 0.0))
+        short = (row["scenario"], row["policy"], row["slice_us"]) == ("1:2 short queue", 2, 10_000)
+        return "one processor" if short and least <= row[name] <= most else None
+    if row["where"] != "sim" or row["personality"] != "default" or row.get("default_slice"):
+        return None
+    if (row["scenario"], row["policy"], row["slice_us"], name) in EXCHANGE:
+        return "exchange"
+    trace = next(one for one in SCENARIOS if (one.name, one.personality) == (row["scenario"], "default"))
+    most = tail_costs(row, name, trace.containers)
+    if most is None or row[name] > bars_missed(row)[name] + most:
+        return None
+    clean = without_slow_calls(trace, row["profile"], row["policy"], row["slice_us"], seeds)
+    return None if name in bars_missed(clean) else "slow call"
+
+
+def stale(rows: Sequence[Row]) -> list[str]:
+    """What is listed and nobody misses."""
+    from sched import bars_missed
+
+    seen = {
+        (row["scenario"], row["policy"], row["slice_us"], name)
+        for row in rows
+        if row["where"] == "sim"
+        for name in bars_missed(row)
+    }
+    return [f"listed as missed, but it is not any more: {one}" for one in sorted(EXCHANGE - seen)]

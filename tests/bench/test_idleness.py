@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""docs/policies.md, section 9: what stays unused while a container sleeps, and how long it waits when it wakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cgpu_cli.sim.gpu import Gpu
+from cgpu_cli.sim.model import MS, Container, Personality, S, Setup, profile
+from cgpu_cli.sim.turns import Turns
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/policies.md").read_text()
+A100 = profile("a100")
+SECONDS = 30
+
+
+def rows() -> list[list[str]]:
+    lines = PAGE.split("\n## 9. ")[1].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
+
+
+def run(policy: int, count: int, on_ms: float, off_ms: float) -> Gpu:
+    sleeper = Container("sleeper", kernel_us=500, depth=64, on_ms=on_ms, off_ms=off_ms)
+    containers = (sleeper, *(Container(f"c{i}", kernel_us=500, depth=64) for i in range(count - 1)))
+    gpu = Gpu(A100, Personality(), containers, (SECONDS + 1) * S, 1)
+    turns = Turns(gpu, Setup(A100, policy, 10_000, 10), containers)
+    turns.run(S)
+    gpu.mark()
+    turns.run((SECONDS + 1) * S)
+    return gpu
+
+
+def test_every_policy_is_there() -> None:
+    assert [int(row[0]) for row in rows()] == list(range(6))
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
+def test_what_stays_unused(row: list[str]) -> None:
+    gpu = run(int(row[0]), 2, 200, 1e6)
+    assert 100 * (1 - sum(gpu.held()) / (SECONDS * S)) == pytest.approx(float(row[1].rstrip(" %")), abs=2.5)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
+@pytest.mark.parametrize("count", [2, 4])
+def test_until_it_runs(row: list[str], count: int) -> None:
+    """Never longer than it says, and not much shorter either, or the page would say too little."""
+    client = run(int(row[0]), count, 203, 390).client(0)
+    waits = [hist.max_ns / MS for hist in (client.wake, client.wake_frozen) if hist.count]
+    bound_ms = float(row[3] if count == 2 else row[4])
+    assert 0.35 * bound_ms < max(waits) <= bound_ms

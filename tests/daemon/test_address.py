@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+from __future__ import annotations
+
+import pytest
+
+from cgpud import config
+from cgpud.address import Tcp, Unix, parse
+from cgpud.errors import ConfigError
+
+
+def configured(text: str) -> str:
+    return config.merge([("cgpu.toml", {"metrics": text})]).metrics
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("", None),
+        ("unix:/run/cgpu/metrics.sock", Unix("/run/cgpu/metrics.sock")),
+        ("127.0.0.1:9400", Tcp("127.0.0.1", 9400)),
+        ("[::1]:1", Tcp("::1", 1)),
+        ("10.0.0.5:65535", Tcp("10.0.0.5", 65535)),
+    ],
+)
+def test_good(text: str, where: object) -> None:
+    assert parse(text) == where
+    assert configured(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(":9400", "9400", "localhost:9400", "0.0.0.0:9400", "[::]:9400", "224.0.0.1:9400", "::1:9400"),
+        *("127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:+80", "127.0.0.1:http"),
+        *("unix:", "unix:metrics.sock", "unix:/" + "x" * 107, "http://127.0.0.1:9400", "true"),
+    ],
+)
+def test_bad(text: str) -> None:
+    with pytest.raises(ConfigError, match="metrics must"):
+        parse(text)
+    with pytest.raises(ConfigError, match="metrics must"):
+        configured(text)

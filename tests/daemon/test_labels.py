@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+from __future__ import annotations
+
+import json
+
+import pytest
+from fakes import DATA
+
+from cgpud.labels import LENGTH_MAX, of_spec
+
+CONTAINERD = {
+    "io.kubernetes.cri.container-name": "train",
+    "io.kubernetes.cri.image-name": "registry/train:1",
+    "io.kubernetes.cri.sandbox-name": "train-0",
+    "io.kubernetes.cri.sandbox-namespace": "ml",
+    "io.kubernetes.cri.sandbox-id": "abc",
+}
+CRIO = {
+    "io.kubernetes.container.name": "train",
+    "io.kubernetes.cri-o.ImageName": "registry/train:1",
+    "io.kubernetes.pod.name": "train-0",
+    "io.kubernetes.pod.namespace": "ml",
+}
+
+
+@pytest.mark.parametrize("annotations", [CONTAINERD, CRIO])
+def test_kubernetes(annotations: dict[str, str]) -> None:
+    assert of_spec({"annotations": annotations}) == {
+        "name": "train",
+        "image": "registry/train:1",
+        "pod": "train-0",
+        "namespace": "ml",
+    }
+
+
+def test_docker_says_nothing() -> None:
+    assert of_spec(json.loads((DATA / "docker.json").read_text())) == {}
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"annotations": None}, {"annotations": []}, {"annotations": {"io.kubernetes.pod.name": 7}}]
+)
+def test_what_is_not_said_is_left_out(spec: dict[str, object]) -> None:
+    assert of_spec(spec) == {}
+
+
+def test_lengths_are_bounded() -> None:
+    assert len(of_spec({"annotations": {"io.kubernetes.pod.name": "x" * 10000}})["pod"]) == LENGTH_MAX

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""The end of one container is looked for where that one is, however many others live beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from cgpud.model import Cgroup, Phase, Record
+from cgpud.state import Sign
+from cgpud.watch import Facts, Key, Watcher
+
+
+class Looked(Facts):
+    """Remembers whom it was asked about."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "proc", root)
+        self.asked: list[str] = []
+
+    def is_empty(self, group: Cgroup) -> bool:
+        self.asked.append(group.path)
+        return super().is_empty(group)
+
+
+def make(facts: Facts, name: str) -> Record:
+    directory = facts.cgroups / "docker" / name
+    directory.mkdir(parents=True)
+    (directory / "cgroup.events").write_text("populated 1\n")
+    return Record(name, 1, "boot", "", Phase.BOUND, 0.0, None, facts.cgroup_at(f"/docker/{name}"))
+
+
+async def until_told(told: Collection[object]) -> None:
+    """Until somebody was told, or for a second."""
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if told:
+            return
+
+
+@pytest.mark.parametrize("how", ["emptied", "removed"])
+def test_only_the_one_that_ended_is_looked_at(tmp_path: Path, how: str) -> None:
+    facts = Looked(tmp_path)
+    told: list[tuple[Key, Sign]] = []
+
+    async def scene() -> None:
+        watcher = Watcher(facts, lambda key, sign: told.append((key, sign)))
+        for n in range(200):
+            watcher.add(make(facts, f"c{n}"), None)
+        await asyncio.sleep(0)
+        facts.asked.clear()
+        directory = tmp_path / "docker/c7"
+        if how == "emptied":
+            (directory / "cgroup.events").write_text("populated 0\n")
+        else:
+            shutil.rmtree(directory)
+        await until_told(told)
+        watcher.close()
+
+    asyncio.run(scene())
+    assert set(told) == {(("c7", 1), Sign.CGROUP_EMPTY)}
+    assert set(facts.asked) == {"/docker/c7"}
+
+
+def test_of_two_lives_in_one_cgroup_the_one_that_is_watched_is_told(tmp_path: Path) -> None:
+    facts = Facts(tmp_path / "proc", tmp_path)
+    told: set[Key] = set()
+
+    async def scene() -> None:
+        watcher = Watcher(facts, lambda key, sign: told.add(key))
+        first = make(facts, "c")
+        second = Record("c", 2, "boot", "", Phase.BOUND, 0.0, None, first.cgroup)
+        watcher.add(first, None)
+        watcher.add(second, None)
+        watcher.remove(first.key)
+        shutil.rmtree(tmp_path / "docker/c")
+        await until_told(told)
+        watcher.close()
+
+    asyncio.run(scene())
+    assert told == {("c", 2)}, "who is watched no more is not told"
+
+
+def test_with_cgroup_v1_one_after_the_other_is_watched(tmp_path: Path) -> None:
+    """There is no cgroup.events; a directory below counts too, and whoever was there first has no part in it."""
+    inner = tmp_path / "devices/docker/c/inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "devices/cgroup.procs").touch()
+    places = [inner.parent, inner.parent, inner]
+    members = [subprocess.Popen(["sleep", "1000"]) for _ in places]
+
+    def enrol() -> None:
+        for directory in set(places):
+            here = [one for one, place in zip(members, places, strict=True) if place == directory]
+            (directory / "cgroup.procs").write_text("".join(f"{one.pid}\n" for one in here if one.poll() is None))
+
+    enrol()
+    facts = Facts(cgroups=tmp_path)
+    init = facts.process(members[0].pid)
+    record = Record("c", 1, "boot", "", Phase.BOUND, 0.0, init, facts.cgroup_at("/docker/c"))
+    told: list[Sign] = []
+
+    async def scene() -> None:
+        watcher = Watcher(facts, lambda key, sign: told.append(sign))
+        watcher.add(record, os.pidfd_open(members[0].pid))
+        for one in members:
+            await asyncio.sleep(0.1)
+            assert told == []
+            assert facts.is_alive(record)
+            one.kill()
+            one.wait()
+            enrol()
+            await until_told(told)
+            assert told == [Sign.INIT_EXITED]
+            told.clear()
+            watcher.look(record.key)
+        assert Sign.CGROUP_EMPTY in told
+        watcher.close()
+
+    try:
+        asyncio.run(scene())
+    finally:
+        for one in members:
+            one.kill()
+            one.wait()
+    assert not facts.is_alive(record)

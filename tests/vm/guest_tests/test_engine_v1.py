@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""cgroup v1, where an engine still uses it: runc by hand and the daemon in a mount namespace in which /sys/fs/cgroup is
+v1's. What tells runc is what is mounted there; the kernel has both.
+
+There is no cgroup.events, and reconcile does not come in time: what sees the end is a pidfd.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker_box as d
+import engine_box as e
+import pytest
+from engine_box import ByHand, Running, started, variables
+
+pytestmark = pytest.mark.engines
+
+# devices and freezer are v1's alone; pids is taken from v2, for a limit to be updated.
+CONTROLLERS = ("devices", "freezer", "pids")
+HOLDER = """
+umount /sys/fs/cgroup && mount -t tmpfs cgroup /sys/fs/cgroup || exit
+for one in {controllers}; do
+    mkdir /sys/fs/cgroup/$one && mount -t cgroup -o $one cgroup /sys/fs/cgroup/$one || exit
+done
+: >{ready}
+exec sleep 100000
+"""
+RUNTIME = """#!/bin/sh
+exec nsenter --mount --target {holder} --wd="$PWD" {runtime} "$@"
+"""
+
+
+@dataclass
+class Node:
+    """The namespace, seen from outside by the one who holds it."""
+
+    engine: ByHand
+    holder: int
+
+    def group(self, one: Running, controller: str = "devices") -> Path:
+        return Path(f"/proc/{self.holder}/root/sys/fs/cgroup/{controller}") / one.id
+
+    def pids(self, one: Running) -> list[int]:
+        return [int(pid) for pid in (self.group(one) / "cgroup.procs").read_text().split()]
+
+
+def switch(controller: str, on: bool) -> None:
+    """In every cgroup of v2, from below if off."""
+    root = Path("/sys/fs/cgroup")
+    if on:
+        (root / "cgroup.subtree_control").write_text(f"+{controller}")
+        return
+    files = sorted(root.rglob("cgroup.subtree_control"), key=lambda path: -len(path.parts))
+    for path in files:
+        if controller in path.read_text().split():
+            path.write_text(f"-{controller}")
+
+
+def is_free(controller: str) -> bool:
+    """As /proc/cgroups has it: of no hierarchy, or of one that nobody is in but its root."""
+    trial = Path("/run/trial")
+    trial.mkdir(exist_ok=True)
+    if d.call("mount", "-t", "cgroup", "-o", controller, "cgroup", str(trial)).returncode:
+        return False
+    d.must("umount", str(trial))
+    return True
+
+
+def is_back(controller: str) -> bool:
+    """In v2's hands. The end of v1's hierarchy takes the kernel a while after its last mount, and another mount where
+    cgroups in it were not quite gone then."""
+    for _ in range(20):
+        if controller in Path("/sys/fs/cgroup/cgroup.controllers").read_text().split():
+            return True
+        time.sleep(0.1)
+    is_free(controller)
+    return False
+
+
+@pytest.fixture(scope="module")
+def v1() -> Iterator[Node]:
+    e.make_rootfs()
+    place = e.ROOT / "v1"
+    place.mkdir(parents=True)
+    switch("pids", False)
+    for controller in CONTROLLERS:
+        d.until(lambda one=controller: is_free(one), f"{controller} can be mounted")
+    script = HOLDER.format(controllers=" ".join(CONTROLLERS), ready=place / "ready")
+    holder = subprocess.Popen(["unshare", "--mount", "/bin/sh", "-c", script])
+    d.until(lambda: (place / "ready").exists() or holder.poll() is not None, "v1 is mounted")
+    assert holder.poll() is None, "it could not be mounted"
+    runtime = place / "cgpu-runtime"
+    runtime.write_text(RUNTIME.format(holder=holder.pid, runtime=d.RUNTIME))
+    runtime.chmod(0o755)
+    with e.hands_over_to("runc"), e.configured("reconcile_s = 3600\n"):
+        d.stop_daemon()
+        d.start_daemon("nsenter", "--mount", "--target", str(holder.pid))
+        yield Node(ByHand("v1", str(runtime)), holder.pid)
+        d.until(e.nothing_is_left, "nothing is left")
+        d.stop_daemon()
+        holder.kill()
+        holder.wait()
+        d.start_daemon()
+    d.until(lambda: is_back("pids"), "v1 is gone")
+    switch("pids", True)
+
+
+def test_a_slice(v1: Node) -> None:
+    """Limit and rules, also after an update, and an end that is seen."""
+    with started(v1.engine, variables(6), e.HOLD) as one:
+        want = d.total_mib() * 6 // 15 * d.MIB
+        assert one.memsize() == want == one.total_bytes()
+        numbers = next(line for line in (d.PROC / "inst_ctl").read_text().splitlines() if line.split()[0] == one.id)
+        words = dict(word.split("=", 1) for word in numbers.split()[1:])
+        rules = (v1.group(one) / "devices.list").read_text().splitlines()
+        for minor in (words["ctl"], words["uvm"], words["gpu"].split(":")[1]):
+            assert f"c {words['major']}:{minor} rw" in rules
+        assert not [rule for rule in rules if rule.startswith("c 195:")]
+        assert not one.reaches_the_driver()
+        d.until(one.holds_memory, "its process holds memory")
+
+        d.must(v1.engine.runtime, "update", "--pids-limit", "64", one.id)
+        assert d.number(v1.group(one, "pids") / "pids.max") == 64
+        assert (v1.group(one) / "devices.list").read_text().splitlines() == rules
+        assert one.total_bytes() == want
+
+        v1.engine.pause(one.id)
+        assert one.memsize() == want
+        v1.engine.resume(one.id)
+        v1.engine.kill(one.id)
+        d.until(lambda: not one.is_sliced(), "the slice is gone with its last process")
+
+
+def test_two_that_outlive_the_first(v1: Node) -> None:
+    """No pid namespace of its own. A daemon that starts in between knows none of those who are left, and finds them."""
+    three = ("/bin/sh", "-c", "/bin/sleep 100000 & /bin/sleep 100000 & exec /bin/sleep 100000")
+    kinds = [{"type": kind} for kind in ("mount", "ipc", "uts", "cgroup")]
+    with started(v1.engine, variables(3), three, f"linux.namespaces={json.dumps(kinds)}") as one:
+        d.until(lambda: len(v1.pids(one)) == 3, "all are there")
+        first, second, third = sorted(v1.pids(one))
+        for pid, left in ((first, [second, third]), (second, [third])):
+            os.kill(pid, signal.SIGKILL)
+            d.until(lambda left=left: v1.pids(one) == left, "the others are left")
+            time.sleep(2)  # the daemon looks for as long
+            assert one.is_sliced()
+            if pid == first:
+                d.stop_daemon()
+                d.start_daemon("nsenter", "--mount", "--target", str(v1.holder))
+                assert one.is_sliced()
+        os.kill(third, signal.SIGKILL)
+        d.until(lambda: not one.is_sliced(), "gone with the last one")
+
+
+def test_a_daemon_that_lost_its_records(v1: Node) -> None:
+    with started(v1.engine, variables(3)) as one:
+        d.stop_daemon(signal.SIGKILL)
+        for path in d.STATE.glob("*"):
+            path.unlink()
+        d.start_daemon("nsenter", "--mount", "--target", str(v1.holder))
+        assert one.id in d.known_ids(), "found by its cgroup"
+        v1.engine.kill(one.id)
+        d.until(lambda: not one.is_sliced(), "watched again")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""A pod through containerd's CRI, asked as the kubelet asks: one slice for the container whose variables say so."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+
+import docker_box as d
+import engine_box as e
+import grpc
+import pytest
+from cri import Cri
+
+pytestmark = pytest.mark.engines
+
+IMAGE = "localhost/box:1"
+POD = "trainer"
+
+
+def docker_archive() -> bytes:
+    """The rootfs as `docker save` would write it."""
+    layer = d.rootfs_tar()
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Cmd": list(e.SLEEP), "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    blob = io.BytesIO()
+    with tarfile.open(fileobj=blob, mode="w") as tar:
+        for name, data in (
+            ("config.json", json.dumps(config).encode()),
+            ("layer.tar", layer),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return blob.getvalue()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[e.Containerd]:
+    e.make_rootfs()
+    archive = e.ROOT / "box.tar"
+    archive.write_bytes(docker_archive())
+    with e.Containerd() as running, e.hands_over_to("runc"):
+        d.must("ctr", "--address", str(e.ADDRESS), "--namespace=k8s.io", "image", "import", str(archive))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cri(engine: e.Containerd) -> Cri:
+    return Cri(str(e.ADDRESS))
+
+
+@pytest.fixture
+def pod(cri: Cri) -> Iterator[str]:
+    found = cri.run_pod(POD, "nvidia")
+    yield found
+    cri.stop_pod(found)
+    cri.remove_pod(found)
+    d.until(e.nothing_is_left, "nothing is left of the pod")
+
+
+def add(cri: Cri, pod: str, name: str, command: tuple[str, ...] = e.SLEEP, **env: object) -> str:
+    container = cri.create(pod, POD, name, IMAGE, command, {key: str(value) for key, value in env.items()})
+    cri.start(container)
+    return container
+
+
+def gpu_nodes(cri: Cri, container: str) -> list[str]:
+    return [name for name in cri.run_in(container, "/bin/ls", "/dev")[1].split() if name.startswith("nvidia")]
+
+
+def test_one_sliced_of_five(cri: Cri, pod: str) -> None:
+    """pause, init, sidecar, and two that work, one of them with a slice."""
+    assert not e.directories(), "the pause container is nobody's business"
+    init = add(cri, pod, "init", ("/bin/true",))
+    sidecar = add(cri, pod, "sidecar")
+    sliced = add(cri, pod, "sliced", **e.variables(6))
+    other = add(cri, pod, "other")
+    assert set(e.directories()) == {sliced}
+    limit = d.number(e.directories()[sliced] / "memsize")
+    assert limit == d.total_mib() * 6 // 15 * d.MIB
+    status, said = cri.run_in(sliced, "/bin/simload", "--info", "--json")
+    assert status == 0
+    assert json.loads(said.splitlines()[-1])["total_bytes"] == limit
+    assert gpu_nodes(cri, sidecar) == gpu_nodes(cri, other) == []
+    assert cri.run_in(sliced, "/bin/ls", "/proc/cgpu_km")[1] == "", "masked"
+    # Stopped, and removed only later: the slice is gone with the last process, not with the record.
+    cri.stop(sliced)
+    d.until(lambda: not e.directories(), "the slice is gone")
+    cri.remove(sliced)
+    cri.remove(init)
+
+
+def test_a_container_that_crashes_gets_a_slice_again(cri: Cri, pod: str) -> None:
+    """The kubelet makes a new container for it, with a new id."""
+    first = add(cri, pod, "sliced", ("/bin/sh", "-c", "exit 3"), **e.variables(6))
+    d.until(lambda: first not in e.directories(), "the first one's slice is gone")
+    second = add(cri, pod, "again", **e.variables(6))
+    assert set(e.directories()) == {second}
+
+
+def test_the_kubelet_is_told_why(cri: Cri, pod: str) -> None:
+    container = cri.create(pod, POD, "greedy", IMAGE, e.SLEEP, e.variables(16))
+    with pytest.raises(grpc.RpcError) as refused:
+        cri.start(container)
+    assert "asks for 16 of the 15 GiB" in str(refused.value)
+    assert not e.directories()
+
+
+def test_an_engine_that_dies_takes_no_slice_along(engine: e.Containerd, cri: Cri, pod: str) -> None:
+    """containerd is killed and comes back; the shim, the container and its slice live on."""
+    sliced = add(cri, pod, "sliced", e.HOLD, **e.variables(6))
+    engine.kill()
+    assert set(e.directories()) == {sliced}
+    engine.start()
+    status, _ = cri.run_in(sliced, "/bin/simload", "--info", "--json")
+    assert status == 0
+    cri.stop(sliced)
+    d.until(lambda: not e.directories(), "the slice is gone")
