@@ -8,6 +8,7 @@ is a directory with static programs, so nothing needs an image store.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import itertools
 import json
@@ -29,6 +30,7 @@ ROOT = Path("/run/engines")
 ROOTFS = ROOT / "rootfs"
 SLEEP = ("/bin/sleep", "100000")
 HOLD = ("/bin/simload", "--hold", "--alloc-mib", "64", "--seconds", "0")
+GOING = (errno.ENOENT, errno.EIO)  # procfs of a file that is taken away: before it was opened, and after
 _names = itertools.count(1)
 
 Done = subprocess.CompletedProcess[str]
@@ -93,8 +95,15 @@ def _reload_daemon() -> None:
 
 
 def directories() -> dict[str, Path]:
-    """The kernel's containers on GPU 0, by id."""
-    return {path.read_text().strip(): path.parent for path in (PROC / "0").glob("*/id")}
+    """The kernel's containers on GPU 0, by id. One may go between its name and its id: it is gone, then."""
+    found = {}
+    for path in (PROC / "0").glob("*/id"):
+        try:
+            found[path.read_text().strip()] = path.parent
+        except OSError as err:
+            if err.errno not in GOING:
+                raise
+    return found
 
 
 def nothing_is_left() -> bool:
