@@ -6,11 +6,13 @@ Messages are written and read by field number: a kubelet's worth of generated co
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Sequence
 
 import grpc
 
 Field = tuple[int, "int | str | bytes"]
+Done = subprocess.CompletedProcess[str]
 SERVICE = "/runtime.v1.RuntimeService/"
 HOST_NETWORK = 2  # NamespaceMode.NODE
 TIMEOUT_S = 240
@@ -60,21 +62,21 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 class Cri:
-    """One pod at a time is enough here."""
+    """One pod at a time is enough here. Under the systemd cgroup driver a pod is in a slice, which a kubelet names."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, slice_name: str = "") -> None:
         self._channel = grpc.insecure_channel(f"unix://{address}")
+        self._slice = slice_name
 
     def _call(self, method: str, *request: Field) -> dict[int, int | bytes]:
         ask = self._channel.unary_unary(SERVICE + method, bytes, bytes)
         # After a restart of the engine the channel connects again by itself.
         return dict(fields(ask(message(*request), timeout=TIMEOUT_S, wait_for_ready=True)))
 
-    @staticmethod
-    def _pod(name: str) -> bytes:
+    def _pod(self, name: str) -> bytes:
         metadata = message((1, name), (2, f"{name}-uid"), (3, "default"))
         namespaces = message((1, HOST_NETWORK))
-        return message((1, metadata), (8, message((2, message((1, namespaces))))))
+        return message((1, metadata), (8, message((1, self._slice), (2, message((1, namespaces))))))
 
     def run_pod(self, name: str, handler: str) -> str:
         found = self._call("RunPodSandbox", (1, self._pod(name)), (2, handler))
@@ -102,12 +104,11 @@ class Cri:
     def remove(self, container: str) -> None:
         self._call("RemoveContainer", (1, container))
 
-    def run_in(self, container: str, *command: str) -> tuple[int, str]:
-        """Exit status and output."""
+    def run_in(self, container: str, *command: str) -> Done:
         found = self._call("ExecSync", (1, container), *((2, word) for word in command), (3, TIMEOUT_S))
-        status = found.get(3, 0)
+        status, *said = found.get(3, 0), found.get(1, b""), found.get(2, b"")
         assert isinstance(status, int)
-        return status, str(found.get(1, b""), "utf-8")
+        return Done(command, status, *(str(text, "utf-8") for text in said))
 
     def stop_pod(self, pod: str) -> None:
         self._call("StopPodSandbox", (1, pod))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Engines other than Docker, each by its own command line: podman, containerd's ctr, runc and crun by hand.
+"""Engines, each by its own command line: podman, containerd's ctr, runc and crun by hand, and Docker.
 
 An engine starts, execs into, pauses, kills and removes; everything else a test asks of the kernel's tree. The container
 is a directory with static programs, so nothing needs an image store.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import io
 import itertools
 import json
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from docker_box import BUILD, DEV, MIB, PROC, RUNTIME, STATE, ask, call, daemon_pid, must, number, rootfs_tar, until
+from docker_box import run_line as docker_run
 
 CONF = Path("/etc/cgpu/runtime.conf")
 TOML = Path("/etc/cgpu/cgpu.toml")
@@ -280,8 +282,40 @@ class Podman:
             call(*self.words, "rm", "--force", "--time=0", container)
 
 
+# ---- Docker ----
+
+
+@dataclass
+class Docker:
+    """The daemon that the command line finds (DOCKER_HOST)."""
+
+    name: str = "docker"
+
+    def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[Done, Running]:
+        pairs = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
+        done = call(*docker_run("-d", *pairs, *options, command=command))
+        return done, Running(self, done.stdout.strip())
+
+    def run_in(self, container: str, *command: str) -> Done:
+        return call("docker", "exec", container, *command)
+
+    def pause(self, container: str) -> None:
+        must("docker", "pause", container)
+
+    def resume(self, container: str) -> None:
+        must("docker", "unpause", container)
+
+    def kill(self, container: str) -> None:
+        must("docker", "kill", container)
+
+    def remove(self, container: str) -> None:
+        if container:
+            call("docker", "rm", "-f", container)
+
+
 # ---- containerd ----
 
+IMAGE = "localhost/box:1"
 CONTAINERD = ROOT / "containerd"
 ADDRESS = CONTAINERD / "sock"
 CONTAINERD_CONFIG = f"""version = 2
@@ -290,7 +324,7 @@ state = "{CONTAINERD}/state"
 [grpc]
 address = "{ADDRESS}"
 [plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "localhost/box:1"
+sandbox_image = "{IMAGE}"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
@@ -298,6 +332,29 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
 BinaryName = "{RUNTIME}"
 """
+
+
+def image_archive() -> bytes:
+    """The rootfs as `docker save` would write it."""
+    layer = rootfs_tar()
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Cmd": list(SLEEP), "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    blob = io.BytesIO()
+    with tarfile.open(fileobj=blob, mode="w") as tar:
+        for name, data in (
+            ("config.json", json.dumps(config).encode()),
+            ("layer.tar", layer),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return blob.getvalue()
 
 
 class Containerd:

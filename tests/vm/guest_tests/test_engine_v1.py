@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""cgroup v1, where an engine still uses it: runc by hand and the daemon in a mount namespace in which /sys/fs/cgroup is
-v1's. What tells runc is what is mounted there; the kernel has both.
+"""cgroup v1, where an engine still uses it: engines and cgpud in a mount namespace where /sys/fs/cgroup is v1's. What
+tells them is what is mounted there; the kernel has both.
 
 There is no cgroup.events, and reconcile does not come in time: what sees the end is a pidfd.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 import docker_box as d
 import engine_box as e
 import pytest
-from engine_box import ByHand, Running, started, variables
+from engine_box import ByHand, Engine, Podman, Running, started, variables
 
 pytestmark = pytest.mark.engines
 
@@ -42,11 +43,20 @@ exec nsenter --mount --target {holder} --wd="$PWD" {runtime} "$@"
 class Node:
     """The namespace, seen from outside by the one who holds it."""
 
-    engine: ByHand
+    runtime: Path  # cgpu-runtime there
     holder: int
 
+    @property
+    def enter(self) -> tuple[str, ...]:
+        return ("nsenter", "--mount", "--target", str(self.holder))
+
+    def groups(self, controller: str) -> list[Path]:
+        """A parent before its children, and not the root."""
+        return list(Path(f"/proc/{self.holder}/root/sys/fs/cgroup/{controller}").glob("**/"))[1:]
+
     def group(self, one: Running, controller: str = "devices") -> Path:
-        return Path(f"/proc/{self.holder}/root/sys/fs/cgroup/{controller}") / one.id
+        """By the name alone: Docker's and podman's are in a directory of theirs."""
+        return next(path for path in self.groups(controller) if one.id in path.name)
 
     def pids(self, one: Running) -> list[int]:
         return [int(pid) for pid in (self.group(one) / "cgroup.procs").read_text().split()]
@@ -100,12 +110,16 @@ def v1() -> Iterator[Node]:
     runtime = place / "cgpu-runtime"
     runtime.write_text(RUNTIME.format(holder=holder.pid, runtime=d.RUNTIME))
     runtime.chmod(0o755)
-    with e.hands_over_to("runc"), e.configured("reconcile_s = 3600\n"):
+    node = Node(runtime, holder.pid)
+    with e.configured("reconcile_s = 3600\n"):
         d.stop_daemon()
-        d.start_daemon("nsenter", "--mount", "--target", str(holder.pid))
-        yield Node(ByHand("v1", str(runtime)), holder.pid)
+        d.start_daemon(*node.enter)
+        yield node
         d.until(e.nothing_is_left, "nothing is left")
         d.stop_daemon()
+        for controller in CONTROLLERS:
+            for group in reversed(node.groups(controller)):
+                group.rmdir()  # what engines leave would keep the hierarchy
         holder.kill()
         holder.wait()
         d.start_daemon()
@@ -113,9 +127,52 @@ def v1() -> Iterator[Node]:
     switch("pids", True)
 
 
-def test_a_slice(v1: Node) -> None:
+@contextlib.contextmanager
+def dockerd(v1: Node) -> Iterator[None]:
+    place = e.ROOT / "v1-docker"
+    place.mkdir()
+    socket = f"unix://{place}/sock"
+    words = [
+        *("dockerd", "--host", socket, "--exec-root", str(place), "--pidfile", str(place / "pid")),
+        *("--bridge=none", "--iptables=false", "--storage-driver=overlay2", f"--add-runtime=nvidia={d.RUNTIME}"),
+    ]
+    with (place / "log").open("wb") as log, pytest.MonkeyPatch.context() as environ:
+        environ.setenv("DOCKER_HOST", socket)
+        process = subprocess.Popen([*v1.enter, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            answers = lambda: d.call("docker", "version").returncode == 0  # noqa: E731
+            d.until(lambda: answers() or process.poll() is not None, "it answers", 120)
+            assert process.poll() is None, (place / "log").read_text()
+            d.make_image()
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture(params=("runc", "crun", "podman", "docker"))
+def engine(request: pytest.FixtureRequest, v1: Node) -> Iterator[Engine]:
+    with e.hands_over_to("crun" if request.param in ("crun", "podman") else "runc"):
+        if request.param == "podman":
+            podman = Podman()
+            podman.words[:0] = v1.enter
+            yield podman
+        elif request.param == "docker":
+            with dockerd(v1):
+                yield e.Docker()
+        else:
+            yield ByHand(f"v1-{request.param}", str(v1.runtime))
+
+
+@pytest.fixture
+def by_hand(v1: Node) -> Iterator[ByHand]:
+    with e.hands_over_to("runc"):
+        yield ByHand("v1", str(v1.runtime))
+
+
+def test_a_slice(v1: Node, engine: Engine) -> None:
     """Limit and rules, also after an update, and an end that is seen."""
-    with started(v1.engine, variables(6), e.HOLD) as one:
+    with started(engine, variables(6), e.HOLD) as one:
         want = d.total_mib() * 6 // 15 * d.MIB
         assert one.memsize() == want == one.total_bytes()
         numbers = next(line for line in (d.PROC / "inst_ctl").read_text().splitlines() if line.split()[0] == one.id)
@@ -127,23 +184,24 @@ def test_a_slice(v1: Node) -> None:
         assert not one.reaches_the_driver()
         d.until(one.holds_memory, "its process holds memory")
 
-        d.must(v1.engine.runtime, "update", "--pids-limit", "64", one.id)
+        updater = "docker" if engine.name == "docker" else str(v1.runtime)  # podman 4.3 has no word for it
+        d.must(updater, "update", "--pids-limit", "64", one.id)
         assert d.number(v1.group(one, "pids") / "pids.max") == 64
         assert (v1.group(one) / "devices.list").read_text().splitlines() == rules
         assert one.total_bytes() == want
 
-        v1.engine.pause(one.id)
+        engine.pause(one.id)
         assert one.memsize() == want
-        v1.engine.resume(one.id)
-        v1.engine.kill(one.id)
+        engine.resume(one.id)
+        engine.kill(one.id)
         d.until(lambda: not one.is_sliced(), "the slice is gone with its last process")
 
 
-def test_two_that_outlive_the_first(v1: Node) -> None:
+def test_two_that_outlive_the_first(v1: Node, by_hand: ByHand) -> None:
     """No pid namespace of its own. A daemon that starts in between knows none of those who are left, and finds them."""
     three = ("/bin/sh", "-c", "/bin/sleep 100000 & /bin/sleep 100000 & exec /bin/sleep 100000")
     kinds = [{"type": kind} for kind in ("mount", "ipc", "uts", "cgroup")]
-    with started(v1.engine, variables(3), three, f"linux.namespaces={json.dumps(kinds)}") as one:
+    with started(by_hand, variables(3), three, f"linux.namespaces={json.dumps(kinds)}") as one:
         d.until(lambda: len(v1.pids(one)) == 3, "all are there")
         first, second, third = sorted(v1.pids(one))
         for pid, left in ((first, [second, third]), (second, [third])):
@@ -153,18 +211,18 @@ def test_two_that_outlive_the_first(v1: Node) -> None:
             assert one.is_sliced()
             if pid == first:
                 d.stop_daemon()
-                d.start_daemon("nsenter", "--mount", "--target", str(v1.holder))
+                d.start_daemon(*v1.enter)
                 assert one.is_sliced()
         os.kill(third, signal.SIGKILL)
         d.until(lambda: not one.is_sliced(), "gone with the last one")
 
 
-def test_a_daemon_that_lost_its_records(v1: Node) -> None:
-    with started(v1.engine, variables(3)) as one:
+def test_a_daemon_that_lost_its_records(v1: Node, by_hand: ByHand) -> None:
+    with started(by_hand, variables(3)) as one:
         d.stop_daemon(signal.SIGKILL)
         for path in d.STATE.glob("*"):
             path.unlink()
-        d.start_daemon("nsenter", "--mount", "--target", str(v1.holder))
+        d.start_daemon(*v1.enter)
         assert one.id in d.known_ids(), "found by its cgroup"
-        v1.engine.kill(one.id)
+        by_hand.kill(one.id)
         d.until(lambda: not one.is_sliced(), "watched again")

@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import tarfile
 from collections.abc import Iterator
 
 import docker_box as d
@@ -17,38 +13,14 @@ from cri import Cri
 
 pytestmark = pytest.mark.engines
 
-IMAGE = "localhost/box:1"
 POD = "trainer"
-
-
-def docker_archive() -> bytes:
-    """The rootfs as `docker save` would write it."""
-    layer = d.rootfs_tar()
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Cmd": list(e.SLEEP), "Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
-    blob = io.BytesIO()
-    with tarfile.open(fileobj=blob, mode="w") as tar:
-        for name, data in (
-            ("config.json", json.dumps(config).encode()),
-            ("layer.tar", layer),
-            ("manifest.json", json.dumps(manifest).encode()),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return blob.getvalue()
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[e.Containerd]:
     e.make_rootfs()
     archive = e.ROOT / "box.tar"
-    archive.write_bytes(docker_archive())
+    archive.write_bytes(e.image_archive())
     with e.Containerd() as running, e.hands_over_to("runc"):
         d.must("ctr", "--address", str(e.ADDRESS), "--namespace=k8s.io", "image", "import", str(archive))
         yield running
@@ -69,13 +41,13 @@ def pod(cri: Cri) -> Iterator[str]:
 
 
 def add(cri: Cri, pod: str, name: str, command: tuple[str, ...] = e.SLEEP, **env: object) -> str:
-    container = cri.create(pod, POD, name, IMAGE, command, {key: str(value) for key, value in env.items()})
+    container = cri.create(pod, POD, name, e.IMAGE, command, {key: str(value) for key, value in env.items()})
     cri.start(container)
     return container
 
 
 def gpu_nodes(cri: Cri, container: str) -> list[str]:
-    return [name for name in cri.run_in(container, "/bin/ls", "/dev")[1].split() if name.startswith("nvidia")]
+    return [name for name in cri.run_in(container, "/bin/ls", "/dev").stdout.split() if name.startswith("nvidia")]
 
 
 def test_one_sliced_of_five(cri: Cri, pod: str) -> None:
@@ -86,13 +58,10 @@ def test_one_sliced_of_five(cri: Cri, pod: str) -> None:
     sliced = add(cri, pod, "sliced", **e.variables(6))
     other = add(cri, pod, "other")
     assert set(e.directories()) == {sliced}
-    limit = d.number(e.directories()[sliced] / "memsize")
-    assert limit == d.total_mib() * 6 // 15 * d.MIB
-    status, said = cri.run_in(sliced, "/bin/simload", "--info", "--json")
-    assert status == 0
-    assert json.loads(said.splitlines()[-1])["total_bytes"] == limit
+    one = e.Running(cri, sliced)
+    assert one.memsize() == d.total_mib() * 6 // 15 * d.MIB == one.total_bytes()
     assert gpu_nodes(cri, sidecar) == gpu_nodes(cri, other) == []
-    assert cri.run_in(sliced, "/bin/ls", "/proc/cgpu_km")[1] == "", "masked"
+    assert one.run("/bin/ls", "/proc/cgpu_km").stdout == "", "masked"
     # Stopped, and removed only later: the slice is gone with the last process, not with the record.
     cri.stop(sliced)
     d.until(lambda: not e.directories(), "the slice is gone")
@@ -109,7 +78,7 @@ def test_a_container_that_crashes_gets_a_slice_again(cri: Cri, pod: str) -> None
 
 
 def test_the_kubelet_is_told_why(cri: Cri, pod: str) -> None:
-    container = cri.create(pod, POD, "greedy", IMAGE, e.SLEEP, e.variables(16))
+    container = cri.create(pod, POD, "greedy", e.IMAGE, e.SLEEP, e.variables(16))
     with pytest.raises(grpc.RpcError) as refused:
         cri.start(container)
     assert "asks for 16 of the 15 GiB" in str(refused.value)
@@ -122,7 +91,6 @@ def test_an_engine_that_dies_takes_no_slice_along(engine: e.Containerd, cri: Cri
     engine.kill()
     assert set(e.directories()) == {sliced}
     engine.start()
-    status, _ = cri.run_in(sliced, "/bin/simload", "--info", "--json")
-    assert status == 0
+    assert e.Running(cri, sliced).total_bytes() == d.total_mib() * 6 // 15 * d.MIB
     cri.stop(sliced)
     d.until(lambda: not e.directories(), "the slice is gone")

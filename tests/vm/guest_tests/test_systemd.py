@@ -21,6 +21,7 @@ import docker_box as d
 import engine_box as e
 import pytest
 import unit_box as u
+from cri import Cri
 from docker_box import call, must, until
 from unit_box import UNIT, Tenant, assert_intact, cursor, is_active, main_pid, show, story
 
@@ -43,6 +44,7 @@ def parts() -> Iterator[None]:
     e.make_rootfs()
     u.wait_for_the_daemon(0)
     u.Docker.configure()
+    u.Containerd.configure()
     u.configure(CONFIGURATION)
     yield
 
@@ -92,6 +94,7 @@ def test_it_is_systemds_machine() -> None:
     assert Path("/proc/1/comm").read_text() == "systemd\n"
     assert Path("/sys/fs/cgroup/init.scope").is_dir()
     assert Path("/proc/self/cgroup").read_text() == "0::/system.slice/cgpu-vm.service\n"
+    until(lambda: call("systemd-analyze", "time").returncode == 0, "the boot is over", 240)
     print(must("systemd-analyze", "time"))
 
 
@@ -207,6 +210,31 @@ def test_a_plain_docker_run(engine_files: dict[str, bytes | None]) -> None:
     assert one.memsize() == d.total_mib() * 2 // 15 * d.MIB
     one.engine.remove(made)
     until(lambda: not one.is_sliced(), "its slice is gone")
+
+
+def test_a_pod_as_a_kubelet_asks(engine_files: dict[str, bytes | None]) -> None:
+    """For the handler that setup wrote, which took over from runc that cgroups are systemd's."""
+    archive = e.ROOT / "box.tar"
+    archive.write_bytes(e.image_archive())
+    must("ctr", "--namespace=k8s.io", "image", "import", str(archive))
+    cri = Cri(u.Containerd.ADDRESS, "kubepods-besteffort.slice")
+    pod = cri.run_pod("trainer", "nvidia")
+    try:
+        one = e.Running(cri, cri.create(pod, "trainer", "sliced", e.IMAGE, e.HOLD, e.variables(2)))
+        cri.start(one.id)
+        scope = f"cri-containerd-{one.id}.scope"
+        assert show("Slice", scope) == "kubepods-besteffort.slice"
+        until(one.holds_memory, "its process holds memory")
+        must("systemctl", "daemon-reload")
+        must("systemctl", "set-property", "--runtime", scope, "CPUWeight=50")
+        assert one.memsize() == d.total_mib() * 2 // 15 * d.MIB == one.total_bytes()
+        assert not one.reaches_the_driver()
+        assert "/dev/char/195:" not in show("DeviceAllow", scope)
+        cri.stop(one.id)
+        until(lambda: not one.is_sliced(), "its slice is gone")
+    finally:
+        cri.stop_pod(pod)
+        cri.remove_pod(pod)
 
 
 # ---- three containers, and what happens around them ----

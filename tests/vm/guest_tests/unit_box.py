@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,11 +132,8 @@ def podman() -> e.Podman:
     return found
 
 
-@dataclass
-class Docker:
+class Docker(e.Docker):
     """The distribution's own units; the driver is systemd's wherever systemd is process 1 and cgroups are v2."""
-
-    name: str = "docker"
 
     @staticmethod
     def configure() -> None:
@@ -145,26 +142,21 @@ class Docker:
         path.parent.mkdir(exist_ok=True)
         path.write_text('{"bridge":"none", "iptables":false,"ip6tables": false,  "storage-driver" :"overlay2"}')
 
-    def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[e.Done, e.Running]:
-        pairs = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
-        done = call(*d.run_line("-d", *pairs, *options, command=command))
-        return done, e.Running(self, done.stdout.strip())
 
-    def run_in(self, container: str, *command: str) -> e.Done:
-        return call("docker", "exec", container, *command)
+class Containerd:
+    """The distribution's unit and file, with a pause container that is there and runc under the systemd driver."""
 
-    def pause(self, container: str) -> None:
-        must("docker", "pause", container)
+    ADDRESS = "/run/containerd/containerd.sock"
+    CRI = 'plugins."io.containerd.grpc.v1.cri"'
 
-    def resume(self, container: str) -> None:
-        must("docker", "unpause", container)
-
-    def kill(self, container: str) -> None:
-        must("docker", "kill", container)
-
-    def remove(self, container: str) -> None:
-        if container:
-            call("docker", "rm", "-f", container)
+    @classmethod
+    def configure(cls) -> None:
+        path, runc = ENGINES["containerd"][0], f"{cls.CRI}.containerd.runtimes.runc"
+        text, table = path.read_text(), f"[{cls.CRI}]\n"
+        assert text.count(table) == 1, text
+        text = text.replace(table, f'{table}sandbox_image = "{e.IMAGE}"\n')
+        usual = f'[{runc}]\nruntime_type = "io.containerd.runc.v2"\n[{runc}.options]\nSystemdCgroup = true\n'
+        path.write_text(text + usual)
 
 
 # ---- a container that answers ----
