@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -42,6 +43,7 @@
 #endif
 
 #define FILE_MAX	(16u << 20)	/* largest config.json looked at */
+#define CONF_MAX	(64u << 10)
 #define REPLY_MAX	(64u << 10)
 #define SENTENCE_MAX	2048
 #define TIMEOUT_S	60
@@ -238,6 +240,9 @@ static bool mentions_cgpu(const char *text, size_t len)
 	bool found = false;
 	int t;
 
+	/* Both names have this in them, and only an escape could hide it. */
+	if (!memchr(text, '\\', len) && !memmem(text, len, "GPU_", 4))
+		return false;
 	while (!found && (t = scan_next(&s)))
 		found = t == '"' && strchr(s.str.p, '=') &&
 			(starts(s.str.p, "ALIYUN_COM_GPU_") || starts(s.str.p, "CGPU_DISABLE="));
@@ -275,60 +280,104 @@ static int top_value(const char *text, size_t len, const char *key, char *out, s
 
 static char *slurp(int fd, size_t max, size_t *len)
 {
-	struct buf b = { 0 };
-	char chunk[16384];
-	ssize_t n;
+	size_t cap = 4096, got = 0;
+	char *text = NULL;
+	struct stat st;
+	ssize_t n = 1;
 
-	put(&b, "", 0);
-	while ((n = read(fd, chunk, sizeof(chunk))) != 0) {
+	if (!fstat(fd, &st) && st.st_size > 0 && (size_t)st.st_size <= max)
+		cap = st.st_size + 2;	/* the end is seen without growing */
+	while (n) {
+		if (!text || got + 1 == cap) {
+			cap *= text ? 2 : 1;
+			text = realloc(text, cap);
+			if (!text)
+				abort();
+		}
+		n = read(fd, text + got, cap - got - 1);
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0 || b.len + n > max) {
-			free(b.p);
+		if (n < 0 || got + n > max) {
+			free(text);
 			return NULL;
 		}
-		put(&b, chunk, n);
+		got += n;
 	}
-	*len = b.len;
-	return b.p;
+	text[got] = 0;
+	*len = got;
+	return text;
+}
+
+/* All of runtime.conf, read once and without malloc; empty if there is none, or with conf_bad. */
+static bool conf_bad;
+
+static const char *conf_text(void)
+{
+	static char text[CONF_MAX + 2];
+	static bool known;
+	size_t got = 0;
+	ssize_t n = 1;
+	int fd;
+
+	if (known)
+		return text;
+	known = true;
+	fd = open(CGPU_CONF_PATH, O_RDONLY | O_CLOEXEC);
+	if (fd < 0) {
+		conf_bad = errno != ENOENT && errno != ENOTDIR;
+		return text;
+	}
+	while (n > 0 && got <= CONF_MAX) {
+		n = read(fd, text + got, CONF_MAX + 1 - got);
+		if (n > 0)
+			got += n;
+		else if (n < 0 && errno == EINTR)
+			n = 1;
+	}
+	close(fd);
+	conf_bad = n < 0 || got > CONF_MAX;
+	text[conf_bad ? 0 : got] = 0;
+	return text;
 }
 
 /* Value of "key = value" in runtime.conf, or NULL. '#' begins a comment line. */
 static char *conf_get(const char *key)
 {
 	static char value[PATH_MAX];
-	char line[PATH_MAX + 64];
-	FILE *f = fopen(CGPU_CONF_PATH, "re");
-	bool found = false;
+	size_t n;
 
-	if (!f)
-		return NULL;
-	while (!found && fgets(line, sizeof(line), f)) {
-		char *k = line + strspn(line, " \t");
-		size_t n = strcspn(k, " \t=\r\n");
+	for (const char *line = conf_text(); *line; line += n, line += *line == '\n') {
+		const char *k = line + strspn(line, " \t");
+		size_t len = strcspn(k, " \t=\r\n");
 
-		if (*k == '#' || n != strlen(key) || strncmp(k, key, n))
+		n = strcspn(line, "\n");
+		if (*k == '#' || len != strlen(key) || strncmp(k, key, len))
 			continue;
-		k += n;
+		k += len;
 		k += strspn(k, " \t=\"");
-		k[strcspn(k, "\"\r\n")] = 0;
-		for (n = strlen(k); n && isspace((unsigned char)k[n - 1]); n--)
-			k[n - 1] = 0;
-		snprintf(value, sizeof(value), "%s", k);
-		found = true;
+		len = strcspn(k, "\"\r\n");
+		while (len && isspace((unsigned char)k[len - 1]))
+			len--;
+		if (len >= sizeof(value))
+			len = sizeof(value) - 1;	/* no program has such a name, nor is it a number */
+		memcpy(value, k, len);
+		value[len] = 0;
+		return value;
 	}
-	fclose(f);
-	return found ? value : NULL;
+	return NULL;
 }
 
 /* ---- the real runtime ---- */
 
 static bool is_me(const char *path)
 {
+	/* By the name we were started by: what /proc has costs more, and is not everywhere. */
+	const char *own = (const char *)getauxval(AT_EXECFN);
 	struct stat a, b;
 
-	return !stat(path, &a) && !stat("/proc/self/exe", &b) &&
-	       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+	if (stat(path, &a) || ((!own || stat(own, &b)) && stat("/proc/self/exe", &b)))
+		return false;
+	return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 static const char *find_program(const char *name)
@@ -336,41 +385,69 @@ static const char *find_program(const char *name)
 	static char found[PATH_MAX];
 	const char *dirs = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 	const char *lists[2] = { getenv("PATH"), dirs };
+	size_t size = strlen(name) + 1;
 
 	if (strchr(name, '/'))
 		return !access(name, X_OK) && !is_me(name) ? name : NULL;
 	for (int i = 0; i < 2; i++) {
-		for (const char *p = lists[i]; p && *p; p += strcspn(p, ":"), p += *p == ':') {
-			snprintf(found, sizeof(found), "%.*s/%s", (int)strcspn(p, ":"), p, name);
-			if (*found == '/' && !access(found, X_OK) && !is_me(found))
+		for (const char *p = lists[i]; p && *p; p += *p == ':') {
+			const char *dir = p;
+			size_t n = strcspn(p, ":");
+
+			p += n;
+			if (*dir != '/' || n + 1 + size > sizeof(found))
+				continue;
+			memcpy(found, dir, n);
+			found[n] = '/';
+			memcpy(found + n + 1, name, size);
+			if (!access(found, X_OK) && !is_me(found))
 				return found;
 		}
 	}
 	return NULL;
 }
 
+#define PID_MARK "CGPU_RUNTIME_PID="
+
 /*
  * Whether this very process was here before: exec keeps the pid. What comes next
  * then calls us, as nvidia-container-runtime does where we are in its runtimes.
+ * Else @env, of @size, is the environment with a mark that says so to the next one.
  */
-static bool went_round(void)
+static bool went_round(char **env, size_t size)
 {
-	const char *before = getenv("CGPU_RUNTIME_PID");
-	char now[16];
+	static char mark[sizeof(PID_MARK) + 12];
+	unsigned int pid = getpid();
+	size_t n = 0, at = sizeof(mark) - 1;
 
-	snprintf(now, sizeof(now), "%d", (int)getpid());
-	if (before && !strcmp(before, now))
-		return true;
-	setenv("CGPU_RUNTIME_PID", now, 1);
+	do
+		mark[--at] = '0' + pid % 10;
+	while (pid /= 10);
+	at -= strlen(PID_MARK);
+	memcpy(mark + at, PID_MARK, strlen(PID_MARK));
+	for (char **e = environ; *e && n + 2 <= size; e++) {
+		if (!strcmp(*e, mark + at))
+			return true;
+		if (!starts(*e, PID_MARK))
+			env[n++] = *e;
+	}
+	env[n++] = mark + at;
+	env[n] = NULL;
 	return false;
 }
 
 static int exec_next(char **argv)
 {
-	const char *env = getenv("CGPU_RUNTIME_NEXT"), *conf = conf_get("next");
-	const char *wanted = env && *env ? env : conf, *path = NULL;
+	const char *by_env = getenv("CGPU_RUNTIME_NEXT"), *conf = conf_get("next");
+	const char *wanted = by_env && *by_env ? by_env : conf, *path = NULL;
+	size_t n = 2;
 
-	if (went_round()) {
+	for (char **e = environ; *e; e++)
+		n++;
+
+	char *env[n];
+
+	if (went_round(env, n)) {
 		say("the runtime that cgpu-runtime hands over to, %s, calls cgpu-runtime again: name runc or crun instead",
 		    wanted && *wanted ? wanted : "runc");
 		return 1;
@@ -387,7 +464,7 @@ static int exec_next(char **argv)
 		return 1;
 	}
 	argv[0] = (char *)path;
-	execv(path, argv);
+	execve(path, argv, env);
 	say("cannot execute %s: %s", path, strerror(errno));
 	return 1;
 }
@@ -652,36 +729,50 @@ static void field(struct buf *b, const char *key, const char *value)
 	put_json(b, value);
 }
 
-static int run_as_runtime(int argc, char **argv)
+/* What an engine wants of a bundle whose config.json is at @path: 0 to hand over, 1 to ask, -1 to end. */
+static int look_at(const char *path)
 {
-	struct command c = { 0 };
-	char bundle[PATH_MAX], path[PATH_MAX + 16], self[PATH_MAX] = "";
 	const char *always = conf_get("ask");
-	bool ask_always = always && !strcmp(always, "always"), mentioned;
-	struct buf req = { 0 };
+	bool mentioned;
 	size_t len = 0;
-	char *text = NULL;
+	char *text;
 	int fd;
 
-	parse_command(argc, argv, &c);
-	if (!c.verb)
-		return exec_next(argv);
-	if (!realpath(c.bundle ? c.bundle : ".", bundle))
-		return exec_next(argv);		/* the runtime says it better */
-	snprintf(path, sizeof(path), "%s/config.json", bundle);
+	if (conf_bad) {
+		say("%s cannot be read or is larger than %u KiB", CGPU_CONF_PATH, CONF_MAX >> 10);
+		return -1;
+	}
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return exec_next(argv);
+		return 0;			/* the runtime says it better */
 	text = slurp(fd, FILE_MAX, &len);
 	close(fd);
 	if (!text) {
 		say("%s cannot be read or is larger than %u MiB", path, FILE_MAX >> 20);
-		return 1;
+		return -1;
 	}
 	mentioned = mentions_cgpu(text, len);
 	free(text);
-	if (!mentioned && !ask_always)
+	return mentioned || (always && !strcmp(always, "always"));
+}
+
+static int run_as_runtime(int argc, char **argv)
+{
+	struct command c = { 0 };
+	char bundle[PATH_MAX + 16], self[PATH_MAX] = "";
+	struct buf req = { 0 };
+	size_t len;
+	int look;
+
+	parse_command(argc, argv, &c);
+	if (!c.verb || !realpath(c.bundle ? c.bundle : ".", bundle))
 		return exec_next(argv);
+	len = strlen(bundle);
+	strcpy(bundle + len, "/config.json");
+	look = look_at(bundle);
+	bundle[len] = 0;
+	if (look <= 0)
+		return look ? 1 : exec_next(argv);
 	if (c.ids != 1) {
 		say("the id of the container is not to be seen in the arguments of %s", c.verb);
 		return 1;

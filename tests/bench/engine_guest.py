@@ -54,6 +54,8 @@ def settled(others: int) -> None:
     time.sleep(2)
 
 
+VERBS = ("create", "start", "kill", "delete", "state")
+
 # A life in two parts: what is made beforehand, and what is measured.
 Life = tuple[Callable[[], Path], Callable[[Path], None]]
 
@@ -75,6 +77,40 @@ def docker(runtime: str, options: list[str]) -> Life:
         d.must("docker", "run", "--rm", f"--runtime={runtime}", "--network=none", *options, d.IMAGE, "true")
 
     return lambda: NEAR, life
+
+
+def docker_verbs(path: Path) -> list[str]:
+    """What Docker has asked cgpu-runtime for in one life."""
+    asked = path.with_suffix(".asked")
+    path.write_text(f'#!/bin/sh\necho "$@" >>{asked}\nexec {ours()} "$@"\n')
+    path.chmod(0o755)
+    _, life = docker("counted", [])
+    life(path)
+    return [next(word for word in line.split() if word in VERBS) for line in asked.read_text().splitlines()]
+
+
+def calls(rounds: int = 30) -> dict[str, float]:
+    """Instructions that cgpu-runtime adds to a call that is not its business: what it hands over to does nothing here.
+
+    A Go program's life varies by more than this is. So it is measured by itself, call by call.
+    """
+    runtime, nothing = ours(), near("true")
+    bundle = e.ByHand("calls", runtime).bundle({}, e.SLEEP)
+    create = ["--bundle", str(bundle), "x"]
+    words = {"create": create, "start": ["x"], "kill": ["x", "KILL"], "delete": ["--force", "x"]}
+    found = {}
+    with e.hands_over_to(nothing):
+        for verb, more in words.items():
+            costs: dict[str, list[int]] = {nothing: [], runtime: []}
+            for _ in range(rounds):
+                for program, taken in costs.items():
+                    before = busy_ns()
+                    d.must(program, verb, *more)
+                    taken.append(busy_ns() - before)
+            medians = {program: statistics.median(taken) for program, taken in costs.items()}
+            found[verb] = (medians[runtime] - medians[nothing]) / ICOUNT_NS
+    print(f"calls: {found}", file=sys.stderr)
+    return found
 
 
 def compare(pid: int, lives: dict[str, Life], rounds: int) -> dict[str, float]:
@@ -167,6 +203,7 @@ def main() -> None:
     assert pid, "cgpud does not run"
     e.make_rootfs()
     runc = near("runc")
+    added = {"calls": calls()} if arguments.what != "live" else {}
     with e.hands_over_to(runc):
         os.environ["PATH"] = f"{NEAR}:{os.environ['PATH']}"
         if arguments.what == "runc":
@@ -176,10 +213,11 @@ def main() -> None:
                 "not ours": by_hand("other", runtime, {}),
                 "sliced": by_hand("sliced", runtime, sliced(0)),
             }
-            found = {"start": compare(pid, lives, rounds), "idle": idle(pid)}
+            found = {"start": compare(pid, lives, rounds), "idle": idle(pid), "verbs": list(added["calls"])}
         elif arguments.what == "docker":
             # As ours is there: how Docker calls a runtime that it was told of is not what is compared.
-            paths = {"alone": runc, "nvidia": ours()}
+            counted = NEAR / "counted"
+            paths = {"alone": runc, "nvidia": ours(), "counted": str(counted)}
             d.settings(runtimes={name: {"path": path} for name, path in paths.items()})
             d.until(
                 lambda: '"alone"' in d.must("docker", "info", "--format", "{{json .Runtimes}}"), "dockerd knows them"
@@ -190,10 +228,10 @@ def main() -> None:
                 "not ours": docker("nvidia", []),
                 "sliced": docker("nvidia", d.variables(1, 60, devices=0)),
             }
-            found = {"start": compare(pid, lives, rounds)}
+            found = {"verbs": docker_verbs(counted), "start": compare(pid, lives, rounds)}
         else:
             found = {"event": events(pid, [5, 200], rounds)}
-    print(json.dumps(found))
+    print(json.dumps(added | found))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = f'-DCGPU_SOCKET_PATH=\\"{directory}/s\\" -DCGPU_CONF_PATH=\\"{directory}/runtime.conf\\"'
     subprocess.run(
         [
-            "make", "-s", "-C", str(SHIM_SOURCE), f"OUT={directory}", "CC=cc", f"CPPFLAGS={flags}", "LDFLAGS=",
+            "make", "-s", "-C", str(SHIM_SOURCE), f"OUT={directory}", "CC=cc", f"CPPFLAGS={flags}", "STATIC=",
             "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all",
         ],
         check=True,

@@ -332,6 +332,24 @@ def test_an_unreadable_config_does_not_start(place: Place) -> None:
     assert "cannot be read" in done.stderr
 
 
+def test_a_configuration_that_cannot_be_read_starts_nothing(place: Place) -> None:
+    """It may say `ask = always`. What runs is ended all the same."""
+    place.config([])
+    place.conf.write_text(("#" + "x" * 99 + "\n") * 700)
+    done = place.run("create", "x")
+    assert (done.returncode, place.handed_over()) == (1, None)
+    assert f"{place.conf} cannot be read or is larger than 64 KiB" in done.stderr
+    place.conf.unlink()
+    place.conf.mkdir()
+    assert place.run("create", "x").returncode == 1
+    assert place.run("delete", "x").returncode == 7
+    place.conf.rmdir()
+    place.conf.write_text(f"next = /{'x' * 5000}\n")
+    assert "no runtime to hand over to: /xxx" in place.run("create", "x").stderr
+    place.conf.unlink()
+    assert place.run("create", "x").returncode == 7, "one that is not there has its defaults"
+
+
 # ---- which runtime ----
 
 
@@ -373,6 +391,16 @@ def test_never_itself(place: Place) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(place.shim)
     assert place.run("--version", PATH=f"{trap}:{place.directory}").returncode == 7
+
+
+def test_the_environment_is_handed_over(place: Place) -> None:
+    place.next.write_text(f'#!/bin/sh\necho $$ >{place.record}\nexec env >>{place.record}\n')
+    given = {f"NAME_{n}": "x" * n for n in range(300)} | {"EMPTY": "", "CGPU_RUNTIME_PID": "1"}
+    place.run("state", "x", **given)
+    pid, *lines = place.handed_over() or []
+    seen = dict(line.split("=", 1) for line in lines)
+    assert given | {"CGPU_RUNTIME_PID": pid} == {name: seen.get(name) for name in given}
+    assert len([line for line in lines if line.startswith("CGPU_RUNTIME_PID=")]) == 1
 
 
 # ---- hooks ----

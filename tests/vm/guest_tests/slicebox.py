@@ -33,7 +33,7 @@ def command(text: str) -> None:
         os.close(fd)
 
 
-def until(what, timeout: float = 30.0, step: float = 0.02):
+def until(what, timeout: float = 60.0, step: float = 0.02):
     """The first true value of what(); fails after @timeout seconds."""
     end = time.monotonic() + timeout
     while not (got := what()):

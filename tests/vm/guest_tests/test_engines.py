@@ -265,7 +265,7 @@ def test_a_module_that_was_reloaded(by_hand: ByHand) -> None:
         by_hand.remove(one.id)
         d.must("insmod", str(modules[0].with_name("cgpu_km.ko")))
         d.must("insmod", str(modules[0]))
-        d.until(lambda: ratio.exists() and d.number(ratio) == 55, "again as the file says", 30)
+        d.until(lambda: ratio.exists() and d.number(ratio) == 55, "again as the file says")
         assert done.returncode != 0
         assert "cgpu_km is not loaded" in done.stderr
         with started(by_hand, variables(3)) as one:

@@ -34,7 +34,7 @@ def nothing_left():
     """Whatever a test does, the card is as empty after it as before."""
     before = fb_used()
     yield
-    until(lambda: fb_used() == before, 20)
+    until(lambda: fb_used() == before)
 
 
 def alloc(gpu: nvclient.Gpu, mib: int) -> int:
@@ -385,7 +385,7 @@ def test_tenants_do_not_schedule_themselves(box):
         # Neither did anything: both still run.
         for each in (channel, theirs):
             each.submit(kernel_ns=100_000)
-            each.wait(timeout=10)
+            each.wait(timeout=60)
 
 
 def test_back_files_cannot_be_reached(box):
@@ -507,7 +507,7 @@ def test_weight_zero_thaws_again(box):
             time.sleep(0.5)
             assert channel.reap() == 0
             (box.proc / "weight").write_text("1\n")
-            channel.wait(timeout=10)
+            channel.wait(timeout=60)
             result(load)
     finally:
         (PROC / "0/policy").write_text("5\n")
@@ -529,7 +529,7 @@ def test_the_driver_can_be_reloaded_without_containers():
         pytest.fail(f"containers left behind: {Box.listed()}")
     policy = PROC / "0/policy"
     policy.write_text("2\n")
-    until(lambda: rmmod("nvsim") == 0, 20, 0.2)
+    until(lambda: rmmod("nvsim") == 0, step=0.2)
     assert not Path("/dev/nvidiactl").exists()
     with pytest.raises(OSError) as caught:
         command(f"create {B} gpu=0 memsize={64 * MIB}")

@@ -102,7 +102,7 @@ def test_the_driver_is_replaced_under_us() -> None:
     for mib in (2048, 6144, 4096):
         use_it()
         (PROC / "0/policy").write_text("2\n")
-        until(lambda: not rmmod("nvsim"), 20, 0.2)
+        until(lambda: not rmmod("nvsim"), step=0.2)
         assert not Path("/dev/nvidiactl").exists()
         with pytest.raises(OSError) as caught:
             command(f"create {A} gpu=0 memsize={64 * MIB}")

@@ -32,7 +32,7 @@ def fb_used() -> int:
     return int(dict(line.split("=") for line in STATE.read_text().splitlines()[:3])["fb_used"])
 
 
-def until(condition, seconds: float = 20.0) -> bool:
+def until(condition, seconds: float = 60.0) -> bool:
     """Waits for what a release does behind close()."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
