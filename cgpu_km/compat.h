@@ -24,6 +24,13 @@
 #define CKM_MCAST_ADMIN	0
 #endif
 
+/* 6.2: what pre_doit() is told of the command. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+#define CKM_GENL_OP	const struct genl_split_ops
+#else
+#define CKM_GENL_OP	const struct genl_ops
+#endif
+
 /* 6.4: class_create() lost its owner. May go when 6.1 is no longer supported. */
 static inline struct class *ckm_class_create(const char *name)
 {

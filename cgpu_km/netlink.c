@@ -6,6 +6,7 @@
 #include "core_link.h"
 #include "gpu.h"
 #include "netlink.h"
+#include "proc.h"
 #include "settings.h"
 
 static struct genl_family family;
@@ -416,6 +417,8 @@ static int dump_containers(struct sk_buff *skb, struct netlink_callback *cb)
 	struct ckm_container *ct;
 	void *head;
 
+	if (ckm_from_outside())
+		return -EPERM;
 	mutex_lock(&ckm_lock);
 	list_for_each_entry(ct, &ckm_containers, node) {
 		if (ct->serial <= (u64)cb->args[0])
@@ -484,6 +487,8 @@ static int dump_gpus(struct sk_buff *skb, struct netlink_callback *cb)
 	struct ckm_gpu *gpu;
 	void *head;
 
+	if (ckm_from_outside())
+		return -EPERM;
 	mutex_lock(&ckm_lock);
 	list_for_each_entry(gpu, &ckm_gpus, node) {
 		if (gpu->index < cb->args[0])
@@ -500,6 +505,15 @@ static int dump_gpus(struct sk_buff *skb, struct netlink_callback *cb)
 	}
 	mutex_unlock(&ckm_lock);
 	return skb->len;
+}
+
+/* Every command that is not a dump; those ask for themselves. */
+static int pre_doit(CKM_GENL_OP *op, struct sk_buff *skb, struct genl_info *info)
+{
+	if (!ckm_from_outside())
+		return 0;
+	GENL_SET_ERR_MSG(info, "asked from inside a container");
+	return -EPERM;
 }
 
 static const struct genl_small_ops ops[] = {
@@ -523,6 +537,7 @@ static struct genl_family family = {
 	.module		= THIS_MODULE,
 	.small_ops	= ops,
 	.n_small_ops	= ARRAY_SIZE(ops),
+	.pre_doit	= pre_doit,
 	.mcgrps		= groups,
 	.n_mcgrps	= ARRAY_SIZE(groups),
 	.resv_start_op	= CGPU_CMD_SET_GPU,

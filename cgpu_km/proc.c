@@ -592,7 +592,7 @@ static const struct file_desc slot_files[] = {
 /* ---- plumbing ---- */
 
 /* procfs cannot hide the tree from one reader: opening it is refused. */
-static bool from_outside(void)
+bool ckm_from_outside(void)
 {
 	return task_active_pid_ns(current) != &init_pid_ns ||
 	       current_user_ns() != &init_user_ns;
@@ -614,7 +614,7 @@ static int open(struct inode *inode, struct file *file)
 {
 	int ret;
 
-	if (from_outside())
+	if (ckm_from_outside())
 		return -EPERM;
 	if ((file->f_mode & FMODE_WRITE) && !capable(CAP_SYS_ADMIN))
 		return -EPERM;
@@ -631,7 +631,7 @@ static ssize_t write(struct file *file, const char __user *user, size_t len, lof
 	int ret;
 
 	/* The writer's right, and the opener's: a descriptor does not carry it. */
-	if (from_outside() || !capable(CAP_SYS_ADMIN) ||
+	if (ckm_from_outside() || !capable(CAP_SYS_ADMIN) ||
 	    !file_ns_capable(file, &init_user_ns, CAP_SYS_ADMIN))
 		return -EPERM;
 	if (*pos || len > WRITE_MAX)

@@ -52,6 +52,8 @@
 
 static const char *log_path;		/* --log of the engine, if any */
 static bool log_json;
+/* Of whom it is said that it cannot start. */
+static const char *subject = "a container with cGPU variables";
 
 /* ---- a growing string ---- */
 
@@ -623,7 +625,11 @@ static bool ask(const struct buf *request, int passed)
 
 	while (answer == NOBODY) {
 		if (!went_away()) {
-			say("cgpud cannot be asked on %s: %s", CGPU_SOCKET_PATH, strerror(errno));
+			if (errno == EACCES && geteuid())
+				say("%s cannot be started by another user than root: rootless engines get no slices",
+				    subject);
+			else
+				say("cgpud cannot be asked on %s: %s", CGPU_SOCKET_PATH, strerror(errno));
 			return false;
 		}
 		if (!until) {
@@ -635,8 +641,8 @@ static bool ask(const struct buf *request, int passed)
 			until = seconds() + wait;
 		}
 		if (seconds() >= until) {
-			say("cgpud does not answer on %s, not within %d s, so a container with cGPU variables cannot start",
-			    CGPU_SOCKET_PATH, wait);
+			say("cgpud does not answer on %s, not within %d s, so %s cannot start", CGPU_SOCKET_PATH, wait,
+			    subject);
 			return false;
 		}
 		nanosleep(&nap, NULL);
@@ -671,7 +677,7 @@ static bool in_list(const char *word, size_t n, const char *const *list)
 /* Options whose value is the next argument, of runc and crun together. */
 static const char *const valued[] = {
 	"root", "log", "log-format", "log-level", "criu", "rootless", "cgroup-manager",
-	"bundle", "b", "console-socket", "pid-file", "preserve-fds", "config", "f",
+	"bundle", "b", "console-socket", "pidfd-socket", "pid-file", "preserve-fds", "config", "f",
 	"image-path", "work-path", "parent-path", "manage-cgroups-mode", "empty-ns",
 	"lsm-profile", "lsm-mount-context", "status-fd", "tcp-skip-in-flight", NULL,
 };
@@ -753,7 +759,10 @@ static int look_at(const char *path)
 	}
 	mentioned = mentions_cgpu(text, len);
 	free(text);
-	return mentioned || (always && !strcmp(always, "always"));
+	if (mentioned || !always || strcmp(always, "always"))
+		return mentioned;
+	subject = "a container (runtime.conf says ask = always)";
+	return 1;
 }
 
 static int run_as_runtime(int argc, char **argv)

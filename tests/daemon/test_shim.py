@@ -220,6 +220,12 @@ def test_ask_always(place: Place, answerer: Answerer) -> None:
     assert len(answerer.asked) == 1
 
 
+def test_ask_always_and_nobody_answers(place: Place) -> None:
+    place.config([])
+    place.conf.write_text("ask = always\nwait_s = 0\n")
+    assert "so a container (runtime.conf says ask = always) cannot start" in place.run("create", "x").stderr
+
+
 # ---- not starting ----
 
 

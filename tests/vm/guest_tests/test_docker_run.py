@@ -65,6 +65,8 @@ def test_what_is_in_dev(total: int) -> None:
         opened = one.run("cat", "/tmp/real")
         assert opened.returncode != 0
         assert "not permitted" in opened.stderr
+        privileged = d.call("docker", "exec", "--privileged", one.id, "cat", "/tmp/real")
+        assert "not permitted" in privileged.stderr, "the device rules are the container's"
 
 
 def test_over_the_limit(total: int) -> None:

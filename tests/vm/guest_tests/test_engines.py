@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,6 +106,30 @@ def test_without_variables_nothing_is_ours(engine: Engine) -> None:
         assert not e.directories()
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # a zombie has none
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("engine", ["podman-crun", "ctr"], indirect=True)
+def test_who_watches_it_for_the_engine_is_killed(engine: Engine) -> None:
+    """conmon, or the shim: what becomes of the container then is the engine's affair. Its slice lives as long."""
+    with started(engine, variables(3)) as one:
+        (pid,) = pids_of(one)
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        watcher = int(status["PPid"])
+        assert Path(f"/proc/{watcher}/comm").read_text().strip() in ("conmon", "containerd-shim")
+        os.kill(watcher, signal.SIGKILL)
+        for _ in range(20):
+            time.sleep(0.1)
+            assert one.is_sliced() or not is_alive(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        d.until(lambda: not one.is_sliced(), "gone with its process")
+
+
 def test_killed_from_outside(engine: Engine) -> None:
     """No command of the engine's: the init process just dies, and no one has removed the container yet."""
     with started(engine, variables(3)) as one:
@@ -118,6 +144,41 @@ def pids_of(one: Running) -> list[int]:
     """Of the container's cgroup, as the daemon was told."""
     group = next(known["cgroup"] for known in d.ask(op="status")["containers"] if known["id"] == one.id)
     return [int(pid) for pid in (Path("/sys/fs/cgroup") / group.lstrip("/") / "cgroup.procs").read_text().split()]
+
+
+def test_rootless_is_refused(by_hand: ByHand) -> None:
+    where = by_hand.bundle(variables(3), e.SLEEP)
+    user = ("setpriv", "--reuid=1000", "--regid=1000", "--clear-groups")
+    done = d.call(*user, str(d.RUNTIME), "create", "--bundle", str(where), e.fresh("rootless"))
+    assert done.returncode == 1
+    assert "rootless engines get no slices" in done.stderr
+    assert not e.directories()
+
+
+WHOLE = {
+    "no variables": {},
+    "no memory": variables(0),
+    "a zero in the list": variables("1,0"),
+    "switched off": {**variables(3), "CGPU_DISABLE": "true"},
+    "all of NVIDIA": {"NVIDIA_VISIBLE_DEVICES": "all"},
+}
+
+
+def test_no_whole_gpus(by_hand: ByHand) -> None:
+    """unsliced = "refuse": what brings the card's own node does not start, by whichever variables. The rest does."""
+    node = 'linux.devices=[{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]'
+    e.CONF.write_text(e.CONF.read_text() + "ask = always\n")
+    with e.configured('[gpu]\nunsliced = "refuse"\n'):
+        for name, wanted in WHOLE.items():
+            done, one = by_hand.start(wanted, e.SLEEP, node)
+            by_hand.remove(one.id)
+            assert done.returncode != 0, name
+            assert "GPU 0" in done.stderr, name
+        with started(by_hand, variables(3), e.SLEEP, node) as one:
+            assert one.is_sliced()
+            assert not one.reaches_the_driver()
+        with started(by_hand, {}) as one:
+            assert not one.is_sliced()
 
 
 # ---- podman's own ----

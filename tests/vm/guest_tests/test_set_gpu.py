@@ -145,13 +145,14 @@ def test_a_gpu_that_is_not_there_and_a_message_without_values(box: Box) -> None:
     assert nodes() == before
 
 
-def alone(capabilities: str, code: str) -> subprocess.CompletedProcess[str]:
-    """Python code in a process of these capabilities."""
+def alone(capabilities: str, code: str, *before: str) -> subprocess.CompletedProcess[str]:
+    """Python code in a process of these capabilities; what is @before execs it."""
     head = (
         "import asyncio, sys; sys.path.insert(0, sys.argv[1])\n"
         "from cgpud.netlink import NetlinkLink\nfrom cgpud.kernel_abi import G\n"
     )
-    words = ["setpriv", "--bounding-set", capabilities, "--inh-caps", capabilities, sys.executable, "-c", head + code]
+    rights = ["--bounding-set", capabilities, "--inh-caps", capabilities]
+    words = [*before, "setpriv", *rights, sys.executable, "-c", head + code]
     return subprocess.run([*words, str(REPO)], capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -168,6 +169,31 @@ def test_the_right_that_is_needed(box: Box) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         bare = ["setpriv", "--bounding-set", "-all,+net_admin", "--inh-caps", "-all,+net_admin"]
         subprocess.run([*bare, "sh", "-c", f"echo 66 > {PROC}/0/prio_ratio"], check=True, stderr=subprocess.DEVNULL)
+
+
+COMMANDS = {
+    "create": "create('5e77' + '9' * 60, 0, [SlotWant(0, 0, 64 << 20, 1)])",
+    "destroy": "destroy(NAME, 0)",
+    "set": "set(NAME, 0, [SlotWant(0, 0, 128 << 20, 1)])",
+    "set_gpu": "set_gpu(0, {G.PRIO_RATIO: 77})",
+    "list": "list()",
+    "gpus": "gpus()",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nobody_inside_a_container_administers(box: Box, command: str) -> None:
+    """Nor who lacks the right. With the host's network and CAP_NET_ADMIN a container would be root enough."""
+    head = f"from cgpud.model import SlotWant\nNAME = {box.name!r}\n"
+    code = head + f"said = asyncio.run(NetlinkLink().{COMMANDS[command]})\nassert not said"
+    before = (nodes(), slots(box.name), (PROC / "inst_ctl").read_text())
+    for words, capabilities in (([], "-net_admin"), (["unshare", "--pid", "--fork"], "-all,+net_admin")):
+        done = alone(capabilities, code, *words)
+        assert done.returncode != 0 or command in ("list", "gpus"), "a dump that is refused may look empty"
+        assert "AssertionError" not in done.stderr
+        if done.returncode:
+            assert "Operation not permitted" in done.stderr or "inside a container" in done.stderr, done.stderr
+    assert (nodes(), slots(box.name), (PROC / "inst_ctl").read_text()) == before
 
 
 def slots(name: str) -> list[tuple[int, int, int, bool]]:
