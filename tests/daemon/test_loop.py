@@ -83,6 +83,30 @@ def test_refusals_change_nothing(node: Node, run: Run) -> None:
     run(main())
 
 
+def test_tmp_is_bound_where_the_host_has_pipes_of_mps(
+    node: Node, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipes = tmp_path / "tmp/nvidia-mps"
+    monkeypatch.setattr("cgpud.oci.MPS_DIRECTORIES", (str(pipes),))
+
+    async def main() -> None:
+        path = node.bundle(ID) / "config.json"
+        spec = json.loads(path.read_text())
+        spec["mounts"].append({"source": str(pipes.parent), "destination": "/tmp", "type": "bind"})
+        path.write_text(json.dumps(spec))
+        before = path.read_bytes()
+        async with node.running():
+            pipes.mkdir(parents=True)
+            reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+            assert f", which brings {pipes}, the pipes of an MPS daemon" in reply["error"]
+            assert path.read_bytes() == before
+            assert not node.link.calls
+            pipes.rmdir()
+            assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
+
+    run(main())
+
+
 def test_the_module_is_missing(node: Node, run: Run) -> None:
     async def main() -> None:
         node.link.missing = True
