@@ -36,6 +36,7 @@ from cgpud.settings import Caps, GpuSettings
 DEFAULT_PATH = Path("/etc/cgpu/cgpu.toml")
 RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
 FILE_MAX = 1 << 20
+RUNTIME_CONF_MAX = 64 << 10  # cgpu-runtime's own bound
 MIB_MAX = 1 << 30  # a petabyte: no GPU, only a bound
 
 
@@ -91,6 +92,7 @@ CONTAINER_KEYS = {
     "highprio": _Key(Literal["allow", "refuse"], "allow or refuse"),
 }
 
+_ASK = re.compile(rb'[ \t]*ask(?=[ \t=\r]|\Z)[ \t="]*([^"\r]*)')
 _NUMBER = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
 _PCI = re.compile(r"(?:[0-9a-f]{4}|0000[0-9a-f]{4}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\Z", re.ASCII)
 _UUID = re.compile(r"gpu-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.ASCII)
@@ -256,15 +258,18 @@ def _settings(table: Mapping[str, Any]) -> GpuSettings:
 
 
 def _asks_about_everybody(path: Path) -> bool:
-    """Does cgpu-runtime come to us with containers that have no cGPU variable? Its file, read as it reads it."""
+    """Does cgpu-runtime come to us with containers that have no cGPU variable? Its file, read as conf_get() of
+    cgpu-runtime.c reads it: bytes, and lines that end with \\n only."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        with path.open("rb") as stream:
+            data = stream.read(RUNTIME_CONF_MAX + 1)
     except OSError:
         return False
-    for line in lines:
-        name, _, value = line.partition("=")
-        if name.strip() == "ask":
-            return value.strip(' \t"') == "always"
+    if len(data) > RUNTIME_CONF_MAX:  # with such a file no container starts
+        return False
+    for line in data.split(b"\0")[0].split(b"\n"):
+        if found := _ASK.match(line):
+            return found[1].rstrip() == b"always"
     return False
 
 

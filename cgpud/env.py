@@ -53,12 +53,13 @@ def _bare(text: str) -> str:
     return text.strip(" \t\r\n")
 
 
-def _shorten(value: str) -> str:
+def shorten(value: str) -> str:
+    """For a sentence: what is quoted must not push out the rest of it."""
     return value if len(value) <= 64 else value[:60] + "…"
 
 
 def _bad(name: str, value: str, allowed: str) -> BadVariable:
-    return BadVariable(name, _shorten(value), allowed)
+    return BadVariable(shorten(name), shorten(value), allowed)
 
 
 def _number(name: str, text: str, low: int, high: int, what: str) -> int:
@@ -99,15 +100,18 @@ def parse_devices(name: str, text: str) -> Devices:
     return Devices(name, items=tuple(items))
 
 
-def _explicit_nvidia(env: dict[str, str]) -> Devices | None:
-    """`all` is what images set by default and says nothing; `void` and empty switch the NVIDIA runtime off."""
+def _explicit_nvidia(env: dict[str, str], asks: str) -> Devices | None:
+    """`all` is what images set by default and says nothing; `void` and empty switch the NVIDIA runtime off.
+
+    `asks` says who asks for a GPU, and for what.
+    """
     text = _bare(env.get(NVIDIA, ""))
     if text.lower() in ("", "void", "all"):
         return None
     if len(text) > VALUE_MAX:
         raise _bad(NVIDIA, text, f"at most {VALUE_MAX} bytes long")
     if text.lower() == "none":
-        raise Refused(f"{NVIDIA}=none names no GPU, but {CONTAINER} asks for memory of one; remove one of the two")
+        raise Refused(f"{NVIDIA}=none names no GPU, but {asks} of one; remove one of the two")
     return parse_devices(NVIDIA, text)
 
 
@@ -128,13 +132,13 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
     if text:
         sizes = _sizes(text)
         if 0 in sizes:
-            return NotSliced(f"{CONTAINER}={_shorten(text)}: a 0 switches cGPU off")
+            return NotSliced(f"{CONTAINER}={shorten(text)}: a 0 switches cGPU off")
     elif not (default_memsize and _bare(ours.get(VISIBLE, ""))):
         return NotSliced(f"{CONTAINER} is not set")
 
     if sizes:
         if not _bare(ours.get(DEV, "")):
-            raise Refused(f"{CONTAINER}={text} needs {DEV}, the GPU's memory in GiB, which is not set")
+            raise Refused(f"{CONTAINER}={shorten(text)} needs {DEV}, the GPU's memory in GiB, which is not set")
         total = _number(DEV, _bare(ours[DEV]), 1, GIB_MAX, "a whole number of GiB")
 
     weight = None
@@ -144,14 +148,16 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
     if _bare(ours.get(HIGHPRIO, "")):
         highprio = _number(HIGHPRIO, _bare(ours[HIGHPRIO]), 0, 1, "a number") == 1
 
-    nvidia = _explicit_nvidia(env)
+    asks = f"{CONTAINER} asks for memory" if sizes else f"{VISIBLE} asks for a slice"
     for name in (VISIBLE, INDEX):
         value = _bare(ours.get(name, ""))
         if not value:
             continue
         if value.lower() in ("none", "void"):
             raise Refused(f"{name}={value} names no GPU; remove it or set {DISABLE}=true")
-        return Request(parse_devices(name, value), sizes, total, weight, highprio, native=nvidia)
+        devices = parse_devices(name, value)
+        return Request(devices, sizes, total, weight, highprio, native=_explicit_nvidia(env, asks))
+    nvidia = _explicit_nvidia(env, asks)
     if nvidia is not None:
         return Request(nvidia, sizes, total, weight, highprio)
     return Request(Devices("every GPU", all=True), sizes, total, weight, highprio)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PURE: what an engine wrote into config.json about who a container is. Docker writes nothing."""
+"""PURE: what an engine wrote into config.json about who a container is. Docker writes nothing there, but has a file."""
 
 from __future__ import annotations
 
@@ -24,4 +24,16 @@ def of_spec(spec: dict[str, Any]) -> dict[str, str]:
         label: next((said[key] for key in keys if isinstance(said.get(key), str) and said[key]), "")
         for label, keys in ANNOTATIONS.items()
     }
+    return _cut(found)
+
+
+def of_docker(file: Any) -> dict[str, str]:
+    """From the container's config.v2.json."""
+    top = file if isinstance(file, dict) else {}
+    config = top.get("Config")
+    found = {"name": top.get("Name"), "image": config.get("Image") if isinstance(config, dict) else None}
+    return _cut({label: value.removeprefix("/") for label, value in found.items() if isinstance(value, str)})
+
+
+def _cut(found: dict[str, str]) -> dict[str, str]:
     return {label: value[:LENGTH_MAX] for label, value in found.items() if value}

@@ -182,7 +182,7 @@ class Daemon:
             return {"ok": True, "action": "pass"}
 
         options = self._options(message)
-        oci.check_isolation(spec, options)
+        oci.check_isolation(spec, options, self.world.facts.mps_directories())
 
         def make(plan: Plan) -> Awaitable[Container]:
             return self._make(request, plan, spec, majors, options)

@@ -170,10 +170,16 @@ def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
     yield from (info, lever, latency)
 
 
+def _utf8(text: str) -> str:
+    """Half a surrogate, which JSON can say, would fail the whole answer."""
+    return text.encode(errors="replace").decode()
+
+
 def _of_containers(look: Look, snapshot: Snapshot) -> Iterator[Metric]:
     info = InfoMetricFamily("cgpu_container", "The container, as its engine names it.", labels=("container",))
     for container in snapshot.containers:
-        info.add_metric((container.dir,), {"id": container.id, **look.labels.get(container.id, {})})
+        said = {label: _utf8(value) for label, value in look.labels.get(container.id, {}).items()}
+        info.add_metric((container.dir,), {"id": container.id, **said})
     yield info
 
 

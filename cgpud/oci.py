@@ -17,10 +17,11 @@ as they are.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cgpud.env import shorten
 from cgpud.errors import Refused
 from cgpud.model import Container
 
@@ -37,8 +38,9 @@ REAL_DRIVERS = ("nvidia", "nvswitch", "nvlink", "nvlink-", "drm", "cgpu")
 UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF")
 # Where the clients of a CUDA MPS daemon find it: what runs through its server is the server's, outside of every slice.
 MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
-MPS_DIRECTORY = "/tmp/nvidia-mps"
+MPS_DIRECTORIES = ("/tmp/nvidia-mps",)
 LEGACY_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+CONFIG_FLAGS = ("-config", "--config")  # of NVIDIA's legacy hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +113,21 @@ def majors_of(proc_devices: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def clean(path: Any) -> str:
+    """A path as the runtime takes it. normpath() alone keeps a leading //, and what is relative is below the root."""
+    return posixpath.normpath("/" + str(path).lstrip("/"))
+
+
+def _is_below(path: str, directory: str) -> bool:
+    """Or that directory itself; both clean."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
 def is_gpu_path(path: Any) -> bool:
     if not isinstance(path, str) or not path:
         return False
-    clean = posixpath.normpath("/" + path.lstrip("/"))
-    if clean.startswith("/dev/nvidia"):
-        return True
-    return clean == "/dev/dri" or clean.startswith("/dev/dri/")
+    path = clean(path)
+    return path.startswith("/dev/nvidia") or _is_below(path, "/dev/dri")
 
 
 # ---- what cannot be isolated ----
@@ -127,16 +137,22 @@ def allows_all_devices(spec: Spec) -> bool:
     """Does the device list end up open by default (`--privileged`), for reading or writing character devices?"""
     open_by_default = True
     for rule in rules(spec):
-        if rule.get("type") not in (None, "", "a", "c"):
+        kind = rule.get("type") or "a"
+        if _is_block(kind):
             continue
         if _number(rule.get("major")) is not None:
             continue
         access = str(rule.get("access") or "")
         if rule.get("allow"):
             open_by_default |= access == "" or "r" in access or "w" in access
-        elif _number(rule.get("minor")) is None and "r" in access and "w" in access:
-            open_by_default = False
+        elif kind in ("a", "c") and _number(rule.get("minor")) is None and "r" in access and "w" in access:
+            open_by_default = False  # a type that is none closes nothing
     return open_by_default
+
+
+def _is_block(kind: Any) -> bool:
+    """Nothing but a block device? crun looks at the first letter of a type, and what is neither a nor b is c."""
+    return str(kind).startswith("b")
 
 
 def _capabilities(spec: Spec) -> set[str]:
@@ -144,8 +160,9 @@ def _capabilities(spec: Spec) -> set[str]:
     return {name for names in sets.values() if isinstance(names, list) for name in names if isinstance(name, str)}
 
 
-def check_isolation(spec: Spec, options: Options) -> None:
-    """Raise Refused for a container in which a slice would be no limit."""
+def check_isolation(spec: Spec, options: Options, mps: Collection[str] = ()) -> None:
+    """Raise Refused for a container in which a slice would be no limit. `mps`: those of MPS_DIRECTORIES that the host
+    has."""
     linux = _object(spec.get("linux"), "linux")
     kinds = {entry.get("type") for entry in _objects(linux.get("namespaces"), "linux.namespaces")}
     if "user" in kinds or linux.get("uidMappings") or linux.get("gidMappings"):
@@ -154,9 +171,9 @@ def check_isolation(spec: Spec, options: Options) -> None:
             "start it without one (no userns-remap, not rootless)"
         )
     for mount in mounts(spec):
-        if _is_bind(mount) and posixpath.normpath(str(mount.get("destination"))) == "/dev":
+        if _is_bind(mount) and clean(mount.get("destination")) == "/dev":
             raise Refused("the container bind-mounts a directory over /dev, so the slice's devices cannot be put there")
-    _check_mps(spec)
+    _check_mps(spec, mps)
     if options.allow_privileged:
         return
     if allows_all_devices(spec):
@@ -170,23 +187,37 @@ def check_isolation(spec: Spec, options: Options) -> None:
             f"the container has {undoing[0]}, with which it could undo its device limits; "
             f"start it without, or set allow_privileged = true in cgpu.toml"
         )
+    # The module takes commands from the host's namespaces only; in both of them this would be one of the host's.
+    if "CAP_NET_ADMIN" in _capabilities(spec) and not {"pid", "network"} & kinds:
+        raise Refused(
+            "the container has CAP_NET_ADMIN, the host's network and the host's processes, with which it could change "
+            "every slice; start it without one of them, or set allow_privileged = true in cgpu.toml"
+        )
 
 
-def _check_mps(spec: Spec) -> None:
+def _check_mps(spec: Spec, there: Collection[str]) -> None:
     for entry in process_env(spec):
         name, _, value = entry.partition("=") if isinstance(entry, str) else ("", "", "")
         if name == MPS_VARIABLE and value:
             raise Refused(
-                f"{name}={value} leads to an MPS daemon, whose server uses the GPU outside of the slice; remove it"
+                f"{name}={shorten(value)} leads to an MPS daemon, whose server uses the GPU outside of the slice; "
+                f"remove it"
             )
     for mount in mounts(spec):
         for path in (mount.get("source"), mount.get("destination")):
-            clean = posixpath.normpath(str(path))
-            if clean == MPS_DIRECTORY or clean.startswith(MPS_DIRECTORY + "/"):
+            if any(_is_below(clean(path), directory) for directory in MPS_DIRECTORIES):
                 raise Refused(
-                    f"the container mounts {path}, the pipes of an MPS daemon, whose server uses the GPU outside of "
-                    f"the slice; remove the mount"
+                    f"the container mounts {shorten(str(path))}, the pipes of an MPS daemon, whose server uses the GPU "
+                    f"outside of the slice; remove the mount"
                 )
+        # Half the world binds /tmp: that is a way only where the host has the pipes.
+        brought = [directory for directory in there if _is_below(directory, clean(mount.get("source")))]
+        if _is_bind(mount) and brought:
+            raise Refused(
+                f"the container mounts {shorten(str(mount.get('source')))}, which brings {brought[0]}, the pipes of an "
+                f"MPS daemon, whose server uses the GPU outside of the slice; remove the mount, or the directory where "
+                f"no MPS daemon runs"
+            )
 
 
 # ---- taking out ----
@@ -200,7 +231,7 @@ def _is_bind(mount: Mapping[str, Any]) -> bool:
 def keep_node(node: Mapping[str, Any], majors: frozenset[int]) -> bool:
     if is_gpu_path(node.get("path")):
         return False
-    return not (node.get("type") in ("c", "u") and _number(node.get("major")) in majors)
+    return _is_block(node.get("type")) or _number(node.get("major")) not in majors
 
 
 def keep_rule(rule: Mapping[str, Any], majors: frozenset[int]) -> bool:
@@ -225,6 +256,17 @@ def _is_our_hook(hook: Mapping[str, Any]) -> bool:
     return isinstance(args, list) and args[:2] == ["cgpu-runtime", "hook"]
 
 
+def _without_config(args: Iterable[Any]) -> Iterator[Any]:
+    """Of the flag that is given twice Go's package takes the last."""
+    rest = iter(args)
+    for arg in rest:
+        flag, equals, _ = str(arg).partition("=")
+        if flag not in CONFIG_FLAGS:
+            yield arg
+        elif not equals:
+            next(rest, None)  # its value, whatever it looks like
+
+
 def _tame_legacy_hook(hook: dict[str, Any], config: str | None) -> dict[str, Any]:
     """NVIDIA's prestart hook would mount the real nodes over ours; with this configuration it brings libraries only."""
     if config is None:
@@ -232,9 +274,8 @@ def _tame_legacy_hook(hook: dict[str, Any], config: str | None) -> dict[str, Any
             "NVIDIA's legacy prestart hook would bring the whole GPU; "
             "use its cdi mode, or set legacy_hook_config in cgpu.toml"
         )
-    args = [arg for arg in _list(hook.get("args"), "hook args") if not str(arg).lstrip("-").startswith("config=")]
-    name, rest = (args[0], args[1:]) if args else (posixpath.basename(str(hook["path"])), ["prestart"])
-    return {**hook, "args": [name, f"-config={config}", *rest]}
+    args = _list(hook.get("args"), "hook args") or [posixpath.basename(str(hook["path"])), "prestart"]
+    return {**hook, "args": [args[0], f"-config={config}", *_without_config(args[1:])]}
 
 
 def _our_hook(options: Options, which: str, cookie: int) -> dict[str, Any]:

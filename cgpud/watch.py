@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cgpud import cgroup
+from cgpud import cgroup, oci
 from cgpud.model import Cgroup, Phase, Process, Record
 from cgpud.state import Sign
 
@@ -56,6 +56,19 @@ class Facts:
 
     def devices(self) -> str:
         return self._read(self.proc / "devices") or ""
+
+    def mps_directories(self) -> tuple[str, ...]:
+        """Where an MPS daemon has its pipes, if there is one. What cannot be looked at counts as there."""
+        return tuple(path for path in oci.MPS_DIRECTORIES if not self._is_absent(path))
+
+    def _is_absent(self, path: str) -> bool:
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            pass
+        return False
 
     def pid_of(self, pidfd: int) -> int | None:
         return cgroup.pid_of_fdinfo(self._read(self.proc / f"self/fdinfo/{pidfd}") or "")

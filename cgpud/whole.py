@@ -8,7 +8,6 @@ counts as every GPU.
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,10 +39,6 @@ class Whole:
 
     def __bool__(self) -> bool:
         return self.every or bool(self.minors) or bool(self.named)
-
-
-def _clean(path: Any) -> str:
-    return posixpath.normpath("/" + str(path).lstrip("/"))
 
 
 class _Found:
@@ -93,14 +88,14 @@ def of(spec: oci.Spec, majors: Iterable[int], env: Mapping[str, str]) -> Whole:
     for node in oci.nodes(spec):
         if not oci.keep_node(node, real):
             if oci.is_gpu_path(node.get("path")):
-                found.path(_clean(node["path"]))
+                found.path(oci.clean(node["path"]))
             else:
                 found.number(node.get("major"), node.get("minor"))
     for mount in oci.mounts(spec):
         if not oci.keep_mount(mount):
             for path in (mount.get("source"), mount.get("destination")):
-                found.path(_clean(path))
-        if _clean(mount.get("destination")).startswith(VOLUME_MOUNTS):
+                found.path(oci.clean(path))
+        if oci.clean(mount.get("destination")).startswith(VOLUME_MOUNTS):
             found.every = True
     for rule in oci.rules(spec):
         if not oci.keep_rule(rule, real):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any
 
@@ -13,7 +14,7 @@ from cgpud.errors import ProtocolError
 HEAD = struct.Struct(">I")
 REQUEST_MAX = 64 << 10
 REPLY_MAX = 64 << 10
-SENTENCE_MAX = 2000
+SENTENCE_MAX = 2000  # bytes; cgpu-runtime has room for 2048
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ def length(head: bytes) -> int:
 def decode(body: bytes) -> Message:
     try:
         return msgspec.json.decode(body, type=Message)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the second for a string that is no UTF-8
         raise ProtocolError(f"not a request: {error}") from error
 
 
@@ -48,9 +49,12 @@ def cookie_of(message: Message) -> int:
 
 
 def encode(value: dict[str, Any]) -> bytes:
-    body = msgspec.json.encode(value)
+    """Half a surrogate, which JSON can say and UTF-8 cannot, becomes a question mark: msgspec would raise."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     return HEAD.pack(len(body)) + body
 
 
 def refusal(sentence: str) -> dict[str, Any]:
-    return {"ok": False, "error": " ".join(sentence.split())[:SENTENCE_MAX]}
+    """One line, cut between two characters."""
+    line = " ".join(sentence.split()).encode(errors="replace")[:SENTENCE_MAX]
+    return {"ok": False, "error": line.decode(errors="ignore")}

@@ -191,22 +191,53 @@ def test_a_dangling_drop_in_is_an_error(tmp_path: Path) -> None:
         config.load(path)
 
 
+def _short(value: object) -> str:
+    return ascii(value)[:48]
+
+
+# What runtime.conf has, and whether cgpu-runtime then asks about everybody; test_shim.py holds it to the same.
+ASKS = [
+    (b"ask = always\n", True),
+    (b'next = runc\nask="always"\n', True),
+    (b"\t ask\t=\t always \t\n", True),
+    (b"ask = always\r\n", True),
+    (b"ask = always", True),
+    (b"ask always\n", True),
+    (b'ask = "always" # so\n', True),
+    (b"ask = always\x0c\n", True),
+    (b"ask = always\nask = never\n", True),
+    (b"\xff\nask = always\n", True),
+    (b"# ask = always\n", False),
+    (b"#\x0cask = always\n", False),
+    (b"x = 1\x0cask = always\n", False),
+    (b"x = 1\x0bask = always\n", False),
+    (b"x = 1\rask = always\n", False),
+    ("x = 1\u2028ask = always\n".encode(), False),
+    ("x = 1\u0085ask = always\n".encode(), False),
+    ("ask = always\u2028\n".encode(), False),
+    ("\ufeffask = always\n".encode(), False),
+    (b"\x0cask = always\n", False),
+    (b"ask = \x0calways\n", False),
+    (b"ask\r= always\n", False),
+    (b"ask = always # so\n", False),
+    (b"ask = never\nask = always\n", False),
+    (b"ask\nask = always\n", False),
+    (b"asks = always\n", False),
+    (b'ask"always"\n', False),
+    (b"x = 1\0\nask = always\n", False),
+    (b"ask = sometimes\n", False),
+    (b"", False),
+]
+
+
 @pytest.mark.parametrize(
-    ("conf", "good"),
-    [
-        ("ask = always\n", True),
-        ('next = runc\nask="always"\n', True),
-        ("# ask = always\n", False),
-        ("ask = sometimes\n", False),
-        ("", False),
-        (None, False),
-    ],
+    ("conf", "good"), [*ASKS, (None, False), (b"ask = always\n" + b"#" * 65536, False)], ids=_short
 )
-def test_refusing_whole_gpus_needs_a_runtime_that_asks(tmp_path: Path, conf: str | None, good: bool) -> None:
+def test_refusing_whole_gpus_needs_a_runtime_that_asks(tmp_path: Path, conf: bytes | None, good: bool) -> None:
     path, runtime = tmp_path / "cgpu.toml", tmp_path / "runtime.conf"
     path.write_text('[gpu."0"]\nunsliced = "refuse"')
     if conf is not None:
-        runtime.write_text(conf)
+        runtime.write_bytes(conf)
     if good:
         assert config.load(path, runtime).anywhere("unsliced", "refuse")
         return

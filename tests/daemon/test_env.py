@@ -154,6 +154,38 @@ def test_refused(values: dict[str, str], needle: str) -> None:
         env.parse(values)
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {C: "6", D: "15", env.NVIDIA: "none"},
+            f"{env.NVIDIA}=none names no GPU, but {C} asks for memory of one; remove one of the two",
+        ),
+        (
+            {env.VISIBLE: "0", env.NVIDIA: "none"},
+            f"{env.NVIDIA}=none names no GPU, but {env.VISIBLE} asks for a slice of one; remove one of the two",
+        ),
+        (
+            {env.VISIBLE: "none", env.NVIDIA: "none"},
+            f"{env.VISIBLE}=none names no GPU; remove it or set {env.DISABLE}=true",
+        ),
+        (
+            {C: "1," * 2000 + "1"},
+            f"{C}={'1,' * 30}… needs {D}, the GPU's memory in GiB, which is not set",
+        ),
+        (
+            {env.PREFIX + "X" * 5000: "x" * 5000},
+            f"{env.PREFIX + 'X' * 45}…={'x' * 60}… is not allowed: it must be at most 4096 bytes long",
+        ),
+    ],
+    ids=["none beside a size", "none beside a list", "none twice", "a long list", "a long name"],
+)
+def test_whole_sentences(values: dict[str, str], sentence: str) -> None:
+    with pytest.raises(Refused) as caught:
+        env.parse(values, default_memsize=True)
+    assert str(caught.value) == sentence
+
+
 def test_default_memsize_serves_containers_that_name_gpus_only() -> None:
     values = {env.VISIBLE: "0"}
     assert env.parse(values, default_memsize=True) == Request(Devices(env.VISIBLE, items=(0,)), (), 0)

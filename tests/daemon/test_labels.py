@@ -6,7 +6,7 @@ import json
 import pytest
 from fakes import DATA
 
-from cgpud.labels import LENGTH_MAX, of_spec
+from cgpud.labels import LENGTH_MAX, of_docker, of_spec
 
 CONTAINERD = {
     "io.kubernetes.cri.container-name": "train",
@@ -42,6 +42,25 @@ def test_docker_says_nothing() -> None:
 )
 def test_what_is_not_said_is_left_out(spec: dict[str, object]) -> None:
     assert of_spec(spec) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ({"Name": "/train", "Config": {"Image": "registry/train:1"}}, {"name": "train", "image": "registry/train:1"}),
+        ({"Name": "/train"}, {"name": "train"}),
+        ({"Name": "/train", "Config": {"Image": ""}}, {"name": "train"}),
+        ({"Name": "/train", "Config": ["Image"]}, {"name": "train"}),
+        ({"Name": 7, "Config": {"Image": "i"}}, {"image": "i"}),
+        ({"Name": "/", "Config": {"Image": 7}}, {}),
+        ({"Name": "x" * 10000}, {"name": "x" * LENGTH_MAX}),
+        ([], {}),
+        (None, {}),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_docker_has_a_file(file: object, expected: dict[str, str]) -> None:
+    assert of_docker(file) == expected
 
 
 def test_lengths_are_bounded() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from fakes import VARIABLES, FakeFacts, Node, eventually, read_reply
 
+from cgpud import wire
 from cgpud.errors import CgpuError, KernelRefused
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.kernel_abi import Event
@@ -81,6 +82,85 @@ def test_refusals_change_nothing(node: Node, run: Run) -> None:
             assert not states(node)
 
     run(main())
+
+
+def test_tmp_is_bound_where_the_host_has_pipes_of_mps(
+    node: Node, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipes = tmp_path / "tmp/nvidia-mps"
+    monkeypatch.setattr("cgpud.oci.MPS_DIRECTORIES", (str(pipes),))
+
+    async def main() -> None:
+        path = node.bundle(ID) / "config.json"
+        spec = json.loads(path.read_text())
+        spec["mounts"].append({"source": str(pipes.parent), "destination": "/tmp", "type": "bind"})
+        path.write_text(json.dumps(spec))
+        before = path.read_bytes()
+        async with node.running():
+            pipes.mkdir(parents=True)
+            reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+            assert f", which brings {pipes}, the pipes of an MPS daemon" in reply["error"]
+            assert path.read_bytes() == before
+            assert not node.link.calls
+            pipes.rmdir()
+            assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("variable", ["ALIYUN_COM_GPU_MEM_CONTAINER=\ud800", "CGPU_DISABLE=\udfff"], ids=ascii)
+def test_half_a_surrogate_gets_an_answer(node: Node, run: Run, variable: str) -> None:
+    async def main() -> None:
+        async with node.running():
+            name, _, _ = variable.partition("=")
+            assert (
+                f"{name}=? is not allowed" in (await node.prepare(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", variable)))["error"]
+            )
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", [rb"\ud800", rb"\udfff", b"\xed\xa0\x80", b"\xff"], ids=ascii)
+def test_a_name_that_is_no_text_gets_an_answer(node: Node, run: Run, name: bytes) -> None:
+    async def main() -> None:
+        async with node.running():
+            body = b'{"op":"prepare","bundle":"/x","id":"' + name + b'"}'
+
+            def ask() -> dict[str, Any]:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                    sock.settimeout(10)
+                    sock.connect(str(node.socket))
+                    sock.sendall(struct.pack(">I", len(body)) + body)
+                    return read_reply(sock)
+
+            assert (await asyncio.to_thread(ask))["ok"] is False
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("a  sentence\n of two\u2028lines", "a sentence of two lines"),
+        ("x" * 3000, "x" * 2000),
+        ("é" * 3000, "é" * 1000),
+        ("x" + "é" * 3000, "x" + "é" * 999),  # not through the middle of one
+        ("\U0001f600" * 3000, "\U0001f600" * 500),
+        ("a\ud800b", "a?b"),
+    ],
+    ids=lambda text: ascii(text[:9]),
+)
+def test_a_refusal_fits_the_runtime(sentence: str, expected: str) -> None:
+    reply = wire.refusal(sentence)
+    assert reply == {"ok": False, "error": expected}
+    assert len(reply["error"].encode()) <= wire.SENTENCE_MAX
+    assert json.loads(wire.encode(reply)[wire.HEAD.size :]) == reply
+
+
+def test_half_a_surrogate_in_any_answer() -> None:
+    data = wire.encode({"ok": True, "containers": [{"id": "a\ud800", "é": 1}]})
+    assert data[wire.HEAD.size :] == '{"ok":true,"containers":[{"id":"a?","é":1}]}'.encode()
+    assert wire.HEAD.unpack(data[: wire.HEAD.size]) == (len(data) - wire.HEAD.size,)
 
 
 def test_the_module_is_missing(node: Node, run: Run) -> None:

@@ -153,6 +153,28 @@ def test_who_is_who(tree: Tree, bundle: str) -> None:
     assert value(found, "cgpu_container_info", container=ID2[:12], id=ID2, **labels) == 1
 
 
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+def test_half_a_surrogate_is_a_question_mark(tree: Tree, tmp_path: Path, accept: str) -> None:
+    annotations = {"io.kubernetes.cri.image-name": "x\ud800", "io.kubernetes.cri.container-name": "\udfff"}
+    write(tmp_path / "b/config.json", json.dumps({"annotations": annotations}))
+    write(tree.root / f"var/lib/docker/containers/{ID1}/config.v2.json", json.dumps({"Name": "/\ud800"}))
+    text = metrics.text(Reader(paths(tree)).look({ID2: str(tmp_path / "b")}, {}), accept)[0].decode()
+    (other,) = (line for line in text.splitlines() if line.startswith("cgpu_container_info{") and ID1 in line)
+    (one,) = (line for line in text.splitlines() if line.startswith("cgpu_container_info{") and ID2 in line)
+    assert 'name="?"' in other
+    assert 'image="x?"' in one and 'name="?"' in one
+
+
+def test_docker_says_name_and_image(tree: Tree) -> None:
+    file = tree.root / f"var/lib/docker/containers/{ID1}/config.v2.json"
+    write(file, json.dumps({"Name": "/gpu_test1", "Config": {"Image": "train:1"}}))
+    found = samples(scrape(tree))
+    assert value(found, "cgpu_container_info", container=ID1[:12], id=ID1, name="gpu_test1", image="train:1") == 1
+    for junk in ("[" * 100000, "[]", "{", "7"):
+        write(file, junk)
+        assert value(samples(scrape(tree)), "cgpu_container_info", container=ID1[:12], id=ID1) == 1
+
+
 def test_both_formats_say_the_same(tree: Tree) -> None:
     look = Reader(paths(tree)).look({}, {})
     body, kind = metrics.text(look)

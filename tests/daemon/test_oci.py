@@ -96,6 +96,11 @@ def test_user_namespace() -> None:
         [{"allow": False, "access": "rwm"}, {"allow": True, "access": "rwm"}],
         [{"allow": False, "access": "rwm"}, {"allow": True, "type": "c", "major": -1, "minor": -1, "access": "r"}],
         [{"allow": False, "access": "rwm"}, {"allow": True, "type": "a", "access": "w"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "u", "access": "rwm"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "all", "access": "rwm"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "char", "major": -1, "access": "r"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": 7, "access": "rwm"}],
+        [{"allow": False, "type": "u", "access": "rwm"}],
         [{"allow": False, "type": "b", "access": "rwm"}],
         [{"allow": False, "access": "m"}],
         [{"allow": False}],
@@ -111,6 +116,20 @@ def test_every_device(rules: list[dict[str, Any]]) -> None:
     edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
 
 
+@pytest.mark.parametrize("kind", ["b", "block"])
+def test_every_block_device_is_no_gpu(kind: str) -> None:
+    spec = docker()
+    spec["linux"]["resources"]["devices"].append({"allow": True, "type": kind, "access": "rwm"})
+    edit(spec)
+
+
+@pytest.mark.parametrize("kind", ["c", "u", "char", "x", None])
+def test_a_node_of_whatever_type_is_taken_out(kind: str | None) -> None:
+    spec = docker()
+    spec["linux"]["devices"].append({"path": "/dev/x", "type": kind, "major": 195, "minor": 0})
+    assert "/dev/x" not in [node["path"] for node in edit(spec)["linux"]["devices"]]
+
+
 @pytest.mark.parametrize("capability", oci.UNDOING_CAPABILITIES)
 def test_capabilities(capability: str) -> None:
     spec = docker()
@@ -118,9 +137,27 @@ def test_capabilities(capability: str) -> None:
     assert capability in refusal(spec)
 
 
-def test_a_mount_over_dev() -> None:
+@pytest.mark.parametrize("left", [(), ("pid",), ("network",)])
+def test_who_could_command_the_module(left: tuple[str, ...]) -> None:
+    """It asks for the capability and the host's namespaces; a namespace of its own keeps a container out."""
     spec = docker()
-    spec["mounts"].append({"destination": "/dev/", "type": "none", "source": "/dev", "options": ["rbind"]})
+    spec["process"]["capabilities"]["bounding"].append("CAP_NET_ADMIN")
+    spaces = spec["linux"]["namespaces"]
+    spec["linux"]["namespaces"] = [
+        one for one in spaces if one["type"] not in ("pid", "network") or one["type"] in left
+    ]
+    if left:
+        oci.check_isolation(spec, OPTIONS)
+    else:
+        assert "CAP_NET_ADMIN, the host's network and the host's processes" in refusal(spec)
+    spec["process"]["capabilities"]["bounding"].remove("CAP_NET_ADMIN")
+    oci.check_isolation(spec, OPTIONS)
+
+
+@pytest.mark.parametrize("destination", ["/dev", "/dev/", "//dev", "///dev//", "dev", "/./dev", "/x/../dev", "../dev"])
+def test_a_mount_over_dev(destination: str) -> None:
+    spec = docker()
+    spec["mounts"].append({"destination": destination, "type": "none", "source": "/dev", "options": ["rbind"]})
     assert "over /dev" in refusal(spec)
 
 
@@ -140,6 +177,33 @@ def test_the_legacy_hook() -> None:
     }
 
 
+OURS = "-config=/ours"
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["hook", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "-config", "/x", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "--config", "/x", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "-config=/x", "--config=/y", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "-config", "-config", "-config=/y", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "-debug", "-config", "-debug", "prestart"], ["hook", OURS, "-debug", "prestart"]),
+        (["hook", "-config"], ["hook", OURS]),
+        (["-config", "prestart"], ["-config", OURS, "prestart"]),  # the first is the program's name
+        (["hook", "-configs=/x", "prestart"], ["hook", OURS, "-configs=/x", "prestart"]),
+        ([], ["nvidia-container-toolkit", OURS, "prestart"]),
+        (None, ["nvidia-container-toolkit", OURS, "prestart"]),
+    ],
+    ids=str,
+)
+def test_the_legacy_hook_has_our_configuration_only(args: list[str] | None, expected: list[str]) -> None:
+    spec = docker()
+    spec["hooks"]["prestart"] = [{"path": "/usr/bin/nvidia-container-toolkit", "args": args}]
+    out = edit(spec, oci.Options("/usr/bin/cgpu-runtime", legacy_hook_config="/ours"))
+    assert out["hooks"]["prestart"][0]["args"] == expected
+
+
 # ---- small parts ----
 
 
@@ -150,6 +214,9 @@ def test_the_legacy_hook() -> None:
         {"source": "/tmp/../tmp/nvidia-mps/", "destination": "/pipes", "options": ["rbind"]},
         {"source": "/run/elsewhere", "destination": "/tmp/nvidia-mps", "type": "bind"},
         {"source": "/tmp/nvidia-mps/control", "destination": "/c", "type": "bind"},
+        {"source": "//tmp/nvidia-mps", "destination": "/pipes", "type": "bind"},
+        {"source": "/run/elsewhere", "destination": "//tmp/nvidia-mps", "type": "bind"},
+        {"source": "/run/elsewhere", "destination": "tmp/nvidia-mps", "type": "bind"},
     ],
     ids=str,
 )
@@ -157,13 +224,48 @@ def test_mps_mounts(mount: dict[str, Any]) -> None:
     spec = docker()
     spec["mounts"].append(mount)
     assert "MPS" in refusal(spec)
-    assert refusal(spec).startswith(f"the container mounts /{mount['source'][1:]}"[:20])
+    assert refusal(spec).startswith("the container mounts ")
+
+
+BINDS = [
+    # (source, does it bring /tmp/nvidia-mps?)
+    ("/tmp", True),
+    ("//tmp/", True),
+    ("/", True),
+    ("/var/../tmp", True),
+    ("../../../tmp", True),  # of the bundle, which may lie anywhere
+    ("/tmp/other", False),
+    ("/tm", False),
+    ("/var/tmp", False),
+]
+
+
+@pytest.mark.parametrize(("source", "brings"), BINDS)
+@pytest.mark.parametrize("there", [(), oci.MPS_DIRECTORIES], ids=["no MPS", "MPS"])
+def test_a_bind_that_brings_the_pipes(source: str, brings: bool, there: tuple[str, ...]) -> None:
+    spec = docker()
+    spec["mounts"].append({"source": source, "destination": "/host", "type": "none", "options": ["rbind"]})
+    if not (brings and there):
+        oci.check_isolation(spec, OPTIONS, there)
+        return
+    with pytest.raises(Refused) as caught:
+        oci.check_isolation(spec, OPTIONS, there)
+    assert str(caught.value).startswith(f"the container mounts {source}, which brings /tmp/nvidia-mps, the pipes of")
+
+
+def test_a_file_system_of_its_own_brings_nothing() -> None:
+    spec = docker()
+    spec["mounts"].append({"source": "/", "destination": "/tmp", "type": "tmpfs"})
+    oci.check_isolation(spec, OPTIONS, oci.MPS_DIRECTORIES)
 
 
 def test_mps_variable() -> None:
     spec = docker()
     spec["process"]["env"].append("CUDA_MPS_PIPE_DIRECTORY=/mps/pipe")
     assert "CUDA_MPS_PIPE_DIRECTORY=/mps/pipe leads to an MPS daemon" in refusal(spec)
+    spec["process"]["env"][-1] += "x" * 5000
+    assert len(refusal(spec)) < 300
+    assert refusal(spec).endswith("; remove it")
     with pytest.raises(Refused):  # whoever is let in with all devices is not let out of its slice
         edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
 
@@ -184,6 +286,8 @@ def test_no_mps() -> None:
         ("/dev/./dri/card0", True),
         ("/dev/../dev/nvidia0", True),
         ("dev/nvidia0", True),
+        ("//dev/nvidia0", True),
+        ("//dev/dri/card0", True),
         ("/dev/dri", True),
         ("/dev/drive", False),
         ("/dev/null", False),

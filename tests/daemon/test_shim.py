@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_config import ASKS
 
 VARIABLE = "ALIYUN_COM_GPU_MEM_CONTAINER=6"
 
@@ -226,6 +227,15 @@ def test_ask_always_and_nobody_answers(place: Place) -> None:
     assert "so a container (runtime.conf says ask = always) cannot start" in place.run("create", "x").stderr
 
 
+@pytest.mark.parametrize(("conf", "asks"), ASKS, ids=lambda value: ascii(value)[:48])
+def test_the_file_as_the_daemon_reads_it(place: Place, answerer: Answerer, conf: bytes, asks: bool) -> None:
+    place.config([])
+    place.conf.write_bytes(conf)
+    place.run("create", "x")
+    assert len(answerer.asked) == asks
+    assert place.handed_over() is not None
+
+
 # ---- not starting ----
 
 
@@ -400,7 +410,7 @@ def test_never_itself(place: Place) -> None:
 
 
 def test_the_environment_is_handed_over(place: Place) -> None:
-    place.next.write_text(f'#!/bin/sh\necho $$ >{place.record}\nexec env >>{place.record}\n')
+    place.next.write_text(f"#!/bin/sh\necho $$ >{place.record}\nexec env >>{place.record}\n")
     given = {f"NAME_{n}": "x" * n for n in range(300)} | {"EMPTY": "", "CGPU_RUNTIME_PID": "1"}
     place.run("state", "x", **given)
     pid, *lines = place.handed_over() or []

@@ -12,9 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from cgpud import oci
 from cgpud.model import Cgroup, Phase, Record
 from cgpud.state import Sign
 from cgpud.watch import Facts, Key, Watcher
+
+
+def test_pipes_of_an_mps_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "file").touch()
+    names = ("there", "dangling", "absent", "file/below", "x" * 300)  # the last cannot be looked at
+    monkeypatch.setattr(oci, "MPS_DIRECTORIES", tuple(str(tmp_path / name) for name in names))
+    there = ["there", "dangling", "x" * 300]
+    assert Facts().mps_directories() == tuple(str(tmp_path / name) for name in there)
 
 
 class Looked(Facts):
