@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: MIT
+"""What may not grow or last without end: files, requests, connections, waits, ids; and who may look into the state."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Node, read_reply
+from structlog.testing import capture_logs
+
+from cgpud import netlink, oci, server
+from cgpud.errors import KernelRefused, Refused
+from cgpud.store import Store
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+MIB = 1 << 20
+
+
+# ---- bundles ----
+
+
+def test_a_config_of_no_size(node: Node, run: Run) -> None:
+    """Sparse, so that it costs the test nothing; it would cost the daemon its memory."""
+
+    async def main() -> None:
+        path = node.bundle(ID) / "config.json"
+        os.truncate(path, 16 * MIB + 1)
+        async with node.running():
+            reply = await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+            assert reply == {"ok": False, "error": f"{path} is larger than 16 MiB"}
+
+    run(main())
+
+
+def test_a_config_of_the_most(node: Node, run: Run) -> None:
+    async def main() -> None:
+        path = node.bundle(ID) / "config.json"
+        path.write_bytes(path.read_bytes().ljust(16 * MIB))
+        async with node.running():
+            assert (await node.ask(op="prepare", id=ID, bundle=str(path.parent)))["ok"]
+
+    run(main())
+
+
+# ---- requests ----
+
+
+def answer_to(path: Path, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The reply to what is sent and not followed by anything, and what comes after it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(10)
+        sock.connect(str(path))
+        sock.sendall(data)
+        return read_reply(sock), sock.recv(1)
+
+
+@pytest.mark.parametrize("size", [64 * 1024 + 1, 0xFFFFFFFF])
+def test_a_head_that_announces_more(node: Node, run: Run, size: int) -> None:
+    """Refused by its head; nothing of what it announces is waited for."""
+
+    async def main() -> None:
+        async with node.running():
+            reply, rest = await asyncio.to_thread(answer_to, node.socket, struct.pack(">I", size))
+            assert reply["error"] == f"cgpud did not understand the request: a request of {size} bytes"
+            assert rest == b"", "closed"
+
+    run(main())
+
+
+def test_the_largest_request(node: Node, run: Run) -> None:
+    async def main() -> None:
+        body = json.dumps({"op": "status"}).encode().ljust(64 * 1024)
+        async with node.running():
+            reply, _ = await asyncio.to_thread(answer_to, node.socket, struct.pack(">I", len(body)) + body)
+            assert reply["ok"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("half", [b"", b"\0\0", struct.pack(">I", 100) + b'{"op": "sta'], ids=["none", "head", "body"])
+def test_half_a_request(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+    """Whoever sends it and waits is told, and keeps no connection."""
+    assert server.READ_TIMEOUT_S <= 60
+    monkeypatch.setattr(server, "READ_TIMEOUT_S", 0.1)
+
+    async def main() -> None:
+        async with node.running():
+            with capture_logs() as lines:
+                reply, rest = await asyncio.to_thread(answer_to, node.socket, half)
+            assert {"event": "bad request", "log_level": "warning", "error": "timeout"} in lines
+            assert reply["error"].startswith("cgpud did not understand the request:")
+            assert rest == b"", "closed"
+
+    run(main())
+
+
+def test_connections_that_say_nothing(node: Node, run: Run) -> None:
+    """One more than the most is closed unheard; when they are gone, others are served."""
+    assert server.CONNECTIONS_MAX <= 256  # with a descriptor each, of 1024
+
+    def connect() -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(5)
+        sock.connect(str(node.socket))
+        return sock
+
+    def idle() -> Iterator[socket.socket]:
+        for _ in range(server.CONNECTIONS_MAX):
+            yield connect()
+
+    async def main() -> None:
+        async with node.running():
+            open_ones = await asyncio.to_thread(lambda: list(idle()))
+            one_more = await asyncio.to_thread(connect)
+            try:
+                assert await asyncio.to_thread(one_more.recv, 1) == b""
+            finally:
+                for sock in (*open_ones, one_more):
+                    sock.close()
+            for _ in range(100):
+                try:
+                    assert (await node.ask(op="status"))["ok"]
+                    return
+                except (OSError, struct.error):  # the others' ends are not all seen yet
+                    await asyncio.sleep(0.02)
+            raise AssertionError("never served again")
+
+    run(main())
+
+
+# ---- the kernel's answers ----
+
+
+class Silent:
+    """A socket of a module that hangs."""
+
+    prid = 33
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def nlm_request(self, *_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_module_that_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request ends, also one that waits for another's turn; what comes late meets a closed socket."""
+    assert netlink.TIMEOUT_S <= 60
+    monkeypatch.setattr(netlink, "TIMEOUT_S", 0.3)
+    opened: list[Silent] = []
+
+    async def open_silent() -> Silent:
+        opened.append(Silent())
+        return opened[-1]
+
+    monkeypatch.setattr(netlink, "_open", open_silent)
+
+    async def main() -> None:
+        link = netlink.NetlinkLink()
+        asked = (
+            link.list(),
+            link.gpus(),
+            link.create(ID, 1, ()),
+            link.destroy(ID, 1),
+            *(link.list() for _ in range(8)),
+        )
+        async with asyncio.timeout(3):  # one after the other they would be 3.6 s
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            assert isinstance(answer, KernelRefused)
+            assert answer.code == errno.ETIMEDOUT
+            assert "did not answer" in str(answer)
+        assert opened
+        assert all(sock.closed for sock in opened)
+
+    run(main())
+
+
+# ---- ids ----
+
+
+@pytest.mark.parametrize(
+    "container_id",
+    ["", "x" * 129, "é" * 65, "a\nb", "a\0b", "a\x1b[2J", "a\u202eb", "a\u2028b", "\x7f"],
+    ids=["empty", "long", "long in bytes", "newline", "nul", "escape", "right to left", "separator", "delete"],
+)
+def test_ids_that_are_refused(node: Node, run: Run, container_id: str) -> None:
+    """The kernel has room for 128 bytes, and ids are in logs and in tables."""
+
+    async def main() -> None:
+        async with node.running():
+            reply = await node.ask(op="prepare", id=container_id, bundle=str(node.bundle("b")))
+            assert reply == {"ok": False, "error": "the container id must be 1 to 128 printable bytes"}
+            assert not node.link.calls
+            assert not node.daemon.records
+
+    run(main())
+
+
+@pytest.mark.parametrize("container_id", ["x", "x" * 128, "é" * 64])
+def test_ids_that_are_taken(node: Node, run: Run, container_id: str) -> None:
+    async def main() -> None:
+        async with node.running():
+            assert (await node.ask(op="prepare", id=container_id, bundle=str(node.bundle("b"))))["ok"]
+            assert list(node.link.containers) == [container_id]
+
+    run(main())
+
+
+# ---- the state, and namespaces ----
+
+
+def test_the_state_is_roots(tmp_path: Path) -> None:
+    """Its mode is its own, whatever the umask; a unit's 0077 is not everywhere."""
+    before = os.umask(0)
+    try:
+        Store(tmp_path / "state").open()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state").stat().st_mode & 0o7777 == 0o700
+
+
+@pytest.mark.parametrize("key", ["uidMappings", "gidMappings"])
+def test_either_map_is_a_user_namespace(node: Node, key: str) -> None:
+    spec = json.loads((node.bundle(ID) / "config.json").read_text())
+    options = oci.Options(hook_path="/usr/bin/cgpu-runtime", allow_privileged=True, legacy_hook_config=None)
+    oci.check_isolation(spec, options)
+    spec["linux"][key] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+    with pytest.raises(Refused, match="user namespace"):
+        oci.check_isolation(spec, options)
