@@ -19,10 +19,14 @@ late poststop of the last life cannot end the next one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from enum import Enum, auto
 
+from cgpud.kernel_abi import ID_MAX
 from cgpud.model import Cgroup, Phase, Process, Record
+
+PID_MAX = 1 << 22  # of Linux, whatever kernel.pid_max says
 
 
 class Sign(Enum):
@@ -65,6 +69,21 @@ def bind(record: Record, process: Process, cgroup: Cgroup | None) -> Step | None
     if record.phase is not Phase.PREPARED:
         return None
     return replace(record, phase=Phase.BOUND, process=process, cgroup=cgroup), (Do.SAVE, Do.WATCH)
+
+
+def makes_sense(record: Record) -> bool:
+    """Whether a daemon can have written it: what is asked of the kernel with the numbers and names of another record
+    fails in ways nobody waits for. A released one is never written, and no sign would end it."""
+    process, cgroup = record.process, record.cgroup
+    return (
+        record.phase is not Phase.RELEASED
+        and 0 < len(record.id.encode()) <= ID_MAX
+        and 0 <= record.cookie < 1 << 64
+        and math.isfinite(record.deadline)
+        and "\0" not in record.id + record.bundle
+        and (process is None or (0 < process.pid <= PID_MAX and process.starttime >= 0))
+        and (cgroup is None or (cgroup.path.startswith("/") and "\0" not in cgroup.path and cgroup.inode >= 0))
+    )
 
 
 def resume(record: Record) -> Record:
