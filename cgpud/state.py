@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from enum import Enum, auto
+from typing import Any
 
 from cgpud.kernel_abi import ID_MAX
 from cgpud.model import Cgroup, Phase, Process, Record
@@ -114,3 +115,15 @@ def step(record: Record, sign: Sign) -> Step:
     if sign is Sign.INIT_EXITED and record.phase is Phase.BOUND:
         return record, (Do.LOOK,)
     return record, ()
+
+
+def shown(record: Record) -> dict[str, Any]:
+    """As `status` has it."""
+    return {
+        "id": record.id,
+        "cookie": record.cookie,
+        "phase": record.phase.value,
+        "pid": record.process.pid if record.process and record.phase is not Phase.PREPARED else None,
+        "cgroup": record.cgroup.path if record.cgroup else None,
+        "bundle": record.bundle,
+    }

@@ -260,10 +260,83 @@ def test_orphans(node: Node, run: Run) -> None:
         await node.link.create(ID, make_cookie(2), [SlotWant(0, 0, MIB)])
         await node.link.create("by-hand", 99, [SlotWant(0, 0, MIB)])
         node.populate(f"/system.slice/docker-{ID}.scope", True)
-        async with node.running():
+        async with node.running() as daemon:
+            assert set(node.link.containers) == {ID, "lost", "by-hand"}
+            await daemon.reconcile()
             assert set(node.link.containers) == {ID, "by-hand"}
             node.populate(f"/system.slice/docker-{ID}.scope", False)
             await eventually(lambda: set(node.link.containers) == {"by-hand"}, "the adopted one ends")
+
+    run(main())
+
+
+def test_an_orphan_whose_cgroup_is_not_found(node: Node, run: Run) -> None:
+    """Its cgroup may have any name. While it has memory of a GPU it is not touched."""
+
+    def uses(amount: int) -> None:
+        orphan = node.link.containers["my-job"]
+        node.link.containers["my-job"] = replace(orphan, slots=(replace(orphan.slots[0], used=amount),))
+
+    async def main() -> None:
+        await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+        uses(MIB)
+        node.populate("/system.slice/my-job-1.scope", True)
+        async with node.running() as daemon:
+            for amount in (MIB, 0, 1, MIB, 0):
+                uses(amount)
+                await daemon.reconcile()
+                assert "my-job" in node.link.containers, amount
+            await daemon.reconcile()
+            assert not node.link.containers, "idle twice, one after the other"
+
+    run(main())
+
+
+def test_an_orphan_is_told_of_once(node: Node, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        made = await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+        node.link.containers["my-job"] = replace(made, slots=(replace(made.slots[0], used=1),))
+        async with node.running() as daemon:
+            for _ in range(3):
+                await daemon.reconcile()
+        assert capsys.readouterr().out.count("orphan kept unwatched") == 1
+
+    run(main())
+
+
+def test_the_poststop_of_an_orphan(node: Node, run: Run) -> None:
+    async def main() -> None:
+        made = await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+        node.link.containers["my-job"] = replace(made, slots=(replace(made.slots[0], used=1),))
+        async with node.running():
+            await node.ask(op="release", id="my-job", cookie=str(make_cookie(2)))
+            assert node.link.containers, "of another life"
+            await node.ask(op="release", id="my-job", cookie=str(made.cookie))
+            assert not node.link.containers
+
+    run(main())
+
+
+def test_somebody_was_faster(node: Node, run: Run) -> None:
+    """The kernel has no room where admission saw some: the sentence is as if it had been seen."""
+
+    class Race(FakeLink):
+        async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
+            if container_id == ID and "by-hand" not in self.containers:
+                await super().create("by-hand", 99, [SlotWant(0, 0, 10000 * MIB)])
+                raise KernelRefused(errno.ENOSPC, "cgpu_km: the limits would exceed its memory")
+            return await super().create(container_id, cookie, slots)
+
+    async def main() -> None:
+        node.link = Race()
+        async with node.running():
+            error = (await node.prepare(ID))["error"]
+            assert "GPU 0 has 5109 of its 15109 MiB left and 6043 MiB were asked for" in error
+            assert "held by: by-hand 10000 MiB" in error
+            assert not states(node)
+            await node.link.destroy("by-hand", 99)
+            assert not (await node.prepare(ID))["ok"]
+            assert (await node.prepare(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3")))["ok"]
 
     run(main())
 

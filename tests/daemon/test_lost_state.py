@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -82,5 +83,66 @@ def test_the_state_directory_is_gone(node: Node, run: Run) -> None:
             assert (await node.prepare(ID))["ok"]
             assert len(states(node)) == 1
             assert (node.directory / "state").stat().st_mode & 0o777 == 0o700
+
+    run(main())
+
+
+def test_records_are_written_again(node: Node, run: Run) -> None:
+    """So that the next daemon knows a container that has no cgroup of its own."""
+
+    async def main() -> None:
+        async with node.running() as daemon:
+            process = await node.start(ID)
+            shutil.rmtree(node.directory / "state")
+            await daemon.reconcile()
+            assert len(states(node)) == 1
+        async with node.running() as daemon:
+            (record,) = daemon.records.values()
+            assert record.process is not None
+            assert record.process.pid == process.pid
+
+    run(main())
+
+
+def test_the_socket_is_gone(node: Node, run: Run) -> None:
+    """With its directory, as when somebody empties /run; more than once."""
+
+    async def main() -> None:
+        node.socket = node.directory / "run/d.sock"
+        async with node.running() as daemon:
+            for _ in range(2):
+                shutil.rmtree(node.socket.parent)
+                await daemon.reconcile()
+                assert (await node.ask(op="status"))["ok"]
+                assert node.socket.stat().st_mode & 0o777 == 0o600
+            inode = node.socket.stat().st_ino
+            await daemon.reconcile()
+            assert node.socket.stat().st_ino == inode, "one that is there stays"
+            assert (await node.prepare(ID))["ok"]
+        assert not node.socket.exists()
+
+    run(main())
+
+
+def test_the_socket_of_another(node: Node, run: Run) -> None:
+    """Is taken away when nobody answers on it, and left alone when somebody does."""
+
+    def other() -> socket.socket:
+        node.socket.unlink()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.bind(str(node.socket))
+        return sock
+
+    async def main() -> None:
+        async with node.running() as daemon:
+            other().close()
+            await daemon.reconcile()
+            assert (await node.ask(op="status"))["ok"]
+            with other() as living:
+                living.listen()
+                inode = node.socket.stat().st_ino
+                await daemon.reconcile()
+                assert node.socket.stat().st_ino == inode
+        assert node.socket.stat().st_ino == inode, "not ours to remove"
 
     run(main())
