@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import VARIABLES, FakeFacts, Node, eventually, read_reply
+from fakes import VARIABLES, FakeFacts, Node, eventually, no_nvml, read_reply
 
 from cgpud.errors import CgpuError, KernelRefused
 from cgpud.fakelink import FakeLink, example_gpus
@@ -418,6 +418,32 @@ def test_sizes_are_learnt_from_an_attached_module(node: Node, run: Run) -> None:
             assert (await node.prepare(ID))["ok"]
             assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
             assert list(node.link.containers) == [ID]
+
+    run(main())
+
+
+def test_what_nvml_does_not_tell_is_said_once(node: Node, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """A GPU that it lost, by name, beside one that it has; and that there is none, when there is none."""
+    first, second = example_gpus(2)
+
+    def nvml() -> tuple[NvmlGpu, ...]:
+        known = NvmlGpu(0, first.uuid, first.pci, 0, 15109)
+        return known, NvmlGpu(1, "", "", -1, 0, lost="GPU is lost")
+
+    async def main() -> None:
+        node.link = FakeLink((first, second))
+        node.nvml = nvml
+        async with node.running() as daemon:
+            lost = await node.prepare(ID, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1"))
+            assert lost["error"] == "GPU 1 does not answer NVML (GPU is lost), so no slice of it is given out"
+            assert (await node.prepare(OTHER, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=0")))["ok"]
+            await daemon.reload(daemon.config)
+        assert capsys.readouterr().out.count("a GPU does not answer NVML") == 1
+        node.nvml = no_nvml
+        async with node.running() as daemon:
+            await daemon.reload(daemon.config)
+            await daemon.reload(daemon.config)
+        assert capsys.readouterr().out.count("no NVML, using what cgpu_km knows of the GPUs: MIG mode and") == 1
 
     run(main())
 
