@@ -17,10 +17,11 @@ from cgpud.errors import CgpuError
 from cgpud.exporter import Exporter
 from cgpud.fakelink import FakeLink
 from cgpud.link import KernelLink
-from cgpud.loop import Daemon, World
+from cgpud.loop import Daemon
 from cgpud.server import Server
 from cgpud.store import Store
 from cgpud.watch import Facts
+from cgpud.world import World
 
 
 def make_link(kind: str) -> KernelLink:
@@ -36,6 +37,7 @@ async def serve(
 ) -> None:
     daemon = Daemon(config, world)
     server = Server(socket, daemon.handle, daemon.unsent)
+    world.tend = server.tend
     exporter = Exporter(daemon, Paths.below())
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -138,6 +138,8 @@ def _check_memory(gpu: Gpu, want_mib: int, there: Sequence[Container] | None) ->
 
 
 def _check_sharing(gpu: Gpu) -> None:
+    if gpu.lost:
+        raise Refused(f"GPU {gpu.number} does not answer NVML ({gpu.lost}), so no slice of it is given out")
     if gpu.mig:
         raise Refused(f"GPU {gpu.number} is in MIG mode, which cannot be sliced")
     if gpu.compute_mode:

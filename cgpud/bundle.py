@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,27 @@ from cgpud.errors import Refused
 SIZE_MAX = 16 << 20
 
 
+def _content(path: Path) -> bytes:
+    """Of a regular file and of nothing else: a FIFO would be waited for, a device may have no end."""
+    # O_NOCTTY: the daemon leads a session without a terminal, and the path may be a link to one.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"{path} is not a regular file")
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(min(found.st_size, SIZE_MAX) + 1)  # also of one that grows meanwhile
+    finally:
+        os.close(fd)
+    if len(data) > SIZE_MAX:
+        raise Refused(f"{path} is larger than {SIZE_MAX >> 20} MiB")
+    return data
+
+
 def read(bundle: str) -> dict[str, Any]:
     path = Path(bundle) / "config.json"
     try:
-        if path.stat().st_size > SIZE_MAX:
-            raise Refused(f"{path} is larger than {SIZE_MAX >> 20} MiB")
-        spec = json.loads(path.read_text(encoding="utf-8"))
+        spec = json.loads(_content(path).decode("utf-8"))
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -24,13 +24,6 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _mig(nvml: Any, handle: Any) -> bool:
-    try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
-    except nvml.NVMLError:
-        return False
-
-
 def _optional(nvml: Any, call: Any, handle: Any) -> Any:
     try:
         return call(handle)
@@ -38,19 +31,65 @@ def _optional(nvml: Any, call: Any, handle: Any) -> Any:
         return None
 
 
-def _compute_mode(nvml: Any, handle: Any) -> str:
-    """The name of a mode in which not everybody may use the GPU."""
-    mode = _optional(nvml, nvml.nvmlDeviceGetComputeMode, handle)
-    names = {
-        nvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive thread",
-        nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
-        nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive process",
-    }
-    return names.get(mode, "")
+class _Asked:
+    """One GPU, asked for what decides about it; `lost` is the first error that is no "this GPU has no such thing"."""
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        self._nvml = nvml
+        self.lost = ""
+        self.handle = self._try(nvml.nvmlDeviceGetHandleByIndex, index)
+
+    def _try(self, call: Any, subject: Any) -> Any:
+        try:
+            return call(subject)
+        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
+            return None
+        except self._nvml.NVMLError as error:
+            self.lost = self.lost or str(error)
+            return None
+
+    def say(self, call: Any) -> Any:
+        return None if self.handle is None else self._try(call, self.handle)
+
+    def compute_mode(self) -> str:
+        """The name of a mode in which not everybody may use the GPU."""
+        nvml = self._nvml
+        names = {
+            nvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive thread",
+            nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+            nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive process",
+        }
+        return names.get(self.say(nvml.nvmlDeviceGetComputeMode), "")
+
+
+def _look_at(nvml: Any, index: int) -> NvmlGpu:
+    asked = _Asked(nvml, index)
+    pci = name = None
+    if asked.handle is not None:
+        pci = _optional(nvml, nvml.nvmlDeviceGetPciInfo, asked.handle)
+        name = _optional(nvml, nvml.nvmlDeviceGetName, asked.handle)
+    uuid = asked.say(nvml.nvmlDeviceGetUUID)
+    minor = asked.say(nvml.nvmlDeviceGetMinorNumber)
+    memory = asked.say(nvml.nvmlDeviceGetMemoryInfo)
+    mig = asked.say(nvml.nvmlDeviceGetMigMode)
+    compute_mode = asked.compute_mode()
+    return NvmlGpu(
+        index=index,
+        uuid=_text(uuid) if uuid is not None else "",
+        pci=_normal_pci(_text(pci.busId)) if pci is not None else "",
+        nv_minor=int(minor) if minor is not None else -1,
+        total_mib=int(memory.total) // MIB if memory is not None else 0,
+        name=_text(name) if name is not None else "",
+        mig=mig is not None and bool(mig[0]),
+        used_mib=-(-int(memory.used) // MIB) if memory is not None else None,
+        compute_mode=compute_mode,
+        lost=asked.lost or ("" if asked.handle is not None else "no handle"),
+    )
 
 
 def query() -> tuple[NvmlGpu, ...]:
-    """Every GPU NVML knows; NvmlAbsent if it cannot be asked. Blocks: call it in a thread."""
+    """Every GPU NVML knows, one that it has lost too, since the others keep their numbers; NvmlAbsent if it cannot be
+    asked. Blocks: call it in a thread."""
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -60,26 +99,7 @@ def query() -> tuple[NvmlGpu, ...]:
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     try:
-        found = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            pci = _optional(nvml, nvml.nvmlDeviceGetPciInfo, handle)
-            name = _optional(nvml, nvml.nvmlDeviceGetName, handle)
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-            found.append(
-                NvmlGpu(
-                    index=index,
-                    uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-                    pci=_normal_pci(_text(pci.busId)) if pci is not None else "",
-                    nv_minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
-                    total_mib=int(memory.total) // MIB,
-                    name=_text(name) if name is not None else "",
-                    mig=_mig(nvml, handle),
-                    used_mib=-(-int(memory.used) // MIB),
-                    compute_mode=_compute_mode(nvml, handle),
-                )
-            )
-        return tuple(found)
+        return tuple(_look_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     finally:
@@ -100,24 +120,33 @@ def _same(kernel: KernelGpu, nvml: NvmlGpu) -> bool:
 
 def _before_attach(nvml: Sequence[NvmlGpu]) -> list[KernelGpu]:
     """The module knows no GPU before its first container. It will number them by PCI address; the answer is checked."""
-    ordered = sorted(nvml, key=lambda gpu: gpu.pci)
+    # NVML goes by the address too, so its numbers serve where it has lost one with its address.
+    named = all(gpu.pci for gpu in nvml)
+    ordered = sorted(nvml, key=lambda gpu: (gpu.pci if named else "", gpu.index))
     return [KernelGpu(n, gpu.uuid, gpu.pci, gpu.nv_minor, 0) for n, gpu in enumerate(ordered)]
 
 
 def merge(kernel: Sequence[KernelGpu], nvml: Sequence[NvmlGpu]) -> tuple[Gpu, ...]:
     """One list in the order users know, which is NVML's where there is one.
 
-    A GPU that only NVML knows cannot be sliced and is left out; one that only the kernel knows keeps its own number.
+    A GPU that only NVML knows cannot be sliced and is left out; one that only the kernel knows keeps its own number,
+    unless NVML has lost one of which it has nothing but the number: then it is that one, or may be.
     """
     out: list[Gpu] = []
     left = list(kernel) or _before_attach(nvml)
+    nameless: list[NvmlGpu] = []
     for seen in sorted(nvml, key=lambda gpu: gpu.index):
         match = next((gpu for gpu in left if _same(gpu, seen)), None)
         if match is not None:
             left.remove(match)
             out.append(_gpu(seen.index, match, seen))
+        elif seen.lost and not seen.uuid and not seen.pci:
+            nameless.append(seen)
+    left.sort(key=lambda gpu: gpu.pci)  # as NVML counts
+    out.extend(_gpu(seen.index, gpu, seen) for gpu, seen in zip(left, nameless, strict=False))
     taken = {gpu.number for gpu in out}
-    out.extend(_gpu(gpu.index, gpu, None) for gpu in left if gpu.index not in taken)
+    last = nameless[-1] if nameless else None
+    out.extend(_gpu(gpu.index, gpu, last) for gpu in left[len(nameless) :] if gpu.index not in taken)
     return tuple(sorted(out, key=lambda gpu: gpu.number))
 
 
@@ -151,6 +180,7 @@ def _gpu(number: int, kernel: KernelGpu, nvml: NvmlGpu | None) -> Gpu:
         free_weight=kernel.free_weight,
         mig=nvml is not None and nvml.mig,
         compute_mode=nvml.compute_mode if nvml else "",
+        lost=nvml.lost if nvml else "",
         room_mib=_room_mib(total_mib, kernel, nvml),
         overcommit=kernel.overcommit,
         instances=kernel.instances,
@@ -176,9 +206,10 @@ def without(inventory: Sequence[Gpu], probe: Container) -> tuple[Gpu, ...]:
 
 
 def to_learn(inventory: Sequence[Gpu]) -> tuple[SlotWant, ...]:
-    """The smallest slot on every GPU of which only an attached module knows enough to admit anybody."""
+    """The smallest slot on every GPU of which only an attached module knows enough to admit anybody. A lost one admits
+    nobody, and could keep the others from being learnt about."""
     return tuple(
         SlotWant(gpu.index, gpu.nv_minor, MIB)
         for gpu in inventory
-        if gpu.total_mib == 0 or gpu.room_mib is None or gpu.kernel is None or not gpu.kernel.born
+        if not gpu.lost and (gpu.total_mib == 0 or gpu.room_mib is None or gpu.kernel is None or not gpu.kernel.born)
     )

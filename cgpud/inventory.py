@@ -37,6 +37,7 @@ class Inventory:
         self._nvml_until = 0.0
         self._asked_about: set[str] = set()  # GPUs that the kernel had when NVML was asked, by UUID
         self._said_no_nvml = False
+        self._said_lost: set[int] = set()  # by NVML's number
         self._said_unmatched: tuple[str, ...] = ()
 
     async def look(self, config: Config, *, ask_nvml: bool = True) -> tuple[Gpu, ...]:
@@ -121,8 +122,15 @@ class Inventory:
         except gpus.NvmlAbsent as error:
             self._nvml = ()
             if not self._said_no_nvml:
-                self._log.warning("no NVML, using what cgpu_km knows of the GPUs", reason=str(error))
+                self._log.warning(
+                    "no NVML, using what cgpu_km knows of the GPUs: MIG mode and compute modes are not seen",
+                    reason=str(error),
+                )
             self._said_no_nvml = True
+        lost = {gpu.index: gpu.lost for gpu in self._nvml if gpu.lost}
+        for index in lost.keys() - self._said_lost:
+            self._log.warning("a GPU does not answer NVML", gpu=index, reason=lost[index])
+        self._said_lost = set(lost)
 
     def _say_unmatched(self, config: Config, inventory: tuple[Gpu, ...]) -> None:
         names = settings.unmatched(config.gpus, inventory)

@@ -6,25 +6,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import secrets
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from cgpud import admit, bundle, env, events, gpus, log, model, oci, reconcile, settings, state, whole, wire
+from cgpud import admit, bundle, env, events, log, model, oci, reconcile, settings, state, whole, wire
 from cgpud.config import Config
 from cgpud.errors import CgpuError, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
 from cgpud.inventory import Inventory
 from cgpud.kernel_abi import ID_MAX, Event
-from cgpud.link import KernelLink
-from cgpud.model import Container, KernelEvent, NotSliced, NvmlGpu, Phase, Plan, Record
+from cgpud.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
 from cgpud.reconcile import COOKIE_BITS, Orphan, Signal
 from cgpud.server import Request
 from cgpud.state import Do, Sign
-from cgpud.store import Store
-from cgpud.watch import Facts, Key, Watcher
+from cgpud.watch import Key, Watcher
+from cgpud.world import World
 
 STOP_TIMEOUT_S = 30.0
 DYING_WAIT_S = 10.0
@@ -33,25 +29,8 @@ EVENTS_RETRY_S = 5.0
 GPUS_WAIT_S = 30.0
 
 
-def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def _is_dying(container_id: str, there: Iterable[Container]) -> bool:
     return any(one.dying and one.id == container_id for one in there)
-
-
-@dataclass(slots=True)
-class World:
-    """Everything outside, so that a test can bring its own."""
-
-    link: KernelLink
-    store: Store
-    facts: Facts
-    nvml: Callable[[], tuple[NvmlGpu, ...]] = gpus.query
-    draining: Callable[[], bool] = lambda: False  # cgpu drain: docs/upgrade.md
-    clock: Callable[[], float] = boottime
-    random: Callable[[int], int] = secrets.randbits
 
 
 class Daemon:
@@ -65,6 +44,7 @@ class Daemon:
         self._inventory = Inventory(world.link, world.nvml, lambda: reconcile.make_cookie(world.random(COOKIE_BITS)))
         self._tasks: set[asyncio.Task[None]] = set()
         self._watcher = Watcher(world.facts, self._tell)
+        self._unwatched: dict[Key, int] = {}  # orphans without a known cgroup, and in how many looks they were idle
         self._quiet = events.Quiet()
         self.kernel_events: Counter[str] = Counter()  # by name; for the metrics
 
@@ -220,8 +200,10 @@ class Daemon:
             except admit.WhoHolds:
                 pass
             except KernelRefused as error:
-                if error.code != errno.EEXIST:
+                if error.code not in (errno.EEXIST, errno.ENOSPC):
                     raise
+                if error.code == errno.ENOSPC:  # somebody else was faster, so the sums are others
+                    inventory = await self._inventory.for_admission(self.config)
             there = await self.world.link.list()
             if _is_dying(container_id, there):
                 return None
@@ -305,17 +287,7 @@ class Daemon:
             "kernel_containers": len(kernel or ()),
             "drift": settings.drift(self.config.gpu, self.config.gpus, inventory),
             "no_such_gpu": list(settings.unmatched(self.config.gpus, inventory)),
-            "containers": [
-                {
-                    "id": record.id,
-                    "cookie": record.cookie,
-                    "phase": record.phase.value,
-                    "pid": record.process.pid if record.process and record.phase is not Phase.PREPARED else None,
-                    "cgroup": record.cgroup.path if record.cgroup else None,
-                    "bundle": record.bundle,
-                }
-                for record in self.records.values()
-            ],
+            "containers": list(map(state.shown, self.records.values())),
         }
 
     def _options(self, message: wire.Message) -> oci.Options:
@@ -364,6 +336,8 @@ class Daemon:
         """One sign through the state machine. Unknown keys are yesterday's."""
         before = self.records.get(key)
         if before is None:
+            if sign is Sign.POSTSTOP and key in self._unwatched:
+                await self._destroy(*key)
             return
         record, actions = state.step(before, sign)
         if actions:
@@ -410,6 +384,9 @@ class Daemon:
 
     async def reconcile(self) -> None:
         async with self._admission:
+            self.world.tend()
+            for record in self.world.store.missing(self.records.values()):
+                self._save(record)
             try:
                 kernel = await self.world.link.list()
             except KernelMissing:
@@ -424,6 +401,8 @@ class Daemon:
                 now=self.world.clock(),
                 alive=self.world.facts.is_alive,
             )
+            there = {(one.id, one.cookie) for one in kernel}
+            self._unwatched = {key: idle for key, idle in self._unwatched.items() if key in there}
             for finding in findings:
                 match finding:
                     case Signal(record, sign):
@@ -434,14 +413,21 @@ class Daemon:
             await self._inventory.catch_up(self.config)
 
     async def _adopt_or_destroy(self, container: Container) -> None:
+        key = (container.id, container.cookie)
         group = await asyncio.to_thread(self.world.facts.find_cgroup, container.id)
-        if group is None:
-            self._log.warning("orphan destroyed", id=container.id)
-            await self._destroy(container.id, container.cookie)
+        if group is not None:
+            record = Record(container.id, container.cookie, self.boot_id, "", Phase.BOUND, 0.0, None, group)
+            self._unwatched.pop(key, None)
+            self._log.warning("orphan adopted", id=container.id, cgroup=group.path)
+            await self._carry_out(record, (Do.SAVE, Do.WATCH), None)
             return
-        record = Record(container.id, container.cookie, self.boot_id, "", Phase.BOUND, 0.0, None, group)
-        self._log.warning("orphan adopted", id=container.id, cgroup=group.path)
-        await self._carry_out(record, (Do.SAVE, Do.WATCH), None)
+        idle_before = self._unwatched.get(key)
+        self._unwatched[key] = idle = reconcile.idle_looks(container, idle_before or 0)
+        if idle >= reconcile.IDLE_LOOKS:
+            self._log.warning("orphan destroyed", id=container.id)
+            await self._destroy(*key)
+        elif idle_before is None:
+            self._log.warning("orphan kept unwatched until it is idle", id=container.id)
 
     async def reload(self, config: Config) -> None:
         """The files were read again and are good."""

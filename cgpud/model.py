@@ -49,6 +49,7 @@ class NvmlGpu:
     mig: bool = False
     used_mib: int | None = None  # of everybody, the driver's own included
     compute_mode: str = ""  # "" = any number of processes may use it
+    lost: str = ""  # why NVML does not tell all of this; "" = it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Gpu:
     free_weight: int
     mig: bool = False
     compute_mode: str = ""
+    lost: str = ""  # why NVML does not answer for it
     room_mib: int | None = None  # total less what the driver and processes outside of containers have; None: not known
     overcommit: int = 100  # percent of room_mib that limits may add up to
     default_mib: int = 0  # for a container that says no size; 0: none

@@ -45,9 +45,11 @@ def open_socket(path: Path) -> socket.socket:
     if path.exists() or path.is_symlink():
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise CgpuError(f"{path} exists and is no socket")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
             try:
                 probe.connect(str(path))
+            except BlockingIOError as error:  # so many ask it that one more would have to wait
+                raise CgpuError(f"another cgpud answers on {path}") from error
             except OSError:
                 path.unlink()
             else:
@@ -60,6 +62,15 @@ def open_socket(path: Path) -> socket.socket:
         os.umask(before)
     sock.listen(CONNECTIONS_MAX)
     return sock
+
+
+def _node_of(path: Path) -> tuple[int, int] | None:
+    """What can be told from a later one of the same name."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def peer_of(sock: socket.socket) -> tuple[int, int]:
@@ -114,12 +125,32 @@ class Server:
         self._handler = handler
         self._unsent = unsent
         self._sock: socket.socket | None = None
+        self._node: tuple[int, int] | None = None  # of the path, as it was bound
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._sock = open_socket(self._path)
+        self._node = _node_of(self._path)
         self._accepting = asyncio.create_task(self._accept(self._sock))
+
+    def tend(self) -> None:
+        """Whoever cleared /run took the way to the socket with it: there is another one then. One that somebody else
+        answers on is left to them."""
+        if self._sock is None or self._accepting is None or self._is_ours():
+            return
+        old, accepting = self._sock, self._accepting
+        try:
+            self.start()
+        except (OSError, CgpuError) as error:
+            log.get().error("the socket is gone and cannot be made again", socket=str(self._path), error=str(error))
+            return
+        log.get().warning("the socket was gone and is made again", socket=str(self._path))
+        accepting.add_done_callback(lambda _: old.close())  # not before the event loop has let go of it
+        accepting.cancel()
+
+    def _is_ours(self) -> bool:
+        return self._node is not None and _node_of(self._path) == self._node
 
     async def stop(self) -> None:
         """No new requests; those under way are finished."""
@@ -127,8 +158,10 @@ class Server:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
         if self._sock is not None:
-            self._path.unlink(missing_ok=True)
+            if self._is_ours():
+                self._path.unlink(missing_ok=True)
             self._sock.close()
+            self._sock = None
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=READ_TIMEOUT_S)
 

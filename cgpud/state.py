@@ -19,10 +19,15 @@ late poststop of the last life cannot end the next one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from enum import Enum, auto
+from typing import Any
 
+from cgpud.kernel_abi import ID_MAX
 from cgpud.model import Cgroup, Phase, Process, Record
+
+PID_MAX = 1 << 22  # of Linux, whatever kernel.pid_max says
 
 
 class Sign(Enum):
@@ -67,6 +72,21 @@ def bind(record: Record, process: Process, cgroup: Cgroup | None) -> Step | None
     return replace(record, phase=Phase.BOUND, process=process, cgroup=cgroup), (Do.SAVE, Do.WATCH)
 
 
+def makes_sense(record: Record) -> bool:
+    """Whether a daemon can have written it: what is asked of the kernel with the numbers and names of another record
+    fails in ways nobody waits for. A released one is never written, and no sign would end it."""
+    process, cgroup = record.process, record.cgroup
+    return (
+        record.phase is not Phase.RELEASED
+        and 0 < len(record.id.encode()) <= ID_MAX
+        and 0 <= record.cookie < 1 << 64
+        and math.isfinite(record.deadline)
+        and "\0" not in record.id + record.bundle
+        and (process is None or (0 < process.pid <= PID_MAX and process.starttime >= 0))
+        and (cgroup is None or (cgroup.path.startswith("/") and "\0" not in cgroup.path and cgroup.inode >= 0))
+    )
+
+
 def resume(record: Record) -> Record:
     """As read from disk after a restart: a DESTROY that was under way then is under way no more."""
     return replace(record, phase=Phase.STUCK) if record.phase is Phase.RELEASING else record
@@ -95,3 +115,15 @@ def step(record: Record, sign: Sign) -> Step:
     if sign is Sign.INIT_EXITED and record.phase is Phase.BOUND:
         return record, (Do.LOOK,)
     return record, ()
+
+
+def shown(record: Record) -> dict[str, Any]:
+    """As `status` has it."""
+    return {
+        "id": record.id,
+        "cookie": record.cookie,
+        "phase": record.phase.value,
+        "pid": record.process.pid if record.process and record.phase is not Phase.PREPARED else None,
+        "cgroup": record.cgroup.path if record.cgroup else None,
+        "bundle": record.bundle,
+    }

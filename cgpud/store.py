@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from cgpud.model import Record
+from cgpud.state import makes_sense
 
 
 class Store:
@@ -24,6 +26,13 @@ class Store:
         return self.directory / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
 
     def save(self, record: Record) -> None:
+        try:
+            self._write(record)
+        except FileNotFoundError:  # somebody cleared /run
+            self.open()
+            self._write(record)
+
+    def _write(self, record: Record) -> None:
         path = self._path(record)
         part = path.with_suffix(".part")
         try:
@@ -36,13 +45,23 @@ class Store:
     def forget(self, record: Record) -> None:
         self._path(record).unlink(missing_ok=True)
 
+    def missing(self, records: Iterable[Record]) -> list[Record]:
+        """Those that are on disk no more."""
+        return [record for record in records if not self._path(record).exists()]
+
     def load(self) -> tuple[list[Record], list[str]]:
-        """All records, and the names of files that are none (kept for a person to look at)."""
+        """All records, and the names of files that are none, or of none that was written by a daemon (kept for a
+        person to look at)."""
         records: list[Record] = []
         damaged: list[str] = []
         for path in sorted(self.directory.glob("*.json")):
             try:
-                records.append(msgspec.json.decode(path.read_bytes(), type=Record))
-            except (msgspec.MsgspecError, OSError):
+                record = msgspec.json.decode(path.read_bytes(), type=Record)
+            except (msgspec.MsgspecError, ValueError, RecursionError, OSError):
+                damaged.append(path.name)
+                continue
+            if makes_sense(record):
+                records.append(record)
+            else:
                 damaged.append(path.name)
         return records, damaged

@@ -19,11 +19,12 @@ from typing import Any
 from cgpud.config import Config
 from cgpud.fakelink import FakeLink
 from cgpud.gpus import NvmlAbsent
-from cgpud.loop import Daemon, World
+from cgpud.loop import Daemon
 from cgpud.model import NvmlGpu
 from cgpud.server import Server
 from cgpud.store import Store
 from cgpud.watch import Facts
+from cgpud.world import World
 
 DATA = Path(__file__).parent / "data"
 VARIABLES = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6")
@@ -78,6 +79,7 @@ class Node:
         self.daemon = Daemon(self.config, world)
         await self.daemon.start()
         server = Server(self.socket, self.daemon.handle, self.daemon.unsent)
+        world.tend = server.tend
         server.start()
         background = asyncio.create_task(self.daemon.run())
         try:

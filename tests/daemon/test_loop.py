@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import VARIABLES, FakeFacts, Node, eventually, read_reply
+from fakes import VARIABLES, FakeFacts, Node, eventually, no_nvml, read_reply
 
 from cgpud import wire
 from cgpud.errors import CgpuError, KernelRefused
@@ -340,10 +340,83 @@ def test_orphans(node: Node, run: Run) -> None:
         await node.link.create(ID, make_cookie(2), [SlotWant(0, 0, MIB)])
         await node.link.create("by-hand", 99, [SlotWant(0, 0, MIB)])
         node.populate(f"/system.slice/docker-{ID}.scope", True)
-        async with node.running():
+        async with node.running() as daemon:
+            assert set(node.link.containers) == {ID, "lost", "by-hand"}
+            await daemon.reconcile()
             assert set(node.link.containers) == {ID, "by-hand"}
             node.populate(f"/system.slice/docker-{ID}.scope", False)
             await eventually(lambda: set(node.link.containers) == {"by-hand"}, "the adopted one ends")
+
+    run(main())
+
+
+def test_an_orphan_whose_cgroup_is_not_found(node: Node, run: Run) -> None:
+    """Its cgroup may have any name. While it has memory of a GPU it is not touched."""
+
+    def uses(amount: int) -> None:
+        orphan = node.link.containers["my-job"]
+        node.link.containers["my-job"] = replace(orphan, slots=(replace(orphan.slots[0], used=amount),))
+
+    async def main() -> None:
+        await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+        uses(MIB)
+        node.populate("/system.slice/my-job-1.scope", True)
+        async with node.running() as daemon:
+            for amount in (MIB, 0, 1, MIB, 0):
+                uses(amount)
+                await daemon.reconcile()
+                assert "my-job" in node.link.containers, amount
+            await daemon.reconcile()
+            assert not node.link.containers, "idle twice, one after the other"
+
+    run(main())
+
+
+def test_an_orphan_is_told_of_once(node: Node, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        made = await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+        node.link.containers["my-job"] = replace(made, slots=(replace(made.slots[0], used=1),))
+        async with node.running() as daemon:
+            for _ in range(3):
+                await daemon.reconcile()
+        assert capsys.readouterr().out.count("orphan kept unwatched") == 1
+
+    run(main())
+
+
+def test_the_poststop_of_an_orphan(node: Node, run: Run) -> None:
+    async def main() -> None:
+        made = await node.link.create("my-job", make_cookie(1), [SlotWant(0, 0, MIB)])
+        node.link.containers["my-job"] = replace(made, slots=(replace(made.slots[0], used=1),))
+        async with node.running():
+            await node.ask(op="release", id="my-job", cookie=str(make_cookie(2)))
+            assert node.link.containers, "of another life"
+            await node.ask(op="release", id="my-job", cookie=str(made.cookie))
+            assert not node.link.containers
+
+    run(main())
+
+
+def test_somebody_was_faster(node: Node, run: Run) -> None:
+    """The kernel has no room where admission saw some: the sentence is as if it had been seen."""
+
+    class Race(FakeLink):
+        async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
+            if container_id == ID and "by-hand" not in self.containers:
+                await super().create("by-hand", 99, [SlotWant(0, 0, 10000 * MIB)])
+                raise KernelRefused(errno.ENOSPC, "cgpu_km: the limits would exceed its memory")
+            return await super().create(container_id, cookie, slots)
+
+    async def main() -> None:
+        node.link = Race()
+        async with node.running():
+            error = (await node.prepare(ID))["error"]
+            assert "GPU 0 has 5109 of its 15109 MiB left and 6043 MiB were asked for" in error
+            assert "held by: by-hand 10000 MiB" in error
+            assert not states(node)
+            await node.link.destroy("by-hand", 99)
+            assert not (await node.prepare(ID))["ok"]
+            assert (await node.prepare(ID, ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3")))["ok"]
 
     run(main())
 
@@ -425,6 +498,32 @@ def test_sizes_are_learnt_from_an_attached_module(node: Node, run: Run) -> None:
             assert (await node.prepare(ID))["ok"]
             assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
             assert list(node.link.containers) == [ID]
+
+    run(main())
+
+
+def test_what_nvml_does_not_tell_is_said_once(node: Node, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """A GPU that it lost, by name, beside one that it has; and that there is none, when there is none."""
+    first, second = example_gpus(2)
+
+    def nvml() -> tuple[NvmlGpu, ...]:
+        known = NvmlGpu(0, first.uuid, first.pci, 0, 15109)
+        return known, NvmlGpu(1, "", "", -1, 0, lost="GPU is lost")
+
+    async def main() -> None:
+        node.link = FakeLink((first, second))
+        node.nvml = nvml
+        async with node.running() as daemon:
+            lost = await node.prepare(ID, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1"))
+            assert lost["error"] == "GPU 1 does not answer NVML (GPU is lost), so no slice of it is given out"
+            assert (await node.prepare(OTHER, (*VARIABLES, "ALIYUN_COM_GPU_VISIBLE_DEVICES=0")))["ok"]
+            await daemon.reload(daemon.config)
+        assert capsys.readouterr().out.count("a GPU does not answer NVML") == 1
+        node.nvml = no_nvml
+        async with node.running() as daemon:
+            await daemon.reload(daemon.config)
+            await daemon.reload(daemon.config)
+        assert capsys.readouterr().out.count("no NVML, using what cgpu_km knows of the GPUs: MIG mode and") == 1
 
     run(main())
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -392,4 +395,56 @@ def test_damaged_files(tmp_path: Path, text: str) -> None:
 
 def test_absent_file(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="cannot be read"):
+        bundle.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["endless device", "link to a device", "fifo", "directory"])
+def test_what_is_no_regular_file(tmp_path: Path, kind: str) -> None:
+    """Neither waited for nor read: reading goes on in the event loop. By a process that may be killed."""
+    path = tmp_path / "config.json"
+    match kind:
+        case "endless device":
+            path.symlink_to("/dev/zero")
+        case "link to a device":
+            path.symlink_to("/dev/null")
+        case "fifo":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+    out = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path)],
+        env={"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert out.stdout == f"{path} is not a regular file"
+
+
+READ = """
+import resource, sys
+from cgpud import bundle
+from cgpud.errors import Refused
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    bundle.read(sys.argv[1])
+except Refused as error:
+    sys.stdout.write(str(error))
+"""
+
+
+def test_a_file_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text('{"a":1}')
+    (tmp_path / "config.json").symlink_to("real")
+    assert bundle.read(str(tmp_path)) == {"a": 1}
+
+
+def test_the_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgpud.bundle.SIZE_MAX", 100)
+    path = tmp_path / "config.json"
+    path.write_text('{"a":1}'.ljust(100))
+    assert bundle.read(str(tmp_path)) == {"a": 1}
+    path.write_text('{"a":1}'.ljust(101))
+    with pytest.raises(Refused, match="is larger than"):
         bundle.read(str(tmp_path))

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cgpud.model import Container, Phase, Process, Record
-from cgpud.reconcile import Finding, Orphan, Signal, is_our_cookie, make_cookie, reconcile
+from cgpud.model import Container, Phase, Process, Record, Slot
+from cgpud.reconcile import IDLE_LOOKS, Finding, Orphan, Signal, idle_looks, is_our_cookie, make_cookie, reconcile
 from cgpud.state import Sign
 
 COOKIE = make_cookie(12345)
@@ -60,6 +60,16 @@ def test_the_same_id_in_a_new_life() -> None:
     new = replace(RECORD, cookie=make_cookie(777))
     there = replace(KERNEL, cookie=new.cookie)
     assert run([RECORD, new], [there]) == [Signal(RECORD, Sign.KERNEL_GONE)]
+
+
+@pytest.mark.parametrize(
+    ("used", "idle"),
+    [((0,), 2), ((0, 0), 2), ((1,), 0), ((0, 1), 0), ((), 2)],
+)
+def test_an_orphan_is_idle_when_it_uses_no_gpu(used: tuple[int, ...], idle: int) -> None:
+    orphan = replace(KERNEL, slots=tuple(Slot(n, n, n, 10, used=bytes_) for n, bytes_ in enumerate(used)))
+    assert idle_looks(orphan, 1) == idle
+    assert idle_looks(orphan, 0) < IDLE_LOOKS, "one look is not enough"
 
 
 def test_cookies() -> None:

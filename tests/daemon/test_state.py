@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,6 +76,41 @@ def test_the_same_bind_twice_is_one() -> None:
 def test_resume() -> None:
     assert state.resume(replace(FRESH, phase=Phase.RELEASING)).phase is Phase.STUCK
     assert state.resume(FRESH) == FRESH
+
+
+@pytest.mark.parametrize(
+    ("change", "sense"),
+    [
+        ({}, True),
+        ({"process": Process(1, 0)}, True),
+        ({"process": Process(1 << 22, 5)}, True),
+        ({"process": Process(0, 5)}, False),
+        ({"process": Process(-1, 5)}, False),
+        ({"process": Process((1 << 22) + 1, 5)}, False),
+        ({"process": Process(1 << 40, 5)}, False),
+        ({"process": Process(1, -5)}, False),
+        ({"cookie": 0}, True),
+        ({"cookie": (1 << 64) - 1}, True),
+        ({"cookie": -1}, False),
+        ({"cookie": 1 << 64}, False),
+        ({"cgroup": Cgroup("/a", 7)}, True),
+        ({"cgroup": Cgroup("/a\0b", 7)}, False),
+        ({"cgroup": Cgroup("a", 7)}, False),
+        ({"cgroup": Cgroup("/a", -7)}, False),
+        ({"id": ""}, False),
+        ({"id": "a\0"}, False),
+        ({"id": "a" * 129}, False),
+        ({"bundle": "/b\0"}, False),
+        ({"bundle": ""}, True),  # of an adopted one
+        ({"deadline": float("inf")}, False),
+        ({"phase": Phase.RELEASED}, False),
+        ({"phase": Phase.RELEASING}, True),
+        ({"phase": Phase.STUCK}, True),
+    ],
+    ids=str,
+)
+def test_what_a_daemon_can_have_written(change: dict[str, Any], sense: bool) -> None:
+    assert state.makes_sense(replace(FRESH, **change)) is sense
 
 
 OUTSIDE = [sign for sign in Sign if sign not in (Sign.DESTROYED, Sign.DESTROY_FAILED, Sign.KERNEL_GONE)]
