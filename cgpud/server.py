@@ -199,7 +199,7 @@ class Server:
                 await self._unsent(request)
         except (ProtocolError, TimeoutError, OSError) as error:
             log.get().warning("bad request", error=str(error) or "timeout")
-            await self._reply(sock, wire.refusal(f"cgpud did not understand the request: {error or 'timeout'}"))
+            await self._reply(sock, wire.refusal(f"cgpud did not understand the request: {str(error) or 'timeout'}"))
         finally:
             if request is not None and request.fd is not None:
                 fds.append(request.fd)

@@ -33,6 +33,12 @@ class Pynvml:
     class NVMLError(Exception):
         pass
 
+    class NVMLError_NotSupported(NVMLError):
+        pass
+
+    class NVMLError_FunctionNotFound(NVMLError):
+        pass
+
     NVML_COMPUTEMODE_EXCLUSIVE_THREAD, NVML_COMPUTEMODE_PROHIBITED, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 1, 2, 3
 
     def __init__(self, mig: tuple[int, int] | None = (0, 0)) -> None:
@@ -56,7 +62,7 @@ class Pynvml:
 
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
         if self.mig is None:
-            raise self.NVMLError("Not Supported")
+            raise self.NVMLError_NotSupported("Not Supported")
         return list(self.mig)
 
     def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
