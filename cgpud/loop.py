@@ -27,6 +27,7 @@ DYING_WAIT_S = 10.0
 DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 EVENTS_RETRY_S = 5.0
 GPUS_WAIT_S = 30.0
+ORPHAN_S = 10.0  # until those whom nobody watches are looked at again
 
 
 def _is_dying(container_id: str, there: Iterable[Container]) -> bool:
@@ -74,7 +75,8 @@ class Daemon:
 
     async def _reconcile_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(self.config.reconcile_s)
+            every_s = self.config.reconcile_s
+            await asyncio.sleep(min(every_s, ORPHAN_S) if self._unwatched else every_s)
             await self.reconcile()
 
     async def _listen_for_ever(self) -> None:

@@ -18,6 +18,7 @@ import pytest
 from fakes import VARIABLES, FakeFacts, Node, eventually, no_nvml, read_reply
 
 from cgpud import wire
+from cgpud.config import Config
 from cgpud.errors import CgpuError, KernelRefused
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.kernel_abi import Event
@@ -368,6 +369,19 @@ def test_an_orphan_whose_cgroup_is_not_found(node: Node, run: Run) -> None:
                 assert "my-job" in node.link.containers, amount
             await daemon.reconcile()
             assert not node.link.containers, "idle twice, one after the other"
+
+    run(main())
+
+
+def test_orphans_are_looked_at_again_soon(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However seldom the rest is."""
+    monkeypatch.setattr("cgpud.loop.ORPHAN_S", 0.05)
+    node.config = Config(reconcile_s=3600)
+
+    async def main() -> None:
+        await node.link.create("lost", make_cookie(1), [SlotWant(0, 0, MIB)])
+        async with node.running():
+            await eventually(lambda: not node.link.containers, "it is idle for the second time")
 
     run(main())
 
