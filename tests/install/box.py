@@ -32,6 +32,7 @@ mount -t overlay -o "lowerdir=/,upperdir=$top/upper,workdir=$top/work" box "$top
 root=$top/root
 mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
+mkdir -p "$root/lib/modules" # which a machine without a kernel of its own may lack
 for dir in tmp run lib/modules; do mount -t tmpfs -o mode=755 box "$root/$dir"; done
 chmod 1777 "$root/tmp"
 mkdir -p "$root$repo"
