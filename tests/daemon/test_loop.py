@@ -264,8 +264,9 @@ def test_a_restart_waits_for_the_last_run(node: Node, run: Run) -> None:
             assert (await later)["ok"]
             node.link.containers[ID] = replace(container, cookie=1, dying=True)
             later = asyncio.create_task(node.prepare(ID))
-            await asyncio.sleep(0.1)
-            node.now += 11
+            while not later.done():  # whenever it begins to wait
+                await asyncio.sleep(0.1)
+                node.now += 11
             assert "still holds GPU memory" in (await later)["error"]
 
     run(main())
