@@ -1,38 +1,14 @@
 // SPDX-License-Identifier: MIT
 /* gpuload: simload for a real GPU. The same options and the same lines of JSON, by CUDA's driver interface. */
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "gpuload.h"
 
 #define POLL_MIN_NS	50000ull
 #define POLL_MAX_NS	20000000ull
 #define HOLD_NS		50000000ull
-
-volatile sig_atomic_t got_signal;
-
-uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
-
-void nap(uint64_t ns)
-{
-	struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
-
-	nanosleep(&t, NULL);
-}
-
-static void on_signal(int sig)
-{
-	got_signal = sig;
-}
 
 static void sample(struct load *l, uint64_t us)
 {
@@ -134,14 +110,12 @@ static uint64_t cpu_us(void)
 
 int main(int argc, char **argv)
 {
-	struct sigaction sa = { .sa_handler = on_signal };
 	static struct load l;
 	uint64_t cpu;
 	int code;
 
 	options_parse(&l.opt, argc, argv);
-	sigaction(SIGTERM, &sa, NULL);
-	sigaction(SIGINT, &sa, NULL);
+	catch_signals();
 	code = device_open(&l);
 	if (!code && !l.opt.info && !l.opt.no_context)
 		code = device_prepare(&l);

@@ -3,27 +3,16 @@
 #ifndef GPULOAD_H
 #define GPULOAD_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "../../nvsim/client/load.h"
 #include "cuda.h"
 
 #define MAX_STREAMS	128
 #define MAX_DEPTH	1024
 #define MAX_SAMPLES	8192
-#define MIB		1048576ull
-
-/* simload's */
-enum gpuload_exit {
-	EXIT_OK		= 0,
-	EXIT_FAILED	= 1,
-	EXIT_USAGE	= 2,
-	EXIT_MEMORY	= 3,
-	EXIT_NO_GPU	= 4,
-	EXIT_FAULT	= 5,
-};
 
 struct options {
 	unsigned int gpu, streams, depth;
@@ -60,10 +49,6 @@ struct load {
 	char call[64];			/* the first that failed */
 	cu_result result;
 };
-
-extern volatile sig_atomic_t got_signal;
-uint64_t now_ns(void);
-void nap(uint64_t ns);
 
 /* gpuload_options.c */
 void options_parse(struct options *opt, int argc, char **argv);

@@ -5,6 +5,8 @@
 
 #include "gpuload.h"
 
+const char load_name[] = "gpuload";
+
 static const char help[] =
 "gpuload - put load on a GPU by CUDA's driver interface, with simload's options and output\n"
 "\n"
@@ -46,22 +48,6 @@ static const struct option long_options[] = {
 	{ 0 },
 };
 
-static void bad(const char *why, const char *value)
-{
-	fprintf(stderr, "gpuload: %s: %s (see --help)\n", why, value);
-	exit(EXIT_USAGE);
-}
-
-static double number(const char *name, double min, double max)
-{
-	char *end;
-	double v = strtod(optarg, &end);
-
-	if (end == optarg || *end || !(v >= min && v <= max))
-		bad(name, optarg);
-	return v;
-}
-
 void options_parse(struct options *opt, int argc, char **argv)
 {
 	double seconds = -1;
@@ -70,36 +56,30 @@ void options_parse(struct options *opt, int argc, char **argv)
 	*opt = (struct options) { .streams = 1, .depth = 32, .kernel_us = 1000, .allocs = 1 };
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
-		case OPT_GPU:		opt->gpu = number("--gpu", 0, 31); break;
-		case OPT_STREAMS:	opt->streams = number("--streams", 1, MAX_STREAMS); break;
-		case OPT_KERNEL_US:	opt->kernel_us = number("--kernel-us", 1, 1e7); break;
-		case OPT_DEPTH:		opt->depth = number("--depth", 1, MAX_DEPTH); break;
-		case OPT_BUSY_MS:	opt->busy_ns = number("--busy-ms", 0.001, 1e9) * 1e6; break;
-		case OPT_IDLE_MS:	opt->idle_ns = number("--idle-ms", 0.001, 1e9) * 1e6; break;
-		case OPT_ITERATIONS:	opt->iterations = number("--iterations", 1, 4e9); break;
+		case OPT_GPU:		opt->gpu = option_number("--gpu", 0, 31); break;
+		case OPT_STREAMS:	opt->streams = option_number("--streams", 1, MAX_STREAMS); break;
+		case OPT_KERNEL_US:	opt->kernel_us = option_number("--kernel-us", 1, 1e7); break;
+		case OPT_DEPTH:		opt->depth = option_number("--depth", 1, MAX_DEPTH); break;
+		case OPT_BUSY_MS:	opt->busy_ns = option_number("--busy-ms", 0.001, 1e9) * 1e6; break;
+		case OPT_IDLE_MS:	opt->idle_ns = option_number("--idle-ms", 0.001, 1e9) * 1e6; break;
+		case OPT_ITERATIONS:	opt->iterations = option_number("--iterations", 1, 4e9); break;
 		case OPT_CALIBRATE:	opt->calibrate = true; break;
-		case OPT_ALLOC_MIB:	opt->alloc_bytes = number("--alloc-mib", 0, 1e8) * MIB; break;
-		case OPT_ALLOCS:	opt->allocs = number("--allocs", 1, 1e6); break;
-		case OPT_SECONDS:	seconds = number("--seconds", 0, 1e6); break;
-		case OPT_WARMUP:	opt->warmup_ns = number("--warmup", 0, 1e6) * 1e9; break;
-		case OPT_WORKS:		opt->works = number("--works", 1, 1e15); break;
+		case OPT_ALLOC_MIB:	opt->alloc_bytes = option_number("--alloc-mib", 0, 1e8) * MIB; break;
+		case OPT_ALLOCS:	opt->allocs = option_number("--allocs", 1, 1e6); break;
+		case OPT_SECONDS:	seconds = option_number("--seconds", 0, 1e6); break;
+		case OPT_WARMUP:	opt->warmup_ns = option_number("--warmup", 0, 1e6) * 1e9; break;
+		case OPT_WORKS:		opt->works = option_number("--works", 1, 1e15); break;
 		case OPT_HOLD:		opt->hold = true; break;
 		case OPT_NO_CONTEXT:	opt->no_context = opt->hold = true; break;
 		case OPT_INFO:		opt->info = true; break;
 		case OPT_JSON:		opt->json = true; break;
-		case OPT_INTERVAL:	opt->interval_ns = number("--interval", 0.01, 1e6) * 1e9; break;
-		case OPT_POLL_US:	opt->poll_ns = number("--poll-us", 1, 1e6) * 1e3; break;
+		case OPT_INTERVAL:	opt->interval_ns = option_number("--interval", 0.01, 1e6) * 1e9; break;
+		case OPT_POLL_US:	opt->poll_ns = option_number("--poll-us", 1, 1e6) * 1e3; break;
 		case OPT_HELP:		fputs(help, stdout); exit(EXIT_OK);
 		default:		exit(EXIT_USAGE);
 		}
 	}
 	if (optind < argc)
-		bad("unexpected argument", argv[optind]);
-	if (!opt->busy_ns != !opt->idle_ns)
-		bad("go together", "--busy-ms and --idle-ms");
-	if (seconds < 0)
-		seconds = opt->hold || opt->works ? 0 : 10;
-	opt->run_ns = seconds * 1e9;
-	if (opt->run_ns && opt->warmup_ns >= opt->run_ns)
-		bad("is not shorter than --seconds", "--warmup");
+		option_bad("unexpected argument", argv[optind]);
+	opt->run_ns = option_run_ns(seconds, opt->hold || opt->works, opt->warmup_ns, opt->busy_ns, opt->idle_ns);
 }

@@ -11,41 +11,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "simload.h"
-
-volatile sig_atomic_t got_signal;
-
-uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
-}
-
-/* A signal ends it early. */
-void nap(uint64_t ns)
-{
-	struct timespec ts = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
-
-	nanosleep(&ts, NULL);
-}
-
-static void on_signal(int sig)
-{
-	got_signal = sig;
-}
-
-static void catch_signals(void)
-{
-	struct sigaction sa = { .sa_handler = on_signal };	/* no SA_RESTART: wake from naps */
-
-	sigaction(SIGTERM, &sa, NULL);
-	sigaction(SIGINT, &sa, NULL);
-}
 
 /* Fork before any file is opened: a client belongs to the process that made it. */
 static void start_children(const struct options *opt, struct shared *sh)

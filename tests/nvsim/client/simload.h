@@ -3,26 +3,16 @@
 #ifndef SIMLOAD_H
 #define SIMLOAD_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "load.h"
 #include "rm.h"
 
 #define MAX_STREAMS	64
 #define MAX_PROCESSES	64
 #define MAX_SAMPLES	8192	/* latencies kept per process, evenly replaced */
-#define MIB		1048576ull
-
-enum simload_exit {
-	EXIT_OK		= 0,
-	EXIT_FAILED	= 1,	/* a call failed */
-	EXIT_USAGE	= 2,
-	EXIT_MEMORY	= 3,	/* --alloc-mib was refused */
-	EXIT_NO_GPU	= 4,
-	EXIT_FAULT	= 5,	/* the driver killed a channel while it ran */
-};
 
 struct options {
 	unsigned int gpu, streams, processes, depth;
@@ -63,10 +53,6 @@ struct shared {
 	uint64_t born_ns;
 	struct result result[MAX_PROCESSES];
 };
-
-uint64_t now_ns(void);
-void nap(uint64_t ns);
-extern volatile sig_atomic_t got_signal;
 
 /* simload_options.c */
 void options_parse(struct options *opt, int argc, char **argv);

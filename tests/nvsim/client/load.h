@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* What simload and tests/gpu/load's gpuload have in common: how they end, the clock, signals, and options' values. */
+#ifndef LOAD_H
+#define LOAD_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MIB		1048576ull
+
+enum load_exit {
+	EXIT_OK		= 0,
+	EXIT_FAILED	= 1,	/* a call failed */
+	EXIT_USAGE	= 2,
+	EXIT_MEMORY	= 3,	/* --alloc-mib was refused */
+	EXIT_NO_GPU	= 4,
+	EXIT_FAULT	= 5,	/* the driver killed a channel, or a kernel failed, while it ran */
+};
+
+/* What a program calls itself in its errors; each has its own. */
+extern const char load_name[];
+
+extern volatile sig_atomic_t got_signal;
+/* SIGTERM and SIGINT set got_signal, and wake from naps. */
+void catch_signals(void);
+
+/* CLOCK_MONOTONIC */
+uint64_t now_ns(void);
+/* A signal ends it early. */
+void nap(uint64_t ns);
+
+/* Ends the program with EXIT_USAGE. */
+void option_bad(const char *why, const char *value);
+/* The value of the option that getopt_long() is at. */
+double option_number(const char *name, double min, double max);
+
+/*
+ * How long to run, 0 = until a signal, from options that must fit together.
+ * @seconds below 0 is not given; @endless: something else says when it is over.
+ */
+uint64_t option_run_ns(double seconds, bool endless, uint64_t warmup_ns, uint64_t busy_ns, uint64_t idle_ns);
+
+#endif
