@@ -24,13 +24,6 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _optional(nvml: Any, call: Any, handle: Any) -> Any:
-    try:
-        return call(handle)
-    except nvml.NVMLError:
-        return None
-
-
 class _Asked:
     """One GPU, asked for what decides about it; `lost` is the first error that is no "this GPU has no such thing"."""
 
@@ -51,6 +44,13 @@ class _Asked:
     def say(self, call: Any) -> Any:
         return None if self.handle is None else self._try(call, self.handle)
 
+    def mention(self, call: Any) -> Any:
+        """Of what decides nothing: without it the GPU is not lost."""
+        try:
+            return None if self.handle is None else call(self.handle)
+        except self._nvml.NVMLError:
+            return None
+
     def compute_mode(self) -> str:
         """The name of a mode in which not everybody may use the GPU."""
         nvml = self._nvml
@@ -64,10 +64,8 @@ class _Asked:
 
 def _look_at(nvml: Any, index: int) -> NvmlGpu:
     asked = _Asked(nvml, index)
-    pci = name = None
-    if asked.handle is not None:
-        pci = _optional(nvml, nvml.nvmlDeviceGetPciInfo, asked.handle)
-        name = _optional(nvml, nvml.nvmlDeviceGetName, asked.handle)
+    pci = asked.mention(nvml.nvmlDeviceGetPciInfo)
+    name = asked.mention(nvml.nvmlDeviceGetName)
     uuid = asked.say(nvml.nvmlDeviceGetUUID)
     minor = asked.say(nvml.nvmlDeviceGetMinorNumber)
     memory = asked.say(nvml.nvmlDeviceGetMemoryInfo)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_nvml import Card, Library
 from fakes import VARIABLES, Node
 from structlog.testing import capture_logs
 
@@ -27,66 +28,18 @@ OTHER = "fedcba9876543210" * 4
 HALF = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3")
 
 
-class Pynvml:
-    """As much of pynvml as is called; one GPU. `mig` is (current, pending), or None: it has no such mode."""
-
-    class NVMLError(Exception):
-        pass
-
-    class NVMLError_NotSupported(NVMLError):
-        pass
-
-    class NVMLError_FunctionNotFound(NVMLError):
-        pass
-
-    NVML_COMPUTEMODE_EXCLUSIVE_THREAD, NVML_COMPUTEMODE_PROHIBITED, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 1, 2, 3
-
-    def __init__(self, mig: tuple[int, int] | None = (0, 0)) -> None:
-        self.mig = mig
-        self.looks = 0
-        self.open = 0
-        (self.gpu,) = example_gpus()
-
-    def nvmlInit(self) -> None:
-        self.looks += 1
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
-        if self.mig is None:
-            raise self.NVMLError_NotSupported("Not Supported")
-        return list(self.mig)
-
-    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
-        return SimpleNamespace(busId=b"0000" + self.gpu.pci.encode())
-
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return "Tesla T4"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(total=self.gpu.total, used=0)
-
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return self.gpu.uuid
-
-    def nvmlDeviceGetMinorNumber(self, handle: int) -> int:
-        return self.gpu.nv_minor
-
-    def nvmlDeviceGetComputeMode(self, handle: int) -> int:
-        return 0
-
-
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch, node: Node) -> Pynvml:
-    stand_in = Pynvml()
+def nvml(monkeypatch: pytest.MonkeyPatch, node: Node) -> Library:
+    """With the GPU that the kernel has."""
+    (gpu,) = example_gpus()
+    answers = {
+        "PciInfo": SimpleNamespace(busId=b"0000" + gpu.pci.encode()),
+        "Name": "Tesla T4",
+        "UUID": gpu.uuid,
+        "MinorNumber": gpu.nv_minor,
+        "MemoryInfo": SimpleNamespace(total=gpu.total, used=0),
+    }
+    stand_in = Library([Card(0, **answers)])
     monkeypatch.setitem(sys.modules, "pynvml", stand_in)
     node.nvml = gpus.query
     return stand_in
@@ -98,17 +51,17 @@ def nvml(monkeypatch: pytest.MonkeyPatch, node: Node) -> Pynvml:
 @pytest.mark.parametrize(
     ("mode", "mig"), [((1, 1), True), ((1, 0), True), ((0, 1), False), ((0, 0), False), (None, False)], ids=str
 )
-def test_mig_is_what_is_in_force(nvml: Pynvml, mode: tuple[int, int] | None, mig: bool) -> None:
+def test_mig_is_what_is_in_force(nvml: Library, mode: tuple[int, int] | None, mig: bool) -> None:
     """And not what is pending; most cards do not have it."""
-    nvml.mig = mode
+    nvml.cards[0].answers["MigMode"] = mode
     (gpu,) = gpus.query()
-    assert (gpu.mig, gpu.name, gpu.pci) == (mig, "Tesla T4", nvml.gpu.pci)
+    assert (gpu.mig, gpu.name, gpu.pci) == (mig, "Tesla T4", example_gpus()[0].pci)
     assert nvml.open == 0, "NVML is closed again"
 
 
-def test_a_gpu_in_mig_mode_is_refused(node: Node, run: Run, nvml: Pynvml) -> None:
+def test_a_gpu_in_mig_mode_is_refused(node: Node, run: Run, nvml: Library) -> None:
     async def main() -> None:
-        nvml.mig = (1, 1)
+        nvml.cards[0].answers["MigMode"] = (1, 1)
         async with node.running():
             assert (await node.prepare(ID))["error"] == "GPU 0 is in MIG mode, which cannot be sliced"
             assert not node.link.calls
@@ -116,7 +69,7 @@ def test_a_gpu_in_mig_mode_is_refused(node: Node, run: Run, nvml: Pynvml) -> Non
     run(main())
 
 
-def test_nvml_is_asked_again(node: Node, run: Run, nvml: Pynvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_is_asked_again(node: Node, run: Run, nvml: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at every start, for it can take a second; within a minute of an administrator's change."""
     now = [1000.0]
     monkeypatch.setattr(inventory, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -128,11 +81,11 @@ def test_nvml_is_asked_again(node: Node, run: Run, nvml: Pynvml, monkeypatch: py
             now[0] += 0.5
             assert (await node.prepare(OTHER, HALF))["ok"]
             assert nvml.looks == looks, "its word is fresh"
-            nvml.mig = (1, 1)
+            nvml.cards[0].answers["MigMode"] = (1, 1)
             now[0] += 60
             assert "is in MIG mode" in (await node.prepare("third", HALF))["error"]
             assert nvml.looks == looks + 1
-            nvml.mig = (0, 0)
+            nvml.cards[0].answers["MigMode"] = (0, 0)
             now[0] += 60
             assert (await node.prepare("third", HALF))["ok"]
 

@@ -9,10 +9,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from fake_nvml import Card, Library
 
 from cgpud.admit import admit
 from cgpud.errors import Refused
@@ -70,63 +69,6 @@ def test_what_containers_can_have_of_a_card() -> None:
 # ---- one of several is lost ----
 
 
-class NVMLError(Exception):
-    pass
-
-
-class NotSupportedError(NVMLError):
-    pass
-
-
-class Card:
-    """What it answers; `lost` from that call on, as "GPU is lost" is."""
-
-    def __init__(self, number: int, lost: str = "", **answers: Any) -> None:
-        self.lost = lost
-        self.answers: dict[str, Any] = {
-            "PciInfo": SimpleNamespace(busId=f"00000000:0{number + 1}:00.0"),
-            "Name": "card",
-            "UUID": f"GPU-{number}",
-            "MinorNumber": number,
-            "MemoryInfo": SimpleNamespace(total=1000 * MIB, used=0),
-            "MigMode": (0, 0),
-            "ComputeMode": 0,
-            **answers,
-        }
-
-
-def library(cards: list[Card]) -> SimpleNamespace:
-    def by_index(index: int) -> Card:
-        if cards[index].lost == "HandleByIndex":
-            raise NVMLError("GPU is lost")
-        return cards[index]
-
-    def getter(what: str) -> Any:
-        def get(card: Card) -> Any:
-            names = list(card.answers)
-            if card.lost and (card.lost == "all" or names.index(what) >= names.index(card.lost)):
-                raise NVMLError("GPU is lost")
-            if card.answers[what] is None:
-                raise NotSupportedError
-            return card.answers[what]
-
-        return get
-
-    return SimpleNamespace(
-        NVMLError=NVMLError,
-        NVMLError_NotSupported=NotSupportedError,
-        NVMLError_FunctionNotFound=NotSupportedError,
-        NVML_COMPUTEMODE_EXCLUSIVE_THREAD=1,
-        NVML_COMPUTEMODE_PROHIBITED=2,
-        NVML_COMPUTEMODE_EXCLUSIVE_PROCESS=3,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: len(cards),
-        nvmlDeviceGetHandleByIndex=by_index,
-        **{f"nvmlDeviceGet{what}": getter(what) for what in Card(0).answers},
-    )
-
-
 # The kernel numbers otherwise than NVML.
 KERNEL = [KernelGpu(7 - n, f"GPU-{n}", f"0000:0{n + 1}:00.0", n, 1000 * MIB, born=1) for n in range(3)]
 
@@ -137,7 +79,7 @@ KERNEL = [KernelGpu(7 - n, f"GPU-{n}", f"0000:0{n + 1}:00.0", n, 1000 * MIB, bor
 @pytest.mark.parametrize("kernel", [KERNEL, []], ids=["known", "before the first container"])
 def test_a_lost_gpu_is_lost_alone(monkeypatch: pytest.MonkeyPatch, lost: str, kernel: list[KernelGpu]) -> None:
     cards = [Card(0, MigMode=(1, 1)), Card(1, lost), Card(2, ComputeMode=3)]
-    monkeypatch.setitem(sys.modules, "pynvml", library(cards))
+    monkeypatch.setitem(sys.modules, "pynvml", Library(cards))
     merged = merge(kernel, query())
     assert [gpu.number for gpu in merged] == [0, 1, 2], "numbers are NVML's"
     assert [gpu.index for gpu in merged] == ([7, 6, 5] if kernel else [0, 1, 2])
@@ -151,7 +93,7 @@ def test_a_lost_gpu_is_lost_alone(monkeypatch: pytest.MonkeyPatch, lost: str, ke
 
 def test_what_a_gpu_does_not_have_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """No MIG on this model, and no memory of its own: the kernel knows how much there is."""
-    monkeypatch.setitem(sys.modules, "pynvml", library([Card(0, MigMode=None, MemoryInfo=None)]))
+    monkeypatch.setitem(sys.modules, "pynvml", Library([Card(0, MigMode=None, MemoryInfo=None)]))
     (gpu,) = merge(KERNEL[:1], query())
     assert (gpu.lost, gpu.mig, gpu.total_mib) == ("", False, 1000)
 

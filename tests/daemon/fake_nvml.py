@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""As much of pynvml as is called, over cards that answer what a test says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from cgpud.model import MIB
+
+
+class NVMLError(Exception):
+    pass
+
+
+class NotSupportedError(NVMLError):
+    pass
+
+
+class Card:
+    """What it answers, None for what it has not; `lost` from that call on, as "GPU is lost" is."""
+
+    def __init__(self, number: int, lost: str = "", **answers: Any) -> None:
+        self.lost = lost
+        self.answers: dict[str, Any] = {
+            "PciInfo": SimpleNamespace(busId=f"00000000:0{number + 1}:00.0"),
+            "Name": "card",
+            "UUID": f"GPU-{number}",
+            "MinorNumber": number,
+            "MemoryInfo": SimpleNamespace(total=1000 * MIB, used=0),
+            "MigMode": (0, 0),
+            "ComputeMode": 0,
+            **answers,
+        }
+
+
+class Library:
+    """The module. `looks` counts how often it was opened, `open` how often it still is."""
+
+    NVMLError = NVMLError
+    NVMLError_NotSupported = NVMLError_FunctionNotFound = NotSupportedError
+    NVML_COMPUTEMODE_EXCLUSIVE_THREAD, NVML_COMPUTEMODE_PROHIBITED, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 1, 2, 3
+
+    def __init__(self, cards: list[Card]) -> None:
+        self.cards = cards
+        self.looks = self.open = 0
+        for what in Card(0).answers:
+            setattr(self, f"nvmlDeviceGet{what}", self._getter(what))
+
+    def nvmlInit(self) -> None:
+        self.looks += 1
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
+        if self.cards[index].lost == "HandleByIndex":
+            raise NVMLError("GPU is lost")
+        return self.cards[index]
+
+    @staticmethod
+    def _getter(what: str) -> Any:
+        def get(card: Card) -> Any:
+            names = list(card.answers)
+            if card.lost and (card.lost == "all" or names.index(what) >= names.index(card.lost)):
+                raise NVMLError("GPU is lost")
+            if card.answers[what] is None:
+                raise NotSupportedError
+            return card.answers[what]
+
+        return get
