@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 
 from cgpu_cli import proc
@@ -49,17 +48,9 @@ class Reader:
             except CgpuError:
                 self._specs[key] = {}
         said = self._specs.get(key, {})
-        if "name" not in said and (docker := self._docker(container.id)):
+        if "name" not in said and (docker := labels.of_docker(proc.engine_record(self._paths, container.id))):
             said = self._specs[key] = {**docker, **said}
         return said
-
-    def _docker(self, container_id: str) -> Mapping[str, str]:
-        """From docker's own file: no call to the engine."""
-        try:
-            text = (self._paths.engine / container_id / "config.v2.json").read_text(encoding="utf-8")
-            return labels.of_docker(json.loads(text))
-        except (OSError, ValueError, RecursionError):
-            return {}
 
 
 class Exporter:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .errors import CgpuError, Exit, no_module, not_permitted, refused
 from .model import Container, Gpu, Slot, Snapshot
@@ -120,13 +120,18 @@ def parse_inst(line: str) -> Container | None:
         return None
 
 
-def engine_name(paths: Paths, container_id: str) -> str | None:
-    """The name docker gave the container, from docker's own file: no call to the engine."""
+def engine_record(paths: Paths, container_id: str) -> dict[str, Any]:
+    """What docker's own file says of the container, without a call to the engine; empty if there is none."""
     try:
-        text = (paths.engine / container_id / "config.v2.json").read_text(encoding="utf-8")
-        name = json.loads(text).get("Name")
-    except (OSError, ValueError, AttributeError):
-        return None
+        found = json.loads((paths.engine / container_id / "config.v2.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def engine_name(paths: Paths, container_id: str) -> str | None:
+    """The name docker gave the container."""
+    name = engine_record(paths, container_id).get("Name")
     return name.lstrip("/") if isinstance(name, str) else None
 
 
