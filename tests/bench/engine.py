@@ -21,8 +21,6 @@ PARTS = {
     "docker": {"DOCKER": "1", "TIMEOUT": "3000"},
     "live": {"GPUS": "8", "TIMEOUT": "4000", "VM_MEM": "4G"},
 }
-# The debugging of the allocator, which the tests' machines have on, would be in every figure.
-PLAIN = "slub_debug=-"
 ADDED_PCT = {"runc": 15.0, "docker": 5.0}  # a sliced container's life over the engine's alone
 NOT_OURS_PCT = 1.0
 IDLE_CPU_PCT = 0.1
@@ -67,7 +65,7 @@ def main() -> int:
         if arguments.only in (None, part):
             say(f"bench-engine: {part}, some minutes")
             try:
-                found[part] = boot(f"{GUEST} {part}", ICOUNT="1", DAEMON="1", APPEND=PLAIN, **variables)
+                found[part] = boot(f"{GUEST} {part}", ICOUNT="1", DAEMON="1", **variables)
             except Failed as failed:
                 say(f"bench-engine: {failed}")
                 return 1
