@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Options, processes and their deaths, quiet points, the report. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -166,21 +167,31 @@ static int running(void)
 	return n;
 }
 
-/* Where the kernel has it: root may look. */
+/* Where the kernel has each of its threads: root may look. */
 static void say_where(pid_t pid)
 {
-	char path[64], text[2048];
-	FILE *file;
-	size_t n;
+	char path[320], text[2048];
+	struct dirent *entry;
+	DIR *threads;
 
-	snprintf(path, sizeof(path), "/proc/%d/stack", pid);
-	file = fopen(path, "r");
-	if (!file)
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	threads = opendir(path);
+	if (!threads)
 		return;
-	n = fread(text, 1, sizeof(text) - 1, file);
-	text[n] = 0;
-	fputs(text, stderr);
-	fclose(file);
+	while ((entry = readdir(threads))) {
+		FILE *file;
+
+		if (entry->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/stack", pid, entry->d_name);
+		file = fopen(path, "r");
+		if (!file)
+			continue;
+		text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+		fprintf(stderr, "thread %s:\n%s", entry->d_name, text);
+		fclose(file);
+	}
+	closedir(threads);
 }
 
 /* A call that does not end is what we look for. A process that is in none, and
@@ -197,12 +208,15 @@ static void stuck(void)
 
 		if (atomic_load(&s->state) != SEAT_RUNS)
 			continue;
+		if (pid <= 0 || kill(pid, 0)) {	/* killed before its name was in the seat: nobody sits there */
+			atomic_store(&s->state, SEAT_FREE);
+			continue;
+		}
 		fprintf(stderr, "abifuzz: stuck: process %d at step %lu in %s\n", pid,
 			atomic_load(&s->step), row < 0 ? "nothing" : rows[row].name);
 		say_where(pid);
 		in_a_call |= row >= 0;
-		if (kill(pid, SIGKILL))	/* killed between taking its seat and its name in it */
-			atomic_store(&s->state, SEAT_FREE);
+		kill(pid, SIGKILL);
 	}
 	killed_stuck = true;
 	if (in_a_call)

@@ -145,14 +145,20 @@ void thread_step(struct thread *t)
 
 /* ---- children that share the files ---- */
 
+/* Its seat is left before it is reaped: we may be killed at any point, and whom
+ * we have not reaped main() will, by a name that is still in the seat.
+ */
 void child_end(struct thread *t)
 {
+	siginfo_t info;
+
 	if (!t->child)
 		return;
 	if (!kill(t->child, SIGKILL))
 		count_one(COUNT_KILLS);
-	waitpid(t->child, NULL, 0);
+	waitid(P_PID, t->child, &info, WEXITED | WNOWAIT);
 	atomic_store(&t->child_seat->state, SEAT_FREE);
+	waitpid(t->child, NULL, 0);
 	t->child = 0;
 }
 
@@ -161,7 +167,8 @@ static void run_child(struct thread *t, struct seat *seat, pid_t parent)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)	/* it was killed before that */
 		_exit(0);
-	atomic_store(&seat->pid, getpid());
+	if (!atomic_compare_exchange_strong(&seat->pid, &parent, getpid()))	/* or is now, and the seat another's */
+		_exit(0);
 	t->seat = seat;
 	if (!arena_make(&t->arena))
 		_exit(0);
