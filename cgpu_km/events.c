@@ -22,11 +22,7 @@ static int put_gpu(struct sk_buff *skb, const struct ckm_gpu *gpu)
 {
 	struct nlattr *nest = nla_nest_start(skb, CGPU_A_GPU);
 
-	if (!nest || nla_put_u32(skb, CGPU_G_INDEX, gpu->index) ||
-	    nla_put_string(skb, CGPU_G_UUID, gpu->desc.uuid) ||
-	    nla_put_string(skb, CGPU_G_PCI, gpu->desc.pci) ||
-	    nla_put_u32(skb, CGPU_G_NV_MINOR, gpu->desc.nv_minor) ||
-	    nla_put_u64_64bit(skb, CGPU_G_TOTAL, gpu->total_bytes, CGPU_G_PAD))
+	if (!nest || ckm_netlink_put_gpu_names(skb, gpu))
 		return -EMSGSIZE;
 	nla_nest_end(skb, nest);
 	return 0;

@@ -437,6 +437,15 @@ static int dump_containers(struct sk_buff *skb, struct netlink_callback *cb)
 	return skb->len;
 }
 
+int ckm_netlink_put_gpu_names(struct sk_buff *skb, const struct ckm_gpu *gpu)
+{
+	return nla_put_u32(skb, CGPU_G_INDEX, gpu->index) ?:
+	       nla_put_string(skb, CGPU_G_UUID, gpu->desc.uuid) ?:
+	       nla_put_string(skb, CGPU_G_PCI, gpu->desc.pci) ?:
+	       nla_put_u32(skb, CGPU_G_NV_MINOR, gpu->desc.nv_minor) ?:
+	       nla_put_u64_64bit(skb, CGPU_G_TOTAL, gpu->total_bytes, CGPU_G_PAD);
+}
+
 static int put_gpu(struct sk_buff *skb, struct ckm_gpu *gpu)
 {
 	struct nlattr *nest = nla_nest_start(skb, CGPU_A_GPU);
@@ -457,11 +466,7 @@ static int put_gpu(struct sk_buff *skb, struct ckm_gpu *gpu)
 	slice_is_set = gpu->slice_is_set;
 	uvm = gpu->uvm_account;
 	mutex_unlock(&gpu->lock);
-	if (nla_put_u32(skb, CGPU_G_INDEX, gpu->index) ||
-	    nla_put_string(skb, CGPU_G_UUID, gpu->desc.uuid) ||
-	    nla_put_string(skb, CGPU_G_PCI, gpu->desc.pci) ||
-	    nla_put_u32(skb, CGPU_G_NV_MINOR, gpu->desc.nv_minor) ||
-	    nla_put_u64_64bit(skb, CGPU_G_TOTAL, gpu->total_bytes, CGPU_G_PAD) ||
+	if (ckm_netlink_put_gpu_names(skb, gpu) ||
 	    nla_put_u32(skb, CGPU_G_POLICY, view.policy) ||
 	    nla_put_u32(skb, CGPU_G_MAX_INST, view.max_inst) ||
 	    nla_put_u32(skb, CGPU_G_FREE_WEIGHT, view.free_weight) ||

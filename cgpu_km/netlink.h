@@ -6,6 +6,7 @@
 #include <linux/types.h>
 
 struct ckm_container;
+struct ckm_gpu;
 struct sk_buff;
 
 /* A whole container: created, dying, gone, changed. The caller's context keeps
@@ -20,6 +21,8 @@ void ckm_netlink_event(struct ckm_container *ct, u32 event);
 struct sk_buff *ckm_netlink_begin(u32 event, void **head);
 /* @put: 0, or an error: not everything went in. */
 void ckm_netlink_send(struct sk_buff *skb, void *head, int put);
+/* What never changes of a GPU, into a nest that the caller has begun. 0 or -EMSGSIZE. */
+int ckm_netlink_put_gpu_names(struct sk_buff *skb, const struct ckm_gpu *gpu);
 
 int ckm_netlink_init(void);
 void ckm_netlink_exit(void);

@@ -181,7 +181,10 @@ class Daemon:
             dir=container.dir,
             slots=[{"gpu": slot.gpu, "limit": slot.limit, "weight": slot.weight} for slot in container.slots],
         )
-        return {"ok": True, "action": "edited", "dir": container.dir, "warnings": list(plan.warnings)}
+        reply = {"ok": True, "action": "edited", "dir": container.dir}
+        if plan.warnings:
+            reply["warning"] = wire.sentence("; ".join(plan.warnings))
+        return reply
 
     async def _admit(
         self, container_id: str, wanted: model.Request, make: Callable[[Plan], Awaitable[Container]]

@@ -54,7 +54,11 @@ def encode(value: dict[str, Any]) -> bytes:
     return HEAD.pack(len(body)) + body
 
 
-def refusal(sentence: str) -> dict[str, Any]:
-    """One line, cut between two characters."""
-    line = " ".join(sentence.split()).encode(errors="replace")[:SENTENCE_MAX]
-    return {"ok": False, "error": line.decode(errors="ignore")}
+def sentence(text: str) -> str:
+    """One line that cgpu-runtime has room for, cut between two characters."""
+    line = " ".join(text.split()).encode(errors="replace")[:SENTENCE_MAX]
+    return line.decode(errors="ignore")
+
+
+def refusal(why: str) -> dict[str, Any]:
+    return {"ok": False, "error": sentence(why)}

@@ -101,19 +101,13 @@ static void put_json(struct buf *b, const char *s)
 
 /* ---- saying why ---- */
 
-static void say(const char *fmt, ...)
+static void report(const char *level, const char *text)
 {
-	char text[SENTENCE_MAX], when[64];
 	struct buf line = { 0 };
 	time_t now = time(NULL);
+	char when[64];
 	struct tm tm;
-	va_list ap;
 	FILE *f;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	fprintf(stderr, "cgpu: %s\n", text);
 
 	if (!log_path)
 		return;
@@ -127,7 +121,9 @@ static void say(const char *fmt, ...)
 	if (log_json) {
 		struct buf js = { 0 };
 
-		puts_to(&js, "{\"level\":\"error\",\"msg\":");
+		puts_to(&js, "{\"level\":\"");
+		puts_to(&js, level);
+		puts_to(&js, "\",\"msg\":");
 		put_json(&js, line.p);
 		puts_to(&js, ",\"time\":\"");
 		puts_to(&js, when);
@@ -137,9 +133,28 @@ static void say(const char *fmt, ...)
 		struct buf js = { 0 };
 
 		put_json(&js, line.p);
-		fprintf(f, "time=\"%s\" level=error msg=%s\n", when, js.p);
+		fprintf(f, "time=\"%s\" level=%s msg=%s\n", when, level, js.p);
 	}
 	fclose(f);
+}
+
+static void say(const char *fmt, ...)
+{
+	char text[SENTENCE_MAX];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "cgpu: %s\n", text);
+	report("error", text);
+}
+
+/* The container starts, and not as its owner will expect. */
+static void warn(const char *text)
+{
+	fprintf(stderr, "cgpu: warning: %s\n", text);
+	report("warning", text);
 }
 
 /* ---- a JSON tokenizer: strings, depth and nothing else ---- */
@@ -578,6 +593,8 @@ static enum answer ask_once(const struct buf *request, int passed)
 			say("cgpud gave no answer within %d s", TIMEOUT_S);
 	} else if (top_value(reply, len, "ok", ok, sizeof(ok)) == 'x' && !strcmp(ok, "true")) {
 		answer = YES;
+		if (top_value(reply, len, "warning", why, sizeof(why)) == '"' && *why)
+			warn(why);
 	} else if (top_value(reply, len, "error", why, sizeof(why)) == '"' && *why) {
 		say("%s", why);
 	} else {

@@ -122,12 +122,12 @@ def test_weight_0_is_said_aloud(node: Node, run: Run) -> None:
     async def main() -> None:
         node.link = FakeLink((replace(example_gpus()[0], max_inst=3),))
         async with node.running():
-            assert (await node.prepare(ID, (*HALF, "ALIYUN_COM_GPU_SCHD_WEIGHT=3")))["warnings"] == []
+            assert "warning" not in await node.prepare(ID, (*HALF, "ALIYUN_COM_GPU_SCHD_WEIGHT=3"))
             with capture_logs() as lines:
                 reply = await node.prepare(OTHER, HALF)
             assert reply["ok"]
             assert reply["action"] == "edited"
-            (warning,) = reply["warnings"]
+            warning = reply["warning"]
             assert "GPU 0 has no weight left, so the container gets weight 0 and no compute at all" in warning
             assert warning.endswith(f"held by: {ID[:12]} 3")
             (line,) = [line for line in lines if line["event"] == "weight 0"]

@@ -43,7 +43,7 @@ def test_prepare_edits_and_creates(node: Node, run: Run) -> None:
     async def main() -> None:
         async with node.running():
             reply = await node.prepare(ID)
-            assert reply == {"ok": True, "action": "edited", "dir": ID[:12], "warnings": []}
+            assert reply == {"ok": True, "action": "edited", "dir": ID[:12]}
             (container,) = node.link.containers.values()
             assert container.slots[0].limit == 6043 * MIB
             spec = json.loads((node.directory / "bundles" / ID / "config.json").read_text())

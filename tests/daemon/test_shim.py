@@ -262,6 +262,17 @@ def test_a_refusal_is_one_sentence_here_and_in_the_log(place: Place, answerer: A
     assert len(records[1]["time"]) == len("2026-01-01T00:00:00Z")
 
 
+def test_a_warning_is_said_and_the_container_starts(place: Place, answerer: Answerer) -> None:
+    answerer.reply = json.dumps({"ok": True, "action": "edited", "warning": "GPU 0 has no weight left"}).encode()
+    log = place.directory / "log.json"
+    done = place.run("--log", str(log), "--log-format", "json", "create", "x")
+    assert done.stderr == "cgpu: warning: GPU 0 has no weight left\n"
+    assert place.handed_over() == ["--log", str(log), "--log-format", "json", "create", "x"]
+    (record,) = [json.loads(line) for line in log.read_text().splitlines()]
+    assert record["level"] == "warning"
+    assert record["msg"] == "cgpu: GPU 0 has no weight left"
+
+
 def test_the_text_log(place: Place, answerer: Answerer) -> None:
     answerer.reply = b'{"ok":false,"error":"no"}'
     log = place.directory / "log.json"

@@ -83,6 +83,17 @@ def test_weight_and_priority() -> None:
         assert number(one.dir / "highprio") == 1
 
 
+def test_no_weight_left_is_a_warning_where_one_looks() -> None:
+    """Docker passes the runtime's standard error on as the container's."""
+    with box(*variables(1, devices=0, weight=number(d.PROC / "0/free_weight"))) as holder:
+        done = run_once(*variables(1, devices=0), command=("echo", "started"))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "started\n"
+        (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("cgpu: ")]
+        assert sentence.startswith("cgpu: warning: GPU 0 has no weight left")
+        assert f"{holder.id[:12]} " in sentence
+
+
 @pytest.mark.parametrize(
     ("options", "needles"),
     [
