@@ -23,7 +23,7 @@ from cgpud.errors import CgpuError, KernelRefused
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.kernel_abi import Event
 from cgpud.model import MIB, NvmlGpu, SlotWant
-from cgpud.reconcile import make_cookie
+from cgpud.reconcile import IDLE_S, make_cookie
 from cgpud.settings import GpuSettings
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -344,6 +344,7 @@ def test_orphans(node: Node, run: Run) -> None:
         node.populate(f"/system.slice/docker-{ID}.scope", True)
         async with node.running() as daemon:
             assert set(node.link.containers) == {ID, "lost", "by-hand"}
+            node.now += IDLE_S
             await daemon.reconcile()
             assert set(node.link.containers) == {ID, "by-hand"}
             node.populate(f"/system.slice/docker-{ID}.scope", False)
@@ -368,20 +369,27 @@ def test_an_orphan_whose_cgroup_is_not_found(node: Node, run: Run) -> None:
                 uses(amount)
                 await daemon.reconcile()
                 assert "my-job" in node.link.containers, amount
+                node.now += IDLE_S
+            node.now -= 0.1
             await daemon.reconcile()
-            assert not node.link.containers, "idle twice, one after the other"
+            assert "my-job" in node.link.containers, "looks that follow each other at once say no more than one"
+            node.now += 0.1
+            await daemon.reconcile()
+            assert not node.link.containers, "idle for so long"
 
     run(main())
 
 
 def test_orphans_are_looked_at_again_soon(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """However seldom the rest is."""
-    monkeypatch.setattr("cgpud.loop.ORPHAN_S", 0.05)
+    monkeypatch.setattr("cgpud.reconcile.IDLE_S", 0.05)
     node.config = Config(reconcile_s=3600)
 
     async def main() -> None:
         await node.link.create("lost", make_cookie(1), [SlotWant(0, 0, MIB)])
         async with node.running():
+            assert node.link.containers, "one look is not enough"
+            node.now += 1
             await eventually(lambda: not node.link.containers, "it is idle for the second time")
 
     run(main())
@@ -674,11 +682,11 @@ def test_lost_events_mean_reconcile(node: Node, run: Run) -> None:
     class Lossy(FakeLink):
         lost = False
 
-        async def events(self) -> Any:
+        async def events(self, joined: Any = None) -> Any:
             if not self.lost:
                 self.lost = True
                 raise Resync("x")
-            async for event in super().events():
+            async for event in super().events(joined):
                 yield event
 
     async def main() -> None:
@@ -686,6 +694,29 @@ def test_lost_events_mean_reconcile(node: Node, run: Run) -> None:
         async with node.running():
             await eventually(lambda: node.link._listeners, "listening again")
             node.link.emit(Event.REFUSED, await node.link.create(ID, 99, [SlotWant(0, 0, MIB)]))
+
+    run(main())
+
+
+def test_what_ends_before_anybody_listens(node: Node, run: Run) -> None:
+    """Between the first look at everything and the first event that is heard."""
+
+    class Late(FakeLink):
+        async def events(self, joined: Any = None) -> Any:
+            await self.destroy(ID, next(iter(self.containers.values())).cookie)
+            async for event in super().events(joined):
+                yield event
+
+    async def main() -> None:
+        node.link = FakeLink()
+        async with node.running():
+            await node.start(ID, "/system.slice/x")
+        late = Late()
+        late.containers = node.link.containers
+        node.link = late
+        node.config = Config(reconcile_s=3600)
+        async with node.running() as daemon:
+            await eventually(lambda: not daemon.records, "its record is gone")
 
     run(main())
 
@@ -703,6 +734,7 @@ def test_a_start_does_not_read_the_list(node: Node, run: Run) -> None:
     async def main() -> None:
         node.link = link = Counting()
         async with node.running():
+            await eventually(lambda: link.lists == 2, "both looks of the beginning")
             before = link.lists
             assert (await node.prepare(ID))["ok"]
             assert (await node.prepare(OTHER))["ok"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cgpud.model import Container, Phase, Process, Record, Slot
-from cgpud.reconcile import IDLE_LOOKS, Finding, Orphan, Signal, idle_looks, is_our_cookie, make_cookie, reconcile
+from cgpud.reconcile import Finding, Orphan, Signal, idle_since, is_our_cookie, make_cookie, reconcile
 from cgpud.state import Sign
 
 COOKIE = make_cookie(12345)
@@ -64,12 +64,12 @@ def test_the_same_id_in_a_new_life() -> None:
 
 @pytest.mark.parametrize(
     ("used", "idle"),
-    [((0,), 2), ((0, 0), 2), ((1,), 0), ((0, 1), 0), ((), 2)],
+    [((0,), True), ((0, 0), True), ((1,), False), ((0, 1), False), ((), True)],
 )
-def test_an_orphan_is_idle_when_it_uses_no_gpu(used: tuple[int, ...], idle: int) -> None:
+def test_an_orphan_is_idle_when_it_uses_no_gpu(used: tuple[int, ...], idle: bool) -> None:
     orphan = replace(KERNEL, slots=tuple(Slot(n, n, n, 10, used=bytes_) for n, bytes_ in enumerate(used)))
-    assert idle_looks(orphan, 1) == idle
-    assert idle_looks(orphan, 0) < IDLE_LOOKS, "one look is not enough"
+    assert idle_since(orphan, None, 7.0) == (7.0 if idle else None)
+    assert idle_since(orphan, 3.0, 7.0) == (3.0 if idle else None)
 
 
 def test_cookies() -> None:

@@ -155,11 +155,11 @@ class Deaf(FakeLink):
 
     lost = False
 
-    async def events(self):  # type: ignore[no-untyped-def]
+    async def events(self, joined: Any = None):  # type: ignore[no-untyped-def]
         if not self.lost:
             self.lost = True
             raise Resync("lost")
-        async for event in super().events():
+        async for event in super().events(joined):
             yield event
 
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,41 @@ def make(facts: Facts, name: str) -> Record:
     directory.mkdir(parents=True)
     (directory / "cgroup.events").write_text("populated 1\n")
     return Record(name, 1, "boot", "", Phase.BOUND, 0.0, None, facts.cgroup_at(f"/docker/{name}"))
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path, version: int) -> None:
+    """Without descriptors nobody knows; what is given back too early is lost to a container that runs."""
+    group = tmp_path / ("devices/docker/a" if version == 1 else "docker/a")
+    group.mkdir(parents=True)
+    (tmp_path / ("devices/cgroup.procs" if version == 1 else "cgroup.controllers")).touch()
+    (group / "cgroup.events").write_text("populated 1\n")
+    (group / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    facts = Facts(Path("/proc"), tmp_path)
+    bound = Record("a", 1, "boot", "", Phase.BOUND, 0.0, None, facts.cgroup_at("/docker/a"))
+    prepared = Record("a", 1, "boot", "", Phase.PREPARED, 0.0, facts.process(os.getpid()), None)
+    assert bound.cgroup is not None
+    with no_descriptor_left():
+        alive = [facts.is_alive(bound), facts.is_alive(prepared)]
+    assert alive == [True, True]
+    shutil.rmtree(group)
+    assert not facts.is_alive(bound)
 
 
 async def until_told(told: Collection[object]) -> None:

@@ -5,6 +5,7 @@ system over 9p, and `guest/initrd-init`."""
 from __future__ import annotations
 
 import lzma
+import os
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def ensure(kernel_dir: Path, init: Path) -> Path:
     target = kernel_dir / "initrd.img"
     newest = max(p.stat().st_mtime for p in (init, Path(__file__), kernel_dir / "release"))
     if not target.exists() or target.stat().st_mtime < newest:
-        partial = target.with_suffix(".new")
+        partial = target.with_suffix(f".{os.getpid()}")  # two boots of one kernel may begin at once
         partial.write_bytes(build(kernel_dir, init))
         partial.rename(target)
     return target

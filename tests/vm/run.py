@@ -166,9 +166,12 @@ def nvsim_command(machine: Machine) -> str:
 
 def prune(base: Path) -> None:
     """Remove the oldest run directories, never one younger than an hour."""
-    runs = sorted((p for p in base.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
-    for old in runs[:-KEPT_RUNS]:
-        if time.time() - old.stat().st_mtime > 3600:
+    runs: list[tuple[float, Path]] = []
+    for path in filter(Path.is_dir, base.iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # another boot removes them too
+            runs.append((path.stat().st_mtime, path))
+    for mtime, old in sorted(runs)[:-KEPT_RUNS]:
+        if time.time() - mtime > 3600:
             shutil.rmtree(old, ignore_errors=True)
 
 

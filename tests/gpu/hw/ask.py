@@ -66,7 +66,9 @@ class Context:
     facts: dict
     out: Path  # of the results
     kernel_us: float = 1000
-    depth: int = 32
+    depth: int = (
+        0  # of the queue; 0: 32, and 256 where a window is short, so that a load kept off the CPU does not run dry
+    )
     about_s: float = 10.0
     interval_s: float = 0.05
     work: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="cgpu-gpu-")))
@@ -74,6 +76,7 @@ class Context:
     _plain: dict[str, dict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.depth = self.depth or (256 if self.quick else 32)
         self.work.chmod(0o777)  # a load of another user has its socket there, and finds what it runs
         here = self.work / "bin"
         here.mkdir()

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -228,8 +229,13 @@ def daemon_pid() -> int | None:
 def stop_daemon(how: int = signal.SIGTERM) -> None:
     pid = daemon_pid()
     assert pid is not None, "cgpud does not run"
-    os.kill(pid, how)
-    until(lambda: daemon_pid() is None, "cgpud stops")
+    process = os.pidfd_open(pid)
+    try:
+        os.kill(pid, how)
+        # Its socket goes first, what it watches last.
+        until(lambda: bool(select.select([process], [], [], 0)[0]), "cgpud stops")
+    finally:
+        os.close(process)
 
 
 def start_daemon(*before: str) -> None:
@@ -249,6 +255,12 @@ def start_daemon(*before: str) -> None:
         start_new_session=True,
     )
     until(lambda: daemon_pid() is not None, "cgpud answers")
+
+
+def ensure_daemon() -> None:
+    """For the tests after one that failed without it."""
+    if daemon_pid() is None:
+        start_daemon()
 
 
 def known_ids() -> set[str]:

@@ -58,6 +58,9 @@ def make_rootfs() -> None:
         must("make", "-s", "-C", str(BUILD.parent / "cgpud/runtime"), f"OUT={RUNTIME.parent}")
     ROOTFS.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(rootfs_tar())) as tar:
+        for member in tar:
+            if member.isfile():  # one that some container still runs cannot be written
+                (ROOTFS / member.name).unlink(missing_ok=True)
         tar.extractall(ROOTFS)
     for name in ("etc", "run", "root", "var"):
         (ROOTFS / name).mkdir(exist_ok=True)

@@ -27,14 +27,17 @@ def engine() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def a_daemon_before_and_after() -> Iterator[None]:
-    if d.daemon_pid() is None:
-        d.start_daemon()
+    d.ensure_daemon()
     free = number(d.PROC / "0/free_weight")
     yield
-    if d.daemon_pid() is None:
-        d.start_daemon()
+    d.ensure_daemon()
     until(lambda: number(d.PROC / "0/free_weight") == free, "the weight is back")
     until(lambda: not list(d.STATE.glob("*.json")), "no state file is left")
+
+
+def wait_until_set_up(one: Box) -> None:
+    """All of it: simload's first charge is not its last."""
+    until(lambda: "ready: " in must("docker", "logs", one.id), "simload has all that it holds")
 
 
 def test_docker_kill_removes_directory_and_memory() -> None:
@@ -121,7 +124,7 @@ def test_live_restore() -> None:
     d.settings(**{"live-restore": True})
     until(lambda: must("docker", "info", "--format", "{{.LiveRestoreEnabled}}").strip() == "true", "it is on")
     with box(*variables(6, devices=0), command=d.HOLD) as one:
-        until(lambda: "PID:" in (one.dir / "meminfo").read_text(), "simload holds memory")
+        wait_until_set_up(one)
         held, size = (one.dir / "meminfo").read_text(), one.memsize()
         d.restart_dockerd()
         assert ((one.dir / "meminfo").read_text(), one.memsize()) == (held, size)
@@ -133,7 +136,7 @@ def test_live_restore() -> None:
 def test_pause_and_update() -> None:
     """Paused it keeps what it has; an update of its cgroup leaves its nodes alone."""
     with box(*variables(6, devices=0), command=d.HOLD) as one:
-        until(lambda: "PID:" in (one.dir / "meminfo").read_text(), "simload holds memory")
+        wait_until_set_up(one)
         held = (one.dir / "meminfo").read_text()
         must("docker", "pause", one.id)
         assert (one.dir / "meminfo").read_text() == held

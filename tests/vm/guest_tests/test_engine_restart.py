@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +28,7 @@ exec runc "$@"
 def parts() -> Iterator[None]:
     e.make_rootfs()
     yield
-    if d.daemon_pid() is None:
-        d.start_daemon()
+    d.ensure_daemon()
     d.until(e.nothing_is_left, "nothing is left of the container")
 
 
@@ -37,6 +37,16 @@ def gate(tmp_path: Path) -> Path:
     (tmp_path / "gate").write_text(GATE.format(place=tmp_path))
     (tmp_path / "gate").chmod(0o755)
     return tmp_path
+
+
+@contextlib.contextmanager
+def starting_behind(gate: Path) -> Iterator[ThreadPoolExecutor]:
+    """Whatever happens to the test, the start ends."""
+    with ThreadPoolExecutor(1) as aside:
+        try:
+            yield aside
+        finally:
+            (gate / "go").touch()
 
 
 def hook_runs() -> bool:
@@ -52,7 +62,7 @@ def hook_runs() -> bool:
 
 def test_the_start_waits_for_the_next_daemon(gate: Path) -> None:
     engine = ByHand("runc")
-    with e.hands_over_to(str(gate / "gate"), wait_s=60), ThreadPoolExecutor(1) as aside:
+    with e.hands_over_to(str(gate / "gate"), wait_s=60), starting_behind(gate) as aside:
         starting = aside.submit(engine.start, variables(3), e.SLEEP)
         d.until((gate / "prepared").exists, "it is prepared")
         (before,) = d.ask(op="status")["containers"]
@@ -74,7 +84,7 @@ def test_the_start_waits_for_the_next_daemon(gate: Path) -> None:
 def test_a_daemon_that_stays_away_gives_back_when_it_comes(gate: Path) -> None:
     """The start is refused and nobody hears of it; the lease of two minutes is not waited for."""
     engine = ByHand("runc")
-    with e.hands_over_to(str(gate / "gate"), wait_s=1), ThreadPoolExecutor(1) as aside:
+    with e.hands_over_to(str(gate / "gate"), wait_s=1), starting_behind(gate) as aside:
         starting = aside.submit(engine.start, variables(3), e.SLEEP)
         d.until((gate / "prepared").exists, "it is prepared")
         d.stop_daemon()

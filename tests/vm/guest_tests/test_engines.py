@@ -35,6 +35,14 @@ def parts() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def a_daemon_before_and_after() -> Iterator[None]:
+    """A test that failed without one fails alone."""
+    d.ensure_daemon()
+    yield
+    d.ensure_daemon()
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Every test returns what it took."""
@@ -333,12 +341,13 @@ def test_a_module_that_was_reloaded(by_hand: ByHand) -> None:
             assert one.total_bytes() == one.memsize()
 
 
-def test_no_room_for_records(by_hand: ByHand) -> None:
+def test_no_room_for_records(by_hand: ByHand, tmp_path: Path) -> None:
     """A full /run: a sentence and no container, and those that run still end as they should."""
     with started(by_hand, variables(3)) as one:
-        d.must("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(d.STATE))
+        d.must("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(tmp_path))
+        (tmp_path / "full").write_bytes(bytes(4096))  # before the daemon can take the room for what it misses
+        d.must("mount", "--bind", str(tmp_path), str(d.STATE))
         try:
-            (d.STATE / "full").write_bytes(bytes(4096))
             done, two = by_hand.start(variables(3), e.SLEEP)
             by_hand.remove(two.id)
             assert done.returncode != 0
@@ -348,6 +357,7 @@ def test_no_room_for_records(by_hand: ByHand) -> None:
             d.until(lambda: not e.directories(), "released all the same")
         finally:
             d.must("umount", str(d.STATE))
+            d.must("umount", str(tmp_path))
             for path in d.STATE.glob("*"):
                 path.unlink()
 

@@ -20,8 +20,11 @@ pytestmark = pytest.mark.stock_only
 
 
 def scrape(reader: Reader) -> dict[tuple[str, str], float]:
+    return parsed(metrics.text(reader.look({}, {}))[0].decode())
+
+
+def parsed(text: str) -> dict[tuple[str, str], float]:
     """(metric, container or "") -> value; of one GPU's boxes each name is there once."""
-    text = metrics.text(reader.look({}, {}))[0].decode()
     return {
         (sample.name, sample.labels.get("container", "")): sample.value
         for family in text_string_to_metric_families(text)
@@ -41,11 +44,12 @@ def test_figures_are_the_kernels() -> None:
         expected = {figure.name for figure in metrics.SLOT_FIGURES} - {"cgpu_container_allowed_ratio"}  # native policy
         assert names == expected | {"cgpu_container_info"}
         assert {figure.name for figure in metrics.GPU_FIGURES} <= {name for name, _ in found}
-        with (PROC / "0/policy").open("w") as policy:
-            policy.write("2\n")
-        assert scrape(Reader(Paths.below()))["cgpu_container_allowed_ratio", box.dir] == 1
+        (PROC / "0/policy").write_text("2\n")
+        try:
+            assert scrape(Reader(Paths.below()))["cgpu_container_allowed_ratio", box.dir] == 1
+        finally:
+            (PROC / "0/policy").write_text("5\n")
     assert not any(container for _, container in scrape(Reader(Paths.below())))
-    (PROC / "0/policy").write_text("5\n")
 
 
 def test_a_full_gpu_is_read_in_little_time() -> None:
@@ -56,8 +60,9 @@ def test_a_full_gpu_is_read_in_little_time() -> None:
         reader = Reader(Paths.below())
         scrape(reader)
         begun = time.process_time()
-        found = scrape(reader)
+        text = metrics.text(reader.look({}, {}))[0].decode()
         took = time.process_time() - begun
+        found = parsed(text)
         print(f"{len(boxes)} containers: {took * 1000:.0f} ms of an emulated CPU")
         assert sum(name == "cgpu_container_weight" for name, _ in found) == len(boxes)
         assert took < 5
@@ -76,8 +81,10 @@ def test_the_command_hears_the_module() -> None:
         time.sleep(0.2)
         return watch.poll() is not None
 
-    until(over, 120)
-    (PROC / "0/policy").write_text("5\n")
+    try:
+        until(over, 120)
+    finally:
+        (PROC / "0/policy").write_text("5\n")
     assert watch.returncode == 0
     lines = [json.loads(line) for line in watch.stdout]
     assert [line["kind"] for line in lines] == ["policy"] * 2
