@@ -669,8 +669,8 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 		core->parse_dir(ct->id, strlen(ct->id), true, ct->dir);
 	ckm_core_leave();
 	ct->cookie = req->cookie;
-	while (!ct->cookie)
-		ct->cookie = get_random_u64();
+	while (!ct->cookie)	/* never one of cgpud's, which have their mark in the upper 16 bits */
+		ct->cookie = get_random_u64() >> 16;
 	ct->slot_count = req->slots;
 	for (i = 0; i < req->slots; i++) {
 		ct->slot[i].ct = ct;

@@ -11,6 +11,7 @@ from typing import Any
 
 from cgpud.errors import KernelMissing, KernelRefused
 from cgpud.kernel_abi import Event, G
+from cgpud.link import Joined
 from cgpud.model import MIB, Container, KernelEvent, KernelGpu, Slot, SlotWant
 
 MAJOR = 509
@@ -156,11 +157,13 @@ class FakeLink:
         while self.missing:
             await asyncio.sleep(0.01)
 
-    async def events(self) -> AsyncIterator[KernelEvent]:
+    async def events(self, joined: Joined | None = None) -> AsyncIterator[KernelEvent]:
         self._check()
         queue: asyncio.Queue[KernelEvent | None] = asyncio.Queue()
         self._listeners.append(queue)
         try:
+            if joined is not None:
+                await joined()
             while (event := await queue.get()) is not None:
                 yield event
             raise KernelMissing

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from cgpud.kernel_abi import G
 from cgpud.model import Container, KernelEvent, KernelGpu, SlotWant
+
+Joined = Callable[[], Awaitable[None]]
 
 
 class KernelLink(Protocol):
@@ -37,6 +39,7 @@ class KernelLink(Protocol):
         """Waits for the module; no wait where it is there. Raises Resync when it may have been missed."""
         ...
 
-    def events(self) -> AsyncIterator[KernelEvent]:
-        """Until cancelled. Raises Resync when some were lost."""
+    def events(self, joined: Joined | None = None) -> AsyncIterator[KernelEvent]:
+        """Until cancelled. What happens from the call of `joined` on is heard, also while it runs. Raises Resync when
+        some were lost."""
         ...

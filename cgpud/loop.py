@@ -27,7 +27,6 @@ DYING_WAIT_S = 10.0
 DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 EVENTS_RETRY_S = 5.0
 GPUS_WAIT_S = 30.0
-ORPHAN_S = 10.0  # until those whom nobody watches are looked at again
 
 
 def _is_dying(container_id: str, there: Iterable[Container]) -> bool:
@@ -45,7 +44,7 @@ class Daemon:
         self._inventory = Inventory(world.link, world.nvml, lambda: reconcile.make_cookie(world.random(COOKIE_BITS)))
         self._tasks: set[asyncio.Task[None]] = set()
         self._watcher = Watcher(world.facts, self._tell)
-        self._unwatched: dict[Key, int] = {}  # orphans without a known cgroup, and in how many looks they were idle
+        self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup, and since when they are idle
         self._quiet = events.Quiet()
         self.kernel_events: Counter[str] = Counter()  # by name; for the metrics
 
@@ -76,7 +75,7 @@ class Daemon:
     async def _reconcile_for_ever(self) -> None:
         while True:
             every_s = self.config.reconcile_s
-            await asyncio.sleep(min(every_s, ORPHAN_S) if self._unwatched else every_s)
+            await asyncio.sleep(min(every_s, reconcile.IDLE_S) if self._unwatched else every_s)
             await self.reconcile()
 
     async def _listen_for_ever(self) -> None:
@@ -89,12 +88,11 @@ class Daemon:
             except (CgpuError, OSError) as error:
                 self._log.warning("listening to the kernel failed", error=str(error))
                 await asyncio.sleep(EVENTS_RETRY_S)
-            await self.reconcile()
 
     async def _listen(self) -> None:
-        """Until the module went and came again."""
+        """Until the module went and came again. Everything is looked at when nothing can be missed any more."""
         try:
-            async for event in self.world.link.events():
+            async for event in self.world.link.events(self.reconcile):
                 await self._on_event(event)
         except KernelMissing:
             self._log.warning("the kernel module is not loaded")
@@ -407,7 +405,7 @@ class Daemon:
                 alive=self.world.facts.is_alive,
             )
             there = {(one.id, one.cookie) for one in kernel}
-            self._unwatched = {key: idle for key, idle in self._unwatched.items() if key in there}
+            self._unwatched = {key: since for key, since in self._unwatched.items() if key in there}
             for finding in findings:
                 match finding:
                     case Signal(record, sign):
@@ -426,12 +424,12 @@ class Daemon:
             self._log.warning("orphan adopted", id=container.id, cgroup=group.path)
             await self._carry_out(record, (Do.SAVE, Do.WATCH), None)
             return
-        idle_before = self._unwatched.get(key)
-        self._unwatched[key] = idle = reconcile.idle_looks(container, idle_before or 0)
-        if idle >= reconcile.IDLE_LOOKS:
+        now, is_new = self.world.clock(), key not in self._unwatched
+        self._unwatched[key] = since = reconcile.idle_since(container, self._unwatched.get(key), now)
+        if since is not None and now - since >= reconcile.IDLE_S:
             self._log.warning("orphan destroyed", id=container.id)
             await self._destroy(*key)
-        elif idle_before is None:
+        elif is_new:
             self._log.warning("orphan kept unwatched until it is idle", id=container.id)
 
     async def reload(self, config: Config) -> None:

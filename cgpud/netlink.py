@@ -22,6 +22,7 @@ from cgpud import listener
 from cgpud.attributes import TEXT, U8, U32, U64, Pairs, Table
 from cgpud.errors import KernelMissing, KernelRefused
 from cgpud.kernel_abi import GENL_MCGRP_EVENTS, GENL_NAME, GENL_VERSION, A, Cmd, G, S
+from cgpud.link import Joined
 from cgpud.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
 
 TIMEOUT_S = 30.0
@@ -336,12 +337,14 @@ class NetlinkLink:
                     sock.close()
                     return
 
-    async def events(self) -> AsyncIterator[KernelEvent]:
+    async def events(self, joined: Joined | None = None) -> AsyncIterator[KernelEvent]:
         """The module's going ends it with KernelMissing: a family that is registered again has another number."""
         with listener.Listener(self._rcvbuf) as ear:
             sock = await _open()
             ear.join(sock.prid, sock.mcast_groups[GENL_MCGRP_EVENTS])
             sock.close()
+            if joined is not None:
+                await joined()
             while True:
                 for data in await ear.messages():
                     msg = CgpuMsg(data)

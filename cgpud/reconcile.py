@@ -17,8 +17,8 @@ from cgpud.state import Sign
 COOKIE_MARK = 0xC69D
 COOKIE_BITS = 48
 LEASE_S = 120.0
-# An orphan that cannot be watched is given up when it used nothing in so many looks, one after the other.
-IDLE_LOOKS = 2
+# An orphan that cannot be watched is given up when it used nothing whenever it was looked at for so long.
+IDLE_S = 10.0
 
 
 def make_cookie(random_bits: int) -> int:
@@ -39,7 +39,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """Ours by its cookie, but nobody remembers it: adopt it, if its cgroup is found; if not, see idle_looks()."""
+    """Ours by its cookie, but nobody remembers it: adopt it, if its cgroup is found; if not, see idle_since()."""
 
     container: Container
 
@@ -47,10 +47,12 @@ class Orphan:
 Finding = Signal | Orphan
 
 
-def idle_looks(container: Container, before: int) -> int:
-    """In how many looks without a break an orphan used nothing, this one included. Cgroups may have any name, so one
-    that is not found tells nothing; memory in use does: somebody has the GPU open."""
-    return 0 if any(slot.used for slot in container.slots) else before + 1
+def idle_since(container: Container, before: float | None, now: float) -> float | None:
+    """Since which look an orphan has used nothing; None: it does. Cgroups may have any name, so one that is not found
+    tells nothing; memory in use does: somebody has the GPU open."""
+    if any(slot.used for slot in container.slots):
+        return None
+    return now if before is None else before
 
 
 def reconcile(

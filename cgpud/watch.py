@@ -8,7 +8,9 @@ inotify is called through ctypes; it needs three functions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -19,6 +21,8 @@ from cgpud.model import Cgroup, Phase, Process, Record
 from cgpud.state import Sign
 
 Key = tuple[str, int]
+
+GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR)
 
 IN_MODIFY = 0x00000002
 IN_DELETE = 0x00000200
@@ -45,11 +49,14 @@ class Facts:
             self.cgroups, self.controller = cgroups / "devices", "devices"
 
     def _read(self, path: Path) -> str | None:
+        """None: it is gone. That it cannot be read, for want of descriptors say, is an error."""
         try:
             with path.open("rb", buffering=0) as file:  # a start reads several: read_text() costs twice as much
                 return file.read().decode("utf-8", errors="replace")
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno in GONE:
+                return None
+            raise
 
     def boot_id(self) -> str:
         return (self._read(self.proc / "sys/kernel/random/boot_id") or "").strip()
@@ -92,21 +99,27 @@ class Facts:
     def cgroup_at(self, path: str) -> Cgroup | None:
         try:
             return Cgroup(path, (self.cgroups / path.lstrip("/")).stat().st_ino)
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno in GONE:
+                return None
+            raise
 
     def is_empty(self, group: Cgroup) -> bool:
-        """Nobody in it, gone, or replaced by another of the same name."""
-        if self.cgroup_at(group.path) != group:
-            return True
-        if self.controller:
-            return not any(True for _ in self.members(group))
-        text = self._read(self.directory(group) / "cgroup.events")
+        """Nobody in it, gone, or replaced by another of the same name. One that cannot be looked at is not: what is
+        given back too early is lost to a container that runs."""
+        try:
+            if self.cgroup_at(group.path) != group:
+                return True
+            if self.controller:
+                return not any(True for _ in self.members(group))
+            text = self._read(self.directory(group) / "cgroup.events")
+        except OSError:
+            return False
         return text is None or not cgroup.populated(text)
 
     def members(self, group: Cgroup) -> Iterator[int]:
         """Who is in it, or below it."""
-        for directory, _, _ in os.walk(self.directory(group)):
+        for directory, _, _ in os.walk(self.directory(group), onerror=_unless_gone):
             yield from map(int, (self._read(Path(directory) / "cgroup.procs") or "").split())
 
     def is_alive(self, record: Record) -> bool:
@@ -115,7 +128,10 @@ class Facts:
             return not self.is_empty(record.cgroup)
         if record.process is None:  # of a runtime that cannot be seen from here only the lease tells
             return record.phase is Phase.PREPARED
-        return self.process(record.process.pid) == record.process
+        try:
+            return self.process(record.process.pid) == record.process
+        except OSError:
+            return True
 
     def find_cgroup(self, container_id: str) -> Cgroup | None:
         """The populated cgroup an engine made for this id, if there is one."""
@@ -126,6 +142,11 @@ class Facts:
                     if found is not None and not self.is_empty(found):
                         return found
         return None
+
+
+def _unless_gone(error: OSError) -> None:
+    if error.errno not in GONE:
+        raise error
 
 
 class Inotify:
@@ -254,15 +275,21 @@ class Watcher:
 
     def _follow(self, key: Key, group: Cgroup) -> None:
         """A cgroup of v1 does not tell that it is empty: one of those who are left is watched, after it another one."""
-        for pid in self._facts.members(group):
+        for pid in self._members(group):
             pidfd = self._facts.pidfd(pid)
             if pidfd is None:
                 continue
-            if pid in self._facts.members(group):  # and not somebody who has its number since
+            if pid in self._members(group):  # and not somebody who has its number since
                 self._await_exit(key, pidfd, Sign.INIT_EXITED)
                 return
             os.close(pidfd)
         self._loop.call_later(LOOK_AGAIN_S[-1], self._look, key)
+
+    def _members(self, group: Cgroup) -> tuple[int, ...]:
+        """Nobody, where they cannot be told now: there is another look."""
+        with contextlib.suppress(OSError):
+            return tuple(self._facts.members(group))
+        return ()
 
     def _on_exit(self, key: Key, sign: Sign) -> None:
         pidfd = self._pidfds.pop(key, None)
