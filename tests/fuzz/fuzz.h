@@ -191,6 +191,7 @@ struct thread {
 	int files;
 	struct mapping mapping[MAX_MAPPINGS];
 	int mappings;
+	void *building;		/* mapped for a ring that is no ring yet */
 	struct { int uvm; uint64_t base, length; } range[MAX_RANGES];
 	int ranges;
 	struct ring ring[MAX_RINGS];

@@ -50,8 +50,7 @@ static void remember_ring(struct thread *t, const struct ring *ring)
 	t->ring[t->rings < MAX_RINGS ? t->rings++ : (int)rng_below(&t->rng, MAX_RINGS)] = *ring;
 }
 
-/* All that it takes to run something. */
-static void op_channel(struct thread *t)
+static void make_channel(struct thread *t)
 {
 	uint32_t engine = rng_percent(&t->rng, 70) ? NV_ENGINE_GR0 : NV_ENGINE_COPY0;
 	struct object *made = new_tsg(t, engine), tsg, memory;
@@ -67,7 +66,7 @@ static void op_channel(struct thread *t)
 	if (!made)
 		return;
 	memory = *made;
-	ring.cpu = map_cpu(t, &memory, tsg.parent, RING_BYTES, true);
+	t->building = ring.cpu = map_cpu(t, &memory, tsg.parent, RING_BYTES, true);
 	ring.va = map_gpu(t, &memory, RING_BYTES);
 	if (!ring.cpu || !ring.va)
 		return;
@@ -86,6 +85,13 @@ static void op_channel(struct thread *t)
 	ring.doorbell = doorbell(t);
 	if (ring.doorbell)
 		remember_ring(t, &ring);
+}
+
+/* All that it takes to run something. */
+static void op_channel(struct thread *t)
+{
+	make_channel(t);
+	t->building = NULL;
 }
 
 static void op_tsg(struct thread *t)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fuzz.h"
@@ -71,6 +72,8 @@ int register_fd(struct thread *t, int gpu, int ctl)
 /* What a ring of the model writes to must stay. */
 static bool in_use(const struct thread *t, const struct mapping *m)
 {
+	if (m->at == t->building)
+		return true;
 	for (int i = 0; i < t->rings; i++)
 		if ((char *)m->at == t->ring[i].cpu ||
 		    (char *)m->at == (char *)t->ring[i].doorbell - DOORBELL_OFFSET)
@@ -90,6 +93,14 @@ void mapping_add(struct thread *t, void *at, size_t length)
 		t->mappings++;
 	}
 	t->mapping[i] = (struct mapping) { at, length };
+}
+
+/* Whether it may be written, as the kernel sees it: a wrong flag, or one that was
+ * rewritten on its way, makes a mapping that may only be read.
+ */
+static bool writable(void *at)
+{
+	return !syscall(SYS_getcpu, at, NULL, NULL);
 }
 
 /* Through a fresh file, which stays open as often as not. */
@@ -121,7 +132,7 @@ void *map_cpu(struct thread *t, const struct object *memory, uint32_t device, ui
 		else
 			mapping_add(t, cpu, size);
 		/* Not of the size that was asked for: nothing that may be touched. */
-		if (cpu && size != length)
+		if (cpu && (size != length || !writable(cpu)))
 			cpu = NULL;
 	}
 	if (cpu)

@@ -88,8 +88,9 @@ class Box:
 
     def destroy(self) -> None:
         """Gone, with its directory: nothing of it is open or mapped any more."""
-        if self.there():
-            command(f"destroy {self.name}")
+        with contextlib.suppress(FileNotFoundError):  # one whose last file was closed may go in between
+            if self.there():
+                command(f"destroy {self.name}")
         until(lambda: not self.there())
         assert not self.proc.exists()
 

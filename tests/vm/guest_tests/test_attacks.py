@@ -231,6 +231,7 @@ def test_time_by_a_schedule_that_cannot_be_answered(box: Box, neighbour: nv.Gpu)
     policy.write_text("2\n")
     try:
         (box.proc / "weight").write_text("0\n")
+        until(lambda: box.stat("running") == 0)
         with box.client() as client:
             group = client.gpu(0).space().group()
             channel = group.channel(enable=False)
@@ -448,22 +449,24 @@ def test_leaks_by_forks_and_threads_that_race_close(box: Box):
     for n in range(6):
         child = os.fork()
         if child:
+            os.setpgid(child, child)
             children.append(child)
             continue
         try:
+            os.setpgid(0, 0)  # with what it forks
             churn(box, random.Random(n))
         finally:
             os._exit(0)
     for _ in range(4):
         time.sleep(1)
         for child in children:
-            os.kill(child, signal.SIGSTOP)  # two numbers can be compared only while nothing moves
+            os.killpg(child, signal.SIGSTOP)  # two numbers can be compared only while nothing moves
         time.sleep(0.3)
         held_in_check(box)
         for child in children:
-            os.kill(child, signal.SIGCONT)
+            os.killpg(child, signal.SIGCONT)
     for child in children:
-        os.kill(child, signal.SIGKILL)
+        os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
     until(lambda: box.used == 0)
 

@@ -98,13 +98,14 @@ def test_a_thread_that_closes_and_swaps_fds(box: Box, gpu: nv.Gpu):
     _, decoy_memory = gpu.alloc_vidmem(2 * MIB)
     _, decoy = gpu.export_dmabuf(decoy_memory, size=2 * MIB)
     gpu.free(decoy_memory)
+    decoys = os.fstat(decoy).st_ino
     before, stop, kept = fb_used(), threading.Event(), []
 
     def swap() -> None:
         while not stop.is_set():
             for fd in range(decoy + 1, decoy + 12):
                 try:
-                    if is_dmabuf(fd):
+                    if is_dmabuf(fd) and os.fstat(fd).st_ino != decoys:
                         kept.append(os.dup(fd))
                         os.dup2(decoy, fd)
                 except OSError:

@@ -480,6 +480,7 @@ def test_channels_churned_out_of_turn_gain_nothing(box):
         with Box(B, 512) as other:
             load = other.simload("--seconds", 6, "--kernel-us", 500)
             (box.proc / "weight").write_text("0\n")
+            until(lambda: box.stat("running") == 0)
             with box.client() as rm:
                 space = rm.gpu().space()
                 for _ in range(8):

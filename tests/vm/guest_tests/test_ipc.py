@@ -104,10 +104,11 @@ def test_between_two_processes(box: Box, gpu: nv.Gpu):
             status = 0 if not taken and mapping.read32(0) == 0xC0DE else 2
         finally:
             os._exit(status)
+    theirs.close()  # a child that dies early is the end of it
     with nv.Ctl(box.dev) as carrier:
         assert export(gpu, memory, carrier.fd) == 0
         socket.send_fds(ours, [b"x"], [carrier.fd])
-        ours.recv(1)
+        assert ours.recv(1)
         assert gpu.map_cpu(memory, 4096).read32(0) == 0xC0DE, "the same memory"
     gpu.rm.close()
     assert box.used == 8 * MIB
