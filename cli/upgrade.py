@@ -3,16 +3,29 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import drain
-from .errors import CgpuError, Exit, no_module
-from .proc import Cores, Paths, cores, module_version, write_node
+from .errors import CgpuError, Exit
+from .proc import (
+    MODULE,
+    Cores,
+    Paths,
+    core_module,
+    cores,
+    is_loaded,
+    last_tried,
+    module_version,
+    no_module,
+    write_node,
+)
 
-MODULE = "cgpu_km"
+#: As the kernel takes it; anything else is not written at all.
+VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 Say = Callable[[str], None]
 
 
@@ -28,7 +41,7 @@ def hot(paths: Paths, version: str) -> tuple[str, str]:
             Exit.NOT_FOUND,
             f"upgrade to {version}",
             f"no such core is registered, there are: {there}",
-            f"modprobe cgpu_core_{version.replace('.', '_')}",
+            f"modprobe {core_module(version)}",
         )
     try:
         write_node(paths.proc / "upgrade", version, f"upgrade to {version}")
@@ -44,8 +57,15 @@ def hot(paths: Paths, version: str) -> tuple[str, str]:
 def look(paths: Paths) -> Cores:
     found = cores(paths)
     if found is None:
-        raise no_module(str(paths.proc))
+        raise _no_core(paths) if is_loaded(paths) else no_module(paths)
     return found
+
+
+def _no_core(paths: Paths) -> CgpuError:
+    own, tried = module_version(paths) or "", last_tried(paths)
+    why = f"{MODULE} {own} is loaded and has no core"
+    why += f"; {tried.version} was refused: {tried.why}" if tried and tried.result else ""
+    return CgpuError(Exit.NOT_FOUND, "upgrade", why, f"modprobe {core_module(own)}")
 
 
 # ---- cold ----

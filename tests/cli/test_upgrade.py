@@ -75,6 +75,11 @@ def test_a_version_is_written_or_refused(empty: Tree, empty_cli: Cli) -> None:
 def test_usage(empty_cli: Cli) -> None:
     for words in (("--to", "1", "--cold"), ("--drain",), ("--timeout", "1"), ("--from", "/")):
         assert empty_cli.cgpu("upgrade", *words).exit_code == 2
+    for version in ("", " ", "new", "0.1.", "0.1.1 ", "0.1.1\n", "٠.١"):
+        for words in ((), ("--cold",)):
+            result = empty_cli.cgpu("upgrade", "--to", version, *words)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert f"{version!r} is no version X.Y.Z" in " ".join(result.stderr.split())
     assert empty_cli.cgpu("drain", "--undo", "--wait").exit_code == 2
 
 
@@ -120,6 +125,26 @@ def test_what_does_not_go_is_put_back(empty: Tree, empty_cli: Cli, tools: Path, 
     assert error(result)["why"] == "rmmod: cgpu_km is in use"
     assert tools.read_text().splitlines() == [f"rmmod {CORE}", "rmmod cgpu_km", f"modprobe {CORE}"]
     assert not (empty.root / "run/cgpu/drain").exists()
+
+
+def test_a_module_without_a_core_tells_which_one_was_refused(empty: Tree, empty_cli: Cli) -> None:
+    (empty.proc / "upgrade").write_text("last: 0.1.0 -84 its self-test failed (-84)\n")
+    for words in ((), ("--to", "0.1.0")):
+        said = error(empty_cli.cgpu("upgrade", *words, "--json"))
+        assert said["code"] == "not_found"
+        assert said["why"].endswith("has no core; 0.1.0 was refused: its self-test failed (-84)")
+        assert said["hint"] == "modprobe cgpu_core_0_1_0"
+
+
+@pytest.mark.parametrize("name", ["new one", "new\none", " new  one", "new 22 one"])
+def test_the_version_of_a_refused_core_may_be_anything(empty: Tree, empty_cli: Cli, name: str) -> None:
+    why = "it has no version of the form X.Y.Z"
+    write(empty.proc / "upgrade", f"0.1.0\n0.1.1\nlast: {name} -22 {why}")
+    told = " ".join(name.split())
+    assert empty_cli.cgpu("upgrade").stdout == (
+        f"running 0.1.0\nready   0.1.1\nlast    {told} refused (EINVAL): {why}\n"
+    )
+    assert empty_cli.cgpu("version").exit_code == 0
 
 
 def test_drain_waits_tells_and_goes_on(tree: Tree, cli: Cli, tools: Path) -> None:
