@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .errors import CgpuError, Exit, no_module
+from .errors import CgpuError, Exit
 from .model import MIB, POLICIES, Container
-from .proc import Paths, containers, engine_name, module_version, read_node, write_node
+from .proc import Paths, containers, engine_name, is_loaded, no_module, read_node, write_node
 
 GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 CONTAINER_NODES = ("weight", "memsize", "highprio", "ipc")
@@ -50,8 +50,8 @@ def set_gpu(paths: Paths, gpu: int, node: str, value: str) -> tuple[str, str]:
 
 
 def gpu_dir(paths: Paths, gpu: int) -> Path:
-    if module_version(paths) is None:
-        raise no_module(str(paths.proc))
+    if not is_loaded(paths):
+        raise no_module(paths)
     path = paths.proc / str(gpu)
     if not path.is_dir():
         raise CgpuError(Exit.NOT_FOUND, f"gpu {gpu}", "there is no such GPU", "cgpu status lists the GPUs")
@@ -98,8 +98,8 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
 
 def create(paths: Paths, container_id: str, options: dict[str, str]) -> Container | None:
     """Make a container through inst_ctl; returns its line."""
-    if module_version(paths) is None:
-        raise no_module(str(paths.proc))
+    if not is_loaded(paths):
+        raise no_module(paths)
     if paths.drain.exists():
         raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu drain --undo")
     words = ["create", container_id, *(f"{name}={value}" for name, value in options.items())]

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from .errors import CgpuError, Exit, not_permitted
 from .model import Container
-from .proc import Paths, containers, engine_name, module_version
+from .proc import Paths, containers, engine_name, is_loaded
 
 POLL_S = 0.5
+STILL_REFUSED = "new starts are still refused: cgpu drain --undo"
 
 
 def is_on(paths: Paths) -> bool:
@@ -45,7 +46,7 @@ def undo(paths: Paths) -> bool:
 
 def left(paths: Paths) -> tuple[Container, ...]:
     """Who is there, dying ones included; nobody without the module."""
-    return () if module_version(paths) is None else containers(paths)
+    return containers(paths) if is_loaded(paths) else ()
 
 
 def name_of(paths: Paths, container: Container) -> str:
@@ -79,6 +80,6 @@ def wait(paths: Paths, timeout_s: float | None, say: Callable[[str], None]) -> N
                 Exit.REFUSED,
                 "drain",
                 f"after {timeout_s:g} s still there: {'; '.join(names)}",
-                "new starts are still refused: cgpu drain --undo",
+                STILL_REFUSED,
             )
         time.sleep(POLL_S)

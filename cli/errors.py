@@ -7,6 +7,9 @@ import errno
 import json
 from enum import IntEnum
 
+#: DKMS signs what it builds, with a key that the machine must be told to trust.
+ENROL = "mokutil --import /var/lib/dkms/mok.pub, then boot: docs/install.md §3"
+
 
 class Exit(IntEnum):
     """Exit codes of every command, now and later."""
@@ -45,10 +48,6 @@ class CgpuError(Exception):
             "hint": self.hint,
         }
         return json.dumps({"error": body})
-
-
-def no_module(proc: str) -> CgpuError:
-    return CgpuError(Exit.NO_MODULE, proc, "the module cgpu_km is not loaded", "modprobe cgpu_km")
 
 
 def not_permitted(what: str) -> CgpuError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import proc
-from .errors import CgpuError, Exit, no_module, not_permitted
+from .errors import CgpuError, Exit, not_permitted
 
 if TYPE_CHECKING:
     from cgpud.link import KernelLink
@@ -75,8 +75,8 @@ def events(paths: proc.Paths, as_json: bool, count: int | None, follow: bool) ->
     try:
         asyncio.run(stream(open_link(), say, count, follow))
     except KernelMissing:
-        if proc.module_version(paths) is None:
-            raise no_module("events") from None
+        if not proc.is_loaded(paths):
+            raise proc.no_module(paths, "events") from None
         raise CgpuError(
             Exit.NOT_PERMITTED, "events", "not seen from this network namespace", "be in the host's"
         ) from None

@@ -204,14 +204,16 @@ def upgrade_command(
     as_json: bool,
 ) -> None:
     """Show which core runs, which are there and what was tried last; change it."""
-    if version and cold:
+    if version is not None and not upgrade.VERSION.fullmatch(version):
+        raise click.UsageError(f"{version!r} is no version X.Y.Z")
+    if version is not None and cold:
         raise click.UsageError("--to is under running containers, --cold without any: one of them")
     if not cold and (wait or folder or timeout is not None):
         raise click.UsageError("--drain, --timeout and --from go with --cold")
     if cold:
         done = upgrade.cold(paths, folder, wait, timeout, _progress)
         _say(as_json, asdict(done), f"cgpu_km {done.before or '-'} -> {done.after}")
-    elif version:
+    elif version is not None:
         before, after = upgrade.hot(paths, version)
         _say(as_json, {"before": before, "after": after}, f"core {before} -> {after}")
     else:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The text of /proc/cgpu_km (docs/proc.md): the only module of the command line that reads or writes it.
+"""The text of /proc/cgpu_km (docs/proc.md), and what /sys knows of the module itself: the only module of the command
+line that reads or writes them.
 
 A container may vanish between listing its directory and reading its files: it is then left out.
 """
@@ -9,16 +10,19 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import CgpuError, Exit, no_module, not_permitted, refused
+from .errors import ENROL, CgpuError, Exit, not_permitted, refused
 from .model import Container, Gpu, Slot, Snapshot
 
 T = TypeVar("T")
+
+MODULE = "cgpu_km"
 
 # procfs answers EIO when a file is removed between its open and its read.
 _GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.EIO}
@@ -227,12 +231,56 @@ def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) ->
     )
 
 
-def module_version(paths: Paths) -> str | None:
-    """The active version, or None when the module is not loaded."""
+def _tree_version(paths: Paths) -> str | None:
+    """What `version` of the tree says: the active core's. None when the module is not loaded."""
     try:
         return _read(paths.proc / "version").strip()
     except _Vanished:
         return None
+
+
+def is_loaded(paths: Paths) -> bool:
+    """Whether cgpu_km is; with a core or without."""
+    return _tree_version(paths) is not None
+
+
+def module_version(paths: Paths) -> str | None:
+    """cgpu_km's own version, which no swap of cores changes; None when it is not loaded."""
+    tree = _tree_version(paths)
+    if tree is None:
+        return None
+    try:
+        return _read(paths.modules / MODULE / "version").strip()
+    except _Vanished:  # a copied tree; without a core it has cgpu_km's own
+        return "unknown" if cores(paths) else tree
+
+
+def core_module(version: str) -> str:
+    """The name under which modprobe finds the core of that version."""
+    return f"cgpu_core_{version.replace('.', '_')}"
+
+
+def signed_only(paths: Paths) -> bool:
+    """Whether the kernel loads only what is signed by a key it knows: lockdown (Secure Boot), or told to."""
+
+    def says(path: Path, *words: str) -> bool:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError:
+            return False
+        return any(word in text for word in words)
+
+    return says(paths.modules / "module/parameters/sig_enforce", "Y") or says(
+        paths.root / "sys/kernel/security/lockdown", "[integrity]", "[confidentiality]"
+    )
+
+
+def how_to_load(paths: Paths) -> str:
+    return f"modprobe {MODULE}" + (f"; if its key is not trusted: {ENROL}" if signed_only(paths) else "")
+
+
+def no_module(paths: Paths, what: str | None = None) -> CgpuError:
+    return CgpuError(Exit.NO_MODULE, what or str(paths.proc), f"the module {MODULE} is not loaded", how_to_load(paths))
 
 
 @dataclass(frozen=True)
@@ -246,24 +294,44 @@ class Tried:
 
 @dataclass(frozen=True)
 class Cores:
-    """What /proc/cgpu_km/upgrade says."""
+    """What /proc/cgpu_km/upgrade says, where a core is registered."""
 
     active: str
     others: list[str]
     last: Tried | None
 
 
+_TRIED = re.compile(r"(.+?) (0|-[0-9]{1,9})(?: (.*))?")
+
+
+def parse_upgrade(text: str) -> tuple[list[str], Tried | None]:
+    """The registered cores, the active one first, and what was tried last.
+
+    Registered versions are digits and dots. The last line has the version that a refused core gave itself, as it is:
+    with blanks, with ends of lines.
+    """
+    names, _, tail = f"\n{text}".partition("\nlast: ")
+    tried = _TRIED.fullmatch(" ".join(tail.split()))
+    last = Tried(tried[1], abs(int(tried[2])), tried[3] or "") if tried else None
+    return names.split(), last
+
+
+def _upgrade(paths: Paths) -> tuple[list[str], Tried | None]:
+    try:
+        return parse_upgrade(_read(paths.proc / "upgrade"))
+    except _Vanished:
+        return [], None
+
+
 def cores(paths: Paths) -> Cores | None:
     """None without the module, or without a core."""
-    try:
-        lines = _read(paths.proc / "upgrade").splitlines()
-    except _Vanished:
-        return None
-    last = None
-    if lines and lines[-1].startswith("last: "):
-        _, version, result, why = lines.pop().split(" ", 3)
-        last = Tried(version, abs(int(result)), why)
-    return Cores(lines[0], lines[1:], last) if lines else None
+    names, last = _upgrade(paths)
+    return Cores(names[0], names[1:], last) if names else None
+
+
+def last_tried(paths: Paths) -> Tried | None:
+    """The same line where no core is registered."""
+    return _upgrade(paths)[1]
 
 
 def containers(paths: Paths) -> tuple[Container, ...]:
@@ -271,28 +339,28 @@ def containers(paths: Paths) -> tuple[Container, ...]:
     try:
         lines = _read(paths.proc / "inst_ctl").splitlines()
     except _Vanished:
-        raise no_module(str(paths.proc)) from None
+        raise no_module(paths) from None
     return tuple(found for line in lines if (found := parse_inst(line)))
 
 
 def look(paths: Paths, brief: bool = False) -> Snapshot:
     """Read the whole tree once; brief: without processes and the engine's names, for who looks all the time."""
-    module = module_version(paths)
-    if module is None:
-        raise no_module(str(paths.proc))
+    version = _tree_version(paths)
+    if version is None:
+        raise no_module(paths)
     listed = containers(paths)
     by_id = {container.id: container for container in listed}
     found = []
     try:
         numbers = sorted(int(entry.name) for entry in paths.proc.iterdir() if entry.name.isdecimal())
     except FileNotFoundError:
-        raise no_module(str(paths.proc)) from None
+        raise no_module(paths) from None
     for number in numbers:
         try:
             found.append(_gpu(paths, paths.proc / str(number), by_id, brief))
         except (_Vanished, FileNotFoundError):
             continue
-    return Snapshot(module=module, gpus=tuple(found), containers=listed)
+    return Snapshot(module=version, gpus=tuple(found), containers=listed)
 
 
 def read_node(path: Path) -> str:

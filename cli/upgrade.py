@@ -3,16 +3,31 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import drain
-from .errors import CgpuError, Exit, no_module
-from .proc import Cores, Paths, cores, module_version, write_node
+from .errors import ENROL, CgpuError, Exit
+from .proc import (
+    MODULE,
+    Cores,
+    Paths,
+    core_module,
+    cores,
+    is_loaded,
+    last_tried,
+    module_version,
+    no_module,
+    signed_only,
+    write_node,
+)
 
-MODULE = "cgpu_km"
+#: As the kernel takes it; anything else is not written at all.
+VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 Say = Callable[[str], None]
 
 
@@ -28,7 +43,7 @@ def hot(paths: Paths, version: str) -> tuple[str, str]:
             Exit.NOT_FOUND,
             f"upgrade to {version}",
             f"no such core is registered, there are: {there}",
-            f"modprobe cgpu_core_{version.replace('.', '_')}",
+            f"modprobe {core_module(version)}",
         )
     try:
         write_node(paths.proc / "upgrade", version, f"upgrade to {version}")
@@ -44,8 +59,15 @@ def hot(paths: Paths, version: str) -> tuple[str, str]:
 def look(paths: Paths) -> Cores:
     found = cores(paths)
     if found is None:
-        raise no_module(str(paths.proc))
+        raise _no_core(paths) if is_loaded(paths) else no_module(paths)
     return found
+
+
+def _no_core(paths: Paths) -> CgpuError:
+    own, tried = module_version(paths) or "", last_tried(paths)
+    why = f"{MODULE} {own} is loaded and has no core"
+    why += f"; {tried.version} was refused: {tried.why}" if tried and tried.result else ""
+    return CgpuError(Exit.NOT_FOUND, "upgrade", why, f"modprobe {core_module(own)}")
 
 
 # ---- cold ----
@@ -53,23 +75,27 @@ def look(paths: Paths) -> Cores:
 
 @dataclass(frozen=True)
 class Cold:
-    """What a cold update came to."""
+    """What a cold update came to. @before and @after are cgpu_km's own versions."""
 
     before: str | None
-    after: str
+    after: str | None
     unloaded: list[str]
     loaded: list[str]
+    core_before: str | None
+    core_after: str
 
 
-def _run(*words: str) -> None:
-    """One tool that loads or unloads."""
+def _run(*words: str) -> str:
+    """One of kmod's tools; what it printed. Its complaints are read: in the language in which they are known."""
+    environ = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environ)
     except OSError as err:
         raise CgpuError(Exit.REFUSED, " ".join(words), err.strerror or str(err)) from err
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise CgpuError(Exit.REFUSED, " ".join(words), lines[-1] if lines else "failed", "see the kernel log")
+    return done.stdout.strip()
 
 
 def _nobody_there(paths: Paths) -> None:
@@ -88,59 +114,127 @@ def _unload(paths: Paths) -> list[str]:
     """The cores, then cgpu_km; what is out is named. If one stays, those before it are put back."""
     holders = paths.modules / MODULE / "holders"
     names = sorted(entry.name for entry in holders.iterdir()) if holders.is_dir() else []
+    found = cores(paths)
+    if found:  # it goes last, to be put back first: the first one becomes active
+        running = core_module(found.active)
+        names.sort(key=lambda name: name == running)
     out: list[str] = []
     try:
         for name in [*names, MODULE] if (paths.modules / MODULE).is_dir() else []:
             _run("rmmod", name)
             out.append(name)
-    except CgpuError:
-        for name in reversed(out):
-            _run("modprobe", name)
-        raise
+    except CgpuError as err:
+        lost = _put_back(out)
+        raise CgpuError(err.code, err.what, "; ".join([err.why, *lost]), err.hint) from err
     return out
 
 
-def _load(paths: Paths, folder: Path | None) -> list[str]:
-    """From @folder, or as modprobe finds them: the core is the one of cgpu_km's own version."""
-    if folder is not None:
-        files = [folder / f"{MODULE}.ko", *sorted(folder.glob("cgpu_core_*.ko"))]
-        for file in files:
-            _run("insmod", str(file))
-        return [file.stem for file in files]
-    _run("modprobe", MODULE)
-    version = (paths.modules / MODULE / "version").read_text(encoding="utf-8").strip()
-    core = f"cgpu_core_{version.replace('.', '_')}"
-    _run("modprobe", core)
-    return [MODULE, core]
+def _put_back(names: list[str]) -> list[str]:
+    """What could not be, and why: where packages were updated, modprobe no longer finds what was loaded."""
+    lost = []
+    for name in reversed(names):
+        try:
+            _run("modprobe", name)
+        except CgpuError as err:
+            lost.append(f"{name} could not be put back: {err.why}")
+    return lost
 
 
-def check_folder(folder: Path) -> None:
-    """Before anything is unloaded."""
-    for pattern in (f"{MODULE}.ko", "cgpu_core_*.ko"):
-        if not any(folder.glob(pattern)):
-            raise CgpuError(Exit.NOT_FOUND, f"upgrade --cold --from {folder}", f"there is no {pattern}")
+def _find(folder: Path | None, name: str) -> tuple[str, str]:
+    """What modprobe, or insmod for a file of @folder, is to be given for @name; and its version."""
+    where = str(folder / f"{name}.ko") if folder else name
+    try:
+        return where, _run("modinfo", "-F", "version", where)
+    except CgpuError as err:
+        if folder:
+            why = err.why if Path(where).exists() else f"there is no {name}.ko"
+            raise CgpuError(Exit.NOT_FOUND, f"upgrade --cold --from {folder}", why) from err
+        raise CgpuError(
+            Exit.NOT_FOUND,
+            "upgrade --cold",
+            f"modprobe finds no {name} for the kernel {os.uname().release}: {err.why}",
+            "dkms status says for which kernels it was built",
+        ) from err
+
+
+def _age(file: Path) -> tuple[list[int], str]:
+    """0.9.0 is older than 0.10.0."""
+    return [int(number) for number in re.findall("[0-9]+", file.stem)], file.stem
+
+
+def to_load(paths: Paths, folder: Path | None) -> list[str]:
+    """Names for modprobe, or files for insmod, in their order. The core of cgpu_km's own version comes before all
+    others: the first one becomes active.
+
+    What would keep them from being loaded and can be known is looked for here, before anything is unloaded.
+    """
+    module, version = _find(folder, MODULE)
+    core, _ = _find(folder, core_module(version))
+    found = [module, core]
+    if folder:
+        others = sorted(folder.glob("cgpu_core_*.ko"), key=_age)
+        found += [str(other) for other in others if str(other) != core]
+    for one in found if signed_only(paths) else []:
+        if not _run("modinfo", "-F", "signer", one):
+            raise _not_trusted("upgrade --cold", one)
+    return found
+
+
+def _load(paths: Paths, folder: Path | None, wanted: list[str]) -> list[str]:
+    for one in wanted:
+        _insert(paths, "insmod" if folder else "modprobe", one)
+    return [Path(one).stem for one in wanted]
+
+
+#: What the tools say of a signature that the kernel does not accept; the other under lockdown alone.
+NO_KEY = ("Key was rejected by service", "Required key not available")
+LOCKED_DOWN = "Operation not permitted"
+
+
+def _insert(paths: Paths, tool: str, module: str) -> None:
+    try:
+        _run(tool, module)
+    except CgpuError as err:
+        if err.why.endswith(NO_KEY) or (err.why.endswith(LOCKED_DOWN) and signed_only(paths)):
+            raise _not_trusted(err.what, module, f"{err.why}: ") from err
+        raise
+
+
+def _not_trusted(what: str, module: str, said: str = "") -> CgpuError:
+    why = f"{said}{Path(module).stem} is not signed by a key that this machine trusts"
+    return CgpuError(Exit.REFUSED, what, why, f"DKMS signs with its own: {ENROL}")
+
+
+def _swap(paths: Paths, folder: Path | None, wanted: list[str]) -> Cold:
+    before, found = module_version(paths), cores(paths)
+    unloaded = _unload(paths)
+    loaded = _load(paths, folder, wanted)
+    after = look(paths).active
+    return Cold(before, module_version(paths), unloaded, loaded, found.active if found else None, after)
 
 
 def cold(paths: Paths, folder: Path | None, wait: bool, timeout_s: float | None, say: Say) -> Cold:
     """Unload and load. No container can start in between: cgpud is told so first, and told when it is over.
 
-    Where it was draining before and this fails, it goes on draining.
+    Where it was draining before, or waited, and this fails, it goes on draining and says so.
     """
-    if folder is not None:
-        check_folder(folder)
-    before = module_version(paths)
+    wanted = to_load(paths, folder)
     if not wait:
         _nobody_there(paths)
     began = drain.begin(paths)
     try:
         if wait:
             drain.wait(paths, timeout_s, say)
+            wanted = to_load(paths, folder)  # hours may have passed
         _nobody_there(paths)
-        unloaded = _unload(paths)
-        loaded = _load(paths, folder)
-    except BaseException:
+        done = _swap(paths, folder, wanted)
+    except BaseException as err:
         if began and not wait:
             drain.undo(paths)
+        elif not isinstance(err, CgpuError):
+            say(drain.STILL_REFUSED)
+        elif drain.STILL_REFUSED not in err.hint:
+            err.hint = "; ".join(filter(None, (err.hint, drain.STILL_REFUSED)))
         raise
     drain.undo(paths)
-    return Cold(before, look(paths).active, unloaded, loaded)
+    return done

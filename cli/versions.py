@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from importlib import metadata
 
-from .proc import Paths, cores, module_version
+from .proc import Paths, core_module, cores, how_to_load, module_version
 
 
 def package_version() -> str:
@@ -21,7 +21,7 @@ def package_version() -> str:
 
 @dataclass(frozen=True)
 class Versions:
-    """Every part's version; None: not there."""
+    """Every part's version; None: not there. @module is cgpu_km's own, @core the active one's."""
 
     package: str
     module: str | None
@@ -59,14 +59,16 @@ def collect(paths: Paths) -> Versions:
     runtime = shutil.which("cgpu-runtime")
     missing = []
     if module is None:
-        missing.append("module cgpu_km is not loaded (modprobe cgpu_km)")
+        missing.append(f"module cgpu_km is not loaded ({how_to_load(paths)})")
+    elif found is None:
+        missing.append(f"module cgpu_km has no core (modprobe {core_module(module)})")
     if driver is None:
         missing.append("NVIDIA driver is not loaded")
     if daemon is None:
         missing.append("cgpud is not running (systemctl start cgpud)")
     if runtime is None:
         missing.append("cgpu-runtime is not on the PATH")
-    if module and package not in ("unknown", module):
+    if module and "unknown" not in (package, module) and package != module:
         missing.append(f"package {package} and module {module} differ")
     return Versions(
         package,

@@ -16,6 +16,7 @@ def empty(tmp_path: Path) -> Tree:
     tree = Tree(tmp_path)
     write(tree.proc / "version", "0.1.0")
     write(tree.proc / "upgrade", "0.1.0")
+    write(tmp_path / "sys/module/cgpu_km/version", "0.1.0")
     write(tree.proc / "default_memsize", str(8 << 30))
     (tree.proc / "inst_ctl").write_text("", encoding="utf-8")
     tree.gpu(0, free_weight=20)

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from fake_tree import ID1, ID2, Cli, Tree, inst_line
+from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,11 +33,57 @@ def test_version_names_what_is_missing(cli: Cli) -> None:
     assert "missing: cgpud is not running" in result.stdout
 
 
+def versions(tree: Tree) -> dict:
+    return json.loads(Cli(tree).cgpu("version", "--json").stdout)
+
+
 def test_version_without_module(empty: Tree) -> None:
     shutil.rmtree(empty.proc)
-    data = json.loads(Cli(empty).cgpu("version", "--json").stdout)
+    data = versions(empty)
     assert data["module"] is None
     assert "module cgpu_km is not loaded (modprobe cgpu_km)" in data["missing"]
+
+
+def test_the_module_has_another_version_than_its_core(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc/cgpu_km/version is the active core's; the package is that of the core here, which is no cgpu_km of it."""
+    monkeypatch.setattr("cgpu_cli.versions.package_version", lambda: "0.1.1")
+    write(empty.proc / "version", "0.1.1")
+    write(empty.proc / "upgrade", "0.1.1\n0.1.0")
+    data = versions(empty)
+    assert (data["module"], data["core"], data["other_cores"]) == ("0.1.0", "0.1.1", ["0.1.0"])
+    assert "package 0.1.1 and module 0.1.0 differ" in data["missing"]
+    assert "module        0.1.0\ncore          0.1.1 (also 0.1.0)\n" in Cli(empty).cgpu("version").stdout
+
+
+def test_a_copied_tree_does_not_have_the_modules_version(empty: Tree) -> None:
+    shutil.rmtree(empty.root / "sys")
+    data = versions(empty)
+    assert (data["module"], data["core"]) == ("unknown", "0.1.0")
+    assert not [what for what in data["missing"] if "module" in what]
+
+
+def test_version_without_core(empty: Tree) -> None:
+    (empty.proc / "upgrade").write_text("")
+    data = versions(empty)
+    assert (data["module"], data["core"]) == ("0.1.0", None)
+    assert "module cgpu_km has no core (modprobe cgpu_core_0_1_0)" in data["missing"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("sys/module/module/parameters/sig_enforce", "Y", True),
+        ("sys/module/module/parameters/sig_enforce", "N", False),
+        ("sys/kernel/security/lockdown", "none [integrity] confidentiality", True),
+        ("sys/kernel/security/lockdown", "[none] integrity confidentiality", False),
+    ],
+)
+def test_where_only_signed_modules_are_loaded_that_is_told(empty: Tree, file: str, text: str, told: bool) -> None:
+    shutil.rmtree(empty.proc)
+    write(empty.root / file, text)
+    for said in (Cli(empty).cgpu("version").stdout, Cli(empty).cgpu("status").stderr, Cli(empty).smi().stderr):
+        assert "not loaded (modprobe cgpu_km" in said
+        assert ("if its key is not trusted: mokutil --import /var/lib/dkms/mok.pub" in said) is told
 
 
 def test_version_sees_a_running_daemon(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +257,17 @@ def test_any_text_in_the_tree_is_survived(cli: Cli, text: str) -> None:
         result = cli.cgpu("status", "--no-sample", "--json")
         path.write_text(before)
         assert result.exit_code in (0, 1)
+        assert "internal" not in result.stderr
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(text=st.text(max_size=200) | st.text(max_size=60).map(lambda name: f"0.1.0\nlast: {name} -22 no version"))
+def test_any_text_of_upgrade_is_survived(cli: Cli, text: str) -> None:
+    """A core that is refused is told by the version that it gave itself."""
+    (cli.tree.proc / "upgrade").write_text(text, encoding="utf-8", errors="replace")
+    for command in ("upgrade", "version"):
+        result = cli.cgpu(command, "--json")
+        assert result.exit_code in (0, 5)
         assert "internal" not in result.stderr
 
 
