@@ -23,9 +23,12 @@ from typing import Any
 import click
 import msgspec
 
-from .engines import ENGINES, Engine, Record, Refuse, Wish
+from .edit import BY_HAND, Record, Refuse, Wish
+from .engines import ENGINES, Engine
 from .errors import CgpuError, Exit
 from .proc import Paths
+
+MAX_OTHERS = 100  # files that import each other: no node has as many
 
 EPILOG = """\b
 With NVIDIA's container toolkit installed:
@@ -127,10 +130,22 @@ def _diff(file: Path, old: str | None, new: str | None) -> str:
     return "\n".join(difflib.unified_diff(_lines(old), _lines(new), was, is_now, lineterm=""))
 
 
-def _others(root: Path, real: Path, patterns: list[str]) -> dict[str, str]:
-    top = glob.escape(str(root))
-    found = [name for one in patterns for name in sorted(glob.glob(f"{top}/{one}"))]  # noqa: PTH207 - any pattern goes
-    return {name: _read(Path(name)) or "" for name in found if Path(name).resolve() != real}
+def _others(root: Path, engine: Engine, real: Path, text: str) -> dict[str, str]:
+    """The files to which an engine's file leads, and to which those lead, in the order in which engines read them."""
+    found: dict[str, str] = {}
+    read, pending = {engine.file}, [(engine.file, text)]
+    while pending:
+        for pattern in engine.others(*pending.pop(0)):
+            for name in sorted(glob.glob(pattern, root_dir=root, include_hidden=True)):  # noqa: PTH207 - any pattern
+                if name in read:
+                    continue
+                if len(read) > MAX_OTHERS:
+                    raise Refuse(f"leads to more than {MAX_OTHERS} other files, up to {root / name}", BY_HAND)
+                read.add(name)
+                pending.append((name, _read(root / name) or ""))
+                if os.path.realpath(root / name) != str(real):
+                    found[str(root / name)] = pending[-1][1]
+    return found
 
 
 def _check_runtime(root: Path, runtime: str) -> None:
@@ -184,7 +199,7 @@ def change(paths: Paths, name: str, wish: Wish, undo: bool, dry_run: bool) -> di
             new = _undone(engine, text, record)
         else:
             _check_runtime(paths.root, wish.runtime)
-            others = _others(paths.root, real, engine.others(text or ""))
+            others = _others(paths.root, engine, real, text or "")
             new = engine.put(text or "", Wish(wish.runtime, wish.default, others)) or text
             if new is not None and new != text:
                 after = Record(wish.runtime, _undone(engine, text, record), new, _missing(real, record))
