@@ -93,12 +93,26 @@ def _replace(path: Path, text: str, mode: int, dir_mode: int) -> None:
         raise OSError(err.errno, err.strerror, str(path)) from err
 
 
-def _load(path: Path) -> Record | None:
-    text = _read(path)
+def _record(engine: Engine, text: str) -> Record:
+    """A record as text; Refuse says what is wrong with it. One of ours undoes what it says was written."""
     try:
-        return None if text is None else msgspec.json.decode(text, type=Record)
+        record = msgspec.json.decode(text, type=Record)
+        if engine.take(record.after, record) == record.after:
+            raise Refuse("nothing of cgpu setup is in what it says was written")
     except msgspec.MsgspecError as err:
-        raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: {err}") from None
+        raise Refuse(str(err)) from None
+    return record
+
+
+def _load(engine: Engine, path: Path, file: Path) -> Record | None:
+    hint = f"remove it, and take what cgpu setup wrote out of {file} by hand"
+    try:
+        text = _read(path)
+        return None if text is None else _record(engine, text)
+    except Refuse as err:
+        raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: {err.why}", hint) from None
+    except CgpuError as err:
+        raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: it {err.why}", hint) from None
 
 
 def _keep(path: Path, record: Record | None) -> None:
@@ -192,7 +206,7 @@ def change(paths: Paths, name: str, wish: Wish, undo: bool, dry_run: bool) -> di
     engine = ENGINES[name]
     file, kept = paths.root / engine.file, paths.root / f"var/lib/cgpu/setup/{name}.json"
     real = _real(paths.root, file)
-    text, record = _read(real), _load(kept)
+    text, record = _read(real), _load(engine, kept, file)
     after: Record | None = None
     try:
         if undo:

@@ -276,10 +276,43 @@ def test_json(name: str, tmp_path: Path) -> None:
     assert json.loads(host.run("--json").stderr)["error"]["code"] == "refused"
 
 
-def test_a_record_that_is_none(name: str, tmp_path: Path) -> None:
+NO_RECORDS = {
+    "cut off": b'{"runtime": "/usr/bin/cgpu',
+    "of nothing": b"{}",
+    "not text": b"\xff\xfe",
+    "without ours": json.dumps({"runtime": OURS, "before": None, "after": ""}).encode(),
+    "broken": json.dumps({"runtime": OURS, "before": None, "after": "[{="}).encode(),
+    "of a broken file": json.dumps({"runtime": OURS, "before": "[{=", "after": "[{="}).encode(),
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--undo",)])
+@pytest.mark.parametrize("record", [*NO_RECORDS.values(), None], ids=[*NO_RECORDS, "a folder"])
+def test_a_record_that_is_none(name: str, tmp_path: Path, options: tuple[str, ...], record: bytes | None) -> None:
+    """What is to be done about it is said, and is enough."""
     host = Host(tmp_path, name, None)
-    host.write("{}", f"var/lib/cgpu/setup/{name}.json")
-    assert "is not a record" in host.refused("--undo")
+    host.ok()
+    host.record.unlink()
+    if record is None:
+        host.record.mkdir()
+    else:
+        host.record.write_bytes(record)
+    said = host.refused(*options)
+    assert said.startswith(f"cgpu: error: {host.record}: is not a record of cgpu setup: ")
+    assert f"(remove it, and take what cgpu setup wrote out of {host.file} by hand)" in said
+    host.record.rmdir() if record is None else host.record.unlink()
+    host.file.unlink()
+    host.ok()
+    host.ok("--undo")
+
+
+@pytest.mark.parametrize("name", ["podman", "containerd"])
+def test_a_record_whose_marks_are_gone(name: str, tmp_path: Path) -> None:
+    host = Host(tmp_path, name, None)
+    host.ok()
+    host.record.write_text(host.record.read_text().replace("# cgpu: begin", "# cgpu begins"))
+    host.write(EDIT[name](host.text or ""))
+    assert "is not a record of cgpu setup" in host.refused("--undo")
 
 
 # docker
