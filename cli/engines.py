@@ -36,13 +36,17 @@ _NEXT_HEADER = re.compile(r"^[ \t]*\[", re.M)
 
 @dataclass(frozen=True)
 class Engine:
-    """A file; how our runtime comes in and out; which other files it leads to (patterns); what is to be done then."""
+    """A file; how our runtime comes in and out; which other files it leads to (patterns); what is to be done then.
+
+    program: who reads the file, if setting up is nothing without him.
+    """
 
     file: str
     put: Callable[[str, Wish], str]
     take: Callable[[str, Record], str]
     others: Callable[[str, str], list[str]]
     then: str
+    program: str = ""
 
 
 # docker: JSON, so nothing can be marked; the keys are compared with the record.
@@ -228,5 +232,5 @@ ENGINES = {
         containerd.imports,
         "systemctl restart containerd",
     ),
-    TOOLKIT: Engine(f"etc/{TOOLKIT}/config.toml", _nvidia_put, _nvidia_take, _runtime_conf, ""),
+    TOOLKIT: Engine(f"etc/{TOOLKIT}/config.toml", _nvidia_put, _nvidia_take, _runtime_conf, "", TOOLKIT),
 }

@@ -172,6 +172,13 @@ def _check_runtime(root: Path, runtime: str) -> None:
         raise CgpuError(Exit.REFUSED, str(path), "is not executable")
 
 
+def _check_program(root: Path, program: str) -> None:
+    places = [root / place / program for place in ("usr/bin", "usr/local/bin")]
+    if program and not any(path.is_file() for path in places):
+        hint = "NVIDIA's container toolkit brings it; without the toolkit it is cgpu setup docker, podman or containerd"
+        raise CgpuError(Exit.NOT_FOUND, str(places[0]), "there is no such program", hint)
+
+
 def _missing(path: Path, record: Record | None) -> tuple[str, ...]:
     """Folders that are made for a file; of one that we have made before, those of then."""
     return record.folders if record else tuple(str(one) for one in path.parents if not one.exists())
@@ -213,6 +220,8 @@ def change(paths: Paths, name: str, wish: Wish, undo: bool, dry_run: bool) -> di
             new = _undone(engine, text, record)
         else:
             _check_runtime(paths.root, wish.runtime)
+            if text is None:  # where there is a file, somebody reads it
+                _check_program(paths.root, engine.program)
             others = _others(paths.root, engine, real, text or "")
             new = engine.put(text or "", Wish(wish.runtime, wish.default, others)) or text
             if new is not None and new != text:

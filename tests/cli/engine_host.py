@@ -40,6 +40,8 @@ class Host:
         program = root / OURS.lstrip("/")
         program.parent.mkdir(parents=True)
         program.touch(0o755)
+        if ENGINES[name].program:
+            (program.parent / ENGINES[name].program).touch(0o755)
         (root / "etc").mkdir()
         if text is not None:
             self.write(text)

@@ -315,6 +315,25 @@ def test_a_record_whose_marks_are_gone(name: str, tmp_path: Path) -> None:
     assert "is not a record of cgpu setup" in host.refused("--undo")
 
 
+def test_toolkit_that_is_not_there(tmp_path: Path) -> None:
+    """Nobody would read the file. One that is there has somebody who does."""
+    host = Host(tmp_path, NV, None)
+    program = tmp_path / "usr/bin" / NV
+    program.unlink()
+    for options in ((), ("--dry-run",)):
+        assert f"{program}: there is no such program (NVIDIA's container toolkit" in host.refused(*options, code=5)
+    assert not folders(tmp_path)
+    assert "nothing changed" in host.ok("--undo")
+    local = tmp_path / "usr/local/bin" / NV
+    local.parent.mkdir(parents=True)
+    local.touch()
+    host.ok()
+    host.ok("--undo")
+    local.unlink()
+    host.write("")
+    host.ok()
+
+
 # docker
 
 
