@@ -23,9 +23,12 @@ from typing import Any
 import click
 import msgspec
 
-from .engines import ENGINES, Engine, Record, Refuse, Wish
+from .edit import BY_HAND, Record, Refuse, Wish
+from .engines import ENGINES, Engine
 from .errors import CgpuError, Exit
 from .proc import Paths
+
+MAX_OTHERS = 100  # files that import each other: no node has as many
 
 EPILOG = """\b
 With NVIDIA's container toolkit installed:
@@ -90,12 +93,26 @@ def _replace(path: Path, text: str, mode: int, dir_mode: int) -> None:
         raise OSError(err.errno, err.strerror, str(path)) from err
 
 
-def _load(path: Path) -> Record | None:
-    text = _read(path)
+def _record(engine: Engine, text: str) -> Record:
+    """A record as text; Refuse says what is wrong with it. One of ours undoes what it says was written."""
     try:
-        return None if text is None else msgspec.json.decode(text, type=Record)
+        record = msgspec.json.decode(text, type=Record)
+        if engine.take(record.after, record) == record.after:
+            raise Refuse("nothing of cgpu setup is in what it says was written")
     except msgspec.MsgspecError as err:
-        raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: {err}") from None
+        raise Refuse(str(err)) from None
+    return record
+
+
+def _load(engine: Engine, path: Path, file: Path) -> Record | None:
+    hint = f"remove it, and take what cgpu setup wrote out of {file} by hand"
+    try:
+        text = _read(path)
+        return None if text is None else _record(engine, text)
+    except Refuse as err:
+        raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: {err.why}", hint) from None
+    except CgpuError as err:
+        raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: it {err.why}", hint) from None
 
 
 def _keep(path: Path, record: Record | None) -> None:
@@ -127,10 +144,22 @@ def _diff(file: Path, old: str | None, new: str | None) -> str:
     return "\n".join(difflib.unified_diff(_lines(old), _lines(new), was, is_now, lineterm=""))
 
 
-def _others(root: Path, real: Path, patterns: list[str]) -> dict[str, str]:
-    top = glob.escape(str(root))
-    found = [name for one in patterns for name in sorted(glob.glob(f"{top}/{one}"))]  # noqa: PTH207 - any pattern goes
-    return {name: _read(Path(name)) or "" for name in found if Path(name).resolve() != real}
+def _others(root: Path, engine: Engine, real: Path, text: str) -> dict[str, str]:
+    """The files to which an engine's file leads, and to which those lead, in the order in which engines read them."""
+    found: dict[str, str] = {}
+    read, pending = {engine.file}, [(engine.file, text)]
+    while pending:
+        for pattern in engine.others(*pending.pop(0)):
+            for name in sorted(glob.glob(pattern, root_dir=root, include_hidden=True)):  # noqa: PTH207 - any pattern
+                if name in read:
+                    continue
+                if len(read) > MAX_OTHERS:
+                    raise Refuse(f"leads to more than {MAX_OTHERS} other files, up to {root / name}", BY_HAND)
+                read.add(name)
+                pending.append((name, _read(root / name) or ""))
+                if os.path.realpath(root / name) != str(real):
+                    found[str(root / name)] = pending[-1][1]
+    return found
 
 
 def _check_runtime(root: Path, runtime: str) -> None:
@@ -141,6 +170,13 @@ def _check_runtime(root: Path, runtime: str) -> None:
         raise CgpuError(Exit.NOT_FOUND, str(path), "there is no such program", "--runtime says where cgpu-runtime is")
     if not os.access(path, os.X_OK):
         raise CgpuError(Exit.REFUSED, str(path), "is not executable")
+
+
+def _check_program(root: Path, program: str) -> None:
+    places = [root / place / program for place in ("usr/bin", "usr/local/bin")]
+    if program and not any(path.is_file() for path in places):
+        hint = "NVIDIA's container toolkit brings it; without the toolkit it is cgpu setup docker, podman or containerd"
+        raise CgpuError(Exit.NOT_FOUND, str(places[0]), "there is no such program", hint)
 
 
 def _missing(path: Path, record: Record | None) -> tuple[str, ...]:
@@ -177,14 +213,16 @@ def change(paths: Paths, name: str, wish: Wish, undo: bool, dry_run: bool) -> di
     engine = ENGINES[name]
     file, kept = paths.root / engine.file, paths.root / f"var/lib/cgpu/setup/{name}.json"
     real = _real(paths.root, file)
-    text, record = _read(real), _load(kept)
+    text, record = _read(real), _load(engine, kept, file)
     after: Record | None = None
     try:
         if undo:
             new = _undone(engine, text, record)
         else:
             _check_runtime(paths.root, wish.runtime)
-            others = _others(paths.root, real, engine.others(text or ""))
+            if text is None:  # where there is a file, somebody reads it
+                _check_program(paths.root, engine.program)
+            others = _others(paths.root, engine, real, text or "")
             new = engine.put(text or "", Wish(wish.runtime, wish.default, others)) or text
             if new is not None and new != text:
                 after = Record(wish.runtime, _undone(engine, text, record), new, _missing(real, record))

@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from engine_host import DEBIAN, NV, OURS, SYSTEMD, Host, set_value
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cgpu_cli.engines import ENGINES, Engine, Record, Refuse, Wish
-from cgpu_cli.main import cgpu
-
-OURS = "/usr/bin/cgpu-runtime"
-NV = "nvidia-container-runtime"
-SYSTEMD = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]\n  SystemdCgroup = true\n'
+from cgpu_cli.edit import Record, Refuse, Wish
+from cgpu_cli.engines import ENGINES, Engine
 
 # What each file may hold before, with comments where there can be some.
 CONTENT = {
@@ -31,6 +27,7 @@ CONTENT = {
     ("podman", "empty"): "",
     ("containerd", "empty"): "# nothing but a comment\n",
     ("containerd", "version 1"): "root = '/var/lib/containerd'\n",
+    ("containerd", "as Debian ships it"): DEBIAN,
     (
         "containerd",
         "version 2",
@@ -66,71 +63,10 @@ CONFLICT = {
 BY_HAND = {
     "docker": f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}}}',
     "podman": f'[engine.runtimes]\nnvidia = ["{OURS}"]\n',
-    "containerd": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n"
-    f"BinaryName = '{OURS}'\n",
+    "containerd": "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n"
+    f"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\nBinaryName = '{OURS}'\n",
     NV: f'[{NV}]\nruntimes = ["{OURS}", "runc"]\n',
 }
-
-
-class Host:
-    """A root with an engine's file in it."""
-
-    def __init__(self, root: Path, name: str, text: str | None) -> None:
-        self.root, self.name = root, name
-        self.file = root / ENGINES[name].file
-        self.record = root / f"var/lib/cgpu/setup/{name}.json"
-        program = root / OURS.lstrip("/")
-        program.parent.mkdir(parents=True)
-        program.touch(0o755)
-        (root / "etc").mkdir()
-        if text is not None:
-            self.write(text)
-
-    def write(self, text: str, path: str = "") -> None:
-        file = self.root / path if path else self.file
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(text.encode())
-
-    @property
-    def text(self) -> str | None:
-        return self.file.read_bytes().decode() if self.file.exists() else None
-
-    def data(self) -> dict[str, Any]:
-        text = self.text or ""
-        return json.loads(text or "{}") if self.name == "docker" else tomllib.loads(text)
-
-    def run(self, *options: str) -> Result:
-        return CliRunner().invoke(cgpu, ["--root", str(self.root), "setup", self.name, *options], prog_name="cgpu")
-
-    def ok(self, *options: str) -> str:
-        result = self.run(*options)
-        assert result.exit_code == 0, result.stderr
-        return result.stdout
-
-    def refused(self, *options: str, code: int = 1) -> str:
-        before = self.tree()
-        result = self.run(*options)
-        assert (result.exit_code, result.stdout) == (code, "")
-        assert result.stderr.startswith("cgpu: error: ") and result.stderr.count("\n") == 1
-        assert self.tree() == before
-        return result.stderr
-
-    def tree(self) -> dict[str, bytes]:
-        return {str(one): one.read_bytes() for one in self.root.rglob("*") if one.is_file()}
-
-
-def set_value(host: Host) -> object:
-    """What the engine would start for the runtime nvidia."""
-    data = host.data()
-    if host.name == "docker":
-        return data["runtimes"]["nvidia"]["path"]
-    if host.name == "podman":
-        return data["engine"]["runtimes"]["nvidia"][0]
-    if host.name == NV:
-        return data[NV]["runtimes"][0]
-    (plugin,) = (one for one in data["plugins"].values() if "containerd" in one)
-    assert plugin["containerd"]["runtimes"]["nvidia"]["runtime_type"] == "io.containerd.runc.v2"
-    return plugin["containerd"]["runtimes"]["nvidia"]["options"]["BinaryName"]
 
 
 def within(old: Any, new: Any) -> bool:
@@ -340,10 +276,62 @@ def test_json(name: str, tmp_path: Path) -> None:
     assert json.loads(host.run("--json").stderr)["error"]["code"] == "refused"
 
 
-def test_a_record_that_is_none(name: str, tmp_path: Path) -> None:
+NO_RECORDS = {
+    "cut off": b'{"runtime": "/usr/bin/cgpu',
+    "of nothing": b"{}",
+    "not text": b"\xff\xfe",
+    "without ours": json.dumps({"runtime": OURS, "before": None, "after": ""}).encode(),
+    "broken": json.dumps({"runtime": OURS, "before": None, "after": "[{="}).encode(),
+    "of a broken file": json.dumps({"runtime": OURS, "before": "[{=", "after": "[{="}).encode(),
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--undo",)])
+@pytest.mark.parametrize("record", [*NO_RECORDS.values(), None], ids=[*NO_RECORDS, "a folder"])
+def test_a_record_that_is_none(name: str, tmp_path: Path, options: tuple[str, ...], record: bytes | None) -> None:
+    """What is to be done about it is said, and is enough."""
     host = Host(tmp_path, name, None)
-    host.write("{}", f"var/lib/cgpu/setup/{name}.json")
-    assert "is not a record" in host.refused("--undo")
+    host.ok()
+    host.record.unlink()
+    if record is None:
+        host.record.mkdir()
+    else:
+        host.record.write_bytes(record)
+    said = host.refused(*options)
+    assert said.startswith(f"cgpu: error: {host.record}: is not a record of cgpu setup: ")
+    assert f"(remove it, and take what cgpu setup wrote out of {host.file} by hand)" in said
+    host.record.rmdir() if record is None else host.record.unlink()
+    host.file.unlink()
+    host.ok()
+    host.ok("--undo")
+
+
+@pytest.mark.parametrize("name", ["podman", "containerd"])
+def test_a_record_whose_marks_are_gone(name: str, tmp_path: Path) -> None:
+    host = Host(tmp_path, name, None)
+    host.ok()
+    host.record.write_text(host.record.read_text().replace("# cgpu: begin", "# cgpu begins"))
+    host.write(EDIT[name](host.text or ""))
+    assert "is not a record of cgpu setup" in host.refused("--undo")
+
+
+def test_toolkit_that_is_not_there(tmp_path: Path) -> None:
+    """Nobody would read the file. One that is there has somebody who does."""
+    host = Host(tmp_path, NV, None)
+    program = tmp_path / "usr/bin" / NV
+    program.unlink()
+    for options in ((), ("--dry-run",)):
+        assert f"{program}: there is no such program (NVIDIA's container toolkit" in host.refused(*options, code=5)
+    assert not folders(tmp_path)
+    assert "nothing changed" in host.ok("--undo")
+    local = tmp_path / "usr/local/bin" / NV
+    local.parent.mkdir(parents=True)
+    local.touch()
+    host.ok()
+    host.ok("--undo")
+    local.unlink()
+    host.write("")
+    host.ok()
 
 
 # docker
@@ -485,54 +473,6 @@ def test_nvidia_order_that_cgpu_runtime_would_not_keep(
 )
 def test_forms_that_are_not_ours_to_write(tmp_path: Path, name: str, text: str) -> None:
     Host(tmp_path, name, text).refused()
-
-
-def test_containerd_version_says_the_plugin_and_runc_the_cgroup_driver(tmp_path: Path) -> None:
-    host = Host(tmp_path, "containerd", CONTENT["containerd", "version 2"])
-    host.ok()
-    runtimes = host.data()["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
-    assert runtimes["nvidia"]["options"] == {"BinaryName": OURS, "SystemdCgroup": True}
-    for version, plugin in ((1, "cri"), (3, "io.containerd.cri.v1.runtime")):
-        text = ENGINES["containerd"].put(f"version = {version}\n", Wish(OURS))
-        assert (
-            tomllib.loads(text)["plugins"][plugin]["containerd"]["runtimes"]["nvidia"]["options"]["BinaryName"] == OURS
-        )
-
-
-def test_containerd_file_that_we_began(tmp_path: Path) -> None:
-    """It goes when nothing is left in it but our version, and stays with a word of somebody else."""
-    host = Host(tmp_path, "containerd", None)
-    host.ok()
-    host.write((host.text or "") + "\n")
-    host.ok("--undo")
-    assert host.text is None
-    host.ok()
-    host.write((host.text or "") + "# mine\n")
-    host.ok("--undo")
-    assert host.text == "# mine\n"
-
-
-def test_containerd_import_that_would_hide_ours(tmp_path: Path) -> None:
-    host = Host(tmp_path, "containerd", 'version = 2\nimports = ["conf.d/*.toml"]\n')
-    host.write(
-        "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = '/x'\n", "etc/containerd/conf.d/a.toml"
-    )
-    assert "conf.d/a.toml" in host.refused()
-    host.write("version = 2\noom_score = 1\n", "etc/containerd/conf.d/a.toml")
-    host.ok()
-    host.ok("--undo")
-    host.write(f'version = 2\nimports = ["*.toml"]\n{SYSTEMD}')  # itself too
-    host.ok()
-
-
-def test_containerd_line_that_our_table_took(tmp_path: Path) -> None:
-    """A key written below our block belongs to our table: without the header it would be another one's."""
-    host = Host(tmp_path, "containerd", CONTENT["containerd", "version 2"])
-    host.ok()
-    host.write((host.text or "") + "NoPivotRoot = true\n")
-    host.refused("--undo")
-    host.write((host.text or "").replace("runc.v2", "runc.v1"))
-    assert "changed since" in host.refused("--undo")
 
 
 def test_podman_other_files_count(tmp_path: Path) -> None:

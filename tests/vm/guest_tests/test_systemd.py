@@ -212,11 +212,38 @@ def test_a_plain_docker_run(engine_files: dict[str, bytes | None]) -> None:
     until(lambda: not one.is_sliced(), "its slice is gone")
 
 
-def test_a_pod_as_a_kubelet_asks(engine_files: dict[str, bytes | None]) -> None:
-    """For the handler that setup wrote, which took over from runc that cgroups are systemd's."""
+@pytest.fixture(scope="module")
+def image() -> None:
     archive = e.ROOT / "box.tar"
     archive.write_bytes(e.image_archive())
     must("ctr", "--namespace=k8s.io", "image", "import", str(archive))
+
+
+@pytest.mark.usefixtures("engine_files", "image")
+@pytest.mark.parametrize("handler", ["", "nvidia"], ids=["default", "nvidia"])
+def test_a_pod_on_the_distributions_own_file(handler: str) -> None:
+    """The file named no runtime. With ours in it there still is the default one, which the CRI plugin must have."""
+    cri = Cri(u.Containerd.ADDRESS, "/kubepods/besteffort")
+    pod = cri.run_pod("plain", handler)
+    try:
+        one = e.Running(cri, cri.create(pod, "plain", "one", e.IMAGE, e.SLEEP, e.variables(2)))
+        cri.start(one.id)
+        assert one.is_sliced() == (handler == "nvidia")
+        cri.stop(one.id)
+        until(lambda: not one.is_sliced(), "its slice is gone")
+    finally:
+        cri.stop_pod(pod)
+        cri.remove_pod(pod)
+
+
+@pytest.mark.usefixtures("image")
+def test_a_pod_as_a_kubelet_asks(engine_files: dict[str, bytes | None]) -> None:
+    """For the handler that setup wrote, which took over from runc that cgroups are systemd's."""
+    u.undo("containerd")
+    assert u.engine_files()["containerd"] == engine_files["containerd"]
+    u.Containerd.under_systemd()
+    engine_files["containerd"] = u.engine_files()["containerd"]
+    u.set_up("containerd")
     cri = Cri(u.Containerd.ADDRESS, "kubepods-besteffort.slice")
     pod = cri.run_pod("trainer", "nvidia")
     try:

@@ -144,19 +144,26 @@ class Docker(e.Docker):
 
 
 class Containerd:
-    """The distribution's unit and file, with a pause container that is there and runc under the systemd driver."""
+    """The distribution's unit, and its file, which names no runtime."""
 
     ADDRESS = "/run/containerd/containerd.sock"
     CRI = 'plugins."io.containerd.grpc.v1.cri"'
+    FILE = ENGINES["containerd"][0]
 
     @classmethod
     def configure(cls) -> None:
-        path, runc = ENGINES["containerd"][0], f"{cls.CRI}.containerd.runtimes.runc"
-        text, table = path.read_text(), f"[{cls.CRI}]\n"
+        """A pause container that is there; nothing else is another than the package brought it."""
+        text, table = cls.FILE.read_text(), f"[{cls.CRI}]\n"
         assert text.count(table) == 1, text
-        text = text.replace(table, f'{table}sandbox_image = "{e.IMAGE}"\n')
-        usual = f'[{runc}]\nruntime_type = "io.containerd.runc.v2"\n[{runc}.options]\nSystemdCgroup = true\n'
-        path.write_text(text + usual)
+        assert "runtimes" not in text, text
+        cls.FILE.write_text(text.replace(table, f'{table}sandbox_image = "{e.IMAGE}"\n'))
+
+    @classmethod
+    def under_systemd(cls) -> None:
+        """runc as the administrator of a node sets it whose kubelet has systemd's cgroup driver."""
+        runc = f"{cls.CRI}.containerd.runtimes.runc"
+        table = f'[{runc}]\nruntime_type = "io.containerd.runc.v2"\n[{runc}.options]\nSystemdCgroup = true\n'
+        cls.FILE.write_text(cls.FILE.read_text() + table)
 
 
 # ---- a container that answers ----
