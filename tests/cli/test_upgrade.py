@@ -296,7 +296,7 @@ def test_the_version_of_a_refused_core_may_be_anything(empty: Tree, empty_cli: C
 def test_drain_waits_tells_and_goes_on(tree: Tree, cli: Cli, tools: Tools) -> None:
     """Its end is seen, not assumed: first one container goes, then the other."""
     seen: list[str] = []
-    gone = [lambda: tree.listed(inst_line(ID2, 7)), lambda: (tree.proc / "inst_ctl").write_text("")]
+    gone = [lambda: tree.listed(inst_line(ID2, 7)), lambda: tree.listed()]
 
     def say(line: str) -> None:
         seen.append(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -139,8 +140,9 @@ def test_the_core_decides_and_the_processes_call(built, start):
     *rounds, result = conduct(built, *argv, *members)
     assert len(rounds) >= 20, "of 60 ms"
     assert [r["round"] for r in rounds] == sorted(r["round"] for r in rounds)
-    light, heavy = (member["gpu_ns"] for member in result["member"])
-    assert heavy / light == pytest.approx(2, rel=0.1)
+    # Not at the end alone: what one is owed just then would be paid in the next round.
+    ratios = [r["gpu_ns"][1] / r["gpu_ns"][0] for r in rounds[10:]]
+    assert statistics.median(ratios) == pytest.approx(2, rel=0.1)
     assert result["failed"] == 0
     assert result["calls"] >= 3 * (result["turns"] - 2), "a thaw, a freeze, a restart"
 

@@ -164,7 +164,15 @@ static void note_round(void)
 	if (now == last)
 		return;
 	last = now;
-	printf("{\"event\":\"round\",\"round\":%llu,\"monotonic\":%.6f}\n", (unsigned long long)now, clock_ns() / 1e9);
+	printf("{\"event\":\"round\",\"round\":%llu,\"monotonic\":%.6f,\"gpu_ns\":[", (unsigned long long)now,
+	       clock_ns() / 1e9);
+	for (u32 i = 0; i < c.members; i++) {
+		struct cgpu_turn_stat st;
+
+		cgpu_turn_stat(&c.turn, c.member[i].slot, clock_ns(), &st);
+		printf("%s%llu", i ? "," : "", (unsigned long long)st.gpu_ns);
+	}
+	printf("]}\n");
 }
 
 static void run(u64 until_ns)
