@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from .proc import (
 
 #: As the kernel takes it; anything else is not written at all.
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
+#: An answer by netlink takes milliseconds.
+ASKED_S = 2.0
 Say = Callable[[str], None]
 
 
@@ -121,12 +124,26 @@ def _unload(paths: Paths) -> list[str]:
     out: list[str] = []
     try:
         for name in [*names, MODULE] if (paths.modules / MODULE).is_dir() else []:
-            _run("rmmod", name)
+            _remove(name)
             out.append(name)
     except CgpuError as err:
         lost = _put_back(out)
         raise CgpuError(err.code, err.what, "; ".join([err.why, *lost]), err.hint) from err
     return out
+
+
+def _remove(name: str) -> None:
+    """Whoever asks the module something just now, cgpud above all, holds it until the answer is read."""
+    end = time.monotonic() + ASKED_S
+    while True:
+        try:
+            _run("rmmod", name)
+        except CgpuError as err:
+            if "in use" not in err.why or time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _put_back(names: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 
-from cgpu_cli import drain
+from cgpu_cli import drain, upgrade
 from cgpu_cli.proc import Paths
 
 CORE = "cgpu_core_0_1_0"
@@ -89,6 +89,7 @@ class Tools:
 @pytest.fixture
 def tools(empty: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     monkeypatch.setenv("PATH", f"{tmp_path}/tools/bin:/usr/bin:/bin")
+    monkeypatch.setattr(upgrade, "ASKED_S", 0.2)
     return Tools(empty, tmp_path / "tools")
 
 
@@ -243,8 +244,18 @@ def test_what_does_not_go_is_put_back(empty: Tree, empty_cli: Cli, tools: Tools)
     result = empty_cli.cgpu("upgrade", "--cold", "--json")
     assert result.exit_code == 1
     assert error(result)["why"] == "rmmod: ERROR: Module cgpu_km is in use"
-    assert tools.asked == [f"rmmod {CORE}", "rmmod cgpu_km", f"modprobe {CORE}"]
+    assert list(dict.fromkeys(tools.asked)) == [f"rmmod {CORE}", "rmmod cgpu_km", f"modprobe {CORE}"]
     assert not (empty.root / "run/cgpu/drain").exists()
+
+
+def test_whoever_asks_the_module_just_now_is_waited_for(
+    empty_cli: Cli, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upgrade, "ASKED_S", 60.0)
+    tools.refuses("rmmod", "cgpu_km", "Module cgpu_km is in use")
+    threading.Timer(0.3, (tools.top / "says/rmmod-cgpu_km").unlink).start()
+    assert empty_cli.cgpu("upgrade", "--cold").stdout == "cgpu_km 0.1.0 -> 0.2.0\n"
+    assert tools.asked.count("rmmod cgpu_km") > 1
 
 
 def test_the_core_that_ran_is_put_back_first(empty: Tree, empty_cli: Cli, tools: Tools) -> None:
