@@ -123,6 +123,18 @@ def test_highprio_has_its_takeover() -> None:
     assert high["share_allowed_pct"] == 80
 
 
+@pytest.mark.parametrize("policy", ["0", "3"])
+def test_several_highprio_have_what_they_are_allowed(policy: str) -> None:
+    """Alone with one another, and beside one without that wants the rest."""
+    load = "kernel_us=500,depth=32"
+    for others in ((), ("--container", f"name=low,{load}")):
+        lords = [word for i in (1, 2) for word in ("--container", f"name=h{i},weight={i},highprio=1,{load}")]
+        argv = ("--policy", policy, "--slice-us", "10000", "--prio-ratio", "95", "--personality", "tail_pct=0")
+        for one in gpus(*argv, *lords, *others)[0]["containers"]:
+            if one["highprio"]:
+                assert one["share_got_pct"] == pytest.approx(one["share_allowed_pct"], abs=3), one["name"]
+
+
 def test_svg(tmp_path: Path) -> None:
     path = tmp_path / "line.svg"
     result = simulate("--gpus", "2", "--container", "name=<a&b>", "--container", "gpu=1", "--svg", str(path))
