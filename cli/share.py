@@ -21,6 +21,13 @@ def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     return 1 / (1 + sum(other.opened for other in rivals))
 
 
+def _of_lords(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
+    """A high-priority slot's part of what all of them have: no caps, so 0 and 3 divide it (docs/policies.md §8)."""
+    if gpu.policy in (WEIGHTED, FIXED):
+        return slot.weight / (slot.weight + sum(other.weight for other in rivals))
+    return 1 / (1 + len(rivals))
+
+
 def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
     """Ceiling in percent while everybody who has the GPU open wants it; None: no ceiling (native).
 
@@ -35,9 +42,7 @@ def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
     if slot.highprio:
         plain_open = any(other.opened for other in others if not other.highprio)
         whole = gpu.prio_ratio / 100 if plain_open else 1.0
-        if len(lords) == 0:
-            return 100 * whole
-        return 100 * whole * _by_policy(gpu, slot, lords)
+        return 100 * whole * _of_lords(gpu, slot, lords)
     plain = [other for other in others if not other.highprio]
     part = _by_policy(gpu, slot, plain if lords else others)
     if not lords:

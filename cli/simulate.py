@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -48,7 +49,7 @@ def _row(got: Got) -> list[str]:
     waits = got.waits
     return [
         one.name,
-        f"{one.weight}{' hp' if one.highprio else ''}",
+        f"{got.weight}{' hp' if got.highprio else ''}",
         percent(got.allowed_pct),
         percent(got.share_pct),
         f"{got.works_per_s:.0f}",
@@ -80,8 +81,8 @@ def got_json(got: Got) -> dict[str, Any]:
     one = got.container
     return {
         "name": one.name,
-        "weight": one.weight,
-        "highprio": one.highprio,
+        "weight": got.weight,
+        "highprio": got.highprio,
         "share_allowed_pct": _rounded(got.allowed_pct),
         "share_got_pct": _rounded(got.share_pct),
         "kernels_per_s": _rounded(got.works_per_s),
@@ -123,16 +124,40 @@ def result_json(number: int, result: Result) -> dict[str, Any]:
     }
 
 
+def svg_target(path: Path, number: int) -> Path:
+    return path if not number else path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def check_svg(path: Path, count: int) -> None:
+    """Before the run, which may take long: can the files be written?"""
+    folder = path.parent
+    if not folder.is_dir():
+        raise CgpuError(Exit.REFUSED, str(path), f"there is no folder {folder}")
+    for target in (svg_target(path, number) for number in range(count)):
+        if target.is_dir() or not os.access(target if target.exists() else folder, os.W_OK):
+            raise CgpuError(Exit.REFUSED, str(target), "cannot be written")
+
+
 def write_svg(path: Path, results: Sequence[Result]) -> list[Path]:
     """One file per GPU; the second one's name gets its number."""
     written = []
     for number, result in enumerate(results):
-        target = path if not number else path.with_name(f"{path.stem}-{number}{path.suffix}")
+        target = svg_target(path, number)
         names = [got.container.name for got in result.got]
         text = draw.svg(_title(result), names, result.line, result.line_ms, [got.buckets for got in result.got])
         target.write_text(text, encoding="utf-8")
         written.append(target)
     return written
+
+
+class _Ms(click.FloatRange):
+    """click finds nan in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return found
 
 
 def _line_window(from_ms: float | None, line_ms: float | None, scenario: Scenario) -> tuple[float, float] | None:
@@ -165,7 +190,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
     "--container", "containers", multiple=True, metavar="KEY=VALUE,...", help="One container; again for the next."
 )
 @click.option("--profile", "card", default="a100", show_default=True, help="Costs of the card: a100, h200, t4.")
-@click.option("--gpus", type=click.IntRange(1, 16), default=1, show_default=True, help="So many alike.")
+@click.option("--gpus", type=click.IntRange(1, 16), help="So many alike; default: 1, or those of FILE.")
 @click.option("--policy", metavar="P", default="weighted", show_default=True, help="0 to 5, or its name.")
 @click.option("--slice-us", metavar="US", help="Default: 20 lever calls, as the module chooses.")
 @click.option("--max-inst", metavar="N", help="Default: 20.")
@@ -173,15 +198,15 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option("--personality", metavar="KEY=VALUE,...", help="A driver with faults, e.g. err40_pct=27.")
 @click.option("--seconds", metavar="S", help="Simulated; default: 10.")
 @click.option("--seed", metavar="N", help="Of everything random: the same seed, the same run. Default: 1.")
-@click.option("--from-ms", type=click.FloatRange(0), help="Where the time line begins.")
-@click.option("--line-ms", type=click.FloatRange(0.1), help="How long it is.")
+@click.option("--from-ms", type=_Ms(0), help="Where the time line begins.")
+@click.option("--line-ms", type=_Ms(0.1), help="How long it is.")
 @click.option("--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw it into this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 def simulate(
     file: Path | None,
     containers: tuple[str, ...],
     card: str,
-    gpus: int,
+    gpus: int | None,
     policy: str,
     slice_us: str | None,
     max_inst: str | None,
@@ -205,6 +230,8 @@ def simulate(
         given["personality"] = config.pairs(personality, "--personality")
     base = config.read_setup(given, Setup(profile(card)))
     scenario = config.read_scenario(_merged(file, {"seconds": seconds, "seed": seed}), base, gpus, containers)
+    if svg:
+        check_svg(svg, len(scenario.gpus))
     results = run(scenario, _line_window(from_ms, line_ms, scenario))
     written = write_svg(svg, results) if svg else []
     if as_json:

@@ -24,30 +24,40 @@ def wrong(what: str, hint: str = "") -> CgpuError:
 
 @dataclass(frozen=True)
 class Range:
-    """A number within bounds, or a yes or no."""
+    """A number within bounds; of those from 0 to 1 a yes or no, too."""
 
     low: float
     high: float
     whole: bool = True
+    least: float = 0  # of what is not 0: less would be 0 whole nanoseconds, or never
 
     def read(self, name: str, value: object) -> Any:
         number = self._number(value)
         if number is None:
             raise wrong(f"{name}={value} is no number")
-        if not self.low <= number <= self.high:
-            raise wrong(f"{name}={value} is out of range", f"{self.low:g} to {self.high:g}")
+        if not self.low <= number <= self.high or 0 < number < self.least:
+            low = f"0, or {self.least:g}" if self.least else f"{self.low:g}"
+            raise wrong(f"{name}={value} is out of range", f"{low} to {self.high:g}")
         if self.whole and number != int(number):
             raise wrong(f"{name}={value} is no whole number")
-        return int(number) if self.whole else number
+        return int(number) if self.whole else float(number)
 
     def _number(self, value: object) -> float | None:
         if isinstance(value, bool):
-            return float(value)
+            return int(value) if self.whole and (self.low, self.high) == (0, 1) else None
+        if isinstance(value, str):
+            value = _parsed(value)
+        return value if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else None
+
+
+def _parsed(text: str) -> int | float | None:
+    """A whole number as it is: a float has 53 bits of it."""
+    for kind in (int, float):
         try:
-            number = float(value) if isinstance(value, int | float | str) else math.nan
-        except (ValueError, OverflowError):
-            return None
-        return number if math.isfinite(number) else None
+            return kind(text)
+        except ValueError:
+            pass
+    return None
 
 
 COUNT = Range(1, CONTAINERS_MAX)
@@ -60,9 +70,9 @@ CONTAINER = {
     "depth": Range(1, 4096),
     "gap_us": Range(0, 10_000_000, whole=False),
     "gap_spread_us": Range(0, 10_000_000, whole=False),
-    "rate": Range(0, 1_000_000, whole=False),
-    "on_ms": Range(0, 3_600_000, whole=False),
-    "off_ms": Range(0, 3_600_000, whole=False),
+    "rate": Range(0, 1_000_000, whole=False, least=1e-4),
+    "on_ms": Range(0, 3_600_000, whole=False, least=0.001),
+    "off_ms": Range(0, 3_600_000, whole=False, least=0.001),
     "processes": Range(1, 256),
     "start_ms": Range(0, 3_600_000, whole=False),
     "stop_ms": Range(0, 3_600_000, whole=False),
@@ -166,6 +176,8 @@ def read_changes(values: Mapping[str, object], containers: Iterable[Container]) 
     target = values.get("container")
     nodes = CONTAINER_CHANGES if target is not None else GPU_CHANGES
     known(values, {"at_ms", "container", "gpu", *nodes}, "a change")
+    if isinstance(target, Mapping | list):
+        raise wrong("a change names one container")
     if target is not None and target not in {one.name for one in containers}:
         raise wrong(f"a change names {target!r}, and there is no such container")
     at_ms = Range(0, 3_600_000, whole=False).read("at_ms", values.get("at_ms", ""))
@@ -191,14 +203,17 @@ def read_file(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+    except (ValueError, RecursionError) as err:
         raise wrong(f"{path} is no TOML: {err}") from None
 
 
-def read_scenario(values: Mapping[str, object], base: Setup, gpus: int, flags: Iterable[str]) -> Scenario:
+def read_scenario(values: Mapping[str, object], base: Setup, gpus: int | None, flags: Iterable[str]) -> Scenario:
     """A file's tables and the command line's containers together; the command line's GPU is the base of each."""
     known(values, {"seconds", "seed", "gpu", "container", "change"}, "the file")
-    setups = [read_setup(one, base) for one in tables(values, "gpu")] or [base] * gpus
+    setups = [read_setup(one, base) for one in tables(values, "gpu")]
+    if setups and gpus not in (None, len(setups)):
+        raise wrong(f"--gpus {gpus}, and the file has {len(setups)} of [[gpu]]")
+    setups = setups or [base] * (gpus or 1)
     containers: list[Container] = []
     for one in [*tables(values, "container"), *(pairs(text, "--container") for text in flags)]:
         containers += read_containers(one, len(containers))
@@ -222,6 +237,9 @@ def check(containers: list[Container], setups: list[Setup]) -> None:
     for name, times in Counter(one.name for one in containers).items():
         if times > 1:
             raise wrong(f"{times} containers are called {name!r}")
+    for gpu, count in Counter(one.gpu for one in containers).items():
+        if count > CONTAINERS_MAX:
+            raise wrong(f"{count} containers are on GPU {gpu}", f"{CONTAINERS_MAX} at most")
     for one in containers:
         if one.gpu >= len(setups):
             raise wrong(f"container {one.name} is on GPU {one.gpu}, and there are {len(setups)}", "--gpus")

@@ -43,6 +43,8 @@ struct cgpu_sim {
 	u32 tsgs, clients;
 	u32 cur, resident, last;	/* TSGs; last: round robin goes on behind it */
 	u32 own_switch;		/* the switch under way is between TSGs of one client */
+	u32 stopped_client;	/* whose TSG was taken off the engine last, and when */
+	u64 stopped_ns;
 	u32 buckets;
 	u64 mark_ns;
 	struct cgpu_sim_trace_log trace;

@@ -17,6 +17,7 @@ struct cgpu_sim *cgpu_sim_new(const struct cgpu_sim_machine *machine, u64 length
 	s->rng = machine->seed;
 	s->cur = CGPU_SIM_NOBODY;
 	s->resident = CGPU_SIM_NOBODY;
+	s->stopped_client = CGPU_SIM_NOBODY;
 	s->buckets = (u32)(length_ns / CGPU_SIM_BUCKET_NS) + 1;
 	return s;
 }

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ..model import Gpu as ShownGpu
 from ..model import Slot
 from ..share import allowed_pct
 from .figures import BUCKET_NS, Waits
 from .gpu import Gpu, Stretch
-from .model import MS, Container, S, Scenario, Setup
+from .model import MS, Change, Container, S, Scenario, Setup
 from .turns import Turns
 
 AUTO_MS = 200.0
@@ -19,9 +20,13 @@ WHOLE_MS = 60_000.0
 
 @dataclass(frozen=True)
 class Got:
-    """One container's figures. share_pct is of the wall clock: its kernels, and switches among its own processes."""
+    """One container's figures. share_pct is of the wall clock: its kernels, and switches among its own processes.
+
+    weight and highprio are those of the end, after what it was given and what was changed."""
 
     container: Container
+    weight: int
+    highprio: bool
     allowed_pct: float | None
     share_pct: float
     works_per_s: float
@@ -33,7 +38,7 @@ class Got:
 
 @dataclass(frozen=True)
 class Result:
-    """One GPU's figures."""
+    """One GPU's figures. The policy and its values in setup are those of the end, as slice_us is."""
 
     setup: Setup
     seconds: float
@@ -48,13 +53,23 @@ class Result:
     notes: tuple[str, ...]
 
 
-def allowed(setup: Setup, containers: tuple[Container, ...], weights: list[int], slice_us: int) -> list[float | None]:
-    """The ceiling of each while all of them want the GPU, by the rules cgpu-smi shows."""
-    slots = tuple(
-        Slot(0, one.name, one.name, weight, one.highprio, 0, (), {"opened": 1})
-        for one, weight in zip(containers, weights, strict=True)
+def at_the_end(setup: Setup, turns: Turns) -> Setup:
+    t = turns.t
+    return replace(setup, policy=int(t.policy), max_inst=int(t.max_inst), prio_ratio=int(t.prio_ratio))
+
+
+def shown_slots(containers: Sequence[Container], turns: Turns) -> tuple[Slot, ...]:
+    """As cgpu-smi would see them at the end, all of them wanting the GPU."""
+    found = [turns.t.slot[number] for number in turns.slot]
+    return tuple(
+        Slot(0, one.name, one.name, int(slot.weight), bool(slot.highprio), 0, (), {"opened": 1})
+        for one, slot in zip(containers, found, strict=True)
     )
-    free = max(0, setup.max_inst - sum(weights))
+
+
+def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float | None]:
+    """The ceiling of each while all of them want the GPU, by the rules cgpu-smi shows."""
+    free = max(0, setup.max_inst - sum(slot.weight for slot in slots))
     shown = ShownGpu(
         0, setup.profile.name, "", "", 0, 0, setup.policy, setup.max_inst, free, setup.prio_ratio, slice_us, "deny",
         {}, "", "", slots,
@@ -71,6 +86,17 @@ def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int)
     return 0.5 * whole_ms, min(whole_ms, 0.5 * whole_ms + AUTO_MS)
 
 
+def change_notes(changes: Sequence[Change], end_ms: float) -> list[str]:
+    found = []
+    if any(one.at_ms < end_ms for one in changes):
+        found.append("policy, slice, Weight and Allowed are those of the end: something is changed on the way")
+    for one in changes:
+        if one.at_ms >= end_ms:
+            whose = f" of {one.container}" if one.container else ""
+            found.append(f"at {one.at_ms:g} ms: {one.node}{whose} is not changed, the run ends at {end_ms:g} ms")
+    return found
+
+
 def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None = None) -> Result:
     setup, containers = scenario.gpus[number], scenario.on_gpu(number)
     length_ns = round(scenario.seconds * S)
@@ -84,16 +110,19 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
     gpu.close()
     wall_ns, busy, held = gpu.now, gpu.busy(), gpu.held()
     counted = max(1, min(wall_ns, length_ns) // BUCKET_NS)
-    ceilings = allowed(setup, containers, turns.granted, turns.slice_us)
+    setup, slots = at_the_end(setup, turns), shown_slots(containers, turns)
+    ceilings = allowed(setup, slots, turns.slice_us)
     got = [
         Got(
             container=one,
+            weight=slots[i].weight,
+            highprio=slots[i].highprio,
             allowed_pct=ceiling,
             share_pct=100 * held[i] / wall_ns,
             works_per_s=int(gpu.client(i).works) * S / wall_ns,
             waits=Waits.of(gpu, i),
-            takeover_us=gpu.quantile_us(gpu.client(i).wake, 990) if one.highprio else None,
-            takeover_ceiling_us=gpu.quantile_us(gpu.client(i).wake_frozen, 990) if one.highprio else None,
+            takeover_us=gpu.quantile_us(gpu.client(i).wake, 990) if slots[i].highprio else None,
+            takeover_ceiling_us=gpu.quantile_us(gpu.client(i).wake_frozen, 990) if slots[i].highprio else None,
             buckets=tuple(gpu.buckets(i, counted)),
         )
         for i, (one, ceiling) in enumerate(zip(containers, ceilings, strict=True))
@@ -109,7 +138,7 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         turn_thread_pct=100 * turns.thread_ns / wall_ns,
         line_ms=line_ms,
         line=tuple(gpu.traced()),
-        notes=tuple(turns.notes),
+        notes=(*turns.notes, *change_notes(changes, 1000 * scenario.seconds)),
     )
 
 

@@ -42,13 +42,22 @@ static u64 next_arrival(struct cgpu_sim *s)
 	return at;
 }
 
+/* Whose TSG the engine comes from. One list of a container that is frozen while
+ * the next one is not yet leaves the engine to the container itself.
+ */
+static u32 comes_from(const struct cgpu_sim *s)
+{
+	if (s->resident != CGPU_SIM_NOBODY)
+		return s->tsg[s->resident].client;
+	return s->stopped_ns == s->now_ns ? s->stopped_client : CGPU_SIM_NOBODY;
+}
+
 static void begin(struct cgpu_sim *s, u32 i)
 {
 	s->cur = i;
 	s->last = i;
 	if (s->resident != i) {
-		s->own_switch = s->resident != CGPU_SIM_NOBODY &&
-				s->tsg[s->resident].client == s->tsg[i].client;
+		s->own_switch = comes_from(s) == s->tsg[i].client;
 		s->client[s->tsg[i].client].switches++;
 		s->resident = i;
 		s->phase = SWITCH;
@@ -281,6 +290,8 @@ static void stop(struct cgpu_sim *s)
 		if (s->tsg[s->cur].started && give_way_ns(s) > s->now_ns)
 			return;
 	}
+	s->stopped_client = s->tsg[s->cur].client;
+	s->stopped_ns = s->now_ns;
 	s->resident = CGPU_SIM_NOBODY;
 	go_idle(s);
 }

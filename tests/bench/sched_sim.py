@@ -67,17 +67,25 @@ class Measured:
     buckets: tuple[tuple[int, ...], ...] = ()
 
 
+@dataclass(frozen=True)
+class Alone:
+    """The parts of the time that a load's kernels run and that it holds the card when it has it alone."""
+
+    busy: float
+    held: float
+
+
 @cache
-def alone_part(card: str, load: Container) -> float:
-    """The part of the time that its kernels run when it has the card alone, from start to stop."""
+def alone(card: str, load: Container) -> Alone:
+    """From start to stop."""
     gpu = Gpu(profile(card), Personality(), (replace(load, start_ms=0.0, stop_ms=None),), 2 * S, 1)
     gpu.advance(2 * S)
-    return gpu.busy()[0] / gpu.now
+    return Alone(gpu.busy()[0] / gpu.now, gpu.held()[0] / gpu.now)
 
 
 def progress(card: str, containers: Sequence[Container], busy: Sequence[int], wall_ns: int) -> float:
     """Work done, each container's in units of what it would have done alone."""
-    parts = [ns / wall_ns / alone_part(card, one) for one, ns in zip(containers, busy, strict=True)]
+    parts = [ns / wall_ns / alone(card, one).busy for one, ns in zip(containers, busy, strict=True)]
     return sum(parts)
 
 
@@ -102,10 +110,13 @@ def parts(cell: Cell) -> list[float]:
 
 
 def due(cell: Cell) -> list[float]:
-    """What it can hold of that: a queue that runs empty between kernels leaves holes in its own turns."""
+    """What it can hold of that: a queue that runs empty between kernels leaves holes in its own turns.
+
+    Switches among its own processes are no holes: what is compared with this is held time.
+    """
     if not capped(cell):
         return parts(cell)
-    return [part * alone_part(cell.card, one) for part, one in zip(parts(cell), cell.scenario.containers, strict=True)]
+    return [part * alone(cell.card, one).held for part, one in zip(parts(cell), cell.scenario.containers, strict=True)]
 
 
 def capped(cell: Cell) -> bool:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""docs/policies.md, section 9: what stays unused while a container sleeps, and how long it waits when it wakes."""
+"""docs/policies.md, section 9: what stays unused while a container sleeps, and how long it waits when it wakes.
+
+And of section 3 what one that is busy has of another that leaves the GPU.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,30 @@ from cgpu_cli.sim.turns import Turns
 PAGE = (Path(__file__).resolve().parents[2] / "docs/policies.md").read_text()
 A100 = profile("a100")
 SECONDS = 30
+
+
+def part_of_the_busy(card: str, other: Container) -> float:
+    """What one that is always busy gets beside another, in percent of its half."""
+    containers = (Container("busy", kernel_us=500, depth=64), other)
+    gpu = Gpu(profile(card), Personality(tail_pct=0), containers, 11 * S, 1)
+    turns = Turns(gpu, Setup(profile(card), 1, 5000), containers)
+    turns.run(S)
+    gpu.mark()
+    turns.run(11 * S)
+    return 200 * gpu.held()[0] / (gpu.now - S)
+
+
+def test_what_the_page_says_of_overlaps() -> None:
+    """Section 3: who takes what another leaves of the time in which both can run."""
+    section = " ".join(PAGE.split("\n### How exact")[1].split("\n## 4. ")[0].split())
+    short, idle = Container("short", kernel_us=100, depth=1), Container("idle", kernel_us=500, on_ms=1, off_ms=1e6)
+    deep = re.search(r"at 5 ms it has ([\d.]+) % of its part", section)
+    assert deep
+    over = re.search(r"up to ([\d.]+) % more than its part at 5 ms \(H200; A100 ([\d.]+)\)", section)
+    assert over
+    assert part_of_the_busy("a100", short) == pytest.approx(float(deep[1]), abs=0.3)
+    assert part_of_the_busy("h200", idle) == pytest.approx(100 + float(over[1]), abs=0.3)
+    assert part_of_the_busy("a100", idle) == pytest.approx(100 + float(over[2]), abs=0.3)
 
 
 def rows() -> list[list[str]]:

@@ -108,6 +108,23 @@ def test_a_lone_container_has_it_all_without_a_call() -> None:
     assert gpu.held()[0] > 0.99 * S
 
 
+def test_forking_beyond_a_list_buys_and_costs_nothing() -> None:
+    """More than 64 processes are frozen list by list."""
+    trace = scenarios.Scenario("x", (BUSY, replace(BUSY, name="forks", depth=4, processes=256)))
+    row = measure(Cell(trace, "a100", OURS, 1, 5000), 1, own=Personality(tail_pct=0)).row
+    assert row["ratio_error_pct"] <= sched.BAR_RATIO_PCT
+
+
+def test_switches_among_ones_own_are_no_holes() -> None:
+    """Under 3 the due is the part that the load holds alone, as the shares are of held time."""
+    forks = Container("forks", 10, kernel_us=100, depth=4, processes=40)
+    found = sched_sim.alone("a100", forks)
+    assert found.busy < 0.95 < 0.99 < found.held
+    trace = scenarios.Scenario("x", (forks, replace(BUSY, weight=6)))
+    row = measure(Cell(trace, "a100", OURS, 3, 5000), 1, own=Personality(tail_pct=0)).row
+    assert sched.missed(row) == []
+
+
 @pytest.mark.parametrize("rule", rivals.RIVALS)
 def test_every_rule_names_its_source(rule: type[rivals.Rule]) -> None:
     assert rule.name

@@ -17,6 +17,10 @@ def slot(name: str, weight: int = 1, opened: int = 1, highprio: bool = False) ->
     return Slot(0, name, name, weight, highprio, 0, (), {"opened": opened, "gpu_ns": 0})
 
 
+def two_lords() -> list[Slot]:
+    return [slot("h", highprio=True), slot("i", 3, highprio=True)]
+
+
 def allowed(policy: int, *slots: Slot) -> list[float | None]:
     gpu = replace(GPU, policy=policy, slots=slots)
     return [None if (got := allowed_pct(gpu, one)) is None else round(got, 1) for one in slots]
@@ -36,6 +40,11 @@ CASES = [
     ("high priority: prio_ratio", 2, [slot("h", highprio=True), slot("a"), slot("b", 3)], [80.0, 5.0, 15.0]),
     ("high priority not open: out of the way", 1, [slot("h", 1, 0, True), slot("a")], [80.0, 100.0]),
     ("two of high priority share it", 1, [slot("h", highprio=True), slot("i", highprio=True), slot("a")], [40, 40, 20]),
+    ("two of high priority, fair: no caps", 0, [*two_lords(), slot("a")], [40, 40, 5]),
+    ("two of high priority, weighted", 2, [*two_lords(), slot("a")], [20, 60, 20]),
+    ("two of high priority, fixed: no caps", 3, two_lords(), [25, 75]),
+    ("two of high priority, soft", 4, [*two_lords(), slot("a")], [40, 40, 20]),
+    ("high priority, fixed, the other not open", 3, [slot("h", highprio=True), slot("i", 3, 0, True)], [100, 75]),
     ("high priority alone: everything", 2, [slot("h", highprio=True)], [100.0]),
     ("high priority: fixed caps stay", 3, [slot("h", highprio=True), slot("a", 10)], [80.0, 20.0]),
     ("high priority: small fixed caps stay", 3, [slot("h", highprio=True), slot("a", 1)], [80.0, 5.0]),

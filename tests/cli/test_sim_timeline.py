@@ -178,6 +178,17 @@ def test_each_list_acts_on_its_own_channels() -> None:
     assert gpu.held()[0] == was
 
 
+def test_from_one_list_to_the_next_is_ones_own() -> None:
+    """The one that ran is frozen, the next list's first is not yet: the switch is nobody else's."""
+    gpu = machine(replace(BUSY, processes=65), own=Personality(tail_pct=0))
+    gpu.advance(10 * MS)
+    began, held = gpu.now, gpu.held()[0]
+    gpu.freeze(0, True)
+    last_ns = gpu.lever_ns[-1]
+    assert gpu.calls == 2
+    assert gpu.held()[0] - held == gpu.now - began - (last_ns - last_ns // 2), "to the middle of the last call"
+
+
 def test_bursts_and_rates() -> None:
     gpu = machine(replace(BUSY, on_ms=10, off_ms=90, start_ms=5))
     gpu.advance(S)

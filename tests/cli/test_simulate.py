@@ -107,11 +107,72 @@ def test_a_file_with_a_change(tmp_path: Path) -> None:
     more = gpus(str(path), "--container", "name=c", "--seconds", "0.5")[0]
     assert [one["name"] for one in more["containers"]] == ["a", "b", "c"]
     assert more["seconds"] == pytest.approx(0.5, abs=0.02)
+    assert more["notes"] == ["at 2000 ms: weight of b is not changed, the run ends at 500 ms"]
+
+
+CHANGES = """
+seconds = 1
+[[container]]
+name = "a"
+[[container]]
+name = "b"
+highprio = true
+[[change]]
+at_ms = 300
+policy = "fixed"
+prio_ratio = 60
+max_inst = 10
+slice_us = 20000
+[[change]]
+at_ms = 500
+container = "b"
+weight = 3
+highprio = 0
+"""
+
+
+def test_what_was_changed_is_shown_as_at_the_end(tmp_path: Path) -> None:
+    """All of it, not only the slice; and that it is."""
+    path, svg = tmp_path / "node.toml", tmp_path / "line.svg"
+    path.write_text(CHANGES)
+    found = gpus(str(path))[0]
+    assert found["policy"] == {"number": 3, "name": "fixed"}
+    assert found["slice_us"] == 20_000
+    shown = [(one["weight"], one["highprio"], one["share_allowed_pct"]) for one in found["containers"]]
+    assert shown == [(1, False, 10), (3, False, 30)]
+    note = "policy, slice, Weight and Allowed are those of the end: something is changed on the way"
+    assert found["notes"] == [note]
+    text = simulate(str(path), "--svg", str(svg)).stdout
+    assert "simulated; policy 3 fixed, slice 20000 us" in text.splitlines()[0]
+    assert [line.split()[3:6] for line in text.splitlines()[5:7]] == [["1", "|", "10.0%"], ["3", "|", "30.0%"]]
+    assert note in text
+    assert "simulated; policy 3 fixed, slice 20000 us" in svg.read_text()
+    path.write_text(CHANGES.split("[[change]]\nat_ms = 500")[0])
+    high = gpus(str(path))[0]["containers"]
+    assert [one["share_allowed_pct"] for one in high] == [10, 60], "the ceiling of the end"
 
 
 def test_weight_that_is_not_left_is_said() -> None:
-    result = simulate("--max-inst", "2", "--container", "name=a,weight=2", "--container", "name=late", "--seconds", "1")
-    assert "late has weight 0 and does not run: no weight was left for it" in result.stdout
+    argv = ("--max-inst", "2", "--container", "name=a,weight=2", "--container", "name=late", "--seconds", "1")
+    lines = simulate(*argv).stdout.splitlines()
+    assert "late has weight 0 and does not run: no weight was left for it" in lines
+    assert [line.split()[3] for line in lines[5:7]] == ["2", "0"]
+    assert [one["weight"] for one in gpus(*argv)[0]["containers"]] == [2, 0]
+
+
+@pytest.mark.parametrize("seed", [2**53 + 1, 2**63 - 1])
+def test_a_seed_is_taken_as_it_is(seed: int) -> None:
+    result = simulate("--seconds", "0.1", "--seed", str(seed), "--gpus", "2", "--container", "name=a", "--json")
+    assert json.loads(result.stdout)["seed"] == seed
+
+
+def test_gpus_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text("seconds = 0.1\n[[gpu]]\n[[gpu]]\n[[container]]\ngpu = 1\n")
+    assert len(gpus(str(path))) == len(gpus(str(path), "--gpus", "2")) == 2
+    result = simulate(str(path), "--gpus", "3")
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
+    assert "--gpus 3, and the file has 2 of [[gpu]]" in result.stderr
 
 
 def test_highprio_has_its_takeover() -> None:
@@ -123,6 +184,18 @@ def test_highprio_has_its_takeover() -> None:
     assert high["share_allowed_pct"] == 80
 
 
+@pytest.mark.parametrize("policy", ["0", "3"])
+def test_several_highprio_have_what_they_are_allowed(policy: str) -> None:
+    """Alone with one another, and beside one without that wants the rest."""
+    load = "kernel_us=500,depth=32"
+    for others in ((), ("--container", f"name=low,{load}")):
+        lords = [word for i in (1, 2) for word in ("--container", f"name=h{i},weight={i},highprio=1,{load}")]
+        argv = ("--policy", policy, "--slice-us", "10000", "--prio-ratio", "95", "--personality", "tail_pct=0")
+        for one in gpus(*argv, *lords, *others)[0]["containers"]:
+            if one["highprio"]:
+                assert one["share_got_pct"] == pytest.approx(one["share_allowed_pct"], abs=3), one["name"]
+
+
 def test_svg(tmp_path: Path) -> None:
     path = tmp_path / "line.svg"
     result = simulate("--gpus", "2", "--container", "name=<a&b>", "--container", "gpu=1", "--svg", str(path))
@@ -131,7 +204,22 @@ def test_svg(tmp_path: Path) -> None:
     texts = [element.text or "" for element in names[0].iter("{http://www.w3.org/2000/svg}text")]
     assert "<a&b>" in texts
     assert "simulated" in texts[0]
-    assert simulate("--container", "count=2", "--svg", "/nowhere/x.svg").exit_code == Exit.REFUSED
+
+
+def test_svg_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr("cgpu_cli.simulate.run", never)
+    (tmp_path / "y-1.svg").mkdir()
+    for name, gpus, why in (
+        ("nowhere/x.svg", 1, f"there is no folder {tmp_path}/nowhere"),
+        ("y.svg", 2, f"{tmp_path}/y-1.svg: cannot be written"),
+    ):
+        argv = ("--container", "count=2", "--gpus", str(gpus), "--svg", str(tmp_path / name))
+        result = simulate(*argv)
+        assert (result.exit_code, result.stdout) == (Exit.REFUSED, "")
+        assert why in result.stderr
 
 
 def test_time_line_cells() -> None:
@@ -162,6 +250,18 @@ def test_time_line_cells() -> None:
         (("--container", "count=2", "--profile", "b200"), Exit.USAGE, "there is no profile 'b200' (a100, h200, t4)"),
         (("--container", "count=2", "--seconds", "0"), Exit.USAGE, "seconds=0 is out of range"),
         (("--container", "count=2", "--from-ms", "99999"), Exit.USAGE, "--from-ms 99999 is after the end"),
+        (("--container", "count=2", "--from-ms", "nan"), Exit.USAGE, "'--from-ms': 'nan' is no number"),
+        (("--container", "count=2", "--line-ms", "nan"), Exit.USAGE, "'--line-ms': 'nan' is no number"),
+        (("--container", "rate=1e-11"), Exit.USAGE, "rate=1e-11 is out of range (0, or 0.0001 to 1e+06)"),
+        (("--container", "rate=1e-300"), Exit.USAGE, "rate=1e-300 is out of range"),
+        (("--container", "on_ms=0.0000001,off_ms=5"), Exit.USAGE, "on_ms=0.0000001 is out of range (0, or 0.001 to"),
+        (("--container", "on_ms=5,off_ms=1e-7"), Exit.USAGE, "off_ms=1e-7 is out of range"),
+        (
+            ("--container", "name=a,count=20", "--container", "count=20"),
+            Exit.USAGE,
+            "40 containers are on GPU 0 (25 at",
+        ),
+        (("--container", "count=2", "--seed", "9223372036854775808"), Exit.USAGE, "seed=9223372036854775808 is out of"),
         (("--container", "count=2", "--personality", "x=1"), Exit.USAGE, "a personality has no 'x'"),
         (("--container", "weight=15,count=2"), Exit.REFUSED, "weight 15: more weight or containers than max_inst"),
         (("--container", "count=25"), Exit.REFUSED, "more weight or containers than max_inst"),
@@ -194,6 +294,11 @@ def test_failures(argv: tuple[str, ...], code: Exit, why: str) -> None:
         ("at_ms = 1\nweight = 1", Exit.USAGE, "a change has no 'weight'"),
         ('at_ms = 1\ncontainer = "a"\nweight = 25', Exit.REFUSED, "at 1 ms: weight 25: out of range"),
         ("at_ms = 1\n[", Exit.USAGE, "is no TOML"),
+        ("at_ms = " + 5000 * "1", Exit.USAGE, "is no TOML"),
+        ('at_ms = 1\ncontainer = ["a"]\nweight = 1', Exit.USAGE, "a change names one container"),
+        ("at_ms = 1\ncontainer = {x = 1}\nweight = 1", Exit.USAGE, "a change names one container"),
+        ("at_ms = true\npolicy = 1", Exit.USAGE, "at_ms=True is no number"),
+        ("at_ms = 1\nslice_us = true", Exit.USAGE, "slice_us=True is no number"),
     ],
 )
 def test_changes_that_cannot_be(tmp_path: Path, change: str, code: Exit, why: str) -> None:
