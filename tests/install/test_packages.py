@@ -26,11 +26,10 @@ for deb in $debs; do
     rm -rf /tmp/deb
     dpkg-deb -R "$deb" /tmp/deb
     sed -i "s/$old/$new/g" /tmp/deb/DEBIAN/*
-    for dir in /tmp/deb/usr/src/cgpu-"$old"; do
-        [ -d "$dir" ] || continue
-        mv "$dir" "/tmp/deb/usr/src/cgpu-$new"
+    if [ -d "/tmp/deb/usr/src/cgpu-$old" ]; then
+        mv "/tmp/deb/usr/src/cgpu-$old" "/tmp/deb/usr/src/cgpu-$new"
         echo "$new" >"/tmp/deb/usr/src/cgpu-$new/VERSION"
-    done
+    fi
     rm -f /tmp/deb/DEBIAN/md5sums
     dpkg-deb -Zgzip -z1 --root-owner-group -b /tmp/deb /tmp/next/ >/dev/null
 done
