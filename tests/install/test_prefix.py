@@ -175,6 +175,20 @@ def test_beside_the_packages_it_is_refused() -> None:
         assert box.tree() == before
 
 
+def test_the_packages_are_refused_beside_it() -> None:
+    debs = " ".join(str(path) for path in (REPO / "build/deb").glob(f"cgpu-dkms_{VERSION}_*.deb"))
+    with Box() as box:
+        box.must("scripts/install install")
+        before = box.tree()
+        done = box.run(f"dpkg -i {debs}")
+        assert done.returncode != 0
+        assert f"cgpu-dkms: /usr/src/cgpu-{VERSION} is there already, of make install" in done.stdout
+        assert box.tree() == before
+        box.must("scripts/install uninstall")
+        box.must(f"dpkg -i {debs}")
+        box.must(f"dpkg -i {debs}")
+
+
 def test_a_newer_tree_removes_the_older_installation() -> None:
     """DKMS has it under the version that was installed. A folder of another would stay, and fail every autoinstall."""
     with Box() as box:
@@ -210,6 +224,20 @@ def test_the_machine_is_left_as_it_was() -> None:
         assert "uninstall: /var/lib/cgpu/setup stays" in said
         kept = json.loads(box.must("cat /var/lib/cgpu/setup/docker.json"))
         assert kept["before"] == '{ "debug": true }'
+
+
+def test_the_daemon_is_stopped_while_its_unit_is_there() -> None:
+    """systemctl writes down what it was asked, and whether there was a unit; the box has no systemd."""
+    unit = "/usr/local/lib/systemd/system/cgpud.service"
+    with Box() as box:
+        box.must("scripts/install install")
+        there = f"$([ -e {unit} ] && echo there || echo gone)"
+        box.must(f"printf '#!/bin/sh\\necho \"$* %s\" >>/tmp/asked\\n' '{there}' >/usr/bin/systemctl")
+        box.must("mkdir -p /run/systemd/system && scripts/install uninstall")
+        asked = box.must("cat /tmp/asked").splitlines()
+    assert "--quiet disable cgpud.service there" in asked
+    assert "stop cgpud.service there" in asked
+    assert asked[-1] == "daemon-reload gone"
 
 
 def test_it_runs_where_it_was_installed() -> None:
