@@ -22,7 +22,7 @@ unexport MAKEFLAGS
 .PHONY: help setup modules modules-all tools vm vm-shell test lint test-unit test-core \
         test-replay test-daemon test-cli test-nvsim test-gpu test-demo test-bench test-abi abi-doc test-vm fuzz demo bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
-        setup-deb wheel install uninstall deb build-range test-install
+        setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -67,7 +67,7 @@ test-daemon: setup ## cgpud without a kernel
 test-cli: setup ## the command line tools
 	@$(PYTEST) tests/cli
 
-test-install: setup-deb deb ## packages, DKMS, make install, the commands of docs/install.md; in a throw-away root
+test-install: setup-test deb ## packages, DKMS, make install, the commands of docs/install.md; in a throw-away root
 	@$(PYTEST) tests/install
 
 test-nvsim: setup ## layouts and clients of the simulated driver, on the host
@@ -116,10 +116,15 @@ bench-engine: modules tools ## what a container's start and end cost more, and w
 
 bench: bench-slice bench-ioctl bench-sched bench-engine ## every bench there is
 
-setup-deb: setup ## what making the packages needs besides (dkms, debhelper, lintian)
+setup-install: ## what make install needs: a compiler, Python; no engines, no QEMU, no kernels
+	@scripts/setup install
+
+setup-deb: ## that, and what making the packages needs (dkms, debhelper, lintian)
 	@scripts/setup deb
 
-wheel: setup ## cgpu's wheel and those of what it needs into build/wheels/
+setup-test: setup setup-deb ## what make test needs
+
+wheel: setup-install ## cgpu's wheel and those of what it needs into build/wheels/
 	@scripts/build-wheels
 
 install: wheel ## programs, units, DKMS sources: PREFIX=/usr/local DESTDIR= (docs/install.md)
@@ -131,7 +136,7 @@ uninstall: ## what make install has put there, with the same PREFIX and DESTDIR
 deb: setup-deb wheel ## Debian packages cgpu and cgpu-dkms into build/deb/
 	@scripts/deb
 
-build-range: setup-deb ## the modules against the oldest and newest kernel of each series and flavour that apt offers
+build-range: setup ## the modules against the oldest and newest kernel of each series and flavour that apt offers
 	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+FENCE = re.compile(r"^ *```.*\n((?:.*\n)*?) *```$", re.MULTILINE)
 MARK = re.compile(r"<!--\s*tested:\s*(.*?)\s*-->")
 
 
@@ -32,3 +33,13 @@ def marked(text: str) -> dict[str, list[str]]:
             raise BadMark(f"line {number + 2}: the block has no end")
         found.setdefault(mark[1], []).extend(line for line in body[: body.index("```")] if line.strip())
     return found
+
+
+def unmarked(text: str) -> list[str]:
+    """The first command of each block of code that has no mark before it, also of those that are indented."""
+    first = []
+    for block in FENCE.finditer(text):
+        before = text[: block.start()].rsplit("\n", 2)[-2:]
+        if not MARK.fullmatch(before[0].strip()):
+            first.append(block[1].strip().split("\n")[0])
+    return first

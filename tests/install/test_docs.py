@@ -6,12 +6,28 @@ from __future__ import annotations
 import re
 
 import pytest
-from blocks import BadMark, marked
+from blocks import BadMark, marked, unmarked
 from box import REPO, Box
 
 INSTALL = (REPO / "docs/install.md").read_text()
 UPGRADE = (REPO / "docs/upgrade.md").read_text()
 SUPPORT = (REPO / "docs/support.md").read_text()
+
+#: Blocks of docs/install.md that no test runs, by their first command, and why.
+NOT_RUN = {
+    "make demo": "ten minutes of a virtual machine, which may not be in one: it is a program for people",
+    'modinfo -F license nvidia        # "Dual MIT/GPL": open; "NVIDIA": proprietary': "needs NVIDIA's driver",
+    "apt install dkms linux-headers-amd64": "needs the archive; the box has them already",
+    "mokutil --sb-state": "needs firmware with Secure Boot, and a person at the next boot",
+    "systemctl daemon-reload": "needs systemd as process 1, where the packages are (test_systemd.py)",
+}
+
+#: `uname -r` says which kernel DKMS builds for where it is not told.
+RUNNING = """
+mv /usr/bin/uname /usr/bin/uname.real
+printf '#!/bin/sh\\n[ "$1" = -r ] && echo %s || exec uname.real "$@"\\n' "$release" >/usr/bin/uname
+chmod 755 /usr/bin/uname
+"""
 
 
 def test_blocks_of_one_name_are_one_sequence() -> None:
@@ -35,10 +51,18 @@ def test_a_mark_without_a_block_is_an_error(page: str, why: str) -> None:
         marked(page)
 
 
+def test_blocks_without_a_mark_are_found() -> None:
+    page = "<!-- tested: a -->\n```\none\n```\ntext\n```\ntwo\nthree\n```\n- four:\n\n  ```sh\n  five\n  ```\n"
+    assert unmarked(page + "```\nsix\n```\n") == ["two", "five", "six"]
+    assert unmarked("```\nseven\n```\n") == ["seven"], "the first line of the page"
+
+
 @pytest.mark.parametrize("name", ["packages", "prefix"])
 def test_the_commands_of_the_page_run_and_leave_nothing(name: str) -> None:
-    """No kernel has headers in this box: nothing is compiled; test_deb.py does that."""
+    """The packages find no kernel with headers here: nothing is compiled; test_deb.py does that."""
     with Box() as box:
+        if name == "prefix":
+            box.must(RUNNING, release=box.add_kernel("6.1"))
         before = box.tree()
         for command in marked(INSTALL)[name]:
             box.must(command)
@@ -47,9 +71,19 @@ def test_the_commands_of_the_page_run_and_leave_nothing(name: str) -> None:
 
 
 def test_every_mark_is_somebodys() -> None:
-    """Those that need the module are run in a virtual machine, by tests/vm/guest_tests/test_systemd_update.py."""
-    assert set(marked(INSTALL)) == {"packages", "prefix", "loaded", "again"}
+    """Those that need the module are run in a virtual machine: test_systemd_update.py, test_uninstall.py."""
+    assert set(marked(INSTALL)) == {"packages", "prefix", "loaded", "again", "unloaded"}
     assert set(marked(UPGRADE)) == {"hot", "cold", "drain"}
+
+
+def test_a_block_is_marked_or_cannot_be_run() -> None:
+    assert unmarked(INSTALL) == list(NOT_RUN)
+
+
+def test_no_module_is_unloaded_with_its_dependencies() -> None:
+    """modprobe -r cgpu_km takes an unused driver along, and does not find a core that an update has replaced."""
+    for commands in marked(INSTALL).values():
+        assert not [command for command in commands if "modprobe -r" in command]
 
 
 def test_every_target_it_names_exists() -> None:

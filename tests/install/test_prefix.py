@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import stat
 import subprocess
 from pathlib import Path
 
@@ -13,10 +16,10 @@ from box import REPO, Box, tree
 VERSION = (REPO / "VERSION").read_text().strip()
 
 
-def install(verb: str, destdir: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def install(verb: str, destdir: Path, tree: Path = REPO, **variables: str) -> subprocess.CompletedProcess[str]:
     """What `make install` and `make uninstall` run."""
     return subprocess.run(
-        [REPO / "scripts/install", verb],
+        [tree / "scripts/install", verb],
         env={**os.environ, "DESTDIR": str(destdir), **variables},
         capture_output=True,
         text=True,
@@ -77,6 +80,164 @@ def test_a_configuration_that_was_changed_stays(tmp_path: Path) -> None:
     done = install("install", tmp_path)
     assert "/etc/cgpu/cgpu.toml stays as it is" in done.stderr
     assert conf.read_text() == "lease_s = 60\n"
+    done = install("uninstall", tmp_path)
+    assert f"{conf} was changed and stays" in done.stderr, "it was there before, and is still to be named"
+    assert conf.read_text() == "lease_s = 60\n"
+
+
+def test_a_configuration_that_is_as_it_came_again_goes(tmp_path: Path) -> None:
+    top, conf = some_machine(tmp_path), tmp_path / "etc/cgpu/cgpu.toml"
+    before = tree(top)
+    for text in ("lease_s = 60\n", (REPO / "systemd/cgpu.toml.example").read_text()):
+        assert install("install", top).returncode == 0
+        conf.write_text(text)
+        assert install("uninstall", top).returncode == 0
+    assert tree(top) == before
+
+
+@pytest.mark.parametrize("variable", ["PREFIX", "UNITDIR", "ZSHDIR"])
+@pytest.mark.parametrize("folder", ["usr/local", "/opt/my cgpu", '/opt/"'])
+def test_a_folder_that_is_none_is_named(tmp_path: Path, variable: str, folder: str) -> None:
+    for verb in ("install", "uninstall"):
+        done = install(verb, tmp_path / "root", **{variable: folder})
+        assert done.returncode == 1
+        assert done.stderr == f"install: {variable}={folder} is no absolute path of simple characters\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_destdir_that_is_not_there_is_made(tmp_path: Path) -> None:
+    top = tmp_path / "a/b"
+    assert install("install", top).returncode == 0
+    assert (top / "usr/local/bin/cgpu").is_file()
+    assert install("uninstall", top).returncode == 0
+    assert tree(tmp_path) == {"a": "directory", "a/b": "directory"}
+
+
+def test_what_breaks_off_can_be_removed(tmp_path: Path) -> None:
+    """In the middle of the copying, with a full disk for instance."""
+    (tmp_path / "bin").mkdir()
+    broken = tmp_path / "bin/cp"
+    broken.write_text('#!/bin/sh\ncase "$*" in *stage*cgpu.toml*) exit 1 ;; esac\nexec /usr/bin/cp "$@"\n')
+    broken.chmod(0o755)
+    top = some_machine(tmp_path / "root")
+    before = tree(top)
+    assert install("install", top, PATH=f"{broken.parent}:{os.environ['PATH']}").returncode != 0
+    assert set(tree(top)) > set(before), "it was in the middle"
+    assert not (top / "etc/cgpu/cgpu.toml").exists()
+    done = install("install", top)
+    assert "make uninstall first" in done.stderr
+    done = install("uninstall", top)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tree(top) == before
+
+
+@pytest.mark.parametrize("other", ["usr/src/cgpu-0.0.9", "usr/local/bin/cgpu-smi"])
+def test_what_is_another_ones_is_left_to_it(tmp_path: Path, other: str) -> None:
+    top = some_machine(tmp_path)
+    (top / other).mkdir()
+    before = tree(top)
+    done = install("install", top)
+    assert done.returncode == 1
+    why = "is there already, of another installation, or another PREFIX: remove that first"
+    assert done.stderr == f"install: {top / other} {why}\n"
+    assert tree(top) == before
+
+
+def test_whatever_the_umask_everybody_can_read_it(tmp_path: Path) -> None:
+    """A tree, wheels among it, of somebody who shows his files to nobody."""
+    mine, top = tmp_path / "tree", tmp_path / "root"
+    shutil.copytree(REPO, mine, ignore=lambda folder, _: ["build", ".git"] if Path(folder) == REPO else [])
+    shutil.copytree(REPO / "build/site", mine / "build/site")
+    (mine / "build/venv").symlink_to(REPO / "build/venv")
+    subprocess.run(["chmod", "-R", "go=", mine], check=True)
+    was = os.umask(0o077)
+    try:
+        assert install("install", top, mine).returncode == 0
+    finally:
+        os.umask(was)
+    for path in (top, *top.rglob("*")):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        wanted = 0o555 if path.is_dir() or mode & 0o100 else 0o444
+        assert mode & wanted == wanted, path
+        assert path.is_symlink() or not mode & 0o022, path
+
+
+def test_beside_the_packages_it_is_refused() -> None:
+    debs = " ".join(str(path) for path in (REPO / "build/deb").glob(f"cgpu-dkms_{VERSION}_*.deb"))
+    with Box() as box:
+        box.must(f"dpkg -i {debs}")
+        before = box.tree()
+        for prefix in ("/usr", "/usr/local"):
+            done = box.run("scripts/install install", PREFIX=prefix)
+            assert done.returncode == 1
+            package = "is there already, of the package cgpu-dkms: remove that first"
+            assert done.stdout == f"install: /usr/src/cgpu-{VERSION} {package}\n"
+        assert box.tree() == before
+
+
+def test_the_packages_are_refused_beside_it() -> None:
+    debs = " ".join(str(path) for path in (REPO / "build/deb").glob(f"cgpu-dkms_{VERSION}_*.deb"))
+    with Box() as box:
+        box.must("scripts/install install")
+        before = box.tree()
+        done = box.run(f"dpkg -i {debs}")
+        assert done.returncode != 0
+        assert f"cgpu-dkms: /usr/src/cgpu-{VERSION} is there already, of make install" in done.stdout
+        assert box.tree() == before
+        box.must("scripts/install uninstall")
+        box.must(f"dpkg -i {debs}")
+        box.must(f"dpkg -i {debs}")
+
+
+def test_a_newer_tree_removes_the_older_installation() -> None:
+    """DKMS has it under the version that was installed. A folder of another would stay, and fail every autoinstall."""
+    with Box() as box:
+        before = box.tree()
+        box.must("scripts/install install")
+        box.must(f"dkms add cgpu/{VERSION}")
+        box.must("mkdir /tmp/newer && cp -r scripts /tmp/newer/ && echo 9.9.9 >/tmp/newer/VERSION")
+        box.must("/tmp/newer/scripts/install uninstall")
+        assert "cgpu" not in box.must("dkms status")
+        assert {path: what for path, what in box.tree().items() if before.get(path) != what} == {}
+
+
+def test_the_machine_is_left_as_it_was() -> None:
+    """The unit is enabled, an engine set up, the daemon has been running. What setup cannot undo it names and keeps."""
+    with Box() as box:
+        box.must("mkdir -p /etc/docker && printf '{ \"debug\": true }' >/etc/docker/daemon.json")
+        before = box.tree()
+        box.must("scripts/install install")
+        box.must("systemctl enable cgpud && test -L /etc/systemd/system/multi-user.target.wants/cgpud.service")
+        for engine in ("docker --default", "podman"):
+            box.must(f"/usr/local/bin/cgpu setup {engine} --runtime /usr/local/bin/cgpu-runtime")
+        box.must("mkdir -p /run/cgpu/state")
+        said = box.must("scripts/install uninstall")
+        assert "cgpu: wrote /etc/docker/daemon.json\ncgpu: next: systemctl reload docker\n" in said
+        assert "cgpu: removed /etc/containers/containers.conf.d/cgpu.conf\n" in said
+        assert {path: what for path, what in box.tree().items() if before.get(path) != what} == {}
+        box.must("test ! -e /run/cgpu")
+
+        box.must("scripts/install install && /usr/local/bin/cgpu setup docker --runtime /usr/local/bin/cgpu-runtime")
+        box.must("sed -i s,/usr/local/bin/cgpu-runtime,/opt/mine, /etc/docker/daemon.json")
+        said = box.must("scripts/install uninstall")
+        assert "/etc/docker/daemon.json: runtimes.nvidia was changed since cgpu setup" in said
+        assert "uninstall: /var/lib/cgpu/setup stays" in said
+        kept = json.loads(box.must("cat /var/lib/cgpu/setup/docker.json"))
+        assert kept["before"] == '{ "debug": true }'
+
+
+def test_the_daemon_is_stopped_while_its_unit_is_there() -> None:
+    """systemctl writes down what it was asked, and whether there was a unit; the box has no systemd."""
+    unit = "/usr/local/lib/systemd/system/cgpud.service"
+    with Box() as box:
+        box.must("scripts/install install")
+        there = f"$([ -e {unit} ] && echo there || echo gone)"
+        box.must(f"printf '#!/bin/sh\\necho \"$* %s\" >>/tmp/asked\\n' '{there}' >/usr/bin/systemctl")
+        box.must("mkdir -p /run/systemd/system && scripts/install uninstall")
+        asked = box.must("cat /tmp/asked").splitlines()
+    assert "--quiet disable cgpud.service there" in asked
+    assert "stop cgpud.service there" in asked
+    assert asked[-1] == "daemon-reload gone"
 
 
 def test_it_runs_where_it_was_installed() -> None:

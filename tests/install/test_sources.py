@@ -19,11 +19,13 @@ def conf(name: str) -> str:
     return subprocess.run(["bash", "-ec", script], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def sources() -> set[str]:
-    """Paths that scripts/install puts into /usr/src."""
-    patterns = re.search(r'^DKMS_SOURCES="(.*)"$', (REPO / "scripts/install").read_text(), re.MULTILINE)
-    assert patterns
-    return {str(path.relative_to(REPO)) for pattern in patterns[1].split() for path in REPO.glob(pattern)}
+def sources() -> list[str]:
+    """Paths that scripts/install puts into /usr/src, and that Kbuild compiles."""
+    return (REPO / "cgpu_km/FILES").read_text().split("\n")[:-1]
+
+
+def there(*patterns: str) -> set[str]:
+    return {str(path.relative_to(REPO)) for pattern in patterns for path in (REPO / "cgpu_km").rglob(pattern)}
 
 
 def test_the_version_is_that_of_the_file() -> None:
@@ -57,16 +59,29 @@ def test_kernels_from_6_1_on(release: str, wanted: bool) -> None:
 
 
 def test_no_tests_and_no_python() -> None:
-    found = sources()
-    assert {Path(path).suffix for path in found} == {".c", ".h", ".conf", ""}
-    assert {Path(path).parts[0] for path in found} == {"dkms.conf", "Kbuild", "VERSION", "LICENSE", "cgpu_km"}
+    others = [path for path in sources() if Path(path).suffix not in (".c", ".h")]
+    assert others == ["dkms.conf", "Kbuild", "VERSION", "LICENSE", "cgpu_km/FILES"]
 
 
-def test_every_object_and_every_header_is_there() -> None:
+def test_the_list_is_all_there_is() -> None:
+    """A file that is forgotten in it would be compiled nowhere, and missed on the machine of whoever has DKMS."""
     found = sources()
-    objects = re.findall(r"cgpu_km/\w+(?=\.o)", (REPO / "Kbuild").read_text())
-    assert len(objects) > 15
-    assert not [name for name in objects if f"{name}.c" not in found]
+    assert len(found) == len(set(found))
+    assert {path for path in found if path.endswith((".c", ".h"))} == there("*.c", "*.h")
+
+
+def test_every_file_is_of_the_module_that_its_folder_says(tmp_path: Path) -> None:
+    """What make reads out of Kbuild."""
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f"src := {REPO}\ninclude {REPO}/Kbuild\nall:\n\t@echo $(cgpu_km-y); echo $($(cgpu_core)-y)\n")
+    told = subprocess.run(["make", "-s", "-f", makefile], check=True, capture_output=True, text=True).stdout
+    shell, core = ({word.removesuffix(".o") + ".c" for word in line.split()} for line in told.splitlines())
+    assert core == {path for path in there("*.c") if path.startswith("cgpu_km/core/")}
+    assert shell == there("*.c") - core
+
+
+def test_every_header_is_there() -> None:
+    found = set(sources())
     for path in found:
         if Path(path).suffix not in (".c", ".h"):
             continue

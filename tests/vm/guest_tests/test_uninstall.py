@@ -7,11 +7,16 @@ After test_systemd.py, in the same boot: its containers are gone, its engines st
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from docker_box import REPO, call, must
 from unit_box import CONF, UNIT, main_pid
+
+sys.path.insert(0, str(REPO / "tests/install"))
+
+from blocks import marked
 
 pytestmark = pytest.mark.systemd
 
@@ -56,8 +61,8 @@ def test_purge_leaves_nothing() -> None:
     must("dpkg", "--no-triggers", "--purge", "cgpu", "cgpu-dkms")
     assert not daemon.exists(), "a package that goes stops its daemon"
     assert call("systemctl", "cat", UNIT).returncode != 0
-    core = next(path.name for path in Path("/sys/module").glob("cgpu_core_*"))
-    must("modprobe", "-r", core, "cgpu_km")
+    for command in marked((REPO / "docs/install.md").read_text())["unloaded"]:
+        must("bash", "-c", command)
     left = written()
     assert not [path for path in left if "cgpu" in path], left
     others = [path for path in sorted(left) if not f"{path}/".startswith(OTHERS)]

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""What the targets that are typed on a GPU host ask of it: packages by name, none taken away, and none without apt."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from box import REPO, Box
+
+#: apt writes down what it was asked; of packages none seems to be there.
+STAND_INS = """
+printf '#!/bin/sh\\necho "$@" >>/tmp/asked\\n' >/usr/bin/apt-get
+printf '#!/bin/sh\\nexit 1\\n' >/usr/bin/dpkg-query
+chmod 755 /usr/bin/apt-get /usr/bin/dpkg-query
+"""
+NO_APT = "rm -f /usr/bin/apt-get /usr/bin/dpkg-query"
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    with Box() as box:
+        yield box
+
+
+@pytest.mark.parametrize("target", ["wheel", "install", "deb"])
+def test_a_target_of_the_page_sets_up_no_more_than_it_needs(target: str) -> None:
+    told = subprocess.run(["make", "-n", target], cwd=REPO, capture_output=True, text=True, check=True).stdout
+    verbs = re.findall(r"^scripts/setup ?(\S*)$", told, re.MULTILINE)
+    assert verbs == (["deb", "install"] if target == "deb" else ["install"])
+
+
+@pytest.mark.parametrize("verb", ["install", "deb", ""])
+def test_apt_may_take_no_package_away(box: Box, verb: str) -> None:
+    box.must(STAND_INS)
+    box.must(f"scripts/setup {verb}")
+    asked = [line.split() for line in box.must("cat /tmp/asked").splitlines()]
+    installs = [words for words in asked if words[0] == "install"]
+    assert installs and all("--no-remove" in words for words in installs)
+    named = {word for words in installs for word in words}
+    assert {"build-essential", "musl-tools", "python3-venv"} <= named
+    assert ("debhelper" in named) is (verb == "deb")
+    assert bool({"docker.io", "podman", "containerd", "runc", "qemu-system-x86"} & named) is (verb == "")
+
+
+def test_without_apt_it_goes_on(box: Box) -> None:
+    box.must(NO_APT)
+    assert box.must("scripts/setup install") == ""
+    for verb, why in (("deb", "packages are made on Debian"), ("", "the tests need a Debian 12")):
+        done = box.run(f"scripts/setup {verb}")
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"setup: {why}, and there is no apt here") and done.stdout.count("\n") == 1
+
+
+def test_without_apt_it_names_what_is_missing(box: Box) -> None:
+    box.must(NO_APT)
+    box.must("rm -f /usr/bin/rsync /usr/bin/musl-gcc && ln -sf /bin/false /usr/bin/cc")
+    done = box.run("scripts/setup install")
+    assert done.returncode == 1
+    compiler = "a C compiler that links statically (musl-gcc, or cc with a static libc)"
+    assert done.stdout == f"setup: this is not there: rsync, {compiler}\n"
+
+
+def test_an_old_python_is_named(box: Box) -> None:
+    box.must("rm /usr/bin/python3 && printf '#!/bin/sh\\nexit 1\\n' >/usr/bin/python3 && chmod 755 /usr/bin/python3")
+    done = box.run("scripts/setup install")
+    assert done.returncode == 1
+    assert done.stdout == "setup: this is not there: /usr/bin/python3 of 3.11 or later with venv\n"
