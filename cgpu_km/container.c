@@ -675,6 +675,7 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	for (i = 0; i < req->slots; i++) {
 		ct->slot[i].ct = ct;
 		ct->slot[i].gpu = ckm_gpu_by_index(req->slot[i].gpu);
+		mutex_init(&ct->slot[i].enable_lock);
 		INIT_LIST_HEAD(&ct->slot[i].channels);
 		INIT_LIST_HEAD(&ct->slot[i].tsgs);
 		INIT_LIST_HEAD(&ct->slot[i].mems);

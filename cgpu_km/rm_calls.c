@@ -294,13 +294,18 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 	obj->state = CGPU_OBJ_LIVE;
 	if (obj->gr && (obj->kind == CGPU_KIND_CHANNEL || obj->kind == CGPU_KIND_TSG))
 		schedule_locked(a);
+	/* Its TSG is not all enabled any more. */
+	if (obj->kind == CGPU_KIND_CHANNEL)
+		container_of(a->parent, struct ckm_obj, core)->changes++;
 	mutex_unlock(&ct->rm_lock);
 	a->done = true;
 	if (a->context && a->free_before)
 		measure_context(a);
 	/* A TSG that is enabled already may run its new channel at once. */
-	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && a->parent->scheduled)
-		ckm_turn_catch_up(a->slot);
+	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && a->parent->scheduled) {
+		ckm_turn_catch_up(a->slot, obj->hclient, obj->hobject);
+		ckm_gpu_kick(a->slot->gpu);
+	}
 	return;
 
 refuse:
