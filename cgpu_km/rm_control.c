@@ -43,6 +43,13 @@ static long answer_params(struct control *c, u32 status)
 	return ckm_rm_answer(c->rc, status);
 }
 
+/* What is free of BAR1 says what the neighbours have mapped: all of it is. */
+static u32 fb_index_asked(u32 index)
+{
+	return index == NV_FB_BAR1_AVAIL || index == NV_FB_BAR1_LARGEST_AVAIL ? NV_FB_BAR1_SIZE
+									     : index;
+}
+
 /* Ask the driver for the real figures with kernel memory, then show the
  * slice's: a tenant never sees the card's, not even for a moment.
  */
@@ -64,16 +71,18 @@ static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 	if (!fb)
 		return NV_ERR_RESOURCES;
 	fb->count = count;
-	memcpy(fb->list, pairs, count * 8);
+	for (i = 0; i < count; i++) {
+		fb->list[i].index = fb_index_asked(get32(pairs, i * 8));
+		fb->list[i].data = get32(pairs, i * 8 + 4);
+	}
 	status = ckm_rm_control(c->obj->hclient, c->obj->hobject,
 				NV2080_CTRL_FB_GET_INFO_V2, fb, size);
 	ckm_slot_limits(c->slot, &limit, &used);
 	core = ckm_core_enter();
 	for (i = 0; status == NV_OK && i < count; i++)
-		fb->list[i].data = core->call_fb_info(fb->list[i].index, fb->list[i].data,
-						      limit, used);
+		put32(pairs, i * 8 + 4, core->call_fb_info(fb->list[i].index, fb->list[i].data,
+							   limit, used));
 	ckm_core_leave();
-	memcpy(pairs, fb->list, count * 8);
 	kfree(fb);
 	return status;
 }

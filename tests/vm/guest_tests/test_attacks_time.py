@@ -124,3 +124,21 @@ def test_turns_by_channels_that_are_dead(neighbour: nv.Gpu, weighted: None):
         for channel in fresh:
             assert channel.group.enable() == 0
         assert stat("lever_calls") - before <= 8 * 4 + 2 * len(dead)
+
+
+BAR1_SIZE, LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST = 0x05, 0x12, 0x13, 0x1D, 0x1F
+
+
+def test_sight_of_what_the_neighbour_takes(neighbour: nv.Gpu):
+    """Free regions, their places and what is mapped of BAR1 are the neighbour's doing."""
+    indexes = (LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST)
+    with Box(next(NAMES), 14000) as box, box.client() as client, nv.Client() as host:
+        gpu = client.gpu(0)
+        seen, real = gpu.fb_info(*indexes), host.gpu(0).fb_info(*indexes)
+        status, memory = neighbour.alloc_vidmem(128 << 20)
+        assert status == 0
+        assert gpu.fb_info(*indexes) == seen
+        assert [a != b for a, b in zip(host.gpu(0).fb_info(*indexes), real, strict=True)] == [True] * 4
+        neighbour.free(memory)
+        bar1 = host.gpu(0).fb_info(BAR1_SIZE)[0]
+        assert seen == [gpu.memory()["free"] >> 10, 0, bar1, bar1]
