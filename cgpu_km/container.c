@@ -2,6 +2,7 @@
 #include <linux/cdev.h>
 #include <linux/idr.h>
 #include <linux/module.h>
+#include <linux/moduleparam.h>
 #include <linux/random.h>
 #include <linux/slab.h>
 
@@ -31,6 +32,11 @@ struct minor_entry {
 	struct ckm_slot *slot;
 	u32 node;
 };
+
+/* The tree has a fixed number of buckets: more objects would make each call slow. */
+static unsigned int max_objects = 1 << 18;
+module_param(max_objects, uint, 0644);
+MODULE_PARM_DESC(max_objects, "RM objects that a container may have at once (default 262144)");
 
 static dev_t first_dev;
 static struct cdev cdev;
@@ -342,6 +348,7 @@ struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind)
 	obj->core.gpu = CGPU_NO_GPU;
 	obj->core.state = CGPU_OBJ_PENDING;
 	INIT_LIST_HEAD(&obj->sched);
+	INIT_LIST_HEAD(&obj->bound);
 	return obj;
 }
 
@@ -511,6 +518,7 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 		core->hash_next = NULL;
 		obj = container_of(core, struct ckm_obj, core);
 		unschedule(ct, obj);
+		list_del_init(&obj->bound);
 		if (core->mem)
 			ckm_mem_put_locked(ct, core->mem);
 		if (core->userd)
@@ -523,25 +531,42 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 	}
 }
 
-void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back)
+void ckm_objs_remove_locked(struct ckm_container *ct, struct cgpu_obj *root)
 {
 	const struct cgpu_core_ops *core;
-	struct cgpu_obj *client, *list;
+	struct cgpu_obj *obj, *list;
+	bool last;
+
+	lockdep_assert_held(&ct->rm_lock);
+	do {
+		for (obj = root; obj->child; obj = obj->child)
+			;
+		last = obj == root;
+		core = ckm_core_enter();
+		list = core->tree_remove(&ct->tree, obj);
+		ckm_core_leave();
+		ckm_objs_release_locked(ct, list);
+		cond_resched();
+	} while (!last);
+}
+
+bool ckm_objs_have_room_locked(const struct ckm_container *ct)
+{
+	lockdep_assert_held(&ct->rm_lock);
+	return ct->tree.objects < READ_ONCE(max_objects);
+}
+
+void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back)
+{
+	struct ckm_obj *client, *next;
 
 	if (back->node == CGPU_NODE_UVM)
 		ckm_managed_settle(ct, back);
 	if (back->node != CGPU_NODE_CTL)
 		return;
 	mutex_lock(&ct->rm_lock);
-	do {
-		list = NULL;
-		core = ckm_core_enter();
-		client = core->tree_client_of(&ct->tree, back->id);
-		if (client)
-			list = core->tree_remove(&ct->tree, client);
-		ckm_core_leave();
-		ckm_objs_release_locked(ct, list);
-	} while (client);
+	list_for_each_entry_safe(client, next, &back->clients, bound)
+		ckm_objs_remove_locked(ct, &client->core);
 	ckm_exports_drop_locked(ct, back);
 	mutex_unlock(&ct->rm_lock);
 }

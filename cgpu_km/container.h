@@ -40,6 +40,7 @@ struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
 	struct rcu_head rcu;		/* ckm_tenant_owns() looks without a lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list */
+	struct list_head bound;		/* ct->rm_lock; clients: on their file's list */
 	u64 seq;			/* gpu->lock; lists are in this order */
 	u32 htsg;			/* channels: handle of their TSG */
 	u32 changes;			/* ct->rm_lock; TSGs, and channels without: of what is enabled in it */
@@ -143,6 +144,12 @@ void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back);
  * rm_lock.
  */
 void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list);
+/* The subtree of @root and what depends on it, taken out of the tree and given back;
+ * one object at a time, however many there are. Sleeps; caller holds rm_lock.
+ */
+void ckm_objs_remove_locked(struct ckm_container *ct, struct cgpu_obj *root);
+/* Whether there may be another object. Caller holds rm_lock. */
+bool ckm_objs_have_room_locked(const struct ckm_container *ct);
 /* Drop a reference to a memory record; caller holds rm_lock. */
 void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem);
 

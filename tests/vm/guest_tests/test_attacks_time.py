@@ -16,6 +16,7 @@ from slicebox import nvclient as nv
 
 NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xD00000000000))
 PARAMETERS = Path("/sys/module/nvsim/parameters")
+NO_RESOURCES = 0x1A
 
 KERNEL_NS = 50_000_000
 
@@ -142,3 +143,42 @@ def test_sight_of_what_the_neighbour_takes(neighbour: nv.Gpu):
         neighbour.free(memory)
         bar1 = host.gpu(0).fb_info(BAR1_SIZE)[0]
         assert seen == [gpu.memory()["free"] >> 10, 0, bar1, bar1]
+
+
+@pytest.fixture
+def few_objects() -> Iterator[int]:
+    """A limit that a test comes to."""
+    parameter = Path("/sys/module/cgpu_km/parameters/max_objects")
+    before = parameter.read_text()
+    parameter.write_text("300\n")
+    yield 300
+    parameter.write_text(before)
+
+
+@pytest.mark.checked
+def test_the_hosts_time_by_objects_without_end(few_objects: int):
+    """How many there are is bounded, and a file that held many clients closes."""
+    with Box(next(NAMES), 256) as box:
+        made = []
+        with nv.Ctl(box.dev) as ctl:
+            refused = box.stat("refused_calls")
+            while True:
+                arg = nv.Alloc(class_id=nv.CLASS_ROOT)
+                ctl.call(nv.ESC_RM_ALLOC, arg)
+                if arg.status:
+                    break
+                made.append(arg.handle)
+                assert len(made) <= few_objects
+            assert len(made) == few_objects
+            assert arg.status == NO_RESOURCES
+            assert box.stat("refused_calls") == refused + 1
+            # What the driver had made by then is gone: with room again, all is as it was.
+            free = nv.Free(made[7], made[7], made[7])
+            ctl.call(nv.ESC_RM_FREE, free)
+            assert free.status == 0
+            arg = nv.Alloc(class_id=nv.CLASS_ROOT)
+            ctl.call(nv.ESC_RM_ALLOC, arg)
+            assert arg.status == 0
+        with box.client() as client:
+            gpu = client.gpu(0)
+            assert gpu.alloc_vidmem(2 << 20)[0] == 0
