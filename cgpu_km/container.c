@@ -42,6 +42,8 @@ static dev_t first_dev;
 static struct cdev cdev;
 static struct class *class;
 static struct workqueue_struct *workqueue;
+/* Of its own: what a tenant can keep waiting (managed.c) must not keep others from ending. */
+static struct workqueue_struct *end_queue;
 static struct kmem_cache *obj_cache;
 
 u32 ckm_major(void)
@@ -585,7 +587,7 @@ static void after_last_ref(struct kref *ref)
 	/* In a work: the last reference may go anywhere, and this removes proc
 	 * files and takes ckm_lock.
 	 */
-	queue_work(workqueue, &ct->gone);
+	queue_work(end_queue, &ct->gone);
 }
 
 bool ckm_queue_work(struct work_struct *work)
@@ -822,10 +824,13 @@ int ckm_containers_init(void)
 	workqueue = alloc_workqueue("cgpu", WQ_UNBOUND, 0);
 	if (!workqueue)
 		goto err_cache;
+	end_queue = alloc_workqueue("cgpu_end", WQ_UNBOUND, 0);
+	if (!end_queue)
+		goto err_workqueue;
 	class = ckm_class_create("cgpu");
 	if (IS_ERR(class)) {
 		ret = PTR_ERR(class);
-		goto err_workqueue;
+		goto err_end_queue;
 	}
 	class->devnode = node_mode;
 	ret = alloc_chrdev_region(&first_dev, 0, MINORS, "cgpu");
@@ -842,6 +847,8 @@ err_region:
 	unregister_chrdev_region(first_dev, MINORS);
 err_class:
 	class_destroy(class);
+err_end_queue:
+	destroy_workqueue(end_queue);
 err_workqueue:
 	destroy_workqueue(workqueue);
 err_cache:
@@ -853,7 +860,8 @@ void ckm_containers_exit(void)
 {
 	cdev_del(&cdev);
 	unregister_chrdev_region(first_dev, MINORS);
-	destroy_workqueue(workqueue);	/* waits for the last gone_work() */
+	destroy_workqueue(workqueue);	/* its works may drop the last reference */
+	destroy_workqueue(end_queue);	/* waits for the last gone_work() */
 	class_destroy(class);
 	idr_destroy(&minors);
 	rcu_barrier();	/* free_obj() */
