@@ -4,7 +4,7 @@
  *
  * Lock order, outermost first:
  *   ckm_lock         the list of containers and GPUs, attach and detach
- *   gpu->news.lock   telling of events, in order (events.h)
+ *   gpu->news.lock   telling of events, in order (events.h); tell_lock in netlink.c
  *   ct->rm_lock      the container's object tree
  *   slot->enable_lock  which call of a container may wait for lever_lock
  *   gpu->lever_lock  calls that freeze, thaw or set timeslices
