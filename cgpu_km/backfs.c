@@ -133,6 +133,7 @@ struct ckm_back *ckm_back_open(struct ckm_container *ct, struct ckm_slot *slot,
 	back->node = node;
 	back->id = atomic64_inc_return(&next_id);
 	back->slot = slot;
+	INIT_LIST_HEAD(&back->clients);
 	inode->i_ino = get_next_ino();
 	init_special_inode(inode, S_IFCHR | 0600, rdev);
 

@@ -25,6 +25,7 @@ struct ckm_back {
 	struct file_operations guard;	/* what R carries instead; unused for uvm */
 	u32 node;			/* CGPU_NODE_* */
 	u64 id;				/* never reused: what clients are bound to */
+	struct list_head clients;	/* ct->rm_lock; ckm_obj.bound: those bound to this file */
 	struct xarray exports;		/* ct->rm_lock; what it carries, by place (rm_export.c) */
 	u64 space_flags;		/* uvm nodes: what UVM_INITIALIZE was asked, once space_sealed */
 	bool space_sealed;		/* acquire; uvm nodes: there is a space, and it has no HMM */

@@ -117,8 +117,10 @@ struct ckm_call *ckm_call_mine(void)
 		return NULL;
 	rcu_read_lock();
 	hlist_for_each_entry_rcu(node, &overflow, node)
-		if (node->task == current)
+		if (node->task == current) {
 			found = node->call;
+			break;
+		}
 	rcu_read_unlock();
 	return found;
 }

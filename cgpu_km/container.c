@@ -2,6 +2,7 @@
 #include <linux/cdev.h>
 #include <linux/idr.h>
 #include <linux/module.h>
+#include <linux/moduleparam.h>
 #include <linux/random.h>
 #include <linux/slab.h>
 
@@ -32,10 +33,17 @@ struct minor_entry {
 	u32 node;
 };
 
+/* The tree has a fixed number of buckets: more objects would make each call slow. */
+static unsigned int max_objects = 1 << 18;
+module_param(max_objects, uint, 0644);
+MODULE_PARM_DESC(max_objects, "RM objects that a container may have at once (default 262144)");
+
 static dev_t first_dev;
 static struct cdev cdev;
 static struct class *class;
 static struct workqueue_struct *workqueue;
+/* Of its own: what a tenant can keep waiting (managed.c) must not keep others from ending. */
+static struct workqueue_struct *end_queue;
 static struct kmem_cache *obj_cache;
 
 u32 ckm_major(void)
@@ -342,6 +350,7 @@ struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind)
 	obj->core.gpu = CGPU_NO_GPU;
 	obj->core.state = CGPU_OBJ_PENDING;
 	INIT_LIST_HEAD(&obj->sched);
+	INIT_LIST_HEAD(&obj->bound);
 	return obj;
 }
 
@@ -511,6 +520,7 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 		core->hash_next = NULL;
 		obj = container_of(core, struct ckm_obj, core);
 		unschedule(ct, obj);
+		list_del_init(&obj->bound);
 		if (core->mem)
 			ckm_mem_put_locked(ct, core->mem);
 		if (core->userd)
@@ -523,25 +533,42 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 	}
 }
 
-void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back)
+void ckm_objs_remove_locked(struct ckm_container *ct, struct cgpu_obj *root)
 {
 	const struct cgpu_core_ops *core;
-	struct cgpu_obj *client, *list;
+	struct cgpu_obj *obj, *list;
+	bool last;
+
+	lockdep_assert_held(&ct->rm_lock);
+	do {
+		for (obj = root; obj->child; obj = obj->child)
+			;
+		last = obj == root;
+		core = ckm_core_enter();
+		list = core->tree_remove(&ct->tree, obj);
+		ckm_core_leave();
+		ckm_objs_release_locked(ct, list);
+		cond_resched();
+	} while (!last);
+}
+
+bool ckm_objs_have_room_locked(const struct ckm_container *ct)
+{
+	lockdep_assert_held(&ct->rm_lock);
+	return ct->tree.objects < READ_ONCE(max_objects);
+}
+
+void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back)
+{
+	struct ckm_obj *client, *next;
 
 	if (back->node == CGPU_NODE_UVM)
 		ckm_managed_settle(ct, back);
 	if (back->node != CGPU_NODE_CTL)
 		return;
 	mutex_lock(&ct->rm_lock);
-	do {
-		list = NULL;
-		core = ckm_core_enter();
-		client = core->tree_client_of(&ct->tree, back->id);
-		if (client)
-			list = core->tree_remove(&ct->tree, client);
-		ckm_core_leave();
-		ckm_objs_release_locked(ct, list);
-	} while (client);
+	list_for_each_entry_safe(client, next, &back->clients, bound)
+		ckm_objs_remove_locked(ct, &client->core);
 	ckm_exports_drop_locked(ct, back);
 	mutex_unlock(&ct->rm_lock);
 }
@@ -560,7 +587,7 @@ static void after_last_ref(struct kref *ref)
 	/* In a work: the last reference may go anywhere, and this removes proc
 	 * files and takes ckm_lock.
 	 */
-	queue_work(workqueue, &ct->gone);
+	queue_work(end_queue, &ct->gone);
 }
 
 bool ckm_queue_work(struct work_struct *work)
@@ -675,6 +702,7 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	for (i = 0; i < req->slots; i++) {
 		ct->slot[i].ct = ct;
 		ct->slot[i].gpu = ckm_gpu_by_index(req->slot[i].gpu);
+		mutex_init(&ct->slot[i].enable_lock);
 		INIT_LIST_HEAD(&ct->slot[i].channels);
 		INIT_LIST_HEAD(&ct->slot[i].tsgs);
 		INIT_LIST_HEAD(&ct->slot[i].mems);
@@ -796,10 +824,13 @@ int ckm_containers_init(void)
 	workqueue = alloc_workqueue("cgpu", WQ_UNBOUND, 0);
 	if (!workqueue)
 		goto err_cache;
+	end_queue = alloc_workqueue("cgpu_end", WQ_UNBOUND, 0);
+	if (!end_queue)
+		goto err_workqueue;
 	class = ckm_class_create("cgpu");
 	if (IS_ERR(class)) {
 		ret = PTR_ERR(class);
-		goto err_workqueue;
+		goto err_end_queue;
 	}
 	class->devnode = node_mode;
 	ret = alloc_chrdev_region(&first_dev, 0, MINORS, "cgpu");
@@ -816,6 +847,8 @@ err_region:
 	unregister_chrdev_region(first_dev, MINORS);
 err_class:
 	class_destroy(class);
+err_end_queue:
+	destroy_workqueue(end_queue);
 err_workqueue:
 	destroy_workqueue(workqueue);
 err_cache:
@@ -827,7 +860,8 @@ void ckm_containers_exit(void)
 {
 	cdev_del(&cdev);
 	unregister_chrdev_region(first_dev, MINORS);
-	destroy_workqueue(workqueue);	/* waits for the last gone_work() */
+	destroy_workqueue(workqueue);	/* its works may drop the last reference */
+	destroy_workqueue(end_queue);	/* waits for the last gone_work() */
 	class_destroy(class);
 	idr_destroy(&minors);
 	rcu_barrier();	/* free_obj() */

@@ -4,13 +4,14 @@
  *
  * Lock order, outermost first:
  *   ckm_lock         the list of containers and GPUs, attach and detach
- *   gpu->news.lock   telling of events, in order (events.h)
+ *   gpu->news.lock   telling of events, in order (events.h); tell_lock in netlink.c
  *   ct->rm_lock      the container's object tree
+ *   slot->enable_lock  which call of a container may wait for lever_lock
  *   gpu->lever_lock  calls that freeze, thaw or set timeslices
  *   gpu->lock        turn state, ledgers, channel lists of one GPU
  *   core section     (core_link.h)
- * None is held across a copy to or from user memory; only lever_lock and
- * ckm_lock are held across calls into the driver.
+ * None is held across a copy to or from user memory; only enable_lock, lever_lock
+ * and ckm_lock are held across calls into the driver.
  */
 #ifndef CKM_CONTAINER_H
 #define CKM_CONTAINER_H
@@ -39,8 +40,12 @@ struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
 	struct rcu_head rcu;		/* ckm_tenant_owns() looks without a lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list */
+	struct list_head bound;		/* ct->rm_lock; clients: on their file's list */
 	u64 seq;			/* gpu->lock; lists are in this order */
 	u32 htsg;			/* channels: handle of their TSG */
+	u32 changes;			/* ct->rm_lock; TSGs, and channels without: of what is enabled in it */
+	u32 enabled_at;			/* ct->rm_lock; changes + 1 when its owner enabled it, 0: not yet */
+	bool no_restart;		/* gpu->lock; the driver would not restart the runlist on it */
 	u32 pid;			/* clients, scheduled ones: tgid by which the driver calls the client */
 };
 
@@ -60,6 +65,7 @@ struct ckm_slot {
 	struct list_head channels;	/* gpu->lock; ckm_obj.sched, GR engines only */
 	struct list_head tsgs;		/* gpu->lock; the same */
 	u32 channel_count, tsg_count;	/* gpu->lock */
+	struct mutex enable_lock;	/* held by the one call that waits for lever_lock */
 	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
 	u64 overhead;			/* ct->rm_lock; estimate of all its objects and mappings */
 	struct cgpu_mem *overhead_mem;	/* ct->rm_lock; what of it is charged, or NULL */
@@ -138,6 +144,12 @@ void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back);
  * rm_lock.
  */
 void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list);
+/* The subtree of @root and what depends on it, taken out of the tree and given back;
+ * one object at a time, however many there are. Sleeps; caller holds rm_lock.
+ */
+void ckm_objs_remove_locked(struct ckm_container *ct, struct cgpu_obj *root);
+/* Whether there may be another object. Caller holds rm_lock. */
+bool ckm_objs_have_room_locked(const struct ckm_container *ct);
 /* Drop a reference to a memory record; caller holds rm_lock. */
 void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem);
 

@@ -51,6 +51,8 @@ struct ckm_gpu {
 	u64 default_memsize;		/* lock; bytes, 0: that of all GPUs */
 	u64 born_ns;			/* since boot; tells it from one that was here before */
 	struct ckm_lever_stat lever;	/* lever_lock */
+	u64 restarted;			/* lever_lock; seq of the channel on which the runlist was restarted last */
+	u32 restarted_slot;		/* lever_lock; its slot */
 	u32 hclient, hdevice, hsubdevice;	/* our own; valid while attached */
 	struct mutex open_lock;		/* open; the innermost but for the driver's own */
 	bool open;			/* they are there */

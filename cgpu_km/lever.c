@@ -49,10 +49,23 @@ static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
 	return status;
 }
 
+/* Some of a slot's channels: one of them, or those of one TSG. */
+struct some {
+	u32 client;
+	u32 object;	/* 0: all */
+};
+
+static bool is_among(const struct some *some, const struct ckm_obj *obj)
+{
+	return !some->object || (obj->core.hclient == some->client &&
+				 (obj->core.hobject == some->object || obj->htsg == some->object));
+}
+
 /* The slot's channels that came after @after (a place in a list that changes
  * meanwhile), which moves on; what is freed makes the driver refuse.
  */
-static u32 snapshot(struct ckm_gpu *gpu, u32 turn_slot, u64 *after, struct disable_channels *list)
+static u32 snapshot(struct ckm_gpu *gpu, u32 turn_slot, const struct some *some, u64 *after,
+		    struct disable_channels *list)
 {
 	struct ckm_obj *obj;
 	u32 n = 0;
@@ -60,7 +73,7 @@ static u32 snapshot(struct ckm_gpu *gpu, u32 turn_slot, u64 *after, struct disab
 	mutex_lock(&gpu->lock);
 	if (gpu->slot[turn_slot])
 		list_for_each_entry(obj, &gpu->slot[turn_slot]->channels, sched) {
-			if (obj->seq <= *after)
+			if (obj->seq <= *after || !is_among(some, obj))
 				continue;
 			if (n == NV2080_DISABLE_CHANNELS_MAX)
 				break;
@@ -117,13 +130,13 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 turn_slot, const struct disabl
 	return failure;
 }
 
-static bool freeze_slot(struct ckm_gpu *gpu, u32 turn_slot, bool freeze)
+static bool freeze_slot(struct ckm_gpu *gpu, u32 turn_slot, const struct some *some, bool freeze)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
 	u32 failure = list ? NV_OK : NV_ERR_NO_MEMORY;
 	u64 after = 0;
 
-	while (list && snapshot(gpu, turn_slot, &after, list)) {
+	while (list && snapshot(gpu, turn_slot, some, &after, list)) {
 		list->disable = freeze;
 		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
 				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK)
@@ -137,28 +150,85 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 turn_slot, bool freeze)
 	return failure == NV_OK;
 }
 
-/* Any channel of the slot that the driver takes it on will do. @failure: what the
- * latest of the others was answered.
+/* Channels of each slot that are tried before all of them are. One that faulted is
+ * refused for good, and how many have is their owner's choice.
  */
-static bool restart_runlist(struct ckm_gpu *gpu, u32 turn_slot, struct disable_channels *list,
-			    u32 *failure)
+#define RESTART_TRIES	4
+
+struct restart {
+	u64 begin_ns, vain_ns;
+	u32 failure;		/* what the latest refused call was answered */
+	bool done;
+};
+
+/* The channel of the slot that is the first after @after; among all, or those only
+ * that were not refused. It moves on; false: there is none.
+ */
+static bool next_channel(struct ckm_gpu *gpu, u32 turn_slot, bool all, u64 *after,
+			 u32 *client, u32 *channel)
+{
+	struct ckm_obj *obj;
+	bool found = false;
+
+	mutex_lock(&gpu->lock);
+	if (gpu->slot[turn_slot])
+		list_for_each_entry(obj, &gpu->slot[turn_slot]->channels, sched)
+			if (obj->seq > *after && (all || !obj->no_restart)) {
+				*after = obj->seq;
+				*client = obj->core.hclient;
+				*channel = obj->core.hobject;
+				found = true;
+				break;
+			}
+	mutex_unlock(&gpu->lock);
+	return found;
+}
+
+/* Remembered: whoever has channels that are refused pays for each of them once. */
+static void note_restart(struct ckm_gpu *gpu, u32 turn_slot, u64 seq, bool refused)
+{
+	struct ckm_obj *obj;
+
+	mutex_lock(&gpu->lock);
+	if (gpu->slot[turn_slot])
+		list_for_each_entry(obj, &gpu->slot[turn_slot]->channels, sched)
+			if (obj->seq == seq) {
+				obj->no_restart = refused;
+				break;
+			}
+	mutex_unlock(&gpu->lock);
+}
+
+/* On the slot's channels after @after, at most @tries of them. */
+static void restart_on(struct ckm_gpu *gpu, u32 turn_slot, bool all, u64 after, u32 tries,
+		       struct restart *r)
 {
 	struct {
 		u8 force, bypass_wait;
 	} params = { .force = 1 };
-	u64 after = 0;
-	u32 i, status;
+	u32 client, channel, status;
 
-	while (snapshot(gpu, turn_slot, &after, list))
-		for (i = 0; i < list->count; i++) {
-			status = timed_control(gpu, list->client[i], list->channel[i],
-					       NVA06F_CTRL_RESTART_RUNLIST, &params,
-					       sizeof(params));
-			if (status == NV_OK)
-				return true;
-			*failure = status;
+	while (!r->done && tries-- &&
+	       next_channel(gpu, turn_slot, all, &after, &client, &channel)) {
+		r->vain_ns = ktime_get_ns() - r->begin_ns;
+		status = timed_control(gpu, client, channel, NVA06F_CTRL_RESTART_RUNLIST,
+				       &params, sizeof(params));
+		note_restart(gpu, turn_slot, after, status != NV_OK);
+		if (status == NV_OK) {
+			gpu->restarted_slot = turn_slot;
+			gpu->restarted = after;
+			r->done = true;
+		} else {
+			r->failure = status;
 		}
-	return false;
+	}
+}
+
+/* A few of each slot. */
+static void restart_on_few(struct ckm_gpu *gpu, u32 mask, struct restart *r)
+{
+	for (; !r->done && mask; mask &= mask - 1)
+		restart_on(gpu, __ffs(mask), false, 0, RESTART_TRIES, r);
 }
 
 bool ckm_lever_needs_restart(const struct ckm_gpu *gpu)
@@ -166,34 +236,55 @@ bool ckm_lever_needs_restart(const struct ckm_gpu *gpu)
 	return gpu->index >= BITS_PER_LONG || (READ_ONCE(window_restart) & BIT(gpu->index));
 }
 
-/* It restarts the whole runlist, whoever's channel it is asked on. */
-bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask)
+/* It restarts the whole runlist, whoever's channel it is asked on: where it worked last,
+ * then wherever it may. Only when none of those is left, on all that @mask has.
+ */
+bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns)
 {
-	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
-	u32 failure = list ? NV_OK : NV_ERR_NO_MEMORY;
-	bool done = false;
-	u32 slot;
+	struct restart r = { .begin_ns = ktime_get_ns() };
+	u32 rest;
 
 	lockdep_assert_held(&gpu->lever_lock);
-	for (slot = 0; list && !done && slot < CGPU_SLOTS; slot++)
-		done = (mask & BIT(slot)) && restart_runlist(gpu, slot, list, &failure);
-	kfree(list);
+	*vain_ns = 0;
+	if (!mask)
+		return false;
+	if (gpu->restarted)
+		restart_on(gpu, gpu->restarted_slot, false, gpu->restarted - 1, 1, &r);
+	restart_on_few(gpu, mask, &r);
+	restart_on_few(gpu, GENMASK(CGPU_SLOTS - 1, 0) & ~mask, &r);
+	for (rest = mask; !r.done && rest; rest &= rest - 1)
+		restart_on(gpu, __ffs(rest), true, 0, U32_MAX, &r);
+	if (!r.done)
+		r.vain_ns = ktime_get_ns() - r.begin_ns;
 	/* It is for all of them; one is named. */
-	if (mask && !done && failure != NV_OK)
+	if (!r.done && r.failure != NV_OK)
 		ckm_events_lever_failed(gpu, __ffs(mask),
-					CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, failure);
-	return done;
+					CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, r.failure);
+	*vain_ns = r.failure != NV_OK ? r.vain_ns : 0;
+	return r.done;
 }
 
 u32 ckm_lever_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 {
+	const struct some all = {};
 	u32 slot, done = 0;
 
 	lockdep_assert_held(&gpu->lever_lock);
 	for (slot = 0; slot < CGPU_SLOTS; slot++)
-		if ((mask & BIT(slot)) && freeze_slot(gpu, slot, freeze))
+		if ((mask & BIT(slot)) && freeze_slot(gpu, slot, &all, freeze))
 			done |= BIT(slot);
 	return done;
+}
+
+void ckm_lever_freeze_object(struct ckm_gpu *gpu, u32 turn_slot, u32 client, u32 object)
+{
+	const struct some some = { client, object };
+	u64 vain_ns;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	freeze_slot(gpu, turn_slot, &some, true);
+	if (ckm_lever_needs_restart(gpu))
+		ckm_lever_commit(gpu, BIT(turn_slot), &vain_ns);
 }
 
 bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 turn_slot, u32 timeslice_us)

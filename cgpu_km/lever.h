@@ -18,12 +18,18 @@ struct ckm_slot;
  */
 u32 ckm_lever_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
 
+/* Freeze a channel of a slot, or those of a TSG (@object is either's handle), and
+ * restart the runlist if that is what it takes. Caller holds gpu->lever_lock.
+ */
+void ckm_lever_freeze_object(struct ckm_gpu *gpu, u32 turn_slot, u32 client, u32 object);
+
 /* Timeslice of every TSG of a slot, 0: the driver's default; returns success.
- * Takes effect with ckm_lever_commit(), which returns whether the driver took it
- * on a channel of the slots in @mask. Caller holds gpu->lever_lock.
+ * Takes effect with ckm_lever_commit(), which returns whether the driver took it.
+ * It is for the slots in @mask; @vain_ns is the time that went by in calls which the
+ * driver refused. Caller holds gpu->lever_lock.
  */
 bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 slot, u32 timeslice_us);
-bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask);
+bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns);
 
 /* Whether a freeze or thaw takes effect with ckm_lever_commit() only. */
 bool ckm_lever_needs_restart(const struct ckm_gpu *gpu);

@@ -12,6 +12,11 @@
 static struct genl_family family;
 static atomic64_t lost;		/* events not sent for want of memory */
 
+/* From what is read of a container until it is sent: the last event has the last
+ * values. Inside ckm_lock, outside the GPUs' locks.
+ */
+static DEFINE_MUTEX(tell_lock);
+
 static const struct nla_policy policy[CGPU_A_GPU + 1] = {
 	[CGPU_A_ID]	= { .type = NLA_NUL_STRING, .len = CGPU_ID_MAX },
 	[CGPU_A_COOKIE]	= { .type = NLA_U64 },
@@ -132,11 +137,14 @@ void ckm_netlink_send(struct sk_buff *skb, void *head, int put)
 
 void ckm_netlink_event(struct ckm_container *ct, u32 event)
 {
+	struct sk_buff *skb;
 	void *head;
-	struct sk_buff *skb = ckm_netlink_begin(event, &head);
 
+	mutex_lock(&tell_lock);
+	skb = ckm_netlink_begin(event, &head);
 	if (skb)
 		ckm_netlink_send(skb, head, put_container(skb, ct));
+	mutex_unlock(&tell_lock);
 }
 
 /* ---- commands ---- */

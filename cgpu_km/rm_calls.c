@@ -105,6 +105,11 @@ static u32 add_pending(struct alloc *a, u32 handle)
 
 	a->obj->core.hobject = handle;
 	mutex_lock(&ct->rm_lock);
+	if (!ckm_objs_have_room_locked(ct)) {
+		mutex_unlock(&ct->rm_lock);
+		ckm_refused(a->rc->call, "one more than max_objects, of class", a->obj->core.cls);
+		return NV_ERR_RESOURCES;
+	}
 	core = ckm_core_enter();
 	/* A parent whose file died meanwhile takes no children. */
 	if (a->parent && a->parent->state != CGPU_OBJ_LIVE)
@@ -115,6 +120,8 @@ static u32 add_pending(struct alloc *a, u32 handle)
 	a->in_tree = !ret;
 	if (!ret)
 		a->obj->core.busy++;
+	if (!ret && !a->parent)
+		list_add_tail(&a->obj->bound, &a->rc->call->back->clients);
 	mutex_unlock(&ct->rm_lock);
 	return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : ret ? NV_ERR_PARENT : NV_OK;
 }
@@ -294,13 +301,18 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 	obj->state = CGPU_OBJ_LIVE;
 	if (obj->gr && (obj->kind == CGPU_KIND_CHANNEL || obj->kind == CGPU_KIND_TSG))
 		schedule_locked(a);
+	/* Its TSG is not all enabled any more. */
+	if (obj->kind == CGPU_KIND_CHANNEL)
+		container_of(a->parent, struct ckm_obj, core)->changes++;
 	mutex_unlock(&ct->rm_lock);
 	a->done = true;
 	if (a->context && a->free_before)
 		measure_context(a);
 	/* A TSG that is enabled already may run its new channel at once. */
-	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && a->parent->scheduled)
-		ckm_turn_catch_up(a->slot);
+	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && a->parent->scheduled) {
+		ckm_turn_catch_up(a->slot, obj->hclient, obj->hobject);
+		ckm_gpu_kick(a->slot->gpu);
+	}
 	return;
 
 refuse:
@@ -607,16 +619,13 @@ static void post_free(struct ckm_call *call, u8 *arg)
 	struct free *f = call->post_data;
 	struct ckm_container *ct = call->back->ct;
 	const struct cgpu_core_ops *core;
-	struct cgpu_obj *list;
 
 	mutex_lock(&ct->rm_lock);
 	f->settled = true;
-	core = ckm_core_enter();
 	if (get32(arg, f->status_at) == NV_OK) {
-		list = core->tree_remove(&ct->tree, f->obj);
-		ckm_core_leave();
-		ckm_objs_release_locked(ct, list);
+		ckm_objs_remove_locked(ct, f->obj);
 	} else {
+		core = ckm_core_enter();
 		core->tree_free_cancel(&ct->tree, f->obj);
 		ckm_core_leave();
 	}

@@ -25,6 +25,8 @@ struct control {
 	struct ckm_slot *slot;		/* of the object's GPU; NULL above the device */
 	u64 user;			/* params in the tenant's memory */
 	u32 size;
+	u32 changes;			/* of what it enables, when it began */
+	bool enables;
 };
 
 static u8 *params_of(struct control *c)
@@ -39,6 +41,13 @@ static long answer_params(struct control *c, u32 status)
 	    copy_to_user((void __user *)c->user, params_of(c), c->size))
 		status = NV_ERR_ADDRESS;
 	return ckm_rm_answer(c->rc, status);
+}
+
+/* What is free of BAR1 says what the neighbours have mapped: all of it is. */
+static u32 fb_index_asked(u32 index)
+{
+	return index == NV_FB_BAR1_AVAIL || index == NV_FB_BAR1_LARGEST_AVAIL ? NV_FB_BAR1_SIZE
+									     : index;
 }
 
 /* Ask the driver for the real figures with kernel memory, then show the
@@ -62,16 +71,18 @@ static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 	if (!fb)
 		return NV_ERR_RESOURCES;
 	fb->count = count;
-	memcpy(fb->list, pairs, count * 8);
+	for (i = 0; i < count; i++) {
+		fb->list[i].index = fb_index_asked(get32(pairs, i * 8));
+		fb->list[i].data = get32(pairs, i * 8 + 4);
+	}
 	status = ckm_rm_control(c->obj->hclient, c->obj->hobject,
 				NV2080_CTRL_FB_GET_INFO_V2, fb, size);
 	ckm_slot_limits(c->slot, &limit, &used);
 	core = ckm_core_enter();
 	for (i = 0; status == NV_OK && i < count; i++)
-		fb->list[i].data = core->call_fb_info(fb->list[i].index, fb->list[i].data,
-						      limit, used);
+		put32(pairs, i * 8 + 4, core->call_fb_info(fb->list[i].index, fb->list[i].data,
+							   limit, used));
 	ckm_core_leave();
-	memcpy(pairs, fb->list, count * 8);
 	kfree(fb);
 	return status;
 }
@@ -119,22 +130,41 @@ static long no_pids(struct control *c)
 	return answer_params(c, NV_OK);
 }
 
-static void mark_scheduled(struct control *c)
+/* Whose channels the driver enables together: the TSG, or a channel that has none. */
+static struct ckm_obj *group_locked(struct control *c)
 {
 	struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
 	const struct cgpu_core_ops *core;
-	struct cgpu_obj *tsg;
+	struct cgpu_obj *tsg = NULL;
+
+	lockdep_assert_held(&c->ct->rm_lock);
+	core = ckm_core_enter();
+	if (obj->htsg)
+		tsg = core->tree_live(&c->ct->tree, c->obj->hclient, obj->htsg);
+	ckm_core_leave();
+	return tsg ? container_of(tsg, struct ckm_obj, core) : obj;
+}
+
+static void mark_scheduled(struct control *c)
+{
+	struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
+	struct ckm_obj *group;
 
 	mutex_lock(&c->ct->rm_lock);
+	group = group_locked(c);
 	c->obj->scheduled = true;
-	if (obj->htsg) {
-		core = ckm_core_enter();
-		tsg = core->tree_live(&c->ct->tree, c->obj->hclient, obj->htsg);
-		if (tsg)
-			tsg->scheduled = true;
-		ckm_core_leave();
-	}
+	group->core.scheduled = true;
+	/* A channel that was made meanwhile the driver may not have seen. */
+	if (c->enables && group->changes == c->changes)
+		obj->enabled_at = group->changes + 1;
 	mutex_unlock(&c->ct->rm_lock);
+}
+
+static void freeze_group(struct control *c)
+{
+	const struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
+
+	ckm_turn_catch_up(c->slot, c->obj->hclient, obj->htsg ?: c->obj->hobject);
 }
 
 /* Where the driver has enabled the channel and its owner does not know yet. */
@@ -145,13 +175,39 @@ static void post_schedule(struct ckm_call *call, u8 *arg)
 	if (get32(arg, NVOS54_STATUS) != NV_OK || !c->obj->gr || !c->slot)
 		return;
 	mark_scheduled(c);
-	ckm_turn_catch_up(c->slot);
+	freeze_group(c);
+	ckm_gpu_kick(c->slot->gpu);
 }
 
+/* Out of turn nothing may run between the driver's enabling it and our freezing it, and
+ * nobody would be charged for what did: it is frozen before. Every freeze and thaw names
+ * channels that are not enabled yet as well. That one which is disabled stays so when it
+ * is enabled is how the simulator has it, and not verified on hardware: hence frozen
+ * again afterwards. What is enabled already needs neither, nor the driver, and no call
+ * of the levers: they would keep the next turn waiting as often as its owner likes.
+ */
 static long enable(struct control *c)
 {
+	const struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
+	struct ckm_obj *group;
+	bool is_enabled;
+
 	c->rc->call->post = post_schedule;
 	c->rc->call->post_data = c;
+	if (!c->obj->gr || !c->slot)
+		return ckm_rm_forward(c->rc);
+	c->enables = params_of(c)[0];
+	mutex_lock(&c->ct->rm_lock);
+	group = group_locked(c);
+	if (!c->enables)
+		group->changes++;
+	c->changes = group->changes;
+	is_enabled = c->enables && obj->enabled_at == c->changes + 1;
+	mutex_unlock(&c->ct->rm_lock);
+	if (is_enabled && ckm_turn_is_frozen(c->slot))
+		return answer_params(c, NV_OK);
+	if (ckm_turn_is_frozen(c->slot))
+		freeze_group(c);
 	return ckm_rm_forward(c->rc);
 }
 

@@ -63,6 +63,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_turn_plan *plan)
 	struct cgpu_turn_ack ack = { .begin_ns = ktime_get_ns() };
 	const struct cgpu_core_ops *core;
 	bool committed = true;
+	u64 vain_ns = 0;
 	u32 frozen, thawed = 0;
 
 	ack.timeslice_mask = set_timeslices(gpu, plan);
@@ -76,11 +77,17 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_turn_plan *plan)
 		ack.thawed_ns = ktime_get_ns();
 	}
 	if (plan->timeslice_mask || ckm_lever_needs_restart(gpu))
-		committed = ckm_lever_commit(gpu, plan->run_mask | plan->freeze_mask);
+		committed = ckm_lever_commit(gpu, plan->run_mask | plan->freeze_mask, &vain_ns);
 	if (!plan->freeze_mask)
 		ack.frozen_ns = ack.begin_ns;
 	if (!plan->thaw_mask)
 		ack.thawed_ns = ack.begin_ns;
+	/* Where it takes the restart, all of it came later by what was refused before. */
+	if (ckm_lever_needs_restart(gpu)) {
+		ack.begin_ns += vain_ns;
+		ack.frozen_ns += vain_ns;
+		ack.thawed_ns += vain_ns;
+	}
 	ack.run_mask = (plan->run_mask | (plan->freeze_mask & ~frozen)) &
 		       ~(plan->thaw_mask & ~thawed);
 
@@ -156,14 +163,12 @@ void ckm_turn_thread_stop(struct ckm_gpu *gpu)
 		kthread_stop(thread);
 }
 
-void ckm_turn_catch_up(struct ckm_slot *slot)
+bool ckm_turn_is_frozen(struct ckm_slot *slot)
 {
 	struct ckm_gpu *gpu = slot->gpu;
 	const struct cgpu_core_ops *core;
 	bool frozen = true;
 
-	/* Under lever_lock no turn changes between the question and the act. */
-	mutex_lock(&gpu->lever_lock);
 	mutex_lock(&gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
@@ -171,11 +176,21 @@ void ckm_turn_catch_up(struct ckm_slot *slot)
 		ckm_core_leave();
 	}
 	mutex_unlock(&gpu->lock);
-	if (frozen) {
-		ckm_lever_freeze(gpu, BIT(slot->turn_slot), true);
-		if (ckm_lever_needs_restart(gpu))
-			ckm_lever_commit(gpu, BIT(slot->turn_slot));
-	}
+	return frozen;
+}
+
+void ckm_turn_catch_up(struct ckm_slot *slot, u32 client, u32 object)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+
+	/* Of a container one at a time: its threads would else stand in line before
+	 * the next turn.
+	 */
+	mutex_lock(&slot->enable_lock);
+	/* Under lever_lock no turn changes between the question and the act. */
+	mutex_lock(&gpu->lever_lock);
+	if (ckm_turn_is_frozen(slot))
+		ckm_lever_freeze_object(gpu, slot->turn_slot, client, object);
 	mutex_unlock(&gpu->lever_lock);
-	ckm_gpu_kick(gpu);
+	mutex_unlock(&slot->enable_lock);
 }

@@ -188,12 +188,16 @@
 #define NV_FB_INFO_MAX			128
 
 /* ctrl2080fb.h: FB_INFO indices, values in KiB */
+#define NV_FB_BAR1_SIZE			0x05
 #define NV_FB_RAM_SIZE			0x07
 #define NV_FB_TOTAL_RAM_SIZE		0x08
 #define NV_FB_HEAP_SIZE			0x09
 #define NV_FB_MAPPABLE_HEAP_SIZE	0x0a
 #define NV_FB_LARGEST_FREE		0x12
+#define NV_FB_LARGEST_FREE_BASE		0x13
 #define NV_FB_HEAP_FREE			0x16
+#define NV_FB_BAR1_AVAIL		0x1d
+#define NV_FB_BAR1_LARGEST_AVAIL	0x1f
 #define NV_FB_USABLE_RAM_SIZE		0x20
 #define NV_FB_PROTECTED_TOTAL		0x33
 #define NV_FB_PROTECTED_FREE		0x34

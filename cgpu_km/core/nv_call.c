@@ -215,14 +215,16 @@ u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes)
 	case NV_FB_MAPPABLE_HEAP_SIZE:
 	case NV_FB_PROTECTED_TOTAL:
 		return real_kib < limit ? real_kib : limit;
-	case NV_FB_LARGEST_FREE:
 	case NV_FB_PROTECTED_FREE:
-		return real_kib < left ? real_kib : left;
+		return real_kib ? left : 0;	/* without confidential computing there is none */
+	case NV_FB_LARGEST_FREE:
 	case NV_FB_HEAP_FREE:
 		/* The promise is the limit: what the card has left is the
 		 * admission's business, and showing less would leak neighbours.
 		 */
 		return left;
+	case NV_FB_LARGEST_FREE_BASE:	/* of what is whose */
+		return 0;
 	default:
 		return real_kib;
 	}

@@ -148,9 +148,12 @@ static u32 fb_info(struct nvgpu *gpu, u32 index)
 
 	switch (index) {
 	case 0x05:
-	case 0x1d:
-	case 0x1f:
 		return KIB(256 * SZ_1M);
+	case 0x1d:	/* as if all that is allocated, and fits, were mapped */
+	case 0x1f:
+		return KIB(256 * SZ_1M) - min_t(u64, KIB(gpu->fb_total - nvsim_fb_free(gpu)), KIB(255 * SZ_1M));
+	case 0x13:
+		return KIB(gpu->fb_total - nvsim_fb_free(gpu));
 	case 0x07:
 	case 0x08:
 		return KIB(total);

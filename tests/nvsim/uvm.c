@@ -309,11 +309,13 @@ static void do_pageable_gpu(struct uvm_vas *v, void *arg)
 static NV_STATUS hint(struct uvm_vas *v, const struct uvm_range *p)
 {
 	struct uvm_ext *x;
+	bool managed;
 
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, p->base, p->length);
+	managed = x && x->managed;	/* @x may go with the lock */
 	mutex_unlock(&v->lock);
-	return x && x->managed ? NV_OK : NV_ERR_INVALID_ADDRESS;
+	return managed ? NV_OK : NV_ERR_INVALID_ADDRESS;
 }
 
 static void do_preferred(struct uvm_vas *v, void *arg)
