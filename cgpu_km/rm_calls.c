@@ -521,8 +521,10 @@ static long rm_alloc(struct ckm_rm_call *rc)
 
 	copy_class(&a, core->call_class(ckm_driver_branch(), cls));
 	ckm_core_leave();
-	/* On a GPU's file the driver takes events only. */
-	if (a.cls.kind == CGPU_KIND_REFUSED ||
+	/* On a GPU's file the driver takes events only. What it is given of pages that
+	 * were not pinned by RM_ALLOC_MEMORY it takes for its own list of them.
+	 */
+	if (a.cls.kind == CGPU_KIND_REFUSED || cls == NV01_MEMORY_OS_DESCRIPTOR ||
 	    (rc->call->back->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
 	     cls != NV01_EVENT_OS_EVENT)) {
 		ckm_refused(rc->call, "class", cls);
@@ -543,7 +545,7 @@ static long rm_alloc_memory(struct ckm_rm_call *rc)
 
 	copy_class(&a, core->call_class(ckm_driver_branch(), cls));
 	ckm_core_leave();
-	if (a.cls.kind != CGPU_KIND_SYSMEM || rc->call->back->node != CGPU_NODE_CTL) {
+	if (a.cls.kind != CGPU_KIND_SYSMEM) {
 		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}

@@ -28,7 +28,8 @@ static const struct cgpu_class rows[] = {
 	  "memory of the CPU side of a Grace card: not charged" },
 	{ 0x0070, 24, 515, 595, CGPU_KIND_PLAIN, "NV01_MEMORY_VIRTUAL", "class/cl0070.h" },
 	{ 0x0071, 40, 515, 595, CGPU_KIND_SYSMEM, "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR",
-	  "class/cl0071.h", "pins the process's own pages" },
+	  "class/cl0071.h", "by RM_ALLOC_MEMORY only, which pins the process's own pages: "
+	  "RM_ALLOC takes a kernel pointer" },
 	{ 0x0073, 0, 515, 595, CGPU_KIND_REFUSED, "NV04_DISPLAY_COMMON", "class/cl0073.h",
 	  "graphics" },
 	{ 0x0079, 24, 515, 595, CGPU_KIND_PLAIN, "NV01_EVENT_OS_EVENT", "nvos.h" },

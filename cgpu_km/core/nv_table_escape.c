@@ -11,7 +11,7 @@
 #define NUMA	"kernel-open/common/inc/nv-ioctl-numa.h"
 
 static const struct cgpu_escape rows[] = {
-	{ 0x27, 56, 515, 595, BOTH, CGPU_ALLOC_MEMORY, 40, "NV_ESC_RM_ALLOC_MEMORY", WRAP,
+	{ 0x27, 56, 515, 595, CGPU_NODE_GPU, CGPU_ALLOC_MEMORY, 40, "NV_ESC_RM_ALLOC_MEMORY", WRAP,
 	  "system memory only; the fd counts for class 0x3e alone", .fd_at = 48,
 	  .fd_kind = CGPU_FD_RM },
 	{ 0x28, 20, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 16, "NV_ESC_RM_ALLOC_OBJECT", NVOS,

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: MIT
+"""Hostile tenants that name what is not theirs: files, clients, address spaces, events, pages and runlists.
+
+The driver takes a handle or a pointer at its word in these places; what a container names there must be its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import mmap
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from slicebox import MIB, Box, clean_box, fb_used, until
+from slicebox import nvclient as nv
+
+pytestmark = pytest.mark.checked
+
+NAMES = (f"{n:012x}" + "f" * 52 for n in itertools.count(0xE10000000000))
+OS_DESCRIPTOR, OS_EVENT = 0x71, 0x79
+PAGE_ARRAY = 1  # NVOS32_DESCRIPTOR_TYPE_OS_PAGE_ARRAY
+NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
+DMA_FIXED = 1 << 15
+VAS_NEW, VAS_HOST, VAS_GLOBAL, VAS_DEVICE, VAS_FLA = range(5)
+INVALID_EVENT, INVALID_PARENT = 0x28, 0x36
+
+AllocMemory = nv._struct(
+    "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
+)
+OsDescParams = nv._struct("OsDescParams", "type flags attr attr2 descriptor:u64 limit:u64 descriptor_type tag")
+EventParams = nv._struct("EventParams", "parent_client source class_id index data:u64")
+
+
+@pytest.fixture
+def neighbour() -> Iterator[nv.Gpu]:
+    with Box(next(NAMES), 512) as box, box.client() as client:
+        yield client.gpu(0)
+
+
+@pytest.fixture
+def box(neighbour: nv.Gpu) -> Iterator[Box]:
+    with clean_box(next(NAMES), 256) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def refusing(box: Box, count: int) -> Iterator[None]:
+    """So many calls are counted as refused, and nothing is charged for them."""
+    calls, used = box.stat("refused_calls"), box.used
+    yield
+    assert box.stat("refused_calls") == calls + count
+    assert box.used == used
+
+
+# ---- host memory ----
+
+
+class Pages(mmap.mmap):
+    """Pages of this process."""
+
+    def __new__(cls, size: int) -> Pages:
+        return super().__new__(cls, -1, size)
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self))
+
+
+def alloc_memory(gpu: nv.Gpu, class_id: int, address: int, size: int, handle: int) -> nv.AllocMemory:
+    arg = AllocMemory(gpu.rm.handle, gpu.device, handle, class_id, NO_MAP_CACHED, 0, address, size - 1)
+    arg.fd = -1
+    return arg
+
+
+def test_host_memory_can_be_registered(box: Box):
+    """As cuMemHostRegister does it: on the GPU's file, to be mapped by uvm; it costs none of the card."""
+    size = 4 * MIB
+    pages = Pages(size)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        before = fb_used()
+        with refusing(box, 0):
+            arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, size, 0x7171)
+            gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+            assert (arg.status, arg.handle) == (0, 0x7171)
+            space = gpu.space()
+            assert space.map(arg.handle, size)[0] == 0
+            assert fb_used() == before
+        assert gpu.free(arg.handle) == 0
+        space.close()
+
+
+def test_host_memory_is_registered_on_the_gpus_file_only(box: Box):
+    """Where the driver takes it; and nothing but system memory goes that way."""
+    pages = Pages(MIB)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        with refusing(box, 3):
+            arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, MIB, 0x7171)
+            assert client.ctl.raw(nv.request(nv.ESC_RM_ALLOC_MEMORY, 56), arg) == errno.EINVAL
+            for class_id in (nv.CLASS_VIDMEM, nv.CLASS_VASPACE):
+                arg = alloc_memory(gpu, class_id, 0, MIB, 0x7172)
+                gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+                assert arg.status == nv.NV_ERR_INVALID_CLASS
+
+
+def test_a_channel_goes_with_the_pages_of_its_userd(box: Box):
+    """The driver frees it with them: it is not counted on."""
+    pages = Pages(MIB)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        group = gpu.space().group()
+        channel = group.channel()
+        arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, MIB, 0x7171)
+        gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+        assert arg.status == 0
+        params = channel.params()
+        params.userd_memory[0], params.userd_offset[0] = arg.handle, 0
+        status, second = client.alloc(group.gpfifo_class, group.tsg, params)
+        assert status == 0
+        assert gpu.free(arg.handle) == 0
+        assert client.free(second, group.tsg)
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+
+
+def test_the_kernels_memory_by_a_class_that_takes_its_pointers(box: Box):
+    """RM_ALLOC of 0x71 has the driver follow a list of pages that the caller wrote."""
+    pages = Pages(MIB)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        with refusing(box, 2):
+            for kind in (0, PAGE_ARRAY):
+                params = OsDescParams(descriptor=pages.address, limit=MIB - 1, descriptor_type=kind)
+                assert client.alloc(OS_DESCRIPTOR, gpu.device, params)[0] == nv.NV_ERR_INVALID_CLASS
