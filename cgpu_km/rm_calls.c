@@ -323,6 +323,17 @@ static void hold_userd(struct alloc *a, u32 handle)
 	ckm_tenant_unhold(ct, userd);
 }
 
+/* Only an address space of its own: the card has some that are everybody's. */
+static u32 check_vaspace(struct alloc *a)
+{
+	u32 index = get32(a->rc->call->nested.copy, NV_VASPACE_INDEX);
+
+	if (index == NV_VASPACE_INDEX_NEW || index == NV_VASPACE_INDEX_DEVICE)
+		return NV_OK;
+	ckm_refused(a->rc->call, "address space", index);
+	return NV_ERR_ARGUMENT;
+}
+
 /* Parameters of the classes that matter, checked on the sealed copy. */
 static u32 check_params(struct alloc *a)
 {
@@ -359,6 +370,8 @@ static u32 check_params(struct alloc *a)
 	switch (obj->kind) {
 	case CGPU_KIND_REFUSED:
 		return NV_ERR_ARGUMENT;
+	case CGPU_KIND_PLAIN:
+		return obj->cls == FERMI_VASPACE_A ? check_vaspace(a) : NV_OK;
 	case CGPU_KIND_VIDMEM:
 		return charge(a, bytes);
 	case CGPU_KIND_TSG:
@@ -386,6 +399,24 @@ static u32 check_params(struct alloc *a)
 	return NV_OK;
 }
 
+/* Whose default address space a device has: the driver asks for no right to
+ * another client's, and whoever shares with nobody gets one with all of those.
+ * It looks when the space is first used, and a handle can be somebody else's by
+ * then: so it is the client's own, which 0 is made too.
+ */
+static u32 check_share(struct alloc *a)
+{
+	struct ckm_call *call = a->rc->call;
+	u32 share = get32(call->nested.copy, NV_DEVICE_CLIENT_SHARE);
+
+	if (share && share != a->obj->core.hclient) {
+		ckm_refused(call, "address space of client", share);
+		return NV_ERR_CLIENT;
+	}
+	put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->obj->core.hclient);
+	return NV_OK;
+}
+
 /* Which GPU a device object is for; only the container's own. */
 static u32 check_device(struct alloc *a)
 {
@@ -394,10 +425,10 @@ static u32 check_device(struct alloc *a)
 	u32 i;
 
 	for (i = 0; p && i < ct->slot_count; i++)
-		if (ct->slot[i].gpu->instance == get32(p, 0)) {
+		if (ct->slot[i].gpu->instance == get32(p, NV_DEVICE_INSTANCE)) {
 			a->slot = &ct->slot[i];
 			a->obj->core.gpu = ct->slot[i].gpu->index;
-			return NV_OK;
+			return check_share(a);
 		}
 	return NV_ERR_ARGUMENT;
 }

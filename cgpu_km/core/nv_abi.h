@@ -138,6 +138,12 @@
 #define NV_CHANNEL_PARAMS_SIZE		368
 #define NV_CHANNEL_H_USERD		32
 #define NV_CHANNEL_ENGINE		128
+/* class/cl0080.h; nvos.h: NV_VASPACE_ALLOCATION_PARAMETERS and its indices */
+#define NV_DEVICE_INSTANCE		0
+#define NV_DEVICE_CLIENT_SHARE		4
+#define NV_VASPACE_INDEX		0
+#define NV_VASPACE_INDEX_NEW		0
+#define NV_VASPACE_INDEX_DEVICE		3	/* the default one of the device */
 #define NV_TSG_PARAMS_SIZE		20
 #define NV_TSG_ENGINE			12
 #define NV2080_ENGINE_TYPE_GRAPHICS	1	/* class/cl2080.h: GR0 … GR7 = 1 … 8 */

@@ -138,3 +138,61 @@ def test_the_kernels_memory_by_a_class_that_takes_its_pointers(box: Box):
             for kind in (0, PAGE_ARRAY):
                 params = OsDescParams(descriptor=pages.address, limit=MIB - 1, descriptor_type=kind)
                 assert client.alloc(OS_DESCRIPTOR, gpu.device, params)[0] == nv.NV_ERR_INVALID_CLASS
+
+
+# ---- address spaces ----
+
+
+def device_sharing(client: nv.Client, gpu: nv.Gpu, share: int) -> tuple[int, int]:
+    """A second device object of the client."""
+    info = nv.IdInfo(gpu_id=gpu.card.gpu_id)
+    assert client.control(client.handle, nv.CTRL_GET_ID_INFO_V2, info)[0] == 0
+    params = nv.DeviceParams(device_id=info.device_instance, client_share=share)
+    return client.alloc(nv.CLASS_DEVICE, None, params)
+
+
+def test_the_neighbours_address_space_by_its_client(box: Box, neighbour: nv.Gpu):
+    """Nor another client's of the container: the driver looks later, when the handle can be a neighbour's."""
+    with box.client() as client, box.client() as other:
+        gpu = client.gpu(0)
+        other.gpu(0)
+        with refusing(box, 4):
+            for share in (neighbour.rm.handle, other.handle, gpu.device, 0xDEAD):
+                assert device_sharing(client, gpu, share)[0] == nv.NV_ERR_INVALID_CLIENT
+        with refusing(box, 0):
+            for share in (0, client.handle):
+                status, device = device_sharing(client, gpu, share)
+                assert status == 0
+                assert client.free(device) == 0
+
+
+def test_the_address_space_of_all_by_sharing_with_nobody(box: Box, neighbour: nv.Gpu):
+    """Two containers that share with none have the same address, each its own."""
+    with box.client() as client:
+        for gpu in (neighbour, client.gpu(0)):
+            rm = gpu.rm
+            status, space = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
+            assert status == 0
+            status, memory = gpu.alloc_vidmem(2 * MIB)
+            assert status == 0
+            arg = nv.MapDma(rm.handle, gpu.device, space, memory, 0, 2 * MIB, DMA_FIXED)
+            arg.dma_offset = nv.FIRST_VA
+            rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+            assert arg.status == 0
+        assert neighbour.free(memory) != 0, "a handle of the other"
+    for handle in range(0xCAF00000, 0xCAF00020):
+        neighbour.free(handle)
+
+
+def test_the_address_space_of_all_by_its_index(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        with refusing(box, 5):
+            for index in (VAS_HOST, VAS_GLOBAL, VAS_FLA, 5, 0xFFFFFFFF):
+                status, _ = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=index))
+                assert status == nv.NV_ERR_INVALID_ARGUMENT
+        with refusing(box, 0):
+            for index in (VAS_NEW, VAS_DEVICE):
+                status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=index))
+                assert status == 0
+                assert gpu.free(space) == 0
