@@ -85,6 +85,7 @@ struct alloc {
 	struct cgpu_class cls;		/* a copy: the core may be replaced meanwhile */
 	struct ckm_obj *obj;		/* in the tree as PENDING if the handle is known */
 	struct cgpu_obj *parent;	/* held; NULL for a client */
+	struct cgpu_obj *source;	/* held; whose events an event object is for, or NULL */
 	struct ckm_slot *slot;		/* NULL above the device */
 	struct cgpu_mem *mem;		/* charged, not yet the object's */
 	u32 handle_at;			/* where the driver puts the new handle */
@@ -334,6 +335,33 @@ static u32 check_vaspace(struct alloc *a)
 	return NV_ERR_ARGUMENT;
 }
 
+/* What it is told of: the driver takes any client's object. */
+static u32 check_event(struct alloc *a)
+{
+	struct ckm_call *call = a->rc->call;
+	const u8 *p = call->nested.copy;
+	u32 source = get32(p, NV_EVENT_H_SOURCE);
+
+	a->source = ckm_tenant_hold(call->back->ct,
+				    get32(p, NV_EVENT_H_CLIENT) ?: a->obj->core.hclient, source);
+	if (a->source)
+		return NV_OK;
+	ckm_refused(call, "event of object", source);
+	return NV_ERR_NOT_FOUND;
+}
+
+static u32 check_plain(struct alloc *a)
+{
+	switch (a->obj->core.cls) {
+	case FERMI_VASPACE_A:
+		return check_vaspace(a);
+	case NV01_EVENT:
+	case NV01_EVENT_OS_EVENT:
+		return check_event(a);
+	}
+	return NV_OK;
+}
+
 /* Parameters of the classes that matter, checked on the sealed copy. */
 static u32 check_params(struct alloc *a)
 {
@@ -371,7 +399,7 @@ static u32 check_params(struct alloc *a)
 	case CGPU_KIND_REFUSED:
 		return NV_ERR_ARGUMENT;
 	case CGPU_KIND_PLAIN:
-		return obj->cls == FERMI_VASPACE_A ? check_vaspace(a) : NV_OK;
+		return check_plain(a);
 	case CGPU_KIND_VIDMEM:
 		return charge(a, bytes);
 	case CGPU_KIND_TSG:
@@ -493,6 +521,7 @@ static void finish(struct alloc *a)
 		mutex_unlock(&ct->rm_lock);
 		ckm_obj_free(a->obj);
 	}
+	ckm_tenant_unhold(ct, a->source);
 	ckm_tenant_unhold(ct, a->parent);
 }
 
@@ -777,6 +806,25 @@ static long rm_vid_heap(struct ckm_rm_call *rc)
 
 /* ---- the rest ---- */
 
+/* An event by a client and a number, which the driver makes and frees whoever's
+ * the client is.
+ */
+static long os_event(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	u32 handle = get32(rc->call->top, NV_OS_EVENT_H_CLIENT);
+	struct cgpu_obj *client = ckm_tenant_hold(ct, handle, handle);
+	long ret;
+
+	if (!client) {
+		ckm_refused(rc->call, "OS event of client", handle);
+		return ckm_rm_answer(rc, NV_ERR_CLIENT);
+	}
+	ret = ckm_rm_forward(rc);
+	ckm_tenant_unhold(ct, client);
+	return ret;
+}
+
 /* The memory must be one of ours, and stays while it is used. */
 static long map_memory(struct ckm_rm_call *rc)
 {
@@ -886,6 +934,8 @@ long ckm_rm_dispatch(struct ckm_rm_call *rc)
 		return unmap_dma(rc);
 	case CGPU_VID_HEAP:
 		return rm_vid_heap(rc);
+	case CGPU_OS_EVENT:
+		return os_event(rc);
 	case CGPU_DMABUF:	/* dmabuf.c, where the driver does it */
 		return ckm_rm_forward(rc);
 	}

@@ -196,3 +196,54 @@ def test_the_address_space_of_all_by_its_index(box: Box):
                 status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=index))
                 assert status == 0
                 assert gpu.free(space) == 0
+
+
+# ---- events ----
+
+
+def os_event(node: nv.Node, number: int, client: int, fd: int) -> int:
+    arg = nv.OsEvent(client=client, fd=fd)
+    node.call(number, arg)
+    return arg.status
+
+
+def test_the_neighbours_os_events_by_its_client(box: Box, neighbour: nv.Gpu):
+    theirs = neighbour.rm
+    assert os_event(theirs.ctl, nv.ESC_ALLOC_OS_EVENT, theirs.handle, 77) == 0
+    with box.client() as client:
+        gpu = client.gpu(0)
+        nobody = (theirs.handle, 0, 0xDEAD, gpu.device)
+        for node in (client.ctl, gpu.node):
+            with refusing(box, 2 * len(nobody)):
+                for handle in nobody:
+                    assert os_event(node, nv.ESC_FREE_OS_EVENT, handle, 77) == nv.NV_ERR_INVALID_CLIENT
+                    assert os_event(node, nv.ESC_ALLOC_OS_EVENT, handle, 78) == nv.NV_ERR_INVALID_CLIENT
+            with refusing(box, 0):
+                assert os_event(node, nv.ESC_ALLOC_OS_EVENT, client.handle, 77) == 0
+                assert os_event(node, nv.ESC_FREE_OS_EVENT, client.handle, 77) == 0
+                assert os_event(node, nv.ESC_FREE_OS_EVENT, client.handle, 77) == INVALID_EVENT
+    assert os_event(theirs.ctl, nv.ESC_FREE_OS_EVENT, theirs.handle, 77) == 0
+    assert os_event(theirs.ctl, nv.ESC_FREE_OS_EVENT, theirs.handle, 78) == INVALID_EVENT
+
+
+@pytest.mark.parametrize("class_id", [0x05, OS_EVENT])
+def test_the_neighbours_events_by_their_source(box: Box, neighbour: nv.Gpu, class_id: int):
+    theirs = neighbour.rm
+    with box.client() as client:
+        gpu = client.gpu(0)
+        assert os_event(gpu.node, nv.ESC_ALLOC_OS_EVENT, client.handle, 5) == 0
+
+        def event(parent_client: int, source: int) -> tuple[int, int]:
+            params = EventParams(parent_client, source, OS_EVENT, 0, 5)
+            return client.alloc(class_id, gpu.subdevice, params)
+
+        wrong = [(theirs.handle, neighbour.subdevice), (theirs.handle, theirs.handle)]
+        wrong += [(0, 0xDEAD), (0xDEAD, gpu.device)]
+        with refusing(box, len(wrong)):
+            for pair in wrong:
+                assert event(*pair)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
+        with refusing(box, 0):
+            for pair in ((0, gpu.subdevice), (client.handle, gpu.subdevice), (client.handle, client.handle)):
+                status, handle = event(*pair)
+                assert status == 0
+                assert client.free(handle, gpu.subdevice) == 0
