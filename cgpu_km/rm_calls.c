@@ -408,15 +408,17 @@ static u32 check_params(struct alloc *a)
 	case CGPU_KIND_CHANNEL:
 		if (!a->slot)
 			return NV_ERR_PARENT;
+		/* Without a TSG the driver makes one, whose timeslice nobody sets. */
+		if (gr && a->parent->kind != CGPU_KIND_TSG) {
+			ckm_refused(a->rc->call, "channel without a group, class", obj->cls);
+			return NV_ERR_PARENT;
+		}
 		hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
 		if (a->parent->kind == CGPU_KIND_TSG) {
 			obj->gr = a->parent->gr;
 			a->obj->htsg = a->parent->hobject;
-			return NV_OK;
 		}
-		/* Without a TSG the driver makes one: a context of its own. */
-		obj->gr = gr;
-		return gr ? charge_context(a) : NV_OK;
+		return NV_OK;
 	case CGPU_KIND_COMPUTE:
 		/* Kernels run where the turns are: on a channel we count. */
 		if (a->parent->kind != CGPU_KIND_CHANNEL || !a->parent->gr)

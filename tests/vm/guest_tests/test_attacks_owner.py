@@ -247,3 +247,27 @@ def test_the_neighbours_events_by_their_source(box: Box, neighbour: nv.Gpu, clas
                 status, handle = event(*pair)
                 assert status == 0
                 assert client.free(handle, gpu.subdevice) == 0
+
+
+# ---- time ----
+
+
+def test_time_by_channels_without_a_group(box: Box):
+    """The driver would give each a group of its own, with a timeslice that nobody sets."""
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        group = space.group()
+        channel = group.channel()
+        params = channel.params()
+        params.vaspace = space.vaspace
+        with refusing(box, 2):
+            for engine in (0, nv.ENGINE_GR0):
+                params.engine = engine
+                status, _ = client.alloc(group.gpfifo_class, gpu.device, params)
+                assert status == INVALID_PARENT
+        params.engine = nv.ENGINE_COPY0
+        status, copying = client.alloc(group.gpfifo_class, gpu.device, params)
+        assert status == 0
+        assert client.alloc(group.compute_class, copying)[0] == nv.NV_ERR_INVALID_CLASS
+        assert gpu.free(copying) == 0
