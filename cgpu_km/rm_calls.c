@@ -261,6 +261,14 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 
 	if (status != NV_OK)
 		return;
+	/* Registered meanwhile: the client could be the other file's by now. */
+	if (obj->kind == CGPU_KIND_CLIENT && READ_ONCE(call->back->registered)) {
+		ckm_rm_free(get32(arg, a->handle_at), get32(arg, a->handle_at),
+			    get32(arg, a->handle_at));
+		ckm_refused(call, "client on a registered file, class", obj->cls);
+		status = NV_ERR_FUNCTION;
+		goto refuse;
+	}
 	if (!a->in_tree) {
 		if (!a->parent)
 			obj->hclient = get32(arg, a->handle_at);
@@ -480,6 +488,10 @@ static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 para
 	if (a->cls.kind == CGPU_KIND_CLIENT) {
 		a->obj->core.owner = back->id;
 		a->obj->pid = task_tgid_nr(current);
+		if (READ_ONCE(back->registered)) {
+			ckm_refused(a->rc->call, "client on a registered file, class", a->cls.cls);
+			return NV_ERR_FUNCTION;
+		}
 		return back->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
 	}
 	a->parent = ckm_tenant_hold(back->ct, client, parent);
@@ -808,6 +820,17 @@ static long rm_vid_heap(struct ckm_rm_call *rc)
 
 /* ---- the rest ---- */
 
+/* The driver gives a client made on a file that is registered on a control file to
+ * that one, and keeps it as long. We file it under the file it was made on: so
+ * there are none. Set before the driver can know of it, whatever it answers.
+ */
+static long pass(struct ckm_rm_call *rc)
+{
+	if (rc->row.nr == NV_ESC_REGISTER_FD)
+		WRITE_ONCE(rc->call->back->registered, true);
+	return ckm_rm_forward(rc);
+}
+
 /* An event by a client and a number, which the driver makes and frees whoever's
  * the client is.
  */
@@ -917,7 +940,7 @@ long ckm_rm_dispatch(struct ckm_rm_call *rc)
 {
 	switch (rc->row.verdict) {
 	case CGPU_PASS:
-		return ckm_rm_forward(rc);
+		return pass(rc);
 	case CGPU_ALLOC:
 		return rm_alloc(rc);
 	case CGPU_ALLOC_MEMORY:

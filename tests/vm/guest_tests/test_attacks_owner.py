@@ -57,6 +57,70 @@ def refusing(box: Box, count: int) -> Iterator[None]:
     assert box.used == used
 
 
+def register(box_or_node: nv.Node, ctl: nv.Ctl) -> int:
+    return box_or_node.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd))
+
+
+# ---- files ----
+
+
+def test_memory_by_a_control_file_registered_on_another(box: Box):
+    """Its clients would live as long as the other, and be charged as long as itself."""
+    before = fb_used()
+    with box.client() as first:
+        instance = nv.IdInfo(gpu_id=first.cards()[0].gpu_id)
+        assert first.control(first.handle, nv.CTRL_GET_ID_INFO_V2, instance)[0] == 0
+    with nv.Ctl(box.dev) as keeper, refusing(box, 3):
+        for _ in range(3):
+            with nv.Ctl(box.dev) as ctl:
+                assert register(ctl, keeper) == 0
+                with contextlib.suppress(nv.RmError):
+                    client = nv.Client(box.dev, ctl)
+                    _, device = client.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(device_id=instance.device_instance))
+                    params = nv.MemoryParams(owner=client.handle, size=64 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED)
+                    assert client.alloc(nv.CLASS_VIDMEM, device, params)[0] == 0
+            until(lambda: box.used == 0)
+            time.sleep(0.2)
+            assert fb_used() - before <= box.used
+
+
+def test_clients_by_registering_while_they_are_made(box: Box):
+    """Whichever comes first, the client goes with the file it was made on."""
+    with nv.Ctl(box.dev) as keeper:
+        for n in range(60):
+            with nv.Ctl(box.dev) as ctl:
+                thread = threading.Thread(target=register, args=(ctl, keeper))
+                thread.start()
+                time.sleep(n % 6 / 10000)
+                handle = 0
+                with contextlib.suppress(nv.RmError):
+                    handle = nv.Client(box.dev, ctl).handle
+                thread.join()
+            if handle:
+                keeper_status = nv.Control(client=handle, object=handle, cmd=nv.CTRL_GET_ATTACHED_IDS)
+                keeper.call(nv.ESC_RM_CONTROL, keeper_status)
+                assert keeper_status.status, "a client that another file keeps"
+
+
+def test_a_registered_control_file_serves_the_others_clients(box: Box):
+    """What it is for: an OS event on a file of its own."""
+    with box.client() as client, nv.Ctl(box.dev) as events, nv.Ctl(box.dev) as late:
+        gpu = client.gpu(0)
+        with refusing(box, 0):
+            assert register(events, client.ctl) == 0
+            arg = nv.OsEvent(client=client.handle, fd=events.fd)
+            events.call(nv.ESC_ALLOC_OS_EVENT, arg)
+            assert arg.status == 0
+            params = EventParams(client.handle, gpu.subdevice, OS_EVENT, 0, events.fd)
+            assert client.alloc(OS_EVENT, gpu.subdevice, params)[0] == 0
+        with refusing(box, 0):
+            rm = nv.Client(box.dev, late)
+            assert register(late, client.ctl) == 0
+            assert rm.free() == nv.NV_ERR_INVALID_CLIENT, "the driver's answer: it was the file's own before"
+        with refusing(box, 1), pytest.raises(nv.RmError):
+            nv.Client(box.dev, late)
+
+
 # ---- host memory ----
 
 
