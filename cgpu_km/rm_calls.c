@@ -85,6 +85,7 @@ struct alloc {
 	struct cgpu_class cls;		/* a copy: the core may be replaced meanwhile */
 	struct ckm_obj *obj;		/* in the tree as PENDING if the handle is known */
 	struct cgpu_obj *parent;	/* held; NULL for a client */
+	struct cgpu_obj *source;	/* held; whose events an event object is for, or NULL */
 	struct ckm_slot *slot;		/* NULL above the device */
 	struct cgpu_mem *mem;		/* charged, not yet the object's */
 	u32 handle_at;			/* where the driver puts the new handle */
@@ -267,6 +268,14 @@ static void post_alloc(struct ckm_call *call, u8 *arg)
 
 	if (status != NV_OK)
 		return;
+	/* Registered meanwhile: the client could be the other file's by now. */
+	if (obj->kind == CGPU_KIND_CLIENT && READ_ONCE(call->back->registered)) {
+		ckm_rm_free(get32(arg, a->handle_at), get32(arg, a->handle_at),
+			    get32(arg, a->handle_at));
+		ckm_refused(call, "client on a registered file, class", obj->cls);
+		status = NV_ERR_FUNCTION;
+		goto refuse;
+	}
 	if (!a->in_tree) {
 		if (!a->parent)
 			obj->hclient = get32(arg, a->handle_at);
@@ -335,6 +344,44 @@ static void hold_userd(struct alloc *a, u32 handle)
 	ckm_tenant_unhold(ct, userd);
 }
 
+/* Only an address space of its own: the card has some that are everybody's. */
+static u32 check_vaspace(struct alloc *a)
+{
+	u32 index = get32(a->rc->call->nested.copy, NV_VASPACE_INDEX);
+
+	if (index == NV_VASPACE_INDEX_NEW || index == NV_VASPACE_INDEX_DEVICE)
+		return NV_OK;
+	ckm_refused(a->rc->call, "address space", index);
+	return NV_ERR_ARGUMENT;
+}
+
+/* What it is told of: the driver takes any client's object. */
+static u32 check_event(struct alloc *a)
+{
+	struct ckm_call *call = a->rc->call;
+	const u8 *p = call->nested.copy;
+	u32 source = get32(p, NV_EVENT_H_SOURCE);
+
+	a->source = ckm_tenant_hold(call->back->ct,
+				    get32(p, NV_EVENT_H_CLIENT) ?: a->obj->core.hclient, source);
+	if (a->source)
+		return NV_OK;
+	ckm_refused(call, "event of object", source);
+	return NV_ERR_NOT_FOUND;
+}
+
+static u32 check_plain(struct alloc *a)
+{
+	switch (a->obj->core.cls) {
+	case FERMI_VASPACE_A:
+		return check_vaspace(a);
+	case NV01_EVENT:
+	case NV01_EVENT_OS_EVENT:
+		return check_event(a);
+	}
+	return NV_OK;
+}
+
 /* Parameters of the classes that matter, checked on the sealed copy. */
 static u32 check_params(struct alloc *a)
 {
@@ -371,6 +418,8 @@ static u32 check_params(struct alloc *a)
 	switch (obj->kind) {
 	case CGPU_KIND_REFUSED:
 		return NV_ERR_ARGUMENT;
+	case CGPU_KIND_PLAIN:
+		return check_plain(a);
 	case CGPU_KIND_VIDMEM:
 		return charge(a, bytes);
 	case CGPU_KIND_TSG:
@@ -379,15 +428,17 @@ static u32 check_params(struct alloc *a)
 	case CGPU_KIND_CHANNEL:
 		if (!a->slot)
 			return NV_ERR_PARENT;
+		/* Without a TSG the driver makes one, whose timeslice nobody sets. */
+		if (gr && a->parent->kind != CGPU_KIND_TSG) {
+			ckm_refused(a->rc->call, "channel without a group, class", obj->cls);
+			return NV_ERR_PARENT;
+		}
 		hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
 		if (a->parent->kind == CGPU_KIND_TSG) {
 			obj->gr = a->parent->gr;
 			a->obj->htsg = a->parent->hobject;
-			return NV_OK;
 		}
-		/* Without a TSG the driver makes one: a context of its own. */
-		obj->gr = gr;
-		return gr ? charge_context(a) : NV_OK;
+		return NV_OK;
 	case CGPU_KIND_COMPUTE:
 		/* Kernels run where the turns are: on a channel we count. */
 		if (a->parent->kind != CGPU_KIND_CHANNEL || !a->parent->gr)
@@ -395,6 +446,24 @@ static u32 check_params(struct alloc *a)
 		a->context = ckm_tenant_get_context(a->rc->call->back->ct, a->parent);
 		return NV_OK;
 	}
+	return NV_OK;
+}
+
+/* Whose default address space a device has: the driver asks for no right to
+ * another client's, and whoever shares with nobody gets one with all of those.
+ * It looks when the space is first used, and a handle can be somebody else's by
+ * then: so it is the client's own, which 0 is made too.
+ */
+static u32 check_share(struct alloc *a)
+{
+	struct ckm_call *call = a->rc->call;
+	u32 share = get32(call->nested.copy, NV_DEVICE_CLIENT_SHARE);
+
+	if (share && share != a->obj->core.hclient) {
+		ckm_refused(call, "address space of client", share);
+		return NV_ERR_CLIENT;
+	}
+	put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->obj->core.hclient);
 	return NV_OK;
 }
 
@@ -406,10 +475,10 @@ static u32 check_device(struct alloc *a)
 	u32 i;
 
 	for (i = 0; p && i < ct->slot_count; i++)
-		if (ct->slot[i].gpu->instance == get32(p, 0)) {
+		if (ct->slot[i].gpu->instance == get32(p, NV_DEVICE_INSTANCE)) {
 			a->slot = &ct->slot[i];
 			a->obj->core.gpu = ct->slot[i].gpu->index;
-			return NV_OK;
+			return check_share(a);
 		}
 	return NV_ERR_ARGUMENT;
 }
@@ -431,6 +500,10 @@ static u32 prepare(struct alloc *a, u32 client, u32 parent, u32 handle, u64 para
 	if (a->cls.kind == CGPU_KIND_CLIENT) {
 		a->obj->core.owner = back->id;
 		a->obj->pid = task_tgid_nr(current);
+		if (READ_ONCE(back->registered)) {
+			ckm_refused(a->rc->call, "client on a registered file, class", a->cls.cls);
+			return NV_ERR_FUNCTION;
+		}
 		return back->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
 	}
 	a->parent = ckm_tenant_hold(back->ct, client, parent);
@@ -474,6 +547,7 @@ static void finish(struct alloc *a)
 		mutex_unlock(&ct->rm_lock);
 		ckm_obj_free(a->obj);
 	}
+	ckm_tenant_unhold(ct, a->source);
 	ckm_tenant_unhold(ct, a->parent);
 }
 
@@ -533,8 +607,10 @@ static long rm_alloc(struct ckm_rm_call *rc)
 
 	copy_class(&a, core->call_class(ckm_driver_branch(), cls));
 	ckm_core_leave();
-	/* On a GPU's file the driver takes events only. */
-	if (a.cls.kind == CGPU_KIND_REFUSED ||
+	/* On a GPU's file the driver takes events only. What it is given of pages that
+	 * were not pinned by RM_ALLOC_MEMORY it takes for its own list of them.
+	 */
+	if (a.cls.kind == CGPU_KIND_REFUSED || cls == NV01_MEMORY_OS_DESCRIPTOR ||
 	    (rc->call->back->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
 	     cls != NV01_EVENT_OS_EVENT)) {
 		ckm_refused(rc->call, "class", cls);
@@ -555,7 +631,7 @@ static long rm_alloc_memory(struct ckm_rm_call *rc)
 
 	copy_class(&a, core->call_class(ckm_driver_branch(), cls));
 	ckm_core_leave();
-	if (a.cls.kind != CGPU_KIND_SYSMEM || rc->call->back->node != CGPU_NODE_CTL) {
+	if (a.cls.kind != CGPU_KIND_SYSMEM) {
 		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
@@ -753,6 +829,36 @@ static long rm_vid_heap(struct ckm_rm_call *rc)
 
 /* ---- the rest ---- */
 
+/* The driver gives a client made on a file that is registered on a control file to
+ * that one, and keeps it as long. We file it under the file it was made on: so
+ * there are none. Set before the driver can know of it, whatever it answers.
+ */
+static long pass(struct ckm_rm_call *rc)
+{
+	if (rc->row.nr == NV_ESC_REGISTER_FD)
+		WRITE_ONCE(rc->call->back->registered, true);
+	return ckm_rm_forward(rc);
+}
+
+/* An event by a client and a number, which the driver makes and frees whoever's
+ * the client is.
+ */
+static long os_event(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	u32 handle = get32(rc->call->top, NV_OS_EVENT_H_CLIENT);
+	struct cgpu_obj *client = ckm_tenant_hold(ct, handle, handle);
+	long ret;
+
+	if (!client) {
+		ckm_refused(rc->call, "OS event of client", handle);
+		return ckm_rm_answer(rc, NV_ERR_CLIENT);
+	}
+	ret = ckm_rm_forward(rc);
+	ckm_tenant_unhold(ct, client);
+	return ret;
+}
+
 /* The memory must be one of ours, and stays while it is used. */
 static long map_memory(struct ckm_rm_call *rc)
 {
@@ -843,7 +949,7 @@ long ckm_rm_dispatch(struct ckm_rm_call *rc)
 {
 	switch (rc->row.verdict) {
 	case CGPU_PASS:
-		return ckm_rm_forward(rc);
+		return pass(rc);
 	case CGPU_ALLOC:
 		return rm_alloc(rc);
 	case CGPU_ALLOC_MEMORY:
@@ -862,6 +968,8 @@ long ckm_rm_dispatch(struct ckm_rm_call *rc)
 		return unmap_dma(rc);
 	case CGPU_VID_HEAP:
 		return rm_vid_heap(rc);
+	case CGPU_OS_EVENT:
+		return os_event(rc);
 	case CGPU_DMABUF:	/* dmabuf.c, where the driver does it */
 		return ckm_rm_forward(rc);
 	}

@@ -65,6 +65,8 @@
 #define NV_ESC_SYS_PARAMS		214
 #define NV_ESC_WAIT_OPEN_COMPLETE	218
 
+#define NV_OS_EVENT_H_CLIENT		0	/* nv-ioctl.h: nv_ioctl_alloc_os_event_t, free alike */
+
 /* src/common/sdk/nvidia/inc/nvos.h: byte offsets in the structs of the escapes */
 #define NVOS_H_ROOT			0	/* NVOS00/02/21/32/54/55/64: client */
 #define NVOS_H_PARENT			4
@@ -138,6 +140,14 @@
 #define NV_CHANNEL_PARAMS_SIZE		368
 #define NV_CHANNEL_H_USERD		32
 #define NV_CHANNEL_ENGINE		128
+/* class/cl0080.h; nvos.h: NV_VASPACE_ALLOCATION_PARAMETERS and its indices */
+#define NV_DEVICE_INSTANCE		0
+#define NV_DEVICE_CLIENT_SHARE		4
+#define NV_VASPACE_INDEX		0
+#define NV_VASPACE_INDEX_NEW		0
+#define NV_VASPACE_INDEX_DEVICE		3	/* the default one of the device */
+#define NV_EVENT_H_CLIENT		0	/* class/cl0005.h; 0: the allocating client */
+#define NV_EVENT_H_SOURCE		4
 #define NV_TSG_PARAMS_SIZE		20
 #define NV_TSG_ENGINE			12
 #define NV2080_ENGINE_TYPE_GRAPHICS	1	/* class/cl2080.h: GR0 … GR7 = 1 … 8 */

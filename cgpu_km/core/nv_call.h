@@ -47,6 +47,8 @@ enum cgpu_verdict {
 	/* uvm */
 	CGPU_UVM_MAP,		/* its references are charged in the driver's dup */
 	CGPU_UVM_MANAGED,	/* about managed memory: only where that is charged */
+	/* frontend again: numbers stay what they are for an older core */
+	CGPU_OS_EVENT,		/* its client must be the container's */
 };
 
 /* What an object of a class is to us. */

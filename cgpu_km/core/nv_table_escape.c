@@ -11,7 +11,7 @@
 #define NUMA	"kernel-open/common/inc/nv-ioctl-numa.h"
 
 static const struct cgpu_escape rows[] = {
-	{ 0x27, 56, 515, 595, BOTH, CGPU_ALLOC_MEMORY, 40, "NV_ESC_RM_ALLOC_MEMORY", WRAP,
+	{ 0x27, 56, 515, 595, CGPU_NODE_GPU, CGPU_ALLOC_MEMORY, 40, "NV_ESC_RM_ALLOC_MEMORY", WRAP,
 	  "system memory only; the fd counts for class 0x3e alone", .fd_at = 48,
 	  .fd_kind = CGPU_FD_RM },
 	{ 0x28, 20, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 16, "NV_ESC_RM_ALLOC_OBJECT", NVOS,
@@ -58,12 +58,13 @@ static const struct cgpu_escape rows[] = {
 	  NVOS },
 	{ 200, 0, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 0, "NV_ESC_CARD_INFO", IOCTL,
 	  "any number of cards; no memory totals" },
-	{ 201, 4, 515, 595, BOTH, CGPU_PASS, 0, "NV_ESC_REGISTER_FD", IOCTL, .fd_at = 0,
+	{ 201, 4, 515, 595, BOTH, CGPU_PASS, 0, "NV_ESC_REGISTER_FD", IOCTL,
+	  "no client can be made on a control file that was registered", .fd_at = 0,
 	  .fd_kind = CGPU_FD_CTL },
-	{ 206, 16, 515, 595, BOTH, CGPU_PASS, 12, "NV_ESC_ALLOC_OS_EVENT", IOCTL, .fd_at = 8,
-	  .fd_kind = CGPU_FD_KEY },
-	{ 207, 16, 515, 595, BOTH, CGPU_PASS, 12, "NV_ESC_FREE_OS_EVENT", IOCTL, .fd_at = 8,
-	  .fd_kind = CGPU_FD_KEY },
+	{ 206, 16, 515, 595, BOTH, CGPU_OS_EVENT, 12, "NV_ESC_ALLOC_OS_EVENT", IOCTL,
+	  "of a client of the container", .fd_at = 8, .fd_kind = CGPU_FD_KEY },
+	{ 207, 16, 515, 595, BOTH, CGPU_OS_EVENT, 12, "NV_ESC_FREE_OS_EVENT", IOCTL,
+	  "of a client of the container", .fd_at = 8, .fd_kind = CGPU_FD_KEY },
 	{ 209, 12, 515, 595, BOTH, CGPU_PASS, 8, "NV_ESC_STATUS_CODE", IOCTL },
 	{ 210, 72, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 0, "NV_ESC_CHECK_VERSION_STR", IOCTL },
 	{ 212, 0, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 0, "NV_ESC_ATTACH_GPUS_TO_FD", IOCTL,

@@ -213,7 +213,7 @@ static void op_alloc_memory(struct thread *t)
 	if (!o)
 		return;
 	made = (struct object) { OBJ_SYSMEM, o->ctl, o->client, o->handle, 0, 4096, 0 };
-	c = call_begin(t, o->ctl, ROW_ESCAPE, NV_ESC_RM_ALLOC_MEMORY, 56);
+	c = call_begin(t, file_pick(t, FILE_GPU), ROW_ESCAPE, NV_ESC_RM_ALLOC_MEMORY, 56);
 	memcpy(c->handle_at, at, sizeof(at));
 	set32(c, 0, o->client);
 	set32(c, 4, o->handle);

@@ -282,6 +282,8 @@ void nvsim_gpu_destroy(struct nvgpu *gpu)
 		put_pid(r->pid);
 		kfree(r);
 	}
+	if (gpu->global_as)
+		nvas_put(gpu->global_as);
 	gpu->rusd_page = NULL;
 	if (gpu->usermode)
 		nvmem_put(gpu->usermode);

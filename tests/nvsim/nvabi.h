@@ -407,6 +407,20 @@ struct nv_event_params {
 	u64 data;
 };
 
+/* nvos.h: NV_OS_DESC_MEMORY_ALLOCATION_PARAMS */
+struct nv_osdesc_params {
+	u32 type, flags, attr, attr2;
+	u64 descriptor, limit;
+	u32 descriptorType, tag;
+};
+
+#define NVOS32_DESCRIPTOR_OS_PAGE_ARRAY 1
+
+/* nvos.h: NV_VASPACE_ALLOCATION_INDEX_GPU_* */
+#define NV_VASPACE_NEW 0
+#define NV_VASPACE_GLOBAL 2
+#define NV_VASPACE_DEVICE 3
+
 /* class ids: class/cl*.h */
 #define NV01_ROOT 0x0
 #define NV01_ROOT_NON_PRIV 0x1
@@ -640,6 +654,7 @@ static inline void nvabi_build_checks(void)
 	BUILD_BUG_ON(sizeof(struct nv_chan_params) != 368);
 	BUILD_BUG_ON(sizeof(struct nv_device_params) != 56);
 	BUILD_BUG_ON(sizeof(struct nv_vaspace_params) != 56);
+	BUILD_BUG_ON(sizeof(struct nv_osdesc_params) != 40);
 	BUILD_BUG_ON(sizeof(struct nv_tsg_params) != 20);
 	BUILD_BUG_ON(sizeof(struct nv_event_params) != 24);
 	BUILD_BUG_ON(sizeof(struct uvm_reg_chan) != 56);

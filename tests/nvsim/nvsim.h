@@ -110,6 +110,7 @@ struct nvobj {
 	bool share_all;			/* RM_SHARE to everyone */
 	bool dma_mapped;		/* MAP_MEMORY_DMA has seen it */
 	u32 share_client;
+	struct nvas *default_as;	/* a device's own or shared VA space */
 	union {
 		struct nvmem *mem;
 		struct nvas *as;
@@ -154,6 +155,7 @@ struct nvchan {
 	u64 gp_va;
 	u32 entries, token;
 	bool compute, copy;		/* has such an object: engine lock */
+	bool own_tsg;			/* made with it, and goes with it */
 	/* engine lock from here on */
 	bool enabled, disabled, disable_req, dead, reported;
 	bool has_seg, has_desc;
@@ -250,6 +252,7 @@ struct nvgpu {
 	u64 fb_total, fb_used, fb_next;
 	atomic_t opens;
 	struct nvmem *usermode, *rusd;
+	struct nvas *global_as;		/* of all devices that share with nobody: nvsim_api_lock */
 	u32 *doorbell;
 	u8 *rusd_page;
 	atomic_t ring;			/* doorbell rings seen */

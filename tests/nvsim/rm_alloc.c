@@ -16,6 +16,37 @@ struct nvclass {
 	NV_STATUS (*ctor)(const struct nvsec *sec, struct nvobj *o, void *params);
 };
 
+static struct nvas *global_as(struct nvgpu *gpu)
+{
+	if (!gpu->global_as)
+		gpu->global_as = nvas_create(gpu);
+	return gpu->global_as;
+}
+
+/* hClientShare: nobody's is the card's, one's own is a new one, another client's is that one's, whoever asks. */
+static NV_STATUS share_as(struct nvobj *o, u32 hshare)
+{
+	struct nvclient *other = nvsim_client_find(hshare);
+	struct nvobj *dev;
+
+	if (hshare == o->client->obj.handle) {
+		o->default_as = nvas_create(o->gpu);
+		return o->default_as ? NV_OK : NV_ERR_NO_MEMORY;
+	}
+	if (hshare && !other)
+		return NV_ERR_INVALID_OBJECT;
+	if (!hshare)
+		o->default_as = global_as(o->gpu);
+	else
+		list_for_each_entry(dev, &other->obj.children, sibling)
+			if (dev->type == NVT_DEVICE && dev->gpu == o->gpu)
+				o->default_as = dev->default_as;
+	if (!o->default_as)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	nvas_get(o->default_as);
+	return NV_OK;
+}
+
 static NV_STATUS ctor_device(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	struct nv_device_params *p = params;
@@ -23,7 +54,7 @@ static NV_STATUS ctor_device(const struct nvsec *sec, struct nvobj *o, void *par
 	if (p->deviceId >= nvsim.gpus)
 		return NV_ERR_INVALID_DEVICE;
 	o->gpu = nvsim_gpu[p->deviceId];
-	return NV_OK;
+	return share_as(o, p->hClientShare);
 }
 
 static NV_STATUS ctor_subdevice(const struct nvsec *sec, struct nvobj *o, void *params)
@@ -33,8 +64,38 @@ static NV_STATUS ctor_subdevice(const struct nvsec *sec, struct nvobj *o, void *
 
 static NV_STATUS ctor_vaspace(const struct nvsec *sec, struct nvobj *o, void *params)
 {
-	o->as = nvas_create(o->gpu);
-	return o->as ? NV_OK : NV_ERR_NO_MEMORY;
+	struct nv_vaspace_params *p = params;
+
+	switch (p->index) {
+	case NV_VASPACE_NEW:
+		o->as = nvas_create(o->gpu);
+		return o->as ? NV_OK : NV_ERR_NO_MEMORY;
+	case NV_VASPACE_GLOBAL:
+		o->as = global_as(o->gpu);
+		break;
+	case NV_VASPACE_DEVICE:
+		o->as = o->parent->default_as;
+		break;
+	default:
+		return NV_ERR_INVALID_ARGUMENT;
+	}
+	if (!o->as)
+		return NV_ERR_INVALID_STATE;
+	nvas_get(o->as);
+	return NV_OK;
+}
+
+/* What pins pages is RM_ALLOC_MEMORY. This one believes what it is told is the kernel's list of them: nothing to
+ * touch here, where the driver would follow it.
+ */
+static NV_STATUS ctor_osdesc(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	struct nv_osdesc_params *p = params;
+	struct nv_mem_params mp = { .size = p->limit + 1, .attr = NVOS32_LOC_PCI << 25 };
+
+	if (p->descriptorType != NVOS32_DESCRIPTOR_OS_PAGE_ARRAY)
+		return NV_ERR_NOT_SUPPORTED;
+	return nvsim_mem_create(o->parent, NV01_MEMORY_SYSTEM, &mp, &o->mem);
 }
 
 static NV_STATUS ctor_memory(const struct nvsec *sec, struct nvobj *o, void *params)
@@ -57,7 +118,9 @@ static NV_STATUS ctor_virtual(const struct nvsec *sec, struct nvobj *o, void *pa
 		nvas_get(o->as);
 		return NV_OK;
 	}
-	return ctor_vaspace(sec, o, params);
+	o->as = o->parent->default_as;
+	nvas_get(o->as);
+	return NV_OK;
 }
 
 static NV_STATUS ctor_usermode(const struct nvsec *sec, struct nvobj *o, void *params)
@@ -112,7 +175,13 @@ static NV_STATUS ctor_copy(const struct nvsec *sec, struct nvobj *o, void *param
 static NV_STATUS ctor_event(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	struct nv_event_params *p = params;
+	/* Of any client: it is not asked whose it is. */
+	struct nvclient *source = p->hParentClient ? nvsim_client_find(p->hParentClient) : o->client;
 
+	if (!source)
+		return NV_ERR_INVALID_CLIENT;
+	if (!nvsim_obj_find(source, p->hSrcResource))
+		return NV_ERR_INVALID_OBJECT;
 	if (p->hClass != NV01_EVENT_OS_EVENT)
 		return NV_ERR_INVALID_CLASS;
 	o->cls = p->hClass;
@@ -125,6 +194,7 @@ static const struct nvclass classes[] = {
 	{ FERMI_VASPACE_A, NVT_VASPACE, NVT_BIT(NVT_DEVICE), sizeof(struct nv_vaspace_params), false, ctor_vaspace },
 	{ NV01_MEMORY_LOCAL_USER, NVT_MEMORY, ON_GPU, sizeof(struct nv_mem_params), false, ctor_memory },
 	{ NV01_MEMORY_SYSTEM, NVT_MEMORY, ON_GPU, sizeof(struct nv_mem_params), false, ctor_memory },
+	{ NV01_MEMORY_SYSTEM_OS_DESCRIPTOR, NVT_MEMORY, NVT_BIT(NVT_DEVICE), sizeof(struct nv_osdesc_params), false, ctor_osdesc },
 	{ NV50_MEMORY_VIRTUAL, NVT_VIRTUAL, NVT_BIT(NVT_DEVICE), sizeof(struct nv_mem_params), false, ctor_virtual },
 	{ NV01_MEMORY_VIRTUAL, NVT_VIRTUAL, NVT_BIT(NVT_DEVICE), 24, true, ctor_virtual },
 	{ RM_USER_SHARED_DATA, NVT_MEMORY, NVT_BIT(NVT_SUBDEVICE), 8, true, ctor_rusd },
@@ -138,7 +208,7 @@ static const struct nvclass classes[] = {
 static bool arch_class(u32 cls, struct nvclass *k)
 {
 	if (cls == nvsim_gpfifo_class())
-		*k = (struct nvclass) { cls, NVT_CHANNEL, NVT_BIT(NVT_TSG), sizeof(struct nv_chan_params), false, ctor_channel };
+		*k = (struct nvclass) { cls, NVT_CHANNEL, NVT_BIT(NVT_TSG) | NVT_BIT(NVT_DEVICE), sizeof(struct nv_chan_params), false, ctor_channel };
 	else if (nvsim_is_usermode(cls))
 		*k = (struct nvclass) { cls, NVT_MEMORY, NVT_BIT(NVT_SUBDEVICE), 0, true, ctor_usermode };
 	else if (cls == nvsim_compute_class())
@@ -276,6 +346,8 @@ void nvsim_obj_destroy(struct nvobj *o)
 		nvsim_chan_destroy(o->chan);
 		break;
 	case NVT_DEVICE:
+		nvas_put(o->default_as);
+		break;
 	case NVT_SUBDEVICE:
 	case NVT_ENGOBJ:
 	case NVT_EVENT:

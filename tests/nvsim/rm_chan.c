@@ -152,22 +152,43 @@ static NV_STATUS resolve(struct nvobj *o, struct nvchan *c, const struct nv_chan
 	return NV_OK;
 }
 
+/* A channel straight below its device gets a TSG that nobody has a handle of. */
+static NV_STATUS hidden_tsg(struct nvobj *o, const struct nv_chan_params *p, struct nvtsg **tsg)
+{
+	struct nv_tsg_params tp = { .hVASpace = p->hVASpace, .engineType = p->engineType };
+	struct nvobj wrap = { .client = o->client, .gpu = o->gpu, .handle = o->handle };
+	NV_STATUS st = nvsim_tsg_create(&wrap, &tp);
+
+	if (st == NV_OK)
+		*tsg = wrap.tsg;
+	return st;
+}
+
 NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 {
-	struct nvtsg *tsg = o->parent->tsg;
-	struct nvengine *e = tsg->eng;
+	bool hidden = o->parent->type == NVT_DEVICE;
+	struct nvtsg *tsg = hidden ? NULL : o->parent->tsg;
+	struct nvengine *e;
 	struct nvchan *c;
 	unsigned long flags;
-	NV_STATUS st;
+	NV_STATUS st = NV_OK;
 	int i;
 
 	if (!p->gpFifoEntries || p->gpFifoEntries > SZ_1M || (p->gpFifoOffset & 7) || p->gpFifoOffset >= 1ull << 49)
 		return NV_ERR_INVALID_ARGUMENT;
+	if (hidden)
+		st = hidden_tsg(o, p, &tsg);
+	if (st != NV_OK)
+		return st;
+	e = tsg->eng;
+	st = NV_ERR_INVALID_ARGUMENT;
 	if (p->engineType && p->engineType != e->type)
-		return NV_ERR_INVALID_ARGUMENT;
+		goto err_tsg;
+	st = NV_ERR_NO_MEMORY;
 	c = kzalloc(sizeof(*c), GFP_KERNEL);
 	if (!c)
-		return NV_ERR_NO_MEMORY;
+		goto err_tsg;
+	c->own_tsg = hidden;
 	for (i = 0; i < NVSIM_DEPS; i++)
 		INIT_LIST_HEAD(&c->deps[i].link);
 	c->tsg = tsg;
@@ -176,16 +197,21 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 	c->entries = p->gpFifoEntries;
 	c->token = atomic_inc_return(&next_token) & 0x7ffffff;
 	st = resolve(o, c, p);
-	if (st != NV_OK) {
-		kfree(c);
-		return st;
-	}
+	if (st != NV_OK)
+		goto err_chan;
 	WRITE_ONCE(*c->userd_get, 0);
 	o->chan = c;
 	raw_spin_lock_irqsave(&e->lock, flags);
 	list_add_tail(&c->link, &tsg->chans);
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 	return NV_OK;
+
+err_chan:
+	kfree(c);
+err_tsg:
+	if (hidden)
+		nvsim_tsg_destroy(tsg);
+	return st;
 }
 
 void nvsim_chan_destroy(struct nvchan *c)
@@ -210,6 +236,8 @@ void nvsim_chan_destroy(struct nvchan *c)
 	if (c->notifier)
 		nvmem_put(c->notifier);
 	nvas_put(c->as);
+	if (c->own_tsg)
+		nvsim_tsg_destroy(c->tsg);
 	kfree(c);
 }
 
