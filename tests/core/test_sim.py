@@ -259,6 +259,23 @@ def test_highprio_leaves_the_others_their_part():
     assert 0.7 <= sim.got[high] / total <= 0.805
 
 
+@pytest.mark.parametrize("prio_ratio", [80, 95, 99])
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_gaps_between_two_highprio_are_not_the_others_loss(policy, prio_ratio):
+    """Frozen first, thawed then: were the gaps nobody's, the ceiling would not be reached and nobody else would run."""
+    turn = Turn(policy, slice_ms=5, max_inst=20)
+    turn.set("prio_ratio", prio_ratio)
+    for _ in range(2):
+        turn.add(highprio=1, channels=1)
+    low = turn.add(channels=1)
+    sim = SimGpu(turn, STEADY)
+    sim.run(500)
+    sim.got.clear()
+    sim.run(10_000)
+    due = min(0.05, 1 - prio_ratio / 100)
+    assert 0.8 * due - 0.002 <= sim.got.get(low, 0) / (10_000 * MS) <= 0.0525
+
+
 def test_lever_calls_per_second():
     """Two containers at 8 ms: a freeze and a thaw per turn, no more."""
     _, _, sim = simulate(PREEMPT, [1, 1], 8)

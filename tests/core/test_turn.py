@@ -336,6 +336,29 @@ def test_a_cap_is_kept_for_the_time_without_highprio():
     assert turn.timeline(100) == [({high, low}, 30), ({high}, 50), ({low}, 20)]
 
 
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_nothing_is_kept_for_a_time_that_cannot_come(policy):
+    """Who closed the GPU for a while will not use up its ceiling of 95 ms: there is no time without it to keep for."""
+    turn, (high, *low) = opened_turn(policy, [(1, 1)] * 11, slice_ms=5)
+    turn.set("highprio", high, 1)
+    turn.set("prio_ratio", 95)
+    turn.timeline(200)
+    got = dict.fromkeys(low, 0.0)
+
+    def run(length_ms):
+        for running, ms in turn.timeline(length_ms):
+            for i in running - {high}:
+                got[i] += ms / 2_000
+
+    for _ in range(20):
+        run(20)
+        turn.channels(high, 0)
+        run(20)
+        turn.channels(high, 1)
+        run(60)
+    assert sum(got.values()) == pytest.approx(0.5, abs=0.01)
+
+
 def test_what_highprio_overran_counts_in_the_next_window():
     turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
     turn.set("highprio", high, 1)
