@@ -73,8 +73,22 @@ static u32 step(struct cgpu_turn *t, struct view *v, u32 nr, u32 members, bool f
 	return run;
 }
 
+/* The ceiling is used up: the others have the GPU until the window ends. */
+static u32 run_low(struct cgpu_turn *t, struct view *v)
+{
+	u32 members = with_portions(t, v, v->low);
+
+	if (!v->policy->fixed_round)
+		return step(t, v, CGPU_ROTA_MAIN, members, false);
+	members = cgpu_prio_below_cap(t, members & v->opened, false, &v->left_ns);
+	return step(t, v, CGPU_ROTA_BESIDE, members, false);
+}
+
 /* Nobody with highprio has opened the GPU. They are thawed all the same: the
  * first of them runs at once, without waiting for a call.
+ *
+ * A fixed round stands where it is until the window is over: what is left of the caps may
+ * be had in it. Those at its end would else come later each time one closes the GPU.
  */
 static u32 run_alone(struct cgpu_turn *t, struct view *v)
 {
@@ -83,17 +97,9 @@ static u32 run_alone(struct cgpu_turn *t, struct view *v)
 	/* The first to open the GPU need not wait for a call either. */
 	if (!members)
 		return v->high | v->low;
+	if (v->policy->fixed_round && t->prio_window_ns)
+		return v->high | run_low(t, v);
 	return v->high | step(t, v, CGPU_ROTA_MAIN, members, v->policy->fixed_round);
-}
-
-/* The ceiling is used up: the others have the GPU until the window ends. */
-static u32 run_low(struct cgpu_turn *t, struct view *v)
-{
-	u32 members = with_portions(t, v, v->low);
-
-	if (v->policy->fixed_round)
-		members = cgpu_prio_below_cap(t, members & v->opened, false, &v->left_ns);
-	return step(t, v, CGPU_ROTA_MAIN, members, false);
 }
 
 /* The high-priority ones take turns among themselves and the others, at

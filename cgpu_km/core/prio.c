@@ -73,9 +73,14 @@ bool cgpu_prio_used_up(struct cgpu_turn *t, bool bounded, u64 now_ns, u64 *left_
 {
 	u64 ceiling_ns = CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio, end_ns, left = 0;
 
+	if (!bounded && now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
+		t->prio_window_ns = 0;
 	if (!bounded) {
-		if (now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
-			t->prio_window_ns = 0;
+		end_ns = t->prio_window_ns + CGPU_PRIO_WINDOW_NS - now_ns;
+		/* Caps by the window until it ends. Others have nothing to wait for. */
+		if (t->prio_window_ns && cgpu_policy_get(t->policy)->fixed_round &&
+		    end_ns < *left_ns)
+			*left_ns = end_ns;
 		return false;
 	}
 	if (!t->prio_window_ns)

@@ -359,6 +359,27 @@ def test_nothing_is_kept_for_a_time_that_cannot_come(policy):
     assert sum(got.values()) == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.parametrize(("policy", "weight"), [(FAIR, 1), (FIXED, 2)])
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize(
+    ("open_ms", "period_ms", "prio_ratio"), [(25, 101, 20), (80, 100, 95), (85, 101, 80), (95, 180, 80), (300, 450, 80)]
+)
+def test_caps_while_highprio_opens_and_closes(policy, weight, count, open_ms, period_ms, prio_ratio):
+    """A fixed round that began anew each time would give its first ones twice their caps and the last nothing."""
+    turn, (high, *low) = opened_turn(policy, [(1, 1)] + [(weight, 1)] * count, slice_ms=10)
+    turn.set("highprio", high, 1)
+    turn.set("prio_ratio", prio_ratio)
+    got, began = dict.fromkeys(low, 0.0), turn.now
+    while turn.now < began + 20_000 * MS:
+        for length_ms in (open_ms, period_ms - open_ms):
+            for running, ms in turn.timeline(length_ms):
+                for i in running & set(low):
+                    got[i] += ms / 20_000
+            turn.channels(high, 0 if turn.t.slot[high].channels else 1)
+    cap = weight / 20
+    assert all(0.85 * cap <= part <= 1.15 * cap for part in got.values()), got
+
+
 def test_what_highprio_overran_counts_in_the_next_window():
     turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
     turn.set("highprio", high, 1)
