@@ -160,7 +160,7 @@ void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns)
 
 	if (!t->prio_window_ns)
 		return;
-	if (((ran & high) || t->rota[CGPU_ROTA_HIGH].running) && (t->opened_mask & low))
+	if (((ran & high) || cgpu_rota_in_force(t, CGPU_ROTA_HIGH)) && (t->opened_mask & low))
 		t->prio_used_ns += len_ns;
 	/* Other policies have no caps to hold. */
 	if (!cgpu_policy_get(t->policy)->fixed_round)
