@@ -144,9 +144,12 @@ static struct round round_of(const struct cgpu_turn *t, const struct cgpu_rota *
  */
 static s64 part_ns(const struct cgpu_turn *t, const struct round *whole, u32 slot)
 {
-	u64 grant = granted_ns(t, slot);
+	u64 grant = granted_ns(t, slot), lost = whole->lost_ns * grant / whole->len_ns;
 
-	return (s64)(grant - whole->lost_ns * grant / whole->len_ns);
+	/* Where a slice is hardly longer than a switch something is left: debts are paid of it. */
+	if (lost > grant - grant / MIN_PARTS)
+		lost = grant - grant / MIN_PARTS;
+	return (s64)(grant - lost);
 }
 
 /* Its thaw failed. It has run for nothing of its turn yet. */

@@ -650,6 +650,17 @@ def test_no_switch_no_refund():
     assert turn.timeline(60)[:3] == [({a}, pytest.approx(29.8)), ({b}, pytest.approx(10.8)), ({a}, 10)]
 
 
+@pytest.mark.parametrize("policy", WINDOWED)
+def test_a_slice_no_longer_than_a_switch(policy):
+    """All of a round would go to switches: something is left, by which debts are paid, and nothing is divided by it."""
+    turn = Turn(policy, slice_ms=1, max_inst=2, switch_us=1000)
+    ids = [turn.add(channels=1) for _ in range(2)]
+    turn.t.slot[ids[0]].credit_ns = -50 * MS
+    turn.timeline(1_000)
+    got = turn.shares(1_000)
+    assert [got[i] for i in ids] == pytest.approx([0.5, 0.5], abs=0.01)
+
+
 def test_the_cost_of_a_switch_has_a_range():
     turn = Turn()
     refused(errno.EINVAL, turn.set, "switch_ns", C.CGPU_SWITCH_NS_MAX + 1)
