@@ -161,8 +161,10 @@ class Turns:
         if not plan.thaw_first:
             thawed = self._freeze(plan.thaw_mask, False)
             ack.thawed_ns = self._clock()
-        if plan.timeslice_mask or self._restarts:
-            self.gpu.commit(self._open_clients(plan.run_mask | plan.freeze_mask))
+        restart = self._open_clients(plan.run_mask | plan.freeze_mask)
+        if (plan.timeslice_mask or self._restarts) and restart and not self.gpu.commit(restart):
+            # On a driver that needs it nothing of this is in force.
+            frozen = thawed = ack.timeslice_mask = 0
         if not plan.freeze_mask:
             ack.frozen_ns = ack.begin_ns
         if not plan.thaw_mask:
