@@ -150,10 +150,11 @@ class Turns:
 
     def _act(self) -> None:
         plan, ack = self.plan, self.acked
-        ack.begin_ns = self._clock()
         for number in self._clients(plan.timeslice_mask):
             self.gpu.timeslice(number, plan.timeslice_us[self.slot[number]])
         ack.timeslice_mask = plan.timeslice_mask
+        # Of the first freeze or thaw: 64 timeslices are 19 ms, which nobody resisted.
+        ack.begin_ns = self._clock()
         thawed = self._freeze(plan.thaw_mask, False) if plan.thaw_first else 0
         ack.thawed_ns = self._clock()
         frozen = self._freeze(plan.freeze_mask, True)
