@@ -78,6 +78,14 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_turn_plan *plan)
 	}
 	if (plan->timeslice_mask || ckm_lever_needs_restart(gpu))
 		committed = ckm_lever_commit(gpu, plan->run_mask | plan->freeze_mask, &vain_ns);
+	/* On a driver that needs it nothing of this is in force: all of it again. Where
+	 * there was no channel to ask it on, there is none that could run either.
+	 */
+	if (!committed && vain_ns) {
+		frozen = 0;
+		thawed = 0;
+		ack.timeslice_mask = 0;
+	}
 	if (!plan->freeze_mask)
 		ack.frozen_ns = ack.begin_ns;
 	if (!plan->thaw_mask)

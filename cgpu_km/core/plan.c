@@ -73,17 +73,16 @@ static u32 step(struct cgpu_turn *t, struct view *v, u32 nr, u32 members, bool f
 	return run;
 }
 
-/* Nobody with highprio has opened the GPU. They are thawed all the same: the
- * first of them runs at once, without waiting for a call.
+/* Policies 0 and 3. Another one begins in each window: the last is cut short where there is
+ * less time than the caps, and gaps between turns are nobody's.
  */
-static u32 run_alone(struct cgpu_turn *t, struct view *v)
+static u32 run_below_cap(struct cgpu_turn *t, struct view *v, u32 members, bool beside)
 {
-	u32 members = with_portions(t, v, v->low);
-
-	/* The first to open the GPU need not wait for a call either. */
-	if (!members)
-		return v->high | v->low;
-	return v->high | step(t, v, CGPU_ROTA_MAIN, members, v->policy->fixed_round);
+	members = cgpu_prio_below_cap(t, members & v->opened, beside, &v->left_ns);
+	if (members && t->rota[CGPU_ROTA_BESIDE].owner >= CGPU_SLOTS)
+		cgpu_rota_begin_with(t, CGPU_ROTA_BESIDE, members,
+				     t->prio_window_ns / CGPU_PRIO_WINDOW_NS);
+	return step(t, v, CGPU_ROTA_BESIDE, members, false);
 }
 
 /* The ceiling is used up: the others have the GPU until the window ends. */
@@ -92,8 +91,26 @@ static u32 run_low(struct cgpu_turn *t, struct view *v)
 	u32 members = with_portions(t, v, v->low);
 
 	if (v->policy->fixed_round)
-		members = cgpu_prio_below_cap(t, members & v->opened, false, &v->left_ns);
+		return run_below_cap(t, v, members, false);
 	return step(t, v, CGPU_ROTA_MAIN, members, false);
+}
+
+/* Nobody with highprio has opened the GPU. They are thawed all the same: the
+ * first of them runs at once, without waiting for a call.
+ *
+ * A fixed round stands where it is until the window is over: what is left of the caps may
+ * be had in it. Those at its end would else come later each time one closes the GPU.
+ */
+static u32 run_alone(struct cgpu_turn *t, struct view *v)
+{
+	u32 members = with_portions(t, v, v->low);
+
+	/* The first to open the GPU need not wait for a call either. */
+	if (!members)
+		return v->high | v->low;
+	if (v->policy->fixed_round && t->prio_window_ns)
+		return v->high | run_low(t, v);
+	return v->high | step(t, v, CGPU_ROTA_MAIN, members, v->policy->fixed_round);
 }
 
 /* The high-priority ones take turns among themselves and the others, at
@@ -107,17 +124,15 @@ static u32 run_high(struct cgpu_turn *t, struct view *v, bool bounded)
 	if (!(t->levers & CGPU_LEVER_TIMESLICE) || !bounded)
 		return run;
 	if (v->policy->fixed_round)
-		members = cgpu_prio_below_cap(t, members & v->opened, true, &v->left_ns);
+		return run | run_below_cap(t, v, members, true);
 	return run | step(t, v, CGPU_ROTA_BESIDE, members, false);
 }
 
 static u32 decide(struct cgpu_turn *t, struct view *v, u64 now_ns)
 {
 	bool bounded = v->active && (v->low & v->opened), used_up;
-	u32 i;
 
-	for (i = 0; i < CGPU_ROTAS; i++)
-		t->rota[i].running = 0;
+	cgpu_rota_plan(t);
 	/* Without windows weight 0 cannot be enforced: better known than half done. */
 	if (!v->policy->limits || !(t->levers & CGPU_LEVER_WINDOW))
 		return v->live;
@@ -213,6 +228,8 @@ void cgpu_turn_next(struct cgpu_turn *t, u64 now_ns, struct cgpu_turn_plan *plan
 	t->stale_mask = 0;
 	t->touched_mask = 0;
 	t->inflight = (plan->freeze_mask | plan->thaw_mask | plan->timeslice_mask) != 0;
+	if (!t->inflight)
+		cgpu_rota_planned(t);
 }
 
 static void ack_timeslices(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
@@ -378,6 +395,7 @@ void cgpu_turn_ack(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
 	t->unsure_mask = (t->unsure_mask & ~called) | failed;
 	t->untimed_mask = (t->untimed_mask & ~plan->timeslice_mask) | untimed;
 	t->inflight = 0;
+	cgpu_rota_planned(t);
 	if (failed | untimed) {
 		t->retry_ns = later_ns(ack->frozen_ns, ack->thawed_ns) + (RETRY_NS << t->fails);
 		t->fails += t->fails < RETRY_DOUBLINGS;

@@ -73,9 +73,14 @@ bool cgpu_prio_used_up(struct cgpu_turn *t, bool bounded, u64 now_ns, u64 *left_
 {
 	u64 ceiling_ns = CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio, end_ns, left = 0;
 
+	if (!bounded && now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
+		t->prio_window_ns = 0;
 	if (!bounded) {
-		if (now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
-			t->prio_window_ns = 0;
+		end_ns = t->prio_window_ns + CGPU_PRIO_WINDOW_NS - now_ns;
+		/* Caps by the window until it ends. Others have nothing to wait for. */
+		if (t->prio_window_ns && cgpu_policy_get(t->policy)->fixed_round &&
+		    end_ns < *left_ns)
+			*left_ns = end_ns;
 		return false;
 	}
 	if (!t->prio_window_ns)
@@ -94,19 +99,31 @@ bool cgpu_prio_used_up(struct cgpu_turn *t, bool bounded, u64 now_ns, u64 *left_
 	return t->prio_low;
 }
 
+/* What can still come of this window's time without high priority: what is left of the
+ * window when the ceiling is used up without a break. Kept without that, it would be lost.
+ */
+static u64 still_to_come_ns(const struct cgpu_turn *t)
+{
+	u64 ceiling_ns = CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio, gone_ns, not_low_ns;
+
+	gone_ns = t->last_ns > t->prio_window_ns ? t->last_ns - t->prio_window_ns : 0;
+	not_low_ns = gone_ns + (ceiling_ns > t->prio_used_ns ? ceiling_ns - t->prio_used_ns : 0);
+	return not_low_ns < CGPU_PRIO_WINDOW_NS ? CGPU_PRIO_WINDOW_NS - not_low_ns : 0;
+}
+
 /**
  * cgpu_prio_below_cap() - who may still run in this window
- * @t: the turn engine, policy 0 or 3 in force
+ * @t: the turn engine, policy 0 or 3 in force, accounted up to now
  * @group: containers without highprio that have opened the GPU
  * @beside: while a high-priority one may run too; then each keeps its part of
- *          the time in which that one is frozen
+ *          the time in which that one will be frozen
  * @left_ns: lowered to the time until a cap is reached
  *
  * Return: mask of those below their cap.
  */
 u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *left_ns)
 {
-	u64 low_ns = CGPU_PRIO_WINDOW_NS / 100 * (100 - t->prio_ratio);
+	u64 low_ns = beside ? still_to_come_ns(t) : 0;
 	u64 portion_ns = CGPU_PRIO_WINDOW_NS / t->max_inst, kept_ns;
 	u32 out = 0, sum = 0, mask;
 
@@ -115,10 +132,8 @@ u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *
 	kept_ns = sum ? low_ns / sum : 0;
 	for (mask = sum ? group : 0; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask), n = portions(t, i);
-		u64 cap = n * portion_ns, used = t->slot[i].capped_ns;
+		u64 cap = n * portion_ns, used = t->slot[i].capped_ns + n * kept_ns;
 
-		if (beside)
-			used += n * kept_ns;
 		if (used + SLACK_NS > cap)
 			continue;
 		out |= 1u << i;
@@ -135,7 +150,8 @@ u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *
  * @len_ns: how long
  *
  * The high-priority ones are charged in full while they may run: whether
- * they did, nothing tells. Those beside them are charged among themselves.
+ * they did, nothing tells. A gap between two of them is theirs too, or the ceiling would
+ * not be used up before the window ends. Those beside them are charged among themselves.
  */
 void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns)
 {
@@ -144,7 +160,7 @@ void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns)
 
 	if (!t->prio_window_ns)
 		return;
-	if ((ran & high) && (t->opened_mask & low))
+	if (((ran & high) || cgpu_rota_in_force(t, CGPU_ROTA_HIGH)) && (t->opened_mask & low))
 		t->prio_used_ns += len_ns;
 	/* Other policies have no caps to hold. */
 	if (!cgpu_policy_get(t->policy)->fixed_round)

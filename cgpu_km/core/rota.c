@@ -92,53 +92,22 @@ void cgpu_rota_reset(struct cgpu_turn *t, u32 nr)
 }
 
 /**
- * cgpu_rota_charge() - time has passed with what is in force
+ * cgpu_rota_begin_with() - whose turn is next where it is nobody's
  * @t: the turn engine
  * @nr: enum cgpu_rota_nr
- * @len_ns: how much
+ * @members: some
+ * @nth: the how manieth of them, from 0, round and round
  */
-void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns)
+void cgpu_rota_begin_with(struct cgpu_turn *t, u32 nr, u32 members, u64 nth)
 {
-	struct cgpu_rota *r = &t->rota[nr];
-	u32 ran = t->run_mask & t->opened_mask & r->members, mask;
-	u64 all;
+	u32 count = 0, mask, slot;
 
-	if (!r->running)
-		return;
-	r->clock_ns += len_ns;
-	if (!r->contended)
-		return;
-	all = cgpu_rota_pull(t, ran, false);
-	for (mask = ran; mask; mask &= mask - 1) {
-		u32 i = __builtin_ctz(mask);
-
-		*cgpu_rota_credit(t, nr, i) -= (s64)cgpu_rota_split(t, all, i, false, len_ns);
-	}
-	/* The turn of one that has not opened the GPU is consumed all the same. */
-	if (!ran && r->owner < CGPU_SLOTS && !has(t->opened_mask, r->owner))
-		*cgpu_rota_credit(t, nr, r->owner) -= (s64)len_ns;
-}
-
-/**
- * cgpu_rota_refund_switch() - give back what a turn loses to its context switch
- * @t: the turn engine
- * @started: slots that run from now on and did not before
- *
- * A switch costs each turn the same, so short turns would lose a larger part.
- * Beside a high-priority container the hardware switches all the time.
- */
-void cgpu_rota_refund_switch(struct cgpu_turn *t, u32 started)
-{
-	u32 nr, mask;
-
-	for (nr = CGPU_ROTA_MAIN; nr <= CGPU_ROTA_HIGH; nr++) {
-		struct cgpu_rota *r = &t->rota[nr];
-
-		if (!r->running || !r->contended)
-			continue;
-		for (mask = started & r->members; mask; mask &= mask - 1)
-			*cgpu_rota_credit(t, nr, __builtin_ctz(mask)) += t->switch_ns;
-	}
+	for (mask = members; mask; mask &= mask - 1)
+		count++;
+	for (nth %= count; nth; nth--)
+		members &= members - 1;
+	slot = __builtin_ctz(members);
+	t->rota[nr].pos = slot ? slot - 1 : CGPU_SLOTS - 1;
 }
 
 static u64 granted_ns(const struct cgpu_turn *t, u32 slot)
@@ -175,9 +144,12 @@ static struct round round_of(const struct cgpu_turn *t, const struct cgpu_rota *
  */
 static s64 part_ns(const struct cgpu_turn *t, const struct round *whole, u32 slot)
 {
-	u64 grant = granted_ns(t, slot);
+	u64 grant = granted_ns(t, slot), lost = whole->lost_ns * grant / whole->len_ns;
 
-	return (s64)(grant - whole->lost_ns * grant / whole->len_ns);
+	/* Where a slice is hardly longer than a switch something is left: debts are paid of it. */
+	if (lost > grant - grant / MIN_PARTS)
+		lost = grant - grant / MIN_PARTS;
+	return (s64)(grant - lost);
 }
 
 /* Its thaw failed. It has run for nothing of its turn yet. */
@@ -197,7 +169,7 @@ bool cgpu_rota_thaws_first(const struct cgpu_turn *t)
 {
 	const struct cgpu_rota *r = &t->rota[CGPU_ROTA_MAIN];
 
-	return cgpu_policy_get(t->policy)->thaw_first || (r->running && r->fixed && r->late);
+	return cgpu_policy_get(t->policy)->thaw_first || ((r->running & CGPU_ROTA_PLANNED) && r->fixed && r->late);
 }
 
 /**
@@ -472,6 +444,6 @@ u32 cgpu_rota_step(struct cgpu_turn *t, u32 nr, u32 members, bool fixed, u64 *le
 		r->pos = fixed ? 0 : CGPU_SLOTS - 1;
 	}
 	r->members = members;
-	r->running = 1;
+	r->running |= CGPU_ROTA_PLANNED;
 	return fixed ? step_fixed(t, nr, left_ns) : step_round_robin(t, nr, left_ns);
 }

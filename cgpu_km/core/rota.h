@@ -10,6 +10,10 @@
 /* The driver's default, kernel_fifo_gv100.c: 128 << 3 us. */
 #define CGPU_DRIVER_TIMESLICE_US	1024u
 
+/* struct cgpu_rota, running. Both while calls are under way that change nothing of it. */
+#define CGPU_ROTA_PLANNED	1u	/* by the last plan */
+#define CGPU_ROTA_BEFORE	2u	/* until the calls of that plan act */
+
 /* Exactly one slot is in @mask. */
 bool cgpu_is_one(u32 mask);
 
@@ -22,6 +26,10 @@ u64 cgpu_rota_split(const struct cgpu_turn *t, u64 all, u32 slot, bool by_timesl
 		    u64 len_ns);
 
 void cgpu_rota_reset(struct cgpu_turn *t, u32 nr);
+bool cgpu_rota_in_force(const struct cgpu_turn *t, u32 nr);
+void cgpu_rota_plan(struct cgpu_turn *t);
+void cgpu_rota_planned(struct cgpu_turn *t);
+void cgpu_rota_begin_with(struct cgpu_turn *t, u32 nr, u32 members, u64 nth);
 void cgpu_rota_charge(struct cgpu_turn *t, u32 nr, u64 len_ns);
 void cgpu_rota_refund_switch(struct cgpu_turn *t, u32 started);
 u32 cgpu_rota_step(struct cgpu_turn *t, u32 nr, u32 members, bool fixed, u64 *left_ns);

@@ -63,7 +63,7 @@ struct cgpu_rota {
 	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
 	u32 pos;		/* last slot that had its turn; fixed rounds: next portion */
 	u8 fixed;		/* a round of max_inst portions, empty ones pass */
-	u8 running;		/* in force now: its clock runs */
+	u8 running;		/* CGPU_ROTA_*: in force, its clock runs */
 	u8 contended;		/* somebody has to wait: turns are charged */
 	u8 late;		/* fixed rounds: no empty portion made room for the gaps so far */
 	u64 clock_ns;

@@ -259,6 +259,62 @@ def test_highprio_leaves_the_others_their_part():
     assert 0.7 <= sim.got[high] / total <= 0.805
 
 
+@pytest.mark.parametrize("prio_ratio", [80, 95, 99])
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_gaps_between_two_highprio_are_not_the_others_loss(policy, prio_ratio):
+    """Frozen first, thawed then: were the gaps nobody's, the ceiling would not be reached and nobody else would run."""
+    turn = Turn(policy, slice_ms=5, max_inst=20)
+    turn.set("prio_ratio", prio_ratio)
+    for _ in range(2):
+        turn.add(highprio=1, channels=1)
+    low = turn.add(channels=1)
+    sim = SimGpu(turn, STEADY)
+    sim.run(500)
+    sim.got.clear()
+    sim.run(10_000)
+    due = min(0.05, 1 - prio_ratio / 100)
+    assert 0.8 * due - 0.002 <= sim.got.get(low, 0) / (10_000 * MS) <= 0.0525
+
+
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+@pytest.mark.parametrize(("open_ms", "period_ms"), [(100, 100), (30, 101)])
+def test_those_under_caps_are_cut_short_in_turn(policy, open_ms, period_ms):
+    """Eight of 5 % in the 20 % that the ceiling leaves; eight of 10 % beside one that comes and goes."""
+    turn = Turn(policy, slice_ms=10, max_inst=20 if open_ms == period_ms else 10)
+    turn.set("prio_ratio", 80 if open_ms == period_ms else 20)
+    high, *low = [turn.add(channels=1, highprio=not i) for i in range(9)]
+    sim = SimGpu(turn, STEADY)
+    for _ in range(200):
+        sim.run(open_ms)
+        if open_ms < period_ms:
+            turn.channels(high, 0)
+            sim.run(period_ms - open_ms)
+            turn.channels(high, 1)
+    parts = [sim.got[i] for i in low]
+    assert max(parts) / min(parts) <= 1.04
+
+
+@pytest.mark.parametrize("resists_ms", [5, 20, 60])
+@pytest.mark.parametrize("prio_ratio", [50, 80])
+def test_a_highprio_that_resists_takes_no_turn_of_the_others(prio_ratio, resists_ms):
+    """While its freeze is under way the others' rotation is planned and not yet in force."""
+
+    class Stubborn(SimGpu):
+        def call(self, mask, thaw, done):
+            if mask & 1 and not thaw:
+                before, self.real = self.real, 1
+                self.pass_to(self.turn.now + resists_ms * MS)
+                self.real = before
+            return super().call(mask, thaw, done)
+
+    turn = Turn(PREEMPT, slice_ms=10)
+    turn.set("prio_ratio", prio_ratio)
+    _, a, b = turn.add(highprio=1, channels=1), turn.add(channels=1), turn.add(channels=1)
+    sim = Stubborn(turn, STEADY)
+    sim.run(20_000)
+    assert sim.got[a] / sim.got[b] == pytest.approx(1, abs=0.02)
+
+
 def test_lever_calls_per_second():
     """Two containers at 8 ms: a freeze and a thaw per turn, no more."""
     _, _, sim = simulate(PREEMPT, [1, 1], 8)

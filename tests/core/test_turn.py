@@ -336,6 +336,50 @@ def test_a_cap_is_kept_for_the_time_without_highprio():
     assert turn.timeline(100) == [({high, low}, 30), ({high}, 50), ({low}, 20)]
 
 
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_nothing_is_kept_for_a_time_that_cannot_come(policy):
+    """Who closed the GPU for a while will not use up its ceiling of 95 ms: there is no time without it to keep for."""
+    turn, (high, *low) = opened_turn(policy, [(1, 1)] * 11, slice_ms=5)
+    turn.set("highprio", high, 1)
+    turn.set("prio_ratio", 95)
+    turn.timeline(200)
+    got = dict.fromkeys(low, 0.0)
+
+    def run(length_ms):
+        for running, ms in turn.timeline(length_ms):
+            for i in running - {high}:
+                got[i] += ms / 2_000
+
+    for _ in range(20):
+        run(20)
+        turn.channels(high, 0)
+        run(20)
+        turn.channels(high, 1)
+        run(60)
+    assert sum(got.values()) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(("policy", "weight"), [(FAIR, 1), (FIXED, 2)])
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize(
+    ("open_ms", "period_ms", "prio_ratio"), [(25, 101, 20), (80, 100, 95), (85, 101, 80), (95, 180, 80), (300, 450, 80)]
+)
+def test_caps_while_highprio_opens_and_closes(policy, weight, count, open_ms, period_ms, prio_ratio):
+    """A fixed round that began anew each time would give its first ones twice their caps and the last nothing."""
+    turn, (high, *low) = opened_turn(policy, [(1, 1)] + [(weight, 1)] * count, slice_ms=10)
+    turn.set("highprio", high, 1)
+    turn.set("prio_ratio", prio_ratio)
+    got, began = dict.fromkeys(low, 0.0), turn.now
+    while turn.now < began + 20_000 * MS:
+        for length_ms in (open_ms, period_ms - open_ms):
+            for running, ms in turn.timeline(length_ms):
+                for i in running & set(low):
+                    got[i] += ms / 20_000
+            turn.channels(high, 0 if turn.t.slot[high].channels else 1)
+    cap = weight / 20
+    assert all(0.85 * cap <= part <= 1.15 * cap for part in got.values()), got
+
+
 def test_what_highprio_overran_counts_in_the_next_window():
     turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
     turn.set("highprio", high, 1)
@@ -604,6 +648,17 @@ def test_no_switch_no_refund():
     turn.step()
     turn.t.slot[b].credit_ns = -19 * MS
     assert turn.timeline(60)[:3] == [({a}, pytest.approx(29.8)), ({b}, pytest.approx(10.8)), ({a}, 10)]
+
+
+@pytest.mark.parametrize("policy", WINDOWED)
+def test_a_slice_no_longer_than_a_switch(policy):
+    """All of a round would go to switches: something is left, by which debts are paid, and nothing is divided by it."""
+    turn = Turn(policy, slice_ms=1, max_inst=2, switch_us=1000)
+    ids = [turn.add(channels=1) for _ in range(2)]
+    turn.t.slot[ids[0]].credit_ns = -50 * MS
+    turn.timeline(1_000)
+    got = turn.shares(1_000)
+    assert [got[i] for i in ids] == pytest.approx([0.5, 0.5], abs=0.01)
 
 
 def test_the_cost_of_a_switch_has_a_range():

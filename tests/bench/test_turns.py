@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""What the simulated shell tells the core of its calls, as cgpu_km/turn_thread.c does: what failed, and when it began."""
+
+from __future__ import annotations
+
+import pytest
+
+from cgpu_cli.sim.gpu import Gpu
+from cgpu_cli.sim.model import MS, Container, Personality, S, Setup, profile
+from cgpu_cli.sim.turns import Turns
+
+A100 = profile("a100")
+
+
+def shell(policy: int, containers: tuple[Container, ...], own: Personality, prio_ratio: int = 80) -> Turns:
+    setup = Setup(A100, policy, 10_000, 20, prio_ratio=prio_ratio, personality=own)
+    return Turns(Gpu(A100, own, containers, 12 * S, 1), setup, containers)
+
+
+@pytest.mark.parametrize("policy", [0, 3])
+def test_a_cap_holds_where_restarts_fail(policy: int) -> None:
+    """27 in 100 of them, on a driver that freezes nobody before one: 5 % was 15.8 % while they counted as done."""
+    containers = (Container("a", 1, kernel_us=500, depth=32), Container("b", 2, kernel_us=500, depth=32))
+    turns = shell(policy, containers, Personality(err40_pct=27, disable_needs_restart=1, tail_pct=0))
+    turns.run(S)
+    turns.gpu.mark()
+    turns.run(11 * S)
+    for got, weight, slot in zip(turns.gpu.held(), (1, 2 if policy else 1), turns.slot, strict=True):
+        assert 0.85 * weight / 20 <= got / (10 * S) <= 1.05 * weight / 20
+        assert turns.t.slot[slot].failed > 10, "and it is in the stat"
+
+
+@pytest.mark.parametrize(("high", "other"), [(64, 1), (1, 64)])
+def test_setting_timeslices_is_no_slow_call(high: int, other: int) -> None:
+    """Of 64 TSGs it takes 19 ms before anybody is thawed or frozen."""
+    load = {"kernel_us": 500, "depth": 32}
+    containers = (
+        Container("high", highprio=True, processes=high, **load),  # type: ignore[arg-type]
+        Container("a", processes=other, **load),  # type: ignore[arg-type]
+        Container("b", **load),  # type: ignore[arg-type]
+    )
+    turns = shell(1, containers, Personality(tail_pct=0), prio_ratio=50)
+    many = 0 if high > 1 else 1
+
+    def new_tsg() -> None:
+        turns.lib.cgpu_turn_set_channels(turns.t, turns.slot[many], 64, 64, turns._clock())
+
+    turns._events = [(at * 33 * MS, at, new_tsg) for at in range(1, 150)]
+    for number in range(len(containers)):
+        turns._open(number)
+    turns.run(5 * S)
+    assert [turns.t.slot[slot].resisted for slot in turns.slot] == [0, 0, 0]
+    assert turns.t.slow_thaws == 0
