@@ -376,26 +376,62 @@ static u32 at_portion(const struct cgpu_turn *t, u32 members, u32 from, u32 roun
 	return best;
 }
 
-/* Move to the next stretch of the fixed round: a container's or an empty one. */
+/* One whose portions were moved to where the round already was. Who came in this round has
+ * missed nothing.
+ */
+static u32 who_missed(const struct cgpu_turn *t, const struct cgpu_rota *r)
+{
+	u32 mask;
+
+	for (mask = r->members & t->opened_mask; mask; mask &= mask - 1) {
+		const struct cgpu_turn_slot *s = &t->slot[__builtin_ctz(mask)];
+
+		if (s->portion < r->pos && s->served == (u32)r->round)
+			return __builtin_ctz(mask);
+	}
+	return CGPU_NO_SLOT;
+}
+
+static void next_round(struct cgpu_turn *t, struct cgpu_rota *r)
+{
+	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
+	u32 mask;
+
+	r->pos = 0;
+	r->round++;
+	for (mask = r->members; mask; mask &= mask - 1)
+		t->slot[__builtin_ctz(mask)].served = (u32)r->round;
+	if (r->clock_ns > r->mark_ns + most_late)
+		r->mark_ns = r->clock_ns - most_late;
+}
+
+/* Move to the next stretch of the fixed round: a container's or an empty one, which whoever
+ * missed its place has, at the latest after the last one.
+ */
 static void next_stretch(struct cgpu_turn *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
 	struct round whole = round_of(t, r);
-	u32 slot, to;
+	u32 slot, to, missed, own;
 
-	if (r->pos >= t->max_inst) {
-		r->pos = 0;
-		r->round++;
-		if (r->clock_ns > r->mark_ns + most_late)
-			r->mark_ns = r->clock_ns - most_late;
-	}
+	missed = who_missed(t, r);
+	if (r->pos >= t->max_inst && missed >= CGPU_SLOTS)
+		next_round(t, r);
 	slot = at_portion(t, r->members, r->pos, (u32)r->round + 1);
 	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
+	to = to < r->pos ? r->pos : to;	/* max_inst may have become less */
 	if (to == r->pos && slot < CGPU_SLOTS) {
 		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
-		begin_turn(t, nr, slot, &whole);
 		r->late = r->clock_ns > r->mark_ns + t->slice_ns / LATE_TURN_PARTS;
+	} else if (missed < CGPU_SLOTS) {
+		slot = missed;
+		own = cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
+		to = own < to - r->pos ? r->pos + own : to;
+	} else {
+		slot = CGPU_NO_SLOT;
+	}
+	if (slot < CGPU_SLOTS) {
+		begin_turn(t, nr, slot, &whole);
 		t->slot[slot].served = (u32)r->round + 1;
 	}
 	r->mark_ns += (to - r->pos) * t->slice_ns;

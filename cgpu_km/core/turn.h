@@ -45,7 +45,7 @@ struct cgpu_turn_slot {
 	u32 slow_freezes;	/* points for freezes that took too long */
 	u32 resisted;		/* freezes it is taken to have held up */
 	u32 failed;		/* calls that failed */
-	u32 served;		/* fixed rounds: number of the last one it had its turn in, from 1 */
+	u32 served;		/* fixed rounds: number of the last that it needs no turn in, from 1 */
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
 	u64 reserved[1];
 };

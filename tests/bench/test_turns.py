@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the simulated shell tells the core of its calls, as cgpu_km/turn_thread.c does: what failed, and when it began."""
+"""What the simulated shell tells the core of its calls: what failed, and when it began."""
 
 from __future__ import annotations
 

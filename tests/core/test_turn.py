@@ -259,6 +259,29 @@ def test_moving_portions_give_nobody_a_second_turn_in_a_round():
     assert turn.timeline(200) == [(set(), 60), ({b}, 20), (set(), 80), ({a}, 20), (set(), 20)]
 
 
+@pytest.mark.parametrize(("policy", "cap"), [(FAIR, 0.05), (FIXED, 0.1)])
+@pytest.mark.parametrize(("period_ms", "life_ms"), [(200, 100), (201, 100), (300, 150), (90, 40), (1_333, 500)])
+@pytest.mark.parametrize("first", [True, False])
+def test_who_comes_and_goes_costs_nobody_a_turn(policy, cap, period_ms, life_ms, first):
+    """Portions are moved each time; a round is 200 ms."""
+    turn = Turn(policy, slice_ms=10, max_inst=20)
+    guest = turn.add(9, channels=1) if first else None
+    others = [turn.add(2, channels=1) for _ in range(3)]
+    got, began = dict.fromkeys(others, 0.0), turn.now
+    guest = turn.add(9, channels=1) if guest is None else guest
+    while turn.now < began + 20_000 * MS:
+        for length_ms in (life_ms, period_ms - life_ms):
+            for running, ms in turn.timeline(length_ms):
+                for i in running & set(others):
+                    got[i] += ms
+            if turn.t.slot[guest].cookie:
+                turn.delete(guest)
+            else:
+                guest = turn.add(9, channels=1)
+    parts = [ms / ((turn.now - began) / MS) for ms in got.values()]
+    assert parts == pytest.approx([cap] * 3, rel=0.025)
+
+
 def test_slice_and_max_inst_change_live():
     turn, (a,) = opened_turn(FIXED, [(5, 1)], slice_ms=10)
     turn.timeline(55)
