@@ -342,6 +342,7 @@ struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind)
 	obj->core.gpu = CGPU_NO_GPU;
 	obj->core.state = CGPU_OBJ_PENDING;
 	INIT_LIST_HEAD(&obj->sched);
+	INIT_LIST_HEAD(&obj->dma_maps);
 	return obj;
 }
 
@@ -500,6 +501,18 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 	mutex_unlock(&slot->gpu->lock);
 }
 
+/* The driver unmaps memory that it frees; what was charged is the object's overhead. */
+static void forget_dma_maps(struct ckm_obj *obj)
+{
+	struct ckm_dma_map *map, *next;
+
+	list_for_each_entry_safe(map, next, &obj->dma_maps, of) {
+		hash_del(&map->node);
+		list_del(&map->of);
+		kfree(map);
+	}
+}
+
 void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 {
 	struct cgpu_obj *core, *next;
@@ -517,6 +530,7 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 			ckm_mem_put_locked(ct, core->userd);
 		core->mem = NULL;
 		core->userd = NULL;
+		forget_dma_maps(obj);
 		ckm_obj_overhead_less_locked(ct, core, core->overhead);
 		if (!core->busy)	/* else its last user frees it */
 			ckm_obj_free(obj);

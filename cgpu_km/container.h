@@ -15,6 +15,7 @@
 #ifndef CKM_CONTAINER_H
 #define CKM_CONTAINER_H
 
+#include <linux/hashtable.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
@@ -40,8 +41,23 @@ struct ckm_obj {
 	struct rcu_head rcu;		/* ckm_tenant_owns() looks without a lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list */
 	u64 seq;			/* gpu->lock; lists are in this order */
+	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */
+	bool parted;			/* ct->rm_lock; address spaces: a part of a mapping was unmapped */
 	u32 htsg;			/* channels: handle of their TSG */
 	u32 pid;			/* clients, scheduled ones: tgid by which the driver calls the client */
+};
+
+/* A MAP_MEMORY_DMA and what it was charged for page tables, as part of its
+ * memory's overhead. The driver finds a mapping by its address space, device and
+ * address, whatever memory the unmapping names: so do we.
+ */
+struct ckm_dma_map {
+	struct hlist_node node;		/* ct->rm_lock; on ct->dma_maps */
+	struct list_head of;		/* ct->rm_lock; on its memory's dma_maps */
+	struct ckm_obj *memory;		/* goes with it */
+	u32 hclient, hdevice, hdma;
+	u64 at;				/* as the driver said it */
+	u64 tables;
 };
 
 /* Video memory, or a context's reserve, of one slot. */
@@ -80,6 +96,7 @@ struct ckm_container {
 	bool dying;			/* ckm_lock for writing; read anywhere */
 	struct mutex rm_lock;		/* tree, memory records */
 	struct cgpu_tree tree;
+	DECLARE_HASHTABLE(dma_maps, 9);	/* rm_lock; ckm_dma_map.node, by address */
 	struct list_head managed;	/* rm_lock; what is charged of managed memory (managed.c) */
 	atomic_t recounts;		/* of it, under way */
 	wait_queue_head_t recounted;

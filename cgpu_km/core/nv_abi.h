@@ -99,8 +99,12 @@
 #define NVOS33_SIZE			56	/* with the fd of RM_MAP_MEMORY */
 #define NVOS33_H_MEMORY			8
 #define NVOS33_STATUS			40
+#define NVOS46_H_DEVICE			4
+#define NVOS46_H_DMA			8
 #define NVOS46_H_MEMORY			12
-#define NVOS47_H_MEMORY			12
+#define NVOS47_H_DEVICE			4
+#define NVOS47_H_DMA			8
+#define NVOS47_DMA_OFFSET		24
 #define NVOS47_SIZE_AT			32	/* from 550 on; 0: all of it */
 #define NV_DMABUF_H_CLIENT		4	/* nv-ioctl.h: nv_ioctl_export_to_dma_buf_fd_t */
 #define NV_DMABUF_NUM			12

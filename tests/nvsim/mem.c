@@ -373,6 +373,24 @@ int nvas_unmap(struct nvas *as, u64 va, u64 len)
 	return 0;
 }
 
+/* The mapping through @dma that begins at @va; false if there is none. */
+bool nvas_unmap_dma(struct nvas *as, u64 va, const struct nvobj *dma)
+{
+	struct nvmap *map;
+	unsigned long flags;
+	bool found;
+
+	raw_spin_lock_irqsave(&as->lock, flags);
+	map = lookup(as, va);
+	found = map && map->va == va && map->dma == dma;
+	if (found)
+		rb_erase(&map->node, &as->root);
+	raw_spin_unlock_irqrestore(&as->lock, flags);
+	if (found)
+		drop_map(map);
+	return found;
+}
+
 void nvas_forget(struct nvas *as, const struct nvobj *gone)
 {
 	struct nvmap *map, *found;

@@ -450,6 +450,7 @@ int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struc
 int nvas_unmap(struct nvas *as, u64 va, u64 len);
 /* MAP_MEMORY_DMA of @of's memory through @dma; nvas_forget() undoes those of either. */
 int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, const struct nvobj *of, u64 off);
+bool nvas_unmap_dma(struct nvas *as, u64 va, const struct nvobj *dma);
 void nvas_forget(struct nvas *as, const struct nvobj *gone);
 bool nvas_busy(struct nvas *as, u64 va, u64 len);
 bool nvas_read(struct nvas *as, u64 va, void *buf, u32 len);
