@@ -331,7 +331,9 @@ int ckm_managed_mmap(struct ckm_back *back, struct vm_area_struct *vma)
 	if (ret)
 		goto err_drop;
 	vma_set_file(vma, back->file);
+	ckm_container_moves_begin(ct);
 	ret = back->drv->mmap(back->file, vma);
+	ckm_container_moves_end(ct);
 	if (ret)
 		goto err_uncharge;
 	return 0;

@@ -847,7 +847,9 @@ static long map_dma(struct ckm_rm_call *rc)
 	rc->map = map;
 	rc->call->post = post_map_dma;
 	rc->call->post_data = rc;
+	ckm_container_moves_begin(ct);	/* of page tables */
 	ret = ckm_rm_forward(rc);
+	ckm_container_moves_end(ct);
 	map = rc->map;
 	if (map) {	/* not filed */
 		mutex_lock(&ct->rm_lock);
@@ -923,7 +925,9 @@ static long unmap_dma(struct ckm_rm_call *rc)
 	else
 		WRITE_ONCE(space->parted, true);
 	mutex_unlock(&ct->rm_lock);
+	ckm_container_moves_begin(ct);
 	ret = ckm_rm_forward(rc);
+	ckm_container_moves_end(ct);
 	if (map)	/* parted: for good, and before the driver was asked to */
 		settle_map(ct, map, get32(top, rc->row.status_at) == NV_OK &&
 			   !READ_ONCE(space->parted));

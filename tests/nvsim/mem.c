@@ -198,6 +198,8 @@ void nvas_get(struct nvas *as)
 
 static void drop_map(struct nvmap *map)
 {
+	if (map->fb_bytes)
+		nvsim_fb_give(map->mem->gpu, map->fb_bytes);
 	nvmem_put(map->mem);
 	if (map->dup)
 		nvdup_put(map->dup);
@@ -279,6 +281,7 @@ static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off, struct
 		map->dup = dup;
 		map->dma = NULL;
 		map->of = NULL;
+		map->fb_bytes = 0;
 	}
 	return map;
 }
@@ -308,11 +311,17 @@ int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, cons
 {
 	struct nvmap *map = new_map(va, len, of->mem, off, NULL);
 	unsigned long flags;
+	u64 addr;
 
 	if (!map)
 		return -ENOMEM;
 	map->dma = dma;
 	map->of = of;
+	map->fb_bytes = (u64)max(nvsim.tables_kib, 0) << 10;
+	if (map->fb_bytes && !nvsim_fb_take(of->mem->gpu, map->fb_bytes, &addr)) {
+		kfree(map);
+		return -ENOMEM;
+	}
 	nvmem_get(of->mem);
 	raw_spin_lock_irqsave(&as->lock, flags);
 	insert(as, map);

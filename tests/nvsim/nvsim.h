@@ -87,6 +87,7 @@ struct nvmap {
 	struct nvmem *mem;
 	struct nvdup *dup;		/* UVM's reference, shared by the parts of a split; NULL for RM's maps */
 	const struct nvobj *dma, *of;	/* MAP_MEMORY_DMA: goes with either of them; compared only */
+	u64 fb_bytes;			/* and of its page tables */
 };
 
 enum nvtype {
@@ -323,6 +324,7 @@ struct nvsim_params {
 	int gpus, fb_mib, ctx_mib, timeslice_us, ctxsw_us, copy_mbps, sm_count;
 	int lever_us, lever_spin_us, tail_us, tail_pct, poll_us, idle_poll_us;
 	int lever_inert, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms, hmm;
+	int ctx_ms, close_ms, tables_kib;
 	ulong seed;
 };
 

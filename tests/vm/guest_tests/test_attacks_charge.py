@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import mmap
-from collections.abc import Iterator
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from slicebox import MIB, Box, clean_box
+from slicebox import MIB, PROC, Box, clean_box, until
 from slicebox import nvclient as nv
 
 LIMIT_MIB = 64
@@ -124,3 +130,100 @@ def test_tables_by_an_unmapping_that_cannot_be_answered(box: Box, gpu: nv.Gpu, s
         for _ in range(3):
             assert rm.ctl.raw(number, address)
         assert box.used == before
+
+
+# ---- what a context is seen to take: the least counts, for the whole GPU and for good ----
+
+
+@contextlib.contextmanager
+def slow(**parameters: int) -> Iterator[None]:
+    """The simulator's parameters, as they were again afterwards."""
+    nodes = {Path(f"/sys/module/nvsim/parameters/{name}"): str(value) for name, value in parameters.items()}
+    before = {node: node.read_text() for node in nodes}
+    for node, text in nodes.items():
+        node.write_text(text)
+    try:
+        yield
+    finally:
+        for node, text in before.items():
+            node.write_text(text)
+
+
+def context_bytes() -> int:
+    return int(dict(line.split() for line in (PROC / "0/stat").read_text().splitlines())["context_bytes"])
+
+
+def seen_of_a_context(box: Box, between: Callable[[], object]) -> int:
+    """What is known after one was made for which the driver took a second, and @between meanwhile."""
+    failed: list[Exception] = []
+
+    def make() -> None:
+        try:
+            with box.client() as client:
+                client.gpu(0).space().group().channel()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=make)
+    with slow(ctx_ms=1500):
+        thread.start()
+        time.sleep(0.6)
+        between()
+        thread.join()
+    assert not failed
+    return context_bytes()
+
+
+@pytest.fixture
+def other() -> Iterator[Box]:
+    """Another container, and a context's size known."""
+    with Box(next(NAMES), 512) as other:
+        with slow(ctx_ms=0), other.client() as client:
+            client.gpu(0).space().group().channel()
+        yield other
+
+
+def test_a_context_measured_while_page_tables_go(box: Box, gpu: nv.Gpu, space: int, other: Box):
+    known = context_bytes()
+    assert known
+    _, memory = gpu.alloc_vidmem(2 * MIB)
+    with slow(tables_kib=1024):
+        status, at = gpu.rm.map_dma(gpu.device, space, memory, 2 * MIB)
+    assert status == 0
+    assert seen_of_a_context(other, lambda: gpu.rm.unmap_dma(gpu.device, space, memory, at)) == known
+
+
+def mapped_until_killed(box: Box) -> int:
+    """A process with managed memory, whose files another one, of its process group, keeps open: it ends alone."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setpgid(0, 0)
+            with box.client() as client:
+                client.gpu(0).space().uvm.managed(4 * MIB)
+                os.fork()
+                signal.pause()
+        finally:
+            os._exit(1)
+    until(lambda: box.used == 4 * MIB)
+    time.sleep(0.5)
+    return pid
+
+
+def test_a_context_measured_while_an_exit_gives_back(box: Box, other: Box):
+    """The exit begins before the context is made; its memory is back while the driver makes it."""
+    known = context_bytes()
+    assert known
+    (PROC / "0/uvm").write_text("account\n")
+    try:
+        pid = mapped_until_killed(box)
+        with slow(close_ms=1500):
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(0.4)
+            seen = seen_of_a_context(other, lambda: None)
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        assert seen == known
+        until(lambda: box.used == 0)
+    finally:
+        (PROC / "0/uvm").write_text("deny\n")
