@@ -577,11 +577,12 @@ static long rm_dup(struct ckm_rm_call *rc)
 		ckm_tenant_unhold(ct, src);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
+	/* What the driver keeps for it, the dup keeps: as much as the first one. */
+	a.cls.cls = src->cls;
 	status = prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
 	if (status == NV_OK && src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu)
 		status = NV_ERR_PARENT;
 	if (status == NV_OK) {
-		a.obj->core.cls = src->cls;
 		a.obj->core.kind = src->kind;
 		a.obj->core.gpu = src->gpu;
 		a.obj->core.bytes = src->bytes;

@@ -132,6 +132,24 @@ def test_tables_by_an_unmapping_that_cannot_be_answered(box: Box, gpu: nv.Gpu, s
         assert box.used == before
 
 
+@pytest.mark.checked
+def test_an_address_space_kept_by_a_dup(box: Box, gpu: nv.Gpu, space: int):
+    """The first one's 128 KiB come back with it; the dup has its own."""
+    before = filled(box, gpu, space)
+    dups = []
+    for _ in range(20):
+        status, first = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+        assert status == 0
+        status, dup = gpu.rm.dup(gpu.device, gpu.rm.handle, first)
+        assert status == 0
+        assert gpu.free(first) == 0
+        dups.append(dup)
+    assert box.used - before == 20 * 128 * KIB
+    for dup in dups:
+        assert gpu.free(dup) == 0
+    assert box.used == before
+
+
 # ---- what a context is seen to take: the least counts, for the whole GPU and for good ----
 
 
