@@ -28,6 +28,7 @@ struct ckm_back {
 	struct xarray exports;		/* ct->rm_lock; what it carries, by place (rm_export.c) */
 	u64 space_flags;		/* uvm nodes: what UVM_INITIALIZE was asked, once space_sealed */
 	bool space_sealed;		/* acquire; uvm nodes: there is a space, and it has no HMM */
+	u64 tables;			/* ct->rm_lock; uvm nodes: charged on each slot until R is gone */
 	bool in_transfer;		/* ct->rm_lock; an export or import is under way */
 };
 

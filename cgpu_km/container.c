@@ -537,13 +537,44 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 	}
 }
 
+int ckm_back_tables(struct ckm_back *back, u64 more)
+{
+	struct ckm_container *ct = back->ct;
+	u32 i, done = 0;
+	int ret = 0;
+
+	mutex_lock(&ct->rm_lock);
+	while (!ret && done < ct->slot_count) {
+		ret = ckm_slot_overhead_locked(&ct->slot[done], more);
+		done += !ret;
+	}
+	for (i = 0; ret && i < done; i++)
+		ckm_slot_overhead_less_locked(&ct->slot[i], more);
+	if (!ret)
+		back->tables += more;
+	mutex_unlock(&ct->rm_lock);
+	return ret;
+}
+
+static void give_tables(struct ckm_container *ct, struct ckm_back *back)
+{
+	u32 i;
+
+	mutex_lock(&ct->rm_lock);
+	for (i = 0; i < ct->slot_count; i++)
+		ckm_slot_overhead_less_locked(&ct->slot[i], back->tables);
+	mutex_unlock(&ct->rm_lock);
+}
+
 void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back)
 {
 	const struct cgpu_core_ops *core;
 	struct cgpu_obj *client, *list;
 
-	if (back->node == CGPU_NODE_UVM)
+	if (back->node == CGPU_NODE_UVM) {
 		ckm_managed_settle(ct, back);
+		give_tables(ct, back);
+	}
 	if (back->node != CGPU_NODE_CTL)
 		return;
 	mutex_lock(&ct->rm_lock);

@@ -41,6 +41,7 @@ struct ckm_obj {
 	struct rcu_head rcu;		/* ckm_tenant_owns() looks without a lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list */
 	u64 seq;			/* gpu->lock; lists are in this order */
+	u64 tables;			/* address ranges: page tables that came with it; set before it is LIVE */
 	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */
 	bool parted;			/* ct->rm_lock; address spaces: a part of a mapping was unmapped */
 	u32 htsg;			/* channels: handle of their TSG */
@@ -176,6 +177,11 @@ void ckm_slot_overhead_less_locked(struct ckm_slot *slot, u64 less);
 /* The same as part of an object's, that goes with it. */
 int ckm_obj_overhead_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 more);
 void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 less);
+/* The same on each of the container's GPUs, until the file is gone: what uvm maps
+ * by calls that say in memory of the tenant's, which it can change, where. -ENOMEM:
+ * nothing changed.
+ */
+int ckm_back_tables(struct ckm_back *back, u64 more);
 void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used);
 
 /* Whether memory that one exported may be imported by the other: an administrator

@@ -246,6 +246,20 @@ static long initialize_again(struct ckm_back *back, const struct cgpu_uvm_call *
 			(u32 __user *)(user + row->status_at));
 }
 
+/* Ranges of uvm's own that no dup of memory and no mapping shows: their page
+ * tables, estimated as those of a mapping of one page. What is unmapped of them is
+ * in the tenant's memory too, so they are given back with the file; programs make
+ * a few for each GPU.
+ */
+static int charge_uvm_tables(struct ckm_back *back)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u64 bytes = core->call_page_tables(0);
+
+	ckm_core_leave();
+	return ckm_back_tables(back, bytes);
+}
+
 /* All but those that only ask: page tables, channels' and managed memory come and
  * go.
  */
@@ -291,6 +305,10 @@ static long front_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lo
 		 * made unseen by the seal is none.
 		 */
 		return put_user(NV_ERR_ILLEGAL_ACTION, (u32 __user *)(user + row.status_at));
+	}
+	if (row.nr == UVM_MAP_DYN_PARALLELISM || row.nr == UVM_ALLOC_SEMAPHORE_POOL) {
+		if (charge_uvm_tables(back))
+			return put_user(NV_ERR_NO_MEMORY, (u32 __user *)(user + row.status_at));
 	}
 	/* No line that all processors share is written by a call that only asks. */
 	moves = uvm_call_moves(row.nr);

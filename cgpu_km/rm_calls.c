@@ -91,6 +91,7 @@ struct alloc {
 	u32 status_at;
 	struct cgpu_mem *userd;		/* the same, of a channel's USERD */
 	struct cgpu_mem *context;	/* the reserve that this object's context is charged */
+	u64 tables;			/* page tables that come with it */
 	u64 free_before;		/* on the card */
 	int move_seq;
 	bool in_tree;			/* and busy: it is ours until finish() */
@@ -147,9 +148,10 @@ static u32 charge_overhead(struct alloc *a)
 	if (!a->slot)
 		return NV_OK;
 	core = ckm_core_enter();
-	bytes = core->call_object_overhead(obj->kind, obj->cls);
+	bytes = core->call_object_overhead(obj->kind, obj->cls) + a->tables;
 	ckm_core_leave();
 	obj->gpu = a->slot->gpu->index;
+	a->obj->tables = a->tables;
 	mutex_lock(&ct->rm_lock);
 	ret = ckm_obj_overhead_locked(ct, obj, bytes);
 	mutex_unlock(&ct->rm_lock);
@@ -323,6 +325,24 @@ static void hold_userd(struct alloc *a, u32 handle)
 	ckm_tenant_unhold(ct, userd);
 }
 
+/* A reservation of addresses takes its page tables at once, for the smallest
+ * pages whatever it asks for (gvaspaceReserveMempool of gpu_vaspace.c), unless it
+ * says that they come later or are not RM's; and tables for pages of 64 KiB
+ * beside them, a sixteenth.
+ */
+static u64 reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
+{
+	const struct cgpu_core_ops *core;
+	u64 bytes;
+
+	if (flags & (NVOS32_ALLOC_FLAGS_LAZY | NVOS32_ALLOC_FLAGS_EXTERNAL))
+		return 0;
+	core = ckm_core_enter();
+	bytes = core->call_page_tables(core->call_vidmem_bytes(size, attr, attr2));
+	ckm_core_leave();
+	return bytes + bytes / 16;
+}
+
 /* Parameters of the classes that matter, checked on the sealed copy. */
 static u32 check_params(struct alloc *a)
 {
@@ -333,6 +353,9 @@ static u32 check_params(struct alloc *a)
 	bool vidmem, gr;
 	u32 engine = 0;
 
+	if (obj->cls == NV50_MEMORY_VIRTUAL && p)
+		a->tables = reserved_tables(get32(p, NV_MEM_FLAGS), get64(p, NV_MEM_SIZE),
+					    get32(p, NV_MEM_ATTR), get32(p, NV_MEM_ATTR2));
 	core = ckm_core_enter();
 	switch (obj->kind) {
 	case CGPU_KIND_VIDMEM:
@@ -579,6 +602,7 @@ static long rm_dup(struct ckm_rm_call *rc)
 	}
 	/* What the driver keeps for it, the dup keeps: as much as the first one. */
 	a.cls.cls = src->cls;
+	a.tables = container_of(src, struct ckm_obj, core)->tables;
 	status = prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
 	if (status == NV_OK && src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu)
 		status = NV_ERR_PARENT;
@@ -702,21 +726,27 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	struct alloc a = { .rc = rc, .handle_at = NVOS32_ALLOC_H_MEMORY,
 			   .status_at = NVOS32_STATUS };
 	u32 attr = get32(top, NVOS32_ALLOC_ATTR), flags = get32(top, NVOS32_ALLOC_FLAGS);
+	u32 attr2 = get32(top, NVOS32_ALLOC_ATTR2);
+	u64 size = get64(top, NVOS32_ALLOC_SIZE_AT);
+	bool virtual = flags & NVOS32_ALLOC_FLAGS_VIRTUAL;
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	bool vidmem = core->call_is_vidmem(attr, flags);
-	u64 bytes = core->call_vidmem_bytes(get64(top, NVOS32_ALLOC_SIZE_AT), attr,
-					    get32(top, NVOS32_ALLOC_ATTR2));
+	u64 bytes = core->call_vidmem_bytes(size, attr, attr2);
 	u32 status;
 
 	ckm_core_leave();
-	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM;
+	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER :
+		    virtual ? NV50_MEMORY_VIRTUAL : NV01_MEMORY_SYSTEM;
 	a.cls.kind = CGPU_KIND_PLAIN;
+	if (virtual)
+		a.tables = reserved_tables(flags, size, attr, attr2);
 	/* A handle that is not said to be the caller's choice is the driver's. */
 	if (!(flags & NVOS32_ALLOC_FLAGS_HANDLE))
 		put32(rc->call->top, NVOS32_ALLOC_H_MEMORY, 0);
 	status = prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
 	if (status == NV_OK) {
-		a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
+		if (!virtual)
+			a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
 		if (vidmem)
 			status = charge(&a, bytes);
 	}

@@ -135,6 +135,7 @@ CORE = {
     "NVOS32_ATTR_LOCATION_SHIFT": low("NVOS32_ATTR_LOCATION"),
     "NVOS32_ATTR_PAGE_SIZE_SHIFT": low("NVOS32_ATTR_PAGE_SIZE"),
     "NVOS32_ATTR2_HUGE_SHIFT": low("NVOS32_ATTR2_PAGE_SIZE_HUGE"),
+    "NVOS32_ALLOC_FLAGS_EXTERNAL": ["NVOS32_ALLOC_FLAGS_EXTERNALLY_MANAGED"],
     "NVOS32_ALLOC_FLAGS_HANDLE": ["NVOS32_ALLOC_FLAGS_MEMORY_HANDLE_PROVIDED"],
     "NV_CHANNEL_H_USERD": at(CHANNEL, "hUserdMemory"),
     "NV_CHANNEL_ENGINE": at(CHANNEL, "engineType"),
@@ -423,6 +424,7 @@ NVSIM = {
         "UVM_MAP_EXTERNAL_ALLOCATION_PARAMS",
         {"attr": "perGpuAttributes", "count": "gpuAttributesCount", "status": "rmStatus"},
     ),
+    "uvm_map_dyn": ("UVM_MAP_DYNAMIC_PARALLELISM_REGION_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
     "uvm_unmap_ext": ("UVM_UNMAP_EXTERNAL_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
     "uvm_pageable": ("UVM_PAGEABLE_MEM_ACCESS_PARAMS", {"access": "pageableMemAccess", "status": "rmStatus"}),
     "uvm_pageable_gpu": (

@@ -150,6 +150,61 @@ def test_an_address_space_kept_by_a_dup(box: Box, gpu: nv.Gpu, space: int):
     assert box.used == before
 
 
+# ---- tables that come without a mapping ----
+
+
+VIRTUAL, LAZY, EXTERNAL = 0x80000, 0x400, 0x400000
+CLASS_RESERVATION = 0x50A0
+
+
+def reservation(gpu: nv.Gpu, space: int, size: int, flags: int = 0) -> tuple[int, int]:
+    params = nv.MemoryParams(owner=gpu.rm.handle, flags=VIRTUAL | flags, size=size, vaspace=space)
+    return gpu.rm.alloc(CLASS_RESERVATION, gpu.device, params)
+
+
+@pytest.mark.checked
+def test_tables_of_reserved_addresses(box: Box, gpu: nv.Gpu, space: int):
+    """A terabyte of them is 2 GiB of tables, at once unless it is lazy."""
+    size = 1 << 40
+    assert reservation(gpu, space, size)[0] == nv.NV_ERR_NO_MEMORY
+    for flags in (LAZY, EXTERNAL):
+        status, handle = reservation(gpu, space, size, flags)
+        assert status == 0
+        assert gpu.free(handle) == 0
+    before = filled(box, gpu, space)
+    status, handle = reservation(gpu, space, 1 << 30)
+    assert status == 0
+    assert 2 * MIB < box.used - before < 3 * MIB
+    assert gpu.free(handle) == 0
+    assert box.used == before
+
+
+def test_tables_of_addresses_reserved_the_old_way(gpu: nv.Gpu, space: int):
+    """NVOS32 with FLAGS_VIRTUAL; the simulator has none, and is not asked for one that is too much."""
+
+    def alloc(size: int) -> int:
+        arg = (ctypes.c_uint32 * 46)()
+        arg[0], arg[1], arg[2] = gpu.rm.handle, gpu.device, 2
+        arg[13] = VIRTUAL
+        ctypes.c_uint64.from_buffer(arg, 88).value = size
+        assert gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
+        return arg[5]
+
+    assert alloc(1 << 40) == nv.NV_ERR_NO_MEMORY
+    assert alloc(1 << 30) == nv.NV_ERR_NOT_SUPPORTED
+
+
+def test_tables_of_uvms_own_ranges(box: Box, gpu: nv.Gpu, space: int):
+    before = filled(box, gpu, space)
+    uvm = gpu.space().uvm
+    for n in range(100):
+        arg = (ctypes.c_uint64 * 5)(n << 32, 4096)
+        assert uvm.raw(65, arg) == 0
+    assert box.used - before == (128 + 100 * 16) * KIB, "and an address space"
+    uvm.close()
+    until(lambda: box.used - before == 128 * KIB)
+
+
 # ---- what a context is seen to take: the least counts, for the whole GPU and for good ----
 
 
