@@ -30,6 +30,7 @@ struct ckm_back {
 	u64 space_flags;		/* uvm nodes: what UVM_INITIALIZE was asked, once space_sealed */
 	bool space_sealed;		/* acquire; uvm nodes: there is a space, and it has no HMM */
 	bool registered;		/* set once: REGISTER_FD was tried on it, and no client is made on it */
+	u64 tables;			/* ct->rm_lock; uvm nodes: charged on each slot until R is gone */
 	bool in_transfer;		/* ct->rm_lock; an export or import is under way */
 };
 

@@ -351,6 +351,7 @@ struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind)
 	obj->core.state = CGPU_OBJ_PENDING;
 	INIT_LIST_HEAD(&obj->sched);
 	INIT_LIST_HEAD(&obj->bound);
+	INIT_LIST_HEAD(&obj->dma_maps);
 	return obj;
 }
 
@@ -509,6 +510,18 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 	mutex_unlock(&slot->gpu->lock);
 }
 
+/* The driver unmaps memory that it frees; what was charged is the object's overhead. */
+static void forget_dma_maps(struct ckm_obj *obj)
+{
+	struct ckm_dma_map *map, *next;
+
+	list_for_each_entry_safe(map, next, &obj->dma_maps, of) {
+		hash_del(&map->node);
+		list_del(&map->of);
+		kfree(map);
+	}
+}
+
 void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 {
 	struct cgpu_obj *core, *next;
@@ -527,6 +540,7 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 			ckm_mem_put_locked(ct, core->userd);
 		core->mem = NULL;
 		core->userd = NULL;
+		forget_dma_maps(obj);
 		ckm_obj_overhead_less_locked(ct, core, core->overhead);
 		if (!core->busy)	/* else its last user frees it */
 			ckm_obj_free(obj);
@@ -558,12 +572,43 @@ bool ckm_objs_have_room_locked(const struct ckm_container *ct)
 	return ct->tree.objects < READ_ONCE(max_objects);
 }
 
+int ckm_back_tables(struct ckm_back *back, u64 more)
+{
+	struct ckm_container *ct = back->ct;
+	u32 i, done = 0;
+	int ret = 0;
+
+	mutex_lock(&ct->rm_lock);
+	while (!ret && done < ct->slot_count) {
+		ret = ckm_slot_overhead_locked(&ct->slot[done], more);
+		done += !ret;
+	}
+	for (i = 0; ret && i < done; i++)
+		ckm_slot_overhead_less_locked(&ct->slot[i], more);
+	if (!ret)
+		back->tables += more;
+	mutex_unlock(&ct->rm_lock);
+	return ret;
+}
+
+static void give_tables(struct ckm_container *ct, struct ckm_back *back)
+{
+	u32 i;
+
+	mutex_lock(&ct->rm_lock);
+	for (i = 0; i < ct->slot_count; i++)
+		ckm_slot_overhead_less_locked(&ct->slot[i], back->tables);
+	mutex_unlock(&ct->rm_lock);
+}
+
 void ckm_container_settle(struct ckm_container *ct, struct ckm_back *back)
 {
 	struct ckm_obj *client, *next;
 
-	if (back->node == CGPU_NODE_UVM)
+	if (back->node == CGPU_NODE_UVM) {
 		ckm_managed_settle(ct, back);
+		give_tables(ct, back);
+	}
 	if (back->node != CGPU_NODE_CTL)
 		return;
 	mutex_lock(&ct->rm_lock);

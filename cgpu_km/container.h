@@ -16,6 +16,7 @@
 #ifndef CKM_CONTAINER_H
 #define CKM_CONTAINER_H
 
+#include <linux/hashtable.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
@@ -42,11 +43,27 @@ struct ckm_obj {
 	struct list_head sched;		/* gpu->lock; empty: on no list */
 	struct list_head bound;		/* ct->rm_lock; clients: on their file's list */
 	u64 seq;			/* gpu->lock; lists are in this order */
+	u64 tables;			/* address ranges: page tables that came with it; set before it is LIVE */
+	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */
+	bool parted;			/* ct->rm_lock; address spaces: a part of a mapping was unmapped */
 	u32 htsg;			/* channels: handle of their TSG */
 	u32 changes;			/* ct->rm_lock; TSGs, and channels without: of what is enabled in it */
 	u32 enabled_at;			/* ct->rm_lock; changes + 1 when its owner enabled it, 0: not yet */
 	bool no_restart;		/* gpu->lock; the driver would not restart the runlist on it */
 	u32 pid;			/* clients, scheduled ones: tgid by which the driver calls the client */
+};
+
+/* A MAP_MEMORY_DMA and what it was charged for page tables, as part of its
+ * memory's overhead. The driver finds a mapping by its address space, device and
+ * address, whatever memory the unmapping names: so do we.
+ */
+struct ckm_dma_map {
+	struct hlist_node node;		/* ct->rm_lock; on ct->dma_maps */
+	struct list_head of;		/* ct->rm_lock; on its memory's dma_maps */
+	struct ckm_obj *memory;		/* goes with it */
+	u32 hclient, hdevice, hdma;
+	u64 at;				/* as the driver said it */
+	u64 tables;
 };
 
 /* Video memory, or a context's reserve, of one slot. */
@@ -86,6 +103,7 @@ struct ckm_container {
 	bool dying;			/* ckm_lock for writing; read anywhere */
 	struct mutex rm_lock;		/* tree, memory records */
 	struct cgpu_tree tree;
+	DECLARE_HASHTABLE(dma_maps, 9);	/* rm_lock; ckm_dma_map.node, by address */
 	struct list_head managed;	/* rm_lock; what is charged of managed memory (managed.c) */
 	atomic_t recounts;		/* of it, under way */
 	wait_queue_head_t recounted;
@@ -171,6 +189,11 @@ void ckm_slot_overhead_less_locked(struct ckm_slot *slot, u64 less);
 /* The same as part of an object's, that goes with it. */
 int ckm_obj_overhead_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 more);
 void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 less);
+/* The same on each of the container's GPUs, until the file is gone: what uvm maps
+ * by calls that say in memory of the tenant's, which it can change, where. -ENOMEM:
+ * nothing changed.
+ */
+int ckm_back_tables(struct ckm_back *back, u64 more);
 void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used);
 
 /* Whether memory that one exported may be imported by the other: an administrator

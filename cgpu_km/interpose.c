@@ -246,6 +246,35 @@ static long initialize_again(struct ckm_back *back, const struct cgpu_uvm_call *
 			(u32 __user *)(user + row->status_at));
 }
 
+/* Ranges of uvm's own that no dup of memory and no mapping shows: their page
+ * tables, estimated as those of a mapping of one page. What is unmapped of them is
+ * in the tenant's memory too, so they are given back with the file; programs make
+ * a few for each GPU.
+ */
+static int charge_uvm_tables(struct ckm_back *back)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u64 bytes = core->call_page_tables(0);
+
+	ckm_core_leave();
+	return ckm_back_tables(back, bytes);
+}
+
+/* All but those that only ask: page tables, channels' and managed memory come and
+ * go.
+ */
+static bool uvm_call_moves(u32 nr)
+{
+	switch (nr) {
+	case UVM_PAGEABLE_MEM_ACCESS:
+	case UVM_PAGEABLE_MEM_ACCESS_ON_GPU:
+	case UVM_VALIDATE_VA_RANGE:
+	case UVM_CREATE_EXTERNAL_RANGE:
+		return false;
+	}
+	return true;
+}
+
 /* uvm's structs are not sealed: what counts of them, the memory it takes and
  * gives back, is charged where the driver does it (seal.c).
  */
@@ -255,6 +284,8 @@ static long front_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lo
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	const struct cgpu_uvm_call *found = core->call_uvm(ckm_driver_branch(), cmd);
 	struct cgpu_uvm_call row = { .verdict = CGPU_REFUSE };
+	bool moves;
+	long ret;
 
 	if (found)
 		row = *found;
@@ -275,7 +306,18 @@ static long front_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lo
 		 */
 		return put_user(NV_ERR_ILLEGAL_ACTION, (u32 __user *)(user + row.status_at));
 	}
-	return back->drv->unlocked_ioctl(back->file, cmd, user);
+	if (row.nr == UVM_MAP_DYN_PARALLELISM || row.nr == UVM_ALLOC_SEMAPHORE_POOL) {
+		if (charge_uvm_tables(back))
+			return put_user(NV_ERR_NO_MEMORY, (u32 __user *)(user + row.status_at));
+	}
+	/* No line that all processors share is written by a call that only asks. */
+	moves = uvm_call_moves(row.nr);
+	if (moves)
+		ckm_container_moves_begin(back->ct);
+	ret = back->drv->unlocked_ioctl(back->file, cmd, user);
+	if (moves)
+		ckm_container_moves_end(back->ct);
+	return ret;
 }
 
 static long front_ioctl(struct file *file, unsigned int cmd, unsigned long user)

@@ -23,6 +23,8 @@ struct managed {
 	struct list_head node;		/* ct->rm_lock; ct->managed, oldest first */
 	const struct file *file;	/* R: compared only */
 	bool stale;			/* something was unmapped since it was counted */
+	bool listed;			/* ct->rm_lock; on ct->managed */
+	u32 moves;			/* ct->rm_lock; begun, to be ended when R is gone */
 	u64 start, end;			/* addresses in mm */
 	u64 bytes;			/* ct->rm_lock; charged on each GPU */
 	struct cgpu_mem *mem[];		/* ct->rm_lock; one for each slot */
@@ -72,6 +74,13 @@ static int charge_locked(struct managed *m)
 		m->mem[i] = mem;
 	}
 	return 0;
+}
+
+static void unlist_locked(struct managed *m)
+{
+	lockdep_assert_held(&m->ct->rm_lock);
+	list_del(&m->node);
+	m->listed = false;
 }
 
 /* Caller took it off the list. */
@@ -141,7 +150,7 @@ static bool recount_one_locked(struct managed *m, struct mm_struct *mm)
 	WRITE_ONCE(m->stale, false);
 	left = bytes_left_locked(m, mm);
 	if (!left) {
-		list_del(&m->node);
+		unlist_locked(m);
 		uncharge_locked(m);
 	} else if (left < m->bytes) {
 		for (i = 0; i < ct->slot_count; i++)	/* downwards: cannot fail */
@@ -182,9 +191,30 @@ static void recount(struct ckm_container *ct, struct mm_struct *mm)
 	drop_all(&gone);
 }
 
+/* An address space that is going takes its mappings along, and with the last
+ * one R: that settles, and only then is their memory back on the card. Until
+ * then it counts as moving. False: that was already.
+ */
+static bool leave_moving(struct managed *m)
+{
+	bool listed;
+
+	mutex_lock(&m->ct->rm_lock);
+	listed = m->listed;
+	if (listed)
+		m->moves++;
+	mutex_unlock(&m->ct->rm_lock);
+	return listed;
+}
+
+static void end_moves(struct managed *m)
+{
+	for (; m->moves; m->moves--)
+		ckm_container_moves_end(m->ct);
+}
+
 static void recount_done(struct managed *m)
 {
-	ckm_container_moves_end(m->ct);
 	if (atomic_dec_and_test(&m->ct->recounts))
 		wake_up(&m->ct->recounted);
 }
@@ -194,14 +224,14 @@ static void recount_work(struct work_struct *work)
 	struct managed *m = container_of(work, struct managed, work);
 	struct mm_struct *mm = m->mm;
 
-	/* An address space that is going takes its mappings along, and with
-	 * the last one R: that settles.
-	 */
 	if (mmget_not_zero(mm)) {
 		mmap_write_lock(mm);
 		recount(m->ct, mm);
 		mmap_write_unlock(mm);
 		mmput(mm);
+		ckm_container_moves_end(m->ct);
+	} else if (!leave_moving(m)) {
+		ckm_container_moves_end(m->ct);
 	}
 	recount_done(m);
 	kref_put(&m->ref, free_managed);
@@ -228,6 +258,7 @@ static bool invalidated(struct mmu_interval_notifier *notifier,
 	atomic_inc(&m->ct->recounts);
 	ckm_container_moves_begin(m->ct);
 	if (!ckm_queue_work(&m->work)) {	/* queued already */
+		ckm_container_moves_end(m->ct);
 		recount_done(m);
 		kref_put(&m->ref, free_managed);	/* not the last */
 	}
@@ -290,24 +321,28 @@ int ckm_managed_mmap(struct ckm_back *back, struct vm_area_struct *vma)
 	 * and the newer one on the list has the addresses.
 	 */
 	list_add_tail(&m->node, &ct->managed);
+	m->listed = true;
 	recount_locked(ct, current->mm, &gone);
 	ret = charge_locked(m);
 	if (ret)
-		list_del(&m->node);
+		unlist_locked(m);
 	mutex_unlock(&ct->rm_lock);
 	drop_all(&gone);
 	if (ret)
 		goto err_drop;
 	vma_set_file(vma, back->file);
+	ckm_container_moves_begin(ct);
 	ret = back->drv->mmap(back->file, vma);
+	ckm_container_moves_end(ct);
 	if (ret)
 		goto err_uncharge;
 	return 0;
 
 err_uncharge:
 	mutex_lock(&ct->rm_lock);
-	list_del(&m->node);
+	unlist_locked(m);
 	uncharge_locked(m);
+	end_moves(m);
 	mutex_unlock(&ct->rm_lock);
 err_drop:
 	drop(m);
@@ -323,7 +358,9 @@ void ckm_managed_settle(struct ckm_container *ct, struct ckm_back *back)
 	list_for_each_entry_safe(m, next, &ct->managed, node)
 		if (m->file == back->file) {
 			uncharge_locked(m);
-			list_move(&m->node, &gone);
+			unlist_locked(m);
+			end_moves(m);
+			list_add(&m->node, &gone);
 		}
 	mutex_unlock(&ct->rm_lock);
 	drop_all(&gone);

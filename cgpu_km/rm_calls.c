@@ -92,6 +92,7 @@ struct alloc {
 	u32 status_at;
 	struct cgpu_mem *userd;		/* the same, of a channel's USERD */
 	struct cgpu_mem *context;	/* the reserve that this object's context is charged */
+	u64 tables;			/* page tables that come with it */
 	u64 free_before;		/* on the card */
 	int move_seq;
 	bool in_tree;			/* and busy: it is ours until finish() */
@@ -155,9 +156,10 @@ static u32 charge_overhead(struct alloc *a)
 	if (!a->slot)
 		return NV_OK;
 	core = ckm_core_enter();
-	bytes = core->call_object_overhead(obj->kind, obj->cls);
+	bytes = core->call_object_overhead(obj->kind, obj->cls) + a->tables;
 	ckm_core_leave();
 	obj->gpu = a->slot->gpu->index;
+	a->obj->tables = a->tables;
 	mutex_lock(&ct->rm_lock);
 	ret = ckm_obj_overhead_locked(ct, obj, bytes);
 	mutex_unlock(&ct->rm_lock);
@@ -382,6 +384,24 @@ static u32 check_plain(struct alloc *a)
 	return NV_OK;
 }
 
+/* A reservation of addresses takes its page tables at once, for the smallest
+ * pages whatever it asks for (gvaspaceReserveMempool of gpu_vaspace.c), unless it
+ * says that they come later or are not RM's; and tables for pages of 64 KiB
+ * beside them, a sixteenth.
+ */
+static u64 reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
+{
+	const struct cgpu_core_ops *core;
+	u64 bytes;
+
+	if (flags & (NVOS32_ALLOC_FLAGS_LAZY | NVOS32_ALLOC_FLAGS_EXTERNAL))
+		return 0;
+	core = ckm_core_enter();
+	bytes = core->call_page_tables(core->call_vidmem_bytes(size, attr, attr2));
+	ckm_core_leave();
+	return bytes + bytes / 16;
+}
+
 /* Parameters of the classes that matter, checked on the sealed copy. */
 static u32 check_params(struct alloc *a)
 {
@@ -392,6 +412,9 @@ static u32 check_params(struct alloc *a)
 	bool vidmem, gr;
 	u32 engine = 0;
 
+	if (obj->cls == NV50_MEMORY_VIRTUAL && p)
+		a->tables = reserved_tables(get32(p, NV_MEM_FLAGS), get64(p, NV_MEM_SIZE),
+					    get32(p, NV_MEM_ATTR), get32(p, NV_MEM_ATTR2));
 	core = ckm_core_enter();
 	switch (obj->kind) {
 	case CGPU_KIND_VIDMEM:
@@ -665,11 +688,13 @@ static long rm_dup(struct ckm_rm_call *rc)
 		ckm_tenant_unhold(ct, src);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
+	/* What the driver keeps for it, the dup keeps: as much as the first one. */
+	a.cls.cls = src->cls;
+	a.tables = container_of(src, struct ckm_obj, core)->tables;
 	status = prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
 	if (status == NV_OK && src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu)
 		status = NV_ERR_PARENT;
 	if (status == NV_OK) {
-		a.obj->core.cls = src->cls;
 		a.obj->core.kind = src->kind;
 		a.obj->core.gpu = src->gpu;
 		a.obj->core.bytes = src->bytes;
@@ -786,21 +811,27 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	struct alloc a = { .rc = rc, .handle_at = NVOS32_ALLOC_H_MEMORY,
 			   .status_at = NVOS32_STATUS };
 	u32 attr = get32(top, NVOS32_ALLOC_ATTR), flags = get32(top, NVOS32_ALLOC_FLAGS);
+	u32 attr2 = get32(top, NVOS32_ALLOC_ATTR2);
+	u64 size = get64(top, NVOS32_ALLOC_SIZE_AT);
+	bool virtual = flags & NVOS32_ALLOC_FLAGS_VIRTUAL;
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	bool vidmem = core->call_is_vidmem(attr, flags);
-	u64 bytes = core->call_vidmem_bytes(get64(top, NVOS32_ALLOC_SIZE_AT), attr,
-					    get32(top, NVOS32_ALLOC_ATTR2));
+	u64 bytes = core->call_vidmem_bytes(size, attr, attr2);
 	u32 status;
 
 	ckm_core_leave();
-	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM;
+	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER :
+		    virtual ? NV50_MEMORY_VIRTUAL : NV01_MEMORY_SYSTEM;
 	a.cls.kind = CGPU_KIND_PLAIN;
+	if (virtual)
+		a.tables = reserved_tables(flags, size, attr, attr2);
 	/* A handle that is not said to be the caller's choice is the driver's. */
 	if (!(flags & NVOS32_ALLOC_FLAGS_HANDLE))
 		put32(rc->call->top, NVOS32_ALLOC_H_MEMORY, 0);
 	status = prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
 	if (status == NV_OK) {
-		a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
+		if (!virtual)
+			a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
 		if (vidmem)
 			status = charge(&a, bytes);
 	}
@@ -889,59 +920,164 @@ u64 ckm_page_tables_of(struct cgpu_obj *memory)
 	return bytes;
 }
 
+/* ---- MAP_MEMORY_DMA ---- */
+
+/* In NVOS46 the address, u64, is the field before the status, wherever that is. */
+static u64 mapped_at(const struct ckm_rm_call *rc, const u8 *arg)
+{
+	return get64(arg, rc->row.status_at - sizeof(u64));
+}
+
+static void file_map_locked(struct ckm_container *ct, struct ckm_dma_map *map)
+{
+	lockdep_assert_held(&ct->rm_lock);
+	hash_add(ct->dma_maps, &map->node, map->at);
+	list_add(&map->of, &map->memory->dma_maps);
+}
+
+/* In the driver the mapping is there: from here on another thread can unmap it. */
+static void post_map_dma(struct ckm_call *call, u8 *arg)
+{
+	struct ckm_rm_call *rc = call->post_data;
+	struct ckm_container *ct = call->back->ct;
+	struct ckm_dma_map *map = rc->map;
+
+	if (get32(arg, rc->row.status_at) != NV_OK)
+		return;
+	map->at = mapped_at(rc, arg);
+	mutex_lock(&ct->rm_lock);
+	/* Else its client's file is gone, and the charge with it. */
+	if (map->memory->core.state != CGPU_OBJ_DETACHED) {
+		file_map_locked(ct, map);
+		rc->map = NULL;
+	}
+	mutex_unlock(&ct->rm_lock);
+}
+
+static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct cgpu_obj *memory)
+{
+	int ret;
+
+	map->memory = container_of(memory, struct ckm_obj, core);
+	map->tables = ckm_page_tables_of(memory);
+	mutex_lock(&ct->rm_lock);
+	ret = ckm_obj_overhead_locked(ct, memory, map->tables);
+	mutex_unlock(&ct->rm_lock);
+	return ret ? NV_ERR_NO_MEMORY : NV_OK;
+}
+
+/* Whether the driver mapped it is in the answer, which the tenant's memory may
+ * not take: the call's errno says nothing about it.
+ */
 static long map_dma(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->back->ct;
-	u8 *top = rc->call->top;
-	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
-					       get32(top, NVOS46_H_MEMORY));
-	u64 tables;
+	const u8 *top = rc->call->top;
+	struct cgpu_obj *memory;
+	struct ckm_dma_map *map;
+	u32 status;
 	long ret;
 
-	if (!obj)
-		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
-	tables = ckm_page_tables_of(obj);
-	mutex_lock(&ct->rm_lock);
-	ret = ckm_obj_overhead_locked(ct, obj, tables);
-	mutex_unlock(&ct->rm_lock);
-	if (ret) {
-		ret = ckm_rm_answer(rc, NV_ERR_NO_MEMORY);
+	map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
+	if (!map)
+		return ckm_rm_answer(rc, NV_ERR_RESOURCES);
+	map->hclient = get32(top, NVOS_H_ROOT);
+	map->hdevice = get32(top, NVOS46_H_DEVICE);
+	map->hdma = get32(top, NVOS46_H_DMA);
+	memory = ckm_tenant_hold(ct, map->hclient, get32(top, NVOS46_H_MEMORY));
+	status = memory ? charge_map(ct, map, memory) : NV_ERR_NOT_FOUND;
+	if (status != NV_OK) {
+		ret = ckm_rm_answer(rc, status);
 		goto out;
 	}
+	rc->map = map;
+	rc->call->post = post_map_dma;
+	rc->call->post_data = rc;
+	ckm_container_moves_begin(ct);	/* of page tables */
 	ret = ckm_rm_forward(rc);
-	mutex_lock(&ct->rm_lock);
-	if (!ret && get32(top, rc->row.status_at) == NV_OK)
-		obj->dma_maps++;
-	else
-		ckm_obj_overhead_less_locked(ct, obj, tables);
-	mutex_unlock(&ct->rm_lock);
+	ckm_container_moves_end(ct);
+	map = rc->map;
+	if (map) {	/* not filed */
+		mutex_lock(&ct->rm_lock);
+		ckm_obj_overhead_less_locked(ct, memory, map->tables);
+		mutex_unlock(&ct->rm_lock);
+	}
 out:
-	ckm_tenant_unhold(ct, obj);
+	kfree(map);
+	ckm_tenant_unhold(ct, memory);
 	return ret;
 }
 
-/* A part of a mapping gives nothing back, until its memory is freed. */
+/* Off the table, so that it is given back once; its memory is busy till then. */
+static struct ckm_dma_map *take_map_locked(struct ckm_container *ct, const u8 *top)
+{
+	u64 at = get64(top, NVOS47_DMA_OFFSET);
+	struct ckm_dma_map *map;
+
+	lockdep_assert_held(&ct->rm_lock);
+	hash_for_each_possible(ct->dma_maps, map, node, at) {
+		if (map->at != at || map->hclient != get32(top, NVOS_H_ROOT) ||
+		    map->hdevice != get32(top, NVOS47_H_DEVICE) ||
+		    map->hdma != get32(top, NVOS47_H_DMA))
+			continue;
+		hash_del(&map->node);
+		list_del(&map->of);
+		map->memory->core.busy++;
+		return map;
+	}
+	return NULL;
+}
+
+/* A taken one. What was at its address before the driver was called is there no
+ * more if that unmapped what it found there, unless parts of it are elsewhere.
+ */
+static void settle_map(struct ckm_container *ct, struct ckm_dma_map *map, bool gone)
+{
+	struct cgpu_obj *memory = &map->memory->core;
+
+	mutex_lock(&ct->rm_lock);
+	if (!gone && memory->state != CGPU_OBJ_DETACHED) {
+		file_map_locked(ct, map);
+		map = NULL;
+	} else {	/* nothing, if its memory was freed meanwhile */
+		ckm_obj_overhead_less_locked(ct, memory, map->tables);
+	}
+	mutex_unlock(&ct->rm_lock);
+	kfree(map);
+	ckm_tenant_unhold(ct, memory);
+}
+
+/* A part of a mapping gives nothing back until its memory is freed; and neither
+ * does any other of that address space from then on: which parts are left of
+ * what is the driver's to know.
+ */
 static long unmap_dma(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->back->ct;
-	u8 *top = rc->call->top;
-	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
-					       get32(top, NVOS47_H_MEMORY));
+	const u8 *top = rc->call->top;
+	struct cgpu_obj *held = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
+						get32(top, NVOS47_H_DMA));
 	bool whole = rc->row.status_at <= NVOS47_SIZE_AT || !get64(top, NVOS47_SIZE_AT);
-	u64 tables;
+	struct ckm_dma_map *map = NULL;
+	struct ckm_obj *space;
 	long ret;
 
-	if (!obj)
+	if (!held)
 		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
-	tables = ckm_page_tables_of(obj);
-	ret = ckm_rm_forward(rc);
+	space = container_of(held, struct ckm_obj, core);
 	mutex_lock(&ct->rm_lock);
-	if (!ret && whole && get32(top, rc->row.status_at) == NV_OK && obj->dma_maps) {
-		obj->dma_maps--;
-		ckm_obj_overhead_less_locked(ct, obj, tables);
-	}
+	if (whole)
+		map = take_map_locked(ct, top);
+	else
+		WRITE_ONCE(space->parted, true);
 	mutex_unlock(&ct->rm_lock);
-	ckm_tenant_unhold(ct, obj);
+	ckm_container_moves_begin(ct);
+	ret = ckm_rm_forward(rc);
+	ckm_container_moves_end(ct);
+	if (map)	/* parted: for good, and before the driver was asked to */
+		settle_map(ct, map, get32(top, rc->row.status_at) == NV_OK &&
+			   !READ_ONCE(space->parted));
+	ckm_tenant_unhold(ct, held);
 	return ret;
 }
 

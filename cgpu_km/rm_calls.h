@@ -9,6 +9,7 @@
 #include "core/nv_call.h"
 
 struct ckm_call;
+struct ckm_dma_map;
 
 /* What a handler is given: call->top is the checked copy of the tenant's
  * struct; @user is where the driver will read and write it.
@@ -18,6 +19,7 @@ struct ckm_rm_call {
 	struct cgpu_escape row;	/* a copy: the core may be replaced meanwhile */
 	unsigned int cmd;	/* ioctl number, unwrapped */
 	unsigned long user;
+	struct ckm_dma_map *map;	/* MAP_MEMORY_DMA: of what is being mapped, until it is filed */
 };
 
 /* Fields of the driver's structs, at the offsets of nv_abi.h. */

@@ -101,8 +101,12 @@
 #define NVOS33_SIZE			56	/* with the fd of RM_MAP_MEMORY */
 #define NVOS33_H_MEMORY			8
 #define NVOS33_STATUS			40
+#define NVOS46_H_DEVICE			4
+#define NVOS46_H_DMA			8
 #define NVOS46_H_MEMORY			12
-#define NVOS47_H_MEMORY			12
+#define NVOS47_H_DEVICE			4
+#define NVOS47_H_DMA			8
+#define NVOS47_DMA_OFFSET		24
 #define NVOS47_SIZE_AT			32	/* from 550 on; 0: all of it */
 #define NV_DMABUF_H_CLIENT		4	/* nv-ioctl.h: nv_ioctl_export_to_dma_buf_fd_t */
 #define NV_DMABUF_NUM			12
@@ -133,7 +137,9 @@
 #define NVOS32_ATTR_PAGE_SIZE_SHIFT	23
 #define NVOS32_ATTR_PAGE_SIZE_HUGE	3
 #define NVOS32_ATTR2_HUGE_SHIFT		20
+#define NVOS32_ALLOC_FLAGS_LAZY		0x400
 #define NVOS32_ALLOC_FLAGS_VIRTUAL	0x80000
+#define NVOS32_ALLOC_FLAGS_EXTERNAL	0x400000	/* its page tables are not RM's */
 #define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */
 
 /* src/common/sdk/nvidia/inc/alloc/alloc_channel.h, class/cla06c.h */
@@ -162,6 +168,7 @@
 #define NV01_MEMORY_SYSTEM		0x003e
 #define NV01_MEMORY_LOCAL_USER		0x0040
 #define NV01_MEMORY_OS_DESCRIPTOR	0x0071
+#define NV50_MEMORY_VIRTUAL		0x50a0
 #define FERMI_VASPACE_A			0x90f1
 #define NV01_EVENT			0x0005
 #define NV01_EVENT_OS_EVENT		0x0079
@@ -267,6 +274,7 @@
 #define UVM_PAGEABLE_MEM_ACCESS		39
 #define UVM_MAP_DYN_PARALLELISM		65
 #define UVM_UNMAP_EXTERNAL		66
+#define UVM_ALLOC_SEMAPHORE_POOL	68
 #define UVM_PAGEABLE_MEM_ACCESS_ON_GPU	70
 #define UVM_VALIDATE_VA_RANGE		72
 #define UVM_CREATE_EXTERNAL_RANGE	73

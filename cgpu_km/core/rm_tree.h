@@ -60,7 +60,7 @@ struct cgpu_obj {
 	u8 state;
 	u8 gr;				/* on a graphics/compute engine */
 	u8 scheduled;			/* channel or TSG: enabled by its owner at least once */
-	u32 dma_maps;			/* memory: MAP_MEMORY_DMA of it */
+	u32 reserved;
 	u64 bytes;			/* memory that is not charged: its size, 0: not asked yet */
 	u64 overhead;			/* estimate of what the driver keeps for it on the card */
 };

@@ -37,6 +37,9 @@ NVSIM_PARAM(disable_needs_restart, int, 0644, "DISABLE_CHANNELS takes effect at 
 NVSIM_PARAM(no_preempt, int, 0644, "kernels run to their end");
 NVSIM_PARAM(stubborn_ms, int, 0644, "how long a STUBBORN kernel resists preemption");
 NVSIM_PARAM(hmm, int, 0644, "UVM spaces have HMM unless they say otherwise");
+NVSIM_PARAM(ctx_ms, int, 0644, "a compute object takes this long to make, with no lock held");
+NVSIM_PARAM(close_ms, int, 0644, "a managed range gives its memory back this long after its mapping began to go");
+NVSIM_PARAM(tables_kib, int, 0644, "video memory that each MAP_MEMORY_DMA takes for page tables, KiB");
 NVSIM_PARAM(seed, ulong, 0444, "of everything random");
 
 struct nvgpu *nvsim_gpu[NVSIM_MAX_GPUS];

@@ -198,6 +198,8 @@ void nvas_get(struct nvas *as)
 
 static void drop_map(struct nvmap *map)
 {
+	if (map->fb_bytes)
+		nvsim_fb_give(map->mem->gpu, map->fb_bytes);
 	nvmem_put(map->mem);
 	if (map->dup)
 		nvdup_put(map->dup);
@@ -279,6 +281,7 @@ static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off, struct
 		map->dup = dup;
 		map->dma = NULL;
 		map->of = NULL;
+		map->fb_bytes = 0;
 	}
 	return map;
 }
@@ -308,11 +311,17 @@ int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, cons
 {
 	struct nvmap *map = new_map(va, len, of->mem, off, NULL);
 	unsigned long flags;
+	u64 addr;
 
 	if (!map)
 		return -ENOMEM;
 	map->dma = dma;
 	map->of = of;
+	map->fb_bytes = (u64)max(nvsim.tables_kib, 0) << 10;
+	if (map->fb_bytes && !nvsim_fb_take(of->mem->gpu, map->fb_bytes, &addr)) {
+		kfree(map);
+		return -ENOMEM;
+	}
 	nvmem_get(of->mem);
 	raw_spin_lock_irqsave(&as->lock, flags);
 	insert(as, map);
@@ -371,6 +380,24 @@ int nvas_unmap(struct nvas *as, u64 va, u64 len)
 	} while (more);
 	kfree(spare);
 	return 0;
+}
+
+/* The mapping through @dma that begins at @va; false if there is none. */
+bool nvas_unmap_dma(struct nvas *as, u64 va, const struct nvobj *dma)
+{
+	struct nvmap *map;
+	unsigned long flags;
+	bool found;
+
+	raw_spin_lock_irqsave(&as->lock, flags);
+	map = lookup(as, va);
+	found = map && map->va == va && map->dma == dma;
+	if (found)
+		rb_erase(&map->node, &as->root);
+	raw_spin_unlock_irqrestore(&as->lock, flags);
+	if (found)
+		drop_map(map);
+	return found;
 }
 
 void nvas_forget(struct nvas *as, const struct nvobj *gone)

@@ -480,6 +480,7 @@ struct nv_osdesc_params {
 #define UVM_SET_ACCESSED_BY 46
 #define UVM_UNSET_ACCESSED_BY 47
 #define UVM_MIGRATE 51
+#define UVM_MAP_DYNAMIC_PARALLELISM_REGION 65
 #define UVM_UNMAP_EXTERNAL 66
 #define UVM_PAGEABLE_MEM_ACCESS_ON_GPU 70
 #define UVM_VALIDATE_VA_RANGE 72
@@ -559,6 +560,12 @@ struct uvm_map_ext {
 };
 
 struct uvm_unmap_ext {
+	u64 base, length;
+	u8 uuid[16];
+	u32 status, _p;
+};
+
+struct uvm_map_dyn {
 	u64 base, length;
 	u8 uuid[16];
 	u32 status, _p;
@@ -661,6 +668,7 @@ static inline void nvabi_build_checks(void)
 	BUILD_BUG_ON(sizeof(struct uvm_reg_gpu) != 40);
 	BUILD_BUG_ON(sizeof(struct uvm_map_ext) != 9264);
 	BUILD_BUG_ON(sizeof(struct uvm_unmap_ext) != 40);
+	BUILD_BUG_ON(sizeof(struct uvm_map_dyn) != 40);
 	BUILD_BUG_ON(sizeof(struct uvm_unreg_chan) != 28);
 	BUILD_BUG_ON(sizeof(struct nv_export_dmabuf) != 2608);
 }

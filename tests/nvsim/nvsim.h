@@ -87,6 +87,7 @@ struct nvmap {
 	struct nvmem *mem;
 	struct nvdup *dup;		/* UVM's reference, shared by the parts of a split; NULL for RM's maps */
 	const struct nvobj *dma, *of;	/* MAP_MEMORY_DMA: goes with either of them; compared only */
+	u64 fb_bytes;			/* and of its page tables */
 };
 
 enum nvtype {
@@ -326,6 +327,7 @@ struct nvsim_params {
 	int gpus, fb_mib, ctx_mib, timeslice_us, ctxsw_us, copy_mbps, sm_count;
 	int lever_us, lever_spin_us, tail_us, tail_pct, poll_us, idle_poll_us;
 	int lever_inert, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms, hmm;
+	int ctx_ms, close_ms, tables_kib;
 	ulong seed;
 };
 
@@ -453,6 +455,7 @@ int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struc
 int nvas_unmap(struct nvas *as, u64 va, u64 len);
 /* MAP_MEMORY_DMA of @of's memory through @dma; nvas_forget() undoes those of either. */
 int nvas_map_dma(struct nvas *as, u64 va, u64 len, const struct nvobj *dma, const struct nvobj *of, u64 off);
+bool nvas_unmap_dma(struct nvas *as, u64 va, const struct nvobj *dma);
 void nvas_forget(struct nvas *as, const struct nvobj *gone);
 bool nvas_busy(struct nvas *as, u64 va, u64 len);
 bool nvas_read(struct nvas *as, u64 va, void *buf, u32 len);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* RM_ALLOC: one row per class, and the constructors and destructors behind the rows. */
+#include <linux/delay.h>
 #include <linux/slab.h>
 
 #include "nvsim.h"
@@ -300,6 +301,8 @@ void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p)
 		down_write(&nvsim_api_lock);
 		p->status = alloc_obj(sec, p, &k, params);
 		up_write(&nvsim_api_lock);
+		if (k.cls == nvsim_compute_class() && nvsim.ctx_ms > 0)
+			msleep(nvsim.ctx_ms);
 		if (p->status == NV_OK && k.size && p->pAllocParms)
 			p->status = nvsim_param_out(sec, p->pAllocParms, params, k.size);
 	}

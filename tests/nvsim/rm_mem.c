@@ -368,8 +368,7 @@ out:
 void nvsim_op_unmap_dma(const struct nvsec *sec, struct nvos47 *p)
 {
 	struct nvclient *c;
-	struct nvobj *v, *o;
-	u64 len;
+	struct nvobj *v;
 
 	down_write(&nvsim_api_lock);
 	p->status = NV_OK;
@@ -377,15 +376,12 @@ void nvsim_op_unmap_dma(const struct nvsec *sec, struct nvos47 *p)
 	if (!c)
 		goto out;
 	v = nvsim_obj_find_type(c, p->hDma, NVT_BIT(NVT_VIRTUAL) | NVT_BIT(NVT_VASPACE));
-	o = nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY));
-	if (!v || !o) {
+	/* Without a size all of the mapping that begins there; hMemory is not looked at (serverInterUnmap). */
+	if (!v || (!p->size && !nvas_unmap_dma(v->as, p->dmaOffset, v)))
 		p->status = NV_ERR_OBJECT_NOT_FOUND;
-		goto out;
-	}
-	len = p->size ?: o->mem->size;
-	if (p->dmaOffset >= 1ull << 49 || len > 1ull << 49)
+	else if (p->dmaOffset >= 1ull << 49 || p->size > 1ull << 49)
 		p->status = NV_ERR_INVALID_ADDRESS;
-	else if (nvas_unmap(v->as, p->dmaOffset, len))
+	else if (p->size && nvas_unmap(v->as, p->dmaOffset, p->size))
 		p->status = NV_ERR_NO_MEMORY;
 out:
 	up_write(&nvsim_api_lock);

@@ -305,6 +305,12 @@ static void do_pageable_gpu(struct uvm_vas *v, void *arg)
 	p->status = NV_OK;
 }
 
+/* Not needed for anything here: the page is not there. */
+static void do_map_dyn(struct uvm_vas *v, void *arg)
+{
+	((struct uvm_map_dyn *)arg)->status = NV_OK;
+}
+
 /* Where the pages of a managed range should be, or are brought: they do not move here. */
 static NV_STATUS hint(struct uvm_vas *v, const struct uvm_range *p)
 {
@@ -356,6 +362,7 @@ static const struct uvm_call {
 	{ UVM_CREATE_EXTERNAL_RANGE, sizeof(struct uvm_range), false, do_create_range },
 	{ UVM_MAP_EXTERNAL_ALLOCATION, sizeof(struct uvm_map_ext), false, do_map_external },
 	{ UVM_UNMAP_EXTERNAL, sizeof(struct uvm_unmap_ext), false, do_unmap_external },
+	{ UVM_MAP_DYNAMIC_PARALLELISM_REGION, sizeof(struct uvm_map_dyn), false, do_map_dyn },
 	{ UVM_FREE, sizeof(struct uvm_range), false, do_free },
 	{ UVM_VALIDATE_VA_RANGE, sizeof(struct uvm_range), false, do_validate },
 	{ UVM_PAGEABLE_MEM_ACCESS, sizeof(struct uvm_pageable), false, do_pageable },

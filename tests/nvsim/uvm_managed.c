@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Managed ranges, made by mmap(): one for each mapping, split as mappings are (uvm_vm_open_managed of uvm.c). */
+#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
@@ -68,6 +69,8 @@ static void managed_close(struct vm_area_struct *vma)
 
 	if (!v)
 		return;
+	if (nvsim.close_ms > 0)
+		msleep(nvsim.close_ms);
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, vma->vm_start, 1);
 	if (x && x->managed)
