@@ -60,13 +60,15 @@ static u32 set_timeslices(struct ckm_gpu *gpu, const struct cgpu_turn_plan *plan
 
 static void act(struct ckm_gpu *gpu, const struct cgpu_turn_plan *plan)
 {
-	struct cgpu_turn_ack ack = { .begin_ns = ktime_get_ns() };
+	struct cgpu_turn_ack ack = { 0 };
 	const struct cgpu_core_ops *core;
 	bool committed = true;
 	u64 vain_ns = 0;
 	u32 frozen, thawed = 0;
 
 	ack.timeslice_mask = set_timeslices(gpu, plan);
+	/* Those that are set are no part of how long a freeze or thaw took. */
+	ack.begin_ns = ktime_get_ns();
 	if (plan->thaw_first)
 		thawed = ckm_lever_freeze(gpu, plan->thaw_mask, false);
 	ack.thawed_ns = ktime_get_ns();

@@ -121,7 +121,7 @@ struct cgpu_turn_plan {
 };
 
 struct cgpu_turn_ack {
-	u64 begin_ns;		/* before the first lever call */
+	u64 begin_ns;		/* before the first freeze or thaw */
 	u64 frozen_ns;		/* when the last freeze was acknowledged (begin_ns if none) */
 	u64 thawed_ns;		/* when the last thaw was acknowledged (begin_ns if none) */
 	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
