@@ -38,6 +38,7 @@ static struct inode *alloc_back(struct super_block *sb)
 	back->slot = NULL;
 	back->file = NULL;
 	back->drv = NULL;
+	back->registered = false;
 	back->tables = 0;
 	back->in_transfer = false;
 	back->space_sealed = false;
