@@ -374,6 +374,8 @@ static u32 check_event(struct alloc *a)
 
 static u32 check_plain(struct alloc *a)
 {
+	if (!a->cls.sealed)	/* a dup has no parameters */
+		return NV_OK;
 	switch (a->obj->core.cls) {
 	case FERMI_VASPACE_A:
 		return check_vaspace(a);
