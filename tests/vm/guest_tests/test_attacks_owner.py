@@ -243,6 +243,9 @@ def test_the_address_space_of_all_by_sharing_with_nobody(box: Box, neighbour: nv
             arg.dma_offset = nv.FIRST_VA
             rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
             assert arg.status == 0
+            if gpu is neighbour:
+                theirs = memory
+    assert neighbour.free(theirs) == 0
 
 
 def test_the_address_space_of_all_by_its_index(box: Box):
