@@ -204,10 +204,11 @@ static long enable(struct control *c)
 	c->changes = group->changes;
 	is_enabled = c->enables && obj->enabled_at == c->changes + 1;
 	mutex_unlock(&c->ct->rm_lock);
-	if (is_enabled && ckm_turn_is_frozen(c->slot))
-		return answer_params(c, NV_OK);
-	if (ckm_turn_is_frozen(c->slot))
+	if (ckm_turn_is_frozen(c->slot)) {
+		if (is_enabled)
+			return answer_params(c, NV_OK);
 		freeze_group(c);
+	}
 	return ckm_rm_forward(c->rc);
 }
 

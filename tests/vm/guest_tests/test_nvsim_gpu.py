@@ -19,6 +19,7 @@ REPO = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(REPO / "tests/nvsim"))
 
 import nvclient as nv  # noqa: E402
+from slicebox import until  # noqa: E402
 
 pytestmark = [pytest.mark.bare, pytest.mark.debug_ok]
 
@@ -26,14 +27,6 @@ TSGS = Path("/proc/driver/nvsim/0/tsgs")
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 MS = 1_000_000
 SLICE = 1_024_000
-
-
-def until_fault(group) -> None:
-    """The engine finds it in its own time."""
-    end = time.monotonic() + 60
-    while not group.fault():
-        assert time.monotonic() < end, "no fault"
-        time.sleep(0.02)
 
 
 def parameter(name: str) -> int:
@@ -332,7 +325,7 @@ def test_a_fault_kills_its_own_tsg_only(make):
     a, b = make(), make()
     fill(b)
     a.submit(op=77)
-    until_fault(a.group)
+    until(a.group.fault)
     assert restart(a) == nv.NV_ERR_INVALID_STATE
     assert a.group.enable() == nv.NV_ERR_INVALID_STATE
     assert shares(0.1, b)[0] > 80 * MS
@@ -341,14 +334,14 @@ def test_a_fault_kills_its_own_tsg_only(make):
 def test_a_semaphore_nowhere_is_a_fault(make):
     channel = make()
     channel.submit(kernel_ns=MS, sem_va=0x1230)
-    until_fault(channel.group)
+    until(channel.group.fault)
 
 
 def test_garbage_in_userd_is_a_fault(make):
     channel = make()
     channel.cpu.write32(channel.userd_at + nv.USERD_GP_PUT, 0xFFFFFF)
     channel.ring()
-    until_fault(channel.group)
+    until(channel.group.fault)
 
 
 def test_a_storm_of_empty_work_slows_the_gpu_not_the_host(make):
@@ -363,4 +356,4 @@ def test_a_storm_of_empty_work_slows_the_gpu_not_the_host(make):
 def test_kernels_need_a_compute_object(make):
     channel = make(engine=nv.ENGINE_COPY0)
     channel.submit(kernel_ns=MS)
-    until_fault(channel.group)
+    until(channel.group.fault)
