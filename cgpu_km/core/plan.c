@@ -23,7 +23,8 @@ struct view {
 	u32 high;		/* those with highprio that may run at all */
 	u32 low;		/* those without */
 	u32 active;		/* of @high, those that have opened the GPU */
-	u32 beside;		/* of @low, how many run at once beside @active */
+	u32 not_crowds;		/* of @low, those that may run beside @active */
+	u32 beside;		/* of these, how many do at once */
 	u64 left_ns;		/* how long the plan holds */
 };
 
@@ -44,9 +45,10 @@ static void look(const struct cgpu_turn *t, struct view *v)
 	v->high = v->policy->limits ? t->weighted_mask[1] : 0;
 	v->low = t->weighted_mask[0];
 	v->active = v->high & v->opened;
+	v->not_crowds = v->active ? cgpu_prio_not_crowds(t, v->low) : v->low;
 	v->beside = 1;
 	if (v->active && !v->policy->portions)
-		v->beside = count(v->low & v->opened);
+		v->beside = count(v->not_crowds & v->opened);
 	v->left_ns = CGPU_NEVER_NS;
 }
 
@@ -79,6 +81,8 @@ static u32 step(struct cgpu_turn *t, struct view *v, u32 nr, u32 members, bool f
 static u32 run_below_cap(struct cgpu_turn *t, struct view *v, u32 members, bool beside)
 {
 	members = cgpu_prio_below_cap(t, members & v->opened, beside, &v->left_ns);
+	if (beside)
+		members &= v->not_crowds;
 	if (members && t->rota[CGPU_ROTA_BESIDE].owner >= CGPU_SLOTS)
 		cgpu_rota_begin_with(t, CGPU_ROTA_BESIDE, members,
 				     t->prio_window_ns / CGPU_PRIO_WINDOW_NS);
@@ -125,7 +129,7 @@ static u32 run_high(struct cgpu_turn *t, struct view *v, bool bounded)
 		return run;
 	if (v->policy->fixed_round)
 		return run | run_below_cap(t, v, members, true);
-	return run | step(t, v, CGPU_ROTA_BESIDE, members, false);
+	return run | step(t, v, CGPU_ROTA_BESIDE, members & v->not_crowds, false);
 }
 
 static u32 decide(struct cgpu_turn *t, struct view *v, u64 now_ns)
@@ -138,7 +142,7 @@ static u32 decide(struct cgpu_turn *t, struct view *v, u64 now_ns)
 		return v->live;
 	used_up = cgpu_prio_used_up(t, bounded, now_ns, &v->left_ns);
 	if (!v->policy->portions)
-		return used_up ? v->low : v->low | v->high;
+		return used_up ? v->low : v->not_crowds | v->high;
 	if (!v->active)
 		return run_alone(t, v);
 	return used_up ? run_low(t, v) : run_high(t, v, bounded);

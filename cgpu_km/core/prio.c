@@ -14,6 +14,9 @@
 #define SHORT_US	500u
 #define SHORT_MIN_US	200u
 
+/* So many TSGs of one container at the shortest timeslice are 2.3 ms with their switches. */
+#define CROWD_TSGS	8u
+
 static u32 portions(const struct cgpu_turn *t, u32 slot)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
@@ -97,6 +100,30 @@ bool cgpu_prio_used_up(struct cgpu_turn *t, bool bounded, u64 now_ns, u64 *left_
 	if (!t->prio_low && left < *left_ns)
 		*left_ns = left;
 	return t->prio_low;
+}
+
+/**
+ * cgpu_prio_not_crowds() - who may run beside a high-priority container
+ * @t: the turn engine
+ * @group: containers without highprio
+ *
+ * The hardware's round has a timeslice for each TSG, and a high-priority container waits for
+ * the whole of it whenever it leaves the GPU for a moment. A container of more than CROWD_TSGS
+ * would take with processes what it is not given.
+ *
+ * Return: mask of the others.
+ */
+u32 cgpu_prio_not_crowds(const struct cgpu_turn *t, u32 group)
+{
+	u32 out = group, mask;
+
+	for (mask = group; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (t->slot[i].tsgs > CROWD_TSGS)
+			out &= ~(1u << i);
+	}
+	return out;
 }
 
 /* What can still come of this window's time without high priority: what is left of the

@@ -13,6 +13,9 @@
 /* Is the ceiling used up? @left_ns is lowered to when that may change. */
 bool cgpu_prio_used_up(struct cgpu_turn *t, bool bounded, u64 now_ns, u64 *left_ns);
 
+/* Those of @group whose TSGs are few enough to run beside a high-priority one. */
+u32 cgpu_prio_not_crowds(const struct cgpu_turn *t, u32 group);
+
 /* Those of @group that their caps leave time in this window (policies 0, 3). */
 u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *left_ns);
 

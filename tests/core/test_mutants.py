@@ -15,10 +15,11 @@ import _build
 import pytest
 
 HERE = Path(__file__).parent
-PATCHES = sorted((HERE / "mutants").glob("*.patch"))
+ALL = sorted((HERE / "mutants").glob("*.patch"))
 FAILED = 1  # pytest's exit status when tests ran and some failed
+PATCHES = ALL
 if os.environ.get("CGPU_MUTANTS") != "all":
-    PATCHES = [path for path in PATCHES if "+++ b/core/policy_" in path.read_text()]
+    PATCHES = [path for path in ALL if "+++ b/core/policy_" in path.read_text()]
 
 
 def compiled(source, folder):
@@ -34,12 +35,17 @@ def objects(tmp_path_factory):
     return {path.name: compiled(path, folder) for path in _build.sources()}
 
 
+def patched(folder, patch):
+    """The core's sources with @patch."""
+    shutil.copytree(_build.CORE, folder / "core")
+    shutil.copy(_build.ROOT / "cgpu_km/uapi.h", folder)
+    subprocess.run(["patch", "-s", "-p1", "-F0", "-i", patch], cwd=folder, check=True)
+
+
 def library(objects, folder, patch=None):
     """The core with @patch as a shared library."""
     if patch:
-        shutil.copytree(_build.CORE, folder / "core")
-        shutil.copy(_build.ROOT / "cgpu_km/uapi.h", folder)
-        subprocess.run(["patch", "-s", "-p1", "-F0", "-i", patch], cwd=folder, check=True)
+        patched(folder, patch)
         name = re.search(r"^\+\+\+ b/core/(.+)$", patch.read_text(), re.M)[1]
         objects = objects | {name: compiled(folder / "core" / name, folder)}
     target = folder / "core.so"
@@ -58,6 +64,11 @@ def test_mutant_is_noticed(patch, objects, tmp_path):
     tests = re.search(r"^Noticed-by: (.+)$", patch.read_text(), re.M)[1].split()
     done = run_tests(library(objects, tmp_path, patch), tests)
     assert done.returncode == FAILED, f"{patch.read_text()}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("patch", ALL, ids=lambda path: path.stem)
+def test_mutant_is_still_one_of_this_core(patch, tmp_path):
+    patched(tmp_path, patch)
 
 
 def test_the_core_as_it_is_passes_this_way(objects, tmp_path):

@@ -6,7 +6,7 @@ own share, the worst of them.
 """
 
 import pytest
-from corelib import FAIR, FIXED, MS, PREEMPT, WEIGHTED, WINDOW, Turn, slots
+from corelib import FAIR, FIXED, MS, PREEMPT, SOFT, WEIGHTED, WINDOW, Turn, slots
 from simgpu import A100, STEADY, US, Lever, SimGpu, TimeslicedGpu
 
 MIXES = {
@@ -257,6 +257,20 @@ def test_highprio_leaves_the_others_their_part():
     total = sum(sim.got.values())
     assert sim.got[low] / total >= 0.195
     assert 0.7 <= sim.got[high] / total <= 0.805
+
+
+@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.72), (8, 0.64), (9, 0.79), (64, 0.79)])
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED, SOFT])
+def test_processes_do_not_take_from_highprio(policy, tsgs, least):
+    """Few run beside it, at the shortest timeslice each; many do not, and have what the ceiling leaves."""
+    turn = Turn(policy, slice_ms=8, max_inst=10, switch_us=70)
+    high, low = turn.add(highprio=1, channels=1), turn.add(5, channels=tsgs)
+    sim = Card(turn, A100)
+    sim.run(500)
+    sim.got.clear()
+    sim.run(10_000)
+    assert least <= sim.got[high] / (10_000 * MS) <= 0.805
+    assert sim.got[low] / (10_000 * MS) >= 0.185
 
 
 @pytest.mark.parametrize("prio_ratio", [80, 95, 99])

@@ -339,6 +339,37 @@ def test_highprio_is_thawed_before_it_opens():
     assert plan.timeslice_us[high] >= 10 * plan.timeslice_us[low] > 0
 
 
+@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT])
+def test_a_crowd_waits_while_highprio_may_run(policy):
+    """From the ninth TSG on, for as long as it has so many; the others still run beside it."""
+    turn = Turn(policy, slice_ms=10, max_inst=10)
+    turn.set("prio_ratio", 90)
+    high, crowd, other = turn.add(highprio=1, channels=1), turn.add(5, channels=8), turn.add(3, channels=1)
+
+    def beside():
+        line = turn.timeline(1_000)
+        return {slot for ran, _ in line if high in ran for slot in ran}
+
+    assert crowd in beside()
+    turn.channels(crowd, 8, tsgs=9)
+    turn.step()
+    assert beside() == {high, other}
+    assert turn.shares(1_000)[crowd] > 0.03, "it has its part of what the ceiling leaves"
+    turn.channels(crowd, 8, tsgs=8)
+    turn.step()
+    assert crowd in beside()
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, SOFT])
+def test_a_crowd_runs_where_highprio_has_not_opened(policy):
+    turn = Turn(policy, slice_ms=10, max_inst=10)
+    high, crowd = turn.add(highprio=1), turn.add(channels=64)
+    assert turn.shares(400)[crowd] == pytest.approx(1, abs=0.001)
+    turn.channels(high, 1)
+    turn.timeline(100)
+    assert turn.shares(1_000)[crowd] == pytest.approx(0.2, abs=0.001)
+
+
 def test_closing_and_opening_gives_highprio_no_new_budget():
     turn, (a, _b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
     turn.set("highprio", a, 1)
