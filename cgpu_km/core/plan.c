@@ -151,6 +151,9 @@ static u32 decide(struct cgpu_turn *t, struct view *v, u64 now_ns)
 static u32 wanted_timeslice_us(const struct cgpu_turn *t, const struct view *v, u32 most_tsgs,
 			       u32 slot)
 {
+	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
+	if (v->policy->portions && (v->low & ~v->not_crowds) >> slot & 1)
+		return 0;
 	if (v->active)
 		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;

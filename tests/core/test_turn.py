@@ -355,6 +355,8 @@ def test_a_crowd_waits_while_highprio_may_run(policy):
     turn.step()
     assert beside() == {high, other}
     assert turn.shares(1_000)[crowd] > 0.03, "it has its part of what the ceiling leaves"
+    own = turn.t.slot[crowd].timeslice_us
+    assert own > 0 if policy == SOFT else own == 0, "and where that is its own, not by short timeslices"
     turn.channels(crowd, 8, tsgs=8)
     turn.step()
     assert crowd in beside()
