@@ -31,7 +31,7 @@ class KernelMissing(Refused):
     """The generic netlink family is not there."""
 
     def __init__(self) -> None:
-        super().__init__("the kernel module cgpu_km is not loaded")
+        super().__init__("the kernel module cgpu_km is not loaded; cgpu status tells how to load it")
 
 
 class KernelRefused(Refused):

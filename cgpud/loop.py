@@ -95,7 +95,7 @@ class Daemon:
             async for event in self.world.link.events(self.reconcile):
                 await self._on_event(event)
         except KernelMissing:
-            self._log.warning("the kernel module is not loaded")
+            self._log.warning("the kernel module is not loaded", hint="cgpu status tells how to load it")
         await self.reconcile()  # with it went its containers
         await self.world.link.arrival()
         self._log.info("the kernel module is loaded")

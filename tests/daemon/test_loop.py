@@ -168,7 +168,8 @@ def test_the_module_is_missing(node: Node, run: Run) -> None:
     async def main() -> None:
         node.link.missing = True
         async with node.running():
-            assert (await node.prepare(ID))["error"] == "the kernel module cgpu_km is not loaded"
+            why = "the kernel module cgpu_km is not loaded; cgpu status tells how to load it"
+            assert (await node.prepare(ID))["error"] == why
             assert (await node.ask(op="status"))["module"] is False
 
     run(main())
