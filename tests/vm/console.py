@@ -61,6 +61,10 @@ IGNORED: tuple[tuple[re.Pattern, str], ...] = (
     (re.compile(r"Memory cgroup out of memory"), "a container's own limit at work"),
 )
 
+#: guest/init's last act, when the modules are gone. From here on the devices of the root go from under whoever still
+#: runs, and what the kernel says of that is about this way to end a machine.
+POWER_OFF = re.compile(r"sysrq: Power Off$")
+
 #: A report's block ends here, or after this many lines.
 BLOCK_END = re.compile(r"---\[ end |^=+$")
 BLOCK_LINES = 60
@@ -86,8 +90,9 @@ class Finding:
 
 
 def findings(text: str) -> list[Finding]:
-    """All reports in a kernel log, in order; an empty log has none."""
+    """All reports in a kernel log up to its end or the power's, in order; an empty log has none."""
     lines = [strip_stamp(line) for line in text.splitlines()]
+    lines = lines[: next((n for n, line in enumerate(lines) if POWER_OFF.match(line)), len(lines))]
     found: list[Finding] = []
     number = 0
     while number < len(lines):
