@@ -25,6 +25,7 @@ struct view {
 	u32 active;		/* of @high, those that have opened the GPU */
 	u32 not_crowds;		/* of @low, those that may run beside @active */
 	u32 beside;		/* of these, how many do at once */
+	u32 stretch;		/* of the timeslices of @active, for all that run beside them */
 	u64 left_ns;		/* how long the plan holds */
 };
 
@@ -47,8 +48,13 @@ static void look(const struct cgpu_turn *t, struct view *v)
 	v->active = v->high & v->opened;
 	v->not_crowds = v->active ? cgpu_prio_not_crowds(t, v->low) : v->low;
 	v->beside = 1;
-	if (v->active && !v->policy->portions)
-		v->beside = count(v->not_crowds & v->opened);
+	v->stretch = 1;
+	if (v->active) {
+		u32 low = v->not_crowds & v->opened;
+
+		v->beside = v->policy->portions ? 1 : count(low);
+		v->stretch = cgpu_prio_stretch(t, low, v->beside);
+	}
 	v->left_ns = CGPU_NEVER_NS;
 }
 
@@ -155,7 +161,7 @@ static u32 wanted_timeslice_us(const struct cgpu_turn *t, const struct view *v, 
 	if (v->policy->portions && (v->low & ~v->not_crowds) >> slot & 1)
 		return 0;
 	if (v->active)
-		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside);
+		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside, v->stretch);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }
 

@@ -13,9 +13,10 @@
 #define LONG_MIN_US	1000u
 #define SHORT_US	500u
 #define SHORT_MIN_US	200u
+#define STRETCH_MAX	8u	/* 64 ms, of the 20 to 99 that a ceiling leaves */
 
-/* So many TSGs of one container at the shortest timeslice are 2.3 ms with their switches. */
-#define CROWD_TSGS	8u
+/* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
+#define CROWD_TSGS	4u
 
 static u32 portions(const struct cgpu_turn *t, u32 slot)
 {
@@ -201,16 +202,47 @@ void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns)
 }
 
 /**
+ * cgpu_prio_stretch() - by how much high-priority timeslices are longer than usual
+ * @t: the turn engine
+ * @group: those without highprio that may run beside them
+ * @beside: how many of @group run at once: all, or 1, each in its turn
+ *
+ * Where those beside them have so many TSGs that the shortest timeslices are more than
+ * SHORT_US in all, the long ones grow with that. In powers of two: a TSG that comes or goes
+ * is seldom a call for others'.
+ *
+ * Return: 1 to STRETCH_MAX.
+ */
+u32 cgpu_prio_stretch(const struct cgpu_turn *t, u32 group, u32 beside)
+{
+	u32 round_us = 0, stretch = 1;
+
+	for (; group; group &= group - 1) {
+		const struct cgpu_turn_slot *s = &t->slot[__builtin_ctz(group)];
+		u32 us = (s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, beside, 1);
+
+		if (beside > 1)
+			round_us += us;
+		else if (us > round_us)
+			round_us = us;
+	}
+	while (stretch < STRETCH_MAX && round_us > stretch * SHORT_US)
+		stretch *= 2;
+	return stretch;
+}
+
+/**
  * cgpu_prio_timeslice_us() - timeslice while a high-priority one is there
  * @slot: with or without highprio
  * @beside: how many without run at once, at least 1: one that wakes waits for all
+ * @stretch: cgpu_prio_stretch() of those
  *
  * Return: microseconds for each of its TSGs.
  */
-u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot, u32 beside)
+u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot, u32 beside, u32 stretch)
 {
 	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
-	u32 us = (slot->highprio ? LONG_US : SHORT_US / beside) / tsgs;
+	u32 us = (slot->highprio ? stretch * LONG_US : SHORT_US / beside) / tsgs;
 	u32 least = slot->highprio ? LONG_MIN_US : SHORT_MIN_US;
 
 	return us < least ? least : us;

@@ -20,6 +20,7 @@ u32 cgpu_prio_not_crowds(const struct cgpu_turn *t, u32 group);
 u32 cgpu_prio_below_cap(const struct cgpu_turn *t, u32 group, bool beside, u64 *left_ns);
 
 void cgpu_prio_charge(struct cgpu_turn *t, u32 ran, u64 len_ns);
-u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot, u32 beside);
+u32 cgpu_prio_stretch(const struct cgpu_turn *t, u32 group, u32 beside);
+u32 cgpu_prio_timeslice_us(const struct cgpu_turn_slot *slot, u32 beside, u32 stretch);
 
 #endif

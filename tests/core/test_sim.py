@@ -259,18 +259,34 @@ def test_highprio_leaves_the_others_their_part():
     assert 0.7 <= sim.got[high] / total <= 0.805
 
 
-@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.72), (8, 0.64), (9, 0.79), (64, 0.79)])
+@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.72), (3, 0.72), (4, 0.72), (5, 0.79), (64, 0.79)])
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED, SOFT])
 def test_processes_do_not_take_from_highprio(policy, tsgs, least):
     """Few run beside it, at the shortest timeslice each; many do not, and have what the ceiling leaves."""
-    turn = Turn(policy, slice_ms=8, max_inst=10, switch_us=70)
-    high, low = turn.add(highprio=1, channels=1), turn.add(5, channels=tsgs)
+    high, low = beside_highprio(policy, [5], tsgs)
+    assert least <= high <= 0.805
+    assert low >= 0.185
+
+
+@pytest.mark.parametrize(("tsgs", "least"), [(1, 0.66), (4, 0.61)])
+@pytest.mark.parametrize("count", [4, 20])
+@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT])
+def test_many_do_not_take_from_highprio(policy, count, tsgs, least):
+    """Beside it there are more hand-overs, and under 4 all of them at once; the floor is on the page."""
+    high, *low = beside_highprio(policy, [1] * count, tsgs)
+    assert least <= high <= 0.805
+    assert sum(low) >= 0.15
+
+
+def beside_highprio(policy, weights, tsgs):
+    """What a high-priority one that always works got of the GPU under a ceiling of 80 %, and what the others."""
+    turn = Turn(policy, slice_ms=8, max_inst=25, switch_us=70)
+    slots = [turn.add(highprio=1, channels=1), *(turn.add(weight, channels=tsgs) for weight in weights)]
     sim = Card(turn, A100)
     sim.run(500)
     sim.got.clear()
     sim.run(10_000)
-    assert least <= sim.got[high] / (10_000 * MS) <= 0.805
-    assert sim.got[low] / (10_000 * MS) >= 0.185
+    return [sim.got[slot] / (10_000 * MS) for slot in slots]
 
 
 @pytest.mark.parametrize("prio_ratio", [80, 95, 99])

@@ -341,25 +341,52 @@ def test_highprio_is_thawed_before_it_opens():
 
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT])
 def test_a_crowd_waits_while_highprio_may_run(policy):
-    """From the ninth TSG on, for as long as it has so many; the others still run beside it."""
+    """From the fifth TSG on, for as long as it has so many; the others still run beside it."""
     turn = Turn(policy, slice_ms=10, max_inst=10)
     turn.set("prio_ratio", 90)
-    high, crowd, other = turn.add(highprio=1, channels=1), turn.add(5, channels=8), turn.add(3, channels=1)
+    high, crowd, other = turn.add(highprio=1, channels=1), turn.add(5, channels=4), turn.add(3, channels=1)
 
     def beside():
         line = turn.timeline(1_000)
         return {slot for ran, _ in line if high in ran for slot in ran}
 
     assert crowd in beside()
-    turn.channels(crowd, 8, tsgs=9)
+    turn.channels(crowd, 8, tsgs=5)
     turn.step()
     assert beside() == {high, other}
     assert turn.shares(1_000)[crowd] > 0.03, "it has its part of what the ceiling leaves"
     own = turn.t.slot[crowd].timeslice_us
     assert own > 0 if policy == SOFT else own == 0, "and where that is its own, not by short timeslices"
-    turn.channels(crowd, 8, tsgs=8)
+    turn.channels(crowd, 8, tsgs=4)
     turn.step()
     assert crowd in beside()
+
+
+# policy, TSGs of the others -> timeslice of one with high priority
+LONG_US = [
+    (PREEMPT, [1, 1, 1, 1], 8_000),
+    (PREEMPT, [2], 8_000),
+    (PREEMPT, [3], 16_000),
+    (PREEMPT, [1, 4], 16_000),
+    (PREEMPT, [1, 5], 8_000),
+    (SOFT, [1, 1], 8_000),
+    (SOFT, [1, 1, 1, 1], 16_000),
+    (SOFT, [4, 4, 4], 64_000),
+    (SOFT, [1] * 20, 64_000),
+    (SOFT, [4] * 20, 64_000),
+]
+
+
+@pytest.mark.parametrize(("policy", "tsgs", "want_us"), LONG_US)
+def test_highprio_timeslices_grow_with_the_others_round(policy, tsgs, want_us):
+    """That of who may run beside it: sixteen times as long, in powers of two and not without end."""
+    turn = Turn(policy, slice_ms=10, max_inst=25)
+    high = turn.add(highprio=1, channels=1)
+    for count in tsgs:
+        turn.add(1, channels=count)
+    assert turn.next().timeslice_us[high] == want_us
+    turn.channels(high, 4)
+    assert turn.next().timeslice_us[high] == want_us // 4
 
 
 @pytest.mark.parametrize("policy", [PREEMPT, SOFT])

@@ -143,7 +143,7 @@ def test_highprio_has_its_ceiling_and_all_of_an_idle_gpu(tenants):
 
 @pytest.mark.parametrize(("processes", "most"), [(4, 30), (12, 20 + NEAR)])
 def test_processes_take_no_time_from_highprio(tenants, processes, most):
-    """Few run beside it at short timeslices; more than eight have what the ceiling leaves and no more."""
+    """Few run beside it at short timeslices; more than four have what the ceiling leaves and no more."""
     high, forks = tenants(highprio=1).start(), tenants().start("--processes", processes)
     put("policy", PREEMPTIVE)
     put("prio_ratio", 80)
