@@ -141,15 +141,17 @@ def test_highprio_has_its_ceiling_and_all_of_an_idle_gpu(tenants):
     assert shares(high, seconds=1)[0] > 99, "no ceiling where nobody else has opened the GPU"
 
 
-@pytest.mark.parametrize(("processes", "most"), [(4, 30), (12, 20 + NEAR)])
-def test_processes_take_no_time_from_highprio(tenants, processes, most):
+# Of what the ceiling leaves a third goes to switches at timeslices of 0.2 ms; five processes and more have the
+# driver's, which is five times that.
+@pytest.mark.parametrize(("processes", "least", "most"), [(4, 13, 30), (12, 16, 20 + NEAR)])
+def test_processes_take_no_time_from_highprio(tenants, processes, least, most):
     """Few run beside it at short timeslices; more than four have what the ceiling leaves and no more."""
     high, forks = tenants(highprio=1).start(), tenants().start("--processes", processes)
     put("policy", PREEMPTIVE)
     put("prio_ratio", 80)
     got = shares(high, forks)
     assert 65 < got[0] < 80 + NEAR
-    assert 20 - 2 * NEAR < got[1] < most
+    assert least < got[1] < most
 
 
 def test_what_an_idle_highprio_leaves_is_the_others(tenants):
