@@ -281,12 +281,12 @@ def test_many_do_not_take_from_highprio(policy, count, tsgs, least):
 def beside_highprio(policy, weights, tsgs):
     """What a high-priority one that always works got of the GPU under a ceiling of 80 %, and what the others."""
     turn = Turn(policy, slice_ms=8, max_inst=25, switch_us=70)
-    slots = [turn.add(highprio=1, channels=1), *(turn.add(weight, channels=tsgs) for weight in weights)]
+    ids = [turn.add(highprio=1, channels=1), *(turn.add(weight, channels=tsgs) for weight in weights)]
     sim = Card(turn, A100)
     sim.run(500)
     sim.got.clear()
     sim.run(10_000)
-    return [sim.got[slot] / (10_000 * MS) for slot in slots]
+    return [sim.got[i] / (10_000 * MS) for i in ids]
 
 
 @pytest.mark.parametrize("prio_ratio", [80, 95, 99])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 #: What a line begins a finding with, first match wins. Each is one kind of
 #: report of the kernel's own (or of guest/init, for the last two).
@@ -63,7 +64,7 @@ IGNORED: tuple[tuple[re.Pattern, str], ...] = (
 
 #: guest/init's last act, when the modules are gone. From here on the devices of the root go from under whoever still
 #: runs, and what the kernel says of that is about this way to end a machine.
-POWER_OFF = re.compile(r"sysrq: Power Off$")
+POWER_OFF = "sysrq: Power Off"
 
 #: A report's block ends here, or after this many lines.
 BLOCK_END = re.compile(r"---\[ end |^=+$")
@@ -91,8 +92,7 @@ class Finding:
 
 def findings(text: str) -> list[Finding]:
     """All reports in a kernel log up to its end or the power's, in order; an empty log has none."""
-    lines = [strip_stamp(line) for line in text.splitlines()]
-    lines = lines[: next((n for n, line in enumerate(lines) if POWER_OFF.match(line)), len(lines))]
+    lines = list(takewhile(lambda line: line != POWER_OFF, map(strip_stamp, text.splitlines())))
     found: list[Finding] = []
     number = 0
     while number < len(lines):
