@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: MIT
 #
 # For people and for CI; the module itself is built by Kbuild. `make help` lists
-# the targets, docs/testing.md explains the variables.
+# the targets, docs/develop/testing.md explains the variables.
 
 KERNEL ?= 6.1
 PYTHON := build/venv/bin/python
 PYTEST = $(PYTHON) -m pytest -q --junitxml=build/junit/$@.xml $(PYTEST_ARGS)
-VM     = PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m vm
+VM     = PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m vm.harness
 MODULE_OPTIONS = $(if $(W),W=$(W))
+# These bring NVIDIA's own user space along.
+ifneq ($(filter cuda%,$(KIND)),)
+NVIDIA ?= 550
+endif
+USER_SPACE = $(if $(NVIDIA),nvidia)
 # A machine with systemd installs them.
 PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb)
 
 # Given on the command line or in the environment, they describe the machine.
-export KERNEL PART GPUS PROFILE MEM_MIB ICOUNT BARE CPUS VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD \
+export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD \
        DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS \
-       PREFIX DESTDIR UNITDIR ZSHDIR
+       PREFIX DESTDIR UNITDIR ZSHDIR NVIDIA
 export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup modules modules-all tools vm vm-shell test lint test-unit test-core \
-        test-replay test-daemon test-cli test-nvsim test-gpu test-demo test-bench test-abi abi-doc test-vm fuzz demo bench \
+.PHONY: help setup nvidia modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
+        test-replay test-daemon test-cli test-nvsim test-gpu test-demo test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
@@ -40,41 +45,48 @@ modules-all: setup ## the same for every kernel that is there
 tools: setup ## build the user programs that the guest needs (cgpu-runtime, nvsim's clients)
 	@scripts/build-tools
 
-vm: modules tools $(PACKAGES) ## run CMD='…' as root in a virtual machine
+nvidia: tools ## NVIDIA's own user space for NVIDIA=535|550|555, and what the tests run on it
+	@scripts/setup-nvidia $(or $(NVIDIA),550) $(if $(filter cuda_nvcc,$(KIND)),nvcc)
+	@scripts/build-cuda $(or $(NVIDIA),550)
+
+vm: modules tools $(PACKAGES) $(USER_SPACE) ## run CMD='…' as root in a virtual machine
 	@$(VM) run
 
-vm-shell: modules tools $(PACKAGES) ## the same with a shell on this terminal
+vm-shell: modules tools $(PACKAGES) $(USER_SPACE) ## the same with a shell on this terminal
 	@$(VM) shell
 
 test: ## every level, cheap to dear, and a table at the end
 	@scripts/test-levels
 
+test-all: ## and the levels that make test has no time for
+	@scripts/test-levels --all
+
 lint: setup ## ruff and shellcheck
 	@scripts/lint
 
 test-unit: setup ## the harness's own tests
-	@$(PYTEST) tests/vm
+	@$(PYTEST) tests/unit/harness
 
 test-core: setup ## the pure C core, compiled for user space
-	@$(PYTEST) tests/core
+	@$(PYTEST) tests/unit/core
 
 test-replay: setup ## recorded calls through the call table, and the recorder
-	@$(PYTEST) tests/replay
+	@$(PYTEST) tests/abi/replay
 
 test-daemon: setup ## cgpud without a kernel
-	@$(PYTEST) tests/daemon
+	@$(PYTEST) tests/unit/daemon
 
 test-cli: setup ## the command line tools
-	@$(PYTEST) tests/cli
+	@$(PYTEST) tests/unit/cli
 
-test-install: setup-test deb ## packages, DKMS, make install, the commands of docs/install.md; in a throw-away root
+test-install: setup-test deb ## packages, DKMS, make install, the commands of docs/user/install.md; in a throw-away root
 	@$(PYTEST) tests/install
 
 test-nvsim: setup ## layouts and clients of the simulated driver, on the host
 	@$(PYTEST) tests/nvsim
 
 test-gpu: setup ## the measurements on a GPU, without one
-	@$(PYTEST) tests/gpu
+	@$(PYTEST) tests/hardware
 
 test-demo: setup ## the arithmetic of the demo
 	@$(PYTEST) tests/demo
@@ -85,18 +97,31 @@ test-bench: setup ## the rules and figures of bench-sched
 test-abi: setup ## numbers and offsets against the public driver: OGKM=<tree or repository> [OGKM_TAGS='…']
 	@$(PYTHON) tests/abi/check.py
 
-abi-doc: setup ## write docs/abi.md from the call table
+abi-doc: setup ## write docs/reference/abi.md from the call table
 	@$(PYTHON) scripts/abi-doc
 
-test-vm: modules tools $(PACKAGES) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|systemd, TEST=name to choose
+test-vm: modules tools $(PACKAGES) $(USER_SPACE) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|systemd|cuda|cuda_nvcc|cuda_icount, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
+
+record: modules nvidia ## record the traces of NVIDIA's user space again (docs/develop/replay.md): NVIDIA=535|550|555
+	@NVIDIA=$(or $(NVIDIA),550) BARE=1 TIMEOUT=900 $(VM) run 'python tests/abi/replay/record.py run'
+	@NVIDIA=$(or $(NVIDIA),550) $(PYTHON) tests/abi/replay/record.py write
 
 fuzz: modules tools ## hours of wrong calls: SECONDS=3600 SEED=n KERNEL=6.1|6.12|debug OPTIONS='…'
 	@TIMEOUT=$$(( $(or $(SECONDS),600) * 2 + 900 )) DAEMON=0 $(VM) run \
 		'python tests/fuzz/fuzzed.py $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(OPTIONS)'
 
+torch: NVIDIA = 550
+torch: modules tools nvidia ## PyTorch on a slice: TORCH=<virtual environment with torch==2.5.1> (docs/develop/testing.md)
+	@[ -d "$(TORCH)/lib" ] || { echo 'torch: TORCH=<virtual environment with torch==2.5.1>' >&2; exit 2; }
+	@DOCKER=1 VM_MEM=8G TIMEOUT=$(or $(TIMEOUT),1800) CPU_FEATURES=+ssse3,+sse4.1,+sse4.2,+popcnt \
+		$(VM) run 'tests/cuda/torch/run $(abspath $(TORCH))'
+
 demo: ## the product at work on a simulated GPU
 	@tests/demo/demo
+
+real: ## the same with NVIDIA's own libcuda and nvidia-smi in the containers
+	@tests/demo/demo real
 
 bench-slice: modules tools ## accuracy and cost of the time slices, in exact guest time
 	@$(PYTHON) tests/bench/slice.py
@@ -127,7 +152,7 @@ setup-test: setup setup-deb ## what make test needs
 wheel: setup-install ## cgpu's wheel and those of what it needs into build/wheels/
 	@scripts/build-wheels
 
-install: wheel ## programs, units, DKMS sources: PREFIX=/usr/local DESTDIR= (docs/install.md)
+install: wheel ## programs, units, DKMS sources: PREFIX=/usr/local DESTDIR= (docs/user/install.md)
 	@scripts/install install
 
 uninstall: ## what make install has put there, with the same PREFIX and DESTDIR

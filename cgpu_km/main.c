@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
+/* Starts and ends the layers, and passes the tables of the upper ones down. Takes no lock. */
 #include <linux/module.h>
 
-#include "backfs.h"
-#include "container.h"
-#include "gpu.h"
-#include "netlink.h"
-#include "proc.h"
-#include "seal.h"
+#include "admin/attach.h"
+#include "admin/netlink.h"
+#include "admin/proc.h"
+#include "intercept/backing_file.h"
+#include "intercept/chardev.h"
+#include "intercept/uvm_charge.h"
+#include "registry.h"
+#include "state/container.h"
+#include "state/minor.h"
+#include "state/nodefs.h"
+#include "state/rm_object.h"
 
 static int __init ckm_init(void)
 {
@@ -15,40 +21,65 @@ static int __init ckm_init(void)
 	ret = ckm_backfs_init();
 	if (ret)
 		return ret;
-	ret = ckm_containers_init();
+	ret = ckm_objs_init();
 	if (ret)
 		goto err_backfs;
-	ret = ckm_proc_init();
+	ret = ckm_containers_init();
+	if (ret)
+		goto err_objs;
+	ret = ckm_nodes_init();
 	if (ret)
 		goto err_containers;
+	ret = ckm_minors_init(&ckm_front_fops);
+	if (ret)
+		goto err_nodes;
+	ckm_observer = &ckm_proc_observer;
+	ret = ckm_proc_init();
+	if (ret)
+		goto err_minors;
 	ret = ckm_netlink_init();
 	if (ret)
 		goto err_proc;
 	ret = ckm_gpus_init();
 	if (ret)
 		goto err_netlink;
+	ret = ckm_nodefs_register();
+	if (ret)
+		goto err_gpus;
 	return 0;
 
+err_gpus:
+	ckm_gpus_exit();
 err_netlink:
 	ckm_netlink_exit();
 err_proc:
 	ckm_proc_exit();
+err_minors:
+	ckm_minors_exit();
+err_nodes:
+	ckm_nodes_exit();
 err_containers:
 	ckm_containers_exit();
+err_objs:
+	ckm_objs_exit();
 err_backfs:
 	ckm_backfs_exit();
 	return ret;
 }
 
-/* Reached only when no container, file or mapping is left: each pins us. */
+/* Runs only when no container, file, mapping or mount is left: each pins the module. */
 static void __exit ckm_exit(void)
 {
+	ckm_nodefs_unregister();
 	ckm_gpus_exit();
 	ckm_netlink_exit();
 	ckm_proc_exit();
+	ckm_minors_exit();
 	ckm_containers_exit();
+	ckm_nodes_exit();
+	ckm_objs_exit();
 	ckm_backfs_exit();
-	ckm_seal_exit();
+	ckm_uvm_charge_exit();
 }
 
 module_init(ckm_init);
@@ -58,8 +89,8 @@ MODULE_DESCRIPTION("cgpu: several containers share one NVIDIA GPU");
 MODULE_AUTHOR("The cgpu authors");
 MODULE_LICENSE("Dual MIT/GPL");
 MODULE_VERSION(CGPU_VERSION);
-/* Only an order for modprobe: the driver's symbols are looked up when the first
- * container comes. Not in a file of modprobe.d, which would have to be written
- * anew for each version and takes the place of what stands here.
+/* Only an order for modprobe: the driver's symbols are looked up with the first
+ * container. Not in a file of modprobe.d, which would need a change for each version
+ * and would replace this line.
  */
 MODULE_SOFTDEP("pre: nvidia nvidia-uvm post: " CGPU_CORE);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Everything user space may rely on: limits, policy numbers, the generic
- * netlink family. The text interface is docs/proc.md.
+ * The interface to user space: limits, policy numbers, the generic netlink family. The
+ * text interface is docs/reference/proc.md.
  *
- * Kept to #define and enum so that the daemon's mirror of it can be compared
- * by a test that only runs the preprocessor.
+ * Only #define and enum are used, so that a test can compare the daemon's copy
+ * (cgpud/kernel_abi.py) with the output of the preprocessor.
  */
 #ifndef CGPU_UAPI_H
 #define CGPU_UAPI_H
@@ -20,22 +20,24 @@
 #define CGPU_PRIO_RATIO_DEFAULT	80
 #define CGPU_SLICE_US_MIN	1000
 #define CGPU_SLICE_US_MAX	100000
-#define CGPU_OVERCOMMIT_MIN	100	/* percent of the card's memory */
+#define CGPU_OVERCOMMIT_MIN	100	/* percent of the GPU's memory */
 #define CGPU_OVERCOMMIT_MAX	1000
 #define CGPU_MIB		1048576
 
+/* The daemon and the commands use these names in lower case. */
 enum cgpu_policy_nr {
 	CGPU_POLICY_FAIR	= 0,	/* fair share */
-	CGPU_POLICY_PREEMPT	= 1,	/* preemptive */
+	CGPU_POLICY_PREEMPTIVE	= 1,
 	CGPU_POLICY_WEIGHTED	= 2,	/* weight-based preemptive */
 	CGPU_POLICY_FIXED	= 3,	/* hard cap weight/max_inst */
-	CGPU_POLICY_SOFT	= 4,	/* timeslices, no ratio promised */
-	CGPU_POLICY_NATIVE	= 5,	/* the driver's own; memory limits only */
+	CGPU_POLICY_SOFT	= 4,	/* timeslices, no guaranteed ratio */
+	CGPU_POLICY_NATIVE	= 5,	/* the driver's scheduling; memory limits only */
 	CGPU_POLICY_COUNT	= 6,
 };
 
-/* Generic netlink. Every command needs CAP_NET_ADMIN in the initial user
- * namespace; the family is visible in the initial network namespace only.
+/* Generic netlink. Every command requires CAP_NET_ADMIN in the initial user namespace and
+ * a process of the initial pid namespace. The family is visible in the initial network
+ * namespace only.
  */
 #define CGPU_GENL_NAME		"cgpu"
 #define CGPU_GENL_VERSION	1
@@ -44,83 +46,92 @@ enum cgpu_policy_nr {
 enum cgpu_genl_cmd {
 	CGPU_CMD_UNSPEC		= 0,
 	CGPU_CMD_CREATE		= 1,	/* ID, SLOTS, [COOKIE] -> one CONTAINER message */
-	CGPU_CMD_DESTROY	= 2,	/* ID, [COOKIE]; ENOENT when there is none */
+	CGPU_CMD_DESTROY	= 2,	/* ID, [COOKIE]; ENOENT: no such container */
 	CGPU_CMD_LIST		= 3,	/* dump: one CONTAINER message each */
-	CGPU_CMD_SET		= 4,	/* ID, [COOKIE], SLOTS: LIMIT/WEIGHT/HIGHPRIO of named GPUs; all or none */
+	/* ID, [COOKIE], SLOTS: LIMIT/WEIGHT/HIGHPRIO of the GPUs named; all or none */
+	CGPU_CMD_SET		= 4,
 	CGPU_CMD_GPUS		= 5,	/* dump: one GPU message each */
-	CGPU_CMD_EVENT		= 6,	/* multicast: EVENT + what enum cgpu_event says */
-	CGPU_CMD_SET_GPU	= 7,	/* GPU: INDEX and what is marked "set" below; all or none */
+	CGPU_CMD_EVENT		= 6,	/* multicast: EVENT and the attributes of enum cgpu_event */
+	CGPU_CMD_SET_GPU	= 7,	/* GPU: INDEX and those marked "set" below; all or none */
 };
 
-/* Values of CGPU_A_EVENT (docs/netlink.md). CREATED, DYING, GONE and CHANGED carry
- * a CONTAINER message. The others carry a GPU nest of INDEX, UUID, PCI, NV_MINOR
- * and TOTAL, where they are about a container its ID, COOKIE and DIR, and what is
- * named here; CORE, which is of all GPUs, names none. Those marked 1/s are told at
- * most once a second for each container and GPU; SUPPRESSED says how many more there
- * were. Every event may carry LOST.
+/* Values of CGPU_A_EVENT (docs/reference/netlink.md). CREATED, DYING, GONE and CHANGED
+ * carry a CONTAINER message. The others carry a GPU nest of INDEX, UUID, PCI, NV_MINOR
+ * and TOTAL, and the attributes named here. An event of a container also carries its ID,
+ * COOKIE and DIR. CORE concerns all GPUs and has no GPU nest. Events marked 1/s are sent
+ * at most once a second for each container and GPU; SUPPRESSED is the number of further
+ * ones since. Every event may carry LOST.
  */
 enum cgpu_event {
-	CGPU_EVENT_CREATED	= 1,	/* the container is there */
+	CGPU_EVENT_CREATED	= 1,	/* the container was created */
 	CGPU_EVENT_DYING	= 2,	/* destroyed; files or mappings still hold memory */
-	CGPU_EVENT_GONE		= 3,	/* the last reference is gone, memory returned */
-	CGPU_EVENT_REFUSED	= 4,	/* 1/s: an allocation over the limit. PID, ASKED, LIMIT, USED of the first */
+	CGPU_EVENT_GONE		= 3,	/* the last reference was dropped, memory returned */
+	/* 1/s: an allocation exceeded the limit. PID, ASKED, LIMIT, USED of the first */
+	CGPU_EVENT_REFUSED	= 4,
 	CGPU_EVENT_CHANGED	= 5,	/* limit, weight or priority changed */
-	CGPU_EVENT_OVERRUN	= 6,	/* 1/s: turns ended late or were resisted. OVERRUNS, RESISTED so far */
-	CGPU_EVENT_LEVER_FAILED	= 7,	/* 1/s: the driver refused a call. LEVER, STATUS of the latest */
-	CGPU_EVENT_LEVERS	= 8,	/* a lever was lost or is back. OLD, NEW, INERT */
+	/* 1/s: turns ended late, or a freeze was held up. OVERRUNS, RESISTED: totals */
+	CGPU_EVENT_OVERRUN	= 6,
+	/* 1/s: the driver refused a call. LEVER, STATUS of the latest */
+	CGPU_EVENT_LEVER_FAILED	= 7,
+	CGPU_EVENT_LEVERS	= 8,	/* a lever was lost, or works again. OLD, NEW, INERT */
 	CGPU_EVENT_POLICY	= 9,	/* OLD, NEW */
-	CGPU_EVENT_ATTACHED	= 10,	/* the GPU is held: the first container came */
-	CGPU_EVENT_DETACHED	= 11,	/* the last container went */
-	CGPU_EVENT_CORE		= 12,	/* a core was to take over, or to come: CORE, CANDIDATE, ERRNO, WHY */
+	CGPU_EVENT_ATTACHED	= 10,	/* the first container was created: the GPU is referenced */
+	CGPU_EVENT_DETACHED	= 11,	/* the last container is gone */
+	/* a core swap ended, or a core was refused at load: CORE, CANDIDATE, ERRNO, WHY */
+	CGPU_EVENT_CORE		= 12,
 };
 
-/* Attributes of a message. A CONTAINER message carries ID, COOKIE, DIR, MAJOR,
- * CTL_MINOR, UVM_MINOR, STATE and SLOTS; a GPU message carries one GPU nest's
- * attributes at top level inside CGPU_A_GPU.
+/* Attributes of a message. A CONTAINER message carries ID, COOKIE, DIR, MAJOR, CTL_MINOR,
+ * UVM_MINOR, STATE and SLOTS; a GPU message carries one CGPU_A_GPU nest.
  */
 enum cgpu_attr {
 	CGPU_A_UNSPEC		= 0,
 	CGPU_A_PAD		= 1,
 	CGPU_A_ID		= 2,	/* string, <= CGPU_ID_MAX */
-	CGPU_A_COOKIE		= 3,	/* u64; 0 or absent on create: the kernel chooses */
+	CGPU_A_COOKIE		= 3,	/* u64; 0 or absent on create: chosen by the kernel */
 	CGPU_A_DIR		= 4,	/* string: name under /proc/cgpu_km/N/ */
 	CGPU_A_MAJOR		= 5,	/* u32 */
-	CGPU_A_CTL_MINOR	= 6,	/* u32: minor of its nvidiactl */
-	CGPU_A_UVM_MINOR	= 7,	/* u32: minor of its nvidia-uvm */
+	CGPU_A_CTL_MINOR	= 6,	/* u32: minor of its nvidiactl node */
+	CGPU_A_UVM_MINOR	= 7,	/* u32: minor of its nvidia-uvm node */
 	CGPU_A_STATE		= 8,	/* u8: 0 live, 1 dying */
 	CGPU_A_SLOTS		= 9,	/* nest of CGPU_A_SLOT nests (same number, repeated) */
 	CGPU_A_SLOT		= 10,	/* nest of cgpu_slot_attr */
 	CGPU_A_EVENT		= 11,	/* u32 */
 	CGPU_A_GPU		= 12,	/* nest of cgpu_gpu_attr */
-	/* Of events only. A lever is 1 (window) or 2 (timeslice), a set of them their sum. */
+	/* In events only. A lever (scheduling control) is 1 (window: freeze and thaw) or 2
+	 * (timeslice); a set of levers is their sum.
+	 */
 	CGPU_A_PID		= 13,	/* u32: process, in the initial pid namespace */
 	CGPU_A_ASKED		= 14,	/* u64 bytes */
 	CGPU_A_LIMIT		= 15,	/* u64 bytes */
-	CGPU_A_USED		= 16,	/* u64 bytes, before it was refused */
+	CGPU_A_USED		= 16,	/* u64 bytes in use at the refusal */
 	CGPU_A_OLD		= 17,	/* u32: policy, or set of levers */
 	CGPU_A_NEW		= 18,	/* u32 */
-	CGPU_A_INERT		= 19,	/* u32: of the lost levers, those that were answered and moved nothing */
-	CGPU_A_LEVER		= 20,	/* u32; 3: the restart of the runlist that makes either act */
+	/* u32: lost levers with calls that succeeded and had no effect */
+	CGPU_A_INERT		= 19,
+	CGPU_A_LEVER		= 20,	/* u32; 3: the runlist restart that both depend on */
 	CGPU_A_STATUS		= 21,	/* u32: the driver's NV_STATUS */
-	CGPU_A_OVERRUNS		= 22,	/* u64: N/C/stat */
-	CGPU_A_RESISTED		= 23,	/* u64: N/C/stat */
-	CGPU_A_SUPPRESSED	= 24,	/* u32 */
-	CGPU_A_LOST		= 25,	/* u64: events never sent for want of memory, since the module was loaded */
-	CGPU_A_CORE		= 26,	/* string: version of the core that runs now; absent: none */
-	CGPU_A_CANDIDATE	= 27,	/* string: version of the other; of one without, its module's name */
-	CGPU_A_ERRNO		= 28,	/* u32; 0: the candidate is the one that runs */
-	CGPU_A_WHY		= 29,	/* string: a sentence for people */
+	CGPU_A_OVERRUNS		= 22,	/* u64: as in N/C/stat */
+	CGPU_A_RESISTED		= 23,	/* u64: as in N/C/stat */
+	CGPU_A_SUPPRESSED	= 24,	/* u32: further events of this kind since the last one */
+	/* u64: events not sent for lack of memory since the module was loaded */
+	CGPU_A_LOST		= 25,
+	CGPU_A_CORE		= 26,	/* string: version of the active core; absent: none */
+	/* string: version of the core to be activated; its module's name if it has none */
+	CGPU_A_CANDIDATE	= 27,
+	CGPU_A_ERRNO		= 28,	/* u32; 0: the candidate is active */
+	CGPU_A_WHY		= 29,	/* string: the reason, a sentence */
 };
 
 enum cgpu_slot_attr {
 	CGPU_S_UNSPEC		= 0,
 	CGPU_S_PAD		= 1,
 	CGPU_S_GPU		= 2,	/* u32: N of /proc/cgpu_km/N */
-	CGPU_S_MINOR		= 3,	/* u32: our minor of its GPU node */
+	CGPU_S_MINOR		= 3,	/* u32: minor of the container's GPU node */
 	CGPU_S_NV_MINOR		= 4,	/* u32: M of the driver's /dev/nvidiaM */
 	CGPU_S_LIMIT		= 5,	/* u64 bytes */
 	CGPU_S_USED		= 6,	/* u64 bytes */
-	CGPU_S_WEIGHT		= 7,	/* u32 portions; the reply says what was granted */
+	CGPU_S_WEIGHT		= 7,	/* u32 portions; in the reply: granted */
 	CGPU_S_HIGHPRIO		= 8,	/* u8 */
 };
 
@@ -131,21 +142,23 @@ enum cgpu_gpu_attr {
 	CGPU_G_UUID		= 3,	/* string "GPU-…" */
 	CGPU_G_PCI		= 4,	/* string "dddd:bb:ss.f" */
 	CGPU_G_NV_MINOR		= 5,	/* u32 */
-	CGPU_G_TOTAL		= 6,	/* u64 bytes, 0 while not yet known */
+	CGPU_G_TOTAL		= 6,	/* u64 bytes; 0: not yet known */
 	CGPU_G_POLICY		= 7,	/* u32; set */
 	CGPU_G_MAX_INST		= 8,	/* u32; set */
 	CGPU_G_FREE_WEIGHT	= 9,	/* u32 */
 	CGPU_G_PRIO_RATIO	= 10,	/* u32; set */
-	CGPU_G_SLICE_US		= 11,	/* u32; set, 0: chosen from the lever again */
-	CGPU_G_INSTANCES	= 12,	/* u32: its containers, dying ones included */
+	CGPU_G_SLICE_US		= 11,	/* u32; set, 0: derived from the window lever's latency */
+	CGPU_G_INSTANCES	= 12,	/* u32: number of containers, dying ones included */
 	CGPU_G_UVM		= 13,	/* u32: 0 deny, 1 account; set */
-	CGPU_G_DEFAULT_MEMSIZE	= 14,	/* u64 bytes; set, 0: that of all GPUs */
-	CGPU_G_OVERCOMMIT	= 15,	/* u32 percent: most that limits add up to; set */
-	CGPU_G_SLICE_IS_SET	= 16,	/* u32: 0: the slice is chosen from the lever */
-	CGPU_G_USED		= 17,	/* u64 bytes: of its containers */
-	CGPU_G_DRIVER_FREE	= 18,	/* u64 bytes, by the driver's account; absent while not attached */
-	CGPU_G_BORN		= 19,	/* u64: another one than before, and its values are the defaults */
-	CGPU_G_LIMITS		= 20,	/* u64 bytes: limits of its containers together, dying ones included */
+	CGPU_G_DEFAULT_MEMSIZE	= 14,	/* u64 bytes; set, 0: the default of all GPUs */
+	CGPU_G_OVERCOMMIT	= 15,	/* u32 percent of TOTAL: maximum of LIMITS; set */
+	CGPU_G_SLICE_IS_SET	= 16,	/* u32; 0: SLICE_US is derived from the latency */
+	CGPU_G_USED		= 17,	/* u64 bytes charged to its containers */
+	/* u64 bytes free as reported by the driver; absent while not attached */
+	CGPU_G_DRIVER_FREE	= 18,
+	CGPU_G_BORN		= 19,	/* u64; changed: settings were reset to the defaults */
+	/* u64 bytes: sum of its containers' limits, dying ones included */
+	CGPU_G_LIMITS		= 20,
 };
 
 #endif

@@ -13,6 +13,7 @@ import click
 from cgpu_cli.proc import Paths
 from cgpud import config as configuration
 from cgpud import log, notify
+from cgpud.dependencies import Dependencies
 from cgpud.errors import CgpuError
 from cgpud.exporter import Exporter
 from cgpud.fakelink import FakeLink
@@ -21,7 +22,6 @@ from cgpud.loop import Daemon
 from cgpud.server import Server
 from cgpud.store import Store
 from cgpud.watch import Facts
-from cgpud.world import World
 
 
 def make_link(kind: str) -> KernelLink:
@@ -33,11 +33,11 @@ def make_link(kind: str) -> KernelLink:
 
 
 async def serve(
-    config: configuration.Config, config_path: Path | None, socket: Path, world: World, log_format: str
+    config: configuration.Config, config_path: Path | None, socket: Path, deps: Dependencies, log_format: str
 ) -> None:
-    daemon = Daemon(config, world)
-    server = Server(socket, daemon.handle, daemon.unsent)
-    world.tend = server.tend
+    daemon = Daemon(config, deps)
+    server = Server(socket, daemon.handle, daemon.undelivered)
+    deps.restore_socket = server.restore_socket
     exporter = Exporter(daemon, Paths.below())
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ async def serve(
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Default: /etc/cgpu/cgpu.toml if there.")
 @click.option("--kernel", type=click.Choice(["netlink", "fake"]), default="netlink", show_default=True)
 @click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
-@click.option("--check", is_flag=True, help="Read the configuration, say what is wrong with it, and end.")
+@click.option("--check", is_flag=True, help="Check the configuration, report its first error, and exit.")
 def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, log_format: str, check: bool) -> None:
     """Admit containers to slices of a GPU and follow them to their end."""
     try:
@@ -104,13 +104,13 @@ def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, l
         log.configure(log_format, config.log_level)
         if kernel == "fake":
             log.get().warning("fake kernel: nothing is isolated")
-        world = World(
+        deps = Dependencies(
             link=make_link(kernel),
             store=Store(state_dir),
             facts=Facts(),
             draining=(socket.parent / "drain").exists,
         )
-        asyncio.run(serve(config, config_path, socket, world, log_format))
+        asyncio.run(serve(config, config_path, socket, deps, log_format))
     except CgpuError as error:
         sys.exit(f"cgpud: {error}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PURE: where the metrics are served, from the one word of the configuration."""
+"""PURE: the key `metrics` of the configuration -> the address of the metrics server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tcp:
 
 
 def parse(text: str) -> Unix | Tcp | None:
-    """`unix:/path` or `address:port`; empty is nowhere. Every address has to be named: no wildcard, no host name."""
+    """`unix:/path` or `address:port`; empty: no server. No wildcard address, no host name."""
     if not text:
         return None
     if text.startswith("unix:"):

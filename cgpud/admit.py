@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""PURE: a request, the GPUs and who is there already -> slots to make, or a sentence why not.
+"""PURE: a request, the GPUs and their containers -> slots to create, or a sentence with the reason of the refusal.
 
-The kernel checks all of it again when the slots are made; this is where the sentence comes from, because only here is
-it known who holds what. Judged is by the kernel's sums; the list of all containers is for the sentence. The rules:
+The kernel repeats all checks when it creates the slots. The sentence is made here, because it names the containers
+that hold the memory or weight. The kernel's sums decide; the list of containers is only for the sentence. The rules:
 
-  memory   the limits of all containers of a GPU together fit into what the driver and processes outside of containers
-           leave of it, times overcommit; the kernel's own bound is the card times overcommit, whatever is outside
+  memory   the sum of the limits on a GPU is at most overcommit times what the driver and processes outside of
+           containers leave of the GPU; the kernel's own bound is overcommit times the card's memory
   number   at most max_inst containers on a GPU
-  caps     what [container] of cgpu.toml allows one container at most; over it: refused, never lowered
+  caps     the maximum for one container in [container] of cgpu.toml; a larger request is refused, never reduced
+  weight   no weight left: weight 0 and a warning (documented; such a container never runs until an administrator
+           writes its weight); less weight left than requested: refused
 
-A dying container counts as it does in the kernel, with its whole limit, until its last file and mapping are gone.
-  weight   none left: weight 0 and a warning (documented; such a container never runs until somebody gives it weight);
-           some left but fewer than asked: refused
+A dying container counts with its whole limit until its last file and mapping are gone, as in the kernel.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from cgpud.model import MIB, Container, Devices, Gpu, Plan, Request, Slot, SlotW
 from cgpud.settings import Caps
 
 
-class WhoHolds(Exception):
-    """There is a sentence to say, and without the kernel's list nobody knows who holds what."""
+class NeedsContainerList(Exception):
+    """The refusal has to name the containers on the GPU, and the kernel's list was not passed."""
 
 
 def _name(container: Container) -> str:
@@ -51,7 +51,7 @@ def _find(item: int | str, devices: Devices, gpus: Sequence[Gpu]) -> Gpu:
 
 
 def choose(devices: Devices, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """The GPUs of a list, in the list's order."""
+    """The GPUs of a device list, in its order."""
     if not gpus:
         raise Refused("this machine has no GPU that cgpu_km or NVML knows of")
     if devices.all:
@@ -63,8 +63,8 @@ def choose(devices: Devices, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return chosen
 
 
-def _asked(request: Request) -> str:
-    """The memory variable as the container has it."""
+def _requested(request: Request) -> str:
+    """The memory variable with the container's value."""
     if not request.sizes:
         return f"{request.devices.source} without {CONTAINER}"
     return f"{CONTAINER}={','.join(map(str, request.sizes))}"
@@ -100,14 +100,14 @@ def _check_cap(request: Request, gpu: Gpu, want_mib: int, caps: Caps) -> None:
     for most, key in sorted(allowed):
         if want_mib > most:
             raise Refused(
-                f"{_asked(request)} asks for {want_mib} MiB of GPU {gpu.number}, and {most} MiB are allowed: "
+                f"{_requested(request)} asks for {want_mib} MiB of GPU {gpu.number}, and {most} MiB are allowed: "
                 f"{caps.source(key)}"
             )
 
 
 def _check_request(request: Request, caps: Caps) -> None:
     if request.highprio and caps.highprio == "refuse":
-        raise Refused(f"{HIGHPRIO}=1 asks for high priority, which is not given out: {caps.source('highprio')}")
+        raise Refused(f"{HIGHPRIO}=1 asks for high priority, which is not allowed: {caps.source('highprio')}")
     if caps.max_weight is not None and (request.weight or 1) > caps.max_weight:
         raise Refused(
             f"{WEIGHT}={request.weight} asks for weight {request.weight}, and {caps.max_weight} is allowed: "
@@ -115,31 +115,31 @@ def _check_request(request: Request, caps: Caps) -> None:
         )
 
 
-def _on(gpu: Gpu, there: Sequence[Container] | None) -> list[tuple[Container, Slot]]:
-    if there is None:
-        raise WhoHolds
-    return [(container, slot) for container in there for slot in container.slots if slot.gpu == gpu.index]
+def _slots_on(gpu: Gpu, containers: Sequence[Container] | None) -> list[tuple[Container, Slot]]:
+    if containers is None:
+        raise NeedsContainerList
+    return [(container, slot) for container in containers for slot in container.slots if slot.gpu == gpu.index]
 
 
-def _check_memory(gpu: Gpu, want_mib: int, there: Sequence[Container] | None) -> None:
-    limits = gpu.limits if gpu.limits is not None else sum(slot.limit for _, slot in _on(gpu, there))
+def _check_memory(gpu: Gpu, want_mib: int, containers: Sequence[Container] | None) -> None:
+    limits = gpu.limits if gpu.limits is not None else sum(slot.limit for _, slot in _slots_on(gpu, containers))
     room = gpu.total_mib if gpu.room_mib is None else gpu.room_mib
     left = room * gpu.overcommit // 100 - -(-limits // MIB)
     if want_mib <= left:
         return
-    holders = [f"{_name(container)} {-(-slot.limit // MIB)} MiB" for container, slot in _on(gpu, there)]
+    holders = [f"{_name(container)} {-(-slot.limit // MIB)} MiB" for container, slot in _slots_on(gpu, containers)]
     if room < gpu.total_mib:
         holders.append(f"the driver and what runs outside of containers {gpu.total_mib - room} MiB")
     times = f" (overcommit {gpu.overcommit / 100:g})" if gpu.overcommit != 100 else ""
     raise Refused(
-        f"GPU {gpu.number} has {max(left, 0)} of its {gpu.total_mib} MiB{times} left and {want_mib} MiB were asked "
-        f"for; held by: {', '.join(holders) or 'nobody'}"
+        f"GPU {gpu.number} has {max(left, 0)} of its {gpu.total_mib} MiB{times} left and {want_mib} MiB were "
+        f"requested; held by: {', '.join(holders) or 'no container'}"
     )
 
 
 def _check_sharing(gpu: Gpu) -> None:
     if gpu.lost:
-        raise Refused(f"GPU {gpu.number} does not answer NVML ({gpu.lost}), so no slice of it is given out")
+        raise Refused(f"GPU {gpu.number} does not answer NVML ({gpu.lost}), so it cannot be sliced")
     if gpu.mig:
         raise Refused(f"GPU {gpu.number} is in MIG mode, which cannot be sliced")
     if gpu.compute_mode:
@@ -149,23 +149,23 @@ def _check_sharing(gpu: Gpu) -> None:
         )
 
 
-def _grant_weight(gpu: Gpu, asked: int, there: Sequence[Container] | None) -> tuple[int, str | None]:
-    instances = gpu.instances if gpu.limits is not None else len(_on(gpu, there))
+def _grant_weight(gpu: Gpu, requested: int, containers: Sequence[Container] | None) -> tuple[int, str | None]:
+    instances = gpu.instances if gpu.limits is not None else len(_slots_on(gpu, containers))
     if instances >= gpu.max_inst:
-        names = ", ".join(_name(container) for container, _ in _on(gpu, there))
+        names = ", ".join(_name(container) for container, _ in _slots_on(gpu, containers))
         raise Refused(f"GPU {gpu.number} already has max_inst={gpu.max_inst} containers: {names}")
-    if asked > gpu.max_inst:
-        raise Refused(f"{WEIGHT}={asked} is more than max_inst={gpu.max_inst} of GPU {gpu.number}")
-    if asked <= gpu.free_weight:
-        return asked, None
-    holders = ", ".join(f"{_name(container)} {slot.weight}" for container, slot in _on(gpu, there))
+    if requested > gpu.max_inst:
+        raise Refused(f"{WEIGHT}={requested} is more than max_inst={gpu.max_inst} of GPU {gpu.number}")
+    if requested <= gpu.free_weight:
+        return requested, None
+    holders = ", ".join(f"{_name(container)} {slot.weight}" for container, slot in _slots_on(gpu, containers))
     if gpu.free_weight == 0:
         return 0, (
-            f"GPU {gpu.number} has no weight left, so the container gets weight 0 and no compute at all until somebody "
-            f"writes its weight; held by: {holders}"
+            f"GPU {gpu.number} has no weight left, so the container gets weight 0 and no compute at all until an "
+            f"administrator writes its weight; held by: {holders}"
         )
     raise Refused(
-        f"GPU {gpu.number} has {gpu.free_weight} of {gpu.max_inst} weight left and {asked} was asked for; "
+        f"GPU {gpu.number} has {gpu.free_weight} of {gpu.max_inst} weight left and {requested} was requested; "
         f"held by: {holders}"
     )
 
@@ -173,11 +173,13 @@ def _grant_weight(gpu: Gpu, asked: int, there: Sequence[Container] | None) -> tu
 def admit(
     request: Request,
     gpus: Sequence[Gpu],
-    there: Sequence[Container] | None,
+    containers: Sequence[Container] | None,
     caps: Caps = Caps(),  # noqa: B008  frozen
 ) -> Plan:
-    """The slots to make, or Refused. `there` is the kernel's list, dying ones included; None, not read: may raise
-    WhoHolds, and then the list is needed."""
+    """The slots to create. Raises Refused with the reason.
+
+    `containers` is the kernel's list, with dying containers. Without it (None), a refusal that has to name containers
+    raises NeedsContainerList."""
     _check_request(request, caps)
     chosen = choose(request.devices, gpus)
     if len(request.sizes) > len(chosen):
@@ -197,21 +199,21 @@ def admit(
         _check_sharing(gpu)
         size = _size_mib(request, place, gpu)
         _check_cap(request, gpu, size, caps)
-        weight, warning = _grant_weight(gpu, request.weight or 1, there)
+        weight, warning = _grant_weight(gpu, request.weight or 1, containers)
         if warning:
             warnings.append(warning)
-        _check_memory(gpu, size, there)
+        _check_memory(gpu, size, containers)
         slots.append(SlotWant(gpu.index, gpu.nv_minor, size * MIB, weight, request.highprio))
     return Plan(tuple(slots), tuple(warnings))
 
 
 def check_grant(plan: Plan, container: Container) -> None:
-    """Did the kernel make what was planned? If the two number GPUs differently, this is where it shows."""
+    """Refuse a container whose slots differ from the plan, as when kernel and daemon number GPUs differently."""
     made = {slot.gpu: slot for slot in container.slots}
     for want in plan.slots:
         slot = made.get(want.gpu)
         if slot is None or slot.nv_minor != want.nv_minor or slot.limit != want.limit:
             raise Refused(
-                f"cgpu_km made another slot on GPU {want.gpu} than was asked for (/dev/nvidia{want.nv_minor}, "
+                f"cgpu_km created another slot on GPU {want.gpu} than requested (/dev/nvidia{want.nv_minor}, "
                 f"{want.limit} bytes), so the container was not started"
             )

@@ -16,15 +16,15 @@ SIZE_MAX = 16 << 20
 
 
 def _content(path: Path) -> bytes:
-    """Of a regular file and of nothing else: a FIFO would be waited for, a device may have no end."""
-    # O_NOCTTY: the daemon leads a session without a terminal, and the path may be a link to one.
+    """Read a regular file only: a FIFO would block, a device may have no end."""
+    # O_NOCTTY: the daemon leads a session without a terminal, and the path may be a link to a terminal.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise Refused(f"{path} is not a regular file")
         with open(fd, "rb", closefd=False) as file:
-            data = file.read(min(found.st_size, SIZE_MAX) + 1)  # also of one that grows meanwhile
+            data = file.read(min(found.st_size, SIZE_MAX) + 1)  # the bound holds if the file grows meanwhile
     finally:
         os.close(fd)
     if len(data) > SIZE_MAX:
@@ -41,19 +41,21 @@ def read(bundle: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Refused(f"{path} is not JSON") from error
     if not isinstance(spec, dict):
-        raise Refused(f"{path} holds no JSON object")
+        raise Refused(f"{path} is not a JSON object")
     return spec
 
 
 def write(bundle: str, spec: dict[str, Any]) -> None:
-    """All or nothing, with the owner and mode the file had."""
+    """Replace the file atomically, with its owner and mode."""
     path = Path(bundle) / "config.json"
     try:
         before = path.stat()
         fd, name = tempfile.mkstemp(prefix=".config.json.", dir=bundle)
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as out:
-                out.write(json.dumps(spec, ensure_ascii=False, separators=(",", ":")))  # dump() is Python, this is C
+                out.write(
+                    json.dumps(spec, ensure_ascii=False, separators=(",", ":"))
+                )  # faster than dump(), which is pure Python
                 os.fchmod(out.fileno(), before.st_mode & 0o7777)
                 if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(out.fileno(), before.st_uid, before.st_gid)

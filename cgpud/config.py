@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """/etc/cgpu/cgpu.toml and /etc/cgpu/cgpu.toml.d/*.toml -> Config.
 
-Everything is checked before anything is applied, and each file by itself, so that the sentence names file, key, value
-and what is allowed. Neither file has to exist; a key that is not known is an error, not a silence.
+Everything is checked before anything is applied. Each file is checked by itself, so that an error names file, key,
+value and the allowed values. The files may be absent; an unknown key is an error.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from cgpud.settings import Caps, GpuSettings
 DEFAULT_PATH = Path("/etc/cgpu/cgpu.toml")
 RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
 FILE_MAX = 1 << 20
-RUNTIME_CONF_MAX = 64 << 10  # cgpu-runtime's own bound
-MIB_MAX = 1 << 30  # a petabyte: no GPU, only a bound
+RUNTIME_CONF_MAX = 64 << 10  # the bound of cgpu-runtime
+MIB_MAX = 1 << 30  # a petabyte: only a bound
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What a value may be: for msgspec, and in words."""
+    """The allowed values of a key: for msgspec, and in words."""
 
     type: Any
     allowed: str
@@ -92,7 +92,7 @@ CONTAINER_KEYS = {
     "highprio": _Key(Literal["allow", "refuse"], "allow or refuse"),
 }
 
-_ASK = re.compile(rb'[ \t]*ask(?=[ \t=\r]|\Z)[ \t="]*([^"\r]*)')
+_ASK_KEY = re.compile(rb'[ \t]*ask(?=[ \t=\r]|\Z)[ \t="]*([^"\r]*)')
 _NUMBER = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
 _PCI = re.compile(r"(?:[0-9a-f]{4}|0000[0-9a-f]{4}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\Z", re.ASCII)
 _UUID = re.compile(r"gpu-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.ASCII)
@@ -103,26 +103,26 @@ class Config:
     """Every key, with its default."""
 
     gpu: GpuSettings = field(default_factory=GpuSettings)
-    gpus: Mapping[str, GpuSettings] = field(default_factory=dict)  # by number, PCI address or UUID, in small letters
+    gpus: Mapping[str, GpuSettings] = field(default_factory=dict)  # by number, PCI address or UUID, in lower case
     container: Caps = field(default_factory=Caps)
-    allow_privileged: bool = False  # slices for containers that could undo them
-    legacy_hook_config: str = ""  # config.toml given to NVIDIA's legacy hook
-    runtime_path: str = ""  # what the hooks in config.json name; empty = the cgpu-runtime that asked
+    allow_privileged: bool = False  # slices for containers that can evade them
+    legacy_hook_config: str = ""  # config.toml for NVIDIA's legacy hook
+    runtime_path: str = ""  # path in the hooks of config.json; empty = the cgpu-runtime that sent the request
     lease_s: int = 120  # a prepared container must be bound within this time
     reconcile_s: int = 60
     log_level: str = "info"
-    metrics: str = ""  # where /metrics is served: unix:/path, or an IP address and a port; empty = nowhere
-    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that has it
+    metrics: str = ""  # address of /metrics: unix:/path, or an IP address and a port; empty = off
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it
 
     def of(self, gpu: Gpu) -> GpuSettings:
         return settings.resolve(self.gpu, self.gpus, gpu)
 
     def anywhere(self, key: str, value: object) -> bool:
-        """Does some table give this value?"""
+        """Does any [gpu] table set this value?"""
         return any(getattr(table, key) == value for table in (self.gpu, *self.gpus.values()))
 
     def default_memsize(self) -> bool:
-        """Is there a GPU on which a container that says no size gets a slice?"""
+        """Does any GPU have a default size for containers that request none?"""
         return any(table.default_memsize_mib for table in (self.gpu, *self.gpus.values()))
 
 
@@ -176,7 +176,7 @@ def _gpu_name(file: str, name: str) -> str:
 
 
 def _gpu_tables(file: str, table: Any) -> dict[str, dict[str, Any]]:
-    """ "" for the node's own, and each GPU's."""
+    """The table of each GPU by name; "" is the one for all GPUs."""
     own = {}
     out: dict[str, dict[str, Any]] = {}
     for name, value in table.items() if isinstance(table, dict) else ():
@@ -210,7 +210,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Merge:
-    """Tables as they grow, file by file: a later file's key takes the place of an earlier one's."""
+    """The tables of all files so far: a key of a later file overrides an earlier one."""
 
     node: dict[str, Any] = field(default_factory=dict)
     container: dict[str, Any] = field(default_factory=dict)
@@ -257,18 +257,19 @@ def _settings(table: Mapping[str, Any]) -> GpuSettings:
     return GpuSettings(**values)
 
 
-def _asks_about_everybody(path: Path) -> bool:
-    """Does cgpu-runtime come to us with containers that have no cGPU variable? Its file, read as conf_get() of
-    cgpu-runtime.c reads it: bytes, and lines that end with \\n only."""
+def _admits_every_container(path: Path) -> bool:
+    """Does cgpu-runtime also send containers without cGPU variables to the daemon?
+
+    Parses its configuration as conf_get() of runtime_conf.c does: bytes, lines that end with \\n only."""
     try:
         with path.open("rb") as stream:
             data = stream.read(RUNTIME_CONF_MAX + 1)
     except OSError:
         return False
-    if len(data) > RUNTIME_CONF_MAX:  # with such a file no container starts
+    if len(data) > RUNTIME_CONF_MAX:  # cgpu-runtime starts no container with such a file
         return False
     for line in data.split(b"\0")[0].split(b"\n"):
-        if found := _ASK.match(line):
+        if found := _ASK_KEY.match(line):
             return found[1].rstrip() == b"always"
     return False
 
@@ -281,7 +282,7 @@ def merge(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Config:
 
 
 def load(path: Path | None, runtime_conf: Path = RUNTIME_CONF) -> Config:
-    """The given file, which must exist, or the default one, which need not; then what is in its .d directory."""
+    """The given file, which must exist, or the default file, which need not; then the files of its .d directory."""
     chosen = path or DEFAULT_PATH
     found: list[tuple[str, dict[str, Any]]] = []
     try:
@@ -295,10 +296,10 @@ def load(path: Path | None, runtime_conf: Path = RUNTIME_CONF) -> Config:
         except FileNotFoundError as error:
             raise ConfigError(f"{extra}: {error.strerror}") from error
     config = merge(found)
-    if config.anywhere("unsliced", "refuse") and not _asks_about_everybody(runtime_conf):
+    if config.anywhere("unsliced", "refuse") and not _admits_every_container(runtime_conf):
         key = next(key for key in config.files if key.startswith("gpu.") and key.endswith("unsliced"))
         raise ConfigError(
             f'{config.files[key]}: {key} = "refuse" needs `ask = always` in {runtime_conf}: '
-            f"else cgpu-runtime never asks about a container without cGPU variables"
+            f"otherwise cgpud never sees a container without cGPU variables"
         )
     return config

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""PURE: the environment of a container -> what it asks for.
+"""PURE: the environment of a container -> its request.
 
-The variables, their order and their values are those of the published interface. What the page leaves open is decided
-here, always towards a sentence instead of a guess: a value that is not understood refuses the start.
+The variables, their order and their values are those of the published interface. Where its description is incomplete,
+an unclear value refuses the start with a sentence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 HIGHPRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
 
 PREFIX = "ALIYUN_COM_GPU_"
-GIB_MAX = 1 << 20  # a petabyte: no GPU, only a bound for the arithmetic
+GIB_MAX = 1 << 20  # a petabyte: only a bound for the arithmetic
 VALUE_MAX = 4096
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
@@ -35,7 +35,7 @@ _DEVICES_ALLOWED = "a comma list of GPU numbers or GPU-… UUIDs (or their begin
 
 
 def as_dict(env: Iterable[object]) -> dict[str, str]:
-    """process.env of a bundle; what is no NAME=value string is not for us. The first of a name counts, as getenv()."""
+    """The NAME=value entries of a bundle's process.env. The first entry of a name counts, as in getenv()."""
     out: dict[str, str] = {}
     for entry in env:
         if isinstance(entry, str) and "=" in entry:
@@ -49,12 +49,12 @@ def mentions(env: dict[str, str]) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Without the blanks that a shell or a YAML file leaves; no other character is a blank here."""
+    """Without the blanks that a shell or a YAML file may leave around a value."""
     return text.strip(" \t\r\n")
 
 
 def shorten(value: str) -> str:
-    """For a sentence: what is quoted must not push out the rest of it."""
+    """A value for a sentence, cut so that it does not displace the rest."""
     return value if len(value) <= 64 else value[:60] + "…"
 
 
@@ -86,7 +86,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_devices(name: str, text: str) -> Devices:
-    """A list as `nvidia-smi -L` names GPUs; `all` stands alone."""
+    """A list of GPUs by the numbers or UUIDs of `nvidia-smi -L`, or `all`."""
     if _bare(text).lower() == "all":
         return Devices(name, all=True)
     items: list[int | str] = []
@@ -100,10 +100,10 @@ def parse_devices(name: str, text: str) -> Devices:
     return Devices(name, items=tuple(items))
 
 
-def _explicit_nvidia(env: dict[str, str], asks: str) -> Devices | None:
-    """`all` is what images set by default and says nothing; `void` and empty switch the NVIDIA runtime off.
+def _explicit_nvidia(env: dict[str, str], requested: str) -> Devices | None:
+    """The devices of NVIDIA_VISIBLE_DEVICES, unless it is `all` (the default of images), `void` or empty (no GPU).
 
-    `asks` says who asks for a GPU, and for what.
+    `requested` names the variable that requests a slice, for the sentence.
     """
     text = _bare(env.get(NVIDIA, ""))
     if text.lower() in ("", "void", "all"):
@@ -111,12 +111,12 @@ def _explicit_nvidia(env: dict[str, str], asks: str) -> Devices | None:
     if len(text) > VALUE_MAX:
         raise _bad(NVIDIA, text, f"at most {VALUE_MAX} bytes long")
     if text.lower() == "none":
-        raise Refused(f"{NVIDIA}=none names no GPU, but {asks} of one; remove one of the two")
+        raise Refused(f"{NVIDIA}=none names no GPU, but {requested} of one; remove one of the two")
     return parse_devices(NVIDIA, text)
 
 
 def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | NotSliced:
-    """What this container asks for. Raises BadVariable or Refused with the sentence to show."""
+    """The request of a container with these variables. Raises BadVariable or Refused with the sentence to show."""
     ours = {name: value for name, value in env.items() if name == DISABLE or name.startswith(PREFIX)}
     if not ours:
         return NotSliced("no cGPU variable")
@@ -148,7 +148,7 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
     if _bare(ours.get(HIGHPRIO, "")):
         highprio = _number(HIGHPRIO, _bare(ours[HIGHPRIO]), 0, 1, "a number") == 1
 
-    asks = f"{CONTAINER} asks for memory" if sizes else f"{VISIBLE} asks for a slice"
+    requested = f"{CONTAINER} asks for memory" if sizes else f"{VISIBLE} asks for a slice"
     for name in (VISIBLE, INDEX):
         value = _bare(ours.get(name, ""))
         if not value:
@@ -156,8 +156,8 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
         if value.lower() in ("none", "void"):
             raise Refused(f"{name}={value} names no GPU; remove it or set {DISABLE}=true")
         devices = parse_devices(name, value)
-        return Request(devices, sizes, total, weight, highprio, native=_explicit_nvidia(env, asks))
-    nvidia = _explicit_nvidia(env, asks)
+        return Request(devices, sizes, total, weight, highprio, native=_explicit_nvidia(env, requested))
+    nvidia = _explicit_nvidia(env, requested)
     if nvidia is not None:
         return Request(nvidia, sizes, total, weight, highprio)
     return Request(Devices("every GPU", all=True), sizes, total, weight, highprio)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Everything that can go wrong, by whose turn it is to act. Factored out to avoid import loops."""
+"""The exceptions of the daemon. A module of their own avoids import cycles."""
 
 
 class CgpuError(Exception):
-    """Root of all errors of this package; the text is one sentence for a person."""
+    """Base class of all errors of this package; the text is one sentence for the user."""
 
 
 class Refused(CgpuError):
-    """The container must not start; the sentence goes to whoever started it."""
+    """The container must not start; the engine shows the sentence to the user."""
 
 
 class BadVariable(Refused):
@@ -24,18 +24,18 @@ class ConfigError(CgpuError):
 
 
 class ProtocolError(CgpuError):
-    """A peer on the socket sent something that is no request."""
+    """A peer on the socket sent an invalid request."""
 
 
 class KernelMissing(Refused):
-    """The generic netlink family is not there."""
+    """The generic netlink family is not registered."""
 
     def __init__(self) -> None:
-        super().__init__("the kernel module cgpu_km is not loaded; cgpu status tells how to load it")
+        super().__init__("the kernel module cgpu_km is not loaded; cgpu status shows how to load it")
 
 
 class KernelRefused(Refused):
-    """The kernel module said no; `code` is the errno."""
+    """The kernel module refused a request; `code` is the errno."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -43,4 +43,4 @@ class KernelRefused(Refused):
 
 
 class Resync(CgpuError):
-    """Events were lost: what is known must be read again from the kernel."""
+    """Events were lost: the state has to be read again from the kernel."""

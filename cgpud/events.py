@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PURE: a kernel event as a sentence, as fields, and whether it is worth another line in the log."""
+"""PURE: the log entry of a kernel event, and the throttling of repeated ones."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from cgpud.kernel_abi import MIB, Event
+from cgpud.kernel_abi import MIB, POLICY_NAMES, Event
 from cgpud.model import Container, KernelEvent, Slot
 
-POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native")
 LEVERS = {1: "window", 2: "timeslice"}
 
 _CALLS = {1: "freeze or thaw", 2: "set the timeslice of", 3: "restart the runlist for"}
 
-#: Which may come every second for as long as a tenant likes.
+#: Events that a tenant can cause every second.
 NOISY = frozenset({Event.REFUSED, Event.OVERRUN, Event.LEVER_FAILED})
 
-#: Name in JSON and log of what an event says, where it is not the attribute's own.
+#: Name in JSON and log of a value, where it differs from the attribute's name.
 UNITS = {"asked": "asked_bytes", "limit": "limit_bytes", "used": "used_bytes"}
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """`fields` are those of docs/cgpu-events.schema.json, without time and text."""
+class LogEntry:
+    """`fields` are those of docs/reference/cgpu-events.schema.json, without time and text."""
 
     level: str  # info, warning or error
     text: str
@@ -39,7 +38,7 @@ def name_of(kind: int) -> str:
 
 
 def policy_name(number: int) -> str:
-    return f"{number} ({POLICIES[number]})" if number < len(POLICIES) else str(number)
+    return f"{number} ({POLICY_NAMES[number]})" if number < len(POLICY_NAMES) else str(number)
 
 
 def lever_names(levers: int) -> list[str]:
@@ -68,25 +67,25 @@ def _held(container: Container) -> str:
     return ", ".join(f"{_mib(slot.used)} of GPU {slot.gpu}" for slot in container.slots) or "it"
 
 
-def _refused(event: KernelEvent, who: str, gpu: str) -> str:
+def _refused(event: KernelEvent, container: str, gpu: str) -> str:
     value = event.values
     return (
-        f"{who} was refused {_mib(value.get('asked', 0))} on {gpu}: {_mib(value.get('used', 0))} of "
+        f"{container} was refused {_mib(value.get('asked', 0))} on {gpu}: {_mib(value.get('used', 0))} of "
         f"{_mib(value.get('limit', 0))} are in use (process {value.get('pid', 0)}){_more(event)}"
     )
 
 
-def _overrun(event: KernelEvent, who: str, gpu: str) -> str:
+def _overrun(event: KernelEvent, container: str, gpu: str) -> str:
     late, resisted = event.values.get("overruns", 0), event.values.get("resisted", 0)
-    return f"{who} overran its turn on {gpu} ({late} late turns, {resisted} resisted freezes so far)"
+    return f"{container} overran its turn on {gpu} ({late} late turns, {resisted} resisted freezes so far)"
 
 
-def _lever_failed(event: KernelEvent, who: str, gpu: str) -> str:
-    what = _CALLS.get(event.values.get("lever", 0), "do what was asked for")
-    return f"the driver did not {what} {who} on {gpu}: status {event.values.get('status', 0):#x}{_more(event)}"
+def _lever_failed(event: KernelEvent, container: str, gpu: str) -> str:
+    what = _CALLS.get(event.values.get("lever", 0), "do what was requested for")
+    return f"the driver did not {what} {container} on {gpu}: status {event.values.get('status', 0):#x}{_more(event)}"
 
 
-def _levers(event: KernelEvent, who: str, gpu: str) -> str:
+def _levers(event: KernelEvent, container: str, gpu: str) -> str:
     old, new, inert = (event.values.get(name, 0) for name in ("old", "new", "inert"))
     lost, back = lever_names(old & ~new), lever_names(new & ~old)
     why = " (answered, and moves nothing)" if old & ~new & inert else ""
@@ -95,12 +94,12 @@ def _levers(event: KernelEvent, who: str, gpu: str) -> str:
     return f"{gpu} {', and '.join(words) or 'has the levers it had'}"
 
 
-def _policy(event: KernelEvent, who: str, gpu: str) -> str:
+def _policy(event: KernelEvent, container: str, gpu: str) -> str:
     old, new = event.values.get("old", 0), event.values.get("new", 0)
     return f"the policy of {gpu} changed from {policy_name(old)} to {policy_name(new)}"
 
 
-def _core(event: KernelEvent, who: str, gpu: str) -> str:
+def _core(event: KernelEvent, container: str, gpu: str) -> str:
     value = event.values
     candidate, why = value.get("candidate", "?"), value.get("why", "")
     if not value.get("errno", 0):
@@ -110,7 +109,7 @@ def _core(event: KernelEvent, who: str, gpu: str) -> str:
 
 
 def _of_container(text: Callable[[Container], str]) -> Callable[[KernelEvent, str, str], str]:
-    return lambda event, who, gpu: f"{who} {text(event.container) if event.container else ''}".rstrip()
+    return lambda event, container, gpu: f"{container} {text(event.container) if event.container else ''}".rstrip()
 
 
 _TEXT: dict[Event, Callable[[KernelEvent, str, str], str]] = {
@@ -123,8 +122,10 @@ _TEXT: dict[Event, Callable[[KernelEvent, str, str], str]] = {
     Event.LEVER_FAILED: _lever_failed,
     Event.LEVERS: _levers,
     Event.POLICY: _policy,
-    Event.ATTACHED: lambda event, who, gpu: f"{gpu} ({event.gpu.uuid if event.gpu else ''}) is attached",
-    Event.DETACHED: lambda event, who, gpu: f"{gpu} ({event.gpu.uuid if event.gpu else ''}) is no longer attached",
+    Event.ATTACHED: lambda event, container, gpu: f"{gpu} ({event.gpu.uuid if event.gpu else ''}) is attached",
+    Event.DETACHED: lambda event, container, gpu: (
+        f"{gpu} ({event.gpu.uuid if event.gpu else ''}) is no longer attached"
+    ),
     Event.CORE: _core,
 }
 
@@ -156,34 +157,34 @@ def _fields(event: KernelEvent) -> dict[str, Any]:
     return out | {UNITS.get(name, name): value for name, value in event.values.items()}
 
 
-def tell(event: KernelEvent) -> Story:
-    who = f"container {event.container.dir or event.container.id}" if event.container else "a container"
+def describe(event: KernelEvent) -> LogEntry:
+    container = f"container {event.container.dir or event.container.id}" if event.container else "a container"
     gpu = f"GPU {event.gpu.index}" if event.gpu else "a GPU"
     text = _TEXT.get(event.kind)  # type: ignore[call-overload]
-    sentence = text(event, who, gpu) if text else f"event {event.kind}, which this version does not know"
-    return Story(_level(event), sentence, _fields(event))
+    sentence = text(event, container, gpu) if text else f"event {event.kind}, which this version does not know"
+    return LogEntry(_level(event), sentence, _fields(event))
 
 
-def subject(event: KernelEvent) -> Hashable:
-    """What a noisy event repeats itself about."""
+def throttle_key(event: KernelEvent) -> Hashable:
+    """Noisy events with the same key are throttled together."""
     container = event.container.id if event.container else ""
     return (event.kind, container, event.gpu.index if event.gpu else None)
 
 
-class Quiet:
-    """At most one line a period about a subject; the next one says how many there were in between."""
+class LogThrottle:
+    """At most one log line per period and key, with the number of events that were not logged before it."""
 
     def __init__(self, period_s: float = 60.0) -> None:
         self.period_s = period_s
-        self._said: dict[Hashable, tuple[float, int]] = {}
+        self._logged: dict[Hashable, tuple[float, int]] = {}
 
-    def ask(self, about: Hashable, now: float) -> int | None:
-        """None: not now. Otherwise how many were left out since the last."""
-        at, left_out = self._said.get(about, (None, 0))
+    def allow(self, about: Hashable, now: float) -> int | None:
+        """None: do not log this one. Otherwise the number of events not logged since the last line."""
+        at, left_out = self._logged.get(about, (None, 0))
         if at is not None and now - at < self.period_s:
-            self._said[about] = (at, left_out + 1)
+            self._logged[about] = (at, left_out + 1)
             return None
-        for other in [other for other, (then, _) in self._said.items() if now - then >= self.period_s]:
-            del self._said[other]
-        self._said[about] = (now, 0)
+        for other in [other for other, (then, _) in self._logged.items() if now - then >= self.period_s]:
+            del self._logged[other]
+        self._logged[about] = (now, 0)
         return left_out

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Serves the metrics: looks at the tree for each scrape, off the event loop, and never twice at a time."""
+"""Serves the metrics: reads the tree for each scrape, in a thread, one scrape at a time."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Key = tuple[str, str]
 
 
 class Reader:
-    """Reads what is shown; in a thread, one scrape after the other."""
+    """Reads the figures of a scrape. Not thread-safe."""
 
     def __init__(self, paths: proc.Paths) -> None:
         self._paths = paths
-        self._specs: dict[Key, Mapping[str, str]] = {}  # a bundle says the same for its whole life
+        self._specs: dict[Key, Mapping[str, str]] = {}  # a bundle does not change while its container exists
         self._version = package_version()
 
-    def look(self, bundles: Mapping[str, str], kernel_events: Mapping[str, int]) -> metrics.Look:
+    def scrape(self, bundles: Mapping[str, str], kernel_events: Mapping[str, int]) -> metrics.Scrape:
         try:
-            snapshot: Snapshot | None = proc.look(self._paths, brief=True)
+            snapshot: Snapshot | None = proc.read_tree(self._paths, brief=True)
         except ProcError as error:
             if error.code is not Exit.NO_MODULE:
                 raise
             snapshot = None
         there = snapshot.containers if snapshot else ()
         known = {(one.id, one.cookie) for one in there}
-        self._specs = {key: said for key, said in self._specs.items() if key in known}
+        self._specs = {key: found_labels for key, found_labels in self._specs.items() if key in known}
         named = {one.id: self._labels(one, bundles.get(one.id, "")) for one in there}
-        return metrics.Look(snapshot, named, kernel_events, self._version)
+        return metrics.Scrape(snapshot, named, kernel_events, self._version)
 
     def _labels(self, container: Container, directory: str) -> Mapping[str, str]:
         key = (container.id, container.cookie)
@@ -47,10 +47,10 @@ class Reader:
                 self._specs[key] = labels.of_spec(bundle.read(directory))
             except CgpuError:
                 self._specs[key] = {}
-        said = self._specs.get(key, {})
-        if "name" not in said and (docker := labels.of_docker(proc.engine_record(self._paths, container.id))):
-            said = self._specs[key] = {**docker, **said}
-        return said
+        found_labels = self._specs.get(key, {})
+        if "name" not in found_labels and (docker := labels.of_docker(proc.engine_record(self._paths, container.id))):
+            found_labels = self._specs[key] = {**docker, **found_labels}
+        return found_labels
 
 
 class Exporter:
@@ -66,10 +66,10 @@ class Exporter:
         async with self._one_at_a_time:
             bundles = {record.id: record.bundle for record in self._daemon.records.values()}
             events = dict(self._daemon.kernel_events)
-            return await asyncio.to_thread(lambda: metrics.text(self._reader.look(bundles, events), accept))
+            return await asyncio.to_thread(lambda: metrics.text(self._reader.scrape(bundles, events), accept))
 
     async def move(self, where: str) -> None:
-        """Serve there from now on; "" is nowhere. A place that cannot be had is an error in the log, no more."""
+        """Serve at this address from now on; "": not at all. If that fails, log an error and serve nothing."""
         async with self._moving:
             if where == self._where and (self._server is not None or not where):
                 return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""KernelLink in memory (`--kernel fake`): for tests and for trying the daemon without a GPU. It isolates nothing."""
+"""KernelLink in memory (`--kernel fake`): for tests, and to run the daemon without a GPU. It isolates nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def example_gpus(count: int = 1, total_mib: int = 15109) -> tuple[KernelGpu, ...
 
 
 class FakeLink:
-    """Keeps the promises of KernelLink; `missing` plays an unloaded module."""
+    """Behaves as KernelLink describes; `missing` simulates an unloaded module."""
 
     def __init__(self, gpus: Sequence[KernelGpu] | None = None) -> None:
         self.inventory = tuple(gpus if gpus is not None else example_gpus())
@@ -60,7 +60,7 @@ class FakeLink:
             queue.put_nowait(None)
 
     def load(self, gpus: Sequence[KernelGpu]) -> None:
-        """Another module than before, unless `born` says otherwise."""
+        """Load the module again; GPUs with the same `born` keep their values."""
         self.inventory = tuple(gpus)
         self.missing = False
 
@@ -73,7 +73,7 @@ class FakeLink:
         self._check()
         self.calls.append(("create", container_id, cookie))
         if container_id in self.containers:
-            raise KernelRefused(errno.EEXIST, f"cgpu_km: {container_id} is there already")
+            raise KernelRefused(errno.EEXIST, f"cgpu_km: {container_id} exists already")
         by_index = {gpu.index: gpu for gpu in self.inventory}
         made = []
         ctl, uvm = self._minor(), self._minor()
@@ -118,7 +118,7 @@ class FakeLink:
         self.containers[container_id] = replace(container, slots=changed)
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
-        """What the kernel would refuse for its state; ranges are checked before it is asked."""
+        """Refuses what the kernel refuses because of its state; the callers check the ranges."""
         self._check()
         self.set_calls.append((index, dict(values)))
         (gpu,) = (gpu for gpu in await self.gpus() if gpu.index == index)
@@ -150,7 +150,7 @@ class FakeLink:
             )
             for gpu in self.inventory
         )
-        await asyncio.sleep(0)  # as the kernel's answer: sums of a moment ago, unless nobody else was let in
+        await asyncio.sleep(0)  # other tasks run before the answer arrives, as with the kernel
         return found
 
     async def arrival(self) -> None:

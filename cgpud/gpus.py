@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The only module that imports pynvml. NVML is opened for one look and closed: kept open it would pin the driver."""
+"""The only module that imports pynvml. NVML is opened for each query and closed: open, it would pin the driver."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cgpud.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, SlotWant
 
 
 class NvmlAbsent(Exception):
-    """There is no NVML to ask; the text says why."""
+    """NVML is not available; the text is the reason."""
 
 
 def _normal_pci(text: str) -> str:
-    """NVML writes an 8-digit domain, the kernel a 4-digit one."""
+    """With a 4-digit domain, as the kernel writes it; NVML writes 8 digits."""
     domain, _, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
 
@@ -24,8 +24,8 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-class _Asked:
-    """One GPU, asked for what decides about it; `lost` is the first error that is no "this GPU has no such thing"."""
+class _NvmlReader:
+    """Reads the values of one GPU. `lost` is the first error except "not supported"."""
 
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml = nvml
@@ -41,36 +41,36 @@ class _Asked:
             self.lost = self.lost or str(error)
             return None
 
-    def say(self, call: Any) -> Any:
+    def required(self, call: Any) -> Any:
         return None if self.handle is None else self._try(call, self.handle)
 
-    def mention(self, call: Any) -> Any:
-        """Of what decides nothing: without it the GPU is not lost."""
+    def optional(self, call: Any) -> Any:
+        """A value that no decision depends on: an error does not make the GPU lost."""
         try:
             return None if self.handle is None else call(self.handle)
         except self._nvml.NVMLError:
             return None
 
     def compute_mode(self) -> str:
-        """The name of a mode in which not everybody may use the GPU."""
+        """The name of a mode that restricts the use of the GPU, or ""."""
         nvml = self._nvml
         names = {
             nvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive thread",
             nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
             nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive process",
         }
-        return names.get(self.say(nvml.nvmlDeviceGetComputeMode), "")
+        return names.get(self.required(nvml.nvmlDeviceGetComputeMode), "")
 
 
-def _look_at(nvml: Any, index: int) -> NvmlGpu:
-    asked = _Asked(nvml, index)
-    pci = asked.mention(nvml.nvmlDeviceGetPciInfo)
-    name = asked.mention(nvml.nvmlDeviceGetName)
-    uuid = asked.say(nvml.nvmlDeviceGetUUID)
-    minor = asked.say(nvml.nvmlDeviceGetMinorNumber)
-    memory = asked.say(nvml.nvmlDeviceGetMemoryInfo)
-    mig = asked.say(nvml.nvmlDeviceGetMigMode)
-    compute_mode = asked.compute_mode()
+def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
+    reader = _NvmlReader(nvml, index)
+    pci = reader.optional(nvml.nvmlDeviceGetPciInfo)
+    name = reader.optional(nvml.nvmlDeviceGetName)
+    uuid = reader.required(nvml.nvmlDeviceGetUUID)
+    minor = reader.required(nvml.nvmlDeviceGetMinorNumber)
+    memory = reader.required(nvml.nvmlDeviceGetMemoryInfo)
+    mig = reader.required(nvml.nvmlDeviceGetMigMode)
+    compute_mode = reader.compute_mode()
     return NvmlGpu(
         index=index,
         uuid=_text(uuid) if uuid is not None else "",
@@ -81,13 +81,14 @@ def _look_at(nvml: Any, index: int) -> NvmlGpu:
         mig=mig is not None and bool(mig[0]),
         used_mib=-(-int(memory.used) // MIB) if memory is not None else None,
         compute_mode=compute_mode,
-        lost=asked.lost or ("" if asked.handle is not None else "no handle"),
+        lost=reader.lost or ("" if reader.handle is not None else "no handle"),
     )
 
 
 def query() -> tuple[NvmlGpu, ...]:
-    """Every GPU NVML knows, one that it has lost too, since the others keep their numbers; NvmlAbsent if it cannot be
-    asked. Blocks: call it in a thread."""
+    """Every GPU that NVML lists. A lost GPU is included, because the numbers of the others do not change.
+
+    Raises NvmlAbsent. Blocks: call it in a thread."""
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -97,7 +98,7 @@ def query() -> tuple[NvmlGpu, ...]:
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     try:
-        return tuple(_look_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+        return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     finally:
@@ -108,7 +109,7 @@ def query() -> tuple[NvmlGpu, ...]:
 
 
 def _same(kernel: KernelGpu, nvml: NvmlGpu) -> bool:
-    """By what cannot be renumbered first. An empty field says nothing."""
+    """Compare UUIDs, else PCI addresses, else minors: the first that both views have."""
     if kernel.uuid and nvml.uuid:
         return kernel.uuid.lower() == nvml.uuid.lower()
     if kernel.pci and nvml.pci:
@@ -117,18 +118,20 @@ def _same(kernel: KernelGpu, nvml: NvmlGpu) -> bool:
 
 
 def _before_attach(nvml: Sequence[NvmlGpu]) -> list[KernelGpu]:
-    """The module knows no GPU before its first container. It will number them by PCI address; the answer is checked."""
-    # NVML goes by the address too, so its numbers serve where it has lost one with its address.
+    """The GPUs as the module will number them, by PCI address: it lists none before its first container.
+
+    check_grant() verifies the numbers."""
+    # NVML also sorts by address, so its index replaces the address if a GPU is lost together with its address.
     named = all(gpu.pci for gpu in nvml)
     ordered = sorted(nvml, key=lambda gpu: (gpu.pci if named else "", gpu.index))
     return [KernelGpu(n, gpu.uuid, gpu.pci, gpu.nv_minor, 0) for n, gpu in enumerate(ordered)]
 
 
 def merge(kernel: Sequence[KernelGpu], nvml: Sequence[NvmlGpu]) -> tuple[Gpu, ...]:
-    """One list in the order users know, which is NVML's where there is one.
+    """One list with the numbers that users write: NVML's, if there is NVML.
 
-    A GPU that only NVML knows cannot be sliced and is left out; one that only the kernel knows keeps its own number,
-    unless NVML has lost one of which it has nothing but the number: then it is that one, or may be.
+    A GPU that only NVML lists cannot be sliced and is left out. A GPU that only the kernel lists keeps the kernel's
+    number, unless NVML has a lost GPU without UUID and address: then they are matched, as they may be the same.
     """
     out: list[Gpu] = []
     left = list(kernel) or _before_attach(nvml)
@@ -149,13 +152,13 @@ def merge(kernel: Sequence[KernelGpu], nvml: Sequence[NvmlGpu]) -> tuple[Gpu, ..
 
 
 def own_mib(total_mib: int) -> int:
-    """What a driver keeps for itself and for page tables. Users divide the whole card (6 and 9 of 15 GiB, as it is
-    documented), so this little is not taken off anybody."""
+    """The memory a driver needs for itself and for page tables. The documented fractions divide the whole card (6 and 9
+    of 15 GiB), so it is not deducted from the limits."""
     return min(total_mib // 32, 1024)
 
 
 def _room_mib(total_mib: int, kernel: KernelGpu, nvml: NvmlGpu | None) -> int | None:
-    """What containers can have of the card together. The driver's own word counts, by the shortest way to it."""
+    """The memory all containers together can have, from the driver's own figures: the module's, else NVML's."""
     if kernel.driver_free is not None:
         left_mib = (kernel.driver_free + kernel.used) // MIB
     elif nvml is not None and nvml.used_mib is not None and kernel.used == 0:
@@ -188,7 +191,7 @@ def _gpu(number: int, kernel: KernelGpu, nvml: NvmlGpu | None) -> Gpu:
 
 
 def without(inventory: Sequence[Gpu], probe: Container) -> tuple[Gpu, ...]:
-    """As the sums are when this container is gone."""
+    """The inventory with the sums that hold after this container has gone."""
     held = {slot.gpu: slot for slot in probe.slots}
     return tuple(
         replace(
@@ -203,9 +206,10 @@ def without(inventory: Sequence[Gpu], probe: Container) -> tuple[Gpu, ...]:
     )
 
 
-def to_learn(inventory: Sequence[Gpu]) -> tuple[SlotWant, ...]:
-    """The smallest slot on every GPU of which only an attached module knows enough to admit anybody. A lost one admits
-    nobody, and could keep the others from being learnt about."""
+def undiscovered(inventory: Sequence[Gpu]) -> tuple[SlotWant, ...]:
+    """The smallest slot on every GPU whose values are known only after the module has attached to it.
+
+    Not on a lost GPU: it admits no container, and could make the probe of the others fail."""
     return tuple(
         SlotWant(gpu.index, gpu.nv_minor, MIB)
         for gpu in inventory

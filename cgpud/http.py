@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""As much of HTTP as a scraper needs: one GET, one answer, the connection is closed. Everything has a bound."""
+"""The part of HTTP that a scraper needs: one GET and one response per connection, with bounds on everything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REASONS = {
     503: "Service Unavailable",
 }
 
-#: What the client accepts -> body, content type.
+#: The Accept header -> body, content type.
 Page = Callable[[str], Awaitable[tuple[bytes, str]]]
 
 
@@ -43,13 +43,13 @@ def response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") 
 
 
 def parse(request: bytes) -> tuple[int, str]:
-    """(200, what is accepted), or an error's status and sentence."""
+    """(200, the Accept header), or an error's status and sentence."""
     first, *rest = request.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return 400, "this is no HTTP request"
+        return 400, "not an HTTP request"
     if words[1].partition("?")[0] != PATH:
-        return 404, f"there is {PATH} and nothing else"
+        return 404, f"the only page is {PATH}"
     if words[0] != "GET":
         return 405, "only GET"
     headers = dict(line.lower().split(":", 1) for line in rest if ":" in line)
@@ -64,7 +64,7 @@ class HttpServer:
         self._open = 0
 
     async def start(self, where: Unix | Tcp) -> None:
-        """OSError or CgpuError: it cannot be served there."""
+        """Raises OSError or CgpuError if the address cannot be used."""
         if isinstance(where, Unix):
             self._path = Path(where.path)
             sock = open_socket(self._path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The GPUs of the node as kernel and NVML have them, with the files' settings in force on each."""
+"""The GPUs of the node, from kernel and NVML, with the settings of the files applied to each."""
 
 from __future__ import annotations
 
@@ -20,79 +20,81 @@ NVML_FRESH_S = 10.0
 
 
 class Inventory:
-    """Looking, and the settings that have to be in force before anybody is admitted by what was seen.
+    """Reads the GPUs, and applies the settings that have to be in force before a container is admitted.
 
-    The caller serialises what sets: all but glance().
+    The caller serialises all methods except snapshot(): they set values.
     """
 
     def __init__(
         self, link: KernelLink, nvml: Callable[[], tuple[NvmlGpu, ...]], make_cookie: Callable[[], int]
     ) -> None:
         self._link = link
-        self._ask = nvml
+        self._nvml_query = nvml
         self._make_cookie = make_cookie
         self._applier = Applier(link)
         self._log = log.get()
         self._nvml: tuple[NvmlGpu, ...] = ()
         self._nvml_until = 0.0
-        self._asked_about: set[str] = set()  # GPUs that the kernel had when NVML was asked, by UUID
-        self._said_no_nvml = False
-        self._said_lost: set[int] = set()  # by NVML's number
-        self._said_unmatched: tuple[str, ...] = ()
+        self._queried_for: set[str] = set()  # UUIDs of the kernel's GPUs at the last NVML query
+        self._nvml_was_absent = False
+        self._logged_lost: set[int] = set()  # by NVML's number
+        self._logged_unmatched: tuple[str, ...] = ()
 
-    async def look(self, config: Config, *, ask_nvml: bool = True) -> tuple[Gpu, ...]:
-        """Raises KernelMissing. Without `ask_nvml` its last word does, unless the kernel has a GPU that is new."""
+    async def refresh(self, config: Config, *, query_nvml: bool = True) -> tuple[Gpu, ...]:
+        """Read the GPUs and apply pending settings. Raises KernelMissing.
+
+        Without `query_nvml` the last answer of NVML is used, unless the kernel lists a new GPU."""
         kernel = await self._link.gpus()
         uuids = {gpu.uuid.lower() for gpu in kernel if gpu.uuid}
-        if ask_nvml or not uuids <= self._asked_about:
-            await self._ask_nvml()
-            self._asked_about = uuids
+        if query_nvml or not uuids <= self._queried_for:
+            await self._query_nvml()
+            self._queried_for = uuids
         inventory = gpus.merge(kernel, self._nvml)
-        if await self._applier.catch_up(inventory, config):
+        if await self._applier.apply_pending(inventory, config):
             inventory = gpus.merge(await self._link.gpus(), self._nvml)
-            self._say_unmatched(config, inventory)
+            self._log_unmatched(config, inventory)
         return tuple(self._with_default(gpu, config) for gpu in inventory)
 
-    async def glance(self) -> tuple[Gpu, ...]:
-        """As last seen by NVML, now by the kernel; nothing is set. No GPU without the module."""
+    async def snapshot(self) -> tuple[Gpu, ...]:
+        """The kernel's list now with NVML's last answer; sets nothing. Empty without the module."""
         try:
             return gpus.merge(await self._link.gpus(), self._nvml)
         except KernelMissing:
             return ()
 
     async def for_admission(self, config: Config) -> tuple[Gpu, ...]:
-        """Everything known of every GPU. Only an attached module knows it all, and it attaches with a container.
+        """The inventory with all values. Where the module has not attached to a GPU, a probe container attaches it.
 
-        NVML, which can take a second, is asked when its last word is old: modes change by an administrator's hand.
+        NVML, which can take a second, is queried only if its last answer is old: an administrator may change modes.
         """
-        inventory = await self.look(config, ask_nvml=time.monotonic() > self._nvml_until)
-        unknown = gpus.to_learn(inventory)
-        return await self._learn(config, unknown, inventory) if unknown else inventory
+        inventory = await self.refresh(config, query_nvml=time.monotonic() > self._nvml_until)
+        unknown = gpus.undiscovered(inventory)
+        return await self._discover(config, unknown, inventory) if unknown else inventory
 
-    async def _learn(
+    async def _discover(
         self, config: Config, unknown: tuple[SlotWant, ...], inventory: tuple[Gpu, ...]
     ) -> tuple[Gpu, ...]:
         cookie = self._make_cookie()
         try:
             probe = await self._link.create(PROBE_ID, cookie, unknown)
         except KernelRefused as error:
-            self._log.warning("cannot learn about a GPU", reason=str(error))
+            self._log.warning("cannot read the values of a GPU", reason=str(error))
             return inventory
         try:
-            return gpus.without(await self.look(config, ask_nvml=False), probe)
+            return gpus.without(await self.refresh(config, query_nvml=False), probe)
         finally:
             await self._take_back(cookie)
 
     async def _take_back(self, cookie: int) -> None:
         try:
             await self._link.destroy(PROBE_ID, cookie)
-        except (CgpuError, OSError) as error:  # ours by its cookie: reconcile finds it
+        except (CgpuError, OSError) as error:  # reconcile finds it by its cookie
             self._log.warning("the kernel did not destroy a container", id=PROBE_ID, error=str(error))
 
-    async def catch_up(self, config: Config) -> None:
-        """Settings of GPUs that are new, or that the kernel has forgotten; what goes wrong waits for the next look."""
+    async def apply_pending(self, config: Config) -> None:
+        """Apply settings to GPUs that are new or were reset. After an error the next reconcile retries."""
         try:
-            await self.look(config, ask_nvml=False)
+            await self.refresh(config, query_nvml=False)
         except KernelMissing:
             pass
         except (CgpuError, OSError) as error:
@@ -100,41 +102,41 @@ class Inventory:
 
     async def reload(self, new: Config, old: Config) -> None:
         try:
-            inventory = await self.look(new)
+            inventory = await self.refresh(new)
             await self._applier.reload(inventory, new, old)
         except KernelMissing:
             self._log.warning("settings wait for the kernel module")
         except (CgpuError, OSError) as error:
             self._log.error("settings not applied", reason=str(error))
         else:
-            self._say_unmatched(new, inventory)
+            self._log_unmatched(new, inventory)
 
     def _with_default(self, gpu: Gpu, config: Config) -> Gpu:
-        """The file says whether there is one; how much is the kernel's word, so that a live write counts."""
+        """The file decides whether there is a default size; its value is the kernel's, so that a live write counts."""
         if gpu.kernel is None or not config.of(gpu).default_memsize_mib:
             return gpu
         return replace(gpu, default_mib=gpu.kernel.default_memsize // MIB)
 
-    async def _ask_nvml(self) -> None:
+    async def _query_nvml(self) -> None:
         self._nvml_until = time.monotonic() + NVML_FRESH_S
         try:
-            self._nvml = await asyncio.to_thread(self._ask)
+            self._nvml = await asyncio.to_thread(self._nvml_query)
         except gpus.NvmlAbsent as error:
             self._nvml = ()
-            if not self._said_no_nvml:
+            if not self._nvml_was_absent:
                 self._log.warning(
-                    "no NVML, using what cgpu_km knows of the GPUs: MIG mode and compute modes are not seen",
+                    "no NVML, using the GPUs of cgpu_km: MIG and compute modes are unknown",
                     reason=str(error),
                 )
-            self._said_no_nvml = True
+            self._nvml_was_absent = True
         lost = {gpu.index: gpu.lost for gpu in self._nvml if gpu.lost}
-        for index in lost.keys() - self._said_lost:
+        for index in lost.keys() - self._logged_lost:
             self._log.warning("a GPU does not answer NVML", gpu=index, reason=lost[index])
-        self._said_lost = set(lost)
+        self._logged_lost = set(lost)
 
-    def _say_unmatched(self, config: Config, inventory: tuple[Gpu, ...]) -> None:
+    def _log_unmatched(self, config: Config, inventory: tuple[Gpu, ...]) -> None:
         names = settings.unmatched(config.gpus, inventory)
         for name in names:
-            if name not in self._said_unmatched:
-                self._log.warning("a table of cgpu.toml is for no GPU of this machine", gpu=name)
-        self._said_unmatched = names
+            if name not in self._logged_unmatched:
+                self._log.warning("a table of cgpu.toml matches no GPU of this machine", gpu=name)
+        self._logged_unmatched = names

@@ -25,11 +25,15 @@ GENL_MCGRP_EVENTS = "events"
 
 class Policy(IntEnum):
     FAIR = 0
-    PREEMPT = 1
+    PREEMPTIVE = 1
     WEIGHTED = 2
     FIXED = 3
     SOFT = 4
     NATIVE = 5
+
+
+#: By number, as files and commands have them.
+POLICY_NAMES = tuple(policy.name.lower() for policy in Policy)
 
 
 class Cmd(IntEnum):

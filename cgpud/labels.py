@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""PURE: what an engine wrote into config.json about who a container is. Docker writes nothing there, but has a file."""
+"""PURE: name, image, pod and namespace of a container, from annotations in config.json or from Docker's own file."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Label -> annotations that say it: containerd's CRI, then CRI-O's.
+#: Label -> annotations with its value: containerd's CRI, then CRI-O's.
 ANNOTATIONS = {
     "name": ("io.kubernetes.cri.container-name", "io.kubernetes.container.name"),
     "image": ("io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName"),
@@ -16,12 +16,14 @@ LENGTH_MAX = 512
 
 
 def of_spec(spec: dict[str, Any]) -> dict[str, str]:
-    """Only what is said, cut to a length."""
-    said = spec.get("annotations")
-    if not isinstance(said, dict):
+    """The labels that are set, each cut to LENGTH_MAX."""
+    annotations = spec.get("annotations")
+    if not isinstance(annotations, dict):
         return {}
     found = {
-        label: next((said[key] for key in keys if isinstance(said.get(key), str) and said[key]), "")
+        label: next(
+            (annotations[key] for key in keys if isinstance(annotations.get(key), str) and annotations[key]), ""
+        )
         for label, keys in ANNOTATIONS.items()
     }
     return _cut(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PURE: from the documented fractions of a GPU to bytes."""
+"""PURE: the documented fractions of a GPU -> bytes."""
 
 from cgpud.model import MIB
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the daemon needs of the kernel, as an interface: netlink.py is the real one, fakelink.py one in memory."""
+"""The kernel interface of the daemon. netlink.py implements it for the module, fakelink.py in memory."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Joined = Callable[[], Awaitable[None]]
 
 
 class KernelLink(Protocol):
-    """All methods raise KernelMissing without the module and KernelRefused when it says no."""
+    """All methods raise KernelMissing without the module, KernelRefused when it refuses a request."""
 
     async def create(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> Container:
         """All slots or none."""
         ...
 
     async def destroy(self, container_id: str, cookie: int) -> bool:
-        """True: destroyed now. False: there was none."""
+        """True: destroyed now. False: no such container."""
         ...
 
     async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None:
-        """All of it or nothing."""
+        """All values or none."""
         ...
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
-        """All of them or none."""
+        """All values or none."""
         ...
 
     async def list(self) -> tuple[Container, ...]: ...
@@ -36,10 +36,11 @@ class KernelLink(Protocol):
     async def gpus(self) -> tuple[KernelGpu, ...]: ...
 
     async def arrival(self) -> None:
-        """Waits for the module; no wait where it is there. Raises Resync when it may have been missed."""
+        """Wait until the module is loaded. Raises Resync if its arrival may have been missed."""
         ...
 
     def events(self, joined: Joined | None = None) -> AsyncIterator[KernelEvent]:
-        """Until cancelled. What happens from the call of `joined` on is heard, also while it runs. Raises Resync when
-        some were lost."""
+        """Events until cancelled; all from the call of `joined` on, including those while it runs.
+
+        Raises Resync if events were lost."""
         ...

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A socket on the module's events. The only one of our sockets that waits: so it is a bare one.
+"""A socket on the module's events, without pyroute2: it is the only socket of the daemon that waits for messages.
 
-Two things end it. An overflow of its buffer is Resync: something is missing, nobody knows what. The end of the family
-is KernelMissing: the socket would stay, and silent for ever.
+Two exceptions end it. Resync: its buffer overflowed, so unknown events are missing. KernelMissing: the family was
+unregistered, after which the socket would stay open and receive nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cgpud.errors import KernelMissing, Resync
 NETLINK_GENERIC = 16
 SOL_NETLINK = 270
 NETLINK_ADD_MEMBERSHIP = 1
-CTRL_ID = 0x10  # the family of families, and the number of its one group
+CTRL_ID = 0x10  # the generic netlink controller, and the number of its one group
 CTRL_CMD_DELFAMILY = 2
 DATAGRAM_MAX = 65536
 _HEAD = struct.Struct("=IHHII")
@@ -36,7 +36,7 @@ _CTRL = Table({_Ctrl.FAMILY_ID: U16})
 
 
 def split(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, whole message) of every message in a datagram; what is cut off ends it."""
+    """(type, whole message) of every message in a datagram, up to a truncated one."""
     offset = 0
     while offset + _HEAD.size <= len(data):
         length, kind, _, _, _ = _HEAD.unpack_from(data, offset)
@@ -47,7 +47,7 @@ def split(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def deleted_family(message: bytes) -> int | None:
-    """The number of the family that a message of CTRL_ID says is gone."""
+    """The number of the family that a message of CTRL_ID reports as unregistered."""
     body = _HEAD.size + _GENL.size
     if len(message) < body or message[_HEAD.size] != CTRL_CMD_DELFAMILY:
         return None
@@ -60,9 +60,9 @@ class Listener:
         self._sock.setblocking(False)
         if rcvbuf is not None:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-        self._sock.bind((0, 0))  # with number 0 it would be taken for the sender, who hears nothing
+        self._sock.bind((0, 0))  # unbound, its port is 0, that of the sender, which multicast skips
         self._family = -1
-        self._add(CTRL_ID)  # before the family is looked up: or it could go unseen in between
+        self._add(CTRL_ID)  # before the family is looked up, or its end in between would be missed
 
     def _add(self, group: int) -> None:
         self._sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group)
@@ -72,12 +72,12 @@ class Listener:
         try:
             self._add(group)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EINVAL):  # gone between the look-up and here
+            if error.errno in (errno.ENOENT, errno.EINVAL):  # unregistered since the look-up
                 raise KernelMissing from error
             raise
 
     async def wait(self) -> bytes:
-        """For a datagram: before a family was joined, that some family came or went."""
+        """Wait for a datagram. Before join() it means that some family was registered or unregistered."""
         try:
             return await asyncio.get_running_loop().sock_recv(self._sock, DATAGRAM_MAX)
         except OSError as error:
@@ -86,7 +86,7 @@ class Listener:
             raise
 
     async def messages(self) -> list[bytes]:
-        """The next datagram's messages of the family; waits."""
+        """Wait for a datagram; its messages of the family."""
         found = list(split(await self.wait()))
         if any(kind == CTRL_ID and deleted_family(message) == self._family for kind, message in found):
             raise KernelMissing

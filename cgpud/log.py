@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""structlog, set up once. Events are short fixed words, what varies is a field; what the kernel tells is a sentence.
+"""structlog, set up once. The text of an entry is fixed, variable parts are fields; kernel events are sentences.
 
-Under systemd a line is as the journal wants it: its priority in front, then the words, then the fields, and no time.
+With the journal as stderr a line starts with its priority and has no time stamp.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import structlog
 
 FORMATS = ("text", "json")
-PRIORITIES = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}  # of syslog
+PRIORITIES = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}  # syslog(3)
 
 
 def is_journal(descriptor: int, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is written there goes to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    """Is this descriptor a stream to the journal (systemd.exec(5), $JOURNAL_STREAM)?"""
     try:
         found = os.fstat(descriptor)
     except OSError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""PURE: one look at /proc/cgpu_km as metrics. docs/metrics.md is the same as a table; a test holds them together.
+"""PURE: a snapshot of /proc/cgpu_km as metrics. A test compares them with the table in docs/user/metrics.md.
 
-A container that is gone is in no look, and so in no answer: there are never more series than containers.
+The series of a container end with it, so their number is bounded by that of the containers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LEVERS = ("window", "timeslice")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one answer is made of."""
+class Scrape:
+    """The input of one response."""
 
     snapshot: Snapshot | None  # None: the module is not loaded
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # container id -> name, image, pod, namespace
@@ -37,7 +37,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One metric of a GPU or of a container on a GPU; `value` None: not known, and left out."""
+    """One metric of a GPU or of a container on a GPU; without a sample where `value` is None."""
 
     name: str
     help: str
@@ -96,7 +96,7 @@ SLOT_FIGURES = (
     Figure("cgpu_container_high_priority", "1: high priority.", lambda _gpu, slot: int(slot.highprio)),
     Figure(
         "cgpu_container_allowed_ratio",
-        "Ceiling of its share while everybody who has the GPU open wants it; absent under the native policy.",
+        "Ceiling of its share while all with the GPU open have work; absent under the native policy.",
         _allowed,
     ),
     Figure("cgpu_container_running", "1: it may run now.", _stat("running")),
@@ -111,7 +111,7 @@ GPU_FIGURES = (
     Figure("cgpu_gpu_priority_ratio", "Ceiling of high priority.", lambda gpu: gpu.prio_ratio / 100),
     Figure("cgpu_gpu_instances", "Containers on the GPU, dying ones included.", _gpu_stat("instances")),
     Figure("cgpu_gpu_max_instances", "Most containers, and portions of compute.", lambda gpu: gpu.max_inst),
-    Figure("cgpu_gpu_free_weight", "Portions of compute that are nobody's.", lambda gpu: gpu.free_weight),
+    Figure("cgpu_gpu_free_weight", "Portions of compute that no container has.", lambda gpu: gpu.free_weight),
     Figure("cgpu_gpu_memory_total_bytes", "The card's memory; 0 while not yet known.", _gpu_stat("total_bytes")),
     Figure("cgpu_gpu_memory_limits_bytes", "Sum of the containers' limits.", _gpu_stat("limits_bytes")),
     Figure("cgpu_gpu_memory_used_bytes", "Sum of what the containers are charged.", _gpu_stat("used_bytes")),
@@ -122,12 +122,14 @@ GPU_FIGURES = (
     ),
     Figure(
         "cgpu_gpu_memory_unattributed_bytes",
-        "What of that is no container's.",
+        "Part of it that no container is charged for.",
         _gpu_stat("unattributed_bytes"),
     ),
-    Figure("cgpu_gpu_memory_context_bytes", "What a context is charged.", _gpu_stat("context_bytes")),
+    Figure("cgpu_gpu_memory_context_bytes", "Charge for a context.", _gpu_stat("context_bytes")),
     Figure("cgpu_gpu_turns_total", "Turns given.", _gpu_stat("turns")),
-    Figure("cgpu_gpu_turn_thread_cpu_seconds_total", "CPU time of the turn thread.", _gpu_stat("thread_cpu_ns", NS)),
+    Figure(
+        "cgpu_gpu_sched_thread_cpu_seconds_total", "CPU time of the scheduler thread.", _gpu_stat("thread_cpu_ns", NS)
+    ),
     Figure("cgpu_gpu_lever_calls_total", "Lever calls.", _gpu_stat("lever_calls")),
     Figure("cgpu_gpu_lever_failures_total", "Lever calls that failed.", _gpu_stat("lever_failed")),
 )
@@ -171,46 +173,46 @@ def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _utf8(text: str) -> str:
-    """Half a surrogate, which JSON can say, would fail the whole answer."""
+    """Replace lone surrogates, which JSON can contain: they would make the whole response fail."""
     return text.encode(errors="replace").decode()
 
 
-def _of_containers(look: Look, snapshot: Snapshot) -> Iterator[Metric]:
+def _of_containers(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
     info = InfoMetricFamily("cgpu_container", "The container, as its engine names it.", labels=("container",))
     for container in snapshot.containers:
-        said = {label: _utf8(value) for label, value in look.labels.get(container.id, {}).items()}
-        info.add_metric((container.dir,), {"id": container.id, **said})
+        labels = {label: _utf8(value) for label, value in scrape.labels.get(container.id, {}).items()}
+        info.add_metric((container.dir,), {"id": container.id, **labels})
     yield info
 
 
-def families(look: Look) -> Iterator[Metric]:
-    yield GaugeMetricFamily("cgpu_module_loaded", "1: cgpu_km is loaded.", value=int(look.snapshot is not None))
-    module = {"module": look.snapshot.module} if look.snapshot is not None else {}
-    yield InfoMetricFamily("cgpu_build", "Versions.", value={"cgpud": look.version, **module})
+def families(scrape: Scrape) -> Iterator[Metric]:
+    yield GaugeMetricFamily("cgpu_module_loaded", "1: cgpu_km is loaded.", value=int(scrape.snapshot is not None))
+    module = {"module": scrape.snapshot.module} if scrape.snapshot is not None else {}
+    yield InfoMetricFamily("cgpu_build", "Versions.", value={"cgpud": scrape.version, **module})
     events = CounterMetricFamily(
-        "cgpu_kernel_events_total", "Events heard from the module; resync: some were lost.", labels=("kind",)
+        "cgpu_kernel_events_total", "Events received from the module; resync: some were lost.", labels=("kind",)
     )
-    for kind, count in sorted(look.kernel_events.items()):
+    for kind, count in sorted(scrape.kernel_events.items()):
         events.add_metric((kind,), count)
     yield events
-    if look.snapshot is not None:
-        yield from _of_containers(look, look.snapshot)
-        yield from _of_slots(look.snapshot)
-        yield from _of_gpus(look.snapshot)
+    if scrape.snapshot is not None:
+        yield from _of_containers(scrape, scrape.snapshot)
+        yield from _of_slots(scrape.snapshot)
+        yield from _of_gpus(scrape.snapshot)
 
 
 class _Once:
-    """What prometheus-client calls a collector."""
+    """A collector of prometheus-client."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, scrape: Scrape) -> None:
+        self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._look)
+        return families(self._scrape)
 
 
-def text(look: Look, accept: str = "") -> tuple[bytes, str]:
-    """The body and its content type: OpenMetrics for who asks for it."""
+def text(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
+    """Body and content type: OpenMetrics if the client accepts it."""
     if "application/openmetrics-text" in accept:
-        return openmetrics_text(_Once(look)), OPENMETRICS  # type: ignore[no-untyped-call]
-    return plain_text(_Once(look)), PLAIN
+        return openmetrics_text(_Once(scrape)), OPENMETRICS  # type: ignore[no-untyped-call]
+    return plain_text(_Once(scrape)), PLAIN

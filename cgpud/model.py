@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The nouns, as frozen values. Nothing here does anything."""
+"""The data types, as frozen values without behaviour."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KernelGpu:
     slice_is_set: bool = False
     used: int = 0  # bytes, of its containers
     driver_free: int | None = None  # bytes; None while the module is not attached
-    born: int = 0  # changes when the kernel forgot its values; 0: not the kernel's word
+    born: int = 0  # changes when the kernel resets the GPU's values; 0: not from the kernel
     limits: int | None = None  # bytes, of its containers together, dying ones included; None: an older module
 
 
@@ -40,16 +40,16 @@ class KernelGpu:
 class NvmlGpu:
     """One GPU as NVML lists it."""
 
-    index: int  # what `nvidia-smi -L` calls it
+    index: int  # number in `nvidia-smi -L`
     uuid: str
     pci: str
     nv_minor: int
     total_mib: int
     name: str = ""
     mig: bool = False
-    used_mib: int | None = None  # of everybody, the driver's own included
+    used_mib: int | None = None  # by all processes and the driver
     compute_mode: str = ""  # "" = any number of processes may use it
-    lost: str = ""  # why NVML does not tell all of this; "" = it does
+    lost: str = ""  # the error, if NVML does not return all of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class Gpu:
     free_weight: int
     mig: bool = False
     compute_mode: str = ""
-    lost: str = ""  # why NVML does not answer for it
-    room_mib: int | None = None  # total less what the driver and processes outside of containers have; None: not known
-    overcommit: int = 100  # percent of room_mib that limits may add up to
-    default_mib: int = 0  # for a container that says no size; 0: none
+    lost: str = ""  # the error of NVML
+    room_mib: int | None = None  # total minus the use by driver and other processes; None: unknown
+    overcommit: int = 100  # the sum of limits may be this percentage of room_mib
+    default_mib: int = 0  # for a container without a size; 0: none
     instances: int = 0
-    limits: int | None = None  # bytes, of its containers together; None: only their list tells, and their number
+    limits: int | None = None  # bytes, of its containers together; None: to be summed up from their list
     kernel: KernelGpu | None = None
 
 
@@ -80,7 +80,7 @@ class SlotWant:
     """One slot to be made: a container's part of one GPU."""
 
     gpu: int  # kernel index
-    nv_minor: int  # what the kernel must answer, or the maps disagree
+    nv_minor: int  # the kernel must use the same, see check_grant()
     limit: int  # bytes
     weight: int = 1
     highprio: bool = False
@@ -115,38 +115,38 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
-    """One multicast event; `kind` is of kernel_abi.Event, `values` what else it says (kernel_abi.A, from PID on)."""
+    """One multicast event; `kind` is of kernel_abi.Event, `values` are the attributes of kernel_abi.A from PID on."""
 
     kind: int
-    container: Container | None = None  # without slots where the event is about one GPU
-    gpu: KernelGpu | None = None  # where it is about one: index, uuid, pci, nv_minor and total only
+    container: Container | None = None  # without slots if the event is about one GPU
+    gpu: KernelGpu | None = None  # index, uuid, pci, nv_minor and total only
     values: Mapping[str, Any] = field(default_factory=dict)  # numbers; text where the attribute is a string
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Which GPUs a container asks for: everything, or a list of numbers and UUID prefixes."""
+    """The GPUs a container requests: all, or a list of numbers and UUID prefixes."""
 
-    source: str  # the variable that said so, for messages
+    source: str  # the variable, for messages
     all: bool = False
     items: tuple[int | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the variables of a container ask for."""
+    """The request in the variables of a container."""
 
     devices: Devices
     sizes: tuple[int, ...]  # of ALIYUN_COM_GPU_MEM_CONTAINER, GiB units; empty = default_memsize
     total: int  # ALIYUN_COM_GPU_MEM_DEV
     weight: int | None = None  # None = not given
     highprio: bool = False
-    native: Devices | None = None  # an explicit NVIDIA_VISIBLE_DEVICES beside the cGPU one
+    native: Devices | None = None  # an explicit NVIDIA_VISIBLE_DEVICES in addition
 
 
 @dataclass(frozen=True, slots=True)
 class NotSliced:
-    """The variables say: no cGPU for this container. `why` is for the log."""
+    """The variables request no slice. `why` is for the log."""
 
     why: str
 
@@ -160,7 +160,7 @@ class Plan:
 
 
 class Phase(Enum):
-    """Where a container of ours is in its life. See state.py."""
+    """The states of a container of this daemon. See state.py."""
 
     PREPARED = "prepared"
     BOUND = "bound"
@@ -171,7 +171,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that can be told from a later one with the same pid."""
+    """A process, identified even if its pid is reused."""
 
     pid: int
     starttime: int  # field 22 of /proc/<pid>/stat
@@ -179,15 +179,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """A cgroup's directory that can be told from a later one of the same name."""
+    """A cgroup, identified even if a later one has the same path."""
 
-    path: str  # below the mount of the hierarchy (watch.py says which), with a leading slash
+    path: str  # below the mount of the hierarchy (see watch.py), with a leading slash
     inode: int
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the daemon remembers of one container across its own restarts."""
+    """The state of one container that survives a restart of the daemon."""
 
     id: str
     cookie: int
@@ -195,7 +195,7 @@ class Record:
     bundle: str
     phase: Phase
     deadline: float  # CLOCK_BOOTTIME seconds; while PREPARED
-    process: Process | None = None  # init; while PREPARED the runtime that starts it
+    process: Process | None = None  # init; while PREPARED the runtime
     cgroup: Cgroup | None = None
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The only module that imports pyroute2: the generic netlink family of cgpu_km/uapi.h.
 
-Sockets, families, acknowledgements and the kernel's words are pyroute2's; the attributes are attributes.py's.
-A family that is registered again has another number, so a request that nobody knows is asked again after a look.
+pyroute2 handles sockets, families, acknowledgements and extended acks; attributes.py the attributes. After a reload of
+the module the family has another number: a request that fails with ENOENT is repeated if the number has changed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from cgpud.link import Joined
 from cgpud.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
 
 TIMEOUT_S = 30.0
-_LENGTH = struct.Struct("=I")  # how a netlink header begins
-_BODY = 20  # after it, and after that of generic netlink
+_LENGTH = struct.Struct("=I")  # first field of a netlink header
+_BODY = 20  # offset behind the headers of netlink and generic netlink
 
 #: Top-level attributes that only events have.
 EVENT_VALUES = tuple(member.name for member in A if member >= A.PID)
@@ -101,7 +101,7 @@ MESSAGE = Table(
 
 
 class CgpuMsg(genlmsg):  # type: ignore[misc]
-    """pyroute2's but for `attrs`, which are pairs of attributes.py."""
+    """genlmsg with `attrs` as pairs of attributes.py."""
 
     def encode(self) -> None:
         super().encode()
@@ -118,7 +118,7 @@ class CgpuMsg(genlmsg):  # type: ignore[misc]
 
 
 def slot_attrs(slot: SlotWant) -> Pairs:
-    """Weight 0 is not asked for but left out: what the kernel grants when nothing is free is its own decision."""
+    """Weight 0 is left out: the kernel decides on the weight when none is free."""
     weight = [("WEIGHT", slot.weight)] if slot.weight else []
     return [("GPU", slot.gpu), ("LIMIT", slot.limit), ("HIGHPRIO", int(slot.highprio)), *weight]
 
@@ -221,7 +221,7 @@ def event_of(msg: CgpuMsg) -> KernelEvent | None:
 
 
 def refused(error: NetlinkError) -> KernelRefused:
-    """The kernel's own words (extended ack) where it gave some."""
+    """With the text of the extended ack, if there is one."""
     text = str(error.args[1]) if len(error.args) > 1 and error.args[1] else ""
     number = os.strerror(error.code)
     return KernelRefused(error.code, f"cgpu_km: {text}" if text and text != number else f"cgpu_km: {number}")
@@ -248,43 +248,43 @@ async def _open() -> Any:
 class NetlinkLink:
     """KernelLink over generic netlink.
 
-    One socket for all requests, one after the other: to make one and look the family up costs more than what is asked.
+    One socket for all requests, one after the other: opening one and resolving the family costs more than a request.
     """
 
     def __init__(self, rcvbuf: int | None = None) -> None:
         self._rcvbuf = rcvbuf  # of events(), bytes; None: the kernel's default
         self._sock: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # that the socket is of
-        self._turn = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the socket
+        self._lock = asyncio.Lock()
 
-    async def _ask(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
+    async def _request(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._turn:
+            async with asyncio.timeout(TIMEOUT_S), self._lock:
                 try:
-                    return await self._ask_as_it_is(make, flags)
+                    return await self._request_once(make, flags)
                 except NetlinkError as error:
-                    # Of a container that is not there, or of a module that was loaded again under another number.
-                    if error.code != errno.ENOENT or not await self._has_moved():
+                    # No such container, or the module was loaded again and the family has another number.
+                    if error.code != errno.ENOENT or not await self._family_changed():
                         raise
-                return await self._ask_as_it_is(make, flags)
+                return await self._request_once(make, flags)
         except NetlinkError as error:
             raise refused(error) from error
         except TimeoutError as error:
             raise KernelRefused(errno.ETIMEDOUT, f"cgpu_km did not answer within {TIMEOUT_S:.0f} s") from error
 
-    async def _ask_as_it_is(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
+    async def _request_once(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
         if self._sock is None or self._loop is not asyncio.get_running_loop():
             self._sock, self._loop = await _open(), asyncio.get_running_loop()
         try:
             request = await self._sock.nlm_request(make(), msg_type=self._sock.prid, msg_flags=NLM_F_REQUEST | flags)
             return [reply async for reply in request]
         except NetlinkError:
-            raise  # an answer like another
+            raise  # the socket stays usable
         except BaseException:
-            self.close()  # what may still come is nobody's
+            self.close()  # a late answer must not be taken for that of the next request
             raise
 
-    async def _has_moved(self) -> bool:
+    async def _family_changed(self) -> bool:
         before = self._sock.prid
         self.close()
         self._sock = await _open()
@@ -296,14 +296,14 @@ class NetlinkLink:
             self._sock = None
 
     async def create(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> Container:
-        for reply in await self._ask(lambda: message(Cmd.CREATE, container_id, cookie, slots), NLM_F_ACK):
+        for reply in await self._request(lambda: message(Cmd.CREATE, container_id, cookie, slots), NLM_F_ACK):
             if (container := container_of(reply)) is not None:
                 return container
-        raise KernelRefused(errno.EPROTO, "cgpu_km created a container and did not say which")
+        raise KernelRefused(errno.EPROTO, "cgpu_km created a container and did not return it")
 
     async def destroy(self, container_id: str, cookie: int) -> bool:
         try:
-            await self._ask(lambda: message(Cmd.DESTROY, container_id, cookie), NLM_F_ACK)
+            await self._request(lambda: message(Cmd.DESTROY, container_id, cookie), NLM_F_ACK)
         except KernelMissing:
             return False
         except KernelRefused as error:
@@ -313,40 +313,40 @@ class NetlinkLink:
         return True
 
     async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None:
-        await self._ask(lambda: message(Cmd.SET, container_id, cookie, slots), NLM_F_ACK)
+        await self._request(lambda: message(Cmd.SET, container_id, cookie, slots), NLM_F_ACK)
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
-        await self._ask(lambda: gpu_message(index, values), NLM_F_ACK)
+        await self._request(lambda: gpu_message(index, values), NLM_F_ACK)
 
     async def list(self) -> tuple[Container, ...]:
-        replies = await self._ask(lambda: message(Cmd.LIST), NLM_F_DUMP)
+        replies = await self._request(lambda: message(Cmd.LIST), NLM_F_DUMP)
         return tuple(found for reply in replies if (found := container_of(reply)) is not None)
 
     async def gpus(self) -> tuple[KernelGpu, ...]:
-        replies = await self._ask(lambda: message(Cmd.GPUS), NLM_F_DUMP)
+        replies = await self._request(lambda: message(Cmd.GPUS), NLM_F_DUMP)
         return tuple(found for reply in replies if (found := gpu_of(reply)) is not None)
 
     async def arrival(self) -> None:
-        with listener.Listener() as ear:
+        with listener.Listener() as events_socket:
             while True:
                 try:
                     sock = await _open()
                 except KernelMissing:
-                    await ear.wait()
+                    await events_socket.wait()
                 else:
                     sock.close()
                     return
 
     async def events(self, joined: Joined | None = None) -> AsyncIterator[KernelEvent]:
-        """The module's going ends it with KernelMissing: a family that is registered again has another number."""
-        with listener.Listener(self._rcvbuf) as ear:
+        """Raises KernelMissing when the module is unloaded."""
+        with listener.Listener(self._rcvbuf) as events_socket:
             sock = await _open()
-            ear.join(sock.prid, sock.mcast_groups[GENL_MCGRP_EVENTS])
+            events_socket.join(sock.prid, sock.mcast_groups[GENL_MCGRP_EVENTS])
             sock.close()
             if joined is not None:
                 await joined()
             while True:
-                for data in await ear.messages():
+                for data in await events_socket.messages():
                     msg = CgpuMsg(data)
                     msg.decode()
                     if (event := event_of(msg)) is not None:

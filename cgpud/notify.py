@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 
 def send(text: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """True if there was somebody to tell."""
+    """True if a service manager received it."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
@@ -25,17 +25,17 @@ def send(text: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def reloading() -> bool:
-    """Until the next READY=1 the unit is `reloading`; by the time a manager knows that it was its own question."""
+    """The unit is `reloading` until READY=1. The manager relates it to its own reload request by the time."""
     return send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
 
 def ready(status: str = "") -> bool:
-    """What `systemctl status` shows beside it; nothing takes away what it showed."""
+    """Report readiness and set the line in `systemctl status`; an empty `status` clears it."""
     return send("READY=1\nSTATUS=" + " ".join(status.split()))
 
 
 def watchdog_period(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Half of what the manager allows, in seconds; None when it does not watch."""
+    """Half of the watchdog timeout, in seconds; None without a watchdog."""
     text = environ.get("WATCHDOG_USEC", "")
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()) or not text.isdecimal() or int(text) == 0:
         return None

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
 """PURE: edits of an OCI config.json.
 
-Given a spec that NVIDIA's runtime may have been at already, `edit()` returns one in which the only GPU nodes are ours:
+`edit()` returns a spec whose only GPU nodes are those of cgpu_km. NVIDIA's runtime may have edited the spec before:
 
-  - every real node, every mount that brings one and every rule that allows their majors is taken out;
-  - our nodes come in under the NVIDIA names, with an allow rule for exactly their numbers;
-  - no deny rule is ever added: runc refuses some of them and systemd turns others into a lock-out;
-  - createRuntime and poststop hooks tell the daemon the pid and the end;
+  - every node of the driver, every mount that brings one and every rule that allows their majors is removed;
+  - our nodes are bind-mounted under the NVIDIA names, with an allow rule for exactly their numbers;
+  - no deny rule is added: runc refuses some of them, and systemd turns others into a ban on all devices;
+  - createRuntime and poststop hooks report the pid and the end to the daemon, a createContainer hook keeps the
+    driver's libraries from making nodes;
   - /proc/cgpu_km is masked.
 
-What cannot be isolated this way check_isolation() refuses with a sentence: user namespaces (the runtime would bind the
-host's node by path), all-device access, and capabilities that undo a device cgroup. Fields that are not known here stay
-as they are.
+check_isolation() refuses what cannot be isolated this way: user namespaces (not tested with slices), access to all
+devices, and capabilities that can change a device cgroup. Unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from cgpud.model import Container
 Spec = dict[str, Any]
 
 PROC_TREE = "/proc/cgpu_km"
-NODE_MODE = 0o666
-# bind: the runtime waits wait_s, 60 at most, for a daemon that is not there, and then for its answer.
-HOOK_TIMEOUT_S = {"bind": 120, "release": 30}
+NODES = "/dev/cgpu"  # mount point of the module's file system; cgpu-runtime mounts it
+# rprivate: later mounts of the host do not propagate into the container.
+NODE_OPTIONS = ("bind", "rprivate", "nosuid", "noexec")
+# bind: cgpu-runtime waits wait_s (at most 60) for a daemon, then 60 s for its answer.
+HOOK_TIMEOUT_S = {"bind": 120, "params": 30, "release": 30}
 
-# Names in /proc/devices whose majors give access to a GPU past the slice.
+# Names in /proc/devices whose majors give access to a GPU outside of the slice.
 REAL_DRIVERS = ("nvidia", "nvswitch", "nvlink", "nvlink-", "drm", "cgpu")
-# Each of these lets a root process in the container take its device cgroup or the kernel apart.
+# With each of these a root process in the container can change its device cgroup or the kernel.
 UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF")
-# Where the clients of a CUDA MPS daemon find it: what runs through its server is the server's, outside of every slice.
+# How clients find a CUDA MPS daemon. Its server runs their work outside of any slice.
 MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 MPS_DIRECTORIES = ("/tmp/nvidia-mps",)
 LEGACY_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
@@ -45,11 +47,11 @@ CONFIG_FLAGS = ("-config", "--config")  # of NVIDIA's legacy hook
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the administrator decides and where our files are."""
+    """Choices of the administrator, and paths of our files."""
 
     hook_path: str
     allow_privileged: bool = False
-    legacy_hook_config: str | None = None  # a config.toml for NVIDIA's legacy hook that keeps devices out
+    legacy_hook_config: str | None = None  # a config.toml for NVIDIA's legacy hook without devices
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def _objects(value: Any, what: str) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> int | None:
-    """A major or minor; absent and -1 both mean every one."""
+    """A major or minor; None (absent or -1): all of them."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None
     return value
@@ -114,12 +116,12 @@ def majors_of(proc_devices: str) -> frozenset[int]:
 
 
 def clean(path: Any) -> str:
-    """A path as the runtime takes it. normpath() alone keeps a leading //, and what is relative is below the root."""
+    """A path as the runtime resolves it: relative to the root. normpath() alone would keep a leading //."""
     return posixpath.normpath("/" + str(path).lstrip("/"))
 
 
 def _is_below(path: str, directory: str) -> bool:
-    """Or that directory itself; both clean."""
+    """Below the directory or the directory itself; both normalised by clean()."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
@@ -127,7 +129,7 @@ def is_gpu_path(path: Any) -> bool:
     if not isinstance(path, str) or not path:
         return False
     path = clean(path)
-    return path.startswith("/dev/nvidia") or _is_below(path, "/dev/dri")
+    return path.startswith("/dev/nvidia") or _is_below(path, "/dev/dri") or _is_below(path, NODES)
 
 
 # ---- what cannot be isolated ----
@@ -146,12 +148,12 @@ def allows_all_devices(spec: Spec) -> bool:
         if rule.get("allow"):
             open_by_default |= access == "" or "r" in access or "w" in access
         elif kind in ("a", "c") and _number(rule.get("minor")) is None and "r" in access and "w" in access:
-            open_by_default = False  # a type that is none closes nothing
+            open_by_default = False  # a rule with an invalid type denies nothing
     return open_by_default
 
 
 def _is_block(kind: Any) -> bool:
-    """Nothing but a block device? crun looks at the first letter of a type, and what is neither a nor b is c."""
+    """Block devices only? crun decides by the first letter of a type, and treats all but a and b as c."""
     return str(kind).startswith("b")
 
 
@@ -161,13 +163,13 @@ def _capabilities(spec: Spec) -> set[str]:
 
 
 def check_isolation(spec: Spec, options: Options, mps: Collection[str] = ()) -> None:
-    """Raise Refused for a container in which a slice would be no limit. `mps`: those of MPS_DIRECTORIES that the host
-    has."""
+    """Raise Refused for a container that could evade its slice. `mps`: those of MPS_DIRECTORIES that exist on the
+    host."""
     linux = _object(spec.get("linux"), "linux")
     kinds = {entry.get("type") for entry in _objects(linux.get("namespaces"), "linux.namespaces")}
     if "user" in kinds or linux.get("uidMappings") or linux.get("gidMappings"):
         raise Refused(
-            "the container has a user namespace, in which the runtime would bind the host's /dev/nvidia* by path; "
+            "the container has a user namespace, for which there are no slices; "
             "start it without one (no userns-remap, not rootless)"
         )
     for mount in mounts(spec):
@@ -187,7 +189,7 @@ def check_isolation(spec: Spec, options: Options, mps: Collection[str] = ()) -> 
             f"the container has {undoing[0]}, with which it could undo its device limits; "
             f"start it without, or set allow_privileged = true in cgpu.toml"
         )
-    # The module takes commands from the host's namespaces only; in both of them this would be one of the host's.
+    # The module accepts commands from the initial pid and network namespaces only; this container is in both.
     if "CAP_NET_ADMIN" in _capabilities(spec) and not {"pid", "network"} & kinds:
         raise Refused(
             "the container has CAP_NET_ADMIN, the host's network and the host's processes, with which it could change "
@@ -210,7 +212,7 @@ def _check_mps(spec: Spec, there: Collection[str]) -> None:
                     f"the container mounts {shorten(str(path))}, the pipes of an MPS daemon, whose server uses the GPU "
                     f"outside of the slice; remove the mount"
                 )
-        # Half the world binds /tmp: that is a way only where the host has the pipes.
+        # Many containers bind /tmp. That matters only if the pipes exist on the host.
         brought = [directory for directory in there if _is_below(directory, clean(mount.get("source")))]
         if _is_bind(mount) and brought:
             raise Refused(
@@ -257,31 +259,31 @@ def _is_our_hook(hook: Mapping[str, Any]) -> bool:
 
 
 def _without_config(args: Iterable[Any]) -> Iterator[Any]:
-    """Of the flag that is given twice Go's package takes the last."""
+    """Without the flag for the configuration: Go's flag package uses the last one."""
     rest = iter(args)
     for arg in rest:
         flag, equals, _ = str(arg).partition("=")
         if flag not in CONFIG_FLAGS:
             yield arg
         elif not equals:
-            next(rest, None)  # its value, whatever it looks like
+            next(rest, None)  # its value
 
 
 def _tame_legacy_hook(hook: dict[str, Any], config: str | None) -> dict[str, Any]:
-    """NVIDIA's prestart hook would mount the real nodes over ours; with this configuration it brings libraries only."""
+    """NVIDIA's prestart hook would mount the real nodes over ours; with `config` it mounts libraries only."""
     if config is None:
         raise Refused(
-            "NVIDIA's legacy prestart hook would bring the whole GPU; "
+            "NVIDIA's legacy prestart hook would mount the whole GPU; "
             "use its cdi mode, or set legacy_hook_config in cgpu.toml"
         )
     args = _list(hook.get("args"), "hook args") or [posixpath.basename(str(hook["path"])), "prestart"]
     return {**hook, "args": [args[0], f"-config={config}", *_without_config(args[1:])]}
 
 
-def _our_hook(options: Options, which: str, cookie: int) -> dict[str, Any]:
+def _our_hook(options: Options, which: str, word: str) -> dict[str, Any]:
     return {
         "path": options.hook_path,
-        "args": ["cgpu-runtime", "hook", which, f"--cookie={cookie}"],
+        "args": ["cgpu-runtime", "hook", which, word],
         "timeout": HOOK_TIMEOUT_S[which],
     }
 
@@ -293,8 +295,15 @@ def _edit_hooks(spec: Spec, container: Container, options: Options) -> dict[str,
         hooks[stage] = [
             _tame_legacy_hook(hook, options.legacy_hook_config) if is_legacy_hook(hook) else hook for hook in kept
         ]
-    hooks["createRuntime"] = [*hooks.get("createRuntime", []), _our_hook(options, "bind", container.cookie)]
-    hooks["poststop"] = [*hooks.get("poststop", []), _our_hook(options, "release", container.cookie)]
+    cookie = f"--cookie={container.cookie}"
+    root = _object(spec.get("root"), "root").get("path", "rootfs")
+    ours = (
+        ("createRuntime", "bind", cookie),
+        ("createContainer", "params", f"--root={root}"),  # after NVIDIA's own hook, which may do the same
+        ("poststop", "release", cookie),
+    )
+    for stage, which, word in ours:
+        hooks[stage] = [*hooks.get(stage, []), _our_hook(options, which, word)]
     return hooks
 
 
@@ -302,16 +311,16 @@ def _edit_hooks(spec: Spec, container: Container, options: Options) -> dict[str,
 
 
 def nodes_of(container: Container) -> list[tuple[str, int]]:
-    """(path, minor) of every node the container gets."""
+    """(path, minor) of every node of the container."""
     nodes = [("/dev/nvidiactl", container.ctl_minor), ("/dev/nvidia-uvm", container.uvm_minor)]
     nodes.extend((f"/dev/nvidia{slot.nv_minor}", slot.minor) for slot in container.slots)
     return nodes
 
 
 def edit(spec: Spec, container: Container, majors: Iterable[int], options: Options) -> Spec:
-    """The spec with this container's slices in place of whatever GPU it had. Editing twice is editing once.
+    """The spec with this container's slices in place of any GPU. Idempotent.
 
-    Of a spec that check_isolation() let through.
+    The spec has passed check_isolation().
     """
     real = frozenset(majors) | {container.major}
     out = dict(spec)
@@ -320,13 +329,12 @@ def edit(spec: Spec, container: Container, majors: Iterable[int], options: Optio
 
     linux["devices"] = [node for node in nodes(out) if keep_node(node, real)]
     resources["devices"] = [rule for rule in rules(out) if keep_rule(rule, real)]
+    out["mounts"] = [mount for mount in mounts(out) if keep_mount(mount)]
     for path, minor in nodes_of(container):
+        source = f"{NODES}/{container.dir}/{posixpath.basename(path)}"
+        out["mounts"].append({"destination": path, "type": "bind", "source": source, "options": list(NODE_OPTIONS)})
         number = {"major": container.major, "minor": minor}
-        linux["devices"].append({"path": path, "type": "c", **number, "fileMode": NODE_MODE, "uid": 0, "gid": 0})
         resources["devices"].append({"allow": True, "type": "c", **number, "access": "rw"})
-
-    if out.get("mounts") is not None:
-        out["mounts"] = [mount for mount in mounts(out) if keep_mount(mount)]
     masked = _list(linux.get("maskedPaths"), "linux.maskedPaths")
     linux["maskedPaths"] = [*masked, *([] if PROC_TREE in masked else [PROC_TREE])]
     out["hooks"] = _edit_hooks(out, container, options)

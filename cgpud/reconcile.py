@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""PURE: what is remembered, what the kernel has, what is alive -> what to do.
+"""PURE: records, the kernel's containers and the live processes -> triggers and orphans.
 
-Runs when the daemon starts, every minute, and after lost events. A container without one of our cookies was made by a
-person through inst_ctl: it is counted, never touched.
+Runs when the daemon starts, every minute, and after lost events. A container without a cookie of the daemon was created
+by an administrator through inst_ctl: it is counted, never changed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cgpud.model import Container, Phase, Record
-from cgpud.state import Sign
+from cgpud.state import Trigger
 
-# The upper 16 bits of every cookie the daemon gives out; the other 48 are random.
+# The upper 16 bits of every cookie of the daemon; the other 48 are random.
 COOKIE_MARK = 0xC69D
 COOKIE_BITS = 48
 LEASE_S = 120.0
-# An orphan that cannot be watched is given up when it used nothing whenever it was looked at for so long.
+# An orphan without a cgroup to watch is destroyed after it used no memory in every check for this time.
 IDLE_S = 10.0
 
 
@@ -31,15 +31,15 @@ def is_our_cookie(cookie: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Feed this sign to the state machine of a known record."""
+    """A trigger for the state machine of a known record."""
 
     record: Record
-    sign: Sign
+    trigger: Trigger
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """Ours by its cookie, but nobody remembers it: adopt it, if its cgroup is found; if not, see idle_since()."""
+    """A container with our cookie but without a record: adopt it if its cgroup is found; if not, see idle_since()."""
 
     container: Container
 
@@ -48,8 +48,9 @@ Finding = Signal | Orphan
 
 
 def idle_since(container: Container, before: float | None, now: float) -> float | None:
-    """Since which look an orphan has used nothing; None: it does. Cgroups may have any name, so one that is not found
-    tells nothing; memory in use does: somebody has the GPU open."""
+    """The check since which an orphan has used no memory; None: it uses memory, so a process has the GPU open.
+
+    A cgroup that was not found proves nothing, since cgroups may have any name."""
     if any(slot.used for slot in container.slots):
         return None
     return now if before is None else before
@@ -63,8 +64,8 @@ def reconcile(
     now: float,
     alive: Callable[[Record], bool],
 ) -> list[Finding]:
-    """`alive` looks at the cgroup (same inode, populated) or, without one, at the process (same start time): of a
-    container that is prepared, at the runtime, which ends when the start has worked or failed."""
+    """`alive` checks the cgroup (same inode, populated) or, without one, the process (same start time): for a
+    prepared container that of the runtime, which ends after the start."""
     there = {(container.id, container.cookie): container for container in kernel}
     known: set[tuple[str, int]] = set()
     findings: list[Finding] = []
@@ -72,18 +73,18 @@ def reconcile(
         known.add(record.key)
         container = there.get(record.key)
         if container is None or container.dying:
-            # An intent whose CREATE has not been answered yet is not in the kernel either.
+            # While CREATE is in progress the kernel does not list the container yet.
             waits = record.phase is Phase.PREPARED and now <= record.deadline and record.boot_id == boot_id
             if not waits or not alive(record):
-                findings.append(Signal(record, Sign.KERNEL_GONE))
+                findings.append(Signal(record, Trigger.KERNEL_GONE))
         elif record.phase in (Phase.RELEASING, Phase.STUCK):
-            findings.append(Signal(record, Sign.TICK))
+            findings.append(Signal(record, Trigger.TICK))
         elif record.boot_id != boot_id:
-            findings.append(Signal(record, Sign.LOST))
+            findings.append(Signal(record, Trigger.LOST))
         elif record.phase is Phase.PREPARED and now > record.deadline:
-            findings.append(Signal(record, Sign.LEASE_OVER))
+            findings.append(Signal(record, Trigger.LEASE_OVER))
         elif not alive(record):
-            findings.append(Signal(record, Sign.LOST))
+            findings.append(Signal(record, Trigger.LOST))
     findings.extend(
         Orphan(container)
         for key, container in there.items()

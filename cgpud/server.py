@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The root-only socket. One request and one reply a connection; what to answer is the handler's business."""
+"""The root-only socket: one request and one reply per connection. The handler makes the reply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UCRED = struct.Struct("3i")
 
 @dataclass(slots=True)
 class Request:
-    """A message and the descriptor that came with it; whoever takes the descriptor sets it to None."""
+    """A message and its descriptor. take_fd() passes the ownership of the descriptor to the caller."""
 
     message: wire.Message
     peer_pid: int
@@ -36,7 +36,7 @@ class Request:
 
 
 Handler = Callable[[Request], Awaitable[dict[str, Any]]]
-Unsent = Callable[[Request], Awaitable[None]]
+Undelivered = Callable[[Request], Awaitable[None]]
 
 
 def open_socket(path: Path) -> socket.socket:
@@ -48,7 +48,7 @@ def open_socket(path: Path) -> socket.socket:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
             try:
                 probe.connect(str(path))
-            except BlockingIOError as error:  # so many ask it that one more would have to wait
+            except BlockingIOError as error:  # alive, but its queue is full
                 raise CgpuError(f"another cgpud answers on {path}") from error
             except OSError:
                 path.unlink()
@@ -65,7 +65,7 @@ def open_socket(path: Path) -> socket.socket:
 
 
 def _node_of(path: Path) -> tuple[int, int] | None:
-    """What can be told from a later one of the same name."""
+    """Device and inode, which identify the socket even if a later one has the same path."""
     try:
         found = path.lstat()
     except OSError:
@@ -79,7 +79,7 @@ def peer_of(sock: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def may_ask(uid: int) -> bool:
+def is_allowed(uid: int) -> bool:
     return uid in (0, os.geteuid())
 
 
@@ -99,7 +99,7 @@ async def _readable(sock: socket.socket) -> None:
 
 
 async def _receive(sock: socket.socket, size: int, fds: list[int]) -> bytes:
-    """Exactly `size` bytes; descriptors are collected, also those nobody asked for."""
+    """Exactly `size` bytes. All descriptors are collected, so that unexpected ones get closed."""
     data = b""
     room = socket.CMSG_SPACE(8 * array.array("i").itemsize)
     while len(data) < size:
@@ -120,10 +120,10 @@ async def _receive(sock: socket.socket, size: int, fds: list[int]) -> bytes:
 
 
 class Server:
-    def __init__(self, path: Path, handler: Handler, unsent: Unsent) -> None:
+    def __init__(self, path: Path, handler: Handler, undelivered: Undelivered) -> None:
         self._path = path
         self._handler = handler
-        self._unsent = unsent
+        self._unsent = undelivered
         self._sock: socket.socket | None = None
         self._node: tuple[int, int] | None = None  # of the path, as it was bound
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,9 +134,9 @@ class Server:
         self._node = _node_of(self._path)
         self._accepting = asyncio.create_task(self._accept(self._sock))
 
-    def tend(self) -> None:
-        """Whoever cleared /run took the way to the socket with it: there is another one then. One that somebody else
-        answers on is left to them."""
+    def restore_socket(self) -> None:
+        """Make the socket again after its path was removed with the contents of /run. A socket of another process on
+        this path is left alone."""
         if self._sock is None or self._accepting is None or self._is_ours():
             return
         old, accepting = self._sock, self._accepting
@@ -146,14 +146,14 @@ class Server:
             log.get().error("the socket is gone and cannot be made again", socket=str(self._path), error=str(error))
             return
         log.get().warning("the socket was gone and is made again", socket=str(self._path))
-        accepting.add_done_callback(lambda _: old.close())  # not before the event loop has let go of it
+        accepting.add_done_callback(lambda _: old.close())  # after the event loop has stopped using it
         accepting.cancel()
 
     def _is_ours(self) -> bool:
         return self._node is not None and _node_of(self._path) == self._node
 
     async def stop(self) -> None:
-        """No new requests; those under way are finished."""
+        """Accept no new requests; finish those in progress."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
@@ -170,7 +170,7 @@ class Server:
         while True:
             try:
                 sock, _ = await loop.sock_accept(listening)
-            except OSError as error:  # out of descriptors: others may be freed
+            except OSError as error:  # out of descriptors: retry, some may be closed soon
                 log.get().warning("accept failed", error=str(error))
                 await asyncio.sleep(0.1)
                 continue
@@ -187,8 +187,8 @@ class Server:
         request: Request | None = None
         try:
             pid, uid = peer_of(sock)
-            if not may_ask(uid):
-                await self._reply(sock, wire.refusal("only root may ask cgpud"))
+            if not is_allowed(uid):
+                await self._reply(sock, wire.refusal("only root may send requests to cgpud"))
                 return
             async with asyncio.timeout(READ_TIMEOUT_S):
                 size = wire.length(await _receive(sock, wire.HEAD.size, fds))
@@ -208,7 +208,7 @@ class Server:
             sock.close()
 
     async def _reply(self, sock: socket.socket, reply: dict[str, Any]) -> bool:
-        """False if nobody was there to hear it."""
+        """False if the peer has closed the connection."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await asyncio.get_running_loop().sock_sendall(sock, wire.encode(reply))

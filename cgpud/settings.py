@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""PURE: what the administrator wants of a GPU, what the kernel has, and the difference.
+"""PURE: the configured settings of a GPU, the kernel's current ones, and the difference.
 
-A key that no file gives is nobody's wish: the kernel's value stays, whatever it is.
+The daemon does not change the kernel's value of a key that no file sets.
 """
 
 from __future__ import annotations
@@ -9,37 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from cgpud.kernel_abi import MAX_INST_DEFAULT, PRIO_RATIO_DEFAULT, G, Policy
+from cgpud.kernel_abi import MAX_INST_DEFAULT, POLICY_NAMES, PRIO_RATIO_DEFAULT, G, Policy
 from cgpud.model import MIB, Gpu, KernelGpu
 
-POLICY_NAMES = ("fair", "preemptive", "weighted", "fixed", "soft", "native")
 UVM_NAMES = ("deny", "account")
 SLICE_AUTO = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSettings:
-    """One table of [gpu]; None: the table does not say."""
+    """One table of [gpu]; None: not set in this table."""
 
     policy: int | None = None
     max_inst: int | None = None
     prio_ratio: int | None = None  # percent
-    slice_us: int | None = None  # SLICE_AUTO: chosen by the kernel from the lever
+    slice_us: int | None = None  # SLICE_AUTO: the kernel chooses by the lever's latency
     uvm: int | None = None  # 0 deny, 1 account
     overcommit: int | None = None  # percent
-    default_memsize_mib: int | None = None  # 0: who says no size gets no slice
-    unsliced: str | None = None  # allow | refuse; not the kernel's business
+    default_memsize_mib: int | None = None  # 0: no slice without a requested size
+    unsliced: str | None = None  # allow | refuse; for the daemon only
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """[container]: what a container may ask for at most, on each GPU; None: no cap."""
+    """[container]: the most a container may request on each GPU; None: no cap."""
 
     max_memory_mib: int | None = None
     max_memory_fraction: float | None = None
     max_weight: int | None = None
     highprio: str = "allow"  # allow | refuse
-    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that has it
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it
 
     def source(self, key: str) -> str:
         return f"{key} = {_toml(getattr(self, key))} in [container] of {self.files.get(key, 'cgpu.toml')}"
@@ -51,10 +50,10 @@ def _toml(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """How a key of the file is told to the kernel and compared with it."""
+    """The netlink attribute of a key of the file, and the kernel's default."""
 
     attr: G
-    default: int  # the kernel's own
+    default: int
 
 
 KERNEL_KEYS = {
@@ -74,12 +73,12 @@ def overlay(base: GpuSettings, over: GpuSettings) -> GpuSettings:
 
 
 def names_of(gpu: Gpu) -> tuple[str, ...]:
-    """What a table may call this GPU, the most particular last: it wins."""
+    """Names of this GPU in tables, the most specific last: it takes precedence."""
     return (str(gpu.number), gpu.pci.lower(), gpu.uuid.lower())
 
 
 def resolve(base: GpuSettings, tables: Mapping[str, GpuSettings], gpu: Gpu) -> GpuSettings:
-    """The node's table with this GPU's own over it."""
+    """The table for all GPUs, overlaid with those of this GPU."""
     for name in names_of(gpu):
         if name in tables:
             base = overlay(base, tables[name])
@@ -91,18 +90,18 @@ def unmatched(tables: Mapping[str, GpuSettings], inventory: Iterable[Gpu]) -> tu
     return tuple(name for name in tables if name not in known)
 
 
-def wanted(settings: GpuSettings) -> dict[str, int]:
-    """What the kernel is to have, by key, in its own units."""
+def configured(settings: GpuSettings) -> dict[str, int]:
+    """The configured values by key, in the kernel's units."""
     given = {key: getattr(settings, key) for key in KERNEL_KEYS if getattr(settings, key) is not None}
     if "default_memsize_mib" in given:
         given["default_memsize_mib"] *= MIB
-        if not given["default_memsize_mib"]:  # no slice is no size for the kernel
+        if not given["default_memsize_mib"]:  # 0 is for the daemon only: the kernel has no such size
             del given["default_memsize_mib"]
     return given
 
 
-def live(gpu: KernelGpu) -> dict[str, int]:
-    """What the kernel has, the same way."""
+def current(gpu: KernelGpu) -> dict[str, int]:
+    """The kernel's values by key."""
     return {
         "policy": gpu.policy,
         "max_inst": gpu.max_inst,
@@ -114,14 +113,14 @@ def live(gpu: KernelGpu) -> dict[str, int]:
     }
 
 
-def target(new: GpuSettings, old: GpuSettings) -> dict[str, int]:
-    """What to set when files changed: what they give, and the kernel's default for what they give no more."""
-    left = {key: KERNEL_KEYS[key].default for key in wanted(old)}
-    return left | wanted(new)
+def desired(new: GpuSettings, old: GpuSettings) -> dict[str, int]:
+    """The values after a change of the files: theirs, and the kernel's default for keys they no longer set."""
+    left = {key: KERNEL_KEYS[key].default for key in configured(old)}
+    return left | configured(new)
 
 
-def show(key: str, value: int) -> str:
-    """A kernel's value as the file would have it."""
+def format_value(key: str, value: int) -> str:
+    """A kernel value as it is written in the file."""
     match key:
         case "policy":
             return POLICY_NAMES[value] if value < len(POLICY_NAMES) else str(value)
@@ -137,14 +136,14 @@ def show(key: str, value: int) -> str:
 
 
 def drift(base: GpuSettings, tables: Mapping[str, GpuSettings], inventory: Iterable[Gpu]) -> list[dict[str, object]]:
-    """Where the kernel has something else than the files: somebody wrote it, or it was refused."""
+    """The keys whose value in the kernel differs from the files: written by hand, or refused by the kernel."""
     rows: list[dict[str, object]] = []
     for gpu in inventory:
         if gpu.kernel is None or not gpu.kernel.born:
             continue
-        has = live(gpu.kernel)
-        for key, want in wanted(resolve(base, tables, gpu)).items():
+        has = current(gpu.kernel)
+        for key, want in configured(resolve(base, tables, gpu)).items():
             if has[key] != want:
                 row = {"gpu": gpu.number, "index": gpu.index, "key": key}
-                rows.append(row | {"configured": show(key, want), "live": show(key, has[key])})
+                rows.append(row | {"configured": format_value(key, want), "live": format_value(key, has[key])})
     return rows

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""PURE: the life of one container.
+"""PURE: the state machine of one container.
 
-      create            bind             any sign of the end          kernel: destroyed or not there
+      create            bind               any end trigger            kernel: destroyed or not there
    --------> PREPARED --------> BOUND --------------------> RELEASING ----------------------------> RELEASED
                  |                                           ^ ^   |                                   ^
-                 +-- runtime exited, poststop, lease over, … + |   | kernel did not answer             |
+                 +-- runtime exited, poststop, lease over, … + |   | no answer to DESTROY              |
                                                       next tick|   v                                   |
-                                                               STUCK ----- kernel says it is gone -----+
+                                                               STUCK ---------- kernel: gone -----------+
 
-Signs of the end come from four places (the pidfd, cgroup.events, the poststop hook, reconcile), each of them late,
-early, twice or never, in any order. So there is one rule: the first sign moves the container to RELEASING and asks for
-one DESTROY; further signs change nothing; RELEASED is final. An exit of init is no sign where a cgroup is known: with
-a shared pid namespace its children may live on, so it only asks for a look at the cgroup.
+End triggers come from four sources (the pidfd, cgroup.events, the poststop hook, reconcile). Each
+may come late, early, twice or never, in any order. Hence one rule: the first end trigger moves the
+container to RELEASING and issues one DESTROY; further triggers change nothing; RELEASED is final.
+The exit of init does not end a container whose cgroup is known: with a shared pid namespace its
+children may live on, so it only causes a check of the cgroup.
 
-The key is (id, cookie): an engine reuses an id when a stopped container starts again, the cookie is never reused, so a
-late poststop of the last life cannot end the next one.
+The key is (id, cookie): an engine reuses an id when a stopped container starts again, a cookie is
+never reused, so a late poststop of one run cannot end the next run.
 """
 
 from __future__ import annotations
@@ -27,54 +28,55 @@ from typing import Any
 from cgpud.kernel_abi import ID_MAX
 from cgpud.model import Cgroup, Phase, Process, Record
 
-PID_MAX = 1 << 22  # of Linux, whatever kernel.pid_max says
+PID_MAX = 1 << 22  # the largest kernel.pid_max
 
 
-class Sign(Enum):
-    """What happened."""
+class Trigger(Enum):
+    """What may change a container's phase."""
 
     ABORTED = auto()  # prepare failed after the kernel had made the container
-    LEASE_OVER = auto()  # prepared, but no runtime ever bound it
-    RUNTIME_EXITED = auto()  # of what asked for it: a start that was not bound by then has failed
+    LEASE_OVER = auto()  # prepared, but not bound in time
+    RUNTIME_EXITED = auto()  # the process that requested the start: an unbound start has failed
     INIT_EXITED = auto()  # pidfd readable
     CGROUP_EMPTY = auto()  # populated 0, or the directory is gone
     POSTSTOP = auto()  # the hook
-    LOST = auto()  # reconcile found nothing alive
-    KERNEL_GONE = auto()  # somebody else destroyed it
-    DESTROYED = auto()  # our DESTROY was answered: done, or ENOENT
-    DESTROY_FAILED = auto()  # our DESTROY was not answered
+    LOST = auto()  # reconcile found no live process
+    KERNEL_GONE = auto()  # destroyed by other means than our DESTROY
+    DESTROYED = auto()  # answer to our DESTROY: done, or ENOENT
+    DESTROY_FAILED = auto()  # no answer to our DESTROY
     TICK = auto()  # reconcile's period
 
 
-class Do(Enum):
-    """What to do about it, in this order."""
+class Action(Enum):
+    """What the daemon does about a trigger, in this order."""
 
     DESTROY = auto()  # kernel DESTROY(id, cookie)
-    LOOK = auto()  # read cgroup.events and come back with CGROUP_EMPTY
+    CHECK_CGROUP = auto()  # read cgroup.events; triggers CGROUP_EMPTY
     SAVE = auto()  # write the record
     WATCH = auto()  # pidfd and cgroup.events
     UNWATCH = auto()
     FORGET = auto()  # remove the record
 
 
-Step = tuple[Record, tuple[Do, ...]]
+Step = tuple[Record, tuple[Action, ...]]
 
-_ENDS = frozenset({Sign.ABORTED, Sign.CGROUP_EMPTY, Sign.POSTSTOP, Sign.LOST})
+_ENDS = frozenset({Trigger.ABORTED, Trigger.CGROUP_EMPTY, Trigger.POSTSTOP, Trigger.LOST})
 
 
 def bind(record: Record, process: Process, cgroup: Cgroup | None) -> Step | None:
-    """The runtime showed the init process. None: too late, or another one; the start must fail. The same one twice is
-    a runtime that did not hear the answer of a daemon that is no more."""
+    """The bind hook reports the init process. None: the container has ended, or another process is
+    bound already; the start must fail. A repeated request for the same process succeeds: the daemon
+    may have been restarted before its first answer arrived."""
     if record.phase is Phase.BOUND and record.process == process:
-        return record, (Do.WATCH,)
+        return record, (Action.WATCH,)
     if record.phase is not Phase.PREPARED:
         return None
-    return replace(record, phase=Phase.BOUND, process=process, cgroup=cgroup), (Do.SAVE, Do.WATCH)
+    return replace(record, phase=Phase.BOUND, process=process, cgroup=cgroup), (Action.SAVE, Action.WATCH)
 
 
-def makes_sense(record: Record) -> bool:
-    """Whether a daemon can have written it: what is asked of the kernel with the numbers and names of another record
-    fails in ways nobody waits for. A released one is never written, and no sign would end it."""
+def is_valid(record: Record) -> bool:
+    """Can the daemon have written this record? Kernel requests with arbitrary names and numbers fail in
+    ways the daemon does not handle. A released record is never written, and no trigger would end it."""
     process, cgroup = record.process, record.cgroup
     return (
         record.phase is not Phase.RELEASED
@@ -88,37 +90,39 @@ def makes_sense(record: Record) -> bool:
 
 
 def resume(record: Record) -> Record:
-    """As read from disk after a restart: a DESTROY that was under way then is under way no more."""
+    """A record read from disk after a restart: the answer to a DESTROY in flight then is lost."""
     return replace(record, phase=Phase.STUCK) if record.phase is Phase.RELEASING else record
 
 
-def _ended(record: Record, sign: Sign) -> bool:
-    if sign in (Sign.LEASE_OVER, Sign.RUNTIME_EXITED):
+def _ended(record: Record, trigger: Trigger) -> bool:
+    if trigger in (Trigger.LEASE_OVER, Trigger.RUNTIME_EXITED):
         return record.phase is Phase.PREPARED
-    if sign is Sign.INIT_EXITED:
+    if trigger is Trigger.INIT_EXITED:
         return record.phase is Phase.BOUND and record.cgroup is None
-    return sign in _ENDS
+    return trigger in _ENDS
 
 
-def step(record: Record, sign: Sign) -> Step:
-    """One sign: the next record and what to do. Total: every sign is allowed in every phase."""
+def step(record: Record, trigger: Trigger) -> Step:
+    """The next record and the actions for a trigger. Total: every trigger is allowed in every phase."""
     if record.phase is Phase.RELEASED:
         return record, ()
-    if sign in (Sign.KERNEL_GONE, Sign.DESTROYED):
-        return replace(record, phase=Phase.RELEASED), (Do.UNWATCH, Do.FORGET)
+    if trigger in (Trigger.KERNEL_GONE, Trigger.DESTROYED):
+        return replace(record, phase=Phase.RELEASED), (Action.UNWATCH, Action.FORGET)
     if record.phase is Phase.RELEASING:
-        return (replace(record, phase=Phase.STUCK), (Do.SAVE,)) if sign is Sign.DESTROY_FAILED else (record, ())
+        return (
+            (replace(record, phase=Phase.STUCK), (Action.SAVE,)) if trigger is Trigger.DESTROY_FAILED else (record, ())
+        )
     if record.phase is Phase.STUCK:
-        return (replace(record, phase=Phase.RELEASING), (Do.DESTROY,)) if sign is Sign.TICK else (record, ())
-    if _ended(record, sign):
-        return replace(record, phase=Phase.RELEASING), (Do.SAVE, Do.UNWATCH, Do.DESTROY)
-    if sign is Sign.INIT_EXITED and record.phase is Phase.BOUND:
-        return record, (Do.LOOK,)
+        return (replace(record, phase=Phase.RELEASING), (Action.DESTROY,)) if trigger is Trigger.TICK else (record, ())
+    if _ended(record, trigger):
+        return replace(record, phase=Phase.RELEASING), (Action.SAVE, Action.UNWATCH, Action.DESTROY)
+    if trigger is Trigger.INIT_EXITED and record.phase is Phase.BOUND:
+        return record, (Action.CHECK_CGROUP,)
     return record, ()
 
 
 def shown(record: Record) -> dict[str, Any]:
-    """As `status` has it."""
+    """The record in the answer to `status`."""
     return {
         "id": record.id,
         "cookie": record.cookie,

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from cgpud.model import Record
-from cgpud.state import makes_sense
+from cgpud.state import is_valid
 
 
 class Store:
@@ -21,14 +21,14 @@ class Store:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _path(self, record: Record) -> Path:
-        """Ids may hold what file names may not, and one id can be in two lives at a time: the name is a hash."""
+        """The name is a hash: an id may contain any character, and two runs of one id may overlap."""
         key = f"{record.id}\0{record.cookie}".encode()
         return self.directory / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
 
     def save(self, record: Record) -> None:
         try:
             self._write(record)
-        except FileNotFoundError:  # somebody cleared /run
+        except FileNotFoundError:  # /run was cleared
             self.open()
             self._write(record)
 
@@ -46,12 +46,11 @@ class Store:
         self._path(record).unlink(missing_ok=True)
 
     def missing(self, records: Iterable[Record]) -> list[Record]:
-        """Those that are on disk no more."""
+        """The records whose file no longer exists."""
         return [record for record in records if not self._path(record).exists()]
 
     def load(self) -> tuple[list[Record], list[str]]:
-        """All records, and the names of files that are none, or of none that was written by a daemon (kept for a
-        person to look at)."""
+        """All records, and the names of invalid files, which are kept for the administrator."""
         records: list[Record] = []
         damaged: list[str] = []
         for path in sorted(self.directory.glob("*.json")):
@@ -60,7 +59,7 @@ class Store:
             except (msgspec.MsgspecError, ValueError, RecursionError, OSError):
                 damaged.append(path.name)
                 continue
-            if makes_sense(record):
+            if is_valid(record):
                 records.append(record)
             else:
                 damaged.append(path.name)

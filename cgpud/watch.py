@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Sees the end of containers: pidfds and cgroup.events, with cgroup v1 pidfds alone. Level-triggered, so nothing is
-lost by looking late.
+"""Detects the end of containers by pidfds and cgroup.events; with cgroup v1 by pidfds alone.
 
-inotify is called through ctypes; it needs three functions.
+Both are level-triggered: a late check loses nothing. inotify's three functions are called through ctypes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from cgpud import cgroup, oci
 from cgpud.model import Cgroup, Phase, Process, Record
-from cgpud.state import Sign
+from cgpud.state import Trigger
 
 Key = tuple[str, int]
 
@@ -33,25 +32,27 @@ IN_NONBLOCK = os.O_NONBLOCK
 IN_CLOEXEC = os.O_CLOEXEC
 _EVENT = struct.Struct("iIII")
 
-# The cgroup empties some milliseconds after init is gone; inotify says when, this is for when it does not.
-LOOK_AGAIN_S = (0.1, 1.0)
+# The cgroup empties some milliseconds after the exit of init. inotify reports it; these checks are a fallback.
+CHECK_AGAIN_S = (0.1, 1.0)
 
 
 class Facts:
-    """Reads /proc and the cgroup tree. No memory, no decisions."""
+    """Reads /proc and the cgroup tree. No state, no decisions."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self.proc = proc
         self.cgroups = cgroups
         self.controller = ""
-        # With cgroup v1, beside v2 or not, the hierarchy in which every container has a directory of its own.
+        # With cgroup v1 (or v1 and v2 mixed) every container has its own directory in the hierarchy "devices".
         if not (cgroups / "cgroup.controllers").exists() and (cgroups / "devices/cgroup.procs").exists():
             self.cgroups, self.controller = cgroups / "devices", "devices"
 
     def _read(self, path: Path) -> str | None:
-        """None: it is gone. That it cannot be read, for want of descriptors say, is an error."""
+        """None if the file is gone; any other failure (no free descriptor) is an error."""
         try:
-            with path.open("rb", buffering=0) as file:  # a start reads several: read_text() costs twice as much
+            with path.open(
+                "rb", buffering=0
+            ) as file:  # read_text() costs twice as much, and a start reads several files
                 return file.read().decode("utf-8", errors="replace")
         except OSError as error:
             if error.errno in GONE:
@@ -65,7 +66,7 @@ class Facts:
         return self._read(self.proc / "devices") or ""
 
     def mps_directories(self) -> tuple[str, ...]:
-        """Where an MPS daemon has its pipes, if there is one. What cannot be looked at counts as there."""
+        """The directories with pipes of an MPS daemon. One that cannot be checked counts as present."""
         return tuple(path for path in oci.MPS_DIRECTORIES if not self._is_absent(path))
 
     def _is_absent(self, path: str) -> bool:
@@ -105,8 +106,8 @@ class Facts:
             raise
 
     def is_empty(self, group: Cgroup) -> bool:
-        """Nobody in it, gone, or replaced by another of the same name. One that cannot be looked at is not: what is
-        given back too early is lost to a container that runs."""
+        """No process in it, gone, or replaced by another of the same name. False if it cannot be read: releasing the
+        slice of a running container would be the worse error."""
         try:
             if self.cgroup_at(group.path) != group:
                 return True
@@ -118,15 +119,15 @@ class Facts:
         return text is None or not cgroup.populated(text)
 
     def members(self, group: Cgroup) -> Iterator[int]:
-        """Who is in it, or below it."""
+        """The pids in the cgroup and below it."""
         for directory, _, _ in os.walk(self.directory(group), onerror=_unless_gone):
             yield from map(int, (self._read(Path(directory) / "cgroup.procs") or "").split())
 
     def is_alive(self, record: Record) -> bool:
-        """Whether somebody lives in the container, or is still about to start it."""
+        """Does a process of the container exist, or the runtime that is starting it?"""
         if record.cgroup is not None:
             return not self.is_empty(record.cgroup)
-        if record.process is None:  # of a runtime that cannot be seen from here only the lease tells
+        if record.process is None:  # the runtime is in another pid namespace: only the lease ends the wait
             return record.phase is Phase.PREPARED
         try:
             return self.process(record.process.pid) == record.process
@@ -134,7 +135,7 @@ class Facts:
             return True
 
     def find_cgroup(self, container_id: str) -> Cgroup | None:
-        """The populated cgroup an engine made for this id, if there is one."""
+        """The populated cgroup that an engine made for this id, or None."""
         for root, names, _ in os.walk(self.cgroups):
             for name in names:
                 if cgroup.mentions_id(name, container_id):
@@ -166,7 +167,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self.fd, wd)
 
     def read(self) -> list[tuple[int, int, str]]:
-        """(wd, mask, name) of everything that happened; the name is that of a directory's entry, or empty."""
+        """(wd, mask, name) of every event; the name is that of a directory's entry, or empty."""
         try:
             data = os.read(self.fd, 65536)
         except BlockingIOError:
@@ -184,23 +185,23 @@ class Inotify:
         os.close(self.fd)
 
 
-def _exit_sign(record: Record) -> Sign:
-    """Whose exit it is."""
-    return Sign.RUNTIME_EXITED if record.phase is Phase.PREPARED else Sign.INIT_EXITED
+def _exit_trigger(record: Record) -> Trigger:
+    """The trigger for the exit of the record's process."""
+    return Trigger.RUNTIME_EXITED if record.phase is Phase.PREPARED else Trigger.INIT_EXITED
 
 
 class Watcher:
-    """Calls `tell(key, sign)` from the event loop; the same sign may come more than once."""
+    """Calls `on_trigger(key, trigger)` from the event loop; the same trigger may be repeated."""
 
-    def __init__(self, facts: Facts, tell: Callable[[Key, Sign], None]) -> None:
+    def __init__(self, facts: Facts, on_trigger: Callable[[Key, Trigger], None]) -> None:
         self._facts = facts
-        self._tell = tell
+        self._on_trigger = on_trigger
         self._loop = asyncio.get_running_loop()
         self._inotify = Inotify()
         self._loop.add_reader(self._inotify.fd, self._on_inotify)
         self._pidfds: dict[Key, int] = {}
         self._groups: dict[Key, Cgroup] = {}
-        # By watch and name of the entry, so that one of many in a directory costs what one alone does.
+        # By watch and entry: an event costs the same with many containers in a directory.
         self._keys: dict[int, dict[str, set[Key]]] = {}
         self._places: dict[Key, list[tuple[int, str]]] = {}
 
@@ -211,20 +212,20 @@ class Watcher:
         self._inotify.close()
 
     def add(self, record: Record, pidfd: int | None) -> None:
-        """Owns `pidfd` from here on."""
+        """Takes ownership of `pidfd`."""
         self.remove(record.key)
         if pidfd is not None:
-            self._await_exit(record.key, pidfd, _exit_sign(record))
+            self._await_exit(record.key, pidfd, _exit_trigger(record))
         if record.cgroup is not None:
             self._groups[record.key] = record.cgroup
             directory = self._facts.directory(record.cgroup)
             self._watch(record.key, directory / "cgroup.events", IN_MODIFY, "")
             self._watch(record.key, directory.parent, IN_DELETE | IN_ONLYDIR, directory.name)
-            self._loop.call_soon(self._look, record.key)  # it may have ended before the watch was there
+            self._loop.call_soon(self._check_cgroup, record.key)  # the end may precede the watch
 
-    def _await_exit(self, key: Key, pidfd: int, sign: Sign) -> None:
+    def _await_exit(self, key: Key, pidfd: int, trigger: Trigger) -> None:
         self._pidfds[key] = pidfd
-        self._loop.add_reader(pidfd, self._on_exit, key, sign)
+        self._loop.add_reader(pidfd, self._on_exit, key, trigger)
 
     def _watch(self, key: Key, path: Path, mask: int, name: str) -> None:
         wd = self._inotify.add(path, mask)
@@ -233,7 +234,7 @@ class Watcher:
             self._places.setdefault(key, []).append((wd, name))
 
     def reopen(self, record: Record) -> None:
-        """After a restart: only the bare pid is known, so its start time decides whether it is still the same."""
+        """After a restart of the daemon: verify by its start time that the pid is still of the same process."""
         pidfd = None
         if record.process is not None:
             pidfd = self._facts.pidfd(record.process.pid)
@@ -242,7 +243,7 @@ class Watcher:
                 pidfd = None
         self.add(record, pidfd)
         if pidfd is None:
-            self._loop.call_soon(self._tell, record.key, _exit_sign(record))
+            self._loop.call_soon(self._on_trigger, record.key, _exit_trigger(record))
 
     def remove(self, key: Key) -> None:
         pidfd = self._pidfds.pop(key, None)
@@ -258,51 +259,51 @@ class Watcher:
             if not names and self._keys.pop(wd, None) is not None:
                 self._inotify.remove(wd)
 
-    def look(self, key: Key) -> None:
-        """Now, and again in a moment."""
-        self._look(key)
-        for delay in LOOK_AGAIN_S:
-            self._loop.call_later(delay, self._look, key)
+    def check_cgroup(self, key: Key) -> None:
+        """Check now, and again after CHECK_AGAIN_S."""
+        self._check_cgroup(key)
+        for delay in CHECK_AGAIN_S:
+            self._loop.call_later(delay, self._check_cgroup, key)
 
-    def _look(self, key: Key) -> None:
+    def _check_cgroup(self, key: Key) -> None:
         group = self._groups.get(key)
         if group is None:
             return
         if self._facts.is_empty(group):
-            self._tell(key, Sign.CGROUP_EMPTY)
+            self._on_trigger(key, Trigger.CGROUP_EMPTY)
         elif self._facts.controller and key not in self._pidfds:
             self._follow(key, group)
 
     def _follow(self, key: Key, group: Cgroup) -> None:
-        """A cgroup of v1 does not tell that it is empty: one of those who are left is watched, after it another one."""
+        """cgroup v1 has no event for an empty cgroup: wait for the exit of one process in it, then of another."""
         for pid in self._members(group):
             pidfd = self._facts.pidfd(pid)
             if pidfd is None:
                 continue
-            if pid in self._members(group):  # and not somebody who has its number since
-                self._await_exit(key, pidfd, Sign.INIT_EXITED)
+            if pid in self._members(group):  # not a later process with the same pid
+                self._await_exit(key, pidfd, Trigger.INIT_EXITED)
                 return
             os.close(pidfd)
-        self._loop.call_later(LOOK_AGAIN_S[-1], self._look, key)
+        self._loop.call_later(CHECK_AGAIN_S[-1], self._check_cgroup, key)
 
     def _members(self, group: Cgroup) -> tuple[int, ...]:
-        """Nobody, where they cannot be told now: there is another look."""
+        """Empty if they cannot be read now; there is another check."""
         with contextlib.suppress(OSError):
             return tuple(self._facts.members(group))
         return ()
 
-    def _on_exit(self, key: Key, sign: Sign) -> None:
+    def _on_exit(self, key: Key, trigger: Trigger) -> None:
         pidfd = self._pidfds.pop(key, None)
-        if pidfd is not None:  # stays readable for ever: once is enough
+        if pidfd is not None:  # stays readable: handle it once
             self._loop.remove_reader(pidfd)
             os.close(pidfd)
-            self._tell(key, sign)
+            self._on_trigger(key, trigger)
 
     def _on_inotify(self) -> None:
         keys: set[Key] = set()
         for wd, mask, name in self._inotify.read():
             names = self._keys.get(wd, {})
-            if mask & IN_IGNORED:  # the directory itself is gone: whoever was in it
+            if mask & IN_IGNORED:  # the directory is gone: check all of its containers
                 keys.update(*names.values())
                 self._keys.pop(wd, None)
             elif mask & IN_Q_OVERFLOW:
@@ -310,4 +311,4 @@ class Watcher:
             else:
                 keys |= names.get(name, set())
         for key in keys:
-            self._look(key)
+            self._check_cgroup(key)

@@ -14,11 +14,11 @@ from cgpud.errors import ProtocolError
 HEAD = struct.Struct(">I")
 REQUEST_MAX = 64 << 10
 REPLY_MAX = 64 << 10
-SENTENCE_MAX = 2000  # bytes; cgpu-runtime has room for 2048
+SENTENCE_MAX = 2000  # bytes; the buffer of cgpu-runtime has 2048
 
 
 class Message(msgspec.Struct, frozen=True):
-    """Every request there is. Fields that an operation does not use stay empty."""
+    """All requests. Fields that an operation does not use are empty."""
 
     op: str
     id: str = ""
@@ -38,7 +38,7 @@ def length(head: bytes) -> int:
 def decode(body: bytes) -> Message:
     try:
         return msgspec.json.decode(body, type=Message)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the second for a string that is no UTF-8
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # UnicodeDecodeError: a string is not UTF-8
         raise ProtocolError(f"not a request: {error}") from error
 
 
@@ -49,13 +49,13 @@ def cookie_of(message: Message) -> int:
 
 
 def encode(value: dict[str, Any]) -> bytes:
-    """Half a surrogate, which JSON can say and UTF-8 cannot, becomes a question mark: msgspec would raise."""
+    """A lone surrogate, possible in JSON but not in UTF-8, becomes a question mark; msgspec would raise."""
     body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     return HEAD.pack(len(body)) + body
 
 
 def sentence(text: str) -> str:
-    """One line that cgpu-runtime has room for, cut between two characters."""
+    """One line, cut at a character to the size that cgpu-runtime accepts."""
     line = " ".join(text.split()).encode(errors="replace")[:SENTENCE_MAX]
     return line.decode(errors="ignore")
 

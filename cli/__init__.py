@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""cgpu and cgpu-smi: what is on the GPUs, and the few things an administrator changes."""
+"""cgpu and cgpu-smi: show the GPUs and their containers, change their settings."""

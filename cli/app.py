@@ -27,11 +27,11 @@ def _as_cgpu_error(err: BaseException, prog: str) -> CgpuError:
         if err.errno in (errno.EPERM, errno.EACCES):
             return not_permitted(what)
         return CgpuError(Exit.REFUSED, what, err.strerror or str(err))
-    return CgpuError(Exit.REFUSED, "internal", f"{type(err).__name__}: {err}", "CGPU_DEBUG=1 shows where")
+    return CgpuError(Exit.REFUSED, "internal", f"{type(err).__name__}: {err}", "CGPU_DEBUG=1 shows the traceback")
 
 
 class _Convention(click.Command):
-    """A top-level command whose failures all look alike."""
+    """A top-level command: reports all failures in the same form."""
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -65,12 +65,16 @@ class Single(_Convention):
 
 
 def path_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--root and --proc, for tests and for looking at a copy of a tree."""
+    """--root and --proc, for tests and for a copied tree."""
     command = click.option(
         "--proc", envvar="CGPU_PROC", metavar="DIR", help="The tree instead of /proc/cgpu_km [CGPU_PROC]."
     )(command)
     return click.option(
-        "--root", envvar="CGPU_ROOT", metavar="DIR", default="/", help="Look below DIR instead of / [CGPU_ROOT]."
+        "--root",
+        envvar="CGPU_ROOT",
+        metavar="DIR",
+        default="/",
+        help="Use DIR as the root directory [CGPU_ROOT].",
     )(command)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The few things an administrator changes: nodes of a GPU, nodes of a container, create, destroy."""
+"""Changes by an administrator: nodes of a GPU, nodes of a container, create, destroy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
 
 
 def node_text(node: str, value: str) -> str:
-    """A value as a person writes it -> as the kernel takes it. The kernel judges it."""
+    """A value of the command line in the kernel's form. The kernel checks it."""
     if node == "policy" and value.lower() in POLICIES:
         return str(POLICIES.index(value.lower()))
     if node in ("memsize", "default_memsize"):
@@ -41,7 +41,7 @@ def node_text(node: str, value: str) -> str:
 
 
 def set_gpu(paths: Paths, gpu: int, node: str, value: str) -> tuple[str, str]:
-    """Write one node of a GPU; returns what it read before and after."""
+    """Write one node of a GPU; returns its text before and after."""
     text = node_text(node, value)
     path = gpu_dir(paths, gpu) / node
     before = read_node(path)
@@ -58,7 +58,7 @@ def gpu_dir(paths: Paths, gpu: int) -> Path:
     return path
 
 
-def find(paths: Paths, key: str) -> Container:
+def find_container(paths: Paths, key: str) -> Container:
     """A container by id, by a prefix of it, by directory name or by docker's name."""
     everyone = containers(paths)
     exact = [one for one in everyone if key in (one.id, one.dir)]
@@ -77,7 +77,7 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
     Returns (GPU, before, after) for each.
     """
     text = node_text(node, value)
-    container = find(paths, key)
+    container = find_container(paths, key)
     gpus = [number for number, _ in container.gpus if gpu is None or number == gpu]
     if not gpus:
         raise CgpuError(Exit.NOT_FOUND, f"container {key}", f"does not use GPU {gpu}", "cgpu ps")
@@ -97,7 +97,7 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
 
 
 def create(paths: Paths, container_id: str, options: dict[str, str]) -> Container | None:
-    """Make a container through inst_ctl; returns its line."""
+    """Create a container through inst_ctl; returns it as listed."""
     if not is_loaded(paths):
         raise no_module(paths)
     if paths.drain.exists():
@@ -108,8 +108,8 @@ def create(paths: Paths, container_id: str, options: dict[str, str]) -> Containe
 
 
 def destroy(paths: Paths, key: str, cookie: str | None) -> tuple[str, bool]:
-    """Destroy through inst_ctl; returns the full id and whether files still hold it."""
-    container = find(paths, key)
+    """Destroy through inst_ctl; returns the full id, and whether open files keep it dying."""
+    container = find_container(paths, key)
     tail = f" cookie={cookie}" if cookie else ""
     write_node(paths.proc / "inst_ctl", f"destroy {container.id}{tail}", f"destroy {key}")
     return container.id, any(one.id == container.id for one in containers(paths))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What cgpud says, over its socket: the few things that /proc/cgpu_km does not know."""
+"""cgpud's status, over its socket: what /proc/cgpu_km does not contain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _receive(sock: socket.socket, size: int) -> bytes:
 
 
 def status(paths: Paths) -> dict[str, Any] | None:
-    """cgpud's answer; None if it is not there or does not answer: looking works without it."""
+    """cgpud's answer; None without one. The commands that show the GPUs work without the daemon."""
     body = json.dumps({"op": "status"}).encode()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -43,7 +43,7 @@ def status(paths: Paths) -> dict[str, Any] | None:
 
 
 def drift(paths: Paths) -> list[dict[str, Any]] | None:
-    """Where a GPU has something else than cgpu.toml says; None: cgpud did not say."""
+    """GPU settings that differ from cgpu.toml; None: no answer from cgpud."""
     answer = status(paths)
     rows = (answer or {}).get("drift")
     return rows if isinstance(rows, list) else None

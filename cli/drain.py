@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""No container gets a slice from now on: a mark in /run/cgpu that cgpud looks for at every start (docs/upgrade.md).
+"""Refuse new containers: cgpud checks a file in /run/cgpu at every start of a container (docs/user/upgrade.md).
 
-A file and not a request: it holds while the daemon is restarted or replaced, and goes with the boot.
+A file instead of a request: it stays in force when the daemon is restarted or replaced, and ends at the next boot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_on(paths: Paths) -> bool:
 
 
 def begin(paths: Paths) -> bool:
-    """True if it was not on."""
+    """True if it was off."""
     if is_on(paths):
         return False
     try:
@@ -44,8 +44,8 @@ def undo(paths: Paths) -> bool:
     return True
 
 
-def left(paths: Paths) -> tuple[Container, ...]:
-    """Who is there, dying ones included; nobody without the module."""
+def remaining(paths: Paths) -> tuple[Container, ...]:
+    """The containers, with dying ones; none without the module."""
     return containers(paths) if is_loaded(paths) else ()
 
 
@@ -66,15 +66,15 @@ def row(paths: Paths, container: Container) -> dict[str, object]:
     }
 
 
-def wait(paths: Paths, timeout_s: float | None, say: Callable[[str], None]) -> None:
-    """Until nobody is left. Says who is, whenever that changes. The mark stays, also when it takes too long."""
+def wait(paths: Paths, timeout_s: float | None, report: Callable[[str], None]) -> None:
+    """Wait for the end of all containers. Reports changes. Draining goes on after a time-out."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
-    told: tuple[str, ...] = ()
-    while there := left(paths):
+    reported: tuple[str, ...] = ()
+    while there := remaining(paths):
         names = tuple(name_of(paths, one) for one in there)
-        if names != told:
-            say(f"waiting for {len(names)}: {'; '.join(names)}")
-            told = names
+        if names != reported:
+            report(f"waiting for {len(names)}: {'; '.join(names)}")
+            reported = names
         if end is not None and time.monotonic() >= end:
             raise CgpuError(
                 Exit.REFUSED,

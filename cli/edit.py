@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What editing an engine's file needs: what is asked for, what was done, why not, and TOML edited as text. Pure.
+"""Edits of an engine's file: request, record, refusal, and TOML edited as text. Pure.
 
-A file with comments keeps them: TOML is edited as text and only then read, so that nothing but our key is another.
+Comments are kept: TOML is edited as text, then parsed to verify that only our key has changed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 BEGIN = "# cgpu: begin (cgpu setup --undo takes it out)\n"
 END = "# cgpu: end\n"
-BY_HAND = "do it by hand: docs/daemon.md section 1"
+BY_HAND = "do it by hand: docs/user/daemon.md section 1"
 TOOLKIT = "nvidia-container-runtime"
 
 
-class Refuse(Exception):
-    """Why a file is left as it is, and what to do about it."""
+class EditRefused(Exception):
+    """The file is not edited: the reason, and a hint."""
 
     def __init__(self, why: str, hint: str = "") -> None:
         super().__init__(why)
@@ -29,7 +29,7 @@ class Refuse(Exception):
 
 @dataclass(frozen=True)
 class Record:
-    """What a file was (None: not there) before cgpu setup, and what it became; folders made for it, deepest first."""
+    """The file before (None: absent) and after cgpu setup; folders made for it, deepest first."""
 
     runtime: str
     before: str | None
@@ -38,23 +38,23 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for; others: files that count beside the one that is edited, by name."""
+class SetupRequest:
+    """The options of cgpu setup. `others`: further files that the engine reads, by name."""
 
     runtime: str
     default: bool = False
     others: Mapping[str, str] = field(default_factory=dict)
 
 
-def at(data: Any, *keys: str) -> Any:
+def lookup(data: Any, *keys: str) -> Any:
     """The value below these keys, or None."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return data
 
 
-def taken(there: object, runtime: str) -> Refuse:
-    """The name nvidia belongs to somebody else."""
+def name_taken(there: object, runtime: str) -> EditRefused:
+    """The name nvidia is in use by another runtime."""
     words = there if isinstance(there, str) else json.dumps(there, default=str)
     if words.strip('"').rsplit("/", 1)[-1] == runtime.rsplit("/", 1)[-1]:
         hint = "--undo first, if it was cgpu setup"
@@ -62,22 +62,22 @@ def taken(there: object, runtime: str) -> Refuse:
         hint = f"cgpu setup {TOOLKIT} puts cgpu-runtime below NVIDIA's"
     else:
         hint = "take it out first"
-    return Refuse(f"has another runtime called nvidia: {words[:80]}", hint)
+    return EditRefused(f"has another runtime called nvidia: {words[:80]}", hint)
 
 
-def changed(what: str) -> Refuse:
-    return Refuse(f"{what} was changed since cgpu setup", "take it out by hand")
+def changed_since(what: str) -> EditRefused:
+    return EditRefused(f"{what} was changed since cgpu setup", "take it out by hand")
 
 
 def toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as err:
-        raise Refuse(f"is not TOML: {err}") from None
+        raise EditRefused(f"is not TOML: {err}") from None
 
 
 def without(data: Any, keys: tuple[str, ...]) -> Any:
-    """The data less one key and less tables with nothing in them, which a header alone makes."""
+    """The data without one key and without empty tables, which a header alone creates."""
     if not isinstance(data, dict):
         return data
     rest = {
@@ -86,21 +86,21 @@ def without(data: Any, keys: tuple[str, ...]) -> Any:
     return {name: value for name, value in rest.items() if value != {}}
 
 
-def only(before: str, after: str, *paths: tuple[str, ...]) -> str:
-    """The text after, if nothing but these keys differs from before."""
+def changed_only(before: str, after: str, *paths: tuple[str, ...]) -> str:
+    """`after`, if it differs from `before` in these keys only."""
     old = toml(before)
     try:
         new: Any = toml(after)
-    except Refuse:
-        raise Refuse("has a form into which cgpu setup cannot write", BY_HAND) from None
+    except EditRefused:
+        raise EditRefused("has a form into which cgpu setup cannot write", BY_HAND) from None
     for path in paths:
         old, new = without(old, path), without(new, path)
     if old != new:
-        raise Refuse("has a form into which cgpu setup cannot write", BY_HAND)
+        raise EditRefused("has a form into which cgpu setup cannot write", BY_HAND)
     return after
 
 
-def ended(text: str) -> str:
+def end_line(text: str) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 
@@ -109,17 +109,17 @@ def block(*lines: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
     return begin + "".join(f"{line}\n" for line in lines) + end
 
 
-def cut(text: str, begin: str = BEGIN, end: str = END) -> str:
-    """The block that is in a text, with its marks; nothing: there is none."""
+def find_block(text: str, begin: str = BEGIN, end: str = END) -> str:
+    """The block in a text, with its marks; "" if there is none."""
     found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", text, re.S)
     return found[0] if found else ""
 
 
 def unblock(text: str, record: Record) -> str:
-    """The text without our block; refused if the block is not as it was written."""
-    ours = cut(record.after)
+    """The text without our block; refused if the block was changed."""
+    ours = find_block(record.after)
     if not ours or text.count(ours) != 1:
-        raise changed("what stands between the marks")
+        raise changed_since("the text between the marks")
     return text.replace(ours, "")
 
 
@@ -127,12 +127,12 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def named(name: str, err: Refuse) -> Refuse:
-    return Refuse(f"{name} {err.why}", err.hint) if name else err
+def with_file_name(name: str, err: EditRefused) -> EditRefused:
+    return EditRefused(f"{name} {err.why}", err.hint) if name else err
 
 
 def toml_of(name: str, text: str) -> dict[str, Any]:
     try:
         return toml(text)
-    except Refuse as err:
-        raise named(name, err) from None
+    except EditRefused as err:
+        raise with_file_name(name, err) from None

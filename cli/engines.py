@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The engines that cgpu setup knows: cgpu-runtime put into each one's configuration, and taken out again. Pure."""
+"""The engines of cgpu setup: adds cgpu-runtime to each one's configuration, and removes it. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .edit import (
     BEGIN,
     BY_HAND,
     TOOLKIT,
+    EditRefused,
     Record,
-    Refuse,
-    Wish,
-    at,
+    SetupRequest,
     block,
-    changed,
-    ended,
-    named,
-    only,
+    changed_only,
+    changed_since,
+    end_line,
+    lookup,
+    name_taken,
     quoted,
-    taken,
     toml,
     toml_of,
     unblock,
+    with_file_name,
 )
 
 _HEADER = re.compile(rf'^[ \t]*\[[ \t]*"?{TOOLKIT}"?[ \t]*\][^\n]*(?:\n|\Z)', re.M)
@@ -36,39 +36,39 @@ _NEXT_HEADER = re.compile(r"^[ \t]*\[", re.M)
 
 @dataclass(frozen=True)
 class Engine:
-    """A file; how our runtime comes in and out; which other files it leads to (patterns); what is to be done then.
+    """A file, how to add and remove our runtime, patterns of further files the engine reads, the next step.
 
-    program: who reads the file, if setting up is nothing without him.
+    program: the reader of the file, if the set-up requires it.
     """
 
     file: str
-    put: Callable[[str, Wish], str]
+    put: Callable[[str, SetupRequest], str]
     take: Callable[[str, Record], str]
     others: Callable[[str, str], list[str]]
     then: str
     program: str = ""
 
 
-# docker: JSON, so nothing can be marked; the keys are compared with the record.
+# docker: JSON has no comments for marks, so the keys are compared with the record.
 
 
 def _json(text: str) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
-            raise ValueError("a key is there twice")
+            raise ValueError("a key is repeated")
         return dict(pairs)
 
     try:
         data = json.loads(text, object_pairs_hook=once) if text.strip() else {}
     except (ValueError, RecursionError) as err:
-        raise Refuse(f"is not JSON: {err}") from None
+        raise EditRefused(f"is not JSON: {err}") from None
     if not isinstance(data, dict):
-        raise Refuse("is not a JSON object")
+        raise EditRefused("is not a JSON object")
     return data
 
 
 def _json_text(data: dict[str, Any], like: str) -> str:
-    """Indented as the text it takes the place of."""
+    """Indented as the text it replaces."""
     found = re.match(r'\s*\{[ \t\r]*\n([ \t]+)"', like)
     one_line = _json(like) != {} and "\n" not in like.strip()
     indent = None if one_line else found[1] if found else 4
@@ -76,36 +76,36 @@ def _json_text(data: dict[str, Any], like: str) -> str:
         text = json.dumps(data, indent=indent, ensure_ascii=like.isascii(), allow_nan=False)
         text.encode()
     except ValueError as err:
-        raise Refuse(f"is not JSON: {err}") from None
+        raise EditRefused(f"is not JSON: {err}") from None
     return text + ("\n" if like.endswith("\n") or not like.strip() else "")
 
 
-def _docker_put(text: str, wish: Wish) -> str:
+def _docker_put(text: str, request: SetupRequest) -> str:
     data = _json(text)
     runtimes = data.setdefault("runtimes", {})
     if not isinstance(runtimes, dict):
-        raise Refuse("has runtimes that are no object")
-    there = runtimes.setdefault("nvidia", {"path": wish.runtime})
-    if at(there, "path") != wish.runtime:
-        raise taken(at(there, "path") or there, wish.runtime)
-    if wish.default:
+        raise EditRefused("has runtimes that are no object")
+    there = runtimes.setdefault("nvidia", {"path": request.runtime})
+    if lookup(there, "path") != request.runtime:
+        raise name_taken(lookup(there, "path") or there, request.runtime)
+    if request.default:
         data["default-runtime"] = "nvidia"
     return text if data == _json(text) else _json_text(data, text)
 
 
 def _docker_take(text: str, record: Record) -> str:
     now, was, ours = _json(text), _json(record.before or ""), _json(record.after)
-    there, before = at(now, "runtimes", "nvidia"), at(was, "runtimes", "nvidia")
+    there, before = lookup(now, "runtimes", "nvidia"), lookup(was, "runtimes", "nvidia")
     if there is not None and before is None:
-        if there != at(ours, "runtimes", "nvidia"):
-            raise changed("runtimes.nvidia")
+        if there != lookup(ours, "runtimes", "nvidia"):
+            raise changed_since("runtimes.nvidia")
         del now["runtimes"]["nvidia"]
         if not now["runtimes"] and "runtimes" not in was:
             del now["runtimes"]
     key = "default-runtime"
     if now.get(key) == "nvidia" != was.get(key):
-        if ours.get(key) != "nvidia" and at(now, "runtimes", "nvidia") is None:
-            raise Refuse("names nvidia as default-runtime, which cgpu setup did not", "name another one first")
+        if ours.get(key) != "nvidia" and lookup(now, "runtimes", "nvidia") is None:
+            raise EditRefused("names nvidia as default-runtime, which cgpu setup did not", "name another one first")
         if ours.get(key) == "nvidia" and key in was:
             now[key] = was[key]
         elif ours.get(key) == "nvidia":
@@ -115,32 +115,34 @@ def _docker_take(text: str, record: Record) -> str:
     return (record.before or "") if now == was else _json_text(now, text)
 
 
-# The others: TOML. What is new stands between two marks where it can.
+# The others: TOML. Additions are enclosed in two marks where possible.
 
 _PODMAN = ("engine", "runtimes", "nvidia")
 
 
-def _podman_put(text: str, wish: Wish) -> str:
-    mine = [wish.runtime]
-    for name, other in {**wish.others, "": text}.items():
-        there = at(toml_of(name, other), *_PODMAN)
+def _podman_put(text: str, request: SetupRequest) -> str:
+    mine = [request.runtime]
+    for name, other in {**request.others, "": text}.items():
+        there = lookup(toml_of(name, other), *_PODMAN)
         if there == mine:
             return text
         if there is not None:
-            raise named(name, taken(there[0] if isinstance(there, list) and there else there, wish.runtime))
+            raise with_file_name(
+                name, name_taken(there[0] if isinstance(there, list) and there else there, request.runtime)
+            )
     if text.strip():
-        raise Refuse("has something else in it", "it is to be a file of cgpu's own")
-    return text + block("[engine.runtimes]", f"nvidia = [{quoted(wish.runtime)}]")
+        raise EditRefused("has other contents", "it must be a file for cgpu alone")
+    return text + block("[engine.runtimes]", f"nvidia = [{quoted(request.runtime)}]")
 
 
 def _podman_take(text: str, record: Record) -> str:
-    if at(toml(text), *_PODMAN) is None:
+    if lookup(toml(text), *_PODMAN) is None:
         return text
-    return only(text, unblock(text, record), _PODMAN)
+    return changed_only(text, unblock(text, record), _PODMAN)
 
 
 def _split(text: str) -> tuple[str, str, str]:
-    """The text up to the header of NVIDIA's table and with it, the table, the rest."""
+    """The text up to and with the header of NVIDIA's table, the table, the rest."""
     found = _HEADER.search(text)
     if not found:
         return text, "", ""
@@ -150,33 +152,33 @@ def _split(text: str) -> tuple[str, str, str]:
 
 
 def _same_next(runtimes: list[str], conf: str) -> None:
-    """Refuse an order of runtimes that cgpu-runtime, once it is first, would not keep (conf: its runtime.conf)."""
+    """Refuse if cgpu-runtime would not execute the runtime that is first now (conf: runtime.conf)."""
     found = re.search(r'^[ \t]*next[ \t]*=[ \t"]*([^"\r\n]*)', conf, re.M)
     hand = found[1].strip() if found else ""
     first = runtimes[0] if runtimes else "runc"
     if not {first, first.rsplit("/", 1)[-1]} & ({hand} if hand else {"runc", "docker-runc"}):
-        why = f"has {first} first, but cgpu-runtime hands over to {hand or 'runc'}"
-        raise Refuse(why, f"next = {first} in /etc/cgpu/runtime.conf")
+        why = f"has {first} first, but cgpu-runtime executes {hand or 'runc'}"
+        raise EditRefused(why, f"next = {first} in /etc/cgpu/runtime.conf")
 
 
-def _nvidia_put(text: str, wish: Wish) -> str:
-    old, mine = at(toml(text), TOOLKIT, "runtimes"), quoted(wish.runtime)
+def _nvidia_put(text: str, request: SetupRequest) -> str:
+    old, mine = lookup(toml(text), TOOLKIT, "runtimes"), quoted(request.runtime)
     head, table, rest = _split(text)
     if old is None:
         line = f'runtimes = [{mine}, "runc", "crun"]'
         found = _HEADER.search(text)
-        new = ended(head) + (block(line) + table + rest if found else block(f"[{TOOLKIT}]", line))
-        return only(text, new, (TOOLKIT, "runtimes"))
+        new = end_line(head) + (block(line) + table + rest if found else block(f"[{TOOLKIT}]", line))
+        return changed_only(text, new, (TOOLKIT, "runtimes"))
     if not isinstance(old, list) or not all(isinstance(one, str) for one in old):
-        raise Refuse("has runtimes that are no list of names", BY_HAND)
-    if old[:1] == [wish.runtime]:
+        raise EditRefused("has runtimes that are no list of names", BY_HAND)
+    if old[:1] == [request.runtime]:
         return text
     for one in old:
-        if one.rsplit("/", 1)[-1] == wish.runtime.rsplit("/", 1)[-1]:
-            raise Refuse(
+        if one.rsplit("/", 1)[-1] == request.runtime.rsplit("/", 1)[-1]:
+            raise EditRefused(
                 f"has {one} in runtimes already, in an order of its own", "put it first by hand, or take it out"
             )
-    _same_next(old, next(iter(wish.others.values()), ""))
+    _same_next(old, next(iter(request.others.values()), ""))
     new = re.sub(
         r'^([ \t]*"?runtimes"?[ \t]*=[ \t]*\[)(\s*)',
         lambda m: f"{m[1]}{m[2]}{mine},{m[2] or ' '}",
@@ -184,25 +186,25 @@ def _nvidia_put(text: str, wish: Wish) -> str:
         count=1,
         flags=re.M,
     )
-    new = only(text, head + new + rest, (TOOLKIT, "runtimes"))
-    if at(toml(new), TOOLKIT, "runtimes") != [wish.runtime, *old]:
-        raise Refuse("has a form into which cgpu setup cannot write", BY_HAND)
+    new = changed_only(text, head + new + rest, (TOOLKIT, "runtimes"))
+    if lookup(toml(new), TOOLKIT, "runtimes") != [request.runtime, *old]:
+        raise EditRefused("has a form into which cgpu setup cannot write", BY_HAND)
     return new
 
 
 def _nvidia_take(text: str, record: Record) -> str:
-    now = at(toml(text), TOOLKIT, "runtimes")
+    now = lookup(toml(text), TOOLKIT, "runtimes")
     if not isinstance(now, list) or record.runtime not in now:
         return text
     if BEGIN in text and BEGIN in record.after:
-        return only(text, unblock(text, record), (TOOLKIT, "runtimes"))
+        return changed_only(text, unblock(text, record), (TOOLKIT, "runtimes"))
     head, table, rest = _split(text)
     mine = re.escape(quoted(record.runtime))
     bare = re.sub(rf'^([ \t]*"?runtimes"?[ \t]*=[ \t]*\[\s*){mine}\s*,?\s*', r"\1", table, count=1, flags=re.M)
     new = head + bare + rest
-    only(text, new, (TOOLKIT, "runtimes"))
-    if at(toml(new), TOOLKIT, "runtimes") != now[1:]:
-        raise changed("runtimes")
+    changed_only(text, new, (TOOLKIT, "runtimes"))
+    if lookup(toml(new), TOOLKIT, "runtimes") != now[1:]:
+        raise changed_since("runtimes")
     return new
 
 

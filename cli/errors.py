@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What can go wrong, how it is said and which exit code it has (docs/cli.md)."""
+"""Errors, their text and their exit codes (docs/user/cli.md)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import errno
 import json
 from enum import IntEnum
 
-#: DKMS signs what it builds, with a key that the machine must be told to trust.
-ENROL = "mokutil --import /var/lib/dkms/mok.pub, then boot: docs/install.md §3"
+#: DKMS signs what it builds with a key that must be enrolled as trusted.
+ENROL = "mokutil --import /var/lib/dkms/mok.pub, then boot: docs/user/install.md §3"
 
 
 class Exit(IntEnum):
@@ -23,7 +23,7 @@ class Exit(IntEnum):
 
 
 class CgpuError(Exception):
-    """One sentence: what was tried, why it did not work, what to do about it."""
+    """One sentence: the failed operation, the reason, a hint."""
 
     def __init__(self, code: Exit, what: str, why: str, hint: str = "") -> None:
         super().__init__(f"{what}: {why}")
@@ -39,7 +39,7 @@ class CgpuError(Exception):
         return " ".join(f"{prog}: error: {self.what}: {self.why}{tail}".split())
 
     def as_json(self) -> str:
-        """The form printed instead when --json was given."""
+        """The form for --json."""
         body = {
             "code": self.code.name.lower(),
             "exit": self.exit_code,
@@ -54,7 +54,7 @@ def not_permitted(what: str) -> CgpuError:
     return CgpuError(Exit.NOT_PERMITTED, what, "not permitted", "be root on the host, outside any container")
 
 
-# Why the kernel said no, by node; None stands for every other node (docs/proc.md §2).
+# Reasons of a refused write, by errno and node; None: any other node (docs/reference/proc.md §2).
 _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     errno.EINVAL: {
         "policy": ("not a policy", "0 to 5"),
@@ -68,26 +68,26 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
         "memsize": ("out of range", "at least 1 MiB"),
         "uvm": ("not a mode", "deny or account"),
         "ipc": ("not a name", "1 to 128 printable characters without blanks, '/' and '='; or none"),
-        None: ("the kernel does not accept this text", "see docs/proc.md"),
+        None: ("the kernel does not accept this text", "see docs/reference/proc.md"),
     },
     errno.ERANGE: {None: ("the number is too large", "it must fit 64 bits")},
     errno.EBUSY: {
         "max_inst": ("more containers or weight than that are in use", "cgpu status shows them"),
-        "overcommit": ("the memory limits that are there add up to more", "cgpu status shows them"),
+        "overcommit": ("the sum of the memory limits is larger", "cgpu status shows them"),
         None: ("in use", ""),
     },
     errno.ENOSPC: {
         "weight": ("the sum of weights would exceed max_inst", "see free_weight in cgpu status"),
-        "memsize": ("the sum of limits would exceed the card's memory", "cgpu status shows who holds it"),
-        None: ("no room on the GPU: memory, weight or containers", "cgpu status shows who holds it"),
+        "memsize": ("the sum of limits would exceed the card's memory", "cgpu status shows the limits"),
+        None: ("no room on the GPU: memory, weight or containers", "cgpu status shows their use"),
     },
     errno.EOPNOTSUPP: {
         "policy": ("the lever this policy needs does not work on this driver", "policy 5 always works"),
-        "upgrade": ("it cannot take over from the core that runs", "see the kernel log"),
+        "upgrade": ("it cannot replace the running core", "see the kernel log"),
         None: ("not supported on this driver", "see the kernel log"),
     },
     errno.ENODEV: {None: ("no such GPU, or the NVIDIA driver is not loaded", "cgpu status lists the GPUs")},
-    errno.EEXIST: {None: ("a container of this id is there already", "cgpu ps")},
+    errno.EEXIST: {None: ("a container of this id exists already", "cgpu ps")},
     errno.ENOENT: {
         "upgrade": ("no such core is registered", "cgpu upgrade lists them"),
         None: ("there is no such container", "cgpu ps"),
@@ -101,7 +101,7 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
 
 
 def refused(what: str, node: str, err: OSError) -> CgpuError:
-    """Turn the errno of a write into words."""
+    """The error for a failed write, by its errno."""
     if err.errno in (errno.EPERM, errno.EACCES):
         return not_permitted(what)
     words = _WHY.get(err.errno or 0, {})

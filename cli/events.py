@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu events: what the kernel module tells, a line each, as it happens. The daemon is not asked."""
+"""cgpu events: the kernel module's events as they happen, one per line, without the daemon."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 LOOK_AGAIN_S = 1.0
-LOST = "events were lost; cgpu status shows what is"
+LOST = "events were lost; cgpu status shows the current state"
 
-Say = Callable[[str, str, dict[str, Any]], None]
+Report = Callable[[str, str, dict[str, Any]], None]
 
 
 def open_link() -> KernelLink:
-    from cgpud.netlink import NetlinkLink  # half of the start-up time of every other command
+    from cgpud.netlink import NetlinkLink  # the import would double the start-up time of other commands
 
     return NetlinkLink()
 
@@ -38,22 +38,22 @@ def line(as_json: bool, at: datetime, level: str, text: str, fields: dict[str, A
     return f"{when} {level:<7} {text}"
 
 
-async def stream(link: KernelLink, say: Say, count: int | None, follow: bool) -> None:
-    """Until `count` events were said, or for ever. Raises KernelMissing without the module, unless it is waited for."""
+async def stream(link: KernelLink, report: Report, count: int | None, follow: bool) -> None:
+    """Report `count` events, or until cancelled. Without the module: wait (`follow`) or raise KernelMissing."""
     from cgpud.errors import KernelMissing, Resync
-    from cgpud.events import tell
+    from cgpud.events import describe
 
     seen = 0
     while True:
         try:
             async for event in link.events():
-                story = tell(event)
-                say(story.level, story.text, story.fields)
+                entry = describe(event)
+                report(entry.level, entry.text, entry.fields)
                 seen += 1
                 if seen == count:
                     return
         except Resync:
-            say("warning", LOST, {"kind": "resync"})
+            report("warning", LOST, {"kind": "resync"})
         except KernelMissing:
             if not follow:
                 raise
@@ -61,19 +61,21 @@ async def stream(link: KernelLink, say: Say, count: int | None, follow: bool) ->
 
 
 @click.command("events")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON each (docs/cgpu-events.schema.json).")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One line of JSON per event (docs/reference/cgpu-events.schema.json)."
+)
 @click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after N events.")
-@click.option("--follow", is_flag=True, help="Wait for the module where it is not loaded, or no longer.")
+@click.option("--follow", is_flag=True, help="Wait for the module if it is not loaded, or is unloaded.")
 @click.make_pass_decorator(proc.Paths)
 def events(paths: proc.Paths, as_json: bool, count: int | None, follow: bool) -> None:
-    """Show what happens from now on: containers, refusals, overruns, levers, policies, cores."""
+    """Show events from now on: containers, refusals, overruns, levers, policies, cores."""
     from cgpud.errors import KernelMissing, KernelRefused
 
-    def say(level: str, text: str, fields: dict[str, Any]) -> None:
+    def report(level: str, text: str, fields: dict[str, Any]) -> None:
         click.echo(line(as_json, datetime.now(UTC), level, text, fields))
 
     try:
-        asyncio.run(stream(open_link(), say, count, follow))
+        asyncio.run(stream(open_link(), report, count, follow))
     except KernelMissing:
         if not proc.is_loaded(paths):
             raise proc.no_module(paths, "events") from None

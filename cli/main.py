@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu: versions, status, the few changes, and the set-up of engines. Conventions in docs/cli.md."""
+"""cgpu: versions, status, the few changes, and the set-up of engines. Conventions in docs/user/cli.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 pass_paths = click.make_pass_decorator(proc.Paths)
 
 
-def _say(as_json: bool, data: Any, text: str) -> None:
+def _print(as_json: bool, data: Any, text: str) -> None:
     click.echo(json.dumps(data, indent=2) if as_json else text)
 
 
@@ -47,7 +47,7 @@ def version(paths: proc.Paths, as_json: bool) -> None:
     )
     lines = [f"{name:<13} {value or '-'}" for name, value in rows]
     lines += [f"missing: {what}" for what in found.missing]
-    _say(as_json, asdict(found), "\n".join(lines))
+    _print(as_json, asdict(found), "\n".join(lines))
 
 
 @cgpu.command("status")
@@ -65,14 +65,14 @@ def status_command(paths: proc.Paths, as_json: bool, interval: float, no_sample:
 @pass_paths
 def ps(paths: proc.Paths, as_json: bool) -> None:
     """List containers, one line for each GPU they use."""
-    snapshot = proc.look(paths)
+    snapshot = proc.read_tree(paths)
     got = share.shares(None, snapshot)
     rows = [
         {"gpu": gpu.index, **render.slot_json(gpu, slot, got.get((gpu.index, slot.dir)))}
         for gpu in snapshot.gpus
         for slot in gpu.slots
     ]
-    _say(as_json, {"containers": rows}, render.ps_text(snapshot))
+    _print(as_json, {"containers": rows}, render.ps_text(snapshot))
 
 
 @cgpu.group("set", cls=click.Group)
@@ -90,7 +90,7 @@ def set_gpu(paths: proc.Paths, number: int, node: str, value: str, as_json: bool
     """Set a node of GPU N, e.g. cgpu set gpu 0 policy 2."""
     before, after = change.set_gpu(paths, number, node, value)
     data = {"gpu": number, "node": node, "before": before, "after": after}
-    _say(as_json, data, f"gpu {number} {node}: {before} -> {after}")
+    _print(as_json, data, f"gpu {number} {node}: {before} -> {after}")
 
 
 @set_group.command("container")
@@ -105,7 +105,7 @@ def set_container(paths: proc.Paths, container: str, node: str, value: str, gpu:
     done = change.set_container(paths, container, node, value, gpu)
     data = [{"gpu": number, "node": node, "before": before, "after": after} for number, before, after in done]
     lines = [f"container {container} gpu {number} {node}: {before} -> {after}" for number, before, after in done]
-    _say(as_json, {"container": container, "changes": data}, "\n".join(lines))
+    _print(as_json, {"container": container, "changes": data}, "\n".join(lines))
 
 
 @cgpu.command()
@@ -133,7 +133,7 @@ def create(
     options = {name: change.node_text(name, value) for name, value in wanted.items() if value and name != "memsize"}
     found = change.create(paths, container, {"gpu": options.pop("gpu"), "memsize": sizes, **options})
     text = f"created {container}" + (f" cookie={found.cookie} dir={found.dir}" if found else "")
-    _say(as_json, {"created": asdict(found) if found else {"id": container}}, text)
+    _print(as_json, {"created": asdict(found) if found else {"id": container}}, text)
 
 
 @cgpu.command()
@@ -142,10 +142,10 @@ def create(
 @as_json_option
 @pass_paths
 def destroy(paths: proc.Paths, container: str, cookie: str | None, as_json: bool) -> None:
-    """Destroy a container; what is still open keeps its memory until it is closed."""
+    """Destroy a container; files that are still open keep their memory until they are closed."""
     full_id, dying = change.destroy(paths, container, cookie)
     tail = ": dying, files or mappings still hold it" if dying else ""
-    _say(as_json, {"destroyed": full_id, "dying": dying}, f"destroyed {full_id}{tail}")
+    _print(as_json, {"destroyed": full_id, "dying": dying}, f"destroyed {full_id}{tail}")
 
 
 timeout_option = click.option(
@@ -158,9 +158,9 @@ def _progress(line: str) -> None:
 
 
 @cgpu.command("drain")
-@click.option("--wait", is_flag=True, help="Until the containers that are there have ended.")
+@click.option("--wait", is_flag=True, help="Wait until the running containers have ended.")
 @timeout_option
-@click.option("--undo", is_flag=True, help="Containers may start again.")
+@click.option("--undo", is_flag=True, help="Allow containers to start again.")
 @as_json_option
 @pass_paths
 def drain_command(paths: proc.Paths, wait: bool, timeout: float | None, undo: bool, as_json: bool) -> None:
@@ -170,19 +170,19 @@ def drain_command(paths: proc.Paths, wait: bool, timeout: float | None, undo: bo
     changed = drain.undo(paths) if undo else drain.begin(paths)
     if wait:
         drain.wait(paths, timeout, _progress)
-    there = drain.left(paths)
+    there = drain.remaining(paths)
     was = " already" if not changed and not undo else "" if changed else " anyway"
     lines = ["containers may start" + was if undo else f"new containers are refused{was}, {len(there)} left"]
     lines += [] if undo else [f"  {drain.name_of(paths, one)}" for one in there]
     data = {"draining": drain.is_on(paths), "changed": changed, "containers": [drain.row(paths, one) for one in there]}
-    _say(as_json, data, "\n".join(lines))
+    _print(as_json, data, "\n".join(lines))
 
 
 @cgpu.command("upgrade")
 @click.option(
     "--to", "version", metavar="VERSION", help="Make this registered core the active one, under running containers."
 )
-@click.option("--cold", is_flag=True, help="Unload cgpu_km and its cores and load them again; without containers only.")
+@click.option("--cold", is_flag=True, help="Unload cgpu_km and its cores and load them again; only without containers.")
 @click.option("--drain", "wait", is_flag=True, help="With --cold: first wait for the end of the containers.")
 @timeout_option
 @click.option(
@@ -190,7 +190,7 @@ def drain_command(paths: proc.Paths, wait: bool, timeout: float | None, undo: bo
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="With --cold: the modules' files, not those that modprobe finds.",
+    help="With --cold: load the modules' files from DIR, not those that modprobe finds.",
 )
 @as_json_option
 @pass_paths
@@ -203,26 +203,26 @@ def upgrade_command(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Show which core runs, which are there and what was tried last; change it."""
+    """Show the running core, the registered ones and the last swap; change it."""
     if version is not None and not upgrade.VERSION.fullmatch(version):
         raise click.UsageError(f"{version!r} is no version X.Y.Z")
     if version is not None and cold:
-        raise click.UsageError("--to is under running containers, --cold without any: one of them")
+        raise click.UsageError("--to needs no end of the containers, --cold does: use one of them")
     if not cold and (wait or folder or timeout is not None):
         raise click.UsageError("--drain, --timeout and --from go with --cold")
     if cold:
         done = upgrade.cold(paths, folder, wait, timeout, _progress)
-        _say(as_json, asdict(done), f"cgpu_km {done.before or '-'} -> {done.after}")
+        _print(as_json, asdict(done), f"cgpu_km {done.before or '-'} -> {done.after}")
     elif version is not None:
         before, after = upgrade.hot(paths, version)
-        _say(as_json, {"before": before, "after": after}, f"core {before} -> {after}")
+        _print(as_json, {"before": before, "after": after}, f"core {before} -> {after}")
     else:
-        found = upgrade.look(paths)
+        found = upgrade.registered(paths)
         lines = [f"running {found.active}", *(f"ready   {other}" for other in found.others)]
         if found.last:
             result = "ok" if not found.last.result else f"refused ({errno.errorcode.get(found.last.result, '?')})"
             lines.append(f"last    {found.last.version} {result}: {found.last.why}")
-        _say(as_json, asdict(found), "\n".join(lines))
+        _print(as_json, asdict(found), "\n".join(lines))
 
 
 cgpu.add_command(events.events)

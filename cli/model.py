@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What one look at the tree found. Pure data."""
+"""The contents of the tree. Pure data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# By number, as in uapi.h: tests/unit/daemon/test_abi_mirror.py.
 POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native")
 SOFT = 4
 NATIVE = 5

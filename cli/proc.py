@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The text of /proc/cgpu_km (docs/proc.md), and what /sys knows of the module itself: the only module of the command
-line that reads or writes them.
+"""Reads and writes /proc/cgpu_km (docs/reference/proc.md), and reads /sys/module.
 
-A container may vanish between listing its directory and reading its files: it is then left out.
+No other module of the command line does.
+
+A container that ends between listing its directory and reading its files is left out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .model import Container, Gpu, Slot, Snapshot
 T = TypeVar("T")
 
 MODULE = "cgpu_km"
+NODES_TYPE = "cgpu"  # of the file system with the nodes of containers
 
 # procfs answers EIO when a file is removed between its open and its read.
 _GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.EIO}
@@ -30,7 +32,7 @@ _GONE = {errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, er
 
 @dataclass(frozen=True)
 class Paths:
-    """Where to look."""
+    """The paths that the commands use."""
 
     root: Path
     proc: Path
@@ -40,8 +42,13 @@ class Paths:
     modules: Path
 
     @property
+    def nodes(self) -> Path:
+        """Mount point of the module's file system with the containers' nodes; the mount pins the module."""
+        return self.root / "dev/cgpu"
+
+    @property
     def drain(self) -> Path:
-        """There while no container may start: cgpu drain makes it, cgpud looks for it."""
+        """Exists while no container may start: cgpu drain makes it, cgpud checks it."""
         return self.run / "drain"
 
     @classmethod
@@ -57,8 +64,25 @@ class Paths:
         )
 
 
+def nodes_are_mounted(paths: Paths) -> bool:
+    try:
+        lines = (paths.root / "proc/self/mounts").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(words[1:3] == [str(paths.nodes), NODES_TYPE] for words in map(str.split, lines))
+
+
+def nodes_are_missing(paths: Paths) -> bool:
+    """Not mounted, although the loaded module has this file system; earlier versions did not."""
+    try:
+        types = (paths.root / "proc/filesystems").read_text().split()
+    except OSError:
+        return False
+    return NODES_TYPE in types and not nodes_are_mounted(paths)
+
+
 class _Vanished(Exception):
-    """What was being read is no longer there."""
+    """The file was removed before it was read."""
 
 
 def _read(path: Path) -> str:
@@ -77,7 +101,9 @@ def _value(path: Path, convert: Callable[[str], T]) -> T:
     try:
         return convert(text)
     except ValueError:
-        raise CgpuError(Exit.REFUSED, str(path), f"unexpected text {text[:40]!r}", "see docs/proc.md") from None
+        raise CgpuError(
+            Exit.REFUSED, str(path), f"unexpected text {text[:40]!r}", "see docs/reference/proc.md"
+        ) from None
 
 
 def _int(path: Path) -> int:
@@ -125,7 +151,7 @@ def parse_inst(line: str) -> Container | None:
 
 
 def engine_record(paths: Paths, container_id: str) -> dict[str, Any]:
-    """What docker's own file says of the container, without a call to the engine; empty if there is none."""
+    """The container in Docker's own file, read without a call to the engine; empty if there is none."""
     try:
         found = json.loads((paths.engine / container_id / "config.v2.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -140,7 +166,7 @@ def engine_name(paths: Paths, container_id: str) -> str | None:
 
 
 def gpu_name(paths: Paths, pci: str) -> str:
-    """The model, as the driver says it in its own /proc."""
+    """The model, from the driver's own /proc."""
     try:
         text = (paths.driver / "gpus" / pci / "information").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -232,7 +258,7 @@ def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) ->
 
 
 def _tree_version(paths: Paths) -> str | None:
-    """What `version` of the tree says: the active core's. None when the module is not loaded."""
+    """`version` of the tree: the active core's. None without the module."""
     try:
         return _read(paths.proc / "version").strip()
     except _Vanished:
@@ -240,37 +266,37 @@ def _tree_version(paths: Paths) -> str | None:
 
 
 def is_loaded(paths: Paths) -> bool:
-    """Whether cgpu_km is; with a core or without."""
+    """Is cgpu_km loaded, with or without a core?"""
     return _tree_version(paths) is not None
 
 
 def module_version(paths: Paths) -> str | None:
-    """cgpu_km's own version, which no swap of cores changes; None when it is not loaded."""
+    """cgpu_km's own version, which a swap of cores does not change; None without the module."""
     tree = _tree_version(paths)
     if tree is None:
         return None
     try:
         return _read(paths.modules / MODULE / "version").strip()
-    except _Vanished:  # a copied tree; without a core it has cgpu_km's own
+    except _Vanished:  # a copied tree; without a core its version is cgpu_km's own
         return "unknown" if cores(paths) else tree
 
 
 def core_module(version: str) -> str:
-    """The name under which modprobe finds the core of that version."""
+    """The core's name for modprobe."""
     return f"cgpu_core_{version.replace('.', '_')}"
 
 
 def signed_only(paths: Paths) -> bool:
-    """Whether the kernel loads only what is signed by a key it knows: lockdown (Secure Boot), or told to."""
+    """Does the kernel require trusted signatures: by lockdown (Secure Boot), or by sig_enforce?"""
 
-    def says(path: Path, *words: str) -> bool:
+    def has_word(path: Path, *words: str) -> bool:
         try:
             text = path.read_text(encoding="utf-8")
         except OSError:
             return False
         return any(word in text for word in words)
 
-    return says(paths.modules / "module/parameters/sig_enforce", "Y") or says(
+    return has_word(paths.modules / "module/parameters/sig_enforce", "Y") or has_word(
         paths.root / "sys/kernel/security/lockdown", "[integrity]", "[confidentiality]"
     )
 
@@ -284,8 +310,8 @@ def no_module(paths: Paths, what: str | None = None) -> CgpuError:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """The last swap of cores, or core that was not let in. @result: 0, or an errno."""
+class SwapResult:
+    """The last swap of cores, or refused registration of a core. @result: 0, or an errno."""
 
     version: str
     result: int
@@ -294,29 +320,29 @@ class Tried:
 
 @dataclass(frozen=True)
 class Cores:
-    """What /proc/cgpu_km/upgrade says, where a core is registered."""
+    """The contents of /proc/cgpu_km/upgrade, if a core is registered."""
 
     active: str
     others: list[str]
-    last: Tried | None
+    last: SwapResult | None
 
 
-_TRIED = re.compile(r"(.+?) (0|-[0-9]{1,9})(?: (.*))?")
+_SWAP_RESULT = re.compile(r"(.+?) (0|-[0-9]{1,9})(?: (.*))?")
 
 
-def parse_upgrade(text: str) -> tuple[list[str], Tried | None]:
-    """The registered cores, the active one first, and what was tried last.
+def parse_upgrade(text: str) -> tuple[list[str], SwapResult | None]:
+    """The registered cores, the active one first, and the last swap.
 
-    Registered versions are digits and dots. The last line has the version that a refused core gave itself, as it is:
-    with blanks, with ends of lines.
+    Registered versions are digits and dots. The last line may have the version of a refused core, which is any text,
+    with blanks and line ends.
     """
     names, _, tail = f"\n{text}".partition("\nlast: ")
-    tried = _TRIED.fullmatch(" ".join(tail.split()))
-    last = Tried(tried[1], abs(int(tried[2])), tried[3] or "") if tried else None
+    found = _SWAP_RESULT.fullmatch(" ".join(tail.split()))
+    last = SwapResult(found[1], abs(int(found[2])), found[3] or "") if found else None
     return names.split(), last
 
 
-def _upgrade(paths: Paths) -> tuple[list[str], Tried | None]:
+def _upgrade(paths: Paths) -> tuple[list[str], SwapResult | None]:
     try:
         return parse_upgrade(_read(paths.proc / "upgrade"))
     except _Vanished:
@@ -329,13 +355,13 @@ def cores(paths: Paths) -> Cores | None:
     return Cores(names[0], names[1:], last) if names else None
 
 
-def last_tried(paths: Paths) -> Tried | None:
-    """The same line where no core is registered."""
+def last_swap(paths: Paths) -> SwapResult | None:
+    """The last swap, also if no core is registered."""
     return _upgrade(paths)[1]
 
 
 def containers(paths: Paths) -> tuple[Container, ...]:
-    """What inst_ctl lists."""
+    """The containers in inst_ctl."""
     try:
         lines = _read(paths.proc / "inst_ctl").splitlines()
     except _Vanished:
@@ -343,8 +369,8 @@ def containers(paths: Paths) -> tuple[Container, ...]:
     return tuple(found for line in lines if (found := parse_inst(line)))
 
 
-def look(paths: Paths, brief: bool = False) -> Snapshot:
-    """Read the whole tree once; brief: without processes and the engine's names, for who looks all the time."""
+def read_tree(paths: Paths, brief: bool = False) -> Snapshot:
+    """Read the whole tree. brief: without processes and names, for frequent readers."""
     version = _tree_version(paths)
     if version is None:
         raise no_module(paths)
@@ -372,7 +398,7 @@ def read_node(path: Path) -> str:
 
 
 def write_node(path: Path, text: str, what: str) -> None:
-    """One write() of one command. O_TRUNC means nothing to procfs; a copied tree in a test wants it."""
+    """One write() of one command. procfs ignores O_TRUNC; a copied tree in a test needs it."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_TRUNC)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Model to text or to what --json prints. Pure: no clock, no file, no terminal."""
+"""The model as text or JSON. Pure: no clock, no file, no terminal."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ Drift = Sequence[Mapping[str, Any]]
 
 
 def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None, drift: Drift = ()) -> str:
-    """What cgpu-smi prints."""
+    """The text of cgpu-smi."""
     over = f"share over {interval_s:g} s" if interval_s else "share since start"
     lines = [f"cgpu-smi   module {snapshot.module}   {over}", ""]
     lines += table(GPU_HEAD, [_gpu_rows(gpu) for gpu in snapshot.gpus], frozenset({0, 4, 5, 6, 7}))
     lines += [f"  GPU {gpu.index}: {gpu.uuid}" for gpu in snapshot.gpus]
     lines += [
-        f"  GPU {row['index']}: {row['key']} is {row['live']}, cgpu.toml says {row['configured']}" for row in drift
+        f"  GPU {row['index']}: {row['key']} is {row['live']}, cgpu.toml has {row['configured']}" for row in drift
     ]
     slots = [_slot_row(gpu, slot, got.get((gpu.index, slot.dir))) for gpu in snapshot.gpus for slot in gpu.slots]
     lines.append("")
@@ -108,7 +108,7 @@ def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None, drift
 
 
 def ps_text(snapshot: Snapshot) -> str:
-    """One line a container, for people and for awk."""
+    """One line per container, for users and for awk."""
     head = ("CONTAINER", "NAME", "GPU", "WEIGHT", "USED MiB", "LIMIT MiB", "STATE", "PIDS")
     rows = [
         (
@@ -158,7 +158,7 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
 
 
 def lever_names(text: str) -> list[str]:
-    """The levers of a value of N/stat."""
+    """The levers in a value of N/stat."""
     return [] if text == "none" else text.split(",")
 
 
@@ -189,7 +189,7 @@ def gpu_json(gpu: Gpu, got: Shares) -> dict[str, Any]:
 def status_json(
     snapshot: Snapshot, got: Shares, interval_s: float | None, drift: Drift | None = None
 ) -> dict[str, Any]:
-    """What cgpu-smi --json prints; docs/cgpu-smi.schema.json describes it."""
+    """The output of cgpu-smi --json; docs/reference/cgpu-smi.schema.json describes it."""
     return {
         "schema_version": SCHEMA_VERSION,
         "module": snapshot.module,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""cgpu setup: put cgpu-runtime in front of runc in an engine's configuration, and take it out again.
+"""cgpu setup: add cgpu-runtime in front of runc to an engine's configuration, and remove it.
 
-What a file was and what it became is kept below /var/lib/cgpu/setup. JSON has no room for a mark, and a line like ours
-may have been there by hand before: only a record tells what --undo may touch, and gives back every byte of a file
-that nobody changed since.
+The file before and after is recorded below /var/lib/cgpu/setup. JSON has no comments for a mark, and an identical line
+may have been written by hand: only the record shows what --undo may change. It also restores every byte of a file that
+has not changed since.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 import click
 import msgspec
 
-from .edit import BY_HAND, Record, Refuse, Wish
+from .edit import BY_HAND, EditRefused, Record, SetupRequest
 from .engines import ENGINES, Engine
 from .errors import CgpuError, Exit
 from .proc import Paths
 
-MAX_OTHERS = 100  # files that import each other: no node has as many
+MAX_OTHERS = 100  # a bound for files that import each other
 
 EPILOG = """\b
 With NVIDIA's container toolkit installed:
@@ -36,28 +36,28 @@ With NVIDIA's container toolkit installed:
 Without it cgpu-runtime is the runtime "nvidia" itself:
   cgpu setup docker --dry-run      show what would change
   cgpu setup docker                change it
-  systemctl reload docker          as the command says at its end
+  systemctl reload docker          the next step that the command shows
   docker run --runtime=nvidia ...
-  cgpu setup docker --undo         as it was before
+  cgpu setup docker --undo         restore the file
 
 Other keys, comments, owner and mode of the file stay. A file that does not parse, or has a runtime of that name
-already, is left as it is. Nothing is restarted. docs/cli.md section 6 says more.
+already, is not changed. Nothing is restarted. Details: docs/user/cli.md section 6.
 """
 
 
 def _real(root: Path, path: Path) -> Path:
-    """The file itself. Whoever links it to a place outside of /etc makes it there, and would lose our change."""
+    """The file behind links. Refuses a target outside of /etc: it may be generated, and our change would be lost."""
     try:
         real = path.resolve()
     except RuntimeError:
         raise CgpuError(Exit.REFUSED, str(path), "is a link to itself") from None
     if not real.is_relative_to((root / "etc").resolve()):
-        raise CgpuError(Exit.REFUSED, str(path), f"leads out of /etc, to {real}", "change it where it comes from")
+        raise CgpuError(Exit.REFUSED, str(path), f"leads out of /etc, to {real}", "change it at its source")
     return real
 
 
 def _read(path: Path) -> str | None:
-    """A file's text with its own line ends; None: not there."""
+    """A file's text with its own line ends; None: no file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise CgpuError(Exit.REFUSED, str(path), "is not a regular file")
@@ -69,7 +69,7 @@ def _read(path: Path) -> str | None:
 
 
 def _replace(path: Path, text: str, mode: int, dir_mode: int) -> None:
-    """The whole file or nothing of it; owner, mode and attributes stay, mode is that of a new one."""
+    """Replace a file atomically. It keeps owner, mode and attributes; `mode` is for a new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=dir_mode)
         fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -94,29 +94,29 @@ def _replace(path: Path, text: str, mode: int, dir_mode: int) -> None:
 
 
 def _record(engine: Engine, text: str) -> Record:
-    """A record as text; Refuse says what is wrong with it. One of ours undoes what it says was written."""
+    """Parse a record. EditRefused: it is invalid. A valid record undoes its own `after`."""
     try:
         record = msgspec.json.decode(text, type=Record)
         if engine.take(record.after, record) == record.after:
-            raise Refuse("nothing of cgpu setup is in what it says was written")
+            raise EditRefused("its text was not written by cgpu setup")
     except msgspec.MsgspecError as err:
-        raise Refuse(str(err)) from None
+        raise EditRefused(str(err)) from None
     return record
 
 
 def _load(engine: Engine, path: Path, file: Path) -> Record | None:
-    hint = f"remove it, and take what cgpu setup wrote out of {file} by hand"
+    hint = f"remove it, and remove the text of cgpu setup from {file} by hand"
     try:
         text = _read(path)
         return None if text is None else _record(engine, text)
-    except Refuse as err:
+    except EditRefused as err:
         raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: {err.why}", hint) from None
     except CgpuError as err:
         raise CgpuError(Exit.REFUSED, str(path), f"is not a record of cgpu setup: it {err.why}", hint) from None
 
 
 def _keep(path: Path, record: Record | None) -> None:
-    """Only root reads it: a daemon.json may hold a proxy's password."""
+    """Write or remove a record. Readable by root only: a daemon.json may contain a proxy's password."""
     if record:
         _replace(path, json.dumps(asdict(record), indent=2) + "\n", 0o600, 0o700)
     else:
@@ -124,7 +124,7 @@ def _keep(path: Path, record: Record | None) -> None:
 
 
 def _undone(engine: Engine, text: str | None, record: Record | None) -> str | None:
-    """The file without what cgpu setup wrote; None: no file."""
+    """The file without the changes of cgpu setup; None: no file."""
     if text is None or record is None:
         return text
     if text == record.after:
@@ -145,7 +145,7 @@ def _diff(file: Path, old: str | None, new: str | None) -> str:
 
 
 def _others(root: Path, engine: Engine, real: Path, text: str) -> dict[str, str]:
-    """The files to which an engine's file leads, and to which those lead, in the order in which engines read them."""
+    """The files that an engine's file imports, and their imports, in the order in which the engine reads them."""
     found: dict[str, str] = {}
     read, pending = {engine.file}, [(engine.file, text)]
     while pending:
@@ -154,7 +154,7 @@ def _others(root: Path, engine: Engine, real: Path, text: str) -> dict[str, str]
                 if name in read:
                     continue
                 if len(read) > MAX_OTHERS:
-                    raise Refuse(f"leads to more than {MAX_OTHERS} other files, up to {root / name}", BY_HAND)
+                    raise EditRefused(f"imports more than {MAX_OTHERS} other files, up to {root / name}", BY_HAND)
                 read.add(name)
                 pending.append((name, _read(root / name) or ""))
                 if os.path.realpath(root / name) != str(real):
@@ -167,7 +167,9 @@ def _check_runtime(root: Path, runtime: str) -> None:
         raise CgpuError(Exit.USAGE, "usage", f"--runtime {runtime!r} is no absolute path")
     path = root / runtime.lstrip("/")
     if not path.is_file():
-        raise CgpuError(Exit.NOT_FOUND, str(path), "there is no such program", "--runtime says where cgpu-runtime is")
+        raise CgpuError(
+            Exit.NOT_FOUND, str(path), "there is no such program", "--runtime sets the path of cgpu-runtime"
+        )
     if not os.access(path, os.X_OK):
         raise CgpuError(Exit.REFUSED, str(path), "is not executable")
 
@@ -175,23 +177,23 @@ def _check_runtime(root: Path, runtime: str) -> None:
 def _check_program(root: Path, program: str) -> None:
     places = [root / place / program for place in ("usr/bin", "usr/local/bin")]
     if program and not any(path.is_file() for path in places):
-        hint = "NVIDIA's container toolkit brings it; without the toolkit it is cgpu setup docker, podman or containerd"
+        hint = "install NVIDIA's container toolkit, or use cgpu setup docker, podman or containerd"
         raise CgpuError(Exit.NOT_FOUND, str(places[0]), "there is no such program", hint)
 
 
 def _missing(path: Path, record: Record | None) -> tuple[str, ...]:
-    """Folders that are made for a file; of one that we have made before, those of then."""
+    """Folders to be made for a file, or those that an earlier cgpu setup made."""
     return record.folders if record else tuple(str(one) for one in path.parents if not one.exists())
 
 
 def _remove(folders: tuple[str, ...]) -> None:
-    with contextlib.suppress(OSError):  # somebody else has something in it
+    with contextlib.suppress(OSError):  # not empty
         for folder in folders:
             Path(folder).rmdir()
 
 
 def _commit(real: Path, text: str | None, kept: Path, records: tuple[Record | None, Record | None]) -> None:
-    """Write the file and its record. The record is there as long as the file may hold something of ours."""
+    """Write the file and its record. The record exists as long as the file may contain our changes."""
     old, new = records
     if new:
         _keep(kept, new)
@@ -208,8 +210,8 @@ def _commit(real: Path, text: str | None, kept: Path, records: tuple[Record | No
         _keep(kept, None)
 
 
-def change(paths: Paths, name: str, wish: Wish, undo: bool, dry_run: bool) -> dict[str, Any]:
-    """Set an engine up, or undo it; returns what --json prints."""
+def change(paths: Paths, name: str, request: SetupRequest, undo: bool, dry_run: bool) -> dict[str, Any]:
+    """Set an engine up, or undo it; returns the output of --json."""
     engine = ENGINES[name]
     file, kept = paths.root / engine.file, paths.root / f"var/lib/cgpu/setup/{name}.json"
     real = _real(paths.root, file)
@@ -219,20 +221,20 @@ def change(paths: Paths, name: str, wish: Wish, undo: bool, dry_run: bool) -> di
         if undo:
             new = _undone(engine, text, record)
         else:
-            _check_runtime(paths.root, wish.runtime)
-            if text is None:  # where there is a file, somebody reads it
+            _check_runtime(paths.root, request.runtime)
+            if text is None:  # an existing file has a reader
                 _check_program(paths.root, engine.program)
             others = _others(paths.root, engine, real, text or "")
-            new = engine.put(text or "", Wish(wish.runtime, wish.default, others)) or text
+            new = engine.put(text or "", SetupRequest(request.runtime, request.default, others)) or text
             if new is not None and new != text:
-                after = Record(wish.runtime, _undone(engine, text, record), new, _missing(real, record))
-    except Refuse as err:
+                after = Record(request.runtime, _undone(engine, text, record), new, _missing(real, record))
+    except EditRefused as err:
         raise CgpuError(Exit.REFUSED, str(file), err.why, err.hint) from None
     changed = new != text
     if changed and not dry_run:
         _commit(real, new, kept, (record, after))
     elif undo and record and not dry_run:
-        _keep(kept, None)  # somebody else took it out
+        _keep(kept, None)  # our text was already removed by hand
     return {
         "engine": name,
         "file": str(file),
@@ -247,12 +249,12 @@ def change(paths: Paths, name: str, wish: Wish, undo: bool, dry_run: bool) -> di
 
 def _text(done: dict[str, Any]) -> str:
     if not done["changed"]:
-        why = "holds nothing that cgpu setup wrote" if done["undo"] else "is set up already"
+        why = "has no changes of cgpu setup" if done["undo"] else "is set up already"
         return f"{done['file']} {why}: nothing changed"
     if done["dry_run"]:
         return f"{done['diff']}\ndry run: nothing was written"
     did = "removed" if done["removed"] else "wrote"
-    then = done["next"] or "nothing to do, it is read at every start of a container"
+    then = done["next"] or "nothing, the file is read at every start of a container"
     return f"{done['diff']}\n{did} {done['file']}\nnext: {then}"
 
 
@@ -261,15 +263,15 @@ def _text(done: dict[str, Any]) -> str:
 @click.option("--runtime", metavar="PATH", default="/usr/bin/cgpu-runtime", show_default=True, help="The program.")
 @click.option("--default", is_flag=True, help="docker: as default-runtime too, also for containers without --runtime.")
 @click.option("--dry-run", is_flag=True, help="Show the difference, write nothing.")
-@click.option("--undo", is_flag=True, help="Take out what this command wrote, and nothing else.")
+@click.option("--undo", is_flag=True, help="Remove the changes of this command, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 @click.make_pass_decorator(Paths)
 def setup(paths: Paths, engine: str, runtime: str, default: bool, dry_run: bool, undo: bool, as_json: bool) -> None:
     """Put cgpu-runtime in front of runc in the configuration of ENGINE.
 
-    Shows the difference, writes the file, and says what has to be done next.
+    Shows the difference, writes the file, and shows the next step.
     """
     if default and (undo or engine != "docker"):
         raise click.UsageError("--default is for setting up docker")
-    done = change(paths, engine, Wish(runtime, default), undo, dry_run)
+    done = change(paths, engine, SetupRequest(runtime, default), undo, dry_run)
     click.echo(json.dumps(done, indent=2) if as_json else _text(done))

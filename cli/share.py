@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How much of a GPU a container may have, and how much it got. Pure."""
+"""A container's allowed and actual share of a GPU. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAIR, PREEMPTIVE, WEIGHTED, FIXED = range(4)
 
 
 def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
-    """The slot's part of what its group has; rivals are the group's others that have weight."""
+    """The slot's part of its group's share; rivals are the other slots of the group with weight."""
     if gpu.policy == FAIR:
         return 1 / gpu.max_inst
     if gpu.policy == FIXED:
@@ -21,38 +21,38 @@ def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     return 1 / (1 + sum(other.opened for other in rivals))
 
 
-def _of_lords(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
-    """A high-priority slot's part of what all of them have: no caps, so 0 and 3 divide it (docs/policies.md §8)."""
+def _by_policy_highprio(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
+    """A high-priority slot's part of the group's share, without caps (docs/reference/policies.md §8)."""
     if gpu.policy in (WEIGHTED, FIXED):
         return slot.weight / (slot.weight + sum(other.weight for other in rivals))
     return 1 / (1 + len(rivals))
 
 
 def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
-    """Ceiling in percent while everybody who has the GPU open wants it; None: no ceiling (native).
+    """Upper bound in percent while all containers with the GPU open have work; None: no bound (native).
 
-    A container that has not opened the GPU is shown what it would have on opening it.
+    For a container that has not opened the GPU: the bound it would have after opening it.
     """
     if gpu.policy == NATIVE:
         return None
     if slot.weight == 0:
         return 0.0
     others = [other for other in gpu.slots if other.dir != slot.dir and other.weight > 0 and not other.dying]
-    lords = [other for other in others if other.highprio and other.opened]
+    highprio = [other for other in others if other.highprio and other.opened]
     if slot.highprio:
         plain_open = any(other.opened for other in others if not other.highprio)
         whole = gpu.prio_ratio / 100 if plain_open else 1.0
-        return 100 * whole * _of_lords(gpu, slot, lords)
+        return 100 * whole * _by_policy_highprio(gpu, slot, highprio)
     plain = [other for other in others if not other.highprio]
-    part = _by_policy(gpu, slot, plain if lords else others)
-    if not lords:
+    part = _by_policy(gpu, slot, plain if highprio else others)
+    if not highprio:
         return 100 * part
     rest = 1 - gpu.prio_ratio / 100
     return 100 * (min(part, rest) if gpu.policy in (FAIR, FIXED) else part * rest)
 
 
 def got_pct(gpu: Gpu, before: Slot | None, after: Slot, elapsed_ns: int) -> float | None:
-    """Percent of the time between two looks that the container could run; None: not measured."""
+    """Percent of the time between two readings in which the container could run; None: not measured."""
     if gpu.policy == NATIVE or elapsed_ns <= 0 or "gpu_ns" not in after.stat:
         return None
     start = before.stat.get("gpu_ns", 0) if before else 0
@@ -60,15 +60,15 @@ def got_pct(gpu: Gpu, before: Slot | None, after: Slot, elapsed_ns: int) -> floa
 
 
 def since_start_pct(gpu: Gpu, slot: Slot) -> float | None:
-    """Percent since the container opened the GPU, out of what it ran and waited."""
+    """Percent since the container opened the GPU: its running time of running and waiting time."""
     ran, waited = slot.stat.get("gpu_ns", 0), slot.stat.get("wait_ns", 0)
     return got_pct(gpu, None, slot, ran + waited)
 
 
 def shares(before: Snapshot | None, after: Snapshot) -> dict[tuple[int, str], float | None]:
-    """(GPU, directory) -> percent got; without an earlier look, since start.
+    """(GPU, directory) -> actual percent; since the start if there is no earlier snapshot.
 
-    Each container is measured between its own two readings: the tree takes a while to read.
+    Each container is measured between its own two readings, as reading the tree takes a while.
     """
     earlier = {(slot.gpu, slot.dir, slot.id): slot for gpu in before.gpus for slot in gpu.slots} if before else {}
     found: dict[tuple[int, str], float | None] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu simulate: what a policy will do, before a node is touched. Neither module nor GPU is needed."""
+"""cgpu simulate: the effect of a policy, without changing a node. Needs neither module nor GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Examples:
 \b
 A container: name, count, weight, highprio, gpu; processes, kernel_us (-/+ spread_us), depth (kernels queued),
 gap_us (CPU time from an end to the next launch, -/+ gap_spread_us), rate (launches a second), on_ms and off_ms
-(bursts), start_ms, stop_ms, stubborn (ignores preemption). docs/cli.md section 4 says what each means.
+(bursts), start_ms, stop_ms, stubborn (ignores preemption). docs/user/cli.md section 4 describes each.
 """
 
 
@@ -66,7 +66,7 @@ def _title(result: Result) -> str:
 def result_text(number: int, result: Result, width: int, plain: bool) -> list[str]:
     cost = (
         f"No kernel running {result.idle_pct:.1f} %; {result.turns_per_s:.0f} turns and "
-        f"{result.lever_calls_per_s:.0f} lever calls a second, turn thread {result.turn_thread_pct:.1f} % of a core"
+        f"{result.lever_calls_per_s:.0f} lever calls a second, sched thread {result.sched_thread_pct:.1f} % of a core"
     )
     rows = table(HEAD, [_row(got) for got in result.got], frozenset(range(1, len(HEAD))))
     lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, cost, *result.notes, ""]
@@ -106,7 +106,7 @@ def result_json(number: int, result: Result) -> dict[str, Any]:
         "idle_pct": round(result.idle_pct, 3),
         "turns_per_s": round(result.turns_per_s, 2),
         "lever_calls_per_s": round(result.lever_calls_per_s, 2),
-        "turn_thread_cpu_pct": round(result.turn_thread_pct, 3),
+        "sched_thread_cpu_pct": round(result.sched_thread_pct, 3),
         "notes": list(result.notes),
         "containers": [got_json(got) for got in result.got],
         "line": {
@@ -129,7 +129,7 @@ def svg_target(path: Path, number: int) -> Path:
 
 
 def check_svg(path: Path, count: int) -> None:
-    """Before the run, which may take long: can the files be written?"""
+    """Check before the run, which may take long, that the files can be written."""
     folder = path.parent
     if not folder.is_dir():
         raise CgpuError(Exit.REFUSED, str(path), f"there is no folder {folder}")
@@ -151,7 +151,7 @@ def write_svg(path: Path, results: Sequence[Result]) -> list[Path]:
 
 
 class _Ms(click.FloatRange):
-    """click finds nan in every range."""
+    """FloatRange without nan, which click accepts in every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = float(super().convert(value, param, ctx))
@@ -179,7 +179,7 @@ def _plain() -> bool:
 
 
 def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]:
-    """The file's values, and above them what the command line says."""
+    """The values of the file, overridden by the command line."""
     values = config.read_file(file) if file else {}
     return values | {name: value for name, value in flags.items() if value is not None}
 
@@ -187,20 +187,22 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.command("simulate", epilog=EPILOG)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--container", "containers", multiple=True, metavar="KEY=VALUE,...", help="One container; again for the next."
+    "--container", "containers", multiple=True, metavar="KEY=VALUE,...", help="One container; may be repeated."
 )
 @click.option("--profile", "card", default="a100", show_default=True, help="Costs of the card: a100, h200, t4.")
-@click.option("--gpus", type=click.IntRange(1, 16), help="So many alike; default: 1, or those of FILE.")
+@click.option("--gpus", type=click.IntRange(1, 16), help="Number of identical GPUs; default: 1, or those of FILE.")
 @click.option("--policy", metavar="P", default="weighted", show_default=True, help="0 to 5, or its name.")
 @click.option("--slice-us", metavar="US", help="Default: 20 lever calls, as the module chooses.")
 @click.option("--max-inst", metavar="N", help="Default: 20.")
 @click.option("--prio-ratio", metavar="PCT", help="Default: 80.")
 @click.option("--personality", metavar="KEY=VALUE,...", help="A driver with faults, e.g. err40_pct=27.")
 @click.option("--seconds", metavar="S", help="Simulated; default: 10.")
-@click.option("--seed", metavar="N", help="Of everything random: the same seed, the same run. Default: 1.")
-@click.option("--from-ms", type=_Ms(0), help="Where the time line begins.")
-@click.option("--line-ms", type=_Ms(0.1), help="How long it is.")
-@click.option("--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw it into this file.")
+@click.option("--seed", metavar="N", help="Random seed; the same seed gives the same run. Default: 1.")
+@click.option("--from-ms", type=_Ms(0), help="Begin of the time line.")
+@click.option("--line-ms", type=_Ms(0.1), help="Length of the time line.")
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the time line into this file."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 def simulate(
     file: Path | None,
@@ -219,10 +221,10 @@ def simulate(
     svg: Path | None,
     as_json: bool,
 ) -> None:
-    """Simulate containers on a GPU under a policy: shares, waits, who ran when.
+    """Simulate containers on a GPU under a policy: shares, waits, time line.
 
     The scheduler is the kernel module's own, the GPU and its driver are simulated. Containers come from the command
-    line, from FILE (TOML), or both; what FILE says of a GPU is above the options.
+    line, from FILE (TOML), or both; values of a GPU in FILE override the options.
     """
     wanted: dict[str, object] = {"slice_us": slice_us, "max_inst": max_inst, "prio_ratio": prio_ratio}
     given = {name: value for name, value in wanted.items() if value is not None} | {"policy": policy}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu-smi: what nvidia-smi is to a GPU, for the containers that share it.
+"""cgpu-smi: like nvidia-smi, for the containers that share a GPU.
 
 Starts fast: reads text files only, imports neither NVML nor netlink.
 """
@@ -13,7 +13,7 @@ from .app import Single, make_paths, path_options, version_option
 
 
 @click.command(cls=Single, name="cgpu-smi", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/cgpu-smi.schema.json).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/reference/cgpu-smi.schema.json).")
 @click.option(
     "--interval", type=click.FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S", help="Sample for S s."
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Looking: two looks at the tree with an interval between them, printed as text or JSON."""
+"""The status of all GPUs: two snapshots of the tree with an interval between them, as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from . import daemon, proc, render, share
 def show(paths: proc.Paths, interval: float, sample: bool, as_json: bool) -> None:
     """Print the status of every GPU; the body of cgpu-smi and of cgpu status."""
     before = None
-    after = proc.look(paths)
+    after = proc.read_tree(paths)
     if sample and any(gpu.slots for gpu in after.gpus):
         time.sleep(interval)
-        before, after = after, proc.look(paths)
+        before, after = after, proc.read_tree(paths)
     got = share.shares(before, after)
     seconds = interval if before else None
     drift = daemon.drift(paths)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Another core under running containers, and another cgpu_km when there are none (docs/upgrade.md)."""
+"""Replace the core under running containers, or cgpu_km without containers (docs/user/upgrade.md)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from . import drain
 from .errors import ENROL, CgpuError, Exit
 from .proc import (
     MODULE,
+    NODES_TYPE,
     Cores,
     Paths,
     core_module,
     cores,
     is_loaded,
-    last_tried,
+    last_swap,
     module_version,
     no_module,
+    nodes_are_missing,
+    nodes_are_mounted,
     signed_only,
     write_node,
 )
 
-#: As the kernel takes it; anything else is not written at all.
+#: The form that the kernel accepts; no other text is written.
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
-#: An answer by netlink takes milliseconds.
-ASKED_S = 2.0
-Say = Callable[[str], None]
+#: A netlink request in progress ends within milliseconds.
+BUSY_S = 2.0
+Report = Callable[[str], None]
 
 
 # ---- hot ----
@@ -39,27 +42,27 @@ Say = Callable[[str], None]
 
 def hot(paths: Paths, version: str) -> tuple[str, str]:
     """Make the registered core @version the active one; returns the versions before and after."""
-    before = look(paths)
+    before = registered(paths)
     if version not in (before.active, *before.others):
         there = ", ".join([before.active, *before.others])
         raise CgpuError(
             Exit.NOT_FOUND,
             f"upgrade to {version}",
-            f"no such core is registered, there are: {there}",
+            f"no such core is registered; registered are: {there}",
             f"modprobe {core_module(version)}",
         )
     try:
         write_node(paths.proc / "upgrade", version, f"upgrade to {version}")
     except CgpuError as err:
-        tried = look(paths).last
+        tried = registered(paths).last
         if err.code is not Exit.REFUSED or tried is None or tried.version != version:
             raise
         hint = f"{before.active} runs on"
         raise CgpuError(Exit.REFUSED, f"upgrade to {version}", tried.why, hint) from err
-    return before.active, look(paths).active
+    return before.active, registered(paths).active
 
 
-def look(paths: Paths) -> Cores:
+def registered(paths: Paths) -> Cores:
     found = cores(paths)
     if found is None:
         raise _no_core(paths) if is_loaded(paths) else no_module(paths)
@@ -67,7 +70,7 @@ def look(paths: Paths) -> Cores:
 
 
 def _no_core(paths: Paths) -> CgpuError:
-    own, tried = module_version(paths) or "", last_tried(paths)
+    own, tried = module_version(paths) or "", last_swap(paths)
     why = f"{MODULE} {own} is loaded and has no core"
     why += f"; {tried.version} was refused: {tried.why}" if tried and tried.result else ""
     return CgpuError(Exit.NOT_FOUND, "upgrade", why, f"modprobe {core_module(own)}")
@@ -78,7 +81,7 @@ def _no_core(paths: Paths) -> CgpuError:
 
 @dataclass(frozen=True)
 class Cold:
-    """What a cold update came to. @before and @after are cgpu_km's own versions."""
+    """The result of a cold update. @before and @after are cgpu_km's own versions."""
 
     before: str | None
     after: str | None
@@ -89,7 +92,7 @@ class Cold:
 
 
 def _run(*words: str) -> str:
-    """One of kmod's tools; what it printed. Its complaints are read: in the language in which they are known."""
+    """Run a tool of kmod or mount; returns its output. Its errors are parsed, hence LC_ALL=C."""
     environ = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environ)
@@ -101,8 +104,8 @@ def _run(*words: str) -> str:
     return done.stdout.strip()
 
 
-def _nobody_there(paths: Paths) -> None:
-    there = drain.left(paths)
+def _require_no_containers(paths: Paths) -> None:
+    there = drain.remaining(paths)
     if there:
         raise CgpuError(
             Exit.REFUSED,
@@ -114,17 +117,17 @@ def _nobody_there(paths: Paths) -> None:
 
 
 def _unload(paths: Paths) -> list[str]:
-    """The cores, then cgpu_km; what is out is named. If one stays, those before it are put back."""
+    """Unload the cores, then cgpu_km; returns their names. After a failure, load the unloaded ones again."""
     holders = paths.modules / MODULE / "holders"
     names = sorted(entry.name for entry in holders.iterdir()) if holders.is_dir() else []
     found = cores(paths)
-    if found:  # it goes last, to be put back first: the first one becomes active
+    if found:  # unload it last, to load it first in _put_back(): the first core becomes active
         running = core_module(found.active)
         names.sort(key=lambda name: name == running)
     out: list[str] = []
     try:
         for name in [*names, MODULE] if (paths.modules / MODULE).is_dir() else []:
-            _remove(name)
+            _when_free("rmmod", name)
             out.append(name)
     except CgpuError as err:
         lost = _put_back(out)
@@ -132,22 +135,37 @@ def _unload(paths: Paths) -> list[str]:
     return out
 
 
-def _remove(name: str) -> None:
-    """Whoever asks the module something just now, cgpud above all, holds it until the answer is read."""
-    end = time.monotonic() + ASKED_S
+def _when_free(*words: str) -> None:
+    """Run a command, retry while the module is in use: a request in progress, as by cgpud, holds a reference."""
+    end = time.monotonic() + BUSY_S
     while True:
         try:
-            _run("rmmod", name)
+            _run(*words)
         except CgpuError as err:
-            if "in use" not in err.why or time.monotonic() > end:
+            if not any(busy in err.why for busy in ("in use", "is busy")) or time.monotonic() > end:
                 raise
             time.sleep(0.05)
         else:
             return
 
 
+def _unmount_nodes(paths: Paths) -> bool:
+    """Unmount the nodes, also if mounted repeatedly. True: they were mounted."""
+    were = nodes_are_mounted(paths)
+    while nodes_are_mounted(paths):
+        _when_free("umount", str(paths.nodes))
+    return were
+
+
+def _mount_nodes(paths: Paths) -> None:
+    """Mount the nodes, if the loaded module has them; earlier versions did not."""
+    if nodes_are_missing(paths):
+        paths.nodes.mkdir(exist_ok=True)
+        _run("mount", "-t", NODES_TYPE, NODES_TYPE, str(paths.nodes))
+
+
 def _put_back(names: list[str]) -> list[str]:
-    """What could not be, and why: where packages were updated, modprobe no longer finds what was loaded."""
+    """Load modules again; returns the failures: after an update of the packages modprobe may not find them."""
     lost = []
     for name in reversed(names):
         try:
@@ -158,7 +176,7 @@ def _put_back(names: list[str]) -> list[str]:
 
 
 def _find(folder: Path | None, name: str) -> tuple[str, str]:
-    """What modprobe, or insmod for a file of @folder, is to be given for @name; and its version."""
+    """The argument for modprobe (or insmod, with @folder) for the module @name, and its version."""
     where = str(folder / f"{name}.ko") if folder else name
     try:
         return where, _run("modinfo", "-F", "version", where)
@@ -170,20 +188,20 @@ def _find(folder: Path | None, name: str) -> tuple[str, str]:
             Exit.NOT_FOUND,
             "upgrade --cold",
             f"modprobe finds no {name} for the kernel {os.uname().release}: {err.why}",
-            "dkms status says for which kernels it was built",
+            "dkms status shows the kernels for which it was built",
         ) from err
 
 
 def _age(file: Path) -> tuple[list[int], str]:
-    """0.9.0 is older than 0.10.0."""
+    """Sort key: 0.9.0 before 0.10.0."""
     return [int(number) for number in re.findall("[0-9]+", file.stem)], file.stem
 
 
 def to_load(paths: Paths, folder: Path | None) -> list[str]:
-    """Names for modprobe, or files for insmod, in their order. The core of cgpu_km's own version comes before all
-    others: the first one becomes active.
+    """Names for modprobe, or files for insmod, in order. The core of cgpu_km's own version comes first of the cores:
+    the first one becomes active.
 
-    What would keep them from being loaded and can be known is looked for here, before anything is unloaded.
+    Reports known obstacles to loading, before anything is unloaded.
     """
     module, version = _find(folder, MODULE)
     core, _ = _find(folder, core_module(version))
@@ -203,7 +221,7 @@ def _load(paths: Paths, folder: Path | None, wanted: list[str]) -> list[str]:
     return [Path(one).stem for one in wanted]
 
 
-#: What the tools say of a signature that the kernel does not accept; the other under lockdown alone.
+#: Errors of the tools for a signature that the kernel does not accept; the second under lockdown only.
 NO_KEY = ("Key was rejected by service", "Required key not available")
 LOCKED_DOWN = "Operation not permitted"
 
@@ -217,39 +235,46 @@ def _insert(paths: Paths, tool: str, module: str) -> None:
         raise
 
 
-def _not_trusted(what: str, module: str, said: str = "") -> CgpuError:
-    why = f"{said}{Path(module).stem} is not signed by a key that this machine trusts"
+def _not_trusted(what: str, module: str, prefix: str = "") -> CgpuError:
+    why = f"{prefix}{Path(module).stem} is not signed by a key that this machine trusts"
     return CgpuError(Exit.REFUSED, what, why, f"DKMS signs with its own: {ENROL}")
 
 
 def _swap(paths: Paths, folder: Path | None, wanted: list[str]) -> Cold:
     before, found = module_version(paths), cores(paths)
-    unloaded = _unload(paths)
+    mounted = _unmount_nodes(paths)
+    try:
+        unloaded = _unload(paths)
+    except CgpuError:
+        if mounted:
+            _mount_nodes(paths)
+        raise
     loaded = _load(paths, folder, wanted)
-    after = look(paths).active
+    _mount_nodes(paths)
+    after = registered(paths).active
     return Cold(before, module_version(paths), unloaded, loaded, found.active if found else None, after)
 
 
-def cold(paths: Paths, folder: Path | None, wait: bool, timeout_s: float | None, say: Say) -> Cold:
-    """Unload and load. No container can start in between: cgpud is told so first, and told when it is over.
+def cold(paths: Paths, folder: Path | None, wait: bool, timeout_s: float | None, report: Report) -> Cold:
+    """Unload and load. The node drains meanwhile, so no container starts in between.
 
-    Where it was draining before, or waited, and this fails, it goes on draining and says so.
+    If this fails, draining continues if it was on before or `wait` was given, and the error mentions it.
     """
     wanted = to_load(paths, folder)
     if not wait:
-        _nobody_there(paths)
+        _require_no_containers(paths)
     began = drain.begin(paths)
     try:
         if wait:
-            drain.wait(paths, timeout_s, say)
-            wanted = to_load(paths, folder)  # hours may have passed
-        _nobody_there(paths)
+            drain.wait(paths, timeout_s, report)
+            wanted = to_load(paths, folder)  # the files may have changed during the wait
+        _require_no_containers(paths)
         done = _swap(paths, folder, wanted)
     except BaseException as err:
         if began and not wait:
             drain.undo(paths)
         elif not isinstance(err, CgpuError):
-            say(drain.STILL_REFUSED)
+            report(drain.STILL_REFUSED)
         elif drain.STILL_REFUSED not in err.hint:
             err.hint = "; ".join(filter(None, (err.hint, drain.STILL_REFUSED)))
         raise

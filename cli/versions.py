@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which versions are there, and what is missing."""
+"""The versions of all parts, and missing parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from importlib import metadata
 
-from .proc import Paths, core_module, cores, how_to_load, module_version
+from .proc import Paths, core_module, cores, how_to_load, module_version, nodes_are_missing
 
 
 def package_version() -> str:
@@ -21,7 +21,7 @@ def package_version() -> str:
 
 @dataclass(frozen=True)
 class Versions:
-    """Every part's version; None: not there. @module is cgpu_km's own, @core the active one's."""
+    """Every part's version; None: missing. @module is cgpu_km's own, @core the active core's."""
 
     package: str
     module: str | None
@@ -43,7 +43,7 @@ def _driver(paths: Paths) -> str | None:
 
 
 def _listening(paths: Paths) -> bool:
-    """Whether cgpud has a socket in /run/cgpu; it removes it when it ends."""
+    """Does cgpud have a socket in /run/cgpu? It removes the socket at its end."""
     try:
         return any(stat.S_ISSOCK(entry.stat().st_mode) for entry in paths.run.iterdir())
     except OSError:
@@ -62,6 +62,8 @@ def collect(paths: Paths) -> Versions:
         missing.append(f"module cgpu_km is not loaded ({how_to_load(paths)})")
     elif found is None:
         missing.append(f"module cgpu_km has no core (modprobe {core_module(module)})")
+    if nodes_are_missing(paths):
+        missing.append("nodes of containers are not mounted (mount -t cgpu cgpu /dev/cgpu)")
     if driver is None:
         missing.append("NVIDIA driver is not loaded")
     if daemon is None:

@@ -4,123 +4,147 @@
  * this table, so that a core can be replaced while containers run.
  *
  * Trees, memory records, ledgers and looks are the shell's ABI (they have reserved
- * words); only struct cgpu_turn is versioned and migrated. The shell does not know
+ * words); only struct cgpu_sched is versioned and migrated. The shell does not know
  * its layout.
  */
 #ifndef CGPU_CORE_OPS_H
 #define CGPU_CORE_OPS_H
 
 #include "env.h"
-#include "format.h"
-#include "ledger.h"
-#include "look.h"
+#include "mem_estimate.h"
+#include "mem_ledger.h"
+#include "mem_quota.h"
+#include "mem_tree.h"
+#include "nv_answer.h"
 #include "nv_call.h"
-#include "parse.h"
-#include "rm_tree.h"
-#include "turn.h"
-#include "turn_state.h"
+#include "sched_check.h"
+#include "sched_gpu.h"
+#include "sched_stat.h"
+#include "text_format.h"
+#include "text_parse.h"
 
-#define CGPU_CORE_ABI		5	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		6	/* of this table and of the shell's records */
 
-struct cgpu_core_ops {
-	u32 abi;
-	u32 turn_version;
-	u32 turn_size;
-	u32 ops_size;		/* of this table */
-	const char *version;
+/* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
+struct cgpu_sched_ops {
+	void (*init)(struct cgpu_sched *t, u64 now_ns);
+	int (*add)(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio, u64 now_ns,
+		   u32 *slot, u32 *granted);
+	void (*del)(struct cgpu_sched *t, u32 slot, u64 now_ns);
+	int (*set_weight)(struct cgpu_sched *t, u32 slot, u64 weight, u64 now_ns);
+	int (*set_highprio)(struct cgpu_sched *t, u32 slot, u64 highprio, u64 now_ns);
+	int (*set_policy)(struct cgpu_sched *t, u64 policy, u64 now_ns);
+	int (*set_max_inst)(struct cgpu_sched *t, u64 max_inst, u64 now_ns);
+	int (*set_prio_ratio)(struct cgpu_sched *t, u64 prio_ratio, u64 now_ns);
+	int (*set_slice_us)(struct cgpu_sched *t, u64 slice_us, u64 now_ns);
+	u32 (*set_levers)(struct cgpu_sched *t, u32 levers, u64 now_ns);
+	void (*set_channels)(struct cgpu_sched *t, u32 slot, u32 channels, u32 tsgs, u64 now_ns);
+	bool (*is_frozen)(const struct cgpu_sched *t, u32 slot);
+	u64 (*auto_slice_ns)(u64 lever_p50_ns);
+	void (*next)(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan);
+	void (*ack)(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
+		    const struct cgpu_sched_ack *ack);
+	void (*stat)(const struct cgpu_sched *t, u32 slot, u64 now_ns,
+		     struct cgpu_sched_stat *st);
+	void (*view)(const struct cgpu_sched *t, struct cgpu_sched_view *view);
+	void (*slot_view)(const struct cgpu_sched *t, u32 slot,
+			  struct cgpu_sched_entity_view *view);
+	/* Both fill a buffer of zeros, return 0 or an error, and take no longer than
+	 * copying takes: nobody else gets the processor meanwhile.
+	 */
+	int (*migrate)(struct cgpu_sched *fresh, const void *old, u32 old_version);
+	/* The way back: @t for a core of @older_version that does not know this one's.
+	 * NULL: there is none.
+	 */
+	int (*back)(const struct cgpu_sched *t, void *older, u32 older_version);
+	u32 (*lever_moved)(struct cgpu_sched *t, u32 lever, u32 moved, u64 now_ns);
+};
 
-	int (*selftest)(void);
+/* Whether the levers act: sched_check.h. */
+struct cgpu_check_ops {
+	void (*init)(struct cgpu_look *l, u64 now_ns);
+	void (*acted)(struct cgpu_look *l, const struct cgpu_sched *t,
+		      const struct cgpu_sched_plan *plan, const struct cgpu_sched_ack *ack,
+		      bool committed, u64 now_ns);
+	void (*touched)(struct cgpu_look *l, const struct cgpu_sched *t, u32 slot, u64 now_ns);
+	u64 (*until_ns)(const struct cgpu_sched *t, u64 now_ns);
+	void (*sample)(struct cgpu_look *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
+	void (*judge)(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns,
+		      struct cgpu_look_finding *find);
+	void (*hold)(struct cgpu_look *l, struct cgpu_sched *t, u32 mask, u64 now_ns);
+};
 
+/* Ledgers, objects, quotas, amounts: mem_*.h. */
+struct cgpu_mem_ops {
 	void (*ledger_init)(struct cgpu_ledger *led, u64 limit_bytes);
 	int (*ledger_charge)(struct cgpu_ledger *led, u64 bytes);
 	bool (*ledger_uncharge)(struct cgpu_ledger *led, u64 bytes);
 	void (*ledger_set_limit)(struct cgpu_ledger *led, u64 limit_bytes);
 	u64 (*ledger_free)(const struct cgpu_ledger *led);
-
-	void (*turn_init)(struct cgpu_turn *t, u64 now_ns);
-	int (*turn_add)(struct cgpu_turn *t, u64 cookie, u32 weight, u32 highprio,
-			u64 now_ns, u32 *slot, u32 *granted);
-	void (*turn_del)(struct cgpu_turn *t, u32 slot, u64 now_ns);
-	int (*turn_set_weight)(struct cgpu_turn *t, u32 slot, u64 weight, u64 now_ns);
-	int (*turn_set_highprio)(struct cgpu_turn *t, u32 slot, u64 highprio, u64 now_ns);
-	int (*turn_set_policy)(struct cgpu_turn *t, u64 policy, u64 now_ns);
-	int (*turn_set_max_inst)(struct cgpu_turn *t, u64 max_inst, u64 now_ns);
-	int (*turn_set_prio_ratio)(struct cgpu_turn *t, u64 prio_ratio, u64 now_ns);
-	int (*turn_set_slice_us)(struct cgpu_turn *t, u64 slice_us, u64 now_ns);
-	u32 (*turn_set_levers)(struct cgpu_turn *t, u32 levers, u64 now_ns);
-	void (*turn_set_channels)(struct cgpu_turn *t, u32 slot, u32 channels,
-				  u32 tsgs, u64 now_ns);
-	bool (*turn_is_frozen)(const struct cgpu_turn *t, u32 slot);
-	u64 (*turn_auto_slice_ns)(u64 lever_p50_ns);
-	void (*turn_next)(struct cgpu_turn *t, u64 now_ns, struct cgpu_turn_plan *plan);
-	void (*turn_ack)(struct cgpu_turn *t, const struct cgpu_turn_plan *plan,
-			 const struct cgpu_turn_ack *ack);
-	void (*turn_stat)(const struct cgpu_turn *t, u32 slot, u64 now_ns,
-			  struct cgpu_turn_stat *st);
-	void (*turn_view)(const struct cgpu_turn *t, struct cgpu_turn_view *view);
-	void (*turn_slot_view)(const struct cgpu_turn *t, u32 slot,
-			       struct cgpu_turn_slot_view *view);
-	/* Both fill a buffer of zeros, return 0 or an error, and take no longer than
-	 * copying takes: nobody else gets the processor meanwhile.
-	 */
-	int (*turn_migrate)(struct cgpu_turn *fresh, const void *old, u32 old_version);
-	/* The way back: @t for a core of @older_version that does not know this one's.
-	 * NULL: there is none.
-	 */
-	int (*turn_back)(const struct cgpu_turn *t, void *older, u32 older_version);
-
-	int (*parse_u64)(const char *text, size_t len, u64 *value);
-	int (*parse_inst)(const char *text, size_t len, struct cgpu_inst_cmd *cmd,
-			  size_t *at);
-	int (*parse_check_id)(const char *id, size_t len);
-	void (*parse_dir)(const char *id, size_t len, bool collides, char *dir);
-
-	int (*format_meminfo)(char *buf, size_t size, u64 free_bytes,
-			      const struct cgpu_pid_mem *pids, u32 count);
-	u32 (*format_merge_pids)(struct cgpu_pid_mem *pids, u32 count);
-	int (*format_slot_stat)(char *buf, size_t size, const struct cgpu_ledger *led,
-				const struct cgpu_turn_stat *st, u64 refused_calls);
-
-	const struct cgpu_escape *(*call_escape)(u32 branch, u32 nr, u32 size, u32 node);
-	const struct cgpu_control *(*call_control)(u32 branch, u32 cmd);
-	const struct cgpu_class *(*call_class)(u32 branch, u32 cls);
-	const struct cgpu_uvm_call *(*call_uvm)(u32 branch, u32 nr);
-	bool (*call_knows_driver)(const char *version);
-	u32 (*call_branch)(const char *version);
-	const struct cgpu_abi *(*call_abi)(u32 branch);
-	bool (*call_engine_is_gr)(u32 engine);
-	u64 (*call_vidmem_bytes)(u64 size, u32 attr, u32 attr2);
-	bool (*call_is_vidmem)(u32 attr, u32 flags);
-	u32 (*call_fb_info)(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes);
-
 	struct cgpu_obj *(*tree_find)(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
 	struct cgpu_obj *(*tree_live)(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
 	int (*tree_add)(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj *parent);
 	int (*tree_free_begin)(struct cgpu_tree *tree, struct cgpu_obj *obj);
 	void (*tree_free_cancel)(struct cgpu_tree *tree, struct cgpu_obj *obj);
 	struct cgpu_obj *(*tree_remove)(struct cgpu_tree *tree, struct cgpu_obj *obj);
-	struct cgpu_obj *(*tree_client_of)(const struct cgpu_tree *tree, u64 owner);
-	void (*mem_get)(struct cgpu_mem *mem);
-	bool (*mem_put)(struct cgpu_mem *mem);
+	void (*get)(struct cgpu_mem *mem);
+	bool (*put)(struct cgpu_mem *mem);
+	void (*quota_look)(const struct cgpu_quota_pool *pool, const u64 *used, u32 count,
+			   u32 self, struct cgpu_quota_view *view);
+	u64 (*vidmem_bytes)(u64 size, u32 attr, u32 attr2);
+	u64 (*managed_bytes)(u64 start, u64 end);
+	u64 (*bar1_bytes)(u64 bytes, u64 offset, u64 length);
+	u64 (*object_overhead)(u32 kind, u32 cls);
+	u64 (*page_tables)(u64 bytes);
+	u64 (*overhead_charge)(u64 overhead, u64 limit_bytes);
+};
 
-	int (*turn_set_switch_ns)(struct cgpu_turn *t, u64 switch_ns, u64 now_ns);
-	u32 (*turn_lever_moved)(struct cgpu_turn *t, u32 lever, u32 moved, u64 now_ns);
-	u64 (*call_managed_bytes)(u64 start, u64 end);
-	u64 (*call_object_overhead)(u32 kind, u32 cls);
-	u64 (*call_page_tables)(u64 bytes);
-	u64 (*call_overhead_charge)(u64 overhead, u64 limit_bytes);
+/* The call table and answers made from it: nv_call.h, nv_answer.h. */
+struct cgpu_nv_ops {
+	const struct cgpu_escape *(*escape)(u32 branch, u32 nr, u32 size, u32 node);
+	const struct cgpu_control *(*control)(u32 branch, u32 cmd);
+	const struct cgpu_class *(*class)(u32 branch, u32 cls);
+	const struct cgpu_uvm_call *(*uvm)(u32 branch, u32 nr);
+	bool (*knows_driver)(const char *version);
+	u32 (*branch)(const char *version);
+	const struct cgpu_abi *(*abi)(u32 branch);
+	bool (*engine_is_gr)(u32 engine);
+	bool (*is_vidmem)(u32 attr, u32 flags);
+	u32 (*fb_info)(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, u64 bar1_used,
+		       u64 bar1_left);
+	bool (*not_there)(u32 cmd, u8 *params, u32 size);
+	bool (*thermal_reads)(const u8 *params, u32 size);
+	void (*force_cilp)(u8 *params);
+	bool (*share_stays)(u16 type);
+};
 
-	void (*look_init)(struct cgpu_look *l, u64 now_ns);
-	void (*look_acted)(struct cgpu_look *l, const struct cgpu_turn *t,
-			   const struct cgpu_turn_plan *plan, const struct cgpu_turn_ack *ack,
-			   bool committed, u64 now_ns);
-	void (*look_touched)(struct cgpu_look *l, const struct cgpu_turn *t, u32 slot,
-			     u64 now_ns);
-	u64 (*look_until_ns)(const struct cgpu_turn *t, u64 now_ns);
-	void (*look_sample)(struct cgpu_look *l, const struct cgpu_turn *t, u64 at_ns, u32 slot);
-	void (*look_judge)(struct cgpu_look *l, const struct cgpu_turn *t, u64 now_ns,
-			   struct cgpu_look_finding *find);
-	void (*look_hold)(struct cgpu_look *l, struct cgpu_turn *t, u32 mask, u64 now_ns);
+/* The text of /proc: text_parse.h, text_format.h. */
+struct cgpu_text_ops {
+	int (*parse_u64)(const char *text, size_t len, u64 *value);
+	int (*parse_inst)(const char *text, size_t len, struct cgpu_inst_cmd *cmd, size_t *at);
+	int (*parse_check_id)(const char *id, size_t len);
+	void (*parse_dir)(const char *id, size_t len, bool collides, char *dir);
+	int (*format_meminfo)(char *buf, size_t size, u64 free_bytes,
+			      const struct cgpu_pid_mem *pids, u32 count);
+	u32 (*format_merge_pids)(struct cgpu_pid_mem *pids, u32 count);
+	int (*format_slot_stat)(char *buf, size_t size, const struct cgpu_ledger *led,
+				const struct cgpu_sched_stat *st, u64 refused_calls);
+};
+
+struct cgpu_core_ops {
+	u32 abi;
+	u32 sched_version;
+	u32 sched_size;
+	u32 ops_size;		/* of this table */
+	const char *version;
+
+	int (*selftest)(void);
+
+	struct cgpu_sched_ops sched;
+	struct cgpu_check_ops check;
+	struct cgpu_mem_ops mem;
+	struct cgpu_nv_ops nv;
+	struct cgpu_text_ops text;
 };
 
 extern const struct cgpu_core_ops cgpu_core_ops;

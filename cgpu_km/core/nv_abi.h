@@ -17,6 +17,7 @@
 /* src/common/sdk/nvidia/inc/nvstatuscodes.h */
 #define NV_OK				0x00
 #define NV_ERR_GENERIC			0xffff
+#define NV_ERR_GPU_UUID_NOT_FOUND	0x12
 #define NV_ERR_ILLEGAL_ACTION		0x16
 #define NV_ERR_DUPLICATE_NAME		0x19
 #define NV_ERR_RESOURCES		0x1a
@@ -29,10 +30,12 @@
 #define NV_ERR_PARENT			0x36
 #define NV_ERR_INVALID_PARAMETER	0x3b
 #define NV_ERR_STATE			0x40
+#define NV_ERR_NO_FREE_FIFOS		0x4f
 #define NV_ERR_NO_MEMORY		0x51
 #define NV_ERR_NOT_SUPPORTED		0x56
 #define NV_ERR_NOT_FOUND		0x57
 #define NV_ERR_STATE_IN_USE		0x63
+#define NV_ERR_UVM_ADDRESS_IN_USE	0x68
 
 /* src/nvidia/arch/nvalloc/unix/include/nv_escape.h,
  * kernel-open/common/inc/nv-ioctl-numbers.h
@@ -90,6 +93,7 @@
 #define NVOS32_ALLOC_FLAGS		52
 #define NVOS32_ALLOC_ATTR		56
 #define NVOS32_ALLOC_SIZE_AT		88
+#define NVOS32_ALLOC_ALIGNMENT		96
 #define NVOS32_ALLOC_ATTR2		144
 #define NVOS32_FREE_H_MEMORY		44
 #define NVOS32_INFO_OFFSET		48
@@ -99,8 +103,16 @@
 #define NVOS32_FN_FREE			3
 #define NVOS32_FN_INFO			5
 #define NVOS33_SIZE			56	/* with the fd of RM_MAP_MEMORY */
+#define NVOS33_H_DEVICE			4
 #define NVOS33_H_MEMORY			8
+#define NVOS33_OFFSET			16
+#define NVOS33_LENGTH			24
+#define NVOS33_LINEAR			32
 #define NVOS33_STATUS			40
+#define NVOS34_H_DEVICE			4
+#define NVOS34_H_MEMORY			8
+#define NVOS34_LINEAR			16
+#define NVOS34_STATUS			24
 #define NVOS46_H_DEVICE			4
 #define NVOS46_H_DMA			8
 #define NVOS46_H_MEMORY			12
@@ -122,6 +134,11 @@
 #define NVOS55_H_CLIENT_SRC		12
 #define NVOS55_H_OBJECT_SRC		16
 #define NVOS55_STATUS			24
+#define NVOS57_H_OBJECT			4
+#define NVOS57_ACCESS_MASK		12
+#define NVOS57_TYPE			16	/* u16 */
+#define NVOS57_ACTION			18	/* u8 */
+#define NVOS57_STATUS			20
 #define NVOS64_SIZE			48
 #define NVOS64_PARAMS			16
 #define NVOS64_STATUS			40
@@ -132,12 +149,16 @@
 #define NV_MEM_ATTR			24
 #define NV_MEM_ATTR2			28
 #define NV_MEM_SIZE			64
+#define NV_MEM_ALIGNMENT		72
 #define NVOS32_ATTR_LOCATION_SHIFT	25
 #define NVOS32_ATTR_LOCATION_VIDMEM	0
 #define NVOS32_ATTR_PAGE_SIZE_SHIFT	23
 #define NVOS32_ATTR_PAGE_SIZE_HUGE	3
 #define NVOS32_ATTR2_HUGE_SHIFT		20
+#define NVOS32_ALLOC_FLAGS_FIXED	0x10	/* at the offset that is asked for */
+#define NVOS32_ALLOC_FLAGS_ALIGNED	0x180	/* hinted, forced */
 #define NVOS32_ALLOC_FLAGS_LAZY		0x400
+#define NVOS32_ALLOC_FLAGS_BEGIN_END	0x20000	/* within the range that is asked for */
 #define NVOS32_ALLOC_FLAGS_VIRTUAL	0x80000
 #define NVOS32_ALLOC_FLAGS_EXTERNAL	0x400000	/* its page tables are not RM's */
 #define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */
@@ -153,7 +174,9 @@
 #define NV_VASPACE_INDEX_NEW		0
 #define NV_VASPACE_INDEX_DEVICE		3	/* the default one of the device */
 #define NV_EVENT_H_CLIENT		0	/* class/cl0005.h; 0: the allocating client */
-#define NV_EVENT_H_SOURCE		4
+#define NV_DEBUGGER_H_CLIENT		0	/* class/cl83de.h: of an older interface, 0 */
+#define NV_DEBUGGER_H_APP_CLIENT	4	/* 0: the allocating client */
+#define NV_DEBUGGER_H_OBJECT		8	/* the compute object */
 #define NV_TSG_PARAMS_SIZE		20
 #define NV_TSG_ENGINE			12
 #define NV2080_ENGINE_TYPE_GRAPHICS	1	/* class/cl2080.h: GR0 … GR7 = 1 … 8 */
@@ -173,6 +196,7 @@
 #define NV01_EVENT			0x0005
 #define NV01_EVENT_OS_EVENT		0x0079
 #define NV2081_BINAPI			0x2081
+#define GT200_DEBUGGER			0x83de
 
 /* src/common/sdk/nvidia/inc/ctrl/: controls the shell or the table names */
 #define NV2080_CTRL_FB_GET_INFO		0x20801301
@@ -200,9 +224,62 @@
 #define NV0041_SURFACE_SIZE_UNIT	4096
 #define NV0000_CTRL_ATTACHED_IDS	0x201
 #define NV0000_CTRL_ID_INFO_V2		0x205
+#define NV0000_CTRL_UUID_FROM_ID	0x275
 #define NV_FB_INFO_LIST			4	/* FB_GET_INFO_V2: {index, data} pairs */
 #define NV_FB_INFO_V2_SIZE		1028	/* ctrl2080fb.h: 128 entries */
 #define NV_FB_INFO_MAX			128
+
+/* ctrl0000client.h, rs_access.h: CLIENT_SET_INHERITED_SHARE_POLICY, an RS_SHARE_POLICY */
+#define NV_SHARE_TYPE			8	/* u16 */
+#define NV_SHARE_ALL			1
+#define NV_SHARE_OS_TOKEN		2	/* the same user */
+#define NV_SHARE_CLIENT			3
+#define NV_SHARE_PID			4	/* the same process */
+#define NV_SHARE_REVOKE			1	/* actions */
+#define NV_SHARE_COMPOSE		4
+#define NV_SHARE_MAY_DUP		1	/* the mask of RS_ACCESS_DUP_OBJECT */
+
+/* ctrl0000system.h: NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS, _V2_, _MATRIX_; 32 GPUs */
+#define NV0000_CTRL_P2P_CAPS		0x127
+#define NV0000_CTRL_P2P_CAPS_V2		0x12b
+#define NV0000_CTRL_FABRIC_STATUS	0x136
+#define NV0000_CTRL_P2P_CAPS_MATRIX	0x13a
+#define NV_P2P_CAPS			132
+#define NV_P2P_STATUS			144
+#define NV_P2P_STATUS_COUNT		9
+#define NV_P2P_STATUS_NOT_SUPPORTED	5
+#define NV_P2P_PEERS			160	/* a pointer */
+#define NV_P2P_V2_PEERS			156	/* the list itself */
+#define NV_P2P_MATRIX_CAPS		72
+#define NV_FABRIC_STATUS_SKIP		1
+#define NV2080_CTRL_FABRIC_PROBE	0x208001a3
+#define NV2080_CTRL_NVLINK_CAPS		0x20803001
+#define NV2080_CTRL_NVLINK_STATUS	0x20803002
+
+/* ctrl2080thermal.h from 575 on: NV2080_CTRL_THERMAL_SYSTEM_EXECUTE_V2_PARAMS */
+#define NV_THERMAL_SIZE			1432
+#define NV_THERMAL_STRIDE_AT		8
+#define NV_THERMAL_COUNT		20
+#define NV_THERMAL_LIST			24
+#define NV_THERMAL_STRIDE		44
+#define NV_THERMAL_OPCODE		8	/* in an instruction */
+#define NV_THERMAL_MAX			32
+
+/* ctrl2080gr.h: NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS */
+#define NV_CTXSW_SIZE			32
+#define NV_CTXSW_FLAGS			0
+#define NV_CTXSW_FLAGS_CILP_SET		1
+#define NV_CTXSW_H_CHANNEL		4
+#define NV_CTXSW_GFXP			8
+#define NV_CTXSW_CILP			12
+#define NV_CTXSW_CILP_CILP		2
+#define NV_CTXSW_ROUTE			16
+
+/* ctrl2080fifo.h: NV2080_CTRL_FIFO_GET_INFO, {index, data} pairs of an engine */
+#define NV2080_CTRL_FIFO_GET_INFO	0x20801109
+#define NV_FIFO_INFO_MAX		256
+#define NV_FIFO_INFO_SIZE		2056
+#define NV_FIFO_GROUPS_OF_ENGINE	8
 
 /* ctrl2080fb.h: FB_INFO indices, values in KiB */
 #define NV_FB_BAR1_SIZE			0x05
@@ -210,8 +287,10 @@
 #define NV_FB_TOTAL_RAM_SIZE		0x08
 #define NV_FB_HEAP_SIZE			0x09
 #define NV_FB_MAPPABLE_HEAP_SIZE	0x0a
+#define NV_FB_TAX_SIZE			0x10
 #define NV_FB_LARGEST_FREE		0x12
 #define NV_FB_LARGEST_FREE_BASE		0x13
+#define NV_FB_RESERVED_HEAP_SIZE	0x15
 #define NV_FB_HEAP_FREE			0x16
 #define NV_FB_BAR1_AVAIL		0x1d
 #define NV_FB_BAR1_LARGEST_AVAIL	0x1f
@@ -223,6 +302,7 @@
 #define NV01_FREE			0x00
 #define NV04_ALLOC			0x15
 #define NV04_CONTROL			0x36
+#define NV04_SHARE			0x3e
 
 /* src/common/sdk/nvidia/inc/ctrl/ctrl0000/ctrl0000unix.h: objects on files.
  * NUM and INDEX are u16, the rest u32.

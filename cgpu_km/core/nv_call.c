@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
+/* Searches the call table for a call, by number, size, node and driver branch. */
 #include "nv_call.h"
 #include "nv_abi.h"
 #include "nv_table.h"
 
 #define KIB	1024ull
-#define MIB	(1024ull * KIB)
 
 /* Controls whose number has this bit go to the firmware unseen by the driver. */
 #define GSS_LEGACY	0x8000u
@@ -146,54 +146,6 @@ bool cgpu_call_is_vidmem(u32 attr, u32 flags)
 	       !(flags & NVOS32_ALLOC_FLAGS_VIRTUAL);
 }
 
-u64 cgpu_call_vidmem_bytes(u64 size, u32 attr, u32 attr2)
-{
-	u64 page = 64 * KIB;
-
-	if (((attr >> NVOS32_ATTR_PAGE_SIZE_SHIFT) & 3) == NVOS32_ATTR_PAGE_SIZE_HUGE) {
-		/* 0 default and 1: 2 MiB; 2: 512 MiB; 3: 256 GiB */
-		switch ((attr2 >> NVOS32_ATTR2_HUGE_SHIFT) & 3) {
-		case 2:
-			page = 512 * MIB;
-			break;
-		case 3:
-			page = 256 * 1024 * MIB;
-			break;
-		default:
-			page = 2 * MIB;
-		}
-	}
-	if (size > ~0ull - page)
-		return ~0ull;
-	if (size == 0)
-		size = 1;
-	return (size + page - 1) & ~(page - 1);
-}
-
-u64 cgpu_call_managed_bytes(u64 start, u64 end)
-{
-	return end > start ? ((end - 1) / (2 * MIB) - start / (2 * MIB) + 1) * 2 * MIB : 0;
-}
-
-u64 cgpu_call_object_overhead(u32 kind, u32 cls)
-{
-	if (kind == CGPU_KIND_CHANNEL)
-		return 64 * KIB;
-	return kind == CGPU_KIND_DEVICE || cls == FERMI_VASPACE_A ? 128 * KIB : 0;
-}
-
-u64 cgpu_call_page_tables(u64 bytes)
-{
-	return 12 * KIB + (bytes / (2 * MIB) + 1) * 4 * KIB;
-}
-
-u64 cgpu_call_overhead_charge(u64 overhead, u64 limit_bytes)
-{
-	u64 included = 16 * MIB + limit_bytes / 512;
-
-	return overhead > included ? overhead - included : 0;
-}
-
 static u32 to_kib(u64 bytes)
 {
 	u64 kib = bytes / KIB;
@@ -201,12 +153,18 @@ static u32 to_kib(u64 bytes)
 	return kib > 0xffffffffull ? 0xffffffffu : (u32)kib;
 }
 
-u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes)
+u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, u64 bar1_used,
+		      u64 bar1_left)
 {
 	u32 limit = to_kib(limit_bytes);
 	u32 left = used_bytes >= limit_bytes ? 0 : to_kib(limit_bytes - used_bytes);
 
 	switch (index) {
+	case NV_FB_BAR1_SIZE:
+		return to_kib(bar1_used + bar1_left);
+	case NV_FB_BAR1_AVAIL:
+	case NV_FB_BAR1_LARGEST_AVAIL:
+		return to_kib(bar1_left);
 	case NV_FB_RAM_SIZE:
 	case NV_FB_TOTAL_RAM_SIZE:
 	case NV_FB_HEAP_SIZE:
@@ -224,6 +182,8 @@ u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes)
 		 */
 		return left;
 	case NV_FB_LARGEST_FREE_BASE:	/* of what is whose */
+	case NV_FB_TAX_SIZE:		/* what the card keeps back is not of the slice */
+	case NV_FB_RESERVED_HEAP_SIZE:
 		return 0;
 	default:
 		return real_kib;

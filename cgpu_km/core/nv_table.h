@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* The rows of the call table. Each table is sorted by number, rows of one number
- * by size and branch; tests/core/test_table.py holds them to it.
+ * by size and branch; tests/unit/core/test_table.py holds them to it.
  */
 #ifndef CGPU_CORE_NV_TABLE_H
 #define CGPU_CORE_NV_TABLE_H
 
 #include "nv_abi.h"
-#include "nv_call.h"
+#include "nv_row.h"
+
+/* struct cgpu_doc of a row. */
+#ifdef CGPU_DOC
+#define DOC(...)	{ __VA_ARGS__ }
+#else
+#define DOC(...)	{ }
+#endif
 
 struct cgpu_escape_table {
 	u32 count;

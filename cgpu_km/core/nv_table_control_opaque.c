@@ -5,11 +5,11 @@
 #include "nv_table.h"
 
 static const struct cgpu_control rows[] = {
-	{ 0x00008000, 0, 515, 595, CGPU_REFUSE, "RM_GSS_LEGACY_MASK",
+	{ 0x00008000, 0, 515, 595, CGPU_REFUSE, DOC("RM_GSS_LEGACY_MASK",
 	  "src/nvidia/inc/kernel/rmapi/control.h",
-	  "needs a list of those that only read (clocks, power, temperature)" },
-	{ 0x20810000, 0, 515, 595, CGPU_REFUSE, "NV2081_BINAPI", "class/cl2081.h",
-	  "needs a list of those that only read" },
+	  "those with a row of their own apart: what the others do is not known") },
+	{ 0x20810000, 0, 515, 595, CGPU_REFUSE, DOC("NV2081_BINAPI", "class/cl2081.h",
+	  "what they do is not known; libcuda goes on without") },
 };
 
 const struct cgpu_control_table cgpu_controls_opaque = {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
+/* The policies by number. Each is a file of its own. */
 #include "policy.h"
 
 #include "../uapi.h"
 
 static const struct cgpu_policy *const policies[CGPU_POLICY_COUNT] = {
-	[CGPU_POLICY_FAIR]	= &cgpu_policy_fair,
-	[CGPU_POLICY_PREEMPT]	= &cgpu_policy_preempt,
-	[CGPU_POLICY_WEIGHTED]	= &cgpu_policy_weighted,
-	[CGPU_POLICY_FIXED]	= &cgpu_policy_fixed,
-	[CGPU_POLICY_SOFT]	= &cgpu_policy_soft,
-	[CGPU_POLICY_NATIVE]	= &cgpu_policy_native,
+	[CGPU_POLICY_FAIR]		= &cgpu_policy_fair,
+	[CGPU_POLICY_PREEMPTIVE]	= &cgpu_policy_preempt,
+	[CGPU_POLICY_WEIGHTED]		= &cgpu_policy_weighted,
+	[CGPU_POLICY_FIXED]		= &cgpu_policy_fixed,
+	[CGPU_POLICY_SOFT]		= &cgpu_policy_soft,
+	[CGPU_POLICY_NATIVE]		= &cgpu_policy_native,
 };
 
 /**

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What makes one policy differ from another. One file each; docs/policies.md. */
+/* What makes one policy differ from another. One file each; docs/reference/policies.md. */
 #ifndef CGPU_CORE_POLICY_H
 #define CGPU_CORE_POLICY_H
 
 #include "env.h"
-#include "turn.h"
+#include "sched_gpu.h"
 
 struct cgpu_policy {
-	const char *name;
 	u32 levers;		/* CGPU_LEVER_*: without them the policy is refused */
 	u8 limits;		/* 0: nobody is frozen or measured (native) */
 	u8 fixed_round;		/* a round is max_inst portions and empty ones pass */
@@ -16,7 +15,7 @@ struct cgpu_policy {
 	/* Consecutive slices a round holds for @slot; 0: no turn. NULL: no
 	 * turns at all, everybody with weight runs.
 	 */
-	u32 (*portions)(const struct cgpu_turn_slot *slot);
+	u32 (*portions)(const struct cgpu_sched_entity *slot);
 	/* Timeslice of each TSG of a container with @tsgs, the most crowded one
 	 * having @most; 0: the driver's. NULL: always 0.
 	 */

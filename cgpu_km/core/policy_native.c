@@ -7,6 +7,5 @@
 #include "policy.h"
 
 const struct cgpu_policy cgpu_policy_native = {
-	.name		= "native",
 	.thaw_first	= 1,
 };

@@ -6,13 +6,12 @@
  */
 #include "policy.h"
 
-static u32 preempt_portions(const struct cgpu_turn_slot *slot)
+static u32 preempt_portions(const struct cgpu_sched_entity *slot)
 {
 	return slot->weight > 0 && slot->channels > 0;
 }
 
 const struct cgpu_policy cgpu_policy_preempt = {
-	.name		= "preempt",
 	.levers		= CGPU_LEVER_WINDOW,
 	.limits		= 1,
 	.fixed_round	= 0,

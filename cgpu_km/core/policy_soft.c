@@ -29,7 +29,6 @@ static u32 soft_timeslice_us(u32 most, u32 tsgs)
 }
 
 const struct cgpu_policy cgpu_policy_soft = {
-	.name		= "soft",
 	.levers		= CGPU_LEVER_TIMESLICE,
 	.limits		= 1,
 	.thaw_first	= 1,

@@ -6,13 +6,12 @@
  */
 #include "policy.h"
 
-static u32 weighted_portions(const struct cgpu_turn_slot *slot)
+static u32 weighted_portions(const struct cgpu_sched_entity *slot)
 {
 	return slot->weight;
 }
 
 const struct cgpu_policy cgpu_policy_weighted = {
-	.name		= "weighted",
 	.levers		= CGPU_LEVER_WINDOW,
 	.limits		= 1,
 	.fixed_round	= 0,

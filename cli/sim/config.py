@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Flags and TOML to a scenario. Whatever is wrong is one sentence."""
+"""Flags and TOML -> a scenario. Errors are one sentence."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def wrong(what: str, hint: str = "") -> CgpuError:
 
 @dataclass(frozen=True)
 class Range:
-    """A number within bounds; of those from 0 to 1 a yes or no, too."""
+    """A number within bounds. With bounds 0 and 1 also a boolean."""
 
     low: float
     high: float
     whole: bool = True
-    least: float = 0  # of what is not 0: less would be 0 whole nanoseconds, or never
+    least: float = 0  # smallest value except 0: a smaller one would round to 0 ns
 
     def read(self, name: str, value: object) -> Any:
         number = self._number(value)
@@ -51,7 +51,7 @@ class Range:
 
 
 def _parsed(text: str) -> int | float | None:
-    """A whole number as it is: a float has 53 bits of it."""
+    """An int if possible: a float has 53 bits only."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -119,7 +119,7 @@ def pairs(text: str, what: str) -> dict[str, str]:
         if not equals or not name or not value:
             raise wrong(f"{what} {text!r}: {word!r} is not name=value")
         if name in found:
-            raise wrong(f"{what} {text!r}: {name} is there twice")
+            raise wrong(f"{what} {text!r}: {name} is repeated")
         found[name] = value
     return found
 
@@ -135,14 +135,14 @@ def numbers(values: Mapping[str, object], ranges: Mapping[str, Range]) -> dict[s
 
 
 def read_containers(values: Mapping[str, object], number: int) -> list[Container]:
-    """One, or `count` of them that are alike."""
+    """One, or `count` identical ones."""
     known(values, {"name", "count", *CONTAINER}, "a container")
     name = values.get("name", f"c{number}")
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 64:
         raise wrong(f"{name!r} is no name for a container")
     one = Container(name, **numbers(values, CONTAINER))
     if one.off_ms and not one.on_ms:
-        raise wrong(f"container {name}: off_ms wants on_ms beside it")
+        raise wrong(f"container {name}: off_ms needs on_ms")
     if one.stop_ms is not None and one.stop_ms <= one.start_ms:
         raise wrong(f"container {name}: stop_ms is not after start_ms")
     count = COUNT.read("count", values.get("count", 1))
@@ -172,7 +172,7 @@ def read_personality(values: object) -> Personality:
 
 
 def read_changes(values: Mapping[str, object], containers: Iterable[Container]) -> list[Change]:
-    """A table may name several nodes."""
+    """The changes in a table, which may set several nodes."""
     target = values.get("container")
     nodes = CONTAINER_CHANGES if target is not None else GPU_CHANGES
     known(values, {"at_ms", "container", "gpu", *nodes}, "a change")
@@ -208,7 +208,7 @@ def read_file(path: Path) -> dict[str, object]:
 
 
 def read_scenario(values: Mapping[str, object], base: Setup, gpus: int | None, flags: Iterable[str]) -> Scenario:
-    """A file's tables and the command line's containers together; the command line's GPU is the base of each."""
+    """The tables of a file and the containers of the command line, whose GPU is the base of each [[gpu]]."""
     known(values, {"seconds", "seed", "gpu", "container", "change"}, "the file")
     setups = [read_setup(one, base) for one in tables(values, "gpu")]
     if setups and gpus not in (None, len(setups)):

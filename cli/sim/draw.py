@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Who had the GPU when, as text and as SVG. Pure."""
+"""The time line of a GPU, as text and as SVG. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .gpu import Stretch
 from .model import MS, S
 
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
-# Okabe and Ito's colours: told apart by everybody.
+# Okabe and Ito's colours, distinguishable with any colour vision.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
 
 
 def cover(line: Sequence[Stretch], client: int, window_ms: tuple[float, float], cells: int) -> list[float]:
-    """The part of each cell in which the client ran."""
+    """The fraction of each cell in which the client ran."""
     begin, end = (round(ms * MS) for ms in window_ms)
     width = max(1.0, (end - begin) / cells)
     found = [0.0] * cells
@@ -34,7 +34,7 @@ def cover(line: Sequence[Stretch], client: int, window_ms: tuple[float, float], 
 def time_line(
     line: Sequence[Stretch], names: Sequence[str], window_ms: tuple[float, float], width: int, plain: bool = False
 ) -> list[str]:
-    """A row per client; a taller block, a larger part of that cell."""
+    """A row per client; the height of a block is the fraction of its cell."""
     marks = PLAIN if plain else BLOCKS
     label = max([2, *(len(name) for name in names)])
     cells = max(20, width - label - 2)
@@ -78,7 +78,7 @@ def _lanes(line: Sequence[Stretch], names: Sequence[str], window_ms: tuple[float
 
 
 def _shares(buckets: Sequence[Sequence[int]], left: float, top: float, width: float, height: float) -> list[str]:
-    """Shares per 100 ms as areas one on the other."""
+    """Shares per 100 ms as stacked areas."""
     count = len(buckets[0])
     below = [0.0] * count
     found = [f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="#f3f3f3"/>']

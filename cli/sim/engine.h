@@ -19,7 +19,7 @@ struct tsg {
 	u64 arrival_ns;		/* next submission of a periodic load */
 	u64 last_submit_ns;
 	u64 last_end_ns;
-	u64 gate_ns;		/* the gate was shut: looks again then */
+	u64 gate_ns;		/* the gate was closed: next check */
 	u64 *submit_ns;		/* ring of @depth, nondecreasing from @head on */
 	u32 head, admitted;
 };
@@ -29,7 +29,7 @@ struct state {
 	struct cgpu_sim_load load;
 	u64 enabled_ns;		/* since when */
 	u64 last_end_ns;
-	u64 left_ns;		/* when it ran out of work, until somebody else runs */
+	u64 left_ns;		/* when it ran out of work, until another client runs */
 	u64 *bucket;
 };
 
@@ -43,7 +43,7 @@ struct cgpu_sim {
 	u32 tsgs, clients;
 	u32 cur, resident, last;	/* TSGs; last: round robin goes on behind it */
 	u32 own_switch;		/* the switch under way is between TSGs of one client */
-	u32 stopped_client;	/* whose TSG was taken off the engine last, and when */
+	u32 stopped_client;	/* owner of the TSG last taken off the engine, and when */
 	u64 stopped_ns;
 	u32 buckets;
 	u64 mark_ns;

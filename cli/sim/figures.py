@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What came out of a run, as numbers. Pure: lists in, figures out."""
+"""Figures of a run. Pure: lists in, figures out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECOND = 10  # buckets
 
 @dataclass(frozen=True)
 class Waits:
-    """How long others held up a kernel that could have begun: its end, less then, less its own length."""
+    """Delay of a ready kernel by other clients: its end minus the time it was ready minus its length."""
 
     p50_us: float | None
     p99_us: float | None
@@ -30,7 +30,7 @@ class Waits:
 
 
 def whole_rounds(rounds: Sequence[Round], from_ns: int, about_ns: int) -> tuple[Round, Round] | None:
-    """From a round's beginning to the one that is nearest to so much later."""
+    """From the begin of a round to the begin of another, whose distance is nearest to `about_ns`."""
     seen = [one for one in rounds if one[0] >= from_ns]
     if len(seen) < 2:
         return None
@@ -39,7 +39,7 @@ def whole_rounds(rounds: Sequence[Round], from_ns: int, about_ns: int) -> tuple[
 
 
 def ratio_error_pct(got: Sequence[float], weights: Sequence[float]) -> float | None:
-    """The worst of all pairs: how far the ratio of what two got is from that of their weights."""
+    """The largest deviation, over all pairs, of the ratio of their times from that of their weights."""
     parts = [ns / weight for ns, weight in zip(got, weights, strict=True) if weight]
     if len(parts) < 2 or not min(parts):
         return None
@@ -47,13 +47,13 @@ def ratio_error_pct(got: Sequence[float], weights: Sequence[float]) -> float | N
 
 
 def windows(buckets: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Busy time of everybody in each window of 1 s, stepped by 100 ms."""
+    """Busy time of each client in each window of 1 s, stepped by 100 ms."""
     count = len(buckets[0]) if buckets else 0
     return [[sum(one[at : at + SECOND]) for one in buckets] for at in range(count - SECOND + 1)]
 
 
 def share_error_pp(window: Sequence[int], expected: Sequence[float], of_wall: bool) -> list[float]:
-    """Each one's distance from its part, in points of the wall clock or of what all got."""
+    """Deviation of each client from its expected share, in points of the wall clock or of the sum."""
     whole = S if of_wall else sum(window)
     return [100 * abs(ns / whole - part) if whole else 100 * part for ns, part in zip(window, expected, strict=True)]
 
@@ -61,7 +61,7 @@ def share_error_pp(window: Sequence[int], expected: Sequence[float], of_wall: bo
 def worst_share_error(
     found: Sequence[Sequence[int]], expected: Sequence[float], bounds_pp: Sequence[float], of_wall: bool
 ) -> tuple[float, float] | None:
-    """The error that is worst against its bound, over windows and containers: (error, bound)."""
+    """The error that exceeds its bound most, over windows and containers: (error, bound)."""
     pairs = [
         (error, bound)
         for window in found
@@ -71,11 +71,11 @@ def worst_share_error(
 
 
 def share_bounds_pp(turn_ns: Sequence[float], expected: Sequence[float], slack_pp: float) -> list[float]:
-    """Arithmetic of a window of 1 s: a turn more or less, by whose it is."""
+    """Bounds of a window of 1 s, which may contain one turn more or less of each client."""
     return [100 * turn / S * (1 - part) + slack_pp for turn, part in zip(turn_ns, expected, strict=True)]
 
 
 def cap_excess_pp(found: Sequence[Sequence[int]], caps: Sequence[float]) -> float | None:
-    """The most that anybody had above its cap in any window, in points of the wall clock."""
+    """The largest excess of a client over its cap in any window, in points of the wall clock."""
     over = [100 * (ns / S - cap) for window in found for ns, cap in zip(window, caps, strict=True)]
     return max(over) if over else None

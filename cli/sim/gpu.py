@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One simulated GPU and the driver's controls on it: each takes its time and acts in the middle of it."""
+"""One simulated GPU and the driver's controls on it. Each call takes time and acts in the middle of it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .model import MS, US, Container, Personality, Profile
 
 NOBODY = 2**32 - 1
 LIST = 64  # channels in one DISABLE_CHANNELS
-GIVE_UP_NS = 10_000 * MS  # after so long the driver says that the channel is still on the engine
+GIVE_UP_NS = 10_000 * MS  # time-out after which the driver reports the channel as still on the engine
 LEVER_SAMPLES = 64
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Who ran from when to when."""
+    """An interval in which one client ran."""
 
     client: int
     begin_ns: int
@@ -28,7 +28,7 @@ class Stretch:
 
 
 class Gpu:
-    """Clients are numbered as given. Time moves only here."""
+    """Clients are numbered in the given order. Only this class advances the time."""
 
     def __init__(
         self,
@@ -73,20 +73,20 @@ class Gpu:
         return int(self.lib.cgpu_sim_now(self.sim))
 
     def client(self, number: int) -> Any:
-        """Its struct cgpu_sim_client, live."""
+        """Its struct cgpu_sim_client, by reference."""
         return self.lib.cgpu_sim_client(self.sim, number)
 
     def busy(self) -> list[int]:
         return [int(self.client(number).busy_ns) for number in range(len(self.clients))]
 
     def held(self) -> list[int]:
-        """Busy, and switching between processes of one's own: who had the GPU."""
+        """Time in which each client held the GPU: busy, or switching between its own processes."""
         return [int(self.client(number).held_ns) for number in range(len(self.clients))]
 
     def advance(self, to_ns: int) -> None:
         self.lib.cgpu_sim_advance(self.sim, to_ns)
 
-    # What takes no time: the tenant's own doing, and what a test wants.
+    # Without a simulated duration: actions of the tenant, and of tests.
 
     def enable(self, number: int, enabled: bool) -> None:
         self.lib.cgpu_sim_enable(self.sim, number, 0, self.clients[number].processes, enabled)
@@ -95,7 +95,7 @@ class Gpu:
         self.lib.cgpu_sim_end(self.sim, number)
 
     def stop_now(self, number: int) -> None:
-        """Off the engine without a call, as soon as what it runs lets itself be preempted."""
+        """Take the client off the engine without a call, as soon as its kernel can be preempted."""
         for first in self._lists(number):
             self._set_enabled(number, first, False)
 
@@ -118,7 +118,7 @@ class Gpu:
         return done
 
     def _wait(self, ns: int) -> None:
-        """Half of a call: it spins first, then it sleeps."""
+        """Half of a call, which spins, then sleeps."""
         if self.one_cpu:
             self.lib.cgpu_sim_hold_clients(self.sim, self.now + min(ns, self.profile.lever_spin_us * US))
         self.advance(self.now + ns)
@@ -136,7 +136,7 @@ class Gpu:
         return self.now < limit
 
     def freeze(self, number: int, frozen: bool) -> bool:
-        """DISABLE_CHANNELS of all its channels, in lists; each acts on its own channels."""
+        """DISABLE_CHANNELS of all its channels, in lists; each call acts on the channels of its list."""
 
         def effect(first: int) -> bool:
             if self.personality.lever_inert & 2:
@@ -162,7 +162,7 @@ class Gpu:
         return self._control(effect)
 
     def commit(self, numbers: Sequence[int]) -> bool:
-        """RESTART_RUNLIST on one of these containers' channels, on the next when it fails."""
+        """RESTART_RUNLIST on a channel of these containers; on failure, on the next one."""
 
         def effect() -> bool:
             if self.rng.random() * 100 < self.personality.err40_pct:
@@ -176,10 +176,10 @@ class Gpu:
         tries = sum(self.clients[number].processes for number in numbers)
         return any(self._control(effect) for _ in range(tries))
 
-    # Looking.
+    # Measurements.
 
     def mark(self) -> None:
-        """Figures count from here."""
+        """Start all figures at the current time."""
         self.lib.cgpu_sim_mark(self.sim)
 
     def close(self) -> None:

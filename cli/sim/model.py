@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is simulated: GPUs, containers with their load, changes on the way. Plain data."""
+"""The scenario: GPUs, containers with their load, changes during the run. Plain data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def profile(key: str) -> Profile:
 
 @dataclass(frozen=True)
 class Personality:
-    """Where a driver is not what it should be (docs/nvsim.md section 5). None: the profile's own."""
+    """Faults of a driver (docs/develop/nvsim.md section 5). None: the profile's value."""
 
     lever_inert: int = 0
     commit_required: int = 1
@@ -63,8 +63,8 @@ class Personality:
 
 @dataclass(frozen=True)
 class Setup:
-    """A GPU and how it is shared. slice_us None: as the module chooses from the measured lever. window_restart: the
-    module's parameter of that name. one_cpu: clients share a processor with the turn thread, so that none of them
+    """A GPU and its settings. slice_us None: chosen by the module from the measured lever. window_restart: the
+    module's parameter of that name. one_cpu: clients share a processor with the scheduler thread, so that none of them
     submits while a call spins."""
 
     profile: Profile
@@ -79,7 +79,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Container:
-    """A container on one GPU and what each of its processes does there."""
+    """A container on one GPU, with the load of each of its processes."""
 
     name: str
     weight: int = 1
@@ -109,7 +109,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Change:
-    """What an administrator writes at some moment: a node of a GPU, or of a container."""
+    """A write by the administrator during the run, to a node of a GPU or of a container."""
 
     at_ms: float
     node: str

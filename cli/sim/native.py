@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The core's C files and the simulated engine as a shared library.
 
-They are compiled the first time they are needed, with the system's own compiler, and kept by the content of the
-sources: in $CGPU_CACHE, $XDG_CACHE_HOME/cgpu or ~/.cache/cgpu. A folder that another user could write to is not
-trusted: then the library is built anew in a private one.
+They are compiled at first use with the system's compiler and cached by the hash of the sources in $CGPU_CACHE,
+$XDG_CACHE_HOME/cgpu or ~/.cache/cgpu. If another user can write to that folder, the library is built in a private one.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from ..errors import CgpuError, Exit
 
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", '-DCGPU_VERSION="0.0.0"')
-HEADERS = ("turn.h", "timeline.h")
+HEADERS = ("sched_gpu.h", "timeline.h")
 TYPES = "typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;\n"
 
 
 def source_dir() -> Path:
     """cgpu_km/, installed beside this file or in the tree it is imported from."""
     for path in (HERE / "csrc", HERE.parents[1] / "cgpu_km"):
-        if (path / "core/turn.h").is_file():
+        if (path / "core/sched_gpu.h").is_file():
             return path
     raise CgpuError(Exit.NOT_FOUND, "simulate", "the C files of the core are not installed", "reinstall the package")
 
 
 def core_sources() -> list[Path]:
-    """Every file of the core; core_main.c is the module around it."""
+    """Every file of the core, without the module's entry core_main.c."""
     return sorted(path for path in (source_dir() / "core").glob("*.c") if path.name != "core_main.c")
 
 
@@ -63,7 +62,7 @@ def _run(argv: list[str], text: str | None = None) -> str:
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         why = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip() or "no reason")
-        raise CgpuError(Exit.REFUSED, "simulate", f"the C compiler failed: {why}", "CC chooses another one")
+        raise CgpuError(Exit.REFUSED, "simulate", f"the C compiler failed: {why}", "CC selects another compiler")
     return done.stdout
 
 
@@ -80,7 +79,7 @@ def digest() -> str:
 
 
 def _ours_alone(path: Path) -> bool:
-    """Nobody but us can put a library there."""
+    """Can no other user put a library there?"""
     info = path.lstat()
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
@@ -99,7 +98,7 @@ def cache_dir() -> Path:
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """The library and the declarations of what is in it; made if they are not there."""
+    """The library and its declarations; built unless cached."""
     name = f"sim-{digest()}"
     library, cdef = folder / f"{name}.so", folder / f"{name}.h"
     if library.is_file() and cdef.is_file():
@@ -111,7 +110,7 @@ def build(folder: Path) -> tuple[Path, Path]:
         preprocess = [*cc, "-E", "-P", "-DCGPU_CORE_ENV_H", "-DCGPU_CDEF", *_includes(), "-x", "c", "-"]
         (work / "h").write_text(_run(preprocess, text))
         _run([*cc, *FLAGS, *more_flags(), *_includes(), "-o", str(work / "so"), *map(str, sources())])
-        # Whole or not at all: another one may build the same.
+        # Atomic: another process may build the same files.
         (work / "h").rename(cdef)
         (work / "so").rename(library)
     return library, cdef

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A scenario to what each container got."""
+"""A scenario -> the figures of each container."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE_MS = 60_000.0
 class Got:
     """One container's figures. share_pct is of the wall clock: its kernels, and switches among its own processes.
 
-    weight and highprio are those of the end, after what it was given and what was changed."""
+    weight and highprio are the values at the end, after all changes."""
 
     container: Container
     weight: int
@@ -38,7 +38,7 @@ class Got:
 
 @dataclass(frozen=True)
 class Result:
-    """One GPU's figures. The policy and its values in setup are those of the end, as slice_us is."""
+    """One GPU's figures. The policy and its values in setup, and slice_us, are the values at the end."""
 
     setup: Setup
     seconds: float
@@ -47,7 +47,7 @@ class Result:
     idle_pct: float
     turns_per_s: float
     lever_calls_per_s: float
-    turn_thread_pct: float
+    sched_thread_pct: float
     line_ms: tuple[float, float]
     line: tuple[Stretch, ...]
     notes: tuple[str, ...]
@@ -59,7 +59,7 @@ def at_the_end(setup: Setup, turns: Turns) -> Setup:
 
 
 def shown_slots(containers: Sequence[Container], turns: Turns) -> tuple[Slot, ...]:
-    """As cgpu-smi would see them at the end, all of them wanting the GPU."""
+    """The slots at the end of the run for cgpu-smi's rules, all with the GPU open."""
     found = [turns.t.slot[number] for number in turns.slot]
     return tuple(
         Slot(0, one.name, one.name, int(slot.weight), bool(slot.highprio), 0, (), {"opened": 1})
@@ -68,7 +68,7 @@ def shown_slots(containers: Sequence[Container], turns: Turns) -> tuple[Slot, ..
 
 
 def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float | None]:
-    """The ceiling of each while all of them want the GPU, by the rules cgpu-smi shows."""
+    """The upper bound of each while all containers have work, by cgpu-smi's rules."""
     free = max(0, setup.max_inst - sum(slot.weight for slot in slots))
     shown = ShownGpu(
         0, setup.profile.name, "", "", 0, 0, setup.policy, setup.max_inst, free, setup.prio_ratio, slice_us, "deny",
@@ -78,7 +78,7 @@ def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float 
 
 
 def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int) -> tuple[float, float]:
-    """Which part of the run is drawn when nobody says: a minute of it if something happens on the way."""
+    """The default time line: up to a minute if anything changes during the run, else 200 ms from its middle."""
     whole_ms = scenario.seconds * 1000
     moving = any(one.start_ms or one.stop_ms is not None or one.off_ms for one in containers)
     if moving or any(change.gpu == gpu for change in scenario.changes):
@@ -89,11 +89,11 @@ def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int)
 def change_notes(changes: Sequence[Change], end_ms: float) -> list[str]:
     found = []
     if any(one.at_ms < end_ms for one in changes):
-        found.append("policy, slice, Weight and Allowed are those of the end: something is changed on the way")
+        found.append("policy, slice, Weight and Allowed are the values at the end: there are changes during the run")
     for one in changes:
         if one.at_ms >= end_ms:
-            whose = f" of {one.container}" if one.container else ""
-            found.append(f"at {one.at_ms:g} ms: {one.node}{whose} is not changed, the run ends at {end_ms:g} ms")
+            owner = f" of {one.container}" if one.container else ""
+            found.append(f"at {one.at_ms:g} ms: {one.node}{owner} is not changed, the run ends at {end_ms:g} ms")
     return found
 
 
@@ -135,7 +135,7 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         idle_pct=100 * (1 - sum(busy) / wall_ns),
         turns_per_s=turns.turns * S / wall_ns,
         lever_calls_per_s=gpu.calls * S / wall_ns,
-        turn_thread_pct=100 * turns.thread_ns / wall_ns,
+        sched_thread_pct=100 * turns.thread_ns / wall_ns,
         line_ms=line_ms,
         line=tuple(gpu.traced()),
         notes=(*turns.notes, *change_notes(changes, 1000 * scenario.seconds)),

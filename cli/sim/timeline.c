@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* The engine: who runs, until when. */
+/* The engine: which TSG runs, until when. */
 #include "engine.h"
 
 static bool runnable(struct cgpu_sim *s, u32 i)
@@ -42,8 +42,8 @@ static u64 next_arrival(struct cgpu_sim *s)
 	return at;
 }
 
-/* Whose TSG the engine comes from. One list of a container that is frozen while
- * the next one is not yet leaves the engine to the container itself.
+/* The client whose TSG was on the engine before. If one list of a container's channels
+ * is frozen and the next is not yet, the container itself keeps the engine.
  */
 static u32 comes_from(const struct cgpu_sim *s)
 {
@@ -74,7 +74,7 @@ static void go_idle(struct cgpu_sim *s)
 	s->cur = CGPU_SIM_NOBODY;
 }
 
-/* @tsg begins a kernel: was that a waking? */
+/* @tsg begins a kernel: record the latency if the client was idle before. */
 static void note_begin(struct cgpu_sim *s, struct tsg *tsg, u64 submit_ns)
 {
 	struct state *st = &s->state[tsg->client];
@@ -86,7 +86,7 @@ static void note_begin(struct cgpu_sim *s, struct tsg *tsg, u64 submit_ns)
 	st->left_ns = 0;
 }
 
-/* @tsg has been switched to: has it waited for somebody who left? */
+/* The engine switched to @tsg: record the wait if it began before another client ran out of work. */
 static void note_switched(struct cgpu_sim *s, const struct tsg *tsg)
 {
 	u64 since = tsg->started ? tsg->ready_ns : tsg->submit_ns[tsg->head], *left_ns;
@@ -142,7 +142,7 @@ static void complete(struct cgpu_sim *s, struct tsg *tsg)
 		st->left_ns = s->now_ns;
 }
 
-/* When what runs has to give way: later than the slice's end if it resists. */
+/* The end of the running slice; later if the client's kernels resist preemption. */
 static u64 give_way_ns(const struct cgpu_sim *s)
 {
 	u64 at = s->slice_end_ns;
@@ -281,7 +281,7 @@ void cgpu_sim_drain(struct cgpu_sim *s, u32 client, u64 to_ns)
 		;
 }
 
-/* What runs may not go on: off the engine at once, unless it resists. */
+/* Take the running TSG off the engine at once, unless it resists. */
 static void stop(struct cgpu_sim *s)
 {
 	if (s->phase == RUN) {

@@ -2,7 +2,7 @@
 /*
  * The compute engine of a simulated GPU on a timeline of whole nanoseconds:
  * one runlist, TSGs round robin, each for its timeslice; the rules of
- * docs/nvsim.md section 3 without a machine around them. One TSG per process,
+ * docs/develop/nvsim.md section 3 without a machine around them. One TSG per process,
  * one channel per TSG.
  *
  * Nothing here knows cgpu's policies. Time only moves in cgpu_sim_advance()
@@ -23,7 +23,7 @@
 
 struct cgpu_sim_machine {
 	u64 ctxsw_ns;		/* what a switch between TSGs costs */
-	u64 timeslice_ns;	/* of a TSG nobody has set one for */
+	u64 timeslice_ns;	/* default of a TSG */
 	u64 stubborn_ns;	/* how long a stubborn kernel resists */
 	u32 no_preempt;		/* kernels run to their end */
 	u32 commit_required;	/* a timeslice waits for cgpu_sim_commit() */
@@ -63,7 +63,7 @@ struct cgpu_sim_client {
 	u64 switches;
 	s64 tokens;		/* gated: may launch while >= 0 */
 	u64 token_cost;		/* per kernel */
-	u64 gate_poll_ns;	/* > 0: gated, looks again so much later */
+	u64 gate_poll_ns;	/* > 0: gated, period of the checks */
 	u32 enabled;		/* some of its TSGs may run */
 	u32 pad;
 	/* What a kernel was held up by others: its end, less when it could have
@@ -111,7 +111,7 @@ void cgpu_sim_hist_add(struct cgpu_sim_hist *h, u64 ns);
 /* The value that @permille of all are not above, 0 if there are none. */
 u64 cgpu_sim_quantile(const struct cgpu_sim_hist *h, u32 permille);
 
-/* Remember who ran from @from_ns to @to_ns; gaps below @merge_ns are not seen. */
+/* Record the intervals from @from_ns to @to_ns; gaps below @merge_ns are ignored. */
 void cgpu_sim_trace(struct cgpu_sim *s, u64 from_ns, u64 to_ns, u64 merge_ns);
 u32 cgpu_sim_traced(const struct cgpu_sim *s, const struct cgpu_sim_stretch **out);
 

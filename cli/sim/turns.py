@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The module's turn thread on a simulated GPU: ask the core, make the calls, say when they took effect.
+"""The module's scheduler thread on a simulated GPU: get a plan from the core, make the calls, report their effect.
 
-It does what cgpu_km/turn_thread.c does, in its order. The decisions are the core's own.
+It follows cgpu_km/sched/sched_thread.c step by step. The core makes the decisions.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def bits(mask: int) -> list[int]:
 
 
 class Turns:
-    """One GPU's turn engine and the thread that carries its plans out."""
+    """One GPU's scheduler and the thread that executes its plans."""
 
     def __init__(self, gpu: Gpu, setup: Setup, containers: Sequence[Container], changes: Sequence[Change] = ()) -> None:
         self.gpu, self.ffi, self.lib = gpu, gpu.ffi, gpu.lib
         self.containers = tuple(containers)
-        self.t = self.ffi.new("struct cgpu_turn *")
-        self.plan, self.acked = self.ffi.new("struct cgpu_turn_plan *"), self.ffi.new("struct cgpu_turn_ack *")
+        self.t = self.ffi.new("struct cgpu_sched *")
+        self.plan, self.acked = self.ffi.new("struct cgpu_sched_plan *"), self.ffi.new("struct cgpu_sched_ack *")
         self.turns = 0
         self.rounds: list[Round] = []
         self.notes: list[str] = []
@@ -58,30 +58,30 @@ class Turns:
 
     def _configure(self, setup: Setup) -> None:
         lib, t, now = self.lib, self.t, self._clock()
-        lib.cgpu_turn_init(t, now)
-        lib.cgpu_turn_set_levers(t, (WINDOW | TIMESLICE) & ~_inert(setup.personality.lever_inert), now)
-        self._check(lib.cgpu_turn_set_max_inst(t, setup.max_inst, now), f"max_inst {setup.max_inst}")
-        self._check(lib.cgpu_turn_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
+        lib.cgpu_sched_init(t, now)
+        lib.cgpu_sched_set_levers(t, (WINDOW | TIMESLICE) & ~_inert(setup.personality.lever_inert), now)
+        self._check(lib.cgpu_sched_set_max_inst(t, setup.max_inst, now), f"max_inst {setup.max_inst}")
+        self._check(lib.cgpu_sched_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
         slice_us = setup.slice_us
         if slice_us is None:
             slice_us = self._auto_slice_us(setup.profile.lever_us * US)
-        self._check(lib.cgpu_turn_set_slice_us(t, slice_us, now), f"slice_us {slice_us}")
-        self._check(lib.cgpu_turn_set_policy(t, setup.policy, now), f"policy {setup.policy}")
+        self._check(lib.cgpu_sched_set_slice_us(t, slice_us, now), f"slice_us {slice_us}")
+        self._check(lib.cgpu_sched_set_policy(t, setup.policy, now), f"policy {setup.policy}")
         for number, one in enumerate(self.containers):
             self._admit(number, one)
-        self.lib.cgpu_turn_next(t, now, self.plan)
+        self.lib.cgpu_sched_next(t, now, self.plan)
 
     def _auto_slice_us(self, call_ns: int) -> int:
         """A third call at each hand-over makes slices longer."""
-        return int(self.lib.cgpu_turn_auto_slice_ns(call_ns + call_ns // 2 if self._restarts else call_ns)) // US
+        return int(self.lib.cgpu_sched_auto_slice_ns(call_ns + call_ns // 2 if self._restarts else call_ns)) // US
 
     def _admit(self, number: int, one: Container) -> None:
         slot, granted = self.ffi.new("u32 *"), self.ffi.new("u32 *")
         what, now = f"container {one.name}", self._clock()
-        add = self.lib.cgpu_turn_add(self.t, number + 1, one.weight or 1, one.highprio, now, slot, granted)
+        add = self.lib.cgpu_sched_add(self.t, number + 1, one.weight or 1, one.highprio, now, slot, granted)
         self._check(add, f"{what}: weight {one.weight}")
         if not one.weight:
-            self.lib.cgpu_turn_set_weight(self.t, slot[0], 0, now)
+            self.lib.cgpu_sched_set_weight(self.t, slot[0], 0, now)
         elif not granted[0]:
             self.notes.append(f"{one.name} has weight 0 and does not run: no weight was left for it")
         self.slot.append(slot[0])
@@ -106,9 +106,9 @@ class Turns:
 
     def _open(self, number: int) -> None:
         slot, count = self.slot[number], self.containers[number].processes
-        self.lib.cgpu_turn_set_channels(self.t, slot, count, count, self._clock())
-        if self.lib.cgpu_turn_is_frozen(self.t, slot):
-            # In the ioctl that makes the channel, before its owner could ring.
+        self.lib.cgpu_sched_set_channels(self.t, slot, count, count, self._clock())
+        if self.lib.cgpu_sched_is_frozen(self.t, slot):
+            # In the ioctl that makes the channel, before its owner can submit work.
             self.gpu.freeze(number, True)
             if self._restarts:
                 self.gpu.commit([number])
@@ -118,16 +118,16 @@ class Turns:
 
     def _close(self, number: int) -> None:
         self.gpu.end(number)
-        self.lib.cgpu_turn_set_channels(self.t, self.slot[number], 0, 0, self._clock())
+        self.lib.cgpu_sched_set_channels(self.t, self.slot[number], 0, 0, self._clock())
 
     def _apply(self, change: Change) -> None:
         what = f"at {change.at_ms:g} ms: {change.node} {change.value}"
         if change.container is None:
-            err = getattr(self.lib, f"cgpu_turn_set_{change.node}")(self.t, change.value, self._clock())
+            err = getattr(self.lib, f"cgpu_sched_set_{change.node}")(self.t, change.value, self._clock())
             self._slice_is_set |= change.node == "slice_us"
         else:
             number = next(i for i, one in enumerate(self.containers) if one.name == change.container)
-            setter = getattr(self.lib, f"cgpu_turn_set_{change.node}")
+            setter = getattr(self.lib, f"cgpu_sched_set_{change.node}")
             err = setter(self.t, self.slot[number], change.value, self._clock())
         self._check(err, what)
 
@@ -164,14 +164,14 @@ class Turns:
             ack.thawed_ns = self._clock()
         restart = self._open_clients(plan.run_mask | plan.freeze_mask)
         if (plan.timeslice_mask or self._restarts) and restart and not self.gpu.commit(restart):
-            # On a driver that needs it nothing of this is in force.
+            # On a driver that needs it no call has taken effect yet.
             frozen = thawed = ack.timeslice_mask = 0
         if not plan.freeze_mask:
             ack.frozen_ns = ack.begin_ns
         if not plan.thaw_mask:
             ack.thawed_ns = ack.begin_ns
         ack.run_mask = (plan.run_mask | (plan.freeze_mask & ~frozen)) & ~(plan.thaw_mask & ~thawed)
-        self.lib.cgpu_turn_ack(self.t, plan, ack)
+        self.lib.cgpu_sched_ack(self.t, plan, ack)
         self.turns += 1
 
     def _open_clients(self, mask: int) -> list[int]:
@@ -182,7 +182,7 @@ class Turns:
         if self._slice_is_set or len(samples) < 32 or self.turns % 32:
             return
         slice_us = self._auto_slice_us(samples[(len(samples) - 1) // 2])
-        self.lib.cgpu_turn_set_slice_us(self.t, slice_us, self._clock())
+        self.lib.cgpu_sched_set_slice_us(self.t, slice_us, self._clock())
 
     def _note_round(self) -> None:
         now = int(self.t.rota[0].round)
@@ -201,17 +201,17 @@ class Turns:
         return min(until_ns, self.gpu.now + left_ns + late_ns)
 
     def run(self, until_ns: int) -> None:
-        """Until that time of the engine; what is under way then is finished."""
+        """Run until that time of the engine; calls in progress then are finished."""
         while self.gpu.now < until_ns:
             while self._events and self._events[0][0] <= self.gpu.now:
                 self._events.pop(0)[2]()
             self._follow_lever()
-            self.lib.cgpu_turn_next(self.t, self._clock(), self.plan)
+            self.lib.cgpu_sched_next(self.t, self._clock(), self.plan)
             self._note_round()
             if self.plan.freeze_mask or self.plan.thaw_mask or self.plan.timeslice_mask:
                 self._act()
                 continue
-            # The engine's C code hears no Ctrl-C: not too long at a time.
+            # The engine's C code does not handle Ctrl-C: run it for a short time at once.
             wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
             if self._events:
                 wake_ns = min(wake_ns, self._events[0][0])
@@ -223,7 +223,7 @@ class Turns:
 
     @property
     def thread_ns(self) -> int:
-        """What the calls spin; the rest of the thread's work is some microseconds a turn."""
+        """The time the calls spin; the rest of the thread's work is some microseconds per turn."""
         return 2 * self.gpu.profile.lever_spin_us * US * self.gpu.calls
 
 

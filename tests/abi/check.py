@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests/core")]
+sys.path[:0] = [str(HERE), str(ROOT / "tests/unit/core")]
 
 import calltable  # noqa: E402
 import layouts  # noqa: E402
@@ -28,7 +28,7 @@ from corelib import lib  # noqa: E402
 
 OUTCOME = HERE / "outcome.json"
 RELEASES = HERE / "releases.json"
-NVSIM = ROOT / "tests/nvsim/nvabi.h"
+NVSIM = ROOT / "tests/nvsim/module/nvabi.h"
 NVSIM_PRELUDE = """#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -123,6 +123,9 @@ def wanted(tree: ogkm.Tree, methods: dict, classes: dict) -> list[str]:
             exprs += [f"offsetof({row.name}_PARAMS, {f})" for f in ("rmStatus", "rmCtrlFd", "uvmFd")]
         elif row.kind == "escape":
             exprs += [e for e in escape_exprs(row) if e]
+    for cmd in nvsim_controls(tree.branch):
+        exprs += [f"sizeof({m.params})" for m in methods.get(cmd, []) if m.params]
+    exprs += [f"sizeof({theirs})" for theirs, _ in layouts.NVSIM_OLD.values()]
     if simulated() == tree.branch:
         exprs += [e for _, _, theirs in nvsim_pairs() for e in theirs]
         exprs += [e for n in defines(NVSIM) for e in layouts.NVSIM_NAMES.get(n, [n])]
@@ -157,8 +160,51 @@ def abi_of(branch: int) -> list[tuple[str, int, list[str]]]:
 
 
 def simulated() -> int:
-    """The branch that nvsim is of."""
-    return int(re.search(r'NVSIM_VERSION_STRING "(\d+)\.', NVSIM.read_text())[1])
+    """The branch that nvsim is of when nothing says otherwise: nvabi.h has its structs."""
+    return int(re.search(r'NVSIM_VERSION_DEFAULT "(\d+)\.', NVSIM.read_text())[1])
+
+
+def nvsim_releases() -> list[str]:
+    """The releases that nvsim plays."""
+    text = (NVSIM.parent / "version.c").read_text()
+    default = re.search(r'NVSIM_VERSION_DEFAULT "([\d.]+)"', NVSIM.read_text())[1]
+    return [*re.findall(r'\{ "([\d.]+)", \d+ \}', text), default]
+
+
+def in_branch(line: str, branch: int) -> bool:
+    """Whether a row of nvsim's tables is for @branch."""
+    since = re.search(r"\.since = (\d+)", line)
+    before = re.search(r"\.before = (\d+)", line)
+    return (not since or branch >= int(since[1])) and (not before or branch < int(before[1]))
+
+
+def nvsim_controls(branch: int) -> dict[int, int]:
+    """The controls that nvsim knows in @branch, and the size it wants."""
+    found = {}
+    for path in sorted(NVSIM.parent.glob("rm_*.c")):
+        for line in path.read_text().splitlines():
+            row = re.match(r"\t\{ (0x[0-9a-f]+), (\d+), [A-Z]", line)
+            if row and in_branch(line, branch):
+                found[int(row[1], 16)] = int(row[2])
+    return found
+
+
+def check_nvsim_controls(out: Outcome, got: dict, methods: dict) -> None:
+    """A control that the driver exports has the driver's size in nvsim too, whatever the branch."""
+    for cmd, size in nvsim_controls(out.branch).items():
+        for method in methods.get(cmd, []):
+            theirs = got.get(f"sizeof({method.params})") if method.params else 0
+            if theirs is not None:
+                out.compare("nvsim sizes", f"nvsim control {cmd:#x}", size, theirs)
+
+
+def check_nvsim_old(out: Outcome, got: dict) -> None:
+    """Structs of older branches (…_v1 in nvabi.h)."""
+    sizes = {name: f"sizeof(struct {name})" for name in layouts.NVSIM_OLD}
+    ours = ogkm.probe(nvsim_text(), ["-w", "-std=gnu11"], list(sizes.values()), "nvabi.h")
+    for name, (theirs, before) in layouts.NVSIM_OLD.items():
+        if out.branch < before and f"sizeof({theirs})" in got:
+            out.compare("nvsim sizes", f"nvsim {name}", ours[sizes[name]], got[f"sizeof({theirs})"])
 
 
 def check_names(out: Outcome, got: dict, group: str, names: dict[str, tuple[int, list[str]]]) -> None:
@@ -288,6 +334,9 @@ def check(tree: ogkm.Tree) -> Outcome:
     check_absent(out, got, methods, classes)
     if simulated() == tree.branch:
         check_nvsim(out, got)
+    if tree.tag in nvsim_releases():
+        check_nvsim_controls(out, got, methods)
+        check_nvsim_old(out, got)
     return out
 
 
@@ -303,7 +352,7 @@ def show(out: Outcome) -> None:
 
 
 def record(outcomes: list[Outcome]) -> None:
-    """The last outcome, for docs/abi.md."""
+    """The last outcome, for docs/reference/abi.md."""
     rows = [
         {
             "tag": out.tag,
@@ -313,7 +362,7 @@ def record(outcomes: list[Outcome]) -> None:
         }
         for out in outcomes
     ]
-    # The rows that were compared: docs/abi.md has the number of today's beside it.
+    # The rows that were compared: docs/reference/abi.md has the number of today's beside it.
     text = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rows": len(calltable.every()),
@@ -323,7 +372,7 @@ def record(outcomes: list[Outcome]) -> None:
 
 
 def record_all(outcomes: list[Outcome]) -> None:
-    """Which releases are not as the newest of their branch, for docs/abi.md."""
+    """Which releases are not as the newest of their branch, for docs/reference/abi.md."""
     text = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "releases": len(outcomes),

@@ -26,6 +26,11 @@ FB = "NV2080_CTRL_FB_INFO_INDEX_"
 CMD = "NV2080_CTRL_CMD_"
 UTIL = "NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS"
 UTIL_SAMPLE = "NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE"
+P2P = "NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS"
+P2P_V2 = "NV0000_CTRL_SYSTEM_GET_P2P_CAPS_V2_PARAMS"
+THERMAL = "NV2080_CTRL_THERMAL_SYSTEM_EXECUTE_V2_PARAMS"
+CTXSW = "NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS"
+DEBUGGER = "NV83DE_ALLOC_PARAMETERS"
 
 # cgpu_km/core/nv_abi.h, in its order. What is not here is called the same there.
 CORE = {
@@ -103,8 +108,16 @@ CORE = {
     "NVOS32_FN_FREE": ["NVOS32_FUNCTION_FREE"],
     "NVOS32_FN_INFO": ["NVOS32_FUNCTION_INFO"],
     "NVOS33_SIZE": size("nv_ioctl_nvos33_parameters_with_fd"),
+    "NVOS33_H_DEVICE": at("nv_ioctl_nvos33_parameters_with_fd", "params.hDevice"),
     "NVOS33_H_MEMORY": at("nv_ioctl_nvos33_parameters_with_fd", "params.hMemory"),
+    "NVOS33_OFFSET": at("nv_ioctl_nvos33_parameters_with_fd", "params.offset"),
+    "NVOS33_LENGTH": at("nv_ioctl_nvos33_parameters_with_fd", "params.length"),
+    "NVOS33_LINEAR": at("nv_ioctl_nvos33_parameters_with_fd", "params.pLinearAddress"),
     "NVOS33_STATUS": at("nv_ioctl_nvos33_parameters_with_fd", "params.status"),
+    "NVOS34_H_DEVICE": at("NVOS34_PARAMETERS", "hDevice"),
+    "NVOS34_H_MEMORY": at("NVOS34_PARAMETERS", "hMemory"),
+    "NVOS34_LINEAR": at("NVOS34_PARAMETERS", "pLinearAddress"),
+    "NVOS34_STATUS": at("NVOS34_PARAMETERS", "status"),
     "NV_DMABUF_H_CLIENT": at("nv_ioctl_export_to_dma_buf_fd_t", "hClient"),
     "NV_DMABUF_NUM": at("nv_ioctl_export_to_dma_buf_fd_t", "numObjects"),
     "NVOS46_H_DEVICE": at("NVOS46_PARAMETERS", "hDevice"),
@@ -125,6 +138,8 @@ CORE = {
     "NVOS55_H_CLIENT_SRC": at("NVOS55_PARAMETERS", "hClientSrc"),
     "NVOS55_H_OBJECT_SRC": at("NVOS55_PARAMETERS", "hObjectSrc"),
     "NVOS55_STATUS": at("NVOS55_PARAMETERS", "status"),
+    "NVOS57_H_OBJECT": at("NVOS57_PARAMETERS", "hObject"),
+    "NVOS57_STATUS": at("NVOS57_PARAMETERS", "status"),
     "NVOS64_SIZE": size("NVOS64_PARAMETERS"),
     "NVOS64_PARAMS": at("NVOS64_PARAMETERS", "pAllocParms"),
     "NVOS64_STATUS": at("NVOS64_PARAMETERS", "status"),
@@ -132,9 +147,13 @@ CORE = {
     "NV_MEM_ATTR": at("NV_MEMORY_ALLOCATION_PARAMS", "attr"),
     "NV_MEM_ATTR2": at("NV_MEMORY_ALLOCATION_PARAMS", "attr2"),
     "NV_MEM_SIZE": at("NV_MEMORY_ALLOCATION_PARAMS", "size"),
+    "NV_MEM_ALIGNMENT": at("NV_MEMORY_ALLOCATION_PARAMS", "alignment"),
     "NVOS32_ATTR_LOCATION_SHIFT": low("NVOS32_ATTR_LOCATION"),
     "NVOS32_ATTR_PAGE_SIZE_SHIFT": low("NVOS32_ATTR_PAGE_SIZE"),
     "NVOS32_ATTR2_HUGE_SHIFT": low("NVOS32_ATTR2_PAGE_SIZE_HUGE"),
+    "NVOS32_ALLOC_FLAGS_FIXED": ["NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE"],
+    "NVOS32_ALLOC_FLAGS_ALIGNED": ["NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT | NVOS32_ALLOC_FLAGS_ALIGNMENT_FORCE"],
+    "NVOS32_ALLOC_FLAGS_BEGIN_END": ["NVOS32_ALLOC_FLAGS_USE_BEGIN_END"],
     "NVOS32_ALLOC_FLAGS_EXTERNAL": ["NVOS32_ALLOC_FLAGS_EXTERNALLY_MANAGED"],
     "NVOS32_ALLOC_FLAGS_HANDLE": ["NVOS32_ALLOC_FLAGS_MEMORY_HANDLE_PROVIDED"],
     "NV_CHANNEL_H_USERD": at(CHANNEL, "hUserdMemory"),
@@ -146,7 +165,6 @@ CORE = {
     "NV_VASPACE_INDEX_NEW": ["NV_VASPACE_ALLOCATION_INDEX_GPU_NEW"],
     "NV_VASPACE_INDEX_DEVICE": ["NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE"],
     "NV_EVENT_H_CLIENT": at("NV0005_ALLOC_PARAMETERS", "hParentClient"),
-    "NV_EVENT_H_SOURCE": at("NV0005_ALLOC_PARAMETERS", "hSrcResource"),
     "NV_OS_EVENT_H_CLIENT": at("nv_ioctl_alloc_os_event_t", "hClient"),
     "NV_TSG_ENGINE": at("NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS", "engineType"),
     "NV2080_ENGINE_TYPE_GR7": ["NV2080_ENGINE_TYPE_GR7", "NV2080_ENGINE_TYPE_GR(7)"],
@@ -176,12 +194,55 @@ CORE = {
     "NV0041_SURFACE_SIZE_UNIT": ["NV0041_CTRL_SURFACE_INFO_PHYS_SIZE_SCALE_FACTOR"],
     "NV0000_CTRL_ATTACHED_IDS": ["NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS"],
     "NV0000_CTRL_ID_INFO_V2": ["NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2"],
+    "NV0000_CTRL_UUID_FROM_ID": ["NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID"],
+    "NV_DEBUGGER_H_CLIENT": at(DEBUGGER, "hDebuggerClient_Obsolete", "hDebuggerClient"),
+    "NV_DEBUGGER_H_APP_CLIENT": at(DEBUGGER, "hAppClient"),
+    "NV_DEBUGGER_H_OBJECT": at(DEBUGGER, "hClass3dObject"),
+    "NV_SHARE_TYPE": at("RS_SHARE_POLICY", "type"),
+    "NV_SHARE_OS_TOKEN": ["RS_SHARE_TYPE_OS_SECURITY_TOKEN"],
+    "NV_SHARE_PID": ["RS_SHARE_TYPE_PID"],
+    "NV0000_CTRL_P2P_CAPS": ["NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS"],
+    "NV0000_CTRL_P2P_CAPS_V2": ["NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2"],
+    "NV0000_CTRL_FABRIC_STATUS": ["NV0000_CTRL_CMD_SYSTEM_GET_FABRIC_STATUS"],
+    "NV0000_CTRL_P2P_CAPS_MATRIX": ["NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX"],
+    "NV_P2P_CAPS": [*at(P2P, "p2pCaps"), *at(P2P_V2, "p2pCaps")],
+    "NV_P2P_STATUS": [*at(P2P, "p2pCapsStatus"), *at(P2P_V2, "p2pCapsStatus")],
+    "NV_P2P_STATUS_COUNT": ["NV0000_CTRL_P2P_CAPS_INDEX_TABLE_SIZE"],
+    "NV_P2P_STATUS_NOT_SUPPORTED": ["NV0000_P2P_CAPS_STATUS_NOT_SUPPORTED"],
+    "NV_P2P_PEERS": at(P2P, "busPeerIds"),
+    "NV_P2P_V2_PEERS": at(P2P_V2, "busPeerIds"),
+    "NV_P2P_MATRIX_CAPS": at("NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS", "p2pCaps"),
+    "NV_FABRIC_STATUS_SKIP": ["NV0000_CTRL_GET_SYSTEM_FABRIC_STATUS_SKIP"],
+    "NV2080_CTRL_FABRIC_PROBE": [f"{CMD}GET_GPU_FABRIC_PROBE_INFO"],
+    "NV2080_CTRL_NVLINK_CAPS": [f"{CMD}NVLINK_GET_NVLINK_CAPS"],
+    "NV2080_CTRL_NVLINK_STATUS": [f"{CMD}NVLINK_GET_NVLINK_STATUS"],
+    "NV_THERMAL_SIZE": size(THERMAL),
+    "NV_THERMAL_STRIDE_AT": at(THERMAL, "clientInstructionSizeOf"),
+    "NV_THERMAL_COUNT": at(THERMAL, "instructionListSize"),
+    "NV_THERMAL_LIST": at(THERMAL, "instructionList"),
+    "NV_THERMAL_STRIDE": size("NV2080_CTRL_THERMAL_SYSTEM_INSTRUCTION"),
+    "NV_THERMAL_OPCODE": at("NV2080_CTRL_THERMAL_SYSTEM_INSTRUCTION", "opcode"),
+    "NV_THERMAL_MAX": ["NV2080_CTRL_THERMAL_SYSTEM_INSTRUCTION_MAX_COUNT"],
+    "NV_CTXSW_SIZE": size(CTXSW),
+    "NV_CTXSW_FLAGS": at(CTXSW, "flags"),
+    "NV_CTXSW_FLAGS_CILP_SET": ["NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP_SET"],
+    "NV_CTXSW_H_CHANNEL": at(CTXSW, "hChannel"),
+    "NV_CTXSW_GFXP": at(CTXSW, "gfxpPreemptMode"),
+    "NV_CTXSW_CILP": at(CTXSW, "cilpPreemptMode"),
+    "NV_CTXSW_CILP_CILP": ["NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_CILP"],
+    "NV_CTXSW_ROUTE": at(CTXSW, "grRouteInfo"),
+    "NV2080_CTRL_FIFO_GET_INFO": [f"{CMD}FIFO_GET_INFO"],
+    "NV_FIFO_INFO_MAX": ["NV2080_CTRL_FIFO_GET_INFO_MAX_ENTRIES"],
+    "NV_FIFO_INFO_SIZE": size("NV2080_CTRL_FIFO_GET_INFO_PARAMS"),
+    "NV_FIFO_GROUPS_OF_ENGINE": ["NV2080_CTRL_FIFO_INFO_INDEX_MAX_CHANNEL_GROUPS_PER_ENGINE"],
     "NV_FB_INFO_LIST": at("NV2080_CTRL_FB_GET_INFO_V2_PARAMS", "fbInfoList"),
     "NV_FB_BAR1_SIZE": [f"{FB}BAR1_SIZE"],
     "NV_FB_RAM_SIZE": [f"{FB}RAM_SIZE"],
     "NV_FB_TOTAL_RAM_SIZE": [f"{FB}TOTAL_RAM_SIZE"],
     "NV_FB_HEAP_SIZE": [f"{FB}HEAP_SIZE"],
     "NV_FB_MAPPABLE_HEAP_SIZE": [f"{FB}MAPPABLE_HEAP_SIZE"],
+    "NV_FB_TAX_SIZE": [f"{FB}FB_TAX_SIZE_KB"],
+    "NV_FB_RESERVED_HEAP_SIZE": [f"{FB}VISTA_RESERVED_HEAP_SIZE"],
     "NV_FB_LARGEST_FREE": [f"{FB}LARGEST_FREE_REGION_SIZE_KB"],
     "NV_FB_LARGEST_FREE_BASE": [f"{FB}LARGEST_FREE_REGION_BASE_KB"],
     "NV_FB_HEAP_FREE": [f"{FB}HEAP_FREE"],
@@ -227,8 +288,8 @@ CORE = {
     "NV_FB_INFO_MAX": [],
 }
 
-# Offsets that the shell has in its own structs and not as a name: (what, ours, theirs). driver.c, gpu.c, rm_calls.c,
-# rm_control.c, lever.c.
+# Offsets that the shell has in its own structs and not as a name: (what, ours, theirs). driver.c, gpu.c, attach.c,
+# rm_object.c, rm_control.c, runlist.c.
 SHELL = [
     ("op: its union", 8, at("nvidia_kernel_rmapi_ops_t", "params")),
     ("op: alloc.params", 8 + 16, at("nvidia_kernel_rmapi_ops_t", "params.alloc.pAllocParms")),
@@ -242,6 +303,8 @@ SHELL = [
     ("xfer: ptr", 8, at("nv_ioctl_xfer_t", "ptr")),
     ("id info: gpuFlags", 4, at("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "gpuFlags")),
     ("id info: deviceInstance", 8, at("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "deviceInstance")),
+    ("uuid from id: uuid", 8, at("NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS", "gpuUuid")),
+    ("uuid from id: size", 268, size("NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS")),
     ("gid info: data", 12, at("NV2080_CTRL_GPU_GET_GID_INFO_PARAMS", "data")),
     ("surface info: list", 8, at("NV0041_CTRL_GET_SURFACE_INFO_PARAMS", "surfaceInfoList")),
     ("fb info: list", 8, at("NV2080_CTRL_FB_GET_INFO_PARAMS", "fbInfoList")),
@@ -314,12 +377,28 @@ CONTROL_FDS = {
 }
 
 # Controls that the driver has and its headers do not name; the name is by its function.
-UNNAMED = {0x80028B, 0x20800145, 0x20800146, 0x20800194}
+UNNAMED = {
+    0x80028B,
+    0x809909,
+    0x20800152,
+    0x20800145,
+    0x20800146,
+    0x20800194,
+    0x20808159,
+    0x2080852A,
+    0x2080852E,
+    0x20808536,
+    0x20809001,
+    0x20809009,
+    0x20809038,
+    0x20809064,
+}
+UNNAMED |= {0x2080A026, 0x2080A0A7, 0x2080A612, 0x2080A618}
 
-# Classes that only a closed driver has.
-CLOSED_CLASSES = {"VOLTA_COMPUTE_A", "VOLTA_DMA_COPY_A"}
+# Classes that only a closed driver has, or had before 595.
+CLOSED_CLASSES = {"VOLTA_COMPUTE_A", "VOLTA_DMA_COPY_A", "NVA083_GRID_DISPLAYLESS"}
 
-# tests/nvsim/nvabi.h: a struct, the driver's, and the fields that are called otherwise there.
+# tests/nvsim/module/nvabi.h: a struct, the driver's, and the fields that are called otherwise there.
 NVSIM = {
     "nv_xfer": ("nv_ioctl_xfer_t", {}),
     "nv_card_info": (
@@ -465,6 +544,15 @@ NVSIM = {
         },
     ),
     "uvm_group": ("UVM_CREATE_RANGE_GROUP_PARAMS", {"id": "rangeGroupId", "status": "rmStatus"}),
+    "uvm_set_group": (
+        "UVM_SET_RANGE_GROUP_PARAMS",
+        {"id": "rangeGroupId", "base": "requestedBase", "status": "rmStatus"},
+    ),
+    "uvm_pool": (
+        "UVM_ALLOC_SEMAPHORE_POOL_PARAMS",
+        {"attr": "perGpuAttributes", "count": "gpuAttributesCount", "status": "rmStatus"},
+    ),
+    "nv_debugger_params": ("NV83DE_ALLOC_PARAMETERS", {"hDebuggerClient": "hDebuggerClient_Obsolete"}),
     "nv_gpu_info": (
         "nv_gpu_info_t",
         {
@@ -476,7 +564,7 @@ NVSIM = {
     ),
 }
 
-# Names of tests/nvsim/nvabi.h that are called otherwise in the driver; [] for what no header names.
+# Names of tests/nvsim/module/nvabi.h that are called otherwise in the driver; [] for what no header names.
 NVSIM_NAMES = {
     "NV_MAJOR": ["NV_MAJOR_DEVICE_NUMBER"],
     "NV_MINOR_MAX": ["NV_MINOR_DEVICE_NUMBER_REGULAR_MAX"],
@@ -513,6 +601,15 @@ NVSIM_NAMES = {
     "NV_RUSD_PMA_FREE": ["offsetof(NV00DE_SHARED_DATA, pmaMemoryInfo.freePmaMemory)"],
     "UVM_INIT_DISABLE_HMM": ["UVM_INIT_FLAGS_DISABLE_HMM"],
     "UVM_INIT_MULTI_PROCESS": ["UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE"],
+}
+
+# Structs of nvabi.h for older branches: what they are there, and the first branch that has another form.
+NVSIM_OLD = {
+    "nvos46_v1": ("NVOS46_PARAMETERS", 580),
+    "nvos47_v1": ("NVOS47_PARAMETERS", 550),
+    "nv_export_dmabuf_v1": ("nv_ioctl_export_to_dma_buf_fd_t", 580),
+    "uvm_map_ext_v1": ("UVM_MAP_EXTERNAL_ALLOCATION_PARAMS", 545),
+    "uvm_pool_v1": ("UVM_ALLOC_SEMAPHORE_POOL_PARAMS", 545),
 }
 
 # Structs that are a part of another one there: (whole, part): (their fields, the driver's part).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * What a decision of the turn engine costs: N containers under a policy, a plan and its acknowledgement at
+ * What a decision of the scheduler costs: N containers under a policy, a plan and its acknowledgement at
  * each end of a turn. Prints "containers ns" lines; ns is the best of several runs, per decision, on a processor
  * of 3 GHz: a chain of multiplications of 64 bits, 3 cycles each on every x86 of these years, runs beside it and
  * tells how fast this one is just now, which a host with other tenants does not.
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "turn.h"
+#include "sched_gpu.h"
 
 #define DECISIONS 20000u
 #define RUNS 25
@@ -23,30 +23,30 @@ static u64 clock_ns(void)
 	return (u64)ts.tv_sec * 1000000000u + (u64)ts.tv_nsec;
 }
 
-static void set_up(struct cgpu_turn *t, u32 policy, u32 containers, u64 now_ns)
+static void set_up(struct cgpu_sched *t, u32 policy, u32 containers, u64 now_ns)
 {
 	u32 i, slot, granted;
 
-	cgpu_turn_init(t, now_ns);
-	cgpu_turn_set_levers(t, CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, now_ns);
-	cgpu_turn_set_max_inst(t, CGPU_SLOTS, now_ns);
-	cgpu_turn_set_slice_us(t, 5000, now_ns);
-	if (cgpu_turn_set_policy(t, policy, now_ns))
+	cgpu_sched_init(t, now_ns);
+	cgpu_sched_set_levers(t, CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, now_ns);
+	cgpu_sched_set_max_inst(t, CGPU_SLOTS, now_ns);
+	cgpu_sched_set_slice_us(t, 5000, now_ns);
+	if (cgpu_sched_set_policy(t, policy, now_ns))
 		abort();
 	for (i = 0; i < containers; i++) {
-		if (cgpu_turn_add(t, i + 1, 1, 0, now_ns, &slot, &granted))
+		if (cgpu_sched_add(t, i + 1, 1, 0, now_ns, &slot, &granted))
 			abort();
-		cgpu_turn_set_channels(t, slot, 1, 1, now_ns);
+		cgpu_sched_set_channels(t, slot, 1, 1, now_ns);
 	}
 }
 
 /* One decision: what follows, and that it was done 0.6 ms later. */
-static u64 decide(struct cgpu_turn *t, u64 now_ns)
+static u64 decide(struct cgpu_sched *t, u64 now_ns)
 {
-	struct cgpu_turn_plan plan;
-	struct cgpu_turn_ack ack = { 0 };
+	struct cgpu_sched_plan plan;
+	struct cgpu_sched_ack ack = { 0 };
 
-	cgpu_turn_next(t, now_ns, &plan);
+	cgpu_sched_next(t, now_ns, &plan);
 	if (!(plan.freeze_mask | plan.thaw_mask | plan.timeslice_mask))
 		return plan.until_ns == CGPU_NEVER_NS ? now_ns + 5000000 : plan.until_ns;
 	ack.begin_ns = now_ns;
@@ -54,7 +54,7 @@ static u64 decide(struct cgpu_turn *t, u64 now_ns)
 	ack.frozen_ns = now_ns + 600000;
 	ack.run_mask = plan.run_mask;
 	ack.timeslice_mask = plan.timeslice_mask;
-	cgpu_turn_ack(t, &plan, &ack);
+	cgpu_sched_ack(t, &plan, &ack);
 	return now_ns + 600000;
 }
 
@@ -73,7 +73,7 @@ static u64 chain_ns(void)
 static double best_ns(u32 policy, u32 containers)
 {
 	u64 best = ~0ull, chain = ~0ull, now_ns = 1000000000u, began;
-	struct cgpu_turn t;
+	struct cgpu_sched t;
 	u32 run, i;
 
 	set_up(&t, policy, containers, now_ns);

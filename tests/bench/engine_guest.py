@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO / part) for part in ("tests/vm/guest_tests", "tests")]
+sys.path[:0] = [str(REPO / part) for part in ("tests/vm/guest/box", "tests")]
 
 import docker_box as d  # noqa: E402
 import engine_box as e  # noqa: E402
-from vm.machine import ICOUNT_NS  # noqa: E402
+from vm.harness.machine import ICOUNT_NS  # noqa: E402
 
 IDLE_S = 60
 NEAR = Path("/run/near")  # programs in memory: nothing waits for the host

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO / part) for part in ("tests/vm/guest_tests", "tests/nvsim", "tests")]
+sys.path[:0] = [str(REPO / part) for part in ("tests/vm/guest/box", "tests/nvsim/lib", "tests")]
 
 import nvclient as nv  # noqa: E402
 from slicebox import Box, vidmem  # noqa: E402
-from vm.machine import ICOUNT_NS  # noqa: E402
+from vm.harness.machine import ICOUNT_NS  # noqa: E402
 
 BATCHES = 21
 CALLS = 50  # in a batch

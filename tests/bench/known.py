@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bars of bench-sched that are missed, and why no scheduler with these levers can hold them (docs/bench.md).
+"""Bars of bench-sched that are missed, and why no scheduler with these levers can hold them (docs/develop/bench.md).
 
 Three causes. A row that the slow calls excuse has to hold the same bar in the same run with the slow calls taken out of
 the driver, and to miss it by no more than they cost. What the others excuse is listed row by row; one that nobody
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 REASONS = {
     "slow call": "a call of tail_us acts in its middle: whoever runs has that much too much, and the bar allows less",
     "exchange": "thawed before the other is frozen, two short queues take the GPU from one another in between",
-    "one processor": "in the machine nobody rings while the turn thread has the only processor: exchanges and that",
+    "one processor": "in the machine nobody rings while the sched thread has the only processor: exchanges and that",
 }
 # (scenario, policy, slice_us, figure)
 EXCHANGE = {

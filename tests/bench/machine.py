@@ -23,7 +23,7 @@ class Failed(Exception):
 def boot(command: str, **variables: str) -> Any:
     """The JSON in the last line of what the command prints in a machine with these variables."""
     done = subprocess.run(
-        [sys.executable, "-m", "vm", "run", command],
+        [sys.executable, "-m", "vm.harness", "run", command],
         cwd=REPO,
         env=os.environ | NOTHING | DEFAULTS | variables,
         stdout=subprocess.PIPE,

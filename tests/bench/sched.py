@@ -130,7 +130,7 @@ def bars_missed(row: Row) -> dict[str, float]:
         bar("takeover_us", profile(row["profile"]).lever_us + 1000)
     if row.get("default_slice"):
         # A window of 1 s holds no whole number of such rounds: what else there is to judge is at 5 and 10 ms.
-        bar("turn_thread_cpu_pct", BAR_THREAD_PCT)
+        bar("sched_thread_cpu_pct", BAR_THREAD_PCT)
         return found
     if policy in (1, 2, 3):
         bar("ratio_error_pct", BAR_RATIO_PCT)
@@ -177,7 +177,7 @@ COLUMNS = {
     "reclaim_us": "reclaim us",
     "cap_excess_pp": "cap excess pp",
     "lever_calls_per_s": "calls/s",
-    "turn_thread_cpu_pct": "thread %",
+    "sched_thread_cpu_pct": "thread %",
 }
 
 
@@ -228,7 +228,7 @@ def report(
     bars = {
         "ratio_error_pct": BAR_RATIO_PCT,
         "cap_excess_pp": BAR_CAP_PP,
-        "turn_thread_cpu_pct": BAR_THREAD_PCT,
+        "sched_thread_cpu_pct": BAR_THREAD_PCT,
         "decision_ns": BAR_DECISION_NS,
     }
     return {
@@ -272,7 +272,7 @@ def main() -> int:
         say(f"a decision, policy {policy}: " + ", ".join(f"{n} containers {ns:.0f} ns" for n, ns in costs.items()))
     say("\n".join(["", *known, "", *problems]))
     say(f"bench-sched: {'ok' if not problems else f'{len(problems)} WRONG'}, {len(known)} bars missed and known "
-        f"(docs/bench.md), {len(rows)} rows, simulated, {found['seconds']:.0f} s, "
+        f"(docs/develop/bench.md), {len(rows)} rows, simulated, {found['seconds']:.0f} s, "
         f"{OUTPUT.relative_to(REPO)}")  # fmt: skip
     return 1 if problems else 0
 

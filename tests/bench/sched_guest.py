@@ -109,7 +109,7 @@ def measure(cell: dict[str, Any], alone: dict[str, float]) -> dict[str, Any]:
         "lever_calls_per_s": (end.stat["lever_calls"] - begin.stat["lever_calls"]) / passed,
         "lever_p50_us": end.stat["lever_p50_us"],
         "turns_per_s": turns / passed,
-        "turn_thread_cpu_pct": (end.stat["thread_cpu_ns"] - begin.stat["thread_cpu_ns"]) / passed / 1e7,
+        "sched_thread_cpu_pct": (end.stat["thread_cpu_ns"] - begin.stat["thread_cpu_ns"]) / passed / 1e7,
     }
 
 

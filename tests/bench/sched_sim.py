@@ -29,7 +29,7 @@ SLACK_PP = 0.2
 POLICIES = range(6)
 LEVERS = {0: "window", 1: "window", 2: "window", 3: "window", 4: "timeslice", 5: None}
 WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_ceiling_us", "reclaim_us",
-                 "cap_excess_pp", "turn_thread_cpu_pct")  # fmt: skip
+                 "cap_excess_pp", "sched_thread_cpu_pct")  # fmt: skip
 WORSE_IS_LESS = ("aggregate_pct", "vs_driver_pct")
 
 Scheduler = Turns | Rule
@@ -242,7 +242,7 @@ def measure(cell: Cell, seed: int, draw: bool = False, own: Personality | None =
         "vs_driver_pct": 100 * done,  # against one alone until the driver's own is known
         "turns_per_s": turns * S / wall,
         "lever_calls_per_s": calls * S / wall,
-        "turn_thread_cpu_pct": 100 * spun / wall,
+        "sched_thread_cpu_pct": 100 * spun / wall,
     }
     return Measured(row, tuple(gpu.traced()), line_ms, tuple(map(tuple, buckets)))
 

@@ -113,7 +113,7 @@ def row(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
         "turns_per_s": round(found["turns_per_s"], 1),
         "lever_calls_per_s": round(found["lever_calls_per_s"], 1),
         "lever_p50_us": found["lever_p50_us"],
-        "turn_thread_cpu_pct": round(found["turn_thread_cpu_pct"], 2),
+        "sched_thread_cpu_pct": round(found["sched_thread_cpu_pct"], 2),
         "simulated": True,
     }
 

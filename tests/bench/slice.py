@@ -46,7 +46,7 @@ def judge(profile: str, found: dict[str, Any]) -> dict[str, Any]:
         "works_busy_differ_pct": round(100 * abs(got / busy - 1), 3),
     }
     copied = ("window_s", "rounds", "turns", "works", "busy_ns", "aggregate_pct", "lever_p50_us", "lever_max_us")
-    copied += ("lever_calls_per_s", "turn_thread_cpu_pct", "slice_us")
+    copied += ("lever_calls_per_s", "sched_thread_cpu_pct", "slice_us")
     return row | {name: found[name] for name in copied}
 
 
@@ -61,7 +61,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "slice_us": "slice us",
         "lever_p50_us": "lever p50 us",
         "lever_calls_per_s": "calls/s",
-        "turn_thread_cpu_pct": "thread CPU %",
+        "sched_thread_cpu_pct": "thread CPU %",
     }
     lines = [list(columns.values()), *([str(row[name]) for name in columns] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]

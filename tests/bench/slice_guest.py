@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO / "tests/vm/guest_tests"))
+sys.path.insert(0, str(REPO / "tests/vm/guest/box"))
 
 from slicebox import CLIENTS, PROC, Box, until  # noqa: E402
 
@@ -159,7 +159,7 @@ def measure(weights: list[int], window_s: float, slice_us: int | None) -> dict:
         "lever_p50_us": end.stat["lever_p50_us"],
         "lever_max_us": end.stat["lever_max_us"],
         "lever_calls_per_s": round((end.stat["lever_calls"] - begin.stat["lever_calls"]) / passed, 1),
-        "turn_thread_cpu_pct": round((end.stat["thread_cpu_ns"] - begin.stat["thread_cpu_ns"]) / passed / 1e7, 2),
+        "sched_thread_cpu_pct": round((end.stat["thread_cpu_ns"] - begin.stat["thread_cpu_ns"]) / passed / 1e7, 2),
         "slice_us": length_us,
         "slice_after_us": slice_after_us,
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The bars of make bench-sched on traces nobody has looked at: kernels, depths, processes, weights and order by chance.
 
-Queues never run empty, so that shares are the scheduler's doing alone; what short queues cost is in docs/bench.md.
+Queues never run empty, so the shares are the scheduler's alone; docs/develop/bench.md has the cost of short queues.
 """
 
 from __future__ import annotations

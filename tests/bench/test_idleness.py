@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/policies.md, section 9: what stays unused while a container sleeps, and how long it waits when it wakes.
+"""docs/reference/policies.md, section 9: time unused while a container sleeps, and its wait when it wakes.
 
 And of section 3 what one that is busy has of another that leaves the GPU.
 """
@@ -15,7 +15,7 @@ from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, Container, Personality, S, Setup, profile
 from cgpu_cli.sim.turns import Turns
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/policies.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/policies.md").read_text()
 A100 = profile("a100")
 SECONDS = 30
 

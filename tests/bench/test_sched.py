@@ -263,7 +263,7 @@ def test_each_bar_can_be_missed(policy: int, name: str, value: float) -> None:
     good = {
         "rule": OURS, "profile": "a100", "personality": "default", "scenario": "1:2", "policy": policy,
         "slice_us": 10_000, "ratio_error_pct": 1.0, "share_error_1s_pp": 0.8, "share_bound_1s_pp": 0.87,
-        "aggregate_pct": 98.66, "cap_excess_pp": 0.5, "takeover_us": None, "turn_thread_cpu_pct": 9.0,
+        "aggregate_pct": 98.66, "cap_excess_pp": 0.5, "takeover_us": None, "sched_thread_cpu_pct": 9.0,
     }  # fmt: skip
     assert sched.missed(good) == []
     assert len(sched.missed(good | {name: value})) == 1

@@ -43,7 +43,7 @@ def test_setting_timeslices_is_no_slow_call(high: int, other: int) -> None:
     many = 0 if high > 1 else 1
 
     def new_tsg() -> None:
-        turns.lib.cgpu_turn_set_channels(turns.t, turns.slot[many], 64, 64, turns._clock())
+        turns.lib.cgpu_sched_set_channels(turns.t, turns.slot[many], 64, 64, turns._clock())
 
     turns._events = [(at * 33 * MS, at, new_tsg) for at in range(1, 150)]
     for number in range(len(containers)):

@@ -147,14 +147,14 @@ def make_image(simload: Path) -> None:
     must("docker", "import", "/run/cgpu-demo.tar", IMAGE)
 
 
-def start(box: Box) -> Container:
+def start(box: Box, image: str, program: Sequence[str]) -> Container:
     """The documented line."""
     words = [
         *("docker", "run", "-d", "--runtime=nvidia", "--name", box.name),
         *("-e", "ALIYUN_COM_GPU_MEM_DEV=15", "-e", f"ALIYUN_COM_GPU_MEM_CONTAINER={box.gib}"),
         *("-e", "ALIYUN_COM_GPU_VISIBLE_DEVICES=0", "-e", f"ALIYUN_COM_GPU_SCHD_WEIGHT={box.weight}"),
-        *(IMAGE, "simload", "--json", "--seconds", "0", "--interval", "0.2"),
-        *("--alloc-mib", str(box.alloc_mib), "--kernel-us", "1000", "--depth", "16"),
+        *(image, *program, "--json", "--seconds", "0", "--interval", "0.2"),
+        *("--alloc-mib", str(box.alloc_mib), "--depth", "16"),
     ]
     say_command(words[:6], words[6:10], words[10:14], words[14:])
     began = time.monotonic()
@@ -236,6 +236,13 @@ class Ratio:
 class Demo:
     """The sequence; what it finds goes to the report."""
 
+    image = IMAGE
+    program: Sequence[str] = ("simload", "--kernel-us", "1000")
+    over_program: Sequence[str] = ("simload", "--no-context")
+    out_of_memory = OUT_OF_MEMORY
+    tolerance_pct = RATIO_TOLERANCE_PCT
+    ready_s = 60.0
+
     def __init__(self, simload: Path) -> None:
         self.simload = simload
         self.claims = Claims()
@@ -271,9 +278,9 @@ class Demo:
     def start_containers(self) -> None:
         step("two containers, 6 and 8 of 15 GiB, weights 1 and 2, by the documented lines")
         for wanted in BOXES:
-            self.boxes.append(start(wanted))
+            self.boxes.append(start(wanted, self.image, self.program))
         for box in self.boxes:
-            if box.progress.wait_event("ready", 60) is None:
+            if box.progress.wait_event("ready", self.ready_s) is None:
                 raise Broken(f"{box.name} did not start: {box.progress.last_words()}")
 
     def show_tree(self) -> None:
@@ -330,9 +337,10 @@ class Demo:
         left = (one.limit_bytes - stat(one.dir, "used_bytes")) // MIB
         step(f"{one.name} asks for {one.box.total_mib} MiB more, and has {left} MiB left")
         before = two.progress.works()
-        command = f"docker exec {one.name} simload --json --no-context --seconds 1 --alloc-mib {one.box.total_mib}"
-        say(f"  # {command}")
-        done = call(*command.split())
+        words = ("docker", "exec", one.name, *self.over_program, "--json", "--seconds", "1")
+        words += ("--alloc-mib", str(one.box.total_mib))
+        say(f"  # {' '.join(words)}")
+        done = call(*words)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         status = next((line["first_error"]["status"] for line in reversed(lines) if line.get("first_error")), None)
         say(f"  {done.stderr.strip()}")
@@ -342,7 +350,7 @@ class Demo:
         self.report["over_limit"] = {"status": status, "neighbour_alive": alive}
         self.claims.check(
             "refused with the driver's out of memory",
-            status == OUT_OF_MEMORY and done.returncode == 3,
+            status == self.out_of_memory and done.returncode == 3,
             f"status {status}",
         )
         self.claims.check("the neighbour keeps running", alive, f"{two.progress.works() - before} works meanwhile")
@@ -353,7 +361,7 @@ class Demo:
         for _ in range(WINDOWS):
             rates, window = measure(self.boxes, round_seconds(weights))
             ratio = Ratio(asked, rates, window)
-            if ratio.error_pct <= RATIO_TOLERANCE_PCT:
+            if ratio.error_pct <= self.tolerance_pct:
                 break
         return ratio
 
@@ -369,7 +377,7 @@ class Demo:
             "error_pct": round(ratio.error_pct, 2),
             "window_s": round(ratio.window_s, 3),
         }
-        self.claims.check("throughput settles at 1 : 2", ratio.error_pct <= RATIO_TOLERANCE_PCT, str(ratio))
+        self.claims.check("throughput settles at 1 : 2", ratio.error_pct <= self.tolerance_pct, str(ratio))
         step("cgpu-smi")
         show("cgpu-smi")
 
@@ -377,7 +385,7 @@ class Demo:
         step("echo 4 > weight of gpu_test2, while it runs")
         show(f"echo 4 > {self.boxes[1].dir}/weight")
         ratio = self.settle([1, 4])
-        self.claims.check("throughput follows to 1 : 4", ratio.error_pct <= RATIO_TOLERANCE_PCT, str(ratio))
+        self.claims.check("throughput follows to 1 : 4", ratio.error_pct <= self.tolerance_pct, str(ratio))
 
     def let_go(self) -> None:
         step("echo 5 > policy: let go")
@@ -418,9 +426,8 @@ class Demo:
         return self.claims.ok
 
 
-def main() -> int:
-    out, simload = Path(sys.argv[1]), Path(sys.argv[2])
-    demo = Demo(simload)
+def play(demo: Demo, out: Path) -> int:
+    """The whole of it; 0 where every claim held."""
     try:
         demo.run()
     except (Broken, OSError, ValueError, KeyError) as err:
@@ -433,6 +440,11 @@ def main() -> int:
     call("docker", "rm", "-f", *names)
     os.sync()
     return 0 if ok else 1
+
+
+def main() -> int:
+    out, simload = Path(sys.argv[1]), Path(sys.argv[2])
+    return play(Demo(simload), out)
 
 
 if __name__ == "__main__":

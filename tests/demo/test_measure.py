@@ -51,13 +51,25 @@ def test_progress_follows_lines() -> None:
 
 
 def test_report_must_be_complete() -> None:
-    report = {key: dict.fromkeys(names, 0) for key, names in demo.KEYS.items()}
-    assert demo.complete(report)
+    report = {key: dict.fromkeys(names, 0) for key, names in demo.DEMO.keys.items()}
+    assert demo.complete(demo.DEMO, report)
     report["containers"] = {
         name: {"total_mib": 1, "limit_bytes": 2, "weight": 3, "work_per_s": 4.0} for name in report["containers"]
     }
     assert len(demo.table(report)) == 6
     del report["ratio"]["got"]
-    assert not demo.complete(report)
-    assert not demo.complete({"simulated": True, "ok": False})
+    assert not demo.complete(demo.DEMO, report)
+    assert not demo.complete(demo.DEMO, {"simulated": True, "ok": False})
     assert demo.table({"simulated": True, "ok": False})
+
+
+def test_the_other_report_has_programs() -> None:
+    report = {key: dict.fromkeys(names, 0) for key, names in demo.REAL.keys.items()}
+    assert demo.complete(demo.REAL, report)
+    report["ratio"]["window_s"] = 10.0
+    assert demo.complete(demo.REAL, report), "a report may say more"
+    report["containers"] = {name: {"total_mib": 1, "work_per_s": 4.0} for name in report["containers"]}
+    report["programs"] = {name: {"branch": "550", "result": "ok"} for name in report["programs"]}
+    assert "nvidia-smi      550: ok" in demo.table(report)
+    del report["programs"]["walk"]
+    assert not demo.complete(demo.REAL, report)

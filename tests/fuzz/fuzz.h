@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "nv_call.h"
 #include "nv_table.h"
 #include "rm.h"
 

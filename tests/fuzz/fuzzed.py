@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO / "tests/vm/guest_tests")]
+sys.path[:0] = [str(REPO / "tests/vm/guest/box")]
 
 from slicebox import CLIENTS, MIB, PROC, Box, fb_used, result, until  # noqa: E402
 

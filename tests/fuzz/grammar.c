@@ -23,7 +23,7 @@ static void add_controls(uint32_t branch)
 
 			if (HOLDS(r))
 				add((struct row) { ROW_CONTROL, r->cmd, r->params_size, r->verdict, 0, 0,
-						   r->fd_at, r->fd_kind, r->sealed, r->name });
+						   r->fd_at, r->fd_kind, r->sealed, r->doc.name });
 		}
 }
 
@@ -36,7 +36,7 @@ void grammar_load(const char *driver_version)
 
 		if (HOLDS(r))
 			add((struct row) { ROW_ESCAPE, r->nr, r->size, r->verdict, r->status_at, r->nodes,
-					   r->fd_at, r->fd_kind, true, r->name });
+					   r->fd_at, r->fd_kind, true, r->doc.name });
 	}
 	first_of[ROW_CONTROL] = row_count;
 	add_controls(branch);
@@ -46,7 +46,7 @@ void grammar_load(const char *driver_version)
 
 		if (HOLDS(r))
 			add((struct row) { ROW_CLASS, r->cls, r->params_size, r->kind, 0, 0, 0, 0, r->sealed,
-					   r->name });
+					   r->doc.name });
 	}
 	first_of[ROW_UVM] = row_count;
 	for (i = 0; i < cgpu_uvm_calls.count; i++) {
@@ -54,7 +54,7 @@ void grammar_load(const char *driver_version)
 
 		if (HOLDS(r))
 			add((struct row) { ROW_UVM, r->nr, r->size, r->verdict, r->status_at, CGPU_NODE_UVM,
-					   r->fd_at, r->fd_kind, false, r->name });
+					   r->fd_at, r->fd_kind, false, r->doc.name });
 	}
 	first_of[ROW_KINDS] = row_count;
 }

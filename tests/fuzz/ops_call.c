@@ -135,7 +135,7 @@ static struct object *parent_for(struct thread *t, const struct row *row)
 	}
 	if (row->number == 0x9067)
 		return object_pick(t, OBJ_TSG);
-	if (row->number == 0x00de || (row->number & 0xff) == 0x61)
+	if (row->number == 0x00de || row->number == NV2081_BINAPI || (row->number & 0xff) == 0x61)
 		return object_pick(t, OBJ_SUBDEVICE);
 	if (row->number == NV01_EVENT || row->number == NV01_EVENT_OS_EVENT)
 		return object_any(t);
@@ -147,6 +147,7 @@ static void op_class(struct thread *t)
 	static __thread uint32_t params[1024];
 	const struct row *row = &rows[row_pick(&t->rng, ROW_CLASS, rng_percent(&t->rng, 15))];
 	struct object *parent = parent_for(t, row), client, *space = object_pick(t, OBJ_VASPACE);
+	struct object *engine = object_pick(t, OBJ_ENGINE);
 	enum object_kind kind = row->verdict == CGPU_KIND_COMPUTE ? OBJ_ENGINE : OBJ_OTHER;
 
 	if (!parent || row->size > sizeof(params) ||
@@ -168,6 +169,10 @@ static void op_class(struct thread *t)
 		kind = OBJ_TSG;
 	} else if (row->number == 0x9067 && space) {
 		params[0] = space->handle;
+	} else if (row->number == GT200_DEBUGGER && engine) {
+		params[0] = 0;
+		params[1] = rng_percent(&t->rng, 50) ? 0 : engine->client;
+		params[2] = engine->handle;
 	}
 	alloc_object(t, &client, client.handle, row->number, kind, params, row->size);
 }

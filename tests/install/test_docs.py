@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/install.md: what is marked there runs, on a throw-away machine; docs/support.md says what the code says."""
+"""docs/user/install.md: its marked blocks run, in a throw-away root; docs/user/support.md agrees with the code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from blocks import BadMark, marked, unmarked
 from box import REPO, Box
 
-INSTALL = (REPO / "docs/install.md").read_text()
-UPGRADE = (REPO / "docs/upgrade.md").read_text()
-SUPPORT = (REPO / "docs/support.md").read_text()
+INSTALL = (REPO / "docs/user/install.md").read_text()
+UPGRADE = (REPO / "docs/user/upgrade.md").read_text()
+SUPPORT = (REPO / "docs/user/support.md").read_text()
 
-#: Blocks of docs/install.md that no test runs, by their first command, and why.
+#: Blocks of docs/user/install.md that no test runs, by their first command, and why.
 NOT_RUN = {
     "make demo": "ten minutes of a virtual machine, which may not be in one: it is a program for people",
     'modinfo -F license nvidia        # "Dual MIT/GPL": open; "NVIDIA": proprietary': "needs NVIDIA's driver",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What simload and tests/gpu/load's gpuload have in common: how they end, the clock, signals, and options' values. */
+/* What simload and tests/hardware/load's gpuload have in common: how they end, the clock, signals, and options' values. */
 #ifndef LOAD_H
 #define LOAD_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A small client of the driver's user ABI: what a CUDA program does below its
- * library, without the library. docs/nvsim.md is the contract it is written
+ * library, without the library. docs/develop/nvsim.md is the contract it is written
  * from; it runs unchanged on the bare driver and in a container.
  *
  * Every function that returns an rm_status returns the driver's own status, or

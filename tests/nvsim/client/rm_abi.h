@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The driver's user ABI (580.105.08) as far as the test clients use it:
- * ioctl numbers, classes, controls and struct layouts. docs/nvsim.md says how
+ * ioctl numbers, classes, controls and struct layouts. docs/develop/nvsim.md says how
  * they are used. Written from the layouts, with names of our own; the asserts
  * below each struct hold its size and the offsets that matter.
  */
@@ -416,7 +416,7 @@ ABI_AT(struct uvm_map_external, gpu, 24);
 ABI_AT(struct uvm_map_external, gpu_count, 9240);
 ABI_AT(struct uvm_map_external, status, 9260);
 
-/* ---- the simulated GPU's own machine (docs/nvsim.md section 2) ---- */
+/* ---- the simulated GPU's own machine (docs/develop/nvsim.md section 2) ---- */
 
 #define USERD_SIZE			512
 #define USERD_GP_GET			0x88

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 CLIENT = Path(__file__).resolve().parent
-sys.path.insert(0, str(CLIENT.parent))
+sys.path.insert(0, str(CLIENT.parent / "lib"))
 
 import nvclient  # noqa: E402
 
@@ -47,7 +47,6 @@ SIZES = {
     "FbInfo": 1028,
     "GidInfo": 268,
     "GpuName": 132,
-    "ClassList": 804,
     "Pids": 3812,
     "PidInfoEntry": 72,
     "PidInfo": 14408,
@@ -59,6 +58,9 @@ SIZES = {
     "UvmUnregisterChannel": 28,
     "UvmUuid": 20,
     "UvmRange": 24,
+    "UvmRangeGroup": 16,
+    "UvmSetRangeGroup": 32,
+    "UvmPool": 9248,
     "UvmUnmapExternal": 40,
     "UvmPageable": 8,
     "UvmPreferred": 40,

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the list of GPUs and the attachment to the driver. Callers hold ckm_lock. */
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/sort.h>
+#include <linux/uuid.h>
+#include <linux/workqueue.h>
+
+#include "admin/attach.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "driver/driver.h"
+#include "intercept/seal.h"
+#include "intercept/uvm.h"
+#include "registry.h"
+#include "sched/effect_check.h"
+#include "sched/sched_thread.h"
+#include "state/gpu.h"
+#include "state/notify.h"
+#include "state/quota.h"
+
+static bool attached;	/* ckm_lock */
+
+static void free_gpu(struct ckm_gpu *gpu)
+{
+	list_del(&gpu->node);
+	ckm_observer->gpu_removed(gpu);
+	ckm_events_stop(gpu);
+	ckm_look_free(gpu);
+	kfree(gpu->sched);
+	kfree(gpu);
+}
+
+static struct cgpu_sched *new_sched(void)
+{
+	struct cgpu_sched *sched = ckm_core_alloc_sched();
+	const struct cgpu_core_ops *core;
+
+	if (!sched)
+		return NULL;
+	core = ckm_core_enter();
+	core->sched.init(sched, ktime_get_ns());
+	/* Assume both controls until attach probes them: a policy may be set before. */
+	core->sched.set_levers(sched, CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, ktime_get_ns());
+	ckm_core_leave();
+	return sched;
+}
+
+static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
+{
+	struct ckm_gpu *gpu = kzalloc(sizeof(*gpu), GFP_KERNEL);
+	int ret = -ENOMEM;
+
+	if (!gpu)
+		return -ENOMEM;
+	gpu->sched = new_sched();
+	if (!gpu->sched)
+		goto err_free;
+	gpu->index = index;
+	gpu->desc = *desc;
+	gpu->overcommit_pct = CGPU_OVERCOMMIT_MIN;
+	gpu->born_ns = ktime_get_boottime_ns();
+	mutex_init(&gpu->open_lock);
+	mutex_init(&gpu->lever_lock);
+	mutex_init(&gpu->lock);
+	init_waitqueue_head(&gpu->wait);
+	ckm_events_init_gpu(gpu);
+	ret = ckm_look_alloc(gpu);
+	if (ret)
+		goto err_sched;
+	ret = ckm_observer->gpu_added(gpu);
+	if (ret)
+		goto err_look;
+	list_add_tail(&gpu->node, &ckm_gpus);
+	return 0;
+
+err_look:
+	ckm_look_free(gpu);
+err_sched:
+	kfree(gpu->sched);
+err_free:
+	kfree(gpu);
+	return ret;
+}
+
+void ckm_gpus_forget(void)
+{
+	struct ckm_gpu *gpu, *next;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry_safe(gpu, next, &ckm_gpus, node)
+		free_gpu(gpu);
+}
+
+static int compare_pci(const void *a, const void *b)
+{
+	return strcmp(((const struct ckm_gpu_desc *)a)->pci,
+		      ((const struct ckm_gpu_desc *)b)->pci);
+}
+
+/* The same cards keep their settings; the driver's numbers for them may have changed. */
+static bool same_cards(const struct ckm_gpu_desc *desc, u32 count)
+{
+	struct ckm_gpu *gpu;
+	u32 i = 0;
+
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		if (i >= count || strcmp(gpu->desc.pci, desc[i++].pci))
+			return false;
+	return i == count;
+}
+
+static void take(const struct ckm_gpu_desc *desc, u32 count)
+{
+	struct ckm_gpu *gpu;
+	u32 i = 0;
+
+	if (same_cards(desc, count)) {
+		list_for_each_entry(gpu, &ckm_gpus, node)
+			gpu->desc = desc[i++];
+		return;
+	}
+	ckm_gpus_forget();
+	for (i = 0; i < count; i++)
+		if (add_gpu(i, &desc[i]))
+			pr_err("GPU %s: no memory for it\n", desc[i].pci);
+}
+
+void ckm_gpus_scan(void)
+{
+	struct ckm_gpu_desc *desc;
+	u32 count;
+
+	lockdep_assert_held(&ckm_lock);
+	if (attached)
+		return;
+	desc = kcalloc(CGPU_MAX_GPUS, sizeof(*desc), GFP_KERNEL);
+	if (!desc)
+		return;
+	if (!ckm_driver_get(true)) {
+		count = ckm_driver_enumerate(desc);
+		ckm_driver_put();
+		sort(desc, count, sizeof(*desc), compare_pci, NULL);
+		take(desc, count);
+	}
+	kfree(desc);
+}
+
+void ckm_gpus_ask_again(void)
+{
+	struct ckm_gpu *gpu;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		if (!gpu->desc.uuid[0]) {
+			ckm_gpus_scan();	/* may replace the list */
+			return;
+		}
+}
+
+/* ctrl2080gpu.h: NV2080_CTRL_GPU_GET_GID_INFO_PARAMS */
+struct gid_info {
+	u32 index, flags, length;
+	u8 data[256];
+};
+
+/* ctrl0000gpu.h: NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS */
+struct id_info {
+	u32 gpu_id, gpu_flags, device_instance, subdevice_instance;
+	u32 sli_status, board_id, gpu_instance, numa_id;
+};
+
+/* "GPU-" and the bytes in their order, by which nvidia-uvm identifies the GPU. No
+ * container can register a GPU without a UUID with nvidia-uvm.
+ */
+static void learn_uuid(struct ckm_gpu *gpu)
+{
+	struct gid_info *gid = kzalloc(sizeof(*gid), GFP_KERNEL);
+
+	if (gid && !ckm_rm_control(gpu->hclient, gpu->hsubdevice,
+				   NV2080_CTRL_GPU_GET_GID_INFO, gid, sizeof(*gid))) {
+		gid->data[sizeof(gid->data) - 1] = '\0';
+		strscpy(gpu->desc.uuid, (char *)gid->data, sizeof(gpu->desc.uuid));
+	}
+	kfree(gid);
+	gpu->has_uuid = strstarts(gpu->desc.uuid, "GPU-") &&
+			!uuid_parse(gpu->desc.uuid + strlen("GPU-"), &gpu->raw_uuid);
+	if (!gpu->has_uuid)
+		pr_warn("GPU %u: the driver says no UUID of it (\"%s\")\n", gpu->index,
+			gpu->desc.uuid);
+}
+
+static bool learn_total(struct ckm_gpu *gpu)
+{
+	const u32 index[] = { NV_FB_RAM_SIZE, NV_FB_BAR1_SIZE };
+	u32 kib[2];
+
+	if (!ckm_gpu_read_fb(gpu, index, 2, kib) || !kib[0])
+		return false;
+	gpu->total_bytes = (u64)kib[0] << 10;
+	ckm_quota_learn(gpu, (u64)kib[1] << 10);
+	return true;
+}
+
+static void set_open(struct ckm_gpu *gpu, bool open)
+{
+	mutex_lock(&gpu->open_lock);
+	gpu->open = open;
+	mutex_unlock(&gpu->open_lock);
+}
+
+static bool learn_instance(struct ckm_gpu *gpu)
+{
+	struct id_info info = { .gpu_id = gpu->desc.gpu_id };
+
+	if (ckm_rm_control(gpu->hclient, gpu->hclient, NV0000_CTRL_ID_INFO_V2,
+			   &info, sizeof(info)))
+		return false;
+	gpu->instance = info.device_instance;
+	return true;
+}
+
+/* Probe with an empty list of channels: a driver that returns NOT_SUPPORTED (the open
+ * one without GSP) has no freeze control. Whether an accepted control moves the share
+ * cannot be measured while nothing runs: effect_check.c.
+ */
+static void ask_for_levers(struct ckm_gpu *gpu)
+{
+	const struct cgpu_core_ops *core;
+	u32 levers = CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE;
+	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
+
+	if (!empty || ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS,
+				     empty, NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
+		pr_warn("GPU %u: the driver cannot freeze channels; policies 0 to 3 are not enforced\n",
+			gpu->index);
+		levers &= ~CGPU_LEVER_WINDOW;
+	}
+	kfree(empty);
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	core->sched.set_levers(gpu->sched, levers, ktime_get_ns());
+	ckm_core_leave();
+	mutex_unlock(&gpu->lock);
+}
+
+/* Our own client, device and subdevice on this GPU. */
+static int open_gpu(struct ckm_gpu *gpu)
+{
+	u32 device_params[14] = {};	/* NV0080_ALLOC_PARAMETERS: deviceId first */
+	u32 subdevice = 0;
+	int ret;
+
+	ret = ckm_rm_open_gpu(gpu->desc.gpu_id);
+	if (ret)
+		return ret;
+	gpu->hclient = 0;
+	gpu->hdevice = 0xc6700001;
+	gpu->hsubdevice = 0xc6700002;
+	if (ckm_rm_alloc(0, 0, &gpu->hclient, NV01_ROOT_CLIENT, NULL, 0))
+		goto err_close;
+	if (!learn_instance(gpu))
+		goto err_client;
+	device_params[0] = gpu->instance;
+	if (ckm_rm_alloc(gpu->hclient, gpu->hclient, &gpu->hdevice, NV01_DEVICE_0,
+			 device_params, sizeof(device_params)) ||
+	    ckm_rm_alloc(gpu->hclient, gpu->hdevice, &gpu->hsubdevice, NV20_SUBDEVICE_0,
+			 &subdevice, sizeof(subdevice)) ||
+	    !learn_total(gpu))
+		goto err_client;
+	learn_uuid(gpu);
+	ask_for_levers(gpu);
+	ckm_look_start(gpu);
+	set_open(gpu, true);
+	return 0;
+
+err_client:
+	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
+err_close:
+	ckm_rm_close_gpu(gpu->desc.gpu_id);
+	return -EIO;
+}
+
+static void close_gpu(struct ckm_gpu *gpu)
+{
+	ckm_sched_thread_stop(gpu);
+	set_open(gpu, false);
+	ckm_look_stop(gpu);
+	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
+	ckm_rm_close_gpu(gpu->desc.gpu_id);
+}
+
+int ckm_gpus_attach(const char **why)
+{
+	struct ckm_gpu *gpu;
+	int ret;
+
+	lockdep_assert_held(&ckm_lock);
+	if (attached)
+		return 0;
+	*why = "no core module (cgpu_core) is loaded";
+	ret = ckm_core_pin();
+	if (ret)
+		return ret;
+	ckm_gpus_scan();
+	*why = "no supported NVIDIA driver is loaded (see the kernel log)";
+	ret = ckm_driver_get(false);
+	if (ret)
+		goto err_core;
+	*why = "the driver's calls cannot be sealed (see the kernel log)";
+	ret = ckm_seal_attach();
+	if (ret)
+		goto err_driver;
+	ckm_driver_learn_uvm();
+	ckm_uvm_attach();
+	*why = "a GPU could not be opened (see the kernel log)";
+	list_for_each_entry(gpu, &ckm_gpus, node) {
+		ret = open_gpu(gpu);
+		if (ret) {
+			pr_err("GPU %u (%s): cannot be opened\n", gpu->index, gpu->desc.pci);
+			goto err_gpus;
+		}
+		ret = ckm_sched_thread_start(gpu);
+		if (ret) {
+			close_gpu(gpu);
+			goto err_gpus;
+		}
+	}
+	attached = true;
+	pr_info("attached to driver %s\n", ckm_driver_version());
+	list_for_each_entry(gpu, &ckm_gpus, node) {
+		ckm_netlink_gpu_event(gpu, CGPU_EVENT_ATTACHED);
+		ckm_events_gpu_changed(gpu);	/* the probed controls */
+	}
+	return 0;
+
+err_gpus:
+	list_for_each_entry_continue_reverse(gpu, &ckm_gpus, node)
+		close_gpu(gpu);
+	ckm_uvm_detach();
+	ckm_seal_detach();
+err_driver:
+	ckm_driver_put();
+err_core:
+	ckm_core_unpin();
+	return ret;
+}
+
+void ckm_gpus_detach(void)
+{
+	struct ckm_gpu *gpu;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry(gpu, &ckm_gpus, node) {
+		close_gpu(gpu);
+		ckm_netlink_gpu_event(gpu, CGPU_EVENT_DETACHED);
+	}
+	ckm_uvm_detach();
+	ckm_seal_detach();
+	ckm_driver_put();
+	ckm_core_unpin();
+	attached = false;
+	pr_info("detached\n");
+}
+
+/* A driver may have been loaded. It is identified by its symbol, because any module may
+ * be it.
+ */
+static void scan_work(struct work_struct *work)
+{
+	mutex_lock(&ckm_lock);
+	ckm_gpus_scan();
+	if (attached) {
+		ckm_driver_learn_uvm();
+		ckm_uvm_attach();
+	}
+	mutex_unlock(&ckm_lock);
+}
+static DECLARE_WORK(scan, scan_work);
+
+static int module_event(struct notifier_block *nb, unsigned long event, void *data)
+{
+	const struct module *mod = data;
+
+	if (event == MODULE_STATE_LIVE && (!strncmp(mod->name, "nv", 2)))
+		schedule_work(&scan);
+	if (event == MODULE_STATE_GOING && !strcmp(mod->name, "nvidia_uvm"))
+		ckm_uvm_gone();
+	return NOTIFY_OK;
+}
+
+static struct notifier_block module_nb = { .notifier_call = module_event };
+
+int ckm_gpus_init(void)
+{
+	return register_module_notifier(&module_nb);
+}
+
+void ckm_gpus_exit(void)
+{
+	unregister_module_notifier(&module_nb);
+	cancel_work_sync(&scan);
+	mutex_lock(&ckm_lock);
+	ckm_gpus_forget();
+	mutex_unlock(&ckm_lock);
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The proc files with many figures. Takes rm_lock, lever_lock, gpu->lock. */
+#include <linux/ktime.h>
+#include <linux/sched.h>
+#include <linux/seq_file.h>
+#include <linux/slab.h>
+
+#include "admin/proc_stat.h"
+#include "core_ref.h"
+#include "sched/runlist.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/memory.h"
+#include "state/quota.h"
+
+static const char *lever_name(u32 levers)
+{
+	static const char * const names[] = { "none", "window", "timeslice", "window,timeslice" };
+
+	return names[levers & (CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE)];
+}
+
+static const char *look_name(enum ckm_look_state state)
+{
+	static const char * const names[] = { "idle", "watching", "holding", "blind" };
+
+	return names[state];
+}
+
+int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
+{
+	struct ckm_gpu *gpu = obj;
+	struct ckm_lever_stat st = {};
+	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
+	u32 i, instances = 0, seen;
+	struct cgpu_sched_view view;
+	enum ckm_look_state look;
+
+	if (!ckm_gpu_heap_if_open(gpu, &driver, &free))
+		driver = 0;
+	mutex_lock(&gpu->lever_lock);
+	st.calls = gpu->lever.calls;
+	st.failed = gpu->lever.failed;
+	st.max_ns = gpu->lever.max_ns;
+	p50 = ckm_lever_latency_ns(gpu, 50);
+	p99 = ckm_lever_latency_ns(gpu, 99);
+	turns = gpu->turns;
+	mutex_lock(&gpu->lock);
+	if (gpu->thread)
+		cpu = gpu->thread->se.sum_exec_runtime;
+	limits = gpu->limits_bytes;
+	ckm_gpu_view_locked(gpu, &view);
+	seen = gpu->look->seen;
+	look = gpu->look_state;
+	for (i = 0; i < CGPU_SLOTS; i++)
+		if (gpu->slot[i]) {
+			used += gpu->slot[i]->ledger.used_bytes;
+			instances++;
+		}
+	mutex_unlock(&gpu->lock);
+	mutex_unlock(&gpu->lever_lock);
+
+	seq_printf(m, "total_bytes %llu\nlimits_bytes %llu\nused_bytes %llu\ninstances %u\n",
+		   gpu->total_bytes, limits, used, instances);
+	seq_printf(m, "lever %s\nlever_p50_us %llu\nlever_p99_us %llu\nlever_max_us %llu\n",
+		   lever_name(view.levers), p50 / 1000, p99 / 1000, st.max_ns / 1000);
+	seq_printf(m, "lever_calls %llu\nlever_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
+		   st.calls, st.failed, turns, cpu);
+	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
+		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
+	seq_printf(m, "lever_seen %s\nlever_inert %s\nlever_look %s\n", lever_name(seen),
+		   lever_name(view.inert), look_name(look));
+	return 0;
+}
+
+int ckm_proc_show_meminfo(struct seq_file *m, void *obj, u32 attr)
+{
+	struct ckm_slot *slot = obj;
+	const struct cgpu_core_ops *core;
+	struct cgpu_pid_mem *pids;
+	u64 left = 0;
+	u32 count = 0, room = 0;
+	struct ckm_mem *mem;
+	size_t size;
+	char *text;
+	int len = -ENOMEM;
+
+	mutex_lock(&slot->ct->rm_lock);
+	list_for_each_entry(mem, &slot->mems, node)
+		room++;
+	pids = kvcalloc(room + 1, sizeof(*pids), GFP_KERNEL);
+	if (pids)
+		list_for_each_entry(mem, &slot->mems, node) {
+			if (!mem->core.bytes)	/* an id */
+				continue;
+			pids[count].pid = mem->core.pid;
+			pids[count++].bytes = mem->core.bytes;
+		}
+	mutex_lock(&slot->gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		left = core->mem.ledger_free(&slot->ledger);
+		ckm_core_leave();
+	}
+	mutex_unlock(&slot->gpu->lock);
+	mutex_unlock(&slot->ct->rm_lock);
+
+	size = 64 + count * 48;
+	text = kvmalloc(size, GFP_KERNEL);
+	core = ckm_core_enter();
+	if (core && pids && text) {
+		count = core->text.format_merge_pids(pids, count);
+		len = core->text.format_meminfo(text, size, left, pids, count);
+	}
+	if (core)
+		ckm_core_leave();
+	if (len > 0)
+		seq_write(m, text, len);
+	kvfree(text);
+	kvfree(pids);
+	return len < 0 ? len : 0;
+}
+
+static void show_quota(struct seq_file *m, struct ckm_slot *slot, enum cgpu_quota_kind kind,
+		       const char *name)
+{
+	struct cgpu_quota_view view;
+	u64 has = ckm_quota_look(slot, kind, &view);
+
+	seq_printf(m, "%s %llu\n%s_floor %llu\n%s_left %llu\n", name, has, name, view.floor,
+		   name, view.left);
+}
+
+int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
+{
+	struct ckm_slot *slot = obj;
+	const struct cgpu_core_ops *core;
+	struct cgpu_sched_stat st = {};
+	struct cgpu_ledger led;
+	char text[512];
+	int len = -ENODEV;
+
+	mutex_lock(&slot->gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		core->sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &st);
+		led = slot->ledger;
+		len = core->text.format_slot_stat(text, sizeof(text), &led, &st,
+						  atomic64_read(&slot->refused_calls));
+		ckm_core_leave();
+	}
+	mutex_unlock(&slot->gpu->lock);
+	if (len < 0)
+		return len;
+	seq_write(m, text, len);
+	show_quota(m, slot, CGPU_QUOTA_CHANNELS, "channels");
+	show_quota(m, slot, CGPU_QUOTA_GROUPS, "groups");
+	show_quota(m, slot, CGPU_QUOTA_BAR1, "bar1_bytes");
+	return 0;
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Sets values of GPUs and slots, all or none. Takes gpu->lock, of several slots under ckm_lock. */
+#include <linux/slab.h>
+#include <linux/stringify.h>
+
+#include "admin/settings.h"
+#include "core_ref.h"
+#include "registry.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/notify.h"
+
+/* A copy of a GPU's settings: values are set in it, and taken over if all are valid. */
+struct trial {
+	struct cgpu_sched *sched;
+	u64 default_memsize;
+	u32 overcommit_pct;
+	bool slice_is_set;
+	bool uvm_account;
+};
+
+/* Allocates outside of the core section, in which nothing may sleep. The core, and so
+ * the size, cannot change while gpu->lock is held.
+ */
+static struct cgpu_sched *copy_sched(struct ckm_gpu *gpu)
+{
+	const struct cgpu_core_ops *core;
+	size_t size;
+
+	lockdep_assert_held(&gpu->lock);
+	core = ckm_core_enter();
+	if (!core)
+		return ERR_PTR(-ENODEV);
+	size = core->sched_size;
+	ckm_core_leave();
+	return kmemdup(gpu->sched, size, GFP_KERNEL) ?: ERR_PTR(-ENOMEM);
+}
+
+/* ---- GPUs ---- */
+
+static int try_slice(const struct cgpu_core_ops *core, struct trial *t, u64 slice_us, u64 now)
+{
+	t->slice_is_set = slice_us;
+	if (!slice_us)		/* start value; the scheduler thread adapts it */
+		slice_us = div_u64(core->sched.auto_slice_ns(0), 1000);
+	return core->sched.set_slice_us(t->sched, slice_us, now);
+}
+
+static int try_overcommit(const struct ckm_gpu *gpu, struct trial *t, u64 pct, const char **why)
+{
+	*why = "overcommit: " __stringify(CGPU_OVERCOMMIT_MIN) " to "
+	       __stringify(CGPU_OVERCOMMIT_MAX) " percent";
+	if (pct < CGPU_OVERCOMMIT_MIN || pct > CGPU_OVERCOMMIT_MAX)
+		return -EINVAL;
+	*why = "overcommit: the memory limits that are there add up to more";
+	if (pct < t->overcommit_pct && gpu->limits_bytes > ckm_gpu_most_bytes(gpu, pct))
+		return -EBUSY;
+	t->overcommit_pct = pct;
+	return 0;
+}
+
+static int try_value(const struct cgpu_core_ops *core, const struct ckm_gpu *gpu, struct trial *t,
+		     u32 attr, u64 value, const char **why)
+{
+	u64 now = ktime_get_ns();
+	int ret;
+
+	switch (attr) {
+	case CGPU_G_POLICY:
+		ret = core->sched.set_policy(t->sched, value, now);
+		*why = ret == -EOPNOTSUPP ? "policy: the lever it needs does not work on this GPU"
+					  : "policy: 0 to 5";
+		return ret;
+	case CGPU_G_MAX_INST:
+		ret = core->sched.set_max_inst(t->sched, value, now);
+		*why = ret == -EBUSY ? "max_inst: more containers or weight than that are there"
+				     : "max_inst: " __stringify(CGPU_MAX_INST_MIN) " to "
+				       __stringify(CGPU_MAX_INST_MAX);
+		return ret;
+	case CGPU_G_PRIO_RATIO:
+		*why = "prio_ratio: " __stringify(CGPU_PRIO_RATIO_MIN) " to "
+		       __stringify(CGPU_PRIO_RATIO_MAX) " percent";
+		return core->sched.set_prio_ratio(t->sched, value, now);
+	case CGPU_G_SLICE_US:
+		*why = "slice_us: " __stringify(CGPU_SLICE_US_MIN) " to "
+		       __stringify(CGPU_SLICE_US_MAX) " microseconds, or 0";
+		return try_slice(core, t, value, now);
+	case CGPU_G_UVM:
+		*why = "uvm: 0 (deny) or 1 (account)";
+		t->uvm_account = value;
+		return value > 1 ? -EINVAL : 0;
+	case CGPU_G_DEFAULT_MEMSIZE:
+		*why = "default_memsize: at least " __stringify(CGPU_MIB) " bytes, or 0";
+		t->default_memsize = value;
+		return value > S64_MAX || (value && value < CGPU_MIB) ? -EINVAL : 0;
+	case CGPU_G_OVERCOMMIT:
+		return try_overcommit(gpu, t, value, why);
+	}
+	*why = "a GPU has no such value";
+	return -EINVAL;
+}
+
+static int try_values(const struct ckm_gpu *gpu, struct trial *t,
+		      const struct ckm_gpu_values *values, const char **why)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	unsigned long given = values->given;
+	int ret = 0;
+	u32 attr;
+
+	if (!core)
+		return -ENODEV;
+	for_each_set_bit(attr, &given, ARRAY_SIZE(values->value)) {
+		ret = try_value(core, gpu, t, attr, values->value[attr], why);
+		if (ret)
+			break;
+	}
+	ckm_core_leave();
+	return ret;
+}
+
+int ckm_gpu_set(struct ckm_gpu *gpu, const struct ckm_gpu_values *values, const char **why)
+{
+	struct trial t;
+	int ret;
+
+	*why = NULL;
+	mutex_lock(&gpu->lock);
+	t = (struct trial){
+		.sched = copy_sched(gpu),
+		.default_memsize = gpu->default_memsize,
+		.overcommit_pct = gpu->overcommit_pct,
+		.slice_is_set = gpu->slice_is_set,
+		.uvm_account = gpu->uvm_account,
+	};
+	if (IS_ERR(t.sched)) {
+		mutex_unlock(&gpu->lock);
+		return PTR_ERR(t.sched);
+	}
+	ret = try_values(gpu, &t, values, why);
+	if (!ret) {
+		swap(gpu->sched, t.sched);
+		gpu->default_memsize = t.default_memsize;
+		gpu->overcommit_pct = t.overcommit_pct;
+		gpu->slice_is_set = t.slice_is_set;
+		/* Existing mappings stay, and stay charged. */
+		WRITE_ONCE(gpu->uvm_account, t.uvm_account);
+	}
+	mutex_unlock(&gpu->lock);
+	kfree(t.sched);
+	if (!ret) {
+		ckm_gpu_kick(gpu);
+		ckm_events_gpu_changed(gpu);
+	}
+	return ret;
+}
+
+/* ---- slots ---- */
+
+static int try_limit(const struct ckm_slot_values *v, const char **why)
+{
+	struct ckm_gpu *gpu = v->slot->gpu;
+
+	*why = "memsize: at least " __stringify(CGPU_MIB) " bytes";
+	if (v->limit_bytes < CGPU_MIB || v->limit_bytes > S64_MAX)
+		return -EINVAL;
+	*why = "memsize: the limits of this GPU's containers would exceed its memory";
+	if (!ckm_gpu_has_room_locked(gpu, gpu->limits_bytes - v->slot->ledger.limit_bytes,
+				     v->limit_bytes))
+		return -ENOSPC;
+	return 0;
+}
+
+static int try_slot(const struct ckm_slot_values *v, struct cgpu_sched *sched, const char **why)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u64 now = ktime_get_ns();
+	int ret = 0;
+
+	if (!core)
+		return -ENODEV;
+	if (v->given & BIT(CGPU_S_WEIGHT)) {
+		ret = core->sched.set_weight(sched, v->slot->sched_id, v->weight, now);
+		*why = ret == -ENOSPC ? "weight: the sum of weights would exceed max_inst"
+				      : "weight: 0 to max_inst";
+	}
+	if (!ret && (v->given & BIT(CGPU_S_HIGHPRIO))) {
+		ret = core->sched.set_highprio(sched, v->slot->sched_id, v->highprio, now);
+		*why = "highprio: 0 or 1";
+	}
+	ckm_core_leave();
+	if (!ret && (v->given & BIT(CGPU_S_LIMIT)))
+		ret = try_limit(v, why);
+	return ret;
+}
+
+static void take_over(const struct ckm_slot_values *v, struct cgpu_sched **sched)
+{
+	struct ckm_gpu *gpu = v->slot->gpu;
+	const struct cgpu_core_ops *core;
+
+	swap(gpu->sched, *sched);
+	if (!(v->given & BIT(CGPU_S_LIMIT)))
+		return;
+	gpu->limits_bytes += v->limit_bytes - v->slot->ledger.limit_bytes;
+	core = ckm_core_enter();
+	core->mem.ledger_set_limit(&v->slot->ledger, v->limit_bytes);
+	ckm_core_leave();
+}
+
+/* Callers that take several locks hold ckm_lock: two of them cannot deadlock. */
+static void lock_all(struct ckm_slot_values *values, u32 count)
+{
+	u32 i;
+
+	if (count == 1) {
+		mutex_lock(&values->slot->gpu->lock);
+		return;
+	}
+	for (i = 0; i < count; i++)
+		mutex_lock_nest_lock(&values[i].slot->gpu->lock, &ckm_lock);
+}
+
+int ckm_slots_set(struct ckm_slot_values *values, u32 count, const char **why)
+{
+	struct cgpu_sched **sched = kcalloc(count, sizeof(*sched), GFP_KERNEL);
+	int ret = 0;
+	u32 i;
+
+	*why = NULL;
+	if (!sched)
+		return -ENOMEM;
+	lock_all(values, count);
+	for (i = 0; !ret && i < count; i++) {
+		sched[i] = copy_sched(values[i].slot->gpu);
+		if (IS_ERR(sched[i])) {
+			ret = PTR_ERR(sched[i]);
+			sched[i] = NULL;
+			break;
+		}
+		ret = try_slot(&values[i], sched[i], why);
+	}
+	for (i = 0; !ret && i < count; i++)
+		take_over(&values[i], &sched[i]);
+	for (i = 0; i < count; i++)
+		mutex_unlock(&values[i].slot->gpu->lock);
+	for (i = 0; i < count; i++) {
+		kfree(sched[i]);
+		if (!ret)
+			ckm_gpu_kick(values[i].slot->gpu);
+	}
+	kfree(sched);
+	if (!ret)
+		ckm_netlink_event(values->slot->ct, CGPU_EVENT_CHANGED);
+	return ret;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * The intercepted call that a task is in. The redirections (driver/redirect.h) look it
+ * up by task.
+ *
+ * A call that is only forwarded must not slow down calls of other tasks. The record
+ * therefore lives on the stack of the task that makes the call and is found through a
+ * table of fixed slots, of which a task writes only those of its own hash bucket: no
+ * lock, no allocation, no cache line shared by all processors. If the bucket is full,
+ * the call goes on a list.
+ */
+#ifndef CKM_CALL_H
+#define CKM_CALL_H
+
+#include <linux/types.h>
+
+struct ckm_back;
+struct ckm_call_node;
+struct ckm_redirection;
+struct dma_buf;
+struct file;
+
+struct ckm_range {
+	unsigned long user;
+	u32 size;
+	bool answered;		/* the driver wrote into the copy */
+	void *copy;
+};
+
+/* Bytes. Most structs of the driver fit; RM_VID_HEAP_CONTROL has 184. */
+#define CKM_CALL_INLINE		192
+
+/* One call of a tenant. Created, used and freed by one task, so without a lock. */
+struct ckm_call {
+	struct ckm_back *back;
+	u8 *top;		/* the checked struct; after the call, with the driver's results */
+	u32 size;
+	struct ckm_range nested;	/* size 0: none */
+	bool shares;		/* its fds may name files of containers with the same ipc name */
+	struct file *carrier;	/* the backing file that an fd in it must name; a reference */
+	/* Runs when rm_ioctl() has returned, before the driver copies @arg out; may change it. */
+	void (*post)(struct ckm_call *call, u8 *arg);
+	void *post_data;
+	bool ran;		/* rm_ioctl() ran, with the kernel copy */
+	bool dmabuf_wanted;	/* the next dma_buf_fd() belongs to this call */
+	struct dma_buf *dmabuf;	/* the buffer of that dma_buf_fd(); a reference */
+	const struct ckm_redirection *aside;	/* the next hit of this row is not redirected */
+	bool uvm_seen;		/* the redirection in uvm.c that this call depends on ran */
+	bool uvm_pools_only;	/* an mmap that creates no managed range */
+	u8 place;		/* index in its bucket */
+	struct ckm_call_node *overflow;	/* entry on the list; NULL: the call has a place */
+	u8 inline_top[CKM_CALL_INLINE] __aligned(8);
+};
+
+/**
+ * ckm_call_begin() - make @call the call of the current task
+ * @call: filled in; must stay valid until ckm_call_end()
+ * @back: backing file on which the call is made
+ *
+ * Sleeps: a full bucket needs an allocation. Takes overflow_lock in that case.
+ *
+ * Return: 0, or -ENOMEM.
+ */
+int ckm_call_begin(struct ckm_call *call, struct ckm_back *back);
+
+/**
+ * ckm_call_fetch() - copy the top-level struct of a call in, once
+ * @call: ckm_call_begin() succeeded; gets @top and @size
+ * @user: user address of the struct
+ * @size: bytes
+ *
+ * The copy is freed by ckm_call_end(), also after an error. No lock may be held.
+ *
+ * Return: 0, -EFAULT or -ENOMEM.
+ */
+int ckm_call_fetch(struct ckm_call *call, unsigned long user, u32 size);
+
+/* Unregister @call, free its copies and drop its references. Same task as begin. */
+void ckm_call_end(struct ckm_call *call);
+
+/* The call of the current task, NULL: none. Any context, a kprobe handler's included. */
+struct ckm_call *ckm_call_mine(void);
+
+#endif

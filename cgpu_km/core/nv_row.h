@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* The types of the call table's rows: nv_table_*.c has the rows, nv_call.c searches them. */
+#ifndef CGPU_CORE_NV_ROW_H
+#define CGPU_CORE_NV_ROW_H
+
+#include "env.h"
+
+/* Nodes a frontend call may arrive on. */
+#define CGPU_NODE_CTL	1u
+#define CGPU_NODE_GPU	2u
+#define CGPU_NODE_UVM	4u
+
+enum cgpu_verdict {
+	CGPU_REFUSE = 0,
+	CGPU_PASS,		/* forwarded; where the row says so, a kernel copy of its parameters is */
+	CGPU_ANSWER_OK,		/* accepted, not forwarded: virtualised */
+	/* frontend: each has a handler in the module */
+	CGPU_ALLOC,
+	CGPU_ALLOC_MEMORY,
+	CGPU_FREE,
+	CGPU_CONTROL,
+	CGPU_DUP,
+	CGPU_MAP,
+	CGPU_MAP_DMA,		/* its page tables are estimated */
+	CGPU_UNMAP_DMA,
+	CGPU_VID_HEAP,
+	CGPU_DMABUF,		/* charged until the dma-buf is gone */
+	/* controls */
+	CGPU_FB_INFO,		/* totals rewritten to the slice, embedded pointer */
+	CGPU_FB_INFO_V2,	/* the same, flat */
+	CGPU_NO_PIDS,		/* answered: no process */
+	CGPU_SCHEDULE,		/* forwarded, then frozen if out of turn */
+	CGPU_SET_TIMESLICE,	/* remembered */
+	CGPU_GET_TIMESLICE,	/* what was remembered */
+	CGPU_OWN_CHANNELS,	/* list checked for ownership, not forwarded */
+	CGPU_EXPORT,		/* objects onto a control file: it holds their charge */
+	CGPU_IMPORT,		/* and from it: references like dups */
+	/* uvm */
+	CGPU_UVM_MAP,		/* its references are charged in the driver's dup */
+	CGPU_UVM_MANAGED,	/* about managed memory: only where that is charged */
+	/* frontend again: numbers stay what they are for an older core */
+	CGPU_OS_EVENT,		/* its client must be the container's */
+	CGPU_SHARE,		/* of an object of the caller's own: kept for CGPU_DUP, not forwarded */
+	CGPU_UNMAP,		/* what it took of BAR1 is given back */
+	/* controls again */
+	CGPU_SHARE_POLICY,	/* forwarded if it stays with the user or the process, else answered */
+	CGPU_NOT_THERE,		/* answered: no peer, no NVLink, no fabric */
+	CGPU_READ_THERMAL,	/* forwarded if each instruction only reads */
+	CGPU_FORCE_CILP,	/* forwarded as preemption between instructions */
+};
+
+/* What an object of a class is to us. */
+enum cgpu_kind {
+	CGPU_KIND_REFUSED = 0,
+	CGPU_KIND_CLIENT,
+	CGPU_KIND_DEVICE,
+	CGPU_KIND_SUBDEVICE,
+	CGPU_KIND_PLAIN,
+	CGPU_KIND_VIDMEM,	/* charged by its size */
+	CGPU_KIND_SYSMEM,
+	CGPU_KIND_TSG,		/* charged ctx_reserve when it is on a GR engine */
+	CGPU_KIND_CHANNEL,
+	CGPU_KIND_COMPUTE,	/* engine object: its channel must be on a GR engine */
+	CGPU_KIND_COPY,
+};
+
+/* What the driver does with a file descriptor that it is given. */
+enum cgpu_fd_kind {
+	CGPU_FD_NONE = 0,
+	CGPU_FD_CTL,		/* looks up a control file: ours is put in its place */
+	CGPU_FD_GPU,		/* the same, a GPU's file */
+	CGPU_FD_RM,		/* the same, either of them */
+	CGPU_FD_UVM,		/* looks up a uvm file */
+	CGPU_FD_OTHER,		/* looks up or makes a file of another kind */
+	CGPU_FD_KEY,		/* only compares the number */
+	CGPU_FD_UNUSED,		/* does not look at it */
+};
+
+/* The branches for which rows exist and offsets of nv_abi.h hold. */
+#define CGPU_BRANCH_OLDEST	515	/* of any row */
+#define CGPU_BRANCH_FIRST	535	/* from here on the interposer's offsets hold */
+#define CGPU_BRANCH_LAST	595
+
+/* For docs/reference/abi.md, the comparison with the driver's headers and the fuzzer, which define
+ * CGPU_DOC. The module reads none of it, and is built without.
+ */
+struct cgpu_doc {
+#ifdef CGPU_DOC
+	const char *name;
+	const char *source;	/* the header that defines it */
+	const char *note;
+#endif
+};
+
+/* The first member of each row is its number: the look-ups count on it. */
+struct cgpu_escape {
+	u32 nr;
+	u32 size;		/* of the argument; 0: any */
+	u32 min_branch;
+	u32 max_branch;
+	u32 nodes;		/* CGPU_NODE_* it is valid on */
+	u32 verdict;
+	u32 status_at;		/* offset of the RM status, 0: none */
+	struct cgpu_doc doc;
+	u32 fd_at;
+	u32 fd_kind;
+};
+
+struct cgpu_control {
+	u32 cmd;
+	u32 params_size;
+	u32 min_branch;
+	u32 max_branch;
+	u32 verdict;
+	struct cgpu_doc doc;
+	bool sealed;		/* params_size is required, and sealed */
+	u32 fd_at;
+	u32 fd_kind;
+};
+
+struct cgpu_class {
+	u32 cls;
+	u32 params_size;	/* of pAllocParms */
+	u32 min_branch;
+	u32 max_branch;
+	u32 kind;
+	struct cgpu_doc doc;
+	bool sealed;		/* params_size bytes are required, and sealed */
+};
+
+struct cgpu_uvm_call {
+	u32 nr;
+	u32 size;
+	u32 min_branch;
+	u32 max_branch;
+	u32 verdict;
+	u32 status_at;
+	struct cgpu_doc doc;
+	u32 fd_at;
+	u32 fd_kind;
+};
+
+#endif

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Whom the time since the last update is charged to. */
+#include "sched_account.h"
+
+#include "policy.h"
+#include "sched_hwshare.h"
+#include "sched_prio.h"
+#include "sched_rr.h"
+
+#define OVERRUN_PARTS	10	/* an overrun is a turn later than slice/10 */
+#define LEGS_MAX	16	/* timeslices of an overlap that are told apart */
+
+static bool is_measured(const struct cgpu_sched *t)
+{
+	return cgpu_policy_get(t->policy)->limits;
+}
+
+/**
+ * cgpu_account_look() - which containers run and which wait
+ * @t: the scheduler
+ * @n: filled
+ */
+void cgpu_account_look(const struct cgpu_sched *t, struct cgpu_account_now *n)
+{
+	n->ran = t->run_mask & t->opened_mask;
+	n->waiting = t->opened_mask & ~t->run_mask &
+		     (t->weighted_mask[0] | t->weighted_mask[1]);
+	n->pull = is_measured(t) ? cgpu_rota_pull(t, n->ran, true) : 0;
+}
+
+/**
+ * cgpu_account_got_ns() - the part of a time that one container had
+ * @t: the scheduler
+ * @n: from cgpu_account_look()
+ * @slot: in @n->ran
+ * @len_ns: the time
+ */
+u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_now *n, u32 slot,
+			u64 len_ns)
+{
+	return n->pull ? cgpu_rota_split(t, n->pull, slot, true, len_ns) : len_ns;
+}
+
+/**
+ * cgpu_account_until() - charge the time that has passed
+ * @t: the scheduler
+ * @to_ns: until when; a time already accounted is nothing
+ */
+void cgpu_account_until(struct cgpu_sched *t, u64 to_ns)
+{
+	u64 len_ns, got = 0, mine, last = 0;
+	struct cgpu_account_now n;
+	u32 mask;
+
+	if (to_ns <= t->last_ns)
+		return;
+	len_ns = to_ns - t->last_ns;
+	t->last_ns = to_ns;
+	cgpu_account_look(t, &n);
+	for (mask = n.ran; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		/* Most pull the same: no division for each. */
+		mine = cgpu_rota_pull(t, 1u << i, true);
+		if (mine != last)
+			got = cgpu_account_got_ns(t, &n, i, len_ns);
+		last = mine;
+		t->slot[i].gpu_ns += got;
+	}
+	for (mask = n.waiting; mask; mask &= mask - 1)
+		t->slot[__builtin_ctz(mask)].wait_ns += len_ns;
+	for (mask = t->unsure_mask; mask; mask &= mask - 1)
+		t->slot[__builtin_ctz(mask)].unsure_ns += len_ns;
+	cgpu_prio_charge(t, n.ran, len_ns);
+	cgpu_rota_charge(t, CGPU_ROTA_MAIN, len_ns);
+	cgpu_rota_charge(t, CGPU_ROTA_HIGH, len_ns);
+	cgpu_rota_charge(t, CGPU_ROTA_BESIDE, len_ns);
+}
+
+/**
+ * cgpu_account_switch() - other containers run from here on
+ * @t: the scheduler, accounted up to here
+ * @run_mask: who may run now
+ *
+ * A container that stops with more than a tenth of a slice too much, beyond
+ * what its turn was to be late by, has had an overrun.
+ */
+void cgpu_account_switch(struct cgpu_sched *t, u32 run_mask)
+{
+	u32 stopped = t->run_mask & ~run_mask & t->opened_mask;
+	s64 late = -(s64)(t->slice_ns / OVERRUN_PARTS);
+
+	for (; stopped; stopped &= stopped - 1) {
+		u32 i = __builtin_ctz(stopped);
+
+		if (t->slot[i].credit_ns + (s64)cgpu_rota_late_ns(t, i) < late)
+			t->slot[i].overruns++;
+	}
+	cgpu_rota_refund_switch(t, run_mask & ~t->run_mask & t->opened_mask);
+	t->run_mask = run_mask;
+}
+
+/* How long a container goes on once it is the hardware's turn: each of its TSGs has a
+ * timeslice, and a switch lies between two.
+ */
+static u64 block_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	u64 slice_ns = (s->timeslice_us ? s->timeslice_us : CGPU_DRIVER_TIMESLICE_US) * 1000ull;
+
+	return s->tsgs > 1 ? s->tsgs * (slice_ns + t->switch_ns) - t->switch_ns : slice_ns;
+}
+
+/* How long one that runs goes on when another one can run too, as far as it matters for
+ * @len_ns. Where in its timeslice it is, and which of its TSGs runs, is not known, so the
+ * mean: nothing in short queues keeps to the beginnings that could be told, and turns are
+ * spread over a timeslice (cgpu_rota_late_ns()).
+ */
+static u64 rest_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s, u64 len_ns)
+{
+	u64 block = block_ns(t, s), tsgs = s->tsgs ? s->tsgs : 1;
+	u64 slice_ns = block / tsgs, in_last, rest;
+
+	in_last = len_ns < slice_ns ? len_ns - len_ns * len_ns / (2 * slice_ns) : slice_ns / 2;
+	rest = len_ns - (len_ns - in_last) / tsgs;
+	return rest < block / 2 ? rest : block / 2;
+}
+
+/**
+ * cgpu_account_overlap() - charge the time in which two could run
+ * @t: the scheduler, accounted up to where the overlap began
+ * @before: who could run before it
+ * @after: who can when it ends
+ * @to_ns: its end
+ *
+ * The one that ran goes on to the end of its timeslice, if it has several TSGs to that
+ * of the last of them; then they alternate, a timeslice for each TSG. With more than two
+ * it is split by what each one pulls.
+ */
+void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns)
+{
+	u32 opened = t->opened_mask, all = t->run_mask, i;
+	u32 who[2] = { before & ~after & opened, after & ~before & opened };
+	u64 end_ns;
+
+	if (!cgpu_is_one(who[0]) || !cgpu_is_one(who[1]) || (before & after & opened) ||
+	    to_ns <= t->last_ns) {
+		cgpu_account_until(t, to_ns);
+		return;
+	}
+	end_ns = t->last_ns + rest_ns(t, &t->slot[__builtin_ctz(who[0])], to_ns - t->last_ns);
+	for (i = 0; i < LEGS_MAX && t->last_ns < to_ns; i++) {
+		t->run_mask = who[i % 2];
+		if (i > 1)
+			cgpu_rota_refund_switch(t, t->run_mask);
+		cgpu_account_until(t, end_ns < to_ns ? end_ns : to_ns);
+		end_ns += t->switch_ns + block_ns(t, &t->slot[__builtin_ctz(who[(i + 1) % 2])]);
+	}
+	t->run_mask = all;
+	cgpu_account_until(t, to_ns);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Where the time went. Inside the core only. */
+#ifndef CGPU_CORE_SCHED_ACCOUNT_H
+#define CGPU_CORE_SCHED_ACCOUNT_H
+
+#include "env.h"
+#include "sched_gpu.h"
+
+/* Pull 0, under native: nobody is measured. */
+struct cgpu_account_now {
+	u32 ran;
+	u32 waiting;
+	u64 pull;
+};
+
+void cgpu_account_look(const struct cgpu_sched *t, struct cgpu_account_now *n);
+u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_now *n, u32 slot,
+			u64 len_ns);
+
+/* Charge everything up to @to_ns by what was in force. */
+void cgpu_account_until(struct cgpu_sched *t, u64 to_ns);
+
+/* Charge up to @to_ns an overlap of those that stop with those that begin. */
+void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns);
+
+/* The calls of a plan took effect: from now on @run_mask. */
+void cgpu_account_switch(struct cgpu_sched *t, u32 run_mask);
+
+#endif

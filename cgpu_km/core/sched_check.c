@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Does the share move when a lever is pulled?
+ *
+ * One who was on the engine while frozen proves little: the sampler's clock may
+ * be off, or its kernel may resist preemption longer than a turn. So what is
+ * seen in passing acquits a lever but never convicts it. It makes it suspect;
+ * then one container is held frozen for a second, and what counts is that it
+ * was off the engine and came back.
+ */
+#include "sched_check.h"
+
+#include "sched_hwshare.h"
+#include "sched_rr.h"
+
+#define MARGIN_NS	1000000ull	/* around a change: the lever's effect, the sampler's clock */
+#define DEEP_NS		250000000ull	/* longer than a sample's period */
+
+#define SAMPLES_MAX	240u		/* then the old ones count half */
+
+static u32 bit_of(u32 slot)
+{
+	return slot < CGPU_SLOTS ? 1u << slot : 0;
+}
+
+/**
+ * cgpu_look_init() - nothing was seen yet
+ * @l: storage of the caller
+ * @now_ns: monotonic
+ */
+void cgpu_look_init(struct cgpu_look *l, u64 now_ns)
+{
+	memset(l, 0, sizeof(*l));
+	l->seen_ns = now_ns;
+	l->timed_ns = now_ns;
+	l->wait_ns = CGPU_LOOK_WAIT_NS;
+}
+
+static struct cgpu_look_mark *last_mark(struct cgpu_look *l)
+{
+	return &l->mark[(l->marks - 1) % CGPU_LOOK_MARKS];
+}
+
+static void add_mark(struct cgpu_look *l, u64 at_ns, u32 frozen, u32 thawed)
+{
+	struct cgpu_look_mark *mark;
+
+	if (l->marks) {
+		mark = last_mark(l);
+		if (mark->frozen == frozen && mark->thawed == thawed)
+			return;
+		if (mark->at_ns > at_ns)
+			at_ns = mark->at_ns;
+	}
+	mark = &l->mark[l->marks++ % CGPU_LOOK_MARKS];
+	mark->at_ns = at_ns;
+	mark->frozen = frozen;
+	mark->thawed = thawed;
+}
+
+static void note(struct cgpu_look *l, const struct cgpu_sched *t, u64 at_ns)
+{
+	u32 known = t->opened_mask & ~t->unsure_mask;
+
+	add_mark(l, at_ns, known & ~t->run_mask & ~l->fresh & ~l->uncommitted,
+		 known & t->run_mask);
+}
+
+/**
+ * cgpu_look_forget_timed() - begin anew with what timeslices show
+ * @l: the look
+ * @now_ns: monotonic
+ */
+void cgpu_look_forget_timed(struct cgpu_look *l, u64 now_ns)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		l->slot[i].beside = 0;
+		l->slot[i].beside_named = 0;
+		l->slot[i].asked = 0;
+		l->slot[i].natural = 0;
+		l->slot[i].alone = 0;
+		l->slot[i].alone_named = 0;
+	}
+	l->beside = 0;
+	l->beside_idle = 0;
+	l->timed_ns = now_ns;
+}
+
+/**
+ * cgpu_look_acted() - the calls of a plan were made and acknowledged
+ * @l: the look
+ * @t: the scheduler, told of @ack already
+ * @plan: what was done
+ * @ack: when
+ * @committed: the runlist was restarted where that is needed
+ * @now_ns: when the last call, that one included, was answered
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_look_acted(struct cgpu_look *l, const struct cgpu_sched *t,
+		     const struct cgpu_sched_plan *plan, const struct cgpu_sched_ack *ack,
+		     bool committed, u64 now_ns)
+{
+	u32 called = plan->freeze_mask | plan->thaw_mask;
+
+	if (l->marks) {
+		struct cgpu_look_mark before = *last_mark(l);
+
+		add_mark(l, ack->begin_ns, before.frozen & ~called, before.thawed & ~called);
+	}
+	l->fresh &= ~called;
+	l->uncommitted = committed ? 0 : l->uncommitted | called | plan->timeslice_mask;
+	/* Who is held for it does not count in the others' timeslices: these change too. */
+	if (plan->timeslice_mask && l->suspect == CGPU_LEVER_TIMESLICE)
+		l->timed_ns = now_ns;
+	else if (plan->timeslice_mask)
+		cgpu_look_forget_timed(l, now_ns);
+	note(l, t, now_ns);
+}
+
+/**
+ * cgpu_look_touched() - a container's channels, or it itself, came or went
+ * @l: the look
+ * @t: the scheduler, which knows
+ * @slot: whose
+ * @now_ns: monotonic
+ *
+ * A new channel runs until it is frozen in the call that made it.
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_look_touched(struct cgpu_look *l, const struct cgpu_sched *t, u32 slot, u64 now_ns)
+{
+	u32 bit = bit_of(slot);
+
+	if (!bit)
+		return;
+	l->fresh |= bit;
+	l->away &= ~bit;
+	if (!t->slot[slot].cookie)
+		memset(&l->slot[slot], 0, sizeof(l->slot[slot]));
+	cgpu_look_forget_timed(l, now_ns);
+	note(l, t, now_ns);
+}
+
+/**
+ * cgpu_look_until_ns() - up to when samples can be judged
+ * @t: the scheduler
+ * @now_ns: monotonic
+ *
+ * What calls that are under way have changed is known when they are acknowledged.
+ */
+u64 cgpu_look_until_ns(const struct cgpu_sched *t, u64 now_ns)
+{
+	u64 known_ns = t->inflight ? t->last_ns : now_ns;
+
+	return known_ns > MARGIN_NS ? known_ns - MARGIN_NS : 0;
+}
+
+/* Who was frozen and who thawed, all the time. False: that is not on record any more. */
+static bool in_force(const struct cgpu_look *l, u64 from_ns, u64 to_ns,
+		     struct cgpu_look_mark *all)
+{
+	u32 n = l->marks < CGPU_LOOK_MARKS ? l->marks : CGPU_LOOK_MARKS, i;
+
+	all->frozen = 0xffffffffu;
+	all->thawed = 0xffffffffu;
+	for (i = 1; i <= n; i++) {
+		const struct cgpu_look_mark *mark = &l->mark[(l->marks - i) % CGPU_LOOK_MARKS];
+
+		if (mark->at_ns > to_ns)
+			continue;
+		all->frozen &= mark->frozen;
+		all->thawed &= mark->thawed;
+		if (mark->at_ns <= from_ns)
+			return true;
+	}
+	return false;
+}
+
+static void halve(struct cgpu_look *l)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		l->slot[i].named /= 2;
+		l->slot[i].frozen /= 2;
+		l->slot[i].hits /= 2;
+		l->slot[i].deep /= 2;
+		l->slot[i].deep_named /= 2;
+		l->slot[i].deep_back /= 2;
+	}
+	l->samples /= 2;
+}
+
+static void count_frozen(struct cgpu_look *l, u32 frozen, u32 deep, u32 who)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		struct cgpu_look_slot *s = &l->slot[i];
+		u32 bit = 1u << i;
+
+		s->named += who == bit;
+		if (!(frozen & bit))
+			continue;
+		s->frozen++;
+		s->hits += who == bit;
+		if (!(deep & bit))
+			continue;
+		s->deep++;
+		s->deep_named += who == bit;
+		s->deep_back += who == bit && (l->away & bit);
+	}
+	l->samples++;
+}
+
+static void count_thawed(struct cgpu_look *l, const struct cgpu_sched *t, u32 thawed, u32 who)
+{
+	u64 pull = cgpu_rota_pull(t, thawed, true), tsgs = cgpu_rota_pull(t, thawed, false);
+	u32 mask;
+
+	for (mask = thawed; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+		struct cgpu_look_slot *s = &l->slot[i];
+
+		if (cgpu_is_one(thawed)) {
+			s->alone++;
+			s->alone_named += who == thawed;
+			return;
+		}
+		s->beside++;
+		s->beside_named += who == 1u << i;
+		s->asked += (u32)cgpu_rota_split(t, pull, i, true, CGPU_LOOK_UNIT);
+		s->natural += (u32)cgpu_rota_split(t, tsgs, i, false, CGPU_LOOK_UNIT);
+	}
+	if (thawed) {
+		l->beside++;
+		l->beside_idle += !who;
+	}
+}
+
+/* All that have the GPU open are known to be frozen or thawed, at timeslices in force. */
+static bool is_timed(const struct cgpu_look *l, const struct cgpu_sched *t,
+		     const struct cgpu_look_mark *at, u64 at_ns)
+{
+	return !(t->opened_mask & ~(at->frozen | at->thawed)) && at_ns > l->timed_ns + DEEP_NS &&
+	       !((t->untimed_mask | t->retime_mask | l->uncommitted) & at->thawed);
+}
+
+/**
+ * cgpu_look_sample() - who was on the engine
+ * @l: the look
+ * @t: the scheduler
+ * @at_ns: when; monotonic, rising, at most cgpu_look_until_ns()
+ * @slot: who, or CGPU_LOOK_NOBODY or CGPU_LOOK_STRANGER
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_look_sample(struct cgpu_look *l, const struct cgpu_sched *t, u64 at_ns, u32 slot)
+{
+	struct cgpu_look_mark at, since;
+	u64 before_ns = l->seen_ns;
+	u32 who = bit_of(slot), deep = 0;
+
+	if (at_ns <= before_ns)
+		return;
+	l->seen_ns = at_ns;
+	if (at_ns < MARGIN_NS || !in_force(l, at_ns - MARGIN_NS, at_ns + MARGIN_NS, &at)) {
+		l->away = 0;
+		return;
+	}
+	if (!in_force(l, before_ns, at_ns, &since))
+		since.frozen = 0;
+	l->away &= since.frozen;
+	if (slot != CGPU_LOOK_STRANGER) {
+		if (at_ns > DEEP_NS && in_force(l, at_ns - DEEP_NS, at_ns, &since))
+			deep = since.frozen & at.frozen;
+		count_frozen(l, at.frozen, deep, who);
+		if (is_timed(l, t, &at, at_ns))
+			count_thawed(l, t, at.thawed, who);
+		l->away |= at.frozen;
+	}
+	l->away &= at.frozen & ~who;
+	if (l->samples >= SAMPLES_MAX)
+		halve(l);
+}

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The containers of one GPU and what an administrator may change. */
+#include "sched_gpu.h"
+
+#include "sched_account.h"
+#include "policy.h"
+#include "sched_rr.h"
+
+#include "../uapi.h"
+
+#define LEVER_TIMES	20		/* a slice is 20 lever calls long */
+#define SLICE_MIN_NS	5000000ull
+#define SLICE_MAX_NS	30000000ull
+#define SLICE_NS	20000000ull	/* until the lever is measured */
+#define UNMOVED_MAX	3		/* acts without effect that make a lever inert */
+
+/* While calls are under way time is charged when they are acknowledged:
+ * only then is it known who had it.
+ */
+static void account(struct cgpu_sched *t, u64 now_ns)
+{
+	if (!t->inflight)
+		cgpu_account_until(t, now_ns);
+}
+
+static bool is_live(const struct cgpu_sched *t, u32 slot)
+{
+	return slot < CGPU_SLOTS && t->slot[slot].cookie;
+}
+
+/* After a change of slots: masks, and portions of the fixed rounds. Those that
+ * are nobody's lie evenly between the others': a slow call then delays nobody
+ * but whose it is.
+ */
+static void pack(struct cgpu_sched *t)
+{
+	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
+	u32 portions[CGPU_SLOTS] = { 0 }, used = 0, owners = 0, next = 0, nr = 0, i;
+
+	cgpu_rota_refresh(t);
+	for (i = 0; policy->fixed_round && i < CGPU_SLOTS; i++) {
+		portions[i] = t->slot[i].cookie ? policy->portions(&t->slot[i]) : 0;
+		used += portions[i];
+		owners += portions[i] > 0;
+	}
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		t->slot[i].portion = next;
+		next += portions[i];
+		if (!portions[i] || used >= t->max_inst)
+			continue;
+		next += (t->max_inst - used) * (nr + 1) / owners - (t->max_inst - used) * nr / owners;
+		nr++;
+	}
+}
+
+/* Nobody's turn, no debts: another policy means another entitlement. */
+static void start_over(struct cgpu_sched *t)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_ROTAS; i++)
+		cgpu_rota_reset(t, i);
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		t->slot[i].credit_ns = 0;
+		t->slot[i].beside_ns = 0;
+	}
+	t->prio_window_ns = 0;
+	t->prio_low = 0;
+	pack(t);
+}
+
+/**
+ * cgpu_sched_init() - a GPU without containers
+ * @t: storage of the caller
+ * @now_ns: monotonic
+ *
+ * Policy native, no lever known, defaults of uapi.h.
+ */
+void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns)
+{
+	memset(t, 0, sizeof(*t));
+	t->policy = CGPU_POLICY_NATIVE;
+	t->max_inst = CGPU_MAX_INST_DEFAULT;
+	t->prio_ratio = CGPU_PRIO_RATIO_DEFAULT;
+	t->slice_ns = SLICE_NS;
+	t->switch_ns = CGPU_SWITCH_NS;
+	t->last_ns = now_ns;
+	start_over(t);
+}
+
+/**
+ * cgpu_sched_instances() - how many containers there are
+ * @t: the scheduler
+ */
+u32 cgpu_sched_instances(const struct cgpu_sched *t)
+{
+	u32 count = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		count += t->slot[i].cookie != 0;
+	return count;
+}
+
+/**
+ * cgpu_sched_free_weight() - portions that belong to nobody
+ * @t: the scheduler
+ */
+u32 cgpu_sched_free_weight(const struct cgpu_sched *t)
+{
+	u32 sum = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		sum += t->slot[i].weight;
+	return sum < t->max_inst ? t->max_inst - sum : 0;
+}
+
+/**
+ * cgpu_sched_add() - admit a container
+ * @t: the scheduler
+ * @cookie: its identity, not 0
+ * @weight: portions asked for, 1 .. max_inst
+ * @highprio: 0 or 1
+ * @now_ns: monotonic
+ * @slot: its slot
+ * @granted: @weight, or 0 when no portion is left: it will not run
+ *
+ * Context: Caller serialises.
+ * Return: 0; -EINVAL for an argument out of range; -EEXIST if @cookie is here;
+ * -ENOSPC if max_inst containers are, or fewer portions than asked but not none.
+ */
+int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
+		   u64 now_ns, u32 *slot, u32 *granted)
+{
+	u32 left = cgpu_sched_free_weight(t), free_slot = CGPU_NO_SLOT, i;
+
+	if (!cookie || !weight || weight > t->max_inst || highprio > 1)
+		return -EINVAL;
+	for (i = CGPU_SLOTS; i-- > 0;) {
+		if (t->slot[i].cookie == cookie)
+			return -EEXIST;
+		if (!t->slot[i].cookie)
+			free_slot = i;
+	}
+	if (cgpu_sched_instances(t) >= t->max_inst || free_slot >= CGPU_SLOTS)
+		return -ENOSPC;
+	if (left && left < weight)
+		return -ENOSPC;
+	account(t, now_ns);
+	memset(&t->slot[free_slot], 0, sizeof(t->slot[free_slot]));
+	t->slot[free_slot].cookie = cookie;
+	t->slot[free_slot].weight = left ? weight : 0;
+	t->slot[free_slot].highprio = (u8)highprio;
+	t->stale_mask |= 1u << free_slot;
+	pack(t);
+	*slot = free_slot;
+	*granted = t->slot[free_slot].weight;
+	return 0;
+}
+
+/**
+ * cgpu_sched_del() - a container is gone; its turn, if it was, ends
+ * @t: the scheduler
+ * @slot: its slot
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns)
+{
+	u32 gone;
+
+	if (!is_live(t, slot))
+		return;
+	account(t, now_ns);
+	gone = ~(1u << slot);
+	memset(&t->slot[slot], 0, sizeof(t->slot[slot]));
+	t->run_mask &= gone;
+	t->target_mask &= gone;
+	t->timesliced &= gone;
+	t->unsure_mask &= gone;
+	t->untimed_mask &= gone;
+	t->retime_mask &= gone;
+	t->held_mask &= gone;
+	pack(t);
+}
+
+/**
+ * cgpu_sched_set_weight() - change a container's portions
+ * @t: the scheduler
+ * @slot: its slot
+ * @weight: 0 (frozen) .. max_inst
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts at the next cgpu_sched_next().
+ * Return: 0; -EINVAL out of range; -ENOSPC if the sum would exceed max_inst.
+ */
+int cgpu_sched_set_weight(struct cgpu_sched *t, u32 slot, u64 weight, u64 now_ns)
+{
+	if (!is_live(t, slot) || weight > t->max_inst)
+		return -EINVAL;
+	if (weight > t->slot[slot].weight &&
+	    weight - t->slot[slot].weight > cgpu_sched_free_weight(t))
+		return -ENOSPC;
+	account(t, now_ns);
+	t->slot[slot].weight = (u32)weight;
+	pack(t);
+	return 0;
+}
+
+/**
+ * cgpu_sched_set_highprio() - move a container into or out of high priority
+ * @t: the scheduler
+ * @slot: its slot
+ * @highprio: 0 or 1
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts at the next cgpu_sched_next().
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 now_ns)
+{
+	if (!is_live(t, slot) || highprio > 1)
+		return -EINVAL;
+	if (t->slot[slot].highprio == highprio)
+		return 0;
+	account(t, now_ns);
+	t->slot[slot].highprio = (u8)highprio;
+	t->slot[slot].credit_ns = 0;
+	t->slot[slot].beside_ns = 0;
+	cgpu_rota_refresh(t);
+	return 0;
+}
+
+/**
+ * cgpu_sched_set_policy() - switch to another policy
+ * @t: the scheduler
+ * @policy: public number
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts at the next cgpu_sched_next().
+ * Return: 0; -EINVAL out of range; -EOPNOTSUPP if its lever does not work.
+ */
+int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns)
+{
+	const struct cgpu_policy *wanted = cgpu_policy_get(policy);
+
+	if (!wanted)
+		return -EINVAL;
+	if (wanted->levers & ~t->levers)
+		return -EOPNOTSUPP;
+	if (policy == t->policy)
+		return 0;
+	account(t, now_ns);
+	t->policy = (u32)policy;
+	start_over(t);
+	return 0;
+}
+
+/**
+ * cgpu_sched_set_max_inst() - change the number of portions of this GPU
+ * @t: the scheduler
+ * @max_inst: 1 .. CGPU_MAX_INST_MAX
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises.
+ * Return: 0; -EINVAL out of range; -EBUSY below live containers or weights.
+ */
+int cgpu_sched_set_max_inst(struct cgpu_sched *t, u64 max_inst, u64 now_ns)
+{
+	u32 used = t->max_inst - cgpu_sched_free_weight(t);
+
+	if (max_inst < CGPU_MAX_INST_MIN || max_inst > CGPU_MAX_INST_MAX)
+		return -EINVAL;
+	if (max_inst < cgpu_sched_instances(t) || max_inst < used)
+		return -EBUSY;
+	account(t, now_ns);
+	t->max_inst = (u32)max_inst;
+	pack(t);
+	return 0;
+}
+
+/**
+ * cgpu_sched_set_prio_ratio() - change the ceiling of high priority
+ * @t: the scheduler
+ * @prio_ratio: percent of each 100 ms
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises.
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_sched_set_prio_ratio(struct cgpu_sched *t, u64 prio_ratio, u64 now_ns)
+{
+	if (prio_ratio < CGPU_PRIO_RATIO_MIN || prio_ratio > CGPU_PRIO_RATIO_MAX)
+		return -EINVAL;
+	account(t, now_ns);
+	t->prio_ratio = (u32)prio_ratio;
+	return 0;
+}
+
+/**
+ * cgpu_sched_set_slice_us() - change the length of a slice
+ * @t: the scheduler
+ * @slice_us: microseconds
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. The turn under way keeps its length.
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns)
+{
+	if (slice_us < CGPU_SLICE_US_MIN || slice_us > CGPU_SLICE_US_MAX)
+		return -EINVAL;
+	account(t, now_ns);
+	t->slice_ns = slice_us * 1000;
+	return 0;
+}
+
+/**
+ * cgpu_sched_set_levers() - which levers were found to work
+ * @t: the scheduler
+ * @levers: CGPU_LEVER_*
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises.
+ * Return: the policy in force: native if the one before needs what is gone.
+ * Its plan thaws everybody, whatever @levers says of the window lever.
+ */
+u32 cgpu_sched_set_levers(struct cgpu_sched *t, u32 levers, u64 now_ns)
+{
+	t->levers = levers & (CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE);
+	t->inert &= ~t->levers;
+	t->unmoved[0] = 0;
+	t->unmoved[1] = 0;
+	if (cgpu_policy_get(t->policy)->levers & ~t->levers)
+		cgpu_sched_set_policy(t, CGPU_POLICY_NATIVE, now_ns);
+	return t->policy;
+}
+
+/**
+ * cgpu_sched_lever_moved() - did the share move when a lever was used
+ * @t: the scheduler
+ * @lever: one of CGPU_LEVER_*
+ * @moved: 1: it did
+ * @now_ns: monotonic
+ *
+ * The status of a call says nothing about this: an inert lever answers well.
+ * From the first doubt on nobody is reported as enforced; the third in a row
+ * takes the lever away.
+ *
+ * Context: Caller serialises.
+ * Return: the policy in force.
+ */
+u32 cgpu_sched_lever_moved(struct cgpu_sched *t, u32 lever, u32 moved, u64 now_ns)
+{
+	u32 *unmoved = &t->unmoved[lever == CGPU_LEVER_TIMESLICE];
+
+	if (!(t->levers & lever))
+		return t->policy;
+	*unmoved = moved ? 0 : *unmoved + 1;
+	if (*unmoved >= UNMOVED_MAX) {
+		t->inert |= lever;
+		return cgpu_sched_set_levers(t, t->levers & ~lever, now_ns);
+	}
+	return t->policy;
+}
+
+/**
+ * cgpu_sched_set_held() - freeze some out of turn, to look whether it moves the share
+ * @t: the scheduler
+ * @mask: slots, in place of those before
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises. Acts at the next cgpu_sched_next().
+ */
+void cgpu_sched_set_held(struct cgpu_sched *t, u32 mask, u64 now_ns)
+{
+	account(t, now_ns);
+	t->held_mask = mask & t->live_mask;
+	cgpu_rota_refresh(t);
+}
+
+/**
+ * cgpu_sched_set_channels() - a container's channels or TSGs came or went
+ * @t: the scheduler
+ * @slot: its slot
+ * @channels: live graphics/compute channels
+ * @tsgs: live graphics/compute TSGs
+ * @now_ns: monotonic
+ *
+ * Call it even if both numbers are what they were (one went, one came): a new
+ * TSG has the driver's timeslice.
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
+			     u32 tsgs, u64 now_ns)
+{
+	if (!is_live(t, slot))
+		return;
+	account(t, now_ns);
+	t->slot[slot].channels = channels;
+	t->slot[slot].tsgs = tsgs;
+	cgpu_rota_refresh(t);
+	t->retime_mask |= 1u << slot;
+	t->touched_mask |= 1u << slot;
+	if (!channels) {
+		t->slot[slot].timeslice_us = 0;
+		t->timesliced &= ~(1u << slot);
+	}
+}
+
+/**
+ * cgpu_sched_is_frozen() - must a new channel be frozen before its owner may
+ *                         ring its doorbell
+ * @t: the scheduler
+ * @slot: the owner's slot
+ *
+ * By the last plan, acknowledged or not: a call that is under way may have
+ * listed the container's channels before this one was there.
+ */
+bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot)
+{
+	if (!is_live(t, slot) || !cgpu_policy_get(t->policy)->limits)
+		return false;
+	return !(t->target_mask >> slot & 1);
+}
+
+/**
+ * cgpu_sched_auto_slice_ns() - slice length that keeps the lever's cost small
+ * @lever_p50_ns: measured median of a freeze
+ *
+ * Return: clamp(20 x p50, 5 ms, 30 ms).
+ */
+u64 cgpu_sched_auto_slice_ns(u64 lever_p50_ns)
+{
+	if (lever_p50_ns >= SLICE_MAX_NS / LEVER_TIMES)
+		return SLICE_MAX_NS;
+	if (lever_p50_ns <= SLICE_MIN_NS / LEVER_TIMES)
+		return SLICE_MIN_NS;
+	return lever_p50_ns * LEVER_TIMES;
+}

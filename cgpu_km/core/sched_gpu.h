@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * The scheduler of one GPU: whose turn it is, until when, by which lever.
+ *
+ * (state, event, now) -> plan. The shell carries the plan out with calls into
+ * the driver that take 0.25 to 5 ms, then says with cgpu_sched_ack() when each
+ * part took effect; credit is computed from those times, never from the plan.
+ *
+ * Caller serialises (the GPU's mutex). now_ns is monotonic. No function
+ * allocates, sleeps or reads a clock.
+ */
+#ifndef CGPU_CORE_SCHED_GPU_H
+#define CGPU_CORE_SCHED_GPU_H
+
+#include "env.h"
+
+#define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
+#define CGPU_NO_SLOT	0xffffffffu
+#define CGPU_NEVER_NS	0xffffffffffffffffull
+#define CGPU_SCHED_VERSION	4	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+
+/* Levers that were found to work, in cgpu_sched_set_levers(). */
+#define CGPU_LEVER_WINDOW	1u	/* freeze and thaw whole containers */
+#define CGPU_LEVER_TIMESLICE	2u	/* a timeslice per TSG */
+
+#define CGPU_SWITCH_NS		70000u	/* between an H200's 54 us and an A100's 85 us, both computed */
+
+struct cgpu_sched_entity {
+	u64 cookie;		/* 0: the slot is free */
+	u32 weight;
+	u32 portion;		/* first of its portions, policies 0 and 3 */
+	u32 channels;		/* live graphics/compute channels: > 0 means "has opened the GPU" */
+	u32 tsgs;		/* live graphics/compute TSGs */
+	u8 highprio;
+	u8 pad[3];
+	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
+	s64 credit_ns;		/* entitled minus got, carried into the next round */
+	s64 beside_ns;		/* the same for turns beside a running high-priority container */
+	u64 gpu_ns;		/* how long it could run, as acknowledged; overlap split */
+	u64 wait_ns;		/* opened and weight > 0, but out of turn */
+	u64 turns;
+	u64 overruns;		/* turns that ended more than a tenth of a slice late */
+	u64 capped_ns;		/* got in these 100 ms, policies 0 and 3 beside highprio */
+	u32 slow_freezes;	/* points for freezes that took too long */
+	u32 resisted;		/* freezes it is taken to have held up */
+	u32 failed;		/* calls that failed */
+	u32 served;		/* fixed rounds: number of the last that it needs no turn in, from 1 */
+	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
+	u64 reserved[1];
+};
+
+/* Three groups take turns, each on its own clock that runs while it is in force. */
+enum cgpu_rota_nr {
+	CGPU_ROTA_MAIN		= 0,	/* the containers without highprio */
+	CGPU_ROTA_HIGH		= 1,	/* the high-priority ones among themselves */
+	CGPU_ROTA_BESIDE	= 2,	/* those without, while a high-priority one may run */
+	CGPU_ROTAS		= 3,
+};
+
+struct cgpu_rota {
+	u32 members;		/* slots that take turns */
+	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
+	u32 pos;		/* last slot that had its turn; fixed rounds: next portion */
+	u8 fixed;		/* a round of max_inst portions, empty ones pass */
+	u8 running;		/* CGPU_ROTA_*: in force, its clock runs */
+	u8 contended;		/* somebody has to wait: turns are charged */
+	u8 late;		/* fixed rounds: no empty portion made room for the gaps so far */
+	u64 clock_ns;
+	u64 mark_ns;		/* fixed rounds: clock at which portion @pos begins */
+	u64 limit_ns;		/* clock at which the turn ends whatever its owner got */
+	u64 round;
+};
+
+struct cgpu_sched {
+	u32 policy;
+	u32 max_inst;
+	u32 prio_ratio;
+	u32 levers;
+	u64 slice_ns;
+	u32 run_mask;		/* who may run now, as acknowledged */
+	u32 timesliced;		/* slots whose TSGs carry a timeslice of ours */
+	u32 target_mask;	/* who may run by the last plan */
+	u32 unsure_mask;	/* the last call for them failed: say it again */
+	u32 stale_mask;		/* came since the last plan: its ack is not about them */
+	u32 touched_mask;	/* TSGs came or went since the last plan */
+	u32 retime_mask;	/* TSGs that may lack the timeslice */
+	u32 untimed_mask;	/* the last attempt to set their timeslice failed */
+	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
+	u32 fails;		/* acks in a row with a failed call */
+	u32 prio_low;		/* the ceiling is used up until the 100 ms end */
+	u32 slow_thaws;		/* points for thaws that took too long: the driver's tail */
+	u64 retry_ns;		/* no failed call is repeated before */
+	u64 prio_window_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
+	u64 prio_used_ns;
+	u64 last_ns;		/* everything up to here is accounted */
+	struct cgpu_rota rota[CGPU_ROTAS];
+	struct cgpu_sched_entity slot[CGPU_SLOTS];
+	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
+	u32 inert;		/* CGPU_LEVER_* that are answered and move nothing */
+	u32 unmoved[2];		/* lever by lever: acts in a row after which nothing had moved */
+	u64 reserved0;
+	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
+	u32 opened_mask;	/* those with channels */
+	u32 weighted_mask[2];	/* those with weight that are not held; [1]: and highprio */
+	u32 held_mask;		/* frozen out of turn, to look whether that moves the share */
+	u32 pad;
+	u64 reserved[2];
+};
+
+struct cgpu_sched_plan {
+	u64 until_ns;		/* call cgpu_sched_next() again then; CGPU_NEVER_NS: only on an event */
+	u64 late_ns;		/* so much later, when nothing calls for it sooner */
+	u32 run_mask;		/* exactly these slots may run */
+	u32 freeze_mask;	/* calls needed to get there from what was acknowledged */
+	u32 thaw_mask;
+	u32 timeslice_mask;	/* slots whose timeslice must be (re)set to timeslice_us[] */
+	u32 thaw_first;		/* 1: thaw, then freeze (short overlap instead of a gap) */
+	u32 owner;
+	u32 timeslice_us[CGPU_SLOTS];	/* 0: the driver's own default */
+};
+
+struct cgpu_sched_ack {
+	u64 begin_ns;		/* before the first freeze or thaw */
+	u64 frozen_ns;		/* when the last freeze was acknowledged (begin_ns if none) */
+	u64 thawed_ns;		/* when the last thaw was acknowledged (begin_ns if none) */
+	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
+	u32 timeslice_mask;	/* slots whose timeslice was set */
+};
+
+struct cgpu_sched_stat {
+	u64 gpu_ns;
+	u64 wait_ns;
+	u64 turns;
+	u64 overruns;
+	u32 running;		/* may run now */
+	u32 opened;
+	u64 unsure_ns;
+	u32 failed;
+	u32 resisted;
+	u32 enforced;		/* 1: a lever that is not in doubt holds it to what the policy says */
+	u32 pad;
+};
+
+void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns);
+
+/* Admission. Weight wanted > 0: granted if it fits; free_weight 0 -> granted
+ * weight 0 (documented; the caller says so loudly); 0 < free < wanted ->
+ * -ENOSPC. -ENOSPC too when max_inst containers are there. -EINVAL: weight 0
+ * or > max_inst, cookie 0. -EEXIST: cookie present.
+ */
+int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
+		   u64 now_ns, u32 *slot, u32 *granted);
+void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns);
+
+/* Changes are atomic at the next turn; an error changes nothing.
+ * weight: 0..max_inst, -EINVAL; -ENOSPC if the sum would exceed max_inst.
+ * policy: -EINVAL out of range, -EOPNOTSUPP if its lever does not work.
+ * max_inst: -EINVAL out of range, -EBUSY below live containers or weights.
+ * prio_ratio, slice_us: -EINVAL out of range. highprio: -EINVAL if not 0/1.
+ */
+int cgpu_sched_set_weight(struct cgpu_sched *t, u32 slot, u64 weight, u64 now_ns);
+int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 now_ns);
+int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns);
+int cgpu_sched_set_max_inst(struct cgpu_sched *t, u64 max_inst, u64 now_ns);
+int cgpu_sched_set_prio_ratio(struct cgpu_sched *t, u64 prio_ratio, u64 now_ns);
+int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns);
+/* A policy whose lever is taken away falls back to native; returns the policy in force. */
+u32 cgpu_sched_set_levers(struct cgpu_sched *t, u32 levers, u64 now_ns);
+
+/* The shell looked whether the share moved when @lever was used. One that three times in a
+ * row moved nothing is inert: it is taken away as by cgpu_sched_set_levers(), which is
+ * also what gives it back. Returns the policy in force.
+ */
+u32 cgpu_sched_lever_moved(struct cgpu_sched *t, u32 lever, u32 moved, u64 now_ns);
+
+/* These are frozen out of turn from the next plan on, as with weight 0. */
+void cgpu_sched_set_held(struct cgpu_sched *t, u32 mask, u64 now_ns);
+
+/* The container's live graphics/compute channels and TSGs changed. */
+void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
+			     u32 tsgs, u64 now_ns);
+
+u32 cgpu_sched_free_weight(const struct cgpu_sched *t);
+u32 cgpu_sched_instances(const struct cgpu_sched *t);
+
+/* True if a channel of @slot that becomes schedulable now must be frozen in
+ * the same call, before its owner gets the answer.
+ */
+bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot);
+
+/* Slice length from the measured median of the window lever:
+ * clamp(20 x p50, 5 ms, 30 ms).
+ */
+u64 cgpu_sched_auto_slice_ns(u64 lever_p50_ns);
+
+/* What should be in force from now on. Idempotent until time passes or
+ * something changes. When every plan mask is 0 there is nothing to do.
+ */
+void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan);
+void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
+		    const struct cgpu_sched_ack *ack);
+
+void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
+		     struct cgpu_sched_stat *st);
+
+#endif

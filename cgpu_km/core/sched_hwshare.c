@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* How the hardware divides time among containers that are enabled together. Reads the state only. */
+#include "sched_hwshare.h"
+
+static u64 pull(const struct cgpu_sched_entity *s, bool by_timeslice)
+{
+	u64 tsgs = s->tsgs ? s->tsgs : 1;
+
+	if (!by_timeslice)
+		return tsgs;
+	return tsgs * (s->timeslice_us ? s->timeslice_us : CGPU_DRIVER_TIMESLICE_US);
+}
+
+/**
+ * cgpu_rota_pull() - what all of several that run together pull
+ * @t: the scheduler
+ * @mask: who runs
+ * @by_timeslice: weigh TSGs by their timeslice, not all the same
+ */
+u64 cgpu_rota_pull(const struct cgpu_sched *t, u32 mask, bool by_timeslice)
+{
+	u64 all = 0;
+
+	for (; mask; mask &= mask - 1)
+		all += pull(&t->slot[__builtin_ctz(mask)], by_timeslice);
+	return all;
+}
+
+/**
+ * cgpu_rota_split() - what one of several that ran together got
+ * @t: the scheduler
+ * @all: cgpu_rota_pull() of them
+ * @slot: whose part
+ * @by_timeslice: as in cgpu_rota_pull()
+ * @len_ns: how long they ran together
+ *
+ * Return: nanoseconds, rounded down.
+ */
+u64 cgpu_rota_split(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
+		    u64 len_ns)
+{
+	u64 mine = pull(&t->slot[slot], by_timeslice);
+
+	if (mine == all)
+		return len_ns;
+	if (mine <= 0xffffffffu && len_ns <= 0xffffffffu)
+		return len_ns * mine / all;
+	return len_ns / all * mine + len_ns % all * mine / all;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* How the hardware divides time among containers that are enabled together: a timeslice for
+ * each TSG in turn. Inside the core only.
+ */
+#ifndef CGPU_CORE_SCHED_HWSHARE_H
+#define CGPU_CORE_SCHED_HWSHARE_H
+
+#include "env.h"
+#include "sched_gpu.h"
+
+/* The driver's default, kernel_fifo_gv100.c: 128 << 3 us. */
+#define CGPU_DRIVER_TIMESLICE_US	1024u
+
+/* What @slot got of @len_ns in which several ran together that pull @all. */
+u64 cgpu_rota_pull(const struct cgpu_sched *t, u32 mask, bool by_timeslice);
+u64 cgpu_rota_split(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
+		    u64 len_ns);
+
+#endif

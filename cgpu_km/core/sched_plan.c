@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* (state, now) -> plan -> acknowledgement -> state. */
+#include "sched_account.h"
+#include "policy.h"
+#include "sched_prio.h"
+#include "sched_rr.h"
+#include "sched_gpu.h"
+
+#define RETRY_NS	1000000ull	/* after a failed call; doubles each time */
+#define RETRY_DOUBLINGS	6u
+#define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
+#define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
+#define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
+#define SLOW_ALLOWED	64u
+#define SLOW_MAX	96u
+#define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
+
+/* What a plan is made from, worked out once. */
+struct view {
+	const struct cgpu_policy *policy;
+	u32 live;
+	u32 opened;
+	u32 high;		/* those with highprio that may run at all */
+	u32 low;		/* those without */
+	u32 active;		/* of @high, those that have opened the GPU */
+	u32 not_crowds;		/* of @low, those that may run beside @active */
+	u32 beside;		/* of these, how many do at once */
+	u32 stretch;		/* of the timeslices of @active, for all that run beside them */
+	u64 left_ns;		/* how long the plan holds */
+};
+
+static u32 count(u32 mask)
+{
+	u32 n = 0;
+
+	for (; mask; mask &= mask - 1)
+		n++;
+	return n ? n : 1;
+}
+
+static void look(const struct cgpu_sched *t, struct view *v)
+{
+	v->policy = cgpu_policy_get(t->policy);
+	v->live = t->live_mask;
+	v->opened = t->opened_mask;
+	v->high = v->policy->limits ? t->weighted_mask[1] : 0;
+	v->low = t->weighted_mask[0];
+	v->active = v->high & v->opened;
+	v->not_crowds = v->active ? cgpu_prio_not_crowds(t, v->low) : v->low;
+	v->beside = 1;
+	v->stretch = 1;
+	if (v->active) {
+		u32 low = v->not_crowds & v->opened;
+
+		v->beside = v->policy->portions ? 1 : count(low);
+		v->stretch = cgpu_prio_stretch(t, low, v->beside);
+	}
+	v->left_ns = CGPU_NEVER_NS;
+}
+
+static u32 with_portions(const struct cgpu_sched *t, const struct view *v, u32 mask)
+{
+	u32 out = 0;
+
+	for (; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (v->policy->portions(&t->slot[i]))
+			out |= 1u << i;
+	}
+	return out;
+}
+
+static u32 step(struct cgpu_sched *t, struct view *v, u32 nr, u32 members, bool fixed)
+{
+	u64 left_ns = CGPU_NEVER_NS;
+	u32 run = cgpu_rota_step(t, nr, members, fixed, &left_ns);
+
+	if (left_ns < v->left_ns)
+		v->left_ns = left_ns;
+	return run;
+}
+
+/* Policies 0 and 3. Another one begins in each window: the last is cut short where there is
+ * less time than the caps, and gaps between turns are nobody's.
+ */
+static u32 run_below_cap(struct cgpu_sched *t, struct view *v, u32 members, bool beside)
+{
+	members = cgpu_prio_below_cap(t, members & v->opened, beside, &v->left_ns);
+	if (beside)
+		members &= v->not_crowds;
+	if (members && t->rota[CGPU_ROTA_BESIDE].owner >= CGPU_SLOTS)
+		cgpu_rota_begin_with(t, CGPU_ROTA_BESIDE, members,
+				     t->prio_window_ns / CGPU_PRIO_WINDOW_NS);
+	return step(t, v, CGPU_ROTA_BESIDE, members, false);
+}
+
+/* The ceiling is used up: the others have the GPU until the window ends. */
+static u32 run_low(struct cgpu_sched *t, struct view *v)
+{
+	u32 members = with_portions(t, v, v->low);
+
+	if (v->policy->fixed_round)
+		return run_below_cap(t, v, members, false);
+	return step(t, v, CGPU_ROTA_MAIN, members, false);
+}
+
+/* Nobody with highprio has opened the GPU. They are thawed all the same: the
+ * first of them runs at once, without waiting for a call.
+ *
+ * A fixed round stands where it is until the window is over: what is left of the caps may
+ * be had in it. Those at its end would else come later each time one closes the GPU.
+ */
+static u32 run_alone(struct cgpu_sched *t, struct view *v)
+{
+	u32 members = with_portions(t, v, v->low);
+
+	/* The first to open the GPU need not wait for a call either. */
+	if (!members)
+		return v->high | v->low;
+	if (v->policy->fixed_round && t->prio_window_ns)
+		return v->high | run_low(t, v);
+	return v->high | step(t, v, CGPU_ROTA_MAIN, members, v->policy->fixed_round);
+}
+
+/* The high-priority ones take turns among themselves and the others, at
+ * short timeslices, have what they leave.
+ */
+static u32 run_high(struct cgpu_sched *t, struct view *v, bool bounded)
+{
+	u32 run = step(t, v, CGPU_ROTA_HIGH, v->active, false);
+	u32 members = with_portions(t, v, v->low);
+
+	if (!(t->levers & CGPU_LEVER_TIMESLICE) || !bounded)
+		return run;
+	if (v->policy->fixed_round)
+		return run | run_below_cap(t, v, members, true);
+	return run | step(t, v, CGPU_ROTA_BESIDE, members & v->not_crowds, false);
+}
+
+static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
+{
+	bool bounded = v->active && (v->low & v->opened), used_up;
+
+	cgpu_rota_plan(t);
+	/* Without windows weight 0 cannot be enforced: better known than half done. */
+	if (!v->policy->limits || !(t->levers & CGPU_LEVER_WINDOW))
+		return v->live;
+	used_up = cgpu_prio_used_up(t, bounded, now_ns, &v->left_ns);
+	if (!v->policy->portions)
+		return used_up ? v->low : v->not_crowds | v->high;
+	if (!v->active)
+		return run_alone(t, v);
+	return used_up ? run_low(t, v) : run_high(t, v, bounded);
+}
+
+static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct view *v, u32 most_tsgs,
+			       u32 slot)
+{
+	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
+	if (v->policy->portions && (v->low & ~v->not_crowds) >> slot & 1)
+		return 0;
+	if (v->active)
+		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside, v->stretch);
+	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
+}
+
+static u32 most_tsgs(const struct cgpu_sched *t, u32 mask)
+{
+	u32 most = 1;
+
+	for (; mask; mask &= mask - 1) {
+		u32 tsgs = t->slot[__builtin_ctz(mask)].tsgs;
+
+		most = tsgs > most ? tsgs : most;
+	}
+	return most;
+}
+
+static void plan_timeslices(const struct cgpu_sched *t, const struct view *v, bool retry,
+			    struct cgpu_sched_plan *plan)
+{
+	u32 mask = t->levers & CGPU_LEVER_TIMESLICE ? v->opened : 0;
+	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low : 0);
+
+	for (; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask), bit = 1u << i, have_us = t->slot[i].timeslice_us;
+		u32 want_us = wanted_timeslice_us(t, v, most, i);
+
+		plan->timeslice_us[i] = want_us;
+		if (want_us != have_us || (want_us && (t->retime_mask & bit)))
+			plan->timeslice_mask |= bit;
+	}
+	if (!retry)
+		plan->timeslice_mask &= ~t->untimed_mask;
+}
+
+/**
+ * cgpu_sched_next() - what should be in force from now on
+ * @t: the scheduler
+ * @now_ns: monotonic
+ * @plan: filled; see its fields
+ *
+ * Call it again when @plan->until_ns has come, after an acknowledgement, and
+ * after any change. A plan with a mask that is not 0 is carried out and
+ * acknowledged; asking again without having done so gives the same calls again.
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan)
+{
+	bool retry = now_ns >= t->retry_ns;
+	u32 want, again;
+	struct view v;
+
+	cgpu_account_until(t, now_ns);
+	look(t, &v);
+	memset(plan, 0, sizeof(*plan));
+	want = decide(t, &v, now_ns);
+
+	/* One without channels needs no call to be thawed or frozen. */
+	t->run_mask = (t->run_mask & v.opened) | (want & ~v.opened);
+	t->unsure_mask &= v.opened;
+	t->untimed_mask &= v.opened;
+	again = retry ? t->unsure_mask : 0;
+	plan->run_mask = want;
+	plan->freeze_mask = ((t->run_mask & ~t->unsure_mask) | again) & ~want & v.opened;
+	plan->thaw_mask = ((~t->run_mask & ~t->unsure_mask) | again) & want & v.opened;
+	plan->thaw_first = cgpu_rota_thaws_first(t);
+	plan->owner = t->rota[v.active ? CGPU_ROTA_HIGH : CGPU_ROTA_MAIN].owner;
+	plan_timeslices(t, &v, retry, plan);
+
+	if (v.left_ns < CGPU_NEVER_NS - now_ns)
+		plan->until_ns = now_ns + v.left_ns;
+	else
+		plan->until_ns = CGPU_NEVER_NS;
+	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
+		plan->until_ns = t->retry_ns;
+	plan->late_ns = cgpu_rota_late_ns(t, plan->owner);
+	t->target_mask = want;
+	t->stale_mask = 0;
+	t->touched_mask = 0;
+	t->inflight = (plan->freeze_mask | plan->thaw_mask | plan->timeslice_mask) != 0;
+	if (!t->inflight)
+		cgpu_rota_planned(t);
+}
+
+static void ack_timeslices(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
+			   const struct cgpu_sched_ack *ack)
+{
+	u32 done = plan->timeslice_mask & ack->timeslice_mask & ~t->stale_mask, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		u32 bit = 1u << i;
+
+		if (!(done & bit))
+			continue;
+		t->slot[i].timeslice_us = plan->timeslice_us[i];
+		if (!(t->touched_mask & bit))
+			t->retime_mask &= ~bit;
+		if (plan->timeslice_us[i])
+			t->timesliced |= bit;
+		else
+			t->timesliced &= ~bit;
+	}
+}
+
+static u64 later_ns(u64 one_ns, u64 other_ns)
+{
+	return one_ns > other_ns ? one_ns : other_ns;
+}
+
+/* How many calls it took: one container's channels go in lists. Several are taken as one. */
+static u32 lists(const struct cgpu_sched *t, u32 mask)
+{
+	u32 channels;
+
+	if (!mask || (mask & (mask - 1)))
+		return 1;
+	channels = t->slot[__builtin_ctz(mask)].channels;
+	return channels / CHANNELS_PER_CALL + (channels % CHANNELS_PER_CALL != 0);
+}
+
+/* A call takes effect in the middle. A container can run as soon as one of its lists is thawed, until the last is frozen. */
+static u64 thaw_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
+{
+	return from_ns + (to_ns - from_ns) / (2 * lists(t, mask));
+}
+
+static u64 freeze_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
+{
+	return to_ns - (to_ns - from_ns) / (2 * lists(t, mask));
+}
+
+/* A running sum: far up only when slow calls come much more often than one in 20. */
+static void add_points(u32 *points, bool slow)
+{
+	if (slow)
+		*points += SLOW_POINTS;
+	else if (*points)
+		--*points;
+	if (*points > SLOW_MAX)
+		*points = SLOW_MAX;
+}
+
+/* Does the slow freeze of @stopped mean that they did not let themselves be
+ * preempted, and had the GPU to themselves till its end? One slow call does
+ * not: the driver has a tail. Slow ones again and again do, where thaws, which
+ * nobody resists, are not slow as well; and so does one that no tail explains.
+ */
+static bool resisted(struct cgpu_sched *t, u32 stopped, u64 took_ns)
+{
+	bool slow = took_ns > SLOW_NS, found = false;
+
+	for (; stopped; stopped &= stopped - 1) {
+		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(stopped)];
+
+		add_points(&s->slow_freezes, slow);
+		if (took_ns > TAIL_MAX_NS ||
+		    (slow && s->slow_freezes > SLOW_ALLOWED + t->slow_thaws)) {
+			s->resisted++;
+			found = true;
+		}
+	}
+	return found;
+}
+
+static void note_thaw(struct cgpu_sched *t, u32 started, u64 took_ns)
+{
+	if (started)
+		add_points(&t->slow_thaws, took_ns / lists(t, started) > SLOW_NS);
+}
+
+static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
+				u32 in_force)
+{
+	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
+	u32 started = in_force & ~t->run_mask & t->opened_mask;
+
+	note_thaw(t, started, ack->thawed_ns - ack->frozen_ns);
+	if (resisted(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped)))
+		cgpu_account_until(t, ack->frozen_ns);
+	else
+		cgpu_account_until(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
+	cgpu_account_switch(t, t->run_mask & in_force);
+	cgpu_account_until(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
+}
+
+static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
+			      u32 in_force)
+{
+	u32 before = t->run_mask, stopped = before & ~in_force & t->opened_mask;
+	u32 started = in_force & ~before & t->opened_mask;
+
+	note_thaw(t, started, ack->thawed_ns - ack->begin_ns);
+	if (resisted(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
+		cgpu_account_until(t, ack->frozen_ns);
+		return;
+	}
+	cgpu_account_until(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));
+	cgpu_account_switch(t, before | in_force);
+	cgpu_account_overlap(t, before, in_force,
+			     freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
+}
+
+/* From what ran to @in_force, at the times the shell saw. */
+static void switch_over(struct cgpu_sched *t, const struct cgpu_sched_ack *ack, u32 in_force)
+{
+	cgpu_account_until(t, ack->begin_ns);
+	if (ack->frozen_ns <= ack->thawed_ns)
+		switch_freeze_first(t, ack, in_force);
+	else
+		switch_thaw_first(t, ack, in_force);
+	cgpu_account_switch(t, in_force);
+}
+
+static void count_failed(struct cgpu_sched *t, u32 failed)
+{
+	for (; failed; failed &= failed - 1)
+		t->slot[__builtin_ctz(failed)].failed++;
+}
+
+/**
+ * cgpu_sched_ack() - the calls of a plan were made
+ * @t: the scheduler
+ * @plan: as cgpu_sched_next() gave it, no other plan in between
+ * @ack: when each part took effect, and what is in force now
+ *
+ * Where @ack says other than @plan a call failed: the state of that container
+ * is not known, and the call that its next state needs is made again, after
+ * 1 ms, then 2, up to 64.
+ *
+ * Context: Caller serialises. State may have changed since the plan was made.
+ */
+void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
+		    const struct cgpu_sched_ack *ack)
+{
+	u32 known = t->live_mask & ~t->stale_mask;
+	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
+	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
+	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
+	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
+
+	switch_over(t, ack, in_force);
+	ack_timeslices(t, plan, ack);
+
+	count_failed(t, failed);
+	t->unsure_mask = (t->unsure_mask & ~called) | failed;
+	t->untimed_mask = (t->untimed_mask & ~plan->timeslice_mask) | untimed;
+	t->inflight = 0;
+	cgpu_rota_planned(t);
+	if (failed | untimed) {
+		t->retry_ns = later_ns(ack->frozen_ns, ack->thawed_ns) + (RETRY_NS << t->fails);
+		t->fails += t->fails < RETRY_DOUBLINGS;
+	} else if (!(t->unsure_mask | t->untimed_mask)) {
+		t->fails = 0;
+	}
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* High priority: quota per period, timeslices beside it. */
+#include "sched_prio.h"
+
+#include "policy.h"
+#include "sched_hwshare.h"
+#include "sched_rr.h"
+
+#define SLACK_NS	250000ull	/* less than a lever call: not worth one */
+
+/* 8000 to 500 was seen to give 14:1 on hardware. Divided by a container's
+ * TSGs, but not below what switching costs.
+ */
+#define LONG_US		8000u
+#define LONG_MIN_US	1000u
+#define SHORT_US	500u
+#define SHORT_MIN_US	200u
+#define STRETCH_MAX	8u	/* 64 ms, of the 20 to 99 that a ceiling leaves */
+
+/* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
+#define CROWD_TSGS	4u
+
+static u32 portions(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
+
+	return policy->portions ? policy->portions(&t->slot[slot]) : t->max_inst;
+}
+
+static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
+{
+	*used_ns = *used_ns > allowed_ns ? *used_ns - allowed_ns : 0;
+	if (*used_ns > most_ns)
+		*used_ns = most_ns;
+}
+
+/* The next 100 ms begin. What was used too much counts in them. */
+static void roll_window(struct cgpu_sched *t, u64 ceiling_ns, u64 now_ns)
+{
+	u64 n = (now_ns - t->prio_window_ns) / CGPU_PRIO_WINDOW_NS;
+	u64 portion_ns = CGPU_PRIO_WINDOW_NS / t->max_inst, cap;
+	u32 mask;
+
+	t->prio_window_ns += n * CGPU_PRIO_WINDOW_NS;
+	t->prio_low = 0;
+	give_back(&t->prio_used_ns, n * ceiling_ns, CGPU_PRIO_WINDOW_NS);
+	for (mask = t->live_mask; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		cap = portions(t, i) * portion_ns;
+		give_back(&t->slot[i].capped_ns, n * cap, cap);
+	}
+}
+
+static void open_window(struct cgpu_sched *t, u64 now_ns)
+{
+	u32 i;
+
+	t->prio_window_ns = now_ns ? now_ns : 1;
+	t->prio_used_ns = 0;
+	t->prio_low = 0;
+	for (i = 0; i < CGPU_SLOTS; i++)
+		t->slot[i].capped_ns = 0;
+}
+
+/**
+ * cgpu_prio_used_up() - must the high-priority containers be frozen now
+ * @t: the scheduler, accounted up to now
+ * @bounded: a high-priority container and one without have opened the GPU
+ * @now_ns: monotonic
+ * @left_ns: lowered to the time until the answer may change
+ *
+ * The window lives to its end even when its reason is gone: closing and
+ * opening the GPU gives no new budget.
+ *
+ * Return: true until the window's end once prio_ratio percent are used.
+ */
+bool cgpu_prio_used_up(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns)
+{
+	u64 ceiling_ns = CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio, end_ns, left = 0;
+
+	if (!bounded && now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
+		t->prio_window_ns = 0;
+	if (!bounded) {
+		end_ns = t->prio_window_ns + CGPU_PRIO_WINDOW_NS - now_ns;
+		/* Caps by the window until it ends. Others have nothing to wait for. */
+		if (t->prio_window_ns && cgpu_policy_get(t->policy)->fixed_round &&
+		    end_ns < *left_ns)
+			*left_ns = end_ns;
+		return false;
+	}
+	if (!t->prio_window_ns)
+		open_window(t, now_ns);
+	if (now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
+		roll_window(t, ceiling_ns, now_ns);
+	if (ceiling_ns > t->prio_used_ns)
+		left = ceiling_ns - t->prio_used_ns;
+	if (left <= SLACK_NS)
+		t->prio_low = 1;
+	end_ns = t->prio_window_ns + CGPU_PRIO_WINDOW_NS - now_ns;
+	if (end_ns < *left_ns)
+		*left_ns = end_ns;
+	if (!t->prio_low && left < *left_ns)
+		*left_ns = left;
+	return t->prio_low;
+}
+
+/**
+ * cgpu_prio_not_crowds() - who may run beside a high-priority container
+ * @t: the scheduler
+ * @group: containers without highprio
+ *
+ * The hardware's round has a timeslice for each TSG, and a high-priority container waits for
+ * the whole of it whenever it leaves the GPU for a moment. A container of more than CROWD_TSGS
+ * would take with processes what it is not given.
+ *
+ * Return: mask of the others.
+ */
+u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group)
+{
+	u32 out = group, mask;
+
+	for (mask = group; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (t->slot[i].tsgs > CROWD_TSGS)
+			out &= ~(1u << i);
+	}
+	return out;
+}
+
+/* What can still come of this window's time without high priority: what is left of the
+ * window when the ceiling is used up without a break. Kept without that, it would be lost.
+ */
+static u64 still_to_come_ns(const struct cgpu_sched *t)
+{
+	u64 ceiling_ns = CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio, gone_ns, not_low_ns;
+
+	gone_ns = t->last_ns > t->prio_window_ns ? t->last_ns - t->prio_window_ns : 0;
+	not_low_ns = gone_ns + (ceiling_ns > t->prio_used_ns ? ceiling_ns - t->prio_used_ns : 0);
+	return not_low_ns < CGPU_PRIO_WINDOW_NS ? CGPU_PRIO_WINDOW_NS - not_low_ns : 0;
+}
+
+/**
+ * cgpu_prio_below_cap() - who may still run in this window
+ * @t: the scheduler, policy 0 or 3 in force, accounted up to now
+ * @group: containers without highprio that have opened the GPU
+ * @beside: while a high-priority one may run too; then each keeps its part of
+ *          the time in which that one will be frozen
+ * @left_ns: lowered to the time until a cap is reached
+ *
+ * Return: mask of those below their cap.
+ */
+u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns)
+{
+	u64 low_ns = beside ? still_to_come_ns(t) : 0;
+	u64 portion_ns = CGPU_PRIO_WINDOW_NS / t->max_inst, kept_ns;
+	u32 out = 0, sum = 0, mask;
+
+	for (mask = group; mask; mask &= mask - 1)
+		sum += portions(t, __builtin_ctz(mask));
+	kept_ns = sum ? low_ns / sum : 0;
+	for (mask = sum ? group : 0; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask), n = portions(t, i);
+		u64 cap = n * portion_ns, used = t->slot[i].capped_ns + n * kept_ns;
+
+		if (used + SLACK_NS > cap)
+			continue;
+		out |= 1u << i;
+		if (cap - used < *left_ns)
+			*left_ns = cap - used;
+	}
+	return out;
+}
+
+/**
+ * cgpu_prio_charge() - time has passed in a window
+ * @t: the scheduler
+ * @ran: slots that could run and had opened the GPU
+ * @len_ns: how long
+ *
+ * The high-priority ones are charged in full while they may run: whether
+ * they did, nothing tells. A gap between two of them is theirs too, or the ceiling would
+ * not be used up before the window ends. Those beside them are charged among themselves.
+ */
+void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
+{
+	u32 high = t->weighted_mask[1], low = t->weighted_mask[0], mask;
+	u64 all;
+
+	if (!t->prio_window_ns)
+		return;
+	if (((ran & high) || cgpu_rota_in_force(t, CGPU_ROTA_HIGH)) && (t->opened_mask & low))
+		t->prio_used_ns += len_ns;
+	/* Other policies have no caps to hold. */
+	if (!cgpu_policy_get(t->policy)->fixed_round)
+		return;
+	all = cgpu_rota_pull(t, ran & low, false);
+	for (mask = ran & low; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		t->slot[i].capped_ns += cgpu_rota_split(t, all, i, false, len_ns);
+	}
+}
+
+/**
+ * cgpu_prio_stretch() - by how much high-priority timeslices are longer than usual
+ * @t: the scheduler
+ * @group: those without highprio that may run beside them
+ * @beside: how many of @group run at once: all, or 1, each in its turn
+ *
+ * Where those beside them have so many TSGs that the shortest timeslices are more than
+ * SHORT_US in all, the long ones grow with that. In powers of two: a TSG that comes or goes
+ * is seldom a call for others'.
+ *
+ * Return: 1 to STRETCH_MAX.
+ */
+u32 cgpu_prio_stretch(const struct cgpu_sched *t, u32 group, u32 beside)
+{
+	u32 round_us = 0, stretch = 1;
+
+	for (; group; group &= group - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(group)];
+		u32 us = (s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, beside, 1);
+
+		if (beside > 1)
+			round_us += us;
+		else if (us > round_us)
+			round_us = us;
+	}
+	while (stretch < STRETCH_MAX && round_us > stretch * SHORT_US)
+		stretch *= 2;
+	return stretch;
+}
+
+/**
+ * cgpu_prio_timeslice_us() - timeslice while a high-priority one is there
+ * @slot: with or without highprio
+ * @beside: how many without run at once, at least 1: one that wakes waits for all
+ * @stretch: cgpu_prio_stretch() of those
+ *
+ * Return: microseconds for each of its TSGs.
+ */
+u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 beside, u32 stretch)
+{
+	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
+	u32 us = (slot->highprio ? stretch * LONG_US : SHORT_US / beside) / tsgs;
+	u32 least = slot->highprio ? LONG_MIN_US : SHORT_MIN_US;
+
+	return us < least ? least : us;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* highprio: the ceiling of 100 ms windows, caps beside it, timeslices. Inside
+ * the core only.
+ */
+#ifndef CGPU_CORE_SCHED_PRIO_H
+#define CGPU_CORE_SCHED_PRIO_H
+
+#include "env.h"
+#include "sched_gpu.h"
+
+#define CGPU_PRIO_WINDOW_NS	100000000ull	/* what prio_ratio is a part of */
+
+/* Is the ceiling used up? @left_ns is lowered to when that may change. */
+bool cgpu_prio_used_up(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
+
+/* Those of @group whose TSGs are few enough to run beside a high-priority one. */
+u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group);
+
+/* Those of @group that their caps leave time in this window (policies 0, 3). */
+u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns);
+
+void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
+u32 cgpu_prio_stretch(const struct cgpu_sched *t, u32 group, u32 beside);
+u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 beside, u32 stretch);
+
+#endif

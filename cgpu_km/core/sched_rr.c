@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Turns by credit.
+ *
+ * A slot is granted portions x slice when its turn comes, and is charged what
+ * it got as the shell acknowledged it. Its turn ends when nothing is left, so
+ * a turn that ended late makes the next one shorter and the other way round:
+ * over n rounds a slot has got n grants, give or take the last turn's error.
+ * Lever latency, late wake-ups and failed calls cancel out this way without
+ * being predicted.
+ *
+ * In a fixed round (policies 0 and 3) the empty portions are the buffer: each
+ * ends where its place in the round is, however late the turn before it was.
+ */
+#include "sched_rr.h"
+
+#include "sched_hwshare.h"
+
+#define MIN_PARTS	4	/* a turn below slice/4 is not worth two lever calls */
+#define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
+#define LAG_PARTS	4	/* a round may begin this part of itself late */
+#define LATE_TURN_PARTS	2	/* a turn that begins later than this part of a slice is late */
+#define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
+#define GOLDEN		0x9e3779b9u
+#define SLOT_STEP	53u	/* no two go in step */
+#define STEPS_MAX	(4 * CGPU_SLOTS)
+/* Who overran pays back so much at most, or a round if that is more: a kernel that ignores
+ * preemption for 50 ms would else gain what goes beyond a round each time.
+ */
+#define DEBT_MAX_NS	1000000000ull
+
+static bool has(u32 mask, u32 slot)
+{
+	return slot < CGPU_SLOTS && (mask >> slot & 1);
+}
+
+/**
+ * cgpu_is_one() - exactly one
+ * @mask: of slots
+ */
+bool cgpu_is_one(u32 mask)
+{
+	return mask && !(mask & (mask - 1));
+}
+
+/**
+ * cgpu_rota_refresh() - work out the masks that follow from the slots
+ * @t: the scheduler, of which a slot was changed
+ */
+void cgpu_rota_refresh(struct cgpu_sched *t)
+{
+	u32 i;
+
+	t->live_mask = 0;
+	t->opened_mask = 0;
+	t->weighted_mask[0] = 0;
+	t->weighted_mask[1] = 0;
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		const struct cgpu_sched_entity *s = &t->slot[i];
+
+		t->live_mask |= s->cookie ? 1u << i : 0;
+		t->opened_mask |= s->channels ? 1u << i : 0;
+		t->weighted_mask[s->highprio] |= s->weight ? 1u << i & ~t->held_mask : 0;
+	}
+}
+
+/**
+ * cgpu_rota_credit() - a slot's credit in one rotation
+ * @t: the scheduler
+ * @nr: enum cgpu_rota_nr
+ * @slot: which
+ */
+s64 *cgpu_rota_credit(struct cgpu_sched *t, u32 nr, u32 slot)
+{
+	struct cgpu_sched_entity *s = &t->slot[slot];
+
+	return nr == CGPU_ROTA_BESIDE ? &s->beside_ns : &s->credit_ns;
+}
+
+/**
+ * cgpu_rota_reset() - forget whose turn it is; credits stay
+ * @t: the scheduler
+ * @nr: enum cgpu_rota_nr
+ */
+void cgpu_rota_reset(struct cgpu_sched *t, u32 nr)
+{
+	u32 i;
+
+	memset(&t->rota[nr], 0, sizeof(t->rota[nr]));
+	t->rota[nr].owner = CGPU_NO_SLOT;
+	t->rota[nr].pos = CGPU_SLOTS - 1;
+	for (i = 0; nr == CGPU_ROTA_MAIN && i < CGPU_SLOTS; i++)
+		t->slot[i].served = 0;
+}
+
+/**
+ * cgpu_rota_begin_with() - whose turn is next where it is nobody's
+ * @t: the scheduler
+ * @nr: enum cgpu_rota_nr
+ * @members: some
+ * @nth: the how manieth of them, from 0, round and round
+ */
+void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth)
+{
+	u32 count = 0, mask, slot;
+
+	for (mask = members; mask; mask &= mask - 1)
+		count++;
+	for (nth %= count; nth; nth--)
+		members &= members - 1;
+	slot = __builtin_ctz(members);
+	t->rota[nr].pos = slot ? slot - 1 : CGPU_SLOTS - 1;
+}
+
+static u64 granted_ns(const struct cgpu_sched *t, u32 slot)
+{
+	return cgpu_policy_get(t->policy)->portions(&t->slot[slot]) * t->slice_ns;
+}
+
+/* How long a round is, and what of it goes to the context switches its turns begin with.
+ * In a fixed round the empty portions make room for those, if there are any.
+ */
+struct round {
+	u64 len_ns;
+	u64 lost_ns;
+};
+
+static struct round round_of(const struct cgpu_sched *t, const struct cgpu_rota *r)
+{
+	struct round whole = { 0, 0 };
+	u32 mask;
+
+	for (mask = r->members; mask; mask &= mask - 1) {
+		whole.len_ns += granted_ns(t, __builtin_ctz(mask));
+		whole.lost_ns += t->switch_ns;
+	}
+	if (r->fixed && whole.len_ns < t->max_inst * t->slice_ns) {
+		whole.len_ns = t->max_inst * t->slice_ns;
+		whole.lost_ns = 0;
+	}
+	return whole;
+}
+
+/* Switches are paid back where they happen and taken off everybody's part by its size: so
+ * a round is as long as its slices, and what is left of it is shared by weight.
+ */
+static s64 part_ns(const struct cgpu_sched *t, const struct round *whole, u32 slot)
+{
+	u64 grant = granted_ns(t, slot), lost = whole->lost_ns * grant / whole->len_ns;
+
+	/* Where a slice is hardly longer than a switch something is left: debts are paid of it. */
+	if (lost > grant - grant / MIN_PARTS)
+		lost = grant - grant / MIN_PARTS;
+	return (s64)(grant - lost);
+}
+
+/* Its thaw failed. It has run for nothing of its turn yet. */
+static bool owner_is_stuck(const struct cgpu_sched *t, const struct cgpu_rota *r)
+{
+	return has(t->unsure_mask & ~t->run_mask, r->owner);
+}
+
+/**
+ * cgpu_rota_thaws_first() - is the next thawed before the last is frozen
+ * @t: the scheduler
+ *
+ * In a fixed round only while it is late: between two freezes and thaws lies a gap, and
+ * where hardly a portion is empty these gaps would be taken from everybody.
+ */
+bool cgpu_rota_thaws_first(const struct cgpu_sched *t)
+{
+	const struct cgpu_rota *r = &t->rota[CGPU_ROTA_MAIN];
+
+	return cgpu_policy_get(t->policy)->thaw_first || ((r->running & CGPU_ROTA_PLANNED) && r->fixed && r->late);
+}
+
+/**
+ * cgpu_rota_late_ns() - how much later than it is used up a turn shall end
+ * @t: the scheduler
+ * @slot: whose turn
+ *
+ * Where thaw comes first the hardware's own timeslices decide who runs during
+ * the overlap. Turns of one length would meet them at the same place every
+ * time, and always the same container would gain. So turns end 0 to one
+ * timeslice late and the credit takes it back from the next. It is the
+ * difference of two in a row that moves the end: these go in golden steps.
+ */
+u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot)
+{
+	u64 span_ns = t->slice_ns / LATE_PARTS;
+	u32 turn, late;
+
+	if (!cgpu_rota_thaws_first(t) || slot >= CGPU_SLOTS)
+		return 0;
+	if (span_ns > CGPU_DRIVER_TIMESLICE_US * 1000)
+		span_ns = CGPU_DRIVER_TIMESLICE_US * 1000;
+	/* Two and two make up for one another, or all together would shift the round. */
+	turn = ((u32)t->slot[slot].turns + slot / 2 * SLOT_STEP) & 0xffff;
+	late = turn * (turn + 1) / 2 * GOLDEN;
+	return span_ns * (slot % 2 ? ~late : late) >> 32;
+}
+
+static bool turn_over(struct cgpu_sched *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	s64 left;
+
+	if (!has(r->members, r->owner) || r->clock_ns >= r->limit_ns)
+		return true;
+	left = *cgpu_rota_credit(t, nr, r->owner);
+	if (left <= (s64)(t->slice_ns / SLACK_PARTS))
+		return true;
+	/* The next may try sooner: limit_ns is the beginning + credit + slice. */
+	return owner_is_stuck(t, r) &&
+	       r->clock_ns + (u64)left + t->slice_ns >= r->limit_ns + t->slice_ns / MIN_PARTS;
+}
+
+static u64 turn_left_ns(struct cgpu_sched *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u64 left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
+	u64 most_ns = owner_is_stuck(t, r) ? t->slice_ns / MIN_PARTS : r->limit_ns - r->clock_ns;
+
+	return left_ns < most_ns ? left_ns : most_ns;
+}
+
+/* The owner's turn ends. One that closed the GPU keeps its debts only. */
+static void end_turn(struct cgpu_sched *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+
+	if (!has(r->members, r->owner)) {
+		s64 *credit = cgpu_rota_credit(t, nr, r->owner);
+
+		if (*credit > 0)
+			*credit = 0;
+	}
+	r->owner = CGPU_NO_SLOT;
+}
+
+/* Grant @slot its part of the round. False: too little is left after what it
+ * had too much, the turn is passed over and the rest carried.
+ */
+static bool begin_turn(struct cgpu_sched *t, u32 nr, u32 slot, const struct round *whole)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	s64 grant = (s64)granted_ns(t, slot);
+	s64 most_owed = (s64)(whole->len_ns > DEBT_MAX_NS ? whole->len_ns : DEBT_MAX_NS);
+	s64 *credit = cgpu_rota_credit(t, nr, slot);
+
+	if (*credit > grant)
+		*credit = grant;
+	if (*credit < -most_owed)
+		*credit = -most_owed;
+	*credit += part_ns(t, whole, slot);
+	if (*credit < (s64)(t->slice_ns / MIN_PARTS))
+		return false;
+	r->owner = slot;
+	/* An owner that cannot be thawed must not hold up the others for ever. */
+	r->limit_ns = r->clock_ns + (u64)*credit + t->slice_ns;
+	t->slot[slot].turns++;
+	return true;
+}
+
+/* Everybody was passed over: grant at once the rounds in which nobody can begin. */
+static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct round *whole)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	s64 enough_ns = (s64)(t->slice_ns / MIN_PARTS);
+	u64 least = CGPU_NEVER_NS, part[CGPU_SLOTS];
+	u32 mask;
+
+	for (mask = r->members; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+		s64 lacks = enough_ns - *cgpu_rota_credit(t, nr, i);
+		u64 most_ns = lacks > 0 ? (u64)lacks - 1 : 0;
+
+		part[i] = (u64)part_ns(t, whole, i);
+		if (least == CGPU_NEVER_NS || most_ns < least * part[i])
+			least = most_ns / part[i];
+	}
+	for (mask = r->members; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		*cgpu_rota_credit(t, nr, i) += (s64)(least * part[i]);
+	}
+	r->round += least;
+}
+
+static void pass_to_next(struct cgpu_sched *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	struct round whole = round_of(t, r);
+	u32 steps, passed = 0;
+
+	for (steps = 0; steps < STEPS_MAX; steps++) {
+		if (++r->pos >= CGPU_SLOTS) {
+			r->pos = 0;
+			r->round++;
+		}
+		if (!has(r->members, r->pos))
+			continue;
+		if (begin_turn(t, nr, r->pos, &whole))
+			return;
+		passed |= 1u << r->pos;
+		if (passed == r->members) {
+			skip_rounds(t, nr, &whole);
+			passed = 0;
+		}
+	}
+}
+
+/* Nobody waits: no lever call, no charge. A debt ends here for the one that
+ * is alone, since nobody is left that it would be owed to; those that are not
+ * here keep theirs, or closing and opening the GPU would cancel it.
+ */
+static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 i;
+
+	if (r->contended && r->owner < CGPU_SLOTS)
+		end_turn(t, nr);
+	r->contended = 0;
+	r->owner = CGPU_NO_SLOT;
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		if (has(member, i)) {
+			r->owner = i;
+			r->pos = i;
+			*cgpu_rota_credit(t, nr, i) = 0;
+		}
+	}
+	return member;
+}
+
+/* Turns among the members, nothing between them. */
+static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u64 *left_ns)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	struct round whole;
+
+	if (!(r->members & (r->members - 1)))
+		return step_alone(t, nr, r->members);
+	if (!r->contended) {
+		r->contended = 1;
+		/* Who was alone goes on for a turn: one that comes and goes
+		 * must not get a turn each time it comes.
+		 */
+		whole = round_of(t, r);
+		if (has(r->members, r->owner))
+			begin_turn(t, nr, r->owner, &whole);
+	}
+	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
+		end_turn(t, nr);
+	if (r->owner >= CGPU_SLOTS)
+		pass_to_next(t, nr);
+	if (r->owner >= CGPU_SLOTS)
+		return 0;
+	*left_ns = turn_left_ns(t, nr);
+	return 1u << r->owner;
+}
+
+/* The first of @members at @from or behind it that had no turn in this round: a
+ * change moves portions, and must not give two.
+ */
+static u32 at_portion(const struct cgpu_sched *t, u32 members, u32 from, u32 round)
+{
+	u32 best = CGPU_NO_SLOT;
+
+	for (; members; members &= members - 1) {
+		u32 i = __builtin_ctz(members);
+
+		if (t->slot[i].portion < from || t->slot[i].served == round)
+			continue;
+		if (best >= CGPU_SLOTS || t->slot[i].portion < t->slot[best].portion)
+			best = i;
+	}
+	return best;
+}
+
+/* One whose portions were moved to where the round already was. Who came in this round has
+ * missed nothing.
+ */
+static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rota *r)
+{
+	u32 mask;
+
+	for (mask = r->members & t->opened_mask; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		if (s->portion < r->pos && s->served == (u32)r->round)
+			return __builtin_ctz(mask);
+	}
+	return CGPU_NO_SLOT;
+}
+
+static void next_round(struct cgpu_sched *t, struct cgpu_rota *r)
+{
+	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
+	u32 mask;
+
+	r->pos = 0;
+	r->round++;
+	for (mask = r->members; mask; mask &= mask - 1)
+		t->slot[__builtin_ctz(mask)].served = (u32)r->round;
+	if (r->clock_ns > r->mark_ns + most_late)
+		r->mark_ns = r->clock_ns - most_late;
+}
+
+/* Move to the next stretch of the fixed round: a container's or an empty one, which whoever
+ * missed its place has, at the latest after the last one.
+ */
+static void next_stretch(struct cgpu_sched *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	struct round whole = round_of(t, r);
+	u32 slot, to, missed, own;
+
+	missed = who_missed(t, r);
+	if (r->pos >= t->max_inst && missed >= CGPU_SLOTS)
+		next_round(t, r);
+	slot = at_portion(t, r->members, r->pos, (u32)r->round + 1);
+	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
+	to = to < r->pos ? r->pos : to;	/* max_inst may have become less */
+	if (to == r->pos && slot < CGPU_SLOTS) {
+		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
+		r->late = r->clock_ns > r->mark_ns + t->slice_ns / LATE_TURN_PARTS;
+	} else if (missed < CGPU_SLOTS) {
+		slot = missed;
+		own = cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
+		to = own < to - r->pos ? r->pos + own : to;
+	} else {
+		slot = CGPU_NO_SLOT;
+	}
+	if (slot < CGPU_SLOTS) {
+		begin_turn(t, nr, slot, &whole);
+		t->slot[slot].served = (u32)r->round + 1;
+	}
+	r->mark_ns += (to - r->pos) * t->slice_ns;
+	r->pos = to;
+}
+
+/* A round of max_inst portions in which the empty ones pass. */
+static u32 step_fixed(struct cgpu_sched *t, u32 nr, u64 *left_ns)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 steps;
+
+	r->contended = 1;
+	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
+		end_turn(t, nr);
+	for (steps = 0; steps < STEPS_MAX; steps++) {
+		if (r->owner < CGPU_SLOTS) {
+			*left_ns = turn_left_ns(t, nr);
+			return 1u << r->owner;
+		}
+		if (r->clock_ns < r->mark_ns)
+			break;
+		next_stretch(t, nr);
+	}
+	*left_ns = r->mark_ns > r->clock_ns ? r->mark_ns - r->clock_ns : t->slice_ns;
+	return 0;
+}
+
+/**
+ * cgpu_rota_step() - whose turn is it
+ * @t: the scheduler, accounted up to now
+ * @nr: enum cgpu_rota_nr
+ * @members: slots that take turns
+ * @fixed: in a fixed round, or one after the other
+ * @left_ns: how long it stays so, by what is known now; untouched: for ever
+ *
+ * Return: the slot that may run as a mask, 0 in an empty slice.
+ */
+u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, bool fixed, u64 *left_ns)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+
+	if (r->fixed != fixed) {
+		cgpu_rota_reset(t, nr);
+		r->fixed = fixed;
+		r->pos = fixed ? 0 : CGPU_SLOTS - 1;
+	}
+	r->members = members;
+	r->running |= CGPU_ROTA_PLANNED;
+	return fixed ? step_fixed(t, nr, left_ns) : step_round_robin(t, nr, left_ns);
+}

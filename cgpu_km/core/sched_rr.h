@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Taking turns: one group of containers on one clock. Inside the core only. */
+#ifndef CGPU_CORE_SCHED_RR_H
+#define CGPU_CORE_SCHED_RR_H
+
+#include "env.h"
+#include "policy.h"
+#include "sched_gpu.h"
+
+/* struct cgpu_rota, running. Both while calls are under way that change nothing of it. */
+#define CGPU_ROTA_PLANNED	1u	/* by the last plan */
+#define CGPU_ROTA_BEFORE	2u	/* until the calls of that plan act */
+
+/* Exactly one slot is in @mask. */
+bool cgpu_is_one(u32 mask);
+
+/* The masks of struct cgpu_sched, after a slot was changed. */
+void cgpu_rota_refresh(struct cgpu_sched *t);
+
+void cgpu_rota_reset(struct cgpu_sched *t, u32 nr);
+bool cgpu_rota_in_force(const struct cgpu_sched *t, u32 nr);
+void cgpu_rota_plan(struct cgpu_sched *t);
+void cgpu_rota_planned(struct cgpu_sched *t);
+void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth);
+void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
+void cgpu_rota_refund_switch(struct cgpu_sched *t, u32 started);
+u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, bool fixed, u64 *left_ns);
+bool cgpu_rota_thaws_first(const struct cgpu_sched *t);
+u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot);
+s64 *cgpu_rota_credit(struct cgpu_sched *t, u32 nr, u32 slot);
+
+#endif

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* What the shell sees of a state, and the way from core to core: docs/user/upgrade.md. */
+#include "sched_stat.h"
+
+#include "policy.h"
+#include "sched_account.h"
+#include "sched_rr.h"
+
+/* By levers that are there and not in doubt, and the last call for it was
+ * answered well. Native holds nobody to anything.
+ */
+static bool is_enforced(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
+	u32 good = t->levers, need = policy->levers;
+
+	if (t->unmoved[0])
+		good &= ~CGPU_LEVER_WINDOW;
+	if (t->unmoved[1])
+		good &= ~CGPU_LEVER_TIMESLICE;
+	if (!t->slot[slot].weight || t->slot[slot].highprio)
+		need |= CGPU_LEVER_WINDOW;
+	return policy->limits && !(need & ~good) &&
+	       !((t->unsure_mask | t->untimed_mask) >> slot & 1);
+}
+
+/**
+ * cgpu_sched_stat() - figures of one slot
+ * @t: the scheduler
+ * @slot: which; a slot that is free reads as zeros
+ * @now_ns: monotonic
+ * @st: filled
+ *
+ * Context: Caller serialises. Times never go back: while calls are under way
+ * they stand still until the calls are acknowledged.
+ */
+void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
+		     struct cgpu_sched_stat *st)
+{
+	const struct cgpu_sched_entity *s;
+	u64 since_ns = 0;
+	struct cgpu_account_now n;
+
+	memset(st, 0, sizeof(*st));
+	if (slot >= CGPU_SLOTS || !t->slot[slot].cookie)
+		return;
+	s = &t->slot[slot];
+	if (!t->inflight && now_ns > t->last_ns)
+		since_ns = now_ns - t->last_ns;
+	cgpu_account_look(t, &n);
+	st->gpu_ns = s->gpu_ns;
+	if (n.ran >> slot & 1)
+		st->gpu_ns += cgpu_account_got_ns(t, &n, slot, since_ns);
+	st->wait_ns = s->wait_ns + ((n.waiting >> slot & 1) ? since_ns : 0);
+	st->turns = s->turns;
+	st->overruns = s->overruns;
+	st->unsure_ns = s->unsure_ns + ((t->unsure_mask >> slot & 1) ? since_ns : 0);
+	st->failed = s->failed;
+	st->resisted = s->resisted;
+	st->enforced = is_enforced(t, slot);
+	st->running = !cgpu_sched_is_frozen(t, slot);
+	st->opened = s->channels > 0;
+}
+
+/**
+ * cgpu_sched_view() - what the shell may know of a GPU's state
+ * @t: the scheduler
+ * @view: filled
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_sched_view(const struct cgpu_sched *t, struct cgpu_sched_view *view)
+{
+	memset(view, 0, sizeof(*view));
+	view->policy = t->policy;
+	view->max_inst = t->max_inst;
+	view->prio_ratio = t->prio_ratio;
+	view->levers = t->levers;
+	view->inert = t->inert;
+	view->unmoved[0] = t->unmoved[0];
+	view->unmoved[1] = t->unmoved[1];
+	view->opened_mask = t->opened_mask;
+	view->run_mask = t->run_mask;
+	view->free_weight = cgpu_sched_free_weight(t);
+	view->instances = cgpu_sched_instances(t);
+	view->slice_ns = t->slice_ns;
+}
+
+/**
+ * cgpu_sched_entity_view() - what the shell may know of a slot's state
+ * @t: the scheduler
+ * @slot: less than CGPU_SLOTS; all zeros for a free one
+ * @view: filled
+ *
+ * Context: Caller serialises.
+ */
+void cgpu_sched_entity_view(const struct cgpu_sched *t, u32 slot,
+			    struct cgpu_sched_entity_view *view)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+
+	memset(view, 0, sizeof(*view));
+	view->cookie = s->cookie;
+	view->weight = s->weight;
+	view->highprio = s->highprio;
+	view->channels = s->channels;
+	view->resisted = s->resisted;
+	view->overruns = s->overruns;
+	view->turns = s->turns;
+	view->gpu_ns = s->gpu_ns;
+}
+
+/**
+ * cgpu_sched_migrate() - take over the state of another core
+ * @fresh: zeros; filled
+ * @old: a struct cgpu_sched of that core
+ * @old_version: its CGPU_SCHED_VERSION
+ *
+ * A core with another layout than the one before raises CGPU_SCHED_VERSION, keeps the
+ * layouts it takes over from beside this function, and gives sched.back for the way down.
+ *
+ * Context: Caller serialises; no plan may be under way. Atomic.
+ * Return: 0, or -EINVAL if @old_version is not known here.
+ */
+int cgpu_sched_migrate(struct cgpu_sched *fresh, const void *old, u32 old_version)
+{
+	if (old_version != CGPU_SCHED_VERSION)
+		return -EINVAL;
+	memcpy(fresh, old, sizeof(*fresh));
+	cgpu_rota_refresh(fresh);
+	return 0;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * How the shell sees a scheduler state, and how one core hands it to another.
+ *
+ * Caller serialises (the GPU's mutex).
+ */
+#ifndef CGPU_CORE_SCHED_STAT_H
+#define CGPU_CORE_SCHED_STAT_H
+
+#include "sched_gpu.h"
+
+/* What the shell may know of a state: it never looks into one, whose layout is its
+ * core's own. A swap of cores changes nothing of it; all of it is ABI.
+ */
+struct cgpu_sched_view {
+	u32 policy;
+	u32 max_inst;
+	u32 prio_ratio;
+	u32 levers;		/* CGPU_LEVER_* */
+	u32 inert;		/* CGPU_LEVER_* */
+	u32 unmoved[2];		/* lever by lever: acts in a row after which nothing had moved */
+	u32 opened_mask;	/* slots with channels */
+	u32 run_mask;		/* slots that may run now, as acknowledged */
+	u32 free_weight;	/* portions */
+	u32 instances;
+	u32 pad;
+	u64 slice_ns;
+};
+
+struct cgpu_sched_entity_view {
+	u64 cookie;		/* 0: the slot is free */
+	u32 weight;		/* portions */
+	u32 highprio;
+	u32 channels;
+	u32 resisted;
+	u64 overruns;
+	u64 turns;
+	u64 gpu_ns;
+};
+
+void cgpu_sched_view(const struct cgpu_sched *t, struct cgpu_sched_view *view);
+void cgpu_sched_entity_view(const struct cgpu_sched *t, u32 slot,
+			    struct cgpu_sched_entity_view *view);
+
+/* 0, or -EINVAL if @old_version cannot be carried over. */
+int cgpu_sched_migrate(struct cgpu_sched *fresh, const void *old, u32 old_version);
+
+#endif

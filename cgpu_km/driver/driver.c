@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the reference to nvidia.ko. Callers of get and put hold ckm_lock. */
+#include <linux/delay.h>
+#include <linux/fs.h>
+#include <linux/kprobes.h>
+#include <linux/magic.h>
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "driver/driver.h"
+#include "driver/redirect.h"
+
+static bool any_driver;
+module_param(any_driver, bool, 0444);
+MODULE_PARM_DESC(any_driver, "accept driver versions the call table was not checked against (default: refuse)");
+
+/* kernel-open/common/inc/nv-modeset-interface.h; order stable 390 … 580. */
+struct nv_rm_ops {
+	const char *version_string;
+	struct {
+		u8 allow_write_combining;
+	} system_info;
+	int (*alloc_stack)(void **sp);
+	void (*free_stack)(void *sp);
+	u32 (*enumerate_gpus)(struct nv_gpu_info *info);
+	int (*open_gpu)(u32 gpu_id, void *sp);
+	void (*close_gpu)(u32 gpu_id, void *sp);
+	void (*op)(void *sp, void *ops);
+	int (*set_callbacks)(const void *callbacks);
+};
+
+extern u32 nvidia_get_rm_ops(struct nv_rm_ops *ops);
+
+/* nv-kernel-rmapi-ops.h: op number, then a union of at most 64 bytes. */
+struct nv_rmapi_op {
+	u32 op;
+	u32 pad;
+	union {
+		struct {	/* NVOS00 */
+			u32 root, parent, old, status;
+		} free;
+		struct {	/* NVOS21 or NVOS64: size and status by struct cgpu_abi */
+			u32 root, parent, handle, cls;
+			u64 params;
+		} alloc;
+		struct {	/* NVOS54 */
+			u32 client, object, cmd, flags;
+			u64 params;
+			u32 params_size, status;
+		} control;
+		struct {	/* NVOS57 */
+			u32 client, object, target, access_mask;
+			u16 type;
+			u8 action, pad;
+			u32 status;
+		} share;
+		u8 room[64];
+	};
+};
+static_assert(sizeof(struct nv_rmapi_op) == 72);
+
+/* Written by get and put under ckm_lock only. Read without a lock between them, except
+ * uvm_major, which ckm_driver_learn_uvm() writes.
+ */
+static struct nv_rm_ops rm;
+static char version[64];
+static u32 branch;
+static u32 fb_info_size;
+static u32 util_size;
+static struct cgpu_abi abi;
+static u32 gets;
+static u32 uvm_major;
+
+static u32 (*rm_ops_symbol)(struct nv_rm_ops *);
+
+/* Functions between nvidia.ko's Linux layer and RM, declared in its nv.h and not
+ * exported. Only that layer has the minor of a GPU:
+ *   nv_state_t *nv_get_adapter_state(NvU32 domain, NvU8 bus, NvU8 slot)
+ *   NvU32 nv_get_dev_minor(nv_state_t *)
+ */
+static void *get_adapter_state, *get_dev_minor;
+
+static u32 params_size(const struct cgpu_core_ops *core, u32 cmd)
+{
+	const struct cgpu_control *row = core->nv.control(branch, cmd);
+
+	return row ? row->params_size : 0;
+}
+
+/* kallsyms_lookup_name() is not exported to modules, so the addresses are taken from
+ * kprobes that are registered disabled and never armed. They are valid while nvidia.ko is
+ * pinned.
+ */
+static int find_functions(void)
+{
+	struct kprobe state = { .symbol_name = "nv_get_adapter_state", .flags = KPROBE_FLAG_DISABLED };
+	struct kprobe minor = { .symbol_name = "nv_get_dev_minor", .flags = KPROBE_FLAG_DISABLED };
+	struct kprobe *both[] = { &state, &minor };
+	int ret = register_kprobes(both, ARRAY_SIZE(both));
+
+	if (ret) {
+		pr_err_ratelimited("%s and %s of nvidia.ko are not both found (%d): are kprobes enabled?\n",
+				   state.symbol_name, minor.symbol_name, ret);
+		return -ENODEV;
+	}
+	get_adapter_state = state.addr;
+	get_dev_minor = minor.addr;
+	unregister_kprobes(both, ARRAY_SIZE(both));
+	return 0;
+}
+
+u32 ckm_driver_minor_of(void *nv)
+{
+	return ckm_call_original((unsigned long)nv, 0, 0, 0, 0, 0, get_dev_minor);
+}
+
+int ckm_driver_get(bool quiet)
+{
+	const struct cgpu_core_ops *core;
+	bool known;
+	int ret;
+
+	if (gets) {
+		gets++;
+		return 0;
+	}
+	rm_ops_symbol = symbol_get(nvidia_get_rm_ops);
+	if (!rm_ops_symbol) {
+		if (!quiet)
+			pr_err_ratelimited("nvidia.ko is not loaded, or does not export nvidia_get_rm_ops to GPL modules (open modules >= 535.146 or >= 550.40 do)\n");
+		return -ENODEV;
+	}
+	/* Given a wrong version string the driver fails and fills in its own, which the
+	 * next call passes.
+	 */
+	memset(&rm, 0, sizeof(rm));
+	rm.version_string = "";
+	if (rm_ops_symbol(&rm) && (!rm.version_string || rm_ops_symbol(&rm))) {
+		pr_err_ratelimited("nvidia.ko refused its kernel interface\n");
+		ret = -ENODEV;
+		goto err_put;
+	}
+	strscpy(version, rm.version_string, sizeof(version));
+	core = ckm_core_enter();
+	if (!core) {
+		if (!quiet)
+			pr_err_ratelimited("no core is loaded: no call table\n");
+		ret = -ENODEV;
+		goto err_put;
+	}
+	known = core->nv.knows_driver(version);
+	branch = core->nv.branch(version);
+	abi = *core->nv.abi(branch);
+	fb_info_size = params_size(core, NV2080_CTRL_FB_GET_INFO_V2);
+	util_size = params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES);
+	ckm_core_leave();
+	if (!known && !any_driver) {
+		pr_err_ratelimited("driver %s is of no branch the call table was checked against; any_driver=1 accepts it as if it were %u\n",
+				   version, branch);
+		ret = -EOPNOTSUPP;
+		goto err_put;
+	}
+	ret = find_functions();
+	if (ret)
+		goto err_put;
+	gets = 1;
+	return 0;
+
+err_put:
+	symbol_put(nvidia_get_rm_ops);
+	return ret;
+}
+
+void ckm_driver_put(void)
+{
+	if (--gets)
+		return;
+	memset(&rm, 0, sizeof(rm));
+	symbol_put(nvidia_get_rm_ops);
+}
+
+bool ckm_driver_fits(const struct cgpu_core_ops *core)
+{
+	if (!gets)
+		return true;
+	return (core->nv.knows_driver(version) || any_driver) &&
+	       core->nv.branch(version) == branch &&
+	       !memcmp(core->nv.abi(branch), &abi, sizeof(abi)) &&
+	       params_size(core, NV2080_CTRL_FB_GET_INFO_V2) == fb_info_size &&
+	       params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES) == util_size;
+}
+
+const char *ckm_driver_version(void)
+{
+	return version;
+}
+
+const struct cgpu_abi *ckm_driver_abi(void)
+{
+	return &abi;
+}
+
+u32 ckm_driver_branch(void)
+{
+	return branch;
+}
+
+u32 ckm_driver_fb_info_size(void)
+{
+	return fb_info_size;
+}
+
+u32 ckm_driver_util_size(void)
+{
+	return util_size;
+}
+
+/* Read a text file of procfs, at most @size - 1 bytes; NULL on any failure. @path is a
+ * constant, never a tenant's. The file must be on procfs and one of the kernel's own:
+ * kernel_read() requires .proc_read_iter, which a driver's file may lack and NVIDIA's do.
+ */
+static char *read_proc_file(const char *path, size_t size)
+{
+	struct file *file = filp_open(path, O_RDONLY, 0);
+	size_t got = 0;
+	loff_t pos = 0;
+	ssize_t n;
+	char *text;
+
+	if (IS_ERR(file))
+		return NULL;
+	text = file_inode(file)->i_sb->s_magic == PROC_SUPER_MAGIC ?
+	       kvmalloc(size, GFP_KERNEL) : NULL;
+	while (text && got < size - 1) {
+		n = kernel_read(file, text + got, size - 1 - got, &pos);
+		if (n <= 0)
+			break;
+		got += n;
+	}
+	if (text)
+		text[got] = '\0';
+	filp_close(file, NULL);
+	return text;
+}
+
+void ckm_driver_learn_uvm(void)
+{
+	char *text = read_proc_file("/proc/devices", 16384);
+	u32 major = 0, n;
+	char *line, *rest = text;
+	char name[64];
+
+	while ((line = strsep(&rest, "\n"))) {
+		if (!strncmp(line, "Block devices", 13))
+			break;
+		if (sscanf(line, "%u %63s", &n, name) == 2 && !strcmp(name, "nvidia-uvm"))
+			major = n;
+	}
+	kvfree(text);
+	uvm_major = major;
+}
+
+u32 ckm_driver_uvm_major(void)
+{
+	return uvm_major;
+}
+
+bool ckm_driver_owns(const struct file_operations *fops)
+{
+	static const char * const names[] = { "nvidia", "nvidia_uvm", "nvsim" };
+
+	return fops->owner && fops->unlocked_ioctl &&
+	       match_string(names, ARRAY_SIZE(names), module_name(fops->owner)) >= 0;
+}
+
+/* The driver's state of a GPU has no reference count. Only the driver's remove() frees
+ * it, which runs under the device lock, so that lock keeps the state. Do not wait for the
+ * lock: remove() waits under it for as long as the GPU is open. Give up after a second.
+ */
+static bool lock_device(struct pci_dev *pdev)
+{
+	int tries;
+
+	if (!pdev)
+		return true;
+	for (tries = 0; tries < 100; tries++) {
+		if (device_trylock(&pdev->dev))
+			return true;
+		msleep(10);
+	}
+	return false;
+}
+
+static bool learn_minor(const struct nv_gpu_info *info, struct ckm_gpu_desc *desc)
+{
+	struct pci_dev *pdev;
+	bool ok = false;
+	void *nv;
+
+	pdev = pci_get_domain_bus_and_slot(info->pci.domain, info->pci.bus,
+					   PCI_DEVFN(info->pci.slot, info->pci.function & 7u));
+	if (lock_device(pdev)) {
+		nv = (void *)ckm_call_original(info->pci.domain, info->pci.bus, info->pci.slot,
+					       0, 0, 0, get_adapter_state);
+		if (nv) {
+			desc->nv_minor = ckm_driver_minor_of(nv);
+			ok = desc->nv_minor <= NV_MINOR_GPU_MAX;
+		}
+		if (pdev)
+			device_unlock(&pdev->dev);
+	}
+	pci_dev_put(pdev);
+	return ok;
+}
+
+static bool describe(const struct nv_gpu_info *info, struct ckm_gpu_desc *desc)
+{
+	memset(desc, 0, sizeof(*desc));
+	desc->gpu_id = info->gpu_id;
+	snprintf(desc->pci, sizeof(desc->pci), "%04x:%02x:%02x.%u", info->pci.domain & 0xffff,
+		 info->pci.bus, info->pci.slot, info->pci.function & 7u);
+	if (!learn_minor(info, desc)) {
+		pr_warn("GPU %s: the driver has no minor for it, or is adding or removing it; left out\n",
+			desc->pci);
+		return false;
+	}
+	return true;
+}
+
+/* ctrl0000gpu.h: NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS; flags 0: ASCII */
+struct uuid_from_id {
+	u32 gpu_id, flags;
+	u8 uuid[256];
+	u32 length;
+};
+
+/* The driver has the UUID of a GPU once the GPU was opened or one of the driver's files
+ * with the UUID was read. Until then @uuid stays "".
+ */
+static void learn_uuids(struct ckm_gpu_desc *desc, u32 count)
+{
+	struct uuid_from_id *params = kzalloc(sizeof(*params), GFP_KERNEL);
+	u32 client = 0, i;
+
+	if (!params || ckm_rm_alloc(0, 0, &client, NV01_ROOT_CLIENT, NULL, 0))
+		goto out;
+	for (i = 0; i < count; i++) {
+		memset(params, 0, sizeof(*params));
+		params->gpu_id = desc[i].gpu_id;
+		if (ckm_rm_control(client, client, NV0000_CTRL_UUID_FROM_ID, params,
+				   sizeof(*params)))
+			continue;
+		params->uuid[sizeof(params->uuid) - 1] = '\0';
+		strscpy(desc[i].uuid, params->uuid, sizeof(desc[i].uuid));
+	}
+	ckm_rm_free(client, client, client);
+out:
+	kfree(params);
+}
+
+u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc)
+{
+	struct nv_gpu_info *info = kcalloc(CGPU_MAX_GPUS, sizeof(*info), GFP_KERNEL);
+	u32 count, i, kept = 0;
+
+	if (!info)
+		return 0;
+	count = min_t(u32, rm.enumerate_gpus(info), CGPU_MAX_GPUS);
+	for (i = 0; i < count; i++)
+		if (describe(&info[i], &desc[kept]))
+			kept++;
+	kfree(info);
+	learn_uuids(desc, kept);
+	return kept;
+}
+
+static bool run_op(struct nv_rmapi_op *op)
+{
+	void *sp = NULL;
+
+	/* On success sp may be NULL. */
+	if (rm.alloc_stack(&sp))
+		return false;
+	rm.op(sp, op);
+	rm.free_stack(sp);
+	return true;
+}
+
+u32 ckm_rm_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size)
+{
+	struct nv_rmapi_op op = { .op = NV04_ALLOC };
+	u32 status;
+
+	op.alloc.root = client;
+	op.alloc.parent = parent;
+	op.alloc.handle = *handle;
+	op.alloc.cls = cls;
+	op.alloc.params = (uintptr_t)params;
+	memcpy(op.room + abi.op_alloc_params_size, &size, sizeof(size));
+	if (!run_op(&op))
+		return NV_ERR_RESOURCES;
+	*handle = op.alloc.handle;
+	memcpy(&status, op.room + abi.op_alloc_status, sizeof(status));
+	return status;
+}
+
+u32 ckm_rm_free(u32 client, u32 parent, u32 handle)
+{
+	struct nv_rmapi_op op = { .op = NV01_FREE };
+
+	op.free.root = client;
+	op.free.parent = parent;
+	op.free.old = handle;
+	return run_op(&op) ? op.free.status : NV_ERR_RESOURCES;
+}
+
+u32 ckm_rm_control(u32 client, u32 object, u32 cmd, void *params, u32 size)
+{
+	struct nv_rmapi_op op = { .op = NV04_CONTROL };
+
+	op.control.client = client;
+	op.control.object = object;
+	op.control.cmd = cmd;
+	op.control.params = (uintptr_t)params;
+	op.control.params_size = size;
+	return run_op(&op) ? op.control.status : NV_ERR_RESOURCES;
+}
+
+u32 ckm_rm_lend(u32 client, u32 object, u32 to, bool end)
+{
+	struct nv_rmapi_op op = { .op = NV04_SHARE };
+
+	op.share.client = client;
+	op.share.object = object;
+	op.share.target = to;
+	op.share.access_mask = NV_SHARE_MAY_DUP;
+	op.share.type = NV_SHARE_CLIENT;
+	op.share.action = NV_SHARE_COMPOSE | (end ? NV_SHARE_REVOKE : 0);
+	return run_op(&op) ? op.share.status : NV_ERR_RESOURCES;
+}
+
+int ckm_rm_open_gpu(u32 gpu_id)
+{
+	void *sp = NULL;
+	int ret;
+
+	if (rm.alloc_stack(&sp))
+		return -ENOMEM;
+	ret = rm.open_gpu(gpu_id, sp);
+	rm.free_stack(sp);
+	return ret ? -EIO : 0;
+}
+
+void ckm_rm_close_gpu(u32 gpu_id)
+{
+	void *sp = NULL;
+
+	if (rm.alloc_stack(&sp))
+		return;
+	rm.close_gpu(gpu_id, sp);
+	rm.free_stack(sp);
+}

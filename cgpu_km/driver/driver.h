@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* The reference to nvidia.ko and its RM interface for kernel clients. */
+#ifndef CKM_DRIVER_H
+#define CKM_DRIVER_H
+
+#include <linux/types.h>
+
+#include "uapi.h"
+
+/* kernel-open/common/inc/nv-gpu-info.h */
+struct nv_gpu_info {
+	u32 gpu_id;
+	struct {
+		u32 domain;
+		u8 bus, slot, function;
+	} pci;
+	u8 needs_numa_setup;
+	void *os_device_ptr;
+};
+
+struct cgpu_abi;
+struct cgpu_core_ops;
+struct file_operations;
+
+/* A GPU as the driver enumerates it. */
+struct ckm_gpu_desc {
+	u32 gpu_id;
+	u32 nv_minor;
+	char pci[16];		/* dddd:bb:ss.f */
+	char uuid[48];		/* "": the driver has not read it yet */
+};
+
+/**
+ * ckm_driver_get() - take a reference to nvidia.ko and check its version
+ * @quiet: log no error if nvidia.ko or a core is not loaded
+ *
+ * Pins nvidia.ko until ckm_driver_put(). Sleeps. Caller serialises get and put
+ * (ckm_lock).
+ *
+ * Return: 0. -ENODEV: nvidia.ko is not loaded, refuses its kernel interface or lacks a
+ * function that is needed, or no core is loaded. -EOPNOTSUPP: the call table was not
+ * checked against the version and the parameter any_driver is not set.
+ */
+int ckm_driver_get(bool quiet);
+void ckm_driver_put(void);
+
+/* The functions from here to ckm_driver_util_size() are valid between get and put. */
+const char *ckm_driver_version(void);
+/* The driver branch (580 of 580.105.08) that selects the rows of the call table. */
+u32 ckm_driver_branch(void);
+const struct cgpu_abi *ckm_driver_abi(void);
+/* Bytes of the parameters of FB_GET_INFO_V2, at most NV_FB_INFO_V2_SIZE. */
+u32 ckm_driver_fb_info_size(void);
+/* Bytes of the parameters of PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2; 0: the branch has no
+ * such control.
+ */
+u32 ckm_driver_util_size(void);
+
+/* True if @core reads the driver's version to the same branch, ABI and sizes as the core
+ * at the time of ckm_driver_get(), or if there is no reference: these values are kept
+ * until the last put. Caller serialises with get and put.
+ */
+bool ckm_driver_fits(const struct cgpu_core_ops *core);
+
+/* Fill @desc, an array of CGPU_MAX_GPUS. Returns the number of GPUs; those without a minor
+ * are left out. Sleeps. Between get and put.
+ */
+u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc);
+
+/* Minor of a GPU, given its nv_state_t. Between get and put. */
+u32 ckm_driver_minor_of(void *nv);
+
+/* ckm_driver_learn_uvm() reads the char device major of nvidia-uvm from /proc/devices.
+ * It opens that file, so it may be called only in the context of an administrator.
+ * ckm_driver_uvm_major() returns what was read last, 0: nvidia-uvm is not loaded.
+ */
+void ckm_driver_learn_uvm(void);
+u32 ckm_driver_uvm_major(void);
+
+/* True if @fops are file operations of the driver or of its simulation (nvsim). */
+bool ckm_driver_owns(const struct file_operations *fops);
+
+/* RM calls as a kernel client. They sleep and can spin for milliseconds; of this module's
+ * locks only those that registry.h lists may be held. @params are kernel addresses, @size
+ * is in bytes. Return an NV_STATUS; NV_OK is 0; NV_ERR_RESOURCES also if the driver's
+ * stack could not be allocated.
+ */
+u32 ckm_rm_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size);
+u32 ckm_rm_free(u32 client, u32 parent, u32 handle);
+u32 ckm_rm_control(u32 client, u32 object, u32 cmd, void *params, u32 size);
+/* Allow client @to, and no other, to dup @object; @end: revoke that. */
+u32 ckm_rm_lend(u32 client, u32 object, u32 to, bool end);
+
+/* Open a GPU for kernel clients: 0, -ENOMEM, or -EIO if the driver fails. Sleeps. */
+int ckm_rm_open_gpu(u32 gpu_id);
+void ckm_rm_close_gpu(u32 gpu_id);
+
+#endif

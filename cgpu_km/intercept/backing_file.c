@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the backing files and their mount. Takes f_lock of a backing file. */
+#include <linux/cred.h>
+#include <linux/dcache.h>
+#include <linux/module.h>
+#include <linux/mount.h>
+#include <linux/pseudo_fs.h>
+#include <linux/slab.h>
+#include <linux/wait.h>
+
+#include "core/nv_call.h"
+#include "driver/driver.h"
+#include "intercept/backing_file.h"
+#include "state/container.h"
+
+#define CKM_BACKFS_MAGIC 0x63677075	/* "cgpu" */
+
+static struct vfsmount *mount;
+static struct kmem_cache *back_cache;
+static const struct cred *open_cred;	/* root's, for the driver's own checks at open */
+static atomic64_t next_id = ATOMIC64_INIT(0);
+
+/* Records that are not freed yet, some of them by RCU: ckm_backfs_exit() waits for zero. */
+static atomic_t alive = ATOMIC_INIT(0);
+static DECLARE_WAIT_QUEUE_HEAD(gone);
+
+static struct ckm_back *back_of(struct inode *inode)
+{
+	return container_of(inode, struct ckm_back, inode);
+}
+
+static struct inode *alloc_back(struct super_block *sb)
+{
+	struct ckm_back *back = alloc_inode_sb(sb, back_cache, GFP_KERNEL);
+
+	if (!back)
+		return NULL;
+	back->ct = NULL;
+	back->slot = NULL;
+	back->file = NULL;
+	back->drv = NULL;
+	back->release = NULL;
+	back->registered = false;
+	back->tables = 0;
+	back->in_transfer = false;
+	back->space_sealed = false;
+	xa_init(&back->exports);
+	memset(&back->guard, 0, sizeof(back->guard));
+	atomic_inc(&alive);
+	return &back->inode;
+}
+
+/* Runs in an RCU callback. */
+static void free_back(struct inode *inode)
+{
+	kmem_cache_free(back_cache, back_of(inode));
+	if (atomic_dec_and_test(&alive))
+		wake_up(&gone);
+}
+
+/* The last reference is gone and the driver's release has returned: drop the charges.
+ * Sleeps.
+ */
+static void evict_back(struct inode *inode)
+{
+	struct ckm_back *back = back_of(inode);
+
+	truncate_inode_pages_final(&inode->i_data);
+	clear_inode(inode);
+	if (back->ct) {
+		back->release(back);
+		ckm_container_put(back->ct);
+		module_put(THIS_MODULE);
+	}
+}
+
+static const struct super_operations back_super_ops = {
+	.alloc_inode	= alloc_back,
+	.free_inode	= free_back,
+	.evict_inode	= evict_back,
+	.drop_inode	= generic_delete_inode,
+	.statfs		= simple_statfs,
+};
+
+static int init_back_fs(struct fs_context *fc)
+{
+	struct pseudo_fs_context *ctx = init_pseudo(fc, CKM_BACKFS_MAGIC);
+
+	if (!ctx)
+		return -ENOMEM;
+	ctx->ops = &back_super_ops;
+	/* A backing file cannot be reopened through /proc/self/fd or map_files. */
+	fc->s_iflags |= SB_I_NODEV | SB_I_NOEXEC;
+	return 0;
+}
+
+/* No .owner: an internal mount would pin the module forever. */
+static struct file_system_type back_fs = {
+	.name			= "cgpu_back",
+	.init_fs_context	= init_back_fs,
+	.kill_sb		= kill_anon_super,
+};
+
+/* The only operation of a guarded file: the VFS can release it and nothing else. The
+ * driver's module reference from the open is dropped here; __fput() drops the guard's.
+ */
+static int guard_release(struct inode *inode, struct file *file)
+{
+	struct ckm_back *back = back_of(inode);
+	int ret = 0;
+
+	ckm_container_moves_begin(back->ct);
+	if (back->drv->release)
+		ret = back->drv->release(inode, file);
+	ckm_container_moves_end(back->ct);
+	module_put(back->drv->owner);
+	return ret;
+}
+
+static void put_guard(struct ckm_back *back)
+{
+	back->guard.owner = THIS_MODULE;
+	back->guard.release = guard_release;
+	__module_get(THIS_MODULE);
+	back->file->f_op = &back->guard;
+}
+
+struct ckm_back *ckm_back_open(struct ckm_container *ct, struct ckm_slot *slot,
+			       u32 node, dev_t rdev, unsigned int flags,
+			       void (*release)(struct ckm_back *back))
+{
+	struct path path = { .mnt = mount };
+	struct inode *inode = new_inode(mount->mnt_sb);
+	struct ckm_back *back;
+	struct file *file;
+
+	if (!inode)
+		return ERR_PTR(-ENOMEM);
+	back = back_of(inode);
+	back->node = node;
+	back->id = atomic64_inc_return(&next_id);
+	back->slot = slot;
+	back->release = release;
+	INIT_LIST_HEAD(&back->clients);
+	INIT_LIST_HEAD(&back->pools);
+	inode->i_ino = get_next_ino();
+	init_special_inode(inode, S_IFCHR | 0600, rdev);
+
+	/* Not hashed: the dentry goes with its last reference. */
+	path.dentry = d_alloc_name(mount->mnt_root, "back");
+	if (!path.dentry) {
+		iput(inode);
+		return ERR_PTR(-ENOMEM);
+	}
+	d_instantiate(path.dentry, inode);
+
+	/* From here on evict_back() calls release() and drops both references. */
+	ckm_container_get(ct);
+	back->ct = ct;
+	__module_get(THIS_MODULE);
+
+	file = dentry_open(&path, (flags & (O_ACCMODE | O_NONBLOCK)) | O_LARGEFILE, open_cred);
+	if (IS_ERR(file)) {
+		dput(path.dentry);
+		return ERR_CAST(file);
+	}
+	/* A device number alone does not prove that the driver serves the file. */
+	if (!ckm_driver_owns(file->f_op)) {
+		fput(file);
+		dput(path.dentry);
+		return ERR_PTR(-ENXIO);
+	}
+	back->file = file;
+	back->drv = file->f_op;
+	if (node != CGPU_NODE_UVM)	/* nvidia-uvm compares f_op */
+		put_guard(back);
+	dput(path.dentry);
+	return back;
+}
+
+void ckm_back_mirror_flags(struct ckm_back *back, unsigned int flags)
+{
+	struct file *file = back->file;
+
+	if (!((file->f_flags ^ flags) & O_NONBLOCK))
+		return;
+	spin_lock(&file->f_lock);
+	file->f_flags = (file->f_flags & ~O_NONBLOCK) | (flags & O_NONBLOCK);
+	spin_unlock(&file->f_lock);
+}
+
+static void init_back_once(void *back)
+{
+	inode_init_once(&((struct ckm_back *)back)->inode);
+}
+
+int ckm_backfs_init(void)
+{
+	int ret = -ENOMEM;
+
+	back_cache = kmem_cache_create("cgpu_back", sizeof(struct ckm_back), 0,
+				       SLAB_RECLAIM_ACCOUNT | SLAB_ACCOUNT, init_back_once);
+	if (!back_cache)
+		return -ENOMEM;
+	open_cred = prepare_kernel_cred(&init_task);
+	if (!open_cred)
+		goto err_cache;
+	mount = kern_mount(&back_fs);
+	if (IS_ERR(mount)) {
+		ret = PTR_ERR(mount);
+		goto err_cred;
+	}
+	return 0;
+
+err_cred:
+	put_cred(open_cred);
+err_cache:
+	kmem_cache_destroy(back_cache);
+	return ret;
+}
+
+void ckm_backfs_exit(void)
+{
+	kern_unmount(mount);
+	/* The root inode is a record too, without a container. */
+	wait_event(gone, atomic_read(&alive) == 0);
+	rcu_barrier();
+	put_cred(open_cred);
+	kmem_cache_destroy(back_cache);
+}

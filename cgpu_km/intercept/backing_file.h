@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * Backing files: for each open of one of our nodes, a private open file of the driver,
+ * on an inode of our internal mount and in no fd table.
+ *
+ * A backing file can outlive the front file: a mapping, REGISTER_FD or an export holds a
+ * reference to it. Its inode is evicted after the driver's release has returned; only
+ * then are its charges dropped.
+ */
+#ifndef CKM_BACKING_FILE_H
+#define CKM_BACKING_FILE_H
+
+#include <linux/fs.h>
+#include <linux/xarray.h>
+
+struct ckm_container;
+struct ckm_slot;
+
+struct ckm_back {
+	struct inode inode;		/* of the backing file */
+	struct ckm_container *ct;	/* a reference */
+	struct ckm_slot *slot;		/* GPU nodes; lives as long as ct */
+	struct file *file;		/* the backing file; valid as long as this record */
+	const struct file_operations *drv;	/* the driver's; one module reference */
+	void (*release)(struct ckm_back *back);	/* at eviction: drops the charges; sleeps */
+	struct file_operations guard;	/* f_op of @file instead of @drv; unused for uvm */
+	u32 node;			/* CGPU_NODE_* */
+	u64 id;				/* never reused; clients are bound to it */
+	struct list_head clients;	/* ct->rm_lock; ckm_obj.bound: clients bound to this file */
+	struct xarray exports;		/* ct->rm_lock; exported memory, by index (rm_export.c) */
+	u64 space_flags;		/* uvm nodes: the tenant's UVM_INITIALIZE flags */
+	bool space_sealed;		/* acquire; uvm nodes: has an address space without HMM */
+	bool registered;		/* set once, before REGISTER_FD: may have no clients */
+	struct list_head pools;		/* ct->rm_lock; uvm nodes: semaphore pools (uvm.c) */
+	u64 tables;			/* ct->rm_lock; uvm nodes: bytes charged on each slot */
+	bool in_transfer;		/* ct->rm_lock; an export or import is in flight */
+};
+
+/**
+ * ckm_back_open() - open a backing file
+ * @ct: the container
+ * @slot: its slot for a GPU node, NULL for the other nodes
+ * @node: CGPU_NODE_*
+ * @rdev: device number of the driver's node
+ * @flags: f_flags of the front file; access mode and O_NONBLOCK are used
+ * @release: called once when the file is evicted, to drop its charges; may sleep
+ *
+ * Holds a reference to @ct, dropped after @release.
+ *
+ * Context: Process, no lock held; sleeps.
+ * Return: the record, which lives as long as its file; ERR_PTR(-ENOMEM);
+ * ERR_PTR(-ENXIO) if another driver serves @rdev; or the error of the driver's open.
+ */
+struct ckm_back *ckm_back_open(struct ckm_container *ct, struct ckm_slot *slot,
+			       u32 node, dev_t rdev, unsigned int flags,
+			       void (*release)(struct ckm_back *back));
+
+/* Copy O_NONBLOCK from the front file's @flags to the backing file. Takes its f_lock. */
+void ckm_back_mirror_flags(struct ckm_back *back, unsigned int flags);
+
+/* The internal mount: 0 or -errno. The exit sleeps until each record is freed. */
+int ckm_backfs_init(void);
+void ckm_backfs_exit(void);
+
+#endif

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The file operations of our nodes. Takes rm_lock when a backing file ends. */
+#include <linux/file.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/poll.h>
+#include <linux/uaccess.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "driver/driver.h"
+#include "intercept/backing_file.h"
+#include "intercept/chardev.h"
+#include "intercept/rm_call.h"
+#include "intercept/rm_dispatch.h"
+#include "intercept/rm_export.h"
+#include "intercept/uvm.h"
+#include "intercept/uvm_ioctl.h"
+#include "intercept/uvm_managed.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/minor.h"
+#include "state/rm_object.h"
+
+static dev_t real_device(u32 node, const struct ckm_slot *slot)
+{
+	switch (node) {
+	case CGPU_NODE_CTL:
+		return MKDEV(NV_MAJOR, NV_MINOR_CTL);
+	case CGPU_NODE_GPU:
+		return MKDEV(NV_MAJOR, slot->gpu->desc.nv_minor);
+	default:
+		return MKDEV(ckm_driver_uvm_major(), 0);
+	}
+}
+
+/* At eviction: remove the objects of the clients that are bound to the file, and drop
+ * the charges that the file holds.
+ */
+static void release_backing(struct ckm_back *back)
+{
+	struct ckm_container *ct = back->ct;
+	struct ckm_obj *client, *next;
+
+	if (back->node == CGPU_NODE_UVM) {
+		ckm_managed_settle(ct, back);
+		ckm_uvm_settle(ct, back);
+		ckm_uvm_tables_settle(ct, back);
+	}
+	if (back->node != CGPU_NODE_CTL)
+		return;
+	mutex_lock(&ct->rm_lock);
+	list_for_each_entry_safe(client, next, &back->clients, bound)
+		ckm_objs_remove_locked(ct, &client->core);
+	ckm_exports_drop_locked(ct, back);
+	mutex_unlock(&ct->rm_lock);
+}
+
+static int front_open(struct inode *inode, struct file *file)
+{
+	struct ckm_container *ct;
+	struct ckm_slot *slot;
+	struct ckm_back *back;
+	u32 node;
+
+	ct = ckm_container_by_minor(iminor(inode), &node, &slot);
+	if (!ct)
+		return -ENODEV;
+	if (node == CGPU_NODE_UVM && !ckm_uvm_has_seal()) {
+		ckm_container_put(ct);
+		return -ENODEV;
+	}
+	back = ckm_back_open(ct, slot, node, real_device(node, slot), file->f_flags,
+			     release_backing);
+	ckm_container_put(ct);
+	if (IS_ERR(back))
+		return PTR_ERR(back);
+	file->private_data = back;
+	return 0;
+}
+
+static int front_release(struct inode *inode, struct file *file)
+{
+	struct ckm_back *back = file->private_data;
+
+	fput(back->file);
+	return 0;
+}
+
+static __poll_t front_poll(struct file *file, poll_table *wait)
+{
+	struct ckm_back *back = file->private_data;
+
+	if (!back->drv->poll)
+		return DEFAULT_POLLMASK;
+	ckm_back_mirror_flags(back, file->f_flags);
+	return back->drv->poll(back->file, wait);
+}
+
+static int front_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct ckm_back *back = file->private_data;
+
+	if (!back->drv->mmap)
+		return -ENODEV;
+	if (back->node == CGPU_NODE_UVM)
+		return ckm_uvm_mmap(back, vma);
+	/* The driver's vm_ops use vma->vm_file: it must be the backing file. */
+	vma_set_file(vma, back->file);
+	return back->drv->mmap(back->file, vma);
+}
+
+/* Unwrap NV_ESC_XFER_CMD, so that one struct is left to copy in. 0, -EFAULT or -EINVAL. */
+static int unwrap(unsigned int *cmd, unsigned long *user)
+{
+	struct {
+		u32 nr, size;
+		u64 ptr;
+	} xfer;
+
+	if (_IOC_NR(*cmd) != NV_ESC_XFER_CMD)
+		return 0;
+	if (_IOC_SIZE(*cmd) != sizeof(xfer) ||
+	    copy_from_user(&xfer, (void __user *)*user, sizeof(xfer)))
+		return -EFAULT;
+	if (xfer.nr > _IOC_NRMASK || xfer.nr == NV_ESC_XFER_CMD || xfer.size > _IOC_SIZEMASK)
+		return -EINVAL;
+	*cmd = _IOC(_IOC_READ | _IOC_WRITE, NV_IOCTL_MAGIC, xfer.nr, xfer.size);
+	*user = xfer.ptr;
+	return 0;
+}
+
+static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
+{
+	struct ckm_rm_call rc = { .call = call };
+	const struct cgpu_core_ops *core;
+	const struct cgpu_escape *row;
+	int ret = unwrap(&cmd, &user);
+
+	if (ret)
+		return ret;
+	rc.cmd = cmd;
+	rc.user = user;
+	core = ckm_core_enter();
+	row = core->nv.escape(ckm_driver_branch(), _IOC_NR(cmd), _IOC_SIZE(cmd),
+			      call->back->node);
+	if (row)
+		rc.row = *row;
+	ckm_core_leave();
+	/* Without a status field in the struct, refuse by errno. */
+	if (!row || (rc.row.verdict == CGPU_REFUSE && !rc.row.status_at)) {
+		ckm_refused(call, "escape", _IOC_NR(cmd));
+		return -EINVAL;
+	}
+	ret = ckm_call_fetch(call, user, _IOC_SIZE(cmd));
+	return ret ?: ckm_rm_dispatch(&rc);
+}
+
+static long front_ioctl(struct file *file, unsigned int cmd, unsigned long user)
+{
+	struct ckm_back *back = file->private_data;
+	struct ckm_call call;
+	long ret;
+
+	if (READ_ONCE(back->ct->dying))
+		return -ENODEV;
+	ckm_back_mirror_flags(back, file->f_flags);
+	ret = ckm_call_begin(&call, back);
+	if (ret)
+		return ret;
+	if (back->node == CGPU_NODE_UVM)
+		ret = ckm_uvm_ioctl(&call, cmd, user);
+	else
+		ret = front_rm_ioctl(&call, cmd, user);
+	ckm_call_end(&call);
+	return ret;
+}
+
+const struct file_operations ckm_front_fops = {
+	.owner		= THIS_MODULE,
+	.open		= front_open,
+	.release	= front_release,
+	.unlocked_ioctl	= front_ioctl,
+	.mmap		= front_mmap,
+	.poll		= front_poll,
+};

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * Exported dma-bufs: the memory stays charged until the dma-buf is released.
+ *
+ *   nv_dma_buf_export              takes a reference to each charge of the exported memory
+ *   dma_buf_fd                     of the kernel: shows which dma-buf the export made
+ */
+#ifndef CKM_DMABUF_H
+#define CKM_DMABUF_H
+
+/* Register the probes. 0, or -ENOENT with the missing symbol in the log. Detach is a
+ * no-op without probes. Caller holds ckm_lock.
+ */
+int ckm_dmabuf_attach(void);
+void ckm_dmabuf_detach(void);
+
+#endif

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Forwards allocations and inserts their objects into the tree. Takes rm_lock, gpu->lock. */
+#include <linux/sched.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "driver/driver.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_alloc.h"
+#include "intercept/rm_alloc_check.h"
+#include "intercept/rm_call.h"
+#include "sched/sched_thread.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/memory.h"
+#include "state/rm_object.h"
+#include "state/slot.h"
+
+u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	const struct cgpu_core_ops *core;
+	int ret;
+
+	a->obj->core.hobject = handle;
+	mutex_lock(&ct->rm_lock);
+	if (!ckm_objs_have_room_locked(ct)) {
+		mutex_unlock(&ct->rm_lock);
+		ckm_refused(a->rc->call, "one more than max_objects, of class", a->obj->core.cls);
+		return NV_ERR_RESOURCES;
+	}
+	core = ckm_core_enter();
+	/* The parent's file may have been closed meanwhile: a removed parent takes no
+	 * children.
+	 */
+	if (a->parent && a->parent->state != CGPU_OBJ_LIVE)
+		ret = -EINVAL;
+	else
+		ret = core->mem.tree_add(&ct->tree, &a->obj->core, a->parent);
+	ckm_core_leave();
+	a->in_tree = !ret;
+	if (!ret)
+		a->obj->core.busy++;
+	if (!ret && !a->parent)
+		list_add_tail(&a->obj->bound, &a->rc->call->back->clients);
+	mutex_unlock(&ct->rm_lock);
+	return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : ret ? NV_ERR_PARENT : NV_OK;
+}
+
+/* Correct the charge to the size that the driver reports. False: the driver reports
+ * none, or it does not fit; the object is freed again.
+ */
+static bool verify_size(struct ckm_alloc *a)
+{
+	struct cgpu_obj *obj = &a->obj->core;
+	struct ckm_container *ct = a->slot->ct;
+	u64 bytes = ckm_real_bytes(obj->hclient, obj->hobject);
+	int ret = -EIO;
+
+	if (bytes) {
+		/* Never downwards: the driver can report less than it takes (4 KiB
+		 * pages come from 64 KiB ones).
+		 */
+		mutex_lock(&ct->rm_lock);
+		ret = ckm_mem_correct_locked(a->slot, a->mem, max(bytes, a->mem->bytes));
+		mutex_unlock(&ct->rm_lock);
+	}
+	if (!ret)
+		return true;
+	pr_notice_ratelimited("container %s: an allocation of %llu bytes could not be verified (%d); freed\n",
+			      ct->dir, a->mem->bytes, ret);
+	/* If the driver does not free it, the charge stays until the container is gone. */
+	if (ckm_rm_free(obj->hclient, a->parent->hobject, obj->hobject) != NV_OK)
+		a->mem = NULL;
+	return false;
+}
+
+/* From Ampere on, the driver takes a context's buffers when its TSG is made
+ * (ctxBufPoolReserve() of kernel_channel_group_api.c), and no call reports their size.
+ * The size is measured as the decrease of the card's free memory, which is valid only
+ * if no other operation was in flight on this GPU. Later contexts are charged that size
+ * from the start; the charge of this one is raised to it if the limit allows. On Turing
+ * the buffers come from memory that the driver reserved for itself: the free memory
+ * does not decrease, and the size stays ctx_reserve_mib.
+ */
+static void measure_context(struct ckm_alloc *a)
+{
+	struct ckm_gpu *gpu = a->slot->gpu;
+	struct ckm_container *ct = a->slot->ct;
+	struct cgpu_mem *mem;
+	u64 used, free;
+
+	if (!ckm_gpu_heap(gpu, &used, &free) || free >= a->free_before ||
+	    atomic_read(&gpu->moves) != 1 || atomic_read(&gpu->move_seq) != a->move_seq)
+		return;
+	ckm_gpu_context_seen(gpu, a->free_before - free);
+	used = ckm_gpu_context_bytes(gpu);
+	mutex_lock(&ct->rm_lock);
+	mem = a->obj->core.mem;		/* NULL: removed with its file */
+	if (mem && used > mem->bytes && ckm_mem_correct_locked(a->slot, mem, used))
+		pr_notice_ratelimited("container %s: its context takes %llu MiB and is charged %llu\n",
+				      ct->dir, used / CGPU_MIB, mem->bytes / CGPU_MIB);
+	mutex_unlock(&ct->rm_lock);
+}
+
+static void schedule_locked(struct ckm_alloc *a)
+{
+	struct ckm_slot *slot = a->slot;
+	struct cgpu_obj *client = &a->obj->core;
+
+	lockdep_assert_held(&slot->ct->rm_lock);
+	while (client->parent)
+		client = client->parent;
+	a->obj->pid = container_of(client, struct ckm_obj, core)->pid;
+	mutex_lock(&slot->gpu->lock);
+	a->obj->seq = ++slot->gpu->sched_seq;
+	if (a->obj->core.kind == CGPU_KIND_TSG) {
+		list_add_tail(&a->obj->sched, &slot->tsgs);
+		slot->tsg_count++;
+	} else {
+		list_add_tail(&a->obj->sched, &slot->channels);
+		slot->channel_count++;
+	}
+	ckm_slot_channels_changed_locked(slot);
+	mutex_unlock(&slot->gpu->lock);
+}
+
+void ckm_alloc_post(struct ckm_call *call, u8 *arg)
+{
+	struct ckm_alloc *a = call->post_data;
+	struct ckm_container *ct = call->back->ct;
+	struct cgpu_obj *obj = &a->obj->core;
+	u32 status = get32(arg, a->status_at);
+
+	if (obj->kind == CGPU_KIND_DEVICE)	/* restore the tenant's hClientShare */
+		put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->share);
+	if (status != NV_OK)
+		return;
+	/* A REGISTER_FD meanwhile may have bound the client to the other file. */
+	if (obj->kind == CGPU_KIND_CLIENT && READ_ONCE(call->back->registered)) {
+		ckm_rm_free(get32(arg, a->handle_at), get32(arg, a->handle_at),
+			    get32(arg, a->handle_at));
+		ckm_refused(call, "client on a registered file, class", obj->cls);
+		status = NV_ERR_FUNCTION;
+		goto refuse;
+	}
+	if (!a->in_tree) {
+		if (!a->parent)
+			obj->hclient = get32(arg, a->handle_at);
+		status = ckm_alloc_add_pending(a, get32(arg, a->handle_at));
+		if (status != NV_OK) {
+			ckm_rm_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
+				    obj->hobject);
+			goto refuse;
+		}
+	}
+	status = NV_ERR_ARGUMENT;
+	if (obj->hobject != get32(arg, a->handle_at)) {
+		/* The driver returned a different handle from the inserted one. Free
+		 * the new object: it is not in the tree.
+		 */
+		ckm_rm_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
+			    get32(arg, a->handle_at));
+		goto refuse;
+	}
+	status = NV_ERR_NO_MEMORY;
+	if (obj->kind == CGPU_KIND_VIDMEM && a->mem && !verify_size(a))
+		goto refuse;
+
+	mutex_lock(&ct->rm_lock);
+	if (obj->state != CGPU_OBJ_PENDING) {	/* removed with its client's file */
+		mutex_unlock(&ct->rm_lock);
+		status = NV_ERR_CLIENT;
+		goto refuse;
+	}
+	obj->mem = a->mem;
+	a->mem = NULL;
+	obj->userd = a->userd;
+	a->userd = NULL;
+	obj->state = CGPU_OBJ_LIVE;
+	if (obj->gr && (obj->kind == CGPU_KIND_CHANNEL || obj->kind == CGPU_KIND_TSG))
+		schedule_locked(a);
+	/* The TSG now has a channel that is not enabled. */
+	if (obj->kind == CGPU_KIND_CHANNEL)
+		container_of(a->parent, struct ckm_obj, core)->changes++;
+	mutex_unlock(&ct->rm_lock);
+	a->done = true;
+	if (a->free_before)
+		measure_context(a);
+	/* An enabled TSG may run its new channel at once: freeze it if its container is
+	 * not scheduled.
+	 */
+	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && a->parent->scheduled) {
+		ckm_sched_freeze_new_channel(a->slot, obj->hclient, obj->hobject);
+		ckm_gpu_kick(a->slot->gpu);
+	}
+	return;
+
+refuse:
+	put32(arg, a->status_at, status);
+}
+
+u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u64 params)
+{
+	struct ckm_back *back = a->rc->call->back;
+	u32 status;
+
+	a->obj = ckm_obj_alloc(client, handle, a->cls.cls, a->cls.kind);
+	if (!a->obj)
+		return NV_ERR_RESOURCES;
+	/* The parameters of a compute object are optional and need no check, but the
+	 * driver writes results to them: they need a kernel copy too.
+	 */
+	if (a->cls.sealed || (a->cls.kind == CGPU_KIND_COMPUTE && params && a->cls.params_size)) {
+		status = ckm_seal_params(a->rc->call, params, a->cls.params_size);
+		if (status != NV_OK)
+			return status;
+	}
+	if (a->cls.kind == CGPU_KIND_CLIENT) {
+		a->obj->core.owner = back->id;
+		a->obj->pid = task_tgid_nr(current);
+		if (READ_ONCE(back->registered)) {
+			ckm_refused(a->rc->call, "client on a registered file, class", a->cls.cls);
+			return NV_ERR_FUNCTION;
+		}
+		return back->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
+	}
+	if (a->cls.sealed && ckm_alloc_is_event(a->cls.cls)) {	/* a dup has no parameters */
+		status = ckm_alloc_event_source(a, client, &parent);
+		if (status != NV_OK)
+			return status;
+	}
+	a->parent = ckm_tenant_hold(back->ct, client, parent);
+	if (!a->parent)
+		return NV_ERR_PARENT;
+	if (a->parent->gpu != CGPU_NO_GPU)
+		a->slot = ckm_container_slot_of(back->ct, a->parent->gpu);
+	status = a->cls.kind == CGPU_KIND_DEVICE ? ckm_alloc_check_device(a)
+						 : ckm_alloc_check_params(a);
+	if (status == NV_OK)
+		status = ckm_alloc_charge_overhead(a);
+	if (status == NV_OK && handle)
+		status = ckm_alloc_add_pending(a, handle);
+	return status;
+}
+
+static void finish(struct ckm_alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *list;
+
+	if (a->mem)
+		ckm_tenant_put_mem(ct, a->mem);
+	if (a->userd)
+		ckm_tenant_put_mem(ct, a->userd);
+	if (a->in_tree) {
+		mutex_lock(&ct->rm_lock);
+		if (!a->done && a->obj->core.state != CGPU_OBJ_DETACHED) {
+			core = ckm_core_enter();
+			list = core->mem.tree_remove(&ct->tree, &a->obj->core);
+			ckm_core_leave();
+			ckm_objs_release_locked(ct, list);
+		}
+		mutex_unlock(&ct->rm_lock);
+		ckm_tenant_unhold(ct, &a->obj->core);	/* frees it if it was removed */
+	} else if (a->obj) {
+		mutex_lock(&ct->rm_lock);
+		ckm_obj_overhead_less_locked(ct, &a->obj->core, a->obj->core.overhead);
+		mutex_unlock(&ct->rm_lock);
+		ckm_obj_free(a->obj);
+	}
+	ckm_tenant_unhold(ct, a->source);
+	ckm_tenant_unhold(ct, a->parent);
+}
+
+/* Count the calls in flight that may allocate or free video memory: measure_context()
+ * is valid only for a call that runs alone.
+ */
+static void begin_on_card(struct ckm_alloc *a)
+{
+	bool alone;
+	u64 used;
+
+	if (!a->slot)
+		return;
+	alone = atomic_inc_return(&a->slot->gpu->moves) == 1;
+	a->move_seq = atomic_inc_return(&a->slot->gpu->move_seq);
+	if (alone && a->obj->core.kind == CGPU_KIND_TSG && a->obj->core.gr &&
+	    !ckm_gpu_heap(a->slot->gpu, &used, &a->free_before))
+		a->free_before = 0;
+}
+
+static void end_on_card(struct ckm_alloc *a)
+{
+	if (a->slot)
+		atomic_dec(&a->slot->gpu->moves);
+}
+
+long ckm_alloc_run(struct ckm_alloc *a, u32 status, void (*post)(struct ckm_call *call, u8 *arg))
+{
+	struct ckm_call *call = a->rc->call;
+	long ret;
+
+	if (status != NV_OK) {
+		finish(a);
+		return ckm_rm_answer(a->rc, status);
+	}
+	call->post = post;
+	call->post_data = a;
+	begin_on_card(a);
+	ret = ckm_rm_forward(a->rc);
+	end_on_card(a);
+	finish(a);
+	return ret;
+}
+
+/* A class without a row stays CGPU_KIND_REFUSED. */
+static void find_class(struct ckm_alloc *a, u32 cls)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct cgpu_class *row = core->nv.class(ckm_driver_branch(), cls);
+
+	if (row)
+		a->cls = *row;
+	ckm_core_leave();
+}
+
+long ckm_rm_run_alloc(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+	struct ckm_alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row.status_at };
+	u32 cls = get32(top, NVOS_H_CLASS), status;
+
+	find_class(&a, cls);
+	/* On a GPU's file the driver allocates events only. An OS descriptor must come
+	 * from RM_ALLOC_MEMORY, which pins the pages: without that, the driver takes
+	 * the tenant's pointer for its own list of pages.
+	 */
+	if (a.cls.kind == CGPU_KIND_REFUSED || cls == NV01_MEMORY_OS_DESCRIPTOR ||
+	    (rc->call->back->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
+	     cls != NV01_EVENT_OS_EVENT)) {
+		ckm_refused(rc->call, "class", cls);
+		return ckm_rm_answer(rc, NV_ERR_CLASS);
+	}
+	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
+				   a.cls.kind == CGPU_KIND_CLIENT ? 0 : get32(top, NVOS_H_NEW),
+				   get64(top, NVOS64_PARAMS));
+	return ckm_alloc_run(&a, status, ckm_alloc_post);
+}
+
+/* The older call for system memory; video memory is allocated by RM_ALLOC. */
+long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+	struct ckm_alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row.status_at };
+	u32 cls = get32(top, NVOS_H_CLASS), status;
+
+	find_class(&a, cls);
+	if (a.cls.kind != CGPU_KIND_SYSMEM) {
+		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
+		return ckm_rm_answer(rc, NV_ERR_CLASS);
+	}
+	a.cls.sealed = false;	/* they are in the top struct, already copied in */
+	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
+				   get32(top, NVOS_H_NEW), 0);
+	return ckm_alloc_run(&a, status, ckm_alloc_post);
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Checks an allocation class by class, and charges it. Takes rm_lock. */
+#include "call.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_alloc_check.h"
+#include "intercept/rm_call.h"
+#include "intercept/uvm_managed.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/memory.h"
+#include "state/rm_object.h"
+
+u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	struct cgpu_mem *mem;
+
+	if (!a->slot)
+		return NV_ERR_PARENT;
+	ckm_managed_wait(ct);
+	mutex_lock(&ct->rm_lock);
+	mem = ckm_mem_charge_locked(a->slot, bytes);
+	mutex_unlock(&ct->rm_lock);
+	if (IS_ERR(mem))
+		return NV_ERR_NO_MEMORY;
+	a->mem = mem;
+	return NV_OK;
+}
+
+u32 ckm_alloc_charge_overhead(struct ckm_alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	struct cgpu_obj *obj = &a->obj->core;
+	const struct cgpu_core_ops *core;
+	u64 bytes;
+	int ret;
+
+	if (!a->slot)
+		return NV_OK;
+	core = ckm_core_enter();
+	bytes = core->mem.object_overhead(obj->kind, obj->cls) + a->tables;
+	ckm_core_leave();
+	obj->gpu = a->slot->gpu->index;
+	a->obj->tables = a->tables;
+	mutex_lock(&ct->rm_lock);
+	ret = ckm_obj_overhead_locked(ct, obj, bytes);
+	mutex_unlock(&ct->rm_lock);
+	return ret ? NV_ERR_NO_MEMORY : NV_OK;
+}
+
+static u32 take_id(struct ckm_alloc *a, enum cgpu_quota_kind kind)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	int ret;
+
+	mutex_lock(&ct->rm_lock);
+	ret = ckm_mem_take_id_locked(a->slot, a->mem, kind);
+	mutex_unlock(&ct->rm_lock);
+	return ret ? NV_ERR_NO_FREE_FIFOS : NV_OK;
+}
+
+/* A TSG takes the buffers of its context at creation, and an id. */
+static u32 charge_group(struct ckm_alloc *a, bool gr)
+{
+	u32 status = a->slot ? ckm_alloc_charge(a, gr ? ckm_gpu_context_bytes(a->slot->gpu) : 0)
+			     : NV_ERR_PARENT;
+
+	return status == NV_OK ? take_id(a, CGPU_QUOTA_GROUPS) : status;
+}
+
+/* A channel takes an id. nvidia-uvm can keep the id longer than the channel exists, so
+ * the channel's record keeps its TSG's record. For a channel without a TSG the driver
+ * makes one, which takes an id too.
+ */
+static u32 charge_channel(struct ckm_alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	u32 status = ckm_alloc_charge(a, 0);
+
+	if (status == NV_OK)
+		status = take_id(a, CGPU_QUOTA_CHANNELS);
+	if (status == NV_OK && a->parent->kind != CGPU_KIND_TSG)
+		return take_id(a, CGPU_QUOTA_GROUPS);
+	mutex_lock(&ct->rm_lock);
+	if (status == NV_OK && a->parent->mem)
+		ckm_mem_keep_locked(a->mem, a->parent->mem);
+	mutex_unlock(&ct->rm_lock);
+	return status;
+}
+
+/* The driver keeps a channel's USERD memory after its handle is freed; only a channel
+ * on pinned user pages ends with them (kernel_channel_gv100.c).
+ */
+static void hold_userd(struct ckm_alloc *a, u32 handle)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	struct cgpu_obj *userd = handle ? ckm_tenant_hold(ct, a->obj->core.hclient, handle) : NULL;
+
+	if (!userd)
+		return;
+	a->userd = ckm_tenant_get_mem(ct, userd);
+	if (userd->cls == NV01_MEMORY_OS_DESCRIPTOR)
+		a->obj->core.hdep = handle;
+	ckm_tenant_unhold(ct, userd);
+}
+
+/* Only a new address space or the device's: the driver has others that all clients share. */
+static u32 check_vaspace(struct ckm_alloc *a)
+{
+	u32 index = get32(a->rc->call->nested.copy, NV_VASPACE_INDEX);
+
+	if (index == NV_VASPACE_INDEX_NEW || index == NV_VASPACE_INDEX_DEVICE)
+		return NV_OK;
+	ckm_refused(a->rc->call, "address space", index);
+	return NV_ERR_ARGUMENT;
+}
+
+bool ckm_alloc_is_event(u32 cls)
+{
+	return cls == NV01_EVENT || cls == NV01_EVENT_OS_EVENT;
+}
+
+/* The source of an event is the object with the parent's handle in the client that the
+ * parameters name (rmapi_specific.c: hSrcResource is overwritten with the parent's
+ * handle). If that client is not the event's, the driver makes the event a child of its
+ * own client.
+ */
+u32 ckm_alloc_event_source(struct ckm_alloc *a, u32 client, u32 *parent)
+{
+	struct ckm_call *call = a->rc->call;
+	u32 source = get32(call->nested.copy, NV_EVENT_H_CLIENT) ?: client;
+
+	a->source = ckm_tenant_hold(call->back->ct, source, *parent);
+	if (!a->source) {
+		ckm_refused(call, "event of object", *parent);
+		return NV_ERR_NOT_FOUND;
+	}
+	if (source != client)
+		*parent = client;
+	return NV_OK;
+}
+
+/* The driver limits a debugger on its own client to that client's objects, but also
+ * accepts any other client that granted debugging: refuse those.
+ */
+static u32 check_debugger(struct ckm_alloc *a)
+{
+	struct ckm_call *call = a->rc->call;
+	const u8 *p = call->nested.copy;
+	u32 client = get32(p, NV_DEBUGGER_H_APP_CLIENT) ?: a->obj->core.hclient;
+	u32 object = get32(p, NV_DEBUGGER_H_OBJECT);
+
+	if (client == a->obj->core.hclient && !get32(p, NV_DEBUGGER_H_CLIENT))
+		a->source = ckm_tenant_hold(call->back->ct, client, object);
+	if (a->source && a->source->kind == CGPU_KIND_COMPUTE)
+		return NV_OK;
+	ckm_refused(call, "debugger of object", object);
+	return NV_ERR_NOT_FOUND;
+}
+
+static u32 check_plain(struct ckm_alloc *a)
+{
+	if (!a->cls.sealed)	/* a dup has no parameters */
+		return NV_OK;
+	switch (a->obj->core.cls) {
+	case FERMI_VASPACE_A:
+		return check_vaspace(a);
+	case GT200_DEBUGGER:
+		return check_debugger(a);
+	}
+	return NV_OK;
+}
+
+/* A reservation of addresses takes its page tables at once, and for the smallest pages
+ * whatever page size is requested (gvaspaceReserveMempool() of gpu_vaspace.c), unless
+ * its flags delay the tables or leave them to another allocator than RM. Tables for
+ * pages of 64 KiB come on top, a sixteenth.
+ */
+u64 ckm_reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
+{
+	const struct cgpu_core_ops *core;
+	u64 bytes;
+
+	if (flags & (NVOS32_ALLOC_FLAGS_LAZY | NVOS32_ALLOC_FLAGS_EXTERNAL))
+		return 0;
+	core = ckm_core_enter();
+	bytes = core->mem.page_tables(core->mem.vidmem_bytes(size, attr, attr2));
+	ckm_core_leave();
+	return bytes + bytes / 16;
+}
+
+/* The driver chooses the place of video memory. Blocks of 64 KiB at chosen addresses
+ * would each break a frame of 2 MiB, and the other containers would get no pages of
+ * that size. An alignment can do the same, so an aligned allocation is charged at least
+ * its alignment. Virtual addresses are not checked here: they take no video memory.
+ */
+u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *bytes)
+{
+	if (flags & (NVOS32_ALLOC_FLAGS_FIXED | NVOS32_ALLOC_FLAGS_BEGIN_END)) {
+		ckm_refused(a->rc->call, "place of video memory, flags", flags);
+		return NV_ERR_ARGUMENT;
+	}
+	if (flags & NVOS32_ALLOC_FLAGS_ALIGNED)
+		*bytes = max(*bytes, alignment);
+	return NV_OK;
+}
+
+u32 ckm_alloc_check_params(struct ckm_alloc *a)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *obj = &a->obj->core;
+	const u8 *p = a->rc->call->nested.copy;
+	u64 bytes = 0;
+	bool vidmem, gr;
+	u32 engine = 0, status;
+
+	if (obj->cls == NV50_MEMORY_VIRTUAL && p)
+		a->tables = ckm_reserved_tables(get32(p, NV_MEM_FLAGS), get64(p, NV_MEM_SIZE),
+						get32(p, NV_MEM_ATTR), get32(p, NV_MEM_ATTR2));
+	core = ckm_core_enter();
+	switch (obj->kind) {
+	case CGPU_KIND_VIDMEM:
+	case CGPU_KIND_SYSMEM:
+		if (!p)
+			break;
+		vidmem = core->nv.is_vidmem(get32(p, NV_MEM_ATTR), get32(p, NV_MEM_FLAGS));
+		bytes = core->mem.vidmem_bytes(get64(p, NV_MEM_SIZE), get32(p, NV_MEM_ATTR),
+					       get32(p, NV_MEM_ATTR2));
+		if (vidmem != (obj->kind == CGPU_KIND_VIDMEM))
+			obj->kind = CGPU_KIND_REFUSED;
+		obj->bytes = bytes;
+		break;
+	case CGPU_KIND_TSG:
+		engine = get32(p, NV_TSG_ENGINE);
+		break;
+	case CGPU_KIND_CHANNEL:
+		engine = get32(p, NV_CHANNEL_ENGINE);
+		break;
+	}
+	gr = core->nv.engine_is_gr(engine);
+	ckm_core_leave();
+
+	switch (obj->kind) {
+	case CGPU_KIND_REFUSED:
+		return NV_ERR_ARGUMENT;
+	case CGPU_KIND_PLAIN:
+		return check_plain(a);
+	case CGPU_KIND_VIDMEM:
+		status = p ? ckm_alloc_check_place(a, get32(p, NV_MEM_FLAGS),
+						   get64(p, NV_MEM_ALIGNMENT), &bytes) : NV_OK;
+		return status ?: ckm_alloc_charge(a, bytes);
+	case CGPU_KIND_TSG:
+		obj->gr = gr;
+		return charge_group(a, gr);
+	case CGPU_KIND_CHANNEL:
+		if (!a->slot)
+			return NV_ERR_PARENT;
+		/* Without a TSG the driver makes one, and its timeslice would never be
+		 * set.
+		 */
+		if (gr && a->parent->kind != CGPU_KIND_TSG) {
+			ckm_refused(a->rc->call, "channel without a group, class", obj->cls);
+			return NV_ERR_PARENT;
+		}
+		hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
+		if (a->parent->kind == CGPU_KIND_TSG) {
+			obj->gr = a->parent->gr;
+			a->obj->htsg = a->parent->hobject;
+		}
+		return charge_channel(a);
+	case CGPU_KIND_COMPUTE:
+		/* Kernels must run on a channel that is scheduled: one on a
+		 * graphics/compute engine.
+		 */
+		if (a->parent->kind != CGPU_KIND_CHANNEL || !a->parent->gr)
+			return NV_ERR_CLASS;
+		return NV_OK;
+	}
+	return NV_OK;
+}
+
+/* A device uses the default address space of the client that hClientShare names. The
+ * driver checks no right to another client's, and with 0 the device shares one space
+ * with all other devices that have 0. The handle is resolved when the space is first
+ * used, and may be another client's by then. So only the device's own client is
+ * accepted, and 0 is replaced by it.
+ */
+static u32 check_share(struct ckm_alloc *a)
+{
+	struct ckm_call *call = a->rc->call;
+
+	a->share = get32(call->nested.copy, NV_DEVICE_CLIENT_SHARE);
+	if (a->share && a->share != a->obj->core.hclient) {
+		ckm_refused(call, "address space of client", a->share);
+		return NV_ERR_CLIENT;
+	}
+	put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->obj->core.hclient);
+	return NV_OK;
+}
+
+u32 ckm_alloc_check_device(struct ckm_alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	const u8 *p = a->rc->call->nested.copy;
+	u32 i;
+
+	for (i = 0; p && i < ct->slot_count; i++)
+		if (ct->slot[i].gpu->instance == get32(p, NV_DEVICE_INSTANCE)) {
+			a->slot = &ct->slot[i];
+			a->obj->core.gpu = ct->slot[i].gpu->index;
+			return check_share(a);
+		}
+	return NV_ERR_ARGUMENT;
+}

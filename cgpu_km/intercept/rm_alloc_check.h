@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* The checks of an allocation, and its charges. */
+#ifndef CKM_RM_ALLOC_CHECK_H
+#define CKM_RM_ALLOC_CHECK_H
+
+#include <linux/types.h>
+
+#include "core/nv_call.h"
+
+struct cgpu_mem;
+struct cgpu_obj;
+struct ckm_obj;
+struct ckm_rm_call;
+struct ckm_slot;
+
+/* One allocation, from ckm_alloc_prepare() to the end of ckm_alloc_run(). */
+struct ckm_alloc {
+	struct ckm_rm_call *rc;
+	struct cgpu_class cls;		/* a copy: the core may be replaced meanwhile */
+	struct ckm_obj *obj;		/* in the tree as PENDING once the handle is known */
+	struct cgpu_obj *parent;	/* pinned; NULL for a client */
+	struct cgpu_obj *source;	/* pinned; source of an event or debugger, or NULL */
+	struct ckm_slot *slot;		/* NULL above the device */
+	struct cgpu_mem *mem;		/* charged; the object's once it is LIVE */
+	u32 handle_at;			/* offset of the new handle in the struct */
+	u32 status_at;
+	struct cgpu_mem *userd;		/* the same, of a channel's USERD memory */
+	u64 tables;			/* bytes of page tables that come with it */
+	u32 share;			/* devices: hClientShare as the tenant wrote it */
+	u64 free_before;		/* free bytes of the card at the start; 0: not measured */
+	int move_seq;
+	bool in_tree;			/* and pinned, until finish() */
+	bool done;			/* LIVE: the driver made it and it stays */
+};
+
+/* Charge @bytes of video memory for the object, in a->mem. NV_ERR_NO_MEMORY over the
+ * limit; NV_ERR_PARENT above the device. Waits for recounts of managed memory, so no
+ * lock may be held; takes rm_lock.
+ */
+u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes);
+/* Charge what the driver keeps for the object beside its memory, a->tables included.
+ * NV_OK, or NV_ERR_NO_MEMORY over the limit. Takes rm_lock.
+ */
+u32 ckm_alloc_charge_overhead(struct ckm_alloc *a);
+/* Set the slot of a device. NV_ERR_ARGUMENT: the GPU is not the container's;
+ * NV_ERR_CLIENT: hClientShare is another client's.
+ */
+u32 ckm_alloc_check_device(struct ckm_alloc *a);
+/* Check the kernel copy of the parameters by the object's kind, and charge memory and
+ * ids. Returns an RM status. Takes rm_lock.
+ */
+u32 ckm_alloc_check_params(struct ckm_alloc *a);
+/* Check @flags of an allocation of video memory, NV_ERR_ARGUMENT for a chosen address,
+ * and raise @bytes, its charge, to @alignment, also in bytes, if @flags align it.
+ */
+u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *bytes);
+/* Pin the source of an event in a->source, and set @parent to the handle under which
+ * the driver puts the event. NV_ERR_NOT_FOUND: not an object of the container. Takes
+ * rm_lock.
+ */
+u32 ckm_alloc_event_source(struct ckm_alloc *a, u32 client, u32 *parent);
+
+bool ckm_alloc_is_event(u32 cls);
+/* Estimate of the page tables that a reservation of @size bytes of addresses takes, in
+ * bytes.
+ */
+u64 ckm_reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2);
+
+#endif

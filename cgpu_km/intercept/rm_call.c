@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Forwards one RM call to the driver, or answers it. Takes no lock. */
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_call.h"
+#include "state/container.h"
+
+void ckm_refused(struct ckm_call *call, const char *what, u32 number)
+{
+	struct ckm_container *ct = call->back->ct;
+	u32 i;
+
+	/* A control file belongs to no GPU: count the call on each slot. */
+	for (i = 0; i < ct->slot_count; i++)
+		if (!call->back->slot || call->back->slot == &ct->slot[i])
+			atomic64_inc(&ct->slot[i].refused_calls);
+	pr_notice_ratelimited("container %s: %s 0x%x refused, pid %d\n", ct->dir, what, number,
+			      task_tgid_nr(current));
+}
+
+long ckm_rm_answer(struct ckm_rm_call *rc, u32 status)
+{
+	if (rc->row.status_at)
+		put32(rc->call->top, rc->row.status_at, status);
+	return copy_to_user((void __user *)rc->user, rc->call->top, rc->call->size) ? -EFAULT : 0;
+}
+
+long ckm_rm_forward(struct ckm_rm_call *rc)
+{
+	struct ckm_back *back = rc->call->back;
+	const struct ckm_range *nested = &rc->call->nested;
+	bool sealed = rc->row.verdict != CGPU_PASS;
+	long ret;
+
+	/* If the driver fails before it writes a status, the tenant must not read success. */
+	if (sealed)
+		put32(rc->call->top, rc->row.status_at, NV_ERR_GENERIC);
+	ret = back->drv->unlocked_ioctl(back->file, rc->cmd, rc->user);
+	if (!ret && sealed && !rc->call->ran) {
+		pr_err_ratelimited("the driver ran call 0x%x unseen by the seal\n", rc->row.nr);
+		ret = -EIO;
+	}
+	if (nested->answered &&
+	    copy_to_user((void __user *)nested->user, nested->copy, nested->size))
+		ret = ret ?: -EFAULT;
+	return ret;
+}
+
+u32 ckm_seal_params(struct ckm_call *call, u64 user, u32 size)
+{
+	void *copy;
+
+	if (!user || !size)
+		return NV_ERR_ARGUMENT;
+	copy = kvmalloc(size, GFP_KERNEL_ACCOUNT);
+	if (!copy)
+		return NV_ERR_RESOURCES;
+	if (copy_from_user(copy, (void __user *)user, size)) {
+		kvfree(copy);
+		return NV_ERR_ADDRESS;
+	}
+	call->nested = (struct ckm_range){ .user = user, .size = size, .copy = copy };
+	return NV_OK;
+}

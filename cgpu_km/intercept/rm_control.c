@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Calls the handler of an RM control's verdict. Takes rm_lock. */
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "driver/driver.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_call.h"
+#include "intercept/rm_control.h"
+#include "intercept/rm_export.h"
+#include "sched/sched_thread.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/quota.h"
+#include "state/rm_object.h"
+#include "state/slot.h"
+
+/* One control; its object is pinned until the end. */
+struct control {
+	struct ckm_rm_call *rc;
+	struct cgpu_control row;	/* a copy: the core may be replaced meanwhile */
+	struct ckm_container *ct;
+	struct cgpu_obj *obj;
+	struct ckm_slot *slot;		/* of the object's GPU; NULL above the device */
+	u64 user;			/* user address of the parameters */
+	u32 size;
+	u32 changes;			/* of the object's group, at the start */
+	bool enables;
+};
+
+static u8 *params_of(struct control *c)
+{
+	return c->rc->call->nested.copy;
+}
+
+/* Copy our answer out: the parameters, then the struct. */
+static long answer_params(struct control *c, u32 status)
+{
+	if (status == NV_OK && c->size &&
+	    copy_to_user((void __user *)c->user, params_of(c), c->size))
+		status = NV_ERR_ADDRESS;
+	return ckm_rm_answer(c->rc, status);
+}
+
+/* Read the real figures with kernel memory and copy the slice's figures out: the card's
+ * must not reach user memory even for a moment.
+ */
+static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
+{
+	struct {
+		u32 count;
+		struct { u32 index, data; } list[NV_FB_INFO_MAX];
+	} *fb;
+	const struct cgpu_core_ops *core;
+	u32 i, status, size = ckm_driver_fb_info_size();
+	struct cgpu_quota_view bar1;
+	u64 limit, used, mapped, free;
+
+	if (!c->slot || !size || size > sizeof(*fb))
+		return NV_ERR_NOT_SUPPORTED;
+	if (count > (size - NV_FB_INFO_LIST) / sizeof(fb->list[0]))
+		return NV_ERR_ARGUMENT;
+	fb = kzalloc(sizeof(*fb), GFP_KERNEL);
+	if (!fb)
+		return NV_ERR_RESOURCES;
+	fb->count = count;
+	for (i = 0; i < count; i++) {
+		fb->list[i].index = get32(pairs, i * 8);
+		fb->list[i].data = get32(pairs, i * 8 + 4);
+	}
+	status = ckm_rm_control(c->obj->hclient, c->obj->hobject,
+				NV2080_CTRL_FB_GET_INFO_V2, fb, size);
+	ckm_slot_limits(c->slot, &limit, &used);
+	mapped = ckm_quota_look(c->slot, CGPU_QUOTA_BAR1, &bar1);
+	/* Only the container's own mappings count as used: a lower value would show
+	 * what the other containers map.
+	 */
+	free = bar1.total > mapped ? bar1.total - mapped : 0;
+	core = ckm_core_enter();
+	for (i = 0; status == NV_OK && i < count; i++)
+		put32(pairs, i * 8 + 4, core->nv.fb_info(fb->list[i].index, fb->list[i].data,
+							 limit, used, mapped, free));
+	ckm_core_leave();
+	kfree(fb);
+	return status;
+}
+
+static long fb_info_v2(struct control *c)
+{
+	u8 *p = params_of(c);
+
+	return answer_params(c, slice_fb_info(c, get32(p, 0), p + NV_FB_INFO_LIST));
+}
+
+/* The older form: a count and a pointer to the list. */
+static long fb_info(struct control *c)
+{
+	u8 *p = params_of(c);
+	u32 count = get32(p, 0), status;
+	void __user *list = (void __user *)(uintptr_t)get64(p, 8);
+	u8 *pairs;
+
+	if (!count || count > NV_FB_INFO_MAX)
+		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	pairs = memdup_user(list, count * 8);
+	if (IS_ERR(pairs))
+		return ckm_rm_answer(c->rc, NV_ERR_ADDRESS);
+	status = slice_fb_info(c, count, pairs);
+	if (status == NV_OK && copy_to_user(list, pairs, count * 8))
+		status = NV_ERR_ADDRESS;
+	kfree(pairs);
+	return ckm_rm_answer(c->rc, status);
+}
+
+/* Processes of other containers must not be visible: as documented, none is listed. */
+static long no_pids(struct control *c)
+{
+	u8 *p = params_of(c);
+	u32 i, count;
+
+	if (c->row.cmd == NV2080_CTRL_GPU_GET_PIDS) {
+		memset(p + 8, 0, c->size - 8);		/* after idType and id */
+	} else {
+		count = min_t(u32, get32(p, 0), 200);	/* list of 72-byte entries at 8 */
+		for (i = 0; i < count; i++)
+			memset(p + 8 + i * 72 + 16, 0, 56);	/* after pid, index, result */
+	}
+	return answer_params(c, NV_OK);
+}
+
+/* The group that the driver enables as one: the TSG, or a channel without a TSG. */
+static struct ckm_obj *group_locked(struct control *c)
+{
+	struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *tsg = NULL;
+
+	lockdep_assert_held(&c->ct->rm_lock);
+	core = ckm_core_enter();
+	if (obj->htsg)
+		tsg = core->mem.tree_live(&c->ct->tree, c->obj->hclient, obj->htsg);
+	ckm_core_leave();
+	return tsg ? container_of(tsg, struct ckm_obj, core) : obj;
+}
+
+static void mark_scheduled(struct control *c)
+{
+	struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
+	struct ckm_obj *group;
+
+	mutex_lock(&c->ct->rm_lock);
+	group = group_locked(c);
+	c->obj->scheduled = true;
+	group->core.scheduled = true;
+	/* A channel that was made meanwhile changes the count: the driver may not have
+	 * seen it.
+	 */
+	if (c->enables && group->changes == c->changes)
+		obj->enabled_at = group->changes + 1;
+	mutex_unlock(&c->ct->rm_lock);
+}
+
+static void freeze_group(struct control *c)
+{
+	const struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
+
+	ckm_sched_freeze_new_channel(c->slot, c->obj->hclient, obj->htsg ?: c->obj->hobject);
+}
+
+/* Runs after the driver enabled the channels and before the tenant sees the result. */
+static void post_schedule(struct ckm_call *call, u8 *arg)
+{
+	struct control *c = call->post_data;
+
+	if (get32(arg, NVOS54_STATUS) != NV_OK || !c->obj->gr || !c->slot)
+		return;
+	mark_scheduled(c);
+	freeze_group(c);
+	ckm_gpu_kick(c->slot->gpu);
+}
+
+/* If the container is not scheduled, freeze the channel before forwarding, otherwise it
+ * could run unaccounted between the driver's enable and our freeze. Each freeze and
+ * thaw also names channels that are not enabled yet. That a disabled channel stays
+ * disabled when it is enabled is the simulator's behaviour, not verified on hardware:
+ * freeze it again afterwards. A channel that is enabled already needs neither. Answer
+ * that call without the driver and without a freeze, which would delay the next slice
+ * as often as the tenant repeats the call.
+ */
+static long enable(struct control *c)
+{
+	const struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
+	struct ckm_obj *group;
+	bool is_enabled;
+
+	c->rc->call->post = post_schedule;
+	c->rc->call->post_data = c;
+	if (!c->obj->gr || !c->slot)
+		return ckm_rm_forward(c->rc);
+	c->enables = params_of(c)[0];
+	mutex_lock(&c->ct->rm_lock);
+	group = group_locked(c);
+	if (!c->enables)
+		group->changes++;
+	c->changes = group->changes;
+	is_enabled = c->enables && obj->enabled_at == c->changes + 1;
+	mutex_unlock(&c->ct->rm_lock);
+	if (ckm_sched_is_frozen(c->slot)) {
+		if (is_enabled)
+			return answer_params(c, NV_OK);
+		freeze_group(c);
+	}
+	return ckm_rm_forward(c->rc);
+}
+
+static long set_timeslice(struct control *c)
+{
+	if (c->obj->kind != CGPU_KIND_TSG)
+		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	mutex_lock(&c->ct->rm_lock);
+	c->obj->timeslice_us = get64(params_of(c), 0);
+	mutex_unlock(&c->ct->rm_lock);
+	return ckm_rm_answer(c->rc, NV_OK);
+}
+
+static long get_timeslice(struct control *c)
+{
+	u64 us;
+
+	mutex_lock(&c->ct->rm_lock);
+	us = c->obj->timeslice_us;
+	mutex_unlock(&c->ct->rm_lock);
+	if (!us)	/* never set: the driver's own default */
+		us = 1024;
+	put64(params_of(c), 0, us);
+	return answer_params(c, NV_OK);
+}
+
+/* The caller may name its own channels only, and the control has no effect: the
+ * scheduler alone decides what runs.
+ */
+static long own_channels(struct control *c)
+{
+	const u8 *p = params_of(c);
+	u32 count = get32(p, 4), i, client;
+	struct cgpu_obj *obj;
+	bool own;
+
+	if (count > NV2080_DISABLE_CHANNELS_MAX || get64(p, 16))
+		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+	for (i = 0; i < count; i++) {
+		client = get32(p, 24 + i * 4);
+		obj = ckm_tenant_hold(c->ct, client, get32(p, 280 + i * 4));
+		own = obj && obj->kind == CGPU_KIND_CHANNEL &&
+		      obj->owner == c->rc->call->back->id;
+		ckm_tenant_unhold(c->ct, obj);
+		if (!own) {
+			ckm_refused(c->rc->call, "DISABLE_CHANNELS of a foreign client", client);
+			return ckm_rm_answer(c->rc, NV_ERR_PERMISSIONS);
+		}
+	}
+	return ckm_rm_answer(c->rc, NV_OK);
+}
+
+/* Report no peer, no NVLink and no fabric: the object that a program would make next is
+ * refused.
+ */
+static long not_there(struct control *c)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	bool known = core->nv.not_there(c->row.cmd, params_of(c), c->size);
+
+	ckm_core_leave();
+	return answer_params(c, known ? NV_OK : NV_ERR_NOT_SUPPORTED);
+}
+
+static long share_policy(struct control *c)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	bool stays = core->nv.share_stays(get32(params_of(c), NV_SHARE_TYPE) & 0xffff);
+
+	ckm_core_leave();
+	return stays ? ckm_rm_forward(c->rc) : ckm_rm_answer(c->rc, NV_OK);
+}
+
+static long read_thermal(struct control *c)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	bool reads = core->nv.thermal_reads(params_of(c), c->size);
+
+	ckm_core_leave();
+	if (reads)
+		return ckm_rm_forward(c->rc);
+	ckm_refused(c->rc->call, "thermal instruction in control", c->row.cmd);
+	return ckm_rm_answer(c->rc, NV_ERR_NOT_SUPPORTED);
+}
+
+/* Only for a channel or TSG of the caller: the driver looks the handle up in the same
+ * client.
+ */
+static long force_cilp(struct control *c)
+{
+	struct cgpu_obj *obj = ckm_tenant_hold(c->ct, c->obj->hclient,
+					       get32(params_of(c), NV_CTXSW_H_CHANNEL));
+	const struct cgpu_core_ops *core;
+	long ret;
+
+	if (obj && (obj->kind == CGPU_KIND_TSG || obj->kind == CGPU_KIND_CHANNEL)) {
+		core = ckm_core_enter();
+		core->nv.force_cilp(params_of(c));
+		ckm_core_leave();
+		ret = ckm_rm_forward(c->rc);
+	} else {
+		ret = ckm_rm_answer(c->rc, NV_ERR_NOT_FOUND);
+	}
+	ckm_tenant_unhold(c->ct, obj);
+	return ret;
+}
+
+static long forward(struct control *c)
+{
+	return ckm_rm_forward(c->rc);
+}
+
+static long answer_ok(struct control *c)
+{
+	return ckm_rm_answer(c->rc, NV_OK);
+}
+
+static long export(struct control *c)
+{
+	return ckm_rm_export(c->rc, c->row.cmd, c->obj->hclient);
+}
+
+static long import(struct control *c)
+{
+	return ckm_rm_import(c->rc, c->row.cmd, c->obj->hclient);
+}
+
+static long (*const handlers[])(struct control *c) = {
+	[CGPU_PASS]		= forward,
+	[CGPU_ANSWER_OK]	= answer_ok,
+	[CGPU_FB_INFO]		= fb_info,
+	[CGPU_FB_INFO_V2]	= fb_info_v2,
+	[CGPU_NO_PIDS]		= no_pids,
+	[CGPU_SCHEDULE]		= enable,
+	[CGPU_SET_TIMESLICE]	= set_timeslice,
+	[CGPU_GET_TIMESLICE]	= get_timeslice,
+	[CGPU_OWN_CHANNELS]	= own_channels,
+	[CGPU_EXPORT]		= export,
+	[CGPU_IMPORT]		= import,
+	[CGPU_NOT_THERE]	= not_there,
+	[CGPU_SHARE_POLICY]	= share_policy,
+	[CGPU_READ_THERMAL]	= read_thermal,
+	[CGPU_FORCE_CILP]	= force_cilp,
+};
+
+static long run(struct control *c)
+{
+	u32 verdict = c->row.verdict;
+
+	if (verdict < ARRAY_SIZE(handlers) && handlers[verdict])
+		return handlers[verdict](c);
+	return ckm_rm_answer(c->rc, NV_ERR_NOT_SUPPORTED);
+}
+
+static u32 find_object(struct control *c, u32 client, u32 object)
+{
+	struct ckm_back *back = c->rc->call->back;
+
+	c->obj = ckm_tenant_hold(c->ct, client, object);
+	if (!c->obj)
+		return NV_ERR_NOT_FOUND;
+	/* As in the driver: a client belongs to the file on which it was made. */
+	if (c->obj->owner != back->id)
+		return NV_ERR_CLIENT;
+	if (c->obj->gpu != CGPU_NO_GPU)
+		c->slot = ckm_container_slot_of(c->ct, c->obj->gpu);
+	return NV_OK;
+}
+
+long ckm_rm_run_control(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+	struct control c = {
+		.rc = rc,
+		.ct = rc->call->back->ct,
+		.user = get64(top, NVOS54_PARAMS),
+	};
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct cgpu_control *row;
+	u32 cmd = get32(top, NVOS54_CMD), status;
+	long ret;
+
+	row = core->nv.control(ckm_driver_branch(), cmd);
+	if (row)
+		c.row = *row;
+	ckm_core_leave();
+	if (c.row.verdict == CGPU_REFUSE) {
+		ckm_refused(rc->call, "control", cmd);
+		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+	}
+	/* Imports, and the query before an import, may name a file of a container with
+	 * the same IPC name.
+	 */
+	rc->call->shares = c.row.verdict == CGPU_IMPORT ||
+			   cmd == NV0000_CTRL_GET_EXPORT_OBJECT_INFO;
+	/* Nothing of ours depends on a control that only passes: check its owner
+	 * without pinning the object.
+	 */
+	if (c.row.verdict == CGPU_PASS && !c.row.sealed &&
+	    ckm_tenant_owns(rc->call->back->ct, rc->call->back->id, get32(top, NVOS_H_ROOT),
+			    get32(top, NVOS54_H_OBJECT)))
+		return ckm_rm_forward(rc);
+	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));
+	if (status == NV_OK && c.row.sealed) {
+		c.size = get32(top, NVOS54_PARAMS_SIZE);
+		status = c.size == c.row.params_size ? ckm_seal_params(rc->call, c.user, c.size)
+						      : NV_ERR_ARGUMENT;
+	}
+	ret = status == NV_OK ? run(&c) : ckm_rm_answer(rc, status);
+	ckm_tenant_unhold(c.ct, c.obj);
+	return ret;
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Calls the handler of an RM call's verdict. Takes rm_lock. */
+#include "call.h"
+#include "core/nv_abi.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_alloc.h"
+#include "intercept/rm_call.h"
+#include "intercept/rm_control.h"
+#include "intercept/rm_dispatch.h"
+#include "intercept/rm_dup.h"
+#include "intercept/rm_free.h"
+#include "intercept/rm_map.h"
+#include "intercept/rm_map_dma.h"
+#include "intercept/rm_vid_heap.h"
+#include "state/rm_object.h"
+
+/* The driver binds a client that is made on a registered file to the control file, and
+ * keeps it as long as that. We track a client under the file on which it was made, so a
+ * registered file may have no clients. Set the mark before forwarding, and keep it
+ * whatever the driver returns: the registration may have taken effect.
+ */
+static long pass(struct ckm_rm_call *rc)
+{
+	if (rc->row.nr == NV_ESC_REGISTER_FD)
+		WRITE_ONCE(rc->call->back->registered, true);
+	return ckm_rm_forward(rc);
+}
+
+/* An OS event is named by client and number, and the driver makes and frees it for any
+ * client. Accept the container's clients only.
+ */
+static long os_event(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	u32 handle = get32(rc->call->top, NV_OS_EVENT_H_CLIENT);
+	struct cgpu_obj *client = ckm_tenant_hold(ct, handle, handle);
+	long ret;
+
+	if (!client) {
+		ckm_refused(rc->call, "OS event of client", handle);
+		return ckm_rm_answer(rc, NV_ERR_CLIENT);
+	}
+	ret = ckm_rm_forward(rc);
+	ckm_tenant_unhold(ct, client);
+	return ret;
+}
+
+static long (*const handlers[])(struct ckm_rm_call *rc) = {
+	[CGPU_PASS]		= pass,
+	[CGPU_ALLOC]		= ckm_rm_run_alloc,
+	[CGPU_ALLOC_MEMORY]	= ckm_rm_run_alloc_memory,
+	[CGPU_FREE]		= ckm_rm_run_free,
+	[CGPU_CONTROL]		= ckm_rm_run_control,
+	[CGPU_DUP]		= ckm_rm_run_dup,
+	[CGPU_MAP]		= ckm_rm_map_memory,
+	[CGPU_UNMAP]		= ckm_rm_unmap_memory,
+	[CGPU_SHARE]		= ckm_rm_run_share,
+	[CGPU_MAP_DMA]		= ckm_rm_run_map_dma,
+	[CGPU_UNMAP_DMA]	= ckm_rm_run_unmap_dma,
+	[CGPU_VID_HEAP]		= ckm_rm_run_vid_heap,
+	[CGPU_OS_EVENT]		= os_event,
+	[CGPU_DMABUF]		= ckm_rm_forward,	/* checked and charged in dmabuf.c */
+};
+
+long ckm_rm_dispatch(struct ckm_rm_call *rc)
+{
+	u32 verdict = rc->row.verdict;
+
+	if (verdict < ARRAY_SIZE(handlers) && handlers[verdict])
+		return handlers[verdict](rc);
+	ckm_refused(rc->call, "escape", rc->row.nr);
+	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+}

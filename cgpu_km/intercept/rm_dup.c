@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Makes second handles of objects, and tracks which objects may be shared. Takes rm_lock. */
+#include "call.h"
+#include "core/nv_abi.h"
+#include "driver/driver.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_alloc.h"
+#include "intercept/rm_call.h"
+#include "intercept/rm_dup.h"
+#include "state/rm_object.h"
+
+/* The driver lets a client of another process dup an object only under a share policy.
+ * The policy names the destination client, and only for the time of this call, because
+ * a client handle can be reused. Of two concurrent calls for one object and client, one
+ * may be refused.
+ */
+static long run_dup(struct ckm_alloc *a, struct cgpu_obj *src, u32 status)
+{
+	u32 to = get32(a->rc->call->top, NVOS_H_ROOT);
+	bool lent = status == NV_OK && to != src->hclient &&
+		    READ_ONCE(container_of(src, struct ckm_obj, core)->shared);
+	long ret;
+
+	if (lent)
+		ckm_rm_lend(src->hclient, src->hobject, to, false);
+	ret = ckm_alloc_run(a, status, ckm_alloc_post);
+	if (lent)
+		ckm_rm_lend(src->hclient, src->hobject, to, true);
+	return ret;
+}
+
+long ckm_rm_run_dup(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	const u8 *top = rc->call->top;
+	struct ckm_alloc a = { .rc = rc, .cls.kind = CGPU_KIND_PLAIN,
+			   .handle_at = NVOS55_H_OBJECT, .status_at = NVOS55_STATUS };
+	struct cgpu_obj *src;
+	u32 status;
+	long ret;
+
+	src = ckm_tenant_hold(ct, get32(top, NVOS55_H_CLIENT_SRC),
+			      get32(top, NVOS55_H_OBJECT_SRC));
+	if (!src)
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	/* Channels and the objects above them are scheduled and charged by handle. No
+	 * known program needs a second handle of one.
+	 */
+	if (src->kind != CGPU_KIND_VIDMEM && src->kind != CGPU_KIND_SYSMEM &&
+	    src->kind != CGPU_KIND_PLAIN) {
+		ckm_refused(rc->call, "dup of class", src->cls);
+		ckm_tenant_unhold(ct, src);
+		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+	}
+	/* The driver keeps as much for the dup as for the first object: charge the same
+	 * overhead.
+	 */
+	a.cls.cls = src->cls;
+	a.tables = container_of(src, struct ckm_obj, core)->tables;
+	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
+	if (status == NV_OK && src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu)
+		status = NV_ERR_PARENT;
+	if (status == NV_OK) {
+		a.obj->core.kind = src->kind;
+		a.obj->core.gpu = src->gpu;
+		a.obj->core.bytes = src->bytes;
+		a.mem = ckm_tenant_get_mem(ct, src);
+		if (get32(top, NVOS55_H_OBJECT))
+			status = ckm_alloc_add_pending(&a, get32(top, NVOS55_H_OBJECT));
+	}
+	ret = run_dup(&a, src, status);
+	ckm_tenant_unhold(ct, src);
+	return ret;
+}
+
+/* cuIpcGetMemHandle shares its memory with all, and the driver would admit processes of
+ * the host. So the policy is not forwarded but recorded, for run_dup(). A policy for
+ * fewer than all changes nothing.
+ */
+static void note_share(struct cgpu_obj *obj, const u8 *top)
+{
+	if (get32(top, NVOS57_TYPE) % BIT(16) != NV_SHARE_ALL ||
+	    !(get32(top, NVOS57_ACCESS_MASK) & NV_SHARE_MAY_DUP))
+		return;
+	WRITE_ONCE(container_of(obj, struct ckm_obj, core)->shared,
+		   !(top[NVOS57_ACTION] & NV_SHARE_REVOKE));
+}
+
+long ckm_rm_run_share(struct ckm_rm_call *rc)
+{
+	struct ckm_back *back = rc->call->back;
+	u32 handle = get32(rc->call->top, NVOS57_H_OBJECT);
+	struct cgpu_obj *obj = ckm_tenant_hold(back->ct, get32(rc->call->top, NVOS_H_ROOT), handle);
+	u32 status = NV_ERR_NOT_FOUND;
+
+	if (obj && obj->owner == back->id) {
+		note_share(obj, rc->call->top);
+		status = NV_OK;
+	} else {
+		ckm_refused(rc->call, "share of object", handle);
+	}
+	ckm_tenant_unhold(back->ct, obj);
+	return ckm_rm_answer(rc, status);
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the exported memory of control files. Takes rm_lock. */
+#include <linux/file.h>
+#include <linux/slab.h>
+#include <linux/xarray.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_call.h"
+#include "intercept/rm_export.h"
+#include "state/container.h"
+#include "state/memory.h"
+#include "state/minor.h"
+#include "state/rm_object.h"
+
+/* An exported object, at one index of a control file. */
+struct export {
+	struct cgpu_mem *mem;	/* a reference, or NULL: system memory */
+	u64 bytes;		/* of system memory, if known */
+	u32 cls, kind, gpu;
+};
+
+/* Offsets of the fields, which differ between the two pairs of calls. */
+struct form {
+	u32 fd_at, parent_at, objects_at;
+	u32 num_at, index_at;	/* u16; 0: one object, at index 0 */
+	u32 max;
+};
+
+static const struct form *form_of(u32 cmd)
+{
+	static const struct form forms[] = {
+		{ NV3D05_FD, 0, NV3D05_H_OBJECT, 0, 0, 1 },
+		{ NV3D0B_FD, 0, NV3D0B_OBJECTS, NV3D0B_NUM, NV3D0B_INDEX, NV3D0B_MAX },
+		{ NV3D06_FD, NV3D06_H_PARENT, NV3D06_H_OBJECT, 0, 0, 1 },
+		{ NV3D0C_FD, NV3D0C_H_PARENT, NV3D0C_OBJECTS, NV3D0C_NUM, NV3D0C_INDEX,
+		  NV3D0C_MAX },
+	};
+
+	switch (cmd) {
+	case NV0000_CTRL_EXPORT_OBJECT_TO_FD:
+		return &forms[0];
+	case NV0000_CTRL_EXPORT_OBJECTS_TO_FD:
+		return &forms[1];
+	case NV0000_CTRL_IMPORT_OBJECT_FROM_FD:
+		return &forms[2];
+	default:
+		return &forms[3];
+	}
+}
+
+/* An export to a control file, the carrier, or an import from it. */
+struct transfer {
+	struct ckm_rm_call *rc;
+	struct ckm_container *ct;
+	const struct form *form;
+	struct ckm_back *carrier;	/* kept by call->carrier */
+	u32 client, num, index;
+	struct cgpu_obj *parent;	/* import: pinned */
+	struct cgpu_obj *object[NV3D0B_MAX];	/* export: pinned; import: PENDING and pinned */
+	struct export *place[NV3D0B_MAX];	/* export: to be stored */
+	bool kept;			/* the driver succeeded, and our records are updated */
+};
+
+static u8 *params(struct transfer *t)
+{
+	return t->rc->call->nested.copy;
+}
+
+/* One transfer at a time per carrier, so that our records of it match the driver's and
+ * stay so. Not a lock: the driver copies to user memory in between, and a thread that
+ * the tenant stalls there must not stall another. An export goes to a file of the same
+ * container only; an import may come from a container with the same IPC name.
+ */
+static u32 take_carrier(struct transfer *t)
+{
+	struct file *front = fget(get32(params(t), t->form->fd_at));
+	struct ckm_back *back = front ? ckm_front_back(front) : NULL;
+	u32 status = NV_OK;
+
+	if (!back || back->node != CGPU_NODE_CTL ||
+	    !(back->ct == t->ct || (t->form->parent_at && ckm_container_shares(back->ct, t->ct)))) {
+		status = NV_ERR_INVALID_PARAMETER;
+		goto out;
+	}
+	mutex_lock(&back->ct->rm_lock);
+	if (back->in_transfer)
+		status = NV_ERR_STATE_IN_USE;
+	else
+		back->in_transfer = true;
+	mutex_unlock(&back->ct->rm_lock);
+	if (status == NV_OK) {
+		/* The driver's look-up of the fd must find the same file (seal.c). */
+		t->rc->call->carrier = get_file(back->file);
+		t->carrier = back;
+	}
+out:
+	if (front)
+		fput(front);
+	return status;
+}
+
+static void leave_carrier(struct transfer *t)
+{
+	mutex_lock(&t->carrier->ct->rm_lock);
+	t->carrier->in_transfer = false;
+	mutex_unlock(&t->carrier->ct->rm_lock);
+}
+
+static struct transfer *begin(struct ckm_rm_call *rc, u32 cmd, u32 client, u32 *status)
+{
+	struct transfer *t = kvzalloc(sizeof(*t), GFP_KERNEL_ACCOUNT);
+
+	*status = NV_ERR_RESOURCES;
+	if (!t)
+		return NULL;
+	t->rc = rc;
+	t->ct = rc->call->back->ct;
+	t->form = form_of(cmd);
+	t->client = client;
+	t->num = 1;
+	if (t->form->num_at) {
+		t->num = get_unaligned((const u16 *)(params(t) + t->form->num_at));
+		t->index = get_unaligned((const u16 *)(params(t) + t->form->index_at));
+	}
+	*status = t->num > t->form->max ? NV_ERR_INVALID_PARAMETER : take_carrier(t);
+	return t;
+}
+
+static long transfer(struct ckm_rm_call *rc, u32 cmd, u32 client,
+		     u32 (*prepare)(struct transfer *), void (*post)(struct ckm_call *, u8 *),
+		     void (*undo)(struct transfer *))
+{
+	struct transfer *t;
+	u32 status;
+	long ret;
+
+	t = begin(rc, cmd, client, &status);
+	if (!t)
+		return ckm_rm_answer(rc, status);
+	if (status == NV_OK)
+		status = prepare(t);
+	if (status == NV_OK) {
+		rc->call->post = post;
+		rc->call->post_data = t;
+		ret = ckm_rm_forward(rc);
+	} else {
+		ret = ckm_rm_answer(rc, status);
+	}
+	undo(t);
+	if (t->carrier)
+		leave_carrier(t);
+	kvfree(t);
+	return ret;
+}
+
+/* ---- export ---- */
+
+static void put_export_locked(struct ckm_container *ct, struct export *e)
+{
+	if (!e)
+		return;
+	if (e->mem)
+		ckm_mem_put_locked(ct, e->mem);
+	kfree(e);
+}
+
+static u32 hold_object(struct transfer *t, u32 i, u32 handle)
+{
+	struct export *e = kzalloc(sizeof(*e), GFP_KERNEL_ACCOUNT);
+	struct cgpu_obj *obj;
+	u32 status;
+
+	if (!e)
+		return NV_ERR_RESOURCES;
+	t->place[i] = e;
+	status = ckm_tenant_hold_memory(t->ct, t->client, handle, &t->object[i], &e->mem);
+	if (status != NV_OK)
+		return status;
+	obj = t->object[i];
+	e->cls = obj->cls;
+	e->kind = obj->kind;
+	e->gpu = obj->gpu;
+	e->bytes = READ_ONCE(obj->bytes);
+	return NV_OK;
+}
+
+/* Allocate before the driver acts: afterwards nothing may fail. */
+static u32 prepare_export(struct transfer *t)
+{
+	u32 i, handle, status;
+
+	for (i = 0; i < t->num; i++) {
+		if (xa_reserve(&t->carrier->exports, t->index + i, GFP_KERNEL_ACCOUNT))
+			return NV_ERR_RESOURCES;
+		handle = get32(params(t), t->form->objects_at + i * 4);
+		status = handle ? hold_object(t, i, handle) : NV_OK;
+		if (status != NV_OK)
+			return status;
+	}
+	return NV_OK;
+}
+
+/* The driver exports all objects or none (cliresCtrlCmdOsUnixExportObjectsToFd). */
+static void post_export(struct ckm_call *call, u8 *arg)
+{
+	struct transfer *t = call->post_data;
+	struct export *old;
+	u32 i;
+
+	if (get32(arg, NVOS54_STATUS) != NV_OK)
+		return;
+	mutex_lock(&t->ct->rm_lock);
+	for (i = 0; i < t->num; i++) {
+		/* Reserved: cannot fail. */
+		old = xa_store(&t->carrier->exports, t->index + i, t->place[i],
+			       GFP_KERNEL_ACCOUNT);
+		t->place[i] = NULL;
+		put_export_locked(t->ct, old);
+	}
+	t->kept = true;
+	mutex_unlock(&t->ct->rm_lock);
+}
+
+static void undo_export(struct transfer *t)
+{
+	u32 i;
+
+	for (i = 0; i < t->num && i < t->form->max; i++)
+		ckm_tenant_unhold(t->ct, t->object[i]);
+	mutex_lock(&t->ct->rm_lock);
+	for (i = 0; i < t->num && i < t->form->max; i++)
+		put_export_locked(t->ct, t->place[i]);
+	for (i = 0; t->carrier && !t->kept && i < t->num; i++)
+		xa_release(&t->carrier->exports, t->index + i);
+	mutex_unlock(&t->ct->rm_lock);
+}
+
+long ckm_rm_export(struct ckm_rm_call *rc, u32 cmd, u32 client)
+{
+	return transfer(rc, cmd, client, prepare_export, post_export, undo_export);
+}
+
+void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_back *back)
+{
+	struct export *e;
+	unsigned long i;
+
+	lockdep_assert_held(&ct->rm_lock);
+	xa_for_each(&back->exports, i, e)
+		put_export_locked(ct, e);
+	xa_destroy(&back->exports);
+}
+
+/* ---- import ---- */
+
+/* If the tenant leaves the handle to the driver, choose it here: the driver would
+ * return it in user memory only, which the tenant can change.
+ */
+static u32 choose_handle(struct transfer *t, const struct cgpu_core_ops *core)
+{
+	u32 handle = NV_OUR_HANDLES + (u32)atomic_inc_return(&t->ct->handles) % NV_OUR_HANDLES_SPAN;
+
+	lockdep_assert_held(&t->ct->rm_lock);
+	while (core->mem.tree_find(&t->ct->tree, t->client, handle))
+		handle = NV_OUR_HANDLES + (handle - NV_OUR_HANDLES + 1) % NV_OUR_HANDLES_SPAN;
+	return handle;
+}
+
+/* A reference to the exported memory. Memory of another container is charged here as
+ * well, so that neither charge depends on the other container.
+ */
+static struct cgpu_mem *charged_locked(struct transfer *t, const struct export *e)
+{
+	const struct cgpu_core_ops *core;
+
+	if (t->carrier->ct != t->ct)
+		return ckm_mem_charge_locked(ckm_container_slot_of(t->ct, e->gpu), e->mem->bytes);
+	core = ckm_core_enter();
+	core->mem.get(e->mem);
+	ckm_core_leave();
+	return e->mem;
+}
+
+static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e)
+{
+	struct cgpu_mem *mem = NULL;
+	u32 at = t->form->objects_at + i * 4;
+	const struct cgpu_core_ops *core;
+	struct ckm_obj *obj;
+	int ret;
+
+	if (t->parent->gpu != e->gpu || t->parent->state != CGPU_OBJ_LIVE)
+		return NV_ERR_PARENT;
+	if (!ckm_objs_have_room_locked(t->ct)) {
+		ckm_refused(t->rc->call, "one more than max_objects, of class", e->cls);
+		return NV_ERR_RESOURCES;
+	}
+	obj = ckm_obj_alloc(t->client, get32(params(t), at), e->cls, e->kind);
+	if (!obj)
+		return NV_ERR_RESOURCES;
+	if (e->mem)
+		mem = charged_locked(t, e);
+	if (IS_ERR(mem)) {
+		ckm_obj_free(obj);
+		return NV_ERR_NO_MEMORY;
+	}
+	core = ckm_core_enter();
+	if (!obj->core.hobject)
+		obj->core.hobject = choose_handle(t, core);
+	put32(params(t), at, obj->core.hobject);
+	ret = core->mem.tree_add(&t->ct->tree, &obj->core, t->parent);
+	ckm_core_leave();
+	if (ret) {
+		if (mem)
+			ckm_mem_put_locked(t->ct, mem);
+		ckm_obj_free(obj);
+		return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : NV_ERR_PARENT;
+	}
+	obj->core.mem = mem;
+	obj->core.bytes = e->bytes;
+	obj->core.busy++;
+	t->object[i] = &obj->core;
+	return NV_OK;
+}
+
+static u32 prepare_import(struct transfer *t)
+{
+	u32 i, status = NV_OK;
+	struct export *e;
+
+	t->parent = ckm_tenant_hold(t->ct, t->client, get32(params(t), t->form->parent_at));
+	if (!t->parent)
+		return NV_ERR_PARENT;
+	mutex_lock(&t->ct->rm_lock);
+	for (i = 0; i < t->num && status == NV_OK; i++) {
+		e = xa_load(&t->carrier->exports, t->index + i);
+		/* If the driver undoes an import, it frees the handle that an empty
+		 * place names: clear it.
+		 */
+		if (!e)
+			put32(params(t), t->form->objects_at + i * 4, 0);
+		else
+			status = file_pending_locked(t, i, e);
+	}
+	mutex_unlock(&t->ct->rm_lock);
+	return status;
+}
+
+static void post_import(struct ckm_call *call, u8 *arg)
+{
+	struct transfer *t = call->post_data;
+	u32 i;
+
+	if (get32(arg, NVOS54_STATUS) != NV_OK)
+		return;
+	mutex_lock(&t->ct->rm_lock);
+	for (i = 0; i < t->num; i++)
+		if (t->object[i] && t->object[i]->state == CGPU_OBJ_PENDING)
+			t->object[i]->state = CGPU_OBJ_LIVE;
+	t->kept = true;
+	mutex_unlock(&t->ct->rm_lock);
+}
+
+static void undo_import(struct transfer *t)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *list;
+	u32 i;
+
+	for (i = 0; i < t->num && i < t->form->max; i++) {
+		if (!t->object[i])
+			continue;
+		mutex_lock(&t->ct->rm_lock);
+		if (!t->kept && t->object[i]->state != CGPU_OBJ_DETACHED) {
+			core = ckm_core_enter();
+			list = core->mem.tree_remove(&t->ct->tree, t->object[i]);
+			ckm_core_leave();
+			ckm_objs_release_locked(t->ct, list);
+		}
+		mutex_unlock(&t->ct->rm_lock);
+		ckm_tenant_unhold(t->ct, t->object[i]);
+	}
+	ckm_tenant_unhold(t->ct, t->parent);
+}
+
+long ckm_rm_import(struct ckm_rm_call *rc, u32 cmd, u32 client)
+{
+	return transfer(rc, cmd, client, prepare_import, post_import, undo_import);
+}

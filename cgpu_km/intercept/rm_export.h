@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * CUDA IPC: one process exports memory to a control file, another one imports it from
+ * there. Both are of one container, or of two with the same IPC name. Exported memory
+ * stays charged until the file is gone. An imported object is a reference like a dup; if
+ * it is from another container, it is charged again.
+ */
+#ifndef CKM_RM_EXPORT_H
+#define CKM_RM_EXPORT_H
+
+#include <linux/types.h>
+
+struct ckm_back;
+struct ckm_container;
+struct ckm_rm_call;
+
+/* Run one of the two calls of each direction, the parameters in call->nested. @cmd is
+ * the control, @client the caller's own. Returns the ioctl's value; RM errors go into
+ * the struct's status. No lock held; sleep.
+ */
+long ckm_rm_export(struct ckm_rm_call *rc, u32 cmd, u32 client);
+long ckm_rm_import(struct ckm_rm_call *rc, u32 cmd, u32 client);
+
+/* @back is gone: drop the references of its exports. Caller holds ct->rm_lock. */
+void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_back *back);
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* RM_FREE. */
+#ifndef CKM_RM_FREE_H
+#define CKM_RM_FREE_H
+
+#include <linux/types.h>
+
+struct ckm_rm_call;
+
+/* A handler: rm_call.h. */
+long ckm_rm_run_free(struct ckm_rm_call *rc);
+/* The same for a call with the handles in other fields. Statuses of ours:
+ * NV_ERR_NOT_FOUND if @object is not LIVE or @client is not of this file,
+ * NV_ERR_STATE_IN_USE if it is pinned.
+ */
+long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object);
+
+#endif

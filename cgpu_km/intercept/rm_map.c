@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Charges mappings for the CPU. Takes rm_lock, gpu->lock. */
+#include <linux/slab.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_call.h"
+#include "intercept/rm_map.h"
+#include "state/container.h"
+#include "state/quota.h"
+#include "state/rm_object.h"
+
+/* A mapping in flight. */
+struct mapping {
+	struct ckm_rm_call *rc;
+	struct ckm_cpu_map *map;	/* until it is inserted */
+};
+
+static void file_locked(struct ckm_container *ct, struct ckm_cpu_map *map)
+{
+	lockdep_assert_held(&ct->rm_lock);
+	hash_add(ct->cpu_maps, &map->node, map->at);
+	list_add(&map->of, &map->memory->cpu_maps);
+}
+
+/* The driver has made the mapping: from here on another thread can unmap it. */
+static void post_map(struct ckm_call *call, u8 *arg)
+{
+	struct mapping *m = call->post_data;
+	struct ckm_container *ct = call->back->ct;
+	struct ckm_cpu_map *map = m->map;
+
+	if (get32(arg, NVOS33_STATUS) != NV_OK)
+		return;
+	map->at = get64(arg, NVOS33_LINEAR);
+	mutex_lock(&ct->rm_lock);
+	/* DETACHED: the client's file is gone, and the driver's mapping with it. */
+	if (map->memory->core.state != CGPU_OBJ_DETACHED) {
+		file_locked(ct, map);
+		m->map = NULL;
+	}
+	mutex_unlock(&ct->rm_lock);
+}
+
+/* NULL: no kernel memory, or no BAR1 space left for the slot. */
+static struct ckm_cpu_map *new_map(struct ckm_slot *slot, struct cgpu_obj *memory, const u8 *top)
+{
+	struct ckm_cpu_map *map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
+	u64 bytes = memory->mem ? memory->mem->bytes : READ_ONCE(memory->bytes);
+	const struct cgpu_core_ops *core;
+
+	if (!map)
+		return NULL;
+	core = ckm_core_enter();
+	map->bytes = core->mem.bar1_bytes(bytes, get64(top, NVOS33_OFFSET),
+					  get64(top, NVOS33_LENGTH));
+	ckm_core_leave();
+	if (ckm_quota_take(slot, CGPU_QUOTA_BAR1, map->bytes)) {
+		kfree(map);
+		return NULL;
+	}
+	map->slot = slot;
+	map->memory = container_of(memory, struct ckm_obj, core);
+	map->hclient = get32(top, NVOS_H_ROOT);
+	map->hdevice = get32(top, NVOS33_H_DEVICE);
+	map->hmemory = get32(top, NVOS33_H_MEMORY);
+	return map;
+}
+
+/* Only the container's own memory may be mapped; it is pinned meanwhile. */
+long ckm_rm_map_memory(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	const u8 *top = rc->call->top;
+	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
+					       get32(top, NVOS33_H_MEMORY));
+	struct mapping m = { .rc = rc };
+	struct ckm_slot *slot;
+	long ret;
+
+	if (!obj)
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	slot = obj->kind == CGPU_KIND_VIDMEM ? ckm_container_slot_of(ct, obj->gpu) : NULL;
+	if (slot) {
+		m.map = new_map(slot, obj, top);
+		if (!m.map) {
+			ret = ckm_rm_answer(rc, NV_ERR_NO_MEMORY);
+			goto out;
+		}
+		rc->call->post = post_map;
+		rc->call->post_data = &m;
+	}
+	ret = ckm_rm_forward(rc);
+	if (m.map)	/* not inserted */
+		ckm_cpu_map_drop(m.map);
+out:
+	ckm_tenant_unhold(ct, obj);
+	return ret;
+}
+
+/* Remove the mapping from the table so that it is uncharged once; its memory is pinned
+ * until then. Of several mappings at one address the driver may unmap any: remove the
+ * smallest, until none is left.
+ */
+static struct ckm_cpu_map *take_locked(struct ckm_container *ct, const u8 *top)
+{
+	struct ckm_cpu_map *map, *found = NULL;
+	u64 at = get64(top, NVOS34_LINEAR);
+
+	lockdep_assert_held(&ct->rm_lock);
+	hash_for_each_possible(ct->cpu_maps, map, node, at) {
+		if (map->at != at || map->hclient != get32(top, NVOS_H_ROOT) ||
+		    map->hdevice != get32(top, NVOS34_H_DEVICE) ||
+		    map->hmemory != get32(top, NVOS34_H_MEMORY))
+			continue;
+		if (!found || map->bytes < found->bytes)
+			found = map;
+	}
+	if (!found)
+		return NULL;
+	hash_del(&found->node);
+	list_del(&found->of);
+	found->memory->core.busy++;
+	return found;
+}
+
+/* End of an unmap. What the driver did not unmap is inserted again, unless its memory
+ * is gone.
+ */
+static void settle(struct ckm_container *ct, struct ckm_cpu_map *map, bool gone)
+{
+	struct cgpu_obj *memory = &map->memory->core;
+
+	mutex_lock(&ct->rm_lock);
+	if (!gone && memory->state != CGPU_OBJ_DETACHED)
+		file_locked(ct, map);
+	else
+		ckm_cpu_map_drop(map);
+	mutex_unlock(&ct->rm_lock);
+	ckm_tenant_unhold(ct, memory);
+}
+
+long ckm_rm_unmap_memory(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	const u8 *top = rc->call->top;
+	struct ckm_cpu_map *map;
+	long ret;
+
+	mutex_lock(&ct->rm_lock);
+	map = take_locked(ct, top);
+	mutex_unlock(&ct->rm_lock);
+	ret = ckm_rm_forward(rc);
+	if (map)
+		settle(ct, map, rc->call->ran && get32(top, NVOS34_STATUS) == NV_OK);
+	return ret;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Mappings of video memory for the CPU: each takes BAR1 space, which a card has a fixed
+ * amount of.
+ */
+#ifndef CKM_RM_MAP_H
+#define CKM_RM_MAP_H
+
+struct ckm_rm_call;
+
+/* Handlers: rm_call.h. */
+long ckm_rm_map_memory(struct ckm_rm_call *rc);
+long ckm_rm_unmap_memory(struct ckm_rm_call *rc);
+
+#endif

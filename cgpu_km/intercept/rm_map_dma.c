@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Charges the page tables of mappings for the GPU. Takes rm_lock. */
+#include <linux/hashtable.h>
+#include <linux/slab.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_call.h"
+#include "intercept/rm_map_dma.h"
+#include "state/container.h"
+#include "state/memory.h"
+#include "state/rm_object.h"
+
+/* In NVOS46 the address, a u64, is the field before the status; its offset depends on
+ * the branch.
+ */
+static u64 mapped_at(const struct ckm_rm_call *rc, const u8 *arg)
+{
+	return get64(arg, rc->row.status_at - sizeof(u64));
+}
+
+static void file_map_locked(struct ckm_container *ct, struct ckm_dma_map *map)
+{
+	lockdep_assert_held(&ct->rm_lock);
+	hash_add(ct->dma_maps, &map->node, map->at);
+	list_add(&map->of, &map->memory->dma_maps);
+}
+
+/* The driver has made the mapping: from here on another thread can unmap it. */
+static void post_map_dma(struct ckm_call *call, u8 *arg)
+{
+	struct ckm_rm_call *rc = call->post_data;
+	struct ckm_container *ct = call->back->ct;
+	struct ckm_dma_map *map = rc->map;
+
+	if (get32(arg, rc->row.status_at) != NV_OK)
+		return;
+	map->at = mapped_at(rc, arg);
+	mutex_lock(&ct->rm_lock);
+	/* DETACHED: the client's file is gone, and the charge with it. */
+	if (map->memory->core.state != CGPU_OBJ_DETACHED) {
+		file_map_locked(ct, map);
+		rc->map = NULL;
+	}
+	mutex_unlock(&ct->rm_lock);
+}
+
+static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct cgpu_obj *memory)
+{
+	int ret;
+
+	map->memory = container_of(memory, struct ckm_obj, core);
+	map->tables = ckm_page_tables_of(memory);
+	mutex_lock(&ct->rm_lock);
+	ret = ckm_obj_overhead_locked(ct, memory, map->tables);
+	mutex_unlock(&ct->rm_lock);
+	return ret ? NV_ERR_NO_MEMORY : NV_OK;
+}
+
+/* Whether the driver mapped is in its status only. The errno does not show it: the copy
+ * to the tenant's memory can fail after the mapping.
+ */
+long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	const u8 *top = rc->call->top;
+	struct cgpu_obj *memory;
+	struct ckm_dma_map *map;
+	u32 status;
+	long ret;
+
+	map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
+	if (!map)
+		return ckm_rm_answer(rc, NV_ERR_RESOURCES);
+	map->hclient = get32(top, NVOS_H_ROOT);
+	map->hdevice = get32(top, NVOS46_H_DEVICE);
+	map->hdma = get32(top, NVOS46_H_DMA);
+	memory = ckm_tenant_hold(ct, map->hclient, get32(top, NVOS46_H_MEMORY));
+	status = memory ? charge_map(ct, map, memory) : NV_ERR_NOT_FOUND;
+	if (status != NV_OK) {
+		ret = ckm_rm_answer(rc, status);
+		goto out;
+	}
+	rc->map = map;
+	rc->call->post = post_map_dma;
+	rc->call->post_data = rc;
+	ckm_container_moves_begin(ct);	/* page tables */
+	ret = ckm_rm_forward(rc);
+	ckm_container_moves_end(ct);
+	map = rc->map;
+	if (map) {	/* not inserted */
+		mutex_lock(&ct->rm_lock);
+		ckm_obj_overhead_less_locked(ct, memory, map->tables);
+		mutex_unlock(&ct->rm_lock);
+	}
+out:
+	kfree(map);
+	ckm_tenant_unhold(ct, memory);
+	return ret;
+}
+
+/* Remove the mapping from the table so that it is uncharged once; its memory is pinned
+ * until then.
+ */
+static struct ckm_dma_map *take_map_locked(struct ckm_container *ct, const u8 *top)
+{
+	u64 at = get64(top, NVOS47_DMA_OFFSET);
+	struct ckm_dma_map *map;
+
+	lockdep_assert_held(&ct->rm_lock);
+	hash_for_each_possible(ct->dma_maps, map, node, at) {
+		if (map->at != at || map->hclient != get32(top, NVOS_H_ROOT) ||
+		    map->hdevice != get32(top, NVOS47_H_DEVICE) ||
+		    map->hdma != get32(top, NVOS47_H_DMA))
+			continue;
+		hash_del(&map->node);
+		list_del(&map->of);
+		map->memory->core.busy++;
+		return map;
+	}
+	return NULL;
+}
+
+/* End of an unmap. @gone: the driver unmapped what it found at the address, so the
+ * mapping removed before the call is gone, unless parts of it are elsewhere. Otherwise
+ * insert it again.
+ */
+static void settle_map(struct ckm_container *ct, struct ckm_dma_map *map, bool gone)
+{
+	struct cgpu_obj *memory = &map->memory->core;
+
+	mutex_lock(&ct->rm_lock);
+	if (!gone && memory->state != CGPU_OBJ_DETACHED) {
+		file_map_locked(ct, map);
+		map = NULL;
+	} else {	/* no-op if its memory was freed meanwhile */
+		ckm_obj_overhead_less_locked(ct, memory, map->tables);
+	}
+	mutex_unlock(&ct->rm_lock);
+	kfree(map);
+	ckm_tenant_unhold(ct, memory);
+}
+
+/* Unmapping a part uncharges nothing until the memory is freed. From then on no
+ * unmapping in that address space does: only the driver knows which parts are left of
+ * which mapping.
+ */
+long ckm_rm_run_unmap_dma(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->back->ct;
+	const u8 *top = rc->call->top;
+	struct cgpu_obj *held = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
+						get32(top, NVOS47_H_DMA));
+	bool whole = rc->row.status_at <= NVOS47_SIZE_AT || !get64(top, NVOS47_SIZE_AT);
+	struct ckm_dma_map *map = NULL;
+	struct ckm_obj *space;
+	long ret;
+
+	if (!held)
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	space = container_of(held, struct ckm_obj, core);
+	mutex_lock(&ct->rm_lock);
+	if (whole)
+		map = take_map_locked(ct, top);
+	else
+		WRITE_ONCE(space->parted, true);
+	mutex_unlock(&ct->rm_lock);
+	ckm_container_moves_begin(ct);
+	ret = ckm_rm_forward(rc);
+	ckm_container_moves_end(ct);
+	if (map)	/* parted: never cleared, and set before forwarding */
+		settle_map(ct, map, get32(top, rc->row.status_at) == NV_OK &&
+			   !READ_ONCE(space->parted));
+	ckm_tenant_unhold(ct, held);
+	return ret;
+}

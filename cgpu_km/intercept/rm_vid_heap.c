@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* NVOS32: one call with many functions for memory. Takes rm_lock, gpu->lock. */
+#include "call.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "fields.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_alloc.h"
+#include "intercept/rm_alloc_check.h"
+#include "intercept/rm_call.h"
+#include "intercept/rm_free.h"
+#include "intercept/rm_vid_heap.h"
+#include "state/container.h"
+#include "state/rm_object.h"
+#include "state/slot.h"
+
+static void post_vid_heap_totals(struct ckm_call *call, u8 *arg)
+{
+	struct ckm_slot *slot = NULL;
+	struct cgpu_obj *parent;
+	u64 limit = 0, used = 0;
+
+	parent = ckm_tenant_hold(call->back->ct, get32(arg, NVOS_H_ROOT),
+				 get32(arg, NVOS_H_PARENT));
+	if (parent && parent->gpu != CGPU_NO_GPU)
+		slot = ckm_container_slot_of(call->back->ct, parent->gpu);
+	if (slot)
+		ckm_slot_limits(slot, &limit, &used);
+	put64(arg, NVOS32_TOTAL, limit);
+	put64(arg, NVOS32_FREE, limit > used ? limit - used : 0);
+	if (get32(arg, NVOS32_FUNCTION) == NVOS32_FN_INFO) {
+		put64(arg, NVOS32_INFO_SIZE_AT, limit > used ? limit - used : 0);
+		put64(arg, NVOS32_INFO_OFFSET, 0);	/* hides where free memory begins */
+		put64(arg, NVOS32_INFO_BASE, 0);
+	}
+	ckm_tenant_unhold(call->back->ct, parent);
+}
+
+static void post_vid_heap_alloc(struct ckm_call *call, u8 *arg)
+{
+	ckm_alloc_post(call, arg);
+	post_vid_heap_totals(call, arg);
+}
+
+static long vid_heap_alloc(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+	struct ckm_alloc a = { .rc = rc, .handle_at = NVOS32_ALLOC_H_MEMORY,
+			   .status_at = NVOS32_STATUS };
+	u32 attr = get32(top, NVOS32_ALLOC_ATTR), flags = get32(top, NVOS32_ALLOC_FLAGS);
+	u32 attr2 = get32(top, NVOS32_ALLOC_ATTR2);
+	u64 size = get64(top, NVOS32_ALLOC_SIZE_AT);
+	bool virtual = flags & NVOS32_ALLOC_FLAGS_VIRTUAL;
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	bool vidmem = core->nv.is_vidmem(attr, flags);
+	u64 bytes = core->mem.vidmem_bytes(size, attr, attr2);
+	u32 status;
+
+	ckm_core_leave();
+	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER :
+		    virtual ? NV50_MEMORY_VIRTUAL : NV01_MEMORY_SYSTEM;
+	a.cls.kind = CGPU_KIND_PLAIN;
+	if (virtual)
+		a.tables = ckm_reserved_tables(flags, size, attr, attr2);
+	/* Without this flag the tenant's handle does not count: the driver chooses one. */
+	if (!(flags & NVOS32_ALLOC_FLAGS_HANDLE))
+		put32(rc->call->top, NVOS32_ALLOC_H_MEMORY, 0);
+	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
+	if (status == NV_OK) {
+		if (!virtual)
+			a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
+		if (vidmem)
+			status = ckm_alloc_check_place(&a, flags, get64(top, NVOS32_ALLOC_ALIGNMENT),
+						       &bytes) ?: ckm_alloc_charge(&a, bytes);
+	}
+	if (status == NV_OK && get32(top, NVOS32_ALLOC_H_MEMORY))
+		status = ckm_alloc_add_pending(&a, get32(top, NVOS32_ALLOC_H_MEMORY));
+	return ckm_alloc_run(&a, status, post_vid_heap_alloc);
+}
+
+long ckm_rm_run_vid_heap(struct ckm_rm_call *rc)
+{
+	const u8 *top = rc->call->top;
+
+	switch (get32(top, NVOS32_FUNCTION)) {
+	case NVOS32_FN_ALLOC_SIZE:
+		return vid_heap_alloc(rc);
+	case NVOS32_FN_FREE:
+		return ckm_rm_free_object(rc, get32(top, NVOS_H_ROOT),
+					  get32(top, NVOS32_FREE_H_MEMORY));
+	case NVOS32_FN_INFO:
+		rc->call->post = post_vid_heap_totals;
+		return ckm_rm_forward(rc);
+	}
+	ckm_refused(rc->call, "VID_HEAP_CONTROL function", get32(top, NVOS32_FUNCTION));
+	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Passes the checked copies to the driver, inside a call of ours. Probe handlers take no lock. */
+#include <linux/file.h>
+#include <linux/fdtable.h>
+#include <linux/minmax.h>
+#include <linux/sched.h>
+#include <linux/string.h>
+#include <linux/syscalls.h>
+#include <linux/uaccess.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "driver/driver.h"
+#include "driver/redirect.h"
+#include "intercept/backing_file.h"
+#include "intercept/dmabuf.h"
+#include "intercept/seal.h"
+#include "intercept/uvm_charge.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/minor.h"
+
+enum { PROBE_IOCTL, PROBE_COPY, PROBE_ANSWER, PROBE_FD, PROBE_ACCESS, PROBES };
+
+static struct ckm_redirection redirections[PROBES];
+
+static void *original(struct ckm_call *call, u32 row)
+{
+	return ckm_redirect_original(call, &redirections[row]);
+}
+
+/* Signatures as in nvidia.ko: nv.h and os-interface.h of kernel-open/. */
+
+static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size)
+{
+	struct ckm_call *call = ckm_call_mine();
+	u32 ret;
+
+	if (size != call->size)
+		return NV_ERR_ARGUMENT;
+	memcpy(arg, call->top, size);
+	ret = ckm_call_original(ARG(sp), ARG(nv), ARG(nvfp), cmd, ARG(arg), size,
+				original(call, PROBE_IOCTL));
+	call->ran = true;
+	if (call->post)
+		call->post(call, arg);
+	memcpy(call->top, arg, size);
+	return ret;
+}
+
+static u32 sealed_memcpy_from_user(void *to, const void __user *from, u32 n)
+{
+	const struct ckm_range *r = &ckm_call_mine()->nested;
+	unsigned long at = (unsigned long)from;
+	unsigned long first = max(at, r->user), end = min(at + n, r->user + r->size);
+
+	if (!r->size || first >= end)
+		return copy_from_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+	/* Bytes outside the snapshot are not validated; read them from user memory. */
+	if ((first != at || end != at + n) && copy_from_user(to, from, n))
+		return NV_ERR_ADDRESS;
+	memcpy(to + (first - at), r->copy + (first - r->user), end - first);
+	return NV_OK;
+}
+
+/* What the driver writes to copied-in parameters goes to our copy; ckm_rm_forward()
+ * copies it out when the driver has returned. A result that cannot be written must not
+ * make a call fail that the driver has executed.
+ */
+static u32 sealed_memcpy_to_user(void __user *to, const void *from, u32 n)
+{
+	struct ckm_range *r = &ckm_call_mine()->nested;
+	unsigned long at = (unsigned long)to, past = at + n;
+	unsigned long first = max(at, r->user), end = min(past, r->user + r->size);
+
+	if (!r->size || first >= end)
+		return copy_to_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
+	memcpy(r->copy + (first - r->user), from + (first - at), end - first);
+	r->answered = true;
+	if (copy_to_user(to, from, first - at) ||
+	    copy_to_user(to + (end - at), from + (end - at), past - end))
+		return NV_ERR_ADDRESS;
+	return NV_OK;
+}
+
+/* The driver looks up the private data of an fd from the tenant. The fd names a front
+ * file, and the driver must see the backing file. The fd that is made for that exists
+ * during this call only. Another thread that uses the fd can only keep the backing file
+ * open, because the file is guarded.
+ */
+static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
+{
+	struct ckm_call *call = ckm_call_mine();
+	struct file *front = fget(fd);
+	struct ckm_back *back;
+	void *found = NULL;
+	int inner;
+
+	if (!front)
+		return NULL;
+	back = ckm_front_back(front);
+	if (!back || !(back->ct == call->back->ct ||
+		       (call->shares && ckm_container_shares(back->ct, call->back->ct))) ||
+	    back->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU) ||
+	    (call->carrier && call->carrier != back->file))
+		goto out;
+	inner = get_unused_fd_flags(O_CLOEXEC);
+	if (inner < 0)
+		goto out;
+	fd_install(inner, get_file(back->file));
+	found = (void *)ckm_call_original(inner, ctl, ARG(priv), 0, 0, 0,
+					  original(call, PROBE_FD));
+	close_fd(inner);
+	/* Another thread replaced the file behind the fd: refuse. */
+	if (found && *priv != back->file) {
+		fput(*priv);
+		found = NULL;
+	}
+out:
+	fput(front);
+	return found;
+}
+
+/* RM checks whether the calling process has the driver's file of this GPU open. A
+ * tenant's process has front files only, and backing files are in no fd table, so what
+ * counts is whether the container has the GPU.
+ */
+static u32 container_has_gpu(void *nv)
+{
+	const struct ckm_container *ct = ckm_call_mine()->back->ct;
+	u32 minor = ckm_driver_minor_of(nv), i;
+
+	for (i = 0; i < ct->slot_count; i++)
+		if (ct->slot[i].gpu->desc.nv_minor == minor)
+			return true;
+	return false;
+}
+
+static struct ckm_redirection redirections[PROBES] = {
+	[PROBE_IOCTL]	= { "rm_ioctl", sealed_rm_ioctl },
+	[PROBE_COPY]	= { "os_memcpy_from_user", sealed_memcpy_from_user },
+	[PROBE_ANSWER]	= { "os_memcpy_to_user", sealed_memcpy_to_user },
+	[PROBE_FD]	= { "nv_get_file_private", redirected_file_private },
+	[PROBE_ACCESS]	= { "nv_is_gpu_accessible", container_has_gpu },
+};
+
+int ckm_seal_attach(void)
+{
+	int ret;
+
+	ret = ckm_redirect_attach(redirections, PROBES, "nvidia.ko", "are kprobes enabled?");
+	if (ret)
+		return ret;
+	ret = ckm_uvm_charge_attach();
+	if (ret)
+		goto err_seal;
+	ret = ckm_dmabuf_attach();
+	if (ret)
+		goto err_uvm_charge;
+	return 0;
+
+err_uvm_charge:
+	ckm_uvm_charge_detach();
+err_seal:
+	ckm_redirect_detach(redirections, PROBES);
+	return ret;
+}
+
+void ckm_seal_detach(void)
+{
+	ckm_dmabuf_detach();
+	ckm_uvm_charge_detach();
+	ckm_redirect_detach(redirections, PROBES);
+}

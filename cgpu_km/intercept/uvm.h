@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * nvidia-uvm.ko: the redirections in it, and what depends on them. It can be loaded later
+ * than nvidia.ko, and unloaded. Its arguments are not copied in like nvidia.ko's: they
+ * are checked where the driver has its own copy.
+ *
+ *   uvm_va_space_create            an address space never has HMM
+ *   uvm_va_space_register_gpu      only the container's GPUs
+ *   uvm_api_alloc_semaphore_pool   charged, up to a limit
+ *   uvm_api_free                   and uncharged
+ *   uvm_va_range_create_mmap       makes no range in an mmap that may map only pools
+ */
+#ifndef CKM_UVM_H
+#define CKM_UVM_H
+
+#include <linux/types.h>
+
+struct ckm_back;
+struct ckm_container;
+struct vm_area_struct;
+
+/* Register or remove the probes. Attach is a no-op without nvidia-uvm, or if they are
+ * registered; an error is logged. Caller holds ckm_lock.
+ */
+void ckm_uvm_attach(void);
+void ckm_uvm_detach(void);
+/* Whether the probes are registered; without them no uvm node can be opened. Any context. */
+bool ckm_uvm_has_seal(void);
+/* From the module notifier: nvidia-uvm is being unloaded, and the probes with it. */
+void ckm_uvm_gone(void);
+
+/* The mmap of a front file of uvm: a semaphore pool, or managed memory if each GPU of
+ * the container has uvm = account. -EPERM for any other mapping, -EBADFD without an
+ * address space, -ENOMEM over the limit, or the driver's error. The caller holds
+ * mmap_lock for writing; takes rm_lock.
+ */
+int ckm_uvm_mmap(struct ckm_back *back, struct vm_area_struct *vma);
+
+/* The backing file is gone: uncharge its semaphore pools. Takes rm_lock. */
+void ckm_uvm_settle(struct ckm_container *ct, struct ckm_back *back);
+
+#endif

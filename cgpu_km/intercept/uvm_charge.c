@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the references that nvidia-uvm takes. Takes uvm_refs_lock, rm_lock. */
+#include <linux/hashtable.h>
+#include <linux/rcupdate.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "driver/redirect.h"
+#include "intercept/backing_file.h"
+#include "intercept/uvm_charge.h"
+#include "state/container.h"
+#include "state/memory.h"
+#include "state/rm_object.h"
+
+enum { PROBE_DUP, PROBE_UNDUP, PROBE_RETAIN, PROBE_RELEASE, PROBES };
+
+static struct ckm_redirection redirections[PROBES];
+
+/* A reference that nvidia-uvm holds in nvidia.ko, by the key with which it drops it: a
+ * handle for PROBE_UNDUP, a pointer for PROBE_RELEASE.
+ */
+struct uvm_ref {
+	struct hlist_node node;
+	struct rcu_head rcu;
+	unsigned long key;
+	u32 probe;
+	struct cgpu_mem *mem;		/* a reference, or NULL: system memory */
+	struct ckm_container *ct;	/* a reference */
+	struct ckm_slot *slot;		/* of @overhead; NULL: none is charged */
+	u64 overhead;			/* bytes of page tables of its mapping */
+};
+static DEFINE_HASHTABLE(uvm_refs, 10);
+static DEFINE_SPINLOCK(uvm_refs_lock);
+
+static void *original(struct ckm_call *call, u32 row)
+{
+	return ckm_redirect_original(call, &redirections[row]);
+}
+
+static struct uvm_ref *find_uvm_ref(u32 probe, unsigned long key)
+{
+	struct uvm_ref *ref;
+
+	hash_for_each_possible_rcu(uvm_refs, ref, node, key)
+		if (ref->key == key && ref->probe == probe)
+			return ref;
+	return NULL;
+}
+
+static void add_uvm_ref(struct uvm_ref *ref, u32 probe, unsigned long key)
+{
+	ref->probe = probe;
+	ref->key = key;
+	ckm_container_get(ref->ct);
+	spin_lock(&uvm_refs_lock);
+	hash_add_rcu(uvm_refs, &ref->node, key);
+	spin_unlock(&uvm_refs_lock);
+}
+
+/* Remove the record before the driver drops the reference: after that the driver may
+ * give the same key to another reference. The probe does not redirect a key without a
+ * record, so our own call reaches the driver.
+ */
+static struct uvm_ref *take_uvm_ref(u32 probe, unsigned long key)
+{
+	struct uvm_ref *ref;
+
+	spin_lock(&uvm_refs_lock);
+	ref = find_uvm_ref(probe, key);
+	if (ref)
+		hash_del_rcu(&ref->node);
+	spin_unlock(&uvm_refs_lock);
+	return ref;
+}
+
+static void drop_charge(struct uvm_ref *ref)
+{
+	mutex_lock(&ref->ct->rm_lock);
+	if (ref->mem)
+		ckm_mem_put_locked(ref->ct, ref->mem);
+	if (ref->slot)
+		ckm_slot_overhead_less_locked(ref->slot, ref->overhead);
+	mutex_unlock(&ref->ct->rm_lock);
+}
+
+/* nvidia-uvm maps dup'ed memory once: charge the page tables of that mapping. False:
+ * over the limit.
+ */
+static bool charge_tables(struct uvm_ref *ref, struct cgpu_obj *memory)
+{
+	struct ckm_slot *slot = ckm_container_slot_of(ref->ct, memory->gpu);
+	int ret;
+
+	if (!slot)
+		return true;
+	ref->overhead = ckm_page_tables_of(memory);
+	mutex_lock(&ref->ct->rm_lock);
+	ret = ckm_slot_overhead_locked(slot, ref->overhead);
+	mutex_unlock(&ref->ct->rm_lock);
+	if (!ret)
+		ref->slot = slot;
+	return !ret;
+}
+
+static void give_begin(struct uvm_ref *ref)
+{
+	if (ref)
+		ckm_container_moves_begin(ref->ct);
+}
+
+static void give_end(struct uvm_ref *ref)
+{
+	if (!ref)
+		return;
+	ckm_container_moves_end(ref->ct);
+	drop_charge(ref);
+	ckm_container_put(ref->ct);
+	kfree_rcu(ref, rcu);
+}
+
+/* nvidia-uvm takes a reference to memory, or to a channel's context, of a tenant, for a
+ * client of its own. The handles here are the ones that the driver uses, whatever the
+ * tenant's memory holds by now. The key for dropping the reference is at @key
+ * afterwards.
+ */
+static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 handle, void *key,
+			void *info)
+{
+	struct ckm_call *call = ckm_call_mine();
+	struct uvm_ref *ref = kzalloc(sizeof(*ref), GFP_KERNEL);
+	struct cgpu_obj *obj;
+	u32 status;
+
+	if (!ref)
+		return NV_ERR_RESOURCES;
+	ref->ct = call->back->ct;
+	obj = ckm_tenant_hold(ref->ct, client, handle);
+	if (!obj) {
+		kfree(ref);
+		return NV_ERR_NOT_FOUND;
+	}
+	ref->mem = take == PROBE_DUP ? ckm_tenant_get_mem(ref->ct, obj)
+				     : ckm_tenant_get_context(ref->ct, obj);
+	status = NV_ERR_NO_MEMORY;
+	if (take != PROBE_DUP || charge_tables(ref, obj))
+		status = ckm_call_original(a, client, handle, ARG(key), ARG(info), 0,
+					   original(call, take));
+	ckm_tenant_unhold(ref->ct, obj);
+	if (status == NV_OK && (ref->mem || ref->slot)) {
+		add_uvm_ref(ref, give, give == PROBE_UNDUP ? *(u32 *)key : *(unsigned long *)key);
+		return NV_OK;
+	}
+	drop_charge(ref);
+	kfree(ref);
+	return status;
+}
+
+static u32 charged_dup_memory(void *device, u32 client, u32 memory, u32 *dup, void *info)
+{
+	return charged_take(PROBE_DUP, PROBE_UNDUP, ARG(device), client, memory, dup, info);
+}
+
+static u32 charged_retain_channel(void *space, u32 client, u32 channel, void **retained,
+				  void *info)
+{
+	return charged_take(PROBE_RETAIN, PROBE_RELEASE, ARG(space), client, channel, retained,
+			    info);
+}
+
+/* Any context in which nvidia-uvm drops a reference: a call, a process exit, a release. */
+static u32 uncharged_free_dup(void *device, u32 handle)
+{
+	struct uvm_ref *ref = take_uvm_ref(PROBE_UNDUP, handle);
+	u32 status;
+
+	give_begin(ref);
+	status = ckm_call_original(ARG(device), handle, 0, 0, 0, 0, redirections[PROBE_UNDUP].probe.addr);
+	give_end(ref);
+	return status;
+}
+
+static void uncharged_release_channel(void *retained)
+{
+	struct uvm_ref *ref = take_uvm_ref(PROBE_RELEASE, ARG(retained));
+
+	give_begin(ref);
+	ckm_call_original(ARG(retained), 0, 0, 0, 0, 0, redirections[PROBE_RELEASE].probe.addr);
+	give_end(ref);
+}
+
+/* Redirected in any context: nvidia-uvm drops references of a container outside of its
+ * calls too. Probe context.
+ */
+static bool wants_free_dup(struct pt_regs *regs)
+{
+	/* second argument, a 32-bit handle */
+	return find_uvm_ref(PROBE_UNDUP, (u32)regs_get_kernel_argument(regs, 1));
+}
+
+static bool wants_release_channel(struct pt_regs *regs)
+{
+	return find_uvm_ref(PROBE_RELEASE, regs_get_kernel_argument(regs, 0));
+}
+
+/* Signatures as in nv_uvm_interface.h of kernel-open/. */
+static struct ckm_redirection redirections[PROBES] = {
+	[PROBE_DUP]	= { "nvUvmInterfaceDupMemory", charged_dup_memory },
+	[PROBE_UNDUP]	= { "nvUvmInterfaceFreeDupedHandle", uncharged_free_dup, wants_free_dup },
+	[PROBE_RETAIN]	= { "nvUvmInterfaceRetainChannel", charged_retain_channel },
+	[PROBE_RELEASE]	= { "nvUvmInterfaceReleaseChannel", uncharged_release_channel,
+			    wants_release_channel },
+};
+
+int ckm_uvm_charge_attach(void)
+{
+	return ckm_redirect_attach(redirections, PROBES, "nvidia.ko", "are kprobes enabled?");
+}
+
+void ckm_uvm_charge_detach(void)
+{
+	ckm_redirect_detach(redirections, PROBES);
+}
+
+void ckm_uvm_charge_exit(void)
+{
+	rcu_barrier();	/* kfree_rcu() */
+}

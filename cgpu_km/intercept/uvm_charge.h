@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * References that nvidia-uvm takes in nvidia.ko for itself, charged until it drops them:
+ *
+ *   nvUvmInterfaceDupMemory        takes a reference to memory: charge it
+ *   nvUvmInterfaceFreeDupedHandle  drops it
+ *   nvUvmInterfaceRetainChannel    keeps a channel's context: the same
+ *   nvUvmInterfaceReleaseChannel   drops it
+ */
+#ifndef CKM_UVM_CHARGE_H
+#define CKM_UVM_CHARGE_H
+
+/* Register the probes. 0, or -ENOENT with the missing symbol in the log. Detach is a
+ * no-op without probes. Caller holds ckm_lock.
+ */
+int ckm_uvm_charge_attach(void);
+void ckm_uvm_charge_detach(void);
+
+/* At module exit: wait until RCU has freed all records. */
+void ckm_uvm_charge_exit(void);
+
+#endif

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Passes or refuses the ioctls of nvidia-uvm, and charges their page tables. Takes rm_lock. */
+#include <linux/pagemap.h>
+#include <linux/uaccess.h>
+
+#include "call.h"
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "driver/driver.h"
+#include "intercept/backing_file.h"
+#include "intercept/rm_call.h"
+#include "intercept/uvm_ioctl.h"
+#include "intercept/uvm_managed.h"
+#include "state/container.h"
+#include "state/memory.h"
+
+/* The driver would compare with the flags that uvm.c changed: compare with the tenant's. */
+static long initialize_again(struct ckm_back *back, const struct cgpu_uvm_call *row,
+			     unsigned long user)
+{
+	u64 flags;
+
+	if (get_user(flags, (u64 __user *)user))
+		return -EFAULT;
+	return put_user(flags == back->space_flags ? NV_OK : NV_ERR_ARGUMENT,
+			(u32 __user *)(user + row->status_at));
+}
+
+/* Charge @more bytes of page tables on each GPU of the container, until the backing
+ * file is gone. Used for mappings of calls that have the addresses in user memory,
+ * which the tenant can change. -ENOMEM: nothing changed.
+ */
+static int back_tables(struct ckm_back *back, u64 more)
+{
+	struct ckm_container *ct = back->ct;
+	u32 i, done = 0;
+	int ret = 0;
+
+	mutex_lock(&ct->rm_lock);
+	while (!ret && done < ct->slot_count) {
+		ret = ckm_slot_overhead_locked(&ct->slot[done], more);
+		done += !ret;
+	}
+	for (i = 0; ret && i < done; i++)
+		ckm_slot_overhead_less_locked(&ct->slot[i], more);
+	if (!ret)
+		back->tables += more;
+	mutex_unlock(&ct->rm_lock);
+	return ret;
+}
+
+/* Ranges of nvidia-uvm's own appear neither as a dup of memory nor as a mapping: charge
+ * their page tables, estimated as those of a mapping of one page. What is unmapped of
+ * them is named in user memory too, so the charge stays until the file is gone;
+ * programs make a few ranges for each GPU.
+ */
+static int charge_uvm_tables(struct ckm_back *back)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	u64 bytes = core->mem.page_tables(0);
+
+	ckm_core_leave();
+	return back_tables(back, bytes);
+}
+
+/* Whether the call may allocate or free video memory, of page tables, channels or
+ * managed memory. Queries and a range without mappings do not.
+ */
+static bool uvm_call_moves(u32 nr)
+{
+	switch (nr) {
+	case UVM_PAGEABLE_MEM_ACCESS:
+	case UVM_PAGEABLE_MEM_ACCESS_ON_GPU:
+	case UVM_VALIDATE_VA_RANGE:
+	case UVM_CREATE_EXTERNAL_RANGE:
+		return false;
+	}
+	return true;
+}
+
+/* Calls that must reach a redirection in uvm.c. */
+static bool uvm_call_is_checked(u32 nr)
+{
+	return nr == UVM_REGISTER_GPU || nr == UVM_ALLOC_SEMAPHORE_POOL;
+}
+
+/* The probe was missed: the driver's state is unknown. Without space_sealed later calls
+ * fail, as on a file without an address space.
+ */
+static void taint_space(struct ckm_back *back, u32 nr)
+{
+	WRITE_ONCE(back->space_sealed, false);
+	pr_err_ratelimited("container %s: uvm call %u ran unseen: are kprobes switched off? Its address space is given up\n",
+			   back->ct->dir, nr);
+}
+
+/* nvidia-uvm's structs are not copied in. What counts of them, the memory that it takes
+ * and gives back, is charged where the driver does it (uvm_charge.c, uvm.c).
+ */
+long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
+{
+	struct ckm_back *back = call->back;
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	const struct cgpu_uvm_call *found = core->nv.uvm(ckm_driver_branch(), cmd);
+	struct cgpu_uvm_call row = { .verdict = CGPU_REFUSE };
+	bool moves, checked;
+	long ret;
+
+	if (found)
+		row = *found;
+	ckm_core_leave();
+	if (row.verdict == CGPU_REFUSE ||
+	    (row.verdict == CGPU_UVM_MANAGED && !ckm_managed_allowed(back->ct))) {
+		ckm_refused(call, "uvm call", cmd);
+		return -EINVAL;
+	}
+	if (row.verdict == CGPU_ANSWER_OK)
+		return put_user(NV_OK, (u32 __user *)(user + row.status_at));
+	if (row.nr == UVM_INITIALIZE) {
+		if (smp_load_acquire(&back->space_sealed))
+			return initialize_again(back, &row, user);
+	} else if (row.status_at && !smp_load_acquire(&back->space_sealed)) {
+		/* As the driver answers for a file without an address space. One that
+		 * was made while the probe was missed counts as none.
+		 */
+		return put_user(NV_ERR_ILLEGAL_ACTION, (u32 __user *)(user + row.status_at));
+	}
+	if (row.nr == UVM_MAP_DYN_PARALLELISM && charge_uvm_tables(back))
+		return put_user(NV_ERR_NO_MEMORY, (u32 __user *)(user + row.status_at));
+	checked = uvm_call_is_checked(row.nr);
+	/* If the driver cannot read the struct, it does not reach the redirection: fail
+	 * here, so that this is not taken for a missed probe.
+	 */
+	if (checked && fault_in_readable((void __user *)user, row.size))
+		return -EFAULT;
+	/* A query must not write a cache line that all CPUs share. */
+	moves = uvm_call_moves(row.nr);
+	if (moves)
+		ckm_container_moves_begin(back->ct);
+	ret = back->drv->unlocked_ioctl(back->file, cmd, user);
+	if (moves)
+		ckm_container_moves_end(back->ct);
+	if (checked && !call->uvm_seen && (!ret || ret == -EFAULT))
+		taint_space(back, row.nr);
+	return ret;
+}
+
+void ckm_uvm_tables_settle(struct ckm_container *ct, struct ckm_back *back)
+{
+	u32 i;
+
+	mutex_lock(&ct->rm_lock);
+	for (i = 0; i < ct->slot_count; i++)
+		ckm_slot_overhead_less_locked(&ct->slot[i], back->tables);
+	mutex_unlock(&ct->rm_lock);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * The lock of the module and the two lists it guards.
+ *
+ * Lock order, outermost first:
+ *   s_umount         of the file system of nodes (nodefs.c)
+ *   ckm_lock         lists of containers and GPUs, attach and detach
+ *   gpu->news.lock   order of events (notify.h); also tell_lock in notify.c
+ *   ct->rm_lock      object tree of a container
+ *   slot->enable_lock  lets one call per slot wait for lever_lock
+ *   gpu->lever_lock  calls that freeze, thaw or set timeslices
+ *   gpu->lock        scheduler state, ledgers, channel lists of one GPU
+ *   core section     (core_ref.h)
+ * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock or
+ * alone; no lock of this list is taken under it.
+ *
+ * None is held across a copy to or from user memory. Only enable_lock, lever_lock,
+ * open_lock and ckm_lock are held across calls into the driver.
+ */
+#ifndef CKM_REGISTRY_H
+#define CKM_REGISTRY_H
+
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/types.h>
+
+extern struct mutex ckm_lock;
+extern struct list_head ckm_containers;	/* ckm_lock; ckm_container.node */
+extern struct list_head ckm_gpus;	/* ckm_lock; ckm_gpu.node */
+
+struct ckm_container;
+struct ckm_gpu;
+
+/* Callbacks of the layer that shows GPUs and containers. */
+struct ckm_observer {
+	int (*gpu_added)(struct ckm_gpu *gpu);			/* under ckm_lock */
+	void (*gpu_removed)(struct ckm_gpu *gpu);		/* under ckm_lock */
+	int (*container_added)(struct ckm_container *ct);	/* under ckm_lock */
+	void (*container_removed)(struct ckm_container *ct);	/* no lock: waits for readers */
+};
+
+extern const struct ckm_observer *ckm_observer;	/* set once, by main.c */
+
+/**
+ * ckm_from_outside() - whether the current task is outside the initial namespaces
+ *
+ * Capabilities do not suffice as a check: a container with the host's network
+ * namespace and CAP_NET_ADMIN, or with CAP_SYS_ADMIN, passes those of both interfaces.
+ * Any context with a current task, no lock.
+ *
+ * Return: true if its pid or user namespace is not the initial one. Such a task may not
+ * administer the module; procfs cannot hide the tree from one reader, so open fails.
+ */
+bool ckm_from_outside(void);
+
+#endif

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the scheduling controls and their latencies. Callers hold lever_lock. */
+#include <linux/ktime.h>
+#include <linux/moduleparam.h>
+#include <linux/sort.h>
+#include <linux/slab.h>
+
+#include "core/nv_abi.h"
+#include "driver/driver.h"
+#include "sched/runlist.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/notify.h"
+#include "state/rm_object.h"
+#include "state/slot.h"
+
+/* By the driver's documentation DISABLE_CHANNELS takes effect without another call. In the
+ * only published test on hardware it had no effect until the runlist was restarted. The
+ * default is therefore to restart it; clear the bit of a GPU that is known not to need it.
+ */
+static unsigned long window_restart = ~0ul;
+module_param(window_restart, ulong, 0644);
+MODULE_PARM_DESC(window_restart, "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST (default: all)");
+
+/* ctrl2080fifo.h: NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS */
+struct disable_channels {
+	u8 disable;
+	u8 pad0[3];
+	u32 count;
+	u8 only_disable_scheduling;
+	u8 rewind_gp_put;
+	u8 pad1[6];
+	u64 preempt_event;
+	u32 client[NV2080_DISABLE_CHANNELS_MAX];
+	u32 channel[NV2080_DISABLE_CHANNELS_MAX];
+};
+static_assert(sizeof(struct disable_channels) == NV2080_DISABLE_CHANNELS_SIZE);
+
+static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
+			 void *params, u32 size)
+{
+	struct ckm_lever_stat *st = &gpu->lever;
+	u64 begin = ktime_get_ns(), took;
+	u32 status;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	status = ckm_rm_control(client, object, cmd, params, size);
+	took = ktime_get_ns() - begin;
+	st->calls++;
+	st->failed += status != NV_OK;
+	st->max_ns = max(st->max_ns, took);
+	st->sample_us[st->samples++ % CKM_LEVER_SAMPLES] = (u32)min_t(u64, took / 1000, U32_MAX);
+	return status;
+}
+
+/* Filter on a slot's channels: all, one channel, or the channels of one TSG. */
+struct some {
+	u32 client;
+	u32 object;	/* 0: all */
+};
+
+static bool is_among(const struct some *some, const struct ckm_obj *obj)
+{
+	return !some->object || (obj->core.hclient == some->client &&
+				 (obj->core.hobject == some->object || obj->htsg == some->object));
+}
+
+/* List the slot's next channels after @after, at most NV2080_DISABLE_CHANNELS_MAX; sets
+ * @after to the last one. @after is a sequence number, because the list can change
+ * between two calls. For a channel that is freed after this the driver's call fails.
+ * Returns their number.
+ */
+static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct some *some, u64 *after,
+		    struct disable_channels *list)
+{
+	struct ckm_obj *obj;
+	u32 n = 0;
+
+	mutex_lock(&gpu->lock);
+	if (gpu->slot[sched_id])
+		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched) {
+			if (obj->seq <= *after || !is_among(some, obj))
+				continue;
+			if (n == NV2080_DISABLE_CHANNELS_MAX)
+				break;
+			*after = obj->seq;
+			list->client[n] = obj->core.hclient;
+			list->channel[n++] = obj->core.hobject;
+		}
+	mutex_unlock(&gpu->lock);
+	list->count = n;
+	return n;
+}
+
+/* The driver has no such channel (any more): do not schedule it. */
+static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 channel)
+{
+	struct ckm_slot *slot;
+	struct ckm_obj *obj;
+
+	mutex_lock(&gpu->lock);
+	slot = gpu->slot[sched_id];
+	if (slot)
+		list_for_each_entry(obj, &slot->channels, sched)
+			if (obj->core.hclient == client && obj->core.hobject == channel) {
+				list_del_init(&obj->sched);
+				slot->channel_count--;
+				ckm_slot_channels_changed_locked(slot);
+				break;
+			}
+	mutex_unlock(&gpu->lock);
+}
+
+/* Fallback if the driver refused a list: one call per channel, so that a channel that was
+ * freed meanwhile does not keep the others from being frozen or thawed. Returns the status
+ * of the latest failure, or NV_OK.
+ */
+static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct disable_channels *list)
+{
+	struct disable_channels *one = kzalloc(sizeof(*one), GFP_KERNEL);
+	u32 failure = one ? NV_OK : NV_ERR_NO_MEMORY;
+	u32 i, status;
+
+	for (i = 0; one && i < list->count; i++) {
+		one->disable = list->disable;
+		one->count = 1;
+		one->client[0] = list->client[i];
+		one->channel[0] = list->channel[i];
+		status = timed_control(gpu, gpu->hclient, gpu->hsubdevice,
+				       NV2080_CTRL_DISABLE_CHANNELS, one, sizeof(*one));
+		if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT)
+			forget_channel(gpu, sched_id, list->client[i], list->channel[i]);
+		else if (status != NV_OK)
+			failure = status;
+	}
+	kfree(one);
+	return failure;
+}
+
+static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct some *some, bool freeze)
+{
+	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
+	u32 failure = list ? NV_OK : NV_ERR_NO_MEMORY;
+	u64 after = 0;
+
+	while (list && snapshot(gpu, sched_id, some, &after, list)) {
+		list->disable = freeze;
+		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
+				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK)
+			failure = freeze_singly(gpu, sched_id, list) ?: failure;
+		if (list->count < NV2080_DISABLE_CHANNELS_MAX)
+			break;
+	}
+	kfree(list);
+	if (failure != NV_OK)
+		ckm_events_lever_failed(gpu, sched_id, CGPU_LEVER_WINDOW, failure);
+	return failure == NV_OK;
+}
+
+/* Channels tried per slot before all channels of @mask are. The driver refuses a channel
+ * that faulted for good, and a tenant can have any number of those.
+ */
+#define RESTART_TRIES	4
+
+struct restart {
+	u64 begin_ns, vain_ns;
+	u32 failure;		/* NV_STATUS of the latest refused call */
+	bool done;
+};
+
+/* The slot's first channel after sequence number @after; unless @all, without channels
+ * that failed the last RESTART_RUNLIST. Sets @after to it. False: no such channel.
+ */
+static bool next_channel(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 *after,
+			 u32 *client, u32 *channel)
+{
+	struct ckm_obj *obj;
+	bool found = false;
+
+	mutex_lock(&gpu->lock);
+	if (gpu->slot[sched_id])
+		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched)
+			if (obj->seq > *after && (all || !obj->no_restart)) {
+				*after = obj->seq;
+				*client = obj->core.hclient;
+				*channel = obj->core.hobject;
+				found = true;
+				break;
+			}
+	mutex_unlock(&gpu->lock);
+	return found;
+}
+
+/* Record the result: a channel that failed is tried again only if all others fail. */
+static void note_restart(struct ckm_gpu *gpu, u32 sched_id, u64 seq, bool refused)
+{
+	struct ckm_obj *obj;
+
+	mutex_lock(&gpu->lock);
+	if (gpu->slot[sched_id])
+		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched)
+			if (obj->seq == seq) {
+				obj->no_restart = refused;
+				break;
+			}
+	mutex_unlock(&gpu->lock);
+}
+
+/* Try RESTART_RUNLIST on at most @tries channels of the slot after @after. */
+static void restart_on(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 after, u32 tries,
+		       struct restart *r)
+{
+	struct {
+		u8 force, bypass_wait;
+	} params = { .force = 1 };
+	u32 client, channel, status;
+
+	while (!r->done && tries-- &&
+	       next_channel(gpu, sched_id, all, &after, &client, &channel)) {
+		r->vain_ns = ktime_get_ns() - r->begin_ns;
+		status = timed_control(gpu, client, channel, NVA06F_CTRL_RESTART_RUNLIST,
+				       &params, sizeof(params));
+		note_restart(gpu, sched_id, after, status != NV_OK);
+		if (status == NV_OK) {
+			gpu->restarted_slot = sched_id;
+			gpu->restarted = after;
+			r->done = true;
+		} else {
+			r->failure = status;
+		}
+	}
+}
+
+/* Try up to RESTART_TRIES channels of each slot in @mask. */
+static void restart_on_few(struct ckm_gpu *gpu, u32 mask, struct restart *r)
+{
+	for (; !r->done && mask; mask &= mask - 1)
+		restart_on(gpu, __ffs(mask), false, 0, RESTART_TRIES, r);
+}
+
+bool ckm_lever_needs_restart(const struct ckm_gpu *gpu)
+{
+	return gpu->index >= BITS_PER_LONG || (READ_ONCE(window_restart) & BIT(gpu->index));
+}
+
+/* The call restarts the whole runlist, whichever channel it names. Try the channel of the
+ * last success, then channels that have not failed, of @mask and of the other slots. If
+ * none succeeds, try all channels of @mask.
+ */
+bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns)
+{
+	struct restart r = { .begin_ns = ktime_get_ns() };
+	u32 rest;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	*vain_ns = 0;
+	if (!mask)
+		return false;
+	if (gpu->restarted)
+		restart_on(gpu, gpu->restarted_slot, false, gpu->restarted - 1, 1, &r);
+	restart_on_few(gpu, mask, &r);
+	restart_on_few(gpu, GENMASK(CGPU_SLOTS - 1, 0) & ~mask, &r);
+	for (rest = mask; !r.done && rest; rest &= rest - 1)
+		restart_on(gpu, __ffs(rest), true, 0, U32_MAX, &r);
+	if (!r.done)
+		r.vain_ns = ktime_get_ns() - r.begin_ns;
+	/* The failure affects all slots of @mask; record it for one. */
+	if (!r.done && r.failure != NV_OK)
+		ckm_events_lever_failed(gpu, __ffs(mask),
+					CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, r.failure);
+	*vain_ns = r.failure != NV_OK ? r.vain_ns : 0;
+	return r.done;
+}
+
+u32 ckm_lever_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
+{
+	const struct some all = {};
+	u32 slot, done = 0;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	for (slot = 0; slot < CGPU_SLOTS; slot++)
+		if ((mask & BIT(slot)) && freeze_slot(gpu, slot, &all, freeze))
+			done |= BIT(slot);
+	return done;
+}
+
+void ckm_lever_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object)
+{
+	const struct some some = { client, object };
+	u64 vain_ns;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	freeze_slot(gpu, sched_id, &some, true);
+	if (ckm_lever_needs_restart(gpu))
+		ckm_lever_commit(gpu, BIT(sched_id), &vain_ns);
+}
+
+bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
+{
+	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
+	struct { u32 client, tsg; } tsg[32];
+	struct ckm_obj *obj;
+	u32 n, i, status, failure = NV_OK;
+	u64 after = 0;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	do {
+		n = 0;
+		mutex_lock(&gpu->lock);
+		if (gpu->slot[sched_id])
+			list_for_each_entry(obj, &gpu->slot[sched_id]->tsgs, sched) {
+				if (obj->seq <= after)
+					continue;
+				if (n == ARRAY_SIZE(tsg))
+					break;
+				after = obj->seq;
+				tsg[n].client = obj->core.hclient;
+				tsg[n++].tsg = obj->core.hobject;
+			}
+		mutex_unlock(&gpu->lock);
+		for (i = 0; i < n; i++) {
+			status = timed_control(gpu, tsg[i].client, tsg[i].tsg,
+					       NVA06C_CTRL_SET_TIMESLICE, &params, sizeof(params));
+			if (status != NV_OK)
+				failure = status;
+		}
+	} while (n == ARRAY_SIZE(tsg));
+	if (failure != NV_OK)
+		ckm_events_lever_failed(gpu, sched_id, CGPU_LEVER_TIMESLICE, failure);
+	return failure == NV_OK;
+}
+
+static int compare_u32(const void *a, const void *b)
+{
+	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
+}
+
+u64 ckm_lever_latency_ns(const struct ckm_gpu *gpu, u32 percentile)
+{
+	u32 n = min_t(u32, gpu->lever.samples, CKM_LEVER_SAMPLES);
+	u32 *sorted;
+	u64 ns;
+
+	lockdep_assert_held(&gpu->lever_lock);
+	if (!n)
+		return 0;
+	sorted = kmemdup(gpu->lever.sample_us, n * sizeof(u32), GFP_KERNEL);
+	if (!sorted)
+		return 0;
+	sort(sorted, n, sizeof(u32), compare_u32, NULL);
+	ns = sorted[(n - 1) * percentile / 100] * 1000ull;
+	kfree(sorted);
+	return ns;
+}

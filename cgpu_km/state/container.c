@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns references and ipc names of containers, and the workqueues. Takes ipc_lock. */
+#include <linux/slab.h>
+#include <linux/workqueue.h>
+
+#include "core_ref.h"
+#include "registry.h"
+#include "state/container.h"
+#include "state/gpu.h"
+
+static struct workqueue_struct *workqueue;
+/* Separate from workqueue: a work item that a tenant can delay (uvm_managed.c) must not
+ * delay the end of other containers.
+ */
+static struct workqueue_struct *end_queue;
+
+struct ckm_container *ckm_container_find(const char *id)
+{
+	struct ckm_container *ct;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry(ct, &ckm_containers, node)
+		if (!strcmp(ct->id, id))
+			return ct;
+	return NULL;
+}
+
+void ckm_container_get(struct ckm_container *ct)
+{
+	kref_get(&ct->ref);
+}
+
+static void after_last_ref(struct kref *ref)
+{
+	struct ckm_container *ct = container_of(ref, struct ckm_container, ref);
+
+	/* The last reference may be dropped in any context, but the end of a container
+	 * removes proc files and takes ckm_lock: leave it to a work item.
+	 */
+	queue_work(end_queue, &ct->gone);
+}
+
+bool ckm_queue_work(struct work_struct *work)
+{
+	return queue_work(workqueue, work);
+}
+
+void ckm_container_put(struct ckm_container *ct)
+{
+	kref_put(&ct->ref, after_last_ref);
+}
+
+struct ckm_slot *ckm_container_slot_of(struct ckm_container *ct, u32 index)
+{
+	u32 i;
+
+	for (i = 0; i < ct->slot_count; i++)
+		if (ct->slot[i].gpu->index == index)
+			return &ct->slot[i];
+	return NULL;
+}
+
+void ckm_container_moves_begin(struct ckm_container *ct)
+{
+	u32 i;
+
+	for (i = 0; i < ct->slot_count; i++) {
+		atomic_inc(&ct->slot[i].gpu->moves);
+		atomic_inc(&ct->slot[i].gpu->move_seq);
+	}
+}
+
+void ckm_container_moves_end(struct ckm_container *ct)
+{
+	u32 i;
+
+	for (i = 0; i < ct->slot_count; i++)
+		atomic_dec(&ct->slot[i].gpu->moves);
+}
+
+/* ---- sharing of exported memory ---- */
+
+static DEFINE_SPINLOCK(ipc_lock);	/* ckm_container.ipc */
+
+bool ckm_container_shares(struct ckm_container *a, struct ckm_container *b)
+{
+	bool same;
+
+	spin_lock(&ipc_lock);
+	same = a->ipc[0] && !strcmp(a->ipc, b->ipc);
+	spin_unlock(&ipc_lock);
+	return same;
+}
+
+int ckm_container_set_ipc(struct ckm_container *ct, const char *name, size_t len)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	int ret = -ENODEV;
+
+	if (core) {
+		ret = len ? core->text.parse_check_id(name, len) : 0;
+		ckm_core_leave();
+	}
+	if (ret)
+		return ret;
+	spin_lock(&ipc_lock);
+	memcpy(ct->ipc, name, len);
+	ct->ipc[len] = 0;
+	spin_unlock(&ipc_lock);
+	return 0;
+}
+
+void ckm_container_ipc(struct ckm_container *ct, char *name)
+{
+	spin_lock(&ipc_lock);
+	strscpy(name, ct->ipc, sizeof(ct->ipc));
+	spin_unlock(&ipc_lock);
+}
+
+int ckm_containers_init(void)
+{
+	workqueue = alloc_workqueue("cgpu", WQ_UNBOUND, 0);
+	if (!workqueue)
+		return -ENOMEM;
+	end_queue = alloc_workqueue("cgpu_end", WQ_UNBOUND, 0);
+	if (!end_queue) {
+		destroy_workqueue(workqueue);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void ckm_containers_exit(void)
+{
+	destroy_workqueue(workqueue);	/* its work items may drop the last reference */
+	destroy_workqueue(end_queue);	/* so waits for the last gone_work() second */
+}

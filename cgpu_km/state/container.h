@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Containers and their slots. The lock order is in registry.h. */
+#ifndef CKM_CONTAINER_H
+#define CKM_CONTAINER_H
+
+#include <linux/hashtable.h>
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+#include "core/core_ops.h"
+#include "uapi.h"
+
+struct ckm_back;
+struct ckm_gpu;
+struct ckm_proc_dir;
+struct dentry;
+
+enum ckm_news_kind {
+	CKM_NEWS_REFUSED,
+	CKM_NEWS_OVERRUN,
+	CKM_NEWS_LEVER,
+	CKM_NEWS_KINDS,
+};
+
+/* Pending events of a slot (notify.c). gpu->lock. */
+struct ckm_slot_news {
+	unsigned long due[CKM_NEWS_KINDS];	/* jiffies; not sent before */
+	u32 refused;			/* number of refused allocations; data of the first: */
+	u32 pid;
+	u64 asked, limit, used;		/* bytes */
+	u32 failed;			/* number of failed lever calls; data of the latest: */
+	u32 lever, status;
+	u64 overruns, resisted;		/* values of the last event sent */
+};
+
+struct ckm_slot {
+	struct ckm_container *ct;
+	struct ckm_gpu *gpu;
+	u32 sched_id;
+	u32 minor;			/* of the container's node for this GPU */
+	u32 granted_weight;		/* at creation, for the reply */
+	struct cgpu_ledger ledger;	/* gpu->lock */
+	struct list_head channels;	/* gpu->lock; ckm_obj.sched, GR engines only */
+	struct list_head tsgs;		/* gpu->lock; as channels */
+	u32 channel_count, tsg_count;	/* gpu->lock */
+	struct mutex enable_lock;	/* held by the one call that waits for lever_lock */
+	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
+	u64 quota[CGPU_QUOTAS];		/* gpu->lock; its part of gpu->quota */
+	u64 overhead;			/* ct->rm_lock; estimate for all objects and mappings */
+	struct cgpu_mem *overhead_mem;	/* ct->rm_lock; the charged part of it, or NULL */
+	atomic64_t refused_calls;
+	struct ckm_slot_news news;	/* gpu->lock */
+	struct ckm_proc_dir *proc;
+};
+
+struct ckm_container {
+	struct kref ref;		/* of the list until destroy, of backing files, uvm dups */
+	struct list_head node;		/* ckm_lock */
+	char id[CGPU_ID_MAX + 1];
+	char dir[CGPU_DIR_LEN + 1];
+	char ipc[CGPU_ID_MAX + 1];	/* ipc_lock of container.c; "": no sharing */
+	u64 cookie;
+	u64 serial;			/* ascending along the list: position of a dump */
+	u32 ctl_minor, uvm_minor;
+	struct dentry *nodes;		/* ckm_lock; directory of its nodes; NULL: none */
+	bool dying;			/* written under ckm_lock, read without */
+	struct mutex rm_lock;		/* tree, memory records */
+	struct cgpu_tree tree;
+	DECLARE_HASHTABLE(dma_maps, 9);	/* rm_lock; ckm_dma_map.node, by address */
+	DECLARE_HASHTABLE(cpu_maps, 7);	/* rm_lock; ckm_cpu_map.node, by address (rm_map.c) */
+	struct list_head managed;	/* rm_lock; charges for managed memory (uvm_managed.c) */
+	u64 pool_bytes;			/* rm_lock; bytes of semaphore pools (uvm.c) */
+	atomic_t recounts;		/* in flight, of managed memory (uvm_managed.c) */
+	wait_queue_head_t recounted;
+	atomic_t handles;		/* last one that this module chose (rm_export.c) */
+	struct work_struct gone;	/* queued when the last reference is dropped */
+	u32 slot_count;
+	struct ckm_slot slot[];
+};
+
+/* NULL: no container has this id. Caller holds ckm_lock. */
+struct ckm_container *ckm_container_find(const char *id);
+
+/* ckm_container_put() never sleeps: ct->gone is queued after the last reference. */
+void ckm_container_get(struct ckm_container *ct);
+void ckm_container_put(struct ckm_container *ct);
+
+/* Queue @work, which must hold a reference to a container: ckm_containers_exit() waits
+ * for it. False if it is queued already. Any context.
+ */
+bool ckm_queue_work(struct work_struct *work);
+
+/* The slot on GPU @gpu_index; NULL: none. Slots are fixed at creation, so no lock. */
+struct ckm_slot *ckm_container_slot_of(struct ckm_container *ct, u32 gpu_index);
+
+/* ckm_container_shares(): true if memory exported by one container may be imported by the
+ * other, that is, both have the same ipc name and it is not empty. An administrator sets
+ * it with ckm_container_set_ipc(): 0; -EINVAL: not a valid name; -ENODEV: no core is
+ * loaded. ckm_container_ipc() copies it to @name, CGPU_ID_MAX + 1 bytes. All take
+ * ipc_lock.
+ */
+bool ckm_container_shares(struct ckm_container *a, struct ckm_container *b);
+int ckm_container_set_ipc(struct ckm_container *ct, const char *name, size_t len);
+void ckm_container_ipc(struct ckm_container *ct, char *name);
+
+/* Mark a call that may allocate or free video memory on any of the container's GPUs as in
+ * flight. The size of a context is measured only while no other such call is in flight
+ * (gpu->moves). Any context, no lock.
+ */
+void ckm_container_moves_begin(struct ckm_container *ct);
+void ckm_container_moves_end(struct ckm_container *ct);
+
+/* The workqueues. 0 or -ENOMEM. */
+int ckm_containers_init(void);
+void ckm_containers_exit(void);
+
+#endif

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the state of a GPU. Takes gpu->lock; open_lock for heap queries. */
+#include <linux/moduleparam.h>
+#include <linux/slab.h>
+
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "driver/driver.h"
+#include "registry.h"
+#include "state/gpu.h"
+
+static unsigned int ctx_reserve_mib = 32;
+module_param(ctx_reserve_mib, uint, 0444);
+MODULE_PARM_DESC(ctx_reserve_mib, "least memory charged for each graphics/compute context, MiB (default 32)");
+
+static u64 default_memsize = 8ull << 30;
+
+struct ckm_gpu *ckm_gpu_by_index(u32 index)
+{
+	struct ckm_gpu *gpu;
+
+	lockdep_assert_held(&ckm_lock);
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		if (gpu->index == index)
+			return gpu;
+	return NULL;
+}
+
+void ckm_gpu_view_locked(struct ckm_gpu *gpu, struct cgpu_sched_view *view)
+{
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->lock);
+	memset(view, 0, sizeof(*view));
+	core = ckm_core_enter();
+	if (core) {
+		core->sched.view(gpu->sched, view);
+		ckm_core_leave();
+	}
+}
+
+void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
+			      struct cgpu_sched_entity_view *view)
+{
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->lock);
+	memset(view, 0, sizeof(*view));
+	core = ckm_core_enter();
+	if (core) {
+		core->sched.slot_view(gpu->sched, sched_id, view);
+		ckm_core_leave();
+	}
+}
+
+/* Start the effect check if it is idle (effect_check.c). Any context. */
+static void wake_look(struct ckm_gpu *gpu)
+{
+	if (READ_ONCE(gpu->open))
+		queue_delayed_work(system_unbound_wq, &gpu->look_work,
+				   msecs_to_jiffies(CGPU_LOOK_POLL_MS));
+}
+
+void ckm_gpu_kick(struct ckm_gpu *gpu)
+{
+	WRITE_ONCE(gpu->kicked, true);
+	wake_up(&gpu->wait);
+	wake_look(gpu);
+}
+
+struct fb_info {
+	u32 count;
+	struct { u32 index, data; } list[NV_FB_INFO_MAX];
+};
+static_assert(sizeof(struct fb_info) == NV_FB_INFO_V2_SIZE);
+
+bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
+{
+	struct fb_info *fb = kzalloc(sizeof(*fb), GFP_KERNEL);
+	bool ok;
+	u32 i;
+
+	if (!fb)
+		return false;
+	fb->count = count;
+	for (i = 0; i < count; i++)
+		fb->list[i].index = index[i];
+	ok = !ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FB_GET_INFO_V2,
+			     fb, ckm_driver_fb_info_size());
+	for (i = 0; i < count; i++)
+		kib[i] = fb->list[i].data;
+	kfree(fb);
+	return ok;
+}
+
+bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free)
+{
+	const u32 index[] = { NV_FB_HEAP_SIZE, NV_FB_HEAP_FREE };
+	u32 kib[2];
+
+	if (!ckm_gpu_read_fb(gpu, index, 2, kib) || kib[1] > kib[0])
+		return false;
+	*used = (u64)(kib[0] - kib[1]) << 10;
+	*free = (u64)kib[1] << 10;
+	return true;
+}
+
+bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
+{
+	bool known;
+
+	mutex_lock(&gpu->open_lock);
+	known = gpu->open && ckm_gpu_heap(gpu, used, free);
+	mutex_unlock(&gpu->open_lock);
+	return known;
+}
+
+u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu)
+{
+	u64 bytes;
+
+	mutex_lock(&gpu->lock);
+	bytes = max((u64)ctx_reserve_mib * CGPU_MIB, gpu->context_bytes);
+	mutex_unlock(&gpu->lock);
+	return bytes;
+}
+
+void ckm_gpu_context_seen(struct ckm_gpu *gpu, u64 bytes)
+{
+	mutex_lock(&gpu->lock);
+	if (!gpu->context_bytes || bytes < gpu->context_bytes)
+		gpu->context_bytes = bytes;
+	mutex_unlock(&gpu->lock);
+}
+
+u64 ckm_gpu_most_bytes(const struct ckm_gpu *gpu, u32 overcommit_pct)
+{
+	return div_u64(gpu->total_bytes * overcommit_pct, 100);
+}
+
+bool ckm_gpu_has_room_locked(struct ckm_gpu *gpu, u64 others, u64 bytes)
+{
+	u64 most = ckm_gpu_most_bytes(gpu, gpu->overcommit_pct);
+
+	lockdep_assert_held(&gpu->lock);
+	return bytes <= gpu->total_bytes && others <= most && bytes <= most - others;
+}
+
+u64 ckm_default_memsize(void)
+{
+	return READ_ONCE(default_memsize);
+}
+
+void ckm_set_default_memsize(u64 bytes)
+{
+	WRITE_ONCE(default_memsize, bytes);
+}
+
+u64 ckm_gpu_default_memsize_locked(struct ckm_gpu *gpu)
+{
+	lockdep_assert_held(&gpu->lock);
+	return gpu->default_memsize ?: ckm_default_memsize();
+}

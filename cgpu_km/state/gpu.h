@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* A GPU: its state, settings and statistics. */
+#ifndef CKM_GPU_H
+#define CKM_GPU_H
+
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/uuid.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+#include "core/core_ops.h"
+#include "driver/driver.h"
+
+struct ckm_container;
+struct ckm_slot;
+struct ckm_proc_dir;
+struct task_struct;
+
+/* State of the effect check (sched/effect_check.h), shown as `lever_look`. */
+enum ckm_look_state {
+	CKM_LOOK_IDLE,		/* no container has the GPU open, or the policy uses no lever */
+	CKM_LOOK_WATCHING,
+	CKM_LOOK_HOLDING,	/* containers are frozen for a second, as a test */
+	CKM_LOOK_BLIND,		/* the driver has no samples, or their clock is unknown */
+};
+
+#define CKM_LEVER_SAMPLES 128
+
+struct ckm_lever_stat {
+	u64 calls, failed;
+	u64 max_ns;
+	u32 sample_us[CKM_LEVER_SAMPLES];	/* ring of the latest */
+	u32 samples;
+};
+
+/* Pending events of a GPU (notify.c). */
+struct ckm_gpu_news {
+	struct delayed_work work;
+	struct mutex lock;		/* held from reading the state until sending: keeps order */
+	u32 policy, levers;		/* lock; values of the last event sent */
+};
+
+struct ckm_gpu {
+	struct list_head node;		/* ckm_lock */
+	u32 index;			/* N of /proc/cgpu_km/N: PCI order */
+	struct ckm_gpu_desc desc;
+	u64 total_bytes;		/* 0 until attached once */
+	uuid_t raw_uuid;		/* the driver's; valid while attached, if has_uuid */
+	bool has_uuid;
+	u32 instance;			/* the driver's deviceInstance; valid while attached */
+	struct mutex lever_lock;
+	struct mutex lock;
+	struct cgpu_sched *sched;		/* lock */
+	struct ckm_slot *slot[CGPU_SLOTS];	/* lock; by sched_id */
+	u64 limits_bytes;		/* lock; sum of the limits of all slots */
+	u64 context_bytes;		/* lock; measured size of a context, 0: not measured */
+	u64 quota[CGPU_QUOTAS];		/* lock; total of each kind (quota.c) */
+	/* Calls of tenants that may allocate or free video memory: in flight, and so far. */
+	atomic_t moves, move_seq;
+	u64 sched_seq;			/* lock; ckm_obj.seq of the latest scheduled object */
+	bool uvm_account;		/* READ_ONCE; charge managed memory, do not refuse it */
+	bool slice_is_set;		/* lock; slice set by an administrator, not derived */
+	u32 overcommit_pct;		/* lock; maximum of limits_bytes, percent of total_bytes */
+	u64 default_memsize;		/* lock; bytes, 0: the default of all GPUs */
+	u64 born_ns;			/* since boot; identifies the GPU: index is reused */
+	struct ckm_lever_stat lever;	/* lever_lock */
+	u64 restarted;			/* lever_lock; seq of the channel last used to restart */
+	u32 restarted_slot;		/* lever_lock; sched_id of its slot */
+	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */
+	struct mutex open_lock;		/* open; only the driver's own locks are taken under it */
+	bool open;			/* hclient, hdevice and hsubdevice exist */
+	struct task_struct *thread;	/* cleared under lock, which readers hold */
+	struct cgpu_look *look;		/* lock */
+	u8 *look_params;		/* look_work only; NV_UTIL_PARAMS_MAX */
+	enum ckm_look_state look_state;	/* written by look_work, and at attach */
+	struct delayed_work look_work;
+	wait_queue_head_t wait;
+	bool kicked;			/* READ_ONCE; the state changed: plan again */
+	u64 turns;			/* lever_lock; plans with calls, so far */
+	struct ckm_gpu_news news;
+	struct ckm_proc_dir *proc;
+};
+
+/* NULL: no such GPU. Caller holds ckm_lock. */
+struct ckm_gpu *ckm_gpu_by_index(u32 index);
+
+/**
+ * ckm_gpu_read_fb() - read values of FB_GET_INFO_V2 from the driver
+ * @gpu: attached
+ * @index: indexes of the values
+ * @count: number of @index, at most NV_FB_INFO_MAX
+ * @kib: the values in KiB; undefined after an error
+ *
+ * Sleeps: an RM call. For locks see registry.h.
+ *
+ * Return: false if the driver fails or there is no memory.
+ */
+bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib);
+
+/* Bytes of video memory in use, by containers and others, and free, as reported by the
+ * driver. False if the driver fails. Only while attached; sleeps.
+ */
+bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free);
+/* As ckm_gpu_heap(), but false while not attached. Takes open_lock. */
+bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free);
+
+/* Bytes charged for one graphics/compute context: ctx_reserve_mib, or the measured size if
+ * that is larger. Takes gpu->lock.
+ */
+u64 ckm_gpu_context_bytes(struct ckm_gpu *gpu);
+/* Record @bytes as the measured size of a context. The minimum is kept, so memory taken
+ * by others during one measurement does not remain in it. Takes gpu->lock.
+ */
+void ckm_gpu_context_seen(struct ckm_gpu *gpu, u64 bytes);
+
+/* The core's view of the scheduler and of one entity; zeros without a core. Caller holds
+ * gpu->lock.
+ */
+void ckm_gpu_view_locked(struct ckm_gpu *gpu, struct cgpu_sched_view *view);
+void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
+			      struct cgpu_sched_entity_view *view);
+
+/* Make the scheduler thread plan again. Any context. */
+void ckm_gpu_kick(struct ckm_gpu *gpu);
+
+/* Limit in bytes of a new slot for which none is given. Caller holds gpu->lock. */
+u64 ckm_gpu_default_memsize_locked(struct ckm_gpu *gpu);
+
+/* True if a limit of @bytes may be added to other limits with the sum @others. Caller
+ * holds gpu->lock.
+ */
+bool ckm_gpu_has_room_locked(struct ckm_gpu *gpu, u64 others, u64 bytes);
+/* Maximum sum of limits in bytes with @overcommit_pct percent. */
+u64 ckm_gpu_most_bytes(const struct ckm_gpu *gpu, u32 overcommit_pct);
+/* Default limit of all GPUs, bytes. No lock. */
+u64 ckm_default_memsize(void);
+void ckm_set_default_memsize(u64 bytes);
+
+#endif

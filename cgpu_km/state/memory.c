@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the charges of slots. Takes gpu->lock; callers hold rm_lock. */
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "core_ref.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/memory.h"
+#include "state/notify.h"
+#include "state/quota.h"
+#include "state/slot.h"
+
+static int charge(struct ckm_slot *slot, u64 bytes)
+{
+	const struct cgpu_core_ops *core;
+	u64 used, limit;
+	int ret;
+
+	mutex_lock(&slot->gpu->lock);
+	core = ckm_core_enter();
+	ret = core->mem.ledger_charge(&slot->ledger, bytes);
+	ckm_core_leave();
+	if (ret)
+		ckm_events_refused_locked(slot, bytes);
+	used = slot->ledger.used_bytes;
+	limit = slot->ledger.limit_bytes;
+	mutex_unlock(&slot->gpu->lock);
+	if (ret)
+		pr_info_ratelimited("container %s: GPU %u: %llu bytes refused, %llu of %llu in use\n",
+				    slot->ct->dir, slot->gpu->index, bytes, used, limit);
+	return ret;
+}
+
+static void uncharge(struct ckm_slot *slot, u64 bytes)
+{
+	const struct cgpu_core_ops *core;
+
+	mutex_lock(&slot->gpu->lock);
+	core = ckm_core_enter();
+	WARN_ON_ONCE(!core->mem.ledger_uncharge(&slot->ledger, bytes));
+	ckm_core_leave();
+	mutex_unlock(&slot->gpu->lock);
+}
+
+static void give_back(struct ckm_container *ct, struct ckm_mem *rec)
+{
+	struct ckm_slot *slot = ckm_container_slot_of(ct, rec->core.gpu);
+	u32 kind;
+
+	list_del(&rec->node);
+	uncharge(slot, rec->core.bytes);
+	for (kind = 0; kind < CGPU_QUOTAS; kind++)
+		if (rec->ids[kind])
+			ckm_quota_give(slot, kind, rec->ids[kind]);
+	kfree(rec);
+}
+
+void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_mem *under;
+	bool last;
+
+	lockdep_assert_held(&ct->rm_lock);
+	for (; mem; mem = under) {
+		core = ckm_core_enter();
+		last = core->mem.put(mem);
+		ckm_core_leave();
+		if (!last)
+			return;
+		under = container_of(mem, struct ckm_mem, core)->under;
+		give_back(ct, container_of(mem, struct ckm_mem, core));
+	}
+}
+
+struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes)
+{
+	struct ckm_mem *rec = kzalloc(sizeof(*rec), GFP_KERNEL_ACCOUNT);
+	int ret;
+
+	lockdep_assert_held(&slot->ct->rm_lock);
+	if (!rec)
+		return ERR_PTR(-ENOMEM);
+	ret = charge(slot, bytes);
+	if (ret) {
+		kfree(rec);
+		return ERR_PTR(ret);
+	}
+	rec->core.bytes = bytes;
+	rec->core.refs = 1;
+	rec->core.gpu = slot->gpu->index;
+	rec->core.pid = task_tgid_nr(current);
+	list_add_tail(&rec->node, &slot->mems);
+	return &rec->core;
+}
+
+int ckm_mem_take_id_locked(struct ckm_slot *slot, struct cgpu_mem *mem, enum cgpu_quota_kind kind)
+{
+	int ret;
+
+	lockdep_assert_held(&slot->ct->rm_lock);
+	ret = ckm_quota_take(slot, kind, 1);
+	if (!ret)
+		container_of(mem, struct ckm_mem, core)->ids[kind]++;
+	return ret;
+}
+
+void ckm_mem_keep_locked(struct cgpu_mem *mem, struct cgpu_mem *under)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+
+	core->mem.get(under);
+	ckm_core_leave();
+	container_of(mem, struct ckm_mem, core)->under = under;
+}
+
+int ckm_mem_correct_locked(struct ckm_slot *slot, struct cgpu_mem *mem, u64 bytes)
+{
+	int ret = 0;
+
+	lockdep_assert_held(&slot->ct->rm_lock);
+	if (bytes > mem->bytes)
+		ret = charge(slot, bytes - mem->bytes);
+	else if (bytes < mem->bytes)
+		uncharge(slot, mem->bytes - bytes);
+	if (!ret)
+		mem->bytes = bytes;
+	return ret;
+}
+
+static int set_overhead_locked(struct ckm_slot *slot, u64 overhead)
+{
+	const struct cgpu_core_ops *core;
+	struct cgpu_mem *mem;
+	u64 limit, used, bytes;
+	int ret = 0;
+
+	lockdep_assert_held(&slot->ct->rm_lock);
+	ckm_slot_limits(slot, &limit, &used);
+	core = ckm_core_enter();
+	bytes = core->mem.overhead_charge(overhead, limit);
+	ckm_core_leave();
+	if (slot->overhead_mem && bytes) {
+		ret = ckm_mem_correct_locked(slot, slot->overhead_mem, bytes);
+	} else if (slot->overhead_mem) {
+		ckm_mem_put_locked(slot->ct, slot->overhead_mem);
+		slot->overhead_mem = NULL;
+	} else if (bytes) {
+		mem = ckm_mem_charge_locked(slot, bytes);
+		ret = PTR_ERR_OR_ZERO(mem);
+		slot->overhead_mem = ret ? NULL : mem;
+	}
+	/* The free allowance shrinks with the limit, so the charge may rise although the
+	 * estimate fell. Record the lower estimate even if charging failed.
+	 */
+	if (!ret || overhead < slot->overhead)
+		slot->overhead = overhead;
+	return ret;
+}
+
+int ckm_slot_overhead_locked(struct ckm_slot *slot, u64 more)
+{
+	return more ? set_overhead_locked(slot, slot->overhead + more) : 0;
+}
+
+void ckm_slot_overhead_less_locked(struct ckm_slot *slot, u64 less)
+{
+	if (!WARN_ON_ONCE(less > slot->overhead) && less)
+		set_overhead_locked(slot, slot->overhead - less);
+}
+
+int ckm_obj_overhead_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 more)
+{
+	struct ckm_slot *slot = ckm_container_slot_of(ct, obj->gpu);
+	int ret;
+
+	if (!slot)
+		return 0;
+	if (obj->state == CGPU_OBJ_DETACHED)	/* its overhead is uncharged already */
+		return -EINVAL;
+	ret = ckm_slot_overhead_locked(slot, more);
+	if (!ret)
+		obj->overhead += more;
+	return ret;
+}
+
+void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 less)
+{
+	struct ckm_slot *slot = ckm_container_slot_of(ct, obj->gpu);
+
+	if (!slot || less > obj->overhead)	/* released meanwhile: uncharged already */
+		return;
+	obj->overhead -= less;
+	ckm_slot_overhead_less_locked(slot, less);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Charges of a slot: video memory and ids. Sizes are bytes. */
+#ifndef CKM_MEMORY_H
+#define CKM_MEMORY_H
+
+#include <linux/list.h>
+#include <linux/types.h>
+
+#include "core/core_ops.h"
+
+struct ckm_container;
+struct ckm_slot;
+
+/* One charge of one slot: video memory, the reserve of a context, or the id of a channel
+ * or channel group (0 bytes).
+ */
+struct ckm_mem {
+	struct cgpu_mem core;		/* ct->rm_lock */
+	struct list_head node;		/* on slot->mems */
+	u32 ids[CGPU_QUOTAS];		/* ct->rm_lock; returned together with the memory */
+	struct cgpu_mem *under;		/* ct->rm_lock; reference of a channel to its group's */
+};
+
+/* Drop a reference to a record, NULL: no-op. The last one uncharges it, frees it and drops
+ * its reference to @under. Caller holds rm_lock.
+ */
+void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem);
+
+/**
+ * ckm_mem_charge_locked() - charge @bytes to a slot
+ * @slot: charged
+ * @bytes: 0 is allowed
+ *
+ * Caller holds rm_lock; takes gpu->lock.
+ *
+ * Return: a record with one reference. ERR_PTR(-ENOMEM): over the limit, which is
+ * counted and sent as an event, or no memory for the record.
+ */
+struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes);
+/* Take one id for @mem; it is returned with the last reference to @mem. 0, or -ENOSPC: the
+ * slot's quota is used up. Caller holds rm_lock; takes gpu->lock.
+ */
+int ckm_mem_take_id_locked(struct ckm_slot *slot, struct cgpu_mem *mem, enum cgpu_quota_kind kind);
+/* Give @mem a reference to @under, dropped when @mem is freed. Caller holds rm_lock. */
+void ckm_mem_keep_locked(struct cgpu_mem *mem, struct cgpu_mem *under);
+/* Correct the charge of @mem to @bytes, the size that the driver really took. 0; -ENOMEM:
+ * over the limit, the charge is unchanged. Caller holds rm_lock; takes gpu->lock.
+ */
+int ckm_mem_correct_locked(struct ckm_slot *slot, struct cgpu_mem *mem, u64 bytes);
+/* Add @more to, or subtract @less from, the estimate of what the driver keeps in video
+ * memory for the slot's objects in addition to their own size. Only the part above an
+ * allowance is charged (core/mem_estimate.c). 0; -ENOMEM: over the limit, nothing
+ * changed. Callers hold rm_lock; takes gpu->lock.
+ */
+int ckm_slot_overhead_locked(struct ckm_slot *slot, u64 more);
+void ckm_slot_overhead_less_locked(struct ckm_slot *slot, u64 less);
+/* The same for one object; releasing the object subtracts its part. -EINVAL: the object
+ * was released already.
+ */
+int ckm_obj_overhead_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 more);
+void ckm_obj_overhead_less_locked(struct ckm_container *ct, struct cgpu_obj *obj, u64 less);
+
+#endif

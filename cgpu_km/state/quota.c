@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the quotas of ids and BAR1 of each slot. Takes gpu->lock. */
+#include <linux/moduleparam.h>
+#include <linux/slab.h>
+
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "driver/driver.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/quota.h"
+
+#define USUAL_IDS	2048	/* chips from Turing on; used if the driver does not report it */
+
+static unsigned int quota_floor_pct = 50;
+module_param(quota_floor_pct, uint, 0644);
+MODULE_PARM_DESC(quota_floor_pct,
+		 "percent of channel ids and of BAR1 kept for containers that have little, 0 to 100 (default 50)");
+
+/* Number of channel ids of the graphics/compute runlist. On Ampere and later each runlist
+ * has ids of its own, on Turing all runlists share one set. All channels of a container
+ * are counted against one runlist's ids. On Ampere that counts too many, which is safe:
+ * no runlist ever has more channels than that count.
+ */
+static u32 ask_for_ids(struct ckm_gpu *gpu)
+{
+	struct {
+		u32 count;
+		struct { u32 index, data; } list[NV_FIFO_INFO_MAX];
+		u32 engine;
+	} *fifo = kzalloc(sizeof(*fifo), GFP_KERNEL);
+	u32 ids = 0;
+
+	BUILD_BUG_ON(sizeof(*fifo) != NV_FIFO_INFO_SIZE);
+	if (!fifo)
+		return USUAL_IDS;
+	fifo->count = 1;
+	fifo->list[0].index = NV_FIFO_GROUPS_OF_ENGINE;
+	fifo->engine = NV2080_ENGINE_TYPE_GRAPHICS;
+	if (!ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FIFO_GET_INFO, fifo,
+			    sizeof(*fifo)))
+		ids = fifo->list[0].data;
+	kfree(fifo);
+	return ids ?: USUAL_IDS;
+}
+
+void ckm_quota_learn(struct ckm_gpu *gpu, u64 bar1_bytes)
+{
+	u32 ids = ask_for_ids(gpu);
+
+	mutex_lock(&gpu->lock);
+	gpu->quota[CGPU_QUOTA_CHANNELS] = ids;
+	gpu->quota[CGPU_QUOTA_GROUPS] = ids;
+	gpu->quota[CGPU_QUOTA_BAR1] = bar1_bytes;
+	mutex_unlock(&gpu->lock);
+}
+
+static void look_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
+			struct cgpu_quota_view *view)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	struct cgpu_quota_pool pool = {
+		.total = gpu->quota[kind],
+		.floor_pct = READ_ONCE(quota_floor_pct),
+	};
+	const struct cgpu_core_ops *core;
+	struct cgpu_sched_view sched;
+	u64 used[CGPU_SLOTS];
+	u32 i;
+
+	lockdep_assert_held(&gpu->lock);
+	for (i = 0; i < CGPU_SLOTS; i++)
+		used[i] = gpu->slot[i] ? gpu->slot[i]->quota[kind] : 0;
+	ckm_gpu_view_locked(gpu, &sched);
+	pool.max_inst = sched.max_inst;
+	core = ckm_core_enter();
+	core->mem.quota_look(&pool, used, CGPU_SLOTS, slot->sched_id, view);
+	ckm_core_leave();
+}
+
+static void say_refused(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount, u64 has,
+			const struct cgpu_quota_view *view, const char *holder)
+{
+	static const char * const names[] = { "channels", "channel groups", "bytes of BAR1" };
+
+	atomic64_inc(&slot->refused_calls);
+	pr_notice_ratelimited("container %s: GPU %u: %llu %s refused, it has %llu and may have %llu more; %llu are each one's of %llu, container %s has most, %llu\n",
+			      slot->ct->dir, slot->gpu->index, amount, names[kind], has, view->left,
+			      view->floor, view->total, holder, view->most);
+}
+
+int ckm_quota_take(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	struct cgpu_quota_view view;
+	char holder[CGPU_DIR_LEN + 1] = "none";
+	u64 has;
+	bool fits;
+
+	mutex_lock(&gpu->lock);
+	look_locked(slot, kind, &view);
+	fits = amount <= view.left;
+	if (fits)
+		slot->quota[kind] += amount;
+	has = slot->quota[kind];
+	if (!fits && view.most)
+		strscpy(holder, gpu->slot[view.most_slot]->ct->dir, sizeof(holder));
+	mutex_unlock(&gpu->lock);
+	if (fits)
+		return 0;
+	say_refused(slot, kind, amount, has, &view, holder);
+	return -ENOSPC;
+}
+
+void ckm_quota_give(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
+{
+	mutex_lock(&slot->gpu->lock);
+	if (!WARN_ON_ONCE(amount > slot->quota[kind]))
+		slot->quota[kind] -= amount;
+	mutex_unlock(&slot->gpu->lock);
+}
+
+u64 ckm_quota_look(struct ckm_slot *slot, enum cgpu_quota_kind kind,
+		   struct cgpu_quota_view *view)
+{
+	u64 has;
+
+	mutex_lock(&slot->gpu->lock);
+	look_locked(slot, kind, view);
+	has = slot->quota[kind];
+	mutex_unlock(&slot->gpu->lock);
+	return has;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* RM objects of tenants: allocation, use by calls, mappings, release with dependants. */
+#ifndef CKM_RM_OBJECT_H
+#define CKM_RM_OBJECT_H
+
+#include <linux/list.h>
+#include <linux/rcupdate.h>
+#include <linux/types.h>
+
+#include "core/core_ops.h"
+
+struct ckm_container;
+struct ckm_slot;
+
+/* An RM object of a tenant. A channel or TSG of a graphics/compute engine is on a list of
+ * its slot.
+ */
+struct ckm_obj {
+	struct cgpu_obj core;		/* ct->rm_lock */
+	struct rcu_head rcu;		/* ckm_tenant_owns() reads without a lock */
+	struct list_head sched;		/* gpu->lock; empty: on no list */
+	struct list_head bound;		/* ct->rm_lock; clients: on ckm_back.clients */
+	u64 seq;			/* gpu->lock; the slot's lists are in this order */
+	u64 tables;			/* address ranges: bytes of page tables; set before LIVE */
+	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */
+	struct list_head cpu_maps;	/* ct->rm_lock; memory: ckm_cpu_map.of (rm_map.c) */
+	bool parted;			/* READ_ONCE; address spaces: had a partial unmap */
+	bool shared;			/* READ_ONCE; its owner lets other processes dup it */
+	u32 htsg;			/* channels: handle of their TSG, 0: none */
+	/* ct->rm_lock; TSGs, and channels without one: number of channels added and of
+	 * disable calls.
+	 */
+	u32 changes;
+	u32 enabled_at;			/* ct->rm_lock; changes + 1 when it was enabled, 0: never */
+	bool no_restart;		/* gpu->lock; its last RESTART_RUNLIST failed */
+	u32 pid;			/* clients, scheduled ones: tgid that the driver uses */
+};
+
+/* A MAP_MEMORY_DMA and its charge for page tables, a part of the overhead of the mapped
+ * memory object. Looked up by address space, device and address, as the driver does,
+ * which ignores the memory handle of an unmap call.
+ */
+struct ckm_dma_map {
+	struct hlist_node node;		/* ct->rm_lock; on ct->dma_maps */
+	struct list_head of;		/* ct->rm_lock; on its memory's dma_maps */
+	struct ckm_obj *memory;		/* frees the mapping when it is released */
+	u32 hclient, hdevice, hdma;
+	u64 at;				/* address that the driver returned */
+	u64 tables;			/* bytes */
+};
+
+/* A MAP_MEMORY and its part of BAR1. Looked up by the address that the driver returned, as
+ * the driver does.
+ */
+struct ckm_cpu_map {
+	struct hlist_node node;		/* ct->rm_lock; on ct->cpu_maps */
+	struct list_head of;		/* ct->rm_lock; on its memory's cpu_maps */
+	struct ckm_obj *memory;		/* frees the mapping when it is released */
+	struct ckm_slot *slot;		/* has the charge */
+	u32 hclient, hdevice, hmemory;
+	u64 at;				/* address that the driver returned */
+	u64 bytes;
+};
+
+/* A PENDING object that is on no list; NULL: no memory. ckm_obj_free() frees it after an
+ * RCU grace period, since ckm_tenant_owns() may still read it.
+ */
+struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind);
+void ckm_obj_free(struct ckm_obj *obj);
+
+/* Uncharge and free objects that were removed from the tree, linked by hash_next. A pinned
+ * one is freed by the last unpin. Caller holds rm_lock; takes gpu->lock.
+ */
+void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list);
+/* Remove the subtree of @root and its dependants from the tree and release them, one
+ * object at a time with reschedules in between. Sleeps; caller holds rm_lock.
+ */
+void ckm_objs_remove_locked(struct ckm_container *ct, struct cgpu_obj *root);
+/* False: the container has max_objects objects. Caller holds rm_lock. */
+bool ckm_objs_have_room_locked(const struct ckm_container *ct);
+
+/* Uncharge and free @map, which is on no list (any more). Sleeps; takes gpu->lock. */
+void ckm_cpu_map_drop(struct ckm_cpu_map *map);
+
+/* Whether @object is LIVE and belongs to a client of the backing file with id @owner. Takes
+ * no lock. True is exact; false may also mean that another thread changed the tree at the
+ * same time.
+ */
+bool ckm_tenant_owns(struct ckm_container *ct, u64 owner, u32 client, u32 object);
+
+/* Pin a LIVE object: it is not freed until unhold, and a tenant's call that would free it
+ * is refused meanwhile. NULL: no such object, or not LIVE. unhold of NULL is a no-op. Both
+ * sleep and take rm_lock.
+ */
+struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 object);
+void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj);
+
+/**
+ * ckm_tenant_hold_memory() - pin a memory object and take a reference to its charge
+ * @ct: container of the object
+ * @client: handle of its client
+ * @object: its handle
+ * @obj: set to the pinned object, NULL: not found; to be unpinned also after an error
+ * @mem: set only on success; NULL: system memory
+ *
+ * Sleeps; takes rm_lock.
+ *
+ * Return: NV_OK; NV_ERR_NOT_FOUND; NV_ERR_NOT_SUPPORTED: not a memory object.
+ */
+u32 ckm_tenant_hold_memory(struct ckm_container *ct, u32 client, u32 object,
+			   struct cgpu_obj **obj, struct cgpu_mem **mem);
+
+/* A reference to the memory record of a pinned object; NULL: none. These three sleep and
+ * take rm_lock.
+ */
+struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj);
+/* The same for the context reserve of a pinned channel, or else of its TSG. */
+struct cgpu_mem *ckm_tenant_get_context(struct ckm_container *ct, struct cgpu_obj *channel);
+void ckm_tenant_put_mem(struct ckm_container *ct, struct cgpu_mem *mem);
+
+/* Bytes that the driver allocated for a memory object; 0: the driver does not report them.
+ * An RM call, so the caller holds no lock.
+ */
+u64 ckm_real_bytes(u32 client, u32 memory);
+/* Estimate in bytes of the page tables for one mapping of a pinned memory object. May be
+ * an RM call, so the caller holds no lock.
+ */
+u64 ckm_page_tables_of(struct cgpu_obj *memory);
+
+int ckm_objs_init(void);
+void ckm_objs_exit(void);
+
+#endif

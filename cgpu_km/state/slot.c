@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the slots of a GPU and the sum of their limits. Takes gpu->lock. */
+#include <linux/ktime.h>
+
+#include "core_ref.h"
+#include "state/container.h"
+#include "state/gpu.h"
+#include "state/slot.h"
+
+int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 cookie,
+		 const char **why)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	const struct cgpu_core_ops *core;
+	u64 limit;
+	int ret;
+
+	mutex_lock(&gpu->lock);
+	limit = req->limit_bytes ?: ckm_gpu_default_memsize_locked(gpu);
+	*why = "the memory limits of this GPU's containers would exceed its memory";
+	ret = -EINVAL;
+	if (limit < CGPU_MIB || limit > S64_MAX) {
+		*why = "a memory limit is 1 MiB at least";
+		goto out;
+	}
+	ret = -ENOSPC;
+	if (!ckm_gpu_has_room_locked(gpu, gpu->limits_bytes, limit))
+		goto out;
+	*why = "this GPU has no free instance (max_inst) or weight (free_weight) left";
+	core = ckm_core_enter();
+	ret = core->sched.add(gpu->sched, cookie, req->weight, req->highprio, ktime_get_ns(),
+			      &slot->sched_id, &slot->granted_weight);
+	if (!ret)
+		core->mem.ledger_init(&slot->ledger, limit);
+	ckm_core_leave();
+	if (ret == -EINVAL)
+		*why = "weight must be 1 to max_inst and highprio 0 or 1";
+	if (ret)
+		goto out;
+	gpu->slot[slot->sched_id] = slot;
+	gpu->limits_bytes += limit;
+	if (!slot->granted_weight)
+		pr_warn("container %s: GPU %u has no free weight; it gets weight 0 and no compute\n",
+			slot->ct->dir, gpu->index);
+out:
+	mutex_unlock(&gpu->lock);
+	return ret;
+}
+
+void ckm_slot_remove(struct ckm_slot *slot)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	const struct cgpu_core_ops *core;
+
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	core->sched.del(gpu->sched, slot->sched_id, ktime_get_ns());
+	core->check.touched(gpu->look, gpu->sched, slot->sched_id, ktime_get_ns());
+	ckm_core_leave();
+	gpu->slot[slot->sched_id] = NULL;
+	gpu->limits_bytes -= slot->ledger.limit_bytes;
+	mutex_unlock(&gpu->lock);
+	ckm_gpu_kick(gpu);
+}
+
+void ckm_slot_channels_changed_locked(struct ckm_slot *slot)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		u64 now = ktime_get_ns();
+
+		core->sched.set_channels(gpu->sched, slot->sched_id, slot->channel_count,
+					 slot->tsg_count, now);
+		core->check.touched(gpu->look, gpu->sched, slot->sched_id, now);
+		ckm_core_leave();
+	}
+	ckm_gpu_kick(gpu);
+}
+
+void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used)
+{
+	mutex_lock(&slot->gpu->lock);
+	*limit = slot->ledger.limit_bytes;
+	*used = slot->ledger.used_bytes;
+	mutex_unlock(&slot->gpu->lock);
+}

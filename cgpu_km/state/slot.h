@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Adding a container's slot to a GPU and removing it. */
+#ifndef CKM_SLOT_H
+#define CKM_SLOT_H
+
+#include <linux/types.h>
+
+struct ckm_slot;
+
+struct ckm_slot_request {
+	u32 gpu;
+	u32 weight;
+	u64 limit_bytes;		/* 0: default_memsize */
+	u32 highprio;
+};
+
+/**
+ * ckm_slot_add() - admit a slot to its GPU
+ * @slot: its ct and gpu are set; gets sched_id and granted_weight
+ * @req: weight, limit and priority
+ * @cookie: of the container, not 0
+ * @why: set to the reason of an error, a sentence
+ *
+ * Sleeps; takes gpu->lock.
+ *
+ * Return: 0. -EINVAL: limit, weight or priority out of range. -ENOSPC: no memory, weight
+ * or instance left on the GPU. Or another error of core/sched_config.c.
+ */
+int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 cookie,
+		 const char **why);
+/* Sleeps; takes gpu->lock. Only after ckm_slot_add() succeeded. */
+void ckm_slot_remove(struct ckm_slot *slot);
+
+/* Pass the slot's numbers of channels and TSGs to the scheduler. Caller holds gpu->lock. */
+void ckm_slot_channels_changed_locked(struct ckm_slot *slot);
+
+/* Limit and charged memory in bytes. Sleeps; takes gpu->lock. */
+void ckm_slot_limits(struct ckm_slot *slot, u64 *limit, u64 *used);
+
+#endif

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "admission.h"
+#include "cmdline.h"
+#include "daemon_client.h"
+#include "json_scan.h"
+#include "next_runtime.h"
+#include "nodes.h"
+#include "read_file.h"
+#include "report.h"
+#include "runtime_conf.h"
+#include "text.h"
+
+/*
+ * Does the container with the config.json at @path need cgpud's admission? 1: yes,
+ * 0: execute the next runtime, -1: an error has been reported.
+ */
+static int needs_admission(const char *path, const char **subject)
+{
+	const char *always = conf_get("ask");
+	bool mentioned;
+	size_t len = 0;
+	char *text;
+	int fd;
+
+	if (conf_unreadable) {
+		report_error("%s cannot be read or is larger than %u KiB", CGPU_CONF_PATH,
+			     CONF_MAX >> 10);
+		return -1;
+	}
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;			/* the next runtime has the better message */
+	text = read_all(fd, FILE_MAX, &len);
+	close(fd);
+	if (!text) {
+		report_error("%s cannot be read or is larger than %u MiB", path, FILE_MAX >> 20);
+		return -1;
+	}
+	mentioned = json_mentions_cgpu(text, len);
+	free(text);
+	if (mentioned || !always || strcmp(always, "always"))
+		return mentioned;
+	*subject = "a container (ask = always in runtime.conf)";
+	return 1;
+}
+
+int run_as_runtime(int argc, char **argv)
+{
+	struct command c = { 0 };
+	const char *subject = "a container with cGPU variables";
+	char bundle[PATH_MAX + 16], self[PATH_MAX] = "", why[SENTENCE_MAX], dir[DIR_MAX] = "";
+	struct buf req = { 0 };
+	size_t len;
+	int needed;
+
+	parse_command(argc, argv, &c);
+	report_to(c.log_path, c.log_json);
+	if (!c.verb || !realpath(c.bundle ? c.bundle : ".", bundle))
+		return exec_next(argv);
+	len = strlen(bundle);
+	strcpy(bundle + len, "/config.json");
+	needed = needs_admission(bundle, &subject);
+	bundle[len] = 0;
+	if (needed <= 0)
+		return needed ? 1 : exec_next(argv);
+	if (c.ids != 1) {
+		report_error("cannot find the id of the container in the arguments of %s", c.verb);
+		return 1;
+	}
+	if (!realpath("/proc/self/exe", self))
+		self[0] = 0;
+	buf_put_member(&req, "op", "prepare");
+	buf_put_member(&req, "id", c.id);
+	buf_put_member(&req, "bundle", bundle);
+	buf_put_member(&req, "verb", c.verb);
+	buf_put_member(&req, "runtime", self);	/* for the hooks */
+	buf_puts(&req, "}");
+	if (!request(&req, -1, subject, dir))
+		return 1;
+	/* In this mount namespace: the next runtime inherits it and bind-mounts the nodes. */
+	if (*dir && !nodes_ready(dir, why, sizeof(why))) {
+		report_error("%s", why);
+		return 1;
+	}
+	return exec_next(argv);
+}

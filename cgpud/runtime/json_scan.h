@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A JSON tokenizer that knows strings and nesting depth only. It accepts any
+ * bytes, whether they are valid JSON or not.
+ */
+#ifndef CGPU_RUNTIME_JSON_SCAN_H
+#define CGPU_RUNTIME_JSON_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/*
+ * Does any string of the document look like NAME=value of a cGPU variable? This
+ * is a superset of "process.env contains one"; the daemon parses the document.
+ */
+bool json_mentions_cgpu(const char *text, size_t len);
+
+/*
+ * Copy the value of a key of the outermost object to @out if it is a string or a
+ * bare word. Returns '"' or 'x' accordingly, 0 if there is no such value or it is
+ * too long. If the key occurs more than once, the first one counts.
+ */
+int json_top_value(const char *text, size_t len, const char *key, char *out, size_t size);
+
+#endif

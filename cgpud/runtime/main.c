@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+/*
+ * cgpu-runtime: the OCI low-level runtime that stands in front of runc or crun.
+ *
+ * It makes no decision. For create, run and restore of a bundle whose config.json
+ * contains a cGPU variable it sends a request to cgpud, which admits the container
+ * and edits the file. Then, and for every other command at once, it executes the
+ * next runtime with unchanged arguments. Further roles of the same binary:
+ *
+ *   cgpu-runtime hook bind     createRuntime: sends a pidfd of the init process
+ *   cgpu-runtime hook params   createContainer: keeps libraries from making nodes
+ *   cgpu-runtime hook release  poststop: the container has ended
+ *   nvidia-container-cli-cgpu  (by argv[0]) NVIDIA's legacy CLI without devices
+ *
+ * The container does not start if no daemon answers within wait_s (it may be
+ * restarting), or if the answer is invalid.
+ */
+#include <string.h>
+
+#include "admission.h"
+#include "hooks.h"
+#include "nvidia_cli.h"
+#include "text.h"
+
+int main(int argc, char **argv)
+{
+	const char *cookie = "0";
+	const char *name;
+
+	if (argc < 1 || !argv[0])
+		return 1;
+	name = strrchr(argv[0], '/');
+	name = name ? name + 1 : argv[0];
+	if (!strcmp(name, "nvidia-container-cli-cgpu"))
+		return run_as_nvidia_cli(argc, argv);
+	if (argc == 4 && !strcmp(argv[1], "hook") && !strcmp(argv[2], "params") &&
+	    starts_with(argv[3], "--root="))
+		return run_as_params_hook(argv[3] + strlen("--root="));
+	if (argc >= 3 && !strcmp(argv[1], "hook")) {
+		if (argc >= 4 && starts_with(argv[3], "--cookie="))
+			cookie = argv[3] + strlen("--cookie=");
+		return run_as_hook(argv[2], cookie);
+	}
+	return run_as_runtime(argc, argv);
+}

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""Every trace through the core's call table; and that the checker sees what it is there to see."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import values
+from check import check
+from refusals import LIVES_WITHOUT
+from tracefile import Event, flat, load, parse
+
+ROOT = Path(__file__).parent / "traces"
+TRACES = sorted(ROOT.rglob("*.trace"))
+RECORDED = sorted(ROOT.glob("*/*.trace"))
+#: libcuda asks by another number from the branch on that no longer has it.
+GONE_LATER = {"NVC36F_CTRL_GET_CLASS_ENGINEID"}
+
+
+def trace_id(path: Path) -> str:
+    return str(path.relative_to(ROOT).with_suffix(""))
+
+
+@pytest.mark.parametrize("path", TRACES, ids=trace_id)
+def test_the_table_takes_it(path):
+    trace = load(path)
+    checker = check(trace)
+    assert not checker.problems, "\n".join(checker.problems)
+    calls = [event for event in flat(trace.events) if event.verb == "call"]
+    assert len(checker.verdicts) == len(calls) > 0
+
+
+@pytest.mark.parametrize("path", TRACES, ids=trace_id)
+def test_its_header(path):
+    """Who made it, and for recorded ones the branch that their folder is named by."""
+    header = load(path).header
+    if path in RECORDED:
+        assert header["made-by"].startswith("rmtap ")
+        assert header["driver"].partition(".")[0] == path.parent.name
+    else:
+        assert header["made-by"] == "hand"
+
+
+def number_of(event: Event) -> int:
+    """What is refused: the control, the class, or the call itself."""
+    inside = event.fields.get("cmd") or event.fields.get("class")
+    return values.number_of(inside or event.words[1].partition("/")[0])
+
+
+def refused(path: Path) -> set[int]:
+    return {
+        number_of(event)
+        for event in flat(load(path).events)
+        if any(expect.side == "cgpu" and expect.refused for expect in event.expects)
+    }
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=trace_id)
+def test_the_program_lives_without_what_is_refused(path):
+    assert refused(path) <= LIVES_WITHOUT[path.stem].keys()
+
+
+def test_no_excuse_is_dead():
+    """Programs with one list share it."""
+    for excuses in LIVES_WITHOUT.values():
+        seen = set().union(*(refused(path) for path in RECORDED if LIVES_WITHOUT[path.stem] is excuses))
+        assert seen == excuses.keys()
+
+
+@pytest.mark.parametrize("driver", ["580.105.08", "595.44.01"])
+@pytest.mark.parametrize("path", RECORDED, ids=trace_id)
+def test_a_later_branch_treats_it_alike(path, driver):
+    """Sizes change, and are checked where they are known; what is passed, answered or refused stays."""
+    text = path.read_text()
+    then, now = (check(parse(text)), check(parse(re.sub(r"(?m)^driver .*", f"driver {driver}", text))))
+    changed = {
+        (old.call, old.name, old.verdict, new.verdict)
+        for old, new in zip(then.verdicts, now.verdicts, strict=True)
+        if old.verdict != new.verdict and old.name not in GONE_LATER
+    }
+    assert not changed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("0x1f0:NV0000_CTRL_CMD_SYSTEM_GET_FEATURES", "0x1f1", "does not know its control"),
+        ("cmd=0x1f0:NV0000_CTRL_CMD_SYSTEM_GET_FEATURES", "cmd=0x1f0:NV0000_CTRL_CMD_OTHER", "the table calls cmd"),
+        ("  in params 524: ", "  in params 528: 00000000 ", "with 528 bytes of parameters, the table says 524"),
+        ("class=0x80:NV01_DEVICE_0", "class=0x8877", "does not know its control or class"),
+        ("0xd6/8:NV_ESC_SYS_PARAMS", "0xd6/8:NV_ESC_OTHER", "the table calls it"),
+        ("ctl_fd=@ctl1 -> ok", "ctl_fd=@uvm1 -> ok", "the driver looks for CTL"),
+        ("ctl_fd=@ctl1 -> ok", "ctl_fd=0x3 -> ok", "no file at offset 0"),
+        ("client=$obj1 object=$device1", "client=$client7 object=$device1", r"\$client7 is not bound"),
+        ("close @uvm2", "close @uvm2\nclose @uvm2", "is not open"),
+        ("expect cgpu refused status=0x56 # needs", "# needs", "which the trace does not expect"),
+        (
+            "call @ctl1 0xd6/8:NV_ESC_SYS_PARAMS -> ok",
+            "expect cgpu refused status=0x56\ncall @ctl1 0xd6/8:NV_ESC_SYS_PARAMS -> ok",
+            "not refused by the table",
+        ),
+        (
+            "0x27/8:UVM_PAGEABLE_MEM_ACCESS -> status=0x0",
+            "0x27/16:UVM_PAGEABLE_MEM_ACCESS -> ok",
+            "16 bytes",
+        ),
+        ("driver 550.163.01", "driver 470.1", "not a branch"),
+    ],
+)
+def test_the_checker_sees(old, new, problem):
+    text = (ROOT / "550/walk.trace").read_text()
+    assert old in text
+    assert not check(parse(text)).problems
+    found = check(parse(text.replace(old, new))).problems
+    assert any(re.search(problem, line) for line in found), found
+
+
+def test_another_branch_has_other_sizes():
+    """The same calls under an older driver: what changed in between is named."""
+    text = (ROOT / "cumemalloc.trace").read_text()
+    found = "\n".join(check(parse(text.replace("580.105.08", "535.288.01"))).problems)
+    for what in ("FERMI_VASPACE_A with 56", "NVA06C_CTRL_CMD_GPFIFO_SCHEDULE with 3", "UVM_MAP_EXTERNAL_ALLOCATION"):
+        assert what in found

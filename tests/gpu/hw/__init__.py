@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: MIT
-"""Measurements on a machine with a GPU, or on the simulated driver: tests/gpu/README.md. Standard library only."""

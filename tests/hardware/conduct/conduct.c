@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT
+/* conduct: the module's scheduler thread (cgpu_km/sched/sched_thread.c) in user space. The core decides; the processes make the calls on
+ * their own channels, through rmlever. A process stands for a container.
+ *
+ *   conduct --policy 2 --seconds 11 SOCKET:WEIGHT[:CHANNELS[:TSGS]] ...
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <getopt.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lever.h"
+#include "sched_gpu.h"
+
+#define MEMBERS_MAX	CGPU_SLOTS
+#define AGAIN_NS	75000
+#define NAP_MAX_NS	100000000ull
+
+struct member {
+	struct lever lever;
+	u32 slot, weight, channels, tsgs;
+};
+
+static struct {
+	struct member member[MEMBERS_MAX];
+	u32 members;
+	u64 policy, max_inst, slice_us;
+	double seconds;
+	bool restart;
+	struct cgpu_sched turn;
+	u64 turns, calls, failed, lever_ns, lever_max_ns;
+	long long first_bad;
+} c = { .policy = 2, .max_inst = 20, .seconds = 10 };
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int sig)
+{
+	stop = sig;
+}
+
+static u64 clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static void nap(u64 ns)
+{
+	struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+
+	nanosleep(&t, NULL);
+}
+
+static void die(const char *what, int err)
+{
+	fprintf(stderr, "conduct: %s: %s\n", what, strerror(-err));
+	exit(1);
+}
+
+/* When the last call was answered, by the process that made it: its way here is not the driver's. */
+static u64 answered_ns;
+
+static bool ask(struct member *m, const char *request)
+{
+	struct answer answer;
+	int err = lever_ask(&m->lever, request, &answer);
+	u64 took;
+
+	if (err)
+		die("a process does not answer", err);
+	took = answer.end_ns - answer.begin_ns;
+	answered_ns = answer.end_ns;
+	c.calls += answer.calls;
+	c.failed += answer.failed;
+	c.lever_ns += took;
+	c.lever_max_ns = took > c.lever_max_ns ? took : c.lever_max_ns;
+	if (answer.failed && !c.first_bad)
+		c.first_bad = answer.status;
+	return answer.calls && !answer.failed;
+}
+
+/* Gives the slots for which it was done. */
+static u32 ask_all(u32 mask, const char *request)
+{
+	u32 done = 0;
+
+	for (u32 i = 0; i < c.members; i++)
+		if (mask & (1u << c.member[i].slot) && ask(&c.member[i], request))
+			done |= 1u << c.member[i].slot;
+	return done;
+}
+
+static u32 freeze(u32 mask, bool frozen)
+{
+	return ask_all(mask, frozen ? "freeze\n" : "thaw\n");
+}
+
+/* They share a runlist: any of them will do. */
+static void restart_runlist(u32 mask)
+{
+	for (u32 i = 0; i < c.members; i++)
+		if (mask & (1u << c.member[i].slot)) {
+			ask(&c.member[i], "restart\n");
+			return;
+		}
+}
+
+static u32 set_timeslices(const struct cgpu_sched_plan *plan)
+{
+	char request[64];
+	u32 done = 0;
+
+	for (u32 i = 0; i < c.members; i++) {
+		u32 slot = c.member[i].slot;
+
+		if (!(plan->timeslice_mask & (1u << slot)))
+			continue;
+		snprintf(request, sizeof(request), "timeslice us=%u\n",
+			 plan->timeslice_us[slot] ? plan->timeslice_us[slot] : 1024);
+		if (ask(&c.member[i], request))
+			done |= 1u << slot;
+	}
+	return done;
+}
+
+static void act(const struct cgpu_sched_plan *plan)
+{
+	struct cgpu_sched_ack ack = { .begin_ns = clock_ns() };
+	u32 frozen, thawed = 0;
+
+	ack.timeslice_mask = set_timeslices(plan);
+	if (plan->thaw_first)
+		thawed = freeze(plan->thaw_mask, false);
+	ack.thawed_ns = answered_ns;
+	frozen = freeze(plan->freeze_mask, true);
+	ack.frozen_ns = answered_ns;
+	if (!plan->thaw_first) {
+		thawed = freeze(plan->thaw_mask, false);
+		ack.thawed_ns = answered_ns;
+	}
+	if (plan->timeslice_mask || c.restart)
+		restart_runlist(plan->run_mask | plan->freeze_mask);
+	if (!plan->freeze_mask)
+		ack.frozen_ns = ack.begin_ns;
+	if (!plan->thaw_mask)
+		ack.thawed_ns = ack.begin_ns;
+	ack.run_mask = (plan->run_mask | (plan->freeze_mask & ~frozen)) & ~(plan->thaw_mask & ~thawed);
+	cgpu_sched_ack(&c.turn, plan, &ack);
+	c.turns++;
+}
+
+static void note_round(void)
+{
+	static u64 last;
+	u64 now = c.turn.rota[CGPU_ROTA_MAIN].round;
+
+	if (now == last)
+		return;
+	last = now;
+	printf("{\"event\":\"round\",\"round\":%llu,\"monotonic\":%.6f,\"gpu_ns\":[", (unsigned long long)now,
+	       clock_ns() / 1e9);
+	for (u32 i = 0; i < c.members; i++) {
+		struct cgpu_sched_stat st;
+
+		cgpu_sched_stat(&c.turn, c.member[i].slot, clock_ns(), &st);
+		printf("%s%llu", i ? "," : "", (unsigned long long)st.gpu_ns);
+	}
+	printf("]}\n");
+}
+
+static void run(u64 until_ns)
+{
+	struct cgpu_sched_plan plan;
+	u64 now;
+
+	while (!stop && (now = clock_ns()) < until_ns) {
+		cgpu_sched_next(&c.turn, now, &plan);
+		note_round();
+		if (plan.freeze_mask || plan.thaw_mask || plan.timeslice_mask) {
+			act(&plan);
+			continue;
+		}
+		now = clock_ns();
+		if (plan.until_ns == CGPU_NEVER_NS)
+			nap(NAP_MAX_NS);
+		else if (plan.until_ns <= now)
+			nap(AGAIN_NS);
+		else
+			nap(plan.until_ns - now + plan.late_ns < NAP_MAX_NS ? plan.until_ns - now + plan.late_ns :
+				NAP_MAX_NS);
+	}
+}
+
+/* ---- set-up ---- */
+
+static void add_member(char *text)
+{
+	struct member *m = &c.member[c.members];
+	char *colon = strchr(text, ':');
+	int err;
+
+	if (c.members == MEMBERS_MAX || !colon)
+		die(text, -EINVAL);
+	*colon = 0;
+	m->channels = m->tsgs = 1;
+	if (sscanf(colon + 1, "%u:%u:%u", &m->weight, &m->channels, &m->tsgs) < 1 || !m->weight)
+		die("weight", -EINVAL);
+	err = lever_connect(&m->lever, text);
+	if (err)
+		die(text, err);
+	c.members++;
+}
+
+static void options(int argc, char **argv)
+{
+	static const struct option names[] = {
+		{ "policy", required_argument, NULL, 'p' }, { "max-inst", required_argument, NULL, 'm' },
+		{ "slice-us", required_argument, NULL, 's' }, { "seconds", required_argument, NULL, 't' },
+		{ "restart", no_argument, NULL, 'r' }, { 0 },
+	};
+	int o;
+
+	while ((o = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		switch (o) {
+		case 'p': c.policy = strtoull(optarg, NULL, 0); break;
+		case 'm': c.max_inst = strtoull(optarg, NULL, 0); break;
+		case 's': c.slice_us = strtoull(optarg, NULL, 0); break;
+		case 't': c.seconds = strtod(optarg, NULL); break;
+		case 'r': c.restart = true; break;
+		default: exit(2);
+		}
+	}
+	while (optind < argc)
+		add_member(argv[optind++]);
+	if (!c.members)
+		die("no processes", -EINVAL);
+}
+
+static void must(int err, const char *what)
+{
+	if (err)
+		die(what, err);
+}
+
+static void configure(void)
+{
+	u64 now = clock_ns();
+	u32 granted;
+
+	cgpu_sched_init(&c.turn, now);
+	cgpu_sched_set_levers(&c.turn, CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, now);
+	must(cgpu_sched_set_max_inst(&c.turn, c.max_inst, now), "max-inst");
+	if (c.slice_us)
+		must(cgpu_sched_set_slice_us(&c.turn, c.slice_us, now), "slice-us");
+	must(cgpu_sched_set_policy(&c.turn, c.policy, now), "policy");
+	for (u32 i = 0; i < c.members; i++) {
+		struct member *m = &c.member[i];
+
+		must(cgpu_sched_add(&c.turn, i + 1, m->weight, 0, now, &m->slot, &granted), "weight");
+		cgpu_sched_set_channels(&c.turn, m->slot, m->channels, m->tsgs, now);
+	}
+}
+
+static void report(void)
+{
+	printf("{\"event\":\"result\",\"policy\":%llu,\"slice_us\":%llu,\"turns\":%llu,\"calls\":%llu,\"failed\":%llu,"
+	       "\"status\":%lld,\"lever_mean_us\":%.1f,\"lever_max_us\":%.1f,\"rounds\":%llu,\"member\":[",
+	       (unsigned long long)c.policy, (unsigned long long)c.turn.slice_ns / 1000, (unsigned long long)c.turns,
+	       (unsigned long long)c.calls, (unsigned long long)c.failed, c.first_bad,
+	       c.calls ? c.lever_ns / 1e3 / c.calls : 0, c.lever_max_ns / 1e3,
+	       (unsigned long long)c.turn.rota[CGPU_ROTA_MAIN].round);
+	for (u32 i = 0; i < c.members; i++) {
+		struct cgpu_sched_stat st;
+
+		cgpu_sched_stat(&c.turn, c.member[i].slot, clock_ns(), &st);
+		printf("%s{\"weight\":%u,\"gpu_ns\":%llu,\"turns\":%llu,\"overruns\":%llu}", i ? "," : "",
+		       c.member[i].weight, (unsigned long long)st.gpu_ns, (unsigned long long)st.turns,
+		       (unsigned long long)st.overruns);
+	}
+	printf("]}\n");
+}
+
+int main(int argc, char **argv)
+{
+	struct sched_param rt = { .sched_priority = 1 };
+	struct sigaction sa = { .sa_handler = on_signal };
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGINT, &sa, NULL);
+	options(argc, argv);
+	sched_setscheduler(0, SCHED_FIFO, &rt);	/* as the module's thread, where that is allowed */
+	configure();
+	run(clock_ns() + c.seconds * 1e9);
+	report();
+	for (u32 i = 0; i < c.members; i++)	/* nobody is left frozen */
+		ask(&c.member[i], "thaw\n");
+	restart_runlist(~0u);
+	return 0;
+}

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MIT
+"""What runs on a GPU, tested on a machine without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "nvsim/lib")]
+
+
+@pytest.fixture(scope="session")
+def built() -> Path:
+    """The programs, nodes that are none, and in cuda/ a libcuda that is none."""
+    out = HERE.parents[1] / "build/gpu"
+    subprocess.run(["make", "-s", "-C", HERE, f"OUT={out}"], check=True)
+    compile_it = ["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([*compile_it, HERE / "rmtap/fake_nodes.c", "-o", out / "fake.so"], check=True)
+    (out / "cuda").mkdir(exist_ok=True)
+    subprocess.run([*compile_it, HERE / "load/fake_cuda.c", "-o", out / "cuda/libcuda.so.1"], check=True)
+    return out

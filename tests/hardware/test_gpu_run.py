@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: MIT
+"""The budget, questions that go wrong, what is written, and the report of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import report
+import run
+from hw import ask, loads, machine, traces
+
+FACTS = {
+    "simulated": True,
+    "driver": "580.105.08",
+    "card": "Simulated T4",
+    "kernel": "6.1.0",
+    "date": "2026-01-02 03:04 UTC",
+}
+
+
+@pytest.fixture
+def context(tmp_path):
+    made = ask.Context("simload", tmp_path, True, dict(FACTS), tmp_path)
+    yield made
+    made.close()
+
+
+def made(name: str, work, seconds: float = 1) -> ask.Question:
+    return ask.Question(name, "probes", f"{name}?", "by a test", seconds, (3,), work)
+
+
+def raises(error: BaseException):
+    def work(_: ask.Context) -> dict:
+        raise error
+
+    return work
+
+
+def test_a_measured_result_has_all_that_says_where_it_is_from(context):
+    result = ask.answer(made("one", lambda _: {"answer": "yes", "n": 3}), context, 5)
+    assert result["state"] == "measured"
+    assert (result["answer"], result["numbers"]) == ("yes", {"n": 3})
+    assert {key: result[key] for key in FACTS} == FACTS
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (ask.Missing("no torch"), "missing", "no torch"),
+        (RuntimeError("it fell over"), "failed", "RuntimeError: it fell over"),
+        (FileNotFoundError(2, "No such file", "conduct"), "failed", "conduct"),
+    ],
+)
+def test_what_goes_wrong_is_the_result(context, error, state, reason):
+    result = ask.answer(made("one", raises(error)), context, 5)
+    assert result["state"] == state
+    assert reason in result["reason"]
+    assert "numbers" not in result
+
+
+def test_a_question_that_hangs_is_cut_off(context):
+    began = time.monotonic()
+    result = ask.answer(made("one", lambda _: time.sleep(30)), context, 0.2)
+    assert result["state"] == "too long"
+    assert time.monotonic() - began < 5
+
+
+def test_what_does_not_fit_is_named_and_not_begun(context, tmp_path, monkeypatch, capsys):
+    now = [0.0]
+    budget = ask.Budget(10, lambda: now[0])
+    begun = []
+
+    def work(_: ask.Context) -> dict:
+        begun.append(1)
+        now[0] += 8
+        return {"answer": "done"}
+
+    chosen = [made("first", work, 8), made("second", work, 8), made("third", raises(RuntimeError("bad")), 1)]
+    context.quick = False
+    monkeypatch.setattr(run, "questions", lambda: chosen)
+    results = run.run(chosen, context, budget, tmp_path)
+    assert [r["state"] for r in results] == ["measured", "not reached", "failed"]
+    assert len(begun) == 1
+    assert "2 s were left, it takes about 8" in results[1]["reason"]
+    assert [json.loads(p.read_text())["question"] for p in sorted(tmp_path.glob("0*.json"))] == [
+        "first",
+        "second",
+        "third",
+    ]
+    assert "second: not reached" in capsys.readouterr().out
+
+
+def test_every_question_says_what_it_asks_and_those_that_decide_come_first():
+    found = run.questions()
+    assert [one.name for one in found[:4]] == ["restart", "foreign", "refuse-0xde", "mm-initialize"]
+    for one in found:
+        assert one.asks.endswith("?"), one.name
+        assert one.method, one.name
+    assert len({one.name for one in found}) == len(found)
+    assert sum(one.seconds for one in found if one.group in ("probes", "levers", "sched")) < 500
+
+
+def test_every_question_is_in_the_documents():
+    rows = (machine.REPO / "docs/develop/hardware.md").read_text()
+    for one in run.questions():
+        assert f"`{one.name}`" in rows, one.name
+        for number in one.rows:
+            (row,) = (line for line in rows.splitlines() if line.startswith(f"| {number} |"))
+            assert f"`{one.name}`" in row, (one.name, number)
+
+
+def test_a_name_chooses_one_question_a_group_all_of_it():
+    assert [one.name for one in run.choose("foreign")] == ["foreign"]
+    assert {one.group for one in run.choose("memory")} == {"memory"}
+    assert run.choose("all") == run.questions()
+    with pytest.raises(SystemExit):
+        run.parse(["nonsense"])
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed Oct 29", "580.105.08"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release", "550.54.14"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256  x", "470.256"),
+        ("", "unknown"),
+    ],
+)
+def test_the_drivers_version_is_read(text, version):
+    assert machine.parse_version(text) == version
+
+
+def test_a_results_directory_has_date_card_and_driver_in_its_name():
+    facts = {"date": "2026-01-02 03:04 UTC", "card": "NVIDIA H100 80GB HBM3", "driver": "580.105.08"}
+    assert machine.results_name(facts) == "2026-01-02-h100-80gb-hbm3-580.105.08"
+
+
+def test_calls_in_a_recording_are_counted(tmp_path):
+    raw = tmp_path / "rmtap-1-0.raw"
+    raw.write_text(
+        "1 2 3 open 5 nvidiactl 2\n1 2 3 ioctl 5 nvidiactl c020462a 0 0 x\n1 2 3 ioctl 5 nvidiactl c020462a 0 0 y\n"
+    )
+    assert traces.calls_of(raw) == {"nvidiactl 0xc020462a": 2}
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a driver here")
+def test_without_a_driver_nothing_is_written(tmp_path, capsys):
+    assert run.main(["all", "--out", str(tmp_path / "out")]) == 2
+    assert "no /dev/nvidiactl" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_load_that_does_not_start_is_named_with_what_it_said(context):
+    argv = ["sh", "-c", "echo no GPU today >&2; exit 4"]
+    with (
+        loads.Crew(lambda: loads.Load(argv, {}, context.work), 0.1) as crew,
+        pytest.raises(loads.LoadError, match="today"),
+    ):
+        crew.add(1)
+    assert not crew.loads
+
+
+def test_programs_end_in_a_result(context):
+    assert loads.run_program(["/nowhere/at-all"])["reason"] == "not installed"
+    assert "no end after" in loads.run_program(["sleep", "9"], timeout_s=0.2)["reason"]
+    assert loads.run_program(["sh", "-c", "echo out; exit 3"])["status"] == 3
+
+
+# ---- the report ----
+
+
+def write(folder, number: int, **fields: object) -> None:
+    result = {"question": f"q{number}", "state": "measured", "rows": [3], "answer": "yes", **FACTS, **fields}
+    (folder / f"{number:02d}-q{number}.json").write_text(json.dumps(result))
+
+
+def test_only_a_measurement_on_a_card_is_claimed(tmp_path):
+    write(tmp_path, 0)
+    write(tmp_path, 1, simulated=False)
+    write(tmp_path, 2, simulated=False, state="failed", reason="a | b\nc", answer="")
+    write(tmp_path, 3, simulated="false")
+    table = report.table(report.load(tmp_path)).splitlines()
+    assert table[2] == "| q0 | 3 | not verified on hardware (simulated) | yes |"
+    assert table[3] == "| q1 | 3 | measured: Simulated T4, 580.105.08, kernel 6.1.0, 2026-01-02 | yes |"
+    assert table[4] == "| q2 | 3 | not verified on hardware (failed) | a \\| b c |"
+    assert "simulated" in table[5], "what is not surely a card is none"
+
+
+def test_bad_results_are_named(tmp_path, capsys):
+    assert report.main([str(tmp_path)]) == 1
+    (tmp_path / "00-bad.json").write_text("[]")
+    assert report.main([str(tmp_path)]) == 1
+    assert "00-bad.json: not a result" in capsys.readouterr().err
+    assert report.main([]) == 2

@@ -1,0 +1,950 @@
+# SPDX-License-Identifier: MIT
+"""The driver's user ABI (580.105.08) from Python: any call, well formed or not.
+
+Layers, lowest first:
+
+Node      one open device node and its ioctls
+Ctl, Gpu node, Uvm    the three kinds of nodes
+Client    an RM client: alloc, free, control, dup, map_memory return RM status numbers
+Gpu       device and subdevice of one GPU under a client: memory, names, processes
+Space     a GPU address space, managed through nvidia-uvm
+Group, Channel        a TSG, and rings of work in it
+
+The single calls return status numbers (0 = NV_OK) so that tests can ask for
+failures. Building a context (Gpu, Space, Group, Channel) raises RmError.
+
+    with Client() as rm:
+        gpu = rm.gpu(0)
+        status, mem = gpu.alloc_vidmem(64 << 20)
+        channel = gpu.space().group().channel()
+        channel.submit(kernel_ns=1_000_000)
+        channel.wait()
+
+docs/develop/nvsim.md is the contract. Only the standard library is used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import time
+from ctypes import c_char, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
+
+DEV = os.environ.get("NVSIM_DEV") or "/dev"  # where the nodes are, unless told
+
+NV_OK = 0x00
+NV_ERR_ILLEGAL_ACTION = 0x16
+NV_ERR_INSUFFICIENT_PERMISSIONS = 0x1B
+NV_ERR_INVALID_ADDRESS = 0x1E
+NV_ERR_INVALID_ARGUMENT = 0x1F
+NV_ERR_INVALID_CHANNEL = 0x21
+NV_ERR_INVALID_CLASS = 0x22
+NV_ERR_INVALID_CLIENT = 0x23
+NV_ERR_INVALID_STATE = 0x40
+NV_ERR_NO_MEMORY = 0x51
+NV_ERR_NOT_SUPPORTED = 0x56
+NV_ERR_OBJECT_NOT_FOUND = 0x57
+
+ESC_RM_ALLOC_MEMORY = 0x27
+ESC_RM_FREE = 0x29
+ESC_RM_CONTROL = 0x2A
+ESC_RM_ALLOC = 0x2B
+ESC_RM_DUP_OBJECT = 0x34
+ESC_RM_SHARE = 0x35
+ESC_RM_VID_HEAP_CONTROL = 0x4A
+ESC_RM_MAP_MEMORY = 0x4E
+ESC_RM_UNMAP_MEMORY = 0x4F
+ESC_RM_MAP_MEMORY_DMA = 0x57
+ESC_RM_UNMAP_MEMORY_DMA = 0x58
+ESC_CARD_INFO = 200
+ESC_REGISTER_FD = 201
+ESC_ALLOC_OS_EVENT = 206
+ESC_FREE_OS_EVENT = 207
+ESC_CHECK_VERSION_STR = 210
+ESC_EXPORT_TO_DMABUF_FD = 217
+ESC_IOCTL_XFER_CMD = 211
+
+UVM_INITIALIZE = 0x30000001
+UVM_REGISTER_GPU_VASPACE = 25
+UVM_UNREGISTER_GPU_VASPACE = 26
+UVM_REGISTER_CHANNEL = 27
+UVM_UNREGISTER_CHANNEL = 28
+UVM_MAP_EXTERNAL_ALLOCATION = 33
+UVM_FREE = 34
+UVM_REGISTER_GPU = 37
+UVM_UNREGISTER_GPU = 38
+UVM_PAGEABLE_MEM_ACCESS = 39
+UVM_SET_PREFERRED_LOCATION = 42
+UVM_UNSET_PREFERRED_LOCATION = 43
+UVM_ENABLE_READ_DUPLICATION = 44
+UVM_SET_ACCESSED_BY = 46
+UVM_MIGRATE = 51
+UVM_CREATE_RANGE_GROUP = 23
+UVM_DESTROY_RANGE_GROUP = 24
+UVM_SET_RANGE_GROUP = 31
+UVM_UNMAP_EXTERNAL = 66
+UVM_ALLOC_SEMAPHORE_POOL = 68
+UVM_CREATE_EXTERNAL_RANGE = 73
+UVM_MM_INITIALIZE = 75
+
+CLASS_ROOT = 0x41
+CLASS_DEVICE = 0x80
+CLASS_SUBDEVICE = 0x2080
+CLASS_SYSMEM = 0x3E
+CLASS_VIDMEM = 0x40
+CLASS_VASPACE = 0x90F1
+CLASS_TSG = 0xA06C
+
+CTRL_GET_ATTACHED_IDS = 0x201
+CTRL_GET_ID_INFO_V2 = 0x205
+CTRL_GET_CLASSLIST_V2 = 0x800292
+CTRL_GET_NAME_STRING = 0x20800110
+CTRL_GET_GID_INFO = 0x2080014A
+CTRL_GET_PIDS = 0x2080018D
+CTRL_GET_PID_INFO = 0x2080018E
+CTRL_DISABLE_CHANNELS = 0x2080110B
+CTRL_FB_GET_INFO_V2 = 0x20801303
+CTRL_TSG_SCHEDULE = 0xA06C0101
+CTRL_TSG_SET_TIMESLICE = 0xA06C0103
+CTRL_TSG_GET_TIMESLICE = 0xA06C0104
+CTRL_TSG_PREEMPT = 0xA06C0105
+CTRL_RESTART_RUNLIST = 0xA06F0111
+CTRL_GET_TOKEN = 0xC36F0108
+
+FB_RAM_SIZE = 0x07
+FB_TOTAL_RAM_SIZE = 0x08
+FB_HEAP_SIZE = 0x09
+FB_HEAP_FREE = 0x16
+
+ENGINE_GR0 = 1
+ENGINE_COPY0 = 9
+MAX_GPUS = 32
+
+OP_KERNEL, OP_COPY, OP_RELEASE = 1, 2, 3
+FLAG_STUBBORN = 1
+
+ATTR_PAGE_HUGE = 3 << 23
+ATTR_LOCATION_PCI = 1 << 25
+ATTR_NONCONTIG_ALLOWED = 3 << 27
+ATTR2_PAGE_2M = 1 << 20
+VASPACE_FLAGS = (1 << 3) | (1 << 6)  # externally owned, page faulting
+
+FIRST_VA = 1 << 36  # a GPFIFO entry holds 40 bits
+VA_ALIGN = 2 << 20
+USERD_GP_GET, USERD_GP_PUT, USERD_SIZE = 0x88, 0x8C, 512
+DOORBELL_OFFSET, DOORBELL_SIZE = 0x90, 0x10000
+
+# name: gpfifo, usermode, compute, copy; newest first
+ARCHS = {
+    "Hopper": (0xC86F, 0xC661, 0xCBC0, 0xC8B5),
+    "Ada": (0xC56F, 0xC561, 0xC9C0, 0xC7B5),
+    "Ampere": (0xC56F, 0xC561, 0xC6C0, 0xC6B5),
+    "Turing": (0xC46F, 0xC461, 0xC5C0, 0xC5B5),
+}
+
+
+def _struct(name: str, fields: str, arrays: dict[str, int] | None = None) -> type[ctypes.Structure]:
+    """A ctypes structure from 'field:type ...'; natural alignment is the ABI's."""
+    types = {"u8": c_uint8, "u16": c_uint16, "u32": c_uint32, "s32": c_int32, "u64": c_uint64, "c": c_char}
+    layout = []
+    for item in fields.split():
+        field, _, kind = item.partition(":")
+        ctype = types[kind or "u32"]
+        layout.append((field, ctype * arrays[field] if arrays and field in arrays else ctype))
+    return type(name, (ctypes.Structure,), {"_fields_": layout})
+
+
+# fmt: off
+Alloc = _struct("Alloc", "root parent handle class_id params:u64 rights:u64 params_size flags status pad")
+Free = _struct("Free", "root parent handle status")
+Control = _struct("Control", "client object cmd flags params:u64 params_size status")
+Dup = _struct("Dup", "client parent handle client_src handle_src flags status")
+MapMemory = _struct(
+    "MapMemory", "client device memory pad0 offset:u64 length:u64 address:u64 status flags fd:s32 pad1"
+)
+UnmapMemory = _struct("UnmapMemory", "client device memory pad0 address:u64 status flags")
+MapDma = _struct(
+    "MapDma", "client device dma memory offset:u64 length:u64 flags flags2 kind pad0 dma_offset:u64 status pad1"
+)
+UnmapDma = _struct("UnmapDma", "client device dma memory flags pad0 dma_offset:u64 size:u64 status pad1")
+CardInfo = _struct(
+    "CardInfo",
+    "valid:u8 pad0:u8 domain bus:u8 slot:u8 function:u8 pad1:u8 vendor_id:u16 device_id:u16 gpu_id irq:u16 pad2:u16 "
+    "reg_address:u64 reg_size:u64 fb_address:u64 fb_size:u64 minor name:u8 pad3:u8",
+    {"pad0": 3, "name": 10, "pad3": 2},
+)
+Version = _struct("Version", "cmd reply text:c", {"text": 64})
+RegisterFd = _struct("RegisterFd", "ctl_fd:s32")
+OsEvent = _struct("OsEvent", "client device fd status")
+ExportDmabuf = _struct(
+    "ExportDmabuf",
+    "fd:s32 client total_objects objects index total_size:u64 mapping_type:u8 allow_mmap:u8 "
+    "handles offsets:u64 sizes:u64 status",
+    {"handles": 128, "offsets": 128, "sizes": 128},
+)
+Xfer = _struct("Xfer", "cmd size ptr:u64")
+
+DeviceParams = _struct(
+    "DeviceParams", "device_id client_share target_client target_device flags pad0 "
+    "va_size:u64 va_start:u64 va_limit:u64 va_mode pad1"
+)
+SubdeviceParams = _struct("SubdeviceParams", "sub_device_id")
+VaspaceParams = _struct(
+    "VaspaceParams", "index flags va_size:u64 va_start:u64 va_limit:u64 big_page_size pad0 va_base:u64 pasid pad1"
+)
+MemoryParams = _struct(
+    "MemoryParams",
+    "owner type flags width height pitch:s32 attr attr2 format compr_covg zcull_covg pad0 range_lo:u64 range_hi:u64 "
+    "size:u64 alignment:u64 offset:u64 limit:u64 address:u64 ctag_offset vaspace internal_flags tag numa_node:s32 pad1",
+)
+TsgParams = _struct("TsgParams", "error_object ecc_error_object vaspace engine vgpu:u8 pad:u8", {"pad": 3})
+ChannelParams = _struct(
+    "ChannelParams",
+    "error_object buffer_object gpfifo_va:u64 gpfifo_entries flags context_share vaspace userd_memory userd_offset:u64 "
+    "engine cid sub_device_id ecc_error_object reserved_mem:u64 phys_channel_group internal_flags "
+    "reserved_notifier:u64 process_id sub_process_id iv nonce tpc_config_id pad",
+    {"userd_memory": 8, "userd_offset": 8, "reserved_mem": 12, "reserved_notifier": 6, "iv": 6, "nonce": 8},
+)
+CopyParams = _struct("CopyParams", "version engine")
+
+IdInfo = _struct(
+    "IdInfo", "gpu_id flags device_instance sub_device_instance sli_status board_id gpu_instance numa_id:s32"
+)
+FbInfo = _struct("FbInfo", "count list", {"list": 256})  # index, data, index, data, ...
+GidInfo = _struct("GidInfo", "index flags length data:u8", {"data": 256})
+GpuName = _struct("GpuName", "flags ascii:c", {"ascii": 128})
+#: Bytes of GPU_GET_CLASSLIST_V2's parameters, a count and room for classes, from each branch on.
+CLASSLIST_BYTES = ((580, 804), (555, 404), (550, 700), (525, 644), (0, 468))
+Pids = _struct("Pids", "id_type id count pid", {"pid": 950})
+PidInfoEntry = _struct(
+    "PidInfoEntry", "pid index result pad private_bytes:u64 shared_owned:u64 shared_duped:u64 protected_bytes:u64 "
+    "compute_instance gpu_instance", {"protected_bytes": 3}
+)
+DisableChannels = _struct(
+    "DisableChannels", "disable:u8 pad0:u8 count only_scheduling:u8 rewind:u8 pad1:u8 event:u64 client channel",
+    {"pad0": 3, "pad1": 6, "client": 64, "channel": 64},
+)
+
+
+class PidInfo(ctypes.Structure):
+    _fields_ = [("count", c_uint32), ("pad", c_uint32), ("list", PidInfoEntry * 200)]
+
+
+UvmInitialize = _struct("UvmInitialize", "flags:u64 status pad")
+UvmRegisterGpu = _struct(
+    "UvmRegisterGpu", "uuid:u8 numa_enabled:u8 pad:u8 numa_node:s32 ctl_fd:s32 client smc_part status",
+    {"uuid": 16, "pad": 3},
+)
+UvmRegisterVaspace = _struct("UvmRegisterVaspace", "uuid:u8 ctl_fd:s32 client vaspace status", {"uuid": 16})
+UvmRegisterChannel = _struct(
+    "UvmRegisterChannel", "uuid:u8 ctl_fd:s32 client channel pad0 base:u64 length:u64 status pad1", {"uuid": 16}
+)
+UvmUnregisterChannel = _struct("UvmUnregisterChannel", "uuid:u8 client channel status", {"uuid": 16})
+UvmUuid = _struct("UvmUuid", "uuid:u8 status", {"uuid": 16})
+UvmRange = _struct("UvmRange", "base:u64 length:u64 status pad")
+UvmPool = _struct("UvmPool", "base:u64 length:u64 gpu:u8 gpu_count:u64 status pad", {"gpu": 9216})
+UvmRangeGroup = _struct("UvmRangeGroup", "id:u64 status pad")
+UvmSetRangeGroup = _struct("UvmSetRangeGroup", "id:u64 base:u64 length:u64 status pad")
+UvmUnmapExternal = _struct("UvmUnmapExternal", "base:u64 length:u64 uuid:u8 status pad", {"uuid": 16})
+UvmPageable = _struct("UvmPageable", "access:u8 pad:u8 status", {"pad": 3})
+UvmPreferred = _struct("UvmPreferred", "base:u64 length:u64 uuid:u8 node:s32 status", {"uuid": 16})
+UvmAccessedBy = _struct("UvmAccessedBy", "base:u64 length:u64 uuid:u8 status pad", {"uuid": 16})
+UvmMigrate = _struct(
+    "UvmMigrate",
+    "base:u64 length:u64 uuid:u8 flags pad0 semaphore:u64 payload node:s32 user_start:u64 user_length:u64 status pad1",
+    {"uuid": 16},
+)
+UvmMmInitialize = _struct("UvmMmInitialize", "uvm_fd:s32 status")
+UvmGpuAttr = _struct("UvmGpuAttr", "uuid:u8 mapping caching format element_bits compression", {"uuid": 16})
+
+
+class UvmMapExternal(ctypes.Structure):
+    _fields_ = [
+        ("base", c_uint64), ("length", c_uint64), ("offset", c_uint64), ("gpu", UvmGpuAttr * 256),
+        ("gpu_count", c_uint64), ("ctl_fd", c_int32), ("client", c_uint32), ("memory", c_uint32), ("status", c_uint32),
+    ]
+
+# fmt: on
+
+
+class RmError(Exception):
+    """A call that had to succeed did not: .call, .status."""
+
+    def __init__(self, call: str, status: int):
+        super().__init__(f"{call}: status {status:#x}")
+        self.call = call
+        self.status = status
+
+
+def check(call: str, status: int) -> None:
+    if status:
+        raise RmError(call, status)
+
+
+def request(nr: int, size: int) -> int:
+    """_IOWR('F', nr, size)"""
+    return 3 << 30 | size << 16 | ord("F") << 8 | nr
+
+
+def ctrl_params(params) -> ctypes.Array | ctypes.Structure | None:
+    """What a control's params may be given as: a structure, bytes, a size, None."""
+    if params is None or isinstance(params, (ctypes.Structure, ctypes.Array)):
+        return params
+    if isinstance(params, int):
+        return (c_uint8 * params)()
+    return (c_uint8 * len(params)).from_buffer_copy(params)
+
+
+# ---- nodes ----
+
+
+class Node:
+    """One open device node."""
+
+    def __init__(self, name: str, directory: str = DEV, flags: int = os.O_RDWR):
+        self.path = f"{directory}/{name}"
+        self.directory = directory
+        self.fd = os.open(self.path, flags | os.O_CLOEXEC)
+
+    def raw(self, req: int, arg) -> int:
+        """Any ioctl: @req is the whole number, @arg an int, bytearray or ctypes object. Returns 0 or the errno."""
+        if isinstance(arg, bytearray):
+            arg = (c_uint8 * len(arg)).from_buffer(arg)
+        if not isinstance(arg, int):
+            arg = ctypes.addressof(arg)
+        libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+        return 0 if libc.ioctl(self.fd, req, arg) >= 0 else ctypes.get_errno()
+
+    def call(self, nr: int, arg: ctypes.Structure) -> None:
+        """An escape: _IOWR('F', nr, sizeof arg); OSError names the node and the number."""
+        err = self.raw(request(nr, ctypes.sizeof(arg)), arg)
+        if err:
+            raise OSError(err, f"ioctl {nr:#x}: {os.strerror(err)}", self.path)
+
+    def register(self, ctl: Ctl) -> None:
+        self.call(ESC_REGISTER_FD, RegisterFd(ctl.fd))
+
+    def mmap(self, length: int, offset: int = 0, prot: int = mmap.PROT_READ | mmap.PROT_WRITE) -> Mapping:
+        return Mapping(self, length, offset, prot)
+
+    def set_nonblocking(self, on: bool = True) -> None:
+        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_NONBLOCK if on else flags & ~os.O_NONBLOCK)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.mremap.restype = ctypes.c_void_p
+libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+MAP_FIXED = 0x10
+MAP_NORESERVE = 0x4000
+
+
+class Mapping:
+    """A CPU mapping made without Python's mmap, which would keep a file descriptor open beside it."""
+
+    def __init__(self, node: Node, length: int, offset: int, prot: int, at: int | None = None):
+        addr = libc.mmap(at, length, prot, mmap.MAP_SHARED | (MAP_FIXED if at else 0), node.fd, offset)
+        if addr == ctypes.c_void_p(-1).value:
+            err = ctypes.get_errno()
+            raise OSError(err, f"mmap of {length} bytes: {os.strerror(err)}", node.path)
+        self.addr = addr
+        self.length = length
+        self._parts = [(0, length)]  # still mapped: what was given back may be somebody else's by now
+
+    def _at(self, ctype, offset: int):
+        if not 0 <= offset <= self.length - ctypes.sizeof(ctype):
+            raise IndexError(f"offset {offset:#x} of a mapping of {self.length:#x} bytes")
+        return ctype.from_address(self.addr + offset)
+
+    def read32(self, offset: int) -> int:
+        return self._at(c_uint32, offset).value
+
+    def write32(self, offset: int, value: int) -> None:
+        self._at(c_uint32, offset).value = value
+
+    def read64(self, offset: int) -> int:
+        return self._at(c_uint64, offset).value
+
+    def write64(self, offset: int, value: int) -> None:
+        self._at(c_uint64, offset).value = value
+
+    def unmap(self, offset: int, length: int) -> None:
+        """A part of it."""
+        end = offset + length
+        kept = [((start, min(stop, offset)), (max(start, end), stop)) for start, stop in self._parts]
+        self._parts = [part for both in kept for part in both if part[0] < part[1]]
+        assert libc.munmap(self.addr + offset, length) == 0
+
+    def close(self) -> None:
+        for start, stop in self._parts:
+            libc.munmap(self.addr + start, stop - start)
+        self._parts = []
+        self.addr = 0
+
+
+def reserve(length: int) -> int:
+    """Addresses that nobody else gets, 2 MiB aligned: inaccessible memory."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    addr = libc.mmap(None, length + (2 << 20), 0, flags, -1, 0)
+    assert addr != ctypes.c_void_p(-1).value
+    return -(-addr // (2 << 20)) * (2 << 20)
+
+
+class Ctl(Node):
+    """/dev/nvidiactl"""
+
+    def __init__(self, directory: str = DEV, flags: int = os.O_RDWR):
+        super().__init__("nvidiactl", directory, flags)
+
+    def version(self, cmd: str = "2", text: str = "") -> tuple[int, str]:
+        """CHECK_VERSION_STR: (reply, the driver's version)."""
+        arg = Version(ord(cmd), 0, text.encode())
+        self.call(ESC_CHECK_VERSION_STR, arg)
+        return arg.reply, arg.text.decode()
+
+    def cards(self) -> list:
+        """CARD_INFO: the valid entries."""
+        arg = (CardInfo * MAX_GPUS)()
+        self.call(ESC_CARD_INFO, arg)
+        return [card for card in arg if card.valid]
+
+
+class Uvm(Node):
+    """/dev/nvidia-uvm: every method but open returns the rmStatus."""
+
+    def __init__(self, directory: str = DEV, initialize: bool = True, flags: int = 0):
+        super().__init__("nvidia-uvm", directory)
+        if initialize:
+            check("UVM_INITIALIZE", self.initialize(flags))
+
+    def uvm(self, nr: int, arg: ctypes.Structure) -> int:
+        """A uvm call; OSError where the ioctl itself fails."""
+        err = self.raw(nr, arg)
+        if err:
+            raise OSError(err, f"uvm ioctl {nr}: {os.strerror(err)}", self.path)
+        return arg.status
+
+    def initialize(self, flags: int = 0) -> int:
+        return self.uvm(UVM_INITIALIZE, UvmInitialize(flags))
+
+    def mm_initialize(self, other: Uvm) -> int:
+        return self.uvm(UVM_MM_INITIALIZE, UvmMmInitialize(other.fd))
+
+    def register_gpu(self, uuid: bytes) -> int:
+        return self.uvm(UVM_REGISTER_GPU, UvmRegisterGpu(uuid=_uuid(uuid), ctl_fd=-1))
+
+    def unregister_gpu(self, uuid: bytes) -> int:
+        return self.uvm(UVM_UNREGISTER_GPU, UvmUuid(_uuid(uuid)))
+
+    def register_vaspace(self, uuid: bytes, client: Client, vaspace: int) -> int:
+        return self.uvm(
+            UVM_REGISTER_GPU_VASPACE, UvmRegisterVaspace(_uuid(uuid), client.ctl.fd, client.handle, vaspace)
+        )
+
+    def unregister_vaspace(self, uuid: bytes) -> int:
+        return self.uvm(UVM_UNREGISTER_GPU_VASPACE, UvmUuid(_uuid(uuid)))
+
+    def register_channel(self, uuid: bytes, client: Client, channel: int) -> int:
+        arg = UvmRegisterChannel(_uuid(uuid), client.ctl.fd, client.handle, channel)
+        return self.uvm(UVM_REGISTER_CHANNEL, arg)
+
+    def unregister_channel(self, client: Client, channel: int) -> int:
+        """Without a UUID, as libcuda passes none."""
+        return self.uvm(UVM_UNREGISTER_CHANNEL, UvmUnregisterChannel(client=client.handle, channel=channel))
+
+    def create_range(self, base: int, length: int) -> int:
+        return self.uvm(UVM_CREATE_EXTERNAL_RANGE, UvmRange(base, length))
+
+    def map(self, uuid: bytes, client: Client, memory: int, base: int, length: int, offset: int = 0) -> int:
+        """MAP_EXTERNAL_ALLOCATION of one GPU's memory."""
+        arg = UvmMapExternal(
+            base=base,
+            length=length,
+            offset=offset,
+            gpu_count=1,
+            ctl_fd=client.ctl.fd,
+            client=client.handle,
+            memory=memory,
+        )
+        arg.gpu[0].uuid = _uuid(uuid)
+        return self.uvm(UVM_MAP_EXTERNAL_ALLOCATION, arg)
+
+    def managed(self, length: int, at: int | None = None) -> Mapping:
+        """Managed memory: address and file offset are the same. OSError where it is refused."""
+        at = at or reserve(length)
+        return Mapping(self, length, at, mmap.PROT_READ | mmap.PROT_WRITE, at)
+
+    def pool(self, base: int, length: int) -> int:
+        """ALLOC_SEMAPHORE_POOL, for all GPUs alike."""
+        return self.uvm(UVM_ALLOC_SEMAPHORE_POOL, UvmPool(base=base, length=length))
+
+    def mapped(self, base: int, length: int) -> Mapping:
+        """A mapping of what is there: of a pool."""
+        return Mapping(self, length, base, mmap.PROT_READ | mmap.PROT_WRITE, base)
+
+    def pageable(self) -> bool:
+        """Whether the GPU can use any memory of the process (HMM)."""
+        arg = UvmPageable()
+        check("UVM_PAGEABLE_MEM_ACCESS", self.uvm(UVM_PAGEABLE_MEM_ACCESS, arg))
+        return bool(arg.access)
+
+    def prefer(self, uuid: bytes, base: int, length: int) -> int:
+        return self.uvm(UVM_SET_PREFERRED_LOCATION, UvmPreferred(base, length, _uuid(uuid), -1))
+
+    def migrate(self, uuid: bytes, base: int, length: int, **more: int) -> int:
+        return self.uvm(UVM_MIGRATE, UvmMigrate(base, length, _uuid(uuid), node=-1, **more))
+
+    def unmap(self, uuid: bytes, base: int, length: int) -> int:
+        return self.uvm(UVM_UNMAP_EXTERNAL, UvmUnmapExternal(base, length, _uuid(uuid)))
+
+    def free(self, base: int, length: int) -> int:
+        """UVM_FREE of a whole range; up to branch 580 the driver refuses any other length."""
+        return self.uvm(UVM_FREE, UvmRange(base, length))
+
+
+def _uuid(raw: bytes):
+    return (c_uint8 * 16).from_buffer_copy(raw)
+
+
+# ---- the client ----
+
+
+class Client:
+    """An RM client on a control file of its own, or on the given one."""
+
+    def __init__(self, directory: str = DEV, ctl: Ctl | None = None):
+        self.directory = directory
+        self.ctl = ctl or Ctl(directory)
+        arg = Alloc(class_id=CLASS_ROOT)
+        self.ctl.call(ESC_RM_ALLOC, arg)
+        check("RM_ALLOC(0x41)", arg.status)
+        self.handle = arg.handle
+        self._held: list = []
+
+    def hold(self, thing):
+        """Have close() close @thing: files and mappings that would keep the client alive. Returns it."""
+        self._held.append(thing)
+        return thing
+
+    def alloc(self, class_id: int, parent: int | None = None, params=None, handle: int = 0) -> tuple[int, int]:
+        """RM_ALLOC: (status, handle). @handle 0: the driver picks one."""
+        params = ctrl_params(params)
+        arg = Alloc(
+            root=self.handle,
+            parent=self.handle if parent is None else parent,
+            handle=handle,
+            class_id=class_id,
+            params=ctypes.addressof(params) if params is not None else 0,
+            params_size=ctypes.sizeof(params) if params is not None else 0,
+        )
+        self.ctl.call(ESC_RM_ALLOC, arg)
+        return arg.status, arg.handle if not arg.status else 0
+
+    def control(self, obj: int, cmd: int, params=None) -> tuple[int, bytes]:
+        """RM_CONTROL: (status, params afterwards). A structure given as params is also updated in place."""
+        params = ctrl_params(params)
+        arg = Control(client=self.handle, object=obj, cmd=cmd)
+        if params is not None:
+            arg.params, arg.params_size = ctypes.addressof(params), ctypes.sizeof(params)
+        self.ctl.call(ESC_RM_CONTROL, arg)
+        return arg.status, bytes(params) if params is not None else b""
+
+    def free(self, handle: int | None = None, parent: int | None = None) -> int:
+        """RM_FREE; without a handle the whole client."""
+        handle = self.handle if handle is None else handle
+        arg = Free(self.handle, self.handle if parent is None else parent, handle)
+        self.ctl.call(ESC_RM_FREE, arg)
+        return arg.status
+
+    def dup(self, parent: int, source: Client | int, source_handle: int, handle: int = 0) -> tuple[int, int]:
+        """RM_DUP_OBJECT into this client: (status, handle)."""
+        source = source.handle if isinstance(source, Client) else source
+        arg = Dup(self.handle, parent, handle, source, source_handle)
+        self.ctl.call(ESC_RM_DUP_OBJECT, arg)
+        return arg.status, arg.handle if not arg.status else 0
+
+    def map_memory(
+        self, node: Node, device: int, memory: int, length: int, offset: int = 0, flags: int = 0
+    ) -> tuple[int, int]:
+        """RM_MAP_MEMORY for a later mmap of @node, a fresh file: (status, address field)."""
+        arg = MapMemory(
+            client=self.handle, device=device, memory=memory, offset=offset, length=length, flags=flags, fd=node.fd
+        )
+        self.ctl.call(ESC_RM_MAP_MEMORY, arg)
+        return arg.status, arg.address
+
+    def unmap_memory(self, device: int, memory: int, address: int) -> int:
+        arg = UnmapMemory(client=self.handle, device=device, memory=memory, address=address)
+        self.ctl.call(ESC_RM_UNMAP_MEMORY, arg)
+        return arg.status
+
+    def map_dma(self, device: int, dma: int, memory: int, length: int, offset: int = 0) -> tuple[int, int]:
+        """MAP_MEMORY_DMA into a VA space or a window on one: (status, GPU address)."""
+        arg = MapDma(client=self.handle, device=device, dma=dma, memory=memory, offset=offset, length=length)
+        self.ctl.call(ESC_RM_MAP_MEMORY_DMA, arg)
+        return arg.status, arg.dma_offset
+
+    def unmap_dma(self, device: int, dma: int, memory: int, dma_offset: int) -> int:
+        arg = UnmapDma(self.handle, device, dma, memory, 0, 0, dma_offset)
+        self.ctl.call(ESC_RM_UNMAP_MEMORY_DMA, arg)
+        return arg.status
+
+    def attached_ids(self) -> list[int]:
+        ids = (c_uint32 * MAX_GPUS)()
+        status, _ = self.control(self.handle, CTRL_GET_ATTACHED_IDS, ids)
+        check("GPU_GET_ATTACHED_IDS", status)
+        return [i for i in ids if i != 0xFFFFFFFF]
+
+    def cards(self) -> list:
+        """The cards whose node opens here, in the order of the attached ids."""
+        by_id = {card.gpu_id: card for card in self.ctl.cards()}
+        return [by_id[i] for i in self.attached_ids() if i in by_id and self._opens(by_id[i].minor)]
+
+    def _opens(self, minor: int) -> bool:
+        try:
+            Node(f"nvidia{minor}", self.directory).close()
+        except OSError:
+            return False
+        return True
+
+    def gpu(self, index: int = 0) -> Gpu:
+        return Gpu(self, self.cards()[index])
+
+    def close(self) -> None:
+        """Close the control file and all that holds it: the driver frees the client."""
+        while self._held:
+            self._held.pop().close()
+        self.ctl.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+
+class Gpu:
+    """A GPU node, registered, with a device and a subdevice."""
+
+    def __init__(self, client: Client, card):
+        self.rm = client
+        self.card = card
+        self.minor = card.minor
+        self.node = client.hold(self.open_node())
+        self.node.register(client.ctl)
+        info = IdInfo(gpu_id=card.gpu_id)
+        check("GPU_GET_ID_INFO_V2", client.control(client.handle, CTRL_GET_ID_INFO_V2, info)[0])
+        status, self.device = client.alloc(CLASS_DEVICE, None, DeviceParams(device_id=info.device_instance))
+        check("RM_ALLOC(0x80)", status)
+        status, self.subdevice = client.alloc(CLASS_SUBDEVICE, self.device, SubdeviceParams(info.sub_device_instance))
+        check("RM_ALLOC(0x2080)", status)
+        gid = GidInfo(flags=2)
+        check("GPU_GET_GID_INFO", self.control(CTRL_GET_GID_INFO, gid)[0])
+        self.uuid = bytes(gid.data[:16])
+
+    def open_node(self) -> Node:
+        """A fresh file of the GPU's node, not registered."""
+        return Node(f"nvidia{self.minor}", self.rm.directory)
+
+    def export_dmabuf(self, *memory: int, size: int, fd: int = -1, client: int = 0) -> tuple[int, int]:
+        """Memory as a dma-buf: (status, its fd)."""
+        arg = ExportDmabuf(fd, client or self.rm.handle, len(memory), len(memory), 0, size * len(memory))
+        for at, handle in enumerate(memory):
+            arg.handles[at], arg.sizes[at] = handle, size
+        with self.open_node() as node:
+            node.register(self.rm.ctl)
+            node.call(ESC_EXPORT_TO_DMABUF_FD, arg)
+        return arg.status, arg.fd
+
+    def control(self, cmd: int, params=None) -> tuple[int, bytes]:
+        """A control on the subdevice."""
+        return self.rm.control(self.subdevice, cmd, params)
+
+    def name(self) -> str:
+        arg = GpuName()
+        check("GPU_GET_NAME_STRING", self.control(CTRL_GET_NAME_STRING, arg)[0])
+        return arg.ascii.decode()
+
+    def fb_info(self, *indexes: int) -> list[int]:
+        """FB_GET_INFO_V2 of the given indexes, in the driver's unit (KiB for sizes)."""
+        arg = FbInfo(count=len(indexes))
+        for i, index in enumerate(indexes):
+            arg.list[2 * i] = index
+        check("FB_GET_INFO_V2", self.control(CTRL_FB_GET_INFO_V2, arg)[0])
+        return [arg.list[2 * i + 1] for i in range(len(indexes))]
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: ram (the card), total (its heap), free."""
+        ram, total, free = self.fb_info(FB_RAM_SIZE, FB_HEAP_SIZE, FB_HEAP_FREE)
+        return {"ram": ram << 10, "total": total << 10, "free": free << 10}
+
+    def processes(self) -> dict[int, int]:
+        """Bytes by pid of the processes with a context, as this process may see them."""
+        pids = Pids(id=CLASS_TSG)
+        check("GPU_GET_PIDS", self.control(CTRL_GET_PIDS, pids)[0])
+        info = PidInfo(count=min(pids.count, 200))
+        for i in range(info.count):
+            info.list[i].pid = pids.pid[i]
+        if info.count:
+            check("GPU_GET_PID_INFO", self.control(CTRL_GET_PID_INFO, info)[0])
+        return {e.pid: e.private_bytes + e.shared_owned for e in info.list[: info.count]}
+
+    def classes(self, branch: int = 580) -> set[int]:
+        size = next(size for since, size in CLASSLIST_BYTES if branch >= since)
+        status, answer = self.rm.control(self.device, CTRL_GET_CLASSLIST_V2, size)
+        check("GPU_GET_CLASSLIST_V2", status)
+        count, *classes = struct.unpack(f"<{size // 4}I", answer)
+        return set(classes[:count])
+
+    def arch(self, branch: int = 580) -> tuple[int, int, int, int]:
+        """(gpfifo, usermode, compute, copy) classes."""
+        have = self.classes(branch)
+        for classes in ARCHS.values():
+            if classes[0] in have and classes[2] in have:
+                return classes
+        raise RmError("a channel class known here in GPU_GET_CLASSLIST_V2", NV_ERR_NOT_SUPPORTED)
+
+    def alloc_vidmem(self, size: int, handle: int = 0, **fields) -> tuple[int, int]:
+        """RM_ALLOC of class 0x40: (status, handle). @fields override MemoryParams."""
+        huge = size % VA_ALIGN == 0
+        values = {
+            "owner": self.rm.handle,
+            "size": size,
+            "attr": ATTR_NONCONTIG_ALLOWED | (ATTR_PAGE_HUGE if huge else 0),
+            "attr2": ATTR2_PAGE_2M if huge else 0,
+        }
+        return self.rm.alloc(CLASS_VIDMEM, self.device, MemoryParams(**(values | fields)), handle)
+
+    def alloc_sysmem(self, size: int, handle: int = 0, **fields) -> tuple[int, int]:
+        """RM_ALLOC of class 0x3e: (status, handle)."""
+        values = {"owner": self.rm.handle, "size": size, "attr": ATTR_NONCONTIG_ALLOWED | ATTR_LOCATION_PCI}
+        return self.rm.alloc(CLASS_SYSMEM, self.device, MemoryParams(**(values | fields)), handle)
+
+    def map_cpu(self, memory: int, length: int, offset: int = 0, system: bool = False, parent: int = 0) -> Mapping:
+        """A CPU mapping through a fresh file, which is closed again."""
+        with Ctl(self.rm.directory) if system else self.open_node() as node:
+            if not system:
+                node.register(self.rm.ctl)
+            status, _ = self.rm.map_memory(node, parent or self.device, memory, length, offset)
+            check("RM_MAP_MEMORY", status)
+            return self.rm.hold(node.mmap(length))
+
+    def free(self, handle: int) -> int:
+        return self.rm.free(handle, self.device)
+
+    def space(self) -> Space:
+        return Space(self)
+
+
+# ---- contexts ----
+
+
+class Space:
+    """A VA space registered with a uvm file of its own."""
+
+    def __init__(self, gpu: Gpu):
+        self.gpu = gpu
+        self.uvm = gpu.rm.hold(Uvm(gpu.rm.directory))
+        self.next_va = FIRST_VA
+        self.lengths: dict[int, int] = {}  # of the ranges made by map(), by GPU address
+        status, self.vaspace = gpu.rm.alloc(CLASS_VASPACE, gpu.device, VaspaceParams(flags=VASPACE_FLAGS))
+        check("RM_ALLOC(0x90f1)", status)
+        check("UVM_REGISTER_GPU", self.uvm.register_gpu(gpu.uuid))
+        check("UVM_REGISTER_GPU_VASPACE", self.uvm.register_vaspace(gpu.uuid, gpu.rm, self.vaspace))
+
+    def reserve(self, length: int) -> int:
+        """A GPU address range nobody else in this space was given."""
+        base = self.next_va
+        self.next_va += -(-length // VA_ALIGN) * VA_ALIGN
+        return base
+
+    def map(self, memory: int, length: int, offset: int = 0) -> tuple[int, int]:
+        """Make a range and map memory into it: (status, GPU address)."""
+        base = self.reserve(length)
+        self.lengths[base] = -(-length // 0x10000) * 0x10000
+        status = self.uvm.create_range(base, self.lengths[base])
+        if not status:
+            status = self.uvm.map(self.gpu.uuid, self.gpu.rm, memory, base, length, offset)
+        return status, base
+
+    def unmap(self, base: int) -> int:
+        """Give back the range that map() made at this GPU address."""
+        return self.uvm.free(base, self.lengths.pop(base))
+
+    def group(self, engine: int = ENGINE_GR0) -> Group:
+        return Group(self, engine)
+
+    def close(self) -> None:
+        self.uvm.close()
+        self.gpu.free(self.vaspace)
+
+
+class Group:
+    """A TSG with its doorbell page; not enabled before its first channel is made."""
+
+    def __init__(self, space: Space, engine: int):
+        self.space, self.gpu, self.engine = space, space.gpu, engine
+        gpu = space.gpu
+        self.gpfifo_class, usermode, self.compute_class, self.copy_class = gpu.arch()
+        status, self.notifier = gpu.alloc_sysmem(4096)
+        check("RM_ALLOC(0x3e)", status)
+        self.notifier_cpu = gpu.map_cpu(self.notifier, 4096, system=True)
+        status, self.tsg = gpu.rm.alloc(
+            CLASS_TSG, gpu.device, TsgParams(error_object=self.notifier, vaspace=space.vaspace, engine=engine)
+        )
+        check("RM_ALLOC(0xa06c)", status)
+        status, self.usermode = gpu.rm.alloc(usermode, gpu.subdevice)
+        check(f"RM_ALLOC({usermode:#x})", status)
+        self.doorbell = gpu.map_cpu(self.usermode, DOORBELL_SIZE, parent=gpu.subdevice)
+
+    def enable(self, on: bool = True) -> int:
+        """GPFIFO_SCHEDULE: status."""
+        return self.gpu.rm.control(self.tsg, CTRL_TSG_SCHEDULE, bytes([on, 0, 0]))[0]
+
+    def control(self, cmd: int, params=None) -> tuple[int, bytes]:
+        return self.gpu.rm.control(self.tsg, cmd, params)
+
+    def fault(self) -> int:
+        """0, or what the driver wrote to the error notifier."""
+        if not self.notifier_cpu.read32(12) >> 16:
+            return 0
+        return self.notifier_cpu.read32(8) or 1
+
+    def channel(self, entries: int = 64, enable: bool = True) -> Channel:
+        return Channel(self, entries, enable)
+
+    def close(self) -> None:
+        self.gpu.free(self.tsg)
+        self.doorbell.close()
+        self.notifier_cpu.close()
+        self.gpu.free(self.usermode)
+        self.gpu.free(self.notifier)
+
+
+class Channel:
+    """A ring. Work n (from 0) is complete when the semaphore in slot n % entries holds n + 1."""
+
+    def __init__(self, group: Group, entries: int = 64, enable: bool = True):
+        self.group, self.gpu, self.entries = group, group.gpu, entries
+        self.queued = 0
+        self.done = 0
+        gpu = self.gpu
+        self.pb_at = entries * 16
+        self.ring_at = self.pb_at + entries * 32
+        self.userd_at = -(-(self.ring_at + entries * 8) // USERD_SIZE) * USERD_SIZE
+        self.size = -(-(self.userd_at + USERD_SIZE) // 4096) * 4096
+        status, self.memory = gpu.alloc_sysmem(self.size)
+        check("RM_ALLOC(0x3e)", status)
+        status, self.va = group.space.map(self.memory, self.size)
+        check("UVM_MAP_EXTERNAL_ALLOCATION", status)
+        self.cpu = gpu.map_cpu(self.memory, self.size, system=True)
+        status, self.handle = gpu.rm.alloc(group.gpfifo_class, group.tsg, self.params())
+        check(f"RM_ALLOC({group.gpfifo_class:#x})", status)
+        if group.engine == ENGINE_GR0:
+            status, self.object = gpu.rm.alloc(group.compute_class, self.handle)
+        else:
+            status, self.object = gpu.rm.alloc(group.copy_class, self.handle, CopyParams(1, group.engine))
+        check("RM_ALLOC of the engine object", status)
+        status, token = gpu.rm.control(self.handle, CTRL_GET_TOKEN, 4)
+        check("GET_WORK_SUBMIT_TOKEN", status)
+        self.token = int.from_bytes(token, "little")
+        if enable:
+            check("GPFIFO_SCHEDULE", group.enable())
+
+    def params(self) -> ctypes.Structure:
+        arg = ChannelParams(
+            error_object=self.group.notifier,
+            gpfifo_va=self.va + self.ring_at,
+            gpfifo_entries=self.entries,
+            engine=self.group.engine,
+        )
+        arg.userd_memory[0] = self.memory
+        arg.userd_offset[0] = self.userd_at
+        return arg
+
+    def submit(
+        self,
+        kernel_ns: int = 0,
+        copy_bytes: int = 0,
+        count: int = 1,
+        flags: int = 0,
+        op: int | None = None,
+        sem_va: int | None = None,
+    ) -> None:
+        """Queue @count works and ring the doorbell. @op and @sem_va may be garbage, to provoke a fault."""
+        if self.queued - self.reap() + count >= self.entries:
+            raise ValueError(f"the ring of {self.entries} entries has no room for {count} more")
+        if op is None:
+            op = OP_KERNEL if kernel_ns else OP_COPY if copy_bytes else OP_RELEASE
+        for _ in range(count):
+            slot = self.queued % self.entries
+            self._describe(slot, op, flags, kernel_ns or copy_bytes, sem_va)
+            va = self.va + self.pb_at + slot * 32
+            self.cpu.write64(self.ring_at + slot * 8, va & 0xFFFFFFFC | (va >> 32 & 0xFF) << 32 | 8 << 42)
+            self.queued += 1
+        self.cpu.write32(self.userd_at + USERD_GP_PUT, self.queued % self.entries)
+        self.ring()
+
+    def _describe(self, slot: int, op: int, flags: int, amount: int, sem_va: int | None) -> None:
+        at = self.pb_at + slot * 32
+        self.cpu.write32(at, op)
+        self.cpu.write32(at + 4, flags)
+        self.cpu.write64(at + 8, amount)
+        self.cpu.write64(at + 16, self.va + slot * 16 if sem_va is None else sem_va)
+        self.cpu.write64(at + 24, self.queued + 1)
+
+    def ring(self) -> None:
+        self.group.doorbell.write32(DOORBELL_OFFSET, self.token)
+
+    def reap(self) -> int:
+        """Works complete so far."""
+        while self.done < self.queued and self.cpu.read64(self.done % self.entries * 16) == self.done + 1:
+            self.done += 1
+        return self.done
+
+    def gpu_time(self, work: int) -> int:
+        """When work number @work was complete, in the GPU's ns. It must be among the last @entries."""
+        return self.cpu.read64(work % self.entries * 16 + 8)
+
+    def pending(self) -> bool:
+        """GPPut != GPGet, as a runlist sees it."""
+        return self.cpu.read32(self.userd_at + USERD_GP_PUT) != self.cpu.read32(self.userd_at + USERD_GP_GET)
+
+    def wait(self, timeout: float = 10.0, poll: float = 0.001) -> int:
+        """Until everything queued is complete, or TimeoutError; returns the works complete."""
+        end = time.monotonic() + timeout
+        while self.reap() < self.queued:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.done} of {self.queued} works complete after {timeout} s")
+            time.sleep(poll)
+        return self.done
+
+    def control(self, cmd: int, params=None) -> tuple[int, bytes]:
+        return self.gpu.rm.control(self.handle, cmd, params)
+
+    def close(self) -> None:
+        self.gpu.rm.free(self.handle, self.group.tsg)
+        self.cpu.close()
+        self.gpu.free(self.memory)
+        self.group.space.unmap(self.va)

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* From GPFIFO entries to work descriptors and semaphores: what the engine reads and writes in the client's memory. */
+#include <linux/math64.h>
+
+#include "nvsim.h"
+
+#define DESC_SIZE 32
+#define OP_KERNEL 1
+#define OP_COPY 2
+#define OP_RELEASE 3
+#define MIN_NS NVSIM_WORK_MIN_NS
+#define MAX_NS NVSIM_WORK_MAX_NS
+
+bool nvchan_usable(const struct nvchan *c)
+{
+	return c->enabled && !c->disabled && !c->dead;
+}
+
+bool nvchan_has_work(struct nvchan *c)
+{
+	return !c->blocked && (c->has_desc || c->has_seg || READ_ONCE(*c->userd_put) != c->get);
+}
+
+/* The channel is dead and takes its TSG off the runlist. */
+void nvchan_fault(struct nvengine *e, struct nvchan *c)
+{
+	struct nvchan *o;
+
+	list_for_each_entry(o, &c->tsg->chans, link)
+		o->dead = true;
+	schedule_work(&e->gpu->rc_work);
+}
+
+static bool set_duration(struct nvchan *c)
+{
+	struct nvdesc *d = &c->desc;
+
+	switch (d->op) {
+	case OP_KERNEL:
+		if (!c->compute)
+			return false;
+		c->remaining = clamp(d->amount, (u64)MIN_NS, MAX_NS);
+		return true;
+	case OP_COPY:
+		if (!c->copy && !c->compute)
+			return false;
+		c->remaining = div_u64(min(d->amount, 1ull << 50) * NSEC_PER_USEC, max(nvsim.copy_mbps, 1));
+		c->remaining = clamp(c->remaining, (u64)MIN_NS, MAX_NS);
+		return true;
+	case OP_RELEASE:
+		c->remaining = MIN_NS;
+		return true;
+	}
+	return false;
+}
+
+/* Next GPFIFO entry. Returns false when the ring is empty or the channel died. */
+static bool next_segment(struct nvengine *e, struct nvchan *c)
+{
+	u32 put = READ_ONCE(*c->userd_put), words;
+	u32 w[2];
+
+	if (put == c->get)
+		return false;
+	if (put >= c->entries || !nvas_read(c->as, c->gp_va + 8ull * c->get, w, 8)) {
+		nvchan_fault(e, c);
+		return false;
+	}
+	if (c->speaks != NVCHAN_DESCRIPTORS && !nvmethods_entry(c, w[0], w[1])) {
+		nvchan_fault(e, c);
+		return false;
+	}
+	words = (w[1] >> 10) & 0x1fffff;
+	c->seg_va = (w[0] & ~3u) | ((u64)(w[1] & 0xff) << 32);
+	if (c->speaks == NVCHAN_METHODS) {
+		c->has_seg = true;
+		return true;
+	}
+	if (words % (DESC_SIZE / 4)) {
+		nvchan_fault(e, c);
+		return false;
+	}
+	c->seg_cnt = words / (DESC_SIZE / 4);
+	c->seg_idx = 0;
+	c->has_seg = true;
+	return true;
+}
+
+/* Gets @c a descriptor to execute, if it has one. */
+static bool load(struct nvengine *e, struct nvchan *c)
+{
+	struct nvdesc *d = &c->desc;
+
+	if (c->has_desc)
+		return true;
+	if (!c->has_seg && !next_segment(e, c))
+		return false;
+	if (c->speaks == NVCHAN_METHODS)
+		return nvmethods_load(e, c);
+	if (!c->seg_cnt) {
+		*d = (struct nvdesc) { .op = NVDESC_EMPTY };
+		c->remaining = MIN_NS;
+	} else if (!nvas_read(c->as, c->seg_va + (u64)c->seg_idx * DESC_SIZE, d, DESC_SIZE) || (d->sem_va & 15) || !set_duration(c)) {
+		nvchan_fault(e, c);
+		return false;
+	}
+	c->has_desc = true;
+	return true;
+}
+
+/* A channel of @tsg with a descriptor to execute; the TSG's channels take turns descriptor by descriptor. */
+struct nvchan *nvtsg_fetch(struct nvengine *e, struct nvtsg *tsg)
+{
+	struct list_head *start = tsg->rr ? &tsg->rr->link : &tsg->chans, *pos = start;
+	struct nvchan *c;
+
+	do {
+		pos = pos->next;
+		if (pos == &tsg->chans)
+			continue;
+		c = list_entry(pos, struct nvchan, link);
+		if (nvchan_usable(c) && !c->blocked && load(e, c)) {
+			tsg->rr = c;
+			return c;
+		}
+	} while (pos != start);
+	return NULL;
+}
+
+/* c's descriptor is complete at e->t. */
+void nvchan_complete(struct nvengine *e, struct nvchan *c)
+{
+	struct nvdesc *d = &c->desc;
+	u64 sem[2] = { d->sem_value, e->t };
+
+	c->has_desc = false;
+	if (d->op == NVDESC_METHODS) {
+		if (!nvmethods_complete(e, c))
+			nvchan_fault(e, c);
+		return;
+	}
+	if (d->op != NVDESC_EMPTY)
+		c->tsg->rec->works++;
+	if (d->sem_va) {
+		/* time first: whoever sees the value finds the time */
+		if (!nvas_write(c->as, d->sem_va + 8, &sem[1], 8) || !nvas_write(c->as, d->sem_va, &sem[0], 8)) {
+			nvchan_fault(e, c);
+			return;
+		}
+	}
+	if (++c->seg_idx < c->seg_cnt)
+		return;
+	c->has_seg = false;
+	c->get = c->get + 1 == c->entries ? 0 : c->get + 1;
+	WRITE_ONCE(*c->userd_get, c->get);
+}

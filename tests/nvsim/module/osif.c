@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * The functions of nvidia.ko that other modules know by name: the one export, and global functions between the
+ * Linux layer and the resource manager. Kept in a file of their own, so that nothing is inlined or cloned.
+ */
+#include <linux/file.h>
+#include <linux/module.h>
+#include <linux/uaccess.h>
+
+#include "nvsim.h"
+
+static const void *modeset_callbacks;
+
+noinline NV_STATUS os_memcpy_from_user(void *to, const void *from, NvU32 n)
+{
+	return copy_from_user(to, (const void __user __force *)from, n) ? NV_ERR_INVALID_ADDRESS : NV_OK;
+}
+
+noinline NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 n)
+{
+	return copy_to_user((void __user __force *)to, from, n) ? NV_ERR_INVALID_ADDRESS : NV_OK;
+}
+
+/* Looks at the major number only: whatever else has a 195 inode is taken for a file of the driver. */
+noinline nv_file_private_t *nv_get_file_private(NvS32 fd, NvBool ctl, void **os_private)
+{
+	struct file *filp = fget(fd);
+	dev_t rdev;
+
+	if (!filp || !file_inode(filp))
+		goto fail;
+	rdev = file_inode(filp)->i_rdev;
+	if (MAJOR(rdev) != NV_MAJOR)
+		goto fail;
+	if (ctl ? MINOR(rdev) != NV_MINOR_CTL : MINOR(rdev) >= nvsim.gpus)
+		goto fail;
+	*os_private = filp;
+	return filp->private_data;
+
+fail:
+	if (filp)
+		fput(filp);
+	return NULL;
+}
+
+noinline void nv_put_file_private(void *os_private)
+{
+	fput(os_private);
+}
+
+/* As the driver's: no reference, and no lock when it returns. */
+noinline nv_state_t *nv_get_adapter_state(NvU32 domain, NvU8 bus, NvU8 slot)
+{
+	int i;
+
+	for (i = 0; i < nvsim.gpus; i++)
+		if (!domain && nvsim_gpu[i]->bus == bus && !slot)
+			return &nvsim_gpu[i]->nv;
+	return NULL;
+}
+
+noinline NvU32 nv_get_dev_minor(nv_state_t *nv)
+{
+	return nv->gpu ? nv->gpu->index : NV_MINOR_CTL;
+}
+
+noinline NV_STATUS rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv, nv_file_private_t *nvfp, NvU32 cmd, void *arg, NvU32 size)
+{
+	switch (cmd) {
+	case NV_ESC_ALLOC_OS_EVENT:
+	case NV_ESC_FREE_OS_EVENT: {
+		struct nv_os_event *e = arg;
+
+		if (size != sizeof(*e))
+			return NV_ERR_INVALID_ARGUMENT;
+		e->status = cmd == NV_ESC_ALLOC_OS_EVENT ? nvsim_event_alloc_os(e->hClient, nvfp, e->fd) :
+							    nvsim_event_free_os(e->hClient, e->fd);
+		return NV_OK;
+	}
+	case NV_ESC_RM_GET_EVENT_DATA: {
+		struct nvos41 *p = arg;
+
+		if (size != sizeof(*p))
+			return NV_ERR_INVALID_ARGUMENT;
+		p->more = 0;
+		p->status = NV_ERR_GENERIC;
+		return NV_OK;
+	}
+	}
+	return nvsim_rm_escape(nv, nvfp, cmd, arg, size);
+}
+
+noinline int nvidia_dev_get(u32 gpu_id, nvidia_stack_t *sp)
+{
+	struct nvgpu *gpu = nvsim_gpu_by_id(gpu_id);
+
+	if (!gpu)
+		return -ENODEV;
+	atomic_inc(&gpu->opens);
+	return 0;
+}
+
+noinline void nvidia_dev_put(u32 gpu_id, nvidia_stack_t *sp)
+{
+	struct nvgpu *gpu = nvsim_gpu_by_id(gpu_id);
+
+	if (gpu && atomic_dec_return(&gpu->opens) < 0)
+		WARN_ONCE(1, "nvsim: more close_gpu than open_gpu");
+}
+
+noinline void rm_kernel_rmapi_op(nvidia_stack_t *sp, void *cmd)
+{
+	const struct nvsec sec = { .kernel = true, .admin = true };
+	struct nv_kernel_op *op = cmd;
+
+	switch (op->op) {
+	case NV01_FREE:
+		nvsim_op_free(&sec, &op->u.free);
+		break;
+	case NV01_ALLOC_MEMORY:
+		nvsim_op_alloc_memory(&sec, &op->u.alloc_memory, -1);
+		break;
+	case NV04_ALLOC:
+		nvsim_op_alloc(&sec, &op->u.alloc);
+		break;
+	case NV04_VID_HEAP_CONTROL:
+		nvsim_op_vid_heap(&sec, op->u.vid_heap);
+		break;
+	case NV04_MAP_MEMORY:
+		op->u.map.status = NV_ERR_NOT_SUPPORTED;
+		break;
+	case NV04_UNMAP_MEMORY:
+		op->u.unmap.status = NV_ERR_NOT_SUPPORTED;
+		break;
+	case NV04_MAP_MEMORY_DMA:
+		if (nvsim_branch < 580)
+			nvsim_op_map_dma_v1(&sec, &op->u.map_dma_v1);
+		else
+			nvsim_op_map_dma(&sec, &op->u.map_dma);
+		break;
+	case NV04_UNMAP_MEMORY_DMA:
+		if (nvsim_branch < 550)
+			nvsim_op_unmap_dma_v1(&sec, &op->u.unmap_dma_v1);
+		else
+			nvsim_op_unmap_dma(&sec, &op->u.unmap_dma);
+		break;
+	case NV04_CONTROL:
+		nvsim_op_control(&sec, &op->u.control);
+		break;
+	case NV04_DUP_OBJECT:
+		nvsim_op_dup(&sec, &op->u.dup);
+		break;
+	case NV04_SHARE:
+		nvsim_op_share(&sec, &op->u.share);
+		break;
+	}
+}
+
+static int rm_ops_alloc_stack(nvidia_stack_t **sp)
+{
+	*sp = NULL;
+	return 0;
+}
+
+static void rm_ops_free_stack(nvidia_stack_t *sp)
+{
+}
+
+static u32 rm_ops_enumerate(struct nv_gpu_info *info)
+{
+	int i;
+
+	for (i = 0; i < nvsim.gpus; i++) {
+		memset(&info[i], 0, sizeof(info[i]));
+		info[i].gpu_id = nvsim_gpu[i]->gpu_id;
+		info[i].pci.bus = nvsim_gpu[i]->bus;
+		info[i].os_device_ptr = nvsim_gpu[i]->dev;
+	}
+	return nvsim.gpus;
+}
+
+static int rm_ops_set_callbacks(const void *cb)
+{
+	if (!!modeset_callbacks == !!cb)
+		return -EINVAL;
+	modeset_callbacks = cb;
+	return 0;
+}
+
+noinline NV_STATUS nvidia_get_rm_ops(struct nv_rm_ops *ops)
+{
+	if (strcmp(ops->version_string, nvsim.version)) {
+		ops->version_string = nvsim.version;
+		return NV_ERR_GENERIC;
+	}
+	*ops = (struct nv_rm_ops) {
+		.version_string = nvsim.version,
+		.alloc_stack = rm_ops_alloc_stack,
+		.free_stack = rm_ops_free_stack,
+		.enumerate_gpus = rm_ops_enumerate,
+		.open_gpu = nvidia_dev_get,
+		.close_gpu = nvidia_dev_put,
+		.op = rm_kernel_rmapi_op,
+		.set_callbacks = rm_ops_set_callbacks,
+	};
+	return NV_OK;
+}
+EXPORT_SYMBOL_GPL(nvidia_get_rm_ops);

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Channel groups, channels, and the engine objects on them. */
+#include <linux/ktime.h>
+#include <linux/pid.h>
+#include <linux/sizes.h>
+#include <linux/slab.h>
+
+#include "nvsim.h"
+
+#define MAX_ENDED 4096			/* records kept of TSGs that are gone */
+
+static atomic_t next_tsg = ATOMIC_INIT(1);
+static atomic_t next_token = ATOMIC_INIT(1);
+
+/* The copy engines behind those with a timeline of their own belong to graphics. */
+static struct nvengine *engine_of(struct nvgpu *gpu, u32 type)
+{
+	u32 first_grce = NV2080_ENGINE_COPY0 + NVSIM_ENGINES - 1;
+	int i;
+
+	if (type >= first_grce && type < first_grce + NVSIM_GRCES)
+		type = NV2080_ENGINE_GR0;
+	for (i = 0; i < NVSIM_ENGINES; i++)
+		if (gpu->eng[i].type == type)
+			return &gpu->eng[i];
+	return NULL;
+}
+
+static struct nvtsg_rec *rec_create(struct nvobj *o, u32 engine)
+{
+	struct nvtsg_rec *r = kzalloc(sizeof(*r), GFP_KERNEL);
+
+	if (!r)
+		return NULL;
+	r->hclient = o->client->obj.handle;
+	r->htsg = o->handle;
+	r->engine = engine;
+	r->tgid = o->client->tgid;
+	r->pid = get_pid(o->client->pid);
+	r->timeslice_us = nvsim.timeslice_us;
+	mutex_lock(&o->gpu->rec_lock);
+	list_add_tail(&r->link, &o->gpu->recs);
+	mutex_unlock(&o->gpu->rec_lock);
+	return r;
+}
+
+static void rec_end(struct nvgpu *gpu, struct nvtsg_rec *rec)
+{
+	struct nvtsg_rec *r, *next;
+
+	mutex_lock(&gpu->rec_lock);
+	rec->ended = true;
+	rec->enabled = false;
+	if (++gpu->nr_ended > MAX_ENDED) {
+		list_for_each_entry_safe(r, next, &gpu->recs, link) {
+			if (!r->ended)
+				continue;
+			list_del(&r->link);
+			put_pid(r->pid);
+			kfree(r);
+			gpu->nr_ended--;
+			break;
+		}
+	}
+	mutex_unlock(&gpu->rec_lock);
+}
+
+NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p)
+{
+	struct nvengine *e = engine_of(o->gpu, p->engineType ?: NV2080_ENGINE_GR0);
+	struct nvobj *vo = nvsim_obj_find_type(o->client, p->hVASpace, NVT_BIT(NVT_VASPACE));
+	struct nvtsg *tsg;
+	unsigned long flags;
+	NV_STATUS st;
+
+	if (!e)
+		return NV_ERR_INVALID_ARGUMENT;
+	if (p->hVASpace && !vo)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	tsg = kzalloc(sizeof(*tsg), GFP_KERNEL);
+	if (!tsg)
+		return NV_ERR_NO_MEMORY;
+	st = nvctx_of_group(e, &tsg->ctx);
+	if (st != NV_OK)
+		goto err_tsg;
+	st = NV_ERR_NO_MEMORY;
+	tsg->rec = rec_create(o, e->type);
+	if (!tsg->rec)
+		goto err_ctx;
+	INIT_LIST_HEAD(&tsg->chans);
+	tsg->eng = e;
+	tsg->id = atomic_inc_return(&next_tsg) & 0xffff;
+	tsg->slice_ns = (u64)nvsim.timeslice_us * NSEC_PER_USEC;
+	tsg->slice_req_ns = tsg->slice_ns;
+	if (vo) {
+		tsg->as = vo->as;
+		nvas_get(tsg->as);
+	}
+	o->tsg = tsg;
+	raw_spin_lock_irqsave(&e->lock, flags);
+	list_add_tail(&tsg->link, &e->tsgs);
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+	return NV_OK;
+
+err_ctx:
+	nvctx_put(tsg->ctx);
+err_tsg:
+	kfree(tsg);
+	return st;
+}
+
+void nvsim_tsg_destroy(struct nvtsg *tsg)
+{
+	struct nvengine *e = tsg->eng;
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&e->lock, flags);
+	nvengine_advance(e, ktime_get_ns());
+	nvengine_forget_tsg(e, tsg);
+	nvengine_kick(e);
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+	rec_end(e->gpu, tsg->rec);
+	nvctx_put(tsg->ctx);
+	if (tsg->as)
+		nvas_put(tsg->as);
+	kfree(tsg);
+}
+
+/* Objects the channel needs; each, when freed, frees the channel first. */
+static NV_STATUS resolve(struct nvobj *o, struct nvchan *c, const struct nv_chan_params *p)
+{
+	struct nvclient *cl = o->client;
+	struct nvobj *userd = nvsim_obj_find_type(cl, p->hUserdMemory[0], NVT_BIT(NVT_MEMORY));
+	struct nvobj *err = nvsim_obj_find_type(cl, p->hObjectError, NVT_BIT(NVT_MEMORY));
+	struct nvobj *vo = nvsim_obj_find_type(cl, p->hVASpace, NVT_BIT(NVT_VASPACE));
+	struct nvobj *cs = nvsim_obj_find_type(cl, p->hContextShare, NVT_BIT(NVT_CTXSHARE));
+	u64 off = p->userdOffset[0];
+	struct page *page;
+
+	if (!userd || (p->hVASpace && !vo) || (p->hContextShare && !cs))
+		return NV_ERR_OBJECT_NOT_FOUND;
+	c->as = vo ? vo->as : cs ? cs->as : c->tsg->as;
+	if (!c->as)
+		return NV_ERR_INVALID_ARGUMENT;
+	if (off % NV_USERD_SIZE || userd->mem->size < NV_USERD_SIZE || off > userd->mem->size - NV_USERD_SIZE || userd->mem->read_only)
+		return NV_ERR_INVALID_ARGUMENT;
+	page = nvpages_page(userd->mem->pages, off >> PAGE_SHIFT, GFP_KERNEL);
+	if (!page)
+		return NV_ERR_NO_MEMORY;
+	c->userd_get = page_address(page) + offset_in_page(off) + NV_USERD_GPGET;
+	c->userd_put = page_address(page) + offset_in_page(off) + NV_USERD_GPPUT;
+	c->userd_mem = userd->mem;
+	nvmem_get(c->userd_mem);
+	nvsim_dep_add(&c->deps[0], userd, o);
+	nvas_get(c->as);
+	if (err) {
+		c->notifier = err->mem;
+		nvmem_get(c->notifier);
+		nvsim_dep_add(&c->deps[1], err, o);
+	}
+	if (cs)
+		nvsim_dep_add(&c->deps[2], cs, o);
+	return NV_OK;
+}
+
+/* A channel straight below its device gets a TSG that nobody has a handle of. */
+static NV_STATUS hidden_tsg(struct nvobj *o, const struct nv_chan_params *p, struct nvtsg **tsg)
+{
+	struct nv_tsg_params tp = { .hVASpace = p->hVASpace, .engineType = p->engineType };
+	struct nvobj wrap = { .client = o->client, .gpu = o->gpu, .handle = o->handle };
+	NV_STATUS st = nvsim_tsg_create(&wrap, &tp);
+
+	if (st == NV_OK)
+		*tsg = wrap.tsg;
+	return st;
+}
+
+NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
+{
+	bool hidden = o->parent->type == NVT_DEVICE;
+	struct nvtsg *tsg = hidden ? NULL : o->parent->tsg;
+	struct nvengine *e;
+	struct nvchan *c;
+	unsigned long flags;
+	NV_STATUS st = NV_OK;
+	int i;
+
+	if (!p->gpFifoEntries || p->gpFifoEntries > SZ_1M || (p->gpFifoOffset & 7) || p->gpFifoOffset >= 1ull << 49)
+		return NV_ERR_INVALID_ARGUMENT;
+	if (hidden)
+		st = hidden_tsg(o, p, &tsg);
+	if (st != NV_OK)
+		return st;
+	e = tsg->eng;
+	st = NV_ERR_INVALID_ARGUMENT;
+	if (p->engineType && p->engineType != e->type)
+		goto err_tsg;
+	st = NV_ERR_NO_MEMORY;
+	c = kzalloc(sizeof(*c), GFP_KERNEL);
+	if (!c)
+		goto err_tsg;
+	INIT_LIST_HEAD(&c->wait);
+	c->own_tsg = hidden;
+	for (i = 0; i < NVSIM_DEPS; i++)
+		INIT_LIST_HEAD(&c->deps[i].link);
+	c->tsg = tsg;
+	c->obj = o;
+	c->gp_va = p->gpFifoOffset;
+	c->entries = p->gpFifoEntries;
+	c->token = atomic_inc_return(&next_token) & 0x7ffffff;
+	st = NV_ERR_NO_MEMORY;
+	if (nvmethods_init(c))
+		goto err_chan;
+	st = nvctx_of_channel(e, &c->ctx);
+	if (st != NV_OK)
+		goto err_push;
+	st = resolve(o, c, p);
+	if (st != NV_OK)
+		goto err_ctx;
+	WRITE_ONCE(*c->userd_get, 0);
+	o->chan = c;
+	raw_spin_lock_irqsave(&e->lock, flags);
+	list_add_tail(&c->link, &tsg->chans);
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+	return NV_OK;
+
+err_ctx:
+	nvctx_put(c->ctx);
+err_push:
+	nvmethods_exit(c);
+err_chan:
+	kfree(c);
+err_tsg:
+	if (hidden)
+		nvsim_tsg_destroy(tsg);
+	return st;
+}
+
+void nvsim_chan_destroy(struct nvchan *c)
+{
+	struct nvengine *e = c->tsg->eng;
+	unsigned long flags;
+	int i;
+
+	raw_spin_lock_irqsave(&e->lock, flags);
+	nvengine_advance(e, ktime_get_ns());
+	list_del(&c->link);
+	list_del(&c->wait);
+	if (c->tsg->rr == c)
+		c->tsg->rr = NULL;
+	if (c->enabled)
+		e->enabled_chans--;
+	nvengine_forget_chan(e, c);
+	nvengine_kick(e);
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+	for (i = 0; i < NVSIM_DEPS; i++)
+		list_del(&c->deps[i].link);
+	nvmem_put(c->userd_mem);
+	if (c->notifier)
+		nvmem_put(c->notifier);
+	nvas_put(c->as);
+	nvctx_put(c->ctx);
+	nvmethods_exit(c);
+	if (c->own_tsg)
+		nvsim_tsg_destroy(c->tsg);
+	kfree(c);
+}
+
+/* A compute or copy object. */
+NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy)
+{
+	struct nvchan *c = o->parent->chan;
+	struct nvengine *e = c->tsg->eng;
+	unsigned long flags;
+
+	if (!copy && e->type != NV2080_ENGINE_GR0)
+		return NV_ERR_INVALID_CLASS;
+	raw_spin_lock_irqsave(&e->lock, flags);
+	if (copy)
+		c->copy = true;
+	else
+		c->compute = true;
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+	return NV_OK;
+}

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Memory: the ways to allocate it, and the ways to map it. */
+#include <linux/sched.h>
+#include <linux/sizes.h>
+#include <linux/slab.h>
+
+#include "nvsim.h"
+
+#define PARENTS (NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE))
+
+static u64 page_size_of(u32 attr, u32 attr2, u64 size)
+{
+	switch (NVOS32_ATTR_PAGE_SIZE(attr)) {
+	case 1:
+		return SZ_4K;
+	case 2:
+		return SZ_64K;
+	case 3:
+		return NVOS32_ATTR2_HUGE(attr2) == 2 ? SZ_512M : SZ_2M;
+	}
+	return size >= SZ_2M ? SZ_2M : SZ_64K;
+}
+
+static u32 with_page_size(u32 attr, u64 ps)
+{
+	u32 v = ps == SZ_4K ? 1 : ps == SZ_64K ? 2 : 3;
+
+	return (attr & ~(3u << 23)) | (v << 23);
+}
+
+/* Classes 0x40 and 0x3e. The actual values go back into @p. */
+NV_STATUS nvsim_mem_create(struct nvobj *parent, u32 cls, struct nv_mem_params *p, struct nvmem **out)
+{
+	bool fb = cls == NV01_MEMORY_LOCAL_USER;
+	u32 loc = NVOS32_ATTR_LOCATION(p->attr);
+	struct nvmem *m;
+	u64 ps, size;
+
+	if (!parent->gpu || !p->size || p->size > 1ull << 46)
+		return NV_ERR_INVALID_ARGUMENT;
+	if ((p->flags & NVOS32_FLAG_VIRTUAL) || (p->attr2 & NVOS32_ATTR2_USE_EGM))
+		return NV_ERR_INVALID_ARGUMENT;
+	if (fb ? loc != NVOS32_LOC_VIDMEM : loc != NVOS32_LOC_PCI && loc != NVOS32_LOC_ANY)
+		return NV_ERR_INVALID_ARGUMENT;
+	ps = fb ? page_size_of(p->attr, p->attr2, p->size) : PAGE_SIZE;
+	size = ALIGN(p->size, ps);
+	if (!fb && size >> PAGE_SHIFT > totalram_pages())
+		return NV_ERR_NO_MEMORY;
+	if (fb && size > parent->gpu->fb_total)
+		return NV_ERR_NO_MEMORY;
+	m = nvmem_create(parent->gpu, fb ? NVLOC_FB : NVLOC_SYS, size, ps);
+	if (!m)
+		return NV_ERR_NO_MEMORY;
+	p->attr = with_page_size(p->attr, ps);
+	p->size = size;
+	p->limit = size - 1;
+	p->offset = m->addr;
+	m->attr = p->attr;
+	m->attr2 = p->attr2;
+	*out = m;
+	return NV_OK;
+}
+
+static NV_STATUS pin_os_desc(struct nvgpu *gpu, u64 uaddr, u64 limit, struct nvmem **out)
+{
+	u64 len = limit + 1, pages;
+	struct nvmem *m;
+
+	if (!len || len > SZ_1G || offset_in_page(uaddr))
+		return NV_ERR_INVALID_ADDRESS;
+	pages = DIV_ROUND_UP_ULL(len, PAGE_SIZE);
+	m = nvmem_create(gpu, NVLOC_OSDESC, pages << PAGE_SHIFT, PAGE_SIZE);
+	if (!m)
+		return NV_ERR_NO_MEMORY;
+	m->attr = NVOS32_LOC_PCI << 25;
+	m->pages = nvpages_pin(uaddr, pages);
+	if (!m->pages) {
+		nvmem_put(m);
+		return NV_ERR_INVALID_ADDRESS;
+	}
+	*out = m;
+	return NV_OK;
+}
+
+/* Files ready-made memory as a handle; consumes @m. */
+static NV_STATUS add_mem(struct nvclient *c, u32 hparent, u32 *handle, struct nvmem *m, u32 cls)
+{
+	NV_STATUS st = nvsim_dup_mem(c, hparent, handle, m, cls);
+
+	nvmem_put(m);
+	return st;
+}
+
+/* Class 0x71: pins pages of the caller, before any lock is taken. */
+static NV_STATUS alloc_os_desc(const struct nvsec *sec, u32 hroot, u32 hparent, u32 *handle, u64 uaddr, u64 limit)
+{
+	struct nvgpu *gpu = NULL;
+	NV_STATUS st = NV_OK;
+	struct nvclient *c;
+	struct nvobj *parent;
+	struct nvmem *m;
+
+	if (sec->kernel)
+		return NV_ERR_NOT_SUPPORTED;
+	down_read(&nvsim_api_lock);
+	c = nvsim_client_get(sec, hroot, &st);
+	parent = c ? nvsim_obj_find_type(c, hparent, PARENTS) : NULL;
+	if (parent)
+		gpu = parent->gpu;
+	else if (c)
+		st = NV_ERR_INVALID_OBJECT_PARENT;
+	up_read(&nvsim_api_lock);
+	if (st != NV_OK)
+		return st;
+	st = pin_os_desc(gpu, uaddr, limit, &m);
+	if (st != NV_OK)
+		return st;
+	down_write(&nvsim_api_lock);
+	c = nvsim_client_get(sec, hroot, &st);
+	if (c)
+		st = add_mem(c, hparent, handle, m, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR);
+	else
+		nvmem_put(m);
+	up_write(&nvsim_api_lock);
+	return st;
+}
+
+/* Both older allocation calls end here, as they do in the driver: one RM_ALLOC of the class they mean. */
+static NV_STATUS alloc_classed(const struct nvsec *sec, u32 hroot, u32 hparent, u32 *handle, u32 cls, struct nv_mem_params *mp)
+{
+	NV_STATUS st = NV_OK;
+	struct nvclient *c;
+	struct nvobj *parent;
+	struct nvmem *m;
+
+	down_write(&nvsim_api_lock);
+	c = nvsim_client_get(sec, hroot, &st);
+	if (!c)
+		goto out;
+	parent = nvsim_obj_find_type(c, hparent, PARENTS);
+	if (!parent)
+		st = NV_ERR_INVALID_OBJECT_PARENT;
+	else
+		st = nvsim_mem_create(parent, cls, mp, &m);
+	if (st == NV_OK)
+		st = add_mem(c, hparent, handle, m, cls);
+out:
+	up_write(&nvsim_api_lock);
+	return st;
+}
+
+static NV_STATUS vid_heap_alloc(const struct nvsec *sec, struct nvos32 *p, u32 flags, u32 *attr, u32 *attr2, u32 *handle, u64 *size,
+				u64 *offset, u64 *limit)
+{
+	struct nv_mem_params mp = { .flags = flags, .attr = *attr, .attr2 = *attr2, .size = *size };
+	u32 cls = NVOS32_ATTR_LOCATION(*attr) == NVOS32_LOC_VIDMEM ? NV01_MEMORY_LOCAL_USER : NV01_MEMORY_SYSTEM;
+	NV_STATUS st;
+
+	if (!(flags & NVOS32_FLAG_HANDLE_PROVIDED))
+		*handle = 0;
+	if (flags & NVOS32_FLAG_VIRTUAL) {
+		mp.hVASpace = p->hVASpace;
+		st = nvsim_alloc_virtual(sec, p->hRoot, p->hParent, handle, &mp);
+	} else {
+		st = alloc_classed(sec, p->hRoot, p->hParent, handle, cls, &mp);
+	}
+	if (st == NV_OK) {
+		*attr = mp.attr;
+		*attr2 = mp.attr2;
+		*size = mp.size;
+		*offset = mp.offset;
+		*limit = mp.limit;
+	}
+	return st;
+}
+
+static NV_STATUS vid_heap_info(const struct nvsec *sec, struct nvos32 *p)
+{
+	NV_STATUS st = NV_OK;
+	struct nvclient *c;
+	struct nvobj *o;
+
+	down_read(&nvsim_api_lock);
+	c = nvsim_client_get(sec, p->hRoot, &st);
+	o = c ? nvsim_obj_find_type(c, p->hParent, PARENTS) : NULL;
+	if (c && !o)
+		st = NV_ERR_INVALID_OBJECT_PARENT;
+	if (o) {
+		p->total = o->gpu->fb_total;
+		p->free = nvsim_fb_free(o->gpu);
+		p->d.info.base = 0;
+		p->d.info.size = p->free;
+		p->d.info.offset = o->gpu->fb_total - p->free;
+	}
+	up_read(&nvsim_api_lock);
+	return st;
+}
+
+void nvsim_op_vid_heap(const struct nvsec *sec, struct nvos32 *p)
+{
+	struct nvos32_size *a = &p->d.alloc;
+	struct nvos32_tiled *t = &p->d.tiled;
+	struct nvos32_range *r = &p->d.range;
+
+	switch (p->function) {
+	case NVOS32_ALLOC_SIZE:
+		p->status = vid_heap_alloc(sec, p, a->flags, &a->attr, &a->attr2, &a->hMemory, &a->size, &a->offset, &a->limit);
+		break;
+	case NVOS32_ALLOC_TILED:
+		p->status = vid_heap_alloc(sec, p, t->flags, &t->attr, &t->attr2, &t->hMemory, &t->size, &t->offset, &t->limit);
+		break;
+	case NVOS32_ALLOC_SIZE_RANGE:
+		p->status = vid_heap_alloc(sec, p, r->flags, &r->attr, &r->attr2, &r->hMemory, &r->size, &r->offset, &r->limit);
+		break;
+	case NVOS32_ALLOC_OS_DESC:
+		p->status = alloc_os_desc(sec, p->hRoot, p->hParent, &p->d.osdesc.hMemory, p->d.osdesc.descriptor, p->d.osdesc.limit);
+		return;
+	case NVOS32_FREE: {
+		struct nvos00 f = { .hRoot = p->hRoot, .hParent = p->hParent, .hOld = p->d.free_.hMemory };
+
+		nvsim_op_free(sec, &f);
+		p->status = f.status;
+		return;
+	}
+	case NVOS32_INFO:
+		p->status = vid_heap_info(sec, p);
+		return;
+	default:
+		p->status = NV_ERR_NOT_SUPPORTED;
+		return;
+	}
+	if (p->status == NV_OK) {
+		u8 keep[sizeof(p->d.raw)];
+
+		memcpy(keep, p->d.raw, sizeof(keep));
+		vid_heap_info(sec, p);		/* total and free */
+		memcpy(p->d.raw, keep, sizeof(keep));
+	}
+}
+
+void nvsim_op_alloc_memory(const struct nvsec *sec, struct nvos02 *p, s32 fd)
+{
+	struct nv_mem_params mp = { .size = p->limit + 1 };
+	struct nvos33 map = {};
+
+	if (p->hClass == NV01_MEMORY_SYSTEM_OS_DESCRIPTOR) {
+		p->status = alloc_os_desc(sec, p->hRoot, p->hParent, &p->hNew, p->pMemory, p->limit);
+		return;
+	}
+	p->status = NV_ERR_INVALID_CLASS;
+	if (p->hClass != NV01_MEMORY_SYSTEM && p->hClass != NV01_MEMORY_LOCAL_USER)
+		return;
+	mp.attr = (p->hClass == NV01_MEMORY_SYSTEM ? NVOS32_LOC_PCI : NVOS32_LOC_VIDMEM) << 25;
+	p->status = alloc_classed(sec, p->hRoot, p->hParent, &p->hNew, p->hClass, &mp);
+	if (p->status != NV_OK)
+		return;
+	p->limit = mp.limit;
+	/* flags: ALLOC 17:16 (1 none), MAPPING 31:30 (1 no map) */
+	if (sec->kernel || p->hClass != NV01_MEMORY_SYSTEM || ((p->flags >> 16) & 3) == 1 || p->flags >> 30 == 1)
+		return;
+	map.hClient = p->hRoot;
+	map.hDevice = p->hParent;
+	map.hMemory = p->hNew;
+	map.length = p->limit + 1;
+	nvsim_op_map(sec, &map, fd);
+	p->pMemory = map.pLinear;
+}
+
+/* Gives file @fd its one mapping context. */
+static NV_STATUS set_context(struct nvmem *m, u64 off, u64 len, bool ro, s32 fd)
+{
+	bool ctl = m->loc != NVLOC_FB && m->loc != NVLOC_USERMODE;
+	NV_STATUS st = NV_OK;
+	nv_file_private_t *fp;
+	void *priv;
+
+	fp = nv_get_file_private(fd, ctl, &priv);
+	if (!fp)
+		return NV_ERR_INVALID_ARGUMENT;
+	if (fp->mmap.valid) {
+		st = NV_ERR_STATE_IN_USE;
+	} else if (!ctl && fp->nv->gpu != m->gpu) {
+		st = NV_ERR_INVALID_ARGUMENT;
+	} else {
+		nvpages_get(m->pages);
+		fp->mmap.pages = m->pages;
+		fp->mmap.first = off >> PAGE_SHIFT;
+		fp->mmap.count = DIV_ROUND_UP_ULL(offset_in_page(off) + len, PAGE_SIZE);
+		fp->mmap.read_only = ro;
+		smp_store_release(&fp->mmap.valid, true);
+	}
+	nv_put_file_private(priv);
+	return st;
+}
+
+void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd)
+{
+	struct nvclient *c;
+	struct nvobj *o;
+	struct nvmem *m;
+	u64 at = 0;
+
+	down_write(&nvsim_api_lock);
+	p->status = NV_OK;
+	c = nvsim_client_get(sec, p->hClient, &p->status);
+	if (!c)
+		goto out;
+	o = nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY));
+	if (!o || !nvsim_obj_find_type(c, p->hDevice, PARENTS | NVT_BIT(NVT_CLIENT))) {
+		p->status = NV_ERR_OBJECT_NOT_FOUND;
+		goto out;
+	}
+	m = o->mem;
+	if (!p->length || p->length > m->size || p->offset > m->size - p->length)
+		p->status = NV_ERR_INVALID_LIMIT;
+	else if (c->tgid != task_tgid_nr(current))
+		p->status = NV_ERR_INVALID_CLIENT;
+	else if (m->loc == NVLOC_FB)
+		p->status = nvsim_bar1_map(o, p->offset, p->length, &at);
+	else
+		at = 0x100000000000ull + m->addr + p->offset;
+	if (p->status == NV_OK)
+		p->status = set_context(m, p->offset, p->length,
+					m->read_only || NVOS33_ACCESS(p->flags) == NVOS33_ACCESS_RO, fd);
+	if (p->status == NV_OK)
+		p->pLinear = at;
+	else if (m->loc == NVLOC_FB && at)
+		nvsim_bar1_unmap(o, at);
+out:
+	up_write(&nvsim_api_lock);
+}
+
+void nvsim_op_unmap(const struct nvsec *sec, struct nvos34 *p)
+{
+	struct nvclient *c;
+	struct nvobj *o;
+
+	down_write(&nvsim_api_lock);
+	p->status = NV_OK;
+	c = nvsim_client_get(sec, p->hClient, &p->status);
+	o = c ? nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY)) : NULL;
+	if (c && (!o || (o->mem->loc == NVLOC_FB && !nvsim_bar1_unmap(o, p->pLinear))))
+		p->status = NV_ERR_OBJECT_NOT_FOUND;
+	up_write(&nvsim_api_lock);
+}
+
+void nvsim_op_map_dma(const struct nvsec *sec, struct nvos46 *p)
+{
+	struct nvclient *c;
+	struct nvobj *v, *o;
+	u64 va;
+
+	down_write(&nvsim_api_lock);
+	p->status = NV_OK;
+	c = nvsim_client_get(sec, p->hClient, &p->status);
+	if (!c)
+		goto out;
+	v = nvsim_obj_find_type(c, p->hDma, NVT_BIT(NVT_VIRTUAL) | NVT_BIT(NVT_VASPACE));
+	o = nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY));
+	p->status = NV_ERR_OBJECT_NOT_FOUND;
+	if (!v || !o)
+		goto out;
+	p->status = NV_ERR_INVALID_LIMIT;
+	if (!p->length || p->length > o->mem->size || p->offset > o->mem->size - p->length || offset_in_page(p->offset | p->length))
+		goto out;
+	va = NVOS46_OFFSET_FIXED(p->flags) ? p->dmaOffset : v->as->next_va;
+	p->status = NV_ERR_INVALID_ADDRESS;
+	if (offset_in_page(va) || va >= 1ull << 49 || p->length > (1ull << 49) - va || nvas_busy(v->as, va, p->length))
+		goto out;
+	p->status = nvas_map_dma(v->as, va, p->length, v, o, p->offset) ? NV_ERR_NO_MEMORY : NV_OK;
+	v->dma_mapped = true;
+	o->dma_mapped = true;
+	if (p->status == NV_OK && !NVOS46_OFFSET_FIXED(p->flags))
+		v->as->next_va = ALIGN(va + p->length, SZ_2M);
+	p->dmaOffset = va;
+out:
+	up_write(&nvsim_api_lock);
+}
+
+void nvsim_op_map_dma_v1(const struct nvsec *sec, struct nvos46_v1 *p)
+{
+	struct nvos46 q = {
+		.hClient = p->hClient, .hDevice = p->hDevice, .hDma = p->hDma, .hMemory = p->hMemory,
+		.offset = p->offset, .length = p->length, .flags = p->flags, .dmaOffset = p->dmaOffset,
+	};
+
+	nvsim_op_map_dma(sec, &q);
+	p->dmaOffset = q.dmaOffset;
+	p->status = q.status;
+}
+
+void nvsim_op_unmap_dma(const struct nvsec *sec, struct nvos47 *p)
+{
+	struct nvclient *c;
+	struct nvobj *v;
+
+	down_write(&nvsim_api_lock);
+	p->status = NV_OK;
+	c = nvsim_client_get(sec, p->hClient, &p->status);
+	if (!c)
+		goto out;
+	v = nvsim_obj_find_type(c, p->hDma, NVT_BIT(NVT_VIRTUAL) | NVT_BIT(NVT_VASPACE));
+	/* Without a size all of the mapping that begins there; hMemory is not looked at (serverInterUnmap). */
+	if (!v || (!p->size && !nvas_unmap_dma(v->as, p->dmaOffset, v)))
+		p->status = NV_ERR_OBJECT_NOT_FOUND;
+	else if (p->dmaOffset >= 1ull << 49 || p->size > 1ull << 49)
+		p->status = NV_ERR_INVALID_ADDRESS;
+	else if (p->size && nvas_unmap(v->as, p->dmaOffset, p->size))
+		p->status = NV_ERR_NO_MEMORY;
+out:
+	up_write(&nvsim_api_lock);
+}
+
+void nvsim_op_unmap_dma_v1(const struct nvsec *sec, struct nvos47_v1 *p)
+{
+	struct nvos47 q = {
+		.hClient = p->hClient, .hDevice = p->hDevice, .hDma = p->hDma, .hMemory = p->hMemory,
+		.flags = p->flags, .dmaOffset = p->dmaOffset,
+	};
+
+	nvsim_op_unmap_dma(sec, &q);
+	p->status = q.status;
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The controls that schedule channel groups and channels: each a call to the GPU's firmware. */
+#include <linux/delay.h>
+#include <linux/ktime.h>
+#include <linux/math64.h>
+
+#include "nvsim.h"
+
+#define SYNC_TIMEOUT_NS (10ull * NSEC_PER_SEC)
+#define PREEMPTION_CILP_SET 1
+#define DISABLE_MAX 64
+
+/* Runs @fn on the engine, in the middle of what a call to the firmware takes. */
+static NV_STATUS on_engine(struct nvengine *e, NV_STATUS (*fn)(struct nvengine *e, struct nvctl *c), struct nvctl *c)
+{
+	u32 left = nvsim_rpc_begin(e->gpu);
+	unsigned long flags;
+	NV_STATUS st;
+
+	raw_spin_lock_irqsave(&e->lock, flags);
+	nvengine_advance(e, ktime_get_ns());
+	st = fn(e, c);
+	nvengine_kick(e);
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+	nvsim_rpc_end(e->gpu, left);
+	return st;
+}
+
+static struct nvtsg *tsg_of(struct nvctl *c)
+{
+	return c->obj->type == NVT_TSG ? c->obj->tsg : c->obj->chan->tsg;
+}
+
+static bool tsg_dead(struct nvtsg *tsg)
+{
+	struct nvchan *ch;
+
+	list_for_each_entry(ch, &tsg->chans, link)
+		if (ch->dead)
+			return true;
+	return false;
+}
+
+static void enable_chan(struct nvengine *e, struct nvchan *ch)
+{
+	if (!ch->enabled)
+		e->enabled_chans++;
+	ch->enabled = true;
+	ch->tsg->enabled = true;
+	ch->tsg->rec->enabled = true;
+}
+
+/* bEnable = 0 is answered and does nothing to work that comes by doorbell: so it is reported of the real one. */
+static NV_STATUS do_schedule(struct nvengine *e, struct nvctl *c)
+{
+	u8 *p = c->params;
+	struct nvchan *ch;
+
+	if (tsg_dead(tsg_of(c)))
+		return NV_ERR_INVALID_STATE;
+	if (!p[0])
+		return NV_OK;
+	if (c->obj->type == NVT_CHANNEL) {
+		enable_chan(e, c->obj->chan);
+		return NV_OK;
+	}
+	list_for_each_entry(ch, &c->obj->tsg->chans, link)
+		enable_chan(e, ch);
+	return NV_OK;
+}
+
+static void apply_slice(struct nvengine *e, struct nvtsg *tsg)
+{
+	if (nvsim.lever_inert & 1)
+		return;
+	tsg->slice_ns = max(tsg->slice_req_ns, (u64)NSEC_PER_USEC);
+}
+
+static NV_STATUS do_set_timeslice(struct nvengine *e, struct nvctl *c)
+{
+	struct nvtsg *tsg = c->obj->tsg;
+	u64 us = *(u64 *)c->params;
+
+	if (!us || us > 100 * USEC_PER_SEC)
+		return NV_ERR_INVALID_ARGUMENT;
+	tsg->slice_req_ns = us * NSEC_PER_USEC;
+	tsg->rec->timeslice_us = us;
+	if (!nvsim.commit_required || !tsg->enabled)
+		apply_slice(e, tsg);
+	return NV_OK;
+}
+
+static NV_STATUS do_preempt(struct nvengine *e, struct nvctl *c)
+{
+	if (tsg_dead(c->obj->tsg))
+		return NV_ERR_INVALID_STATE;
+	if (e->cur == c->obj->tsg)
+		nvengine_expire(e);
+	return NV_OK;
+}
+
+static NV_STATUS do_nothing(struct nvengine *e, struct nvctl *c)
+{
+	return NV_OK;
+}
+
+static void set_disabled(struct nvengine *e, struct nvchan *ch, bool preempt)
+{
+	if (nvsim.lever_inert & 2)
+		return;
+	ch->disabled = ch->disable_req;
+	if (ch->disabled && preempt)
+		nvengine_stop_chan(e, ch);
+}
+
+/* Commits what waits for it on this runlist, then starts it afresh. */
+static NV_STATUS do_restart(struct nvengine *e, struct nvctl *c)
+{
+	struct nvtsg *tsg;
+	struct nvchan *ch;
+
+	if (c->obj->chan->dead || nvsim_chance(e->gpu, nvsim.err40_pct))
+		return NV_ERR_INVALID_STATE;
+	list_for_each_entry(tsg, &e->tsgs, link) {
+		apply_slice(e, tsg);
+		if (!nvsim.disable_needs_restart)
+			continue;
+		list_for_each_entry(ch, &tsg->chans, link)
+			set_disabled(e, ch, true);
+	}
+	nvengine_expire(e);
+	return NV_OK;
+}
+
+static NV_STATUS do_stop(struct nvengine *e, struct nvctl *c)
+{
+	nvchan_fault(e, c->obj->chan);
+	nvengine_forget_chan(e, c->obj->chan);
+	return NV_OK;
+}
+
+static NV_STATUS ctl_schedule(struct nvctl *c)
+{
+	return on_engine(tsg_of(c)->eng, do_schedule, c);
+}
+
+static NV_STATUS ctl_set_timeslice(struct nvctl *c)
+{
+	return on_engine(c->obj->tsg->eng, do_set_timeslice, c);
+}
+
+static NV_STATUS ctl_get_timeslice(struct nvctl *c)
+{
+	*(u64 *)c->params = div_u64(READ_ONCE(c->obj->tsg->slice_req_ns), NSEC_PER_USEC);
+	return NV_OK;
+}
+
+/* Waits, asleep and with the GPU lock held by the caller, until @ch is off the engine. */
+static NV_STATUS wait_off(struct nvengine *e, struct nvchan *ch)
+{
+	u64 until = ktime_get_ns() + SYNC_TIMEOUT_NS;
+	unsigned long flags;
+	bool on;
+
+	for (;;) {
+		raw_spin_lock_irqsave(&e->lock, flags);
+		nvengine_kick(e);
+		on = e->chan == ch && !nvchan_usable(ch);
+		raw_spin_unlock_irqrestore(&e->lock, flags);
+		if (!on)
+			return NV_OK;
+		if (ktime_get_ns() > until)
+			return NV_ERR_TIMEOUT;
+		usleep_range(50, 100);
+	}
+}
+
+static NV_STATUS ctl_preempt(struct nvctl *c)
+{
+	return on_engine(c->obj->tsg->eng, do_preempt, c);
+}
+
+static NV_STATUS ctl_tsg_info(struct nvctl *c)
+{
+	*(u32 *)c->params = c->obj->tsg->id;
+	return NV_OK;
+}
+
+static NV_STATUS ctl_set_interleave(struct nvctl *c)
+{
+	u32 level = *(u32 *)c->params;
+
+	if (level > 2)
+		return NV_ERR_INVALID_ARGUMENT;
+	tsg_of(c)->interleave = level;
+	return on_engine(tsg_of(c)->eng, do_nothing, c);
+}
+
+static NV_STATUS ctl_get_interleave(struct nvctl *c)
+{
+	*(u32 *)c->params = tsg_of(c)->interleave;
+	return NV_OK;
+}
+
+static NV_STATUS ctl_inert(struct nvctl *c)
+{
+	return on_engine(tsg_of(c)->eng, do_nothing, c);
+}
+
+static NV_STATUS ctl_local(struct nvctl *c)
+{
+	return NV_OK;
+}
+
+static NV_STATUS ctl_restart(struct nvctl *c)
+{
+	return on_engine(c->obj->chan->tsg->eng, do_restart, c);
+}
+
+static NV_STATUS ctl_stop(struct nvctl *c)
+{
+	return on_engine(c->obj->chan->tsg->eng, do_stop, c);
+}
+
+static NV_STATUS ctl_token(struct nvctl *c)
+{
+	*(u32 *)c->params = c->obj->chan->token;
+	return on_engine(c->obj->chan->tsg->eng, do_nothing, c);
+}
+
+struct disable_channels {
+	u8 disable, _p0[3];
+	u32 count;
+	u8 only_scheduling, rewind, _p1[6];
+	u64 event;
+	u32 client[DISABLE_MAX], channel[DISABLE_MAX];
+};
+
+static struct nvchan *find_chan(struct nvgpu *gpu, u32 hclient, u32 hchan, NV_STATUS *st)
+{
+	struct nvclient *cl = nvsim_client_find(hclient);
+	struct nvobj *o;
+
+	*st = NV_ERR_INVALID_CLIENT;
+	if (!cl)
+		return NULL;
+	*st = NV_ERR_OBJECT_NOT_FOUND;
+	o = nvsim_obj_find_type(cl, hchan, NVT_BIT(NVT_CHANNEL));
+	if (!o || o->gpu != gpu)
+		return NULL;
+	*st = NV_OK;
+	return o->chan;
+}
+
+static void disable_one(struct nvchan *ch, bool disable, bool preempt)
+{
+	struct nvengine *e = ch->tsg->eng;
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&e->lock, flags);
+	nvengine_advance(e, ktime_get_ns());
+	ch->disable_req = disable;
+	if (!nvsim.disable_needs_restart)
+		set_disabled(e, ch, preempt);
+	nvengine_kick(e);
+	raw_spin_unlock_irqrestore(&e->lock, flags);
+}
+
+/*
+ * The channels in the list may be anybody's: the driver hands it to the firmware unchecked. Entries before a bad one
+ * have been done when it fails.
+ */
+static NV_STATUS ctl_disable_channels(struct nvctl *c)
+{
+	struct disable_channels *p = c->params;
+	struct nvgpu *gpu = c->obj->gpu;
+	NV_STATUS st = NV_OK;
+	struct nvchan *ch;
+	u32 left, i;
+
+	if (p->count > DISABLE_MAX)
+		return NV_ERR_INVALID_ARGUMENT;
+	if (p->event && !c->sec->kernel)
+		return NV_ERR_INSUFFICIENT_PERMISSIONS;
+	left = nvsim_rpc_begin(gpu);
+	for (i = 0; i < p->count && st == NV_OK; i++) {
+		ch = find_chan(gpu, p->client[i], p->channel[i], &st);
+		if (ch)
+			disable_one(ch, p->disable, !p->only_scheduling);
+	}
+	for (i = 0; i < p->count && st == NV_OK && p->disable && !p->only_scheduling; i++) {
+		ch = find_chan(gpu, p->client[i], p->channel[i], &st);
+		if (ch)
+			st = wait_off(ch->tsg->eng, ch);
+	}
+	nvsim_rpc_end(gpu, left);
+	return st;
+}
+
+static NV_STATUS ctl_sched_policy(struct nvctl *c)
+{
+	nvsim_rpc_end(c->obj->gpu, nvsim_rpc_begin(c->obj->gpu));
+	return NV_OK;
+}
+
+/* {flags, hChannel, gfxp, cilp}: of a channel or group of the client's own. Kept, and shown; nvsim preempts anywhere. */
+static NV_STATUS ctl_preemption_mode(struct nvctl *c)
+{
+	u32 *p = c->params;
+	struct nvobj *o = nvsim_obj_find_type(c->client, p[1], NVT_BIT(NVT_TSG) | NVT_BIT(NVT_CHANNEL));
+
+	if (!o)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	if (p[0] & PREEMPTION_CILP_SET)
+		(o->type == NVT_TSG ? o->tsg : o->chan->tsg)->rec->preempt = p[3];
+	return NV_OK;
+}
+
+#define TSG NVT_BIT(NVT_TSG)
+#define CHAN NVT_BIT(NVT_CHANNEL)
+
+/* ctrla06c.h, ctrla06fgpfifo.h, ctrlc36f.h, ctrl906f.h, ctrl2080fifo.h, ctrl2080gr.h */
+const struct nvctl_entry nvsim_ctrl_sched[] = {
+	{ 0xa06c0101, 2, TSG, 0, ctl_schedule, .before = 580 },
+	{ 0xa06c0101, 3, TSG, 0, ctl_schedule, .since = 580 },
+	{ 0xa06c0102, 4, TSG, 0, ctl_local },
+	{ 0xa06c0103, 8, TSG, 0, ctl_set_timeslice },
+	{ 0xa06c0104, 8, TSG, 0, ctl_get_timeslice },
+	{ 0xa06c0105, 8, TSG, 0, ctl_preempt },
+	{ 0xa06c0106, 4, TSG, 0, ctl_tsg_info },
+	{ 0xa06c0107, 4, TSG, NVCTL_NICE, ctl_set_interleave },
+	{ 0xa06c0108, 4, TSG, 0, ctl_get_interleave },
+	{ 0xa06c0110, 1, TSG, NVCTL_NICE, ctl_inert },
+	{ 0xa06f0103, 2, CHAN, 0, ctl_schedule, .before = 580 },
+	{ 0xa06f0103, 3, CHAN, 0, ctl_schedule, .since = 580 },
+	{ 0xa06f0104, 4, CHAN, 0, ctl_inert },
+	{ 0xa06f0109, 4, CHAN, NVCTL_NICE, ctl_set_interleave },
+	{ 0xa06f0111, 2, CHAN, NVCTL_NICE, ctl_restart },
+	{ 0xa06f0112, 1, CHAN, 0, ctl_stop },
+	{ 0xc36f0108, 4, CHAN, 0, ctl_token },
+	{ 0x906f0102, 12, CHAN, 0, ctl_stop, .before = 550 },
+	{ 0x906f0102, 16, CHAN, 0, ctl_stop, .since = 550 },
+	{ 0x2080110b, sizeof(struct disable_channels), NVT_BIT(NVT_SUBDEVICE), 0, ctl_disable_channels },
+	{ 0x20801109, 2056, NVT_BIT(NVT_SUBDEVICE), 0, nvsim_ctl_fifo_info },
+	{ 0x20801115, 8, NVT_BIT(NVT_SUBDEVICE), NVCTL_NICE, ctl_sched_policy },
+	{ 0x20801210, 32, NVT_BIT(NVT_SUBDEVICE), NVCTL_WRITE, ctl_preemption_mode },
+	{}
+};

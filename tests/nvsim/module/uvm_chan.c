@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Channels known to UVM: it holds a channel's context through two functions of nvidia.ko, whatever its owner frees. */
+#include <linux/module.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "nvsim.h"
+
+/* What UVM gets for a channel: the context of its TSG (the driver dups the TSG into UVM's own client), and its id and
+ * instance block (uvm_channel_retainer.c).
+ */
+struct retained {
+	struct nvctx *ctx, *channel;
+};
+
+struct uvm_chan {
+	struct list_head link;		/* uvm_gpu.chans: uvm_vas.lock */
+	u32 hclient, hchannel;
+	void *retained;
+};
+
+noinline NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 hChannel, void **retainedChannel,
+					       void *info)
+{
+	struct retained *r = kzalloc(sizeof(*r), GFP_KERNEL);
+	NV_STATUS st = NV_ERR_INVALID_CHANNEL;
+	struct nvclient *c;
+	struct nvobj *o;
+
+	if (!r)
+		return NV_ERR_NO_MEMORY;
+	down_read(&nvsim_api_lock);
+	c = nvsim_client_find(hClient);
+	o = c ? nvsim_obj_find_type(c, hChannel, NVT_BIT(NVT_CHANNEL)) : NULL;
+	if (o && c->tgid == task_tgid_nr(current) && o->chan->as == vaSpace) {
+		r->ctx = o->chan->tsg->ctx;
+		r->channel = o->chan->ctx;
+		kref_get(&r->ctx->ref);
+		kref_get(&r->channel->ref);
+		*retainedChannel = r;
+		r = NULL;
+		st = NV_OK;
+	}
+	up_read(&nvsim_api_lock);
+	kfree(r);
+	return st;
+}
+EXPORT_SYMBOL(nvUvmInterfaceRetainChannel);
+
+noinline void nvUvmInterfaceReleaseChannel(void *retainedChannel)
+{
+	struct retained *r = retainedChannel;
+
+	nvctx_put(r->channel);
+	nvctx_put(r->ctx);
+	kfree(r);
+}
+EXPORT_SYMBOL(nvUvmInterfaceReleaseChannel);
+
+/* By its handles alone, on any GPU of the space, as the driver does (find_user_channel()). */
+static struct uvm_chan *find(struct uvm_vas *v, u32 hclient, u32 hchannel)
+{
+	struct uvm_chan *ch;
+	struct uvm_gpu *g;
+
+	list_for_each_entry(g, &v->gpus, link)
+		list_for_each_entry(ch, &g->chans, link)
+			if (ch->hclient == hclient && ch->hchannel == hchannel)
+				return ch;
+	return NULL;
+}
+
+NV_STATUS uvm_chan_register(struct uvm_vas *v, struct uvm_gpu *g, u32 hclient, u32 hchannel)
+{
+	struct uvm_chan *ch;
+	NV_STATUS st;
+
+	lockdep_assert_held(&v->lock);
+	if (!g->as || find(v, hclient, hchannel))
+		return NV_ERR_INVALID_CHANNEL;
+	ch = kzalloc(sizeof(*ch), GFP_KERNEL);
+	if (!ch)
+		return NV_ERR_NO_MEMORY;
+	st = nvUvmInterfaceRetainChannel(g->as, hclient, hchannel, &ch->retained, NULL);
+	if (st != NV_OK) {
+		kfree(ch);
+		return st;
+	}
+	ch->hclient = hclient;
+	ch->hchannel = hchannel;
+	list_add(&ch->link, &g->chans);
+	return NV_OK;
+}
+
+static void drop(struct uvm_chan *ch)
+{
+	list_del(&ch->link);
+	nvUvmInterfaceReleaseChannel(ch->retained);
+	kfree(ch);
+}
+
+NV_STATUS uvm_chan_unregister(struct uvm_vas *v, u32 hclient, u32 hchannel)
+{
+	struct uvm_chan *ch = find(v, hclient, hchannel);
+
+	lockdep_assert_held(&v->lock);
+	if (!ch)
+		return NV_ERR_INVALID_CHANNEL;
+	drop(ch);
+	return NV_OK;
+}
+
+void uvm_chans_drop(struct uvm_gpu *g)
+{
+	struct uvm_chan *ch, *next;
+
+	list_for_each_entry_safe(ch, next, &g->chans, link)
+		drop(ch);
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Which release of the driver this is: sizes and layouts go by its branch. */
+#include <linux/string.h>
+
+#include "nvsim.h"
+
+/* The releases whose headers the tables were checked with. */
+static const struct {
+	const char *version;
+	u32 branch;
+} releases[] = {
+	{ "535.261.03", 535 },
+	{ "550.163.01", 550 },
+	{ "555.58.02", 555 },
+	{ NVSIM_VERSION_DEFAULT, 580 },
+};
+
+u32 nvsim_branch = 580;
+
+/* Refuses a release that the tables do not have. */
+int nvsim_version_init(void)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(releases); i++) {
+		if (strcmp(releases[i].version, nvsim.version))
+			continue;
+		nvsim_branch = releases[i].branch;
+		return 0;
+	}
+	return -EINVAL;
+}

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: MIT
+"""The cgpu group: what it writes, how it fails, which exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+
+import pytest
+from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cgpu_cli import change, proc
+from cgpu_cli.errors import CgpuError, Exit, refused
+
+LINE = r"^cgpu: error: [^\n]+\n$"
+
+
+def read(tree: Tree, path: str) -> str:
+    return (tree.proc / path).read_text().strip()
+
+
+def test_version_names_what_is_missing(cli: Cli) -> None:
+    result = cli.cgpu("version")
+    assert result.exit_code == 0
+    assert "module        0.1.0" in result.stdout
+    assert "driver        580.105.08" in result.stdout
+    assert "missing: cgpud is not running" in result.stdout
+
+
+def versions(tree: Tree) -> dict:
+    return json.loads(Cli(tree).cgpu("version", "--json").stdout)
+
+
+def test_version_without_module(empty: Tree) -> None:
+    shutil.rmtree(empty.proc)
+    data = versions(empty)
+    assert data["module"] is None
+    assert "module cgpu_km is not loaded (modprobe cgpu_km)" in data["missing"]
+
+
+def test_the_module_has_another_version_than_its_core(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc/cgpu_km/version is the active core's; the package is that of the core here, which is no cgpu_km of it."""
+    monkeypatch.setattr("cgpu_cli.versions.package_version", lambda: "0.1.1")
+    write(empty.proc / "version", "0.1.1")
+    write(empty.proc / "upgrade", "0.1.1\n0.1.0")
+    data = versions(empty)
+    assert (data["module"], data["core"], data["other_cores"]) == ("0.1.0", "0.1.1", ["0.1.0"])
+    assert "package 0.1.1 and module 0.1.0 differ" in data["missing"]
+    assert "module        0.1.0\ncore          0.1.1 (also 0.1.0)\n" in Cli(empty).cgpu("version").stdout
+
+
+def test_a_copied_tree_does_not_have_the_modules_version(empty: Tree) -> None:
+    shutil.rmtree(empty.root / "sys")
+    data = versions(empty)
+    assert (data["module"], data["core"]) == ("unknown", "0.1.0")
+    assert not [what for what in data["missing"] if "module" in what]
+
+
+@pytest.mark.parametrize(("types", "mounted", "said"), [("cgpu", True, 0), ("cgpu", False, 1), ("tmpfs", False, 0)])
+def test_version_without_nodes(empty: Tree, types: str, mounted: bool, said: int) -> None:
+    write(empty.root / "proc/filesystems", f"nodev\tsysfs\nnodev\t{types}\n")
+    write(empty.root / "proc/self/mounts", f"cgpu {empty.root}/dev/cgpu cgpu rw 0 0\n" if mounted else "")
+    assert len([what for what in versions(empty)["missing"] if "mount -t cgpu cgpu /dev/cgpu" in what]) == said
+
+
+def test_version_without_core(empty: Tree) -> None:
+    (empty.proc / "upgrade").write_text("")
+    data = versions(empty)
+    assert (data["module"], data["core"]) == ("0.1.0", None)
+    assert "module cgpu_km has no core (modprobe cgpu_core_0_1_0)" in data["missing"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "reported"),
+    [
+        ("sys/module/module/parameters/sig_enforce", "Y", True),
+        ("sys/module/module/parameters/sig_enforce", "N", False),
+        ("sys/kernel/security/lockdown", "none [integrity] confidentiality", True),
+        ("sys/kernel/security/lockdown", "[none] integrity confidentiality", False),
+    ],
+)
+def test_where_only_signed_modules_are_loaded_that_is_told(empty: Tree, file: str, text: str, reported: bool) -> None:
+    shutil.rmtree(empty.proc)
+    write(empty.root / file, text)
+    for said in (Cli(empty).cgpu("version").stdout, Cli(empty).cgpu("status").stderr, Cli(empty).smi().stderr):
+        assert "not loaded (modprobe cgpu_km" in said
+        assert ("if its key is not trusted: mokutil --import /var/lib/dkms/mok.pub" in said) is reported
+
+
+def test_version_sees_a_running_daemon(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty.root / "run/cgpu").mkdir(parents=True)
+    monkeypatch.chdir(empty.root / "run/cgpu")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("cgpud.sock")
+        assert json.loads(Cli(empty).cgpu("version", "--json").stdout)["daemon"]
+
+
+def test_ps(cli: Cli) -> None:
+    lines = cli.cgpu("ps").stdout.splitlines()
+    assert lines[1].split()[:7] == ["012b2edccd7a", "gpu_test1", "0", "1", "256", "6043", "running"]
+    rows = json.loads(cli.cgpu("ps", "--json").stdout)["containers"]
+    assert [(row["gpu"], row["id"]) for row in rows] == [(0, ID1), (0, ID2)]
+
+
+@pytest.mark.parametrize(("value", "text"), [("3", "3"), ("fixed", "3"), ("Fair", "0"), ("native", "5")])
+def test_set_policy_by_number_or_name(cli: Cli, value: str, text: str) -> None:
+    assert cli.cgpu("set", "gpu", "0", "policy", value).stdout == f"gpu 0 policy: 2 -> {text}\n"
+    assert read(cli.tree, "0/policy") == text
+
+
+@pytest.mark.parametrize("key", [ID1, ID1[:12], ID1[:3], "gpu_test1"])
+def test_set_container_by_any_of_its_names(cli: Cli, key: str) -> None:
+    result = cli.cgpu("set", "container", key, "weight", "4", "--json")
+    assert json.loads(result.stdout)["changes"] == [{"gpu": 0, "node": "weight", "before": "1", "after": "4"}]
+    assert read(cli.tree, f"0/{ID1[:12]}/weight") == "4"
+
+
+@pytest.mark.parametrize(
+    ("size", "number"), [("6336544768", 6336544768), ("6043MiB", 6336544768), ("2g", 2 << 30), ("1GiB", 1 << 30)]
+)
+def test_sizes(cli: Cli, size: str, number: int) -> None:
+    assert cli.cgpu("set", "container", ID1, "memsize", size).exit_code == 0
+    assert read(cli.tree, f"0/{ID1[:12]}/memsize") == str(number)
+
+
+@pytest.mark.parametrize("size", ["", "-1", "1.5G", "6GB", "six", "6 g", "６"])
+def test_bad_sizes_are_usage(cli: Cli, size: str) -> None:
+    assert cli.cgpu("set", "container", ID1, "memsize", "--", size).exit_code == Exit.USAGE
+
+
+def test_set_on_all_gpus_or_none(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.gpu(1)
+    tree.slot(1, ID1)
+    tree.listed(inst_line(ID1, 1, gpus="0:4,1:5"))
+    cli = Cli(tree)
+    assert cli.cgpu("set", "container", ID1, "weight", "3").exit_code == 0
+    assert (read(tree, f"0/{ID1[:12]}/weight"), read(tree, f"1/{ID1[:12]}/weight")) == ("3", "3")
+    assert cli.cgpu("set", "container", ID1, "weight", "2", "--gpu", "1").exit_code == 0
+    assert (read(tree, f"0/{ID1[:12]}/weight"), read(tree, f"1/{ID1[:12]}/weight")) == ("3", "2")
+
+    fail_writes(monkeypatch, errno.ENOSPC, lambda path: "/1/" in path)
+    result = cli.cgpu("set", "container", ID1, "weight", "9")
+    assert result.exit_code == Exit.REFUSED
+    assert "the sum of weights would exceed max_inst" in result.stderr
+    assert (read(tree, f"0/{ID1[:12]}/weight"), read(tree, f"1/{ID1[:12]}/weight")) == ("3", "2")
+
+
+def fail_writes(monkeypatch: pytest.MonkeyPatch, number: int, which: Callable[[str], bool]) -> None:
+    """Make opening for writing fail with an errno, where which(path) says so."""
+    real = os.open
+
+    def fake(path: str, flags: int, *args: int) -> int:
+        if flags & os.O_WRONLY and which(str(path)):
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, flags, *args)
+
+    monkeypatch.setattr(proc.os, "open", fake)
+
+
+ERRNOS = [
+    (errno.EINVAL, Exit.REFUSED),
+    (errno.EBUSY, Exit.REFUSED),
+    (errno.EOPNOTSUPP, Exit.REFUSED),
+    (errno.EPERM, Exit.NOT_PERMITTED),
+    (errno.EACCES, Exit.NOT_PERMITTED),
+    (errno.EOWNERDEAD, Exit.REFUSED),
+]
+
+
+@pytest.mark.parametrize(("number", "code"), ERRNOS)
+def test_errno_to_exit_code(cli: Cli, monkeypatch: pytest.MonkeyPatch, number: int, code: Exit) -> None:
+    fail_writes(monkeypatch, number, lambda _path: True)
+    for argv in (("set", "gpu", "0", "policy", "1"), ("create", "x", "--gpu", "0", "--memsize", "1g")):
+        result = cli.cgpu(*argv)
+        assert result.exit_code == code
+        assert result.stdout == ""
+        assert result.stderr.startswith("cgpu: error: ")
+        assert result.stderr.count("\n") == 1
+    result = cli.cgpu("set", "gpu", "0", "policy", "1", "--json")
+    assert json.loads(result.stderr)["error"]["exit"] == code
+
+
+@pytest.mark.parametrize("number", sorted(errno.errorcode))
+def test_every_errno_has_words(number: int) -> None:
+    for node in ("policy", "weight", "inst_ctl"):
+        err = refused("do it", node, OSError(number, os.strerror(number)))
+        assert err.why
+        assert "\n" not in err.line("cgpu")
+
+
+def test_create_and_destroy_write_inst_ctl(empty: Tree) -> None:
+    cli = Cli(empty)
+    args = ("--gpu", "0", "--memsize", "6043MiB", "--weight", "2", "--highprio", "--cookie", "0x9")
+    assert cli.cgpu("create", "box", *args).exit_code == 0
+    want = "create box gpu=0 memsize=6336544768 weight=2 highprio=1 cookie=0x9"
+    assert read(empty, "inst_ctl") == want
+    empty.listed(inst_line(ID1, 1))
+    assert cli.cgpu("destroy", ID1[:5]).exit_code == 0
+    assert read(empty, "inst_ctl") == f"destroy {ID1}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (("set", "gpu", "7", "policy", "1"), Exit.NOT_FOUND),
+        (("set", "container", "nobody", "weight", "1"), Exit.NOT_FOUND),
+        (("set", "container", ID1, "weight", "1", "--gpu", "3"), Exit.NOT_FOUND),
+        (("destroy", "nobody"), Exit.NOT_FOUND),
+        (("set", "gpu", "x", "policy", "1"), Exit.USAGE),
+        (("set", "gpu", "0", "free_weight", "1"), Exit.USAGE),
+        (("set", "gpu", "0", "policy", "1 2"), Exit.USAGE),
+        (("nonsense",), Exit.USAGE),
+        (("status", "--interval", "0"), Exit.USAGE),
+        ((), Exit.USAGE),
+    ],
+)
+def test_failures(cli: Cli, argv: tuple[str, ...], code: Exit) -> None:
+    result = cli.cgpu(*argv)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr.startswith("cgpu: error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_ambiguous_prefix(tree: Tree) -> None:
+    tree.listed(inst_line(ID1, 1), inst_line("012" + "f" * 61, 7))
+    result = Cli(tree).cgpu("set", "container", "012", "weight", "1")
+    assert result.exit_code == Exit.USAGE
+    assert "fits 2 containers" in result.stderr
+
+
+@pytest.mark.parametrize("argv", [("status",), ("ps",), ("set", "gpu", "0", "policy", "1"), ("destroy", "x")])
+def test_module_not_loaded(empty: Tree, argv: tuple[str, ...]) -> None:
+    shutil.rmtree(empty.proc)
+    result = Cli(empty).cgpu(*argv)
+    assert result.exit_code == Exit.NO_MODULE
+    assert result.stderr.endswith("the module cgpu_km is not loaded (modprobe cgpu_km)\n")
+
+
+def test_no_traceback_even_for_a_bug(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def boom(*_args: object) -> None:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(proc, "read_tree", boom)
+    result = cli.cgpu("ps")
+    assert result.exit_code == Exit.REFUSED
+    assert result.stderr == "cgpu: error: internal: RuntimeError: two lines (CGPU_DEBUG=1 shows the traceback)\n"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(text=st.text(max_size=200))
+def test_any_text_in_the_tree_is_survived(cli: Cli, text: str) -> None:
+    """Whatever a newer module prints, the answer is output or one line."""
+    for node in ("inst_ctl", "0/stat", f"0/{ID2[:12]}/meminfo", f"0/{ID2[:12]}/stat", "0/max_inst"):
+        path = cli.tree.proc / node
+        before = path.read_text()
+        path.write_text(text, encoding="utf-8", errors="replace")
+        result = cli.cgpu("status", "--no-sample", "--json")
+        path.write_text(before)
+        assert result.exit_code in (0, 1)
+        assert "internal" not in result.stderr
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(text=st.text(max_size=200) | st.text(max_size=60).map(lambda name: f"0.1.0\nlast: {name} -22 no version"))
+def test_any_text_of_upgrade_is_survived(cli: Cli, text: str) -> None:
+    """A core that is refused is reported by the version that it gave itself."""
+    (cli.tree.proc / "upgrade").write_text(text, encoding="utf-8", errors="replace")
+    for command in ("upgrade", "version"):
+        result = cli.cgpu(command, "--json")
+        assert result.exit_code in (0, 5)
+        assert "internal" not in result.stderr
+
+
+@given(st.integers(0, 2**40), st.sampled_from(["", "k", "M", "g", "KiB", "MiB", "GiB"]))
+def test_parse_size_multiplies(number: int, unit: str) -> None:
+    assert change.parse_size(f"{number}{unit}") == number * change.parse_size(f"1{unit}")
+
+
+def test_errors_fit_one_line() -> None:
+    err = CgpuError(Exit.REFUSED, "a\nb", "c", "d")
+    assert err.line("cgpu") == "cgpu: error: a b: c (d)"

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""What cgpu status says of a GPU that has something else than cgpu.toml: asked of a socket, shown, and done without."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import schema
+from fake_tree import Cli, Tree
+
+from cgpu_cli import daemon
+from cgpu_cli.proc import Paths
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
+ROW = {"gpu": 1, "index": 0, "key": "policy", "configured": "fixed", "live": "native"}
+
+
+def packed(value: object) -> bytes:
+    body = json.dumps(value).encode()
+    return struct.pack(">I", len(body)) + body
+
+
+@pytest.fixture
+def answer(tree: Tree) -> Iterator[Callable[[bytes], None]]:
+    """A socket where cgpud's is, that gives the same answer to everybody."""
+    path = tree.root / "run/cgpu/cgpud.sock"
+    path.parent.mkdir(parents=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(str(path))
+    sock.listen()
+    reply = [b""]
+
+    def serve() -> None:
+        while True:
+            try:
+                conn, _ = sock.accept()
+            except OSError:
+                return
+            with conn:
+                (size,) = struct.unpack(">I", conn.recv(4))
+                assert json.loads(conn.recv(size)) == {"op": "status"}
+                conn.sendall(reply[0])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield lambda data: reply.__setitem__(0, data)
+    sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
+    thread.join(5)
+
+
+def test_drift_is_shown(tree: Tree, answer: Callable[[bytes], None]) -> None:
+    answer(packed({"ok": True, "drift": [ROW]}))
+    text = Cli(tree).cgpu("status", "--no-sample").stdout
+    assert "  GPU 0: policy is native, cgpu.toml has fixed\n" in text
+    data = json.loads(Cli(tree).cgpu("status", "--no-sample", "--json").stdout)
+    schema.validate(data, SCHEMA)
+    assert data["drift"] == [{name: ROW[name] for name in ("index", "key", "configured", "live")}]
+
+
+def test_no_drift_is_an_empty_list(tree: Tree, answer: Callable[[bytes], None]) -> None:
+    answer(packed({"ok": True, "drift": []}))
+    assert json.loads(Cli(tree).smi("--no-sample", "--json").stdout)["drift"] == []
+
+
+def test_no_daemon(cli: Cli) -> None:
+    assert json.loads(cli.smi("--no-sample", "--json").stdout)["drift"] is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0",
+        struct.pack(">I", 100) + b"{",
+        struct.pack(">I", 0xFFFFFFFF),
+        struct.pack(">I", 2) + b"{]",
+        packed({"ok": False, "error": "no"}),
+        packed([]),
+        packed({"ok": True}),
+    ],
+    ids=repr,
+)
+def test_a_strange_answer_is_none(tree: Tree, answer: Callable[[bytes], None], data: bytes) -> None:
+    answer(data)
+    assert daemon.drift(Paths.below(str(tree.root))) is None
+    assert Cli(tree).smi("--no-sample").exit_code == 0

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""cgpu events over a module in memory."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import schema
+from click.testing import Result
+from fake_tree import Cli, Tree
+
+from cgpu_cli import events
+from cgpud.errors import KernelMissing, Resync
+from cgpud.fakelink import FakeLink, example_gpus
+from cgpud.kernel_abi import Event
+from cgpud.model import MIB, Container, KernelEvent, Slot
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-events.schema.json").read_text())
+(GPU,) = example_gpus()
+ONE = Container("f" * 64, 7, "f" * 12, 509, 0, 1, False, (Slot(0, 2, 0, 6043 * MIB),))
+VALUES = {
+    Event.REFUSED: {"pid": 1, "asked": MIB, "limit": MIB, "used": MIB, "suppressed": 2},
+    Event.OVERRUN: {"overruns": 1, "resisted": 2, "suppressed": 0},
+    Event.LEVER_FAILED: {"lever": 1, "status": 64, "suppressed": 0},
+    Event.LEVERS: {"old": 3, "new": 1, "inert": 2},
+    Event.POLICY: {"old": 2, "new": 5, "lost": 1},
+}
+CORE = KernelEvent(Event.CORE, None, None, {"core": "0.1.0", "candidate": "0.1.1", "errno": 5, "why": "it is ill"})
+EVERY = [
+    CORE if kind == Event.CORE else KernelEvent(kind, ONE, GPU if kind in VALUES else None, VALUES.get(kind, {}))
+    for kind in Event
+]
+
+
+class Script(FakeLink):
+    """Each listening gets the next act: events, then what is raised."""
+
+    def __init__(self, *acts: list[KernelEvent | Exception]) -> None:
+        super().__init__()
+        self.acts = list(acts)
+
+    async def events(self) -> AsyncIterator[KernelEvent]:
+        for item in self.acts.pop(0):
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+def play(cli: Cli, monkeypatch: pytest.MonkeyPatch, *args: str, acts: list[list[KernelEvent | Exception]]) -> Result:
+    monkeypatch.setattr(events, "open_link", lambda: Script(*acts))
+    monkeypatch.setattr(events, "LOOK_AGAIN_S", 0.01)
+    return cli.cgpu("events", *args)
+
+
+def test_a_line_each(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = play(cli, monkeypatch, "-n", str(len(EVERY)), acts=[[*EVERY]])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(EVERY)
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (info|warning|error) +\S", line) for line in lines)
+    assert "the policy of GPU 0 changed from 2 (weighted) to 5 (native)" in result.stdout
+
+
+def test_json_is_as_the_schema_says(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    acts: list[list[KernelEvent | Exception]] = [[*EVERY, KernelEvent(99), Resync("lost")], [EVERY[0]]]
+    result = play(cli, monkeypatch, "--json", "-n", str(len(EVERY) + 2), acts=acts)
+    assert result.exit_code == 0
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    for line in lines:
+        schema.validate(line, SCHEMA)
+    kinds = [line["kind"] for line in lines]
+    assert kinds == [*(kind.name.lower() for kind in Event), "unknown_99", "resync", "created"]
+    said = SCHEMA["properties"]["kind"]["description"]
+    assert all(re.search(rf"\b{kind.name.lower()}\b", said) for kind in Event)
+    (refused,) = [line for line in lines if line["kind"] == "refused"]
+    assert (refused["asked_bytes"], refused["container"], refused["gpu"], refused["suppressed"]) == (
+        MIB,
+        "f" * 12,
+        0,
+        2,
+    )
+    (core,) = [line for line in lines if line["kind"] == "core"]
+    assert (core["level"], core["core"], core["candidate"], core["errno"]) == ("warning", "0.1.0", "0.1.1", 5)
+    assert {name for line in lines for name in line} == set(SCHEMA["properties"])
+
+
+def test_without_the_module(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(empty.proc)
+    result = play(Cli(empty), monkeypatch, acts=[[KernelMissing()]])
+    assert result.exit_code == 3
+    assert result.stderr == "cgpu: error: events: the module cgpu_km is not loaded (modprobe cgpu_km)\n"
+    result = play(Cli(empty), monkeypatch, "--json", acts=[[KernelMissing()]])
+    assert json.loads(result.stderr)["error"]["code"] == "no_module"
+    assert result.stdout == ""
+
+
+def test_in_another_network_namespace(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = play(cli, monkeypatch, acts=[[KernelMissing()]])
+    assert result.exit_code == 4
+    assert "network namespace" in result.stderr
+
+
+def test_follow_waits_for_the_module(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    acts: list[list[KernelEvent | Exception]] = [[KernelMissing()], [EVERY[0], KernelMissing()], [EVERY[1]]]
+    result = play(cli, monkeypatch, "--follow", "-n", "2", acts=acts)
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_not_permitted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = play(cli, monkeypatch, acts=[[OSError(errno.EPERM, "no")]])
+    assert result.exit_code == 4
+    assert result.stderr.startswith("cgpu: error: events: not permitted")

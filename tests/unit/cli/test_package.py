@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""pyproject against the tree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from cgpu_cli.main import cgpu
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+DATA = {"cgpu_cli.sim.csrc", "cgpu_cli.sim.csrc.core", "cgpu_cli.sim.profiles"}
+
+
+def test_package_list_is_the_tree() -> None:
+    found = {
+        ".".join(path.relative_to(ROOT).parts[:-1]).replace("cli", "cgpu_cli", base == "cli")
+        for base in ("cli", "cgpud")
+        for path in (ROOT / base).rglob("__init__.py")
+    }
+    assert found | DATA == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def test_version_is_one_and_in_the_changelog() -> None:
+    version = (ROOT / "VERSION").read_text().strip()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_each_dependency_says_why() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    block = text[text.index("dependencies = [") : text.index("]", text.index("dependencies = ["))]
+    for line in block.splitlines()[1:]:
+        assert re.search(r'",\s+# \S', line), line
+
+
+def commands(group: click.Group, path: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}"
+
+
+def test_the_page_names_every_command() -> None:
+    named = set(re.findall(r"^\| `cgpu ([a-z ]*[a-z])", (ROOT / "docs/user/cli.md").read_text(), re.M))
+    assert named == set(commands(cgpu))

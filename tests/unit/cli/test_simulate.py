@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: MIT
+"""cgpu simulate: what it says, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgpu_cli.errors import CgpuError, Exit
+from cgpu_cli.main import cgpu
+from cgpu_cli.sim import config, draw, native
+from cgpu_cli.sim.gpu import Stretch
+from cgpu_cli.sim.model import MS, Container, Setup, profile
+from cgpu_cli.sim.run import run
+
+ROOT = Path(__file__).parents[3]
+
+
+def simulate(*argv: str) -> Result:
+    return CliRunner().invoke(cgpu, ["simulate", *argv], prog_name="cgpu")
+
+
+def gpus(*argv: str) -> list[dict[str, Any]]:
+    result = simulate(*argv, "--json")
+    assert result.exit_code == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert data["simulated"] is True
+    return data["gpus"]
+
+
+def shares(*argv: str) -> dict[str, float]:
+    return {one["name"]: one["share_got_pct"] for gpu in gpus(*argv) for one in gpu["containers"]}
+
+
+def test_text_says_simulated_and_shows_a_line() -> None:
+    result = simulate("--seconds", "1", "--container", "name=train,weight=2", "--container", "name=serve")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("GPU 0: NVIDIA A100-SXM4-40GB, simulated; policy 2 weighted, slice ")
+    assert [line.split()[1] for line in lines[5:7]] == ["train", "serve"]
+    assert lines[-2].startswith("train ")
+    assert "█" in lines[-2]
+
+
+@pytest.mark.parametrize(
+    ("argv", "want"),
+    [
+        (("--policy", "weighted", "--container", "name=a,weight=3", "--container", "name=b"), {"a": 74, "b": 25}),
+        (("--policy", "1", "--container", "name=a,weight=3", "--container", "name=b"), {"a": 49, "b": 49}),
+        (("--policy", "fixed", "--max-inst", "10", "--container", "name=a,weight=3"), {"a": 30}),
+        (("--policy", "0", "--container", "name=a,weight=3"), {"a": 5}),
+        (("--container", "name=a,weight=0", "--container", "name=b"), {"a": 0, "b": 100}),
+        (("--policy", "5", "--container", "name=a,processes=3", "--container", "name=b"), {"a": 72, "b": 23}),
+        (("--gpus", "2", "--container", "name=a", "--container", "name=b,gpu=1"), {"a": 100, "b": 100}),
+    ],
+)
+def test_shares(argv: tuple[str, ...], want: dict[str, float]) -> None:
+    assert shares(*argv, "--slice-us", "10000", "--seconds", "5") == pytest.approx(want, abs=1.5)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    argv = ("--seconds", "1", "--container", "count=3,gap_spread_us=20,depth=1")
+    first = simulate(*argv, "--json").stdout
+    assert simulate(*argv, "--json").stdout == first
+    assert simulate(*argv, "--seed", "2", "--json").stdout != first
+
+
+TOML = """
+seconds = 3
+[[gpu]]
+profile = "h200"
+policy = "weighted"
+slice_us = 10000
+personality = { err40_pct = 27 }
+[[container]]
+name = "a"
+[[container]]
+name = "b"
+start_ms = 1000
+[[change]]
+at_ms = 2000
+container = "b"
+weight = 3
+"""
+
+
+def test_a_file_with_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(TOML)
+    found = gpus(str(path))[0]
+    a, b = (one["share_per_100_ms_pct"] for one in found["containers"])
+    assert found["profile"] == "h200"
+    assert sum(b[:10]) == 0
+    assert sum(b[10:20]) / 10 == pytest.approx(50, abs=2)
+    assert sum(b[20:30]) / 10 == pytest.approx(75, abs=2)
+    assert all(x + y <= 100.01 for x, y in zip(a, b, strict=True))
+    assert found["line"]["to_ms"] == 3000, "all of it, when something happens on the way"
+    more = gpus(str(path), "--container", "name=c", "--seconds", "0.5")[0]
+    assert [one["name"] for one in more["containers"]] == ["a", "b", "c"]
+    assert more["seconds"] == pytest.approx(0.5, abs=0.02)
+    assert more["notes"] == ["at 2000 ms: weight of b is not changed, the run ends at 500 ms"]
+
+
+CHANGES = """
+seconds = 1
+[[container]]
+name = "a"
+[[container]]
+name = "b"
+highprio = true
+[[change]]
+at_ms = 300
+policy = "fixed"
+prio_ratio = 60
+max_inst = 10
+slice_us = 20000
+[[change]]
+at_ms = 500
+container = "b"
+weight = 3
+highprio = 0
+"""
+
+
+def test_what_was_changed_is_shown_as_at_the_end(tmp_path: Path) -> None:
+    """All of it, not only the slice; and that it is."""
+    path, svg = tmp_path / "node.toml", tmp_path / "line.svg"
+    path.write_text(CHANGES)
+    found = gpus(str(path))[0]
+    assert found["policy"] == {"number": 3, "name": "fixed"}
+    assert found["slice_us"] == 20_000
+    shown = [(one["weight"], one["highprio"], one["share_allowed_pct"]) for one in found["containers"]]
+    assert shown == [(1, False, 10), (3, False, 30)]
+    note = "policy, slice, Weight and Allowed are the values at the end: there are changes during the run"
+    assert found["notes"] == [note]
+    text = simulate(str(path), "--svg", str(svg)).stdout
+    assert "simulated; policy 3 fixed, slice 20000 us" in text.splitlines()[0]
+    assert [line.split()[3:6] for line in text.splitlines()[5:7]] == [["1", "|", "10.0%"], ["3", "|", "30.0%"]]
+    assert note in text
+    assert "simulated; policy 3 fixed, slice 20000 us" in svg.read_text()
+    path.write_text(CHANGES.split("[[change]]\nat_ms = 500")[0])
+    high = gpus(str(path))[0]["containers"]
+    assert [one["share_allowed_pct"] for one in high] == [10, 60], "the ceiling of the end"
+
+
+def test_weight_that_is_not_left_is_said() -> None:
+    argv = ("--max-inst", "2", "--container", "name=a,weight=2", "--container", "name=late", "--seconds", "1")
+    lines = simulate(*argv).stdout.splitlines()
+    assert "late has weight 0 and does not run: no weight was left for it" in lines
+    assert [line.split()[3] for line in lines[5:7]] == ["2", "0"]
+    assert [one["weight"] for one in gpus(*argv)[0]["containers"]] == [2, 0]
+
+
+@pytest.mark.parametrize("seed", [2**53 + 1, 2**63 - 1])
+def test_a_seed_is_taken_as_it_is(seed: int) -> None:
+    result = simulate("--seconds", "0.1", "--seed", str(seed), "--gpus", "2", "--container", "name=a", "--json")
+    assert json.loads(result.stdout)["seed"] == seed
+
+
+def test_gpus_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text("seconds = 0.1\n[[gpu]]\n[[gpu]]\n[[container]]\ngpu = 1\n")
+    assert len(gpus(str(path))) == len(gpus(str(path), "--gpus", "2")) == 2
+    result = simulate(str(path), "--gpus", "3")
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
+    assert "--gpus 3, and the file has 2 of [[gpu]]" in result.stderr
+
+
+def test_highprio_has_its_takeover() -> None:
+    argv = ("--seconds", "5", "--container", "name=h,highprio=1,on_ms=5,off_ms=62", "--container", "name=low")
+    high, low = gpus(*argv)[0]["containers"]
+    assert 0 < high["takeover_p99_us"] < 2000
+    assert high["takeover_p99_us"] < high["takeover_ceiling_p99_us"] < 22_000, "frozen until the 100 ms end"
+    assert low["takeover_p99_us"] is None
+    assert high["share_allowed_pct"] == 80
+
+
+@pytest.mark.parametrize("policy", ["0", "3"])
+def test_several_highprio_have_what_they_are_allowed(policy: str) -> None:
+    """Alone with one another, and beside one without that wants the rest."""
+    load = "kernel_us=500,depth=32"
+    for others in ((), ("--container", f"name=low,{load}")):
+        lords = [word for i in (1, 2) for word in ("--container", f"name=h{i},weight={i},highprio=1,{load}")]
+        argv = ("--policy", policy, "--slice-us", "10000", "--prio-ratio", "95", "--personality", "tail_pct=0")
+        for one in gpus(*argv, *lords, *others)[0]["containers"]:
+            if one["highprio"]:
+                assert one["share_got_pct"] == pytest.approx(one["share_allowed_pct"], abs=3), one["name"]
+
+
+def test_svg(tmp_path: Path) -> None:
+    path = tmp_path / "line.svg"
+    result = simulate("--gpus", "2", "--container", "name=<a&b>", "--container", "gpu=1", "--svg", str(path))
+    assert result.exit_code == 0
+    names = [ET.parse(file).getroot() for file in (path, tmp_path / "line-1.svg")]
+    texts = [element.text or "" for element in names[0].iter("{http://www.w3.org/2000/svg}text")]
+    assert "<a&b>" in texts
+    assert "simulated" in texts[0]
+
+
+def test_svg_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr("cgpu_cli.simulate.run", never)
+    (tmp_path / "y-1.svg").mkdir()
+    for name, gpus, why in (
+        ("nowhere/x.svg", 1, f"there is no folder {tmp_path}/nowhere"),
+        ("y.svg", 2, f"{tmp_path}/y-1.svg: cannot be written"),
+    ):
+        argv = ("--container", "count=2", "--gpus", str(gpus), "--svg", str(tmp_path / name))
+        result = simulate(*argv)
+        assert (result.exit_code, result.stdout) == (Exit.REFUSED, "")
+        assert why in result.stderr
+
+
+def test_time_line_cells() -> None:
+    line = [Stretch(0, 0, 10 * MS), Stretch(1, 10 * MS, 15 * MS)]
+    assert draw.cover(line, 0, (0, 20), 4) == [1, 1, 0, 0]
+    assert draw.cover(line, 1, (0, 20), 4) == [0, 0, 1, 0]
+    assert draw.cover(line, 1, (12.5, 22.5), 2) == [0.5, 0]
+    assert draw.time_line(line, ["a", "b"], (0, 20), 24, plain=True)[2] == "b   " + " " * 10 + "@" * 5
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "why"),
+    [
+        ((), Exit.USAGE, "there is no container to simulate"),
+        (("--container", "weight"), Exit.USAGE, "'weight' is not name=value"),
+        (("--container", "weight=1,weight=2"), Exit.USAGE, "weight is repeated"),
+        (("--container", "colour=red"), Exit.USAGE, "a container has no 'colour'"),
+        (("--container", "weight=x"), Exit.USAGE, "weight=x is no number"),
+        (("--container", "weight=nan"), Exit.USAGE, "weight=nan is no number"),
+        (("--container", "weight=1.5"), Exit.USAGE, "weight=1.5 is no whole number"),
+        (("--container", "kernel_us=0"), Exit.USAGE, "kernel_us=0 is out of range (1 to 1e+07)"),
+        (("--container", "off_ms=4"), Exit.USAGE, "off_ms needs on_ms"),
+        (("--container", "start_ms=4,stop_ms=4"), Exit.USAGE, "stop_ms is not after start_ms"),
+        (("--container", "name=a", "--container", "name=a"), Exit.USAGE, "2 containers are called 'a'"),
+        (("--container", "gpu=1"), Exit.USAGE, "container c0 is on GPU 1, and there are 1"),
+        (("--container", "count=26"), Exit.USAGE, "count=26 is out of range"),
+        (("--container", "count=2", "--policy", "12"), Exit.USAGE, "'12' is no policy"),
+        (("--container", "count=2", "--profile", "b200"), Exit.USAGE, "there is no profile 'b200' (a100, h200, t4)"),
+        (("--container", "count=2", "--seconds", "0"), Exit.USAGE, "seconds=0 is out of range"),
+        (("--container", "count=2", "--from-ms", "99999"), Exit.USAGE, "--from-ms 99999 is after the end"),
+        (("--container", "count=2", "--from-ms", "nan"), Exit.USAGE, "'--from-ms': 'nan' is no number"),
+        (("--container", "count=2", "--line-ms", "nan"), Exit.USAGE, "'--line-ms': 'nan' is no number"),
+        (("--container", "rate=1e-11"), Exit.USAGE, "rate=1e-11 is out of range (0, or 0.0001 to 1e+06)"),
+        (("--container", "rate=1e-300"), Exit.USAGE, "rate=1e-300 is out of range"),
+        (("--container", "on_ms=0.0000001,off_ms=5"), Exit.USAGE, "on_ms=0.0000001 is out of range (0, or 0.001 to"),
+        (("--container", "on_ms=5,off_ms=1e-7"), Exit.USAGE, "off_ms=1e-7 is out of range"),
+        (
+            ("--container", "name=a,count=20", "--container", "count=20"),
+            Exit.USAGE,
+            "40 containers are on GPU 0 (25 at",
+        ),
+        (("--container", "count=2", "--seed", "9223372036854775808"), Exit.USAGE, "seed=9223372036854775808 is out of"),
+        (("--container", "count=2", "--personality", "x=1"), Exit.USAGE, "a personality has no 'x'"),
+        (("--container", "weight=15,count=2"), Exit.REFUSED, "weight 15: more weight or containers than max_inst"),
+        (("--container", "count=25"), Exit.REFUSED, "more weight or containers than max_inst"),
+        (
+            ("--container", "count=2", "--personality", "lever_inert=2"),
+            Exit.REFUSED,
+            "policy 2: the lever it needs does not work here",
+        ),
+        (("nowhere.toml",), Exit.REFUSED, "nowhere.toml: No such file"),
+    ],
+)
+def test_failures(argv: tuple[str, ...], code: Exit, why: str) -> None:
+    result = simulate(*argv)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr.startswith("cgpu: error: ")
+    assert result.stderr.count("\n") == 1
+    assert why in result.stderr
+    as_json = simulate(*argv, "--json")
+    assert json.loads(as_json.stderr)["error"]["exit"] == code
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "why"),
+    [
+        ('at_ms = 1\ncontainer = "x"\nweight = 1', Exit.USAGE, "a change names 'x', and there is no such container"),
+        ("at_ms = 1\ngpu = 1\npolicy = 1", Exit.USAGE, "a change is of GPU 1, and there are 1"),
+        ("at_ms = 1", Exit.USAGE, "a change changes nothing (policy, max_inst, prio_ratio, slice_us)"),
+        ("policy = 1", Exit.USAGE, "at_ms= is no number"),
+        ("at_ms = 1\nweight = 1", Exit.USAGE, "a change has no 'weight'"),
+        ('at_ms = 1\ncontainer = "a"\nweight = 25', Exit.REFUSED, "at 1 ms: weight 25: out of range"),
+        ("at_ms = 1\n[", Exit.USAGE, "is no TOML"),
+        ("at_ms = " + 5000 * "1", Exit.USAGE, "is no TOML"),
+        ('at_ms = 1\ncontainer = ["a"]\nweight = 1', Exit.USAGE, "a change names one container"),
+        ("at_ms = 1\ncontainer = {x = 1}\nweight = 1", Exit.USAGE, "a change names one container"),
+        ("at_ms = true\npolicy = 1", Exit.USAGE, "at_ms=True is no number"),
+        ("at_ms = 1\nslice_us = true", Exit.USAGE, "slice_us=True is no number"),
+    ],
+)
+def test_changes_that_cannot_be(tmp_path: Path, change: str, code: Exit, why: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f'seconds = 1\n[[container]]\nname = "a"\n[[change]]\n{change}\n')
+    result = simulate(str(path))
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert why in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+words = st.sampled_from(["weight", "depth", "kernel_us", "name", "gpu", "count", "highprio", "on_ms", "off_ms", ""])
+values = st.one_of(st.integers(-3, 300).map(str), st.text(max_size=8), st.sampled_from(["1e9", "inf", "٣", "0x10"]))
+garbage = st.one_of(st.text(max_size=40), st.lists(st.tuples(words, values)).map(lambda p: ",".join(map("=".join, p))))
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=st.lists(garbage, min_size=1, max_size=3))
+def test_any_container_text_is_a_model_or_a_sentence(texts: list[str]) -> None:
+    try:
+        found = config.read_scenario({}, Setup(profile("a100")), 2, texts)
+    except CgpuError as err:
+        assert err.code == Exit.USAGE
+        assert "\n" not in err.line("cgpu")
+    else:
+        assert found.containers
+
+
+toml_values = st.recursive(
+    st.one_of(
+        st.integers(-5, 5000), st.floats(allow_nan=True), st.booleans(), st.text(max_size=5), st.just("weighted")
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=4), inner, max_size=2)),
+    max_leaves=4,
+)
+names = st.sampled_from(["seconds", "seed", "gpu", "container", "change", "x"])
+keys = st.sampled_from(
+    ["name", "weight", "policy", "profile", "at_ms", "container", "personality", "slice_us", "count"]
+)
+tables = st.lists(st.dictionaries(keys, toml_values, max_size=3), max_size=3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.dictionaries(names, st.one_of(tables, toml_values), max_size=5))
+def test_any_file_is_a_model_or_a_sentence(data: dict[str, object]) -> None:
+    try:
+        config.read_scenario(data, Setup(profile("a100")), 1, ["name=a"])
+    except CgpuError as err:
+        assert err.code == Exit.USAGE
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    policy=st.integers(0, 5),
+    containers=st.lists(
+        st.builds(
+            Container,
+            name=st.uuids().map(str),
+            weight=st.integers(0, 6),
+            highprio=st.booleans(),
+            kernel_us=st.floats(10, 9000),
+            depth=st.integers(1, 30),
+            processes=st.integers(1, 3),
+            start_ms=st.floats(0, 300),
+            stop_ms=st.sampled_from([None, 310.0]),
+            stubborn=st.booleans(),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    seed=st.integers(0, 5),
+)
+def test_whatever_is_simulated_adds_up(policy: int, containers: list[Container], seed: int) -> None:
+    scenario = config.Scenario((Setup(profile("a100"), policy, 5000, 25),), tuple(containers), (), 0.5, seed)
+    result = run(scenario)[0]
+    assert sum(got.share_pct for got in result.got) <= 100 + 1e-9
+    assert 0 <= result.idle_pct <= 100
+    for got in result.got:
+        assert got.container.weight or policy == 5 or got.share_pct == 0, "weight 0 is frozen"
+        assert got.container.weight or policy != 5 or got.share_pct >= 0
+    assert run(scenario)[0] == result
+
+
+def test_no_compiler_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CGPU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    native.load.cache_clear()
+    try:
+        result = simulate("--container", "count=2")
+    finally:
+        native.load.cache_clear()
+    assert result.exit_code == Exit.NOT_FOUND
+    assert "it needs a C compiler to build the core (apt-get install gcc libc6-dev)" in result.stderr
+
+
+def test_a_cache_that_others_may_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CGPU_CACHE", str(tmp_path))
+    assert native.cache_dir() == tmp_path
+    tmp_path.chmod(0o777)
+    other = native.cache_dir()
+    assert other != tmp_path
+    other.rmdir()
+    monkeypatch.setenv("CGPU_CACHE", "/proc/nowhere")
+    other = native.cache_dir()
+    assert other.stat().st_mode & 0o777 == 0o700
+    other.rmdir()
+
+
+def test_an_installed_copy_brings_its_c_files(tmp_path: Path) -> None:
+    """What a wheel would hold, far from this tree."""
+    build = [sys.executable, "-W", "ignore", "-c", "import setuptools; setuptools.setup()", "-q", "build_py"]
+    subprocess.run([*build, "--build-lib", str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)
+    code = "import cgpu_cli.sim.native as n, cgpu_cli.main as m; print(n.source_dir()); m.main()"
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "lib"), "CGPU_CACHE": str(tmp_path / "cache")}
+    argv = [sys.executable, "-c", code, "simulate", "--seconds", "0.2", "--container", "count=2"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[0] == str(tmp_path / "lib/cgpu_cli/sim/csrc"), done.stderr
+    assert "simulated" in done.stdout

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""The core's own C files, compiled for user space and called through cffi.
+
+No declaration is written twice: the cdef is what the preprocessor makes of the headers.
+UBSan is always on; CGPU_ASAN=1 adds ASan (see test_asan.py). Built once per content of the
+sources, into build/core.
+"""
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from cffi import FFI
+
+ROOT = Path(__file__).resolve().parents[3]
+CORE = ROOT / "cgpu_km" / "core"
+BUILD = ROOT / "build" / "core"
+
+CC = os.environ.get("CC", "cc")
+ASAN = os.environ.get("CGPU_ASAN") == "1"
+WARN = ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+VERSION = '-DCGPU_VERSION="0.0.0"'
+DEFINES = [VERSION, "-DCGPU_DOC"]  # the module is built without the names, sources and notes of rows
+SANITIZE = ["-fsanitize=undefined", "-fno-sanitize-recover=all"] + (["-fsanitize=address"] if ASAN else [])
+
+# What env.h gives the headers; the rest of it is libc's and not for cffi.
+TYPES = """
+typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;
+"""
+
+
+def sources() -> list[Path]:
+    """Every file of the core; core_main.c is the module around it."""
+    return sorted(p for p in CORE.glob("*.c") if p.name != "core_main.c")
+
+
+def headers() -> list[Path]:
+    return [ROOT / "cgpu_km" / "uapi.h", *sorted(p for p in CORE.glob("*.h") if p.name != "env.h")]
+
+
+def includes(paths: list[Path]) -> str:
+    return "".join(f'#include "{p}"\n' for p in paths)
+
+
+def cdef() -> str:
+    """The headers as cffi reads them. Their include guards sort them out."""
+    text = includes(headers())
+    out = subprocess.run(
+        [CC, "-E", "-P", "-DCGPU_CDEF", "-DCGPU_CORE_ENV_H", *DEFINES, "-x", "c", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return TYPES + out
+
+
+def constants() -> dict[str, int]:
+    """#define NAME <number> of every header."""
+    found = {}
+    for path in headers():
+        for name, value in re.findall(
+            r"^#define\s+(CGPU_\w+|NV\w+)\s+(0x[0-9a-fA-F]+|\d+)[uUlL]*\b", path.read_text(), re.M
+        ):
+            found[name] = int(value, 0)
+    return found
+
+
+def digest(text: str) -> str:
+    h = hashlib.sha256((text + str(SANITIZE) + sys.version + Path(__file__).read_text()).encode())
+    for path in [*sources(), *headers(), CORE / "env.h"]:
+        h.update(path.name.encode() + path.read_bytes())
+    return h.hexdigest()[:16]
+
+
+def load():
+    """(ffi, lib) of the compiled core; of another one where CGPU_CORE_SO names it (test_mutants.py)."""
+    text = cdef()
+    if other := os.environ.get("CGPU_CORE_SO"):
+        ffi = FFI()
+        ffi.cdef(text)
+        return ffi, ffi.dlopen(other)
+    name = f"_cgpu_core_{digest(text)}"
+    found = list(BUILD.glob(f"{name}.*.so"))
+    if not found:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        ffi = FFI()
+        ffi.cdef(text)
+        ffi.set_source(
+            name,
+            includes([CORE / "env.h", *headers()]),
+            sources=[str(p) for p in sources()],
+            extra_compile_args=[*WARN, *DEFINES, *SANITIZE, "-g", "-O0" if ASAN else "-O1"],
+            extra_link_args=SANITIZE,
+        )
+        # A folder of its own until it is whole: two test runs may build at once.
+        work = BUILD / f"{name}.{os.getpid()}"
+        built = Path(ffi.compile(tmpdir=str(work)))
+        target = BUILD / built.name
+        built.rename(target)
+        shutil.rmtree(work)
+        found = [target]
+    spec = importlib.util.spec_from_file_location(name, found[0])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ffi, module.lib

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""The compiled core: `ffi`, `lib`, the headers' numbers as `C`, and a scheduler with Python manners."""
+
+import errno
+from types import SimpleNamespace
+
+import _build
+
+ffi, lib = _build.load()
+C = SimpleNamespace(**_build.constants())
+NEVER = 2**64 - 1
+NO_SLOT = 2**32 - 1
+WINDOW, TIMESLICE = 1, 2
+FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE = range(6)
+MS = 1_000_000
+
+
+def slots(mask: int) -> set[int]:
+    return {i for i in range(32) if mask >> i & 1}
+
+
+class CoreError(Exception):
+    def __init__(self, err: int):
+        super().__init__(errno.errorcode[-err])
+        self.errno = -err
+
+
+def check(err: int) -> None:
+    if err:
+        raise CoreError(err)
+
+
+class Turn:
+    """struct cgpu_sched with a clock. `step` does what the shell's thread does, in no time; a switch costs nothing."""
+
+    def __init__(
+        self, policy=PREEMPT, slice_ms=20, max_inst=20, levers=WINDOW | TIMESLICE, now=1_000 * MS, switch_us=0
+    ):
+        self.now = now
+        self.t = ffi.new("struct cgpu_sched *")
+        lib.cgpu_sched_init(self.t, now)
+        lib.cgpu_sched_set_levers(self.t, levers, now)
+        self.t.switch_ns = switch_us * 1000
+        check(lib.cgpu_sched_set_max_inst(self.t, max_inst, now))
+        check(lib.cgpu_sched_set_slice_us(self.t, int(slice_ms * 1000), now))
+        check(lib.cgpu_sched_set_policy(self.t, policy, now))
+        self.cookies = 0
+
+    def add(self, weight=1, highprio=0, channels=0, tsgs=None):
+        self.cookies += 1
+        slot, granted = ffi.new("u32 *"), ffi.new("u32 *")
+        check(lib.cgpu_sched_add(self.t, self.cookies, weight, highprio, self.now, slot, granted))
+        if channels:
+            self.channels(slot[0], channels, tsgs)
+        return slot[0]
+
+    def delete(self, slot):
+        lib.cgpu_sched_del(self.t, slot, self.now)
+
+    def channels(self, slot, channels, tsgs=None):
+        lib.cgpu_sched_set_channels(self.t, slot, channels, channels if tsgs is None else tsgs, self.now)
+
+    def set(self, what, *args):
+        check(getattr(lib, f"cgpu_sched_set_{what}")(self.t, *args, self.now))
+
+    def frozen(self, slot):
+        return lib.cgpu_sched_is_frozen(self.t, slot)
+
+    def stat(self, slot):
+        st = ffi.new("struct cgpu_sched_stat *")
+        lib.cgpu_sched_stat(self.t, slot, self.now, st)
+        return st
+
+    def next(self):
+        plan = ffi.new("struct cgpu_sched_plan *")
+        lib.cgpu_sched_next(self.t, self.now, plan)
+        return plan
+
+    def ack(self, plan, begin=None, frozen=None, thawed=None, run_mask=None, timeslices=None):
+        ack = ffi.new("struct cgpu_sched_ack *")
+        ack.begin_ns = self.now if begin is None else begin
+        ack.frozen_ns = ack.begin_ns if frozen is None else frozen
+        ack.thawed_ns = ack.begin_ns if thawed is None else thawed
+        ack.run_mask = plan.run_mask if run_mask is None else run_mask
+        ack.timeslice_mask = plan.timeslice_mask if timeslices is None else timeslices
+        lib.cgpu_sched_ack(self.t, plan, ack)
+
+    def step(self):
+        """Plan, carry it out at once, and give the plan that then holds."""
+        plan = self.next()
+        if plan.freeze_mask or plan.thaw_mask or plan.timeslice_mask:
+            self.ack(plan)
+            again = self.next()
+            assert not (again.freeze_mask or again.thaw_mask or again.timeslice_mask), "a plan must hold"
+            assert again.run_mask == plan.run_mask
+            again.freeze_mask, again.thaw_mask = plan.freeze_mask, plan.thaw_mask
+            again.timeslice_mask = plan.timeslice_mask
+            return again
+        return plan
+
+    def timeline(self, length_ms):
+        """[(slots that may run, milliseconds)] for so long, levers taking no time."""
+        out, end = [], self.now + int(length_ms * MS)
+        while self.now < end:
+            plan = self.step()
+            assert plan.until_ns > self.now
+            until = min(plan.until_ns, end)
+            running = slots(plan.run_mask & self.opened_mask())
+            if out and out[-1][0] == running:
+                out[-1] = (running, out[-1][1] + (until - self.now) / MS)
+            else:
+                out.append((running, (until - self.now) / MS))
+            self.now = until
+        return out
+
+    def opened_mask(self):
+        return sum(1 << i for i in range(C.CGPU_SLOTS) if self.t.slot[i].channels)
+
+    def shares(self, length_ms):
+        """Part of the wall time in which each slot could run, alone or not."""
+        got = {}
+        for running, ms in self.timeline(length_ms):
+            for slot in running:
+                got[slot] = got.get(slot, 0) + ms / length_ms
+        return got

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""A GPU whose levers may be inert, sampled as the driver does, under a scheduler and the look that watches it."""
+
+import random
+
+from corelib import MS, NATIVE, C, Turn, ffi, lib
+
+NOBODY, STRANGER = C.CGPU_LOOK_NOBODY, C.CGPU_LOOK_STRANGER
+PERIOD = 1000 * MS / 6
+CALL = 3 * MS // 10
+DEFAULT_US = 1024
+
+
+class Tenant:
+    """work: which part of the time it has work, in bursts of 40 ms. resists_ms: for how long it ignores a freeze."""
+
+    def __init__(self, slot, tsgs, work, resists_ms):
+        self.slot, self.tsgs, self.work, self.resists_ms = slot, tsgs, work, resists_ms
+        self.on_until = 0
+
+    def busy(self, now):
+        return (now // (40 * MS) * 0.61803 + self.slot * 0.3) % 1 < self.work
+
+
+class LookGpu:
+    """inert: CGPU_LEVER_* that move nothing. wrong: how many samples name anybody. uncommitted: restarts that fail;
+    then freezes and thaws need one. jitter: of the sampler; without, rounds can be in step with it.
+    switching: how many samples fall on a context switch.
+    """
+
+    def __init__(self, policy, inert=0, seed=1, wrong=0.0, uncommitted=0.0, jitter=0.02, switching=0.0, **turn):
+        self.turn = Turn(policy, **{"slice_ms": 10, "max_inst": 10, "switch_us": 70} | turn)
+        self.look = ffi.new("struct cgpu_look *")
+        lib.cgpu_look_init(self.look, self.turn.now)
+        self.inert, self.wrong, self.uncommitted, self.jitter = inert, wrong, uncommitted, jitter
+        self.rng = random.Random(seed)
+        self.tenants, self.slices, self.commits = {}, {}, {}
+        self.in_force, self.switching = 0, switching
+        self.sample_at = self.turn.now + self.rng.random() * PERIOD
+        self.poll_at = self.turn.now + 1000 * MS
+        self.samples, self.told, self.held_ms = [], [], {}
+
+    def add(self, weight=1, tsgs=1, work=1.0, resists_ms=0, highprio=0):
+        slot = self.turn.add(weight, highprio, channels=tsgs)
+        self.tenants[slot] = Tenant(slot, tsgs, work, resists_ms)
+        self.touch(slot)
+        return slot
+
+    def touch(self, slot):
+        lib.cgpu_look_touched(self.look, self.turn.t, slot, self.turn.now)
+
+    def allowed(self):
+        """Slots that the hardware lets run."""
+        if self.inert & 1:
+            return set(self.tenants)
+        run_mask = self.in_force if self.uncommitted else self.turn.t.run_mask
+        return {i for i in self.tenants if run_mask >> i & 1}
+
+    def on(self, now):
+        for tenant in self.tenants.values():
+            if now < tenant.on_until:
+                return tenant.slot
+        runs = [t for t in self.tenants.values() if t.slot in self.allowed() and t.busy(now)]
+        parts = [t.tsgs * self.slices.get(t.slot, DEFAULT_US) for t in runs]
+        # Where in the hardware's round it is, is as good as random at six samples a second.
+        return self.rng.choices(runs, parts)[0].slot if runs else NOBODY
+
+    def act(self, plan):
+        begin, frozen, thawed = self.turn.now, 0, 0
+        thaws, freezes = bin(plan.thaw_mask).count("1") * CALL, bin(plan.freeze_mask).count("1") * CALL
+        if plan.thaw_first:
+            thawed = begin + thaws
+            frozen = thawed + freezes
+        else:
+            frozen = begin + freezes
+            thawed = frozen + thaws
+        end = begin + thaws + freezes + CALL
+        self.advance(end)
+        was = self.on(end)
+        self.turn.ack(plan, begin, frozen if freezes else begin, thawed if thaws else begin)
+        for slot, tenant in self.tenants.items():
+            if plan.freeze_mask >> slot & 1 and tenant.resists_ms and was == slot:
+                tenant.on_until = max(tenant.on_until, end + tenant.resists_ms * MS)
+            if plan.timeslice_mask >> slot & 1 and not self.inert & 2:
+                self.commits[slot] = plan.timeslice_us[slot] or DEFAULT_US
+        committed = self.rng.random() >= self.uncommitted
+        if committed:
+            self.slices |= self.commits
+            self.commits = {}
+            self.in_force = self.turn.t.run_mask
+        lib.cgpu_look_acted(self.look, self.turn.t, plan, self.ack_at(begin), committed, end)
+
+    @staticmethod
+    def ack_at(begin):
+        ack = ffi.new("struct cgpu_sched_ack *")
+        ack.begin_ns = begin
+        return ack
+
+    def advance(self, to):
+        while self.sample_at <= to:
+            who = self.on(self.sample_at)
+            if self.switching and len(self.allowed()) > 1 and self.rng.random() < self.switching:
+                who = NOBODY
+            if self.rng.random() < self.wrong:
+                who = self.rng.choice([*self.tenants, NOBODY, STRANGER])
+            self.samples.append((int(self.sample_at), who))
+            self.sample_at += PERIOD * self.rng.uniform(1 - self.jitter, 1 + self.jitter)
+        for slot in self.tenants:
+            if self.turn.t.held_mask >> slot & 1:
+                self.held_ms[slot] = self.held_ms.get(slot, 0) + (to - self.turn.now) / MS
+        self.turn.now = int(to)
+
+    def poll(self):
+        """What the shell does once a second."""
+        now, held = self.turn.now, self.look.held
+        if held:
+            lib.cgpu_look_hold(self.look, self.turn.t, 0, now)
+        until = lib.cgpu_look_until_ns(self.turn.t, now)
+        while self.samples and self.samples[0][0] <= until:
+            lib.cgpu_look_sample(self.look, self.turn.t, *self.samples.pop(0))
+        find = ffi.new("struct cgpu_look_finding *")
+        lib.cgpu_look_judge(self.look, self.turn.t, now, find)
+        if find.lever:
+            self.told.append((find.lever, find.moved))
+            lib.cgpu_sched_lever_moved(self.turn.t, find.lever, find.moved, now)
+        if find.hold and self.turn.t.policy != NATIVE:
+            lib.cgpu_look_hold(self.look, self.turn.t, find.hold, now)
+        self.poll_at = now + (C.CGPU_LOOK_HOLD_MS if self.look.held else C.CGPU_LOOK_POLL_MS) * MS
+
+    def run(self, seconds, stop=lambda: False):
+        """Returns how long it ran, in seconds."""
+        begin, end = self.turn.now, self.turn.now + int(seconds * 1000 * MS)
+        while self.turn.now < end and not stop():
+            plan = self.turn.next()
+            if plan.freeze_mask or plan.thaw_mask or plan.timeslice_mask:
+                self.act(plan)
+                continue
+            self.advance(min(max(plan.until_ns, self.turn.now + MS // 10), self.poll_at, end))
+            if self.turn.now >= self.poll_at:
+                self.poll()
+        return (self.turn.now - begin) / (1000 * MS)
+
+    @property
+    def policy(self):
+        return self.turn.t.policy
+
+    def enforced(self):
+        return [self.turn.stat(slot).enforced for slot in self.tenants]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""Answers that the module makes itself, and arguments that are read before they pass."""
+
+import struct
+
+import calltable
+import pytest
+from calltable import BRANCHES
+from corelib import C, ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+
+P2P, P2P_V2, MATRIX, FABRIC = 0x127, 0x12B, 0x13A, 0x136
+PROBE, NVLINK_CAPS, NVLINK_STATUS = 0x208001A3, 0x20803001, 0x20803002
+ROWS = [r for r in calltable.table("control") if r.verdict == "NOT_THERE"]
+
+
+def answered(cmd: int, before: bytes) -> bytes | None:
+    buf = ffi.new("u8[]", list(before))
+    return bytes(ffi.buffer(buf)) if lib.cgpu_call_not_there(cmd, buf, len(before)) else None
+
+
+def test_each_of_these_rows_has_an_answer():
+    assert {r.number for r in ROWS} == {P2P, P2P_V2, MATRIX, FABRIC, PROBE, NVLINK_CAPS, NVLINK_STATUS}
+    for row in ROWS:
+        assert answered(row.number, b"\xaa" * row.size) is not None, row
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_no_peers(branch):
+    """Which GPUs stays. No capability, no engine, a reason for each, no peer id."""
+    size = lib.cgpu_call_control(branch, P2P_V2).params_size
+    asked = struct.pack("<33I", *range(32), 32)
+    got = answered(P2P_V2, asked + b"\xaa" * (size - len(asked)))
+    assert got[:132] == asked
+    assert got[132:144] == bytes(12)
+    assert got[144:153] == b"\x05" * 9
+    assert set(got[156:]) == {0xFF}
+
+
+def test_no_peers_and_the_list_behind_its_pointer_is_left():
+    got = answered(P2P, b"\xaa" * 176)
+    assert got[144:153] == b"\x05" * 9
+    assert got[132:144] == bytes(12)
+    assert got[160:] == b"\xaa" * 16
+
+
+def test_no_peers_in_the_matrix():
+    got = answered(MATRIX, b"\x02" * 1352)
+    assert (got[:72], got[72:]) == (b"\x02" * 72, bytes(1280))
+
+
+def test_no_fabric_and_no_nvlink():
+    assert answered(FABRIC, bytes(4)) == struct.pack("<I", 1), "SKIP: none is managed"
+    assert answered(PROBE, b"\xaa" * 56) == bytes(56), "UNSUPPORTED"
+    assert answered(NVLINK_CAPS, b"\xaa" * 48) == bytes(48)
+
+
+@given(st.sampled_from([P2P, P2P_V2, MATRIX, FABRIC, NVLINK_CAPS, 0x127127]), st.binary(max_size=200))
+def test_any_size_stays_inside(cmd, before):
+    got = answered(cmd, before)
+    assert got is None or len(got) == len(before)
+
+
+# ---- thermal ----
+
+READS = (0x100, 0x101, 0x301, 0x500, 0x510, 0x520, 0x540, 0x1500)
+
+
+def thermal(opcodes, stride=44, count=None) -> bytes:
+    head = struct.pack("<6I", 1, 0, stride, 3, 0, len(opcodes) if count is None else count)
+    body = b"".join(struct.pack("<3I", 0, 0, op) + bytes(32) for op in opcodes)
+    return (head + body).ljust(1432, b"\0")
+
+
+def reads(params: bytes) -> bool:
+    return lib.cgpu_call_thermal_reads(ffi.new("u8[]", list(params)), len(params))
+
+
+def test_what_nvidia_smi_asks_reads():
+    assert reads(thermal([0x100]))
+    assert reads(thermal(READS * 4))
+
+
+@given(st.lists(st.sampled_from(READS), max_size=31), st.integers(0, 2**32 - 1), st.integers(0, 31))
+def test_one_unknown_instruction_is_one_too_many(known, other, at):
+    ops = [*known[:at], other, *known[at:]]
+    assert reads(thermal(ops)) == (other in READS)
+
+
+@pytest.mark.parametrize("bad", [thermal([0x100], stride=48), thermal([0x100], stride=0), thermal([0x100], count=33)])
+def test_a_list_that_the_driver_would_read_otherwise(bad):
+    assert not reads(bad)
+    assert not reads(thermal([0x100])[:-1])
+
+
+# ---- preemption, share policies ----
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_compute_is_always_preempted_between_instructions(params):
+    buf = ffi.new("u8[]", list(params))
+    lib.cgpu_call_force_cilp(buf)
+    got = bytes(ffi.buffer(buf))
+    assert struct.unpack("<4I", got[:16]) == (1, struct.unpack("<I", params[4:8])[0], 0, 2)
+    assert got[16:] == bytes(16)
+
+
+@given(st.integers(0, 65535))
+def test_a_share_policy_stays_with_the_user_or_the_process(kind):
+    assert lib.cgpu_call_share_stays(kind) == (kind in (2, 4))
+
+
+# ---- memory figures ----
+
+MIB = 1 << 20
+
+
+def fb(index, real=0xABCD, limit=4096 * MIB, used=96 * MIB, mapped=8 * MIB, left=56 * MIB):
+    return lib.cgpu_call_fb_info(index, real, limit, used, mapped, left)
+
+
+def test_the_figures_that_the_libraries_compare_agree():
+    """libcuda: 8; 16, 9, 10; b, 19, 1b, 18, d, 17, 8; 1a, 22, 23. NVML: 16, 8, 9; 5, 1d."""
+    total, free = 4096 << 10, 4000 << 10
+    assert [fb(i) for i in (0x08, 0x07, 0x09, 0x20)] == [total] * 4
+    assert [fb(i) for i in (0x16, 0x12)] == [free] * 2
+    assert fb(0x10) == fb(0x15) == 0, "what the card keeps back is not of the slice: nothing but total and free"
+    assert [fb(i) for i in (0x0B, 0x0D, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x22, 0x23)] == [0xABCD] * 9, "the card's"
+
+
+def test_bar1_is_what_it_has_mapped_and_may_map():
+    assert (fb(C.NV_FB_BAR1_SIZE), fb(C.NV_FB_BAR1_AVAIL), fb(C.NV_FB_BAR1_LARGEST_AVAIL)) == (
+        *(64 << 10, 56 << 10, 56 << 10),
+    )

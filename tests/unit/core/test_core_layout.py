@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""The rules of the core's source, executable."""
+
+import re
+from graphlib import CycleError, TopologicalSorter
+
+import _build
+import pytest
+
+FILES = sorted([*_build.CORE.glob("*.c"), *_build.CORE.glob("*.h")])
+PURE = [p for p in FILES if p.name != "core_main.c"]
+NUMBERS = {"nv_abi.h", "nv_call.c"}  # tables of the driver's numbers
+
+# A file's part is the first word of its name; policies are rules of the scheduler.
+PARTS = {"policy": "sched"}
+# Which parts a part may use; core_ops, the table of them all, may use each.
+USES = {"text": {"mem", "sched"}, "mem": {"nv"}, "sched": set(), "nv": set()}
+
+
+def part(name):
+    first = name.split("_")[0].split(".")[0]
+    return PARTS.get(first, first)
+
+
+def included(path):
+    """The core's headers that @path includes, but for env.h, which is everybody's."""
+    return set(re.findall(r'^\s*#\s*include\s+"(\w+\.h)"', path.read_text(), re.M)) - {"env.h"}
+
+
+def callees():
+    """For every .c file the others whose functions or tables it uses."""
+    code = {p.name: re.sub(r"/\*.*?\*/|//[^\n]*", "", p.read_text(), flags=re.S) for p in PURE if p.suffix == ".c"}
+    home = {}
+    for name, text in code.items():
+        for found in re.findall(
+            r"^(?!static\b|extern\b|typedef\b)\w[\w *]*?\b(cgpu_\w+)(?:\([^;{]*\)\n\{|(?:\[\w*\])? = \{)", text, re.M
+        ):
+            assert home.setdefault(found, name) == name, f"{found} is in {home[found]} and {name}"
+    used = {
+        name: {home[w] for w in re.findall(r"\bcgpu_\w+", text) if w in home} - {name} for name, text in code.items()
+    }
+    assert len(home) > 100 and "policy_soft.c" in used["policy.c"] and "nv_call.c" in used["core_ops.c"]
+    return used
+
+
+def is_cycle_free(graph):
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def functions(text):
+    """(name, lines) of each function body, by the kernel's brace style."""
+    name, start = None, 0
+    for n, line in enumerate(text.splitlines(), 1):
+        if line == "{":
+            start = n
+        elif line == "}" and start:
+            yield name, n - start + 1
+            start = 0
+        elif found := re.match(r"^[a-z].*?\b(\w+)\(", line):
+            name = found[1]
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda p: p.name)
+def test_file(path):
+    text = path.read_text()
+    assert text.splitlines()[0] in (
+        "// SPDX-License-Identifier: MIT OR GPL-2.0",
+        "/* SPDX-License-Identifier: MIT OR GPL-2.0 */",
+    )
+    assert len(text.splitlines()) <= (500 if path.suffix == ".c" else 220) or path.name in NUMBERS
+    long = [(name, lines) for name, lines in functions(text) if lines > 100]
+    assert long == []
+
+
+@pytest.mark.parametrize("path", [p for p in PURE if p.name != "env.h"], ids=lambda p: p.name)
+def test_includes_only_the_core(path):
+    text = path.read_text()
+    for name in re.findall(r"^\s*#\s*include\s+(\S+)", text, re.M):
+        assert name == '"../uapi.h"' or (_build.CORE / name.strip('"')).exists(), name
+    assert "__KERNEL__" not in text
+
+
+@pytest.mark.parametrize("path", [p for p in PURE if part(p.name) in USES], ids=lambda p: p.name)
+def test_includes_its_own_part_and_those_below(path):
+    mine = part(path.name)
+    assert {name for name in included(path) if part(name) not in USES[mine] | {mine}} == set()
+
+
+def test_every_file_belongs_to_a_part():
+    assert {p.name for p in PURE if part(p.name) not in USES} == {"core_ops.c", "core_ops.h", "env.h"}
+
+
+@pytest.mark.parametrize(("caller", "used"), sorted(callees().items()), ids=lambda v: v if isinstance(v, str) else "")
+def test_calls_its_own_part_and_those_below(caller, used):
+    mine = part(caller)
+    assert mine == "core" or {name for name in used if part(name) not in USES[mine] | {mine}} == set()
+
+
+def test_no_file_calls_back_to_its_caller():
+    is_cycle_free(callees())
+
+
+def test_no_header_includes_itself_by_way_of_others():
+    is_cycle_free({p.name: included(p) for p in PURE if p.suffix == ".h"})
+
+
+@pytest.mark.parametrize("path", [p for p in PURE if p.suffix == ".h" and p.name != "env.h"], ids=lambda p: p.name)
+def test_headers_are_declarations(path):
+    text = path.read_text()
+    assert not re.search(r"^\s*(static\s+)?inline\b", text, re.M)
+    macros = set(re.findall(r"^#define\s+(\w+)\(", text, re.M))
+    assert macros == ({"DOC"} if path.name == "nv_table.h" else set()), "no macro with arguments"
+
+
+@pytest.mark.parametrize("path", sorted(_build.CORE.glob("policy_*.c")), ids=lambda p: p.name)
+def test_one_policy_is_one_small_file(path):
+    assert len(path.read_text().splitlines()) <= 150
+
+
+def test_functions_are_short():
+    lines = sorted(n for p in PURE if p.suffix == ".c" for _, n in functions(p.read_text()))
+    assert lines[len(lines) // 2] <= 20
+    assert lines[len(lines) * 9 // 10] <= 45
+
+
+def test_every_public_function_has_its_comment():
+    missing = []
+    for path in PURE:
+        if path.suffix != ".c" or path.name in NUMBERS | {"mem_tree.c", "core_ops.c"}:
+            continue
+        text = path.read_text()
+        public = re.findall(r"^(?!static)[a-z][\w *]*?\b(cgpu_\w+)\([^;{]*\)\n\{", text, re.M)
+        missing += [f"{path.name}: {name}" for name in public if f" * {name}() - " not in text]
+    assert missing == []
+
+
+def test_slots_agree_with_the_interface():
+    constants = _build.constants()
+    assert constants["CGPU_SLOTS"] == constants["CGPU_MAX_INST_MAX"]
+    assert constants["CGPU_PARSE_ID_MAX"] == constants["CGPU_ID_MAX"]
+    assert constants["CGPU_PARSE_GPUS"] == constants["CGPU_MAX_GPUS"]

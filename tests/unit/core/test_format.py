@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+import errno
+import re
+from pathlib import Path
+
+from corelib import ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+
+u64 = st.integers(0, 2**64 - 1)
+entries = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**50)), max_size=40)
+PROC_MD = Path(__file__).resolve().parents[3] / "docs" / "reference" / "proc.md"
+
+
+def text_of(call, *args) -> str:
+    """The text, after checking that every smaller buffer is refused and none is overrun."""
+    big = ffi.new("char[]", 8192)
+    length = call(big, 8192, *args)
+    assert 0 < length <= 8192
+    want = ffi.buffer(big, length)[:]
+    for size in {0, 1, length // 2, length - 1}:
+        small = ffi.new("char[]", b"#" * 8192)
+        assert call(small, size, *args) == -errno.ENOSPC
+        assert ffi.buffer(small, 8192)[size:] == b"#" * (8192 - size)
+    exact = ffi.new("char[]", length)
+    assert call(exact, length, *args) == length
+    assert ffi.buffer(exact, length)[:] == want
+    return want.decode()
+
+
+@given(u64)
+def test_a_scalar_is_read_back(value):
+    text, back = f"{value}\n".encode(), ffi.new("u64 *")
+    assert lib.cgpu_parse_u64(text, len(text), back) == 0
+    assert back[0] == value
+
+
+def pids(items):
+    array = ffi.new("struct cgpu_pid_mem[]", max(1, len(items)))
+    for i, (pid, size) in enumerate(items):
+        array[i].pid, array[i].bytes = pid, size
+    return array
+
+
+def test_meminfo_as_documented():
+    got = text_of(lib.cgpu_format_meminfo, 6730809344, pids([(19772, 200278016)]), 1)
+    assert got == "Free: 6730809344\nPID: 19772 Mem: 200278016\n"
+
+
+@given(u64, entries)
+def test_meminfo(free, items):
+    got = text_of(lib.cgpu_format_meminfo, free, pids(items), len(items))
+    assert got == f"Free: {free}\n" + "".join(f"PID: {p} Mem: {m}\n" for p, m in items)
+
+
+@given(entries)
+def test_merge_is_a_sum_by_pid(items):
+    array = pids(items)
+    count = lib.cgpu_format_merge_pids(array, len(items))
+    want = {}
+    for pid, size in items:
+        want[pid] = want.get(pid, 0) + size
+    assert [(array[i].pid, array[i].bytes) for i in range(count)] == sorted(want.items())
+
+
+@given(st.lists(u64, min_size=15, max_size=15))
+def test_stat_is_what_the_contract_lists(values):
+    led, stat = ffi.new("struct cgpu_ledger *"), ffi.new("struct cgpu_sched_stat *")
+    stat.gpu_ns, stat.wait_ns, stat.turns, stat.overruns = values[:4]
+    stat.running, stat.opened = 1, 0
+    values[4:6] = 1, 0
+    stat.enforced, stat.unsure_ns, stat.failed, stat.resisted = values[11:] = 1, values[12], 3, 4
+    led.limit_bytes, led.used_bytes, led.peak_bytes, led.refused = values[6:10]
+    lines = text_of(lib.cgpu_format_slot_stat, led, stat, values[10]).splitlines()
+    table = PROC_MD.read_text().split("`N/C/stat`, in this order:")[1].split("\n\n")[1]
+    names = [n for row in table.splitlines() for n in re.findall(r"`(\w+)`", row.split("|")[1])]
+    # What a card has a fixed number of is the shell's to say, behind them (proc.c).
+    kinds = ("channels", "groups", "bar1_bytes")
+    assert names[15:] == [kind + end for kind in kinds for end in ("", "_floor", "_left")]
+    assert lines == [f"{name} {value}" for name, value in zip(names[:15], values, strict=True)]

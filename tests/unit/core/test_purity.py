@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""What the core needs from its environment, proved from its objects."""
+
+import re
+import subprocess
+
+import _build
+import pytest
+
+ALLOWED = {"memcpy", "memset", "memcmp", "memmove", "strlen"}
+# x86 kernel objects: no red zone, no SSE. -ffreestanding: no call is taken for libc's.
+KERNEL = [
+    "-std=gnu11",
+    "-O2",
+    "-ffreestanding",
+    "-fno-builtin",
+    "-mno-sse",
+    "-mno-red-zone",
+    "-mcmodel=kernel",
+    "-fno-pic",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+]
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    """Every file of the core as the module has it."""
+    found, out = [], tmp_path_factory.mktemp("purity")
+    for path in _build.sources():
+        obj = out / f"{path.stem}.o"
+        subprocess.run([_build.CC, *KERNEL, _build.VERSION, "-c", str(path), "-o", str(obj)], check=True)
+        found.append((path, obj))
+    return found
+
+
+@pytest.fixture(scope="module")
+def symbols(objects):
+    """[(file, name, nm's letter)] of every symbol."""
+    found = []
+    for path, obj in objects:
+        for line in subprocess.run(["nm", str(obj)], capture_output=True, text=True, check=True).stdout.splitlines():
+            *_, kind, name = line.split()
+            found.append((path.name, name, kind))
+    return found
+
+
+def test_needs_nothing_but_the_list(symbols):
+    defined = {name for _, name, kind in symbols if kind.isupper() and kind != "U"}
+    needed = {(file, name) for file, name, kind in symbols if kind == "U" and name not in defined}
+    assert {(f, n) for f, n in needed if n not in ALLOWED} == set()
+
+
+def test_every_global_is_called_cgpu(symbols):
+    assert [(f, n) for f, n, kind in symbols if kind.isupper() and kind != "U" and not n.startswith("cgpu_")] == []
+
+
+def test_nothing_is_kept_between_calls(symbols):
+    """No writable data: all state is the caller's."""
+    assert [(f, n) for f, n, kind in symbols if kind in "dDbBC"] == []
+
+
+def test_the_module_has_no_text_of_the_call_table(objects):
+    """Names, headers and notes of its rows are for documents and tools."""
+    tables = [(path, obj) for path, obj in objects if path.name.startswith("nv_table_")]
+    assert len(tables) == 9
+    for path, obj in tables:
+        assert "DOC(" in path.read_text()
+        assert not re.search(rb"[A-Za-z_ ]{12}", section(obj, ".rodata")), path.name
+
+
+def section(obj, prefix):
+    """The content of all sections whose name begins with @prefix."""
+    names = subprocess.run(["objdump", "-h", str(obj)], capture_output=True, text=True, check=True).stdout
+    found = b""
+    for name in re.findall(rf"^\s*\d+ ({re.escape(prefix)}\S*)", names, re.M):
+        out = obj.with_suffix(".section")
+        subprocess.run(["objcopy", "-O", "binary", f"--only-section={name}", str(obj), str(out)], check=True)
+        found += out.read_bytes()
+    assert found
+    return found

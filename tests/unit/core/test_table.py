@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""The call table: order, ranges, what must never be passed, and the look-ups against a plain search of the rows."""
+
+import itertools
+
+import calltable
+import pytest
+from calltable import BRANCHES, Row
+from corelib import C, ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROWS = {kind: calltable.table(kind) for kind in calltable.KINDS}
+ALL = [r for rows in ROWS.values() for r in rows]
+CONTROL_VERDICTS = {
+    *("REFUSE", "PASS", "ANSWER_OK", "FB_INFO", "FB_INFO_V2", "NO_PIDS"),
+    *("SCHEDULE", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS", "EXPORT", "IMPORT"),
+    *("SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP"),
+}
+ESCAPE_VERDICTS = {"REFUSE", "PASS", "ALLOC", "ALLOC_MEMORY", "FREE", "CONTROL", "DUP", "MAP", "MAP_DMA"}
+ESCAPE_VERDICTS |= {"UNMAP_DMA", "VID_HEAP", "DMABUF", "OS_EVENT", "SHARE", "UNMAP"}
+UVM_VERDICTS = {"REFUSE", "PASS", "ANSWER_OK", "UVM_MAP", "UVM_MANAGED"}
+
+# Handled in a way that keeps the tenant from the card, or refused; never passed.
+SCHEDULING = {
+    *(0x80170F, 0x801711, 0x801712, 0x801714, 0x801108),
+    *(0x2080110A, 0x2080110B, 0x20801110, 0x20801115, 0x20801117, 0x2080111A, 0x20801121),
+    *(0x83DE0317, 0x83DE0318, 0x906F0102, 0x90670102, 0x20801210),
+    *(0xA06C0101, 0xA06C0103, 0xA06C0105, 0xA06C0107, 0xA06C0110, 0xA06F0103, 0xA06F0109, 0xA06F0111, 0xA06F0112),
+}
+WHOLE_CARD = {
+    *(0x801909, 0x2080200A, 0x20800130, 0x20800134, 0x20800136, 0x20800145, 0x20800146, 0x20800194, 0x20800407),
+    *(0x20801356, 0x2080130E, 0x2080220C, 0x20802210, 0xB01, 0xB05),
+}
+MEMORY_TOTALS = {0x20801301, 0x20801303, 0x20801320, 0xDE0001}
+OTHERS = {0x2080018D, 0x2080018E, 0x20802096, 0x20801119, 0x20801349, 0x2080016D, 0x2080017B, 0xB03, 0xB04}
+REGISTERS = {0x20800122, 0xB0CC010A, 0x83DE0315, 0x83DE0316, 0x20801322}
+HOLDS_MEMORY = {0x3D05, 0x3D06, 0x3D0B, 0x3D0C, 0xE00101, 0xF80103, 0xFD0102, 0x503C0104}
+NEVER_CLASSES = {
+    0xDE,
+    0x3F,
+    0x42,
+    0x81,
+    0x82,
+    0x83,
+    0xC2,
+    0xF8,
+    0xFD,
+    0xE0,
+    0xF1,
+    0x503B,
+    0xB2CC,
+    0x90CC,
+}
+NEVER_ESCAPES = {0x41, 0x4D, 215, 216}
+NEVER_UVM = {56, 62, 63, 76, 78}
+MANAGED_UVM = {*range(42, 48), 40, 41, 51, 53, 71, 80}
+
+branches = st.sampled_from(BRANCHES)
+
+
+def found(kind, pointer):
+    return calltable.row(kind, pointer) if pointer != ffi.NULL else None
+
+
+def search(rows, branch, number) -> Row | None:
+    """What a look-up must find, the slow way."""
+    return next((r for r in rows if r.number == number and r.holds(branch)), None)
+
+
+def near(rows):
+    """Numbers of the table, their neighbours, and any."""
+    numbers = sorted({r.number for r in rows})
+    return st.one_of(
+        st.sampled_from(numbers),
+        st.builds(lambda n, d: (n + d) % 2**32, st.sampled_from(numbers), st.integers(-2, 2)),
+        st.integers(0, 2**32 - 1),
+    )
+
+
+# ---- the rows ----
+
+
+@pytest.mark.parametrize("kind", calltable.KINDS)
+def test_sorted(kind):
+    key = (lambda r: (r.number, r.size, r.first)) if kind == "escape" else (lambda r: (r.number, r.first))
+    assert [key(r) for r in ROWS[kind]] == sorted(key(r) for r in ROWS[kind])
+
+
+def test_each_control_is_in_its_table():
+    tables = calltable.control_tables()
+    first = [t.first for t in tables]
+    assert first[0] == 0
+    assert first == sorted(set(first))
+    for t, end in zip(tables, [*first[1:], 2**32], strict=True):
+        assert all(t.first <= t.row[i].cmd < end for i in range(t.count))
+
+
+@pytest.mark.parametrize("kind", calltable.KINDS)
+def test_one_row_at_most_holds(kind):
+    """Ranges of one number (of one size, for an escape) do not overlap."""
+    seen = {}
+    for r in ROWS[kind]:
+        seen.setdefault((r.number, r.size if kind == "escape" else 0), []).append((r.first, r.last))
+    for number, ranges in seen.items():
+        assert all(first <= last for first, last in ranges), number
+        assert all(a[1] < b[0] for a, b in itertools.pairwise(ranges)), number
+
+
+def test_ranges_are_of_known_branches():
+    assert list(BRANCHES) == sorted(set(BRANCHES))
+    assert (BRANCHES[0], BRANCHES[-1]) == (C.CGPU_BRANCH_FIRST, C.CGPU_BRANCH_LAST)
+    known = {515, 520, 525, 530, *BRANCHES}
+    assert {b for r in ALL for b in (r.first, r.last)} <= known
+    assert min(r.first for r in ALL) == C.CGPU_BRANCH_OLDEST
+
+
+def test_neighbouring_rows_differ():
+    """A range that could be one row is one row: otherwise the table claims a change that is none."""
+    for kind, rows in ROWS.items():
+        for a, b in itertools.pairwise(rows):
+            same = (a.number, a.size, a.verdict, a.name, a.status_at, a.fd_at) == (
+                *(b.number, b.size, b.verdict, b.name, b.status_at, b.fd_at),
+            )
+            assert not same or [x for x in (515, 520, 525, 530, *BRANCHES) if a.last < x < b.first], (kind, a, b)
+
+
+def test_names():
+    assert all(r.name for r in ALL)
+    assert len({(r.kind, r.number, r.name) for r in ALL}) >= len({(r.kind, r.number) for r in ALL})
+    for r in ROWS["class"]:
+        assert not any(o.name == r.name and o.number != r.number for o in ROWS["class"]), r.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "allowed"),
+    [
+        ("escape", ESCAPE_VERDICTS),
+        ("control", CONTROL_VERDICTS),
+        ("uvm", UVM_VERDICTS),
+        ("class", set(calltable.CLASS_KINDS.values())),
+    ],
+)
+def test_verdicts_have_a_handler(kind, allowed):
+    """Each verdict is one that the shell knows in that place."""
+    assert {r.verdict for r in ROWS[kind]} <= allowed
+
+
+def test_a_refusal_says_why():
+    assert [r for r in ALL + calltable.opaque() if r.refused and not r.note] == []
+
+
+def test_offsets_are_inside():
+    for r in ALL:
+        if r.status_at:
+            assert r.status_at + 4 <= r.size, r
+        if r.fd_kind != "NONE":
+            assert r.fd_at + 4 <= r.size, r
+
+
+def test_what_is_answered_in_the_struct_has_a_status():
+    for r in ROWS["escape"]:
+        assert r.status_at or r.verdict in ("PASS", "REFUSE"), r
+    for r in ROWS["uvm"]:
+        assert r.status_at or r.verdict == "PASS" or r.number in (67, 69, 79), r
+
+
+def test_sealed_rows_are_those_that_are_read():
+    """A handler that reads parameters, or has to know that the driver did it, gets them sealed.
+
+    The size it relies on is there in every branch.
+    """
+    reading = {"FB_INFO", "FB_INFO_V2", "NO_PIDS", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS"}
+    reading |= {"EXPORT", "IMPORT", "SCHEDULE", "SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP"}
+    assert {r.number for r in ROWS["control"] if r.sealed} == {
+        r.number for r in ROWS["control"] if r.verdict in reading
+    }
+    kinds = {"DEVICE", "SUBDEVICE", "VIDMEM", "TSG", "CHANNEL"}
+    assert all(r.sealed for r in ROWS["class"] if r.verdict in kinds)
+    assert all(r.size for r in ALL if r.sealed)
+
+
+def test_fields_that_the_interposer_reads_are_inside():
+    channel, group = ("CHANNEL", C.NV_CHANNEL_ENGINE), ("TSG", C.NV_TSG_ENGINE)
+    for kind, at in (channel, group, ("VIDMEM", C.NV_MEM_SIZE + 4)):
+        rows = [r for r in ROWS["class"] if r.verdict == kind]
+        assert rows
+        assert all(at + 4 <= r.size for r in rows), kind
+    sizes = [r.size for r in ROWS["control"] if r.number == C.NV2080_CTRL_FB_GET_INFO_V2]
+    assert max(sizes) == C.NV_FB_INFO_V2_SIZE
+    for number, size in (
+        (C.NV2080_CTRL_DISABLE_CHANNELS, C.NV2080_DISABLE_CHANNELS_SIZE),
+        (C.NV2080_CTRL_GPU_GET_PIDS, 3812),
+        (C.NV2080_CTRL_GPU_GET_PID_INFO, 8 + 200 * 72),
+        (C.NVA06C_CTRL_SET_TIMESLICE, 8),
+        (C.NV2080_CTRL_FB_GET_INFO, 16),
+        (0x20801210, C.NV_CTXSW_SIZE),
+        (0x20800513, C.NV_THERMAL_SIZE),
+        (0x20808513, C.NV_THERMAL_SIZE),
+    ):
+        assert {r.size for r in ROWS["control"] if r.number == number} == {size}
+
+
+# ---- what must not be passed ----
+
+
+@pytest.mark.parametrize(
+    "number", sorted(SCHEDULING | WHOLE_CARD | MEMORY_TOTALS | OTHERS | REGISTERS | HOLDS_MEMORY), ids=hex
+)
+def test_dangerous_control_is_not_passed(number):
+    rows = [r for r in ROWS["control"] if r.number == number]
+    assert rows, "refused all the same, but the table should say why"
+    assert [r for r in rows if r.verdict == "PASS"] == []
+
+
+def test_controls_with_a_file_descriptor():
+    """The redirected look-up keeps the file inside the container; what it then carries needs a handler."""
+    kept = {r.number: r.verdict for r in ROWS["control"] if r.fd_kind != "NONE" and not r.refused}
+    passed = {0x3D08: "PASS", 0x3D0A: "PASS"}  # asks, or makes an empty carrier
+    assert kept == passed | {0x3D05: "EXPORT", 0x3D06: "IMPORT", 0x3D0B: "EXPORT", 0x3D0C: "IMPORT"}
+    assert all(r.sealed for r in ROWS["control"] if r.verdict in ("EXPORT", "IMPORT"))
+
+
+def test_what_cannot_be_undone_is_refused():
+    assert all(r.refused for r in ROWS["class"] if r.number in NEVER_CLASSES)
+    assert {r.number for r in ROWS["class"]} >= NEVER_CLASSES
+    assert all(r.refused for r in ROWS["escape"] if r.number in NEVER_ESCAPES)
+    assert {r.number for r in ROWS["escape"]} >= NEVER_ESCAPES
+    assert all(r.refused for r in ROWS["uvm"] if r.number in NEVER_UVM)
+    assert {r.number for r in ROWS["uvm"]} >= NEVER_UVM
+    assert {r.number for r in ROWS["uvm"] if r.verdict == "UVM_MANAGED"} == MANAGED_UVM
+
+
+def test_names_that_change_something_are_not_passed():
+    """SET, RESET, CLEAR … in a passed control: only those that are known to be the client's own."""
+    words = {"SET", "RESET", "CLEAR", "ENABLE", "DISABLE", "LOCK", "RESERVE", "BOOST", "STOP", "START", "EXEC", "WRITE"}
+    own = {
+        "NV2080_CTRL_CMD_GPU_GET_RESET_STATUS",
+        "NV2080_CTRL_CMD_GPU_GET_DRAIN_AND_RESET_STATUS",
+        "NV2080_CTRL_CMD_EVENT_SET_NOTIFICATION",
+        "NVC36F_CTRL_CMD_GPFIFO_SET_WORK_SUBMIT_TOKEN_NOTIF_INDEX",
+        "NV0000_CTRL_CMD_GPU_GET_MEMOP_ENABLE",
+        "NV0000_CTRL_CMD_SYNC_GPU_BOOST_GROUP_INFO",
+    }
+    passed = {r.name for r in ROWS["control"] if r.verdict == "PASS" and words & set(r.name.split("_"))}
+    assert passed <= own
+
+
+# Classes without which libcuda does not start, and that are of the container's own objects only.
+@pytest.mark.parametrize("number", [0x2081, 0x83DE, 0x900E], ids=hex)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_classes_that_libcuda_needs(branch, number):
+    row = found("class", lib.cgpu_call_class(branch, number))
+    assert row.verdict == "PLAIN"
+    assert row.sealed == (number == 0x83DE), "a debugger names an object"
+
+
+@pytest.mark.parametrize(
+    ("number", "size", "verdict"),
+    [
+        (0x20808159, 332, "ANSWER_OK"),
+        (0x800294, 4, "PASS"),
+        (0x809909, 1, "ANSWER_OK"),
+        (0x801108, 32, "ANSWER_OK"),
+        (0x20808513, 1432, "READ_THERMAL"),
+        (0x20801210, 32, "FORCE_CILP"),
+        (0x20809001, 8, "PASS"),
+        (0x20809009, 8, "PASS"),
+        (0x20809064, 520, "PASS"),
+        (0x2080A026, 532, "PASS"),
+        (0x2080A084, 0, "REFUSE"),
+        (0x2080A612, 0, "REFUSE"),
+        (0x2080852A, 0, "REFUSE"),
+        (0x20810108, 0, "REFUSE"),
+        (0x83DE0309, 4, "REFUSE"),
+    ],
+)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_what_the_libraries_ask(branch, number, size, verdict):
+    row = found("control", lib.cgpu_call_control(branch, number))
+    assert (row.size, row.verdict) == (size, verdict)
+
+
+def test_only_charged_kinds_are_video_memory():
+    assert {r.number for r in ROWS["class"] if r.verdict == "VIDMEM"} == {C.NV01_MEMORY_LOCAL_USER}
+
+
+def test_opaque_controls_are_refused():
+    assert len(calltable.opaque()) == 2
+    for cmd in (0x2080A097, 0x00008001, 0x20810107, 0x2081FFFF, 0x20818001):
+        for branch in BRANCHES:
+            r = found("control", lib.cgpu_call_control(branch, cmd))
+            assert r.refused
+            assert r in calltable.opaque()
+
+
+# ---- look-ups ----
+
+
+@given(branches, near(ROWS["control"]))
+def test_control_look_up(branch, cmd):
+    want = search(ROWS["control"], branch, cmd)
+    if not want and cmd >> 16 == 0x2081:
+        want = calltable.opaque()[1]
+    elif not want and cmd & 0x8000:
+        want = calltable.opaque()[0]
+    assert found("control", lib.cgpu_call_control(branch, cmd)) == want
+
+
+@given(branches, near(ROWS["class"]))
+def test_class_look_up(branch, cls):
+    assert found("class", lib.cgpu_call_class(branch, cls)) == search(ROWS["class"], branch, cls)
+
+
+@given(branches, near(ROWS["uvm"]))
+def test_uvm_look_up(branch, nr):
+    assert found("uvm", lib.cgpu_call_uvm(branch, nr)) == search(ROWS["uvm"], branch, nr)
+
+
+SIZES = st.one_of(st.sampled_from(sorted({r.size for r in ROWS["escape"]})), st.integers(0, 2**14))
+
+
+@given(branches, near(ROWS["escape"]), SIZES, st.sampled_from([1, 2, 4]))
+def test_escape_look_up(branch, nr, size, node):
+    rows = [r for r in ROWS["escape"] if r.nodes & node and r.size in (0, size)]
+    assert found("escape", lib.cgpu_call_escape(branch, nr, size, node)) == search(rows, branch, nr)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_every_row_is_found(branch):
+    for r in ALL:
+        if not r.holds(branch):
+            continue
+        if r.kind == "escape":
+            for node in (1, 2, 4):
+                got = found("escape", lib.cgpu_call_escape(branch, r.number, r.size, node))
+                assert (got == r) == bool(r.nodes & node)
+        else:
+            look_up = {"control": lib.cgpu_call_control, "class": lib.cgpu_call_class, "uvm": lib.cgpu_call_uvm}
+            assert found(r.kind, look_up[r.kind](branch, r.number)) == r
+
+
+def test_a_number_can_mean_two_things():
+    names = {b: found("control", lib.cgpu_call_control(b, 0x20801358)) for b in BRANCHES}
+    assert names[565] is None
+    assert names[570].name == "NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_INFOROM_SUPPORT"
+    assert names[580].name == "NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_STATUS"
+
+
+# ---- branches ----
+
+
+@pytest.mark.parametrize("version", ["535.288.01", "550.40.07", "580.105.08", "595.45.04", "565.77"])
+def test_known_driver(version):
+    assert lib.cgpu_call_knows_driver(version.encode())
+    assert lib.cgpu_call_branch(version.encode()) == int(version.split(".")[0])
+
+
+@pytest.mark.parametrize(
+    ("version", "branch"),
+    [("610.43.02", 595), ("585.1", 580), ("540.1", 535), ("530.41.03", 535), ("", 535), ("580", 535), ("x.1", 535)],
+)
+def test_unknown_driver_gets_the_nearest_older(version, branch):
+    assert not lib.cgpu_call_knows_driver(version.encode())
+    assert lib.cgpu_call_branch(version.encode()) == branch
+
+
+@given(st.text(alphabet="0123456789.x-", max_size=12))
+def test_any_version_gets_a_branch(version):
+    assert lib.cgpu_call_branch(version.encode()) in BRANCHES
+    if lib.cgpu_call_knows_driver(version.encode()):
+        assert int(version.split(".")[0]) == lib.cgpu_call_branch(version.encode())
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_offsets_of_the_kernel_side_allocation(branch):
+    """NVOS21 until 570, then NVOS64: inside the op's union of 64 bytes, behind the pointer to the parameters."""
+    abi = lib.cgpu_call_abi(branch)
+    assert (abi.op_alloc_params_size, abi.op_alloc_status) == ((24, 28) if branch < 575 else (32, 40))
+    assert abi.dmabuf_handles == (32 if branch < 570 else 36)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_layout_of_the_utilisation_samples(branch):
+    """A ring of whole samples, of 72, behind a head of 16 bytes, as large as the call table says."""
+    abi, row = lib.cgpu_call_abi(branch), lib.cgpu_call_control(branch, C.NV2080_CTRL_PERF_UTIL_SAMPLES)
+    assert row.params_size == C.NV_UTIL_SAMPLES + 72 * abi.util_stride <= C.NV_UTIL_PARAMS_MAX
+    # The frame buffer's sample is before it, of 116 bytes, since 570 of 128.
+    assert abi.util_pid == 8 + (116 if branch < 570 else 128) + 8
+
+
+BLOCK = 2 << 20
+
+
+@given(st.integers(0, 1 << 49), st.integers(0, 1 << 40))
+def test_a_managed_range_costs_the_blocks_it_touches(start: int, length: int):
+    charged = lib.cgpu_estimate_managed_bytes(start, start + length)
+    assert charged == len(range(start // BLOCK * BLOCK, start + length, BLOCK)) * BLOCK * bool(length)
+    assert length <= charged < length + 2 * BLOCK
+
+
+def test_an_empty_or_inverted_range_costs_nothing():
+    assert lib.cgpu_estimate_managed_bytes(BLOCK, BLOCK) == lib.cgpu_estimate_managed_bytes(2 * BLOCK, BLOCK) == 0
+
+
+@given(st.integers(0, 1 << 40), st.integers(1 << 20, 1 << 40))
+def test_mapping_a_limit_once_is_included(overhead: int, limit: int):
+    """One mapping of all there is, and a gigabyte in pieces of 2 MiB, cost nothing; what is over costs itself."""
+    assert lib.cgpu_estimate_overhead_charge(lib.cgpu_estimate_page_tables(limit), limit) == 0
+    assert lib.cgpu_estimate_overhead_charge(512 * lib.cgpu_estimate_page_tables(BLOCK - 1), 1 << 30) == 0
+    included = (16 << 20) + limit // 512
+    assert lib.cgpu_estimate_overhead_charge(overhead, limit) == max(0, overhead - included)

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""Anything in any order: what must hold of the scheduler whatever happens to it.
+
+As sentences, each an assertion below: under 0 and 3 nobody runs outside their turn; shares converge; no one starves;
+credit is bounded; no time is counted twice or lost; what is not enforced is not reported as isolation.
+"""
+
+import os
+
+from corelib import (
+    FAIR,
+    FIXED,
+    MS,
+    NATIVE,
+    NEVER,
+    PREEMPT,
+    SOFT,
+    TIMESLICE,
+    WEIGHTED,
+    WINDOW,
+    C,
+    CoreError,
+    Turn,
+    ffi,
+    lib,
+    slots,
+)
+from hypothesis import assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+slot = st.integers(0, C.CGPU_SLOTS - 1)
+US = 1_000
+SWITCH_NS_MAX = 1_000_000
+
+
+class TurnMachine(RuleBasedStateMachine):
+    @initialize(
+        policy=st.integers(0, 5),
+        levers=st.sampled_from([WINDOW, WINDOW | TIMESLICE]),
+        slice_ms=st.sampled_from([1, 5, 8, 20]),
+    )
+    def begin(self, policy, levers, slice_ms):
+        self.turn = Turn(policy if policy != SOFT else FAIR, slice_ms=slice_ms, levers=levers)
+        self.pending = None  # a plan whose calls are being made
+        self.last = {}
+        self.most_grant = 0
+        self.switches = 0
+
+    def attempt(self, call, *args):
+        try:
+            call(*args)
+        except CoreError:
+            pass
+
+    def live(self):
+        return [i for i in range(C.CGPU_SLOTS) if self.turn.t.slot[i].cookie]
+
+    # ---- what administrators and tenants do
+
+    @rule(weight=st.integers(1, 25), highprio=st.sampled_from([0, 0, 0, 1]), channels=st.integers(0, 3))
+    def add(self, weight, highprio, channels):
+        self.attempt(self.turn.add, weight if weight > 20 else 1 + weight % 5, highprio, channels)
+
+    @rule(i=slot)
+    def delete(self, i):
+        self.turn.delete(i)
+        for key in [k for k in self.last if k[0] == i]:
+            del self.last[key]
+
+    @rule(i=slot, channels=st.integers(0, 3), tsgs=st.integers(0, 5))
+    def channels(self, i, channels, tsgs):
+        self.turn.channels(i, channels, tsgs)
+
+    @rule(i=slot, weight=st.integers(0, 6))
+    def weight(self, i, weight):
+        self.attempt(self.turn.set, "weight", i, weight)
+
+    @rule(i=slot, highprio=st.integers(0, 1))
+    def highprio(self, i, highprio):
+        self.attempt(self.turn.set, "highprio", i, highprio)
+
+    @rule(what=st.sampled_from([("policy", 5), ("max_inst", 26)]), part=st.floats(0, 1))
+    def administer(self, what, part):
+        self.attempt(self.turn.set, what[0], int(part * what[1]))
+
+    @rule(percent=st.sampled_from([20, 50, 80, 90]))
+    def prio_ratio(self, percent):
+        self.turn.set("prio_ratio", percent)
+
+    @rule(us=st.sampled_from([1_000, 5_000, 8_000, 20_000]))
+    def slice(self, us):
+        self.turn.set("slice_us", us)
+
+    @rule(levers=st.sampled_from([0, WINDOW, TIMESLICE, 3, 3, 3]))
+    def levers(self, levers):
+        lib.cgpu_sched_set_levers(self.turn.t, levers, self.turn.now)
+
+    @rule(lever=st.sampled_from([WINDOW, TIMESLICE]), moved=st.sampled_from([0, 0, 1]))
+    def look_at_the_share(self, lever, moved):
+        turn = self.turn
+        had = turn.t.levers
+        policy = lib.cgpu_sched_lever_moved(turn.t, lever, moved, turn.now)
+        assert policy in (turn.t.policy, NATIVE)
+        lost = had & ~turn.t.levers
+        assert lost in (0, lever) and not (lost and moved)
+        assert turn.t.inert & lost == lost
+
+    @rule(us=st.sampled_from([0, 70, SWITCH_NS_MAX // US]))
+    def switch_cost(self, us):
+        self.turn.t.switch_ns = us * US
+
+    # ---- what the shell does
+
+    @rule(us=st.integers(0, 40_000))
+    def time_passes(self, us):
+        self.turn.now += us * US
+
+    @rule(s=st.integers(1, 3_600))
+    def the_clock_jumps(self, s):
+        """Nobody asked for so long: the machine slept, or the thread was held up."""
+        self.turn.now += s * 1_000 * MS
+
+    @precondition(lambda self: self.pending is None)
+    @rule()
+    def plan(self):
+        turn, t = self.turn, self.turn.t
+        plan = turn.next()
+        self.check(plan)
+        self.check_credit()
+        again = turn.next()
+        assert bytes(ffi.buffer(again)) == bytes(ffi.buffer(plan)), "asked twice, another answer"
+        if plan.freeze_mask | plan.thaw_mask | plan.timeslice_mask:
+            self.pending = (plan, turn.now)
+        else:
+            assert plan.until_ns > turn.now
+            assert t.target_mask == plan.run_mask
+
+    @precondition(lambda self: self.pending is not None)
+    @rule(
+        frozen_us=st.integers(0, 5_000), thawed_us=st.integers(0, 5_000), failed=st.sampled_from([0] * 6 + [1, 6, -1])
+    )
+    def acknowledge(self, frozen_us, thawed_us, failed):
+        plan, begin = self.pending
+        self.pending = None
+        failed &= plan.freeze_mask | plan.thaw_mask
+        frozen, thawed = begin + frozen_us * US, begin + thawed_us * US
+        self.turn.now = max(self.turn.now, frozen, thawed)
+        self.turn.ack(plan, begin, frozen, thawed, plan.run_mask ^ failed, plan.timeslice_mask & ~failed)
+        # A switch is refunded when it comes, within the turn or in the overlap before it.
+        self.switches = min(self.switches + 1, 8)
+        for i in slots(failed) & set(self.live()):
+            assert not self.turn.stat(i).enforced, "a failed call was reported as isolation"
+
+    @precondition(lambda self: self.pending is None)
+    @rule()
+    def nobody_starves(self):
+        """With levers that work and nothing changing, everybody who may run does."""
+        turn = self.turn
+        t = turn.t
+        assume(t.policy != NATIVE and t.levers & WINDOW and t.slice_ns <= 20 * MS)
+        wanted = {i for i in self.live() if t.slot[i].weight and t.slot[i].channels}
+        rounds_ms = 4 * 25 * t.slice_ns / MS / (1 - t.prio_ratio / 100) + 500
+        end, got = turn.now + int(rounds_ms * MS), set()
+        while turn.now < end and not wanted <= got:
+            plan = turn.next()
+            if plan.freeze_mask | plan.thaw_mask | plan.timeslice_mask:
+                turn.ack(plan)
+                continue
+            if plan.until_ns == NEVER:
+                got |= slots(plan.run_mask)
+                break
+            got |= slots(plan.run_mask)
+            turn.now = plan.until_ns
+        assert wanted <= got, f"{wanted - got} starved for {rounds_ms} ms"
+
+    def play(self, length_ns):
+        """So long with levers that work at once; yields (who runs, for how long)."""
+        turn, end = self.turn, self.turn.now + length_ns
+        while turn.now < end:
+            plan = turn.next()
+            if plan.freeze_mask | plan.thaw_mask | plan.timeslice_mask:
+                turn.ack(plan)
+                continue
+            until = min(plan.until_ns, end)
+            assert until > turn.now
+            length, turn.now = until - turn.now, until
+            yield slots(plan.run_mask & turn.opened_mask()), length
+
+    def round_ns(self):
+        """No round is longer."""
+        t = self.turn.t
+        return C.CGPU_SLOTS * (t.slice_ns + t.switch_ns)
+
+    def parts(self):
+        """What each of them should get of the time, once nothing changes."""
+        t = self.turn.t
+        weight = {i: t.slot[i].weight for i in self.live() if t.slot[i].weight}
+        opened = [i for i in weight if t.slot[i].channels]
+        if t.policy == FAIR:
+            return dict.fromkeys(opened, 1 / t.max_inst)
+        if t.policy == FIXED:
+            return {i: weight[i] / t.max_inst for i in opened}
+        if t.policy == PREEMPT:
+            return {i: 1 / len(opened) for i in opened}
+        low = {i: w for i, w in weight.items() if not t.slot[i].highprio}
+        return {i: weight[i] / sum(low.values()) for i in opened}
+
+    @precondition(lambda self: self.pending is None and self.turn.t.policy in (FAIR, PREEMPT, WEIGHTED, FIXED))
+    @rule()
+    def it_settles(self):
+        """Shares converge, and every nanosecond of the GPU is one container's."""
+        turn = self.turn
+        t = turn.t
+        assume(not any(t.slot[i].highprio and t.slot[i].channels for i in self.live()))
+        wanted = self.parts()
+        assume(wanted)
+        switch_us, t.switch_ns = t.switch_ns, 0
+        # A debt of a round is paid with a grant a round.
+        for _ in range(2 * C.CGPU_SLOTS):
+            for _ in self.play(self.round_ns()):
+                pass
+            if all(t.slot[i].credit_ns > -t.slice_ns for i in wanted):
+                break
+        before, began = {i: turn.stat(i) for i in self.live()}, turn.now
+        # The order of the rest of the time does not matter: whole rounds, nearly.
+        got, busy = dict.fromkeys(self.live(), 0), 0
+        for running, length in self.play(8 * self.round_ns()):
+            assert len(running) <= 1
+            if t.policy in (FAIR, FIXED):
+                assert running <= {t.rota[0].owner}, "nobody runs outside their turn"
+            busy += length if running else 0
+            for i in running:
+                got[i] += length
+        t.switch_ns = switch_us
+        span = turn.now - began
+        biggest = max(1 if t.policy in (FAIR, PREEMPT) else t.slot[i].weight for i in wanted) * t.slice_ns
+        for i, part in wanted.items():
+            assert abs(got[i] - part * span) <= 2.1 * biggest, f"{i}: {got[i] / span:.3f} of the time, not {part:.3f}"
+            ran = turn.stat(i).gpu_ns - before[i].gpu_ns
+            waited = turn.stat(i).wait_ns - before[i].wait_ns
+            assert (ran, ran + waited) == (got[i], span), "time was counted twice or lost"
+        assert sum(got.values()) == busy
+
+    # ---- what must hold
+
+    def check_credit(self):
+        """A claim is at most two grants, and who begins is in debt by no more than a round."""
+        t = self.turn.t
+        grant = max([t.slot[i].weight for i in self.live()], default=0) * t.slice_ns
+        self.most_grant = max(self.most_grant, grant, t.slice_ns)
+        for i in self.live():
+            for credit in (t.slot[i].credit_ns, t.slot[i].beside_ns):
+                assert credit <= 2 * self.most_grant + self.switches * SWITCH_NS_MAX
+        for rota in t.rota:
+            if rota.running and rota.contended and rota.owner < C.CGPU_SLOTS:
+                assert rota.limit_ns >= rota.clock_ns, "a turn goes on after its end"
+                assert rota.limit_ns - rota.clock_ns <= 3 * self.most_grant + t.slice_ns * 20
+
+    def check(self, plan):
+        turn, t = self.turn, self.turn.t
+        live = sum(1 << i for i in self.live())
+        opened = turn.opened_mask()
+        calls = plan.freeze_mask | plan.thaw_mask
+        assert not plan.run_mask & ~live
+        assert not calls & ~opened and not plan.timeslice_mask & ~opened
+        assert not plan.freeze_mask & plan.run_mask
+        assert not plan.thaw_mask & ~plan.run_mask
+        missing = (t.run_mask ^ plan.run_mask) & opened & ~t.unsure_mask
+        assert missing == missing & calls, "the calls do not lead to the plan"
+        if t.policy == NATIVE or not t.levers & WINDOW:
+            assert plan.run_mask == live
+            return
+        may = sum(1 << i for i in self.live() if t.slot[i].weight)
+        assert not plan.run_mask & ~may, "weight 0 may not run"
+        high = sum(1 << i for i in self.live() if t.slot[i].highprio)
+        if t.policy != SOFT:
+            assert len(slots(plan.run_mask & opened & ~high)) <= 1, "one at a time"
+            assert len(slots(plan.run_mask & opened & high)) <= 1
+
+    @invariant()
+    def sums(self):
+        if not hasattr(self, "turn"):
+            return
+        t = self.turn.t
+        assert sum(t.slot[i].weight for i in self.live()) <= t.max_inst
+        assert len(self.live()) <= t.max_inst == t.max_inst <= C.CGPU_SLOTS
+
+    @invariant()
+    def times_never_go_back_and_nobody_gets_more_than_there_is(self):
+        if not hasattr(self, "turn"):
+            return
+        turn = self.turn
+        now, total = {}, 0
+        for i in self.live():
+            st_ = turn.stat(i)
+            for name in ("gpu_ns", "wait_ns", "turns", "overruns"):
+                now[i, name] = getattr(st_, name)
+            assert st_.gpu_ns + st_.wait_ns <= turn.now - 1_000 * MS
+            total += st_.gpu_ns - self.last.get((i, "gpu_ns"), 0)
+        for key, value in now.items():
+            assert value >= self.last.get(key, 0), f"{key} went back"
+        since, native = self.last.get("now", 1_000 * MS), self.last.get("native", True)
+        # What was counted late, at an acknowledgement, belongs to the time since the last count.
+        slack = self.last.get("slack", 0) + (turn.now - since)
+        if not native and turn.t.policy != NATIVE:
+            assert total <= slack
+        if turn.t.policy == NATIVE:
+            assert not any(turn.stat(i).enforced for i in self.live())
+        self.last = {**now, "now": turn.now, "native": turn.t.policy == NATIVE, "slack": max(0, slack - total)}
+
+
+TestTurnMachine = TurnMachine.TestCase
+TestTurnMachine.settings = settings(
+    max_examples=min(120, int(os.environ.get("HYPOTHESIS_MAX_EXAMPLES", "120"))), stateful_step_count=50, deadline=None
+)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "cli"))  # fake_tree.py
+
+from fakes import Node
+
+SHIM_SOURCE = Path(__file__).resolve().parents[3] / "cgpud/runtime"
+
+# A busy machine is no finding.
+settings.register_profile("daemon", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("daemon")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.cleanup()
+
+
+@pytest.fixture
+def run() -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Drive one coroutine; a test that hangs fails by name."""
+
+    def drive(coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(asyncio.wait_for(coroutine, 60))
+
+    return drive
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """cgpu-runtime, the sanitized build; its directory holds the socket and the configuration."""
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler")
+    directory = tmp_path_factory.mktemp("shim")
+    flags = f'-DCGPU_SOCKET_PATH=\\"{directory}/s\\" -DCGPU_CONF_PATH=\\"{directory}/runtime.conf\\"'
+    # A directory below nodes is one of a container's.
+    magic = subprocess.run(["stat", "-f", "-c", "0x%t", directory], capture_output=True, text=True, check=True).stdout
+    flags += f' -DCGPU_NODES_PATH=\\"{directory}/nodes\\" -DCGPU_NODES_MAGIC={magic.strip()}'
+    subprocess.run(
+        [
+            "make", "-s", "-C", str(SHIM_SOURCE), f"OUT={directory}", "CC=cc", f"CPPFLAGS={flags}", "STATIC=",
+            "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all",
+        ],
+        check=True,
+    )  # fmt: skip
+    return directory

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""Kernel events as sentences, in the log, and against docs/reference/netlink.md."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Node, eventually
+from structlog.testing import capture_logs
+
+from cgpud import log
+from cgpud.errors import Resync
+from cgpud.events import LogThrottle, describe
+from cgpud.fakelink import FakeLink
+from cgpud.kernel_abi import A, Cmd, Event, G, S
+from cgpud.model import MIB, Container, KernelEvent, KernelGpu, Slot
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+REPO = Path(__file__).resolve().parents[3]
+PAGE = REPO / "docs/reference/netlink.md"
+WHOLE = Container("f" * 64, 7, "f" * 12, 509, 0, 1, False, (Slot(0, 2, 0, 6043 * MIB, 5 * MIB, 2, True),))
+NAMES = Container("f" * 64, 7, "f" * 12, 0, 0, 0)
+GPU = KernelGpu(0, "GPU-1", "0000:01:00.0", 0, 15109 * MIB)
+
+TOLD = [
+    (
+        KernelEvent(Event.CREATED, WHOLE),
+        "info",
+        "container ffffffffffff was created (GPU 0: 6043 MiB, weight 2, high pr",
+    ),
+    (KernelEvent(Event.DYING, WHOLE), "info", "was destroyed; what is still open holds 5 MiB of GPU 0"),
+    (KernelEvent(Event.GONE, WHOLE), "info", "container ffffffffffff is gone, its memory returned"),
+    (KernelEvent(Event.CHANGED, WHOLE), "info", "was changed (GPU 0: 6043 MiB, weight 2, high priority)"),
+    (
+        KernelEvent(
+            Event.REFUSED,
+            NAMES,
+            GPU,
+            {"asked": 512 * MIB, "limit": 6043 * MIB, "used": 6000 * MIB, "pid": 42, "suppressed": 3},
+        ),
+        "warning",
+        "was refused 512 MiB on GPU 0: 6000 MiB of 6043 MiB are in use (process 42); 3 more like it",
+    ),
+    (
+        KernelEvent(Event.OVERRUN, NAMES, GPU, {"overruns": 9, "resisted": 2, "suppressed": 0}),
+        "warning",
+        "overran its turn on GPU 0 (9 late turns, 2 resisted freezes so far)",
+    ),
+    (
+        KernelEvent(Event.LEVER_FAILED, NAMES, GPU, {"lever": 1, "status": 0x40, "suppressed": 0}),
+        "warning",
+        "the driver did not freeze or thaw container ffffffffffff on GPU 0: status 0x40",
+    ),
+    (
+        KernelEvent(Event.LEVERS, None, GPU, {"old": 3, "new": 2, "inert": 1}),
+        "error",
+        "GPU 0 lost the lever window (answered, and moves nothing)",
+    ),
+    (KernelEvent(Event.LEVERS, None, GPU, {"old": 0, "new": 3, "inert": 0}), "info", "has the lever window and times"),
+    (
+        KernelEvent(Event.POLICY, None, GPU, {"old": 2, "new": 5}),
+        "info",
+        "the policy of GPU 0 changed from 2 (weighted) to 5 (native)",
+    ),
+    (KernelEvent(Event.ATTACHED, None, GPU), "info", "GPU 0 (GPU-1) is attached"),
+    (KernelEvent(Event.DETACHED, None, GPU), "info", "GPU 0 (GPU-1) is no longer attached"),
+    (
+        KernelEvent(Event.CORE, None, None, {"core": "0.1.1", "candidate": "0.1.1", "errno": 0, "why": "taken over"}),
+        "info",
+        "core 0.1.1 is active: taken over",
+    ),
+    (
+        KernelEvent(Event.CORE, None, None, {"core": "0.1.0", "candidate": "0.1.2", "errno": 95, "why": "GPU 1: no"}),
+        "warning",
+        "core 0.1.2 was not taken: GPU 1: no; 0.1.0 runs on",
+    ),
+    (
+        KernelEvent(Event.CORE, None, None, {"candidate": "moody", "errno": 22, "why": "it speaks ABI 99"}),
+        "warning",
+        "core moody was not taken: it speaks ABI 99; no core is there",
+    ),
+    (KernelEvent(99), "info", "event 99, which this version does not know"),
+]
+
+
+@pytest.mark.parametrize(("event", "level", "text"), TOLD, ids=lambda value: str(getattr(value, "kind", "")))
+def test_sentences(event: KernelEvent, level: str, text: str) -> None:
+    entry = describe(event)
+    assert text in entry.text
+    assert entry.level == level
+    assert "\n" not in entry.text
+
+
+def test_every_event_has_a_sentence() -> None:
+    assert {event.kind for event, _, _ in TOLD} >= set(Event)
+
+
+@pytest.mark.parametrize("kind", Event)
+def test_nothing_is_taken_for_granted(kind: Event) -> None:
+    """A module that leaves something out is no reason to fall over."""
+    for container in (None, NAMES):
+        for gpu in (None, GPU):
+            assert describe(KernelEvent(kind, container, gpu)).text
+
+
+def test_throttle() -> None:
+    throttle = LogThrottle(60)
+    assert throttle.allow("a", 0) == 0
+    assert [throttle.allow("a", now) for now in (1, 2, 59.9)] == [None] * 3
+    assert throttle.allow("b", 59) == 0
+    assert throttle.allow("a", 60) == 3
+    assert throttle.allow("a", 200) == 0
+
+
+def test_quiet_forgets() -> None:
+    throttle = LogThrottle(60)
+    for second in range(10000):
+        throttle.allow(f"container {second}", second)
+    assert len(throttle._logged) <= 61
+
+
+def test_the_log_tells_it(node: Node, run: Run) -> None:
+    async def main() -> None:
+        with capture_logs() as lines:
+            async with node.running() as daemon:
+                await eventually(lambda: node.link._listeners, "listening")
+                container = (await node.prepare("a" * 64)) and node.link.containers["a" * 64]
+                for asked in range(1, 101):
+                    node.link.emit(
+                        Event.REFUSED, container, 0, asked=asked * MIB, limit=MIB, used=MIB, pid=1, suppressed=0
+                    )
+                node.link.emit(Event.POLICY, None, 0, old=5, new=2)
+                await eventually(lambda: daemon.kernel_events["policy"], "the policy")
+                node.now += 61
+                node.link.emit(Event.REFUSED, container, 0, asked=7 * MIB, limit=MIB, used=MIB, pid=1, suppressed=0)
+                await eventually(lambda: daemon.kernel_events["refused"] == 101, "the last one")
+        refused = [line for line in lines if line.get("kind") == "refused"]
+        assert [line["asked_bytes"] // MIB for line in refused] == [1, 7]
+        assert "not_logged" not in refused[0]
+        assert refused[1]["not_logged"] == 99
+        assert refused[0]["log_level"] == "warning"
+        assert refused[0]["gpu"] == 0
+        (policy,) = [line for line in lines if line.get("kind") == "policy"]
+        assert policy["event"] == "the policy of GPU 0 changed from 5 (native) to 2 (weighted)"
+
+    run(main())
+
+
+class Deaf(FakeLink):
+    """Loses events once."""
+
+    lost = False
+
+    async def events(self, joined: Any = None):  # type: ignore[no-untyped-def]
+        if not self.lost:
+            self.lost = True
+            raise Resync("lost")
+        async for event in super().events(joined):
+            yield event
+
+
+def test_what_was_lost_is_looked_up(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.link = Deaf()
+        async with node.running() as daemon:
+            await eventually(lambda: node.link._listeners, "listening again")
+            assert daemon.kernel_events["resync"] == 1
+
+    run(main())
+
+
+def test_a_line_for_the_journal() -> None:
+    fields = {"level": "warning", "timestamp": "t", "event": "it failed", "gpu": 0, "exception": "Traceback:\n x"}
+    assert log.journal_line(None, "", fields) == "<4>it failed gpu=0\n<4>Traceback:\n<4> x"
+
+
+def test_the_journal_is_known_by_its_descriptor(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("w") as out:
+        found = os.fstat(out.fileno())
+        assert log.is_journal(out.fileno(), {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"})
+        assert not log.is_journal(out.fileno(), {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino + 1}"})
+        assert not log.is_journal(out.fileno(), {})
+
+
+def test_the_page_has_every_number() -> None:
+    rows = set(re.findall(r"^\| ([A-Z_]+) \| (\d+) \|", PAGE.read_text(), re.M))
+    wanted = {(one.name, str(int(one))) for kind in (Cmd, Event) for one in kind if one.name != "UNSPEC"}
+    for letter, kind in (("A", A), ("S", S), ("G", G)):
+        wanted |= {(f"{letter}_{one.name}", str(int(one))) for one in kind if one.name != "UNSPEC"}
+    assert rows == wanted
+
+
+SOURCES = sorted((REPO / "cgpu_km").rglob("*.c"))
+
+
+def test_the_page_has_every_sentence() -> None:
+    """Of extended acks, wherever they are set; of one that is put together from numbers, its beginning."""
+    text = " ".join(PAGE.read_text().split())
+    said = [
+        sentence
+        for source in SOURCES
+        for sentence in re.findall(r'(?:\*why = |GENL_SET_ERR_MSG\(info, )"([^"]+)"', source.read_text())
+    ]
+    assert len(said) > 15
+    assert [sentence for sentence in said if sentence not in text] == []

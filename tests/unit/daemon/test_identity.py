@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: MIT
+"""Who somebody is: a number that was given out again is another process, a name another cgroup, a caller is a uid."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Node, eventually, read_reply
+
+from cgpud import server
+from cgpud.model import Phase, Process, Record
+from cgpud.state import Trigger
+from cgpud.watch import Facts, Key, Watcher
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+NOBODY = 65534
+
+
+def record_of(process: Process | None, phase: Phase = Phase.BOUND) -> Record:
+    return Record("c", 1, "boot", "", phase, 0.0, process)
+
+
+def later(process: Process | None) -> Process:
+    """Who had the number before."""
+    assert process is not None
+    return replace(process, starttime=process.starttime - 1)
+
+
+# ---- processes ----
+
+
+@pytest.mark.parametrize(
+    ("phase", "trigger"), [(Phase.BOUND, Trigger.INIT_EXITED), (Phase.PREPARED, Trigger.RUNTIME_EXITED)], ids=str
+)
+def test_a_pid_that_another_one_has_by_now(node: Node, run: Run, phase: Phase, trigger: Trigger) -> None:
+    """Whom the record means has ended, so that is said at once; who has the number now is watched by nobody."""
+    told: list[tuple[Key, Trigger]] = []
+
+    async def main() -> None:
+        facts = Facts()
+        process = node.process()
+        watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
+        watcher.reopen(record_of(later(facts.process(process.pid)), phase))
+        await asyncio.sleep(0.05)
+        assert told == [(("c", 1), trigger)]
+        process.kill()
+        process.wait()
+        await asyncio.sleep(0.05)
+        assert told == [(("c", 1), trigger)]
+        watcher.close()
+
+    run(main())
+
+
+def test_a_pid_that_is_still_his(node: Node, run: Run) -> None:
+    told: list[Trigger] = []
+
+    async def main() -> None:
+        facts = Facts()
+        process = node.process()
+        watcher = Watcher(facts, lambda key, trigger: told.append(trigger))
+        watcher.reopen(record_of(facts.process(process.pid)))
+        await asyncio.sleep(0.05)
+        assert told == []
+        process.kill()
+        await eventually(lambda: told == [Trigger.INIT_EXITED], "the pidfd tells")
+        watcher.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("phase", [Phase.BOUND, Phase.PREPARED], ids=str)
+def test_alive_is_who_began_at_that_time(phase: Phase) -> None:
+    facts = Facts()
+    me = facts.process(os.getpid())
+    assert facts.is_alive(record_of(me, phase))
+    assert not facts.is_alive(record_of(later(me), phase))
+
+
+# ---- cgroups ----
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_cgroup_of_the_same_name(tmp_path: Path, version: int) -> None:
+    """An engine that starts the container again makes it anew: full as it may be, it is not the one that was."""
+    if version == 1:
+        (tmp_path / "devices").mkdir()
+        (tmp_path / "devices/cgroup.procs").touch()
+    facts = Facts(cgroups=tmp_path)
+    directory = facts.cgroups / "docker/c"
+
+    def make() -> None:
+        directory.mkdir(parents=True)
+        (directory / "cgroup.procs").write_text(f"{os.getpid()}\n")
+        (directory / "cgroup.events").write_text("populated 1\n")
+
+    make()
+    first = facts.cgroup_at("/docker/c")
+    assert first is not None
+    record = replace(record_of(None), cgroup=first)
+    assert facts.is_alive(record)
+    directory.rename(tmp_path / "kept")  # or its inode could be the next one's
+    make()
+    assert not facts.is_alive(record)
+    assert facts.is_alive(replace(record, cgroup=facts.cgroup_at("/docker/c")))
+
+
+def test_the_same_name_after_a_restart(node: Node, run: Run) -> None:
+    """The container ended while no daemon was there, and its name was given to one that it knows nothing of."""
+
+    async def main() -> None:
+        async with node.running():
+            await node.start(ID, "/docker/a")
+        directory = node.directory / "cgroup/docker/a"
+        directory.rename(directory.with_name("kept"))
+        node.populate("/docker/a", True)
+        async with node.running():
+            await eventually(lambda: not node.link.containers, "released")
+
+    run(main())
+
+
+# ---- callers ----
+
+
+@pytest.mark.parametrize(
+    ("own", "uid", "may"),
+    [(0, 0, True), (0, 1, False), (0, NOBODY, False), (1000, 0, True), (1000, 1000, True), (1000, 1001, False)],
+)
+def test_which_users_are_allowed(monkeypatch: pytest.MonkeyPatch, own: int, uid: int, may: bool) -> None:
+    """Root, and who runs the daemon, for trying it."""
+    monkeypatch.setattr(os, "geteuid", lambda: own)
+    assert server.is_allowed(uid) is may
+
+
+def ask_anyway(path: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """Refused unheard, so the socket may be closed before the request is sent; the answer is there all the same."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(10)
+        sock.connect(str(path))
+        body = json.dumps(request).encode()
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(struct.pack(">I", len(body)) + body)
+        return read_reply(sock)
+
+
+def test_another_user_is_refused(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever got to the socket past its mode."""
+    request = {"op": "prepare", "id": ID, "bundle": str(node.bundle(ID))}
+
+    async def main() -> None:
+        async with node.running():
+            monkeypatch.setattr(server, "peer_of", lambda sock: (1, os.geteuid() + 1))
+            reply = await asyncio.to_thread(ask_anyway, node.socket, request)
+            assert reply == {"ok": False, "error": "only root may send requests to cgpud"}
+            assert not node.link.calls
+            assert not node.daemon.records
+
+    run(main())
+
+
+def test_the_other_end_as_the_kernel_has_it() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        assert server.peer_of(ours) == (os.getpid(), os.getuid())
+
+
+ASK = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.settimeout(10)
+    sock.connect("d.sock")
+    answer = b""
+    while chunk := sock.recv(4096):
+        answer += chunk
+sys.stdout.buffer.write(answer)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_in_person(node: Node, run: Run) -> None:
+    """The socket and the way to it opened by mistake; root's group is not root."""
+    python = os.path.realpath(sys.executable)
+
+    def ask() -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([python, "-I", "-S", "-c", ASK], cwd=node.directory, user=NOBODY, capture_output=True)
+
+    async def main() -> None:
+        async with node.running():
+            node.directory.chmod(0o755)
+            node.socket.chmod(0o666)
+            try:
+                done = await asyncio.to_thread(ask)
+            except PermissionError:
+                pytest.skip("nobody else may run this Python here")
+            assert done.returncode == 0, done.stderr.decode()
+            body = b'{"ok":false,"error":"only root may send requests to cgpud"}'
+            assert done.stdout == struct.pack(">I", len(body)) + body
+
+    run(main())

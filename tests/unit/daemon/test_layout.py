@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""The layers of cgpud, cli and cgpu-runtime: permitted imports, no cycle, small files."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[3]
+FOLDERS = {"cgpud": REPO / "cgpud", "cgpu_cli": REPO / "cli"}
+RUNTIME = REPO / "cgpud/runtime"
+LINES_MAX = 500
+TOO_LONG: set[str] = set()  # files above LINES_MAX; may only shrink
+
+#: Bottom up: a module imports modules of its own layer and of those before it, of either package.
+LAYERS = {
+    "values": """
+        cgpud cgpud.errors cgpud.kernel_abi cgpud.model cgpud.limits cgpud.attributes cgpud.labels cgpud.cgroup
+        cgpud.address
+        cgpu_cli cgpu_cli.errors cgpu_cli.model cgpu_cli.edit
+    """,
+    "decisions": """
+        cgpud.env cgpud.settings cgpud.state cgpud.events cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced
+        cgpud.metrics
+        cgpu_cli.share cgpu_cli.render cgpu_cli.containerd cgpu_cli.engines
+    """,
+    "outside": """
+        cgpud.log cgpud.notify cgpud.bundle cgpud.wire cgpud.config cgpud.store cgpud.watch cgpud.gpus
+        cgpud.link cgpud.listener cgpud.netlink cgpud.fakelink cgpud.server cgpud.http cgpud.apply
+        cgpu_cli.proc cgpu_cli.daemon cgpu_cli.drain cgpu_cli.change cgpu_cli.versions
+        cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu cgpu_cli.sim.figures cgpu_cli.sim.draw
+        cgpu_cli.sim.config cgpu_cli.sim.turns cgpu_cli.sim.run
+    """,
+    "assembly": """
+        cgpud.dependencies cgpud.inventory cgpud.loop cgpud.exporter
+        cgpu_cli.app cgpu_cli.status cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events cgpu_cli.simulate
+    """,
+    "programs": "cgpud.__main__ cgpu_cli.main cgpu_cli.smi",
+}
+#: No clock, file, process, socket, thread or chance in these.
+PURE = ("values", "decisions")
+IMPURE = {
+    *("asyncio", "ctypes", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "shutil"),
+    *("signal", "socket", "subprocess", "tempfile", "threading", "time"),
+    *("cffi", "click", "msgspec", "pynvml", "pyroute2", "structlog"),
+}
+#: A library that is reached through one module only.
+SINGLE_USER = {
+    "cffi": "cgpu_cli.sim.native",
+    "ctypes": "cgpud.watch",
+    "prometheus_client": "cgpud.metrics",
+    "pynvml": "cgpud.gpus",
+    "pyroute2": "cgpud.netlink",
+    "structlog": "cgpud.log",
+}
+#: The same for the C files of cgpu-runtime, each with its header.
+RUNTIME_LAYERS = (
+    "text",
+    "report json_scan read_file runtime_conf",
+    "nodes cmdline next_runtime daemon_client",
+    "admission hooks nvidia_cli",
+    "main",
+)
+
+Graph = dict[str, set[str]]
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for package, folder in FOLDERS.items():
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join([package, *parts]).removesuffix(".__init__")] = path
+    return found
+
+
+def _imported(name: str, path: Path) -> Iterator[str]:
+    """Imports in functions and for type checkers count too."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield full if full in MODULES else base
+
+
+MODULES = _modules()
+IMPORTS = {name: set(_imported(name, path)) for name, path in MODULES.items()}
+PYTHON: Graph = {name: {other for other in found if other in MODULES} - {name} for name, found in IMPORTS.items()}
+C_FILES = sorted([*RUNTIME.glob("*.c"), *RUNTIME.glob("*.h")])
+RUNTIME_GRAPH: Graph = {}
+for _path in C_FILES:
+    _found = {name.removesuffix(".h") for name in re.findall(r'#include "(\S+)"', _path.read_text())}
+    RUNTIME_GRAPH.setdefault(_path.stem, set()).update(_found - {_path.stem})
+
+RANKS = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names.split()}
+RUNTIME_RANKS = {name: rank for rank, names in enumerate(RUNTIME_LAYERS) for name in names.split()}
+
+
+def upward(graph: Graph, ranks: dict[str, int]) -> list[str]:
+    return [
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in sorted(others)
+        if ranks[other] > ranks[name]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("graph", "ranks"), [(PYTHON, RANKS), (RUNTIME_GRAPH, RUNTIME_RANKS)], ids=["python", "runtime"]
+)
+def test_imports_go_down(graph: Graph, ranks: dict[str, int]) -> None:
+    assert set(graph) == set(ranks), "each module has a layer, and each name in a layer is a module"
+    assert upward(graph, ranks) == []
+    TopologicalSorter(graph).prepare()  # CycleError names the cycle
+
+
+def test_an_import_upwards_is_found() -> None:
+    assert upward({"cgpud.model": {"cgpud.loop"}}, RANKS) == ["cgpud.model imports cgpud.loop"]
+
+
+@pytest.mark.parametrize("name", [name for layer in PURE for name in LAYERS[layer].split()])
+def test_pure_modules_import_nothing_from_outside(name: str) -> None:
+    assert {module.split(".")[0] for module in IMPORTS[name]} & IMPURE == set()
+
+
+@pytest.mark.parametrize(("library", "module"), SINGLE_USER.items())
+def test_a_library_has_one_user(library: str, module: str) -> None:
+    assert {name for name, found in IMPORTS.items() if library in {one.split(".")[0] for one in found}} == {module}
+
+
+def test_files_are_small() -> None:
+    sources = [path for folder in FOLDERS.values() for kind in ("py", "c", "h") for path in folder.rglob(f"*.{kind}")]
+    long = {str(path.relative_to(REPO)) for path in sources if len(path.read_text().splitlines()) > LINES_MAX}
+    assert long == TOO_LONG

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: MIT
+"""What /metrics says of a tree of plain files, how it is served, and the pages that speak of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_tree import ID1, ID2, MIB, Tree, inst_line, write
+from fakes import Node, eventually
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+from structlog.testing import capture_logs
+
+from cgpu_cli.proc import Paths
+from cgpud import http, metrics
+from cgpud.exporter import Exporter, Reader
+
+ROOT = Path(__file__).resolve().parents[3]
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+UUID = "GPU-00000000-1111-2222-3333-444455556666"
+SLOT_STAT = (
+    "gpu_ns 1500000000\nwait_ns 250000000\nturns 30\noverruns 1\nrunning 1\nopened 1\n"
+    f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 3\nrefused_calls 4\n"
+    "enforced 1\nunsure_ns 1000000\nfailed_calls 5\nresisted 6"
+)
+GPU_STAT = (
+    f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
+    "lever window\nlever_p50_us 250\nlever_p99_us 5200\nlever_max_us 9000\nlever_calls 1000\nlever_failed 2\n"
+    f"turns 99\nthread_cpu_ns 2000000000\ncontext_bytes {32 * MIB}\ndriver_used_bytes {900 * MIB}\n"
+    f"unattributed_bytes {132 * MIB}"
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    tree = Tree(tmp_path / "root")
+    write(tree.proc / "version", "0.1.0")
+    tree.gpu(0, stat=GPU_STAT)
+    tree.slot(0, ID1, stat=SLOT_STAT)
+    tree.slot(0, ID2, stat=SLOT_STAT, weight=2)
+    tree.listed(inst_line(ID1, 1), inst_line(ID2, 7, "dying"))
+    write(tree.root / f"var/lib/docker/containers/{ID1}/config.v2.json", json.dumps({"Name": "/gpu_test1"}))
+    return tree
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> str:
+    path = tmp_path / "bundle"
+    annotations = {
+        "io.kubernetes.cri.container-name": "train",
+        "io.kubernetes.cri.image-name": 'a "b"\\c:1',
+        "io.kubernetes.cri.sandbox-name": "train-0",
+        "io.kubernetes.cri.sandbox-namespace": "ml",
+    }
+    write(path / "config.json", json.dumps({"annotations": annotations}))
+    return str(path)
+
+
+def paths(tree: Tree) -> Paths:
+    return Paths.below(str(tree.root))
+
+
+def scrape(tree: Tree, bundles: dict[str, str] | None = None, events: dict[str, int] | None = None) -> bytes:
+    return metrics.text(Reader(paths(tree)).scrape(bundles or {}, events or {}), "application/openmetrics-text")[0]
+
+
+def samples(text: bytes) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parse_openmetrics(text.decode())
+        for sample in family.samples
+    }
+
+
+def value(found: Samples, metric: str, **labels: str) -> float:
+    return found[metric, tuple(sorted(labels.items()))]
+
+
+SLOT = {"container": ID1[:12], "gpu": "0", "uuid": UUID}
+EXPECTED = {
+    "gpu_seconds_total": 1.5,
+    "wait_seconds_total": 0.25,
+    "unsure_seconds_total": 0.001,
+    "turns_total": 30,
+    "overruns_total": 1,
+    "resisted_freezes_total": 6,
+    "failed_lever_calls_total": 5,
+    "refused_allocations_total": 3,
+    "refused_calls_total": 4,
+    "memory_limit_bytes": 6043 * MIB,
+    "memory_used_bytes": 256 * MIB,
+    "memory_peak_bytes": 512 * MIB,
+    "weight": 1,
+    "high_priority": 0,
+    "allowed_ratio": 1,  # the only one that is not dying
+    "running": 1,
+    "opened": 1,
+    "enforced": 1,
+    "dying": 0,
+}
+GPU_EXPECTED = {
+    "policy": 2,
+    "slice_seconds": 0.005,
+    "priority_ratio": 0.8,
+    "instances": 2,
+    "max_instances": 20,
+    "free_weight": 17,
+    "memory_total_bytes": 15109 * MIB,
+    "memory_limits_bytes": 14101 * MIB,
+    "memory_used_bytes": 768 * MIB,
+    "memory_driver_used_bytes": 900 * MIB,
+    "memory_unattributed_bytes": 132 * MIB,
+    "memory_context_bytes": 32 * MIB,
+    "turns_total": 99,
+    "sched_thread_cpu_seconds_total": 2,
+    "lever_calls_total": 1000,
+    "lever_failures_total": 2,
+}
+
+
+def test_every_figure(tree: Tree) -> None:
+    found = samples(scrape(tree, events={"refused": 3}))
+    assert {f"cgpu_container_{name}" for name in EXPECTED} == {figure.name for figure in metrics.SLOT_FIGURES}
+    assert {f"cgpu_gpu_{name}" for name in GPU_EXPECTED} == {figure.name for figure in metrics.GPU_FIGURES}
+    for name, expected in EXPECTED.items():
+        assert value(found, f"cgpu_container_{name}", **SLOT) == pytest.approx(expected), name
+    for name, expected in GPU_EXPECTED.items():
+        assert value(found, f"cgpu_gpu_{name}", gpu="0", uuid=UUID) == pytest.approx(expected), name
+    assert value(found, "cgpu_container_dying", **(SLOT | {"container": ID2[:12]})) == 1
+    assert value(found, "cgpu_gpu_lever_available", gpu="0", uuid=UUID, lever="window") == 1
+    assert value(found, "cgpu_gpu_lever_available", gpu="0", uuid=UUID, lever="timeslice") == 0
+    assert value(found, "cgpu_gpu_lever_latency_seconds", gpu="0", uuid=UUID, percentile="99") == pytest.approx(0.0052)
+    assert value(found, "cgpu_kernel_events_total", kind="refused") == 3
+    assert value(found, "cgpu_module_loaded") == 1
+
+
+def test_who_is_who(tree: Tree, bundle: str) -> None:
+    found = samples(scrape(tree, {ID2: bundle}))
+    assert value(found, "cgpu_container_info", container=ID1[:12], id=ID1, name="gpu_test1") == 1
+    labels = {"name": "train", "image": 'a "b"\\c:1', "pod": "train-0", "namespace": "ml"}
+    assert value(found, "cgpu_container_info", container=ID2[:12], id=ID2, **labels) == 1
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+def test_half_a_surrogate_is_a_question_mark(tree: Tree, tmp_path: Path, accept: str) -> None:
+    annotations = {"io.kubernetes.cri.image-name": "x\ud800", "io.kubernetes.cri.container-name": "\udfff"}
+    write(tmp_path / "b/config.json", json.dumps({"annotations": annotations}))
+    write(tree.root / f"var/lib/docker/containers/{ID1}/config.v2.json", json.dumps({"Name": "/\ud800"}))
+    text = metrics.text(Reader(paths(tree)).scrape({ID2: str(tmp_path / "b")}, {}), accept)[0].decode()
+    (other,) = (line for line in text.splitlines() if line.startswith("cgpu_container_info{") and ID1 in line)
+    (one,) = (line for line in text.splitlines() if line.startswith("cgpu_container_info{") and ID2 in line)
+    assert 'name="?"' in other
+    assert 'image="x?"' in one and 'name="?"' in one
+
+
+def test_docker_says_name_and_image(tree: Tree) -> None:
+    file = tree.root / f"var/lib/docker/containers/{ID1}/config.v2.json"
+    write(file, json.dumps({"Name": "/gpu_test1", "Config": {"Image": "train:1"}}))
+    found = samples(scrape(tree))
+    assert value(found, "cgpu_container_info", container=ID1[:12], id=ID1, name="gpu_test1", image="train:1") == 1
+    for junk in ("[" * 100000, "[]", "{", "7"):
+        write(file, junk)
+        assert value(samples(scrape(tree)), "cgpu_container_info", container=ID1[:12], id=ID1) == 1
+
+
+def test_both_formats_say_the_same(tree: Tree) -> None:
+    look = Reader(paths(tree)).scrape({}, {})
+    body, kind = metrics.text(look)
+    assert kind.startswith("text/plain; version=0.0.4")
+    plain = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parse_plain(body.decode())
+        for sample in family.samples
+    }
+    assert plain == samples(metrics.text(look, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")[0])
+
+
+def test_what_is_gone_is_not_shown(tree: Tree) -> None:
+    reader = Reader(paths(tree))
+    assert ID2[:12] in str(metrics.text(reader.scrape({}, {}))[0])
+    shutil.rmtree(tree.proc / "0" / ID2[:12])  # between the list and its files
+    text = metrics.text(reader.scrape({}, {}))[0].decode()
+    assert "cgpu_container_weight" in text
+    assert not re.search(rf'cgpu_container_\w+{{container="{ID2[:12]}",gpu', text)
+    tree.listed(inst_line(ID1, 1))
+    assert ID2[:12] not in metrics.text(reader.scrape({}, {}))[0].decode()
+    assert len(reader._specs) <= 1
+
+
+def test_a_module_that_says_less(tree: Tree) -> None:
+    """An older one: what it does not say is left out, not 0."""
+    write(tree.proc / "0" / ID1[:12] / "stat", "gpu_ns 1\nused_bytes 5")
+    found = samples(scrape(tree))
+    assert ("cgpu_container_enforced", tuple(sorted(SLOT.items()))) not in found
+    assert value(found, "cgpu_container_memory_used_bytes", **SLOT) == 5
+
+
+def test_without_the_module(tree: Tree) -> None:
+    shutil.rmtree(tree.proc)
+    found = samples(scrape(tree))
+    assert value(found, "cgpu_module_loaded") == 0
+    assert not any(name.startswith(("cgpu_gpu", "cgpu_container")) for name, _ in found)
+
+
+def full_node(tree: Tree, gpus: int = 8, each: int = 25) -> None:
+    lines = []
+    for gpu in range(gpus):
+        tree.gpu(gpu, stat=GPU_STAT)
+        for n in range(each):
+            number = gpu * each + n
+            container = f"{number + 0xABC000000000:012x}" + "0" * 52
+            tree.slot(gpu, container, stat=SLOT_STAT)
+            lines.append(inst_line(container, number, gpus=f"{gpu}:{number}"))
+    shutil.rmtree(tree.proc / "0" / ID1[:12])
+    shutil.rmtree(tree.proc / "0" / ID2[:12])
+    tree.listed(*lines)
+
+
+def test_two_hundred_containers_are_cheap(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    full_node(tree)
+    reader = Reader(paths(tree))
+    reader.scrape({}, {})
+    begun = time.process_time()
+    body, _ = metrics.text(reader.scrape({}, {}))
+    took = time.process_time() - begun
+    with capsys.disabled():
+        print(f"\n200 containers on 8 GPUs: {took * 1000:.0f} ms of CPU, {len(body) >> 10} KiB")
+    assert len(re.findall(rb"^cgpu_container_weight{", body, re.M)) == 200
+    assert took < 1.0
+
+
+# ---- over HTTP ----
+
+
+async def talk(sock: socket.socket, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(sock=sock)
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return answer
+
+
+def connect(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(path))
+    return sock
+
+
+def test_served_on_a_unix_socket(tree: Tree, node: Node, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.sock"
+
+    async def main() -> None:
+        async with node.running() as daemon:
+            exporter = Exporter(daemon, paths(tree))
+            await exporter.move(f"unix:{path}")
+            assert path.stat().st_mode & 0o777 == 0o600
+            answer = await talk(connect(path), b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"Connection: close" in head
+            assert f"Content-Length: {len(body)}".encode() in head
+            assert b"cgpu_module_loaded 1.0" in body
+            wants = b"GET /metrics?a=b HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n"
+            assert (await talk(connect(path), wants)).endswith(b"# EOF\n")
+            await exporter.move("")
+            assert not path.exists()
+
+    run(main())
+
+
+def test_moved_and_refused_on_an_address(tree: Tree, node: Node, run: Run) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as free:
+            taken, port = other.getsockname()[1], free.getsockname()[1]
+            free.close()
+            async with node.running() as daemon:
+                exporter = Exporter(daemon, paths(tree))
+                with capture_logs() as lines:
+                    await exporter.move(f"127.0.0.1:{taken}")
+                assert [line["event"] for line in lines if line["log_level"] == "error"] == ["metrics are not served"]
+                await exporter.move(f"127.0.0.1:{port}")
+                sock = socket.create_connection(("127.0.0.1", port))
+                assert b"200 OK" in await talk(sock, b"GET /metrics HTTP/1.0\r\n\r\n")
+                await exporter.stop()
+                with pytest.raises(OSError):
+                    socket.create_connection(("127.0.0.1", port))
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"404"),
+        (b"GET /metricsx HTTP/1.1\r\n\r\n", b"404"),
+        (b"GET /../metrics HTTP/1.1\r\n\r\n", b"404"),
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET /metrics SPDY/3\r\n\r\n", b"400"),
+        (b"\xff\xfe\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\n" + b"X: " + b"y" * 20000 + b"\r\n\r\n", b"431"),
+    ],
+)
+def test_nothing_else_is_answered(run: Run, tmp_path: Path, request_: bytes, status: bytes) -> None:
+    async def never(_accept: str) -> tuple[bytes, str]:
+        raise AssertionError("it was looked at")
+
+    async def main() -> None:
+        server = http.HttpServer(never)
+        await server.start(http.Unix(str(tmp_path / "s")))
+        assert (await talk(connect(tmp_path / "s"), request_)).split(b" ")[1] == status
+        await server.stop()
+
+    run(main())
+
+
+def test_time_and_connections_are_bounded(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "READ_TIMEOUT_S", 0.5)
+    path = tmp_path / "s"
+
+    async def page(_accept: str) -> tuple[bytes, str]:
+        return b"x", "text/plain"
+
+    async def main() -> None:
+        server = http.HttpServer(page)
+        await server.start(http.Unix(str(path)))
+        idle = [await asyncio.open_connection(sock=connect(path)) for _ in range(http.CONNECTIONS_MAX)]
+        await eventually(lambda: server._open == http.CONNECTIONS_MAX, "all are open")
+        with contextlib.suppress(ConnectionResetError):
+            assert await talk(connect(path), b"GET /metrics HTTP/1.1\r\n\r\n") == b""
+        for reader, writer in idle:  # half a request, and no more
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+        await eventually(lambda: server._open == 0, "all are closed")
+        assert b"200" in await talk(connect(path), b"GET /metrics HTTP/1.1\r\n\r\n")
+        await server.stop()
+
+    run(main())
+
+
+def test_a_page_that_fails_is_an_answer(run: Run, tmp_path: Path) -> None:
+    async def page(_accept: str) -> tuple[bytes, str]:
+        raise ValueError("broken")
+
+    async def main() -> None:
+        server = http.HttpServer(page)
+        await server.start(http.Unix(str(tmp_path / "s")))
+        with capture_logs():
+            answer = await talk(connect(tmp_path / "s"), b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 500 ")
+        assert b"ValueError: broken" in answer
+        await server.stop()
+
+    run(main())
+
+
+# ---- the pages ----
+
+
+def exported(tree: Tree, bundle: str) -> dict[str, tuple[str, set[str]]]:
+    """Name of a series -> type, labels."""
+    found: dict[str, tuple[str, set[str]]] = {}
+    text = scrape(tree, {ID1: bundle, ID2: bundle}, {"gone": 1}).decode()
+    for family in parse_openmetrics(text):
+        for sample in family.samples:
+            labels = found.setdefault(sample.name, (family.type, set()))[1]
+            labels |= set(sample.labels)
+    return found
+
+
+def test_the_page_is_what_is_exported(tree: Tree, bundle: str) -> None:
+    rows = re.findall(r"^\| `(cgpu_\w+)` \| (\w+) \|([^|]*)\|", (ROOT / "docs/user/metrics.md").read_text(), re.M)
+    page = {name: (kind, set(filter(None, labels.replace(",", " ").split()))) for name, kind, labels in rows}
+    assert len(page) == len(rows)
+    assert page == exported(tree, bundle)
+
+
+def test_names_are_by_convention(tree: Tree, bundle: str) -> None:
+    for name, (kind, _) in exported(tree, bundle).items():
+        assert (kind == "counter") == name.endswith("_total"), name
+        assert (kind == "info") == name.endswith("_info"), name
+        assert not re.search(r"_(ns|us|ms|mib|percent|pct)(_|$)", name), name
+
+
+def test_the_dashboard_asks_for_what_exists(tree: Tree, bundle: str) -> None:
+    there = exported(tree, bundle)
+    board = json.loads((ROOT / "docs/user/grafana/cgpu.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    queries += [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+    assert len(queries) > 10
+    for query in queries:
+        names = set(re.findall(r"\bcgpu_\w+", query))
+        assert names and names <= set(there), query
+        for name, labels in re.findall(r"(cgpu_\w+)\{([^}]*)\}", query):
+            assert set(re.findall(r"(\w+)\s*=", labels)) <= there[name][1], query
+        assert all(name.endswith("_total") for name in re.findall(r"rate\((cgpu_\w+)", query)), query

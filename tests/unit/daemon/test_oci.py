@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: MIT
+"""Edits of config.json: golden pair, what is refused, junk."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgpud import bundle, oci
+from cgpud.errors import Refused
+from cgpud.model import Container, Slot
+
+DATA = Path(__file__).parent / "data"
+CONTAINER = Container("a" * 64, 7, "a" * 12, 509, 4, 5, slots=(Slot(0, 6, 3, 1 << 30),))
+MAJORS = frozenset({195, 511, 226, 236})
+OPTIONS = oci.Options("/usr/bin/cgpu-runtime")
+
+
+def docker() -> oci.Spec:
+    return json.loads((DATA / "docker.json").read_text())  # type: ignore[no-any-return]
+
+
+def edit(spec: oci.Spec, options: oci.Options = OPTIONS) -> oci.Spec:
+    oci.check_isolation(spec, options)  # as the daemon does, before it asks the kernel
+    return oci.edit(spec, CONTAINER, MAJORS, options)
+
+
+def refusal(spec: oci.Spec) -> str:
+    with pytest.raises(Refused) as caught:
+        edit(spec)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_golden() -> None:
+    spec = docker()
+    before = copy.deepcopy(spec)
+    assert edit(spec) == json.loads((DATA / "docker.edited.json").read_text())
+    assert spec == before, "the input is not touched"
+
+
+def test_twice_is_once() -> None:
+    once = edit(docker())
+    assert edit(once) == once
+
+
+def test_another_life_replaces_the_first() -> None:
+    later = Container("a" * 64, 8, "a" * 12, 509, 14, 15, slots=(Slot(0, 16, 3, 1 << 30),))
+    again = oci.edit(edit(docker()), later, MAJORS, OPTIONS)
+    assert again == oci.edit(docker(), later, MAJORS, OPTIONS)
+
+
+def test_nodes_come_over_the_mount_of_dev() -> None:
+    """Mounts are made in the order of the list."""
+    places = [mount["destination"] for mount in edit(docker())["mounts"]]
+    assert min(places.index(path) for path, _ in oci.nodes_of(CONTAINER)) > places.index("/dev")
+
+
+@pytest.mark.parametrize("source", ["/dev/cgpu", "/dev/cgpu/bbbbbbbbbbbb/nvidia0", "//dev/./cgpu/"])
+def test_another_containers_nodes_do_not_come(source: str) -> None:
+    spec = docker()
+    spec["mounts"].append({"destination": "/srv", "type": "bind", "source": source, "options": ["rbind"]})
+    assert edit(spec) == edit(docker())
+
+
+def test_no_deny_rule_is_added() -> None:
+    before = [rule for rule in docker()["linux"]["resources"]["devices"] if not rule["allow"]]
+    after = [rule for rule in edit(docker())["linux"]["resources"]["devices"] if not rule["allow"]]
+    assert before == after
+
+
+def test_a_bare_spec_gets_what_it_lacks() -> None:
+    out = edit({"linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}}})
+    assert out["linux"]["devices"] == []
+    assert [mount["destination"] for mount in out["mounts"]] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3"]
+    assert [hook["args"][-1] for hook in out["hooks"]["createContainer"]] == ["--root=rootfs"]
+    assert out["linux"]["maskedPaths"] == ["/proc/cgpu_km"]
+
+
+def test_null_lists_are_empty_lists() -> None:
+    spec = docker()
+    spec["hooks"] = None
+    spec["mounts"] = None
+    spec["linux"]["devices"] = None
+    spec["linux"]["maskedPaths"] = None
+    assert edit(spec)["linux"]["maskedPaths"] == ["/proc/cgpu_km"]
+
+
+# ---- refusals ----
+
+
+def test_user_namespace() -> None:
+    spec = docker()
+    spec["linux"]["namespaces"].append({"type": "user"})
+    assert "user namespace" in refusal(spec)
+    spec = docker()
+    spec["linux"]["uidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+    assert "user namespace" in refusal(spec)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [{"allow": True, "access": "rwm"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "access": "rwm"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "c", "major": -1, "minor": -1, "access": "r"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "a", "access": "w"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "u", "access": "rwm"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "all", "access": "rwm"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "char", "major": -1, "access": "r"}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": 7, "access": "rwm"}],
+        [{"allow": False, "type": "u", "access": "rwm"}],
+        [{"allow": False, "type": "b", "access": "rwm"}],
+        [{"allow": False, "access": "m"}],
+        [{"allow": False}],
+        [{"allow": False, "access": "rwm"}, {"allow": True, "type": "c"}],
+        [],
+    ],
+    ids=str,
+)
+def test_every_device(rules: list[dict[str, Any]]) -> None:
+    spec = docker()
+    spec["linux"]["resources"]["devices"] = rules
+    assert "--privileged" in refusal(spec)
+    edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
+
+
+@pytest.mark.parametrize("kind", ["b", "block"])
+def test_every_block_device_is_no_gpu(kind: str) -> None:
+    spec = docker()
+    spec["linux"]["resources"]["devices"].append({"allow": True, "type": kind, "access": "rwm"})
+    edit(spec)
+
+
+@pytest.mark.parametrize("kind", ["c", "u", "char", "x", None])
+def test_a_node_of_whatever_type_is_taken_out(kind: str | None) -> None:
+    spec = docker()
+    spec["linux"]["devices"].append({"path": "/dev/x", "type": kind, "major": 195, "minor": 0})
+    assert "/dev/x" not in [node["path"] for node in edit(spec)["linux"]["devices"]]
+
+
+@pytest.mark.parametrize("capability", oci.UNDOING_CAPABILITIES)
+def test_capabilities(capability: str) -> None:
+    spec = docker()
+    spec["process"]["capabilities"]["bounding"].append(capability)
+    assert capability in refusal(spec)
+
+
+@pytest.mark.parametrize("left", [(), ("pid",), ("network",)])
+def test_who_could_command_the_module(left: tuple[str, ...]) -> None:
+    """It asks for the capability and the host's namespaces; a namespace of its own keeps a container out."""
+    spec = docker()
+    spec["process"]["capabilities"]["bounding"].append("CAP_NET_ADMIN")
+    spaces = spec["linux"]["namespaces"]
+    spec["linux"]["namespaces"] = [
+        one for one in spaces if one["type"] not in ("pid", "network") or one["type"] in left
+    ]
+    if left:
+        oci.check_isolation(spec, OPTIONS)
+    else:
+        assert "CAP_NET_ADMIN, the host's network and the host's processes" in refusal(spec)
+    spec["process"]["capabilities"]["bounding"].remove("CAP_NET_ADMIN")
+    oci.check_isolation(spec, OPTIONS)
+
+
+@pytest.mark.parametrize("destination", ["/dev", "/dev/", "//dev", "///dev//", "dev", "/./dev", "/x/../dev", "../dev"])
+def test_a_mount_over_dev(destination: str) -> None:
+    spec = docker()
+    spec["mounts"].append({"destination": destination, "type": "none", "source": "/dev", "options": ["rbind"]})
+    assert "over /dev" in refusal(spec)
+
+
+def test_the_legacy_hook() -> None:
+    hook = {
+        "path": "/usr/bin/nvidia-container-runtime-hook",
+        "args": ["nvidia-container-runtime-hook", "-config=/old", "prestart"],
+        "env": ["A=1"],
+    }
+    spec = docker()
+    spec["hooks"]["prestart"].append(hook)
+    assert "legacy" in refusal(spec)
+    out = edit(spec, oci.Options("/usr/bin/cgpu-runtime", legacy_hook_config="/etc/cgpu/hook.toml"))
+    assert out["hooks"]["prestart"][1] == {
+        **hook,
+        "args": ["nvidia-container-runtime-hook", "-config=/etc/cgpu/hook.toml", "prestart"],
+    }
+
+
+OURS = "-config=/ours"
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["hook", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "-config", "/x", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "--config", "/x", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "-config=/x", "--config=/y", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "-config", "-config", "-config=/y", "prestart"], ["hook", OURS, "prestart"]),
+        (["hook", "-debug", "-config", "-debug", "prestart"], ["hook", OURS, "-debug", "prestart"]),
+        (["hook", "-config"], ["hook", OURS]),
+        (["-config", "prestart"], ["-config", OURS, "prestart"]),  # the first is the program's name
+        (["hook", "-configs=/x", "prestart"], ["hook", OURS, "-configs=/x", "prestart"]),
+        ([], ["nvidia-container-toolkit", OURS, "prestart"]),
+        (None, ["nvidia-container-toolkit", OURS, "prestart"]),
+    ],
+    ids=str,
+)
+def test_the_legacy_hook_has_our_configuration_only(args: list[str] | None, expected: list[str]) -> None:
+    spec = docker()
+    spec["hooks"]["prestart"] = [{"path": "/usr/bin/nvidia-container-toolkit", "args": args}]
+    out = edit(spec, oci.Options("/usr/bin/cgpu-runtime", legacy_hook_config="/ours"))
+    assert out["hooks"]["prestart"][0]["args"] == expected
+
+
+# ---- small parts ----
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        {"source": "/tmp/nvidia-mps", "destination": "/tmp/nvidia-mps", "type": "bind"},
+        {"source": "/tmp/../tmp/nvidia-mps/", "destination": "/pipes", "options": ["rbind"]},
+        {"source": "/run/elsewhere", "destination": "/tmp/nvidia-mps", "type": "bind"},
+        {"source": "/tmp/nvidia-mps/control", "destination": "/c", "type": "bind"},
+        {"source": "//tmp/nvidia-mps", "destination": "/pipes", "type": "bind"},
+        {"source": "/run/elsewhere", "destination": "//tmp/nvidia-mps", "type": "bind"},
+        {"source": "/run/elsewhere", "destination": "tmp/nvidia-mps", "type": "bind"},
+    ],
+    ids=str,
+)
+def test_mps_mounts(mount: dict[str, Any]) -> None:
+    spec = docker()
+    spec["mounts"].append(mount)
+    assert "MPS" in refusal(spec)
+    assert refusal(spec).startswith("the container mounts ")
+
+
+BINDS = [
+    # (source, does it bring /tmp/nvidia-mps?)
+    ("/tmp", True),
+    ("//tmp/", True),
+    ("/", True),
+    ("/var/../tmp", True),
+    ("../../../tmp", True),  # of the bundle, which may lie anywhere
+    ("/tmp/other", False),
+    ("/tm", False),
+    ("/var/tmp", False),
+]
+
+
+@pytest.mark.parametrize(("source", "brings"), BINDS)
+@pytest.mark.parametrize("there", [(), oci.MPS_DIRECTORIES], ids=["no MPS", "MPS"])
+def test_a_bind_that_brings_the_pipes(source: str, brings: bool, there: tuple[str, ...]) -> None:
+    spec = docker()
+    spec["mounts"].append({"source": source, "destination": "/host", "type": "none", "options": ["rbind"]})
+    if not (brings and there):
+        oci.check_isolation(spec, OPTIONS, there)
+        return
+    with pytest.raises(Refused) as caught:
+        oci.check_isolation(spec, OPTIONS, there)
+    assert str(caught.value).startswith(f"the container mounts {source}, which brings /tmp/nvidia-mps, the pipes of")
+
+
+def test_a_file_system_of_its_own_brings_nothing() -> None:
+    spec = docker()
+    spec["mounts"].append({"source": "/", "destination": "/tmp", "type": "tmpfs"})
+    oci.check_isolation(spec, OPTIONS, oci.MPS_DIRECTORIES)
+
+
+def test_mps_variable() -> None:
+    spec = docker()
+    spec["process"]["env"].append("CUDA_MPS_PIPE_DIRECTORY=/mps/pipe")
+    assert "CUDA_MPS_PIPE_DIRECTORY=/mps/pipe leads to an MPS daemon" in refusal(spec)
+    spec["process"]["env"][-1] += "x" * 5000
+    assert len(refusal(spec)) < 300
+    assert refusal(spec).endswith("; remove it")
+    with pytest.raises(Refused):  # whoever is let in with all devices is not let out of its slice
+        edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
+
+
+def test_no_mps() -> None:
+    spec = docker()
+    spec["process"]["env"].append("CUDA_MPS_PIPE_DIRECTORY=")
+    spec["mounts"].append({"source": "/tmp/nvidia-mps2", "destination": "/x", "type": "bind"})
+    edit(spec)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/dev/nvidia0", True),
+        ("/dev/nvidiactl", True),
+        ("/dev//nvidia-caps/nvidia-cap1", True),
+        ("/dev/./dri/card0", True),
+        ("/dev/../dev/nvidia0", True),
+        ("dev/nvidia0", True),
+        ("//dev/nvidia0", True),
+        ("//dev/dri/card0", True),
+        ("/dev/dri", True),
+        ("/dev/drive", False),
+        ("/dev/null", False),
+        ("", False),
+        (None, False),
+        (7, False),
+    ],
+)
+def test_is_gpu_path(path: Any, expected: bool) -> None:
+    assert oci.is_gpu_path(path) is expected
+
+
+def test_majors_of() -> None:
+    text = """Character devices:
+  1 mem
+195 nvidia
+195 nvidia-modeset
+195 nvidiactl
+226 drm
+234 nvidia-uvm
+235 nvidia-caps
+509 cgpu
+ 10 misc
+
+Block devices:
+259 blkext
+195 nvidia-not-a-block-device
+"""
+    assert oci.majors_of(text) == {195, 226, 234, 235, 509}
+    assert oci.majors_of("") == frozenset()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = [
+    ("process",),
+    ("process", "env"),
+    ("process", "capabilities"),
+    ("mounts",),
+    ("hooks",),
+    ("hooks", "createRuntime"),
+    ("hooks", "prestart"),
+    ("linux",),
+    ("linux", "devices"),
+    ("linux", "namespaces"),
+    ("linux", "maskedPaths"),
+    ("linux", "resources"),
+    ("linux", "resources", "devices"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(PLACES), JSON)
+def test_junk_anywhere_is_edited_or_refused(place: tuple[str, ...], junk: Any) -> None:
+    spec = docker()
+    target = spec
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = junk
+    try:
+        oci.process_env(spec)
+        out = edit(spec)
+    except Refused:
+        return
+    rules = [rule for rule in out["linux"]["resources"]["devices"] if rule.get("allow") and rule.get("type") != "b"]
+    devices = {(rule.get("major"), rule.get("minor")) for rule in rules}
+    assert not {major for major, _ in devices} & {195, 511}
+    assert {(509, 4), (509, 5), (509, 6)} <= devices
+
+
+# ---- files ----
+
+
+def test_write_is_atomic_and_keeps_the_mode(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"a":1}')
+    path.chmod(0o640)
+    bundle.write(str(tmp_path), {"a": "\u2028é"})
+    assert bundle.read(str(tmp_path)) == {"a": "\u2028é"}
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [entry.name for entry in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"a":1}')
+    with pytest.raises(Refused, match="cannot be written"):
+        bundle.write(str(tmp_path), {"a": "\ud800"})
+    assert path.read_text() == '{"a":1}'
+    assert [entry.name for entry in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100000, "7"])
+def test_damaged_files(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(Refused):
+        bundle.read(str(tmp_path))
+
+
+def test_absent_file(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="cannot be read"):
+        bundle.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["endless device", "link to a device", "fifo", "directory"])
+def test_what_is_no_regular_file(tmp_path: Path, kind: str) -> None:
+    """Neither waited for nor read: reading goes on in the event loop. By a process that may be killed."""
+    path = tmp_path / "config.json"
+    match kind:
+        case "endless device":
+            path.symlink_to("/dev/zero")
+        case "link to a device":
+            path.symlink_to("/dev/null")
+        case "fifo":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+    out = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path)],
+        env={"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert out.stdout == f"{path} is not a regular file"
+
+
+READ = """
+import resource, sys
+from cgpud import bundle
+from cgpud.errors import Refused
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    bundle.read(sys.argv[1])
+except Refused as error:
+    sys.stdout.write(str(error))
+"""
+
+
+def test_a_file_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text('{"a":1}')
+    (tmp_path / "config.json").symlink_to("real")
+    assert bundle.read(str(tmp_path)) == {"a": 1}
+
+
+def test_the_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgpud.bundle.SIZE_MAX", 100)
+    path = tmp_path / "config.json"
+    path.write_text('{"a":1}'.ljust(100))
+    assert bundle.read(str(tmp_path)) == {"a": 1}
+    path.write_text('{"a":1}'.ljust(101))
+    with pytest.raises(Refused, match="is larger than"):
+        bundle.read(str(tmp_path))

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT
+"""The daemon stopped and started in the middle of a start: the real cgpu-runtime, the real server, and for runc a
+program that does with the hooks what runc does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Node, eventually
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+
+# Stops after prepare until it is let go; its container is a sleep.
+RUNC = """#!{python}
+import json, os, pathlib, subprocess, sys, time
+here = pathlib.Path("{here}")
+(here / "prepared").touch()
+while not (here / "go").exists():
+    time.sleep(0.02)
+hooks = json.loads(pathlib.Path("config.json").read_text())["hooks"]
+init = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+state = json.dumps({{"id": sys.argv[-1], "pid": init.pid, "bundle": os.getcwd()}}).encode()
+
+def run(stage):
+    for hook in hooks[stage]:
+        if hook["args"][0] == "cgpu-runtime":
+            (here / stage).touch()
+            subprocess.run(hook["args"], executable=hook["path"], input=state, timeout=hook["timeout"], check=True)
+
+try:
+    run("createRuntime")
+except subprocess.CalledProcessError:
+    init.kill()
+    init.wait()
+    run("poststop")
+    sys.exit(1)
+print(init.pid)
+"""
+
+
+class Start:
+    """`cgpu-runtime create` of one container."""
+
+    def __init__(self, node: Node, shim: Path, wait_s: int) -> None:
+        self.node, self.shim = node, shim
+        self.process: asyncio.subprocess.Process
+        node.socket = shim / "s"
+        (shim / "nodes" / ID[:12]).mkdir(parents=True, exist_ok=True)  # as the module has them
+        (shim / "runtime.conf").write_text(f"next = {node.directory}/runc\nwait_s = {wait_s}\n")
+        (node.directory / "runc").write_text(RUNC.format(python=sys.executable, here=node.directory))
+        (node.directory / "runc").chmod(0o755)
+
+    async def begin(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            str(self.shim / "cgpu-runtime"),
+            *("create", ID),
+            cwd=self.node.bundle(ID),
+            env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def reached(self, stage: str) -> None:
+        await eventually((self.node.directory / stage).exists, stage, 30)
+
+    def go(self) -> None:
+        (self.node.directory / "go").touch()
+
+    async def end(self) -> tuple[int | None, str, str]:
+        out, err = await self.process.communicate()
+        return self.process.returncode, out.decode(), err.decode()
+
+
+async def is_bound_to(node: Node, pid: int) -> bool:
+    (known,) = (await node.ask(op="status"))["containers"]
+    return (known["phase"], known["pid"]) == ("bound", pid)
+
+
+def test_between_prepare_and_bind(node: Node, shim: Path, run: Run) -> None:
+    """The hook waits, and the next daemon takes up what the last one prepared."""
+
+    async def main() -> None:
+        start = Start(node, shim, 60)
+        async with node.running():
+            await start.begin()
+            await start.reached("prepared")
+            (made,) = node.link.containers.values()
+        start.go()
+        await start.reached("createRuntime")
+        await asyncio.sleep(0.3)  # the hook has knocked in vain
+        async with node.running():
+            assert list(node.link.containers.values()) == [made], "the runtime lives, so the start is under way"
+            status, out, err = await start.end()
+            assert (status, err) == (0, "")
+            assert await is_bound_to(node, int(out))
+            os.kill(int(out), signal.SIGKILL)
+            await eventually(lambda: not node.link.containers, "and it ends as any other")
+
+    run(main())
+
+
+def test_before_prepare(node: Node, shim: Path, run: Run) -> None:
+    async def main() -> None:
+        start = Start(node, shim, 60)
+        start.go()
+        await start.begin()
+        await asyncio.sleep(0.3)
+        async with node.running():
+            status, out, _ = await start.end()
+            assert status == 0
+            assert await is_bound_to(node, int(out))
+            os.kill(int(out), signal.SIGKILL)
+
+    run(main())
+
+
+def test_a_daemon_that_stays_away(node: Node, shim: Path, run: Run) -> None:
+    """The start fails, nobody hears of its end, and the next daemon gives the memory back before the lease is over."""
+
+    async def main() -> None:
+        start = Start(node, shim, 1)
+        async with node.running():
+            await start.begin()
+            await start.reached("prepared")
+        start.go()
+        status, _, err = await start.end()
+        assert status == 1
+        assert "does not answer" in err
+        assert "releases the slice" in err, "the poststop hook was called"
+        assert node.link.containers
+        async with node.running():
+            assert not node.link.containers
+            assert not list((node.directory / "state").glob("*.json"))
+
+    run(main())
+
+
+def test_a_runtime_that_dies(node: Node, shim: Path, run: Run) -> None:
+    """Without a word, and no hook is called: its exit is seen."""
+
+    async def main() -> None:
+        start = Start(node, shim, 0)
+        async with node.running() as daemon:
+            await start.begin()
+            await start.reached("prepared")
+            await daemon.reconcile()
+            assert node.link.containers, "it is at it"
+            start.process.kill()
+            await start.end()
+            await eventually(lambda: not node.link.containers, "given back")
+
+    run(main())
+
+
+def test_a_runtime_that_dies_after_a_restart(node: Node, shim: Path, run: Run) -> None:
+    """The next daemon watches whom the last one watched."""
+
+    async def main() -> None:
+        start = Start(node, shim, 0)
+        async with node.running():
+            await start.begin()
+            await start.reached("prepared")
+        async with node.running():
+            assert node.link.containers
+            start.process.kill()
+            await start.end()
+            await eventually(lambda: not node.link.containers, "given back")
+
+    run(main())
+
+
+def test_a_prepare_that_went_down_with_its_daemon(node: Node, run: Run) -> None:
+    """The runtime did not hear that it may go on, and asks the next daemon, which keeps nothing of the first answer."""
+
+    async def main() -> None:
+        async with node.running():
+            await node.prepare(ID)
+            first = node.cookie(ID)
+        async with node.running():
+            bundle = node.directory / "bundles" / ID
+            assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["ok"]
+            assert node.cookie(ID) != first
+            assert len(node.link.containers) == len(node.daemon.records) == 1
+            assert (await node.bind(ID, node.process().pid))["ok"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("group", [None, "/docker/a"])
+def test_an_answer_that_went_down_with_its_daemon(node: Node, run: Run, group: str | None) -> None:
+    """The hook did not hear that its bind was right, and comes again to the next daemon."""
+
+    async def main() -> None:
+        async with node.running():
+            process = await node.start(ID, group)
+        async with node.running():
+            assert (await node.bind(ID, process.pid)) == {"ok": True}
+            assert not (await node.bind(ID, node.process(group).pid))["ok"], "another process is another start"
+            assert len(node.daemon.records) == 1
+            process.kill()
+            process.wait()
+            if group:
+                node.populate(group, False)
+            await eventually(lambda: not node.link.containers, "watched once, released once")
+            assert [what for what, _, _ in node.link.calls].count("destroy") == 1
+
+    run(main())
+
+
+def test_a_record_of_a_daemon_that_did_not_know_the_runtime(node: Node, run: Run) -> None:
+    """Then, as where the runtime is in another pid namespace, the lease decides."""
+
+    async def main() -> None:
+        async with node.running():
+            await node.prepare(ID)
+        (path,) = (node.directory / "state").glob("*.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), "process": None}))
+        async with node.running() as daemon:
+            assert node.link.containers
+            node.now += node.config.lease_s + 1
+            await daemon.reconcile()
+            assert not node.link.containers
+
+    run(main())

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: MIT
+"""The files and the kernel: at start, on reload, after the module was loaded again; what is said of the difference."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from fakes import DATA, VARIABLES, Node
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpud import config, settings
+from cgpud.config import Config
+from cgpud.fakelink import FakeLink, example_gpus
+from cgpud.kernel_abi import G
+from cgpud.model import MIB, Gpu, KernelGpu
+from cgpud.settings import GpuSettings
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+GPU = Gpu(3, 0, "GPU-AAAA", "0000:0A:00.0", 0, 1000, 20, 20, kernel=KernelGpu(0, "GPU-AAAA", "", 0, 0, born=1))
+
+
+def parse(text: str) -> Config:
+    return config.merge([("cgpu.toml", tomllib.loads(text))])
+
+
+def logged(logs: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    """The lines of one kind, without what the log adds."""
+    return [
+        {key: value for key, value in line.items() if key not in ("event", "log_level")}
+        for line in logs
+        if line["event"] == event
+    ]
+
+
+# ---- what is wanted ----
+
+
+def test_the_most_particular_table_wins() -> None:
+    base = GpuSettings(policy=1, max_inst=5, uvm=0)
+    tables = {
+        "3": GpuSettings(policy=2, max_inst=6, prio_ratio=30),
+        "0000:0a:00.0": GpuSettings(policy=3, max_inst=7),
+        "gpu-aaaa": GpuSettings(policy=4),
+        "0": GpuSettings(policy=0),
+    }
+    assert settings.resolve(base, tables, GPU) == GpuSettings(policy=4, max_inst=7, prio_ratio=30, uvm=0)
+    assert settings.unmatched(tables, [GPU]) == ("0",)
+
+
+def test_what_left_the_files_gets_the_kernels_default() -> None:
+    old, new = GpuSettings(policy=2, max_inst=5, slice_us=3000), GpuSettings(max_inst=6)
+    assert settings.desired(new, old) == {"policy": 5, "max_inst": 6, "slice_us": 0}
+    assert settings.desired(new, new) == {"max_inst": 6}
+
+
+_SETTINGS = st.builds(
+    GpuSettings,
+    policy=st.one_of(st.none(), st.integers(0, 5)),
+    max_inst=st.one_of(st.none(), st.integers(1, 25)),
+    slice_us=st.one_of(st.none(), st.just(0), st.integers(1000, 100000)),
+    overcommit=st.one_of(st.none(), st.integers(100, 1000)),
+    default_memsize_mib=st.one_of(st.none(), st.integers(0, 1 << 20)),
+)
+
+
+@given(_SETTINGS)
+def test_what_was_set_as_wanted_is_no_drift(wish: GpuSettings) -> None:
+    want = settings.configured(wish)
+    kernel = replace(
+        GPU.kernel,  # type: ignore[type-var]
+        policy=want.get("policy", 5),
+        max_inst=want.get("max_inst", 20),
+        slice_us=want.get("slice_us", 7000),
+        slice_is_set=want.get("slice_us", 0) != 0,
+        overcommit=want.get("overcommit", 100),
+        default_memsize=want.get("default_memsize_mib", 8 << 30),
+    )
+    assert settings.drift(wish, {}, [replace(GPU, kernel=kernel)]) == []
+
+
+# ---- into the kernel ----
+
+
+def test_applied_at_start_and_only_what_is_another(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.link = FakeLink(example_gpus(2))
+        node.config = parse('[gpu]\npolicy = "fixed"\nmax_inst = 20\n[gpu."1"]\npolicy = 5\novercommit = 1.5')
+        with structlog.testing.capture_logs() as logs:
+            async with node.running():
+                assert node.link.set_calls == [(0, {G.POLICY: 3}), (1, {G.OVERCOMMIT: 150})]
+                assert (await node.ask(op="status"))["drift"] == []
+        assert logged(logs, "setting changed") == [
+            {"gpu": 0, "key": "policy", "old": "native", "new": "fixed"},
+            {"gpu": 1, "key": "overcommit", "old": "1", "new": "1.5"},
+        ]
+
+    run(main())
+
+
+def test_a_live_write_counts_until_the_reload_and_is_shown(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.config = parse("[gpu]\npolicy = 3\nslice_us = 2000")
+        async with node.running() as daemon:
+            node.link.inventory = tuple(replace(gpu, policy=1) for gpu in node.link.inventory)
+            await daemon.reconcile()
+            assert (await node.prepare(ID))["ok"]
+            assert node.link.inventory[0].policy == 1
+            assert (await node.ask(op="status"))["drift"] == [
+                {"gpu": 0, "index": 0, "key": "policy", "configured": "fixed", "live": "preemptive"}
+            ]
+            with structlog.testing.capture_logs() as logs:
+                await daemon.reload(parse("[gpu]\npolicy = 3\nslice_us = 3000"))
+            assert logged(logs, "setting changed") == [
+                {"gpu": 0, "key": "policy", "old": "preemptive", "new": "fixed"},
+                {"gpu": 0, "key": "slice_us", "old": "2000", "new": "3000"},
+            ]
+            assert (await node.ask(op="status"))["drift"] == []
+            await daemon.reload(Config())
+            gpu = node.link.inventory[0]
+            assert (gpu.policy, gpu.slice_is_set) == (5, False)
+            before = len(node.link.set_calls)
+            await daemon.reload(Config())
+            assert len(node.link.set_calls) == before
+
+    run(main())
+
+
+def test_a_refused_value_is_said_and_stops_no_other(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.link = FakeLink(example_gpus(2))
+        async with node.running() as daemon:
+            small = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=1")
+            for number in range(3):
+                assert (await node.prepare(f"{number:064x}", small))["ok"]
+            node.link.leverless = {3}
+            with structlog.testing.capture_logs() as logs:
+                await daemon.reload(parse("[gpu]\npolicy = 3\nmax_inst = 2\nprio_ratio = 50\n[gpu.'1']\nmax_inst = 3"))
+            assert [gpu.prio_ratio for gpu in node.link.inventory] == [50, 50]
+            assert [gpu.max_inst for gpu in node.link.inventory] == [20, 3]
+            refused = logged(logs, "setting refused")
+            assert [(line["gpu"], line["key"], line["old"], line["wanted"]) for line in refused] == [
+                (0, "policy", "native", "fixed"),
+                (0, "max_inst", "20", "2"),
+                (1, "policy", "native", "fixed"),
+            ]
+            assert "lever" in refused[0]["reason"]
+            assert "more containers" in refused[1]["reason"]
+            drift = (await node.ask(op="status"))["drift"]
+            assert [(row["gpu"], row["key"]) for row in drift] == [(0, "policy"), (0, "max_inst"), (1, "policy")]
+
+    run(main())
+
+
+def test_applied_again_when_the_module_was_loaded_again(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.config = parse("[gpu]\npolicy = 2")
+        node.link.missing = True
+        async with node.running() as daemon:
+            assert node.link.set_calls == []
+            with structlog.testing.capture_logs() as logs:
+                await daemon.reload(node.config)
+            assert logged(logs, "settings wait for the kernel module") == [{}]
+            node.link.missing = False
+            await daemon.reconcile()
+            assert node.link.inventory[0].policy == 2
+            node.link.inventory = tuple(replace(gpu, policy=5, born=2) for gpu in node.link.inventory)
+            assert (await node.prepare(ID))["ok"]
+            assert node.link.inventory[0].policy == 2
+            assert len(node.link.set_calls) == 2
+
+    run(main())
+
+
+def test_the_first_container_finds_the_settings_of_a_gpu_that_came_with_it(node: Node, run: Run) -> None:
+    """The driver is loaded after us: the module knows no GPU until it attaches."""
+
+    class Late(FakeLink):
+        attached = False
+
+        async def create(self, *args: Any) -> Any:
+            self.attached = True
+            return await super().create(*args)
+
+        async def gpus(self) -> Any:
+            return await super().gpus() if self.attached else ()
+
+    async def main() -> None:
+        from cgpud.model import NvmlGpu
+
+        node.link = Late()
+        node.config = parse("[gpu]\nmax_inst = 1\npolicy = 3")
+        uuid = node.link.inventory[0].uuid
+        node.nvml = lambda: (NvmlGpu(0, uuid, "0000:01:00.0", 0, 15109, used_mib=0),)
+        async with node.running():
+            assert (await node.prepare(ID))["ok"]
+            assert (node.link.inventory[0].policy, node.link.inventory[0].max_inst) == (3, 1)
+            assert [what for what, _, _ in node.link.calls] == ["create", "destroy", "create"]
+
+    run(main())
+
+
+def test_a_table_for_no_gpu_is_said_once(node: Node, run: Run) -> None:
+    async def main() -> None:
+        with structlog.testing.capture_logs() as logs:
+            async with node.running() as daemon:
+                new = parse('[gpu."7"]\npolicy = 2')
+                await daemon.reload(new)
+                await daemon.reload(new)
+                assert (await node.ask(op="status"))["no_such_gpu"] == ["7"]
+        assert logged(logs, "a table of cgpu.toml matches no GPU of this machine") == [{"gpu": "7"}]
+
+    run(main())
+
+
+def test_default_memsize_is_the_files_word_and_then_the_kernels(node: Node, run: Run) -> None:
+    async def main() -> None:
+        env = ("ALIYUN_COM_GPU_VISIBLE_DEVICES=0",)
+        async with node.running() as daemon:
+            assert (await node.prepare(ID, env))["action"] == "pass"
+            await daemon.reload(parse("[gpu]\ndefault_memsize_mib = 100"))
+            assert (await node.prepare(ID, env))["ok"]
+            assert node.link.containers[ID].slots[0].limit == 100 * MIB
+            node.link.inventory = tuple(replace(gpu, default_memsize=50 * MIB) for gpu in node.link.inventory)
+            assert (await node.prepare(ID, env))["ok"]
+            assert node.link.containers[ID].slots[0].limit == 50 * MIB
+
+    run(main())
+
+
+# ---- whole GPUs ----
+
+
+UNSLICED = [
+    ("no variables", ()),
+    ("memory 0", ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=0")),
+    ("a list with zeros", ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=1,0,0")),
+    ("mixed", ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=0,3")),
+    ("CGPU_DISABLE", ("CGPU_DISABLE=true", *VARIABLES)),
+    ("NVIDIA_VISIBLE_DEVICES=all", ("NVIDIA_VISIBLE_DEVICES=all",)),
+]
+
+
+def plain(node: Node, env: tuple[str, ...]) -> Path:
+    """A bundle without any GPU."""
+    bundle = node.bundle(ID, env)
+    spec = json.loads((bundle / "config.json").read_text())
+    spec["mounts"] = spec["mounts"][:4]
+    spec["linux"]["devices"] = []
+    spec["linux"]["resources"]["devices"] = [{"allow": False, "access": "rwm"}]
+    (bundle / "config.json").write_text(json.dumps(spec))
+    return bundle
+
+
+@pytest.mark.parametrize("env", [row[1] for row in UNSLICED], ids=[row[0] for row in UNSLICED])
+@pytest.mark.parametrize("where", ["[gpu]", "[gpu.'0']", "[gpu.'0000:01:00.0']"])
+def test_refused_whole(node: Node, run: Run, env: tuple[str, ...], where: str) -> None:
+    async def main() -> None:
+        node.config = parse(f'{where}\nunsliced = "refuse"')
+        async with node.running():
+            text = (await node.prepare(ID, env))["error"]
+            assert text.startswith("GPU 0 is shared in slices only (unsliced")
+            spec = plain(node, env)
+            before = (spec / "config.json").read_bytes()
+            assert await node.ask(op="prepare", id=ID, bundle=str(spec)) == {"ok": True, "action": "pass"}
+            assert (spec / "config.json").read_bytes() == before
+            assert (await node.prepare(ID))["action"] == "edited"
+            node.link.missing = True
+            assert "shared in slices only" in (await node.prepare("f" * 64, env))["error"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("env", [row[1] for row in UNSLICED], ids=[row[0] for row in UNSLICED])
+def test_where_nothing_is_refused_the_kernel_is_not_asked(node: Node, run: Run, env: tuple[str, ...]) -> None:
+    async def main() -> None:
+        node.config = parse('[gpu]\nunsliced = "allow"')
+        async with node.running():
+            node.link.missing = True
+            assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
+
+    run(main())
+
+
+def test_another_gpu_may_be_whole(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.link = FakeLink(example_gpus(3))
+        node.config = parse('[gpu]\nunsliced = "refuse"\n[gpu."0"]\nunsliced = "allow"')
+        bundle = plain(node, ())
+        spec = json.loads((bundle / "config.json").read_text())
+        spec["linux"]["devices"] = [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]
+        (bundle / "config.json").write_text(json.dumps(spec))
+        async with node.running() as daemon:
+            assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["action"] == "pass"
+            for number, good in ((2, True), (0, False), (1, True)):
+                await daemon.reload(parse(f'[gpu."{number}"]\nunsliced = "refuse"'))
+                assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["ok"] is good, number
+
+    run(main())
+
+
+def test_privileged_is_every_gpu_unless_allowed(node: Node, run: Run) -> None:
+    async def main() -> None:
+        bundle = plain(node, ())
+        spec = json.loads((bundle / "config.json").read_text())
+        spec["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+        (bundle / "config.json").write_text(json.dumps(spec))
+        node.config = parse('[gpu]\nunsliced = "refuse"')
+        async with node.running() as daemon:
+            assert "GPU 0" in (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["error"]
+            await daemon.reload(parse('allow_privileged = true\n[gpu]\nunsliced = "refuse"'))
+            assert (await node.ask(op="prepare", id=ID, bundle=str(bundle)))["action"] == "pass"
+
+    run(main())
+
+
+# ---- caps and room, end to end ----
+
+
+def test_caps_and_room_refuse_and_change_nothing(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.config = parse("[container]\nmax_memory_mib = 6042")
+        async with node.running() as daemon:
+            assert "max_memory_mib = 6042 in [container] of cgpu.toml" in (await node.prepare(ID))["error"]
+            await daemon.reload(Config())
+            node.link.inventory = tuple(replace(gpu, driver_free=5570 * MIB) for gpu in node.link.inventory)
+            error = (await node.prepare(ID))["error"]
+            assert "GPU 0 has 6042 of its 15109 MiB left and 6043 MiB were requested" in error
+            assert "the driver and what runs outside of containers 9067 MiB" in error
+            assert not node.link.calls
+            await daemon.reload(parse("[gpu]\novercommit = 1.1"))
+            assert (await node.prepare(ID))["ok"]
+
+    run(main())
+
+
+# ---- the process ----
+
+
+def start(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "cgpud", "--kernel", "fake", "--config", str(tmp_path / "cgpu.toml"), *options]
+    command += ["--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
+    root = str(DATA.parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, cwd=tmp_path)
+
+
+def until(process: subprocess.Popen[str], needle: str) -> list[str]:
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if needle in line:
+            return lines
+    raise AssertionError(f"{needle!r} never came: {lines}")
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)], ids=str)
+def test_a_bad_file_at_start_is_one_sentence(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "cgpu.toml").write_text("[gpu]\npolicy = 9")
+    process = start(tmp_path, *options)
+    _, text = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert text.startswith(f"cgpud: {tmp_path / 'cgpu.toml'}: gpu.policy = 9 is not allowed: it must be 0 to 5")
+    assert text.count("\n") == 1
+
+
+def test_check_does_no_more_than_that(tmp_path: Path) -> None:
+    (tmp_path / "cgpu.toml").write_text("[gpu]\npolicy = 3")
+    process = start(tmp_path, "--check")
+    _, text = process.communicate(timeout=30)
+    assert (process.returncode, text) == (0, "")
+    assert not (tmp_path / "s").exists()
+    assert not (tmp_path / "state").exists()
+
+
+def test_hangup_reads_the_files_again_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "cgpu.toml"
+    path.write_text("[gpu]\npolicy = 1")
+    process = start(tmp_path)
+    try:
+        until(process, "ready")
+        path.write_text("[gpu]\npolicy = 2\nmax_inst = 99")
+        process.send_signal(signal.SIGHUP)
+        lines = until(process, "configuration kept as it was")
+        assert "gpu.max_inst = 99 is not allowed" in lines[-1]
+        path.write_text("[gpu]\npolicy = 3")
+        process.send_signal(signal.SIGHUP)
+        lines = until(process, "configuration read again")
+        assert any("old='preemptive' new='fixed'" in line for line in lines), lines
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_two_reloads_at_once_end_with_the_later_one(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running() as daemon:
+            await asyncio.gather(*(daemon.reload(parse(f"[gpu]\npolicy = {number}")) for number in (1, 2, 3)))
+            assert node.link.inventory[0].policy == 3
+
+    run(main())

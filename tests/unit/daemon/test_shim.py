@@ -1,0 +1,620 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-runtime, built for a socket in a temporary directory, in front of a runtime that only records."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_config import ASKS
+
+VARIABLE = "ALIYUN_COM_GPU_MEM_CONTAINER=6"
+
+
+@dataclass
+class Answerer:
+    """A daemon that says what it is told to say."""
+
+    path: Path
+    reply: bytes = b'{"ok":true,"action":"edited"}'
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    fdinfo: list[str] = field(default_factory=list)
+    closes: int = 0  # so many connections at once, without a word
+
+    def __post_init__(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.bind(str(self.path))
+        self.sock.listen()
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                conn, _ = self.sock.accept()
+            except OSError:
+                return
+            with conn:
+                if self.closes:
+                    self.closes -= 1
+                    continue
+                data, fds, _, _ = socket.recv_fds(conn, 4, 4)
+                (size,) = struct.unpack(">I", data)
+                self.asked.append(json.loads(conn.recv(size, socket.MSG_WAITALL)))
+                for fd in array.array("i", fds):
+                    self.fdinfo.append(Path(f"/proc/self/fdinfo/{fd}").read_text())
+                    os.close(fd)
+                conn.sendall(struct.pack(">I", len(self.reply)) + self.reply)
+
+    def stop(self) -> None:
+        self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+        self.thread.join(5)
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass
+class Place:
+    """The shim, the recorder and a bundle."""
+
+    directory: Path
+
+    def __post_init__(self) -> None:
+        self.shim = self.directory / "cgpu-runtime"
+        self.record = self.directory / "argv"
+        self.next = self.directory / "runc"
+        self.conf = self.directory / "runtime.conf"
+        self.next.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {self.record}\nexit 7\n')
+        self.next.chmod(0o755)
+        self.bundle = self.directory / "bundle"
+        self.bundle.mkdir()
+        self.config([VARIABLE])
+        self.conf.write_text("wait_s = 0\n")
+
+    def config(self, env: list[str], **more: Any) -> None:
+        (self.bundle / "config.json").write_text(json.dumps({"process": {"env": env}, **more}))
+
+    def reset(self) -> None:
+        self.record.unlink(missing_ok=True)
+
+    def run(self, *argv: str, stdin: str = "", name: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        self.record.unlink(missing_ok=True)
+        return subprocess.run(
+            [name or str(self.shim), *argv],
+            executable=str(self.shim),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            cwd=self.bundle,
+            env={"PATH": f"{self.directory}:/usr/bin:/bin", "ASAN_OPTIONS": "detect_leaks=0", **env},
+        )
+
+    def handed_over(self) -> list[str] | None:
+        return self.record.read_text().splitlines() if self.record.exists() else None
+
+
+@pytest.fixture
+def place(shim: Path) -> Place:
+    for name in ("bundle", "runtime.conf", "argv", "log.json", "nodes"):
+        target = shim / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    return Place(shim)
+
+
+@pytest.fixture
+def answerer(place: Place) -> Iterator[Answerer]:
+    answerer = Answerer(place.directory / "s")
+    yield answerer
+    answerer.stop()
+
+
+# ---- straight through ----
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--version"],
+        [],
+        ["features"],
+        ["--root", "/r", "--log", "/nowhere/l", "--log-format", "json", "state", "x"],
+        ["--root", "create", "state", "x"],
+        ["delete", "--force", "create"],
+        ["kill", "run", "9"],
+        ["exec", "-t", "x", "sh", "-c", "run"],
+        ["start", "restore"],
+    ],
+    ids=" ".join,
+)
+def test_other_commands_go_straight_through(place: Place, argv: list[str]) -> None:
+    """No daemon is there, and the bundle in the working directory has our variables."""
+    done = place.run(*argv)
+    assert done.returncode == 7
+    assert place.handed_over() == (argv or [""])
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        [],
+        ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"],
+        ["X=ALIYUN_COM_GPU_MEM_DEV=15"],
+        ["ALIYUN_COM_GPU"],
+        ["X=\\u0041LIYUN_COM_GPU_MEM_DEV=1"],
+    ],
+    ids=str,
+)
+def test_bundles_without_variables_go_straight_through(place: Place, env: list[str]) -> None:
+    place.config(env, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
+    before = (place.bundle / "config.json").read_bytes()
+    assert place.run("create", "--bundle", str(place.bundle), "x").returncode == 7
+    assert place.handed_over() == ["create", "--bundle", str(place.bundle), "x"]
+    assert (place.bundle / "config.json").read_bytes() == before
+
+
+def test_no_bundle_is_for_the_runtime_to_say(place: Place) -> None:
+    assert place.run("create", "-b", "/nowhere", "x").returncode == 7
+
+
+# ---- asking ----
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["create", "--bundle", "B", "x"],
+        ["create", "--bundle=B", "x"],
+        ["create", "-b", "B", "x"],
+        ["create", "-bundle", "B", "x"],
+        ["create", "x"],
+        ["run", "-d", "--pid-file", "/p", "--bundle", "B", "--", "x"],
+        ["restore", "--image-path", "/i", "--bundle", "B", "x"],
+        ["--root", "/run/r", "--log", "/nowhere/l", "--log-format=json", "--systemd-cgroup", "create",
+         "--bundle", "B", "--pid-file", "/p", "--console-socket", "/c", "x"],
+        ["--cgroup-manager", "systemd", "create", "--bundle", "B", "--no-pivot", "x"],
+        ["--unknown-option", "value", "create", "--bundle", "B", "x"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_create_asks_and_hands_over(place: Place, answerer: Answerer, argv: list[str]) -> None:
+    argv = [arg.replace("B", str(place.bundle)) if "B" in arg else arg for arg in argv]
+    assert place.run(*argv).returncode == 7
+    assert place.handed_over() == argv
+    (asked,) = answerer.asked
+    assert (asked["op"], asked["id"], asked["bundle"]) == ("prepare", "x", str(place.bundle))
+    assert asked["runtime"] == str(place.shim)
+
+
+def test_without_the_nodes_there_is_no_start(place: Place, answerer: Answerer) -> None:
+    """This machine has no cgpu_km."""
+    answerer.reply = b'{"ok":true,"action":"edited","dir":"0123456789ab"}'
+    done = place.run("create", "x")
+    assert (done.returncode, place.handed_over()) == (1, None)
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith(f"cgpu: the device nodes of containers are not mounted on {place.directory}/nodes")
+    assert "cgpu_km is not loaded" in sentence
+
+
+def test_with_the_nodes_it_is_handed_over(place: Place, answerer: Answerer) -> None:
+    (place.directory / "nodes/0123456789ab").mkdir(parents=True)
+    answerer.reply = b'{"ok":true,"action":"edited","dir":"0123456789ab"}'
+    done = place.run("create", "x")
+    assert (done.returncode, done.stderr, place.handed_over()) == (7, "", ["create", "x"])
+
+
+@pytest.mark.parametrize("name", ["", "..//etc", "a/b", "/"])
+def test_a_directory_that_is_no_name_is_not_looked_for(place: Place, answerer: Answerer, name: str) -> None:
+    answerer.reply = json.dumps({"ok": True, "action": "edited", "dir": name}).encode()
+    done = place.run("create", "x")
+    assert (done.returncode, place.handed_over()) == ((7, ["create", "x"]) if not name else (1, None))
+    assert not (place.directory / "nodes").exists()
+
+
+@pytest.mark.parametrize("env", [[VARIABLE], ["CGPU_DISABLE=1"], ["ALIYUN_COM_GPU_=", "A=1"]], ids=str)
+def test_what_counts_as_a_variable(place: Place, answerer: Answerer, env: list[str]) -> None:
+    place.config(env)
+    place.run("create", "x")
+    assert len(answerer.asked) == 1
+
+
+def test_escapes_do_not_hide_a_variable(place: Place, answerer: Answerer) -> None:
+    text = '{"process":{"env":["\\u0041LIYUN_COM\\u005fGPU_MEM_DEV=15"]}}'
+    (place.bundle / "config.json").write_text(text)
+    place.run("create", "x")
+    assert len(answerer.asked) == 1
+
+
+def test_ask_always(place: Place, answerer: Answerer) -> None:
+    place.config([])
+    place.conf.write_text("# comment\nask = always\n")
+    place.run("create", "x")
+    assert len(answerer.asked) == 1
+
+
+def test_ask_always_and_nobody_answers(place: Place) -> None:
+    place.config([])
+    place.conf.write_text("ask = always\nwait_s = 0\n")
+    assert "so a container (ask = always in runtime.conf) cannot start" in place.run("create", "x").stderr
+
+
+@pytest.mark.parametrize(("conf", "asks"), ASKS, ids=lambda value: ascii(value)[:48])
+def test_the_file_as_the_daemon_reads_it(place: Place, answerer: Answerer, conf: bytes, asks: bool) -> None:
+    place.config([])
+    place.conf.write_bytes(conf)
+    place.run("create", "x")
+    assert len(answerer.asked) == asks
+    assert place.handed_over() is not None
+
+
+# ---- not starting ----
+
+
+def test_no_daemon_no_start(place: Place) -> None:
+    done = place.run("create", "x")
+    assert done.returncode == 1
+    assert place.handed_over() is None
+    assert "cgpud does not answer" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_refusal_is_one_sentence_here_and_in_the_log(place: Place, answerer: Answerer) -> None:
+    sentence = 'GPU 0 has 5 MiB left; held by: "a" \\ é'
+    answerer.reply = json.dumps({"ok": False, "error": sentence}, ensure_ascii=False).encode()
+    log = place.directory / "log.json"
+    log.write_text('{"level":"info","msg":"before","time":"2026-01-01T00:00:00Z"}\n')
+    done = place.run("--log", str(log), "--log-format", "json", "create", "x")
+    assert done.returncode == 1
+    assert done.stderr == f"cgpu: {sentence}\n"
+    assert place.handed_over() is None
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [record["level"] for record in records] == ["info", "error"]
+    assert records[1]["msg"] == f"cgpu: {sentence}"
+    assert len(records[1]["time"]) == len("2026-01-01T00:00:00Z")
+
+
+def test_a_warning_is_said_and_the_container_starts(place: Place, answerer: Answerer) -> None:
+    answerer.reply = json.dumps({"ok": True, "action": "edited", "warning": "GPU 0 has no weight left"}).encode()
+    log = place.directory / "log.json"
+    done = place.run("--log", str(log), "--log-format", "json", "create", "x")
+    assert done.stderr == "cgpu: warning: GPU 0 has no weight left\n"
+    assert place.handed_over() == ["--log", str(log), "--log-format", "json", "create", "x"]
+    (record,) = [json.loads(line) for line in log.read_text().splitlines()]
+    assert record["level"] == "warning"
+    assert record["msg"] == "cgpu: GPU 0 has no weight left"
+
+
+def test_the_text_log(place: Place, answerer: Answerer) -> None:
+    answerer.reply = b'{"ok":false,"error":"no"}'
+    log = place.directory / "log.json"
+    place.run("--log", str(log), "create", "x")
+    assert 'level=error msg="cgpu: no"' in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'"ok"',
+        b"true",
+        b'{"ok":"true"}',
+        b'{"ok":1}',
+        b'{"ok":false}',
+        b'{"ok":false,"error":""}',
+        b'{"error":"x","ok"',
+        b'{"x":{"ok":true}}',
+        b'{"x":"\\"ok\\":true"}',
+        b"\xff\xfe\0\0",
+    ],
+    ids=repr,
+)
+def test_strange_answers_do_not_start(place: Place, answerer: Answerer, reply: bytes) -> None:
+    answerer.reply = reply
+    done = place.run("create", "x")
+    assert done.returncode == 1
+    assert place.handed_over() is None
+    assert done.stderr.startswith("cgpu: ")
+
+
+def test_a_closed_connection_does_not_start(place: Place, answerer: Answerer) -> None:
+    answerer.closes = 1
+    assert "does not answer" in place.run("create", "x").stderr
+    assert place.handed_over() is None
+
+
+# ---- waiting for a daemon that is started again ----
+
+
+def test_a_daemon_that_went_away_over_it_is_asked_again(place: Place, answerer: Answerer) -> None:
+    place.conf.write_text("wait_s = 60\n")
+    answerer.closes = 3
+    assert place.run("create", "x").returncode == 7
+    assert len(answerer.asked) == 1
+
+
+@pytest.mark.parametrize("value", ["", "-1", "61", "ten", "1.5", "1 s"])
+def test_a_wait_that_makes_no_sense(place: Place, value: str) -> None:
+    place.conf.write_text(f"wait_s = {value}\n")
+    done = place.run("create", "x")
+    assert done.returncode == 1
+    assert "wait_s" in done.stderr
+    assert "from 0 to 60" in done.stderr
+
+
+def test_a_socket_that_may_not_be_asked_is_not_waited_for(place: Place) -> None:
+    place.conf.write_text("wait_s = 60\n")
+    (place.directory / "s").symlink_to("s")  # a circle: ELOOP
+    try:
+        done = place.run("create", "x")
+    finally:
+        (place.directory / "s").unlink()
+    assert done.returncode == 1
+    assert "Too many levels" in done.stderr  # and the call ended within its 20 s
+
+
+@pytest.mark.parametrize("argv", [["create"], ["create", "x", "y"], ["create", "--unknown", "v", "x"]], ids=" ".join)
+def test_an_unclear_id_does_not_start(place: Place, answerer: Answerer, argv: list[str]) -> None:
+    done = place.run(*argv)
+    assert done.returncode == 1
+    assert "id of the container" in done.stderr
+    assert not answerer.asked
+
+
+def test_an_unreadable_config_does_not_start(place: Place) -> None:
+    (place.bundle / "config.json").unlink()
+    (place.bundle / "config.json").mkdir()
+    done = place.run("create", "x")
+    assert done.returncode == 1
+    assert "cannot be read" in done.stderr
+
+
+def test_a_configuration_that_cannot_be_read_starts_nothing(place: Place) -> None:
+    """It may say `ask = always`. What runs is ended all the same."""
+    place.config([])
+    place.conf.write_text(("#" + "x" * 99 + "\n") * 700)
+    done = place.run("create", "x")
+    assert (done.returncode, place.handed_over()) == (1, None)
+    assert f"{place.conf} cannot be read or is larger than 64 KiB" in done.stderr
+    place.conf.unlink()
+    place.conf.mkdir()
+    assert place.run("create", "x").returncode == 1
+    assert place.run("delete", "x").returncode == 7
+    place.conf.rmdir()
+    place.conf.write_text(f"next = /{'x' * 5000}\n")
+    assert "no runtime to execute after cgpu-runtime: cannot find /xxx" in place.run("create", "x").stderr
+    place.conf.unlink()
+    assert place.run("create", "x").returncode == 7, "one that is not there has its defaults"
+
+
+# ---- which runtime ----
+
+
+def test_next_by_environment_and_by_file(place: Place) -> None:
+    other = place.directory / "other"
+    other.write_text("#!/bin/sh\nexit 9\n")
+    other.chmod(0o755)
+    assert place.run("--version", CGPU_RUNTIME_NEXT=str(other)).returncode == 9
+    place.conf.write_text(f'next = "{other}"\n')
+    assert place.run("--version").returncode == 9
+
+
+def test_a_runtime_that_calls_us_again(place: Place) -> None:
+    """nvidia-container-runtime hands over to the first of its runtimes, which is to be us: once, not for ever."""
+    nvidia = place.directory / "nvidia-container-runtime"
+    nvidia.write_text(f'#!/bin/sh\nexec {place.shim} "$@"\n')
+    nvidia.chmod(0o755)
+    done = place.run("--version", CGPU_RUNTIME_NEXT=str(nvidia))
+    assert done.returncode == 1
+    assert f"{nvidia}, calls cgpu-runtime again: name runc or crun instead" in done.stderr
+    # Below it we are in the right place; what another process left in its children's environment says nothing.
+    done = subprocess.run(
+        [str(nvidia), "--version"],
+        env={"PATH": f"{place.directory}:/usr/bin:/bin", "CGPU_RUNTIME_PID": "1"},
+        check=False,
+        timeout=20,
+    )
+    assert done.returncode == 7
+    assert place.handed_over() == ["--version"]
+
+
+def test_never_itself(place: Place) -> None:
+    done = place.run("--version", CGPU_RUNTIME_NEXT=str(place.shim))
+    assert done.returncode == 1
+    assert "cannot find" in done.stderr
+    trap = place.directory / "trap"
+    trap.mkdir(exist_ok=True)
+    link = trap / "runc"
+    link.unlink(missing_ok=True)
+    link.symlink_to(place.shim)
+    assert place.run("--version", PATH=f"{trap}:{place.directory}").returncode == 7
+
+
+def test_the_environment_is_handed_over(place: Place) -> None:
+    place.next.write_text(f"#!/bin/sh\necho $$ >{place.record}\nexec env >>{place.record}\n")
+    given = {f"NAME_{n}": "x" * n for n in range(300)} | {"EMPTY": "", "CGPU_RUNTIME_PID": "1"}
+    place.run("state", "x", **given)
+    pid, *lines = place.handed_over() or []
+    seen = dict(line.split("=", 1) for line in lines)
+    assert given | {"CGPU_RUNTIME_PID": pid} == {name: seen.get(name) for name in given}
+    assert len([line for line in lines if line.startswith("CGPU_RUNTIME_PID=")]) == 1
+
+
+# ---- hooks ----
+
+
+def state(**values: Any) -> str:
+    return json.dumps({"ociVersion": "1.0.2", "annotations": {"id": "wrong", "pid": 1}, **values})
+
+
+def test_bind_sends_a_pidfd(place: Place, answerer: Answerer) -> None:
+    pid = os.getpid()
+    done = place.run("hook", "bind", "--cookie=77", stdin=state(id="x", status="creating", pid=pid, bundle="/b"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert answerer.asked == [{"op": "bind", "id": "x", "cookie": "77"}]
+    assert f"Pid:\t{pid}\n" in answerer.fdinfo[0]
+
+
+def test_bind_refused_is_a_failed_hook(place: Place, answerer: Answerer) -> None:
+    answerer.reply = b'{"ok":false,"error":"lease is over"}'
+    done = place.run("hook", "bind", "--cookie=7", stdin=state(id="x", pid=os.getpid()))
+    assert done.returncode == 1
+    assert done.stderr == "cgpu: lease is over\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", state(id="x"), state(pid=1), state(id="x", pid="1"), state(id="x", pid=-1), state(id=7, pid=1)],
+)
+def test_bind_without_state_fails(place: Place, answerer: Answerer, text: str) -> None:
+    assert place.run("hook", "bind", "--cookie=7", stdin=text).returncode == 1
+    assert not answerer.asked
+
+
+def test_release(place: Place, answerer: Answerer) -> None:
+    assert place.run("hook", "release", "--cookie=7", stdin=state(id="x", pid=0)).returncode == 0
+    assert answerer.asked == [{"op": "release", "id": "x", "cookie": "7"}]
+    assert answerer.fdinfo == []
+
+
+def test_release_without_a_daemon_is_only_a_remark(place: Place) -> None:
+    done = place.run("hook", "release", "--cookie=7", stdin=state(id="x", pid=0))
+    assert done.returncode == 0
+    assert "releases the slice when it runs again" in done.stderr
+
+
+def test_an_unknown_hook(place: Place) -> None:
+    assert place.run("hook", "nope", stdin=state(id="x")).returncode == 1
+
+
+# ---- the driver's parameters ----
+
+PARAMS = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 0\n"
+MASKED = "ResmanDebugLevel: 4294967295\nDeviceFileUID: 0\nModifyDeviceFiles: 0\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """As much of a container as the hook looks at."""
+    (tmp_path / "proc/driver/nvidia/gpus").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text("NVRM\n")
+    (tmp_path / "proc/driver/nvidia/params").write_text(PARAMS)
+    return tmp_path
+
+
+SEEN = """
+"$0" "$@" || exit 99
+cd {root}/proc/driver/nvidia
+cat params
+echo -- $(ls) -- $(cat version)
+(echo x >params) 2>&1
+grep -c {root} /proc/self/mountinfo
+"""
+
+
+def params_hook(place: Place, root: Path, word: str, before: str = "", **more: Any) -> list[str]:
+    """What is seen in a mount namespace of its own: the file, its neighbours, a write, how many mounts there are."""
+    file = root / "proc/driver/nvidia/params"
+    text = file.read_text()
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", before + SEEN.format(root=root), place.shim, "hook", "params", word],
+        input=state(id="x", pid=1, **more), capture_output=True, text=True, timeout=20, check=True,
+        env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0"},
+    )  # fmt: skip
+    assert file.read_text() == text, "the driver's own stays"
+    return (done.stdout + done.stderr).splitlines()
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_params_are_masked(place: Place, root: Path, relative: bool) -> None:
+    word = f"--root={root.name if relative else root}"
+    *text, names, write, mounts = params_hook(place, root, word, bundle=str(root.parent if relative else "/b"))
+    assert "\n".join([*text, ""]) == MASKED
+    assert names == "-- gpus params version -- NVRM", "the rest of the directory is as it was"
+    assert "Read-only" in write
+    assert mounts == "1", "nothing else is left behind"
+
+
+def test_params_without_the_line(place: Place, root: Path) -> None:
+    """The library takes it for 1."""
+    (root / "proc/driver/nvidia/params").write_text("EnableMSI: 1")
+    first, second, *_ = params_hook(place, root, f"--root={root}", bundle="/b")
+    assert (first, second) == ("EnableMSI: 1", "ModifyDeviceFiles: 0")
+
+
+def test_params_that_the_toolkit_has_masked_stay(place: Place, root: Path) -> None:
+    (root / "masked").write_text(MASKED)
+    before = f"mount --bind {root}/masked {root}/proc/driver/nvidia/params;"
+    *text, _, mounts = params_hook(place, root, f"--root={root}", before, bundle="/b")
+    assert "ModifyDeviceFiles: 0" in text
+    assert mounts == "1"
+
+
+@pytest.mark.parametrize("gone", ["proc/driver/nvidia/params", "proc/driver/nvidia", "proc"])
+def test_without_a_driver_there_is_nothing_to_mask(place: Place, root: Path, gone: str) -> None:
+    path = root / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    done = place.run("hook", "params", f"--root={root}", stdin=state(id="x", pid=1, bundle="/b"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("link", ["proc", "proc/driver", "proc/driver/nvidia/params"])
+def test_a_link_of_the_image_is_not_followed(place: Place, root: Path, link: str) -> None:
+    path = root / link
+    path.rename(root / "other")
+    path.symlink_to(root / "other")
+    done = place.run("hook", "params", f"--root={root}", stdin=state(id="x", pid=1, bundle="/b"))
+    assert done.returncode == 1
+    assert "cannot be masked" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "{}", state(id="x", bundle=7)])
+def test_params_without_state_fails(place: Place, root: Path, text: str) -> None:
+    assert place.run("hook", "params", f"--root={root}", stdin=text).returncode == 1
+
+
+def test_as_nvidias_cli(place: Place) -> None:
+    place.conf.write_text(f"nvidia-container-cli = {place.next}\n")
+    place.run("--load-kmods", "configure", "--device=all", "configure", "/rootfs", name="/x/nvidia-container-cli-cgpu")
+    assert place.handed_over() == [
+        "--load-kmods", "configure", "--no-devbind", "--no-cgroups", "--device=all", "configure", "/rootfs",
+    ]  # fmt: skip
+
+
+# ---- junk ----
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.binary(max_size=200), st.text('{}[]:,"\\u0041=x \n', max_size=80).map(str.encode)))
+def test_no_junk_crashes_the_scanner(place: Place, junk: bytes) -> None:
+    """The sanitizers are on: a crash would be neither 7 (handed over) nor 1 (not started)."""
+    (place.bundle / "config.json").write_bytes(junk)
+    assert place.run("create", "x").returncode in (1, 7)
+    text = junk.decode("latin-1").replace("\0", " ")
+    assert place.run("hook", "bind", stdin=text).returncode == 1
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.recursive(st.text() | st.integers() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def test_a_variable_is_seen_through_any_json(place: Place, around: Any) -> None:
+    document = {"a": around, "process": {"env": [VARIABLE]}, "b": around}
+    for ascii_only in (True, False):
+        text = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        (place.bundle / "config.json").write_bytes(text)
+        done = place.run("create", "x")
+        assert done.returncode == 1, "handed over without asking"

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""The ends that nobody saw: reconcile finds them by itself; after an overflow of inotify all groups are looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Node, eventually
+
+from cgpud import watch
+from cgpud.model import Cgroup, Phase, Record
+from cgpud.state import Trigger
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def quick(node: Node) -> Node:
+    """Reconcile's period is what a test can wait for."""
+    node.config = replace(node.config, reconcile_s=0.05)  # type: ignore[arg-type]
+    return node
+
+
+@pytest.mark.parametrize("group", [None, "/docker/a"])
+def test_an_end_that_nobody_saw(quick: Node, run: Run, group: str | None) -> None:
+    async def main() -> None:
+        async with quick.running() as daemon:
+            process = await quick.start(ID, group)
+            daemon._watcher.remove((ID, int(quick.cookie(ID))))  # blind from here on
+            await asyncio.sleep(0.2)
+            assert quick.link.containers, "it lives"
+            process.kill()
+            process.wait()
+            if group:
+                quick.populate(group, False)
+            await eventually(lambda: not quick.link.containers, "found by the period alone")
+            assert not list((quick.directory / "state").glob("*.json"))
+
+    run(main())
+
+
+def test_a_lease_that_nobody_ends(quick: Node, run: Run) -> None:
+    """The runtime lives on and binds nothing."""
+
+    async def main() -> None:
+        async with quick.running():
+            await quick.prepare(ID)
+            await asyncio.sleep(0.2)
+            assert quick.link.containers
+            quick.now += quick.config.lease_s + 1
+            await eventually(lambda: not quick.link.containers, "over")
+
+    run(main())
+
+
+class Overflowed(watch.Inotify):
+    """The kernel's queue was full: what happened is not told, only that something did."""
+
+    def read(self) -> list[tuple[int, int, str]]:
+        return [(-1, watch.IN_Q_OVERFLOW, "")] if super().read() else []
+
+
+class Looked(watch.Facts):
+    """Remembers whom it was asked about."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "proc", root)
+        self.asked: set[str] = set()
+
+    def is_empty(self, group: Cgroup) -> bool:
+        self.asked.add(group.path)
+        return super().is_empty(group)
+
+
+def test_after_an_overflow_all_are_looked_at(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "Inotify", Overflowed)
+    facts = Looked(tmp_path)
+    told: set[tuple[watch.Key, Trigger]] = set()
+
+    def add(watcher: watch.Watcher, name: str) -> None:
+        directory = tmp_path / "docker" / name
+        directory.mkdir(parents=True)
+        (directory / "cgroup.events").write_text("populated 1\n")
+        group = facts.cgroup_at(f"/docker/{name}")
+        watcher.add(Record(name, 1, "boot", "", Phase.BOUND, 0.0, None, group), None)
+
+    async def main() -> None:
+        watcher = watch.Watcher(facts, lambda key, trigger: told.add((key, trigger)))
+        for name in ("emptied", "removed", "lives"):
+            add(watcher, name)
+        await asyncio.sleep(0.05)
+        assert not told
+        facts.asked.clear()
+        (tmp_path / "docker/emptied/cgroup.events").write_text("populated 0\n")
+        shutil.rmtree(tmp_path / "docker/removed")
+        await eventually(lambda: len(told) == 2, "both told")
+        watcher.close()
+
+    run(main())
+    assert told == {((name, 1), Trigger.CGROUP_EMPTY) for name in ("emptied", "removed")}
+    assert facts.asked == {"/docker/emptied", "/docker/removed", "/docker/lives"}

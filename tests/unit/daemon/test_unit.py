@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""The unit as systemd reads it, without a systemd that runs; how it lives under one is tests/vm's business."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+UNIT = "cgpud.service"
+MOUNT = "dev-cgpu.mount"
+EXPOSURE_MAX = 32  # tenths: what docs/user/daemon.md says
+UNITS = Path("usr/lib/systemd/system")
+NEEDED = ("sysinit.target", "basic.target", "shutdown.target", "multi-user.target", "modprobe@.service")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """As much of a machine as the unit names."""
+    (tmp_path / UNITS).mkdir(parents=True)
+    for name in NEEDED:
+        shutil.copy("/" / UNITS / name, tmp_path / UNITS / name)
+    for name in (UNIT, MOUNT):
+        shutil.copy(ROOT / "systemd" / name, tmp_path / UNITS / name)
+    for program in ("usr/bin/cgpud", "bin/kill", "sbin/modprobe"):
+        path = tmp_path / program
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+    return tmp_path
+
+
+def analyze(root: Path, *words: str, unit: str = UNIT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", f"--root={root}", "--no-pager", *words, unit], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("unit", [UNIT, MOUNT])
+def test_verify_has_nothing_to_say(root: Path, unit: str) -> None:
+    done = analyze(root, "verify", "--man=no", unit=unit)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_verify_would_say_it(root: Path) -> None:
+    unit = root / UNITS / UNIT
+    unit.write_text(unit.read_text().replace("WatchdogSec=30", "WatchdogSec=often"))
+    assert "often" in analyze(root, "verify", "--man=no").stderr
+
+
+def test_exposure(root: Path) -> None:
+    """The figure of `systemd-analyze security`: no more than it says, and the table is not stale either."""
+    bars = {bar: analyze(root, "security", "--offline=true", f"--threshold={bar}") for bar in range(30, 34)}
+    assert bars[EXPOSURE_MAX].returncode == 0, bars[EXPOSURE_MAX].stdout
+    assert bars[EXPOSURE_MAX - 1].returncode != 0
+    assert f"{EXPOSURE_MAX / 10} OK" in bars[EXPOSURE_MAX].stdout
+    assert f"| {EXPOSURE_MAX / 10} |" in (ROOT / "docs/user/daemon.md").read_text()

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Which whole GPUs a container without a slice gets, and whether one of them is blocked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpud import unsliced
+from cgpud.env import NVIDIA
+from cgpud.errors import Refused
+from cgpud.model import Devices, Gpu
+from cgpud.unsliced import SpecDevices
+
+MAJORS = frozenset({195, 511, 226, 236})
+PLAIN = json.loads((Path(__file__).parent / "data/docker.json").read_text())
+PLAIN["mounts"] = PLAIN["mounts"][:4]
+PLAIN["linux"]["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229}]
+PLAIN["linux"]["resources"]["devices"] = [
+    {"allow": False, "access": "rwm"},
+    {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "rwm"},
+    {"allow": True, "type": "c", "access": "m"},
+]
+HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["nvidia-container-runtime-hook", "prestart"]}
+CTL = {"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255}
+
+
+def spec(
+    *,
+    nodes: tuple[dict[str, Any], ...] = (),
+    mounts: tuple[tuple[str, str], ...] = (),
+    rules: tuple[dict[str, Any], ...] = (),
+    hook: bool = False,
+) -> dict[str, Any]:
+    out: dict[str, Any] = json.loads(json.dumps(PLAIN))
+    out["linux"]["devices"] += nodes
+    out["mounts"] += [{"source": a, "destination": b, "type": "bind"} for a, b in mounts]
+    out["linux"]["resources"]["devices"] += rules
+    if hook:
+        out["hooks"]["prestart"] = [HOOK]
+    return out
+
+
+def node(path: str, major: int, minor: int) -> dict[str, Any]:
+    return {"path": path, "type": "c", "major": major, "minor": minor}
+
+
+def minors(*numbers: int) -> SpecDevices:
+    return SpecDevices(minors=frozenset(numbers))
+
+
+EVERY = SpecDevices(every=True)
+CASES = [
+    ("nothing", spec(), {}, SpecDevices()),
+    ("an image's all where nothing brings a GPU", spec(), {NVIDIA: "all"}, SpecDevices()),
+    ("its node", spec(nodes=(node("/dev/nvidia1", 195, 1), CTL)), {}, minors(1)),
+    ("its number elsewhere", spec(nodes=(node("/dev/x", 195, 1),)), {}, minors(1)),
+    ("its mount", spec(mounts=(("/dev/nvidia2", "/gpu"),)), {}, minors(2)),
+    ("its rule", spec(rules=({"allow": True, "type": "c", "major": 195, "minor": 3, "access": "rw"},)), {}, minors(3)),
+    ("the driver's rule", spec(rules=({"allow": True, "type": "c", "major": 195, "access": "rw"},)), {}, EVERY),
+    ("drm", spec(nodes=(node("/dev/dri/renderD128", 226, 128),)), {}, EVERY),
+    ("nvidiactl alone", spec(nodes=(CTL,)), {}, EVERY),
+    ("everything", spec(rules=({"allow": True, "access": "rwm"},)), {}, EVERY),
+    ("a legacy hook that does nothing", spec(hook=True), {}, SpecDevices()),
+    ("a legacy hook told to do nothing", spec(hook=True), {NVIDIA: "void"}, SpecDevices()),
+    ("a legacy hook without a GPU", spec(hook=True), {NVIDIA: "none"}, SpecDevices()),
+    ("a legacy hook and an old image", spec(hook=True), {"CUDA_VERSION": "8.0"}, EVERY),
+    ("a legacy hook and all", spec(hook=True), {NVIDIA: "all"}, EVERY),
+    ("a legacy hook and MIG", spec(hook=True), {NVIDIA: "0:1"}, EVERY),
+    (
+        "a legacy hook and a list",
+        spec(hook=True),
+        {NVIDIA: "1,GPU-aaaa"},
+        SpecDevices(named=(Devices(NVIDIA, items=(1, "GPU-aaaa")),)),
+    ),
+    ("a list by mounts", spec(mounts=(("/dev/null", "/var/run/nvidia-container-devices/all"),)), {}, EVERY),
+]
+
+
+@pytest.mark.parametrize(("config", "env", "expected"), [row[1:] for row in CASES], ids=[row[0] for row in CASES])
+def test_what_a_spec_brings(config: dict[str, Any], env: dict[str, str], expected: SpecDevices) -> None:
+    found = unsliced.devices_in_spec(config, MAJORS, env)
+    assert found == expected
+    assert bool(found) == (expected != SpecDevices())
+
+
+_JUNK = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 300), st.sampled_from(["/dev/nvidia0", "c", "bind", "\0", ""])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(
+            st.sampled_from(["path", "type", "major", "minor", "allow", "access", "source"]), inner, max_size=4
+        ),
+    ),
+)
+
+
+@given(_JUNK, st.sampled_from(["devices", "rules", "mounts", "hooks", "entry"]))
+def test_junk_is_an_answer_or_a_sentence(junk: object, where: str) -> None:
+    damaged = spec()
+    match where:
+        case "devices":
+            damaged["linux"]["devices"] = junk
+        case "rules":
+            damaged["linux"]["resources"]["devices"] = junk
+        case "entry":
+            damaged["linux"]["devices"].append({"path": junk, "type": "c", "major": junk, "minor": junk})
+        case _:
+            damaged[where] = junk
+    try:
+        assert isinstance(unsliced.devices_in_spec(damaged, MAJORS, {NVIDIA: "all"}), SpecDevices)
+    except Refused as error:
+        assert "\n" not in str(error)
+
+
+GPUS = [Gpu(n, 5 - n, f"GPU-{n}{n}{n}{n}", f"0000:0{n}:00.0", n + 2, 1000, 20, 20) for n in range(3)]
+
+
+def blocked(found: SpecDevices, *refusing: int) -> str | None:
+    return unsliced.blocked_gpu(found, GPUS, lambda gpu: gpu.number in refusing)
+
+
+def test_the_gpu_that_is_blocked_is_named() -> None:
+    assert blocked(minors(2, 3), 1) == "GPU 1"
+    assert blocked(minors(2), 1) is None
+    assert blocked(EVERY, 2) == "GPU 2"
+    assert blocked(EVERY) is None
+    assert blocked(SpecDevices(named=(Devices(NVIDIA, items=(0, "GPU-2")),)), 2) == "GPU 2"
+    assert blocked(SpecDevices(named=(Devices(NVIDIA, items=(0,)),)), 2) is None
+
+
+def test_what_is_not_known_is_not_given() -> None:
+    assert blocked(minors(9), 0) == "a GPU that cgpu_km does not know"
+    assert unsliced.blocked_gpu(EVERY, [], lambda gpu: False) == "a GPU that cgpu_km does not know"
+    with pytest.raises(Refused, match="names GPU 7"):
+        blocked(SpecDevices(named=(Devices(NVIDIA, items=(7,)),)), 0)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""The end of one container is looked for where that one is, however many others live beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from cgpud import oci, watch
+from cgpud.model import Cgroup, Phase, Record
+from cgpud.state import Trigger
+from cgpud.watch import Facts, Key, Watcher
+
+
+def test_pipes_of_an_mps_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "file").touch()
+    names = ("there", "dangling", "absent", "file/below", "x" * 300)  # the last cannot be looked at
+    monkeypatch.setattr(oci, "MPS_DIRECTORIES", tuple(str(tmp_path / name) for name in names))
+    there = ["there", "dangling", "x" * 300]
+    assert Facts().mps_directories() == tuple(str(tmp_path / name) for name in there)
+
+
+class Looked(Facts):
+    """Remembers whom it was asked about."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "proc", root)
+        self.asked: list[str] = []
+
+    def is_empty(self, group: Cgroup) -> bool:
+        self.asked.append(group.path)
+        return super().is_empty(group)
+
+
+def make(facts: Facts, name: str) -> Record:
+    directory = facts.cgroups / "docker" / name
+    directory.mkdir(parents=True)
+    (directory / "cgroup.events").write_text("populated 1\n")
+    return Record(name, 1, "boot", "", Phase.BOUND, 0.0, None, facts.cgroup_at(f"/docker/{name}"))
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path, version: int) -> None:
+    """Without descriptors nobody knows; what is given back too early is lost to a container that runs."""
+    group = tmp_path / ("devices/docker/a" if version == 1 else "docker/a")
+    group.mkdir(parents=True)
+    (tmp_path / ("devices/cgroup.procs" if version == 1 else "cgroup.controllers")).touch()
+    (group / "cgroup.events").write_text("populated 1\n")
+    (group / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    facts = Facts(Path("/proc"), tmp_path)
+    bound = Record("a", 1, "boot", "", Phase.BOUND, 0.0, None, facts.cgroup_at("/docker/a"))
+    prepared = Record("a", 1, "boot", "", Phase.PREPARED, 0.0, facts.process(os.getpid()), None)
+    assert bound.cgroup is not None
+    with no_descriptor_left():
+        alive = [facts.is_alive(bound), facts.is_alive(prepared)]
+    assert alive == [True, True]
+    shutil.rmtree(group)
+    assert not facts.is_alive(bound)
+
+
+async def until_told(told: Collection[object]) -> None:
+    """Until somebody was told, or for a second."""
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if told:
+            return
+
+
+@pytest.mark.parametrize("how", ["emptied", "removed"])
+def test_only_the_one_that_ended_is_looked_at(tmp_path: Path, how: str) -> None:
+    facts = Looked(tmp_path)
+    told: list[tuple[Key, Trigger]] = []
+
+    async def scene() -> None:
+        watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
+        for n in range(200):
+            watcher.add(make(facts, f"c{n}"), None)
+        await asyncio.sleep(0)
+        facts.asked.clear()
+        directory = tmp_path / "docker/c7"
+        if how == "emptied":
+            (directory / "cgroup.events").write_text("populated 0\n")
+        else:
+            shutil.rmtree(directory)
+        await until_told(told)
+        watcher.close()
+
+    asyncio.run(scene())
+    assert set(told) == {(("c7", 1), Trigger.CGROUP_EMPTY)}
+    assert set(facts.asked) == {"/docker/c7"}
+
+
+def test_of_two_lives_in_one_cgroup_the_one_that_is_watched_is_told(tmp_path: Path) -> None:
+    facts = Facts(tmp_path / "proc", tmp_path)
+    told: set[Key] = set()
+
+    async def scene() -> None:
+        watcher = Watcher(facts, lambda key, trigger: told.add(key))
+        first = make(facts, "c")
+        second = Record("c", 2, "boot", "", Phase.BOUND, 0.0, None, first.cgroup)
+        watcher.add(first, None)
+        watcher.add(second, None)
+        watcher.remove(first.key)
+        shutil.rmtree(tmp_path / "docker/c")
+        await until_told(told)
+        watcher.close()
+
+    asyncio.run(scene())
+    assert told == {("c", 2)}, "who is watched no more is not told"
+
+
+def test_with_cgroup_v1_one_after_the_other_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no cgroup.events; a directory below counts too, and whoever was there first has no part in it."""
+    inner = tmp_path / "devices/docker/c/inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "devices/cgroup.procs").touch()
+    places = [inner.parent, inner.parent, inner]
+    members = [subprocess.Popen(["sleep", "1000"]) for _ in places]
+
+    def enrol() -> None:
+        for directory in set(places):
+            here = [one for one, place in zip(members, places, strict=True) if place == directory]
+            (directory / "cgroup.procs").write_text("".join(f"{one.pid}\n" for one in here if one.poll() is None))
+
+    enrol()
+    monkeypatch.setattr(watch, "CHECK_AGAIN_S", (60.0,))  # not what it would see by itself is tested
+    facts = Facts(cgroups=tmp_path)
+    init = facts.process(members[0].pid)
+    record = Record("c", 1, "boot", "", Phase.BOUND, 0.0, init, facts.cgroup_at("/docker/c"))
+    told: list[Trigger] = []
+
+    async def scene() -> None:
+        watcher = Watcher(facts, lambda key, trigger: told.append(trigger))
+        watcher.add(record, os.pidfd_open(members[0].pid))
+        for one in members:
+            await asyncio.sleep(0.1)
+            assert told == []
+            assert facts.is_alive(record)
+            one.kill()
+            one.wait()
+            enrol()
+            await until_told(told)
+            assert told == [Trigger.INIT_EXITED]
+            told.clear()
+            watcher.check_cgroup(record.key)
+        assert Trigger.CGROUP_EMPTY in told
+        watcher.close()
+
+    try:
+        asyncio.run(scene())
+    finally:
+        for one in members:
+            one.kill()
+            one.wait()
+    assert not facts.is_alive(record)

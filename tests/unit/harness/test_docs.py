@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""The pages of docs/: links lead somewhere, sections that are referred to exist."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+REPO = next(p for p in Path(__file__).resolve().parents if (p / "VERSION").exists())
+GROUPS = ("decisions", "develop", "reference", "user")
+# Built or fetched, and NVIDIA's own: not this project's text.
+SKIPPED = {".git", "build", "node_modules", "__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache"}
+
+
+def tree() -> list[Path]:
+    """Every text file of the sources."""
+    found = []
+    for folder, folders, files in os.walk(REPO):
+        folders[:] = [f for f in folders if f not in SKIPPED and not f.endswith(".egg-info")]
+        found += [Path(folder, f) for f in files]
+    return [p for p in found if p.is_file() and b"\0" not in p.read_bytes()[:4096]]
+
+
+TEXTS = {p: p.read_text(errors="replace") for p in tree()}
+PAGES = [p for p in TEXTS if p.suffix == ".md"]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(REPO))
+
+
+def prose(text: str) -> str:
+    """A page without its code blocks; lines keep their numbers."""
+    return re.sub(r"^( *)```.*?^\1```$", lambda m: "\n" * m[0].count("\n"), text, flags=re.M | re.S)
+
+
+def anchors(text: str) -> set[str]:
+    """GitHub's anchors of a page's headings."""
+    heads = re.findall(r"^#+ +(.+)$", prose(text), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
+
+
+def has_section(text: str, number: str) -> bool:
+    return re.search(rf"^##+ {re.escape(number)}\.? ", text, re.M) is not None
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """Relative links of one page that lead nowhere, and anchors that no heading has."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(text))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or not there.is_relative_to(REPO):
+            broken.append(f"{name(page)}: {target}")
+        elif anchor and anchor not in anchors(there.read_text()):
+            broken.append(f"{name(page)}: {target}: no such heading")
+    return broken
+
+
+def test_every_relative_link_leads_somewhere():
+    assert [line for page in PAGES for line in broken_links(page, TEXTS[page])] == []
+
+
+def test_a_broken_link_is_found(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "REPO", tmp_path)
+    (tmp_path / "there.md").write_text("## 1. A heading\n")
+    page = tmp_path / "page.md"
+    text = "[a](there.md#1-a-heading) [b](gone.md) [c](there.md#2-none) `[d](gone.md)` [e](https://example.org/gone)\n"
+    assert broken_links(page, text) == ["page.md: gone.md", "page.md: there.md#2-none: no such heading"]
+
+
+def test_pages_that_the_sources_name_exist():
+    """Comments, help texts, units and messages name pages by their path from the root, decisions by number too."""
+    named, broken = 0, []
+    for path, text in TEXTS.items():
+        for target in re.findall(r"(?<![\w/.-])docs/[\w./-]+", text):
+            target = target.rstrip(".-")
+            there = REPO / target
+            found = there.exists() or (
+                there.parent.name == "decisions" and list(there.parent.glob(f"{there.name}-*.md"))
+            )
+            named += 1
+            if not found:
+                broken.append(f"{name(path)}: {target}")
+    assert broken == [] and named > 100
+
+
+def test_pages_that_the_installed_files_name_are_installed():
+    """Units name pages by where scripts/install puts them: docs/ becomes /usr/share/doc/cgpu."""
+    named = {t for text in TEXTS.values() for t in re.findall(r"/usr/share/doc/cgpu/([\w./-]+\.md)", text)}
+    assert named and [t for t in named if not (REPO / t).exists() and not (REPO / "docs" / t).exists()] == []
+
+
+def test_sections_that_are_referred_to_exist():
+    """A page's name followed by a section: `docs/user/cli.md` §4, [cli.md](../user/cli.md) §1, §2 and §3."""
+    one = r"(?:§|section )(\d+a?)(?:(?:,| and) §(\d+a?))*"
+    seen, broken = 0, []
+    for path, text in TEXTS.items():
+        found = [(REPO / m[1], m[0]) for m in re.finditer(rf"(docs/\w+/[\w-]+\.md)`?,? {one}", text)]
+        if path in PAGES:
+            found += [(path.parent / m[1], m[0]) for m in re.finditer(rf"\]\(([\w./-]+\.md)\),?\s{one}", prose(text))]
+        for page, reference in found:
+            for number in re.findall(r"(?:§|section )(\d+a?)", reference):
+                seen += 1
+                if not has_section(page.read_text(), number):
+                    broken.append(f"{name(path)}: {name(page.resolve())} §{number}")
+    assert broken == [] and seen > 30
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_holds_pages(group):
+    assert list((REPO / "docs" / group).glob("*.md"))
+
+
+def test_the_groups_are_all_there_is():
+    entries = {p.name for p in (REPO / "docs").iterdir()}
+    assert entries - {*GROUPS, "architecture.md"} == set()
+
+
+# ---- what the pages say of the code ----
+
+# The pages that name files, and the least number of sources each names: fewer, and the patterns no longer match.
+CODE_PAGES = {
+    "docs/architecture.md": 10,
+    "CONTRIBUTING.md": 10,
+    "docs/user/upgrade.md": 2,
+    "docs/reference/policies.md": 2,
+}
+FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)+\.(?:c|h|py|md|json|toml|conf|service|example)|[\w./-]+/|scripts/[\w-]+")
+CALL = re.compile(r"(\w+)\(\)")
+
+
+def items(text: str) -> list[str]:
+    """Paragraphs, list items and table rows: what one mention of a file reaches over."""
+    return re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.|\|) )|\n(?=\|)", prose(text))
+
+
+def is_defined(function: str, text: str) -> bool:
+    """In C a definition or a table's entry begins at the margin; in Python a def."""
+    return re.search(rf"^(?:\w[\w \t*]*?[\s*])?{function}\(|^\s*(?:async )?def {function}\(", text, re.M) is not None
+
+
+def wrong_mentions(text: str) -> list[str]:
+    """Files that are not there, and functions that are not in the file named last before them."""
+    wrong = []
+    for item in items(text):
+        file = None
+        for span in re.findall(r"`([^`\n]+)`", item):
+            if FILE.fullmatch(span) and not span.startswith("/"):
+                file = REPO / span
+                if not file.exists() and not (span.endswith("/") and (REPO / "cgpu_km" / span).is_dir()):
+                    wrong.append(span)
+                continue
+            call = CALL.fullmatch(span)
+            if call and file and file.is_file() and not is_defined(call[1], file.read_text()):
+                wrong.append(f"{name(file)}: {span}")
+    return wrong
+
+
+@pytest.mark.parametrize(("page", "least"), CODE_PAGES.items(), ids=lambda v: v if isinstance(v, str) else "")
+def test_files_and_functions_of_the_page_exist(page, least):
+    text = (REPO / page).read_text()
+    assert len(re.findall(r"`[\w./-]+/[\w.-]+\.(?:c|py)`", text)) > least
+    assert wrong_mentions(text) == []
+
+
+def test_a_wrong_mention_is_found():
+    here = name(Path(__file__))
+    text = (
+        f"- `{here}`: `prose()`, `gone()`, `gone/file.c`\n- `gone()` without a file\n| `no/such/folder/` | `{here}` |\n"
+    )
+    assert wrong_mentions(text) == [f"{here}: gone()", "gone/file.c", "no/such/folder/"]
+
+
+def test_the_tests_that_contributing_names_exist():
+    named = set(re.findall(r"`(test_\w+)`", (REPO / "CONTRIBUTING.md").read_text()))
+    files = [path for path in TEXTS if re.fullmatch(r"test_\w+\.py", path.name)]
+    there = {path.stem for path in files}
+    there |= {found for path in files for found in re.findall(r"^def (test_\w+)", TEXTS[path], re.MULTILINE)}
+    assert len(named) > 10 and not named - there

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""scripts/test-levels: what failed is named at the end, where whoever reads a long log looks first."""
+
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts/test-levels"
+
+JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="1" skipped="0">
+<testcase classname="tests.test_a" name="test_good"/>
+<testcase classname="tests.test_a" name="test_bad"><failure message="assert 0"/></testcase>
+<testcase classname="tests.test_b" name="test_worse"><error message="no setup"/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture
+def levels(tmp_path, monkeypatch):
+    """The script as a module, its reports in a directory of the test's."""
+    loader = importlib.machinery.SourceFileLoader("test_levels_script", str(SCRIPT))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    monkeypatch.setitem(sys.modules, loader.name, module)  # where its dataclasses look for their names
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader.exec_module(module)
+    module.JUNIT = tmp_path
+    return module
+
+
+def play(levels, monkeypatch, level, status, said, report):
+    def aside(level, _command, _title):
+        (levels.JUNIT / f"{level.name}.log").write_text(said)
+        if report:
+            (levels.JUNIT / f"{level.junit}.xml").write_text(report)
+        return status
+
+    monkeypatch.setattr(levels, "run_aside", aside)
+    return levels.run(level)
+
+
+def test_failed_tests_are_named(levels, monkeypatch):
+    out = play(levels, monkeypatch, levels.boot("6.1", "plain"), 1, "vm-6.1-plain: pytest ended with status 1\n", JUNIT)
+    assert (out.passed, out.failed) == (1, 2)
+    assert out.failures == [
+        "tests.test_a::test_bad",
+        "tests.test_b::test_worse",
+        "vm-6.1-plain: pytest ended with status 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "want"),
+    [
+        ("vm: VM LOST (this is no test result): timed out\nelse\n", "vm: VM LOST (this is no test result): timed out"),
+        ("vm-6.1-plain: --- panic, line 9 of the kernel log\n", "vm-6.1-plain: --- panic, line 9 of the kernel log"),
+        ("make: nothing of its own\n", "status 2"),
+    ],
+)
+def test_a_level_that_fails_by_itself_says_why(levels, monkeypatch, said, want):
+    out = play(levels, monkeypatch, levels.boot("6.1", "plain"), 2, said, "")
+    assert out.failed == 1
+    assert out.failures == [want]
+
+
+def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
+    monkeypatch.setenv("LEVELS", "lint vm-6.1-plain")
+    monkeypatch.setattr(levels, "homeless", lambda _levels: [])
+    came = {"lint": (1, 0, 0, []), "vm-6.1-plain": (331, 1, 0, ["tests.test_a::test_bad"])}
+    monkeypatch.setattr(levels, "run", lambda level: levels.Outcome(level, 1.0, *came[level.name]))
+    assert levels.main() == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-3:] == [
+        "vm-6.1-plain failed: tests.test_a::test_bad",
+        "not all levels: LEVELS=lint vm-6.1-plain",
+        "332 passed, 1 failed",
+    ]
+
+
+def test_a_test_of_a_long_level_is_not_missed_by_the_others(levels):
+    short, long = levels.boot("6.1", "plain"), levels.LONG[-1]
+    listed = f"ran\ttest_a\nneeds a {long.kind} boot\ttest_b\nneeds a stock kernel\ttest_c\n"
+    (levels.JUNIT / f"{short.junit}.tests").write_text(listed)
+    assert levels.homeless([short]) == ["test_c: needs a stock kernel"]
+    assert levels.homeless([short, long]) == [f"test_b: needs a {long.kind} boot", "test_c: needs a stock kernel"]
+
+
+def test_levels_of_one_kind_have_names_of_their_own(levels):
+    names = [level.name for level in (*levels.LEVELS, *levels.LONG)]
+    assert len(names) == len(set(names))
+
+
+def test_the_claims_name_tests_that_exist():
+    """docs/develop/testing.md says which test holds which claim: each name is a file or a function."""
+    repo = SCRIPT.parents[1]
+    page = (repo / "docs/develop/testing.md").read_text()
+    section = page.split("## Which level holds which claim")[1].split("\n## ")[0]
+    named = set(re.findall(r"\btest_\w+", section))
+    files = [path for path in (repo / "tests").rglob("test_*.py") if "build" not in path.parts]
+    there = {path.stem for path in files}
+    there |= {name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+    assert len(named) > 20 and not named - there

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""Variables in, arguments out."""
+
+import itertools
+import shlex
+from pathlib import Path
+
+import pytest
+from vm.harness.machine import (
+    BadVariable,
+    Machine,
+    Paths,
+    Wires,
+    docker_settings,
+    from_variables,
+    guest_environment,
+    kernel_arguments,
+    qemu_arguments,
+)
+
+PATHS = Paths(Path("/repo"), Path("/repo/build/vm/1"), Path("/k/vmlinuz"), Path("/k/initrd.img"))
+WIRES = Wires({"out": 7, "err": 8, "status": 9})
+
+
+def test_no_variables_make_the_default_machine():
+    assert from_variables({}) == Machine()
+
+
+def test_empty_variables_are_as_good_as_none():
+    names = ("KERNEL", "CPUS", "ICOUNT", "BARE", "DAEMON", "DOCKER", "VM_MEM", "GPUS", "NVSIM")
+    assert from_variables(dict.fromkeys(names, "")) == Machine()
+
+
+@pytest.mark.parametrize(
+    ("variables", "changed"),
+    [
+        ({"KERNEL": "6.12"}, {"kernel": "6.12"}),
+        ({"ICOUNT": "1"}, {"icount": True, "cpus": 1}),
+        ({"BARE": "yes"}, {"bare": True}),
+        ({"DAEMON": "0"}, {"daemon": False}),
+        ({"DOCKER": "1"}, {"docker": True, "memory": "4G"}),
+        ({"DOCKER": "1", "VM_MEM": "3G"}, {"docker": True, "memory": "3G"}),
+        ({"SYSTEMD": "1"}, {"systemd": True, "memory": "4G"}),
+        ({"GPUS": "2", "PROFILE": "a100", "MEM_MIB": "512"}, {"gpus": "2", "profile": "a100", "mem_mib": "512"}),
+        ({"DRIVER": "550.163.01"}, {"driver": "550.163.01"}),
+        ({"CPU_FEATURES": "+ssse3,+popcnt"}, {"cpu_features": "+ssse3,+popcnt"}),
+    ],
+)
+def test_each_variable(variables, changed):
+    assert from_variables(variables) == Machine(**changed)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"KERNEL": "5.10"},
+        {"CPUS": "many"},
+        {"CPUS": "0"},
+        {"BARE": "perhaps"},
+        {"ICOUNT": "1", "CPUS": "2"},
+        {"SYSTEMD": "1", "DOCKER": "1"},
+        {"SYSTEMD": "1", "BARE": "1"},
+    ],
+)
+def test_what_no_machine_can_be_made_of(variables):
+    with pytest.raises(BadVariable):
+        from_variables(variables)
+
+
+def test_a_stock_kernel_stops_at_the_first_warning():
+    words = kernel_arguments(Machine(), PATHS)
+    assert {"panic_on_warn=1", "oops=panic", "panic=-1", "apparmor=0", "norandmaps"} <= set(words)
+    assert any(word.startswith("slub_debug=FZPU,") for word in words)
+
+
+def test_exact_time_is_not_the_time_of_the_allocators_debugging():
+    words = kernel_arguments(Machine(icount=True, cpus=1), PATHS)
+    assert "panic_on_warn=1" in words
+    assert not any(word.startswith("slub_debug") for word in words)
+
+
+def test_systemd_has_its_own_words():
+    words = kernel_arguments(Machine(systemd=True), PATHS)
+    assert {"panic_on_warn=1", "systemd.show_status=0"} <= set(words)
+    assert not any(word.startswith("slub_debug") for word in words)
+    assert not any(word.startswith("systemd.") for word in kernel_arguments(Machine(), PATHS))
+    assert "export SYSTEMD=1\n" in guest_environment(Machine(systemd=True), Path("/repo"), "6.1.0")
+
+
+def test_the_debug_kernel_goes_on_to_name_the_test():
+    assert "panic_on_warn=1" not in kernel_arguments(Machine(kernel="debug"), PATHS)
+
+
+def after(argv: list[str], option: str) -> list[str]:
+    return [value for name, value in itertools.pairwise(argv) if name == option]
+
+
+def test_kvm_is_never_used():
+    for machine in (Machine(), Machine(icount=True, cpus=1)):
+        argv = qemu_arguments(machine, PATHS, WIRES)
+        assert after(argv, "-accel") == ["tcg"]
+        assert not any("kvm" in word for word in argv)
+
+
+def test_icount_is_exact_time():
+    argv = qemu_arguments(from_variables({"ICOUNT": "1"}), PATHS, WIRES)
+    assert after(argv, "-icount") == ["shift=2,sleep=off"]
+    assert after(argv, "-smp") == ["1"]
+
+
+def test_features_are_added_to_those_of_every_machine():
+    (plain,) = after(qemu_arguments(Machine(), PATHS, WIRES), "-cpu")
+    (more,) = after(qemu_arguments(Machine(cpu_features="+ssse3,+popcnt"), PATHS, WIRES), "-cpu")
+    assert more == plain + ",+ssse3,+popcnt"
+
+
+def test_the_host_is_read_only_and_the_repository_is_not():
+    shares = after(qemu_arguments(Machine(), PATHS, WIRES), "-fsdev")
+    assert any("path=/," in share and "readonly=on" in share for share in shares)
+    assert any("path=/repo," in share and "readonly" not in share for share in shares)
+
+
+def test_each_wire_is_a_port_of_its_own():
+    argv = qemu_arguments(Machine(), PATHS, WIRES)
+    for port, fd in WIRES.fds.items():
+        assert f"socket,id={port},fd={fd}" in argv
+        assert any(f"name=cgpu.{port}" in word for word in argv)
+
+
+def test_only_a_shell_has_the_terminal():
+    assert not any("stdio" in word for word in qemu_arguments(Machine(), PATHS, WIRES))
+    assert any("stdio" in word for word in qemu_arguments(Machine(shell=True), PATHS, Wires()))
+
+
+def test_the_environment_survives_the_shell():
+    text = guest_environment(Machine(module_args="a='b c' $(reboot)"), Path("/a repo"), "6.1.0")
+    values = dict(line.removeprefix("export ").split("=", 1) for line in text.splitlines())
+    assert shlex.split(values["MODULE_ARGS"]) == ["a='b c' $(reboot)"]
+    assert shlex.split(values["CGPU_MODULES"]) == ["/a repo/build/modules/6.1"]
+
+
+def test_dockers_own_settings_win():
+    assert docker_settings({"storage-driver": "vfs"})["storage-driver"] == "vfs"
+    assert docker_settings({})["bridge"] == "none"

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""A verdict, a lost machine and a failed test are three things."""
+
+import socket
+import threading
+
+import pytest
+from vm.harness import initrd, run, suite
+
+DATA = run.REPO / "tests/unit/harness/data"
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    (tmp_path / "console.log").write_text((DATA / "lost.log").read_text())
+    return tmp_path
+
+
+@pytest.mark.parametrize(("verdict", "status"), [(b"0\n", 0), (b"3\n", 3), (b"125\n", 125)])
+def test_digits_are_the_commands_status(run_dir, verdict, status):
+    assert run.judge(verdict, [], run_dir, 1).status == status
+
+
+@pytest.mark.parametrize("verdict", [b"", b"0", b"\n", b"ok\n", b"-1\n", b"0\n0\n", b"\xff\n", b"setup: cut"])
+def test_anything_less_is_a_lost_machine(run_dir, verdict):
+    with pytest.raises(run.LostVM, match="test_it_hangs"):
+        run.judge(verdict, [], run_dir, 1)
+
+
+def test_a_failed_set_up_is_neither(run_dir):
+    with pytest.raises(run.SetupFailed, match="insmod"):
+        run.judge(b"setup: insmod cgpu_km.ko failed\n", [], run_dir, 1)
+
+
+def test_a_reader_drains_when_nobody_listens():
+    ours, theirs = socket.socketpair()
+
+    def deaf(data):
+        raise BrokenPipeError
+
+    reader = run.start_reader(ours, deaf)
+    theirs.sendall(b"x" * 1_000_000)
+    theirs.close()
+    reader.join(10)
+    assert not reader.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("status", "xml", "problem"),
+    [
+        (0, '<testsuites><testsuite tests="3" skipped="1"/></testsuites>', None),
+        (1, '<testsuites><testsuite tests="3" failures="1"/></testsuites>', "status 1"),
+        (0, '<testsuites><testsuite tests="0"/></testsuites>', "no test ran"),
+        (0, '<testsuites><testsuite tests="2" skipped="2"/></testsuites>', "no test ran"),
+        (0, None, "no report"),
+        (5, '<testsuites><testsuite tests="0"/></testsuites>', "no test ran"),
+    ],
+)
+def test_a_suite_passes_only_with_tests(tmp_path, status, xml, problem):
+    junit = tmp_path / "j.xml"
+    if xml:
+        junit.write_text(xml)
+    problems = suite.judge(status, junit)
+    assert not problems if problem is None else problem in problems[0]
+
+
+def test_pytest_is_told_where_and_what():
+    assert suite.pytest_command("x", "plain", []).endswith(" tests/vm/guest")
+    by_name = suite.pytest_command("x", "bare", ["test_a", "test_b"])
+    assert "-k 'test_a or test_b'" in by_name
+    assert " tests/vm/guest/simulator/test_nvsim_memory.py" in by_name and "test_docker" not in by_name
+    marked = suite.pytest_command("x", "plain", ["-mchecked"])
+    assert "guest/memory/test_ipc.py" in marked and "test_proc" not in marked
+    by_file = suite.pytest_command("x", "plain", ["tests/vm/guest/proc/test_proc.py"])
+    assert by_file.count("tests/vm/guest") == 1
+
+
+def test_the_ram_disk_is_a_cpio_archive():
+    entry = initrd.newc("init", 0o100755, b"hello")
+    assert entry.startswith(b"070701") and len(entry) % 4 == 0
+    assert b"init\0" in entry and b"hello" in entry
+    assert int(entry[54:62], 16) == 5  # the size of the file
+
+
+def test_modules_come_after_what_they_need(tmp_path):
+    base = tmp_path / "lib/modules/6.1"
+    base.mkdir(parents=True)
+    (base / "modules.dep").write_text(
+        "kernel/9p.ko: kernel/9pnet.ko kernel/netfs.ko\nkernel/9pnet.ko:\nkernel/netfs.ko:\n"
+        "kernel/virtio_pci.ko.xz: kernel/virtio_ring.ko.xz\nkernel/virtio_ring.ko.xz:\n"
+    )
+    names = [path.name for path in initrd.load_order(tmp_path)]
+    assert names == ["virtio_ring.ko.xz", "virtio_pci.ko.xz", "netfs.ko", "9pnet.ko", "9p.ko"]
+
+
+def test_a_third_machine_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "REPO", tmp_path)
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
+    third = threading.Event()
+
+    def start_third():
+        with run.slot(free=False):
+            third.set()
+
+    with run.slot(free=False):
+        with run.slot(free=False):
+            waiter = threading.Thread(target=start_third)
+            waiter.start()
+            assert not third.wait(0.7)
+            with run.slot(free=True):
+                """A shell takes no place."""
+        assert third.wait(5)
+    waiter.join()

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""scripts/setup-nvidia without its packages: what it says where they cannot be had, and that it asks for them once."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts/setup-nvidia"
+
+
+def call(root, *branches):
+    environ = {**os.environ, "NVIDIA_ROOT": str(root), "DEBIAN_MIRROR": "http://127.0.0.1:9/debian"}
+    return subprocess.run([SCRIPT, *branches], env=environ, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("branch", ["550", "535", "nvcc"])
+def test_one_sentence_where_the_mirror_does_not_answer(tmp_path, branch):
+    done = call(tmp_path, branch)
+    assert done.returncode == 1
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("setup-nvidia: NVIDIA's files cannot be had on this machine: http://127.0.0.1:9/debian")
+    assert not (tmp_path / branch).exists()
+
+
+def test_a_branch_that_it_does_not_know(tmp_path):
+    done = call(tmp_path, "999")
+    assert (done.returncode, done.stderr) == (1, "setup-nvidia: 999 is none of 550, 535, 555, nvcc\n")
+
+
+def test_what_is_there_is_not_asked_for_again(tmp_path):
+    (tmp_path / "550").mkdir()
+    wish = "trixie 550.163.01 libcuda1 libnvidia-ml1 libnvidia-ptxjitcompiler1 nvidia-smi nvidia-cuda-mps "
+    (tmp_path / "550/.wish").write_text(wish + "\n")
+    done = call(tmp_path, "550")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

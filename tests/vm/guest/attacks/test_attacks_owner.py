@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: MIT
+"""Hostile tenants that name what is not theirs: files, clients, address spaces, events, pages and runlists.
+
+The driver takes a handle or a pointer at its word in these places; what a container names there must be its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import mmap
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from slicebox import MIB, Box, clean_box, fb_used, until
+from slicebox import nvclient as nv
+
+pytestmark = pytest.mark.checked
+
+NAMES = (f"{n:012x}" + "f" * 52 for n in itertools.count(0xE10000000000))
+OS_DESCRIPTOR, OS_EVENT = 0x71, 0x79
+PAGE_ARRAY = 1  # NVOS32_DESCRIPTOR_TYPE_OS_PAGE_ARRAY
+NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
+DMA_FIXED = 1 << 15
+VAS_NEW, VAS_HOST, VAS_GLOBAL, VAS_DEVICE, VAS_FLA = range(5)
+INVALID_EVENT, INVALID_PARENT = 0x28, 0x36
+
+AllocMemory = nv._struct(
+    "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
+)
+OsDescParams = nv._struct("OsDescParams", "type flags attr attr2 descriptor:u64 limit:u64 descriptor_type tag")
+EventParams = nv._struct("EventParams", "parent_client source class_id index data:u64")
+
+
+@pytest.fixture
+def neighbour() -> Iterator[nv.Gpu]:
+    with Box(next(NAMES), 512) as box, box.client() as client:
+        yield client.gpu(0)
+
+
+@pytest.fixture
+def box(neighbour: nv.Gpu) -> Iterator[Box]:
+    with clean_box(next(NAMES), 256) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def refusing(box: Box, count: int) -> Iterator[None]:
+    """So many calls are counted as refused, and nothing is charged for them."""
+    calls, used = box.stat("refused_calls"), box.used
+    yield
+    assert box.stat("refused_calls") == calls + count
+    assert box.used == used
+
+
+def register(box_or_node: nv.Node, ctl: nv.Ctl) -> int:
+    return box_or_node.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd))
+
+
+# ---- files ----
+
+
+def test_memory_by_a_control_file_registered_on_another(box: Box):
+    """Its clients would live as long as the other, and be charged as long as itself."""
+    before = fb_used()
+    with box.client() as first:
+        instance = nv.IdInfo(gpu_id=first.cards()[0].gpu_id)
+        assert first.control(first.handle, nv.CTRL_GET_ID_INFO_V2, instance)[0] == 0
+    with nv.Ctl(box.dev) as keeper, refusing(box, 3):
+        for _ in range(3):
+            with nv.Ctl(box.dev) as ctl:
+                assert register(ctl, keeper) == 0
+                with contextlib.suppress(nv.RmError):
+                    client = nv.Client(box.dev, ctl)
+                    _, device = client.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(device_id=instance.device_instance))
+                    params = nv.MemoryParams(owner=client.handle, size=64 * MIB, attr=nv.ATTR_NONCONTIG_ALLOWED)
+                    assert client.alloc(nv.CLASS_VIDMEM, device, params)[0] == 0
+            until(lambda: box.used == 0)
+            time.sleep(0.2)
+            assert fb_used() - before <= box.used
+
+
+def test_clients_by_registering_while_they_are_made(box: Box):
+    """Whichever comes first, the client goes with the file it was made on."""
+    with nv.Ctl(box.dev) as keeper:
+        for n in range(60):
+            with nv.Ctl(box.dev) as ctl:
+                thread = threading.Thread(target=register, args=(ctl, keeper))
+                thread.start()
+                time.sleep(n % 6 / 10000)
+                handle = 0
+                with contextlib.suppress(nv.RmError):
+                    handle = nv.Client(box.dev, ctl).handle
+                thread.join()
+            if handle:
+                keeper_status = nv.Control(client=handle, object=handle, cmd=nv.CTRL_GET_ATTACHED_IDS)
+                keeper.call(nv.ESC_RM_CONTROL, keeper_status)
+                assert keeper_status.status, "a client that another file keeps"
+
+
+def test_a_registered_control_file_serves_the_others_clients(box: Box):
+    """What it is for: an OS event on a file of its own."""
+    with box.client() as client, nv.Ctl(box.dev) as events, nv.Ctl(box.dev) as late:
+        gpu = client.gpu(0)
+        with refusing(box, 0):
+            assert register(events, client.ctl) == 0
+            arg = nv.OsEvent(client=client.handle, fd=events.fd)
+            events.call(nv.ESC_ALLOC_OS_EVENT, arg)
+            assert arg.status == 0
+            params = EventParams(client.handle, gpu.subdevice, OS_EVENT, 0, events.fd)
+            assert client.alloc(OS_EVENT, gpu.subdevice, params)[0] == 0
+        with refusing(box, 0):
+            rm = nv.Client(box.dev, late)
+            assert register(late, client.ctl) == 0
+            assert rm.free() == nv.NV_ERR_INVALID_CLIENT, "the driver's answer: it was the file's own before"
+        with refusing(box, 1), pytest.raises(nv.RmError):
+            nv.Client(box.dev, late)
+
+
+# ---- host memory ----
+
+
+class Pages(mmap.mmap):
+    """Pages of this process."""
+
+    def __new__(cls, size: int) -> Pages:
+        return super().__new__(cls, -1, size)
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self))
+
+
+def alloc_memory(gpu: nv.Gpu, class_id: int, address: int, size: int, handle: int) -> nv.AllocMemory:
+    arg = AllocMemory(gpu.rm.handle, gpu.device, handle, class_id, NO_MAP_CACHED, 0, address, size - 1)
+    arg.fd = -1
+    return arg
+
+
+def test_host_memory_can_be_registered(box: Box):
+    """As cuMemHostRegister does it: on the GPU's file, to be mapped by uvm; it costs none of the card."""
+    size = 4 * MIB
+    pages = Pages(size)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        before = fb_used()
+        with refusing(box, 0):
+            arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, size, 0x7171)
+            gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+            assert (arg.status, arg.handle) == (0, 0x7171)
+            space = gpu.space()
+            assert space.map(arg.handle, size)[0] == 0
+            assert fb_used() == before
+        assert gpu.free(arg.handle) == 0
+        space.close()
+
+
+def test_host_memory_is_registered_on_the_gpus_file_only(box: Box):
+    """Where the driver takes it; and nothing but system memory goes that way."""
+    pages = Pages(MIB)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        with refusing(box, 3):
+            arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, MIB, 0x7171)
+            assert client.ctl.raw(nv.request(nv.ESC_RM_ALLOC_MEMORY, 56), arg) == errno.EINVAL
+            for class_id in (nv.CLASS_VIDMEM, nv.CLASS_VASPACE):
+                arg = alloc_memory(gpu, class_id, 0, MIB, 0x7172)
+                gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+                assert arg.status == nv.NV_ERR_INVALID_CLASS
+
+
+def test_a_channel_goes_with_the_pages_of_its_userd(box: Box):
+    """The driver frees it with them: it is not counted on."""
+    pages = Pages(MIB)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        group = gpu.space().group()
+        channel = group.channel()
+        arg = alloc_memory(gpu, OS_DESCRIPTOR, pages.address, MIB, 0x7171)
+        gpu.node.call(nv.ESC_RM_ALLOC_MEMORY, arg)
+        assert arg.status == 0
+        params = channel.params()
+        params.userd_memory[0], params.userd_offset[0] = arg.handle, 0
+        status, second = client.alloc(group.gpfifo_class, group.tsg, params)
+        assert status == 0
+        assert gpu.free(arg.handle) == 0
+        assert client.free(second, group.tsg)
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+
+
+def test_the_kernels_memory_by_a_class_that_takes_its_pointers(box: Box):
+    """RM_ALLOC of 0x71 has the driver follow a list of pages that the caller wrote."""
+    pages = Pages(MIB)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        with refusing(box, 2):
+            for kind in (0, PAGE_ARRAY):
+                params = OsDescParams(descriptor=pages.address, limit=MIB - 1, descriptor_type=kind)
+                assert client.alloc(OS_DESCRIPTOR, gpu.device, params)[0] == nv.NV_ERR_INVALID_CLASS
+
+
+# ---- address spaces ----
+
+
+def device_sharing(client: nv.Client, gpu: nv.Gpu, share: int) -> tuple[int, int]:
+    """A second device object of the client."""
+    info = nv.IdInfo(gpu_id=gpu.card.gpu_id)
+    assert client.control(client.handle, nv.CTRL_GET_ID_INFO_V2, info)[0] == 0
+    params = nv.DeviceParams(device_id=info.device_instance, client_share=share)
+    return client.alloc(nv.CLASS_DEVICE, None, params)
+
+
+def test_the_neighbours_address_space_by_its_client(box: Box, neighbour: nv.Gpu):
+    """Nor another client's of the container: the driver looks later, when the handle can be a neighbour's."""
+    with box.client() as client, box.client() as other:
+        gpu = client.gpu(0)
+        other.gpu(0)
+        with refusing(box, 4):
+            for share in (neighbour.rm.handle, other.handle, gpu.device, 0xDEAD):
+                assert device_sharing(client, gpu, share)[0] == nv.NV_ERR_INVALID_CLIENT
+        with refusing(box, 0):
+            for share in (0, client.handle):
+                status, device = device_sharing(client, gpu, share)
+                assert status == 0
+                assert client.free(device) == 0
+
+
+def test_the_address_space_of_all_by_sharing_with_nobody(box: Box, neighbour: nv.Gpu):
+    """Two containers that share with none have the same address, each its own."""
+    with box.client() as client:
+        for gpu in (neighbour, client.gpu(0)):
+            rm = gpu.rm
+            status, space = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=VAS_DEVICE))
+            assert status == 0
+            status, memory = gpu.alloc_vidmem(2 * MIB)
+            assert status == 0
+            arg = nv.MapDma(rm.handle, gpu.device, space, memory, 0, 2 * MIB, DMA_FIXED)
+            arg.dma_offset = nv.FIRST_VA
+            rm.ctl.call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+            assert arg.status == 0
+            if gpu is neighbour:
+                theirs = memory
+    assert neighbour.free(theirs) == 0
+
+
+def test_the_address_space_of_all_by_its_index(box: Box):
+    with box.client() as client:
+        gpu = client.gpu(0)
+        with refusing(box, 5):
+            for index in (VAS_HOST, VAS_GLOBAL, VAS_FLA, 5, 0xFFFFFFFF):
+                status, _ = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=index))
+                assert status == nv.NV_ERR_INVALID_ARGUMENT
+        with refusing(box, 0):
+            for index in (VAS_NEW, VAS_DEVICE):
+                status, space = client.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(index=index))
+                assert status == 0
+                assert gpu.free(space) == 0
+
+
+# ---- events ----
+
+
+def os_event(node: nv.Node, number: int, client: int, fd: int) -> int:
+    arg = nv.OsEvent(client=client, fd=fd)
+    node.call(number, arg)
+    return arg.status
+
+
+def test_the_neighbours_os_events_by_its_client(box: Box, neighbour: nv.Gpu):
+    theirs = neighbour.rm
+    assert os_event(theirs.ctl, nv.ESC_ALLOC_OS_EVENT, theirs.handle, 77) == 0
+    with box.client() as client:
+        gpu = client.gpu(0)
+        nobody = (theirs.handle, 0, 0xDEAD, gpu.device)
+        for node in (client.ctl, gpu.node):
+            with refusing(box, 2 * len(nobody)):
+                for handle in nobody:
+                    assert os_event(node, nv.ESC_FREE_OS_EVENT, handle, 77) == nv.NV_ERR_INVALID_CLIENT
+                    assert os_event(node, nv.ESC_ALLOC_OS_EVENT, handle, 78) == nv.NV_ERR_INVALID_CLIENT
+            with refusing(box, 0):
+                assert os_event(node, nv.ESC_ALLOC_OS_EVENT, client.handle, 77) == 0
+                assert os_event(node, nv.ESC_FREE_OS_EVENT, client.handle, 77) == 0
+                assert os_event(node, nv.ESC_FREE_OS_EVENT, client.handle, 77) == INVALID_EVENT
+    assert os_event(theirs.ctl, nv.ESC_FREE_OS_EVENT, theirs.handle, 77) == 0
+    assert os_event(theirs.ctl, nv.ESC_FREE_OS_EVENT, theirs.handle, 78) == INVALID_EVENT
+
+
+@pytest.mark.parametrize("class_id", [0x05, OS_EVENT])
+def test_the_neighbours_events_by_their_source(box: Box, neighbour: nv.Gpu, class_id: int):
+    theirs = neighbour.rm
+    with box.client() as client:
+        gpu = client.gpu(0)
+        assert os_event(gpu.node, nv.ESC_ALLOC_OS_EVENT, client.handle, 5) == 0
+
+        def event(parent_client: int, source: int) -> tuple[int, int]:
+            """hSrcResource is 0, as libcuda has it: the driver takes the parent, in that client."""
+            return client.alloc(class_id, source, EventParams(parent_client, 0, OS_EVENT, 0, 5))
+
+        wrong = [(theirs.handle, neighbour.subdevice), (theirs.handle, theirs.handle)]
+        wrong += [(0, 0xDEAD), (0xDEAD, gpu.device)]
+        with refusing(box, len(wrong)):
+            for pair in wrong:
+                assert event(*pair)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
+        with refusing(box, 0):
+            for pair in ((0, gpu.subdevice), (client.handle, gpu.subdevice), (client.handle, client.handle)):
+                status, handle = event(*pair)
+                assert status == 0
+                assert client.free(handle, pair[1]) == 0
+            with box.client() as second:
+                theirs_too = second.gpu(0).subdevice
+                status, handle = event(second.handle, theirs_too)
+                assert status == 0, "of another client of the container; below its own"
+                assert client.free(handle, client.handle) == 0
+
+
+# ---- time ----
+
+
+def test_time_by_channels_without_a_group(box: Box):
+    """The driver would give each a group of its own, with a timeslice that nobody sets."""
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        group = space.group()
+        channel = group.channel()
+        params = channel.params()
+        params.vaspace = space.vaspace
+        with refusing(box, 2):
+            for engine in (0, nv.ENGINE_GR0):
+                params.engine = engine
+                status, _ = client.alloc(group.gpfifo_class, gpu.device, params)
+                assert status == INVALID_PARENT
+        params.engine = nv.ENGINE_COPY0
+        status, copying = client.alloc(group.gpfifo_class, gpu.device, params)
+        assert status == 0
+        assert client.alloc(group.compute_class, copying)[0] == nv.NV_ERR_INVALID_CLASS
+        assert gpu.free(copying) == 0

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""Hostile tenants after time: out of turn, or their neighbours' and the host's; and after sight of what others do."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sharebox import look, stat
+from slicebox import PROC, Box
+from slicebox import nvclient as nv
+
+NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xD00000000000))
+PARAMETERS = Path("/sys/module/nvsim/parameters")
+NO_RESOURCES = 0x1A
+
+KERNEL_NS = 50_000_000
+
+
+@pytest.fixture
+def neighbour() -> Iterator[nv.Gpu]:
+    """A container that minds its own business, with a channel that works."""
+    with Box("0d" * 32, 512) as box, box.client() as client:
+        gpu = client.gpu(0)
+        gpu.box = box
+        channel = gpu.space().group().channel()
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+        yield gpu
+
+
+@pytest.fixture(params=[0, 1], ids=["at once", "at a restart"])
+def weighted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Policy 2, on a GPU that freezes at once, and on one that does with the restart of its runlist."""
+    before = {name: (PARAMETERS / name).read_text() for name in ("disable_needs_restart", "lever_us")}
+    (PARAMETERS / "disable_needs_restart").write_text(f"{request.param}\n")
+    (PARAMETERS / "lever_us").write_text("2000\n")
+    (PROC / "0/policy").write_text("2\n")
+    yield
+    (PROC / "0/policy").write_text("5\n")
+    for name, value in before.items():
+        (PARAMETERS / name).write_text(value)
+
+
+def groups(client: nv.Client, count: int) -> list[nv.Channel]:
+    """Channels, each in a group of its own that was not enabled yet."""
+    space = client.gpu(0).space()
+    return [space.group().channel(enable=False) for _ in range(count)]
+
+
+def busy() -> int:
+    return look()[1].get(os.getpid(), (0, 0))[0]
+
+
+def out_of_turn(box: Box) -> None:
+    (box.proc / "weight").write_text("0\n")
+    time.sleep(0.2)
+
+
+@pytest.mark.checked
+def test_time_by_enabling_what_was_prepared(neighbour: nv.Gpu, weighted: None):
+    """Each call would buy the time from the driver's enabling it until the freeze took effect."""
+    with Box(next(NAMES), 2048) as box, box.client() as client:
+        out_of_turn(box)
+        channels = groups(client, 16)  # no hand-over has frozen them
+        before = busy()
+        for channel in channels:
+            channel.submit(kernel_ns=KERNEL_NS)
+            assert channel.group.enable() == 0
+        time.sleep(0.5)
+        assert busy() == before
+        # In turn they run: the freeze was no more than that.
+        (box.proc / "weight").write_text("1\n")
+        for channel in channels:
+            channel.wait(60)
+        assert busy() - before >= len(channels) * KERNEL_NS
+
+
+def test_turns_by_enabling_again_and_again(neighbour: nv.Gpu, weighted: None):
+    """What is enabled already needs no call of the levers, under which the next turn would wait."""
+    with Box(next(NAMES), 1024) as box, box.client() as client:
+        (channel,) = groups(client, 1)
+        assert channel.group.enable() == 0
+        out_of_turn(box)
+        before = stat("lever_calls")
+        for _ in range(40):
+            assert channel.group.enable() == 0
+        assert stat("lever_calls") - before < 10
+        # A channel that came later is enabled by the same call, frozen first.
+        later = channel.group.channel(enable=False)
+        later.submit(kernel_ns=1_000_000)
+        idle = busy()
+        assert channel.group.enable() == 0
+        time.sleep(0.3)
+        assert busy() == idle
+        (box.proc / "weight").write_text("1\n")
+        later.wait(60)
+        # And one that its owner disabled.
+        assert channel.group.enable(False) == 0
+        out_of_turn(box)
+        before = stat("lever_calls")
+        assert channel.group.enable() == 0
+        assert stat("lever_calls") > before
+
+
+def test_turns_by_channels_that_are_dead(neighbour: nv.Gpu, weighted: None):
+    """The driver restarts no runlist on a channel that faulted; they are not asked each time, before all others."""
+    with Box(next(NAMES), 2048) as box, box.client() as client:
+        dead = groups(client, 16)
+        for channel in dead:
+            assert channel.group.enable() == 0
+            channel.submit(op=0x77)
+        for channel in dead:
+            channel_faulted = time.monotonic() + 10
+            while not channel.group.fault():
+                assert time.monotonic() < channel_faulted
+                time.sleep(0.01)
+        fresh = groups(client, 8)
+        out_of_turn(box)
+        before = stat("lever_calls")
+        for channel in fresh:
+            assert channel.group.enable() == 0
+        assert stat("lever_calls") - before <= 8 * 4 + 2 * len(dead)
+
+
+BAR1_SIZE, LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST = 0x05, 0x12, 0x13, 0x1D, 0x1F
+
+
+def test_sight_of_what_the_neighbour_takes(neighbour: nv.Gpu):
+    """Free regions, their places and what is mapped of BAR1 are the neighbour's doing."""
+    indexes = (LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST)
+    with Box(next(NAMES), 14000) as box, box.client() as client, nv.Client() as host:
+        gpu = client.gpu(0)
+        seen, real = gpu.fb_info(*indexes), host.gpu(0).fb_info(*indexes)
+        status, memory = neighbour.alloc_vidmem(128 << 20)
+        assert status == 0
+        neighbour.map_cpu(memory, 32 << 20)  # more of BAR1 than its floor
+        assert gpu.fb_info(*indexes) == seen
+        assert [a != b for a, b in zip(host.gpu(0).fb_info(*indexes), real, strict=True)] == [True] * 4
+        neighbour.free(memory)
+        bar1 = gpu.fb_info(BAR1_SIZE)[0]
+        assert seen == [gpu.memory()["free"] >> 10, 0, bar1, bar1]
+
+
+@pytest.fixture
+def few_objects() -> Iterator[int]:
+    """A limit that a test comes to."""
+    parameter = Path("/sys/module/cgpu_km/parameters/max_objects")
+    before = parameter.read_text()
+    parameter.write_text("300\n")
+    yield 300
+    parameter.write_text(before)
+
+
+@pytest.mark.checked
+def test_the_hosts_time_by_objects_without_end(few_objects: int):
+    """How many there are is bounded, and a file that held many clients closes."""
+    with Box(next(NAMES), 256) as box:
+        made = []
+        with nv.Ctl(box.dev) as ctl:
+            refused = box.stat("refused_calls")
+            while True:
+                arg = nv.Alloc(class_id=nv.CLASS_ROOT)
+                ctl.call(nv.ESC_RM_ALLOC, arg)
+                if arg.status:
+                    break
+                made.append(arg.handle)
+                assert len(made) <= few_objects
+            assert len(made) == few_objects
+            assert arg.status == NO_RESOURCES
+            assert box.stat("refused_calls") == refused + 1
+            # What the driver had made by then is gone: with room again, all is as it was.
+            free = nv.Free(made[7], made[7], made[7])
+            ctl.call(nv.ESC_RM_FREE, free)
+            assert free.status == 0
+            arg = nv.Alloc(class_id=nv.CLASS_ROOT)
+            ctl.call(nv.ESC_RM_ALLOC, arg)
+            assert arg.status == 0
+        with box.client() as client:
+            gpu = client.gpu(0)
+            assert gpu.alloc_vidmem(2 << 20)[0] == 0

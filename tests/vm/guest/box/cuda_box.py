@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""What the tests with NVIDIA's own user space share: its image, its programs in a container, a load that reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker_box as d
+
+sys.path.insert(0, str(d.REPO / "tests/demo"))
+
+from measure import Progress, rate, whole_rounds
+
+__all__ = ["Progress", "rate", "whole_rounds"]
+
+IMAGE = "cgpu-cuda"
+BRANCH = os.environ.get("NVIDIA", "")
+LIBRARIES = d.BUILD / "nvidia" / BRANCH / "usr/lib/x86_64-linux-gnu/nvidia/current"
+CARD_MIB = 15109
+OUT_OF_MEMORY = 2
+NOT_SUPPORTED = (800, 801)  # not permitted, not supported: which of the two depends on the branch
+WAVE_NS = Path("/sys/module/nvsim/parameters/wave_ns")
+#: gpuload launches four waves: a kernel of a millisecond, which an emulated processor launches in far less.
+LOAD_WAVE_NS = 250_000
+
+
+def release() -> str:
+    """The exact release, as the libraries are named by."""
+    (found,) = [path.name.removeprefix("libcuda.so.") for path in LIBRARIES.glob("libcuda.so.*.*")]
+    return found
+
+
+def make_image() -> None:
+    """As images with CUDA are: every GPU is asked for, and what is compiled at run time is not kept."""
+    variables = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "CUDA_CACHE_DISABLE=1")
+    changes = [word for variable in variables for word in ("--change", f"ENV {variable}")]
+    d.must("docker", "import", *changes, str(d.BUILD / "cuda/image.tar"), IMAGE)
+
+
+def box(*options: str, command: tuple[str, ...] = d.SLEEP) -> contextlib.AbstractContextManager[d.Box]:
+    return d.box(*options, command=command, image=IMAGE)
+
+
+def program(one: d.Box, *words: str, timeout: float = 120) -> str:
+    """What a program in the container prints; its failure is the test's."""
+    done = inside(one, *words, timeout=timeout)
+    assert done.returncode == 0, f"{' '.join(words)}: status {done.returncode}: {done.stderr}{done.stdout}"
+    return done.stdout
+
+
+def inside(one: d.Box, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return d.call("docker", "exec", one.id, *words, timeout=timeout)
+
+
+def walk(*before: str, timeout: float = 600) -> dict[str, Any]:
+    """CUDA's driver interface from one end to the other; `before` says where."""
+    done = d.call(*before, "walk", timeout=timeout)
+    assert done.stdout, f"walk: status {done.returncode}: {done.stderr}"
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert not said["stalled"], f"the step {said['stalled']} does not end: {said['results']}"
+    return said
+
+
+def changed(bare: dict[str, int], sliced: dict[str, int]) -> dict[str, tuple[int | None, int | None]]:
+    """Calls whose result is another one in a container; managed memory is denied there, with all that needs it."""
+    names = {name for name in bare.keys() | sliced.keys() if not name.startswith("managed/")}
+    return {name: (bare.get(name), sliced.get(name)) for name in sorted(names) if bare.get(name) != sliced.get(name)}
+
+
+def card_used() -> int:
+    """What the simulated card itself says is taken."""
+    return int(re.search(r"fb_used=(\d+)", Path("/proc/driver/nvsim/0/state").read_text())[1])
+
+
+LOAD = ("gpuload", "--json", "--seconds", "0", "--interval", "0.2", "--iterations", "1", "--depth", "16")
+
+
+@contextlib.contextmanager
+def long_kernels() -> Iterator[None]:
+    before = WAVE_NS.read_text()
+    WAVE_NS.write_text(str(LOAD_WAVE_NS))
+    yield
+    WAVE_NS.write_text(before)
+
+
+@contextlib.contextmanager
+def load(one: d.Box, words: tuple[str, ...] = LOAD) -> Iterator[Progress]:
+    """A load in the container that reports, from its first line on until the end of the block."""
+    before = processes(one)
+    progress = Progress(["docker", "exec", one.id, *words])
+    try:
+        assert progress.wait_event("ready", 180), progress.last_words()
+        yield progress
+    finally:
+        progress.stop()  # of docker; what it started goes on
+        for pid in processes(one) - before:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def processes(one: d.Box) -> set[int]:
+    """Of a container, by the host's numbers."""
+    return {int(line) for line in Path(f"/sys/fs/cgroup/docker/{one.id}/cgroup.procs").read_text().split()}

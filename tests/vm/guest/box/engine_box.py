@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: MIT
+"""Engines, each by its own command line: podman, containerd's ctr, runc and crun by hand, and Docker.
+
+An engine starts, execs into, pauses, kills and removes; everything else a test asks of the kernel's tree. The container
+is a directory with static programs, so nothing needs an image store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from docker_box import BUILD, DEV, MIB, PROC, RUNTIME, STATE, ask, call, daemon_pid, must, number, rootfs_tar, until
+from docker_box import run_line as docker_run
+
+CONF = Path("/etc/cgpu/runtime.conf")
+TOML = Path("/etc/cgpu/cgpu.toml")
+ROOT = Path("/run/engines")
+ROOTFS = ROOT / "rootfs"
+SLEEP = ("/bin/sleep", "100000")
+HOLD = ("/bin/simload", "--hold", "--alloc-mib", "64", "--seconds", "0")
+GOING = (errno.ENOENT, errno.EIO)  # procfs of a file that is taken away: before it was opened, and after
+_names = itertools.count(1)
+
+Done = subprocess.CompletedProcess[str]
+
+
+def fresh(stem: str) -> str:
+    return f"{stem}-{next(_names)}"
+
+
+def variables(gib: object, **more: object) -> dict[str, str]:
+    """The documented ones, on GPU 0 unless said otherwise."""
+    found = {
+        "ALIYUN_COM_GPU_MEM_DEV": DEV,
+        "ALIYUN_COM_GPU_MEM_CONTAINER": gib,
+        "ALIYUN_COM_GPU_VISIBLE_DEVICES": 0,
+    }
+    return {name: str(value) for name, value in (found | more).items()}
+
+
+def make_rootfs() -> None:
+    """Programs, and the mount points of a container that is made without an engine's help."""
+    if not RUNTIME.exists():
+        must("make", "-s", "-C", str(BUILD.parent / "cgpud/runtime"), f"OUT={RUNTIME.parent}")
+    ROOTFS.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(rootfs_tar())) as tar:
+        for member in tar:
+            if member.isfile():  # one that some container still runs cannot be written
+                (ROOTFS / member.name).unlink(missing_ok=True)
+        tar.extractall(ROOTFS)
+    for name in ("etc", "run", "root", "var"):
+        (ROOTFS / name).mkdir(exist_ok=True)
+
+
+@contextlib.contextmanager
+def hands_over_to(runtime: str, wait_s: int = 10) -> Iterator[None]:
+    """runtime.conf of cgpu-runtime."""
+    CONF.parent.mkdir(parents=True, exist_ok=True)
+    CONF.write_text(f"next = {runtime}\nwait_s = {wait_s}\n")
+    try:
+        yield
+    finally:
+        CONF.unlink()
+
+
+@contextlib.contextmanager
+def configured(text: str) -> Iterator[None]:
+    """cgpu.toml of the daemon that runs, which has been read when this goes on."""
+    TOML.parent.mkdir(parents=True, exist_ok=True)
+    TOML.write_text(text)
+    _reload_daemon()
+    try:
+        yield
+    finally:
+        TOML.unlink()
+        _reload_daemon()
+
+
+def _reload_daemon() -> None:
+    """The next request is answered after the signal was: one thread takes both in turn."""
+    pid = daemon_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGHUP)
+    ask(op="status")
+    ask(op="status")
+
+
+def directories() -> dict[str, Path]:
+    """The kernel's containers on GPU 0, by id. One may go between its name and its id: it is gone, then."""
+    found = {}
+    for path in (PROC / "0").glob("*/id"):
+        try:
+            found[path.read_text().strip()] = path.parent
+        except OSError as err:
+            if err.errno not in GOING:
+                raise
+    return found
+
+
+def nothing_is_left() -> bool:
+    return not directories() and not list(STATE.glob("*.json"))
+
+
+@dataclass
+class Running:
+    """A container that was started."""
+
+    engine: Engine
+    id: str
+    bundle: Path | None = None
+
+    @property
+    def dir(self) -> Path:
+        return directories()[self.id]
+
+    def is_sliced(self) -> bool:
+        return self.id in directories()
+
+    def memsize(self) -> int:
+        return number(self.dir / "memsize")
+
+    def run(self, *command: str) -> Done:
+        return self.engine.run_in(self.id, *command)
+
+    def sh(self, script: str) -> Done:
+        return self.run("/bin/sh", "-c", script)
+
+    def total_bytes(self) -> int:
+        """What a client inside takes the GPU's memory for."""
+        done = self.run("/bin/simload", "--info", "--json")
+        assert done.returncode == 0, done.stderr
+        return int(json.loads(done.stdout.splitlines()[-1])["total_bytes"])
+
+    def nodes_come_from(self) -> set[str]:
+        """Types of the file systems that /dev/nvidia* are mounted of: cgpu for ours, devtmpfs for the host's own, and
+        "made" for one that is not mounted. By number all look alike.
+        """
+        mounts = {}
+        for line in self.sh("cat /proc/self/mountinfo").stdout.splitlines():
+            left, _, right = line.partition(" - ")
+            mounts[left.split()[4]] = right.split()[0]
+        return {mounts.get(path, "made") for path in self.sh("echo /dev/nvidia*").stdout.split()}
+
+    def reaches_the_driver(self) -> bool:
+        """Of a node that root inside makes with the driver's own number: what a device rule that stayed allows."""
+        said = self.sh("rm -f /tmp/alias; mknod /tmp/alias c 195 255 && echo made; ( : </tmp/alias ) && echo opened")
+        assert "made" in said.stdout, said.stderr
+        return "opened" in said.stdout
+
+    def holds_memory(self) -> bool:
+        stat = dict(line.split() for line in (self.dir / "stat").read_text().splitlines())
+        return int(stat["used_bytes"]) >= 64 * MIB
+
+
+class Engine(Protocol):
+    """All that the tests ask of one."""
+
+    name: str
+
+    def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[Done, Running]: ...
+
+    def run_in(self, container: str, *command: str) -> Done: ...
+
+    def pause(self, container: str) -> None: ...
+
+    def resume(self, container: str) -> None: ...
+
+    def kill(self, container: str) -> None: ...
+
+    def remove(self, container: str) -> None: ...
+
+
+# ---- runc and crun by hand ----
+
+
+def set_field(spec: dict[str, Any], path: str, value: object) -> None:
+    *way, last = path.split(".")
+    for word in way:
+        spec = spec.setdefault(word, {})
+    spec[last] = value
+
+
+@dataclass
+class ByHand:
+    """A bundle and the verbs of the runtime interface. Options are PATH=JSON of config.json."""
+
+    name: str
+    runtime: str = str(RUNTIME)
+    options: tuple[str, ...] = ()  # before the verb
+
+    def bundle(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> Path:
+        where = ROOT / fresh(f"{self.name}-bundle")
+        where.mkdir(parents=True)
+        must("runc", "spec", "--bundle", str(where))
+        spec = json.loads((where / "config.json").read_text())
+        spec["root"] = {"path": str(ROOTFS), "readonly": False}
+        spec["process"] |= {"terminal": False, "args": list(command)}
+        spec["process"]["env"] = ["PATH=/bin", *(f"{name}={value}" for name, value in env.items())]
+        for names in spec["process"]["capabilities"].values():
+            names.append("CAP_MKNOD")
+        spec["linux"]["namespaces"] = [one for one in spec["linux"]["namespaces"] if one["type"] != "network"]
+        for option in options:
+            path, _, value = option.partition("=")
+            set_field(spec, path, json.loads(value))
+        (where / "config.json").write_text(json.dumps(spec))
+        return where
+
+    def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[Done, Running]:
+        return self.start_bundle(self.bundle(env, command, *options))
+
+    def start_bundle(self, where: Path) -> tuple[Done, Running]:
+        container = fresh(self.name)
+        log = (where / "out").open("w+")
+        done = subprocess.run(
+            [self.runtime, *self.options, "create", "--bundle", str(where), container],
+            stdin=subprocess.DEVNULL,
+            stdout=log,  # the container's own from here on: no pipe that would have to end
+            stderr=log,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            must(self.runtime, *self.options, "start", container)
+        log.seek(0)
+        done.stderr = log.read()
+        return done, Running(self, container, where)
+
+    def run_in(self, container: str, *command: str) -> Done:
+        return call(self.runtime, *self.options, "exec", container, *command)
+
+    def pause(self, container: str) -> None:
+        must(self.runtime, *self.options, "pause", container)
+
+    def resume(self, container: str) -> None:
+        must(self.runtime, *self.options, "resume", container)
+
+    def kill(self, container: str) -> None:
+        must(self.runtime, *self.options, "kill", container, "KILL")
+
+    def remove(self, container: str) -> None:
+        call(self.runtime, *self.options, "delete", "--force", container)
+
+
+# ---- podman ----
+
+
+@dataclass
+class Podman:
+    """Without its image store; what it hands over to is runtime.conf's."""
+
+    name: str = "podman"
+    words: list[str] = field(
+        default_factory=lambda: [
+            *("podman", "--runtime", str(RUNTIME), "--cgroup-manager=cgroupfs", "--events-backend=none"),
+            *("--root", str(ROOT / "podman"), "--runroot", str(ROOT / "podman-run"), "--storage-driver=vfs"),
+        ]
+    )
+
+    def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[Done, Running]:
+        pairs = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+        done = call(
+            *self.words, "run", "--detach", "--network=none", "--log-driver=none", "--cap-add=MKNOD", *pairs, *options,
+            "--rootfs", str(ROOTFS), *command,
+        )  # fmt: skip
+        return done, Running(self, done.stdout.strip())
+
+    def run_in(self, container: str, *command: str) -> Done:
+        return call(*self.words, "exec", container, *command)
+
+    def pause(self, container: str) -> None:
+        must(*self.words, "pause", container)
+
+    def resume(self, container: str) -> None:
+        must(*self.words, "unpause", container)
+
+    def kill(self, container: str) -> None:
+        must(*self.words, "kill", container)
+
+    def remove(self, container: str) -> None:
+        if container:
+            call(*self.words, "rm", "--force", "--time=0", container)
+
+
+# ---- Docker ----
+
+
+@dataclass
+class Docker:
+    """The daemon that the command line finds (DOCKER_HOST)."""
+
+    name: str = "docker"
+
+    def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[Done, Running]:
+        pairs = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
+        done = call(*docker_run("-d", *pairs, *options, command=command))
+        return done, Running(self, done.stdout.strip())
+
+    def run_in(self, container: str, *command: str) -> Done:
+        return call("docker", "exec", container, *command)
+
+    def pause(self, container: str) -> None:
+        must("docker", "pause", container)
+
+    def resume(self, container: str) -> None:
+        must("docker", "unpause", container)
+
+    def kill(self, container: str) -> None:
+        must("docker", "kill", container)
+
+    def remove(self, container: str) -> None:
+        if container:
+            call("docker", "rm", "-f", container)
+
+
+# ---- containerd ----
+
+IMAGE = "localhost/box:1"
+CONTAINERD = ROOT / "containerd"
+ADDRESS = CONTAINERD / "sock"
+CONTAINERD_CONFIG = f"""version = 2
+root = "/var/lib/containerd"
+state = "{CONTAINERD}/state"
+[grpc]
+address = "{ADDRESS}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{IMAGE}"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+BinaryName = "{RUNTIME}"
+"""
+
+
+def image_archive() -> bytes:
+    """The rootfs as `docker save` would write it."""
+    layer = rootfs_tar()
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Cmd": list(SLEEP), "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    blob = io.BytesIO()
+    with tarfile.open(fileobj=blob, mode="w") as tar:
+        for name, data in (
+            ("config.json", json.dumps(config).encode()),
+            ("layer.tar", layer),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return blob.getvalue()
+
+
+class Containerd:
+    """The daemon, with the runtime of GPU pods as docs/user/daemon.md says it."""
+
+    def __enter__(self) -> Containerd:
+        CONTAINERD.mkdir(parents=True, exist_ok=True)
+        (CONTAINERD / "config.toml").write_text(CONTAINERD_CONFIG)
+        self.start()
+        return self
+
+    def start(self) -> None:
+        with (CONTAINERD / "log").open("ab") as log:
+            self._daemon = subprocess.Popen(
+                ["containerd", "--config", str(CONTAINERD / "config.toml")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        until(lambda: call("ctr", "--address", str(ADDRESS), "version").returncode == 0, "containerd answers", 120)
+
+    def kill(self) -> None:
+        self._daemon.kill()
+        self._daemon.wait(60)
+
+    def __exit__(self, *why: object) -> None:
+        self._daemon.terminate()
+        self._daemon.wait(60)
+
+
+@dataclass
+class Ctr:
+    """What nerdctl and ctr do: containerd's own API, the shim and the runtime under it."""
+
+    name: str = "ctr"
+    words: list[str] = field(default_factory=lambda: ["ctr", "--address", str(ADDRESS), "--namespace", "cgpu-test"])
+
+    def start(self, env: Mapping[str, str], command: tuple[str, ...], *options: str) -> tuple[Done, Running]:
+        container = fresh(self.name)
+        pairs = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+        done = call(
+            *self.words, "run", "--detach", "--null-io", "--runc-binary", str(RUNTIME), *pairs, *options,
+            "--rootfs", str(ROOTFS), container, *command,
+        )  # fmt: skip
+        return done, Running(self, container)
+
+    def run_in(self, container: str, *command: str) -> Done:
+        return call(*self.words, "task", "exec", "--exec-id", fresh("exec"), container, *command)
+
+    def pause(self, container: str) -> None:
+        must(*self.words, "task", "pause", container)
+
+    def resume(self, container: str) -> None:
+        must(*self.words, "task", "resume", container)
+
+    def kill(self, container: str) -> None:
+        must(*self.words, "task", "kill", "--signal", "SIGKILL", container)
+
+    def remove(self, container: str) -> None:
+        call(*self.words, "task", "delete", "--force", container)
+        call(*self.words, "container", "delete", container)
+
+
+@contextlib.contextmanager
+def started(
+    engine: Engine, env: Mapping[str, str], command: tuple[str, ...] = SLEEP, *options: str
+) -> Iterator[Running]:
+    done, one = engine.start(env, command, *options)
+    try:
+        assert done.returncode == 0, done.stderr
+        yield one
+    finally:
+        engine.remove(one.id)
+        if one.bundle:
+            shutil.rmtree(one.bundle)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: MIT
+"""A plain container for the guest tests: an instance made through inst_ctl, its nodes under /dev/cgpu, no engine."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[4]
+sys.path.insert(0, str(REPO / "tests/nvsim/lib"))
+
+import nvclient  # noqa: E402
+
+PROC = Path("/proc/cgpu_km")
+MIB = 1 << 20
+CLIENTS = REPO / "build/client"
+
+
+def command(text: str) -> None:
+    """One write to inst_ctl."""
+    fd = os.open(PROC / "inst_ctl", os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+NODES = Path("/dev/cgpu")
+
+
+def mount_nodes() -> None:
+    """As dev-cgpu.mount does it after the module was loaded."""
+    NODES.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "cgpu", "cgpu", NODES], check=True)
+
+
+def unmount_nodes() -> None:
+    """Before the module can go. It is no error where they are not mounted, or the module is not there."""
+    while subprocess.run(["umount", NODES], capture_output=True).returncode == 0:
+        pass
+
+
+def until(what, timeout: float = 60.0, step: float = 0.02):
+    """The first true value of what(); fails after @timeout seconds."""
+    end = time.monotonic() + timeout
+    while not (got := what()):
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(step)
+    return got
+
+
+class Box:
+    """with Box("aaaa…", mib=1024) as box: …"""
+
+    def __init__(self, name: str, mib: int = 1024, gpu: int = 0, **more: object):
+        self.name = name
+        self.gpu = gpu
+        words = "".join(f" {key}={value}" for key, value in more.items())
+        command(f"create {name} gpu={gpu} memsize={mib * MIB}{words}")
+        line = next(line for line in self.listed() if line.split()[0] == name)
+        self.dir = dict(word.split("=", 1) for word in line.split()[1:])["dir"]
+        self.dev = f"/dev/cgpu/{self.dir}"
+        self.proc = PROC / str(gpu) / self.dir
+
+    @staticmethod
+    def listed() -> list[str]:
+        return (PROC / "inst_ctl").read_text().splitlines()
+
+    def there(self) -> bool:
+        return any(line.split()[0] == self.name for line in self.listed())
+
+    def stat(self, key: str) -> int:
+        return int(dict(line.split() for line in (self.proc / "stat").read_text().splitlines())[key])
+
+    @property
+    def used(self) -> int:
+        return self.stat("used_bytes")
+
+    def meminfo(self) -> tuple[int, dict[int, int]]:
+        """Free bytes, and bytes by pid."""
+        first, *rest = (self.proc / "meminfo").read_text().splitlines()
+        return int(first.split()[1]), {int(line.split()[1]): int(line.split()[3]) for line in rest}
+
+    def client(self) -> nvclient.Client:
+        return nvclient.Client(self.dev)
+
+    def simload(self, *options: object) -> subprocess.Popen:
+        """A client that does not push others off the processor when it wakes (SCHED_BATCH): where there is one, who
+        had less of it would go first, and how soon a client rings again would depend on how long it was frozen.
+        """
+        argv = [CLIENTS / "simload", "--dev", self.dev, "--json", *options]
+        load = subprocess.Popen([str(word) for word in argv], stdout=subprocess.PIPE, text=True)
+        os.sched_setscheduler(load.pid, os.SCHED_BATCH, os.sched_param(0))
+        return load
+
+    def destroy(self) -> None:
+        """Gone, with its directory: nothing of it is open or mapped any more."""
+        with contextlib.suppress(FileNotFoundError):  # one whose last file was closed may go in between
+            if self.there():
+                command(f"destroy {self.name}")
+        until(lambda: not self.there())
+        assert not self.proc.exists()
+
+    def __enter__(self) -> Box:
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.destroy()
+
+
+def vidmem(gpu: nvclient.Gpu, size: int, handle: int = 0) -> tuple[ctypes.Structure, ctypes.Structure]:
+    """An RM_ALLOC of video memory to be made by hand: the struct and its parameters, of which it keeps the address."""
+    huge = size % nvclient.VA_ALIGN == 0
+    params = nvclient.MemoryParams(
+        owner=gpu.rm.handle,
+        size=size,
+        attr=nvclient.ATTR_NONCONTIG_ALLOWED | (nvclient.ATTR_PAGE_HUGE if huge else 0),
+        attr2=nvclient.ATTR2_PAGE_2M if huge else 0,
+    )
+    arg = nvclient.Alloc(
+        root=gpu.rm.handle,
+        parent=gpu.device,
+        handle=handle,
+        class_id=nvclient.CLASS_VIDMEM,
+        params=ctypes.addressof(params),
+        params_size=ctypes.sizeof(params),
+    )
+    arg.keep = params
+    return arg, params
+
+
+def result(load: subprocess.Popen, timeout: float = 120.0) -> dict:
+    """The last line of a simload."""
+    out, _ = load.communicate(timeout=timeout)
+    return json.loads(out.splitlines()[-1])
+
+
+def load_nvsim(profile: str, **parameters: object) -> None:
+    """Another nvsim in place of this one; no container may be there."""
+    until(lambda: subprocess.run(["rmmod", "nvsim"], capture_output=True).returncode == 0, step=0.2)
+    load = [str(REPO / "tests/nvsim/load"), "--profile", profile, "--gpus", os.environ["GPUS"] or "1"]
+    for name, value in parameters.items():
+        load += ["--param", f"{name}={value}"]
+    subprocess.run([*load, "--module", f"{os.environ['CGPU_MODULES']}/nvsim.ko"], check=True)
+    until(lambda: Path("/dev/nvidiactl").exists())
+
+
+@contextlib.contextmanager
+def nvsim_as(profile: str, **parameters: object) -> Iterator[None]:
+    """Another card for a while."""
+    load_nvsim(profile, **parameters)
+    try:
+        yield
+    finally:
+        load_nvsim(os.environ["PROFILE"] or "t4")
+
+
+def fb_used(gpu: int = 0) -> int:
+    """What the simulated card itself says is taken."""
+    return int(re.search(r"fb_used=(\d+)", Path(f"/proc/driver/nvsim/{gpu}/state").read_text())[1])
+
+
+@contextlib.contextmanager
+def rewriting(memory: mmap.mmap, *values: bytes, at: int = 0) -> Iterator[None]:
+    """A process that writes one value after the other to the same place of shared memory."""
+    pid = os.fork()
+    if not pid:
+        while True:
+            for value in values:
+                memory[at : at + len(value)] = value
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def clean_box(name: str, mib: int) -> Iterator[Box]:
+    """A container in which nothing may be left: no byte charged, and the card as it was."""
+    before = fb_used()
+    with Box(name, mib) as box:
+        yield box
+        until(lambda: box.used == 0)
+        until(lambda: fb_used() == before)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""Which tests belong to which boot, and the kernel log of each test.
+
+These tests run inside the virtual machine (`make test-vm`), as root. A test
+bears the marker of the kind of boot it needs (`bare`, `icount`, `docker`,
+`engines`, `systemd`, `cuda`, `cuda_nvcc`, `cuda_icount`) or none. On the debug kernel the
+ordinary tests run except `stock_only` ones; the special boots are stock, and
+there only `debug_ok` tests run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/vm/guest/box")]
+
+from sharebox import Tenant, crowd  # noqa: E402
+from slicebox import Box, nvclient  # noqa: E402
+from vm.harness import console  # noqa: E402
+
+SPECIAL = ("bare", "icount", "docker", "engines", "systemd", "cuda", "cuda_nvcc", "cuda_icount")
+
+#: Parameters of the simulated driver.
+PERSONALITY = Path("/sys/module/nvsim/parameters")
+
+#: Tests of other boots, as (reason, node id).
+ELSEWHERE = pytest.StashKey[list[tuple[str, str]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--boot", default="plain", choices=("plain", *SPECIAL), help="the kind of this boot")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "CGPU_VM" not in os.environ:
+        raise pytest.UsageError("tests/vm/guest run in a virtual machine: make test-vm")
+
+
+def why_not(item: pytest.Item, boot: str) -> str:
+    """Why the test is not for this boot; empty where it is."""
+    debug = os.environ["KERNEL"] == "debug"
+    kind = next((marker for marker in SPECIAL if item.get_closest_marker(marker)), "plain")
+    if kind != boot:
+        return f"needs a {kind} boot"
+    if debug and item.get_closest_marker("stock_only"):
+        return "needs a stock kernel"
+    if debug and boot != "plain" and not item.get_closest_marker("debug_ok"):
+        return "needs a stock kernel (not marked debug_ok)"
+    if not debug and item.get_closest_marker("debug_only"):
+        return "needs the debug kernel"
+    gpus = item.get_closest_marker("gpus")
+    if gpus and gpus.args[0] > int(os.environ["GPUS"] or 1):
+        return f"needs GPUS={gpus.args[0]}"
+    profile = item.get_closest_marker("profile")
+    if profile and profile.args[0] != (os.environ["PROFILE"] or "t4"):
+        return f"needs PROFILE={profile.args[0]}"
+    return ""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    boot = config.getoption("--boot")
+    reasons = [(item, why_not(item, boot)) for item in items]
+    elsewhere = [item for item, reason in reasons if reason]
+    items[:] = [item for item, reason in reasons if not reason]
+    config.hook.pytest_deselected(items=elsewhere)
+    config.stash[ELSEWHERE] = [(reason, item.nodeid) for item, reason in reasons if reason]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Writes which tests run here and which do not, and why.
+
+    scripts/test-levels holds the boots against each other: no test may run in
+    none. Written here and not above because -k chooses in between.
+    """
+    junit = session.config.getoption("xmlpath")
+    if not junit:
+        return
+    lines = [f"ran\t{item.nodeid}" for item in session.items]
+    lines += ["\t".join(pair) for pair in session.config.stash.get(ELSEWHERE, [])]
+    Path(junit).with_suffix(".tests").write_text("".join(line + "\n" for line in lines))
+
+
+class KernelLog:
+    """What was logged since the last look."""
+
+    def __init__(self) -> None:
+        self._fd = os.open("/dev/kmsg", os.O_RDWR | os.O_NONBLOCK)
+        os.lseek(self._fd, 0, os.SEEK_END)
+
+    def note(self, text: str) -> None:
+        """A line of ours in the log, so that the console tells which test it was."""
+        with contextlib.suppress(OSError):
+            os.write(self._fd, f"<5>{text}\n".encode())
+
+    def news(self) -> str:
+        """The lines since the last call, without their prefixes."""
+        lines = []
+        while True:
+            try:
+                record = os.read(self._fd, 16384).decode(errors="replace")
+            except BlockingIOError:
+                return "\n".join(lines)
+            except BrokenPipeError:  # overwritten before we came
+                lines.append("cgpu-test: some lines were lost")
+                continue
+            lines.append(record.partition(";")[2].partition("\n")[0])
+
+
+@pytest.fixture(scope="session")
+def kernel_log() -> KernelLog:
+    return KernelLog()
+
+
+@pytest.fixture(autouse=True)
+def no_splat(kernel_log: KernelLog, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails the test during which the kernel complained."""
+    kernel_log.news()
+    kernel_log.note(f"cgpu-test: {request.node.nodeid}")
+    yield
+    found = console.findings(kernel_log.news())
+    if found:
+        pytest.fail(f"the kernel complained during this test:\n{console.report(found)}", pytrace=False)
+
+
+@pytest.fixture
+def gpu(box: Box) -> Iterator[nvclient.Gpu]:
+    """The first GPU as a process in the module's `box` has it."""
+    with box.client() as client:
+        yield client.gpu(0)
+
+
+@pytest.fixture
+def tenants() -> Iterator[Callable[..., Tenant]]:
+    """Makes containers with a load; they are gone afterwards."""
+    with crowd() as make:
+        yield make
+
+
+@pytest.fixture
+def personality() -> Iterator[Callable[..., None]]:
+    """Sets parameters of the simulated driver and restores them afterwards."""
+    before: dict[str, str] = {}
+
+    def change(**values: int) -> None:
+        for name, value in values.items():
+            before.setdefault(name, (PERSONALITY / name).read_text())
+            (PERSONALITY / name).write_text(str(value))
+
+    yield change
+    for name, value in before.items():
+        (PERSONALITY / name).write_text(value)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Programs compiled by NVIDIA's nvcc, with its runtime in them, in a Docker container by the documented line.
+
+Each looks at what its calls say and at what copies carry (tests/cuda/*.cu); 0 means that all of it held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import cuda_box as c
+import docker_box as d
+import pytest
+
+pytestmark = pytest.mark.cuda_nvcc
+
+PROGRAMS = sorted(path.stem for path in (d.REPO / "tests/cuda").glob("*.cu"))
+ARGUMENTS = {"managed": ("denied",), "managedVariable": ("denied",)}
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[d.Box]:
+    c.make_image()
+    with c.box(*d.variables(2, devices=0)) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_on_the_driver_alone(name: str) -> None:
+    """What the simulated driver owes the program; managed memory is there."""
+    done = d.call(name, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_in_a_container(one: d.Box, name: str) -> None:
+    c.program(one, name, *ARGUMENTS.get(name, ()), timeout=300)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""Ids of channels and groups, and BAR1: a card has a fixed number. One container cannot take another's floor."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from slicebox import MIB, REPO, Box, clean_box, until
+from slicebox import nvclient as nv
+
+LIMIT_MIB = 1024
+NAMES = (f"{n:012x}" + "c8" * 26 for n in itertools.count(0xC80000000000))
+NV_ERR_NO_FREE_FIFOS = 0x4F
+CTRL_FIFO_GET_INFO = 0x20801109
+FB_BAR1_SIZE, FB_BAR1_AVAIL = 0x05, 0x1D
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    with clean_box(next(NAMES), LIMIT_MIB) as box:
+        yield box
+
+
+@pytest.fixture
+def other() -> Iterator[Box]:
+    with Box(next(NAMES), LIMIT_MIB) as other:
+        yield other
+
+
+def groups(gpu: nv.Gpu, space: nv.Space, upto: int = 5000) -> tuple[int, list[int]]:
+    """Groups on a copy engine until one is refused: its status, and those that were made."""
+    made: list[int] = []
+    params = nv.TsgParams(vaspace=space.vaspace, engine=nv.ENGINE_COPY0)
+    for _ in range(upto):
+        status, handle = gpu.rm.alloc(nv.CLASS_TSG, gpu.device, params)
+        if status:
+            return status, made
+        made.append(handle)
+    return 0, made
+
+
+def channels(first: nv.Channel, upto: int = 5000) -> tuple[int, list[int]]:
+    """Channels beside @first, with its ring: the status that ended it, and those that were made."""
+    made: list[int] = []
+    for _ in range(upto):
+        status, handle = first.gpu.rm.alloc(first.group.gpfifo_class, first.group.tsg, first.params())
+        if status:
+            return status, made
+        made.append(handle)
+    return 0, made
+
+
+# ---- ids ----
+
+
+def test_the_card_says_how_many_there_are(gpu: nv.Gpu, box: Box):
+    """2,048 of Turing: an eighth is the driver's own, half of the rest is floors of twenty."""
+    assert (box.stat("channels"), box.stat("channels_floor")) == (0, (2048 - 256) // 2 // 20)
+    assert box.stat("channels_left") == 44 + 1792 - 20 * 44
+    space = gpu.space()
+    first = space.group().channel()
+    assert (box.stat("channels"), box.stat("groups")) == (1, 1)
+    gpu.free(first.handle)
+    assert (box.stat("channels"), box.stat("groups")) == (0, 1)
+
+
+@pytest.mark.checked
+def test_one_container_cannot_take_all_groups(box: Box, gpu: nv.Gpu, other: Box):
+    """Empty ones cost nothing else. The neighbour makes as many as are its own, and a context."""
+    refused = box.stat("refused_calls")
+    status, made = groups(gpu, gpu.space())
+    assert status == NV_ERR_NO_FREE_FIFOS
+    assert len(made) == 44 + 1792 - 20 * 44
+    assert (box.stat("groups"), box.stat("groups_left")) == (len(made), 0)
+    assert box.stat("refused_calls") == refused + 1
+    with other.client() as rm:
+        gpu2 = rm.gpu()
+        space = gpu2.space()
+        space.group().channel().submit(kernel_ns=1000)
+        status, own = groups(gpu2, space)
+        assert (status, len(own)) == (NV_ERR_NO_FREE_FIFOS, 44 - 1)
+    for handle in made[:100]:
+        assert gpu.free(handle) == 0
+    assert box.stat("groups_left") == 100
+
+
+@pytest.mark.checked
+def test_one_container_cannot_take_all_channels(box: Box, gpu: nv.Gpu, other: Box):
+    first = gpu.space().group(nv.ENGINE_COPY0).channel()
+    status, made = channels(first)
+    assert status == NV_ERR_NO_FREE_FIFOS
+    assert len(made) + 1 == box.stat("channels") == 44 + 1792 - 20 * 44
+    with other.client() as rm:
+        channel = rm.gpu().space().group().channel()
+        assert len(channels(channel)[1]) == 44 - 1
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+    until(lambda: other.stat("channels") == 0)
+
+
+@pytest.mark.checked
+def test_an_id_that_uvm_keeps_is_kept(box: Box, gpu: nv.Gpu):
+    """The driver keeps a registered channel's id after the channel was freed (uvm_channel_retainer.c)."""
+    space = gpu.space()
+    group = space.group()
+    for n in range(1, 6):
+        channel = group.channel()
+        assert space.uvm.register_channel(gpu.uuid, gpu.rm, channel.handle) == 0
+        gpu.free(channel.handle)
+        assert box.stat("channels") == n
+    group.close()
+    assert (box.stat("channels"), box.stat("groups")) == (5, 1)
+    space.uvm.close()
+    until(lambda: (box.stat("channels"), box.stat("groups")) == (0, 0))
+
+
+@pytest.mark.checked
+def test_ids_of_a_killed_process_come_back(box: Box):
+    script = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import nvclient as nv\n"
+        "gpu = nv.Client(sys.argv[2]).gpu(); space = gpu.space()\n"
+        "for _ in range(50): gpu.rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=space.vaspace, engine=9))\n"
+        "print('on', flush=True); time.sleep(600)\n"
+    )
+    argv = [sys.executable, "-c", script, str(REPO / "tests/nvsim/lib"), box.dev]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as victim:
+        assert victim.stdout
+        victim.stdout.readline()
+        assert box.stat("groups") == 50
+        os.kill(victim.pid, signal.SIGKILL)
+    until(lambda: box.stat("groups") == 0)
+
+
+def test_a_refused_channel_takes_no_id(box: Box, gpu: nv.Gpu):
+    """Neither one that the driver refuses, nor one over the memory limit."""
+    space = gpu.space()
+    first = space.group().channel()
+    bad = first.params()
+    bad.userd_memory[0] = 0x12345
+    for _ in range(20):
+        assert gpu.rm.alloc(first.group.gpfifo_class, first.group.tsg, bad)[0]
+    assert box.stat("channels") == 1
+
+
+# ---- BAR1 ----
+
+
+class Window:
+    """Mappings of one piece of video memory, each through a file of its own, as the driver wants it."""
+
+    def __init__(self, gpu: nv.Gpu, size: int):
+        self.gpu, self.size = gpu, size
+        status, self.memory = gpu.alloc_vidmem(size)
+        assert status == 0
+        self.at: list[int] = []
+
+    def map(self) -> int:
+        with self.gpu.open_node() as node:
+            node.register(self.gpu.rm.ctl)
+            status, at = self.gpu.rm.map_memory(node, self.gpu.device, self.memory, self.size)
+        if not status:
+            self.at.append(at)
+        return status
+
+    def unmap(self) -> int:
+        return self.gpu.rm.unmap_memory(self.gpu.device, self.memory, self.at.pop())
+
+    def fill(self) -> int:
+        while not (status := self.map()):
+            pass
+        return status
+
+
+@pytest.mark.checked
+def test_one_container_cannot_take_all_of_bar1(box: Box, gpu: nv.Gpu, other: Box):
+    """256 MiB of a T4: 224 for containers, half of it floors. Without a limit the neighbour could map nothing."""
+    floor = 224 * MIB // 2 // 20
+    assert (box.stat("bar1_bytes"), box.stat("bar1_bytes_floor")) == (0, floor)
+    window = Window(gpu, 2 * MIB)
+    assert window.fill() == nv.NV_ERR_NO_MEMORY
+    taken = box.stat("bar1_bytes")
+    assert taken == len(window.at) * 2 * MIB
+    assert floor + 112 * MIB - 2 * MIB < taken <= floor + 224 * MIB - 20 * floor
+    with other.client() as rm:
+        theirs = Window(rm.gpu(), 2 * MIB)
+        theirs.fill()
+        assert 2 * MIB * len(theirs.at) <= floor + 2 * MIB
+        assert len(theirs.at) >= floor // (2 * MIB) == 2
+    for _ in range(3):
+        assert window.unmap() == 0
+    assert box.stat("bar1_bytes") == taken - 6 * MIB
+    assert gpu.free(window.memory) == 0
+    assert box.stat("bar1_bytes") == 0, "the driver unmaps memory that it frees"
+
+
+def test_what_is_told_of_bar1_is_the_slices(box: Box, gpu: nv.Gpu, other: Box):
+    """NVML shows total, used and free: used is the container's own, and the neighbour's shows nowhere."""
+    window = Window(gpu, 2 * MIB)
+    for _ in range(4):
+        assert window.map() == 0
+    size, free = (kib << 10 for kib in gpu.fb_info(FB_BAR1_SIZE, FB_BAR1_AVAIL))
+    assert size - free == box.stat("bar1_bytes") == 8 * MIB
+    with other.client() as rm:
+        assert [kib << 10 for kib in rm.gpu().fb_info(FB_BAR1_SIZE, FB_BAR1_AVAIL)] == [size, size]
+
+
+@pytest.mark.checked
+def test_bar1_by_unmapping_what_is_not_there(box: Box, gpu: nv.Gpu):
+    """A call that the driver refuses gives nothing back, and neither does the same one twice."""
+    window = Window(gpu, 2 * MIB)
+    for _ in range(3):
+        assert window.map() == 0
+    rm = gpu.rm
+    assert rm.unmap_memory(gpu.device, window.memory, 0x1234000)
+    assert rm.unmap_memory(gpu.subdevice + 77, window.memory, window.at[0]) in (0, nv.NV_ERR_OBJECT_NOT_FOUND)
+    assert box.stat("bar1_bytes") in (4 * MIB, 6 * MIB)
+    while window.at:
+        window.unmap()
+    gpu.free(window.memory)
+    assert box.stat("bar1_bytes") == 0
+
+
+def test_bar1_by_a_mapping_that_cannot_be_answered(box: Box, gpu: nv.Gpu):
+    """A length that overflows is refused, and takes nothing."""
+    window = Window(gpu, 2 * MIB)
+    with gpu.open_node() as node:
+        node.register(gpu.rm.ctl)
+        for length in (2**64 - 1, 1 << 40, 0):
+            status, _ = gpu.rm.map_memory(node, gpu.device, window.memory, length, offset=4096)
+            assert status
+    assert box.stat("bar1_bytes") == 0
+
+
+def test_system_memory_takes_nothing_of_it(box: Box, gpu: nv.Gpu):
+    _, memory = gpu.alloc_sysmem(4 * MIB)
+    gpu.map_cpu(memory, 4 * MIB, system=True)
+    assert box.stat("bar1_bytes") == 0
+
+
+def test_bar1_of_a_dup_is_its_own(box: Box, gpu: nv.Gpu):
+    window = Window(gpu, 2 * MIB)
+    assert window.map() == 0
+    status, dup = gpu.rm.dup(gpu.device, gpu.rm, window.memory)
+    assert status == 0
+    window.memory, first = dup, window.memory
+    assert window.map() == 0
+    assert box.stat("bar1_bytes") == 4 * MIB
+    assert gpu.free(first) == 0
+    assert box.stat("bar1_bytes") == 2 * MIB
+    assert gpu.free(dup) == 0
+    assert box.stat("bar1_bytes") == 0
+
+
+# ---- the driver's own ----
+
+
+def test_bare_driver_has_so_many_ids():
+    """What the module asks of it."""
+    with nv.Client("/dev") as rm:
+        gpu = rm.gpu()
+        info = (ctypes.c_uint32 * 514)(1, 8)
+        info[513] = nv.ENGINE_GR0
+        status, _ = gpu.control(CTRL_FIFO_GET_INFO, info)
+        assert (status, info[2]) == (0, 2048)

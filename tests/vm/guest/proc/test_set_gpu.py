@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: MIT
+"""SET_GPU and SET over generic netlink: all of a message or nothing, a sentence for each refusal, one right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[4]
+sys.path.insert(0, str(REPO))
+
+from slicebox import MIB, PROC, Box  # noqa: E402
+
+from cgpud.errors import KernelRefused  # noqa: E402
+from cgpud.kernel_abi import G  # noqa: E402
+from cgpud.model import KernelGpu, SlotWant  # noqa: E402
+from cgpud.netlink import NetlinkLink  # noqa: E402
+
+pytestmark = pytest.mark.debug_ok
+
+NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
+DEFAULTS = {
+    G.POLICY: 5,
+    G.MAX_INST: 20,
+    G.PRIO_RATIO: 80,
+    G.SLICE_US: 0,
+    G.UVM: 0,
+    G.OVERCOMMIT: 100,
+    G.DEFAULT_MEMSIZE: 0,
+}
+
+
+def set_gpu(index: int, values: Mapping[G, int]) -> None:
+    asyncio.run(NetlinkLink().set_gpu(index, values))
+
+
+def gpu(index: int = 0) -> KernelGpu:
+    return next(gpu for gpu in asyncio.run(NetlinkLink().gpus()) if gpu.index == index)
+
+
+def nodes(index: int = 0) -> dict[str, str]:
+    return {name: (PROC / str(index) / name).read_text() for name in NODES}
+
+
+@pytest.fixture(autouse=True)
+def box() -> Iterator[Box]:
+    """A container, so that the GPU is there and the module attached; the defaults before and afterwards."""
+    with Box("5e7717795" + "0" * 55, mib=64) as box:
+        set_gpu(0, DEFAULTS)
+        yield box
+        set_gpu(0, DEFAULTS)
+
+
+def test_every_value_is_set_and_read_back(box: Box) -> None:
+    values = {
+        G.POLICY: 5,
+        G.MAX_INST: 7,
+        G.PRIO_RATIO: 33,
+        G.SLICE_US: 4321,
+        G.UVM: 1,
+        G.OVERCOMMIT: 150,
+        G.DEFAULT_MEMSIZE: 5 * MIB,
+    }
+    before = gpu()
+    assert (before.slice_is_set, before.overcommit, before.uvm) == (False, 100, 0)
+    set_gpu(0, values)
+    after = gpu()
+    got = (after.policy, after.max_inst, after.prio_ratio, after.slice_us, after.uvm, after.overcommit)
+    assert got == (5, 7, 33, 4321, 1, 150)
+    assert (after.slice_is_set, after.default_memsize, after.born) == (True, 5 * MIB, before.born)
+    assert nodes() == {
+        "policy": "5\n",
+        "max_inst": "7\n",
+        "prio_ratio": "33\n",
+        "slice_us": "4321\n",
+        "uvm": "account\n",
+        "overcommit": "150\n",
+        "default_memsize": f"{5 * MIB}\n",
+    }
+    set_gpu(0, DEFAULTS)
+    assert (gpu().slice_is_set, gpu().default_memsize) == (False, int((PROC / "default_memsize").read_text()))
+
+
+def test_memory_by_the_drivers_account(box: Box) -> None:
+    stat = dict(line.split() for line in (PROC / "0/stat").read_text().splitlines())
+    seen = gpu()
+    assert seen.driver_free is not None
+    assert seen.used == int(stat["used_bytes"])
+    assert seen.driver_free + int(stat["driver_used_bytes"]) <= int(stat["total_bytes"])
+    assert seen.driver_free > seen.total // 2
+
+
+BAD = [
+    ({G.POLICY: 6}, errno.EINVAL, "policy: 0 to 5"),
+    ({G.MAX_INST: 0}, errno.EINVAL, "max_inst: 1 to 25"),
+    ({G.MAX_INST: 26}, errno.EINVAL, "max_inst: 1 to 25"),
+    ({G.MAX_INST: 1}, errno.EBUSY, "max_inst: more containers or weight"),
+    ({G.PRIO_RATIO: 100}, errno.EINVAL, "prio_ratio: 20 to 99 percent"),
+    ({G.SLICE_US: 999}, errno.EINVAL, "slice_us: 1000 to 100000 microseconds"),
+    ({G.UVM: 2}, errno.EINVAL, "uvm: 0 (deny) or 1 (account)"),
+    ({G.OVERCOMMIT: 99}, errno.EINVAL, "overcommit: 100 to 1000 percent"),
+    ({G.OVERCOMMIT: 1001}, errno.EINVAL, "overcommit: 100 to 1000 percent"),
+    ({G.DEFAULT_MEMSIZE: MIB - 1}, errno.EINVAL, "default_memsize: at least 1048576 bytes"),
+    ({G.DEFAULT_MEMSIZE: 1 << 63}, errno.EINVAL, "default_memsize: at least 1048576 bytes"),
+    ({G.TOTAL: 1}, errno.EINVAL, ""),
+    ({G.FREE_WEIGHT: 1}, errno.EINVAL, ""),
+    ({G.BORN: 1}, errno.EINVAL, ""),
+]
+
+
+@pytest.mark.parametrize(("bad", "code", "sentence"), BAD, ids=[str(row[0]) for row in BAD])
+def test_one_wrong_value_and_none_is_set(box: Box, bad: dict[G, int], code: int, sentence: str) -> None:
+    good = {
+        G.MAX_INST: 9,
+        G.PRIO_RATIO: 44,
+        G.SLICE_US: 5555,
+        G.UVM: 1,
+        G.OVERCOMMIT: 200,
+        G.DEFAULT_MEMSIZE: 9 * MIB,
+    }
+    with Box("5e77177950" + "1" * 54, mib=64):
+        before, seen = nodes(), gpu()
+        with pytest.raises(KernelRefused) as caught:
+            set_gpu(0, good | bad)
+        assert caught.value.code == code
+        assert sentence in str(caught.value)
+        assert nodes() == before
+        assert gpu().slice_is_set == seen.slice_is_set
+
+
+def test_a_gpu_that_is_not_there_and_a_message_without_values(box: Box) -> None:
+    with pytest.raises(KernelRefused, match="no such GPU") as caught:
+        set_gpu(31, {G.POLICY: 5})
+    assert caught.value.code == errno.ENODEV
+    before = nodes()
+    set_gpu(0, {})
+    assert nodes() == before
+
+
+def alone(capabilities: str, code: str, *before: str) -> subprocess.CompletedProcess[str]:
+    """Python code in a process of these capabilities; what is @before execs it."""
+    head = (
+        "import asyncio, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from cgpud.netlink import NetlinkLink\nfrom cgpud.kernel_abi import G\n"
+    )
+    rights = ["--bounding-set", capabilities, "--inh-caps", capabilities]
+    words = [*before, "setpriv", *rights, sys.executable, "-c", head + code]
+    return subprocess.run([*words, str(REPO)], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_right_that_is_needed(box: Box) -> None:
+    """CAP_NET_ADMIN is enough and necessary; /proc wants CAP_SYS_ADMIN."""
+    change = "asyncio.run(NetlinkLink().set_gpu(0, {G.PRIO_RATIO: %d}))"
+    done = alone("-all,+net_admin", change % 55)
+    assert done.returncode == 0, done.stderr
+    assert (PROC / "0/prio_ratio").read_text() == "55\n"
+    done = alone("-net_admin", change % 66)
+    assert done.returncode != 0
+    assert "Operation not permitted" in done.stderr
+    assert (PROC / "0/prio_ratio").read_text() == "55\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        bare = ["setpriv", "--bounding-set", "-all,+net_admin", "--inh-caps", "-all,+net_admin"]
+        subprocess.run([*bare, "sh", "-c", f"echo 66 > {PROC}/0/prio_ratio"], check=True, stderr=subprocess.DEVNULL)
+
+
+COMMANDS = {
+    "create": "create('5e77' + '9' * 60, 0, [SlotWant(0, 0, 64 << 20, 1)])",
+    "destroy": "destroy(NAME, 0)",
+    "set": "set(NAME, 0, [SlotWant(0, 0, 128 << 20, 1)])",
+    "set_gpu": "set_gpu(0, {G.PRIO_RATIO: 77})",
+    "list": "list()",
+    "gpus": "gpus()",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nobody_inside_a_container_administers(box: Box, command: str) -> None:
+    """Nor who lacks the right. With the host's network and CAP_NET_ADMIN a container would be root enough."""
+    head = f"from cgpud.model import SlotWant\nNAME = {box.name!r}\n"
+    code = head + f"said = asyncio.run(NetlinkLink().{COMMANDS[command]})\nassert not said"
+    before = (nodes(), slots(box.name), (PROC / "inst_ctl").read_text())
+    for words, capabilities in (([], "-net_admin"), (["unshare", "--pid", "--fork"], "-all,+net_admin")):
+        done = alone(capabilities, code, *words)
+        assert done.returncode != 0 or command in ("list", "gpus"), "a dump that is refused may look empty"
+        assert "AssertionError" not in done.stderr
+        if done.returncode:
+            assert "Operation not permitted" in done.stderr or "inside a container" in done.stderr, done.stderr
+    assert (nodes(), slots(box.name), (PROC / "inst_ctl").read_text()) == before
+
+
+def slots(name: str) -> list[tuple[int, int, int, bool]]:
+    there = next(found for found in asyncio.run(NetlinkLink().list()) if found.id == name)
+    return [(slot.gpu, slot.limit, slot.weight, slot.highprio) for slot in there.slots]
+
+
+@pytest.mark.gpus(2)
+def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
+    name = "5e771779502" + "2" * 53
+    link = NetlinkLink()
+    total = [gpu(0).total, gpu(1).total]
+    with Box(name, mib=64, gpu="0,1"):
+        before = slots(name)
+        bad = [
+            [SlotWant(0, 0, 128 * MIB, 5, True), SlotWant(1, 1, total[1] + 1, 5, True)],
+            [SlotWant(0, 0, 128 * MIB, 5, True), SlotWant(1, 1, 128 * MIB, 21, True)],
+            [SlotWant(0, 0, 128 * MIB, 20, True), SlotWant(1, 1, 128 * MIB, 1, True)],
+            [SlotWant(0, 0, 128 * MIB, 5, True), SlotWant(0, 0, 64 * MIB, 5, True)],
+            [SlotWant(0, 0, 128 * MIB, 5, True), SlotWant(31, 1, 64 * MIB, 5, True)],
+            [SlotWant(number, number, 128 * MIB, 5, True) for number in (0, 1, 0)],
+        ]
+        said = []
+        for wanted in bad:
+            with pytest.raises(KernelRefused) as caught:
+                asyncio.run(link.set(name, 0, wanted))
+            said.append((errno.errorcode[caught.value.code], str(caught.value)))
+            assert slots(name) == before, wanted
+        assert [code for code, _ in said] == ["ENOSPC", "EINVAL", "ENOSPC", "EINVAL", "ENODEV", "EINVAL"]
+        for (_, text), needle in zip(
+            said, ("memsize", "weight", "weight", "twice", "no slot", "more slots"), strict=True
+        ):
+            assert needle in text
+        asyncio.run(link.set(name, 0, [SlotWant(1, 1, 96 * MIB, 3, True), SlotWant(0, 0, 80 * MIB, 2, False)]))
+        assert slots(name) == [(0, 80 * MIB, 2, False), (1, 96 * MIB, 3, True)]
+        assert (PROC / "0" / name[:12] / "memsize").read_text() == f"{80 * MIB}\n"
+
+
+def test_three_writers_at_once(box: Box) -> None:
+    """Echo, SET_GPU and SET on the same GPU: the sums hold whoever is faster."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def again(work) -> None:
+        number = 0
+        try:
+            while not stop.is_set():
+                number += 1
+                with contextlib.suppress(KernelRefused):
+                    work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    def echo(number: int) -> None:
+        (box.proc / "weight").write_text(f"{1 + number % 3}\n")
+
+    writers = [
+        lambda number: set_gpu(0, {G.MAX_INST: 3 + number % 20, G.SLICE_US: 1000 + number}),
+        lambda number: asyncio.run(NetlinkLink().set(box.name, 0, [SlotWant(0, 0, (64 + number % 9) * MIB, 1)])),
+        echo,
+    ]
+    threads = [threading.Thread(target=again, args=(work,)) for work in writers]
+    for thread in threads:
+        thread.start()
+    stop.wait(5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    seen = gpu()
+    assert seen.free_weight == seen.max_inst - int((box.proc / "weight").read_text())
+    stat = dict(line.split() for line in (PROC / "0/stat").read_text().splitlines())
+    assert int(stat["limits_bytes"]) == int((box.proc / "memsize").read_text())

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""Whether the share moves: an inert lever is found out under load, and nothing else is taken for one.
+
+In exact guest time (`make test-vm KIND=icount`); the decisions themselves are in tests/unit/core/test_look.py.
+"""
+
+from __future__ import annotations
+
+import time
+
+import nvclient
+import pytest
+from sharebox import GPU, NATIVE, PREEMPTIVE, SOFT, WEIGHTED, put, shares
+from slicebox import until
+
+pytestmark = pytest.mark.icount
+
+
+def stat(key: str) -> str:
+    return dict(line.split() for line in (GPU / "stat").read_text().splitlines())[key]
+
+
+def policy() -> int:
+    return int((GPU / "policy").read_text())
+
+
+def lever_news(kernel_log) -> list[str]:
+    """What the module said of its levers since the last look."""
+    return [line for line in kernel_log.news().splitlines() if "moves no share" in line or "moved" in line]
+
+
+def test_working_windows_are_seen_and_nobody_is_held_for_it(tenants, kernel_log):
+    a, b = tenants().start(), tenants(weight=2).start()
+    assert (stat("lever_seen"), stat("lever_inert")) == ("none", "none"), "asked at attach, not looked at yet"
+    put("policy", WEIGHTED)
+    until(lambda: stat("lever_look") == "watching", 10)
+    until(lambda: stat("lever_seen") == "window", 40, step=0.5)
+    assert a.box.stat("enforced") == b.box.stat("enforced") == 1
+    assert lever_news(kernel_log) == []
+    put("policy", NATIVE)
+    until(lambda: stat("lever_look") == "idle", 10)
+
+
+@pytest.mark.parametrize("number", [PREEMPTIVE, WEIGHTED])
+def test_inert_windows_end_in_native(tenants, personality, kernel_log, number):
+    personality(lever_inert=2)
+    a, b = tenants().start(), tenants(weight=2).start()
+    kernel_log.news()
+    put("policy", number)
+    until(lambda: a.box.stat("enforced") == 0, 40, step=0.5)
+    assert policy() in (number, NATIVE)
+    until(lambda: policy() == NATIVE, 40, step=0.5)
+    assert (stat("lever"), stat("lever_inert")) == ("timeslice", "window")
+    assert [line for line in lever_news(kernel_log) if "GPU 0: freezing" in line and "taken away" in line]
+    with pytest.raises(OSError, match="not supported"):
+        put("policy", number)
+    # Everybody runs again, as the driver shares.
+    assert min(shares(a, b, seconds=1)) > 40
+
+
+def test_a_lost_lever_is_asked_for_again_at_the_next_attach(tenants):
+    """The fixture's containers of the test before are gone: so is what was known of the driver."""
+    tenants()
+    assert (stat("lever"), stat("lever_inert"), stat("lever_seen")) == ("window,timeslice", "none", "none")
+
+
+def test_inert_timeslices_end_in_native(tenants, personality, kernel_log):
+    personality(lever_inert=1)
+    a, b = tenants().start(), tenants().start("--processes", 7)
+    kernel_log.news()
+    put("policy", SOFT)
+    until(lambda: a.box.stat("enforced") == 0, 90, step=1)
+    until(lambda: policy() == NATIVE, 180, step=1)
+    assert (stat("lever"), stat("lever_inert")) == ("window", "timeslice")
+    assert [line for line in lever_news(kernel_log) if "GPU 0: timeslices" in line and "taken away" in line]
+    assert b.box.stat("enforced") == 0
+
+
+HARMLESS = {
+    "restart needed": {"disable_needs_restart": 1},
+    "restart fails": {"disable_needs_restart": 1, "err40_pct": 30},
+    "no preemption": {"no_preempt": 1},
+    "slow calls": {"tail_pct": 30},
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_other_personalities_take_no_lever_away(tenants, personality, name):
+    personality(**HARMLESS[name])
+    tenants().start()
+    tenants(weight=2).start()
+    put("policy", WEIGHTED)
+    time.sleep(15)
+    assert policy() == WEIGHTED
+    assert (stat("lever"), stat("lever_inert")) == ("window,timeslice", "none")
+
+
+@pytest.mark.parametrize("needs_restart", [0, 1])
+def test_a_stubborn_tenant_takes_no_lever_away(tenants, personality, needs_restart):
+    """Kernels of 50 ms that ignore preemption; with needs_restart the freeze is answered while one still runs."""
+    personality(disable_needs_restart=needs_restart)
+    good, bad = tenants().start(), tenants()
+    bad.load = bad.box.simload("--seconds", 0, "--kernel-us", 50_000, "--depth", 4, "--stubborn", "--interval", 1000)
+    bad.load.stdout.readline()
+    put("policy", PREEMPTIVE)
+    time.sleep(20)
+    assert policy() == PREEMPTIVE
+    assert (stat("lever"), stat("lever_inert")) == ("window,timeslice", "none")
+    assert good.box.stat("enforced") == 1
+
+
+def test_the_samples_are_not_for_tenants(tenants):
+    """They name the neighbours' processes."""
+    tenant = tenants()
+    refused = tenant.box.stat("refused_calls")
+    with tenant.box.client() as client:
+        gpu = client.gpu(0)
+        status, _ = client.control(gpu.subdevice, 0x20802096, bytearray(55888))
+    assert status == nvclient.NV_ERR_NOT_SUPPORTED
+    assert tenant.box.stat("refused_calls") == refused + 1

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""nvsim by itself: is it the driver it says it is? Symbols, files, refusals."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[4]
+sys.path.insert(0, str(REPO / "tests/nvsim/lib"))
+
+import nvclient as nv  # noqa: E402
+
+pytestmark = [pytest.mark.bare, pytest.mark.debug_ok]
+
+MIB = 1 << 20
+STATE = Path("/proc/driver/nvsim/0/state")
+TSGS = Path("/proc/driver/nvsim/0/tsgs")
+
+
+def fb_used() -> int:
+    """Bytes of GPU 0 in use."""
+    return int(dict(line.split("=") for line in STATE.read_text().splitlines()[:3])["fb_used"])
+
+
+def until(condition, seconds: float = 60.0) -> bool:
+    """Waits for what a release does behind close()."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def tsg_lines() -> list[dict[str, str]]:
+    return [dict(word.split("=") for word in line.split()) for line in TSGS.read_text().splitlines()]
+
+
+# ---- symbols ----
+
+
+def symbols() -> dict[str, str]:
+    """Type by name of the module's symbols."""
+    found = {}
+    for line in Path("/proc/kallsyms").read_text().splitlines():
+        words = line.split()
+        if words[-1] == "[nvsim]":
+            found[words[2]] = words[1]
+    return found
+
+
+def test_exports_are_the_drivers():
+    exported = {name.removeprefix("__ksymtab_") for name in symbols() if name.startswith("__ksymtab_")}
+    uvm = {"DupMemory", "FreeDupedHandle", "RetainChannel", "ReleaseChannel"}
+    assert exported == {"nvidia_get_rm_ops", *(f"nvUvmInterface{name}" for name in uvm)}
+
+
+SEALED = [
+    "rm_ioctl",
+    "os_memcpy_from_user",
+    "os_memcpy_to_user",
+    "nv_get_file_private",
+    "nv_dma_buf_export",
+    "nv_is_gpu_accessible",
+    "nv_get_adapter_state",
+    "nv_get_dev_minor",
+    "uvm_va_space_create",
+    "uvm_va_space_register_gpu",
+    "uvm_api_alloc_semaphore_pool",
+    "uvm_api_free",
+    "uvm_va_range_create_mmap",
+]
+
+
+@pytest.mark.parametrize("name", [*SEALED, "nvidia_get_rm_ops"])
+def test_functions_that_a_probe_looks_for_are_whole(name):
+    """There by their names, and not as a clone of the compiler's that a probe would miss."""
+    assert symbols()[name] in "tT"
+    assert not [other for other in symbols() if other.startswith(f"{name}.")]
+
+
+def test_fops_are_static_as_in_the_driver():
+    assert symbols()["nvidia_fops"] in "rd"
+
+
+# ---- what it lets the kernel and a process see ----
+
+
+@pytest.mark.parametrize("name", ["version", "params", "gpus/{gpu}/information"])
+def test_the_drivers_files_are_for_processes_alone(name):
+    """They have no read_iter (nv-procfs-utils.h): neither kernel_read() nor splice() gets anything."""
+    gpu = next(Path("/proc/driver/nvidia/gpus").iterdir()).name
+    file = Path("/proc/driver/nvidia") / name.format(gpu=gpu)
+    assert file.read_text()
+    ends = os.pipe()
+    with file.open("rb") as opened:
+        with pytest.raises(OSError) as caught:
+            os.splice(opened.fileno(), ends[1], 4096)
+        assert caught.value.errno == errno.EINVAL
+    [os.close(end) for end in ends]
+
+
+def test_a_device_needs_its_node_open():
+    """nv_is_gpu_accessible(): an open file of the driver's, of this GPU, in the calling process."""
+    with nv.Client() as rm:
+        card = rm.cards()[0]
+        params = nv.DeviceParams(device_id=0)
+        assert rm.alloc(nv.CLASS_DEVICE, None, params)[0] == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
+        with nv.Uvm() as uvm:
+            uuid = next(iter(Path("/proc/driver/nvidia/gpus").iterdir())) / "information"
+            text = next(line for line in uuid.read_text().splitlines() if line.startswith("GPU UUID:"))
+            raw = bytes.fromhex(text.split("GPU-")[1].replace("-", ""))
+            assert uvm.register_gpu(raw) == nv.NV_ERR_INSUFFICIENT_PERMISSIONS
+            with nv.Node(f"nvidia{card.minor}"):
+                assert uvm.register_gpu(raw) == nv.NV_OK
+                assert rm.alloc(nv.CLASS_DEVICE, None, params)[0] == nv.NV_OK
+
+
+# ---- refusals ----
+
+
+def test_unknown_things_are_refused():
+    with nv.Client() as rm:
+        gpu = rm.gpu(0)
+        assert gpu.control(0x2080FF01, 8)[0] == nv.NV_ERR_NOT_SUPPORTED
+        assert gpu.control(nv.CTRL_GET_NAME_STRING, 8)[0] == 0x3A
+        assert rm.alloc(0xBEEF, gpu.device)[0] == nv.NV_ERR_INVALID_CLASS
+        assert rm.control(0x1234567, nv.CTRL_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
+        assert rm.ctl.raw(nv.request(0x66, 16), bytearray(16)) == errno.EINVAL
+        assert rm.ctl.raw(nv.request(nv.ESC_RM_FREE, 12), bytearray(12)) == errno.EINVAL
+        assert gpu.node.raw(nv.request(nv.ESC_RM_FREE, 16), bytearray(16)) == errno.EINVAL
+
+
+def test_privileged_controls_know_their_caller():
+    """As a user without rights: NICE and PRIVILEGED are refused, the rest is not."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.setuid(65534)
+            with nv.Client() as rm:
+                channel = rm.gpu(0).space().group().channel()
+                refused = [
+                    rm.control(channel.handle, nv.CTRL_RESTART_RUNLIST, bytes([1, 0]))[0],
+                    rm.control(channel.group.tsg, 0xA06C0107, 4)[0],
+                    rm.gpu(0).control(0x20801119, 516)[0],
+                ]
+                slice_ok = channel.group.control(nv.CTRL_TSG_SET_TIMESLICE, (2000).to_bytes(8, "little"))[0]
+            code = 0 if refused == [nv.NV_ERR_INSUFFICIENT_PERMISSIONS] * 3 and slice_ok == 0 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# ---- files ----
+
+
+def test_a_client_belongs_to_its_file():
+    with nv.Client() as rm, nv.Client() as other:
+        other.handle = rm.handle
+        assert other.control(rm.handle, nv.CTRL_GET_ATTACHED_IDS, 128)[0] == nv.NV_ERR_INVALID_CLIENT
+        assert other.free(rm.handle) == nv.NV_ERR_INVALID_CLIENT
+
+
+def test_register_fd_wants_a_control_file():
+    with nv.Ctl() as ctl, nv.Node("nvidia0") as gpu, open("/dev/null") as null:
+        for fd in (gpu.fd, null.fileno(), -1, 4095):
+            assert gpu.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(fd)) == errno.EINVAL
+        assert ctl.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd)) == errno.EINVAL
+        gpu.register(ctl)
+        assert gpu.raw(nv.request(nv.ESC_REGISTER_FD, 4), nv.RegisterFd(ctl.fd)) == errno.EINVAL
+
+
+def test_register_fd_keeps_the_client():
+    before = fb_used()
+    rm = nv.Client()
+    gpu = rm.gpu(0)
+    assert gpu.alloc_vidmem(64 * MIB)[0] == 0
+    node = os.dup(gpu.node.fd)
+    rm.close()
+    gpu.node.close()
+    time.sleep(0.3)
+    assert fb_used() == before + 64 * MIB
+    os.close(node)
+    assert until(lambda: fb_used() == before)
+
+
+def test_a_mapping_keeps_the_client():
+    before = fb_used()
+    rm = nv.Client()
+    gpu = rm.gpu(0)
+    status, memory = gpu.alloc_vidmem(2 * MIB)
+    assert status == 0
+    node = gpu.open_node()
+    node.register(rm.ctl)
+    assert rm.map_memory(node, gpu.device, memory, 2 * MIB)[0] == 0
+    mapping = node.mmap(2 * MIB)
+    node.close()
+    rm.close()
+    gpu.node.close()
+    time.sleep(0.3)
+    mapping.write32(4096, 7)
+    assert mapping.read32(4096) == 7
+    assert fb_used() == before + 2 * MIB
+    mapping.close()
+    assert until(lambda: fb_used() == before)
+
+
+def test_one_mapping_context_per_file():
+    with nv.Client() as rm:
+        gpu = rm.gpu(0)
+        memory = gpu.alloc_vidmem(2 * MIB)[1]
+        with gpu.open_node() as node:
+            with pytest.raises(OSError):
+                node.mmap(2 * MIB)
+            node.register(rm.ctl)
+            assert rm.map_memory(node, gpu.device, memory, 2 * MIB)[0] == 0
+            assert rm.map_memory(node, gpu.device, memory, 2 * MIB)[0] == 0x63
+            with pytest.raises(OSError):
+                node.mmap(MIB)
+            with pytest.raises(OSError):
+                node.mmap(2 * MIB, offset=4096)
+            node.mmap(2 * MIB).close()
+
+
+def test_uvm_looks_at_the_file():
+    with nv.Uvm() as uvm, nv.Uvm(initialize=False) as second, nv.Ctl() as ctl:
+        assert second.uvm(nv.UVM_MM_INITIALIZE, nv.UvmMmInitialize(ctl.fd)) == nv.NV_ERR_INVALID_ARGUMENT
+        assert second.mm_initialize(uvm) == 0x10006
+    with pytest.raises(PermissionError):
+        os.open("/dev/nvidia-uvm-tools", os.O_RDWR)
+
+
+def test_unload_is_refused_while_a_file_is_open():
+    with nv.Ctl():
+        done = subprocess.run(["rmmod", "nvsim"], capture_output=True, text=True)
+        assert done.returncode != 0
+        assert "in use" in done.stderr
+
+
+# ---- hostility ----
+
+
+def test_sigkill_leaves_nothing_behind():
+    before = fb_used()
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        rm = nv.Client()
+        gpu = rm.gpu(0)
+        channels = [gpu.space().group().channel() for _ in range(3)]
+        gpu.alloc_vidmem(256 * MIB)
+        for channel in channels:
+            channel.submit(kernel_ns=50_000_000, count=60)
+        os.write(write, b"x")
+        time.sleep(60)
+        os._exit(0)
+    os.close(write)  # one that dies early is the end of the pipe
+    assert os.read(read, 1)
+    time.sleep(0.1)
+    assert fb_used() > before
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert until(lambda: fb_used() == before)
+    assert all("ended" in line for line in tsg_lines() if line["pid"] == str(pid))
+
+
+WORDS = [0, 1, 2, 0x3E, 0x40, 0x41, 0x70, 0x71, 0x79, 0x80, 0xDE, 0x2080, 0x90F1, 0xA06C, 0xC46F, 0xC5C0, 0xFFFFFFFF]
+ESCAPES = {
+    0x27: 56, 0x29: 16, 0x2A: 32, 0x2B: 48, 0x34: 28, 0x35: 24, 0x4A: 184, 0x4E: 56, 0x4F: 32, 0x57: 64, 0x58: 48,
+    201: 4, 206: 16, 207: 16,
+}  # fmt: skip
+CONTROLS = {
+    0x101: 40, 0x201: 128, 0x202: 40, 0x205: 32, 0x214: 384, 0x215: 132, 0x275: 268, 0xD01: 12, 0xD02: 16, 0xD04: 12,
+    0xD06: 16, 0x3D05: 24, 0x3D06: 20, 0x3D08: 80, 0x3D0A: 76, 0x3D0B: 2128, 0x3D0C: 652, 0x800201: 16, 0x800292: 804,
+    0x80170D: 24, 0x20800110: 132, 0x20800123: 16, 0x2080014A: 268, 0x2080018D: 3812, 0x2080018E: 14408,
+    0x2080110B: 536, 0x20801301: 16, 0x20801303: 1028, 0x20802096: 55888, 0x410110: 16, 0x410118: 8, 0xA06C0101: 3,
+    0xA06C0103: 8, 0xA06C0105: 8, 0xA06F0103: 3, 0xA06F0111: 2, 0xC36F0108: 4,
+}  # fmt: skip
+UVM_CALLS = [25, 26, 27, 28, 29, 33, 34, 37, 38, 39, 66, 70, 72, 73, 75, nv.UVM_INITIALIZE]
+
+
+class Fuzzer:
+    """Random calls from a process that has everything a tenant has."""
+
+    def __init__(self, seed: int):
+        self.rng = random.Random(seed)
+        self.rm = nv.Client()
+        self.gpu = self.rm.gpu(0)
+        self.channel = self.gpu.space().group().channel()
+        memory = self.gpu.alloc_vidmem(2 * MIB)[1]
+        group = self.channel.group
+        self.handles = [self.rm.handle, self.gpu.device, self.gpu.subdevice, self.channel.handle, group.tsg]
+        self.handles += [self.channel.memory, memory, self.rm.ctl.fd, self.gpu.node.fd]
+        self.params = (ctypes.c_uint8 * 65536)()
+
+    def word(self) -> int:
+        """A number that is likelier to get somewhere than a random one."""
+        pick = self.rng.random()
+        if pick < 0.5:
+            return self.rng.choice(self.handles)
+        return self.rng.choice(WORDS) if pick < 0.9 else self.rng.getrandbits(32)
+
+    def words(self, size: int) -> bytearray:
+        return bytearray(b"".join(self.word().to_bytes(4, "little") for _ in range(size // 4)))
+
+    def uvm_call(self) -> None:
+        base = self.rng.choice([0, 1 << 36, (1 << 36) + 0x200000, 1 << 50])
+        arg = bytearray(base.to_bytes(8, "little") + (0x200000).to_bytes(8, "little") + self.gpu.uuid)
+        arg += self.rng.randbytes(64) + bytes(9264)
+        self.channel.group.space.uvm.raw(self.rng.choice(UVM_CALLS), arg)
+
+    def escape(self) -> None:
+        nr = self.rng.choice(list(ESCAPES))
+        arg = self.words(ESCAPES[nr])
+        arg[0:4] = self.rm.handle.to_bytes(4, "little")
+        pointer = ctypes.addressof(self.params).to_bytes(8, "little")
+        ctypes.memmove(self.params, bytes(self.words(256)), 256)
+        if nr == nv.ESC_RM_CONTROL:
+            cmd = self.rng.choice(list(CONTROLS))
+            arg[8:12] = cmd.to_bytes(4, "little")
+            arg[16:24] = pointer
+            arg[24:28] = CONTROLS[cmd].to_bytes(4, "little")
+        elif nr == nv.ESC_RM_ALLOC:
+            arg[16:24] = pointer
+            arg[24:36] = bytes(12)
+        elif nr == nv.ESC_RM_FREE and self.rng.random() < 0.9:
+            return
+        node = self.gpu.node if self.rng.random() < 0.3 else self.rm.ctl
+        node.raw(nv.request(nr, ESCAPES[nr]), arg)
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            if self.rng.random() < 0.2:
+                self.uvm_call()
+            else:
+                self.escape()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_calls(seed):
+    before = fb_used()
+    pid = os.fork()
+    if not pid:
+        try:
+            Fuzzer(seed).run(1500)
+        finally:
+            os._exit(0)
+    if not until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, 120):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        pytest.fail("a call does not come back")
+    assert until(lambda: fb_used() == before)

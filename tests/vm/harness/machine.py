@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: MIT
+"""What a virtual machine is made of: variables in, QEMU's arguments out.
+
+Nothing here starts anything or looks at the disk.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+KERNELS = ("6.1", "6.12", "debug")
+
+#: Branches of NVIDIA's own user space that scripts/setup-nvidia gets.
+BRANCHES = ("535", "550", "555")
+
+#: With ICOUNT one instruction takes this long, whatever it is.
+ICOUNT_SHIFT = 2
+ICOUNT_NS = 1 << ICOUNT_SHIFT
+
+#: The guest's ends of the virtio-serial ports, by name: the command's two
+#: streams and, on a wire of its own, the verdict.
+PORTS = ("out", "err", "status")
+
+
+class BadVariable(Exception):
+    """A variable of `make vm` has a value that no machine can be made of."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One virtual machine, as the variables of the Makefile describe it."""
+
+    kernel: str = "6.1"
+    cpus: int = 2
+    cpu_features: str = ""  #: more than every machine has, as QEMU names them
+    memory: str = "2G"
+    icount: bool = False
+    nvsim: bool = True
+    bare: bool = False
+    daemon: bool = True
+    docker: bool = False
+    docker_config: str = ""
+    systemd: bool = False
+    nvidia: str = ""  #: the branch of NVIDIA's own user space that is there, and that nvsim then serves
+    profile: str = ""
+    gpus: str = ""
+    mem_mib: str = ""
+    driver: str = ""
+    module_args: str = ""
+    shell: bool = False
+    append: str = ""
+
+    @property
+    def debug(self) -> bool:
+        """Whether the kernel is the one with KASAN, lockdep and kmemleak."""
+        return self.kernel == "debug"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where on the host the machine finds its parts."""
+
+    repo: Path
+    run: Path
+    vmlinuz: Path
+    initrd: Path
+
+
+@dataclass(frozen=True)
+class Wires:
+    """QEMU's ends of the sockets that the guest's ports are; a shell has no `out`."""
+
+    fds: Mapping[str, int] = field(default_factory=dict)
+
+
+def flag(value: str) -> bool:
+    """`1`, `yes`, `on` are true; `0`, `no`, `off` and nothing are false."""
+    lowered = value.strip().lower()
+    if lowered in ("", "0", "no", "off", "false"):
+        return False
+    if lowered in ("1", "yes", "on", "true"):
+        return True
+    raise BadVariable(f"{value!r} is neither yes nor no")
+
+
+def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
+    """The machine that KERNEL, CPUS, GPUS and the others ask for."""
+
+    def text(name: str, default: str = "") -> str:
+        return variables.get(name, "").strip() or default
+
+    kernel = text("KERNEL", "6.1")
+    if kernel not in KERNELS:
+        raise BadVariable(f"KERNEL={kernel}: choose one of {', '.join(KERNELS)}")
+    icount = flag(text("ICOUNT"))
+    docker = flag(text("DOCKER"))
+    systemd = flag(text("SYSTEMD"))
+    cpus = text("CPUS", "1" if icount else "2")
+    if not cpus.isdigit() or int(cpus) < 1:
+        raise BadVariable(f"CPUS={cpus} is not a number of processors")
+    if icount and cpus != "1":
+        raise BadVariable(f"CPUS={cpus}: ICOUNT=1 is exact only with one processor")
+    nvidia = text("NVIDIA")
+    if nvidia and nvidia not in BRANCHES:
+        raise BadVariable(f"NVIDIA={nvidia}: choose one of {', '.join(BRANCHES)}")
+    if systemd and (docker or flag(text("BARE"))):
+        raise BadVariable("SYSTEMD=1 loads the modules itself and has Docker as a unit: neither BARE=1 nor DOCKER=1")
+    settings = {
+        "kernel": kernel,
+        "cpus": int(cpus),
+        "cpu_features": text("CPU_FEATURES"),
+        "memory": text("VM_MEM", "4G" if docker or systemd else "2G"),
+        "icount": icount,
+        "nvsim": flag(text("NVSIM", "1")),
+        "bare": flag(text("BARE")),
+        "daemon": flag(text("DAEMON", "1")),
+        "docker": docker,
+        "docker_config": text("DOCKER_CONFIG", f"build/cuda/daemon-{nvidia}.json" if nvidia else ""),
+        "systemd": systemd,
+        "nvidia": nvidia,
+        "profile": text("PROFILE"),
+        "gpus": text("GPUS"),
+        "mem_mib": text("MEM_MIB"),
+        "driver": text("DRIVER"),
+        "module_args": text("MODULE_ARGS"),
+        "append": text("APPEND"),
+    }
+    return Machine(**(settings | fixed))
+
+
+def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
+    """The kernel command line, word by word."""
+    words = [
+        "console=ttyS0",
+        "loglevel=6",
+        "panic=-1",  # reboot at once, which -no-reboot turns into the end
+        "oops=panic",
+        "apparmor=0",
+        "mitigations=off",
+        "no_timer_check",  # a starved guest misses the ten ticks that it waits for, and panics
+        # The emulator finds translated code by its address, also the virtual one: what every program has at the same
+        # place is translated once, and not at each start.
+        "norandmaps",
+        "tsc=reliable",  # emulated, in step on all processors
+        "random.trust_cpu=1",
+        "cryptomgr.notests=1",
+        # A busy host starves the guest; only a stall far longer is a finding.
+        "rcupdate.rcu_cpu_stall_timeout=120",
+        "watchdog_thresh=60",
+        f"cgpu.repo={paths.repo}",
+        f"cgpu.run={paths.run}",
+    ]
+    if machine.icount:
+        # Guest time leaps over every wait for the host; a stall means nothing.
+        words += ["nowatchdog", "rcupdate.rcu_cpu_stall_suppress=1"]
+    if not machine.debug:
+        # The debug kernel goes on, so that a splat is charged to its test.
+        words += ["panic_on_warn=1"]
+    if not machine.debug and not machine.icount and not machine.systemd:
+        # The allocator's own debugging is most of what a call costs: not where time is measured, not for systemd, and
+        # elsewhere for what this module allocates and holds. On all caches it makes everything a quarter dearer.
+        words += ["slub_debug=FZPU,kmalloc-*,cgpu_*,ckm_*,filp,vm_area_struct"]
+    if machine.systemd:
+        # The console is the kernel's; a fresh Debian 12 has cgroup v2.
+        words += ["systemd.show_status=0", "systemd.unified_cgroup_hierarchy=1", "audit=0"]
+    return words + machine.append.split()
+
+
+def qemu_arguments(machine: Machine, paths: Paths, wires: Wires) -> list[str]:
+    """The whole command line of QEMU."""
+    argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
+    argv += ["-M", "q35", "-m", machine.memory, "-smp", str(machine.cpus)]
+    # Plain enough to emulate fast, yet with the guards that catch a kernel
+    # touching user memory without asking.
+    processor = "qemu64,+smap,+smep,+rdrand,+rdseed,+umip,+x2apic"
+    argv += ["-cpu", ",".join(filter(None, (processor, machine.cpu_features)))]
+    argv += ["-accel", "tcg"]
+    if machine.icount:
+        argv += ["-icount", f"shift={ICOUNT_SHIFT},sleep=off"]
+    argv += ["-nic", "none", "-device", "virtio-rng-pci"]
+    argv += ["-kernel", str(paths.vmlinuz), "-initrd", str(paths.initrd)]
+    argv += ["-append", " ".join(kernel_arguments(machine, paths))]
+    argv += share("root", "/", readonly=True)
+    argv += share("repo", str(paths.repo), readonly=False)
+    argv += ["-chardev", f"file,id=console,path={paths.run}/console.log", "-serial", "chardev:console"]
+    argv += ["-device", "virtio-serial-pci,max_ports=4"]
+    for number, (port, fd) in enumerate(sorted(wires.fds.items()), start=1):
+        argv += ["-chardev", f"socket,id={port},fd={fd}"]
+        argv += ["-device", f"virtserialport,chardev={port},nr={number},name=cgpu.{port}"]
+    if machine.shell:
+        argv += ["-chardev", "stdio,id=tty,signal=off", "-serial", "chardev:tty"]
+    return argv
+
+
+def share(tag: str, path: str, readonly: bool) -> list[str]:
+    """A directory of the host that the guest mounts by `tag` over 9p."""
+    end = ",readonly=on" if readonly else ""
+    return [
+        "-fsdev",
+        f"local,id={tag},path={path},security_model=none,multidevs=remap{end}",
+        "-device",
+        f"virtio-9p-pci,fsdev={tag},mount_tag={tag}",
+    ]
+
+
+def guest_environment(machine: Machine, repo: Path, release: str) -> str:
+    """What boot/init sources: assignments, one a line, quoted for the shell."""
+    yes_no = {True: "1", False: ""}
+    values = {
+        "CGPU_VM": "1",
+        "KERNEL": machine.kernel,
+        "KERNEL_RELEASE": release,
+        "CGPU_REPO": str(repo),
+        "CGPU_MODULES": str(repo / "build/modules" / machine.kernel),
+        "NVSIM": yes_no[machine.nvsim],
+        "BARE": yes_no[machine.bare],
+        "DAEMON": yes_no[machine.daemon],
+        "DOCKER": yes_no[machine.docker],
+        "SYSTEMD": yes_no[machine.systemd],
+        "ICOUNT": yes_no[machine.icount],
+        "VM_SHELL": yes_no[machine.shell],
+        "NVIDIA": machine.nvidia,
+        "PROFILE": machine.profile,
+        "GPUS": machine.gpus,
+        "MEM_MIB": machine.mem_mib,
+        "DRIVER": machine.driver,
+        "MODULE_ARGS": machine.module_args,
+    }
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def docker_settings(extra: Mapping) -> dict:
+    """dockerd's configuration in a machine without network and disks."""
+    return {
+        "bridge": "none",
+        "iptables": False,
+        "ip6tables": False,
+        "storage-driver": "overlay2",
+    } | dict(extra)

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: MIT
+"""Starts a machine, waits for its verdict and reads its console."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import console, initrd
+from .machine import PORTS, Machine, Paths, Wires, docker_settings, guest_environment, qemu_arguments
+
+REPO = Path(__file__).resolve().parents[3]
+
+#: Exit statuses that are not the command's own.
+EXIT_FINDINGS = 122
+EXIT_SETUP = 123
+EXIT_LOST = 125
+
+#: So many run directories are kept for reading after the fact.
+KEPT_RUNS = 30
+
+
+class LostVM(Exception):
+    """The machine ended, or had to be ended, without a verdict."""
+
+
+class SetupFailed(Exception):
+    """The machine came up, but a module or daemon did not; the command never ran."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one run."""
+
+    status: int
+    findings: list[console.Finding]
+    run_dir: Path
+    seconds: float
+
+
+def run(
+    machine: Machine, command: str, timeout: float, out: Callable[[bytes], object], err: Callable[[bytes], object]
+) -> Result:
+    """Run `command` in the machine; its streams go to `out` and `err` as they come.
+
+    Raises LostVM or SetupFailed; a failing command is a Result.
+    """
+    with slot(machine.shell):
+        run_dir = make_run_dir(machine, command)
+        paths = locate(machine, run_dir)
+        started = time.monotonic()
+        verdict = spawn(machine, paths, timeout, out, err)
+        seconds = time.monotonic() - started
+    found = console.findings(read_console(run_dir))
+    return judge(verdict, found, run_dir, seconds)
+
+
+def judge(verdict: bytes, found: list[console.Finding], run_dir: Path, seconds: float) -> Result:
+    """Digits and a newline are the command's status; anything less is a lost machine."""
+    text = verdict.decode(errors="replace")
+    if text.startswith("setup: ") and text.endswith("\n"):
+        raise SetupFailed(f"{text.strip()}\n{console.report(found)}\nlogs in {run_dir}")
+    if not (text.endswith("\n") and text.strip().isdigit()):
+        why = console.report(found) or last_lines(read_console(run_dir))
+        raise LostVM(f"no verdict after {seconds:.0f} s (got {text!r})\n{why}\nlogs in {run_dir}")
+    return Result(int(text), found, run_dir, seconds)
+
+
+def spawn(machine: Machine, paths: Paths, timeout: float, out, err) -> bytes:
+    """QEMU from start to end; returns what came over the verdict's wire."""
+    verdict = bytearray()
+    sinks = {"out": out, "err": err, "status": verdict.extend}
+    ports = [port for port in PORTS if not (machine.shell and port == "out")]
+    pairs = {port: socket.socketpair() for port in ports}
+    wires = Wires({port: theirs.fileno() for port, (_, theirs) in pairs.items()})
+    process = subprocess.Popen(
+        qemu_arguments(machine, paths, wires),
+        stdin=None if machine.shell else subprocess.DEVNULL,
+        stdout=None if machine.shell else subprocess.DEVNULL,
+        stderr=(paths.run / "qemu.log").open("wb"),
+        pass_fds=tuple(wires.fds.values()),
+    )
+    readers = [start_reader(ours, sinks[port]) for port, (ours, _) in pairs.items()]
+    for _, theirs in pairs.values():
+        theirs.close()
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        raise LostVM(
+            f"timed out after {timeout:.0f} s\n{last_lines(read_console(paths.run))}\nlogs in {paths.run}"
+        ) from None
+    finally:
+        # Also on Ctrl-C: no machine outlives the one who asked for it.
+        process.kill()
+        process.wait()
+        for reader in readers:
+            reader.join()
+    if process.returncode != 0:
+        raise LostVM(f"QEMU failed: {(paths.run / 'qemu.log').read_text(errors='replace')}")
+    return bytes(verdict)
+
+
+def start_reader(ours: socket.socket, sink: Callable[[bytes], object]) -> threading.Thread:
+    """A thread that hands everything from `ours` to `sink` until its end.
+
+    When nobody reads the sink any more, the rest is dropped: the guest must not
+    hang on it.
+    """
+
+    def copy() -> None:
+        deaf = False
+        with ours:
+            while data := ours.recv(65536):
+                try:
+                    if not deaf:
+                        sink(data)
+                except BrokenPipeError:
+                    deaf = True
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    return thread
+
+
+def make_run_dir(machine: Machine, command: str) -> Path:
+    """A fresh build/vm/<time>-<kernel>-<pid> with what boot/init reads."""
+    base = REPO / "build/vm"
+    base.mkdir(parents=True, exist_ok=True)
+    prune(base)
+    run_dir = base / f"{time.strftime('%H%M%S')}-{machine.kernel}-{os.getpid()}"
+    run_dir.mkdir()
+    release = (kernel_dir(machine) / "release").read_text().strip()
+    (run_dir / "env").write_text(guest_environment(machine, REPO, release))
+    (run_dir / "command").write_text(command + "\n")
+    if machine.nvsim:
+        (run_dir / "nvsim").write_text(nvsim_command(machine))
+    (run_dir / "console.log").touch()
+    if machine.docker:
+        extra = json.loads(Path(machine.docker_config).read_text()) if machine.docker_config else {}
+        (run_dir / "daemon.json").write_text(json.dumps(docker_settings(extra), indent=2))
+    return run_dir
+
+
+def nvsim_command(machine: Machine) -> str:
+    """What loads nvsim in the guest; put together here, where starting Python costs nothing."""
+    words = [sys.executable, REPO / "tests/nvsim/load", "--print"]
+    words += ["--module", REPO / "build/modules" / machine.kernel / "nvsim.ko"]
+    options = {
+        "profile": machine.profile,
+        "gpus": machine.gpus,
+        "mem-mib": machine.mem_mib,
+        "driver": machine.driver or (nvidia_release(machine.nvidia) if machine.nvidia else ""),
+    }
+    for option, value in options.items():
+        words += [f"--{option}", value] if value else []
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SetupFailed(done.stderr.strip().splitlines()[-1])
+    return done.stdout
+
+
+def nvidia_release(branch: str) -> str:
+    """The exact release that scripts/setup-nvidia has unpacked of a branch, as its libraries are named by."""
+    libraries = REPO / "build/nvidia" / branch / "usr/lib/x86_64-linux-gnu/nvidia/current"
+    found = [path.name.removeprefix("libcuda.so.") for path in libraries.glob("libcuda.so.*.*")]
+    if not found:
+        raise SetupFailed(f"NVIDIA's user space {branch} is not below build/nvidia: scripts/setup-nvidia {branch}")
+    return found[0]
+
+
+def prune(base: Path) -> None:
+    """Remove the oldest run directories, never one younger than an hour."""
+    runs: list[tuple[float, Path]] = []
+    for path in filter(Path.is_dir, base.iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # another boot removes them too
+            runs.append((path.stat().st_mtime, path))
+    for mtime, old in sorted(runs)[:-KEPT_RUNS]:
+        if time.time() - mtime > 3600:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def kernel_dir(machine: Machine) -> Path:
+    """build/kernels/<kernel>, which `make setup` fills."""
+    path = REPO / "build/kernels" / machine.kernel
+    if not (path / "release").exists():
+        raise SetupFailed(f"there is no kernel in {path}: make setup")
+    return path
+
+
+def locate(machine: Machine, run_dir: Path) -> Paths:
+    """The files the machine boots from."""
+    kernel = kernel_dir(machine)
+    ramdisk = initrd.ensure(kernel, REPO / "tests/vm/harness/boot/initrd-init")
+    return Paths(repo=REPO, run=run_dir, vmlinuz=kernel / "vmlinuz", initrd=ramdisk)
+
+
+@contextlib.contextmanager
+def slot(free: bool) -> Iterator[None]:
+    """No more machines at a time than processors / 2, else all of them crawl into
+    their time-outs. Waiting does not count as running."""
+    if free:
+        yield
+        return
+    base = REPO / "build/vm"
+    base.mkdir(parents=True, exist_ok=True)
+    places = max(2, (os.cpu_count() or 2) // 2)
+    with contextlib.ExitStack() as stack:
+        queue, *files = [
+            stack.enter_context((base / name).open("w")) for name in (".queue", *(f".slot-{n}" for n in range(places)))
+        ]
+        if not (try_lock(queue) and any(try_lock(file) for file in files)):
+            print("vm: waiting for another machine to end", file=sys.stderr, flush=True)
+            # Who holds the queue is the next one; the kernel wakes the others in order.
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            while not any(try_lock(file) for file in files):
+                time.sleep(0.3)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+        yield
+
+
+def try_lock(file) -> bool:
+    """Whether this process now holds the lock on `file`."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def read_console(run_dir: Path) -> str:
+    """The kernel log of a run, however short."""
+    return (run_dir / "console.log").read_text(errors="replace")
+
+
+def last_lines(text: str, count: int = 30) -> str:
+    """The end of a log, for the one who asks why."""
+    return "\n".join(["last lines of the console:", *text.splitlines()[-count:]])

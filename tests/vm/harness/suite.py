@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""Runs guest/ in one boot and says whether it passed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from . import run
+from .machine import BadVariable, from_variables
+
+#: Kinds of boot and the variables that make them. A test belongs to the kind
+#: whose marker it bears, and to `plain` without one.
+KINDS = {
+    "plain": {},
+    "bare": {"bare": True, "daemon": False},
+    "icount": {"icount": True, "cpus": 1},
+    "docker": {"docker": True, "memory": "4G"},
+    "engines": {"memory": "4G"},
+    "cuda": {"docker": True, "memory": "4G"},
+    "cuda_nvcc": {"docker": True, "memory": "4G"},
+    "cuda_icount": {"icount": True, "cpus": 1, "daemon": False},
+    "systemd": {"systemd": True, "daemon": False, "memory": "4G"},
+}
+
+
+#: Of one boot, on a busy host: some take six minutes where nothing else runs.
+TIMEOUT_S = 2400
+
+
+def main(arguments: list[str]) -> int:
+    """`suite [KIND] [pytest arguments]`; exit status 0 only if tests ran and all is well."""
+    kind, *rest = arguments or ["plain"]
+    if kind not in KINDS:
+        raise BadVariable(f"kind of boot {kind!r}: choose one of {', '.join(KINDS)}")
+    rest += shlex.split(os.environ.get("PYTEST_ARGS", ""))
+    machine = from_variables(os.environ, **KINDS[kind])
+    if kind.startswith("cuda") and not machine.nvidia:
+        raise BadVariable(f"kind of boot {kind!r}: NVIDIA says which of NVIDIA's user spaces")
+    name = f"vm-{machine.kernel}-{os.environ.get('PART') or kind}"
+    junit = run.REPO / "build/junit" / f"{name}.xml"
+    junit.parent.mkdir(parents=True, exist_ok=True)
+    junit.unlink(missing_ok=True)
+    junit.with_suffix(".tests").unlink(missing_ok=True)
+    timeout = float(os.environ.get("TIMEOUT") or TIMEOUT_S)
+    print(f"== {name}", flush=True)
+    result = run.run(machine, pytest_command(name, kind, rest), timeout, to_stdout, to_stderr)
+    for suffix in ("xml", "tests"):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(result.run_dir / f"junit.{suffix}", junit.with_suffix(f".{suffix}"))
+    problems = [*judge(result.status, junit), *(str(finding) for finding in result.findings)]
+    for problem in problems:
+        print(f"{name}: {problem}", flush=True)
+    print(
+        f"== {name}: {'FAILED' if problems else 'passed'} in {result.seconds:.0f} s, logs in {result.run_dir}",
+        flush=True,
+    )
+    return 1 if problems else 0
+
+
+def pytest_command(name: str, kind: str, rest: list[str]) -> str:
+    """The command line of pytest in the guest; its report goes to the run directory."""
+    words = ["-v", "-p", "no:cacheprovider", "-o", f"junit_suite_name={name}", "--boot", kind]
+    chosen = [word for word in rest if not word.startswith("-")]
+    names = [word for word in chosen if "/" not in word and ".py" not in word]
+    words += [word for word in rest if word not in names]
+    if names:
+        words += ["-k", " or ".join(names)]
+    if chosen == names:
+        words += places([kind] * (kind != "plain") + [word[2:] for word in words if word.startswith("-m")])
+    # Plugins of other packages cost seconds to import in an emulated machine.
+    plain = 'PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest --junitxml="$CGPU_RUN/junit.xml" '
+    return plain + shlex.join(words)
+
+
+def places(markers: list[str]) -> list[str]:
+    """The files with tests that bear these markers: to read the others costs the debug kernel four minutes.
+
+    Without a marker it is everything, so that a test without a boot is seen (scripts/test-levels).
+    """
+    if not markers:
+        return ["tests/vm/guest"]
+    files = {path: path.read_text() for path in sorted((run.REPO / "tests/vm/guest").rglob("test_*.py"))}
+    named = [path for path, text in files.items() if all(f"pytest.mark.{marker}" in text for marker in markers)]
+    return [str(path.relative_to(run.REPO)) for path in named]
+
+
+def judge(status: int, junit: Path) -> list[str]:
+    """What speaks against a pass: pytest's status, no report, no test."""
+    if not junit.exists():
+        return [f"pytest left no report (status {status})"]
+    suites = ET.parse(junit).getroot().iter("testsuite")
+    ran = sum(int(s.get("tests", 0)) - int(s.get("skipped", 0)) for s in suites)
+    if ran == 0:
+        return ["no test ran"]
+    return [f"pytest ended with status {status}"] if status else []
+
+
+def to_stdout(data: bytes) -> None:
+    """The command's stdout, as it comes."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def to_stderr(data: bytes) -> None:
+    """The command's stderr, as it comes."""
+    sys.stderr.buffer.write(data)
+    sys.stderr.buffer.flush()
