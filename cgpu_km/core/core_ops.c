@@ -61,6 +61,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.slot_view		= cgpu_sched_entity_view,
 		.migrate		= cgpu_sched_migrate,
 		.lever_moved		= cgpu_sched_lever_moved,
+		.set_run_state		= cgpu_sched_set_run_state,
 	},
 	.check = {
 		.init			= cgpu_look_init,

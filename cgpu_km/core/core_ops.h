@@ -23,7 +23,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		6	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		7	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
 struct cgpu_sched_ops {
@@ -58,6 +58,7 @@ struct cgpu_sched_ops {
 	 */
 	int (*back)(const struct cgpu_sched *t, void *older, u32 older_version);
 	u32 (*lever_moved)(struct cgpu_sched *t, u32 lever, u32 moved, u64 now_ns);
+	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
 };
 
 /* Whether the levers act: sched_check.h. */

@@ -103,13 +103,16 @@ struct cgpu_sched {
 	u32 opened_mask;	/* those with channels */
 	u32 weighted_mask[2];	/* those with weight that are not held; [1]: and highprio */
 	u32 held_mask;		/* frozen out of turn, to look whether that moves the share */
+	u32 known_mask;		/* slots whose run state was read */
+	u32 busy_mask;		/* of these, those with work; a subset of known_mask */
 	u32 pad;
-	u64 reserved[2];
+	u64 reserved[1];
 };
 
 struct cgpu_sched_plan {
 	u64 until_ns;		/* call cgpu_sched_next() again then; CGPU_NEVER_NS: only on an event */
 	u64 late_ns;		/* so much later, when nothing calls for it sooner */
+	u64 poll_ns;		/* read the run state again so long after; 0: the plan does not need it */
 	u32 run_mask;		/* exactly these slots may run */
 	u32 freeze_mask;	/* calls needed to get there from what was acknowledged */
 	u32 thaw_mask;
@@ -179,6 +182,13 @@ void cgpu_sched_set_held(struct cgpu_sched *t, u32 mask, u64 now_ns);
 /* The container's live graphics/compute channels and TSGs changed. */
 void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
 			     u32 tsgs, u64 now_ns);
+
+/* The run-state source read the channels at @now_ns. @known: slots of which every
+ * graphics/compute channel was read. @busy: those of @known with work. Slots outside
+ * @known are in an unknown state and are scheduled as if they were busy.
+ * Returns true if the plan in force no longer fits: call cgpu_sched_next() now.
+ */
+bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
 
 u32 cgpu_sched_free_weight(const struct cgpu_sched *t);
 u32 cgpu_sched_instances(const struct cgpu_sched *t);
