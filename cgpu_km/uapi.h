@@ -13,6 +13,7 @@
 #define CGPU_DIR_LEN		12	/* characters of a directory name */
 #define CGPU_MAX_INST_MIN	1
 #define CGPU_MAX_INST_MAX	25
+#define CGPU_MAX_INST_BURST_MAX	100	/* parts of the GPU under burst; containers: still 25 */
 #define CGPU_MAX_INST_DEFAULT	20
 #define CGPU_MAX_GPUS		32	/* the driver's NV_MAX_GPUS (nv-modeset-interface.h) */
 #define CGPU_PRIO_RATIO_MIN	20
@@ -32,7 +33,8 @@ enum cgpu_policy_nr {
 	CGPU_POLICY_FIXED	= 3,	/* hard cap weight/max_inst */
 	CGPU_POLICY_SOFT	= 4,	/* timeslices, no guaranteed ratio */
 	CGPU_POLICY_NATIVE	= 5,	/* the driver's scheduling; memory limits only */
-	CGPU_POLICY_COUNT	= 6,
+	CGPU_POLICY_BURST	= 6,	/* weight/max_inst guaranteed, what is idle by weight */
+	CGPU_POLICY_COUNT	= 7,
 };
 
 /* Generic netlink. Every command requires CAP_NET_ADMIN in the initial user namespace and

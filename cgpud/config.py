@@ -21,7 +21,7 @@ from msgspec import Meta
 from cgpud import address, settings
 from cgpud.errors import ConfigError
 from cgpud.kernel_abi import (
-    MAX_INST_MAX,
+    MAX_INST_BURST_MAX,
     MAX_INST_MIN,
     OVERCOMMIT_MAX,
     OVERCOMMIT_MIN,
@@ -63,11 +63,11 @@ NODE_KEYS = {
 }
 GPU_KEYS = {
     "policy": _Key(
-        Annotated[int, Meta(ge=0, le=5)] | Literal[settings.POLICY_NAMES],
-        f"0 to 5, or one of {', '.join(settings.POLICY_NAMES)}",
+        Annotated[int, Meta(ge=0, le=len(settings.POLICY_NAMES) - 1)] | Literal[settings.POLICY_NAMES],
+        f"0 to {len(settings.POLICY_NAMES) - 1}, or one of {', '.join(settings.POLICY_NAMES)}",
     ),
     "max_inst": _Key(
-        Annotated[int, Meta(ge=MAX_INST_MIN, le=MAX_INST_MAX)], f"a whole number from {MAX_INST_MIN} to {MAX_INST_MAX}"
+        Annotated[int, Meta(ge=MAX_INST_MIN, le=MAX_INST_BURST_MAX)], f"a whole number from {MAX_INST_MIN} to {MAX_INST_BURST_MAX}"
     ),
     "prio_ratio": _Key(
         Annotated[int, Meta(ge=PRIO_RATIO_MIN, le=PRIO_RATIO_MAX)],
@@ -88,7 +88,7 @@ GPU_KEYS = {
 CONTAINER_KEYS = {
     "max_memory_mib": _Key(Annotated[int, Meta(ge=1, le=MIB_MAX)], "a whole number of MiB, at least 1"),
     "max_memory_fraction": _Key(Annotated[float, Meta(gt=0, le=1)], "a part of the GPU's memory, above 0 and up to 1"),
-    "max_weight": _Key(Annotated[int, Meta(ge=1, le=MAX_INST_MAX)], f"a whole number from 1 to {MAX_INST_MAX}"),
+    "max_weight": _Key(Annotated[int, Meta(ge=1, le=MAX_INST_BURST_MAX)], f"a whole number from 1 to {MAX_INST_BURST_MAX}"),
     "highprio": _Key(Literal["allow", "refuse"], "allow or refuse"),
 }
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from cgpud.errors import BadVariable, Refused
-from cgpud.kernel_abi import MAX_INST_MAX
+from cgpud.kernel_abi import MAX_INST_BURST_MAX
 from cgpud.model import Devices, NotSliced, Request
 
 DISABLE = "CGPU_DISABLE"
@@ -143,7 +143,7 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
 
     weight = None
     if _bare(ours.get(WEIGHT, "")):
-        weight = _number(WEIGHT, _bare(ours[WEIGHT]), 1, MAX_INST_MAX, "a whole number of portions")
+        weight = _number(WEIGHT, _bare(ours[WEIGHT]), 1, MAX_INST_BURST_MAX, "a whole number of portions")
     highprio = False
     if _bare(ours.get(HIGHPRIO, "")):
         highprio = _number(HIGHPRIO, _bare(ours[HIGHPRIO]), 0, 1, "a number") == 1

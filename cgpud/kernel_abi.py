@@ -7,6 +7,7 @@ ID_MAX = 128
 DIR_LEN = 12
 MAX_INST_MIN = 1
 MAX_INST_MAX = 25
+MAX_INST_BURST_MAX = 100
 MAX_INST_DEFAULT = 20
 MAX_GPUS = 32
 PRIO_RATIO_MIN = 20
@@ -30,6 +31,7 @@ class Policy(IntEnum):
     FIXED = 3
     SOFT = 4
     NATIVE = 5
+    BURST = 6
 
 
 #: By number, as files and commands have them.

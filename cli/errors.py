@@ -57,8 +57,8 @@ def not_permitted(what: str) -> CgpuError:
 # Reasons of a refused write, by errno and node; None: any other node (docs/reference/proc.md §2).
 _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     errno.EINVAL: {
-        "policy": ("not a policy", "0 to 5"),
-        "max_inst": ("out of range", "1 to 25"),
+        "policy": ("not a policy", "0 to 6"),
+        "max_inst": ("out of range", "1 to 25, under policy 6 to 100"),
         "prio_ratio": ("out of range", "20 to 99 percent"),
         "slice_us": ("out of range", "1000 to 100000 microseconds, or 0: chosen again"),
         "overcommit": ("out of range", "100 to 1000 percent"),
@@ -72,6 +72,7 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     },
     errno.ERANGE: {None: ("the number is too large", "it must fit 64 bits")},
     errno.EBUSY: {
+        "policy": ("max_inst is above 25, which only policy 6 takes", "set max_inst first"),
         "max_inst": ("more containers or weight than that are in use", "cgpu status shows them"),
         "overcommit": ("the sum of the memory limits is larger", "cgpu status shows them"),
         None: ("in use", ""),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 # By number, as in uapi.h: tests/unit/daemon/test_abi_mirror.py.
-POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native")
+POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native", "burst")
 SOFT = 4
 NATIVE = 5
 MIB = 1 << 20

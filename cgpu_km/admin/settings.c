@@ -69,13 +69,16 @@ static int try_value(const struct cgpu_core_ops *core, const struct ckm_gpu *gpu
 	case CGPU_G_POLICY:
 		ret = core->sched.set_policy(t->sched, value, now);
 		*why = ret == -EOPNOTSUPP ? "policy: the lever it needs does not work on this GPU"
-					  : "policy: 0 to 5";
+		       : ret == -EBUSY	  ? "policy: max_inst is above "
+					    __stringify(CGPU_MAX_INST_MAX) ", which only 6 takes"
+					  : "policy: 0 to 6";
 		return ret;
 	case CGPU_G_MAX_INST:
 		ret = core->sched.set_max_inst(t->sched, value, now);
 		*why = ret == -EBUSY ? "max_inst: more containers or weight than that are there"
 				     : "max_inst: " __stringify(CGPU_MAX_INST_MIN) " to "
-				       __stringify(CGPU_MAX_INST_MAX);
+				       __stringify(CGPU_MAX_INST_MAX) ", under policy 6 to "
+				       __stringify(CGPU_MAX_INST_BURST_MAX);
 		return ret;
 	case CGPU_G_PRIO_RATIO:
 		*why = "prio_ratio: " __stringify(CGPU_PRIO_RATIO_MIN) " to "

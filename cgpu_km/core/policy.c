@@ -11,6 +11,7 @@ static const struct cgpu_policy *const policies[CGPU_POLICY_COUNT] = {
 	[CGPU_POLICY_FIXED]		= &cgpu_policy_fixed,
 	[CGPU_POLICY_SOFT]		= &cgpu_policy_soft,
 	[CGPU_POLICY_NATIVE]		= &cgpu_policy_native,
+	[CGPU_POLICY_BURST]		= &cgpu_policy_burst,
 };
 
 /**

@@ -11,7 +11,8 @@ struct cgpu_policy {
 	u8 limits;		/* 0: nobody is frozen or measured (native) */
 	u8 fixed_round;		/* a round is max_inst portions and empty ones pass */
 	u8 thaw_first;		/* thaw the next before the last is frozen */
-	u8 pad;
+	u8 scaled;		/* grants are by weight, one slice on average */
+	u32 max_inst;		/* most portions of a GPU; 0: CGPU_MAX_INST_MAX */
 	/* Consecutive slices a round holds for @slot; 0: no turn. NULL: no
 	 * turns at all, everybody with weight runs.
 	 */
@@ -28,6 +29,7 @@ extern const struct cgpu_policy cgpu_policy_weighted;
 extern const struct cgpu_policy cgpu_policy_fixed;
 extern const struct cgpu_policy cgpu_policy_soft;
 extern const struct cgpu_policy cgpu_policy_native;
+extern const struct cgpu_policy cgpu_policy_burst;
 
 /* The policy of a public number, or NULL. */
 const struct cgpu_policy *cgpu_policy_get(u64 nr);

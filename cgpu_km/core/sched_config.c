@@ -231,6 +231,11 @@ int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 no
 	return 0;
 }
 
+static u32 most_max_inst(const struct cgpu_policy *policy)
+{
+	return policy->max_inst ? policy->max_inst : CGPU_MAX_INST_MAX;
+}
+
 /**
  * cgpu_sched_set_policy() - switch to another policy
  * @t: the scheduler
@@ -238,7 +243,8 @@ int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 no
  * @now_ns: monotonic
  *
  * Context: Caller serialises. Acts at the next cgpu_sched_next().
- * Return: 0; -EINVAL out of range; -EOPNOTSUPP if its lever does not work.
+ * Return: 0; -EINVAL out of range; -EOPNOTSUPP if its lever does not work; -EBUSY if
+ * max_inst is more than it takes.
  */
 int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns)
 {
@@ -248,6 +254,8 @@ int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns)
 		return -EINVAL;
 	if (wanted->levers & ~t->levers)
 		return -EOPNOTSUPP;
+	if (t->max_inst > most_max_inst(wanted))
+		return -EBUSY;
 	if (policy == t->policy)
 		return 0;
 	account(t, now_ns);
@@ -259,7 +267,7 @@ int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns)
 /**
  * cgpu_sched_set_max_inst() - change the number of portions of this GPU
  * @t: the scheduler
- * @max_inst: 1 .. CGPU_MAX_INST_MAX
+ * @max_inst: 1 .. CGPU_MAX_INST_MAX, under burst .. CGPU_MAX_INST_BURST_MAX
  * @now_ns: monotonic
  *
  * Context: Caller serialises.
@@ -269,7 +277,8 @@ int cgpu_sched_set_max_inst(struct cgpu_sched *t, u64 max_inst, u64 now_ns)
 {
 	u32 used = t->max_inst - cgpu_sched_free_weight(t);
 
-	if (max_inst < CGPU_MAX_INST_MIN || max_inst > CGPU_MAX_INST_MAX)
+	if (max_inst < CGPU_MAX_INST_MIN ||
+	    max_inst > most_max_inst(cgpu_policy_get(t->policy)))
 		return -EINVAL;
 	if (max_inst < cgpu_sched_instances(t) || max_inst < used)
 		return -EBUSY;

@@ -116,14 +116,16 @@ struct cgpu_sched {
 	u32 asleep_mask;	/* of known_mask, those so long without work that their time is lent */
 	s64 prio_budget_ns;	/* what high priority may still run without a break */
 	u32 prio_budgeted;	/* 1: the ceiling is a budget, the 100 ms windows are not used */
-	u32 pad;
+	u32 openers[2];		/* how many slots with weight have opened the GPU; [1]: and highprio */
+	u32 opened_weight[2];	/* the sum of their weights */
+	u32 pad2;
 	u64 reserved[4];
 };
 
 struct cgpu_sched_plan {
 	u64 until_ns;		/* call cgpu_sched_next() again then; CGPU_NEVER_NS: only on an event */
 	u64 late_ns;		/* so much later, when nothing calls for it sooner */
-	u64 poll_ns;		/* read the run state again so long after; 0: the plan does not need it */
+	u64 poll_ns;		/* read the run state so long after the last reading; 0: it is not needed */
 	u32 run_mask;		/* exactly these slots may run */
 	u32 freeze_mask;	/* calls needed to get there from what was acknowledged */
 	u32 thaw_mask;

@@ -275,10 +275,10 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
 		plan->until_ns = t->retry_ns;
 	plan->late_ns = cgpu_rota_late_ns(t, plan->owner);
-	if (v.exclusive || (v.policy->portions && !v.policy->fixed_round))
-		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want);
-	else if (v.present)
-		plan->poll_ns = CGPU_RUN_STATE_LOOK_NS;
+	/* Fixed rounds lend nothing, and without high priority nothing else depends on it. */
+	if (v.present || (v.policy->portions && !v.policy->fixed_round))
+		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want,
+						       v.present);
 	t->target_mask = want;
 	t->stale_mask = 0;
 	t->touched_mask = 0;

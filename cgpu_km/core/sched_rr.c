@@ -55,12 +55,18 @@ void cgpu_rota_refresh(struct cgpu_sched *t)
 	t->opened_mask = 0;
 	t->weighted_mask[0] = 0;
 	t->weighted_mask[1] = 0;
+	memset(t->openers, 0, sizeof(t->openers));
+	memset(t->opened_weight, 0, sizeof(t->opened_weight));
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		const struct cgpu_sched_entity *s = &t->slot[i];
 
 		t->live_mask |= s->cookie ? 1u << i : 0;
 		t->opened_mask |= s->channels ? 1u << i : 0;
 		t->weighted_mask[s->highprio] |= s->weight ? 1u << i & ~t->held_mask : 0;
+		if (s->weight && s->channels) {
+			t->openers[s->highprio]++;
+			t->opened_weight[s->highprio] += s->weight;
+		}
 	}
 }
 
@@ -115,7 +121,21 @@ void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth)
 
 static u64 granted_ns(const struct cgpu_sched *t, u32 slot)
 {
-	return cgpu_policy_get(t->policy)->portions(&t->slot[slot]) * t->slice_ns;
+	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u64 ns = policy->portions(s) * t->slice_ns;
+
+	if (!policy->scaled || !t->opened_weight[s->highprio])
+		return ns;
+	return ns * t->openers[s->highprio] / t->opened_weight[s->highprio];
+}
+
+/* What may be saved up: a grant that is less than a turn is worth adds up to one. */
+static s64 most_saved_ns(const struct cgpu_sched *t, u32 slot)
+{
+	u64 grant_ns = granted_ns(t, slot);
+
+	return (s64)(grant_ns > t->slice_ns ? grant_ns : t->slice_ns);
 }
 
 /* How long a round is, and what of it goes to the context switches its turns begin with.
@@ -247,12 +267,12 @@ static void end_turn(struct cgpu_sched *t, u32 nr)
 static bool begin_turn(struct cgpu_sched *t, u32 nr, u32 slot, const struct round *whole)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	s64 grant = (s64)granted_ns(t, slot);
+	s64 most_saved = most_saved_ns(t, slot);
 	s64 most_owed = (s64)(whole->len_ns > DEBT_MAX_NS ? whole->len_ns : DEBT_MAX_NS);
 	s64 *credit = cgpu_rota_credit(t, nr, slot);
 
-	if (*credit > grant)
-		*credit = grant;
+	if (*credit > most_saved)
+		*credit = most_saved;
 	if (*credit < -most_owed)
 		*credit = -most_owed;
 	*credit += part_ns(t, whole, slot);
@@ -295,11 +315,11 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct round *whole)
  */
 static void grant_asleep(struct cgpu_sched *t, u32 nr, u32 slot, const struct round *whole)
 {
-	s64 *credit = cgpu_rota_credit(t, nr, slot), grant = (s64)granted_ns(t, slot);
+	s64 *credit = cgpu_rota_credit(t, nr, slot), most_saved = most_saved_ns(t, slot);
 
 	*credit += part_ns(t, whole, slot);
-	if (*credit > grant)
-		*credit = grant;
+	if (*credit > most_saved)
+		*credit = most_saved;
 }
 
 /* A turn of what is left: nothing is granted for it. */

@@ -12,13 +12,15 @@
 #include "policy.h"
 #include "sched_account.h"
 
-#define NEED_MIN_US	60u	/* with one reading per POLL_CHECK_NS: three in a row */
+#define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: three in a row */
 #define NEED_MAX_US	2000u	/* the driver's timeslice */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
 #define POLL_BUSY_NS	100000ull	/* while the owner has work */
 #define POLL_CHECK_NS	25000ull	/* while a slot may be about to sleep */
-#define POLL_LENT_NS	100000ull	/* while a slot that sleeps may wake and want its time back */
+#define POLL_URGENT_NS	100000ull	/* while a high-priority slot sleeps and others have the GPU */
+#define POLL_LENT_NS	250000ull	/* while another slot's time is lent */
+#define POLL_UNKNOWN_NS	10000000ull	/* while there is nothing to go by */
 #define POLL_ASLEEP_NS	500000ull	/* while every slot sleeps: the first one to wake runs anyway */
 
 static void wake(struct cgpu_sched *t, u32 slot, u64 now_ns)
@@ -91,20 +93,23 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
  * @t: the scheduler
  * @contend: slots that have opened the GPU and compete for it
  * @run: those of them that the plan lets run
+ * @urgent: those of them that take the GPU as soon as they wake
  *
- * Return: nanoseconds, 0 if a reading would change nothing.
+ * Return: nanoseconds after the last reading, 0 if another one would change nothing.
  */
-u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run)
+u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent)
 {
 	u32 known = t->known_mask & contend, asleep = t->asleep_mask & contend;
 
 	if (!(contend & (contend - 1)))
 		return 0;
 	if (!known)
-		return CGPU_RUN_STATE_LOOK_NS;
+		return POLL_UNKNOWN_NS;
 	if (known & run & ~t->busy_mask & ~asleep)
 		return POLL_CHECK_NS;
 	if (asleep == contend)
 		return POLL_ASLEEP_NS;
+	if (asleep & urgent)
+		return POLL_URGENT_NS;
 	return asleep ? POLL_LENT_NS : POLL_BUSY_NS;
 }

@@ -6,9 +6,6 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-/* How often it is read whether there is anything to go by. */
-#define CGPU_RUN_STATE_LOOK_NS	10000000ull
-
-u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run);
+u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent);
 
 #endif

@@ -72,7 +72,8 @@ static void look_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 	for (i = 0; i < CGPU_SLOTS; i++)
 		used[i] = gpu->slot[i] ? gpu->slot[i]->quota[kind] : 0;
 	ckm_gpu_view_locked(gpu, &sched);
-	pool.max_inst = sched.max_inst;
+	/* Under burst max_inst counts parts of the GPU's time, and there are no more slots. */
+	pool.max_inst = min_t(u32, sched.max_inst, CGPU_SLOTS);
 	core = ckm_core_enter();
 	core->mem.quota_look(&pool, used, CGPU_SLOTS, slot->sched_id, view);
 	ckm_core_leave();

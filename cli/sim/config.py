@@ -63,7 +63,7 @@ def _parsed(text: str) -> int | float | None:
 COUNT = Range(1, CONTAINERS_MAX)
 FLAG = Range(0, 1)
 CONTAINER = {
-    "weight": Range(0, 25),
+    "weight": Range(0, 100),
     "highprio": FLAG,
     "kernel_us": Range(1, 10_000_000, whole=False),
     "spread_us": Range(0, 10_000_000, whole=False),
@@ -81,7 +81,7 @@ CONTAINER = {
 }
 GPU = {
     "slice_us": Range(1_000, 100_000),
-    "max_inst": Range(1, 25),
+    "max_inst": Range(1, 100),
     "prio_ratio": Range(20, 99),
     "window_restart": FLAG,
     "one_cpu": FLAG,
@@ -105,9 +105,9 @@ SEED = Range(0, 2**63 - 1)
 def read_policy(value: object) -> int:
     if isinstance(value, str) and value.lower() in POLICIES:
         return POLICIES.index(value.lower())
-    if isinstance(value, int | str) and not isinstance(value, bool) and str(value) in tuple("012345"):
+    if isinstance(value, int | str) and not isinstance(value, bool) and str(value) in tuple("0123456"):
         return int(value)
-    raise wrong(f"{value!r} is no policy", "0 to 5, or " + ", ".join(POLICIES))
+    raise wrong(f"{value!r} is no policy", "0 to 6, or " + ", ".join(POLICIES))
 
 
 def pairs(text: str, what: str) -> dict[str, str]:

@@ -46,6 +46,7 @@ class Turns:
         self.slot: list[int] = []
         self.granted: list[int] = []
         self._round = 0
+        self._read_ns = 0
         self._slice_is_set = setup.slice_us is not None
         self._restarts = setup.window_restart
         self.source = RunState(gpu) if setup.source != "none" else None
@@ -205,6 +206,7 @@ class Turns:
     def _poll(self) -> bool:
         """Read the run state of those that have opened the GPU. True: the plan in force no longer fits."""
         assert self.source
+        self._read_ns = self.gpu.now
         opened = [number for number, slot in enumerate(self.slot) if self.t.slot[slot].channels]
         known = sum(1 << self.slot[number] for number in opened)
         busy = sum(1 << self.slot[number] for number in self.source.read(opened))
@@ -218,7 +220,7 @@ class Turns:
             wake_ns = min(wake_ns, self._events[0][0])
         poll_ns = int(self.plan.poll_ns) if self.source else 0
         while poll_ns:
-            at_ns = self.gpu.now + poll_ns + int(self.gpu.rng.expovariate(1 / WAKE_NS))
+            at_ns = max(self._read_ns + poll_ns, self.gpu.now) + int(self.gpu.rng.expovariate(1 / WAKE_NS))
             if at_ns >= wake_ns:
                 break
             self.gpu.advance(at_ns)

@@ -11,7 +11,7 @@ C = SimpleNamespace(**_build.constants())
 NEVER = 2**64 - 1
 NO_SLOT = 2**32 - 1
 WINDOW, TIMESLICE = 1, 2
-FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE = range(6)
+FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE, BURST = range(7)
 MS = 1_000_000
 
 

@@ -73,7 +73,7 @@ class DemandGpu:
         self.slice_left = 0
         self.set_us: dict[int, int] = {}
         self.idle_ns = 0  # nothing ran although something had work
-        self.polls = self.calls = 0
+        self.polls = self.calls = self.read_ns = 0
 
     @property
     def time_ns(self) -> int:
@@ -128,6 +128,7 @@ class DemandGpu:
 
     def poll(self) -> bool:
         self.polls += 1
+        self.read_ns = self.turn.now
         known = sum(1 << i for i in self.loads if self.known(i))
         busy = sum(1 << i for i, load in self.loads.items() if load.busy)
         return bool(lib.cgpu_sched_set_run_state(self.turn.t, known, busy, self.turn.now))
@@ -148,8 +149,9 @@ class DemandGpu:
         assert until > self.turn.now, "a plan that is over at once"
         while self.turn.now < until:
             poll_ns = self.plan.poll_ns
-            self.pass_to(min(until, self.turn.now + poll_ns) if poll_ns else until)
-            if poll_ns and self.poll():
+            at = max(self.read_ns + poll_ns, self.turn.now) if poll_ns else until
+            self.pass_to(min(until, at))
+            if poll_ns and at <= until and self.poll():
                 return
 
     def share(self, slot: int) -> float:

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * 6, burst: weight/max_inst is what a container has whenever it has work, and what the others
+ * do not use it has as well, by weight. With max_inst 100 a weight is a percentage.
+ *
+ * Grants are scaled to one slice per container: a turn of weight x slice would be a second
+ * long at weight 100.
+ */
+#include "policy.h"
+
+#include "../uapi.h"
+
+static u32 burst_portions(const struct cgpu_sched_entity *slot)
+{
+	return slot->channels ? slot->weight : 0;
+}
+
+const struct cgpu_policy cgpu_policy_burst = {
+	.levers		= CGPU_LEVER_WINDOW,
+	.limits		= 1,
+	.fixed_round	= 0,
+	.thaw_first	= 1,
+	.scaled		= 1,
+	.max_inst	= CGPU_MAX_INST_BURST_MAX,
+	.portions	= burst_portions,
+};
