@@ -7,7 +7,6 @@
 #include "sched_gpu.h"
 
 #define RETRY_NS	1000000ull	/* after a failed call; doubles each time */
-#define RETRY_DOUBLINGS	6u
 #define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
 #define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
 #define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
@@ -411,7 +410,7 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	cgpu_rota_planned(t);
 	if (failed | untimed) {
 		t->retry_ns = later_ns(ack->frozen_ns, ack->thawed_ns) + (RETRY_NS << t->fails);
-		t->fails += t->fails < RETRY_DOUBLINGS;
+		t->fails += t->fails < CGPU_RETRY_DOUBLINGS;
 	} else if (!(t->unsure_mask | t->untimed_mask)) {
 		t->fails = 0;
 	}

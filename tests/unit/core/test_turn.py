@@ -1021,6 +1021,57 @@ def test_state_moves_to_another_core():
     assert other.timeline(200) == want
 
 
+def rota_owner(t):
+    t.rota[1].owner = C.CGPU_SLOTS
+
+
+def rota_pos(t):
+    t.rota[0].pos = C.CGPU_SLOTS + 1
+
+
+def rota_members(t):
+    t.rota[2].members = 1 << C.CGPU_SLOTS
+
+
+def slot_highprio(t):
+    t.slot[24].highprio = 2
+
+
+def slot_weights(t):
+    t.slot[0].weight = t.max_inst
+
+
+def slot_of_nobody(t):
+    t.slot[5].channels = 1
+
+
+UNSOUND = [
+    *(("policy", bad) for bad in (6, 2**31)),
+    *(("max_inst", bad) for bad in (0, 26)),
+    *(("prio_ratio", bad) for bad in (0, 100)),
+    *(("slice_ns", bad) for bad in (0, 999_999, 100 * MS + 1)),
+    *((mask, 1 << 25) for mask in ("run_mask", "target_mask", "unsure_mask", "stale_mask", "touched_mask",
+                                   "retime_mask", "untimed_mask", "held_mask", "known_mask", "busy_mask",
+                                   "timesliced")),
+    ("levers", 4),
+    ("fails", 7),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda t, n=name, v=value: setattr(t, n, v) for name, value in UNSOUND]
+    + [rota_owner, rota_pos, rota_members, slot_highprio, slot_weights, slot_of_nobody],
+)
+def test_a_state_out_of_range_is_not_taken_over(spoil):
+    turn, _ = opened_turn(WEIGHTED, [(1, 1), (2, 1)])
+    turn.timeline(77)
+    spoil(turn.t)
+    fresh = ffi.new("struct cgpu_sched *")
+    assert lib.cgpu_sched_migrate(fresh, turn.t, C.CGPU_SCHED_VERSION) == -errno.EINVAL
+    assert not any(bytes(ffi.buffer(fresh)))
+
+
 def test_the_shell_sees_words_and_no_layout():
     turn, (a, _) = opened_turn(WEIGHTED, [(3, 1), (2, 1)])
     turn.timeline(77)
