@@ -389,6 +389,9 @@ static void count_failed(struct cgpu_sched *t, u32 failed)
  * is not known, and the call that its next state needs is made again, after
  * 1 ms, then 2, up to 64.
  *
+ * A plan is acknowledged once: the same acknowledgement again, or one of a plan without calls,
+ * changes nothing. Counted twice, a failed call would double the time until it is repeated.
+ *
  * Context: Caller serialises. State may have changed since the plan was made.
  */
 void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
@@ -400,6 +403,8 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
 	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
 
+	if (!t->inflight)
+		return;
 	switch_over(t, ack, in_force);
 	ack_timeslices(t, plan, ack);
 

@@ -562,6 +562,21 @@ def test_a_container_that_cannot_be_thawed_does_not_hold_up_the_others():
     assert got / (2_000 * MS) > 0.6
 
 
+@pytest.mark.parametrize("failed", [0, 0b01, 0b10, 0b11])
+def test_an_acknowledgement_counts_once(failed):
+    turn, _ = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    turn.now = turn.next().until_ns
+    plan = turn.next()
+    when = {"begin": turn.now, "thawed": turn.now + 1 * MS, "frozen": turn.now + 3 * MS}
+    turn.ack(plan, **when, run_mask=plan.run_mask ^ failed)
+    once = bytes(ffi.buffer(turn.t))
+    turn.ack(plan, **when, run_mask=plan.run_mask ^ failed)
+    assert bytes(ffi.buffer(turn.t)) == once
+    turn.now += 4 * MS
+    assert [turn.stat(i).failed for i in range(2)] == [failed & 1, failed >> 1]
+
+
 def test_a_failed_thaw_is_frozen_for_safety():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
