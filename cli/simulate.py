@@ -68,8 +68,11 @@ def result_text(number: int, result: Result, width: int, plain: bool) -> list[st
         f"No kernel running {result.idle_pct:.1f} %; {result.turns_per_s:.0f} turns and "
         f"{result.lever_calls_per_s:.0f} lever calls a second, sched thread {result.sched_thread_pct:.1f} % of a core"
     )
+    source = f"Run state: {result.setup.source}" + (
+        f", {result.polls_per_s:.0f} polls a second; never seen on hardware" if result.setup.source != "none" else ""
+    )
     rows = table(HEAD, [_row(got) for got in result.got], frozenset(range(1, len(HEAD))))
-    lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, cost, *result.notes, ""]
+    lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, cost, source, *result.notes, ""]
     return lines + draw.time_line(result.line, [got.container.name for got in result.got], result.line_ms, width, plain)
 
 
@@ -107,6 +110,8 @@ def result_json(number: int, result: Result) -> dict[str, Any]:
         "turns_per_s": round(result.turns_per_s, 2),
         "lever_calls_per_s": round(result.lever_calls_per_s, 2),
         "sched_thread_cpu_pct": round(result.sched_thread_pct, 3),
+        "run_state": setup.source,
+        "run_state_polls_per_s": round(result.polls_per_s, 2),
         "notes": list(result.notes),
         "containers": [got_json(got) for got in result.got],
         "line": {
@@ -195,6 +200,9 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option("--slice-us", metavar="US", help="Default: 20 lever calls, as the module chooses.")
 @click.option("--max-inst", metavar="N", help="Default: 20.")
 @click.option("--prio-ratio", metavar="PCT", help="Default: 80.")
+@click.option(
+    "--run-state", metavar="SOURCE", help="Where it is read which containers have work: chram, none. Default: the card's."
+)
 @click.option("--personality", metavar="KEY=VALUE,...", help="A driver with faults, e.g. err40_pct=27.")
 @click.option("--seconds", metavar="S", help="Simulated; default: 10.")
 @click.option("--seed", metavar="N", help="Random seed; the same seed gives the same run. Default: 1.")
@@ -213,6 +221,7 @@ def simulate(
     slice_us: str | None,
     max_inst: str | None,
     prio_ratio: str | None,
+    run_state: str | None,
     personality: str | None,
     seconds: str | None,
     seed: str | None,
@@ -226,7 +235,9 @@ def simulate(
     The scheduler is the kernel module's own, the GPU and its driver are simulated. Containers come from the command
     line, from FILE (TOML), or both; values of a GPU in FILE override the options.
     """
-    wanted: dict[str, object] = {"slice_us": slice_us, "max_inst": max_inst, "prio_ratio": prio_ratio}
+    wanted: dict[str, object] = {
+        "slice_us": slice_us, "max_inst": max_inst, "prio_ratio": prio_ratio, "run_state": run_state
+    }  # fmt: skip
     given = {name: value for name, value in wanted.items() if value is not None} | {"policy": policy}
     if personality:
         given["personality"] = config.pairs(personality, "--personality")

@@ -63,7 +63,7 @@ bool cgpu_rota_in_force(const struct cgpu_sched *t, u32 nr)
 void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u32 ran = t->run_mask & t->opened_mask & r->members, mask;
+	u32 ran = t->run_mask & t->opened_mask & ~t->asleep_mask & r->members, mask;
 	u64 all;
 
 	if (!cgpu_rota_in_force(t, nr))

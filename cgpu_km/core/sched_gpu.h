@@ -17,7 +17,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	4	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	5	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Levers that were found to work, in cgpu_sched_set_levers(). */
 #define CGPU_LEVER_WINDOW	1u	/* freeze and thaw whole containers */
@@ -47,7 +47,10 @@ struct cgpu_sched_entity {
 	u32 failed;		/* calls that failed */
 	u32 served;		/* fixed rounds: number of the last that it needs no turn in, from 1 */
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
-	u64 reserved[1];
+	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
+	u32 idle_need_us;	/* how long it must be without work until its time is lent */
+	u32 pad2;
+	u64 reserved[2];
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
@@ -60,12 +63,17 @@ enum cgpu_rota_nr {
 
 struct cgpu_rota {
 	u32 members;		/* slots that take turns */
+	u32 asleep;		/* slots that have a turn due when they wake */
+	u32 woken;		/* of @members, those that woke with credit: their turns come first */
+	u32 resume;		/* slot whose turn was cut short by a woken one, or CGPU_NO_SLOT */
 	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
 	u32 pos;		/* last slot that had its turn; fixed rounds: next portion */
 	u8 fixed;		/* a round of max_inst portions, empty ones pass */
 	u8 running;		/* CGPU_ROTA_*: in force, its clock runs */
 	u8 contended;		/* somebody has to wait: turns are charged */
 	u8 late;		/* fixed rounds: no empty portion made room for the gaps so far */
+	u8 waking;		/* the turn is a woken slot's: another one does not cut it short */
+	u8 pad[3];
 	u64 clock_ns;
 	u64 mark_ns;		/* fixed rounds: clock at which portion @pos begins */
 	u64 limit_ns;		/* clock at which the turn ends whatever its owner got */
@@ -106,8 +114,11 @@ struct cgpu_sched {
 	u32 held_mask;		/* frozen out of turn, to look whether that moves the share */
 	u32 known_mask;		/* slots whose run state was read */
 	u32 busy_mask;		/* of these, those with work; a subset of known_mask */
+	u32 asleep_mask;	/* of known_mask, those so long without work that their time is lent */
+	s64 prio_budget_ns;	/* what high priority may still run without a break */
+	u32 prio_budgeted;	/* 1: the ceiling is a budget, the 100 ms windows are not used */
 	u32 pad;
-	u64 reserved[1];
+	u64 reserved[4];
 };
 
 struct cgpu_sched_plan {
@@ -129,20 +140,6 @@ struct cgpu_sched_ack {
 	u64 thawed_ns;		/* when the last thaw was acknowledged (begin_ns if none) */
 	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
 	u32 timeslice_mask;	/* slots whose timeslice was set */
-};
-
-struct cgpu_sched_stat {
-	u64 gpu_ns;
-	u64 wait_ns;
-	u64 turns;
-	u64 overruns;
-	u32 running;		/* may run now */
-	u32 opened;
-	u64 unsure_ns;
-	u32 failed;
-	u32 resisted;
-	u32 enforced;		/* 1: a lever that is not in doubt holds it to what the policy says */
-	u32 pad;
 };
 
 void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns);
@@ -210,8 +207,5 @@ u64 cgpu_sched_auto_slice_ns(u64 lever_p50_ns);
 void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan);
 void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 		    const struct cgpu_sched_ack *ack);
-
-void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
-		     struct cgpu_sched_stat *st);
 
 #endif

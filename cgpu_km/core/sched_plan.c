@@ -4,6 +4,7 @@
 #include "policy.h"
 #include "sched_prio.h"
 #include "sched_rr.h"
+#include "sched_run_state.h"
 #include "sched_gpu.h"
 
 #define RETRY_NS	1000000ull	/* after a failed call; doubles each time */
@@ -21,7 +22,9 @@ struct view {
 	u32 opened;
 	u32 high;		/* those with highprio that may run at all */
 	u32 low;		/* those without */
-	u32 active;		/* of @high, those that have opened the GPU */
+	u32 present;		/* of @high, those that have opened the GPU */
+	u32 active;		/* of @present, those that take time from @low */
+	bool exclusive;		/* the run state of @present is known: they run alone while they have work */
 	u32 not_crowds;		/* of @low, those that may run beside @active */
 	u32 beside;		/* of these, how many do at once */
 	u32 stretch;		/* of the timeslices of @active, for all that run beside them */
@@ -44,11 +47,14 @@ static void look(const struct cgpu_sched *t, struct view *v)
 	v->opened = t->opened_mask;
 	v->high = v->policy->limits ? t->weighted_mask[1] : 0;
 	v->low = t->weighted_mask[0];
-	v->active = v->high & v->opened;
-	v->not_crowds = v->active ? cgpu_prio_not_crowds(t, v->low) : v->low;
+	v->present = v->high & v->opened;
+	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
+		       (t->levers & CGPU_LEVER_WINDOW);
+	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
+	v->not_crowds = v->active && !v->exclusive ? cgpu_prio_not_crowds(t, v->low) : v->low;
 	v->beside = 1;
 	v->stretch = 1;
-	if (v->active) {
+	if (v->active && !v->exclusive) {
 		u32 low = v->not_crowds & v->opened;
 
 		v->beside = v->policy->portions ? 1 : count(low);
@@ -73,11 +79,13 @@ static u32 with_portions(const struct cgpu_sched *t, const struct view *v, u32 m
 static u32 step(struct cgpu_sched *t, struct view *v, u32 nr, u32 members, bool fixed)
 {
 	u64 left_ns = CGPU_NEVER_NS;
-	u32 run = cgpu_rota_step(t, nr, members, fixed, &left_ns);
+	/* The caps of fixed rounds are not work-conserving: what is idle there is lost. */
+	u32 asleep = v->policy->fixed_round ? 0 : members & t->asleep_mask;
+	u32 run = cgpu_rota_step(t, nr, members & ~asleep, asleep, fixed, &left_ns);
 
 	if (left_ns < v->left_ns)
 		v->left_ns = left_ns;
-	return run;
+	return run | asleep;
 }
 
 /* Policies 0 and 3. Another one begins in each window: the last is cut short where there is
@@ -137,6 +145,31 @@ static u32 run_high(struct cgpu_sched *t, struct view *v, bool bounded)
 	return run | step(t, v, CGPU_ROTA_BESIDE, members & v->not_crowds, false);
 }
 
+/* The run state of the high-priority ones is known: while they have work they have the GPU,
+ * those that sleep stay thawed. Once their budget is used up the others run beside them; the
+ * timeslices are such that the budget grows again.
+ */
+static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
+{
+	u32 members, run, low;
+
+	if (!v->active)
+		return v->policy->portions ? run_alone(t, v) : v->high | v->low;
+	run = v->policy->portions ? step(t, v, CGPU_ROTA_HIGH, v->present, false) : v->present;
+	run |= v->high & ~v->opened;
+	if (!cgpu_prio_budget_used_up(t, &v->left_ns))
+		return run;
+	members = v->policy->portions ? with_portions(t, v, v->low) : 0;
+	if (!v->policy->portions)
+		low = v->low;
+	else if (v->policy->fixed_round)
+		low = step(t, v, CGPU_ROTA_MAIN, members, true);
+	else
+		low = step(t, v, CGPU_ROTA_BESIDE, members, false);
+	/* Without timeslices nothing keeps them from taking half of it. */
+	return t->levers & CGPU_LEVER_TIMESLICE ? run | low : low | (run & t->asleep_mask);
+}
+
 static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
 {
 	bool bounded = v->active && (v->low & v->opened), used_up;
@@ -145,6 +178,9 @@ static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
 	/* Without windows weight 0 cannot be enforced: better known than half done. */
 	if (!v->policy->limits || !(t->levers & CGPU_LEVER_WINDOW))
 		return v->live;
+	cgpu_prio_set_budgeted(t, v->exclusive);
+	if (v->exclusive)
+		return run_exclusive(t, v);
 	used_up = cgpu_prio_used_up(t, bounded, now_ns, &v->left_ns);
 	if (!v->policy->portions)
 		return used_up ? v->low : v->not_crowds | v->high;
@@ -157,9 +193,11 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct view *v,
 			       u32 slot)
 {
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
-	if (v->policy->portions && (v->low & ~v->not_crowds) >> slot & 1)
+	if (!v->exclusive && v->policy->portions && (v->low & ~v->not_crowds) >> slot & 1)
 		return 0;
-	if (v->active)
+	if (v->exclusive && t->prio_low)
+		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);
+	if (v->active && !v->exclusive)
 		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside, v->stretch);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }
@@ -236,6 +274,10 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
 		plan->until_ns = t->retry_ns;
 	plan->late_ns = cgpu_rota_late_ns(t, plan->owner);
+	if (v.exclusive || (v.policy->portions && !v.policy->fixed_round))
+		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want);
+	else if (v.present)
+		plan->poll_ns = CGPU_RUN_STATE_LOOK_NS;
 	t->target_mask = want;
 	t->stale_mask = 0;
 	t->touched_mask = 0;

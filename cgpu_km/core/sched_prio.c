@@ -17,6 +17,10 @@
 #define SHORT_MIN_US	200u
 #define STRETCH_MAX	8u	/* 64 ms, of the 20 to 99 that a ceiling leaves */
 
+#define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
+#define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
+#define SHARED_US	500u	/* high priority, while it shares the GPU; less costs more in switches */
+
 /* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
 #define CROWD_TSGS	4u
 
@@ -173,6 +177,93 @@ u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 
 	return out;
 }
 
+static s64 budget_max_ns(const struct cgpu_sched *t)
+{
+	return (s64)(BURST_NS / 100 * (100 - t->prio_ratio));
+}
+
+/**
+ * cgpu_prio_set_budgeted() - the ceiling is a budget, or a part of 100 ms windows
+ * @t: the scheduler
+ * @budgeted: the run state of every high-priority slot is known
+ *
+ * A change begins with a full budget, or with no window.
+ */
+void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
+{
+	if (t->prio_budgeted == budgeted)
+		return;
+	t->prio_budgeted = budgeted;
+	t->prio_low = 0;
+	t->prio_window_ns = 0;
+	t->prio_budget_ns = budget_max_ns(t);
+}
+
+/**
+ * cgpu_prio_budget_used_up() - must the high-priority slots share the GPU now
+ * @t: the scheduler, accounted up to now
+ * @left_ns: lowered to the time until the answer may change
+ *
+ * The budget grows by prio_ratio of the time and shrinks by what high priority ran while
+ * others had work. Full, it lasts for a second without a break.
+ */
+bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
+{
+	u64 left;
+
+	if (t->prio_budget_ns <= 0)
+		t->prio_low = 1;
+	else if (t->prio_budget_ns >= RESUME_NS)
+		t->prio_low = 0;
+	if (t->prio_low)
+		left = RESUME_NS;
+	else
+		left = (u64)t->prio_budget_ns / (100 - t->prio_ratio) * 100 + SLACK_NS;
+	if (left < *left_ns)
+		*left_ns = left;
+	return t->prio_low;
+}
+
+static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
+{
+	u32 high = ran & t->weighted_mask[1] & (t->busy_mask | ~t->known_mask);
+	u32 rivals = t->opened_mask & t->weighted_mask[0] & ~t->asleep_mask;
+	s64 most = budget_max_ns(t);
+	u64 all, got = 0;
+
+	if (len_ns > BURST_NS)
+		len_ns = BURST_NS;
+	t->prio_budget_ns += (s64)(len_ns * t->prio_ratio / 100);
+	if (rivals) {
+		all = cgpu_rota_pull(t, ran, true);
+		for (; high; high &= high - 1)
+			got += cgpu_rota_split(t, all, __builtin_ctz(high), true, len_ns);
+	}
+	t->prio_budget_ns -= (s64)got;
+	if (t->prio_budget_ns > most)
+		t->prio_budget_ns = most;
+}
+
+/**
+ * cgpu_prio_shared_timeslice_us() - timeslice while the budget is used up
+ * @t: the scheduler
+ * @slot: with or without highprio
+ *
+ * High-priority slots have half of prio_ratio together with the others, so that the budget
+ * grows again.
+ *
+ * Return: microseconds for each of its TSGs.
+ */
+u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
+				  const struct cgpu_sched_entity *slot)
+{
+	u32 tsgs = slot->tsgs ? slot->tsgs : 1, us = SHARED_US;
+
+	if (!slot->highprio)
+		us = SHARED_US * (200 - t->prio_ratio) / t->prio_ratio;
+	return us / tsgs < SHORT_MIN_US ? SHORT_MIN_US : us / tsgs;
+}
+
 /**
  * cgpu_prio_charge() - time has passed in a window
  * @t: the scheduler
@@ -188,6 +279,10 @@ void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	u32 high = t->weighted_mask[1], low = t->weighted_mask[0], mask;
 	u64 all;
 
+	if (t->prio_budgeted) {
+		charge_budget(t, ran, len_ns);
+		return;
+	}
 	if (!t->prio_window_ns)
 		return;
 	if (((ran & high) || cgpu_rota_in_force(t, CGPU_ROTA_HIGH)) && (t->opened_mask & low))

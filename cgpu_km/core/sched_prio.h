@@ -19,6 +19,12 @@ u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group);
 /* Those of @group that their caps leave time in this window (policies 0, 3). */
 u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns);
 
+/* With the run state of every high-priority slot known, the ceiling is a budget. */
+void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted);
+bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns);
+u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
+				  const struct cgpu_sched_entity *slot);
+
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
 u32 cgpu_prio_stretch(const struct cgpu_sched *t, u32 group, u32 beside);
 u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 beside, u32 stretch);

@@ -89,6 +89,7 @@ void cgpu_rota_reset(struct cgpu_sched *t, u32 nr)
 
 	memset(&t->rota[nr], 0, sizeof(t->rota[nr]));
 	t->rota[nr].owner = CGPU_NO_SLOT;
+	t->rota[nr].resume = CGPU_NO_SLOT;
 	t->rota[nr].pos = CGPU_SLOTS - 1;
 	for (i = 0; nr == CGPU_ROTA_MAIN && i < CGPU_SLOTS; i++)
 		t->slot[i].served = 0;
@@ -225,12 +226,14 @@ static u64 turn_left_ns(struct cgpu_sched *t, u32 nr)
 	return left_ns < most_ns ? left_ns : most_ns;
 }
 
-/* The owner's turn ends. One that closed the GPU keeps its debts only. */
+/* The owner's turn ends. One that closed the GPU keeps its debts only; one that sleeps keeps
+ * what is left of its turn for when it wakes.
+ */
 static void end_turn(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 
-	if (!has(r->members, r->owner)) {
+	if (!has(r->members | r->asleep, r->owner)) {
 		s64 *credit = cgpu_rota_credit(t, nr, r->owner);
 
 		if (*credit > 0)
@@ -288,17 +291,68 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct round *whole)
 	r->round += least;
 }
 
+/* A slot that sleeps has its part of the round for when it wakes: one grant in all, since
+ * what it did not use was lent.
+ */
+static void grant_asleep(struct cgpu_sched *t, u32 nr, u32 slot, const struct round *whole)
+{
+	s64 *credit = cgpu_rota_credit(t, nr, slot), grant = (s64)granted_ns(t, slot);
+
+	*credit += part_ns(t, whole, slot);
+	if (*credit > grant)
+		*credit = grant;
+}
+
+/* A turn of what is left: nothing is granted for it. */
+static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+
+	r->owner = slot;
+	r->limit_ns = r->clock_ns + (u64)*cgpu_rota_credit(t, nr, slot) + t->slice_ns;
+}
+
+/* Slots that woke come first, each with what it has left: it lent that time. A grant is
+ * given per round only, so a slot gains nothing by sleeping and waking. Then the turn that
+ * they cut short goes on.
+ */
+static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 slot = r->resume;
+
+	if (r->woken) {
+		slot = __builtin_ctz(r->woken);
+		r->woken &= r->woken - 1;
+		r->waking = 1;
+		continue_turn(t, nr, slot);
+		t->slot[slot].turns++;
+		return true;
+	}
+	r->waking = 0;
+	r->resume = CGPU_NO_SLOT;
+	if (!has(r->members, slot) ||
+	    *cgpu_rota_credit(t, nr, slot) <= (s64)(t->slice_ns / SLACK_PARTS))
+		return false;
+	continue_turn(t, nr, slot);
+	return true;
+}
+
 static void pass_to_next(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	struct round whole = round_of(t, r);
 	u32 steps, passed = 0;
 
+	if (pass_to_woken(t, nr))
+		return;
 	for (steps = 0; steps < STEPS_MAX; steps++) {
 		if (++r->pos >= CGPU_SLOTS) {
 			r->pos = 0;
 			r->round++;
 		}
+		if (has(r->asleep, r->pos))
+			grant_asleep(t, nr, r->pos, &whole);
 		if (!has(r->members, r->pos))
 			continue;
 		if (begin_turn(t, nr, r->pos, &whole))
@@ -334,14 +388,45 @@ static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 	return member;
 }
 
+/* Those of @were_asleep that have work again and enough left for a turn cut the turn short
+ * that is under way, unless that is such a turn itself.
+ */
+static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 mask;
+
+	r->woken &= r->members;
+	for (mask = were_asleep & r->members; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+
+		if (*cgpu_rota_credit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
+			r->woken |= 1u << i;
+	}
+	if (r->woken && r->owner < CGPU_SLOTS && !r->waking) {
+		r->resume = r->owner;
+		r->owner = CGPU_NO_SLOT;
+	}
+}
+
 /* Turns among the members, nothing between them. */
-static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u64 *left_ns)
+static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *left_ns)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	struct round whole;
 
-	if (!(r->members & (r->members - 1)))
+	if (!r->asleep && !(r->members & (r->members - 1))) {
+		r->woken = 0;
+		r->waking = 0;
+		r->resume = CGPU_NO_SLOT;
 		return step_alone(t, nr, r->members);
+	}
+	if (!r->members) {
+		if (r->owner < CGPU_SLOTS)
+			end_turn(t, nr);
+		r->contended = 1;
+		return 0;
+	}
 	if (!r->contended) {
 		r->contended = 1;
 		/* Who was alone goes on for a turn: one that comes and goes
@@ -353,6 +438,7 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u64 *left_ns)
 	}
 	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
 		end_turn(t, nr);
+	cut_short(t, nr, were_asleep);
 	if (r->owner >= CGPU_SLOTS)
 		pass_to_next(t, nr);
 	if (r->owner >= CGPU_SLOTS)
@@ -473,14 +559,17 @@ static u32 step_fixed(struct cgpu_sched *t, u32 nr, u64 *left_ns)
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rota_nr
  * @members: slots that take turns
+ * @asleep: slots that would, had they work; not with @fixed
  * @fixed: in a fixed round, or one after the other
  * @left_ns: how long it stays so, by what is known now; untouched: for ever
  *
  * Return: the slot that may run as a mask, 0 in an empty slice.
  */
-u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, bool fixed, u64 *left_ns)
+u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed,
+		   u64 *left_ns)
 {
 	struct cgpu_rota *r = &t->rota[nr];
+	u32 were_asleep = r->asleep;
 
 	if (r->fixed != fixed) {
 		cgpu_rota_reset(t, nr);
@@ -488,6 +577,9 @@ u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, bool fixed, u64 *l
 		r->pos = fixed ? 0 : CGPU_SLOTS - 1;
 	}
 	r->members = members;
+	r->asleep = asleep;
 	r->running |= CGPU_ROTA_PLANNED;
-	return fixed ? step_fixed(t, nr, left_ns) : step_round_robin(t, nr, left_ns);
+	if (fixed)
+		return step_fixed(t, nr, left_ns);
+	return step_round_robin(t, nr, were_asleep, left_ns);
 }

@@ -24,7 +24,8 @@ void cgpu_rota_planned(struct cgpu_sched *t);
 void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth);
 void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
 void cgpu_rota_refund_switch(struct cgpu_sched *t, u32 started);
-u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, bool fixed, u64 *left_ns);
+u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed,
+		   u64 *left_ns);
 bool cgpu_rota_thaws_first(const struct cgpu_sched *t);
 u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot);
 s64 *cgpu_rota_credit(struct cgpu_sched *t, u32 nr, u32 slot);

@@ -1,8 +1,43 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What the run-state source read: which slots have work. */
-#include "sched_gpu.h"
+/*
+ * Which slots have work, by what the run-state source read.
+ *
+ * A slot sleeps when it had no work in every reading of idle_need_us. Its time is lent, and it
+ * stays thawed: what it launches next runs at once. A slot that sleeps and wakes within what a
+ * hand-over costs would make two hand-overs for nothing, so each such nap doubles its
+ * idle_need_us and each longer sleep halves it.
+ */
+#include "sched_run_state.h"
 
+#include "policy.h"
 #include "sched_account.h"
+
+#define NEED_MIN_US	60u	/* with one reading per POLL_CHECK_NS: three in a row */
+#define NEED_MAX_US	2000u	/* the driver's timeslice */
+#define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
+
+#define POLL_BUSY_NS	100000ull	/* while the owner has work */
+#define POLL_CHECK_NS	25000ull	/* while a slot may be about to sleep */
+#define POLL_LENT_NS	100000ull	/* while a slot that sleeps may wake and want its time back */
+#define POLL_ASLEEP_NS	500000ull	/* while every slot sleeps: the first one to wake runs anyway */
+
+static void wake(struct cgpu_sched *t, u32 slot, u64 now_ns)
+{
+	struct cgpu_sched_entity *s = &t->slot[slot];
+	u64 nap_ns = t->slice_ns / NAP_PARTS;
+
+	if (now_ns - s->idle_since_ns < nap_ns)
+		s->idle_need_us *= 2;
+	else
+		s->idle_need_us /= 2;
+}
+
+static u32 clamp_need(u32 need_us)
+{
+	if (need_us < NEED_MIN_US)
+		return NEED_MIN_US;
+	return need_us > NEED_MAX_US ? NEED_MAX_US : need_us;
+}
 
 /**
  * cgpu_sched_set_run_state() - the run state of the channels was read
@@ -11,19 +46,65 @@
  * @busy: those of @known with work
  * @now_ns: monotonic
  *
- * The time until now is charged by the run state that was read before.
+ * What a frozen channel shows is not documented, so a frozen slot keeps the state it had, and
+ * has work if it had none. The time until now is charged by which slots slept in it.
  *
  * Context: Caller serialises.
  * Return: true if the plan in force no longer fits.
  */
 bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns)
 {
-	u32 before = t->known_mask & ~t->busy_mask, idle;
+	u32 was_known = t->known_mask, was_busy = t->busy_mask, was_asleep = t->asleep_mask;
+	u32 frozen = t->opened_mask & ~t->run_mask, mask;
 
+	known &= t->opened_mask;
+	busy = (busy | frozen) & known;
+	t->known_mask = known;
+	t->busy_mask = busy;
+	/* By this reading: by the one before, which also chose how long ago it is, work in
+	 * short pieces would be charged for too much.
+	 */
 	if (!t->inflight)
 		cgpu_account_until(t, now_ns);
-	t->known_mask = known & t->live_mask;
-	t->busy_mask = busy & t->known_mask;
-	idle = t->known_mask & ~t->busy_mask;
-	return idle != before;
+	t->asleep_mask &= known & ~busy;
+	for (mask = was_asleep & busy; mask; mask &= mask - 1)
+		wake(t, __builtin_ctz(mask), now_ns);
+	for (mask = t->live_mask; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask), bit = 1u << i;
+		struct cgpu_sched_entity *s = &t->slot[i];
+
+		if (!(known & ~busy & bit)) {
+			s->idle_since_ns = 0;
+			continue;
+		}
+		s->idle_need_us = clamp_need(s->idle_need_us);
+		if (!s->idle_since_ns)
+			s->idle_since_ns = now_ns;
+		if (now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull)
+			t->asleep_mask |= bit;
+	}
+	return known != was_known || busy != was_busy || t->asleep_mask != was_asleep;
+}
+
+/**
+ * cgpu_run_state_poll_ns() - when the run state must be read again
+ * @t: the scheduler
+ * @contend: slots that have opened the GPU and compete for it
+ * @run: those of them that the plan lets run
+ *
+ * Return: nanoseconds, 0 if a reading would change nothing.
+ */
+u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run)
+{
+	u32 known = t->known_mask & contend, asleep = t->asleep_mask & contend;
+
+	if (!(contend & (contend - 1)))
+		return 0;
+	if (!known)
+		return CGPU_RUN_STATE_LOOK_NS;
+	if (known & run & ~t->busy_mask & ~asleep)
+		return POLL_CHECK_NS;
+	if (asleep == contend)
+		return POLL_ASLEEP_NS;
+	return asleep ? POLL_LENT_NS : POLL_BUSY_NS;
 }

@@ -9,6 +9,23 @@
 
 #include "sched_gpu.h"
 
+struct cgpu_sched_stat {
+	u64 gpu_ns;
+	u64 wait_ns;
+	u64 turns;
+	u64 overruns;
+	u32 running;		/* may run now */
+	u32 opened;
+	u64 unsure_ns;
+	u32 failed;
+	u32 resisted;
+	u32 enforced;		/* 1: a lever that is not in doubt holds it to what the policy says */
+	u32 pad;
+};
+
+void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
+		     struct cgpu_sched_stat *st);
+
 /* What the shell may know of a state: it never looks into one, whose layout is its
  * core's own. A swap of cores changes nothing of it; all of it is ABI.
  */

@@ -7,7 +7,7 @@
 
 #include "env.h"
 #include "mem_ledger.h"
-#include "sched_gpu.h"
+#include "sched_stat.h"
 
 struct cgpu_pid_mem {
 	u32 pid;

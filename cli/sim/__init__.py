@@ -5,4 +5,5 @@ native   the C files as a shared library        gpu      the engine, its driver'
 model    what is simulated                      turns    the module's scheduler thread
 config   flags and TOML to a model              figures  shares, waits, errors
 run      model to figures                       draw     a time line as text and SVG
+run_state  which containers have work, as the module reads it
 """

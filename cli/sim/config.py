@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import CgpuError, Exit
 from ..model import POLICIES
-from .model import Change, Container, Personality, Scenario, Setup, profile
+from .model import RUN_STATES, Change, Container, Personality, Scenario, Setup, profile
 
 CONTAINERS_MAX = 25
 
@@ -153,7 +153,7 @@ def read_containers(values: Mapping[str, object], number: int) -> list[Container
 
 
 def read_setup(values: Mapping[str, object], base: Setup) -> Setup:
-    known(values, {"profile", "policy", "personality", *GPU}, "a GPU")
+    known(values, {"profile", "policy", "personality", "run_state", *GPU}, "a GPU")
     changes: dict[str, Any] = numbers(values, GPU)
     if "profile" in values:
         changes["profile"] = profile(str(values["profile"]))
@@ -161,7 +161,15 @@ def read_setup(values: Mapping[str, object], base: Setup) -> Setup:
         changes["policy"] = read_policy(values["policy"])
     if "personality" in values:
         changes["personality"] = read_personality(values["personality"])
+    if "run_state" in values:
+        changes["run_state"] = read_run_state(values["run_state"])
     return replace(base, **changes)
+
+
+def read_run_state(value: object) -> str:
+    if value not in RUN_STATES:
+        raise wrong(f"run_state={value!r} is no source", ", ".join(RUN_STATES))
+    return str(value)
 
 
 def read_personality(values: object) -> Personality:
@@ -232,6 +240,9 @@ def read_scenario(values: Mapping[str, object], base: Setup, gpus: int | None, f
 
 
 def check(containers: list[Container], setups: list[Setup]) -> None:
+    for setup in setups:
+        if setup.source != "none" and setup.profile.run_state == "none":
+            raise wrong(f"run_state={setup.source}: a {setup.profile.key} hands out no channel's word", "none")
     if not containers:
         raise wrong("there is no container to simulate", "--container name=a,weight=2, or a file")
     for name, times in Counter(one.name for one in containers).items():

@@ -83,6 +83,10 @@ class Gpu:
         """Time in which each client held the GPU: busy, or switching between its own processes."""
         return [int(self.client(number).held_ns) for number in range(len(self.clients))]
 
+    def has_work(self, number: int) -> bool:
+        """Has it a kernel queued or running, frozen or not?"""
+        return bool(self.lib.cgpu_sim_busy(self.sim, number))
+
     def advance(self, to_ns: int) -> None:
         self.lib.cgpu_sim_advance(self.sim, to_ns)
 

@@ -13,6 +13,7 @@ from ..errors import CgpuError, Exit
 HERE = Path(__file__).resolve().parent
 NEVER_NS = 2**64 - 1
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
+RUN_STATES = ("chram", "none")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class Profile:
     lever_spin_us: int
     tail_us: int
     tail_pct: float
+    arch: str = "ampere"
+
+    @property
+    def run_state(self) -> str:
+        """From Ampere on the driver hands out the address of each channel's word; on Turing it hands out none."""
+        return "none" if self.arch == "turing" else "chram"
 
 
 def _profile_dir() -> Path:
@@ -65,7 +72,7 @@ class Personality:
 class Setup:
     """A GPU and its settings. slice_us None: chosen by the module from the measured lever. window_restart: the
     module's parameter of that name. one_cpu: clients share a processor with the scheduler thread, so that none of them
-    submits while a call spins."""
+    submits while a call spins. run_state: where the module reads which containers have work; None: what the card has."""
 
     profile: Profile
     policy: int = 2
@@ -74,7 +81,13 @@ class Setup:
     prio_ratio: int = 80
     window_restart: bool = True
     one_cpu: bool = False
+    run_state: str | None = None
     personality: Personality = field(default_factory=Personality)
+
+    @property
+    def source(self) -> str:
+        """The run-state source in use."""
+        return self.run_state or self.profile.run_state
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Result:
     idle_pct: float
     turns_per_s: float
     lever_calls_per_s: float
+    polls_per_s: float
     sched_thread_pct: float
     line_ms: tuple[float, float]
     line: tuple[Stretch, ...]
@@ -135,6 +136,7 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         idle_pct=100 * (1 - sum(busy) / wall_ns),
         turns_per_s=turns.turns * S / wall_ns,
         lever_calls_per_s=gpu.calls * S / wall_ns,
+        polls_per_s=turns.polls * S / wall_ns,
         sched_thread_pct=100 * turns.thread_ns / wall_ns,
         line_ms=line_ms,
         line=tuple(gpu.traced()),

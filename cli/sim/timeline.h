@@ -98,6 +98,11 @@ void cgpu_sim_end(struct cgpu_sim *s, u32 client);
 void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns);
 void cgpu_sim_commit(struct cgpu_sim *s);
 
+/* Has a process of @client a kernel in its queue or on the engine? What the words of its channels
+ * show, frozen or not. Ended and not yet opened clients have none.
+ */
+bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client);
+
 /* The clients' processes do not run until @to_ns: what they would submit by then comes then. */
 void cgpu_sim_hold_clients(struct cgpu_sim *s, u64 to_ns);
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from ..errors import CgpuError, Exit
 from .gpu import Gpu
 from .model import MS, NEVER_NS, US, Change, Container, S, Setup
+from .run_state import RunState
 
 WINDOW, TIMESLICE = 1, 2
 BEGAN_NS = 1_000 * MS  # the core's clock when the engine's is 0
@@ -47,6 +48,7 @@ class Turns:
         self._round = 0
         self._slice_is_set = setup.slice_us is not None
         self._restarts = setup.window_restart
+        self.source = RunState(gpu) if setup.source != "none" else None
         self._configure(setup)
         self._events = self._make_events(changes)
 
@@ -200,6 +202,30 @@ class Turns:
         late_ns = int(self.plan.late_ns) + int(self.gpu.rng.expovariate(1 / WAKE_NS))
         return min(until_ns, self.gpu.now + left_ns + late_ns)
 
+    def _poll(self) -> bool:
+        """Read the run state of those that have opened the GPU. True: the plan in force no longer fits."""
+        assert self.source
+        opened = [number for number, slot in enumerate(self.slot) if self.t.slot[slot].channels]
+        known = sum(1 << self.slot[number] for number in opened)
+        busy = sum(1 << self.slot[number] for number in self.source.read(opened))
+        return bool(self.lib.cgpu_sched_set_run_state(self.t, known, busy, self._clock()))
+
+    def _sleep(self, until_ns: int) -> None:
+        """Until the end of the plan or an event, or until a poll finds that the plan no longer fits."""
+        # The engine's C code does not handle Ctrl-C: run it for a short time at once.
+        wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
+        if self._events:
+            wake_ns = min(wake_ns, self._events[0][0])
+        poll_ns = int(self.plan.poll_ns) if self.source else 0
+        while poll_ns:
+            at_ns = self.gpu.now + poll_ns + int(self.gpu.rng.expovariate(1 / WAKE_NS))
+            if at_ns >= wake_ns:
+                break
+            self.gpu.advance(at_ns)
+            if self._poll():
+                return
+        self.gpu.advance(wake_ns)
+
     def run(self, until_ns: int) -> None:
         """Run until that time of the engine; calls in progress then are finished."""
         while self.gpu.now < until_ns:
@@ -211,11 +237,7 @@ class Turns:
             if self.plan.freeze_mask or self.plan.thaw_mask or self.plan.timeslice_mask:
                 self._act()
                 continue
-            # The engine's C code does not handle Ctrl-C: run it for a short time at once.
-            wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
-            if self._events:
-                wake_ns = min(wake_ns, self._events[0][0])
-            self.gpu.advance(wake_ns)
+            self._sleep(until_ns)
 
     @property
     def slice_us(self) -> int:
@@ -223,8 +245,13 @@ class Turns:
 
     @property
     def thread_ns(self) -> int:
-        """The time the calls spin; the rest of the thread's work is some microseconds per turn."""
-        return 2 * self.gpu.profile.lever_spin_us * US * self.gpu.calls
+        """The time the calls spin and the polls take; the rest of its work is some microseconds per turn."""
+        polls_ns = self.source.spent_ns if self.source else 0
+        return 2 * self.gpu.profile.lever_spin_us * US * self.gpu.calls + polls_ns
+
+    @property
+    def polls(self) -> int:
+        return self.source.polls if self.source else 0
 
 
 def _inert(lever_inert: int) -> int:

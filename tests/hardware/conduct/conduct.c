@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "lever.h"
-#include "sched_gpu.h"
+#include "sched_stat.h"
 
 #define MEMBERS_MAX	CGPU_SLOTS
 #define AGAIN_NS	75000

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* When the run state is read again. Inside the core only; cgpu_sched_set_run_state() is in sched_gpu.h. */
+#ifndef CGPU_CORE_SCHED_RUN_STATE_H
+#define CGPU_CORE_SCHED_RUN_STATE_H
+
+#include "env.h"
+#include "sched_gpu.h"
+
+/* How often it is read whether there is anything to go by. */
+#define CGPU_RUN_STATE_LOOK_NS	10000000ull
+
+u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run);
+
+#endif

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MIT
+"""The run state: what the engine says of who has work, and when the simulated thread reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cgpu_cli.errors import Exit
+from cgpu_cli.main import cgpu
+from cgpu_cli.sim.gpu import Gpu
+from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
+from cgpu_cli.sim.run_state import CHANNELS, READ_NS, WAKE_COST_NS, RunState
+from cgpu_cli.sim.turns import WAKE_NS, Turns
+
+A100 = profile("a100")
+STEADY = Personality(tail_pct=0)
+# One kernel of 1 ms, then 3 ms without; the first at 1 ms.
+SPARSE = Container("sparse", kernel_us=1000, depth=1, gap_us=3000, start_ms=1)
+BUSY = Container("busy", kernel_us=500, depth=64)
+
+
+def machine(*containers: Container) -> Gpu:
+    return Gpu(A100, STEADY, containers, 2 * S, 1)
+
+
+def test_who_has_work() -> None:
+    gpu = machine(SPARSE)
+    switch = A100.ctxsw_us * US
+    seen, end = [], 2 * MS + switch
+    for at_ns in (0, MS - 1, MS, MS + switch, end - 1, end, end + 3 * MS - 1, end + 3 * MS):
+        gpu.advance(at_ns)
+        seen.append(gpu.has_work(0))
+    assert seen == [False, False, True, True, True, False, False, True]
+
+
+def test_a_frozen_one_has_the_work_that_it_queued() -> None:
+    gpu = machine(SPARSE, BUSY)
+    gpu.stop_now(0)
+    gpu.stop_now(1)
+    gpu.advance(3 * MS)
+    assert [gpu.has_work(i) for i in range(2)] == [True, True]
+    gpu.end(1)
+    assert [gpu.has_work(i) for i in range(2)] == [True, False]
+    assert not gpu.has_work(5), "there is none"
+
+
+def test_every_process_counts() -> None:
+    """Of two processes that take turns on the engine one always has a kernel."""
+    gpu = machine(Container("c", kernel_us=1000, depth=1, gap_us=1000, processes=2))
+    for at_ms in range(1, 50):
+        gpu.advance(at_ms * MS)
+        assert gpu.has_work(0)
+
+
+def test_a_read_takes_its_time() -> None:
+    """A busy container costs the word that shows it, an idle one all of its words."""
+    gpu = machine(BUSY, SPARSE, Container("idle", processes=3, start_ms=900))
+    gpu.advance(500 * US)
+    source = RunState(gpu)
+    assert source.read([0, 1, 2]) == [0]
+    assert source.spent_ns == gpu.now - 500 * US == WAKE_COST_NS + READ_NS * (1 + CHANNELS + 3 * CHANNELS)
+    assert source.polls == 1
+
+
+class Core:
+    """The core's functions, with plans that ask for a poll and a record of what it reads."""
+
+    def __init__(self, lib: Any, poll_ns: int, answer: bool = False) -> None:
+        self.lib, self.poll_ns, self.answer = lib, poll_ns, answer
+        self.plans: list[int] = []
+        self.read: list[tuple[int, int, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.lib, name)
+
+    def cgpu_sched_next(self, t: Any, now_ns: int, plan: Any) -> None:
+        self.lib.cgpu_sched_next(t, now_ns, plan)
+        plan.poll_ns = self.poll_ns
+        self.plans.append(now_ns)
+
+    def cgpu_sched_set_run_state(self, _t: Any, known: int, busy: int, now_ns: int) -> bool:
+        self.read.append((known, busy, now_ns))
+        return self.answer
+
+
+def with_core(source: str, poll_ns: int, answer: bool = False) -> tuple[Turns, Core]:
+    setup = Setup(A100, 1, 20_000, run_state=source, personality=STEADY)
+    containers = (BUSY, SPARSE)
+    turns = Turns(machine(*containers), setup, containers)
+    core = Core(turns.lib, poll_ns, answer)
+    turns.lib = core
+    turns.run(200 * MS)
+    return turns, core
+
+
+def test_polls_are_as_far_apart_as_the_plan_says() -> None:
+    turns, core = with_core("chram", 100 * US)
+    gaps = [later[2] - sooner[2] for sooner, later in zip(core.read, core.read[1:], strict=False)]
+    # The two containers cost 1 to 9 words each.
+    assert min(gaps) >= 100 * US + WAKE_COST_NS + 2 * READ_NS
+    assert sorted(gaps)[len(gaps) // 2] <= 100 * US + WAKE_NS + WAKE_COST_NS + 18 * READ_NS
+    assert turns.polls == len(core.read) > 1000
+    first, second = (1 << slot for slot in turns.slot)
+    assert {known for known, _, _ in core.read} <= {first, first | second}, "of those that have opened the GPU"
+    assert {busy for _, busy, _ in core.read} == {first, first | second}
+    assert turns.thread_ns == 2 * A100.lever_spin_us * US * turns.gpu.calls + turns.source.spent_ns  # type: ignore[union-attr]
+
+
+def test_a_poll_that_fits_makes_no_plan() -> None:
+    fits, other = with_core("chram", 100 * US)[1], with_core("chram", 100 * US, True)[1]
+    assert len(fits.plans) < len(fits.read) / 5
+    assert len(other.plans) >= len(other.read)
+
+
+@pytest.mark.parametrize(("source", "poll_ns"), [("none", 100 * US), ("chram", 0)])
+def test_nothing_is_read_without_a_source_or_a_wish(source: str, poll_ns: int) -> None:
+    turns, core = with_core(source, poll_ns)
+    assert core.read == []
+    assert turns.polls == 0
+
+
+def test_the_same_seed_polls_the_same() -> None:
+    assert with_core("chram", 100 * US)[1].read == with_core("chram", 100 * US)[1].read
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    words = ["simulate", "--seconds", "0.2", "--container", "count=2", *argv]
+    result = CliRunner().invoke(cgpu, words, prog_name="cgpu")
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_source_is_the_cards_unless_it_is_given() -> None:
+    assert [profile(name).run_state for name in ("a100", "h200", "t4")] == ["chram", "chram", "none"]
+    assert '"run_state": "chram"' in run("--json")[1]
+    assert '"run_state": "none"' in run("--json", "--profile", "t4")[1]
+    assert '"run_state": "none"' in run("--json", "--run-state", "none")[1]
+    assert "never seen on hardware" in run()[1]
+    assert "Run state: none\n" in run("--run-state", "none")[1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (("--run-state", "pccsr"), "run_state='pccsr' is no source (chram, none)"),
+        (("--run-state", "chram", "--profile", "t4"), "run_state=chram: a t4 hands out no channel's word (none)"),
+    ],
+)
+def test_sources_that_cannot_be(argv: tuple[str, ...], why: str) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (Exit.USAGE, "")
+    assert why in err
+    assert err.count("\n") == 1

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""A GPU whose containers are not always busy, and the shell's thread that reads their run state.
+
+Time passes in ticks. The hardware gives a timeslice to each container that is thawed and has work. A control
+takes `call_us` and acts in its middle. What is simulated is the engine, not the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from corelib import MS, NEVER, Turn, ffi, lib, slots
+
+US = 1_000
+TICK_NS = 10 * US
+
+
+@dataclass
+class Load:
+    """Work of one container; @arrivals gives (time, length) in order, None: it always has some."""
+
+    arrivals: Iterable[tuple[int, int]] | None = None
+    queue: list[tuple[int, int]] = field(default_factory=list)  # (arrival, what is left)
+    latency_us: list[float] = field(default_factory=list)
+    got_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self._next = iter(self.arrivals or ())
+        self._due = next(self._next, None)
+
+    def arrive(self, now: int) -> None:
+        while self._due and self._due[0] <= now:
+            self.queue.append(self._due)
+            self._due = next(self._next, None)
+
+    @property
+    def busy(self) -> bool:
+        return self.arrivals is None or bool(self.queue)
+
+    def run(self, now: int, ns: int) -> None:
+        self.got_ns += ns
+        if self.arrivals is None:
+            return
+        arrival, left = self.queue[0]
+        if left > ns:
+            self.queue[0] = arrival, left - ns
+            return
+        self.queue.pop(0)
+        self.latency_us.append((now + ns - arrival) / US)
+
+
+def every(period_ms: float, length_ms: float, start_ms: float = 0, until_ms: float = 60_000) -> list[tuple[int, int]]:
+    """Arrivals one after the other; times from 0."""
+    count = int((until_ms - start_ms) / period_ms)
+    return [(int((start_ms + i * period_ms) * MS), int(length_ms * MS)) for i in range(count)]
+
+
+@dataclass
+class DemandGpu:
+    turn: Turn
+    loads: dict[int, Load]
+    call_us: int = 300
+    timeslice_us: int = 2048
+    known: Callable[[int], bool] = lambda slot: True
+
+    def __post_init__(self) -> None:
+        self.began = self.turn.now
+        self.plan = ffi.new("struct cgpu_sched_plan *")
+        self.acked = ffi.new("struct cgpu_sched_ack *")
+        self.real = self.turn.t.run_mask
+        self.on: int | None = None
+        self.slice_left = 0
+        self.set_us: dict[int, int] = {}
+        self.idle_ns = 0  # nothing ran although something had work
+        self.polls = self.calls = 0
+
+    @property
+    def time_ns(self) -> int:
+        return self.turn.now - self.began
+
+    def _choose(self) -> int | None:
+        ready = [i for i, load in self.loads.items() if self.real >> i & 1 and load.busy]
+        if self.on in ready and self.slice_left > 0:
+            return self.on
+        later = [i for i in ready if self.on is None or i > self.on]
+        chosen = (later or ready or [None])[0]
+        if chosen is not None:
+            us = self.set_us.get(chosen) or self.timeslice_us
+            self.slice_left = us * US * max(1, self.turn.t.slot[chosen].tsgs)
+        return chosen
+
+    def pass_to(self, until: int) -> None:
+        while self.turn.now < until:
+            for load in self.loads.values():
+                load.arrive(self.time_ns)
+            self.on = self._choose()
+            if self.on is not None:
+                self.loads[self.on].run(self.time_ns, TICK_NS)
+                self.slice_left -= TICK_NS
+            elif any(load.busy for load in self.loads.values()):
+                self.idle_ns += TICK_NS
+            self.turn.now += TICK_NS
+
+    def _call(self, mask: int, thaw: bool) -> None:
+        for i in slots(mask):
+            self.calls += 1
+            self.pass_to(self.turn.now + self.call_us * US // 2)
+            self.real = self.real | 1 << i if thaw else self.real & ~(1 << i)
+            self.pass_to(self.turn.now + self.call_us * US // 2)
+
+    def _act(self) -> None:
+        plan, ack, turn = self.plan, self.acked, self.turn
+        for i in slots(plan.timeslice_mask):
+            self.pass_to(turn.now + self.call_us * US)
+            self.set_us[i] = plan.timeslice_us[i]
+        at = {True: turn.now, False: turn.now}
+        ack.begin_ns = turn.now
+        for thaw in (True, False) if plan.thaw_first else (False, True):
+            mask = plan.thaw_mask if thaw else plan.freeze_mask
+            if mask:
+                self._call(mask, thaw)
+                at[thaw] = turn.now
+        self.real |= plan.run_mask & ~turn.opened_mask()
+        ack.frozen_ns, ack.thawed_ns = at[False], at[True]
+        ack.run_mask, ack.timeslice_mask = plan.run_mask, plan.timeslice_mask
+        lib.cgpu_sched_ack(turn.t, plan, ack)
+
+    def poll(self) -> bool:
+        self.polls += 1
+        known = sum(1 << i for i in self.loads if self.known(i))
+        busy = sum(1 << i for i, load in self.loads.items() if load.busy)
+        return bool(lib.cgpu_sched_set_run_state(self.turn.t, known, busy, self.turn.now))
+
+    def run(self, length_ms: float) -> DemandGpu:
+        end = self.turn.now + int(length_ms * MS)
+        while self.turn.now < end:
+            lib.cgpu_sched_next(self.turn.t, self.turn.now, self.plan)
+            if self.plan.freeze_mask | self.plan.thaw_mask | self.plan.timeslice_mask:
+                self._act()
+                continue
+            self._sleep(end)
+        return self
+
+    def _sleep(self, end: int) -> None:
+        """To the plan's end or the first reading after which it does not fit."""
+        until = end if self.plan.until_ns == NEVER else min(end, self.plan.until_ns + self.plan.late_ns)
+        assert until > self.turn.now, "a plan that is over at once"
+        while self.turn.now < until:
+            poll_ns = self.plan.poll_ns
+            self.pass_to(min(until, self.turn.now + poll_ns) if poll_ns else until)
+            if poll_ns and self.poll():
+                return
+
+    def share(self, slot: int) -> float:
+        return self.loads[slot].got_ns / self.time_ns
+
+    def p99_us(self, slot: int) -> float:
+        latency = sorted(self.loads[slot].latency_us)
+        return latency[int(len(latency) * 0.99)]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""What is idle is lent and had back; high priority runs alone while it has work. Simulated."""
+
+from __future__ import annotations
+
+import pytest
+from corelib import FAIR, FIXED, MS, PREEMPT, SOFT, TIMESLICE, WEIGHTED, WINDOW, Turn
+from demandgpu import DemandGpu, Load, every
+
+BOTH = WINDOW | TIMESLICE
+
+
+def gpu(policy, *loads, slice_ms=6.0, weights=None, high=(), levers=BOTH, prio_ratio=80, tsgs=None, **more):
+    turn = Turn(policy, slice_ms=slice_ms, levers=levers, switch_us=70)
+    turn.set("prio_ratio", prio_ratio)
+    ids = [
+        turn.add((weights or [1] * len(loads))[i], highprio=i in high, channels=(tsgs or [1] * len(loads))[i])
+        for i in range(len(loads))
+    ]
+    return DemandGpu(turn, dict(zip(ids, loads, strict=True)), **more)
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
+def test_an_idle_openers_time_is_lent(policy):
+    sim = gpu(policy, Load(), Load([])).run(1000)
+    assert sim.share(0) > 0.99
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
+def test_three_small_ones_lose_little(policy):
+    small = [Load(every(100, 3, 20 + 7 * i)) for i in range(3)]
+    sim = gpu(policy, Load(), *small).run(4000)
+    assert sim.idle_ns / sim.time_ns < 0.02
+    assert sim.share(0) == pytest.approx(0.91, abs=0.02)
+    for i in (1, 2, 3):
+        assert sim.share(i) == pytest.approx(0.03, abs=0.001)
+        assert sim.p99_us(i) < 3000 + 3 * 1000
+
+
+def test_without_a_source_the_turn_is_lost():
+    sim = gpu(PREEMPT, Load(), Load([]), known=lambda slot: False).run(1000)
+    assert sim.share(0) == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_caps_are_not_lent(policy):
+    sim = gpu(policy, Load(), Load([]), slice_ms=5).run(1000)
+    assert sim.share(0) == pytest.approx(0.05, rel=0.03)
+
+
+def nap_before_the_end(turn_ms, nap_ms):
+    """Busy for most of a turn, then idle, again and again."""
+    return every(turn_ms, turn_ms - nap_ms)
+
+
+PRETENDERS = {
+    "idle just before a slice's end": nap_before_the_end(12, 6.5),
+    "wakes in the middle of the other's turn": every(9, 6),
+    "one kernel per reading": every(0.06, 0.05),
+    "one kernel per two readings": every(0.11, 0.1),
+    "a little more than its part": every(30, 20),
+    "twice a slice": every(24, 13),
+}
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
+@pytest.mark.parametrize("how", PRETENDERS)
+def test_pretending_gains_nothing(policy, how):
+    """What it gets beyond half would be the honest one's."""
+    sim = gpu(policy, Load(), Load(PRETENDERS[how])).run(6000)
+    assert sim.share(0) > 0.49
+    assert sim.share(1) < 0.505
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
+def test_busy_ones_divide_as_before(policy):
+    sim = gpu(policy, Load(), Load(), Load([]), weights=[1, 3, 2] if policy == WEIGHTED else None).run(6000)
+    ratio = sim.share(1) / sim.share(0)
+    assert ratio == pytest.approx(3 if policy == WEIGHTED else 1, rel=0.01)
+    assert sim.idle_ns / sim.time_ns < 0.01
+
+
+def depth_one(kernel_us, gap_us):
+    """Each kernel is launched a gap after the end of the one before: a closed loop."""
+    return Closed(kernel_us, gap_us)
+
+
+class Closed(Load):
+    def __init__(self, kernel_us, gap_us):
+        super().__init__([])
+        self.kernel_ns, self.gap_ns, self.due = kernel_us * 1000, gap_us * 1000, 0
+
+    def arrive(self, now):
+        if not self.queue and now >= self.due:
+            self.queue.append((now, self.kernel_ns))
+
+    def run(self, now, ns):
+        super().run(now, ns)
+        if not self.queue:
+            self.due = now + ns + self.gap_ns
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT])
+def test_high_priority_in_short_kernels_runs_as_if_alone(policy):
+    alone = gpu(policy, Closed(100, 20)).run(2000)
+    sim = gpu(policy, Closed(100, 20), Load(), high=[0], prio_ratio=95).run(4000)
+    assert len(sim.loads[0].latency_us) / 2 > 0.9 * len(alone.loads[0].latency_us)
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT])
+@pytest.mark.parametrize("ratio", [20, 50, 80, 95])
+def test_the_ceiling_holds_over_a_second(policy, ratio):
+    sim = gpu(policy, Load(), Load(), high=[0], prio_ratio=ratio).run(5000)
+    before = dict((i, load.got_ns) for i, load in sim.loads.items())
+    sim.run(4000)
+    got = [(load.got_ns - before[i]) / (4000 * MS) for i, load in sim.loads.items()]
+    assert got[0] == pytest.approx(ratio / 100, abs=0.01)
+    assert sum(got) > 0.98
+
+
+@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT])
+def test_an_idle_high_priority_one_costs_nothing(policy):
+    """Beside a high-priority container that never launches, others have what they have without it."""
+    with_it = gpu(policy, Load(), Load(), Load([]), high=[2]).run(2000)
+    without = gpu(policy, Load(), Load()).run(2000)
+    for i in (0, 1):
+        assert with_it.share(i) == pytest.approx(without.share(i), rel=0.02)
+
+
+@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT])
+def test_takeover(policy):
+    """From the launch to the beginning: a reading, and a control that freezes the other."""
+    sim = gpu(policy, Load(every(50, 2, 20)), Load(), high=[0], call_us=300).run(4000)
+    assert sim.p99_us(0) < 2000 + 300 + 200
+
+
+def test_three_high_priority_ones_beside_training():
+    loads = [Load(every(60, 5, 20 + 11 * i)) for i in range(3)]
+    sim = gpu(WEIGHTED, *loads, Load(), high=[0, 1, 2]).run(4000)
+    assert max(sim.p99_us(i) for i in range(3)) < 5000 + 1200
+    assert sim.share(3) > 0.9 * (1 - sum(sim.share(i) for i in range(3)))
+
+
+def test_eight_models():
+    loads = [Load(every(62 + i, 5, 8 * i)) for i in range(8)]
+    sim = gpu(PREEMPT, *loads).run(6000)
+    native = gpu(5, *[Load(every(62 + i, 5, 8 * i)) for i in range(8)]).run(6000)
+    assert max(sim.p99_us(i) for i in range(8)) <= max(native.p99_us(i) for i in range(8)) * 1.05
