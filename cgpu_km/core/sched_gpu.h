@@ -23,6 +23,7 @@
 #define CGPU_LEVER_WINDOW	1u	/* freeze and thaw whole containers */
 #define CGPU_LEVER_TIMESLICE	2u	/* a timeslice per TSG */
 
+#define CGPU_RETRY_DOUBLINGS	6u	/* a failed call is repeated after 1 ms, then 2, up to 64 */
 #define CGPU_SWITCH_NS		70000u	/* between an H200's 54 us and an A100's 85 us, both computed */
 
 struct cgpu_sched_entity {

@@ -8,7 +8,6 @@
 #include "sched_gpu.h"
 
 #define RETRY_NS	1000000ull	/* after a failed call; doubles each time */
-#define RETRY_DOUBLINGS	6u
 #define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
 #define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
 #define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
@@ -432,6 +431,9 @@ static void count_failed(struct cgpu_sched *t, u32 failed)
  * is not known, and the call that its next state needs is made again, after
  * 1 ms, then 2, up to 64.
  *
+ * A plan is acknowledged once: the same acknowledgement again, or one of a plan without calls,
+ * changes nothing. Counted twice, a failed call would double the time until it is repeated.
+ *
  * Context: Caller serialises. State may have changed since the plan was made.
  */
 void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
@@ -443,6 +445,8 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
 	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
 
+	if (!t->inflight)
+		return;
 	switch_over(t, ack, in_force);
 	ack_timeslices(t, plan, ack);
 
@@ -453,7 +457,7 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	cgpu_rota_planned(t);
 	if (failed | untimed) {
 		t->retry_ns = later_ns(ack->frozen_ns, ack->thawed_ns) + (RETRY_NS << t->fails);
-		t->fails += t->fails < RETRY_DOUBLINGS;
+		t->fails += t->fails < CGPU_RETRY_DOUBLINGS;
 	} else if (!(t->unsure_mask | t->untimed_mask)) {
 		t->fails = 0;
 	}

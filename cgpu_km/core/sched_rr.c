@@ -19,6 +19,7 @@
 #define MIN_PARTS	4	/* a turn below slice/4 is not worth two lever calls */
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
 #define LAG_PARTS	4	/* a round may begin this part of itself late */
+#define FULL_LAG_SLICES	2	/* and these slices, if that is more */
 #define LATE_TURN_PARTS	2	/* a turn that begins later than this part of a slice is late */
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
 #define GOLDEN		0x9e3779b9u
@@ -505,6 +506,11 @@ static void next_round(struct cgpu_sched *t, struct cgpu_rota *r)
 	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
 	u32 mask;
 
+	/* In a small full house a quarter of a round is hardly more than what makes a turn late.
+	 * A slow call that is paid back takes the lateness away, and gaps would bring it again.
+	 */
+	if (most_late < FULL_LAG_SLICES * t->slice_ns)
+		most_late = FULL_LAG_SLICES * t->slice_ns;
 	r->pos = 0;
 	r->round++;
 	for (mask = r->members; mask; mask &= mask - 1)

@@ -6,6 +6,8 @@
 #include "sched_account.h"
 #include "sched_rr.h"
 
+#include "../uapi.h"
+
 /* By levers that are there and not in doubt, and the last call for it was
  * answered well. Native holds nobody to anything.
  */
@@ -110,6 +112,60 @@ void cgpu_sched_entity_view(const struct cgpu_sched *t, u32 slot,
 	view->gpu_ns = s->gpu_ns;
 }
 
+static bool is_within(u64 value, u64 least, u64 most)
+{
+	return value >= least && value <= most;
+}
+
+static bool slots_are_sound(const struct cgpu_sched *t)
+{
+	u32 weights = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		const struct cgpu_sched_entity *s = &t->slot[i];
+
+		if (s->highprio > 1 || s->weight > t->max_inst || s->portion > CGPU_SLOTS)
+			return false;
+		if (!s->cookie && (s->weight || s->channels))
+			return false;
+		weights += s->weight;
+	}
+	return weights <= t->max_inst;
+}
+
+static bool rotas_are_sound(const struct cgpu_sched *t)
+{
+	u32 i;
+
+	for (i = 0; i < CGPU_ROTAS; i++) {
+		const struct cgpu_rota *r = &t->rota[i];
+
+		if (r->members >> CGPU_SLOTS || r->pos > CGPU_SLOTS)
+			return false;
+		if (r->owner >= CGPU_SLOTS && r->owner != CGPU_NO_SLOT)
+			return false;
+	}
+	return true;
+}
+
+/* Every number that selects, shifts or divides is one that this core itself could have
+ * written. The masks that follow from slot[] are worked out anew.
+ */
+static bool is_sound(const struct cgpu_sched *t)
+{
+	u32 masks = t->run_mask | t->timesliced | t->target_mask | t->unsure_mask | t->stale_mask |
+		    t->touched_mask | t->retime_mask | t->untimed_mask | t->held_mask |
+		    t->known_mask | t->busy_mask;
+	u32 levers = CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE;
+
+	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&
+	       !((t->levers | t->inert) & ~levers) &&
+	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_MAX) &&
+	       is_within(t->prio_ratio, CGPU_PRIO_RATIO_MIN, CGPU_PRIO_RATIO_MAX) &&
+	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&
+	       t->fails <= CGPU_RETRY_DOUBLINGS && slots_are_sound(t) && rotas_are_sound(t);
+}
+
 /**
  * cgpu_sched_migrate() - take over the state of another core
  * @fresh: zeros; filled
@@ -120,11 +176,12 @@ void cgpu_sched_entity_view(const struct cgpu_sched *t, u32 slot,
  * layouts it takes over from beside this function, and gives sched.back for the way down.
  *
  * Context: Caller serialises; no plan may be under way. Atomic.
- * Return: 0, or -EINVAL if @old_version is not known here.
+ * Return: 0; -EINVAL if @old_version is not known here or @old holds a number that is out of
+ * range. @fresh is unchanged then.
  */
 int cgpu_sched_migrate(struct cgpu_sched *fresh, const void *old, u32 old_version)
 {
-	if (old_version != CGPU_SCHED_VERSION)
+	if (old_version != CGPU_SCHED_VERSION || !is_sound(old))
 		return -EINVAL;
 	memcpy(fresh, old, sizeof(*fresh));
 	cgpu_rota_refresh(fresh);

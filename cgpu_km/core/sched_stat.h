@@ -59,7 +59,7 @@ void cgpu_sched_view(const struct cgpu_sched *t, struct cgpu_sched_view *view);
 void cgpu_sched_entity_view(const struct cgpu_sched *t, u32 slot,
 			    struct cgpu_sched_entity_view *view);
 
-/* 0, or -EINVAL if @old_version cannot be carried over. */
+/* 0, or -EINVAL if @old_version cannot be carried over or a number of @old is out of range. */
 int cgpu_sched_migrate(struct cgpu_sched *fresh, const void *old, u32 old_version);
 
 #endif

@@ -51,3 +51,18 @@ def test_setting_timeslices_is_no_slow_call(high: int, other: int) -> None:
     turns.run(5 * S)
     assert [turns.t.slot[slot].resisted for slot in turns.slot] == [0, 0, 0]
     assert turns.t.slow_thaws == 0
+
+
+@pytest.mark.parametrize("card", ["a100", "h200", "t4"])
+@pytest.mark.parametrize("policy", [0, 3])
+def test_a_small_full_house_loses_its_switches_only(policy: int, card: str) -> None:
+    """Two portions, both owned and busy: what each has of its half is what the context switches leave."""
+    containers = (Container("a", kernel_us=500, depth=64), Container("b", kernel_us=500, depth=64))
+    gpu = Gpu(profile(card), Personality(), containers, 11 * S, 1)
+    turns = Turns(gpu, Setup(profile(card), policy, 5000, 2), containers)
+    turns.run(S)
+    gpu.mark()
+    turns.run(11 * S)
+    part = (1 - profile(card).ctxsw_us / 5000) / 2
+    for got in gpu.held():
+        assert part - 0.0015 <= got / (10 * S) <= 0.5

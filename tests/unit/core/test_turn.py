@@ -562,6 +562,21 @@ def test_a_container_that_cannot_be_thawed_does_not_hold_up_the_others():
     assert got / (2_000 * MS) > 0.6
 
 
+@pytest.mark.parametrize("failed", [0, 0b01, 0b10, 0b11])
+def test_an_acknowledgement_counts_once(failed):
+    turn, _ = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
+    turn.step()
+    turn.now = turn.next().until_ns
+    plan = turn.next()
+    when = {"begin": turn.now, "thawed": turn.now + 1 * MS, "frozen": turn.now + 3 * MS}
+    turn.ack(plan, **when, run_mask=plan.run_mask ^ failed)
+    once = bytes(ffi.buffer(turn.t))
+    turn.ack(plan, **when, run_mask=plan.run_mask ^ failed)
+    assert bytes(ffi.buffer(turn.t)) == once
+    turn.now += 4 * MS
+    assert [turn.stat(i).failed for i in range(2)] == [failed & 1, failed >> 1]
+
+
 def test_a_failed_thaw_is_frozen_for_safety():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
@@ -1019,6 +1034,57 @@ def test_state_moves_to_another_core():
     other = Turn()
     other.t, other.now = fresh, turn.now - 200 * MS
     assert other.timeline(200) == want
+
+
+def rota_owner(t):
+    t.rota[1].owner = C.CGPU_SLOTS
+
+
+def rota_pos(t):
+    t.rota[0].pos = C.CGPU_SLOTS + 1
+
+
+def rota_members(t):
+    t.rota[2].members = 1 << C.CGPU_SLOTS
+
+
+def slot_highprio(t):
+    t.slot[24].highprio = 2
+
+
+def slot_weights(t):
+    t.slot[0].weight = t.max_inst
+
+
+def slot_of_nobody(t):
+    t.slot[5].channels = 1
+
+
+UNSOUND = [
+    *(("policy", bad) for bad in (6, 2**31)),
+    *(("max_inst", bad) for bad in (0, 26)),
+    *(("prio_ratio", bad) for bad in (0, 100)),
+    *(("slice_ns", bad) for bad in (0, 999_999, 100 * MS + 1)),
+    *((mask, 1 << 25) for mask in ("run_mask", "target_mask", "unsure_mask", "stale_mask", "touched_mask",
+                                   "retime_mask", "untimed_mask", "held_mask", "known_mask", "busy_mask",
+                                   "timesliced")),
+    ("levers", 4),
+    ("fails", 7),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda t, n=name, v=value: setattr(t, n, v) for name, value in UNSOUND]
+    + [rota_owner, rota_pos, rota_members, slot_highprio, slot_weights, slot_of_nobody],
+)
+def test_a_state_out_of_range_is_not_taken_over(spoil):
+    turn, _ = opened_turn(WEIGHTED, [(1, 1), (2, 1)])
+    turn.timeline(77)
+    spoil(turn.t)
+    fresh = ffi.new("struct cgpu_sched *")
+    assert lib.cgpu_sched_migrate(fresh, turn.t, C.CGPU_SCHED_VERSION) == -errno.EINVAL
+    assert not any(bytes(ffi.buffer(fresh)))
 
 
 def test_the_shell_sees_words_and_no_layout():

@@ -128,6 +128,7 @@ class TurnMachine(RuleBasedStateMachine):
         plan = turn.next()
         self.check(plan)
         self.check_credit()
+        assert lib.cgpu_sched_migrate(ffi.new("struct cgpu_sched *"), t, C.CGPU_SCHED_VERSION) == 0, "not taken over"
         again = turn.next()
         assert bytes(ffi.buffer(again)) == bytes(ffi.buffer(plan)), "asked twice, another answer"
         if plan.freeze_mask | plan.thaw_mask | plan.timeslice_mask:
@@ -146,10 +147,11 @@ class TurnMachine(RuleBasedStateMachine):
         failed &= plan.freeze_mask | plan.thaw_mask
         frozen, thawed = begin + frozen_us * US, begin + thawed_us * US
         self.turn.now = max(self.turn.now, frozen, thawed)
+        came = self.turn.t.stale_mask  # since the plan, into a slot that it has a call for: the call was not for it
         self.turn.ack(plan, begin, frozen, thawed, plan.run_mask ^ failed, plan.timeslice_mask & ~failed)
         # A switch is refunded when it comes, within the turn or in the overlap before it.
         self.switches = min(self.switches + 1, 8)
-        for i in slots(failed) & set(self.live()):
+        for i in slots(failed & ~came) & set(self.live()):
             assert not self.turn.stat(i).enforced, "a failed call was reported as isolation"
 
     @precondition(lambda self: self.pending is None)
@@ -253,7 +255,8 @@ class TurnMachine(RuleBasedStateMachine):
             for credit in (t.slot[i].credit_ns, t.slot[i].beside_ns):
                 assert credit <= 2 * self.most_grant + self.switches * SWITCH_NS_MAX
         for rota in t.rota:
-            if rota.running and rota.contended and rota.owner < C.CGPU_SLOTS:
+            # One that this plan does not ask ends its turn when it is asked next.
+            if rota.running & C.CGPU_ROTA_PLANNED and rota.contended and rota.owner < C.CGPU_SLOTS:
                 assert rota.limit_ns >= rota.clock_ns, "a turn goes on after its end"
                 assert rota.limit_ns - rota.clock_ns <= 3 * self.most_grant + t.slice_ns * 20
 
