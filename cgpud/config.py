@@ -22,6 +22,7 @@ from cgpud import address, settings
 from cgpud.errors import ConfigError
 from cgpud.kernel_abi import (
     MAX_INST_BURST_MAX,
+    MAX_INST_MAX,
     MAX_INST_MIN,
     OVERCOMMIT_MAX,
     OVERCOMMIT_MIN,
@@ -29,6 +30,7 @@ from cgpud.kernel_abi import (
     PRIO_RATIO_MIN,
     SLICE_US_MAX,
     SLICE_US_MIN,
+    Policy,
 )
 from cgpud.model import Gpu
 from cgpud.settings import Caps, GpuSettings
@@ -233,8 +235,21 @@ class _Merge:
             where = f'gpu."{name}".' if name else "gpu."
             self.files |= {where + key: file for key in table}
 
+    def _check_max_inst(self, name: str, table: GpuSettings, own: GpuSettings) -> None:
+        """Above 25 only burst takes it; the kernel refuses it as well, when the GPU appears."""
+        policy = next((one.policy for one in (table, own) if one.policy is not None), Policy.NATIVE)
+        if policy == Policy.BURST or (table.max_inst or 0) <= MAX_INST_MAX:
+            return
+        key = f'gpu."{name}".max_inst' if name else "gpu.max_inst"
+        raise ConfigError(
+            f"{self.files[key]}: {key} = {table.max_inst} is not allowed: it must be from {MAX_INST_MIN} to "
+            f"{MAX_INST_MAX} under policy {settings.POLICY_NAMES[policy]}"
+        )
+
     def config(self) -> Config:
         gpus = {name: _settings(table) for name, table in self.gpus.items()}
+        for name, table in gpus.items():
+            self._check_max_inst(name, table, gpus.get("", GpuSettings()))
         prefix = "container."
         caps = Caps(
             **self.container,

@@ -6,9 +6,6 @@
  */
 #include "policy.h"
 
-#include "../uapi.h"
-
 const struct cgpu_policy cgpu_policy_native = {
 	.thaw_first	= 1,
-	.max_inst	= CGPU_MAX_INST_BURST_MAX,
 };

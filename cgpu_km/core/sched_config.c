@@ -254,7 +254,8 @@ int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns)
 		return -EINVAL;
 	if (wanted->levers & ~t->levers)
 		return -EOPNOTSUPP;
-	if (t->max_inst > most_max_inst(wanted))
+	/* Native divides nothing, and a lost lever must always end there. */
+	if (wanted->limits && t->max_inst > most_max_inst(wanted))
 		return -EBUSY;
 	if (policy == t->policy)
 		return 0;

@@ -140,7 +140,7 @@ static bool rotas_are_sound(const struct cgpu_sched *t)
 	for (i = 0; i < CGPU_ROTAS; i++) {
 		const struct cgpu_rota *r = &t->rota[i];
 
-		if (r->members >> CGPU_SLOTS || r->pos > CGPU_SLOTS)
+		if ((r->members | r->asleep | r->woken) >> CGPU_SLOTS || r->pos > CGPU_SLOTS)
 			return false;
 		if (r->owner >= CGPU_SLOTS && r->owner != CGPU_NO_SLOT)
 			return false;
@@ -155,12 +155,12 @@ static bool is_sound(const struct cgpu_sched *t)
 {
 	u32 masks = t->run_mask | t->timesliced | t->target_mask | t->unsure_mask | t->stale_mask |
 		    t->touched_mask | t->retime_mask | t->untimed_mask | t->held_mask |
-		    t->known_mask | t->busy_mask;
+		    t->known_mask | t->busy_mask | t->asleep_mask;
 	u32 levers = CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE;
 
 	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&
 	       !((t->levers | t->inert) & ~levers) &&
-	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_MAX) &&
+	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_BURST_MAX) &&
 	       is_within(t->prio_ratio, CGPU_PRIO_RATIO_MIN, CGPU_PRIO_RATIO_MAX) &&
 	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&
 	       t->fails <= CGPU_RETRY_DOUBLINGS && slots_are_sound(t) && rotas_are_sound(t);

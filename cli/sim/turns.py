@@ -63,13 +63,13 @@ class Turns:
         lib, t, now = self.lib, self.t, self._clock()
         lib.cgpu_sched_init(t, now)
         lib.cgpu_sched_set_levers(t, (WINDOW | TIMESLICE) & ~_inert(setup.personality.lever_inert), now)
-        self._check(lib.cgpu_sched_set_max_inst(t, setup.max_inst, now), f"max_inst {setup.max_inst}")
         self._check(lib.cgpu_sched_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
         slice_us = setup.slice_us
         if slice_us is None:
             slice_us = self._auto_slice_us(setup.profile.lever_us * US)
         self._check(lib.cgpu_sched_set_slice_us(t, slice_us, now), f"slice_us {slice_us}")
         self._check(lib.cgpu_sched_set_policy(t, setup.policy, now), f"policy {setup.policy}")
+        self._check(lib.cgpu_sched_set_max_inst(t, setup.max_inst, now), f"max_inst {setup.max_inst}")
         for number, one in enumerate(self.containers):
             self._admit(number, one)
         self.lib.cgpu_sched_next(t, now, self.plan)

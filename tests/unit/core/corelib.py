@@ -41,9 +41,9 @@ class Turn:
         lib.cgpu_sched_init(self.t, now)
         lib.cgpu_sched_set_levers(self.t, levers, now)
         self.t.switch_ns = switch_us * 1000
-        check(lib.cgpu_sched_set_max_inst(self.t, max_inst, now))
         check(lib.cgpu_sched_set_slice_us(self.t, int(slice_ms * 1000), now))
         check(lib.cgpu_sched_set_policy(self.t, policy, now))
+        check(lib.cgpu_sched_set_max_inst(self.t, max_inst, now))
         self.cookies = 0
 
     def add(self, weight=1, highprio=0, channels=0, tsgs=None):

@@ -963,7 +963,7 @@ def test_admission():
 @pytest.mark.parametrize(
     ("what", "bad", "good"),
     [
-        ("policy", [6, 2**32, 2**64 - 1], range(6)),
+        ("policy", [7, 2**32, 2**64 - 1], range(7)),
         ("max_inst", [0, 26, 2**32 + 5], [1, 25]),
         ("prio_ratio", [0, 19, 100, 2**32 + 50], [20, 99]),
         ("slice_us", [0, 999, 100_001, 2**63], [1_000, 100_000]),
@@ -1061,12 +1061,12 @@ def slot_of_nobody(t):
 
 
 UNSOUND = [
-    *(("policy", bad) for bad in (6, 2**31)),
-    *(("max_inst", bad) for bad in (0, 26)),
+    *(("policy", bad) for bad in (7, 2**31)),
+    *(("max_inst", bad) for bad in (0, 101)),
     *(("prio_ratio", bad) for bad in (0, 100)),
     *(("slice_ns", bad) for bad in (0, 999_999, 100 * MS + 1)),
     *((mask, 1 << 25) for mask in ("run_mask", "target_mask", "unsure_mask", "stale_mask", "touched_mask",
-                                   "retime_mask", "untimed_mask", "held_mask", "known_mask", "busy_mask",
+                                   "retime_mask", "untimed_mask", "held_mask", "known_mask", "busy_mask", "asleep_mask",
                                    "timesliced")),
     ("levers", 4),
     ("fails", 7),

@@ -375,7 +375,7 @@ def test_a_bad_file_at_start_is_one_sentence(tmp_path: Path, options: tuple[str,
     process = start(tmp_path, *options)
     _, text = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert text.startswith(f"cgpud: {tmp_path / 'cgpu.toml'}: gpu.policy = 9 is not allowed: it must be 0 to 5")
+    assert text.startswith(f"cgpud: {tmp_path / 'cgpu.toml'}: gpu.policy = 9 is not allowed: it must be 0 to 6")
     assert text.count("\n") == 1
 
 

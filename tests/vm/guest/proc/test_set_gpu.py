@@ -99,7 +99,7 @@ def test_memory_by_the_drivers_account(box: Box) -> None:
 
 
 BAD = [
-    ({G.POLICY: 6}, errno.EINVAL, "policy: 0 to 5"),
+    ({G.POLICY: 7}, errno.EINVAL, "policy: 0 to 6"),
     ({G.MAX_INST: 0}, errno.EINVAL, "max_inst: 1 to 25"),
     ({G.MAX_INST: 26}, errno.EINVAL, "max_inst: 1 to 25"),
     ({G.MAX_INST: 1}, errno.EBUSY, "max_inst: more containers or weight"),
