@@ -72,7 +72,8 @@ class Personality:
 class Setup:
     """A GPU and its settings. slice_us None: chosen by the module from the measured lever. window_restart: the
     module's parameter of that name. one_cpu: clients share a processor with the scheduler thread, so that none of them
-    submits while a call spins. run_state: where the module reads which containers have work; None: what the card has."""
+    submits while a call spins. run_state: where the module reads which containers have work; None: as the card has
+    it."""
 
     profile: Profile
     policy: int = 2
@@ -91,8 +92,19 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Arrival:
+    """A request of a trace: when it arrives after the container's start, and the lengths of its kernels."""
+
+    at_ms: float
+    request_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Container:
-    """A container on one GPU, with the load of each of its processes."""
+    """A container on one GPU, with the load of each of its processes.
+
+    With request_us or a trace its kernels come in requests: at a rate, from the trace, or think_ms after an end.
+    """
 
     name: str
     weight: int = 1
@@ -110,6 +122,16 @@ class Container:
     stop_ms: float | None = None
     stubborn: bool = False
     gpu: int = 0
+    request_us: tuple[float, ...] = ()
+    requests_per_s: float = 0.0
+    think_ms: float = 0.0
+    think_spread_ms: float = 0.0
+    trace: tuple[Arrival, ...] = ()
+
+    @property
+    def serves(self) -> bool:
+        """Has it requests?"""
+        return bool(self.request_us or self.trace)
 
     @property
     def start_ns(self) -> int:

@@ -225,6 +225,9 @@ loads = st.builds(
     start_ms=st.floats(0, 100),
     stop_ms=st.sampled_from([None, 150.0]),
     stubborn=st.booleans(),
+    request_us=st.sampled_from([(), (), (900.0,), (2000.0, *[50.0] * 9)]),
+    think_ms=st.sampled_from([0.0, 4.0]),
+    requests_per_s=st.sampled_from([0.0, 30.0]),
 )
 acts = st.lists(
     st.tuples(st.sampled_from(["freeze", "thaw", "slice", "commit", "run"]), st.integers(0, 3)), max_size=20
@@ -279,7 +282,8 @@ from cgpu_cli.sim.config import read_scenario
 from cgpu_cli.sim.model import Setup, profile
 from cgpu_cli.sim.run import run
 for policy in range(6):
-    flags = ["count=20,processes=3,kernel_us=50,depth=2", "highprio=1,on_ms=3,off_ms=8", "stubborn=1,stop_ms=300"]
+    flags = ["count=18,processes=3,kernel_us=50,depth=2", "highprio=1,on_ms=3,off_ms=8", "stubborn=1,stop_ms=300",
+             "processes=2,request_us=9000+50x20,requests_per_s=30", "request_us=100,think_ms=1,depth=1,stop_ms=400"]
     run(read_scenario({"seconds": 0.5}, Setup(profile("t4"), policy, 2000, 25), 1, flags))
 """
     flags = "-fsanitize=undefined -fno-sanitize-recover=all"
