@@ -73,13 +73,14 @@ CONTAINER = {
     "start_ms": Range(0, 3_600_000, whole=False),
     "stop_ms": Range(0, 3_600_000, whole=False),
     "stubborn": FLAG,
+    "churn_ms": Range(0, 3_600_000, whole=False, least=1),
     "requests_per_s": Range(0, 100_000, whole=False, least=1e-4),
     "think_ms": Range(0, 3_600_000, whole=False),
     "think_spread_ms": Range(0, 3_600_000, whole=False),
     "gpu": Range(0, 15),
 }
 REQUESTS = {"request_us", "requests_file"}
-NOT_WITH_REQUESTS = ("kernel_us", "rate")
+NOT_WITH_REQUESTS = ("kernel_us", "rate", "churn_ms")
 GPU = {
     "slice_us": Range(1_000, 100_000),
     "max_inst": Range(1, 25),

@@ -43,6 +43,7 @@ class Gpu:
         self.ffi, self.lib = native.load()
         self.profile, self.personality, self.one_cpu = profile, personality, one_cpu
         self.clients = tuple(clients)
+        self.length_ns = length_ns
         machine = self.ffi.new("struct cgpu_sim_machine *")
         machine.ctxsw_ns = profile.ctxsw_us * US
         machine.timeslice_ns = profile.timeslice_us * US
@@ -51,6 +52,8 @@ class Gpu:
         machine.commit_required = personality.commit_required
         machine.seed = seed
         self.sim = self.ffi.gc(self.lib.cgpu_sim_new(machine, length_ns), self.lib.cgpu_sim_free)
+        # A client's figures may outlive this object: they hold the engine they lie in.
+        self._client: list[Any] = []
         self.rng = random.Random(seed)
         self.calls = 0
         self.lever_ns: deque[int] = deque(maxlen=LEVER_SAMPLES)
@@ -59,6 +62,8 @@ class Gpu:
         for number, one in enumerate(self.clients):
             if self.lib.cgpu_sim_add(self.sim, self._load(one, length_ns, seed)) != number:
                 raise ValueError(f"the simulated GPU does not take {one}")
+            struct = self.lib.cgpu_sim_client(self.sim, number)
+            self._client.append(self.ffi.gc(struct, lambda _, sim=self.sim: None))
 
     def _load(self, one: Container, length_ns: int, seed: int) -> Any:
         load = self.ffi.new("struct cgpu_sim_load *")
@@ -89,7 +94,7 @@ class Gpu:
 
     def client(self, number: int) -> Any:
         """Its struct cgpu_sim_client, by reference."""
-        return self.lib.cgpu_sim_client(self.sim, number)
+        return self._client[number]
 
     def busy(self) -> list[int]:
         return [int(self.client(number).busy_ns) for number in range(len(self.clients))]
@@ -112,6 +117,10 @@ class Gpu:
 
     def end(self, number: int) -> None:
         self.lib.cgpu_sim_end(self.sim, number)
+
+    def reopen(self, number: int) -> None:
+        """After end(): a program like the first."""
+        self.lib.cgpu_sim_reopen(self.sim, number)
 
     def stop_now(self, number: int) -> None:
         """Take the client off the engine without a call, as soon as its kernel can be preempted."""

@@ -127,11 +127,24 @@ class Container:
     think_ms: float = 0.0
     think_spread_ms: float = 0.0
     trace: tuple[Arrival, ...] = ()
+    churn_ms: float = 0.0
 
     @property
     def serves(self) -> bool:
         """Has it requests?"""
         return bool(self.request_us or self.trace)
+
+    def moments(self, length_ns: int) -> list[tuple[int, bool]]:
+        """When it opens (True) and closes the GPU: at the start and the end, and with churn_ms so often between."""
+        found, at, opens = [], self.start_ns, True
+        while self.churn_ms and at < min(self.stop_ns, length_ns):
+            found.append((at, opens))
+            at, opens = at + round(self.churn_ms * MS), not opens
+        if not self.churn_ms:
+            found.append((self.start_ns, True))
+        if self.stop_ms is not None and (not found or found[-1][1]):
+            found.append((self.stop_ns, False))
+        return found
 
     @property
     def start_ns(self) -> int:

@@ -116,7 +116,7 @@ def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float 
 def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int) -> tuple[float, float]:
     """The default time line: up to a minute if anything changes during the run, else 200 ms from its middle."""
     whole_ms = scenario.seconds * 1000
-    moving = any(one.start_ms or one.stop_ms is not None or one.off_ms for one in containers)
+    moving = any(one.start_ms or one.stop_ms is not None or one.off_ms or one.churn_ms for one in containers)
     if moving or any(change.gpu == gpu for change in scenario.changes):
         return 0.0, min(whole_ms, WHOLE_MS)
     return 0.5 * whole_ms, min(whole_ms, 0.5 * whole_ms + AUTO_MS)

@@ -367,6 +367,23 @@ void cgpu_sim_end(struct cgpu_sim *s, u32 client)
 	}
 }
 
+void cgpu_sim_reopen(struct cgpu_sim *s, u32 client)
+{
+	u32 i, n;
+
+	for (i = 0; i < s->tsgs; i++) {
+		struct tsg *tsg = &s->tsg[i];
+
+		if (tsg->client != client)
+			continue;
+		tsg->last_submit_ns = s->now_ns;
+		tsg->arrival_ns = s->now_ns;
+		for (n = 0; n < s->state[client].load.depth; n++)
+			tsg->submit_ns[(tsg->head + n) % s->state[client].load.depth] =
+				cgpu_sim_next_submission(s, tsg, s->now_ns);
+	}
+}
+
 void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns)
 {
 	u32 i;

@@ -119,6 +119,8 @@ void cgpu_sim_drain(struct cgpu_sim *s, u32 client, u64 to_ns);
 void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 first, u32 count, u32 enabled);
 /* Its channels are gone, and with them what was in their queues. */
 void cgpu_sim_end(struct cgpu_sim *s, u32 client);
+/* It is there again, as a new program: its queues fill from now on. Not with requests. */
+void cgpu_sim_reopen(struct cgpu_sim *s, u32 client);
 void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns);
 void cgpu_sim_commit(struct cgpu_sim *s);
 

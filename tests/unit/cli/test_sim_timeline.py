@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from cgpu_cli.sim import native
 from cgpu_cli.sim.gpu import Gpu
-from cgpu_cli.sim.model import MS, US, Container, Personality, Profile, S
+from cgpu_cli.sim.model import MS, US, Container, Personality, Profile, S, Setup
+from cgpu_cli.sim.turns import Turns
 
 CARD = Profile("x", "x", 100, timeslice_us=1000, ctxsw_us=50, lever_us=300, lever_spin_us=50, tail_us=5000, tail_pct=0)
 BUSY = Container("busy", kernel_us=300, depth=8)
@@ -187,6 +188,26 @@ def test_from_one_list_to_the_next_is_ones_own() -> None:
     last_ns = gpu.lever_ns[-1]
     assert gpu.calls == 2
     assert gpu.held()[0] - held == gpu.now - began - (last_ns - last_ns // 2), "to the middle of the last call"
+
+
+def test_figures_outlive_their_gpu() -> None:
+    gpu = machine(BUSY)
+    gpu.advance(S)
+    client, works = gpu.client(0), gpu.client(0).works
+    del gpu
+    others = [machine(BUSY) for _ in range(20)]
+    assert client.works == works > len(others)
+
+
+def test_one_that_comes_and_goes() -> None:
+    """50 ms of each 100; what was queued when it left is gone."""
+    one = replace(BUSY, churn_ms=50, start_ms=100)
+    assert one.moments(300 * MS) == [(100 * MS, True), (150 * MS, False), (200 * MS, True), (250 * MS, False)]
+    assert replace(one, stop_ms=220).moments(S)[-1] == (220 * MS, False)
+    assert replace(one, stop_ms=160).moments(S)[-1] == (150 * MS, False)
+    gpu = machine(one)
+    Turns(gpu, Setup(CARD, 1, 5000), (one,)).run(S)
+    assert gpu.busy()[0] == pytest.approx(450 * MS, rel=0.005)
 
 
 def test_bursts_and_rates() -> None:
