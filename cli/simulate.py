@@ -29,12 +29,15 @@ Examples:
   cgpu simulate --policy fixed --max-inst 10 --container weight=3 --container weight=2 --svg line.svg
   cgpu simulate --policy 1 --profile h200 --container count=8,kernel_us=100,depth=1
   cgpu simulate --container name=batch,depth=64 --container name=chat,highprio=1,on_ms=20,off_ms=180
+  cgpu simulate --alone --container name=train --container name=llm,highprio=1,request_us=20000+200x40,requests_per_s=2
   cgpu simulate node.toml --json
 
 \b
 A container: name, count, weight, highprio, gpu; processes, kernel_us (-/+ spread_us), depth (kernels queued),
 gap_us (CPU time from an end to the next launch, -/+ gap_spread_us), rate (launches a second), on_ms and off_ms
-(bursts), start_ms, stop_ms, stubborn (ignores preemption). docs/user/cli.md section 4 describes each.
+(bursts), start_ms, stop_ms, churn_ms, stubborn (ignores preemption). With requests: request_us (lengths of a request's
+kernels, 20000+200x40) and one of requests_per_s (Poisson), think_ms (after an end), requests_file.
+docs/user/cli.md section 4 describes each.
 """
 
 
@@ -57,6 +60,41 @@ def _row(got: Got) -> list[str]:
     ]
 
 
+REQUEST_HEAD = ("Container", "Requests", "Open", "Requests/s", "p50", "p99", "max", "p99 of alone")
+FAIR_HEAD = ("Container", "Got", "Alone", "Max-min fair")
+
+
+def _request_row(got: Got) -> list[str]:
+    """One with requests."""
+    one = got.requests
+    assert one
+    alone = got.p99_of_alone_pct
+    return [
+        got.container.name,
+        str(one.ended),
+        str(one.open),
+        f"{one.per_s:.2f}",
+        *(_us(value) for value in (one.p50_us, one.p99_us, one.max_us)),
+        "-" if alone is None else percent(alone),
+    ]
+
+
+def _more_tables(result: Result) -> list[str]:
+    """Of requests, and beside what each has alone."""
+    lines = []
+    requests = [_request_row(got) for got in result.got if got.requests]
+    if requests:
+        lines += ["", *table(REQUEST_HEAD, requests, frozenset(range(1, len(REQUEST_HEAD))))]
+    fair = [
+        [got.container.name, percent(got.share_pct), percent(got.alone.share_pct), percent(got.fair_pct)]
+        for got in result.got
+        if got.alone
+    ]
+    if fair:
+        lines += ["", *table(FAIR_HEAD, fair, frozenset(range(1, len(FAIR_HEAD))))]
+    return lines + [""] * bool(lines)
+
+
 def _title(result: Result) -> str:
     setup = result.setup
     name = f"{setup.policy} {policy_name(setup.policy)}"
@@ -65,14 +103,16 @@ def _title(result: Result) -> str:
 
 def result_text(number: int, result: Result, width: int, plain: bool) -> list[str]:
     cost = (
-        f"No kernel running {result.idle_pct:.1f} %; {result.turns_per_s:.0f} turns and "
+        f"No kernel running {result.idle_pct:.1f} %, of it {result.idle_loss_pct:.1f} with work queued and "
+        f"{result.switch_pct:.1f} switching; {result.turns_per_s:.0f} turns and "
         f"{result.lever_calls_per_s:.0f} lever calls a second, sched thread {result.sched_thread_pct:.1f} % of a core"
     )
     source = f"Run state: {result.setup.source}" + (
         f", {result.polls_per_s:.0f} polls a second; never seen on hardware" if result.setup.source != "none" else ""
     )
     rows = table(HEAD, [_row(got) for got in result.got], frozenset(range(1, len(HEAD))))
-    lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, cost, source, *result.notes, ""]
+    lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, *_more_tables(result)]
+    lines += [cost, source, *result.notes, ""]
     return lines + draw.time_line(result.line, [got.container.name for got in result.got], result.line_ms, width, plain)
 
 
@@ -95,6 +135,25 @@ def got_json(got: Got) -> dict[str, Any]:
         "takeover_p99_us": _rounded(got.takeover_us),
         "takeover_ceiling_p99_us": _rounded(got.takeover_ceiling_us),
         "share_per_100_ms_pct": [round(ns / 1e6, 2) for ns in got.buckets],
+        **requests_json(got),
+    }
+
+
+def requests_json(got: Got) -> dict[str, Any]:
+    """Of a container without requests, and without --alone, null."""
+    found, alone = got.requests, got.alone
+    return {
+        "requests": found.ended if found else None,
+        "requests_open": found.open if found else None,
+        "requests_per_s": _rounded(found.per_s) if found else None,
+        "request_p50_us": _rounded(found.p50_us) if found else None,
+        "request_p99_us": _rounded(found.p99_us) if found else None,
+        "request_max_us": _rounded(found.max_us) if found else None,
+        "request_alone_p99_us": _rounded(alone.p99_us) if alone else None,
+        "request_p99_of_alone_pct": _rounded(got.p99_of_alone_pct),
+        "share_alone_pct": _rounded(alone.share_pct) if alone else None,
+        "share_fair_pct": _rounded(got.fair_pct),
+        "share_from_fair_pp": _rounded(got.from_fair_pp),
     }
 
 
@@ -107,6 +166,10 @@ def result_json(number: int, result: Result) -> dict[str, Any]:
         "slice_us": result.slice_us,
         "seconds": round(result.seconds, 6),
         "idle_pct": round(result.idle_pct, 3),
+        "idle_loss_pct": round(result.idle_loss_pct, 3),
+        "switch_pct": round(result.switch_pct, 3),
+        "low_of_rest_pct": _rounded(result.low_of_rest_pct),
+        "share_from_fair_pp": _rounded(result.from_fair_pp),
         "turns_per_s": round(result.turns_per_s, 2),
         "lever_calls_per_s": round(result.lever_calls_per_s, 2),
         "sched_thread_cpu_pct": round(result.sched_thread_pct, 3),
@@ -149,7 +212,8 @@ def write_svg(path: Path, results: Sequence[Result]) -> list[Path]:
     for number, result in enumerate(results):
         target = svg_target(path, number)
         names = [got.container.name for got in result.got]
-        text = draw.svg(_title(result), names, result.line, result.line_ms, [got.buckets for got in result.got])
+        buckets, seen = [got.buckets for got in result.got], [got.seen for got in result.got]
+        text = draw.svg(_title(result), names, result.line, result.line_ms, buckets, seen)
         target.write_text(text, encoding="utf-8")
         written.append(target)
     return written
@@ -201,7 +265,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option("--max-inst", metavar="N", help="Default: 20.")
 @click.option("--prio-ratio", metavar="PCT", help="Default: 80.")
 @click.option(
-    "--run-state", metavar="SOURCE", help="Where it is read which containers have work: chram, none. Default: the card's."
+    "--run-state", metavar="SOURCE", help="Where the module reads who has work: chram, none. Default: the card's."
 )
 @click.option("--personality", metavar="KEY=VALUE,...", help="A driver with faults, e.g. err40_pct=27.")
 @click.option("--seconds", metavar="S", help="Simulated; default: 10.")
@@ -211,6 +275,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option(
     "--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the time line into this file."
 )
+@click.option("--alone", is_flag=True, help="Run each container alone too, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 def simulate(
     file: Path | None,
@@ -228,6 +293,7 @@ def simulate(
     from_ms: float | None,
     line_ms: float | None,
     svg: Path | None,
+    alone: bool,
     as_json: bool,
 ) -> None:
     """Simulate containers on a GPU under a policy: shares, waits, time line.
@@ -245,7 +311,7 @@ def simulate(
     scenario = config.read_scenario(_merged(file, {"seconds": seconds, "seed": seed}), base, gpus, containers)
     if svg:
         check_svg(svg, len(scenario.gpus))
-    results = run(scenario, _line_window(from_ms, line_ms, scenario))
+    results = run(scenario, _line_window(from_ms, line_ms, scenario), alone)
     written = write_svg(svg, results) if svg else []
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": scenario.seed}

@@ -11,15 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CgpuError, Exit
 from ..model import POLICIES
 from .model import RUN_STATES, Change, Container, Personality, Scenario, Setup, profile
+from .requests import ARRIVALS_MAX, read_lengths, read_trace, wrong
 
 CONTAINERS_MAX = 25
-
-
-def wrong(what: str, hint: str = "") -> CgpuError:
-    return CgpuError(Exit.USAGE, "usage", what, hint)
 
 
 @dataclass(frozen=True)
@@ -77,8 +73,14 @@ CONTAINER = {
     "start_ms": Range(0, 3_600_000, whole=False),
     "stop_ms": Range(0, 3_600_000, whole=False),
     "stubborn": FLAG,
+    "churn_ms": Range(0, 3_600_000, whole=False, least=1),
+    "requests_per_s": Range(0, 100_000, whole=False, least=1e-4),
+    "think_ms": Range(0, 3_600_000, whole=False),
+    "think_spread_ms": Range(0, 3_600_000, whole=False),
     "gpu": Range(0, 15),
 }
+REQUESTS = {"request_us", "requests_file"}
+NOT_WITH_REQUESTS = ("kernel_us", "rate", "churn_ms")
 GPU = {
     "slice_us": Range(1_000, 100_000),
     "max_inst": Range(1, 100),
@@ -136,11 +138,11 @@ def numbers(values: Mapping[str, object], ranges: Mapping[str, Range]) -> dict[s
 
 def read_containers(values: Mapping[str, object], number: int) -> list[Container]:
     """One, or `count` identical ones."""
-    known(values, {"name", "count", *CONTAINER}, "a container")
+    known(values, {"name", "count", *CONTAINER, *REQUESTS}, "a container")
     name = values.get("name", f"c{number}")
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 64:
         raise wrong(f"{name!r} is no name for a container")
-    one = Container(name, **numbers(values, CONTAINER))
+    one = Container(name, **numbers(values, CONTAINER), **read_requests(values, f"container {name}"))
     if one.off_ms and not one.on_ms:
         raise wrong(f"container {name}: off_ms needs on_ms")
     if one.stop_ms is not None and one.stop_ms <= one.start_ms:
@@ -150,6 +152,33 @@ def read_containers(values: Mapping[str, object], number: int) -> list[Container
         return [one]
     first, stem = (0, name) if "name" in values else (number, "c")
     return [replace(one, name=f"{stem}{first + i}") for i in range(count)]
+
+
+def read_requests(values: Mapping[str, object], what: str) -> dict[str, Any]:
+    """request_us and the trace, checked against the rest."""
+    how = [name for name in ("requests_per_s", "think_ms", "requests_file") if name in values]
+    text, path = values.get("request_us", ""), values.get("requests_file")
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise wrong(f"{what}: request_us is written like 20000+200x40")
+    if not REQUESTS & set(values):
+        if how:
+            raise wrong(f"{what}: {how[0]} needs request_us")
+        return {}
+    for name in NOT_WITH_REQUESTS:
+        if name in values:
+            raise wrong(f"{what}: {name} and requests exclude one another", "request_us has the lengths")
+    if len(how) != 1:
+        given = "none is" if not how else f"{' and '.join(how)} are"
+        raise wrong(f"{what}: requests arrive in one way, and {given} given", "requests_per_s, think_ms, requests_file")
+    lengths = read_lengths(str(text), f"{what}: request_us") if "request_us" in values else ()
+    if path is None:
+        return {"request_us": lengths}
+    if not isinstance(path, str):
+        raise wrong(f"{what}: requests_file is a path")
+    try:
+        return {"request_us": lengths, "trace": read_trace(Path(path), lengths)}
+    except OSError as err:
+        raise wrong(f"{what}: {path}: {err.strerror}") from None
 
 
 def read_setup(values: Mapping[str, object], base: Setup) -> Setup:
@@ -230,11 +259,15 @@ def read_scenario(values: Mapping[str, object], base: Setup, gpus: int | None, f
     for change in changes:
         if change.gpu >= len(setups):
             raise wrong(f"a change is of GPU {change.gpu}, and there are {len(setups)}", "--gpus")
+    seconds = SECONDS.read("seconds", values.get("seconds", 10))
+    for one in containers:
+        if one.requests_per_s * seconds > ARRIVALS_MAX:
+            raise wrong(f"container {one.name} has more than {ARRIVALS_MAX} requests", "a smaller rate, or --seconds")
     return Scenario(
         tuple(setups),
         tuple(containers),
         tuple(sorted(changes, key=lambda change: change.at_ms)),
-        SECONDS.read("seconds", values.get("seconds", 10)),
+        seconds,
         SEED.read("seed", values.get("seed", 1)),
     )
 

@@ -8,6 +8,7 @@ from html import escape
 
 from .gpu import Stretch
 from .model import MS, S
+from .requests import Request
 
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 # Okabe and Ito's colours, distinguishable with any colour vision.
@@ -77,6 +78,22 @@ def _lanes(line: Sequence[Stretch], names: Sequence[str], window_ms: tuple[float
     return found
 
 
+def _requests(seen: Sequence[Sequence[Request]], window_ms: tuple[float, float], left: float, top: float,
+              width: float, lane: float) -> list[str]:  # fmt: skip
+    """A line below the lane from each arrival to the end of the last kernel, with a mark at the arrival."""
+    begin, span = window_ms[0] * MS, max(1.0, (window_ms[1] - window_ms[0]) * MS)
+    found = []
+    for client, requests in enumerate(seen):
+        y = top + (client + 1) * lane - 1.5
+        for one in requests:
+            if one.end_ns <= begin or one.arrival_ns >= begin + span:
+                continue
+            x = [left + min(1.0, max(0.0, (ns - begin) / span)) * width for ns in (one.arrival_ns, one.end_ns)]
+            mark = f"M{x[0]:.2f} {y - 4:.1f}V{y:.1f}H{x[1]:.2f}"
+            found.append(f'<path class="request" d="{mark}" fill="none" stroke="#222"/>')
+    return found
+
+
 def _shares(buckets: Sequence[Sequence[int]], left: float, top: float, width: float, height: float) -> list[str]:
     """Shares per 100 ms as stacked areas."""
     count = len(buckets[0])
@@ -101,8 +118,9 @@ def svg(
     line: Sequence[Stretch],
     window_ms: tuple[float, float],
     buckets: Sequence[Sequence[int]],
+    requests: Sequence[Sequence[Request]] = (),
 ) -> str:
-    """The time line, and below it the shares of the whole run."""
+    """The time line with requests, and below it the shares of the whole run."""
     left, width, lane = 110.0, 860.0, 26.0 if len(names) <= 8 else 14.0
     top, bottom = 44.0, 44.0 + lane * len(names)
     shares_top, height = bottom + 44.0, 110.0
@@ -110,6 +128,7 @@ def svg(
     body = [
         _text(left, 22, title, ' font-size="14"'),
         *_lanes(line, names, window_ms, left, top, width, lane),
+        *_requests(requests, window_ms, left, top, width, lane),
         *_axis(left, bottom, width, window_ms),
     ]
     if buckets and buckets[0]:

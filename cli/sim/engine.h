@@ -22,6 +22,12 @@ struct tsg {
 	u64 gate_ns;		/* the gate was closed: next check */
 	u64 *submit_ns;		/* ring of @depth, nondecreasing from @head on */
 	u32 head, admitted;
+	/* Of a client with requests. */
+	u64 rng;
+	u64 request_ns;		/* arrival of the one it works on or waits for */
+	u32 request;		/* number of it */
+	u32 process;		/* number of this TSG among its client's */
+	u32 launched, done;	/* of its kernels */
 };
 
 /* What the outside does not see of a client. */
@@ -31,6 +37,8 @@ struct state {
 	u64 last_end_ns;
 	u64 left_ns;		/* when it ran out of work, until another client runs */
 	u64 *bucket;
+	struct cgpu_sim_request *request;	/* those that ended */
+	u32 requests, room;
 };
 
 struct cgpu_sim {
@@ -47,16 +55,28 @@ struct cgpu_sim {
 	u64 stopped_ns;
 	u32 buckets;
 	u64 mark_ns;
+	u64 idle_loss_ns, switching_ns;
 	struct cgpu_sim_trace_log trace;
 	struct cgpu_sim_client client[CGPU_SIM_CLIENTS];
 	struct state state[CGPU_SIM_CLIENTS];
 };
 
 /* A time around @middle_ns, even. */
-u64 cgpu_sim_around(struct cgpu_sim *s, u64 middle_ns, u64 spread_ns);
+u64 cgpu_sim_around(u64 *rng, u64 middle_ns, u64 spread_ns);
 /* When the kernel that follows one that ended at @end_ns is submitted. */
 u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns);
 /* Let what has been submitted by now into the queue, as far as the gate does. */
 void cgpu_sim_admit(struct cgpu_sim *s, struct tsg *tsg);
+
+
+/* A kernel of a request: its length; that it ended, now. */
+u64 cgpu_sim_request_length(struct cgpu_sim *s, struct tsg *tsg);
+void cgpu_sim_request_kernel_done(struct cgpu_sim *s, struct tsg *tsg);
+/* The first request of a TSG that was made; false: no memory, or no sense. */
+bool cgpu_sim_request_start(struct cgpu_sim *s, struct tsg *tsg);
+/* Its channel is gone: nothing of it is open. */
+void cgpu_sim_request_drop(struct cgpu_sim *s, struct tsg *tsg);
+/* Those that have not ended count as what they are by now, if they had the time to end. */
+void cgpu_sim_request_close(struct cgpu_sim *s, const struct tsg *tsg);
 
 #endif

@@ -29,6 +29,40 @@ class Waits:
         return cls(gpu.quantile_us(wait, 500), gpu.quantile_us(wait, 990), most)
 
 
+def max_min(demands: Sequence[float], weights: Sequence[float], capacity: float = 1.0) -> list[float]:
+    """The weighted max-min fair shares: none has more than it wants, and none can have more without taking it from one
+    that has less for its weight. Weight 0 has nothing."""
+    shares = [0.0] * len(demands)
+    left = [i for i, weight in enumerate(weights) if weight and demands[i]]
+    while left:
+        part = capacity / sum(weights[i] for i in left)
+        full = [i for i in left if demands[i] <= part * weights[i]]
+        for i in full or left:
+            shares[i] = demands[i] if full else part * weights[i]
+        capacity -= sum(shares[i] for i in full)
+        left = [i for i in left if i not in full] if full else []
+    return shares
+
+
+def fair_shares(
+    demands: Sequence[float], weights: Sequence[float], high: Sequence[bool], ceiling: float
+) -> list[float]:
+    """Max-min among those with high priority, up to the ceiling if others want the rest; then among the others."""
+    others = any(want and weight and not first for want, weight, first in zip(demands, weights, high, strict=True))
+    upper = [want * first for want, first in zip(demands, high, strict=True)]
+    lower = [want * (not first) for want, first in zip(demands, high, strict=True)]
+    upper = max_min(upper, weights, ceiling if others else 1)
+    return [a + b for a, b in zip(upper, max_min(lower, weights, 1 - sum(upper)), strict=True)]
+
+
+def low_of_rest_pct(shares: Sequence[float], high: Sequence[bool]) -> float | None:
+    """What those without high priority had of the time that those with it left; None: one of the two is missing."""
+    rest = 1 - sum(share for share, first in zip(shares, high, strict=True) if first)
+    if all(high) or not any(high) or rest <= 0:
+        return None
+    return 100 * sum(share for share, first in zip(shares, high, strict=True) if not first) / rest
+
+
 def whole_rounds(rounds: Sequence[Round], from_ns: int, about_ns: int) -> tuple[Round, Round] | None:
     """From the begin of a round to the begin of another, whose distance is nearest to `about_ns`."""
     seen = [one for one in rounds if one[0] >= from_ns]

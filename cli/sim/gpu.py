@@ -11,6 +11,7 @@ from typing import Any
 
 from . import native
 from .model import MS, US, Container, Personality, Profile
+from .requests import Request, stream
 
 NOBODY = 2**32 - 1
 LIST = 64  # channels in one DISABLE_CHANNELS
@@ -42,6 +43,7 @@ class Gpu:
         self.ffi, self.lib = native.load()
         self.profile, self.personality, self.one_cpu = profile, personality, one_cpu
         self.clients = tuple(clients)
+        self.length_ns = length_ns
         machine = self.ffi.new("struct cgpu_sim_machine *")
         machine.ctxsw_ns = profile.ctxsw_us * US
         machine.timeslice_ns = profile.timeslice_us * US
@@ -50,15 +52,20 @@ class Gpu:
         machine.commit_required = personality.commit_required
         machine.seed = seed
         self.sim = self.ffi.gc(self.lib.cgpu_sim_new(machine, length_ns), self.lib.cgpu_sim_free)
+        # A client's figures may outlive this object: they hold the engine they lie in.
+        self._client: list[Any] = []
         self.rng = random.Random(seed)
         self.calls = 0
         self.lever_ns: deque[int] = deque(maxlen=LEVER_SAMPLES)
         self._staged: dict[tuple[int, int], bool] = {}
+        self._kept: list[Any] = []  # what the engine reads as long as it lives
         for number, one in enumerate(self.clients):
-            if self.lib.cgpu_sim_add(self.sim, self._load(one)) != number:
+            if self.lib.cgpu_sim_add(self.sim, self._load(one, length_ns, seed)) != number:
                 raise ValueError(f"the simulated GPU does not take {one}")
+            struct = self.lib.cgpu_sim_client(self.sim, number)
+            self._client.append(self.ffi.gc(struct, lambda _, sim=self.sim: None))
 
-    def _load(self, one: Container) -> Any:
+    def _load(self, one: Container, length_ns: int, seed: int) -> Any:
         load = self.ffi.new("struct cgpu_sim_load *")
         load.kernel_ns, load.spread_ns = round(one.kernel_us * US), round(one.spread_us * US)
         load.gap_ns, load.gap_spread_ns = round(one.gap_us * US), round(one.gap_spread_us * US)
@@ -66,7 +73,20 @@ class Gpu:
         load.on_ns, load.off_ns = round(one.on_ms * MS), round(one.off_ms * MS)
         load.start_ns, load.stop_ns = one.start_ns, one.stop_ns
         load.depth, load.processes, load.stubborn = one.depth, one.processes, one.stubborn
+        if one.serves:
+            load.requests = self._requests(one, length_ns, seed)
         return load
+
+    def _requests(self, one: Container, length_ns: int, seed: int) -> Any:
+        new, found = self.ffi.new, stream(one, length_ns, seed)
+        requests = new("struct cgpu_sim_requests *")
+        arrays = [new("u64[]", found.kernel_ns), new("u64[]", found.arrival_ns)]
+        arrays += [new("u32[]", found.first), new("u32[]", found.count)]
+        requests.kernel_ns, requests.arrival_ns, requests.first, requests.count = arrays
+        requests.think_ns, requests.think_spread_ns = round(one.think_ms * MS), round(one.think_spread_ms * MS)
+        requests.seed, requests.arrivals = found.seed, len(found.arrival_ns)
+        self._kept += [requests, *arrays]
+        return requests
 
     @property
     def now(self) -> int:
@@ -74,7 +94,7 @@ class Gpu:
 
     def client(self, number: int) -> Any:
         """Its struct cgpu_sim_client, by reference."""
-        return self.lib.cgpu_sim_client(self.sim, number)
+        return self._client[number]
 
     def busy(self) -> list[int]:
         return [int(self.client(number).busy_ns) for number in range(len(self.clients))]
@@ -97,6 +117,10 @@ class Gpu:
 
     def end(self, number: int) -> None:
         self.lib.cgpu_sim_end(self.sim, number)
+
+    def reopen(self, number: int) -> None:
+        """After end(): a program like the first."""
+        self.lib.cgpu_sim_reopen(self.sim, number)
 
     def stop_now(self, number: int) -> None:
         """Take the client off the engine without a call, as soon as its kernel can be preempted."""
@@ -194,6 +218,25 @@ class Gpu:
         out = self.ffi.new("u64[]", count)
         self.lib.cgpu_sim_buckets(self.sim, number, out, count)
         return list(out)
+
+    def requests(self, number: int) -> list[Request]:
+        """Those that ended since mark(), in the order of their ends; after close() also those that have not."""
+        out = self.ffi.new("const struct cgpu_sim_request **")
+        count = self.lib.cgpu_sim_requests_done(self.sim, number, out)
+        if not count:
+            return []
+        words = memoryview(self.ffi.buffer(out[0], count * self.ffi.sizeof("struct cgpu_sim_request"))).cast("Q")
+        return [Request(words[i], words[i + 1], bool(words[i + 2])) for i in range(0, 3 * count, 3)]
+
+    @property
+    def idle_loss_ns(self) -> int:
+        """Since mark(): the engine stood idle and a container had work in its queue."""
+        return int(self.lib.cgpu_sim_idle_loss_ns(self.sim))
+
+    @property
+    def switching_ns(self) -> int:
+        """Since mark(): the engine switched from one process to another."""
+        return int(self.lib.cgpu_sim_switching_ns(self.sim))
 
     def quantile_us(self, hist: Any, permille: int) -> float | None:
         if not hist.count:

@@ -30,8 +30,10 @@ void cgpu_sim_free(struct cgpu_sim *s)
 		return;
 	for (i = 0; i < s->tsgs; i++)
 		free(s->tsg[i].submit_ns);
-	for (i = 0; i < CGPU_SIM_CLIENTS; i++)
+	for (i = 0; i < CGPU_SIM_CLIENTS; i++) {
 		free(s->state[i].bucket);
+		free(s->state[i].request);
+	}
 	free(s->trace.stretch);
 	free(s->tsg);
 	free(s);
@@ -42,7 +44,7 @@ u64 cgpu_sim_now(const struct cgpu_sim *s)
 	return s->now_ns;
 }
 
-static bool add_tsg(struct cgpu_sim *s, u32 client)
+static bool add_tsg(struct cgpu_sim *s, u32 client, u32 process)
 {
 	const struct cgpu_sim_load *load = &s->state[client].load;
 	struct tsg *tsg = realloc(s->tsg, (s->tsgs + 1) * sizeof(*tsg));
@@ -54,6 +56,7 @@ static bool add_tsg(struct cgpu_sim *s, u32 client)
 	tsg += s->tsgs;
 	memset(tsg, 0, sizeof(*tsg));
 	tsg->client = client;
+	tsg->process = process;
 	tsg->slice_ns = s->machine.timeslice_ns;
 	tsg->wanted_slice_ns = s->machine.timeslice_ns;
 	tsg->arrival_ns = load->start_ns;
@@ -61,6 +64,8 @@ static bool add_tsg(struct cgpu_sim *s, u32 client)
 	if (!tsg->submit_ns)
 		return false;
 	s->tsgs++;
+	if (load->requests)
+		return cgpu_sim_request_start(s, tsg);
 	for (i = 0; i < load->depth; i++)
 		tsg->submit_ns[i] = cgpu_sim_next_submission(s, tsg, load->start_ns);
 	return true;
@@ -81,7 +86,7 @@ u32 cgpu_sim_add(struct cgpu_sim *s, const struct cgpu_sim_load *load)
 	s->clients++;
 	s->client[client].enabled = 1;
 	for (i = 0; i < load->processes; i++) {
-		if (!add_tsg(s, client))
+		if (!add_tsg(s, client, i))
 			return CGPU_SIM_NOBODY;
 	}
 	return client;
@@ -97,6 +102,8 @@ void cgpu_sim_mark(struct cgpu_sim *s)
 	u32 i;
 
 	s->mark_ns = s->now_ns;
+	s->idle_loss_ns = 0;
+	s->switching_ns = 0;
 	for (i = 0; i < s->clients; i++) {
 		struct cgpu_sim_client *c = &s->client[i];
 
@@ -105,6 +112,7 @@ void cgpu_sim_mark(struct cgpu_sim *s)
 		memset(&c->wake, 0, sizeof(c->wake));
 		memset(&c->wake_frozen, 0, sizeof(c->wake_frozen));
 		memset(&c->reclaim, 0, sizeof(c->reclaim));
+		s->state[i].requests = 0;
 		memset(s->state[i].bucket, 0, s->buckets * sizeof(u64));
 	}
 }
@@ -122,7 +130,19 @@ void cgpu_sim_close(struct cgpu_sim *s)
 			ran = tsg->length_ns - tsg->remaining_ns;
 		if (since != CGPU_SIM_NEVER_NS && since + ran < s->now_ns)
 			cgpu_sim_hist_add(&s->client[tsg->client].wait, s->now_ns - since - ran);
+		if (s->state[tsg->client].load.requests)
+			cgpu_sim_request_close(s, tsg);
 	}
+}
+
+u64 cgpu_sim_idle_loss_ns(const struct cgpu_sim *s)
+{
+	return s->idle_loss_ns;
+}
+
+u64 cgpu_sim_switching_ns(const struct cgpu_sim *s)
+{
+	return s->switching_ns;
 }
 
 void cgpu_sim_buckets(const struct cgpu_sim *s, u32 client, u64 *out, u32 n)

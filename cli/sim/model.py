@@ -72,7 +72,8 @@ class Personality:
 class Setup:
     """A GPU and its settings. slice_us None: chosen by the module from the measured lever. window_restart: the
     module's parameter of that name. one_cpu: clients share a processor with the scheduler thread, so that none of them
-    submits while a call spins. run_state: where the module reads which containers have work; None: what the card has."""
+    submits while a call spins. run_state: where the module reads which containers have work; None: as the card has
+    it."""
 
     profile: Profile
     policy: int = 2
@@ -91,8 +92,19 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Arrival:
+    """A request of a trace: when it arrives after the container's start, and the lengths of its kernels."""
+
+    at_ms: float
+    request_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Container:
-    """A container on one GPU, with the load of each of its processes."""
+    """A container on one GPU, with the load of each of its processes.
+
+    With request_us or a trace its kernels come in requests: at a rate, from the trace, or think_ms after an end.
+    """
 
     name: str
     weight: int = 1
@@ -110,6 +122,29 @@ class Container:
     stop_ms: float | None = None
     stubborn: bool = False
     gpu: int = 0
+    request_us: tuple[float, ...] = ()
+    requests_per_s: float = 0.0
+    think_ms: float = 0.0
+    think_spread_ms: float = 0.0
+    trace: tuple[Arrival, ...] = ()
+    churn_ms: float = 0.0
+
+    @property
+    def serves(self) -> bool:
+        """Has it requests?"""
+        return bool(self.request_us or self.trace)
+
+    def moments(self, length_ns: int) -> list[tuple[int, bool]]:
+        """When it opens (True) and closes the GPU: at the start and the end, and with churn_ms so often between."""
+        found, at, opens = [], self.start_ns, True
+        while self.churn_ms and at < min(self.stop_ns, length_ns):
+            found.append((at, opens))
+            at, opens = at + round(self.churn_ms * MS), not opens
+        if not self.churn_ms:
+            found.append((self.start_ns, True))
+        if self.stop_ms is not None and (not found or found[-1][1]):
+            found.append((self.stop_ns, False))
+        return found
 
     @property
     def start_ns(self) -> int:

@@ -3,20 +3,20 @@
 #include "engine.h"
 
 /* splitmix64 */
-static u64 random_u64(struct cgpu_sim *s)
+static u64 random_u64(u64 *rng)
 {
-	u64 z = (s->rng += 0x9e3779b97f4a7c15ull);
+	u64 z = (*rng += 0x9e3779b97f4a7c15ull);
 
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
 	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
 	return z ^ (z >> 31);
 }
 
-u64 cgpu_sim_around(struct cgpu_sim *s, u64 middle_ns, u64 spread_ns)
+u64 cgpu_sim_around(u64 *rng, u64 middle_ns, u64 spread_ns)
 {
 	if (spread_ns > middle_ns)
 		spread_ns = middle_ns;
-	return spread_ns ? middle_ns - spread_ns + random_u64(s) % (2 * spread_ns + 1) : middle_ns;
+	return spread_ns ? middle_ns - spread_ns + random_u64(rng) % (2 * spread_ns + 1) : middle_ns;
 }
 
 u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns)
@@ -25,7 +25,7 @@ u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns)
 	u64 at = end_ns, in;
 
 	if (end_ns > load->start_ns)
-		at += cgpu_sim_around(s, load->gap_ns, load->gap_spread_ns);
+		at += cgpu_sim_around(&s->rng, load->gap_ns, load->gap_spread_ns);
 	if (load->period_ns) {
 		if (at < tsg->arrival_ns)
 			at = tsg->arrival_ns;

@@ -9,13 +9,23 @@ from dataclasses import dataclass, replace
 from ..model import Gpu as ShownGpu
 from ..model import Slot
 from ..share import allowed_pct
-from .figures import BUCKET_NS, Waits
+from .figures import BUCKET_NS, Waits, fair_shares, low_of_rest_pct, max_min
 from .gpu import Gpu, Stretch
 from .model import MS, Change, Container, S, Scenario, Setup
+from .requests import Request, Requests
 from .turns import Turns
 
 AUTO_MS = 200.0
 WHOLE_MS = 60_000.0
+NATIVE, WEIGHTED = 5, (2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a container has on the GPU to itself, under native, with the same seed."""
+
+    share_pct: float
+    p99_us: float | None
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,22 @@ class Got:
     takeover_us: float | None  # from waking to running, 99 of 100; only with highprio
     takeover_ceiling_us: float | None  # the same where it was frozen meanwhile
     buckets: tuple[int, ...]
+    requests: Requests | None = None
+    seen: tuple[Request, ...] = ()
+    alone: Alone | None = None
+    fair_pct: float | None = None
+
+    @property
+    def p99_of_alone_pct(self) -> float | None:
+        """The latency of 99 of 100 requests, in percent of what it is alone."""
+        if not self.alone or not self.alone.p99_us or not self.requests or self.requests.p99_us is None:
+            return None
+        return 100 * self.requests.p99_us / self.alone.p99_us
+
+    @property
+    def from_fair_pp(self) -> float | None:
+        """How far its share is above its max-min fair share."""
+        return None if self.fair_pct is None else self.share_pct - self.fair_pct
 
 
 @dataclass(frozen=True)
@@ -52,6 +78,15 @@ class Result:
     line_ms: tuple[float, float]
     line: tuple[Stretch, ...]
     notes: tuple[str, ...]
+    idle_loss_pct: float = 0.0
+    switch_pct: float = 0.0
+    low_of_rest_pct: float | None = None
+
+    @property
+    def from_fair_pp(self) -> float | None:
+        """The largest distance of a container from its max-min fair share."""
+        found = [abs(got.from_fair_pp) for got in self.got if got.from_fair_pp is not None]
+        return max(found) if found else None
 
 
 def at_the_end(setup: Setup, turns: Turns) -> Setup:
@@ -81,7 +116,7 @@ def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float 
 def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int) -> tuple[float, float]:
     """The default time line: up to a minute if anything changes during the run, else 200 ms from its middle."""
     whole_ms = scenario.seconds * 1000
-    moving = any(one.start_ms or one.stop_ms is not None or one.off_ms for one in containers)
+    moving = any(one.start_ms or one.stop_ms is not None or one.off_ms or one.churn_ms for one in containers)
     if moving or any(change.gpu == gpu for change in scenario.changes):
         return 0.0, min(whole_ms, WHOLE_MS)
     return 0.5 * whole_ms, min(whole_ms, 0.5 * whole_ms + AUTO_MS)
@@ -125,6 +160,8 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
             takeover_us=gpu.quantile_us(gpu.client(i).wake, 990) if slots[i].highprio else None,
             takeover_ceiling_us=gpu.quantile_us(gpu.client(i).wake_frozen, 990) if slots[i].highprio else None,
             buckets=tuple(gpu.buckets(i, counted)),
+            requests=Requests.of(gpu.requests(i), wall_ns) if one.serves else None,
+            seen=tuple(gpu.requests(i)),
         )
         for i, (one, ceiling) in enumerate(zip(containers, ceilings, strict=True))
     ]
@@ -141,8 +178,38 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         line_ms=line_ms,
         line=tuple(gpu.traced()),
         notes=(*turns.notes, *change_notes(changes, 1000 * scenario.seconds)),
+        idle_loss_pct=100 * gpu.idle_loss_ns / wall_ns,
+        switch_pct=100 * gpu.switching_ns / wall_ns,
+        low_of_rest_pct=low_of_rest_pct([ns / wall_ns for ns in held], [one.highprio for one in got]),
     )
 
 
-def run(scenario: Scenario, line_ms: tuple[float, float] | None = None) -> list[Result]:
-    return [run_gpu(scenario, number, line_ms) for number in range(len(scenario.gpus))]
+def run_alone(scenario: Scenario, number: int, one: Container) -> Alone:
+    """The container on that GPU without the others."""
+    setup = replace(scenario.gpus[number], policy=NATIVE)
+    load = replace(one, gpu=0, weight=max(1, one.weight))
+    got = run_gpu(Scenario((setup,), (load,), (), scenario.seconds, scenario.seed + number), 0, (0.0, 0.0)).got[0]
+    return Alone(got.share_pct, got.requests.p99_us if got.requests else None)
+
+
+def fair_of(result: Result, alone: Sequence[Alone]) -> list[float]:
+    """The max-min fair shares: by weight where the policy has weights, and without priority under native."""
+    policy, wants = result.setup.policy, [one.share_pct / 100 for one in alone]
+    if policy == NATIVE:
+        return max_min(wants, [1] * len(wants))
+    weights = [got.weight if policy in WEIGHTED else min(1, got.weight) for got in result.got]
+    high = [got.highprio for got in result.got]
+    return fair_shares(wants, weights, high, result.setup.prio_ratio / 100)
+
+
+def beside_alone(scenario: Scenario, number: int, result: Result) -> Result:
+    alone = [run_alone(scenario, number, got.container) for got in result.got]
+    fair = fair_of(result, alone)
+    got = [replace(got, alone=one, fair_pct=100 * part) for got, one, part in zip(result.got, alone, fair, strict=True)]
+    return replace(result, got=tuple(got))
+
+
+def run(scenario: Scenario, line_ms: tuple[float, float] | None = None, alone: bool = False) -> list[Result]:
+    """alone: run each container alone too, and compare."""
+    found = [run_gpu(scenario, number, line_ms) for number in range(len(scenario.gpus))]
+    return [beside_alone(scenario, number, one) for number, one in enumerate(found)] if alone else found

@@ -113,7 +113,10 @@ static bool fetch(struct cgpu_sim *s, struct tsg *tsg)
 		return true;
 	submit_ns = tsg->submit_ns[tsg->head];
 	tsg->started = 1;
-	tsg->length_ns = cgpu_sim_around(s, load->kernel_ns, load->spread_ns);
+	if (load->requests)
+		tsg->length_ns = cgpu_sim_request_length(s, tsg);
+	else
+		tsg->length_ns = cgpu_sim_around(&s->rng, load->kernel_ns, load->spread_ns);
 	if (!tsg->length_ns)
 		tsg->length_ns = 1;
 	tsg->remaining_ns = tsg->length_ns;
@@ -135,7 +138,10 @@ static void complete(struct cgpu_sim *s, struct tsg *tsg)
 	tsg->admitted--;
 	tsg->last_end_ns = s->now_ns;
 	st->last_end_ns = s->now_ns;
-	tsg->submit_ns[tsg->head] = cgpu_sim_next_submission(s, tsg, s->now_ns);
+	if (st->load.requests)
+		cgpu_sim_request_kernel_done(s, tsg);
+	else
+		tsg->submit_ns[tsg->head] = cgpu_sim_next_submission(s, tsg, s->now_ns);
 	tsg->head = (tsg->head + 1) % st->load.depth;
 	next = tsg->submit_ns[tsg->head];
 	if (next > s->now_ns + CGPU_SIM_WAKE_NS)
@@ -196,6 +202,7 @@ static void run_kernel(struct cgpu_sim *s, struct tsg *tsg, u64 to_ns)
 
 static void wait_for_switch(struct cgpu_sim *s, u64 to_ns)
 {
+	s->switching_ns += to_ns - s->now_ns;
 	if (s->own_switch)
 		hold(s, s->tsg[s->cur].client, to_ns);
 	s->now_ns = to_ns;
@@ -233,6 +240,25 @@ static bool run(struct cgpu_sim *s, u64 to_ns)
 	return true;
 }
 
+/* Nothing runs until @to_ns: a loss from when on a client has work. */
+static void stay_idle(struct cgpu_sim *s, u64 to_ns)
+{
+	u64 from_ns = to_ns;
+	u32 i;
+
+	for (i = 0; i < s->tsgs; i++) {
+		const struct tsg *tsg = &s->tsg[i];
+		u64 at = tsg->started ? s->now_ns : tsg->submit_ns[tsg->head];
+
+		if (at < from_ns)
+			from_ns = at;
+	}
+	if (from_ns < s->now_ns)
+		from_ns = s->now_ns;
+	s->idle_loss_ns += to_ns - from_ns;
+	s->now_ns = to_ns;
+}
+
 static bool step(struct cgpu_sim *s, u64 to_ns)
 {
 	u32 next;
@@ -246,7 +272,7 @@ static bool step(struct cgpu_sim *s, u64 to_ns)
 			return true;
 		}
 		at = next_arrival(s);
-		s->now_ns = at < to_ns ? at : to_ns;
+		stay_idle(s, at < to_ns ? at : to_ns);
 		return at < to_ns;
 	case SWITCH:
 		if (s->phase_end_ns > to_ns) {
@@ -331,12 +357,30 @@ void cgpu_sim_end(struct cgpu_sim *s, u32 client)
 			continue;
 		tsg->started = 0;
 		tsg->admitted = 0;
+		cgpu_sim_request_drop(s, tsg);
 		for (n = 0; n < s->state[client].load.depth; n++)
 			tsg->submit_ns[n] = CGPU_SIM_NEVER_NS;
 	}
 	if (on_engine(s, client)) {
 		s->resident = CGPU_SIM_NOBODY;
 		go_idle(s);
+	}
+}
+
+void cgpu_sim_reopen(struct cgpu_sim *s, u32 client)
+{
+	u32 i, n;
+
+	for (i = 0; i < s->tsgs; i++) {
+		struct tsg *tsg = &s->tsg[i];
+
+		if (tsg->client != client)
+			continue;
+		tsg->last_submit_ns = s->now_ns;
+		tsg->arrival_ns = s->now_ns;
+		for (n = 0; n < s->state[client].load.depth; n++)
+			tsg->submit_ns[(tsg->head + n) % s->state[client].load.depth] =
+				cgpu_sim_next_submission(s, tsg, s->now_ns);
 	}
 }
 

@@ -30,6 +30,28 @@ struct cgpu_sim_machine {
 	u64 seed;
 };
 
+/* Requests of several kernels each. A process takes one after the other, in the order of
+ * their arrival; those of a client are dealt to its processes in turn. The arrays stay the
+ * caller's and are read as long as the engine lives.
+ */
+struct cgpu_sim_requests {
+	const u64 *kernel_ns;	/* lengths, of all requests */
+	const u64 *arrival_ns;	/* nondecreasing */
+	const u32 *first;	/* of each arrival's kernels in kernel_ns; closed loop: one entry */
+	const u32 *count;	/* how many those are, at least one */
+	u64 think_ns;		/* closed loop: from an end to the next arrival */
+	u64 think_spread_ns;
+	u64 seed;		/* of this client's own random numbers: the same alone and beside others */
+	u32 arrivals;		/* 0: closed loop */
+	u32 pad;
+};
+
+/* A request that ended, or with @open one that had not when cgpu_sim_close() was called. */
+struct cgpu_sim_request {
+	u64 arrival_ns, end_ns;
+	u64 open;
+};
+
 /* What a client does to the GPU. Its processes all do the same. */
 struct cgpu_sim_load {
 	u64 kernel_ns;
@@ -43,6 +65,8 @@ struct cgpu_sim_load {
 	u32 processes;
 	u32 stubborn;		/* ignores preemption */
 	u32 pad;
+	/* Not NULL: kernels come in requests, and kernel_ns and period_ns mean nothing. */
+	const struct cgpu_sim_requests *requests;
 };
 
 struct cgpu_sim_hist {
@@ -95,6 +119,8 @@ void cgpu_sim_drain(struct cgpu_sim *s, u32 client, u64 to_ns);
 void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 first, u32 count, u32 enabled);
 /* Its channels are gone, and with them what was in their queues. */
 void cgpu_sim_end(struct cgpu_sim *s, u32 client);
+/* It is there again, as a new program: its queues fill from now on. Not with requests. */
+void cgpu_sim_reopen(struct cgpu_sim *s, u32 client);
 void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns);
 void cgpu_sim_commit(struct cgpu_sim *s);
 
@@ -110,6 +136,14 @@ void cgpu_sim_hold_clients(struct cgpu_sim *s, u64 to_ns);
 void cgpu_sim_mark(struct cgpu_sim *s);
 /* Waits that have not ended yet count as what they are by now. */
 void cgpu_sim_close(struct cgpu_sim *s);
+/* The requests of @client that ended since cgpu_sim_mark(); returns how many. */
+u32 cgpu_sim_requests_done(const struct cgpu_sim *s, u32 client,
+			   const struct cgpu_sim_request **out);
+/* Since cgpu_sim_mark(): no kernel ran and none was switched to, and a client had work in its
+ * queue; and the engine switched.
+ */
+u64 cgpu_sim_idle_loss_ns(const struct cgpu_sim *s);
+u64 cgpu_sim_switching_ns(const struct cgpu_sim *s);
 /* held_ns in the @n buckets from cgpu_sim_mark() on. */
 void cgpu_sim_buckets(const struct cgpu_sim *s, u32 client, u64 *out, u32 n);
 void cgpu_sim_hist_add(struct cgpu_sim_hist *h, u64 ns);

@@ -98,9 +98,9 @@ class Turns:
             events.append((when_ns, len(events), what))
 
         for number, one in enumerate(self.containers):
-            at(one.start_ns, lambda number=number: self._open(number))  # type: ignore[misc]
-            if one.stop_ms is not None:
-                at(one.stop_ns, lambda number=number: self._close(number))  # type: ignore[misc]
+            for nr, (when_ns, opens) in enumerate(one.moments(self.gpu.length_ns)):
+                what = self._close if not opens else self._reopen if nr else self._open
+                at(when_ns, lambda what=what, number=number: what(number))  # type: ignore[misc]
         for change in changes:
             at(round(change.at_ms * MS), lambda change=change: self._apply(change))  # type: ignore[misc]
         return sorted(events, key=lambda event: event[:2])
@@ -118,6 +118,10 @@ class Turns:
             self.gpu.enable(number, bool(self.gpu.personality.lever_inert & 2))
         else:
             self.gpu.enable(number, True)
+
+    def _reopen(self, number: int) -> None:
+        self.gpu.reopen(number)
+        self._open(number)
 
     def _close(self, number: int) -> None:
         self.gpu.end(number)

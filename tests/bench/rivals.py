@@ -29,9 +29,9 @@ class Rule:
         self.open: list[int] = []
         self.turns = 0
         self.rounds: list[Round] = []
-        moments = [(one.start_ns, 1, i) for i, one in enumerate(containers)]
-        moments += [(one.stop_ns, 0, i) for i, one in enumerate(containers) if one.stop_ms is not None]
+        moments = [(ns, opens, i) for i, one in enumerate(containers) for ns, opens in one.moments(gpu.length_ns)]
         self._events = deque(sorted(moments))
+        self._seen: set[int] = set()
         for number in range(len(self.containers)):
             gpu.enable(number, False)
 
@@ -51,6 +51,9 @@ class Rule:
                 _, opens, number = self._events.popleft()
                 if opens:
                     self.open.append(number)
+                    if number in self._seen:
+                        self.gpu.reopen(number)
+                    self._seen.add(number)
                     self.opened(number)
                 else:
                     self.open.remove(number)

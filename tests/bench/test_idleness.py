@@ -53,7 +53,7 @@ def run(policy: int, count: int, on_ms: float, off_ms: float) -> Gpu:
     sleeper = Container("sleeper", kernel_us=500, depth=64, on_ms=on_ms, off_ms=off_ms)
     containers = (sleeper, *(Container(f"c{i}", kernel_us=500, depth=64) for i in range(count - 1)))
     gpu = Gpu(A100, Personality(), containers, (SECONDS + 1) * S, 1)
-    turns = Turns(gpu, Setup(A100, policy, 10_000, 10), containers)
+    turns = Turns(gpu, Setup(A100, policy, 10_000, 10, run_state="none"), containers)
     turns.run(S)
     gpu.mark()
     turns.run((SECONDS + 1) * S)

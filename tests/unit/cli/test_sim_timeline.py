@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from cgpu_cli.sim import native
 from cgpu_cli.sim.gpu import Gpu
-from cgpu_cli.sim.model import MS, US, Container, Personality, Profile, S
+from cgpu_cli.sim.model import MS, US, Container, Personality, Profile, S, Setup
+from cgpu_cli.sim.turns import Turns
 
 CARD = Profile("x", "x", 100, timeslice_us=1000, ctxsw_us=50, lever_us=300, lever_spin_us=50, tail_us=5000, tail_pct=0)
 BUSY = Container("busy", kernel_us=300, depth=8)
@@ -189,6 +190,26 @@ def test_from_one_list_to_the_next_is_ones_own() -> None:
     assert gpu.held()[0] - held == gpu.now - began - (last_ns - last_ns // 2), "to the middle of the last call"
 
 
+def test_figures_outlive_their_gpu() -> None:
+    gpu = machine(BUSY)
+    gpu.advance(S)
+    client, works = gpu.client(0), gpu.client(0).works
+    del gpu
+    others = [machine(BUSY) for _ in range(20)]
+    assert client.works == works > len(others)
+
+
+def test_one_that_comes_and_goes() -> None:
+    """50 ms of each 100; what was queued when it left is gone."""
+    one = replace(BUSY, churn_ms=50, start_ms=100)
+    assert one.moments(300 * MS) == [(100 * MS, True), (150 * MS, False), (200 * MS, True), (250 * MS, False)]
+    assert replace(one, stop_ms=220).moments(S)[-1] == (220 * MS, False)
+    assert replace(one, stop_ms=160).moments(S)[-1] == (150 * MS, False)
+    gpu = machine(one)
+    Turns(gpu, Setup(CARD, 1, 5000), (one,)).run(S)
+    assert gpu.busy()[0] == pytest.approx(450 * MS, rel=0.005)
+
+
 def test_bursts_and_rates() -> None:
     gpu = machine(replace(BUSY, on_ms=10, off_ms=90, start_ms=5))
     gpu.advance(S)
@@ -225,6 +246,9 @@ loads = st.builds(
     start_ms=st.floats(0, 100),
     stop_ms=st.sampled_from([None, 150.0]),
     stubborn=st.booleans(),
+    request_us=st.sampled_from([(), (), (900.0,), (2000.0, *[50.0] * 9)]),
+    think_ms=st.sampled_from([0.0, 4.0]),
+    requests_per_s=st.sampled_from([0.0, 30.0]),
 )
 acts = st.lists(
     st.tuples(st.sampled_from(["freeze", "thaw", "slice", "commit", "run"]), st.integers(0, 3)), max_size=20
@@ -279,7 +303,8 @@ from cgpu_cli.sim.config import read_scenario
 from cgpu_cli.sim.model import Setup, profile
 from cgpu_cli.sim.run import run
 for policy in range(6):
-    flags = ["count=20,processes=3,kernel_us=50,depth=2", "highprio=1,on_ms=3,off_ms=8", "stubborn=1,stop_ms=300"]
+    flags = ["count=18,processes=3,kernel_us=50,depth=2", "highprio=1,on_ms=3,off_ms=8", "stubborn=1,stop_ms=300",
+             "processes=2,request_us=9000+50x20,requests_per_s=30", "request_us=100,think_ms=1,depth=1,stop_ms=400"]
     run(read_scenario({"seconds": 0.5}, Setup(profile("t4"), policy, 2000, 25), 1, flags))
 """
     flags = "-fsanitize=undefined -fno-sanitize-recover=all"
