@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* What the driver keeps for a channel group and a channel: an id of the runlist's, and memory that no client owns. */
+#include <linux/idr.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
 
@@ -16,7 +17,7 @@
 /* On Turing context buffers come from memory that the driver reserved when it started, and all engines share ids
  * (gpuIsCtxBufAllocInPmaSupported, kfifoIsPerRunlistChramEnabled).
  */
-static bool is_turing(void)
+bool nvsim_is_turing(void)
 {
 	return !strcmp(nvsim.arch, "turing");
 }
@@ -27,7 +28,7 @@ static void ctx_release(struct kref *ref)
 
 	if (ctx->bytes)
 		nvsim_fb_give(ctx->gpu, ctx->bytes);
-	atomic_dec(ctx->ids);
+	ida_free(ctx->ids, ctx->id);
 	kfree(ctx);
 }
 
@@ -36,21 +37,24 @@ void nvctx_put(struct nvctx *ctx)
 	kref_put(&ctx->ref, ctx_release);
 }
 
-static NV_STATUS create(struct nvgpu *gpu, atomic_t *ids, u64 bytes, struct nvctx **out)
+static NV_STATUS create(struct nvgpu *gpu, struct ida *ids, u64 bytes, struct nvctx **out)
 {
 	struct nvctx *ctx = kzalloc(sizeof(*ctx), GFP_KERNEL);
 	u64 addr;
+	int id;
 
 	if (!ctx)
 		return NV_ERR_NO_MEMORY;
 	kref_init(&ctx->ref);
 	ctx->gpu = gpu;
 	ctx->ids = ids;
-	ctx->bytes = is_turing() ? 0 : bytes;
-	if (!atomic_add_unless(ids, 1, nvsim.channel_ids)) {
+	ctx->bytes = nvsim_is_turing() ? 0 : bytes;
+	id = nvsim.channel_ids > 0 ? ida_alloc_max(ids, nvsim.channel_ids - 1, GFP_KERNEL) : -ENOSPC;
+	if (id < 0) {
 		kfree(ctx);
-		return NV_ERR_NO_FREE_FIFOS;
+		return id == -ENOSPC ? NV_ERR_NO_FREE_FIFOS : NV_ERR_NO_MEMORY;
 	}
+	ctx->id = id;
 	if (ctx->bytes && !nvsim_fb_take(gpu, ctx->bytes, &addr)) {
 		ctx->bytes = 0;
 		nvctx_put(ctx);
@@ -65,12 +69,12 @@ NV_STATUS nvctx_of_group(struct nvengine *e, struct nvctx **out)
 {
 	u64 bytes = e->type == NV2080_ENGINE_GR0 ? (u64)nvsim.ctx_mib * SZ_1M : 0;
 
-	return create(e->gpu, &e->gpu->groups[is_turing() ? 0 : e->index], bytes, out);
+	return create(e->gpu, &e->gpu->groups[nvsim_is_turing() ? 0 : e->index], bytes, out);
 }
 
 NV_STATUS nvctx_of_channel(struct nvengine *e, struct nvctx **out)
 {
-	return create(e->gpu, &e->gpu->channels[is_turing() ? 0 : e->index], CHANNEL_BYTES, out);
+	return create(e->gpu, &e->gpu->channels[nvsim_is_turing() ? 0 : e->index], CHANNEL_BYTES, out);
 }
 
 NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c)
@@ -84,10 +88,10 @@ NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c)
 
 		switch (p[1 + 2 * i]) {
 		case MAX_CHANNEL_GROUPS:
-			*data = nvsim.channel_ids * (is_turing() ? 1 : NVSIM_ENGINES);
+			*data = nvsim.channel_ids * (nvsim_is_turing() ? 1 : NVSIM_ENGINES);
 			break;
 		case PER_RUNLIST:
-			*data = !is_turing();
+			*data = !nvsim_is_turing();
 			break;
 		case GROUPS_OF_ENGINE:
 			*data = nvsim.channel_ids;
