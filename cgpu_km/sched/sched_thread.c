@@ -146,6 +146,8 @@ static bool poll_run_state(struct ckm_gpu *gpu)
 	if (core) {
 		ckm_run_state_read_locked(gpu, core, &known, &busy);
 		changed = core->sched.set_run_state(gpu->sched, known, busy, ktime_get_ns());
+		/* Without a source the next plan has no interval: do not poll on. */
+		changed |= !ckm_run_state_usable_locked(gpu);
 		gpu->run.told = known;
 		ckm_core_leave();
 	}
