@@ -128,13 +128,16 @@ static bool is_complete(const struct ckm_slot *slot)
 	return true;
 }
 
-/* Whether the owner enabled a group of channels, which then show ENABLE unless frozen. */
+/* Whether the owner enabled a group of channels, which then show ENABLE unless frozen. With
+ * too many groups to look at: assume so.
+ */
 static bool has_enabled(const struct ckm_slot *slot)
 {
 	struct ckm_obj *obj;
+	u32 seen = 0;
 
 	list_for_each_entry(obj, &slot->tsgs, sched)
-		if (READ_ONCE(obj->core.scheduled))
+		if (READ_ONCE(obj->core.scheduled) || ++seen > RUN_WORDS_MAX)
 			return true;
 	return false;
 }

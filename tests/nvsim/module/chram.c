@@ -14,11 +14,12 @@
 #define PENDING		(1u << 8)
 #define ACQUIRE_FAIL	(1u << 12)
 
+#define CHIP_AMPERE	0x170		/* nvchip.chip.arch */
 #define REFUSED		0xbadf5040u	/* what a read of a protected register gives */
 
 bool nvchram_has(void)
 {
-	return !nvsim_is_turing();
+	return nvsim_chip->chip.arch >= CHIP_AMPERE;
 }
 
 /* What RM hands out as pChramChannelRegister. */

@@ -533,7 +533,6 @@ NV_STATUS nvctx_of_group(struct nvengine *e, struct nvctx **out);
 NV_STATUS nvctx_of_channel(struct nvengine *e, struct nvctx **out);
 void nvctx_put(struct nvctx *ctx);
 NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c);
-bool nvsim_is_turing(void);
 
 /* chram.c: the words of channels that a driver's module may read */
 enum nvchram_fault { NVCHRAM_RIGHT, NVCHRAM_ONES, NVCHRAM_REFUSED, NVCHRAM_STUCK, NVCHRAM_NULL, NVCHRAM_ZERO };
