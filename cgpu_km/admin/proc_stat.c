@@ -7,6 +7,7 @@
 
 #include "admin/proc_stat.h"
 #include "core_ref.h"
+#include "sched/run_state.h"
 #include "sched/runlist.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -27,6 +28,27 @@ static const char *look_name(enum ckm_look_state state)
 	return names[state];
 }
 
+struct run_state {
+	u32 known, busy;
+	u64 errors;
+	bool usable;
+};
+
+/* Read anew: the scheduler thread reads only while a plan depends on it. */
+static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+
+	lockdep_assert_held(&gpu->lock);
+	memset(run, 0, sizeof(*run));
+	if (core) {
+		ckm_run_state_read_locked(gpu, core, &run->known, &run->busy);
+		ckm_core_leave();
+	}
+	run->usable = ckm_run_state_usable_locked(gpu);
+	run->errors = gpu->run.errors;
+}
+
 int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_gpu *gpu = obj;
@@ -35,6 +57,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	u32 i, instances = 0, seen;
 	struct cgpu_sched_view view;
 	enum ckm_look_state look;
+	struct run_state run;
 
 	if (!ckm_gpu_heap_if_open(gpu, &driver, &free))
 		driver = 0;
@@ -52,6 +75,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	ckm_gpu_view_locked(gpu, &view);
 	seen = gpu->look->seen;
 	look = gpu->look_state;
+	read_run_state_locked(gpu, &run);
 	for (i = 0; i < CGPU_SLOTS; i++)
 		if (gpu->slot[i]) {
 			used += gpu->slot[i]->ledger.used_bytes;
@@ -70,6 +94,9 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
 	seq_printf(m, "lever_seen %s\nlever_inert %s\nlever_look %s\n", lever_name(seen),
 		   lever_name(view.inert), look_name(look));
+	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
+		   run.usable ? "chram" : "none", hweight32(run.known), hweight32(run.busy),
+		   run.errors);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "admin/settings.h"
 #include "core_ref.h"
 #include "registry.h"
+#include "sched/run_state.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/notify.h"
@@ -148,6 +149,8 @@ int ckm_gpu_set(struct ckm_gpu *gpu, const struct ckm_gpu_values *values, const 
 		gpu->slice_is_set = t.slice_is_set;
 		/* Existing mappings stay, and stay charged. */
 		WRITE_ONCE(gpu->uvm_account, t.uvm_account);
+		if (values->given & BIT(CGPU_G_POLICY))
+			ckm_run_state_reset_locked(gpu);
 	}
 	mutex_unlock(&gpu->lock);
 	kfree(t.sched);

@@ -360,4 +360,16 @@
 #define UVM_CREATE_EXTERNAL_RANGE	73
 #define UVM_MM_INITIALIZE		75
 
+/* kernel-open/common/inc/nv_uvm_types.h: UvmGpuChannelInstanceInfo of nvUvmInterfaceRetainChannel() */
+#define NV_UVM_CHANNEL_CHRAM		1096	/* kernel address of the channel's word, NULL before Ampere */
+
+/* open-gpu-doc, manuals/ampere/ga100/dev_runlist.ref.txt: NV_CHRAM_CHANNEL */
+#define NV_CHRAM_ENABLE			0x0002
+#define NV_CHRAM_NEXT			0x0004
+#define NV_CHRAM_BUSY			0x0008
+#define NV_CHRAM_ON_PBDMA		0x0040
+#define NV_CHRAM_ON_ENG			0x0080
+#define NV_CHRAM_PENDING		0x0100
+#define NV_CHRAM_REFUSED		0xbadf0000u	/* upper half of what a refused read gives */
+
 #endif

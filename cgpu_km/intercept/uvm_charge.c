@@ -10,6 +10,7 @@
 #include "driver/redirect.h"
 #include "intercept/backing_file.h"
 #include "intercept/uvm_charge.h"
+#include "sched/run_state.h"
 #include "state/container.h"
 #include "state/memory.h"
 #include "state/rm_object.h"
@@ -30,6 +31,7 @@ struct uvm_ref {
 	struct ckm_container *ct;	/* a reference */
 	struct ckm_slot *slot;		/* of @overhead; NULL: none is charged */
 	u64 overhead;			/* bytes of page tables of its mapping */
+	struct ckm_run_word word;	/* of a channel */
 };
 static DEFINE_HASHTABLE(uvm_refs, 10);
 static DEFINE_SPINLOCK(uvm_refs_lock);
@@ -131,6 +133,7 @@ static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 han
 	struct ckm_call *call = ckm_call_mine();
 	struct uvm_ref *ref = kzalloc(sizeof(*ref), GFP_KERNEL);
 	struct cgpu_obj *obj;
+	bool kept;
 	u32 status;
 
 	if (!ref)
@@ -147,8 +150,10 @@ static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 han
 	if (take != PROBE_DUP || charge_tables(ref, obj))
 		status = ckm_call_original(a, client, handle, ARG(key), ARG(info), 0,
 					   original(call, take));
+	kept = status == NV_OK && take == PROBE_RETAIN &&
+	       ckm_run_word_add(&ref->word, ref->ct, obj, info);
 	ckm_tenant_unhold(ref->ct, obj);
-	if (status == NV_OK && (ref->mem || ref->slot)) {
+	if (status == NV_OK && (ref->mem || ref->slot || kept)) {
 		add_uvm_ref(ref, give, give == PROBE_UNDUP ? *(u32 *)key : *(unsigned long *)key);
 		return NV_OK;
 	}
@@ -186,6 +191,8 @@ static void uncharged_release_channel(void *retained)
 	struct uvm_ref *ref = take_uvm_ref(PROBE_RELEASE, ARG(retained));
 
 	give_begin(ref);
+	if (ref)
+		ckm_run_word_remove(&ref->word);
 	ckm_call_original(ARG(retained), 0, 0, 0, 0, 0, redirections[PROBE_RELEASE].probe.addr);
 	give_end(ref);
 }

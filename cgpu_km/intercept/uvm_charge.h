@@ -4,7 +4,8 @@
  *
  *   nvUvmInterfaceDupMemory        takes a reference to memory: charge it
  *   nvUvmInterfaceFreeDupedHandle  drops it
- *   nvUvmInterfaceRetainChannel    keeps a channel's context: the same
+ *   nvUvmInterfaceRetainChannel    keeps a channel's context: the same; and returns the address
+ *                                  of its word of state, which is kept (sched/run_state.h)
  *   nvUvmInterfaceReleaseChannel   drops it
  */
 #ifndef CKM_UVM_CHARGE_H

@@ -5,6 +5,7 @@
 #include <linux/ktime.h>
 
 #include "core_ref.h"
+#include "sched/run_state.h"
 #include "sched/runlist.h"
 #include "sched/sched_thread.h"
 #include "state/container.h"
@@ -13,6 +14,9 @@
 
 /* Latency samples before the slice is derived from them, and turns between updates. */
 #define SLICE_SAMPLES 32
+
+/* Shortest interval between two readings of the run state, whatever the core asks for. */
+#define POLL_MIN_NS	(10 * NSEC_PER_USEC)
 
 /* Latency from which the slice is derived. A hand-over is two calls, or three with a
  * runlist restart. With three the slice is half as long again, so that calls take the same
@@ -30,6 +34,7 @@ static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
 {
 	const struct cgpu_core_ops *core;
 	u64 slice_ns, call_ns = 0;
+	bool usable;
 
 	lockdep_assert_held(&gpu->lever_lock);
 	mutex_lock(&gpu->lock);
@@ -43,7 +48,15 @@ static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
 			core->sched.set_slice_us(gpu->sched, div_u64(slice_ns, 1000),
 						 ktime_get_ns());
 		}
+		usable = ckm_run_state_usable_locked(gpu);
+		if (!usable && gpu->run.told) {
+			core->sched.set_run_state(gpu->sched, 0, 0, ktime_get_ns());
+			gpu->run.told = false;
+		}
 		core->sched.next(gpu->sched, ktime_get_ns(), plan);
+		if (!usable)
+			plan->poll_ns = 0;
+		ckm_run_state_moving_locked(gpu, plan->freeze_mask | plan->thaw_mask);
 		ckm_core_leave();
 	}
 	mutex_unlock(&gpu->lock);
@@ -108,6 +121,8 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 		       ~(plan->thaw_mask & ~thawed);
 
 	mutex_lock(&gpu->lock);
+	ckm_run_state_moved_locked(gpu, (plan->freeze_mask & ~ack.run_mask) |
+				   (plan->thaw_mask & ack.run_mask), ktime_get_ns());
 	core = ckm_core_enter();
 	if (core) {
 		core->sched.ack(gpu->sched, plan, &ack);
@@ -119,12 +134,63 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	gpu->turns++;
 }
 
+/* Read the run state and pass it to the core. True: the plan no longer fits. */
+static bool poll_run_state(struct ckm_gpu *gpu)
+{
+	const struct cgpu_core_ops *core;
+	bool changed = true;
+	u32 known, busy;
+
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		ckm_run_state_read_locked(gpu, core, &known, &busy);
+		changed = core->sched.set_run_state(gpu->sched, known, busy, ktime_get_ns());
+		/* Without a source the next plan has no interval: do not poll on. */
+		changed |= !ckm_run_state_usable_locked(gpu);
+		gpu->run.told = known;
+		ckm_core_leave();
+	}
+	mutex_unlock(&gpu->lock);
+	return changed;
+}
+
+static bool is_woken(const struct ckm_gpu *gpu)
+{
+	return READ_ONCE(gpu->kicked) || kthread_should_stop();
+}
+
+/* Sleep until the plan ends, the run state no longer fits it, or the state changed. */
+static void sleep_on(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
+{
+	u64 now = ktime_get_ns(), end = CGPU_NEVER_NS, left, poll = CGPU_NEVER_NS;
+
+	if (plan->until_ns != CGPU_NEVER_NS && plan->until_ns <= now) {
+		usleep_range(50, 100);
+		return;
+	}
+	if (plan->until_ns != CGPU_NEVER_NS)
+		end = plan->until_ns + plan->late_ns;
+	if (plan->poll_ns)
+		poll = max_t(u64, plan->poll_ns, POLL_MIN_NS);
+	for (; end > now; now = ktime_get_ns()) {
+		left = end == CGPU_NEVER_NS ? end : end - now;
+		if (min(left, poll) == CGPU_NEVER_NS) {
+			wait_event_interruptible(gpu->wait, is_woken(gpu));
+			return;
+		}
+		wait_event_interruptible_hrtimeout(gpu->wait, is_woken(gpu),
+						   ns_to_ktime(min(left, poll)));
+		if (is_woken(gpu) || poll > left || poll_run_state(gpu))
+			return;
+	}
+}
+
 static int sched_thread(void *data)
 {
 	struct ckm_gpu *gpu = data;
 	struct cgpu_sched_plan plan;
 	bool ok, acted;
-	u64 now;
 
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(gpu->kicked, false);
@@ -137,17 +203,10 @@ static int sched_thread(void *data)
 		/* The end of the turn depends on the acknowledged times: plan again. */
 		if (acted)
 			continue;
-
-		now = ktime_get_ns();
-		if (!ok || plan.until_ns == CGPU_NEVER_NS)
-			wait_event_interruptible(gpu->wait, READ_ONCE(gpu->kicked) ||
-						 kthread_should_stop());
-		else if (plan.until_ns > now)
-			wait_event_interruptible_hrtimeout(gpu->wait,
-				READ_ONCE(gpu->kicked) || kthread_should_stop(),
-				ns_to_ktime(plan.until_ns - now + plan.late_ns));
+		if (ok)
+			sleep_on(gpu, &plan);
 		else
-			usleep_range(50, 100);
+			wait_event_interruptible(gpu->wait, is_woken(gpu));
 	}
 	return 0;
 }

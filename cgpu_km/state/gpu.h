@@ -15,6 +15,7 @@
 struct ckm_container;
 struct ckm_slot;
 struct ckm_proc_dir;
+struct pci_dev;
 struct task_struct;
 
 /* State of the effect check (sched/effect_check.h), shown as `lever_look`. */
@@ -39,6 +40,17 @@ struct ckm_gpu_news {
 	struct delayed_work work;
 	struct mutex lock;		/* held from reading the state until sending: keeps order */
 	u32 policy, levers;		/* lock; values of the last event sent */
+};
+
+/* What is known of the words of channels (sched/run_state.h). gpu->lock. */
+struct ckm_run_state {
+	u64 since_ns[CGPU_SLOTS];	/* latest complete freeze or thaw; U64_MAX: under way, or failed */
+	u64 counted_ns;			/* when contradictions were counted last */
+	u64 errors;			/* readings of a slot that could not be used, so far */
+	u32 words;			/* words that are kept */
+	u8 on_frozen, disabled, refused;	/* contradictions in a row, by kind */
+	bool wrong;			/* too many of them: not used any more */
+	bool told;			/* the core may have a run state that is not "unknown" */
 };
 
 struct ckm_gpu {
@@ -67,6 +79,8 @@ struct ckm_gpu {
 	struct ckm_lever_stat lever;	/* lever_lock */
 	u64 restarted;			/* lever_lock; seq of the channel last used to restart */
 	u32 restarted_slot;		/* lever_lock; sched_id of its slot */
+	struct ckm_run_state run;	/* lock */
+	struct pci_dev *pdev;		/* a reference while attached; NULL: none known */
 	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */
 	struct mutex open_lock;		/* open; only the driver's own locks are taken under it */
 	bool open;			/* hclient, hdevice and hsubdevice exist */

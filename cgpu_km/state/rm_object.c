@@ -68,6 +68,9 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 			slot->channel_count--;
 		ckm_slot_channels_changed_locked(slot);
 	}
+	if (obj->word)
+		obj->word->obj = NULL;
+	obj->word = NULL;
 	mutex_unlock(&slot->gpu->lock);
 }
 

@@ -10,7 +10,18 @@
 #include "core/core_ops.h"
 
 struct ckm_container;
+struct ckm_gpu;
+struct ckm_obj;
 struct ckm_slot;
+
+/* A channel's word of state in the GPU's registers, while nvidia-uvm retains the channel
+ * (sched/run_state.h). Either side may go first and clears the pointer of the other.
+ */
+struct ckm_run_word {
+	struct ckm_obj *obj;		/* gpu->lock; NULL: the channel was released */
+	struct ckm_gpu *gpu;		/* NULL: the word is not kept */
+	const volatile void __iomem *reg;
+};
 
 /* An RM object of a tenant. A channel or TSG of a graphics/compute engine is on a list of
  * its slot.
@@ -33,6 +44,7 @@ struct ckm_obj {
 	u32 changes;
 	u32 enabled_at;			/* ct->rm_lock; changes + 1 when it was enabled, 0: never */
 	bool no_restart;		/* gpu->lock; its last RESTART_RUNLIST failed */
+	struct ckm_run_word *word;	/* gpu->lock; channels; NULL: none */
 	u32 pid;			/* clients, scheduled ones: tgid that the driver uses */
 };
 

@@ -277,6 +277,15 @@ CORE = {
     "NV_DMABUF_MAX": ["NV_DMABUF_EXPORT_MAX_HANDLES"],
     "NV3D0B_MAX": ["NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS"],
     "NV3D0C_MAX": ["NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS"],
+    "NV_UVM_CHANNEL_CHRAM": at("UvmGpuChannelInstanceInfo", "pChramChannelRegister"),
+    # Of the manual of the hardware, not of the driver.
+    "NV_CHRAM_ENABLE": [],
+    "NV_CHRAM_NEXT": [],
+    "NV_CHRAM_BUSY": [],
+    "NV_CHRAM_ON_PBDMA": [],
+    "NV_CHRAM_ON_ENG": [],
+    "NV_CHRAM_PENDING": [],
+    "NV_CHRAM_REFUSED": [],
     # Ours alone.
     "NV_OUR_HANDLES": [],
     "NV_OUR_HANDLES_SPAN": [],
@@ -497,6 +506,7 @@ NVSIM = {
         {"uuid": "gpu_uuid", "numaNode": "numaNodeId", "hSmc": "hSmcPartRef", "status": "rmStatus"},
     ),
     "uvm_reg_chan": ("UVM_REGISTER_CHANNEL_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
+    "uvm_channel_info": ("UvmGpuChannelInstanceInfo", {}),
     "uvm_unreg_chan": ("UVM_UNREGISTER_CHANNEL_PARAMS", {"uuid": "gpuUuid", "status": "rmStatus"}),
     "uvm_peer": ("UVM_ENABLE_PEER_ACCESS_PARAMS", {"a": "gpuUuidA", "b": "gpuUuidB", "status": "rmStatus"}),
     "uvm_range": ("UVM_FREE_PARAMS", {"status": "rmStatus"}),

@@ -43,6 +43,7 @@ HEADERS = (
     "nv-kernel-rmapi-ops.h",
     "nv-chardev-numbers.h",
     "nv-gpu-info.h",
+    "nv_uvm_types.h",
     "uvm_linux_ioctl.h",
 )
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* What the driver keeps for a channel group and a channel: an id of the runlist's, and memory that no client owns. */
+#include <linux/idr.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
 
@@ -27,7 +28,7 @@ static void ctx_release(struct kref *ref)
 
 	if (ctx->bytes)
 		nvsim_fb_give(ctx->gpu, ctx->bytes);
-	atomic_dec(ctx->ids);
+	ida_free(ctx->ids, ctx->id);
 	kfree(ctx);
 }
 
@@ -36,10 +37,11 @@ void nvctx_put(struct nvctx *ctx)
 	kref_put(&ctx->ref, ctx_release);
 }
 
-static NV_STATUS create(struct nvgpu *gpu, atomic_t *ids, u64 bytes, struct nvctx **out)
+static NV_STATUS create(struct nvgpu *gpu, struct ida *ids, u64 bytes, struct nvctx **out)
 {
 	struct nvctx *ctx = kzalloc(sizeof(*ctx), GFP_KERNEL);
 	u64 addr;
+	int id;
 
 	if (!ctx)
 		return NV_ERR_NO_MEMORY;
@@ -47,10 +49,12 @@ static NV_STATUS create(struct nvgpu *gpu, atomic_t *ids, u64 bytes, struct nvct
 	ctx->gpu = gpu;
 	ctx->ids = ids;
 	ctx->bytes = is_turing() ? 0 : bytes;
-	if (!atomic_add_unless(ids, 1, nvsim.channel_ids)) {
+	id = nvsim.channel_ids > 0 ? ida_alloc_max(ids, nvsim.channel_ids - 1, GFP_KERNEL) : -ENOSPC;
+	if (id < 0) {
 		kfree(ctx);
-		return NV_ERR_NO_FREE_FIFOS;
+		return id == -ENOSPC ? NV_ERR_NO_FREE_FIFOS : NV_ERR_NO_MEMORY;
 	}
+	ctx->id = id;
 	if (ctx->bytes && !nvsim_fb_take(gpu, ctx->bytes, &addr)) {
 		ctx->bytes = 0;
 		nvctx_put(ctx);

@@ -230,8 +230,11 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 	INIT_WORK(&gpu->intr_work, intr_work);
 	identify(gpu, index);
 	gpu->fb_total = (u64)nvsim.fb_mib * SZ_1M;
-	for (i = 0; i < NVSIM_ENGINES; i++)
+	for (i = 0; i < NVSIM_ENGINES; i++) {
+		ida_init(&gpu->groups[i]);
+		ida_init(&gpu->channels[i]);
 		nvengine_init(&gpu->eng[i], gpu, i, types[i]);
+	}
 	err = make_pages(gpu);
 	if (err) {
 		nvsim_gpu_destroy(gpu);
@@ -260,6 +263,10 @@ void nvsim_gpu_destroy(struct nvgpu *gpu)
 		nvmem_put(gpu->usermode);
 	if (gpu->rusd)
 		nvmem_put(gpu->rusd);
+	for (i = 0; i < NVSIM_ENGINES; i++) {
+		ida_destroy(&gpu->groups[i]);
+		ida_destroy(&gpu->channels[i]);
+	}
 	WARN_ONCE(gpu->fb_used, "nvsim: %llu bytes of the framebuffer leaked\n", gpu->fb_used);
 	kfree(gpu);
 }

@@ -9,7 +9,7 @@ struct nvsim_params nvsim = {
 	.timeslice_us = 1024, .ctxsw_us = 82, .copy_mbps = 12000, .sm_count = 40,
 	.lever_us = 300, .lever_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .poll_us = 20, .idle_poll_us = 200,
 	.commit_required = 1, .stubborn_ms = 1000, .hmm = 1, .channel_ids = 2048, .seed = 1,
-	.launch_ns = 2000, .wave_ns = 10000,
+	.launch_ns = 2000, .wave_ns = 10000, .chram_us = 200,
 };
 
 #define NVSIM_PARAM(field, type, perm, text) \
@@ -44,6 +44,8 @@ NVSIM_PARAM(close_ms, int, 0644, "a managed range gives its memory back this lon
 NVSIM_PARAM(tables_kib, int, 0644, "video memory that each MAP_MEMORY_DMA takes for page tables, KiB");
 NVSIM_PARAM(launch_ns, int, 0644, "what a launch takes besides its waves");
 NVSIM_PARAM(wave_ns, int, 0644, "what a wave of sm_count CTAs takes");
+NVSIM_PARAM(chram_fault, int, 0644, "channel RAM reads 1: as ones, 2: 0xbadf5040, 3: busy for ever, 5: as zeros; 4: no address of it");
+NVSIM_PARAM(chram_us, int, 0644, "how late it shows work that came while the engine is at other work");
 NVSIM_PARAM(trace, int, 0644, "log the RM and uvm calls that fail");
 NVSIM_PARAM(channel_ids, int, 0444, "ids of channels, and of groups, that a runlist has; Turing has these for all of them");
 NVSIM_PARAM(seed, ulong, 0444, "of everything random");

@@ -556,6 +556,21 @@ struct uvm_reg_chan {
 	u32 status, _p1;
 };
 
+/* nv_uvm_types.h: UvmGpuChannelInstanceInfo, the same in all four branches. The resources and their number stay 0. */
+struct uvm_channel_info {
+	u64 base;
+	u8 sysmem;
+	u32 runlistId, chId;
+	u8 bInSubctx;
+	u32 subctxId;
+	u8 bTsgChannel;
+	u32 tsgId, tsgMaxSubctxCount;
+	u8 resourceInfo[1040];
+	u32 resourceCount, channelEngineType, clearFaultedToken;
+	u64 pChramChannelRegister, pRunlistPRIBaseRegister;
+	u32 smcEngineId, smcEngineVeIdOffset;
+};
+
 struct uvm_unreg_chan {
 	u8 uuid[16];
 	u32 hClient, hChannel, status;
@@ -751,6 +766,7 @@ static inline void nvabi_build_checks(void)
 	BUILD_BUG_ON(sizeof(struct uvm_unmap_ext) != 40);
 	BUILD_BUG_ON(sizeof(struct uvm_map_dyn) != 40);
 	BUILD_BUG_ON(sizeof(struct uvm_unreg_chan) != 28);
+	BUILD_BUG_ON(sizeof(struct uvm_channel_info) != 1120);
 	BUILD_BUG_ON(sizeof(struct nv_export_dmabuf) != 2608);
 	BUILD_BUG_ON(sizeof(struct nv_export_dmabuf_v1) != 2600);
 }

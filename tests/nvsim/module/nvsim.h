@@ -208,7 +208,9 @@ struct nvctx {
 	struct kref ref;
 	struct nvgpu *gpu;
 	u64 bytes;			/* of FB */
-	atomic_t *ids;			/* the pool that its id is of */
+	struct ida *ids;		/* the pool that its id is of */
+	u32 id;
+	u32 chram;			/* a channel's word: read without a lock, chram.c */
 };
 
 struct nvtsg {
@@ -251,6 +253,7 @@ struct nvengine {
 	struct nvtsg *cur;		/* being run or switched to */
 	struct nvtsg *rr;		/* ran last: the round robin goes on behind it */
 	struct nvtsg *resident;		/* whose context is loaded */
+	int chram_fault;		/* of the words as they were written last */
 	struct nvchan *chan;		/* of cur, executing a descriptor */
 	enum nvphase phase;
 	u64 t;				/* simulated up to here, ktime ns */
@@ -282,7 +285,7 @@ struct nvgpu {
 	u64 prng;			/* under lock */
 	spinlock_t fb_lock;		/* fb_* and the shared data page */
 	u64 fb_total, fb_used, fb_next;
-	atomic_t groups[NVSIM_ENGINES], channels[NVSIM_ENGINES];	/* ids in use, by runlist; all of Turing's in [0] */
+	struct ida groups[NVSIM_ENGINES], channels[NVSIM_ENGINES];	/* ids in use, by runlist; all of Turing's in [0] */
 	struct list_head bar1_maps;	/* and these: nvsim_api_lock */
 	u64 bar1_used, bar1_next;
 	atomic_t opens;
@@ -365,6 +368,7 @@ struct nvsim_params {
 	int lever_us, lever_spin_us, tail_us, tail_pct, poll_us, idle_poll_us;
 	int lever_inert, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms, hmm;
 	int ctx_ms, close_ms, tables_kib, channel_ids, launch_ns, wave_ns, trace;
+	int chram_fault, chram_us;
 	ulong seed;
 };
 
@@ -529,6 +533,13 @@ NV_STATUS nvctx_of_group(struct nvengine *e, struct nvctx **out);
 NV_STATUS nvctx_of_channel(struct nvengine *e, struct nvctx **out);
 void nvctx_put(struct nvctx *ctx);
 NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c);
+
+/* chram.c: the words of channels that a driver's module may read */
+enum nvchram_fault { NVCHRAM_RIGHT, NVCHRAM_ONES, NVCHRAM_REFUSED, NVCHRAM_STUCK, NVCHRAM_NULL, NVCHRAM_ZERO };
+bool nvchram_has(void);
+u32 *nvchram_word(struct nvctx *channel);
+void nvchram_show(struct nvengine *e);
+bool nvchram_stale(const struct nvengine *e);
 
 /* bar1.c */
 u64 nvsim_bar1_size(void);

@@ -221,6 +221,7 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 	o->chan = c;
 	raw_spin_lock_irqsave(&e->lock, flags);
 	list_add_tail(&c->link, &tsg->chans);
+	nvchram_show(e);
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 	return NV_OK;
 
@@ -251,6 +252,7 @@ void nvsim_chan_destroy(struct nvchan *c)
 	if (c->enabled)
 		e->enabled_chans--;
 	nvengine_forget_chan(e, c);
+	WRITE_ONCE(c->ctx->chram, 0);
 	nvengine_kick(e);
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 	for (i = 0; i < NVSIM_DEPS; i++)

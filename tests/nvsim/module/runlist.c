@@ -238,9 +238,15 @@ static u64 next_event(struct nvengine *e, u64 now)
 
 static void arm(struct nvengine *e, u64 now)
 {
+	u64 at;
+
 	if (e->stopped || (e->phase == NVPH_IDLE && !e->enabled_chans))
 		return;
-	hrtimer_start(&e->timer, ns_to_ktime(next_event(e, now)), HRTIMER_MODE_ABS_HARD);
+	at = next_event(e, now);
+	/* Real channel RAM shows at once what comes while the engine is at other work. */
+	if (nvchram_has() && nvsim.chram_us > 0)
+		at = min(at, now + nvsim.chram_us * (u64)NSEC_PER_USEC);
+	hrtimer_start(&e->timer, ns_to_ktime(at), HRTIMER_MODE_ABS_HARD);
 }
 
 /* Did a doorbell ring since this engine last looked? The page is shared by all channels of the GPU. */
@@ -271,11 +277,15 @@ static enum hrtimer_restart tick(struct hrtimer *t)
 	if (e->phase == NVPH_IDLE && !e->throttled) {
 		bool go = rang(e);
 
-		if (!nvmethods_look(e, now) && !go)
+		if (!nvmethods_look(e, now) && !go) {
+			if (nvchram_stale(e))
+				nvchram_show(e);
 			goto out;
+		}
 		e->last_active = now;
 	}
 	nvengine_advance(e, now);
+	nvchram_show(e);
 out:
 	arm(e, now);
 	raw_spin_unlock_irqrestore(&e->lock, flags);
@@ -289,6 +299,7 @@ void nvengine_kick(struct nvengine *e)
 
 	lockdep_assert_held(&e->lock);
 	nvengine_advance(e, now);
+	nvchram_show(e);
 	arm(e, now);
 }
 

@@ -19,6 +19,20 @@ struct uvm_chan {
 	void *retained;
 };
 
+/* nvGpuOpsRetainChannel(), as far as a channel here has it. */
+static void describe(const struct nvchan *ch, struct uvm_channel_info *info)
+{
+	memset(info, 0, sizeof(*info));
+	info->runlistId = ch->tsg->eng->index;
+	info->chId = ch->ctx->id;
+	info->bTsgChannel = true;
+	info->tsgId = ch->tsg->ctx->id;
+	info->tsgMaxSubctxCount = 64;
+	info->channelEngineType = ch->tsg->eng->type == NV2080_ENGINE_GR0 ? 1 : 2;	/* UVM_GPU_CHANNEL_ENGINE_TYPE_GR, _CE */
+	info->clearFaultedToken = ch->token;
+	info->pChramChannelRegister = (uintptr_t)nvchram_word(ch->ctx);
+}
+
 noinline NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 hChannel, void **retainedChannel,
 					       void *info)
 {
@@ -37,6 +51,7 @@ noinline NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 h
 		r->channel = o->chan->ctx;
 		kref_get(&r->ctx->ref);
 		kref_get(&r->channel->ref);
+		describe(o->chan, info);
 		*retainedChannel = r;
 		r = NULL;
 		st = NV_OK;
@@ -72,6 +87,7 @@ static struct uvm_chan *find(struct uvm_vas *v, u32 hclient, u32 hchannel)
 
 NV_STATUS uvm_chan_register(struct uvm_vas *v, struct uvm_gpu *g, u32 hclient, u32 hchannel)
 {
+	struct uvm_channel_info *info;
 	struct uvm_chan *ch;
 	NV_STATUS st;
 
@@ -79,9 +95,11 @@ NV_STATUS uvm_chan_register(struct uvm_vas *v, struct uvm_gpu *g, u32 hclient, u
 	if (!g->as || find(v, hclient, hchannel))
 		return NV_ERR_INVALID_CHANNEL;
 	ch = kzalloc(sizeof(*ch), GFP_KERNEL);
-	if (!ch)
-		return NV_ERR_NO_MEMORY;
-	st = nvUvmInterfaceRetainChannel(g->as, hclient, hchannel, &ch->retained, NULL);
+	info = kzalloc(sizeof(*info), GFP_KERNEL);
+	st = NV_ERR_NO_MEMORY;
+	if (ch && info)
+		st = nvUvmInterfaceRetainChannel(g->as, hclient, hchannel, &ch->retained, info);
+	kfree(info);
 	if (st != NV_OK) {
 		kfree(ch);
 		return st;

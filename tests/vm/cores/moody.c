@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* A core that fails where it is told to. */
+/* A core that fails, or reads the run state, where it is told to. */
 #include <linux/module.h>
 
 #include "core_link.h"
@@ -28,6 +28,18 @@ static bool forgetful;
 module_param(forgetful, bool, 0644);
 MODULE_PARM_DESC(forgetful, "weights get lost on the way");
 
+static unsigned int poll_us;
+module_param(poll_us, uint, 0644);
+MODULE_PARM_DESC(poll_us, "every plan needs the run state again so long after, us; 0: as the product's");
+
+static unsigned int polls, known, busy;
+module_param(polls, uint, 0444);
+MODULE_PARM_DESC(polls, "run states given to it");
+module_param(known, uint, 0444);
+MODULE_PARM_DESC(known, "slots of the last one");
+module_param(busy, uint, 0444);
+MODULE_PARM_DESC(busy, "those of them with work");
+
 static struct cgpu_core_ops ops;
 
 static int moody_selftest(void)
@@ -48,6 +60,21 @@ static int moody_migrate(struct cgpu_sched *fresh, const void *old, u32 old_vers
 	return ret;
 }
 
+static void moody_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan)
+{
+	cgpu_core_ops.sched.next(t, now_ns, plan);
+	if (poll_us)
+		plan->poll_ns = poll_us * 1000ull;
+}
+
+static bool moody_set_run_state(struct cgpu_sched *t, u32 now_known, u32 now_busy, u64 now_ns)
+{
+	polls++;
+	known = now_known;
+	busy = now_busy;
+	return cgpu_core_ops.sched.set_run_state(t, now_known, now_busy, now_ns);
+}
+
 static int __init moody_init(void)
 {
 	ops = cgpu_core_ops;
@@ -56,6 +83,8 @@ static int __init moody_init(void)
 	ops.version = version;
 	ops.selftest = moody_selftest;
 	ops.sched.migrate = moody_migrate;
+	ops.sched.next = moody_next;
+	ops.sched.set_run_state = moody_set_run_state;
 	return ckm_core_register(&ops, THIS_MODULE);
 }
 

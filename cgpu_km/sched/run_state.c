@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* Owns the words of channels and what is read from them. Takes rm_lock, gpu->lock. */
+#include <linux/io.h>
+#include <linux/ktime.h>
+#include <linux/moduleparam.h>
+#include <linux/pci.h>
+#include <linux/uaccess.h>
+
+#include "core/nv_abi.h"
+#include "core_ref.h"
+#include "sched/run_state.h"
+#include "state/container.h"
+
+/* Of a GPU and per reading. A tenant can make as many channels as its quota allows. */
+#define RUN_WORDS_MAX	256
+
+/* A freeze is complete when the driver acknowledged it, so a few context switches are
+ * enough. Shorter than the shortest slice (5 ms): else no frozen slot is ever checked.
+ */
+#define SETTLED_NS	(3 * NSEC_PER_MSEC)
+
+/* The source is taken out of use after this many contradictions in a row, which are counted
+ * at most once per interval: 0.8 s. One reading in between without a contradiction, of any
+ * slot, starts the count again: a tenant whose kernels resist the freeze, or whose channels
+ * the driver stopped after a fault, must not take the source from the others.
+ */
+#define CONTRADICTIONS	8
+#define COUNT_NS	(100 * NSEC_PER_MSEC)
+
+#define HAS_WORK	(NV_CHRAM_NEXT | NV_CHRAM_BUSY | NV_CHRAM_ON_PBDMA | NV_CHRAM_ON_ENG | \
+			 NV_CHRAM_PENDING)
+
+static unsigned int run_state = 1;
+module_param(run_state, uint, 0644);
+MODULE_PARM_DESC(run_state, "1: read from the GPU which channels have work (default); 0: do not");
+
+/* What one reading found, by slot. */
+struct reading {
+	u32 known, busy;
+	u32 on_frozen, off_frozen;	/* frozen: a channel is on the engine; none is */
+	u32 disabled, enabled;		/* thawed: no channel shows ENABLE; one does */
+	u32 refused, readable;		/* a read was refused; all words were read */
+	u32 words;			/* read so far */
+};
+
+/* ---- words ---- */
+
+/* The register is an aligned kernel address that can be read; it is tried once, without a
+ * fault, so that a layout of @info that differs from the expected one does no harm.
+ */
+static const void *register_of(const void *info)
+{
+	const u32 *reg;
+	u32 value;
+
+	memcpy(&reg, info + NV_UVM_CHANNEL_CHRAM, sizeof(reg));
+	if (!IS_ALIGNED((unsigned long)reg, sizeof(*reg)) ||
+	    copy_from_kernel_nofault(&value, reg, sizeof(value)))
+		return NULL;
+	return reg;
+}
+
+bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
+		      struct cgpu_obj *channel, const void *info)
+{
+	struct ckm_slot *slot = ckm_container_slot_of(ct, channel->gpu);
+	struct ckm_obj *obj = container_of(channel, struct ckm_obj, core);
+	const void *reg = register_of(info);
+	struct ckm_gpu *gpu;
+	bool first = false;
+
+	if (!slot || !reg || channel->kind != CGPU_KIND_CHANNEL)
+		return false;
+	gpu = slot->gpu;
+	mutex_lock(&ct->rm_lock);
+	mutex_lock(&gpu->lock);
+	/* A pinned channel may have been released with its client's file: it is on no list. */
+	if (channel->state != CGPU_OBJ_DETACHED && !list_empty(&obj->sched) && !obj->word) {
+		word->reg = (const volatile void __iomem *)reg;
+		word->gpu = gpu;
+		word->obj = obj;
+		obj->word = word;
+		first = !gpu->run.words++;
+	}
+	mutex_unlock(&gpu->lock);
+	mutex_unlock(&ct->rm_lock);
+	if (first)
+		ckm_gpu_kick(gpu);
+	return word->gpu;
+}
+
+void ckm_run_word_remove(struct ckm_run_word *word)
+{
+	struct ckm_gpu *gpu = word->gpu;
+
+	if (!gpu)
+		return;
+	mutex_lock(&gpu->lock);
+	if (word->obj)
+		word->obj->word = NULL;
+	gpu->run.words--;
+	mutex_unlock(&gpu->lock);
+	word->gpu = NULL;
+}
+
+/* ---- reading ---- */
+
+/* Registers of a GPU that is asleep or off the bus read as ones at best. */
+static bool is_awake(const struct ckm_gpu *gpu)
+{
+	return !gpu->pdev ||
+	       (gpu->pdev->current_state == PCI_D0 && !pci_channel_offline(gpu->pdev));
+}
+
+bool ckm_run_state_usable_locked(const struct ckm_gpu *gpu)
+{
+	lockdep_assert_held(&gpu->lock);
+	return READ_ONCE(run_state) && gpu->run.words && !gpu->run.wrong;
+}
+
+static bool is_complete(const struct ckm_slot *slot)
+{
+	struct ckm_obj *obj;
+
+	list_for_each_entry(obj, &slot->channels, sched)
+		if (!obj->word)
+			return false;
+	return true;
+}
+
+/* Whether the owner enabled a group of channels, which then show ENABLE unless frozen. With
+ * too many groups to look at: assume so.
+ */
+static bool has_enabled(const struct ckm_slot *slot)
+{
+	struct ckm_obj *obj;
+	u32 seen = 0;
+
+	list_for_each_entry(obj, &slot->tsgs, sched)
+		if (READ_ONCE(obj->core.scheduled) || ++seen > RUN_WORDS_MAX)
+			return true;
+	return false;
+}
+
+/* Read all words of a slot: bits that any of them has. False: a word is no state. */
+static bool read_words(const struct ckm_slot *slot, struct reading *r, u32 *bits)
+{
+	struct ckm_obj *obj;
+	u32 word;
+
+	*bits = 0;
+	list_for_each_entry(obj, &slot->channels, sched) {
+		word = readl(obj->word->reg);
+		r->words++;
+		if (word == U32_MAX)
+			return false;
+		if ((word & 0xffff0000u) == NV_CHRAM_REFUSED) {
+			r->refused |= BIT(slot->sched_id);
+			return false;
+		}
+		*bits |= word;
+	}
+	r->readable |= BIT(slot->sched_id);
+	return true;
+}
+
+/* True unless the words contradict the freeze or thaw that is in force for @slot. */
+static bool agrees(const struct ckm_slot *slot, bool frozen, u32 bits, struct reading *r)
+{
+	u32 self = BIT(slot->sched_id);
+
+	if (frozen && (bits & NV_CHRAM_ON_ENG)) {
+		r->on_frozen |= self;
+		return false;
+	}
+	if (frozen) {
+		r->off_frozen |= self;
+		return true;
+	}
+	if (bits & NV_CHRAM_ENABLE) {
+		r->enabled |= self;
+		return true;
+	}
+	if (!has_enabled(slot))
+		return true;
+	r->disabled |= self;
+	return false;
+}
+
+static void read_slot(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
+		      const struct ckm_slot *slot, u64 now, struct reading *r)
+{
+	u64 since = gpu->run.since_ns[slot->sched_id];
+	u32 bits;
+
+	if (!is_complete(slot))
+		return;
+	if (!read_words(slot, r, &bits)) {
+		gpu->run.errors++;
+		return;
+	}
+	if (since <= now && now - since >= SETTLED_NS &&
+	    !agrees(slot, core->sched.is_frozen(gpu->sched, slot->sched_id), bits, r)) {
+		gpu->run.errors++;
+		return;
+	}
+	r->known |= BIT(slot->sched_id);
+	if (bits & HAS_WORK)
+		r->busy |= BIT(slot->sched_id);
+}
+
+/* Each slot has an equal part of the words, and those with more channels what is left: a
+ * container with many channels makes no other one unknown.
+ */
+static void read_slots(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now,
+		       struct reading *r)
+{
+	u32 opened = 0, part, i, pass, count;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		opened += gpu->slot[i] && gpu->slot[i]->channel_count;
+	if (!opened)
+		return;
+	part = RUN_WORDS_MAX / opened;
+	for (pass = 0; pass < 2; pass++)
+		for (i = 0; i < CGPU_SLOTS; i++) {
+			count = gpu->slot[i] ? gpu->slot[i]->channel_count : 0;
+			if (count && (count > part) == pass && count <= RUN_WORDS_MAX - r->words)
+				read_slot(gpu, core, gpu->slot[i], now, r);
+		}
+}
+
+/* ---- trust ---- */
+
+/* Count @bad, unless the same reading has a @good one. True: that was one too many. */
+static bool count(u8 *counter, u32 bad, u32 good)
+{
+	if (good)
+		*counter = 0;
+	else if (bad)
+		++*counter;
+	return *counter >= CONTRADICTIONS;
+}
+
+static void check(struct ckm_gpu *gpu, const struct reading *r, u64 now)
+{
+	struct ckm_run_state *run = &gpu->run;
+	const char *why = NULL;
+
+	/* What agrees counts at once, what contradicts once per interval. */
+	if (now - run->counted_ns < COUNT_NS) {
+		run->on_frozen = r->off_frozen ? 0 : run->on_frozen;
+		run->disabled = r->enabled ? 0 : run->disabled;
+		run->refused = r->readable ? 0 : run->refused;
+		return;
+	}
+	run->counted_ns = now;
+	if (count(&run->on_frozen, r->on_frozen, r->off_frozen))
+		why = "frozen channels show to be on the engine";
+	if (count(&run->disabled, r->disabled, r->enabled))
+		why = "enabled channels show to be disabled";
+	if (count(&run->refused, r->refused, r->readable))
+		why = "reads are refused";
+	if (!why)
+		return;
+	run->wrong = true;
+	pr_warn("GPU %u: the run state of channels is not used: %s\n", gpu->index, why);
+	ckm_gpu_kick(gpu);
+}
+
+void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
+			       u32 *known, u32 *busy)
+{
+	struct reading r = {};
+	u64 now = ktime_get_ns();
+
+	lockdep_assert_held(&gpu->lock);
+	*known = 0;
+	*busy = 0;
+	if (!ckm_run_state_usable_locked(gpu) || !is_awake(gpu))
+		return;
+	read_slots(gpu, core, now, &r);
+	check(gpu, &r, now);
+	if (gpu->run.wrong)
+		return;
+	*known = r.known;
+	*busy = r.busy;
+}
+
+void ckm_run_state_moving_locked(struct ckm_gpu *gpu, u32 mask)
+{
+	lockdep_assert_held(&gpu->lock);
+	for (; mask; mask &= mask - 1)
+		gpu->run.since_ns[__ffs(mask)] = U64_MAX;
+}
+
+void ckm_run_state_moved_locked(struct ckm_gpu *gpu, u32 done, u64 now_ns)
+{
+	lockdep_assert_held(&gpu->lock);
+	for (; done; done &= done - 1)
+		gpu->run.since_ns[__ffs(done)] = now_ns;
+}
+
+void ckm_run_state_reset_locked(struct ckm_gpu *gpu)
+{
+	lockdep_assert_held(&gpu->lock);
+	gpu->run.wrong = false;
+	gpu->run.on_frozen = 0;
+	gpu->run.disabled = 0;
+	gpu->run.refused = 0;
+}

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: MIT
+"""Whether a container has work, as the GPU's channel RAM shows it: read, checked, and not used where it is wrong.
+
+The simulated Ampere card keeps a word for each channel. What it shows is compared with the work that is queued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nvclient
+import pytest
+from corebox import MOODY, OLD, SICK, insmod, leave_only_the_product, moody, rmmod, swap
+from sharebox import GPU, NATIVE, WEIGHTED, put
+from slicebox import Box, nvsim_as, until
+
+RUN_STATE = Path("/sys/module/cgpu_km/parameters/run_state")
+#: How long the module takes to give the source up: 8 contradictions, one in 100 ms at most.
+GIVEN_UP_S = 20.0
+LONG_NS = 400_000_000
+
+ONES, REFUSED, STUCK, NO_ADDRESS, ZEROS = 1, 2, 3, 4, 5
+
+
+def state() -> tuple[str, int, int]:
+    """Source, slots whose state is known, those of them with work: read anew from the GPU."""
+    stat = dict(line.split() for line in (GPU / "stat").read_text().splitlines())
+    return stat["run_state_source"], int(stat["run_state_known"]), int(stat["run_state_busy"])
+
+
+def errors() -> int:
+    return int(dict(line.split() for line in (GPU / "stat").read_text().splitlines())["run_state_errors"])
+
+
+@dataclass
+class Opened:
+    """A client in a container, with channels that nvidia-uvm may know."""
+
+    rm: nvclient.Client
+    gpu: nvclient.Gpu
+    space: nvclient.Space
+    channels: list[nvclient.Channel]
+
+    def register(self, channel: nvclient.Channel) -> None:
+        assert self.space.uvm.register_channel(self.gpu.uuid, self.rm, channel.handle) == 0
+
+    def unregister(self, channel: nvclient.Channel) -> None:
+        assert self.space.uvm.unregister_channel(self.rm, channel.handle) == 0
+
+
+@contextlib.contextmanager
+def opened(box: Box, channels: int = 1, registered: bool = True) -> Iterator[Opened]:
+    with box.client() as rm:
+        gpu = rm.gpu(0)
+        space = gpu.space()
+        group = space.group()
+        made = Opened(rm, gpu, space, [group.channel(entries=16) for _ in range(channels)])
+        for channel in made.channels if registered else []:
+            made.register(channel)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ampere() -> Iterator[None]:
+    with nvsim_as("a100", fb_mib=15109):
+        yield
+
+
+@pytest.fixture
+def boxes(ampere: None) -> Iterator[list[Box]]:
+    """Two containers, of which each may use the whole GPU until the policy says otherwise."""
+    with Box("a" * 64) as a, Box("b" * 64) as b:
+        put("policy", NATIVE)
+        yield [a, b]
+        put("policy", NATIVE)
+
+
+def test_turing_has_no_channel_ram():
+    with nvsim_as("t4"), Box("a" * 64) as box, opened(box) as client:
+        client.channels[0].submit(LONG_NS)
+        assert state() == ("none", 0, 0)
+        client.channels[0].wait()
+
+
+def test_work_is_seen_while_it_is_there(boxes):
+    with opened(boxes[0]) as a:
+        assert state() == ("chram", 1, 0), "queued nothing yet"
+        a.channels[0].submit(LONG_NS)
+        until(lambda: state() == ("chram", 1, 1), 2, step=0.001)
+        a.channels[0].wait()
+        until(lambda: state() == ("chram", 1, 0), 2, step=0.001)
+        with opened(boxes[1], registered=False):
+            assert state() == ("chram", 1, 0), "a client whose channels nvidia-uvm does not know is unknown"
+        with opened(boxes[1], channels=3) as b:
+            assert state() == ("chram", 2, 0)
+            b.channels[2].submit(LONG_NS)
+            until(lambda: state() == ("chram", 2, 1), 2, step=0.001)
+            a.channels[0].submit(LONG_NS)
+            until(lambda: state() == ("chram", 2, 2), 2, step=0.001)
+            a.channels[0].wait()
+            b.channels[2].wait()
+            until(lambda: state() == ("chram", 2, 0), 2, step=0.001)
+    assert state() == ("none", 0, 0)
+    assert errors() == 0
+
+
+def test_every_channel_of_a_slot_must_be_known(boxes):
+    with opened(boxes[0], channels=2, registered=False) as a:
+        one, two = a.channels
+        assert state() == ("none", 0, 0)
+        a.register(one)
+        assert state() == ("chram", 0, 0)
+        a.register(two)
+        assert state() == ("chram", 1, 0)
+        a.unregister(one)
+        assert state() == ("chram", 0, 0)
+        a.register(one)
+        assert state() == ("chram", 1, 0)
+        two.close()  # nvidia-uvm still holds it
+        assert state() == ("chram", 1, 0)
+        third = one.group.channel(entries=16)
+        assert state() == ("chram", 0, 0)
+        third.close()
+        assert state() == ("chram", 1, 0)
+
+
+def test_copy_channels_do_not_count(boxes):
+    with opened(boxes[0]) as a:
+        a.space.group(nvclient.ENGINE_COPY0).channel(entries=16)
+        assert state() == ("chram", 1, 0)
+
+
+def test_a_frozen_slot_is_off_the_engine_and_keeps_its_work(boxes):
+    (boxes[0].proc / "weight").write_text("0\n")
+    put("policy", WEIGHTED)
+    with opened(boxes[0]) as a, opened(boxes[1]) as b:
+        until(lambda: a and boxes[0].stat("running") == 0, 5)
+        before = errors()
+        a.channels[0].submit(1_000_000)
+        until(lambda: state() == ("chram", 2, 1), 2, step=0.001)
+        b.channels[0].submit(1_000_000)
+        b.channels[0].wait()
+        for _ in range(20):
+            assert state()[:2] == ("chram", 2)
+            time.sleep(0.05)
+        assert a.channels[0].reap() == 0, "it is frozen"
+        assert errors() == before
+        (boxes[0].proc / "weight").write_text("1\n")
+        a.channels[0].wait()
+        until(lambda: state() == ("chram", 2, 0), 2, step=0.001)
+        assert errors() == before
+
+
+def test_ones_are_nothing_known_as_long_as_they_last(boxes, personality):
+    with opened(boxes[0]):
+        personality(chram_fault=ONES)
+        until(lambda: state() == ("chram", 0, 0), 2)
+        before = errors()
+        time.sleep(2)
+        assert state() == ("chram", 0, 0)
+        assert errors() > before
+        personality(chram_fault=0)
+        until(lambda: state() == ("chram", 1, 0), 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"), [(REFUSED, "reads are refused"), (ZEROS, "enabled channels show to be disabled")]
+)
+def test_a_source_that_contradicts_is_given_up(boxes, personality, kernel_log, fault, why):
+    with opened(boxes[0]) as a:
+        kernel_log.news()
+        personality(chram_fault=fault)
+        until(lambda: state()[1] == 0, 2)
+        until(lambda: state()[0] == "none", GIVEN_UP_S, step=0.05)
+        assert kernel_log.news().count(f"GPU 0: the run state of channels is not used: {why}") == 1
+        personality(chram_fault=0)
+        time.sleep(0.5)
+        a.channels[0].submit(1_000_000)
+        a.channels[0].wait()
+        assert state() == ("none", 0, 0), "what lied once is not trusted again by itself"
+        put("policy", NATIVE)
+        until(lambda: state() == ("chram", 1, 0), 2)
+
+
+def test_bits_that_stick_are_found_by_a_freeze(boxes, personality, kernel_log):
+    (boxes[0].proc / "weight").write_text("0\n")
+    put("policy", WEIGHTED)
+    with opened(boxes[0]), opened(boxes[1]):
+        until(lambda: boxes[0].stat("running") == 0, 5)
+        kernel_log.news()
+        personality(chram_fault=STUCK)
+        until(lambda: state()[0] == "none", GIVEN_UP_S, step=0.05)
+        assert "frozen channels show to be on the engine" in kernel_log.news()
+
+
+def test_without_an_address_there_is_no_source(boxes, personality):
+    personality(chram_fault=NO_ADDRESS)
+    with opened(boxes[0]):
+        assert state() == ("none", 0, 0)
+        personality(chram_fault=0)
+        with opened(boxes[1]):
+            assert state() == ("chram", 1, 0)
+
+
+def test_a_faulted_tenant_does_not_take_the_source_from_the_others(boxes):
+    with opened(boxes[0]) as a, opened(boxes[1]):
+        assert state() == ("chram", 2, 0)
+        a.channels[0].submit(op=99)
+        until(a.channels[0].group.fault)
+        until(lambda: state() == ("chram", 1, 0), 2)
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            assert state() == ("chram", 1, 0)
+            time.sleep(0.02)
+
+
+def test_many_channels_make_their_own_slot_unknown_only(boxes):
+    with opened(boxes[1]) as b, opened(boxes[0], channels=255):
+        assert state() == ("chram", 2, 0), "256 words"
+        with opened(boxes[0]):
+            assert state() == ("chram", 1, 0)
+            b.channels[0].submit(LONG_NS)
+            until(lambda: state() == ("chram", 1, 1), 2, step=0.001)
+            b.channels[0].wait()
+
+
+def test_the_parameter_turns_it_off(boxes):
+    with opened(boxes[0]):
+        RUN_STATE.write_text("0")
+        try:
+            assert state() == ("none", 0, 0)
+        finally:
+            RUN_STATE.write_text("1")
+        assert state() == ("chram", 1, 0)
+
+
+def churn(box: Box) -> None:
+    """Channels that come and go in every order, until killed."""
+    while True:
+        with opened(box, channels=3) as client:
+            one, two, three = client.channels
+            two.submit(200_000)
+            client.unregister(one)
+            one.close()
+            two.close()
+            client.unregister(three)
+            client.register(three)
+            three.group.close()  # with its channel, which nvidia-uvm still holds
+
+
+@contextlib.contextmanager
+def churning(*boxes: Box) -> Iterator[None]:
+    pids = []
+    for box in boxes:
+        pid = os.fork()
+        if not pid:
+            try:
+                churn(box)
+            finally:
+                os._exit(1)
+        pids.append(pid)
+    try:
+        yield
+        for pid in pids:
+            assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it ended by itself: a call of it failed"
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_channels_come_and_go_while_they_are_read(boxes):
+    with opened(boxes[1]):
+        for _ in range(4):
+            with churning(boxes[0]):
+                end = time.monotonic() + 1.5
+                while time.monotonic() < end:
+                    source, known, _busy = state()
+                    assert source == "chram" and 1 <= known <= 2
+        until(lambda: boxes[0].stat("opened") == 0)
+        assert state() == ("chram", 1, 0)
+    assert state() == ("none", 0, 0)
+
+
+@pytest.fixture
+def polling(boxes: list[Box]) -> Iterator[None]:
+    """A core whose plans need the run state each millisecond."""
+    assert insmod("test_core_moody")
+    try:
+        swap(SICK)
+        moody(poll_us=1000)
+        yield
+    finally:
+        swap(OLD)
+        assert rmmod("test_core_moody")
+        leave_only_the_product()
+
+
+def told(name: str) -> int:
+    return int((MOODY / name).read_text())
+
+
+def test_the_thread_reads_while_a_plan_depends_on_it(boxes, polling):
+    time.sleep(0.3)
+    assert told("polls") == 0, "no channel has a word: nothing to read"
+    with opened(boxes[0]) as a, opened(boxes[1], registered=False):
+        put("policy", WEIGHTED)
+        until(lambda: bin(told("known")).count("1") == 1, 2)
+        assert told("busy") == 0
+        a.channels[0].submit(LONG_NS)
+        until(lambda: told("busy") == told("known"), 2, step=0.001)
+        a.channels[0].wait()
+        until(lambda: told("busy") == 0, 2, step=0.001)
+        with churning(boxes[1]):
+            time.sleep(2)
+        RUN_STATE.write_text("0")
+        try:
+            until(lambda: told("known") == 0, 2)
+            time.sleep(0.1)
+            polls = told("polls")
+            time.sleep(0.5)
+            assert told("polls") <= polls + 1, "a source that is gone is told once"
+        finally:
+            RUN_STATE.write_text("1")
+
+
+@pytest.mark.icount
+def test_a_reading_costs_a_few_microseconds(boxes, polling):
+    """The channels of one CUDA context, 20 of them; in exact guest time, and without what a real register costs."""
+    with opened(boxes[0], channels=20):
+        until(lambda: told("known"), 2)
+        begin = told("polls"), cpu_ns()
+        time.sleep(1)
+        polls, spent = told("polls") - begin[0], cpu_ns() - begin[1]
+        print(f"{polls} readings in 1 s, {spent / max(polls, 1):.0f} ns of the thread each")
+        assert polls > 500
+        assert spent / polls < 20_000
+
+
+def cpu_ns() -> int:
+    return int(dict(line.split() for line in (GPU / "stat").read_text().splitlines())["thread_cpu_ns"])
