@@ -28,6 +28,33 @@ static bool is_live(const struct cgpu_sched *t, u32 slot)
 	return slot < CGPU_SLOTS && t->slot[slot].cookie;
 }
 
+/**
+ * cgpu_rota_refresh() - work out the masks that follow from the slots
+ * @t: the scheduler, of which a slot was changed
+ */
+void cgpu_rota_refresh(struct cgpu_sched *t)
+{
+	u32 i;
+
+	t->live_mask = 0;
+	t->opened_mask = 0;
+	t->weighted_mask[0] = 0;
+	t->weighted_mask[1] = 0;
+	memset(t->openers, 0, sizeof(t->openers));
+	memset(t->opened_weight, 0, sizeof(t->opened_weight));
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		const struct cgpu_sched_entity *s = &t->slot[i];
+
+		t->live_mask |= s->cookie ? 1u << i : 0;
+		t->opened_mask |= s->channels ? 1u << i : 0;
+		t->weighted_mask[s->highprio] |= s->weight ? 1u << i & ~t->held_mask : 0;
+		if (s->weight && s->channels) {
+			t->openers[s->highprio]++;
+			t->opened_weight[s->highprio] += s->weight;
+		}
+	}
+}
+
 /* After a change of slots: masks, and portions of the fixed rounds. Those that
  * are nobody's lie evenly between the others': a slow call then delays nobody
  * but whose it is.

@@ -50,7 +50,8 @@ struct cgpu_sched_entity {
 	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
 	u32 idle_need_us;	/* how long it must be without work until its time is lent */
 	u32 pad2;
-	u64 reserved[2];
+	u64 woken_ns;		/* when it had work again after it slept */
+	u64 reserved[1];
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */

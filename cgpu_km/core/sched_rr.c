@@ -8,9 +8,6 @@
  * over n rounds a slot has got n grants, give or take the last turn's error.
  * Lever latency, late wake-ups and failed calls cancel out this way without
  * being predicted.
- *
- * In a fixed round (policies 0 and 3) the empty portions are the buffer: each
- * ends where its place in the round is, however late the turn before it was.
  */
 #include "sched_rr.h"
 
@@ -18,13 +15,9 @@
 
 #define MIN_PARTS	4	/* a turn below slice/4 is not worth two lever calls */
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
-#define LAG_PARTS	4	/* a round may begin this part of itself late */
-#define FULL_LAG_SLICES	2	/* and these slices, if that is more */
-#define LATE_TURN_PARTS	2	/* a turn that begins later than this part of a slice is late */
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
 #define GOLDEN		0x9e3779b9u
 #define SLOT_STEP	53u	/* no two go in step */
-#define STEPS_MAX	(4 * CGPU_SLOTS)
 /* Who overran pays back so much at most, or a round if that is more: a kernel that ignores
  * preemption for 50 ms would else gain what goes beyond a round each time.
  */
@@ -42,33 +35,6 @@ static bool has(u32 mask, u32 slot)
 bool cgpu_is_one(u32 mask)
 {
 	return mask && !(mask & (mask - 1));
-}
-
-/**
- * cgpu_rota_refresh() - work out the masks that follow from the slots
- * @t: the scheduler, of which a slot was changed
- */
-void cgpu_rota_refresh(struct cgpu_sched *t)
-{
-	u32 i;
-
-	t->live_mask = 0;
-	t->opened_mask = 0;
-	t->weighted_mask[0] = 0;
-	t->weighted_mask[1] = 0;
-	memset(t->openers, 0, sizeof(t->openers));
-	memset(t->opened_weight, 0, sizeof(t->opened_weight));
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		const struct cgpu_sched_entity *s = &t->slot[i];
-
-		t->live_mask |= s->cookie ? 1u << i : 0;
-		t->opened_mask |= s->channels ? 1u << i : 0;
-		t->weighted_mask[s->highprio] |= s->weight ? 1u << i & ~t->held_mask : 0;
-		if (s->weight && s->channels) {
-			t->openers[s->highprio]++;
-			t->opened_weight[s->highprio] += s->weight;
-		}
-	}
 }
 
 /**
@@ -139,17 +105,14 @@ static s64 most_saved_ns(const struct cgpu_sched *t, u32 slot)
 	return (s64)(grant_ns > t->slice_ns ? grant_ns : t->slice_ns);
 }
 
-/* How long a round is, and what of it goes to the context switches its turns begin with.
- * In a fixed round the empty portions make room for those, if there are any.
+/**
+ * cgpu_round_of() - how long a round is, and what of it goes to context switches
+ * @t: the scheduler
+ * @r: one of its rotations
  */
-struct round {
-	u64 len_ns;
-	u64 lost_ns;
-};
-
-static struct round round_of(const struct cgpu_sched *t, const struct cgpu_rota *r)
+struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rota *r)
 {
-	struct round whole = { 0, 0 };
+	struct cgpu_round whole = { 0, 0 };
 	u32 mask;
 
 	for (mask = r->members; mask; mask &= mask - 1) {
@@ -166,7 +129,7 @@ static struct round round_of(const struct cgpu_sched *t, const struct cgpu_rota 
 /* Switches are paid back where they happen and taken off everybody's part by its size: so
  * a round is as long as its slices, and what is left of it is shared by weight.
  */
-static s64 part_ns(const struct cgpu_sched *t, const struct round *whole, u32 slot)
+static s64 part_ns(const struct cgpu_sched *t, const struct cgpu_round *whole, u32 slot)
 {
 	u64 grant = granted_ns(t, slot), lost = whole->lost_ns * grant / whole->len_ns;
 
@@ -222,7 +185,12 @@ u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot)
 	return span_ns * (slot % 2 ? ~late : late) >> 32;
 }
 
-static bool turn_over(struct cgpu_sched *t, u32 nr)
+/**
+ * cgpu_turn_over() - is the turn under way used up
+ * @t: the scheduler, accounted up to now
+ * @nr: enum cgpu_rota_nr
+ */
+bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	s64 left;
@@ -237,7 +205,12 @@ static bool turn_over(struct cgpu_sched *t, u32 nr)
 	       r->clock_ns + (u64)left + t->slice_ns >= r->limit_ns + t->slice_ns / MIN_PARTS;
 }
 
-static u64 turn_left_ns(struct cgpu_sched *t, u32 nr)
+/**
+ * cgpu_turn_left_ns() - how long the turn under way lasts by what is known now
+ * @t: the scheduler, accounted up to now
+ * @nr: enum cgpu_rota_nr, with an owner
+ */
+u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	u64 left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
@@ -246,10 +219,15 @@ static u64 turn_left_ns(struct cgpu_sched *t, u32 nr)
 	return left_ns < most_ns ? left_ns : most_ns;
 }
 
-/* The owner's turn ends. One that closed the GPU keeps its debts only; one that sleeps keeps
- * what is left of its turn for when it wakes.
+/**
+ * cgpu_turn_end() - the owner's turn ends
+ * @t: the scheduler
+ * @nr: enum cgpu_rota_nr, with an owner
+ *
+ * An owner that closed the GPU keeps its debts only; one that sleeps keeps what is left of its
+ * turn for when it wakes.
  */
-static void end_turn(struct cgpu_sched *t, u32 nr)
+void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 
@@ -262,10 +240,17 @@ static void end_turn(struct cgpu_sched *t, u32 nr)
 	r->owner = CGPU_NO_SLOT;
 }
 
-/* Grant @slot its part of the round. False: too little is left after what it
- * had too much, the turn is passed over and the rest carried.
+/**
+ * cgpu_turn_begin() - grant a slot its part of the round
+ * @t: the scheduler
+ * @nr: enum cgpu_rota_nr
+ * @slot: whose turn
+ * @whole: cgpu_round_of() the rotation
+ *
+ * Return: false if too little is left after what it had too much: the turn is passed over and
+ * the rest carried.
  */
-static bool begin_turn(struct cgpu_sched *t, u32 nr, u32 slot, const struct round *whole)
+bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	s64 most_saved = most_saved_ns(t, slot);
@@ -287,7 +272,7 @@ static bool begin_turn(struct cgpu_sched *t, u32 nr, u32 slot, const struct roun
 }
 
 /* Everybody was passed over: grant at once the rounds in which nobody can begin. */
-static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct round *whole)
+static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *whole)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	s64 enough_ns = (s64)(t->slice_ns / MIN_PARTS);
@@ -314,7 +299,7 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct round *whole)
 /* A slot that sleeps has its part of the round for when it wakes: one grant in all, since
  * what it did not use was lent.
  */
-static void grant_asleep(struct cgpu_sched *t, u32 nr, u32 slot, const struct round *whole)
+static void grant_asleep(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
 	s64 *credit = cgpu_rota_credit(t, nr, slot), most_saved = most_saved_ns(t, slot);
 
@@ -332,7 +317,17 @@ static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 	r->limit_ns = r->clock_ns + (u64)*cgpu_rota_credit(t, nr, slot) + t->slice_ns;
 }
 
-/* Slots that woke come first, each with what it has left: it lent that time. A grant is
+static u32 first_woken(const struct cgpu_sched *t, u32 mask)
+{
+	u32 first = __builtin_ctz(mask);
+
+	for (; mask; mask &= mask - 1)
+		if (t->slot[__builtin_ctz(mask)].woken_ns < t->slot[first].woken_ns)
+			first = __builtin_ctz(mask);
+	return first;
+}
+
+/* Slots that woke come first, in the order in which they did, each with what it has left: it lent that time. A grant is
  * given per round only, so a slot gains nothing by sleeping and waking. Then the turn that
  * they cut short goes on.
  */
@@ -342,8 +337,8 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 	u32 slot = r->resume;
 
 	if (r->woken) {
-		slot = __builtin_ctz(r->woken);
-		r->woken &= r->woken - 1;
+		slot = first_woken(t, r->woken);
+		r->woken &= ~(1u << slot);
 		r->waking = 1;
 		continue_turn(t, nr, slot);
 		t->slot[slot].turns++;
@@ -361,12 +356,12 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 static void pass_to_next(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	struct round whole = round_of(t, r);
+	struct cgpu_round whole = cgpu_round_of(t, r);
 	u32 steps, passed = 0;
 
 	if (pass_to_woken(t, nr))
 		return;
-	for (steps = 0; steps < STEPS_MAX; steps++) {
+	for (steps = 0; steps < CGPU_ROTA_STEPS_MAX; steps++) {
 		if (++r->pos >= CGPU_SLOTS) {
 			r->pos = 0;
 			r->round++;
@@ -375,7 +370,7 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
 			grant_asleep(t, nr, r->pos, &whole);
 		if (!has(r->members, r->pos))
 			continue;
-		if (begin_turn(t, nr, r->pos, &whole))
+		if (cgpu_turn_begin(t, nr, r->pos, &whole))
 			return;
 		passed |= 1u << r->pos;
 		if (passed == r->members) {
@@ -395,7 +390,7 @@ static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 	u32 i;
 
 	if (r->contended && r->owner < CGPU_SLOTS)
-		end_turn(t, nr);
+		cgpu_turn_end(t, nr);
 	r->contended = 0;
 	r->owner = CGPU_NO_SLOT;
 	for (i = 0; i < CGPU_SLOTS; i++) {
@@ -433,7 +428,7 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *left_ns)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	struct round whole;
+	struct cgpu_round whole;
 
 	if (!r->asleep && !(r->members & (r->members - 1))) {
 		r->woken = 0;
@@ -443,7 +438,7 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	}
 	if (!r->members) {
 		if (r->owner < CGPU_SLOTS)
-			end_turn(t, nr);
+			cgpu_turn_end(t, nr);
 		r->contended = 1;
 		return 0;
 	}
@@ -452,126 +447,19 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 		/* Who was alone goes on for a turn: one that comes and goes
 		 * must not get a turn each time it comes.
 		 */
-		whole = round_of(t, r);
+		whole = cgpu_round_of(t, r);
 		if (has(r->members, r->owner))
-			begin_turn(t, nr, r->owner, &whole);
+			cgpu_turn_begin(t, nr, r->owner, &whole);
 	}
-	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
-		end_turn(t, nr);
+	if (r->owner < CGPU_SLOTS && cgpu_turn_over(t, nr))
+		cgpu_turn_end(t, nr);
 	cut_short(t, nr, were_asleep);
 	if (r->owner >= CGPU_SLOTS)
 		pass_to_next(t, nr);
 	if (r->owner >= CGPU_SLOTS)
 		return 0;
-	*left_ns = turn_left_ns(t, nr);
+	*left_ns = cgpu_turn_left_ns(t, nr);
 	return 1u << r->owner;
-}
-
-/* The first of @members at @from or behind it that had no turn in this round: a
- * change moves portions, and must not give two.
- */
-static u32 at_portion(const struct cgpu_sched *t, u32 members, u32 from, u32 round)
-{
-	u32 best = CGPU_NO_SLOT;
-
-	for (; members; members &= members - 1) {
-		u32 i = __builtin_ctz(members);
-
-		if (t->slot[i].portion < from || t->slot[i].served == round)
-			continue;
-		if (best >= CGPU_SLOTS || t->slot[i].portion < t->slot[best].portion)
-			best = i;
-	}
-	return best;
-}
-
-/* One whose portions were moved to where the round already was. Who came in this round has
- * missed nothing.
- */
-static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rota *r)
-{
-	u32 mask;
-
-	for (mask = r->members & t->opened_mask; mask; mask &= mask - 1) {
-		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-
-		if (s->portion < r->pos && s->served == (u32)r->round)
-			return __builtin_ctz(mask);
-	}
-	return CGPU_NO_SLOT;
-}
-
-static void next_round(struct cgpu_sched *t, struct cgpu_rota *r)
-{
-	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
-	u32 mask;
-
-	/* In a small full house a quarter of a round is hardly more than what makes a turn late.
-	 * A slow call that is paid back takes the lateness away, and gaps would bring it again.
-	 */
-	if (most_late < FULL_LAG_SLICES * t->slice_ns)
-		most_late = FULL_LAG_SLICES * t->slice_ns;
-	r->pos = 0;
-	r->round++;
-	for (mask = r->members; mask; mask &= mask - 1)
-		t->slot[__builtin_ctz(mask)].served = (u32)r->round;
-	if (r->clock_ns > r->mark_ns + most_late)
-		r->mark_ns = r->clock_ns - most_late;
-}
-
-/* Move to the next stretch of the fixed round: a container's or an empty one, which whoever
- * missed its place has, at the latest after the last one.
- */
-static void next_stretch(struct cgpu_sched *t, u32 nr)
-{
-	struct cgpu_rota *r = &t->rota[nr];
-	struct round whole = round_of(t, r);
-	u32 slot, to, missed, own;
-
-	missed = who_missed(t, r);
-	if (r->pos >= t->max_inst && missed >= CGPU_SLOTS)
-		next_round(t, r);
-	slot = at_portion(t, r->members, r->pos, (u32)r->round + 1);
-	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
-	to = to < r->pos ? r->pos : to;	/* max_inst may have become less */
-	if (to == r->pos && slot < CGPU_SLOTS) {
-		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
-		r->late = r->clock_ns > r->mark_ns + t->slice_ns / LATE_TURN_PARTS;
-	} else if (missed < CGPU_SLOTS) {
-		slot = missed;
-		own = cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
-		to = own < to - r->pos ? r->pos + own : to;
-	} else {
-		slot = CGPU_NO_SLOT;
-	}
-	if (slot < CGPU_SLOTS) {
-		begin_turn(t, nr, slot, &whole);
-		t->slot[slot].served = (u32)r->round + 1;
-	}
-	r->mark_ns += (to - r->pos) * t->slice_ns;
-	r->pos = to;
-}
-
-/* A round of max_inst portions in which the empty ones pass. */
-static u32 step_fixed(struct cgpu_sched *t, u32 nr, u64 *left_ns)
-{
-	struct cgpu_rota *r = &t->rota[nr];
-	u32 steps;
-
-	r->contended = 1;
-	if (r->owner < CGPU_SLOTS && turn_over(t, nr))
-		end_turn(t, nr);
-	for (steps = 0; steps < STEPS_MAX; steps++) {
-		if (r->owner < CGPU_SLOTS) {
-			*left_ns = turn_left_ns(t, nr);
-			return 1u << r->owner;
-		}
-		if (r->clock_ns < r->mark_ns)
-			break;
-		next_stretch(t, nr);
-	}
-	*left_ns = r->mark_ns > r->clock_ns ? r->mark_ns - r->clock_ns : t->slice_ns;
-	return 0;
 }
 
 /**
@@ -600,6 +488,6 @@ u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool f
 	r->asleep = asleep;
 	r->running |= CGPU_ROTA_PLANNED;
 	if (fixed)
-		return step_fixed(t, nr, left_ns);
+		return cgpu_rota_step_fixed(t, nr, left_ns);
 	return step_round_robin(t, nr, were_asleep, left_ns);
 }

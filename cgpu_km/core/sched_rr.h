@@ -11,6 +11,16 @@
 #define CGPU_ROTA_PLANNED	1u	/* by the last plan */
 #define CGPU_ROTA_BEFORE	2u	/* until the calls of that plan act */
 
+#define CGPU_ROTA_STEPS_MAX	(4 * CGPU_SLOTS)
+
+/* How long a round is, and what of it goes to the context switches its turns begin with.
+ * In a fixed round the empty portions make room for those, if there are any.
+ */
+struct cgpu_round {
+	u64 len_ns;
+	u64 lost_ns;
+};
+
 /* Exactly one slot is in @mask. */
 bool cgpu_is_one(u32 mask);
 
@@ -26,6 +36,15 @@ void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
 void cgpu_rota_refund_switch(struct cgpu_sched *t, u32 started);
 u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed,
 		   u64 *left_ns);
+u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u64 *left_ns);
+
+/* One turn; for the two kinds of round. */
+struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rota *r);
+bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole);
+bool cgpu_turn_over(struct cgpu_sched *t, u32 nr);
+u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr);
+void cgpu_turn_end(struct cgpu_sched *t, u32 nr);
+
 bool cgpu_rota_thaws_first(const struct cgpu_sched *t);
 u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot);
 s64 *cgpu_rota_credit(struct cgpu_sched *t, u32 nr, u32 slot);

@@ -28,6 +28,7 @@ static void wake(struct cgpu_sched *t, u32 slot, u64 now_ns)
 	struct cgpu_sched_entity *s = &t->slot[slot];
 	u64 nap_ns = t->slice_ns / NAP_PARTS;
 
+	s->woken_ns = now_ns;
 	if (now_ns - s->idle_since_ns < nap_ns)
 		s->idle_need_us *= 2;
 	else

@@ -149,10 +149,25 @@ static bool poll_run_state(struct ckm_gpu *gpu)
 		/* Without a source the next plan has no interval: do not poll on. */
 		changed |= !ckm_run_state_usable_locked(gpu);
 		gpu->run.told = known;
+		gpu->run.read_ns = ktime_get_ns();
 		ckm_core_leave();
 	}
 	mutex_unlock(&gpu->lock);
 	return changed;
+}
+
+/* When the run state must be read again for @plan: plans in between do not put it off. */
+static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan, u64 now)
+{
+	u64 due = CGPU_NEVER_NS;
+
+	if (!plan->poll_ns)
+		return due;
+	mutex_lock(&gpu->lock);
+	if (ckm_run_state_usable_locked(gpu))
+		due = max(gpu->run.read_ns + plan->poll_ns, now + POLL_MIN_NS);
+	mutex_unlock(&gpu->lock);
+	return due;
 }
 
 static bool is_woken(const struct ckm_gpu *gpu)
@@ -163,7 +178,7 @@ static bool is_woken(const struct ckm_gpu *gpu)
 /* Sleep until the plan ends, the run state no longer fits it, or the state changed. */
 static void sleep_on(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 {
-	u64 now = ktime_get_ns(), end = CGPU_NEVER_NS, left, poll = CGPU_NEVER_NS;
+	u64 now = ktime_get_ns(), end = CGPU_NEVER_NS, due;
 
 	if (plan->until_ns != CGPU_NEVER_NS && plan->until_ns <= now) {
 		usleep_range(50, 100);
@@ -171,17 +186,15 @@ static void sleep_on(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	}
 	if (plan->until_ns != CGPU_NEVER_NS)
 		end = plan->until_ns + plan->late_ns;
-	if (plan->poll_ns)
-		poll = max_t(u64, plan->poll_ns, POLL_MIN_NS);
 	for (; end > now; now = ktime_get_ns()) {
-		left = end == CGPU_NEVER_NS ? end : end - now;
-		if (min(left, poll) == CGPU_NEVER_NS) {
+		due = reading_due_ns(gpu, plan, now);
+		if (min(end, due) == CGPU_NEVER_NS) {
 			wait_event_interruptible(gpu->wait, is_woken(gpu));
 			return;
 		}
 		wait_event_interruptible_hrtimeout(gpu->wait, is_woken(gpu),
-						   ns_to_ktime(min(left, poll)));
-		if (is_woken(gpu) || poll > left || poll_run_state(gpu))
+						   ns_to_ktime(min(end, due) - now));
+		if (is_woken(gpu) || due > end || poll_run_state(gpu))
 			return;
 	}
 }

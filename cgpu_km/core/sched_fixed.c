@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Fixed rounds, policies 0 and 3: max_inst portions, of which the empty ones are the buffer.
+ * Each ends where its place in the round is, however late the turn before it was.
+ */
+#include "sched_rr.h"
+
+#define LAG_PARTS	4	/* a round may begin this part of itself late */
+#define FULL_LAG_SLICES	2	/* and these slices, if that is more */
+#define LATE_TURN_PARTS	2	/* a turn that begins later than this part of a slice is late */
+
+/* The first of @members at @from or behind it that had no turn in this round: a
+ * change moves portions, and must not give two.
+ */
+static u32 at_portion(const struct cgpu_sched *t, u32 members, u32 from, u32 round)
+{
+	u32 best = CGPU_NO_SLOT;
+
+	for (; members; members &= members - 1) {
+		u32 i = __builtin_ctz(members);
+
+		if (t->slot[i].portion < from || t->slot[i].served == round)
+			continue;
+		if (best >= CGPU_SLOTS || t->slot[i].portion < t->slot[best].portion)
+			best = i;
+	}
+	return best;
+}
+
+/* One whose portions were moved to where the round already was. Who came in this round has
+ * missed nothing.
+ */
+static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rota *r)
+{
+	u32 mask;
+
+	for (mask = r->members & t->opened_mask; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		if (s->portion < r->pos && s->served == (u32)r->round)
+			return __builtin_ctz(mask);
+	}
+	return CGPU_NO_SLOT;
+}
+
+static void next_round(struct cgpu_sched *t, struct cgpu_rota *r)
+{
+	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
+	u32 mask;
+
+	/* In a small full house a quarter of a round is hardly more than what makes a turn late.
+	 * A slow call that is paid back takes the lateness away, and gaps would bring it again.
+	 */
+	if (most_late < FULL_LAG_SLICES * t->slice_ns)
+		most_late = FULL_LAG_SLICES * t->slice_ns;
+	r->pos = 0;
+	r->round++;
+	for (mask = r->members; mask; mask &= mask - 1)
+		t->slot[__builtin_ctz(mask)].served = (u32)r->round;
+	if (r->clock_ns > r->mark_ns + most_late)
+		r->mark_ns = r->clock_ns - most_late;
+}
+
+/* Move to the next stretch of the fixed round: a container's or an empty one, which whoever
+ * missed its place has, at the latest after the last one.
+ */
+static void next_stretch(struct cgpu_sched *t, u32 nr)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_round whole = cgpu_round_of(t, r);
+	u32 slot, to, missed, own;
+
+	missed = who_missed(t, r);
+	if (r->pos >= t->max_inst && missed >= CGPU_SLOTS)
+		next_round(t, r);
+	slot = at_portion(t, r->members, r->pos, (u32)r->round + 1);
+	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
+	to = to < r->pos ? r->pos : to;	/* max_inst may have become less */
+	if (to == r->pos && slot < CGPU_SLOTS) {
+		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
+		r->late = r->clock_ns > r->mark_ns + t->slice_ns / LATE_TURN_PARTS;
+	} else if (missed < CGPU_SLOTS) {
+		slot = missed;
+		own = cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
+		to = own < to - r->pos ? r->pos + own : to;
+	} else {
+		slot = CGPU_NO_SLOT;
+	}
+	if (slot < CGPU_SLOTS) {
+		cgpu_turn_begin(t, nr, slot, &whole);
+		t->slot[slot].served = (u32)r->round + 1;
+	}
+	r->mark_ns += (to - r->pos) * t->slice_ns;
+	r->pos = to;
+}
+
+/**
+ * cgpu_rota_step_fixed() - whose turn is it, in a round of max_inst portions
+ * @t: the scheduler, accounted up to now
+ * @nr: enum cgpu_rota_nr
+ * @left_ns: how long it stays so, by what is known now
+ *
+ * Empty portions pass.
+ *
+ * Return: the slot that may run as a mask, 0 in an empty portion.
+ */
+u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u64 *left_ns)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+	u32 steps;
+
+	r->contended = 1;
+	if (r->owner < CGPU_SLOTS && cgpu_turn_over(t, nr))
+		cgpu_turn_end(t, nr);
+	for (steps = 0; steps < CGPU_ROTA_STEPS_MAX; steps++) {
+		if (r->owner < CGPU_SLOTS) {
+			*left_ns = cgpu_turn_left_ns(t, nr);
+			return 1u << r->owner;
+		}
+		if (r->clock_ns < r->mark_ns)
+			break;
+		next_stretch(t, nr);
+	}
+	*left_ns = r->mark_ns > r->clock_ns ? r->mark_ns - r->clock_ns : t->slice_ns;
+	return 0;
+}
