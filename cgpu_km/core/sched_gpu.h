@@ -49,8 +49,9 @@ struct cgpu_sched_entity {
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
 	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
 	u32 idle_need_us;	/* how long it must be without work until its time is lent */
+	u32 owed_ns[2];		/* [1]: beside; got too much, half of each grant is withheld for it */
 	u32 pad2;
-	u64 reserved[2];
+	u64 reserved[1];
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */

@@ -14,9 +14,10 @@
  */
 #include "sched_rr.h"
 
+#include "sched_debt.h"
 #include "sched_hwshare.h"
 
-#define MIN_PARTS	4	/* a turn below slice/4 is not worth two lever calls */
+#define MIN_PARTS	CGPU_TURN_MIN_PARTS
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
 #define LAG_PARTS	4	/* a round may begin this part of itself late */
 #define FULL_LAG_SLICES	2	/* and these slices, if that is more */
@@ -25,10 +26,6 @@
 #define GOLDEN		0x9e3779b9u
 #define SLOT_STEP	53u	/* no two go in step */
 #define STEPS_MAX	(4 * CGPU_SLOTS)
-/* Who overran pays back so much at most, or a round if that is more: a kernel that ignores
- * preemption for 50 ms would else gain what goes beyond a round each time.
- */
-#define DEBT_MAX_NS	1000000000ull
 
 static bool has(u32 mask, u32 slot)
 {
@@ -63,19 +60,6 @@ void cgpu_rota_refresh(struct cgpu_sched *t)
 		t->opened_mask |= s->channels ? 1u << i : 0;
 		t->weighted_mask[s->highprio] |= s->weight ? 1u << i & ~t->held_mask : 0;
 	}
-}
-
-/**
- * cgpu_rota_credit() - a slot's credit in one rotation
- * @t: the scheduler
- * @nr: enum cgpu_rota_nr
- * @slot: which
- */
-s64 *cgpu_rota_credit(struct cgpu_sched *t, u32 nr, u32 slot)
-{
-	struct cgpu_sched_entity *s = &t->slot[slot];
-
-	return nr == CGPU_ROTA_BESIDE ? &s->beside_ns : &s->credit_ns;
 }
 
 /**
@@ -209,7 +193,7 @@ static bool turn_over(struct cgpu_sched *t, u32 nr)
 
 	if (!has(r->members, r->owner) || r->clock_ns >= r->limit_ns)
 		return true;
-	left = *cgpu_rota_credit(t, nr, r->owner);
+	left = *cgpu_debt_credit(t, nr, r->owner);
 	if (left <= (s64)(t->slice_ns / SLACK_PARTS))
 		return true;
 	/* The next may try sooner: limit_ns is the beginning + credit + slice. */
@@ -220,7 +204,7 @@ static bool turn_over(struct cgpu_sched *t, u32 nr)
 static u64 turn_left_ns(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u64 left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
+	u64 left_ns = (u64)*cgpu_debt_credit(t, nr, r->owner);
 	u64 most_ns = owner_is_stuck(t, r) ? t->slice_ns / MIN_PARTS : r->limit_ns - r->clock_ns;
 
 	return left_ns < most_ns ? left_ns : most_ns;
@@ -234,12 +218,17 @@ static void end_turn(struct cgpu_sched *t, u32 nr)
 	struct cgpu_rota *r = &t->rota[nr];
 
 	if (!has(r->members | r->asleep, r->owner)) {
-		s64 *credit = cgpu_rota_credit(t, nr, r->owner);
+		s64 *credit = cgpu_debt_credit(t, nr, r->owner);
 
 		if (*credit > 0)
 			*credit = 0;
 	}
 	r->owner = CGPU_NO_SLOT;
+}
+
+static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct round *whole)
+{
+	cgpu_debt_grant(t, nr, slot, granted_ns(t, slot), part_ns(t, whole, slot), whole->len_ns);
 }
 
 /* Grant @slot its part of the round. False: too little is left after what it
@@ -249,14 +238,11 @@ static bool begin_turn(struct cgpu_sched *t, u32 nr, u32 slot, const struct roun
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	s64 grant = (s64)granted_ns(t, slot);
-	s64 most_owed = (s64)(whole->len_ns > DEBT_MAX_NS ? whole->len_ns : DEBT_MAX_NS);
-	s64 *credit = cgpu_rota_credit(t, nr, slot);
+	s64 *credit = cgpu_debt_credit(t, nr, slot);
 
 	if (*credit > grant)
 		*credit = grant;
-	if (*credit < -most_owed)
-		*credit = -most_owed;
-	*credit += part_ns(t, whole, slot);
+	grant_part(t, nr, slot, whole);
 	if (*credit < (s64)(t->slice_ns / MIN_PARTS))
 		return false;
 	r->owner = slot;
@@ -276,7 +262,7 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct round *whole)
 
 	for (mask = r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
-		s64 lacks = enough_ns - *cgpu_rota_credit(t, nr, i);
+		s64 lacks = enough_ns - *cgpu_debt_credit(t, nr, i);
 		u64 most_ns = lacks > 0 ? (u64)lacks - 1 : 0;
 
 		part[i] = (u64)part_ns(t, whole, i);
@@ -286,7 +272,7 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct round *whole)
 	for (mask = r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		*cgpu_rota_credit(t, nr, i) += (s64)(least * part[i]);
+		*cgpu_debt_credit(t, nr, i) += (s64)(least * part[i]);
 	}
 	r->round += least;
 }
@@ -296,9 +282,9 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct round *whole)
  */
 static void grant_asleep(struct cgpu_sched *t, u32 nr, u32 slot, const struct round *whole)
 {
-	s64 *credit = cgpu_rota_credit(t, nr, slot), grant = (s64)granted_ns(t, slot);
+	s64 *credit = cgpu_debt_credit(t, nr, slot), grant = (s64)granted_ns(t, slot);
 
-	*credit += part_ns(t, whole, slot);
+	grant_part(t, nr, slot, whole);
 	if (*credit > grant)
 		*credit = grant;
 }
@@ -309,7 +295,7 @@ static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 	struct cgpu_rota *r = &t->rota[nr];
 
 	r->owner = slot;
-	r->limit_ns = r->clock_ns + (u64)*cgpu_rota_credit(t, nr, slot) + t->slice_ns;
+	r->limit_ns = r->clock_ns + (u64)*cgpu_debt_credit(t, nr, slot) + t->slice_ns;
 }
 
 /* Slots that woke come first, each with what it has left: it lent that time. A grant is
@@ -332,7 +318,7 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 	r->waking = 0;
 	r->resume = CGPU_NO_SLOT;
 	if (!has(r->members, slot) ||
-	    *cgpu_rota_credit(t, nr, slot) <= (s64)(t->slice_ns / SLACK_PARTS))
+	    *cgpu_debt_credit(t, nr, slot) <= (s64)(t->slice_ns / SLACK_PARTS))
 		return false;
 	continue_turn(t, nr, slot);
 	return true;
@@ -382,7 +368,8 @@ static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 		if (has(member, i)) {
 			r->owner = i;
 			r->pos = i;
-			*cgpu_rota_credit(t, nr, i) = 0;
+			*cgpu_debt_credit(t, nr, i) = 0;
+			cgpu_debt_drop(t, nr, i);
 		}
 	}
 	return member;
@@ -400,7 +387,7 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 	for (mask = were_asleep & r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (*cgpu_rota_credit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
+		if (*cgpu_debt_credit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
 			r->woken |= 1u << i;
 	}
 	if (r->woken && r->owner < CGPU_SLOTS && !r->waking) {

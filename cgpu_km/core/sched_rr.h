@@ -28,6 +28,5 @@ u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool f
 		   u64 *left_ns);
 bool cgpu_rota_thaws_first(const struct cgpu_sched *t);
 u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot);
-s64 *cgpu_rota_credit(struct cgpu_sched *t, u32 nr, u32 slot);
 
 #endif

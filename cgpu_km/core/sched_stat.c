@@ -133,6 +133,11 @@ static bool slots_are_sound(const struct cgpu_sched *t)
 	return weights <= t->max_inst;
 }
 
+static bool is_slot_or_none(u32 slot)
+{
+	return slot < CGPU_SLOTS || slot == CGPU_NO_SLOT;
+}
+
 static bool rotas_are_sound(const struct cgpu_sched *t)
 {
 	u32 i;
@@ -140,9 +145,9 @@ static bool rotas_are_sound(const struct cgpu_sched *t)
 	for (i = 0; i < CGPU_ROTAS; i++) {
 		const struct cgpu_rota *r = &t->rota[i];
 
-		if (r->members >> CGPU_SLOTS || r->pos > CGPU_SLOTS)
+		if ((r->members | r->asleep | r->woken) >> CGPU_SLOTS || r->pos > CGPU_SLOTS)
 			return false;
-		if (r->owner >= CGPU_SLOTS && r->owner != CGPU_NO_SLOT)
+		if (!is_slot_or_none(r->owner) || !is_slot_or_none(r->resume))
 			return false;
 	}
 	return true;
@@ -155,7 +160,7 @@ static bool is_sound(const struct cgpu_sched *t)
 {
 	u32 masks = t->run_mask | t->timesliced | t->target_mask | t->unsure_mask | t->stale_mask |
 		    t->touched_mask | t->retime_mask | t->untimed_mask | t->held_mask |
-		    t->known_mask | t->busy_mask;
+		    t->known_mask | t->busy_mask | t->asleep_mask;
 	u32 levers = CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE;
 
 	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&
