@@ -78,9 +78,13 @@ void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 
 		*cgpu_debt_credit(t, nr, i) -= (s64)cgpu_rota_split(t, all, i, false, len_ns);
 	}
-	/* The turn of one that has not opened the GPU is consumed all the same. */
-	if (!ran && r->owner < CGPU_SLOTS && !(t->opened_mask >> r->owner & 1))
+	/* The turn of one that has not opened the GPU is consumed all the same. It resists no
+	 * freeze: were it to open the GPU after a late thread, it would not wait for that.
+	 */
+	if (!ran && r->owner < CGPU_SLOTS && !(t->opened_mask >> r->owner & 1)) {
 		*cgpu_debt_credit(t, nr, r->owner) -= (s64)len_ns;
+		cgpu_debt_spread(t, 1u << r->owner);
+	}
 }
 
 /**

@@ -933,6 +933,17 @@ def test_what_nobody_resisted_costs_no_turn(policy, count):
         assert sum(ms for running, ms in line if running == {other}) >= sum(turns) + 290 - 30
 
 
+def test_a_turn_that_passes_unused_costs_no_turn():
+    """a has not opened the GPU: the clock jumps in its turn, and a opens then."""
+    turn, (a, b) = opened_turn(WEIGHTED, [(1, 0), (1, 1)], slice_ms=10)
+    turn.timeline(23)
+    assert turn.t.rota[0].owner == a
+    turn.now += 300 * MS
+    turn.step()
+    turn.channels(a, 1)
+    assert turn.timeline(30) == [({b}, 10), ({a}, 5), ({b}, 10), ({a}, 5)]
+
+
 @pytest.mark.parametrize("end", ["policy", "highprio", "alone"])
 def test_what_ends_a_debt(end):
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
