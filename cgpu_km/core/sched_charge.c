@@ -2,6 +2,7 @@
 /* Which rotations are in force, and whose turn pays for the time. */
 #include "sched_rr.h"
 
+#include "sched_debt.h"
 #include "sched_hwshare.h"
 
 /**
@@ -75,11 +76,15 @@ void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 	for (mask = ran; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		*cgpu_rota_credit(t, nr, i) -= (s64)cgpu_rota_split(t, all, i, false, len_ns);
+		*cgpu_debt_credit(t, nr, i) -= (s64)cgpu_rota_split(t, all, i, false, len_ns);
 	}
-	/* The turn of one that has not opened the GPU is consumed all the same. */
-	if (!ran && r->owner < CGPU_SLOTS && !(t->opened_mask >> r->owner & 1))
-		*cgpu_rota_credit(t, nr, r->owner) -= (s64)len_ns;
+	/* The turn of one that has not opened the GPU is consumed all the same. It resists no
+	 * freeze: were it to open the GPU after a late thread, it would not wait for that.
+	 */
+	if (!ran && r->owner < CGPU_SLOTS && !(t->opened_mask >> r->owner & 1)) {
+		*cgpu_debt_credit(t, nr, r->owner) -= (s64)len_ns;
+		cgpu_debt_spread(t, 1u << r->owner);
+	}
 }
 
 /**
@@ -100,6 +105,6 @@ void cgpu_rota_refund_switch(struct cgpu_sched *t, u32 started)
 		if (!(r->running & CGPU_ROTA_PLANNED) || !r->contended)
 			continue;
 		for (mask = started & r->members; mask; mask &= mask - 1)
-			*cgpu_rota_credit(t, nr, __builtin_ctz(mask)) += t->switch_ns;
+			*cgpu_debt_credit(t, nr, __builtin_ctz(mask)) += t->switch_ns;
 	}
 }

@@ -90,6 +90,7 @@ static void start_over(struct cgpu_sched *t)
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		t->slot[i].credit_ns = 0;
 		t->slot[i].beside_ns = 0;
+		memset(t->slot[i].owed_ns, 0, sizeof(t->slot[i].owed_ns));
 	}
 	t->prio_window_ns = 0;
 	t->prio_low = 0;
@@ -254,6 +255,7 @@ int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 no
 	t->slot[slot].highprio = (u8)highprio;
 	t->slot[slot].credit_ns = 0;
 	t->slot[slot].beside_ns = 0;
+	memset(t->slot[slot].owed_ns, 0, sizeof(t->slot[slot].owed_ns));
 	cgpu_rota_refresh(t);
 	return 0;
 }

@@ -33,7 +33,8 @@ struct cgpu_sched_entity {
 	u32 channels;		/* live graphics/compute channels: > 0 means "has opened the GPU" */
 	u32 tsgs;		/* live graphics/compute TSGs */
 	u8 highprio;
-	u8 pad[3];
+	u8 full_turns;		/* turns in a row that it used up, at most 2; 0: it slept since */
+	u8 pad[2];
 	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
 	s64 credit_ns;		/* entitled minus got, carried into the next round */
 	s64 beside_ns;		/* the same for turns beside a running high-priority container */
@@ -49,6 +50,7 @@ struct cgpu_sched_entity {
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
 	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
 	u32 idle_need_us;	/* how long it must be without work until its time is lent */
+	u32 owed_ns[2];		/* [1]: beside; got too much, half of each grant is withheld for it */
 	u32 pad2;
 	u64 woken_ns;		/* when it had work again after it slept */
 	u64 reserved[1];

@@ -11,17 +11,15 @@
  */
 #include "sched_rr.h"
 
+#include "sched_debt.h"
 #include "sched_hwshare.h"
 
-#define MIN_PARTS	4	/* a turn below slice/4 is not worth two lever calls */
+#define MIN_PARTS	CGPU_TURN_MIN_PARTS
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
 #define GOLDEN		0x9e3779b9u
 #define SLOT_STEP	53u	/* no two go in step */
-/* Who overran pays back so much at most, or a round if that is more: a kernel that ignores
- * preemption for 50 ms would else gain what goes beyond a round each time.
- */
-#define DEBT_MAX_NS	1000000000ull
+#define STEADY_TURNS	2	/* used up without sleeping: a slot that always has work */
 
 static bool has(u32 mask, u32 slot)
 {
@@ -35,19 +33,6 @@ static bool has(u32 mask, u32 slot)
 bool cgpu_is_one(u32 mask)
 {
 	return mask && !(mask & (mask - 1));
-}
-
-/**
- * cgpu_rota_credit() - a slot's credit in one rotation
- * @t: the scheduler
- * @nr: enum cgpu_rota_nr
- * @slot: which
- */
-s64 *cgpu_rota_credit(struct cgpu_sched *t, u32 nr, u32 slot)
-{
-	struct cgpu_sched_entity *s = &t->slot[slot];
-
-	return nr == CGPU_ROTA_BESIDE ? &s->beside_ns : &s->credit_ns;
 }
 
 /**
@@ -197,7 +182,7 @@ bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 
 	if (!has(r->members, r->owner) || r->clock_ns >= r->limit_ns)
 		return true;
-	left = *cgpu_rota_credit(t, nr, r->owner);
+	left = *cgpu_debt_credit(t, nr, r->owner);
 	if (left <= (s64)(t->slice_ns / SLACK_PARTS))
 		return true;
 	/* The next may try sooner: limit_ns is the beginning + credit + slice. */
@@ -213,7 +198,7 @@ bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u64 left_ns = (u64)*cgpu_rota_credit(t, nr, r->owner);
+	u64 left_ns = (u64)*cgpu_debt_credit(t, nr, r->owner);
 	u64 most_ns = owner_is_stuck(t, r) ? t->slice_ns / MIN_PARTS : r->limit_ns - r->clock_ns;
 
 	return left_ns < most_ns ? left_ns : most_ns;
@@ -231,13 +216,20 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 
+	t->slot[r->owner].full_turns += has(r->members, r->owner) &&
+					t->slot[r->owner].full_turns < STEADY_TURNS;
 	if (!has(r->members | r->asleep, r->owner)) {
-		s64 *credit = cgpu_rota_credit(t, nr, r->owner);
+		s64 *credit = cgpu_debt_credit(t, nr, r->owner);
 
 		if (*credit > 0)
 			*credit = 0;
 	}
 	r->owner = CGPU_NO_SLOT;
+}
+
+static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
+{
+	cgpu_debt_grant(t, nr, slot, granted_ns(t, slot), part_ns(t, whole, slot), whole->len_ns);
 }
 
 /**
@@ -254,14 +246,11 @@ bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_r
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	s64 most_saved = most_saved_ns(t, slot);
-	s64 most_owed = (s64)(whole->len_ns > DEBT_MAX_NS ? whole->len_ns : DEBT_MAX_NS);
-	s64 *credit = cgpu_rota_credit(t, nr, slot);
+	s64 *credit = cgpu_debt_credit(t, nr, slot);
 
 	if (*credit > most_saved)
 		*credit = most_saved;
-	if (*credit < -most_owed)
-		*credit = -most_owed;
-	*credit += part_ns(t, whole, slot);
+	grant_part(t, nr, slot, whole);
 	if (*credit < (s64)(t->slice_ns / MIN_PARTS))
 		return false;
 	r->owner = slot;
@@ -281,7 +270,7 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *w
 
 	for (mask = r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
-		s64 lacks = enough_ns - *cgpu_rota_credit(t, nr, i);
+		s64 lacks = enough_ns - *cgpu_debt_credit(t, nr, i);
 		u64 most_ns = lacks > 0 ? (u64)lacks - 1 : 0;
 
 		part[i] = (u64)part_ns(t, whole, i);
@@ -291,7 +280,7 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *w
 	for (mask = r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		*cgpu_rota_credit(t, nr, i) += (s64)(least * part[i]);
+		*cgpu_debt_credit(t, nr, i) += (s64)(least * part[i]);
 	}
 	r->round += least;
 }
@@ -301,9 +290,9 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *w
  */
 static void grant_asleep(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
-	s64 *credit = cgpu_rota_credit(t, nr, slot), most_saved = most_saved_ns(t, slot);
+	s64 *credit = cgpu_debt_credit(t, nr, slot), most_saved = most_saved_ns(t, slot);
 
-	*credit += part_ns(t, whole, slot);
+	grant_part(t, nr, slot, whole);
 	if (*credit > most_saved)
 		*credit = most_saved;
 }
@@ -314,7 +303,7 @@ static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 	struct cgpu_rota *r = &t->rota[nr];
 
 	r->owner = slot;
-	r->limit_ns = r->clock_ns + (u64)*cgpu_rota_credit(t, nr, slot) + t->slice_ns;
+	r->limit_ns = r->clock_ns + (u64)*cgpu_debt_credit(t, nr, slot) + t->slice_ns;
 }
 
 static u32 first_woken(const struct cgpu_sched *t, u32 mask)
@@ -327,9 +316,9 @@ static u32 first_woken(const struct cgpu_sched *t, u32 mask)
 	return first;
 }
 
-/* Slots that woke come first, in the order in which they did, each with what it has left: it lent that time. A grant is
- * given per round only, so a slot gains nothing by sleeping and waking. Then the turn that
- * they cut short goes on.
+/* Slots that woke come first, in the order in which they did, each with what it has left: it
+ * lent that time. A grant is given per round only, so a slot gains nothing by sleeping and
+ * waking. Then the turn that they cut short goes on.
  */
 static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 {
@@ -347,7 +336,7 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 	r->waking = 0;
 	r->resume = CGPU_NO_SLOT;
 	if (!has(r->members, slot) ||
-	    *cgpu_rota_credit(t, nr, slot) <= (s64)(t->slice_ns / SLACK_PARTS))
+	    *cgpu_debt_credit(t, nr, slot) <= (s64)(t->slice_ns / SLACK_PARTS))
 		return false;
 	continue_turn(t, nr, slot);
 	return true;
@@ -397,14 +386,16 @@ static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 		if (has(member, i)) {
 			r->owner = i;
 			r->pos = i;
-			*cgpu_rota_credit(t, nr, i) = 0;
+			*cgpu_debt_credit(t, nr, i) = 0;
+			cgpu_debt_drop(t, nr, i);
 		}
 	}
 	return member;
 }
 
-/* Those of @were_asleep that have work again and enough left for a turn cut the turn short
- * that is under way, unless that is such a turn itself.
+/* Those of @were_asleep that have work again and enough left for a turn come next. They cut
+ * the turn of a slot short that has worked through its last ones. A slot that sleeps now and
+ * then itself goes on: among slots of that kind the first to wake is the first to run.
  */
 static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 {
@@ -415,10 +406,11 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 	for (mask = were_asleep & r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (*cgpu_rota_credit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
+		if (*cgpu_debt_credit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
 			r->woken |= 1u << i;
 	}
-	if (r->woken && r->owner < CGPU_SLOTS && !r->waking) {
+	if (r->woken && r->owner < CGPU_SLOTS && !r->waking &&
+	    t->slot[r->owner].full_turns >= STEADY_TURNS) {
 		r->resume = r->owner;
 		r->owner = CGPU_NO_SLOT;
 	}

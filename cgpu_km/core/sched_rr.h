@@ -47,6 +47,5 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr);
 
 bool cgpu_rota_thaws_first(const struct cgpu_sched *t);
 u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot);
-s64 *cgpu_rota_credit(struct cgpu_sched *t, u32 nr, u32 slot);
 
 #endif

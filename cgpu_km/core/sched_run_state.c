@@ -83,8 +83,10 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 		s->idle_need_us = clamp_need(s->idle_need_us);
 		if (!s->idle_since_ns)
 			s->idle_since_ns = now_ns;
-		if (now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull)
+		if (now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull) {
 			t->asleep_mask |= bit;
+			s->full_turns = 0;
+		}
 	}
 	return known != was_known || busy != was_busy || t->asleep_mask != was_asleep;
 }

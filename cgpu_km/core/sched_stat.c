@@ -133,6 +133,11 @@ static bool slots_are_sound(const struct cgpu_sched *t)
 	return weights <= t->max_inst;
 }
 
+static bool is_slot_or_none(u32 slot)
+{
+	return slot < CGPU_SLOTS || slot == CGPU_NO_SLOT;
+}
+
 static bool rotas_are_sound(const struct cgpu_sched *t)
 {
 	u32 i;
@@ -142,7 +147,7 @@ static bool rotas_are_sound(const struct cgpu_sched *t)
 
 		if ((r->members | r->asleep | r->woken) >> CGPU_SLOTS || r->pos > CGPU_SLOTS)
 			return false;
-		if (r->owner >= CGPU_SLOTS && r->owner != CGPU_NO_SLOT)
+		if (!is_slot_or_none(r->owner) || !is_slot_or_none(r->resume))
 			return false;
 	}
 	return true;

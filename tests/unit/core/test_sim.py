@@ -148,6 +148,7 @@ class Forgetful(SimGpu):
         super().act()
         for i in slots(self.plan.freeze_mask):
             self.turn.t.slot[i].credit_ns = 0
+            self.turn.t.slot[i].owed_ns[0] = 0
 
 
 def test_credit_is_what_does_it():
