@@ -48,12 +48,15 @@ static void spread(struct cgpu_sched *t, u32 nr, u32 slot, u64 withheld_ns)
  * cgpu_debt_spread() - slots that did not resist their freeze pay with halves of grants
  * @t: the scheduler, accounted up to their freeze
  * @slots: which
+ *
+ * Up to half a slice is the usual error of a turn, which the next one makes up for: it is no
+ * more than half of a grant, unless grants are scaled down, and then halves would never do.
  */
 void cgpu_debt_spread(struct cgpu_sched *t, u32 slots)
 {
 	for (; slots; slots &= slots - 1) {
-		spread(t, CGPU_ROTA_MAIN, __builtin_ctz(slots), 0);
-		spread(t, CGPU_ROTA_BESIDE, __builtin_ctz(slots), 0);
+		spread(t, CGPU_ROTA_MAIN, __builtin_ctz(slots), t->slice_ns / 2);
+		spread(t, CGPU_ROTA_BESIDE, __builtin_ctz(slots), t->slice_ns / 2);
 	}
 }
 
@@ -80,6 +83,7 @@ void cgpu_debt_grant(struct cgpu_sched *t, u32 nr, u32 slot, u64 grant_ns, s64 p
 		*owed = (u32)most_owed;
 	*credit += part_ns;
 	pays = *credit - (s64)(t->slice_ns / CGPU_TURN_MIN_PARTS);
+	pays = pays < *credit - part_ns / 2 ? pays : *credit - part_ns / 2;
 	pays = pays < part_ns / 2 ? pays : part_ns / 2;
 	pays = pays < *owed ? pays : *owed;
 	if (pays <= 0)
