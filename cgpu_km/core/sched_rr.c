@@ -20,7 +20,7 @@
 #define MIN_PARTS	CGPU_TURN_MIN_PARTS
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
 #define LAG_PARTS	4	/* a round may begin this part of itself late */
-#define FULL_LAG_SLICES	2	/* and these slices, if that is more */
+#define FULL_LAG_SLICES	3	/* and these slices, if that is more */
 #define LATE_TURN_PARTS	2	/* a turn that begins later than this part of a slice is late */
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
 #define GOLDEN		0x9e3779b9u
