@@ -11,7 +11,7 @@ struct cgpu_policy {
 	u8 limits;		/* 0: nobody is frozen or measured (native) */
 	u8 fixed_round;		/* a round is max_inst portions and empty ones pass */
 	u8 thaw_first;		/* thaw the next before the last is frozen */
-	u8 scaled;		/* grants are by weight, one slice on average */
+	u8 scaled;		/* the least grant is one slice, a round 20 at most */
 	u32 max_inst;		/* most portions of a GPU; 0: CGPU_MAX_INST_MAX */
 	/* Consecutive slices a round holds for @slot; 0: no turn. NULL: no
 	 * turns at all, everybody with weight runs.

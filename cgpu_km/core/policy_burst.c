@@ -3,8 +3,8 @@
  * 6, burst: weight/max_inst is what a container has whenever it has work, and what the others
  * do not use it has as well, by weight. With max_inst 100 a weight is a percentage.
  *
- * Grants are scaled to one slice per container: a turn of weight x slice would be a second
- * long at weight 100.
+ * Grants are scaled, so that the least is one slice or a round 20: a turn of weight x slice
+ * would be a second long at weight 100.
  */
 #include "policy.h"
 

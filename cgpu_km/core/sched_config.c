@@ -40,7 +40,7 @@ void cgpu_rota_refresh(struct cgpu_sched *t)
 	t->opened_mask = 0;
 	t->weighted_mask[0] = 0;
 	t->weighted_mask[1] = 0;
-	memset(t->openers, 0, sizeof(t->openers));
+	memset(t->least_weight, 0, sizeof(t->least_weight));
 	memset(t->opened_weight, 0, sizeof(t->opened_weight));
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		const struct cgpu_sched_entity *s = &t->slot[i];
@@ -49,7 +49,9 @@ void cgpu_rota_refresh(struct cgpu_sched *t)
 		t->opened_mask |= s->channels ? 1u << i : 0;
 		t->weighted_mask[s->highprio] |= s->weight ? 1u << i & ~t->held_mask : 0;
 		if (s->weight && s->channels) {
-			t->openers[s->highprio]++;
+			u32 *least = &t->least_weight[s->highprio];
+
+			*least = *least && *least < s->weight ? *least : s->weight;
 			t->opened_weight[s->highprio] += s->weight;
 		}
 	}

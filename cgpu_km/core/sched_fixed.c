@@ -6,7 +6,7 @@
 #include "sched_rr.h"
 
 #define LAG_PARTS	4	/* a round may begin this part of itself late */
-#define FULL_LAG_SLICES	2	/* and these slices, if that is more */
+#define FULL_LAG_SLICES	3	/* and these slices, if that is more */
 #define LATE_TURN_PARTS	2	/* a turn that begins later than this part of a slice is late */
 
 /* The first of @members at @from or behind it that had no turn in this round: a

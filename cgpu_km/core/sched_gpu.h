@@ -120,8 +120,8 @@ struct cgpu_sched {
 	u32 asleep_mask;	/* of known_mask, those so long without work that their time is lent */
 	s64 prio_budget_ns;	/* what high priority may still run without a break */
 	u32 prio_budgeted;	/* 1: the ceiling is a budget, the 100 ms windows are not used */
-	u32 openers[2];		/* how many slots with weight have opened the GPU; [1]: and highprio */
-	u32 opened_weight[2];	/* the sum of their weights */
+	u32 least_weight[2];	/* of the slots with weight that have opened the GPU; [1]: and highprio */
+	u32 opened_weight[2];	/* the sum of theirs */
 	u32 pad2;
 	u64 reserved[4];
 };

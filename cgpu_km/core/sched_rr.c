@@ -19,6 +19,7 @@
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
 #define GOLDEN		0x9e3779b9u
 #define SLOT_STEP	53u	/* no two go in step */
+#define SCALED_SLICES	20	/* a round of scaled grants; the least is a slice if it fits */
 #define STEADY_TURNS	2	/* used up without sleeping: a slot that always has work */
 
 static bool has(u32 mask, u32 slot)
@@ -76,10 +77,12 @@ static u64 granted_ns(const struct cgpu_sched *t, u32 slot)
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
 	const struct cgpu_sched_entity *s = &t->slot[slot];
 	u64 ns = policy->portions(s) * t->slice_ns;
+	u32 sum = t->opened_weight[s->highprio], least;
 
-	if (!policy->scaled || !t->opened_weight[s->highprio])
+	if (!policy->scaled || !sum)
 		return ns;
-	return ns * t->openers[s->highprio] / t->opened_weight[s->highprio];
+	least = t->least_weight[s->highprio];
+	return sum <= least * SCALED_SLICES ? ns / least : ns * SCALED_SLICES / sum;
 }
 
 /* What may be saved up: a grant that is less than a turn is worth adds up to one. */
