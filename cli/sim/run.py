@@ -17,7 +17,7 @@ from .turns import Turns
 
 AUTO_MS = 200.0
 WHOLE_MS = 60_000.0
-NATIVE, WEIGHTED = 5, (2, 3, 4)
+NATIVE, WEIGHTED = 5, (2, 3, 4, 6)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 
 NVIDIA's public manuals describe the words (dev_runlist.ref of GA100: NV_CHRAM_CHANNEL); they were never seen on
 hardware. A container is busy if the word of any of its channels shows work, and idle if each of them was read and shows
-none. Reading ends at the first word that shows work: the rest cannot change the answer.
+none. The readings themselves are in poll.c.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 from .gpu import Gpu
 from .model import US
@@ -24,24 +25,28 @@ WAKE_COST_NS = 2 * US
 class RunState:
     """Reads the run state of a GPU's containers. A read takes time, during which the GPU runs on."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, began_ns: int, late_ns: int) -> None:
+        """began_ns: the core's clock at the engine's 0; late_ns: how late a poll is, on average."""
         self.gpu = gpu
-        self.polls = 0
-        self.spent_ns = 0
+        self.struct: Any = gpu.ffi.new("struct cgpu_sim_poll *")
+        self.struct.word_ns, self.struct.words, self.struct.wake_ns = READ_NS, CHANNELS, WAKE_COST_NS
+        self.struct.began_ns, self.struct.late_ns = began_ns, late_ns
+        self.struct.rng = gpu.rng.getrandbits(64)
+        self.struct.set_run_state = gpu.ffi.addressof(gpu.lib, "cgpu_sched_set_run_state")
 
-    def busy(self, number: int) -> bool:
-        """The word that showed work the last time is read first, so that a busy container costs one read."""
-        processes = self.gpu.clients[number].processes
-        found = self.gpu.has_work(number)
-        self._spend(READ_NS * (1 if found else CHANNELS * processes))
-        return found
+    def use(self, slots: Sequence[int]) -> None:
+        """The core's slots of the clients."""
+        for number, slot in enumerate(slots):
+            self.struct.slot[number] = slot
 
-    def read(self, numbers: Iterable[int]) -> list[int]:
-        """Those of the containers that have work."""
-        self.polls += 1
-        self._spend(WAKE_COST_NS)
-        return [number for number in numbers if self.busy(number)]
+    def sleep(self, t: Any, poll_ns: int, to_ns: int) -> bool:
+        """Until then, reading that often. True: it ended earlier, as the core's plan no longer fits."""
+        return bool(self.gpu.lib.cgpu_sim_sleep(self.gpu.sim, self.struct, t, poll_ns, to_ns))
 
-    def _spend(self, ns: int) -> None:
-        self.spent_ns += ns
-        self.gpu.advance(self.gpu.now + ns)
+    @property
+    def polls(self) -> int:
+        return int(self.struct.polls)
+
+    @property
+    def spent_ns(self) -> int:
+        return int(self.struct.spent_ns)

@@ -99,6 +99,22 @@ struct cgpu_sim_client {
 	struct cgpu_sim_hist reclaim;	/* from its last end before idling to another's run */
 };
 
+struct cgpu_sched;
+
+/* How the scheduler thread reads the run state, and what that took. */
+struct cgpu_sim_poll {
+	u64 word_ns;		/* a channel's word */
+	u64 wake_ns;		/* processor time of a sleep and a waking */
+	u64 late_ns;		/* how late a waking is, on average */
+	u64 began_ns;		/* the core's clock when the engine's is 0 */
+	u64 read_ns;		/* the last reading, by the engine's clock */
+	u64 polls, spent_ns;
+	u64 rng;
+	u32 words;		/* of a process */
+	u32 slot[CGPU_SIM_CLIENTS];	/* the core's, of each client */
+	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
+};
+
 struct cgpu_sim;
 
 struct cgpu_sim *cgpu_sim_new(const struct cgpu_sim_machine *machine, u64 length_ns);
@@ -128,6 +144,12 @@ void cgpu_sim_commit(struct cgpu_sim *s);
  * show, frozen or not. Ended and not yet opened clients have none.
  */
 bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client);
+
+/* Read the clients that have channels in @t; true: the plan in force no longer fits. */
+bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t);
+/* Advance to @to_ns and read each @poll_ns, or not at all if 0; true: as above, and it ended. */
+bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
+		    u64 poll_ns, u64 to_ns);
 
 /* The clients' processes do not run until @to_ns: what they would submit by then comes then. */
 void cgpu_sim_hold_clients(struct cgpu_sim *s, u64 to_ns);

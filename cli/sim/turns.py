@@ -46,11 +46,13 @@ class Turns:
         self.slot: list[int] = []
         self.granted: list[int] = []
         self._round = 0
-        self._read_ns = 0
         self._slice_is_set = setup.slice_us is not None
         self._restarts = setup.window_restart
-        self.source = RunState(gpu) if setup.source != "none" else None
         self._configure(setup)
+        self.source: RunState | None = None
+        if setup.source != "none":
+            self.source = RunState(gpu, BEGAN_NS, WAKE_NS)
+            self.source.use(self.slot)
         self._events = self._make_events(changes)
 
     # Set-up.
@@ -207,30 +209,16 @@ class Turns:
         late_ns = int(self.plan.late_ns) + int(self.gpu.rng.expovariate(1 / WAKE_NS))
         return min(until_ns, self.gpu.now + left_ns + late_ns)
 
-    def _poll(self) -> bool:
-        """Read the run state of those that have opened the GPU. True: the plan in force no longer fits."""
-        assert self.source
-        self._read_ns = self.gpu.now
-        opened = [number for number, slot in enumerate(self.slot) if self.t.slot[slot].channels]
-        known = sum(1 << self.slot[number] for number in opened)
-        busy = sum(1 << self.slot[number] for number in self.source.read(opened))
-        return bool(self.lib.cgpu_sched_set_run_state(self.t, known, busy, self._clock()))
-
     def _sleep(self, until_ns: int) -> None:
         """Until the end of the plan or an event, or until a poll finds that the plan no longer fits."""
         # The engine's C code does not handle Ctrl-C: run it for a short time at once.
         wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
         if self._events:
             wake_ns = min(wake_ns, self._events[0][0])
-        poll_ns = int(self.plan.poll_ns) if self.source else 0
-        while poll_ns:
-            at_ns = max(self._read_ns + poll_ns, self.gpu.now) + int(self.gpu.rng.expovariate(1 / WAKE_NS))
-            if at_ns >= wake_ns:
-                break
-            self.gpu.advance(at_ns)
-            if self._poll():
-                return
-        self.gpu.advance(wake_ns)
+        if self.source:
+            self.source.sleep(self.t, int(self.plan.poll_ns), wake_ns)
+        else:
+            self.gpu.advance(wake_ns)
 
     def run(self, until_ns: int) -> None:
         """Run until that time of the engine; calls in progress then are finished."""

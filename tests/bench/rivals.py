@@ -156,7 +156,8 @@ class TokenBucket(Rule):
         for number, one in enumerate(containers):
             client = gpu.client(number)
             client.gate_poll_ns = self.POLL_NS
-            client.token_cost = max(1, round(one.kernel_us / 100 * gpu.profile.sm_count * self.THREADS / 256))
+            kernel_us = sum(one.request_us) / len(one.request_us) if one.request_us else one.kernel_us
+            client.token_cost = max(1, round(kernel_us / 100 * gpu.profile.sm_count * self.THREADS / 256))
 
     def _utilisation(self, number: int, busy: list[int]) -> int:
         """Percent of the last second, as far as it has been watched."""

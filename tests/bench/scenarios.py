@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cgpu_cli.sim.model import Container, Personality
+from cgpu_cli.sim.model import Change, Container, Personality, S
 
 PLAIN = {"kernel_us": 500, "depth": 64}
 SHORT = {"kernel_us": 100, "depth": 1}
@@ -15,14 +15,43 @@ LONG = {"kernel_us": 20_000, "depth": 2}
 STARVED = {"kernel_us": 300, "depth": 1, "gap_us": 2000, "gap_spread_us": 2000}
 
 
+POLICIES = tuple(range(6))
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What users feel, under policies 1 and 2. They are data until `enforced`: then a miss fails the bench.
+
+    request_p99: the 99th percentile of a request's latency is within 10 % of what it is alone. low_of_rest: containers
+    without high priority have at least 90 % of what those with it leave. idle_loss: the engine is idle for at most 2 %
+    of the time while a container has work.
+    """
+
+    request_p99: bool = False
+    low_of_rest: bool = False
+    idle_loss: bool = False
+    enforced: bool = False
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """saturating: everybody always has work, so that shares are the scheduler's doing alone."""
+    """saturating: everybody always has work, so that shares are the scheduler's doing alone. cards, slices: not all."""
 
     name: str
     containers: tuple[Container, ...]
     saturating: bool = True
     personality: str = "default"
+    seconds: int = 10
+    prio_ratio: int = 80
+    changes: tuple[Change, ...] = ()
+    policies: tuple[int, ...] = POLICIES
+    slices: tuple[int | None, ...] | None = None
+    cards: tuple[str, ...] | None = None
+    bars: Bars = Bars()
+
+    @property
+    def length_ns(self) -> int:
+        return self.seconds * S
 
     @property
     def high(self) -> int | None:
@@ -61,7 +90,58 @@ def _personalities() -> list[Scenario]:
     return found
 
 
+def service(name: str, load_pct: float, kernels: int = 10, high: bool = False) -> Container:
+    """A model that answers requests of 500 us kernels, queued at once, with this load on the GPU."""
+    lengths = (500.0,) * kernels
+    return Container(
+        name, highprio=high, request_us=lengths, depth=kernels, requests_per_s=1e4 * load_pct / sum(lengths)
+    )
+
+
+def felt(name: str, *containers: Container, bars: Bars, **more: object) -> Scenario:
+    """What users feel: at the slice that the module chooses, on the cards with bars."""
+    return Scenario(
+        name, containers, False, policies=(1, 2, 5, 6), slices=(None,), cards=("a100", "h200"), bars=bars, **more
+    )  # type: ignore[arg-type]
+
+
 HIGH = Container("high", highprio=True, kernel_us=1000, depth=4, on_ms=15, off_ms=67)
+
+TRAIN = Container("train", **DEEP)  # type: ignore[arg-type]
+# 20 ms of prefill, then 400 kernels of decoding with a gap of the CPU after each: 112 ms, and alone a p99 of 220 to
+# 330 ms at 2 a second.
+LLM = Container("llm", request_us=(20_000.0,) + (200.0,) * 400, depth=1, gap_us=30, requests_per_s=2)
+QUICK_KERNELS = Container("quick", highprio=True, request_us=(100.0,), think_ms=0.02, depth=1)
+NOTEBOOKS = (
+    Container("first", kernel_us=500, depth=16, on_ms=1500, off_ms=4500),
+    Container("second", kernel_us=500, depth=16, on_ms=1000, off_ms=3500, start_ms=300),
+)
+GUESTS = tuple(Container(f"guest{i}", kernel_us=500, depth=8, churn_ms=50, start_ms=17 * i) for i in range(4))
+# Ten a second, on two containers in turn.
+WRITES = tuple(Change(100.0 * i, "weight", 1 + i % 4 // 2, ("c0", "c1")[i % 2]) for i in range(1, 120))
+BESIDE = Bars(request_p99=True, low_of_rest=True, idle_loss=True)
+# The engine is idle for 2.4 % of the time in the gaps of the decoding alone, while the training has work.
+BESIDE_LLM = Bars(request_p99=True, low_of_rest=True)
+CONSERVING = Bars(idle_loss=True)
+
+FELT = (
+    felt("short kernels first", QUICK_KERNELS, TRAIN, bars=Bars(request_p99=True), prio_ratio=95),
+    felt("LLM first", replace(LLM, highprio=True), TRAIN, bars=BESIDE_LLM, seconds=30),
+    felt("one first at 10 %", service("first", 10, high=True), *many([1, 1], **PLAIN), bars=BESIDE, seconds=30),
+    felt(
+        "three first at 8 %",
+        *(service(f"first{i}", 8, high=True) for i in range(3)),
+        *many([1, 1], **PLAIN),
+        bars=Bars(low_of_rest=True, idle_loss=True),
+        seconds=30,
+    ),
+    felt("eight at 8 %", *(service(f"model{i}", 8) for i in range(8)), bars=CONSERVING, seconds=30),
+    felt("three at 3 %", *(service(f"model{i}", 3) for i in range(3)), TRAIN, bars=CONSERVING, seconds=30),
+    felt("LLM beside training", LLM, TRAIN, bars=Bars(), seconds=30),
+    felt("notebooks", *NOTEBOOKS, bars=CONSERVING, seconds=30),
+    felt("churn", *many([1, 2], **PLAIN), *GUESTS, bars=CONSERVING),
+    felt("changes at 10 Hz", *many([1, 2], **PLAIN), bars=CONSERVING, changes=WRITES),
+)
 
 SCENARIOS = (
     Scenario("1:1", many([1, 1], **PLAIN)),
@@ -69,6 +149,7 @@ SCENARIOS = (
     Scenario("3:1", many([3, 1], **PLAIN)),
     Scenario("3:2:1", many([3, 2, 1], **PLAIN)),
     Scenario("16:1", many([16, 1], **PLAIN)),
+    Scenario("1:7:13", many([1, 7, 13], **PLAIN)),
     Scenario("25 equal", many([1] * 25, **PLAIN)),
     Scenario("1:2 short queue", many([1, 2], **SHORT)),
     Scenario("1:2 deep queue", many([1, 2], **DEEP)),
@@ -95,6 +176,7 @@ SCENARIOS = (
     Scenario("CPU-starved", (Container("fed", **DEEP), Container("starved", **STARVED)), saturating=False),  # type: ignore[arg-type]
     Scenario("high priority", (HIGH, *many([1, 1, 1, 1], **PLAIN)), saturating=False),
     *_personalities(),
+    *FELT,
 )
 QUICK = {"1:2", "3:2:1", "16:1", "25 equal", "1:2 short queue", "1:2 deep queue", "1:2 long kernels", "3:2:1 mixed",
-         "forkers", "high priority"}  # fmt: skip
+         "forkers", "high priority", "LLM first", "one first at 10 %", "eight at 8 %"}  # fmt: skip

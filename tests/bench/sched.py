@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from known import REASONS, excuse, stale  # noqa: E402
 from rivals import RIVALS  # noqa: E402
-from scenarios import QUICK, Scenario  # noqa: E402
+from scenarios import QUICK, SCENARIOS, Bars, Scenario  # noqa: E402
 from sched_sim import FIELDS, OURS, Cell, Measured, cells, measure, scenarios_named, worst_of  # noqa: E402
 
 from cgpu_cli.sim import draw, native  # noqa: E402
@@ -33,6 +33,9 @@ LINES = REPO / "build/bench-sched"
 CARDS = ("a100", "h200")  # the bars' profiles; t4 is reported
 BAR_RATIO_PCT, BAR_CAP_PP, BAR_THREAD_PCT, BAR_AGGREGATE_PP = 1.0, 0.5, 5.0, 0.5
 BAR_DECISION_NS, LINEAR_SLACK = 1000.0, 1.25
+BAR_REQUEST_PCT, BAR_LOW_PCT, BAR_IDLE_PCT = 110.0, 90.0, 2.0
+# Of readings of the run state, at the costs that cli/sim estimates. Not in force: false.
+BAR_READING_PCT, READING_ENFORCED = 5.0, False
 Row = dict[str, Any]
 
 
@@ -66,13 +69,14 @@ def write_line(cell: Cell, found: Measured) -> None:
     """Who had the GPU when; one card and one slice are enough to look at."""
     if cell.card != "a100" or cell.slice_us not in (None, 5000) or not found.line:
         return
-    if cell.rule == OURS and cell.policy in (0, 1, 2, 3) and cell.slice_us is None:
+    if cell.rule == OURS and cell.policy in (0, 1, 2, 3) and cell.slice_us is None and not cell.scenario.slices:
         return
     LINES.mkdir(parents=True, exist_ok=True)
     who = f"cgpu, policy {cell.policy}" if cell.rule == OURS else cell.rule
     title = f"{cell.scenario.name}, {cell.scenario.personality}: {who}; {cell.card}, simulated"
     names = [one.name for one in cell.scenario.containers]
-    (LINES / f"{cell.name}.svg").write_text(draw.svg(title, names, found.line, found.line_ms, found.buckets))
+    text = draw.svg(title, names, found.line, found.line_ms, found.buckets, found.requests)
+    (LINES / f"{cell.name}.svg").write_text(text)
 
 
 def vm_rows(path: Path | None) -> list[Row]:
@@ -114,11 +118,34 @@ def judged(row: Row) -> bool:
     return row["rule"] == OURS and row["profile"] in CARDS and row["personality"] == "default"
 
 
+def felt_bars(row: Row) -> Bars:
+    """Those of the row's scenario."""
+    named = (row["scenario"], row["personality"])
+    return next((one.bars for one in SCENARIOS if (one.name, one.personality) == named), Bars())
+
+
+def felt_missed(row: Row) -> dict[str, float]:
+    """The figures that miss a bar of what users feel, in force or not, and the bar."""
+    bars, found = felt_bars(row), {}
+    if not judged(row) or row["policy"] not in (1, 2):
+        return {}
+    for wanted, name, limit, sign in (
+        (bars.request_p99, "request_p99_of_alone_pct", BAR_REQUEST_PCT, 1),
+        (bars.low_of_rest, "low_of_rest_pct", BAR_LOW_PCT, -1),
+        (bars.idle_loss, "idle_loss_pct", BAR_IDLE_PCT, 1),
+    ):
+        value = row.get(name)
+        # No figure where there must be one is a miss too: then nothing was measured.
+        if wanted and (value is None or sign * value > sign * limit):
+            found[name] = limit
+    return found
+
+
 def bars_missed(row: Row) -> dict[str, float]:
     """The figures of a row that miss their bar, and the bar."""
     if not judged(row):
         return {}
-    found: dict[str, float] = {}
+    found = (felt_missed(row) if felt_bars(row).enforced else {}) | (reading_missed(row) if READING_ENFORCED else {})
     policy, slice_us = row["policy"], row.get("slice_us")
 
     def bar(name: str, limit: float, below: bool = True) -> None:
@@ -146,7 +173,26 @@ def bars_missed(row: Row) -> dict[str, float]:
 
 def missed(row: Row) -> list[str]:
     """The bars that a row misses, in words."""
-    return [f"{name} {row[name]:.3f}, the bar is {limit:.3f}" for name, limit in bars_missed(row).items()]
+    return in_words(row, bars_missed(row))
+
+
+def reading_missed(row: Row) -> dict[str, float]:
+    over = judged(row) and (row.get("run_state_cpu_pct") or 0.0) > BAR_READING_PCT
+    return {"run_state_cpu_pct": BAR_READING_PCT} if over else {}
+
+
+def in_words(row: Row, found: dict[str, float]) -> list[str]:
+    values = {name: row.get(name) for name in found}
+    return [
+        f"{name} {'is missing' if value is None else f'{value:.3f}'}, the bar is {found[name]:.3f}"
+        for name, value in values.items()
+    ]
+
+
+def not_in_force(row: Row) -> list[str]:
+    """What a row would miss if every bar were in force."""
+    found = {} if felt_bars(row).enforced else felt_missed(row)
+    return in_words(row, found | ({} if READING_ENFORCED else reading_missed(row)))
 
 
 def missed_decisions(found: dict[int, dict[int, float]]) -> list[str]:
@@ -176,8 +222,15 @@ COLUMNS = {
     "takeover_us": "takeover us",
     "reclaim_us": "reclaim us",
     "cap_excess_pp": "cap excess pp",
+    "request_p50_us": "req p50 us",
+    "request_p99_us": "req p99 us",
+    "request_p99_of_alone_pct": "of alone %",
+    "low_of_rest_pct": "low of rest %",
+    "idle_loss_pct": "idle loss %",
+    "share_from_fair_pp": "off fair pp",
     "lever_calls_per_s": "calls/s",
     "sched_thread_cpu_pct": "thread %",
+    "run_state_cpu_pct": "reading %",
 }
 
 
@@ -230,6 +283,10 @@ def report(
         "cap_excess_pp": BAR_CAP_PP,
         "sched_thread_cpu_pct": BAR_THREAD_PCT,
         "decision_ns": BAR_DECISION_NS,
+        "request_p99_of_alone_pct": BAR_REQUEST_PCT,
+        "low_of_rest_pct": BAR_LOW_PCT,
+        "idle_loss_pct": BAR_IDLE_PCT,
+        "run_state_cpu_pct": BAR_READING_PCT,
     }
     return {
         "simulated": True,
@@ -239,6 +296,7 @@ def report(
         "bars": bars,
         "missed": problems,
         "known": known,
+        "not_in_force": [f"{where(row)}: {text}" for row in rows for text in not_in_force(row)],
         "reasons": REASONS,
         "ok": not problems,
         "seconds": round(time.monotonic() - began, 1),
@@ -270,7 +328,8 @@ def main() -> int:
     say("")
     for policy, costs in found["decision_ns"].items():
         say(f"a decision, policy {policy}: " + ", ".join(f"{n} containers {ns:.0f} ns" for n, ns in costs.items()))
-    say("\n".join(["", *known, "", *problems]))
+    off = [f"NOT YET A BAR: {text}" for text in found["not_in_force"]]
+    say("\n".join(["", *known, "", *off, "", *problems]))
     say(f"bench-sched: {'ok' if not problems else f'{len(problems)} WRONG'}, {len(known)} bars missed and known "
         f"(docs/develop/bench.md), {len(rows)} rows, simulated, {found['seconds']:.0f} s, "
         f"{OUTPUT.relative_to(REPO)}")  # fmt: skip

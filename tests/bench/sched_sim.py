@@ -15,7 +15,8 @@ from cgpu_cli.errors import CgpuError
 from cgpu_cli.sim import figures
 from cgpu_cli.sim.gpu import Gpu, Stretch
 from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
-from cgpu_cli.sim.run import Waits
+from cgpu_cli.sim.requests import Request, Requests
+from cgpu_cli.sim.run import NATIVE, WEIGHTED, Waits
 from cgpu_cli.sim.turns import Turns
 
 # What every row has, whoever measured it; the rest of a row may be missing.
@@ -24,13 +25,15 @@ FIELDS = (
     "share_bound_1s_pp", "aggregate_pct", "wait_p99_us", "takeover_us", "cap_excess_pp", "simulated",
 )  # fmt: skip
 OURS = "cgpu"
-WARM_NS, LENGTH_NS = 1 * S, 10 * S
+WARM_NS = 1 * S
 SLACK_PP = 0.2
-POLICIES = range(6)
-LEVERS = {0: "window", 1: "window", 2: "window", 3: "window", 4: "timeslice", 5: None}
+LEVERS = {0: "window", 1: "window", 2: "window", 3: "window", 4: "timeslice", 5: None, 6: "window"}
+TURNS = (0, 1, 2, 3, 6)  # by windows, in slices
 WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_ceiling_us", "reclaim_us",
-                 "cap_excess_pp", "sched_thread_cpu_pct")  # fmt: skip
-WORSE_IS_LESS = ("aggregate_pct", "vs_driver_pct")
+                 "cap_excess_pp", "sched_thread_cpu_pct", "request_p50_us", "request_p99_us",
+                 "request_p99_of_alone_pct", "idle_loss_pct", "switch_pct", "share_from_fair_pp",
+                 "run_state_cpu_pct")  # fmt: skip
+WORSE_IS_LESS = ("aggregate_pct", "vs_driver_pct", "low_of_rest_pct")
 
 Scheduler = Turns | Rule
 
@@ -54,7 +57,10 @@ class Cell:
     def setup(self) -> Setup:
         personality = PERSONALITIES[self.scenario.personality]
         policy = 5 if self.policy is None else self.policy
-        return Setup(profile(self.card), policy, self.slice_us, self.scenario.max_inst, personality=personality)
+        trace = self.scenario
+        return Setup(
+            profile(self.card), policy, self.slice_us, trace.max_inst, trace.prio_ratio, personality=personality
+        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Measured:
     line: tuple[Stretch, ...] = ()
     line_ms: tuple[float, float] = (0.0, 0.0)
     buckets: tuple[tuple[int, ...], ...] = ()
+    requests: tuple[tuple[Request, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,9 +85,66 @@ class Alone:
 @cache
 def alone(card: str, load: Container) -> Alone:
     """From start to stop."""
-    gpu = Gpu(profile(card), Personality(), (replace(load, start_ms=0.0, stop_ms=None),), 2 * S, 1)
+    load = replace(load, start_ms=0.0, stop_ms=None, churn_ms=0.0)
+    gpu = Gpu(profile(card), Personality(), (load,), 2 * S, 1)
     gpu.advance(2 * S)
     return Alone(gpu.busy()[0] / gpu.now, gpu.held()[0] / gpu.now)
+
+
+@cache
+def felt_alone(card: str, load: Container, seed: int, length_ns: int) -> tuple[float, Requests]:
+    """The same measurement without the others: the part of the time it holds the card, and its requests."""
+    gpu = Gpu(profile(card), Personality(), (load,), length_ns + 2 * S, seed)
+    who = RIVALS[0](gpu, (load,))
+    who.run(WARM_NS)
+    gpu.mark()
+    began = gpu.now
+    who.run(WARM_NS + length_ns)
+    gpu.close()
+    wall = gpu.now - began
+    return gpu.held()[0] / wall, Requests.of(gpu.requests(0), wall)
+
+
+def requests_of(cell: Cell, gpu: Gpu, seed: int, wall: int) -> dict[str, float | None]:
+    """Of the container whose p99 is furthest from what it is alone; with high priority, if there are such."""
+    loads = cell.scenario.containers
+    first = [i for i, one in enumerate(loads) if one.serves and one.highprio]
+    rows = []
+    for number in first or [i for i, one in enumerate(loads) if one.serves]:
+        found = Requests.of(gpu.requests(number), wall)
+        alone_us = felt_alone(cell.card, loads[number], seed, cell.scenario.length_ns)[1].p99_us
+        of_alone = 100 * found.p99_us / alone_us if found.p99_us and alone_us else None
+        rows.append({"request_p50_us": found.p50_us, "request_p99_us": found.p99_us,
+                     "request_p99_of_alone_pct": of_alone})  # fmt: skip
+    empty = dict.fromkeys(("request_p50_us", "request_p99_us", "request_p99_of_alone_pct"))
+    return max(rows, key=lambda row: row["request_p99_of_alone_pct"] or 0.0) if rows else empty
+
+
+def from_fair(cell: Cell, seed: int, shares: Sequence[float]) -> float | None:
+    """The largest distance from a max-min fair share, in points. Without a policy of ours all count the same."""
+    if cell.scenario.changes:
+        return None
+    loads = cell.scenario.containers
+    wants = [felt_alone(cell.card, one, seed if one.serves else 1, cell.scenario.length_ns)[0] for one in loads]
+    by_weight = cell.rule == OURS and cell.policy in WEIGHTED
+    high = [one.highprio and cell.rule == OURS and cell.policy != NATIVE for one in loads]
+    weights = [one.weight if by_weight else 1 for one in loads]
+    fair = figures.fair_shares(wants, weights, high, cell.scenario.prio_ratio / 100)
+    return max(100 * abs(share - part) for share, part in zip(shares, fair, strict=True))
+
+
+def felt(cell: Cell, gpu: Gpu, seed: int, wall: int) -> dict[str, Any]:
+    """What users feel."""
+    shares = [ns / wall for ns in gpu.held()]
+    bars = cell.scenario.bars
+    return {
+        **requests_of(cell, gpu, seed, wall),
+        "bar_request_p99": bars.request_p99 and bars.enforced and cell.rule == OURS and cell.policy in (1, 2),
+        "low_of_rest_pct": figures.low_of_rest_pct(shares, [one.highprio for one in cell.scenario.containers]),
+        "idle_loss_pct": 100 * gpu.idle_loss_ns / wall,
+        "switch_pct": 100 * gpu.switching_ns / wall,
+        "share_from_fair_pp": from_fair(cell, seed, shares),
+    }
 
 
 def progress(card: str, containers: Sequence[Container], busy: Sequence[int], wall_ns: int) -> float:
@@ -91,7 +155,7 @@ def progress(card: str, containers: Sequence[Container], busy: Sequence[int], wa
 
 def scheduler(cell: Cell, gpu: Gpu) -> Scheduler:
     if cell.rule == OURS:
-        return Turns(gpu, cell.setup(), cell.scenario.containers)
+        return Turns(gpu, cell.setup(), cell.scenario.containers, cell.scenario.changes)
     kind = next(one for one in RIVALS if one.name == cell.rule)
     return kind(gpu, cell.scenario.containers, cell.slice_us)
 
@@ -131,7 +195,7 @@ def promises(cell: Cell) -> bool:
 def ratio_error(cell: Cell, who: Scheduler, held: Sequence[int]) -> float | None:
     if not promises(cell):
         return None
-    found = figures.whole_rounds(who.rounds, WARM_NS, LENGTH_NS)
+    found = figures.whole_rounds(who.rounds, WARM_NS, cell.scenario.length_ns)
     if found:
         held = [after - before for before, after in zip(found[0][1], found[1][1], strict=True)]
     return figures.ratio_error_pct(held, weights(cell))
@@ -200,31 +264,40 @@ def head(cell: Cell) -> dict[str, Any]:
     }
 
 
+def reading_ns(who: Scheduler) -> int:
+    """What reading the run state has taken of the thread."""
+    return who.source.spent_ns if isinstance(who, Turns) and who.source else 0
+
+
 def measure(cell: Cell, seed: int, draw: bool = False, own: Personality | None = None) -> Measured:
     """own: on a driver other than the scenario's."""
     containers = cell.scenario.containers
     own = own or PERSONALITIES[cell.scenario.personality]
-    gpu = Gpu(profile(cell.card), own, containers, LENGTH_NS + 2 * S, seed)
+    length_ns = cell.scenario.length_ns
+    gpu = Gpu(profile(cell.card), own, containers, length_ns + 2 * S, seed)
     try:
         who = scheduler(cell, gpu)
     except CgpuError as err:
         return Measured(head(cell) | {"refused": str(err)})
     who.run(WARM_NS)
     gpu.mark()
-    began, calls, turns, spun = gpu.now, gpu.calls, who.turns, who.thread_ns
+    began, calls, turns, spun, read = gpu.now, gpu.calls, who.turns, who.thread_ns, reading_ns(who)
     moving = any(one.start_ms or one.off_ms for one in containers)
     line_ms = (1000.0, 11_000.0) if cell.scenario.name == "join and leave" else (5000.0, 5400.0 if moving else 5200.0)
     if draw:
         gpu.trace(round(line_ms[0] * MS), round(line_ms[1] * MS), round((line_ms[1] - line_ms[0]) * MS / 5000))
-    who.run(WARM_NS + LENGTH_NS)
+    who.run(WARM_NS + length_ns)
     busy, held, wall = gpu.busy(), gpu.held(), gpu.now - began
-    calls, turns, spun = gpu.calls - calls, who.turns - turns, who.thread_ns - spun
+    calls, turns, read = gpu.calls - calls, who.turns - turns, reading_ns(who) - read
+    spun = who.thread_ns - spun - read
     gpu.close()
-    buckets = [gpu.buckets(i, LENGTH_NS // figures.BUCKET_NS) for i in range(len(containers))]
+    what_is_felt = felt(cell, gpu, seed, wall)
+    seen = tuple(tuple(gpu.requests(i)) for i in range(len(containers)))
+    buckets = [gpu.buckets(i, length_ns // figures.BUCKET_NS) for i in range(len(containers))]
     found = figures.windows(buckets)
     wait = waits(cell, gpu)
     # Ratios are over whole rounds: up to half a round beyond the end.
-    who.run(WARM_NS + LENGTH_NS + S)
+    who.run(WARM_NS + length_ns + S)
     slice_us = who.slice_us
     error, bound = share_error(cell, found, slice_us)
     done = progress(cell.card, containers, busy, wall)
@@ -243,8 +316,10 @@ def measure(cell: Cell, seed: int, draw: bool = False, own: Personality | None =
         "turns_per_s": turns * S / wall,
         "lever_calls_per_s": calls * S / wall,
         "sched_thread_cpu_pct": 100 * spun / wall,
+        "run_state_cpu_pct": 100 * read / wall,
+        **what_is_felt,
     }
-    return Measured(row, tuple(gpu.traced()), line_ms, tuple(map(tuple, buckets)))
+    return Measured(row, tuple(gpu.traced()), line_ms, tuple(map(tuple, buckets)), seen)
 
 
 def worst_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -268,12 +343,15 @@ def cells(cards: Sequence[str], slices: Sequence[int | None], scenarios: Sequenc
     """The cells of one scenario on one card; the driver's own comes first."""
     for card in cards:
         for scenario in scenarios:
+            if scenario.cards and card not in scenario.cards:
+                continue
+            lengths = scenario.slices or slices
             # A rival's rule has no slice of ours, but for the one that is ours without credit.
             found = [Cell(scenario, card, rival.name, slice_us=5000 if rival.lever == "window" else None)
                      for rival in RIVALS]  # fmt: skip
-            for policy in POLICIES:
-                found += [Cell(scenario, card, OURS, policy, slice_us) for slice_us in slices if policy < 4]
-                if policy >= 4:
+            for policy in scenario.policies:
+                found += [Cell(scenario, card, OURS, policy, slice_us) for slice_us in lengths if policy in TURNS]
+                if policy not in TURNS:
                     found.append(Cell(scenario, card, OURS, policy))
             yield found
 

@@ -24,7 +24,7 @@ def part_of_the_busy(card: str, other: Container) -> float:
     """What one that is always busy gets beside another, in percent of its half."""
     containers = (Container("busy", kernel_us=500, depth=64), other)
     gpu = Gpu(profile(card), Personality(tail_pct=0), containers, 11 * S, 1)
-    turns = Turns(gpu, Setup(profile(card), 1, 5000), containers)
+    turns = Turns(gpu, Setup(profile(card), 1, 5000, run_state="none"), containers)
     turns.run(S)
     gpu.mark()
     turns.run(11 * S)

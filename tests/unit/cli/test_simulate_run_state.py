@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from cgpu_cli.errors import Exit
 from cgpu_cli.main import cgpu
 from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
-from cgpu_cli.sim.run_state import CHANNELS, READ_NS, WAKE_COST_NS, RunState
-from cgpu_cli.sim.turns import WAKE_NS, Turns
+from cgpu_cli.sim.run_state import CHANNELS, READ_NS, WAKE_COST_NS
+from cgpu_cli.sim.turns import BEGAN_NS, WAKE_NS, Turns
 
 A100 = profile("a100")
 STEADY = Personality(tail_pct=0)
@@ -55,23 +56,18 @@ def test_every_process_counts() -> None:
         assert gpu.has_work(0)
 
 
-def test_a_read_takes_its_time() -> None:
-    """A busy container costs the word that shows it, an idle one all of its words."""
-    gpu = machine(BUSY, SPARSE, Container("idle", processes=3, start_ms=900))
-    gpu.advance(500 * US)
-    source = RunState(gpu)
-    assert source.read([0, 1, 2]) == [0]
-    assert source.spent_ns == gpu.now - 500 * US == WAKE_COST_NS + READ_NS * (1 + CHANNELS + 3 * CHANNELS)
-    assert source.polls == 1
-
-
 class Core:
     """The core's functions, with plans that ask for a poll and a record of what it reads."""
 
-    def __init__(self, lib: Any, poll_ns: int, answer: bool = False) -> None:
-        self.lib, self.poll_ns, self.answer = lib, poll_ns, answer
+    def __init__(self, turns: Turns, poll_ns: int, answer: bool = False) -> None:
+        self.lib, self.poll_ns, self.answer = turns.lib, poll_ns, answer
         self.plans: list[int] = []
         self.read: list[tuple[int, int, int]] = []
+        turns.lib = self
+        if turns.source:
+            kind = "bool(struct cgpu_sched *, u32, u32, u64)"
+            self.callback = turns.ffi.callback(kind, self.set_run_state)
+            turns.source.struct.set_run_state = self.callback
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lib, name)
@@ -81,7 +77,7 @@ class Core:
         plan.poll_ns = self.poll_ns
         self.plans.append(now_ns)
 
-    def cgpu_sched_set_run_state(self, _t: Any, known: int, busy: int, now_ns: int) -> bool:
+    def set_run_state(self, _t: Any, known: int, busy: int, now_ns: int) -> bool:
         self.read.append((known, busy, now_ns))
         return self.answer
 
@@ -90,18 +86,34 @@ def with_core(source: str, poll_ns: int, answer: bool = False) -> tuple[Turns, C
     setup = Setup(A100, 1, 20_000, run_state=source, personality=STEADY)
     containers = (BUSY, SPARSE)
     turns = Turns(machine(*containers), setup, containers)
-    core = Core(turns.lib, poll_ns, answer)
-    turns.lib = core
+    core = Core(turns, poll_ns, answer)
     turns.run(200 * MS)
     return turns, core
+
+
+def test_a_read_takes_its_time() -> None:
+    """A busy container costs the word that shows it, an idle one all of its words, one without channels none."""
+    containers = (BUSY, SPARSE, Container("idle", processes=3, rate=1, kernel_us=1), replace(BUSY, start_ms=900))
+    turns = Turns(machine(*containers), Setup(A100, 5, personality=STEADY), containers)
+    core = Core(turns, 0)
+    turns.run(2 * MS)
+    before, source = turns.gpu.now, turns.source
+    assert source
+    turns.gpu.lib.cgpu_sim_read(turns.gpu.sim, source.struct, turns.t)
+    first, second, third, _ = (1 << slot for slot in turns.slot)
+    known, busy, at_ns = core.read[0]
+    assert (known, busy) == (first | second | third, first | second)
+    assert source.spent_ns == turns.gpu.now - before == WAKE_COST_NS + READ_NS * (1 + 1 + 3 * CHANNELS)
+    assert at_ns == BEGAN_NS + turns.gpu.now
+    assert source.polls == 1
 
 
 def test_polls_are_as_far_apart_as_the_plan_says() -> None:
     turns, core = with_core("chram", 100 * US)
     gaps = [later[2] - sooner[2] for sooner, later in zip(core.read, core.read[1:], strict=False)]
-    # The two containers cost 1 to 9 words each.
-    assert min(gaps) >= 100 * US + WAKE_COST_NS + 2 * READ_NS
-    assert sorted(gaps)[len(gaps) // 2] <= 100 * US + WAKE_NS + WAKE_COST_NS + 18 * READ_NS
+    # From one reading's begin to the next one's; the readings end 1 to 9 words later for each container.
+    assert min(gaps) >= 100 * US - 16 * READ_NS
+    assert sum(gaps) / len(gaps) == pytest.approx(100 * US + WAKE_NS, rel=0.1)
     assert turns.polls == len(core.read) > 1000
     first, second = (1 << slot for slot in turns.slot)
     assert {known for known, _, _ in core.read} <= {first, first | second}, "of those that have opened the GPU"

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* The scheduler thread asleep, with the readings of the run state between: hundred thousands of
+ * them in ten seconds, too many for Python.
+ */
+#include "sched_gpu.h"
+
+#include "engine.h"
+
+static void spend(struct cgpu_sim *s, struct cgpu_sim_poll *p, u64 ns)
+{
+	p->spent_ns += ns;
+	cgpu_sim_advance(s, s->now_ns + ns);
+}
+
+/* Reading a client ends at the first word that shows work; the one that did so the last
+ * time is read first.
+ */
+static bool read_client(struct cgpu_sim *s, struct cgpu_sim_poll *p, u32 client)
+{
+	bool busy = cgpu_sim_busy(s, client);
+
+	spend(s, p, p->word_ns * (busy ? 1 : p->words * s->state[client].load.processes));
+	return busy;
+}
+
+bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t)
+{
+	u32 known = 0, busy = 0, i;
+
+	p->polls++;
+	p->read_ns = s->now_ns;
+	spend(s, p, p->wake_ns);
+	for (i = 0; i < s->clients; i++) {
+		u32 bit = 1u << p->slot[i];
+
+		if (!t->slot[p->slot[i]].channels)
+			continue;
+		known |= bit;
+		if (read_client(s, p, i))
+			busy |= bit;
+	}
+	return p->set_run_state(t, known, busy, p->began_ns + s->now_ns);
+}
+
+bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
+		    u64 poll_ns, u64 to_ns)
+{
+	while (poll_ns) {
+		u64 at = p->read_ns + poll_ns;
+
+		if (at < s->now_ns)
+			at = s->now_ns;
+		at += cgpu_sim_around(&p->rng, p->late_ns, p->late_ns);
+		if (at >= to_ns)
+			break;
+		cgpu_sim_advance(s, at);
+		if (cgpu_sim_read(s, p, t))
+			return true;
+	}
+	cgpu_sim_advance(s, to_ns);
+	return false;
+}
