@@ -27,6 +27,11 @@
 #define CONTRADICTIONS	8
 #define COUNT_NS	(100 * NSEC_PER_MSEC)
 
+/* After a word of all ones the GPU is left alone for so long: a read of a GPU that is off
+ * the bus can take milliseconds.
+ */
+#define ABSENT_NS	(100 * NSEC_PER_MSEC)
+
 #define HAS_WORK	(NV_CHRAM_NEXT | NV_CHRAM_BUSY | NV_CHRAM_ON_PBDMA | NV_CHRAM_ON_ENG | \
 			 NV_CHRAM_PENDING)
 
@@ -41,6 +46,7 @@ struct reading {
 	u32 disabled, enabled;		/* thawed: no channel shows ENABLE; one does */
 	u32 refused, readable;		/* a read was refused; all words were read */
 	u32 words;			/* read so far */
+	bool absent;			/* a word was all ones */
 };
 
 /* ---- words ---- */
@@ -152,8 +158,10 @@ static bool read_words(const struct ckm_slot *slot, struct reading *r, u32 *bits
 	list_for_each_entry(obj, &slot->channels, sched) {
 		word = readl(obj->word->reg);
 		r->words++;
-		if (word == U32_MAX)
+		if (word == U32_MAX) {
+			r->absent = true;
 			return false;
+		}
 		if ((word & 0xffff0000u) == NV_CHRAM_REFUSED) {
 			r->refused |= BIT(slot->sched_id);
 			return false;
@@ -223,7 +231,7 @@ static void read_slots(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u6
 		return;
 	part = RUN_WORDS_MAX / opened;
 	for (pass = 0; pass < 2; pass++)
-		for (i = 0; i < CGPU_SLOTS; i++) {
+		for (i = 0; i < CGPU_SLOTS && !r->absent; i++) {
 			count = gpu->slot[i] ? gpu->slot[i]->channel_count : 0;
 			if (count && (count > part) == pass && count <= RUN_WORDS_MAX - r->words)
 				read_slot(gpu, core, gpu->slot[i], now, r);
@@ -279,7 +287,13 @@ void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *
 	*busy = 0;
 	if (!ckm_run_state_usable_locked(gpu) || !is_awake(gpu))
 		return;
+	if (now < gpu->run.absent_until_ns)
+		return;
 	read_slots(gpu, core, now, &r);
+	if (r.absent) {
+		gpu->run.absent_until_ns = now + ABSENT_NS;
+		return;
+	}
 	check(gpu, &r, now);
 	if (gpu->run.wrong)
 		return;
