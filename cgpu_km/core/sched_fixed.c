@@ -98,17 +98,19 @@ static void next_stretch(struct cgpu_sched *t, u32 nr)
  * cgpu_rota_step_fixed() - whose turn is it, in a round of max_inst portions
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rota_nr
+ * @members: slots that take turns
  * @left_ns: how long it stays so, by what is known now
  *
  * Empty portions pass.
  *
  * Return: the slot that may run as a mask, 0 in an empty portion.
  */
-u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u64 *left_ns)
+u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	u32 steps;
 
+	cgpu_rota_enter(t, nr, members, 0, true);
 	r->contended = 1;
 	if (r->owner < CGPU_SLOTS && cgpu_turn_over(t, nr))
 		cgpu_turn_end(t, nr);

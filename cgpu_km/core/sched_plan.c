@@ -81,9 +81,12 @@ static u32 step(struct cgpu_sched *t, struct view *v, u32 nr, u32 members, bool 
 {
 	u64 left_ns = CGPU_NEVER_NS;
 	/* The caps of fixed rounds are not work-conserving: what is idle there is lost. */
-	u32 asleep = v->policy->fixed_round ? 0 : members & t->asleep_mask;
-	u32 run = cgpu_rota_step(t, nr, members & ~asleep, asleep, fixed, &left_ns);
+	u32 asleep = v->policy->fixed_round ? 0 : members & t->asleep_mask, run;
 
+	if (fixed)
+		run = cgpu_rota_step_fixed(t, nr, members, &left_ns);
+	else
+		run = cgpu_rota_step(t, nr, members & ~asleep, asleep, &left_ns);
 	if (left_ns < v->left_ns)
 		v->left_ns = left_ns;
 	return run | asleep;

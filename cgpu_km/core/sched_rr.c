@@ -458,18 +458,16 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 }
 
 /**
- * cgpu_rota_step() - whose turn is it
+ * cgpu_rota_enter() - a rotation is part of the plan that is made
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rota_nr
  * @members: slots that take turns
  * @asleep: slots that would, had they work; not with @fixed
  * @fixed: in a fixed round, or one after the other
- * @left_ns: how long it stays so, by what is known now; untouched: for ever
  *
- * Return: the slot that may run as a mask, 0 in an empty slice.
+ * Return: the slots that slept in the plan before.
  */
-u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed,
-		   u64 *left_ns)
+u32 cgpu_rota_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 	u32 were_asleep = r->asleep;
@@ -482,7 +480,20 @@ u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool f
 	r->members = members;
 	r->asleep = asleep;
 	r->running |= CGPU_ROTA_PLANNED;
-	if (fixed)
-		return cgpu_rota_step_fixed(t, nr, left_ns);
-	return step_round_robin(t, nr, were_asleep, left_ns);
+	return were_asleep;
+}
+
+/**
+ * cgpu_rota_step() - whose turn is it, one after the other
+ * @t: the scheduler, accounted up to now
+ * @nr: enum cgpu_rota_nr
+ * @members: slots that take turns
+ * @asleep: slots that would, had they work
+ * @left_ns: how long it stays so, by what is known now; untouched: for ever
+ *
+ * Return: the slot that may run as a mask.
+ */
+u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *left_ns)
+{
+	return step_round_robin(t, nr, cgpu_rota_enter(t, nr, members, asleep, false), left_ns);
 }

@@ -34,9 +34,9 @@ void cgpu_rota_planned(struct cgpu_sched *t);
 void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth);
 void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
 void cgpu_rota_refund_switch(struct cgpu_sched *t, u32 started);
-u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed,
-		   u64 *left_ns);
-u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u64 *left_ns);
+u32 cgpu_rota_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed);
+u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *left_ns);
+u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns);
 
 /* One turn; for the two kinds of round. */
 struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rota *r);
