@@ -52,7 +52,7 @@ static void look(const struct cgpu_sched *t, struct view *v)
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
 		       (t->levers & CGPU_LEVER_WINDOW);
 	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
-	v->not_crowds = v->active && !v->exclusive ? cgpu_prio_not_crowds(t, v->low) : v->low;
+	v->not_crowds = v->present ? cgpu_prio_not_crowds(t, v->low) : v->low;
 	v->beside = 1;
 	v->stretch = 1;
 	if (v->active && !v->exclusive) {
@@ -197,11 +197,12 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct view *v,
 			       u32 slot)
 {
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
-	if (!v->exclusive && v->policy->portions && (v->low & ~v->not_crowds) >> slot & 1)
+	if (v->policy->portions && (v->low & ~v->not_crowds) >> slot & 1)
 		return 0;
 	if (v->exclusive && t->prio_low)
 		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);
-	if (v->active && !v->exclusive)
+	/* Also while high priority sleeps: it waits for a timeslice where the freeze is slow. */
+	if (v->present)
 		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside, v->stretch);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }

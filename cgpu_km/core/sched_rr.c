@@ -219,8 +219,8 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
 
-	t->slot[r->owner].full_turns += has(r->members, r->owner) &&
-					t->slot[r->owner].full_turns < STEADY_TURNS;
+	if (has(r->members, r->owner) && t->slot[r->owner].full_turns < STEADY_TURNS)
+		t->slot[r->owner].full_turns++;
 	if (!has(r->members | r->asleep, r->owner)) {
 		s64 *credit = cgpu_debt_credit(t, nr, r->owner);
 
