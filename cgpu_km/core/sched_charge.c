@@ -83,7 +83,7 @@ void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 	 */
 	if (!ran && r->owner < CGPU_SLOTS && !(t->opened_mask >> r->owner & 1)) {
 		*cgpu_debt_credit(t, nr, r->owner) -= (s64)len_ns;
-		cgpu_debt_spread(t, 1u << r->owner);
+		cgpu_debt_spread(t, 1u << r->owner, 0);
 	}
 }
 

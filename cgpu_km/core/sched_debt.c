@@ -3,11 +3,16 @@
  * What slots ran too long, and how they pay it back.
  *
  * A credit below zero costs whole grants: no turn until it is paid. What is owed costs halves
- * of grants: turns are shorter and none is lost. A late thread or a clock that jumped does not
- * come again with each turn, so halves pay for it. A kernel that resists its freeze does come
- * again, and halves of 8 ms do not pay for 50 ms each turn: it costs whole grants, for a wait
- * of WAIT_MAX_NS. That is 80 ms of one of 25 slots, and 1 s of one of two. What a kernel
- * resists beyond that is owed too; it gains that part, and the wait of each slot is bounded.
+ * of grants: turns are shorter and none is lost.
+ *
+ * Slow calls are frequent and their costs are up to a few slices, which whole grants pay for:
+ * with halves, one slow call in thirty would keep 25 equal slots 7 % apart. What is beyond
+ * CGPU_DEBT_USUAL_SLICES when the call to freeze a slot begins comes of a late thread or a clock that
+ * jumped. That does not come again with each turn, so halves pay for it. What a slot ran during
+ * the call that freezes it costs whole grants: a kernel that resists each of its freezes for
+ * 50 ms on slices of 8 would else never have paid. Whole grants are withheld for WAIT_MAX_NS at
+ * most: that is 80 ms of one of 25 slots, and 1 s of one of two. What a kernel resists beyond
+ * that is owed too; it gains that part, and the wait of each slot is bounded.
  */
 #include "sched_debt.h"
 
@@ -45,18 +50,16 @@ static void spread(struct cgpu_sched *t, u32 nr, u32 slot, u64 withheld_ns)
 }
 
 /**
- * cgpu_debt_spread() - slots that did not resist their freeze pay with halves of grants
- * @t: the scheduler, accounted up to their freeze
+ * cgpu_debt_spread() - what slots ran too long before the call to freeze them costs halves
+ * @t: the scheduler, accounted up to that call
  * @slots: which
- *
- * Up to half a slice is the usual error of a turn, which the next one makes up for: it is no
- * more than half of a grant, unless grants are scaled down, and then halves would never do.
+ * @usual_ns: this much costs whole grants
  */
-void cgpu_debt_spread(struct cgpu_sched *t, u32 slots)
+void cgpu_debt_spread(struct cgpu_sched *t, u32 slots, u64 usual_ns)
 {
 	for (; slots; slots &= slots - 1) {
-		spread(t, CGPU_ROTA_MAIN, __builtin_ctz(slots), t->slice_ns / 2);
-		spread(t, CGPU_ROTA_BESIDE, __builtin_ctz(slots), t->slice_ns / 2);
+		spread(t, CGPU_ROTA_MAIN, __builtin_ctz(slots), usual_ns);
+		spread(t, CGPU_ROTA_BESIDE, __builtin_ctz(slots), usual_ns);
 	}
 }
 

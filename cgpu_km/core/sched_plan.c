@@ -349,15 +349,14 @@ static void add_points(u32 *points, bool slow)
 		*points = SLOW_MAX;
 }
 
-/* Those of @stopped that resisted. Does the slow freeze of @stopped mean that they did not let themselves be
+/* Does the slow freeze of @stopped mean that they did not let themselves be
  * preempted, and had the GPU to themselves till its end? One slow call does
  * not: the driver has a tail. Slow ones again and again do, where thaws, which
  * nobody resists, are not slow as well; and so does one that no tail explains.
  */
-static u32 resisted(struct cgpu_sched *t, u32 stopped, u64 took_ns)
+static bool resisted(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 {
-	bool slow = took_ns > SLOW_NS;
-	u32 found = 0;
+	bool slow = took_ns > SLOW_NS, found = false;
 
 	for (; stopped; stopped &= stopped - 1) {
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(stopped)];
@@ -366,7 +365,7 @@ static u32 resisted(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 		if (took_ns > TAIL_MAX_NS ||
 		    (slow && s->slow_freezes > SLOW_ALLOWED + t->slow_thaws)) {
 			s->resisted++;
-			found |= stopped & -stopped;
+			found = true;
 		}
 	}
 	return found;
@@ -378,54 +377,49 @@ static void note_thaw(struct cgpu_sched *t, u32 started, u64 took_ns)
 		add_points(&t->slow_thaws, took_ns / lists(t, started) > SLOW_NS);
 }
 
-static u32 switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
-			       u32 in_force)
+static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
+				u32 in_force)
 {
 	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
-	u32 started = in_force & ~t->run_mask & t->opened_mask, held_up;
+	u32 started = in_force & ~t->run_mask & t->opened_mask;
 
 	note_thaw(t, started, ack->thawed_ns - ack->frozen_ns);
-	held_up = resisted(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped));
-	if (held_up)
+	if (resisted(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped)))
 		cgpu_account_until(t, ack->frozen_ns);
 	else
 		cgpu_account_until(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
 	cgpu_account_switch(t, t->run_mask & in_force);
 	cgpu_account_until(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
-	return held_up;
 }
 
-static u32 switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
-			     u32 in_force)
+static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
+			      u32 in_force)
 {
 	u32 before = t->run_mask, stopped = before & ~in_force & t->opened_mask;
-	u32 started = in_force & ~before & t->opened_mask, held_up;
+	u32 started = in_force & ~before & t->opened_mask;
 
 	note_thaw(t, started, ack->thawed_ns - ack->begin_ns);
-	held_up = resisted(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped));
-	if (held_up) {
+	if (resisted(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
 		cgpu_account_until(t, ack->frozen_ns);
-		return held_up;
+		return;
 	}
 	cgpu_account_until(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));
 	cgpu_account_switch(t, before | in_force);
 	cgpu_account_overlap(t, before, in_force,
 			     freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
-	return 0;
 }
 
 /* From what ran to @in_force, at the times the shell saw. */
 static void switch_over(struct cgpu_sched *t, const struct cgpu_sched_ack *ack, u32 in_force)
 {
-	u32 stopped = t->run_mask & ~in_force & t->opened_mask, held_up;
-
 	cgpu_account_until(t, ack->begin_ns);
+	cgpu_debt_spread(t, t->run_mask & ~in_force & t->opened_mask,
+			 CGPU_DEBT_USUAL_SLICES * t->slice_ns);
 	if (ack->frozen_ns <= ack->thawed_ns)
-		held_up = switch_freeze_first(t, ack, in_force);
+		switch_freeze_first(t, ack, in_force);
 	else
-		held_up = switch_thaw_first(t, ack, in_force);
+		switch_thaw_first(t, ack, in_force);
 	cgpu_account_switch(t, in_force);
-	cgpu_debt_spread(t, stopped & ~held_up);
 }
 
 static void count_failed(struct cgpu_sched *t, u32 failed)
