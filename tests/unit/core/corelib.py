@@ -63,6 +63,9 @@ class Turn:
     def set(self, what, *args):
         check(getattr(lib, f"cgpu_sched_set_{what}")(self.t, *args, self.now))
 
+    def set_run_state(self, known, busy):
+        return bool(lib.cgpu_sched_set_run_state(self.t, known, busy, self.now))
+
     def frozen(self, slot):
         return lib.cgpu_sched_is_frozen(self.t, slot)
 

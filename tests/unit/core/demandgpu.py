@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
 """A GPU whose containers are not always busy, and the shell's thread that reads their run state.
 
-Time passes in ticks. The hardware gives a timeslice to each container that is thawed and has work. A control
-takes `call_us` and acts in its middle. What is simulated is the engine, not the driver.
+Time passes in ticks, several at once where nothing changes in between. The hardware gives a timeslice to each
+container that is thawed and has work. A control takes `call_us` and acts in its middle. What is simulated is the
+engine, not the driver.
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ class Load:
         while self._due and self._due[0] <= now:
             self.queue.append(self._due)
             self._due = next(self._next, None)
+
+    def due_ns(self) -> int | None:
+        """When the next work arrives."""
+        return self._due[0] if self._due else None
+
+    def left_ns(self) -> int | None:
+        """What is left of the work under way; None: it does not end."""
+        return self.queue[0][1] if self.arrivals is not None else None
 
     @property
     def busy(self) -> bool:
@@ -90,17 +99,29 @@ class DemandGpu:
             self.slice_left = us * US * max(1, self.turn.t.slot[chosen].tsgs)
         return chosen
 
+    def _unchanged_ns(self, until: int) -> int:
+        """Whole ticks until @until, an arrival, the end of the work under way or of its timeslice."""
+        now = self.time_ns
+        lengths = [load.due_ns() for load in self.loads.values()]
+        lengths = [due - now for due in lengths if due is not None]
+        lengths.append(until - self.turn.now)
+        if self.on is not None:
+            left = self.loads[self.on].left_ns()
+            lengths += [self.slice_left] if left is None else [self.slice_left, left]
+        return max(1, -(-min(lengths) // TICK_NS)) * TICK_NS
+
     def pass_to(self, until: int) -> None:
         while self.turn.now < until:
             for load in self.loads.values():
                 load.arrive(self.time_ns)
             self.on = self._choose()
+            length = self._unchanged_ns(until)
             if self.on is not None:
-                self.loads[self.on].run(self.time_ns, TICK_NS)
-                self.slice_left -= TICK_NS
+                self.loads[self.on].run(self.time_ns, length)
+                self.slice_left -= length
             elif any(load.busy for load in self.loads.values()):
-                self.idle_ns += TICK_NS
-            self.turn.now += TICK_NS
+                self.idle_ns += length
+            self.turn.now += length
 
     def _call(self, mask: int, thaw: bool) -> None:
         for i in slots(mask):

@@ -64,7 +64,8 @@ def in_state(policy, state):
         ids[name] = turn.add(weight, channels=1)
     if state == "idle, known":
         opened = turn.opened_mask()
-        for _ in range(100):  # in one of these it has a turn: the state of a frozen container is not taken from its word
+        # In one of these it has a turn: what is read of a frozen container does not count.
+        for _ in range(100):
             turn.step()
             lib.cgpu_sched_set_run_state(turn.t, opened, opened & ~(1 << ids["x"]), turn.now)
             turn.now += MS

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, WINDOW, Turn
+from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, WINDOW, Turn, slots
 from demandgpu import DemandGpu, Load, every
 
 BOTH = WINDOW | TIMESLICE
@@ -94,10 +94,39 @@ class Closed(Load):
         if not self.queue and now >= self.due:
             self.queue.append((now, self.kernel_ns))
 
+    def due_ns(self):
+        return None if self.queue else self.due
+
     def run(self, now, ns):
         super().run(now, ns)
         if not self.queue:
             self.due = now + ns + self.gap_ns
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+def test_a_nap_in_each_turn_gains_nothing(policy):
+    """It sleeps before its turn is used up and wakes with a rest of it, never with a new one."""
+    sim = gpu(policy, Load(), Closed(5000, 1000)).run(4000)
+    assert sim.share(0) > 0.49
+    assert sim.share(1) < 0.505
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+def test_a_frozen_slot_is_not_read_as_idle(policy):
+    """What a frozen channel shows is not documented: without work in each reading, it has its turn all the same."""
+    turn = Turn(policy, slice_ms=6)
+    for _ in range(2):
+        turn.add(1, channels=1)
+    got = {0: 0, 1: 0}
+    for _ in range(400):
+        plan = turn.step()
+        running = plan.run_mask & 3
+        turn.set_run_state(3, running)
+        assert turn.t.asleep_mask == 0
+        for slot in slots(running):
+            got[slot] += 1
+        turn.now += 500_000
+    assert got[0] == pytest.approx(got[1], rel=0.05)
 
 
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT])
@@ -111,7 +140,7 @@ def test_high_priority_in_short_kernels_runs_as_if_alone(policy):
 @pytest.mark.parametrize("ratio", [20, 50, 80, 95])
 def test_the_ceiling_holds_over_a_second(policy, ratio):
     sim = gpu(policy, Load(), Load(), high=[0], prio_ratio=ratio).run(5000)
-    before = dict((i, load.got_ns) for i, load in sim.loads.items())
+    before = {i: load.got_ns for i, load in sim.loads.items()}
     sim.run(4000)
     got = [(load.got_ns - before[i]) / (4000 * MS) for i, load in sim.loads.items()]
     assert got[0] == pytest.approx(ratio / 100, abs=0.01)
@@ -159,6 +188,27 @@ def test_burst_weights_are_percentages(weights, slice_ms):
     sim = DemandGpu(turn, {i: Load() for i in ids}).run(20_000)
     for i, weight in zip(ids, weights, strict=True):
         assert sim.share(i) == pytest.approx(weight / sum(weights), rel=0.03 if weight == 1 else 0.01)
+
+
+@pytest.mark.parametrize(
+    ("weights", "turns_ms"), [([10, 30, 60], [5, 15, 30]), ([20, 20], [5, 5]), ([10, 90], [5, 45]), ([5, 95], [5, 95])]
+)
+def test_burst_grants_are_scaled(weights, turns_ms):
+    """The least grant is one slice, however large the weights are."""
+    turn = Turn(BURST, slice_ms=5, max_inst=100)
+    for weight in weights:
+        turn.add(weight, channels=1)
+    turn.timeline(1000)
+    for running, ms in turn.timeline(1000)[1:-1]:
+        assert ms == pytest.approx(turns_ms[min(running)], abs=0.2)
+
+
+def test_burst_rounds_are_twenty_slices():
+    turn = Turn(BURST, slice_ms=5, max_inst=100)
+    for weight in (1, 99):
+        turn.add(weight, channels=1)
+    turn.timeline(1000)
+    assert max(ms for _, ms in turn.timeline(4000)) < 2 * 20 * 5
 
 
 def test_burst_floor_against_short_queues_and_many_processes():

@@ -899,7 +899,7 @@ def test_a_debt_beyond_a_round_is_paid_back():
 
 @pytest.mark.parametrize(("slice_ms", "count"), [(10, 2), (10, 25), (100, 25), (1, 25)])
 def test_nobody_waits_for_more_than_two_seconds(slice_ms, count):
-    """A kernel resists for 5 s. Whole grants are withheld for two seconds or a turn, then halves of them for a while."""
+    """A kernel resists for 5 s. Whole grants are withheld for two seconds or a turn, then halves for a while."""
     turn = Turn(PREEMPT, slice_ms=slice_ms, max_inst=25)
     a, *_ = [turn.add(channels=1) for _ in range(count)]
     turn.step()
