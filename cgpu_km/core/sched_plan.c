@@ -201,8 +201,10 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct view *v,
 		return 0;
 	if (v->exclusive && t->prio_low)
 		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);
-	/* Also while high priority sleeps: it waits for a timeslice where the freeze is slow. */
-	if (v->present)
+	/* Where the freeze is slow, high priority that wakes waits for a timeslice of the others. */
+	if (v->exclusive && !(v->high >> slot & 1))
+		return cgpu_prio_timeslice_us(&t->slot[slot], 1, 1);
+	if (v->active && !v->exclusive)
 		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside, v->stretch);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }
