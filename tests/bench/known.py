@@ -22,7 +22,7 @@ Row = dict[str, Any]
 REASONS = {
     "slow call": "a call of tail_us acts in its middle: whoever runs has that much too much, and the bar allows less",
     "exchange": "thawed before the other is frozen, two short queues take the GPU from one another in between",
-    "full house": "25 of 25: what is carried and what is not seen is a larger part of so little, and slow calls come on top",
+    "full house": "25 of 25: what is carried and not seen is a larger part of so little, and slow calls come on top",
     "several calls": "all others run while high priority sleeps; it waits for a timeslice of each or for the calls",
     "one processor": "in the machine nobody rings while the sched thread has the only processor: exchanges and that",
 }
