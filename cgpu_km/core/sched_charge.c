@@ -56,6 +56,21 @@ bool cgpu_rota_in_force(const struct cgpu_sched *t, u32 nr)
 }
 
 /**
+ * cgpu_rota_lent() - slots whose time a rotation lends to others
+ * @t: the scheduler
+ * @nr: enum cgpu_rota_nr
+ *
+ * The caps of fixed rounds are not work-conserving: what is idle there is lost. High priority
+ * has no caps among itself.
+ */
+u32 cgpu_rota_lent(const struct cgpu_sched *t, u32 nr)
+{
+	if (cgpu_policy_get(t->policy)->fixed_round && nr != CGPU_ROTA_HIGH)
+		return 0;
+	return t->asleep_mask;
+}
+
+/**
  * cgpu_rota_charge() - time has passed with what is in force
  * @t: the scheduler
  * @nr: enum cgpu_rota_nr
@@ -64,7 +79,7 @@ bool cgpu_rota_in_force(const struct cgpu_sched *t, u32 nr)
 void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u32 ran = t->run_mask & t->opened_mask & ~t->asleep_mask & r->members, mask;
+	u32 ran = t->run_mask & t->opened_mask & ~cgpu_rota_lent(t, nr) & r->members, mask;
 	u64 all;
 
 	if (!cgpu_rota_in_force(t, nr))

@@ -5,6 +5,7 @@
 #include "sched_account.h"
 #include "policy.h"
 #include "sched_rr.h"
+#include "sched_run_state.h"
 
 #include "../uapi.h"
 
@@ -203,6 +204,7 @@ void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns)
 		return;
 	account(t, now_ns);
 	gone = ~(1u << slot);
+	cgpu_run_state_forget(t, 1u << slot);
 	memset(&t->slot[slot], 0, sizeof(t->slot[slot]));
 	t->run_mask &= gone;
 	t->target_mask &= gone;
@@ -447,6 +449,7 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
 	if (!channels) {
 		t->slot[slot].timeslice_us = 0;
 		t->timesliced &= ~(1u << slot);
+		cgpu_run_state_forget(t, 1u << slot);
 	}
 }
 

@@ -25,6 +25,7 @@ struct view {
 	u32 low;		/* those without */
 	u32 present;		/* of @high, those that have opened the GPU */
 	u32 active;		/* of @present, those that take time from @low */
+	bool polled;		/* the run state matters to this plan */
 	bool exclusive;		/* the run state of @present is known: they run alone while they have work */
 	u32 not_crowds;		/* of @low, those that may run beside @active */
 	u32 beside;		/* of these, how many do at once */
@@ -41,7 +42,7 @@ static u32 count(u32 mask)
 	return n ? n : 1;
 }
 
-static void look(const struct cgpu_sched *t, struct view *v)
+static void look(struct cgpu_sched *t, struct view *v)
 {
 	v->policy = cgpu_policy_get(t->policy);
 	v->live = t->live_mask;
@@ -49,6 +50,13 @@ static void look(const struct cgpu_sched *t, struct view *v)
 	v->high = v->policy->limits ? t->weighted_mask[1] : 0;
 	v->low = t->weighted_mask[0];
 	v->present = v->high & v->opened;
+	/* Fixed rounds lend nothing, and without high priority nothing else depends on it. What is
+	 * not read any more would be charged, and lent, by how it was long ago.
+	 */
+	v->polled = v->present || (v->policy->portions && !v->policy->fixed_round &&
+				   !cgpu_is_one(v->low & v->opened));
+	if (!v->polled)
+		cgpu_run_state_forget(t, t->live_mask);
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
 		       (t->levers & CGPU_LEVER_WINDOW);
 	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
@@ -80,8 +88,7 @@ static u32 with_portions(const struct cgpu_sched *t, const struct view *v, u32 m
 static u32 step(struct cgpu_sched *t, struct view *v, u32 nr, u32 members, bool fixed)
 {
 	u64 left_ns = CGPU_NEVER_NS;
-	/* The caps of fixed rounds are not work-conserving: what is idle there is lost. */
-	u32 asleep = v->policy->fixed_round ? 0 : members & t->asleep_mask, run;
+	u32 asleep = members & cgpu_rota_lent(t, nr), run;
 
 	if (fixed)
 		run = cgpu_rota_step_fixed(t, nr, members, &left_ns);
@@ -281,8 +288,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
 		plan->until_ns = t->retry_ns;
 	plan->late_ns = cgpu_rota_late_ns(t, plan->owner);
-	/* Fixed rounds lend nothing, and without high priority nothing else depends on it. */
-	if (v.present || (v.policy->portions && !v.policy->fixed_round))
+	if (v.polled)
 		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want,
 						       v.present);
 	t->target_mask = want;

@@ -32,6 +32,7 @@ bool cgpu_rota_in_force(const struct cgpu_sched *t, u32 nr);
 void cgpu_rota_plan(struct cgpu_sched *t);
 void cgpu_rota_planned(struct cgpu_sched *t);
 void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth);
+u32 cgpu_rota_lent(const struct cgpu_sched *t, u32 nr);
 void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
 void cgpu_rota_refund_switch(struct cgpu_sched *t, u32 started);
 u32 cgpu_rota_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed);

@@ -92,6 +92,20 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 }
 
 /**
+ * cgpu_run_state_forget() - slots are in an unknown state from here on
+ * @t: the scheduler, accounted up to now
+ * @slots: which: they are gone, closed the GPU, or are not read any more
+ */
+void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots)
+{
+	t->known_mask &= ~slots;
+	t->busy_mask &= ~slots;
+	t->asleep_mask &= ~slots;
+	for (slots &= t->live_mask; slots; slots &= slots - 1)
+		t->slot[__builtin_ctz(slots)].idle_since_ns = 0;
+}
+
+/**
  * cgpu_run_state_poll_ns() - when the run state must be read again
  * @t: the scheduler
  * @contend: slots that have opened the GPU and compete for it

@@ -6,6 +6,7 @@
 #include "env.h"
 #include "sched_gpu.h"
 
+void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots);
 u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent);
 
 #endif

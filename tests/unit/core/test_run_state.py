@@ -80,6 +80,67 @@ def test_busy_ones_divide_as_before(policy):
     assert sim.idle_ns / sim.time_ns < 0.01
 
 
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_what_was_read_under_another_policy_is_forgotten(policy):
+    """Asleep when it was read last, it has work now: its cap holds, and what it gets is counted."""
+    turn = Turn(PREEMPT, slice_ms=5, max_inst=3)
+    for _ in range(3):
+        turn.add(1, channels=1)
+    for _ in range(200):
+        turn.step()
+        turn.set_run_state(7, 3)
+        turn.now += 100_000
+    assert turn.t.asleep_mask == 4
+    turn.set("policy", policy)
+    turn.timeline(500)
+    before = turn.stat(2).gpu_ns
+    assert turn.shares(1500)[2] == pytest.approx(1 / 3, rel=0.02)
+    assert turn.stat(2).gpu_ns - before == pytest.approx(500 * MS, rel=0.02)
+
+
+@pytest.mark.parametrize("policy", [FAIR, FIXED])
+def test_caps_hold_while_sleep_is_known(policy):
+    """A reading for another reason makes no turn longer: the time of one that sleeps is used up all the same."""
+    turn = Turn(policy, slice_ms=5, max_inst=2)
+    for _ in range(2):
+        turn.add(1, channels=1)
+    got = {0: 0, 1: 0}
+    for _ in range(20_000):
+        plan = turn.step()
+        for slot in slots(plan.run_mask & 3):
+            got[slot] += 1
+        turn.now += 100_000
+        turn.set_run_state(3, 1)
+    assert got[0] == pytest.approx(got[1], rel=0.03)
+
+
+@pytest.mark.parametrize("gone", [lambda turn: turn.channels(1, 0), lambda turn: turn.delete(1)])
+def test_the_next_in_a_slot_is_not_asleep(gone):
+    turn = Turn(PREEMPT, slice_ms=6)
+    for _ in range(2):
+        turn.add(1, channels=1)
+    for _ in range(200):
+        turn.step()
+        turn.set_run_state(3, 1)
+        turn.now += 100_000
+    assert turn.t.asleep_mask == 2
+    gone(turn)
+    if not turn.t.slot[1].cookie:
+        assert turn.add(1) == 1
+    turn.channels(1, 1)
+    assert not (turn.t.asleep_mask | turn.t.known_mask) & 2
+    assert turn.shares(1000)[0] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("policy", [FAIR, FIXED, PREEMPT, WEIGHTED, BURST])
+def test_high_priority_lends_among_itself(policy):
+    """The caps of fixed rounds are the others'. An idle high-priority one takes no turns from a busy one."""
+    sim = gpu(policy, Load(), Load([]), Load(), high=[0, 1]).run(2000)
+    alone = gpu(policy, Load(), Load(), high=[0]).run(2000)
+    assert sim.share(0) == pytest.approx(alone.share(0), rel=0.02)
+    assert sim.share(2) == pytest.approx(alone.share(1), rel=0.05)
+
+
 def depth_one(kernel_us, gap_us):
     """Each kernel is launched a gap after the end of the one before: a closed loop."""
     return Closed(kernel_us, gap_us)

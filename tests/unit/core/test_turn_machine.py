@@ -8,6 +8,7 @@ credit is bounded; no time is counted twice or lost; what is not enforced is not
 import os
 
 from corelib import (
+    BURST,
     FAIR,
     FIXED,
     MS,
@@ -32,16 +33,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 slot = st.integers(0, C.CGPU_SLOTS - 1)
 US = 1_000
 SWITCH_NS_MAX = 1_000_000
+BUDGET_MS = 1_000  # high priority runs for so long without a break while its budget is full
+NEED_MAX_US = 2_000  # so long without work, a slot sleeps
+ALL = 2**32 - 1
+masks = st.one_of(st.sampled_from([0, ALL, 1, 2, 6]), st.integers(0, ALL))
 
 
 class TurnMachine(RuleBasedStateMachine):
     @initialize(
-        policy=st.integers(0, 5),
+        policy=st.integers(0, 6),
         levers=st.sampled_from([WINDOW, WINDOW | TIMESLICE]),
         slice_ms=st.sampled_from([1, 5, 8, 20]),
     )
     def begin(self, policy, levers, slice_ms):
-        self.turn = Turn(policy if policy != SOFT else FAIR, slice_ms=slice_ms, levers=levers)
+        self.turn = Turn(policy if policy != SOFT or levers & TIMESLICE else FAIR, slice_ms=slice_ms, levers=levers)
         self.pending = None  # a plan whose calls are being made
         self.last = {}
         self.most_grant = 0
@@ -80,7 +85,7 @@ class TurnMachine(RuleBasedStateMachine):
     def highprio(self, i, highprio):
         self.attempt(self.turn.set, "highprio", i, highprio)
 
-    @rule(what=st.sampled_from([("policy", 5), ("max_inst", 26)]), part=st.floats(0, 1))
+    @rule(what=st.sampled_from([("policy", 6), ("max_inst", 26), ("max_inst", 101)]), part=st.floats(0, 1))
     def administer(self, what, part):
         self.attempt(self.turn.set, what[0], int(part * what[1]))
 
@@ -111,6 +116,21 @@ class TurnMachine(RuleBasedStateMachine):
         self.turn.t.switch_ns = us * US
 
     # ---- what the shell does
+
+    @rule(known=masks, busy=masks)
+    def run_state_is_read(self, known, busy):
+        """Any masks, also of slots that do not exist, also while calls are under way."""
+        turn = self.turn
+        turn.set_run_state(known, busy)
+        assert turn.t.known_mask == known & turn.opened_mask()
+        assert not turn.t.asleep_mask & busy, "one with work is asleep"
+
+    @rule(i=slot, idle_us=st.sampled_from([1, 100, 2_100]))
+    def one_sleeps(self, i, idle_us):
+        """Two readings in a row without work, all others having some."""
+        for us in (0, idle_us):
+            self.turn.now += us * US
+            self.turn.set_run_state(ALL, ALL & ~(1 << i))
 
     @rule(us=st.integers(0, 40_000))
     def time_passes(self, us):
@@ -162,17 +182,21 @@ class TurnMachine(RuleBasedStateMachine):
         t = turn.t
         assume(t.policy != NATIVE and t.levers & WINDOW and t.slice_ns <= 20 * MS)
         wanted = {i for i in self.live() if t.slot[i].weight and t.slot[i].channels}
-        rounds_ms = 4 * 25 * t.slice_ns / MS / (1 - t.prio_ratio / 100) + 500
+        rounds_ms = 4 * 25 * t.slice_ns / MS / (1 - t.prio_ratio / 100) + 500 + BUDGET_MS
         end, got = turn.now + int(rounds_ms * MS), set()
         while turn.now < end and not wanted <= got:
             plan = turn.next()
             if plan.freeze_mask | plan.thaw_mask | plan.timeslice_mask:
                 turn.ack(plan)
                 continue
-            if plan.until_ns == NEVER:
-                got |= slots(plan.run_mask)
-                break
             got |= slots(plan.run_mask)
+            drowsy = t.known_mask & ~t.busy_mask & ~t.asleep_mask
+            if drowsy and plan.poll_ns:  # readings go on: it sleeps soon
+                turn.now = min(plan.until_ns, turn.now + NEED_MAX_US * US)
+                turn.set_run_state(t.known_mask, t.busy_mask)
+                continue
+            if plan.until_ns == NEVER:
+                break
             turn.now = plan.until_ns
         assert wanted <= got, f"{wanted - got} starved for {rounds_ms} ms"
 
@@ -209,11 +233,12 @@ class TurnMachine(RuleBasedStateMachine):
         return {i: weight[i] / sum(low.values()) for i in opened}
 
     @precondition(lambda self: self.pending is None and self.turn.t.policy in (FAIR, PREEMPT, WEIGHTED, FIXED))
-    @rule()
-    def it_settles(self):
-        """Shares converge, and every nanosecond of the GPU is one container's."""
+    @rule(known=st.sampled_from([0, ALL]))
+    def it_settles(self, known):
+        """Shares converge, and every nanosecond of the GPU is one container's. None of them sleeps."""
         turn = self.turn
         t = turn.t
+        turn.set_run_state(known, ALL)
         assume(not any(t.slot[i].highprio and t.slot[i].channels for i in self.live()))
         wanted = self.parts()
         assume(wanted)
@@ -280,8 +305,13 @@ class TurnMachine(RuleBasedStateMachine):
         assert not plan.run_mask & ~may, "weight 0 may not run"
         high = sum(1 << i for i in self.live() if t.slot[i].highprio)
         if t.policy != SOFT:
-            assert len(slots(plan.run_mask & opened & ~high)) <= 1, "one at a time"
-            assert len(slots(plan.run_mask & opened & high)) <= 1
+            # One that sleeps stays thawed: it takes nothing.
+            awake = plan.run_mask & opened & ~t.asleep_mask
+            assert len(slots(awake & ~high)) <= 1, "one at a time"
+            assert len(slots(awake & high)) <= 1
+        present = high & may & opened
+        if present and not present & ~t.known_mask and present & ~t.asleep_mask and not t.prio_low:
+            assert not plan.run_mask & opened & ~high & ~t.asleep_mask, "high priority with work runs alone"
 
     @invariant()
     def sums(self):
@@ -289,7 +319,21 @@ class TurnMachine(RuleBasedStateMachine):
             return
         t = self.turn.t
         assert sum(t.slot[i].weight for i in self.live()) <= t.max_inst
-        assert len(self.live()) <= t.max_inst == t.max_inst <= C.CGPU_SLOTS
+        assert len(self.live()) <= min(t.max_inst, C.CGPU_SLOTS)
+        assert t.max_inst <= (100 if t.policy in (BURST, NATIVE) else C.CGPU_SLOTS)
+
+    @invariant()
+    def who_sleeps_is_known_to_be_idle(self):
+        if not hasattr(self, "turn"):
+            return
+        t = self.turn.t
+        assert not t.known_mask & ~self.turn.opened_mask(), "what is not there is known"
+        assert not t.busy_mask & ~t.known_mask
+        assert not t.asleep_mask & ~(t.known_mask & ~t.busy_mask)
+        for i in slots(t.asleep_mask):
+            assert t.slot[i].idle_since_ns
+        most = 1_000 * MS // 100 * (100 - t.prio_ratio)
+        assert not t.prio_budgeted or t.prio_budget_ns <= max(most, 800 * MS)
 
     @invariant()
     def times_never_go_back_and_nobody_gets_more_than_there_is(self):
