@@ -69,7 +69,8 @@ GPU_KEYS = {
         f"0 to {len(settings.POLICY_NAMES) - 1}, or one of {', '.join(settings.POLICY_NAMES)}",
     ),
     "max_inst": _Key(
-        Annotated[int, Meta(ge=MAX_INST_MIN, le=MAX_INST_BURST_MAX)], f"a whole number from {MAX_INST_MIN} to {MAX_INST_BURST_MAX}"
+        Annotated[int, Meta(ge=MAX_INST_MIN, le=MAX_INST_BURST_MAX)],
+        f"a whole number from {MAX_INST_MIN} to {MAX_INST_BURST_MAX}",
     ),
     "prio_ratio": _Key(
         Annotated[int, Meta(ge=PRIO_RATIO_MIN, le=PRIO_RATIO_MAX)],
@@ -90,7 +91,9 @@ GPU_KEYS = {
 CONTAINER_KEYS = {
     "max_memory_mib": _Key(Annotated[int, Meta(ge=1, le=MIB_MAX)], "a whole number of MiB, at least 1"),
     "max_memory_fraction": _Key(Annotated[float, Meta(gt=0, le=1)], "a part of the GPU's memory, above 0 and up to 1"),
-    "max_weight": _Key(Annotated[int, Meta(ge=1, le=MAX_INST_BURST_MAX)], f"a whole number from 1 to {MAX_INST_BURST_MAX}"),
+    "max_weight": _Key(
+        Annotated[int, Meta(ge=1, le=MAX_INST_BURST_MAX)], f"a whole number from 1 to {MAX_INST_BURST_MAX}"
+    ),
     "highprio": _Key(Literal["allow", "refuse"], "allow or refuse"),
 }
 
