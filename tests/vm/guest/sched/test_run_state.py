@@ -353,3 +353,47 @@ def test_a_reading_costs_little(boxes, polling):
 
 def cpu_ns() -> int:
     return int(dict(line.split() for line in (GPU / "stat").read_text().splitlines())["thread_cpu_ns"])
+
+
+def drained_s(client: Opened, works: int = 120, length_ns: int = 10_000_000) -> float:
+    """How long so many kernels take, with never less than a few queued."""
+    channel = client.channels[0]
+    began = time.monotonic()
+    for _ in range(works // 12):
+        for _ in range(12):
+            channel.submit(length_ns)
+        channel.wait()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("policy", [1, WEIGHTED, 6])
+def test_an_idle_openers_time_is_lent(boxes, policy):
+    """With two openers of which one never launches, the other has the GPU; half of it where no run state is read."""
+    put("policy", policy)
+    with opened(boxes[0]) as a, opened(boxes[1]):
+        a.channels[0].submit(LONG_NS)
+        a.channels[0].wait()
+        lent = drained_s(a)
+        assert state()[0] == "chram"
+        RUN_STATE.write_text("0")
+        try:
+            lost = drained_s(a)
+        finally:
+            RUN_STATE.write_text("1")
+    assert errors() == 0
+    assert lent < 0.75 * lost
+
+
+def test_high_priority_that_sleeps_costs_nothing(boxes):
+    put("policy", 1)
+    (boxes[1].proc / "highprio").write_text("1")
+    with opened(boxes[0]) as a, opened(boxes[1]) as b:
+        b.channels[0].submit(LONG_NS)
+        b.channels[0].wait()
+        alone = drained_s(a)
+        b.channels[0].submit(5 * LONG_NS)
+        time.sleep(0.1)
+        beside = drained_s(a, works=12)
+        b.channels[0].wait()
+    assert alone < 120 * 0.010 * 1.5
+    assert beside > 0.5, "high priority has the GPU while it has work"
