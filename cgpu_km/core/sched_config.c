@@ -4,6 +4,7 @@
 
 #include "sched_account.h"
 #include "policy.h"
+#include "sched_prio.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
 
@@ -97,6 +98,7 @@ static void start_over(struct cgpu_sched *t)
 	}
 	t->prio_window_ns = 0;
 	t->prio_low = 0;
+	cgpu_prio_fill_budget(t);
 	pack(t);
 }
 

@@ -183,11 +183,21 @@ static s64 budget_max_ns(const struct cgpu_sched *t)
 }
 
 /**
+ * cgpu_prio_fill_budget() - another policy begins with a full budget
+ * @t: the scheduler
+ */
+void cgpu_prio_fill_budget(struct cgpu_sched *t)
+{
+	t->prio_budget_ns = budget_max_ns(t);
+}
+
+/**
  * cgpu_prio_set_budgeted() - the ceiling is a budget, or a part of 100 ms windows
  * @t: the scheduler
  * @budgeted: the run state of every high-priority slot is known
  *
- * A change begins with a full budget, or with no window.
+ * A change begins with no window. The budget stays what it is, and is charged in both: closing
+ * and opening the GPU gives no new one.
  */
 void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
 {
@@ -196,7 +206,6 @@ void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
 	t->prio_budgeted = budgeted;
 	t->prio_low = 0;
 	t->prio_window_ns = 0;
-	t->prio_budget_ns = budget_max_ns(t);
 }
 
 /**
@@ -242,6 +251,8 @@ static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	t->prio_budget_ns -= (s64)got;
 	if (t->prio_budget_ns > most)
 		t->prio_budget_ns = most;
+	if (t->prio_budget_ns < -most)
+		t->prio_budget_ns = -most;
 }
 
 /**
@@ -279,11 +290,8 @@ void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	u32 high = t->weighted_mask[1], low = t->weighted_mask[0], mask;
 	u64 all;
 
-	if (t->prio_budgeted) {
-		charge_budget(t, ran, len_ns);
-		return;
-	}
-	if (!t->prio_window_ns)
+	charge_budget(t, ran, len_ns);
+	if (t->prio_budgeted || !t->prio_window_ns)
 		return;
 	if (((ran & high) || cgpu_rota_in_force(t, CGPU_ROTA_HIGH)) && (t->opened_mask & low))
 		t->prio_used_ns += len_ns;

@@ -20,6 +20,7 @@ u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group);
 u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns);
 
 /* With the run state of every high-priority slot known, the ceiling is a budget. */
+void cgpu_prio_fill_budget(struct cgpu_sched *t);
 void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted);
 bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns);
 u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,

@@ -208,6 +208,19 @@ def test_the_ceiling_holds_over_a_second(policy, ratio):
     assert sum(got) > 0.98
 
 
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT, BURST])
+def test_closing_and_opening_gives_no_new_budget(policy):
+    sim = gpu(policy, Load(), Load(), high=[0], prio_ratio=50).run(2000)
+    before = {i: load.got_ns for i, load in sim.loads.items()}
+    for _ in range(8):
+        sim.run(250)
+        sim.turn.channels(0, 0)
+        sim.turn.next()
+        sim.turn.channels(0, 1)
+    high, low = (load.got_ns - before[i] for i, load in sim.loads.items())
+    assert high / (high + low) < 0.6
+
+
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, BURST])
 def test_an_idle_high_priority_one_costs_nothing(policy):
     """Beside a high-priority container that never launches, others have what they have without it."""
