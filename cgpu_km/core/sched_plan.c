@@ -44,6 +44,8 @@ static u32 count(u32 mask)
 
 static void look(struct cgpu_sched *t, struct view *v)
 {
+	bool known;
+
 	v->policy = cgpu_policy_get(t->policy);
 	v->live = t->live_mask;
 	v->opened = t->opened_mask;
@@ -57,13 +59,14 @@ static void look(struct cgpu_sched *t, struct view *v)
 				   !cgpu_is_one(v->low & v->opened));
 	if (!v->polled)
 		cgpu_run_state_forget(t, t->live_mask);
-	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
-		       (t->levers & CGPU_LEVER_WINDOW);
-	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
+	known = v->present && !(v->present & ~t->known_mask) && (t->levers & CGPU_LEVER_WINDOW);
+	v->active = known ? v->present & ~t->asleep_mask : v->present;
+	/* The caps of fixed rounds are promised beside high priority too, in each 100 ms. */
+	v->exclusive = known && !v->policy->fixed_round;
 	v->not_crowds = v->present ? cgpu_prio_not_crowds(t, v->low) : v->low;
 	v->beside = 1;
 	v->stretch = 1;
-	if (v->active && !v->exclusive) {
+	if (v->present && !v->exclusive) {
 		u32 low = v->not_crowds & v->opened;
 
 		v->beside = v->policy->portions ? 1 : count(low);
@@ -173,8 +176,6 @@ static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
 	members = v->policy->portions ? with_portions(t, v, v->low) : 0;
 	if (!v->policy->portions)
 		low = v->low;
-	else if (v->policy->fixed_round)
-		low = step(t, v, CGPU_ROTA_MAIN, members, true);
 	else
 		low = step(t, v, CGPU_ROTA_BESIDE, members, false);
 	/* Without timeslices nothing keeps them from taking half of it. */
@@ -211,7 +212,7 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct view *v,
 	/* Where the freeze is slow, high priority that wakes waits for a timeslice of the others. */
 	if (v->exclusive && !(v->high >> slot & 1))
 		return cgpu_prio_timeslice_us(&t->slot[slot], 1, 1);
-	if (v->active && !v->exclusive)
+	if (v->present && !v->exclusive)
 		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside, v->stretch);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }

@@ -49,8 +49,8 @@ static u32 clamp_need(u32 need_us)
  * @busy: those of @known with work
  * @now_ns: monotonic
  *
- * What a frozen channel shows is not documented, so a frozen slot keeps the state it had, and
- * has work if it had none. The time until now is charged by which slots slept in it.
+ * What a frozen channel shows is not documented, so a frozen slot has work, unless it slept
+ * when it was frozen. The time until now is charged by which slots slept in it.
  *
  * Context: Caller serialises.
  * Return: true if the plan in force no longer fits.
@@ -58,7 +58,7 @@ static u32 clamp_need(u32 need_us)
 bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns)
 {
 	u32 was_known = t->known_mask, was_busy = t->busy_mask, was_asleep = t->asleep_mask;
-	u32 frozen = t->opened_mask & ~t->run_mask, mask;
+	u32 frozen = t->opened_mask & ~t->run_mask & ~was_asleep, mask;
 
 	known &= t->opened_mask;
 	busy = (busy | frozen) & known;

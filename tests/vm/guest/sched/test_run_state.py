@@ -370,6 +370,7 @@ def drained_s(client: Opened, works: int = 120, length_ns: int = 10_000_000) -> 
 def test_an_idle_openers_time_is_lent(boxes, policy):
     """With two openers of which one never launches, the other has the GPU; half of it where no run state is read."""
     put("policy", policy)
+    before = errors()
     with opened(boxes[0]) as a, opened(boxes[1]):
         a.channels[0].submit(LONG_NS)
         a.channels[0].wait()
@@ -380,8 +381,8 @@ def test_an_idle_openers_time_is_lent(boxes, policy):
             lost = drained_s(a)
         finally:
             RUN_STATE.write_text("1")
-    assert errors() == 0
-    assert lent < 0.75 * lost
+    assert errors() == before
+    assert lent < 0.75 * lost, (lent, lost)
 
 
 def test_high_priority_that_sleeps_costs_nothing(boxes):
