@@ -44,6 +44,7 @@ static u32 count(u32 mask)
 
 static void look(struct cgpu_sched *t, struct view *v)
 {
+	u32 contend;
 	bool known;
 
 	v->policy = cgpu_policy_get(t->policy);
@@ -52,11 +53,13 @@ static void look(struct cgpu_sched *t, struct view *v)
 	v->high = v->policy->limits ? t->weighted_mask[1] : 0;
 	v->low = t->weighted_mask[0];
 	v->present = v->high & v->opened;
-	/* Fixed rounds lend nothing, and without high priority nothing else depends on it. What is
-	 * not read any more would be charged, and lent, by how it was long ago.
+	/* Fixed rounds lend nothing, without high priority nothing else depends on it, and one
+	 * slot alone competes with none. What is not read any more would be charged, and lent,
+	 * by how it was long ago.
 	 */
-	v->polled = v->present || (v->policy->portions && !v->policy->fixed_round &&
-				   !cgpu_is_one(v->low & v->opened));
+	contend = (v->high | v->low) & v->opened;
+	v->polled = (contend & (contend - 1)) &&
+		    (v->present || (v->policy->portions && !v->policy->fixed_round));
 	if (!v->polled)
 		cgpu_run_state_forget(t, t->live_mask);
 	known = v->present && !(v->present & ~t->known_mask) && (t->levers & CGPU_LEVER_WINDOW);

@@ -56,12 +56,22 @@ static void roll_window(struct cgpu_sched *t, u64 ceiling_ns, u64 now_ns)
 	}
 }
 
+static s64 budget_max_ns(const struct cgpu_sched *t)
+{
+	return (s64)(BURST_NS / 100 * (100 - t->prio_ratio));
+}
+
 static void open_window(struct cgpu_sched *t, u64 now_ns)
 {
+	s64 ceiling_ns = (s64)(CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio);
+	s64 used_ns = budget_max_ns(t) - t->prio_budget_ns;
 	u32 i;
 
 	t->prio_window_ns = now_ns ? now_ns : 1;
-	t->prio_used_ns = 0;
+	/* A run state that is known now and then is no new quota each time. */
+	if (used_ns < 0)
+		used_ns = 0;
+	t->prio_used_ns = (u64)(used_ns < ceiling_ns ? used_ns : ceiling_ns);
 	t->prio_low = 0;
 	for (i = 0; i < CGPU_SLOTS; i++)
 		t->slot[i].capped_ns = 0;
@@ -175,11 +185,6 @@ u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 
 			*left_ns = cap - used;
 	}
 	return out;
-}
-
-static s64 budget_max_ns(const struct cgpu_sched *t)
-{
-	return (s64)(BURST_NS / 100 * (100 - t->prio_ratio));
 }
 
 /**

@@ -164,7 +164,8 @@ static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 	if (!plan->poll_ns)
 		return due;
 	mutex_lock(&gpu->lock);
-	if (ckm_run_state_usable_locked(gpu))
+	/* Where the source is gone, the core must learn that what it knew is. */
+	if (ckm_run_state_usable_locked(gpu) || gpu->run.told)
 		due = max(gpu->run.read_ns + plan->poll_ns, now + POLL_MIN_NS);
 	mutex_unlock(&gpu->lock);
 	return due;

@@ -302,3 +302,22 @@ def test_burst_lends_what_is_idle():
     sim = DemandGpu(turn, {0: Load(), 1: Load(), 2: Load([])}).run(6000)
     assert sim.share(0) == pytest.approx(0.25, rel=0.02)
     assert sim.share(1) == pytest.approx(0.75, rel=0.02)
+
+
+def test_a_state_known_now_and_then_is_no_new_quota():
+    """High priority that always works hides its state for 20 ms in each 40."""
+    sim = gpu(PREEMPT, Load(), Load(), high=[0], prio_ratio=50)
+    sim.known = lambda slot: bool(slot) or sim.time_ns // (20 * MS) % 2 == 0
+    sim.run(6000)
+    assert sim.share(0) < 0.56
+
+
+def test_high_priority_alone_is_accounted():
+    turn = Turn(PREEMPT, slice_ms=6)
+    high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
+    sim = DemandGpu(turn, {high: Load([]), low: Load()}).run(200)
+    turn.channels(low, 0)
+    before = turn.stat(high).gpu_ns
+    sim.loads = {high: Load()}
+    sim.run(500)
+    assert turn.stat(high).gpu_ns - before >= 499 * MS
