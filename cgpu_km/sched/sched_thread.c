@@ -49,9 +49,9 @@ static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
 						 ktime_get_ns());
 		}
 		usable = ckm_run_state_usable_locked(gpu);
-		if (!usable && gpu->run.told) {
+		if (!usable && gpu->run.core_knows) {
 			core->sched.set_run_state(gpu->sched, 0, 0, ktime_get_ns());
-			gpu->run.told = false;
+			gpu->run.core_knows = false;
 		}
 		core->sched.next(gpu->sched, ktime_get_ns(), plan);
 		if (!usable)
@@ -148,7 +148,7 @@ static bool poll_run_state(struct ckm_gpu *gpu)
 		changed = core->sched.set_run_state(gpu->sched, known, busy, ktime_get_ns());
 		/* Without a source the next plan has no interval: do not poll on. */
 		changed |= !ckm_run_state_usable_locked(gpu);
-		gpu->run.told = known;
+		gpu->run.core_knows = known;
 		gpu->run.read_ns = ktime_get_ns();
 		ckm_core_leave();
 	}
@@ -165,7 +165,7 @@ static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 		return due;
 	mutex_lock(&gpu->lock);
 	/* Where the source is gone, the core must learn that what it knew is. */
-	if (ckm_run_state_usable_locked(gpu) || gpu->run.told)
+	if (ckm_run_state_usable_locked(gpu) || gpu->run.core_knows)
 		due = max(gpu->run.read_ns + plan->poll_ns, now + POLL_MIN_NS);
 	mutex_unlock(&gpu->lock);
 	return due;

@@ -52,7 +52,7 @@ struct ckm_run_state {
 	u32 words;			/* words that are kept */
 	u8 on_frozen, disabled, refused;	/* contradictions in a row, by kind */
 	bool wrong;			/* too many of them: not used any more */
-	bool told;			/* the core may have a run state that is not "unknown" */
+	bool core_knows;		/* the core may have a run state that is not "unknown" */
 };
 
 struct ckm_gpu {
