@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from cgpud.env import CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
 from cgpud.errors import Refused
+from cgpud.kernel_abi import MAX_INST_MAX
 from cgpud.limits import limit_mib
 from cgpud.model import MIB, Container, Devices, Gpu, Plan, Request, Slot, SlotWant
 from cgpud.settings import Caps
@@ -151,9 +152,11 @@ def _check_sharing(gpu: Gpu) -> None:
 
 def _grant_weight(gpu: Gpu, requested: int, containers: Sequence[Container] | None) -> tuple[int, str | None]:
     instances = gpu.instances if gpu.limits is not None else len(_slots_on(gpu, containers))
-    if instances >= gpu.max_inst:
+    most = min(gpu.max_inst, MAX_INST_MAX)
+    if instances >= most:
         names = ", ".join(_name(container) for container, _ in _slots_on(gpu, containers))
-        raise Refused(f"GPU {gpu.number} already has max_inst={gpu.max_inst} containers: {names}")
+        limit = f"max_inst={most}" if most == gpu.max_inst else f"{most}, the most that a GPU takes,"
+        raise Refused(f"GPU {gpu.number} already has {limit} containers: {names}")
     if requested > gpu.max_inst:
         raise Refused(f"{WEIGHT}={requested} is more than max_inst={gpu.max_inst} of GPU {gpu.number}")
     if requested <= gpu.free_weight:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .model import NATIVE, Gpu, Slot, Snapshot
 
 FAIR, PREEMPTIVE, WEIGHTED, FIXED = range(4)
+BURST = 6
 
 
 def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
@@ -18,12 +19,14 @@ def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
         return min(1.0, slot.weight / gpu.max_inst)
     if gpu.policy == WEIGHTED:
         return slot.weight / (slot.weight + sum(other.weight for other in rivals))
+    if gpu.policy == BURST:
+        return slot.weight / (slot.weight + sum(other.weight for other in rivals if other.opened))
     return 1 / (1 + sum(other.opened for other in rivals))
 
 
 def _by_policy_highprio(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     """A high-priority slot's part of the group's share, without caps (docs/reference/policies.md §8)."""
-    if gpu.policy in (WEIGHTED, FIXED):
+    if gpu.policy in (WEIGHTED, FIXED, BURST):
         return slot.weight / (slot.weight + sum(other.weight for other in rivals))
     return 1 / (1 + len(rivals))
 

@@ -35,6 +35,8 @@ CASES = [
     ("weighted: alone has everything", 2, [slot("a")], [100.0]),
     ("fixed: weight/max_inst", 3, [slot("a"), slot("b", 10)], [5.0, 50.0]),
     ("soft: about equal", 4, [slot("a"), slot("b", 3), slot("c", opened=0)], [50.0, 50.0, 33.3]),
+    ("burst: by weight of those that have opened", 6, [slot("a"), slot("b", 3), slot("c", 4, 0)], [25.0, 75.0, 50.0]),
+    ("burst: high priority by weight", 6, [*two_lords(), slot("a")], [20, 60, 20]),
     ("native: no ceiling, weight 0 or not", 5, [slot("a", 0), slot("b")], [None, None]),
     ("weight 0 is frozen and takes nothing", 2, [slot("a", 0), slot("b", 2)], [0.0, 100.0]),
     ("high priority: prio_ratio", 2, [slot("h", highprio=True), slot("a"), slot("b", 3)], [80.0, 5.0, 15.0]),

@@ -49,7 +49,7 @@ def test_status_is_smi(cli: Cli) -> None:
     assert cli.cgpu("status", "--no-sample").stdout == cli.smi("--no-sample").stdout
 
 
-@pytest.mark.parametrize("policy", range(6))
+@pytest.mark.parametrize("policy", range(7))
 def test_json_fits_the_schema(tree: Tree, policy: int) -> None:
     tree.gpu(0, policy=policy)
     tree.gpu(1, lever="none", stat="total_bytes 0\nlever none")
@@ -161,7 +161,7 @@ def test_starts_without_heavy_imports(tree: Tree) -> None:
         lambda data: data.pop("module"),
         lambda data: data.update(more=1),
         lambda data: data.update(schema_version=2),
-        lambda data: data["gpus"][0].update(max_inst=26),
+        lambda data: data["gpus"][0].update(max_inst=101),
         lambda data: data["gpus"][0].update(index=True),
         lambda data: data["gpus"][0]["containers"][0].update(state="tired"),
         lambda data: data["gpus"][0]["containers"][0]["pids"][0].update(pid="1"),

@@ -215,8 +215,8 @@ def test_policy_native_thaws_everybody():
         assert turn.t.timesliced == 0
 
 
-@pytest.mark.parametrize("before", range(6))
-@pytest.mark.parametrize("after", range(6))
+@pytest.mark.parametrize("before", range(7))
+@pytest.mark.parametrize("after", range(7))
 def test_any_policy_to_any_policy(before, after):
     turn, ids = opened_turn(before, [(1, 1), (2, 1)], slice_ms=10)
     turn.timeline(333)
@@ -766,7 +766,7 @@ def enforced(turn, *ids):
     return [turn.stat(i).enforced for i in ids]
 
 
-@pytest.mark.parametrize("policy", range(6))
+@pytest.mark.parametrize("policy", range(7))
 def test_native_is_never_reported_as_enforced(policy):
     turn, (a, b) = opened_turn(policy, [(1, 1), (0, 1)])
     turn.timeline(100)

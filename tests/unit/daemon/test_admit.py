@@ -173,6 +173,13 @@ def test_max_inst_containers() -> None:
     )
 
 
+def test_no_more_containers_than_slots_whatever_max_inst() -> None:
+    there = [holder(f"{n:x}", 10) for n in range(16)] + [holder(c, 10) for c in "ghijklmno"]
+    assert "already has 25, the most that a GPU takes, containers" in sentence(
+        Request(ALL, (1,), 15), [gpu(max_inst=100, free_weight=60)], there
+    )
+
+
 def test_mig_and_unknown_memory() -> None:
     assert "MIG" in sentence(Request(ALL, (1,), 15), [gpu(mig=True)])
     assert "GPU 1 is in compute mode exclusive process" in sentence(

@@ -120,7 +120,7 @@ BAD = [
     (D, {D: "15,15", C: "6"}),
     (D, {D: "fifteen", C: "6"}),
     (env.WEIGHT, {D: "15", C: "6", env.WEIGHT: "0"}),
-    (env.WEIGHT, {D: "15", C: "6", env.WEIGHT: "26"}),
+    (env.WEIGHT, {D: "15", C: "6", env.WEIGHT: "101"}),
     (env.WEIGHT, {D: "15", C: "6", env.WEIGHT: "two"}),
     (env.HIGHPRIO, {D: "15", C: "6", env.HIGHPRIO: "2"}),
     (env.DISABLE, {D: "15", C: "6", env.DISABLE: "maybe"}),

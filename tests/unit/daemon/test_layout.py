@@ -34,7 +34,7 @@ LAYERS = {
         cgpud.link cgpud.listener cgpud.netlink cgpud.fakelink cgpud.server cgpud.http cgpud.apply
         cgpu_cli.proc cgpu_cli.daemon cgpu_cli.drain cgpu_cli.change cgpu_cli.versions
         cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu cgpu_cli.sim.figures cgpu_cli.sim.draw
-        cgpu_cli.sim.config cgpu_cli.sim.turns cgpu_cli.sim.run
+        cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config cgpu_cli.sim.turns cgpu_cli.sim.run
     """,
     "assembly": """
         cgpud.dependencies cgpud.inventory cgpud.loop cgpud.exporter

@@ -129,7 +129,7 @@ def test_a_policy_is_told_once_and_only_when_it_changed(ear: Ear) -> None:
     for policy in (2, 2, 0, 5):
         put("policy", policy)
     with pytest.raises(OSError):
-        put("policy", 6)
+        put("policy", 7)
     put("max_inst", 20)
     events = ear.wait(Event.POLICY, 3)
     assert [(event.values["old"], event.values["new"]) for event in events] == [(5, 2), (2, 0), (0, 5)]
