@@ -23,7 +23,7 @@ static bool is_measured(const struct cgpu_sched *t)
 void cgpu_account_look(const struct cgpu_sched *t, struct cgpu_account_now *n)
 {
 	n->ran = t->run_mask & t->opened_mask & ~t->asleep_mask;
-	n->waiting = t->opened_mask & ~t->run_mask &
+	n->waiting = t->opened_mask & ~t->run_mask & ~t->asleep_mask &
 		     (t->weighted_mask[0] | t->weighted_mask[1]);
 	n->pull = is_measured(t) ? cgpu_rota_pull(t, n->ran, true) : 0;
 }

@@ -2,6 +2,7 @@
 /* What the samples say of the levers: docs/reference/policies.md, section 6. */
 #include "sched_check.h"
 
+#include "sched_hwshare.h"
 #include "sched_rr.h"
 
 #define MS_NS		1000000ull

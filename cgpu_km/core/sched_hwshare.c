@@ -47,3 +47,12 @@ u64 cgpu_rota_split(const struct cgpu_sched *t, u64 all, u32 slot, bool by_times
 		return len_ns * mine / all;
 	return len_ns / all * mine + len_ns % all * mine / all;
 }
+
+/**
+ * cgpu_is_one() - exactly one
+ * @mask: of slots
+ */
+bool cgpu_is_one(u32 mask)
+{
+	return mask && !(mask & (mask - 1));
+}

@@ -16,4 +16,7 @@ u64 cgpu_rota_pull(const struct cgpu_sched *t, u32 mask, bool by_timeslice);
 u64 cgpu_rota_split(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
 		    u64 len_ns);
 
+/* Exactly one slot is in @mask. */
+bool cgpu_is_one(u32 mask);
+
 #endif

@@ -181,8 +181,10 @@ static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
 		low = v->low;
 	else
 		low = step(t, v, CGPU_ROTA_BESIDE, members, false);
-	/* Without timeslices nothing keeps them from taking half of it. */
-	return t->levers & CGPU_LEVER_TIMESLICE ? run | low : low | (run & t->asleep_mask);
+	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
+	if ((t->levers & CGPU_LEVER_TIMESLICE) && !(low & v->opened & ~v->not_crowds))
+		return run | low;
+	return low | (run & t->asleep_mask);
 }
 
 static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
@@ -294,7 +296,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	plan->late_ns = cgpu_rota_late_ns(t, plan->owner);
 	if (v.polled)
 		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want,
-						       v.present);
+						       v.present, now_ns);
 	t->target_mask = want;
 	t->stale_mask = 0;
 	t->touched_mask = 0;

@@ -241,7 +241,8 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
 static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {
 	u32 high = ran & t->weighted_mask[1] & (t->busy_mask | ~t->known_mask);
-	u32 rivals = t->opened_mask & t->weighted_mask[0] & ~t->asleep_mask;
+	/* A slot that is frozen asleep may have work that its word does not show. */
+	u32 rivals = t->opened_mask & t->weighted_mask[0] & ~(t->asleep_mask & t->run_mask);
 	s64 most = budget_max_ns(t);
 	u64 all, got = 0;
 

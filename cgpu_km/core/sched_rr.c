@@ -28,15 +28,6 @@ static bool has(u32 mask, u32 slot)
 }
 
 /**
- * cgpu_is_one() - exactly one
- * @mask: of slots
- */
-bool cgpu_is_one(u32 mask)
-{
-	return mask && !(mask & (mask - 1));
-}
-
-/**
  * cgpu_rota_reset() - forget whose turn it is; credits stay
  * @t: the scheduler
  * @nr: enum cgpu_rota_nr
@@ -319,23 +310,26 @@ static u32 first_woken(const struct cgpu_sched *t, u32 mask)
 	return first;
 }
 
-/* Slots that woke come first, in the order in which they did, each with what it has left: it
- * lent that time. A grant is given per round only, so a slot gains nothing by sleeping and
- * waking. Then the turn that they cut short goes on.
+/* Slots that woke come first, in that order, each with what it has left: it lent that time.
+ * A grant is given per round only, so sleeping and waking gains nothing. Then the turn that
+ * they cut short goes on. A slot that resisted its freeze since it woke may have none left.
  */
 static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rota *r = &t->rota[nr];
-	u32 slot = r->resume;
+	u32 slot;
 
-	if (r->woken) {
+	while (r->woken) {
 		slot = first_woken(t, r->woken);
 		r->woken &= ~(1u << slot);
+		if (*cgpu_debt_credit(t, nr, slot) < (s64)(t->slice_ns / MIN_PARTS))
+			continue;
 		r->waking = 1;
 		continue_turn(t, nr, slot);
 		t->slot[slot].turns++;
 		return true;
 	}
+	slot = r->resume;
 	r->waking = 0;
 	r->resume = CGPU_NO_SLOT;
 	if (!has(r->members, slot) ||

@@ -21,9 +21,6 @@ struct cgpu_round {
 	u64 lost_ns;
 };
 
-/* Exactly one slot is in @mask. */
-bool cgpu_is_one(u32 mask);
-
 /* The masks of struct cgpu_sched, after a slot was changed. */
 void cgpu_rota_refresh(struct cgpu_sched *t);
 

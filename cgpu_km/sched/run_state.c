@@ -217,23 +217,22 @@ static void read_slot(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
 		r->busy |= BIT(slot->sched_id);
 }
 
-/* Each slot has an equal part of the words, and those with more channels what is left: a
- * container with many channels makes no other one unknown.
+/* Each slot has an equal part of the words, and those with more channels what is left, about
+ * the smallest first: a container with many channels makes none with half as many unknown.
  */
 static void read_slots(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now,
 		       struct reading *r)
 {
-	u32 opened = 0, part, i, pass, count;
+	u32 opened = 0, least = 0, most, i, count;
 
 	for (i = 0; i < CGPU_SLOTS; i++)
 		opened += gpu->slot[i] && gpu->slot[i]->channel_count;
 	if (!opened)
 		return;
-	part = RUN_WORDS_MAX / opened;
-	for (pass = 0; pass < 2; pass++)
+	for (most = RUN_WORDS_MAX / opened; least < RUN_WORDS_MAX; least = most, most *= 2)
 		for (i = 0; i < CGPU_SLOTS && !r->absent; i++) {
 			count = gpu->slot[i] ? gpu->slot[i]->channel_count : 0;
-			if (count && (count > part) == pass && count <= RUN_WORDS_MAX - r->words)
+			if (count > least && count <= most && count <= RUN_WORDS_MAX - r->words)
 				read_slot(gpu, core, gpu->slot[i], now, r);
 		}
 }
@@ -277,7 +276,7 @@ static void check(struct ckm_gpu *gpu, const struct reading *r, u64 now)
 }
 
 void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
-			       u32 *known, u32 *busy)
+			       bool judge, u32 *known, u32 *busy)
 {
 	struct reading r = {};
 	u64 now = ktime_get_ns();
@@ -294,7 +293,8 @@ void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *
 		gpu->run.absent_until_ns = now + ABSENT_NS;
 		return;
 	}
-	check(gpu, &r, now);
+	if (judge)
+		check(gpu, &r, now);
 	if (gpu->run.wrong)
 		return;
 	*known = r.known;

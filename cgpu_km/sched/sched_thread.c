@@ -15,6 +15,11 @@
 /* Latency samples before the slice is derived from them, and turns between updates. */
 #define SLICE_SAMPLES 32
 
+/* Between two readings lies this many times what one takes: gpu->lock is held for at most a
+ * fifth of the time, however many channels tenants make.
+ */
+#define COST_PARTS	4
+
 /* Shortest interval between two readings of the run state, whatever the core asks for. */
 #define POLL_MIN_NS	(10 * NSEC_PER_USEC)
 
@@ -140,16 +145,19 @@ static bool poll_run_state(struct ckm_gpu *gpu)
 	const struct cgpu_core_ops *core;
 	bool changed = true;
 	u32 known, busy;
+	u64 began;
 
 	mutex_lock(&gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
-		ckm_run_state_read_locked(gpu, core, &known, &busy);
+		began = ktime_get_ns();
+		ckm_run_state_read_locked(gpu, core, true, &known, &busy);
 		changed = core->sched.set_run_state(gpu->sched, known, busy, ktime_get_ns());
 		/* Without a source the next plan has no interval: do not poll on. */
 		changed |= !ckm_run_state_usable_locked(gpu);
 		gpu->run.core_knows = known;
 		gpu->run.read_ns = ktime_get_ns();
+		gpu->run.cost_ns = gpu->run.read_ns - began;
 		ckm_core_leave();
 	}
 	mutex_unlock(&gpu->lock);
@@ -166,7 +174,8 @@ static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 	mutex_lock(&gpu->lock);
 	/* Where the source is gone, the core must learn that what it knew is. */
 	if (ckm_run_state_usable_locked(gpu) || gpu->run.core_knows)
-		due = max(gpu->run.read_ns + plan->poll_ns, now + POLL_MIN_NS);
+		due = max(gpu->run.read_ns + max(plan->poll_ns, COST_PARTS * gpu->run.cost_ns),
+			  now + POLL_MIN_NS);
 	mutex_unlock(&gpu->lock);
 	return due;
 }

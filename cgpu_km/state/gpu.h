@@ -47,6 +47,7 @@ struct ckm_run_state {
 	u64 since_ns[CGPU_SLOTS];	/* latest complete freeze or thaw; U64_MAX: under way, or failed */
 	u64 counted_ns;			/* when contradictions were counted last */
 	u64 read_ns;			/* when the scheduler thread read last */
+	u64 cost_ns;			/* how long that reading took */
 	u64 absent_until_ns;		/* a word was all ones: read none before */
 	u64 errors;			/* readings of a slot that could not be used, so far */
 	u32 words;			/* words that are kept */

@@ -72,6 +72,7 @@ class DemandGpu:
     call_us: int = 300
     timeslice_us: int = 2048
     known: Callable[[int], bool] = lambda slot: True
+    frozen_shows: bool = True  # the word of a frozen channel shows work that it got
 
     def __post_init__(self) -> None:
         self.began = self.turn.now
@@ -151,7 +152,8 @@ class DemandGpu:
         self.polls += 1
         self.read_ns = self.turn.now
         known = sum(1 << i for i in self.loads if self.known(i))
-        busy = sum(1 << i for i, load in self.loads.items() if load.busy)
+        shown = self.loads if self.frozen_shows else [i for i in self.loads if self.real >> i & 1]
+        busy = sum(1 << i for i in shown if self.loads[i].busy)
         return bool(lib.cgpu_sched_set_run_state(self.turn.t, known, busy, self.turn.now))
 
     def run(self, length_ms: float) -> DemandGpu:

@@ -321,3 +321,21 @@ def test_high_priority_alone_is_accounted():
     sim.loads = {high: Load()}
     sim.run(500)
     assert turn.stat(high).gpu_ns - before >= 499 * MS
+
+
+@pytest.mark.parametrize(("period_ms", "work_ms"), [(0.125, 0.1), (0.13, 0.12), (0.15, 0.125)])
+def test_gaps_that_fall_on_the_readings_hide_nothing(period_ms, work_ms):
+    """A reading without work brings the next one sooner: work in step with that would be charged for the gaps only."""
+    sim = gpu(PREEMPT, Load(every(period_ms, work_ms, 1, 5000)), Load(), high=[0], prio_ratio=20).run(2000)
+    before = sim.loads[0].got_ns, sim.loads[1].got_ns
+    sim.run(2000)
+    assert sim.loads[0].got_ns - before[0] < 0.24 * 2000 * MS
+    assert sim.loads[1].got_ns - before[1] > 0.7 * 2000 * MS
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, SOFT, BURST])
+def test_work_that_a_frozen_channel_does_not_show_is_run(policy):
+    """The others sleep when high priority begins to work without a break; then they get work."""
+    late = Load([(500 * MS, 60_000 * MS)])
+    sim = gpu(policy, Load(every(60_000, 60_000, 20)), late, high=[0], prio_ratio=50, frozen_shows=False).run(5000)
+    assert sim.share(1) > 0.3
