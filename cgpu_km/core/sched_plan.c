@@ -45,7 +45,6 @@ static u32 count(u32 mask)
 static void look(struct cgpu_sched *t, struct view *v)
 {
 	u32 contend;
-	bool known;
 
 	v->policy = cgpu_policy_get(t->policy);
 	v->live = t->live_mask;
@@ -62,10 +61,10 @@ static void look(struct cgpu_sched *t, struct view *v)
 		    (v->present || (v->policy->portions && !v->policy->fixed_round));
 	if (!v->polled)
 		cgpu_run_state_forget(t, t->live_mask);
-	known = v->present && !(v->present & ~t->known_mask) && (t->levers & CGPU_LEVER_WINDOW);
-	v->active = known ? v->present & ~t->asleep_mask : v->present;
-	/* The caps of fixed rounds are promised beside high priority too, in each 100 ms. */
-	v->exclusive = known && !v->policy->fixed_round;
+	/* Not under fixed rounds: their caps are promised beside high priority too, in each 100 ms. */
+	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
+		       (t->levers & CGPU_LEVER_WINDOW) && !v->policy->fixed_round;
+	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
 	v->not_crowds = v->present ? cgpu_prio_not_crowds(t, v->low) : v->low;
 	v->beside = 1;
 	v->stretch = 1;
