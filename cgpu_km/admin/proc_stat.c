@@ -42,7 +42,7 @@ static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
 	lockdep_assert_held(&gpu->lock);
 	memset(run, 0, sizeof(*run));
 	if (core) {
-		ckm_run_state_read_locked(gpu, core, false, &run->known, &run->busy);
+		ckm_run_state_read_locked(gpu, core, &run->known, &run->busy);
 		ckm_core_leave();
 	}
 	run->usable = ckm_run_state_usable_locked(gpu);

@@ -276,7 +276,7 @@ static void check(struct ckm_gpu *gpu, const struct reading *r, u64 now)
 }
 
 void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
-			       bool judge, u32 *known, u32 *busy)
+			       u32 *known, u32 *busy)
 {
 	struct reading r = {};
 	u64 now = ktime_get_ns();
@@ -293,8 +293,7 @@ void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *
 		gpu->run.absent_until_ns = now + ABSENT_NS;
 		return;
 	}
-	if (judge)
-		check(gpu, &r, now);
+	check(gpu, &r, now);
 	if (gpu->run.wrong)
 		return;
 	*known = r.known;

@@ -42,17 +42,15 @@ void ckm_run_word_remove(struct ckm_run_word *word);
  * ckm_run_state_read_locked() - read the words of all slots
  * @gpu: any GPU
  * @core: the active core, entered under gpu->lock
- * @judge: contradictions count against the source
  * @known: set to the slots of which every graphics/compute channel has a word that can be
  *	trusted; 0 while the source is not used
  * @busy: set to those of @known with work
  *
  * Reads at most RUN_WORDS_MAX words; a read of a GPU's register takes about a microsecond.
- * Also checks the words against the freezes and thaws in force. A reading for /proc does not
- * judge: where a container is alone no other one could agree. Caller holds gpu->lock.
+ * Also checks the words against the freezes and thaws in force. Caller holds gpu->lock.
  */
 void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
-			       bool judge, u32 *known, u32 *busy);
+			       u32 *known, u32 *busy);
 
 /* Whether reading can tell anything: words exist, the parameter run_state is set, and the
  * source was not found wrong. Caller holds gpu->lock.

@@ -151,7 +151,7 @@ static bool poll_run_state(struct ckm_gpu *gpu)
 	core = ckm_core_enter();
 	if (core) {
 		began = ktime_get_ns();
-		ckm_run_state_read_locked(gpu, core, true, &known, &busy);
+		ckm_run_state_read_locked(gpu, core, &known, &busy);
 		changed = core->sched.set_run_state(gpu->sched, known, busy, ktime_get_ns());
 		/* Without a source the next plan has no interval: do not poll on. */
 		changed |= !ckm_run_state_usable_locked(gpu);
