@@ -167,7 +167,7 @@ static u32 run_high(struct cgpu_sched *t, struct view *v, bool bounded)
  */
 static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
 {
-	u32 members, run, low;
+	u32 run, low;
 
 	if (!v->active)
 		return v->policy->portions ? run_alone(t, v) : v->high | v->low;
@@ -175,11 +175,9 @@ static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
 	run |= v->high & ~v->opened;
 	if (!cgpu_prio_budget_used_up(t, &v->left_ns))
 		return run;
-	members = v->policy->portions ? with_portions(t, v, v->low) : 0;
-	if (!v->policy->portions)
-		low = v->low;
-	else
-		low = step(t, v, CGPU_ROTA_BESIDE, members, false);
+	low = v->low;
+	if (v->policy->portions)
+		low = step(t, v, CGPU_ROTA_BESIDE, with_portions(t, v, low), false);
 	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
 	if ((t->levers & CGPU_LEVER_TIMESLICE) && !(low & v->opened & ~v->not_crowds))
 		return run | low;

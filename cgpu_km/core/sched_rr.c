@@ -221,6 +221,16 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 	r->owner = CGPU_NO_SLOT;
 }
 
+/* A turn of the credit that @slot has. */
+static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
+{
+	struct cgpu_rota *r = &t->rota[nr];
+
+	r->owner = slot;
+	/* An owner that cannot be thawed must not hold up the others for ever. */
+	r->limit_ns = r->clock_ns + (u64)*cgpu_debt_credit(t, nr, slot) + t->slice_ns;
+}
+
 static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
 	cgpu_debt_grant(t, nr, slot, granted_ns(t, slot), part_ns(t, whole, slot), whole->len_ns);
@@ -238,7 +248,6 @@ static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu
  */
 bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
-	struct cgpu_rota *r = &t->rota[nr];
 	s64 most_saved = most_saved_ns(t, slot);
 	s64 *credit = cgpu_debt_credit(t, nr, slot);
 
@@ -247,9 +256,7 @@ bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_r
 	grant_part(t, nr, slot, whole);
 	if (*credit < (s64)(t->slice_ns / MIN_PARTS))
 		return false;
-	r->owner = slot;
-	/* An owner that cannot be thawed must not hold up the others for ever. */
-	r->limit_ns = r->clock_ns + (u64)*credit + t->slice_ns;
+	continue_turn(t, nr, slot);
 	t->slot[slot].turns++;
 	return true;
 }
@@ -289,15 +296,6 @@ static void grant_asleep(struct cgpu_sched *t, u32 nr, u32 slot, const struct cg
 	grant_part(t, nr, slot, whole);
 	if (*credit > most_saved)
 		*credit = most_saved;
-}
-
-/* A turn of what is left: nothing is granted for it. */
-static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
-{
-	struct cgpu_rota *r = &t->rota[nr];
-
-	r->owner = slot;
-	r->limit_ns = r->clock_ns + (u64)*cgpu_debt_credit(t, nr, slot) + t->slice_ns;
 }
 
 static u32 first_woken(const struct cgpu_sched *t, u32 mask)
