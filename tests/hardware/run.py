@@ -11,12 +11,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from hw import ask, levers, machine, memory, probes, sched, traces
+from hw import ask, levers, machine, memory, probes, sched, serve, traces
 
 #: What must be asked first if time is short.
-ORDER = ("probes", "levers", "sched", "memory", "traces", "torch")
+ORDER = ("probes", "serve", "levers", "sched", "memory", "traces", "torch")
 #: Importing them is what makes the questions.
-MODULES = (probes, levers, sched, memory, traces)
+MODULES = (probes, serve, levers, sched, memory, traces)
 
 
 def questions() -> list[ask.Question]:

@@ -2,14 +2,19 @@
 /* conduct: the module's scheduler thread (cgpu_km/sched/sched_thread.c) in user space. The core decides; the processes make the calls on
  * their own channels, through rmlever. A process stands for a container.
  *
- *   conduct --policy 2 --seconds 11 SOCKET:WEIGHT[:CHANNELS[:TSGS]] ...
+ *   conduct --policy 2 --seconds 11 SOCKET:WEIGHT[:CHANNELS[:TSGS[:HIGHPRIO]]] ...
+ *
+ * With --states each process keeps a word in SOCKET's name with .state in place of .sock: not 0
+ * while it has work. It stands for the run state, which only the kernel can read.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,17 +27,18 @@
 
 struct member {
 	struct lever lever;
-	u32 slot, weight, channels, tsgs;
+	u32 slot, weight, channels, tsgs, highprio;
+	const volatile u32 *busy;	/* NULL: the run state is unknown */
 };
 
 static struct {
 	struct member member[MEMBERS_MAX];
 	u32 members;
-	u64 policy, max_inst, slice_us;
+	u64 policy, max_inst, slice_us, prio_ratio;
 	double seconds;
-	bool restart;
+	bool restart, states;
 	struct cgpu_sched turn;
-	u64 turns, calls, failed, lever_ns, lever_max_ns;
+	u64 turns, calls, failed, lever_ns, lever_max_ns, readings;
 	long long first_bad;
 } c = { .policy = 2, .max_inst = 20, .seconds = 10 };
 
@@ -175,6 +181,46 @@ static void note_round(void)
 	printf("]}\n");
 }
 
+/* Returns true if the plan no longer fits. */
+static bool read_states(void)
+{
+	u32 known = 0, busy = 0;
+
+	for (u32 i = 0; i < c.members; i++) {
+		const struct member *m = &c.member[i];
+
+		if (!m->busy)
+			continue;
+		known |= 1u << m->slot;
+		busy |= *m->busy ? 1u << m->slot : 0;
+	}
+	c.readings++;
+	return cgpu_sched_set_run_state(&c.turn, known, busy, clock_ns());
+}
+
+/* Sleeps to the end of the plan, or until the run state does not fit it. */
+static void sleep_on(const struct cgpu_sched_plan *plan)
+{
+	u64 now = clock_ns(), end = now + NAP_MAX_NS, left;
+
+	if (plan->until_ns != CGPU_NEVER_NS && plan->until_ns <= now) {
+		nap(AGAIN_NS);
+		return;
+	}
+	if (plan->until_ns != CGPU_NEVER_NS && plan->until_ns + plan->late_ns < end)
+		end = plan->until_ns + plan->late_ns;
+	for (; now < end && !stop; now = clock_ns()) {
+		left = end - now;
+		if (!c.states || !plan->poll_ns) {
+			nap(left);
+			return;
+		}
+		nap(plan->poll_ns < left ? plan->poll_ns : left);
+		if (read_states())
+			return;
+	}
+}
+
 static void run(u64 until_ns)
 {
 	struct cgpu_sched_plan plan;
@@ -187,18 +233,26 @@ static void run(u64 until_ns)
 			act(&plan);
 			continue;
 		}
-		now = clock_ns();
-		if (plan.until_ns == CGPU_NEVER_NS)
-			nap(NAP_MAX_NS);
-		else if (plan.until_ns <= now)
-			nap(AGAIN_NS);
-		else
-			nap(plan.until_ns - now + plan.late_ns < NAP_MAX_NS ? plan.until_ns - now + plan.late_ns :
-				NAP_MAX_NS);
+		sleep_on(&plan);
 	}
 }
 
 /* ---- set-up ---- */
+
+static const volatile u32 *map_state(const char *socket)
+{
+	char path[200];
+	void *at;
+	int fd;
+
+	snprintf(path, sizeof(path), "%.*s.state", (int)(strlen(socket) - strlen(".sock")), socket);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return NULL;
+	at = mmap(NULL, sizeof(u32), PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	return at == MAP_FAILED ? NULL : at;
+}
 
 static void add_member(char *text)
 {
@@ -210,8 +264,9 @@ static void add_member(char *text)
 		die(text, -EINVAL);
 	*colon = 0;
 	m->channels = m->tsgs = 1;
-	if (sscanf(colon + 1, "%u:%u:%u", &m->weight, &m->channels, &m->tsgs) < 1 || !m->weight)
+	if (sscanf(colon + 1, "%u:%u:%u:%u", &m->weight, &m->channels, &m->tsgs, &m->highprio) < 1 || !m->weight)
 		die("weight", -EINVAL);
+	m->busy = c.states ? map_state(text) : NULL;
 	err = lever_connect(&m->lever, text);
 	if (err)
 		die(text, err);
@@ -223,7 +278,8 @@ static void options(int argc, char **argv)
 	static const struct option names[] = {
 		{ "policy", required_argument, NULL, 'p' }, { "max-inst", required_argument, NULL, 'm' },
 		{ "slice-us", required_argument, NULL, 's' }, { "seconds", required_argument, NULL, 't' },
-		{ "restart", no_argument, NULL, 'r' }, { 0 },
+		{ "restart", no_argument, NULL, 'r' }, { "states", no_argument, NULL, 'S' },
+		{ "prio-ratio", required_argument, NULL, 'P' }, { 0 },
 	};
 	int o;
 
@@ -234,6 +290,8 @@ static void options(int argc, char **argv)
 		case 's': c.slice_us = strtoull(optarg, NULL, 0); break;
 		case 't': c.seconds = strtod(optarg, NULL); break;
 		case 'r': c.restart = true; break;
+		case 'S': c.states = true; break;
+		case 'P': c.prio_ratio = strtoull(optarg, NULL, 0); break;
 		default: exit(2);
 		}
 	}
@@ -259,11 +317,13 @@ static void configure(void)
 	must(cgpu_sched_set_max_inst(&c.turn, c.max_inst, now), "max-inst");
 	if (c.slice_us)
 		must(cgpu_sched_set_slice_us(&c.turn, c.slice_us, now), "slice-us");
+	if (c.prio_ratio)
+		must(cgpu_sched_set_prio_ratio(&c.turn, c.prio_ratio, now), "prio-ratio");
 	must(cgpu_sched_set_policy(&c.turn, c.policy, now), "policy");
 	for (u32 i = 0; i < c.members; i++) {
 		struct member *m = &c.member[i];
 
-		must(cgpu_sched_add(&c.turn, i + 1, m->weight, 0, now, &m->slot, &granted), "weight");
+		must(cgpu_sched_add(&c.turn, i + 1, m->weight, m->highprio, now, &m->slot, &granted), "weight");
 		cgpu_sched_set_channels(&c.turn, m->slot, m->channels, m->tsgs, now);
 	}
 }
@@ -271,10 +331,10 @@ static void configure(void)
 static void report(void)
 {
 	printf("{\"event\":\"result\",\"policy\":%llu,\"slice_us\":%llu,\"turns\":%llu,\"calls\":%llu,\"failed\":%llu,"
-	       "\"status\":%lld,\"lever_mean_us\":%.1f,\"lever_max_us\":%.1f,\"rounds\":%llu,\"member\":[",
+	       "\"status\":%lld,\"lever_mean_us\":%.1f,\"lever_max_us\":%.1f,\"readings\":%llu,\"rounds\":%llu,\"member\":[",
 	       (unsigned long long)c.policy, (unsigned long long)c.turn.slice_ns / 1000, (unsigned long long)c.turns,
 	       (unsigned long long)c.calls, (unsigned long long)c.failed, c.first_bad,
-	       c.calls ? c.lever_ns / 1e3 / c.calls : 0, c.lever_max_ns / 1e3,
+	       c.calls ? c.lever_ns / 1e3 / c.calls : 0, c.lever_max_ns / 1e3, (unsigned long long)c.readings,
 	       (unsigned long long)c.turn.rota[CGPU_ROTA_MAIN].round);
 	for (u32 i = 0; i < c.members; i++) {
 		struct cgpu_sched_stat st;

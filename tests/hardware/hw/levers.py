@@ -151,3 +151,34 @@ def latency(context: Context) -> dict:
         "by_channels": by_channels,
         "by_processes": by_tsgs,
     }
+
+
+@question("overrun", "levers", 25, (8,))
+def overrun(context: Context) -> dict:
+    """Does DISABLE_CHANNELS wait for a long kernel to end, or is the kernel preempted?
+
+    Freezes and thaws of a load by itself whose kernels take 1, 10, 100 and 1000 ms: what a call takes, and whether the
+    works go on afterwards.
+    """
+    rows = []
+    for kernel_us in (1000, 100_000) if context.quick else (1000, 10_000, 100_000, 1_000_000):
+        with context.crew() as crew:
+            (load,) = crew.add(1, kernel_us=kernel_us, depth=4)
+            n = 10 if context.quick else 30
+            done = load.lever("pulse", n=n, hold_us=5000, gap_us=20_000)
+            each = max(1, done["calls"] // (2 * n))
+            took = took_us(done)
+            seconds = max(context.window_s, 3 * kernel_us / 1e6)
+            rows.append(
+                {
+                    "kernel_us": kernel_us,
+                    "status": status_text(done),
+                    "freeze_us": figures([us for i, us in enumerate(took) if i // each % 2 == 0], "us"),
+                    "thaw_us": figures([us for i, us in enumerate(took) if i // each % 2 == 1], "us"),
+                    "work_per_s_afterwards": crew.rates(seconds)[0],
+                }
+            )
+    said = "; ".join(
+        f"{row['kernel_us'] / 1000:g} ms: {row['freeze_us']['median']:.0f}/{row['freeze_us']['max']:.0f}" for row in rows
+    )
+    return {"answer": f"freeze median/max in us with kernels of {said}", "rows": rows}

@@ -26,6 +26,7 @@ class Load:
         self.argv, self.sockets = argv, sockets
         self.points: list[tuple[float, int]] = []
         self.events: dict[str, dict] = {}
+        self.requests: list[dict] = []
         self._ready = threading.Event()
         self.process = subprocess.Popen(
             argv,
@@ -49,6 +50,8 @@ class Load:
             self.events[event.get("event", "")] = event
             if event.get("event") == "progress":
                 self.points.append((event["monotonic"], event["works"]))
+            elif event.get("event") == "request":
+                self.requests.append(event)
             elif event.get("event") == "ready":
                 self._ready.set()
         self._ready.set()

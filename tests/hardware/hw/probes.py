@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from .ask import Context, Missing, question
 from .lever import status_text, took_us
 from .loads import Load, run_program
 from .stats import figures, shares
+from .traces import STEPS
 
 NOBODY = 65534
 
@@ -164,3 +166,78 @@ def mm_initialize(context: Context) -> dict:
     if not context.quick:
         rows["NOT_SUPPORTED"] = both_ways(context, RMLEVER_MM_INITIALIZE="56")
     return {"answer": "; ".join(f"{how}: {summary(row)}" for how, row in rows.items()), "programs": rows}
+
+
+def programs_of_cuda(context: Context) -> dict[str, list[str]]:
+    """Every part of CUDA, NVML and PyTorch that is here, by name."""
+    if context.facts["simulated"]:
+        return context.programs()
+    steps = {step: [str(context.bin / "exercise"), step] for step in STEPS}
+    return {**context.programs(), **steps}
+
+
+def refused_calls(log: Path) -> list[str]:
+    """The numbers in the log of rmlever, each once: control=0x..., class=0x..., uvm=..., escape=..."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return sorted({line.rsplit(" ", 1)[1] for line in lines if line.startswith("table refuses")})
+
+
+def under_table(context: Context, argv: list[str], **env: str) -> tuple[dict, list[str]]:
+    log = context.work / "table-log"
+    log.unlink(missing_ok=True)
+    done = run_program(argv, context.preload(RMLEVER_LOG=str(log), **env), timeout_s=40)
+    return done, refused_calls(log)
+
+
+def fatal_ones(
+    context: Context, argv: list[str], refused: list[str], status: object, way: dict[str, str]
+) -> list[str]:
+    """Those whose refusal alone changes how the program ends."""
+    numbers = {one: one.split("=0x")[1] for one in refused}
+    found = []
+    for one in refused:
+        others = ",".join(number for name, number in numbers.items() if name != one)
+        done, _ = under_table(context, argv, **way, RMLEVER_ALLOW=others)
+        if done["status"] != status:
+            found.append(one)
+    return found
+
+
+@question("table", "probes", 110, (1, 2, 10, 16))
+def call_table(context: Context) -> dict:
+    """Do CUDA, NVML and PyTorch run when each call that the module refuses is refused?
+
+    The module's call table in the process itself: as it was, with class 0xde allowed and its page showing zeros, with
+    UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE (then UVM_MM_INITIALIZE has nothing to do), and both. For a program that
+    ends otherwise than by itself with both: which refusals do that, each tried alone.
+    """
+    account = {"RMLEVER_TABLE": "account"}
+    shared = {"RMLEVER_SPACE_FLAGS": "3", "RMLEVER_MM_STATUS": "10006"}
+    ways = {
+        "as it was": account,
+        "0xde empty": {**account, "RMLEVER_EMPTY": "de"},
+        "space without a process": {**account, **shared},
+        "both": {**account, **shared, "RMLEVER_EMPTY": "de"},
+        "both, uvm=0": {**shared, "RMLEVER_TABLE": "deny", "RMLEVER_EMPTY": "de"},
+    }
+    if context.quick:
+        ways = {name: ways[name] for name in ("both", "both, uvm=0")}
+    rows: dict[str, dict] = {}
+    for name, argv in programs_of_cuda(context).items():
+        plain, refused = under_table(context, argv, RMLEVER_TABLE="watch")
+        if plain["status"] is None:
+            rows[name] = {"plain": plain}
+            continue
+        row: dict = {"plain": plain, "refused": refused}
+        for way, env in ways.items():
+            done, _ = under_table(context, argv, **env)
+            row[way] = {"same": done["status"] == plain["status"], **done}
+        if not row["both"]["same"] and name != "torch":
+            row["fatal"] = fatal_ones(context, argv, refused, plain["status"], ways["both"])
+        rows[name] = row
+    said = []
+    for way in ways:
+        bad = [name for name, row in rows.items() if way in row and not row[way]["same"]]
+        said.append(f"{way}: {'all as without it' if not bad else 'otherwise ' + ', '.join(bad)}")
+    fatal = sorted({one for row in rows.values() for one in row.get("fatal", [])})
+    return {"answer": f"{'; '.join(said)}; fatal alone: {', '.join(fatal) or 'none'}", "programs": rows}

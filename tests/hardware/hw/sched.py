@@ -7,7 +7,7 @@ import json
 import subprocess
 
 from .ask import Context, Missing, has_torch, question
-from .loads import LoadError
+from .loads import LoadError, run_program
 from .stats import ratio_error, shares, whole_rounds
 
 PREEMPTIVE, WEIGHTED, FIXED = 1, 2, 3
@@ -90,6 +90,44 @@ def policies(context: Context) -> dict:
         "native_work_per_s": [round(one, 2) for one in native],
         "cells": cells,
     }
+
+
+def conducting(context: Context, crew, seconds: float) -> subprocess.Popen:
+    """Policy 2 at 1:1 for so long, beside what else goes on."""
+    argv = [str(context.bin / "conduct"), "--policy", "2", "--seconds", str(seconds), "--restart"]
+    argv += [f"{load.socket}:1:{len(load.lever.channels())}:1" for load in crew.loads]
+    return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@question("allocation", "sched", 20, (9,))
+def allocation(context: Context) -> dict:
+    """How much do the scheduler's calls delay another process's allocation?
+
+    300 cuMemAlloc and cuMemFree of 32 MiB by a process of its own: alone, beside two loads, and beside the same two
+    under policy 2.
+    """
+    if context.load != "gpuload":
+        raise Missing("the simulated driver has no CUDA")
+    argv = [str(context.bin / "exercise"), "timed"]
+
+    def timed() -> dict:
+        done = run_program(argv, timeout_s=40)
+        if done["status"]:
+            raise LoadError(f"exercise timed: {done['stderr'].strip() or done.get('reason')}")
+        return json.loads(done["stdout"])
+
+    rows = {"alone": timed()}
+    with context.crew() as crew:
+        crew.add(2)
+        rows["beside two loads"] = timed()
+        process = conducting(context, crew, 30)
+        try:
+            rows["under policy 2"] = timed()
+        finally:
+            process.terminate()
+            process.wait(20)
+    said = ", ".join(f"{name}: {row['median_us']:.0f}/{row['p99_us']:.0f}" for name, row in rows.items())
+    return {"answer": f"median/p99 in us: {said}", "rows": rows}
 
 
 @question("torch", "torch", 60, (7,))

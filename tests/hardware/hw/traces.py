@@ -26,24 +26,28 @@ def calls_of(raw: Path) -> Counter:
     return found
 
 
+def keep_packed(raw: Path, target: Path) -> list[str]:
+    """Moves recordings to the results, packed; their paths from the results on."""
+    files = sorted(raw.glob("*.raw"))
+    if files:
+        target.mkdir(parents=True, exist_ok=True)
+    for one in files:
+        with one.open("rb") as plain, gzip.open(target / f"{one.name}.gz", "wb", 6) as packed:
+            shutil.copyfileobj(plain, packed)
+        one.unlink()
+    return [f"traces/{target.name}/{one.name}.gz" for one in files]
+
+
 def record(context: Context, name: str, argv: list[str], keep: Path) -> dict:
     folder = context.work / f"trace-{name}"
     folder.mkdir(exist_ok=True)
     env = {"LD_PRELOAD": str(context.bin / "librmtap.so"), "RMTAP_DIR": str(folder)}
     done = run_program(argv, env, timeout_s=45)
-    raws = sorted(folder.glob("*.raw"))
-    calls = sum((calls_of(raw) for raw in raws), Counter())
-    target = keep / name
-    if raws:
-        target.mkdir(parents=True, exist_ok=True)
-        for raw in raws:
-            with raw.open("rb") as plain, gzip.open(target / f"{raw.name}.gz", "wb", 6) as packed:
-                shutil.copyfileobj(plain, packed)
-            raw.unlink()
+    calls = sum((calls_of(raw) for raw in sorted(folder.glob("*.raw"))), Counter())
     return {
         "status": done["status"],
         "reason": done.get("reason") or done["stderr"].strip()[-300:],
-        "files": [f"traces/{name}/{raw.name}.gz" for raw in raws],
+        "files": keep_packed(folder, keep / name),
         "calls": sum(calls.values()),
         "by_number": dict(calls.most_common()),
     }

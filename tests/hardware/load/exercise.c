@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <sys/wait.h>
 
@@ -97,6 +98,40 @@ static void do_alloc(void)
 		must(cu.mem_alloc(&at, sizes[i]), "cuMemAlloc");
 		must(cu.mem_free(at), "cuMemFree");
 	}
+}
+
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* What an allocation and its end take, of a size that the library does not serve by itself. */
+static void do_timed(void)
+{
+	static uint64_t ns[300];
+	const size_t n = sizeof(ns) / sizeof(ns[0]);
+	cu_pointer at;
+
+	context();
+	for (size_t i = 0; i < n; i++) {
+		ns[i] = clock_ns();
+		must(cu.mem_alloc(&at, 8 * SIZE), "cuMemAlloc");
+		must(cu.mem_free(at), "cuMemFree");
+		ns[i] = clock_ns() - ns[i];
+	}
+	qsort(ns, n, sizeof(ns[0]), compare);
+	printf("{\"n\":%zu,\"median_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}\n", n, ns[n / 2] / 1e3,
+	       ns[n * 99 / 100] / 1e3, ns[n - 1] / 1e3);
 }
 
 static void do_vmm(void)
@@ -209,6 +244,7 @@ static const struct {
 } steps[] = {
 	{ "init", do_init, 0 }, { "alloc", do_alloc, 0 }, { "vmm", do_vmm, 0 }, { "pool", do_pool, 0 },
 	{ "managed", do_managed, 0 }, { "streams", do_streams, 0 }, { "graph", do_graph, 0 }, { "ipc", do_ipc, 1 },
+	{ "timed", do_timed, 0 },
 };
 
 int main(int argc, char **argv)
@@ -227,6 +263,6 @@ int main(int argc, char **argv)
 		steps[i].run();
 		return 0;
 	}
-	fprintf(stderr, "usage: exercise init|alloc|vmm|pool|managed|streams|graph|ipc\n");
+	fprintf(stderr, "usage: exercise init|alloc|vmm|pool|managed|streams|graph|ipc|timed\n");
 	return 2;
 }

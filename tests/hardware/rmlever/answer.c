@@ -38,9 +38,10 @@ void answers_init(void)
 	mm_status = mm ? strtoul(mm, NULL, 16) : 0;
 	total_kib = total ? strtoul(total, NULL, 10) * 1024 : 0;
 	log_path = getenv("RMLEVER_LOG");
+	table_init();
 }
 
-static void say(const char *format, ...)
+void answer_note(const char *format, ...)
 {
 	char line[160];
 	va_list args;
@@ -59,27 +60,27 @@ static void say(const char *format, ...)
 	real_close(fd);
 }
 
-bool answer_before(const struct call *call)
+int answer_before(const struct call *call)
 {
 	if (call->uvm) {
 		if (!answer_mm_initialize || call->nr != UVM_MM_INITIALIZE)
-			return false;
+			return table_before(call);
 		memcpy(call->arg + 4, &mm_status, 4);	/* { int uvmFd; NV_STATUS rmStatus; } */
-		say("mm_initialize pid=%d status=0x%x\n", getpid(), mm_status);
-		return true;
+		answer_note("mm_initialize pid=%d status=0x%x\n", getpid(), mm_status);
+		return ANSWERED;
 	}
 	if (call->nr != ESC_RM_ALLOC || call->size < 32)
-		return false;
+		return table_before(call);
 	for (unsigned int i = 0; i < refused_count; i++) {
 		uint32_t status = NV_ERR_INVALID_CLASS;
 
 		if (word_at(call->arg + 12) != refused[i])
 			continue;
 		memcpy(call->arg + alloc_status_at(call->size), &status, 4);
-		say("refused pid=%d class=0x%x\n", getpid(), refused[i]);
-		return true;
+		answer_note("refused pid=%d class=0x%x\n", getpid(), refused[i]);
+		return ANSWERED;
 	}
-	return false;
+	return table_before(call);
 }
 
 /* Values are in KiB. What is said to be free is not more than there is said to be. */
@@ -106,6 +107,7 @@ void answer_after(const struct call *call)
 	unsigned int changed = 0;
 	uint32_t cmd;
 
+	table_after(call);
 	if (!total_kib || call->nr != ESC_RM_CONTROL || call->size < 32 || word_at(call->arg + 28))
 		return;
 	cmd = word_at(call->arg + 8);
@@ -115,5 +117,5 @@ void answer_after(const struct call *call)
 	else if (cmd == CTRL_FB_GET_INFO)
 		changed = rewrite((unsigned char *)(uintptr_t)long_at(params + 8), word_at(params));
 	if (changed)
-		say("totals pid=%d entries=%u\n", getpid(), changed);
+		answer_note("totals pid=%d entries=%u\n", getpid(), changed);
 }

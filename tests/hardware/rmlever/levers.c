@@ -7,6 +7,9 @@
 
 #include "rmlever.h"
 
+#include "nv_abi.h"
+#include "nv_call.h"
+
 struct nvos54 {
 	uint32_t client, object, cmd, flags;
 	uint64_t params;
@@ -104,4 +107,34 @@ struct outcome lever_heap(const struct object *by, uint64_t *total_bytes, uint64
 	*total_bytes = (uint64_t)arg.list[1] << 10;
 	*free_bytes = (uint64_t)arg.list[3] << 10;
 	return out;
+}
+
+struct outcome lever_samples(const struct object *by, struct util_sample *out, unsigned int max, unsigned int *count)
+{
+	const struct cgpu_control *row = cgpu_call_control(table_branch(), NV2080_CTRL_PERF_UTIL_SAMPLES);
+	const struct cgpu_abi *abi = cgpu_call_abi(table_branch());
+	static unsigned char params[NV_UTIL_PARAMS_MAX];
+	uint32_t each, slots, first, size;
+	struct outcome done;
+	struct object sub;
+
+	*count = 0;
+	if (!row || !objects_subdevice(by, &sub))
+		return (struct outcome) { .status = -ENODEV };
+	size = row->params_size - NV_UTIL_SAMPLES;
+	each = abi->util_stride;
+	slots = size / each;
+	memset(params, 0, sizeof(params));
+	memcpy(params + NV_UTIL_BUFFER_SIZE, &size, sizeof(size));
+	done = control(sub.client, sub.handle, NV2080_CTRL_PERF_UTIL_SAMPLES, params, row->params_size);
+	first = word_at(params + NV_UTIL_TRACKER);
+	for (uint32_t i = 0; !done.status && i < slots && *count < max; i++) {
+		const unsigned char *at = params + NV_UTIL_SAMPLES + (first + i) % slots * each;
+
+		if (!long_at(at + NV_UTIL_TIME))
+			continue;
+		out[*count].ns = long_at(at + NV_UTIL_TIME);
+		out[(*count)++].pid = word_at(at + abi->util_pid);
+	}
+	return done;
 }

@@ -240,6 +240,20 @@ static void do_heap(struct request *r)
 		(unsigned long long)left);
 }
 
+static void do_samples(struct request *r)
+{
+	struct util_sample sample[SAMPLES_MAX];
+	unsigned int n = 0;
+	struct object device;
+
+	if (objects_list(DEVICE, &device, 1))
+		note(r, lever_samples(&device, sample, SAMPLES_MAX, &n));
+	fprintf(r->out, ",\"samples\":[");
+	for (unsigned int i = 0; i < n; i++)
+		fprintf(r->out, "%s[%llu,%u]", i ? "," : "", (unsigned long long)sample[i].ns, sample[i].pid);
+	fprintf(r->out, "]");
+}
+
 static const struct {
 	const char *name;
 	void (*run)(struct request *r);
@@ -247,6 +261,7 @@ static const struct {
 	{ "list", do_list }, { "heap", do_heap }, { "timeslices", do_timeslices },
 	{ "timeslice", do_timeslice }, { "restart", do_restart }, { "preempt", do_preempt },
 	{ "freeze", do_window }, { "thaw", do_window }, { "pulse", do_pulse },
+	{ "samples", do_samples },
 };
 
 static void finish(struct request *r)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -18,6 +19,7 @@
 #include "rmlever.h"
 
 #define NV_MAJOR	195
+#define CTL_MINOR	255
 #define UVM_MINOR	0
 
 unsigned int driver_branch;
@@ -94,19 +96,20 @@ static dev_t read_uvm_device(void)
 	return makedev(strtoul(at, NULL, 10), UVM_MINOR);
 }
 
-static bool is_node(int fd, bool *uvm)
+static bool is_node(int fd, bool *uvm, bool *ctl)
 {
 	struct stat st;
 
 	if (fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode))
 		return false;
 	*uvm = uvm_device && st.st_rdev == uvm_device;
+	*ctl = st.st_rdev == makedev(NV_MAJOR, CTL_MINOR);
 	return *uvm || major(st.st_rdev) == NV_MAJOR;
 }
 
-static struct call unwrap(int fd, bool uvm, unsigned long request, void *arg)
+static struct call unwrap(int fd, bool uvm, bool ctl, unsigned long request, void *arg)
 {
-	struct call call = { .fd = fd, .uvm = uvm, .arg = arg };
+	struct call call = { .fd = fd, .uvm = uvm, .ctl = ctl, .arg = arg };
 
 	call.nr = uvm ? request : _IOC_NR(request);
 	call.size = uvm ? 0 : _IOC_SIZE(request);
@@ -146,21 +149,22 @@ int ioctl(int fd, unsigned long request, ...)
 	struct call call;
 	va_list args;
 	int ret, err;
+	bool uvm, ctl;
 	void *arg;
-	bool uvm;
 
 	va_start(args, request);
 	arg = va_arg(args, void *);
 	va_end(args);
 	err = errno;
-	if (!is_node(fd, &uvm)) {
+	if (!is_node(fd, &uvm, &ctl)) {
 		errno = err;
 		return real_ioctl(fd, request, arg);
 	}
-	call = unwrap(fd, uvm, request, arg);
-	if (answer_before(&call)) {
-		errno = err;
-		return 0;
+	call = unwrap(fd, uvm, ctl, request, arg);
+	ret = answer_before(&call);
+	if (ret != FORWARD) {
+		errno = ret < 0 ? -ret : err;
+		return ret < 0 ? -1 : 0;
 	}
 	ret = real_ioctl(fd, request, arg);
 	err = errno;
@@ -178,10 +182,33 @@ int ioctl(int fd, unsigned long request, ...)
 int close(int fd)
 {
 	int err = errno;
-	bool uvm;
+	bool uvm, ctl;
 
-	if (is_node(fd, &uvm) && !uvm)
+	if (is_node(fd, &uvm, &ctl) && !uvm)
 		objects_close(fd);
 	errno = err;
 	return real_close(fd);
+}
+
+static void *map(const char *next, void *at, size_t size, int prot, int flags, int fd, off_t offset)
+{
+	void *(*real)(void *, size_t, int, int, int, off_t) =
+		(void *(*)(void *, size_t, int, int, int, off_t))dlsym(RTLD_NEXT, next);
+
+	if (!(flags & MAP_ANONYMOUS) && table_is_empty(fd)) {
+		flags = (flags & ~MAP_SHARED) | MAP_PRIVATE | MAP_ANONYMOUS;
+		fd = -1;
+		offset = 0;
+	}
+	return real(at, size, prot, flags, fd, offset);
+}
+
+void *mmap(void *at, size_t size, int prot, int flags, int fd, off_t offset)
+{
+	return map("mmap", at, size, prot, flags, fd, offset);
+}
+
+void *mmap64(void *at, size_t size, int prot, int flags, int fd, off_t offset)
+{
+	return map("mmap64", at, size, prot, flags, fd, offset);
 }

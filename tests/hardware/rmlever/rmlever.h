@@ -13,8 +13,9 @@
 #define ESC_RM_FREE		0x29
 #define ESC_RM_CONTROL		0x2a
 #define ESC_RM_ALLOC		0x2b
+#define ESC_RM_MAP_MEMORY	0x4e
 #define ESC_XFER_CMD		211
-#define UVM_MM_INITIALIZE	0x4b
+#define UVM_MM_INITIALIZE	75
 
 #define CLASS_DEVICE		0x80
 #define CLASS_SUBDEVICE		0x2080
@@ -40,7 +41,7 @@
 /* An ioctl on a node of the driver, taken out of its wrapper. */
 struct call {
 	int fd;
-	bool uvm;
+	bool uvm, ctl;
 	uint32_t nr, size;
 	unsigned char *arg;
 };
@@ -92,10 +93,23 @@ bool objects_subdevice(const struct object *of, struct object *out);
 uint32_t alloc_status_at(uint32_t size);
 
 /* answer.c: what is refused or answered in the driver's place */
+enum { FORWARD = 0, ANSWERED = 1 };
+
 void answers_init(void);
-/* True if the call was answered and must not be forwarded. */
-bool answer_before(const struct call *call);
+/* FORWARD, ANSWERED, or -errno: the last two are not forwarded. */
+int answer_before(const struct call *call);
 void answer_after(const struct call *call);
+/* A line in RMLEVER_LOG. */
+void answer_note(const char *format, ...);
+
+/* table.c: the module's call table, in the same way */
+void table_init(void);
+int table_before(const struct call *call);
+void table_after(const struct call *call);
+/* True if zeros must be mapped in place of what the file stands for. */
+bool table_is_empty(int fd);
+/* The branch of the call table for this driver. */
+uint32_t table_branch(void);
 
 /* levers.c */
 struct outcome {
@@ -116,6 +130,13 @@ struct outcome lever_restart(const struct object *channel, bool force, bool bypa
 /* At most DISABLE_MAX of them, anybody's; the call is made by way of @by, an object of ours. */
 struct outcome lever_disable(const struct object *by, const struct channel_name *list, uint32_t count, bool disable,
 			     bool only_scheduling);
+/* The driver's utilisation samples: the process on the engine, and when. At most @max, oldest first. */
+struct util_sample {
+	uint64_t ns;
+	uint32_t pid;
+};
+#define SAMPLES_MAX 128
+struct outcome lever_samples(const struct object *by, struct util_sample *out, unsigned int max, unsigned int *count);
 struct outcome lever_heap(const struct object *by, uint64_t *total_bytes, uint64_t *free_bytes);
 
 /* requests.c: until the other side hangs up */
