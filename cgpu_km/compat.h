@@ -66,6 +66,18 @@ static inline void ckm_fillattr(CKM_IDMAP *idmap, u32 mask, struct inode *inode,
 #endif
 }
 
+/* 6.3: vm_flags are written by accessors only. */
+#include <linux/mm.h>
+static inline void ckm_vm_flags_mod(struct vm_area_struct *vma, unsigned long set,
+				    unsigned long clear)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	vm_flags_mod(vma, set, clear);
+#else
+	vma->vm_flags = (vma->vm_flags | set) & ~clear;
+#endif
+}
+
 /* 6.6: i_ctime has accessors only; 6.7: so have the other times. */
 static inline void ckm_inode_init_ts(struct inode *inode)
 {

@@ -7,6 +7,7 @@
 #include "admin/proc.h"
 #include "intercept/backing_file.h"
 #include "intercept/chardev.h"
+#include "intercept/rm_shared.h"
 #include "intercept/uvm_charge.h"
 #include "registry.h"
 #include "state/container.h"
@@ -21,9 +22,12 @@ static int __init ckm_init(void)
 	ret = ckm_backfs_init();
 	if (ret)
 		return ret;
-	ret = ckm_objs_init();
+	ret = ckm_shared_init();
 	if (ret)
 		goto err_backfs;
+	ret = ckm_objs_init();
+	if (ret)
+		goto err_shared;
 	ret = ckm_containers_init();
 	if (ret)
 		goto err_objs;
@@ -62,6 +66,8 @@ err_containers:
 	ckm_containers_exit();
 err_objs:
 	ckm_objs_exit();
+err_shared:
+	ckm_shared_exit();
 err_backfs:
 	ckm_backfs_exit();
 	return ret;
@@ -78,6 +84,7 @@ static void __exit ckm_exit(void)
 	ckm_containers_exit();
 	ckm_nodes_exit();
 	ckm_objs_exit();
+	ckm_shared_exit();
 	ckm_backfs_exit();
 	ckm_uvm_charge_exit();
 }

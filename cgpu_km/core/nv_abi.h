@@ -36,6 +36,12 @@
 #define NV_ERR_NOT_FOUND		0x57
 #define NV_ERR_STATE_IN_USE		0x63
 #define NV_ERR_UVM_ADDRESS_IN_USE	0x68
+#define NV_WARN_NOTHING_TO_DO		0x10006
+
+/* ctrl0000client.h: NV0000_CTRL_CLIENT_GET_ADDR_SPACE_TYPE_PARAMS */
+#define NV_ADDR_SPACE_H_OBJECT		0
+#define NV_ADDR_SPACE_TYPE		8
+#define NV_ADDR_SPACE_SYSMEM		1
 
 /* src/nvidia/arch/nvalloc/unix/include/nv_escape.h,
  * kernel-open/common/inc/nv-ioctl-numbers.h
@@ -109,6 +115,7 @@
 #define NVOS33_LENGTH			24
 #define NVOS33_LINEAR			32
 #define NVOS33_STATUS			40
+#define NVOS33_FD			48
 #define NVOS34_H_DEVICE			4
 #define NVOS34_H_MEMORY			8
 #define NVOS34_LINEAR			16
@@ -340,6 +347,7 @@
 /* kernel-open/nvidia-uvm/uvm_ioctl.h, uvm_linux_ioctl.h */
 #define UVM_INITIALIZE			0x30000001
 #define UVM_INIT_FLAGS_DISABLE_HMM	1u
+#define UVM_INIT_FLAGS_MULTI_PROCESS	2u	/* …_SHARING_MODE */
 #define UVM_DEINITIALIZE		0x30000002
 #define UVM_REGISTER_GPU_VASPACE	25
 #define UVM_UNREGISTER_GPU_VASPACE	26

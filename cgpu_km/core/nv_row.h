@@ -47,6 +47,9 @@ enum cgpu_verdict {
 	CGPU_NOT_THERE,		/* answered: no peer, no NVLink, no fabric */
 	CGPU_READ_THERMAL,	/* forwarded if each instruction only reads */
 	CGPU_FORCE_CILP,	/* forwarded as preemption between instructions */
+	CGPU_ADDR_SPACE,	/* forwarded unless it names shared data, which the driver has not */
+	/* uvm again */
+	CGPU_ANSWER_NOTHING,	/* answered as not needed: NV_WARN_NOTHING_TO_DO */
 };
 
 /* What an object of a class is to us. */
@@ -62,6 +65,7 @@ enum cgpu_kind {
 	CGPU_KIND_CHANNEL,
 	CGPU_KIND_COMPUTE,	/* engine object: its channel must be on a GR engine */
 	CGPU_KIND_COPY,
+	CGPU_KIND_SHARED_DATA,	/* not forwarded: its mapping shows zeros */
 };
 
 /* What the driver does with a file descriptor that it is given. */

@@ -50,10 +50,12 @@ static const struct cgpu_class rows[] = {
 	  "class/cl00c2.h", "maps physical memory or registers") },
 	{ 0x00da, 16, 535, 595, CGPU_KIND_REFUSED, DOC("NV_SEMAPHORE_SURFACE", "class/cl00da.h",
 	  "graphics") },
-	{ 0x00de, 4, 525, 535, CGPU_KIND_REFUSED, DOC("RM_USER_SHARED_DATA", "class/cl00de.h",
-	  "one page for all: the card's memory totals and utilisation") },
-	{ 0x00de, 8, 545, 595, CGPU_KIND_REFUSED, DOC("RM_USER_SHARED_DATA", "class/cl00de.h",
-	  "one page for all: the card's memory totals and utilisation") },
+	{ 0x00de, 4, 525, 535, CGPU_KIND_SHARED_DATA, DOC("RM_USER_SHARED_DATA",
+	  "class/cl00de.h", "one page for all, with the card's memory totals and utilisation: "
+	  "a page of zeros is mapped in its place") },
+	{ 0x00de, 8, 545, 595, CGPU_KIND_SHARED_DATA, DOC("RM_USER_SHARED_DATA",
+	  "class/cl00de.h", "one page for all, with the card's memory totals and utilisation: "
+	  "a page of zeros is mapped in its place") },
 	{ 0x00e0, 244, 550, 595, CGPU_KIND_REFUSED, DOC("NV_MEMORY_EXPORT", "class/cl00e0.h",
 	  "fabric management") },
 	{ 0x00f1, 32, 550, 595, CGPU_KIND_REFUSED, DOC("NV_IMEX_SESSION", "class/cl00f1.h",

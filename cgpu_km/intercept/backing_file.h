@@ -34,6 +34,7 @@ struct ckm_back {
 	struct list_head pools;		/* ct->rm_lock; uvm nodes: semaphore pools (uvm.c) */
 	u64 tables;			/* ct->rm_lock; uvm nodes: bytes charged on each slot */
 	bool in_transfer;		/* ct->rm_lock; an export or import is in flight */
+	int maps_zeros;			/* xchg; the next mmap shows zeros (rm_shared.c) */
 };
 
 /**

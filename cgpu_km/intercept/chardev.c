@@ -15,6 +15,7 @@
 #include "intercept/rm_call.h"
 #include "intercept/rm_dispatch.h"
 #include "intercept/rm_export.h"
+#include "intercept/rm_shared.h"
 #include "intercept/uvm.h"
 #include "intercept/uvm_ioctl.h"
 #include "intercept/uvm_managed.h"
@@ -104,6 +105,8 @@ static int front_mmap(struct file *file, struct vm_area_struct *vma)
 
 	if (!back->drv->mmap)
 		return -ENODEV;
+	if (xchg(&back->maps_zeros, false))
+		return ckm_shared_mmap(vma);
 	if (back->node == CGPU_NODE_UVM)
 		return ckm_uvm_mmap(back, vma);
 	/* The driver's vm_ops use vma->vm_file: it must be the backing file. */

@@ -317,6 +317,31 @@ long ckm_alloc_run(struct ckm_alloc *a, u32 status, void (*post)(struct ckm_call
 	return ret;
 }
 
+/* End of an allocation of shared data, which is not forwarded: the object exists in the
+ * tree only, so a call that names it and is forwarded fails in the driver.
+ */
+static long keep_shared(struct ckm_alloc *a, u32 status)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+
+	if (status == NV_OK && !a->in_tree)	/* the driver alone can choose a handle */
+		status = NV_ERR_ARGUMENT;
+	if (status == NV_OK && a->parent->kind != CGPU_KIND_SUBDEVICE)
+		status = NV_ERR_PARENT;
+	if (status == NV_OK) {
+		mutex_lock(&ct->rm_lock);
+		if (a->obj->core.state == CGPU_OBJ_PENDING) {
+			a->obj->core.state = CGPU_OBJ_LIVE;
+			a->done = true;
+		} else {	/* removed with its client's file */
+			status = NV_ERR_CLIENT;
+		}
+		mutex_unlock(&ct->rm_lock);
+	}
+	finish(a);
+	return ckm_rm_answer(a->rc, status);
+}
+
 /* A class without a row stays CGPU_KIND_REFUSED. */
 static void find_class(struct ckm_alloc *a, u32 cls)
 {
@@ -348,6 +373,8 @@ long ckm_rm_run_alloc(struct ckm_rm_call *rc)
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				   a.cls.kind == CGPU_KIND_CLIENT ? 0 : get32(top, NVOS_H_NEW),
 				   get64(top, NVOS64_PARAMS));
+	if (a.cls.kind == CGPU_KIND_SHARED_DATA)
+		return keep_shared(&a, status);
 	return ckm_alloc_run(&a, status, ckm_alloc_post);
 }
 

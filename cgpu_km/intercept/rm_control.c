@@ -12,6 +12,7 @@
 #include "intercept/rm_call.h"
 #include "intercept/rm_control.h"
 #include "intercept/rm_export.h"
+#include "intercept/rm_shared.h"
 #include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -321,6 +322,16 @@ static long force_cilp(struct control *c)
 	return ret;
 }
 
+static long addr_space(struct control *c)
+{
+	u8 *p = params_of(c);
+
+	if (!ckm_shared_is(c->ct, c->obj->hclient, get32(p, NV_ADDR_SPACE_H_OBJECT)))
+		return ckm_rm_forward(c->rc);
+	put32(p, NV_ADDR_SPACE_TYPE, NV_ADDR_SPACE_SYSMEM);
+	return answer_params(c, NV_OK);
+}
+
 static long forward(struct control *c)
 {
 	return ckm_rm_forward(c->rc);
@@ -357,6 +368,7 @@ static long (*const handlers[])(struct control *c) = {
 	[CGPU_SHARE_POLICY]	= share_policy,
 	[CGPU_READ_THERMAL]	= read_thermal,
 	[CGPU_FORCE_CILP]	= force_cilp,
+	[CGPU_ADDR_SPACE]	= addr_space,
 };
 
 static long run(struct control *c)

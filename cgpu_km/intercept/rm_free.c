@@ -56,6 +56,11 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 
 	rc->call->post = post_free;
 	rc->call->post_data = &f;
+	if (f.obj->kind == CGPU_KIND_SHARED_DATA) {	/* the driver does not know it */
+		put32(rc->call->top, f.status_at, NV_OK);
+		post_free(rc->call, rc->call->top);
+		return ckm_rm_answer(rc, NV_OK);
+	}
 	ckm_container_moves_begin(ct);
 	ret = ckm_rm_forward(rc);
 	ckm_container_moves_end(ct);

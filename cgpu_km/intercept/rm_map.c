@@ -9,6 +9,7 @@
 #include "intercept/backing_file.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_map.h"
+#include "intercept/rm_shared.h"
 #include "state/container.h"
 #include "state/quota.h"
 #include "state/rm_object.h"
@@ -83,6 +84,10 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 
 	if (!obj)
 		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	if (obj->kind == CGPU_KIND_SHARED_DATA) {
+		ret = ckm_shared_map(rc);
+		goto out;
+	}
 	slot = obj->kind == CGPU_KIND_VIDMEM ? ckm_container_slot_of(ct, obj->gpu) : NULL;
 	if (slot) {
 		m.map = new_map(slot, obj, top);
@@ -150,6 +155,8 @@ long ckm_rm_unmap_memory(struct ckm_rm_call *rc)
 	struct ckm_cpu_map *map;
 	long ret;
 
+	if (ckm_shared_is(ct, get32(top, NVOS_H_ROOT), get32(top, NVOS34_H_MEMORY)))
+		return ckm_rm_answer(rc, NV_OK);
 	mutex_lock(&ct->rm_lock);
 	map = take_locked(ct, top);
 	mutex_unlock(&ct->rm_lock);

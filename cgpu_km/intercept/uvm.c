@@ -274,18 +274,22 @@ int ckm_uvm_mmap(struct ckm_back *back, struct vm_area_struct *vma)
 
 /* ---- redirection ---- */
 
-/* With HMM, a kernel that touches malloc'd memory migrates its pages to video memory,
- * and no call shows it. UVM_INITIALIZE has a flag against HMM: set it in
- * uvm_va_space_create(mapping, space, flags), whatever the tenant's flags are.
+/* Set two flags of UVM_INITIALIZE in uvm_va_space_create(mapping, space, flags), whatever
+ * the tenant's flags are. With HMM, a kernel that touches malloc'd memory migrates its
+ * pages to video memory, and no call shows it. A space that belongs to a process works
+ * only after UVM_MM_INITIALIZE, which finds the space by a descriptor of the tenant, and
+ * that is our file: UVM_REGISTER_GPU_VASPACE fails with NV_ERR_PAGE_TABLE_NOT_AVAIL
+ * (0x5d). In multi-process sharing mode a space belongs to none
+ * (docs/decisions/0017).
  */
-static bool without_hmm(struct pt_regs *regs)
+static bool without_process(struct pt_regs *regs)
 {
 	struct ckm_call *call = ckm_call_mine();
 
 	if (!call)
 		return false;
 	call->back->space_flags = regs->dx;	/* the third argument */
-	regs->dx |= UVM_INIT_FLAGS_DISABLE_HMM;
+	regs->dx |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS;
 	smp_store_release(&call->back->space_sealed, true);
 	return false;
 }
@@ -301,7 +305,7 @@ static bool in_pools_only(struct pt_regs *regs)
  * the same from 535 to 595 as far as they are used here.
  */
 static struct ckm_redirection redirections[PROBES] = {
-	[PROBE_SPACE]		= { "uvm_va_space_create", NULL, without_hmm },
+	[PROBE_SPACE]		= { "uvm_va_space_create", NULL, without_process },
 	[PROBE_REGISTER]	= { "uvm_va_space_register_gpu", checked_register_gpu },
 	[PROBE_POOL]		= { "uvm_api_alloc_semaphore_pool", charged_pool },
 	[PROBE_FREE]		= { "uvm_api_free", uncharged_free },

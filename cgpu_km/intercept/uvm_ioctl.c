@@ -114,8 +114,9 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 		ckm_refused(call, "uvm call", cmd);
 		return -EINVAL;
 	}
-	if (row.verdict == CGPU_ANSWER_OK)
-		return put_user(NV_OK, (u32 __user *)(user + row.status_at));
+	if (row.verdict == CGPU_ANSWER_OK || row.verdict == CGPU_ANSWER_NOTHING)
+		return put_user(row.verdict == CGPU_ANSWER_OK ? NV_OK : NV_WARN_NOTHING_TO_DO,
+				(u32 __user *)(user + row.status_at));
 	if (row.nr == UVM_INITIALIZE) {
 		if (smp_load_acquire(&back->space_sealed))
 			return initialize_again(back, &row, user);

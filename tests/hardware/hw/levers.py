@@ -179,6 +179,7 @@ def overrun(context: Context) -> dict:
                 }
             )
     said = "; ".join(
-        f"{row['kernel_us'] / 1000:g} ms: {row['freeze_us']['median']:.0f}/{row['freeze_us']['max']:.0f}" for row in rows
+        f"{row['kernel_us'] / 1000:g} ms: {row['freeze_us']['median']:.0f}/{row['freeze_us']['max']:.0f}"
+        for row in rows
     )
     return {"answer": f"freeze median/max in us with kernels of {said}", "rows": rows}

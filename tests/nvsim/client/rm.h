@@ -96,7 +96,7 @@ rm_status rm_gpu_utilization(struct rm_gpu *gpu, unsigned int *percent);
 /* A GPU address space, managed through nvidia-uvm. */
 struct rm_space {
 	struct rm_gpu *gpu;
-	int uvm;
+	int uvm, uvm_mm;	/* the second keeps the process's mm for the driver; -1: not needed */
 	uint32_t vaspace;
 	uint64_t next_va;
 };

@@ -13,6 +13,7 @@
 
 /* ---- status ---- */
 #define NV_OK				0x00
+#define NV_WARN_NOTHING_TO_DO		0x10006
 #define NV_ERR_INSUFFICIENT_RESOURCES	0x1a
 #define NV_ERR_INSUFFICIENT_PERMISSIONS	0x1b
 #define NV_ERR_INVALID_ARGUMENT		0x1f
@@ -37,6 +38,7 @@
 /* ---- nvidia-uvm: plain numbers ---- */
 #define UVM_INITIALIZE			0x30000001
 #define UVM_REGISTER_GPU_VASPACE	25
+#define UVM_MM_INITIALIZE		75
 #define UVM_UNREGISTER_GPU_VASPACE	26
 #define UVM_MAP_EXTERNAL_ALLOCATION	33
 #define UVM_FREE			34
@@ -374,6 +376,12 @@ struct uvm_register_gpu {
 };
 ABI_SIZE(struct uvm_register_gpu, 40);
 ABI_AT(struct uvm_register_gpu, status, 36);
+
+struct uvm_mm_initialize {
+	int32_t fd;
+	uint32_t status;
+};
+ABI_SIZE(struct uvm_mm_initialize, 8);
 
 struct uvm_register_vaspace {
 	uint8_t uuid[16];

@@ -62,6 +62,27 @@ static rm_status uvm_call(struct rm_space *space, unsigned long nr, void *arg,
 	return rm_note(space->gpu->rm, *status, call);
 }
 
+/* As libcuda does: a second file, which is closed where the driver has no use for it. */
+static rm_status keep_mm(struct rm_space *space)
+{
+	struct uvm_mm_initialize mm = { .fd = space->uvm };
+	int fd = rm_open_node(space->gpu->rm, "nvidia-uvm");
+
+	if (fd < 0)
+		return rm_note_open(space->gpu->rm, "nvidia-uvm");
+	if (ioctl(fd, UVM_MM_INITIALIZE, &mm) < 0) {
+		close(fd);
+		return rm_note_errno(space->gpu->rm, "UVM_MM_INITIALIZE");
+	}
+	if (mm.status) {
+		close(fd);
+		fd = -1;
+	}
+	space->uvm_mm = fd;
+	return mm.status == NV_WARN_NOTHING_TO_DO ? NV_OK :
+		rm_note(space->gpu->rm, mm.status, "UVM_MM_INITIALIZE");
+}
+
 static rm_status uvm_attach(struct rm_space *space)
 {
 	struct rm_gpu *gpu = space->gpu;
@@ -78,6 +99,8 @@ static rm_status uvm_attach(struct rm_space *space)
 	memcpy(vas.uuid, gpu->uuid, sizeof(vas.uuid));
 	st = uvm_call(space, UVM_INITIALIZE, &init, &init.status, "UVM_INITIALIZE");
 	if (!st)
+		st = keep_mm(space);
+	if (!st)
 		st = uvm_call(space, UVM_REGISTER_GPU, &reg, &reg.status, "UVM_REGISTER_GPU");
 	if (!st)
 		st = uvm_call(space, UVM_REGISTER_GPU_VASPACE, &vas, &vas.status,
@@ -92,7 +115,7 @@ rm_status rm_space_create(struct rm_space *space, struct rm_gpu *gpu)
 	};
 	rm_status st;
 
-	*space = (struct rm_space) { .gpu = gpu, .next_va = FIRST_VA };
+	*space = (struct rm_space) { .gpu = gpu, .uvm_mm = -1, .next_va = FIRST_VA };
 	space->uvm = rm_open_node(gpu->rm, "nvidia-uvm");
 	if (space->uvm < 0)
 		return rm_note_open(gpu->rm, "nvidia-uvm");
@@ -109,6 +132,9 @@ void rm_space_destroy(struct rm_space *space)
 {
 	if (space->uvm >= 0)
 		close(space->uvm);
+	if (space->uvm_mm >= 0)
+		close(space->uvm_mm);
+	space->uvm_mm = -1;
 	space->uvm = -1;
 	if (space->vaspace)
 		rm_free(space->gpu->rm, space->gpu->device, space->vaspace);

@@ -45,6 +45,7 @@ NV_ERR_INVALID_CLASS = 0x22
 NV_ERR_INVALID_CLIENT = 0x23
 NV_ERR_INVALID_STATE = 0x40
 NV_ERR_NO_MEMORY = 0x51
+NV_WARN_NOTHING_TO_DO = 0x10006
 NV_ERR_NOT_SUPPORTED = 0x56
 NV_ERR_OBJECT_NOT_FOUND = 0x57
 
@@ -68,6 +69,7 @@ ESC_EXPORT_TO_DMABUF_FD = 217
 ESC_IOCTL_XFER_CMD = 211
 
 UVM_INITIALIZE = 0x30000001
+UVM_INIT_FLAGS_MULTI_PROCESS = 2
 UVM_REGISTER_GPU_VASPACE = 25
 UVM_UNREGISTER_GPU_VASPACE = 26
 UVM_REGISTER_CHANNEL = 27
@@ -770,6 +772,9 @@ class Space:
         self.lengths: dict[int, int] = {}  # of the ranges made by map(), by GPU address
         status, self.vaspace = gpu.rm.alloc(CLASS_VASPACE, gpu.device, VaspaceParams(flags=VASPACE_FLAGS))
         check("RM_ALLOC(0x90f1)", status)
+        self.mm = gpu.rm.hold(Uvm(gpu.rm.directory, initialize=False))
+        status = self.mm.mm_initialize(self.uvm)
+        check("UVM_MM_INITIALIZE", 0 if status == NV_WARN_NOTHING_TO_DO else status)
         check("UVM_REGISTER_GPU", self.uvm.register_gpu(gpu.uuid))
         check("UVM_REGISTER_GPU_VASPACE", self.uvm.register_vaspace(gpu.uuid, gpu.rm, self.vaspace))
 

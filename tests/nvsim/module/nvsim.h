@@ -642,6 +642,8 @@ struct uvm_vas {
 	bool initialized;
 	u64 flags;
 	struct mm_struct *mm;		/* compared, never dereferenced */
+	enum { UVM_MM_NONE, UVM_MM_ALIVE, UVM_MM_RELEASED } mm_state;
+	struct uvm_vas *mm_of;		/* the space whose mm this file keeps; a reference to its file */
 	struct file *file;		/* it is this one's: no reference */
 	struct list_head gpus, ranges, groups;
 	u64 last_group;

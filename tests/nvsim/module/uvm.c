@@ -58,6 +58,19 @@ static void gpu_drop(struct uvm_vas *v, struct uvm_gpu *g)
 	kfree(g);
 }
 
+/* The space dies with the file of its mm, as far as new GPUs are concerned. */
+static void mm_release(struct uvm_vas *v)
+{
+	struct uvm_vas *space = v->mm_of;
+
+	if (!space)
+		return;
+	mutex_lock(&space->lock);
+	space->mm_state = UVM_MM_RELEASED;
+	mutex_unlock(&space->lock);
+	fput(space->file);
+}
+
 static int uvm_release(struct inode *inode, struct file *file)
 {
 	struct uvm_vas *v = file->private_data;
@@ -69,6 +82,7 @@ static int uvm_release(struct inode *inode, struct file *file)
 	list_for_each_entry_safe(g, next, &v->gpus, link)
 		gpu_drop(v, g);
 	mutex_unlock(&v->lock);
+	mm_release(v);
 	file->private_data = NULL;
 	file->f_mapping = NULL;
 	kfree(v);
@@ -91,7 +105,7 @@ static void do_init(struct uvm_vas *v, void *arg)
 	struct uvm_init *p = arg;
 
 	p->status = NV_ERR_INVALID_ARGUMENT;
-	if (p->flags & ~3ull)
+	if (p->flags & ~3ull || v->mm_of)
 		return;
 	mutex_lock(&v->lock);
 	if (!v->initialized)
@@ -99,6 +113,20 @@ static void do_init(struct uvm_vas *v, void *arg)
 	else if (v->flags == p->flags)
 		p->status = NV_OK;
 	mutex_unlock(&v->lock);
+}
+
+/* uvm_api_mm_initialize(): @v becomes the file that keeps the mm of @space, and keeps its file. */
+static NV_STATUS mm_initialize(struct uvm_vas *v, struct uvm_vas *space)
+{
+	lockdep_assert_held(&space->lock);
+	if (space->flags & UVM_INIT_FLAGS_MULTI_PROCESS)
+		return NV_WARN_NOTHING_TO_DO;
+	if (space->mm_state != UVM_MM_NONE)
+		return space->mm_state == UVM_MM_ALIVE ? NV_ERR_INVALID_STATE : NV_ERR_PAGE_TABLE_NOT_AVAIL;
+	if (v == space || v->initialized || cmpxchg(&v->mm_of, NULL, space))
+		return NV_ERR_INVALID_STATE;
+	space->mm_state = UVM_MM_ALIVE;
+	return NV_OK;
 }
 
 static void do_mm_init(struct uvm_vas *v, void *arg)
@@ -110,12 +138,19 @@ static void do_mm_init(struct uvm_vas *v, void *arg)
 	p->status = NV_ERR_INVALID_ARGUMENT;
 	if (uvm_file_is_ours(f)) {
 		other = f->private_data;
-		/* this machine has no shared page tables: the file is not needed, and UVM says so */
+		mutex_lock(&other->lock);
 		if (other->initialized)
-			p->status = NV_WARN_NOTHING_TO_DO;
+			p->status = mm_initialize(v, other);
+		mutex_unlock(&other->lock);
 	}
-	if (f)
+	if (f && p->status != NV_OK)
 		fput(f);
+}
+
+/* A space in multi-process sharing mode belongs to no process. */
+static bool has_mm(const struct uvm_vas *v)
+{
+	return v->flags & UVM_INIT_FLAGS_MULTI_PROCESS || v->mm_state == UVM_MM_ALIVE;
 }
 
 /* nvidia-uvm's name for it and its arguments. What RM is asked for on the way: whether the process has the GPU open. */
@@ -202,6 +237,8 @@ static void do_register_vas(struct uvm_vas *v, void *arg)
 	g = uvm_gpu_find(v, p->uuid);
 	if (!g || as->gpu != g->gpu) {
 		p->status = NV_ERR_INVALID_DEVICE;
+	} else if (!has_mm(v)) {
+		p->status = NV_ERR_PAGE_TABLE_NOT_AVAIL;
 	} else if (g->as) {
 		p->status = NV_ERR_INVALID_STATE;
 	} else {

@@ -505,6 +505,18 @@ def churn(box: Box, rng: random.Random) -> None:
                 break
 
 
+def shared_data(client: nv.Client, gpu: nv.Gpu):
+    """What the page of class 0xde shows, in each way of mapping it."""
+    status, shared = client.alloc(0xDE, gpu.subdevice, handle=0x5C000001)
+    assert status == 0
+    for length in (2600, 4096, 4 * 4096):
+        with nv.Ctl(client.directory) as node:
+            assert client.map_memory(node, gpu.subdevice, shared, length)[0] == 0
+            mapping = node.mmap(-(-length // 4096) * 4096, prot=mmap.PROT_READ)
+            yield ctypes.string_at(mapping.addr, mapping.length)
+            mapping.close()
+
+
 def test_sight_of_the_card(box: Box, neighbour: nv.Gpu):
     """Totals, processes and names of neighbours."""
     with box.client() as client:
@@ -519,7 +531,8 @@ def test_sight_of_the_card(box: Box, neighbour: nv.Gpu):
             if not status:
                 assert info.list[1] not in (15109 << 10, (15109 << 10) - (NEIGHBOUR_MIB << 10)), hex(index)
         assert gpu.processes() == {}
-        assert client.alloc(0xDE, gpu.subdevice)[0] == nv.NV_ERR_INVALID_CLASS
+        for page in shared_data(client, gpu):
+            assert page == bytes(len(page))
         for cmd in (0x20801320, 0x20801301, 0x2080180E):  # FB_GET_FB_REGION_INFO and others that tell totals
             status, answer = gpu.control(cmd, bytes(2048))
             assert status or struct.pack("<I", 15109 << 10) not in answer, hex(cmd)

@@ -322,7 +322,7 @@ def test_unknown_calls_are_refused_and_counted(box):
         before = box.stat("refused_calls")
         assert gpu.control(0x20809999)[0] == nvclient.NV_ERR_NOT_SUPPORTED
         assert gpu.control(0x20808001)[0] == nvclient.NV_ERR_NOT_SUPPORTED
-        assert rm.alloc(0xDE, parent=gpu.subdevice)[0] == nvclient.NV_ERR_INVALID_CLASS
+        assert rm.alloc(0x81, parent=gpu.subdevice)[0] == nvclient.NV_ERR_INVALID_CLASS
         assert rm.alloc(0xC2, parent=gpu.device)[0] == nvclient.NV_ERR_INVALID_CLASS
         assert rm.ctl.raw(nvclient.request(0x5D, 16), bytearray(16)) == errno.EINVAL
         assert box.stat("refused_calls") == before + 5

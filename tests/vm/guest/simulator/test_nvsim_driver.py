@@ -236,7 +236,25 @@ def test_one_mapping_context_per_file():
 def test_uvm_looks_at_the_file():
     with nv.Uvm() as uvm, nv.Uvm(initialize=False) as second, nv.Ctl() as ctl:
         assert second.uvm(nv.UVM_MM_INITIALIZE, nv.UvmMmInitialize(ctl.fd)) == nv.NV_ERR_INVALID_ARGUMENT
-        assert second.mm_initialize(uvm) == 0x10006
+        assert second.mm_initialize(uvm) == 0
+        assert second.mm_initialize(uvm) == nv.NV_ERR_INVALID_STATE
+        with nv.Uvm(flags=nv.UVM_INIT_FLAGS_MULTI_PROCESS) as shared, nv.Uvm(initialize=False) as third:
+            assert third.mm_initialize(shared) == nv.NV_WARN_NOTHING_TO_DO
+
+
+def test_a_space_without_its_process_takes_no_gpu():
+    """As measured on an H100 with driver 580: REGISTER_GPU_VASPACE fails until UVM_MM_INITIALIZE."""
+    with nv.Client() as rm:
+        gpu = rm.gpu(0)
+        vaspace = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams(flags=nv.VASPACE_FLAGS))[1]
+        with nv.Uvm() as uvm, nv.Uvm(initialize=False) as mm:
+            assert uvm.register_gpu(gpu.uuid) == 0
+            assert uvm.register_vaspace(gpu.uuid, rm, vaspace) == 0x5D
+            assert mm.mm_initialize(uvm) == 0
+            assert uvm.register_vaspace(gpu.uuid, rm, vaspace) == 0
+            assert uvm.unregister_vaspace(gpu.uuid) == 0
+            mm.close()
+            assert uvm.register_vaspace(gpu.uuid, rm, vaspace) == 0x5D
     with pytest.raises(PermissionError):
         os.open("/dev/nvidia-uvm-tools", os.O_RDWR)
 
