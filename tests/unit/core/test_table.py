@@ -15,11 +15,11 @@ ALL = [r for rows in ROWS.values() for r in rows]
 CONTROL_VERDICTS = {
     *("REFUSE", "PASS", "ANSWER_OK", "FB_INFO", "FB_INFO_V2", "NO_PIDS"),
     *("SCHEDULE", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS", "EXPORT", "IMPORT"),
-    *("SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP"),
+    *("SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP", "ADDR_SPACE"),
 }
 ESCAPE_VERDICTS = {"REFUSE", "PASS", "ALLOC", "ALLOC_MEMORY", "FREE", "CONTROL", "DUP", "MAP", "MAP_DMA"}
 ESCAPE_VERDICTS |= {"UNMAP_DMA", "VID_HEAP", "DMABUF", "OS_EVENT", "SHARE", "UNMAP"}
-UVM_VERDICTS = {"REFUSE", "PASS", "ANSWER_OK", "UVM_MAP", "UVM_MANAGED"}
+UVM_VERDICTS = {"REFUSE", "PASS", "ANSWER_NOTHING", "UVM_MAP", "UVM_MANAGED"}
 
 # Handled in a way that keeps the tenant from the card, or refused; never passed.
 SCHEDULING = {
@@ -37,7 +37,6 @@ OTHERS = {0x2080018D, 0x2080018E, 0x20802096, 0x20801119, 0x20801349, 0x2080016D
 REGISTERS = {0x20800122, 0xB0CC010A, 0x83DE0315, 0x83DE0316, 0x20801322}
 HOLDS_MEMORY = {0x3D05, 0x3D06, 0x3D0B, 0x3D0C, 0xE00101, 0xF80103, 0xFD0102, 0x503C0104}
 NEVER_CLASSES = {
-    0xDE,
     0x3F,
     0x42,
     0x81,
@@ -172,6 +171,7 @@ def test_sealed_rows_are_those_that_are_read():
     """
     reading = {"FB_INFO", "FB_INFO_V2", "NO_PIDS", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS"}
     reading |= {"EXPORT", "IMPORT", "SCHEDULE", "SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP"}
+    reading |= {"ADDR_SPACE"}
     assert {r.number for r in ROWS["control"] if r.sealed} == {
         r.number for r in ROWS["control"] if r.verdict in reading
     }
@@ -224,6 +224,7 @@ def test_controls_with_a_file_descriptor():
 def test_what_cannot_be_undone_is_refused():
     assert all(r.refused for r in ROWS["class"] if r.number in NEVER_CLASSES)
     assert {r.number for r in ROWS["class"]} >= NEVER_CLASSES
+    assert {r.verdict for r in ROWS["class"] if r.number == 0xDE} == {"SHARED_DATA"}, "never the driver's own page"
     assert all(r.refused for r in ROWS["escape"] if r.number in NEVER_ESCAPES)
     assert {r.number for r in ROWS["escape"]} >= NEVER_ESCAPES
     assert all(r.refused for r in ROWS["uvm"] if r.number in NEVER_UVM)
