@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from cgpud.errors import KernelMissing, KernelRefused
-from cgpud.kernel_abi import Event, G
+from cgpud.kernel_abi import Event, G, S
 from cgpud.link import Joined
 from cgpud.model import MIB, Container, KernelEvent, KernelGpu, Slot, SlotWant
 
@@ -105,14 +105,13 @@ class FakeLink:
         self.emit(Event.GONE, container)
         return True
 
-    async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None:
+    async def set(self, container_id: str, cookie: int, values: Mapping[int, Mapping[S, int]]) -> None:
         self._check()
         container = self.containers.get(container_id)
         if container is None or (cookie and container.cookie != cookie):
             raise KernelRefused(errno.ENOENT, f"cgpu_km: no container {container_id}")
-        wanted = {want.gpu: want for want in slots}
         changed = tuple(
-            replace(slot, limit=wanted[slot.gpu].limit, weight=wanted[slot.gpu].weight) if slot.gpu in wanted else slot
+            replace(slot, **{attr.name.lower(): value for attr, value in values.get(slot.gpu, {}).items()})  # type: ignore[arg-type]
             for slot in container.slots
         )
         self.containers[container_id] = replace(container, slots=changed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from cgpud.kernel_abi import G
+from cgpud.kernel_abi import G, S
 from cgpud.model import Container, KernelEvent, KernelGpu, SlotWant
 
 Joined = Callable[[], Awaitable[None]]
@@ -23,8 +23,8 @@ class KernelLink(Protocol):
         """True: destroyed now. False: no such container."""
         ...
 
-    async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None:
-        """All values or none."""
+    async def set(self, container_id: str, cookie: int, values: Mapping[int, Mapping[S, int]]) -> None:
+        """LIMIT, WEIGHT or HIGHPRIO of the container's GPUs, by index. All values or none."""
         ...
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:

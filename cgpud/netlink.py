@@ -142,6 +142,14 @@ def message(cmd: Cmd, container_id: str | None = None, cookie: int = 0, slots: S
     return _message(cmd, attrs)
 
 
+def set_message(container_id: str, cookie: int, values: Mapping[int, Mapping[S, int]]) -> CgpuMsg:
+    slots: Pairs = [
+        ("SLOT", [("GPU", gpu), *((attr.name, value) for attr, value in given.items())])
+        for gpu, given in values.items()
+    ]
+    return _message(Cmd.SET, [("ID", container_id), *([("COOKIE", cookie)] if cookie else []), ("SLOTS", slots)])
+
+
 def gpu_message(index: int, values: Mapping[G, int]) -> CgpuMsg:
     settings = [(attr.name, value) for attr, value in values.items()]
     return _message(Cmd.SET_GPU, [("GPU", [("INDEX", index), *settings])])
@@ -312,8 +320,8 @@ class NetlinkLink:
             raise
         return True
 
-    async def set(self, container_id: str, cookie: int, slots: Sequence[SlotWant]) -> None:
-        await self._request(lambda: message(Cmd.SET, container_id, cookie, slots), NLM_F_ACK)
+    async def set(self, container_id: str, cookie: int, values: Mapping[int, Mapping[S, int]]) -> None:
+        await self._request(lambda: set_message(container_id, cookie, values), NLM_F_ACK)
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
         await self._request(lambda: gpu_message(index, values), NLM_F_ACK)

@@ -4,22 +4,28 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
 
 from .errors import CgpuError, Exit, not_permitted
+from .output import discard, note, out, write_failed
 from .proc import Paths
+
+_NEGATIVE = re.compile(r"-[0-9.]")
 
 
 def _as_cgpu_error(err: BaseException, prog: str) -> CgpuError:
     if isinstance(err, CgpuError):
         return err
     if isinstance(err, click.UsageError):
-        return CgpuError(Exit.USAGE, "usage", err.format_message().rstrip("."), f"{prog} --help")
+        where = err.ctx.command_path if err.ctx else prog
+        return CgpuError(Exit.USAGE, "usage", err.format_message().rstrip("."), f"{where} --help")
     if isinstance(err, click.ClickException):
         return CgpuError(Exit.REFUSED, "failed", err.format_message())
     if isinstance(err, OSError):
@@ -28,6 +34,15 @@ def _as_cgpu_error(err: BaseException, prog: str) -> CgpuError:
             return not_permitted(what)
         return CgpuError(Exit.REFUSED, what, err.strerror or str(err))
     return CgpuError(Exit.REFUSED, "internal", f"{type(err).__name__}: {err}", "CGPU_DEBUG=1 shows the traceback")
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as err:
+        raise write_failed(err) from err
 
 
 class _Convention(click.Command):
@@ -40,24 +55,65 @@ class _Convention(click.Command):
         prog = prog_name or self.name or "cgpu"
         extra.pop("standalone_mode", None)
         try:
+            if sys.stdout is None:  # before anything is changed
+                raise CgpuError(Exit.REFUSED, "standard output", "is closed", "redirect it to /dev/null instead")
             code = super().main(argv, prog, standalone_mode=False, **extra)
-            sys.stdout.flush()
+            _flush()
         except (KeyboardInterrupt, click.Abort):
             sys.exit(130)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            discard(1)
             sys.exit(141)
         except Exception as err:
             if os.environ.get("CGPU_DEBUG"):
                 raise
             bad = _as_cgpu_error(err, prog)
-            click.echo(bad.as_json() if "--json" in argv else bad.line(prog), err=True)
+            note(bad.as_json() if "--json" in argv else bad.line(prog))
+            if bad.code is Exit.OUTPUT:
+                discard(1)
             sys.exit(bad.exit_code)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-class App(_Convention, click.Group):
-    """A group of commands."""
+class Command(click.Command):
+    """A command whose values may be negative numbers: -1 is a value, which is then refused as one, not an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if any(_NEGATIVE.match(arg) for arg in args):
+            ctx.ignore_unknown_options = True
+        return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    """A group of commands. Without a command it prints its help. @lazy: name -> (module, attribute) of a command."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **more: Any) -> None:
+        super().__init__(*args, invoke_without_command=True, **more)
+        self._lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._lazy and cmd_name not in self.commands:
+            module, attribute = self._lazy[cmd_name]
+            self.add_command(getattr(importlib.import_module(module, __package__), attribute), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        done = super().invoke(ctx)
+        if ctx.invoked_subcommand is None:
+            out(ctx.get_help())
+        return done
+
+
+Group.group_class = Group
+
+
+class App(_Convention, Group):
+    """The top-level group."""
 
 
 class Single(_Convention):

@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import CgpuError, Exit
+from .kernel import NewSlot, kernel
 from .model import MIB, POLICIES, Container
+from .names import Named, choose
 from .proc import Paths, containers, engine_name, is_loaded, no_module, read_node, write_node
 
 GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 CONTAINER_NODES = ("weight", "memsize", "highprio", "ipc")
+UVM_MODES = ("deny", "account")
+NUMBER_MAX = (1 << 32) - 1
+SIZE_MAX = (1 << 63) - 1
 
 _UNITS = {"": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "kib": 1 << 10, "mib": MIB, "gib": 1 << 30}
+
+
+def usage(why: str, hint: str = "") -> CgpuError:
+    return CgpuError(Exit.USAGE, "usage", why, hint)
 
 
 def parse_size(text: str) -> int:
@@ -24,29 +35,31 @@ def parse_size(text: str) -> int:
     return int(digits) * _UNITS[unit]
 
 
-def node_text(node: str, value: str) -> str:
-    """A value of the command line in the kernel's form. The kernel checks it."""
-    if node == "policy" and value.lower() in POLICIES:
-        return str(POLICIES.index(value.lower()))
+def _number(text: str, most: int, allowed: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20) or int(text) > most:
+        raise usage(f"{text!r} is not allowed", allowed)
+    return int(text)
+
+
+def node_value(node: str, text: str) -> int:
+    """A value of the command line as the kernel's number. The kernel checks its range."""
+    if node == "policy":
+        if text.lower() in POLICIES:
+            return POLICIES.index(text.lower())
+        return _number(text, NUMBER_MAX, f"0 to {len(POLICIES) - 1}, or one of {', '.join(POLICIES)}")
+    if node == "uvm":
+        if text not in UVM_MODES:
+            raise usage(f"{text!r} is no mode", " or ".join(UVM_MODES))
+        return UVM_MODES.index(text)
     if node in ("memsize", "default_memsize"):
         try:
-            return str(parse_size(value))
+            size = parse_size(text)
         except ValueError:
-            raise CgpuError(Exit.USAGE, "usage", f"{value!r} is no size", "bytes, or with MiB or GiB") from None
-    if node == "ipc" and value.lower() == "none":
-        return ""
-    if any(char.isspace() for char in value) or not value:
-        raise CgpuError(Exit.USAGE, "usage", f"{value!r} is no value")
-    return value
-
-
-def set_gpu(paths: Paths, gpu: int, node: str, value: str) -> tuple[str, str]:
-    """Write one node of a GPU; returns its text before and after."""
-    text = node_text(node, value)
-    path = gpu_dir(paths, gpu) / node
-    before = read_node(path)
-    write_node(path, text, f"set gpu {gpu} {node} {value}")
-    return before, read_node(path)
+            raise usage(f"{text!r} is no size", "bytes, or with MiB or GiB") from None
+        if size > SIZE_MAX:
+            raise usage(f"{text!r} is too large", "bytes, or with MiB or GiB")
+        return size
+    return _number(text, 255 if node == "highprio" else NUMBER_MAX, "a whole number, not negative")
 
 
 def gpu_dir(paths: Paths, gpu: int) -> Path:
@@ -54,21 +67,39 @@ def gpu_dir(paths: Paths, gpu: int) -> Path:
         raise no_module(paths)
     path = paths.proc / str(gpu)
     if not path.is_dir():
-        raise CgpuError(Exit.NOT_FOUND, f"gpu {gpu}", "there is no such GPU", "cgpu status lists the GPUs")
+        raise CgpuError(Exit.NOT_FOUND, f"gpu {gpu}", "there is no such GPU", "cgpu gpu list shows the GPUs")
     return path
 
 
+def _read_back(path: Path) -> str:
+    """The value after a change. A container that has ended meanwhile does not make the change an error."""
+    try:
+        return read_node(path)
+    except CgpuError:
+        return "gone"
+
+
+def set_gpu(paths: Paths, gpu: int, node: str, value: str) -> tuple[str, str]:
+    """Write one node of a GPU; returns its text before and after."""
+    number = node_value(node, value)
+    path = gpu_dir(paths, gpu) / node
+    before = read_node(path)
+    kernel(paths).set_gpu(gpu, node, number, f"set gpu {gpu} {node} {value}")
+    return before, _read_back(path)
+
+
 def find_container(paths: Paths, key: str) -> Container:
-    """A container by id, by a prefix of it, by directory name or by docker's name."""
+    """The container that names.choose() finds."""
     everyone = containers(paths)
-    exact = [one for one in everyone if key in (one.id, one.dir)]
-    found = exact or [one for one in everyone if one.id.startswith(key)]
-    found = found or [one for one in everyone if engine_name(paths, one.id) == key]
-    if not found:
-        raise CgpuError(Exit.NOT_FOUND, f"container {key}", "there is no such container", "cgpu ps lists them")
-    if len(found) > 1:
-        raise CgpuError(Exit.USAGE, f"container {key}", f"fits {len(found)} containers", "give more of the id")
-    return found[0]
+    return everyone[choose(key, [Named(one.id, one.dir, engine_name(paths, one.id)) for one in everyone])]
+
+
+def _set_ipc(paths: Paths, container: Container, gpus: Sequence[int], value: str, what: str) -> None:
+    """The name belongs to the whole container; netlink does not have it."""
+    text = "" if value.lower() == "none" else value
+    if any(char.isspace() for char in text) or not value:
+        raise usage(f"{value!r} is no name", "1 to 128 printable characters without blanks, '/' and '='; or none")
+    write_node(paths.proc / str(gpus[0]) / container.dir / "ipc", text, what)
 
 
 def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None) -> list[tuple[int, str, str]]:
@@ -76,40 +107,159 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
 
     Returns (GPU, before, after) for each.
     """
-    text = node_text(node, value)
+    number = 0 if node == "ipc" else node_value(node, value)
     container = find_container(paths, key)
     gpus = [number for number, _ in container.gpus if gpu is None or number == gpu]
     if not gpus:
         raise CgpuError(Exit.NOT_FOUND, f"container {key}", f"does not use GPU {gpu}", "cgpu ps")
     what = f"set container {key} {node} {value}"
-    done: list[tuple[int, str, str]] = []
-    for number in gpus:
-        path = paths.proc / str(number) / container.dir / node
-        try:
-            before = read_node(path)
-            write_node(path, text, what)
-            done.append((number, before, read_node(path)))
-        except CgpuError:
-            for earlier, old, _ in reversed(done):
-                write_node(paths.proc / str(earlier) / container.dir / node, old, f"undo {what}")
-            raise
-    return done
+    nodes = [paths.proc / str(number) / container.dir / node for number in gpus]
+    before = [read_node(path) for path in nodes]
+    if node == "ipc":
+        _set_ipc(paths, container, gpus, value, what)
+    else:
+        kernel(paths).set_container(container, gpus, node, number, what)
+    return list(zip(gpus, before, map(_read_back, nodes), strict=True))
 
 
-def create(paths: Paths, container_id: str, options: dict[str, str]) -> Container | None:
-    """Create a container through inst_ctl; returns it as listed."""
+def effects(paths: Paths, values: Sequence[tuple[int, str, str]]) -> list[str]:
+    """What a weight or priority (GPU, node, value) does under the policy in force, where that is not the obvious."""
+    from cgpud import effect
+
+    notes = []
+    for gpu, node, text in values:
+        policy = _read_back(paths.proc / str(gpu) / "policy")
+        if node not in ("weight", "highprio") or not (policy.isdecimal() and text.isdecimal()):
+            continue
+        value = int(text)
+        if node == "weight" and (about := effect.of_weight(int(policy), value)):
+            notes.append(f"GPU {gpu}: weight {value}: {about}")
+        if node == "highprio" and value and (about := effect.of_highprio(int(policy))):
+            notes.append(f"GPU {gpu}: {about}")
+    return notes
+
+
+# ---- create and destroy ----
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What a new container has on one GPU, and what was asked for; @asked: None: not given."""
+
+    gpu: int
+    weight: int
+    asked: int | None
+    memsize: int
+    highprio: bool
+
+
+def _numbers(option: str, text: str, node: str) -> list[int]:
+    try:
+        return [node_value(node, part) for part in text.split(",")]
+    except CgpuError as err:
+        raise usage(f"{option}: {err.why}", err.hint) from None
+
+
+def new_slots(gpu: str, memsize: str, weight: str | None, highprio: bool) -> list[NewSlot]:
+    """The slots of the command line. The last value of a shorter list repeats."""
+    gpus = _numbers("--gpu", gpu, "gpu")
+    sizes = _numbers("--memsize", memsize, "memsize")
+    weights = _numbers("--weight", weight, "weight") if weight is not None else [1]
+    for option, values in (("--memsize", sizes), ("--weight", weights)):
+        if len(values) > len(gpus):
+            raise usage(f"{option} has {len(values)} values for {len(gpus)} GPU{'s' * (len(gpus) > 1)}")
+    if 0 in weights:
+        raise usage("--weight: 0 is not allowed", "1 to max_inst; afterwards: cgpu set container ID weight 0")
+    if 0 in sizes:
+        raise usage("--memsize: 0 is not allowed", "at least 1MiB")
+    return [
+        NewSlot(one, sizes[min(i, len(sizes) - 1)], weights[min(i, len(weights) - 1)], highprio)
+        for i, one in enumerate(gpus)
+    ]
+
+
+def parse_cookie(text: str) -> int:
+    try:
+        cookie = int(text, 16 if text[:2].lower() == "0x" else 10) if text.isascii() and "_" not in text else 0
+    except ValueError:
+        cookie = 0
+    if not 0 < cookie < 1 << 64:
+        raise usage(f"--cookie: {text!r} is not allowed", "decimal or 0x…, 64 bits, not 0")
+    return cookie
+
+
+def _free_weight(paths: Paths, gpu: int) -> int | None:
+    """None: not known before the module has attached to the GPU."""
+    try:
+        return int(read_node(paths.proc / str(gpu) / "free_weight"))
+    except (CgpuError, ValueError):
+        return None
+
+
+def _not_free(container_id: str, gpu: int, free: int, asked: int) -> CgpuError:
+    return CgpuError(
+        Exit.REFUSED,
+        f"create {container_id}",
+        f"GPU {gpu} has {free} of its weight free, and {asked} was requested",
+        "cgpu ps shows the weights; --allow-less takes what is free",
+    )
+
+
+def _affordable(paths: Paths, container_id: str, slots: Sequence[NewSlot], allow_less: bool) -> list[NewSlot]:
+    """The slots with the weight that is free now; without allow_less an error if that is less."""
+    fitting = []
+    for one in slots:
+        free = _free_weight(paths, one.gpu)
+        if free is not None and free < one.weight:
+            if not allow_less:
+                raise _not_free(container_id, one.gpu, free, one.weight)
+            one = NewSlot(one.gpu, one.memsize, max(1, free), one.highprio)  # 0 free: the kernel gives 0 for 1
+        fitting.append(one)
+    return fitting
+
+
+def _granted(paths: Paths, found: Container, asked: dict[int, int] | None) -> list[Granted]:
+    out = []
+    for gpu, _ in found.gpus:
+        path = paths.proc / str(gpu) / found.dir
+        texts = [_read_back(path / node) for node in ("weight", "memsize", "highprio")]
+        if all(text.isdecimal() for text in texts):
+            weight, memsize, highprio = map(int, texts)
+            out.append(Granted(gpu, weight, asked.get(gpu) if asked else None, memsize, highprio != 0))
+    return out
+
+
+def create(
+    paths: Paths,
+    container_id: str,
+    slots: Sequence[NewSlot],
+    cookie: int | None,
+    weight_given: bool,
+    allow_less: bool = False,
+) -> tuple[Container | None, list[Granted]]:
+    """Create a container; returns it as listed, and what it got. A requested weight that is not free: an error."""
     if not is_loaded(paths):
         raise no_module(paths)
     if paths.drain.exists():
         raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu drain --undo")
-    words = ["create", container_id, *(f"{name}={value}" for name, value in options.items())]
-    write_node(paths.proc / "inst_ctl", " ".join(words), f"create {container_id}")
-    return next((one for one in containers(paths) if one.id == container_id), None)
+    asked = {one.gpu: one.weight for one in slots} if weight_given else None
+    wanted = _affordable(paths, container_id, slots, allow_less) if asked else list(slots)
+    kernel(paths).create(container_id, cookie, wanted)
+    found = next((one for one in containers(paths) if one.id == container_id), None)
+    if found is None:  # a copied tree
+        return None, []
+    granted = _granted(paths, found, asked)
+    for one in granted:
+        if one.asked is not None and one.weight < one.asked and not allow_less:
+            kernel(paths).destroy(found, f"create {container_id}")  # another container took the weight meanwhile
+            raise _not_free(container_id, one.gpu, one.weight, one.asked)
+    return found, granted
 
 
-def destroy(paths: Paths, key: str, cookie: str | None) -> tuple[str, bool]:
-    """Destroy through inst_ctl; returns the full id, and whether open files keep it dying."""
+def destroy(paths: Paths, key: str, cookie: int | None) -> tuple[str, bool]:
+    """Destroy a container; returns the full id, and whether open files keep it dying."""
     container = find_container(paths, key)
-    tail = f" cookie={cookie}" if cookie else ""
-    write_node(paths.proc / "inst_ctl", f"destroy {container.id}{tail}", f"destroy {key}")
+    if cookie is not None and cookie != int(container.cookie, 0):
+        raise CgpuError(Exit.NOT_FOUND, f"destroy {key}", f"has the cookie {container.cookie}", "cgpu inspect")
+    kernel(paths).destroy(container, f"destroy {key}")
     return container.id, any(one.id == container.id for one in containers(paths))

@@ -20,6 +20,7 @@ class Exit(IntEnum):
     NO_MODULE = 3
     NOT_PERMITTED = 4
     NOT_FOUND = 5
+    OUTPUT = 6
 
 
 class CgpuError(Exception):
@@ -47,7 +48,7 @@ class CgpuError(Exception):
             "why": self.why,
             "hint": self.hint,
         }
-        return json.dumps({"error": body})
+        return json.dumps({"schema_version": 1, "error": body})
 
 
 def not_permitted(what: str) -> CgpuError:

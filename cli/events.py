@@ -14,6 +14,7 @@ import click
 
 from . import proc
 from .errors import CgpuError, Exit, not_permitted
+from .output import out
 
 if TYPE_CHECKING:
     from cgpud.link import KernelLink
@@ -72,7 +73,7 @@ def events(paths: proc.Paths, as_json: bool, count: int | None, follow: bool) ->
     from cgpud.errors import KernelMissing, KernelRefused
 
     def report(level: str, text: str, fields: dict[str, Any]) -> None:
-        click.echo(line(as_json, datetime.now(UTC), level, text, fields))
+        out(line(as_json, datetime.now(UTC), level, text, fields))
 
     try:
         asyncio.run(stream(open_link(), report, count, follow))

@@ -24,6 +24,7 @@ from .model import Container, Gpu, Slot, Snapshot
 T = TypeVar("T")
 
 MODULE = "cgpu_km"
+LIVE = Path("/proc/cgpu_km")
 NODES_TYPE = "cgpu"  # of the file system with the nodes of containers
 
 # procfs answers EIO when a file is removed between its open and its read.

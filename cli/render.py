@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .model import MIB, SOFT, Gpu, Slot, Snapshot, policy_name, slot_state
+from .names import shown_ids
 from .share import allowed_pct
 
 SCHEMA_VERSION = 1
-ID_SHOWN = 12
 PIDS_SHOWN = 4
 
 Shares = Mapping[tuple[int, str], float | None]
@@ -68,10 +68,14 @@ def _gpu_rows(gpu: Gpu) -> list[str]:
     ]
 
 
-def _slot_row(gpu: Gpu, slot: Slot, got: float | None) -> list[str]:
+def _ids(snapshot: Snapshot) -> Mapping[str, str]:
+    return shown_ids([slot.id for gpu in snapshot.gpus for slot in gpu.slots])
+
+
+def _slot_row(gpu: Gpu, slot: Slot, shown_id: str, got: float | None) -> list[str]:
     return [
         str(gpu.index),
-        slot.id[:ID_SHOWN],
+        shown_id,
         slot.name or "-",
         f"{slot.weight}{' hp' if slot.highprio else ''}",
         percent(allowed_pct(gpu, slot)),
@@ -98,7 +102,12 @@ def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None, drift
     lines += [
         f"  GPU {row['index']}: {row['key']} is {row['live']}, cgpu.toml has {row['configured']}" for row in drift
     ]
-    slots = [_slot_row(gpu, slot, got.get((gpu.index, slot.dir))) for gpu in snapshot.gpus for slot in gpu.slots]
+    ids = _ids(snapshot)
+    slots = [
+        _slot_row(gpu, slot, ids[slot.id], got.get((gpu.index, slot.dir)))
+        for gpu in snapshot.gpus
+        for slot in gpu.slots
+    ]
     lines.append("")
     if slots:
         lines += table(SLOT_HEAD, slots, frozenset({0, 4, 5, 6}))
@@ -110,9 +119,10 @@ def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None, drift
 def ps_text(snapshot: Snapshot) -> str:
     """One line per container, for users and for awk."""
     head = ("CONTAINER", "NAME", "GPU", "WEIGHT", "USED MiB", "LIMIT MiB", "STATE", "PIDS")
+    ids = _ids(snapshot)
     rows = [
         (
-            slot.id[:ID_SHOWN],
+            ids[slot.id],
             slot.name or "-",
             str(gpu.index),
             str(slot.weight),

@@ -26,6 +26,7 @@ import msgspec
 from .edit import BY_HAND, EditRefused, Record, SetupRequest
 from .engines import ENGINES, Engine
 from .errors import CgpuError, Exit
+from .output import result
 from .proc import Paths
 
 MAX_OTHERS = 100  # a bound for files that import each other
@@ -274,4 +275,4 @@ def setup(paths: Paths, engine: str, runtime: str, default: bool, dry_run: bool,
     if default and (undo or engine != "docker"):
         raise click.UsageError("--default is for setting up docker")
     done = change(paths, engine, SetupRequest(runtime, default), undo, dry_run)
-    click.echo(json.dumps(done, indent=2) if as_json else _text(done))
+    result(as_json, done, _text(done))

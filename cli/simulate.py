@@ -14,8 +14,10 @@ from typing import Any
 
 import click
 
+from .app import Command
 from .errors import CgpuError, Exit
 from .model import policy_name
+from .output import out
 from .render import percent, table
 from .sim import config, draw
 from .sim.model import Scenario, Setup, profile
@@ -253,7 +255,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
     return values | {name: value for name, value in flags.items() if value is not None}
 
 
-@click.command("simulate", epilog=EPILOG)
+@click.command("simulate", cls=Command, epilog=EPILOG)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--container", "containers", multiple=True, metavar="KEY=VALUE,...", help="One container; may be repeated."
@@ -315,10 +317,10 @@ def simulate(
     written = write_svg(svg, results) if svg else []
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": scenario.seed}
-        click.echo(json.dumps(data | {"gpus": [result_json(i, one) for i, one in enumerate(results)]}, indent=2))
+        out(json.dumps(data | {"gpus": [result_json(i, one) for i, one in enumerate(results)]}, indent=2))
         return
     width = shutil.get_terminal_size((100, 24)).columns
     for number, result in enumerate(results):
-        click.echo("\n".join([*([""] if number else []), *result_text(number, result, width, _plain())]))
+        out("\n".join([*([""] if number else []), *result_text(number, result, width, _plain())]))
     for path in written:
-        click.echo(f"wrote {path}")
+        out(f"wrote {path}")

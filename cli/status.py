@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import time
 
-import click
-
 from . import daemon, proc, render, share
+from .output import out
 
 
 def show(paths: proc.Paths, interval: float, sample: bool, as_json: bool) -> None:
@@ -22,6 +21,6 @@ def show(paths: proc.Paths, interval: float, sample: bool, as_json: bool) -> Non
     seconds = interval if before else None
     drift = daemon.drift(paths)
     if as_json:
-        click.echo(json.dumps(render.status_json(after, got, seconds, drift), indent=2))
+        out(json.dumps(render.status_json(after, got, seconds, drift), indent=2))
     else:
-        click.echo(render.status_text(after, got, seconds, drift or ()))
+        out(render.status_text(after, got, seconds, drift or ()))

@@ -6,13 +6,14 @@ from __future__ import annotations
 import shutil
 import stat
 from dataclasses import dataclass
-from importlib import metadata
 
 from .proc import Paths, core_module, cores, how_to_load, module_version, nodes_are_missing
 
 
 def package_version() -> str:
     """The version of the Python package: daemon and command line are one package."""
+    from importlib import metadata  # slow to import
+
     try:
         return metadata.version("cgpu")
     except metadata.PackageNotFoundError:

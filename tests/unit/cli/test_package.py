@@ -42,7 +42,10 @@ def test_each_dependency_says_why() -> None:
 
 
 def commands(group: click.Group, path: str = "") -> Iterator[str]:
-    for name, command in group.commands.items():
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from commands(command, f"{path}{name} ")
         else:

@@ -268,7 +268,7 @@ def test_runtime_must_be_there(name: str, tmp_path: Path) -> None:
 def test_json(name: str, tmp_path: Path) -> None:
     host = Host(tmp_path, name, None)
     data = json.loads(host.ok("--json"))
-    assert list(data) == ["engine", "file", "undo", "dry_run", "changed", "removed", "diff", "next"]
+    assert list(data) == ["schema_version", "engine", "file", "undo", "dry_run", "changed", "removed", "diff", "next"]
     assert (data["engine"], data["changed"], data["removed"]) == (name, True, False)
     assert json.loads(host.ok("--json"))["changed"] is False
     assert json.loads(host.ok("--json", "--undo"))["removed"] is True

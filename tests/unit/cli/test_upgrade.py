@@ -129,6 +129,7 @@ def test_what_runs_and_what_was_tried(empty: Tree, empty_cli: Cli) -> None:
         "running 0.1.1\nready   0.1.0\nlast    0.1.2 refused (EIO): its self-test failed (-84)\n"
     )
     assert json.loads(empty_cli.cgpu("upgrade", "--json").stdout) == {
+        "schema_version": 1,
         "active": "0.1.1",
         "others": ["0.1.0"],
         "last": {"version": "0.1.2", "result": 5, "why": "its self-test failed (-84)"},
@@ -209,6 +210,7 @@ def test_cold_from_a_folder(empty_cli: Cli, tools: Tools) -> None:
     tools.folder(cgpu_core_0_2_0="0.2.0")
     done = json.loads(empty_cli.cgpu("upgrade", "--cold", "--from", str(folder), "--json").stdout)
     assert done == {
+        "schema_version": 1,
         "before": "0.1.0",
         "after": "0.2.0",
         "unloaded": [CORE, "cgpu_km"],

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import itertools
+import json
 import os
 import re
 import stat
@@ -629,4 +630,38 @@ def test_the_command_line_reads_this_tree(create: Create) -> None:
     done = shell("cgpu", "set", "container", name, "weight", "20")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the sum of weights would exceed max_inst" in done.stderr
+    done = shell("cgpu", "set", "container", name, "weight", "21")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(": out of range (0 to max_inst)\n")
     assert shell("cgpu", "destroy", "nobody").returncode == 5
+    assert shell("cgpu", "destroy", "").returncode == 2
+    assert (slot / "id").exists()
+
+
+def test_the_command_line_creates_what_was_asked(create: Create) -> None:
+    """By netlink, and with the module's own sentences. A weight that is not free creates nothing."""
+    create(memsize=100 * MIB, weight=15)
+    words = ("--gpu", "0", "--memsize", "10MiB")
+    for more, sentence in (
+        (("--weight", "18"), "GPU 0 has 5 of its weight free, and 18 was requested"),
+        (("--gpu", "0,0"), "a container needs 1 to 32 GPUs, each once"),
+        (("--gpu", "31"), "no such GPU"),
+        (("--memsize", "4k"), "a memory limit is 1 MiB at least"),
+    ):
+        done = shell("cgpu", "create", "by-hand", *words, *more)
+        assert (done.returncode in (1, 5), done.stdout) == (True, ""), more
+        assert sentence in done.stderr
+        assert "by-hand" not in read(PROC / "inst_ctl")
+    done = shell("cgpu", "create", "by-hand", *words, "--weight", "18", "--allow-less", "--json")
+    try:
+        assert done.returncode == 0, done.stderr
+        (slot,) = json.loads(done.stdout)["created"]["slots"]
+        assert (slot["weight"], slot["limit_bytes"]) == (5, 10 * MIB)
+        assert "a container with this id is there" in shell("cgpu", "create", "by-hand", *words).stderr
+        bad = shell("cgpu", "create", "a=b", *words).stderr
+        assert "an id is 1 to 128 printable characters without blanks" in bad
+        done = shell("sh", "-c", "cgpu set container by-hand weight 2 >/dev/full")
+        assert done.returncode == 6
+        assert "by-hand" in shell("cgpu", "ps").stdout
+    finally:
+        assert shell("cgpu", "destroy", "by-hand").returncode == 0

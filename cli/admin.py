@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT
+"""The commands that change something: set, create, destroy, drain, upgrade."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import change
+from .app import Command, Group
+from .change import Granted
+from .model import MIB, Container
+from .output import note, result
+from .proc import Paths
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
+pass_paths = click.make_pass_decorator(Paths)
+
+
+@click.group("set", cls=Group)
+def set_group() -> None:
+    """Change one node of a GPU or of a container, while it runs."""
+
+
+@set_group.command("gpu")
+@click.argument("number", type=click.IntRange(0), metavar="N")
+@click.argument("node", type=click.Choice(change.GPU_NODES))
+@click.argument("value")
+@as_json_option
+@pass_paths
+def set_gpu(paths: Paths, number: int, node: str, value: str, as_json: bool) -> None:
+    """Set a node of GPU N, e.g. cgpu set gpu 0 policy 2."""
+    before, after = change.set_gpu(paths, number, node, value)
+    notes = []
+    if node == "default_memsize":
+        notes.append("for containers of engines only with default_memsize_mib in [gpu] of cgpu.toml")
+    data = {"gpu": number, "node": node, "before": before, "after": after, "notes": notes}
+    result(as_json, data, with_notes([f"gpu {number} {node}: {before} -> {after}"], notes))
+
+
+@set_group.command("container")
+@click.argument("container", metavar="ID")
+@click.argument("node", type=click.Choice(change.CONTAINER_NODES))
+@click.argument("value")
+@click.option("--gpu", type=click.IntRange(0), metavar="N", help="Only on GPU N; otherwise on all of its GPUs.")
+@as_json_option
+@pass_paths
+def set_container(paths: Paths, container: str, node: str, value: str, gpu: int | None, as_json: bool) -> None:
+    """Set a node of container ID (an id, a prefix of it, or docker's name); all its GPUs or none."""
+    done = change.set_container(paths, container, node, value, gpu)
+    data = [{"gpu": number, "node": node, "before": before, "after": after} for number, before, after in done]
+    lines = [f"container {container} gpu {number} {node}: {before} -> {after}" for number, before, after in done]
+    notes = change.effects(paths, [(number, node, after) for number, _, after in done])
+    result(as_json, {"container": container, "changes": data, "notes": notes}, with_notes(lines, notes))
+
+
+def with_notes(lines: Sequence[str], notes: Sequence[str]) -> str:
+    return "\n".join([*lines, *(f"note: {one}" for one in notes)])
+
+
+# ---- create and destroy ----
+
+
+def _granted_json(one: Granted) -> dict[str, Any]:
+    return {"gpu": one.gpu, "weight": one.weight, "limit_bytes": one.memsize, "highprio": one.highprio}
+
+
+def _created(container_id: str, found: Container | None, slots: Sequence[Granted], notes: Sequence[str]) -> str:
+    tail = f" cookie={found.cookie} dir={found.dir}" if found else ""
+    lines = [
+        f"  GPU {one.gpu}: {one.memsize // MIB} MiB, weight {one.weight}{', high priority' if one.highprio else ''}"
+        for one in slots
+    ]
+    return with_notes([f"created {container_id}{tail}", *lines], notes)
+
+
+@click.command("create", cls=Command)
+@click.argument("container", metavar="ID")
+@click.option("--gpu", required=True, metavar="N[,N...]", help="GPUs of the container.")
+@click.option("--memsize", required=True, metavar="SIZE[,SIZE...]", help="Limit: bytes, or with MiB or GiB.")
+@click.option("--weight", metavar="W[,W...]", help="Portions of compute; default 1.")
+@click.option("--allow-less", is_flag=True, help="If less weight than that is free, take what is free, even none.")
+@click.option("--highprio", is_flag=True, help="High priority.")
+@click.option("--cookie", metavar="C", help="Chosen by the kernel if not given.")
+@as_json_option
+@pass_paths
+def create(
+    paths: Paths,
+    container: str,
+    gpu: str,
+    memsize: str,
+    weight: str | None,
+    allow_less: bool,
+    highprio: bool,
+    cookie: str | None,
+    as_json: bool,
+) -> None:
+    """Create a container by hand (cgpud does this for container engines), and show what it got."""
+    slots = change.new_slots(gpu, memsize, weight, highprio)
+    number = change.parse_cookie(cookie) if cookie is not None else None
+    found, granted = change.create(paths, container, slots, number, weight is not None, allow_less)
+    notes = change.effects(paths, [(one.gpu, "weight", str(one.weight)) for one in granted])
+    notes += change.effects(paths, [(one.gpu, "highprio", "1") for one in granted if one.highprio])
+    about = asdict(found) if found else {"id": container}
+    data = {"created": {**about, "slots": [_granted_json(one) for one in granted]}, "notes": notes}
+    result(as_json, data, _created(container, found, granted, notes))
+
+
+@click.command("destroy", cls=Command)
+@click.argument("container", metavar="ID")
+@click.option("--cookie", metavar="C", help="Only if the container has this cookie.")
+@as_json_option
+@pass_paths
+def destroy(paths: Paths, container: str, cookie: str | None, as_json: bool) -> None:
+    """Destroy a container; files that are still open keep its memory until they are closed."""
+    number = change.parse_cookie(cookie) if cookie is not None else None
+    full_id, dying = change.destroy(paths, container, number)
+    tail = ": dying, files or mappings still hold it" if dying else ""
+    result(as_json, {"destroyed": full_id, "dying": dying}, f"destroyed {full_id}{tail}")
+
+
+# ---- drain and upgrade ----
+
+
+timeout_option = click.option(
+    "--timeout", type=click.FloatRange(0), metavar="S", help="Give up waiting after S seconds."
+)
+
+
+@click.command("drain", cls=Command)
+@click.option("--wait", is_flag=True, help="Wait until the running containers have ended.")
+@timeout_option
+@click.option("--undo", is_flag=True, help="Allow containers to start again.")
+@as_json_option
+@pass_paths
+def drain_command(paths: Paths, wait: bool, timeout: float | None, undo: bool, as_json: bool) -> None:
+    """Refuse new containers from now on, until --undo or a cold upgrade or the next boot."""
+    from . import drain
+
+    if undo and (wait or timeout is not None):
+        raise click.UsageError("--undo does not wait")
+    changed = drain.undo(paths) if undo else drain.begin(paths)
+    if wait:
+        drain.wait(paths, timeout, note)
+    there = drain.remaining(paths)
+    was = " already" if not changed and not undo else "" if changed else " anyway"
+    lines = ["containers may start" + was if undo else f"new containers are refused{was}, {len(there)} left"]
+    lines += [] if undo else [f"  {drain.name_of(paths, one)}" for one in there]
+    data = {"draining": drain.is_on(paths), "changed": changed, "containers": [drain.row(paths, one) for one in there]}
+    result(as_json, data, "\n".join(lines))
+
+
+@click.command("upgrade", cls=Command)
+@click.option(
+    "--to", "version", metavar="VERSION", help="Make this registered core the active one, under running containers."
+)
+@click.option("--cold", is_flag=True, help="Unload cgpu_km and its cores and load them again; only without containers.")
+@click.option("--drain", "wait", is_flag=True, help="With --cold: first wait for the end of the containers.")
+@timeout_option
+@click.option(
+    "--from",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="With --cold: load the modules' files from DIR, not those that modprobe finds.",
+)
+@as_json_option
+@pass_paths
+def upgrade_command(
+    paths: Paths,
+    version: str | None,
+    cold: bool,
+    wait: bool,
+    timeout: float | None,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the running core, the registered ones and the last swap; change it."""
+    from . import upgrade
+
+    if version is not None and not upgrade.VERSION.fullmatch(version):
+        raise click.UsageError(f"{version!r} is no version X.Y.Z")
+    if version is not None and cold:
+        raise click.UsageError("--to needs no end of the containers, --cold does: use one of them")
+    if not cold and (wait or folder or timeout is not None):
+        raise click.UsageError("--drain, --timeout and --from go with --cold")
+    if cold:
+        done = upgrade.cold(paths, folder, wait, timeout, note)
+        result(as_json, asdict(done), f"cgpu_km {done.before or '-'} -> {done.after}")
+    elif version is not None:
+        before, after = upgrade.hot(paths, version)
+        result(as_json, {"before": before, "after": after}, f"core {before} -> {after}")
+    else:
+        found = upgrade.registered(paths)
+        lines = [f"running {found.active}", *(f"ready   {other}" for other in found.others)]
+        if found.last:
+            outcome = "ok" if not found.last.result else f"refused ({errno.errorcode.get(found.last.result, '?')})"
+            lines.append(f"last    {found.last.version} {outcome}: {found.last.why}")
+        result(as_json, asdict(found), "\n".join(lines))

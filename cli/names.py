@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""Which container a word of the command line means, and how ids are shown apart. Pure.
+
+As Docker does it: a full id, then an exact name, then a unique beginning of an id. An ambiguous word is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .errors import CgpuError, Exit
+
+ID_SHOWN = 12
+CANDIDATES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Named:
+    """A container's names: full id, directory of /proc/cgpu_km, and the engine's name, if it has one."""
+
+    id: str
+    dir: str
+    name: str | None = None
+
+
+def _common(one: str, other: str) -> int:
+    """How many first characters are the same."""
+    return next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
+
+
+def shown_ids(ids: Sequence[str]) -> dict[str, str]:
+    """Each id cut to 12 characters, or to as many as tell it from the others."""
+    ordered = sorted(set(ids))
+    shared = [0] * len(ordered)
+    for place in range(1, len(ordered)):
+        common = _common(ordered[place - 1], ordered[place])
+        shared[place - 1] = max(shared[place - 1], common)
+        shared[place] = max(shared[place], common)
+    return {one: one[: max(ID_SHOWN, shared[place] + 1)] for place, one in enumerate(ordered)}
+
+
+def _listed(found: Sequence[Named]) -> str:
+    shown = shown_ids([one.id for one in found])
+    words = [f"{shown[one.id]} ({one.name})" if one.name else shown[one.id] for one in found[:CANDIDATES_SHOWN]]
+    more = len(found) - CANDIDATES_SHOWN
+    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
+
+
+def choose(key: str, there: Sequence[Named]) -> int:
+    """The place of the one container that @key means. CgpuError: empty, unknown or ambiguous."""
+    if not key:
+        raise CgpuError(Exit.USAGE, "usage", "an empty word names no container", "cgpu ps lists the containers")
+    ways = (
+        lambda one: one.id == key,
+        lambda one: key in (one.name, one.dir),
+        lambda one: one.id.startswith(key),
+    )
+    for fits in ways:
+        found = [place for place, one in enumerate(there) if fits(one)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            text = f"fits {len(found)} containers: {_listed([there[place] for place in found])}"
+            raise CgpuError(Exit.USAGE, f"container {key}", text, "write more of the id")
+    raise CgpuError(Exit.NOT_FOUND, f"container {key}", "there is no such container", "cgpu ps lists them")

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: MIT
+"""What every command keeps: exit codes that are true, values that may be negative, output that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cgpu_cli import kernel, names
+from cgpu_cli.errors import CgpuError, Exit
+from cgpu_cli.main import cgpu
+from cgpu_cli.names import Named
+from cgpud.errors import KernelMissing, KernelRefused
+from cgpud.fakelink import FakeLink
+from cgpud.kernel_abi import G, S
+
+ROOT = Path(__file__).parents[3]
+
+
+def shell(tree: Tree, command: str, program: str = "main") -> subprocess.CompletedProcess[str]:
+    """A command of a shell, with $cgpu for the program on this tree."""
+    run = f"import sys; from cgpu_cli.{program} import main; sys.argv[1:1] = ['--root', {str(tree.root)!r}]; main()"
+    script = f'cgpu() {{ {sys.executable} -c "$code" "$@"; }}; {command}'
+    return subprocess.run(["sh", "-c", script], env={"code": run}, capture_output=True, text=True, check=False)
+
+
+def read(tree: Tree, path: str) -> str:
+    return (tree.proc / path).read_text().strip()
+
+
+# ---- output ----
+
+
+@pytest.mark.parametrize("tail", ["", " --json"])
+def test_a_change_whose_output_is_lost_is_not_exit_1(tree: Tree, tail: str) -> None:
+    """1 would mean that nothing was changed."""
+    done = shell(tree, f"cgpu set gpu 0 policy 3{tail} >/dev/full")
+    assert (done.returncode, read(tree, "0/policy")) == (Exit.OUTPUT, "3")
+    assert "No space left on device" in done.stderr
+    assert "the command was carried out" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("program", ["main", "smi"])
+def test_a_closed_output_is_said_before_anything_is_done(tree: Tree, program: str) -> None:
+    words = "--no-sample" if program == "smi" else "set gpu 0 policy 3"
+    done = shell(tree, f"cgpu {words} >&-", program)
+    assert (done.returncode, read(tree, "0/policy")) == (Exit.REFUSED, "2")
+    assert re.fullmatch(r"cgpu(-smi)?: error: standard output: is closed \([^\n]*\)\n", done.stderr)
+
+
+def test_a_full_standard_error_stops_nothing(tree: Tree) -> None:
+    assert shell(tree, "cgpu set gpu 0 policy 3 2>/dev/full").returncode == 0
+    assert shell(tree, "cgpu set gpu 9 policy 3 2>/dev/full").returncode == Exit.NOT_FOUND
+
+
+def test_a_name_that_the_terminal_cannot_show(tree: Tree) -> None:
+    write(tree.root / f"var/lib/docker/containers/{ID1}/config.v2.json", json.dumps({"Name": "/жук"}))
+    done = shell(tree, "PYTHONIOENCODING=latin-1 cgpu ps")
+    assert done.returncode == 0
+    assert "\\u0436\\u0443\\u043a" in done.stdout
+
+
+# ---- the command line ----
+
+
+@pytest.mark.parametrize("words", [(), ("set",)])
+def test_a_group_alone_shows_its_help(cli: Cli, words: tuple[str, ...]) -> None:
+    result = cli.cgpu(*words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("Usage: cgpu ")
+    assert "Commands:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("nonsense",), "cgpu --help"),
+        (("set", "gpu"), "cgpu set gpu --help"),
+        (("set", "gpu", "0", "policy", "2", "--bogus"), "cgpu set gpu --help"),
+        (("create", "x"), "cgpu create --help"),
+        (("upgrade", "--to", "x"), "cgpu upgrade --help"),
+    ],
+)
+def test_the_hint_names_the_command(cli: Cli, words: tuple[str, ...], hint: str) -> None:
+    result = cli.cgpu(*words)
+    assert result.exit_code == Exit.USAGE
+    assert f"({hint})" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("set", "gpu", "0", "policy", "-1"), "'-1' is not allowed (0 to 6, or one of fair"),
+        (("set", "gpu", "-1", "policy", "2"), "-1 is not in the range"),
+        (("set", "container", ID1, "weight", "-1"), "'-1' is not allowed"),
+        (("set", "container", ID1, "memsize", "-1g"), "'-1g' is no size"),
+        (("set", "container", ID1, "weight", "1", "--gpu", "-1"), "-1 is not in the range"),
+        (("create", "x", "--gpu", "-1", "--memsize", "1g"), "--gpu: '-1' is not allowed"),
+        (("create", "x", "--gpu", "0", "--memsize", "1g", "--weight", "-2"), "--weight: '-2' is not allowed"),
+        (("create", "x", "--gpu", "0", "--memsize", "1g", "--weight", "0"), "--weight: 0 is not allowed"),
+        (("create", "x", "--gpu", "0", "--memsize", "1g", "--weight", "1,2"), "--weight has 2 values for 1 GPU"),
+        (("create", "x", "--gpu", "0", "--memsize", "1g", "--cookie", "no"), "--cookie: 'no' is not allowed"),
+        (("create", "x", "--gpu", "0", "--memsize", "1g", "--cookie", "0"), "--cookie: '0' is not allowed"),
+    ],
+)
+def test_a_bad_value_is_named(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    before = {path: path.read_bytes() for path in cli.tree.proc.rglob("*") if path.is_file()}
+    result = cli.cgpu(*words)
+    assert result.exit_code == Exit.USAGE
+    assert said in result.stderr
+    assert {path: path.read_bytes() for path in before} == before
+
+
+VOCABULARY = """
+    set gpu container create destroy ps status version drain upgrade 0 1 policy weight memsize highprio ipc fair -1
+    --gpu --memsize --weight --json --undo --no-sample --bogus 1g 99 - -- 0,0 x
+"""
+WORDS = st.lists(
+    st.sampled_from([*VOCABULARY.split(), ID1, ID1[:3], "", "é"]) | st.text(max_size=12),
+    max_size=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(words=WORDS)
+def test_a_failed_command_changes_nothing(cli: Cli, words: list[str]) -> None:
+    """Whatever the words: no traceback, an error line, and the tree as it was unless the command succeeded."""
+    if "--wait" in words or "--interval" in words or not {"events", "simulate", "setup", "--cold"}.isdisjoint(words):
+        return
+    files = [path for path in cli.tree.root.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    result = cli.cgpu(*words)
+    assert "internal" not in result.stderr
+    assert "Traceback" not in result.output
+    if result.exit_code:
+        assert result.stderr.startswith('{"schema_version"' if "--json" in words else "cgpu: error: ")
+        assert result.stderr.count("\n") == 1
+        assert [path for path in cli.tree.root.rglob("*") if path.is_file()] == files
+        assert {path: path.read_bytes() for path in files} == before
+    for path, data in before.items():
+        path.write_bytes(data)
+    for path in set(cli.tree.root.rglob("*")) - set(files):
+        if path.is_file():
+            path.unlink()
+
+
+# ---- JSON ----
+
+
+def test_every_json_has_its_version(cli: Cli) -> None:
+    for words in (
+        ("version",),
+        ("ps",),
+        ("status", "--no-sample"),
+        ("drain",),
+        ("drain", "--undo"),
+        ("upgrade",),
+        ("set", "gpu", "0", "policy", "2"),
+        ("set", "container", ID1, "weight", "1"),
+        ("create", "new", "--gpu", "0", "--memsize", "1g"),
+    ):
+        result = cli.cgpu(*words, "--json")
+        assert json.loads(result.stdout)["schema_version"] == 1, words
+    assert json.loads(cli.cgpu("destroy", "none", "--json").stderr)["schema_version"] == 1
+
+
+def test_nothing_prints_past_the_conventions() -> None:
+    """click.echo() would turn a full disk into exit 1."""
+    users = {
+        path.name for path in (ROOT / "cli").rglob("*.py") if re.search(r"click\.echo|\bprint\(", path.read_text())
+    }
+    assert users == {"app.py", "output.py"}
+
+
+# ---- which container ----
+
+ALIKE = [Named("train-resnet-1", "a" * 12), Named("train-resnet-12", "b" * 12), Named("train-resnet-2", "c" * 12)]
+
+
+def test_an_empty_word_destroys_nothing(tree: Tree) -> None:
+    tree.listed(inst_line(ID1, 1))
+    for key in ("", " "):
+        result = Cli(tree).cgpu("destroy", key)
+        assert result.exit_code in (Exit.USAGE, Exit.NOT_FOUND)
+        assert "destroy" not in read(tree, "inst_ctl")
+    assert "an empty word names no container" in Cli(tree).cgpu("destroy", "").stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("train-resnet-1", 0),  # also the beginning of another
+        ("train-resnet-12", 1),
+        ("train-resnet-2", 2),
+        ("b" * 12, 1),
+        ("abc", 3),  # a name, and the beginning of an id
+        ("abcd", 4),
+    ],
+)
+def test_exact_before_beginning(key: str, place: int) -> None:
+    there = [*ALIKE, Named("f" * 64, "f" * 12, "abc"), Named("abcdef", "e" * 12)]
+    assert names.choose(key, there) == place
+
+
+@pytest.mark.parametrize("key", ["train", "train-resnet-", "t"])
+def test_an_ambiguous_beginning_lists_the_candidates(key: str) -> None:
+    with pytest.raises(CgpuError) as caught:
+        names.choose(key, ALIKE)
+    assert caught.value.code is Exit.USAGE
+    assert caught.value.why == "fits 3 containers: train-resnet-1, train-resnet-12, train-resnet-2"
+
+
+def test_two_containers_of_one_name_are_refused() -> None:
+    with pytest.raises(CgpuError, match=r"fits 2 containers: a{12} \(web\), b{12} \(web\)"):
+        names.choose("web", [Named("a" * 64, "a" * 12, "web"), Named("b" * 64, "b" * 12, "web")])
+
+
+@given(st.lists(st.text("ab-", min_size=1, max_size=20), unique=True, max_size=12))
+def test_shown_ids_differ_and_are_found(ids: list[str]) -> None:
+    shown = names.shown_ids(ids)
+    assert len(set(shown.values())) == len(ids)
+    there = [Named(one, f"{place:012x}") for place, one in enumerate(ids)]
+    for place, one in enumerate(ids):
+        assert one.startswith(shown[one])
+        assert names.choose(shown[one], there) == place
+
+
+def test_rows_that_look_alike_are_told_apart(tree: Tree) -> None:
+    twin = ID1[:12] + "9" * 52
+    tree.slot(0, twin, id=twin)
+    (tree.proc / "0" / twin[:12]).rename(tree.proc / "0" / "feedfeedfeed")
+    tree.slot(0, ID1)
+    tree.listed(inst_line(ID1, 1), inst_line(twin, 3), inst_line(ID2, 7))
+    for text in (Cli(tree).cgpu("ps").stdout, Cli(tree).smi("--no-sample").stdout):
+        assert {ID1[:13], twin[:13]} <= set(text.split())
+        assert ID2[:12] in text.split()
+
+
+# ---- the module's sentences ----
+
+
+class Link(FakeLink):
+    """A module that refuses, or grants what it likes."""
+
+    def __init__(self, refusal: Exception | None = None) -> None:
+        super().__init__()
+        self.refusal = refusal
+        self.seen: list[tuple[str, object]] = []
+
+    async def _do(self, what: str, *values: object) -> None:
+        self.seen.append((what, values))
+        if self.refusal:
+            raise self.refusal
+
+    async def create(self, container_id: str, cookie: int, slots: object) -> None:  # type: ignore[override]
+        await self._do("create", container_id, cookie, slots)
+
+    async def destroy(self, container_id: str, cookie: int) -> bool:
+        await self._do("destroy", container_id, cookie)
+        return True
+
+    async def set(self, container_id: str, cookie: int, values: object) -> None:  # type: ignore[override]
+        await self._do("set", container_id, cookie, values)
+
+    async def set_gpu(self, index: int, values: object) -> None:  # type: ignore[override]
+        await self._do("set_gpu", index, values)
+
+
+@pytest.fixture
+def live(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Link:
+    """The tree is the running module's; changes go to this link."""
+    link = Link()
+    monkeypatch.setattr(kernel, "LIVE", tree.proc)
+    monkeypatch.setattr(kernel, "open_link", lambda: link)
+    return link
+
+
+def test_changes_go_through_netlink(cli: Cli, live: Link) -> None:
+    assert cli.cgpu("set", "gpu", "0", "uvm", "account").exit_code == 0
+    write(cli.tree.proc / "0/default_memsize", "1")
+    assert cli.cgpu("set", "gpu", "0", "default_memsize", "1GiB").exit_code == 0
+    assert cli.cgpu("set", "container", ID1, "weight", "0").exit_code == 0
+    assert cli.cgpu("set", "container", ID2, "memsize", "1g").exit_code == 0
+    assert cli.cgpu("destroy", ID2).exit_code == 0
+    assert live.seen == [
+        ("set_gpu", (0, {G.UVM: 1})),
+        ("set_gpu", (0, {G.DEFAULT_MEMSIZE: 1 << 30})),
+        ("set", (ID1, 1, {0: {S.WEIGHT: 0}})),
+        ("set", (ID2, 7, {0: {S.LIMIT: 1 << 30}})),
+        ("destroy", (ID2, 7)),
+    ]
+
+
+SENTENCES = [
+    # (words, errno, the module's sentence, the line without "cgpu: error: ")
+    (("set", "gpu", "0", "policy", "9"), errno.EINVAL, "policy: 0 to 6", "out of range (0 to 6)"),
+    (
+        ("set", "gpu", "0", "policy", "2"),
+        errno.EBUSY,
+        "policy: max_inst is above 25, which only 6 takes",
+        "max_inst is above 25, which only 6 takes (set max_inst first)",
+    ),
+    (("set", "container", ID1, "weight", "30"), errno.EINVAL, "weight: 0 to max_inst", "out of range (0 to max_inst)"),
+    (
+        ("set", "container", ID1, "memsize", "90g"),
+        errno.ENOSPC,
+        "memsize: the limits of this GPU's containers would exceed its memory",
+        "the limits of this GPU's containers would exceed its memory (cgpu status shows the limits)",
+    ),
+    (("set", "gpu", "0", "max_inst", "1"), errno.ENOMEM, None, "the kernel is out of memory"),
+    *(
+        (("create", "x", "--gpu", "0", "--memsize", "1g"), code, sentence, sentence)
+        for code, sentence in (
+            (errno.EEXIST, "a container with this id is there"),
+            (errno.EINVAL, "an id is 1 to 128 printable characters without blanks, '/' and '='"),
+            (errno.EINVAL, "a container needs 1 to 32 GPUs, each once"),
+            (errno.EINVAL, "a memory limit is 1 MiB at least"),
+            (errno.ENODEV, "no such GPU"),
+            (errno.ENODEV, "no core module (cgpu_core) is loaded"),
+            (errno.EINVAL, "weight must be 1 to max_inst and highprio 0 or 1"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "sentence", "line"), SENTENCES)
+def test_the_modules_sentence_is_shown(
+    cli: Cli, live: Link, words: tuple[str, ...], code: int, sentence: str | None, line: str
+) -> None:
+    live.refusal = KernelRefused(code, f"cgpu_km: {sentence or os.strerror(code)}")
+    result = cli.cgpu(*words)
+    assert result.exit_code == (Exit.NOT_FOUND if code == errno.ENODEV else Exit.REFUSED)
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"cgpu: error: {words[0]} ")
+    assert result.stderr.endswith(f": {line}\n")
+
+
+def test_not_permitted_and_another_namespace(cli: Cli, live: Link) -> None:
+    for refusal in (PermissionError(errno.EPERM, "no"), KernelRefused(errno.EPERM, "cgpu_km: x"), KernelMissing()):
+        live.refusal = refusal
+        assert cli.cgpu("set", "gpu", "0", "policy", "2").exit_code == Exit.NOT_PERMITTED
+
+
+# ---- the weight that is granted ----
+
+
+def test_less_weight_than_asked_is_an_error(cli: Cli, live: Link) -> None:
+    """The tree has 17 free. Nothing is created."""
+    words = ("create", "x", "--gpu", "0", "--memsize", "1g", "--weight", "18")
+    result = cli.cgpu(*words)
+    assert (result.exit_code, live.seen) == (Exit.REFUSED, [])
+    assert "GPU 0 has 17 of its weight free, and 18 was requested" in result.stderr
+    assert cli.cgpu(*words, "--allow-less").exit_code == 0
+    ((what, (_, _, (slot,))),) = live.seen
+    assert (what, slot.weight) == ("create", 17)
+
+
+class Granting(Link):
+    """Another container takes the weight just before."""
+
+    def __init__(self, tree: Tree, weight: int) -> None:
+        super().__init__()
+        self.tree, self.weight = tree, weight
+
+    async def create(self, container_id: str, cookie: int, slots: object) -> None:  # type: ignore[override]
+        await super().create(container_id, cookie, slots)
+        self.tree.slot(0, container_id, weight=self.weight, memsize=MIB)
+        self.tree.listed(inst_line(ID1, 1), inst_line(container_id, 9))
+
+
+@pytest.mark.parametrize(("given", "code"), [(("--weight", "3"), Exit.REFUSED), ((), Exit.OK)])
+def test_a_grant_that_is_less_is_taken_back(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], code: Exit
+) -> None:
+    link = Granting(tree, 0)
+    monkeypatch.setattr(kernel, "LIVE", tree.proc)
+    monkeypatch.setattr(kernel, "open_link", lambda: link)
+    result = Cli(tree).cgpu("create", "f" * 64, "--gpu", "0", "--memsize", "1MiB", *given)
+    assert result.exit_code == code
+    if given:
+        assert link.seen[-1] == ("destroy", ("f" * 64, 9))
+        assert "GPU 0 has 0 of its weight free, and 3 was requested" in result.stderr
+    else:
+        assert "  GPU 0: 1 MiB, weight 0\n" in result.stdout
+        assert "note: GPU 0: weight 0: under policy 2 (weighted) it does not run until" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("policy", "weight", "said"),
+    [
+        (5, 0, "policy 5 (native) ignores weights, so it runs"),
+        (5, 3, "policy 5 (native) ignores the size of a weight: 3 has the same effect as 1"),
+        (0, 3, "policy 0 (fair) ignores the size of a weight"),
+        (3, 0, "under policy 3 (fixed) it does not run"),
+        (3, 3, None),
+        (5, 1, None),
+    ],
+)
+def test_a_weight_says_what_it_will_do(tree: Tree, policy: int, weight: int, said: str | None) -> None:
+    tree.gpu(0, policy=policy)
+    text = Cli(tree).cgpu("set", "container", ID1, "weight", str(weight)).stdout
+    assert (said in text) if said else ("note" not in text)
+
+
+# ---- the start ----
+
+
+def test_the_start_imports_little() -> None:
+    """The parser, the tree's reader and nothing of the daemon, asyncio or the simulator."""
+    code = (
+        "import sys; from cgpu_cli.main import cgpu; import click; "
+        "ctx = click.Context(cgpu); [cgpu.get_command(ctx, name) for name in ('ps', 'status', 'set', 'version')]; "
+        "bad = {'asyncio', 'ssl', 'cgpud', 'pyroute2', 'msgspec', 'cffi', 'importlib.metadata', 'tomllib', "
+        "'cgpu_cli.simulate'} & set(sys.modules); sys.exit(str(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_command_can_be_loaded() -> None:
+    ctx = click.Context(cgpu)
+    assert all(cgpu.get_command(ctx, name) is not None for name in cgpu.list_commands(ctx))
