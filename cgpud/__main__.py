@@ -12,7 +12,7 @@ import click
 
 from cgpu_cli.proc import Paths
 from cgpud import config as configuration
-from cgpud import log, notify
+from cgpud import log, notify, toolkit
 from cgpud.dependencies import Dependencies
 from cgpud.errors import CgpuError
 from cgpud.exporter import Exporter
@@ -104,6 +104,8 @@ def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, l
         log.configure(log_format, config.log_level)
         if kernel == "fake":
             log.get().warning("fake kernel: nothing is isolated")
+        if toolkit.found() is None:
+            log.get().warning(toolkit.MISSING, hint="docs/user/install.md §2")
         deps = Dependencies(
             link=make_link(kernel),
             store=Store(state_dir),

@@ -8,8 +8,8 @@ that hold the memory or weight. The kernel's sums decide; the list of containers
            containers leave of the GPU; the kernel's own bound is overcommit times the card's memory
   number   at most max_inst containers on a GPU
   caps     the maximum for one container in [container] of cgpu.toml; a larger request is refused, never reduced
-  weight   no weight left: weight 0 and a warning (documented; such a container never runs until an administrator
-           writes its weight); less weight left than requested: refused
+  weight   no weight left: weight 0 and a warning (documented; such a container does not run until an administrator
+           writes its weight, except under policy 5); less weight left than requested: refused
 
 A dying container counts with its whole limit until its last file and mapping are gone, as in the kernel.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cgpud import effect
 from cgpud.env import CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
 from cgpud.errors import Refused
 from cgpud.kernel_abi import MAX_INST_MAX
@@ -131,7 +132,7 @@ def _check_memory(gpu: Gpu, want_mib: int, containers: Sequence[Container] | Non
     holders = [f"{_name(container)} {-(-slot.limit // MIB)} MiB" for container, slot in _slots_on(gpu, containers)]
     if room < gpu.total_mib:
         holders.append(f"the driver and what runs outside of containers {gpu.total_mib - room} MiB")
-    times = f" (overcommit {gpu.overcommit / 100:g})" if gpu.overcommit != 100 else ""
+    times = f" (overcommit {gpu.overcommit} %)" if gpu.overcommit != 100 else ""
     raise Refused(
         f"GPU {gpu.number} has {max(left, 0)} of its {gpu.total_mib} MiB{times} left and {want_mib} MiB were "
         f"requested; held by: {', '.join(holders) or 'no container'}"
@@ -163,14 +164,23 @@ def _grant_weight(gpu: Gpu, requested: int, containers: Sequence[Container] | No
         return requested, None
     holders = ", ".join(f"{_name(container)} {slot.weight}" for container, slot in _slots_on(gpu, containers))
     if gpu.free_weight == 0:
-        return 0, (
-            f"GPU {gpu.number} has no weight left, so the container gets weight 0 and no compute at all until an "
-            f"administrator writes its weight; held by: {holders}"
-        )
+        about = effect.of_weight(gpu.kernel.policy, 0) if gpu.kernel else "without compute under every policy but 5"
+        return 0, f"GPU {gpu.number} has no weight left, so the container gets weight 0: {about}; held by: {holders}"
     raise Refused(
         f"GPU {gpu.number} has {gpu.free_weight} of {gpu.max_inst} weight left and {requested} was requested; "
         f"held by: {holders}"
     )
+
+
+def _without_effect(request: Request, gpu: Gpu) -> list[str]:
+    """What the request has that the policy of the GPU ignores: the policy is never changed by a container."""
+    if gpu.kernel is None:
+        return []
+    about = [
+        (f"{WEIGHT}={request.weight}", effect.of_weight(gpu.kernel.policy, request.weight or 1)),
+        (f"{HIGHPRIO}=1", effect.of_highprio(gpu.kernel.policy) if request.highprio else None),
+    ]
+    return [f"{variable} on GPU {gpu.number}: {why}" for variable, why in about if why]
 
 
 def admit(
@@ -198,6 +208,7 @@ def admit(
             )
     slots: list[SlotWant] = []
     warnings: list[str] = []
+    hints: list[str] = []
     for place, gpu in enumerate(chosen):
         _check_sharing(gpu)
         size = _size_mib(request, place, gpu)
@@ -206,8 +217,9 @@ def admit(
         if warning:
             warnings.append(warning)
         _check_memory(gpu, size, containers)
+        hints += _without_effect(request, gpu)
         slots.append(SlotWant(gpu.index, gpu.nv_minor, size * MIB, weight, request.highprio))
-    return Plan(tuple(slots), tuple(warnings))
+    return Plan(tuple(slots), tuple(warnings), tuple(hints))
 
 
 def check_grant(plan: Plan, container: Container) -> None:

@@ -82,8 +82,8 @@ GPU_KEYS = {
     ),
     "uvm": _Key(Literal[settings.UVM_NAMES], "deny or account"),
     "overcommit": _Key(
-        Annotated[float, Meta(ge=OVERCOMMIT_MIN / 100, le=OVERCOMMIT_MAX / 100)],
-        f"a factor from {OVERCOMMIT_MIN / 100} to {OVERCOMMIT_MAX / 100}",
+        Annotated[int, Meta(ge=OVERCOMMIT_MIN, le=OVERCOMMIT_MAX)],
+        f"a whole number of percent from {OVERCOMMIT_MIN} to {OVERCOMMIT_MAX}",
     ),
     "default_memsize_mib": _Key(Annotated[int, Meta(ge=0, le=MIB_MAX)], "a whole number of MiB, 0 for none"),
     "unsliced": _Key(Literal["allow", "refuse"], "allow or refuse"),
@@ -270,8 +270,6 @@ def _settings(table: Mapping[str, Any]) -> GpuSettings:
         values["slice_us"] = settings.SLICE_AUTO
     if "uvm" in values:
         values["uvm"] = settings.UVM_NAMES.index(values["uvm"])
-    if "overcommit" in values:
-        values["overcommit"] = round(values["overcommit"] * 100)
     return GpuSettings(**values)
 
 

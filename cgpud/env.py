@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from cgpud.errors import BadVariable, Refused
 from cgpud.kernel_abi import MAX_INST_BURST_MAX
@@ -24,6 +25,10 @@ WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 HIGHPRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
 
 PREFIX = "ALIYUN_COM_GPU_"
+KNOWN = (DEV, CONTAINER, VISIBLE, INDEX, WEIGHT, HIGHPRIO)
+#: Alibaba's GPU share scheduler and its device plugin set these for themselves.
+OF_SCHEDULERS = frozenset(PREFIX + name for name in ("MEM_POD", "MEM_UNIT", "MEM_ASSIGNED", "MEM_ASSUME_TIME"))
+UNKNOWN_MAX = 4  # named in one warning
 GIB_MAX = 1 << 20  # a petabyte: only a bound for the arithmetic
 VALUE_MAX = 4096
 
@@ -46,6 +51,20 @@ def as_dict(env: Iterable[object]) -> dict[str, str]:
 
 def mentions(env: dict[str, str]) -> bool:
     return any(name == DISABLE or name.startswith(PREFIX) for name in env)
+
+
+def unknown(env: dict[str, str]) -> str | None:
+    """A sentence on variables with our prefix that have no meaning, each with the name it resembles most."""
+    names = sorted(name for name in env if name.startswith(PREFIX) and name not in OF_SCHEDULERS.union(KNOWN))
+    if not names:
+        return None
+    words = []
+    for name in names[:UNKNOWN_MAX]:
+        # A bound: the comparison takes time by the length, and a name may be as long as an image likes.
+        alike = get_close_matches(name[: 2 * len(CONTAINER)], KNOWN, n=1, cutoff=0.8)
+        words.append(shorten(name) + (f" (did you mean {alike[0]}?)" if alike else ""))
+    more = f" and {len(names) - UNKNOWN_MAX} more" if len(names) > UNKNOWN_MAX else ""
+    return f"not a variable of cGPU, ignored: {', '.join(words)}{more}"
 
 
 def _bare(text: str) -> str:
@@ -133,8 +152,14 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
         sizes = _sizes(text)
         if 0 in sizes:
             return NotSliced(f"{CONTAINER}={shorten(text)}: a 0 switches cGPU off")
-    elif not (default_memsize and _bare(ours.get(VISIBLE, ""))):
+    elif not _bare(ours.get(VISIBLE, "")):
         return NotSliced(f"{CONTAINER} is not set")
+    elif not default_memsize:
+        warning = (
+            f"{VISIBLE} without {CONTAINER} gives no slice: default_memsize of /proc/cgpu_km counts only with "
+            f"default_memsize_mib in [gpu] of cgpu.toml"
+        )
+        return NotSliced(f"{CONTAINER} is not set", warning)
 
     if sizes:
         if not _bare(ours.get(DEV, "")):

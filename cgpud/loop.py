@@ -161,7 +161,7 @@ class Daemon:
         if isinstance(wanted, NotSliced):
             await self._check_unsliced(spec, majors, variables, wanted)
             self._log.info("passed", id=container_id, why=wanted.why)
-            return {"ok": True, "action": "pass"}
+            return self._warned({"ok": True, "action": "pass"}, container_id, variables, wanted.warning)
 
         options = self._options(message)
         oci.check_isolation(spec, options, self.deps.facts.mps_directories())
@@ -175,6 +175,8 @@ class Daemon:
         plan, container = started
         for warning in plan.warnings:
             self._log.warning("weight 0", id=container_id, warning=warning)
+        for hint in plan.hints:
+            self._log.info("without effect", id=container_id, hint=hint)
         self._log.info(
             "prepared",
             id=container_id,
@@ -182,8 +184,17 @@ class Daemon:
             slots=[{"gpu": slot.gpu, "limit": slot.limit, "weight": slot.weight} for slot in container.slots],
         )
         reply = {"ok": True, "action": "edited", "dir": container.dir}
-        if plan.warnings:
-            reply["warning"] = wire.sentence("; ".join(plan.warnings))
+        return self._warned(reply, container_id, variables, *plan.warnings)
+
+    def _warned(
+        self, reply: dict[str, Any], container_id: str, variables: dict[str, str], *warnings: str
+    ) -> dict[str, Any]:
+        """The reply with what cgpu-runtime prints to the user."""
+        strange = env.unknown(variables)
+        if strange:
+            self._log.warning("unknown variable", id=container_id, warning=strange)
+        if text := "; ".join(filter(None, (*warnings, strange))):
+            reply["warning"] = wire.sentence(text)
         return reply
 
     async def _admit(

@@ -146,9 +146,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class NotSliced:
-    """The variables request no slice. `why` is for the log."""
+    """The variables request no slice. `why` is for the log, `warning` for the user too."""
 
     why: str
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ class Plan:
 
     slots: tuple[SlotWant, ...]
     warnings: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()  # values of the request that have no effect now; for the log
 
 
 class Phase(Enum):

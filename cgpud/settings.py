@@ -128,8 +128,6 @@ def format_value(key: str, value: int) -> str:
             return UVM_NAMES[value]
         case "slice_us" if value == SLICE_AUTO:
             return "auto"
-        case "overcommit":
-            return f"{value / 100:g}"
         case "default_memsize_mib":
             return f"{value / MIB:g}" if value else "that of all GPUs"
     return str(value)

@@ -90,7 +90,7 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **more: Any) -> None:
-        super().__init__(*args, invoke_without_command=True, **more)
+        super().__init__(*args, **({"invoke_without_command": True} | more))
         self._lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:

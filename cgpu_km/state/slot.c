@@ -40,7 +40,7 @@ int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 
 	gpu->slot[slot->sched_id] = slot;
 	gpu->limits_bytes += limit;
 	if (!slot->granted_weight)
-		pr_warn("container %s: GPU %u has no free weight; it gets weight 0 and no compute\n",
+		pr_warn("container %s: GPU %u has no weight left: 0, runs under policy 5 only\n",
 			slot->ct->dir, gpu->index);
 out:
 	mutex_unlock(&gpu->lock);

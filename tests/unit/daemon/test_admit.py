@@ -143,7 +143,7 @@ def test_overcommit() -> None:
     there = [holder("a", 15109)]
     assert admit(Request(ALL, (6,), 15), [gpu(overcommit=140)], there).slots
     text = sentence(Request(ALL, (7,), 15), [gpu(overcommit=140)], there)
-    assert "GPU 0 has 6043 of its 15109 MiB (overcommit 1.4) left and 7050 MiB were requested" in text
+    assert "GPU 0 has 6043 of its 15109 MiB (overcommit 140 %) left and 7050 MiB were requested" in text
     assert "left and 6043 MiB" in sentence(Request(ALL, (6,), 15), [gpu(overcommit=140, room_mib=15000)], there)
     # What one container gets is never more than the card.
     assert "asks for 16 of the 15 GiB" in sentence(Request(ALL, (16,), 15), [gpu(overcommit=1000)])

@@ -47,14 +47,14 @@ max_inst = 10
 prio_ratio = 50
 slice_us = 2000
 uvm = "account"
-overcommit = 1.25
+overcommit = 125
 default_memsize_mib = 8192
 unsliced = "refuse"
 [gpu."1"]
 policy = 3
 slice_us = "auto"
 [gpu."{UUID}"]
-overcommit = 2
+overcommit = 200
 [gpu."00000000:0A:00.0"]
 uvm = "deny"
 [container]
@@ -103,9 +103,9 @@ BAD = [
     ("[gpu]\nprio_ratio = 100", "gpu.prio_ratio = 100", "from 20 to 99"),
     ("[gpu]\nslice_us = 0", "gpu.slice_us = 0", "from 1000 to 100000, or auto"),
     ('[gpu]\nuvm = "allow"', "gpu.uvm = 'allow'", "deny or account"),
-    ("[gpu]\novercommit = 0.99", "gpu.overcommit = 0.99", "from 1.0 to 10.0"),
-    ("[gpu]\novercommit = nan", "gpu.overcommit = nan", "from 1.0 to 10.0"),
-    ("[gpu]\novercommit = inf", "gpu.overcommit = inf", "from 1.0 to 10.0"),
+    ("[gpu]\novercommit = 99", "gpu.overcommit = 99", "percent from 100 to 1000"),
+    ("[gpu]\novercommit = 1.5", "gpu.overcommit = 1.5", "percent from 100 to 1000"),
+    ("[gpu]\novercommit = inf", "gpu.overcommit = inf", "percent from 100 to 1000"),
     ("[gpu]\ndefault_memsize_mib = -1", "gpu.default_memsize_mib = -1", "a whole number of MiB"),
     ('[gpu]\nunsliced = "pass"', "gpu.unsliced = 'pass'", "allow or refuse"),
     ('[gpu."0"]\nmax_inst = 0', 'gpu."0".max_inst = 0', "from 1 to 100"),

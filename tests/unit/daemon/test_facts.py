@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from fake_nvml import Card, Library
 from fakes import VARIABLES, Node
 from structlog.testing import capture_logs
 
-from cgpud import gpus, inventory
+from cgpud import env, gpus, inventory, toolkit
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.model import MIB
 from cgpud.server import Request
@@ -116,11 +117,18 @@ def test_starts_at_the_same_moment(node: Node, run: Run) -> None:
 # ---- weight 0 ----
 
 
-def test_weight_0_is_said_aloud(node: Node, run: Run) -> None:
-    """Such a container starts and never computes: who started it hears it, and who reads the log."""
+@pytest.mark.parametrize(
+    ("policy", "about"),
+    [
+        (2, "under policy 2 (weighted) it does not run until an administrator raises its weight"),
+        (5, "policy 5 (native) ignores weights, so it runs; under any other policy weight 0 is no compute"),
+    ],
+)
+def test_weight_0_is_reported(node: Node, run: Run, policy: int, about: str) -> None:
+    """In the reply and in the log, with what the policy in force makes of it."""
 
     async def main() -> None:
-        node.link = FakeLink((replace(example_gpus()[0], max_inst=3),))
+        node.link = FakeLink((replace(example_gpus()[0], max_inst=3, policy=policy),))
         async with node.running():
             assert "warning" not in await node.prepare(ID, (*HALF, "ALIYUN_COM_GPU_SCHD_WEIGHT=3"))
             with capture_logs() as lines:
@@ -128,7 +136,7 @@ def test_weight_0_is_said_aloud(node: Node, run: Run) -> None:
             assert reply["ok"]
             assert reply["action"] == "edited"
             warning = reply["warning"]
-            assert "GPU 0 has no weight left, so the container gets weight 0 and no compute at all" in warning
+            assert f"GPU 0 has no weight left, so the container gets weight 0: {about}; held by: " in warning
             assert warning.endswith(f"held by: {ID[:12]} 3")
             (line,) = [line for line in lines if line["event"] == "weight 0"]
             assert line == {"event": "weight 0", "log_level": "warning", "id": OTHER, "warning": warning}
@@ -136,3 +144,94 @@ def test_weight_0_is_said_aloud(node: Node, run: Run) -> None:
             assert [slot.limit for slot in node.link.containers[OTHER].slots] == [3021 * MIB]
 
     run(main())
+
+
+# ---- values without effect ----
+
+
+def reply_and_log(node: Node, run: Run, variables: Sequence[str], policy: int = 5) -> tuple[dict, list]:
+    """One start, with what the log has of it."""
+    out: list[Any] = []
+
+    async def main() -> None:
+        node.link = FakeLink((replace(example_gpus()[0], policy=policy),))
+        async with node.running():
+            with capture_logs() as lines:
+                out.append(await node.prepare(ID, variables))
+            out.append(list(lines))
+
+    run(main())
+    return out[0], out[1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "variable", "hint"),
+    [
+        (5, "SCHD_WEIGHT=3", "policy 5 (native) ignores the size of a weight: 3 has the same effect as 1"),
+        (0, "SCHD_WEIGHT=3", "policy 0 (fair) ignores the size of a weight: 3 has the same effect as 1"),
+        (5, "HIGH_PRIO=1", "policy 5 (native) ignores high priority"),
+        (2, "SCHD_WEIGHT=3", None),
+        (0, "HIGH_PRIO=1", None),
+        (5, "SCHD_WEIGHT=1", None),
+    ],
+)
+def test_a_value_that_the_policy_ignores_is_in_the_log(
+    node: Node, run: Run, policy: int, variable: str, hint: str | None
+) -> None:
+    reply, lines = reply_and_log(node, run, (*HALF, f"ALIYUN_COM_GPU_{variable}"), policy)
+    assert (reply["ok"], "warning" in reply) == (True, False)
+    hints = [line["hint"] for line in lines if line["event"] == "without effect"]
+    assert hints == ([f"ALIYUN_COM_GPU_{variable} on GPU 0: {hint}"] if hint else [])
+
+
+UNSIZED = (
+    "ALIYUN_COM_GPU_VISIBLE_DEVICES without ALIYUN_COM_GPU_MEM_CONTAINER gives no slice: default_memsize of "
+    "/proc/cgpu_km counts only with default_memsize_mib in [gpu] of cgpu.toml"
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "warning"),
+    [
+        (
+            ("ALIYUN_COM_GPU_MEM_CONTAINR=6", "ALIYUN_COM_GPU_MEM_DEV=15"),
+            "not a variable of cGPU, ignored: ALIYUN_COM_GPU_MEM_CONTAINR (did you mean ALIYUN_COM_GPU_MEM_CONTAINER?)",
+        ),
+        ((*HALF, "ALIYUN_COM_GPU_XYZZY=1"), "not a variable of cGPU, ignored: ALIYUN_COM_GPU_XYZZY"),
+        ((*HALF, "ALIYUN_COM_GPU_MEM_POD=6", "ALIYUN_COM_GPU_MEM_ASSIGNED=true"), None),
+        (
+            ("ALIYUN_COM_GPU_VISIBLE_DEVICES=0",),
+            UNSIZED,
+        ),
+        (("CGPU_DISABLE=1", "ALIYUN_COM_GPU_VISIBLE_DEVICES=0"), None),
+        (("ALIYUN_COM_GPU_MEM_CONTAINER=0", "ALIYUN_COM_GPU_VISIBLE_DEVICES=0"), None),
+        (HALF, None),
+    ],
+)
+def test_a_variable_without_effect_is_reported(
+    node: Node, run: Run, variables: tuple[str, ...], warning: str | None
+) -> None:
+    reply, lines = reply_and_log(node, run, variables)
+    assert reply["ok"]
+    assert reply.get("warning") == warning
+    named = [line["warning"] for line in lines if line["event"] == "unknown variable"]
+    assert named == ([warning] if warning and warning.startswith("not a variable") else [])
+
+
+def test_many_unknown_variables_are_cut() -> None:
+    text = env.unknown({f"{env.PREFIX}{'Q' * 4000}{n}": "" for n in range(1000)})
+    assert text is not None
+    assert text.endswith("and 996 more")
+    assert len(text) < 500
+
+
+def test_the_toolkit_is_found_by_its_programs_or_specifications(tmp_path: Path) -> None:
+    assert toolkit.found(tmp_path) is None
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    (tmp_path / "etc/cdi/other.yaml").touch()
+    assert toolkit.found(tmp_path) is None
+    (tmp_path / "etc/cdi/nvidia.yaml").touch()
+    assert toolkit.found(tmp_path) == str(tmp_path / "etc/cdi/nvidia.yaml")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/nvidia-ctk").touch()
+    assert toolkit.found(tmp_path) == str(tmp_path / "usr/bin/nvidia-ctk")

@@ -30,7 +30,7 @@ LAYERS = {
         cgpu_cli.names cgpu_cli.share cgpu_cli.render cgpu_cli.containerd cgpu_cli.engines
     """,
     "outside": """
-        cgpud.log cgpud.notify cgpud.bundle cgpud.wire cgpud.config cgpud.store cgpud.watch cgpud.gpus
+        cgpud.toolkit cgpud.log cgpud.notify cgpud.bundle cgpud.wire cgpud.config cgpud.store cgpud.watch cgpud.gpus
         cgpud.link cgpud.listener cgpud.netlink cgpud.fakelink cgpud.server cgpud.http cgpud.apply
         cgpu_cli.output cgpu_cli.proc cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.versions
         cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu cgpu_cli.sim.figures cgpu_cli.sim.draw

@@ -98,14 +98,14 @@ def test_what_was_set_as_wanted_is_no_drift(wish: GpuSettings) -> None:
 def test_applied_at_start_and_only_what_is_another(node: Node, run: Run) -> None:
     async def main() -> None:
         node.link = FakeLink(example_gpus(2))
-        node.config = parse('[gpu]\npolicy = "fixed"\nmax_inst = 20\n[gpu."1"]\npolicy = 5\novercommit = 1.5')
+        node.config = parse('[gpu]\npolicy = "fixed"\nmax_inst = 20\n[gpu."1"]\npolicy = 5\novercommit = 150')
         with structlog.testing.capture_logs() as logs:
             async with node.running():
                 assert node.link.set_calls == [(0, {G.POLICY: 3}), (1, {G.OVERCOMMIT: 150})]
                 assert (await node.ask(op="status"))["drift"] == []
         assert logged(logs, "setting changed") == [
             {"gpu": 0, "key": "policy", "old": "native", "new": "fixed"},
-            {"gpu": 1, "key": "overcommit", "old": "1", "new": "1.5"},
+            {"gpu": 1, "key": "overcommit", "old": "100", "new": "150"},
         ]
 
     run(main())
@@ -341,7 +341,7 @@ def test_caps_and_room_refuse_and_change_nothing(node: Node, run: Run) -> None:
             assert "GPU 0 has 6042 of its 15109 MiB left and 6043 MiB were requested" in error
             assert "the driver and what runs outside of containers 9067 MiB" in error
             assert not node.link.calls
-            await daemon.reload(parse("[gpu]\novercommit = 1.1"))
+            await daemon.reload(parse("[gpu]\novercommit = 110"))
             assert (await node.prepare(ID))["ok"]
 
     run(main())
