@@ -21,6 +21,7 @@ class Exit(IntEnum):
     NOT_PERMITTED = 4
     NOT_FOUND = 5
     OUTPUT = 6
+    PROBLEMS = 7
 
 
 class CgpuError(Exception):

@@ -11,6 +11,7 @@ from .app import App, make_paths, path_options, version_option
 COMMANDS = {
     "create": (".admin", "create"),
     "destroy": (".admin", "destroy"),
+    "doctor": (".doctor", "doctor"),
     "drain": (".admin", "drain_command"),
     "events": (".events", "events"),
     "ps": (".show", "ps"),

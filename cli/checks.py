@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: MIT
+"""The checks of cgpu doctor: facts of a node -> findings. Pure.
+
+Each check looks at one thing and gives one finding: ok, problem (it does not work), warning (it works, with a loss
+that may be meant) or skipped (what it needs is not there, for which another finding has the reason).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from .edit import TOOLKIT
+from .errors import ENROL
+from .model import NATIVE, SOFT, Gpu, Slot, Snapshot, policy_name
+
+KERNEL_LEAST = (6, 1)
+#: Of the call table, cgpu_branches in cgpu_km/core/nv_call.c; a test compares them.
+BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
+LEAST_MINOR = {535: 146, 550: 40}
+WITHOUT_WEIGHTS = (0, 1, SOFT, NATIVE)
+
+OK, PROBLEM, WARNING, SKIPPED = "ok", "problem", "warning", "skipped"
+
+
+@dataclass(frozen=True)
+class Finding:
+    check: str
+    status: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine of cgpu setup: whether its program is there, its file's runtimes, why the file cannot be read."""
+
+    name: str
+    installed: bool
+    ours: bool
+    first: str = ""  # of the toolkit: the first low-level runtime
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU as NVML has it."""
+
+    index: int
+    mig: bool = False
+    compute_mode: str = ""
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What cgpu doctor has read of the node; None: could not be read."""
+
+    kernel: str = ""
+    machine: str = ""
+    kprobes: bool | None = None
+    headers: bool = False
+    dkms: bool = False  # the program
+    dkms_kernels: tuple[str, ...] = ()  # for which DKMS built our modules
+    module_file: bool = False  # below /lib/modules of this kernel
+    signed_only: bool = False
+    module: str | None = None
+    core: str | None = None
+    package: str = "unknown"
+    nodes_missing: bool = False
+    driver_text: str = ""  # first line of /proc/driver/nvidia/version
+    driver_nodes: tuple[str, ...] = ()  # of nvidiactl, nvidia-uvm: those that exist
+    runtime: str | None = None
+    toolkit: str | None = None
+    toolkit_mode: str = ""
+    legacy_hook_config: str = ""
+    engines: tuple[Engine, ...] = ()
+    config_error: str = ""
+    daemon_listens: bool = False
+    drift: int | None = None  # values that differ from cgpu.toml
+    unknown_gpus: tuple[str, ...] = ()  # tables of cgpu.toml that match no GPU
+    draining: bool = False
+    snapshot: Snapshot | None = None
+    levers_inert: dict[int, str] = field(default_factory=dict)
+    effect_check: dict[int, str] = field(default_factory=dict)
+    cards: tuple[Card, ...] | None = None
+    cards_error: str = ""
+    mps: tuple[str, ...] = ()  # pipe directories of MPS daemons
+    unfollowed: tuple[str, ...] = ()  # containers of the daemon's cookie without a record
+    without_libcuda: tuple[str, ...] | None = None
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,9}", text.partition("-")[0])[:3])
+
+
+def kernel(facts: Facts) -> Finding:
+    name = "kernel"
+    if facts.machine != "x86_64":
+        return Finding(name, PROBLEM, f"{facts.machine}: only x86-64 is supported", "docs/user/support.md")
+    if _version(facts.kernel)[:2] < KERNEL_LEAST:
+        return Finding(name, PROBLEM, f"{facts.kernel} is older than 6.1", "boot a kernel of 6.1 or later")
+    if facts.kprobes is False:
+        return Finding(name, PROBLEM, f"{facts.kernel} has no kprobes", "boot a kernel with CONFIG_KPROBES")
+    return Finding(name, OK, facts.kernel)
+
+
+def headers(facts: Facts) -> Finding:
+    if facts.headers:
+        return Finding("headers", OK, f"for {facts.kernel}")
+    if facts.module_file or facts.module:
+        remedy = "apt install linux-headers-amd64, for the next build"
+        return Finding("headers", WARNING, f"no headers for {facts.kernel}; the modules are built already", remedy)
+    return Finding("headers", PROBLEM, f"no headers for {facts.kernel}", f"apt install linux-headers-{facts.kernel}")
+
+
+def dkms(facts: Facts) -> Finding:
+    if facts.kernel in facts.dkms_kernels:
+        return Finding("dkms", OK, f"has built the modules for {facts.kernel}")
+    if facts.module_file:
+        return Finding("dkms", OK, "the modules are installed without DKMS")
+    if not facts.dkms:
+        return Finding("dkms", PROBLEM, "not installed, and no module is", "apt install dkms, then cgpu-dkms")
+    return Finding("dkms", PROBLEM, f"has not built the modules for {facts.kernel}", "dkms autoinstall; dkms status")
+
+
+def secure_boot(facts: Facts) -> Finding:
+    if not facts.signed_only:
+        return Finding("secure boot", OK, "the kernel loads modules without a trusted signature")
+    if facts.module:
+        return Finding("secure boot", OK, "only trusted modules are loaded, and cgpu_km is")
+    return Finding("secure boot", WARNING, "the kernel loads only modules whose key it trusts", ENROL)
+
+
+def module(facts: Facts) -> Finding:
+    if facts.module is None:
+        remedy = "modprobe cgpu_km" + (f"; if its key is not trusted: {ENROL}" if facts.signed_only else "")
+        return Finding("module", PROBLEM, "cgpu_km is not loaded", remedy)
+    if facts.core is None:
+        core = f"cgpu_core_{facts.module.replace('.', '_')}"
+        return Finding("module", PROBLEM, f"cgpu_km {facts.module} has no core", f"modprobe {core}")
+    if "unknown" not in (facts.package, facts.module) and facts.package != facts.module:
+        text = f"cgpu_km {facts.module} and the package {facts.package} differ"
+        return Finding("module", WARNING, text, "cgpu upgrade --cold --drain")
+    return Finding("module", OK, f"cgpu_km {facts.module}, core {facts.core}")
+
+
+def driver(facts: Facts) -> Finding:
+    name, text = "driver", facts.driver_text
+    found = re.search(r"\b([0-9]{3})\.([0-9]{1,4})(?:\.[0-9]+)?\b", text)
+    if not text:
+        return Finding(name, PROBLEM, "the NVIDIA driver is not loaded", "modprobe nvidia; docs/user/install.md §2")
+    if "open" not in text.lower():
+        remedy = "install the open kernel modules (nvidia-open)"
+        return Finding(name, PROBLEM, f"{text}: proprietary, exports nothing to other modules", remedy)
+    if not found:
+        return Finding(name, WARNING, f"no version in {text!r}", "docs/user/support.md")
+    branch, minor = int(found[1]), int(found[2])
+    if branch not in BRANCHES:
+        remedy = f"install one of {', '.join(map(str, BRANCHES))}"
+        return Finding(name, PROBLEM, f"branch {branch} of {found[0]} is not known to this version", remedy)
+    if minor < LEAST_MINOR.get(branch, 0):
+        remedy = f"{branch}.{LEAST_MINOR[branch]} or later"
+        return Finding(name, PROBLEM, f"{found[0]} exports no RM calls to other modules", remedy)
+    return Finding(name, OK, f"{found[0]}, open kernel modules")
+
+
+def driver_nodes(facts: Facts) -> Finding:
+    if not facts.driver_text:
+        return Finding("driver's nodes", SKIPPED, "the driver is not loaded")
+    missing = [name for name in ("nvidiactl", "nvidia-uvm") if name not in facts.driver_nodes]
+    if missing:
+        text = f"no /dev/{' and no /dev/'.join(missing)}: NVIDIA's libraries do not find the driver"
+        return Finding("driver's nodes", WARNING, text, "nvidia-modprobe -c 0 -u; nvidia-persistenced at boot")
+    return Finding("driver's nodes", OK, "/dev/nvidiactl, /dev/nvidia-uvm")
+
+
+def container_nodes(facts: Facts) -> Finding:
+    if facts.module is None:
+        return Finding("containers' nodes", SKIPPED, "the module is not loaded")
+    if facts.nodes_missing:
+        return Finding("containers' nodes", PROBLEM, "/dev/cgpu is not mounted", "mount -t cgpu cgpu /dev/cgpu")
+    return Finding("containers' nodes", OK, "/dev/cgpu is mounted")
+
+
+def sharing(facts: Facts) -> Finding:
+    """MIG, exclusive modes and MPS, with which a GPU cannot be sliced."""
+    name = "sharing modes"
+    if facts.mps:
+        remedy = "echo quit | nvidia-cuda-mps-control"
+        return Finding(name, PROBLEM, f"an MPS daemon has its pipes in {', '.join(facts.mps)}", remedy)
+    if facts.cards is None:
+        return Finding(name, WARNING, f"unknown, no NVML: {facts.cards_error}", "install libnvidia-ml1")
+    for card in facts.cards:
+        if card.lost:
+            return Finding(name, PROBLEM, f"GPU {card.index} does not answer NVML: {card.lost}", "dmesg | grep NVRM")
+        if card.mig:
+            return Finding(name, PROBLEM, f"GPU {card.index} is in MIG mode", f"nvidia-smi -i {card.index} -mig 0")
+        if card.compute_mode:
+            text = f"GPU {card.index} is in compute mode {card.compute_mode}"
+            return Finding(name, PROBLEM, text, f"nvidia-smi -i {card.index} -c DEFAULT")
+    return Finding(name, OK, f"{len(facts.cards)} GPU{'s' * (len(facts.cards) != 1)} without MIG, MPS, exclusive mode")
+
+
+def toolkit(facts: Facts) -> Finding:
+    name = "container toolkit"
+    if facts.toolkit is None:
+        text = "not installed: containers get no libcuda.so.1, and without a slice no GPU"
+        return Finding(name, WARNING, text, "install nvidia-container-toolkit, or use images that bring libcuda")
+    if facts.toolkit_mode == "legacy" and not facts.legacy_hook_config:
+        text = "in mode legacy its hook would mount the real nodes: such containers are refused"
+        return Finding(name, PROBLEM, text, 'mode = "cdi", or legacy_hook_config: docs/user/daemon.md §1')
+    mode = f", mode {facts.toolkit_mode}" if facts.toolkit_mode else ""
+    return Finding(name, OK, f"{facts.toolkit}{mode}")
+
+
+def runtime(facts: Facts) -> Finding:
+    if facts.runtime is None:
+        return Finding("cgpu-runtime", PROBLEM, "not on the PATH", "install the package cgpu")
+    return Finding("cgpu-runtime", OK, facts.runtime)
+
+
+def engines(facts: Facts) -> Finding:
+    """At least one way leads to cgpu-runtime."""
+    name = "engines"
+    for one in facts.engines:
+        if one.installed and one.error:
+            return Finding(name, PROBLEM, f"{one.name}: {one.error}", f"cgpu setup {one.name} --dry-run")
+    below = next((one for one in facts.engines if one.name == TOOLKIT and one.installed), None)
+    if below and below.ours:
+        return Finding(name, OK, f"{TOOLKIT} calls cgpu-runtime")
+    if below and below.first == "misplaced":
+        text = f"{TOOLKIT} has cgpu-runtime, but not first: containers with the variables get whole GPUs"
+        return Finding(name, PROBLEM, text, "put it first in runtimes")
+    there = [one for one in facts.engines if one.installed]
+    if not there:
+        return Finding(name, WARNING, "no container engine is installed", "docs/user/engines.md")
+    with_ours = [one.name for one in there if one.ours]
+    without = [one.name for one in there if not one.ours and one.name != TOOLKIT]
+    if below and without:
+        return Finding(name, PROBLEM, f"{TOOLKIT} does not call cgpu-runtime", f"cgpu setup {TOOLKIT}")
+    if without:
+        status = WARNING if with_ours else PROBLEM
+        text = f"not set up: {', '.join(without)}" + (f"; set up: {', '.join(with_ours)}" if with_ours else "")
+        return Finding(name, status, text, f"cgpu setup {without[0]}")
+    return Finding(name, OK, f"set up: {', '.join(with_ours)}")
+
+
+def configuration(facts: Facts) -> Finding:
+    if facts.config_error:
+        return Finding("cgpu.toml", PROBLEM, facts.config_error, "correct it, then systemctl reload cgpud")
+    if facts.unknown_gpus:
+        text = f"[gpu.…] matches no GPU of this node: {', '.join(facts.unknown_gpus)}"
+        return Finding("cgpu.toml", WARNING, text, "nvidia-smi -L lists numbers and UUIDs")
+    if facts.drift:
+        text = f"{facts.drift} value{'s' * (facts.drift != 1)} of the GPUs differ from it"
+        return Finding("cgpu.toml", WARNING, text, "cgpu status names them; systemctl reload cgpud sets them")
+    return Finding("cgpu.toml", OK, "valid" if facts.drift is None else "valid, and in force")
+
+
+def daemon(facts: Facts) -> Finding:
+    if not facts.daemon_listens:
+        text = "cgpud does not run: no container with the variables starts"
+        return Finding("cgpud", PROBLEM, text, "systemctl start cgpud; journalctl -u cgpud")
+    if facts.drift is None:
+        return Finding("cgpud", PROBLEM, "cgpud does not answer", "be root; journalctl -u cgpud")
+    if facts.draining:
+        return Finding("cgpud", WARNING, "the node is drained: no container gets a slice", "cgpu drain --undo")
+    return Finding("cgpud", OK, "answers")
+
+
+# ---- what the GPUs have ----
+
+
+def _names(slots: Sequence[Slot]) -> str:
+    names = [slot.name or slot.dir for slot in slots]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _of_gpu(gpu: Gpu) -> Finding:
+    """What the policy makes of the weights in use."""
+    name, label = "policy", f"GPU {gpu.index}: {gpu.policy} ({policy_name(gpu.policy)})"
+    live = [slot for slot in gpu.slots if not slot.dying]
+    frozen = [slot for slot in live if slot.weight == 0]
+    heavy = [slot for slot in live if slot.weight > 1]
+    choose = f"cgpu set gpu {gpu.index} policy weighted"
+    if frozen and gpu.policy != NATIVE:
+        text = f"{label}: weight 0, so no compute, for {_names(frozen)}"
+        return Finding(name, PROBLEM, text, f"cgpu set container {frozen[0].dir} weight 1")
+    if heavy and gpu.policy in WITHOUT_WEIGHTS:
+        return Finding(name, WARNING, f"{label} ignores the weights of {_names(heavy)}", choose)
+    if gpu.policy == NATIVE:
+        return Finding(name, OK, f"{label}: memory is divided, compute is not")
+    return Finding(name, OK, f"{label}, {len(live)} of {gpu.max_inst}, weight {gpu.free_weight} free")
+
+
+def policies(facts: Facts) -> list[Finding]:
+    if facts.snapshot is None:
+        return [Finding("policy", SKIPPED, "the module is not loaded")]
+    if not facts.snapshot.gpus:
+        return [Finding("policy", SKIPPED, "the module has not found the driver's GPUs yet")]
+    return [_of_gpu(gpu) for gpu in facts.snapshot.gpus]
+
+
+def controls(facts: Facts) -> list[Finding]:
+    """Whether the controls that a policy needs were seen to act."""
+    name, out = "controls", []
+    for gpu in facts.snapshot.gpus if facts.snapshot else ():
+        label = f"GPU {gpu.index}"
+        needed = {SOFT: "timeslice", NATIVE: ""}.get(gpu.policy, "window")
+        inert = facts.levers_inert.get(gpu.index, "none")
+        if inert not in ("none", ""):
+            text = f"{label}: {inert} had no effect and is not used"
+            out.append(Finding(name, PROBLEM, text, "cgpu events; docs/reference/policies.md §6"))
+        elif not needed:
+            out.append(Finding(name, OK, f"{label}: policy native needs none"))
+        elif needed in gpu.lever_seen.split(","):
+            out.append(Finding(name, OK, f"{label}: {needed} was seen to act"))
+        elif facts.effect_check.get(gpu.index) == "blind":
+            text = f"{label}: the driver provides no samples, so {needed} cannot be verified"
+            out.append(Finding(name, WARNING, text, "compare the shares of two busy containers by hand"))
+        else:
+            out.append(Finding(name, OK, f"{label}: {needed} is not verified yet: that takes two busy containers"))
+    return out or [Finding(name, SKIPPED, "no GPU is attached")]
+
+
+def stale(facts: Facts) -> Finding:
+    name = "stale containers"
+    if facts.snapshot is None:
+        return Finding(name, SKIPPED, "the module is not loaded")
+    dying = [one.dir for one in facts.snapshot.containers if one.dying]
+    if facts.unfollowed:
+        text = f"cgpud does not follow {', '.join(facts.unfollowed)}"
+        return Finding(name, PROBLEM, text, "journalctl -u cgpud; cgpu destroy ID if the container has ended")
+    if dying:
+        text = f"destroyed, but still held by open files: {', '.join(dying)}"
+        return Finding(name, WARNING, text, "cgpu ps names the processes; fuser -v /dev/cgpu/*")
+    return Finding(name, OK, f"none of {len(facts.snapshot.containers)}")
+
+
+def libcuda(facts: Facts) -> Finding:
+    name = "libcuda"
+    if facts.without_libcuda is None:
+        return Finding(name, SKIPPED, "no running container is known to cgpud")
+    if facts.without_libcuda:
+        text = f"no libcuda.so.1 in its usual places in {', '.join(facts.without_libcuda)}"
+        return Finding(name, PROBLEM, text, "install nvidia-container-toolkit, or mount the driver's libraries")
+    return Finding(name, OK, "every running container has libcuda.so.1")
+
+
+CHECKS: tuple[Callable[[Facts], Finding | list[Finding]], ...] = (
+    kernel,
+    headers,
+    dkms,
+    secure_boot,
+    module,
+    driver,
+    driver_nodes,
+    container_nodes,
+    sharing,
+    toolkit,
+    runtime,
+    engines,
+    configuration,
+    daemon,
+    policies,
+    controls,
+    stale,
+    libcuda,
+)
+
+
+def run(facts: Facts) -> list[Finding]:
+    """Every finding, in the order of a start: kernel, module, driver, engines, daemon, containers."""
+    found: list[Finding] = []
+    for check in CHECKS:
+        one = check(facts)
+        found += one if isinstance(one, list) else [one]
+    return found

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""cgpu doctor: what keeps containers of this node from their slices, and the remedy for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from .admin import as_json_option, pass_paths
+from .app import Command
+from .checks import OK, PROBLEM, WARNING, Finding, run
+from .errors import Exit
+from .output import result
+from .proc import Paths
+
+MARKS = {OK: "ok", WARNING: "warning", PROBLEM: "PROBLEM"}
+
+
+def text(found: Sequence[Finding]) -> str:
+    lines = []
+    for one in found:
+        lines.append(f"{MARKS.get(one.status, '-'):<8} {one.check:<18} {one.text}")
+        lines += [f"{'':<27} -> {one.remedy}"] if one.remedy else []
+    counts = [sum(one.status == status for one in found) for status in (PROBLEM, WARNING)]
+    lines.append(f"{counts[0]} problem{'s' * (counts[0] != 1)}, {counts[1]} warning{'s' * (counts[1] != 1)}")
+    return "\n".join(lines)
+
+
+@click.command("doctor", cls=Command)
+@as_json_option
+@pass_paths
+@click.pass_context
+def doctor(ctx: click.Context, paths: Paths, as_json: bool) -> None:
+    """Check everything that a container's slice needs. Exit 7 if there is a problem."""
+    from . import node
+
+    found = run(node.read(paths))
+    problems = sum(one.status == PROBLEM for one in found)
+    data = {"problems": problems, "findings": [asdict(one) for one in found]}
+    result(as_json, data, text(found))
+    ctx.exit(int(Exit.PROBLEMS) if problems else 0)

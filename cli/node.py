@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT
+"""Reads what cgpu doctor checks: files below the root, the tree, cgpud's status, NVML. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from . import daemon, versions
+from .checks import Card, Engine, Facts
+from .edit import TOOLKIT, lookup
+from .errors import CgpuError, Exit
+from .model import Container, Snapshot
+from .proc import LIVE, MODULE, Paths, nodes_are_missing, parse_stat, read_node, read_tree, signed_only
+
+NVML_S = 5.0
+FILE_MAX = 1 << 20
+MODULES_MAX = 16 << 20
+RUNTIME = "cgpu-runtime"
+LIBRARY = "libcuda.so.1"
+LIBRARY_FOLDERS = (
+    *("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "lib64", "lib"),
+    *("usr/local/nvidia/lib64", "usr/local/nvidia/lib", "usr/local/cuda/compat"),
+)
+ENGINES = {
+    "docker": (("usr/bin/dockerd", "usr/sbin/dockerd"), ("etc/docker/daemon.json",)),
+    "podman": (
+        ("usr/bin/podman",),
+        ("etc/containers/containers.conf", "etc/containers/containers.conf.d/*.conf"),
+    ),
+    "containerd": (("usr/bin/containerd",), ("etc/containerd/config.toml",)),
+}
+#: With Docker alone, containerd is its part and needs no set-up.
+OWN_CONTAINERD = ("usr/bin/kubelet", "usr/bin/nerdctl", "usr/local/bin/nerdctl")
+
+
+def _text(path: Path, most: int = FILE_MAX) -> str:
+    """The beginning of a file; the empty text if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _exists(root: Path, names: tuple[str, ...]) -> bool:
+    return any((root / name).is_file() for name in names)
+
+
+def _parsed(path: Path) -> Any:
+    """ValueError: neither JSON nor TOML."""
+    text = _text(path)
+    try:
+        return json.loads(text or "{}") if path.suffix == ".json" else tomllib.loads(text)
+    except RecursionError as err:
+        raise ValueError("nested too deep") from err
+
+
+def _is_ours(value: object) -> bool:
+    return isinstance(value, str) and value.rsplit("/", 1)[-1] == RUNTIME
+
+
+def _mentions_ours(data: object) -> bool:
+    """Is cgpu-runtime a value anywhere in this configuration? Without recursion: the file may be any."""
+    left = [data]
+    while left:
+        one = left.pop()
+        if _is_ours(one):
+            return True
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []
+    return False
+
+
+def _engine(root: Path, name: str) -> Engine:
+    programs, files = ENGINES[name]
+    installed = _exists(root, programs)
+    if name == "containerd" and _exists(root, ENGINES["docker"][0]) and not _exists(root, OWN_CONTAINERD):
+        installed = False
+    ours = False
+    for pattern in files:
+        for path in sorted(root.glob(pattern)):
+            try:
+                ours = ours or _mentions_ours(_parsed(path))
+            except ValueError as err:
+                return Engine(name, installed, False, error=f"{path}: {err}")
+    return Engine(name, installed, ours)
+
+
+def _toolkit(root: Path) -> tuple[Engine, str]:
+    """NVIDIA's runtime, and its mode."""
+    path = root / f"etc/{TOOLKIT}/config.toml"
+    installed = _exists(root, (f"usr/bin/{TOOLKIT}", f"usr/local/bin/{TOOLKIT}"))
+    try:
+        data = _parsed(path)
+    except ValueError as err:
+        return Engine(TOOLKIT, installed, False, error=f"{path}: {err}"), ""
+    runtimes = lookup(data, TOOLKIT, "runtimes")
+    listed = runtimes if isinstance(runtimes, list) else []
+    ours = bool(listed) and _is_ours(listed[0])
+    mode = lookup(data, TOOLKIT, "mode")
+    misplaced = any(map(_is_ours, listed)) and not ours
+    return Engine(TOOLKIT, installed, ours, "misplaced" if misplaced else ""), mode if isinstance(mode, str) else ""
+
+
+def _configuration(root: Path) -> tuple[str, str]:
+    """The error of cgpu.toml, and its legacy_hook_config."""
+    from cgpud import config
+    from cgpud.errors import ConfigError
+
+    path = root / config.DEFAULT_PATH.relative_to("/")
+    if not path.exists():
+        return "", ""
+    try:
+        found = config.load(path, root / config.RUNTIME_CONF.relative_to("/"))
+    except ConfigError as err:
+        return str(err), ""
+    return "", found.legacy_hook_config
+
+
+def cards() -> tuple[tuple[Card, ...] | None, str]:
+    """By NVML, which does not return while a driver hangs: in a thread that is left behind then."""
+    out: list[tuple[tuple[Card, ...] | None, str]] = []
+
+    def query() -> None:
+        from cgpud import gpus
+
+        try:
+            found = gpus.query()
+        except gpus.NvmlAbsent as err:
+            out.append((None, str(err)))
+        else:
+            out.append((tuple(Card(one.index, one.mig, one.compute_mode, one.lost) for one in found), ""))
+
+    thread = threading.Thread(target=query, daemon=True)
+    thread.start()
+    thread.join(NVML_S)
+    return out[0] if out else (None, f"no answer within {NVML_S:g} s")
+
+
+def _snapshot(paths: Paths) -> Snapshot | None:
+    try:
+        return read_tree(paths)
+    except CgpuError as err:
+        if err.code is Exit.NO_MODULE:
+            return None
+        raise
+
+
+def _of_stat(paths: Paths, snapshot: Snapshot | None, name: str) -> dict[int, str]:
+    found = {}
+    for gpu in snapshot.gpus if snapshot else ():
+        try:
+            found[gpu.index] = parse_stat(read_node(paths.proc / str(gpu.index) / "stat")).get(name, "none")
+        except CgpuError:
+            continue
+    return found
+
+
+def _has_libcuda(root: Path, pid: int) -> bool:
+    """In the usual places of the process's own root. Only names are looked up: links in it lead elsewhere here."""
+    own = root / "proc" / str(pid) / "root"
+    return any(os.path.lexists(own / folder / LIBRARY) for folder in LIBRARY_FOLDERS)
+
+
+def _rows(status: dict[str, Any] | None) -> list[dict[str, Any]]:
+    rows = (status or {}).get("containers")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _without_libcuda(root: Path, status: dict[str, Any] | None) -> tuple[str, ...] | None:
+    """Short ids of running containers; None: cgpud names none."""
+    pids = {str(row.get("id")): row.get("pid") for row in _rows(status)}
+    known = {name: pid for name, pid in pids.items() if isinstance(pid, int) and (root / f"proc/{pid}/root").exists()}
+    return tuple(name[:12] for name, pid in known.items() if not _has_libcuda(root, pid)) if known else None
+
+
+def _unfollowed(status: dict[str, Any] | None, listed: tuple[Container, ...]) -> tuple[str, ...]:
+    """The daemon's containers, by the cookie, that it has no record of."""
+    from cgpud.reconcile import is_our_cookie
+
+    if status is None:
+        return ()
+    ids = {row.get("id") for row in _rows(status)}
+    return tuple(one.dir for one in listed if not one.dying and is_our_cookie(int(one.cookie, 0)) and one.id not in ids)
+
+
+def read(paths: Paths) -> Facts:
+    """All facts. Raises CgpuError only if the tree cannot be read."""
+    from cgpud import toolkit
+
+    root = paths.root
+    release = _text(root / "proc/sys/kernel/osrelease").strip() or os.uname().release
+    built = _text(root / f"boot/config-{release}")
+    found = versions.collect(paths)
+    snapshot = _snapshot(paths)
+    status = daemon.status(paths)
+    drift, unmatched = (status or {}).get("drift"), (status or {}).get("no_such_gpu")
+    below, mode = _toolkit(root)
+    config_error, legacy = _configuration(root)
+    nvml = cards() if paths.proc == LIVE else (None, "a copied tree")
+    mps = root / "tmp/nvidia-mps"
+    return Facts(
+        kernel=release,
+        machine=os.uname().machine,
+        kprobes="\nCONFIG_KPROBES=y\n" in f"\n{built}" if built else None,
+        headers=(root / f"lib/modules/{release}/build/Makefile").is_file(),
+        dkms=_exists(root, ("usr/sbin/dkms", "usr/bin/dkms")),
+        dkms_kernels=tuple(path.parts[-3] for path in root.glob("var/lib/dkms/cgpu/*/*/*/module")),
+        module_file=f"/{MODULE}.ko" in _text(root / f"lib/modules/{release}/modules.dep", MODULES_MAX),
+        signed_only=signed_only(paths),
+        module=found.module,
+        core=found.core,
+        package=found.package,
+        nodes_missing=nodes_are_missing(paths),
+        driver_text=next(iter(_text(paths.driver / "version").splitlines()), ""),
+        driver_nodes=tuple(name for name in ("nvidiactl", "nvidia-uvm") if (root / "dev" / name).exists()),
+        runtime=next(
+            (
+                str(root / place / RUNTIME)
+                for place in ("usr/bin", "usr/local/bin")
+                if (root / place / RUNTIME).exists()
+            ),
+            shutil.which(RUNTIME) if root == Path("/") else None,
+        ),
+        toolkit=toolkit.found(root),
+        toolkit_mode=mode,
+        legacy_hook_config=legacy,
+        engines=(*(_engine(root, name) for name in ENGINES), below),
+        config_error=config_error,
+        daemon_listens=found.daemon is not None,
+        drift=len(drift) if isinstance(drift, list) else None,
+        unknown_gpus=tuple(map(str, unmatched)) if isinstance(unmatched, list) else (),
+        draining=paths.drain.exists(),
+        snapshot=snapshot,
+        levers_inert=_of_stat(paths, snapshot, "lever_inert"),
+        effect_check=_of_stat(paths, snapshot, "lever_look"),
+        cards=nvml[0],
+        cards_error=nvml[1],
+        mps=(str(mps),) if mps.exists() else (),
+        unfollowed=_unfollowed(status, snapshot.containers if snapshot else ()),
+        without_libcuda=_without_libcuda(root, status),
+    )

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: MIT
+"""cgpu doctor: each check by its facts, and the facts of a node made of files."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
+
+from cgpu_cli import checks, daemon, node
+from cgpu_cli.checks import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts
+from cgpu_cli.edit import TOOLKIT
+from cgpu_cli.errors import Exit
+from cgpu_cli.proc import Paths
+
+ROOT = Path(__file__).parents[3]
+KERNEL = "6.1.0-56-amd64"
+OURS = "0xc69d000000000001"
+
+GOOD = Facts(
+    kernel=KERNEL,
+    machine="x86_64",
+    kprobes=True,
+    headers=True,
+    dkms=True,
+    dkms_kernels=(KERNEL,),
+    module_file=True,
+    module="0.1.0",
+    core="0.1.0",
+    package="0.1.0",
+    driver_text="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build",
+    driver_nodes=("nvidiactl", "nvidia-uvm"),
+    runtime="/usr/bin/cgpu-runtime",
+    toolkit="/usr/bin/nvidia-container-runtime",
+    toolkit_mode="cdi",
+    engines=(Engine("docker", True, False), Engine(TOOLKIT, True, True)),
+    daemon_listens=True,
+    drift=0,
+    cards=(Card(0),),
+    without_libcuda=(),
+)
+
+BAD: list[tuple[str, dict[str, Any], str, str]] = [
+    ("kernel", {"machine": "aarch64"}, PROBLEM, "only x86-64"),
+    ("kernel", {"kernel": "5.15.0-91-generic"}, PROBLEM, "older than 6.1"),
+    ("kernel", {"kprobes": False}, PROBLEM, "no kprobes"),
+    ("headers", {"headers": False}, WARNING, "built already"),
+    ("headers", {"headers": False, "module_file": False, "module": None}, PROBLEM, f"no headers for {KERNEL}"),
+    (
+        "dkms",
+        {"dkms_kernels": ("6.1.0-47-amd64",), "module_file": False},
+        PROBLEM,
+        f"not built the modules for {KERNEL}",
+    ),
+    ("dkms", {"dkms": False, "dkms_kernels": (), "module_file": False}, PROBLEM, "not installed"),
+    ("secure boot", {"signed_only": True, "module": None}, WARNING, "whose key it trusts"),
+    ("module", {"module": None}, PROBLEM, "not loaded"),
+    ("module", {"core": None}, PROBLEM, "has no core"),
+    ("module", {"package": "0.2.0"}, WARNING, "differ"),
+    ("driver", {"driver_text": ""}, PROBLEM, "not loaded"),
+    ("driver", {"driver_text": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08"}, PROBLEM, "proprietary"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  530.30.02"}, PROBLEM, "branch 530"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  535.129.03"}, PROBLEM, "exports no RM calls"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module"}, WARNING, "no version"),
+    ("driver's nodes", {"driver_nodes": ("nvidiactl",)}, WARNING, "no /dev/nvidia-uvm"),
+    ("driver's nodes", {"driver_text": ""}, SKIPPED, "not loaded"),
+    ("containers' nodes", {"nodes_missing": True}, PROBLEM, "not mounted"),
+    ("containers' nodes", {"module": None}, SKIPPED, "not loaded"),
+    ("sharing modes", {"cards": (Card(0), Card(1, mig=True))}, PROBLEM, "GPU 1 is in MIG mode"),
+    ("sharing modes", {"cards": (Card(0, compute_mode="exclusive process"),)}, PROBLEM, "exclusive process"),
+    ("sharing modes", {"cards": (Card(0, lost="GPU is lost"),)}, PROBLEM, "does not answer NVML"),
+    ("sharing modes", {"cards": None, "cards_error": "no library"}, WARNING, "no library"),
+    ("sharing modes", {"mps": ("/tmp/nvidia-mps",)}, PROBLEM, "MPS"),
+    ("container toolkit", {"toolkit": None}, WARNING, "no libcuda.so.1"),
+    ("container toolkit", {"toolkit_mode": "legacy"}, PROBLEM, "mode legacy"),
+    ("cgpu-runtime", {"runtime": None}, PROBLEM, "not on the PATH"),
+    ("engines", {"engines": (Engine("docker", True, False),)}, PROBLEM, "not set up: docker"),
+    ("engines", {"engines": (Engine("docker", True, False), Engine("podman", True, True))}, WARNING, "set up: podman"),
+    ("engines", {"engines": (Engine("docker", False, False),)}, WARNING, "no container engine"),
+    ("engines", {"engines": (Engine("docker", True, False, error="x: not JSON"),)}, PROBLEM, "not JSON"),
+    (
+        "engines",
+        {"engines": (Engine("docker", True, False), Engine(TOOLKIT, True, False))},
+        PROBLEM,
+        f"{TOOLKIT} does not call",
+    ),
+    ("engines", {"engines": (Engine(TOOLKIT, True, False, "misplaced"),)}, PROBLEM, "but not first"),
+    ("cgpu.toml", {"config_error": "cgpu.toml: x is not a known key"}, PROBLEM, "not a known key"),
+    ("cgpu.toml", {"drift": 2}, WARNING, "2 values of the GPUs differ"),
+    ("cgpu.toml", {"unknown_gpus": ("7",)}, WARNING, "no GPU of this node: 7"),
+    ("cgpud", {"daemon_listens": False, "drift": None}, PROBLEM, "does not run"),
+    ("cgpud", {"drift": None}, PROBLEM, "does not answer"),
+    ("cgpud", {"draining": True}, WARNING, "drained"),
+    ("policy", {"snapshot": None}, SKIPPED, "not loaded"),
+    ("controls", {"snapshot": None}, SKIPPED, "no GPU"),
+    ("controls", {"levers_inert": {0: "window"}}, PROBLEM, "window had no effect"),
+    ("stale containers", {"unfollowed": ("0123456789ab",)}, PROBLEM, "does not follow 0123456789ab"),
+    ("stale containers", {"snapshot": None}, SKIPPED, "not loaded"),
+    ("libcuda", {"without_libcuda": ("0123456789ab",)}, PROBLEM, "in 0123456789ab"),
+    ("libcuda", {"without_libcuda": None}, SKIPPED, "no running container"),
+]
+
+
+@pytest.fixture
+def good(tree: Tree) -> Facts:
+    return replace(GOOD, snapshot=node.read_tree(Paths.below(str(tree.root))))
+
+
+def test_a_good_node_has_nothing_to_report(good: Facts) -> None:
+    found = checks.run(good)
+    assert [one for one in found if one.status != OK or one.remedy] == []
+    assert len({one.check for one in found}) == len(checks.CHECKS)
+
+
+@pytest.mark.parametrize(("check", "change", "status", "text"), BAD)
+def test_a_check(good: Facts, check: str, change: dict[str, Any], status: str, text: str) -> None:
+    (found,) = [one for one in checks.run(replace(good, **change)) if one.check == check]
+    assert found.status == status
+    assert text in found.text
+    assert bool(found.remedy) == (status != SKIPPED), "what is wrong has a remedy"
+
+
+def test_every_check_can_fail() -> None:
+    named = {check for check, _, status, _ in BAD if status in (PROBLEM, WARNING)} | {"policy"}
+    assert named == {one.check for one in checks.run(GOOD)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "weight", "status", "text"),
+    [
+        (2, 2, OK, "GPU 0: 2 (weighted), 2 of 20, weight 17 free"),
+        (2, 0, PROBLEM, "weight 0, so no compute, for aabbccddeeff"),
+        (5, 0, OK, "5 (native)"),
+        (5, 2, WARNING, "5 (native) ignores the weights of aabbccddeeff"),
+        (0, 2, WARNING, "0 (fair) ignores the weights"),
+        (5, 1, OK, "memory is divided, compute is not"),
+    ],
+)
+def test_the_policy_and_the_weights(tree: Tree, policy: int, weight: int, status: str, text: str) -> None:
+    tree.gpu(0, policy=policy)
+    write(tree.proc / "0" / ID2[:12] / "weight", str(weight))
+    facts = replace(GOOD, snapshot=node.read_tree(Paths.below(str(tree.root))))
+    (found,) = checks.policies(facts)
+    assert (found.status, text in found.text) == (status, True), found.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen", "look", "status", "text"),
+    [
+        (2, "window", "watching", OK, "window was seen to act"),
+        (2, "none", "watching", OK, "not verified yet"),
+        (2, "none", "blind", WARNING, "provides no samples"),
+        (4, "window", "blind", WARNING, "timeslice cannot be verified"),
+        (5, "none", "blind", OK, "needs none"),
+    ],
+)
+def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str, text: str) -> None:
+    tree.gpu(0, policy=policy, stat=f"lever window,timeslice\nlever_seen {seen}\nlever_inert none\nlever_look {look}")
+    (found,) = checks.controls(node.read(Paths.below(str(tree.root))))
+    assert (found.status, text in found.text) == (status, True), found.text
+
+
+def test_a_dying_container_is_stale(tree: Tree) -> None:
+    tree.listed(inst_line(ID1, 1, "dying"), inst_line(ID2, 7))
+    found = checks.stale(replace(GOOD, snapshot=node.read_tree(Paths.below(str(tree.root)))))
+    assert (found.status, ID1[:12] in found.text) == (WARNING, True)
+
+
+def test_the_branches_are_those_of_the_call_table() -> None:
+    source = (ROOT / "cgpu_km/core/nv_call.c").read_text()
+    (table,) = re.findall(r"cgpu_branches\[CGPU_BRANCHES\] = \{([^}]*)\}", source)
+    assert tuple(map(int, re.findall(r"\d+", table))) == checks.BRANCHES
+
+
+# ---- the facts ----
+
+
+@pytest.fixture
+def host(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """A node that is in order, as files."""
+    root = tree.root
+    write(root / "proc/sys/kernel/osrelease", KERNEL)
+    write(root / f"boot/config-{KERNEL}", "CONFIG_A=y\nCONFIG_KPROBES=y\nCONFIG_B=m")
+    for name in (
+        f"lib/modules/{KERNEL}/build/Makefile",
+        f"var/lib/dkms/cgpu/0.1.0/{KERNEL}/x86_64/module/cgpu_km.ko",
+        "usr/sbin/dkms",
+        "usr/bin/cgpu-runtime",
+        "usr/bin/dockerd",
+        "usr/bin/containerd",
+        "usr/bin/nvidia-container-runtime",
+        "dev/nvidiactl",
+        "dev/nvidia-uvm",
+    ):
+        write(root / name, "")
+    write(root / f"lib/modules/{KERNEL}/modules.dep", "updates/dkms/cgpu_km.ko:\n")
+    write(root / "sys/module/cgpu_km/version", "0.1.0")
+    write(
+        root / f"etc/{TOOLKIT}/config.toml", f'[{TOOLKIT}]\nmode = "cdi"\nruntimes = ["/usr/bin/cgpu-runtime", "runc"]'
+    )
+    status = {"drift": [], "no_such_gpu": [], "containers": [{"id": ID1, "pid": 321}, {"id": ID2, "pid": None}]}
+    write(root / "proc/321/root/usr/lib64/libcuda.so.1", "")
+    monkeypatch.setattr(daemon, "status", lambda _paths: status)
+    monkeypatch.setattr("cgpu_cli.versions.package_version", lambda: "0.1.0")
+    monkeypatch.setattr("cgpu_cli.versions._listening", lambda _paths: True)
+    monkeypatch.setattr(node, "LIVE", tree.proc)
+    monkeypatch.setattr(node, "cards", lambda: ((Card(0),), ""))
+    return tree
+
+
+def states(tree: Tree) -> dict[str, str]:
+    return {one.check: one.status for one in checks.run(node.read(Paths.below(str(tree.root))))}
+
+
+def test_a_host_in_order(host: Tree) -> None:
+    assert set(states(host).values()) == {OK}
+    result = Cli(host).cgpu("doctor")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "0 problems, 0 warnings")
+
+
+def only(root: Path, name: str, text: str | None) -> None:
+    if text is None:
+        (root / name).unlink()
+    else:
+        write(root / name, text)
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "text"),
+    [
+        ("kernel", f"boot/config-{KERNEL}", "# CONFIG_KPROBES is not set"),
+        ("headers", f"lib/modules/{KERNEL}/build/Makefile", None),
+        ("driver", "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08"),
+        ("driver's nodes", "dev/nvidia-uvm", None),
+        ("sharing modes", "tmp/nvidia-mps/control", ""),
+        (
+            "container toolkit",
+            f"etc/{TOOLKIT}/config.toml",
+            f'[{TOOLKIT}]\nmode = "legacy"\nruntimes = ["cgpu-runtime"]',
+        ),
+        ("cgpu-runtime", "usr/bin/cgpu-runtime", None),
+        ("engines", f"etc/{TOOLKIT}/config.toml", f'[{TOOLKIT}]\nruntimes = ["runc", "/usr/bin/cgpu-runtime"]'),
+        ("engines", f"etc/{TOOLKIT}/config.toml", "[[["),
+        ("engines", "etc/docker/daemon.json", "{"),
+        ("cgpu.toml", "etc/cgpu/cgpu.toml", "polciy = 2"),
+        ("cgpud", "run/cgpu/drain", ""),
+        ("policy", f"proc/cgpu_km/0/{ID2[:12]}/weight", "0"),
+        ("stale containers", "proc/cgpu_km/inst_ctl", f"{inst_line('f' * 64, 9)}".replace("0x9", OURS)),
+        ("libcuda", "proc/321/root/usr/lib64/libcuda.so.1", None),
+    ],
+)
+def test_one_thing_is_wrong(host: Tree, check: str, name: str, text: str | None) -> None:
+    """That check reports it, and no other does."""
+    only(host.root, name, text)
+    assert {one for one, status in states(host).items() if status != OK} == {check}
+
+
+def test_docker_without_the_toolkit(host: Tree) -> None:
+    """Docker's own containerd is not one to be set up."""
+    shutil.rmtree(host.root / f"etc/{TOOLKIT}")
+    (host.root / "usr/bin/nvidia-container-runtime").unlink()
+    assert states(host)["engines"] == PROBLEM
+    write(host.root / "etc/docker/daemon.json", '{"runtimes": {"nvidia": {"path": "/usr/bin/cgpu-runtime"}}}')
+    assert states(host)["engines"] == OK
+    write(host.root / "usr/bin/kubelet", "")
+    assert states(host)["engines"] == WARNING
+    write(host.root / "etc/containerd/config.toml", 'version = 2\n[a.b]\nBinaryName = "/usr/bin/cgpu-runtime"')
+    assert states(host)["engines"] == OK
+
+
+def test_without_the_module(host: Tree) -> None:
+    shutil.rmtree(host.proc)
+    found = states(host)
+    assert (found["module"], found["policy"], found["stale containers"]) == (PROBLEM, SKIPPED, SKIPPED)
+
+
+def test_json_and_the_exit_code(host: Tree) -> None:
+    (host.root / "usr/bin/cgpu-runtime").unlink()
+    result = Cli(host).cgpu("doctor", "--json")
+    assert (result.exit_code, result.stderr) == (Exit.PROBLEMS, "")
+    data = json.loads(result.stdout)
+    assert (data["schema_version"], data["problems"]) == (1, 1)
+    (bad,) = [one for one in data["findings"] if one["status"] != OK]
+    assert bad == {
+        "check": "cgpu-runtime",
+        "status": "problem",
+        "text": "not on the PATH",
+        "remedy": "install the package cgpu",
+    }
+    assert "PROBLEM  cgpu-runtime" in Cli(host).cgpu("doctor").stdout
+    assert "1 problem, 0 warnings" in Cli(host).cgpu("doctor").stdout
+
+
+def test_a_node_with_nothing(tmp_path: Path) -> None:
+    """Everything is absent: findings, not errors."""
+    found = Cli(Tree(tmp_path)).cgpu("doctor")
+    assert found.exit_code == Exit.PROBLEMS
+    assert "internal" not in found.stderr
+
+
+def test_nvml_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def query() -> tuple[()]:
+        release.wait(30)
+        return ()
+
+    monkeypatch.setattr("cgpud.gpus.query", query)
+    monkeypatch.setattr(node, "NVML_S", 0.05)
+    assert node.cards() == (None, "no answer within 0.05 s")
+    release.set()
+
+
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_a_check_needs_no_fact(check: Callable[[Facts], Any]) -> None:
+    """Each copes with a node of which nothing is known."""
+    assert check(Facts())
