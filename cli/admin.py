@@ -14,6 +14,7 @@ import click
 from . import change
 from .app import Command, Group
 from .change import Granted
+from .complete import container_words, gpu_words, value_words
 from .model import MIB, Container
 from .output import note, result
 from .proc import Paths
@@ -28,9 +29,9 @@ def set_group() -> None:
 
 
 @set_group.command("gpu")
-@click.argument("number", type=click.IntRange(0), metavar="N")
+@click.argument("number", type=click.IntRange(0), metavar="N", shell_complete=gpu_words)
 @click.argument("node", type=click.Choice(change.GPU_NODES))
-@click.argument("value")
+@click.argument("value", shell_complete=value_words)
 @as_json_option
 @pass_paths
 def set_gpu(paths: Paths, number: int, node: str, value: str, as_json: bool) -> None:
@@ -44,9 +45,9 @@ def set_gpu(paths: Paths, number: int, node: str, value: str, as_json: bool) -> 
 
 
 @set_group.command("container")
-@click.argument("container", metavar="ID")
+@click.argument("container", metavar="ID", shell_complete=container_words)
 @click.argument("node", type=click.Choice(change.CONTAINER_NODES))
-@click.argument("value")
+@click.argument("value", shell_complete=value_words)
 @click.option("--gpu", type=click.IntRange(0), metavar="N", help="Only on GPU N; otherwise on all of its GPUs.")
 @as_json_option
 @pass_paths
@@ -112,7 +113,7 @@ def create(
 
 
 @click.command("destroy", cls=Command)
-@click.argument("container", metavar="ID")
+@click.argument("container", metavar="ID", shell_complete=container_words)
 @click.option("--cookie", metavar="C", help="Only if the container has this cookie.")
 @as_json_option
 @pass_paths

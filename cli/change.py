@@ -240,6 +240,8 @@ def create(
     """Create a container; returns it as listed, and what it got. A requested weight that is not free: an error."""
     if not is_loaded(paths):
         raise no_module(paths)
+    if not container_id.isascii():  # netlink carries bytes; the module checks the rest
+        raise usage("an id is 1 to 128 printable ASCII characters without blanks, '/' and '='")
     if paths.drain.exists():
         raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu drain --undo")
     asked = {one.gpu: one.weight for one in slots} if weight_given else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from .edit import TOOLKIT
 from .errors import ENROL
 from .model import NATIVE, SOFT, Gpu, Slot, Snapshot, policy_name
+from .names import label as label_of
 
 KERNEL_LEAST = (6, 1)
 #: Of the call table, cgpu_branches in cgpu_km/core/nv_call.c; a test compares them.
@@ -120,6 +121,9 @@ def dkms(facts: Facts) -> Finding:
         return Finding("dkms", OK, f"has built the modules for {facts.kernel}")
     if facts.module_file:
         return Finding("dkms", OK, "the modules are installed without DKMS")
+    if facts.module:
+        text = f"cgpu_km is loaded, but not installed for {facts.kernel}: the next boot is without it"
+        return Finding("dkms", WARNING, text, "install cgpu-dkms, or make install")
     if not facts.dkms:
         return Finding("dkms", PROBLEM, "not installed, and no module is", "apt install dkms, then cgpu-dkms")
     return Finding("dkms", PROBLEM, f"has not built the modules for {facts.kernel}", "dkms autoinstall; dkms status")
@@ -274,7 +278,7 @@ def daemon(facts: Facts) -> Finding:
 
 
 def _names(slots: Sequence[Slot]) -> str:
-    names = [slot.name or slot.dir for slot in slots]
+    names = [label_of(slot.id, slot.name) for slot in slots]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
@@ -287,7 +291,7 @@ def _of_gpu(gpu: Gpu) -> Finding:
     choose = f"cgpu set gpu {gpu.index} policy weighted"
     if frozen and gpu.policy != NATIVE:
         text = f"{label}: weight 0, so no compute, for {_names(frozen)}"
-        return Finding(name, PROBLEM, text, f"cgpu set container {frozen[0].dir} weight 1")
+        return Finding(name, PROBLEM, text, f"cgpu set container {label_of(frozen[0].id)} weight 1")
     if heavy and gpu.policy in WITHOUT_WEIGHTS:
         return Finding(name, WARNING, f"{label} ignores the weights of {_names(heavy)}", choose)
     if gpu.policy == NATIVE:
@@ -329,7 +333,7 @@ def stale(facts: Facts) -> Finding:
     name = "stale containers"
     if facts.snapshot is None:
         return Finding(name, SKIPPED, "the module is not loaded")
-    dying = [one.dir for one in facts.snapshot.containers if one.dying]
+    dying = [label_of(one.id) for one in facts.snapshot.containers if one.dying]
     if facts.unfollowed:
         text = f"cgpud does not follow {', '.join(facts.unfollowed)}"
         return Finding(name, PROBLEM, text, "journalctl -u cgpud; cgpu destroy ID if the container has ended")

@@ -9,11 +9,15 @@ from .app import App, make_paths, path_options, version_option
 
 #: Command -> its module and its name there.
 COMMANDS = {
+    "completion": (".complete", "completion"),
     "create": (".admin", "create"),
     "destroy": (".admin", "destroy"),
     "doctor": (".doctor", "doctor"),
     "drain": (".admin", "drain_command"),
     "events": (".events", "events"),
+    "gpu": (".gpu", "gpu_group"),
+    "inspect": (".show", "inspect"),
+    "policy": (".gpu", "policy_group"),
     "ps": (".show", "ps"),
     "set": (".admin", "set_group"),
     "setup": (".setup", "setup"),

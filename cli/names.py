@@ -40,6 +40,12 @@ def shown_ids(ids: Sequence[str]) -> dict[str, str]:
     return {one: one[: max(ID_SHOWN, shared[place] + 1)] for place, one in enumerate(ordered)}
 
 
+def label(container_id: str, name: str | None = None) -> str:
+    """What people call a container: the engine's name, else its id, an engine's long one cut. Commands accept it."""
+    is_long_hex = len(container_id) > ID_SHOWN and not set(container_id) - set("0123456789abcdef")
+    return name or (container_id[:ID_SHOWN] if is_long_hex else container_id)
+
+
 def _listed(found: Sequence[Named]) -> str:
     shown = shown_ids([one.id for one in found])
     words = [f"{shown[one.id]} ({one.name})" if one.name else shown[one.id] for one in found[:CANDIDATES_SHOWN]]

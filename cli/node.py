@@ -16,6 +16,7 @@ from .checks import Card, Engine, Facts
 from .edit import TOOLKIT, lookup
 from .errors import CgpuError, Exit
 from .model import Container, Snapshot
+from .names import label
 from .proc import LIVE, MODULE, Paths, nodes_are_missing, parse_stat, read_node, read_tree, signed_only
 
 NVML_S = 5.0
@@ -186,7 +187,9 @@ def _unfollowed(status: dict[str, Any] | None, listed: tuple[Container, ...]) ->
     if status is None:
         return ()
     ids = {row.get("id") for row in _rows(status)}
-    return tuple(one.dir for one in listed if not one.dying and is_our_cookie(int(one.cookie, 0)) and one.id not in ids)
+    return tuple(
+        label(one.id) for one in listed if not one.dying and is_our_cookie(int(one.cookie, 0)) and one.id not in ids
+    )
 
 
 def read(paths: Paths) -> Facts:

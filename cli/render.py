@@ -116,13 +116,21 @@ def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None, drift
     return "\n".join(lines)
 
 
-def ps_text(snapshot: Snapshot) -> str:
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table without lines, for users and for awk."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    )
+
+
+def ps_text(snapshot: Snapshot, whole_ids: bool = False) -> str:
     """One line per container, for users and for awk."""
     head = ("CONTAINER", "NAME", "GPU", "WEIGHT", "USED MiB", "LIMIT MiB", "STATE", "PIDS")
     ids = _ids(snapshot)
     rows = [
         (
-            ids[slot.id],
+            slot.id if whole_ids else ids[slot.id],
             slot.name or "-",
             str(gpu.index),
             str(slot.weight),
@@ -134,13 +142,10 @@ def ps_text(snapshot: Snapshot) -> str:
         for gpu in snapshot.gpus
         for slot in gpu.slots
     ]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
-    )
+    return columns(head, rows)
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
@@ -152,8 +157,8 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
         "name": slot.name,
         "weight": slot.weight,
         "highprio": slot.highprio,
-        "share_allowed_pct": _rounded(allowed_pct(gpu, slot)),
-        "share_got_pct": _rounded(got),
+        "share_allowed_pct": rounded(allowed_pct(gpu, slot)),
+        "share_got_pct": rounded(got),
         "share_estimated": gpu.policy == SOFT,
         "memory": {
             "used_bytes": slot.used,

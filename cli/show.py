@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""The commands that show something: version, status, ps."""
+"""The commands that show something: version, status, ps, inspect."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
-from . import proc, render, share
+from . import change, daemon, describe, proc, render, share
 from .admin import as_json_option, pass_paths
 from .app import Command
+from .complete import container_words, gpu_words
 from .output import result
 
 
@@ -47,15 +48,56 @@ def status_command(paths: proc.Paths, as_json: bool, interval: float, no_sample:
 
 
 @click.command("ps", cls=Command)
+@click.option("-q", "--quiet", is_flag=True, help="Only full ids, one line for each container.")
+@click.option("--no-trunc", is_flag=True, help="Show full ids.")
+@click.option("--gpu", type=click.IntRange(0), metavar="N", shell_complete=gpu_words, help="Only containers on GPU N.")
 @as_json_option
 @pass_paths
-def ps(paths: proc.Paths, as_json: bool) -> None:
+def ps(paths: proc.Paths, quiet: bool, no_trunc: bool, gpu: int | None, as_json: bool) -> None:
     """List containers, one line for each GPU they use."""
     snapshot = proc.read_tree(paths)
+    if gpu is not None:
+        change.gpu_dir(paths, gpu)
+        snapshot = replace(snapshot, gpus=tuple(one for one in snapshot.gpus if one.index == gpu))
     got = share.shares(None, snapshot)
     rows = [
         {"gpu": gpu.index, **render.slot_json(gpu, slot, got.get((gpu.index, slot.dir)))}
         for gpu in snapshot.gpus
         for slot in gpu.slots
     ]
-    result(as_json, {"containers": rows}, render.ps_text(snapshot))
+    ids = dict.fromkeys(slot.id for one in snapshot.gpus for slot in one.slots)
+    text = "\n".join(ids) if quiet else render.ps_text(snapshot, no_trunc)
+    if text or as_json:
+        result(as_json, {"containers": rows}, text)
+
+
+def _comm(paths: proc.Paths, pid: int) -> str | None:
+    try:
+        return (paths.root / f"proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def inspected(paths: proc.Paths, key: str) -> describe.Inspected:
+    container = change.find_container(paths, key)
+    snapshot = proc.read_tree(paths)
+    slots = [(gpu, slot) for gpu in snapshot.gpus for slot in gpu.slots if slot.id == container.id]
+    rows = (daemon.status(paths) or {}).get("containers")
+    own = [
+        row
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and row.get("id") == container.id
+    ]
+    names = {pid: name for _, slot in slots for pid, _ in slot.pids if (name := _comm(paths, pid))}
+    return describe.Inspected(container, proc.engine_name(paths, container.id), slots, own[0] if own else None, names)
+
+
+@click.command("inspect", cls=Command)
+@click.argument("container", metavar="ID", nargs=-1, required=True, shell_complete=container_words)
+@as_json_option
+@pass_paths
+def inspect(paths: proc.Paths, container: tuple[str, ...], as_json: bool) -> None:
+    """Show everything about containers: nodes, memory, compute, processes, cgpud's record."""
+    found = [inspected(paths, key) for key in container]
+    data = {"containers": [describe.inspect_json(one) for one in found]}
+    result(as_json, data, "\n\n".join(describe.inspect_text(one) for one in found))

@@ -107,6 +107,7 @@ def test_the_hint_names_the_command(cli: Cli, words: tuple[str, ...], hint: str)
         (("set", "container", ID1, "weight", "-1"), "'-1' is not allowed"),
         (("set", "container", ID1, "memsize", "-1g"), "'-1g' is no size"),
         (("set", "container", ID1, "weight", "1", "--gpu", "-1"), "-1 is not in the range"),
+        (("create", "\udcff", "--gpu", "0", "--memsize", "1g"), "printable ASCII"),
         (("create", "x", "--gpu", "-1", "--memsize", "1g"), "--gpu: '-1' is not allowed"),
         (("create", "x", "--gpu", "0", "--memsize", "1g", "--weight", "-2"), "--weight: '-2' is not allowed"),
         (("create", "x", "--gpu", "0", "--memsize", "1g", "--weight", "0"), "--weight: 0 is not allowed"),
@@ -220,6 +221,16 @@ def test_an_ambiguous_beginning_lists_the_candidates(key: str) -> None:
         names.choose(key, ALIKE)
     assert caught.value.code is Exit.USAGE
     assert caught.value.why == "fits 3 containers: train-resnet-1, train-resnet-12, train-resnet-2"
+
+
+@pytest.mark.parametrize(
+    ("container_id", "name", "text"),
+    [("a" * 64, "web", "web"), ("a" * 64, None, "a" * 12), ("by-hand-with-a-long-id", None, "by-hand-with-a-long-id")],
+)
+def test_what_a_container_is_called(container_id: str, name: str | None, text: str) -> None:
+    """An id by hand is shown whole: its directory's name is a hash."""
+    assert names.label(container_id, name) == text
+    assert names.choose(text, [Named(container_id, "d" * 12, name), Named("b" * 64, "b" * 12)]) == 0
 
 
 def test_two_containers_of_one_name_are_refused() -> None:

@@ -27,7 +27,8 @@ LAYERS = {
     "decisions": """
         cgpud.env cgpud.settings cgpud.state cgpud.events cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced
         cgpud.metrics cgpud.effect
-        cgpu_cli.names cgpu_cli.checks cgpu_cli.share cgpu_cli.render cgpu_cli.containerd cgpu_cli.engines
+        cgpu_cli.names cgpu_cli.share cgpu_cli.render cgpu_cli.describe cgpu_cli.checks
+        cgpu_cli.containerd cgpu_cli.engines
     """,
     "outside": """
         cgpud.toolkit cgpud.log cgpud.notify cgpud.bundle cgpud.wire cgpud.config cgpud.store cgpud.watch cgpud.gpus
@@ -39,8 +40,8 @@ LAYERS = {
     """,
     "assembly": """
         cgpud.dependencies cgpud.inventory cgpud.loop cgpud.exporter
-        cgpu_cli.app cgpu_cli.admin cgpu_cli.show cgpu_cli.doctor cgpu_cli.status cgpu_cli.upgrade cgpu_cli.setup
-        cgpu_cli.events cgpu_cli.simulate
+        cgpu_cli.app cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status
+        cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events cgpu_cli.simulate
     """,
     "programs": "cgpud.__main__ cgpu_cli.main cgpu_cli.smi",
 }

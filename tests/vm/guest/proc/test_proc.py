@@ -665,6 +665,12 @@ def test_the_command_line_creates_what_was_asked(create: Create) -> None:
         assert "by-hand" in shell("cgpu", "ps").stdout
         done = shell("cgpu", "doctor", "--json")
         states = {one["check"]: one["status"] for one in json.loads(done.stdout)["findings"]}
-        assert {states[name] for name in ("kernel", "module", "driver", "policy")} == {"ok"}, done.stdout
+        good = ("kernel", "module", "driver", "driver's nodes", "containers' nodes", "stale containers")
+        assert {states[name] for name in good} == {"ok"}, done.stdout
+        done = shell("cgpu", "inspect", "by-hand", "--json")
+        (slot,) = json.loads(done.stdout)["containers"][0]["gpus"]
+        assert (slot["weight"], slot["memory"]["limit_bytes"]) == (2, 10 * MIB)
+        done = shell("cgpu", "policy", "set", "weighted", "--dry-run")
+        assert (done.returncode, "by-hand: " in shell("cgpu", "policy", "show").stdout) == (0, True), done.stderr
     finally:
         assert shell("cgpu", "destroy", "by-hand").returncode == 0

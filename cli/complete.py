@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""Completion: containers, GPUs, policies and nodes for the shell, and the script that asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
+
+from .app import Command
+from .model import POLICIES
+from .names import label
+from .output import out
+from .proc import Paths, containers, engine_name, gpu_name, read_node
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+def _paths(ctx: click.Context) -> Paths:
+    params = ctx.find_root().params
+    return Paths.below(params.get("root") or "/", params.get("proc"))
+
+
+def container_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names and ids of the containers; nothing if the tree cannot be read, as a shell shows no error here."""
+    paths, found = _paths(ctx), []
+    try:
+        for one in containers(paths):
+            name = engine_name(paths, one.id)
+            gpus = ", ".join(f"GPU {number}" for number, _ in one.gpus)
+            found += [CompletionItem(word, help=gpus) for word in (name, label(one.id)) if word]
+    except Exception:
+        return []
+    return [item for item in found if item.value.startswith(incomplete)]
+
+
+def _gpu_dirs(paths: Paths) -> list[Path]:
+    return sorted((path for path in paths.proc.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+
+
+def gpu_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    paths = _paths(ctx)
+    try:
+        found = [CompletionItem(path.name, help=gpu_name(paths, read_node(path / "pci"))) for path in _gpu_dirs(paths)]
+    except Exception:
+        return []
+    return [item for item in found if item.value.startswith(incomplete)]
+
+
+def policy_words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [
+        CompletionItem(name, help=str(number)) for number, name in enumerate(POLICIES) if name.startswith(incomplete)
+    ]
+
+
+def value_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Values of `cgpu set`, by the node before them."""
+    node = ctx.params.get("node")
+    if node == "policy":
+        return policy_words(ctx, param, incomplete)
+    words = {"uvm": ("deny", "account"), "highprio": ("0", "1"), "ipc": ("none",)}.get(str(node), ())
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+@click.command("completion", cls=Command)
+@click.argument("shell", type=click.Choice(list(SHELLS)))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell, e.g. for ~/.bashrc: eval "$(cgpu completion bash)"."""
+    program = click.get_current_context().find_root().command
+    out(SHELLS[shell](program, {}, "cgpu", "_CGPU_COMPLETE").source())

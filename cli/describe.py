@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: MIT
+"""One container, one GPU or the policies as text or JSON, in full. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .model import POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
+from .names import label
+from .render import gpu_json, lever_names, memory_total, mib, percent, slot_json
+from .share import allowed_pct, since_start_pct
+
+#: number -> (what it does in a line, what a weight does).
+ABOUT = {
+    0: ("equal parts of 1/max_inst, unused ones are lost", "0 freezes; its size is ignored"),
+    1: ("equal parts among those that have opened the GPU", "0 freezes; its size is ignored"),
+    2: ("parts by weight; unassigned portions go to the others", "share is weight / sum of weights"),
+    3: ("fixed parts by weight, a hard cap", "share is weight / max_inst"),
+    4: ("about equal parts by the hardware's timeslices", "0 freezes; its size is ignored"),
+    5: ("the driver's own sharing; memory limits only", "ignored, also 0"),
+    6: ("weight / max_inst guaranteed, unused time by weight", "share is at least weight / max_inst"),
+}
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """Everything about one container. @followed: cgpud's record of it; @comm: names of its processes."""
+
+    container: Container
+    name: str | None
+    slots: Sequence[tuple[Gpu, Slot]]
+    followed: Mapping[str, Any] | None = None
+    comm: Mapping[int, str] = field(default_factory=dict)
+
+
+def _processes(slot: Slot, comm: Mapping[int, str]) -> str:
+    words = [f"{pid} {comm.get(pid, '?')} ({mib(size)} MiB)" for pid, size in slot.pids]
+    return ", ".join(words) or "none"
+
+
+def _slot_lines(one: Inspected, gpu: Gpu, slot: Slot) -> list[str]:
+    stat = slot.stat
+    minor = dict(one.container.gpus).get(gpu.index, "?")
+    allowed, got = percent(allowed_pct(gpu, slot)), percent(since_start_pct(gpu, slot), gpu.policy == SOFT)
+    enforced = {0: "no", 1: "yes"}.get(stat.get("enforced", -1), "?")
+    memory = f"{mib(slot.used)} of {mib(slot.memsize)} MiB, peak {mib(stat.get('peak_bytes', slot.used))} MiB"
+    weight = f"weight {slot.weight} of {gpu.max_inst}{', high priority' if slot.highprio else ''}"
+    turns, overruns, refused = (stat.get(name, 0) for name in ("turns", "overruns", "refused_calls"))
+    return [
+        f"GPU {gpu.index}      {gpu.name}, policy {gpu.policy} ({policy_name(gpu.policy)})",
+        f"  State     {slot_state(gpu, slot)}, enforced: {enforced}",
+        f"  Node      {one.container.major}:{minor} as /dev/nvidia{gpu.minor}",
+        f"  Memory    {memory}, refused allocations: {stat.get('refused_allocs', 0)}",
+        f"  Compute   {weight}: {allowed} allowed, {got} got since it opened the GPU",
+        f"  Turns     {turns}, overruns: {overruns}, refused calls: {refused}",
+        f"  Processes {_processes(slot, one.comm)}",
+    ]
+
+
+def inspect_text(one: Inspected) -> str:
+    box = one.container
+    by = one.followed
+    lines = [
+        f"Id         {box.id}",
+        f"Name       {one.name or '-'}",
+        f"Directory  {box.dir}",
+        f"Cookie     {box.cookie}",
+        f"State      {'dying' if box.dying else 'live'}",
+        f"Nodes      {box.major}:{box.ctl_minor} nvidiactl, {box.major}:{box.uvm_minor} nvidia-uvm",
+        f"cgpud      {by.get('phase')}, pid {by.get('pid') or '-'}, cgroup {by.get('cgroup') or '-'}"
+        if by
+        else "cgpud      does not follow it, or does not answer",
+    ]
+    for gpu, slot in one.slots:
+        lines += _slot_lines(one, gpu, slot)
+    return "\n".join(lines)
+
+
+def inspect_json(one: Inspected) -> dict[str, Any]:
+    box, by = one.container, one.followed
+    return {
+        "id": box.id,
+        "name": one.name,
+        "dir": box.dir,
+        "cookie": box.cookie,
+        "dying": box.dying,
+        "nodes": {"major": box.major, "ctl_minor": box.ctl_minor, "uvm_minor": box.uvm_minor},
+        "cgpud": {key: by.get(key) for key in ("phase", "pid", "cgroup")} if by else None,
+        "gpus": [
+            {
+                "gpu": gpu.index,
+                "minor": dict(box.gpus).get(gpu.index),
+                "policy": {"number": gpu.policy, "name": policy_name(gpu.policy)},
+                **slot_json(gpu, slot, since_start_pct(gpu, slot)),
+                "processes": [{"pid": pid, "name": one.comm.get(pid), "used_bytes": size} for pid, size in slot.pids],
+            }
+            for gpu, slot in one.slots
+        ],
+    }
+
+
+# ---- GPUs ----
+
+GPU_HEAD = ("GPU", "NAME", "UUID", "POLICY", "CONTAINERS", "FREE WEIGHT", "USED MiB", "LIMITS MiB", "TOTAL MiB")
+SETTINGS = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
+UUID_SHOWN = 12
+
+
+def gpu_row(gpu: Gpu) -> tuple[str, ...]:
+    return (
+        str(gpu.index),
+        gpu.name,
+        gpu.uuid[:UUID_SHOWN],
+        policy_name(gpu.policy),
+        f"{len(gpu.slots)}/{gpu.max_inst}",
+        str(gpu.free_weight),
+        mib(gpu.stat.get("used_bytes", 0)),
+        mib(gpu.stat.get("limits_bytes", 0)),
+        memory_total(gpu),
+    )
+
+
+def gpu_text(gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        f"GPU {gpu.index}       {gpu.name}",
+        f"UUID        {gpu.uuid}",
+        f"PCI         {gpu.pci}, /dev/nvidia{gpu.minor}",
+        f"Policy      {gpu.policy} ({policy_name(gpu.policy)}): {ABOUT.get(gpu.policy, ('?', '?'))[0]}",
+        f"Containers  {len(gpu.slots)} of {gpu.max_inst}, weight {gpu.free_weight} of {gpu.max_inst} free",
+        (
+            f"Memory      {mib(gpu.stat.get('used_bytes', 0))} MiB used, {mib(gpu.stat.get('limits_bytes', 0))} MiB in "
+            f"limits, {memory_total(gpu)} MiB in all"
+        ),
+        (
+            f"Controls    {', '.join(lever_names(gpu.lever)) or 'none'}; seen to act: "
+            f"{', '.join(lever_names(gpu.lever_seen)) or 'none'}"
+        ),
+        "Settings    " + ", ".join(f"{name} {settings[name]}" for name in SETTINGS if name in settings),
+    ]
+    lines += [f"Drift       {row['key']} is {row['live']}, cgpu.toml has {row['configured']}" for row in drift]
+    lines += [
+        f"  {label(slot.id, slot.name)}: weight {slot.weight}{' hp' if slot.highprio else ''}, "
+        f"{mib(slot.used)} of {mib(slot.memsize)} MiB, {slot_state(gpu, slot)}"
+        for slot in gpu.slots
+    ]
+    return "\n".join(lines)
+
+
+def gpu_full_json(gpu: Gpu, settings: Mapping[str, str]) -> dict[str, Any]:
+    """gpu_json() with the settings that are not in the output of cgpu-smi."""
+    own = gpu_json(gpu, {(slot.gpu, slot.dir): since_start_pct(gpu, slot) for slot in gpu.slots})
+    more = {
+        "overcommit_pct": settings.get("overcommit"),
+        "default_memsize_bytes": settings.get("default_memsize"),
+    }
+    return own | {name: int(text) if text and text.isdecimal() else None for name, text in more.items()}
+
+
+# ---- policies ----
+
+POLICY_HEAD = ("POLICY", "NAME", "GPUS", "COMPUTE", "WEIGHT")
+
+
+def policy_rows(gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(number),
+            name,
+            ",".join(str(gpu.index) for gpu in gpus if gpu.policy == number) or "-",
+            *ABOUT[number],
+        )
+        for number, name in enumerate(POLICIES)
+    ]
+
+
+def policy_json(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
+    return [
+        {
+            "number": number,
+            "name": name,
+            "gpus": [gpu.index for gpu in gpus if gpu.policy == number],
+            "compute": ABOUT[number][0],
+            "weight": ABOUT[number][1],
+        }
+        for number, name in enumerate(POLICIES)
+    ]
+
+
+@dataclass(frozen=True)
+class ShareChange:
+    """The ceiling of a container under the policy before and after; None: none."""
+
+    id: str
+    name: str
+    weight: int
+    before: float | None
+    after: float | None
+
+
+def share_changes(before: Gpu, after: Gpu) -> list[ShareChange]:
+    new = {slot.dir: slot for slot in after.slots}
+    out = []
+    for slot in before.slots:
+        if slot.dir in new:
+            ceilings = allowed_pct(before, slot), allowed_pct(after, new[slot.dir])
+            out.append(ShareChange(slot.id, label(slot.id, slot.name), slot.weight, *ceilings))
+    return out
+
+
+def share_lines(changes: Sequence[ShareChange]) -> list[str]:
+    width = max((len(one.name) for one in changes), default=0)
+    return [
+        f"  {one.name:<{width}}  weight {one.weight:<3} {percent(one.before):>6} -> {percent(one.after):>6}"
+        for one in changes
+    ]

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT
+"""cgpu gpu and cgpu policy: the GPUs with their settings, the policies and what they make of the containers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from . import change, daemon, describe, proc
+from .admin import as_json_option, pass_paths, set_gpu
+from .app import Group
+from .complete import gpu_words, policy_words
+from .errors import CgpuError, Exit
+from .kernel import kernel
+from .model import Gpu, policy_name
+from .names import label
+from .output import note, result
+from .proc import Paths, read_node
+from .render import columns, percent, rounded
+from .share import allowed_pct
+
+
+@click.group("gpu", cls=Group)
+def gpu_group() -> None:
+    """Show the GPUs and their settings, and change them."""
+
+
+gpu_group.add_command(set_gpu, "set")
+
+
+def _settings(paths: Paths, number: int) -> dict[str, str]:
+    found = {}
+    for name in describe.SETTINGS:
+        try:
+            found[name] = read_node(paths.proc / str(number) / name)
+        except CgpuError:
+            continue
+    return found
+
+
+def _one(paths: Paths, number: int) -> Gpu:
+    change.gpu_dir(paths, number)
+    for gpu in proc.read_tree(paths).gpus:
+        if gpu.index == number:
+            return gpu
+    raise CgpuError(Exit.NOT_FOUND, f"gpu {number}", "it has just gone", "cgpu gpu list shows the GPUs")
+
+
+@gpu_group.command("list")
+@as_json_option
+@pass_paths
+def gpu_list(paths: Paths, as_json: bool) -> None:
+    """List the GPUs: policy, containers, free weight, memory."""
+    gpus = proc.read_tree(paths).gpus
+    data = {"gpus": [describe.gpu_full_json(gpu, _settings(paths, gpu.index)) for gpu in gpus]}
+    result(as_json, data, columns(describe.GPU_HEAD, [describe.gpu_row(gpu) for gpu in gpus]))
+
+
+@gpu_group.command("show")
+@click.argument("number", type=click.IntRange(0), metavar="N", shell_complete=gpu_words)
+@as_json_option
+@pass_paths
+def gpu_show(paths: Paths, number: int, as_json: bool) -> None:
+    """Show GPU N: settings, what differs from cgpu.toml, controls, containers."""
+    gpu, settings = _one(paths, number), _settings(paths, number)
+    drift = daemon.drift(paths)
+    own = None if drift is None else [row for row in drift if row.get("index") == number]
+    data = describe.gpu_full_json(gpu, settings) | {"drift": own}
+    result(as_json, {"gpu": data}, describe.gpu_text(gpu, settings, own or ()))
+
+
+# ---- policies ----
+
+
+@click.group("policy", cls=Group)
+def policy_group() -> None:
+    """Show the policies and what they make of the weights in use; choose one."""
+
+
+@policy_group.command("list")
+@as_json_option
+@pass_paths
+def policy_list(paths: Paths, as_json: bool) -> None:
+    """List the policies, what each does, and the GPUs that have it. Works without the module."""
+    try:
+        gpus: Sequence[Gpu] = proc.read_tree(paths).gpus
+    except CgpuError as err:
+        if err.code is not Exit.NO_MODULE:
+            raise
+        gpus = ()
+    data = {"policies": describe.policy_json(gpus)}
+    result(as_json, data, columns(describe.POLICY_HEAD, describe.policy_rows(gpus)))
+
+
+def _title(gpu: Gpu) -> str:
+    about, weight = describe.ABOUT.get(gpu.policy, ("?", "?"))
+    return f"GPU {gpu.index}: {gpu.policy} ({policy_name(gpu.policy)}): {about}; weight: {weight}"
+
+
+def _shares_json(changes: Sequence[describe.ShareChange]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": one.id,
+            "name": one.name,
+            "weight": one.weight,
+            "share_allowed_before_pct": rounded(one.before),
+            "share_allowed_after_pct": rounded(one.after),
+        }
+        for one in changes
+    ]
+
+
+@policy_group.command("show")
+@click.argument("number", type=click.IntRange(0), metavar="[N]", required=False, shell_complete=gpu_words)
+@as_json_option
+@pass_paths
+def policy_show(paths: Paths, number: int | None, as_json: bool) -> None:
+    """Show the policy in force, of every GPU or of GPU N, with the ceiling of each container."""
+    gpus = proc.read_tree(paths).gpus if number is None else (_one(paths, number),)
+    lines = []
+    for gpu in gpus:
+        lines += [_title(gpu)]
+        for slot in gpu.slots:
+            ceiling = percent(allowed_pct(gpu, slot))
+            lines.append(f"  {label(slot.id, slot.name)}: weight {slot.weight}, {ceiling} allowed")
+    data = [
+        {
+            "gpu": gpu.index,
+            "number": gpu.policy,
+            "name": policy_name(gpu.policy),
+            "containers": [
+                {
+                    "id": one.id,
+                    "name": one.name,
+                    "weight": one.weight,
+                    "share_allowed_pct": rounded(allowed_pct(gpu, one)),
+                }
+                for one in gpu.slots
+            ],
+        }
+        for gpu in gpus
+    ]
+    result(as_json, {"gpus": data}, "\n".join(lines) or "no GPU")
+
+
+def _set_all(paths: Paths, gpus: Sequence[Gpu], policy: int) -> None:
+    """On all of these or on none."""
+    done: list[Gpu] = []
+    for gpu in gpus:
+        try:
+            kernel(paths).set_gpu(gpu.index, "policy", policy, f"set gpu {gpu.index} policy {policy}")
+        except CgpuError as err:
+            for earlier in reversed(done):
+                try:
+                    kernel(paths).set_gpu(earlier.index, "policy", earlier.policy, "undo")
+                except CgpuError:
+                    note(f"GPU {earlier.index} keeps policy {policy}: it could not be set back")
+            raise err
+        done.append(gpu)
+
+
+@policy_group.command("set")
+@click.argument("policy", metavar="POLICY", shell_complete=policy_words)
+@click.option(
+    "--gpu", type=click.IntRange(0), metavar="N", multiple=True, shell_complete=gpu_words, help="Only on GPU N."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and the equivalent echo.")
+@as_json_option
+@pass_paths
+def policy_set(paths: Paths, policy: str, gpu: tuple[int, ...], dry_run: bool, as_json: bool) -> None:
+    """Set the policy (number or name) of all GPUs or of some, all or none; show the shares before and after."""
+    number = change.node_value("policy", policy)
+    chosen = [_one(paths, one) for one in dict.fromkeys(gpu)] if gpu else list(proc.read_tree(paths).gpus)
+    if not chosen:
+        raise CgpuError(Exit.NOT_FOUND, f"policy {policy}", "the module has found no GPU yet", "cgpu doctor")
+    if not dry_run:
+        _set_all(paths, chosen, number)
+    lines, rows = [], []
+    for one in chosen:
+        shares = describe.share_changes(one, replace(one, policy=number))
+        lines.append(f"gpu {one.index} policy: {one.policy} -> {number} ({policy_name(number)})")
+        lines += describe.share_lines(shares)
+        lines += [f"  echo {number} > {paths.proc}/{one.index}/policy"] if dry_run else []
+        rows.append({"gpu": one.index, "before": one.policy, "after": number, "containers": _shares_json(shares)})
+    lines += ["dry run: nothing was changed"] if dry_run else []
+    result(as_json, {"dry_run": dry_run, "changes": rows}, "\n".join(lines))

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: MIT
+"""ps, inspect, gpu, policy and completion on a copied tree."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
+from test_cgpu import fail_writes
+
+from cgpu_cli import daemon, describe
+from cgpu_cli.errors import Exit
+from cgpu_cli.model import POLICIES
+
+
+def read(tree: Tree, path: str) -> str:
+    return (tree.proc / path).read_text().strip()
+
+
+@pytest.fixture
+def two(tree: Tree) -> Tree:
+    """A second GPU with the first container."""
+    tree.gpu(1, policy=5, free_weight=19)
+    tree.slot(1, ID1)
+    tree.listed(inst_line(ID1, 1, gpus="0:4,1:5"), inst_line(ID2, 7))
+    for number in (0, 1):
+        write(tree.proc / str(number) / "overcommit", "150")
+        write(tree.proc / str(number) / "default_memsize", str(8 << 30))
+    return tree
+
+
+# ---- ps ----
+
+
+def test_ps_quiet_is_for_scripts(two: Tree) -> None:
+    cli = Cli(two)
+    assert cli.cgpu("ps", "-q").stdout == f"{ID1}\n{ID2}\n"
+    assert cli.cgpu("ps", "-q", "--gpu", "1").stdout == f"{ID1}\n"
+    assert ID2 in cli.cgpu("ps", "--no-trunc").stdout
+    assert ID2 not in cli.cgpu("ps").stdout
+    assert cli.cgpu("ps", "--gpu", "7").exit_code == Exit.NOT_FOUND
+
+
+def test_ps_quiet_without_containers_prints_nothing(empty_cli: Cli) -> None:
+    result = empty_cli.cgpu("ps", "-q")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert json.loads(empty_cli.cgpu("ps", "-q", "--json").stdout)["containers"] == []
+
+
+# ---- inspect ----
+
+INSPECTED = f"""\
+Id         {ID1}
+Name       gpu_test1
+Directory  012b2edccd7a
+Cookie     0x1
+State      live
+Nodes      240:1 nvidiactl, 240:2 nvidia-uvm
+cgpud      bound, pid 321, cgroup /docker/x
+GPU 0      Tesla T4 (simulated), policy 2 (weighted)
+  State     running, enforced: ?
+  Node      240:4 as /dev/nvidia0
+  Memory    256 of 6043 MiB, peak 512 MiB, refused allocations: 3
+  Compute   weight 1 of 20: 33.3% allowed, 33.3% got since it opened the GPU
+  Turns     30, overruns: 1, refused calls: 0
+  Processes 19772 python3 (256 MiB)
+"""
+
+
+def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tree.root / "proc/19772/comm", "python3")
+    row = {"id": ID1, "phase": "bound", "pid": 321, "cgroup": "/docker/x"}
+    monkeypatch.setattr(daemon, "status", lambda _paths: {"containers": [row]})
+    cli = Cli(tree)
+    assert cli.cgpu("inspect", "gpu_test1").stdout == INSPECTED
+    data = json.loads(cli.cgpu("inspect", "gpu_test1", ID2, "--json").stdout)
+    assert data["schema_version"] == 1
+    one, other = data["containers"]
+    assert one["cgpud"] == {"phase": "bound", "pid": 321, "cgroup": "/docker/x"}
+    assert one["nodes"] == {"major": 240, "ctl_minor": 1, "uvm_minor": 2}
+    assert one["gpus"][0]["processes"] == [{"pid": 19772, "name": "python3", "used_bytes": 256 * MIB}]
+    assert (other["id"], other["cgpud"], other["gpus"][0]["weight"]) == (ID2, None, 2)
+
+
+def test_inspect_of_an_unknown_container(cli: Cli) -> None:
+    result = cli.cgpu("inspect", "gpu_test1", "nobody")
+    assert (result.exit_code, result.stdout) == (Exit.NOT_FOUND, "")
+
+
+# ---- gpu ----
+
+
+def test_gpu_list_and_show(two: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"gpu": 1, "index": 1, "key": "policy", "configured": "fixed", "live": "native"}
+    monkeypatch.setattr(daemon, "status", lambda _paths: {"drift": [row]})
+    cli = Cli(two)
+    first, second = cli.cgpu("gpu", "list").stdout.splitlines()[1:]
+    assert "weighted" in first and "2/20" in first
+    assert "native" in second and "1/20" in second
+    text = cli.cgpu("gpu", "show", "1").stdout
+    assert "Policy      5 (native): the driver's own sharing; memory limits only\n" in text
+    assert "overcommit 150, default_memsize 8589934592" in text
+    assert "Drift       policy is native, cgpu.toml has fixed\n" in text
+    assert "Drift" not in cli.cgpu("gpu", "show", "0").stdout
+    data = json.loads(cli.cgpu("gpu", "show", "1", "--json").stdout)["gpu"]
+    assert (data["overcommit_pct"], data["default_memsize_bytes"], data["drift"]) == (150, 8 << 30, [row])
+    assert len(json.loads(cli.cgpu("gpu", "list", "--json").stdout)["gpus"]) == 2
+    assert cli.cgpu("gpu", "show", "9").exit_code == Exit.NOT_FOUND
+
+
+def test_gpu_set_is_set_gpu(two: Tree) -> None:
+    assert Cli(two).cgpu("gpu", "set", "1", "max_inst", "10").stdout == "gpu 1 max_inst: 20 -> 10\n"
+
+
+# ---- policy ----
+
+
+def test_policy_list_without_the_module(empty: Tree) -> None:
+    shutil.rmtree(empty.proc)
+    lines = Cli(empty).cgpu("policy", "list").stdout.splitlines()
+    assert [line.split()[1] for line in lines[1:]] == list(POLICIES)
+
+
+def test_every_policy_is_described() -> None:
+    assert list(describe.ABOUT) == list(range(len(POLICIES)))
+
+
+def test_policy_list_and_show(two: Tree) -> None:
+    cli = Cli(two)
+    data = json.loads(cli.cgpu("policy", "list", "--json").stdout)["policies"]
+    assert [(one["name"], one["gpus"]) for one in data if one["gpus"]] == [("weighted", [0]), ("native", [1])]
+    text = cli.cgpu("policy", "show").stdout
+    assert "GPU 0: 2 (weighted): parts by weight" in text
+    assert "  gpu_test1: weight 1, 33.3% allowed\n" in text
+    assert "  gpu_test1: weight 1, - allowed\n" in text
+    assert "GPU 1" not in cli.cgpu("policy", "show", "0").stdout
+    (one,) = json.loads(cli.cgpu("policy", "show", "0", "--json").stdout)["gpus"]
+    assert [row["share_allowed_pct"] for row in one["containers"]] == [33.33, 66.67]
+
+
+def test_policy_set_shows_the_shares(two: Tree) -> None:
+    cli = Cli(two)
+    preview = cli.cgpu("policy", "set", "fixed", "--gpu", "0", "--dry-run").stdout
+    assert preview == (
+        "gpu 0 policy: 2 -> 3 (fixed)\n"
+        "  gpu_test1     weight 1    33.3% ->   5.0%\n"
+        "  aabbccddeeff  weight 2    66.7% ->  10.0%\n"
+        f"  echo 3 > {two.proc}/0/policy\n"
+        "dry run: nothing was changed\n"
+    )
+    assert read(two, "0/policy") == "2"
+    result = cli.cgpu("policy", "set", "3", "--gpu", "0", "--json")
+    (row,) = json.loads(result.stdout)["changes"]
+    assert (row["before"], row["after"], read(two, "0/policy"), read(two, "1/policy")) == (2, 3, "3", "5")
+    assert [one["share_allowed_after_pct"] for one in row["containers"]] == [5.0, 10.0]
+    assert cli.cgpu("policy", "set", "fair").exit_code == 0
+    assert (read(two, "0/policy"), read(two, "1/policy")) == ("0", "0")
+
+
+def test_policy_set_is_all_or_none(two: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_writes(monkeypatch, errno.EOPNOTSUPP, lambda path: "/1/" in path)
+    result = Cli(two).cgpu("policy", "set", "4")
+    assert (result.exit_code, result.stdout) == (Exit.REFUSED, "")
+    assert (read(two, "0/policy"), read(two, "1/policy")) == ("2", "5")
+
+
+@pytest.mark.parametrize("words", [("9x",), ("-1",), ("fixed", "--gpu", "7"), ()])
+def test_policy_set_refuses(two: Tree, words: tuple[str, ...]) -> None:
+    assert Cli(two).cgpu("policy", "set", *words).exit_code in (Exit.USAGE, Exit.NOT_FOUND)
+    assert read(two, "0/policy") == "2"
+
+
+# ---- completion ----
+
+
+def completed(tree: Tree, *words: str) -> set[str]:
+    """What bash is offered for the last word."""
+    line = ["cgpu", "--root", str(tree.root), *words]
+    env = {
+        "PATH": os.environ["PATH"],
+        "_CGPU_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(line),
+        "COMP_CWORD": str(len(line) - 1),
+    }
+    code = "from cgpu_cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    return {row.split(",", 1)[1] for row in done.stdout.splitlines() if row}
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("destroy", "g"), {"gpu_test1"}),
+        (("inspect", "aab"), {ID2[:12]}),
+        (("set", "container", "012"), {ID1[:12]}),
+        (("policy", "set", "w"), {"weighted"}),
+        (("policy", "set", "fair", "--gpu", ""), {"0", "1"}),
+        (("set", "gpu", "0", "policy", "f"), {"fair", "fixed"}),
+        (("set", "gpu", "0", "uvm", ""), {"deny", "account"}),
+        (("set", "gpu", ""), {"0", "1"}),
+        (("doc",), {"doctor"}),
+    ],
+)
+def test_what_is_offered(two: Tree, words: tuple[str, ...], offered: set[str]) -> None:
+    assert completed(two, *words) == offered
+
+
+def test_nothing_is_offered_without_the_module(empty: Tree) -> None:
+    shutil.rmtree(empty.proc)
+    assert completed(empty, "destroy", "x") == set()
+    assert completed(empty, "gpu", "show", "x") == set()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell(cli: Cli, shell: str, tmp_path: Path) -> None:
+    result = cli.cgpu("completion", shell)
+    assert result.exit_code == 0
+    assert "_CGPU_COMPLETE" in result.stdout
+    if shell == "bash":
+        (tmp_path / "script").write_text(result.stdout)
+        assert subprocess.run(["bash", "-n", tmp_path / "script"], check=False).returncode == 0
