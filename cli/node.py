@@ -240,7 +240,7 @@ def read(paths: Paths) -> Facts:
         unknown_gpus=tuple(map(str, unmatched)) if isinstance(unmatched, list) else (),
         draining=paths.drain.exists(),
         snapshot=snapshot,
-        levers_inert=_of_stat(paths, snapshot, "lever_inert"),
+        controls_inert=_of_stat(paths, snapshot, "lever_inert"),
         effect_check=_of_stat(paths, snapshot, "lever_look"),
         cards=nvml[0],
         cards_error=nvml[1],

@@ -126,6 +126,7 @@ def test_a_bad_value_is_named(cli: Cli, words: tuple[str, ...], said: str) -> No
 
 VOCABULARY = """
     set gpu container create destroy ps status version drain upgrade 0 1 policy weight memsize highprio ipc fair -1
+    inspect list show completion bash --dry-run -q fixed
     --gpu --memsize --weight --json --undo --no-sample --bogus 1g 99 - -- 0,0 x
 """
 WORDS = st.lists(

@@ -102,7 +102,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("cgpud", {"draining": True}, WARNING, "drained"),
     ("policy", {"snapshot": None}, SKIPPED, "not loaded"),
     ("controls", {"snapshot": None}, SKIPPED, "no GPU"),
-    ("controls", {"levers_inert": {0: "window"}}, PROBLEM, "window had no effect"),
+    ("controls", {"controls_inert": {0: "window"}}, PROBLEM, "window had no effect"),
     ("stale containers", {"unfollowed": ("0123456789ab",)}, PROBLEM, "does not follow 0123456789ab"),
     ("stale containers", {"snapshot": None}, SKIPPED, "not loaded"),
     ("libcuda", {"without_libcuda": ("0123456789ab",)}, PROBLEM, "in 0123456789ab"),
