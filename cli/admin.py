@@ -13,14 +13,40 @@ import click
 
 from . import change
 from .app import Command, Group
-from .change import Granted
+from .change import Granted, Planned
 from .complete import container_words, gpu_words, value_words
+from .describe import share_lines, shares_json
 from .model import MIB, Container
 from .output import note, result
 from .proc import Paths
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 pass_paths = click.make_pass_decorator(Paths)
+
+
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show the shares before and after and the equivalent echo; change nothing."
+)
+
+
+def preview(planned: Sequence[Planned], as_json: bool) -> None:
+    """The output of --dry-run. The kernel has not checked the values."""
+    lines, rows = [], []
+    for one in planned:
+        lines.append(f"gpu {one.gpu} {one.path.name}: {one.before} -> {one.after}")
+        lines += share_lines(one.shares)
+        lines.append(f"  echo {one.after} > {one.path}")
+        rows.append(
+            {
+                "gpu": one.gpu,
+                "node": one.path.name,
+                "before": one.before,
+                "after": one.after,
+                "shares": shares_json(one.shares),
+            }
+        )
+    lines.append("dry run: nothing was changed, and the kernel has not checked the value")
+    result(as_json, {"dry_run": True, "changes": rows}, "\n".join(lines))
 
 
 @click.group("set", cls=Group)
@@ -32,10 +58,14 @@ def set_group() -> None:
 @click.argument("number", type=click.IntRange(0), metavar="N", shell_complete=gpu_words)
 @click.argument("node", type=click.Choice(change.GPU_NODES))
 @click.argument("value", shell_complete=value_words)
+@dry_run_option
 @as_json_option
 @pass_paths
-def set_gpu(paths: Paths, number: int, node: str, value: str, as_json: bool) -> None:
+def set_gpu(paths: Paths, number: int, node: str, value: str, dry_run: bool, as_json: bool) -> None:
     """Set a node of GPU N, e.g. cgpu set gpu 0 policy 2."""
+    if dry_run:
+        preview(change.plan_gpu(paths, number, node, value), as_json)
+        return
     before, after = change.set_gpu(paths, number, node, value)
     notes = []
     if node == "default_memsize":
@@ -49,10 +79,16 @@ def set_gpu(paths: Paths, number: int, node: str, value: str, as_json: bool) -> 
 @click.argument("node", type=click.Choice(change.CONTAINER_NODES))
 @click.argument("value", shell_complete=value_words)
 @click.option("--gpu", type=click.IntRange(0), metavar="N", help="Only on GPU N; otherwise on all of its GPUs.")
+@dry_run_option
 @as_json_option
 @pass_paths
-def set_container(paths: Paths, container: str, node: str, value: str, gpu: int | None, as_json: bool) -> None:
+def set_container(
+    paths: Paths, container: str, node: str, value: str, gpu: int | None, dry_run: bool, as_json: bool
+) -> None:
     """Set a node of container ID (an id, a prefix of it, or docker's name); all its GPUs or none."""
+    if dry_run:
+        preview(change.plan_container(paths, container, node, value, gpu), as_json)
+        return
     done = change.set_container(paths, container, node, value, gpu)
     data = [{"gpu": number, "node": node, "before": before, "after": after} for number, before, after in done]
     lines = [f"container {container} gpu {number} {node}: {before} -> {after}" for number, before, after in done]

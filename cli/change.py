@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .describe import ShareChange, if_gpu_had, if_slot_had
 from .errors import CgpuError, Exit
 from .kernel import NewSlot, kernel
 from .model import MIB, POLICIES, Container
 from .names import Named, choose
-from .proc import Paths, containers, engine_name, is_loaded, no_module, read_node, write_node
+from .proc import Paths, containers, engine_name, is_loaded, no_module, read_node, read_tree, write_node
 
 GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 CONTAINER_NODES = ("weight", "memsize", "highprio", "ipc")
@@ -77,6 +78,45 @@ def _read_back(path: Path) -> str:
         return read_node(path)
     except CgpuError:
         return "gone"
+
+
+def node_text(node: str, number: int) -> str:
+    """A value as it is written into the node."""
+    return UVM_MODES[number] if node == "uvm" else str(number)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a set would write: the node's path, its text now and then, and the ceilings that follow."""
+
+    gpu: int
+    path: Path
+    before: str
+    after: str
+    shares: list[ShareChange]
+
+
+def plan_gpu(paths: Paths, gpu: int, node: str, value: str) -> list[Planned]:
+    number = node_value(node, value)
+    path = gpu_dir(paths, gpu) / node
+    shares = [one for found in read_tree(paths).gpus if found.index == gpu for one in if_gpu_had(found, node, number)]
+    return [Planned(gpu, path, read_node(path), node_text(node, number), shares)]
+
+
+def plan_container(paths: Paths, key: str, node: str, value: str, gpu: int | None) -> list[Planned]:
+    number = 0 if node == "ipc" else node_value(node, value)
+    container = find_container(paths, key)
+    there = {found.index: found for found in read_tree(paths).gpus}
+    out = []
+    for index, _ in container.gpus:
+        if gpu in (None, index) and index in there:
+            path = paths.proc / str(index) / container.dir / node
+            text = ("" if value.lower() == "none" else value) if node == "ipc" else str(number)
+            shares = if_slot_had(there[index], container.id, node, number)
+            out.append(Planned(index, path, read_node(path), text, shares))
+    if not out:
+        raise CgpuError(Exit.NOT_FOUND, f"container {key}", f"does not use GPU {gpu}", "cgpu ps")
+    return out
 
 
 def set_gpu(paths: Paths, gpu: int, node: str, value: str) -> tuple[str, str]:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .model import POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
 from .names import label
-from .render import gpu_json, lever_names, memory_total, mib, percent, slot_json
+from .render import gpu_json, lever_names, memory_total, mib, percent, rounded, slot_json
 from .share import allowed_pct, since_start_pct
 
 #: number -> (what it does in a line, what a weight does).
@@ -209,9 +209,44 @@ def share_changes(before: Gpu, after: Gpu) -> list[ShareChange]:
     return out
 
 
+def if_gpu_had(gpu: Gpu, node: str, value: int) -> list[ShareChange]:
+    """The ceilings that a value of a node of the GPU would change."""
+    if node not in ("policy", "max_inst", "prio_ratio") or (node == "max_inst" and value == 0):
+        return []
+    after = replace(gpu, **{node: value})  # type: ignore[arg-type]
+    return [one for one in share_changes(gpu, after) if one.before != one.after]
+
+
+def if_slot_had(gpu: Gpu, container_id: str, node: str, value: int) -> list[ShareChange]:
+    """The ceilings that a value of a node of one container would change, also those of the others."""
+    if node not in ("weight", "highprio"):
+        return []
+    changed = [
+        replace(slot, **{node: value != 0 if node == "highprio" else value})  # type: ignore[arg-type]
+        if slot.id == container_id
+        else slot
+        for slot in gpu.slots
+    ]
+    found = share_changes(gpu, replace(gpu, slots=tuple(changed)))
+    return [one for one in found if one.before != one.after]
+
+
 def share_lines(changes: Sequence[ShareChange]) -> list[str]:
     width = max((len(one.name) for one in changes), default=0)
     return [
         f"  {one.name:<{width}}  weight {one.weight:<3} {percent(one.before):>6} -> {percent(one.after):>6}"
+        for one in changes
+    ]
+
+
+def shares_json(changes: Sequence[ShareChange]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": one.id,
+            "name": one.name,
+            "weight": one.weight,
+            "share_allowed_before_pct": rounded(one.before),
+            "share_allowed_after_pct": rounded(one.after),
+        }
         for one in changes
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import click
 
@@ -100,19 +99,6 @@ def _title(gpu: Gpu) -> str:
     return f"GPU {gpu.index}: {gpu.policy} ({policy_name(gpu.policy)}): {about}; weight: {weight}"
 
 
-def _shares_json(changes: Sequence[describe.ShareChange]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": one.id,
-            "name": one.name,
-            "weight": one.weight,
-            "share_allowed_before_pct": rounded(one.before),
-            "share_allowed_after_pct": rounded(one.after),
-        }
-        for one in changes
-    ]
-
-
 @policy_group.command("show")
 @click.argument("number", type=click.IntRange(0), metavar="[N]", required=False, shell_complete=gpu_words)
 @as_json_option
@@ -184,6 +170,8 @@ def policy_set(paths: Paths, policy: str, gpu: tuple[int, ...], dry_run: bool, a
         lines.append(f"gpu {one.index} policy: {one.policy} -> {number} ({policy_name(number)})")
         lines += describe.share_lines(shares)
         lines += [f"  echo {number} > {paths.proc}/{one.index}/policy"] if dry_run else []
-        rows.append({"gpu": one.index, "before": one.policy, "after": number, "containers": _shares_json(shares)})
+        rows.append(
+            {"gpu": one.index, "before": one.policy, "after": number, "containers": describe.shares_json(shares)}
+        )
     lines += ["dry run: nothing was changed"] if dry_run else []
     result(as_json, {"dry_run": dry_run, "changes": rows}, "\n".join(lines))

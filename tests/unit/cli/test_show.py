@@ -177,6 +177,41 @@ def test_policy_set_refuses(two: Tree, words: tuple[str, ...]) -> None:
     assert read(two, "0/policy") == "2"
 
 
+# ---- set --dry-run ----
+
+
+def test_a_preview_of_a_weight(two: Tree) -> None:
+    """Also what the others lose."""
+    before = {path: path.read_bytes() for path in two.proc.rglob("*") if path.is_file()}
+    result = Cli(two).cgpu("set", "container", ID2, "weight", "3", "--dry-run")
+    assert result.stdout == (
+        "gpu 0 weight: 2 -> 3\n"
+        "  gpu_test1     weight 1    33.3% ->  25.0%\n"
+        "  aabbccddeeff  weight 2    66.7% ->  75.0%\n"
+        f"  echo 3 > {two.proc}/0/aabbccddeeff/weight\n"
+        "dry run: nothing was changed, and the kernel has not checked the value\n"
+    )
+    for words in (
+        ("gpu", "0", "max_inst", "0"),
+        ("gpu", "0", "uvm", "account"),
+        ("gpu", "0", "policy", "7"),
+        ("container", "gpu_test1", "highprio", "1"),
+        ("container", "gpu_test1", "memsize", "1GiB", "--gpu", "1"),
+    ):
+        data = json.loads(Cli(two).cgpu("set", *words, "--dry-run", "--json").stdout)
+        assert (data["schema_version"], data["dry_run"]) == (1, True)
+    assert {path: path.read_bytes() for path in before} == before
+    assert Cli(two).cgpu("set", "gpu", "0", "policy", "x", "--dry-run").exit_code == Exit.USAGE
+    assert Cli(two).cgpu("set", "container", ID2, "weight", "3", "--gpu", "1", "--dry-run").exit_code == Exit.NOT_FOUND
+
+
+def test_a_preview_of_a_policy(two: Tree) -> None:
+    data = json.loads(Cli(two).cgpu("set", "gpu", "0", "policy", "fixed", "--dry-run", "--json").stdout)
+    (row,) = data["changes"]
+    assert (row["node"], row["before"], row["after"]) == ("policy", "2", "3")
+    assert [one["share_allowed_after_pct"] for one in row["shares"]] == [5.0, 10.0]
+
+
 # ---- completion ----
 
 
