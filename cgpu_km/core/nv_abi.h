@@ -216,7 +216,6 @@
 #define NV2080_DISABLE_CHANNELS_MAX	64
 #define NV2080_CTRL_PERF_UTIL_SAMPLES	0x20802096
 #define NV_UTIL_BUFFER_SIZE		4
-#define NV_UTIL_TRACKER			12
 #define NV_UTIL_SAMPLES			16
 #define NV_UTIL_TIME			0	/* in a sample */
 #define NV_UTIL_NOBODY			0xffffffffu

@@ -114,7 +114,8 @@ struct outcome lever_samples(const struct object *by, struct util_sample *out, u
 	const struct cgpu_control *row = cgpu_call_control(table_branch(), NV2080_CTRL_PERF_UTIL_SAMPLES);
 	const struct cgpu_abi *abi = cgpu_call_abi(table_branch());
 	static unsigned char params[NV_UTIL_PARAMS_MAX];
-	uint32_t each, slots, first, size;
+	uint64_t oldest = UINT64_MAX, ns;
+	uint32_t each, slots, first = 0, size;
 	struct outcome done;
 	struct object sub;
 
@@ -127,7 +128,13 @@ struct outcome lever_samples(const struct object *by, struct util_sample *out, u
 	memset(params, 0, sizeof(params));
 	memcpy(params + NV_UTIL_BUFFER_SIZE, &size, sizeof(size));
 	done = control(sub.client, sub.handle, NV2080_CTRL_PERF_UTIL_SAMPLES, params, row->params_size);
-	first = word_at(params + NV_UTIL_TRACKER);
+	for (uint32_t i = 0; !done.status && i < slots; i++) {
+		ns = long_at(params + NV_UTIL_SAMPLES + i * each + NV_UTIL_TIME);
+		if (ns && ns < oldest) {
+			oldest = ns;
+			first = i;
+		}
+	}
 	for (uint32_t i = 0; !done.status && i < slots && *count < max; i++) {
 		const unsigned char *at = params + NV_UTIL_SAMPLES + (first + i) % slots * each;
 

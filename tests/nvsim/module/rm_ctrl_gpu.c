@@ -355,7 +355,10 @@ static void util_sample(u8 *s, const struct nvsample *from, u64 to_real_ns, bool
 		engine[2] = sampled_pid(from->tgid);
 }
 
-/* The ring as it lies: the tracker is at the oldest, or behind the newest while it is not full. */
+/*
+ * The ring as it lies. By the header the tracker is at the oldest, or behind the newest while the ring is not full. On
+ * an H100 with 580.159.04 it is elsewhere once it is full: here at the newest.
+ */
 static NV_STATUS ctl_util_samples(struct nvctl *c)
 {
 	struct nvengine *e = &c->obj->gpu->eng[0];
@@ -374,7 +377,7 @@ static NV_STATUS ctl_util_samples(struct nvctl *c)
 	*(u8 *)p = UTIL_TYPE_PERFMON;
 	p[1] = util_sample_size() * NVSIM_SAMPLES;
 	p[2] = NVSIM_SAMPLES;
-	p[3] = now->count % NVSIM_SAMPLES;
+	p[3] = (now->count < NVSIM_SAMPLES ? now->count : now->count - 1) % NVSIM_SAMPLES;
 	for (i = 0; i < min_t(u32, now->count, NVSIM_SAMPLES); i++)
 		util_sample(c->params + UTIL_HEAD + i * util_sample_size(), &now->ring[i], to_real_ns, c->sec->kernel);
 	kfree(now);

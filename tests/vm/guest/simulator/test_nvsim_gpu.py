@@ -310,8 +310,8 @@ def test_samples_say_who_was_on_the_engine(make):
     assert status == 0
     kind, size, count, tracker = struct.unpack_from("<B3xIII", params)
     assert (kind, size, count) == (2, 55888 - 16, 72)
-    ring = [struct.unpack_from("<Q128xI4xI", params, 16 + 776 * ((tracker + i) % 72)) for i in range(72)]
-    ring = [sample for sample in ring if sample[0]]
+    ring = [struct.unpack_from("<Q128xI4xI", params, 16 + 776 * ((tracker + 1 + i) % 72)) for i in range(72)]
+    ring = sorted(sample for sample in ring if sample[0])
     times = [at for at, _, _ in ring]
     assert {after - before for before, after in itertools.pairwise(times)} == {1_000_000_000 // 6}
     assert times[-1] <= time.time_ns() < times[-1] + 1_000_000_000
