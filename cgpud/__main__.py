@@ -63,8 +63,12 @@ async def serve(
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
+    def on_stop() -> None:
+        stopping.set()
+        deps.nvml.close()  # the start may be waiting for it
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, on_stop)
     loop.add_signal_handler(signal.SIGHUP, on_hangup)
 
     await daemon.start()

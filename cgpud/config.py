@@ -40,6 +40,7 @@ RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
 FILE_MAX = 1 << 20
 RUNTIME_CONF_MAX = 64 << 10  # the bound of cgpu-runtime
 MIB_MAX = 1 << 30  # a petabyte: only a bound
+NVML_WAIT_MAX_S = 45  # cgpu-runtime waits 60 s for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ NODE_KEYS = {
     "runtime_path": _Key(_Path, 'an absolute path, or ""'),
     "lease_s": _Key(_Count, "a whole number of seconds from 1 to 86400"),
     "reconcile_s": _Key(_Count, "a whole number of seconds from 1 to 86400"),
+    "nvml_wait_s": _Key(
+        Annotated[int, Meta(ge=1, le=NVML_WAIT_MAX_S)], f"a whole number of seconds from 1 to {NVML_WAIT_MAX_S}"
+    ),
     "log_level": _Key(Literal["debug", "info", "warning", "error"], "debug, info, warning or error"),
     "metrics": _Key(str, 'unix:/path, an IP address and a port, or ""', address.parse),
 }
@@ -115,6 +119,7 @@ class Config:
     runtime_path: str = ""  # path in the hooks of config.json; empty = the cgpu-runtime that sent the request
     lease_s: int = 120  # a prepared container must be bound within this time
     reconcile_s: int = 60
+    nvml_wait_s: int = 20  # the most that a start waits for NVML
     log_level: str = "info"
     metrics: str = ""  # address of /metrics: unix:/path, or an IP address and a port; empty = off
     files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it

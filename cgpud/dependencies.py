@@ -6,17 +6,26 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from cgpud import gpus
 from cgpud.link import KernelLink
-from cgpud.model import NvmlGpu
+from cgpud.model import NvmlView
+from cgpud.nvml import Nvml
 from cgpud.store import Store
 from cgpud.watch import Facts
 
 
 def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class NvmlSource(Protocol):
+    """NVML. nvml.py implements it with a child process."""
+
+    async def query(self, wait_s: float) -> NvmlView: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -26,7 +35,7 @@ class Dependencies:
     link: KernelLink
     store: Store
     facts: Facts
-    nvml: Callable[[], tuple[NvmlGpu, ...]] = gpus.query
+    nvml: NvmlSource = field(default_factory=Nvml)
     draining: Callable[[], bool] = lambda: False  # cgpu drain: docs/user/upgrade.md
     clock: Callable[[], float] = boottime
     random: Callable[[int], int] = secrets.randbits

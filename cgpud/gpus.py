@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""The only module that imports pynvml. NVML is opened for each query and closed: open, it would pin the driver."""
+"""The only module that imports pynvml. NVML is opened for each query and closed: open, it would pin the driver.
+
+A call into NVML may never return. The daemon therefore calls answer() in a child process only: see nvml.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from cgpud.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, SlotWant
@@ -85,10 +92,11 @@ def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
     )
 
 
-def query() -> tuple[NvmlGpu, ...]:
+def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None) -> tuple[NvmlGpu, ...]:
     """Every GPU that NVML lists. A lost GPU is included, because the numbers of the others do not change.
 
-    Raises NvmlAbsent. Blocks: call it in a thread."""
+    Calls `emit` with the number of GPUs, then with each GPU as soon as it is read. A thread reads each GPU, so that
+    a GPU that does not answer does not delay the others. Raises NvmlAbsent. Blocks, possibly for ever."""
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -98,7 +106,7 @@ def query() -> tuple[NvmlGpu, ...]:
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     try:
-        return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+        return _read_all(nvml, nvml.nvmlDeviceGetCount(), emit)
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     finally:
@@ -106,6 +114,46 @@ def query() -> tuple[NvmlGpu, ...]:
             nvml.nvmlShutdown()
         except nvml.NVMLError:
             pass
+
+
+def _read_all(nvml: Any, count: int, emit: Callable[[int | NvmlGpu], None]) -> tuple[NvmlGpu, ...]:
+    found: dict[int, NvmlGpu] = {}
+    one_at_a_time = threading.Lock()  # guards `found` and emit()
+
+    def read(index: int) -> None:
+        gpu = _read_gpu(nvml, index)
+        with one_at_a_time:
+            found[index] = gpu
+            emit(gpu)
+
+    emit(count)
+    threads = [threading.Thread(target=read, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(found) < count:
+        raise NvmlAbsent("a GPU could not be read")  # the thread has printed the exception
+    return tuple(found[index] for index in range(count))
+
+
+def answer() -> None:
+    """The child process of nvml.py: writes the answer of query() to stdout, one JSON object a line."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # a line that the library prints must not be part of the answer
+
+    def say(key: str, value: Any) -> None:
+        os.write(out, json.dumps({key: value}).encode() + b"\n")
+
+    def emit(item: int | NvmlGpu) -> None:
+        say("count", item) if isinstance(item, int) else say("gpu", asdict(item))
+
+    try:
+        query(emit)
+    except NvmlAbsent as error:
+        say("absent", str(error))
+    os.close(out)
+    sys.stdout.flush()
 
 
 def _same(kernel: KernelGpu, nvml: NvmlGpu) -> bool:
@@ -127,11 +175,12 @@ def _before_attach(nvml: Sequence[NvmlGpu]) -> list[KernelGpu]:
     return [KernelGpu(n, gpu.uuid, gpu.pci, gpu.nv_minor, 0) for n, gpu in enumerate(ordered)]
 
 
-def merge(kernel: Sequence[KernelGpu], nvml: Sequence[NvmlGpu]) -> tuple[Gpu, ...]:
+def merge(kernel: Sequence[KernelGpu], nvml: Sequence[NvmlGpu], silent: str = "") -> tuple[Gpu, ...]:
     """One list with the numbers that users write: NVML's, if there is NVML.
 
     A GPU that only NVML lists cannot be sliced and is left out. A GPU that only the kernel lists keeps the kernel's
-    number, unless NVML has a lost GPU without UUID and address: then they are matched, as they may be the same.
+    number, unless NVML has a lost GPU without UUID and address: then they are matched, as they may be the same. It is
+    lost if NVML did not answer (`silent` is the reason): it may be in a mode in which it cannot be shared.
     """
     out: list[Gpu] = []
     left = list(kernel) or _before_attach(nvml)
@@ -147,7 +196,8 @@ def merge(kernel: Sequence[KernelGpu], nvml: Sequence[NvmlGpu]) -> tuple[Gpu, ..
     out.extend(_gpu(seen.index, gpu, seen) for gpu, seen in zip(left, nameless, strict=False))
     taken = {gpu.number for gpu in out}
     last = nameless[-1] if nameless else None
-    out.extend(_gpu(gpu.index, gpu, last) for gpu in left[len(nameless) :] if gpu.index not in taken)
+    rest = [_gpu(gpu.index, gpu, last) for gpu in left[len(nameless) :] if gpu.index not in taken]
+    out.extend(replace(gpu, lost=gpu.lost or silent) for gpu in rest)
     return tuple(sorted(out, key=lambda gpu: gpu.number))
 
 

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cgpud import gpus, log, settings
 from cgpud.apply import Applier
 from cgpud.config import Config
-from cgpud.errors import CgpuError, KernelMissing, KernelRefused
+from cgpud.dependencies import NvmlSource
+from cgpud.errors import CgpuError, KernelMissing, KernelRefused, Refused
 from cgpud.link import KernelLink
-from cgpud.model import MIB, Gpu, NvmlGpu, SlotWant
+from cgpud.model import MIB, Gpu, KernelGpu, NvmlView, SlotWant
 
 PROBE_ID = "cgpud-probe"
 NVML_FRESH_S = 10.0
@@ -25,15 +25,13 @@ class Inventory:
     The caller serialises all methods except snapshot(): they set values.
     """
 
-    def __init__(
-        self, link: KernelLink, nvml: Callable[[], tuple[NvmlGpu, ...]], make_cookie: Callable[[], int]
-    ) -> None:
+    def __init__(self, link: KernelLink, nvml: NvmlSource, make_cookie: Callable[[], int]) -> None:
         self._link = link
-        self._nvml_query = nvml
+        self._nvml_source = nvml
         self._make_cookie = make_cookie
         self._applier = Applier(link)
         self._log = log.get()
-        self._nvml: tuple[NvmlGpu, ...] = ()
+        self._nvml = NvmlView()
         self._nvml_until = 0.0
         self._queried_for: set[str] = set()  # UUIDs of the kernel's GPUs at the last NVML query
         self._nvml_was_absent = False
@@ -43,24 +41,28 @@ class Inventory:
     async def refresh(self, config: Config, *, query_nvml: bool = True) -> tuple[Gpu, ...]:
         """Read the GPUs and apply pending settings. Raises KernelMissing.
 
-        Without `query_nvml` the last answer of NVML is used, unless the kernel lists a new GPU."""
+        Without `query_nvml` the last answer of NVML is used, unless the kernel lists a new GPU or that answer was not
+        complete."""
         kernel = await self._link.gpus()
         uuids = {gpu.uuid.lower() for gpu in kernel if gpu.uuid}
-        if query_nvml or not uuids <= self._queried_for:
-            await self._query_nvml()
+        if query_nvml or self._nvml.silent or not uuids <= self._queried_for:
+            await self._query_nvml(config.nvml_wait_s)
             self._queried_for = uuids
-        inventory = gpus.merge(kernel, self._nvml)
+        inventory = self._merge(kernel)
         if await self._applier.apply_pending(inventory, config):
-            inventory = gpus.merge(await self._link.gpus(), self._nvml)
+            inventory = self._merge(await self._link.gpus())
             self._log_unmatched(config, inventory)
         return tuple(self._with_default(gpu, config) for gpu in inventory)
 
     async def snapshot(self) -> tuple[Gpu, ...]:
         """The kernel's list now with NVML's last answer; sets nothing. Empty without the module."""
         try:
-            return gpus.merge(await self._link.gpus(), self._nvml)
+            return self._merge(await self._link.gpus())
         except KernelMissing:
             return ()
+
+    def _merge(self, kernel: Sequence[KernelGpu]) -> tuple[Gpu, ...]:
+        return gpus.merge(kernel, self._nvml.gpus, self._nvml.silent)
 
     async def for_admission(self, config: Config) -> tuple[Gpu, ...]:
         """The inventory with all values. Where the module has not attached to a GPU, a probe container attaches it.
@@ -68,6 +70,8 @@ class Inventory:
         NVML, which can take a second, is queried only if its last answer is old: an administrator may change modes.
         """
         inventory = await self.refresh(config, query_nvml=time.monotonic() > self._nvml_until)
+        if not inventory and self._nvml.silent:
+            raise Refused(f"cgpu_km lists no GPU yet, and NVML does not answer ({self._nvml.silent})")
         unknown = gpus.undiscovered(inventory)
         return await self._discover(config, unknown, inventory) if unknown else inventory
 
@@ -117,19 +121,20 @@ class Inventory:
             return gpu
         return replace(gpu, default_mib=gpu.kernel.default_memsize // MIB)
 
-    async def _query_nvml(self) -> None:
+    async def _query_nvml(self, wait_s: float) -> None:
         self._nvml_until = time.monotonic() + NVML_FRESH_S
-        try:
-            self._nvml = await asyncio.to_thread(self._nvml_query)
-        except gpus.NvmlAbsent as error:
-            self._nvml = ()
-            if not self._nvml_was_absent:
-                self._log.warning(
-                    "no NVML, using the GPUs of cgpu_km: MIG and compute modes are unknown",
-                    reason=str(error),
-                )
+        before, self._nvml = self._nvml, await self._nvml_source.query(wait_s)
+        if self._nvml.absent and not self._nvml_was_absent:
+            self._log.warning(
+                "no NVML, using the GPUs of cgpu_km: MIG and compute modes are unknown",
+                reason=self._nvml.absent,
+            )
             self._nvml_was_absent = True
-        lost = {gpu.index: gpu.lost for gpu in self._nvml if gpu.lost}
+        if self._nvml.silent and not before.silent:
+            self._log.error("NVML does not answer: its GPUs get no new containers", reason=self._nvml.silent)
+        elif before.silent and not self._nvml.silent:
+            self._log.warning("NVML answers again")
+        lost = {gpu.index: gpu.lost for gpu in self._nvml.gpus if gpu.lost}
         for index in lost.keys() - self._logged_lost:
             self._log.warning("a GPU does not answer NVML", gpu=index, reason=lost[index])
         self._logged_lost = set(lost)

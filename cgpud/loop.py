@@ -69,6 +69,7 @@ class Daemon:
     async def stop(self) -> None:
         """Containers keep running: their limits are in the kernel, the rest in the state files."""
         self._watcher.close()
+        self.deps.nvml.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
 

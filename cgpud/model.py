@@ -53,6 +53,15 @@ class NvmlGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class NvmlView:
+    """The latest answer of NVML."""
+
+    gpus: tuple[NvmlGpu, ...] = ()  # one that NVML did not answer for has the values of an earlier answer and is lost
+    absent: str = ""  # the reason, if there is no NVML
+    silent: str = ""  # the reason, if there was no answer for all GPUs
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """Both views of one GPU. `number` is what users write, `index` what the kernel wants."""
 

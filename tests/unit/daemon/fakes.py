@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from cgpud.config import Config
-from cgpud.dependencies import Dependencies
+from cgpud.dependencies import Dependencies, NvmlSource
 from cgpud.fakelink import FakeLink
 from cgpud.gpus import NvmlAbsent
 from cgpud.loop import Daemon
-from cgpud.model import NvmlGpu
+from cgpud.model import NvmlGpu, NvmlView
 from cgpud.server import Server
 from cgpud.store import Store
 from cgpud.watch import Facts
@@ -49,12 +49,28 @@ def no_nvml() -> tuple[NvmlGpu, ...]:
 
 
 @dataclass
+class FakeNvml:
+    """Answers at once with what a function returns, in place of a child process."""
+
+    ask: Callable[[], tuple[NvmlGpu, ...]]
+
+    async def query(self, wait_s: float) -> NvmlView:
+        try:
+            return NvmlView(self.ask())
+        except NvmlAbsent as error:
+            return NvmlView(absent=str(error))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
 class Node:
     directory: Path
     link: FakeLink = field(default_factory=FakeLink)
     config: Config = field(default_factory=Config)
     now: float = 1000.0
-    nvml: Callable[[], tuple[NvmlGpu, ...]] = no_nvml
+    nvml: Callable[[], tuple[NvmlGpu, ...]] | NvmlSource = no_nvml
 
     def __post_init__(self) -> None:
         (self.directory / "cgroup").mkdir(exist_ok=True)
@@ -72,7 +88,7 @@ class Node:
             self.link,
             Store(self.directory / "state"),
             self.facts,
-            nvml=self.nvml,
+            nvml=FakeNvml(self.nvml) if callable(self.nvml) else self.nvml,
             draining=(self.directory / "drain").exists,
             clock=lambda: self.now,
         )
