@@ -23,7 +23,7 @@ from cgpud.env import CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
 from cgpud.errors import Refused
 from cgpud.kernel_abi import MAX_INST_MAX
 from cgpud.limits import limit_mib
-from cgpud.model import MIB, Container, Devices, Gpu, Plan, Request, Slot, SlotWant
+from cgpud.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
 from cgpud.settings import Caps
 
 
@@ -115,6 +115,18 @@ def _check_request(request: Request, caps: Caps) -> None:
             f"{WEIGHT}={request.weight} asks for weight {request.weight}, and {caps.max_weight} is allowed: "
             f"{caps.source('max_weight')}"
         )
+
+
+def check_disable(wanted: NotSliced, caps: Caps) -> None:
+    """Refuse a container whose variables switch cGPU off, where they may not: without a slice it has no limits."""
+    if wanted.switched_off and caps.denies_disable():
+        raise Refused(f"{wanted.why}, and a container may not switch cGPU off: {caps.source('disable')}")
+
+
+def check_granted(caps: Caps) -> None:
+    """A container without a grant requests a slice."""
+    if caps.grants == "required":
+        raise Refused(f"the variables ask for a slice, and no grant gives the container one: {caps.source('grants')}")
 
 
 def _slots_on(gpu: Gpu, containers: Sequence[Container] | None) -> list[tuple[Container, Slot]]:

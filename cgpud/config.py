@@ -99,6 +99,8 @@ CONTAINER_KEYS = {
         Annotated[int, Meta(ge=1, le=MAX_INST_BURST_MAX)], f"a whole number from 1 to {MAX_INST_BURST_MAX}"
     ),
     "highprio": _Key(Literal["allow", "refuse"], "allow or refuse"),
+    "disable": _Key(Literal["allow", "deny"], "allow or deny"),
+    "grants": _Key(Literal["optional", "required"], "optional or required"),
 }
 
 _ASK_KEY = re.compile(rb'[ \t]*ask(?=[ \t=\r]|\Z)[ \t="]*([^"\r]*)')

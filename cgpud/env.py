@@ -143,7 +143,7 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
         if len(value) > VALUE_MAX:
             raise _bad(name, value, f"at most {VALUE_MAX} bytes long")
     if _flag(DISABLE, _bare(ours.get(DISABLE, ""))):
-        return NotSliced(f"{DISABLE} is set")
+        return NotSliced(f"{DISABLE} is set", switched_off=True)
 
     sizes: tuple[int, ...] = ()
     total = 0
@@ -151,7 +151,7 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
     if text:
         sizes = _sizes(text)
         if 0 in sizes:
-            return NotSliced(f"{CONTAINER}={shorten(text)}: a 0 switches cGPU off")
+            return NotSliced(f"{CONTAINER}={shorten(text)}: a 0 switches cGPU off", switched_off=True)
     elif not _bare(ours.get(VISIBLE, "")):
         return NotSliced(f"{CONTAINER} is not set")
     elif not default_memsize:

@@ -14,6 +14,7 @@ from cgpud import admit, bundle, env, events, log, model, oci, reconcile, settin
 from cgpud.config import Config
 from cgpud.dependencies import Dependencies
 from cgpud.errors import CgpuError, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
+from cgpud.grants import Grants
 from cgpud.inventory import Inventory
 from cgpud.kernel_abi import ID_MAX, Event
 from cgpud.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
@@ -43,6 +44,7 @@ class Daemon:
         self._admission = asyncio.Lock()  # held from the reading of the kernel's sums until config.json is written
         self._inventory = Inventory(deps.link, deps.nvml, lambda: reconcile.make_cookie(deps.random(COOKIE_BITS)))
         self._tasks: set[asyncio.Task[None]] = set()
+        self._grants = Grants(deps.store.directory / "grants")
         self._watcher = Watcher(deps.facts, self._schedule_trigger)
         self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup -> idle since
         self._throttle = events.LogThrottle()
@@ -53,7 +55,7 @@ class Daemon:
     async def start(self) -> None:
         self.deps.store.open()
         records, damaged = self.deps.store.load()
-        for name in damaged:
+        for name in (*damaged, *self._grants.load()):
             self._log.error("damaged state file", file=name)
         for record in map(state.resume, records):
             self.records[record.key] = record
@@ -132,6 +134,12 @@ class Daemon:
                 case "release":
                     await self.handle_trigger((message.id, wire.cookie_of(message)), Trigger.POSTSTOP)
                     return {"ok": True}
+                case "grant":
+                    grant = self._grants.add(message.grant)
+                    self._log.info("granted", to=str(grant.subject), variables=grant.variables)
+                    return {"ok": True}
+                case "revoke":
+                    return {"ok": True, "revoked": self._grants.revoke(message.grant)}
                 case "status":
                     return await self.status()
                 case _:
@@ -157,12 +165,18 @@ class Daemon:
             raise Refused(f"the container id must be 1 to {ID_MAX} printable bytes")
         spec = bundle.read(directory)  # in the page cache: a thread would cost more than the read
         variables = env.as_dict(oci.process_env(spec))
-        wanted = env.parse(variables, default_memsize=self.config.default_memsize())
+        grant = self._grants.find(container_id, spec)
+        wanted = env.parse(grant.variables if grant else variables, default_memsize=self.config.default_memsize())
         majors = oci.majors_of(self.deps.facts.devices())
         if isinstance(wanted, NotSliced):
+            if grant is not None:
+                raise Refused(f"the grant for {grant.subject} gives no slice: {wanted.why}")
+            admit.check_disable(wanted, self.config.container)
             await self._check_unsliced(spec, majors, variables, wanted)
             self._log.info("passed", id=container_id, why=wanted.why)
             return self._warned({"ok": True, "action": "pass"}, container_id, variables, wanted.warning)
+        if grant is None:
+            admit.check_granted(self.config.container)
 
         options = self._options(message)
         oci.check_isolation(spec, options, self.deps.facts.mps_directories())
@@ -307,6 +321,7 @@ class Daemon:
             "kernel_containers": len(kernel or ()),
             "drift": settings.drift(self.config.gpu, self.config.gpus, inventory),
             "no_such_gpu": list(settings.unmatched(self.config.gpus, inventory)),
+            "grants": len(self._grants),
             "containers": list(map(state.shown, self.records.values())),
         }
 
@@ -407,6 +422,10 @@ class Daemon:
             self.deps.restore_socket()
             for record in self.deps.store.missing(self.records.values()):
                 self._save(record)
+            try:
+                self._grants.restore()
+            except OSError as error:
+                self._log.error("cannot save a grant", error=str(error))
             try:
                 kernel = await self.deps.link.list()
             except KernelMissing:

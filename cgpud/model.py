@@ -159,6 +159,7 @@ class NotSliced:
 
     why: str
     warning: str = ""
+    switched_off: bool = False  # a variable says so, as opposed to one that is not set
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,26 @@ class Caps:
     max_memory_fraction: float | None = None
     max_weight: int | None = None
     highprio: str = "allow"  # allow | refuse
+    disable: str | None = None  # allow | deny; None: deny if there is a limit
+    grants: str = "optional"  # optional | required
     files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it
 
     def source(self, key: str) -> str:
+        if getattr(self, key) is None:
+            return (
+                f"{key} is not set in [container] of {self.files.get(self.limits()[0], 'cgpu.toml')}, which has limits"
+            )
         return f"{key} = {_toml(getattr(self, key))} in [container] of {self.files.get(key, 'cgpu.toml')}"
+
+    def limits(self) -> list[str]:
+        """The keys that limit a container."""
+        found = [
+            key for key in ("max_memory_mib", "max_memory_fraction", "max_weight") if getattr(self, key) is not None
+        ]
+        return found + ["highprio"] * (self.highprio == "refuse")
+
+    def denies_disable(self) -> bool:
+        return self.disable == "deny" or (self.disable is None and bool(self.limits()))
 
 
 def _toml(value: object) -> str:

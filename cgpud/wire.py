@@ -26,6 +26,7 @@ class Message(msgspec.Struct, frozen=True):
     verb: str = ""
     cookie: str = "0"
     runtime: str = ""
+    grant: Any = None  # of grant and revoke, see grants.py
 
 
 def length(head: bytes) -> int:

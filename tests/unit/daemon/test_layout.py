@@ -32,7 +32,7 @@ LAYERS = {
     """,
     "outside": """
         cgpud.toolkit cgpud.log cgpud.notify cgpud.bundle cgpud.wire cgpud.config cgpud.store cgpud.watch cgpud.gpus
-        cgpud.nvml
+        cgpud.nvml cgpud.grants
         cgpud.link cgpud.listener cgpud.netlink cgpud.fakelink cgpud.server cgpud.http cgpud.apply
         cgpu_cli.output cgpu_cli.proc cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.versions
         cgpu_cli.node

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: MIT
+"""Grants: slices that an orchestrator gives to containers before they start, through the socket.
+
+A grant has the documented variables; they replace all variables of the container. Its subject is a container id, or a
+container of a pod, by the annotations that containerd or CRI-O itself writes into config.json. Neither the image nor
+the pod can set those. Grants are kept in files, one each, until they are revoked or the machine boots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cgpud import env
+from cgpud.errors import Refused
+from cgpud.kernel_abi import ID_MAX
+from cgpud.model import NotSliced
+
+#: Field of a subject -> annotations with its value: containerd's CRI, then CRI-O's.
+ANNOTATIONS = {
+    "namespace": ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
+    "pod": ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"),
+    "uid": ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"),
+    "container": ("io.kubernetes.cri.container-name", "io.kubernetes.container.name"),
+}
+GRANTS_MAX = 4096
+_GRANTED = frozenset({env.DEV, env.CONTAINER, env.VISIBLE, env.INDEX, env.WEIGHT, env.HIGHPRIO})
+
+
+class Subject(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`id` alone; or namespace, pod and container, and uid to exclude a later pod of the same name."""
+
+    id: str = ""
+    namespace: str = ""
+    pod: str = ""
+    uid: str = ""
+    container: str = ""
+
+    def __str__(self) -> str:
+        return self.id[:12] or "/".join((self.namespace, self.pod, self.container))
+
+    def check(self) -> None:
+        by_pod = (self.namespace, self.pod, self.container)
+        if self.id:
+            is_good = len(self.id.encode(errors="replace")) <= ID_MAX and not any((*by_pod, self.uid))
+        else:
+            is_good = all(by_pod)
+        if not is_good:
+            raise Refused("the subject of a grant is an id, or namespace, pod and container, and uid if it is known")
+
+
+class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    subject: Subject
+    variables: dict[str, str]
+
+    def check(self) -> None:
+        """Raises Refused if the grant gives no slice, or in a way that a container's own variables could not."""
+        self.subject.check()
+        for name in self.variables:
+            if name not in _GRANTED:
+                raise Refused(f"a grant has the variables {', '.join(sorted(_GRANTED))}, not {env.shorten(name)}")
+        wanted = env.parse(self.variables, default_memsize=True)
+        if isinstance(wanted, NotSliced):
+            raise Refused(f"a grant of no slice: {wanted.why}")
+
+
+def subjects(container_id: str, spec: Mapping[str, Any]) -> tuple[Subject, ...]:
+    """The subjects that name this container, the most specific first."""
+    annotations = spec.get("annotations")
+    given = annotations if isinstance(annotations, dict) else {}
+    found = {
+        field: next((given[name] for name in names if isinstance(given.get(name), str)), "")
+        for field, names in ANNOTATIONS.items()
+    }
+    pod = Subject(**found)
+    out = [Subject(id=container_id)]
+    if pod.namespace and pod.pod and pod.container:
+        out += [pod] if not pod.uid else [pod, msgspec.structs.replace(pod, uid="")]
+    return tuple(out)
+
+
+class Grants:
+    """The grants in memory and in their directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._grants: dict[Subject, Grant] = {}
+
+    def load(self) -> list[str]:
+        """Read the files. Returns the names of invalid ones: such a grant counts for nothing."""
+        damaged = []
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                grant = msgspec.json.decode(path.read_bytes(), type=Grant)
+                grant.check()
+            except (msgspec.MsgspecError, ValueError, OSError, Refused):
+                damaged.append(path.name)
+            else:
+                self._grants[grant.subject] = grant
+        return damaged
+
+    def __len__(self) -> int:
+        return len(self._grants)
+
+    def _path(self, subject: Subject) -> Path:
+        name = hashlib.sha256(msgspec.json.encode(subject)).hexdigest()[:32]
+        return self._directory / f"{name}.json"
+
+    def _write(self, grant: Grant) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path(grant.subject)
+        part = path.with_suffix(".part")
+        try:
+            part.write_bytes(msgspec.json.encode(grant) + b"\n")
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+    def add(self, body: Any) -> Grant:
+        """Add or replace. Raises Refused; then nothing has changed."""
+        try:
+            grant = msgspec.convert(body, type=Grant)
+        except msgspec.ValidationError as error:
+            raise Refused(f"not a grant: {error}") from error
+        grant.check()
+        if grant.subject not in self._grants and len(self._grants) >= GRANTS_MAX:
+            raise Refused(f"there are {GRANTS_MAX} grants already")
+        try:
+            self._write(grant)
+        except OSError as error:
+            raise Refused(f"cgpud cannot write its state: {error}") from error
+        self._grants[grant.subject] = grant
+        return grant
+
+    def revoke(self, body: Any) -> bool:
+        """False: there is no such grant. A container that has its slice keeps it."""
+        try:
+            subject = msgspec.convert(body, type=Subject)
+        except msgspec.ValidationError as error:
+            raise Refused(f"not the subject of a grant: {error}") from error
+        self._path(subject).unlink(missing_ok=True)
+        return self._grants.pop(subject, None) is not None
+
+    def restore(self) -> None:
+        """Write the files again that are missing: /run may have been cleared."""
+        for grant in self._grants.values():
+            if not self._path(grant.subject).exists():
+                self._write(grant)
+
+    def find(self, container_id: str, spec: Mapping[str, Any]) -> Grant | None:
+        return next((self._grants[one] for one in subjects(container_id, spec) if one in self._grants), None)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: MIT
+"""What an image or a pod may set: an administrator's keys decide, and a grant is out of the tenant's reach."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import VARIABLES, Node
+
+from cgpud.admit import check_disable
+from cgpud.config import Config, merge
+from cgpud.env import parse
+from cgpud.errors import Refused
+from cgpud.fakelink import FakeLink, example_gpus
+from cgpud.grants import ANNOTATIONS, Grants, Subject, subjects
+from cgpud.model import MIB, NotSliced
+from cgpud.settings import Caps, GpuSettings
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+OTHER = "fedcba9876543210" * 4
+OFF = [
+    ("CGPU_DISABLE=true", *VARIABLES),
+    ("CGPU_DISABLE=1",),
+    ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=0"),
+    ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6,0"),
+]
+SIX = {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_VISIBLE_DEVICES": "1"}
+POD = {"namespace": "team-a", "pod": "train-0", "uid": "u-1", "container": "main"}
+
+
+# ---- disable ----
+
+
+@pytest.mark.parametrize("env", OFF, ids=str)
+def test_an_image_cannot_switch_isolation_off_where_it_may_not(node: Node, run: Run, env: tuple[str, ...]) -> None:
+    async def main() -> None:
+        node.config = Config(container=Caps(disable="deny", files={"disable": "/etc/cgpu/cgpu.toml"}))
+        path = node.bundle(ID, env) / "config.json"
+        before = path.read_bytes()
+        async with node.running():
+            error = (await node.prepare(ID, env))["error"]
+            assert error.endswith(
+                'a container may not switch cGPU off: disable = "deny" in [container] of /etc/cgpu/cgpu.toml'
+            )
+            assert path.read_bytes() == before
+            assert (await node.prepare(OTHER))["ok"], "another container is not concerned"
+
+    run(main())
+
+
+LIMITS = [
+    ({}, False),
+    ({"max_memory_mib": 100}, True),
+    ({"max_memory_fraction": 0.5}, True),
+    ({"max_weight": 3}, True),
+    ({"highprio": "refuse"}, True),
+    ({"highprio": "allow"}, False),
+    ({"max_weight": 3, "disable": "allow"}, False),
+    ({"disable": "deny"}, True),
+    ({"grants": "required"}, False),
+]
+
+
+@pytest.mark.parametrize(("keys", "denied"), LIMITS, ids=str)
+def test_disable_is_denied_where_limits_are_set(keys: dict[str, Any], denied: bool) -> None:
+    caps = merge([("/f", {"container": keys})]).container
+    wanted = parse({"CGPU_DISABLE": "1"})
+    assert isinstance(wanted, NotSliced)
+    if denied:
+        with pytest.raises(Refused, match=r"CGPU_DISABLE is set, and a container may not switch cGPU off: .* of /f"):
+            check_disable(wanted, caps)
+    else:
+        check_disable(wanted, caps)
+
+
+def test_a_container_without_variables_is_not_concerned(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.config = Config(container=Caps(disable="deny"))
+        async with node.running():
+            for env in ((), ("ALIYUN_COM_GPU_SCHD_WEIGHT=3",), ("CGPU_DISABLE=0",)):
+                assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
+
+    run(main())
+
+
+# ---- grants ----
+
+
+def annotate(node: Node, container_id: str, env: tuple[str, ...], crio: bool = False, **changes: str) -> str:
+    """A bundle of the pod, as containerd or CRI-O annotates it."""
+    directory = node.bundle(container_id, env)
+    spec = json.loads((directory / "config.json").read_text())
+    given = {**POD, **changes}
+    spec["annotations"] = {ANNOTATIONS[field][crio]: value for field, value in given.items() if value}
+    (directory / "config.json").write_text(json.dumps(spec))
+    return str(directory)
+
+
+TENANT = [
+    ("CGPU_DISABLE=true",),
+    ("ALIYUN_COM_GPU_MEM_CONTAINER=0",),
+    ("ALIYUN_COM_GPU_MEM_CONTAINER=15", "ALIYUN_COM_GPU_MEM_DEV=15"),
+    ("ALIYUN_COM_GPU_SCHD_WEIGHT=20", "ALIYUN_COM_GPU_HIGH_PRIO=1"),
+    ("NVIDIA_VISIBLE_DEVICES=0", "ALIYUN_COM_GPU_VISIBLE_DEVICES=0"),
+    ("ALIYUN_COM_GPU_MEM_CONTAINER=nonsense",),
+    (),
+]
+
+
+@pytest.mark.parametrize("crio", [False, True])
+@pytest.mark.parametrize("env", TENANT, ids=str)
+def test_a_grant_is_out_of_the_tenants_reach(node: Node, run: Run, env: tuple[str, ...], crio: bool) -> None:
+    async def main() -> None:
+        node.link = FakeLink(example_gpus(2))
+        async with node.running():
+            assert await node.ask(op="grant", grant={"subject": POD, "variables": SIX}) == {"ok": True}
+            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, env, crio))
+            assert reply["action"] == "edited"
+            (slot,) = node.link.containers[ID].slots
+            assert (slot.gpu, slot.limit, slot.weight, slot.highprio) == (1, 6043 * MIB, 1, False)
+
+    run(main())
+
+
+@pytest.mark.parametrize("change", [{"uid": "u-2"}, {"uid": ""}, {"namespace": "x"}, {"pod": "x"}, {"container": "x"}])
+def test_a_grant_is_for_its_subject_only(node: Node, run: Run, change: dict[str, str]) -> None:
+    async def main() -> None:
+        node.config = Config(container=Caps(grants="required", files={"grants": "/f"}))
+        async with node.running():
+            variables = {**SIX, "ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"}
+            await node.ask(op="grant", grant={"subject": POD, "variables": variables})
+            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, VARIABLES, **change))
+            assert reply["error"] == (
+                "the variables ask for a slice, and no grant gives the container one: "
+                'grants = "required" in [container] of /f'
+            )
+            assert not node.link.calls
+            assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, VARIABLES)))["ok"]
+
+    run(main())
+
+
+def test_a_grant_without_a_uid_is_for_any_pod_of_the_name(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            subject = {key: value for key, value in POD.items() if key != "uid"}
+            await node.ask(op="grant", grant={"subject": subject, "variables": {**SIX, "ALIYUN_COM_GPU_MEM_IDX": "0"}})
+            for uid in ("u-7", ""):
+                bundle = annotate(node, ID, ("CGPU_DISABLE=1",), uid=uid)
+                error = (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
+                assert "ALIYUN_COM_GPU_VISIBLE_DEVICES names GPU 1" in error, "of the grant: there is one GPU"
+
+    run(main())
+
+
+def test_a_grant_outlives_the_daemon_and_a_cleared_run(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running() as daemon:
+            variables = {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
+            await node.ask(op="grant", grant={"subject": {"id": ID}, "variables": variables})
+            (file,) = (node.directory / "state/grants").iterdir()
+            assert file.parent.stat().st_mode & 0o777 == 0o700
+            file.unlink()
+            await daemon.reconcile()
+            assert file.exists()
+            (file.parent / "x.json").write_text("{}")
+        async with node.running():
+            assert (await node.ask(op="status"))["grants"] == 1
+            assert (await node.prepare(ID, ("CGPU_DISABLE=1",)))["action"] == "edited"
+            assert node.link.containers[ID].slots[0].limit == 3021 * MIB
+            assert await node.ask(op="revoke", grant={"id": ID}) == {"ok": True, "revoked": True}
+            assert await node.ask(op="revoke", grant={"id": ID}) == {"ok": True, "revoked": False}
+            assert ID in node.link.containers, "a container that has its slice keeps it"
+            assert not file.exists()
+            assert (await node.ask(op="status"))["grants"] == 0
+            assert await node.prepare(OTHER, ("CGPU_DISABLE=1",)) == {"ok": True, "action": "pass"}
+
+    run(main())
+
+
+def test_a_grant_is_bounded_by_the_caps(node: Node, run: Run) -> None:
+    async def main() -> None:
+        node.config = Config(container=Caps(max_memory_mib=100))
+        async with node.running():
+            await node.ask(
+                op="grant", grant={"subject": {"id": ID}, "variables": dict(v.split("=") for v in VARIABLES)}
+            )
+            assert "100 MiB are allowed" in (await node.prepare(ID))["error"]
+
+    run(main())
+
+
+def test_a_grant_that_gives_nothing_any_more(node: Node, run: Run) -> None:
+    """It counted on a default size, which the administrator has taken away: no whole GPU instead."""
+
+    async def main() -> None:
+        node.config = Config(gpu=GpuSettings(default_memsize_mib=1000))
+        async with node.running() as daemon:
+            grant = {"subject": {"id": ID}, "variables": {"ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"}}
+            assert (await node.ask(op="grant", grant=grant))["ok"]
+            assert (await node.prepare(ID, ()))["action"] == "edited"
+            daemon.config = replace(daemon.config, gpu=GpuSettings())
+            assert "gives no slice: ALIYUN_COM_GPU_MEM_CONTAINER is not set" in (await node.prepare(ID, ()))["error"]
+
+    run(main())
+
+
+BAD = [
+    (None, "not a grant"),
+    ({}, "not a grant"),
+    ({"subject": {}, "variables": SIX}, "the subject of a grant is"),
+    ({"subject": {"id": "x", "pod": "y"}, "variables": SIX}, "the subject of a grant is"),
+    ({"subject": {"namespace": "x", "pod": "y"}, "variables": SIX}, "the subject of a grant is"),
+    ({"subject": {"id": "x" * 300}, "variables": SIX}, "the subject of a grant is"),
+    ({"subject": {"id": "x"}, "variables": SIX, "more": 1}, "not a grant"),
+    ({"subject": {"id": "x", "name": "y"}, "variables": SIX}, "not a grant"),
+    ({"subject": {"id": "x"}, "variables": {}}, "a grant of no slice"),
+    ({"subject": {"id": "x"}, "variables": {**SIX, "ALIYUN_COM_GPU_MEM_CONTAINER": "0"}}, "a grant of no slice"),
+    ({"subject": {"id": "x"}, "variables": {**SIX, "CGPU_DISABLE": "1"}}, "not CGPU_DISABLE"),
+    ({"subject": {"id": "x"}, "variables": {**SIX, "ALIYUN_COM_GPU_SCHD_WEIGHT": "no"}}, "is not allowed: it must be"),
+    ({"subject": {"id": "x"}, "variables": {**SIX, "ALIYUN_COM_GPU_MEM_DEV": 15}}, "not a grant"),
+]
+
+
+@pytest.mark.parametrize(("grant", "why"), BAD, ids=str)
+def test_a_bad_grant_is_a_sentence(node: Node, run: Run, grant: Any, why: str) -> None:
+    async def main() -> None:
+        async with node.running():
+            assert why in (await node.ask(op="grant", grant=grant))["error"]
+            assert (await node.ask(op="status"))["grants"] == 0
+        assert not list(node.directory.glob("state/grants/*"))
+
+    run(main())
+
+
+def test_the_number_of_grants_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgpud.grants.GRANTS_MAX", 2)
+    grants = Grants(tmp_path)
+    for name in "aba":
+        grants.add({"subject": {"id": name}, "variables": SIX})
+    with pytest.raises(Refused, match="2 grants already"):
+        grants.add({"subject": {"id": "c"}, "variables": SIX})
+    assert len(grants) == 2
+
+
+@pytest.mark.parametrize("annotations", [None, [], "x", {"io.kubernetes.pod.name": 7}, {"io.kubernetes.pod.name": "p"}])
+def test_annotations_that_name_no_pod(annotations: Any) -> None:
+    assert subjects(ID, {"annotations": annotations}) == (Subject(id=ID),)
