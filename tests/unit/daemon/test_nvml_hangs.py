@@ -137,7 +137,7 @@ def test_a_hanging_nvml_stops_its_gpus_only(
     gpus = example_gpus(2)
     node.link = FakeLink([replace(gpu, uuid=f"{UUID}{n}", pci=f"0000:0{n + 7}:00.0") for n, gpu in enumerate(gpus)])
     node.nvml = Nvml()
-    node.config = Config(nvml_wait_s=2)
+    node.config = Config(nvml_wait_s=45)
     on = "ALIYUN_COM_GPU_VISIBLE_DEVICES="
 
     async def main() -> None:
@@ -145,23 +145,24 @@ def test_a_hanging_nvml_stops_its_gpus_only(
             # The stub's compute mode restricts the GPU: the sentence shows that NVML has answered.
             assert "exclusive process" in (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"]
             file.touch()
+            daemon.config = replace(daemon.config, nvml_wait_s=2)
             daemon._inventory._nvml_until = 0.0
             began = time.monotonic()
             refused = "GPU 1 does not answer NVML (no answer within 2 s), so it cannot be sliced"
             assert (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"] == refused
-            assert 1.5 < time.monotonic() - began < 10
+            assert 1.5 < time.monotonic() - began < 30
             began = time.monotonic()
             daemon._inventory._nvml_until = 0.0
             assert (await node.prepare(ID, (*VARIABLES, f"{on}1")))["error"] == refused
             first = (await node.prepare(ID, (*VARIABLES, f"{on}0")))["error"]
             assert ("exclusive process" in first) == (call == "uuid 1"), first
             assert (await node.ask(op="status"))["ok"]
-            assert time.monotonic() - began < 1, "only the first one waits"
+            assert time.monotonic() - began < 2, "only the first one waits"
             file.unlink()
             await asyncio.sleep(0.5)
-            for _ in range(50):
+            for _ in range(100):
                 reply = await node.prepare(ID, (*VARIABLES, f"{on}1"))
-                if "exclusive process" in reply["error"]:
+                if not daemon._inventory._nvml.silent:
                     break
                 await asyncio.sleep(0.1)
             assert "exclusive process" in reply["error"], "NVML answers again"
@@ -210,13 +211,13 @@ def test_a_child_that_hangs_is_killed_and_replaced(run: Run, hang: Callable[[str
 
     async def main() -> None:
         before = children()
-        source = Nvml(deadline_s=1.5)
-        view = await source.query(0.7)
-        assert lost(view) == ["no answer within 0.7 s", ""], "the other one is read meanwhile"
+        source = Nvml(deadline_s=5)
+        view = await source.query(4)
+        assert lost(view) == ["no answer within 4 s", ""], "the other one is read meanwhile"
         (first,) = children() - before
         assert (await source.query(30)).silent, "it does not wait"
         assert children() - before == {first}, "never two"
-        await eventually(lambda: not children() - before, "killed", 10)
+        await eventually(lambda: not children() - before, "killed", 30)
         assert [bool(why) for why in lost(await source.query(30))] == [True, False], "another one has been started"
         file.unlink()
         await asyncio.sleep(0.3)
