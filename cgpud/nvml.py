@@ -52,6 +52,7 @@ class _Child:
         self.gone = asyncio.Event()
         self.started = time.monotonic()
         self.error = ""  # why the answer is not complete
+        self.is_taken = False  # the whole answer is part of the view
         self._data = b""
         self._size = 0
         self._loop = asyncio.get_running_loop()
@@ -174,7 +175,9 @@ class Nvml:
     async def _query(self, wait_s: float, slow_s: float) -> NvmlView:
         until = time.monotonic() + wait_s
         last = self._child
-        if last is not None and last.answered.is_set() and not await _within(wait_s, last.gone):
+        if last is not None and last.answered.is_set() and not last.is_taken:
+            return self._take(last, last.error)  # no query has waited for it
+        if last is not None and last.is_taken and not await _within(wait_s, last.gone):
             why = last.error or "an earlier query does not end"
             return replace(view_of(last, self._view, last.error), silent=why)
         if self._may_start():
@@ -188,7 +191,11 @@ class Nvml:
             return self._view
         answered = await _within(until - time.monotonic(), child.answered)
         is_slow = not answered and (wait_s > 0 or time.monotonic() - child.started >= slow_s)
-        return view_of(child, self._view, child.error or (f"no answer within {slow_s:g} s" if is_slow else ""))
+        return self._take(child, child.error or (f"no answer within {slow_s:g} s" if is_slow else ""))
+
+    def _take(self, child: _Child, why: str) -> NvmlView:
+        child.is_taken = child.answered.is_set()
+        return view_of(child, self._view, why)
 
     def _may_start(self) -> bool:
         if self._closed or (self._child is not None and not self._child.gone.is_set()):
