@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import ipaddress
+import posixpath
 from dataclasses import dataclass
 
 from cgpud.errors import ConfigError
+
+# A scraper mounts the directory of the socket: not that of cgpud's own socket, which takes requests of root.
+RESERVED = ("/run/cgpu", "/var/run/cgpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,15 @@ def parse(text: str) -> Unix | Tcp | None:
         path = text.removeprefix("unix:")
         if not path.startswith("/") or "\0" in path or len(path.encode()) > 107:
             raise ConfigError(f"metrics must be unix: and an absolute path of at most 107 bytes, not {text!r}")
+        directory = posixpath.dirname(posixpath.normpath("/" + path.lstrip("/")))
+        if any(f"{directory}/".startswith(f"{reserved}/") for reserved in RESERVED) or directory in (
+            "/run",
+            "/var/run",
+        ):
+            raise ConfigError(
+                f"metrics must not be in {directory}, which a scraper would mount together with cgpud's own socket; "
+                f"unix:/run/cgpu-metrics/metrics.sock is the usual place"
+            )
         return Unix(path)
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):

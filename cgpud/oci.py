@@ -41,6 +41,7 @@ UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP
 # How clients find a CUDA MPS daemon. Its server runs their work outside of any slice.
 MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 MPS_DIRECTORIES = ("/tmp/nvidia-mps",)
+DAEMON_DIRECTORY = "/run/cgpu"  # of cgpud's socket
 LEGACY_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 CONFIG_FLAGS = ("-config", "--config")  # of NVIDIA's legacy hook
 
@@ -176,6 +177,7 @@ def check_isolation(spec: Spec, options: Options, mps: Collection[str] = ()) -> 
         if _is_bind(mount) and clean(mount.get("destination")) == "/dev":
             raise Refused("the container bind-mounts a directory over /dev, so the slice's devices cannot be put there")
     _check_mps(spec, mps)
+    _check_daemon(spec)
     if options.allow_privileged:
         return
     if allows_all_devices(spec):
@@ -219,6 +221,17 @@ def _check_mps(spec: Spec, there: Collection[str]) -> None:
                 f"the container mounts {shorten(str(mount.get('source')))}, which brings {brought[0]}, the pipes of an "
                 f"MPS daemon, whose server uses the GPU outside of the slice; remove the mount, or the directory where "
                 f"no MPS daemon runs"
+            )
+
+
+def _check_daemon(spec: Spec) -> None:
+    for mount in mounts(spec):
+        source = clean(mount.get("source"))
+        source = "/run" + source.removeprefix("/var/run") if _is_below(source, "/var/run") else source  # a link
+        if _is_bind(mount) and (_is_below(source, DAEMON_DIRECTORY) or _is_below(DAEMON_DIRECTORY, source)):
+            raise Refused(
+                f"the container mounts {shorten(str(mount.get('source')))}, which brings {DAEMON_DIRECTORY}, "
+                f"where cgpud takes requests that change every slice; remove the mount"
             )
 
 

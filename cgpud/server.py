@@ -83,6 +83,17 @@ def is_allowed(uid: int) -> bool:
     return uid in (0, os.geteuid())
 
 
+def is_outside_of_containers(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Is the process in the daemon's pid namespace, and not in one below it?
+
+    Root of a container is uid 0 here as well, unless the container has a user namespace."""
+    try:
+        text = (proc / f"{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False  # pid 0: outside of the daemon's namespace; else it has ended and waits for no reply
+    return any(line.startswith("NSpid:") and len(line.split()) == 2 for line in text.splitlines())
+
+
 async def _readable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
@@ -189,6 +200,10 @@ class Server:
             pid, uid = peer_of(sock)
             if not is_allowed(uid):
                 await self._reply(sock, wire.refusal("only root may send requests to cgpud"))
+                return
+            if not is_outside_of_containers(pid):
+                log.get().warning("a request from a container is refused", pid=pid)
+                await self._reply(sock, wire.refusal("cgpud takes no requests from a container"))
                 return
             async with asyncio.timeout(READ_TIMEOUT_S):
                 size = wire.length(await _receive(sock, wire.HEAD.size, fds))

@@ -122,10 +122,9 @@ def step(record: Record, trigger: Trigger) -> Step:
 
 
 def shown(record: Record) -> dict[str, Any]:
-    """The record in the answer to `status`."""
+    """The record in the answer to `status`. Without the cookie, with which `release` ends a container."""
     return {
         "id": record.id,
-        "cookie": record.cookie,
         "phase": record.phase.value,
         "pid": record.process.pid if record.process and record.phase is not Phase.PREPARED else None,
         "cgroup": record.cgroup.path if record.cgroup else None,

@@ -16,7 +16,7 @@ def configured(text: str) -> str:
     ("text", "where"),
     [
         ("", None),
-        ("unix:/run/cgpu/metrics.sock", Unix("/run/cgpu/metrics.sock")),
+        ("unix:/run/cgpu-metrics/metrics.sock", Unix("/run/cgpu-metrics/metrics.sock")),
         ("127.0.0.1:9400", Tcp("127.0.0.1", 9400)),
         ("[::1]:1", Tcp("::1", 1)),
         ("10.0.0.5:65535", Tcp("10.0.0.5", 65535)),
@@ -33,6 +33,9 @@ def test_good(text: str, where: object) -> None:
         *(":9400", "9400", "localhost:9400", "0.0.0.0:9400", "[::]:9400", "224.0.0.1:9400", "::1:9400"),
         *("127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:+80", "127.0.0.1:http"),
         *("unix:", "unix:metrics.sock", "unix:/" + "x" * 107, "http://127.0.0.1:9400", "true"),
+        # The way to cgpud's own socket.
+        *("unix:/run/cgpu/metrics.sock", "unix:/var/run/cgpu/m", "unix://run/cgpu/m", "unix:/run/./cgpu/x/m"),
+        *("unix:/run/cgpu-metrics/../cgpu/m", "unix:/run/m", "unix:/var/run/m"),
     ],
 )
 def test_bad(text: str) -> None:

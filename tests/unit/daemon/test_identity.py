@@ -178,6 +178,77 @@ def test_the_other_end_as_the_kernel_has_it() -> None:
         assert server.peer_of(ours) == (os.getpid(), os.getuid())
 
 
+@pytest.mark.parametrize(
+    ("status", "outside"),
+    [
+        ("Name:\tx\nNSpid:\t7\nNSpgid:\t7\n", True),
+        ("Name:\tx\nNSpid:\t7\t1\n", False),
+        ("Name:\tNSpid: 7\nNSpid:\t7\t3\t1\n", False),
+        ("Name:\tx\nNSpid:\t\n", False),
+        ("Name:\tx\n", False),
+        ("", False),
+        (None, False),
+    ],
+    ids=ascii,
+)
+def test_who_is_in_a_container(tmp_path: Path, status: str | None, outside: bool) -> None:
+    (tmp_path / "7").mkdir()
+    if status is not None:
+        (tmp_path / "7/status").write_text(status)
+    assert server.is_outside_of_containers(7, tmp_path) is outside
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace")
+@pytest.mark.parametrize("contained", [False, True])
+def test_root_of_a_container_is_refused(node: Node, run: Run, contained: bool) -> None:
+    """Uid 0 with the socket mounted, in a pid namespace of its own."""
+    words = ["unshare", "--pid", "--fork"] if contained else []
+    body = b'{"op":"status"}'
+
+    def ask() -> bytes:
+        done = subprocess.run(
+            [*words, sys.executable, "-I", "-S", "-c", STATUS, str(node.socket)],
+            input=struct.pack(">I", len(body)) + body,
+            capture_output=True,
+            timeout=30,
+        )
+        if b"Operation not permitted" in done.stderr:
+            pytest.skip("this machine makes no pid namespace")
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    async def main() -> None:
+        async with node.running():
+            reply = json.loads(await asyncio.to_thread(ask))
+            assert reply["ok"] is not contained
+            if contained:
+                assert reply == {"ok": False, "error": "cgpud takes no requests from a container"}
+
+    run(main())
+
+
+STATUS = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.settimeout(20)
+    sock.connect(sys.argv[1])
+    sock.sendall(sys.stdin.buffer.read())
+    size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+    sys.stdout.buffer.write(sock.recv(size, socket.MSG_WAITALL))
+"""
+
+
+def test_status_has_no_cookies(node: Node, run: Run) -> None:
+    """With id and cookie a container's slice can be released."""
+
+    async def main() -> None:
+        async with node.running():
+            await node.start(ID)
+            assert node.cookie(ID) not in json.dumps(await node.ask(op="status"))
+
+    run(main())
+
+
 ASK = """
 import socket, sys
 with socket.socket(socket.AF_UNIX) as sock:

@@ -249,7 +249,6 @@ BINDS = [
     # (source, does it bring /tmp/nvidia-mps?)
     ("/tmp", True),
     ("//tmp/", True),
-    ("/", True),
     ("/var/../tmp", True),
     ("../../../tmp", True),  # of the bundle, which may lie anywhere
     ("/tmp/other", False),
@@ -274,7 +273,29 @@ def test_a_bind_that_brings_the_pipes(source: str, brings: bool, there: tuple[st
 def test_a_file_system_of_its_own_brings_nothing() -> None:
     spec = docker()
     spec["mounts"].append({"source": "/", "destination": "/tmp", "type": "tmpfs"})
+    spec["mounts"].append({"source": "tmpfs", "destination": "/run/cgpu", "type": "tmpfs"})
     oci.check_isolation(spec, OPTIONS, oci.MPS_DIRECTORIES)
+
+
+SOCKET_BINDS = [
+    # (source, does it bring /run/cgpu?)
+    *((source, True) for source in ("/run/cgpu", "/run/cgpu/", "/run/cgpu/cgpud.sock", "//run/./cgpu", "/", "/run")),
+    *((source, True) for source in ("/var/run", "/var/run/cgpu/state", "/run/x/..", "../../run")),
+    *((source, False) for source in ("/run/cgpu-metrics", "/run/cgpu2", "/var", "/run/containers/x", "/srv/run/cgpu")),
+]
+
+
+@pytest.mark.parametrize(("source", "brings"), SOCKET_BINDS)
+def test_a_bind_that_brings_the_daemons_socket(source: str, brings: bool) -> None:
+    """Read-only too: a socket on such a mount takes connections."""
+    spec = docker()
+    spec["mounts"].append({"source": source, "destination": "/host", "type": "none", "options": ["rbind", "ro"]})
+    if not brings:
+        edit(spec)
+        return
+    assert refusal(spec).startswith(f"the container mounts {source}, which brings /run/cgpu, where cgpud takes")
+    with pytest.raises(Refused):  # as with MPS: all devices are no reason to command the daemon
+        edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
 
 
 def test_mps_variable() -> None:

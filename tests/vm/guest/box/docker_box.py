@@ -216,6 +216,12 @@ def ask(**request: object) -> dict[str, Any]:
         return reply
 
 
+def cookies() -> dict[str, int]:
+    """By id, from the daemon's records: only root may read those, and `status` does not tell them."""
+    records = [json.loads(path.read_text()) for path in STATE.glob("*.json")]
+    return {record["id"]: record["cookie"] for record in records}
+
+
 def daemon_pid() -> int | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:

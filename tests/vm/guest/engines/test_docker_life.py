@@ -59,10 +59,10 @@ def test_init_that_dies_by_itself() -> None:
 
 def test_stop_and_start_is_a_new_life() -> None:
     with box("--name", "twice", *variables(6, devices=0)) as one:
-        first = next(c["cookie"] for c in d.ask(op="status")["containers"] if c["id"] == one.id)
+        first = d.cookies()[one.id]
         must("docker", "kill", one.id)
         must("docker", "start", one.id)
-        second = next(c["cookie"] for c in d.ask(op="status")["containers"] if c["id"] == one.id)
+        second = d.cookies()[one.id]
         assert first != second
         assert one.info()["total_bytes"] == one.memsize()
 

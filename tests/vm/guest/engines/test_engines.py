@@ -215,9 +215,9 @@ def test_no_whole_gpus(by_hand: ByHand) -> None:
 def test_podman_restart_is_a_new_life() -> None:
     podman = Podman()
     with e.hands_over_to("crun"), started(podman, variables(6)) as one:
-        first = next(c["cookie"] for c in d.ask(op="status")["containers"] if c["id"] == one.id)
+        first = d.cookies()[one.id]
         d.must(*podman.words, "restart", "--time=0", one.id)
-        second = next(c["cookie"] for c in d.ask(op="status")["containers"] if c["id"] == one.id)
+        second = d.cookies()[one.id]
         assert first != second
         assert one.total_bytes() == one.memsize()
     d.until(e.nothing_is_left, "nothing is left of the container")

@@ -328,7 +328,7 @@ def scrape() -> str:
 
 def test_restart(tenants: list[Tenant]) -> None:
     """And a container that starts just then waits for it, and is sliced as it should be."""
-    begin, cookies = cursor(), {known["id"]: known["cookie"] for known in d.ask(op="status")["containers"]}
+    begin, cookies = cursor(), d.cookies()
     with u.waiting(), ThreadPoolExecutor(1) as aside:
         restart = aside.submit(must, "systemctl", "restart", UNIT)
         done, one = u.runc().start(e.variables(1), e.SLEEP)
@@ -339,7 +339,7 @@ def test_restart(tenants: list[Tenant]) -> None:
     finally:
         u.runc().remove(one.id)
     assert_intact(tenants)
-    known = {known["id"]: known["cookie"] for known in d.ask(op="status")["containers"] if known["id"] != one.id}
+    known = {key: cookie for key, cookie in d.cookies().items() if key != one.id}
     assert {key: cookies[key] for key in known} == known, "the same lives"
     assert {each.one.id for each in tenants} == set(known)
     told = [line.split()[0] for line in story(begin)]
