@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
 import socket
+import struct
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,10 @@ def somebodys_daemon(place: Place) -> Iterator[Answerer]:  # noqa: F811
     """A daemon that listens on the socket as another user: the kernel keeps the uid of listen()."""
 
     class Foreign(Answerer):
+        def _serve(self) -> None:
+            with contextlib.suppress(struct.error):  # closed without a request
+                super()._serve()
+
         def __post_init__(self) -> None:
             listen = socket.socket.listen
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""scripts/setup of a checkout that was moved or copied: its Python environment is that of the old place."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[3]
+FILES = ("scripts/setup", "scripts/kernel-debs", "scripts/requirements.txt", "pyproject.toml")
+PACKAGES = ("apt-get", "dpkg-query")  # nothing is installed by a test
+
+
+@pytest.fixture
+def programs(tmp_path):
+    directory = tmp_path / "programs"
+    directory.mkdir()
+    for folder in ("/usr/bin", "/usr/sbin", "/bin"):
+        for path in Path(folder).iterdir():
+            link = directory / path.name
+            if path.name not in PACKAGES and not link.is_symlink():
+                link.symlink_to(path)
+    return directory
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """With an environment that setup has made: an empty one, with the stamps."""
+    place = tmp_path / "checkout"
+    for name in FILES:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPO / name, place / name)
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", "build/venv"], cwd=place, check=True)
+    # setup itself does not pass options, and the file has the whole command.
+    config = place / "build/venv/pyvenv.cfg"
+    config.write_text(config.read_text().replace("--without-pip ", ""))
+    inputs = b"".join((place / name).read_bytes() for name in ("scripts/requirements.txt", "pyproject.toml"))
+    for stamp in (".inputs", ".inputs.install"):
+        (place / "build/venv" / stamp).write_text(f"{hashlib.sha256(inputs).hexdigest()}  -\n")
+    return place
+
+
+def setup(place, programs):
+    """Offline: pip finds nothing, so an environment that is made again does not become complete."""
+    environ = {**os.environ, "PATH": str(programs), "PIP_NO_INDEX": "1"}
+    return subprocess.run(["scripts/setup", "install"], cwd=place, env=environ, capture_output=True, text=True)
+
+
+def test_a_checkout_that_stays_is_done(checkout, programs):
+    done = setup(checkout, programs)
+    assert (done.returncode, done.stderr) == (0, "")
+    link = checkout.parent / "link"
+    link.symlink_to(checkout)
+    done = setup(link, programs)
+    assert (done.returncode, done.stderr) == (0, ""), "by another name it is the same one"
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_a_checkout_that_was_moved_or_copied_is_not_done(checkout, programs, how):
+    other = checkout.parent / "other"
+    if how == "moved":
+        checkout.rename(other)
+    else:
+        shutil.copytree(checkout, other, symlinks=True)
+    done = setup(other, programs)
+    assert done.returncode != 0, "it would have had to install"
+    assert "setup: venv: build/venv is that of another folder, making it again" in done.stderr
+    assert f"-m venv {other}/build/venv\n" in (other / "build/venv/pyvenv.cfg").read_text()
+    assert not list((other / "build/venv").glob(".inputs*"))
+    if how == "copied":
+        assert (checkout / "build/venv/.inputs").exists(), "the first one is left alone"
