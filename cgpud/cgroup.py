@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PURE: parsers of /proc/<pid>/cgroup, cgroup.events, /proc/<pid>/stat and fdinfo."""
+"""PURE: parsers of /proc/<pid>/cgroup, cgroup.events, /proc/<pid>/stat, /proc/<pid>/status and fdinfo."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ def starttime(stat: str) -> int | None:
     """Field 22 of /proc/<pid>/stat. The name in field 2 may contain spaces and parentheses."""
     words = stat.rpartition(")")[2].split()
     return int(words[19]) if len(words) > 19 and words[19].isdecimal() else None
+
+
+def pid_namespaces(status: str) -> int:
+    """In how many pid namespaces, from the reader's down, the process of this /proc/<pid>/status is; 0: unknown."""
+    for line in status.splitlines():
+        if line.startswith("NSpid:"):
+            return len(line.split()) - 1
+    return 0
 
 
 def pid_of_fdinfo(text: str) -> int | None:

@@ -179,7 +179,8 @@ class Daemon:
             admit.check_granted(self.config.container)
 
         options = self._options(message)
-        oci.check_isolation(spec, options, self.deps.facts.mps_directories())
+        facts = self.deps.facts
+        oci.check_isolation(spec, options, facts.mps_directories(), facts.is_own_namespace)
 
         def make(plan: Plan) -> Awaitable[Container]:
             return self._make(request, plan, spec, majors, options)

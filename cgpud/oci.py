@@ -17,7 +17,7 @@ devices, and capabilities that can change a device cgroup. Unknown fields are ke
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,9 +163,28 @@ def _capabilities(spec: Spec) -> set[str]:
     return {name for names in sets.values() if isinstance(names, list) for name in names if isinstance(name, str)}
 
 
-def check_isolation(spec: Spec, options: Options, mps: Collection[str] = ()) -> None:
+def own_namespaces(spec: Spec, is_own: Callable[[str, str], bool]) -> set[str]:
+    """The kinds of namespaces that the container does not share with the host.
+
+    An entry with a path joins the namespace of another process: with containerd's CRI that of the pod, which is the
+    host's under hostNetwork and hostPID. `is_own` compares it with the host's."""
+    own: set[str] = set()
+    shared: set[str] = set()
+    for entry in _objects(_object(spec.get("linux"), "linux").get("namespaces"), "linux.namespaces"):
+        kind, path = str(entry.get("type")), entry.get("path")
+        is_new = path is None or path == ""
+        (own if is_new or (isinstance(path, str) and is_own(kind, path)) else shared).add(kind)
+    return own - shared
+
+
+def check_isolation(
+    spec: Spec,
+    options: Options,
+    mps: Collection[str] = (),
+    is_own: Callable[[str, str], bool] = lambda kind, path: False,
+) -> None:
     """Raise Refused for a container that could evade its slice. `mps`: those of MPS_DIRECTORIES that exist on the
-    host."""
+    host. `is_own`: is the namespace of this kind behind this path another one than the host's?"""
     linux = _object(spec.get("linux"), "linux")
     kinds = {entry.get("type") for entry in _objects(linux.get("namespaces"), "linux.namespaces")}
     if "user" in kinds or linux.get("uidMappings") or linux.get("gidMappings"):
@@ -192,7 +211,13 @@ def check_isolation(spec: Spec, options: Options, mps: Collection[str] = ()) -> 
             f"start it without, or set allow_privileged = true in cgpu.toml"
         )
     # The module accepts commands from the initial pid and network namespaces only; this container is in both.
-    if "CAP_NET_ADMIN" in _capabilities(spec) and not {"pid", "network"} & kinds:
+    own = own_namespaces(spec, is_own)
+    if "CAP_SYS_PTRACE" in _capabilities(spec) and "pid" not in own:
+        raise Refused(
+            "the container has CAP_SYS_PTRACE and the host's processes, which it could control with it; "
+            "start it without one of them, or set allow_privileged = true in cgpu.toml"
+        )
+    if "CAP_NET_ADMIN" in _capabilities(spec) and not {"pid", "network"} & own:
         raise Refused(
             "the container has CAP_NET_ADMIN, the host's network and the host's processes, with which it could change "
             "every slice; start it without one of them, or set allow_privileged = true in cgpu.toml"

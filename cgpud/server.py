@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cgpud import log, wire
+from cgpud import cgroup, log, wire
 from cgpud.errors import CgpuError, ProtocolError
 
 READ_TIMEOUT_S = 10.0
@@ -91,7 +91,7 @@ def is_outside_of_containers(pid: int, proc: Path = Path("/proc")) -> bool:
         text = (proc / f"{pid}/status").read_text(errors="replace")
     except OSError:
         return False  # pid 0: outside of the daemon's namespace; else it has ended and waits for no reply
-    return any(line.startswith("NSpid:") and len(line.split()) == 2 for line in text.splitlines())
+    return cgroup.pid_namespaces(text) == 1
 
 
 async def _readable(sock: socket.socket) -> None:

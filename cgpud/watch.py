@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,8 @@ IN_ONLYDIR = 0x01000000
 IN_NONBLOCK = os.O_NONBLOCK
 IN_CLOEXEC = os.O_CLOEXEC
 _EVENT = struct.Struct("iIII")
+_NAMESPACES = {"network": "net", "pid": "pid"}  # names of config.json and of /proc/<pid>/ns
+_PID_NAMESPACE = re.compile(r"/proc/([0-9]{1,10})/ns/pid", re.ASCII)
 
 # The cgroup empties some milliseconds after the exit of init. inotify reports it; these checks are a fallback.
 CHECK_AGAIN_S = (0.1, 1.0)
@@ -77,6 +80,19 @@ class Facts:
         except OSError:
             pass
         return False
+
+    def is_own_namespace(self, kind: str, path: str) -> bool:
+        """Is the namespace behind this path another one than the daemon's, which is the initial one? False if that
+        cannot be known."""
+        try:
+            here, there = (self.proc / "self/ns" / _NAMESPACES[kind]).stat(), Path(path).stat()
+        except PermissionError:  # of another user's process, or of one with more capabilities
+            process = _PID_NAMESPACE.fullmatch(path) if kind == "pid" else None
+            status = self._read(self.proc / f"{process[1]}/status") if process else None
+            return cgroup.pid_namespaces(status or "") > 1
+        except (OSError, KeyError, ValueError):
+            return False
+        return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino) and here.st_dev == there.st_dev
 
     def pid_of(self, pidfd: int) -> int | None:
         return cgroup.pid_of_fdinfo(self._read(self.proc / f"self/fdinfo/{pidfd}") or "")

@@ -11,7 +11,8 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,79 @@ def test_status_has_no_cookies(node: Node, run: Run) -> None:
             assert node.cookie(ID) not in json.dumps(await node.ask(op="status"))
 
     run(main())
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[int]:
+    """A process in a network and a pid namespace of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root makes namespaces")
+    process = subprocess.Popen(["unshare", "--net", "--pid", "--fork", "--kill-child", "sleep", "1000"])
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        for _ in range(500):
+            if process.poll() is not None:
+                pytest.skip("this machine makes no namespaces")
+            if pids := children.read_text().split():
+                break
+            time.sleep(0.02)
+        yield int(pids[0])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_namespace_is_known_by_its_identity(elsewhere: int, tmp_path: Path) -> None:
+    facts = Facts()
+    for kind, name in (("network", "net"), ("pid", "pid")):
+        assert facts.is_own_namespace(kind, f"/proc/{elsewhere}/ns/{name}")
+        assert not facts.is_own_namespace(kind, f"/proc/self/ns/{name}")
+        assert not facts.is_own_namespace(kind, f"/proc/{os.getpid()}/ns/{name}")
+        (tmp_path / name).symlink_to(f"/proc/self/ns/{name}")
+        assert not facts.is_own_namespace(kind, str(tmp_path / name)), "by another name"
+    (tmp_path / "file").touch()
+    for path in (str(tmp_path / "file"), str(tmp_path / "none"), "a\0b", ""):
+        assert not facts.is_own_namespace("network", path)
+    assert not facts.is_own_namespace("cgroup", f"/proc/{elsewhere}/ns/cgroup"), "not a kind that counts"
+
+
+def test_a_pod_with_the_hosts_namespaces(node: Node, run: Run, elsewhere: int) -> None:
+    """As containerd's CRI writes it: each namespace by a path of the sandbox."""
+
+    async def prepare(of: int) -> dict[str, Any]:
+        path = node.bundle(ID) / "config.json"
+        spec = json.loads(path.read_text())
+        spec["linux"]["namespaces"] = [
+            {"type": kind, "path": f"/proc/{of}/ns/{name}"} for kind, name in (("network", "net"), ("pid", "pid"))
+        ]
+        spec["process"]["capabilities"]["bounding"].append("CAP_NET_ADMIN")
+        path.write_text(json.dumps(spec))
+        return await node.ask(op="prepare", id=ID, bundle=str(path.parent))
+
+    async def main() -> None:
+        async with node.running():
+            assert "CAP_NET_ADMIN, the host's network and the host's processes" in (await prepare(os.getpid()))["error"]
+            assert not node.link.calls
+            assert (await prepare(elsewhere))["ok"]
+
+    run(main())
+
+
+def test_a_pid_namespace_that_may_not_be_looked_at(elsewhere: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process with more capabilities than the daemon has under its unit: NSpid tells."""
+    real = Path.stat
+
+    def stat(path: Path, **more: Any) -> os.stat_result:
+        if path.parts[:2] == ("/", "proc") and path.parts[2] != "self":
+            raise PermissionError
+        return real(path, **more)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    facts = Facts()
+    assert facts.is_own_namespace("pid", f"/proc/{elsewhere}/ns/pid")
+    assert not facts.is_own_namespace("pid", f"/proc/{os.getpid()}/ns/pid")
+    assert not facts.is_own_namespace("pid", f"/proc/{elsewhere}/root/../ns/pid")
+    assert not facts.is_own_namespace("network", f"/proc/{elsewhere}/ns/net"), "unknown is the host's"
 
 
 ASK = """

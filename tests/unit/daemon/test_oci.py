@@ -172,6 +172,53 @@ def test_who_could_command_the_module(left: tuple[str, ...]) -> None:
     oci.check_isolation(spec, OPTIONS)
 
 
+POD = {"network": "/proc/7/ns/net", "pid": "/proc/7/ns/pid", "ipc": "/proc/7/ns/ipc", "mount": None}
+
+
+@pytest.mark.parametrize(
+    ("capability", "own", "refused"),
+    [
+        ("CAP_NET_ADMIN", (), "the host's network and the host's processes"),
+        ("CAP_NET_ADMIN", ("ipc",), "the host's network and the host's processes"),
+        ("CAP_NET_ADMIN", ("network",), ""),
+        ("CAP_NET_ADMIN", ("pid",), ""),
+        ("CAP_SYS_PTRACE", ("network",), "CAP_SYS_PTRACE and the host's processes"),
+        ("CAP_SYS_PTRACE", ("pid",), ""),
+        ("CAP_SYS_NICE", (), ""),
+    ],
+)
+def test_namespaces_by_identity(capability: str, own: tuple[str, ...], refused: str) -> None:
+    """A pod with hostNetwork and hostPID: containerd names the host's namespaces by the path of the sandbox."""
+    spec = docker()
+    spec["process"]["capabilities"]["bounding"].append(capability)
+    spec["linux"]["namespaces"] = [{"type": kind} | ({"path": path} if path else {}) for kind, path in POD.items()]
+
+    def check(options: oci.Options) -> None:
+        oci.check_isolation(spec, options, (), lambda kind, path: kind in own and path == POD[kind])
+
+    if refused:
+        with pytest.raises(Refused, match=refused):
+            check(OPTIONS)
+    else:
+        check(OPTIONS)
+    check(oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
+
+
+@pytest.mark.parametrize(
+    ("entries", "own"),
+    [
+        ([{"type": "pid"}, {"type": "network", "path": ""}], {"pid", "network"}),
+        ([{"type": "pid"}, {"type": "pid", "path": "/host"}], set()),
+        ([{"type": "pid", "path": 7}, {"type": "network", "path": "/own"}], {"network"}),
+        ([{"type": "pid", "path": None}], {"pid"}),
+        ([], set()),
+    ],
+    ids=str,
+)
+def test_own_namespaces(entries: list[dict[str, Any]], own: set[str]) -> None:
+    assert oci.own_namespaces({"linux": {"namespaces": entries}}, lambda _, path: path == "/own") == own
+
+
 @pytest.mark.parametrize("destination", ["/dev", "/dev/", "//dev", "///dev//", "dev", "/./dev", "/x/../dev", "../dev"])
 def test_a_mount_over_dev(destination: str) -> None:
     spec = docker()
