@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "admission.h"
@@ -51,6 +52,16 @@ static int needs_admission(const char *path, const char **subject)
 	return 1;
 }
 
+/* Is @config, the value of crun's --config, another file than @own, the bundle's config.json? */
+static bool is_another_file(const char *config, const char *own)
+{
+	struct stat a, b;
+
+	if (!config || !strcmp(config, "config.json"))	/* crun's default: that of the bundle */
+		return false;
+	return stat(config, &a) || stat(own, &b) || a.st_dev != b.st_dev || a.st_ino != b.st_ino;
+}
+
 int run_as_runtime(int argc, char **argv)
 {
 	struct command c = { 0 };
@@ -59,6 +70,7 @@ int run_as_runtime(int argc, char **argv)
 	struct buf req = { 0 };
 	size_t len;
 	int needed;
+	bool other;
 
 	parse_command(argc, argv, &c);
 	report_to(c.log_path, c.log_json);
@@ -66,10 +78,16 @@ int run_as_runtime(int argc, char **argv)
 		return exec_next(argv);
 	len = strlen(bundle);
 	strcpy(bundle + len, "/config.json");
-	needed = needs_admission(bundle, &subject);
+	other = is_another_file(c.config, bundle);
+	needed = needs_admission(other ? c.config : bundle, &subject);
 	bundle[len] = 0;
 	if (needed <= 0)
 		return needed ? 1 : exec_next(argv);
+	if (other) {
+		report_error("%s cannot start from %s: cgpud edits config.json of the bundle only, "
+			     "so start it without -f (--config)", subject, c.config);
+		return 1;
+	}
 	if (c.ids != 1) {
 		report_error("cannot find the id of the container in the arguments of %s", c.verb);
 		return 1;

@@ -8,6 +8,7 @@
 struct command {
 	const char *verb;		/* create, run, restore or NULL */
 	const char *bundle, *id;
+	const char *config;		/* crun's --config: another file than config.json */
 	int ids;			/* number of ids found; only the last one is in id */
 	const char *log_path;		/* --log */
 	bool log_json;			/* --log-format json */

@@ -180,6 +180,13 @@ def test_no_bundle_is_for_the_runtime_to_say(place: Place) -> None:
         ["create", "--bundle", "B", "x"],
         ["create", "--bundle=B", "x"],
         ["create", "-b", "B", "x"],
+        ["create", "-bB", "x"],
+        ["create", "-b=B", "x"],
+        ["run", "-dbB", "x"],
+        ["run", "-db", "B", "x"],
+        ["create", "-f", "config.json", "-bB", "x"],
+        ["create", "--config=B/config.json", "-bB", "x"],
+        ["-debug", "create", "-bB", "x"],
         ["create", "-bundle", "B", "x"],
         ["create", "x"],
         ["run", "-d", "--pid-file", "/p", "--bundle", "B", "--", "x"],
@@ -198,6 +205,35 @@ def test_create_asks_and_hands_over(place: Place, answerer: Answerer, argv: list
     (asked,) = answerer.asked
     assert (asked["op"], asked["id"], asked["bundle"]) == ("prepare", "x", str(place.bundle))
     assert asked["runtime"] == str(place.shim)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["create", "-f", "other.json", "x"],
+        ["create", "-fother.json", "x"],
+        ["run", "-dfother.json", "x"],
+        ["create", "--config", "other.json", "x"],
+        ["create", "--config=other.json", "--bundle", "B", "x"],
+        ["create", "-bB", "-f", "B/other.json", "x"],
+    ],
+    ids=" ".join,
+)
+def test_another_file_than_config_json_does_not_start(place: Place, answerer: Answerer, argv: list[str]) -> None:
+    """crun takes its name; cgpud would edit the one that is not used."""
+    argv = [arg.replace("B", str(place.bundle)) for arg in argv]
+    (place.bundle / "config.json").rename(place.bundle / "other.json")
+    place.config([])
+    done = place.run(*argv)
+    assert (done.returncode, place.handed_over(), answerer.asked) == (1, None, [])
+    assert "cgpu: a container with cGPU variables cannot start from " in done.stderr
+    assert "without -f (--config)" in done.stderr
+    (place.bundle / "other.json").write_text(json.dumps({"process": {"env": []}}))
+    place.config([VARIABLE])
+    assert place.run(*argv).returncode == 7, "the file that counts has no variables"
+    assert answerer.asked == []
+    place.conf.write_text("ask = always\n")
+    assert "(ask = always in runtime.conf) cannot start from" in place.run(*argv).stderr
 
 
 def test_without_the_nodes_there_is_no_start(place: Place, answerer: Answerer) -> None:
