@@ -64,7 +64,8 @@ noinline NvU32 nv_get_dev_minor(nv_state_t *nv)
 	return nv->gpu ? nv->gpu->index : NV_MINOR_CTL;
 }
 
-noinline NV_STATUS rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv, nv_file_private_t *nvfp, NvU32 cmd, void *arg, NvU32 size)
+/* notrace: in nvidia.ko it comes from an object file that was compiled without calls to ftrace. */
+noinline notrace NV_STATUS rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv, nv_file_private_t *nvfp, NvU32 cmd, void *arg, NvU32 size)
 {
 	switch (cmd) {
 	case NV_ESC_ALLOC_OS_EVENT:
