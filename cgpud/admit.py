@@ -16,11 +16,12 @@ A dying container counts with its whole limit until its last file and mapping ar
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 from cgpud import effect
 from cgpud.env import CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
-from cgpud.errors import Refused
+from cgpud.errors import KernelRefused, Refused
 from cgpud.kernel_abi import MAX_INST_MAX
 from cgpud.limits import limit_mib
 from cgpud.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
@@ -235,7 +236,10 @@ def admit(
 
 
 def check_grant(plan: Plan, container: Container) -> None:
-    """Refuse a container whose slots differ from the plan, as when kernel and daemon number GPUs differently."""
+    """Refuse a container whose slots differ from the plan, as when kernel and daemon number GPUs differently.
+
+    Less weight is KernelRefused, ENOSPC: another creation, by inst_ctl, took it after the sums were read, and with the
+    sums of now the request gets a sentence that names the holders."""
     made = {slot.gpu: slot for slot in container.slots}
     for want in plan.slots:
         slot = made.get(want.gpu)
@@ -243,4 +247,12 @@ def check_grant(plan: Plan, container: Container) -> None:
             raise Refused(
                 f"cgpu_km created another slot on GPU {want.gpu} than requested (/dev/nvidia{want.nv_minor}, "
                 f"{want.limit} bytes), so the container was not started"
+            )
+        if slot.highprio != want.highprio:
+            raise Refused(f"cgpu_km created a slot on GPU {want.gpu} with another priority than requested")
+        if slot.weight != want.weight:
+            raise KernelRefused(
+                errno.ENOSPC,
+                f"cgpu_km granted weight {slot.weight} of GPU {want.gpu} instead of {want.weight}: another container "
+                f"was created at the same time",
             )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from cgpud.admit import NeedsContainerList, admit, check_grant
 from cgpud.env import VISIBLE
-from cgpud.errors import Refused
+from cgpud.errors import KernelRefused, Refused
 from cgpud.model import MIB, Container, Devices, Gpu, Plan, Request, Slot, SlotWant
 from cgpud.settings import Caps
 
@@ -267,6 +268,11 @@ def test_check_grant() -> None:
     for slot in (Slot(0, 5, 4, MIB), Slot(1, 5, 3, MIB), Slot(0, 5, 3, 2 * MIB)):
         with pytest.raises(Refused):
             check_grant(plan, replace(good, slots=(slot,)))
+    with pytest.raises(Refused, match="priority"):
+        check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, highprio=True),)))
+    with pytest.raises(KernelRefused, match="granted weight 0 of GPU 0 instead of 1") as caught:
+        check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, weight=0),)))
+    assert caught.value.code == errno.ENOSPC
 
 
 @given(

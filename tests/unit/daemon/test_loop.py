@@ -445,6 +445,33 @@ def test_somebody_was_faster(node: Node, run: Run) -> None:
     run(main())
 
 
+@pytest.mark.parametrize(("taken", "weight"), [(20, 1), (19, 4)])
+def test_somebody_took_the_weight_first(node: Node, run: Run, taken: int, weight: int) -> None:
+    """Between the sums and the creation: the kernel grants weight 0 of no weight at all, and that is said."""
+
+    class Race(FakeLink):
+        async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
+            if container_id == ID and "by-hand" not in self.containers:
+                await super().create("by-hand", 99, [SlotWant(0, 0, MIB, taken)])
+                slots = [replace(slot, weight=0) for slot in slots]
+            return await super().create(container_id, cookie, slots)
+
+    variables = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3", f"ALIYUN_COM_GPU_SCHD_WEIGHT={weight}")
+
+    async def main() -> None:
+        node.link = Race()
+        async with node.running():
+            reply = await node.prepare(ID, variables)
+            if taken == 20:
+                assert "GPU 0 has no weight left" in reply["warning"] and "held by: by-hand 20" in reply["warning"]
+                assert node.link.containers[ID].slots[0].weight == 0
+            else:
+                assert "GPU 0 has 1 of 20 weight left and 4 was requested; held by: by-hand 19" in reply["error"]
+                assert ID not in node.link.containers and not states(node)
+
+    run(main())
+
+
 def test_destroyed_by_a_person(node: Node, run: Run) -> None:
     async def main() -> None:
         async with node.running():
