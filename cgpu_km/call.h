@@ -41,7 +41,10 @@ struct ckm_call {
 	/* Runs when rm_ioctl() has returned, before the driver copies @arg out; may change it. */
 	void (*post)(struct ckm_call *call, u8 *arg);
 	void *post_data;
-	bool ran;		/* rm_ioctl() ran, with the kernel copy */
+	bool must_enter;	/* the driver must call rm_ioctl() before it reads parameters */
+	bool entered;		/* rm_ioctl() was redirected, and runs with the kernel copy */
+	bool ran;		/* it returned */
+	bool unseen;		/* the driver may have run the call with the tenant's memory */
 	bool dmabuf_wanted;	/* the next dma_buf_fd() belongs to this call */
 	struct dma_buf *dmabuf;	/* the buffer of that dma_buf_fd(); a reference */
 	const struct ckm_redirection *aside;	/* the next hit of this row is not redirected */

@@ -5,6 +5,7 @@
 #include "admin/attach.h"
 #include "admin/netlink.h"
 #include "admin/proc.h"
+#include "driver/redirect.h"
 #include "intercept/backing_file.h"
 #include "intercept/chardev.h"
 #include "intercept/rm_shared.h"
@@ -86,6 +87,7 @@ static void __exit ckm_exit(void)
 	ckm_objs_exit();
 	ckm_shared_exit();
 	ckm_backfs_exit();
+	ckm_redirect_exit();
 	ckm_uvm_charge_exit();
 }
 

@@ -60,9 +60,9 @@ enum cgpu_genl_cmd {
 /* Values of CGPU_A_EVENT (docs/reference/netlink.md). CREATED, DYING, GONE and CHANGED
  * carry a CONTAINER message. The others carry a GPU nest of INDEX, UUID, PCI, NV_MINOR
  * and TOTAL, and the attributes named here. An event of a container also carries its ID,
- * COOKIE and DIR. CORE concerns all GPUs and has no GPU nest. Events marked 1/s are sent
- * at most once a second for each container and GPU; SUPPRESSED is the number of further
- * ones since. Every event may carry LOST.
+ * COOKIE and DIR. CORE and REDIRECTIONS concern all GPUs and have no GPU nest. Events
+ * marked 1/s are sent at most once a second for each container and GPU; SUPPRESSED is the
+ * number of further ones since. Every event may carry LOST.
  */
 enum cgpu_event {
 	CGPU_EVENT_CREATED	= 1,	/* the container was created */
@@ -81,6 +81,10 @@ enum cgpu_event {
 	CGPU_EVENT_DETACHED	= 11,	/* the last container is gone */
 	/* a core swap ended, or a core was refused at load: CORE, CANDIDATE, ERRNO, WHY */
 	CGPU_EVENT_CORE		= 12,
+	/* the driver's functions are no longer redirected (calls of containers fail), or are
+	 * again: ERRNO, WHY
+	 */
+	CGPU_EVENT_REDIRECTIONS	= 13,
 };
 
 /* Attributes of a message. A CONTAINER message carries ID, COOKIE, DIR, MAJOR, CTL_MINOR,
@@ -121,7 +125,7 @@ enum cgpu_attr {
 	CGPU_A_CORE		= 26,	/* string: version of the active core; absent: none */
 	/* string: version of the core to be activated; its module's name if it has none */
 	CGPU_A_CANDIDATE	= 27,
-	CGPU_A_ERRNO		= 28,	/* u32; 0: the candidate is active */
+	CGPU_A_ERRNO		= 28,	/* u32; 0: the candidate is active, or no redirection is off */
 	CGPU_A_WHY		= 29,	/* string: the reason, a sentence */
 };
 

@@ -108,6 +108,13 @@ def _core(event: KernelEvent, container: str, gpu: str) -> str:
     return f"core {candidate} was not taken: {why}; {runs}"
 
 
+def _redirections(event: KernelEvent, container: str, gpu: str) -> str:
+    why = event.values.get("why", "no reason was given")
+    if not event.values.get("errno", 0):
+        return f"calls of containers reach the driver again: {why}"
+    return f"calls of containers fail, because the driver's functions cannot be redirected: {why}"
+
+
 def _of_container(text: Callable[[Container], str]) -> Callable[[KernelEvent, str, str], str]:
     return lambda event, container, gpu: f"{container} {text(event.container) if event.container else ''}".rstrip()
 
@@ -127,12 +134,15 @@ _TEXT: dict[Event, Callable[[KernelEvent, str, str], str]] = {
         f"{gpu} ({event.gpu.uuid if event.gpu else ''}) is no longer attached"
     ),
     Event.CORE: _core,
+    Event.REDIRECTIONS: _redirections,
 }
 
 
 def _level(event: KernelEvent) -> str:
     if event.kind == Event.LEVERS:
         return "error" if event.values.get("old", 0) & ~event.values.get("new", 0) else "info"
+    if event.kind == Event.REDIRECTIONS:
+        return "error" if event.values.get("errno", 0) else "info"
     failed = event.kind in NOISY or (event.kind == Event.CORE and event.values.get("errno", 0))
     return "warning" if failed else "info"
 

@@ -62,6 +62,7 @@ class Event(IntEnum):
     ATTACHED = 10
     DETACHED = 11
     CORE = 12
+    REDIRECTIONS = 13
 
 
 class A(IntEnum):

@@ -13,6 +13,7 @@
 #include "driver/driver.h"
 #include "intercept/seal.h"
 #include "intercept/uvm.h"
+#include "intercept/witness.h"
 #include "registry.h"
 #include "sched/effect_check.h"
 #include "sched/run_state.h"
@@ -341,6 +342,7 @@ int ckm_gpus_attach(const char **why)
 		goto err_driver;
 	ckm_driver_learn_uvm();
 	ckm_uvm_attach();
+	ckm_witness_start();
 	*why = "a GPU could not be opened (see the kernel log)";
 	list_for_each_entry(gpu, &ckm_gpus, node) {
 		ret = open_gpu(gpu);
@@ -365,6 +367,7 @@ int ckm_gpus_attach(const char **why)
 err_gpus:
 	list_for_each_entry_continue_reverse(gpu, &ckm_gpus, node)
 		close_gpu(gpu);
+	ckm_witness_stop();
 	ckm_uvm_detach();
 	ckm_seal_detach();
 err_driver:
@@ -383,6 +386,7 @@ void ckm_gpus_detach(void)
 		close_gpu(gpu);
 		ckm_netlink_gpu_event(gpu, CGPU_EVENT_DETACHED);
 	}
+	ckm_witness_stop();
 	ckm_uvm_detach();
 	ckm_seal_detach();
 	ckm_driver_put();
@@ -413,7 +417,7 @@ static int module_event(struct notifier_block *nb, unsigned long event, void *da
 	if (event == MODULE_STATE_LIVE && (!strncmp(mod->name, "nv", 2)))
 		schedule_work(&scan);
 	if (event == MODULE_STATE_GOING && !strcmp(mod->name, "nvidia_uvm"))
-		ckm_uvm_gone();
+		ckm_uvm_detach();
 	return NOTIFY_OK;
 }
 

@@ -7,6 +7,7 @@
 
 #include "admin/proc_stat.h"
 #include "core_ref.h"
+#include "intercept/witness.h"
 #include "sched/run_state.h"
 #include "sched/runlist.h"
 #include "state/container.h"
@@ -97,6 +98,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
 		   run.usable ? "chram" : "none", hweight32(run.known), hweight32(run.busy),
 		   run.errors);
+	seq_printf(m, "redirections %s\n", ckm_witness_text());
 	return 0;
 }
 

@@ -1,13 +1,32 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Redirects functions of the driver by kprobes. Callers of attach and detach hold ckm_lock. */
+/* Redirects functions of the driver, by ftrace or by kprobes. Takes redirect_lock. */
+#include <linux/ftrace.h>
+#include <linux/hashtable.h>
 #include <linux/kprobes.h>
 #include <linux/linkage.h>
 #include <linux/objtool.h>
+#include <linux/rcupdate.h>
+#include <linux/slab.h>
 #include <linux/string.h>
+#include <asm/text-patching.h>
 
 #include "call.h"
 #include "driver/redirect.h"
-#include "registry.h"
+
+/* Attach and detach of rows. The notifier of a module that is being unloaded takes it, so
+ * the text of an attached row stays while it is held.
+ */
+static DEFINE_MUTEX(redirect_lock);
+
+/* The attached tables of each module. Written under redirect_lock; read without by calls,
+ * which run only while their module's tables stay.
+ */
+#define TABLES_MAX	4
+static struct {
+	struct ckm_redirection *rows[TABLES_MAX];
+	u32 rows_count[TABLES_MAX];
+	u32 count;
+} tables[CKM_REDIRECT_MODULES];
 
 /* From 5.18 on the address of a probe lies behind the function's ENDBR. With
  * CONFIG_X86_KERNEL_IBT an indirect branch to that address is fatal. A return is not an
@@ -24,10 +43,17 @@ asm(".pushsection .text\n"
     ".popsection\n");
 STACK_FRAME_NON_STANDARD(ckm_call_original);	/* returns to the pushed target */
 
+void *ckm_redirect_address(const struct ckm_redirection *row)
+{
+	/* Behind the call to ftrace: not redirected again. */
+	return (void *)(row->traced ? row->site + MCOUNT_INSN_SIZE : row->site);
+}
+
 void *ckm_redirect_original(struct ckm_call *call, const struct ckm_redirection *row)
 {
-	call->aside = row;
-	return row->probe.addr;
+	if (!row->traced)
+		call->aside = row;
+	return ckm_redirect_address(row);
 }
 
 /* True for a hit in an intercepted call, except the one ckm_redirect_original() exempted. */
@@ -43,15 +69,20 @@ static bool wants_call(const struct ckm_redirection *row)
 	return false;
 }
 
-/* Probe context: must not sleep, takes no lock. */
-static int redirect(struct kprobe *p, struct pt_regs *regs)
+/* Must not sleep, takes no lock. */
+static bool redirect(const struct ckm_redirection *row, struct pt_regs *regs)
 {
-	const struct ckm_redirection *row = container_of(p, struct ckm_redirection, probe);
-
 	if (!(row->wants ? row->wants(regs) : wants_call(row)))
-		return 0;
+		return false;
 	instruction_pointer_set(regs, (unsigned long)row->replacement);
-	return 1;
+	return true;
+}
+
+/* ---- by a kprobe ---- */
+
+static int probed(struct kprobe *p, struct pt_regs *regs)
+{
+	return redirect(container_of(p, struct ckm_redirection, probe), regs);
 }
 
 /* A post handler keeps kprobes from optimising the probe into a jump, which would ignore
@@ -61,42 +92,308 @@ static void keep_unoptimised(struct kprobe *p, struct pt_regs *regs, unsigned lo
 {
 }
 
-int ckm_redirect_attach(struct ckm_redirection *rows, u32 count, const char *module,
-			const char *without)
+static int probe_row(struct ckm_redirection *row)
 {
-	u32 i;
 	int ret;
 
-	lockdep_assert_held(&ckm_lock);
+	memset(&row->probe, 0, sizeof(row->probe));
+	row->probe.symbol_name = row->symbol;
+	row->probe.pre_handler = probed;
+	row->probe.post_handler = keep_unoptimised;
+	ret = register_kprobe(&row->probe);
+	if (!ret)
+		row->site = (unsigned long)row->probe.addr;
+	return ret;
+}
+
+/* ---- by ftrace ---- */
+
+#ifdef CONFIG_DYNAMIC_FTRACE_WITH_REGS
+
+static DEFINE_HASHTABLE(traced_rows, 6);	/* redirect_lock; readers use RCU */
+
+static void trace_hit(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
+		      struct ftrace_regs *fregs)
+{
+	struct pt_regs *regs = ftrace_get_regs(fregs);
+	struct ckm_redirection *row;
+
+	if (!regs)
+		return;
+	rcu_read_lock();
+	hash_for_each_possible_rcu(traced_rows, row, node, ip)
+		if (row->site == ip) {
+			redirect(row, regs);
+			break;
+		}
+	rcu_read_unlock();
+}
+
+/* PERMANENT: while one is registered, kernel.ftrace_enabled cannot be set to 0. IPMODIFY
+ * excludes live patches of the function: not where we only observe. RECURSION: trace_hit()
+ * calls none of the functions, so it needs no protection, which could skip a hit.
+ */
+#define OPS_FLAGS (FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_PERMANENT | FTRACE_OPS_FL_RECURSION)
+
+static struct ftrace_ops redirecting = {
+	.func	= trace_hit,
+	.flags	= OPS_FLAGS | FTRACE_OPS_FL_IPMODIFY,
+};
+static struct ftrace_ops observing = {
+	.func	= trace_hit,
+	.flags	= OPS_FLAGS,
+};
+static u32 redirecting_count, observing_count;	/* redirect_lock */
+
+/* An ftrace_ops without a function would trace all of them: it is registered with its first
+ * function and unregistered before its last one is removed.
+ */
+static int trace_row(struct ckm_redirection *row)
+{
+	struct ftrace_ops *ops = row->replacement ? &redirecting : &observing;
+	u32 *count = row->replacement ? &redirecting_count : &observing_count;
+	int ret;
+
+	row->site = row->found;
+	hash_add_rcu(traced_rows, &row->node, row->site);
+	ret = ftrace_set_filter_ip(ops, row->site, 0, 0);
+	if (ret)
+		goto err_row;
+	if (!*count)
+		ret = register_ftrace_function(ops);
+	if (ret)
+		goto err_filter;
+	++*count;
+	return 0;
+
+err_filter:
+	ftrace_set_filter_ip(ops, row->site, 1, 0);
+err_row:
+	hash_del_rcu(&row->node);
+	row->site = 0;
+	return ret;
+}
+
+static void untrace_row(struct ckm_redirection *row)
+{
+	struct ftrace_ops *ops = row->replacement ? &redirecting : &observing;
+	u32 *count = row->replacement ? &redirecting_count : &observing_count;
+
+	if (!--*count)
+		unregister_ftrace_function(ops);
+	ftrace_set_filter_ip(ops, row->site, 1, 0);
+	hash_del_rcu(&row->node);
+}
+
+#else
+
+static int trace_row(struct ckm_redirection *row)
+{
+	return -EOPNOTSUPP;
+}
+
+static void untrace_row(struct ckm_redirection *row)
+{
+}
+
+#endif
+
+/* ---- rows ---- */
+
+static bool in_effect(const struct ckm_redirection *row)
+{
+	const u8 *site = (const u8 *)READ_ONCE(row->site);
+	u8 opcode;
+
+	if (!site)
+		return false;
+	opcode = READ_ONCE(*site);
+	/* The kernel puts a breakpoint there too, while it changes ftrace's call. */
+	return opcode == INT3_INSN_OPCODE || (row->traced && opcode == CALL_INSN_OPCODE);
+}
+
+/* kallsyms_lookup_name() is not exported to modules, so the addresses are taken from
+ * kprobes that are registered disabled and never armed. They show too whether ftrace has
+ * the address. @done: number of rows found.
+ */
+static int find_rows(struct ckm_redirection *rows, u32 count, u32 *done)
+{
+	struct kprobe **probes = kcalloc(count, sizeof(*probes), GFP_KERNEL);
+	int ret = 0;
+	u32 i;
+
+	*done = 0;
+	if (!probes)
+		return -ENOMEM;
 	for (i = 0; i < count; i++) {
-		memset(&rows[i].probe, 0, sizeof(rows[i].probe));
-		rows[i].probe.symbol_name = rows[i].symbol;
-		rows[i].probe.pre_handler = redirect;
-		rows[i].probe.post_handler = keep_unoptimised;
-		ret = register_kprobe(&rows[i].probe);
+		probes[i] = &rows[i].probe;
+		memset(probes[i], 0, sizeof(*probes[i]));
+		probes[i]->symbol_name = rows[i].symbol;
+		probes[i]->flags = KPROBE_FLAG_DISABLED;
+		ret = register_kprobe(probes[i]);
+		if (ret)
+			break;
+		rows[i].found = (unsigned long)probes[i]->addr;
+		rows[i].traced = IS_ENABLED(CONFIG_DYNAMIC_FTRACE_WITH_REGS) &&
+				 (probes[i]->flags & KPROBE_FLAG_FTRACE);
+	}
+	*done = i;
+	unregister_kprobes(probes, i);
+	kfree(probes);
+	return ret;
+}
+
+static void detach_row(struct ckm_redirection *row)
+{
+	lockdep_assert_held(&redirect_lock);
+	if (!row->site)
+		return;
+	if (row->traced) {
+		untrace_row(row);
+	} else {
+		if (row->probe.nmissed)
+			pr_warn("%s: %lu redirections were missed\n", row->symbol,
+				row->probe.nmissed);
+		unregister_kprobe(&row->probe);
+	}
+	WRITE_ONCE(row->site, 0);
+}
+
+static int attach_row(struct ckm_redirection *row)
+{
+	int ret;
+
+	lockdep_assert_held(&redirect_lock);
+	ret = row->traced ? trace_row(row) : probe_row(row);
+	if (ret)
+		return ret;
+	if (in_effect(row))
+		return 0;
+	detach_row(row);
+	return -ENODEV;
+}
+
+static const char *reason(int ret)
+{
+	switch (ret) {
+	case -ENODEV:
+		return "kprobes are switched off";
+	case -EBUSY:
+		return "ftrace is switched off, or the function is live-patched";
+	case -ENOENT:
+		return "no such function";
+	}
+	return "are kprobes enabled?";
+}
+
+static void detach_rows(struct ckm_redirection *rows, u32 count)
+{
+	while (count--)
+		detach_row(&rows[count]);
+	synchronize_rcu();	/* a row may be attached again: trace_hit() must have left it */
+}
+
+/* On error @at is the row that failed. */
+static int attach_rows(struct ckm_redirection *rows, u32 count, u32 *at)
+{
+	int ret = find_rows(rows, count, at);
+
+	if (ret)
+		return ret;
+	for (*at = 0; *at < count; ++*at) {
+		ret = attach_row(&rows[*at]);
 		if (ret) {
-			rows[i].probe.symbol_name = NULL;
-			pr_err("%s of %s cannot be redirected (%d): %s\n", rows[i].symbol, module,
-			       ret, without);
-			ckm_redirect_detach(rows, i);
+			detach_rows(rows, *at);
 			return ret;
 		}
 	}
 	return 0;
 }
 
-void ckm_redirect_detach(struct ckm_redirection *rows, u32 count)
+int ckm_redirect_attach(struct ckm_redirection *rows, u32 count,
+			enum ckm_redirect_module module, const char *without)
 {
-	lockdep_assert_held(&ckm_lock);
-	while (count--) {
-		struct kprobe *probe = &rows[count].probe;
+	static const char * const names[] = { "nvidia.ko", "nvidia-uvm.ko" };
+	int ret = -ENOSPC;
+	u32 at = 0, table;
 
-		if (!probe->symbol_name)
-			continue;
-		if (probe->nmissed)
-			pr_warn("%s: %lu redirections were missed\n", rows[count].symbol,
-				probe->nmissed);
-		unregister_kprobe(probe);
-		probe->symbol_name = NULL;
+	mutex_lock(&redirect_lock);
+	table = tables[module].count;
+	if (table < TABLES_MAX)
+		ret = attach_rows(rows, count, &at);
+	if (!ret) {
+		tables[module].rows[table] = rows;
+		tables[module].rows_count[table] = count;
+		smp_store_release(&tables[module].count, table + 1);
 	}
+	mutex_unlock(&redirect_lock);
+	if (ret)
+		pr_err("%s of %s cannot be redirected (%d, %s): %s\n", rows[at].symbol,
+		       names[module], ret, reason(ret), without);
+	return ret;
+}
+
+static void detach_table(u32 module, u32 table)
+{
+	struct ckm_redirection *rows = tables[module].rows[table];
+	u32 count = tables[module].rows_count[table], last = tables[module].count - 1;
+
+	lockdep_assert_held(&redirect_lock);
+	tables[module].rows[table] = tables[module].rows[last];
+	tables[module].rows_count[table] = tables[module].rows_count[last];
+	smp_store_release(&tables[module].count, last);
+	detach_rows(rows, count);
+}
+
+void ckm_redirect_detach(const struct ckm_redirection *rows)
+{
+	u32 module, table;
+
+	mutex_lock(&redirect_lock);
+	for (module = 0; module < CKM_REDIRECT_MODULES; module++)
+		for (table = tables[module].count; table--;)
+			if (tables[module].rows[table] == rows)
+				detach_table(module, table);
+	mutex_unlock(&redirect_lock);
+}
+
+bool ckm_redirect_attached(enum ckm_redirect_module module)
+{
+	return smp_load_acquire(&tables[module].count);
+}
+
+/* The first row of @module that is not in effect. */
+static const struct ckm_redirection *row_off(enum ckm_redirect_module module)
+{
+	u32 table = smp_load_acquire(&tables[module].count), row;
+
+	while (table--)
+		for (row = 0; row < tables[module].rows_count[table]; row++)
+			if (!in_effect(&tables[module].rows[table][row]))
+				return &tables[module].rows[table][row];
+	return NULL;
+}
+
+bool ckm_redirect_in_effect(enum ckm_redirect_module module)
+{
+	return ckm_redirect_attached(module) && !row_off(module);
+}
+
+const char *ckm_redirect_off(void)
+{
+	const struct ckm_redirection *off;
+
+	mutex_lock(&redirect_lock);
+	off = row_off(CKM_NVIDIA) ?: row_off(CKM_NVIDIA_UVM);
+	mutex_unlock(&redirect_lock);
+	return off ? off->symbol : NULL;
+}
+
+void ckm_redirect_exit(void)
+{
+	/* A replacement that runs outside of our calls (uvm_charge.c, dmabuf.c) may drop the
+	 * last reference to a container, after which the module can be unloaded, and then
+	 * returns. It does not sleep in between.
+	 */
+	synchronize_rcu_tasks();
 }

@@ -41,6 +41,7 @@ static struct inode *alloc_back(struct super_block *sb)
 	back->drv = NULL;
 	back->release = NULL;
 	back->registered = false;
+	back->given_up = false;
 	back->tables = 0;
 	back->in_transfer = false;
 	back->space_sealed = false;

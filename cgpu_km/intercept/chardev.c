@@ -19,6 +19,7 @@
 #include "intercept/uvm.h"
 #include "intercept/uvm_ioctl.h"
 #include "intercept/uvm_managed.h"
+#include "intercept/witness.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/minor.h"
@@ -108,7 +109,7 @@ static int front_mmap(struct file *file, struct vm_area_struct *vma)
 	if (xchg(&back->maps_zeros, false))
 		return ckm_shared_mmap(vma);
 	if (back->node == CGPU_NODE_UVM)
-		return ckm_uvm_mmap(back, vma);
+		return ckm_witness(back) ? ckm_uvm_mmap(back, vma) : -EIO;
 	/* The driver's vm_ops use vma->vm_file: it must be the backing file. */
 	vma_set_file(vma, back->file);
 	return back->drv->mmap(back->file, vma);
@@ -168,6 +169,8 @@ static long front_ioctl(struct file *file, unsigned int cmd, unsigned long user)
 
 	if (READ_ONCE(back->ct->dying))
 		return -ENODEV;
+	if (!ckm_witness(back))
+		return -EIO;
 	ckm_back_mirror_flags(back, file->f_flags);
 	ret = ckm_call_begin(&call, back);
 	if (ret)

@@ -88,7 +88,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 	struct cgpu_obj **obj;
 	struct carried *c;
 
-	call->ran = true;
+	call->ran = true;	/* in place of rm_ioctl(), which this call does not reach */
 	/* Refuse to add to an existing dma-buf: its fd can be replaced before the
 	 * driver looks it up.
 	 */
@@ -133,7 +133,7 @@ out:
 	return status;
 }
 
-/* The driver's export makes an fd for its new dma-buf: take a reference. Probe context;
+/* The driver's export makes an fd for its new dma-buf: take a reference. In a handler;
  * never redirects.
  */
 static bool dmabuf_seen(struct pt_regs *regs)
@@ -155,10 +155,10 @@ static struct ckm_redirection redirections[PROBES] = {
 
 int ckm_dmabuf_attach(void)
 {
-	return ckm_redirect_attach(redirections, PROBES, "nvidia.ko", "are kprobes enabled?");
+	return ckm_redirect_attach(redirections, PROBES, CKM_NVIDIA, "no container can start");
 }
 
 void ckm_dmabuf_detach(void)
 {
-	ckm_redirect_detach(redirections, PROBES);
+	ckm_redirect_detach(redirections);
 }

@@ -8,8 +8,8 @@
 #ifndef CKM_DMABUF_H
 #define CKM_DMABUF_H
 
-/* Register the probes. 0, or -ENOENT with the missing symbol in the log. Detach is a
- * no-op without probes. Caller holds ckm_lock.
+/* Redirect them. 0, or an error with the symbol in the log. Detach is a no-op if they are
+ * not redirected. Caller holds ckm_lock.
  */
 int ckm_dmabuf_attach(void);
 void ckm_dmabuf_detach(void);

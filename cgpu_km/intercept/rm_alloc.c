@@ -276,6 +276,26 @@ static void finish(struct ckm_alloc *a)
 	ckm_tenant_unhold(ct, a->parent);
 }
 
+/* The driver may have made the object: leave it in the tree, PENDING and charged, until its
+ * client goes with the file. Without a handle it is not in the tree, and the charge stays
+ * until the container is gone.
+ */
+static void keep_charged(struct ckm_alloc *a)
+{
+	struct ckm_container *ct = a->rc->call->back->ct;
+	struct cgpu_obj *obj = &a->obj->core;
+
+	mutex_lock(&ct->rm_lock);
+	if (a->in_tree && obj->state == CGPU_OBJ_PENDING) {
+		obj->mem = a->mem;
+		obj->userd = a->userd;
+		a->userd = NULL;
+		a->done = true;
+	}
+	a->mem = NULL;
+	mutex_unlock(&ct->rm_lock);
+}
+
 /* Count the calls in flight that may allocate or free video memory: measure_context()
  * is valid only for a call that runs alone.
  */
@@ -313,6 +333,8 @@ long ckm_alloc_run(struct ckm_alloc *a, u32 status, void (*post)(struct ckm_call
 	begin_on_card(a);
 	ret = ckm_rm_forward(a->rc);
 	end_on_card(a);
+	if (call->unseen)
+		keep_charged(a);
 	finish(a);
 	return ret;
 }

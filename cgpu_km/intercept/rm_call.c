@@ -9,6 +9,7 @@
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_call.h"
+#include "intercept/witness.h"
 #include "state/container.h"
 
 void ckm_refused(struct ckm_call *call, const char *what, u32 number)
@@ -31,6 +32,20 @@ long ckm_rm_answer(struct ckm_rm_call *rc, u32 status)
 	return copy_to_user((void __user *)rc->user, rc->call->top, rc->call->size) ? -EFAULT : 0;
 }
 
+/* The redirection was switched off after it was checked, and the driver may have run the
+ * call with whatever the tenant's memory held: its state is unknown. What the call made
+ * goes with the file; until then no call on the file reaches the driver.
+ */
+static void give_up(struct ckm_rm_call *rc)
+{
+	struct ckm_back *back = rc->call->back;
+
+	rc->call->unseen = true;
+	WRITE_ONCE(back->given_up, true);
+	pr_err_ratelimited("container %s: the driver ran call 0x%x without its redirection; its file is given up\n",
+			   back->ct->dir, rc->row.nr);
+}
+
 long ckm_rm_forward(struct ckm_rm_call *rc)
 {
 	struct ckm_back *back = rc->call->back;
@@ -38,12 +53,15 @@ long ckm_rm_forward(struct ckm_rm_call *rc)
 	bool sealed = rc->row.verdict != CGPU_PASS;
 	long ret;
 
+	if (!ckm_witness(back))
+		return -EIO;
+	rc->call->must_enter = sealed && rc->row.verdict != CGPU_DMABUF;
 	/* If the driver fails before it writes a status, the tenant must not read success. */
 	if (sealed)
 		put32(rc->call->top, rc->row.status_at, NV_ERR_GENERIC);
 	ret = back->drv->unlocked_ioctl(back->file, rc->cmd, rc->user);
-	if (!ret && sealed && !rc->call->ran) {
-		pr_err_ratelimited("the driver ran call 0x%x unseen by the seal\n", rc->row.nr);
+	if (sealed && !rc->call->ran && (!ret || !ckm_witness(back))) {
+		give_up(rc);
 		ret = -EIO;
 	}
 	if (nested->answered &&

@@ -24,9 +24,9 @@ struct ckm_rm_call {
 };
 
 /* Forward @rc to the driver on the backing file. call->post runs before the driver
- * copies its result out. Returns the driver's value; -EIO if the redirection of
- * rm_ioctl was missed; -EFAULT if the nested parameters cannot be written. No lock
- * held; sleeps.
+ * copies its result out. Returns the driver's value; -EIO if a redirection is not in effect
+ * (call->unseen: it was switched off meanwhile, and the driver may have run the call);
+ * -EFAULT if the nested parameters cannot be written. No lock held; sleeps.
  */
 long ckm_rm_forward(struct ckm_rm_call *rc);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Passes the checked copies to the driver, inside a call of ours. Probe handlers take no lock. */
+/* Passes the checked copies to the driver, inside a call of ours. The handlers take no lock. */
 #include <linux/file.h>
 #include <linux/fdtable.h>
 #include <linux/minmax.h>
@@ -38,6 +38,7 @@ static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u
 
 	if (size != call->size)
 		return NV_ERR_ARGUMENT;
+	call->entered = true;
 	memcpy(arg, call->top, size);
 	ret = ckm_call_original(ARG(sp), ARG(nv), ARG(nvfp), cmd, ARG(arg), size,
 				original(call, PROBE_IOCTL));
@@ -50,10 +51,14 @@ static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u
 
 static u32 sealed_memcpy_from_user(void *to, const void __user *from, u32 n)
 {
-	const struct ckm_range *r = &ckm_call_mine()->nested;
+	const struct ckm_call *call = ckm_call_mine();
+	const struct ckm_range *r = &call->nested;
 	unsigned long at = (unsigned long)from;
 	unsigned long first = max(at, r->user), end = min(at + n, r->user + r->size);
 
+	/* rm_ioctl() runs with the tenant's struct instead of ours. */
+	if (call->must_enter && !call->entered)
+		return NV_ERR_ADDRESS;
 	if (!r->size || first >= end)
 		return copy_from_user(to, from, n) ? NV_ERR_ADDRESS : NV_OK;
 	/* Bytes outside the snapshot are not validated; read them from user memory. */
@@ -148,7 +153,7 @@ int ckm_seal_attach(void)
 {
 	int ret;
 
-	ret = ckm_redirect_attach(redirections, PROBES, "nvidia.ko", "are kprobes enabled?");
+	ret = ckm_redirect_attach(redirections, PROBES, CKM_NVIDIA, "no container can start");
 	if (ret)
 		return ret;
 	ret = ckm_uvm_charge_attach();
@@ -162,7 +167,7 @@ int ckm_seal_attach(void)
 err_uvm_charge:
 	ckm_uvm_charge_detach();
 err_seal:
-	ckm_redirect_detach(redirections, PROBES);
+	ckm_redirect_detach(redirections);
 	return ret;
 }
 
@@ -170,5 +175,5 @@ void ckm_seal_detach(void)
 {
 	ckm_dmabuf_detach();
 	ckm_uvm_charge_detach();
-	ckm_redirect_detach(redirections, PROBES);
+	ckm_redirect_detach(redirections);
 }

@@ -14,15 +14,16 @@
  *
  * Also of nvidia.ko: uvm_charge.h, dmabuf.h. Of nvidia-uvm.ko: uvm.h.
  *
- * If the redirection of rm_ioctl is missed (kprobes switched off), call->ran stays
- * false and the tenant gets an error. The driver has then already executed the call,
- * with the tenant's memory unchecked: the error reports the leak, it does not prevent it.
+ * witness.h checks before each call that all of them are in effect. The redirection of
+ * rm_ioctl is a kprobe and can be switched off between that check and the driver's call of
+ * it. Then call->entered stays false, os_memcpy_from_user fails, and after the call
+ * ckm_rm_forward() gives the file up.
  */
 #ifndef CKM_SEAL_H
 #define CKM_SEAL_H
 
-/* Register the probes of this table and those of uvm_charge.h and dmabuf.h. 0, or
- * -ENOENT with the missing symbol in the log. Caller holds ckm_lock.
+/* Redirect the functions of this table and those of uvm_charge.h and dmabuf.h. 0, or an
+ * error with the symbol in the log. Caller holds ckm_lock.
  */
 int ckm_seal_attach(void);
 void ckm_seal_detach(void);

@@ -36,8 +36,6 @@ enum { PROBE_SPACE, PROBE_REGISTER, PROBE_POOL, PROBE_FREE, PROBE_MANAGED, PROBE
 
 static struct ckm_redirection redirections[PROBES];
 
-static bool sealed;		/* ckm_lock for writing */
-
 static void *original(struct ckm_call *call, u32 row)
 {
 	return ckm_redirect_original(call, &redirections[row]);
@@ -247,8 +245,8 @@ static int map_pool(struct ckm_back *back, struct vm_area_struct *vma)
 	ret = back->drv->mmap(back->file, vma);
 	ckm_call_end(&call);
 	if (!ret && !call.uvm_seen) {
-		/* The probe was missed, and this may be a managed range: close it as
-		 * munmap() would.
+		/* The redirection was missed, and this may be a managed range: close
+		 * it as munmap() would.
 		 */
 		if (vma->vm_ops && vma->vm_ops->close)
 			vma->vm_ops->close(vma);
@@ -274,24 +272,23 @@ int ckm_uvm_mmap(struct ckm_back *back, struct vm_area_struct *vma)
 
 /* ---- redirection ---- */
 
-/* Set two flags of UVM_INITIALIZE in uvm_va_space_create(mapping, space, flags), whatever
- * the tenant's flags are. With HMM, a kernel that touches malloc'd memory migrates its
- * pages to video memory, and no call shows it. A space that belongs to a process works
- * only after UVM_MM_INITIALIZE, which finds the space by a descriptor of the tenant, and
- * that is our file: UVM_REGISTER_GPU_VASPACE fails with NV_ERR_PAGE_TABLE_NOT_AVAIL
- * (0x5d). In multi-process sharing mode a space belongs to none
+/* Set two flags of UVM_INITIALIZE, whatever the tenant's flags are. With HMM, a kernel that
+ * touches malloc'd memory migrates its pages to video memory, and no call shows it. A space
+ * that belongs to a process works only after UVM_MM_INITIALIZE, which finds the space by a
+ * descriptor of the tenant, and that is our file: UVM_REGISTER_GPU_VASPACE fails with
+ * NV_ERR_PAGE_TABLE_NOT_AVAIL (0x5d). In multi-process sharing mode a space belongs to none
  * (docs/decisions/0017).
  */
-static bool without_process(struct pt_regs *regs)
+static u32 space_without_process(void *mapping, void *space, u64 flags)
 {
 	struct ckm_call *call = ckm_call_mine();
 
-	if (!call)
-		return false;
-	call->back->space_flags = regs->dx;	/* the third argument */
-	regs->dx |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS;
+	call->uvm_seen = true;
+	call->back->space_flags = flags;
 	smp_store_release(&call->back->space_sealed, true);
-	return false;
+	flags |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS;
+	return ckm_call_original(ARG(mapping), ARG(space), flags, 0, 0, 0,
+				 original(call, PROBE_SPACE));
 }
 
 static bool in_pools_only(struct pt_regs *regs)
@@ -305,7 +302,7 @@ static bool in_pools_only(struct pt_regs *regs)
  * the same from 535 to 595 as far as they are used here.
  */
 static struct ckm_redirection redirections[PROBES] = {
-	[PROBE_SPACE]		= { "uvm_va_space_create", NULL, without_process },
+	[PROBE_SPACE]		= { "uvm_va_space_create", space_without_process },
 	[PROBE_REGISTER]	= { "uvm_va_space_register_gpu", checked_register_gpu },
 	[PROBE_POOL]		= { "uvm_api_alloc_semaphore_pool", charged_pool },
 	[PROBE_FREE]		= { "uvm_api_free", uncharged_free },
@@ -315,28 +312,17 @@ static struct ckm_redirection redirections[PROBES] = {
 void ckm_uvm_attach(void)
 {
 	lockdep_assert_held(&ckm_lock);
-	if (READ_ONCE(sealed) || !ckm_driver_uvm_major())
-		return;
-	/* Probes may be left of an nvidia-uvm that was unloaded or failed to register. */
-	ckm_uvm_detach();
-	if (!ckm_redirect_attach(redirections, PROBES, "nvidia-uvm.ko",
-				 "containers get no address spaces"))
-		WRITE_ONCE(sealed, true);
+	if (!ckm_uvm_has_seal() && ckm_driver_uvm_major())
+		ckm_redirect_attach(redirections, PROBES, CKM_NVIDIA_UVM,
+				    "containers get no address spaces");
 }
 
 bool ckm_uvm_has_seal(void)
 {
-	return READ_ONCE(sealed);
-}
-
-void ckm_uvm_gone(void)
-{
-	WRITE_ONCE(sealed, false);
+	return ckm_redirect_attached(CKM_NVIDIA_UVM);
 }
 
 void ckm_uvm_detach(void)
 {
-	lockdep_assert_held(&ckm_lock);
-	WRITE_ONCE(sealed, false);
-	ckm_redirect_detach(redirections, PROBES);
+	ckm_redirect_detach(redirections);
 }

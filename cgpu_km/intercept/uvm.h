@@ -19,15 +19,14 @@ struct ckm_back;
 struct ckm_container;
 struct vm_area_struct;
 
-/* Register or remove the probes. Attach is a no-op without nvidia-uvm, or if they are
- * registered; an error is logged. Caller holds ckm_lock.
+/* Redirect them, or end it. Attach is a no-op without nvidia-uvm, or if they are redirected;
+ * an error is logged. Caller of attach holds ckm_lock. Detach takes no lock of the module;
+ * the module notifier calls it too, while nvidia-uvm is being unloaded.
  */
 void ckm_uvm_attach(void);
 void ckm_uvm_detach(void);
-/* Whether the probes are registered; without them no uvm node can be opened. Any context. */
+/* Whether they are redirected; otherwise no uvm node can be opened. Any context. */
 bool ckm_uvm_has_seal(void);
-/* From the module notifier: nvidia-uvm is being unloaded, and the probes with it. */
-void ckm_uvm_gone(void);
 
 /* The mmap of a front file of uvm: a semaphore pool, or managed memory if each GPU of
  * the container has uvm = account. -EPERM for any other mapping, -EBADFD without an

@@ -62,8 +62,8 @@ static void add_uvm_ref(struct uvm_ref *ref, u32 probe, unsigned long key)
 }
 
 /* Remove the record before the driver drops the reference: after that the driver may
- * give the same key to another reference. The probe does not redirect a key without a
- * record, so our own call reaches the driver.
+ * give the same key to another reference. A key without a record is not redirected,
+ * so our own call reaches the driver.
  */
 static struct uvm_ref *take_uvm_ref(u32 probe, unsigned long key)
 {
@@ -181,7 +181,8 @@ static u32 uncharged_free_dup(void *device, u32 handle)
 	u32 status;
 
 	give_begin(ref);
-	status = ckm_call_original(ARG(device), handle, 0, 0, 0, 0, redirections[PROBE_UNDUP].probe.addr);
+	status = ckm_call_original(ARG(device), handle, 0, 0, 0, 0,
+				   ckm_redirect_address(&redirections[PROBE_UNDUP]));
 	give_end(ref);
 	return status;
 }
@@ -193,12 +194,13 @@ static void uncharged_release_channel(void *retained)
 	give_begin(ref);
 	if (ref)
 		ckm_run_word_remove(&ref->word);
-	ckm_call_original(ARG(retained), 0, 0, 0, 0, 0, redirections[PROBE_RELEASE].probe.addr);
+	ckm_call_original(ARG(retained), 0, 0, 0, 0, 0,
+			  ckm_redirect_address(&redirections[PROBE_RELEASE]));
 	give_end(ref);
 }
 
 /* Redirected in any context: nvidia-uvm drops references of a container outside of its
- * calls too. Probe context.
+ * calls too. Runs in a handler that must not sleep.
  */
 static bool wants_free_dup(struct pt_regs *regs)
 {
@@ -222,12 +224,12 @@ static struct ckm_redirection redirections[PROBES] = {
 
 int ckm_uvm_charge_attach(void)
 {
-	return ckm_redirect_attach(redirections, PROBES, "nvidia.ko", "are kprobes enabled?");
+	return ckm_redirect_attach(redirections, PROBES, CKM_NVIDIA, "no container can start");
 }
 
 void ckm_uvm_charge_detach(void)
 {
-	ckm_redirect_detach(redirections, PROBES);
+	ckm_redirect_detach(redirections);
 }
 
 void ckm_uvm_charge_exit(void)

@@ -11,8 +11,8 @@
 #ifndef CKM_UVM_CHARGE_H
 #define CKM_UVM_CHARGE_H
 
-/* Register the probes. 0, or -ENOENT with the missing symbol in the log. Detach is a
- * no-op without probes. Caller holds ckm_lock.
+/* Redirect them. 0, or an error with the symbol in the log. Detach is a no-op if they are
+ * not redirected. Caller holds ckm_lock.
  */
 int ckm_uvm_charge_attach(void);
 void ckm_uvm_charge_detach(void);

@@ -11,6 +11,7 @@
 #include "intercept/rm_call.h"
 #include "intercept/uvm_ioctl.h"
 #include "intercept/uvm_managed.h"
+#include "intercept/witness.h"
 #include "state/container.h"
 #include "state/memory.h"
 
@@ -84,13 +85,13 @@ static bool uvm_call_is_checked(u32 nr)
 	return nr == UVM_REGISTER_GPU || nr == UVM_ALLOC_SEMAPHORE_POOL;
 }
 
-/* The probe was missed: the driver's state is unknown. Without space_sealed later calls
- * fail, as on a file without an address space.
+/* A redirection was missed, or switched off while the call ran: the driver's state is
+ * unknown. Without space_sealed later calls fail, as on a file without an address space.
  */
 static void taint_space(struct ckm_back *back, u32 nr)
 {
 	WRITE_ONCE(back->space_sealed, false);
-	pr_err_ratelimited("container %s: uvm call %u ran unseen: are kprobes switched off? Its address space is given up\n",
+	pr_err_ratelimited("container %s: uvm call %u ran without a redirection; its address space is given up\n",
 			   back->ct->dir, nr);
 }
 
@@ -134,6 +135,8 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	 */
 	if (checked && fault_in_readable((void __user *)user, row.size))
 		return -EFAULT;
+	if (!ckm_witness(back))
+		return -EIO;
 	/* A query must not write a cache line that all CPUs share. */
 	moves = uvm_call_moves(row.nr);
 	if (moves)
@@ -141,7 +144,7 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	ret = back->drv->unlocked_ioctl(back->file, cmd, user);
 	if (moves)
 		ckm_container_moves_end(back->ct);
-	if (checked && !call->uvm_seen && (!ret || ret == -EFAULT))
+	if ((checked && !call->uvm_seen && (!ret || ret == -EFAULT)) || !ckm_witness(back))
 		taint_space(back, row.nr);
 	return ret;
 }

@@ -230,6 +230,16 @@ void ckm_events_core(const char *running, const char *candidate, int ret, const 
 			nla_put_string(skb, CGPU_A_WHY, why));
 }
 
+void ckm_events_redirections(int ret, const char *why)
+{
+	void *head;
+	struct sk_buff *skb = ckm_netlink_begin(CGPU_EVENT_REDIRECTIONS, &head);
+
+	if (skb)
+		ckm_netlink_send(skb, head, nla_put_u32(skb, CGPU_A_ERRNO, -ret) ?:
+					    nla_put_string(skb, CGPU_A_WHY, why));
+}
+
 /* ---- containers ---- */
 
 /* Held from reading a container's values until they are sent, so the last event has the

@@ -59,6 +59,11 @@ void ckm_netlink_gpu_event(struct ckm_gpu *gpu, u32 event);
  */
 void ckm_events_core(const char *running, const char *candidate, int ret, const char *why);
 
+/* Send CGPU_EVENT_REDIRECTIONS: @ret 0, all are in effect again; else a negative errno. Sleeps.
+ * The caller serialises.
+ */
+void ckm_events_redirections(int ret, const char *why);
+
 /* Send the pending events of a slot that is being destroyed, ignoring the rate limit.
  * Sleeps; takes gpu->news.lock and gpu->lock.
  */

@@ -144,7 +144,7 @@ def test_a_failed_command_changes_nothing(cli: Cli, words: list[str]) -> None:
     files = [path for path in cli.tree.root.rglob("*") if path.is_file()]
     before = {path: path.read_bytes() for path in files}
     result = cli.cgpu(*words)
-    assert "internal" not in result.stderr
+    assert "internal:" not in result.stderr
     assert "Traceback" not in result.output
     if result.exit_code:
         assert result.stderr.startswith('{"schema_version"' if "--json" in words else "cgpu: error: ")

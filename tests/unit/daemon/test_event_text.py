@@ -84,6 +84,16 @@ TOLD = [
         "warning",
         "core moody was not taken: it speaks ABI 99; no core is there",
     ),
+    (
+        KernelEvent(Event.REDIRECTIONS, None, None, {"errno": 5, "why": "rm_ioctl is not redirected"}),
+        "error",
+        "calls of containers fail, because the driver's functions cannot be redirected: rm_ioctl is not redirected",
+    ),
+    (
+        KernelEvent(Event.REDIRECTIONS, None, None, {"errno": 0, "why": "all redirections are in effect"}),
+        "info",
+        "calls of containers reach the driver again: all redirections are in effect",
+    ),
     (KernelEvent(99), "info", "event 99, which this version does not know"),
 ]
 

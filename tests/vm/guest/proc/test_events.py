@@ -125,6 +125,25 @@ def test_the_life_of_a_container(ear: Ear) -> None:
     assert not any("lost" in event.values for _, event in ear.heard)
 
 
+def test_redirections_that_are_switched_off_are_told(ear: Ear) -> None:
+    """Once, within a second and without a call of a container; and when they are back."""
+    switch = Path("/sys/kernel/debug/kprobes/enabled")
+    if not switch.exists():
+        subprocess.run(["mount", "-t", "debugfs", "none", "/sys/kernel/debug"], check=True)
+    with Box("b" * 64, 64):
+        for _ in range(2):
+            switch.write_text("0")
+            try:
+                time.sleep(2 * SECOND)
+            finally:
+                switch.write_text("1")
+            time.sleep(2 * SECOND)
+    told = [event.values for event in ear.wait(Event.REDIRECTIONS, 4)]
+    off = {"errno": errno.EIO, "why": "rm_ioctl is not redirected: are kprobes switched off?"}
+    assert told == [off, {"errno": 0, "why": "all redirections are in effect"}] * 2
+    assert not any(event.gpu or event.container for event in ear.of(Event.REDIRECTIONS))
+
+
 def test_a_policy_is_told_once_and_only_when_it_changed(ear: Ear) -> None:
     for policy in (2, 2, 0, 5):
         put("policy", policy)

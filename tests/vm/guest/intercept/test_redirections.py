@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: MIT
+"""What an administrator can switch off of the redirections, and what a tenant gets then: a refusal, before the driver
+runs. What holds after every test: the card has taken nothing that is not charged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import mmap
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slicebox import MIB, PROC, Box, clean_box, command, fb_used, until, vidmem
+from slicebox import nvclient as nv
+
+pytestmark = pytest.mark.checked
+
+LIMIT_MIB = 256
+OVER = 300 * MIB
+KPROBES = Path("/sys/kernel/debug/kprobes/enabled")
+FTRACE = Path("/proc/sys/kernel/ftrace_enabled")
+TRACING = Path("/sys/kernel/tracing")
+NAMES = (f"{n:012x}" + "a" * 52 for n in itertools.count(0xBA0000000000))
+
+REDIRECTED = ("os_memcpy_from_user", "nv_get_file_private", "nvUvmInterfaceDupMemory", "uvm_va_space_create")
+OBSERVED = ("dma_buf_fd",)
+PROBED = ("rm_ioctl",)
+
+
+@contextlib.contextmanager
+def written(switch: Path, value: str, after: str = "") -> Iterator[None]:
+    before = switch.read_text()
+    switch.write_text(value)
+    try:
+        yield
+    finally:
+        switch.write_text(after or before)
+
+
+@pytest.fixture(autouse=True)
+def debugging() -> Iterator[None]:
+    """Tracing without the names of tasks: to record these, the kernel changes the text of its scheduler while all
+    processors run it, and an emulated processor may still see the old text (an int3 Oops in __schedule, on 6.12).
+    """
+    for kind, place in (("debugfs", KPROBES.parents[1]), ("tracefs", TRACING)):
+        if not os.path.ismount(place):
+            subprocess.run(["mount", "-t", kind, "none", place], check=True)
+    with written(TRACING / "options/record-cmd", "0"):
+        yield
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    with clean_box(next(NAMES), LIMIT_MIB) as box:
+        yield box
+
+
+def kprobes_off() -> contextlib.AbstractContextManager[None]:
+    return written(KPROBES, "0")
+
+
+def outcome(gpu: nv.Gpu, size: int) -> tuple[str, int]:
+    """What an allocation ends with: an errno, or a status of the driver."""
+    try:
+        return "status", gpu.alloc_vidmem(size)[0]
+    except OSError as error:
+        return "errno", error.errno
+
+
+def redirections() -> str:
+    return dict(line.split() for line in (PROC / "0/stat").read_text().splitlines())["redirections"]
+
+
+def test_no_allocation_while_kprobes_are_off(box: Box, gpu: nv.Gpu, kernel_log):
+    assert gpu.alloc_vidmem(16 * MIB)[0] == 0
+    used, taken, refused = box.used, fb_used(), box.stat("refused_calls")
+    assert redirections() == "on"
+    with kprobes_off():
+        got = {outcome(gpu, 16 * MIB) for _ in range(40)}
+        assert (got, box.used, fb_used()) == ({("errno", errno.EIO)}, used, taken)
+        assert redirections() == "off"
+        until(lambda: "rm_ioctl is not redirected" in kernel_log.news())
+    assert redirections() == "on"
+    assert gpu.alloc_vidmem(16 * MIB)[0] == 0
+    assert gpu.alloc_vidmem(OVER)[0] == nv.NV_ERR_NO_MEMORY
+    assert box.stat("refused_calls") == refused, "not by the tenant's fault"
+    until(lambda: "in effect again" in kernel_log.news())
+
+
+def test_ftrace_cannot_be_switched_off(box: Box, gpu: nv.Gpu):
+    with pytest.raises(OSError) as caught, written(FTRACE, "0"):
+        got = [outcome(gpu, 16 * MIB) for _ in range(40)]
+        assert (got, fb_used()) == ([], 0), "the driver ran"
+    assert caught.value.errno == errno.EBUSY
+    assert gpu.alloc_vidmem(OVER)[0] == nv.NV_ERR_NO_MEMORY
+
+
+@pytest.mark.parametrize(("switch", "why"), [(KPROBES, errno.ENODEV), (FTRACE, errno.EBUSY)], ids=["kprobes", "ftrace"])
+def test_no_container_without(switch: Path, why: int, kernel_log):
+    """And with the last container ftrace can be switched off again: we hold nothing."""
+    name = next(NAMES)
+    with written(switch, "0"):
+        with pytest.raises(OSError) as caught:
+            command(f"create {name} gpu=0 memsize={LIMIT_MIB * MIB}")
+        assert caught.value.errno == why
+        assert "cannot be redirected" in kernel_log.news()
+        assert redirections() == "none"
+    with clean_box(name, LIMIT_MIB) as box, box.client() as client:
+        assert client.gpu(0).alloc_vidmem(16 * MIB)[0] == 0
+
+
+def flags(function: str) -> list[str]:
+    """Of the kernel's list of traced functions: I where its instruction pointer is changed."""
+    lines = (TRACING / "enabled_functions").read_text().splitlines()
+    return next((line.partition("tramp")[0].split()[2:] for line in lines if line.split()[0] == function), [])
+
+
+def test_what_is_only_observed_can_be_live_patched(box: Box):
+    assert [function for function in REDIRECTED if "I" not in flags(function)] == []
+    assert [function for function in OBSERVED if not flags(function) or "I" in flags(function)] == []
+    assert [function for function in PROBED if flags(function)] == []
+
+
+def kprobe_command(text: str) -> None:
+    fd = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def kprobe_event(function: str) -> Iterator[None]:
+    """As an administrator who looks for something else may have one."""
+    kprobe_command(f"p:theirs {function}\n")
+    try:
+        with written(TRACING / "events/kprobes/theirs/enable", "1", "0"):
+            yield
+    finally:
+        kprobe_command("-:kprobes/theirs\n")
+
+
+@pytest.mark.parametrize("function", ["os_memcpy_from_user", "nvUvmInterfaceDupMemory", "dma_buf_fd"])
+def test_beside_a_kprobe_of_another(function: str):
+    """Theirs first, and ours first; either ends first. The kernel may not warn (no_splat).
+
+    At rm_ioctl, which has no call to ftrace, the kernel refuses events.
+    """
+
+    def holds(gpu: nv.Gpu) -> bool:
+        return gpu.alloc_vidmem(OVER)[0] == nv.NV_ERR_NO_MEMORY and gpu.alloc_vidmem(MIB)[0] == 0
+
+    with kprobe_event(function), clean_box(next(NAMES), LIMIT_MIB) as box, box.client() as client:
+        assert holds(client.gpu(0))
+    with clean_box(next(NAMES), LIMIT_MIB) as box, box.client() as client:
+        gpu = client.gpu(0)
+        with kprobe_event(function):
+            assert holds(gpu)
+        assert holds(gpu)
+    with contextlib.ExitStack() as theirs:
+        theirs.enter_context(kprobe_event(function))
+        with clean_box(next(NAMES), LIMIT_MIB) as box, box.client() as client:
+            theirs.close()
+            assert holds(client.gpu(0))
+
+
+def test_beside_a_tracer(box: Box, gpu: nv.Gpu):
+    """It comes first in the kernel's list, and the same call leads to both."""
+    (TRACING / "set_ftrace_filter").write_text("\n".join((*REDIRECTED, *OBSERVED, "ckm_call_begin")))
+    try:
+        with written(TRACING / "current_tracer", "function", "nop"):
+            assert gpu.alloc_vidmem(OVER)[0] == nv.NV_ERR_NO_MEMORY
+            assert gpu.alloc_vidmem(MIB)[0] == 0
+            assert "os_memcpy_from_user" in (TRACING / "trace").read_text()
+            assert redirections() == "on"
+    finally:
+        (TRACING / "set_ftrace_filter").write_text("")
+    assert gpu.alloc_vidmem(OVER)[0] == nv.NV_ERR_NO_MEMORY
+
+
+def test_nothing_by_a_switch_that_flips(box: Box):
+    """Threads that allocate all the while."""
+    stop = threading.Event()
+    seen: list[tuple[str, int]] = []
+
+    def allocate(gpu: nv.Gpu) -> None:
+        handle = 0xCAFE0000
+        while not stop.is_set():
+            handle += 1
+            try:
+                seen.append(("status", gpu.alloc_vidmem(16 * MIB, handle)[0]))
+                gpu.free(handle)
+            except OSError as error:
+                seen.append(("errno", error.errno))
+
+    with contextlib.ExitStack() as files:
+        gpus = [files.enter_context(box.client()).gpu(0) for _ in range(3)]
+        threads = [threading.Thread(target=allocate, args=[gpu]) for gpu in gpus]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(40):
+                with kprobes_off():
+                    time.sleep(0.02)
+                time.sleep(0.02)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert fb_used() <= box.used
+    # A free that was refused leaves its handle, and its 16 MiB, behind.
+    assert {("status", 0), ("errno", errno.EIO)} <= set(seen)
+    assert set(seen) <= {("status", 0), ("status", nv.NV_ERR_NO_MEMORY), ("errno", errno.EIO)}
+
+
+# ---- a call that waits for a page of the tenant ----
+
+SYS_USERFAULTFD = 323
+UFFDIO_API, UFFDIO_REGISTER, UFFDIO_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
+MISSING = 1
+PAGE = mmap.PAGESIZE
+MADV_DONTNEED = 4
+
+
+class Pages:
+    """Memory whose pages the kernel waits for until put() brings them."""
+
+    def __init__(self, count: int):
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._memory = mmap.mmap(-1, count * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.fd = self._libc.syscall(SYS_USERFAULTFD, os.O_CLOEXEC)
+        assert self.fd >= 0
+        self._ioctl(UFFDIO_API, 0xAA, 0, 0)
+        self._ioctl(UFFDIO_REGISTER, self.at, count * PAGE, MISSING, 0)
+
+    def _ioctl(self, request: int, *words: int) -> None:
+        arg = (ctypes.c_uint64 * len(words))(*words)
+        if self._libc.ioctl(self.fd, ctypes.c_ulong(request), arg):
+            raise OSError(ctypes.get_errno(), "userfaultfd")
+
+    def wait(self) -> int:
+        """The page that the kernel waits for."""
+        message = os.read(self.fd, 32)
+        return (int.from_bytes(message[16:24], "little") - self.at) // PAGE
+
+    def put(self, page: int, content: bytes) -> None:
+        source = ctypes.create_string_buffer(2 * PAGE)
+        start = -ctypes.addressof(source) % PAGE
+        source[start : start + len(content)] = content
+        self._ioctl(UFFDIO_COPY, self.at + page * PAGE, ctypes.addressof(source) + start, PAGE, 0, 0)
+
+    def drop(self, page: int) -> None:
+        address = ctypes.c_void_p(self.at + page * PAGE)
+        assert self._libc.madvise(address, ctypes.c_size_t(PAGE), MADV_DONTNEED) == 0
+
+
+class Waiting:
+    """An allocation of 16 MiB whose struct is on page 0 and whose parameters are on page 1."""
+
+    def __init__(self, gpu: nv.Gpu):
+        self.pages = Pages(2)
+        arg, params = vidmem(gpu, 16 * MIB, 0xCAFE0001)
+        arg.params = self.pages.at + PAGE
+        self.top, self.params = bytes(arg), bytes(params)
+        self.pages.put(0, self.top)
+        request = nv.request(nv.ESC_RM_ALLOC, ctypes.sizeof(arg))
+        self._thread = threading.Thread(target=lambda: self._run(gpu.rm.ctl, request))
+        self._thread.start()
+
+    def _run(self, ctl: nv.Ctl, request: int) -> None:
+        self.got = ctl.raw(request, self.pages.at)
+
+    def result(self) -> int:
+        self._thread.join(30)
+        return self.got
+
+
+@pytest.mark.stock_only  # the debug kernel has no userfaultfd
+def test_not_by_a_call_that_waits_in_our_check(box: Box, gpu: nv.Gpu):
+    taken, used = fb_used(), box.used
+    call = Waiting(gpu)
+    assert call.pages.wait() == 1
+    with kprobes_off():
+        call.pages.put(1, call.params)
+        assert call.result() == errno.EIO
+    assert (fb_used(), box.used) == (taken, used)
+    assert gpu.alloc_vidmem(16 * MIB)[0] == 0, "nothing had reached the driver"
+
+
+@pytest.mark.stock_only
+def test_not_by_a_call_that_waits_in_the_driver(box: Box, kernel_log):
+    """The driver was called while all was well. Its file is given up: what the call did is not known."""
+    with contextlib.suppress(OSError), box.client() as client:
+        gpu = client.gpu(0)
+        taken = fb_used()
+        call = Waiting(gpu)
+        assert call.pages.wait() == 1
+        call.pages.drop(0)
+        call.pages.put(1, call.params)
+        assert call.pages.wait() == 0
+        with kprobes_off():
+            call.pages.put(0, call.top)
+            assert call.result() == errno.EIO
+        assert fb_used() == taken
+        assert "its file is given up" in kernel_log.news()
+        assert outcome(gpu, MIB) == ("errno", errno.EIO)
+        assert box.used >= 16 * MIB, "charged until the file is gone"
+    until(lambda: box.used == 0)
+    with box.client() as client:
+        assert client.gpu(0).alloc_vidmem(16 * MIB)[0] == 0
