@@ -12,6 +12,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "nvsim/lib")]
 
+import preloaded  # noqa: E402
+
 
 @pytest.fixture(scope="session")
 def built() -> Path:
@@ -23,3 +25,17 @@ def built() -> Path:
     (out / "cuda").mkdir(exist_ok=True)
     subprocess.run([*compile_it, HERE / "load/fake_cuda.c", "-o", out / "cuda/libcuda.so.1"], check=True)
     return out
+
+
+@pytest.fixture
+def start(built, tmp_path):
+    running = []
+
+    def one(program: str = preloaded.CONTEXT, **env: str) -> preloaded.Process:
+        running.append(preloaded.Process(built, tmp_path, program, **env))
+        return running[-1]
+
+    yield one
+    for process in running:
+        if process.process.poll() is None:
+            process.end()

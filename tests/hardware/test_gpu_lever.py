@@ -4,59 +4,13 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
+import struct
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hw.lever import Lever, LeverError, status_text, took_us
-
-NVSIM = Path(__file__).resolve().parents[1] / "nvsim/lib"
-PRELUDE = f"import os, sys; sys.path.insert(0, {str(NVSIM)!r}); import nvclient as nv\n"
-CONTEXT = """
-rm = nv.Client().__enter__()
-group = rm.gpu().space().group()
-one, two = group.channel(), group.channel()
-"""
-
-
-class Process:
-    """A Python program with rmlever in it; it prints what it has to say and ends when its input does."""
-
-    def __init__(self, built: Path, folder: Path, program: str, **env: str):
-        environment = {
-            **os.environ,
-            "LD_PRELOAD": f"{built / 'librmlever.so'} {built / 'fake.so'}",
-            "RMLEVER_DIR": str(folder),
-            **env,
-        }
-        argv = [sys.executable, "-u", "-c", PRELUDE + program + "\nprint('ready')\nsys.stdin.read()\n"]
-        self.process = subprocess.Popen(argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.said = []
-        while (line := self.process.stdout.readline()) not in ("ready\n", ""):
-            self.said.append(line.strip())
-        self.socket = folder / f"{self.process.pid}.sock"
-
-    def end(self) -> int:
-        self.process.stdin.close()
-        self.process.stdout.close()
-        return self.process.wait(10)
-
-
-@pytest.fixture
-def start(built, tmp_path):
-    running = []
-
-    def one(program: str = CONTEXT, **env: str) -> Process:
-        running.append(Process(built, tmp_path, program, **env))
-        return running[-1]
-
-    yield one
-    for process in running:
-        if process.process.poll() is None:
-            process.end()
+from preloaded import CONTEXT, Process
 
 
 def test_it_learns_clients_groups_and_channels(start):
@@ -125,6 +79,17 @@ def test_without_a_directory_there_is_no_socket(built, tmp_path):
     assert not list(tmp_path.glob("*.sock"))
 
 
+def test_samples_are_listed_from_the_tracker_on(start):
+    """As on a card, where the tracker names the newest."""
+    answer = Lever(start().socket)("samples")
+    assert (answer["calls"], answer["failed"]) == (1, 0)
+    second = 1_000_000_000
+    newest = [second + 600_000_000, 103]
+    assert answer["samples"] == [newest, [second, 100], [second + 200_000_000, 101], [second + 400_000_000, 102]]
+    without = Lever(start("rm = nv.Client().__enter__()").socket)("samples")
+    assert (without["calls"], without["samples"]) == (0, [])
+
+
 # ---- conduct ----
 
 
@@ -159,3 +124,45 @@ def test_calls_that_cannot_be_made_are_counted(built, start):
 def test_what_cannot_be_conducted_is_refused(built, start, argv):
     socket = start().socket
     conduct(built, *(word.format(socket) for word in argv), expect=1)
+
+
+def parts(result: dict) -> list[float]:
+    got = [member["gpu_ns"] for member in result["member"]]
+    return [one / sum(got) for one in got]
+
+
+def members(start, words: tuple[int, ...], *highprio: int) -> list[str]:
+    """A process for each word: not 0 while it has work."""
+    found = []
+    for i, word in enumerate(words):
+        socket = start().socket
+        socket.with_suffix(".state").write_bytes(struct.pack("I", word))
+        found.append(f"{socket}:1:2:1:{int(i in highprio)}")
+    return found
+
+
+def test_a_process_without_work_gives_its_slices_away(built, start):
+    argv = ("--policy", "2", "--seconds", "2", "--slice-us", "20000")
+    both = members(start, (0, 1))
+    *_, blind = conduct(built, *argv, *both)
+    assert blind["readings"] == 0
+    assert parts(blind)[0] == pytest.approx(0.5, abs=0.1)
+    *_, seen = conduct(built, *argv, "--states", *both)
+    assert seen["readings"] > 0
+    assert parts(seen)[1] > 0.85, "the other one is idle"
+
+
+def test_a_process_without_a_word_is_not_known_to_be_idle(built, start):
+    """A missing word must not count as idle: it would never run."""
+    (idle,) = members(start, (0,))
+    unknown = f"{start().socket}:1:2:1"
+    *_, result = conduct(built, "--seconds", "2", "--slice-us", "20000", "--states", idle, unknown)
+    assert parts(result)[1] > 0.85
+
+
+def test_high_priority_has_its_ratio_while_it_works(built, start):
+    argv = ("--policy", "1", "--seconds", "3", "--slice-us", "20000", "--prio-ratio", "80", "--states")
+    *_, result = conduct(built, *argv, *members(start, (1, 1), 0))
+    assert parts(result)[0] == pytest.approx(0.8, abs=0.08)
+    *_, result = conduct(built, *argv, *members(start, (0, 1), 0))
+    assert parts(result)[1] > 0.85, "it has no work: the other one runs"

@@ -153,7 +153,7 @@ def latency(context: Context) -> dict:
     }
 
 
-@question("overrun", "levers", 25, (8,))
+@question("overrun", "levers", 45, (8,))
 def overrun(context: Context) -> dict:
     """Does DISABLE_CHANNELS wait for a long kernel to end, or is the kernel preempted?
 

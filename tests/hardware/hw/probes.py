@@ -189,9 +189,7 @@ def under_table(context: Context, argv: list[str], **env: str) -> tuple[dict, li
     return done, refused_calls(log)
 
 
-def fatal_ones(
-    context: Context, argv: list[str], refused: list[str], status: object, way: dict[str, str]
-) -> list[str]:
+def fatal_ones(context: Context, argv: list[str], refused: list[str], status: object, way: dict[str, str]) -> list[str]:
     """Those whose refusal alone changes how the program ends."""
     numbers = {one: one.split("=0x")[1] for one in refused}
     found = []
@@ -203,7 +201,7 @@ def fatal_ones(
     return found
 
 
-@question("table", "probes", 110, (1, 2, 10, 16))
+@question("table", "probes", 210, (1, 2, 10, 16))
 def call_table(context: Context) -> dict:
     """Do CUDA, NVML and PyTorch run when each call that the module refuses is refused?
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from . import machine
 from .ask import TORCH, Context, Missing, has_torch, question
+from .lever import took_us
 from .loads import Crew, Load, LoadError, run_program
 from .stats import figures
 
@@ -120,13 +121,13 @@ def said_of(rows: dict) -> str:
     return "; ".join(words)
 
 
-@question("serve", "serve", 330, (7, 8))
+@question("serve", "serve", 340, (7, 8))
 def serve_beside_training(context: Context) -> dict:
     """What do requests at batch 1 take beside training, under the driver, under timeslices, under cgpu's core and MPS?
 
-    An LLM's decode steps (half floats, a CUDA graph a token, 8 tokens a request, 8 requests a second by chance) beside resnet50
-    training. Each way for some seconds with the same two processes. Where the run state is known, the service says itself
-    whether it has work: no user program can read channel RAM.
+    An LLM's decode steps (half floats, a CUDA graph a token, 8 tokens a request, 8 requests a second by chance) beside
+    resnet50 training. Each way for some seconds with the same two processes. Where the run state is known, the service
+    says itself whether it has work: no user program can read channel RAM.
     """
     if not has_torch():
         raise Missing("PyTorch is not installed")
@@ -163,7 +164,7 @@ def serve_beside_training(context: Context) -> dict:
     return {"answer": said_of(rows), "timeslices_us": list(slices.values()), "rows": rows}
 
 
-@question("mps", "traces", 25, (2,))
+@question("mps", "traces", 5, (2,))
 def mps_traces(context: Context) -> dict:
     """Which calls do MPS's server and its clients make?
 
@@ -216,7 +217,8 @@ def samples(context: Context) -> dict:
                 wrong += who != runs
                 if who != runs:
                     others[who] = others.get(who, 0) + 1
-    times = [at for at, _ in answer["samples"]]
+    listed = [at for at, _ in answer["samples"]]
+    times = sorted(listed)
     gaps = [(b - a) / 1e6 for a, b in itertools.pairwise(times)]
     return {
         "answer": f"{len(times)} samples; {right} name the process that ran, {wrong} another",
@@ -226,7 +228,6 @@ def samples(context: Context) -> dict:
         "others": others,
         "gaps_ms": figures(gaps, "ms"),
         "newest_age_s": (time.time_ns() - max(times)) / 1e9 if times else None,
-        "us": answer["ns"],
+        "listed_by_time": listed == times,
+        "us": took_us(answer),
     }
-
-
