@@ -260,7 +260,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option(
     "--container", "containers", multiple=True, metavar="KEY=VALUE,...", help="One container; may be repeated."
 )
-@click.option("--profile", "card", default="a100", show_default=True, help="Costs of the card: a100, h200, t4.")
+@click.option("--profile", "card", default="a100", show_default=True, help="Costs of the card: a100, h100, h200, t4.")
 @click.option("--gpus", type=click.IntRange(1, 16), help="Number of identical GPUs; default: 1, or those of FILE.")
 @click.option("--policy", metavar="P", default="weighted", show_default=True, help="0 to 6, or its name.")
 @click.option("--slice-us", metavar="US", help="Default: 20 lever calls, as the module chooses.")

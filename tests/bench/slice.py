@@ -70,7 +70,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profiles", nargs="*", default=PROFILES, help="t4, a100, h200")
+    parser.add_argument("profiles", nargs="*", default=PROFILES, help="t4, a100, h100, h200")
     parser.add_argument("--weights", default="1:2")
     arguments = parser.parse_args()
     rows = []

@@ -117,7 +117,7 @@ def objects(context: Context) -> dict:
     return {"answer": said, "bytes_each_channel": each, "rows": rows}
 
 
-@question("totals", "memory", 30, (10,))
+@question("totals", "memory", 35, (10,))
 def totals(context: Context) -> dict:
     """Do cudaMemGetInfo, nvidia-smi and torch show totals that were rewritten in FB_GET_INFO?
 

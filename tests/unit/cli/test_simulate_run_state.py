@@ -145,7 +145,7 @@ def run(*argv: str) -> tuple[int, str, str]:
 
 
 def test_the_source_is_the_cards_unless_it_is_given() -> None:
-    assert [profile(name).run_state for name in ("a100", "h200", "t4")] == ["chram", "chram", "none"]
+    assert [profile(name).run_state for name in ("a100", "h100", "h200", "t4")] == ["chram", "chram", "chram", "none"]
     assert '"run_state": "chram"' in run("--json")[1]
     assert '"run_state": "none"' in run("--json", "--profile", "t4")[1]
     assert '"run_state": "none"' in run("--json", "--run-state", "none")[1]
