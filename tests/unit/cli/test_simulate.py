@@ -248,7 +248,7 @@ def test_time_line_cells() -> None:
         (("--container", "gpu=1"), Exit.USAGE, "container c0 is on GPU 1, and there are 1"),
         (("--container", "count=26"), Exit.USAGE, "count=26 is out of range"),
         (("--container", "count=2", "--policy", "12"), Exit.USAGE, "'12' is no policy"),
-        (("--container", "count=2", "--profile", "b200"), Exit.USAGE, "there is no profile 'b200' (a100, h100, h200, t4)"),
+        (("--container", "count=2", "--profile", "b200"), Exit.USAGE, "no profile 'b200' (a100, h100, h200, t4)"),
         (("--container", "count=2", "--seconds", "0"), Exit.USAGE, "seconds=0 is out of range"),
         (("--container", "count=2", "--from-ms", "99999"), Exit.USAGE, "--from-ms 99999 is after the end"),
         (("--container", "count=2", "--from-ms", "nan"), Exit.USAGE, "'--from-ms': 'nan' is no number"),
