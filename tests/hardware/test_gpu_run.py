@@ -246,6 +246,20 @@ def test_bad_results_are_named(tmp_path, capsys):
 H100 = machine.GPU / "results/2026-11-23-h100-80gb-hbm3-580.159.04"
 
 
+def test_the_page_has_the_requests_that_were_measured():
+    page = (machine.REPO / "docs/develop/hardware.md").read_text()
+    (rows,) = (one["numbers"]["rows"] for one in report.load(H100) if one["question"] == "serve")
+    alone, train = rows["service alone"]["request_ms"], rows["training alone"]["steps_per_s"]
+    for name, row in rows.items():
+        cells = ["–"] * 7
+        if took := row.get("request_ms"):
+            ratios = [f"{took[key] / alone[key]:.2f}" for key in ("median", "p99")]
+            cells[:5] = [str(took["n"]), f"{took['median']:.1f}", f"{took['p99']:.1f}", *ratios]
+        if steps := row.get("steps_per_s"):
+            cells[5:] = [f"{steps:.1f}", f"{100 * steps / train:.0f} %"]
+        assert f" | {' | '.join(cells)} |\n" in page, name
+
+
 def test_the_simulated_h100_has_what_was_measured():
     profile = tomllib.loads((machine.REPO / "tests/nvsim/profiles/h100.toml").read_text())
     found = {one["question"]: one["numbers"] for one in report.load(H100)}
