@@ -79,13 +79,12 @@ def test_without_a_directory_there_is_no_socket(built, tmp_path):
     assert not list(tmp_path.glob("*.sock"))
 
 
-def test_samples_are_listed_from_the_tracker_on(start):
-    """As on a card, where the tracker names the newest."""
+def test_samples_are_listed_by_their_times(start):
+    """On a card the ring's tracker named the newest, not the oldest."""
     answer = Lever(start().socket)("samples")
     assert (answer["calls"], answer["failed"]) == (1, 0)
-    second = 1_000_000_000
-    newest = [second + 600_000_000, 103]
-    assert answer["samples"] == [newest, [second, 100], [second + 200_000_000, 101], [second + 400_000_000, 102]]
+    pids = (102, 103, 100, 101)
+    assert answer["samples"] == [[1_000_000_000 + i * 200_000_000, pid] for i, pid in enumerate(pids)]
     without = Lever(start("rm = nv.Client().__enter__()").socket)("samples")
     assert (without["calls"], without["samples"]) == (0, [])
 

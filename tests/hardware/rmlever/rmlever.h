@@ -130,9 +130,7 @@ struct outcome lever_restart(const struct object *channel, bool force, bool bypa
 /* At most DISABLE_MAX of them, anybody's; the call is made by way of @by, an object of ours. */
 struct outcome lever_disable(const struct object *by, const struct channel_name *list, uint32_t count, bool disable,
 			     bool only_scheduling);
-/* The driver's utilisation samples: the process on the engine, and when. At most @max, from the one
- * on that the driver's tracker names: on 580 that is the newest, behind it the oldest.
- */
+/* The driver's utilisation samples: the process on the engine, and when. At most @max, oldest first. */
 struct util_sample {
 	uint64_t ns;
 	uint32_t pid;

@@ -131,13 +131,13 @@ static uint32_t get32(const void *at)
 	return value;
 }
 
-/* As on the card: the tracker names the newest sample, behind it comes the oldest. */
+/* As on the card: the tracker names the newest sample, the oldest is behind it. */
 static void samples(unsigned char *params)
 {
-	uint64_t at = 1000000000;
+	put32(params + 12, 1);
+	for (uint32_t i = 0; i < SLOTS; i++) {
+		uint64_t at = 1000000000 + (i + 2) % SLOTS * 200000000ull;
 
-	put32(params + 12, SLOTS - 1);
-	for (uint32_t i = 0; i < SLOTS; i++, at += 200000000) {
 		memcpy(params + 16 + i * UTIL_STRIDE, &at, sizeof(at));
 		put32(params + 16 + i * UTIL_STRIDE + UTIL_PID, 100 + i);
 	}
