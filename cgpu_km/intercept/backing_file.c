@@ -44,6 +44,7 @@ static struct inode *alloc_back(struct super_block *sb)
 	back->given_up = false;
 	back->tables = 0;
 	back->in_transfer = false;
+	back->maps_zeros = false;
 	back->space_sealed = false;
 	xa_init(&back->exports);
 	memset(&back->guard, 0, sizeof(back->guard));

@@ -91,13 +91,25 @@ def test_a_class_that_is_not_empty_is_mapped_as_it_is(start):
     assert start(MAPPED, **env).said == ["0 0", f"{CARD} {CARD}"]
 
 
-@pytest.mark.parametrize(("env", "flags"), [({}, 1), ({"RMLEVER_SPACE_FLAGS": "3"}, 3)])
+@pytest.mark.parametrize(("env", "flags"), [({}, 3), ({"RMLEVER_SPACE_FLAGS": "1"}, 1)])
 def test_the_flags_of_the_space_are_added(start, env, flags):
     program = (
         "uvm, arg = nv.Uvm(initialize=False), nv.UvmInitialize(8)\nuvm.uvm(nv.UVM_INITIALIZE, arg)\nprint(arg.flags)"
     )
     assert start(program, RMLEVER_TABLE="account", **env).said == [str(8 | flags)]
     assert start(program, RMLEVER_TABLE="watch", **env).said == ["8"]
+
+
+@pytest.mark.parametrize(("env", "status"), [({}, 0x10006), ({"RMLEVER_MM_STATUS": "0"}, 0)])
+def test_the_table_answers_mm_initialize(start, env, status):
+    program = "one = nv.Uvm(initialize=False)\nprint(one.mm_initialize(one))"
+    assert start(program, RMLEVER_TABLE="account", **env).said == [str(status)]
+
+
+def test_shared_data_shows_zeros_without_being_named(start):
+    program = MAPPED.replace("0xbad", "0xde")
+    assert start(program, RMLEVER_TABLE="account").said == ["0 0", f"0x0 {CARD}"]
+    assert start(program, RMLEVER_TABLE="watch").said == ["0 0", f"{CARD} {CARD}"]
 
 
 def test_mm_initialize_is_answered_with_a_status(start, tmp_path):

@@ -205,21 +205,10 @@ def fatal_ones(context: Context, argv: list[str], refused: list[str], status: ob
 def call_table(context: Context) -> dict:
     """Do CUDA, NVML and PyTorch run when each call that the module refuses is refused?
 
-    The module's call table in the process itself: as it was, with class 0xde allowed and its page showing zeros, with
-    UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE (then UVM_MM_INITIALIZE has nothing to do), and both. For a program that
-    ends otherwise than by itself with both: which refusals do that, each tried alone.
+    The module's call table in the process itself, with uvm = account and uvm = deny. For a program that ends otherwise
+    than by itself under account: which refusals do that, each tried alone.
     """
-    account = {"RMLEVER_TABLE": "account"}
-    shared = {"RMLEVER_SPACE_FLAGS": "3", "RMLEVER_MM_STATUS": "10006"}
-    ways = {
-        "as it was": account,
-        "0xde empty": {**account, "RMLEVER_EMPTY": "de"},
-        "space without a process": {**account, **shared},
-        "both": {**account, **shared, "RMLEVER_EMPTY": "de"},
-        "both, uvm=0": {**shared, "RMLEVER_TABLE": "deny", "RMLEVER_EMPTY": "de"},
-    }
-    if context.quick:
-        ways = {name: ways[name] for name in ("both", "both, uvm=0")}
+    ways = {name: {"RMLEVER_TABLE": name} for name in ("account", "deny")}
     rows: dict[str, dict] = {}
     for name, argv in programs_of_cuda(context).items():
         plain, refused = under_table(context, argv, RMLEVER_TABLE="watch")
@@ -230,8 +219,8 @@ def call_table(context: Context) -> dict:
         for way, env in ways.items():
             done, _ = under_table(context, argv, **env)
             row[way] = {"same": done["status"] == plain["status"], **done}
-        if not row["both"]["same"] and name != "torch":
-            row["fatal"] = fatal_ones(context, argv, refused, plain["status"], ways["both"])
+        if not row["account"]["same"] and name != "torch":
+            row["fatal"] = fatal_ones(context, argv, refused, plain["status"], ways["account"])
         rows[name] = row
     said = []
     for way in ways:

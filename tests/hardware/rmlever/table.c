@@ -68,8 +68,8 @@ void table_init(void)
 	on = table;
 	watching = table && strcmp(table, "watch") == 0;
 	managed = table && strcmp(table, "account") == 0;
-	space_flags = number("RMLEVER_SPACE_FLAGS", UVM_INIT_FLAGS_DISABLE_HMM);
-	mm_status = number("RMLEVER_MM_STATUS", 0);
+	space_flags = number("RMLEVER_SPACE_FLAGS", UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS);
+	mm_status = number("RMLEVER_MM_STATUS", NV_WARN_NOTHING_TO_DO);
 	allowed_count = parse_list(getenv("RMLEVER_ALLOW"), allowed);
 	empty_count = parse_list(getenv("RMLEVER_EMPTY"), empty);
 }
@@ -178,8 +178,8 @@ static int uvm(const struct call *call)
 
 		memcpy(call->arg, &flags, sizeof(flags));
 	}
-	if (verdict == CGPU_ANSWER_OK && !watching) {
-		set_status(call->arg, row->status_at, mm_status);
+	if ((verdict == CGPU_ANSWER_OK || verdict == CGPU_ANSWER_NOTHING) && !watching) {
+		set_status(call->arg, row->status_at, verdict == CGPU_ANSWER_OK ? 0 : mm_status);
 		return ANSWERED;
 	}
 	if (verdict != CGPU_REFUSE && (verdict != CGPU_UVM_MANAGED || managed))
@@ -207,14 +207,22 @@ int table_before(const struct call *call)
 
 /* ---- classes whose mappings show zeros ---- */
 
+/* The module does not forward shared data at all; here the driver has the object, and its page is not seen. */
+static bool shows_zeros(uint32_t cls)
+{
+	const struct cgpu_class *row = cgpu_call_class(table_branch(), cls);
+
+	return in_list(empty, empty_count, cls) || (row && row->kind == CGPU_KIND_SHARED_DATA);
+}
+
 void table_after(const struct call *call)
 {
 	uint32_t client, handle;
 
-	if (!empty_count || call->uvm)
+	if (!on || watching || call->uvm)
 		return;
 	if (call->nr == ESC_RM_ALLOC && call->size >= 32 && !word_at(call->arg + alloc_status_at(call->size)) &&
-	    in_list(empty, empty_count, word_at(call->arg + 12)) && empty_object_count < LIST_MAX) {
+	    shows_zeros(word_at(call->arg + 12)) && empty_object_count < LIST_MAX) {
 		empty_objects[empty_object_count].client = word_at(call->arg);
 		empty_objects[empty_object_count++].handle = word_at(call->arg + 8);
 	}
