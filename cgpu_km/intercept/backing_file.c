@@ -45,6 +45,7 @@ static struct inode *alloc_back(struct super_block *sb)
 	back->tables = 0;
 	back->in_transfer = false;
 	back->maps_zeros = false;
+	back->space_mm = NULL;
 	back->space_sealed = false;
 	xa_init(&back->exports);
 	memset(&back->guard, 0, sizeof(back->guard));

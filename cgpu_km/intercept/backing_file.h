@@ -29,6 +29,7 @@ struct ckm_back {
 	struct list_head clients;	/* ct->rm_lock; ckm_obj.bound: clients bound to this file */
 	struct xarray exports;		/* ct->rm_lock; exported memory, by index (rm_export.c) */
 	u64 space_flags;		/* uvm nodes: the tenant's UVM_INITIALIZE flags */
+	const void *space_mm;		/* uvm nodes: of the process that made the space; compared */
 	bool space_sealed;		/* acquire; uvm nodes: has an address space without HMM */
 	bool given_up;			/* set once: a call ran unseen, no further ones */
 	bool registered;		/* set once, before REGISTER_FD: may have no clients */

@@ -265,6 +265,9 @@ int ckm_uvm_mmap(struct ckm_back *back, struct vm_area_struct *vma)
 {
 	if (!smp_load_acquire(&back->space_sealed))
 		return -EBADFD;		/* as in the driver */
+	/* As the driver does where a space belongs to a process: not in another one. */
+	if (back->space_mm != current->mm)
+		return -EPERM;
 	if (ckm_managed_allowed(back->ct) && !is_pool(back, vma->vm_start, vma->vm_end))
 		return ckm_managed_mmap(back, vma);
 	return map_pool(back, vma);
@@ -285,6 +288,7 @@ static u32 space_without_process(void *mapping, void *space, u64 flags)
 
 	call->uvm_seen = true;
 	call->back->space_flags = flags;
+	call->back->space_mm = current->mm;
 	smp_store_release(&call->back->space_sealed, true);
 	flags |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS;
 	return ckm_call_original(ARG(mapping), ARG(space), flags, 0, 0, 0,
