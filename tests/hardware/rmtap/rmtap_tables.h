@@ -140,6 +140,8 @@ static const struct rmtap_size rmtap_classes[] = {
 	{ 0xc597, 16, 515, UINT32_MAX },	/* TURING_A */
 	{ 0xc5b5, 8, 515, UINT32_MAX },	/* TURING_DMA_COPY_A */
 	{ 0xc5c0, 16, 515, UINT32_MAX },	/* TURING_COMPUTE_A */
+	{ 0xc639, 8, 515, UINT32_MAX },	/* AMPERE_SMC_CONFIG_SESSION */
+	{ 0xc640, 8, 515, UINT32_MAX },	/* AMPERE_SMC_MONITOR_SESSION */
 	{ 0xc661, 2, 520, UINT32_MAX },	/* HOPPER_USERMODE_A */
 	{ 0xc697, 16, 515, UINT32_MAX },	/* AMPERE_A */
 	{ 0xc6b0, 12, 515, UINT32_MAX },	/* NVC6B0_VIDEO_DECODER */
