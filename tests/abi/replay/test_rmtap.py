@@ -340,6 +340,52 @@ def test_a_file_from_nowhere_is_said(tmp_path):
         normalise([path], "test", "fake")
 
 
+def raw_of(tmp_path: Path, *calls: str) -> Path:
+    path = tmp_path / "made.raw"
+    lines = ["rmtap 1 5 580.1", "1 5 open 3 nvidiactl 2", *(f"2 5 ioctl 3 nvidiactl {call}" for call in calls)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_addresses_of_the_kernel_are_not_kept(tmp_path):
+    """The driver writes one over the event's, and a program that uses the struct again hands it back."""
+    user, kernel = "0010000000700000", "88e6494481 88ffff".replace(" ", "")
+    top = "-1:0:48:f600d0c1f600d0c10100005c79000000_32_:= "
+    head = "f600d0c1000000007900000001000000"
+    path = raw_of(
+        tmp_path,
+        "c030462b 0 0 -1:0:48:_48_:_8_f600d0c141_35_",
+        f"c030462b 0 0 {top}0:16:24:{head}{user}:{head}{kernel}",
+        f"c030462b 0 0 {top}0:16:24:{head}{kernel}:{head}99{kernel[2:]}",
+    )
+    trace, _ = normalise([path], "test", "fake")
+    text = trace.text()
+    assert "44e68" not in text
+    assert "ffff88" not in text
+    first, second = words(trace, "0x2b/48")[1:]
+    assert [str(b) for b in first.blocks][1:] == ["  saw params+0x10: ?*8"]
+    assert [str(b) for b in second.blocks] == [
+        "  in params 24: $client1 00000000 00000079 00000001 00000000*2",
+        "  saw params+0x10: ?*4",
+    ]
+
+
+def test_of_an_unknown_control_small_numbers_are_kept(tmp_path):
+    """What else stands there is not known: it may be a name or what was left on the stack. Of a known one all is."""
+    call = "c020462a 0 0 -1:0:32:f600d0c1f600d0c1{}_8_2000000008000000_4_:="
+    data = "0:16:8:05000000deadbeef:06000000deadbee0"
+    path = raw_of(tmp_path, "c030462b 0 0 -1:0:48:_48_:_8_f600d0c141_35_")
+    made = path.read_text()
+    for cmd, blocks in (
+        ("2f858020", ["  in params 8: 00000005 00000000"]),
+        ("7b020000", ["  in params 8: 00000005 efbeadde", "  saw params: 00000006 e0beadde"]),
+    ):
+        path.write_text(f"{made}3 5 ioctl 3 nvidiactl {call.format(cmd)} {data}\n")
+        trace, _ = normalise([path], "test", "fake")
+        (control,) = words(trace, "0x2a/32")
+        assert [str(block) for block in control.blocks] == blocks
+
+
 def test_folding_keeps_every_event():
     letters = "ababababcddeeeeeeeeabcabcabcabc"
     folded = fold([Event("close", [f"@{c}"]) for c in letters])

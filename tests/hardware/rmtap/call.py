@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import layouts
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from normalise import Normaliser
 
 STACK = 0x7F << 40  # an address there that no call has given away is what was left on the stack
+KERNEL = range(0xFFFF_8000 << 32, 0xFFFF_FF80 << 32)  # its data; its code reads like a number before a -1
 SMALLEST_HANDLE = 0x10000  # numbers below are taken for numbers
 SAW_MAX = 64  # bytes of an answer that are kept for the reader
+GPFIFO_OFFSET = 8
 CLIENTS = (0x0, 0x1, 0x41)
 GPU_ID_CALLS = (200, 212)
 NEW_OBJECTS = {0x3D06: (16, None), 0x3D0C: (8, 648)}  # handles that the driver answers: where, where their count is
@@ -36,10 +39,16 @@ class Call:
         if call.number == layouts.RM_ALLOC and self.before("class") in CLIENTS and not self.client:
             self.client = self.after("new")
         self.inner = inner_row(run.branch, call.number, self.before("cmd"), self.before("class"))
+        self.unnamed = bool(call.number == layouts.RM_CONTROL and call.fields and not self.public)
         self.failed = record.number(4)
         self.paths: dict[int, str] = {}
         self.chosen: dict[int, str] = {}  # new objects in parameters: offset to text
         self.answered: dict[int, str] = {}
+
+    @property
+    def public(self) -> bool:
+        """A control of the public headers. What the parameters of another mean is not known."""
+        return bool(self.inner and self.inner.number == self.before("cmd") and self.inner.name != "unnamed")
 
     def before(self, name: str) -> int:
         return self.number(self.top.before, name)
@@ -162,8 +171,9 @@ class Call:
         while at < len(data):
             item = zeros(data, at, places) or (self.special(data, at, pointers, path) if at % 4 == 0 else None)
             if not item:
-                word = data[at : at + 4]
-                item = Item("word", f"{int.from_bytes(word, 'little'):08x}") if len(word) == 4 else None
+                word = int.from_bytes(data[at : at + 4], "little")
+                word = 0 if self.unnamed and word >= SMALLEST_HANDLE else word
+                item = Item("word", f"{word:08x}") if len(data) - at >= 4 else None
             item = item or Item("byte", f"{data[at]:02x}")
             at += item.size
             last = out[-1] if out else None
@@ -188,17 +198,24 @@ class Call:
         # Not in answers: a number of the driver's may be one that the program chose as an address.
         if path != "answer" and at % 8 == 0 and len(data) - at >= 8:
             address = int.from_bytes(data[at : at + 8], "little")
-            name = self.run.address(self.record, address) if address >> self.address_bits else None
+            if address in KERNEL:
+                return Item("word", "00000000", 2)
+            given = address >> (32 if self.low_addresses(at) else 40) and not self.unnamed
+            name = self.run.address(self.record, address) if given else None
             if name:
                 return Item("symbol", name)
             if address >> 40 == STACK >> 40 and path:
                 return Item("word", "00000000", 2)
         return self.special_word(word, at)
 
-    @property
-    def address_bits(self) -> int:
-        """An address has more bits: pairs of small numbers look like libcuda's low ones, which no control takes."""
-        return 40 if self.call.way == layouts.IOCTL and self.call.number == layouts.RM_CONTROL else 32
+    def low_addresses(self, at: int) -> bool:
+        """Whether one below 1 TiB is one here: libcuda's begin at 8 GiB, where pairs of small numbers look like them.
+
+        No control takes such an address, and of the classes a channel only: its ring's.
+        """
+        if self.call.way != layouts.IOCTL or self.call.number not in (layouts.RM_CONTROL, layouts.RM_ALLOC):
+            return True
+        return STEMS.get(self.before("class")) == "channel" and at == GPFIFO_OFFSET
 
     def special_word(self, word: int, at: int) -> Item | None:
         cmd = self.before("cmd")
@@ -239,13 +256,14 @@ class Call:
         out: list[Block] = []
         seen, end = 0, 0
         fresh = self.answered if path == "params" else {}
-        for low, high in spans(before, after):
+        for low, high, hidden in spans_shown(before, after):
             at = low
-            for item in self.items(after[low:high], path="answer"):
+            shown = [Item("any", "?", high - low)] if hidden else self.items(after[low:high], path="answer")
+            for item in shown:
                 item = Item("symbol", fresh[at]) if at in fresh else item
                 way = "out" if item.kind == "symbol" or self.run.whole else "saw"
                 seen += item.size if way == "saw" else 0
-                if way == "saw" and seen > SAW_MAX:
+                if way == "saw" and (seen > SAW_MAX or self.unnamed):
                     pass
                 elif out and out[-1].way == way and end == at:
                     out[-1].items.append(item)
@@ -314,3 +332,17 @@ def spans(before: bytes, after: bytes):
         elif low is not None:
             yield low, min(at, len(after))
             low = None
+
+
+def spans_shown(before: bytes, after: bytes):
+    """Those places, apart by whether an address of the kernel stands there: it names nothing and is not kept."""
+    kernel = {
+        at + half
+        for at in range(0, len(after) - 7, 8)
+        if int.from_bytes(after[at : at + 8], "little") in KERNEL
+        for half in (0, 4)
+    }
+    for low, high in spans(before, after):
+        for hidden, words in groupby(range(low, high, 4), kernel.__contains__):
+            places = [*words]
+            yield places[0], min(places[-1] + 4, high), hidden

@@ -28,6 +28,8 @@ from tracefile import Event, Expect, Trace, TraceError, flat  # noqa: E402
 
 CREATE_RANGE, PARALLELISM_REGION = 73, 65
 OS_DESCRIPTOR = 0x71
+#: Of kinds that the module duplicates no handle of: cgpu_km/intercept/rm_dup.c.
+ONE_HANDLE = ("client", "device", "subdevice", "tsg", "channel")
 PROTECTIONS = {0: "none", 1: "r", 2: "w", 3: "rw"}
 
 
@@ -225,12 +227,15 @@ def intervals_of(r: raw.Record) -> list[tuple[int, int]]:
 def mark(trace: Trace) -> int:
     """Have the trace expect what the table refuses or answers itself. Returns how many calls are refused."""
     verdicts = check(trace).verdicts
+    dups = {v.line for v in verdicts if v.verdict == "DUP"}
     refused = {v.line: v for v in verdicts if v.refused}
     answered = {v.line for v in verdicts if v.verdict == "ANSWER_OK"}
     marked = 0
     for event in flat(trace.events):
         if event.line in answered and event.verb == "call" and (event.result or {}).get("status", "0x0") != "0x0":
             event.expects.append(Expect("cgpu", False, {"status": "0x0"}, "answered, not forwarded"))
+        if event.line in dups and (kind := one_handle(event)):
+            event.expects.append(Expect("cgpu", False, {"status": "0x56"}, f"no second handle of a {kind}"))
         if event.line not in refused or event.verb != "call" or any(e.refused for e in event.expects):
             continue
         number = int(event.words[1].partition("/")[0], 0)
@@ -241,6 +246,12 @@ def mark(trace: Trace) -> int:
         event.expects.append(Expect("cgpu", True, result, refused[event.line].note))
         marked += 1
     return marked
+
+
+def one_handle(event: Event) -> str:
+    """The kind of what is duplicated, where the module refuses that."""
+    kind = event.fields.get("source", "").strip("$0123456789")
+    return kind if kind in ONE_HANDLE else ""
 
 
 def main() -> int:
