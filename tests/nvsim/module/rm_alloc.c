@@ -182,6 +182,8 @@ static NV_STATUS ctor_event(const struct nvsec *sec, struct nvobj *o, void *para
 
 	if (p->hClass != NV01_EVENT_OS_EVENT)
 		return NV_ERR_INVALID_CLASS;
+	if (!p->hSrcResource)	/* seen of an H100: rmapi_specific.c fills it in */
+		p->hSrcResource = o->parent->handle;
 	o->cls = p->hClass;
 	return nvsim_event_create(o, p->notifyIndex, p->data);
 }
