@@ -24,8 +24,8 @@ GPFIFO_OFFSET = 8
 CLIENTS = (0x0, 0x1, 0x41)
 GPU_ID_CALLS = (200, 212)
 NEW_OBJECTS = {0x3D06: (16, None), 0x3D0C: (8, 648)}  # handles that the driver answers: where, where their count is
-# By the class of compute objects.
-ARCHS = {0xC5C0: "turing", 0xC6C0: "ampere", 0xC7C0: "ampere", 0xC9C0: "ada", 0xCBC0: "hopper"}
+# By the class of compute objects, and of doorbells where no other architecture has it.
+ARCHS = {0xC5C0: "turing", 0xC6C0: "ampere", 0xC7C0: "ampere", 0xC9C0: "ada", 0xCBC0: "hopper", 0xC661: "hopper"}
 
 
 class Call:

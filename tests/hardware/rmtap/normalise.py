@@ -262,9 +262,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--whole", action="store_true", help="every byte that the driver wrote must come again")
     parser.add_argument("--uvm", choices=("deny", "account"), help="of the GPUs of the container that plays it")
+    parser.add_argument("--memsize", type=int, help="bytes of the slice of the container that plays it, if not 1 GiB")
     args = parser.parse_args()
+    slice_of = {"memsize": str(args.memsize)} if args.memsize else {}
+    slice_of |= {"uvm": args.uvm} if args.uvm else {}
     try:
-        trace, marked = normalise(args.raw, args.program, args.gpu, args.whole, args.uvm)
+        trace, marked = normalise(args.raw, args.program, args.gpu, args.whole, slice_of)
     except (TraceError, raw.RawError) as err:
         print(err, file=sys.stderr)
         return 1
@@ -275,7 +278,7 @@ def main() -> int:
 
 
 def normalise(
-    paths: list[Path], program: str, gpu: str, whole: bool = False, uvm: str | None = None
+    paths: list[Path], program: str, gpu: str, whole: bool = False, slice_of: dict[str, str] | None = None
 ) -> tuple[Trace, int]:
     driver, records = raw.read_all(paths)
     if not driver[0].isdigit():
@@ -291,7 +294,7 @@ def normalise(
         "date": datetime.date.today().isoformat(),
         "program": program,
         "made-by": "rmtap 1",
-        **({"uvm": uvm} if uvm else {}),
+        **(slice_of or {}),
     }
     trace = Trace(header, events)
     for number, event in enumerate(flat(events), 1):
