@@ -9,7 +9,7 @@ import values
 from calltable import table
 from hypothesis import given
 from hypothesis import strategies as st
-from tracefile import Block, Event, Expect, Item, Trace, TraceError, parse, parse_items
+from tracefile import Block, Event, Expect, Item, Trace, TraceError, parse, parse_items, symbols
 
 HEADER = {"driver": "580.105.08", "gpu": "Tesla T4", "date": "2026-11-21", "program": "none", "made-by": "hand"}
 HEAD = "cgpu-trace 1\n" + "".join(f"{key} {value}\n" for key, value in HEADER.items())
@@ -140,6 +140,14 @@ def test_a_struct_is_built_with_its_blocks():
     assert built.blocks["params"].hex() == "109078563412000003000000ffff00006f6b" + "00" * 14
     assert built.pointers == {"params": ("", 16)}
     assert names.bound["mem1"] == 0x5C000001
+
+
+def test_what_is_mapped_is_what_a_call_said_of_the_file():
+    """So that a mmap is skipped with the call before it, until the file is opened anew."""
+    call = "call @ctl1 0x4e/56:NV_ESC_RM_MAP_MEMORY client=$client1 memory=$mem1 length=0x1000 fd=@ctl2 -> status=0x0"
+    assert symbols(call_of(call)) == ({"client1", "mem1"}, {"@ctl2"})
+    assert symbols(call_of("mmap $addr1 @ctl2 length=0x1000")) == ({"@ctl2"}, {"addr1"})
+    assert symbols(call_of("open @ctl2 nvidiactl")) == (set(), {"@ctl2"})
 
 
 def test_answers_are_held_against_the_record():

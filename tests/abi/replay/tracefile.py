@@ -324,7 +324,10 @@ def flat(events: list[Event]):
 
 
 def symbols(event: Event) -> tuple[set[str], set[str]]:
-    """Names of the symbols that an event needs, and of those that it binds."""
+    """Names of the symbols that an event needs, and of those that it binds.
+
+    Among them files, by @name: what a mmap maps is what NV_ESC_RM_MAP_MEMORY said of the file.
+    """
     texts = [*event.words[:1], *event.fields.values(), *(event.result or {}).values()]
     texts += [item.text for block in event.blocks for item in block.items if item.kind == "symbol"]
     needed, bound = set(), set()
@@ -332,4 +335,10 @@ def symbols(event: Event) -> tuple[set[str], set[str]]:
         if text.startswith("$"):
             name = re.split(r"[+!]", text[1:])[0]
             (bound if "!" in text or (event.verb in ("va", "mmap") and text == event.words[0]) else needed).add(name)
+    if event.verb == "mmap":
+        needed.add(event.words[1])
+    elif event.verb == "open":
+        bound.add(event.words[0])
+    elif event.verb == "call" and event.words[1].startswith("0x4e/") and "fd" in event.fields:
+        bound.add(event.fields["fd"])
     return needed, bound
