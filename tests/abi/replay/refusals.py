@@ -49,3 +49,49 @@ _NVIDIA_SMI = {
 }
 
 LIVES_WITHOUT = {"walk": _LIBCUDA, "ipc": _LIBCUDA, "nvidia-smi": _NVIDIA_SMI}
+
+#: On a card: run there with these refused, and with a page of zeros for RM_USER_SHARED_DATA.
+_LIBCUDA_580 = {
+    0xD7: "NUMA_INFO: no NUMA node of the card's memory",
+    0xDE: "RM_USER_SHARED_DATA: cuInit goes on only with a page to map",
+    0x20808162: "not public: cuInit goes on",
+    0x20809038: "not public: cuCtxCreate goes on",
+    0x20810108: "of NV2081_BINAPI, not public: cuInit goes on",
+    0x83DE0309: "the exception mask of the debugger: libcuda ends its session and has none",
+}
+
+_NVML_580 = {
+    0xC639: "AMPERE_SMC_CONFIG_SESSION: MIG cannot be set up",
+    0xC640: "AMPERE_SMC_MONITOR_SESSION: no figures of other instances",
+}
+
+_TORCH_580 = {
+    **_LIBCUDA_580,
+    **_NVML_580,
+    0x2080A084: "not public: torch.cuda goes on",
+}
+
+_NVIDIA_SMI_580 = {
+    **_NVML_580,
+    0xD7: "NUMA_INFO: no NUMA node",
+    0x73: "NV04_DISPLAY_COMMON: displays",
+    0xDE: "RM_USER_SHARED_DATA: the page of zeros has no figure",
+    0xDE0001: "of RM_USER_SHARED_DATA: power and utilisation are N/A",
+    0x2080852E: "not public",
+    0x2080852F: "not public: the driver does not support it either",
+    0x2080A612: "power",
+    0x2080A618: "power",
+    0x20810110: "of NV2081_BINAPI, not public",
+}
+
+#: MPS ends with an error without 0x83de0309 (docs/user/support.md): what it is refused is listed, not excused.
+MPS_580 = _LIBCUDA_580
+
+LIVES_WITHOUT_ON_A_CARD = {
+    "init": _LIBCUDA_580,
+    "pool": _LIBCUDA_580,
+    "managed": _LIBCUDA_580,
+    "torch": _TORCH_580,
+    "nvidia-smi": _NVIDIA_SMI_580,
+    "mps": MPS_580,
+}

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import re
+import struct
 from pathlib import Path
 
 import pytest
 import values
 from check import check
-from refusals import LIVES_WITHOUT
-from tracefile import Event, flat, load, parse
+from refusals import LIVES_WITHOUT, LIVES_WITHOUT_ON_A_CARD
+from tracefile import Event, Item, flat, load, parse
 
 ROOT = Path(__file__).parent / "traces"
 TRACES = sorted(ROOT.rglob("*.trace"))
 RECORDED = sorted(ROOT.glob("*/*.trace"))
+ON_A_CARD = [path for path in RECORDED if "-" in path.parent.name]
 #: libcuda asks by another number from the branch on that no longer has it.
 GONE_LATER = {"NVC36F_CTRL_GET_CLASS_ENGINEID"}
 
@@ -38,7 +40,10 @@ def test_its_header(path):
     header = load(path).header
     if path in RECORDED:
         assert header["made-by"].startswith("rmtap ")
-        assert header["driver"].partition(".")[0] == path.parent.name
+        branch, _, card = path.parent.name.partition("-")
+        assert header["driver"].partition(".")[0] == branch
+        assert card.upper() in header["gpu"]
+        assert ("simulated" in header["gpu"]) == (not card)
     else:
         assert header["made-by"] == "hand"
 
@@ -59,14 +64,55 @@ def refused(path: Path) -> set[int]:
 
 @pytest.mark.parametrize("path", RECORDED, ids=trace_id)
 def test_the_program_lives_without_what_is_refused(path):
-    assert refused(path) <= LIVES_WITHOUT[path.stem].keys()
+    assert refused(path) <= excuses_of(path).keys()
+
+
+def excuses_of(path: Path) -> dict[int, str]:
+    return (LIVES_WITHOUT_ON_A_CARD if path in ON_A_CARD else LIVES_WITHOUT)[path.stem]
 
 
 def test_no_excuse_is_dead():
     """Programs with one list share it."""
-    for excuses in LIVES_WITHOUT.values():
-        seen = set().union(*(refused(path) for path in RECORDED if LIVES_WITHOUT[path.stem] is excuses))
+    for excuses in (*LIVES_WITHOUT.values(), *LIVES_WITHOUT_ON_A_CARD.values()):
+        seen = set().union(*(refused(path) for path in RECORDED if excuses_of(path) is excuses))
         assert seen == excuses.keys()
+
+
+def test_a_second_handle_of_a_channel_group_is_expected_to_be_refused():
+    """By the module, not by the table: MPS's client shares the server's group, which is scheduled by its one handle."""
+    found = [
+        [expect for expect in event.expects if expect.side == "cgpu"]
+        for path in RECORDED
+        for event in flat(load(path).events)
+        if event.verb == "call" and event.words[1].startswith("0x34/") and event.fields["source"].startswith("$tsg")
+    ]
+    assert [[(e.refused, e.result) for e in expects] for expects in found] == [[(False, {"status": "0x56"})]]
+
+
+#: UVM's name for the processor, NV_PROCESSOR_UUID_CPU_DEFAULT of nvCpuUuid.h: the same everywhere.
+CPU_UUID = "a65e0f4ed7d47ba25047412c142a7773"
+
+#: Paths, a UUID in text, and addresses of the kernel's data: 8 bytes from ffff8000'00000000 to ffffff7f'ffffffff.
+PATHS = re.compile(rb"/(bin|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys|tmp|usr|var)/|(GPU|MIG)-[0-9a-f]{8}")
+
+
+def shown(items: list[Item]) -> bytes:
+    """What stands in a block as numbers and text; names and what was left out as zeros."""
+    fixed = ("word", "byte", "text")
+    return b"".join(values.item_bytes(i, None) if i.kind in fixed else bytes(i.size) for i in items)
+
+
+@pytest.mark.parametrize("path", ON_A_CARD, ids=trace_id)
+def test_nothing_in_it_tells_the_machine(path):
+    events = [event for event in flat(load(path).events) if event.verb == "call"]
+    assert {event.fields["uuid"] for event in events if "uuid" in event.fields} <= {"$gpu0.uuid", CPU_UUID}
+    for event in events:
+        for block in event.blocks:
+            data = bytes(block.offset % 8) + shown(block.items)
+            whole = data[: len(data) // 8 * 8]
+            kernel = [hex(n) for (n,) in struct.iter_unpack("<Q", whole) if 0xFFFF8000 <= n >> 32 < 0xFFFFFF80]
+            assert not kernel, f"{path.name}:{block.line}"
+            assert not PATHS.search(data), f"{path.name}:{block.line}"
 
 
 @pytest.mark.parametrize("driver", ["580.105.08", "595.44.01"])
