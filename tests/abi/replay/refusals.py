@@ -53,7 +53,6 @@ LIVES_WITHOUT = {"walk": _LIBCUDA, "ipc": _LIBCUDA, "nvidia-smi": _NVIDIA_SMI}
 #: On a card: run there with these refused, and with a page of zeros for RM_USER_SHARED_DATA.
 _LIBCUDA_580 = {
     0xD7: "NUMA_INFO: no NUMA node of the card's memory",
-    0xDE: "RM_USER_SHARED_DATA: cuInit goes on only with a page to map",
     0x20808162: "not public: cuInit goes on",
     0x20809038: "not public: cuCtxCreate goes on",
     0x20810108: "of NV2081_BINAPI, not public: cuInit goes on",
@@ -75,7 +74,6 @@ _NVIDIA_SMI_580 = {
     **_NVML_580,
     0xD7: "NUMA_INFO: no NUMA node",
     0x73: "NV04_DISPLAY_COMMON: displays",
-    0xDE: "RM_USER_SHARED_DATA: the page of zeros has no figure",
     0xDE0001: "of RM_USER_SHARED_DATA: power and utilisation are N/A",
     0x2080852E: "not public",
     0x2080852F: "not public: the driver does not support it either",

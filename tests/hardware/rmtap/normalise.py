@@ -229,11 +229,13 @@ def mark(trace: Trace) -> int:
     verdicts = check(trace).verdicts
     dups = {v.line for v in verdicts if v.verdict == "DUP"}
     refused = {v.line: v for v in verdicts if v.refused}
-    answered = {v.line for v in verdicts if v.verdict == "ANSWER_OK"}
+    answers = {"ANSWER_OK": "0x0", "ANSWER_NOTHING": "0x10006"}
+    answered = {v.line: answers[v.verdict] for v in verdicts if v.verdict in answers}
     marked = 0
     for event in flat(trace.events):
-        if event.line in answered and event.verb == "call" and (event.result or {}).get("status", "0x0") != "0x0":
-            event.expects.append(Expect("cgpu", False, {"status": "0x0"}, "answered, not forwarded"))
+        answer = answered.get(event.line)
+        if answer and event.verb == "call" and (event.result or {}).get("status", answer) != answer:
+            event.expects.append(Expect("cgpu", False, {"status": answer}, "answered, not forwarded"))
         if event.line in dups and (kind := one_handle(event)):
             event.expects.append(Expect("cgpu", False, {"status": "0x56"}, f"no second handle of a {kind}"))
         if event.line not in refused or event.verb != "call" or any(e.refused for e in event.expects):
