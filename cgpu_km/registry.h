@@ -7,14 +7,14 @@
  *   ckm_lock         lists of containers and GPUs, attach and detach
  *   gpu->news.lock   order of events (notify.h); also tell_lock in notify.c
  *   ct->rm_lock      object tree of a container
- *   slot->enable_lock  lets one call per slot wait for lever_lock
- *   gpu->lever_lock  calls that freeze, thaw or set timeslices
+ *   slot->enable_lock  lets one call per slot wait for ctrl_lock
+ *   gpu->ctrl_lock  calls that freeze, thaw or set timeslices
  *   gpu->lock        scheduler state, ledgers, channel lists of one GPU
  *   core section     (core_ref.h)
  * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock or
  * alone; no lock of this list is taken under it.
  *
- * None is held across a copy to or from user memory. Only enable_lock, lever_lock,
+ * None is held across a copy to or from user memory. Only enable_lock, ctrl_lock,
  * open_lock and ckm_lock are held across calls into the driver.
  */
 #ifndef CKM_REGISTRY_H

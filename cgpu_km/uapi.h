@@ -73,9 +73,9 @@ enum cgpu_event {
 	CGPU_EVENT_CHANGED	= 5,	/* limit, weight or priority changed */
 	/* 1/s: turns ended late, or a freeze was held up. OVERRUNS, RESISTED: totals */
 	CGPU_EVENT_OVERRUN	= 6,
-	/* 1/s: the driver refused a call. LEVER, STATUS of the latest */
-	CGPU_EVENT_LEVER_FAILED	= 7,
-	CGPU_EVENT_LEVERS	= 8,	/* a lever was lost, or works again. OLD, NEW, INERT */
+	/* 1/s: the driver refused a call. CONTROL, STATUS of the latest */
+	CGPU_EVENT_CONTROL_FAILED	= 7,
+	CGPU_EVENT_CONTROLS	= 8,	/* a control was lost, or works again. OLD, NEW, INERT */
 	CGPU_EVENT_POLICY	= 9,	/* OLD, NEW */
 	CGPU_EVENT_ATTACHED	= 10,	/* the first container was created: the GPU is referenced */
 	CGPU_EVENT_DETACHED	= 11,	/* the last container is gone */
@@ -104,18 +104,18 @@ enum cgpu_attr {
 	CGPU_A_SLOT		= 10,	/* nest of cgpu_slot_attr */
 	CGPU_A_EVENT		= 11,	/* u32 */
 	CGPU_A_GPU		= 12,	/* nest of cgpu_gpu_attr */
-	/* In events only. A lever (scheduling control) is 1 (window: freeze and thaw) or 2
-	 * (timeslice); a set of levers is their sum.
+	/* In events only. A control is 1 (window: freeze and thaw) or 2
+	 * (timeslice); a set of controls is their sum.
 	 */
 	CGPU_A_PID		= 13,	/* u32: process, in the initial pid namespace */
 	CGPU_A_ASKED		= 14,	/* u64 bytes */
 	CGPU_A_LIMIT		= 15,	/* u64 bytes */
 	CGPU_A_USED		= 16,	/* u64 bytes in use at the refusal */
-	CGPU_A_OLD		= 17,	/* u32: policy, or set of levers */
+	CGPU_A_OLD		= 17,	/* u32: policy, or set of controls */
 	CGPU_A_NEW		= 18,	/* u32 */
-	/* u32: lost levers with calls that succeeded and had no effect */
+	/* u32: lost controls with calls that succeeded and had no effect */
 	CGPU_A_INERT		= 19,
-	CGPU_A_LEVER		= 20,	/* u32; 3: the runlist restart that both depend on */
+	CGPU_A_CONTROL		= 20,	/* u32; 3: the runlist restart that both depend on */
 	CGPU_A_STATUS		= 21,	/* u32: the driver's NV_STATUS */
 	CGPU_A_OVERRUNS		= 22,	/* u64: as in N/C/stat */
 	CGPU_A_RESISTED		= 23,	/* u64: as in N/C/stat */
@@ -153,7 +153,7 @@ enum cgpu_gpu_attr {
 	CGPU_G_MAX_INST		= 8,	/* u32; set */
 	CGPU_G_FREE_WEIGHT	= 9,	/* u32 */
 	CGPU_G_PRIO_RATIO	= 10,	/* u32; set */
-	CGPU_G_SLICE_US		= 11,	/* u32; set, 0: derived from the window lever's latency */
+	CGPU_G_SLICE_US		= 11,	/* u32; set, 0: derived from the window control's latency */
 	CGPU_G_INSTANCES	= 12,	/* u32: number of containers, dying ones included */
 	CGPU_G_UVM		= 13,	/* u32: 0 deny, 1 account; set */
 	CGPU_G_DEFAULT_MEMSIZE	= 14,	/* u64 bytes; set, 0: the default of all GPUs */

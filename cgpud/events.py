@@ -10,12 +10,12 @@ from typing import Any
 from cgpud.kernel_abi import MIB, POLICY_NAMES, Event
 from cgpud.model import Container, KernelEvent, Slot
 
-LEVERS = {1: "window", 2: "timeslice"}
+CONTROLS = {1: "window", 2: "timeslice"}
 
 _CALLS = {1: "freeze or thaw", 2: "set the timeslice of", 3: "restart the runlist for"}
 
 #: Events that a tenant can cause every second.
-NOISY = frozenset({Event.REFUSED, Event.OVERRUN, Event.LEVER_FAILED})
+NOISY = frozenset({Event.REFUSED, Event.OVERRUN, Event.CONTROL_FAILED})
 
 #: Name in JSON and log of a value, where it differs from the attribute's name.
 UNITS = {"asked": "asked_bytes", "limit": "limit_bytes", "used": "used_bytes"}
@@ -41,8 +41,8 @@ def policy_name(number: int) -> str:
     return f"{number} ({POLICY_NAMES[number]})" if number < len(POLICY_NAMES) else str(number)
 
 
-def lever_names(levers: int) -> list[str]:
-    return [name for bit, name in LEVERS.items() if levers & bit]
+def control_names(controls: int) -> list[str]:
+    return [name for bit, name in CONTROLS.items() if controls & bit]
 
 
 def _mib(size: int) -> str:
@@ -80,18 +80,18 @@ def _overrun(event: KernelEvent, container: str, gpu: str) -> str:
     return f"{container} overran its turn on {gpu} ({late} late turns, {resisted} resisted freezes so far)"
 
 
-def _lever_failed(event: KernelEvent, container: str, gpu: str) -> str:
-    what = _CALLS.get(event.values.get("lever", 0), "do what was requested for")
+def _control_failed(event: KernelEvent, container: str, gpu: str) -> str:
+    what = _CALLS.get(event.values.get("control", 0), "do what was requested for")
     return f"the driver did not {what} {container} on {gpu}: status {event.values.get('status', 0):#x}{_more(event)}"
 
 
-def _levers(event: KernelEvent, container: str, gpu: str) -> str:
+def _controls(event: KernelEvent, container: str, gpu: str) -> str:
     old, new, inert = (event.values.get(name, 0) for name in ("old", "new", "inert"))
-    lost, back = lever_names(old & ~new), lever_names(new & ~old)
+    lost, back = control_names(old & ~new), control_names(new & ~old)
     why = " (answered, and moves nothing)" if old & ~new & inert else ""
-    words = [f"lost the lever {' and '.join(lost)}{why}"] if lost else []
-    words += [f"has the lever {' and '.join(back)} again"] if back else []
-    return f"{gpu} {', and '.join(words) or 'has the levers it had'}"
+    words = [f"lost the control {' and '.join(lost)}{why}"] if lost else []
+    words += [f"has the control {' and '.join(back)} again"] if back else []
+    return f"{gpu} {', and '.join(words) or 'has the controls it had'}"
 
 
 def _policy(event: KernelEvent, container: str, gpu: str) -> str:
@@ -126,8 +126,8 @@ _TEXT: dict[Event, Callable[[KernelEvent, str, str], str]] = {
     Event.CHANGED: _of_container(lambda container: f"was changed ({_slots(container)})"),
     Event.REFUSED: _refused,
     Event.OVERRUN: _overrun,
-    Event.LEVER_FAILED: _lever_failed,
-    Event.LEVERS: _levers,
+    Event.CONTROL_FAILED: _control_failed,
+    Event.CONTROLS: _controls,
     Event.POLICY: _policy,
     Event.ATTACHED: lambda event, container, gpu: f"{gpu} ({event.gpu.uuid if event.gpu else ''}) is attached",
     Event.DETACHED: lambda event, container, gpu: (
@@ -139,7 +139,7 @@ _TEXT: dict[Event, Callable[[KernelEvent, str, str], str]] = {
 
 
 def _level(event: KernelEvent) -> str:
-    if event.kind == Event.LEVERS:
+    if event.kind == Event.CONTROLS:
         return "error" if event.values.get("old", 0) & ~event.values.get("new", 0) else "info"
     if event.kind == Event.REDIRECTIONS:
         return "error" if event.values.get("errno", 0) else "info"

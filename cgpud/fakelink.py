@@ -39,7 +39,7 @@ class FakeLink:
         self.inventory = tuple(gpus if gpus is not None else example_gpus())
         self.containers: dict[str, Container] = {}
         self.missing = False
-        self.leverless: set[int] = set()  # policies whose lever does not work
+        self.unsupported: set[int] = set()  # policies whose control does not work
         self.calls: list[tuple[str, str, int]] = []
         self.set_calls: list[tuple[int, dict[G, int]]] = []
         self._next_minor = 0
@@ -121,8 +121,8 @@ class FakeLink:
         self._check()
         self.set_calls.append((index, dict(values)))
         (gpu,) = (gpu for gpu in await self.gpus() if gpu.index == index)
-        if G.POLICY in values and values[G.POLICY] in self.leverless:
-            raise KernelRefused(errno.EOPNOTSUPP, "cgpu_km: policy: the lever it needs does not work on this GPU")
+        if G.POLICY in values and values[G.POLICY] in self.unsupported:
+            raise KernelRefused(errno.EOPNOTSUPP, "cgpu_km: policy: the control it needs does not work on this GPU")
         if G.MAX_INST in values and values[G.MAX_INST] < gpu.instances:
             raise KernelRefused(errno.EBUSY, "cgpu_km: max_inst: more containers or weight than that are there")
         changes = {attr.name.lower(): value for attr, value in values.items()}

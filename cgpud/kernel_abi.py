@@ -56,8 +56,8 @@ class Event(IntEnum):
     REFUSED = 4
     CHANGED = 5
     OVERRUN = 6
-    LEVER_FAILED = 7
-    LEVERS = 8
+    CONTROL_FAILED = 7
+    CONTROLS = 8
     POLICY = 9
     ATTACHED = 10
     DETACHED = 11
@@ -88,7 +88,7 @@ class A(IntEnum):
     OLD = 17
     NEW = 18
     INERT = 19
-    LEVER = 20
+    CONTROL = 20
     STATUS = 21
     OVERRUNS = 22
     RESISTED = 23

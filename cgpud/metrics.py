@@ -22,7 +22,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 GPU_LABELS = ("gpu", "uuid")
 SLOT_LABELS = ("container", *GPU_LABELS)
-LEVERS = ("window", "timeslice")
+CONTROLS = ("window", "timeslice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ SLOT_FIGURES = (
     ),
     Figure(
         "cgpu_container_unsure_seconds_total",
-        "Time in which it is not known whether the container ran: the last lever call had failed.",
+        "Time in which it is not known whether the container ran: the last control call had failed.",
         _stat("unsure_ns", NS),
     ),
     Figure("cgpu_container_turns_total", "Turns the container had.", _stat("turns")),
     Figure("cgpu_container_overruns_total", "Turns that ended more than a tenth of a slice late.", _stat("overruns")),
     Figure("cgpu_container_resisted_freezes_total", "Freezes held up by the container's kernels.", _stat("resisted")),
-    Figure("cgpu_container_failed_lever_calls_total", "Freezes and thaws that failed.", _stat("failed_calls")),
+    Figure("cgpu_container_failed_control_calls_total", "Freezes and thaws that failed.", _stat("failed_calls")),
     Figure(
         "cgpu_container_refused_allocations_total",
         "Allocations refused for being over the limit.",
@@ -101,7 +101,7 @@ SLOT_FIGURES = (
     ),
     Figure("cgpu_container_running", "1: it may run now.", _stat("running")),
     Figure("cgpu_container_opened", "1: it has a live graphics or compute channel.", _stat("opened")),
-    Figure("cgpu_container_enforced", "1: working levers hold it to its policy.", _stat("enforced")),
+    Figure("cgpu_container_enforced", "1: working controls hold it to its policy.", _stat("enforced")),
     Figure("cgpu_container_dying", "1: destroyed, but still held open.", lambda _gpu, slot: int(slot.dying)),
 )
 
@@ -130,8 +130,8 @@ GPU_FIGURES = (
     Figure(
         "cgpu_gpu_sched_thread_cpu_seconds_total", "CPU time of the scheduler thread.", _gpu_stat("thread_cpu_ns", NS)
     ),
-    Figure("cgpu_gpu_lever_calls_total", "Lever calls.", _gpu_stat("lever_calls")),
-    Figure("cgpu_gpu_lever_failures_total", "Lever calls that failed.", _gpu_stat("lever_failed")),
+    Figure("cgpu_gpu_control_calls_total", "Control calls.", _gpu_stat("control_calls")),
+    Figure("cgpu_gpu_control_failures_total", "Control calls that failed.", _gpu_stat("control_failed")),
 )
 
 
@@ -156,20 +156,20 @@ def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
                 family.add_metric(labels, value)
         yield family
     info = InfoMetricFamily("cgpu_gpu", "The GPU.", labels=GPU_LABELS)
-    lever = GaugeMetricFamily("cgpu_gpu_lever_available", "1: the lever works.", labels=(*GPU_LABELS, "lever"))
+    control = GaugeMetricFamily("cgpu_gpu_control_available", "1: the control works.", labels=(*GPU_LABELS, "control"))
     latency = GaugeMetricFamily(
-        "cgpu_gpu_lever_latency_seconds",
-        "How long a lever call took: percentiles 50 and 99 of the latest 128, and 100 of all.",
+        "cgpu_gpu_control_latency_seconds",
+        "How long a control call took: percentiles 50 and 99 of the latest 128, and 100 of all.",
         labels=(*GPU_LABELS, "percentile"),
     )
     for gpu, labels in places:
         info.add_metric(labels, {"pci": gpu.pci, "model": gpu.name, "minor": str(gpu.minor)})
-        for name in LEVERS:
-            lever.add_metric((*labels, name), int(name in gpu.lever.split(",")))
-        for percentile, name in (("50", "lever_p50_us"), ("99", "lever_p99_us"), ("100", "lever_max_us")):
+        for name in CONTROLS:
+            control.add_metric((*labels, name), int(name in gpu.control.split(",")))
+        for percentile, name in (("50", "control_p50_us"), ("99", "control_p99_us"), ("100", "control_max_us")):
             if name in gpu.stat:
                 latency.add_metric((*labels, percentile), gpu.stat[name] * US)
-    yield from (info, lever, latency)
+    yield from (info, control, latency)
 
 
 def _utf8(text: str) -> str:

@@ -86,7 +86,7 @@ MESSAGE = Table(
         A.OLD: U32,
         A.NEW: U32,
         A.INERT: U32,
-        A.LEVER: U32,
+        A.CONTROL: U32,
         A.STATUS: U32,
         A.OVERRUNS: U64,
         A.RESISTED: U64,

@@ -23,7 +23,7 @@ class GpuSettings:
     policy: int | None = None
     max_inst: int | None = None
     prio_ratio: int | None = None  # percent
-    slice_us: int | None = None  # SLICE_AUTO: the kernel chooses by the lever's latency
+    slice_us: int | None = None  # SLICE_AUTO: the kernel chooses by the control's latency
     uvm: int | None = None  # 0 deny, 1 account
     overcommit: int | None = None  # percent
     default_memsize_mib: int | None = None  # 0: no slice without a requested size

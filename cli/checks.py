@@ -319,7 +319,7 @@ def controls(facts: Facts) -> list[Finding]:
             out.append(Finding(name, PROBLEM, text, "cgpu events; docs/reference/policies.md §6"))
         elif not needed:
             out.append(Finding(name, OK, f"{label}: policy native needs none"))
-        elif needed in gpu.lever_seen.split(","):
+        elif needed in gpu.control_seen.split(","):
             out.append(Finding(name, OK, f"{label}: {needed} was seen to act"))
         elif facts.effect_check.get(gpu.index) == "blind":
             text = f"{label}: the driver provides no samples, so {needed} cannot be verified"

@@ -9,7 +9,7 @@ from typing import Any
 
 from .model import POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
 from .names import label
-from .render import gpu_json, lever_names, memory_total, mib, percent, rounded, slot_json
+from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
 from .share import allowed_pct, since_start_pct
 
 #: number -> (what it does in a line, what a weight does).
@@ -134,8 +134,8 @@ def gpu_text(gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str,
             f"limits, {memory_total(gpu)} MiB in all"
         ),
         (
-            f"Controls    {', '.join(lever_names(gpu.lever)) or 'none'}; seen to act: "
-            f"{', '.join(lever_names(gpu.lever_seen)) or 'none'}"
+            f"Controls    {', '.join(control_names(gpu.control)) or 'none'}; seen to act: "
+            f"{', '.join(control_names(gpu.control_seen)) or 'none'}"
         ),
         "Settings    " + ", ".join(f"{name} {settings[name]}" for name in SETTINGS if name in settings),
     ]

@@ -85,7 +85,7 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
         None: ("no room on the GPU: memory, weight or containers", "cgpu status shows their use"),
     },
     errno.EOPNOTSUPP: {
-        "policy": ("the lever this policy needs does not work on this driver", "policy 5 always works"),
+        "policy": ("the control this policy needs does not work on this driver", "policy 5 always works"),
         "upgrade": ("it cannot replace the running core", "see the kernel log"),
         None: ("not supported on this driver", "see the kernel log"),
     },

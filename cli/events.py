@@ -69,7 +69,7 @@ async def stream(link: KernelLink, report: Report, count: int | None, follow: bo
 @click.option("--follow", is_flag=True, help="Wait for the module if it is not loaded, or is unloaded.")
 @click.make_pass_decorator(proc.Paths)
 def events(paths: proc.Paths, as_json: bool, count: int | None, follow: bool) -> None:
-    """Show events from now on: containers, refusals, overruns, levers, policies, cores."""
+    """Show events from now on: containers, refusals, overruns, controls, policies, cores."""
     from cgpud.errors import KernelMissing, KernelRefused
 
     def report(level: str, text: str, fields: dict[str, Any]) -> None:

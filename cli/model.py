@@ -62,8 +62,8 @@ class Gpu:
     slice_us: int
     uvm: str
     stat: dict[str, int]
-    lever: str
-    lever_seen: str
+    control: str
+    control_seen: str
     slots: tuple[Slot, ...]
 
 

@@ -252,8 +252,8 @@ def _gpu(paths: Paths, path: Path, listed: dict[str, Container], brief: bool) ->
         slice_us=_int(path / "slice_us"),
         uvm=_read(path / "uvm").strip(),
         stat=_numbers(stat),
-        lever=stat.get("lever", "none"),
-        lever_seen=stat.get("lever_seen", "none"),
+        control=stat.get("control", "none"),
+        control_seen=stat.get("control_seen", "none"),
         slots=tuple(_brief_slots(index, path, listed) if brief else _slots(paths, index, path, listed)),
     )
 

@@ -172,8 +172,8 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
     }
 
 
-def lever_names(text: str) -> list[str]:
-    """The levers in a value of N/stat."""
+def control_names(text: str) -> list[str]:
+    """The controls in a value of N/stat."""
     return [] if text == "none" else text.split(",")
 
 
@@ -190,8 +190,8 @@ def gpu_json(gpu: Gpu, got: Shares) -> dict[str, Any]:
         "prio_ratio": gpu.prio_ratio,
         "slice_us": gpu.slice_us,
         "uvm": gpu.uvm,
-        "lever": lever_names(gpu.lever),
-        "lever_seen": lever_names(gpu.lever_seen),
+        "control": control_names(gpu.control),
+        "control_seen": control_names(gpu.control_seen),
         "memory": {
             "used_bytes": gpu.stat.get("used_bytes", 0),
             "limits_bytes": gpu.stat.get("limits_bytes", 0),

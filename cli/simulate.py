@@ -107,7 +107,8 @@ def result_text(number: int, result: Result, width: int, plain: bool) -> list[st
     cost = (
         f"No kernel running {result.idle_pct:.1f} %, of it {result.idle_loss_pct:.1f} with work queued and "
         f"{result.switch_pct:.1f} switching; {result.turns_per_s:.0f} turns and "
-        f"{result.lever_calls_per_s:.0f} lever calls a second, sched thread {result.sched_thread_pct:.1f} % of a core"
+        f"{result.control_calls_per_s:.0f} control calls a second, "
+        f"sched thread {result.sched_thread_pct:.1f} % of a core"
     )
     source = f"Run state: {result.setup.source}" + (
         f", {result.polls_per_s:.0f} polls a second; never seen on hardware" if result.setup.source != "none" else ""
@@ -173,7 +174,7 @@ def result_json(number: int, result: Result) -> dict[str, Any]:
         "low_of_rest_pct": _rounded(result.low_of_rest_pct),
         "share_from_fair_pp": _rounded(result.from_fair_pp),
         "turns_per_s": round(result.turns_per_s, 2),
-        "lever_calls_per_s": round(result.lever_calls_per_s, 2),
+        "control_calls_per_s": round(result.control_calls_per_s, 2),
         "sched_thread_cpu_pct": round(result.sched_thread_pct, 3),
         "run_state": setup.source,
         "run_state_polls_per_s": round(result.polls_per_s, 2),
@@ -263,7 +264,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option("--profile", "card", default="a100", show_default=True, help="Costs of the card: a100, h100, h200, t4.")
 @click.option("--gpus", type=click.IntRange(1, 16), help="Number of identical GPUs; default: 1, or those of FILE.")
 @click.option("--policy", metavar="P", default="weighted", show_default=True, help="0 to 6, or its name.")
-@click.option("--slice-us", metavar="US", help="Default: 20 lever calls, as the module chooses.")
+@click.option("--slice-us", metavar="US", help="Default: 20 control calls, as the module chooses.")
 @click.option("--max-inst", metavar="N", help="Default: 20.")
 @click.option("--prio-ratio", metavar="PCT", help="Default: 80.")
 @click.option(

@@ -44,7 +44,7 @@ static struct cgpu_sched *new_sched(void)
 	core = ckm_core_enter();
 	core->sched.init(sched, ktime_get_ns());
 	/* Assume both controls until attach probes them: a policy may be set before. */
-	core->sched.set_levers(sched, CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, ktime_get_ns());
+	core->sched.set_controls(sched, CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE, ktime_get_ns());
 	ckm_core_leave();
 	return sched;
 }
@@ -64,7 +64,7 @@ static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 	gpu->overcommit_pct = CGPU_OVERCOMMIT_MIN;
 	gpu->born_ns = ktime_get_boottime_ns();
 	mutex_init(&gpu->open_lock);
-	mutex_init(&gpu->lever_lock);
+	mutex_init(&gpu->ctrl_lock);
 	mutex_init(&gpu->lock);
 	init_waitqueue_head(&gpu->wait);
 	ckm_events_init_gpu(gpu);
@@ -227,22 +227,22 @@ static bool learn_instance(struct ckm_gpu *gpu)
  * one without GSP) has no freeze control. Whether an accepted control moves the share
  * cannot be measured while nothing runs: effect_check.c.
  */
-static void ask_for_levers(struct ckm_gpu *gpu)
+static void probe_controls(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
-	u32 levers = CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE;
+	u32 controls = CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE;
 	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
 
 	if (!empty || ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS,
 				     empty, NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
 		pr_warn("GPU %u: the driver cannot freeze channels; policies 0 to 3 are not enforced\n",
 			gpu->index);
-		levers &= ~CGPU_LEVER_WINDOW;
+		controls &= ~CGPU_CTRL_WINDOW;
 	}
 	kfree(empty);
 	mutex_lock(&gpu->lock);
 	core = ckm_core_enter();
-	core->sched.set_levers(gpu->sched, levers, ktime_get_ns());
+	core->sched.set_controls(gpu->sched, controls, ktime_get_ns());
 	ckm_core_leave();
 	mutex_unlock(&gpu->lock);
 }
@@ -296,7 +296,7 @@ static int open_gpu(struct ckm_gpu *gpu)
 	    !learn_total(gpu))
 		goto err_client;
 	learn_uuid(gpu);
-	ask_for_levers(gpu);
+	probe_controls(gpu);
 	ckm_look_start(gpu);
 	start_run_state(gpu);
 	set_open(gpu, true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the list of registered cores. Takes ckm_lock; in a swap every GPU's lever_lock and lock. */
+/* Owns the list of registered cores. Takes ckm_lock; in a swap every GPU's ctrl_lock and lock. */
 #include <linux/ktime.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
@@ -199,7 +199,7 @@ static int carry_all(const struct cgpu_core_ops *from, const struct cgpu_core_op
 	return 0;
 }
 
-/* With these locks no plan is in progress and no state is read. The lever_locks come
+/* With these locks no plan is in progress and no state is read. The ctrl_locks come
  * first: a driver call under one takes long, and no tenant may wait for it behind a
  * gpu->lock.
  */
@@ -208,7 +208,7 @@ static void lock_gpus(void)
 	struct ckm_gpu *gpu;
 
 	list_for_each_entry(gpu, &ckm_gpus, node)
-		mutex_lock_nest_lock(&gpu->lever_lock, &ckm_lock);
+		mutex_lock_nest_lock(&gpu->ctrl_lock, &ckm_lock);
 	list_for_each_entry(gpu, &ckm_gpus, node)
 		mutex_lock_nest_lock(&gpu->lock, &ckm_lock);
 }
@@ -220,7 +220,7 @@ static void unlock_gpus(void)
 	list_for_each_entry(gpu, &ckm_gpus, node)
 		mutex_unlock(&gpu->lock);
 	list_for_each_entry(gpu, &ckm_gpus, node) {
-		mutex_unlock(&gpu->lever_lock);
+		mutex_unlock(&gpu->ctrl_lock);
 		ckm_gpu_kick(gpu);
 	}
 }

@@ -15,7 +15,7 @@ int ckm_core_list(char *buf, size_t size);
  * ckm_core_switch() - make a registered core the active one
  * @version: its version
  *
- * Context: Process; sleeps. Takes ckm_lock, and lever_lock and lock of every GPU.
+ * Context: Process; sleeps. Takes ckm_lock, and ctrl_lock and lock of every GPU.
  * Return: 0, also if it is active already; no task is inside the old core any more.
  * -ENOENT: not registered, or being unloaded; -EIO: its self-test failed; -EOPNOTSUPP: it
  * cannot take over the state or the driver; -ENOMEM. After an error nothing is changed.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* The proc files with many figures. Takes rm_lock, lever_lock, gpu->lock. */
+/* The proc files with many figures. Takes rm_lock, ctrl_lock, gpu->lock. */
 #include <linux/ktime.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
@@ -15,11 +15,11 @@
 #include "state/memory.h"
 #include "state/quota.h"
 
-static const char *lever_name(u32 levers)
+static const char *control_name(u32 controls)
 {
 	static const char * const names[] = { "none", "window", "timeslice", "window,timeslice" };
 
-	return names[levers & (CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE)];
+	return names[controls & (CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE)];
 }
 
 static const char *look_name(enum ckm_look_state state)
@@ -53,7 +53,7 @@ static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
 int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_gpu *gpu = obj;
-	struct ckm_lever_stat st = {};
+	struct ckm_ctrl_stat st = {};
 	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
 	u32 i, instances = 0, seen;
 	struct cgpu_sched_view view;
@@ -62,12 +62,12 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 
 	if (!ckm_gpu_heap_if_open(gpu, &driver, &free))
 		driver = 0;
-	mutex_lock(&gpu->lever_lock);
-	st.calls = gpu->lever.calls;
-	st.failed = gpu->lever.failed;
-	st.max_ns = gpu->lever.max_ns;
-	p50 = ckm_lever_latency_ns(gpu, 50);
-	p99 = ckm_lever_latency_ns(gpu, 99);
+	mutex_lock(&gpu->ctrl_lock);
+	st.calls = gpu->ctrl.calls;
+	st.failed = gpu->ctrl.failed;
+	st.max_ns = gpu->ctrl.max_ns;
+	p50 = ckm_ctrl_latency_ns(gpu, 50);
+	p99 = ckm_ctrl_latency_ns(gpu, 99);
 	turns = gpu->turns;
 	mutex_lock(&gpu->lock);
 	if (gpu->thread)
@@ -83,18 +83,18 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 			instances++;
 		}
 	mutex_unlock(&gpu->lock);
-	mutex_unlock(&gpu->lever_lock);
+	mutex_unlock(&gpu->ctrl_lock);
 
 	seq_printf(m, "total_bytes %llu\nlimits_bytes %llu\nused_bytes %llu\ninstances %u\n",
 		   gpu->total_bytes, limits, used, instances);
-	seq_printf(m, "lever %s\nlever_p50_us %llu\nlever_p99_us %llu\nlever_max_us %llu\n",
-		   lever_name(view.levers), p50 / 1000, p99 / 1000, st.max_ns / 1000);
-	seq_printf(m, "lever_calls %llu\nlever_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
+	seq_printf(m, "control %s\ncontrol_p50_us %llu\ncontrol_p99_us %llu\ncontrol_max_us %llu\n",
+		   control_name(view.controls), p50 / 1000, p99 / 1000, st.max_ns / 1000);
+	seq_printf(m, "control_calls %llu\ncontrol_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
 		   st.calls, st.failed, turns, cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
 		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
-	seq_printf(m, "lever_seen %s\nlever_inert %s\nlever_look %s\n", lever_name(seen),
-		   lever_name(view.inert), look_name(look));
+	seq_printf(m, "control_seen %s\ncontrol_inert %s\ncontrol_look %s\n", control_name(seen),
+		   control_name(view.inert), look_name(look));
 	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
 		   run.usable ? "chram" : "none", hweight32(run.known), hweight32(run.busy),
 		   run.errors);

@@ -69,7 +69,7 @@ static int try_value(const struct cgpu_core_ops *core, const struct ckm_gpu *gpu
 	switch (attr) {
 	case CGPU_G_POLICY:
 		ret = core->sched.set_policy(t->sched, value, now);
-		*why = ret == -EOPNOTSUPP ? "policy: the lever it needs does not work on this GPU"
+		*why = ret == -EOPNOTSUPP ? "policy: the control it needs does not work on this GPU"
 		       : ret == -EBUSY	  ? "policy: max_inst is above "
 					    __stringify(CGPU_MAX_INST_MAX) ", which only 6 takes"
 					  : "policy: 0 to 6";

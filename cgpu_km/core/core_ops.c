@@ -50,7 +50,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.set_max_inst		= cgpu_sched_set_max_inst,
 		.set_prio_ratio		= cgpu_sched_set_prio_ratio,
 		.set_slice_us		= cgpu_sched_set_slice_us,
-		.set_levers		= cgpu_sched_set_levers,
+		.set_controls		= cgpu_sched_set_controls,
 		.set_channels		= cgpu_sched_set_channels,
 		.is_frozen		= cgpu_sched_is_frozen,
 		.auto_slice_ns		= cgpu_sched_auto_slice_ns,
@@ -60,7 +60,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.view			= cgpu_sched_view,
 		.slot_view		= cgpu_sched_entity_view,
 		.migrate		= cgpu_sched_migrate,
-		.lever_moved		= cgpu_sched_lever_moved,
+		.control_moved		= cgpu_sched_control_moved,
 		.set_run_state		= cgpu_sched_set_run_state,
 	},
 	.check = {

@@ -37,10 +37,10 @@ struct cgpu_sched_ops {
 	int (*set_max_inst)(struct cgpu_sched *t, u64 max_inst, u64 now_ns);
 	int (*set_prio_ratio)(struct cgpu_sched *t, u64 prio_ratio, u64 now_ns);
 	int (*set_slice_us)(struct cgpu_sched *t, u64 slice_us, u64 now_ns);
-	u32 (*set_levers)(struct cgpu_sched *t, u32 levers, u64 now_ns);
+	u32 (*set_controls)(struct cgpu_sched *t, u32 controls, u64 now_ns);
 	void (*set_channels)(struct cgpu_sched *t, u32 slot, u32 channels, u32 tsgs, u64 now_ns);
 	bool (*is_frozen)(const struct cgpu_sched *t, u32 slot);
-	u64 (*auto_slice_ns)(u64 lever_p50_ns);
+	u64 (*auto_slice_ns)(u64 control_p50_ns);
 	void (*next)(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan);
 	void (*ack)(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 		    const struct cgpu_sched_ack *ack);
@@ -57,11 +57,11 @@ struct cgpu_sched_ops {
 	 * NULL: there is none.
 	 */
 	int (*back)(const struct cgpu_sched *t, void *older, u32 older_version);
-	u32 (*lever_moved)(struct cgpu_sched *t, u32 lever, u32 moved, u64 now_ns);
+	u32 (*control_moved)(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns);
 	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
 };
 
-/* Whether the levers act: sched_check.h. */
+/* Whether the controls act: sched_check.h. */
 struct cgpu_check_ops {
 	void (*init)(struct cgpu_look *l, u64 now_ns);
 	void (*acted)(struct cgpu_look *l, const struct cgpu_sched *t,

@@ -7,7 +7,7 @@
 #include "sched_gpu.h"
 
 struct cgpu_policy {
-	u32 levers;		/* CGPU_LEVER_*: without them the policy is refused */
+	u32 controls;		/* CGPU_CTRL_*: without them the policy is refused */
 	u8 limits;		/* 0: nobody is frozen or measured (native) */
 	u8 fixed_round;		/* a round is max_inst portions and empty ones pass */
 	u8 thaw_first;		/* thaw the next before the last is frozen */

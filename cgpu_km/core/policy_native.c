@@ -2,7 +2,7 @@
 /*
  * 5, native: memory limits only. Everybody is thawed, weight 0 included, and
  * every timeslice goes back to the driver's own. Always possible: it is where
- * a lost lever ends.
+ * a lost control ends.
  */
 #include "policy.h"
 

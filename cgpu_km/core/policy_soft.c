@@ -29,7 +29,7 @@ static u32 soft_timeslice_us(u32 most, u32 tsgs)
 }
 
 const struct cgpu_policy cgpu_policy_soft = {
-	.levers		= CGPU_LEVER_TIMESLICE,
+	.controls	= CGPU_CTRL_TIMESLICE,
 	.limits		= 1,
 	.thaw_first	= 1,
 	.timeslice_us	= soft_timeslice_us,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Does the share move when a lever is pulled?
+ * Does the share move when a control is used?
  *
  * One who was on the engine while frozen proves little: the sampler's clock may
  * be off, or its kernel may resist preemption longer than a turn. So what is
- * seen in passing acquits a lever but never convicts it. It makes it suspect;
+ * seen in passing acquits a control but never convicts it. It makes it suspect;
  * then one container is held frozen for a second, and what counts is that it
  * was off the engine and came back.
  */
@@ -13,7 +13,7 @@
 #include "sched_hwshare.h"
 #include "sched_rr.h"
 
-#define MARGIN_NS	1000000ull	/* around a change: the lever's effect, the sampler's clock */
+#define MARGIN_NS	1000000ull	/* around a change: the control's effect, the sampler's clock */
 #define DEEP_NS		250000000ull	/* longer than a sample's period */
 
 #define SAMPLES_MAX	240u		/* then the old ones count half */
@@ -113,7 +113,7 @@ void cgpu_look_acted(struct cgpu_look *l, const struct cgpu_sched *t,
 	l->fresh &= ~called;
 	l->uncommitted = committed ? 0 : l->uncommitted | called | plan->timeslice_mask;
 	/* Who is held for it does not count in the others' timeslices: these change too. */
-	if (plan->timeslice_mask && l->suspect == CGPU_LEVER_TIMESLICE)
+	if (plan->timeslice_mask && l->suspect == CGPU_CTRL_TIMESLICE)
 		l->timed_ns = now_ns;
 	else if (plan->timeslice_mask)
 		cgpu_look_forget_timed(l, now_ns);

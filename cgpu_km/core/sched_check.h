@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Does the share move when a lever is pulled? Decided from the driver's
+ * Does the share move when a control is used? Decided from the driver's
  * utilisation samples (who was on the engine, six times a second) and from what
  * was in force then: docs/reference/policies.md, section 6.
  *
@@ -58,12 +58,12 @@ struct cgpu_look {
 	u32 samples;		/* in slot[].named, frozen, hits */
 	u32 beside;		/* in slot[].beside and what follows it */
 	u32 beside_idle;
-	u32 suspect;		/* the lever that is being looked at by holding */
+	u32 suspect;		/* the control that is being looked at by holding */
 	u32 held;		/* slots that are frozen for it */
 	u32 tries;		/* holds for this suspicion */
 	u64 next_ns;		/* no hold before */
 	u64 wait_ns;		/* after a suspicion that came to nothing: doubles */
-	u32 seen;		/* CGPU_LEVER_* that were seen to move the share */
+	u32 seen;		/* CGPU_CTRL_* that were seen to move the share */
 	u32 pad;
 	u64 reserved[6];
 	struct cgpu_look_slot slot[CGPU_SLOTS];
@@ -71,8 +71,8 @@ struct cgpu_look {
 
 /* What follows from the samples so far. */
 struct cgpu_look_finding {
-	u32 lever;		/* one of CGPU_LEVER_*, 0: nothing new */
-	u32 moved;		/* of it; for cgpu_sched_lever_moved() */
+	u32 control;		/* one of CGPU_CTRL_*, 0: nothing new */
+	u32 moved;		/* of it; for cgpu_sched_control_moved() */
 	u32 hold;		/* slots to hold from now on, for CGPU_LOOK_HOLD_MS */
 };
 

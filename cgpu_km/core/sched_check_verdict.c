@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What the samples say of the levers: docs/reference/policies.md, section 6. */
+/* What the samples say of the controls: docs/reference/policies.md, section 6. */
 #include "sched_check.h"
 
 #include "sched_hwshare.h"
 #include "sched_rr.h"
 
 #define MS_NS		1000000ull
-#define EXPECT_MOVED	8u		/* hits there would be if a lever moved nothing */
+#define EXPECT_MOVED	8u		/* hits there would be if a control moved nothing */
 #define EXPECT_SUSPECT	5u
-#define MOVED_PARTS	8u		/* a working lever leaves less than this part of them */
+#define MOVED_PARTS	8u		/* a working control leaves less than this part of them */
 #define BACK_MIN	3u		/* times it came back while held */
 #define INERT_PARTS	2u		/* an inert one leaves this part of what it has when it may, and more */
 #define THAWED_MIN	2u		/* times it was there when it may */
@@ -49,7 +49,7 @@ static void forget_deep(struct cgpu_look *l)
 	}
 }
 
-/* One who is there when thawed and not when frozen is enough: a lever that moves one moves all. */
+/* A container that is there when thawed and not when frozen is enough to prove the control. */
 static bool window_moved(const struct cgpu_look *l)
 {
 	u32 i;
@@ -133,7 +133,7 @@ enum timing {
 };
 
 /* @ask: of whom it is not known whether it always has work. Only if every favoured one gets no
- * more than without the lever is it suspect, and only if all those have work is it inert.
+ * more than without the control is it suspect, and only if all those have work is it inert.
  */
 static enum timing timing(const struct cgpu_look *l, u32 *ask)
 {
@@ -171,9 +171,9 @@ static enum timing timing(const struct cgpu_look *l, u32 *ask)
 	return *ask < CGPU_SLOTS ? TIMING_SUSPECT : TIMING_INERT;
 }
 
-static void acquit(struct cgpu_look *l, u32 lever, u64 now_ns)
+static void acquit(struct cgpu_look *l, u32 control, u64 now_ns)
 {
-	if (l->suspect != lever)
+	if (l->suspect != control)
 		return;
 	l->suspect = 0;
 	l->tries = 0;
@@ -181,17 +181,17 @@ static void acquit(struct cgpu_look *l, u32 lever, u64 now_ns)
 	l->wait_ns = l->wait_ns * 2 < WAIT_MAX_NS ? l->wait_ns * 2 : WAIT_MAX_NS;
 }
 
-/* A hold for @lever, if it is time for one. */
-static u32 ask_for_hold(struct cgpu_look *l, const struct cgpu_sched *t, u32 lever, u32 mask,
+/* A hold for @control, if it is time for one. */
+static u32 ask_for_hold(struct cgpu_look *l, const struct cgpu_sched *t, u32 control, u32 mask,
 			u64 now_ns)
 {
-	if (now_ns < l->next_ns || !(t->levers & CGPU_LEVER_WINDOW))
+	if (now_ns < l->next_ns || !(t->controls & CGPU_CTRL_WINDOW))
 		return 0;
-	l->tries = l->suspect == lever ? l->tries + 1 : 0;
-	l->suspect = lever;
+	l->tries = l->suspect == control ? l->tries + 1 : 0;
+	l->suspect = control;
 	if (l->tries < TRIES_MAX)
 		return mask & t->opened_mask;
-	acquit(l, lever, now_ns);	/* for now */
+	acquit(l, control, now_ns);	/* for now */
 	forget_frozen(l);
 	forget_deep(l);
 	cgpu_look_forget_timed(l, now_ns);
@@ -204,24 +204,24 @@ static void judge_windows(struct cgpu_look *l, const struct cgpu_sched *t, u64 n
 	u32 who;
 
 	if (window_moved(l)) {
-		find->lever = CGPU_LEVER_WINDOW;
+		find->control = CGPU_CTRL_WINDOW;
 		find->moved = 1;
-		l->seen |= CGPU_LEVER_WINDOW;
-		acquit(l, CGPU_LEVER_WINDOW, now_ns);
+		l->seen |= CGPU_CTRL_WINDOW;
+		acquit(l, CGPU_CTRL_WINDOW, now_ns);
 		forget_frozen(l);
 		forget_deep(l);
 		return;
 	}
 	who = window_suspect(l);
 	if (window_inert(l)) {
-		find->lever = CGPU_LEVER_WINDOW;
-		l->seen &= ~CGPU_LEVER_WINDOW;
+		find->control = CGPU_CTRL_WINDOW;
+		l->seen &= ~CGPU_CTRL_WINDOW;
 		l->tries = 0;
 		forget_deep(l);
 	}
 	/* With nobody else about it cannot be told from a kernel that resists. */
 	if (who < CGPU_SLOTS && !cgpu_is_one(t->opened_mask))
-		find->hold = ask_for_hold(l, t, CGPU_LEVER_WINDOW, 1u << who, now_ns);
+		find->hold = ask_for_hold(l, t, CGPU_CTRL_WINDOW, 1u << who, now_ns);
 }
 
 static void judge_timeslices(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns,
@@ -233,20 +233,20 @@ static void judge_timeslices(struct cgpu_look *l, const struct cgpu_sched *t, u6
 	switch (found) {
 	case TIMING_MOVES:
 	case TIMING_PROVEN:
-		find->lever = CGPU_LEVER_TIMESLICE;
+		find->control = CGPU_CTRL_TIMESLICE;
 		find->moved = 1;
-		l->seen |= found == TIMING_PROVEN ? CGPU_LEVER_TIMESLICE : 0;
-		acquit(l, CGPU_LEVER_TIMESLICE, now_ns);
+		l->seen |= found == TIMING_PROVEN ? CGPU_CTRL_TIMESLICE : 0;
+		acquit(l, CGPU_CTRL_TIMESLICE, now_ns);
 		cgpu_look_forget_timed(l, now_ns);
 		return;
 	case TIMING_INERT:
-		find->lever = CGPU_LEVER_TIMESLICE;
-		l->seen &= ~CGPU_LEVER_TIMESLICE;
+		find->control = CGPU_CTRL_TIMESLICE;
+		l->seen &= ~CGPU_CTRL_TIMESLICE;
 		l->tries = 0;
 		cgpu_look_forget_timed(l, now_ns);
 		return;
 	case TIMING_SUSPECT:
-		find->hold = ask_for_hold(l, t, CGPU_LEVER_TIMESLICE,
+		find->hold = ask_for_hold(l, t, CGPU_CTRL_TIMESLICE,
 					  t->opened_mask & ~(1u << ask), now_ns);
 		return;
 	case TIMING_IDLES:
@@ -255,7 +255,7 @@ static void judge_timeslices(struct cgpu_look *l, const struct cgpu_sched *t, u6
 		if (l->beside < BESIDE_MAX)
 			return;
 	}
-	acquit(l, CGPU_LEVER_TIMESLICE, now_ns);	/* for now */
+	acquit(l, CGPU_CTRL_TIMESLICE, now_ns);		/* for now */
 	cgpu_look_forget_timed(l, now_ns);
 }
 
@@ -264,7 +264,7 @@ static void judge_timeslices(struct cgpu_look *l, const struct cgpu_sched *t, u6
  * @l: the look
  * @t: the scheduler
  * @now_ns: monotonic
- * @find: filled; at most one lever at a time
+ * @find: filled; at most one control at a time
  *
  * Context: Caller serialises. Nobody may be held. A finding of inertia comes before the hold that may follow it.
  */
@@ -272,9 +272,9 @@ void cgpu_look_judge(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns
 		     struct cgpu_look_finding *find)
 {
 	memset(find, 0, sizeof(*find));
-	if (t->levers & CGPU_LEVER_WINDOW)
+	if (t->controls & CGPU_CTRL_WINDOW)
 		judge_windows(l, t, now_ns, find);
-	if (!find->lever && !find->hold && (t->levers & CGPU_LEVER_TIMESLICE))
+	if (!find->control && !find->hold && (t->controls & CGPU_CTRL_TIMESLICE))
 		judge_timeslices(l, t, now_ns, find);
 }
 

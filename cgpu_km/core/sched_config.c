@@ -10,11 +10,11 @@
 
 #include "../uapi.h"
 
-#define LEVER_TIMES	20		/* a slice is 20 lever calls long */
+#define CONTROL_TIMES	20		/* a slice is 20 control calls long */
 #define SLICE_MIN_NS	5000000ull
 #define SLICE_MAX_NS	30000000ull
-#define SLICE_NS	20000000ull	/* until the lever is measured */
-#define UNMOVED_MAX	3		/* acts without effect that make a lever inert */
+#define SLICE_NS	20000000ull	/* until the control is measured */
+#define UNMOVED_MAX	3		/* acts without effect that make a control inert */
 
 /* While calls are under way time is charged when they are acknowledged:
  * only then is it known who had it.
@@ -107,7 +107,7 @@ static void start_over(struct cgpu_sched *t)
  * @t: storage of the caller
  * @now_ns: monotonic
  *
- * Policy native, no lever known, defaults of uapi.h.
+ * Policy native, no control known, defaults of uapi.h.
  */
 void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns)
 {
@@ -278,7 +278,7 @@ static u32 most_max_inst(const struct cgpu_policy *policy)
  * @now_ns: monotonic
  *
  * Context: Caller serialises. Acts at the next cgpu_sched_next().
- * Return: 0; -EINVAL out of range; -EOPNOTSUPP if its lever does not work; -EBUSY if
+ * Return: 0; -EINVAL out of range; -EOPNOTSUPP if its control does not work; -EBUSY if
  * max_inst is more than it takes.
  */
 int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns)
@@ -287,9 +287,9 @@ int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns)
 
 	if (!wanted)
 		return -EINVAL;
-	if (wanted->levers & ~t->levers)
+	if (wanted->controls & ~t->controls)
 		return -EOPNOTSUPP;
-	/* Native divides nothing, and a lost lever must always end there. */
+	/* Native divides nothing, and a lost control must always end there. */
 	if (wanted->limits && t->max_inst > most_max_inst(wanted))
 		return -EBUSY;
 	if (policy == t->policy)
@@ -361,50 +361,50 @@ int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns)
 }
 
 /**
- * cgpu_sched_set_levers() - which levers were found to work
+ * cgpu_sched_set_controls() - which controls were found to work
  * @t: the scheduler
- * @levers: CGPU_LEVER_*
+ * @controls: CGPU_CTRL_*
  * @now_ns: monotonic
  *
  * Context: Caller serialises.
  * Return: the policy in force: native if the one before needs what is gone.
- * Its plan thaws everybody, whatever @levers says of the window lever.
+ * Its plan thaws everybody, whatever @controls says of the window control.
  */
-u32 cgpu_sched_set_levers(struct cgpu_sched *t, u32 levers, u64 now_ns)
+u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
 {
-	t->levers = levers & (CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE);
-	t->inert &= ~t->levers;
+	t->controls = controls & (CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE);
+	t->inert &= ~t->controls;
 	t->unmoved[0] = 0;
 	t->unmoved[1] = 0;
-	if (cgpu_policy_get(t->policy)->levers & ~t->levers)
+	if (cgpu_policy_get(t->policy)->controls & ~t->controls)
 		cgpu_sched_set_policy(t, CGPU_POLICY_NATIVE, now_ns);
 	return t->policy;
 }
 
 /**
- * cgpu_sched_lever_moved() - did the share move when a lever was used
+ * cgpu_sched_control_moved() - did the share move when a control was used
  * @t: the scheduler
- * @lever: one of CGPU_LEVER_*
+ * @control: one of CGPU_CTRL_*
  * @moved: 1: it did
  * @now_ns: monotonic
  *
- * The status of a call says nothing about this: an inert lever answers well.
+ * The status of a call says nothing about this: an inert control answers well.
  * From the first doubt on nobody is reported as enforced; the third in a row
- * takes the lever away.
+ * takes the control away.
  *
  * Context: Caller serialises.
  * Return: the policy in force.
  */
-u32 cgpu_sched_lever_moved(struct cgpu_sched *t, u32 lever, u32 moved, u64 now_ns)
+u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns)
 {
-	u32 *unmoved = &t->unmoved[lever == CGPU_LEVER_TIMESLICE];
+	u32 *unmoved = &t->unmoved[control == CGPU_CTRL_TIMESLICE];
 
-	if (!(t->levers & lever))
+	if (!(t->controls & control))
 		return t->policy;
 	*unmoved = moved ? 0 : *unmoved + 1;
 	if (*unmoved >= UNMOVED_MAX) {
-		t->inert |= lever;
-		return cgpu_sched_set_levers(t, t->levers & ~lever, now_ns);
+		t->inert |= control;
+		return cgpu_sched_set_controls(t, t->controls & ~control, now_ns);
 	}
 	return t->policy;
 }
@@ -472,16 +472,16 @@ bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot)
 }
 
 /**
- * cgpu_sched_auto_slice_ns() - slice length that keeps the lever's cost small
- * @lever_p50_ns: measured median of a freeze
+ * cgpu_sched_auto_slice_ns() - slice length that keeps the control's cost small
+ * @control_p50_ns: measured median of a freeze
  *
  * Return: clamp(20 x p50, 5 ms, 30 ms).
  */
-u64 cgpu_sched_auto_slice_ns(u64 lever_p50_ns)
+u64 cgpu_sched_auto_slice_ns(u64 control_p50_ns)
 {
-	if (lever_p50_ns >= SLICE_MAX_NS / LEVER_TIMES)
+	if (control_p50_ns >= SLICE_MAX_NS / CONTROL_TIMES)
 		return SLICE_MAX_NS;
-	if (lever_p50_ns <= SLICE_MIN_NS / LEVER_TIMES)
+	if (control_p50_ns <= SLICE_MIN_NS / CONTROL_TIMES)
 		return SLICE_MIN_NS;
-	return lever_p50_ns * LEVER_TIMES;
+	return control_p50_ns * CONTROL_TIMES;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The scheduler of one GPU: whose turn it is, until when, by which lever.
+ * The scheduler of one GPU: whose turn it is, until when, by which control.
  *
  * (state, event, now) -> plan. The shell carries the plan out with calls into
  * the driver that take 0.25 to 5 ms, then says with cgpu_sched_ack() when each
@@ -19,9 +19,9 @@
 #define CGPU_NEVER_NS	0xffffffffffffffffull
 #define CGPU_SCHED_VERSION	5	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
-/* Levers that were found to work, in cgpu_sched_set_levers(). */
-#define CGPU_LEVER_WINDOW	1u	/* freeze and thaw whole containers */
-#define CGPU_LEVER_TIMESLICE	2u	/* a timeslice per TSG */
+/* Controls that were found to work, in cgpu_sched_set_controls(). */
+#define CGPU_CTRL_WINDOW	1u	/* freeze and thaw whole containers */
+#define CGPU_CTRL_TIMESLICE	2u	/* a timeslice per TSG */
 
 #define CGPU_RETRY_DOUBLINGS	6u	/* a failed call is repeated after 1 ms, then 2, up to 64 */
 #define CGPU_SWITCH_NS		70000u	/* between an H200's 54 us and an A100's 85 us, both computed */
@@ -87,7 +87,7 @@ struct cgpu_sched {
 	u32 policy;
 	u32 max_inst;
 	u32 prio_ratio;
-	u32 levers;
+	u32 controls;
 	u64 slice_ns;
 	u32 run_mask;		/* who may run now, as acknowledged */
 	u32 timesliced;		/* slots whose TSGs carry a timeslice of ours */
@@ -108,8 +108,8 @@ struct cgpu_sched {
 	struct cgpu_rota rota[CGPU_ROTAS];
 	struct cgpu_sched_entity slot[CGPU_SLOTS];
 	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
-	u32 inert;		/* CGPU_LEVER_* that are answered and move nothing */
-	u32 unmoved[2];		/* lever by lever: acts in a row after which nothing had moved */
+	u32 inert;		/* CGPU_CTRL_* that are answered and move nothing */
+	u32 unmoved[2];		/* control by control: acts in a row after which nothing had moved */
 	u64 reserved0;
 	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
 	u32 opened_mask;	/* those with channels */
@@ -160,7 +160,7 @@ void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns);
 
 /* Changes are atomic at the next turn; an error changes nothing.
  * weight: 0..max_inst, -EINVAL; -ENOSPC if the sum would exceed max_inst.
- * policy: -EINVAL out of range, -EOPNOTSUPP if its lever does not work.
+ * policy: -EINVAL out of range, -EOPNOTSUPP if its control does not work.
  * max_inst: -EINVAL out of range, -EBUSY below live containers or weights.
  * prio_ratio, slice_us: -EINVAL out of range. highprio: -EINVAL if not 0/1.
  */
@@ -170,14 +170,14 @@ int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns);
 int cgpu_sched_set_max_inst(struct cgpu_sched *t, u64 max_inst, u64 now_ns);
 int cgpu_sched_set_prio_ratio(struct cgpu_sched *t, u64 prio_ratio, u64 now_ns);
 int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns);
-/* A policy whose lever is taken away falls back to native; returns the policy in force. */
-u32 cgpu_sched_set_levers(struct cgpu_sched *t, u32 levers, u64 now_ns);
+/* A policy whose control is taken away falls back to native; returns the policy in force. */
+u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns);
 
-/* The shell looked whether the share moved when @lever was used. One that three times in a
- * row moved nothing is inert: it is taken away as by cgpu_sched_set_levers(), which is
+/* The shell looked whether the share moved when @control was used. One that three times in a
+ * row moved nothing is inert: it is taken away as by cgpu_sched_set_controls(), which is
  * also what gives it back. Returns the policy in force.
  */
-u32 cgpu_sched_lever_moved(struct cgpu_sched *t, u32 lever, u32 moved, u64 now_ns);
+u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns);
 
 /* These are frozen out of turn from the next plan on, as with weight 0. */
 void cgpu_sched_set_held(struct cgpu_sched *t, u32 mask, u64 now_ns);
@@ -201,10 +201,10 @@ u32 cgpu_sched_instances(const struct cgpu_sched *t);
  */
 bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot);
 
-/* Slice length from the measured median of the window lever:
+/* Slice length from the measured median of the window control:
  * clamp(20 x p50, 5 ms, 30 ms).
  */
-u64 cgpu_sched_auto_slice_ns(u64 lever_p50_ns);
+u64 cgpu_sched_auto_slice_ns(u64 control_p50_ns);
 
 /* What should be in force from now on. Idempotent until time passes or
  * something changes. When every plan mask is 0 there is nothing to do.

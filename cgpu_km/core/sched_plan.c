@@ -63,7 +63,7 @@ static void look(struct cgpu_sched *t, struct view *v)
 		cgpu_run_state_forget(t, t->live_mask);
 	/* Not under fixed rounds: their caps are promised beside high priority too, in each 100 ms. */
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
-		       (t->levers & CGPU_LEVER_WINDOW) && !v->policy->fixed_round;
+		       (t->controls & CGPU_CTRL_WINDOW) && !v->policy->fixed_round;
 	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
 	v->not_crowds = v->present ? cgpu_prio_not_crowds(t, v->low) : v->low;
 	v->beside = 1;
@@ -154,7 +154,7 @@ static u32 run_high(struct cgpu_sched *t, struct view *v, bool bounded)
 	u32 run = step(t, v, CGPU_ROTA_HIGH, v->active, false);
 	u32 members = with_portions(t, v, v->low);
 
-	if (!(t->levers & CGPU_LEVER_TIMESLICE) || !bounded)
+	if (!(t->controls & CGPU_CTRL_TIMESLICE) || !bounded)
 		return run;
 	if (v->policy->fixed_round)
 		return run | run_below_cap(t, v, members, true);
@@ -179,7 +179,7 @@ static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
 	if (v->policy->portions)
 		low = step(t, v, CGPU_ROTA_BESIDE, with_portions(t, v, low), false);
 	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
-	if ((t->levers & CGPU_LEVER_TIMESLICE) && !(low & v->opened & ~v->not_crowds))
+	if ((t->controls & CGPU_CTRL_TIMESLICE) && !(low & v->opened & ~v->not_crowds))
 		return run | low;
 	return low | (run & t->asleep_mask);
 }
@@ -190,7 +190,7 @@ static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
 
 	cgpu_rota_plan(t);
 	/* Without windows weight 0 cannot be enforced: better known than half done. */
-	if (!v->policy->limits || !(t->levers & CGPU_LEVER_WINDOW))
+	if (!v->policy->limits || !(t->controls & CGPU_CTRL_WINDOW))
 		return v->live;
 	cgpu_prio_set_budgeted(t, v->exclusive);
 	if (v->exclusive)
@@ -234,7 +234,7 @@ static u32 most_tsgs(const struct cgpu_sched *t, u32 mask)
 static void plan_timeslices(const struct cgpu_sched *t, const struct view *v, bool retry,
 			    struct cgpu_sched_plan *plan)
 {
-	u32 mask = t->levers & CGPU_LEVER_TIMESLICE ? v->opened : 0;
+	u32 mask = t->controls & CGPU_CTRL_TIMESLICE ? v->opened : 0;
 	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low : 0);
 
 	for (; mask; mask &= mask - 1) {

@@ -6,7 +6,7 @@
 #include "sched_hwshare.h"
 #include "sched_rr.h"
 
-#define SLACK_NS	250000ull	/* less than a lever call: not worth one */
+#define SLACK_NS	250000ull	/* less than a control call: not worth one */
 
 /* 8000 to 500 was seen to give 14:1 on hardware. Divided by a container's
  * TSGs, but not below what switching costs.

@@ -6,7 +6,7 @@
  * it got as the shell acknowledged it. Its turn ends when nothing is left, so
  * a turn that ended late makes the next one shorter and the other way round:
  * over n rounds a slot has got n grants, give or take the last turn's error.
- * Lever latency, late wake-ups and failed calls cancel out this way without
+ * Control latency, late wake-ups and failed calls cancel out this way without
  * being predicted.
  */
 #include "sched_rr.h"
@@ -364,7 +364,7 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
 	}
 }
 
-/* Nobody waits: no lever call, no charge. A debt ends here for the one that
+/* Nobody waits: no control call, no charge. A debt ends here for the one that
  * is alone, since nobody is left that it would be owed to; those that are not
  * here keep theirs, or closing and opening the GPU would cancel it.
  */

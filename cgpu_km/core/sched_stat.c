@@ -8,20 +8,20 @@
 
 #include "../uapi.h"
 
-/* By levers that are there and not in doubt, and the last call for it was
+/* By controls that are there and not in doubt, and the last call for it was
  * answered well. Native holds nobody to anything.
  */
 static bool is_enforced(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
-	u32 good = t->levers, need = policy->levers;
+	u32 good = t->controls, need = policy->controls;
 
 	if (t->unmoved[0])
-		good &= ~CGPU_LEVER_WINDOW;
+		good &= ~CGPU_CTRL_WINDOW;
 	if (t->unmoved[1])
-		good &= ~CGPU_LEVER_TIMESLICE;
+		good &= ~CGPU_CTRL_TIMESLICE;
 	if (!t->slot[slot].weight || t->slot[slot].highprio)
-		need |= CGPU_LEVER_WINDOW;
+		need |= CGPU_CTRL_WINDOW;
 	return policy->limits && !(need & ~good) &&
 	       !((t->unsure_mask | t->untimed_mask) >> slot & 1);
 }
@@ -77,7 +77,7 @@ void cgpu_sched_view(const struct cgpu_sched *t, struct cgpu_sched_view *view)
 	view->policy = t->policy;
 	view->max_inst = t->max_inst;
 	view->prio_ratio = t->prio_ratio;
-	view->levers = t->levers;
+	view->controls = t->controls;
 	view->inert = t->inert;
 	view->unmoved[0] = t->unmoved[0];
 	view->unmoved[1] = t->unmoved[1];
@@ -161,10 +161,10 @@ static bool is_sound(const struct cgpu_sched *t)
 	u32 masks = t->run_mask | t->timesliced | t->target_mask | t->unsure_mask | t->stale_mask |
 		    t->touched_mask | t->retime_mask | t->untimed_mask | t->held_mask |
 		    t->known_mask | t->busy_mask | t->asleep_mask;
-	u32 levers = CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE;
+	u32 controls = CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE;
 
 	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&
-	       !((t->levers | t->inert) & ~levers) &&
+	       !((t->controls | t->inert) & ~controls) &&
 	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_BURST_MAX) &&
 	       is_within(t->prio_ratio, CGPU_PRIO_RATIO_MIN, CGPU_PRIO_RATIO_MAX) &&
 	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&

@@ -19,7 +19,7 @@ struct cgpu_sched_stat {
 	u64 unsure_ns;
 	u32 failed;
 	u32 resisted;
-	u32 enforced;		/* 1: a lever that is not in doubt holds it to what the policy says */
+	u32 enforced;		/* 1: a control that is not in doubt holds it to what the policy says */
 	u32 pad;
 };
 
@@ -33,9 +33,9 @@ struct cgpu_sched_view {
 	u32 policy;
 	u32 max_inst;
 	u32 prio_ratio;
-	u32 levers;		/* CGPU_LEVER_* */
-	u32 inert;		/* CGPU_LEVER_* */
-	u32 unmoved[2];		/* lever by lever: acts in a row after which nothing had moved */
+	u32 controls;		/* CGPU_CTRL_* */
+	u32 inert;		/* CGPU_CTRL_* */
+	u32 unmoved[2];		/* control by control: acts in a row after which nothing had moved */
 	u32 opened_mask;	/* slots with channels */
 	u32 run_mask;		/* slots that may run now, as acknowledged */
 	u32 free_weight;	/* portions */

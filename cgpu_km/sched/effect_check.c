@@ -20,7 +20,7 @@
 
 /* Changes, collected under gpu->lock and logged without it. */
 struct news {
-	u32 lever;
+	u32 control;
 	bool moved, doubted, lost, native;
 };
 
@@ -136,15 +136,15 @@ static void judge(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now
 	lockdep_assert_held(&gpu->lock);
 	core->sched.view(gpu->sched, &before);
 	core->check.judge(gpu->look, gpu->sched, now, &find);
-	if (find.lever) {
-		u32 unmoved = before.unmoved[find.lever == CGPU_LEVER_TIMESLICE];
+	if (find.control) {
+		u32 unmoved = before.unmoved[find.control == CGPU_CTRL_TIMESLICE];
 
-		core->sched.lever_moved(gpu->sched, find.lever, find.moved, now);
+		core->sched.control_moved(gpu->sched, find.control, find.moved, now);
 		core->sched.view(gpu->sched, &after);
-		news->lever = find.lever;
+		news->control = find.control;
 		news->moved = find.moved && unmoved;
 		news->doubted = !find.moved && !unmoved;
-		news->lost = before.levers != after.levers;
+		news->lost = before.controls != after.controls;
 		news->native = before.policy != after.policy;
 	}
 	if (find.hold && !news->native)
@@ -153,21 +153,21 @@ static void judge(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now
 
 static void tell(struct ckm_gpu *gpu, const struct news *news)
 {
-	const char *lever = news->lever == CGPU_LEVER_WINDOW ? "freezing (DISABLE_CHANNELS)" :
+	const char *control = news->control == CGPU_CTRL_WINDOW ? "freezing (DISABLE_CHANNELS)" :
 							      "timeslices (SET_TIMESLICE)";
 
 	if (news->lost)
-		pr_err("GPU %u: %s moves no share: the lever is taken away%s\n", gpu->index,
-		       lever, news->native ? ", its policy becomes 5 (native)" : "");
+		pr_err("GPU %u: %s moves no share: the control is taken away%s\n", gpu->index,
+		       control, news->native ? ", its policy becomes 5 (native)" : "");
 	else if (news->doubted)
 		pr_warn("GPU %u: %s is answered and moved no share: in doubt\n", gpu->index,
-			lever);
+			control);
 	else if (news->moved)
-		pr_info("GPU %u: %s moved the share\n", gpu->index, lever);
+		pr_info("GPU %u: %s moved the share\n", gpu->index, control);
 }
 
 /* End a hold, if there is one. True: containers have the GPU open and its policy uses a
- * lever.
+ * control.
  */
 static bool begin(struct ckm_gpu *gpu)
 {
@@ -213,7 +213,7 @@ static u32 look(struct ckm_gpu *gpu)
 	}
 	mutex_unlock(&gpu->lock);
 	tell(gpu, &news);
-	if (news.lever)
+	if (news.control)
 		ckm_events_gpu_changed(gpu);
 	if (news.lost || delay == CGPU_LOOK_HOLD_MS)
 		ckm_gpu_kick(gpu);

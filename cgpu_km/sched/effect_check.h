@@ -2,7 +2,7 @@
 /*
  * The effect check (`look` in names): do freezes and timeslices change the GPU time that
  * containers get? Once a second, while containers have the GPU open under a policy that
- * uses a lever, it reads the driver's utilisation samples, which name the process on the
+ * uses a control, it reads the driver's utilisation samples, which name the process on the
  * engine, and passes them to the core for evaluation (core/sched_check.h).
  */
 #ifndef CKM_EFFECT_CHECK_H

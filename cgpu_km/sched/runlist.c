@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the scheduling controls and their latencies. Callers hold lever_lock. */
+/* Owns the scheduling controls and their latencies. Callers hold ctrl_lock. */
 #include <linux/ktime.h>
 #include <linux/moduleparam.h>
 #include <linux/sort.h>
@@ -39,17 +39,17 @@ static_assert(sizeof(struct disable_channels) == NV2080_DISABLE_CHANNELS_SIZE);
 static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
 			 void *params, u32 size)
 {
-	struct ckm_lever_stat *st = &gpu->lever;
+	struct ckm_ctrl_stat *st = &gpu->ctrl;
 	u64 begin = ktime_get_ns(), took;
 	u32 status;
 
-	lockdep_assert_held(&gpu->lever_lock);
+	lockdep_assert_held(&gpu->ctrl_lock);
 	status = ckm_rm_control(client, object, cmd, params, size);
 	took = ktime_get_ns() - begin;
 	st->calls++;
 	st->failed += status != NV_OK;
 	st->max_ns = max(st->max_ns, took);
-	st->sample_us[st->samples++ % CKM_LEVER_SAMPLES] = (u32)min_t(u64, took / 1000, U32_MAX);
+	st->sample_us[st->samples++ % CKM_CTRL_SAMPLES] = (u32)min_t(u64, took / 1000, U32_MAX);
 	return status;
 }
 
@@ -153,7 +153,7 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct some *so
 	}
 	kfree(list);
 	if (failure != NV_OK)
-		ckm_events_lever_failed(gpu, sched_id, CGPU_LEVER_WINDOW, failure);
+		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_WINDOW, failure);
 	return failure == NV_OK;
 }
 
@@ -238,7 +238,7 @@ static void restart_on_few(struct ckm_gpu *gpu, u32 mask, struct restart *r)
 		restart_on(gpu, __ffs(mask), false, 0, RESTART_TRIES, r);
 }
 
-bool ckm_lever_needs_restart(const struct ckm_gpu *gpu)
+bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu)
 {
 	return gpu->index >= BITS_PER_LONG || (READ_ONCE(window_restart) & BIT(gpu->index));
 }
@@ -247,12 +247,12 @@ bool ckm_lever_needs_restart(const struct ckm_gpu *gpu)
  * last success, then channels that have not failed, of @mask and of the other slots. If
  * none succeeds, try all channels of @mask.
  */
-bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns)
+bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns)
 {
 	struct restart r = { .begin_ns = ktime_get_ns() };
 	u32 rest;
 
-	lockdep_assert_held(&gpu->lever_lock);
+	lockdep_assert_held(&gpu->ctrl_lock);
 	*vain_ns = 0;
 	if (!mask)
 		return false;
@@ -266,36 +266,36 @@ bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns)
 		r.vain_ns = ktime_get_ns() - r.begin_ns;
 	/* The failure affects all slots of @mask; record it for one. */
 	if (!r.done && r.failure != NV_OK)
-		ckm_events_lever_failed(gpu, __ffs(mask),
-					CGPU_LEVER_WINDOW | CGPU_LEVER_TIMESLICE, r.failure);
+		ckm_events_control_failed(gpu, __ffs(mask),
+					  CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE, r.failure);
 	*vain_ns = r.failure != NV_OK ? r.vain_ns : 0;
 	return r.done;
 }
 
-u32 ckm_lever_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
+u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 {
 	const struct some all = {};
 	u32 slot, done = 0;
 
-	lockdep_assert_held(&gpu->lever_lock);
+	lockdep_assert_held(&gpu->ctrl_lock);
 	for (slot = 0; slot < CGPU_SLOTS; slot++)
 		if ((mask & BIT(slot)) && freeze_slot(gpu, slot, &all, freeze))
 			done |= BIT(slot);
 	return done;
 }
 
-void ckm_lever_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object)
+void ckm_ctrl_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object)
 {
 	const struct some some = { client, object };
 	u64 vain_ns;
 
-	lockdep_assert_held(&gpu->lever_lock);
+	lockdep_assert_held(&gpu->ctrl_lock);
 	freeze_slot(gpu, sched_id, &some, true);
-	if (ckm_lever_needs_restart(gpu))
-		ckm_lever_commit(gpu, BIT(sched_id), &vain_ns);
+	if (ckm_ctrl_needs_restart(gpu))
+		ckm_ctrl_commit(gpu, BIT(sched_id), &vain_ns);
 }
 
-bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
+bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 {
 	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
 	struct { u32 client, tsg; } tsg[32];
@@ -303,7 +303,7 @@ bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 	u32 n, i, status, failure = NV_OK;
 	u64 after = 0;
 
-	lockdep_assert_held(&gpu->lever_lock);
+	lockdep_assert_held(&gpu->ctrl_lock);
 	do {
 		n = 0;
 		mutex_lock(&gpu->lock);
@@ -326,7 +326,7 @@ bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 		}
 	} while (n == ARRAY_SIZE(tsg));
 	if (failure != NV_OK)
-		ckm_events_lever_failed(gpu, sched_id, CGPU_LEVER_TIMESLICE, failure);
+		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_TIMESLICE, failure);
 	return failure == NV_OK;
 }
 
@@ -335,16 +335,16 @@ static int compare_u32(const void *a, const void *b)
 	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
 }
 
-u64 ckm_lever_latency_ns(const struct ckm_gpu *gpu, u32 percentile)
+u64 ckm_ctrl_latency_ns(const struct ckm_gpu *gpu, u32 percentile)
 {
-	u32 n = min_t(u32, gpu->lever.samples, CKM_LEVER_SAMPLES);
+	u32 n = min_t(u32, gpu->ctrl.samples, CKM_CTRL_SAMPLES);
 	u32 *sorted;
 	u64 ns;
 
-	lockdep_assert_held(&gpu->lever_lock);
+	lockdep_assert_held(&gpu->ctrl_lock);
 	if (!n)
 		return 0;
-	sorted = kmemdup(gpu->lever.sample_us, n * sizeof(u32), GFP_KERNEL);
+	sorted = kmemdup(gpu->ctrl.sample_us, n * sizeof(u32), GFP_KERNEL);
 	if (!sorted)
 		return 0;
 	sort(sorted, n, sizeof(u32), compare_u32, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Scheduling controls (`lever` in names): RM calls that influence which channels the
+ * Scheduling controls (`ctrl` in names): RM calls that influence which channels the
  * hardware runs. Each sleeps, spins under the driver's locks and takes 0.25 to 5 ms.
  * Therefore only the scheduler thread and the call that makes a channel schedulable use
  * them.
@@ -15,41 +15,41 @@ struct ckm_slot;
 
 /* Freeze or thaw all graphics/compute channels of the slots in @mask. Returns the mask of
  * slots for which all calls succeeded. A channel that the driver no longer has is not a
- * failure, and a slot without channels is included. Caller holds gpu->lever_lock; takes
+ * failure, and a slot without channels is included. Caller holds gpu->ctrl_lock; takes
  * gpu->lock.
  */
-u32 ckm_lever_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
+u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
 
 /* Freeze the channel, or all channels of the TSG, with handle @object of a slot, and
  * restart the runlist if the GPU needs that. Errors are recorded as events. Caller holds
- * gpu->lever_lock; takes gpu->lock.
+ * gpu->ctrl_lock; takes gpu->lock.
  */
-void ckm_lever_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object);
+void ckm_ctrl_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object);
 
 /* Set the timeslice of every TSG of a slot; 0: the driver's default. It takes effect with
- * ckm_lever_commit(). Returns true if all calls succeeded. Caller holds gpu->lever_lock;
+ * ckm_ctrl_commit(). Returns true if all calls succeeded. Caller holds gpu->ctrl_lock;
  * takes gpu->lock.
  */
-bool ckm_lever_timeslice(struct ckm_gpu *gpu, u32 slot, u32 timeslice_us);
+bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 slot, u32 timeslice_us);
 
 /**
- * ckm_lever_commit() - restart the runlist
+ * ckm_ctrl_commit() - restart the runlist
  * @gpu: the GPU
  * @mask: slots for which it is done; a failure is recorded for the first of them
  * @vain_ns: set to the time spent in calls that the driver refused, 0: none was
  *
- * Caller holds gpu->lever_lock; takes gpu->lock.
+ * Caller holds gpu->ctrl_lock; takes gpu->lock.
  *
  * Return: true if a call succeeded; false also if there is no channel to call it on.
  */
-bool ckm_lever_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns);
+bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns);
 
-/* True if a freeze or thaw takes effect only with ckm_lever_commit(). No lock. */
-bool ckm_lever_needs_restart(const struct ckm_gpu *gpu);
+/* True if a freeze or thaw takes effect only with ckm_ctrl_commit(). No lock. */
+bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu);
 
 /* Percentile (0..100) of the duration of the latest calls in ns; 0: no calls, or no memory.
- * Sleeps; caller holds gpu->lever_lock.
+ * Sleeps; caller holds gpu->ctrl_lock.
  */
-u64 ckm_lever_latency_ns(const struct ckm_gpu *gpu, u32 percentile);
+u64 ckm_ctrl_latency_ns(const struct ckm_gpu *gpu, u32 percentile);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the scheduler thread of each GPU. Takes enable_lock, lever_lock, gpu->lock. */
+/* Owns the scheduler thread of each GPU. Takes enable_lock, ctrl_lock, gpu->lock. */
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
@@ -30,9 +30,9 @@
  */
 static u64 handover_call_ns(struct ckm_gpu *gpu)
 {
-	u64 call_ns = ckm_lever_latency_ns(gpu, 50);
+	u64 call_ns = ckm_ctrl_latency_ns(gpu, 50);
 
-	return ckm_lever_needs_restart(gpu) ? call_ns + call_ns / 2 : call_ns;
+	return ckm_ctrl_needs_restart(gpu) ? call_ns + call_ns / 2 : call_ns;
 }
 
 static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
@@ -41,9 +41,9 @@ static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
 	u64 slice_ns, call_ns = 0;
 	bool usable;
 
-	lockdep_assert_held(&gpu->lever_lock);
+	lockdep_assert_held(&gpu->ctrl_lock);
 	mutex_lock(&gpu->lock);
-	if (!gpu->slice_is_set && gpu->lever.samples >= SLICE_SAMPLES &&
+	if (!gpu->slice_is_set && gpu->ctrl.samples >= SLICE_SAMPLES &&
 	    gpu->turns % SLICE_SAMPLES == 0)
 		call_ns = handover_call_ns(gpu);
 	core = ckm_core_enter();
@@ -74,7 +74,7 @@ static u32 set_timeslices(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 
 	for (slot = 0; slot < CGPU_SLOTS; slot++)
 		if ((plan->timeslice_mask & BIT(slot)) &&
-		    ckm_lever_timeslice(gpu, slot, plan->timeslice_us[slot]))
+		    ckm_ctrl_timeslice(gpu, slot, plan->timeslice_us[slot]))
 			done |= BIT(slot);
 	return done;
 }
@@ -91,16 +91,16 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	/* Setting timeslices is not part of the duration of a freeze or thaw. */
 	ack.begin_ns = ktime_get_ns();
 	if (plan->thaw_first)
-		thawed = ckm_lever_freeze(gpu, plan->thaw_mask, false);
+		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false);
 	ack.thawed_ns = ktime_get_ns();
-	frozen = ckm_lever_freeze(gpu, plan->freeze_mask, true);
+	frozen = ckm_ctrl_freeze(gpu, plan->freeze_mask, true);
 	ack.frozen_ns = ktime_get_ns();
 	if (!plan->thaw_first) {
-		thawed = ckm_lever_freeze(gpu, plan->thaw_mask, false);
+		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false);
 		ack.thawed_ns = ktime_get_ns();
 	}
-	if (plan->timeslice_mask || ckm_lever_needs_restart(gpu))
-		committed = ckm_lever_commit(gpu, plan->run_mask | plan->freeze_mask, &vain_ns);
+	if (plan->timeslice_mask || ckm_ctrl_needs_restart(gpu))
+		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &vain_ns);
 	/* If the driver refused the restart that they need, no call took effect: repeat all
 	 * of them. If there was no channel to call it on, nothing can run, and the calls
 	 * count as done.
@@ -117,7 +117,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	/* If the GPU needs the restart, nothing took effect until it succeeded: shift the
 	 * times by the time spent in refused attempts.
 	 */
-	if (ckm_lever_needs_restart(gpu)) {
+	if (ckm_ctrl_needs_restart(gpu)) {
 		ack.begin_ns += vain_ns;
 		ack.frozen_ns += vain_ns;
 		ack.thawed_ns += vain_ns;
@@ -217,12 +217,12 @@ static int sched_thread(void *data)
 
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(gpu->kicked, false);
-		mutex_lock(&gpu->lever_lock);
+		mutex_lock(&gpu->ctrl_lock);
 		ok = make_plan(gpu, &plan);
 		acted = ok && (plan.freeze_mask || plan.thaw_mask || plan.timeslice_mask);
 		if (acted)
 			act(gpu, &plan);
-		mutex_unlock(&gpu->lever_lock);
+		mutex_unlock(&gpu->ctrl_lock);
 		/* The end of the turn depends on the acknowledged times: plan again. */
 		if (acted)
 			continue;
@@ -281,14 +281,14 @@ void ckm_sched_freeze_new_channel(struct ckm_slot *slot, u32 client, u32 object)
 {
 	struct ckm_gpu *gpu = slot->gpu;
 
-	/* One call of the slot at a time waits for lever_lock: otherwise the threads of one
+	/* One call of the slot at a time waits for ctrl_lock: otherwise the threads of one
 	 * container could queue there ahead of the scheduler thread.
 	 */
 	mutex_lock(&slot->enable_lock);
-	/* Under lever_lock the slot stays frozen between the check and the call. */
-	mutex_lock(&gpu->lever_lock);
+	/* Under ctrl_lock the slot stays frozen between the check and the call. */
+	mutex_lock(&gpu->ctrl_lock);
 	if (ckm_sched_is_frozen(slot))
-		ckm_lever_freeze_object(gpu, slot->sched_id, client, object);
-	mutex_unlock(&gpu->lever_lock);
+		ckm_ctrl_freeze_object(gpu, slot->sched_id, client, object);
+	mutex_unlock(&gpu->ctrl_lock);
 	mutex_unlock(&slot->enable_lock);
 }

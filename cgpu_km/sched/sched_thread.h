@@ -16,12 +16,12 @@ void ckm_sched_thread_stop(struct ckm_gpu *gpu);	/* no-op if it does not run */
 
 /* Freeze the channel, or the channels of the TSG, with handle @object if @slot is frozen:
  * to be called before they become schedulable or at once after. Runs in the tenant's call,
- * before that returns. Sleeps; takes enable_lock, lever_lock, gpu->lock.
+ * before that returns. Sleeps; takes enable_lock, ctrl_lock, gpu->lock.
  */
 void ckm_sched_freeze_new_channel(struct ckm_slot *slot, u32 client, u32 object);
 
 /* Whether the scheduler has @slot frozen. Takes gpu->lock. The result stays valid only
- * under gpu->lever_lock.
+ * under gpu->ctrl_lock.
  */
 bool ckm_sched_is_frozen(struct ckm_slot *slot);
 

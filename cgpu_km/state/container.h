@@ -21,7 +21,7 @@ struct dentry;
 enum ckm_news_kind {
 	CKM_NEWS_REFUSED,
 	CKM_NEWS_OVERRUN,
-	CKM_NEWS_LEVER,
+	CKM_NEWS_CONTROL,
 	CKM_NEWS_KINDS,
 };
 
@@ -31,8 +31,8 @@ struct ckm_slot_news {
 	u32 refused;			/* number of refused allocations; data of the first: */
 	u32 pid;
 	u64 asked, limit, used;		/* bytes */
-	u32 failed;			/* number of failed lever calls; data of the latest: */
-	u32 lever, status;
+	u32 failed;			/* number of failed control calls; data of the latest: */
+	u32 control, status;
 	u64 overruns, resisted;		/* values of the last event sent */
 };
 
@@ -46,7 +46,7 @@ struct ckm_slot {
 	struct list_head channels;	/* gpu->lock; ckm_obj.sched, GR engines only */
 	struct list_head tsgs;		/* gpu->lock; as channels */
 	u32 channel_count, tsg_count;	/* gpu->lock */
-	struct mutex enable_lock;	/* held by the one call that waits for lever_lock */
+	struct mutex enable_lock;	/* held by the one call that waits for ctrl_lock */
 	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
 	u64 quota[CGPU_QUOTAS];		/* gpu->lock; its part of gpu->quota */
 	u64 overhead;			/* ct->rm_lock; estimate for all objects and mappings */

@@ -18,20 +18,20 @@ struct ckm_proc_dir;
 struct pci_dev;
 struct task_struct;
 
-/* State of the effect check (sched/effect_check.h), shown as `lever_look`. */
+/* State of the effect check (sched/effect_check.h), shown as `control_look`. */
 enum ckm_look_state {
-	CKM_LOOK_IDLE,		/* no container has the GPU open, or the policy uses no lever */
+	CKM_LOOK_IDLE,		/* no container has the GPU open, or the policy uses no control */
 	CKM_LOOK_WATCHING,
 	CKM_LOOK_HOLDING,	/* containers are frozen for a second, as a test */
 	CKM_LOOK_BLIND,		/* the driver has no samples, or their clock is unknown */
 };
 
-#define CKM_LEVER_SAMPLES 128
+#define CKM_CTRL_SAMPLES 128
 
-struct ckm_lever_stat {
+struct ckm_ctrl_stat {
 	u64 calls, failed;
 	u64 max_ns;
-	u32 sample_us[CKM_LEVER_SAMPLES];	/* ring of the latest */
+	u32 sample_us[CKM_CTRL_SAMPLES];	/* ring of the latest */
 	u32 samples;
 };
 
@@ -39,7 +39,7 @@ struct ckm_lever_stat {
 struct ckm_gpu_news {
 	struct delayed_work work;
 	struct mutex lock;		/* held from reading the state until sending: keeps order */
-	u32 policy, levers;		/* lock; values of the last event sent */
+	u32 policy, controls;		/* lock; values of the last event sent */
 };
 
 /* What is known of the words of channels (sched/run_state.h). gpu->lock. */
@@ -64,7 +64,7 @@ struct ckm_gpu {
 	uuid_t raw_uuid;		/* the driver's; valid while attached, if has_uuid */
 	bool has_uuid;
 	u32 instance;			/* the driver's deviceInstance; valid while attached */
-	struct mutex lever_lock;
+	struct mutex ctrl_lock;
 	struct mutex lock;
 	struct cgpu_sched *sched;		/* lock */
 	struct ckm_slot *slot[CGPU_SLOTS];	/* lock; by sched_id */
@@ -79,9 +79,9 @@ struct ckm_gpu {
 	u32 overcommit_pct;		/* lock; maximum of limits_bytes, percent of total_bytes */
 	u64 default_memsize;		/* lock; bytes, 0: the default of all GPUs */
 	u64 born_ns;			/* since boot; identifies the GPU: index is reused */
-	struct ckm_lever_stat lever;	/* lever_lock */
-	u64 restarted;			/* lever_lock; seq of the channel last used to restart */
-	u32 restarted_slot;		/* lever_lock; sched_id of its slot */
+	struct ckm_ctrl_stat ctrl;	/* ctrl_lock */
+	u64 restarted;			/* ctrl_lock; seq of the channel last used to restart */
+	u32 restarted_slot;		/* ctrl_lock; sched_id of its slot */
 	struct ckm_run_state run;	/* lock */
 	struct pci_dev *pdev;		/* a reference while attached; NULL: none known */
 	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */
@@ -94,7 +94,7 @@ struct ckm_gpu {
 	struct delayed_work look_work;
 	wait_queue_head_t wait;
 	bool kicked;			/* READ_ONCE; the state changed: plan again */
-	u64 turns;			/* lever_lock; plans with calls, so far */
+	u64 turns;			/* ctrl_lock; plans with calls, so far */
 	struct ckm_gpu_news news;
 	struct ckm_proc_dir *proc;
 };

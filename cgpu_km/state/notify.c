@@ -71,9 +71,9 @@ static int put_overrun(struct sk_buff *skb, const struct note *note)
 	       nla_put_u32(skb, CGPU_A_SUPPRESSED, min_t(u64, more - 1, U32_MAX));
 }
 
-static int put_lever(struct sk_buff *skb, const struct note *note)
+static int put_control(struct sk_buff *skb, const struct note *note)
 {
-	return nla_put_u32(skb, CGPU_A_LEVER, note->news.lever) ?:
+	return nla_put_u32(skb, CGPU_A_CONTROL, note->news.control) ?:
 	       nla_put_u32(skb, CGPU_A_STATUS, note->news.status) ?:
 	       nla_put_u32(skb, CGPU_A_SUPPRESSED, note->news.failed - 1);
 }
@@ -84,7 +84,7 @@ static const struct {
 } kinds[CKM_NEWS_KINDS] = {
 	[CKM_NEWS_REFUSED]	= { CGPU_EVENT_REFUSED, put_refused },
 	[CKM_NEWS_OVERRUN]	= { CGPU_EVENT_OVERRUN, put_overrun },
-	[CKM_NEWS_LEVER]	= { CGPU_EVENT_LEVER_FAILED, put_lever },
+	[CKM_NEWS_CONTROL]	= { CGPU_EVENT_CONTROL_FAILED, put_control },
 };
 
 /* Move the due events of @slot, or with @all every pending one, to @note. Lower @wait to
@@ -100,7 +100,7 @@ static void take_note(struct ckm_slot *slot, bool all, struct note *note, unsign
 	lockdep_assert_held(&slot->gpu->lock);
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &sched);
 	is_there[CKM_NEWS_REFUSED] = news->refused;
-	is_there[CKM_NEWS_LEVER] = news->failed;
+	is_there[CKM_NEWS_CONTROL] = news->failed;
 	is_there[CKM_NEWS_OVERRUN] = sched.overruns != news->overruns ||
 				     sched.resisted != news->resisted;
 	note->news = *news;
@@ -116,7 +116,7 @@ static void take_note(struct ckm_slot *slot, bool all, struct note *note, unsign
 	}
 	if (note->is_due[CKM_NEWS_REFUSED])
 		news->refused = 0;
-	if (note->is_due[CKM_NEWS_LEVER])
+	if (note->is_due[CKM_NEWS_CONTROL])
 		news->failed = 0;
 	if (note->is_due[CKM_NEWS_OVERRUN]) {
 		news->overruns = sched.overruns;
@@ -158,7 +158,7 @@ static void tell_change(struct ckm_gpu *gpu, u32 event, u32 old, u32 new, u32 in
 		ckm_netlink_send(skb, head, put_gpu(skb, gpu) ?:
 			nla_put_u32(skb, CGPU_A_OLD, old) ?:
 			nla_put_u32(skb, CGPU_A_NEW, new) ?:
-			(event == CGPU_EVENT_LEVERS ? nla_put_u32(skb, CGPU_A_INERT, inert) : 0));
+			(event == CGPU_EVENT_CONTROLS ? nla_put_u32(skb, CGPU_A_INERT, inert) : 0));
 }
 
 void ckm_events_gpu_changed(struct ckm_gpu *gpu)
@@ -169,12 +169,12 @@ void ckm_events_gpu_changed(struct ckm_gpu *gpu)
 	mutex_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
 	mutex_unlock(&gpu->lock);
-	/* Losing a lever can change the policy: send the cause first. */
-	if (view.levers != gpu->news.levers)
-		tell_change(gpu, CGPU_EVENT_LEVERS, gpu->news.levers, view.levers, view.inert);
+	/* Losing a control can change the policy: send the cause first. */
+	if (view.controls != gpu->news.controls)
+		tell_change(gpu, CGPU_EVENT_CONTROLS, gpu->news.controls, view.controls, view.inert);
 	if (view.policy != gpu->news.policy)
 		tell_change(gpu, CGPU_EVENT_POLICY, gpu->news.policy, view.policy, 0);
-	gpu->news.levers = view.levers;
+	gpu->news.controls = view.controls;
 	gpu->news.policy = view.policy;
 	mutex_unlock(&gpu->news.lock);
 }
@@ -355,17 +355,17 @@ void ckm_events_turns_locked(struct ckm_gpu *gpu, u32 mask)
 	}
 }
 
-void ckm_events_lever_failed(struct ckm_gpu *gpu, u32 sched_id, u32 lever, u32 status)
+void ckm_events_control_failed(struct ckm_gpu *gpu, u32 sched_id, u32 control, u32 status)
 {
 	struct ckm_slot *slot;
 
 	mutex_lock(&gpu->lock);
 	slot = gpu->slot[sched_id];
 	if (slot) {
-		slot->news.lever = lever;
+		slot->news.control = control;
 		slot->news.status = status;
 		if (!slot->news.failed)
-			noticed(slot, CKM_NEWS_LEVER);
+			noticed(slot, CKM_NEWS_CONTROL);
 		if (slot->news.failed != U32_MAX)
 			slot->news.failed++;
 	}
@@ -384,7 +384,7 @@ void ckm_events_init_gpu(struct ckm_gpu *gpu)
 	ckm_gpu_view_locked(gpu, &view);
 	mutex_unlock(&gpu->lock);
 	gpu->news.policy = view.policy;
-	gpu->news.levers = view.levers;
+	gpu->news.controls = view.controls;
 }
 
 void ckm_events_init_slot(struct ckm_slot *slot)

@@ -33,12 +33,12 @@ void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes);
  * them. Caller holds gpu->lock.
  */
 void ckm_events_turns_locked(struct ckm_gpu *gpu, u32 mask);
-/* Record that a call of @lever (CGPU_LEVER_*; both: the runlist restart) for a slot failed
+/* Record that a call of @control (CGPU_CTRL_*; both: the runlist restart) for a slot failed
  * with NV_STATUS @status. Takes gpu->lock.
  */
-void ckm_events_lever_failed(struct ckm_gpu *gpu, u32 sched_id, u32 lever, u32 status);
+void ckm_events_control_failed(struct ckm_gpu *gpu, u32 sched_id, u32 control, u32 status);
 
-/* Send an event for the policy and the set of levers if they differ from the last values
+/* Send an event for the policy and the set of controls if they differ from the last values
  * sent. Sleeps; takes gpu->news.lock and gpu->lock.
  */
 void ckm_events_gpu_changed(struct ckm_gpu *gpu);

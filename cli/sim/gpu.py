@@ -16,7 +16,7 @@ from .requests import Request, stream
 NOBODY = 2**32 - 1
 LIST = 64  # channels in one DISABLE_CHANNELS
 GIVE_UP_NS = 10_000 * MS  # time-out after which the driver reports the channel as still on the engine
-LEVER_SAMPLES = 64
+CONTROL_SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Gpu:
         self._client: list[Any] = []
         self.rng = random.Random(seed)
         self.calls = 0
-        self.lever_ns: deque[int] = deque(maxlen=LEVER_SAMPLES)
+        self.control_ns: deque[int] = deque(maxlen=CONTROL_SAMPLES)
         self._staged: dict[tuple[int, int], bool] = {}
         self._kept: list[Any] = []  # what the engine reads as long as it lives
         for number, one in enumerate(self.clients):
@@ -134,7 +134,7 @@ class Gpu:
         tail_pct = self.profile.tail_pct if own.tail_pct is None else own.tail_pct
         if rng.random() * 100 < tail_pct:
             return (self.profile.tail_us if own.tail_us is None else own.tail_us) * US
-        return int(self.profile.lever_us * US * rng.uniform(0.9, 1.1))
+        return int(self.profile.control_us * US * rng.uniform(0.9, 1.1))
 
     def _control(self, effect: Callable[[], bool]) -> bool:
         began, took = self.now, self._latency_ns()
@@ -142,13 +142,13 @@ class Gpu:
         done = effect()
         self._wait(took - took // 2)
         self.calls += 1
-        self.lever_ns.append(self.now - began)
+        self.control_ns.append(self.now - began)
         return done
 
     def _wait(self, ns: int) -> None:
         """Half of a call, which spins, then sleeps."""
         if self.one_cpu:
-            self.lib.cgpu_sim_hold_clients(self.sim, self.now + min(ns, self.profile.lever_spin_us * US))
+            self.lib.cgpu_sim_hold_clients(self.sim, self.now + min(ns, self.profile.control_spin_us * US))
         self.advance(self.now + ns)
 
     def _lists(self, number: int) -> range:
@@ -167,7 +167,7 @@ class Gpu:
         """DISABLE_CHANNELS of all its channels, in lists; each call acts on the channels of its list."""
 
         def effect(first: int) -> bool:
-            if self.personality.lever_inert & 2:
+            if self.personality.control_inert & 2:
                 return True
             if self.personality.disable_needs_restart:
                 self._staged[number, first] = not frozen
@@ -181,7 +181,7 @@ class Gpu:
         """SET_TIMESLICE on each of its TSGs; 0: the driver's own."""
 
         def effect() -> bool:
-            if not self.personality.lever_inert & 1:
+            if not self.personality.control_inert & 1:
                 self.lib.cgpu_sim_timeslice(self.sim, number, us * US)
             return True
 

@@ -25,8 +25,8 @@ class Profile:
     sm_count: int
     timeslice_us: int
     ctxsw_us: int
-    lever_us: int
-    lever_spin_us: int
+    control_us: int
+    control_spin_us: int
     tail_us: int
     tail_pct: float
     arch: str = "ampere"
@@ -58,7 +58,7 @@ def profile(key: str) -> Profile:
 class Personality:
     """Faults of a driver (docs/develop/nvsim.md section 5). None: the profile's value."""
 
-    lever_inert: int = 0
+    control_inert: int = 0
     commit_required: int = 1
     err40_pct: float = 0
     tail_us: int | None = None
@@ -70,7 +70,7 @@ class Personality:
 
 @dataclass(frozen=True)
 class Setup:
-    """A GPU and its settings. slice_us None: chosen by the module from the measured lever. window_restart: the
+    """A GPU and its settings. slice_us None: chosen by the module from the measured control. window_restart: the
     module's parameter of that name. one_cpu: clients share a processor with the scheduler thread, so that none of them
     submits while a call spins. run_state: where the module reads which containers have work; None: as the card has
     it."""

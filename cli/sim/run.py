@@ -72,7 +72,7 @@ class Result:
     got: tuple[Got, ...]
     idle_pct: float
     turns_per_s: float
-    lever_calls_per_s: float
+    control_calls_per_s: float
     polls_per_s: float
     sched_thread_pct: float
     line_ms: tuple[float, float]
@@ -172,7 +172,7 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         got=tuple(got),
         idle_pct=100 * (1 - sum(busy) / wall_ns),
         turns_per_s=turns.turns * S / wall_ns,
-        lever_calls_per_s=gpu.calls * S / wall_ns,
+        control_calls_per_s=gpu.calls * S / wall_ns,
         polls_per_s=turns.polls * S / wall_ns,
         sched_thread_pct=100 * turns.thread_ns / wall_ns,
         line_ms=line_ms,

@@ -24,7 +24,7 @@ _WHY = {
     errno.EINVAL: "out of range",
     errno.ENOSPC: "more weight or containers than max_inst",
     errno.EBUSY: "more containers or weight than that are in use",
-    errno.EOPNOTSUPP: "the lever it needs does not work here",
+    errno.EOPNOTSUPP: "the control it needs does not work here",
 }
 
 
@@ -64,11 +64,11 @@ class Turns:
     def _configure(self, setup: Setup) -> None:
         lib, t, now = self.lib, self.t, self._clock()
         lib.cgpu_sched_init(t, now)
-        lib.cgpu_sched_set_levers(t, (WINDOW | TIMESLICE) & ~_inert(setup.personality.lever_inert), now)
+        lib.cgpu_sched_set_controls(t, (WINDOW | TIMESLICE) & ~_inert(setup.personality.control_inert), now)
         self._check(lib.cgpu_sched_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
         slice_us = setup.slice_us
         if slice_us is None:
-            slice_us = self._auto_slice_us(setup.profile.lever_us * US)
+            slice_us = self._auto_slice_us(setup.profile.control_us * US)
         self._check(lib.cgpu_sched_set_slice_us(t, slice_us, now), f"slice_us {slice_us}")
         self._check(lib.cgpu_sched_set_policy(t, setup.policy, now), f"policy {setup.policy}")
         self._check(lib.cgpu_sched_set_max_inst(t, setup.max_inst, now), f"max_inst {setup.max_inst}")
@@ -117,7 +117,7 @@ class Turns:
             self.gpu.freeze(number, True)
             if self._restarts:
                 self.gpu.commit([number])
-            self.gpu.enable(number, bool(self.gpu.personality.lever_inert & 2))
+            self.gpu.enable(number, bool(self.gpu.personality.control_inert & 2))
         else:
             self.gpu.enable(number, True)
 
@@ -186,8 +186,8 @@ class Turns:
     def _open_clients(self, mask: int) -> list[int]:
         return [number for number in self._clients(mask) if self.t.slot[self.slot[number]].channels]
 
-    def _follow_lever(self) -> None:
-        samples = sorted(self.gpu.lever_ns)
+    def _follow_control(self) -> None:
+        samples = sorted(self.gpu.control_ns)
         if self._slice_is_set or len(samples) < 32 or self.turns % 32:
             return
         slice_us = self._auto_slice_us(samples[(len(samples) - 1) // 2])
@@ -225,7 +225,7 @@ class Turns:
         while self.gpu.now < until_ns:
             while self._events and self._events[0][0] <= self.gpu.now:
                 self._events.pop(0)[2]()
-            self._follow_lever()
+            self._follow_control()
             self.lib.cgpu_sched_next(self.t, self._clock(), self.plan)
             self._note_round()
             if self.plan.freeze_mask or self.plan.thaw_mask or self.plan.timeslice_mask:
@@ -241,12 +241,12 @@ class Turns:
     def thread_ns(self) -> int:
         """The time the calls spin and the polls take; the rest of its work is some microseconds per turn."""
         polls_ns = self.source.spent_ns if self.source else 0
-        return 2 * self.gpu.profile.lever_spin_us * US * self.gpu.calls + polls_ns
+        return 2 * self.gpu.profile.control_spin_us * US * self.gpu.calls + polls_ns
 
     @property
     def polls(self) -> int:
         return self.source.polls if self.source else 0
 
 
-def _inert(lever_inert: int) -> int:
-    return (TIMESLICE if lever_inert & 1 else 0) | (WINDOW if lever_inert & 2 else 0)
+def _inert(control_inert: int) -> int:
+    return (TIMESLICE if control_inert & 1 else 0) | (WINDOW if control_inert & 2 else 0)

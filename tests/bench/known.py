@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bars of bench-sched that are missed, and why no scheduler with these levers can hold them (docs/develop/bench.md).
+"""Bars of bench-sched that are missed, and why no scheduler with these controls can hold them (docs/develop/bench.md).
 
 Three causes. A row that the slow calls excuse has to hold the same bar in the same run with the slow calls taken out of
 the driver, and to miss it by no more than they cost. What the others excuse is listed row by row; one that nobody

@@ -20,7 +20,7 @@ class Rule:
 
     name = ""
     source = ""
-    lever: str | None = None
+    control: str | None = None
     weights = True  # does it know weights at all
 
     def __init__(self, gpu: Gpu, containers: Sequence[Container], slice_us: int | None = None) -> None:
@@ -62,7 +62,7 @@ class Rule:
 
     @property
     def thread_ns(self) -> int:
-        return 2 * self.gpu.profile.lever_spin_us * US * self.gpu.calls
+        return 2 * self.gpu.profile.control_spin_us * US * self.gpu.calls
 
 
 class DriverRoundRobin(Rule):
@@ -83,7 +83,7 @@ class VgpuStrictRoundRobin(Rule):
 
     name = "vgpu-strict-round-robin"
     source = "NVIDIA vGPU user guide (scheduling policies, strict round robin); NVML nvmlVgpuSchedulerSetParams_t"
-    lever = "timeslice"
+    control = "timeslice"
     FACTOR = 33
     LEAST_PARTS = 8  # a turn is never cut below this part of itself
 
@@ -141,7 +141,7 @@ class TokenBucket(Rule):
 
     name = "token-bucket"
     source = "HAMi-core and its ancestor vcuda-controller (token bucket on launches; 120 ms, 10 ms, NVML window 1 s)"
-    lever = "launch"
+    control = "launch"
     SAMPLE_NS, POLL_NS = 120 * MS, 10 * MS
     THREADS, FACTOR, SCALE, LEAST_DIFF = 2048, 32, 2560, 5
 
@@ -194,12 +194,12 @@ class WindowNoCredit(Rule):
     """Whole containers let run one after the other, `weight` slices each by the wall clock, and what a turn took too
     much is never taken back: what the vendor's page describes.
 
-    In its favour: the same lever as ours, in the same order, and what runs is preempted.
+    In its favour: the same control as ours, in the same order, and what runs is preempted.
     """
 
     name = "window-no-credit"
     source = "the vendor's published description of cGPU (slices of a fixed length, weight times a slice)"
-    lever = "window"
+    control = "window"
 
     def __init__(self, gpu: Gpu, containers: Sequence[Container], slice_us: int | None = None) -> None:
         super().__init__(gpu, containers, slice_us or 5000)
@@ -207,7 +207,7 @@ class WindowNoCredit(Rule):
         self.ends_ns = 0
 
     def opened(self, number: int) -> None:
-        self.gpu.enable(number, bool(self.gpu.personality.lever_inert & 2))
+        self.gpu.enable(number, bool(self.gpu.personality.control_inert & 2))
 
     def closed(self, number: int) -> None:
         if self.owner == number:

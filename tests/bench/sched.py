@@ -154,7 +154,7 @@ def bars_missed(row: Row) -> dict[str, float]:
             found[name] = limit
 
     if row["scenario"] == "high priority" and policy != 5:
-        bar("takeover_us", profile(row["profile"]).lever_us + 1000)
+        bar("takeover_us", profile(row["profile"]).control_us + 1000)
     if row.get("default_slice"):
         # A window of 1 s holds no whole number of such rounds: what else there is to judge is at 5 and 10 ms.
         bar("sched_thread_cpu_pct", BAR_THREAD_PCT)
@@ -228,7 +228,7 @@ COLUMNS = {
     "low_of_rest_pct": "low of rest %",
     "idle_loss_pct": "idle loss %",
     "share_from_fair_pp": "off fair pp",
-    "lever_calls_per_s": "calls/s",
+    "control_calls_per_s": "calls/s",
     "sched_thread_cpu_pct": "thread %",
     "run_state_cpu_pct": "reading %",
 }

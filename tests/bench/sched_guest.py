@@ -106,8 +106,8 @@ def measure(cell: dict[str, Any], alone: dict[str, float]) -> dict[str, Any]:
         "ratio_error_pct": 100 * (max(by_weight) / min(by_weight) - 1),
         "share_error_1s_pp": window_errors(tenants, cell, found, alone[load]),
         "aggregate_pct": 100 * sum(done) / passed / alone[load],
-        "lever_calls_per_s": (end.stat["lever_calls"] - begin.stat["lever_calls"]) / passed,
-        "lever_p50_us": end.stat["lever_p50_us"],
+        "control_calls_per_s": (end.stat["control_calls"] - begin.stat["control_calls"]) / passed,
+        "control_p50_us": end.stat["control_p50_us"],
         "turns_per_s": turns / passed,
         "sched_thread_cpu_pct": (end.stat["thread_cpu_ns"] - begin.stat["thread_cpu_ns"]) / passed / 1e7,
     }

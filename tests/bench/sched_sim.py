@@ -21,13 +21,13 @@ from cgpu_cli.sim.turns import Turns
 
 # What every row has, whoever measured it; the rest of a row may be missing.
 FIELDS = (
-    "scenario", "where", "rule", "policy", "lever", "profile", "personality", "ratio_error_pct", "share_error_1s_pp",
+    "scenario", "where", "rule", "policy", "control", "profile", "personality", "ratio_error_pct", "share_error_1s_pp",
     "share_bound_1s_pp", "aggregate_pct", "wait_p99_us", "takeover_us", "cap_excess_pp", "simulated",
 )  # fmt: skip
 OURS = "cgpu"
 WARM_NS = 1 * S
 SLACK_PP = 0.2
-LEVERS = {0: "window", 1: "window", 2: "window", 3: "window", 4: "timeslice", 5: None, 6: "window"}
+CONTROLS = {0: "window", 1: "window", 2: "window", 3: "window", 4: "timeslice", 5: None, 6: "window"}
 TURNS = (0, 1, 2, 3, 6)  # by windows, in slices
 WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_ceiling_us", "reclaim_us",
                  "cap_excess_pp", "sched_thread_cpu_pct", "request_p50_us", "request_p99_us",
@@ -241,10 +241,10 @@ def coming_and_going(cell: Cell, gpu: Gpu) -> dict[str, float | None]:
     return {name: hist.max_ns / US if hist.count else None for name, hist in worst.items()}
 
 
-def levers(cell: Cell) -> str | None:
+def controls(cell: Cell) -> str | None:
     if cell.rule != OURS:
-        return next(one for one in RIVALS if one.name == cell.rule).lever
-    found = LEVERS[cell.policy or 0]
+        return next(one for one in RIVALS if one.name == cell.rule).control
+    found = CONTROLS[cell.policy or 0]
     return "window,timeslice" if found == "window" and cell.scenario.high is not None else found
 
 
@@ -254,7 +254,7 @@ def head(cell: Cell) -> dict[str, Any]:
         "where": "sim",
         "rule": cell.rule,
         "policy": cell.policy,
-        "lever": levers(cell),
+        "control": controls(cell),
         "profile": cell.card,
         "personality": cell.scenario.personality,
         **dict.fromkeys(FIELDS[7:-1]),
@@ -314,7 +314,7 @@ def measure(cell: Cell, seed: int, draw: bool = False, own: Personality | None =
         "busy_pct": 100 * sum(busy) / wall,
         "vs_driver_pct": 100 * done,  # against one alone until the driver's own is known
         "turns_per_s": turns * S / wall,
-        "lever_calls_per_s": calls * S / wall,
+        "control_calls_per_s": calls * S / wall,
         "sched_thread_cpu_pct": 100 * spun / wall,
         "run_state_cpu_pct": 100 * read / wall,
         **what_is_felt,
@@ -347,7 +347,7 @@ def cells(cards: Sequence[str], slices: Sequence[int | None], scenarios: Sequenc
                 continue
             lengths = scenario.slices or slices
             # A rival's rule has no slice of ours, but for the one that is ours without credit.
-            found = [Cell(scenario, card, rival.name, slice_us=5000 if rival.lever == "window" else None)
+            found = [Cell(scenario, card, rival.name, slice_us=5000 if rival.control == "window" else None)
                      for rival in RIVALS]  # fmt: skip
             for policy in scenario.policies:
                 found += [Cell(scenario, card, OURS, policy, slice_us) for slice_us in lengths if policy in TURNS]

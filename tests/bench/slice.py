@@ -45,8 +45,8 @@ def judge(profile: str, found: dict[str, Any]) -> dict[str, Any]:
         "busy_ratio": round(busy, 4),
         "works_busy_differ_pct": round(100 * abs(got / busy - 1), 3),
     }
-    copied = ("window_s", "rounds", "turns", "works", "busy_ns", "aggregate_pct", "lever_p50_us", "lever_max_us")
-    copied += ("lever_calls_per_s", "sched_thread_cpu_pct", "slice_us")
+    copied = ("window_s", "rounds", "turns", "works", "busy_ns", "aggregate_pct", "control_p50_us", "control_max_us")
+    copied += ("control_calls_per_s", "sched_thread_cpu_pct", "slice_us")
     return row | {name: found[name] for name in copied}
 
 
@@ -59,8 +59,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "busy_ratio": "by busy time",
         "aggregate_pct": "aggregate %",
         "slice_us": "slice us",
-        "lever_p50_us": "lever p50 us",
-        "lever_calls_per_s": "calls/s",
+        "control_p50_us": "control p50 us",
+        "control_calls_per_s": "calls/s",
         "sched_thread_cpu_pct": "thread CPU %",
     }
     lines = [list(columns.values()), *([str(row[name]) for name in columns] for row in rows)]

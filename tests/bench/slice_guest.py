@@ -118,7 +118,7 @@ def over(seconds: float) -> tuple[Reading, Reading]:
 
 
 def settle(slice_us: int | None) -> int:
-    """Until the length of a slice stands still (it follows the measured lever)."""
+    """Until the length of a slice stands still (it follows the measured control)."""
     if slice_us:
         (GPU / "slice_us").write_text(f"{slice_us}\n")
     time.sleep(SETTLE_S)
@@ -156,9 +156,9 @@ def measure(weights: list[int], window_s: float, slice_us: int | None) -> dict:
         "window_s": round(passed, 4),
         "rounds": rounds,
         "aggregate_pct": round(100 * sum(works) / passed / alone_rate, 2),
-        "lever_p50_us": end.stat["lever_p50_us"],
-        "lever_max_us": end.stat["lever_max_us"],
-        "lever_calls_per_s": round((end.stat["lever_calls"] - begin.stat["lever_calls"]) / passed, 1),
+        "control_p50_us": end.stat["control_p50_us"],
+        "control_max_us": end.stat["control_max_us"],
+        "control_calls_per_s": round((end.stat["control_calls"] - begin.stat["control_calls"]) / passed, 1),
         "sched_thread_cpu_pct": round((end.stat["thread_cpu_ns"] - begin.stat["thread_cpu_ns"]) / passed / 1e7, 2),
         "slice_us": length_us,
         "slice_after_us": slice_after_us,

@@ -51,7 +51,7 @@ def test_beside_another_by_the_drivers_turns() -> None:
     assert found["idle_loss_pct"] == 0
 
 
-def test_without_a_lever_a_sleeping_owner_wastes_its_turn() -> None:
+def test_without_a_control_a_sleeping_owner_wastes_its_turn() -> None:
     """Strict turns: the one without work keeps its half, and the other waits with a full queue."""
     found = row(scenario(replace(CLOSED, think_ms=10_000), TRAIN), 0, "vgpu-strict-round-robin")
     assert found["idle_loss_pct"] == pytest.approx(50, abs=3)
@@ -116,7 +116,7 @@ def test_the_row_names_a_bar_in_force() -> None:
 
 def test_polls_are_not_calls() -> None:
     found = row(scenario(CLOSED, TRAIN, seconds=2), 1)
-    calls = found["lever_calls_per_s"] * 2 * 50e-6 * 100
+    calls = found["control_calls_per_s"] * 2 * 50e-6 * 100
     assert found["sched_thread_cpu_pct"] == pytest.approx(calls)
     assert found["run_state_cpu_pct"] > 0
     assert row(scenario(CLOSED, TRAIN, seconds=2), 5)["run_state_cpu_pct"] >= 0

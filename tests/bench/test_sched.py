@@ -221,7 +221,7 @@ def row() -> dict[str, Any]:
 def test_a_row_has_its_fields(row: dict[str, Any]) -> None:
     assert list(row)[: len(FIELDS)] == list(FIELDS)
     assert row["simulated"] is True
-    assert (row["where"], row["rule"], row["lever"]) == ("sim", "cgpu", "window")
+    assert (row["where"], row["rule"], row["control"]) == ("sim", "cgpu", "window")
     assert 0 <= row["ratio_error_pct"] < 10
     assert 95 < row["aggregate_pct"] <= 100
     assert row["cap_excess_pp"] is None
@@ -241,9 +241,9 @@ def test_ours_is_nearer_than_no_credit(row: dict[str, Any]) -> None:
 def test_what_does_not_apply_is_null() -> None:
     native = measure(cell("bursts", 5, slice_us=None), 1).row
     assert native["ratio_error_pct"] is None
-    assert native["lever"] is None
+    assert native["control"] is None
     refused = Cell(replace(cell("1:2").scenario, personality="windows inert"), "a100", OURS, 2, 5000)
-    assert "the lever it needs does not work here" in measure(refused, 1).row["refused"]
+    assert "the control it needs does not work here" in measure(refused, 1).row["refused"]
     high = measure(cell("high priority"), 1).row
     assert 0 < high["takeover_us"] < 5000
     assert high["reclaim_us"] is not None

@@ -81,7 +81,7 @@ bool nvsim_chance(struct nvgpu *gpu, int pct)
 /* The driver polls for the firmware's answer: part of the wait burns the CPU, the rest sleeps. */
 static void wait_us(u32 us)
 {
-	u32 spin = min_t(u32, us, max(nvsim.lever_spin_us, 0));
+	u32 spin = min_t(u32, us, max(nvsim.control_spin_us, 0));
 	u64 end = ktime_get_ns() + spin * 1000ull;
 
 	while (ktime_get_ns() < end)
@@ -96,7 +96,7 @@ u32 nvsim_rpc_begin(struct nvgpu *gpu)
 	u32 us;
 
 	mutex_lock(&gpu->lock);
-	us = max(nvsim.lever_us, 0);
+	us = max(nvsim.control_us, 0);
 	us = us - us / 10 + rnd(gpu) % (us / 5 + 1);
 	if (nvsim_chance(gpu, nvsim.tail_pct))
 		us = max(nvsim.tail_us, 0);

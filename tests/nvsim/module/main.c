@@ -7,7 +7,7 @@
 struct nvsim_params nvsim = {
 	.version = NVSIM_VERSION_DEFAULT, .name = "Tesla T4", .arch = "turing", .gpus = 1, .fb_mib = 15109, .ctx_mib = 100,
 	.timeslice_us = 1024, .ctxsw_us = 82, .copy_mbps = 12000, .sm_count = 40,
-	.lever_us = 300, .lever_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .poll_us = 20, .idle_poll_us = 200,
+	.control_us = 300, .control_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .poll_us = 20, .idle_poll_us = 200,
 	.commit_required = 1, .stubborn_ms = 1000, .hmm = 1, .channel_ids = 2048, .seed = 1,
 	.launch_ns = 2000, .wave_ns = 10000, .chram_us = 200,
 };
@@ -26,13 +26,13 @@ NVSIM_PARAM(timeslice_us, int, 0444, "default TSG timeslice");
 NVSIM_PARAM(ctxsw_us, int, 0644, "cost of a switch between TSGs");
 NVSIM_PARAM(copy_mbps, int, 0644, "COPY speed, bytes per microsecond");
 NVSIM_PARAM(sm_count, int, 0444, "streaming multiprocessors: how many CTAs of a launch are one wave");
-NVSIM_PARAM(lever_us, int, 0644, "median latency of a control that goes to the GPU");
-NVSIM_PARAM(lever_spin_us, int, 0644, "part of it spent spinning");
+NVSIM_PARAM(control_us, int, 0644, "median latency of a control that goes to the GPU");
+NVSIM_PARAM(control_spin_us, int, 0644, "part of it spent spinning");
 NVSIM_PARAM(tail_us, int, 0644, "latency of the slow ones");
 NVSIM_PARAM(tail_pct, int, 0644, "how many are slow, percent");
 NVSIM_PARAM(poll_us, int, 0644, "how often an idle engine looks at the doorbell");
 NVSIM_PARAM(idle_poll_us, int, 0644, "the same after 5 ms without work");
-NVSIM_PARAM(lever_inert, int, 0644, "bit 0: timeslices, bit 1: DISABLE_CHANNELS: answered, without effect");
+NVSIM_PARAM(control_inert, int, 0644, "bit 0: timeslices, bit 1: DISABLE_CHANNELS: answered, without effect");
 NVSIM_PARAM(commit_required, int, 0644, "SET_TIMESLICE takes effect at RESTART_RUNLIST only");
 NVSIM_PARAM(err40_pct, int, 0644, "RESTART_RUNLIST fails with 0x40 this often");
 NVSIM_PARAM(disable_needs_restart, int, 0644, "DISABLE_CHANNELS takes effect at RESTART_RUNLIST only");

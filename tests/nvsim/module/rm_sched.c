@@ -71,7 +71,7 @@ static NV_STATUS do_schedule(struct nvengine *e, struct nvctl *c)
 
 static void apply_slice(struct nvengine *e, struct nvtsg *tsg)
 {
-	if (nvsim.lever_inert & 1)
+	if (nvsim.control_inert & 1)
 		return;
 	tsg->slice_ns = max(tsg->slice_req_ns, (u64)NSEC_PER_USEC);
 }
@@ -106,7 +106,7 @@ static NV_STATUS do_nothing(struct nvengine *e, struct nvctl *c)
 
 static void set_disabled(struct nvengine *e, struct nvchan *ch, bool preempt)
 {
-	if (nvsim.lever_inert & 2)
+	if (nvsim.control_inert & 2)
 		return;
 	ch->disabled = ch->disable_req;
 	if (ch->disabled && preempt)

@@ -164,7 +164,9 @@ def test_the_policy_and_the_weights(tree: Tree, policy: int, weight: int, status
     ],
 )
 def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str, text: str) -> None:
-    tree.gpu(0, policy=policy, stat=f"lever window,timeslice\nlever_seen {seen}\nlever_inert none\nlever_look {look}")
+    tree.gpu(
+        0, policy=policy, stat=f"control window,timeslice\ncontrol_seen {seen}\ncontrol_inert none\ncontrol_look {look}"
+    )
     (found,) = checks.controls(node.read(Paths.below(str(tree.root))))
     assert (found.status, text in found.text) == (status, True), found.text
 

@@ -19,7 +19,9 @@ from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, US, Container, Personality, Profile, S, Setup
 from cgpu_cli.sim.turns import Turns
 
-CARD = Profile("x", "x", 100, timeslice_us=1000, ctxsw_us=50, lever_us=300, lever_spin_us=50, tail_us=5000, tail_pct=0)
+CARD = Profile(
+    "x", "x", 100, timeslice_us=1000, ctxsw_us=50, control_us=300, control_spin_us=50, tail_us=5000, tail_pct=0
+)
 BUSY = Container("busy", kernel_us=300, depth=8)
 
 
@@ -69,7 +71,7 @@ def test_a_timeslice_waits_for_its_commit() -> None:
 
 def test_clients_on_the_sched_threads_processor_wait_while_a_call_spins() -> None:
     """A short queue runs empty meanwhile, a deep one does not notice; between calls nobody does."""
-    card = replace(CARD, lever_spin_us=100)
+    card = replace(CARD, control_spin_us=100)
 
     def busy(load: Container, one_cpu: bool) -> tuple[int, int]:
         gpu = Gpu(card, Personality(), [load], 2 * S, 1, one_cpu)
@@ -88,7 +90,7 @@ def test_clients_on_the_sched_threads_processor_wait_while_a_call_spins() -> Non
 
 
 @pytest.mark.parametrize(
-    ("own", "moves"), [(Personality(commit_required=0), True), (Personality(lever_inert=1), False)]
+    ("own", "moves"), [(Personality(commit_required=0), True), (Personality(control_inert=1), False)]
 )
 def test_timeslices_of_other_drivers(own: Personality, moves: bool) -> None:
     gpu = machine(BUSY, BUSY, own=own)
@@ -140,8 +142,8 @@ def test_what_resists_holds_up_the_call(own: Personality, container: Container, 
     assert gpu.busy() == was
 
 
-def test_faults_of_the_levers() -> None:
-    gpu = machine(BUSY, own=Personality(lever_inert=2))
+def test_faults_of_the_controls() -> None:
+    gpu = machine(BUSY, own=Personality(control_inert=2))
     assert gpu.freeze(0, True)
     gpu.advance(500 * MS)
     assert gpu.busy()[0] > 499 * MS
@@ -185,7 +187,7 @@ def test_from_one_list_to_the_next_is_ones_own() -> None:
     gpu.advance(10 * MS)
     began, held = gpu.now, gpu.held()[0]
     gpu.freeze(0, True)
-    last_ns = gpu.lever_ns[-1]
+    last_ns = gpu.control_ns[-1]
     assert gpu.calls == 2
     assert gpu.held()[0] - held == gpu.now - began - (last_ns - last_ns // 2), "to the middle of the last call"
 

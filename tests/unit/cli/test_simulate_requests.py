@@ -22,7 +22,9 @@ from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, US, Arrival, Container, Personality, Profile, S
 from cgpu_cli.sim.requests import Request, Requests
 
-CARD = Profile("x", "x", 100, timeslice_us=1000, ctxsw_us=50, lever_us=300, lever_spin_us=50, tail_us=5000, tail_pct=0)
+CARD = Profile(
+    "x", "x", 100, timeslice_us=1000, ctxsw_us=50, control_us=300, control_spin_us=50, tail_us=5000, tail_pct=0
+)
 # 12 ms of kernels and two gaps of 30 us: 12.06 ms.
 THREE = Container("three", depth=1, gap_us=30, request_us=(10_000.0, 1000.0, 1000.0))
 ONE = Container("one", depth=1, gap_us=0, request_us=(10_000.0,))

@@ -118,7 +118,7 @@ def test_polls_are_as_far_apart_as_the_plan_says() -> None:
     first, second = (1 << slot for slot in turns.slot)
     assert {known for known, _, _ in core.read} <= {first, first | second}, "of those that have opened the GPU"
     assert {busy for _, busy, _ in core.read} == {first, first | second}
-    assert turns.thread_ns == 2 * A100.lever_spin_us * US * turns.gpu.calls + turns.source.spent_ns  # type: ignore[union-attr]
+    assert turns.thread_ns == 2 * A100.control_spin_us * US * turns.gpu.calls + turns.source.spent_ns  # type: ignore[union-attr]
 
 
 def test_a_poll_that_fits_makes_no_plan() -> None:

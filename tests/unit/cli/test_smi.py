@@ -52,7 +52,7 @@ def test_status_is_smi(cli: Cli) -> None:
 @pytest.mark.parametrize("policy", range(7))
 def test_json_fits_the_schema(tree: Tree, policy: int) -> None:
     tree.gpu(0, policy=policy)
-    tree.gpu(1, lever="none", stat="total_bytes 0\nlever none")
+    tree.gpu(1, control="none", stat="total_bytes 0\ncontrol none")
     for args in (("--json", "--no-sample"), ("--json", "--interval", "0.01")):
         result = Cli(tree).smi(*args)
         assert result.exit_code == 0
@@ -63,8 +63,8 @@ def test_json_says_what_the_text_says(cli: Cli) -> None:
     data = json.loads(cli.smi("--json", "--no-sample").stdout)
     gpu = data["gpus"][0]
     assert gpu["policy"] == {"number": 2, "name": "weighted"}
-    assert gpu["lever"] == ["window", "timeslice"]
-    assert gpu["lever_seen"] == ["window"]
+    assert gpu["control"] == ["window", "timeslice"]
+    assert gpu["control_seen"] == ["window"]
     one, two = gpu["containers"]
     assert (one["id"], one["name"], one["memory"]["limit_bytes"]) == (ID1, "gpu_test1", 6336544768)
     assert (two["name"], two["share_allowed_pct"], two["refused_calls"]) == (None, 66.67, 7)

@@ -34,12 +34,12 @@ class Turn:
     """struct cgpu_sched with a clock. `step` does what the shell's thread does, in no time; a switch costs nothing."""
 
     def __init__(
-        self, policy=PREEMPT, slice_ms=20, max_inst=20, levers=WINDOW | TIMESLICE, now=1_000 * MS, switch_us=0
+        self, policy=PREEMPT, slice_ms=20, max_inst=20, controls=WINDOW | TIMESLICE, now=1_000 * MS, switch_us=0
     ):
         self.now = now
         self.t = ffi.new("struct cgpu_sched *")
         lib.cgpu_sched_init(self.t, now)
-        lib.cgpu_sched_set_levers(self.t, levers, now)
+        lib.cgpu_sched_set_controls(self.t, controls, now)
         self.t.switch_ns = switch_us * 1000
         check(lib.cgpu_sched_set_slice_us(self.t, int(slice_ms * 1000), now))
         check(lib.cgpu_sched_set_policy(self.t, policy, now))
@@ -102,7 +102,7 @@ class Turn:
         return plan
 
     def timeline(self, length_ms):
-        """[(slots that may run, milliseconds)] for so long, levers taking no time."""
+        """[(slots that may run, milliseconds)] for so long, controls taking no time."""
         out, end = [], self.now + int(length_ms * MS)
         while self.now < end:
             plan = self.step()

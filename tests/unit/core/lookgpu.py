@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""A GPU whose levers may be inert, sampled as the driver does, under a scheduler and the look that watches it."""
+"""A GPU whose controls may be inert, sampled as the driver does, under a scheduler and the look that watches it."""
 
 import random
 
@@ -23,7 +23,7 @@ class Tenant:
 
 
 class LookGpu:
-    """inert: CGPU_LEVER_* that move nothing. wrong: how many samples name anybody. uncommitted: restarts that fail;
+    """inert: CGPU_CTRL_* that move nothing. wrong: how many samples name anybody. uncommitted: restarts that fail;
     then freezes and thaws need one. jitter: of the sampler; without, rounds can be in step with it.
     switching: how many samples fall on a context switch.
     """
@@ -120,9 +120,9 @@ class LookGpu:
             lib.cgpu_look_sample(self.look, self.turn.t, *self.samples.pop(0))
         find = ffi.new("struct cgpu_look_finding *")
         lib.cgpu_look_judge(self.look, self.turn.t, now, find)
-        if find.lever:
-            self.told.append((find.lever, find.moved))
-            lib.cgpu_sched_lever_moved(self.turn.t, find.lever, find.moved, now)
+        if find.control:
+            self.told.append((find.control, find.moved))
+            lib.cgpu_sched_control_moved(self.turn.t, find.control, find.moved, now)
         if find.hold and self.turn.t.policy != NATIVE:
             lib.cgpu_look_hold(self.look, self.turn.t, find.hold, now)
         self.poll_at = now + (C.CGPU_LOOK_HOLD_MS if self.look.held else C.CGPU_LOOK_POLL_MS) * MS

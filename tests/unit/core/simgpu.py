@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""A GPU, its lever and the shell's thread on a timeline of whole nanoseconds.
+"""A GPU, its control and the shell's thread on a timeline of whole nanoseconds.
 
-It says what each container *really* got: the lever takes effect somewhere inside its call, not
+It says what each container *really* got: the control takes effect somewhere inside its call, not
 when it is acknowledged, wake-ups are late, calls fail. The engine sees only what the shell sees.
 All containers here are busy from open to close; several at once share by TSGs x timeslice.
 """
@@ -15,7 +15,7 @@ US = 1_000
 
 
 @dataclass
-class Lever:
+class Control:
     """How long a freeze or thaw takes: p50 0.4 ms, tails to 5 ms, as reported for PREEMPT and DISABLE. It takes effect
     anywhere inside, or in the middle."""
 
@@ -41,15 +41,15 @@ class Lever:
 
 
 # What the profiles of tests/nvsim assume: 0.3 ms, 3 calls in 100 take 5.2 ms, the effect is in the middle.
-A100 = Lever(p50_us=300, sigma=0.06, tail=0.03, tail_us=5200, wake_us=30, middle=True)
+A100 = Control(p50_us=300, sigma=0.06, tail=0.03, tail_us=5200, wake_us=30, middle=True)
 # Always about the same.
-STEADY = Lever(p50_us=440, sigma=0.04, tail=0, wake_us=0, middle=True)
+STEADY = Control(p50_us=440, sigma=0.04, tail=0, wake_us=0, middle=True)
 
 
 @dataclass
 class SimGpu:
     turn: Turn
-    lever: Lever = field(default_factory=Lever)
+    control: Control = field(default_factory=Control)
     seed: int = 1
     real: int = 0  # who really runs
     got: dict = field(default_factory=dict)  # slot -> ns of GPU
@@ -73,13 +73,13 @@ class SimGpu:
             self.got[i] = self.got.get(i, 0) + length * pull[i] / sum(pull.values())
 
     def call(self, mask: int, thaw: bool, done: int) -> int:
-        """One lever call per container of @mask; gives what was acknowledged."""
+        """One control call per container of @mask; gives what was acknowledged."""
         for i in slots(mask):
             self.calls += 1
-            took = self.lever.latency_ns(self.rng)
-            at = self.lever.effect_ns(took, self.rng)
+            took = self.control.latency_ns(self.rng)
+            at = self.control.effect_ns(took, self.rng)
             self.pass_to(self.turn.now + at)
-            if self.rng.random() >= self.lever.fail:
+            if self.rng.random() >= self.control.fail:
                 done |= 1 << i
                 self.real = self.real | 1 << i if thaw else self.real & ~(1 << i)
             self.pass_to(self.turn.now + took - at)
@@ -114,7 +114,7 @@ class SimGpu:
                 self.pass_to(end)
                 return
             assert until > self.turn.now, "a plan that is over at once"
-            self.pass_to(min(end, until + self.plan.late_ns + self.lever.wake_ns(self.rng)))
+            self.pass_to(min(end, until + self.plan.late_ns + self.control.wake_ns(self.rng)))
 
     def rounds(self, rota=0) -> int:
         return self.turn.t.rota[rota].round
@@ -139,7 +139,7 @@ class SimGpu:
             if self.plan.freeze_mask | self.plan.thaw_mask | self.plan.timeslice_mask:
                 self.act()
                 continue
-            self.pass_to(self.plan.until_ns + self.plan.late_ns + self.lever.wake_ns(self.rng))
+            self.pass_to(self.plan.until_ns + self.plan.late_ns + self.control.wake_ns(self.rng))
 
     def share_errors(self, weights: dict) -> dict:
         """Relative error of each container's part against its weight's part."""
@@ -200,8 +200,8 @@ class TimeslicedGpu(SimGpu):
 
     def act(self):
         super().act()
-        took = self.lever.latency_ns(self.rng)
-        at = self.lever.effect_ns(took, self.rng)
+        took = self.control.latency_ns(self.rng)
+        at = self.control.effect_ns(took, self.rng)
         self.pass_to(self.turn.now + at)
         self.slice_end = self.turn.now
         self.pass_to(self.turn.now + took - at)

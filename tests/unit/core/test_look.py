@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""Whether the share moves: what is found out about a lever, and that nobody can make it look inert."""
+"""Whether the share moves: what is found out about a control, and that nobody can make it look inert."""
 
 import pytest
 from corelib import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, WINDOW, C, ffi, lib
@@ -15,7 +15,7 @@ def saturated(policy, *weights, **more):
     return gpu, [gpu.add(weight) for weight in weights]
 
 
-# ---- an inert lever is found out ----
+# ---- an inert control is found out ----
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -88,7 +88,7 @@ def test_a_high_priority_one_shows_that_timeslices_move():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_has_little_work_is_no_proof_against_timeslices(seed):
-    """It gets a quarter, as without the lever, because it asks for no more: held alone, it is seen to idle."""
+    """It gets a quarter, as without the control, because it asks for no more: held alone, it is seen to idle."""
     gpu = LookGpu(SOFT, seed=seed)
     gpu.add(tsgs=1, work=0.25)
     gpu.add(tsgs=3)
@@ -100,11 +100,11 @@ def test_who_has_little_work_is_no_proof_against_timeslices(seed):
 @pytest.mark.parametrize("wrong", [0.05, 0.3])
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED])
 def test_wrong_samples_take_nothing_away(policy, wrong):
-    """A sampler that is wrong now and then or often. Pure noise looks as inert as a lever can."""
+    """A sampler that is wrong now and then or often. Pure noise looks as inert as a control can."""
     gpu, _ = saturated(policy, 1, 2, wrong=wrong)
     gpu.run(600)
     assert gpu.policy == policy
-    assert gpu.turn.t.levers == WINDOW | TIMESLICE
+    assert gpu.turn.t.controls == WINDOW | TIMESLICE
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -178,13 +178,13 @@ def test_a_lone_container_is_never_held():
     jitter=st.sampled_from([0.0, 0.02, 0.2]),
 )
 @settings(max_examples=40)
-def test_a_working_lever_stays_whatever_the_tenants_do(policy, tenants, slice_ms, seed, wrong, jitter):
+def test_a_working_control_stays_whatever_the_tenants_do(policy, tenants, slice_ms, seed, wrong, jitter):
     gpu = LookGpu(policy, max_inst=20, slice_ms=slice_ms, seed=seed, wrong=wrong, jitter=jitter)
     for weight, tsgs, work, resists_ms, highprio in tenants:
         gpu.add(weight, tsgs, work, resists_ms, highprio)
     gpu.run(60)
     assert gpu.policy == policy
-    assert gpu.turn.t.levers == WINDOW | TIMESLICE
+    assert gpu.turn.t.controls == WINDOW | TIMESLICE
     assert sum(gpu.held_ms.values()) <= 10 * C.CGPU_LOOK_HOLD_MS * len(tenants)
 
 

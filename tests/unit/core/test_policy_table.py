@@ -131,17 +131,17 @@ def test_the_table(policy, state, word):
 
 
 @pytest.mark.parametrize("row", table(section(1), "| # | policy |"), ids=lambda row: row[1])
-def test_the_lever_of_the_table(row):
-    policy, lever = int(row[0]), row[7]
-    need = 0 if lever == "none" else TIMESLICE if lever == "timeslices" else WINDOW
-    Turn(policy, levers=need)
+def test_the_control_of_the_table(row):
+    policy, control = int(row[0]), row[7]
+    need = 0 if control == "none" else TIMESLICE if control == "timeslices" else WINDOW
+    Turn(policy, controls=need)
     if need:
         with pytest.raises(CoreError) as caught:
-            Turn(policy, levers=(WINDOW | TIMESLICE) & ~need)
+            Turn(policy, controls=(WINDOW | TIMESLICE) & ~need)
         assert caught.value.errno == errno.EOPNOTSUPP
-    if lever.startswith("windows"):
+    if control.startswith("windows"):
         turn, _ = in_state(policy, "busy")
-        assert turn.next().thaw_first == (lever == "windows, thaw then freeze")
+        assert turn.next().thaw_first == (control == "windows, thaw then freeze")
 
 
 # ---- section 2: time lines -------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_all_refusals_are_on_the_page():
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
 def test_what_is_refused_changes_nothing(row):
     above = row == ("policy", "EBUSY")
-    turn = Turn(BURST if above else WEIGHTED, max_inst=26 if above else 6, levers=WINDOW)
+    turn = Turn(BURST if above else WEIGHTED, max_inst=26 if above else 6, controls=WINDOW)
     for _ in range(2):
         turn.add(2, channels=1)
     turn.timeline(33)
@@ -274,8 +274,8 @@ LINES5 = [(title, lines) for title, lines in blocks(5).items()]
 @pytest.mark.parametrize(("title", "want"), LINES5, ids=[title for title, _ in LINES5])
 def test_highprio_line(title, want):
     policy = int(re.match(r"policy (\d)", title)[1])
-    levers = WINDOW if "without the timeslice lever" in title else WINDOW | TIMESLICE
-    turn = Turn(policy, slice_ms=10, max_inst=10, levers=levers)
+    controls = WINDOW if "without the timeslice control" in title else WINDOW | TIMESLICE
+    turn = Turn(policy, slice_ms=10, max_inst=10, controls=controls)
     high = {"H": turn.add(1, highprio=1, channels=1)}
     low = {"A": turn.add(1, channels=1), "B": turn.add(2, channels=1)}
     turn.timeline(800)
@@ -290,14 +290,14 @@ def test_highprio_line(title, want):
 
 
 PUBLISHED = {row[0]: (float(row[1]), float(row[2])) for row in table(section(5), "| | p50 us |")}
-# what the page calls it -> policies, levers, how many others, which figure
+# what the page calls it -> policies, controls, how many others, which figure
 MEASURED = {
     "H wakes, one other: until its first work": ([1, 2, 3, 4], 3, 1, "free"),
     "H wakes, four others, policies 1 and 2": ([1, 2], 3, 4, "free"),
     "H wakes, four others, policy 4": ([4], 3, 4, "free"),
     "H wakes after the ceiling was reached": ([1, 2, 3, 4], 3, 1, "frozen"),
     "H sleeps: until another one works": ([1, 2, 4], 3, 4, "back"),
-    "H sleeps, without the timeslice lever": ([1, 2, 3], WINDOW, 1, "back"),
+    "H sleeps, without the timeslice control": ([1, 2, 3], WINDOW, 1, "back"),
 }
 
 
@@ -305,8 +305,8 @@ def test_all_times_are_measured():
     assert set(PUBLISHED) == set(MEASURED)
 
 
-def bursts(policy, levers, count):
-    turn = Turn(policy, slice_ms=8, levers=levers, max_inst=10, switch_us=70)
+def bursts(policy, controls, count):
+    turn = Turn(policy, slice_ms=8, controls=controls, max_inst=10, switch_us=70)
     high = turn.add(highprio=1, channels=1)
     for _ in range(count):
         turn.add(8 // count, channels=1)
@@ -323,14 +323,14 @@ def quantile(values, part):
 @pytest.mark.parametrize("name", MEASURED)
 def test_takeover_and_give_back(name):
     """The published figures hold under each policy, and are not a mile away."""
-    policies, levers, count, which = MEASURED[name]
+    policies, controls, count, which = MEASURED[name]
     p50, p99 = PUBLISHED[name]
     for policy in policies:
-        gpu = bursts(policy, levers, count)
+        gpu = bursts(policy, controls, count)
         found = gpu.give_back_us if which == "back" else gpu.takeover_us[which]
         assert len(found) > 50
         assert quantile(found, 0.5) <= p50
         assert quantile(found, 0.99) <= p99
         if which == "free" and count == 1:
-            assert max(found) <= 300 + 1_000, "one lever call and a millisecond"
+            assert max(found) <= 300 + 1_000, "one control call and a millisecond"
     assert quantile(found, 0.99) >= p99 / 4

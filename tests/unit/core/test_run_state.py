@@ -10,8 +10,8 @@ from demandgpu import DemandGpu, Load, every
 BOTH = WINDOW | TIMESLICE
 
 
-def gpu(policy, *loads, slice_ms=6.0, weights=None, high=(), levers=BOTH, prio_ratio=80, tsgs=None, **more):
-    turn = Turn(policy, slice_ms=slice_ms, levers=levers, switch_us=70)
+def gpu(policy, *loads, slice_ms=6.0, weights=None, high=(), controls=BOTH, prio_ratio=80, tsgs=None, **more):
+    turn = Turn(policy, slice_ms=slice_ms, controls=controls, switch_us=70)
     turn.set("prio_ratio", prio_ratio)
     ids = [
         turn.add((weights or [1] * len(loads))[i], highprio=i in high, channels=(tsgs or [1] * len(loads))[i])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""Ratios of what containers really get, on a simulated GPU whose lever takes 0.25 to 5 ms.
+"""Ratios of what containers really get, on a simulated GPU whose control takes 0.25 to 5 ms.
 
 Every figure here is simulated. Whole rounds nearest 10 s; the error is relative to each container's
 own share, the worst of them.
@@ -7,7 +7,7 @@ own share, the worst of them.
 
 import pytest
 from corelib import FAIR, FIXED, MS, PREEMPT, SOFT, WEIGHTED, WINDOW, Turn, slots
-from simgpu import A100, STEADY, US, Lever, SimGpu, TimeslicedGpu
+from simgpu import A100, STEADY, US, Control, SimGpu, TimeslicedGpu
 
 MIXES = {
     "1:1": [1, 1],
@@ -25,10 +25,10 @@ class Card(TimeslicedGpu):
     switch_ns = 85 * US
 
 
-def simulate(policy, weights, slice_ms, lever=A100, seed=1, max_inst=25):
-    turn = Turn(policy, slice_ms=slice_ms, max_inst=max_inst, levers=WINDOW, switch_us=70)
+def simulate(policy, weights, slice_ms, control=A100, seed=1, max_inst=25):
+    turn = Turn(policy, slice_ms=slice_ms, max_inst=max_inst, controls=WINDOW, switch_us=70)
     ids = [turn.add(w, channels=1) for w in weights]
-    sim = Card(turn, lever, seed)
+    sim = Card(turn, control, seed)
     length_ms = sim.run_whole_rounds(10_000)
     shared = policy in (FAIR, PREEMPT)
     errors = sim.share_errors({i: 1 if shared else w for i, w in zip(ids, weights, strict=True)})
@@ -66,7 +66,7 @@ SECONDS = [(PREEMPT, "1:1"), (WEIGHTED, "1:2"), (WEIGHTED, "3:2:1"), (FIXED, "3:
 def test_any_second(policy, mix):
     """A window holds a turn more or less, one slow call and 0.2 points; a cap is never passed by half a point."""
     slice_ms, weights = 5, MIXES[mix]
-    turn = Turn(policy, slice_ms=slice_ms, max_inst=25, levers=WINDOW, switch_us=70)
+    turn = Turn(policy, slice_ms=slice_ms, max_inst=25, controls=WINDOW, switch_us=70)
     ids = [turn.add(w, channels=1) for w in weights]
     sim = Card(turn, A100, 2)
     at = []
@@ -85,18 +85,18 @@ def test_any_second(policy, mix):
 @pytest.mark.parametrize("weights", [[3, 2], [5, 4], [1, 1, 1, 1, 1, 1, 1, 1, 1]])
 def test_fixed_rounds_keep_to_the_wall_clock(weights):
     """One empty portion of ten is enough to hide all calls in."""
-    turn = Turn(FIXED, slice_ms=10, max_inst=10, levers=WINDOW)
+    turn = Turn(FIXED, slice_ms=10, max_inst=10, controls=WINDOW)
     for weight in weights:
         turn.add(weight, channels=1)
-    sim = SimGpu(turn, Lever(sigma=0, tail=0))
+    sim = SimGpu(turn, Control(sigma=0, tail=0))
     sim.run(10_000)
     assert sim.rounds() == pytest.approx(100, abs=1)
 
 
 def test_what_a_full_house_lost_is_not_caught_up_with_later():
-    turn = Turn(FIXED, slice_ms=5, max_inst=10, levers=WINDOW)
+    turn = Turn(FIXED, slice_ms=5, max_inst=10, controls=WINDOW)
     ids = [turn.add(1, channels=1) for _ in range(10)]
-    sim = SimGpu(turn, Lever())
+    sim = SimGpu(turn, Control())
     sim.run(5_000)
     for i in ids[5:]:
         turn.delete(i)
@@ -115,25 +115,25 @@ def test_a_full_house_of_fair_slices(slice_ms, bound):
 
 
 @pytest.mark.parametrize(
-    ("name", "lever"),
+    ("name", "control"),
     [
-        ("one call in 100 takes up to 5 ms", Lever(tail=0.01)),
-        ("one call in 50 fails", Lever(fail=0.02)),
-        ("wake-ups half a millisecond late", Lever(wake_us=500)),
-        ("a lever of 1 ms", Lever(p50_us=1000)),
-        ("one call in 4 takes up to 5 ms", Lever(tail=0.25)),
+        ("one call in 100 takes up to 5 ms", Control(tail=0.01)),
+        ("one call in 50 fails", Control(fail=0.02)),
+        ("wake-ups half a millisecond late", Control(wake_us=500)),
+        ("a control of 1 ms", Control(p50_us=1000)),
+        ("one call in 4 takes up to 5 ms", Control(tail=0.25)),
     ],
 )
-def test_ratio_holds_on_a_worse_lever(name, lever):
+def test_ratio_holds_on_a_worse_control(name, control):
     # Slices are chosen to be 20 calls long at least; here eight calls of 1 ms make one.
-    most = 0.012 if lever.p50_us == 1000 else 0.01
-    assert simulate(WEIGHTED, [1, 2], 8, lever)[0] <= most
-    assert simulate(WEIGHTED, [3, 2, 1], 8, lever)[0] <= most
+    most = 0.012 if control.p50_us == 1000 else 0.01
+    assert simulate(WEIGHTED, [1, 2], 8, control)[0] <= most
+    assert simulate(WEIGHTED, [3, 2, 1], 8, control)[0] <= most
 
 
 def test_ratio_while_one_call_in_4_fails():
     """0x40 on 27 % of the calls was seen: the ratio suffers, nobody starves, and all of it is in the stat."""
-    error, _, sim = simulate(WEIGHTED, [3, 2, 1], 8, Lever(fail=0.27))
+    error, _, sim = simulate(WEIGHTED, [3, 2, 1], 8, Control(fail=0.27))
     assert error <= 0.05
     for i in range(3):
         st = sim.turn.stat(i)
@@ -153,9 +153,9 @@ class Forgetful(SimGpu):
 
 def test_credit_is_what_does_it():
     def ratio(kind):
-        turn = Turn(WEIGHTED, slice_ms=8, levers=WINDOW)
+        turn = Turn(WEIGHTED, slice_ms=8, controls=WINDOW)
         a, b = turn.add(1, channels=1), turn.add(2, channels=1)
-        sim = kind(turn, Lever(p50_us=1000, wake_us=500))
+        sim = kind(turn, Control(p50_us=1000, wake_us=500))
         sim.run(8_000)
         return sim.got[b] / sim.got[a]
 
@@ -176,9 +176,9 @@ def test_a_kernel_that_ignores_preemption_pays_it_back(part, length_ms):
                 self.real = 0b11
             return super().call(mask, thaw, done)
 
-    turn = Turn(WEIGHTED, slice_ms=20, levers=WINDOW)
+    turn = Turn(WEIGHTED, slice_ms=20, controls=WINDOW)
     a, b = turn.add(1, channels=1), turn.add(1, channels=1)
-    sim = Stubborn(turn, Lever())
+    sim = Stubborn(turn, Control())
     sim.run(20_000)
     assert turn.stat(a).resisted > 50 > 2 > turn.stat(b).resisted
     assert 0.95 < sim.got[a] / sim.got[b] < 1.02
@@ -187,7 +187,7 @@ def test_a_kernel_that_ignores_preemption_pays_it_back(part, length_ms):
 @pytest.mark.parametrize("slice_ms", [5, 8.8, 20])
 @pytest.mark.parametrize("weights", [[1, 2], [3, 2, 1]])
 def test_turns_do_not_lock_to_the_timeslices_of_the_hardware(weights, slice_ms):
-    turn = Turn(WEIGHTED, slice_ms=1, levers=WINDOW)
+    turn = Turn(WEIGHTED, slice_ms=1, controls=WINDOW)
     turn.t.slice_ns = int(slice_ms * MS)
     ids = [turn.add(weight, channels=1) for weight in weights]
     sim = TimeslicedGpu(turn, STEADY)
@@ -202,7 +202,7 @@ class Listed(Card):
     def lists(self, slot):
         for _ in range(-(-self.turn.t.slot[slot].channels // 64) - 1):
             self.calls += 1
-            self.pass_to(self.turn.now + self.lever.latency_ns(self.rng))
+            self.pass_to(self.turn.now + self.control.latency_ns(self.rng))
 
     def call(self, mask, thaw, done):
         for i in slots(mask):
@@ -217,33 +217,33 @@ class Listed(Card):
 @pytest.mark.parametrize("fail", [0, 0.05])
 def test_more_than_64_channels(fail):
     """Four calls to freeze b and four to thaw it; a has one each."""
-    turn = Turn(PREEMPT, slice_ms=8, levers=WINDOW)
+    turn = Turn(PREEMPT, slice_ms=8, controls=WINDOW)
     a, b = turn.add(channels=1), turn.add()
     turn.channels(b, 200, 1)
-    sim = Listed(turn, Lever(fail=fail))
+    sim = Listed(turn, Control(fail=fail))
     sim.run(10_000)
     assert sim.got[b] / sim.got[a] == pytest.approx(1, abs=0.01)
     failed = turn.stat(a).failed + turn.stat(b).failed
     assert bool(failed) == bool(fail), "and what failed is in the stat"
 
 
-def test_a_slow_lever_is_not_a_kernel_that_resists():
+def test_a_slow_control_is_not_a_kernel_that_resists():
     """Thaws are as slow, and nobody resists a thaw."""
-    turn = Turn(PREEMPT, slice_ms=20, levers=WINDOW)
+    turn = Turn(PREEMPT, slice_ms=20, controls=WINDOW)
     a, b = turn.add(channels=1), turn.add(channels=1)
-    sim = Card(turn, Lever(tail=0.3))
+    sim = Card(turn, Control(tail=0.3))
     sim.run(20_000)
     assert turn.stat(a).resisted + turn.stat(b).resisted <= 3
     assert sim.got[a] / sim.got[b] == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize(("lever", "error"), [(A100, 0.01), (Lever(), 0.025)], ids=["middle", "anywhere"])
+@pytest.mark.parametrize(("control", "error"), [(A100, 0.01), (Control(), 0.025)], ids=["middle", "anywhere"])
 @pytest.mark.parametrize("tsgs", [2, 5, 40])
 @pytest.mark.parametrize("slice_ms", [5, 8])
-def test_processes_do_not_buy_time(slice_ms, tsgs, lever, error):
-    turn = Turn(PREEMPT, slice_ms=slice_ms, levers=WINDOW, switch_us=70)
+def test_processes_do_not_buy_time(slice_ms, tsgs, control, error):
+    turn = Turn(PREEMPT, slice_ms=slice_ms, controls=WINDOW, switch_us=70)
     a, b = turn.add(channels=1), turn.add(channels=tsgs)
-    sim = Card(turn, lever)
+    sim = Card(turn, control)
     sim.run(10_000)
     assert sim.got[b] / sim.got[a] == pytest.approx(1, abs=error)
 
@@ -251,7 +251,7 @@ def test_processes_do_not_buy_time(slice_ms, tsgs, lever, error):
 def test_highprio_leaves_the_others_their_part():
     turn = Turn(PREEMPT, slice_ms=8)
     high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
-    sim = SimGpu(turn, Lever())
+    sim = SimGpu(turn, Control())
     sim.run(500)
     sim.got.clear()
     sim.run(10_000)
@@ -346,7 +346,7 @@ def test_a_highprio_that_resists_takes_no_turn_of_the_others(prio_ratio, resists
     assert sim.got[a] / sim.got[b] == pytest.approx(1, abs=0.02)
 
 
-def test_lever_calls_per_second():
+def test_control_calls_per_second():
     """Two containers at 8 ms: a freeze and a thaw per turn, no more."""
     _, _, sim = simulate(PREEMPT, [1, 1], 8)
     assert sim.calls / 10.1 <= 2 * 1000 / 8 * 1.05

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""What each policy means, as tables. Levers take no time here; test_sim.py is where they do."""
+"""What each policy means, as tables. Controls take no time here; test_sim.py is where they do."""
 
 import errno
 
@@ -294,7 +294,7 @@ def test_slice_and_max_inst_change_live():
 
 # ---- highprio --------------------------------------------------------------------------------
 
-# policy, levers, highprio ones, others [(weight, opened)], shares in 100 ms windows, prio_ratio 80
+# policy, controls, highprio ones, others [(weight, opened)], shares in 100 ms windows, prio_ratio 80
 HIGHPRIO = [
     ("1: never frozen below the ceiling, the other beside it", PREEMPT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
     ("1: without timeslices the other waits", PREEMPT, 1, [(1, 1)], [(1, 1)], [0.8, 0.2]),
@@ -316,10 +316,10 @@ HIGHPRIO = [
 
 
 @pytest.mark.parametrize(
-    ("policy", "levers", "high", "low", "want"), [c[1:] for c in HIGHPRIO], ids=[c[0] for c in HIGHPRIO]
+    ("policy", "controls", "high", "low", "want"), [c[1:] for c in HIGHPRIO], ids=[c[0] for c in HIGHPRIO]
 )
-def test_highprio(policy, levers, high, low, want):
-    turn, ids = opened_turn(policy, high + low, slice_ms=10, levers=levers)
+def test_highprio(policy, controls, high, low, want):
+    turn, ids = opened_turn(policy, high + low, slice_ms=10, controls=controls)
     for i in ids[: len(high)]:
         turn.set("highprio", i, 1)
     turn.timeline(1_000)
@@ -400,7 +400,7 @@ def test_a_crowd_runs_where_highprio_has_not_opened(policy):
 
 
 def test_closing_and_opening_gives_highprio_no_new_budget():
-    turn, (a, _b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
+    turn, (a, _b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=WINDOW)
     turn.set("highprio", a, 1)
     got = 0.0
     for _ in range(100):
@@ -464,7 +464,7 @@ def test_caps_while_highprio_opens_and_closes(policy, weight, count, open_ms, pe
 
 
 def test_what_highprio_overran_counts_in_the_next_window():
-    turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
+    turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=WINDOW)
     turn.set("highprio", high, 1)
     assert turn.timeline(80) == [({high}, 80)]
     plan = turn.next()
@@ -475,7 +475,7 @@ def test_what_highprio_overran_counts_in_the_next_window():
 
 
 def test_prio_ratio_live():
-    turn, (a, _) = opened_turn(PREEMPT, [(1, 1), (1, 1)], levers=WINDOW)
+    turn, (a, _) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=WINDOW)
     turn.set("highprio", a, 1)
     turn.timeline(250)
     turn.set("prio_ratio", 30)
@@ -759,7 +759,7 @@ def test_a_slice_no_longer_than_a_switch(policy):
     assert [got[i] for i in ids] == pytest.approx([0.5, 0.5], abs=0.01)
 
 
-# ---- what is known of the levers -------------------------------------------------------------
+# ---- what is known of the controls -------------------------------------------------------------
 
 
 def enforced(turn, *ids):
@@ -774,7 +774,7 @@ def test_native_is_never_reported_as_enforced(policy):
 
 
 def test_soft_without_windows_holds_only_what_timeslices_hold():
-    turn, (a, b, c) = opened_turn(SOFT, [(1, 1), (0, 1), (1, 1)], levers=TIMESLICE)
+    turn, (a, b, c) = opened_turn(SOFT, [(1, 1), (0, 1), (1, 1)], controls=TIMESLICE)
     turn.set("highprio", c, 1)
     turn.timeline(100)
     assert enforced(turn, a, b, c) == [1, 0, 0], "neither weight 0 nor the ceiling"
@@ -802,34 +802,34 @@ def test_a_failed_timeslice_is_not_isolation():
     assert enforced(turn, a, b) == [0, 1]
 
 
-def moved(turn, lever, yes):
-    return lib.cgpu_sched_lever_moved(turn.t, lever, yes, turn.now)
+def moved(turn, control, yes):
+    return lib.cgpu_sched_control_moved(turn.t, control, yes, turn.now)
 
 
-@pytest.mark.parametrize(("policy", "lever"), [(p, WINDOW) for p in WINDOWED] + [(SOFT, TIMESLICE)])
-def test_an_inert_lever_is_doubted_then_taken_away(policy, lever):
+@pytest.mark.parametrize(("policy", "control"), [(p, WINDOW) for p in WINDOWED] + [(SOFT, TIMESLICE)])
+def test_an_inert_control_is_doubted_then_taken_away(policy, control):
     turn, (a, b) = opened_turn(policy, [(1, 1), (1, 1)])
     turn.step()
-    assert moved(turn, lever, 0) == policy
+    assert moved(turn, control, 0) == policy
     assert enforced(turn, a, b) == [0, 0], "from the first doubt on"
-    assert moved(turn, lever, 1) == policy
+    assert moved(turn, control, 1) == policy
     assert enforced(turn, a, b) == [1, 1]
-    assert [moved(turn, lever, 0) for _ in range(3)] == [policy, policy, NATIVE]
+    assert [moved(turn, control, 0) for _ in range(3)] == [policy, policy, NATIVE]
     assert turn.step().run_mask == 0b11, "everybody is thawed"
-    assert turn.t.inert == lever
+    assert turn.t.inert == control
     refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
-    lib.cgpu_sched_set_levers(turn.t, WINDOW | TIMESLICE, turn.now)  # probed again, and it moves
+    lib.cgpu_sched_set_controls(turn.t, WINDOW | TIMESLICE, turn.now)  # probed again, and it moves
     turn.set("policy", policy)
     turn.step()
     assert enforced(turn, a, b) == [1, 1]
     assert turn.t.inert == 0
 
 
-def test_one_lever_says_nothing_of_the_other():
+def test_one_control_says_nothing_of_the_other():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
     turn.step()
     assert [moved(turn, TIMESLICE, 0) for _ in range(4)] == [PREEMPT] * 4
-    assert (turn.t.levers, turn.t.inert) == (WINDOW, TIMESLICE)
+    assert (turn.t.controls, turn.t.inert) == (WINDOW, TIMESLICE)
     assert enforced(turn, a, b) == [1, 1]
 
 
@@ -1046,12 +1046,12 @@ def test_a_slot_that_is_nobodys(slot):
     assert turn.stat(slot).gpu_ns == 0
 
 
-def test_levers():
-    turn = Turn(NATIVE, levers=0)
+def test_controls():
+    turn = Turn(NATIVE, controls=0)
     for policy in ENFORCED:
         refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
-    for levers, possible in ((WINDOW, WINDOWED), (TIMESLICE, [SOFT]), (WINDOW | TIMESLICE, ENFORCED)):
-        lib.cgpu_sched_set_levers(turn.t, levers, turn.now)
+    for controls, possible in ((WINDOW, WINDOWED), (TIMESLICE, [SOFT]), (WINDOW | TIMESLICE, ENFORCED)):
+        lib.cgpu_sched_set_controls(turn.t, controls, turn.now)
         for policy in ENFORCED:
             if policy in possible:
                 turn.set("policy", policy)
@@ -1059,10 +1059,10 @@ def test_levers():
                 refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
 
 
-def test_a_lost_lever_ends_in_native_and_thaws():
+def test_a_lost_control_ends_in_native_and_thaws():
     turn, _ = opened_turn(PREEMPT, [(1, 1), (1, 1)])
     turn.step()
-    assert lib.cgpu_sched_set_levers(turn.t, 0, turn.now) == NATIVE
+    assert lib.cgpu_sched_set_controls(turn.t, 0, turn.now) == NATIVE
     assert turn.next().run_mask == 0b11
     assert turn.next().thaw_mask == 0b10
 
@@ -1124,7 +1124,7 @@ UNSOUND = [
     *((mask, 1 << 25) for mask in ("run_mask", "target_mask", "unsure_mask", "stale_mask", "touched_mask",
                                    "retime_mask", "untimed_mask", "held_mask", "known_mask", "busy_mask", "asleep_mask",
                                    "timesliced")),
-    ("levers", 4),
+    ("controls", 4),
     ("fails", 7),
 ]  # fmt: skip
 
@@ -1148,7 +1148,7 @@ def test_the_shell_sees_words_and_no_layout():
     turn.timeline(77)
     gpu, slot = ffi.new("struct cgpu_sched_view *"), ffi.new("struct cgpu_sched_entity_view *")
     lib.cgpu_sched_view(turn.t, gpu)
-    for name in ("policy", "max_inst", "prio_ratio", "levers", "inert", "opened_mask", "run_mask", "slice_ns"):
+    for name in ("policy", "max_inst", "prio_ratio", "controls", "inert", "opened_mask", "run_mask", "slice_ns"):
         assert getattr(gpu, name) == getattr(turn.t, name), name
     assert (gpu.free_weight, gpu.instances) == (lib.cgpu_sched_free_weight(turn.t), 2)
     lib.cgpu_sched_entity_view(turn.t, a, slot)

@@ -42,11 +42,13 @@ masks = st.one_of(st.sampled_from([0, ALL, 1, 2, 6]), st.integers(0, ALL))
 class TurnMachine(RuleBasedStateMachine):
     @initialize(
         policy=st.integers(0, 6),
-        levers=st.sampled_from([WINDOW, WINDOW | TIMESLICE]),
+        controls=st.sampled_from([WINDOW, WINDOW | TIMESLICE]),
         slice_ms=st.sampled_from([1, 5, 8, 20]),
     )
-    def begin(self, policy, levers, slice_ms):
-        self.turn = Turn(policy if policy != SOFT or levers & TIMESLICE else FAIR, slice_ms=slice_ms, levers=levers)
+    def begin(self, policy, controls, slice_ms):
+        self.turn = Turn(
+            policy if policy != SOFT or controls & TIMESLICE else FAIR, slice_ms=slice_ms, controls=controls
+        )
         self.pending = None  # a plan whose calls are being made
         self.last = {}
         self.most_grant = 0
@@ -97,18 +99,18 @@ class TurnMachine(RuleBasedStateMachine):
     def slice(self, us):
         self.turn.set("slice_us", us)
 
-    @rule(levers=st.sampled_from([0, WINDOW, TIMESLICE, 3, 3, 3]))
-    def levers(self, levers):
-        lib.cgpu_sched_set_levers(self.turn.t, levers, self.turn.now)
+    @rule(controls=st.sampled_from([0, WINDOW, TIMESLICE, 3, 3, 3]))
+    def controls(self, controls):
+        lib.cgpu_sched_set_controls(self.turn.t, controls, self.turn.now)
 
-    @rule(lever=st.sampled_from([WINDOW, TIMESLICE]), moved=st.sampled_from([0, 0, 1]))
-    def look_at_the_share(self, lever, moved):
+    @rule(control=st.sampled_from([WINDOW, TIMESLICE]), moved=st.sampled_from([0, 0, 1]))
+    def look_at_the_share(self, control, moved):
         turn = self.turn
-        had = turn.t.levers
-        policy = lib.cgpu_sched_lever_moved(turn.t, lever, moved, turn.now)
+        had = turn.t.controls
+        policy = lib.cgpu_sched_control_moved(turn.t, control, moved, turn.now)
         assert policy in (turn.t.policy, NATIVE)
-        lost = had & ~turn.t.levers
-        assert lost in (0, lever) and not (lost and moved)
+        lost = had & ~turn.t.controls
+        assert lost in (0, control) and not (lost and moved)
         assert turn.t.inert & lost == lost
 
     @rule(us=st.sampled_from([0, 70, SWITCH_NS_MAX // US]))
@@ -177,10 +179,10 @@ class TurnMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending is None)
     @rule()
     def nobody_starves(self):
-        """With levers that work and nothing changing, everybody who may run does."""
+        """With controls that work and nothing changing, everybody who may run does."""
         turn = self.turn
         t = turn.t
-        assume(t.policy != NATIVE and t.levers & WINDOW and t.slice_ns <= 20 * MS)
+        assume(t.policy != NATIVE and t.controls & WINDOW and t.slice_ns <= 20 * MS)
         wanted = {i for i in self.live() if t.slot[i].weight and t.slot[i].channels}
         rounds_ms = 4 * 25 * t.slice_ns / MS / (1 - t.prio_ratio / 100) + 500 + BUDGET_MS
         end, got = turn.now + int(rounds_ms * MS), set()
@@ -201,7 +203,7 @@ class TurnMachine(RuleBasedStateMachine):
         assert wanted <= got, f"{wanted - got} starved for {rounds_ms} ms"
 
     def play(self, length_ns):
-        """So long with levers that work at once; yields (who runs, for how long)."""
+        """So long with controls that work at once; yields (who runs, for how long)."""
         turn, end = self.turn, self.turn.now + length_ns
         while turn.now < end:
             plan = turn.next()
@@ -298,7 +300,7 @@ class TurnMachine(RuleBasedStateMachine):
         assert not plan.thaw_mask & ~plan.run_mask
         missing = (t.run_mask ^ plan.run_mask) & opened & ~t.unsure_mask
         assert missing == missing & calls, "the calls do not lead to the plan"
-        if t.policy == NATIVE or not t.levers & WINDOW:
+        if t.policy == NATIVE or not t.controls & WINDOW:
             assert plan.run_mask == live
             return
         may = sum(1 << i for i in self.live() if t.slot[i].weight)

@@ -52,16 +52,20 @@ TOLD = [
         "overran its turn on GPU 0 (9 late turns, 2 resisted freezes so far)",
     ),
     (
-        KernelEvent(Event.LEVER_FAILED, NAMES, GPU, {"lever": 1, "status": 0x40, "suppressed": 0}),
+        KernelEvent(Event.CONTROL_FAILED, NAMES, GPU, {"control": 1, "status": 0x40, "suppressed": 0}),
         "warning",
         "the driver did not freeze or thaw container ffffffffffff on GPU 0: status 0x40",
     ),
     (
-        KernelEvent(Event.LEVERS, None, GPU, {"old": 3, "new": 2, "inert": 1}),
+        KernelEvent(Event.CONTROLS, None, GPU, {"old": 3, "new": 2, "inert": 1}),
         "error",
-        "GPU 0 lost the lever window (answered, and moves nothing)",
+        "GPU 0 lost the control window (answered, and moves nothing)",
     ),
-    (KernelEvent(Event.LEVERS, None, GPU, {"old": 0, "new": 3, "inert": 0}), "info", "has the lever window and times"),
+    (
+        KernelEvent(Event.CONTROLS, None, GPU, {"old": 0, "new": 3, "inert": 0}),
+        "info",
+        "has the control window and times",
+    ),
     (
         KernelEvent(Event.POLICY, None, GPU, {"old": 2, "new": 5}),
         "info",

@@ -37,7 +37,8 @@ SLOT_STAT = (
 )
 GPU_STAT = (
     f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
-    "lever window\nlever_p50_us 250\nlever_p99_us 5200\nlever_max_us 9000\nlever_calls 1000\nlever_failed 2\n"
+    "control window\ncontrol_p50_us 250\ncontrol_p99_us 5200\ncontrol_max_us 9000\ncontrol_calls 1000\n"
+    "control_failed 2\n"
     f"turns 99\nthread_cpu_ns 2000000000\ncontext_bytes {32 * MIB}\ndriver_used_bytes {900 * MIB}\n"
     f"unattributed_bytes {132 * MIB}"
 )
@@ -96,7 +97,7 @@ EXPECTED = {
     "turns_total": 30,
     "overruns_total": 1,
     "resisted_freezes_total": 6,
-    "failed_lever_calls_total": 5,
+    "failed_control_calls_total": 5,
     "refused_allocations_total": 3,
     "refused_calls_total": 4,
     "memory_limit_bytes": 6043 * MIB,
@@ -125,8 +126,8 @@ GPU_EXPECTED = {
     "memory_context_bytes": 32 * MIB,
     "turns_total": 99,
     "sched_thread_cpu_seconds_total": 2,
-    "lever_calls_total": 1000,
-    "lever_failures_total": 2,
+    "control_calls_total": 1000,
+    "control_failures_total": 2,
 }
 
 
@@ -139,9 +140,11 @@ def test_every_figure(tree: Tree) -> None:
     for name, expected in GPU_EXPECTED.items():
         assert value(found, f"cgpu_gpu_{name}", gpu="0", uuid=UUID) == pytest.approx(expected), name
     assert value(found, "cgpu_container_dying", **(SLOT | {"container": ID2[:12]})) == 1
-    assert value(found, "cgpu_gpu_lever_available", gpu="0", uuid=UUID, lever="window") == 1
-    assert value(found, "cgpu_gpu_lever_available", gpu="0", uuid=UUID, lever="timeslice") == 0
-    assert value(found, "cgpu_gpu_lever_latency_seconds", gpu="0", uuid=UUID, percentile="99") == pytest.approx(0.0052)
+    assert value(found, "cgpu_gpu_control_available", gpu="0", uuid=UUID, control="window") == 1
+    assert value(found, "cgpu_gpu_control_available", gpu="0", uuid=UUID, control="timeslice") == 0
+    assert value(found, "cgpu_gpu_control_latency_seconds", gpu="0", uuid=UUID, percentile="99") == pytest.approx(
+        0.0052
+    )
     assert value(found, "cgpu_kernel_events_total", kind="refused") == 3
     assert value(found, "cgpu_module_loaded") == 1
 

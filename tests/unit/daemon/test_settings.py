@@ -146,7 +146,7 @@ def test_a_refused_value_is_said_and_stops_no_other(node: Node, run: Run) -> Non
             small = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=1")
             for number in range(3):
                 assert (await node.prepare(f"{number:064x}", small))["ok"]
-            node.link.leverless = {3}
+            node.link.unsupported = {3}
             with structlog.testing.capture_logs() as logs:
                 await daemon.reload(parse("[gpu]\npolicy = 3\nmax_inst = 2\nprio_ratio = 50\n[gpu.'1']\nmax_inst = 3"))
             assert [gpu.prio_ratio for gpu in node.link.inventory] == [50, 50]
@@ -157,7 +157,7 @@ def test_a_refused_value_is_said_and_stops_no_other(node: Node, run: Run) -> Non
                 (0, "max_inst", "20", "2"),
                 (1, "policy", "native", "fixed"),
             ]
-            assert "lever" in refused[0]["reason"]
+            assert "control" in refused[0]["reason"]
             assert "more containers" in refused[1]["reason"]
             drift = (await node.ask(op="status"))["drift"]
             assert [(row["gpu"], row["key"]) for row in drift] == [(0, "policy"), (0, "max_inst"), (1, "policy")]

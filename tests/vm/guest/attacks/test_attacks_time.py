@@ -36,9 +36,9 @@ def neighbour() -> Iterator[nv.Gpu]:
 @pytest.fixture(params=[0, 1], ids=["at once", "at a restart"])
 def weighted(request: pytest.FixtureRequest) -> Iterator[None]:
     """Policy 2, on a GPU that freezes at once, and on one that does with the restart of its runlist."""
-    before = {name: (PARAMETERS / name).read_text() for name in ("disable_needs_restart", "lever_us")}
+    before = {name: (PARAMETERS / name).read_text() for name in ("disable_needs_restart", "control_us")}
     (PARAMETERS / "disable_needs_restart").write_text(f"{request.param}\n")
-    (PARAMETERS / "lever_us").write_text("2000\n")
+    (PARAMETERS / "control_us").write_text("2000\n")
     (PROC / "0/policy").write_text("2\n")
     yield
     (PROC / "0/policy").write_text("5\n")
@@ -81,15 +81,15 @@ def test_time_by_enabling_what_was_prepared(neighbour: nv.Gpu, weighted: None):
 
 
 def test_turns_by_enabling_again_and_again(neighbour: nv.Gpu, weighted: None):
-    """What is enabled already needs no call of the levers, under which the next turn would wait."""
+    """What is enabled already needs no call of the controls, under which the next turn would wait."""
     with Box(next(NAMES), 1024) as box, box.client() as client:
         (channel,) = groups(client, 1)
         assert channel.group.enable() == 0
         out_of_turn(box)
-        before = stat("lever_calls")
+        before = stat("control_calls")
         for _ in range(40):
             assert channel.group.enable() == 0
-        assert stat("lever_calls") - before < 10
+        assert stat("control_calls") - before < 10
         # A channel that came later is enabled by the same call, frozen first.
         later = channel.group.channel(enable=False)
         later.submit(kernel_ns=1_000_000)
@@ -102,9 +102,9 @@ def test_turns_by_enabling_again_and_again(neighbour: nv.Gpu, weighted: None):
         # And one that its owner disabled.
         assert channel.group.enable(False) == 0
         out_of_turn(box)
-        before = stat("lever_calls")
+        before = stat("control_calls")
         assert channel.group.enable() == 0
-        assert stat("lever_calls") > before
+        assert stat("control_calls") > before
 
 
 def test_turns_by_channels_that_are_dead(neighbour: nv.Gpu, weighted: None):
@@ -121,10 +121,10 @@ def test_turns_by_channels_that_are_dead(neighbour: nv.Gpu, weighted: None):
                 time.sleep(0.01)
         fresh = groups(client, 8)
         out_of_turn(box)
-        before = stat("lever_calls")
+        before = stat("control_calls")
         for channel in fresh:
             assert channel.group.enable() == 0
-        assert stat("lever_calls") - before <= 8 * 4 + 2 * len(dead)
+        assert stat("control_calls") - before <= 8 * 4 + 2 * len(dead)
 
 
 BAR1_SIZE, LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST = 0x05, 0x12, 0x13, 0x1D, 0x1F

@@ -203,15 +203,15 @@ def test_two_writers_and_containers_that_come_and_go() -> None:
     assert running_core() in (OLD, NEXT)
 
 
-def test_swaps_while_the_levers_are_slow_or_fail(personality) -> None:
+def test_swaps_while_the_controls_are_slow_or_fail(personality) -> None:
     with house(3, FAIR) as made:
-        for how in ({"lever_us": 5000}, {"err40_pct": 50}):
+        for how in ({"control_us": 5000}, {"err40_pct": 50}):
             personality(**how)
             for _ in range(10):
                 swap(NEXT)
                 swap(OLD)
             all_go_on(made)
-        personality(lever_us=300, err40_pct=0)
+        personality(control_us=300, err40_pct=0)
         all_go_on(made)
 
 

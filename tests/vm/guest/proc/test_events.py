@@ -238,13 +238,13 @@ def test_a_driver_that_does_not_restart_the_runlist_is_told_of(ear: Ear, persona
         loads = two_loads(one, other, "--kernel-us", 500)
         try:
             personality("err40_pct", 100)
-            (event, *_) = ear.wait(Event.LEVER_FAILED)
+            (event, *_) = ear.wait(Event.CONTROL_FAILED)
         finally:
             personality("err40_pct", 0)
             for load in loads:
                 load.terminate()
                 load.communicate(timeout=60)
-    assert (event.values["lever"], event.values["status"]) == (3, 0x40)
+    assert (event.values["control"], event.values["status"]) == (3, 0x40)
     assert event.gpu.index == 0
     assert event.container.id in (one.name, other.name)
 

@@ -258,7 +258,7 @@ def test_stat_names_in_order(create: Create) -> None:
     gpu = stats(GPU)
     assert int(gpu["instances"]) == 2
     assert int(gpu["limits_bytes"]) == (64 + 77) * MIB
-    assert set(gpu["lever"].split(",")) <= {"window", "timeslice", "none"}
+    assert set(gpu["control"].split(",")) <= {"window", "timeslice", "none"}
     assert set(stats(slot)) <= set(SLOT_STAT) and set(gpu) <= set(GPU_STAT), "a name the page does not have"
 
 
@@ -325,7 +325,7 @@ def test_ranges(path: str, create: Create) -> None:
         try:
             write(place, number)
         except OSError as err:
-            # A policy whose lever does not work on this machine.
+            # A policy whose control does not work on this machine.
             assert path == "N/policy" and err.errno == errno.EOPNOTSUPP
             continue
         assert read(place) == f"{number}\n"
@@ -372,10 +372,10 @@ def test_echo_and_no_newline(create: Create) -> None:
 
 def test_every_policy_that_works_can_be_chosen_while_containers_live(create: Create) -> None:
     create()
-    levers = set(stats(GPU)["lever"].split(","))
+    controls = set(stats(GPU)["control"].split(","))
     for policy in (0, 1, 2, 3, 4, 5):
         needs = {4: "timeslice", 5: None}.get(policy, "window")
-        if needs is None or needs in levers:
+        if needs is None or needs in controls:
             write(GPU / "policy", policy)
             assert value(GPU / "policy") == policy
         else:

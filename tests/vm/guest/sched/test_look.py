@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether the share moves: an inert lever is found out under load, and nothing else is taken for one.
+"""Whether the share moves: an inert control is found out under load, and nothing else is taken for one.
 
 In exact guest time (`make test-vm KIND=icount`); the decisions themselves are in tests/unit/core/test_look.py.
 """
@@ -24,55 +24,55 @@ def policy() -> int:
     return int((GPU / "policy").read_text())
 
 
-def lever_news(kernel_log) -> list[str]:
-    """What the module said of its levers since the last look."""
+def control_news(kernel_log) -> list[str]:
+    """What the module said of its controls since the last look."""
     return [line for line in kernel_log.news().splitlines() if "moves no share" in line or "moved" in line]
 
 
 def test_working_windows_are_seen_and_nobody_is_held_for_it(tenants, kernel_log):
     a, b = tenants().start(), tenants(weight=2).start()
-    assert (stat("lever_seen"), stat("lever_inert")) == ("none", "none"), "asked at attach, not looked at yet"
+    assert (stat("control_seen"), stat("control_inert")) == ("none", "none"), "asked at attach, not looked at yet"
     put("policy", WEIGHTED)
-    until(lambda: stat("lever_look") == "watching", 10)
-    until(lambda: stat("lever_seen") == "window", 40, step=0.5)
+    until(lambda: stat("control_look") == "watching", 10)
+    until(lambda: stat("control_seen") == "window", 40, step=0.5)
     assert a.box.stat("enforced") == b.box.stat("enforced") == 1
-    assert lever_news(kernel_log) == []
+    assert control_news(kernel_log) == []
     put("policy", NATIVE)
-    until(lambda: stat("lever_look") == "idle", 10)
+    until(lambda: stat("control_look") == "idle", 10)
 
 
 @pytest.mark.parametrize("number", [PREEMPTIVE, WEIGHTED])
 def test_inert_windows_end_in_native(tenants, personality, kernel_log, number):
-    personality(lever_inert=2)
+    personality(control_inert=2)
     a, b = tenants().start(), tenants(weight=2).start()
     kernel_log.news()
     put("policy", number)
     until(lambda: a.box.stat("enforced") == 0, 40, step=0.5)
     assert policy() in (number, NATIVE)
     until(lambda: policy() == NATIVE, 40, step=0.5)
-    assert (stat("lever"), stat("lever_inert")) == ("timeslice", "window")
-    assert [line for line in lever_news(kernel_log) if "GPU 0: freezing" in line and "taken away" in line]
+    assert (stat("control"), stat("control_inert")) == ("timeslice", "window")
+    assert [line for line in control_news(kernel_log) if "GPU 0: freezing" in line and "taken away" in line]
     with pytest.raises(OSError, match="not supported"):
         put("policy", number)
     # Everybody runs again, as the driver shares.
     assert min(shares(a, b, seconds=1)) > 40
 
 
-def test_a_lost_lever_is_asked_for_again_at_the_next_attach(tenants):
+def test_a_lost_control_is_asked_for_again_at_the_next_attach(tenants):
     """The fixture's containers of the test before are gone: so is what was known of the driver."""
     tenants()
-    assert (stat("lever"), stat("lever_inert"), stat("lever_seen")) == ("window,timeslice", "none", "none")
+    assert (stat("control"), stat("control_inert"), stat("control_seen")) == ("window,timeslice", "none", "none")
 
 
 def test_inert_timeslices_end_in_native(tenants, personality, kernel_log):
-    personality(lever_inert=1)
+    personality(control_inert=1)
     a, b = tenants().start(), tenants().start("--processes", 7)
     kernel_log.news()
     put("policy", SOFT)
     until(lambda: a.box.stat("enforced") == 0, 90, step=1)
     until(lambda: policy() == NATIVE, 180, step=1)
-    assert (stat("lever"), stat("lever_inert")) == ("window", "timeslice")
-    assert [line for line in lever_news(kernel_log) if "GPU 0: timeslices" in line and "taken away" in line]
+    assert (stat("control"), stat("control_inert")) == ("window", "timeslice")
+    assert [line for line in control_news(kernel_log) if "GPU 0: timeslices" in line and "taken away" in line]
     assert b.box.stat("enforced") == 0
 
 
@@ -85,18 +85,18 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_other_personalities_take_no_lever_away(tenants, personality, name):
+def test_other_personalities_take_no_control_away(tenants, personality, name):
     personality(**HARMLESS[name])
     tenants().start()
     tenants(weight=2).start()
     put("policy", WEIGHTED)
     time.sleep(15)
     assert policy() == WEIGHTED
-    assert (stat("lever"), stat("lever_inert")) == ("window,timeslice", "none")
+    assert (stat("control"), stat("control_inert")) == ("window,timeslice", "none")
 
 
 @pytest.mark.parametrize("needs_restart", [0, 1])
-def test_a_stubborn_tenant_takes_no_lever_away(tenants, personality, needs_restart):
+def test_a_stubborn_tenant_takes_no_control_away(tenants, personality, needs_restart):
     """Kernels of 50 ms that ignore preemption; with needs_restart the freeze is answered while one still runs."""
     personality(disable_needs_restart=needs_restart)
     good, bad = tenants().start(), tenants()
@@ -105,7 +105,7 @@ def test_a_stubborn_tenant_takes_no_lever_away(tenants, personality, needs_resta
     put("policy", PREEMPTIVE)
     time.sleep(20)
     assert policy() == PREEMPTIVE
-    assert (stat("lever"), stat("lever_inert")) == ("window,timeslice", "none")
+    assert (stat("control"), stat("control_inert")) == ("window,timeslice", "none")
     assert good.box.stat("enforced") == 1
 
 

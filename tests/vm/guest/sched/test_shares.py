@@ -5,7 +5,7 @@ A share is what the simulated GPU says it spent on a container's work (busy_ns),
 cgpu_km's own figures are not asked. Tolerances, in percentage points (pp) of the GPU, over 2.4 s at slices of 8 ms:
 
     0.3   the window begins and ends anywhere in a turn (one slice / 2.4 s)
-    0.4   3 in 100 lever calls take 5 ms; where in them they act is not known (some 5 calls x 2 ms / 2.4 s)
+    0.4   3 in 100 control calls take 5 ms; where in them they act is not known (some 5 calls x 2 ms / 2.4 s)
     0.4   a switch costs 0.1 ms of a turn of 8 ms (at a share of 1/3; two turns beside each other lose the same)
 
 So 1.5 pp holds with room, and each test differs from what any other policy would give by far more.
@@ -42,9 +42,9 @@ def test_preemptive_divides_among_those_who_opened(tenants):
     assert shares(a, b, c) == near(100 / 3, 100 / 3, 100 / 3)
     b.stop()
     c.stop()
-    calls = stat("lever_calls")
+    calls = stat("control_calls")
     assert shares(a, seconds=1, settle=0.1)[0] > 99
-    assert stat("lever_calls") - calls < 10, "nobody waits: no lever is pulled"
+    assert stat("control_calls") - calls < 10, "nobody waits: no control is used"
 
 
 def test_weighted_ratio_holds_and_changes_live(tenants):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""nvsim by itself: the GPU's timeline, its runlists and its levers.
+"""nvsim by itself: the GPU's timeline, its runlists and its controls.
 
 What is asserted is GPU time, which does not depend on how busy the host is.
 """
@@ -203,8 +203,8 @@ def test_timeslices_at_once_if_no_commit_is_required(make, set_parameter):
     assert ran[0] / ran[1] == pytest.approx(4, abs=0.25)
 
 
-def test_inert_levers(make, set_parameter):
-    set_parameter("lever_inert", 3)
+def test_inert_controls(make, set_parameter):
+    set_parameter("control_inert", 3)
     a, b = make(), make()
     fill(a)
     fill(b)

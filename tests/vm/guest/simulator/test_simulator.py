@@ -2,7 +2,7 @@
 """What `cgpu simulate` foretells is what containers get, within 1 pp each (`make test-vm KIND=icount`).
 
 The machine: the real module on the simulated GPU, by what that GPU spent on each. The simulator: the module's core on
-its own engine, with the machine's lever (what a call takes, and how much of it the processor is taken) and, for short
+its own engine, with the machine's control (what a call takes, and how much of it the processor is taken) and, for short
 queues, with the gap that one leaves between two kernels while the other is frozen. Nothing else is taken over. Of the
 machine one run of some seconds, of the simulator the mean of several.
 """
@@ -68,12 +68,12 @@ def machine(*who: Tenant, round_slices: int = 0) -> Seen:
     """Over whole rounds, or over BURSTS_S."""
     time.sleep(SETTLE_S)
     round_s = round_slices * SLICE_US / 1e6
-    begin, calls, spun = look(), stat("lever_calls"), stat("thread_cpu_ns")
+    begin, calls, spun = look(), stat("control_calls"), stat("thread_cpu_ns")
     time.sleep(round(WINDOW_S / round_s) * round_s if round_slices else BURSTS_S)
-    end, calls, spun = look(), stat("lever_calls") - calls, stat("thread_cpu_ns") - spun
+    end, calls, spun = look(), stat("control_calls") - calls, stat("thread_cpu_ns") - spun
     shares = [percent(tenant, begin, end) for tenant in who]
     # A call spins twice.
-    return Seen(shares, stat("lever_p50_us"), round(spun / calls / 2 / 1000))
+    return Seen(shares, stat("control_p50_us"), round(spun / calls / 2 / 1000))
 
 
 def simulator(policy: int, seen: Seen, *loads: dict[str, float]) -> list[float]:
@@ -84,7 +84,7 @@ def simulator(policy: int, seen: Seen, *loads: dict[str, float]) -> list[float]:
 
     containers = [Container(f"c{n}", **load) for n, load in enumerate(loads)]
     card = profile(os.environ["PROFILE"] or "t4")
-    card = replace(card, lever_us=seen.call_us, lever_spin_us=seen.spin_us)
+    card = replace(card, control_us=seen.call_us, control_spin_us=seen.spin_us)
     setup = Setup(card, policy, SLICE_US, MAX_INST, PRIO_RATIO, one_cpu=True)
     got = [0.0] * len(containers)
     for seed in SEEDS:
