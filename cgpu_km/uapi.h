@@ -104,7 +104,7 @@ enum cgpu_attr {
 	CGPU_A_SLOT		= 10,	/* nest of cgpu_slot_attr */
 	CGPU_A_EVENT		= 11,	/* u32 */
 	CGPU_A_GPU		= 12,	/* nest of cgpu_gpu_attr */
-	/* In events only. A control is 1 (window: freeze and thaw) or 2
+	/* In events only. A control is 1 (freeze and thaw) or 2
 	 * (timeslice); a set of controls is their sum.
 	 */
 	CGPU_A_PID		= 13,	/* u32: process, in the initial pid namespace */
@@ -153,7 +153,7 @@ enum cgpu_gpu_attr {
 	CGPU_G_MAX_INST		= 8,	/* u32; set */
 	CGPU_G_FREE_WEIGHT	= 9,	/* u32 */
 	CGPU_G_PRIO_RATIO	= 10,	/* u32; set */
-	CGPU_G_SLICE_US		= 11,	/* u32; set, 0: derived from the window control's latency */
+	CGPU_G_SLICE_US		= 11,	/* u32; set, 0: derived from the freeze control's latency */
 	CGPU_G_INSTANCES	= 12,	/* u32: number of containers, dying ones included */
 	CGPU_G_UVM		= 13,	/* u32: 0 deny, 1 account; set */
 	CGPU_G_DEFAULT_MEMSIZE	= 14,	/* u64 bytes; set, 0: the default of all GPUs */

@@ -10,7 +10,7 @@ from typing import Any
 from cgpud.kernel_abi import MIB, POLICY_NAMES, Event
 from cgpud.model import Container, KernelEvent, Slot
 
-CONTROLS = {1: "window", 2: "timeslice"}
+CONTROLS = {1: "freeze", 2: "timeslice"}
 
 _CALLS = {1: "freeze or thaw", 2: "set the timeslice of", 3: "restart the runlist for"}
 

@@ -22,7 +22,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 GPU_LABELS = ("gpu", "uuid")
 SLOT_LABELS = ("container", *GPU_LABELS)
-CONTROLS = ("window", "timeslice")
+CONTROLS = ("freeze", "timeslice")
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,7 @@ def controls(facts: Facts) -> list[Finding]:
     name, out = "controls", []
     for gpu in facts.snapshot.gpus if facts.snapshot else ():
         label = f"GPU {gpu.index}"
-        needed = {SOFT: "timeslice", NATIVE: ""}.get(gpu.policy, "window")
+        needed = {SOFT: "timeslice", NATIVE: ""}.get(gpu.policy, "freeze")
         inert = facts.controls_inert.get(gpu.index, "none")
         if inert not in ("none", ""):
             text = f"{label}: {inert} had no effect and is not used"

@@ -44,7 +44,7 @@ static struct cgpu_sched *new_sched(void)
 	core = ckm_core_enter();
 	core->sched.init(sched, ktime_get_ns());
 	/* Assume both controls until attach probes them: a policy may be set before. */
-	core->sched.set_controls(sched, CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE, ktime_get_ns());
+	core->sched.set_controls(sched, CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE, ktime_get_ns());
 	ckm_core_leave();
 	return sched;
 }
@@ -230,14 +230,14 @@ static bool learn_instance(struct ckm_gpu *gpu)
 static void probe_controls(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
-	u32 controls = CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE;
+	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
 
 	if (!empty || ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS,
 				     empty, NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
 		pr_warn("GPU %u: the driver cannot freeze channels; policies 0 to 3 are not enforced\n",
 			gpu->index);
-		controls &= ~CGPU_CTRL_WINDOW;
+		controls &= ~CGPU_CTRL_FREEZE;
 	}
 	kfree(empty);
 	mutex_lock(&gpu->lock);

@@ -17,9 +17,9 @@
 
 static const char *control_name(u32 controls)
 {
-	static const char * const names[] = { "none", "window", "timeslice", "window,timeslice" };
+	static const char * const names[] = { "none", "freeze", "timeslice", "freeze,timeslice" };
 
-	return names[controls & (CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE)];
+	return names[controls & (CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE)];
 }
 
 static const char *look_name(enum ckm_look_state state)

@@ -16,7 +16,7 @@ static u32 burst_portions(const struct cgpu_sched_entity *slot)
 }
 
 const struct cgpu_policy cgpu_policy_burst = {
-	.controls	= CGPU_CTRL_WINDOW,
+	.controls	= CGPU_CTRL_FREEZE,
 	.limits		= 1,
 	.fixed_round	= 0,
 	.thaw_first	= 1,

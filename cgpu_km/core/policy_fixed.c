@@ -11,7 +11,7 @@ static u32 fixed_portions(const struct cgpu_sched_entity *slot)
 }
 
 const struct cgpu_policy cgpu_policy_fixed = {
-	.controls	= CGPU_CTRL_WINDOW,
+	.controls	= CGPU_CTRL_FREEZE,
 	.limits		= 1,
 	.fixed_round	= 1,
 	.thaw_first	= 0,

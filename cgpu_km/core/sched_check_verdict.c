@@ -50,7 +50,7 @@ static void forget_deep(struct cgpu_look *l)
 }
 
 /* A container that is there when thawed and not when frozen is enough to prove the control. */
-static bool window_moved(const struct cgpu_look *l)
+static bool freeze_moved(const struct cgpu_look *l)
 {
 	u32 i;
 
@@ -74,7 +74,7 @@ static u32 thawed_named(const struct cgpu_look_slot *s)
 /* It was taken off, somebody else ran, and it came back, all while it was frozen; and
  * it was there about as often as when it may be: wrong samples are less than that.
  */
-static bool window_inert(const struct cgpu_look *l)
+static bool freeze_inert(const struct cgpu_look *l)
 {
 	u32 back = 0, named = 0, expect = 0, i;
 
@@ -94,7 +94,7 @@ static bool window_inert(const struct cgpu_look *l)
 /* Whom to hold; CGPU_LOOK_NOBODY: there is nothing to suspect. Not one that was only ever
  * seen while frozen: rounds can be in step with the sampler.
  */
-static u32 window_suspect(const struct cgpu_look *l)
+static u32 freeze_suspect(const struct cgpu_look *l)
 {
 	u32 expect = 0, hits = 0, most = CGPU_LOOK_NOBODY, i;
 
@@ -185,7 +185,7 @@ static void acquit(struct cgpu_look *l, u32 control, u64 now_ns)
 static u32 ask_for_hold(struct cgpu_look *l, const struct cgpu_sched *t, u32 control, u32 mask,
 			u64 now_ns)
 {
-	if (now_ns < l->next_ns || !(t->controls & CGPU_CTRL_WINDOW))
+	if (now_ns < l->next_ns || !(t->controls & CGPU_CTRL_FREEZE))
 		return 0;
 	l->tries = l->suspect == control ? l->tries + 1 : 0;
 	l->suspect = control;
@@ -198,30 +198,30 @@ static u32 ask_for_hold(struct cgpu_look *l, const struct cgpu_sched *t, u32 con
 	return 0;
 }
 
-static void judge_windows(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns,
+static void judge_freezes(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns,
 			  struct cgpu_look_finding *find)
 {
 	u32 who;
 
-	if (window_moved(l)) {
-		find->control = CGPU_CTRL_WINDOW;
+	if (freeze_moved(l)) {
+		find->control = CGPU_CTRL_FREEZE;
 		find->moved = 1;
-		l->seen |= CGPU_CTRL_WINDOW;
-		acquit(l, CGPU_CTRL_WINDOW, now_ns);
+		l->seen |= CGPU_CTRL_FREEZE;
+		acquit(l, CGPU_CTRL_FREEZE, now_ns);
 		forget_frozen(l);
 		forget_deep(l);
 		return;
 	}
-	who = window_suspect(l);
-	if (window_inert(l)) {
-		find->control = CGPU_CTRL_WINDOW;
-		l->seen &= ~CGPU_CTRL_WINDOW;
+	who = freeze_suspect(l);
+	if (freeze_inert(l)) {
+		find->control = CGPU_CTRL_FREEZE;
+		l->seen &= ~CGPU_CTRL_FREEZE;
 		l->tries = 0;
 		forget_deep(l);
 	}
 	/* With nobody else about it cannot be told from a kernel that resists. */
 	if (who < CGPU_SLOTS && !cgpu_is_one(t->opened_mask))
-		find->hold = ask_for_hold(l, t, CGPU_CTRL_WINDOW, 1u << who, now_ns);
+		find->hold = ask_for_hold(l, t, CGPU_CTRL_FREEZE, 1u << who, now_ns);
 }
 
 static void judge_timeslices(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns,
@@ -272,8 +272,8 @@ void cgpu_look_judge(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns
 		     struct cgpu_look_finding *find)
 {
 	memset(find, 0, sizeof(*find));
-	if (t->controls & CGPU_CTRL_WINDOW)
-		judge_windows(l, t, now_ns, find);
+	if (t->controls & CGPU_CTRL_FREEZE)
+		judge_freezes(l, t, now_ns, find);
 	if (!find->control && !find->hold && (t->controls & CGPU_CTRL_TIMESLICE))
 		judge_timeslices(l, t, now_ns, find);
 }

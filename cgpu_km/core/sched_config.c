@@ -96,7 +96,7 @@ static void start_over(struct cgpu_sched *t)
 		t->slot[i].beside_ns = 0;
 		memset(t->slot[i].owed_ns, 0, sizeof(t->slot[i].owed_ns));
 	}
-	t->prio_window_ns = 0;
+	t->prio_period_ns = 0;
 	t->prio_low = 0;
 	cgpu_prio_fill_budget(t);
 	pack(t);
@@ -368,11 +368,11 @@ int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns)
  *
  * Context: Caller serialises.
  * Return: the policy in force: native if the one before needs what is gone.
- * Its plan thaws everybody, whatever @controls says of the window control.
+ * Its plan thaws everybody, whatever @controls says of the freeze control.
  */
 u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
 {
-	t->controls = controls & (CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE);
+	t->controls = controls & (CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE);
 	t->inert &= ~t->controls;
 	t->unmoved[0] = 0;
 	t->unmoved[1] = 0;

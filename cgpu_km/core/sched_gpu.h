@@ -20,7 +20,7 @@
 #define CGPU_SCHED_VERSION	5	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Controls that were found to work, in cgpu_sched_set_controls(). */
-#define CGPU_CTRL_WINDOW	1u	/* freeze and thaw whole containers */
+#define CGPU_CTRL_FREEZE	1u	/* freeze and thaw whole containers */
 #define CGPU_CTRL_TIMESLICE	2u	/* a timeslice per TSG */
 
 #define CGPU_RETRY_DOUBLINGS	6u	/* a failed call is repeated after 1 ms, then 2, up to 64 */
@@ -102,7 +102,7 @@ struct cgpu_sched {
 	u32 prio_low;		/* the ceiling is used up until the 100 ms end */
 	u32 slow_thaws;		/* points for thaws that took too long: the driver's tail */
 	u64 retry_ns;		/* no failed call is repeated before */
-	u64 prio_window_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
+	u64 prio_period_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
 	u64 prio_used_ns;
 	u64 last_ns;		/* everything up to here is accounted */
 	struct cgpu_rota rota[CGPU_ROTAS];
@@ -119,7 +119,7 @@ struct cgpu_sched {
 	u32 busy_mask;		/* of these, those with work; a subset of known_mask */
 	u32 asleep_mask;	/* of known_mask, those so long without work that their time is lent */
 	s64 prio_budget_ns;	/* what high priority may still run without a break */
-	u32 prio_budgeted;	/* 1: the ceiling is a budget, the 100 ms windows are not used */
+	u32 prio_budgeted;	/* 1: the ceiling is a budget, the 100 ms periods are not used */
 	u32 least_weight[2];	/* of the slots with weight that have opened the GPU; [1]: and highprio */
 	u32 opened_weight[2];	/* the sum of theirs */
 	u32 pad2;
@@ -201,7 +201,7 @@ u32 cgpu_sched_instances(const struct cgpu_sched *t);
  */
 bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot);
 
-/* Slice length from the measured median of the window control:
+/* Slice length from the measured median of the freeze control:
  * clamp(20 x p50, 5 ms, 30 ms).
  */
 u64 cgpu_sched_auto_slice_ns(u64 control_p50_ns);

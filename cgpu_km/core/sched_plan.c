@@ -63,7 +63,7 @@ static void look(struct cgpu_sched *t, struct view *v)
 		cgpu_run_state_forget(t, t->live_mask);
 	/* Not under fixed rounds: their caps are promised beside high priority too, in each 100 ms. */
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
-		       (t->controls & CGPU_CTRL_WINDOW) && !v->policy->fixed_round;
+		       (t->controls & CGPU_CTRL_FREEZE) && !v->policy->fixed_round;
 	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
 	v->not_crowds = v->present ? cgpu_prio_not_crowds(t, v->low) : v->low;
 	v->beside = 1;
@@ -104,7 +104,7 @@ static u32 step(struct cgpu_sched *t, struct view *v, u32 nr, u32 members, bool 
 	return run | asleep;
 }
 
-/* Policies 0 and 3. Another one begins in each window: the last is cut short where there is
+/* Policies 0 and 3. Another one begins in each period: the last is cut short where there is
  * less time than the caps, and gaps between turns are nobody's.
  */
 static u32 run_below_cap(struct cgpu_sched *t, struct view *v, u32 members, bool beside)
@@ -114,11 +114,11 @@ static u32 run_below_cap(struct cgpu_sched *t, struct view *v, u32 members, bool
 		members &= v->not_crowds;
 	if (members && t->rota[CGPU_ROTA_BESIDE].owner >= CGPU_SLOTS)
 		cgpu_rota_begin_with(t, CGPU_ROTA_BESIDE, members,
-				     t->prio_window_ns / CGPU_PRIO_WINDOW_NS);
+				     t->prio_period_ns / CGPU_PRIO_PERIOD_NS);
 	return step(t, v, CGPU_ROTA_BESIDE, members, false);
 }
 
-/* The ceiling is used up: the others have the GPU until the window ends. */
+/* The ceiling is used up: the others have the GPU until the period ends. */
 static u32 run_low(struct cgpu_sched *t, struct view *v)
 {
 	u32 members = with_portions(t, v, v->low);
@@ -131,7 +131,7 @@ static u32 run_low(struct cgpu_sched *t, struct view *v)
 /* Nobody with highprio has opened the GPU. They are thawed all the same: the
  * first of them runs at once, without waiting for a call.
  *
- * A fixed round stands where it is until the window is over: what is left of the caps may
+ * A fixed round stands where it is until the period is over: what is left of the caps may
  * be had in it. Those at its end would else come later each time one closes the GPU.
  */
 static u32 run_alone(struct cgpu_sched *t, struct view *v)
@@ -141,7 +141,7 @@ static u32 run_alone(struct cgpu_sched *t, struct view *v)
 	/* The first to open the GPU need not wait for a call either. */
 	if (!members)
 		return v->high | v->low;
-	if (v->policy->fixed_round && t->prio_window_ns)
+	if (v->policy->fixed_round && t->prio_period_ns)
 		return v->high | run_low(t, v);
 	return v->high | step(t, v, CGPU_ROTA_MAIN, members, v->policy->fixed_round);
 }
@@ -189,8 +189,8 @@ static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
 	bool bounded = v->active && (v->low & v->opened), used_up;
 
 	cgpu_rota_plan(t);
-	/* Without windows weight 0 cannot be enforced: better known than half done. */
-	if (!v->policy->limits || !(t->controls & CGPU_CTRL_WINDOW))
+	/* Without the freeze control weight 0 cannot be enforced: better known than half done. */
+	if (!v->policy->limits || !(t->controls & CGPU_CTRL_FREEZE))
 		return v->live;
 	cgpu_prio_set_budgeted(t, v->exclusive);
 	if (v->exclusive)

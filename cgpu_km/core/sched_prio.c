@@ -39,15 +39,15 @@ static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
 }
 
 /* The next 100 ms begin. What was used too much counts in them. */
-static void roll_window(struct cgpu_sched *t, u64 ceiling_ns, u64 now_ns)
+static void roll_period(struct cgpu_sched *t, u64 ceiling_ns, u64 now_ns)
 {
-	u64 n = (now_ns - t->prio_window_ns) / CGPU_PRIO_WINDOW_NS;
-	u64 portion_ns = CGPU_PRIO_WINDOW_NS / t->max_inst, cap;
+	u64 n = (now_ns - t->prio_period_ns) / CGPU_PRIO_PERIOD_NS;
+	u64 portion_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, cap;
 	u32 mask;
 
-	t->prio_window_ns += n * CGPU_PRIO_WINDOW_NS;
+	t->prio_period_ns += n * CGPU_PRIO_PERIOD_NS;
 	t->prio_low = 0;
-	give_back(&t->prio_used_ns, n * ceiling_ns, CGPU_PRIO_WINDOW_NS);
+	give_back(&t->prio_used_ns, n * ceiling_ns, CGPU_PRIO_PERIOD_NS);
 	for (mask = t->live_mask; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
@@ -61,13 +61,13 @@ static s64 budget_max_ns(const struct cgpu_sched *t)
 	return (s64)(BURST_NS / 100 * (100 - t->prio_ratio));
 }
 
-static void open_window(struct cgpu_sched *t, u64 now_ns)
+static void open_period(struct cgpu_sched *t, u64 now_ns)
 {
-	s64 ceiling_ns = (s64)(CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio);
+	s64 ceiling_ns = (s64)(CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio);
 	s64 used_ns = budget_max_ns(t) - t->prio_budget_ns;
 	u32 i;
 
-	t->prio_window_ns = now_ns ? now_ns : 1;
+	t->prio_period_ns = now_ns ? now_ns : 1;
 	/* A run state that is known now and then is no new quota each time. */
 	if (used_ns < 0)
 		used_ns = 0;
@@ -84,34 +84,34 @@ static void open_window(struct cgpu_sched *t, u64 now_ns)
  * @now_ns: monotonic
  * @left_ns: lowered to the time until the answer may change
  *
- * The window lives to its end even when its reason is gone: closing and
+ * The period lives to its end even when its reason is gone: closing and
  * opening the GPU gives no new budget.
  *
- * Return: true until the window's end once prio_ratio percent are used.
+ * Return: true until the period's end once prio_ratio percent are used.
  */
 bool cgpu_prio_used_up(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns)
 {
-	u64 ceiling_ns = CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio, end_ns, left = 0;
+	u64 ceiling_ns = CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio, end_ns, left = 0;
 
-	if (!bounded && now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
-		t->prio_window_ns = 0;
+	if (!bounded && now_ns - t->prio_period_ns >= CGPU_PRIO_PERIOD_NS)
+		t->prio_period_ns = 0;
 	if (!bounded) {
-		end_ns = t->prio_window_ns + CGPU_PRIO_WINDOW_NS - now_ns;
-		/* Caps by the window until it ends. Others have nothing to wait for. */
-		if (t->prio_window_ns && cgpu_policy_get(t->policy)->fixed_round &&
+		end_ns = t->prio_period_ns + CGPU_PRIO_PERIOD_NS - now_ns;
+		/* Caps by the period until it ends. Others have nothing to wait for. */
+		if (t->prio_period_ns && cgpu_policy_get(t->policy)->fixed_round &&
 		    end_ns < *left_ns)
 			*left_ns = end_ns;
 		return false;
 	}
-	if (!t->prio_window_ns)
-		open_window(t, now_ns);
-	if (now_ns - t->prio_window_ns >= CGPU_PRIO_WINDOW_NS)
-		roll_window(t, ceiling_ns, now_ns);
+	if (!t->prio_period_ns)
+		open_period(t, now_ns);
+	if (now_ns - t->prio_period_ns >= CGPU_PRIO_PERIOD_NS)
+		roll_period(t, ceiling_ns, now_ns);
 	if (ceiling_ns > t->prio_used_ns)
 		left = ceiling_ns - t->prio_used_ns;
 	if (left <= SLACK_NS)
 		t->prio_low = 1;
-	end_ns = t->prio_window_ns + CGPU_PRIO_WINDOW_NS - now_ns;
+	end_ns = t->prio_period_ns + CGPU_PRIO_PERIOD_NS - now_ns;
 	if (end_ns < *left_ns)
 		*left_ns = end_ns;
 	if (!t->prio_low && left < *left_ns)
@@ -143,20 +143,20 @@ u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group)
 	return out;
 }
 
-/* What can still come of this window's time without high priority: what is left of the
- * window when the ceiling is used up without a break. Kept without that, it would be lost.
+/* What can still come of this period's time without high priority: what is left of the
+ * period when the ceiling is used up without a break. Kept without that, it would be lost.
  */
 static u64 still_to_come_ns(const struct cgpu_sched *t)
 {
-	u64 ceiling_ns = CGPU_PRIO_WINDOW_NS / 100 * t->prio_ratio, gone_ns, not_low_ns;
+	u64 ceiling_ns = CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio, gone_ns, not_low_ns;
 
-	gone_ns = t->last_ns > t->prio_window_ns ? t->last_ns - t->prio_window_ns : 0;
+	gone_ns = t->last_ns > t->prio_period_ns ? t->last_ns - t->prio_period_ns : 0;
 	not_low_ns = gone_ns + (ceiling_ns > t->prio_used_ns ? ceiling_ns - t->prio_used_ns : 0);
-	return not_low_ns < CGPU_PRIO_WINDOW_NS ? CGPU_PRIO_WINDOW_NS - not_low_ns : 0;
+	return not_low_ns < CGPU_PRIO_PERIOD_NS ? CGPU_PRIO_PERIOD_NS - not_low_ns : 0;
 }
 
 /**
- * cgpu_prio_below_cap() - who may still run in this window
+ * cgpu_prio_below_cap() - who may still run in this period
  * @t: the scheduler, policy 0 or 3 in force, accounted up to now
  * @group: containers without highprio that have opened the GPU
  * @beside: while a high-priority one may run too; then each keeps its part of
@@ -168,7 +168,7 @@ static u64 still_to_come_ns(const struct cgpu_sched *t)
 u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns)
 {
 	u64 low_ns = beside ? still_to_come_ns(t) : 0;
-	u64 portion_ns = CGPU_PRIO_WINDOW_NS / t->max_inst, kept_ns;
+	u64 portion_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, kept_ns;
 	u32 out = 0, sum = 0, mask;
 
 	for (mask = group; mask; mask &= mask - 1)
@@ -197,11 +197,11 @@ void cgpu_prio_fill_budget(struct cgpu_sched *t)
 }
 
 /**
- * cgpu_prio_set_budgeted() - the ceiling is a budget, or a part of 100 ms windows
+ * cgpu_prio_set_budgeted() - the ceiling is a budget, or a part of 100 ms periods
  * @t: the scheduler
  * @budgeted: the run state of every high-priority slot is known
  *
- * A change begins with no window. The budget stays what it is, and is charged in both: closing
+ * A change begins with no period. The budget stays what it is, and is charged in both: closing
  * and opening the GPU gives no new one.
  */
 void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
@@ -210,7 +210,7 @@ void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
 		return;
 	t->prio_budgeted = budgeted;
 	t->prio_low = 0;
-	t->prio_window_ns = 0;
+	t->prio_period_ns = 0;
 }
 
 /**
@@ -282,14 +282,14 @@ u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 }
 
 /**
- * cgpu_prio_charge() - time has passed in a window
+ * cgpu_prio_charge() - time has passed in a period
  * @t: the scheduler
  * @ran: slots that could run and had opened the GPU
  * @len_ns: how long
  *
  * The high-priority ones are charged in full while they may run: whether
  * they did, nothing tells. A gap between two of them is theirs too, or the ceiling would
- * not be used up before the window ends. Those beside them are charged among themselves.
+ * not be used up before the period ends. Those beside them are charged among themselves.
  */
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {
@@ -297,7 +297,7 @@ void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	u64 all;
 
 	charge_budget(t, ran, len_ns);
-	if (t->prio_budgeted || !t->prio_window_ns)
+	if (t->prio_budgeted || !t->prio_period_ns)
 		return;
 	if (((ran & high) || cgpu_rota_in_force(t, CGPU_ROTA_HIGH)) && (t->opened_mask & low))
 		t->prio_used_ns += len_ns;

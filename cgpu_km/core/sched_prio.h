@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* highprio: the ceiling of 100 ms windows, caps beside it, timeslices. Inside
+/* highprio: the ceiling of 100 ms periods, caps beside it, timeslices. Inside
  * the core only.
  */
 #ifndef CGPU_CORE_SCHED_PRIO_H
@@ -8,7 +8,7 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-#define CGPU_PRIO_WINDOW_NS	100000000ull	/* what prio_ratio is a part of */
+#define CGPU_PRIO_PERIOD_NS	100000000ull	/* what prio_ratio is a part of */
 
 /* Is the ceiling used up? @left_ns is lowered to when that may change. */
 bool cgpu_prio_used_up(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
@@ -16,7 +16,7 @@ bool cgpu_prio_used_up(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left
 /* Those of @group whose TSGs are few enough to run beside a high-priority one. */
 u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group);
 
-/* Those of @group that their caps leave time in this window (policies 0, 3). */
+/* Those of @group that their caps leave time in this period (policies 0, 3). */
 u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns);
 
 /* With the run state of every high-priority slot known, the ceiling is a budget. */

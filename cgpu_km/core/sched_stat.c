@@ -17,11 +17,11 @@ static bool is_enforced(const struct cgpu_sched *t, u32 slot)
 	u32 good = t->controls, need = policy->controls;
 
 	if (t->unmoved[0])
-		good &= ~CGPU_CTRL_WINDOW;
+		good &= ~CGPU_CTRL_FREEZE;
 	if (t->unmoved[1])
 		good &= ~CGPU_CTRL_TIMESLICE;
 	if (!t->slot[slot].weight || t->slot[slot].highprio)
-		need |= CGPU_CTRL_WINDOW;
+		need |= CGPU_CTRL_FREEZE;
 	return policy->limits && !(need & ~good) &&
 	       !((t->unsure_mask | t->untimed_mask) >> slot & 1);
 }
@@ -161,7 +161,7 @@ static bool is_sound(const struct cgpu_sched *t)
 	u32 masks = t->run_mask | t->timesliced | t->target_mask | t->unsure_mask | t->stale_mask |
 		    t->touched_mask | t->retime_mask | t->untimed_mask | t->held_mask |
 		    t->known_mask | t->busy_mask | t->asleep_mask;
-	u32 controls = CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE;
+	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 
 	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&
 	       !((t->controls | t->inert) & ~controls) &&

@@ -153,7 +153,7 @@ static void judge(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now
 
 static void tell(struct ckm_gpu *gpu, const struct news *news)
 {
-	const char *control = news->control == CGPU_CTRL_WINDOW ? "freezing (DISABLE_CHANNELS)" :
+	const char *control = news->control == CGPU_CTRL_FREEZE ? "freezing (DISABLE_CHANNELS)" :
 							      "timeslices (SET_TIMESLICE)";
 
 	if (news->lost)

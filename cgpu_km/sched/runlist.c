@@ -18,9 +18,9 @@
  * only published test on hardware it had no effect until the runlist was restarted. The
  * default is therefore to restart it; clear the bit of a GPU that is known not to need it.
  */
-static unsigned long window_restart = ~0ul;
-module_param(window_restart, ulong, 0644);
-MODULE_PARM_DESC(window_restart, "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST (default: all)");
+static unsigned long freeze_restart = ~0ul;
+module_param(freeze_restart, ulong, 0644);
+MODULE_PARM_DESC(freeze_restart, "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST (default: all)");
 
 /* ctrl2080fifo.h: NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS */
 struct disable_channels {
@@ -153,7 +153,7 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct some *so
 	}
 	kfree(list);
 	if (failure != NV_OK)
-		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_WINDOW, failure);
+		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_FREEZE, failure);
 	return failure == NV_OK;
 }
 
@@ -240,7 +240,7 @@ static void restart_on_few(struct ckm_gpu *gpu, u32 mask, struct restart *r)
 
 bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu)
 {
-	return gpu->index >= BITS_PER_LONG || (READ_ONCE(window_restart) & BIT(gpu->index));
+	return gpu->index >= BITS_PER_LONG || (READ_ONCE(freeze_restart) & BIT(gpu->index));
 }
 
 /* The call restarts the whole runlist, whichever channel it names. Try the channel of the
@@ -267,7 +267,7 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns)
 	/* The failure affects all slots of @mask; record it for one. */
 	if (!r.done && r.failure != NV_OK)
 		ckm_events_control_failed(gpu, __ffs(mask),
-					  CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE, r.failure);
+					  CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE, r.failure);
 	*vain_ns = r.failure != NV_OK ? r.vain_ns : 0;
 	return r.done;
 }

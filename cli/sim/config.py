@@ -85,7 +85,7 @@ GPU = {
     "slice_us": Range(1_000, 100_000),
     "max_inst": Range(1, 100),
     "prio_ratio": Range(20, 99),
-    "window_restart": FLAG,
+    "freeze_restart": FLAG,
     "one_cpu": FLAG,
 }
 PERSONALITY = {

@@ -70,7 +70,7 @@ class Personality:
 
 @dataclass(frozen=True)
 class Setup:
-    """A GPU and its settings. slice_us None: chosen by the module from the measured control. window_restart: the
+    """A GPU and its settings. slice_us None: chosen by the module from the measured control. freeze_restart: the
     module's parameter of that name. one_cpu: clients share a processor with the scheduler thread, so that none of them
     submits while a call spins. run_state: where the module reads which containers have work; None: as the card has
     it."""
@@ -80,7 +80,7 @@ class Setup:
     slice_us: int | None = None
     max_inst: int = 20
     prio_ratio: int = 80
-    window_restart: bool = True
+    freeze_restart: bool = True
     one_cpu: bool = False
     run_state: str | None = None
     personality: Personality = field(default_factory=Personality)

@@ -14,7 +14,7 @@ from .gpu import Gpu
 from .model import MS, NEVER_NS, US, Change, Container, S, Setup
 from .run_state import RunState
 
-WINDOW, TIMESLICE = 1, 2
+FREEZE, TIMESLICE = 1, 2
 BEGAN_NS = 1_000 * MS  # the core's clock when the engine's is 0
 WAKE_NS = 30 * US  # how late a sleeping thread runs, on average. Assumed.
 AGAIN_NS = 75 * US
@@ -47,7 +47,7 @@ class Turns:
         self.granted: list[int] = []
         self._round = 0
         self._slice_is_set = setup.slice_us is not None
-        self._restarts = setup.window_restart
+        self._restarts = setup.freeze_restart
         self._configure(setup)
         self.source: RunState | None = None
         if setup.source != "none":
@@ -64,7 +64,7 @@ class Turns:
     def _configure(self, setup: Setup) -> None:
         lib, t, now = self.lib, self.t, self._clock()
         lib.cgpu_sched_init(t, now)
-        lib.cgpu_sched_set_controls(t, (WINDOW | TIMESLICE) & ~_inert(setup.personality.control_inert), now)
+        lib.cgpu_sched_set_controls(t, (FREEZE | TIMESLICE) & ~_inert(setup.personality.control_inert), now)
         self._check(lib.cgpu_sched_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
         slice_us = setup.slice_us
         if slice_us is None:
@@ -249,4 +249,4 @@ class Turns:
 
 
 def _inert(control_inert: int) -> int:
-    return (TIMESLICE if control_inert & 1 else 0) | (WINDOW if control_inert & 2 else 0)
+    return (TIMESLICE if control_inert & 1 else 0) | (FREEZE if control_inert & 2 else 0)

@@ -28,7 +28,7 @@ static void set_up(struct cgpu_sched *t, u32 policy, u32 containers, u64 now_ns)
 	u32 i, slot, granted;
 
 	cgpu_sched_init(t, now_ns);
-	cgpu_sched_set_controls(t, CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE, now_ns);
+	cgpu_sched_set_controls(t, CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE, now_ns);
 	cgpu_sched_set_max_inst(t, CGPU_SLOTS, now_ns);
 	cgpu_sched_set_slice_us(t, 5000, now_ns);
 	if (cgpu_sched_set_policy(t, policy, now_ns))

@@ -190,16 +190,16 @@ class TokenBucket(Rule):
         self.gpu.advance(min(until_ns, self.next_ns))
 
 
-class WindowNoCredit(Rule):
+class FreezeNoDeficit(Rule):
     """Whole containers let run one after the other, `weight` slices each by the wall clock, and what a turn took too
     much is never taken back: what the vendor's page describes.
 
     In its favour: the same control as ours, in the same order, and what runs is preempted.
     """
 
-    name = "window-no-credit"
+    name = "freeze-no-deficit"
     source = "the vendor's published description of cGPU (slices of a fixed length, weight times a slice)"
-    control = "window"
+    control = "freeze"
 
     def __init__(self, gpu: Gpu, containers: Sequence[Container], slice_us: int | None = None) -> None:
         super().__init__(gpu, containers, slice_us or 5000)
@@ -239,4 +239,4 @@ class WindowNoCredit(Rule):
         self.gpu.advance(min(until_ns, self.ends_ns))
 
 
-RIVALS = (DriverRoundRobin, VgpuStrictRoundRobin, TokenBucket, WindowNoCredit)
+RIVALS = (DriverRoundRobin, VgpuStrictRoundRobin, TokenBucket, FreezeNoDeficit)

@@ -27,8 +27,8 @@ FIELDS = (
 OURS = "cgpu"
 WARM_NS = 1 * S
 SLACK_PP = 0.2
-CONTROLS = {0: "window", 1: "window", 2: "window", 3: "window", 4: "timeslice", 5: None, 6: "window"}
-TURNS = (0, 1, 2, 3, 6)  # by windows, in slices
+CONTROLS = {0: "freeze", 1: "freeze", 2: "freeze", 3: "freeze", 4: "timeslice", 5: None, 6: "freeze"}
+TURNS = (0, 1, 2, 3, 6)  # by freezes, in slices
 WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_ceiling_us", "reclaim_us",
                  "cap_excess_pp", "sched_thread_cpu_pct", "request_p50_us", "request_p99_us",
                  "request_p99_of_alone_pct", "idle_loss_pct", "switch_pct", "share_from_fair_pp",
@@ -245,7 +245,7 @@ def controls(cell: Cell) -> str | None:
     if cell.rule != OURS:
         return next(one for one in RIVALS if one.name == cell.rule).control
     found = CONTROLS[cell.policy or 0]
-    return "window,timeslice" if found == "window" and cell.scenario.high is not None else found
+    return "freeze,timeslice" if found == "freeze" and cell.scenario.high is not None else found
 
 
 def head(cell: Cell) -> dict[str, Any]:
@@ -347,7 +347,7 @@ def cells(cards: Sequence[str], slices: Sequence[int | None], scenarios: Sequenc
                 continue
             lengths = scenario.slices or slices
             # A rival's rule has no slice of ours, but for the one that is ours without credit.
-            found = [Cell(scenario, card, rival.name, slice_us=5000 if rival.control == "window" else None)
+            found = [Cell(scenario, card, rival.name, slice_us=5000 if rival.control == "freeze" else None)
                      for rival in RIVALS]  # fmt: skip
             for policy in scenario.policies:
                 found += [Cell(scenario, card, OURS, policy, slice_us) for slice_us in lengths if policy in TURNS]

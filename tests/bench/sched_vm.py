@@ -98,7 +98,7 @@ def row(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
         "where": "vm",
         "rule": "cgpu",
         "policy": cell.policy,
-        "control": "window",
+        "control": "freeze",
         "profile": cell.profile,
         "personality": "default",
         "slice_us": slice_us,

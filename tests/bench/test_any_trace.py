@@ -64,6 +64,6 @@ def test_slow_calls_cost_what_they_must(seed: int) -> None:
 
 def test_the_test_can_fail() -> None:
     """A scheduler without credit misses the bars on the same traces."""
-    cells = [replace(any_trace(seed), rule="window-no-credit", policy=None, slice_us=5000) for seed in range(3)]
+    cells = [replace(any_trace(seed), rule="freeze-no-deficit", policy=None, slice_us=5000) for seed in range(3)]
     for cell in cells:
         assert measure(cell, 1, own=STEADY).row["ratio_error_pct"] > sched.BAR_RATIO_PCT

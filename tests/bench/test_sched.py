@@ -81,28 +81,28 @@ def test_tokens_hold_a_limit_on_average_and_not_at_once() -> None:
     assert max(parts) - min(parts) > 5, "it swings"
 
 
-def test_windows_without_credit_give_the_small_one_too_much() -> None:
-    one, two = shares(rivals.WindowNoCredit, BUSY, replace(BUSY, name="b", weight=2))
+def test_freezes_without_a_deficit_give_the_small_one_too_much() -> None:
+    one, two = shares(rivals.FreezeNoDeficit, BUSY, replace(BUSY, name="b", weight=2))
     assert 1.6 < two / one < 1.95
 
 
 def test_without_restarts_a_third_of_the_calls_is_saved() -> None:
-    """window_restart=0, on a GPU that does not need it: the same shares."""
+    """freeze_restart=0, on a GPU that does not need it: the same shares."""
     two, calls = (BUSY, replace(BUSY, name="b", weight=2, processes=3)), []
     for restarts in (True, False):
         gpu = Gpu(A100, Personality(tail_pct=0), two, 6 * S, 1)
-        Turns(gpu, Setup(A100, 2, 10_000, window_restart=restarts), two).run(6 * S)
+        Turns(gpu, Setup(A100, 2, 10_000, freeze_restart=restarts), two).run(6 * S)
         one, other = gpu.held()
         assert other / one == pytest.approx(2, rel=0.01)
         calls.append(gpu.calls)
     assert calls[1] / calls[0] == pytest.approx(2 / 3, rel=0.02)
-    auto = [Turns(Gpu(A100, Personality(), two, S, 1), Setup(A100, 2, window_restart=on), two) for on in (True, False)]
+    auto = [Turns(Gpu(A100, Personality(), two, S, 1), Setup(A100, 2, freeze_restart=on), two) for on in (True, False)]
     assert [turns.slice_us for turns in auto] == [9000, 6000]
 
 
 def test_a_lone_container_has_it_all_without_a_call() -> None:
     gpu = Gpu(A100, Personality(), (BUSY,), S, 1)
-    rule = rivals.WindowNoCredit(gpu, (BUSY,))
+    rule = rivals.FreezeNoDeficit(gpu, (BUSY,))
     rule.run(S)
     assert gpu.calls <= 3
     assert gpu.held()[0] > 0.99 * S
@@ -221,7 +221,7 @@ def row() -> dict[str, Any]:
 def test_a_row_has_its_fields(row: dict[str, Any]) -> None:
     assert list(row)[: len(FIELDS)] == list(FIELDS)
     assert row["simulated"] is True
-    assert (row["where"], row["rule"], row["control"]) == ("sim", "cgpu", "window")
+    assert (row["where"], row["rule"], row["control"]) == ("sim", "cgpu", "freeze")
     assert 0 <= row["ratio_error_pct"] < 10
     assert 95 < row["aggregate_pct"] <= 100
     assert row["cap_excess_pp"] is None
@@ -234,7 +234,7 @@ def test_the_same_seed_is_the_same_row(row: dict[str, Any]) -> None:
 
 
 def test_ours_is_nearer_than_no_credit(row: dict[str, Any]) -> None:
-    other = measure(cell("1:2", None, "window-no-credit"), 1).row
+    other = measure(cell("1:2", None, "freeze-no-deficit"), 1).row
     assert row["ratio_error_pct"] < other["ratio_error_pct"] / 2
 
 
@@ -242,7 +242,7 @@ def test_what_does_not_apply_is_null() -> None:
     native = measure(cell("bursts", 5, slice_us=None), 1).row
     assert native["ratio_error_pct"] is None
     assert native["control"] is None
-    refused = Cell(replace(cell("1:2").scenario, personality="windows inert"), "a100", OURS, 2, 5000)
+    refused = Cell(replace(cell("1:2").scenario, personality="freezes inert"), "a100", OURS, 2, 5000)
     assert "the control it needs does not work here" in measure(refused, 1).row["refused"]
     high = measure(cell("high priority"), 1).row
     assert 0 < high["takeover_us"] < 5000

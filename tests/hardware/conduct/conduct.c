@@ -313,7 +313,7 @@ static void configure(void)
 	u32 granted;
 
 	cgpu_sched_init(&c.turn, now);
-	cgpu_sched_set_controls(&c.turn, CGPU_CTRL_WINDOW | CGPU_CTRL_TIMESLICE, now);
+	cgpu_sched_set_controls(&c.turn, CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE, now);
 	must(cgpu_sched_set_max_inst(&c.turn, c.max_inst, now), "max-inst");
 	if (c.slice_us)
 		must(cgpu_sched_set_slice_us(&c.turn, c.slice_us, now), "slice-us");

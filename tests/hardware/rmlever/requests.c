@@ -172,7 +172,7 @@ static void disable_all(struct request *r, bool disable)
 				      number(r, "only", 0)));
 }
 
-/* restart=1: a RESTART_RUNLIST after it, as the module does with window_restart. */
+/* restart=1: a RESTART_RUNLIST after it, as the module does with freeze_restart. */
 static void do_window(struct request *r)
 {
 	disable_all(r, strcmp(r->verb, "freeze") == 0);

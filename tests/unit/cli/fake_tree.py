@@ -45,7 +45,7 @@ class Tree:
             "uuid": f"GPU-{number:08x}-1111-2222-3333-444455556666",
             "uvm": "deny",
             "stat": f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\n"
-            "instances 2\ncontrol window,timeslice\ncontrol_p50_us 120\nturns 99\nthread_cpu_ns 5\ncontrol_seen window",
+            "instances 2\ncontrol freeze,timeslice\ncontrol_p50_us 120\nturns 99\nthread_cpu_ns 5\ncontrol_seen freeze",
         }
         for name, value in (defaults | nodes).items():
             write(self.proc / str(number) / name, str(value))

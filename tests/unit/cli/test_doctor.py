@@ -102,7 +102,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("cgpud", {"draining": True}, WARNING, "drained"),
     ("policy", {"snapshot": None}, SKIPPED, "not loaded"),
     ("controls", {"snapshot": None}, SKIPPED, "no GPU"),
-    ("controls", {"controls_inert": {0: "window"}}, PROBLEM, "window had no effect"),
+    ("controls", {"controls_inert": {0: "freeze"}}, PROBLEM, "window had no effect"),
     ("stale containers", {"unfollowed": ("0123456789ab",)}, PROBLEM, "does not follow 0123456789ab"),
     ("stale containers", {"snapshot": None}, SKIPPED, "not loaded"),
     ("libcuda", {"without_libcuda": ("0123456789ab",)}, PROBLEM, "in 0123456789ab"),
@@ -156,16 +156,16 @@ def test_the_policy_and_the_weights(tree: Tree, policy: int, weight: int, status
 @pytest.mark.parametrize(
     ("policy", "seen", "look", "status", "text"),
     [
-        (2, "window", "watching", OK, "window was seen to act"),
+        (2, "freeze", "watching", OK, "window was seen to act"),
         (2, "none", "watching", OK, "not verified yet"),
         (2, "none", "blind", WARNING, "provides no samples"),
-        (4, "window", "blind", WARNING, "timeslice cannot be verified"),
+        (4, "freeze", "blind", WARNING, "timeslice cannot be verified"),
         (5, "none", "blind", OK, "needs none"),
     ],
 )
 def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str, text: str) -> None:
     tree.gpu(
-        0, policy=policy, stat=f"control window,timeslice\ncontrol_seen {seen}\ncontrol_inert none\ncontrol_look {look}"
+        0, policy=policy, stat=f"control freeze,timeslice\ncontrol_seen {seen}\ncontrol_inert none\ncontrol_look {look}"
     )
     (found,) = checks.controls(node.read(Paths.below(str(tree.root))))
     assert (found.status, text in found.text) == (status, True), found.text

@@ -10,7 +10,7 @@ import pytest
 from cgpu_cli.model import Gpu, Slot, slot_state
 from cgpu_cli.share import allowed_pct, got_pct, since_start_pct
 
-GPU = Gpu(0, "T4", "GPU-x", "0000:01:00.0", 0, 240, 2, 20, 0, 80, 5000, "deny", {}, "window", "none", ())
+GPU = Gpu(0, "T4", "GPU-x", "0000:01:00.0", 0, 240, 2, 20, 0, 80, 5000, "deny", {}, "freeze", "none", ())
 
 
 def slot(name: str, weight: int = 1, opened: int = 1, highprio: bool = False) -> Slot:

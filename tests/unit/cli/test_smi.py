@@ -63,8 +63,8 @@ def test_json_says_what_the_text_says(cli: Cli) -> None:
     data = json.loads(cli.smi("--json", "--no-sample").stdout)
     gpu = data["gpus"][0]
     assert gpu["policy"] == {"number": 2, "name": "weighted"}
-    assert gpu["control"] == ["window", "timeslice"]
-    assert gpu["control_seen"] == ["window"]
+    assert gpu["control"] == ["freeze", "timeslice"]
+    assert gpu["control_seen"] == ["freeze"]
     one, two = gpu["containers"]
     assert (one["id"], one["name"], one["memory"]["limit_bytes"]) == (ID1, "gpu_test1", 6336544768)
     assert (two["name"], two["share_allowed_pct"], two["refused_calls"]) == (None, 66.67, 7)

@@ -10,7 +10,7 @@ ffi, lib = _build.load()
 C = SimpleNamespace(**_build.constants())
 NEVER = 2**64 - 1
 NO_SLOT = 2**32 - 1
-WINDOW, TIMESLICE = 1, 2
+FREEZE, TIMESLICE = 1, 2
 FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE, BURST = range(7)
 MS = 1_000_000
 
@@ -34,7 +34,7 @@ class Turn:
     """struct cgpu_sched with a clock. `step` does what the shell's thread does, in no time; a switch costs nothing."""
 
     def __init__(
-        self, policy=PREEMPT, slice_ms=20, max_inst=20, controls=WINDOW | TIMESLICE, now=1_000 * MS, switch_us=0
+        self, policy=PREEMPT, slice_ms=20, max_inst=20, controls=FREEZE | TIMESLICE, now=1_000 * MS, switch_us=0
     ):
         self.now = now
         self.t = ffi.new("struct cgpu_sched *")

@@ -2,7 +2,7 @@
 """Whether the share moves: what is found out about a control, and that nobody can make it look inert."""
 
 import pytest
-from corelib import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, WINDOW, C, ffi, lib
+from corelib import FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lookgpu import NOBODY, STRANGER, LookGpu
@@ -21,16 +21,16 @@ def saturated(policy, *weights, **more):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("slice_ms", [5, 10, 30])
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
-def test_inert_windows_are_doubted_then_taken_away(policy, slice_ms, seed):
-    gpu, _ = saturated(policy, 1, 2, inert=WINDOW, slice_ms=slice_ms, seed=seed)
-    doubted = gpu.run(90, lambda: (WINDOW, 0) in gpu.told)
+def test_inert_freezes_are_doubted_then_taken_away(policy, slice_ms, seed):
+    gpu, _ = saturated(policy, 1, 2, inert=FREEZE, slice_ms=slice_ms, seed=seed)
+    doubted = gpu.run(90, lambda: (FREEZE, 0) in gpu.told)
     assert doubted < 40
     assert gpu.enforced() == [0, 0]
     assert gpu.policy == policy, "one look is not enough to take it away"
     lost = gpu.run(90, lambda: gpu.policy == NATIVE)
     assert doubted + lost < 60
-    assert gpu.turn.t.inert == WINDOW and not gpu.look.seen & WINDOW
-    assert (WINDOW, 1) not in gpu.told
+    assert gpu.turn.t.inert == FREEZE and not gpu.look.seen & FREEZE
+    assert (FREEZE, 1) not in gpu.told
     gpu.run(5)
     assert gpu.turn.t.run_mask & 0b11 == 0b11 and not gpu.turn.t.held_mask
 
@@ -60,11 +60,11 @@ def test_equal_ones_cannot_tell_about_timeslices():
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
-def test_working_windows_are_seen_without_holding_anybody(policy, seed):
+def test_working_freezes_are_seen_without_holding_anybody(policy, seed):
     gpu, _ = saturated(policy, 1, 2, seed=seed)
     gpu.run(120)
-    assert gpu.look.seen == WINDOW
-    assert set(gpu.told) == {(WINDOW, 1)}
+    assert gpu.look.seen == FREEZE
+    assert set(gpu.told) == {(FREEZE, 1)}
     assert gpu.held_ms == {}
 
 
@@ -104,7 +104,7 @@ def test_wrong_samples_take_nothing_away(policy, wrong):
     gpu, _ = saturated(policy, 1, 2, wrong=wrong)
     gpu.run(600)
     assert gpu.policy == policy
-    assert gpu.turn.t.controls == WINDOW | TIMESLICE
+    assert gpu.turn.t.controls == FREEZE | TIMESLICE
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -112,7 +112,7 @@ def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
     """Portions of 100 ms in a round of a second: the wrong samples fall where it was off and seems to come back."""
     gpu, _ = saturated(FIXED, 1, 1, wrong=0.1, slice_ms=100, seed=seed)
     gpu.run(300)
-    assert gpu.policy == FIXED and (WINDOW, 0) not in gpu.told
+    assert gpu.policy == FIXED and (FREEZE, 0) not in gpu.told
 
 
 @pytest.mark.parametrize("resists_ms", [20, 100, 400, 1000, 5000])
@@ -124,7 +124,7 @@ def test_kernels_that_resist_do_not_make_it_look_inert(policy, all_of_them, resi
     bad = gpu.add(resists_ms=resists_ms)
     gpu.add(2, resists_ms=resists_ms if all_of_them else 0)
     gpu.run(600)
-    assert gpu.policy == policy and (WINDOW, 0) not in gpu.told
+    assert gpu.policy == policy and (FREEZE, 0) not in gpu.told
     if not all_of_them:
         assert set(gpu.held_ms) <= {bad}, "only who was there while frozen is held"
 
@@ -137,13 +137,13 @@ def test_channels_that_come_and_go_tell_nothing(slot_churns):
         gpu.touch(ids[slot_churns])
         gpu.tenants[ids[slot_churns]].on_until = gpu.turn.now + 5 * MS  # until the call that made it has frozen it
         gpu.run(0.01)
-    assert gpu.policy == PREEMPT and (WINDOW, 0) not in gpu.told
+    assert gpu.policy == PREEMPT and (FREEZE, 0) not in gpu.told
 
 
 def test_a_restart_that_fails_is_no_freeze():
     gpu, _ = saturated(WEIGHTED, 1, 2, uncommitted=0.4)
     gpu.run(120)
-    assert gpu.policy == WEIGHTED and (WINDOW, 0) not in gpu.told
+    assert gpu.policy == WEIGHTED and (FREEZE, 0) not in gpu.told
     gpu.uncommitted = 1.0
     gpu.run(0.1)
     marks = gpu.look.marks
@@ -153,10 +153,10 @@ def test_a_restart_that_fails_is_no_freeze():
 
 
 def test_a_lone_container_is_never_held():
-    for inert in (0, WINDOW):
+    for inert in (0, FREEZE):
         gpu, _ = saturated(FIXED, 1, inert=inert)
         gpu.run(60)
-        assert gpu.held_ms == {} and (WINDOW, 0) not in gpu.told
+        assert gpu.held_ms == {} and (FREEZE, 0) not in gpu.told
 
 
 @given(
@@ -184,7 +184,7 @@ def test_a_working_control_stays_whatever_the_tenants_do(policy, tenants, slice_
         gpu.add(weight, tsgs, work, resists_ms, highprio)
     gpu.run(60)
     assert gpu.policy == policy
-    assert gpu.turn.t.controls == WINDOW | TIMESLICE
+    assert gpu.turn.t.controls == FREEZE | TIMESLICE
     assert sum(gpu.held_ms.values()) <= 10 * C.CGPU_LOOK_HOLD_MS * len(tenants)
 
 

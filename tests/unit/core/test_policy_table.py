@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from corelib import BURST, MS, TIMESLICE, WEIGHTED, WINDOW, CoreError, Turn, ffi, lib, slots
+from corelib import BURST, FREEZE, MS, TIMESLICE, WEIGHTED, CoreError, Turn, ffi, lib, slots
 from simgpu import A100, BurstGpu, TimeslicedGpu
 
 REPO = Path(__file__).resolve().parents[3]
@@ -133,15 +133,15 @@ def test_the_table(policy, state, word):
 @pytest.mark.parametrize("row", table(section(1), "| # | policy |"), ids=lambda row: row[1])
 def test_the_control_of_the_table(row):
     policy, control = int(row[0]), row[7]
-    need = 0 if control == "none" else TIMESLICE if control == "timeslices" else WINDOW
+    need = 0 if control == "none" else TIMESLICE if control == "timeslices" else FREEZE
     Turn(policy, controls=need)
     if need:
         with pytest.raises(CoreError) as caught:
-            Turn(policy, controls=(WINDOW | TIMESLICE) & ~need)
+            Turn(policy, controls=(FREEZE | TIMESLICE) & ~need)
         assert caught.value.errno == errno.EOPNOTSUPP
-    if control.startswith("windows"):
+    if control.endswith(("freeze", "thaw")):
         turn, _ = in_state(policy, "busy")
-        assert turn.next().thaw_first == (control == "windows, thaw then freeze")
+        assert turn.next().thaw_first == (control == "thaw, then freeze")
 
 
 # ---- section 2: time lines -------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_all_refusals_are_on_the_page():
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
 def test_what_is_refused_changes_nothing(row):
     above = row == ("policy", "EBUSY")
-    turn = Turn(BURST if above else WEIGHTED, max_inst=26 if above else 6, controls=WINDOW)
+    turn = Turn(BURST if above else WEIGHTED, max_inst=26 if above else 6, controls=FREEZE)
     for _ in range(2):
         turn.add(2, channels=1)
     turn.timeline(33)
@@ -274,12 +274,12 @@ LINES5 = [(title, lines) for title, lines in blocks(5).items()]
 @pytest.mark.parametrize(("title", "want"), LINES5, ids=[title for title, _ in LINES5])
 def test_highprio_line(title, want):
     policy = int(re.match(r"policy (\d)", title)[1])
-    controls = WINDOW if "without the timeslice control" in title else WINDOW | TIMESLICE
+    controls = FREEZE if "without the timeslice control" in title else FREEZE | TIMESLICE
     turn = Turn(policy, slice_ms=10, max_inst=10, controls=controls)
     high = {"H": turn.add(1, highprio=1, channels=1)}
     low = {"A": turn.add(1, channels=1), "B": turn.add(2, channels=1)}
     turn.timeline(800)
-    turn.timeline((turn.t.prio_window_ns + 100 * MS - turn.now) / MS)
+    turn.timeline((turn.t.prio_period_ns + 100 * MS - turn.now) / MS)
     lines = ["", ""]
     for _ in want[0]:
         ran = max(turn.timeline(5), key=lambda stretch: stretch[1])[0]
@@ -297,7 +297,7 @@ MEASURED = {
     "H wakes, four others, policy 4": ([4], 3, 4, "free"),
     "H wakes after the ceiling was reached": ([1, 2, 3, 4], 3, 1, "frozen"),
     "H sleeps: until another one works": ([1, 2, 4], 3, 4, "back"),
-    "H sleeps, without the timeslice control": ([1, 2, 3], WINDOW, 1, "back"),
+    "H sleeps, without the timeslice control": ([1, 2, 3], FREEZE, 1, "back"),
 }
 
 

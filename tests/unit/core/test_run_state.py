@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, WINDOW, Turn, slots
+from corelib import BURST, FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, Turn, slots
 from demandgpu import DemandGpu, Load, every
 
-BOTH = WINDOW | TIMESLICE
+BOTH = FREEZE | TIMESLICE
 
 
 def gpu(policy, *loads, slice_ms=6.0, weights=None, high=(), controls=BOTH, prio_ratio=80, tsgs=None, **more):

@@ -6,7 +6,7 @@ own share, the worst of them.
 """
 
 import pytest
-from corelib import FAIR, FIXED, MS, PREEMPT, SOFT, WEIGHTED, WINDOW, Turn, slots
+from corelib import FAIR, FIXED, FREEZE, MS, PREEMPT, SOFT, WEIGHTED, Turn, slots
 from simgpu import A100, STEADY, US, Control, SimGpu, TimeslicedGpu
 
 MIXES = {
@@ -26,7 +26,7 @@ class Card(TimeslicedGpu):
 
 
 def simulate(policy, weights, slice_ms, control=A100, seed=1, max_inst=25):
-    turn = Turn(policy, slice_ms=slice_ms, max_inst=max_inst, controls=WINDOW, switch_us=70)
+    turn = Turn(policy, slice_ms=slice_ms, max_inst=max_inst, controls=FREEZE, switch_us=70)
     ids = [turn.add(w, channels=1) for w in weights]
     sim = Card(turn, control, seed)
     length_ms = sim.run_whole_rounds(10_000)
@@ -66,7 +66,7 @@ SECONDS = [(PREEMPT, "1:1"), (WEIGHTED, "1:2"), (WEIGHTED, "3:2:1"), (FIXED, "3:
 def test_any_second(policy, mix):
     """A window holds a turn more or less, one slow call and 0.2 points; a cap is never passed by half a point."""
     slice_ms, weights = 5, MIXES[mix]
-    turn = Turn(policy, slice_ms=slice_ms, max_inst=25, controls=WINDOW, switch_us=70)
+    turn = Turn(policy, slice_ms=slice_ms, max_inst=25, controls=FREEZE, switch_us=70)
     ids = [turn.add(w, channels=1) for w in weights]
     sim = Card(turn, A100, 2)
     at = []
@@ -85,7 +85,7 @@ def test_any_second(policy, mix):
 @pytest.mark.parametrize("weights", [[3, 2], [5, 4], [1, 1, 1, 1, 1, 1, 1, 1, 1]])
 def test_fixed_rounds_keep_to_the_wall_clock(weights):
     """One empty portion of ten is enough to hide all calls in."""
-    turn = Turn(FIXED, slice_ms=10, max_inst=10, controls=WINDOW)
+    turn = Turn(FIXED, slice_ms=10, max_inst=10, controls=FREEZE)
     for weight in weights:
         turn.add(weight, channels=1)
     sim = SimGpu(turn, Control(sigma=0, tail=0))
@@ -94,7 +94,7 @@ def test_fixed_rounds_keep_to_the_wall_clock(weights):
 
 
 def test_what_a_full_house_lost_is_not_caught_up_with_later():
-    turn = Turn(FIXED, slice_ms=5, max_inst=10, controls=WINDOW)
+    turn = Turn(FIXED, slice_ms=5, max_inst=10, controls=FREEZE)
     ids = [turn.add(1, channels=1) for _ in range(10)]
     sim = SimGpu(turn, Control())
     sim.run(5_000)
@@ -153,7 +153,7 @@ class Forgetful(SimGpu):
 
 def test_credit_is_what_does_it():
     def ratio(kind):
-        turn = Turn(WEIGHTED, slice_ms=8, controls=WINDOW)
+        turn = Turn(WEIGHTED, slice_ms=8, controls=FREEZE)
         a, b = turn.add(1, channels=1), turn.add(2, channels=1)
         sim = kind(turn, Control(p50_us=1000, wake_us=500))
         sim.run(8_000)
@@ -176,7 +176,7 @@ def test_a_kernel_that_ignores_preemption_pays_it_back(part, length_ms):
                 self.real = 0b11
             return super().call(mask, thaw, done)
 
-    turn = Turn(WEIGHTED, slice_ms=20, controls=WINDOW)
+    turn = Turn(WEIGHTED, slice_ms=20, controls=FREEZE)
     a, b = turn.add(1, channels=1), turn.add(1, channels=1)
     sim = Stubborn(turn, Control())
     sim.run(20_000)
@@ -187,7 +187,7 @@ def test_a_kernel_that_ignores_preemption_pays_it_back(part, length_ms):
 @pytest.mark.parametrize("slice_ms", [5, 8.8, 20])
 @pytest.mark.parametrize("weights", [[1, 2], [3, 2, 1]])
 def test_turns_do_not_lock_to_the_timeslices_of_the_hardware(weights, slice_ms):
-    turn = Turn(WEIGHTED, slice_ms=1, controls=WINDOW)
+    turn = Turn(WEIGHTED, slice_ms=1, controls=FREEZE)
     turn.t.slice_ns = int(slice_ms * MS)
     ids = [turn.add(weight, channels=1) for weight in weights]
     sim = TimeslicedGpu(turn, STEADY)
@@ -217,7 +217,7 @@ class Listed(Card):
 @pytest.mark.parametrize("fail", [0, 0.05])
 def test_more_than_64_channels(fail):
     """Four calls to freeze b and four to thaw it; a has one each."""
-    turn = Turn(PREEMPT, slice_ms=8, controls=WINDOW)
+    turn = Turn(PREEMPT, slice_ms=8, controls=FREEZE)
     a, b = turn.add(channels=1), turn.add()
     turn.channels(b, 200, 1)
     sim = Listed(turn, Control(fail=fail))
@@ -229,7 +229,7 @@ def test_more_than_64_channels(fail):
 
 def test_a_slow_control_is_not_a_kernel_that_resists():
     """Thaws are as slow, and nobody resists a thaw."""
-    turn = Turn(PREEMPT, slice_ms=20, controls=WINDOW)
+    turn = Turn(PREEMPT, slice_ms=20, controls=FREEZE)
     a, b = turn.add(channels=1), turn.add(channels=1)
     sim = Card(turn, Control(tail=0.3))
     sim.run(20_000)
@@ -241,7 +241,7 @@ def test_a_slow_control_is_not_a_kernel_that_resists():
 @pytest.mark.parametrize("tsgs", [2, 5, 40])
 @pytest.mark.parametrize("slice_ms", [5, 8])
 def test_processes_do_not_buy_time(slice_ms, tsgs, control, error):
-    turn = Turn(PREEMPT, slice_ms=slice_ms, controls=WINDOW, switch_us=70)
+    turn = Turn(PREEMPT, slice_ms=slice_ms, controls=FREEZE, switch_us=70)
     a, b = turn.add(channels=1), turn.add(channels=tsgs)
     sim = Card(turn, control)
     sim.run(10_000)

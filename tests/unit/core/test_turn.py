@@ -7,6 +7,7 @@ import pytest
 from corelib import (
     FAIR,
     FIXED,
+    FREEZE,
     MS,
     NATIVE,
     NEVER,
@@ -15,7 +16,6 @@ from corelib import (
     SOFT,
     TIMESLICE,
     WEIGHTED,
-    WINDOW,
     C,
     CoreError,
     Turn,
@@ -24,8 +24,8 @@ from corelib import (
     slots,
 )
 
-WINDOWED = [FAIR, PREEMPT, WEIGHTED, FIXED]
-ENFORCED = [*WINDOWED, SOFT]
+FREEZING = [FAIR, PREEMPT, WEIGHTED, FIXED]
+ENFORCED = [*FREEZING, SOFT]
 
 
 def refused(err, call, *args):
@@ -294,7 +294,7 @@ def test_slice_and_max_inst_change_live():
 
 # ---- highprio --------------------------------------------------------------------------------
 
-# policy, controls, highprio ones, others [(weight, opened)], shares in 100 ms windows, prio_ratio 80
+# policy, controls, highprio ones, others [(weight, opened)], shares in periods of 100 ms, prio_ratio 80
 HIGHPRIO = [
     ("1: never frozen below the ceiling, the other beside it", PREEMPT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
     ("1: without timeslices the other waits", PREEMPT, 1, [(1, 1)], [(1, 1)], [0.8, 0.2]),
@@ -309,8 +309,8 @@ HIGHPRIO = [
     ("3: a cap above what is kept runs beside", FIXED, 3, [(1, 1)], [(10, 1)], [0.8, 0.5]),
     ("3: the others keep what the ceiling leaves", FIXED, 1, [(1, 1)], [(10, 1)], [0.8, 0.2]),
     ("0: the others keep to 1/max_inst", FAIR, 3, [(1, 1)], [(1, 1), (9, 1)], [0.8, 0.05, 0.05]),
-    ("4: windows enforce the ceiling only", SOFT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
-    ("4: without windows there is no ceiling", SOFT, 2, [(1, 1)], [(1, 1)], [1, 1]),
+    ("4: freezes enforce the ceiling only", SOFT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
+    ("4: without freezes there is no ceiling", SOFT, 2, [(1, 1)], [(1, 1)], [1, 1]),
     ("5: highprio means nothing", NATIVE, 3, [(1, 1)], [(1, 1)], [1, 1]),
 ]
 
@@ -400,7 +400,7 @@ def test_a_crowd_runs_where_highprio_has_not_opened(policy):
 
 
 def test_closing_and_opening_gives_highprio_no_new_budget():
-    turn, (a, _b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=WINDOW)
+    turn, (a, _b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=FREEZE)
     turn.set("highprio", a, 1)
     got = 0.0
     for _ in range(100):
@@ -463,8 +463,8 @@ def test_caps_while_highprio_opens_and_closes(policy, weight, count, open_ms, pe
     assert all(0.85 * cap <= part <= 1.15 * cap for part in got.values()), got
 
 
-def test_what_highprio_overran_counts_in_the_next_window():
-    turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=WINDOW)
+def test_what_highprio_overran_counts_in_the_next_period():
+    turn, (high, low) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=FREEZE)
     turn.set("highprio", high, 1)
     assert turn.timeline(80) == [({high}, 80)]
     plan = turn.next()
@@ -475,7 +475,7 @@ def test_what_highprio_overran_counts_in_the_next_window():
 
 
 def test_prio_ratio_live():
-    turn, (a, _) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=WINDOW)
+    turn, (a, _) = opened_turn(PREEMPT, [(1, 1), (1, 1)], controls=FREEZE)
     turn.set("highprio", a, 1)
     turn.timeline(250)
     turn.set("prio_ratio", 30)
@@ -748,7 +748,7 @@ def test_no_switch_no_refund():
     assert turn.timeline(60)[:3] == [({a}, pytest.approx(29.8)), ({b}, pytest.approx(10.8)), ({a}, 10)]
 
 
-@pytest.mark.parametrize("policy", WINDOWED)
+@pytest.mark.parametrize("policy", FREEZING)
 def test_a_slice_no_longer_than_a_switch(policy):
     """All of a round would go to switches: something is left, by which debts are paid, and nothing is divided by it."""
     turn = Turn(policy, slice_ms=1, max_inst=2, switch_us=1000)
@@ -773,7 +773,7 @@ def test_native_is_never_reported_as_enforced(policy):
     assert enforced(turn, a, b) == [policy != NATIVE] * 2
 
 
-def test_soft_without_windows_holds_only_what_timeslices_hold():
+def test_soft_without_freezes_holds_only_what_timeslices_hold():
     turn, (a, b, c) = opened_turn(SOFT, [(1, 1), (0, 1), (1, 1)], controls=TIMESLICE)
     turn.set("highprio", c, 1)
     turn.timeline(100)
@@ -806,7 +806,7 @@ def moved(turn, control, yes):
     return lib.cgpu_sched_control_moved(turn.t, control, yes, turn.now)
 
 
-@pytest.mark.parametrize(("policy", "control"), [(p, WINDOW) for p in WINDOWED] + [(SOFT, TIMESLICE)])
+@pytest.mark.parametrize(("policy", "control"), [(p, FREEZE) for p in FREEZING] + [(SOFT, TIMESLICE)])
 def test_an_inert_control_is_doubted_then_taken_away(policy, control):
     turn, (a, b) = opened_turn(policy, [(1, 1), (1, 1)])
     turn.step()
@@ -818,7 +818,7 @@ def test_an_inert_control_is_doubted_then_taken_away(policy, control):
     assert turn.step().run_mask == 0b11, "everybody is thawed"
     assert turn.t.inert == control
     refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
-    lib.cgpu_sched_set_controls(turn.t, WINDOW | TIMESLICE, turn.now)  # probed again, and it moves
+    lib.cgpu_sched_set_controls(turn.t, FREEZE | TIMESLICE, turn.now)  # probed again, and it moves
     turn.set("policy", policy)
     turn.step()
     assert enforced(turn, a, b) == [1, 1]
@@ -829,14 +829,14 @@ def test_one_control_says_nothing_of_the_other():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
     turn.step()
     assert [moved(turn, TIMESLICE, 0) for _ in range(4)] == [PREEMPT] * 4
-    assert (turn.t.controls, turn.t.inert) == (WINDOW, TIMESLICE)
+    assert (turn.t.controls, turn.t.inert) == (FREEZE, TIMESLICE)
     assert enforced(turn, a, b) == [1, 1]
 
 
 # ---- every nanosecond is somebody's ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", WINDOWED)
+@pytest.mark.parametrize("policy", FREEZING)
 def test_time_is_counted_once(policy):
     """Between two instants each that has the GPU open ran or waited, and those who ran make up the time."""
     turn, ids = opened_turn(policy, [(3, 1), (1, 1), (2, 0), (5, 1)], slice_ms=7, max_inst=11, switch_us=70)
@@ -1050,7 +1050,7 @@ def test_controls():
     turn = Turn(NATIVE, controls=0)
     for policy in ENFORCED:
         refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
-    for controls, possible in ((WINDOW, WINDOWED), (TIMESLICE, [SOFT]), (WINDOW | TIMESLICE, ENFORCED)):
+    for controls, possible in ((FREEZE, FREEZING), (TIMESLICE, [SOFT]), (FREEZE | TIMESLICE, ENFORCED)):
         lib.cgpu_sched_set_controls(turn.t, controls, turn.now)
         for policy in ENFORCED:
             if policy in possible:

@@ -11,6 +11,7 @@ from corelib import (
     BURST,
     FAIR,
     FIXED,
+    FREEZE,
     MS,
     NATIVE,
     NEVER,
@@ -18,7 +19,6 @@ from corelib import (
     SOFT,
     TIMESLICE,
     WEIGHTED,
-    WINDOW,
     C,
     CoreError,
     Turn,
@@ -42,7 +42,7 @@ masks = st.one_of(st.sampled_from([0, ALL, 1, 2, 6]), st.integers(0, ALL))
 class TurnMachine(RuleBasedStateMachine):
     @initialize(
         policy=st.integers(0, 6),
-        controls=st.sampled_from([WINDOW, WINDOW | TIMESLICE]),
+        controls=st.sampled_from([FREEZE, FREEZE | TIMESLICE]),
         slice_ms=st.sampled_from([1, 5, 8, 20]),
     )
     def begin(self, policy, controls, slice_ms):
@@ -99,11 +99,11 @@ class TurnMachine(RuleBasedStateMachine):
     def slice(self, us):
         self.turn.set("slice_us", us)
 
-    @rule(controls=st.sampled_from([0, WINDOW, TIMESLICE, 3, 3, 3]))
+    @rule(controls=st.sampled_from([0, FREEZE, TIMESLICE, 3, 3, 3]))
     def controls(self, controls):
         lib.cgpu_sched_set_controls(self.turn.t, controls, self.turn.now)
 
-    @rule(control=st.sampled_from([WINDOW, TIMESLICE]), moved=st.sampled_from([0, 0, 1]))
+    @rule(control=st.sampled_from([FREEZE, TIMESLICE]), moved=st.sampled_from([0, 0, 1]))
     def look_at_the_share(self, control, moved):
         turn = self.turn
         had = turn.t.controls
@@ -182,7 +182,7 @@ class TurnMachine(RuleBasedStateMachine):
         """With controls that work and nothing changing, everybody who may run does."""
         turn = self.turn
         t = turn.t
-        assume(t.policy != NATIVE and t.controls & WINDOW and t.slice_ns <= 20 * MS)
+        assume(t.policy != NATIVE and t.controls & FREEZE and t.slice_ns <= 20 * MS)
         wanted = {i for i in self.live() if t.slot[i].weight and t.slot[i].channels}
         rounds_ms = 4 * 25 * t.slice_ns / MS / (1 - t.prio_ratio / 100) + 500 + BUDGET_MS
         end, got = turn.now + int(rounds_ms * MS), set()
@@ -300,7 +300,7 @@ class TurnMachine(RuleBasedStateMachine):
         assert not plan.thaw_mask & ~plan.run_mask
         missing = (t.run_mask ^ plan.run_mask) & opened & ~t.unsure_mask
         assert missing == missing & calls, "the calls do not lead to the plan"
-        if t.policy == NATIVE or not t.controls & WINDOW:
+        if t.policy == NATIVE or not t.controls & FREEZE:
             assert plan.run_mask == live
             return
         may = sum(1 << i for i in self.live() if t.slot[i].weight)

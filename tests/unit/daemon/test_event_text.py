@@ -59,12 +59,12 @@ TOLD = [
     (
         KernelEvent(Event.CONTROLS, None, GPU, {"old": 3, "new": 2, "inert": 1}),
         "error",
-        "GPU 0 lost the control window (answered, and moves nothing)",
+        "GPU 0 lost the control freeze (answered, and moves nothing)",
     ),
     (
         KernelEvent(Event.CONTROLS, None, GPU, {"old": 0, "new": 3, "inert": 0}),
         "info",
-        "has the control window and times",
+        "has the control freeze and times",
     ),
     (
         KernelEvent(Event.POLICY, None, GPU, {"old": 2, "new": 5}),

@@ -37,7 +37,7 @@ SLOT_STAT = (
 )
 GPU_STAT = (
     f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
-    "control window\ncontrol_p50_us 250\ncontrol_p99_us 5200\ncontrol_max_us 9000\ncontrol_calls 1000\n"
+    "control freeze\ncontrol_p50_us 250\ncontrol_p99_us 5200\ncontrol_max_us 9000\ncontrol_calls 1000\n"
     "control_failed 2\n"
     f"turns 99\nthread_cpu_ns 2000000000\ncontext_bytes {32 * MIB}\ndriver_used_bytes {900 * MIB}\n"
     f"unattributed_bytes {132 * MIB}"
@@ -140,7 +140,7 @@ def test_every_figure(tree: Tree) -> None:
     for name, expected in GPU_EXPECTED.items():
         assert value(found, f"cgpu_gpu_{name}", gpu="0", uuid=UUID) == pytest.approx(expected), name
     assert value(found, "cgpu_container_dying", **(SLOT | {"container": ID2[:12]})) == 1
-    assert value(found, "cgpu_gpu_control_available", gpu="0", uuid=UUID, control="window") == 1
+    assert value(found, "cgpu_gpu_control_available", gpu="0", uuid=UUID, control="freeze") == 1
     assert value(found, "cgpu_gpu_control_available", gpu="0", uuid=UUID, control="timeslice") == 0
     assert value(found, "cgpu_gpu_control_latency_seconds", gpu="0", uuid=UUID, percentile="99") == pytest.approx(
         0.0052

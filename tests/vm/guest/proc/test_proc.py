@@ -258,7 +258,7 @@ def test_stat_names_in_order(create: Create) -> None:
     gpu = stats(GPU)
     assert int(gpu["instances"]) == 2
     assert int(gpu["limits_bytes"]) == (64 + 77) * MIB
-    assert set(gpu["control"].split(",")) <= {"window", "timeslice", "none"}
+    assert set(gpu["control"].split(",")) <= {"freeze", "timeslice", "none"}
     assert set(stats(slot)) <= set(SLOT_STAT) and set(gpu) <= set(GPU_STAT), "a name the page does not have"
 
 
@@ -374,7 +374,7 @@ def test_every_policy_that_works_can_be_chosen_while_containers_live(create: Cre
     create()
     controls = set(stats(GPU)["control"].split(","))
     for policy in (0, 1, 2, 3, 4, 5):
-        needs = {4: "timeslice", 5: None}.get(policy, "window")
+        needs = {4: "timeslice", 5: None}.get(policy, "freeze")
         if needs is None or needs in controls:
             write(GPU / "policy", policy)
             assert value(GPU / "policy") == policy

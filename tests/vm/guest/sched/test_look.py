@@ -29,12 +29,12 @@ def control_news(kernel_log) -> list[str]:
     return [line for line in kernel_log.news().splitlines() if "moves no share" in line or "moved" in line]
 
 
-def test_working_windows_are_seen_and_nobody_is_held_for_it(tenants, kernel_log):
+def test_working_freezes_are_seen_and_nobody_is_held_for_it(tenants, kernel_log):
     a, b = tenants().start(), tenants(weight=2).start()
     assert (stat("control_seen"), stat("control_inert")) == ("none", "none"), "asked at attach, not looked at yet"
     put("policy", WEIGHTED)
     until(lambda: stat("control_look") == "watching", 10)
-    until(lambda: stat("control_seen") == "window", 40, step=0.5)
+    until(lambda: stat("control_seen") == "freeze", 40, step=0.5)
     assert a.box.stat("enforced") == b.box.stat("enforced") == 1
     assert control_news(kernel_log) == []
     put("policy", NATIVE)
@@ -42,7 +42,7 @@ def test_working_windows_are_seen_and_nobody_is_held_for_it(tenants, kernel_log)
 
 
 @pytest.mark.parametrize("number", [PREEMPTIVE, WEIGHTED])
-def test_inert_windows_end_in_native(tenants, personality, kernel_log, number):
+def test_inert_freezes_end_in_native(tenants, personality, kernel_log, number):
     personality(control_inert=2)
     a, b = tenants().start(), tenants(weight=2).start()
     kernel_log.news()
@@ -50,7 +50,7 @@ def test_inert_windows_end_in_native(tenants, personality, kernel_log, number):
     until(lambda: a.box.stat("enforced") == 0, 40, step=0.5)
     assert policy() in (number, NATIVE)
     until(lambda: policy() == NATIVE, 40, step=0.5)
-    assert (stat("control"), stat("control_inert")) == ("timeslice", "window")
+    assert (stat("control"), stat("control_inert")) == ("timeslice", "freeze")
     assert [line for line in control_news(kernel_log) if "GPU 0: freezing" in line and "taken away" in line]
     with pytest.raises(OSError, match="not supported"):
         put("policy", number)
@@ -61,7 +61,7 @@ def test_inert_windows_end_in_native(tenants, personality, kernel_log, number):
 def test_a_lost_control_is_asked_for_again_at_the_next_attach(tenants):
     """The fixture's containers of the test before are gone: so is what was known of the driver."""
     tenants()
-    assert (stat("control"), stat("control_inert"), stat("control_seen")) == ("window,timeslice", "none", "none")
+    assert (stat("control"), stat("control_inert"), stat("control_seen")) == ("freeze,timeslice", "none", "none")
 
 
 def test_inert_timeslices_end_in_native(tenants, personality, kernel_log):
@@ -71,7 +71,7 @@ def test_inert_timeslices_end_in_native(tenants, personality, kernel_log):
     put("policy", SOFT)
     until(lambda: a.box.stat("enforced") == 0, 90, step=1)
     until(lambda: policy() == NATIVE, 180, step=1)
-    assert (stat("control"), stat("control_inert")) == ("window", "timeslice")
+    assert (stat("control"), stat("control_inert")) == ("freeze", "timeslice")
     assert [line for line in control_news(kernel_log) if "GPU 0: timeslices" in line and "taken away" in line]
     assert b.box.stat("enforced") == 0
 
@@ -92,7 +92,7 @@ def test_other_personalities_take_no_control_away(tenants, personality, name):
     put("policy", WEIGHTED)
     time.sleep(15)
     assert policy() == WEIGHTED
-    assert (stat("control"), stat("control_inert")) == ("window,timeslice", "none")
+    assert (stat("control"), stat("control_inert")) == ("freeze,timeslice", "none")
 
 
 @pytest.mark.parametrize("needs_restart", [0, 1])
@@ -105,7 +105,7 @@ def test_a_stubborn_tenant_takes_no_control_away(tenants, personality, needs_res
     put("policy", PREEMPTIVE)
     time.sleep(20)
     assert policy() == PREEMPTIVE
-    assert (stat("control"), stat("control_inert")) == ("window,timeslice", "none")
+    assert (stat("control"), stat("control_inert")) == ("freeze,timeslice", "none")
     assert good.box.stat("enforced") == 1
 
 

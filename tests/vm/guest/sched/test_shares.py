@@ -126,13 +126,13 @@ def test_processes_take_no_time_from_highprio(tenants, processes, least, most):
 def test_what_an_idle_highprio_leaves_is_the_others(tenants):
     """10 ms of work in each 140: it has them at once, the other one has the rest.
 
-    Not in each 100, the ceiling's own window: in step with that it would all the time, or never, wake in the part
+    Not in each 100, the ceiling's own period: in step with that it would all the time, or never, wake in the part
     of it for which a high-priority container that could have run is frozen (docs/reference/policies.md, section 5).
     """
     high, a = tenants(highprio=1).start("--busy-ms", 10, "--idle-ms", 130, "--depth", 8), tenants().start()
     put("policy", WEIGHTED)
     got = shares(high, a)
-    # 10/140; at the worst of the phases, one in five, half of its work waits for the next window.
+    # 10/140; at the worst of the phases, one in five, half of its work waits for the next period.
     assert got[0] == pytest.approx(100 / 14, abs=NEAR)
     # What is lost is the switches between the two.
     assert sum(got) > 90
