@@ -75,7 +75,7 @@ enum cgpu_event {
 	CGPU_EVENT_OVERRUN	= 6,
 	/* 1/s: the driver refused a call. CONTROL, STATUS of the latest */
 	CGPU_EVENT_CONTROL_FAILED	= 7,
-	CGPU_EVENT_CONTROLS	= 8,	/* a control was lost, or works again. OLD, NEW, INERT */
+	CGPU_EVENT_CONTROLS	= 8,	/* a control was lost, or works again. OLD, NEW, INEFFECTIVE */
 	CGPU_EVENT_POLICY	= 9,	/* OLD, NEW */
 	CGPU_EVENT_ATTACHED	= 10,	/* the first container was created: the GPU is referenced */
 	CGPU_EVENT_DETACHED	= 11,	/* the last container is gone */
@@ -114,7 +114,7 @@ enum cgpu_attr {
 	CGPU_A_OLD		= 17,	/* u32: policy, or set of controls */
 	CGPU_A_NEW		= 18,	/* u32 */
 	/* u32: lost controls with calls that succeeded and had no effect */
-	CGPU_A_INERT		= 19,
+	CGPU_A_INEFFECTIVE	= 19,
 	CGPU_A_CONTROL		= 20,	/* u32; 3: the runlist restart that both depend on */
 	CGPU_A_STATUS		= 21,	/* u32: the driver's NV_STATUS */
 	CGPU_A_OVERRUNS		= 22,	/* u64: as in N/C/stat */

@@ -86,9 +86,9 @@ def _control_failed(event: KernelEvent, container: str, gpu: str) -> str:
 
 
 def _controls(event: KernelEvent, container: str, gpu: str) -> str:
-    old, new, inert = (event.values.get(name, 0) for name in ("old", "new", "inert"))
+    old, new, ineffective = (event.values.get(name, 0) for name in ("old", "new", "ineffective"))
     lost, back = control_names(old & ~new), control_names(new & ~old)
-    why = " (answered, and moves nothing)" if old & ~new & inert else ""
+    why = " (answered, and moves nothing)" if old & ~new & ineffective else ""
     words = [f"lost the control {' and '.join(lost)}{why}"] if lost else []
     words += [f"has the control {' and '.join(back)} again"] if back else []
     return f"{gpu} {', and '.join(words) or 'has the controls it had'}"

@@ -87,7 +87,7 @@ class A(IntEnum):
     USED = 16
     OLD = 17
     NEW = 18
-    INERT = 19
+    INEFFECTIVE = 19
     CONTROL = 20
     STATUS = 21
     OVERRUNS = 22

@@ -85,7 +85,7 @@ MESSAGE = Table(
         A.USED: U64,
         A.OLD: U32,
         A.NEW: U32,
-        A.INERT: U32,
+        A.INEFFECTIVE: U32,
         A.CONTROL: U32,
         A.STATUS: U32,
         A.OVERRUNS: U64,

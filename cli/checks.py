@@ -83,7 +83,7 @@ class Facts:
     unknown_gpus: tuple[str, ...] = ()  # tables of cgpu.toml that match no GPU
     draining: bool = False
     snapshot: Snapshot | None = None
-    controls_inert: dict[int, str] = field(default_factory=dict)
+    controls_ineffective: dict[int, str] = field(default_factory=dict)
     effect_check: dict[int, str] = field(default_factory=dict)
     cards: tuple[Card, ...] | None = None
     cards_error: str = ""
@@ -313,9 +313,9 @@ def controls(facts: Facts) -> list[Finding]:
     for gpu in facts.snapshot.gpus if facts.snapshot else ():
         label = f"GPU {gpu.index}"
         needed = {SOFT: "timeslice", NATIVE: ""}.get(gpu.policy, "freeze")
-        inert = facts.controls_inert.get(gpu.index, "none")
-        if inert not in ("none", ""):
-            text = f"{label}: {inert} had no effect and is not used"
+        ineffective = facts.controls_ineffective.get(gpu.index, "none")
+        if ineffective not in ("none", ""):
+            text = f"{label}: {ineffective} had no effect and is not used"
             out.append(Finding(name, PROBLEM, text, "cgpu events; docs/reference/policies.md §6"))
         elif not needed:
             out.append(Finding(name, OK, f"{label}: policy native needs none"))

@@ -240,7 +240,7 @@ def read(paths: Paths) -> Facts:
         unknown_gpus=tuple(map(str, unmatched)) if isinstance(unmatched, list) else (),
         draining=paths.drain.exists(),
         snapshot=snapshot,
-        controls_inert=_of_stat(paths, snapshot, "control_inert"),
+        controls_ineffective=_of_stat(paths, snapshot, "control_ineffective"),
         effect_check=_of_stat(paths, snapshot, "control_look"),
         cards=nvml[0],
         cards_error=nvml[1],

@@ -10,7 +10,7 @@
 #define EXPECT_SUSPECT	5u
 #define MOVED_PARTS	8u		/* a working control leaves less than this part of them */
 #define BACK_MIN	3u		/* times it came back while held */
-#define INERT_PARTS	2u		/* an inert one leaves this part of what it has when it may, and more */
+#define INEFFECTIVE_PARTS	2u	/* an ineffective one leaves this part of what it has when it may, and more */
 #define THAWED_MIN	2u		/* times it was there when it may */
 #define DEEP_MOVED	5u		/* times it would have been there */
 #define BESIDE_MIN	24u
@@ -74,7 +74,7 @@ static u32 thawed_named(const struct cgpu_look_slot *s)
 /* It was taken off, somebody else ran, and it came back, all while it was frozen; and
  * it was there about as often as when it may be: wrong samples are less than that.
  */
-static bool freeze_inert(const struct cgpu_look *l)
+static bool freeze_ineffective(const struct cgpu_look *l)
 {
 	u32 back = 0, named = 0, expect = 0, i;
 
@@ -88,7 +88,7 @@ static bool freeze_inert(const struct cgpu_look *l)
 		named += s->deep_named;
 		expect += s->deep * thawed_named(s) * CGPU_LOOK_UNIT / thawed;
 	}
-	return back >= BACK_MIN && named * CGPU_LOOK_UNIT >= expect / INERT_PARTS;
+	return back >= BACK_MIN && named * CGPU_LOOK_UNIT >= expect / INEFFECTIVE_PARTS;
 }
 
 /* Whom to hold; CGPU_LOOK_NOBODY: there is nothing to suspect. Not one that was only ever
@@ -129,11 +129,11 @@ enum timing {
 	TIMING_PROVEN,
 	TIMING_SUSPECT,
 	TIMING_IDLES,	/* one was seen to ask for no more than it gets */
-	TIMING_INERT,
+	TIMING_INEFFECTIVE,
 };
 
 /* @ask: of whom it is not known whether it always has work. Only if every favoured one gets no
- * more than without the control is it suspect, and only if all those have work is it inert.
+ * more than without the control is it suspect, and only if all those have work is it ineffective.
  */
 static enum timing timing(const struct cgpu_look *l, u32 *ask)
 {
@@ -168,7 +168,7 @@ static enum timing timing(const struct cgpu_look *l, u32 *ask)
 		return TIMING_UNCLEAR;
 	if (idle)
 		return TIMING_IDLES;
-	return *ask < CGPU_SLOTS ? TIMING_SUSPECT : TIMING_INERT;
+	return *ask < CGPU_SLOTS ? TIMING_SUSPECT : TIMING_INEFFECTIVE;
 }
 
 static void acquit(struct cgpu_look *l, u32 control, u64 now_ns)
@@ -213,7 +213,7 @@ static void judge_freezes(struct cgpu_look *l, const struct cgpu_sched *t, u64 n
 		return;
 	}
 	who = freeze_suspect(l);
-	if (freeze_inert(l)) {
+	if (freeze_ineffective(l)) {
 		find->control = CGPU_CTRL_FREEZE;
 		l->seen &= ~CGPU_CTRL_FREEZE;
 		l->tries = 0;
@@ -239,7 +239,7 @@ static void judge_timeslices(struct cgpu_look *l, const struct cgpu_sched *t, u6
 		acquit(l, CGPU_CTRL_TIMESLICE, now_ns);
 		cgpu_look_forget_timed(l, now_ns);
 		return;
-	case TIMING_INERT:
+	case TIMING_INEFFECTIVE:
 		find->control = CGPU_CTRL_TIMESLICE;
 		l->seen &= ~CGPU_CTRL_TIMESLICE;
 		l->tries = 0;
@@ -266,7 +266,7 @@ static void judge_timeslices(struct cgpu_look *l, const struct cgpu_sched *t, u6
  * @now_ns: monotonic
  * @find: filled; at most one control at a time
  *
- * Context: Caller serialises. Nobody may be held. A finding of inertia comes before the hold that may follow it.
+ * Context: Caller serialises. Nobody may be held. A finding of no effect comes before the hold that may follow it.
  */
 void cgpu_look_judge(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns,
 		     struct cgpu_look_finding *find)

@@ -14,7 +14,7 @@
 #define SLICE_MIN_NS	5000000ull
 #define SLICE_MAX_NS	30000000ull
 #define SLICE_NS	20000000ull	/* until the control is measured */
-#define UNMOVED_MAX	3		/* acts without effect that make a control inert */
+#define NO_EFFECT_MAX	3		/* acts without effect that make a control ineffective */
 
 /* While calls are under way time is charged when they are acknowledged:
  * only then is it known who had it.
@@ -373,9 +373,9 @@ int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns)
 u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
 {
 	t->controls = controls & (CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE);
-	t->inert &= ~t->controls;
-	t->unmoved[0] = 0;
-	t->unmoved[1] = 0;
+	t->ineffective &= ~t->controls;
+	t->no_effect_count[0] = 0;
+	t->no_effect_count[1] = 0;
 	if (cgpu_policy_get(t->policy)->controls & ~t->controls)
 		cgpu_sched_set_policy(t, CGPU_POLICY_NATIVE, now_ns);
 	return t->policy;
@@ -388,7 +388,7 @@ u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
  * @moved: 1: it did
  * @now_ns: monotonic
  *
- * The status of a call says nothing about this: an inert control answers well.
+ * The status of a call says nothing about this: an ineffective control answers well.
  * From the first doubt on nobody is reported as enforced; the third in a row
  * takes the control away.
  *
@@ -397,13 +397,13 @@ u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
  */
 u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns)
 {
-	u32 *unmoved = &t->unmoved[control == CGPU_CTRL_TIMESLICE];
+	u32 *no_effect_count = &t->no_effect_count[control == CGPU_CTRL_TIMESLICE];
 
 	if (!(t->controls & control))
 		return t->policy;
-	*unmoved = moved ? 0 : *unmoved + 1;
-	if (*unmoved >= UNMOVED_MAX) {
-		t->inert |= control;
+	*no_effect_count = moved ? 0 : *no_effect_count + 1;
+	if (*no_effect_count >= NO_EFFECT_MAX) {
+		t->ineffective |= control;
 		return cgpu_sched_set_controls(t, t->controls & ~control, now_ns);
 	}
 	return t->policy;

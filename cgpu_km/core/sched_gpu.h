@@ -108,8 +108,8 @@ struct cgpu_sched {
 	struct cgpu_rota rota[CGPU_ROTAS];
 	struct cgpu_sched_entity slot[CGPU_SLOTS];
 	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
-	u32 inert;		/* CGPU_CTRL_* that are answered and move nothing */
-	u32 unmoved[2];		/* control by control: acts in a row after which nothing had moved */
+	u32 ineffective;	/* CGPU_CTRL_* that are answered and move nothing */
+	u32 no_effect_count[2];	/* control by control: acts in a row after which nothing had moved */
 	u64 reserved0;
 	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
 	u32 opened_mask;	/* those with channels */
@@ -174,7 +174,7 @@ int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns);
 u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns);
 
 /* The shell looked whether the share moved when @control was used. One that three times in a
- * row moved nothing is inert: it is taken away as by cgpu_sched_set_controls(), which is
+ * row moved nothing is ineffective: it is taken away as by cgpu_sched_set_controls(), which is
  * also what gives it back. Returns the policy in force.
  */
 u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns);

@@ -16,9 +16,9 @@ static bool is_enforced(const struct cgpu_sched *t, u32 slot)
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
 	u32 good = t->controls, need = policy->controls;
 
-	if (t->unmoved[0])
+	if (t->no_effect_count[0])
 		good &= ~CGPU_CTRL_FREEZE;
-	if (t->unmoved[1])
+	if (t->no_effect_count[1])
 		good &= ~CGPU_CTRL_TIMESLICE;
 	if (!t->slot[slot].weight || t->slot[slot].highprio)
 		need |= CGPU_CTRL_FREEZE;
@@ -78,9 +78,9 @@ void cgpu_sched_view(const struct cgpu_sched *t, struct cgpu_sched_view *view)
 	view->max_inst = t->max_inst;
 	view->prio_ratio = t->prio_ratio;
 	view->controls = t->controls;
-	view->inert = t->inert;
-	view->unmoved[0] = t->unmoved[0];
-	view->unmoved[1] = t->unmoved[1];
+	view->ineffective = t->ineffective;
+	view->no_effect_count[0] = t->no_effect_count[0];
+	view->no_effect_count[1] = t->no_effect_count[1];
 	view->opened_mask = t->opened_mask;
 	view->run_mask = t->run_mask;
 	view->free_weight = cgpu_sched_free_weight(t);
@@ -164,7 +164,7 @@ static bool is_sound(const struct cgpu_sched *t)
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 
 	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&
-	       !((t->controls | t->inert) & ~controls) &&
+	       !((t->controls | t->ineffective) & ~controls) &&
 	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_BURST_MAX) &&
 	       is_within(t->prio_ratio, CGPU_PRIO_RATIO_MIN, CGPU_PRIO_RATIO_MAX) &&
 	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&

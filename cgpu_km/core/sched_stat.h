@@ -34,8 +34,8 @@ struct cgpu_sched_view {
 	u32 max_inst;
 	u32 prio_ratio;
 	u32 controls;		/* CGPU_CTRL_* */
-	u32 inert;		/* CGPU_CTRL_* */
-	u32 unmoved[2];		/* control by control: acts in a row after which nothing had moved */
+	u32 ineffective;	/* CGPU_CTRL_* */
+	u32 no_effect_count[2];	/* control by control: acts in a row after which nothing had moved */
 	u32 opened_mask;	/* slots with channels */
 	u32 run_mask;		/* slots that may run now, as acknowledged */
 	u32 free_weight;	/* portions */

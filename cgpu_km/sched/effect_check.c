@@ -137,13 +137,13 @@ static void judge(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now
 	core->sched.view(gpu->sched, &before);
 	core->check.judge(gpu->look, gpu->sched, now, &find);
 	if (find.control) {
-		u32 unmoved = before.unmoved[find.control == CGPU_CTRL_TIMESLICE];
+		u32 no_effect_count = before.no_effect_count[find.control == CGPU_CTRL_TIMESLICE];
 
 		core->sched.control_moved(gpu->sched, find.control, find.moved, now);
 		core->sched.view(gpu->sched, &after);
 		news->control = find.control;
-		news->moved = find.moved && unmoved;
-		news->doubted = !find.moved && !unmoved;
+		news->moved = find.moved && no_effect_count;
+		news->doubted = !find.moved && !no_effect_count;
 		news->lost = before.controls != after.controls;
 		news->native = before.policy != after.policy;
 	}

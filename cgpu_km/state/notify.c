@@ -149,7 +149,7 @@ static void tell_slot(struct ckm_gpu *gpu, u32 sched_id, bool all, unsigned long
 	}
 }
 
-static void tell_change(struct ckm_gpu *gpu, u32 event, u32 old, u32 new, u32 inert)
+static void tell_change(struct ckm_gpu *gpu, u32 event, u32 old, u32 new, u32 ineffective)
 {
 	void *head;
 	struct sk_buff *skb = ckm_netlink_begin(event, &head);
@@ -158,7 +158,7 @@ static void tell_change(struct ckm_gpu *gpu, u32 event, u32 old, u32 new, u32 in
 		ckm_netlink_send(skb, head, put_gpu(skb, gpu) ?:
 			nla_put_u32(skb, CGPU_A_OLD, old) ?:
 			nla_put_u32(skb, CGPU_A_NEW, new) ?:
-			(event == CGPU_EVENT_CONTROLS ? nla_put_u32(skb, CGPU_A_INERT, inert) : 0));
+			(event == CGPU_EVENT_CONTROLS ? nla_put_u32(skb, CGPU_A_INEFFECTIVE, ineffective) : 0));
 }
 
 void ckm_events_gpu_changed(struct ckm_gpu *gpu)
@@ -171,7 +171,7 @@ void ckm_events_gpu_changed(struct ckm_gpu *gpu)
 	mutex_unlock(&gpu->lock);
 	/* Losing a control can change the policy: send the cause first. */
 	if (view.controls != gpu->news.controls)
-		tell_change(gpu, CGPU_EVENT_CONTROLS, gpu->news.controls, view.controls, view.inert);
+		tell_change(gpu, CGPU_EVENT_CONTROLS, gpu->news.controls, view.controls, view.ineffective);
 	if (view.policy != gpu->news.policy)
 		tell_change(gpu, CGPU_EVENT_POLICY, gpu->news.policy, view.policy, 0);
 	gpu->news.controls = view.controls;

@@ -89,7 +89,7 @@ GPU = {
     "one_cpu": FLAG,
 }
 PERSONALITY = {
-    "control_inert": Range(0, 3),
+    "control_ineffective": Range(0, 3),
     "commit_required": FLAG,
     "err40_pct": Range(0, 100, whole=False),
     "tail_us": Range(0, 10_000_000),

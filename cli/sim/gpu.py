@@ -167,7 +167,7 @@ class Gpu:
         """DISABLE_CHANNELS of all its channels, in lists; each call acts on the channels of its list."""
 
         def effect(first: int) -> bool:
-            if self.personality.control_inert & 2:
+            if self.personality.control_ineffective & 2:
                 return True
             if self.personality.disable_needs_restart:
                 self._staged[number, first] = not frozen
@@ -181,7 +181,7 @@ class Gpu:
         """SET_TIMESLICE on each of its TSGs; 0: the driver's own."""
 
         def effect() -> bool:
-            if not self.personality.control_inert & 1:
+            if not self.personality.control_ineffective & 1:
                 self.lib.cgpu_sim_timeslice(self.sim, number, us * US)
             return True
 

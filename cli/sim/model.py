@@ -58,7 +58,7 @@ def profile(key: str) -> Profile:
 class Personality:
     """Faults of a driver (docs/develop/nvsim.md section 5). None: the profile's value."""
 
-    control_inert: int = 0
+    control_ineffective: int = 0
     commit_required: int = 1
     err40_pct: float = 0
     tail_us: int | None = None

@@ -64,7 +64,7 @@ class Turns:
     def _configure(self, setup: Setup) -> None:
         lib, t, now = self.lib, self.t, self._clock()
         lib.cgpu_sched_init(t, now)
-        lib.cgpu_sched_set_controls(t, (FREEZE | TIMESLICE) & ~_inert(setup.personality.control_inert), now)
+        lib.cgpu_sched_set_controls(t, (FREEZE | TIMESLICE) & ~_ineffective(setup.personality.control_ineffective), now)
         self._check(lib.cgpu_sched_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
         slice_us = setup.slice_us
         if slice_us is None:
@@ -117,7 +117,7 @@ class Turns:
             self.gpu.freeze(number, True)
             if self._restarts:
                 self.gpu.commit([number])
-            self.gpu.enable(number, bool(self.gpu.personality.control_inert & 2))
+            self.gpu.enable(number, bool(self.gpu.personality.control_ineffective & 2))
         else:
             self.gpu.enable(number, True)
 
@@ -248,5 +248,5 @@ class Turns:
         return self.source.polls if self.source else 0
 
 
-def _inert(control_inert: int) -> int:
-    return (TIMESLICE if control_inert & 1 else 0) | (FREEZE if control_inert & 2 else 0)
+def _ineffective(control_ineffective: int) -> int:
+    return (TIMESLICE if control_ineffective & 1 else 0) | (FREEZE if control_ineffective & 2 else 0)

@@ -207,7 +207,7 @@ class FreezeNoDeficit(Rule):
         self.ends_ns = 0
 
     def opened(self, number: int) -> None:
-        self.gpu.enable(number, bool(self.gpu.personality.control_inert & 2))
+        self.gpu.enable(number, bool(self.gpu.personality.control_ineffective & 2))
 
     def closed(self, number: int) -> None:
         if self.owner == number:

@@ -68,8 +68,8 @@ def many(weights: Sequence[int], **load: float) -> tuple[Container, ...]:
 
 PERSONALITIES = {
     "default": Personality(),
-    "timeslices inert": Personality(control_inert=1),
-    "freezes inert": Personality(control_inert=2),
+    "timeslices ineffective": Personality(control_ineffective=1),
+    "freezes ineffective": Personality(control_ineffective=2),
     "no commit needed": Personality(commit_required=0),
     "restart fails 27 %": Personality(err40_pct=27),
     "tail 5 ms on 30 %": Personality(tail_us=5000, tail_pct=30),

@@ -242,7 +242,7 @@ def test_what_does_not_apply_is_null() -> None:
     native = measure(cell("bursts", 5, slice_us=None), 1).row
     assert native["ratio_error_pct"] is None
     assert native["control"] is None
-    refused = Cell(replace(cell("1:2").scenario, personality="freezes inert"), "a100", OURS, 2, 5000)
+    refused = Cell(replace(cell("1:2").scenario, personality="freezes ineffective"), "a100", OURS, 2, 5000)
     assert "the control it needs does not work here" in measure(refused, 1).row["refused"]
     high = measure(cell("high priority"), 1).row
     assert 0 < high["takeover_us"] < 5000

@@ -32,7 +32,7 @@ NVSIM_PARAM(tail_us, int, 0644, "latency of the slow ones");
 NVSIM_PARAM(tail_pct, int, 0644, "how many are slow, percent");
 NVSIM_PARAM(poll_us, int, 0644, "how often an idle engine looks at the doorbell");
 NVSIM_PARAM(idle_poll_us, int, 0644, "the same after 5 ms without work");
-NVSIM_PARAM(control_inert, int, 0644, "bit 0: timeslices, bit 1: DISABLE_CHANNELS: answered, without effect");
+NVSIM_PARAM(control_ineffective, int, 0644, "bit 0: timeslices, bit 1: DISABLE_CHANNELS: answered, without effect");
 NVSIM_PARAM(commit_required, int, 0644, "SET_TIMESLICE takes effect at RESTART_RUNLIST only");
 NVSIM_PARAM(err40_pct, int, 0644, "RESTART_RUNLIST fails with 0x40 this often");
 NVSIM_PARAM(disable_needs_restart, int, 0644, "DISABLE_CHANNELS takes effect at RESTART_RUNLIST only");

@@ -366,7 +366,7 @@ struct nvsim_params {
 	char *version, *name, *arch;
 	int gpus, fb_mib, ctx_mib, timeslice_us, ctxsw_us, copy_mbps, sm_count;
 	int control_us, control_spin_us, tail_us, tail_pct, poll_us, idle_poll_us;
-	int control_inert, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms, hmm;
+	int control_ineffective, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms, hmm;
 	int ctx_ms, close_ms, tables_kib, channel_ids, launch_ns, wave_ns, trace;
 	int chram_fault, chram_us;
 	ulong seed;

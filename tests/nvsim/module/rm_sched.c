@@ -71,7 +71,7 @@ static NV_STATUS do_schedule(struct nvengine *e, struct nvctl *c)
 
 static void apply_slice(struct nvengine *e, struct nvtsg *tsg)
 {
-	if (nvsim.control_inert & 1)
+	if (nvsim.control_ineffective & 1)
 		return;
 	tsg->slice_ns = max(tsg->slice_req_ns, (u64)NSEC_PER_USEC);
 }
@@ -106,7 +106,7 @@ static NV_STATUS do_nothing(struct nvengine *e, struct nvctl *c)
 
 static void set_disabled(struct nvengine *e, struct nvchan *ch, bool preempt)
 {
-	if (nvsim.control_inert & 2)
+	if (nvsim.control_ineffective & 2)
 		return;
 	ch->disabled = ch->disable_req;
 	if (ch->disabled && preempt)
@@ -202,7 +202,7 @@ static NV_STATUS ctl_get_interleave(struct nvctl *c)
 	return NV_OK;
 }
 
-static NV_STATUS ctl_inert(struct nvctl *c)
+static NV_STATUS ctl_ineffective(struct nvctl *c)
 {
 	return on_engine(tsg_of(c)->eng, do_nothing, c);
 }
@@ -330,10 +330,10 @@ const struct nvctl_entry nvsim_ctrl_sched[] = {
 	{ 0xa06c0106, 4, TSG, 0, ctl_tsg_info },
 	{ 0xa06c0107, 4, TSG, NVCTL_NICE, ctl_set_interleave },
 	{ 0xa06c0108, 4, TSG, 0, ctl_get_interleave },
-	{ 0xa06c0110, 1, TSG, NVCTL_NICE, ctl_inert },
+	{ 0xa06c0110, 1, TSG, NVCTL_NICE, ctl_ineffective },
 	{ 0xa06f0103, 2, CHAN, 0, ctl_schedule, .before = 580 },
 	{ 0xa06f0103, 3, CHAN, 0, ctl_schedule, .since = 580 },
-	{ 0xa06f0104, 4, CHAN, 0, ctl_inert },
+	{ 0xa06f0104, 4, CHAN, 0, ctl_ineffective },
 	{ 0xa06f0109, 4, CHAN, NVCTL_NICE, ctl_set_interleave },
 	{ 0xa06f0111, 2, CHAN, NVCTL_NICE, ctl_restart },
 	{ 0xa06f0112, 1, CHAN, 0, ctl_stop },

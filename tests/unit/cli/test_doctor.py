@@ -102,7 +102,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("cgpud", {"draining": True}, WARNING, "drained"),
     ("policy", {"snapshot": None}, SKIPPED, "not loaded"),
     ("controls", {"snapshot": None}, SKIPPED, "no GPU"),
-    ("controls", {"controls_inert": {0: "freeze"}}, PROBLEM, "window had no effect"),
+    ("controls", {"controls_ineffective": {0: "freeze"}}, PROBLEM, "window had no effect"),
     ("stale containers", {"unfollowed": ("0123456789ab",)}, PROBLEM, "does not follow 0123456789ab"),
     ("stale containers", {"snapshot": None}, SKIPPED, "not loaded"),
     ("libcuda", {"without_libcuda": ("0123456789ab",)}, PROBLEM, "in 0123456789ab"),
@@ -165,7 +165,9 @@ def test_the_policy_and_the_weights(tree: Tree, policy: int, weight: int, status
 )
 def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str, text: str) -> None:
     tree.gpu(
-        0, policy=policy, stat=f"control freeze,timeslice\ncontrol_seen {seen}\ncontrol_inert none\ncontrol_look {look}"
+        0,
+        policy=policy,
+        stat=f"control freeze,timeslice\ncontrol_seen {seen}\ncontrol_ineffective none\ncontrol_look {look}",
     )
     (found,) = checks.controls(node.read(Paths.below(str(tree.root))))
     assert (found.status, text in found.text) == (status, True), found.text

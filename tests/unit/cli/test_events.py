@@ -28,7 +28,7 @@ VALUES = {
     Event.REFUSED: {"pid": 1, "asked": MIB, "limit": MIB, "used": MIB, "suppressed": 2},
     Event.OVERRUN: {"overruns": 1, "resisted": 2, "suppressed": 0},
     Event.CONTROL_FAILED: {"control": 1, "status": 64, "suppressed": 0},
-    Event.CONTROLS: {"old": 3, "new": 1, "inert": 2},
+    Event.CONTROLS: {"old": 3, "new": 1, "ineffective": 2},
     Event.POLICY: {"old": 2, "new": 5, "lost": 1},
 }
 CORE = KernelEvent(Event.CORE, None, None, {"core": "0.1.0", "candidate": "0.1.1", "errno": 5, "why": "it is ill"})

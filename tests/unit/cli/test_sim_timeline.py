@@ -90,7 +90,7 @@ def test_clients_on_the_sched_threads_processor_wait_while_a_call_spins() -> Non
 
 
 @pytest.mark.parametrize(
-    ("own", "moves"), [(Personality(commit_required=0), True), (Personality(control_inert=1), False)]
+    ("own", "moves"), [(Personality(commit_required=0), True), (Personality(control_ineffective=1), False)]
 )
 def test_timeslices_of_other_drivers(own: Personality, moves: bool) -> None:
     gpu = machine(BUSY, BUSY, own=own)
@@ -143,7 +143,7 @@ def test_what_resists_holds_up_the_call(own: Personality, container: Container, 
 
 
 def test_faults_of_the_controls() -> None:
-    gpu = machine(BUSY, own=Personality(control_inert=2))
+    gpu = machine(BUSY, own=Personality(control_ineffective=2))
     assert gpu.freeze(0, True)
     gpu.advance(500 * MS)
     assert gpu.busy()[0] > 499 * MS

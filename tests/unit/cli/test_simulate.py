@@ -267,7 +267,7 @@ def test_time_line_cells() -> None:
         (("--container", "weight=15,count=2"), Exit.REFUSED, "weight 15: more weight or containers than max_inst"),
         (("--container", "count=25"), Exit.REFUSED, "more weight or containers than max_inst"),
         (
-            ("--container", "count=2", "--personality", "control_inert=2"),
+            ("--container", "count=2", "--personality", "control_ineffective=2"),
             Exit.REFUSED,
             "policy 2: the control it needs does not work here",
         ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""A GPU whose controls may be inert, sampled as the driver does, under a scheduler and the look that watches it."""
+"""A GPU whose controls may be ineffective, sampled as the driver does, with a scheduler and its effect check."""
 
 import random
 
@@ -23,16 +23,16 @@ class Tenant:
 
 
 class LookGpu:
-    """inert: CGPU_CTRL_* that move nothing. wrong: how many samples name anybody. uncommitted: restarts that fail;
-    then freezes and thaws need one. jitter: of the sampler; without, rounds can be in step with it.
+    """ineffective: CGPU_CTRL_* that move nothing. wrong: how many samples name anybody. uncommitted: restarts
+    that fail; then freezes and thaws need one. jitter: of the sampler; without, rounds can be in step with it.
     switching: how many samples fall on a context switch.
     """
 
-    def __init__(self, policy, inert=0, seed=1, wrong=0.0, uncommitted=0.0, jitter=0.02, switching=0.0, **turn):
+    def __init__(self, policy, ineffective=0, seed=1, wrong=0.0, uncommitted=0.0, jitter=0.02, switching=0.0, **turn):
         self.turn = Turn(policy, **{"slice_ms": 10, "max_inst": 10, "switch_us": 70} | turn)
         self.look = ffi.new("struct cgpu_look *")
         lib.cgpu_look_init(self.look, self.turn.now)
-        self.inert, self.wrong, self.uncommitted, self.jitter = inert, wrong, uncommitted, jitter
+        self.ineffective, self.wrong, self.uncommitted, self.jitter = ineffective, wrong, uncommitted, jitter
         self.rng = random.Random(seed)
         self.tenants, self.slices, self.commits = {}, {}, {}
         self.in_force, self.switching = 0, switching
@@ -51,7 +51,7 @@ class LookGpu:
 
     def allowed(self):
         """Slots that the hardware lets run."""
-        if self.inert & 1:
+        if self.ineffective & 1:
             return set(self.tenants)
         run_mask = self.in_force if self.uncommitted else self.turn.t.run_mask
         return {i for i in self.tenants if run_mask >> i & 1}
@@ -81,7 +81,7 @@ class LookGpu:
         for slot, tenant in self.tenants.items():
             if plan.freeze_mask >> slot & 1 and tenant.resists_ms and was == slot:
                 tenant.on_until = max(tenant.on_until, end + tenant.resists_ms * MS)
-            if plan.timeslice_mask >> slot & 1 and not self.inert & 2:
+            if plan.timeslice_mask >> slot & 1 and not self.ineffective & 2:
                 self.commits[slot] = plan.timeslice_us[slot] or DEFAULT_US
         committed = self.rng.random() >= self.uncommitted
         if committed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""Whether the share moves: what is found out about a control, and that nobody can make it look inert."""
+"""Whether the share moves: what is found out about a control, and that nobody can make it look ineffective."""
 
 import pytest
 from corelib import FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, ffi, lib
@@ -15,21 +15,21 @@ def saturated(policy, *weights, **more):
     return gpu, [gpu.add(weight) for weight in weights]
 
 
-# ---- an inert control is found out ----
+# ---- an ineffective control is found out ----
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("slice_ms", [5, 10, 30])
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
-def test_inert_freezes_are_doubted_then_taken_away(policy, slice_ms, seed):
-    gpu, _ = saturated(policy, 1, 2, inert=FREEZE, slice_ms=slice_ms, seed=seed)
+def test_ineffective_freezes_are_doubted_then_taken_away(policy, slice_ms, seed):
+    gpu, _ = saturated(policy, 1, 2, ineffective=FREEZE, slice_ms=slice_ms, seed=seed)
     doubted = gpu.run(90, lambda: (FREEZE, 0) in gpu.told)
     assert doubted < 40
     assert gpu.enforced() == [0, 0]
     assert gpu.policy == policy, "one look is not enough to take it away"
     lost = gpu.run(90, lambda: gpu.policy == NATIVE)
     assert doubted + lost < 60
-    assert gpu.turn.t.inert == FREEZE and not gpu.look.seen & FREEZE
+    assert gpu.turn.t.ineffective == FREEZE and not gpu.look.seen & FREEZE
     assert (FREEZE, 1) not in gpu.told
     gpu.run(5)
     assert gpu.turn.t.run_mask & 0b11 == 0b11 and not gpu.turn.t.held_mask
@@ -37,20 +37,20 @@ def test_inert_freezes_are_doubted_then_taken_away(policy, slice_ms, seed):
 
 @pytest.mark.parametrize("switching", [0, 0.09])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_inert_timeslices_are_found_where_the_contrast_is_enough(seed, switching):
+def test_ineffective_timeslices_are_found_where_the_contrast_is_enough(seed, switching):
     """1 TSG against 7: half of the GPU by timeslices, an eighth without."""
-    gpu = LookGpu(SOFT, inert=TIMESLICE, seed=seed, switching=switching)
+    gpu = LookGpu(SOFT, ineffective=TIMESLICE, seed=seed, switching=switching)
     gpu.add(tsgs=1)
     gpu.add(tsgs=7)
     assert gpu.run(120, lambda: gpu.told) < 30
     assert gpu.told == [(TIMESLICE, 0)] and gpu.enforced() == [0, 0]
     assert gpu.run(180, lambda: gpu.policy == NATIVE) < 60
-    assert gpu.turn.t.inert == TIMESLICE
+    assert gpu.turn.t.ineffective == TIMESLICE
 
 
 def test_equal_ones_cannot_tell_about_timeslices():
-    for inert in (0, TIMESLICE):
-        gpu, _ = saturated(SOFT, 1, 1, inert=inert)
+    for ineffective in (0, TIMESLICE):
+        gpu, _ = saturated(SOFT, 1, 1, ineffective=ineffective)
         gpu.run(120)
         assert gpu.told == [] and gpu.held_ms == {} and gpu.look.seen == 0
 
@@ -100,7 +100,7 @@ def test_who_has_little_work_is_no_proof_against_timeslices(seed):
 @pytest.mark.parametrize("wrong", [0.05, 0.3])
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, FIXED])
 def test_wrong_samples_take_nothing_away(policy, wrong):
-    """A sampler that is wrong now and then or often. Pure noise looks as inert as a control can."""
+    """A sampler that is wrong now and then or often. Pure noise looks as ineffective as a control can."""
     gpu, _ = saturated(policy, 1, 2, wrong=wrong)
     gpu.run(600)
     assert gpu.policy == policy
@@ -118,7 +118,7 @@ def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
 @pytest.mark.parametrize("resists_ms", [20, 100, 400, 1000, 5000])
 @pytest.mark.parametrize("all_of_them", [False, True])
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
-def test_kernels_that_resist_do_not_make_it_look_inert(policy, all_of_them, resists_ms):
+def test_kernels_that_resist_do_not_make_it_look_ineffective(policy, all_of_them, resists_ms):
     """The freeze is answered at once, and the kernel runs on: what a driver would look like that does not wait."""
     gpu = LookGpu(policy)
     bad = gpu.add(resists_ms=resists_ms)
@@ -153,8 +153,8 @@ def test_a_restart_that_fails_is_no_freeze():
 
 
 def test_a_lone_container_is_never_held():
-    for inert in (0, FREEZE):
-        gpu, _ = saturated(FIXED, 1, inert=inert)
+    for ineffective in (0, FREEZE):
+        gpu, _ = saturated(FIXED, 1, ineffective=ineffective)
         gpu.run(60)
         assert gpu.held_ms == {} and (FREEZE, 0) not in gpu.told
 

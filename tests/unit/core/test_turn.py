@@ -807,7 +807,7 @@ def moved(turn, control, yes):
 
 
 @pytest.mark.parametrize(("policy", "control"), [(p, FREEZE) for p in FREEZING] + [(SOFT, TIMESLICE)])
-def test_an_inert_control_is_doubted_then_taken_away(policy, control):
+def test_an_ineffective_control_is_doubted_then_taken_away(policy, control):
     turn, (a, b) = opened_turn(policy, [(1, 1), (1, 1)])
     turn.step()
     assert moved(turn, control, 0) == policy
@@ -816,20 +816,20 @@ def test_an_inert_control_is_doubted_then_taken_away(policy, control):
     assert enforced(turn, a, b) == [1, 1]
     assert [moved(turn, control, 0) for _ in range(3)] == [policy, policy, NATIVE]
     assert turn.step().run_mask == 0b11, "everybody is thawed"
-    assert turn.t.inert == control
+    assert turn.t.ineffective == control
     refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
     lib.cgpu_sched_set_controls(turn.t, FREEZE | TIMESLICE, turn.now)  # probed again, and it moves
     turn.set("policy", policy)
     turn.step()
     assert enforced(turn, a, b) == [1, 1]
-    assert turn.t.inert == 0
+    assert turn.t.ineffective == 0
 
 
 def test_one_control_says_nothing_of_the_other():
     turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
     turn.step()
     assert [moved(turn, TIMESLICE, 0) for _ in range(4)] == [PREEMPT] * 4
-    assert (turn.t.controls, turn.t.inert) == (FREEZE, TIMESLICE)
+    assert (turn.t.controls, turn.t.ineffective) == (FREEZE, TIMESLICE)
     assert enforced(turn, a, b) == [1, 1]
 
 
@@ -1148,7 +1148,7 @@ def test_the_shell_sees_words_and_no_layout():
     turn.timeline(77)
     gpu, slot = ffi.new("struct cgpu_sched_view *"), ffi.new("struct cgpu_sched_entity_view *")
     lib.cgpu_sched_view(turn.t, gpu)
-    for name in ("policy", "max_inst", "prio_ratio", "controls", "inert", "opened_mask", "run_mask", "slice_ns"):
+    for name in ("policy", "max_inst", "prio_ratio", "controls", "ineffective", "opened_mask", "run_mask", "slice_ns"):
         assert getattr(gpu, name) == getattr(turn.t, name), name
     assert (gpu.free_weight, gpu.instances) == (lib.cgpu_sched_free_weight(turn.t), 2)
     lib.cgpu_sched_entity_view(turn.t, a, slot)

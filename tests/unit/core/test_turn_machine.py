@@ -111,7 +111,7 @@ class TurnMachine(RuleBasedStateMachine):
         assert policy in (turn.t.policy, NATIVE)
         lost = had & ~turn.t.controls
         assert lost in (0, control) and not (lost and moved)
-        assert turn.t.inert & lost == lost
+        assert turn.t.ineffective & lost == lost
 
     @rule(us=st.sampled_from([0, 70, SWITCH_NS_MAX // US]))
     def switch_cost(self, us):

@@ -57,12 +57,12 @@ TOLD = [
         "the driver did not freeze or thaw container ffffffffffff on GPU 0: status 0x40",
     ),
     (
-        KernelEvent(Event.CONTROLS, None, GPU, {"old": 3, "new": 2, "inert": 1}),
+        KernelEvent(Event.CONTROLS, None, GPU, {"old": 3, "new": 2, "ineffective": 1}),
         "error",
         "GPU 0 lost the control freeze (answered, and moves nothing)",
     ),
     (
-        KernelEvent(Event.CONTROLS, None, GPU, {"old": 0, "new": 3, "inert": 0}),
+        KernelEvent(Event.CONTROLS, None, GPU, {"old": 0, "new": 3, "ineffective": 0}),
         "info",
         "has the control freeze and times",
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether the share moves: an inert control is found out under load, and nothing else is taken for one.
+"""Whether the share moves: an ineffective control is found out under load, and nothing else is taken for one.
 
 In exact guest time (`make test-vm KIND=icount`); the decisions themselves are in tests/unit/core/test_look.py.
 """
@@ -31,7 +31,7 @@ def control_news(kernel_log) -> list[str]:
 
 def test_working_freezes_are_seen_and_nobody_is_held_for_it(tenants, kernel_log):
     a, b = tenants().start(), tenants(weight=2).start()
-    assert (stat("control_seen"), stat("control_inert")) == ("none", "none"), "asked at attach, not looked at yet"
+    assert (stat("control_seen"), stat("control_ineffective")) == ("none", "none"), "asked at attach, not looked at yet"
     put("policy", WEIGHTED)
     until(lambda: stat("control_look") == "watching", 10)
     until(lambda: stat("control_seen") == "freeze", 40, step=0.5)
@@ -42,15 +42,15 @@ def test_working_freezes_are_seen_and_nobody_is_held_for_it(tenants, kernel_log)
 
 
 @pytest.mark.parametrize("number", [PREEMPTIVE, WEIGHTED])
-def test_inert_freezes_end_in_native(tenants, personality, kernel_log, number):
-    personality(control_inert=2)
+def test_ineffective_freezes_end_in_native(tenants, personality, kernel_log, number):
+    personality(control_ineffective=2)
     a, b = tenants().start(), tenants(weight=2).start()
     kernel_log.news()
     put("policy", number)
     until(lambda: a.box.stat("enforced") == 0, 40, step=0.5)
     assert policy() in (number, NATIVE)
     until(lambda: policy() == NATIVE, 40, step=0.5)
-    assert (stat("control"), stat("control_inert")) == ("timeslice", "freeze")
+    assert (stat("control"), stat("control_ineffective")) == ("timeslice", "freeze")
     assert [line for line in control_news(kernel_log) if "GPU 0: freezing" in line and "taken away" in line]
     with pytest.raises(OSError, match="not supported"):
         put("policy", number)
@@ -61,17 +61,17 @@ def test_inert_freezes_end_in_native(tenants, personality, kernel_log, number):
 def test_a_lost_control_is_asked_for_again_at_the_next_attach(tenants):
     """The fixture's containers of the test before are gone: so is what was known of the driver."""
     tenants()
-    assert (stat("control"), stat("control_inert"), stat("control_seen")) == ("freeze,timeslice", "none", "none")
+    assert (stat("control"), stat("control_ineffective"), stat("control_seen")) == ("freeze,timeslice", "none", "none")
 
 
-def test_inert_timeslices_end_in_native(tenants, personality, kernel_log):
-    personality(control_inert=1)
+def test_ineffective_timeslices_end_in_native(tenants, personality, kernel_log):
+    personality(control_ineffective=1)
     a, b = tenants().start(), tenants().start("--processes", 7)
     kernel_log.news()
     put("policy", SOFT)
     until(lambda: a.box.stat("enforced") == 0, 90, step=1)
     until(lambda: policy() == NATIVE, 180, step=1)
-    assert (stat("control"), stat("control_inert")) == ("freeze", "timeslice")
+    assert (stat("control"), stat("control_ineffective")) == ("freeze", "timeslice")
     assert [line for line in control_news(kernel_log) if "GPU 0: timeslices" in line and "taken away" in line]
     assert b.box.stat("enforced") == 0
 
@@ -92,7 +92,7 @@ def test_other_personalities_take_no_control_away(tenants, personality, name):
     put("policy", WEIGHTED)
     time.sleep(15)
     assert policy() == WEIGHTED
-    assert (stat("control"), stat("control_inert")) == ("freeze,timeslice", "none")
+    assert (stat("control"), stat("control_ineffective")) == ("freeze,timeslice", "none")
 
 
 @pytest.mark.parametrize("needs_restart", [0, 1])
@@ -105,7 +105,7 @@ def test_a_stubborn_tenant_takes_no_control_away(tenants, personality, needs_res
     put("policy", PREEMPTIVE)
     time.sleep(20)
     assert policy() == PREEMPTIVE
-    assert (stat("control"), stat("control_inert")) == ("freeze,timeslice", "none")
+    assert (stat("control"), stat("control_ineffective")) == ("freeze,timeslice", "none")
     assert good.box.stat("enforced") == 1
 
 

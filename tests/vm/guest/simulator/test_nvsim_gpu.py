@@ -203,8 +203,8 @@ def test_timeslices_at_once_if_no_commit_is_required(make, set_parameter):
     assert ran[0] / ran[1] == pytest.approx(4, abs=0.25)
 
 
-def test_inert_controls(make, set_parameter):
-    set_parameter("control_inert", 3)
+def test_ineffective_controls(make, set_parameter):
+    set_parameter("control_ineffective", 3)
     a, b = make(), make()
     fill(a)
     fill(b)
@@ -250,7 +250,7 @@ def test_disable_that_needs_a_restart(make, set_parameter):
     assert shares(0.1, a)[0] == 0
 
 
-def test_schedule_off_is_inert(make):
+def test_schedule_off_is_ineffective(make):
     channel = make()
     fill(channel)
     assert channel.group.enable(False) == 0
