@@ -71,7 +71,7 @@ enum cgpu_event {
 	/* 1/s: an allocation exceeded the limit. PID, ASKED, LIMIT, USED of the first */
 	CGPU_EVENT_REFUSED	= 4,
 	CGPU_EVENT_CHANGED	= 5,	/* limit, weight or priority changed */
-	/* 1/s: turns ended late, or a freeze was held up. OVERRUNS, RESISTED: totals */
+	/* 1/s: turns ended late, or a freeze was held up. OVERRUNS, PREEMPT_SLOW: totals */
 	CGPU_EVENT_OVERRUN	= 6,
 	/* 1/s: the driver refused a call. CONTROL, STATUS of the latest */
 	CGPU_EVENT_CONTROL_FAILED	= 7,
@@ -118,7 +118,7 @@ enum cgpu_attr {
 	CGPU_A_CONTROL		= 20,	/* u32; 3: the runlist restart that both depend on */
 	CGPU_A_STATUS		= 21,	/* u32: the driver's NV_STATUS */
 	CGPU_A_OVERRUNS		= 22,	/* u64: as in N/C/stat */
-	CGPU_A_RESISTED		= 23,	/* u64: as in N/C/stat */
+	CGPU_A_PREEMPT_SLOW	= 23,	/* u64: as in N/C/stat */
 	CGPU_A_SUPPRESSED	= 24,	/* u32: further events of this kind since the last one */
 	/* u64: events not sent for lack of memory since the module was loaded */
 	CGPU_A_LOST		= 25,

@@ -76,8 +76,8 @@ def _refused(event: KernelEvent, container: str, gpu: str) -> str:
 
 
 def _overrun(event: KernelEvent, container: str, gpu: str) -> str:
-    late, resisted = event.values.get("overruns", 0), event.values.get("resisted", 0)
-    return f"{container} overran its turn on {gpu} ({late} late turns, {resisted} resisted freezes so far)"
+    late, slow = event.values.get("overruns", 0), event.values.get("preempt_slow", 0)
+    return f"{container} overran its turn on {gpu} ({late} late turns, {slow} slow preemptions so far)"
 
 
 def _control_failed(event: KernelEvent, container: str, gpu: str) -> str:

@@ -91,7 +91,7 @@ class A(IntEnum):
     CONTROL = 20
     STATUS = 21
     OVERRUNS = 22
-    RESISTED = 23
+    PREEMPT_SLOW = 23
     SUPPRESSED = 24
     LOST = 25
     CORE = 26

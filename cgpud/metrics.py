@@ -81,7 +81,9 @@ SLOT_FIGURES = (
     ),
     Figure("cgpu_container_turns_total", "Turns the container had.", _stat("turns")),
     Figure("cgpu_container_overruns_total", "Turns that ended more than a tenth of a slice late.", _stat("overruns")),
-    Figure("cgpu_container_resisted_freezes_total", "Freezes held up by the container's kernels.", _stat("resisted")),
+    Figure(
+        "cgpu_container_slow_preemptions_total", "Freezes held up by the container's kernels.", _stat("preempt_slow")
+    ),
     Figure("cgpu_container_failed_control_calls_total", "Freezes and thaws that failed.", _stat("failed_calls")),
     Figure(
         "cgpu_container_refused_allocations_total",

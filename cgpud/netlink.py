@@ -89,7 +89,7 @@ MESSAGE = Table(
         A.CONTROL: U32,
         A.STATUS: U32,
         A.OVERRUNS: U64,
-        A.RESISTED: U64,
+        A.PREEMPT_SLOW: U64,
         A.SUPPRESSED: U32,
         A.LOST: U64,
         A.CORE: TEXT,

@@ -44,7 +44,7 @@ struct cgpu_sched_entity {
 	u64 overruns;		/* turns that ended more than a tenth of a slice late */
 	u64 capped_ns;		/* got in these 100 ms, policies 0 and 3 beside highprio */
 	u32 slow_freezes;	/* points for freezes that took too long */
-	u32 resisted;		/* freezes it is taken to have held up */
+	u32 preempt_slow;	/* freezes it is taken to have held up */
 	u32 failed;		/* calls that failed */
 	u32 served;		/* fixed rounds: number of the last that it needs no turn in, from 1 */
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */

@@ -365,7 +365,7 @@ static void add_points(u32 *points, bool slow)
  * not: the driver has a tail. Slow ones again and again do, where thaws, which
  * nobody resists, are not slow as well; and so does one that no tail explains.
  */
-static bool resisted(struct cgpu_sched *t, u32 stopped, u64 took_ns)
+static bool preempt_was_slow(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 {
 	bool slow = took_ns > SLOW_NS, found = false;
 
@@ -375,7 +375,7 @@ static bool resisted(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 		add_points(&s->slow_freezes, slow);
 		if (took_ns > TAIL_MAX_NS ||
 		    (slow && s->slow_freezes > SLOW_ALLOWED + t->slow_thaws)) {
-			s->resisted++;
+			s->preempt_slow++;
 			found = true;
 		}
 	}
@@ -395,7 +395,7 @@ static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ac
 	u32 started = in_force & ~t->run_mask & t->opened_mask;
 
 	note_thaw(t, started, ack->thawed_ns - ack->frozen_ns);
-	if (resisted(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped)))
+	if (preempt_was_slow(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped)))
 		cgpu_account_until(t, ack->frozen_ns);
 	else
 		cgpu_account_until(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
@@ -410,7 +410,7 @@ static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack 
 	u32 started = in_force & ~before & t->opened_mask;
 
 	note_thaw(t, started, ack->thawed_ns - ack->begin_ns);
-	if (resisted(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
+	if (preempt_was_slow(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
 		cgpu_account_until(t, ack->frozen_ns);
 		return;
 	}

@@ -58,7 +58,7 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 	st->overruns = s->overruns;
 	st->unsure_ns = s->unsure_ns + ((t->unsure_mask >> slot & 1) ? since_ns : 0);
 	st->failed = s->failed;
-	st->resisted = s->resisted;
+	st->preempt_slow = s->preempt_slow;
 	st->enforced = is_enforced(t, slot);
 	st->running = !cgpu_sched_is_frozen(t, slot);
 	st->opened = s->channels > 0;
@@ -106,7 +106,7 @@ void cgpu_sched_entity_view(const struct cgpu_sched *t, u32 slot,
 	view->weight = s->weight;
 	view->highprio = s->highprio;
 	view->channels = s->channels;
-	view->resisted = s->resisted;
+	view->preempt_slow = s->preempt_slow;
 	view->overruns = s->overruns;
 	view->turns = s->turns;
 	view->gpu_ns = s->gpu_ns;

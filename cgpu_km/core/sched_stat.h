@@ -18,7 +18,7 @@ struct cgpu_sched_stat {
 	u32 opened;
 	u64 unsure_ns;
 	u32 failed;
-	u32 resisted;
+	u32 preempt_slow;
 	u32 enforced;		/* 1: a control that is not in doubt holds it to what the policy says */
 	u32 pad;
 };
@@ -49,7 +49,7 @@ struct cgpu_sched_entity_view {
 	u32 weight;		/* portions */
 	u32 highprio;
 	u32 channels;
-	u32 resisted;
+	u32 preempt_slow;
 	u64 overruns;
 	u64 turns;
 	u64 gpu_ns;

@@ -154,6 +154,6 @@ int cgpu_format_slot_stat(char *buf, size_t size, const struct cgpu_ledger *led,
 	put_line(&w, "enforced ", st->enforced);
 	put_line(&w, "unsure_ns ", st->unsure_ns);
 	put_line(&w, "failed_calls ", st->failed);
-	put_line(&w, "resisted ", st->resisted);
+	put_line(&w, "preempt_slow ", st->preempt_slow);
 	return result(&w);
 }

@@ -33,7 +33,7 @@ struct ckm_slot_news {
 	u64 asked, limit, used;		/* bytes */
 	u32 failed;			/* number of failed control calls; data of the latest: */
 	u32 control, status;
-	u64 overruns, resisted;		/* values of the last event sent */
+	u64 overruns, preempt_slow;	/* values of the last event sent */
 };
 
 struct ckm_slot {

@@ -18,7 +18,7 @@ struct note {
 	char dir[CGPU_DIR_LEN + 1];
 	u64 cookie;
 	struct ckm_slot_news news;
-	u64 overruns, resisted;		/* now; news has the values of the last event */
+	u64 overruns, preempt_slow;	/* now; news has the values of the last event */
 	bool is_due[CKM_NEWS_KINDS];
 };
 
@@ -64,10 +64,10 @@ static int put_refused(struct sk_buff *skb, const struct note *note)
 /* One turn can be both late and held up, so the suppressed number is the larger count. */
 static int put_overrun(struct sk_buff *skb, const struct note *note)
 {
-	u64 more = max(note->overruns - note->news.overruns, note->resisted - note->news.resisted);
+	u64 more = max(note->overruns - note->news.overruns, note->preempt_slow - note->news.preempt_slow);
 
 	return nla_put_u64_64bit(skb, CGPU_A_OVERRUNS, note->overruns, CGPU_A_PAD) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_RESISTED, note->resisted, CGPU_A_PAD) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_PREEMPT_SLOW, note->preempt_slow, CGPU_A_PAD) ?:
 	       nla_put_u32(skb, CGPU_A_SUPPRESSED, min_t(u64, more - 1, U32_MAX));
 }
 
@@ -102,10 +102,10 @@ static void take_note(struct ckm_slot *slot, bool all, struct note *note, unsign
 	is_there[CKM_NEWS_REFUSED] = news->refused;
 	is_there[CKM_NEWS_CONTROL] = news->failed;
 	is_there[CKM_NEWS_OVERRUN] = sched.overruns != news->overruns ||
-				     sched.resisted != news->resisted;
+				     sched.preempt_slow != news->preempt_slow;
 	note->news = *news;
 	note->overruns = sched.overruns;
-	note->resisted = sched.resisted;
+	note->preempt_slow = sched.preempt_slow;
 	for (kind = 0; kind < CKM_NEWS_KINDS; kind++) {
 		note->is_due[kind] = is_there[kind] &&
 				     (all || time_after_eq(jiffies, news->due[kind]));
@@ -120,7 +120,7 @@ static void take_note(struct ckm_slot *slot, bool all, struct note *note, unsign
 		news->failed = 0;
 	if (note->is_due[CKM_NEWS_OVERRUN]) {
 		news->overruns = sched.overruns;
-		news->resisted = sched.resisted;
+		news->preempt_slow = sched.preempt_slow;
 	}
 	strscpy(note->id, slot->ct->id, sizeof(note->id));
 	strscpy(note->dir, slot->ct->dir, sizeof(note->dir));
@@ -350,7 +350,7 @@ void ckm_events_turns_locked(struct ckm_gpu *gpu, u32 mask)
 		slot = gpu->slot[__ffs(mask)];
 		ckm_gpu_slot_view_locked(gpu, __ffs(mask), &sched);
 		if (slot && (sched.overruns != slot->news.overruns ||
-			     sched.resisted != slot->news.resisted))
+			     sched.preempt_slow != slot->news.preempt_slow))
 			noticed(slot, CKM_NEWS_OVERRUN);
 	}
 }

@@ -49,7 +49,7 @@ def test_setting_timeslices_is_no_slow_call(high: int, other: int) -> None:
     for number in range(len(containers)):
         turns._open(number)
     turns.run(5 * S)
-    assert [turns.t.slot[slot].resisted for slot in turns.slot] == [0, 0, 0]
+    assert [turns.t.slot[slot].preempt_slow for slot in turns.slot] == [0, 0, 0]
     assert turns.t.slow_thaws == 0
 
 

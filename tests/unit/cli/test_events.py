@@ -26,7 +26,7 @@ SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-events.sch
 ONE = Container("f" * 64, 7, "f" * 12, 509, 0, 1, False, (Slot(0, 2, 0, 6043 * MIB),))
 VALUES = {
     Event.REFUSED: {"pid": 1, "asked": MIB, "limit": MIB, "used": MIB, "suppressed": 2},
-    Event.OVERRUN: {"overruns": 1, "resisted": 2, "suppressed": 0},
+    Event.OVERRUN: {"overruns": 1, "preempt_slow": 2, "suppressed": 0},
     Event.CONTROL_FAILED: {"control": 1, "status": 64, "suppressed": 0},
     Event.CONTROLS: {"old": 3, "new": 1, "ineffective": 2},
     Event.POLICY: {"old": 2, "new": 5, "lost": 1},

@@ -69,7 +69,7 @@ def test_stat_is_what_the_contract_lists(values):
     stat.gpu_ns, stat.wait_ns, stat.turns, stat.overruns = values[:4]
     stat.running, stat.opened = 1, 0
     values[4:6] = 1, 0
-    stat.enforced, stat.unsure_ns, stat.failed, stat.resisted = values[11:] = 1, values[12], 3, 4
+    stat.enforced, stat.unsure_ns, stat.failed, stat.preempt_slow = values[11:] = 1, values[12], 3, 4
     led.limit_bytes, led.used_bytes, led.peak_bytes, led.refused = values[6:10]
     lines = text_of(lib.cgpu_format_slot_stat, led, stat, values[10]).splitlines()
     table = PROC_MD.read_text().split("`N/C/stat`, in this order:")[1].split("\n\n")[1]

@@ -180,7 +180,7 @@ def test_a_kernel_that_ignores_preemption_pays_it_back(part, length_ms):
     a, b = turn.add(1, channels=1), turn.add(1, channels=1)
     sim = Stubborn(turn, Control())
     sim.run(20_000)
-    assert turn.stat(a).resisted > 50 > 2 > turn.stat(b).resisted
+    assert turn.stat(a).preempt_slow > 50 > 2 > turn.stat(b).preempt_slow
     assert 0.95 < sim.got[a] / sim.got[b] < 1.02
 
 
@@ -233,7 +233,7 @@ def test_a_slow_control_is_not_a_kernel_that_resists():
     a, b = turn.add(channels=1), turn.add(channels=1)
     sim = Card(turn, Control(tail=0.3))
     sim.run(20_000)
-    assert turn.stat(a).resisted + turn.stat(b).resisted <= 3
+    assert turn.stat(a).preempt_slow + turn.stat(b).preempt_slow <= 3
     assert sim.got[a] / sim.got[b] == pytest.approx(1, abs=0.01)
 
 

@@ -1152,7 +1152,7 @@ def test_the_shell_sees_words_and_no_layout():
         assert getattr(gpu, name) == getattr(turn.t, name), name
     assert (gpu.free_weight, gpu.instances) == (lib.cgpu_sched_free_weight(turn.t), 2)
     lib.cgpu_sched_entity_view(turn.t, a, slot)
-    for name in ("cookie", "weight", "highprio", "channels", "resisted", "overruns", "turns", "gpu_ns"):
+    for name in ("cookie", "weight", "highprio", "channels", "preempt_slow", "overruns", "turns", "gpu_ns"):
         assert getattr(slot, name) == getattr(turn.t.slot[a], name), name
     lib.cgpu_sched_entity_view(turn.t, 24, slot)
     assert not any(bytes(ffi.buffer(slot)))

@@ -47,9 +47,9 @@ TOLD = [
         "was refused 512 MiB on GPU 0: 6000 MiB of 6043 MiB are in use (process 42); 3 more like it",
     ),
     (
-        KernelEvent(Event.OVERRUN, NAMES, GPU, {"overruns": 9, "resisted": 2, "suppressed": 0}),
+        KernelEvent(Event.OVERRUN, NAMES, GPU, {"overruns": 9, "preempt_slow": 2, "suppressed": 0}),
         "warning",
-        "overran its turn on GPU 0 (9 late turns, 2 resisted freezes so far)",
+        "overran its turn on GPU 0 (9 late turns, 2 slow preemptions so far)",
     ),
     (
         KernelEvent(Event.CONTROL_FAILED, NAMES, GPU, {"control": 1, "status": 0x40, "suppressed": 0}),

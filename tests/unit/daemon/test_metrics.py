@@ -33,7 +33,7 @@ UUID = "GPU-00000000-1111-2222-3333-444455556666"
 SLOT_STAT = (
     "gpu_ns 1500000000\nwait_ns 250000000\nturns 30\noverruns 1\nrunning 1\nopened 1\n"
     f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 3\nrefused_calls 4\n"
-    "enforced 1\nunsure_ns 1000000\nfailed_calls 5\nresisted 6"
+    "enforced 1\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6"
 )
 GPU_STAT = (
     f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
@@ -96,7 +96,7 @@ EXPECTED = {
     "unsure_seconds_total": 0.001,
     "turns_total": 30,
     "overruns_total": 1,
-    "resisted_freezes_total": 6,
+    "slow_preemptions_total": 6,
     "failed_control_calls_total": 5,
     "refused_allocations_total": 3,
     "refused_calls_total": 4,

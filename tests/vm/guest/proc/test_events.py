@@ -228,9 +228,9 @@ def test_who_overruns_is_told_once_a_second(ear: Ear, personality) -> None:
             at = [when for when, event in mine if event.container.id == box.name]
             assert len(at) <= (time.monotonic() - begun) / SECOND + 2
         ones = [event.values for _, event in mine if event.container.id == one.name]
-        totals = [values["overruns"] + values["resisted"] for values in ones]
+        totals = [values["overruns"] + values["preempt_slow"] for values in ones]
         assert totals == sorted(totals) and totals[0] > 0
-        assert totals[-1] <= one.stat("overruns") + one.stat("resisted")
+        assert totals[-1] <= one.stat("overruns") + one.stat("preempt_slow")
 
 
 def test_a_driver_that_does_not_restart_the_runlist_is_told_of(ear: Ear, personality) -> None:
