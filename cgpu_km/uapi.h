@@ -137,7 +137,7 @@ enum cgpu_slot_attr {
 	CGPU_S_NV_MINOR		= 4,	/* u32: M of the driver's /dev/nvidiaM */
 	CGPU_S_LIMIT		= 5,	/* u64 bytes */
 	CGPU_S_USED		= 6,	/* u64 bytes */
-	CGPU_S_WEIGHT		= 7,	/* u32 portions; in the reply: granted */
+	CGPU_S_WEIGHT		= 7,	/* u32 slices per round; in the reply: granted */
 	CGPU_S_HIGHPRIO		= 8,	/* u8 */
 };
 

@@ -168,7 +168,7 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
 
     weight = None
     if _bare(ours.get(WEIGHT, "")):
-        weight = _number(WEIGHT, _bare(ours[WEIGHT]), 1, MAX_INST_BURST_MAX, "a whole number of portions")
+        weight = _number(WEIGHT, _bare(ours[WEIGHT]), 1, MAX_INST_BURST_MAX, "a whole number of slices")
     highprio = False
     if _bare(ours.get(HIGHPRIO, "")):
         highprio = _number(HIGHPRIO, _bare(ours[HIGHPRIO]), 0, 1, "a number") == 1

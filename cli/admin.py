@@ -120,7 +120,7 @@ def _created(container_id: str, found: Container | None, slots: Sequence[Granted
 @click.argument("container", metavar="ID")
 @click.option("--gpu", required=True, metavar="N[,N...]", help="GPUs of the container.")
 @click.option("--memsize", required=True, metavar="SIZE[,SIZE...]", help="Limit: bytes, or with MiB or GiB.")
-@click.option("--weight", metavar="W[,W...]", help="Portions of compute; default 1.")
+@click.option("--weight", metavar="W[,W...]", help="Slices per round; default 1.")
 @click.option("--allow-less", is_flag=True, help="If less weight than that is free, take what is free, even none.")
 @click.option("--highprio", is_flag=True, help="High priority.")
 @click.option("--cookie", metavar="C", help="Chosen by the kernel if not given.")

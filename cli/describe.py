@@ -16,7 +16,7 @@ from .share import allowed_pct, since_start_pct
 ABOUT = {
     0: ("equal parts of 1/max_inst, unused ones are lost", "0 freezes; its size is ignored"),
     1: ("equal parts among those that have opened the GPU", "0 freezes; its size is ignored"),
-    2: ("parts by weight; unassigned portions go to the others", "share is weight / sum of weights"),
+    2: ("parts by weight; unassigned slices go to the others", "share is weight / sum of weights"),
     3: ("fixed parts by weight, a hard cap", "share is weight / max_inst"),
     4: ("about equal parts by the hardware's timeslices", "0 freezes; its size is ignored"),
     5: ("the driver's own sharing; memory limits only", "ignored, also 0"),

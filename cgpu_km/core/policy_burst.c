@@ -10,7 +10,7 @@
 
 #include "../uapi.h"
 
-static u32 burst_portions(const struct cgpu_sched_entity *slot)
+static u32 burst_slices(const struct cgpu_sched_entity *slot)
 {
 	return slot->channels ? slot->weight : 0;
 }
@@ -22,5 +22,5 @@ const struct cgpu_policy cgpu_policy_burst = {
 	.thaw_first	= 1,
 	.scaled		= 1,
 	.max_inst	= CGPU_MAX_INST_BURST_MAX,
-	.portions	= burst_portions,
+	.slices		= burst_slices,
 };

@@ -6,7 +6,7 @@
  */
 #include "policy.h"
 
-static u32 fair_portions(const struct cgpu_sched_entity *slot)
+static u32 fair_slices(const struct cgpu_sched_entity *slot)
 {
 	return slot->weight > 0;
 }
@@ -16,5 +16,5 @@ const struct cgpu_policy cgpu_policy_fair = {
 	.limits		= 1,
 	.fixed_round	= 1,
 	.thaw_first	= 0,
-	.portions	= fair_portions,
+	.slices		= fair_slices,
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * 3, fixed: a hard cap of weight/max_inst. Portions that belong to nobody, to
+ * 3, fixed: a hard cap of weight/max_inst. Slices that belong to nobody, to
  * one that has not opened the GPU or to one that idles all pass empty.
  */
 #include "policy.h"
 
-static u32 fixed_portions(const struct cgpu_sched_entity *slot)
+static u32 fixed_slices(const struct cgpu_sched_entity *slot)
 {
 	return slot->weight;
 }
@@ -15,5 +15,5 @@ const struct cgpu_policy cgpu_policy_fixed = {
 	.limits		= 1,
 	.fixed_round	= 1,
 	.thaw_first	= 0,
-	.portions	= fixed_portions,
+	.slices		= fixed_slices,
 };

@@ -6,7 +6,7 @@
  */
 #include "policy.h"
 
-static u32 preempt_portions(const struct cgpu_sched_entity *slot)
+static u32 preempt_slices(const struct cgpu_sched_entity *slot)
 {
 	return slot->weight > 0 && slot->channels > 0;
 }
@@ -16,5 +16,5 @@ const struct cgpu_policy cgpu_policy_preempt = {
 	.limits		= 1,
 	.fixed_round	= 0,
 	.thaw_first	= 1,
-	.portions	= preempt_portions,
+	.slices		= preempt_slices,
 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * 2, weighted preemptive: `weight` consecutive slices merged into one turn.
- * Only portions that belong to nobody are skipped: those of a container that
+ * Only slices that belong to nobody are skipped: those of a container that
  * has not opened the GPU are consumed. A lone container has the whole GPU.
  */
 #include "policy.h"
 
-static u32 weighted_portions(const struct cgpu_sched_entity *slot)
+static u32 weighted_slices(const struct cgpu_sched_entity *slot)
 {
 	return slot->weight;
 }
@@ -16,5 +16,5 @@ const struct cgpu_policy cgpu_policy_weighted = {
 	.limits		= 1,
 	.fixed_round	= 0,
 	.thaw_first	= 1,
-	.portions	= weighted_portions,
+	.slices		= weighted_slices,
 };

@@ -59,25 +59,25 @@ void cgpu_rota_refresh(struct cgpu_sched *t)
 	}
 }
 
-/* After a change of slots: masks, and portions of the fixed rounds. Those that
+/* After a change of slots: masks, and slices of the fixed rounds. Those that
  * are nobody's lie evenly between the others': a slow call then delays nobody
  * but whose it is.
  */
 static void pack(struct cgpu_sched *t)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
-	u32 portions[CGPU_SLOTS] = { 0 }, used = 0, owners = 0, next = 0, nr = 0, i;
+	u32 slices[CGPU_SLOTS] = { 0 }, used = 0, owners = 0, next = 0, nr = 0, i;
 
 	cgpu_rota_refresh(t);
 	for (i = 0; policy->fixed_round && i < CGPU_SLOTS; i++) {
-		portions[i] = t->slot[i].cookie ? policy->portions(&t->slot[i]) : 0;
-		used += portions[i];
-		owners += portions[i] > 0;
+		slices[i] = t->slot[i].cookie ? policy->slices(&t->slot[i]) : 0;
+		used += slices[i];
+		owners += slices[i] > 0;
 	}
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		t->slot[i].portion = next;
-		next += portions[i];
-		if (!portions[i] || used >= t->max_inst)
+		t->slot[i].first_slice = next;
+		next += slices[i];
+		if (!slices[i] || used >= t->max_inst)
 			continue;
 		next += (t->max_inst - used) * (nr + 1) / owners - (t->max_inst - used) * nr / owners;
 		nr++;
@@ -135,7 +135,7 @@ u32 cgpu_sched_instances(const struct cgpu_sched *t)
 }
 
 /**
- * cgpu_sched_free_weight() - portions that belong to nobody
+ * cgpu_sched_free_weight() - slices that belong to nobody
  * @t: the scheduler
  */
 u32 cgpu_sched_free_weight(const struct cgpu_sched *t)
@@ -151,15 +151,15 @@ u32 cgpu_sched_free_weight(const struct cgpu_sched *t)
  * cgpu_sched_add() - admit a container
  * @t: the scheduler
  * @cookie: its identity, not 0
- * @weight: portions asked for, 1 .. max_inst
+ * @weight: slices asked for, 1 .. max_inst
  * @highprio: 0 or 1
  * @now_ns: monotonic
  * @slot: its slot
- * @granted: @weight, or 0 when no portion is left: it will not run
+ * @granted: @weight, or 0 when no slice is left: it will not run
  *
  * Context: Caller serialises.
  * Return: 0; -EINVAL for an argument out of range; -EEXIST if @cookie is here;
- * -ENOSPC if max_inst containers are, or fewer portions than asked but not none.
+ * -ENOSPC if max_inst containers are, or fewer slices than asked but not none.
  */
 int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
 		   u64 now_ns, u32 *slot, u32 *granted)
@@ -219,7 +219,7 @@ void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns)
 }
 
 /**
- * cgpu_sched_set_weight() - change a container's portions
+ * cgpu_sched_set_weight() - change a container's slices
  * @t: the scheduler
  * @slot: its slot
  * @weight: 0 (frozen) .. max_inst
@@ -301,7 +301,7 @@ int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns)
 }
 
 /**
- * cgpu_sched_set_max_inst() - change the number of portions of this GPU
+ * cgpu_sched_set_max_inst() - change the number of slices of this GPU
  * @t: the scheduler
  * @max_inst: 1 .. CGPU_MAX_INST_MAX, under burst .. CGPU_MAX_INST_BURST_MAX
  * @now_ns: monotonic

@@ -68,7 +68,7 @@ void cgpu_debt_spread(struct cgpu_sched *t, u32 slots, u64 usual_ns)
  * @t: the scheduler
  * @nr: enum cgpu_rota_nr
  * @slot: which
- * @grant_ns: its part by its portions
+ * @grant_ns: its part by its slices
  * @part_ns: what the switches of the round leave of that
  * @round_ns: all of the round
  *

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Fixed rounds, policies 0 and 3: max_inst portions, of which the empty ones are the buffer.
+ * Fixed rounds, policies 0 and 3: max_inst slices, of which the empty ones are the buffer.
  * Each ends where its place in the round is, however late the turn before it was.
  */
 #include "sched_rr.h"
@@ -10,24 +10,24 @@
 #define LATE_TURN_PARTS	2	/* a turn that begins later than this part of a slice is late */
 
 /* The first of @members at @from or behind it that had no turn in this round: a
- * change moves portions, and must not give two.
+ * change moves slices, and must not give two.
  */
-static u32 at_portion(const struct cgpu_sched *t, u32 members, u32 from, u32 round)
+static u32 at_slice(const struct cgpu_sched *t, u32 members, u32 from, u32 round)
 {
 	u32 best = CGPU_NO_SLOT;
 
 	for (; members; members &= members - 1) {
 		u32 i = __builtin_ctz(members);
 
-		if (t->slot[i].portion < from || t->slot[i].served == round)
+		if (t->slot[i].first_slice < from || t->slot[i].served == round)
 			continue;
-		if (best >= CGPU_SLOTS || t->slot[i].portion < t->slot[best].portion)
+		if (best >= CGPU_SLOTS || t->slot[i].first_slice < t->slot[best].first_slice)
 			best = i;
 	}
 	return best;
 }
 
-/* One whose portions were moved to where the round already was. Who came in this round has
+/* One whose slices were moved to where the round already was. Who came in this round has
  * missed nothing.
  */
 static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rota *r)
@@ -37,7 +37,7 @@ static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rota *r)
 	for (mask = r->members & t->opened_mask; mask; mask &= mask - 1) {
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
 
-		if (s->portion < r->pos && s->served == (u32)r->round)
+		if (s->first_slice < r->pos && s->served == (u32)r->round)
 			return __builtin_ctz(mask);
 	}
 	return CGPU_NO_SLOT;
@@ -73,15 +73,15 @@ static void next_stretch(struct cgpu_sched *t, u32 nr)
 	missed = who_missed(t, r);
 	if (r->pos >= t->max_inst && missed >= CGPU_SLOTS)
 		next_round(t, r);
-	slot = at_portion(t, r->members, r->pos, (u32)r->round + 1);
-	to = slot < CGPU_SLOTS ? t->slot[slot].portion : t->max_inst;
+	slot = at_slice(t, r->members, r->pos, (u32)r->round + 1);
+	to = slot < CGPU_SLOTS ? t->slot[slot].first_slice : t->max_inst;
 	to = to < r->pos ? r->pos : to;	/* max_inst may have become less */
 	if (to == r->pos && slot < CGPU_SLOTS) {
-		to += cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
+		to += cgpu_policy_get(t->policy)->slices(&t->slot[slot]);
 		r->late = r->clock_ns > r->mark_ns + t->slice_ns / LATE_TURN_PARTS;
 	} else if (missed < CGPU_SLOTS) {
 		slot = missed;
-		own = cgpu_policy_get(t->policy)->portions(&t->slot[slot]);
+		own = cgpu_policy_get(t->policy)->slices(&t->slot[slot]);
 		to = own < to - r->pos ? r->pos + own : to;
 	} else {
 		slot = CGPU_NO_SLOT;
@@ -95,15 +95,15 @@ static void next_stretch(struct cgpu_sched *t, u32 nr)
 }
 
 /**
- * cgpu_rota_step_fixed() - whose turn is it, in a round of max_inst portions
+ * cgpu_rota_step_fixed() - whose turn is it, in a round of max_inst slices
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rota_nr
  * @members: slots that take turns
  * @left_ns: how long it stays so, by what is known now
  *
- * Empty portions pass.
+ * Empty slices pass.
  *
- * Return: the slot that may run as a mask, 0 in an empty portion.
+ * Return: the slot that may run as a mask, 0 in an empty slice.
  */
 u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns)
 {

@@ -29,7 +29,7 @@
 struct cgpu_sched_entity {
 	u64 cookie;		/* 0: the slot is free */
 	u32 weight;
-	u32 portion;		/* first of its portions, policies 0 and 3 */
+	u32 first_slice;	/* first of its slices, policies 0 and 3 */
 	u32 channels;		/* live graphics/compute channels: > 0 means "has opened the GPU" */
 	u32 tsgs;		/* live graphics/compute TSGs */
 	u8 highprio;
@@ -70,15 +70,15 @@ struct cgpu_rota {
 	u32 woken;		/* of @members, those that woke with credit: their turns come first */
 	u32 resume;		/* slot whose turn was cut short by a woken one, or CGPU_NO_SLOT */
 	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
-	u32 pos;		/* last slot that had its turn; fixed rounds: next portion */
-	u8 fixed;		/* a round of max_inst portions, empty ones pass */
+	u32 pos;		/* last slot that had its turn; fixed rounds: next slice */
+	u8 fixed;		/* a round of max_inst slices, empty ones pass */
 	u8 running;		/* CGPU_ROTA_*: in force, its clock runs */
 	u8 contended;		/* somebody has to wait: turns are charged */
-	u8 late;		/* fixed rounds: no empty portion made room for the gaps so far */
+	u8 late;		/* fixed rounds: no empty slice made room for the gaps so far */
 	u8 waking;		/* the turn is a woken slot's: another one does not cut it short */
 	u8 pad[3];
 	u64 clock_ns;
-	u64 mark_ns;		/* fixed rounds: clock at which portion @pos begins */
+	u64 mark_ns;		/* fixed rounds: clock at which slice @pos begins */
 	u64 limit_ns;		/* clock at which the turn ends whatever its owner got */
 	u64 round;
 };

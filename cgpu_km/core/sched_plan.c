@@ -58,7 +58,7 @@ static void look(struct cgpu_sched *t, struct view *v)
 	 */
 	contend = (v->high | v->low) & v->opened;
 	v->polled = (contend & (contend - 1)) &&
-		    (v->present || (v->policy->portions && !v->policy->fixed_round));
+		    (v->present || (v->policy->slices && !v->policy->fixed_round));
 	if (!v->polled)
 		cgpu_run_state_forget(t, t->live_mask);
 	/* Not under fixed rounds: their caps are promised beside high priority too, in each 100 ms. */
@@ -71,20 +71,20 @@ static void look(struct cgpu_sched *t, struct view *v)
 	if (v->present && !v->exclusive) {
 		u32 low = v->not_crowds & v->opened;
 
-		v->beside = v->policy->portions ? 1 : count(low);
+		v->beside = v->policy->slices ? 1 : count(low);
 		v->stretch = cgpu_prio_stretch(t, low, v->beside);
 	}
 	v->left_ns = CGPU_NEVER_NS;
 }
 
-static u32 with_portions(const struct cgpu_sched *t, const struct view *v, u32 mask)
+static u32 with_slices(const struct cgpu_sched *t, const struct view *v, u32 mask)
 {
 	u32 out = 0;
 
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (v->policy->portions(&t->slot[i]))
+		if (v->policy->slices(&t->slot[i]))
 			out |= 1u << i;
 	}
 	return out;
@@ -121,7 +121,7 @@ static u32 run_below_cap(struct cgpu_sched *t, struct view *v, u32 members, bool
 /* The ceiling is used up: the others have the GPU until the period ends. */
 static u32 run_low(struct cgpu_sched *t, struct view *v)
 {
-	u32 members = with_portions(t, v, v->low);
+	u32 members = with_slices(t, v, v->low);
 
 	if (v->policy->fixed_round)
 		return run_below_cap(t, v, members, false);
@@ -136,7 +136,7 @@ static u32 run_low(struct cgpu_sched *t, struct view *v)
  */
 static u32 run_alone(struct cgpu_sched *t, struct view *v)
 {
-	u32 members = with_portions(t, v, v->low);
+	u32 members = with_slices(t, v, v->low);
 
 	/* The first to open the GPU need not wait for a call either. */
 	if (!members)
@@ -152,7 +152,7 @@ static u32 run_alone(struct cgpu_sched *t, struct view *v)
 static u32 run_high(struct cgpu_sched *t, struct view *v, bool bounded)
 {
 	u32 run = step(t, v, CGPU_ROTA_HIGH, v->active, false);
-	u32 members = with_portions(t, v, v->low);
+	u32 members = with_slices(t, v, v->low);
 
 	if (!(t->controls & CGPU_CTRL_TIMESLICE) || !bounded)
 		return run;
@@ -170,14 +170,14 @@ static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
 	u32 run, low;
 
 	if (!v->active)
-		return v->policy->portions ? run_alone(t, v) : v->high | v->low;
-	run = v->policy->portions ? step(t, v, CGPU_ROTA_HIGH, v->present, false) : v->present;
+		return v->policy->slices ? run_alone(t, v) : v->high | v->low;
+	run = v->policy->slices ? step(t, v, CGPU_ROTA_HIGH, v->present, false) : v->present;
 	run |= v->high & ~v->opened;
 	if (!cgpu_prio_budget_used_up(t, &v->left_ns))
 		return run;
 	low = v->low;
-	if (v->policy->portions)
-		low = step(t, v, CGPU_ROTA_BESIDE, with_portions(t, v, low), false);
+	if (v->policy->slices)
+		low = step(t, v, CGPU_ROTA_BESIDE, with_slices(t, v, low), false);
 	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
 	if ((t->controls & CGPU_CTRL_TIMESLICE) && !(low & v->opened & ~v->not_crowds))
 		return run | low;
@@ -196,7 +196,7 @@ static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
 	if (v->exclusive)
 		return run_exclusive(t, v);
 	used_up = cgpu_prio_used_up(t, bounded, now_ns, &v->left_ns);
-	if (!v->policy->portions)
+	if (!v->policy->slices)
 		return used_up ? v->low : v->not_crowds | v->high;
 	if (!v->active)
 		return run_alone(t, v);
@@ -207,7 +207,7 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct view *v,
 			       u32 slot)
 {
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
-	if (v->policy->portions && (v->low & ~v->not_crowds) >> slot & 1)
+	if (v->policy->slices && (v->low & ~v->not_crowds) >> slot & 1)
 		return 0;
 	if (v->exclusive && t->prio_low)
 		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);

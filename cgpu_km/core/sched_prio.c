@@ -24,11 +24,11 @@
 /* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
 #define CROWD_TSGS	4u
 
-static u32 portions(const struct cgpu_sched *t, u32 slot)
+static u32 slices(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
 
-	return policy->portions ? policy->portions(&t->slot[slot]) : t->max_inst;
+	return policy->slices ? policy->slices(&t->slot[slot]) : t->max_inst;
 }
 
 static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
@@ -42,7 +42,7 @@ static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
 static void roll_period(struct cgpu_sched *t, u64 ceiling_ns, u64 now_ns)
 {
 	u64 n = (now_ns - t->prio_period_ns) / CGPU_PRIO_PERIOD_NS;
-	u64 portion_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, cap;
+	u64 part_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, cap;
 	u32 mask;
 
 	t->prio_period_ns += n * CGPU_PRIO_PERIOD_NS;
@@ -51,7 +51,7 @@ static void roll_period(struct cgpu_sched *t, u64 ceiling_ns, u64 now_ns)
 	for (mask = t->live_mask; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		cap = portions(t, i) * portion_ns;
+		cap = slices(t, i) * part_ns;
 		give_back(&t->slot[i].capped_ns, n * cap, cap);
 	}
 }
@@ -168,15 +168,15 @@ static u64 still_to_come_ns(const struct cgpu_sched *t)
 u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns)
 {
 	u64 low_ns = beside ? still_to_come_ns(t) : 0;
-	u64 portion_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, kept_ns;
+	u64 part_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, kept_ns;
 	u32 out = 0, sum = 0, mask;
 
 	for (mask = group; mask; mask &= mask - 1)
-		sum += portions(t, __builtin_ctz(mask));
+		sum += slices(t, __builtin_ctz(mask));
 	kept_ns = sum ? low_ns / sum : 0;
 	for (mask = sum ? group : 0; mask; mask &= mask - 1) {
-		u32 i = __builtin_ctz(mask), n = portions(t, i);
-		u64 cap = n * portion_ns, used = t->slot[i].capped_ns + n * kept_ns;
+		u32 i = __builtin_ctz(mask), n = slices(t, i);
+		u64 cap = n * part_ns, used = t->slot[i].capped_ns + n * kept_ns;
 
 		if (used + SLACK_NS > cap)
 			continue;

@@ -2,7 +2,7 @@
 /*
  * Turns by credit.
  *
- * A slot is granted portions x slice when its turn comes, and is charged what
+ * A slot is granted its slices when its turn comes, and is charged what
  * it got as the shell acknowledged it. Its turn ends when nothing is left, so
  * a turn that ended late makes the next one shorter and the other way round:
  * over n rounds a slot has got n grants, give or take the last turn's error.
@@ -67,7 +67,7 @@ static u64 granted_ns(const struct cgpu_sched *t, u32 slot)
 {
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
 	const struct cgpu_sched_entity *s = &t->slot[slot];
-	u64 ns = policy->portions(s) * t->slice_ns;
+	u64 ns = policy->slices(s) * t->slice_ns;
 	u32 sum = t->opened_weight[s->highprio], least;
 
 	if (!policy->scaled || !sum)
@@ -129,7 +129,7 @@ static bool owner_is_stuck(const struct cgpu_sched *t, const struct cgpu_rota *r
  * @t: the scheduler
  *
  * In a fixed round only while it is late: between two freezes and thaws lies a gap, and
- * where hardly a portion is empty these gaps would be taken from everybody.
+ * where hardly a slice is empty these gaps would be taken from everybody.
  */
 bool cgpu_rota_thaws_first(const struct cgpu_sched *t)
 {

@@ -14,7 +14,7 @@
 #define CGPU_ROTA_STEPS_MAX	(4 * CGPU_SLOTS)
 
 /* How long a round is, and what of it goes to the context switches its turns begin with.
- * In a fixed round the empty portions make room for those, if there are any.
+ * In a fixed round the empty slices make room for those, if there are any.
  */
 struct cgpu_round {
 	u64 len_ns;

@@ -124,7 +124,7 @@ static bool slots_are_sound(const struct cgpu_sched *t)
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		const struct cgpu_sched_entity *s = &t->slot[i];
 
-		if (s->highprio > 1 || s->weight > t->max_inst || s->portion > CGPU_SLOTS)
+		if (s->highprio > 1 || s->weight > t->max_inst || s->first_slice > CGPU_SLOTS)
 			return false;
 		if (!s->cookie && (s->weight || s->channels))
 			return false;

@@ -38,7 +38,7 @@ struct cgpu_sched_view {
 	u32 no_effect_count[2];	/* control by control: acts in a row after which nothing had moved */
 	u32 opened_mask;	/* slots with channels */
 	u32 run_mask;		/* slots that may run now, as acknowledged */
-	u32 free_weight;	/* portions */
+	u32 free_weight;	/* slices per round */
 	u32 instances;
 	u32 pad;
 	u64 slice_ns;
@@ -46,7 +46,7 @@ struct cgpu_sched_view {
 
 struct cgpu_sched_entity_view {
 	u64 cookie;		/* 0: the slot is free */
-	u32 weight;		/* portions */
+	u32 weight;		/* slices per round */
 	u32 highprio;
 	u32 channels;
 	u32 preempt_slow;

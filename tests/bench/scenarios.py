@@ -144,7 +144,7 @@ FELT = (
     felt("three at 3 %", *(service(f"model{i}", 3) for i in range(3)), TRAIN, bars=CONSERVING, seconds=30),
     felt("LLM beside training", LLM, TRAIN, bars=Bars(), seconds=30),
     felt("notebooks", *NOTEBOOKS, bars=CONSERVING, seconds=30),
-    # Under policy 2 the portions of a container that has closed the GPU pass unused.
+    # Under policy 2 the slices of a container that has closed the GPU pass unused.
     felt("churn", *many([1, 2], **PLAIN), *GUESTS, bars=replace(CONSERVING, enforced=False)),
     felt("changes at 10 Hz", *many([1, 2], **PLAIN), bars=CONSERVING, changes=WRITES),
 )

@@ -56,7 +56,7 @@ def test_setting_timeslices_is_no_slow_call(high: int, other: int) -> None:
 @pytest.mark.parametrize("card", ["a100", "h200", "t4"])
 @pytest.mark.parametrize("policy", [0, 3])
 def test_a_small_full_house_loses_its_switches_only(policy: int, card: str) -> None:
-    """Two portions, both owned and busy: what each has of its half is what the context switches leave."""
+    """Two slices, both owned and busy: what each has of its half is what the context switches leave."""
     containers = (Container("a", kernel_us=500, depth=64), Container("b", kernel_us=500, depth=64))
     gpu = Gpu(profile(card), Personality(), containers, 11 * S, 1)
     turns = Turns(gpu, Setup(profile(card), policy, 5000, 2), containers)

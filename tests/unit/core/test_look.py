@@ -109,7 +109,7 @@ def test_wrong_samples_take_nothing_away(policy, wrong):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
-    """Portions of 100 ms in a round of a second: the wrong samples fall where it was off and seems to come back."""
+    """Slices of 100 ms in a round of a second: the wrong samples fall where it was off and seems to come back."""
     gpu, _ = saturated(FIXED, 1, 1, wrong=0.1, slice_ms=100, seed=seed)
     gpu.run(300)
     assert gpu.policy == FIXED and (FREEZE, 0) not in gpu.told

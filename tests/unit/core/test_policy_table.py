@@ -254,7 +254,7 @@ def test_what_is_refused_changes_nothing(row):
         assert bytes(ffi.buffer(turn.t)) == before
 
 
-def test_a_full_gpu_refuses_and_one_without_portions_admits_with_weight_0():
+def test_a_full_gpu_refuses_and_one_without_slices_admits_with_weight_0():
     turn = Turn(WEIGHTED, max_inst=3)
     turn.add(3)
     assert turn.t.slot[turn.add(1)].weight == 0

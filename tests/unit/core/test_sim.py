@@ -84,7 +84,7 @@ def test_any_second(policy, mix):
 
 @pytest.mark.parametrize("weights", [[3, 2], [5, 4], [1, 1, 1, 1, 1, 1, 1, 1, 1]])
 def test_fixed_rounds_keep_to_the_wall_clock(weights):
-    """One empty portion of ten is enough to hide all calls in."""
+    """One empty slice of ten is enough to hide all calls in."""
     turn = Turn(FIXED, slice_ms=10, max_inst=10, controls=FREEZE)
     for weight in weights:
         turn.add(weight, channels=1)

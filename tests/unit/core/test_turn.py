@@ -52,13 +52,13 @@ SHARES = [
     ("2: a lone container has everything", WEIGHTED, [(3, 1)], [1]),
     ("2: by weight", WEIGHTED, [(1, 1), (2, 1)], [1 / 3, 2 / 3]),
     ("2: 8:4 is 2:1", WEIGHTED, [(8, 1), (4, 1)], [2 / 3, 1 / 3]),
-    ("2: the portions of one not opened are consumed", WEIGHTED, [(1, 1), (2, 0), (1, 1)], [0.25, 0, 0.25]),
+    ("2: the slices of one not opened are consumed", WEIGHTED, [(1, 1), (2, 0), (1, 1)], [0.25, 0, 0.25]),
     ("2: also when it is the only other", WEIGHTED, [(1, 1), (1, 0)], [0.5, 0]),
-    ("2: weight 0 has no portions to consume", WEIGHTED, [(1, 1), (0, 1)], [1, 0]),
+    ("2: weight 0 has no slices to consume", WEIGHTED, [(1, 1), (0, 1)], [1, 0]),
     ("3: a lone container keeps to its cap", FIXED, [(5, 1)], [0.25]),
     ("3: caps", FIXED, [(1, 1), (10, 1)], [0.05, 0.5]),
     ("3: what one does not open is lost", FIXED, [(4, 1), (8, 0)], [0.2, 0]),
-    ("3: all portions is everything", FIXED, [(20, 1)], [1]),
+    ("3: all slices is everything", FIXED, [(20, 1)], [1]),
     ("3: weight 0 is frozen", FIXED, [(4, 1), (0, 1)], [0.2, 0]),
     ("4: all run at once", SOFT, [(1, 1), (3, 1), (1, 0)], [1, 1, 0]),
     ("4: weight 0 is frozen", SOFT, [(1, 1), (0, 1)], [1, 0]),
@@ -230,7 +230,7 @@ def test_weight_changes_repack_and_move_the_shares():
     turn, (a, b) = opened_turn(FIXED, [(5, 1), (5, 1)], slice_ms=10)
     turn.timeline(123)
     turn.set("weight", a, 15)
-    assert turn.t.slot[b].portion == 15
+    assert turn.t.slot[b].first_slice == 15
     turn.timeline(400)
     got = turn.shares(4_000)
     assert [got[a], got[b]] == pytest.approx([0.75, 0.25], abs=0.001)
@@ -238,9 +238,11 @@ def test_weight_changes_repack_and_move_the_shares():
 
 @pytest.mark.parametrize("weights", [[1], [1, 1, 1], [3, 2, 1], [5, 5, 5, 5], [7, 0, 2], [20]])
 @pytest.mark.parametrize("policy", [FAIR, FIXED])
-def test_portions_of_nobody_lie_between_those_of_the_others(policy, weights):
+def test_slices_of_nobody_lie_between_those_of_the_others(policy, weights):
     turn, ids = opened_turn(policy, [(weight, 1) for weight in weights])
-    taken = [(turn.t.slot[i].portion, min(w, 1) if policy == FAIR else w) for i, w in zip(ids, weights, strict=True)]
+    taken = [
+        (turn.t.slot[i].first_slice, min(w, 1) if policy == FAIR else w) for i, w in zip(ids, weights, strict=True)
+    ]
     owners = sorted(own for own in taken if own[1])
     ends = [begin for begin, _ in owners[1:]] + [20]
     gaps = [end - begin - count for (begin, count), end in zip(owners, ends, strict=True)]
@@ -249,12 +251,12 @@ def test_portions_of_nobody_lie_between_those_of_the_others(policy, weights):
     assert owners[0][0] == 0
 
 
-def test_moving_portions_give_nobody_a_second_turn_in_a_round():
+def test_moving_slices_give_nobody_a_second_turn_in_a_round():
     """b's place moves to where the round has yet to come."""
     turn, (a, b, c) = opened_turn(FIXED, [(2, 1), (2, 1), (9, 1)], slice_ms=10)
     assert turn.timeline(65) == [({a}, 20), (set(), 20), ({b}, 20), (set(), 5)]
     turn.delete(c)
-    assert turn.t.slot[b].portion == 10
+    assert turn.t.slot[b].first_slice == 10
     assert turn.timeline(175) == [(set(), 135), ({a}, 20), (set(), 20)]
     assert turn.timeline(200) == [(set(), 60), ({b}, 20), (set(), 80), ({a}, 20), (set(), 20)]
 
@@ -263,7 +265,7 @@ def test_moving_portions_give_nobody_a_second_turn_in_a_round():
 @pytest.mark.parametrize(("period_ms", "life_ms"), [(200, 100), (201, 100), (300, 150), (90, 40), (1_333, 500)])
 @pytest.mark.parametrize("first", [True, False])
 def test_who_comes_and_goes_costs_nobody_a_turn(policy, cap, period_ms, life_ms, first):
-    """Portions are moved each time; a round is 200 ms."""
+    """Slices are moved each time; a round is 200 ms."""
     turn = Turn(policy, slice_ms=10, max_inst=20)
     guest = turn.add(9, channels=1) if first else None
     others = [turn.add(2, channels=1) for _ in range(3)]
@@ -694,7 +696,7 @@ def test_an_overlap_is_charged_by_timeslices(tsgs, frozen_us, got):
     ],
 )
 def test_a_turn_is_longer_by_the_switch_it_begins_with(policy, max_inst, want):
-    """Less its part of all switches of the round; in a fixed round an empty portion makes room for them."""
+    """Less its part of all switches of the round; in a fixed round an empty slice makes room for them."""
     turn = Turn(policy, slice_ms=10, max_inst=max_inst, switch_us=100)
     a, b = turn.add(weight=1, channels=1), turn.add(weight=3, channels=1)
     turn.step()
@@ -708,7 +710,7 @@ def test_a_turn_is_longer_by_the_switch_it_begins_with(policy, max_inst, want):
 @pytest.mark.parametrize("policy", [FAIR, FIXED])
 @pytest.mark.parametrize(("count", "late"), [(3, False), (4, True)])
 def test_a_fixed_round_thaws_first_only_while_it_is_late(policy, count, late):
-    """A full house: each hand-over of 2 ms makes it later, and no empty portion absorbs it."""
+    """A full house: each hand-over of 2 ms makes it later, and no empty slice absorbs it."""
     turn = Turn(policy, slice_ms=10, max_inst=4)
     for _ in range(count):
         turn.add(channels=1)
@@ -998,7 +1000,7 @@ def test_admission():
     b = turn.add(1)
     assert lib.cgpu_sched_free_weight(turn.t) == 0
     c = turn.add(1)
-    assert turn.t.slot[c].weight == 0, "documented: no portion left, weight 0"
+    assert turn.t.slot[c].weight == 0, "documented: no slice left, weight 0"
     turn.cookies = turn.t.slot[a].cookie - 1
     refused(errno.EEXIST, turn.add)
     turn.cookies = 10

@@ -23,7 +23,7 @@ from slicebox import CLIENTS
 pytestmark = pytest.mark.icount
 
 
-def test_fair_gives_a_portion_to_each(tenants):
+def test_fair_gives_a_slice_to_each(tenants):
     """1/max_inst, whatever the weights and however many are there; an empty slice stays empty."""
     put("max_inst", 4)
     a, b, _unopened = tenants().start(), tenants(weight=2).start(), tenants()
@@ -60,7 +60,7 @@ def test_weighted_ratio_holds_and_changes_live(tenants):
     put("max_inst", 8)
     unopened = tenants(weight=3)
     assert unopened.box.stat("opened") == 0
-    assert shares(a, b) == near(100 / 8, 400 / 8), "its portions are consumed"
+    assert shares(a, b) == near(100 / 8, 400 / 8), "its slices are consumed"
 
 
 def test_fixed_caps_the_busy_and_the_lone(tenants):
