@@ -241,7 +241,7 @@ def read(paths: Paths) -> Facts:
         draining=paths.drain.exists(),
         snapshot=snapshot,
         controls_ineffective=_of_stat(paths, snapshot, "control_ineffective"),
-        effect_check=_of_stat(paths, snapshot, "control_look"),
+        effect_check=_of_stat(paths, snapshot, "effect_check"),
         cards=nvml[0],
         cards_error=nvml[1],
         mps=(str(mps),) if mps.exists() else (),

@@ -29,7 +29,7 @@ static void free_gpu(struct ckm_gpu *gpu)
 	list_del(&gpu->node);
 	ckm_observer->gpu_removed(gpu);
 	ckm_events_stop(gpu);
-	ckm_look_free(gpu);
+	ckm_check_free(gpu);
 	kfree(gpu->sched);
 	kfree(gpu);
 }
@@ -68,17 +68,17 @@ static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 	mutex_init(&gpu->lock);
 	init_waitqueue_head(&gpu->wait);
 	ckm_events_init_gpu(gpu);
-	ret = ckm_look_alloc(gpu);
+	ret = ckm_check_alloc(gpu);
 	if (ret)
 		goto err_sched;
 	ret = ckm_observer->gpu_added(gpu);
 	if (ret)
-		goto err_look;
+		goto err_check;
 	list_add_tail(&gpu->node, &ckm_gpus);
 	return 0;
 
-err_look:
-	ckm_look_free(gpu);
+err_check:
+	ckm_check_free(gpu);
 err_sched:
 	kfree(gpu->sched);
 err_free:
@@ -297,7 +297,7 @@ static int open_gpu(struct ckm_gpu *gpu)
 		goto err_client;
 	learn_uuid(gpu);
 	probe_controls(gpu);
-	ckm_look_start(gpu);
+	ckm_check_start(gpu);
 	start_run_state(gpu);
 	set_open(gpu, true);
 	return 0;
@@ -313,7 +313,7 @@ static void close_gpu(struct ckm_gpu *gpu)
 {
 	ckm_sched_thread_stop(gpu);
 	set_open(gpu, false);
-	ckm_look_stop(gpu);
+	ckm_check_stop(gpu);
 	stop_run_state(gpu);
 	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
 	ckm_rm_close_gpu(gpu->desc.gpu_id);

@@ -22,7 +22,7 @@ static const char *control_name(u32 controls)
 	return names[controls & (CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE)];
 }
 
-static const char *look_name(enum ckm_look_state state)
+static const char *check_name(enum ckm_check_state state)
 {
 	static const char * const names[] = { "idle", "watching", "holding", "blind" };
 
@@ -57,7 +57,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
 	u32 i, instances = 0, seen;
 	struct cgpu_sched_view view;
-	enum ckm_look_state look;
+	enum ckm_check_state check;
 	struct run_state run;
 
 	if (!ckm_gpu_heap_if_open(gpu, &driver, &free))
@@ -74,8 +74,8 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 		cpu = gpu->thread->se.sum_exec_runtime;
 	limits = gpu->limits_bytes;
 	ckm_gpu_view_locked(gpu, &view);
-	seen = gpu->look->seen;
-	look = gpu->look_state;
+	seen = gpu->check->seen;
+	check = gpu->check_state;
 	read_run_state_locked(gpu, &run);
 	for (i = 0; i < CGPU_SLOTS; i++)
 		if (gpu->slot[i]) {
@@ -93,8 +93,8 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 		   st.calls, st.failed, turns, cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
 		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
-	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\ncontrol_look %s\n", control_name(seen),
-		   control_name(view.ineffective), look_name(look));
+	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\neffect_check %s\n", control_name(seen),
+		   control_name(view.ineffective), check_name(check));
 	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
 		   run.usable ? "chram" : "none", hweight32(run.known), hweight32(run.busy),
 		   run.errors);
@@ -154,7 +154,7 @@ static void show_quota(struct seq_file *m, struct ckm_slot *slot, enum cgpu_quot
 		       const char *name)
 {
 	struct cgpu_quota_view view;
-	u64 has = ckm_quota_look(slot, kind, &view);
+	u64 has = ckm_quota_view(slot, kind, &view);
 
 	seq_printf(m, "%s %llu\n%s_floor %llu\n%s_left %llu\n", name, has, name, view.floor,
 		   name, view.left);

@@ -3,7 +3,7 @@
  * What a core gives the shell: everything cgpu_km.ko asks, it asks through
  * this table, so that a core can be replaced while containers run.
  *
- * Trees, memory records, ledgers and looks are the shell's ABI (they have reserved
+ * Trees, memory records, ledgers and effect checks are the shell's ABI (they have reserved
  * words); only struct cgpu_sched is versioned and migrated. The shell does not know
  * its layout.
  */
@@ -63,16 +63,16 @@ struct cgpu_sched_ops {
 
 /* Whether the controls act: sched_check.h. */
 struct cgpu_check_ops {
-	void (*init)(struct cgpu_look *l, u64 now_ns);
-	void (*acted)(struct cgpu_look *l, const struct cgpu_sched *t,
+	void (*init)(struct cgpu_check *l, u64 now_ns);
+	void (*acted)(struct cgpu_check *l, const struct cgpu_sched *t,
 		      const struct cgpu_sched_plan *plan, const struct cgpu_sched_ack *ack,
 		      bool committed, u64 now_ns);
-	void (*touched)(struct cgpu_look *l, const struct cgpu_sched *t, u32 slot, u64 now_ns);
+	void (*touched)(struct cgpu_check *l, const struct cgpu_sched *t, u32 slot, u64 now_ns);
 	u64 (*until_ns)(const struct cgpu_sched *t, u64 now_ns);
-	void (*sample)(struct cgpu_look *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
-	void (*judge)(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns,
-		      struct cgpu_look_finding *find);
-	void (*hold)(struct cgpu_look *l, struct cgpu_sched *t, u32 mask, u64 now_ns);
+	void (*sample)(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
+	void (*evaluate)(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
+			 struct cgpu_check_finding *find);
+	void (*hold)(struct cgpu_check *l, struct cgpu_sched *t, u32 mask, u64 now_ns);
 };
 
 /* Ledgers, objects, quotas, amounts: mem_*.h. */
@@ -90,7 +90,7 @@ struct cgpu_mem_ops {
 	struct cgpu_obj *(*tree_remove)(struct cgpu_tree *tree, struct cgpu_obj *obj);
 	void (*get)(struct cgpu_mem *mem);
 	bool (*put)(struct cgpu_mem *mem);
-	void (*quota_look)(const struct cgpu_quota_pool *pool, const u64 *used, u32 count,
+	void (*quota_view)(const struct cgpu_quota_pool *pool, const u64 *used, u32 count,
 			   u32 self, struct cgpu_quota_view *view);
 	u64 (*vidmem_bytes)(u64 size, u32 attr, u32 attr2);
 	u64 (*managed_bytes)(u64 start, u64 end);

@@ -10,7 +10,7 @@ static u64 min_u64(u64 a, u64 b)
 }
 
 /**
- * cgpu_quota_look() - how much of a pool a container may still take
+ * cgpu_quota_view() - how much of a pool a container may still take
  * @pool: the card's
  * @used: what each slot has
  * @count: of @used
@@ -25,7 +25,7 @@ static u64 min_u64(u64 a, u64 b)
  * A floor shrinks when @max_inst grows. A container that has more than the rule allows
  * keeps it and gets nothing more.
  */
-void cgpu_quota_look(const struct cgpu_quota_pool *pool, const u64 *used, u32 count, u32 self,
+void cgpu_quota_view(const struct cgpu_quota_pool *pool, const u64 *used, u32 count, u32 self,
 		     struct cgpu_quota_view *view)
 {
 	u64 rest, taken = 0, sum = 0;

@@ -29,7 +29,7 @@ struct cgpu_quota_view {
 };
 
 /* @used: what each of @count slots has, 0 for a free one; @self: index of the slot that @view is for. */
-void cgpu_quota_look(const struct cgpu_quota_pool *pool, const u64 *used, u32 count, u32 self,
+void cgpu_quota_view(const struct cgpu_quota_pool *pool, const u64 *used, u32 count, u32 self,
 		     struct cgpu_quota_view *view);
 
 #endif

@@ -16,11 +16,11 @@ static bool is_measured(const struct cgpu_sched *t)
 }
 
 /**
- * cgpu_account_look() - which containers run and which wait
+ * cgpu_account_snapshot() - which containers run and which wait
  * @t: the scheduler
  * @n: filled
  */
-void cgpu_account_look(const struct cgpu_sched *t, struct cgpu_account_now *n)
+void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *n)
 {
 	n->ran = t->run_mask & t->opened_mask & ~t->asleep_mask;
 	n->waiting = t->opened_mask & ~t->run_mask & ~t->asleep_mask &
@@ -31,7 +31,7 @@ void cgpu_account_look(const struct cgpu_sched *t, struct cgpu_account_now *n)
 /**
  * cgpu_account_got_ns() - the part of a time that one container had
  * @t: the scheduler
- * @n: from cgpu_account_look()
+ * @n: from cgpu_account_snapshot()
  * @slot: in @n->ran
  * @len_ns: the time
  */
@@ -56,7 +56,7 @@ void cgpu_account_until(struct cgpu_sched *t, u64 to_ns)
 		return;
 	len_ns = to_ns - t->last_ns;
 	t->last_ns = to_ns;
-	cgpu_account_look(t, &n);
+	cgpu_account_snapshot(t, &n);
 	for (mask = n.ran; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 

@@ -13,7 +13,7 @@ struct cgpu_account_now {
 	u64 pull;
 };
 
-void cgpu_account_look(const struct cgpu_sched *t, struct cgpu_account_now *n);
+void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *n);
 u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_now *n, u32 slot,
 			u64 len_ns);
 

@@ -14,7 +14,7 @@
 #include "sched_rr.h"
 
 #define MARGIN_NS	1000000ull	/* around a change: the control's effect, the sampler's clock */
-#define DEEP_NS		250000000ull	/* longer than a sample's period */
+#define LONG_NS		250000000ull	/* longer than a sample's period */
 
 #define SAMPLES_MAX	240u		/* then the old ones count half */
 
@@ -24,26 +24,26 @@ static u32 bit_of(u32 slot)
 }
 
 /**
- * cgpu_look_init() - nothing was seen yet
+ * cgpu_check_init() - nothing was seen yet
  * @l: storage of the caller
  * @now_ns: monotonic
  */
-void cgpu_look_init(struct cgpu_look *l, u64 now_ns)
+void cgpu_check_init(struct cgpu_check *l, u64 now_ns)
 {
 	memset(l, 0, sizeof(*l));
 	l->seen_ns = now_ns;
 	l->timed_ns = now_ns;
-	l->wait_ns = CGPU_LOOK_WAIT_NS;
+	l->wait_ns = CGPU_CHECK_WAIT_NS;
 }
 
-static struct cgpu_look_mark *last_mark(struct cgpu_look *l)
+static struct cgpu_check_mark *last_mark(struct cgpu_check *l)
 {
-	return &l->mark[(l->marks - 1) % CGPU_LOOK_MARKS];
+	return &l->mark[(l->marks - 1) % CGPU_CHECK_MARKS];
 }
 
-static void add_mark(struct cgpu_look *l, u64 at_ns, u32 frozen, u32 thawed)
+static void add_mark(struct cgpu_check *l, u64 at_ns, u32 frozen, u32 thawed)
 {
-	struct cgpu_look_mark *mark;
+	struct cgpu_check_mark *mark;
 
 	if (l->marks) {
 		mark = last_mark(l);
@@ -52,13 +52,13 @@ static void add_mark(struct cgpu_look *l, u64 at_ns, u32 frozen, u32 thawed)
 		if (mark->at_ns > at_ns)
 			at_ns = mark->at_ns;
 	}
-	mark = &l->mark[l->marks++ % CGPU_LOOK_MARKS];
+	mark = &l->mark[l->marks++ % CGPU_CHECK_MARKS];
 	mark->at_ns = at_ns;
 	mark->frozen = frozen;
 	mark->thawed = thawed;
 }
 
-static void note(struct cgpu_look *l, const struct cgpu_sched *t, u64 at_ns)
+static void note(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns)
 {
 	u32 known = t->opened_mask & ~t->unsure_mask;
 
@@ -67,30 +67,30 @@ static void note(struct cgpu_look *l, const struct cgpu_sched *t, u64 at_ns)
 }
 
 /**
- * cgpu_look_forget_timed() - begin anew with what timeslices show
- * @l: the look
+ * cgpu_check_forget_timed() - begin anew with what timeslices show
+ * @l: the effect check
  * @now_ns: monotonic
  */
-void cgpu_look_forget_timed(struct cgpu_look *l, u64 now_ns)
+void cgpu_check_forget_timed(struct cgpu_check *l, u64 now_ns)
 {
 	u32 i;
 
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		l->slot[i].beside = 0;
-		l->slot[i].beside_named = 0;
-		l->slot[i].asked = 0;
-		l->slot[i].natural = 0;
+		l->slot[i].corun = 0;
+		l->slot[i].corun_on_engine = 0;
+		l->slot[i].expected_by_ts = 0;
+		l->slot[i].expected_by_tsgs = 0;
 		l->slot[i].alone = 0;
-		l->slot[i].alone_named = 0;
+		l->slot[i].alone_on_engine = 0;
 	}
-	l->beside = 0;
-	l->beside_idle = 0;
+	l->corun = 0;
+	l->corun_idle = 0;
 	l->timed_ns = now_ns;
 }
 
 /**
- * cgpu_look_acted() - the calls of a plan were made and acknowledged
- * @l: the look
+ * cgpu_check_acted() - the calls of a plan were made and acknowledged
+ * @l: the effect check
  * @t: the scheduler, told of @ack already
  * @plan: what was done
  * @ack: when
@@ -99,14 +99,14 @@ void cgpu_look_forget_timed(struct cgpu_look *l, u64 now_ns)
  *
  * Context: Caller serialises.
  */
-void cgpu_look_acted(struct cgpu_look *l, const struct cgpu_sched *t,
-		     const struct cgpu_sched_plan *plan, const struct cgpu_sched_ack *ack,
-		     bool committed, u64 now_ns)
+void cgpu_check_acted(struct cgpu_check *l, const struct cgpu_sched *t,
+		      const struct cgpu_sched_plan *plan, const struct cgpu_sched_ack *ack,
+		      bool committed, u64 now_ns)
 {
 	u32 called = plan->freeze_mask | plan->thaw_mask;
 
 	if (l->marks) {
-		struct cgpu_look_mark before = *last_mark(l);
+		struct cgpu_check_mark before = *last_mark(l);
 
 		add_mark(l, ack->begin_ns, before.frozen & ~called, before.thawed & ~called);
 	}
@@ -116,13 +116,13 @@ void cgpu_look_acted(struct cgpu_look *l, const struct cgpu_sched *t,
 	if (plan->timeslice_mask && l->suspect == CGPU_CTRL_TIMESLICE)
 		l->timed_ns = now_ns;
 	else if (plan->timeslice_mask)
-		cgpu_look_forget_timed(l, now_ns);
+		cgpu_check_forget_timed(l, now_ns);
 	note(l, t, now_ns);
 }
 
 /**
- * cgpu_look_touched() - a container's channels, or it itself, came or went
- * @l: the look
+ * cgpu_check_touched() - a container's channels, or it itself, came or went
+ * @l: the effect check
  * @t: the scheduler, which knows
  * @slot: whose
  * @now_ns: monotonic
@@ -131,28 +131,28 @@ void cgpu_look_acted(struct cgpu_look *l, const struct cgpu_sched *t,
  *
  * Context: Caller serialises.
  */
-void cgpu_look_touched(struct cgpu_look *l, const struct cgpu_sched *t, u32 slot, u64 now_ns)
+void cgpu_check_touched(struct cgpu_check *l, const struct cgpu_sched *t, u32 slot, u64 now_ns)
 {
 	u32 bit = bit_of(slot);
 
 	if (!bit)
 		return;
 	l->fresh |= bit;
-	l->away &= ~bit;
+	l->left_engine &= ~bit;
 	if (!t->slot[slot].cookie)
 		memset(&l->slot[slot], 0, sizeof(l->slot[slot]));
-	cgpu_look_forget_timed(l, now_ns);
+	cgpu_check_forget_timed(l, now_ns);
 	note(l, t, now_ns);
 }
 
 /**
- * cgpu_look_until_ns() - up to when samples can be judged
+ * cgpu_check_until_ns() - up to when samples can be judged
  * @t: the scheduler
  * @now_ns: monotonic
  *
  * What calls that are under way have changed is known when they are acknowledged.
  */
-u64 cgpu_look_until_ns(const struct cgpu_sched *t, u64 now_ns)
+u64 cgpu_check_until_ns(const struct cgpu_sched *t, u64 now_ns)
 {
 	u64 known_ns = t->inflight ? t->last_ns : now_ns;
 
@@ -160,15 +160,15 @@ u64 cgpu_look_until_ns(const struct cgpu_sched *t, u64 now_ns)
 }
 
 /* Who was frozen and who thawed, all the time. False: that is not on record any more. */
-static bool in_force(const struct cgpu_look *l, u64 from_ns, u64 to_ns,
-		     struct cgpu_look_mark *all)
+static bool in_force(const struct cgpu_check *l, u64 from_ns, u64 to_ns,
+		     struct cgpu_check_mark *all)
 {
-	u32 n = l->marks < CGPU_LOOK_MARKS ? l->marks : CGPU_LOOK_MARKS, i;
+	u32 n = l->marks < CGPU_CHECK_MARKS ? l->marks : CGPU_CHECK_MARKS, i;
 
 	all->frozen = 0xffffffffu;
 	all->thawed = 0xffffffffu;
 	for (i = 1; i <= n; i++) {
-		const struct cgpu_look_mark *mark = &l->mark[(l->marks - i) % CGPU_LOOK_MARKS];
+		const struct cgpu_check_mark *mark = &l->mark[(l->marks - i) % CGPU_CHECK_MARKS];
 
 		if (mark->at_ns > to_ns)
 			continue;
@@ -180,110 +180,110 @@ static bool in_force(const struct cgpu_look *l, u64 from_ns, u64 to_ns,
 	return false;
 }
 
-static void halve(struct cgpu_look *l)
+static void halve(struct cgpu_check *l)
 {
 	u32 i;
 
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		l->slot[i].named /= 2;
+		l->slot[i].on_engine /= 2;
 		l->slot[i].frozen /= 2;
 		l->slot[i].hits /= 2;
-		l->slot[i].deep /= 2;
-		l->slot[i].deep_named /= 2;
-		l->slot[i].deep_back /= 2;
+		l->slot[i].long_frozen /= 2;
+		l->slot[i].long_on_engine /= 2;
+		l->slot[i].long_returned /= 2;
 	}
 	l->samples /= 2;
 }
 
-static void count_frozen(struct cgpu_look *l, u32 frozen, u32 deep, u32 who)
+static void count_frozen(struct cgpu_check *l, u32 frozen, u32 long_frozen, u32 who)
 {
 	u32 i;
 
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		struct cgpu_look_slot *s = &l->slot[i];
+		struct cgpu_check_slot *s = &l->slot[i];
 		u32 bit = 1u << i;
 
-		s->named += who == bit;
+		s->on_engine += who == bit;
 		if (!(frozen & bit))
 			continue;
 		s->frozen++;
 		s->hits += who == bit;
-		if (!(deep & bit))
+		if (!(long_frozen & bit))
 			continue;
-		s->deep++;
-		s->deep_named += who == bit;
-		s->deep_back += who == bit && (l->away & bit);
+		s->long_frozen++;
+		s->long_on_engine += who == bit;
+		s->long_returned += who == bit && (l->left_engine & bit);
 	}
 	l->samples++;
 }
 
-static void count_thawed(struct cgpu_look *l, const struct cgpu_sched *t, u32 thawed, u32 who)
+static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 thawed, u32 who)
 {
 	u64 pull = cgpu_rota_pull(t, thawed, true), tsgs = cgpu_rota_pull(t, thawed, false);
 	u32 mask;
 
 	for (mask = thawed; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
-		struct cgpu_look_slot *s = &l->slot[i];
+		struct cgpu_check_slot *s = &l->slot[i];
 
 		if (cgpu_is_one(thawed)) {
 			s->alone++;
-			s->alone_named += who == thawed;
+			s->alone_on_engine += who == thawed;
 			return;
 		}
-		s->beside++;
-		s->beside_named += who == 1u << i;
-		s->asked += (u32)cgpu_rota_split(t, pull, i, true, CGPU_LOOK_UNIT);
-		s->natural += (u32)cgpu_rota_split(t, tsgs, i, false, CGPU_LOOK_UNIT);
+		s->corun++;
+		s->corun_on_engine += who == 1u << i;
+		s->expected_by_ts += (u32)cgpu_rota_split(t, pull, i, true, CGPU_CHECK_UNIT);
+		s->expected_by_tsgs += (u32)cgpu_rota_split(t, tsgs, i, false, CGPU_CHECK_UNIT);
 	}
 	if (thawed) {
-		l->beside++;
-		l->beside_idle += !who;
+		l->corun++;
+		l->corun_idle += !who;
 	}
 }
 
 /* All that have the GPU open are known to be frozen or thawed, at timeslices in force. */
-static bool is_timed(const struct cgpu_look *l, const struct cgpu_sched *t,
-		     const struct cgpu_look_mark *at, u64 at_ns)
+static bool is_timed(const struct cgpu_check *l, const struct cgpu_sched *t,
+		     const struct cgpu_check_mark *at, u64 at_ns)
 {
-	return !(t->opened_mask & ~(at->frozen | at->thawed)) && at_ns > l->timed_ns + DEEP_NS &&
+	return !(t->opened_mask & ~(at->frozen | at->thawed)) && at_ns > l->timed_ns + LONG_NS &&
 	       !((t->untimed_mask | t->retime_mask | l->uncommitted) & at->thawed);
 }
 
 /**
- * cgpu_look_sample() - who was on the engine
- * @l: the look
+ * cgpu_check_sample() - who was on the engine
+ * @l: the effect check
  * @t: the scheduler
- * @at_ns: when; monotonic, rising, at most cgpu_look_until_ns()
- * @slot: who, or CGPU_LOOK_NOBODY or CGPU_LOOK_STRANGER
+ * @at_ns: when; monotonic, rising, at most cgpu_check_until_ns()
+ * @slot: who, or CGPU_CHECK_IDLE or CGPU_CHECK_FOREIGN
  *
  * Context: Caller serialises.
  */
-void cgpu_look_sample(struct cgpu_look *l, const struct cgpu_sched *t, u64 at_ns, u32 slot)
+void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot)
 {
-	struct cgpu_look_mark at, since;
+	struct cgpu_check_mark at, since;
 	u64 before_ns = l->seen_ns;
-	u32 who = bit_of(slot), deep = 0;
+	u32 who = bit_of(slot), long_frozen = 0;
 
 	if (at_ns <= before_ns)
 		return;
 	l->seen_ns = at_ns;
 	if (at_ns < MARGIN_NS || !in_force(l, at_ns - MARGIN_NS, at_ns + MARGIN_NS, &at)) {
-		l->away = 0;
+		l->left_engine = 0;
 		return;
 	}
 	if (!in_force(l, before_ns, at_ns, &since))
 		since.frozen = 0;
-	l->away &= since.frozen;
-	if (slot != CGPU_LOOK_STRANGER) {
-		if (at_ns > DEEP_NS && in_force(l, at_ns - DEEP_NS, at_ns, &since))
-			deep = since.frozen & at.frozen;
-		count_frozen(l, at.frozen, deep, who);
+	l->left_engine &= since.frozen;
+	if (slot != CGPU_CHECK_FOREIGN) {
+		if (at_ns > LONG_NS && in_force(l, at_ns - LONG_NS, at_ns, &since))
+			long_frozen = since.frozen & at.frozen;
+		count_frozen(l, at.frozen, long_frozen, who);
 		if (is_timed(l, t, &at, at_ns))
 			count_thawed(l, t, at.thawed, who);
-		l->away |= at.frozen;
+		l->left_engine |= at.frozen;
 	}
-	l->away &= at.frozen & ~who;
+	l->left_engine &= at.frozen & ~who;
 	if (l->samples >= SAMPLES_MAX)
 		halve(l);
 }

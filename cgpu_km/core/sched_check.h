@@ -13,51 +13,51 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-#define CGPU_LOOK_MARKS		1024	/* two per hand-over: a second of the shortest slices */
-#define CGPU_LOOK_NOBODY	0xffffffffu	/* the engine was idle */
-#define CGPU_LOOK_STRANGER	0xfffffffeu	/* a process that is no container's, or of two */
-#define CGPU_LOOK_UNIT		1024u	/* of a sample */
-#define CGPU_LOOK_WAIT_NS	60000000000ull	/* after a suspicion that came to nothing; doubles */
-#define CGPU_LOOK_POLL_MS	1000u
-#define CGPU_LOOK_HOLD_MS	1200u
+#define CGPU_CHECK_MARKS	1024	/* two per hand-over: a second of the shortest slices */
+#define CGPU_CHECK_IDLE		0xffffffffu	/* the engine was idle */
+#define CGPU_CHECK_FOREIGN	0xfffffffeu	/* a process that is no container's, or of two */
+#define CGPU_CHECK_UNIT		1024u	/* of a sample */
+#define CGPU_CHECK_WAIT_NS	60000000000ull	/* after a suspicion that came to nothing; doubles */
+#define CGPU_CHECK_POLL_MS	1000u
+#define CGPU_CHECK_HOLD_MS	1200u
 
 /* From @at_ns on, what calls that were answered well have made of those that
  * have the GPU open. Who is in neither mask may run or not.
  */
-struct cgpu_look_mark {
+struct cgpu_check_mark {
 	u64 at_ns;
 	u32 frozen;
 	u32 thawed;
 };
 
 /* Samples, by container. */
-struct cgpu_look_slot {
-	u32 named;		/* it was on the engine */
+struct cgpu_check_slot {
+	u32 on_engine;		/* it was on the engine */
 	u32 frozen;		/* it was frozen */
 	u32 hits;		/* both */
-	u32 deep;		/* it had been frozen for long */
-	u32 deep_named;		/* and was on the engine all the same */
-	u32 deep_back;		/* having been off it while frozen */
+	u32 long_frozen;	/* it had been frozen for long */
+	u32 long_on_engine;	/* and was on the engine all the same */
+	u32 long_returned;	/* having been off it while frozen */
 	u32 alone;		/* nobody else could run */
-	u32 alone_named;
-	u32 beside;		/* others could run too, at timeslices in force: */
-	u32 beside_named;
-	u32 asked;		/* what it should have had of those by timeslices, 1/1024 samples */
-	u32 natural;		/* and by number of TSGs */
+	u32 alone_on_engine;
+	u32 corun;		/* others could run too, at timeslices in force: */
+	u32 corun_on_engine;
+	u32 expected_by_ts;	/* what it should have had of those by timeslices, 1/1024 samples */
+	u32 expected_by_tsgs;	/* and by number of TSGs */
 	u32 reserved[4];
 };
 
-struct cgpu_look {
-	struct cgpu_look_mark mark[CGPU_LOOK_MARKS];
+struct cgpu_check {
+	struct cgpu_check_mark mark[CGPU_CHECK_MARKS];
 	u32 marks;		/* ever made */
 	u32 fresh;		/* channels came: frozen again only by the next call for it */
 	u32 uncommitted;	/* the runlist was not restarted after the last call for it */
-	u32 away;		/* off the engine at the last sample, in the freeze that lasts */
+	u32 left_engine;	/* off the engine at the last sample, in the freeze that lasts */
 	u64 seen_ns;		/* the newest sample that was taken in */
 	u64 timed_ns;		/* no timeslice changed since */
-	u32 samples;		/* in slot[].named, frozen, hits */
-	u32 beside;		/* in slot[].beside and what follows it */
-	u32 beside_idle;
+	u32 samples;		/* in slot[].on_engine, frozen, hits */
+	u32 corun;		/* in slot[].corun and what follows it */
+	u32 corun_idle;
 	u32 suspect;		/* the control that is being looked at by holding */
 	u32 held;		/* slots that are frozen for it */
 	u32 tries;		/* holds for this suspicion */
@@ -66,38 +66,38 @@ struct cgpu_look {
 	u32 seen;		/* CGPU_CTRL_* that were seen to move the share */
 	u32 pad;
 	u64 reserved[6];
-	struct cgpu_look_slot slot[CGPU_SLOTS];
+	struct cgpu_check_slot slot[CGPU_SLOTS];
 };
 
 /* What follows from the samples so far. */
-struct cgpu_look_finding {
+struct cgpu_check_finding {
 	u32 control;		/* one of CGPU_CTRL_*, 0: nothing new */
 	u32 moved;		/* of it; for cgpu_sched_control_moved() */
-	u32 hold;		/* slots to hold from now on, for CGPU_LOOK_HOLD_MS */
+	u32 hold;		/* slots to hold from now on, for CGPU_CHECK_HOLD_MS */
 };
 
-void cgpu_look_init(struct cgpu_look *l, u64 now_ns);
+void cgpu_check_init(struct cgpu_check *l, u64 now_ns);
 
 /* The calls of @plan were made and acknowledged to @t. @committed: what needs a
  * restart of the runlist has had it.
  */
-void cgpu_look_acted(struct cgpu_look *l, const struct cgpu_sched *t,
-		     const struct cgpu_sched_plan *plan, const struct cgpu_sched_ack *ack,
-		     bool committed, u64 now_ns);
+void cgpu_check_acted(struct cgpu_check *l, const struct cgpu_sched *t,
+		      const struct cgpu_sched_plan *plan, const struct cgpu_sched_ack *ack,
+		      bool committed, u64 now_ns);
 /* Channels of @slot, or the container itself, came or went. */
-void cgpu_look_touched(struct cgpu_look *l, const struct cgpu_sched *t, u32 slot, u64 now_ns);
+void cgpu_check_touched(struct cgpu_check *l, const struct cgpu_sched *t, u32 slot, u64 now_ns);
 
-void cgpu_look_forget_timed(struct cgpu_look *l, u64 now_ns);
+void cgpu_check_forget_timed(struct cgpu_check *l, u64 now_ns);
 
 /* Up to when samples can be judged at @now_ns: later ones wait. */
-u64 cgpu_look_until_ns(const struct cgpu_sched *t, u64 now_ns);
-/* A sample, in order of time. @slot: who, or CGPU_LOOK_*. */
-void cgpu_look_sample(struct cgpu_look *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
-/* @find->hold asks for cgpu_look_hold(). */
-void cgpu_look_judge(struct cgpu_look *l, const struct cgpu_sched *t, u64 now_ns,
-		     struct cgpu_look_finding *find);
+u64 cgpu_check_until_ns(const struct cgpu_sched *t, u64 now_ns);
+/* A sample, in order of time. @slot: who, or CGPU_CHECK_*. */
+void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
+/* @find->hold asks for cgpu_check_hold(). */
+void cgpu_check_evaluate(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
+			 struct cgpu_check_finding *find);
 
 /* Hold @mask (0: let go): frozen out of turn, as with weight 0. */
-void cgpu_look_hold(struct cgpu_look *l, struct cgpu_sched *t, u32 mask, u64 now_ns);
+void cgpu_check_hold(struct cgpu_check *l, struct cgpu_sched *t, u32 mask, u64 now_ns);
 
 #endif

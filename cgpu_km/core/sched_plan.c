@@ -17,7 +17,7 @@
 #define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
 
 /* What a plan is made from, worked out once. */
-struct view {
+struct plan_input {
 	const struct cgpu_policy *policy;
 	u32 live;
 	u32 opened;
@@ -42,7 +42,7 @@ static u32 count(u32 mask)
 	return n ? n : 1;
 }
 
-static void look(struct cgpu_sched *t, struct view *v)
+static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 {
 	u32 contend;
 
@@ -77,7 +77,7 @@ static void look(struct cgpu_sched *t, struct view *v)
 	v->left_ns = CGPU_NEVER_NS;
 }
 
-static u32 with_slices(const struct cgpu_sched *t, const struct view *v, u32 mask)
+static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u32 mask)
 {
 	u32 out = 0;
 
@@ -90,7 +90,7 @@ static u32 with_slices(const struct cgpu_sched *t, const struct view *v, u32 mas
 	return out;
 }
 
-static u32 step(struct cgpu_sched *t, struct view *v, u32 nr, u32 members, bool fixed)
+static u32 step(struct cgpu_sched *t, struct plan_input *v, u32 nr, u32 members, bool fixed)
 {
 	u64 left_ns = CGPU_NEVER_NS;
 	u32 asleep = members & cgpu_rota_lent(t, nr), run;
@@ -107,7 +107,7 @@ static u32 step(struct cgpu_sched *t, struct view *v, u32 nr, u32 members, bool 
 /* Policies 0 and 3. Another one begins in each period: the last is cut short where there is
  * less time than the caps, and gaps between turns are nobody's.
  */
-static u32 run_below_cap(struct cgpu_sched *t, struct view *v, u32 members, bool beside)
+static u32 run_below_cap(struct cgpu_sched *t, struct plan_input *v, u32 members, bool beside)
 {
 	members = cgpu_prio_below_cap(t, members & v->opened, beside, &v->left_ns);
 	if (beside)
@@ -119,7 +119,7 @@ static u32 run_below_cap(struct cgpu_sched *t, struct view *v, u32 members, bool
 }
 
 /* The ceiling is used up: the others have the GPU until the period ends. */
-static u32 run_low(struct cgpu_sched *t, struct view *v)
+static u32 run_low(struct cgpu_sched *t, struct plan_input *v)
 {
 	u32 members = with_slices(t, v, v->low);
 
@@ -134,7 +134,7 @@ static u32 run_low(struct cgpu_sched *t, struct view *v)
  * A fixed round stands where it is until the period is over: what is left of the caps may
  * be had in it. Those at its end would else come later each time one closes the GPU.
  */
-static u32 run_alone(struct cgpu_sched *t, struct view *v)
+static u32 run_alone(struct cgpu_sched *t, struct plan_input *v)
 {
 	u32 members = with_slices(t, v, v->low);
 
@@ -149,7 +149,7 @@ static u32 run_alone(struct cgpu_sched *t, struct view *v)
 /* The high-priority ones take turns among themselves and the others, at
  * short timeslices, have what they leave.
  */
-static u32 run_high(struct cgpu_sched *t, struct view *v, bool bounded)
+static u32 run_high(struct cgpu_sched *t, struct plan_input *v, bool bounded)
 {
 	u32 run = step(t, v, CGPU_ROTA_HIGH, v->active, false);
 	u32 members = with_slices(t, v, v->low);
@@ -165,7 +165,7 @@ static u32 run_high(struct cgpu_sched *t, struct view *v, bool bounded)
  * those that sleep stay thawed. Once their budget is used up the others run beside them; the
  * timeslices are such that the budget grows again.
  */
-static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
+static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 {
 	u32 run, low;
 
@@ -184,7 +184,7 @@ static u32 run_exclusive(struct cgpu_sched *t, struct view *v)
 	return low | (run & t->asleep_mask);
 }
 
-static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
+static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 {
 	bool bounded = v->active && (v->low & v->opened), used_up;
 
@@ -203,7 +203,7 @@ static u32 decide(struct cgpu_sched *t, struct view *v, u64 now_ns)
 	return used_up ? run_low(t, v) : run_high(t, v, bounded);
 }
 
-static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct view *v, u32 most_tsgs,
+static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v, u32 most_tsgs,
 			       u32 slot)
 {
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
@@ -231,7 +231,7 @@ static u32 most_tsgs(const struct cgpu_sched *t, u32 mask)
 	return most;
 }
 
-static void plan_timeslices(const struct cgpu_sched *t, const struct view *v, bool retry,
+static void plan_timeslices(const struct cgpu_sched *t, const struct plan_input *v, bool retry,
 			    struct cgpu_sched_plan *plan)
 {
 	u32 mask = t->controls & CGPU_CTRL_TIMESLICE ? v->opened : 0;
@@ -265,10 +265,10 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 {
 	bool retry = now_ns >= t->retry_ns;
 	u32 want, again;
-	struct view v;
+	struct plan_input v;
 
 	cgpu_account_until(t, now_ns);
-	look(t, &v);
+	snapshot(t, &v);
 	memset(plan, 0, sizeof(*plan));
 	want = decide(t, &v, now_ns);
 

@@ -49,7 +49,7 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 	s = &t->slot[slot];
 	if (!t->inflight && now_ns > t->last_ns)
 		since_ns = now_ns - t->last_ns;
-	cgpu_account_look(t, &n);
+	cgpu_account_snapshot(t, &n);
 	st->gpu_ns = s->gpu_ns;
 	if (n.ran >> slot & 1)
 		st->gpu_ns += cgpu_account_got_ns(t, &n, slot, since_ns);

@@ -76,7 +76,7 @@ static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 	status = ckm_rm_control(c->obj->hclient, c->obj->hobject,
 				NV2080_CTRL_FB_GET_INFO_V2, fb, size);
 	ckm_slot_limits(c->slot, &limit, &used);
-	mapped = ckm_quota_look(c->slot, CGPU_QUOTA_BAR1, &bar1);
+	mapped = ckm_quota_view(c->slot, CGPU_QUOTA_BAR1, &bar1);
 	/* Only the container's own mappings count as used: a lower value would show
 	 * what the other containers map.
 	 */

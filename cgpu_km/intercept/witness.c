@@ -14,7 +14,7 @@ static bool watching;		/* ckm_lock for writing */
 static bool reported_off;	/* of the work item; before it is started: of its starter */
 
 static void look(struct work_struct *work);
-static DECLARE_DELAYED_WORK(look_work, look);
+static DECLARE_DELAYED_WORK(check_work, look);
 
 static void look(struct work_struct *work)
 {
@@ -31,7 +31,7 @@ static void look(struct work_struct *work)
 			pr_info("%s again\n", why);
 		ckm_events_redirections(off ? -EIO : 0, why);
 	}
-	queue_delayed_work(system_unbound_wq, &look_work, HZ);
+	queue_delayed_work(system_unbound_wq, &check_work, HZ);
 }
 
 bool ckm_witness(struct ckm_back *back)
@@ -42,7 +42,7 @@ bool ckm_witness(struct ckm_back *back)
 		   (back->node != CGPU_NODE_UVM || ckm_redirect_in_effect(CKM_NVIDIA_UVM))))
 		return true;
 	if (!READ_ONCE(reported_off))
-		mod_delayed_work(system_unbound_wq, &look_work, 0);
+		mod_delayed_work(system_unbound_wq, &check_work, 0);
 	return false;
 }
 
@@ -51,14 +51,14 @@ void ckm_witness_start(void)
 	lockdep_assert_held(&ckm_lock);
 	reported_off = false;
 	WRITE_ONCE(watching, true);
-	queue_delayed_work(system_unbound_wq, &look_work, HZ);
+	queue_delayed_work(system_unbound_wq, &check_work, HZ);
 }
 
 void ckm_witness_stop(void)
 {
 	lockdep_assert_held(&ckm_lock);
 	WRITE_ONCE(watching, false);
-	cancel_delayed_work_sync(&look_work);
+	cancel_delayed_work_sync(&check_work);
 }
 
 const char *ckm_witness_text(void)

@@ -19,16 +19,16 @@
 #define OLD_NS		(3 * NSEC_PER_SEC)	/* nor the newest older: 0.93 s seen on an H100 */
 
 /* Changes, collected under gpu->lock and logged without it. */
-struct news {
+struct finding {
 	u32 control;
-	bool moved, doubted, lost, native;
+	bool moved, unverified, lost, native;
 };
 
-/* Read the driver's samples to look_params, in the driver's layout. False: no samples. */
+/* Read the driver's samples to check_params, in the driver's layout. False: no samples. */
 static bool read_samples(struct ckm_gpu *gpu)
 {
 	u32 size = ckm_driver_util_size(), status = NV_ERR_NOT_SUPPORTED;
-	u8 *params = gpu->look_params;
+	u8 *params = gpu->check_params;
 
 	memset(params, 0, NV_UTIL_PARAMS_MAX);
 	put32(params, NV_UTIL_BUFFER_SIZE, size - NV_UTIL_SAMPLES);
@@ -47,7 +47,7 @@ static u32 samples_max(void)
 
 static const u8 *sample_at(const struct ckm_gpu *gpu, u32 i)
 {
-	return gpu->look_params + NV_UTIL_SAMPLES + i * ckm_driver_abi()->util_stride;
+	return gpu->check_params + NV_UTIL_SAMPLES + i * ckm_driver_abi()->util_stride;
 }
 
 /* Index of the oldest sample in the ring. By the driver's header its tracker is that index; on
@@ -78,25 +78,25 @@ static u64 sample_ns(const struct ckm_gpu *gpu, u32 first, u32 i, u32 *pid)
 	return get64(sample, NV_UTIL_TIME);
 }
 
-/* The slot of the only container in which @pid has channels. CGPU_LOOK_NOBODY: the engine
- * was idle. CGPU_LOOK_STRANGER: no container, or more than one.
+/* The slot of the only container in which @pid has channels. CGPU_CHECK_IDLE: the engine
+ * was idle. CGPU_CHECK_FOREIGN: no container, or more than one.
  */
 static u32 slot_of_pid(struct ckm_gpu *gpu, u32 pid)
 {
-	u32 found = CGPU_LOOK_STRANGER, slot;
+	u32 found = CGPU_CHECK_FOREIGN, slot;
 	struct ckm_obj *obj;
 
 	lockdep_assert_held(&gpu->lock);
 	if (pid == NV_UTIL_NOBODY)
-		return CGPU_LOOK_NOBODY;
+		return CGPU_CHECK_IDLE;
 	for (slot = 0; slot < CGPU_SLOTS; slot++) {
 		if (!gpu->slot[slot])
 			continue;
 		list_for_each_entry(obj, &gpu->slot[slot]->channels, sched) {
 			if (obj->pid != pid)
 				continue;
-			if (found != CGPU_LOOK_STRANGER)
-				return CGPU_LOOK_STRANGER;
+			if (found != CGPU_CHECK_FOREIGN)
+				return CGPU_CHECK_FOREIGN;
 			found = slot;
 			break;
 		}
@@ -121,48 +121,48 @@ static bool feed(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now)
 			continue;
 		at += to_mono;
 		newest = max(newest, at);
-		if (at > gpu->look->seen_ns && at <= until)
-			core->check.sample(gpu->look, gpu->sched, at, slot_of_pid(gpu, pid));
+		if (at > gpu->check->seen_ns && at <= until)
+			core->check.sample(gpu->check, gpu->sched, at, slot_of_pid(gpu, pid));
 	}
 	return newest <= now + AHEAD_NS && newest + OLD_NS >= now;
 }
 
-static void judge(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now,
-		  struct news *news)
+static void evaluate(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now,
+		     struct finding *finding)
 {
 	struct cgpu_sched_view before, after;
-	struct cgpu_look_finding find;
+	struct cgpu_check_finding find;
 
 	lockdep_assert_held(&gpu->lock);
 	core->sched.view(gpu->sched, &before);
-	core->check.judge(gpu->look, gpu->sched, now, &find);
+	core->check.evaluate(gpu->check, gpu->sched, now, &find);
 	if (find.control) {
 		u32 no_effect_count = before.no_effect_count[find.control == CGPU_CTRL_TIMESLICE];
 
 		core->sched.control_moved(gpu->sched, find.control, find.moved, now);
 		core->sched.view(gpu->sched, &after);
-		news->control = find.control;
-		news->moved = find.moved && no_effect_count;
-		news->doubted = !find.moved && !no_effect_count;
-		news->lost = before.controls != after.controls;
-		news->native = before.policy != after.policy;
+		finding->control = find.control;
+		finding->moved = find.moved && no_effect_count;
+		finding->unverified = !find.moved && !no_effect_count;
+		finding->lost = before.controls != after.controls;
+		finding->native = before.policy != after.policy;
 	}
-	if (find.hold && !news->native)
-		core->check.hold(gpu->look, gpu->sched, find.hold, now);
+	if (find.hold && !finding->native)
+		core->check.hold(gpu->check, gpu->sched, find.hold, now);
 }
 
-static void tell(struct ckm_gpu *gpu, const struct news *news)
+static void log_finding(struct ckm_gpu *gpu, const struct finding *finding)
 {
-	const char *control = news->control == CGPU_CTRL_FREEZE ? "freezing (DISABLE_CHANNELS)" :
+	const char *control = finding->control == CGPU_CTRL_FREEZE ? "freezing (DISABLE_CHANNELS)" :
 							      "timeslices (SET_TIMESLICE)";
 
-	if (news->lost)
+	if (finding->lost)
 		pr_err("GPU %u: %s moves no share: the control is taken away%s\n", gpu->index,
-		       control, news->native ? ", its policy becomes 5 (native)" : "");
-	else if (news->doubted)
+		       control, finding->native ? ", its policy becomes 5 (native)" : "");
+	else if (finding->unverified)
 		pr_warn("GPU %u: %s is answered and moved no share: in doubt\n", gpu->index,
 			control);
-	else if (news->moved)
+	else if (finding->moved)
 		pr_info("GPU %u: %s moved the share\n", gpu->index, control);
 }
 
@@ -177,10 +177,10 @@ static bool begin(struct ckm_gpu *gpu)
 
 	mutex_lock(&gpu->lock);
 	core = ckm_core_enter();
-	held = gpu->look->held;
+	held = gpu->check->held;
 	if (core) {
 		if (held)
-			core->check.hold(gpu->look, gpu->sched, 0, ktime_get_ns());
+			core->check.hold(gpu->check, gpu->sched, 0, ktime_get_ns());
 		core->sched.view(gpu->sched, &view);
 		busy = view.policy != CGPU_POLICY_NATIVE && view.opened_mask;
 		ckm_core_leave();
@@ -191,83 +191,83 @@ static bool begin(struct ckm_gpu *gpu)
 	return busy;
 }
 
-static u32 look(struct ckm_gpu *gpu)
+static u32 check_once(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
-	bool told = read_samples(gpu);
-	struct news news = {};
-	u32 delay = told ? CGPU_LOOK_POLL_MS : BLIND_MS;
+	bool has_samples = read_samples(gpu);
+	struct finding finding = {};
+	u32 delay = has_samples ? CGPU_CHECK_POLL_MS : BLIND_MS;
 
 	mutex_lock(&gpu->lock);
-	gpu->look_state = CKM_LOOK_BLIND;
+	gpu->check_state = CKM_CHECK_BLIND;
 	core = ckm_core_enter();
 	if (core) {
 		u64 now = ktime_get_ns();
 
-		if (told && feed(gpu, core, now)) {
-			judge(gpu, core, now, &news);
-			gpu->look_state = gpu->look->held ? CKM_LOOK_HOLDING : CKM_LOOK_WATCHING;
-			delay = gpu->look->held ? CGPU_LOOK_HOLD_MS : delay;
+		if (has_samples && feed(gpu, core, now)) {
+			evaluate(gpu, core, now, &finding);
+			gpu->check_state = gpu->check->held ? CKM_CHECK_HOLDING : CKM_CHECK_WATCHING;
+			delay = gpu->check->held ? CGPU_CHECK_HOLD_MS : delay;
 		}
 		ckm_core_leave();
 	}
 	mutex_unlock(&gpu->lock);
-	tell(gpu, &news);
-	if (news.control)
+	log_finding(gpu, &finding);
+	if (finding.control)
 		ckm_events_gpu_changed(gpu);
-	if (news.lost || delay == CGPU_LOOK_HOLD_MS)
+	if (finding.lost || delay == CGPU_CHECK_HOLD_MS)
 		ckm_gpu_kick(gpu);
 	return delay;
 }
 
-static void look_work(struct work_struct *work)
+static void check_work(struct work_struct *work)
 {
-	struct ckm_gpu *gpu = container_of(work, struct ckm_gpu, look_work.work);
+	struct ckm_gpu *gpu = container_of(work, struct ckm_gpu, check_work.work);
 	u32 delay;
 
 	if (!begin(gpu)) {
-		WRITE_ONCE(gpu->look_state, CKM_LOOK_IDLE);
+		WRITE_ONCE(gpu->check_state, CKM_CHECK_IDLE);
 		return;
 	}
-	delay = look(gpu);
+	delay = check_once(gpu);
 	if (READ_ONCE(gpu->open))
-		mod_delayed_work(system_unbound_wq, &gpu->look_work, msecs_to_jiffies(delay));
+		mod_delayed_work(system_unbound_wq, &gpu->check_work, msecs_to_jiffies(delay));
 }
 
-int ckm_look_alloc(struct ckm_gpu *gpu)
+int ckm_check_alloc(struct ckm_gpu *gpu)
 {
-	INIT_DELAYED_WORK(&gpu->look_work, look_work);
-	gpu->look = kvzalloc(sizeof(*gpu->look), GFP_KERNEL);
-	gpu->look_params = kvzalloc(NV_UTIL_PARAMS_MAX, GFP_KERNEL);
-	if (gpu->look && gpu->look_params)
+	INIT_DELAYED_WORK(&gpu->check_work, check_work);
+	gpu->check = kvzalloc(sizeof(*gpu->check), GFP_KERNEL);
+	gpu->check_params = kvzalloc(NV_UTIL_PARAMS_MAX, GFP_KERNEL);
+	if (gpu->check && gpu->check_params)
 		return 0;
-	ckm_look_free(gpu);
+	ckm_check_free(gpu);
 	return -ENOMEM;
 }
 
-void ckm_look_free(struct ckm_gpu *gpu)
+void ckm_check_free(struct ckm_gpu *gpu)
 {
-	cancel_delayed_work_sync(&gpu->look_work);
-	kvfree(gpu->look_params);
-	kvfree(gpu->look);
-	gpu->look_params = NULL;
-	gpu->look = NULL;
+	cancel_delayed_work_sync(&gpu->check_work);
+	kvfree(gpu->check_params);
+	kvfree(gpu->check);
+	gpu->check_params = NULL;
+	gpu->check = NULL;
 }
 
-void ckm_look_start(struct ckm_gpu *gpu)
+void ckm_check_start(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
 
 	mutex_lock(&gpu->lock);
 	core = ckm_core_enter();
-	core->check.init(gpu->look, ktime_get_ns());
+	core->check.init(gpu->check, ktime_get_ns());
 	ckm_core_leave();
-	gpu->look_state = CKM_LOOK_IDLE;
+	gpu->check_state = CKM_CHECK_IDLE;
 	mutex_unlock(&gpu->lock);
 }
 
-void ckm_look_stop(struct ckm_gpu *gpu)
+void ckm_check_stop(struct ckm_gpu *gpu)
 {
-	cancel_delayed_work_sync(&gpu->look_work);
+	cancel_delayed_work_sync(&gpu->check_work);
 	begin(gpu);
 }

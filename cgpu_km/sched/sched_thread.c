@@ -131,7 +131,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	core = ckm_core_enter();
 	if (core) {
 		core->sched.ack(gpu->sched, plan, &ack);
-		core->check.acted(gpu->look, gpu->sched, plan, &ack, committed, ktime_get_ns());
+		core->check.acted(gpu->check, gpu->sched, plan, &ack, committed, ktime_get_ns());
 		ckm_core_leave();
 		ckm_events_turns_locked(gpu, plan->freeze_mask);
 	}

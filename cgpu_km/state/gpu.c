@@ -54,18 +54,18 @@ void ckm_gpu_slot_view_locked(struct ckm_gpu *gpu, u32 sched_id,
 }
 
 /* Start the effect check if it is idle (effect_check.c). Any context. */
-static void wake_look(struct ckm_gpu *gpu)
+static void wake_check(struct ckm_gpu *gpu)
 {
 	if (READ_ONCE(gpu->open))
-		queue_delayed_work(system_unbound_wq, &gpu->look_work,
-				   msecs_to_jiffies(CGPU_LOOK_POLL_MS));
+		queue_delayed_work(system_unbound_wq, &gpu->check_work,
+				   msecs_to_jiffies(CGPU_CHECK_POLL_MS));
 }
 
 void ckm_gpu_kick(struct ckm_gpu *gpu)
 {
 	WRITE_ONCE(gpu->kicked, true);
 	wake_up(&gpu->wait);
-	wake_look(gpu);
+	wake_check(gpu);
 }
 
 struct fb_info {

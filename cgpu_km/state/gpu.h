@@ -18,12 +18,12 @@ struct ckm_proc_dir;
 struct pci_dev;
 struct task_struct;
 
-/* State of the effect check (sched/effect_check.h), shown as `control_look`. */
-enum ckm_look_state {
-	CKM_LOOK_IDLE,		/* no container has the GPU open, or the policy uses no control */
-	CKM_LOOK_WATCHING,
-	CKM_LOOK_HOLDING,	/* containers are frozen for a second, as a test */
-	CKM_LOOK_BLIND,		/* the driver has no samples, or their clock is unknown */
+/* State of the effect check (sched/effect_check.h), shown as `effect_check`. */
+enum ckm_check_state {
+	CKM_CHECK_IDLE,		/* no container has the GPU open, or the policy uses no control */
+	CKM_CHECK_WATCHING,
+	CKM_CHECK_HOLDING,	/* containers are frozen for a second, as a test */
+	CKM_CHECK_BLIND,	/* the driver has no samples, or their clock is unknown */
 };
 
 #define CKM_CTRL_SAMPLES 128
@@ -88,10 +88,10 @@ struct ckm_gpu {
 	struct mutex open_lock;		/* open; only the driver's own locks are taken under it */
 	bool open;			/* hclient, hdevice and hsubdevice exist */
 	struct task_struct *thread;	/* cleared under lock, which readers hold */
-	struct cgpu_look *look;		/* lock */
-	u8 *look_params;		/* look_work only; NV_UTIL_PARAMS_MAX */
-	enum ckm_look_state look_state;	/* written by look_work, and at attach */
-	struct delayed_work look_work;
+	struct cgpu_check *check;	/* lock */
+	u8 *check_params;		/* check_work only; NV_UTIL_PARAMS_MAX */
+	enum ckm_check_state check_state;	/* written by check_work, and at attach */
+	struct delayed_work check_work;
 	wait_queue_head_t wait;
 	bool kicked;			/* READ_ONCE; the state changed: plan again */
 	u64 turns;			/* ctrl_lock; plans with calls, so far */

@@ -55,7 +55,7 @@ void ckm_quota_learn(struct ckm_gpu *gpu, u64 bar1_bytes)
 	mutex_unlock(&gpu->lock);
 }
 
-static void look_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
+static void view_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 			struct cgpu_quota_view *view)
 {
 	struct ckm_gpu *gpu = slot->gpu;
@@ -75,7 +75,7 @@ static void look_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 	/* Under burst max_inst counts parts of the GPU's time, and there are no more slots. */
 	pool.max_inst = min_t(u32, sched.max_inst, CGPU_SLOTS);
 	core = ckm_core_enter();
-	core->mem.quota_look(&pool, used, CGPU_SLOTS, slot->sched_id, view);
+	core->mem.quota_view(&pool, used, CGPU_SLOTS, slot->sched_id, view);
 	ckm_core_leave();
 }
 
@@ -99,7 +99,7 @@ int ckm_quota_take(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
 	bool fits;
 
 	mutex_lock(&gpu->lock);
-	look_locked(slot, kind, &view);
+	view_locked(slot, kind, &view);
 	fits = amount <= view.left;
 	if (fits)
 		slot->quota[kind] += amount;
@@ -121,13 +121,13 @@ void ckm_quota_give(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount
 	mutex_unlock(&slot->gpu->lock);
 }
 
-u64 ckm_quota_look(struct ckm_slot *slot, enum cgpu_quota_kind kind,
+u64 ckm_quota_view(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 		   struct cgpu_quota_view *view)
 {
 	u64 has;
 
 	mutex_lock(&slot->gpu->lock);
-	look_locked(slot, kind, view);
+	view_locked(slot, kind, view);
 	has = slot->quota[kind];
 	mutex_unlock(&slot->gpu->lock);
 	return has;

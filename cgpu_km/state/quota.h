@@ -25,7 +25,7 @@ int ckm_quota_take(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)
 void ckm_quota_give(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount);
 
 /* Returns the amount that the slot has; @view: what it may still take. Takes gpu->lock. */
-u64 ckm_quota_look(struct ckm_slot *slot, enum cgpu_quota_kind kind,
+u64 ckm_quota_view(struct ckm_slot *slot, enum cgpu_quota_kind kind,
 		   struct cgpu_quota_view *view);
 
 #endif

@@ -55,7 +55,7 @@ void ckm_slot_remove(struct ckm_slot *slot)
 	mutex_lock(&gpu->lock);
 	core = ckm_core_enter();
 	core->sched.del(gpu->sched, slot->sched_id, ktime_get_ns());
-	core->check.touched(gpu->look, gpu->sched, slot->sched_id, ktime_get_ns());
+	core->check.touched(gpu->check, gpu->sched, slot->sched_id, ktime_get_ns());
 	ckm_core_leave();
 	gpu->slot[slot->sched_id] = NULL;
 	gpu->limits_bytes -= slot->ledger.limit_bytes;
@@ -75,7 +75,7 @@ void ckm_slot_channels_changed_locked(struct ckm_slot *slot)
 
 		core->sched.set_channels(gpu->sched, slot->sched_id, slot->channel_count,
 					 slot->tsg_count, now);
-		core->check.touched(gpu->look, gpu->sched, slot->sched_id, now);
+		core->check.touched(gpu->check, gpu->sched, slot->sched_id, now);
 		ckm_core_leave();
 	}
 	ckm_gpu_kick(gpu);

@@ -167,7 +167,7 @@ def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str
     tree.gpu(
         0,
         policy=policy,
-        stat=f"control freeze,timeslice\ncontrol_seen {seen}\ncontrol_ineffective none\ncontrol_look {look}",
+        stat=f"control freeze,timeslice\ncontrol_seen {seen}\ncontrol_ineffective none\neffect_check {look}",
     )
     (found,) = checks.controls(node.read(Paths.below(str(tree.root))))
     assert (found.status, text in found.text) == (status, True), found.text

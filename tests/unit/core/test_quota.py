@@ -11,7 +11,7 @@ SLOTS = C.CGPU_SLOTS
 def look(total, max_inst, pct, used, who):
     pool = ffi.new("struct cgpu_quota_pool *", {"total": total, "max_inst": max_inst, "floor_pct": pct})
     view = ffi.new("struct cgpu_quota_view *")
-    lib.cgpu_quota_look(pool, ffi.new("u64[]", used), len(used), who, view)
+    lib.cgpu_quota_view(pool, ffi.new("u64[]", used), len(used), who, view)
     return view
 
 

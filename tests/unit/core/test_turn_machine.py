@@ -104,7 +104,7 @@ class TurnMachine(RuleBasedStateMachine):
         lib.cgpu_sched_set_controls(self.turn.t, controls, self.turn.now)
 
     @rule(control=st.sampled_from([FREEZE, TIMESLICE]), moved=st.sampled_from([0, 0, 1]))
-    def look_at_the_share(self, control, moved):
+    def check_the_share(self, control, moved):
         turn = self.turn
         had = turn.t.controls
         policy = lib.cgpu_sched_control_moved(turn.t, control, moved, turn.now)

@@ -5,7 +5,7 @@ import random
 
 from corelib import MS, NATIVE, C, Turn, ffi, lib
 
-NOBODY, STRANGER = C.CGPU_LOOK_NOBODY, C.CGPU_LOOK_STRANGER
+NOBODY, STRANGER = C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN
 PERIOD = 1000 * MS / 6
 CALL = 3 * MS // 10
 DEFAULT_US = 1024
@@ -22,7 +22,7 @@ class Tenant:
         return (now // (40 * MS) * 0.61803 + self.slot * 0.3) % 1 < self.work
 
 
-class LookGpu:
+class CheckGpu:
     """ineffective: CGPU_CTRL_* that move nothing. wrong: how many samples name anybody. uncommitted: restarts
     that fail; then freezes and thaws need one. jitter: of the sampler; without, rounds can be in step with it.
     switching: how many samples fall on a context switch.
@@ -30,8 +30,8 @@ class LookGpu:
 
     def __init__(self, policy, ineffective=0, seed=1, wrong=0.0, uncommitted=0.0, jitter=0.02, switching=0.0, **turn):
         self.turn = Turn(policy, **{"slice_ms": 10, "max_inst": 10, "switch_us": 70} | turn)
-        self.look = ffi.new("struct cgpu_look *")
-        lib.cgpu_look_init(self.look, self.turn.now)
+        self.check = ffi.new("struct cgpu_check *")
+        lib.cgpu_check_init(self.check, self.turn.now)
         self.ineffective, self.wrong, self.uncommitted, self.jitter = ineffective, wrong, uncommitted, jitter
         self.rng = random.Random(seed)
         self.tenants, self.slices, self.commits = {}, {}, {}
@@ -47,7 +47,7 @@ class LookGpu:
         return slot
 
     def touch(self, slot):
-        lib.cgpu_look_touched(self.look, self.turn.t, slot, self.turn.now)
+        lib.cgpu_check_touched(self.check, self.turn.t, slot, self.turn.now)
 
     def allowed(self):
         """Slots that the hardware lets run."""
@@ -88,7 +88,7 @@ class LookGpu:
             self.slices |= self.commits
             self.commits = {}
             self.in_force = self.turn.t.run_mask
-        lib.cgpu_look_acted(self.look, self.turn.t, plan, self.ack_at(begin), committed, end)
+        lib.cgpu_check_acted(self.check, self.turn.t, plan, self.ack_at(begin), committed, end)
 
     @staticmethod
     def ack_at(begin):
@@ -112,20 +112,20 @@ class LookGpu:
 
     def poll(self):
         """What the shell does once a second."""
-        now, held = self.turn.now, self.look.held
+        now, held = self.turn.now, self.check.held
         if held:
-            lib.cgpu_look_hold(self.look, self.turn.t, 0, now)
-        until = lib.cgpu_look_until_ns(self.turn.t, now)
+            lib.cgpu_check_hold(self.check, self.turn.t, 0, now)
+        until = lib.cgpu_check_until_ns(self.turn.t, now)
         while self.samples and self.samples[0][0] <= until:
-            lib.cgpu_look_sample(self.look, self.turn.t, *self.samples.pop(0))
-        find = ffi.new("struct cgpu_look_finding *")
-        lib.cgpu_look_judge(self.look, self.turn.t, now, find)
+            lib.cgpu_check_sample(self.check, self.turn.t, *self.samples.pop(0))
+        find = ffi.new("struct cgpu_check_finding *")
+        lib.cgpu_check_evaluate(self.check, self.turn.t, now, find)
         if find.control:
             self.told.append((find.control, find.moved))
             lib.cgpu_sched_control_moved(self.turn.t, find.control, find.moved, now)
         if find.hold and self.turn.t.policy != NATIVE:
-            lib.cgpu_look_hold(self.look, self.turn.t, find.hold, now)
-        self.poll_at = now + (C.CGPU_LOOK_HOLD_MS if self.look.held else C.CGPU_LOOK_POLL_MS) * MS
+            lib.cgpu_check_hold(self.check, self.turn.t, find.hold, now)
+        self.poll_at = now + (C.CGPU_CHECK_HOLD_MS if self.check.held else C.CGPU_CHECK_POLL_MS) * MS
 
     def run(self, seconds, stop=lambda: False):
         """Returns how long it ran, in seconds."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Whether the share moves: an ineffective control is found out under load, and nothing else is taken for one.
 
-In exact guest time (`make test-vm KIND=icount`); the decisions themselves are in tests/unit/core/test_look.py.
+In exact guest time (`make test-vm KIND=icount`); the decisions themselves are in tests/unit/core/test_effect_check.py.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def test_working_freezes_are_seen_and_nobody_is_held_for_it(tenants, kernel_log)
     a, b = tenants().start(), tenants(weight=2).start()
     assert (stat("control_seen"), stat("control_ineffective")) == ("none", "none"), "asked at attach, not looked at yet"
     put("policy", WEIGHTED)
-    until(lambda: stat("control_look") == "watching", 10)
+    until(lambda: stat("effect_check") == "watching", 10)
     until(lambda: stat("control_seen") == "freeze", 40, step=0.5)
     assert a.box.stat("enforced") == b.box.stat("enforced") == 1
     assert control_news(kernel_log) == []
     put("policy", NATIVE)
-    until(lambda: stat("control_look") == "idle", 10)
+    until(lambda: stat("effect_check") == "idle", 10)
 
 
 @pytest.mark.parametrize("number", [PREEMPTIVE, WEIGHTED])

@@ -2,16 +2,16 @@
 """Whether the share moves: what is found out about a control, and that nobody can make it look ineffective."""
 
 import pytest
+from checkgpu import NOBODY, STRANGER, CheckGpu
 from corelib import FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lookgpu import NOBODY, STRANGER, LookGpu
 
 SEEDS = range(6)
 
 
 def saturated(policy, *weights, **more):
-    gpu = LookGpu(policy, **more)
+    gpu = CheckGpu(policy, **more)
     return gpu, [gpu.add(weight) for weight in weights]
 
 
@@ -29,7 +29,7 @@ def test_ineffective_freezes_are_doubted_then_taken_away(policy, slice_ms, seed)
     assert gpu.policy == policy, "one look is not enough to take it away"
     lost = gpu.run(90, lambda: gpu.policy == NATIVE)
     assert doubted + lost < 60
-    assert gpu.turn.t.ineffective == FREEZE and not gpu.look.seen & FREEZE
+    assert gpu.turn.t.ineffective == FREEZE and not gpu.check.seen & FREEZE
     assert (FREEZE, 1) not in gpu.told
     gpu.run(5)
     assert gpu.turn.t.run_mask & 0b11 == 0b11 and not gpu.turn.t.held_mask
@@ -39,7 +39,7 @@ def test_ineffective_freezes_are_doubted_then_taken_away(policy, slice_ms, seed)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ineffective_timeslices_are_found_where_the_contrast_is_enough(seed, switching):
     """1 TSG against 7: half of the GPU by timeslices, an eighth without."""
-    gpu = LookGpu(SOFT, ineffective=TIMESLICE, seed=seed, switching=switching)
+    gpu = CheckGpu(SOFT, ineffective=TIMESLICE, seed=seed, switching=switching)
     gpu.add(tsgs=1)
     gpu.add(tsgs=7)
     assert gpu.run(120, lambda: gpu.told) < 30
@@ -52,7 +52,7 @@ def test_equal_ones_cannot_tell_about_timeslices():
     for ineffective in (0, TIMESLICE):
         gpu, _ = saturated(SOFT, 1, 1, ineffective=ineffective)
         gpu.run(120)
-        assert gpu.told == [] and gpu.held_ms == {} and gpu.look.seen == 0
+        assert gpu.told == [] and gpu.held_ms == {} and gpu.check.seen == 0
 
 
 # ---- a working one is never taken away ----
@@ -63,14 +63,14 @@ def test_equal_ones_cannot_tell_about_timeslices():
 def test_working_freezes_are_seen_without_holding_anybody(policy, seed):
     gpu, _ = saturated(policy, 1, 2, seed=seed)
     gpu.run(120)
-    assert gpu.look.seen == FREEZE
+    assert gpu.check.seen == FREEZE
     assert set(gpu.told) == {(FREEZE, 1)}
     assert gpu.held_ms == {}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_working_timeslices_are_not_suspect(seed):
-    gpu = LookGpu(SOFT, seed=seed)
+    gpu = CheckGpu(SOFT, seed=seed)
     gpu.add(tsgs=1)
     gpu.add(tsgs=3)
     gpu.run(300)
@@ -79,17 +79,17 @@ def test_working_timeslices_are_not_suspect(seed):
 
 def test_a_high_priority_one_shows_that_timeslices_move():
     """8 ms against 0.5; while its ceiling holds the other one is alone, and is seen to have work always."""
-    gpu = LookGpu(PREEMPT)
+    gpu = CheckGpu(PREEMPT)
     gpu.add(highprio=1)
     gpu.add()
     gpu.run(120)
-    assert gpu.look.seen & TIMESLICE and (TIMESLICE, 0) not in gpu.told
+    assert gpu.check.seen & TIMESLICE and (TIMESLICE, 0) not in gpu.told
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_has_little_work_is_no_proof_against_timeslices(seed):
     """It gets a quarter, as without the control, because it asks for no more: held alone, it is seen to idle."""
-    gpu = LookGpu(SOFT, seed=seed)
+    gpu = CheckGpu(SOFT, seed=seed)
     gpu.add(tsgs=1, work=0.25)
     gpu.add(tsgs=3)
     gpu.run(600)
@@ -120,7 +120,7 @@ def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED])
 def test_kernels_that_resist_do_not_make_it_look_ineffective(policy, all_of_them, resists_ms):
     """The freeze is answered at once, and the kernel runs on: what a driver would look like that does not wait."""
-    gpu = LookGpu(policy)
+    gpu = CheckGpu(policy)
     bad = gpu.add(resists_ms=resists_ms)
     gpu.add(2, resists_ms=resists_ms if all_of_them else 0)
     gpu.run(600)
@@ -146,10 +146,10 @@ def test_a_restart_that_fails_is_no_freeze():
     assert gpu.policy == WEIGHTED and (FREEZE, 0) not in gpu.told
     gpu.uncommitted = 1.0
     gpu.run(0.1)
-    marks = gpu.look.marks
+    marks = gpu.check.marks
     gpu.run(1)
-    assert gpu.look.marks > marks
-    assert {gpu.look.mark[i % C.CGPU_LOOK_MARKS].frozen for i in range(marks, gpu.look.marks)} == {0}
+    assert gpu.check.marks > marks
+    assert {gpu.check.mark[i % C.CGPU_CHECK_MARKS].frozen for i in range(marks, gpu.check.marks)} == {0}
 
 
 def test_a_lone_container_is_never_held():
@@ -179,13 +179,13 @@ def test_a_lone_container_is_never_held():
 )
 @settings(max_examples=40)
 def test_a_working_control_stays_whatever_the_tenants_do(policy, tenants, slice_ms, seed, wrong, jitter):
-    gpu = LookGpu(policy, max_inst=20, slice_ms=slice_ms, seed=seed, wrong=wrong, jitter=jitter)
+    gpu = CheckGpu(policy, max_inst=20, slice_ms=slice_ms, seed=seed, wrong=wrong, jitter=jitter)
     for weight, tsgs, work, resists_ms, highprio in tenants:
         gpu.add(weight, tsgs, work, resists_ms, highprio)
     gpu.run(60)
     assert gpu.policy == policy
     assert gpu.turn.t.controls == FREEZE | TIMESLICE
-    assert sum(gpu.held_ms.values()) <= 10 * C.CGPU_LOOK_HOLD_MS * len(tenants)
+    assert sum(gpu.held_ms.values()) <= 10 * C.CGPU_CHECK_HOLD_MS * len(tenants)
 
 
 # ---- what is taken in ----
@@ -194,12 +194,12 @@ def test_a_working_control_stays_whatever_the_tenants_do(policy, tenants, slice_
 def test_holding_is_as_weight_0():
     gpu, (a, b) = saturated(WEIGHTED, 1, 2)
     gpu.run(0.1)
-    lib.cgpu_look_hold(gpu.look, gpu.turn.t, 1 << a, gpu.turn.now)
+    lib.cgpu_check_hold(gpu.check, gpu.turn.t, 1 << a, gpu.turn.now)
     assert gpu.turn.shares(300) == {b: pytest.approx(1)}
     assert gpu.turn.t.slot[a].weight == 1
-    lib.cgpu_look_hold(gpu.look, gpu.turn.t, 0, gpu.turn.now)
+    lib.cgpu_check_hold(gpu.check, gpu.turn.t, 0, gpu.turn.now)
     assert gpu.turn.shares(300)[a] == pytest.approx(1 / 3, abs=0.05)
-    lib.cgpu_look_hold(gpu.look, gpu.turn.t, 1 << a, gpu.turn.now)
+    lib.cgpu_check_hold(gpu.check, gpu.turn.t, 1 << a, gpu.turn.now)
     gpu.turn.delete(a)
     assert gpu.turn.t.held_mask == 0
 
@@ -209,20 +209,20 @@ def test_samples_while_calls_are_under_way_wait():
     gpu.turn.next()
     planned = gpu.turn.now
     assert gpu.turn.t.inflight
-    assert planned - 5 * MS < lib.cgpu_look_until_ns(gpu.turn.t, planned + 1000 * MS) < planned
+    assert planned - 5 * MS < lib.cgpu_check_until_ns(gpu.turn.t, planned + 1000 * MS) < planned
 
 
 def test_old_and_unknown_samples_are_left_out():
     gpu, (a, _) = saturated(PREEMPT, 1, 1)
     gpu.run(0.5)
-    n, seen = gpu.look.samples, gpu.look.seen_ns
-    lib.cgpu_look_sample(gpu.look, gpu.turn.t, 5, a)
-    assert (gpu.look.samples, gpu.look.seen_ns) == (n, seen), "before what was seen"
-    lib.cgpu_look_sample(gpu.look, gpu.turn.t, gpu.turn.now - 3 * MS, STRANGER)
-    assert gpu.look.samples == n
+    n, seen = gpu.check.samples, gpu.check.seen_ns
+    lib.cgpu_check_sample(gpu.check, gpu.turn.t, 5, a)
+    assert (gpu.check.samples, gpu.check.seen_ns) == (n, seen), "before what was seen"
+    lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 3 * MS, STRANGER)
+    assert gpu.check.samples == n
     for slot in (NOBODY, 77):
-        lib.cgpu_look_sample(gpu.look, gpu.turn.t, gpu.turn.now - 3 * MS + 1, slot)
-    assert all(gpu.look.slot[i].named == 0 for i in range(2, C.CGPU_SLOTS))
+        lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 3 * MS + 1, slot)
+    assert all(gpu.check.slot[i].on_engine == 0 for i in range(2, C.CGPU_SLOTS))
 
 
 def test_more_marks_than_are_kept():
@@ -231,18 +231,18 @@ def test_more_marks_than_are_kept():
     begin = gpu.turn.now
     gpu.poll_at = 2**63
     gpu.run(5)
-    assert gpu.look.marks > C.CGPU_LOOK_MARKS
-    lib.cgpu_look_sample(gpu.look, gpu.turn.t, begin + 20 * MS, a)
-    assert gpu.look.samples == 0
+    assert gpu.check.marks > C.CGPU_CHECK_MARKS
+    lib.cgpu_check_sample(gpu.check, gpu.turn.t, begin + 20 * MS, a)
+    assert gpu.check.samples == 0
 
 
 def test_a_container_that_is_gone_leaves_no_figures():
     gpu, (a, b) = saturated(PREEMPT, 1, 1)
     gpu.run(3)
-    assert gpu.look.slot[a].named
+    assert gpu.check.slot[a].on_engine
     gpu.turn.delete(a)
     gpu.tenants.pop(a)
     gpu.touch(a)
-    assert ffi.buffer(ffi.addressof(gpu.look.slot[a]))[:] == bytes(ffi.sizeof("struct cgpu_look_slot"))
-    assert gpu.look.slot[b].named
-    lib.cgpu_look_touched(gpu.look, gpu.turn.t, C.CGPU_SLOTS, gpu.turn.now)
+    assert ffi.buffer(ffi.addressof(gpu.check.slot[a]))[:] == bytes(ffi.sizeof("struct cgpu_check_slot"))
+    assert gpu.check.slot[b].on_engine
+    lib.cgpu_check_touched(gpu.check, gpu.turn.t, C.CGPU_SLOTS, gpu.turn.now)
