@@ -8,7 +8,7 @@
 #include "sched_rr.h"
 
 #define OVERRUN_PARTS	10	/* an overrun is a turn later than slice/10 */
-#define LEGS_MAX	16	/* timeslices of an overlap that are told apart */
+#define OVERLAP_SLICES_MAX	16	/* timeslices of an overlap that are told apart */
 
 static bool is_measured(const struct cgpu_sched *t)
 {
@@ -25,7 +25,7 @@ void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *
 	n->ran = t->run_mask & t->opened_mask & ~t->asleep_mask;
 	n->waiting = t->opened_mask & ~t->run_mask & ~t->asleep_mask &
 		     (t->weighted_mask[0] | t->weighted_mask[1]);
-	n->pull = is_measured(t) ? cgpu_rota_pull(t, n->ran, true) : 0;
+	n->hw_weight = is_measured(t) ? cgpu_hw_weight(t, n->ran, true) : 0;
 }
 
 /**
@@ -38,7 +38,7 @@ void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *
 u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_now *n, u32 slot,
 			u64 len_ns)
 {
-	return n->pull ? cgpu_rota_split(t, n->pull, slot, true, len_ns) : len_ns;
+	return n->hw_weight ? cgpu_hw_share(t, n->hw_weight, slot, true, len_ns) : len_ns;
 }
 
 /**
@@ -61,7 +61,7 @@ void cgpu_account_until(struct cgpu_sched *t, u64 to_ns)
 		u32 i = __builtin_ctz(mask);
 
 		/* Most pull the same: no division for each. */
-		mine = cgpu_rota_pull(t, 1u << i, true);
+		mine = cgpu_hw_weight(t, 1u << i, true);
 		if (mine != last)
 			got = cgpu_account_got_ns(t, &n, i, len_ns);
 		last = mine;
@@ -72,9 +72,9 @@ void cgpu_account_until(struct cgpu_sched *t, u64 to_ns)
 	for (mask = t->unsure_mask; mask; mask &= mask - 1)
 		t->slot[__builtin_ctz(mask)].unsure_ns += len_ns;
 	cgpu_prio_charge(t, n.ran, len_ns);
-	cgpu_rota_charge(t, CGPU_ROTA_MAIN, len_ns);
-	cgpu_rota_charge(t, CGPU_ROTA_HIGH, len_ns);
-	cgpu_rota_charge(t, CGPU_ROTA_BESIDE, len_ns);
+	cgpu_rr_charge(t, CGPU_RR_NORMAL, len_ns);
+	cgpu_rr_charge(t, CGPU_RR_PRIO, len_ns);
+	cgpu_rr_charge(t, CGPU_RR_BACKGROUND, len_ns);
 }
 
 /**
@@ -93,10 +93,10 @@ void cgpu_account_switch(struct cgpu_sched *t, u32 run_mask)
 	for (; stopped; stopped &= stopped - 1) {
 		u32 i = __builtin_ctz(stopped);
 
-		if (t->slot[i].credit_ns + (s64)cgpu_rota_late_ns(t, i) < late)
+		if (t->slot[i].credit_ns + (s64)cgpu_rr_late_ns(t, i) < late)
 			t->slot[i].overruns++;
 	}
-	cgpu_rota_refund_switch(t, run_mask & ~t->run_mask & t->opened_mask);
+	cgpu_rr_compensate_switch(t, run_mask & ~t->run_mask & t->opened_mask);
 	t->run_mask = run_mask;
 }
 
@@ -113,7 +113,7 @@ static u64 block_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *
 /* How long one that runs goes on when another one can run too, as far as it matters for
  * @len_ns. Where in its timeslice it is, and which of its TSGs runs, is not known, so the
  * mean: nothing in short queues keeps to the beginnings that could be told, and turns are
- * spread over a timeslice (cgpu_rota_late_ns()).
+ * spread over a timeslice (cgpu_rr_late_ns()).
  */
 static u64 rest_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s, u64 len_ns)
 {
@@ -148,10 +148,10 @@ void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns
 		return;
 	}
 	end_ns = t->last_ns + rest_ns(t, &t->slot[__builtin_ctz(who[0])], to_ns - t->last_ns);
-	for (i = 0; i < LEGS_MAX && t->last_ns < to_ns; i++) {
+	for (i = 0; i < OVERLAP_SLICES_MAX && t->last_ns < to_ns; i++) {
 		t->run_mask = who[i % 2];
 		if (i > 1)
-			cgpu_rota_refund_switch(t, t->run_mask);
+			cgpu_rr_compensate_switch(t, t->run_mask);
 		cgpu_account_until(t, end_ns < to_ns ? end_ns : to_ns);
 		end_ns += t->switch_ns + block_ns(t, &t->slot[__builtin_ctz(who[(i + 1) % 2])]);
 	}

@@ -6,11 +6,11 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-/* Pull 0, under native: nobody is measured. */
+/* hw_weight 0, under native: no slot is measured. */
 struct cgpu_account_now {
 	u32 ran;
 	u32 waiting;
-	u64 pull;
+	u64 hw_weight;
 };
 
 void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *n);

@@ -1,97 +1,97 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Which rotations are in force, and whose turn pays for the time. */
+/* Which round-robin groups are in force, and whose turn pays for the time. */
 #include "sched_rr.h"
 
 #include "sched_debt.h"
 #include "sched_hwshare.h"
 
 /**
- * cgpu_rota_plan() - a plan begins: what was in force is so until its calls act
+ * cgpu_rr_plan() - a plan begins: what was in force is so until its calls act
  * @t: the scheduler
  */
-void cgpu_rota_plan(struct cgpu_sched *t)
+void cgpu_rr_plan(struct cgpu_sched *t)
 {
 	u32 nr;
 
-	for (nr = 0; nr < CGPU_ROTAS; nr++) {
-		u8 *running = &t->rota[nr].running;
+	for (nr = 0; nr < CGPU_RR_COUNT; nr++) {
+		u8 *running = &t->rr[nr].running;
 
 		/* That of the last plan is still to come. */
 		if (t->inflight)
-			*running &= CGPU_ROTA_BEFORE;
+			*running &= CGPU_RR_BEFORE;
 		else
-			*running = *running ? CGPU_ROTA_BEFORE : 0;
+			*running = *running ? CGPU_RR_BEFORE : 0;
 	}
 }
 
 /**
- * cgpu_rota_planned() - what was planned is in force: the calls are made, or none is needed
+ * cgpu_rr_planned() - what was planned is in force: the calls are made, or none is needed
  * @t: the scheduler
  */
-void cgpu_rota_planned(struct cgpu_sched *t)
+void cgpu_rr_planned(struct cgpu_sched *t)
 {
 	u32 nr;
 
-	for (nr = 0; nr < CGPU_ROTAS; nr++)
-		t->rota[nr].running &= CGPU_ROTA_PLANNED;
+	for (nr = 0; nr < CGPU_RR_COUNT; nr++)
+		t->rr[nr].running &= CGPU_RR_PLANNED;
 }
 
 /**
- * cgpu_rota_in_force() - does a rotation's clock run
+ * cgpu_rr_in_force() - does the clock of a group run
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  *
- * Between two rotations, while calls are under way, who may run tells: a high-priority one
+ * Between two groups, while calls are under way, who may run tells: a high-priority one
  * that resists its freeze takes that time from no turn of the others, also not beside it.
  */
-bool cgpu_rota_in_force(const struct cgpu_sched *t, u32 nr)
+bool cgpu_rr_in_force(const struct cgpu_sched *t, u32 nr)
 {
-	u8 running = t->rota[nr].running;
+	u8 running = t->rr[nr].running;
 	bool high;
 
-	if (!t->inflight || running == (CGPU_ROTA_PLANNED | CGPU_ROTA_BEFORE))
-		return running & CGPU_ROTA_PLANNED;
+	if (!t->inflight || running == (CGPU_RR_PLANNED | CGPU_RR_BEFORE))
+		return running & CGPU_RR_PLANNED;
 	high = t->run_mask & t->opened_mask & t->weighted_mask[1];
-	return running && nr == (high ? CGPU_ROTA_HIGH : CGPU_ROTA_MAIN);
+	return running && nr == (high ? CGPU_RR_PRIO : CGPU_RR_NORMAL);
 }
 
 /**
- * cgpu_rota_lent() - slots whose time a rotation lends to others
+ * cgpu_rr_lent() - slots whose time a group lends to others
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  *
  * The caps of fixed rounds are not work-conserving: what is idle there is lost. High priority
  * has no caps among itself.
  */
-u32 cgpu_rota_lent(const struct cgpu_sched *t, u32 nr)
+u32 cgpu_rr_lent(const struct cgpu_sched *t, u32 nr)
 {
-	if (cgpu_policy_get(t->policy)->fixed_round && nr != CGPU_ROTA_HIGH)
+	if (cgpu_policy_get(t->policy)->fixed_round && nr != CGPU_RR_PRIO)
 		return 0;
 	return t->asleep_mask;
 }
 
 /**
- * cgpu_rota_charge() - time has passed with what is in force
+ * cgpu_rr_charge() - time has passed with what is in force
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @len_ns: how much
  */
-void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
+void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 {
-	struct cgpu_rota *r = &t->rota[nr];
-	u32 ran = t->run_mask & t->opened_mask & ~cgpu_rota_lent(t, nr) & r->members, mask;
+	struct cgpu_rr *r = &t->rr[nr];
+	u32 ran = t->run_mask & t->opened_mask & ~cgpu_rr_lent(t, nr) & r->members, mask;
 	u64 all;
 
-	if (!cgpu_rota_in_force(t, nr))
+	if (!cgpu_rr_in_force(t, nr))
 		return;
 	r->clock_ns += len_ns;
 	if (!r->contended)
 		return;
-	all = cgpu_rota_pull(t, ran, false);
+	all = cgpu_hw_weight(t, ran, false);
 	for (mask = ran; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		*cgpu_debt_credit(t, nr, i) -= (s64)cgpu_rota_split(t, all, i, false, len_ns);
+		*cgpu_debt_credit(t, nr, i) -= (s64)cgpu_hw_share(t, all, i, false, len_ns);
 	}
 	/* The turn of one that has not opened the GPU is consumed all the same. It resists no
 	 * freeze: were it to open the GPU after a late thread, it would not wait for that.
@@ -103,21 +103,21 @@ void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 }
 
 /**
- * cgpu_rota_refund_switch() - give back what a turn loses to its context switch
+ * cgpu_rr_compensate_switch() - give back what a turn loses to its context switch
  * @t: the scheduler
  * @started: slots that run from now on and did not before
  *
  * A switch costs each turn the same, so short turns would lose a larger part.
  * Beside a high-priority container the hardware switches all the time.
  */
-void cgpu_rota_refund_switch(struct cgpu_sched *t, u32 started)
+void cgpu_rr_compensate_switch(struct cgpu_sched *t, u32 started)
 {
 	u32 nr, mask;
 
-	for (nr = CGPU_ROTA_MAIN; nr <= CGPU_ROTA_HIGH; nr++) {
-		struct cgpu_rota *r = &t->rota[nr];
+	for (nr = CGPU_RR_NORMAL; nr <= CGPU_RR_PRIO; nr++) {
+		struct cgpu_rr *r = &t->rr[nr];
 
-		if (!(r->running & CGPU_ROTA_PLANNED) || !r->contended)
+		if (!(r->running & CGPU_RR_PLANNED) || !r->contended)
 			continue;
 		for (mask = started & r->members; mask; mask &= mask - 1)
 			*cgpu_debt_credit(t, nr, __builtin_ctz(mask)) += t->switch_ns;

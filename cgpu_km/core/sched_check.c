@@ -219,7 +219,7 @@ static void count_frozen(struct cgpu_check *l, u32 frozen, u32 long_frozen, u32 
 
 static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 thawed, u32 who)
 {
-	u64 pull = cgpu_rota_pull(t, thawed, true), tsgs = cgpu_rota_pull(t, thawed, false);
+	u64 weight = cgpu_hw_weight(t, thawed, true), tsgs = cgpu_hw_weight(t, thawed, false);
 	u32 mask;
 
 	for (mask = thawed; mask; mask &= mask - 1) {
@@ -233,8 +233,8 @@ static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 t
 		}
 		s->corun++;
 		s->corun_on_engine += who == 1u << i;
-		s->expected_by_ts += (u32)cgpu_rota_split(t, pull, i, true, CGPU_CHECK_UNIT);
-		s->expected_by_tsgs += (u32)cgpu_rota_split(t, tsgs, i, false, CGPU_CHECK_UNIT);
+		s->expected_by_ts += (u32)cgpu_hw_share(t, weight, i, true, CGPU_CHECK_UNIT);
+		s->expected_by_tsgs += (u32)cgpu_hw_share(t, tsgs, i, false, CGPU_CHECK_UNIT);
 	}
 	if (thawed) {
 		l->corun++;

@@ -31,10 +31,10 @@ static bool is_live(const struct cgpu_sched *t, u32 slot)
 }
 
 /**
- * cgpu_rota_refresh() - work out the masks that follow from the slots
+ * cgpu_rr_refresh() - work out the masks that follow from the slots
  * @t: the scheduler, of which a slot was changed
  */
-void cgpu_rota_refresh(struct cgpu_sched *t)
+void cgpu_rr_refresh(struct cgpu_sched *t)
 {
 	u32 i;
 
@@ -68,7 +68,7 @@ static void pack(struct cgpu_sched *t)
 	const struct cgpu_policy *policy = cgpu_policy_get(t->policy);
 	u32 slices[CGPU_SLOTS] = { 0 }, used = 0, owners = 0, next = 0, nr = 0, i;
 
-	cgpu_rota_refresh(t);
+	cgpu_rr_refresh(t);
 	for (i = 0; policy->fixed_round && i < CGPU_SLOTS; i++) {
 		slices[i] = t->slot[i].cookie ? policy->slices(&t->slot[i]) : 0;
 		used += slices[i];
@@ -89,8 +89,8 @@ static void start_over(struct cgpu_sched *t)
 {
 	u32 i;
 
-	for (i = 0; i < CGPU_ROTAS; i++)
-		cgpu_rota_reset(t, i);
+	for (i = 0; i < CGPU_RR_COUNT; i++)
+		cgpu_rr_reset(t, i);
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		t->slot[i].credit_ns = 0;
 		t->slot[i].beside_ns = 0;
@@ -262,7 +262,7 @@ int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 no
 	t->slot[slot].credit_ns = 0;
 	t->slot[slot].beside_ns = 0;
 	memset(t->slot[slot].owed_ns, 0, sizeof(t->slot[slot].owed_ns));
-	cgpu_rota_refresh(t);
+	cgpu_rr_refresh(t);
 	return 0;
 }
 
@@ -421,7 +421,7 @@ void cgpu_sched_set_held(struct cgpu_sched *t, u32 mask, u64 now_ns)
 {
 	account(t, now_ns);
 	t->held_mask = mask & t->live_mask;
-	cgpu_rota_refresh(t);
+	cgpu_rr_refresh(t);
 }
 
 /**
@@ -445,7 +445,7 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
 	account(t, now_ns);
 	t->slot[slot].channels = channels;
 	t->slot[slot].tsgs = tsgs;
-	cgpu_rota_refresh(t);
+	cgpu_rr_refresh(t);
 	t->retime_mask |= 1u << slot;
 	t->touched_mask |= 1u << slot;
 	if (!channels) {

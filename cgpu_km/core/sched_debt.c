@@ -20,21 +20,21 @@
 #define OWED_MAX_NS	1000000000ull	/* or a round, if that is longer */
 
 /**
- * cgpu_debt_credit() - a slot's credit in one rotation
+ * cgpu_debt_credit() - a slot's credit in one group
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @slot: which
  */
 s64 *cgpu_debt_credit(struct cgpu_sched *t, u32 nr, u32 slot)
 {
 	struct cgpu_sched_entity *s = &t->slot[slot];
 
-	return nr == CGPU_ROTA_BESIDE ? &s->beside_ns : &s->credit_ns;
+	return nr == CGPU_RR_BACKGROUND ? &s->beside_ns : &s->credit_ns;
 }
 
 static u32 *owed_ns(struct cgpu_sched *t, u32 nr, u32 slot)
 {
-	return &t->slot[slot].owed_ns[nr == CGPU_ROTA_BESIDE];
+	return &t->slot[slot].owed_ns[nr == CGPU_RR_BACKGROUND];
 }
 
 /* Of a debt, what is beyond @withheld_ns is owed. */
@@ -58,15 +58,15 @@ static void spread(struct cgpu_sched *t, u32 nr, u32 slot, u64 withheld_ns)
 void cgpu_debt_spread(struct cgpu_sched *t, u32 slots, u64 usual_ns)
 {
 	for (; slots; slots &= slots - 1) {
-		spread(t, CGPU_ROTA_MAIN, __builtin_ctz(slots), usual_ns);
-		spread(t, CGPU_ROTA_BESIDE, __builtin_ctz(slots), usual_ns);
+		spread(t, CGPU_RR_NORMAL, __builtin_ctz(slots), usual_ns);
+		spread(t, CGPU_RR_BACKGROUND, __builtin_ctz(slots), usual_ns);
 	}
 }
 
 /**
  * cgpu_debt_grant() - a slot's part of a round, less what it pays
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @slot: which
  * @grant_ns: its part by its slices
  * @part_ns: what the switches of the round leave of that
@@ -98,7 +98,7 @@ void cgpu_debt_grant(struct cgpu_sched *t, u32 nr, u32 slot, u64 grant_ns, s64 p
 /**
  * cgpu_debt_drop() - a slot owes nothing any more
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @slot: which
  */
 void cgpu_debt_drop(struct cgpu_sched *t, u32 nr, u32 slot)

@@ -30,7 +30,7 @@ static u32 at_slice(const struct cgpu_sched *t, u32 members, u32 from, u32 round
 /* One whose slices were moved to where the round already was. Who came in this round has
  * missed nothing.
  */
-static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rota *r)
+static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
 	u32 mask;
 
@@ -43,7 +43,7 @@ static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rota *r)
 	return CGPU_NO_SLOT;
 }
 
-static void next_round(struct cgpu_sched *t, struct cgpu_rota *r)
+static void next_round(struct cgpu_sched *t, struct cgpu_rr *r)
 {
 	u64 most_late = t->max_inst * t->slice_ns / LAG_PARTS;
 	u32 mask;
@@ -66,7 +66,7 @@ static void next_round(struct cgpu_sched *t, struct cgpu_rota *r)
  */
 static void next_stretch(struct cgpu_sched *t, u32 nr)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	struct cgpu_round whole = cgpu_round_of(t, r);
 	u32 slot, to, missed, own;
 
@@ -95,9 +95,9 @@ static void next_stretch(struct cgpu_sched *t, u32 nr)
 }
 
 /**
- * cgpu_rota_step_fixed() - whose turn is it, in a round of max_inst slices
+ * cgpu_rr_step_fixed() - whose turn is it, in a round of max_inst slices
  * @t: the scheduler, accounted up to now
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @members: slots that take turns
  * @left_ns: how long it stays so, by what is known now
  *
@@ -105,16 +105,16 @@ static void next_stretch(struct cgpu_sched *t, u32 nr)
  *
  * Return: the slot that may run as a mask, 0 in an empty slice.
  */
-u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns)
+u32 cgpu_rr_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	u32 steps;
 
-	cgpu_rota_enter(t, nr, members, 0, true);
+	cgpu_rr_enter(t, nr, members, 0, true);
 	r->contended = 1;
 	if (r->owner < CGPU_SLOTS && cgpu_turn_over(t, nr))
 		cgpu_turn_end(t, nr);
-	for (steps = 0; steps < CGPU_ROTA_STEPS_MAX; steps++) {
+	for (steps = 0; steps < CGPU_RR_STEPS_MAX; steps++) {
 		if (r->owner < CGPU_SLOTS) {
 			*left_ns = cgpu_turn_left_ns(t, nr);
 			return 1u << r->owner;

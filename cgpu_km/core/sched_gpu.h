@@ -57,14 +57,14 @@ struct cgpu_sched_entity {
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
-enum cgpu_rota_nr {
-	CGPU_ROTA_MAIN		= 0,	/* the containers without highprio */
-	CGPU_ROTA_HIGH		= 1,	/* the high-priority ones among themselves */
-	CGPU_ROTA_BESIDE	= 2,	/* those without, while a high-priority one may run */
-	CGPU_ROTAS		= 3,
+enum cgpu_rr_nr {
+	CGPU_RR_NORMAL		= 0,	/* the containers without highprio */
+	CGPU_RR_PRIO		= 1,	/* the high-priority ones among themselves */
+	CGPU_RR_BACKGROUND	= 2,	/* those without, while a high-priority one may run */
+	CGPU_RR_COUNT		= 3,
 };
 
-struct cgpu_rota {
+struct cgpu_rr {
 	u32 members;		/* slots that take turns */
 	u32 asleep;		/* slots that have a turn due when they wake */
 	u32 woken;		/* of @members, those that woke with credit: their turns come first */
@@ -72,7 +72,7 @@ struct cgpu_rota {
 	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
 	u32 pos;		/* last slot that had its turn; fixed rounds: next slice */
 	u8 fixed;		/* a round of max_inst slices, empty ones pass */
-	u8 running;		/* CGPU_ROTA_*: in force, its clock runs */
+	u8 running;		/* CGPU_RR_*: in force, its clock runs */
 	u8 contended;		/* somebody has to wait: turns are charged */
 	u8 late;		/* fixed rounds: no empty slice made room for the gaps so far */
 	u8 waking;		/* the turn is a woken slot's: another one does not cut it short */
@@ -105,7 +105,7 @@ struct cgpu_sched {
 	u64 prio_period_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
 	u64 prio_used_ns;
 	u64 last_ns;		/* everything up to here is accounted */
-	struct cgpu_rota rota[CGPU_ROTAS];
+	struct cgpu_rr rr[CGPU_RR_COUNT];
 	struct cgpu_sched_entity slot[CGPU_SLOTS];
 	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
 	u32 ineffective;	/* CGPU_CTRL_* that are answered and move nothing */

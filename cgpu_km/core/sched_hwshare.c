@@ -2,7 +2,7 @@
 /* How the hardware divides time among containers that are enabled together. Reads the state only. */
 #include "sched_hwshare.h"
 
-static u64 pull(const struct cgpu_sched_entity *s, bool by_timeslice)
+static u64 weight_of(const struct cgpu_sched_entity *s, bool by_timeslice)
 {
 	u64 tsgs = s->tsgs ? s->tsgs : 1;
 
@@ -12,34 +12,34 @@ static u64 pull(const struct cgpu_sched_entity *s, bool by_timeslice)
 }
 
 /**
- * cgpu_rota_pull() - what all of several that run together pull
+ * cgpu_hw_weight() - sum of the weights of slots that run together
  * @t: the scheduler
  * @mask: who runs
  * @by_timeslice: weigh TSGs by their timeslice, not all the same
  */
-u64 cgpu_rota_pull(const struct cgpu_sched *t, u32 mask, bool by_timeslice)
+u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice)
 {
 	u64 all = 0;
 
 	for (; mask; mask &= mask - 1)
-		all += pull(&t->slot[__builtin_ctz(mask)], by_timeslice);
+		all += weight_of(&t->slot[__builtin_ctz(mask)], by_timeslice);
 	return all;
 }
 
 /**
- * cgpu_rota_split() - what one of several that ran together got
+ * cgpu_hw_share() - what one of several that ran together got
  * @t: the scheduler
- * @all: cgpu_rota_pull() of them
+ * @all: cgpu_hw_weight() of them
  * @slot: whose part
- * @by_timeslice: as in cgpu_rota_pull()
+ * @by_timeslice: as in cgpu_hw_weight()
  * @len_ns: how long they ran together
  *
  * Return: nanoseconds, rounded down.
  */
-u64 cgpu_rota_split(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
-		    u64 len_ns)
+u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
+		  u64 len_ns)
 {
-	u64 mine = pull(&t->slot[slot], by_timeslice);
+	u64 mine = weight_of(&t->slot[slot], by_timeslice);
 
 	if (mine == all)
 		return len_ns;

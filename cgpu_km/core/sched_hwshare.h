@@ -12,9 +12,9 @@
 #define CGPU_DRIVER_TIMESLICE_US	1024u
 
 /* What @slot got of @len_ns in which several ran together that pull @all. */
-u64 cgpu_rota_pull(const struct cgpu_sched *t, u32 mask, bool by_timeslice);
-u64 cgpu_rota_split(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
-		    u64 len_ns);
+u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice);
+u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
+		  u64 len_ns);
 
 /* Exactly one slot is in @mask. */
 bool cgpu_is_one(u32 mask);

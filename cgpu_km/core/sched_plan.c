@@ -93,12 +93,12 @@ static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u
 static u32 step(struct cgpu_sched *t, struct plan_input *v, u32 nr, u32 members, bool fixed)
 {
 	u64 left_ns = CGPU_NEVER_NS;
-	u32 asleep = members & cgpu_rota_lent(t, nr), run;
+	u32 asleep = members & cgpu_rr_lent(t, nr), run;
 
 	if (fixed)
-		run = cgpu_rota_step_fixed(t, nr, members, &left_ns);
+		run = cgpu_rr_step_fixed(t, nr, members, &left_ns);
 	else
-		run = cgpu_rota_step(t, nr, members & ~asleep, asleep, &left_ns);
+		run = cgpu_rr_step(t, nr, members & ~asleep, asleep, &left_ns);
 	if (left_ns < v->left_ns)
 		v->left_ns = left_ns;
 	return run | asleep;
@@ -112,10 +112,10 @@ static u32 run_below_cap(struct cgpu_sched *t, struct plan_input *v, u32 members
 	members = cgpu_prio_below_cap(t, members & v->opened, beside, &v->left_ns);
 	if (beside)
 		members &= v->not_crowds;
-	if (members && t->rota[CGPU_ROTA_BESIDE].owner >= CGPU_SLOTS)
-		cgpu_rota_begin_with(t, CGPU_ROTA_BESIDE, members,
-				     t->prio_period_ns / CGPU_PRIO_PERIOD_NS);
-	return step(t, v, CGPU_ROTA_BESIDE, members, false);
+	if (members && t->rr[CGPU_RR_BACKGROUND].owner >= CGPU_SLOTS)
+		cgpu_rr_begin_with(t, CGPU_RR_BACKGROUND, members,
+				   t->prio_period_ns / CGPU_PRIO_PERIOD_NS);
+	return step(t, v, CGPU_RR_BACKGROUND, members, false);
 }
 
 /* The ceiling is used up: the others have the GPU until the period ends. */
@@ -125,7 +125,7 @@ static u32 run_low(struct cgpu_sched *t, struct plan_input *v)
 
 	if (v->policy->fixed_round)
 		return run_below_cap(t, v, members, false);
-	return step(t, v, CGPU_ROTA_MAIN, members, false);
+	return step(t, v, CGPU_RR_NORMAL, members, false);
 }
 
 /* Nobody with highprio has opened the GPU. They are thawed all the same: the
@@ -143,7 +143,7 @@ static u32 run_alone(struct cgpu_sched *t, struct plan_input *v)
 		return v->high | v->low;
 	if (v->policy->fixed_round && t->prio_period_ns)
 		return v->high | run_low(t, v);
-	return v->high | step(t, v, CGPU_ROTA_MAIN, members, v->policy->fixed_round);
+	return v->high | step(t, v, CGPU_RR_NORMAL, members, v->policy->fixed_round);
 }
 
 /* The high-priority ones take turns among themselves and the others, at
@@ -151,14 +151,14 @@ static u32 run_alone(struct cgpu_sched *t, struct plan_input *v)
  */
 static u32 run_high(struct cgpu_sched *t, struct plan_input *v, bool bounded)
 {
-	u32 run = step(t, v, CGPU_ROTA_HIGH, v->active, false);
+	u32 run = step(t, v, CGPU_RR_PRIO, v->active, false);
 	u32 members = with_slices(t, v, v->low);
 
 	if (!(t->controls & CGPU_CTRL_TIMESLICE) || !bounded)
 		return run;
 	if (v->policy->fixed_round)
 		return run | run_below_cap(t, v, members, true);
-	return run | step(t, v, CGPU_ROTA_BESIDE, members & v->not_crowds, false);
+	return run | step(t, v, CGPU_RR_BACKGROUND, members & v->not_crowds, false);
 }
 
 /* The run state of the high-priority ones is known: while they have work they have the GPU,
@@ -171,13 +171,13 @@ static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 
 	if (!v->active)
 		return v->policy->slices ? run_alone(t, v) : v->high | v->low;
-	run = v->policy->slices ? step(t, v, CGPU_ROTA_HIGH, v->present, false) : v->present;
+	run = v->policy->slices ? step(t, v, CGPU_RR_PRIO, v->present, false) : v->present;
 	run |= v->high & ~v->opened;
 	if (!cgpu_prio_budget_used_up(t, &v->left_ns))
 		return run;
 	low = v->low;
 	if (v->policy->slices)
-		low = step(t, v, CGPU_ROTA_BESIDE, with_slices(t, v, low), false);
+		low = step(t, v, CGPU_RR_BACKGROUND, with_slices(t, v, low), false);
 	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
 	if ((t->controls & CGPU_CTRL_TIMESLICE) && !(low & v->opened & ~v->not_crowds))
 		return run | low;
@@ -188,7 +188,7 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 {
 	bool bounded = v->active && (v->low & v->opened), used_up;
 
-	cgpu_rota_plan(t);
+	cgpu_rr_plan(t);
 	/* Without the freeze control weight 0 cannot be enforced: better known than half done. */
 	if (!v->policy->limits || !(t->controls & CGPU_CTRL_FREEZE))
 		return v->live;
@@ -280,8 +280,8 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	plan->run_mask = want;
 	plan->freeze_mask = ((t->run_mask & ~t->unsure_mask) | again) & ~want & v.opened;
 	plan->thaw_mask = ((~t->run_mask & ~t->unsure_mask) | again) & want & v.opened;
-	plan->thaw_first = cgpu_rota_thaws_first(t);
-	plan->owner = t->rota[v.active ? CGPU_ROTA_HIGH : CGPU_ROTA_MAIN].owner;
+	plan->thaw_first = cgpu_rr_thaws_first(t);
+	plan->owner = t->rr[v.active ? CGPU_RR_PRIO : CGPU_RR_NORMAL].owner;
 	plan_timeslices(t, &v, retry, plan);
 
 	if (v.left_ns < CGPU_NEVER_NS - now_ns)
@@ -290,7 +290,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 		plan->until_ns = CGPU_NEVER_NS;
 	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
 		plan->until_ns = t->retry_ns;
-	plan->late_ns = cgpu_rota_late_ns(t, plan->owner);
+	plan->late_ns = cgpu_rr_late_ns(t, plan->owner);
 	if (v.polled)
 		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want,
 						       v.present, now_ns);
@@ -299,7 +299,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	t->touched_mask = 0;
 	t->inflight = (plan->freeze_mask | plan->thaw_mask | plan->timeslice_mask) != 0;
 	if (!t->inflight)
-		cgpu_rota_planned(t);
+		cgpu_rr_planned(t);
 }
 
 static void ack_timeslices(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
@@ -472,7 +472,7 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	t->unsure_mask = (t->unsure_mask & ~called) | failed;
 	t->untimed_mask = (t->untimed_mask & ~plan->timeslice_mask) | untimed;
 	t->inflight = 0;
-	cgpu_rota_planned(t);
+	cgpu_rr_planned(t);
 	if (failed | untimed) {
 		t->retry_ns = later_ns(ack->frozen_ns, ack->thawed_ns) + (RETRY_NS << t->fails);
 		t->fails += t->fails < CGPU_RETRY_DOUBLINGS;

@@ -250,9 +250,9 @@ static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 		len_ns = BURST_NS;
 	t->prio_budget_ns += (s64)(len_ns * t->prio_ratio / 100);
 	if (rivals) {
-		all = cgpu_rota_pull(t, ran, true);
+		all = cgpu_hw_weight(t, ran, true);
 		for (; high; high &= high - 1)
-			got += cgpu_rota_split(t, all, __builtin_ctz(high), true, len_ns);
+			got += cgpu_hw_share(t, all, __builtin_ctz(high), true, len_ns);
 	}
 	t->prio_budget_ns -= (s64)got;
 	if (t->prio_budget_ns > most)
@@ -299,16 +299,16 @@ void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	charge_budget(t, ran, len_ns);
 	if (t->prio_budgeted || !t->prio_period_ns)
 		return;
-	if (((ran & high) || cgpu_rota_in_force(t, CGPU_ROTA_HIGH)) && (t->opened_mask & low))
+	if (((ran & high) || cgpu_rr_in_force(t, CGPU_RR_PRIO)) && (t->opened_mask & low))
 		t->prio_used_ns += len_ns;
 	/* Other policies have no caps to hold. */
 	if (!cgpu_policy_get(t->policy)->fixed_round)
 		return;
-	all = cgpu_rota_pull(t, ran & low, false);
+	all = cgpu_hw_weight(t, ran & low, false);
 	for (mask = ran & low; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		t->slot[i].capped_ns += cgpu_rota_split(t, all, i, false, len_ns);
+		t->slot[i].capped_ns += cgpu_hw_share(t, all, i, false, len_ns);
 	}
 }
 

@@ -28,30 +28,30 @@ static bool has(u32 mask, u32 slot)
 }
 
 /**
- * cgpu_rota_reset() - forget whose turn it is; credits stay
+ * cgpu_rr_reset() - forget whose turn it is; credits stay
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  */
-void cgpu_rota_reset(struct cgpu_sched *t, u32 nr)
+void cgpu_rr_reset(struct cgpu_sched *t, u32 nr)
 {
 	u32 i;
 
-	memset(&t->rota[nr], 0, sizeof(t->rota[nr]));
-	t->rota[nr].owner = CGPU_NO_SLOT;
-	t->rota[nr].resume = CGPU_NO_SLOT;
-	t->rota[nr].pos = CGPU_SLOTS - 1;
-	for (i = 0; nr == CGPU_ROTA_MAIN && i < CGPU_SLOTS; i++)
+	memset(&t->rr[nr], 0, sizeof(t->rr[nr]));
+	t->rr[nr].owner = CGPU_NO_SLOT;
+	t->rr[nr].resume = CGPU_NO_SLOT;
+	t->rr[nr].pos = CGPU_SLOTS - 1;
+	for (i = 0; nr == CGPU_RR_NORMAL && i < CGPU_SLOTS; i++)
 		t->slot[i].served = 0;
 }
 
 /**
- * cgpu_rota_begin_with() - whose turn is next where it is nobody's
+ * cgpu_rr_begin_with() - whose turn is next where it is nobody's
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @members: some
  * @nth: the how manieth of them, from 0, round and round
  */
-void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth)
+void cgpu_rr_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth)
 {
 	u32 count = 0, mask, slot;
 
@@ -60,7 +60,7 @@ void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth)
 	for (nth %= count; nth; nth--)
 		members &= members - 1;
 	slot = __builtin_ctz(members);
-	t->rota[nr].pos = slot ? slot - 1 : CGPU_SLOTS - 1;
+	t->rr[nr].pos = slot ? slot - 1 : CGPU_SLOTS - 1;
 }
 
 static u64 granted_ns(const struct cgpu_sched *t, u32 slot)
@@ -87,9 +87,9 @@ static s64 most_saved_ns(const struct cgpu_sched *t, u32 slot)
 /**
  * cgpu_round_of() - how long a round is, and what of it goes to context switches
  * @t: the scheduler
- * @r: one of its rotations
+ * @r: one of its round-robin groups
  */
-struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rota *r)
+struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
 	struct cgpu_round whole = { 0, 0 };
 	u32 mask;
@@ -119,27 +119,27 @@ static s64 part_ns(const struct cgpu_sched *t, const struct cgpu_round *whole, u
 }
 
 /* Its thaw failed. It has run for nothing of its turn yet. */
-static bool owner_is_stuck(const struct cgpu_sched *t, const struct cgpu_rota *r)
+static bool owner_is_stuck(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
 	return has(t->unsure_mask & ~t->run_mask, r->owner);
 }
 
 /**
- * cgpu_rota_thaws_first() - is the next thawed before the last is frozen
+ * cgpu_rr_thaws_first() - is the next thawed before the last is frozen
  * @t: the scheduler
  *
  * In a fixed round only while it is late: between two freezes and thaws lies a gap, and
  * where hardly a slice is empty these gaps would be taken from everybody.
  */
-bool cgpu_rota_thaws_first(const struct cgpu_sched *t)
+bool cgpu_rr_thaws_first(const struct cgpu_sched *t)
 {
-	const struct cgpu_rota *r = &t->rota[CGPU_ROTA_MAIN];
+	const struct cgpu_rr *r = &t->rr[CGPU_RR_NORMAL];
 
-	return cgpu_policy_get(t->policy)->thaw_first || ((r->running & CGPU_ROTA_PLANNED) && r->fixed && r->late);
+	return cgpu_policy_get(t->policy)->thaw_first || ((r->running & CGPU_RR_PLANNED) && r->fixed && r->late);
 }
 
 /**
- * cgpu_rota_late_ns() - how much later than it is used up a turn shall end
+ * cgpu_rr_late_ns() - how much later than it is used up a turn shall end
  * @t: the scheduler
  * @slot: whose turn
  *
@@ -149,12 +149,12 @@ bool cgpu_rota_thaws_first(const struct cgpu_sched *t)
  * timeslice late and the credit takes it back from the next. It is the
  * difference of two in a row that moves the end: these go in golden steps.
  */
-u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot)
+u64 cgpu_rr_late_ns(const struct cgpu_sched *t, u32 slot)
 {
 	u64 span_ns = t->slice_ns / LATE_PARTS;
 	u32 turn, late;
 
-	if (!cgpu_rota_thaws_first(t) || slot >= CGPU_SLOTS)
+	if (!cgpu_rr_thaws_first(t) || slot >= CGPU_SLOTS)
 		return 0;
 	if (span_ns > CGPU_DRIVER_TIMESLICE_US * 1000)
 		span_ns = CGPU_DRIVER_TIMESLICE_US * 1000;
@@ -167,11 +167,11 @@ u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot)
 /**
  * cgpu_turn_over() - is the turn under way used up
  * @t: the scheduler, accounted up to now
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  */
 bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	s64 left;
 
 	if (!has(r->members, r->owner) || r->clock_ns >= r->limit_ns)
@@ -187,11 +187,11 @@ bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 /**
  * cgpu_turn_left_ns() - how long the turn under way lasts by what is known now
  * @t: the scheduler, accounted up to now
- * @nr: enum cgpu_rota_nr, with an owner
+ * @nr: enum cgpu_rr_nr, with an owner
  */
 u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	u64 left_ns = (u64)*cgpu_debt_credit(t, nr, r->owner);
 	u64 most_ns = owner_is_stuck(t, r) ? t->slice_ns / MIN_PARTS : r->limit_ns - r->clock_ns;
 
@@ -201,14 +201,14 @@ u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr)
 /**
  * cgpu_turn_end() - the owner's turn ends
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr, with an owner
+ * @nr: enum cgpu_rr_nr, with an owner
  *
  * An owner that closed the GPU keeps its debts only; one that sleeps keeps what is left of its
  * turn for when it wakes.
  */
 void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 
 	if (has(r->members, r->owner) && t->slot[r->owner].full_turns < STEADY_TURNS)
 		t->slot[r->owner].full_turns++;
@@ -224,7 +224,7 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 /* A turn of the credit that @slot has. */
 static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 
 	r->owner = slot;
 	/* An owner that cannot be thawed must not hold up the others for ever. */
@@ -239,9 +239,9 @@ static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu
 /**
  * cgpu_turn_begin() - grant a slot its part of the round
  * @t: the scheduler
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @slot: whose turn
- * @whole: cgpu_round_of() the rotation
+ * @whole: cgpu_round_of() the group
  *
  * Return: false if too little is left after what it had too much: the turn is passed over and
  * the rest carried.
@@ -264,7 +264,7 @@ bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_r
 /* Everybody was passed over: grant at once the rounds in which nobody can begin. */
 static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *whole)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	s64 enough_ns = (s64)(t->slice_ns / MIN_PARTS);
 	u64 least = CGPU_NEVER_NS, part[CGPU_SLOTS];
 	u32 mask;
@@ -314,7 +314,7 @@ static u32 first_woken(const struct cgpu_sched *t, u32 mask)
  */
 static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	u32 slot;
 
 	while (r->woken) {
@@ -339,13 +339,13 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 
 static void pass_to_next(struct cgpu_sched *t, u32 nr)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	struct cgpu_round whole = cgpu_round_of(t, r);
 	u32 steps, passed = 0;
 
 	if (pass_to_woken(t, nr))
 		return;
-	for (steps = 0; steps < CGPU_ROTA_STEPS_MAX; steps++) {
+	for (steps = 0; steps < CGPU_RR_STEPS_MAX; steps++) {
 		if (++r->pos >= CGPU_SLOTS) {
 			r->pos = 0;
 			r->round++;
@@ -370,7 +370,7 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
  */
 static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	u32 i;
 
 	if (r->contended && r->owner < CGPU_SLOTS)
@@ -394,7 +394,7 @@ static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
  */
 static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	u32 mask;
 
 	r->woken &= r->members;
@@ -414,7 +414,7 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 /* Turns among the members, nothing between them. */
 static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *left_ns)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	struct cgpu_round whole;
 
 	if (!r->asleep && !(r->members & (r->members - 1))) {
@@ -450,42 +450,42 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 }
 
 /**
- * cgpu_rota_enter() - a rotation is part of the plan that is made
+ * cgpu_rr_enter() - a group is part of the plan that is made
  * @t: the scheduler, accounted up to now
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @members: slots that take turns
  * @asleep: slots that would, had they work; not with @fixed
  * @fixed: in a fixed round, or one after the other
  *
  * Return: the slots that slept in the plan before.
  */
-u32 cgpu_rota_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed)
+u32 cgpu_rr_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed)
 {
-	struct cgpu_rota *r = &t->rota[nr];
+	struct cgpu_rr *r = &t->rr[nr];
 	u32 were_asleep = r->asleep;
 
 	if (r->fixed != fixed) {
-		cgpu_rota_reset(t, nr);
+		cgpu_rr_reset(t, nr);
 		r->fixed = fixed;
 		r->pos = fixed ? 0 : CGPU_SLOTS - 1;
 	}
 	r->members = members;
 	r->asleep = asleep;
-	r->running |= CGPU_ROTA_PLANNED;
+	r->running |= CGPU_RR_PLANNED;
 	return were_asleep;
 }
 
 /**
- * cgpu_rota_step() - whose turn is it, one after the other
+ * cgpu_rr_step() - whose turn is it, one after the other
  * @t: the scheduler, accounted up to now
- * @nr: enum cgpu_rota_nr
+ * @nr: enum cgpu_rr_nr
  * @members: slots that take turns
  * @asleep: slots that would, had they work
  * @left_ns: how long it stays so, by what is known now; untouched: for ever
  *
  * Return: the slot that may run as a mask.
  */
-u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *left_ns)
+u32 cgpu_rr_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *left_ns)
 {
-	return step_round_robin(t, nr, cgpu_rota_enter(t, nr, members, asleep, false), left_ns);
+	return step_round_robin(t, nr, cgpu_rr_enter(t, nr, members, asleep, false), left_ns);
 }

@@ -7,11 +7,11 @@
 #include "policy.h"
 #include "sched_gpu.h"
 
-/* struct cgpu_rota, running. Both while calls are under way that change nothing of it. */
-#define CGPU_ROTA_PLANNED	1u	/* by the last plan */
-#define CGPU_ROTA_BEFORE	2u	/* until the calls of that plan act */
+/* struct cgpu_rr, running. Both while calls are under way that change nothing of it. */
+#define CGPU_RR_PLANNED		1u	/* by the last plan */
+#define CGPU_RR_BEFORE		2u	/* until the calls of that plan act */
 
-#define CGPU_ROTA_STEPS_MAX	(4 * CGPU_SLOTS)
+#define CGPU_RR_STEPS_MAX	(4 * CGPU_SLOTS)
 
 /* How long a round is, and what of it goes to the context switches its turns begin with.
  * In a fixed round the empty slices make room for those, if there are any.
@@ -22,28 +22,28 @@ struct cgpu_round {
 };
 
 /* The masks of struct cgpu_sched, after a slot was changed. */
-void cgpu_rota_refresh(struct cgpu_sched *t);
+void cgpu_rr_refresh(struct cgpu_sched *t);
 
-void cgpu_rota_reset(struct cgpu_sched *t, u32 nr);
-bool cgpu_rota_in_force(const struct cgpu_sched *t, u32 nr);
-void cgpu_rota_plan(struct cgpu_sched *t);
-void cgpu_rota_planned(struct cgpu_sched *t);
-void cgpu_rota_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth);
-u32 cgpu_rota_lent(const struct cgpu_sched *t, u32 nr);
-void cgpu_rota_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
-void cgpu_rota_refund_switch(struct cgpu_sched *t, u32 started);
-u32 cgpu_rota_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed);
-u32 cgpu_rota_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *left_ns);
-u32 cgpu_rota_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns);
+void cgpu_rr_reset(struct cgpu_sched *t, u32 nr);
+bool cgpu_rr_in_force(const struct cgpu_sched *t, u32 nr);
+void cgpu_rr_plan(struct cgpu_sched *t);
+void cgpu_rr_planned(struct cgpu_sched *t);
+void cgpu_rr_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth);
+u32 cgpu_rr_lent(const struct cgpu_sched *t, u32 nr);
+void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
+void cgpu_rr_compensate_switch(struct cgpu_sched *t, u32 started);
+u32 cgpu_rr_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed);
+u32 cgpu_rr_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *left_ns);
+u32 cgpu_rr_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns);
 
 /* One turn; for the two kinds of round. */
-struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rota *r);
+struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rr *r);
 bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole);
 bool cgpu_turn_over(struct cgpu_sched *t, u32 nr);
 u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr);
 void cgpu_turn_end(struct cgpu_sched *t, u32 nr);
 
-bool cgpu_rota_thaws_first(const struct cgpu_sched *t);
-u64 cgpu_rota_late_ns(const struct cgpu_sched *t, u32 slot);
+bool cgpu_rr_thaws_first(const struct cgpu_sched *t);
+u64 cgpu_rr_late_ns(const struct cgpu_sched *t, u32 slot);
 
 #endif

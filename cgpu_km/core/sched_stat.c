@@ -138,12 +138,12 @@ static bool is_slot_or_none(u32 slot)
 	return slot < CGPU_SLOTS || slot == CGPU_NO_SLOT;
 }
 
-static bool rotas_are_sound(const struct cgpu_sched *t)
+static bool groups_are_sound(const struct cgpu_sched *t)
 {
 	u32 i;
 
-	for (i = 0; i < CGPU_ROTAS; i++) {
-		const struct cgpu_rota *r = &t->rota[i];
+	for (i = 0; i < CGPU_RR_COUNT; i++) {
+		const struct cgpu_rr *r = &t->rr[i];
 
 		if ((r->members | r->asleep | r->woken) >> CGPU_SLOTS || r->pos > CGPU_SLOTS)
 			return false;
@@ -168,7 +168,7 @@ static bool is_sound(const struct cgpu_sched *t)
 	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_BURST_MAX) &&
 	       is_within(t->prio_ratio, CGPU_PRIO_RATIO_MIN, CGPU_PRIO_RATIO_MAX) &&
 	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&
-	       t->fails <= CGPU_RETRY_DOUBLINGS && slots_are_sound(t) && rotas_are_sound(t);
+	       t->fails <= CGPU_RETRY_DOUBLINGS && slots_are_sound(t) && groups_are_sound(t);
 }
 
 /**
@@ -189,6 +189,6 @@ int cgpu_sched_migrate(struct cgpu_sched *fresh, const void *old, u32 old_versio
 	if (old_version != CGPU_SCHED_VERSION || !is_sound(old))
 		return -EINVAL;
 	memcpy(fresh, old, sizeof(*fresh));
-	cgpu_rota_refresh(fresh);
+	cgpu_rr_refresh(fresh);
 	return 0;
 }

@@ -194,7 +194,7 @@ class Turns:
         self.lib.cgpu_sched_set_slice_us(self.t, slice_us, self._clock())
 
     def _note_round(self) -> None:
-        now = int(self.t.rota[0].round)
+        now = int(self.t.rr[0].round)
         if now != self._round:
             self._round = now
             self.rounds.append((self.gpu.now, self.gpu.held()))

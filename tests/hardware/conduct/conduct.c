@@ -165,7 +165,7 @@ static void act(const struct cgpu_sched_plan *plan)
 static void note_round(void)
 {
 	static u64 last;
-	u64 now = c.turn.rota[CGPU_ROTA_MAIN].round;
+	u64 now = c.turn.rr[CGPU_RR_NORMAL].round;
 
 	if (now == last)
 		return;
@@ -335,7 +335,7 @@ static void report(void)
 	       (unsigned long long)c.policy, (unsigned long long)c.turn.slice_ns / 1000, (unsigned long long)c.turns,
 	       (unsigned long long)c.calls, (unsigned long long)c.failed, c.first_bad,
 	       c.calls ? c.lever_ns / 1e3 / c.calls : 0, c.lever_max_ns / 1e3, (unsigned long long)c.readings,
-	       (unsigned long long)c.turn.rota[CGPU_ROTA_MAIN].round);
+	       (unsigned long long)c.turn.rr[CGPU_RR_NORMAL].round);
 	for (u32 i = 0; i < c.members; i++) {
 		struct cgpu_sched_stat st;
 

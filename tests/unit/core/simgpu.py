@@ -116,8 +116,8 @@ class SimGpu:
             assert until > self.turn.now, "a plan that is over at once"
             self.pass_to(min(end, until + self.plan.late_ns + self.control.wake_ns(self.rng)))
 
-    def rounds(self, rota=0) -> int:
-        return self.turn.t.rota[rota].round
+    def rounds(self, rr=0) -> int:
+        return self.turn.t.rr[rr].round
 
     def run_whole_rounds(self, about_ms: float) -> float:
         """From one round's beginning to the one nearest @about_ms; gives milliseconds."""

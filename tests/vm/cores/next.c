@@ -44,7 +44,7 @@ static int next_migrate(struct cgpu_sched *fresh, const void *old, u32 old_versi
 	fresh->taken_over = 1;
 	for (i = 0; i < CGPU_SLOTS; i++)
 		fresh->slot[i].known_as = fresh->slot[i].cookie;
-	cgpu_rota_refresh(fresh);
+	cgpu_rr_refresh(fresh);
 	return 0;
 }
 
