@@ -96,9 +96,9 @@ void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 	/* The turn of one that has not opened the GPU is consumed all the same. It resists no
 	 * freeze: were it to open the GPU after a late thread, it would not wait for that.
 	 */
-	if (!ran && r->owner < CGPU_SLOTS && !(t->opened_mask >> r->owner & 1)) {
-		*cgpu_debt_credit(t, nr, r->owner) -= (s64)len_ns;
-		cgpu_debt_spread(t, 1u << r->owner, 0);
+	if (!ran && r->curr < CGPU_SLOTS && !(t->opened_mask >> r->curr & 1)) {
+		*cgpu_debt_credit(t, nr, r->curr) -= (s64)len_ns;
+		cgpu_debt_spread(t, 1u << r->curr, 0);
 	}
 }
 

@@ -19,7 +19,7 @@ static u32 at_slice(const struct cgpu_sched *t, u32 members, u32 from, u32 round
 	for (; members; members &= members - 1) {
 		u32 i = __builtin_ctz(members);
 
-		if (t->slot[i].first_slice < from || t->slot[i].served == round)
+		if (t->slot[i].first_slice < from || t->slot[i].last_round_served == round)
 			continue;
 		if (best >= CGPU_SLOTS || t->slot[i].first_slice < t->slot[best].first_slice)
 			best = i;
@@ -37,7 +37,7 @@ static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rr *r)
 	for (mask = r->members & t->opened_mask; mask; mask &= mask - 1) {
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
 
-		if (s->first_slice < r->pos && s->served == (u32)r->round)
+		if (s->first_slice < r->cursor && s->last_round_served == (u32)r->round)
 			return __builtin_ctz(mask);
 	}
 	return CGPU_NO_SLOT;
@@ -53,12 +53,12 @@ static void next_round(struct cgpu_sched *t, struct cgpu_rr *r)
 	 */
 	if (most_late < FULL_LAG_SLICES * t->slice_ns)
 		most_late = FULL_LAG_SLICES * t->slice_ns;
-	r->pos = 0;
+	r->cursor = 0;
 	r->round++;
 	for (mask = r->members; mask; mask &= mask - 1)
-		t->slot[__builtin_ctz(mask)].served = (u32)r->round;
-	if (r->clock_ns > r->mark_ns + most_late)
-		r->mark_ns = r->clock_ns - most_late;
+		t->slot[__builtin_ctz(mask)].last_round_served = (u32)r->round;
+	if (r->clock_ns > r->slot_start_ns + most_late)
+		r->slot_start_ns = r->clock_ns - most_late;
 }
 
 /* Move to the next stretch of the fixed round: a container's or an empty one, which whoever
@@ -71,27 +71,27 @@ static void next_stretch(struct cgpu_sched *t, u32 nr)
 	u32 slot, to, missed, own;
 
 	missed = who_missed(t, r);
-	if (r->pos >= t->max_inst && missed >= CGPU_SLOTS)
+	if (r->cursor >= t->max_inst && missed >= CGPU_SLOTS)
 		next_round(t, r);
-	slot = at_slice(t, r->members, r->pos, (u32)r->round + 1);
+	slot = at_slice(t, r->members, r->cursor, (u32)r->round + 1);
 	to = slot < CGPU_SLOTS ? t->slot[slot].first_slice : t->max_inst;
-	to = to < r->pos ? r->pos : to;	/* max_inst may have become less */
-	if (to == r->pos && slot < CGPU_SLOTS) {
+	to = to < r->cursor ? r->cursor : to;	/* max_inst may have become less */
+	if (to == r->cursor && slot < CGPU_SLOTS) {
 		to += cgpu_policy_get(t->policy)->slices(&t->slot[slot]);
-		r->late = r->clock_ns > r->mark_ns + t->slice_ns / LATE_TURN_PARTS;
+		r->late = r->clock_ns > r->slot_start_ns + t->slice_ns / LATE_TURN_PARTS;
 	} else if (missed < CGPU_SLOTS) {
 		slot = missed;
 		own = cgpu_policy_get(t->policy)->slices(&t->slot[slot]);
-		to = own < to - r->pos ? r->pos + own : to;
+		to = own < to - r->cursor ? r->cursor + own : to;
 	} else {
 		slot = CGPU_NO_SLOT;
 	}
 	if (slot < CGPU_SLOTS) {
 		cgpu_turn_begin(t, nr, slot, &whole);
-		t->slot[slot].served = (u32)r->round + 1;
+		t->slot[slot].last_round_served = (u32)r->round + 1;
 	}
-	r->mark_ns += (to - r->pos) * t->slice_ns;
-	r->pos = to;
+	r->slot_start_ns += (to - r->cursor) * t->slice_ns;
+	r->cursor = to;
 }
 
 /**
@@ -112,17 +112,17 @@ u32 cgpu_rr_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns)
 
 	cgpu_rr_enter(t, nr, members, 0, true);
 	r->contended = 1;
-	if (r->owner < CGPU_SLOTS && cgpu_turn_over(t, nr))
+	if (r->curr < CGPU_SLOTS && cgpu_turn_over(t, nr))
 		cgpu_turn_end(t, nr);
 	for (steps = 0; steps < CGPU_RR_STEPS_MAX; steps++) {
-		if (r->owner < CGPU_SLOTS) {
+		if (r->curr < CGPU_SLOTS) {
 			*left_ns = cgpu_turn_left_ns(t, nr);
-			return 1u << r->owner;
+			return 1u << r->curr;
 		}
-		if (r->clock_ns < r->mark_ns)
+		if (r->clock_ns < r->slot_start_ns)
 			break;
 		next_stretch(t, nr);
 	}
-	*left_ns = r->mark_ns > r->clock_ns ? r->mark_ns - r->clock_ns : t->slice_ns;
+	*left_ns = r->slot_start_ns > r->clock_ns ? r->slot_start_ns - r->clock_ns : t->slice_ns;
 	return 0;
 }

@@ -46,7 +46,7 @@ struct cgpu_sched_entity {
 	u32 slow_freezes;	/* points for freezes that took too long */
 	u32 preempt_slow;	/* freezes it is taken to have held up */
 	u32 failed;		/* calls that failed */
-	u32 served;		/* fixed rounds: number of the last that it needs no turn in, from 1 */
+	u32 last_round_served;	/* fixed rounds: number of the last that it needs no turn in, from 1 */
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
 	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
 	u32 idle_need_us;	/* how long it must be without work until its time is lent */
@@ -69,8 +69,8 @@ struct cgpu_rr {
 	u32 asleep;		/* slots that have a turn due when they wake */
 	u32 woken;		/* of @members, those that woke with credit: their turns come first */
 	u32 resume;		/* slot whose turn was cut short by a woken one, or CGPU_NO_SLOT */
-	u32 owner;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
-	u32 pos;		/* last slot that had its turn; fixed rounds: next slice */
+	u32 curr;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
+	u32 cursor;		/* last slot that had its turn; fixed rounds: next slice */
 	u8 fixed;		/* a round of max_inst slices, empty ones pass */
 	u8 running;		/* CGPU_RR_*: in force, its clock runs */
 	u8 contended;		/* somebody has to wait: turns are charged */
@@ -78,8 +78,8 @@ struct cgpu_rr {
 	u8 waking;		/* the turn is a woken slot's: another one does not cut it short */
 	u8 pad[3];
 	u64 clock_ns;
-	u64 mark_ns;		/* fixed rounds: clock at which slice @pos begins */
-	u64 limit_ns;		/* clock at which the turn ends whatever its owner got */
+	u64 slot_start_ns;	/* fixed rounds: clock at which slice @cursor begins */
+	u64 deadline_ns;	/* clock at which the turn ends whatever its entity got */
 	u64 round;
 };
 
@@ -135,7 +135,7 @@ struct cgpu_sched_plan {
 	u32 thaw_mask;
 	u32 timeslice_mask;	/* slots whose timeslice must be (re)set to timeslice_us[] */
 	u32 thaw_first;		/* 1: thaw, then freeze (short overlap instead of a gap) */
-	u32 owner;
+	u32 curr;
 	u32 timeslice_us[CGPU_SLOTS];	/* 0: the driver's own default */
 };
 

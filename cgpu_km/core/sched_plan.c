@@ -112,7 +112,7 @@ static u32 run_below_cap(struct cgpu_sched *t, struct plan_input *v, u32 members
 	members = cgpu_prio_below_cap(t, members & v->opened, beside, &v->left_ns);
 	if (beside)
 		members &= v->not_crowds;
-	if (members && t->rr[CGPU_RR_BACKGROUND].owner >= CGPU_SLOTS)
+	if (members && t->rr[CGPU_RR_BACKGROUND].curr >= CGPU_SLOTS)
 		cgpu_rr_begin_with(t, CGPU_RR_BACKGROUND, members,
 				   t->prio_period_ns / CGPU_PRIO_PERIOD_NS);
 	return step(t, v, CGPU_RR_BACKGROUND, members, false);
@@ -281,7 +281,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	plan->freeze_mask = ((t->run_mask & ~t->unsure_mask) | again) & ~want & v.opened;
 	plan->thaw_mask = ((~t->run_mask & ~t->unsure_mask) | again) & want & v.opened;
 	plan->thaw_first = cgpu_rr_thaws_first(t);
-	plan->owner = t->rr[v.active ? CGPU_RR_PRIO : CGPU_RR_NORMAL].owner;
+	plan->curr = t->rr[v.active ? CGPU_RR_PRIO : CGPU_RR_NORMAL].curr;
 	plan_timeslices(t, &v, retry, plan);
 
 	if (v.left_ns < CGPU_NEVER_NS - now_ns)
@@ -290,7 +290,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 		plan->until_ns = CGPU_NEVER_NS;
 	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
 		plan->until_ns = t->retry_ns;
-	plan->late_ns = cgpu_rr_late_ns(t, plan->owner);
+	plan->late_ns = cgpu_rr_late_ns(t, plan->curr);
 	if (v.polled)
 		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want,
 						       v.present, now_ns);

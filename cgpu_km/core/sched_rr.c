@@ -37,11 +37,11 @@ void cgpu_rr_reset(struct cgpu_sched *t, u32 nr)
 	u32 i;
 
 	memset(&t->rr[nr], 0, sizeof(t->rr[nr]));
-	t->rr[nr].owner = CGPU_NO_SLOT;
+	t->rr[nr].curr = CGPU_NO_SLOT;
 	t->rr[nr].resume = CGPU_NO_SLOT;
-	t->rr[nr].pos = CGPU_SLOTS - 1;
+	t->rr[nr].cursor = CGPU_SLOTS - 1;
 	for (i = 0; nr == CGPU_RR_NORMAL && i < CGPU_SLOTS; i++)
-		t->slot[i].served = 0;
+		t->slot[i].last_round_served = 0;
 }
 
 /**
@@ -60,7 +60,7 @@ void cgpu_rr_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth)
 	for (nth %= count; nth; nth--)
 		members &= members - 1;
 	slot = __builtin_ctz(members);
-	t->rr[nr].pos = slot ? slot - 1 : CGPU_SLOTS - 1;
+	t->rr[nr].cursor = slot ? slot - 1 : CGPU_SLOTS - 1;
 }
 
 static u64 granted_ns(const struct cgpu_sched *t, u32 slot)
@@ -119,9 +119,9 @@ static s64 part_ns(const struct cgpu_sched *t, const struct cgpu_round *whole, u
 }
 
 /* Its thaw failed. It has run for nothing of its turn yet. */
-static bool owner_is_stuck(const struct cgpu_sched *t, const struct cgpu_rr *r)
+static bool curr_is_stuck(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
-	return has(t->unsure_mask & ~t->run_mask, r->owner);
+	return has(t->unsure_mask & ~t->run_mask, r->curr);
 }
 
 /**
@@ -174,14 +174,14 @@ bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 	struct cgpu_rr *r = &t->rr[nr];
 	s64 left;
 
-	if (!has(r->members, r->owner) || r->clock_ns >= r->limit_ns)
+	if (!has(r->members, r->curr) || r->clock_ns >= r->deadline_ns)
 		return true;
-	left = *cgpu_debt_credit(t, nr, r->owner);
+	left = *cgpu_debt_credit(t, nr, r->curr);
 	if (left <= (s64)(t->slice_ns / SLACK_PARTS))
 		return true;
-	/* The next may try sooner: limit_ns is the beginning + credit + slice. */
-	return owner_is_stuck(t, r) &&
-	       r->clock_ns + (u64)left + t->slice_ns >= r->limit_ns + t->slice_ns / MIN_PARTS;
+	/* The next may try sooner: deadline_ns is the beginning + credit + slice. */
+	return curr_is_stuck(t, r) &&
+	       r->clock_ns + (u64)left + t->slice_ns >= r->deadline_ns + t->slice_ns / MIN_PARTS;
 }
 
 /**
@@ -192,8 +192,8 @@ bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rr *r = &t->rr[nr];
-	u64 left_ns = (u64)*cgpu_debt_credit(t, nr, r->owner);
-	u64 most_ns = owner_is_stuck(t, r) ? t->slice_ns / MIN_PARTS : r->limit_ns - r->clock_ns;
+	u64 left_ns = (u64)*cgpu_debt_credit(t, nr, r->curr);
+	u64 most_ns = curr_is_stuck(t, r) ? t->slice_ns / MIN_PARTS : r->deadline_ns - r->clock_ns;
 
 	return left_ns < most_ns ? left_ns : most_ns;
 }
@@ -210,15 +210,15 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 
-	if (has(r->members, r->owner) && t->slot[r->owner].full_turns < STEADY_TURNS)
-		t->slot[r->owner].full_turns++;
-	if (!has(r->members | r->asleep, r->owner)) {
-		s64 *credit = cgpu_debt_credit(t, nr, r->owner);
+	if (has(r->members, r->curr) && t->slot[r->curr].full_turns < STEADY_TURNS)
+		t->slot[r->curr].full_turns++;
+	if (!has(r->members | r->asleep, r->curr)) {
+		s64 *credit = cgpu_debt_credit(t, nr, r->curr);
 
 		if (*credit > 0)
 			*credit = 0;
 	}
-	r->owner = CGPU_NO_SLOT;
+	r->curr = CGPU_NO_SLOT;
 }
 
 /* A turn of the credit that @slot has. */
@@ -226,9 +226,9 @@ static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 
-	r->owner = slot;
+	r->curr = slot;
 	/* An owner that cannot be thawed must not hold up the others for ever. */
-	r->limit_ns = r->clock_ns + (u64)*cgpu_debt_credit(t, nr, slot) + t->slice_ns;
+	r->deadline_ns = r->clock_ns + (u64)*cgpu_debt_credit(t, nr, slot) + t->slice_ns;
 }
 
 static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
@@ -346,17 +346,17 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
 	if (pass_to_woken(t, nr))
 		return;
 	for (steps = 0; steps < CGPU_RR_STEPS_MAX; steps++) {
-		if (++r->pos >= CGPU_SLOTS) {
-			r->pos = 0;
+		if (++r->cursor >= CGPU_SLOTS) {
+			r->cursor = 0;
 			r->round++;
 		}
-		if (has(r->asleep, r->pos))
-			grant_asleep(t, nr, r->pos, &whole);
-		if (!has(r->members, r->pos))
+		if (has(r->asleep, r->cursor))
+			grant_asleep(t, nr, r->cursor, &whole);
+		if (!has(r->members, r->cursor))
 			continue;
-		if (cgpu_turn_begin(t, nr, r->pos, &whole))
+		if (cgpu_turn_begin(t, nr, r->cursor, &whole))
 			return;
-		passed |= 1u << r->pos;
+		passed |= 1u << r->cursor;
 		if (passed == r->members) {
 			skip_rounds(t, nr, &whole);
 			passed = 0;
@@ -373,14 +373,14 @@ static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 	struct cgpu_rr *r = &t->rr[nr];
 	u32 i;
 
-	if (r->contended && r->owner < CGPU_SLOTS)
+	if (r->contended && r->curr < CGPU_SLOTS)
 		cgpu_turn_end(t, nr);
 	r->contended = 0;
-	r->owner = CGPU_NO_SLOT;
+	r->curr = CGPU_NO_SLOT;
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		if (has(member, i)) {
-			r->owner = i;
-			r->pos = i;
+			r->curr = i;
+			r->cursor = i;
 			*cgpu_debt_credit(t, nr, i) = 0;
 			cgpu_debt_drop(t, nr, i);
 		}
@@ -404,10 +404,10 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 		if (*cgpu_debt_credit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
 			r->woken |= 1u << i;
 	}
-	if (r->woken && r->owner < CGPU_SLOTS && !r->waking &&
-	    t->slot[r->owner].full_turns >= STEADY_TURNS) {
-		r->resume = r->owner;
-		r->owner = CGPU_NO_SLOT;
+	if (r->woken && r->curr < CGPU_SLOTS && !r->waking &&
+	    t->slot[r->curr].full_turns >= STEADY_TURNS) {
+		r->resume = r->curr;
+		r->curr = CGPU_NO_SLOT;
 	}
 }
 
@@ -424,7 +424,7 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 		return step_alone(t, nr, r->members);
 	}
 	if (!r->members) {
-		if (r->owner < CGPU_SLOTS)
+		if (r->curr < CGPU_SLOTS)
 			cgpu_turn_end(t, nr);
 		r->contended = 1;
 		return 0;
@@ -435,18 +435,18 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 		 * must not get a turn each time it comes.
 		 */
 		whole = cgpu_round_of(t, r);
-		if (has(r->members, r->owner))
-			cgpu_turn_begin(t, nr, r->owner, &whole);
+		if (has(r->members, r->curr))
+			cgpu_turn_begin(t, nr, r->curr, &whole);
 	}
-	if (r->owner < CGPU_SLOTS && cgpu_turn_over(t, nr))
+	if (r->curr < CGPU_SLOTS && cgpu_turn_over(t, nr))
 		cgpu_turn_end(t, nr);
 	cut_short(t, nr, were_asleep);
-	if (r->owner >= CGPU_SLOTS)
+	if (r->curr >= CGPU_SLOTS)
 		pass_to_next(t, nr);
-	if (r->owner >= CGPU_SLOTS)
+	if (r->curr >= CGPU_SLOTS)
 		return 0;
 	*left_ns = cgpu_turn_left_ns(t, nr);
-	return 1u << r->owner;
+	return 1u << r->curr;
 }
 
 /**
@@ -467,7 +467,7 @@ u32 cgpu_rr_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fi
 	if (r->fixed != fixed) {
 		cgpu_rr_reset(t, nr);
 		r->fixed = fixed;
-		r->pos = fixed ? 0 : CGPU_SLOTS - 1;
+		r->cursor = fixed ? 0 : CGPU_SLOTS - 1;
 	}
 	r->members = members;
 	r->asleep = asleep;

@@ -145,9 +145,9 @@ static bool groups_are_sound(const struct cgpu_sched *t)
 	for (i = 0; i < CGPU_RR_COUNT; i++) {
 		const struct cgpu_rr *r = &t->rr[i];
 
-		if ((r->members | r->asleep | r->woken) >> CGPU_SLOTS || r->pos > CGPU_SLOTS)
+		if ((r->members | r->asleep | r->woken) >> CGPU_SLOTS || r->cursor > CGPU_SLOTS)
 			return false;
-		if (!is_slot_or_none(r->owner) || !is_slot_or_none(r->resume))
+		if (!is_slot_or_none(r->curr) || !is_slot_or_none(r->resume))
 			return false;
 	}
 	return true;

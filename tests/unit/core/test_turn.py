@@ -639,7 +639,7 @@ def test_turns_end_anywhere_in_a_timeslice_of_the_driver(policy, span):
     for _ in range(200):
         turn.step()
         plan = turn.next()
-        if plan.owner == a:
+        if plan.curr == a:
             late.append(plan.late_ns / MS)
         turn.now = plan.until_ns
     assert len(late) > 20
@@ -865,10 +865,10 @@ def test_skipped_rounds_are_granted_to_all(debts_ms):
     credit, slot = [-d for d in debts], 0
     while credit[slot := (slot + 1) % 3] + grants[slot] < 2.5:
         credit[slot] += grants[slot]
-    turn.t.rr[0].owner = NO_SLOT
-    turn.t.rr[0].pos = 0
+    turn.t.rr[0].curr = NO_SLOT
+    turn.t.rr[0].cursor = 0
     turn.next()
-    assert turn.t.rr[0].owner == ids[slot]
+    assert turn.t.rr[0].curr == ids[slot]
     owed = [min(have - debt, 1_000) for have, debt in zip(debts_ms, debts, strict=True)]
     credit[slot] += grants[slot]
     pays = min(owed[slot], grants[slot] / 2, credit[slot] - 2.5)
@@ -940,7 +940,7 @@ def test_a_turn_that_passes_unused_costs_no_turn():
     """a has not opened the GPU: the clock jumps in its turn, and a opens then."""
     turn, (a, b) = opened_turn(WEIGHTED, [(1, 0), (1, 1)], slice_ms=10)
     turn.timeline(23)
-    assert turn.t.rr[0].owner == a
+    assert turn.t.rr[0].curr == a
     turn.now += 300 * MS
     turn.step()
     turn.channels(a, 1)
@@ -1095,11 +1095,11 @@ def test_state_moves_to_another_core():
 
 
 def rota_owner(t):
-    t.rr[1].owner = C.CGPU_SLOTS
+    t.rr[1].curr = C.CGPU_SLOTS
 
 
 def rota_pos(t):
-    t.rr[0].pos = C.CGPU_SLOTS + 1
+    t.rr[0].cursor = C.CGPU_SLOTS + 1
 
 
 def rota_members(t):

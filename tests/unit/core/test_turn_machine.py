@@ -259,7 +259,7 @@ class TurnMachine(RuleBasedStateMachine):
         for running, length in self.play(8 * self.round_ns()):
             assert len(running) <= 1
             if t.policy in (FAIR, FIXED):
-                assert running <= {t.rr[0].owner}, "nobody runs outside their turn"
+                assert running <= {t.rr[0].curr}, "nobody runs outside their turn"
             busy += length if running else 0
             for i in running:
                 got[i] += length
@@ -285,9 +285,9 @@ class TurnMachine(RuleBasedStateMachine):
                 assert credit <= 2 * self.most_grant + self.switches * SWITCH_NS_MAX
         for rr in t.rr:
             # One that this plan does not ask ends its turn when it is asked next.
-            if rr.running & C.CGPU_RR_PLANNED and rr.contended and rr.owner < C.CGPU_SLOTS:
-                assert rr.limit_ns >= rr.clock_ns, "a turn goes on after its end"
-                assert rr.limit_ns - rr.clock_ns <= 3 * self.most_grant + t.slice_ns * 20
+            if rr.running & C.CGPU_RR_PLANNED and rr.contended and rr.curr < C.CGPU_SLOTS:
+                assert rr.deadline_ns >= rr.clock_ns, "a turn goes on after its end"
+                assert rr.deadline_ns - rr.clock_ns <= 3 * self.most_grant + t.slice_ns * 20
 
     def check(self, plan):
         turn, t = self.turn, self.turn.t
