@@ -93,7 +93,7 @@ void cgpu_account_switch(struct cgpu_sched *t, u32 run_mask)
 	for (; stopped; stopped &= stopped - 1) {
 		u32 i = __builtin_ctz(stopped);
 
-		if (t->slot[i].credit_ns + (s64)cgpu_rr_late_ns(t, i) < late)
+		if (t->slot[i].deficit_ns + (s64)cgpu_rr_late_ns(t, i) < late)
 			t->slot[i].overruns++;
 	}
 	cgpu_rr_compensate_switch(t, run_mask & ~t->run_mask & t->opened_mask);

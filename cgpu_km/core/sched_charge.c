@@ -91,13 +91,13 @@ void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 	for (mask = ran; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		*cgpu_debt_credit(t, nr, i) -= (s64)cgpu_hw_share(t, all, i, false, len_ns);
+		*cgpu_debt_deficit(t, nr, i) -= (s64)cgpu_hw_share(t, all, i, false, len_ns);
 	}
 	/* The turn of one that has not opened the GPU is consumed all the same. It resists no
 	 * freeze: were it to open the GPU after a late thread, it would not wait for that.
 	 */
 	if (!ran && r->curr < CGPU_SLOTS && !(t->opened_mask >> r->curr & 1)) {
-		*cgpu_debt_credit(t, nr, r->curr) -= (s64)len_ns;
+		*cgpu_debt_deficit(t, nr, r->curr) -= (s64)len_ns;
 		cgpu_debt_spread(t, 1u << r->curr, 0);
 	}
 }
@@ -120,6 +120,6 @@ void cgpu_rr_compensate_switch(struct cgpu_sched *t, u32 started)
 		if (!(r->running & CGPU_RR_PLANNED) || !r->contended)
 			continue;
 		for (mask = started & r->members; mask; mask &= mask - 1)
-			*cgpu_debt_credit(t, nr, __builtin_ctz(mask)) += t->switch_ns;
+			*cgpu_debt_deficit(t, nr, __builtin_ctz(mask)) += t->switch_ns;
 	}
 }

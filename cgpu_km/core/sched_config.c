@@ -92,8 +92,8 @@ static void start_over(struct cgpu_sched *t)
 	for (i = 0; i < CGPU_RR_COUNT; i++)
 		cgpu_rr_reset(t, i);
 	for (i = 0; i < CGPU_SLOTS; i++) {
-		t->slot[i].credit_ns = 0;
-		t->slot[i].beside_ns = 0;
+		t->slot[i].deficit_ns = 0;
+		t->slot[i].bg_deficit_ns = 0;
 		memset(t->slot[i].owed_ns, 0, sizeof(t->slot[i].owed_ns));
 	}
 	t->prio_period_ns = 0;
@@ -259,8 +259,8 @@ int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 no
 		return 0;
 	account(t, now_ns);
 	t->slot[slot].highprio = (u8)highprio;
-	t->slot[slot].credit_ns = 0;
-	t->slot[slot].beside_ns = 0;
+	t->slot[slot].deficit_ns = 0;
+	t->slot[slot].bg_deficit_ns = 0;
 	memset(t->slot[slot].owed_ns, 0, sizeof(t->slot[slot].owed_ns));
 	cgpu_rr_refresh(t);
 	return 0;

@@ -20,16 +20,16 @@
 #define OWED_MAX_NS	1000000000ull	/* or a round, if that is longer */
 
 /**
- * cgpu_debt_credit() - a slot's credit in one group
+ * cgpu_debt_deficit() - a slot's credit in one group
  * @t: the scheduler
  * @nr: enum cgpu_rr_nr
  * @slot: which
  */
-s64 *cgpu_debt_credit(struct cgpu_sched *t, u32 nr, u32 slot)
+s64 *cgpu_debt_deficit(struct cgpu_sched *t, u32 nr, u32 slot)
 {
 	struct cgpu_sched_entity *s = &t->slot[slot];
 
-	return nr == CGPU_RR_BACKGROUND ? &s->beside_ns : &s->credit_ns;
+	return nr == CGPU_RR_BACKGROUND ? &s->bg_deficit_ns : &s->deficit_ns;
 }
 
 static u32 *owed_ns(struct cgpu_sched *t, u32 nr, u32 slot)
@@ -40,13 +40,13 @@ static u32 *owed_ns(struct cgpu_sched *t, u32 nr, u32 slot)
 /* Of a debt, what is beyond @withheld_ns is owed. */
 static void spread(struct cgpu_sched *t, u32 nr, u32 slot, u64 withheld_ns)
 {
-	s64 *credit = cgpu_debt_credit(t, nr, slot), beyond = -*credit - (s64)withheld_ns;
+	s64 *deficit = cgpu_debt_deficit(t, nr, slot), beyond = -*deficit - (s64)withheld_ns;
 	u32 *owed = owed_ns(t, nr, slot);
 
 	if (beyond <= 0)
 		return;
 	*owed = beyond > (s64)(0xffffffffu - *owed) ? 0xffffffffu : *owed + (u32)beyond;
-	*credit += beyond;
+	*deficit += beyond;
 }
 
 /**
@@ -78,20 +78,20 @@ void cgpu_debt_grant(struct cgpu_sched *t, u32 nr, u32 slot, u64 grant_ns, s64 p
 		     u64 round_ns)
 {
 	u64 most_owed = round_ns > OWED_MAX_NS ? round_ns : OWED_MAX_NS;
-	s64 *credit = cgpu_debt_credit(t, nr, slot), pays;
+	s64 *deficit = cgpu_debt_deficit(t, nr, slot), pays;
 	u32 *owed = owed_ns(t, nr, slot);
 
 	spread(t, nr, slot, WAIT_MAX_NS * grant_ns / round_ns);
 	if (*owed > most_owed)
 		*owed = (u32)most_owed;
-	*credit += part_ns;
-	pays = *credit - (s64)(t->slice_ns / CGPU_TURN_MIN_PARTS);
-	pays = pays < *credit - part_ns / 2 ? pays : *credit - part_ns / 2;
+	*deficit += part_ns;
+	pays = *deficit - (s64)(t->slice_ns / CGPU_TURN_MIN_PARTS);
+	pays = pays < *deficit - part_ns / 2 ? pays : *deficit - part_ns / 2;
 	pays = pays < part_ns / 2 ? pays : part_ns / 2;
 	pays = pays < *owed ? pays : *owed;
 	if (pays <= 0)
 		return;
-	*credit -= pays;
+	*deficit -= pays;
 	*owed -= (u32)pays;
 }
 

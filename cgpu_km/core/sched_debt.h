@@ -9,7 +9,7 @@
 #define CGPU_DEBT_USUAL_SLICES	16u	/* what slow calls cost a slot of a full house */
 #define CGPU_TURN_MIN_PARTS	4	/* a turn below slice/4 is not worth two control calls */
 
-s64 *cgpu_debt_credit(struct cgpu_sched *t, u32 nr, u32 slot);
+s64 *cgpu_debt_deficit(struct cgpu_sched *t, u32 nr, u32 slot);
 void cgpu_debt_spread(struct cgpu_sched *t, u32 slots, u64 usual_ns);
 void cgpu_debt_grant(struct cgpu_sched *t, u32 nr, u32 slot, u64 grant_ns, s64 part_ns,
 		     u64 round_ns);

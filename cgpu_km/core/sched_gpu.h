@@ -36,8 +36,8 @@ struct cgpu_sched_entity {
 	u8 full_turns;		/* turns in a row that it used up, at most 2; 0: it slept since */
 	u8 pad[2];
 	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
-	s64 credit_ns;		/* entitled minus got, carried into the next round */
-	s64 beside_ns;		/* the same for turns beside a running high-priority container */
+	s64 deficit_ns;		/* entitled minus got, carried into the next round */
+	s64 bg_deficit_ns;	/* the same for turns beside a running high-priority container */
 	u64 gpu_ns;		/* how long it could run, as acknowledged; overlap split */
 	u64 wait_ns;		/* opened and weight > 0, but out of turn */
 	u64 turns;

@@ -176,7 +176,7 @@ bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 
 	if (!has(r->members, r->curr) || r->clock_ns >= r->deadline_ns)
 		return true;
-	left = *cgpu_debt_credit(t, nr, r->curr);
+	left = *cgpu_debt_deficit(t, nr, r->curr);
 	if (left <= (s64)(t->slice_ns / SLACK_PARTS))
 		return true;
 	/* The next may try sooner: deadline_ns is the beginning + credit + slice. */
@@ -192,7 +192,7 @@ bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rr *r = &t->rr[nr];
-	u64 left_ns = (u64)*cgpu_debt_credit(t, nr, r->curr);
+	u64 left_ns = (u64)*cgpu_debt_deficit(t, nr, r->curr);
 	u64 most_ns = curr_is_stuck(t, r) ? t->slice_ns / MIN_PARTS : r->deadline_ns - r->clock_ns;
 
 	return left_ns < most_ns ? left_ns : most_ns;
@@ -213,10 +213,10 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 	if (has(r->members, r->curr) && t->slot[r->curr].full_turns < STEADY_TURNS)
 		t->slot[r->curr].full_turns++;
 	if (!has(r->members | r->asleep, r->curr)) {
-		s64 *credit = cgpu_debt_credit(t, nr, r->curr);
+		s64 *deficit = cgpu_debt_deficit(t, nr, r->curr);
 
-		if (*credit > 0)
-			*credit = 0;
+		if (*deficit > 0)
+			*deficit = 0;
 	}
 	r->curr = CGPU_NO_SLOT;
 }
@@ -228,7 +228,7 @@ static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 
 	r->curr = slot;
 	/* An owner that cannot be thawed must not hold up the others for ever. */
-	r->deadline_ns = r->clock_ns + (u64)*cgpu_debt_credit(t, nr, slot) + t->slice_ns;
+	r->deadline_ns = r->clock_ns + (u64)*cgpu_debt_deficit(t, nr, slot) + t->slice_ns;
 }
 
 static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
@@ -249,12 +249,12 @@ static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu
 bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
 	s64 most_saved = most_saved_ns(t, slot);
-	s64 *credit = cgpu_debt_credit(t, nr, slot);
+	s64 *deficit = cgpu_debt_deficit(t, nr, slot);
 
-	if (*credit > most_saved)
-		*credit = most_saved;
+	if (*deficit > most_saved)
+		*deficit = most_saved;
 	grant_part(t, nr, slot, whole);
-	if (*credit < (s64)(t->slice_ns / MIN_PARTS))
+	if (*deficit < (s64)(t->slice_ns / MIN_PARTS))
 		return false;
 	continue_turn(t, nr, slot);
 	t->slot[slot].turns++;
@@ -271,7 +271,7 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *w
 
 	for (mask = r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
-		s64 lacks = enough_ns - *cgpu_debt_credit(t, nr, i);
+		s64 lacks = enough_ns - *cgpu_debt_deficit(t, nr, i);
 		u64 most_ns = lacks > 0 ? (u64)lacks - 1 : 0;
 
 		part[i] = (u64)part_ns(t, whole, i);
@@ -281,7 +281,7 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *w
 	for (mask = r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		*cgpu_debt_credit(t, nr, i) += (s64)(least * part[i]);
+		*cgpu_debt_deficit(t, nr, i) += (s64)(least * part[i]);
 	}
 	r->round += least;
 }
@@ -291,11 +291,11 @@ static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *w
  */
 static void grant_asleep(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {
-	s64 *credit = cgpu_debt_credit(t, nr, slot), most_saved = most_saved_ns(t, slot);
+	s64 *deficit = cgpu_debt_deficit(t, nr, slot), most_saved = most_saved_ns(t, slot);
 
 	grant_part(t, nr, slot, whole);
-	if (*credit > most_saved)
-		*credit = most_saved;
+	if (*deficit > most_saved)
+		*deficit = most_saved;
 }
 
 static u32 first_woken(const struct cgpu_sched *t, u32 mask)
@@ -320,7 +320,7 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 	while (r->woken) {
 		slot = first_woken(t, r->woken);
 		r->woken &= ~(1u << slot);
-		if (*cgpu_debt_credit(t, nr, slot) < (s64)(t->slice_ns / MIN_PARTS))
+		if (*cgpu_debt_deficit(t, nr, slot) < (s64)(t->slice_ns / MIN_PARTS))
 			continue;
 		r->waking = 1;
 		continue_turn(t, nr, slot);
@@ -331,7 +331,7 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 	r->waking = 0;
 	r->resume = CGPU_NO_SLOT;
 	if (!has(r->members, slot) ||
-	    *cgpu_debt_credit(t, nr, slot) <= (s64)(t->slice_ns / SLACK_PARTS))
+	    *cgpu_debt_deficit(t, nr, slot) <= (s64)(t->slice_ns / SLACK_PARTS))
 		return false;
 	continue_turn(t, nr, slot);
 	return true;
@@ -381,7 +381,7 @@ static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 		if (has(member, i)) {
 			r->curr = i;
 			r->cursor = i;
-			*cgpu_debt_credit(t, nr, i) = 0;
+			*cgpu_debt_deficit(t, nr, i) = 0;
 			cgpu_debt_drop(t, nr, i);
 		}
 	}
@@ -401,7 +401,7 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 	for (mask = were_asleep & r->members; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (*cgpu_debt_credit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
+		if (*cgpu_debt_deficit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
 			r->woken |= 1u << i;
 	}
 	if (r->woken && r->curr < CGPU_SLOTS && !r->waking &&

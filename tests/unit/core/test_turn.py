@@ -746,7 +746,7 @@ def test_no_switch_no_refund():
     turn = Turn(PREEMPT, slice_ms=10, switch_us=100)
     a, b = turn.add(channels=1), turn.add(channels=1)
     turn.step()
-    turn.t.slot[b].credit_ns = -19 * MS
+    turn.t.slot[b].deficit_ns = -19 * MS
     assert turn.timeline(60)[:3] == [({a}, pytest.approx(29.8)), ({b}, pytest.approx(10.8)), ({a}, 10)]
 
 
@@ -755,7 +755,7 @@ def test_a_slice_no_longer_than_a_switch(policy):
     """All of a round would go to switches: something is left, by which debts are paid, and nothing is divided by it."""
     turn = Turn(policy, slice_ms=1, max_inst=2, switch_us=1000)
     ids = [turn.add(channels=1) for _ in range(2)]
-    turn.t.slot[ids[0]].credit_ns = -50 * MS
+    turn.t.slot[ids[0]].deficit_ns = -50 * MS
     turn.timeline(1_000)
     got = turn.shares(1_000)
     assert [got[i] for i in ids] == pytest.approx([0.5, 0.5], abs=0.01)
@@ -860,7 +860,7 @@ def test_skipped_rounds_are_granted_to_all(debts_ms):
     turn, ids = opened_turn(WEIGHTED, [(1, 1), (2, 1), (3, 1)], slice_ms=10)
     turn.step()
     for i, debt in zip(ids, debts_ms, strict=True):
-        turn.t.slot[i].credit_ns = -debt * MS
+        turn.t.slot[i].deficit_ns = -debt * MS
     debts = [min(debt, 2_000 * grant / round_ms) for debt, grant in zip(debts_ms, grants, strict=True)]
     credit, slot = [-d for d in debts], 0
     while credit[slot := (slot + 1) % 3] + grants[slot] < 2.5:
@@ -873,7 +873,7 @@ def test_skipped_rounds_are_granted_to_all(debts_ms):
     credit[slot] += grants[slot]
     pays = min(owed[slot], grants[slot] / 2, credit[slot] - 2.5)
     credit[slot], owed[slot] = credit[slot] - pays, owed[slot] - pays
-    assert [turn.t.slot[i].credit_ns / MS for i in ids] == pytest.approx(credit, abs=1e-5)
+    assert [turn.t.slot[i].deficit_ns / MS for i in ids] == pytest.approx(credit, abs=1e-5)
     assert [turn.t.slot[i].owed_ns[0] / MS for i in ids] == pytest.approx(owed, abs=1e-5)
 
 

@@ -251,7 +251,7 @@ class TurnMachine(RuleBasedStateMachine):
                 pass
             for i in self.live():
                 t.slot[i].owed_ns[0] = 0  # test_turn.py follows it
-            if all(t.slot[i].credit_ns > -t.slice_ns for i in wanted):
+            if all(t.slot[i].deficit_ns > -t.slice_ns for i in wanted):
                 break
         before, began = {i: turn.stat(i) for i in self.live()}, turn.now
         # The order of the rest of the time does not matter: whole rounds, nearly.
@@ -281,7 +281,7 @@ class TurnMachine(RuleBasedStateMachine):
         grant = max([t.slot[i].weight for i in self.live()], default=0) * t.slice_ns
         self.most_grant = max(self.most_grant, grant, t.slice_ns)
         for i in self.live():
-            for credit in (t.slot[i].credit_ns, t.slot[i].beside_ns):
+            for credit in (t.slot[i].deficit_ns, t.slot[i].bg_deficit_ns):
                 assert credit <= 2 * self.most_grant + self.switches * SWITCH_NS_MAX
         for rr in t.rr:
             # One that this plan does not ask ends its turn when it is asked next.
