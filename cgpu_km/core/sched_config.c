@@ -97,7 +97,7 @@ static void start_over(struct cgpu_sched *t)
 		memset(t->slot[i].owed_ns, 0, sizeof(t->slot[i].owed_ns));
 	}
 	t->prio_period_ns = 0;
-	t->prio_low = 0;
+	t->prio_throttled = 0;
 	cgpu_prio_fill_budget(t);
 	pack(t);
 }

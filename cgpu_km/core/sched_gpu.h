@@ -42,7 +42,7 @@ struct cgpu_sched_entity {
 	u64 wait_ns;		/* opened and weight > 0, but out of turn */
 	u64 turns;
 	u64 overruns;		/* turns that ended more than a tenth of a slice late */
-	u64 capped_ns;		/* got in these 100 ms, policies 0 and 3 beside highprio */
+	u64 cap_runtime_ns;	/* got in these 100 ms, policies 0 and 3 beside highprio */
 	u32 slow_freezes;	/* points for freezes that took too long */
 	u32 preempt_slow;	/* freezes it is taken to have held up */
 	u32 failed;		/* calls that failed */
@@ -99,11 +99,11 @@ struct cgpu_sched {
 	u32 untimed_mask;	/* the last attempt to set their timeslice failed */
 	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
 	u32 fails;		/* acks in a row with a failed call */
-	u32 prio_low;		/* the ceiling is used up until the 100 ms end */
+	u32 prio_throttled;	/* the ceiling is used up until the 100 ms end */
 	u32 slow_thaws;		/* points for thaws that took too long: the driver's tail */
 	u64 retry_ns;		/* no failed call is repeated before */
 	u64 prio_period_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
-	u64 prio_used_ns;
+	u64 prio_runtime_ns;
 	u64 last_ns;		/* everything up to here is accounted */
 	struct cgpu_rr rr[CGPU_RR_COUNT];
 	struct cgpu_sched_entity slot[CGPU_SLOTS];

@@ -27,9 +27,9 @@ struct plan_input {
 	u32 active;		/* of @present, those that take time from @low */
 	bool polled;		/* the run state matters to this plan */
 	bool exclusive;		/* the run state of @present is known: they run alone while they have work */
-	u32 not_crowds;		/* of @low, those that may run beside @active */
-	u32 beside;		/* of these, how many do at once */
-	u32 stretch;		/* of the timeslices of @active, for all that run beside them */
+	u32 corunnable;		/* of @low, those that may run beside @active */
+	u32 corun;		/* of these, how many do at once */
+	u32 ts_scale;		/* of the timeslices of @active, for all that run beside them */
 	u64 left_ns;		/* how long the plan holds */
 };
 
@@ -65,14 +65,14 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
 		       (t->controls & CGPU_CTRL_FREEZE) && !v->policy->fixed_round;
 	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
-	v->not_crowds = v->present ? cgpu_prio_not_crowds(t, v->low) : v->low;
-	v->beside = 1;
-	v->stretch = 1;
+	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low) : v->low;
+	v->corun = 1;
+	v->ts_scale = 1;
 	if (v->present && !v->exclusive) {
-		u32 low = v->not_crowds & v->opened;
+		u32 low = v->corunnable & v->opened;
 
-		v->beside = v->policy->slices ? 1 : count(low);
-		v->stretch = cgpu_prio_stretch(t, low, v->beside);
+		v->corun = v->policy->slices ? 1 : count(low);
+		v->ts_scale = cgpu_prio_ts_scale(t, low, v->corun);
 	}
 	v->left_ns = CGPU_NEVER_NS;
 }
@@ -107,11 +107,11 @@ static u32 step(struct cgpu_sched *t, struct plan_input *v, u32 nr, u32 members,
 /* Policies 0 and 3. Another one begins in each period: the last is cut short where there is
  * less time than the caps, and gaps between turns are nobody's.
  */
-static u32 run_below_cap(struct cgpu_sched *t, struct plan_input *v, u32 members, bool beside)
+static u32 run_under_quota(struct cgpu_sched *t, struct plan_input *v, u32 members, bool corun)
 {
-	members = cgpu_prio_below_cap(t, members & v->opened, beside, &v->left_ns);
-	if (beside)
-		members &= v->not_crowds;
+	members = cgpu_prio_under_quota(t, members & v->opened, corun, &v->left_ns);
+	if (corun)
+		members &= v->corunnable;
 	if (members && t->rr[CGPU_RR_BACKGROUND].curr >= CGPU_SLOTS)
 		cgpu_rr_begin_with(t, CGPU_RR_BACKGROUND, members,
 				   t->prio_period_ns / CGPU_PRIO_PERIOD_NS);
@@ -124,7 +124,7 @@ static u32 run_low(struct cgpu_sched *t, struct plan_input *v)
 	u32 members = with_slices(t, v, v->low);
 
 	if (v->policy->fixed_round)
-		return run_below_cap(t, v, members, false);
+		return run_under_quota(t, v, members, false);
 	return step(t, v, CGPU_RR_NORMAL, members, false);
 }
 
@@ -157,8 +157,8 @@ static u32 run_high(struct cgpu_sched *t, struct plan_input *v, bool bounded)
 	if (!(t->controls & CGPU_CTRL_TIMESLICE) || !bounded)
 		return run;
 	if (v->policy->fixed_round)
-		return run | run_below_cap(t, v, members, true);
-	return run | step(t, v, CGPU_RR_BACKGROUND, members & v->not_crowds, false);
+		return run | run_under_quota(t, v, members, true);
+	return run | step(t, v, CGPU_RR_BACKGROUND, members & v->corunnable, false);
 }
 
 /* The run state of the high-priority ones is known: while they have work they have the GPU,
@@ -179,14 +179,14 @@ static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 	if (v->policy->slices)
 		low = step(t, v, CGPU_RR_BACKGROUND, with_slices(t, v, low), false);
 	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
-	if ((t->controls & CGPU_CTRL_TIMESLICE) && !(low & v->opened & ~v->not_crowds))
+	if ((t->controls & CGPU_CTRL_TIMESLICE) && !(low & v->opened & ~v->corunnable))
 		return run | low;
 	return low | (run & t->asleep_mask);
 }
 
 static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 {
-	bool bounded = v->active && (v->low & v->opened), used_up;
+	bool bounded = v->active && (v->low & v->opened), throttled;
 
 	cgpu_rr_plan(t);
 	/* Without the freeze control weight 0 cannot be enforced: better known than half done. */
@@ -195,27 +195,27 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	cgpu_prio_set_budgeted(t, v->exclusive);
 	if (v->exclusive)
 		return run_exclusive(t, v);
-	used_up = cgpu_prio_used_up(t, bounded, now_ns, &v->left_ns);
+	throttled = cgpu_prio_is_throttled(t, bounded, now_ns, &v->left_ns);
 	if (!v->policy->slices)
-		return used_up ? v->low : v->not_crowds | v->high;
+		return throttled ? v->low : v->corunnable | v->high;
 	if (!v->active)
 		return run_alone(t, v);
-	return used_up ? run_low(t, v) : run_high(t, v, bounded);
+	return throttled ? run_low(t, v) : run_high(t, v, bounded);
 }
 
 static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v, u32 most_tsgs,
 			       u32 slot)
 {
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
-	if (v->policy->slices && (v->low & ~v->not_crowds) >> slot & 1)
+	if (v->policy->slices && (v->low & ~v->corunnable) >> slot & 1)
 		return 0;
-	if (v->exclusive && t->prio_low)
+	if (v->exclusive && t->prio_throttled)
 		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);
 	/* Where the freeze is slow, high priority that wakes waits for a timeslice of the others. */
 	if (v->exclusive && !(v->high >> slot & 1))
 		return cgpu_prio_timeslice_us(&t->slot[slot], 1, 1);
 	if (v->present && !v->exclusive)
-		return cgpu_prio_timeslice_us(&t->slot[slot], v->beside, v->stretch);
+		return cgpu_prio_timeslice_us(&t->slot[slot], v->corun, v->ts_scale);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }
 

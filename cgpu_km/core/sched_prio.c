@@ -15,14 +15,14 @@
 #define LONG_MIN_US	1000u
 #define SHORT_US	500u
 #define SHORT_MIN_US	200u
-#define STRETCH_MAX	8u	/* 64 ms, of the 20 to 99 that a ceiling leaves */
+#define TS_SCALE_MAX	8u	/* 64 ms, of the 20 to 99 that a ceiling leaves */
 
 #define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
 #define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
 #define SHARED_US	500u	/* high priority, while it shares the GPU; less costs more in switches */
 
 /* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
-#define CROWD_TSGS	4u
+#define CORUN_TSGS_MAX	4u
 
 static u32 slices(const struct cgpu_sched *t, u32 slot)
 {
@@ -39,20 +39,20 @@ static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
 }
 
 /* The next 100 ms begin. What was used too much counts in them. */
-static void roll_period(struct cgpu_sched *t, u64 ceiling_ns, u64 now_ns)
+static void roll_period(struct cgpu_sched *t, u64 quota_ns, u64 now_ns)
 {
 	u64 n = (now_ns - t->prio_period_ns) / CGPU_PRIO_PERIOD_NS;
 	u64 part_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, cap;
 	u32 mask;
 
 	t->prio_period_ns += n * CGPU_PRIO_PERIOD_NS;
-	t->prio_low = 0;
-	give_back(&t->prio_used_ns, n * ceiling_ns, CGPU_PRIO_PERIOD_NS);
+	t->prio_throttled = 0;
+	give_back(&t->prio_runtime_ns, n * quota_ns, CGPU_PRIO_PERIOD_NS);
 	for (mask = t->live_mask; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
 		cap = slices(t, i) * part_ns;
-		give_back(&t->slot[i].capped_ns, n * cap, cap);
+		give_back(&t->slot[i].cap_runtime_ns, n * cap, cap);
 	}
 }
 
@@ -63,7 +63,7 @@ static s64 budget_max_ns(const struct cgpu_sched *t)
 
 static void open_period(struct cgpu_sched *t, u64 now_ns)
 {
-	s64 ceiling_ns = (s64)(CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio);
+	s64 quota_ns = (s64)(CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio);
 	s64 used_ns = budget_max_ns(t) - t->prio_budget_ns;
 	u32 i;
 
@@ -71,14 +71,14 @@ static void open_period(struct cgpu_sched *t, u64 now_ns)
 	/* A run state that is known now and then is no new quota each time. */
 	if (used_ns < 0)
 		used_ns = 0;
-	t->prio_used_ns = (u64)(used_ns < ceiling_ns ? used_ns : ceiling_ns);
-	t->prio_low = 0;
+	t->prio_runtime_ns = (u64)(used_ns < quota_ns ? used_ns : quota_ns);
+	t->prio_throttled = 0;
 	for (i = 0; i < CGPU_SLOTS; i++)
-		t->slot[i].capped_ns = 0;
+		t->slot[i].cap_runtime_ns = 0;
 }
 
 /**
- * cgpu_prio_used_up() - must the high-priority containers be frozen now
+ * cgpu_prio_is_throttled() - must the high-priority containers be frozen now
  * @t: the scheduler, accounted up to now
  * @bounded: a high-priority container and one without have opened the GPU
  * @now_ns: monotonic
@@ -89,9 +89,9 @@ static void open_period(struct cgpu_sched *t, u64 now_ns)
  *
  * Return: true until the period's end once prio_ratio percent are used.
  */
-bool cgpu_prio_used_up(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns)
+bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns)
 {
-	u64 ceiling_ns = CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio, end_ns, left = 0;
+	u64 quota_ns = CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio, end_ns, left = 0;
 
 	if (!bounded && now_ns - t->prio_period_ns >= CGPU_PRIO_PERIOD_NS)
 		t->prio_period_ns = 0;
@@ -106,38 +106,38 @@ bool cgpu_prio_used_up(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left
 	if (!t->prio_period_ns)
 		open_period(t, now_ns);
 	if (now_ns - t->prio_period_ns >= CGPU_PRIO_PERIOD_NS)
-		roll_period(t, ceiling_ns, now_ns);
-	if (ceiling_ns > t->prio_used_ns)
-		left = ceiling_ns - t->prio_used_ns;
+		roll_period(t, quota_ns, now_ns);
+	if (quota_ns > t->prio_runtime_ns)
+		left = quota_ns - t->prio_runtime_ns;
 	if (left <= SLACK_NS)
-		t->prio_low = 1;
+		t->prio_throttled = 1;
 	end_ns = t->prio_period_ns + CGPU_PRIO_PERIOD_NS - now_ns;
 	if (end_ns < *left_ns)
 		*left_ns = end_ns;
-	if (!t->prio_low && left < *left_ns)
+	if (!t->prio_throttled && left < *left_ns)
 		*left_ns = left;
-	return t->prio_low;
+	return t->prio_throttled;
 }
 
 /**
- * cgpu_prio_not_crowds() - who may run beside a high-priority container
+ * cgpu_prio_corunnable() - who may run beside a high-priority container
  * @t: the scheduler
  * @group: containers without highprio
  *
  * The hardware's round has a timeslice for each TSG, and a high-priority container waits for
- * the whole of it whenever it leaves the GPU for a moment. A container of more than CROWD_TSGS
+ * the whole of it whenever it leaves the GPU for a moment. A container of more than CORUN_TSGS_MAX
  * would take with processes what it is not given.
  *
  * Return: mask of the others.
  */
-u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group)
+u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group)
 {
 	u32 out = group, mask;
 
 	for (mask = group; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		if (t->slot[i].tsgs > CROWD_TSGS)
+		if (t->slot[i].tsgs > CORUN_TSGS_MAX)
 			out &= ~(1u << i);
 	}
 	return out;
@@ -148,26 +148,26 @@ u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group)
  */
 static u64 still_to_come_ns(const struct cgpu_sched *t)
 {
-	u64 ceiling_ns = CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio, gone_ns, not_low_ns;
+	u64 quota_ns = CGPU_PRIO_PERIOD_NS / 100 * t->prio_ratio, gone_ns, not_low_ns;
 
 	gone_ns = t->last_ns > t->prio_period_ns ? t->last_ns - t->prio_period_ns : 0;
-	not_low_ns = gone_ns + (ceiling_ns > t->prio_used_ns ? ceiling_ns - t->prio_used_ns : 0);
+	not_low_ns = gone_ns + (quota_ns > t->prio_runtime_ns ? quota_ns - t->prio_runtime_ns : 0);
 	return not_low_ns < CGPU_PRIO_PERIOD_NS ? CGPU_PRIO_PERIOD_NS - not_low_ns : 0;
 }
 
 /**
- * cgpu_prio_below_cap() - who may still run in this period
+ * cgpu_prio_under_quota() - who may still run in this period
  * @t: the scheduler, policy 0 or 3 in force, accounted up to now
  * @group: containers without highprio that have opened the GPU
- * @beside: while a high-priority one may run too; then each keeps its part of
+ * @corun: while a high-priority one may run too; then each keeps its part of
  *          the time in which that one will be frozen
  * @left_ns: lowered to the time until a cap is reached
  *
  * Return: mask of those below their cap.
  */
-u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns)
+u32 cgpu_prio_under_quota(const struct cgpu_sched *t, u32 group, bool corun, u64 *left_ns)
 {
-	u64 low_ns = beside ? still_to_come_ns(t) : 0;
+	u64 low_ns = corun ? still_to_come_ns(t) : 0;
 	u64 part_ns = CGPU_PRIO_PERIOD_NS / t->max_inst, kept_ns;
 	u32 out = 0, sum = 0, mask;
 
@@ -176,7 +176,7 @@ u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 
 	kept_ns = sum ? low_ns / sum : 0;
 	for (mask = sum ? group : 0; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask), n = slices(t, i);
-		u64 cap = n * part_ns, used = t->slot[i].capped_ns + n * kept_ns;
+		u64 cap = n * part_ns, used = t->slot[i].cap_runtime_ns + n * kept_ns;
 
 		if (used + SLACK_NS > cap)
 			continue;
@@ -209,7 +209,7 @@ void cgpu_prio_set_budgeted(struct cgpu_sched *t, bool budgeted)
 	if (t->prio_budgeted == budgeted)
 		return;
 	t->prio_budgeted = budgeted;
-	t->prio_low = 0;
+	t->prio_throttled = 0;
 	t->prio_period_ns = 0;
 }
 
@@ -226,16 +226,16 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
 	u64 left;
 
 	if (t->prio_budget_ns <= 0)
-		t->prio_low = 1;
+		t->prio_throttled = 1;
 	else if (t->prio_budget_ns >= RESUME_NS)
-		t->prio_low = 0;
-	if (t->prio_low)
+		t->prio_throttled = 0;
+	if (t->prio_throttled)
 		left = RESUME_NS;
 	else
 		left = (u64)t->prio_budget_ns / (100 - t->prio_ratio) * 100 + SLACK_NS;
 	if (left < *left_ns)
 		*left_ns = left;
-	return t->prio_low;
+	return t->prio_throttled;
 }
 
 static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
@@ -300,7 +300,7 @@ void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	if (t->prio_budgeted || !t->prio_period_ns)
 		return;
 	if (((ran & high) || cgpu_rr_in_force(t, CGPU_RR_PRIO)) && (t->opened_mask & low))
-		t->prio_used_ns += len_ns;
+		t->prio_runtime_ns += len_ns;
 	/* Other policies have no caps to hold. */
 	if (!cgpu_policy_get(t->policy)->fixed_round)
 		return;
@@ -308,52 +308,52 @@ void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	for (mask = ran & low; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		t->slot[i].capped_ns += cgpu_hw_share(t, all, i, false, len_ns);
+		t->slot[i].cap_runtime_ns += cgpu_hw_share(t, all, i, false, len_ns);
 	}
 }
 
 /**
- * cgpu_prio_stretch() - by how much high-priority timeslices are longer than usual
+ * cgpu_prio_ts_scale() - by how much high-priority timeslices are longer than usual
  * @t: the scheduler
  * @group: those without highprio that may run beside them
- * @beside: how many of @group run at once: all, or 1, each in its turn
+ * @corun: how many of @group run at once: all, or 1, each in its turn
  *
  * Where those beside them have so many TSGs that the shortest timeslices are more than
  * SHORT_US in all, the long ones grow with that. In powers of two: a TSG that comes or goes
  * is seldom a call for others'.
  *
- * Return: 1 to STRETCH_MAX.
+ * Return: 1 to TS_SCALE_MAX.
  */
-u32 cgpu_prio_stretch(const struct cgpu_sched *t, u32 group, u32 beside)
+u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group, u32 corun)
 {
-	u32 round_us = 0, stretch = 1;
+	u32 round_us = 0, ts_scale = 1;
 
 	for (; group; group &= group - 1) {
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(group)];
-		u32 us = (s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, beside, 1);
+		u32 us = (s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, corun, 1);
 
-		if (beside > 1)
+		if (corun > 1)
 			round_us += us;
 		else if (us > round_us)
 			round_us = us;
 	}
-	while (stretch < STRETCH_MAX && round_us > stretch * SHORT_US)
-		stretch *= 2;
-	return stretch;
+	while (ts_scale < TS_SCALE_MAX && round_us > ts_scale * SHORT_US)
+		ts_scale *= 2;
+	return ts_scale;
 }
 
 /**
  * cgpu_prio_timeslice_us() - timeslice while a high-priority one is there
  * @slot: with or without highprio
- * @beside: how many without run at once, at least 1: one that wakes waits for all
- * @stretch: cgpu_prio_stretch() of those
+ * @corun: how many without run at once, at least 1: one that wakes waits for all
+ * @ts_scale: cgpu_prio_ts_scale() of those
  *
  * Return: microseconds for each of its TSGs.
  */
-u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 beside, u32 stretch)
+u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 ts_scale)
 {
 	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
-	u32 us = (slot->highprio ? stretch * LONG_US : SHORT_US / beside) / tsgs;
+	u32 us = (slot->highprio ? ts_scale * LONG_US : SHORT_US / corun) / tsgs;
 	u32 least = slot->highprio ? LONG_MIN_US : SHORT_MIN_US;
 
 	return us < least ? least : us;

@@ -11,13 +11,13 @@
 #define CGPU_PRIO_PERIOD_NS	100000000ull	/* what prio_ratio is a part of */
 
 /* Is the ceiling used up? @left_ns is lowered to when that may change. */
-bool cgpu_prio_used_up(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
+bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
 
 /* Those of @group whose TSGs are few enough to run beside a high-priority one. */
-u32 cgpu_prio_not_crowds(const struct cgpu_sched *t, u32 group);
+u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group);
 
 /* Those of @group that their caps leave time in this period (policies 0, 3). */
-u32 cgpu_prio_below_cap(const struct cgpu_sched *t, u32 group, bool beside, u64 *left_ns);
+u32 cgpu_prio_under_quota(const struct cgpu_sched *t, u32 group, bool corun, u64 *left_ns);
 
 /* With the run state of every high-priority slot known, the ceiling is a budget. */
 void cgpu_prio_fill_budget(struct cgpu_sched *t);
@@ -27,7 +27,7 @@ u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 				  const struct cgpu_sched_entity *slot);
 
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
-u32 cgpu_prio_stretch(const struct cgpu_sched *t, u32 group, u32 beside);
-u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 beside, u32 stretch);
+u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group, u32 corun);
+u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 ts_scale);
 
 #endif

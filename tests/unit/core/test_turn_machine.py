@@ -312,7 +312,7 @@ class TurnMachine(RuleBasedStateMachine):
             assert len(slots(awake & ~high)) <= 1, "one at a time"
             assert len(slots(awake & high)) <= 1
         present = high & may & opened
-        if present and not present & ~t.known_mask and present & ~t.asleep_mask and not t.prio_low:
+        if present and not present & ~t.known_mask and present & ~t.asleep_mask and not t.prio_throttled:
             assert not plan.run_mask & opened & ~high & ~t.asleep_mask, "high priority with work runs alone"
 
     @invariant()
