@@ -42,11 +42,11 @@ u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_no
 }
 
 /**
- * cgpu_account_until() - charge the time that has passed
+ * cgpu_sched_update() - charge the time that has passed
  * @t: the scheduler
  * @to_ns: until when; a time already accounted is nothing
  */
-void cgpu_account_until(struct cgpu_sched *t, u64 to_ns)
+void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 {
 	u64 len_ns, got = 0, mine, last = 0;
 	struct cgpu_account_now n;
@@ -78,14 +78,14 @@ void cgpu_account_until(struct cgpu_sched *t, u64 to_ns)
 }
 
 /**
- * cgpu_account_switch() - other containers run from here on
+ * cgpu_sched_switch() - other containers run from here on
  * @t: the scheduler, accounted up to here
  * @run_mask: who may run now
  *
  * A container that stops with more than a tenth of a slice too much, beyond
  * what its turn was to be late by, has had an overrun.
  */
-void cgpu_account_switch(struct cgpu_sched *t, u32 run_mask)
+void cgpu_sched_switch(struct cgpu_sched *t, u32 run_mask)
 {
 	u32 stopped = t->run_mask & ~run_mask & t->opened_mask;
 	s64 late = -(s64)(t->slice_ns / OVERRUN_PARTS);
@@ -144,7 +144,7 @@ void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns
 
 	if (!cgpu_is_one(who[0]) || !cgpu_is_one(who[1]) || (before & after & opened) ||
 	    to_ns <= t->last_ns) {
-		cgpu_account_until(t, to_ns);
+		cgpu_sched_update(t, to_ns);
 		return;
 	}
 	end_ns = t->last_ns + rest_ns(t, &t->slot[__builtin_ctz(who[0])], to_ns - t->last_ns);
@@ -152,9 +152,9 @@ void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns
 		t->run_mask = who[i % 2];
 		if (i > 1)
 			cgpu_rr_compensate_switch(t, t->run_mask);
-		cgpu_account_until(t, end_ns < to_ns ? end_ns : to_ns);
+		cgpu_sched_update(t, end_ns < to_ns ? end_ns : to_ns);
 		end_ns += t->switch_ns + block_ns(t, &t->slot[__builtin_ctz(who[(i + 1) % 2])]);
 	}
 	t->run_mask = all;
-	cgpu_account_until(t, to_ns);
+	cgpu_sched_update(t, to_ns);
 }

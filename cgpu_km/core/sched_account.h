@@ -18,12 +18,12 @@ u64 cgpu_account_got_ns(const struct cgpu_sched *t, const struct cgpu_account_no
 			u64 len_ns);
 
 /* Charge everything up to @to_ns by what was in force. */
-void cgpu_account_until(struct cgpu_sched *t, u64 to_ns);
+void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns);
 
 /* Charge up to @to_ns an overlap of those that stop with those that begin. */
 void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns);
 
 /* The calls of a plan took effect: from now on @run_mask. */
-void cgpu_account_switch(struct cgpu_sched *t, u32 run_mask);
+void cgpu_sched_switch(struct cgpu_sched *t, u32 run_mask);
 
 #endif

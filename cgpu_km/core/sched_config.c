@@ -22,7 +22,7 @@
 static void account(struct cgpu_sched *t, u64 now_ns)
 {
 	if (!t->inflight)
-		cgpu_account_until(t, now_ns);
+		cgpu_sched_update(t, now_ns);
 }
 
 static bool is_live(const struct cgpu_sched *t, u32 slot)

@@ -267,7 +267,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	u32 want, again;
 	struct plan_input v;
 
-	cgpu_account_until(t, now_ns);
+	cgpu_sched_update(t, now_ns);
 	snapshot(t, &v);
 	memset(plan, 0, sizeof(*plan));
 	want = decide(t, &v, now_ns);
@@ -396,11 +396,11 @@ static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ac
 
 	note_thaw(t, started, ack->thawed_ns - ack->frozen_ns);
 	if (preempt_was_slow(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped)))
-		cgpu_account_until(t, ack->frozen_ns);
+		cgpu_sched_update(t, ack->frozen_ns);
 	else
-		cgpu_account_until(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
-	cgpu_account_switch(t, t->run_mask & in_force);
-	cgpu_account_until(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
+		cgpu_sched_update(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
+	cgpu_sched_switch(t, t->run_mask & in_force);
+	cgpu_sched_update(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
 }
 
 static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
@@ -411,11 +411,11 @@ static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack 
 
 	note_thaw(t, started, ack->thawed_ns - ack->begin_ns);
 	if (preempt_was_slow(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
-		cgpu_account_until(t, ack->frozen_ns);
+		cgpu_sched_update(t, ack->frozen_ns);
 		return;
 	}
-	cgpu_account_until(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));
-	cgpu_account_switch(t, before | in_force);
+	cgpu_sched_update(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));
+	cgpu_sched_switch(t, before | in_force);
 	cgpu_account_overlap(t, before, in_force,
 			     freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
 }
@@ -423,14 +423,14 @@ static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack 
 /* From what ran to @in_force, at the times the shell saw. */
 static void switch_over(struct cgpu_sched *t, const struct cgpu_sched_ack *ack, u32 in_force)
 {
-	cgpu_account_until(t, ack->begin_ns);
+	cgpu_sched_update(t, ack->begin_ns);
 	cgpu_debt_spread(t, t->run_mask & ~in_force & t->opened_mask,
 			 CGPU_DEBT_USUAL_SLICES * t->slice_ns);
 	if (ack->frozen_ns <= ack->thawed_ns)
 		switch_freeze_first(t, ack, in_force);
 	else
 		switch_thaw_first(t, ack, in_force);
-	cgpu_account_switch(t, in_force);
+	cgpu_sched_switch(t, in_force);
 }
 
 static void count_failed(struct cgpu_sched *t, u32 failed)

@@ -72,7 +72,7 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 	 * short pieces would be charged for too much.
 	 */
 	if (!t->inflight)
-		cgpu_account_until(t, now_ns);
+		cgpu_sched_update(t, now_ns);
 	t->asleep_mask &= known & ~busy;
 	for (mask = was_asleep & busy; mask; mask &= mask - 1)
 		wake(t, __builtin_ctz(mask), now_ns);
