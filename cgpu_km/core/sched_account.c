@@ -69,7 +69,7 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 	}
 	for (mask = n.waiting; mask; mask &= mask - 1)
 		t->slot[__builtin_ctz(mask)].wait_ns += len_ns;
-	for (mask = t->unsure_mask; mask; mask &= mask - 1)
+	for (mask = t->freeze_unknown_mask; mask; mask &= mask - 1)
 		t->slot[__builtin_ctz(mask)].unsure_ns += len_ns;
 	cgpu_prio_charge(t, n.ran, len_ns);
 	cgpu_rr_charge(t, CGPU_RR_NORMAL, len_ns);

@@ -60,7 +60,7 @@ static void add_mark(struct cgpu_check *l, u64 at_ns, u32 frozen, u32 thawed)
 
 static void note(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns)
 {
-	u32 known = t->opened_mask & ~t->unsure_mask;
+	u32 known = t->opened_mask & ~t->freeze_unknown_mask;
 
 	add_mark(l, at_ns, known & ~t->run_mask & ~l->fresh & ~l->uncommitted,
 		 known & t->run_mask);
@@ -247,7 +247,7 @@ static bool is_timed(const struct cgpu_check *l, const struct cgpu_sched *t,
 		     const struct cgpu_check_mark *at, u64 at_ns)
 {
 	return !(t->opened_mask & ~(at->frozen | at->thawed)) && at_ns > l->timed_ns + LONG_NS &&
-	       !((t->untimed_mask | t->retime_mask | l->uncommitted) & at->thawed);
+	       !((t->ts_failed_mask | t->ts_dirty_mask | l->uncommitted) & at->thawed);
 }
 
 /**

@@ -183,7 +183,7 @@ int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
 	t->slot[free_slot].cookie = cookie;
 	t->slot[free_slot].weight = left ? weight : 0;
 	t->slot[free_slot].highprio = (u8)highprio;
-	t->stale_mask |= 1u << free_slot;
+	t->new_mask |= 1u << free_slot;
 	pack(t);
 	*slot = free_slot;
 	*granted = t->slot[free_slot].weight;
@@ -209,11 +209,11 @@ void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns)
 	cgpu_run_state_forget(t, 1u << slot);
 	memset(&t->slot[slot], 0, sizeof(t->slot[slot]));
 	t->run_mask &= gone;
-	t->target_mask &= gone;
+	t->planned_mask &= gone;
 	t->timesliced &= gone;
-	t->unsure_mask &= gone;
-	t->untimed_mask &= gone;
-	t->retime_mask &= gone;
+	t->freeze_unknown_mask &= gone;
+	t->ts_failed_mask &= gone;
+	t->ts_dirty_mask &= gone;
 	t->held_mask &= gone;
 	pack(t);
 }
@@ -446,7 +446,7 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
 	t->slot[slot].channels = channels;
 	t->slot[slot].tsgs = tsgs;
 	cgpu_rr_refresh(t);
-	t->retime_mask |= 1u << slot;
+	t->ts_dirty_mask |= 1u << slot;
 	t->touched_mask |= 1u << slot;
 	if (!channels) {
 		t->slot[slot].timeslice_us = 0;
@@ -468,7 +468,7 @@ bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot)
 {
 	if (!is_live(t, slot) || !cgpu_policy_get(t->policy)->limits)
 		return false;
-	return !(t->target_mask >> slot & 1);
+	return !(t->planned_mask >> slot & 1);
 }
 
 /**

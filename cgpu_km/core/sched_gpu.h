@@ -91,12 +91,12 @@ struct cgpu_sched {
 	u64 slice_ns;
 	u32 run_mask;		/* who may run now, as acknowledged */
 	u32 timesliced;		/* slots whose TSGs carry a timeslice of ours */
-	u32 target_mask;	/* who may run by the last plan */
-	u32 unsure_mask;	/* the last call for them failed: say it again */
-	u32 stale_mask;		/* came since the last plan: its ack is not about them */
+	u32 planned_mask;	/* who may run by the last plan */
+	u32 freeze_unknown_mask;	/* the last call for them failed: say it again */
+	u32 new_mask;		/* came since the last plan: its ack is not about them */
 	u32 touched_mask;	/* TSGs came or went since the last plan */
-	u32 retime_mask;	/* TSGs that may lack the timeslice */
-	u32 untimed_mask;	/* the last attempt to set their timeslice failed */
+	u32 ts_dirty_mask;	/* TSGs that may lack the timeslice */
+	u32 ts_failed_mask;	/* the last attempt to set their timeslice failed */
 	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
 	u32 fails;		/* acks in a row with a failed call */
 	u32 prio_throttled;	/* the ceiling is used up until the 100 ms end */

@@ -242,11 +242,11 @@ static void plan_timeslices(const struct cgpu_sched *t, const struct plan_input 
 		u32 want_us = wanted_timeslice_us(t, v, most, i);
 
 		plan->timeslice_us[i] = want_us;
-		if (want_us != have_us || (want_us && (t->retime_mask & bit)))
+		if (want_us != have_us || (want_us && (t->ts_dirty_mask & bit)))
 			plan->timeslice_mask |= bit;
 	}
 	if (!retry)
-		plan->timeslice_mask &= ~t->untimed_mask;
+		plan->timeslice_mask &= ~t->ts_failed_mask;
 }
 
 /**
@@ -274,12 +274,12 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 
 	/* One without channels needs no call to be thawed or frozen. */
 	t->run_mask = (t->run_mask & v.opened) | (want & ~v.opened);
-	t->unsure_mask &= v.opened;
-	t->untimed_mask &= v.opened;
-	again = retry ? t->unsure_mask : 0;
+	t->freeze_unknown_mask &= v.opened;
+	t->ts_failed_mask &= v.opened;
+	again = retry ? t->freeze_unknown_mask : 0;
 	plan->run_mask = want;
-	plan->freeze_mask = ((t->run_mask & ~t->unsure_mask) | again) & ~want & v.opened;
-	plan->thaw_mask = ((~t->run_mask & ~t->unsure_mask) | again) & want & v.opened;
+	plan->freeze_mask = ((t->run_mask & ~t->freeze_unknown_mask) | again) & ~want & v.opened;
+	plan->thaw_mask = ((~t->run_mask & ~t->freeze_unknown_mask) | again) & want & v.opened;
 	plan->thaw_first = cgpu_rr_thaws_first(t);
 	plan->curr = t->rr[v.active ? CGPU_RR_PRIO : CGPU_RR_NORMAL].curr;
 	plan_timeslices(t, &v, retry, plan);
@@ -288,14 +288,14 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 		plan->until_ns = now_ns + v.left_ns;
 	else
 		plan->until_ns = CGPU_NEVER_NS;
-	if ((t->unsure_mask | t->untimed_mask) && !retry && t->retry_ns < plan->until_ns)
+	if ((t->freeze_unknown_mask | t->ts_failed_mask) && !retry && t->retry_ns < plan->until_ns)
 		plan->until_ns = t->retry_ns;
 	plan->late_ns = cgpu_rr_late_ns(t, plan->curr);
 	if (v.polled)
 		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want,
 						       v.present, now_ns);
-	t->target_mask = want;
-	t->stale_mask = 0;
+	t->planned_mask = want;
+	t->new_mask = 0;
 	t->touched_mask = 0;
 	t->inflight = (plan->freeze_mask | plan->thaw_mask | plan->timeslice_mask) != 0;
 	if (!t->inflight)
@@ -305,7 +305,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 static void ack_timeslices(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 			   const struct cgpu_sched_ack *ack)
 {
-	u32 done = plan->timeslice_mask & ack->timeslice_mask & ~t->stale_mask, i;
+	u32 done = plan->timeslice_mask & ack->timeslice_mask & ~t->new_mask, i;
 
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		u32 bit = 1u << i;
@@ -314,7 +314,7 @@ static void ack_timeslices(struct cgpu_sched *t, const struct cgpu_sched_plan *p
 			continue;
 		t->slot[i].timeslice_us = plan->timeslice_us[i];
 		if (!(t->touched_mask & bit))
-			t->retime_mask &= ~bit;
+			t->ts_dirty_mask &= ~bit;
 		if (plan->timeslice_us[i])
 			t->timesliced |= bit;
 		else
@@ -457,11 +457,11 @@ static void count_failed(struct cgpu_sched *t, u32 failed)
 void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 		    const struct cgpu_sched_ack *ack)
 {
-	u32 known = t->live_mask & ~t->stale_mask;
+	u32 known = t->live_mask & ~t->new_mask;
 	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
 	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
 	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
-	u32 untimed = plan->timeslice_mask & ~ack->timeslice_mask & known;
+	u32 ts_failed = plan->timeslice_mask & ~ack->timeslice_mask & known;
 
 	if (!t->inflight)
 		return;
@@ -469,14 +469,14 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	ack_timeslices(t, plan, ack);
 
 	count_failed(t, failed);
-	t->unsure_mask = (t->unsure_mask & ~called) | failed;
-	t->untimed_mask = (t->untimed_mask & ~plan->timeslice_mask) | untimed;
+	t->freeze_unknown_mask = (t->freeze_unknown_mask & ~called) | failed;
+	t->ts_failed_mask = (t->ts_failed_mask & ~plan->timeslice_mask) | ts_failed;
 	t->inflight = 0;
 	cgpu_rr_planned(t);
-	if (failed | untimed) {
+	if (failed | ts_failed) {
 		t->retry_ns = later_ns(ack->frozen_ns, ack->thawed_ns) + (RETRY_NS << t->fails);
 		t->fails += t->fails < CGPU_RETRY_DOUBLINGS;
-	} else if (!(t->unsure_mask | t->untimed_mask)) {
+	} else if (!(t->freeze_unknown_mask | t->ts_failed_mask)) {
 		t->fails = 0;
 	}
 }

@@ -121,7 +121,7 @@ static s64 part_ns(const struct cgpu_sched *t, const struct cgpu_round *whole, u
 /* Its thaw failed. It has run for nothing of its turn yet. */
 static bool curr_is_stuck(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
-	return has(t->unsure_mask & ~t->run_mask, r->curr);
+	return has(t->freeze_unknown_mask & ~t->run_mask, r->curr);
 }
 
 /**

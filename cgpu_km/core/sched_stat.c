@@ -23,7 +23,7 @@ static bool is_enforced(const struct cgpu_sched *t, u32 slot)
 	if (!t->slot[slot].weight || t->slot[slot].highprio)
 		need |= CGPU_CTRL_FREEZE;
 	return policy->limits && !(need & ~good) &&
-	       !((t->unsure_mask | t->untimed_mask) >> slot & 1);
+	       !((t->freeze_unknown_mask | t->ts_failed_mask) >> slot & 1);
 }
 
 /**
@@ -56,7 +56,7 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 	st->wait_ns = s->wait_ns + ((n.waiting >> slot & 1) ? since_ns : 0);
 	st->turns = s->turns;
 	st->overruns = s->overruns;
-	st->unsure_ns = s->unsure_ns + ((t->unsure_mask >> slot & 1) ? since_ns : 0);
+	st->unsure_ns = s->unsure_ns + ((t->freeze_unknown_mask >> slot & 1) ? since_ns : 0);
 	st->failed = s->failed;
 	st->preempt_slow = s->preempt_slow;
 	st->enforced = is_enforced(t, slot);
@@ -158,8 +158,8 @@ static bool groups_are_sound(const struct cgpu_sched *t)
  */
 static bool is_sound(const struct cgpu_sched *t)
 {
-	u32 masks = t->run_mask | t->timesliced | t->target_mask | t->unsure_mask | t->stale_mask |
-		    t->touched_mask | t->retime_mask | t->untimed_mask | t->held_mask |
+	u32 masks = t->run_mask | t->timesliced | t->planned_mask | t->freeze_unknown_mask | t->new_mask |
+		    t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask | t->held_mask |
 		    t->known_mask | t->busy_mask | t->asleep_mask;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 

@@ -1123,9 +1123,9 @@ UNSOUND = [
     *(("max_inst", bad) for bad in (0, 101)),
     *(("prio_ratio", bad) for bad in (0, 100)),
     *(("slice_ns", bad) for bad in (0, 999_999, 100 * MS + 1)),
-    *((mask, 1 << 25) for mask in ("run_mask", "target_mask", "unsure_mask", "stale_mask", "touched_mask",
-                                   "retime_mask", "untimed_mask", "held_mask", "known_mask", "busy_mask", "asleep_mask",
-                                   "timesliced")),
+    *((mask, 1 << 25) for mask in ("run_mask", "planned_mask", "freeze_unknown_mask", "new_mask", "touched_mask",
+                                   "ts_dirty_mask", "ts_failed_mask", "held_mask", "known_mask", "busy_mask",
+                                   "asleep_mask", "timesliced")),
     ("controls", 4),
     ("fails", 7),
 ]  # fmt: skip

@@ -157,7 +157,7 @@ class TurnMachine(RuleBasedStateMachine):
             self.pending = (plan, turn.now)
         else:
             assert plan.until_ns > turn.now
-            assert t.target_mask == plan.run_mask
+            assert t.planned_mask == plan.run_mask
 
     @precondition(lambda self: self.pending is not None)
     @rule(
@@ -169,7 +169,7 @@ class TurnMachine(RuleBasedStateMachine):
         failed &= plan.freeze_mask | plan.thaw_mask
         frozen, thawed = begin + frozen_us * US, begin + thawed_us * US
         self.turn.now = max(self.turn.now, frozen, thawed)
-        came = self.turn.t.stale_mask  # since the plan, into a slot that it has a call for: the call was not for it
+        came = self.turn.t.new_mask  # since the plan, into a slot that it has a call for: the call was not for it
         self.turn.ack(plan, begin, frozen, thawed, plan.run_mask ^ failed, plan.timeslice_mask & ~failed)
         # A switch is refunded when it comes, within the turn or in the overlap before it.
         self.switches = min(self.switches + 1, 8)
@@ -298,7 +298,7 @@ class TurnMachine(RuleBasedStateMachine):
         assert not calls & ~opened and not plan.timeslice_mask & ~opened
         assert not plan.freeze_mask & plan.run_mask
         assert not plan.thaw_mask & ~plan.run_mask
-        missing = (t.run_mask ^ plan.run_mask) & opened & ~t.unsure_mask
+        missing = (t.run_mask ^ plan.run_mask) & opened & ~t.freeze_unknown_mask
         assert missing == missing & calls, "the calls do not lead to the plan"
         if t.policy == NATIVE or not t.controls & FREEZE:
             assert plan.run_mask == live
