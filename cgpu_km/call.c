@@ -53,14 +53,14 @@ static int begin_overflow(struct ckm_call *call)
 	return 0;
 }
 
-int ckm_call_begin(struct ckm_call *call, struct ckm_back *back)
+int ckm_call_begin(struct ckm_call *call, struct ckm_backing *backing)
 {
 	struct bucket *bucket = bucket_of(current);
 	u8 i;
 
 	/* The inline copy needs no zeroing: ckm_call_fetch() writes it before any read. */
 	memset(call, 0, offsetof(struct ckm_call, inline_top));
-	call->back = back;
+	call->backing = backing;
 	for (i = 0; i < PLACES; i++) {
 		if (READ_ONCE(bucket->task[i]) ||
 		    cmpxchg_acquire(&bucket->task[i], NULL, current))

@@ -14,7 +14,7 @@
 
 #include <linux/types.h>
 
-struct ckm_back;
+struct ckm_backing;
 struct ckm_call_node;
 struct ckm_redirection;
 struct dma_buf;
@@ -32,7 +32,7 @@ struct ckm_range {
 
 /* One call of a tenant. Created, used and freed by one task, so without a lock. */
 struct ckm_call {
-	struct ckm_back *back;
+	struct ckm_backing *backing;
 	u8 *top;		/* the checked struct; after the call, with the driver's results */
 	u32 size;
 	struct ckm_range nested;	/* size 0: none */
@@ -58,13 +58,13 @@ struct ckm_call {
 /**
  * ckm_call_begin() - make @call the call of the current task
  * @call: filled in; must stay valid until ckm_call_end()
- * @back: backing file on which the call is made
+ * @backing: backing file on which the call is made
  *
  * Sleeps: a full bucket needs an allocation. Takes overflow_lock in that case.
  *
  * Return: 0, or -ENOMEM.
  */
-int ckm_call_begin(struct ckm_call *call, struct ckm_back *back);
+int ckm_call_begin(struct ckm_call *call, struct ckm_backing *backing);
 
 /**
  * ckm_call_fetch() - copy the top-level struct of a call in, once

@@ -20,12 +20,12 @@ static int __init ckm_init(void)
 {
 	int ret;
 
-	ret = ckm_backfs_init();
+	ret = ckm_backing_init();
 	if (ret)
 		return ret;
 	ret = ckm_shared_init();
 	if (ret)
-		goto err_backfs;
+		goto err_backing;
 	ret = ckm_objs_init();
 	if (ret)
 		goto err_shared;
@@ -69,8 +69,8 @@ err_objs:
 	ckm_objs_exit();
 err_shared:
 	ckm_shared_exit();
-err_backfs:
-	ckm_backfs_exit();
+err_backing:
+	ckm_backing_exit();
 	return ret;
 }
 
@@ -86,7 +86,7 @@ static void __exit ckm_exit(void)
 	ckm_nodes_exit();
 	ckm_objs_exit();
 	ckm_shared_exit();
-	ckm_backfs_exit();
+	ckm_backing_exit();
 	ckm_redirect_exit();
 	ckm_uvm_charge_exit();
 }

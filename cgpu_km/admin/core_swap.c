@@ -168,8 +168,8 @@ static int carry(const struct cgpu_core_ops *from, const struct cgpu_sched *old,
 {
 	int ret = to->sched.migrate(fresh, old, from->sched_version);
 
-	if (ret == -EINVAL && from->sched.back)
-		ret = from->sched.back(old, fresh, to->sched_version);
+	if (ret == -EINVAL && from->sched.migrate_back)
+		ret = from->sched.migrate_back(old, fresh, to->sched_version);
 	return ret;
 }
 

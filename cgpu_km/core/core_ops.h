@@ -56,7 +56,7 @@ struct cgpu_sched_ops {
 	/* The way back: @t for a core of @older_version that does not know this one's.
 	 * NULL: there is none.
 	 */
-	int (*back)(const struct cgpu_sched *t, void *older, u32 older_version);
+	int (*migrate_back)(const struct cgpu_sched *t, void *older, u32 older_version);
 	u32 (*control_moved)(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns);
 	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
 };

@@ -45,7 +45,7 @@ struct cgpu_obj {
 	struct cgpu_mem *mem;		/* a reference, or NULL */
 	struct cgpu_mem *userd;		/* channels: their USERD's, which the driver keeps as long */
 	struct cgpu_obj *dep_next;	/* on tree->deps */
-	u64 owner;			/* the back file its client is bound to */
+	u64 owner;			/* the backing file its client is bound to */
 	u64 timeslice_us;		/* what the tenant asked for; TSG only */
 	u32 hclient;
 	u32 hobject;

@@ -178,7 +178,7 @@ static bool is_sound(const struct cgpu_sched *t)
  * @old_version: its CGPU_SCHED_VERSION
  *
  * A core with another layout than the one before raises CGPU_SCHED_VERSION, keeps the
- * layouts it takes over from beside this function, and gives sched.back for the way down.
+ * layouts it takes over from beside this function, and gives sched.migrate_back for the way down.
  *
  * Context: Caller serialises; no plan may be under way. Atomic.
  * Return: 0; -EINVAL if @old_version is not known here or @old holds a number that is out of

@@ -16,47 +16,47 @@
 #define CKM_BACKFS_MAGIC 0x63677075	/* "cgpu" */
 
 static struct vfsmount *mount;
-static struct kmem_cache *back_cache;
+static struct kmem_cache *backing_cache;
 static const struct cred *open_cred;	/* root's, for the driver's own checks at open */
 static atomic64_t next_id = ATOMIC64_INIT(0);
 
-/* Records that are not freed yet, some of them by RCU: ckm_backfs_exit() waits for zero. */
+/* Records that are not freed yet, some of them by RCU: ckm_backing_exit() waits for zero. */
 static atomic_t alive = ATOMIC_INIT(0);
 static DECLARE_WAIT_QUEUE_HEAD(gone);
 
-static struct ckm_back *back_of(struct inode *inode)
+static struct ckm_backing *backing_of(struct inode *inode)
 {
-	return container_of(inode, struct ckm_back, inode);
+	return container_of(inode, struct ckm_backing, inode);
 }
 
-static struct inode *alloc_back(struct super_block *sb)
+static struct inode *alloc_backing(struct super_block *sb)
 {
-	struct ckm_back *back = alloc_inode_sb(sb, back_cache, GFP_KERNEL);
+	struct ckm_backing *backing = alloc_inode_sb(sb, backing_cache, GFP_KERNEL);
 
-	if (!back)
+	if (!backing)
 		return NULL;
-	back->ct = NULL;
-	back->slot = NULL;
-	back->file = NULL;
-	back->drv = NULL;
-	back->release = NULL;
-	back->registered = false;
-	back->given_up = false;
-	back->tables = 0;
-	back->in_transfer = false;
-	back->maps_zeros = false;
-	back->space_mm = NULL;
-	back->space_sealed = false;
-	xa_init(&back->exports);
-	memset(&back->guard, 0, sizeof(back->guard));
+	backing->ct = NULL;
+	backing->slot = NULL;
+	backing->real = NULL;
+	backing->drv = NULL;
+	backing->release = NULL;
+	backing->registered = false;
+	backing->given_up = false;
+	backing->tables = 0;
+	backing->in_transfer = false;
+	backing->maps_zeros = false;
+	backing->space_mm = NULL;
+	backing->space_sealed = false;
+	xa_init(&backing->exports);
+	memset(&backing->guard, 0, sizeof(backing->guard));
 	atomic_inc(&alive);
-	return &back->inode;
+	return &backing->inode;
 }
 
 /* Runs in an RCU callback. */
-static void free_back(struct inode *inode)
+static void free_backing(struct inode *inode)
 {
-	kmem_cache_free(back_cache, back_of(inode));
+	kmem_cache_free(backing_cache, backing_of(inode));
 	if (atomic_dec_and_test(&alive))
 		wake_up(&gone);
 }
@@ -64,43 +64,43 @@ static void free_back(struct inode *inode)
 /* The last reference is gone and the driver's release has returned: drop the charges.
  * Sleeps.
  */
-static void evict_back(struct inode *inode)
+static void evict_backing(struct inode *inode)
 {
-	struct ckm_back *back = back_of(inode);
+	struct ckm_backing *backing = backing_of(inode);
 
 	truncate_inode_pages_final(&inode->i_data);
 	clear_inode(inode);
-	if (back->ct) {
-		back->release(back);
-		ckm_container_put(back->ct);
+	if (backing->ct) {
+		backing->release(backing);
+		ckm_container_put(backing->ct);
 		module_put(THIS_MODULE);
 	}
 }
 
-static const struct super_operations back_super_ops = {
-	.alloc_inode	= alloc_back,
-	.free_inode	= free_back,
-	.evict_inode	= evict_back,
+static const struct super_operations backing_super_ops = {
+	.alloc_inode	= alloc_backing,
+	.free_inode	= free_backing,
+	.evict_inode	= evict_backing,
 	.drop_inode	= generic_delete_inode,
 	.statfs		= simple_statfs,
 };
 
-static int init_back_fs(struct fs_context *fc)
+static int init_backing_fs(struct fs_context *fc)
 {
 	struct pseudo_fs_context *ctx = init_pseudo(fc, CKM_BACKFS_MAGIC);
 
 	if (!ctx)
 		return -ENOMEM;
-	ctx->ops = &back_super_ops;
+	ctx->ops = &backing_super_ops;
 	/* A backing file cannot be reopened through /proc/self/fd or map_files. */
 	fc->s_iflags |= SB_I_NODEV | SB_I_NOEXEC;
 	return 0;
 }
 
 /* No .owner: an internal mount would pin the module forever. */
-static struct file_system_type back_fs = {
-	.name			= "cgpu_back",
-	.init_fs_context	= init_back_fs,
+static struct file_system_type backing_fs = {
+	.name			= "cgpu_backing",
+	.init_fs_context	= init_backing_fs,
 	.kill_sb		= kill_anon_super,
 };
 
@@ -109,57 +109,57 @@ static struct file_system_type back_fs = {
  */
 static int guard_release(struct inode *inode, struct file *file)
 {
-	struct ckm_back *back = back_of(inode);
+	struct ckm_backing *backing = backing_of(inode);
 	int ret = 0;
 
-	ckm_container_moves_begin(back->ct);
-	if (back->drv->release)
-		ret = back->drv->release(inode, file);
-	ckm_container_moves_end(back->ct);
-	module_put(back->drv->owner);
+	ckm_container_moves_begin(backing->ct);
+	if (backing->drv->release)
+		ret = backing->drv->release(inode, file);
+	ckm_container_moves_end(backing->ct);
+	module_put(backing->drv->owner);
 	return ret;
 }
 
-static void put_guard(struct ckm_back *back)
+static void put_guard(struct ckm_backing *backing)
 {
-	back->guard.owner = THIS_MODULE;
-	back->guard.release = guard_release;
+	backing->guard.owner = THIS_MODULE;
+	backing->guard.release = guard_release;
 	__module_get(THIS_MODULE);
-	back->file->f_op = &back->guard;
+	backing->real->f_op = &backing->guard;
 }
 
-struct ckm_back *ckm_back_open(struct ckm_container *ct, struct ckm_slot *slot,
-			       u32 node, dev_t rdev, unsigned int flags,
-			       void (*release)(struct ckm_back *back))
+struct ckm_backing *ckm_backing_open(struct ckm_container *ct, struct ckm_slot *slot,
+				     u32 node, dev_t rdev, unsigned int flags,
+				     void (*release)(struct ckm_backing *backing))
 {
 	struct path path = { .mnt = mount };
 	struct inode *inode = new_inode(mount->mnt_sb);
-	struct ckm_back *back;
+	struct ckm_backing *backing;
 	struct file *file;
 
 	if (!inode)
 		return ERR_PTR(-ENOMEM);
-	back = back_of(inode);
-	back->node = node;
-	back->id = atomic64_inc_return(&next_id);
-	back->slot = slot;
-	back->release = release;
-	INIT_LIST_HEAD(&back->clients);
-	INIT_LIST_HEAD(&back->pools);
+	backing = backing_of(inode);
+	backing->node = node;
+	backing->id = atomic64_inc_return(&next_id);
+	backing->slot = slot;
+	backing->release = release;
+	INIT_LIST_HEAD(&backing->clients);
+	INIT_LIST_HEAD(&backing->pools);
 	inode->i_ino = get_next_ino();
 	init_special_inode(inode, S_IFCHR | 0600, rdev);
 
 	/* Not hashed: the dentry goes with its last reference. */
-	path.dentry = d_alloc_name(mount->mnt_root, "back");
+	path.dentry = d_alloc_name(mount->mnt_root, "backing");
 	if (!path.dentry) {
 		iput(inode);
 		return ERR_PTR(-ENOMEM);
 	}
 	d_instantiate(path.dentry, inode);
 
-	/* From here on evict_back() calls release() and drops both references. */
+	/* From here on evict_backing() calls release() and drops both references. */
 	ckm_container_get(ct);
-	back->ct = ct;
+	backing->ct = ct;
 	__module_get(THIS_MODULE);
 
 	file = dentry_open(&path, (flags & (O_ACCMODE | O_NONBLOCK)) | O_LARGEFILE, open_cred);
@@ -173,17 +173,17 @@ struct ckm_back *ckm_back_open(struct ckm_container *ct, struct ckm_slot *slot,
 		dput(path.dentry);
 		return ERR_PTR(-ENXIO);
 	}
-	back->file = file;
-	back->drv = file->f_op;
+	backing->real = file;
+	backing->drv = file->f_op;
 	if (node != CGPU_NODE_UVM)	/* nvidia-uvm compares f_op */
-		put_guard(back);
+		put_guard(backing);
 	dput(path.dentry);
-	return back;
+	return backing;
 }
 
-void ckm_back_mirror_flags(struct ckm_back *back, unsigned int flags)
+void ckm_backing_mirror_flags(struct ckm_backing *backing, unsigned int flags)
 {
-	struct file *file = back->file;
+	struct file *file = backing->real;
 
 	if (!((file->f_flags ^ flags) & O_NONBLOCK))
 		return;
@@ -192,23 +192,23 @@ void ckm_back_mirror_flags(struct ckm_back *back, unsigned int flags)
 	spin_unlock(&file->f_lock);
 }
 
-static void init_back_once(void *back)
+static void init_backing_once(void *backing)
 {
-	inode_init_once(&((struct ckm_back *)back)->inode);
+	inode_init_once(&((struct ckm_backing *)backing)->inode);
 }
 
-int ckm_backfs_init(void)
+int ckm_backing_init(void)
 {
 	int ret = -ENOMEM;
 
-	back_cache = kmem_cache_create("cgpu_back", sizeof(struct ckm_back), 0,
-				       SLAB_RECLAIM_ACCOUNT | SLAB_ACCOUNT, init_back_once);
-	if (!back_cache)
+	backing_cache = kmem_cache_create("cgpu_backing", sizeof(struct ckm_backing), 0,
+					  SLAB_RECLAIM_ACCOUNT | SLAB_ACCOUNT, init_backing_once);
+	if (!backing_cache)
 		return -ENOMEM;
 	open_cred = prepare_kernel_cred(&init_task);
 	if (!open_cred)
 		goto err_cache;
-	mount = kern_mount(&back_fs);
+	mount = kern_mount(&backing_fs);
 	if (IS_ERR(mount)) {
 		ret = PTR_ERR(mount);
 		goto err_cred;
@@ -218,16 +218,16 @@ int ckm_backfs_init(void)
 err_cred:
 	put_cred(open_cred);
 err_cache:
-	kmem_cache_destroy(back_cache);
+	kmem_cache_destroy(backing_cache);
 	return ret;
 }
 
-void ckm_backfs_exit(void)
+void ckm_backing_exit(void)
 {
 	kern_unmount(mount);
 	/* The root inode is a record too, without a container. */
 	wait_event(gone, atomic_read(&alive) == 0);
 	rcu_barrier();
 	put_cred(open_cred);
-	kmem_cache_destroy(back_cache);
+	kmem_cache_destroy(backing_cache);
 }

@@ -16,13 +16,13 @@
 struct ckm_container;
 struct ckm_slot;
 
-struct ckm_back {
+struct ckm_backing {
 	struct inode inode;		/* of the backing file */
 	struct ckm_container *ct;	/* a reference */
 	struct ckm_slot *slot;		/* GPU nodes; lives as long as ct */
-	struct file *file;		/* the backing file; valid as long as this record */
+	struct file *real;		/* the backing file; valid as long as this record */
 	const struct file_operations *drv;	/* the driver's; one module reference */
-	void (*release)(struct ckm_back *back);	/* at eviction: drops the charges; sleeps */
+	void (*release)(struct ckm_backing *backing);	/* at eviction: drops the charges; sleeps */
 	struct file_operations guard;	/* f_op of @file instead of @drv; unused for uvm */
 	u32 node;			/* CGPU_NODE_* */
 	u64 id;				/* never reused; clients are bound to it */
@@ -40,7 +40,7 @@ struct ckm_back {
 };
 
 /**
- * ckm_back_open() - open a backing file
+ * ckm_backing_open() - open a backing file
  * @ct: the container
  * @slot: its slot for a GPU node, NULL for the other nodes
  * @node: CGPU_NODE_*
@@ -54,15 +54,15 @@ struct ckm_back {
  * Return: the record, which lives as long as its file; ERR_PTR(-ENOMEM);
  * ERR_PTR(-ENXIO) if another driver serves @rdev; or the error of the driver's open.
  */
-struct ckm_back *ckm_back_open(struct ckm_container *ct, struct ckm_slot *slot,
-			       u32 node, dev_t rdev, unsigned int flags,
-			       void (*release)(struct ckm_back *back));
+struct ckm_backing *ckm_backing_open(struct ckm_container *ct, struct ckm_slot *slot,
+				     u32 node, dev_t rdev, unsigned int flags,
+				     void (*release)(struct ckm_backing *backing));
 
 /* Copy O_NONBLOCK from the front file's @flags to the backing file. Takes its f_lock. */
-void ckm_back_mirror_flags(struct ckm_back *back, unsigned int flags);
+void ckm_backing_mirror_flags(struct ckm_backing *backing, unsigned int flags);
 
 /* The internal mount: 0 or -errno. The exit sleeps until each record is freed. */
-int ckm_backfs_init(void);
-void ckm_backfs_exit(void);
+int ckm_backing_init(void);
+void ckm_backing_exit(void);
 
 #endif

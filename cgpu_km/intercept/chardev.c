@@ -40,22 +40,22 @@ static dev_t real_device(u32 node, const struct ckm_slot *slot)
 /* At eviction: remove the objects of the clients that are bound to the file, and drop
  * the charges that the file holds.
  */
-static void release_backing(struct ckm_back *back)
+static void release_backing(struct ckm_backing *backing)
 {
-	struct ckm_container *ct = back->ct;
+	struct ckm_container *ct = backing->ct;
 	struct ckm_obj *client, *next;
 
-	if (back->node == CGPU_NODE_UVM) {
-		ckm_managed_settle(ct, back);
-		ckm_uvm_settle(ct, back);
-		ckm_uvm_tables_settle(ct, back);
+	if (backing->node == CGPU_NODE_UVM) {
+		ckm_managed_settle(ct, backing);
+		ckm_uvm_settle(ct, backing);
+		ckm_uvm_tables_settle(ct, backing);
 	}
-	if (back->node != CGPU_NODE_CTL)
+	if (backing->node != CGPU_NODE_CTL)
 		return;
 	mutex_lock(&ct->rm_lock);
-	list_for_each_entry_safe(client, next, &back->clients, bound)
+	list_for_each_entry_safe(client, next, &backing->clients, bound)
 		ckm_objs_remove_locked(ct, &client->core);
-	ckm_exports_drop_locked(ct, back);
+	ckm_exports_drop_locked(ct, backing);
 	mutex_unlock(&ct->rm_lock);
 }
 
@@ -63,7 +63,7 @@ static int front_open(struct inode *inode, struct file *file)
 {
 	struct ckm_container *ct;
 	struct ckm_slot *slot;
-	struct ckm_back *back;
+	struct ckm_backing *backing;
 	u32 node;
 
 	ct = ckm_container_by_minor(iminor(inode), &node, &slot);
@@ -73,46 +73,46 @@ static int front_open(struct inode *inode, struct file *file)
 		ckm_container_put(ct);
 		return -ENODEV;
 	}
-	back = ckm_back_open(ct, slot, node, real_device(node, slot), file->f_flags,
-			     release_backing);
+	backing = ckm_backing_open(ct, slot, node, real_device(node, slot), file->f_flags,
+				   release_backing);
 	ckm_container_put(ct);
-	if (IS_ERR(back))
-		return PTR_ERR(back);
-	file->private_data = back;
+	if (IS_ERR(backing))
+		return PTR_ERR(backing);
+	file->private_data = backing;
 	return 0;
 }
 
 static int front_release(struct inode *inode, struct file *file)
 {
-	struct ckm_back *back = file->private_data;
+	struct ckm_backing *backing = file->private_data;
 
-	fput(back->file);
+	fput(backing->real);
 	return 0;
 }
 
 static __poll_t front_poll(struct file *file, poll_table *wait)
 {
-	struct ckm_back *back = file->private_data;
+	struct ckm_backing *backing = file->private_data;
 
-	if (!back->drv->poll)
+	if (!backing->drv->poll)
 		return DEFAULT_POLLMASK;
-	ckm_back_mirror_flags(back, file->f_flags);
-	return back->drv->poll(back->file, wait);
+	ckm_backing_mirror_flags(backing, file->f_flags);
+	return backing->drv->poll(backing->real, wait);
 }
 
 static int front_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	struct ckm_back *back = file->private_data;
+	struct ckm_backing *backing = file->private_data;
 
-	if (!back->drv->mmap)
+	if (!backing->drv->mmap)
 		return -ENODEV;
-	if (xchg(&back->maps_zeros, false))
+	if (xchg(&backing->maps_zeros, false))
 		return ckm_shared_mmap(vma);
-	if (back->node == CGPU_NODE_UVM)
-		return ckm_witness(back) ? ckm_uvm_mmap(back, vma) : -EIO;
+	if (backing->node == CGPU_NODE_UVM)
+		return ckm_witness(backing) ? ckm_uvm_mmap(backing, vma) : -EIO;
 	/* The driver's vm_ops use vma->vm_file: it must be the backing file. */
-	vma_set_file(vma, back->file);
-	return back->drv->mmap(back->file, vma);
+	vma_set_file(vma, backing->real);
+	return backing->drv->mmap(backing->real, vma);
 }
 
 /* Unwrap NV_ESC_XFER_CMD, so that one struct is left to copy in. 0, -EFAULT or -EINVAL. */
@@ -148,7 +148,7 @@ static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lon
 	rc.user = user;
 	core = ckm_core_enter();
 	row = core->nv.escape(ckm_driver_branch(), _IOC_NR(cmd), _IOC_SIZE(cmd),
-			      call->back->node);
+			      call->backing->node);
 	if (row)
 		rc.row = *row;
 	ckm_core_leave();
@@ -163,19 +163,19 @@ static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lon
 
 static long front_ioctl(struct file *file, unsigned int cmd, unsigned long user)
 {
-	struct ckm_back *back = file->private_data;
+	struct ckm_backing *backing = file->private_data;
 	struct ckm_call call;
 	long ret;
 
-	if (READ_ONCE(back->ct->dying))
+	if (READ_ONCE(backing->ct->dying))
 		return -ENODEV;
-	if (!ckm_witness(back))
+	if (!ckm_witness(backing))
 		return -EIO;
-	ckm_back_mirror_flags(back, file->f_flags);
-	ret = ckm_call_begin(&call, back);
+	ckm_backing_mirror_flags(backing, file->f_flags);
+	ret = ckm_call_begin(&call, backing);
 	if (ret)
 		return ret;
-	if (back->node == CGPU_NODE_UVM)
+	if (backing->node == CGPU_NODE_UVM)
 		ret = ckm_uvm_ioctl(&call, cmd, user);
 	else
 		ret = front_rm_ioctl(&call, cmd, user);

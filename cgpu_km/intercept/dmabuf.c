@@ -84,7 +84,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 {
 	struct ckm_call *call = ckm_call_mine();
 	u32 count = get32(params, NV_DMABUF_NUM), status = NV_ERR_RESOURCES, i;
-	struct ckm_container *ct = call->back->ct;
+	struct ckm_container *ct = call->backing->ct;
 	struct cgpu_obj **obj;
 	struct carried *c;
 

@@ -20,7 +20,7 @@
 
 u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	const struct cgpu_core_ops *core;
 	int ret;
 
@@ -44,7 +44,7 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	if (!ret)
 		a->obj->core.busy++;
 	if (!ret && !a->parent)
-		list_add_tail(&a->obj->bound, &a->rc->call->back->clients);
+		list_add_tail(&a->obj->bound, &a->rc->call->backing->clients);
 	mutex_unlock(&ct->rm_lock);
 	return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : ret ? NV_ERR_PARENT : NV_OK;
 }
@@ -130,7 +130,7 @@ static void schedule_locked(struct ckm_alloc *a)
 void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 {
 	struct ckm_alloc *a = call->post_data;
-	struct ckm_container *ct = call->back->ct;
+	struct ckm_container *ct = call->backing->ct;
 	struct cgpu_obj *obj = &a->obj->core;
 	u32 status = get32(arg, a->status_at);
 
@@ -139,7 +139,7 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	if (status != NV_OK)
 		return;
 	/* A REGISTER_FD meanwhile may have bound the client to the other file. */
-	if (obj->kind == CGPU_KIND_CLIENT && READ_ONCE(call->back->registered)) {
+	if (obj->kind == CGPU_KIND_CLIENT && READ_ONCE(call->backing->registered)) {
 		ckm_rm_free(get32(arg, a->handle_at), get32(arg, a->handle_at),
 			    get32(arg, a->handle_at));
 		ckm_refused(call, "client on a registered file, class", obj->cls);
@@ -204,7 +204,7 @@ refuse:
 
 u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u64 params)
 {
-	struct ckm_back *back = a->rc->call->back;
+	struct ckm_backing *backing = a->rc->call->backing;
 	u32 status;
 
 	a->obj = ckm_obj_alloc(client, handle, a->cls.cls, a->cls.kind);
@@ -219,24 +219,24 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 			return status;
 	}
 	if (a->cls.kind == CGPU_KIND_CLIENT) {
-		a->obj->core.owner = back->id;
+		a->obj->core.owner = backing->id;
 		a->obj->pid = task_tgid_nr(current);
-		if (READ_ONCE(back->registered)) {
+		if (READ_ONCE(backing->registered)) {
 			ckm_refused(a->rc->call, "client on a registered file, class", a->cls.cls);
 			return NV_ERR_FUNCTION;
 		}
-		return back->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
+		return backing->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
 	}
 	if (a->cls.sealed && ckm_alloc_is_event(a->cls.cls)) {	/* a dup has no parameters */
 		status = ckm_alloc_event_source(a, client, &parent);
 		if (status != NV_OK)
 			return status;
 	}
-	a->parent = ckm_tenant_hold(back->ct, client, parent);
+	a->parent = ckm_tenant_hold(backing->ct, client, parent);
 	if (!a->parent)
 		return NV_ERR_PARENT;
 	if (a->parent->gpu != CGPU_NO_GPU)
-		a->slot = ckm_container_slot_of(back->ct, a->parent->gpu);
+		a->slot = ckm_container_slot_of(backing->ct, a->parent->gpu);
 	status = a->cls.kind == CGPU_KIND_DEVICE ? ckm_alloc_check_device(a)
 						 : ckm_alloc_check_params(a);
 	if (status == NV_OK)
@@ -248,7 +248,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 
 static void finish(struct ckm_alloc *a)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	const struct cgpu_core_ops *core;
 	struct cgpu_obj *list;
 
@@ -282,7 +282,7 @@ static void finish(struct ckm_alloc *a)
  */
 static void keep_charged(struct ckm_alloc *a)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	struct cgpu_obj *obj = &a->obj->core;
 
 	mutex_lock(&ct->rm_lock);
@@ -344,7 +344,7 @@ long ckm_alloc_run(struct ckm_alloc *a, u32 status, void (*post)(struct ckm_call
  */
 static long keep_shared(struct ckm_alloc *a, u32 status)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 
 	if (status == NV_OK && !a->in_tree)	/* the driver alone can choose a handle */
 		status = NV_ERR_ARGUMENT;
@@ -387,7 +387,7 @@ long ckm_rm_run_alloc(struct ckm_rm_call *rc)
 	 * the tenant's pointer for its own list of pages.
 	 */
 	if (a.cls.kind == CGPU_KIND_REFUSED || cls == NV01_MEMORY_OS_DESCRIPTOR ||
-	    (rc->call->back->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
+	    (rc->call->backing->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
 	     cls != NV01_EVENT_OS_EVENT)) {
 		ckm_refused(rc->call, "class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);

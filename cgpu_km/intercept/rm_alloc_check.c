@@ -15,7 +15,7 @@
 
 u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	struct cgpu_mem *mem;
 
 	if (!a->slot)
@@ -32,7 +32,7 @@ u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes)
 
 u32 ckm_alloc_charge_overhead(struct ckm_alloc *a)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	struct cgpu_obj *obj = &a->obj->core;
 	const struct cgpu_core_ops *core;
 	u64 bytes;
@@ -53,7 +53,7 @@ u32 ckm_alloc_charge_overhead(struct ckm_alloc *a)
 
 static u32 take_id(struct ckm_alloc *a, enum cgpu_quota_kind kind)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	int ret;
 
 	mutex_lock(&ct->rm_lock);
@@ -77,7 +77,7 @@ static u32 charge_group(struct ckm_alloc *a, bool gr)
  */
 static u32 charge_channel(struct ckm_alloc *a)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	u32 status = ckm_alloc_charge(a, 0);
 
 	if (status == NV_OK)
@@ -96,7 +96,7 @@ static u32 charge_channel(struct ckm_alloc *a)
  */
 static void hold_userd(struct ckm_alloc *a, u32 handle)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	struct cgpu_obj *userd = handle ? ckm_tenant_hold(ct, a->obj->core.hclient, handle) : NULL;
 
 	if (!userd)
@@ -133,7 +133,7 @@ u32 ckm_alloc_event_source(struct ckm_alloc *a, u32 client, u32 *parent)
 	struct ckm_call *call = a->rc->call;
 	u32 source = get32(call->nested.copy, NV_EVENT_H_CLIENT) ?: client;
 
-	a->source = ckm_tenant_hold(call->back->ct, source, *parent);
+	a->source = ckm_tenant_hold(call->backing->ct, source, *parent);
 	if (!a->source) {
 		ckm_refused(call, "event of object", *parent);
 		return NV_ERR_NOT_FOUND;
@@ -154,7 +154,7 @@ static u32 check_debugger(struct ckm_alloc *a)
 	u32 object = get32(p, NV_DEBUGGER_H_OBJECT);
 
 	if (client == a->obj->core.hclient && !get32(p, NV_DEBUGGER_H_CLIENT))
-		a->source = ckm_tenant_hold(call->back->ct, client, object);
+		a->source = ckm_tenant_hold(call->backing->ct, client, object);
 	if (a->source && a->source->kind == CGPU_KIND_COMPUTE)
 		return NV_OK;
 	ckm_refused(call, "debugger of object", object);
@@ -303,7 +303,7 @@ static u32 check_share(struct ckm_alloc *a)
 
 u32 ckm_alloc_check_device(struct ckm_alloc *a)
 {
-	struct ckm_container *ct = a->rc->call->back->ct;
+	struct ckm_container *ct = a->rc->call->backing->ct;
 	const u8 *p = a->rc->call->nested.copy;
 	u32 i;
 

@@ -14,12 +14,12 @@
 
 void ckm_refused(struct ckm_call *call, const char *what, u32 number)
 {
-	struct ckm_container *ct = call->back->ct;
+	struct ckm_container *ct = call->backing->ct;
 	u32 i;
 
 	/* A control file belongs to no GPU: count the call on each slot. */
 	for (i = 0; i < ct->slot_count; i++)
-		if (!call->back->slot || call->back->slot == &ct->slot[i])
+		if (!call->backing->slot || call->backing->slot == &ct->slot[i])
 			atomic64_inc(&ct->slot[i].refused_calls);
 	pr_notice_ratelimited("container %s: %s 0x%x refused, pid %d\n", ct->dir, what, number,
 			      task_tgid_nr(current));
@@ -38,29 +38,29 @@ long ckm_rm_answer(struct ckm_rm_call *rc, u32 status)
  */
 static void give_up(struct ckm_rm_call *rc)
 {
-	struct ckm_back *back = rc->call->back;
+	struct ckm_backing *backing = rc->call->backing;
 
 	rc->call->unseen = true;
-	WRITE_ONCE(back->given_up, true);
+	WRITE_ONCE(backing->given_up, true);
 	pr_err_ratelimited("container %s: the driver ran call 0x%x without its redirection; its file is given up\n",
-			   back->ct->dir, rc->row.nr);
+			   backing->ct->dir, rc->row.nr);
 }
 
 long ckm_rm_forward(struct ckm_rm_call *rc)
 {
-	struct ckm_back *back = rc->call->back;
+	struct ckm_backing *backing = rc->call->backing;
 	const struct ckm_range *nested = &rc->call->nested;
 	bool sealed = rc->row.verdict != CGPU_PASS;
 	long ret;
 
-	if (!ckm_witness(back))
+	if (!ckm_witness(backing))
 		return -EIO;
 	rc->call->must_enter = sealed && rc->row.verdict != CGPU_DMABUF;
 	/* If the driver fails before it writes a status, the tenant must not read success. */
 	if (sealed)
 		put32(rc->call->top, rc->row.status_at, NV_ERR_GENERIC);
-	ret = back->drv->unlocked_ioctl(back->file, rc->cmd, rc->user);
-	if (sealed && !rc->call->ran && (!ret || !ckm_witness(back))) {
+	ret = backing->drv->unlocked_ioctl(backing->real, rc->cmd, rc->user);
+	if (sealed && !rc->call->ran && (!ret || !ckm_witness(backing))) {
 		give_up(rc);
 		ret = -EIO;
 	}

@@ -257,7 +257,7 @@ static long own_channels(struct control *c)
 		client = get32(p, 24 + i * 4);
 		obj = ckm_tenant_hold(c->ct, client, get32(p, 280 + i * 4));
 		own = obj && obj->kind == CGPU_KIND_CHANNEL &&
-		      obj->owner == c->rc->call->back->id;
+		      obj->owner == c->rc->call->backing->id;
 		ckm_tenant_unhold(c->ct, obj);
 		if (!own) {
 			ckm_refused(c->rc->call, "DISABLE_CHANNELS of a foreign client", client);
@@ -382,13 +382,13 @@ static long run(struct control *c)
 
 static u32 find_object(struct control *c, u32 client, u32 object)
 {
-	struct ckm_back *back = c->rc->call->back;
+	struct ckm_backing *backing = c->rc->call->backing;
 
 	c->obj = ckm_tenant_hold(c->ct, client, object);
 	if (!c->obj)
 		return NV_ERR_NOT_FOUND;
 	/* As in the driver: a client belongs to the file on which it was made. */
-	if (c->obj->owner != back->id)
+	if (c->obj->owner != backing->id)
 		return NV_ERR_CLIENT;
 	if (c->obj->gpu != CGPU_NO_GPU)
 		c->slot = ckm_container_slot_of(c->ct, c->obj->gpu);
@@ -400,7 +400,7 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 	const u8 *top = rc->call->top;
 	struct control c = {
 		.rc = rc,
-		.ct = rc->call->back->ct,
+		.ct = rc->call->backing->ct,
 		.user = get64(top, NVOS54_PARAMS),
 	};
 	const struct cgpu_core_ops *core = ckm_core_enter();
@@ -425,7 +425,7 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 	 * without pinning the object.
 	 */
 	if (c.row.verdict == CGPU_PASS && !c.row.sealed &&
-	    ckm_tenant_owns(rc->call->back->ct, rc->call->back->id, get32(top, NVOS_H_ROOT),
+	    ckm_tenant_owns(rc->call->backing->ct, rc->call->backing->id, get32(top, NVOS_H_ROOT),
 			    get32(top, NVOS54_H_OBJECT)))
 		return ckm_rm_forward(rc);
 	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));

@@ -23,7 +23,7 @@
 static long pass(struct ckm_rm_call *rc)
 {
 	if (rc->row.nr == NV_ESC_REGISTER_FD)
-		WRITE_ONCE(rc->call->back->registered, true);
+		WRITE_ONCE(rc->call->backing->registered, true);
 	return ckm_rm_forward(rc);
 }
 
@@ -32,7 +32,7 @@ static long pass(struct ckm_rm_call *rc)
  */
 static long os_event(struct ckm_rm_call *rc)
 {
-	struct ckm_container *ct = rc->call->back->ct;
+	struct ckm_container *ct = rc->call->backing->ct;
 	u32 handle = get32(rc->call->top, NV_OS_EVENT_H_CLIENT);
 	struct cgpu_obj *client = ckm_tenant_hold(ct, handle, handle);
 	long ret;

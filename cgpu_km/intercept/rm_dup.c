@@ -32,7 +32,7 @@ static long run_dup(struct ckm_alloc *a, struct cgpu_obj *src, u32 status)
 
 long ckm_rm_run_dup(struct ckm_rm_call *rc)
 {
-	struct ckm_container *ct = rc->call->back->ct;
+	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
 	struct ckm_alloc a = { .rc = rc, .cls.kind = CGPU_KIND_PLAIN,
 			   .handle_at = NVOS55_H_OBJECT, .status_at = NVOS55_STATUS };
@@ -89,17 +89,17 @@ static void note_share(struct cgpu_obj *obj, const u8 *top)
 
 long ckm_rm_run_share(struct ckm_rm_call *rc)
 {
-	struct ckm_back *back = rc->call->back;
+	struct ckm_backing *backing = rc->call->backing;
 	u32 handle = get32(rc->call->top, NVOS57_H_OBJECT);
-	struct cgpu_obj *obj = ckm_tenant_hold(back->ct, get32(rc->call->top, NVOS_H_ROOT), handle);
+	struct cgpu_obj *obj = ckm_tenant_hold(backing->ct, get32(rc->call->top, NVOS_H_ROOT), handle);
 	u32 status = NV_ERR_NOT_FOUND;
 
-	if (obj && obj->owner == back->id) {
+	if (obj && obj->owner == backing->id) {
 		note_share(obj, rc->call->top);
 		status = NV_OK;
 	} else {
 		ckm_refused(rc->call, "share of object", handle);
 	}
-	ckm_tenant_unhold(back->ct, obj);
+	ckm_tenant_unhold(backing->ct, obj);
 	return ckm_rm_answer(rc, status);
 }

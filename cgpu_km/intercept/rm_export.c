@@ -57,7 +57,7 @@ struct transfer {
 	struct ckm_rm_call *rc;
 	struct ckm_container *ct;
 	const struct form *form;
-	struct ckm_back *carrier;	/* kept by call->carrier */
+	struct ckm_backing *carrier;	/* kept by call->carrier */
 	u32 client, num, index;
 	struct cgpu_obj *parent;	/* import: pinned */
 	struct cgpu_obj *object[NV3D0B_MAX];	/* export: pinned; import: PENDING and pinned */
@@ -78,24 +78,24 @@ static u8 *params(struct transfer *t)
 static u32 take_carrier(struct transfer *t)
 {
 	struct file *front = fget(get32(params(t), t->form->fd_at));
-	struct ckm_back *back = front ? ckm_front_back(front) : NULL;
+	struct ckm_backing *backing = front ? ckm_front_backing(front) : NULL;
 	u32 status = NV_OK;
 
-	if (!back || back->node != CGPU_NODE_CTL ||
-	    !(back->ct == t->ct || (t->form->parent_at && ckm_container_shares(back->ct, t->ct)))) {
+	if (!backing || backing->node != CGPU_NODE_CTL ||
+	    !(backing->ct == t->ct || (t->form->parent_at && ckm_container_shares(backing->ct, t->ct)))) {
 		status = NV_ERR_INVALID_PARAMETER;
 		goto out;
 	}
-	mutex_lock(&back->ct->rm_lock);
-	if (back->in_transfer)
+	mutex_lock(&backing->ct->rm_lock);
+	if (backing->in_transfer)
 		status = NV_ERR_STATE_IN_USE;
 	else
-		back->in_transfer = true;
-	mutex_unlock(&back->ct->rm_lock);
+		backing->in_transfer = true;
+	mutex_unlock(&backing->ct->rm_lock);
 	if (status == NV_OK) {
 		/* The driver's look-up of the fd must find the same file (seal.c). */
-		t->rc->call->carrier = get_file(back->file);
-		t->carrier = back;
+		t->rc->call->carrier = get_file(backing->real);
+		t->carrier = backing;
 	}
 out:
 	if (front)
@@ -118,7 +118,7 @@ static struct transfer *begin(struct ckm_rm_call *rc, u32 cmd, u32 client, u32 *
 	if (!t)
 		return NULL;
 	t->rc = rc;
-	t->ct = rc->call->back->ct;
+	t->ct = rc->call->backing->ct;
 	t->form = form_of(cmd);
 	t->client = client;
 	t->num = 1;
@@ -244,15 +244,15 @@ long ckm_rm_export(struct ckm_rm_call *rc, u32 cmd, u32 client)
 	return transfer(rc, cmd, client, prepare_export, post_export, undo_export);
 }
 
-void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_back *back)
+void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_backing *backing)
 {
 	struct export *e;
 	unsigned long i;
 
 	lockdep_assert_held(&ct->rm_lock);
-	xa_for_each(&back->exports, i, e)
+	xa_for_each(&backing->exports, i, e)
 		put_export_locked(ct, e);
-	xa_destroy(&back->exports);
+	xa_destroy(&backing->exports);
 }
 
 /* ---- import ---- */

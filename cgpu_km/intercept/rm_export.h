@@ -10,7 +10,7 @@
 
 #include <linux/types.h>
 
-struct ckm_back;
+struct ckm_backing;
 struct ckm_container;
 struct ckm_rm_call;
 
@@ -21,7 +21,7 @@ struct ckm_rm_call;
 long ckm_rm_export(struct ckm_rm_call *rc, u32 cmd, u32 client);
 long ckm_rm_import(struct ckm_rm_call *rc, u32 cmd, u32 client);
 
-/* @back is gone: drop the references of its exports. Caller holds ct->rm_lock. */
-void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_back *back);
+/* @backing is gone: drop the references of its exports. Caller holds ct->rm_lock. */
+void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

@@ -19,7 +19,7 @@ struct free {
 static void post_free(struct ckm_call *call, u8 *arg)
 {
 	struct free *f = call->post_data;
-	struct ckm_container *ct = call->back->ct;
+	struct ckm_container *ct = call->backing->ct;
 	const struct cgpu_core_ops *core;
 
 	mutex_lock(&ct->rm_lock);
@@ -36,7 +36,7 @@ static void post_free(struct ckm_call *call, u8 *arg)
 
 long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 {
-	struct ckm_container *ct = rc->call->back->ct;
+	struct ckm_container *ct = rc->call->backing->ct;
 	struct free f = { .status_at = rc->row.status_at };
 	const struct cgpu_core_ops *core;
 	u32 status = NV_OK;
@@ -45,7 +45,7 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 	mutex_lock(&ct->rm_lock);
 	core = ckm_core_enter();
 	f.obj = core->mem.tree_live(&ct->tree, client, object);
-	if (!f.obj || f.obj->owner != rc->call->back->id)
+	if (!f.obj || f.obj->owner != rc->call->backing->id)
 		status = NV_ERR_NOT_FOUND;
 	else if (core->mem.tree_free_begin(&ct->tree, f.obj))
 		status = NV_ERR_STATE_IN_USE;

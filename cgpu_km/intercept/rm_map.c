@@ -31,7 +31,7 @@ static void file_locked(struct ckm_container *ct, struct ckm_cpu_map *map)
 static void post_map(struct ckm_call *call, u8 *arg)
 {
 	struct mapping *m = call->post_data;
-	struct ckm_container *ct = call->back->ct;
+	struct ckm_container *ct = call->backing->ct;
 	struct ckm_cpu_map *map = m->map;
 
 	if (get32(arg, NVOS33_STATUS) != NV_OK)
@@ -74,7 +74,7 @@ static struct ckm_cpu_map *new_map(struct ckm_slot *slot, struct cgpu_obj *memor
 /* Only the container's own memory may be mapped; it is pinned meanwhile. */
 long ckm_rm_map_memory(struct ckm_rm_call *rc)
 {
-	struct ckm_container *ct = rc->call->back->ct;
+	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
 	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
 					       get32(top, NVOS33_H_MEMORY));
@@ -150,7 +150,7 @@ static void settle(struct ckm_container *ct, struct ckm_cpu_map *map, bool gone)
 
 long ckm_rm_unmap_memory(struct ckm_rm_call *rc)
 {
-	struct ckm_container *ct = rc->call->back->ct;
+	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
 	struct ckm_cpu_map *map;
 	long ret;

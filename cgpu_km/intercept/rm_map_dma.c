@@ -32,7 +32,7 @@ static void file_map_locked(struct ckm_container *ct, struct ckm_dma_map *map)
 static void post_map_dma(struct ckm_call *call, u8 *arg)
 {
 	struct ckm_rm_call *rc = call->post_data;
-	struct ckm_container *ct = call->back->ct;
+	struct ckm_container *ct = call->backing->ct;
 	struct ckm_dma_map *map = rc->map;
 
 	if (get32(arg, rc->row.status_at) != NV_OK)
@@ -64,7 +64,7 @@ static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct 
  */
 long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 {
-	struct ckm_container *ct = rc->call->back->ct;
+	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
 	struct cgpu_obj *memory;
 	struct ckm_dma_map *map;
@@ -149,7 +149,7 @@ static void settle_map(struct ckm_container *ct, struct ckm_dma_map *map, bool g
  */
 long ckm_rm_run_unmap_dma(struct ckm_rm_call *rc)
 {
-	struct ckm_container *ct = rc->call->back->ct;
+	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
 	struct cgpu_obj *held = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
 						get32(top, NVOS47_H_DMA));

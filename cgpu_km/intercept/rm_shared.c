@@ -40,13 +40,13 @@ long ckm_shared_map(struct ckm_rm_call *rc)
 {
 	u8 *top = rc->call->top;
 	struct file *file = fget(get32(top, NVOS33_FD));
-	struct ckm_back *back = file ? ckm_front_back(file) : NULL;
+	struct ckm_backing *backing = file ? ckm_front_backing(file) : NULL;
 	u32 status = NV_ERR_ARGUMENT;
 
-	if (back && back->ct == rc->call->back->ct && back->node != CGPU_NODE_UVM &&
+	if (backing && backing->ct == rc->call->backing->ct && backing->node != CGPU_NODE_UVM &&
 	    !get64(top, NVOS33_OFFSET) &&
 	    get64(top, NVOS33_LENGTH) <= PAGES_MAX * PAGE_SIZE) {
-		xchg(&back->maps_zeros, true);
+		xchg(&backing->maps_zeros, true);
 		put64(top, NVOS33_LINEAR, LINEAR);
 		status = NV_OK;
 	}

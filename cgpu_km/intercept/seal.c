@@ -97,27 +97,27 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 {
 	struct ckm_call *call = ckm_call_mine();
 	struct file *front = fget(fd);
-	struct ckm_back *back;
+	struct ckm_backing *backing;
 	void *found = NULL;
 	int inner;
 
 	if (!front)
 		return NULL;
-	back = ckm_front_back(front);
-	if (!back || !(back->ct == call->back->ct ||
-		       (call->shares && ckm_container_shares(back->ct, call->back->ct))) ||
-	    back->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU) ||
-	    (call->carrier && call->carrier != back->file))
+	backing = ckm_front_backing(front);
+	if (!backing || !(backing->ct == call->backing->ct ||
+			  (call->shares && ckm_container_shares(backing->ct, call->backing->ct))) ||
+	    backing->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU) ||
+	    (call->carrier && call->carrier != backing->real))
 		goto out;
 	inner = get_unused_fd_flags(O_CLOEXEC);
 	if (inner < 0)
 		goto out;
-	fd_install(inner, get_file(back->file));
+	fd_install(inner, get_file(backing->real));
 	found = (void *)ckm_call_original(inner, ctl, ARG(priv), 0, 0, 0,
 					  original(call, PROBE_FD));
 	close_fd(inner);
 	/* Another thread replaced the file behind the fd: refuse. */
-	if (found && *priv != back->file) {
+	if (found && *priv != backing->real) {
 		fput(*priv);
 		found = NULL;
 	}
@@ -132,7 +132,7 @@ out:
  */
 static u32 container_has_gpu(void *nv)
 {
-	const struct ckm_container *ct = ckm_call_mine()->back->ct;
+	const struct ckm_container *ct = ckm_call_mine()->backing->ct;
 	u32 minor = ckm_driver_minor_of(nv), i;
 
 	for (i = 0; i < ct->slot_count; i++)

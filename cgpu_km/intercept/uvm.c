@@ -27,7 +27,7 @@
  * freed it.
  */
 struct pool {
-	struct list_head node;		/* ct->rm_lock; back->pools, oldest first, once made */
+	struct list_head node;		/* ct->rm_lock; backing->pools, oldest first, once made */
 	u64 base, length;		/* as in the driver */
 	u64 tables;			/* bytes charged on each slot: its page tables */
 };
@@ -63,7 +63,7 @@ static u32 checked_register_gpu(void *space, const u8 *uuid, void *device, void 
 	struct ckm_call *call = ckm_call_mine();
 
 	call->uvm_seen = true;
-	if (!has_uuid(call->back->ct, uuid)) {
+	if (!has_uuid(call->backing->ct, uuid)) {
 		ckm_refused(call, "another container's GPU, uvm call", UVM_REGISTER_GPU);
 		return NV_ERR_GPU_UUID_NOT_FOUND;
 	}
@@ -81,7 +81,7 @@ static void less_tables_locked(struct ckm_container *ct, u32 slots, u64 tables)
 
 static bool charge_locked(struct ckm_call *call, const struct pool *pool)
 {
-	struct ckm_container *ct = call->back->ct;
+	struct ckm_container *ct = call->backing->ct;
 	const u64 max = POOLS_MAX * ct->slot_count;
 	u32 i;
 
@@ -117,7 +117,7 @@ static void drop(struct ckm_container *ct, struct pool *pool)
 
 static struct pool *new_pool(struct ckm_call *call, u64 base, u64 length)
 {
-	struct ckm_container *ct = call->back->ct;
+	struct ckm_container *ct = call->backing->ct;
 	struct pool *pool = kzalloc(sizeof(*pool), GFP_KERNEL_ACCOUNT);
 	const struct cgpu_core_ops *core;
 	bool charged;
@@ -138,41 +138,41 @@ static struct pool *new_pool(struct ckm_call *call, u64 base, u64 length)
 	return NULL;
 }
 
-static void list_pool(struct ckm_back *back, struct pool *pool)
+static void list_pool(struct ckm_backing *backing, struct pool *pool)
 {
-	mutex_lock(&back->ct->rm_lock);
-	list_add_tail(&pool->node, &back->pools);
-	mutex_unlock(&back->ct->rm_lock);
+	mutex_lock(&backing->ct->rm_lock);
+	list_add_tail(&pool->node, &backing->pools);
+	mutex_unlock(&backing->ct->rm_lock);
 }
 
 /* The pool is removed from the list before the driver frees it: a pool that another
  * thread makes at the same address meanwhile is another one. A tenant that races frees
  * with allocations can leave a pool charged until its file is gone, but none uncharged.
  */
-static struct pool *take_pool(struct ckm_back *back, u64 base)
+static struct pool *take_pool(struct ckm_backing *backing, u64 base)
 {
 	struct pool *pool, *found = NULL;
 
-	mutex_lock(&back->ct->rm_lock);
-	list_for_each_entry(pool, &back->pools, node)
+	mutex_lock(&backing->ct->rm_lock);
+	list_for_each_entry(pool, &backing->pools, node)
 		if (pool->base == base) {
 			found = pool;
 			list_del(&pool->node);
 			break;
 		}
-	mutex_unlock(&back->ct->rm_lock);
+	mutex_unlock(&backing->ct->rm_lock);
 	return found;
 }
 
-static bool is_pool(struct ckm_back *back, u64 start, u64 end)
+static bool is_pool(struct ckm_backing *backing, u64 start, u64 end)
 {
 	struct pool *pool;
 	bool found = false;
 
-	mutex_lock(&back->ct->rm_lock);
-	list_for_each_entry(pool, &back->pools, node)
+	mutex_lock(&backing->ct->rm_lock);
+	list_for_each_entry(pool, &backing->pools, node)
 		found |= pool->base == start && pool->length == end - start;
-	mutex_unlock(&back->ct->rm_lock);
+	mutex_unlock(&backing->ct->rm_lock);
 	return found;
 }
 
@@ -189,32 +189,32 @@ static u32 charged_pool(const u64 *params, struct file *file)
 		return NV_ERR_NO_MEMORY;
 	status = ckm_call_original(ARG(params), ARG(file), 0, 0, 0, 0, original(call, PROBE_POOL));
 	if (status == NV_OK)
-		list_pool(call->back, pool);
+		list_pool(call->backing, pool);
 	else
-		drop(call->back->ct, pool);
+		drop(call->backing->ct, pool);
 	return status;
 }
 
 static u32 uncharged_free(const u64 *params, struct file *file)
 {
 	struct ckm_call *call = ckm_call_mine();
-	struct pool *pool = take_pool(call->back, params[0]);
+	struct pool *pool = take_pool(call->backing, params[0]);
 	u32 status = ckm_call_original(ARG(params), ARG(file), 0, 0, 0, 0,
 				       original(call, PROBE_FREE));
 
 	if (pool && status == NV_OK)
-		drop(call->back->ct, pool);
+		drop(call->backing->ct, pool);
 	else if (pool)
-		list_pool(call->back, pool);
+		list_pool(call->backing, pool);
 	return status;
 }
 
-void ckm_uvm_settle(struct ckm_container *ct, struct ckm_back *back)
+void ckm_uvm_settle(struct ckm_container *ct, struct ckm_backing *backing)
 {
 	struct pool *pool, *next;
 
 	mutex_lock(&ct->rm_lock);
-	list_for_each_entry_safe(pool, next, &back->pools, node) {
+	list_for_each_entry_safe(pool, next, &backing->pools, node) {
 		uncharge_locked(ct, pool);
 		list_del(&pool->node);
 		kfree(pool);
@@ -233,16 +233,16 @@ static u32 no_managed_range(void *space, void *mm, void *vma, void *range)
 	return NV_ERR_UVM_ADDRESS_IN_USE;
 }
 
-static int map_pool(struct ckm_back *back, struct vm_area_struct *vma)
+static int map_pool(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
 	struct ckm_call call;
-	int ret = ckm_call_begin(&call, back);
+	int ret = ckm_call_begin(&call, backing);
 
 	if (ret)
 		return ret;
 	call.uvm_pools_only = true;
-	vma_set_file(vma, back->file);
-	ret = back->drv->mmap(back->file, vma);
+	vma_set_file(vma, backing->real);
+	ret = backing->drv->mmap(backing->real, vma);
 	ckm_call_end(&call);
 	if (!ret && !call.uvm_seen) {
 		/* The redirection was missed, and this may be a managed range: close
@@ -255,22 +255,22 @@ static int map_pool(struct ckm_back *back, struct vm_area_struct *vma)
 	/* The driver's -EINVAL, as for an address other than the offset: no pool either. */
 	if (ret == -EINVAL || (ret && call.uvm_seen)) {
 		pr_notice_ratelimited("container %s: managed memory (cudaMallocManaged) refused, pid %d: uvm is deny\n",
-				      back->ct->dir, task_tgid_nr(current));
+				      backing->ct->dir, task_tgid_nr(current));
 		ret = -EPERM;
 	}
 	return ret;
 }
 
-int ckm_uvm_mmap(struct ckm_back *back, struct vm_area_struct *vma)
+int ckm_uvm_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
-	if (!smp_load_acquire(&back->space_sealed))
+	if (!smp_load_acquire(&backing->space_sealed))
 		return -EBADFD;		/* as in the driver */
 	/* As the driver does where a space belongs to a process: not in another one. */
-	if (back->space_mm != current->mm)
+	if (backing->space_mm != current->mm)
 		return -EPERM;
-	if (ckm_managed_allowed(back->ct) && !is_pool(back, vma->vm_start, vma->vm_end))
-		return ckm_managed_mmap(back, vma);
-	return map_pool(back, vma);
+	if (ckm_managed_allowed(backing->ct) && !is_pool(backing, vma->vm_start, vma->vm_end))
+		return ckm_managed_mmap(backing, vma);
+	return map_pool(backing, vma);
 }
 
 /* ---- redirection ---- */
@@ -287,9 +287,9 @@ static u32 space_without_process(void *mapping, void *space, u64 flags)
 	struct ckm_call *call = ckm_call_mine();
 
 	call->uvm_seen = true;
-	call->back->space_flags = flags;
-	call->back->space_mm = current->mm;
-	smp_store_release(&call->back->space_sealed, true);
+	call->backing->space_flags = flags;
+	call->backing->space_mm = current->mm;
+	smp_store_release(&call->backing->space_sealed, true);
 	flags |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS;
 	return ckm_call_original(ARG(mapping), ARG(space), flags, 0, 0, 0,
 				 original(call, PROBE_SPACE));

@@ -15,7 +15,7 @@
 
 #include <linux/types.h>
 
-struct ckm_back;
+struct ckm_backing;
 struct ckm_container;
 struct vm_area_struct;
 
@@ -33,9 +33,9 @@ bool ckm_uvm_has_seal(void);
  * address space, -ENOMEM over the limit, or the driver's error. The caller holds
  * mmap_lock for writing; takes rm_lock.
  */
-int ckm_uvm_mmap(struct ckm_back *back, struct vm_area_struct *vma);
+int ckm_uvm_mmap(struct ckm_backing *backing, struct vm_area_struct *vma);
 
 /* The backing file is gone: uncharge its semaphore pools. Takes rm_lock. */
-void ckm_uvm_settle(struct ckm_container *ct, struct ckm_back *back);
+void ckm_uvm_settle(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

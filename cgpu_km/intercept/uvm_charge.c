@@ -138,7 +138,7 @@ static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 han
 
 	if (!ref)
 		return NV_ERR_RESOURCES;
-	ref->ct = call->back->ct;
+	ref->ct = call->backing->ct;
 	obj = ckm_tenant_hold(ref->ct, client, handle);
 	if (!obj) {
 		kfree(ref);

@@ -16,14 +16,14 @@
 #include "state/memory.h"
 
 /* The driver would compare with the flags that uvm.c changed: compare with the tenant's. */
-static long initialize_again(struct ckm_back *back, const struct cgpu_uvm_call *row,
+static long initialize_again(struct ckm_backing *backing, const struct cgpu_uvm_call *row,
 			     unsigned long user)
 {
 	u64 flags;
 
 	if (get_user(flags, (u64 __user *)user))
 		return -EFAULT;
-	return put_user(flags == back->space_flags ? NV_OK : NV_ERR_ARGUMENT,
+	return put_user(flags == backing->space_flags ? NV_OK : NV_ERR_ARGUMENT,
 			(u32 __user *)(user + row->status_at));
 }
 
@@ -31,9 +31,9 @@ static long initialize_again(struct ckm_back *back, const struct cgpu_uvm_call *
  * file is gone. Used for mappings of calls that have the addresses in user memory,
  * which the tenant can change. -ENOMEM: nothing changed.
  */
-static int back_tables(struct ckm_back *back, u64 more)
+static int charge_tables(struct ckm_backing *backing, u64 more)
 {
-	struct ckm_container *ct = back->ct;
+	struct ckm_container *ct = backing->ct;
 	u32 i, done = 0;
 	int ret = 0;
 
@@ -45,7 +45,7 @@ static int back_tables(struct ckm_back *back, u64 more)
 	for (i = 0; ret && i < done; i++)
 		ckm_slot_overhead_less_locked(&ct->slot[i], more);
 	if (!ret)
-		back->tables += more;
+		backing->tables += more;
 	mutex_unlock(&ct->rm_lock);
 	return ret;
 }
@@ -55,13 +55,13 @@ static int back_tables(struct ckm_back *back, u64 more)
  * them is named in user memory too, so the charge stays until the file is gone;
  * programs make a few ranges for each GPU.
  */
-static int charge_uvm_tables(struct ckm_back *back)
+static int charge_uvm_tables(struct ckm_backing *backing)
 {
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	u64 bytes = core->mem.page_tables(0);
 
 	ckm_core_leave();
-	return back_tables(back, bytes);
+	return charge_tables(backing, bytes);
 }
 
 /* Whether the call may allocate or free video memory, of page tables, channels or
@@ -88,11 +88,11 @@ static bool uvm_call_is_checked(u32 nr)
 /* A redirection was missed, or switched off while the call ran: the driver's state is
  * unknown. Without space_sealed later calls fail, as on a file without an address space.
  */
-static void taint_space(struct ckm_back *back, u32 nr)
+static void taint_space(struct ckm_backing *backing, u32 nr)
 {
-	WRITE_ONCE(back->space_sealed, false);
+	WRITE_ONCE(backing->space_sealed, false);
 	pr_err_ratelimited("container %s: uvm call %u ran without a redirection; its address space is given up\n",
-			   back->ct->dir, nr);
+			   backing->ct->dir, nr);
 }
 
 /* nvidia-uvm's structs are not copied in. What counts of them, the memory that it takes
@@ -100,7 +100,7 @@ static void taint_space(struct ckm_back *back, u32 nr)
  */
 long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 {
-	struct ckm_back *back = call->back;
+	struct ckm_backing *backing = call->backing;
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	const struct cgpu_uvm_call *found = core->nv.uvm(ckm_driver_branch(), cmd);
 	struct cgpu_uvm_call row = { .verdict = CGPU_REFUSE };
@@ -111,7 +111,7 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 		row = *found;
 	ckm_core_leave();
 	if (row.verdict == CGPU_REFUSE ||
-	    (row.verdict == CGPU_UVM_MANAGED && !ckm_managed_allowed(back->ct))) {
+	    (row.verdict == CGPU_UVM_MANAGED && !ckm_managed_allowed(backing->ct))) {
 		ckm_refused(call, "uvm call", cmd);
 		return -EINVAL;
 	}
@@ -119,15 +119,15 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 		return put_user(row.verdict == CGPU_ANSWER_OK ? NV_OK : NV_WARN_NOTHING_TO_DO,
 				(u32 __user *)(user + row.status_at));
 	if (row.nr == UVM_INITIALIZE) {
-		if (smp_load_acquire(&back->space_sealed))
-			return initialize_again(back, &row, user);
-	} else if (row.status_at && !smp_load_acquire(&back->space_sealed)) {
+		if (smp_load_acquire(&backing->space_sealed))
+			return initialize_again(backing, &row, user);
+	} else if (row.status_at && !smp_load_acquire(&backing->space_sealed)) {
 		/* As the driver answers for a file without an address space. One that
 		 * was made while the probe was missed counts as none.
 		 */
 		return put_user(NV_ERR_ILLEGAL_ACTION, (u32 __user *)(user + row.status_at));
 	}
-	if (row.nr == UVM_MAP_DYN_PARALLELISM && charge_uvm_tables(back))
+	if (row.nr == UVM_MAP_DYN_PARALLELISM && charge_uvm_tables(backing))
 		return put_user(NV_ERR_NO_MEMORY, (u32 __user *)(user + row.status_at));
 	checked = uvm_call_is_checked(row.nr);
 	/* If the driver cannot read the struct, it does not reach the redirection: fail
@@ -135,26 +135,26 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	 */
 	if (checked && fault_in_readable((void __user *)user, row.size))
 		return -EFAULT;
-	if (!ckm_witness(back))
+	if (!ckm_witness(backing))
 		return -EIO;
 	/* A query must not write a cache line that all CPUs share. */
 	moves = uvm_call_moves(row.nr);
 	if (moves)
-		ckm_container_moves_begin(back->ct);
-	ret = back->drv->unlocked_ioctl(back->file, cmd, user);
+		ckm_container_moves_begin(backing->ct);
+	ret = backing->drv->unlocked_ioctl(backing->real, cmd, user);
 	if (moves)
-		ckm_container_moves_end(back->ct);
-	if ((checked && !call->uvm_seen && (!ret || ret == -EFAULT)) || !ckm_witness(back))
-		taint_space(back, row.nr);
+		ckm_container_moves_end(backing->ct);
+	if ((checked && !call->uvm_seen && (!ret || ret == -EFAULT)) || !ckm_witness(backing))
+		taint_space(backing, row.nr);
 	return ret;
 }
 
-void ckm_uvm_tables_settle(struct ckm_container *ct, struct ckm_back *back)
+void ckm_uvm_tables_settle(struct ckm_container *ct, struct ckm_backing *backing)
 {
 	u32 i;
 
 	mutex_lock(&ct->rm_lock);
 	for (i = 0; i < ct->slot_count; i++)
-		ckm_slot_overhead_less_locked(&ct->slot[i], back->tables);
+		ckm_slot_overhead_less_locked(&ct->slot[i], backing->tables);
 	mutex_unlock(&ct->rm_lock);
 }

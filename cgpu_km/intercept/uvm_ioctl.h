@@ -3,7 +3,7 @@
 #ifndef CKM_UVM_IOCTL_H
 #define CKM_UVM_IOCTL_H
 
-struct ckm_back;
+struct ckm_backing;
 struct ckm_call;
 struct ckm_container;
 
@@ -16,6 +16,6 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user);
 /* The backing file is gone: uncharge the page tables that its calls were charged. Takes
  * rm_lock.
  */
-void ckm_uvm_tables_settle(struct ckm_container *ct, struct ckm_back *back);
+void ckm_uvm_tables_settle(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

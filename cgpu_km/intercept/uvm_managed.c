@@ -275,9 +275,9 @@ static const struct mmu_interval_notifier_ops notifier_ops = { .invalidate = inv
 
 /* ---- mapping ---- */
 
-static struct managed *alloc_managed(struct ckm_back *back, const struct vm_area_struct *vma)
+static struct managed *alloc_managed(struct ckm_backing *backing, const struct vm_area_struct *vma)
 {
-	struct managed *m = kzalloc(struct_size(m, mem, back->ct->slot_count),
+	struct managed *m = kzalloc(struct_size(m, mem, backing->ct->slot_count),
 				    GFP_KERNEL_ACCOUNT);
 	const struct cgpu_core_ops *core;
 
@@ -285,11 +285,11 @@ static struct managed *alloc_managed(struct ckm_back *back, const struct vm_area
 		return NULL;
 	kref_init(&m->ref);
 	INIT_WORK(&m->work, recount_work);
-	ckm_container_get(back->ct);
-	m->ct = back->ct;
+	ckm_container_get(backing->ct);
+	m->ct = backing->ct;
 	mmgrab(current->mm);
 	m->mm = current->mm;
-	m->file = back->file;
+	m->file = backing->real;
 	m->start = vma->vm_start;
 	m->end = vma->vm_end;
 	core = ckm_core_enter();
@@ -298,14 +298,14 @@ static struct managed *alloc_managed(struct ckm_back *back, const struct vm_area
 	return m;
 }
 
-int ckm_managed_mmap(struct ckm_back *back, struct vm_area_struct *vma)
+int ckm_managed_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
-	struct ckm_container *ct = back->ct;
+	struct ckm_container *ct = backing->ct;
 	struct managed *m;
 	LIST_HEAD(gone);
 	int ret;
 
-	m = alloc_managed(back, vma);
+	m = alloc_managed(backing, vma);
 	if (!m)
 		return -ENOMEM;
 	ret = mmu_interval_notifier_insert_locked(&m->notifier, current->mm, m->start,
@@ -329,9 +329,9 @@ int ckm_managed_mmap(struct ckm_back *back, struct vm_area_struct *vma)
 	drop_all(&gone);
 	if (ret)
 		goto err_drop;
-	vma_set_file(vma, back->file);
+	vma_set_file(vma, backing->real);
 	ckm_container_moves_begin(ct);
-	ret = back->drv->mmap(back->file, vma);
+	ret = backing->drv->mmap(backing->real, vma);
 	ckm_container_moves_end(ct);
 	if (ret)
 		goto err_uncharge;
@@ -348,14 +348,14 @@ err_drop:
 	return ret;
 }
 
-void ckm_managed_settle(struct ckm_container *ct, struct ckm_back *back)
+void ckm_managed_settle(struct ckm_container *ct, struct ckm_backing *backing)
 {
 	struct managed *m, *next;
 	LIST_HEAD(gone);
 
 	mutex_lock(&ct->rm_lock);
 	list_for_each_entry_safe(m, next, &ct->managed, node)
-		if (m->file == back->file) {
+		if (m->file == backing->real) {
 			uncharge_locked(m);
 			unlist_locked(m);
 			end_moves(m);

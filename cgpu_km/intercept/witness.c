@@ -34,12 +34,12 @@ static void look(struct work_struct *work)
 	queue_delayed_work(system_unbound_wq, &check_work, HZ);
 }
 
-bool ckm_witness(struct ckm_back *back)
+bool ckm_witness(struct ckm_backing *backing)
 {
-	if (READ_ONCE(back->given_up))
+	if (READ_ONCE(backing->given_up))
 		return false;
 	if (likely(ckm_redirect_in_effect(CKM_NVIDIA) &&
-		   (back->node != CGPU_NODE_UVM || ckm_redirect_in_effect(CKM_NVIDIA_UVM))))
+		   (backing->node != CGPU_NODE_UVM || ckm_redirect_in_effect(CKM_NVIDIA_UVM))))
 		return true;
 	if (!READ_ONCE(reported_off))
 		mod_delayed_work(system_unbound_wq, &check_work, 0);

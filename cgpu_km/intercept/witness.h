@@ -9,13 +9,13 @@
 
 #include <linux/types.h>
 
-struct ckm_back;
+struct ckm_backing;
 
-/* Whether a call on @back may reach the driver: each redirection that it may need is in
+/* Whether a call on @backing may reach the driver: each redirection that it may need is in
  * effect, and the file was not given up. Before the call, and after it for what marks no
  * call. Any context.
  */
-bool ckm_witness(struct ckm_back *back);
+bool ckm_witness(struct ckm_backing *backing);
 
 /* Between attach and detach of the redirections: an event and a line in the log when one
  * is switched off, and when all are in effect again, within a second. Stop waits for the

@@ -13,7 +13,7 @@
 #include "core/core_ops.h"
 #include "uapi.h"
 
-struct ckm_back;
+struct ckm_backing;
 struct ckm_gpu;
 struct ckm_proc_dir;
 struct dentry;

@@ -32,7 +32,7 @@ u32 ckm_major(void)
 }
 
 /* The open of a node sets f_op to the cdev's operations, which no other file has. */
-struct ckm_back *ckm_front_back(struct file *file)
+struct ckm_backing *ckm_front_backing(struct file *file)
 {
 	return file->f_op == cdev.ops ? file->private_data : NULL;
 }

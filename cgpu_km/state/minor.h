@@ -5,7 +5,7 @@
 
 #include <linux/types.h>
 
-struct ckm_back;
+struct ckm_backing;
 struct ckm_container;
 struct ckm_slot;
 struct file;
@@ -28,7 +28,7 @@ u32 ckm_major(void);
 struct ckm_container *ckm_container_by_minor(u32 minor, u32 *node, struct ckm_slot **slot);
 
 /* The backing file of a file on a container's node; NULL for any other file. No lock. */
-struct ckm_back *ckm_front_back(struct file *file);
+struct ckm_backing *ckm_front_backing(struct file *file);
 
 /* Allocate a minor for each node of the container: 0, -ENOMEM or -ENOSPC. Sleeps; takes
  * minors_lock.

@@ -30,7 +30,7 @@ struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
 	struct rcu_head rcu;		/* ckm_tenant_owns() reads without a lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list */
-	struct list_head bound;		/* ct->rm_lock; clients: on ckm_back.clients */
+	struct list_head bound;		/* ct->rm_lock; clients: on ckm_backing.clients */
 	u64 seq;			/* gpu->lock; the slot's lists are in this order */
 	u64 tables;			/* address ranges: bytes of page tables; set before LIVE */
 	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */

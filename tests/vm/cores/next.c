@@ -62,7 +62,7 @@ static int __init next_init(void)
 {
 	ops = cgpu_core_ops;
 	ops.sched.migrate = next_migrate;
-	ops.sched.back = next_back;
+	ops.sched.migrate_back = next_back;
 	return ckm_core_register(&ops, THIS_MODULE);
 }
 

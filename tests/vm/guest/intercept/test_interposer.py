@@ -367,14 +367,14 @@ def test_tenants_do_not_schedule_themselves(box):
             each.wait(timeout=60)
 
 
-def test_back_files_cannot_be_reached(box):
+def test_backing_files_cannot_be_reached(box):
     """A mapping shows the driver's file in map_files: reopening it is refused."""
     with box.client() as rm:
         gpu = rm.gpu()
         mapping = gpu.map_cpu(alloc(gpu, 4), 4 * MIB)
         links = list(Path("/proc/self/map_files").iterdir())
         back = [link for link in links if str(link.readlink()).startswith("/back")]
-        assert back, "the mapping is of a back file"
+        assert back, "the mapping is of a backing file"
         for link in back:
             with pytest.raises(OSError) as caught:
                 os.open(link, os.O_RDWR)
