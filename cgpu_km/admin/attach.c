@@ -336,7 +336,7 @@ int ckm_gpus_attach(const char **why)
 	ret = ckm_driver_get(false);
 	if (ret)
 		goto err_core;
-	*why = "the driver's calls cannot be sealed (see the kernel log)";
+	*why = "the driver's calls cannot be redirected (see the kernel log)";
 	ret = ckm_seal_attach();
 	if (ret)
 		goto err_driver;

@@ -117,7 +117,7 @@ struct cgpu_control {
 	u32 max_branch;
 	u32 verdict;
 	struct cgpu_doc doc;
-	bool sealed;		/* params_size is required, and sealed */
+	bool copied_in;		/* params_size is required */
 	u32 fd_at;
 	u32 fd_kind;
 };
@@ -129,7 +129,7 @@ struct cgpu_class {
 	u32 max_branch;
 	u32 kind;
 	struct cgpu_doc doc;
-	bool sealed;		/* params_size bytes are required, and sealed */
+	bool copied_in;		/* params_size bytes are required */
 };
 
 struct cgpu_uvm_call {

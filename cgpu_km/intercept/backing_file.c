@@ -46,7 +46,7 @@ static struct inode *alloc_backing(struct super_block *sb)
 	backing->in_transfer = false;
 	backing->maps_zeros = false;
 	backing->space_mm = NULL;
-	backing->space_sealed = false;
+	backing->space_no_hmm = false;
 	xa_init(&backing->exports);
 	memset(&backing->guard, 0, sizeof(backing->guard));
 	atomic_inc(&alive);

@@ -30,7 +30,7 @@ struct ckm_backing {
 	struct xarray exports;		/* ct->rm_lock; exported memory, by index (rm_export.c) */
 	u64 space_flags;		/* uvm nodes: the tenant's UVM_INITIALIZE flags */
 	const void *space_mm;		/* uvm nodes: of the process that made the space; compared */
-	bool space_sealed;		/* acquire; uvm nodes: has an address space without HMM */
+	bool space_no_hmm;		/* acquire; uvm nodes: has an address space without HMM */
 	bool given_up;			/* set once: a call ran unseen, no further ones */
 	bool registered;		/* set once, before REGISTER_FD: may have no clients */
 	struct list_head pools;		/* ct->rm_lock; uvm nodes: semaphore pools (uvm.c) */

@@ -69,7 +69,7 @@ static int front_open(struct inode *inode, struct file *file)
 	ct = ckm_container_by_minor(iminor(inode), &node, &slot);
 	if (!ct)
 		return -ENODEV;
-	if (node == CGPU_NODE_UVM && !ckm_uvm_has_seal()) {
+	if (node == CGPU_NODE_UVM && !ckm_uvm_is_redirected()) {
 		ckm_container_put(ct);
 		return -ENODEV;
 	}

@@ -213,8 +213,8 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 	/* The parameters of a compute object are optional and need no check, but the
 	 * driver writes results to them: they need a kernel copy too.
 	 */
-	if (a->cls.sealed || (a->cls.kind == CGPU_KIND_COMPUTE && params && a->cls.params_size)) {
-		status = ckm_seal_params(a->rc->call, params, a->cls.params_size);
+	if (a->cls.copied_in || (a->cls.kind == CGPU_KIND_COMPUTE && params && a->cls.params_size)) {
+		status = ckm_copy_in_params(a->rc->call, params, a->cls.params_size);
 		if (status != NV_OK)
 			return status;
 	}
@@ -227,7 +227,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 		}
 		return backing->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
 	}
-	if (a->cls.sealed && ckm_alloc_is_event(a->cls.cls)) {	/* a dup has no parameters */
+	if (a->cls.copied_in && ckm_alloc_is_event(a->cls.cls)) {	/* a dup has no parameters */
 		status = ckm_alloc_event_source(a, client, &parent);
 		if (status != NV_OK)
 			return status;
@@ -412,7 +412,7 @@ long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
 		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
-	a.cls.sealed = false;	/* they are in the top struct, already copied in */
+	a.cls.copied_in = false;	/* they are in the top struct, already copied in */
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				   get32(top, NVOS_H_NEW), 0);
 	return ckm_alloc_run(&a, status, ckm_alloc_post);

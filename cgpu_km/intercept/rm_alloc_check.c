@@ -163,7 +163,7 @@ static u32 check_debugger(struct ckm_alloc *a)
 
 static u32 check_plain(struct ckm_alloc *a)
 {
-	if (!a->cls.sealed)	/* a dup has no parameters */
+	if (!a->cls.copied_in)	/* a dup has no parameters */
 		return NV_OK;
 	switch (a->obj->core.cls) {
 	case FERMI_VASPACE_A:

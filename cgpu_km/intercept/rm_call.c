@@ -50,17 +50,17 @@ long ckm_rm_forward(struct ckm_rm_call *rc)
 {
 	struct ckm_backing *backing = rc->call->backing;
 	const struct ckm_range *nested = &rc->call->nested;
-	bool sealed = rc->row.verdict != CGPU_PASS;
+	bool copied_in = rc->row.verdict != CGPU_PASS;
 	long ret;
 
 	if (!ckm_witness(backing))
 		return -EIO;
-	rc->call->must_enter = sealed && rc->row.verdict != CGPU_DMABUF;
+	rc->call->must_enter = copied_in && rc->row.verdict != CGPU_DMABUF;
 	/* If the driver fails before it writes a status, the tenant must not read success. */
-	if (sealed)
+	if (copied_in)
 		put32(rc->call->top, rc->row.status_at, NV_ERR_GENERIC);
 	ret = backing->drv->unlocked_ioctl(backing->real, rc->cmd, rc->user);
-	if (sealed && !rc->call->ran && (!ret || !ckm_witness(backing))) {
+	if (copied_in && !rc->call->ran && (!ret || !ckm_witness(backing))) {
 		give_up(rc);
 		ret = -EIO;
 	}
@@ -70,7 +70,7 @@ long ckm_rm_forward(struct ckm_rm_call *rc)
 	return ret;
 }
 
-u32 ckm_seal_params(struct ckm_call *call, u64 user, u32 size)
+u32 ckm_copy_in_params(struct ckm_call *call, u64 user, u32 size)
 {
 	void *copy;
 

@@ -39,7 +39,7 @@ long ckm_rm_answer(struct ckm_rm_call *rc, u32 status);
  * once: the check and the driver use this copy, and ckm_call_end() frees it. NV_OK,
  * NV_ERR_ARGUMENT without an address or size, NV_ERR_RESOURCES, NV_ERR_ADDRESS.
  */
-u32 ckm_seal_params(struct ckm_call *call, u64 user, u32 size);
+u32 ckm_copy_in_params(struct ckm_call *call, u64 user, u32 size);
 
 /* Count a refused call on the file's slot, or on all slots if the file is of no GPU,
  * and log it, rate limited, with @what and @number.

@@ -424,14 +424,14 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 	/* Nothing of ours depends on a control that only passes: check its owner
 	 * without pinning the object.
 	 */
-	if (c.row.verdict == CGPU_PASS && !c.row.sealed &&
+	if (c.row.verdict == CGPU_PASS && !c.row.copied_in &&
 	    ckm_tenant_owns(rc->call->backing->ct, rc->call->backing->id, get32(top, NVOS_H_ROOT),
 			    get32(top, NVOS54_H_OBJECT)))
 		return ckm_rm_forward(rc);
 	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));
-	if (status == NV_OK && c.row.sealed) {
+	if (status == NV_OK && c.row.copied_in) {
 		c.size = get32(top, NVOS54_PARAMS_SIZE);
-		status = c.size == c.row.params_size ? ckm_seal_params(rc->call, c.user, c.size)
+		status = c.size == c.row.params_size ? ckm_copy_in_params(rc->call, c.user, c.size)
 						      : NV_ERR_ARGUMENT;
 	}
 	ret = status == NV_OK ? run(&c) : ckm_rm_answer(rc, status);

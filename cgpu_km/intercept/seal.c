@@ -31,7 +31,7 @@ static void *original(struct ckm_call *call, u32 row)
 
 /* Signatures as in nvidia.ko: nv.h and os-interface.h of kernel-open/. */
 
-static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size)
+static u32 redirected_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u32 size)
 {
 	struct ckm_call *call = ckm_call_mine();
 	u32 ret;
@@ -49,7 +49,7 @@ static u32 sealed_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *arg, u
 	return ret;
 }
 
-static u32 sealed_memcpy_from_user(void *to, const void __user *from, u32 n)
+static u32 redirected_memcpy_from_user(void *to, const void __user *from, u32 n)
 {
 	const struct ckm_call *call = ckm_call_mine();
 	const struct ckm_range *r = &call->nested;
@@ -72,7 +72,7 @@ static u32 sealed_memcpy_from_user(void *to, const void __user *from, u32 n)
  * copies it out when the driver has returned. A result that cannot be written must not
  * make a call fail that the driver has executed.
  */
-static u32 sealed_memcpy_to_user(void __user *to, const void *from, u32 n)
+static u32 redirected_memcpy_to_user(void __user *to, const void *from, u32 n)
 {
 	struct ckm_range *r = &ckm_call_mine()->nested;
 	unsigned long at = (unsigned long)to, past = at + n;
@@ -142,9 +142,9 @@ static u32 container_has_gpu(void *nv)
 }
 
 static struct ckm_redirection redirections[PROBES] = {
-	[PROBE_IOCTL]	= { "rm_ioctl", sealed_rm_ioctl },
-	[PROBE_COPY]	= { "os_memcpy_from_user", sealed_memcpy_from_user },
-	[PROBE_ANSWER]	= { "os_memcpy_to_user", sealed_memcpy_to_user },
+	[PROBE_IOCTL]	= { "rm_ioctl", redirected_rm_ioctl },
+	[PROBE_COPY]	= { "os_memcpy_from_user", redirected_memcpy_from_user },
+	[PROBE_ANSWER]	= { "os_memcpy_to_user", redirected_memcpy_to_user },
 	[PROBE_FD]	= { "nv_get_file_private", redirected_file_private },
 	[PROBE_ACCESS]	= { "nv_is_gpu_accessible", container_has_gpu },
 };

@@ -263,7 +263,7 @@ static int map_pool(struct ckm_backing *backing, struct vm_area_struct *vma)
 
 int ckm_uvm_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
-	if (!smp_load_acquire(&backing->space_sealed))
+	if (!smp_load_acquire(&backing->space_no_hmm))
 		return -EBADFD;		/* as in the driver */
 	/* As the driver does where a space belongs to a process: not in another one. */
 	if (backing->space_mm != current->mm)
@@ -289,7 +289,7 @@ static u32 space_without_process(void *mapping, void *space, u64 flags)
 	call->uvm_seen = true;
 	call->backing->space_flags = flags;
 	call->backing->space_mm = current->mm;
-	smp_store_release(&call->backing->space_sealed, true);
+	smp_store_release(&call->backing->space_no_hmm, true);
 	flags |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS;
 	return ckm_call_original(ARG(mapping), ARG(space), flags, 0, 0, 0,
 				 original(call, PROBE_SPACE));
@@ -316,12 +316,12 @@ static struct ckm_redirection redirections[PROBES] = {
 void ckm_uvm_attach(void)
 {
 	lockdep_assert_held(&ckm_lock);
-	if (!ckm_uvm_has_seal() && ckm_driver_uvm_major())
+	if (!ckm_uvm_is_redirected() && ckm_driver_uvm_major())
 		ckm_redirect_attach(redirections, PROBES, CKM_NVIDIA_UVM,
 				    "containers get no address spaces");
 }
 
-bool ckm_uvm_has_seal(void)
+bool ckm_uvm_is_redirected(void)
 {
 	return ckm_redirect_attached(CKM_NVIDIA_UVM);
 }

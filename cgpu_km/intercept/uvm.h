@@ -26,7 +26,7 @@ struct vm_area_struct;
 void ckm_uvm_attach(void);
 void ckm_uvm_detach(void);
 /* Whether they are redirected; otherwise no uvm node can be opened. Any context. */
-bool ckm_uvm_has_seal(void);
+bool ckm_uvm_is_redirected(void);
 
 /* The mmap of a front file of uvm: a semaphore pool, or managed memory if each GPU of
  * the container has uvm = account. -EPERM for any other mapping, -EBADFD without an

@@ -86,11 +86,11 @@ static bool uvm_call_is_checked(u32 nr)
 }
 
 /* A redirection was missed, or switched off while the call ran: the driver's state is
- * unknown. Without space_sealed later calls fail, as on a file without an address space.
+ * unknown. Without space_no_hmm later calls fail, as on a file without an address space.
  */
 static void taint_space(struct ckm_backing *backing, u32 nr)
 {
-	WRITE_ONCE(backing->space_sealed, false);
+	WRITE_ONCE(backing->space_no_hmm, false);
 	pr_err_ratelimited("container %s: uvm call %u ran without a redirection; its address space is given up\n",
 			   backing->ct->dir, nr);
 }
@@ -119,9 +119,9 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 		return put_user(row.verdict == CGPU_ANSWER_OK ? NV_OK : NV_WARN_NOTHING_TO_DO,
 				(u32 __user *)(user + row.status_at));
 	if (row.nr == UVM_INITIALIZE) {
-		if (smp_load_acquire(&backing->space_sealed))
+		if (smp_load_acquire(&backing->space_no_hmm))
 			return initialize_again(backing, &row, user);
-	} else if (row.status_at && !smp_load_acquire(&backing->space_sealed)) {
+	} else if (row.status_at && !smp_load_acquire(&backing->space_no_hmm)) {
 		/* As the driver answers for a file without an address space. One that
 		 * was made while the probe was missed counts as none.
 		 */

@@ -56,7 +56,7 @@ enum row_kind { ROW_ESCAPE, ROW_CONTROL, ROW_CLASS, ROW_UVM, ROW_KINDS };
 struct row {
 	enum row_kind kind;
 	uint32_t number, size, verdict, status_at, nodes, fd_at, fd_kind;
-	bool sealed;
+	bool copied_in;
 	const char *name;
 };
 

@@ -23,7 +23,7 @@ static void add_controls(uint32_t branch)
 
 			if (HOLDS(r))
 				add((struct row) { ROW_CONTROL, r->cmd, r->params_size, r->verdict, 0, 0,
-						   r->fd_at, r->fd_kind, r->sealed, r->doc.name });
+						   r->fd_at, r->fd_kind, r->copied_in, r->doc.name });
 		}
 }
 
@@ -45,7 +45,7 @@ void grammar_load(const char *driver_version)
 		const struct cgpu_class *r = &cgpu_classes.row[i];
 
 		if (HOLDS(r))
-			add((struct row) { ROW_CLASS, r->cls, r->params_size, r->kind, 0, 0, 0, 0, r->sealed,
+			add((struct row) { ROW_CLASS, r->cls, r->params_size, r->kind, 0, 0, 0, 0, r->copied_in,
 					   r->doc.name });
 	}
 	first_of[ROW_UVM] = row_count;

@@ -185,7 +185,7 @@ class Checker:
             return wrong  # a control of an unknown size
         block = event.block("in", "params")
         have = block.size if block else 0
-        if have != inner.size and (have or inner.sealed):
+        if have != inner.size and (have or inner.copied_in):
             wrong.append(f"{inner.name} with {have} bytes of parameters, the table says {inner.size}")
         return wrong
 

@@ -25,7 +25,7 @@ class Row:
     note: str
     status_at: int = 0
     nodes: int = 0
-    sealed: bool = False
+    copied_in: bool = False
     fd_at: int = 0
     fd_kind: str = "NONE"
 
@@ -68,14 +68,14 @@ def row(kind: str, raw) -> Row:
             "size": raw.params_size,
             "verdict": VERDICTS[raw.verdict],
             "source": text(raw.doc.source),
-            "sealed": raw.sealed,
+            "copied_in": raw.copied_in,
         },
         "class": lambda: {
             "number": raw.cls,
             "size": raw.params_size,
             "verdict": CLASS_KINDS[raw.kind],
             "source": text(raw.doc.source),
-            "sealed": raw.sealed,
+            "copied_in": raw.copied_in,
         },
         "uvm": lambda: {
             "number": raw.nr,

@@ -164,20 +164,20 @@ def test_what_is_answered_in_the_struct_has_a_status():
         assert r.status_at or r.verdict == "PASS" or r.number in (67, 69, 79), r
 
 
-def test_sealed_rows_are_those_that_are_read():
-    """A handler that reads parameters, or has to know that the driver did it, gets them sealed.
+def test_copied_in_rows_are_those_that_are_read():
+    """A handler that reads parameters, or has to know that the driver did it, gets them copied in.
 
     The size it relies on is there in every branch.
     """
     reading = {"FB_INFO", "FB_INFO_V2", "NO_PIDS", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS"}
     reading |= {"EXPORT", "IMPORT", "SCHEDULE", "SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP"}
     reading |= {"ADDR_SPACE"}
-    assert {r.number for r in ROWS["control"] if r.sealed} == {
+    assert {r.number for r in ROWS["control"] if r.copied_in} == {
         r.number for r in ROWS["control"] if r.verdict in reading
     }
     kinds = {"DEVICE", "SUBDEVICE", "VIDMEM", "TSG", "CHANNEL"}
-    assert all(r.sealed for r in ROWS["class"] if r.verdict in kinds)
-    assert all(r.size for r in ALL if r.sealed)
+    assert all(r.copied_in for r in ROWS["class"] if r.verdict in kinds)
+    assert all(r.size for r in ALL if r.copied_in)
 
 
 def test_fields_that_the_interposer_reads_are_inside():
@@ -218,7 +218,7 @@ def test_controls_with_a_file_descriptor():
     kept = {r.number: r.verdict for r in ROWS["control"] if r.fd_kind != "NONE" and not r.refused}
     passed = {0x3D08: "PASS", 0x3D0A: "PASS"}  # asks, or makes an empty carrier
     assert kept == passed | {0x3D05: "EXPORT", 0x3D06: "IMPORT", 0x3D0B: "EXPORT", 0x3D0C: "IMPORT"}
-    assert all(r.sealed for r in ROWS["control"] if r.verdict in ("EXPORT", "IMPORT"))
+    assert all(r.copied_in for r in ROWS["control"] if r.verdict in ("EXPORT", "IMPORT"))
 
 
 def test_what_cannot_be_undone_is_refused():
@@ -253,7 +253,7 @@ def test_names_that_change_something_are_not_passed():
 def test_classes_that_libcuda_needs(branch, number):
     row = found("class", lib.cgpu_call_class(branch, number))
     assert row.verdict == "PLAIN"
-    assert row.sealed == (number == 0x83DE), "a debugger names an object"
+    assert row.copied_in == (number == 0x83DE), "a debugger names an object"
 
 
 @pytest.mark.parametrize(
