@@ -180,8 +180,8 @@ static void learn_uuid(struct ckm_gpu *gpu)
 {
 	struct gid_info *gid = kzalloc(sizeof(*gid), GFP_KERNEL);
 
-	if (gid && !ckm_rm_control(gpu->hclient, gpu->hsubdevice,
-				   NV2080_CTRL_GPU_GET_GID_INFO, gid, sizeof(*gid))) {
+	if (gid && !ckm_drv_control(gpu->hclient, gpu->hsubdevice,
+				    NV2080_CTRL_GPU_GET_GID_INFO, gid, sizeof(*gid))) {
 		gid->data[sizeof(gid->data) - 1] = '\0';
 		strscpy(gpu->desc.uuid, (char *)gid->data, sizeof(gpu->desc.uuid));
 	}
@@ -216,8 +216,8 @@ static bool learn_instance(struct ckm_gpu *gpu)
 {
 	struct id_info info = { .gpu_id = gpu->desc.gpu_id };
 
-	if (ckm_rm_control(gpu->hclient, gpu->hclient, NV0000_CTRL_ID_INFO_V2,
-			   &info, sizeof(info)))
+	if (ckm_drv_control(gpu->hclient, gpu->hclient, NV0000_CTRL_ID_INFO_V2,
+			    &info, sizeof(info)))
 		return false;
 	gpu->instance = info.device_instance;
 	return true;
@@ -233,8 +233,8 @@ static void probe_controls(struct ckm_gpu *gpu)
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
 
-	if (!empty || ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS,
-				     empty, NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
+	if (!empty || ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS,
+				      empty, NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
 		pr_warn("GPU %u: the driver cannot freeze channels; policies 0 to 3 are not enforced\n",
 			gpu->index);
 		controls &= ~CGPU_CTRL_FREEZE;
@@ -284,15 +284,15 @@ static int open_gpu(struct ckm_gpu *gpu)
 	gpu->hclient = 0;
 	gpu->hdevice = 0xc6700001;
 	gpu->hsubdevice = 0xc6700002;
-	if (ckm_rm_alloc(0, 0, &gpu->hclient, NV01_ROOT_CLIENT, NULL, 0))
+	if (ckm_drv_alloc(0, 0, &gpu->hclient, NV01_ROOT_CLIENT, NULL, 0))
 		goto err_close;
 	if (!learn_instance(gpu))
 		goto err_client;
 	device_params[0] = gpu->instance;
-	if (ckm_rm_alloc(gpu->hclient, gpu->hclient, &gpu->hdevice, NV01_DEVICE_0,
-			 device_params, sizeof(device_params)) ||
-	    ckm_rm_alloc(gpu->hclient, gpu->hdevice, &gpu->hsubdevice, NV20_SUBDEVICE_0,
-			 &subdevice, sizeof(subdevice)) ||
+	if (ckm_drv_alloc(gpu->hclient, gpu->hclient, &gpu->hdevice, NV01_DEVICE_0,
+			  device_params, sizeof(device_params)) ||
+	    ckm_drv_alloc(gpu->hclient, gpu->hdevice, &gpu->hsubdevice, NV20_SUBDEVICE_0,
+			  &subdevice, sizeof(subdevice)) ||
 	    !learn_total(gpu))
 		goto err_client;
 	learn_uuid(gpu);
@@ -303,7 +303,7 @@ static int open_gpu(struct ckm_gpu *gpu)
 	return 0;
 
 err_client:
-	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
+	ckm_drv_free(gpu->hclient, gpu->hclient, gpu->hclient);
 err_close:
 	ckm_rm_close_gpu(gpu->desc.gpu_id);
 	return -EIO;
@@ -315,7 +315,7 @@ static void close_gpu(struct ckm_gpu *gpu)
 	set_open(gpu, false);
 	ckm_check_stop(gpu);
 	stop_run_state(gpu);
-	ckm_rm_free(gpu->hclient, gpu->hclient, gpu->hclient);
+	ckm_drv_free(gpu->hclient, gpu->hclient, gpu->hclient);
 	ckm_rm_close_gpu(gpu->desc.gpu_id);
 }
 

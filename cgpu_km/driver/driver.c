@@ -346,18 +346,18 @@ static void learn_uuids(struct ckm_gpu_desc *desc, u32 count)
 	struct uuid_from_id *params = kzalloc(sizeof(*params), GFP_KERNEL);
 	u32 client = 0, i;
 
-	if (!params || ckm_rm_alloc(0, 0, &client, NV01_ROOT_CLIENT, NULL, 0))
+	if (!params || ckm_drv_alloc(0, 0, &client, NV01_ROOT_CLIENT, NULL, 0))
 		goto out;
 	for (i = 0; i < count; i++) {
 		memset(params, 0, sizeof(*params));
 		params->gpu_id = desc[i].gpu_id;
-		if (ckm_rm_control(client, client, NV0000_CTRL_UUID_FROM_ID, params,
-				   sizeof(*params)))
+		if (ckm_drv_control(client, client, NV0000_CTRL_UUID_FROM_ID, params,
+				    sizeof(*params)))
 			continue;
 		params->uuid[sizeof(params->uuid) - 1] = '\0';
 		strscpy(desc[i].uuid, params->uuid, sizeof(desc[i].uuid));
 	}
-	ckm_rm_free(client, client, client);
+	ckm_drv_free(client, client, client);
 out:
 	kfree(params);
 }
@@ -390,7 +390,7 @@ static bool run_op(struct nv_rmapi_op *op)
 	return true;
 }
 
-u32 ckm_rm_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size)
+u32 ckm_drv_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size)
 {
 	struct nv_rmapi_op op = { .op = NV04_ALLOC };
 	u32 status;
@@ -408,7 +408,7 @@ u32 ckm_rm_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32
 	return status;
 }
 
-u32 ckm_rm_free(u32 client, u32 parent, u32 handle)
+u32 ckm_drv_free(u32 client, u32 parent, u32 handle)
 {
 	struct nv_rmapi_op op = { .op = NV01_FREE };
 
@@ -418,7 +418,7 @@ u32 ckm_rm_free(u32 client, u32 parent, u32 handle)
 	return run_op(&op) ? op.free.status : NV_ERR_RESOURCES;
 }
 
-u32 ckm_rm_control(u32 client, u32 object, u32 cmd, void *params, u32 size)
+u32 ckm_drv_control(u32 client, u32 object, u32 cmd, void *params, u32 size)
 {
 	struct nv_rmapi_op op = { .op = NV04_CONTROL };
 

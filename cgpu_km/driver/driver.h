@@ -85,9 +85,9 @@ bool ckm_driver_owns(const struct file_operations *fops);
  * is in bytes. Return an NV_STATUS; NV_OK is 0; NV_ERR_RESOURCES also if the driver's
  * stack could not be allocated.
  */
-u32 ckm_rm_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size);
-u32 ckm_rm_free(u32 client, u32 parent, u32 handle);
-u32 ckm_rm_control(u32 client, u32 object, u32 cmd, void *params, u32 size);
+u32 ckm_drv_alloc(u32 client, u32 parent, u32 *handle, u32 cls, void *params, u32 size);
+u32 ckm_drv_free(u32 client, u32 parent, u32 handle);
+u32 ckm_drv_control(u32 client, u32 object, u32 cmd, void *params, u32 size);
 /* Allow client @to, and no other, to dup @object; @end: revoke that. */
 u32 ckm_rm_lend(u32 client, u32 object, u32 to, bool end);
 

@@ -154,7 +154,7 @@ static long front_rm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned lon
 	ckm_core_leave();
 	/* Without a status field in the struct, refuse by errno. */
 	if (!row || (rc.row.verdict == CGPU_REFUSE && !rc.row.status_at)) {
-		ckm_refused(call, "escape", _IOC_NR(cmd));
+		ckm_call_denied(call, "escape", _IOC_NR(cmd));
 		return -EINVAL;
 	}
 	ret = ckm_call_fetch(call, user, _IOC_SIZE(cmd));

@@ -28,7 +28,7 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	mutex_lock(&ct->rm_lock);
 	if (!ckm_objs_have_room_locked(ct)) {
 		mutex_unlock(&ct->rm_lock);
-		ckm_refused(a->rc->call, "one more than max_objects, of class", a->obj->core.cls);
+		ckm_call_denied(a->rc->call, "one more than max_objects, of class", a->obj->core.cls);
 		return NV_ERR_RESOURCES;
 	}
 	core = ckm_core_enter();
@@ -72,7 +72,7 @@ static bool verify_size(struct ckm_alloc *a)
 	pr_notice_ratelimited("container %s: an allocation of %llu bytes could not be verified (%d); freed\n",
 			      ct->dir, a->mem->bytes, ret);
 	/* If the driver does not free it, the charge stays until the container is gone. */
-	if (ckm_rm_free(obj->hclient, a->parent->hobject, obj->hobject) != NV_OK)
+	if (ckm_drv_free(obj->hclient, a->parent->hobject, obj->hobject) != NV_OK)
 		a->mem = NULL;
 	return false;
 }
@@ -140,9 +140,9 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 		return;
 	/* A REGISTER_FD meanwhile may have bound the client to the other file. */
 	if (obj->kind == CGPU_KIND_CLIENT && READ_ONCE(call->backing->registered)) {
-		ckm_rm_free(get32(arg, a->handle_at), get32(arg, a->handle_at),
-			    get32(arg, a->handle_at));
-		ckm_refused(call, "client on a registered file, class", obj->cls);
+		ckm_drv_free(get32(arg, a->handle_at), get32(arg, a->handle_at),
+			     get32(arg, a->handle_at));
+		ckm_call_denied(call, "client on a registered file, class", obj->cls);
 		status = NV_ERR_FUNCTION;
 		goto refuse;
 	}
@@ -151,8 +151,8 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 			obj->hclient = get32(arg, a->handle_at);
 		status = ckm_alloc_add_pending(a, get32(arg, a->handle_at));
 		if (status != NV_OK) {
-			ckm_rm_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
-				    obj->hobject);
+			ckm_drv_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
+				     obj->hobject);
 			goto refuse;
 		}
 	}
@@ -161,8 +161,8 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 		/* The driver returned a different handle from the inserted one. Free
 		 * the new object: it is not in the tree.
 		 */
-		ckm_rm_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
-			    get32(arg, a->handle_at));
+		ckm_drv_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
+			     get32(arg, a->handle_at));
 		goto refuse;
 	}
 	status = NV_ERR_NO_MEMORY;
@@ -222,7 +222,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 		a->obj->core.owner = backing->id;
 		a->obj->pid = task_tgid_nr(current);
 		if (READ_ONCE(backing->registered)) {
-			ckm_refused(a->rc->call, "client on a registered file, class", a->cls.cls);
+			ckm_call_denied(a->rc->call, "client on a registered file, class", a->cls.cls);
 			return NV_ERR_FUNCTION;
 		}
 		return backing->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
@@ -389,7 +389,7 @@ long ckm_rm_run_alloc(struct ckm_rm_call *rc)
 	if (a.cls.kind == CGPU_KIND_REFUSED || cls == NV01_MEMORY_OS_DESCRIPTOR ||
 	    (rc->call->backing->node == CGPU_NODE_GPU && cls != NV01_EVENT &&
 	     cls != NV01_EVENT_OS_EVENT)) {
-		ckm_refused(rc->call, "class", cls);
+		ckm_call_denied(rc->call, "class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
@@ -409,7 +409,7 @@ long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
 
 	find_class(&a, cls);
 	if (a.cls.kind != CGPU_KIND_SYSMEM) {
-		ckm_refused(rc->call, "RM_ALLOC_MEMORY class", cls);
+		ckm_call_denied(rc->call, "RM_ALLOC_MEMORY class", cls);
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
 	a.cls.copied_in = false;	/* they are in the top struct, already copied in */

@@ -114,7 +114,7 @@ static u32 check_vaspace(struct ckm_alloc *a)
 
 	if (index == NV_VASPACE_INDEX_NEW || index == NV_VASPACE_INDEX_DEVICE)
 		return NV_OK;
-	ckm_refused(a->rc->call, "address space", index);
+	ckm_call_denied(a->rc->call, "address space", index);
 	return NV_ERR_ARGUMENT;
 }
 
@@ -135,7 +135,7 @@ u32 ckm_alloc_event_source(struct ckm_alloc *a, u32 client, u32 *parent)
 
 	a->source = ckm_tenant_hold(call->backing->ct, source, *parent);
 	if (!a->source) {
-		ckm_refused(call, "event of object", *parent);
+		ckm_call_denied(call, "event of object", *parent);
 		return NV_ERR_NOT_FOUND;
 	}
 	if (source != client)
@@ -157,7 +157,7 @@ static u32 check_debugger(struct ckm_alloc *a)
 		a->source = ckm_tenant_hold(call->backing->ct, client, object);
 	if (a->source && a->source->kind == CGPU_KIND_COMPUTE)
 		return NV_OK;
-	ckm_refused(call, "debugger of object", object);
+	ckm_call_denied(call, "debugger of object", object);
 	return NV_ERR_NOT_FOUND;
 }
 
@@ -200,7 +200,7 @@ u64 ckm_reserved_tables(u32 flags, u64 size, u32 attr, u32 attr2)
 u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *bytes)
 {
 	if (flags & (NVOS32_ALLOC_FLAGS_FIXED | NVOS32_ALLOC_FLAGS_BEGIN_END)) {
-		ckm_refused(a->rc->call, "place of video memory, flags", flags);
+		ckm_call_denied(a->rc->call, "place of video memory, flags", flags);
 		return NV_ERR_ARGUMENT;
 	}
 	if (flags & NVOS32_ALLOC_FLAGS_ALIGNED)
@@ -262,7 +262,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		 * set.
 		 */
 		if (gr && a->parent->kind != CGPU_KIND_TSG) {
-			ckm_refused(a->rc->call, "channel without a group, class", obj->cls);
+			ckm_call_denied(a->rc->call, "channel without a group, class", obj->cls);
 			return NV_ERR_PARENT;
 		}
 		hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
@@ -294,7 +294,7 @@ static u32 check_share(struct ckm_alloc *a)
 
 	a->share = get32(call->nested.copy, NV_DEVICE_CLIENT_SHARE);
 	if (a->share && a->share != a->obj->core.hclient) {
-		ckm_refused(call, "address space of client", a->share);
+		ckm_call_denied(call, "address space of client", a->share);
 		return NV_ERR_CLIENT;
 	}
 	put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->obj->core.hclient);

@@ -12,7 +12,7 @@
 #include "intercept/witness.h"
 #include "state/container.h"
 
-void ckm_refused(struct ckm_call *call, const char *what, u32 number)
+void ckm_call_denied(struct ckm_call *call, const char *what, u32 number)
 {
 	struct ckm_container *ct = call->backing->ct;
 	u32 i;

@@ -44,6 +44,6 @@ u32 ckm_copy_in_params(struct ckm_call *call, u64 user, u32 size);
 /* Count a refused call on the file's slot, or on all slots if the file is of no GPU,
  * and log it, rate limited, with @what and @number.
  */
-void ckm_refused(struct ckm_call *call, const char *what, u32 number);
+void ckm_call_denied(struct ckm_call *call, const char *what, u32 number);
 
 #endif

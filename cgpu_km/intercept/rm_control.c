@@ -73,8 +73,8 @@ static u32 slice_fb_info(struct control *c, u32 count, u8 *pairs)
 		fb->list[i].index = get32(pairs, i * 8);
 		fb->list[i].data = get32(pairs, i * 8 + 4);
 	}
-	status = ckm_rm_control(c->obj->hclient, c->obj->hobject,
-				NV2080_CTRL_FB_GET_INFO_V2, fb, size);
+	status = ckm_drv_control(c->obj->hclient, c->obj->hobject,
+				 NV2080_CTRL_FB_GET_INFO_V2, fb, size);
 	ckm_slot_limits(c->slot, &limit, &used);
 	mapped = ckm_quota_view(c->slot, CGPU_QUOTA_BAR1, &bar1);
 	/* Only the container's own mappings count as used: a lower value would show
@@ -260,7 +260,7 @@ static long own_channels(struct control *c)
 		      obj->owner == c->rc->call->backing->id;
 		ckm_tenant_unhold(c->ct, obj);
 		if (!own) {
-			ckm_refused(c->rc->call, "DISABLE_CHANNELS of a foreign client", client);
+			ckm_call_denied(c->rc->call, "DISABLE_CHANNELS of a foreign client", client);
 			return ckm_rm_answer(c->rc, NV_ERR_PERMISSIONS);
 		}
 	}
@@ -296,7 +296,7 @@ static long read_thermal(struct control *c)
 	ckm_core_leave();
 	if (reads)
 		return ckm_rm_forward(c->rc);
-	ckm_refused(c->rc->call, "thermal instruction in control", c->row.cmd);
+	ckm_call_denied(c->rc->call, "thermal instruction in control", c->row.cmd);
 	return ckm_rm_answer(c->rc, NV_ERR_NOT_SUPPORTED);
 }
 
@@ -413,7 +413,7 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 		c.row = *row;
 	ckm_core_leave();
 	if (c.row.verdict == CGPU_REFUSE) {
-		ckm_refused(rc->call, "control", cmd);
+		ckm_call_denied(rc->call, "control", cmd);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
 	/* Imports, and the query before an import, may name a file of a container with

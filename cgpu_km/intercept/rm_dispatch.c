@@ -38,7 +38,7 @@ static long os_event(struct ckm_rm_call *rc)
 	long ret;
 
 	if (!client) {
-		ckm_refused(rc->call, "OS event of client", handle);
+		ckm_call_denied(rc->call, "OS event of client", handle);
 		return ckm_rm_answer(rc, NV_ERR_CLIENT);
 	}
 	ret = ckm_rm_forward(rc);
@@ -69,6 +69,6 @@ long ckm_rm_dispatch(struct ckm_rm_call *rc)
 
 	if (verdict < ARRAY_SIZE(handlers) && handlers[verdict])
 		return handlers[verdict](rc);
-	ckm_refused(rc->call, "escape", rc->row.nr);
+	ckm_call_denied(rc->call, "escape", rc->row.nr);
 	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 }

@@ -49,7 +49,7 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 	 */
 	if (src->kind != CGPU_KIND_VIDMEM && src->kind != CGPU_KIND_SYSMEM &&
 	    src->kind != CGPU_KIND_PLAIN) {
-		ckm_refused(rc->call, "dup of class", src->cls);
+		ckm_call_denied(rc->call, "dup of class", src->cls);
 		ckm_tenant_unhold(ct, src);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
@@ -98,7 +98,7 @@ long ckm_rm_run_share(struct ckm_rm_call *rc)
 		note_share(obj, rc->call->top);
 		status = NV_OK;
 	} else {
-		ckm_refused(rc->call, "share of object", handle);
+		ckm_call_denied(rc->call, "share of object", handle);
 	}
 	ckm_tenant_unhold(backing->ct, obj);
 	return ckm_rm_answer(rc, status);

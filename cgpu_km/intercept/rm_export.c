@@ -296,7 +296,7 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 	if (t->parent->gpu != e->gpu || t->parent->state != CGPU_OBJ_LIVE)
 		return NV_ERR_PARENT;
 	if (!ckm_objs_have_room_locked(t->ct)) {
-		ckm_refused(t->rc->call, "one more than max_objects, of class", e->cls);
+		ckm_call_denied(t->rc->call, "one more than max_objects, of class", e->cls);
 		return NV_ERR_RESOURCES;
 	}
 	obj = ckm_obj_alloc(t->client, get32(params(t), at), e->cls, e->kind);

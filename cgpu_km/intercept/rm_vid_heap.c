@@ -92,6 +92,6 @@ long ckm_rm_run_vid_heap(struct ckm_rm_call *rc)
 		rc->call->post = post_vid_heap_totals;
 		return ckm_rm_forward(rc);
 	}
-	ckm_refused(rc->call, "VID_HEAP_CONTROL function", get32(top, NVOS32_FUNCTION));
+	ckm_call_denied(rc->call, "VID_HEAP_CONTROL function", get32(top, NVOS32_FUNCTION));
 	return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 }

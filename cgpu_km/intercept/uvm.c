@@ -64,7 +64,7 @@ static u32 checked_register_gpu(void *space, const u8 *uuid, void *device, void 
 
 	call->uvm_seen = true;
 	if (!has_uuid(call->backing->ct, uuid)) {
-		ckm_refused(call, "another container's GPU, uvm call", UVM_REGISTER_GPU);
+		ckm_call_denied(call, "another container's GPU, uvm call", UVM_REGISTER_GPU);
 		return NV_ERR_GPU_UUID_NOT_FOUND;
 	}
 	return ckm_call_original(ARG(space), ARG(uuid), ARG(device), ARG(numa), ARG(node),
@@ -87,8 +87,8 @@ static bool charge_locked(struct ckm_call *call, const struct pool *pool)
 
 	lockdep_assert_held(&ct->rm_lock);
 	if (pool->length > max || ct->pool_bytes > max - pool->length) {
-		ckm_refused(call, "semaphore pool over the cap, uvm call",
-			    UVM_ALLOC_SEMAPHORE_POOL);
+		ckm_call_denied(call, "semaphore pool over the cap, uvm call",
+				UVM_ALLOC_SEMAPHORE_POOL);
 		return false;
 	}
 	for (i = 0; i < ct->slot_count; i++)

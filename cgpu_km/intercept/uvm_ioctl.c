@@ -112,7 +112,7 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	ckm_core_leave();
 	if (row.verdict == CGPU_REFUSE ||
 	    (row.verdict == CGPU_UVM_MANAGED && !ckm_managed_allowed(backing->ct))) {
-		ckm_refused(call, "uvm call", cmd);
+		ckm_call_denied(call, "uvm call", cmd);
 		return -EINVAL;
 	}
 	if (row.verdict == CGPU_ANSWER_OK || row.verdict == CGPU_ANSWER_NOTHING)

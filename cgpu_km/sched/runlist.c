@@ -44,7 +44,7 @@ static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
 	u32 status;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	status = ckm_rm_control(client, object, cmd, params, size);
+	status = ckm_drv_control(client, object, cmd, params, size);
 	took = ktime_get_ns() - begin;
 	st->calls++;
 	st->failed += status != NV_OK;
@@ -163,7 +163,7 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct some *so
 #define RESTART_TRIES	4
 
 struct restart {
-	u64 begin_ns, vain_ns;
+	u64 begin_ns, failed_ns;
 	u32 failure;		/* NV_STATUS of the latest refused call */
 	bool done;
 };
@@ -217,7 +217,7 @@ static void restart_on(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 after, u
 
 	while (!r->done && tries-- &&
 	       next_channel(gpu, sched_id, all, &after, &client, &channel)) {
-		r->vain_ns = ktime_get_ns() - r->begin_ns;
+		r->failed_ns = ktime_get_ns() - r->begin_ns;
 		status = timed_control(gpu, client, channel, NVA06F_CTRL_RESTART_RUNLIST,
 				       &params, sizeof(params));
 		note_restart(gpu, sched_id, after, status != NV_OK);
@@ -247,13 +247,13 @@ bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu)
  * last success, then channels that have not failed, of @mask and of the other slots. If
  * none succeeds, try all channels of @mask.
  */
-bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns)
+bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns)
 {
 	struct restart r = { .begin_ns = ktime_get_ns() };
 	u32 rest;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	*vain_ns = 0;
+	*failed_ns = 0;
 	if (!mask)
 		return false;
 	if (gpu->restarted)
@@ -263,12 +263,12 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns)
 	for (rest = mask; !r.done && rest; rest &= rest - 1)
 		restart_on(gpu, __ffs(rest), true, 0, U32_MAX, &r);
 	if (!r.done)
-		r.vain_ns = ktime_get_ns() - r.begin_ns;
+		r.failed_ns = ktime_get_ns() - r.begin_ns;
 	/* The failure affects all slots of @mask; record it for one. */
 	if (!r.done && r.failure != NV_OK)
 		ckm_events_control_failed(gpu, __ffs(mask),
 					  CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE, r.failure);
-	*vain_ns = r.failure != NV_OK ? r.vain_ns : 0;
+	*failed_ns = r.failure != NV_OK ? r.failed_ns : 0;
 	return r.done;
 }
 
@@ -287,12 +287,12 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 void ckm_ctrl_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object)
 {
 	const struct some some = { client, object };
-	u64 vain_ns;
+	u64 failed_ns;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
 	freeze_slot(gpu, sched_id, &some, true);
 	if (ckm_ctrl_needs_restart(gpu))
-		ckm_ctrl_commit(gpu, BIT(sched_id), &vain_ns);
+		ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns);
 }
 
 bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)

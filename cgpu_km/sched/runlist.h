@@ -36,13 +36,13 @@ bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 slot, u32 timeslice_us);
  * ckm_ctrl_commit() - restart the runlist
  * @gpu: the GPU
  * @mask: slots for which it is done; a failure is recorded for the first of them
- * @vain_ns: set to the time spent in calls that the driver refused, 0: none was
+ * @failed_ns: set to the time spent in calls that the driver refused, 0: none was
  *
  * Caller holds gpu->ctrl_lock; takes gpu->lock.
  *
  * Return: true if a call succeeded; false also if there is no channel to call it on.
  */
-bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *vain_ns);
+bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns);
 
 /* True if a freeze or thaw takes effect only with ckm_ctrl_commit(). No lock. */
 bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu);

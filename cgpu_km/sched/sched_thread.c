@@ -84,7 +84,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	struct cgpu_sched_ack ack = { 0 };
 	const struct cgpu_core_ops *core;
 	bool committed = true;
-	u64 vain_ns = 0;
+	u64 failed_ns = 0;
 	u32 frozen, thawed = 0;
 
 	ack.timeslice_mask = set_timeslices(gpu, plan);
@@ -100,12 +100,12 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 		ack.thawed_ns = ktime_get_ns();
 	}
 	if (plan->timeslice_mask || ckm_ctrl_needs_restart(gpu))
-		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &vain_ns);
+		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &failed_ns);
 	/* If the driver refused the restart that they need, no call took effect: repeat all
 	 * of them. If there was no channel to call it on, nothing can run, and the calls
 	 * count as done.
 	 */
-	if (!committed && vain_ns) {
+	if (!committed && failed_ns) {
 		frozen = 0;
 		thawed = 0;
 		ack.timeslice_mask = 0;
@@ -118,9 +118,9 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	 * times by the time spent in refused attempts.
 	 */
 	if (ckm_ctrl_needs_restart(gpu)) {
-		ack.begin_ns += vain_ns;
-		ack.frozen_ns += vain_ns;
-		ack.thawed_ns += vain_ns;
+		ack.begin_ns += failed_ns;
+		ack.frozen_ns += failed_ns;
+		ack.thawed_ns += failed_ns;
 	}
 	ack.run_mask = (plan->run_mask | (plan->freeze_mask & ~frozen)) &
 		       ~(plan->thaw_mask & ~thawed);

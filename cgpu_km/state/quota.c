@@ -37,8 +37,8 @@ static u32 ask_for_ids(struct ckm_gpu *gpu)
 	fifo->count = 1;
 	fifo->list[0].index = NV_FIFO_GROUPS_OF_ENGINE;
 	fifo->engine = NV2080_ENGINE_TYPE_GRAPHICS;
-	if (!ckm_rm_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FIFO_GET_INFO, fifo,
-			    sizeof(*fifo)))
+	if (!ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FIFO_GET_INFO, fifo,
+			     sizeof(*fifo)))
 		ids = fifo->list[0].data;
 	kfree(fifo);
 	return ids ?: USUAL_IDS;
