@@ -81,7 +81,7 @@ static struct cgpu_obj *next_dependant(struct cgpu_obj *dep, const struct cgpu_o
 static bool objects_are_quiet(struct cgpu_obj *root)
 {
 	for (struct cgpu_obj *o = root; o; o = walk_next(root, o))
-		if (o->busy || o->state != CGPU_OBJ_LIVE)
+		if (o->pin_count || o->state != CGPU_OBJ_LIVE)
 			return false;
 	return true;
 }

@@ -52,7 +52,7 @@ struct cgpu_obj {
 	u32 cls;
 	u32 gpu;			/* slot's GPU, CGPU_NO_GPU above the device */
 	u32 hdep;			/* dies with this object of the same client, 0: none */
-	u32 busy;			/* calls into the driver that use it now */
+	u32 pin_count;			/* calls into the driver that use it now */
 	u8 kind;			/* enum cgpu_kind */
 	u8 state;
 	u8 gr;				/* on a graphics/compute engine */

@@ -33,7 +33,7 @@ static void put_carried(struct carried *c)
 
 	for (i = 0; i < c->count; i++)
 		if (c->mem[i])
-			ckm_tenant_put_mem(c->ct, c->mem[i]);
+			ckm_obj_put_mem(c->ct, c->mem[i]);
 	ckm_container_put(c->ct);
 	kfree(c);
 }
@@ -56,8 +56,8 @@ static u32 hold_all(struct carried *c, u32 client, const u8 *handles, struct cgp
 	u32 i, status = NV_OK;
 
 	for (i = 0; status == NV_OK && i < c->count; i++)
-		status = ckm_tenant_hold_memory(c->ct, client, get32(handles, i * 4), &obj[i],
-						&c->mem[i]);
+		status = ckm_obj_pin_memory(c->ct, client, get32(handles, i * 4), &obj[i],
+					    &c->mem[i]);
 	return status;
 }
 
@@ -123,7 +123,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 		fput(call->dmabuf->file);
 	call->dmabuf = NULL;
 	for (i = 0; i < count; i++)
-		ckm_tenant_unhold(ct, obj[i]);
+		ckm_obj_unpin(ct, obj[i]);
 out:
 	if (c && c->ct)
 		put_carried(c);

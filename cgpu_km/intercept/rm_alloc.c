@@ -42,7 +42,7 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	ckm_core_leave();
 	a->in_tree = !ret;
 	if (!ret)
-		a->obj->core.busy++;
+		a->obj->core.pin_count++;
 	if (!ret && !a->parent)
 		list_add_tail(&a->obj->bound, &a->rc->call->backing->clients);
 	mutex_unlock(&ct->rm_lock);
@@ -232,7 +232,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 		if (status != NV_OK)
 			return status;
 	}
-	a->parent = ckm_tenant_hold(backing->ct, client, parent);
+	a->parent = ckm_obj_pin(backing->ct, client, parent);
 	if (!a->parent)
 		return NV_ERR_PARENT;
 	if (a->parent->gpu != CGPU_NO_GPU)
@@ -253,9 +253,9 @@ static void finish(struct ckm_alloc *a)
 	struct cgpu_obj *list;
 
 	if (a->mem)
-		ckm_tenant_put_mem(ct, a->mem);
+		ckm_obj_put_mem(ct, a->mem);
 	if (a->userd)
-		ckm_tenant_put_mem(ct, a->userd);
+		ckm_obj_put_mem(ct, a->userd);
 	if (a->in_tree) {
 		mutex_lock(&ct->rm_lock);
 		if (!a->done && a->obj->core.state != CGPU_OBJ_DETACHED) {
@@ -265,15 +265,15 @@ static void finish(struct ckm_alloc *a)
 			ckm_objs_release_locked(ct, list);
 		}
 		mutex_unlock(&ct->rm_lock);
-		ckm_tenant_unhold(ct, &a->obj->core);	/* frees it if it was removed */
+		ckm_obj_unpin(ct, &a->obj->core);	/* frees it if it was removed */
 	} else if (a->obj) {
 		mutex_lock(&ct->rm_lock);
 		ckm_obj_overhead_less_locked(ct, &a->obj->core, a->obj->core.overhead);
 		mutex_unlock(&ct->rm_lock);
 		ckm_obj_free(a->obj);
 	}
-	ckm_tenant_unhold(ct, a->source);
-	ckm_tenant_unhold(ct, a->parent);
+	ckm_obj_unpin(ct, a->source);
+	ckm_obj_unpin(ct, a->parent);
 }
 
 /* The driver may have made the object: leave it in the tree, PENDING and charged, until its

@@ -97,14 +97,14 @@ static u32 charge_channel(struct ckm_alloc *a)
 static void hold_userd(struct ckm_alloc *a, u32 handle)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
-	struct cgpu_obj *userd = handle ? ckm_tenant_hold(ct, a->obj->core.hclient, handle) : NULL;
+	struct cgpu_obj *userd = handle ? ckm_obj_pin(ct, a->obj->core.hclient, handle) : NULL;
 
 	if (!userd)
 		return;
-	a->userd = ckm_tenant_get_mem(ct, userd);
+	a->userd = ckm_obj_get_mem(ct, userd);
 	if (userd->cls == NV01_MEMORY_OS_DESCRIPTOR)
 		a->obj->core.hdep = handle;
-	ckm_tenant_unhold(ct, userd);
+	ckm_obj_unpin(ct, userd);
 }
 
 /* Only a new address space or the device's: the driver has others that all clients share. */
@@ -133,7 +133,7 @@ u32 ckm_alloc_event_source(struct ckm_alloc *a, u32 client, u32 *parent)
 	struct ckm_call *call = a->rc->call;
 	u32 source = get32(call->nested.copy, NV_EVENT_H_CLIENT) ?: client;
 
-	a->source = ckm_tenant_hold(call->backing->ct, source, *parent);
+	a->source = ckm_obj_pin(call->backing->ct, source, *parent);
 	if (!a->source) {
 		ckm_call_denied(call, "event of object", *parent);
 		return NV_ERR_NOT_FOUND;
@@ -154,7 +154,7 @@ static u32 check_debugger(struct ckm_alloc *a)
 	u32 object = get32(p, NV_DEBUGGER_H_OBJECT);
 
 	if (client == a->obj->core.hclient && !get32(p, NV_DEBUGGER_H_CLIENT))
-		a->source = ckm_tenant_hold(call->backing->ct, client, object);
+		a->source = ckm_obj_pin(call->backing->ct, client, object);
 	if (a->source && a->source->kind == CGPU_KIND_COMPUTE)
 		return NV_OK;
 	ckm_call_denied(call, "debugger of object", object);

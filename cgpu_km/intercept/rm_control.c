@@ -255,10 +255,10 @@ static long own_channels(struct control *c)
 		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
 	for (i = 0; i < count; i++) {
 		client = get32(p, 24 + i * 4);
-		obj = ckm_tenant_hold(c->ct, client, get32(p, 280 + i * 4));
+		obj = ckm_obj_pin(c->ct, client, get32(p, 280 + i * 4));
 		own = obj && obj->kind == CGPU_KIND_CHANNEL &&
 		      obj->owner == c->rc->call->backing->id;
-		ckm_tenant_unhold(c->ct, obj);
+		ckm_obj_unpin(c->ct, obj);
 		if (!own) {
 			ckm_call_denied(c->rc->call, "DISABLE_CHANNELS of a foreign client", client);
 			return ckm_rm_answer(c->rc, NV_ERR_PERMISSIONS);
@@ -305,8 +305,8 @@ static long read_thermal(struct control *c)
  */
 static long force_cilp(struct control *c)
 {
-	struct cgpu_obj *obj = ckm_tenant_hold(c->ct, c->obj->hclient,
-					       get32(params_of(c), NV_CTXSW_H_CHANNEL));
+	struct cgpu_obj *obj = ckm_obj_pin(c->ct, c->obj->hclient,
+					   get32(params_of(c), NV_CTXSW_H_CHANNEL));
 	const struct cgpu_core_ops *core;
 	long ret;
 
@@ -318,7 +318,7 @@ static long force_cilp(struct control *c)
 	} else {
 		ret = ckm_rm_answer(c->rc, NV_ERR_NOT_FOUND);
 	}
-	ckm_tenant_unhold(c->ct, obj);
+	ckm_obj_unpin(c->ct, obj);
 	return ret;
 }
 
@@ -384,7 +384,7 @@ static u32 find_object(struct control *c, u32 client, u32 object)
 {
 	struct ckm_backing *backing = c->rc->call->backing;
 
-	c->obj = ckm_tenant_hold(c->ct, client, object);
+	c->obj = ckm_obj_pin(c->ct, client, object);
 	if (!c->obj)
 		return NV_ERR_NOT_FOUND;
 	/* As in the driver: a client belongs to the file on which it was made. */
@@ -425,8 +425,8 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 	 * without pinning the object.
 	 */
 	if (c.row.verdict == CGPU_PASS && !c.row.copied_in &&
-	    ckm_tenant_owns(rc->call->backing->ct, rc->call->backing->id, get32(top, NVOS_H_ROOT),
-			    get32(top, NVOS54_H_OBJECT)))
+	    ckm_obj_is_owned(rc->call->backing->ct, rc->call->backing->id, get32(top, NVOS_H_ROOT),
+			     get32(top, NVOS54_H_OBJECT)))
 		return ckm_rm_forward(rc);
 	status = find_object(&c, get32(top, NVOS_H_ROOT), get32(top, NVOS54_H_OBJECT));
 	if (status == NV_OK && c.row.copied_in) {
@@ -435,6 +435,6 @@ long ckm_rm_run_control(struct ckm_rm_call *rc)
 						      : NV_ERR_ARGUMENT;
 	}
 	ret = status == NV_OK ? run(&c) : ckm_rm_answer(rc, status);
-	ckm_tenant_unhold(c.ct, c.obj);
+	ckm_obj_unpin(c.ct, c.obj);
 	return ret;
 }

@@ -34,7 +34,7 @@ static long os_event(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	u32 handle = get32(rc->call->top, NV_OS_EVENT_H_CLIENT);
-	struct cgpu_obj *client = ckm_tenant_hold(ct, handle, handle);
+	struct cgpu_obj *client = ckm_obj_pin(ct, handle, handle);
 	long ret;
 
 	if (!client) {
@@ -42,7 +42,7 @@ static long os_event(struct ckm_rm_call *rc)
 		return ckm_rm_answer(rc, NV_ERR_CLIENT);
 	}
 	ret = ckm_rm_forward(rc);
-	ckm_tenant_unhold(ct, client);
+	ckm_obj_unpin(ct, client);
 	return ret;
 }
 

@@ -40,8 +40,8 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 	u32 status;
 	long ret;
 
-	src = ckm_tenant_hold(ct, get32(top, NVOS55_H_CLIENT_SRC),
-			      get32(top, NVOS55_H_OBJECT_SRC));
+	src = ckm_obj_pin(ct, get32(top, NVOS55_H_CLIENT_SRC),
+			  get32(top, NVOS55_H_OBJECT_SRC));
 	if (!src)
 		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
 	/* Channels and the objects above them are scheduled and charged by handle. No
@@ -50,7 +50,7 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 	if (src->kind != CGPU_KIND_VIDMEM && src->kind != CGPU_KIND_SYSMEM &&
 	    src->kind != CGPU_KIND_PLAIN) {
 		ckm_call_denied(rc->call, "dup of class", src->cls);
-		ckm_tenant_unhold(ct, src);
+		ckm_obj_unpin(ct, src);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
 	}
 	/* The driver keeps as much for the dup as for the first object: charge the same
@@ -65,12 +65,12 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 		a.obj->core.kind = src->kind;
 		a.obj->core.gpu = src->gpu;
 		a.obj->core.bytes = src->bytes;
-		a.mem = ckm_tenant_get_mem(ct, src);
+		a.mem = ckm_obj_get_mem(ct, src);
 		if (get32(top, NVOS55_H_OBJECT))
 			status = ckm_alloc_add_pending(&a, get32(top, NVOS55_H_OBJECT));
 	}
 	ret = run_dup(&a, src, status);
-	ckm_tenant_unhold(ct, src);
+	ckm_obj_unpin(ct, src);
 	return ret;
 }
 
@@ -91,7 +91,7 @@ long ckm_rm_run_share(struct ckm_rm_call *rc)
 {
 	struct ckm_backing *backing = rc->call->backing;
 	u32 handle = get32(rc->call->top, NVOS57_H_OBJECT);
-	struct cgpu_obj *obj = ckm_tenant_hold(backing->ct, get32(rc->call->top, NVOS_H_ROOT), handle);
+	struct cgpu_obj *obj = ckm_obj_pin(backing->ct, get32(rc->call->top, NVOS_H_ROOT), handle);
 	u32 status = NV_ERR_NOT_FOUND;
 
 	if (obj && obj->owner == backing->id) {
@@ -100,6 +100,6 @@ long ckm_rm_run_share(struct ckm_rm_call *rc)
 	} else {
 		ckm_call_denied(rc->call, "share of object", handle);
 	}
-	ckm_tenant_unhold(backing->ct, obj);
+	ckm_obj_unpin(backing->ct, obj);
 	return ckm_rm_answer(rc, status);
 }

@@ -177,7 +177,7 @@ static u32 hold_object(struct transfer *t, u32 i, u32 handle)
 	if (!e)
 		return NV_ERR_RESOURCES;
 	t->place[i] = e;
-	status = ckm_tenant_hold_memory(t->ct, t->client, handle, &t->object[i], &e->mem);
+	status = ckm_obj_pin_memory(t->ct, t->client, handle, &t->object[i], &e->mem);
 	if (status != NV_OK)
 		return status;
 	obj = t->object[i];
@@ -230,7 +230,7 @@ static void undo_export(struct transfer *t)
 	u32 i;
 
 	for (i = 0; i < t->num && i < t->form->max; i++)
-		ckm_tenant_unhold(t->ct, t->object[i]);
+		ckm_obj_unpin(t->ct, t->object[i]);
 	mutex_lock(&t->ct->rm_lock);
 	for (i = 0; i < t->num && i < t->form->max; i++)
 		put_export_locked(t->ct, t->place[i]);
@@ -322,7 +322,7 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 	}
 	obj->core.mem = mem;
 	obj->core.bytes = e->bytes;
-	obj->core.busy++;
+	obj->core.pin_count++;
 	t->object[i] = &obj->core;
 	return NV_OK;
 }
@@ -332,7 +332,7 @@ static u32 prepare_import(struct transfer *t)
 	u32 i, status = NV_OK;
 	struct export *e;
 
-	t->parent = ckm_tenant_hold(t->ct, t->client, get32(params(t), t->form->parent_at));
+	t->parent = ckm_obj_pin(t->ct, t->client, get32(params(t), t->form->parent_at));
 	if (!t->parent)
 		return NV_ERR_PARENT;
 	mutex_lock(&t->ct->rm_lock);
@@ -382,9 +382,9 @@ static void undo_import(struct transfer *t)
 			ckm_objs_release_locked(t->ct, list);
 		}
 		mutex_unlock(&t->ct->rm_lock);
-		ckm_tenant_unhold(t->ct, t->object[i]);
+		ckm_obj_unpin(t->ct, t->object[i]);
 	}
-	ckm_tenant_unhold(t->ct, t->parent);
+	ckm_obj_unpin(t->ct, t->parent);
 }
 
 long ckm_rm_import(struct ckm_rm_call *rc, u32 cmd, u32 client)

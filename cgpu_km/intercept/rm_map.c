@@ -76,8 +76,8 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
-	struct cgpu_obj *obj = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
-					       get32(top, NVOS33_H_MEMORY));
+	struct cgpu_obj *obj = ckm_obj_pin(ct, get32(top, NVOS_H_ROOT),
+					   get32(top, NVOS33_H_MEMORY));
 	struct mapping m = { .rc = rc };
 	struct ckm_slot *slot;
 	long ret;
@@ -102,7 +102,7 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 	if (m.map)	/* not inserted */
 		ckm_cpu_map_drop(m.map);
 out:
-	ckm_tenant_unhold(ct, obj);
+	ckm_obj_unpin(ct, obj);
 	return ret;
 }
 
@@ -128,7 +128,7 @@ static struct ckm_cpu_map *take_locked(struct ckm_container *ct, const u8 *top)
 		return NULL;
 	hash_del(&found->node);
 	list_del(&found->of);
-	found->memory->core.busy++;
+	found->memory->core.pin_count++;
 	return found;
 }
 
@@ -145,7 +145,7 @@ static void settle(struct ckm_container *ct, struct ckm_cpu_map *map, bool gone)
 	else
 		ckm_cpu_map_drop(map);
 	mutex_unlock(&ct->rm_lock);
-	ckm_tenant_unhold(ct, memory);
+	ckm_obj_unpin(ct, memory);
 }
 
 long ckm_rm_unmap_memory(struct ckm_rm_call *rc)

@@ -77,7 +77,7 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	map->hclient = get32(top, NVOS_H_ROOT);
 	map->hdevice = get32(top, NVOS46_H_DEVICE);
 	map->hdma = get32(top, NVOS46_H_DMA);
-	memory = ckm_tenant_hold(ct, map->hclient, get32(top, NVOS46_H_MEMORY));
+	memory = ckm_obj_pin(ct, map->hclient, get32(top, NVOS46_H_MEMORY));
 	status = memory ? charge_map(ct, map, memory) : NV_ERR_NOT_FOUND;
 	if (status != NV_OK) {
 		ret = ckm_rm_answer(rc, status);
@@ -97,7 +97,7 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	}
 out:
 	kfree(map);
-	ckm_tenant_unhold(ct, memory);
+	ckm_obj_unpin(ct, memory);
 	return ret;
 }
 
@@ -117,7 +117,7 @@ static struct ckm_dma_map *take_map_locked(struct ckm_container *ct, const u8 *t
 			continue;
 		hash_del(&map->node);
 		list_del(&map->of);
-		map->memory->core.busy++;
+		map->memory->core.pin_count++;
 		return map;
 	}
 	return NULL;
@@ -140,7 +140,7 @@ static void settle_map(struct ckm_container *ct, struct ckm_dma_map *map, bool g
 	}
 	mutex_unlock(&ct->rm_lock);
 	kfree(map);
-	ckm_tenant_unhold(ct, memory);
+	ckm_obj_unpin(ct, memory);
 }
 
 /* Unmapping a part uncharges nothing until the memory is freed. From then on no
@@ -151,8 +151,8 @@ long ckm_rm_run_unmap_dma(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
-	struct cgpu_obj *held = ckm_tenant_hold(ct, get32(top, NVOS_H_ROOT),
-						get32(top, NVOS47_H_DMA));
+	struct cgpu_obj *held = ckm_obj_pin(ct, get32(top, NVOS_H_ROOT),
+					    get32(top, NVOS47_H_DMA));
 	bool whole = rc->row.status_at <= NVOS47_SIZE_AT || !get64(top, NVOS47_SIZE_AT);
 	struct ckm_dma_map *map = NULL;
 	struct ckm_obj *space;
@@ -173,6 +173,6 @@ long ckm_rm_run_unmap_dma(struct ckm_rm_call *rc)
 	if (map)	/* parted: never cleared, and set before forwarding */
 		settle_map(ct, map, get32(top, rc->row.status_at) == NV_OK &&
 			   !READ_ONCE(space->parted));
-	ckm_tenant_unhold(ct, held);
+	ckm_obj_unpin(ct, held);
 	return ret;
 }

@@ -25,10 +25,10 @@ static struct page *zeros;
 
 bool ckm_shared_is(struct ckm_container *ct, u32 client, u32 object)
 {
-	struct cgpu_obj *obj = ckm_tenant_hold(ct, client, object);
+	struct cgpu_obj *obj = ckm_obj_pin(ct, client, object);
 	bool is = obj && obj->kind == CGPU_KIND_SHARED_DATA;
 
-	ckm_tenant_unhold(ct, obj);
+	ckm_obj_unpin(ct, obj);
 	return is;
 }
 

@@ -20,8 +20,8 @@ static void post_vid_heap_totals(struct ckm_call *call, u8 *arg)
 	struct cgpu_obj *parent;
 	u64 limit = 0, used = 0;
 
-	parent = ckm_tenant_hold(call->backing->ct, get32(arg, NVOS_H_ROOT),
-				 get32(arg, NVOS_H_PARENT));
+	parent = ckm_obj_pin(call->backing->ct, get32(arg, NVOS_H_ROOT),
+			     get32(arg, NVOS_H_PARENT));
 	if (parent && parent->gpu != CGPU_NO_GPU)
 		slot = ckm_container_slot_of(call->backing->ct, parent->gpu);
 	if (slot)
@@ -33,7 +33,7 @@ static void post_vid_heap_totals(struct ckm_call *call, u8 *arg)
 		put64(arg, NVOS32_INFO_OFFSET, 0);	/* hides where free memory begins */
 		put64(arg, NVOS32_INFO_BASE, 0);
 	}
-	ckm_tenant_unhold(call->backing->ct, parent);
+	ckm_obj_unpin(call->backing->ct, parent);
 }
 
 static void post_vid_heap_alloc(struct ckm_call *call, u8 *arg)

@@ -139,20 +139,20 @@ static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 han
 	if (!ref)
 		return NV_ERR_RESOURCES;
 	ref->ct = call->backing->ct;
-	obj = ckm_tenant_hold(ref->ct, client, handle);
+	obj = ckm_obj_pin(ref->ct, client, handle);
 	if (!obj) {
 		kfree(ref);
 		return NV_ERR_NOT_FOUND;
 	}
-	ref->mem = take == PROBE_DUP ? ckm_tenant_get_mem(ref->ct, obj)
-				     : ckm_tenant_get_context(ref->ct, obj);
+	ref->mem = take == PROBE_DUP ? ckm_obj_get_mem(ref->ct, obj)
+				     : ckm_obj_get_context(ref->ct, obj);
 	status = NV_ERR_NO_MEMORY;
 	if (take != PROBE_DUP || charge_tables(ref, obj))
 		status = ckm_call_original(a, client, handle, ARG(key), ARG(info), 0,
 					   original(call, take));
 	kept = status == NV_OK && take == PROBE_RETAIN &&
 	       ckm_run_word_add(&ref->word, ref->ct, obj, info);
-	ckm_tenant_unhold(ref->ct, obj);
+	ckm_obj_unpin(ref->ct, obj);
 	if (status == NV_OK && (ref->mem || ref->slot || kept)) {
 		add_uvm_ref(ref, give, give == PROBE_UNDUP ? *(u32 *)key : *(unsigned long *)key);
 		return NV_OK;

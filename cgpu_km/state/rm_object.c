@@ -127,7 +127,7 @@ void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
 		forget_dma_maps(obj);
 		forget_cpu_maps_locked(ct, obj);
 		ckm_obj_overhead_less_locked(ct, core, core->overhead);
-		if (!core->busy)	/* else freed by the last unpin */
+		if (!core->pin_count)	/* else freed by the last unpin */
 			ckm_obj_free(obj);
 	}
 }
@@ -159,7 +159,7 @@ bool ckm_objs_have_room_locked(const struct ckm_container *ct)
 
 /* ---- objects in use ---- */
 
-struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 object)
+struct cgpu_obj *ckm_obj_pin(struct ckm_container *ct, u32 client, u32 object)
 {
 	const struct cgpu_core_ops *core;
 	struct cgpu_obj *obj;
@@ -168,13 +168,13 @@ struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 objec
 	core = ckm_core_enter();
 	obj = core->mem.tree_live(&ct->tree, client, object);
 	if (obj)
-		obj->busy++;
+		obj->pin_count++;
 	ckm_core_leave();
 	mutex_unlock(&ct->rm_lock);
 	return obj;
 }
 
-bool ckm_tenant_owns(struct ckm_container *ct, u64 owner, u32 client, u32 object)
+bool ckm_obj_is_owned(struct ckm_container *ct, u64 owner, u32 client, u32 object)
 {
 	const struct cgpu_core_ops *core;
 	struct cgpu_obj *obj;
@@ -189,13 +189,13 @@ bool ckm_tenant_owns(struct ckm_container *ct, u64 owner, u32 client, u32 object
 	return owns;
 }
 
-void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj)
+void ckm_obj_unpin(struct ckm_container *ct, struct cgpu_obj *obj)
 {
 	if (!obj)
 		return;
 	mutex_lock(&ct->rm_lock);
 	/* Released while it was pinned, with its client's file: this was the last pin. */
-	if (!--obj->busy && obj->state == CGPU_OBJ_DETACHED)
+	if (!--obj->pin_count && obj->state == CGPU_OBJ_DETACHED)
 		ckm_obj_free(container_of(obj, struct ckm_obj, core));
 	mutex_unlock(&ct->rm_lock);
 }
@@ -213,7 +213,7 @@ static struct cgpu_mem *get_ref_locked(struct ckm_container *ct, struct cgpu_mem
 	return mem;
 }
 
-struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj)
+struct cgpu_mem *ckm_obj_get_mem(struct ckm_container *ct, struct cgpu_obj *obj)
 {
 	struct cgpu_mem *mem;
 
@@ -223,19 +223,19 @@ struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *o
 	return mem;
 }
 
-u32 ckm_tenant_hold_memory(struct ckm_container *ct, u32 client, u32 object,
-			   struct cgpu_obj **obj, struct cgpu_mem **mem)
+u32 ckm_obj_pin_memory(struct ckm_container *ct, u32 client, u32 object,
+		       struct cgpu_obj **obj, struct cgpu_mem **mem)
 {
-	*obj = ckm_tenant_hold(ct, client, object);
+	*obj = ckm_obj_pin(ct, client, object);
 	if (!*obj)
 		return NV_ERR_NOT_FOUND;
 	if ((*obj)->kind != CGPU_KIND_VIDMEM && (*obj)->kind != CGPU_KIND_SYSMEM)
 		return NV_ERR_NOT_SUPPORTED;
-	*mem = ckm_tenant_get_mem(ct, *obj);
+	*mem = ckm_obj_get_mem(ct, *obj);
 	return NV_OK;
 }
 
-struct cgpu_mem *ckm_tenant_get_context(struct ckm_container *ct, struct cgpu_obj *channel)
+struct cgpu_mem *ckm_obj_get_context(struct ckm_container *ct, struct cgpu_obj *channel)
 {
 	struct cgpu_mem *mem;
 
@@ -248,7 +248,7 @@ struct cgpu_mem *ckm_tenant_get_context(struct ckm_container *ct, struct cgpu_ob
 	return mem;
 }
 
-void ckm_tenant_put_mem(struct ckm_container *ct, struct cgpu_mem *mem)
+void ckm_obj_put_mem(struct ckm_container *ct, struct cgpu_mem *mem)
 {
 	mutex_lock(&ct->rm_lock);
 	ckm_mem_put_locked(ct, mem);

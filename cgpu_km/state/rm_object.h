@@ -28,7 +28,7 @@ struct ckm_run_word {
  */
 struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
-	struct rcu_head rcu;		/* ckm_tenant_owns() reads without a lock */
+	struct rcu_head rcu;		/* ckm_obj_is_owned() reads without a lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list */
 	struct list_head bound;		/* ct->rm_lock; clients: on ckm_backing.clients */
 	u64 seq;			/* gpu->lock; the slot's lists are in this order */
@@ -75,7 +75,7 @@ struct ckm_cpu_map {
 };
 
 /* A PENDING object that is on no list; NULL: no memory. ckm_obj_free() frees it after an
- * RCU grace period, since ckm_tenant_owns() may still read it.
+ * RCU grace period, since ckm_obj_is_owned() may still read it.
  */
 struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind);
 void ckm_obj_free(struct ckm_obj *obj);
@@ -98,17 +98,17 @@ void ckm_cpu_map_drop(struct ckm_cpu_map *map);
  * no lock. True is exact; false may also mean that another thread changed the tree at the
  * same time.
  */
-bool ckm_tenant_owns(struct ckm_container *ct, u64 owner, u32 client, u32 object);
+bool ckm_obj_is_owned(struct ckm_container *ct, u64 owner, u32 client, u32 object);
 
 /* Pin a LIVE object: it is not freed until unhold, and a tenant's call that would free it
- * is refused meanwhile. NULL: no such object, or not LIVE. unhold of NULL is a no-op. Both
+ * is refused meanwhile. NULL: no such object, or not LIVE. unpin of NULL is a no-op. Both
  * sleep and take rm_lock.
  */
-struct cgpu_obj *ckm_tenant_hold(struct ckm_container *ct, u32 client, u32 object);
-void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj);
+struct cgpu_obj *ckm_obj_pin(struct ckm_container *ct, u32 client, u32 object);
+void ckm_obj_unpin(struct ckm_container *ct, struct cgpu_obj *obj);
 
 /**
- * ckm_tenant_hold_memory() - pin a memory object and take a reference to its charge
+ * ckm_obj_pin_memory() - pin a memory object and take a reference to its charge
  * @ct: container of the object
  * @client: handle of its client
  * @object: its handle
@@ -119,16 +119,16 @@ void ckm_tenant_unhold(struct ckm_container *ct, struct cgpu_obj *obj);
  *
  * Return: NV_OK; NV_ERR_NOT_FOUND; NV_ERR_NOT_SUPPORTED: not a memory object.
  */
-u32 ckm_tenant_hold_memory(struct ckm_container *ct, u32 client, u32 object,
-			   struct cgpu_obj **obj, struct cgpu_mem **mem);
+u32 ckm_obj_pin_memory(struct ckm_container *ct, u32 client, u32 object,
+		       struct cgpu_obj **obj, struct cgpu_mem **mem);
 
 /* A reference to the memory record of a pinned object; NULL: none. These three sleep and
  * take rm_lock.
  */
-struct cgpu_mem *ckm_tenant_get_mem(struct ckm_container *ct, struct cgpu_obj *obj);
+struct cgpu_mem *ckm_obj_get_mem(struct ckm_container *ct, struct cgpu_obj *obj);
 /* The same for the context reserve of a pinned channel, or else of its TSG. */
-struct cgpu_mem *ckm_tenant_get_context(struct ckm_container *ct, struct cgpu_obj *channel);
-void ckm_tenant_put_mem(struct ckm_container *ct, struct cgpu_mem *mem);
+struct cgpu_mem *ckm_obj_get_context(struct ckm_container *ct, struct cgpu_obj *channel);
+void ckm_obj_put_mem(struct ckm_container *ct, struct cgpu_mem *mem);
 
 /* Bytes that the driver allocated for a memory object; 0: the driver does not report them.
  * An RM call, so the caller holds no lock.
