@@ -112,10 +112,10 @@ static int guard_release(struct inode *inode, struct file *file)
 	struct ckm_backing *backing = backing_of(inode);
 	int ret = 0;
 
-	ckm_container_moves_begin(backing->ct);
+	ckm_mem_ops_begin(backing->ct);
 	if (backing->drv->release)
 		ret = backing->drv->release(inode, file);
-	ckm_container_moves_end(backing->ct);
+	ckm_mem_ops_end(backing->ct);
 	module_put(backing->drv->owner);
 	return ret;
 }

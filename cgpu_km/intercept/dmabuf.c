@@ -42,9 +42,9 @@ static void release(struct dma_buf *buf)
 {
 	struct carried *c = container_of(buf->ops, struct carried, ops);
 
-	ckm_container_moves_begin(c->ct);
+	ckm_mem_ops_begin(c->ct);
 	c->driver->release(buf);
-	ckm_container_moves_end(c->ct);
+	ckm_mem_ops_end(c->ct);
 	put_carried(c);		/* buf->ops is not used any more */
 }
 

@@ -93,7 +93,7 @@ static void measure_context(struct ckm_alloc *a)
 	u64 used, free;
 
 	if (!ckm_gpu_heap(gpu, &used, &free) || free >= a->free_before ||
-	    atomic_read(&gpu->moves) != 1 || atomic_read(&gpu->move_seq) != a->move_seq)
+	    atomic_read(&gpu->mem_ops_inflight) != 1 || atomic_read(&gpu->mem_ops_seq) != a->mem_ops_seq)
 		return;
 	ckm_gpu_context_seen(gpu, a->free_before - free);
 	used = ckm_gpu_context_bytes(gpu);
@@ -306,8 +306,8 @@ static void begin_on_card(struct ckm_alloc *a)
 
 	if (!a->slot)
 		return;
-	alone = atomic_inc_return(&a->slot->gpu->moves) == 1;
-	a->move_seq = atomic_inc_return(&a->slot->gpu->move_seq);
+	alone = atomic_inc_return(&a->slot->gpu->mem_ops_inflight) == 1;
+	a->mem_ops_seq = atomic_inc_return(&a->slot->gpu->mem_ops_seq);
 	if (alone && a->obj->core.kind == CGPU_KIND_TSG && a->obj->core.gr &&
 	    !ckm_gpu_heap(a->slot->gpu, &used, &a->free_before))
 		a->free_before = 0;
@@ -316,7 +316,7 @@ static void begin_on_card(struct ckm_alloc *a)
 static void end_on_card(struct ckm_alloc *a)
 {
 	if (a->slot)
-		atomic_dec(&a->slot->gpu->moves);
+		atomic_dec(&a->slot->gpu->mem_ops_inflight);
 }
 
 long ckm_alloc_run(struct ckm_alloc *a, u32 status, void (*post)(struct ckm_call *call, u8 *arg))

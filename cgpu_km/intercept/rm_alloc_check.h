@@ -28,7 +28,7 @@ struct ckm_alloc {
 	u64 tables;			/* bytes of page tables that come with it */
 	u32 share;			/* devices: hClientShare as the tenant wrote it */
 	u64 free_before;		/* free bytes of the card at the start; 0: not measured */
-	int move_seq;
+	int mem_ops_seq;
 	bool in_tree;			/* and pinned, until finish() */
 	bool done;			/* LIVE: the driver made it and it stays */
 };

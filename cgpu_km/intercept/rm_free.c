@@ -61,9 +61,9 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 		post_free(rc->call, rc->call->top);
 		return ckm_rm_answer(rc, NV_OK);
 	}
-	ckm_container_moves_begin(ct);
+	ckm_mem_ops_begin(ct);
 	ret = ckm_rm_forward(rc);
-	ckm_container_moves_end(ct);
+	ckm_mem_ops_end(ct);
 	if (!f.settled) {	/* post_free() did not run */
 		mutex_lock(&ct->rm_lock);
 		core = ckm_core_enter();

@@ -86,9 +86,9 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	rc->map = map;
 	rc->call->post = post_map_dma;
 	rc->call->post_data = rc;
-	ckm_container_moves_begin(ct);	/* page tables */
+	ckm_mem_ops_begin(ct);		/* page tables */
 	ret = ckm_rm_forward(rc);
-	ckm_container_moves_end(ct);
+	ckm_mem_ops_end(ct);
 	map = rc->map;
 	if (map) {	/* not inserted */
 		mutex_lock(&ct->rm_lock);
@@ -167,9 +167,9 @@ long ckm_rm_run_unmap_dma(struct ckm_rm_call *rc)
 	else
 		WRITE_ONCE(space->parted, true);
 	mutex_unlock(&ct->rm_lock);
-	ckm_container_moves_begin(ct);
+	ckm_mem_ops_begin(ct);
 	ret = ckm_rm_forward(rc);
-	ckm_container_moves_end(ct);
+	ckm_mem_ops_end(ct);
 	if (map)	/* parted: never cleared, and set before forwarding */
 		settle_map(ct, map, get32(top, rc->row.status_at) == NV_OK &&
 			   !READ_ONCE(space->parted));

@@ -109,14 +109,14 @@ static bool charge_tables(struct uvm_ref *ref, struct cgpu_obj *memory)
 static void give_begin(struct uvm_ref *ref)
 {
 	if (ref)
-		ckm_container_moves_begin(ref->ct);
+		ckm_mem_ops_begin(ref->ct);
 }
 
 static void give_end(struct uvm_ref *ref)
 {
 	if (!ref)
 		return;
-	ckm_container_moves_end(ref->ct);
+	ckm_mem_ops_end(ref->ct);
 	drop_charge(ref);
 	ckm_container_put(ref->ct);
 	kfree_rcu(ref, rcu);

@@ -67,7 +67,7 @@ static int charge_uvm_tables(struct ckm_backing *backing)
 /* Whether the call may allocate or free video memory, of page tables, channels or
  * managed memory. Queries and a range without mappings do not.
  */
-static bool uvm_call_moves(u32 nr)
+static bool is_mem_op(u32 nr)
 {
 	switch (nr) {
 	case UVM_PAGEABLE_MEM_ACCESS:
@@ -104,7 +104,7 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	const struct cgpu_uvm_call *found = core->nv.uvm(ckm_driver_branch(), cmd);
 	struct cgpu_uvm_call row = { .verdict = CGPU_REFUSE };
-	bool moves, checked;
+	bool mem_op, checked;
 	long ret;
 
 	if (found)
@@ -138,12 +138,12 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	if (!ckm_witness(backing))
 		return -EIO;
 	/* A query must not write a cache line that all CPUs share. */
-	moves = uvm_call_moves(row.nr);
-	if (moves)
-		ckm_container_moves_begin(backing->ct);
+	mem_op = is_mem_op(row.nr);
+	if (mem_op)
+		ckm_mem_ops_begin(backing->ct);
 	ret = backing->drv->unlocked_ioctl(backing->real, cmd, user);
-	if (moves)
-		ckm_container_moves_end(backing->ct);
+	if (mem_op)
+		ckm_mem_ops_end(backing->ct);
 	if ((checked && !call->uvm_seen && (!ret || ret == -EFAULT)) || !ckm_witness(backing))
 		taint_space(backing, row.nr);
 	return ret;

@@ -26,7 +26,7 @@ struct managed {
 	const struct file *file;	/* the backing file; compared only */
 	bool stale;			/* something was unmapped since the last recount */
 	bool listed;			/* ct->rm_lock; on ct->managed */
-	u32 moves;			/* ct->rm_lock; in flight until the backing file is gone */
+	u32 mem_ops;			/* ct->rm_lock; in flight until the backing file is gone */
 	u64 start, end;			/* addresses in mm */
 	u64 bytes;			/* ct->rm_lock; charged on each GPU */
 	struct cgpu_mem *mem[];		/* ct->rm_lock; one for each slot */
@@ -206,15 +206,15 @@ static bool leave_moving(struct managed *m)
 	mutex_lock(&m->ct->rm_lock);
 	listed = m->listed;
 	if (listed)
-		m->moves++;
+		m->mem_ops++;
 	mutex_unlock(&m->ct->rm_lock);
 	return listed;
 }
 
 static void end_moves(struct managed *m)
 {
-	for (; m->moves; m->moves--)
-		ckm_container_moves_end(m->ct);
+	for (; m->mem_ops; m->mem_ops--)
+		ckm_mem_ops_end(m->ct);
 }
 
 static void recount_done(struct managed *m)
@@ -233,9 +233,9 @@ static void recount_work(struct work_struct *work)
 		recount(m->ct, mm);
 		mmap_write_unlock(mm);
 		mmput(mm);
-		ckm_container_moves_end(m->ct);
+		ckm_mem_ops_end(m->ct);
 	} else if (!leave_moving(m)) {
-		ckm_container_moves_end(m->ct);
+		ckm_mem_ops_end(m->ct);
 	}
 	recount_done(m);
 	kref_put(&m->ref, free_managed);
@@ -262,9 +262,9 @@ static bool invalidated(struct mmu_interval_notifier *notifier,
 	WRITE_ONCE(m->stale, true);
 	kref_get(&m->ref);
 	atomic_inc(&m->ct->recounts);
-	ckm_container_moves_begin(m->ct);
+	ckm_mem_ops_begin(m->ct);
 	if (!ckm_queue_work(&m->work)) {	/* queued already */
-		ckm_container_moves_end(m->ct);
+		ckm_mem_ops_end(m->ct);
 		recount_done(m);
 		kref_put(&m->ref, free_managed);	/* not the last */
 	}
@@ -330,9 +330,9 @@ int ckm_managed_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 	if (ret)
 		goto err_drop;
 	vma_set_file(vma, backing->real);
-	ckm_container_moves_begin(ct);
+	ckm_mem_ops_begin(ct);
 	ret = backing->drv->mmap(backing->real, vma);
-	ckm_container_moves_end(ct);
+	ckm_mem_ops_end(ct);
 	if (ret)
 		goto err_uncharge;
 	return 0;

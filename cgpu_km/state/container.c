@@ -60,22 +60,22 @@ struct ckm_slot *ckm_container_slot_of(struct ckm_container *ct, u32 index)
 	return NULL;
 }
 
-void ckm_container_moves_begin(struct ckm_container *ct)
+void ckm_mem_ops_begin(struct ckm_container *ct)
 {
 	u32 i;
 
 	for (i = 0; i < ct->slot_count; i++) {
-		atomic_inc(&ct->slot[i].gpu->moves);
-		atomic_inc(&ct->slot[i].gpu->move_seq);
+		atomic_inc(&ct->slot[i].gpu->mem_ops_inflight);
+		atomic_inc(&ct->slot[i].gpu->mem_ops_seq);
 	}
 }
 
-void ckm_container_moves_end(struct ckm_container *ct)
+void ckm_mem_ops_end(struct ckm_container *ct)
 {
 	u32 i;
 
 	for (i = 0; i < ct->slot_count; i++)
-		atomic_dec(&ct->slot[i].gpu->moves);
+		atomic_dec(&ct->slot[i].gpu->mem_ops_inflight);
 }
 
 /* ---- sharing of exported memory ---- */

@@ -108,10 +108,10 @@ void ckm_container_ipc(struct ckm_container *ct, char *name);
 
 /* Mark a call that may allocate or free video memory on any of the container's GPUs as in
  * flight. The size of a context is measured only while no other such call is in flight
- * (gpu->moves). Any context, no lock.
+ * (gpu->mem_ops_inflight). Any context, no lock.
  */
-void ckm_container_moves_begin(struct ckm_container *ct);
-void ckm_container_moves_end(struct ckm_container *ct);
+void ckm_mem_ops_begin(struct ckm_container *ct);
+void ckm_mem_ops_end(struct ckm_container *ct);
 
 /* The workqueues. 0 or -ENOMEM. */
 int ckm_containers_init(void);

@@ -72,7 +72,7 @@ struct ckm_gpu {
 	u64 context_bytes;		/* lock; measured size of a context, 0: not measured */
 	u64 quota[CGPU_QUOTAS];		/* lock; total of each kind (quota.c) */
 	/* Calls of tenants that may allocate or free video memory: in flight, and so far. */
-	atomic_t moves, move_seq;
+	atomic_t mem_ops_inflight, mem_ops_seq;
 	u64 sched_seq;			/* lock; ckm_obj.seq of the latest scheduled object */
 	bool uvm_account;		/* READ_ONCE; charge managed memory, do not refuse it */
 	bool slice_is_set;		/* lock; slice set by an administrator, not derived */
