@@ -42,7 +42,7 @@ static struct inode *alloc_backing(struct super_block *sb)
 	backing->release = NULL;
 	backing->registered = false;
 	backing->given_up = false;
-	backing->tables = 0;
+	backing->pt_bytes = 0;
 	backing->in_transfer = false;
 	backing->maps_zeros = false;
 	backing->space_mm = NULL;

@@ -34,7 +34,7 @@ struct ckm_backing {
 	bool given_up;			/* set once: a call ran unseen, no further ones */
 	bool registered;		/* set once, before REGISTER_FD: may have no clients */
 	struct list_head pools;		/* ct->rm_lock; uvm nodes: semaphore pools (uvm.c) */
-	u64 tables;			/* ct->rm_lock; uvm nodes: bytes charged on each slot */
+	u64 pt_bytes;			/* ct->rm_lock; uvm nodes: bytes charged on each slot */
 	bool in_transfer;		/* ct->rm_lock; an export or import is in flight */
 	int maps_zeros;			/* xchg; the next mmap shows zeros (rm_shared.c) */
 };

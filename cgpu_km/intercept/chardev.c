@@ -46,9 +46,9 @@ static void release_backing(struct ckm_backing *backing)
 	struct ckm_obj *client, *next;
 
 	if (backing->node == CGPU_NODE_UVM) {
-		ckm_managed_settle(ct, backing);
-		ckm_uvm_settle(ct, backing);
-		ckm_uvm_tables_settle(ct, backing);
+		ckm_managed_release(ct, backing);
+		ckm_uvm_release(ct, backing);
+		ckm_uvm_tables_release(ct, backing);
 	}
 	if (backing->node != CGPU_NODE_CTL)
 		return;

@@ -41,10 +41,10 @@ u32 ckm_alloc_charge_overhead(struct ckm_alloc *a)
 	if (!a->slot)
 		return NV_OK;
 	core = ckm_core_enter();
-	bytes = core->mem.object_overhead(obj->kind, obj->cls) + a->tables;
+	bytes = core->mem.object_overhead(obj->kind, obj->cls) + a->pt_bytes;
 	ckm_core_leave();
 	obj->gpu = a->slot->gpu->index;
-	a->obj->tables = a->tables;
+	a->obj->pt_bytes = a->pt_bytes;
 	mutex_lock(&ct->rm_lock);
 	ret = ckm_obj_overhead_locked(ct, obj, bytes);
 	mutex_unlock(&ct->rm_lock);
@@ -218,8 +218,8 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 	u32 engine = 0, status;
 
 	if (obj->cls == NV50_MEMORY_VIRTUAL && p)
-		a->tables = ckm_reserved_tables(get32(p, NV_MEM_FLAGS), get64(p, NV_MEM_SIZE),
-						get32(p, NV_MEM_ATTR), get32(p, NV_MEM_ATTR2));
+		a->pt_bytes = ckm_reserved_tables(get32(p, NV_MEM_FLAGS), get64(p, NV_MEM_SIZE),
+						  get32(p, NV_MEM_ATTR), get32(p, NV_MEM_ATTR2));
 	core = ckm_core_enter();
 	switch (obj->kind) {
 	case CGPU_KIND_VIDMEM:

@@ -57,7 +57,7 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 	 * overhead.
 	 */
 	a.cls.cls = src->cls;
-	a.tables = container_of(src, struct ckm_obj, core)->tables;
+	a.pt_bytes = container_of(src, struct ckm_obj, core)->pt_bytes;
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
 	if (status == NV_OK && src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu)
 		status = NV_ERR_PARENT;

@@ -20,7 +20,7 @@ struct mapping {
 	struct ckm_cpu_map *map;	/* until it is inserted */
 };
 
-static void file_locked(struct ckm_container *ct, struct ckm_cpu_map *map)
+static void insert_map_locked(struct ckm_container *ct, struct ckm_cpu_map *map)
 {
 	lockdep_assert_held(&ct->rm_lock);
 	hash_add(ct->cpu_maps, &map->node, map->at);
@@ -40,7 +40,7 @@ static void post_map(struct ckm_call *call, u8 *arg)
 	mutex_lock(&ct->rm_lock);
 	/* DETACHED: the client's file is gone, and the driver's mapping with it. */
 	if (map->memory->core.state != CGPU_OBJ_DETACHED) {
-		file_locked(ct, map);
+		insert_map_locked(ct, map);
 		m->map = NULL;
 	}
 	mutex_unlock(&ct->rm_lock);
@@ -141,7 +141,7 @@ static void settle(struct ckm_container *ct, struct ckm_cpu_map *map, bool gone)
 
 	mutex_lock(&ct->rm_lock);
 	if (!gone && memory->state != CGPU_OBJ_DETACHED)
-		file_locked(ct, map);
+		insert_map_locked(ct, map);
 	else
 		ckm_cpu_map_drop(map);
 	mutex_unlock(&ct->rm_lock);

@@ -52,9 +52,9 @@ static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct 
 	int ret;
 
 	map->memory = container_of(memory, struct ckm_obj, core);
-	map->tables = ckm_page_tables_of(memory);
+	map->pt_bytes = ckm_page_tables_of(memory);
 	mutex_lock(&ct->rm_lock);
-	ret = ckm_obj_overhead_locked(ct, memory, map->tables);
+	ret = ckm_obj_overhead_locked(ct, memory, map->pt_bytes);
 	mutex_unlock(&ct->rm_lock);
 	return ret ? NV_ERR_NO_MEMORY : NV_OK;
 }
@@ -92,7 +92,7 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	map = rc->map;
 	if (map) {	/* not inserted */
 		mutex_lock(&ct->rm_lock);
-		ckm_obj_overhead_less_locked(ct, memory, map->tables);
+		ckm_obj_overhead_less_locked(ct, memory, map->pt_bytes);
 		mutex_unlock(&ct->rm_lock);
 	}
 out:
@@ -136,7 +136,7 @@ static void settle_map(struct ckm_container *ct, struct ckm_dma_map *map, bool g
 		file_map_locked(ct, map);
 		map = NULL;
 	} else {	/* no-op if its memory was freed meanwhile */
-		ckm_obj_overhead_less_locked(ct, memory, map->tables);
+		ckm_obj_overhead_less_locked(ct, memory, map->pt_bytes);
 	}
 	mutex_unlock(&ct->rm_lock);
 	kfree(map);

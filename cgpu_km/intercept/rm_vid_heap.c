@@ -61,7 +61,7 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 		    virtual ? NV50_MEMORY_VIRTUAL : NV01_MEMORY_SYSTEM;
 	a.cls.kind = CGPU_KIND_PLAIN;
 	if (virtual)
-		a.tables = ckm_reserved_tables(flags, size, attr, attr2);
+		a.pt_bytes = ckm_reserved_tables(flags, size, attr, attr2);
 	/* Without this flag the tenant's handle does not count: the driver chooses one. */
 	if (!(flags & NVOS32_ALLOC_FLAGS_HANDLE))
 		put32(rc->call->top, NVOS32_ALLOC_H_MEMORY, 0);

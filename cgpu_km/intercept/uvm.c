@@ -29,7 +29,7 @@
 struct pool {
 	struct list_head node;		/* ct->rm_lock; backing->pools, oldest first, once made */
 	u64 base, length;		/* as in the driver */
-	u64 tables;			/* bytes charged on each slot: its page tables */
+	u64 pt_bytes;			/* bytes charged on each slot: its page tables */
 };
 
 enum { PROBE_SPACE, PROBE_REGISTER, PROBE_POOL, PROBE_FREE, PROBE_MANAGED, PROBES };
@@ -73,10 +73,10 @@ static u32 checked_register_gpu(void *space, const u8 *uuid, void *device, void 
 
 /* ---- semaphore pools ---- */
 
-static void less_tables_locked(struct ckm_container *ct, u32 slots, u64 tables)
+static void less_tables_locked(struct ckm_container *ct, u32 slots, u64 pt_bytes)
 {
 	while (slots--)
-		ckm_slot_overhead_less_locked(&ct->slot[slots], tables);
+		ckm_slot_overhead_less_locked(&ct->slot[slots], pt_bytes);
 }
 
 static bool charge_locked(struct ckm_call *call, const struct pool *pool)
@@ -92,8 +92,8 @@ static bool charge_locked(struct ckm_call *call, const struct pool *pool)
 		return false;
 	}
 	for (i = 0; i < ct->slot_count; i++)
-		if (ckm_slot_overhead_locked(&ct->slot[i], pool->tables)) {
-			less_tables_locked(ct, i, pool->tables);
+		if (ckm_slot_overhead_locked(&ct->slot[i], pool->pt_bytes)) {
+			less_tables_locked(ct, i, pool->pt_bytes);
 			return false;
 		}
 	ct->pool_bytes += pool->length;
@@ -104,7 +104,7 @@ static void uncharge_locked(struct ckm_container *ct, const struct pool *pool)
 {
 	lockdep_assert_held(&ct->rm_lock);
 	ct->pool_bytes -= pool->length;
-	less_tables_locked(ct, ct->slot_count, pool->tables);
+	less_tables_locked(ct, ct->slot_count, pool->pt_bytes);
 }
 
 static void drop(struct ckm_container *ct, struct pool *pool)
@@ -127,7 +127,7 @@ static struct pool *new_pool(struct ckm_call *call, u64 base, u64 length)
 	pool->base = base;
 	pool->length = length;
 	core = ckm_core_enter();
-	pool->tables = core->mem.page_tables(length);
+	pool->pt_bytes = core->mem.page_tables(length);
 	ckm_core_leave();
 	mutex_lock(&ct->rm_lock);
 	charged = charge_locked(call, pool);
@@ -209,7 +209,7 @@ static u32 uncharged_free(const u64 *params, struct file *file)
 	return status;
 }
 
-void ckm_uvm_settle(struct ckm_container *ct, struct ckm_backing *backing)
+void ckm_uvm_release(struct ckm_container *ct, struct ckm_backing *backing)
 {
 	struct pool *pool, *next;
 

@@ -36,6 +36,6 @@ bool ckm_uvm_is_redirected(void);
 int ckm_uvm_mmap(struct ckm_backing *backing, struct vm_area_struct *vma);
 
 /* The backing file is gone: uncharge its semaphore pools. Takes rm_lock. */
-void ckm_uvm_settle(struct ckm_container *ct, struct ckm_backing *backing);
+void ckm_uvm_release(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

@@ -45,7 +45,7 @@ static int charge_tables(struct ckm_backing *backing, u64 more)
 	for (i = 0; ret && i < done; i++)
 		ckm_slot_overhead_less_locked(&ct->slot[i], more);
 	if (!ret)
-		backing->tables += more;
+		backing->pt_bytes += more;
 	mutex_unlock(&ct->rm_lock);
 	return ret;
 }
@@ -149,12 +149,12 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	return ret;
 }
 
-void ckm_uvm_tables_settle(struct ckm_container *ct, struct ckm_backing *backing)
+void ckm_uvm_tables_release(struct ckm_container *ct, struct ckm_backing *backing)
 {
 	u32 i;
 
 	mutex_lock(&ct->rm_lock);
 	for (i = 0; i < ct->slot_count; i++)
-		ckm_slot_overhead_less_locked(&ct->slot[i], backing->tables);
+		ckm_slot_overhead_less_locked(&ct->slot[i], backing->pt_bytes);
 	mutex_unlock(&ct->rm_lock);
 }

@@ -16,6 +16,6 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user);
 /* The backing file is gone: uncharge the page tables that its calls were charged. Takes
  * rm_lock.
  */
-void ckm_uvm_tables_settle(struct ckm_container *ct, struct ckm_backing *backing);
+void ckm_uvm_tables_release(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

@@ -348,7 +348,7 @@ err_drop:
 	return ret;
 }
 
-void ckm_managed_settle(struct ckm_container *ct, struct ckm_backing *backing)
+void ckm_managed_release(struct ckm_container *ct, struct ckm_backing *backing)
 {
 	struct managed *m, *next;
 	LIST_HEAD(gone);

@@ -27,6 +27,6 @@ int ckm_managed_mmap(struct ckm_backing *backing, struct vm_area_struct *vma);
 void ckm_managed_wait(struct ckm_container *ct);
 
 /* The backing file and all its mappings are gone: uncharge them. Takes rm_lock; sleeps. */
-void ckm_managed_settle(struct ckm_container *ct, struct ckm_backing *backing);
+void ckm_managed_release(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

@@ -32,7 +32,7 @@ struct ckm_obj {
 	struct list_head sched;		/* gpu->lock; empty: on no list */
 	struct list_head bound;		/* ct->rm_lock; clients: on ckm_backing.clients */
 	u64 seq;			/* gpu->lock; the slot's lists are in this order */
-	u64 tables;			/* address ranges: bytes of page tables; set before LIVE */
+	u64 pt_bytes;			/* address ranges: bytes of page tables; set before LIVE */
 	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */
 	struct list_head cpu_maps;	/* ct->rm_lock; memory: ckm_cpu_map.of (rm_map.c) */
 	bool parted;			/* READ_ONCE; address spaces: had a partial unmap */
@@ -58,7 +58,7 @@ struct ckm_dma_map {
 	struct ckm_obj *memory;		/* frees the mapping when it is released */
 	u32 hclient, hdevice, hdma;
 	u64 at;				/* address that the driver returned */
-	u64 tables;			/* bytes */
+	u64 pt_bytes;			/* bytes */
 };
 
 /* A MAP_MEMORY and its part of BAR1. Looked up by the address that the driver returned, as
