@@ -97,8 +97,8 @@ void ckm_call_end(struct ckm_call *call)
 		WRITE_ONCE(bucket->call[call->place], NULL);
 		smp_store_release(&bucket->task[call->place], NULL);
 	}
-	if (call->carrier)
-		fput(call->carrier);
+	if (call->export_file)
+		fput(call->export_file);
 	if (call->top != call->inline_top)
 		kfree(call->top);
 	kvfree(call->nested.copy);

@@ -19,7 +19,7 @@ enum { PROBE_EXPORT, PROBE_FD, PROBES };
 static struct ckm_redirection redirections[PROBES];
 
 /* A dma-buf of the driver, with our release in its operations. */
-struct carried {
+struct exported_buf {
 	struct dma_buf_ops ops;
 	const struct dma_buf_ops *driver;
 	struct ckm_container *ct;	/* a reference */
@@ -27,7 +27,7 @@ struct carried {
 	struct cgpu_mem *mem[];		/* references; NULL: system memory */
 };
 
-static void put_carried(struct carried *c)
+static void put_exported_buf(struct exported_buf *c)
 {
 	u32 i;
 
@@ -40,18 +40,18 @@ static void put_carried(struct carried *c)
 
 static void release(struct dma_buf *buf)
 {
-	struct carried *c = container_of(buf->ops, struct carried, ops);
+	struct exported_buf *c = container_of(buf->ops, struct exported_buf, ops);
 
 	ckm_mem_ops_begin(c->ct);
 	c->driver->release(buf);
 	ckm_mem_ops_end(c->ct);
-	put_carried(c);		/* buf->ops is not used any more */
+	put_exported_buf(c);	/* buf->ops is not used any more */
 }
 
 /* Pin each object in @obj while the driver takes its references. Only memory of the
  * container's own clients can be exported. Returns an RM status.
  */
-static u32 hold_all(struct carried *c, u32 client, const u8 *handles, struct cgpu_obj **obj)
+static u32 hold_all(struct exported_buf *c, u32 client, const u8 *handles, struct cgpu_obj **obj)
 {
 	u32 i, status = NV_OK;
 
@@ -64,7 +64,7 @@ static u32 hold_all(struct carried *c, u32 client, const u8 *handles, struct cgp
 /* Only the fd that the driver made in this call names the dma-buf yet, and call->dmabuf
  * is a reference: the old release cannot have run.
  */
-static void follow(struct carried *c, struct dma_buf *buf)
+static void hook_release(struct exported_buf *c, struct dma_buf *buf)
 {
 	c->driver = buf->ops;
 	c->ops = *buf->ops;
@@ -86,7 +86,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 	u32 count = get32(params, NV_DMABUF_NUM), status = NV_ERR_RESOURCES, i;
 	struct ckm_container *ct = call->backing->ct;
 	struct cgpu_obj **obj;
-	struct carried *c;
+	struct exported_buf *c;
 
 	call->ran = true;	/* in place of rm_ioctl(), which this call does not reach */
 	/* Refuse to add to an existing dma-buf: its fd can be replaced before the
@@ -112,7 +112,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 		call->dmabuf_wanted = false;
 	}
 	if (status == NV_OK && call->dmabuf) {
-		follow(c, call->dmabuf);
+		hook_release(c, call->dmabuf);
 		c = NULL;
 	} else if (status == NV_OK) {
 		pr_err_ratelimited("container %s: a dma-buf was made unseen by the redirection: its memory stays charged\n",
@@ -126,7 +126,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 		ckm_obj_unpin(ct, obj[i]);
 out:
 	if (c && c->ct)
-		put_carried(c);
+		put_exported_buf(c);
 	else
 		kfree(c);
 	kfree(obj);

@@ -24,15 +24,15 @@ struct export {
 };
 
 /* Offsets of the fields, which differ between the two pairs of calls. */
-struct form {
+struct layout {
 	u32 fd_at, parent_at, objects_at;
 	u32 num_at, index_at;	/* u16; 0: one object, at index 0 */
 	u32 max;
 };
 
-static const struct form *form_of(u32 cmd)
+static const struct layout *layout_of(u32 cmd)
 {
-	static const struct form forms[] = {
+	static const struct layout layouts[] = {
 		{ NV3D05_FD, 0, NV3D05_H_OBJECT, 0, 0, 1 },
 		{ NV3D0B_FD, 0, NV3D0B_OBJECTS, NV3D0B_NUM, NV3D0B_INDEX, NV3D0B_MAX },
 		{ NV3D06_FD, NV3D06_H_PARENT, NV3D06_H_OBJECT, 0, 0, 1 },
@@ -42,26 +42,26 @@ static const struct form *form_of(u32 cmd)
 
 	switch (cmd) {
 	case NV0000_CTRL_EXPORT_OBJECT_TO_FD:
-		return &forms[0];
+		return &layouts[0];
 	case NV0000_CTRL_EXPORT_OBJECTS_TO_FD:
-		return &forms[1];
+		return &layouts[1];
 	case NV0000_CTRL_IMPORT_OBJECT_FROM_FD:
-		return &forms[2];
+		return &layouts[2];
 	default:
-		return &forms[3];
+		return &layouts[3];
 	}
 }
 
-/* An export to a control file, the carrier, or an import from it. */
+/* An export to a control file, the export file, or an import from it. */
 struct transfer {
 	struct ckm_rm_call *rc;
 	struct ckm_container *ct;
-	const struct form *form;
-	struct ckm_backing *carrier;	/* kept by call->carrier */
+	const struct layout *layout;
+	struct ckm_backing *export_file;	/* kept by call->export_file */
 	u32 client, num, index;
 	struct cgpu_obj *parent;	/* import: pinned */
 	struct cgpu_obj *object[NV3D0B_MAX];	/* export: pinned; import: PENDING and pinned */
-	struct export *place[NV3D0B_MAX];	/* export: to be stored */
+	struct export *entry[NV3D0B_MAX];	/* export: to be stored */
 	bool kept;			/* the driver succeeded, and our records are updated */
 };
 
@@ -70,19 +70,19 @@ static u8 *params(struct transfer *t)
 	return t->rc->call->nested.copy;
 }
 
-/* One transfer at a time per carrier, so that our records of it match the driver's and
+/* One transfer at a time per export file, so that our records of it match the driver's and
  * stay so. Not a lock: the driver copies to user memory in between, and a thread that
  * the tenant stalls there must not stall another. An export goes to a file of the same
  * container only; an import may come from a container with the same IPC name.
  */
-static u32 take_carrier(struct transfer *t)
+static u32 take_export_file(struct transfer *t)
 {
-	struct file *front = fget(get32(params(t), t->form->fd_at));
+	struct file *front = fget(get32(params(t), t->layout->fd_at));
 	struct ckm_backing *backing = front ? ckm_front_backing(front) : NULL;
 	u32 status = NV_OK;
 
 	if (!backing || backing->node != CGPU_NODE_CTL ||
-	    !(backing->ct == t->ct || (t->form->parent_at && ckm_container_shares(backing->ct, t->ct)))) {
+	    !(backing->ct == t->ct || (t->layout->parent_at && ckm_container_shares(backing->ct, t->ct)))) {
 		status = NV_ERR_INVALID_PARAMETER;
 		goto out;
 	}
@@ -94,8 +94,8 @@ static u32 take_carrier(struct transfer *t)
 	mutex_unlock(&backing->ct->rm_lock);
 	if (status == NV_OK) {
 		/* The driver's look-up of the fd must find the same file (seal.c). */
-		t->rc->call->carrier = get_file(backing->real);
-		t->carrier = backing;
+		t->rc->call->export_file = get_file(backing->real);
+		t->export_file = backing;
 	}
 out:
 	if (front)
@@ -105,9 +105,9 @@ out:
 
 static void leave_carrier(struct transfer *t)
 {
-	mutex_lock(&t->carrier->ct->rm_lock);
-	t->carrier->in_transfer = false;
-	mutex_unlock(&t->carrier->ct->rm_lock);
+	mutex_lock(&t->export_file->ct->rm_lock);
+	t->export_file->in_transfer = false;
+	mutex_unlock(&t->export_file->ct->rm_lock);
 }
 
 static struct transfer *begin(struct ckm_rm_call *rc, u32 cmd, u32 client, u32 *status)
@@ -119,14 +119,14 @@ static struct transfer *begin(struct ckm_rm_call *rc, u32 cmd, u32 client, u32 *
 		return NULL;
 	t->rc = rc;
 	t->ct = rc->call->backing->ct;
-	t->form = form_of(cmd);
+	t->layout = layout_of(cmd);
 	t->client = client;
 	t->num = 1;
-	if (t->form->num_at) {
-		t->num = get_unaligned((const u16 *)(params(t) + t->form->num_at));
-		t->index = get_unaligned((const u16 *)(params(t) + t->form->index_at));
+	if (t->layout->num_at) {
+		t->num = get_unaligned((const u16 *)(params(t) + t->layout->num_at));
+		t->index = get_unaligned((const u16 *)(params(t) + t->layout->index_at));
 	}
-	*status = t->num > t->form->max ? NV_ERR_INVALID_PARAMETER : take_carrier(t);
+	*status = t->num > t->layout->max ? NV_ERR_INVALID_PARAMETER : take_export_file(t);
 	return t;
 }
 
@@ -151,7 +151,7 @@ static long transfer(struct ckm_rm_call *rc, u32 cmd, u32 client,
 		ret = ckm_rm_answer(rc, status);
 	}
 	undo(t);
-	if (t->carrier)
+	if (t->export_file)
 		leave_carrier(t);
 	kvfree(t);
 	return ret;
@@ -176,7 +176,7 @@ static u32 hold_object(struct transfer *t, u32 i, u32 handle)
 
 	if (!e)
 		return NV_ERR_RESOURCES;
-	t->place[i] = e;
+	t->entry[i] = e;
 	status = ckm_obj_pin_memory(t->ct, t->client, handle, &t->object[i], &e->mem);
 	if (status != NV_OK)
 		return status;
@@ -194,9 +194,9 @@ static u32 prepare_export(struct transfer *t)
 	u32 i, handle, status;
 
 	for (i = 0; i < t->num; i++) {
-		if (xa_reserve(&t->carrier->exports, t->index + i, GFP_KERNEL_ACCOUNT))
+		if (xa_reserve(&t->export_file->exports, t->index + i, GFP_KERNEL_ACCOUNT))
 			return NV_ERR_RESOURCES;
-		handle = get32(params(t), t->form->objects_at + i * 4);
+		handle = get32(params(t), t->layout->objects_at + i * 4);
 		status = handle ? hold_object(t, i, handle) : NV_OK;
 		if (status != NV_OK)
 			return status;
@@ -216,9 +216,9 @@ static void post_export(struct ckm_call *call, u8 *arg)
 	mutex_lock(&t->ct->rm_lock);
 	for (i = 0; i < t->num; i++) {
 		/* Reserved: cannot fail. */
-		old = xa_store(&t->carrier->exports, t->index + i, t->place[i],
+		old = xa_store(&t->export_file->exports, t->index + i, t->entry[i],
 			       GFP_KERNEL_ACCOUNT);
-		t->place[i] = NULL;
+		t->entry[i] = NULL;
 		put_export_locked(t->ct, old);
 	}
 	t->kept = true;
@@ -229,13 +229,13 @@ static void undo_export(struct transfer *t)
 {
 	u32 i;
 
-	for (i = 0; i < t->num && i < t->form->max; i++)
+	for (i = 0; i < t->num && i < t->layout->max; i++)
 		ckm_obj_unpin(t->ct, t->object[i]);
 	mutex_lock(&t->ct->rm_lock);
-	for (i = 0; i < t->num && i < t->form->max; i++)
-		put_export_locked(t->ct, t->place[i]);
-	for (i = 0; t->carrier && !t->kept && i < t->num; i++)
-		xa_release(&t->carrier->exports, t->index + i);
+	for (i = 0; i < t->num && i < t->layout->max; i++)
+		put_export_locked(t->ct, t->entry[i]);
+	for (i = 0; t->export_file && !t->kept && i < t->num; i++)
+		xa_release(&t->export_file->exports, t->index + i);
 	mutex_unlock(&t->ct->rm_lock);
 }
 
@@ -277,7 +277,7 @@ static struct cgpu_mem *charged_locked(struct transfer *t, const struct export *
 {
 	const struct cgpu_core_ops *core;
 
-	if (t->carrier->ct != t->ct)
+	if (t->export_file->ct != t->ct)
 		return ckm_mem_charge_locked(ckm_container_slot_of(t->ct, e->gpu), e->mem->bytes);
 	core = ckm_core_enter();
 	core->mem.get(e->mem);
@@ -288,7 +288,7 @@ static struct cgpu_mem *charged_locked(struct transfer *t, const struct export *
 static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e)
 {
 	struct cgpu_mem *mem = NULL;
-	u32 at = t->form->objects_at + i * 4;
+	u32 at = t->layout->objects_at + i * 4;
 	const struct cgpu_core_ops *core;
 	struct ckm_obj *obj;
 	int ret;
@@ -332,17 +332,17 @@ static u32 prepare_import(struct transfer *t)
 	u32 i, status = NV_OK;
 	struct export *e;
 
-	t->parent = ckm_obj_pin(t->ct, t->client, get32(params(t), t->form->parent_at));
+	t->parent = ckm_obj_pin(t->ct, t->client, get32(params(t), t->layout->parent_at));
 	if (!t->parent)
 		return NV_ERR_PARENT;
 	mutex_lock(&t->ct->rm_lock);
 	for (i = 0; i < t->num && status == NV_OK; i++) {
-		e = xa_load(&t->carrier->exports, t->index + i);
+		e = xa_load(&t->export_file->exports, t->index + i);
 		/* If the driver undoes an import, it frees the handle that an empty
 		 * place names: clear it.
 		 */
 		if (!e)
-			put32(params(t), t->form->objects_at + i * 4, 0);
+			put32(params(t), t->layout->objects_at + i * 4, 0);
 		else
 			status = file_pending_locked(t, i, e);
 	}
@@ -371,7 +371,7 @@ static void undo_import(struct transfer *t)
 	struct cgpu_obj *list;
 	u32 i;
 
-	for (i = 0; i < t->num && i < t->form->max; i++) {
+	for (i = 0; i < t->num && i < t->layout->max; i++) {
 		if (!t->object[i])
 			continue;
 		mutex_lock(&t->ct->rm_lock);

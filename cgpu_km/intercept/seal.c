@@ -107,7 +107,7 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 	if (!backing || !(backing->ct == call->backing->ct ||
 			  (call->shares && ckm_container_shares(backing->ct, call->backing->ct))) ||
 	    backing->node != (ctl ? CGPU_NODE_CTL : CGPU_NODE_GPU) ||
-	    (call->carrier && call->carrier != backing->real))
+	    (call->export_file && call->export_file != backing->real))
 		goto out;
 	inner = get_unused_fd_flags(O_CLOEXEC);
 	if (inner < 0)
