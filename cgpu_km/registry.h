@@ -5,7 +5,7 @@
  * Lock order, outermost first:
  *   s_umount         of the file system of nodes (nodefs.c)
  *   ckm_lock         lists of containers and GPUs, attach and detach
- *   gpu->news.lock   order of events (notify.h); also tell_lock in notify.c
+ *   gpu->events.lock   order of events (notify.h); also send_lock in notify.c
  *   ct->rm_lock      object tree of a container
  *   slot->enable_lock  lets one call per slot wait for ctrl_lock
  *   gpu->ctrl_lock  calls that freeze, thaw or set timeslices

@@ -38,7 +38,7 @@ struct ckm_slot_values {
  *	prio_ratio in percent
  * @why: on an error, the invalid value and its range, or NULL
  *
- * Context: Process; sleeps. Takes gpu->lock, and gpu->news.lock afterwards.
+ * Context: Process; sleeps. Takes gpu->lock, and gpu->events.lock afterwards.
  * Return: 0; -EINVAL out of range; -EBUSY max_inst or overcommit below what is in use;
  * -EOPNOTSUPP a policy without a working control; -ENODEV without a core; -ENOMEM.
  */
@@ -50,7 +50,7 @@ int ckm_gpu_set(struct ckm_gpu *gpu, const struct ckm_gpu_values *values, const 
  * @count: number of slots; with more than one the caller holds ckm_lock
  * @why: on an error, the invalid value and its range, or NULL
  *
- * Context: Process; sleeps. Takes the gpu->lock of each slot, and tell_lock of notify.c
+ * Context: Process; sleeps. Takes the gpu->lock of each slot, and send_lock of notify.c
  * afterwards.
  * Return: 0; -EINVAL out of range; -ENOSPC the sum of weights or limits would exceed
  * the GPU's; -ENODEV without a core; -ENOMEM.

@@ -18,16 +18,16 @@ struct ckm_gpu;
 struct ckm_proc_dir;
 struct dentry;
 
-enum ckm_news_kind {
-	CKM_NEWS_REFUSED,
-	CKM_NEWS_OVERRUN,
-	CKM_NEWS_CONTROL,
-	CKM_NEWS_KINDS,
+enum ckm_event_kind {
+	CKM_EVENT_REFUSED,
+	CKM_EVENT_OVERRUN,
+	CKM_EVENT_CONTROL,
+	CKM_EVENT_KINDS,
 };
 
 /* Pending events of a slot (notify.c). gpu->lock. */
-struct ckm_slot_news {
-	unsigned long due[CKM_NEWS_KINDS];	/* jiffies; not sent before */
+struct ckm_slot_events {
+	unsigned long next_allowed[CKM_EVENT_KINDS];	/* jiffies; not sent before */
 	u32 refused;			/* number of refused allocations; data of the first: */
 	u32 pid;
 	u64 asked, limit, used;		/* bytes */
@@ -52,7 +52,7 @@ struct ckm_slot {
 	u64 overhead;			/* ct->rm_lock; estimate for all objects and mappings */
 	struct cgpu_mem *overhead_mem;	/* ct->rm_lock; the charged part of it, or NULL */
 	atomic64_t refused_calls;
-	struct ckm_slot_news news;	/* gpu->lock */
+	struct ckm_slot_events pending;	/* gpu->lock */
 	struct ckm_proc_dir *proc;
 };
 

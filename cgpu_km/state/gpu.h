@@ -36,7 +36,7 @@ struct ckm_ctrl_stat {
 };
 
 /* Pending events of a GPU (notify.c). */
-struct ckm_gpu_news {
+struct ckm_gpu_events {
 	struct delayed_work work;
 	struct mutex lock;		/* held from reading the state until sending: keeps order */
 	u32 policy, controls;		/* lock; values of the last event sent */
@@ -95,7 +95,7 @@ struct ckm_gpu {
 	wait_queue_head_t wait;
 	bool kicked;			/* READ_ONCE; the state changed: plan again */
 	u64 turns;			/* ctrl_lock; plans with calls, so far */
-	struct ckm_gpu_news news;
+	struct ckm_gpu_events events;
 	struct ckm_proc_dir *proc;
 };
 

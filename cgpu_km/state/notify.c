@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns pending events of GPUs and slots. Takes tell_lock, gpu->news.lock, gpu->lock. */
+/* Owns pending events of GPUs and slots. Takes send_lock, gpu->events.lock, gpu->lock. */
 #include <net/genetlink.h>
 
 #include "registry.h"
@@ -13,13 +13,13 @@
 #define EVERY	HZ	/* minimum interval of a kind of event for a container and GPU */
 
 /* The due events of one slot, copied under gpu->lock. */
-struct note {
+struct due_events {
 	char id[CGPU_ID_MAX + 1];
 	char dir[CGPU_DIR_LEN + 1];
 	u64 cookie;
-	struct ckm_slot_news news;
-	u64 overruns, preempt_slow;	/* now; news has the values of the last event */
-	bool is_due[CKM_NEWS_KINDS];
+	struct ckm_slot_events pending;
+	u64 overruns, preempt_slow;	/* now; pending has the values of the last event */
+	bool is_due[CKM_EVENT_KINDS];
 };
 
 int ckm_netlink_put_gpu_names(struct sk_buff *skb, const struct ckm_gpu *gpu)
@@ -41,115 +41,115 @@ static int put_gpu(struct sk_buff *skb, const struct ckm_gpu *gpu)
 	return 0;
 }
 
-static int put_names(struct sk_buff *skb, const struct ckm_gpu *gpu, const struct note *note)
+static int put_names(struct sk_buff *skb, const struct ckm_gpu *gpu, const struct due_events *due)
 {
-	if (nla_put_string(skb, CGPU_A_ID, note->id) ||
-	    nla_put_u64_64bit(skb, CGPU_A_COOKIE, note->cookie, CGPU_A_PAD) ||
-	    nla_put_string(skb, CGPU_A_DIR, note->dir))
+	if (nla_put_string(skb, CGPU_A_ID, due->id) ||
+	    nla_put_u64_64bit(skb, CGPU_A_COOKIE, due->cookie, CGPU_A_PAD) ||
+	    nla_put_string(skb, CGPU_A_DIR, due->dir))
 		return -EMSGSIZE;
 	return put_gpu(skb, gpu);
 }
 
-static int put_refused(struct sk_buff *skb, const struct note *note)
+static int put_refused(struct sk_buff *skb, const struct due_events *due)
 {
-	const struct ckm_slot_news *news = &note->news;
+	const struct ckm_slot_events *pending = &due->pending;
 
-	return nla_put_u32(skb, CGPU_A_PID, news->pid) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_ASKED, news->asked, CGPU_A_PAD) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_LIMIT, news->limit, CGPU_A_PAD) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_USED, news->used, CGPU_A_PAD) ?:
-	       nla_put_u32(skb, CGPU_A_SUPPRESSED, news->refused - 1);
+	return nla_put_u32(skb, CGPU_A_PID, pending->pid) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_ASKED, pending->asked, CGPU_A_PAD) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_LIMIT, pending->limit, CGPU_A_PAD) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_USED, pending->used, CGPU_A_PAD) ?:
+	       nla_put_u32(skb, CGPU_A_SUPPRESSED, pending->refused - 1);
 }
 
 /* One turn can be both late and held up, so the suppressed number is the larger count. */
-static int put_overrun(struct sk_buff *skb, const struct note *note)
+static int put_overrun(struct sk_buff *skb, const struct due_events *due)
 {
-	u64 more = max(note->overruns - note->news.overruns, note->preempt_slow - note->news.preempt_slow);
+	u64 more = max(due->overruns - due->pending.overruns, due->preempt_slow - due->pending.preempt_slow);
 
-	return nla_put_u64_64bit(skb, CGPU_A_OVERRUNS, note->overruns, CGPU_A_PAD) ?:
-	       nla_put_u64_64bit(skb, CGPU_A_PREEMPT_SLOW, note->preempt_slow, CGPU_A_PAD) ?:
+	return nla_put_u64_64bit(skb, CGPU_A_OVERRUNS, due->overruns, CGPU_A_PAD) ?:
+	       nla_put_u64_64bit(skb, CGPU_A_PREEMPT_SLOW, due->preempt_slow, CGPU_A_PAD) ?:
 	       nla_put_u32(skb, CGPU_A_SUPPRESSED, min_t(u64, more - 1, U32_MAX));
 }
 
-static int put_control(struct sk_buff *skb, const struct note *note)
+static int put_control(struct sk_buff *skb, const struct due_events *due)
 {
-	return nla_put_u32(skb, CGPU_A_CONTROL, note->news.control) ?:
-	       nla_put_u32(skb, CGPU_A_STATUS, note->news.status) ?:
-	       nla_put_u32(skb, CGPU_A_SUPPRESSED, note->news.failed - 1);
+	return nla_put_u32(skb, CGPU_A_CONTROL, due->pending.control) ?:
+	       nla_put_u32(skb, CGPU_A_STATUS, due->pending.status) ?:
+	       nla_put_u32(skb, CGPU_A_SUPPRESSED, due->pending.failed - 1);
 }
 
 static const struct {
 	u32 event;
-	int (*put)(struct sk_buff *skb, const struct note *note);
-} kinds[CKM_NEWS_KINDS] = {
-	[CKM_NEWS_REFUSED]	= { CGPU_EVENT_REFUSED, put_refused },
-	[CKM_NEWS_OVERRUN]	= { CGPU_EVENT_OVERRUN, put_overrun },
-	[CKM_NEWS_CONTROL]	= { CGPU_EVENT_CONTROL_FAILED, put_control },
+	int (*put)(struct sk_buff *skb, const struct due_events *due);
+} kinds[CKM_EVENT_KINDS] = {
+	[CKM_EVENT_REFUSED]	= { CGPU_EVENT_REFUSED, put_refused },
+	[CKM_EVENT_OVERRUN]	= { CGPU_EVENT_OVERRUN, put_overrun },
+	[CKM_EVENT_CONTROL]	= { CGPU_EVENT_CONTROL_FAILED, put_control },
 };
 
-/* Move the due events of @slot, or with @all every pending one, to @note. Lower @wait to
+/* Move the due events of @slot, or with @all every pending one, to @due. Lower @wait to
  * the jiffies until the first of the others is due.
  */
-static void take_note(struct ckm_slot *slot, bool all, struct note *note, unsigned long *wait)
+static void take_due(struct ckm_slot *slot, bool all, struct due_events *due, unsigned long *wait)
 {
-	struct ckm_slot_news *news = &slot->news;
+	struct ckm_slot_events *pending = &slot->pending;
 	struct cgpu_sched_entity_view sched;
-	bool is_there[CKM_NEWS_KINDS];
+	bool is_there[CKM_EVENT_KINDS];
 	u32 kind;
 
 	lockdep_assert_held(&slot->gpu->lock);
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &sched);
-	is_there[CKM_NEWS_REFUSED] = news->refused;
-	is_there[CKM_NEWS_CONTROL] = news->failed;
-	is_there[CKM_NEWS_OVERRUN] = sched.overruns != news->overruns ||
-				     sched.preempt_slow != news->preempt_slow;
-	note->news = *news;
-	note->overruns = sched.overruns;
-	note->preempt_slow = sched.preempt_slow;
-	for (kind = 0; kind < CKM_NEWS_KINDS; kind++) {
-		note->is_due[kind] = is_there[kind] &&
-				     (all || time_after_eq(jiffies, news->due[kind]));
-		if (note->is_due[kind])
-			news->due[kind] = jiffies + EVERY;
+	is_there[CKM_EVENT_REFUSED] = pending->refused;
+	is_there[CKM_EVENT_CONTROL] = pending->failed;
+	is_there[CKM_EVENT_OVERRUN] = sched.overruns != pending->overruns ||
+				     sched.preempt_slow != pending->preempt_slow;
+	due->pending = *pending;
+	due->overruns = sched.overruns;
+	due->preempt_slow = sched.preempt_slow;
+	for (kind = 0; kind < CKM_EVENT_KINDS; kind++) {
+		due->is_due[kind] = is_there[kind] &&
+				     (all || time_after_eq(jiffies, pending->next_allowed[kind]));
+		if (due->is_due[kind])
+			pending->next_allowed[kind] = jiffies + EVERY;
 		else if (is_there[kind])
-			*wait = min(*wait, news->due[kind] - jiffies);
+			*wait = min(*wait, pending->next_allowed[kind] - jiffies);
 	}
-	if (note->is_due[CKM_NEWS_REFUSED])
-		news->refused = 0;
-	if (note->is_due[CKM_NEWS_CONTROL])
-		news->failed = 0;
-	if (note->is_due[CKM_NEWS_OVERRUN]) {
-		news->overruns = sched.overruns;
-		news->preempt_slow = sched.preempt_slow;
+	if (due->is_due[CKM_EVENT_REFUSED])
+		pending->refused = 0;
+	if (due->is_due[CKM_EVENT_CONTROL])
+		pending->failed = 0;
+	if (due->is_due[CKM_EVENT_OVERRUN]) {
+		pending->overruns = sched.overruns;
+		pending->preempt_slow = sched.preempt_slow;
 	}
-	strscpy(note->id, slot->ct->id, sizeof(note->id));
-	strscpy(note->dir, slot->ct->dir, sizeof(note->dir));
-	note->cookie = slot->ct->cookie;
+	strscpy(due->id, slot->ct->id, sizeof(due->id));
+	strscpy(due->dir, slot->ct->dir, sizeof(due->dir));
+	due->cookie = slot->ct->cookie;
 }
 
-static void tell_slot(struct ckm_gpu *gpu, u32 sched_id, bool all, unsigned long *wait)
+static void send_slot_events(struct ckm_gpu *gpu, u32 sched_id, bool all, unsigned long *wait)
 {
 	struct ckm_slot *slot;
 	struct sk_buff *skb;
-	struct note note;
+	struct due_events due;
 	void *head;
 	u32 kind;
 
-	lockdep_assert_held(&gpu->news.lock);
+	lockdep_assert_held(&gpu->events.lock);
 	mutex_lock(&gpu->lock);
 	slot = gpu->slot[sched_id];
 	if (slot)
-		take_note(slot, all, &note, wait);
+		take_due(slot, all, &due, wait);
 	mutex_unlock(&gpu->lock);
-	for (kind = 0; slot && kind < CKM_NEWS_KINDS; kind++) {
-		skb = note.is_due[kind] ? ckm_netlink_begin(kinds[kind].event, &head) : NULL;
+	for (kind = 0; slot && kind < CKM_EVENT_KINDS; kind++) {
+		skb = due.is_due[kind] ? ckm_netlink_begin(kinds[kind].event, &head) : NULL;
 		if (skb)
-			ckm_netlink_send(skb, head, put_names(skb, gpu, &note) ?:
-						    kinds[kind].put(skb, &note));
+			ckm_netlink_send(skb, head, put_names(skb, gpu, &due) ?:
+						    kinds[kind].put(skb, &due));
 	}
 }
 
-static void tell_change(struct ckm_gpu *gpu, u32 event, u32 old, u32 new, u32 ineffective)
+static void send_change(struct ckm_gpu *gpu, u32 event, u32 old, u32 new, u32 ineffective)
 {
 	void *head;
 	struct sk_buff *skb = ckm_netlink_begin(event, &head);
@@ -165,42 +165,42 @@ void ckm_events_gpu_changed(struct ckm_gpu *gpu)
 {
 	struct cgpu_sched_view view;
 
-	mutex_lock(&gpu->news.lock);
+	mutex_lock(&gpu->events.lock);
 	mutex_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
 	mutex_unlock(&gpu->lock);
 	/* Losing a control can change the policy: send the cause first. */
-	if (view.controls != gpu->news.controls)
-		tell_change(gpu, CGPU_EVENT_CONTROLS, gpu->news.controls, view.controls, view.ineffective);
-	if (view.policy != gpu->news.policy)
-		tell_change(gpu, CGPU_EVENT_POLICY, gpu->news.policy, view.policy, 0);
-	gpu->news.controls = view.controls;
-	gpu->news.policy = view.policy;
-	mutex_unlock(&gpu->news.lock);
+	if (view.controls != gpu->events.controls)
+		send_change(gpu, CGPU_EVENT_CONTROLS, gpu->events.controls, view.controls, view.ineffective);
+	if (view.policy != gpu->events.policy)
+		send_change(gpu, CGPU_EVENT_POLICY, gpu->events.policy, view.policy, 0);
+	gpu->events.controls = view.controls;
+	gpu->events.policy = view.policy;
+	mutex_unlock(&gpu->events.lock);
 }
 
-static void news_work(struct work_struct *work)
+static void events_work(struct work_struct *work)
 {
-	struct ckm_gpu *gpu = container_of(to_delayed_work(work), struct ckm_gpu, news.work);
+	struct ckm_gpu *gpu = container_of(to_delayed_work(work), struct ckm_gpu, events.work);
 	unsigned long wait = ULONG_MAX;
 	u32 slot;
 
 	ckm_events_gpu_changed(gpu);
-	mutex_lock(&gpu->news.lock);
+	mutex_lock(&gpu->events.lock);
 	for (slot = 0; slot < CGPU_SLOTS; slot++)
-		tell_slot(gpu, slot, false, &wait);
-	mutex_unlock(&gpu->news.lock);
+		send_slot_events(gpu, slot, false, &wait);
+	mutex_unlock(&gpu->events.lock);
 	if (wait != ULONG_MAX)
-		queue_delayed_work(system_unbound_wq, &gpu->news.work, wait);
+		queue_delayed_work(system_unbound_wq, &gpu->events.work, wait);
 }
 
 void ckm_events_flush(struct ckm_slot *slot)
 {
 	unsigned long wait = ULONG_MAX;
 
-	mutex_lock(&slot->gpu->news.lock);
-	tell_slot(slot->gpu, slot->sched_id, true, &wait);
-	mutex_unlock(&slot->gpu->news.lock);
+	mutex_lock(&slot->gpu->events.lock);
+	send_slot_events(slot->gpu, slot->sched_id, true, &wait);
+	mutex_unlock(&slot->gpu->events.lock);
 }
 
 void ckm_netlink_gpu_event(struct ckm_gpu *gpu, u32 event)
@@ -208,11 +208,11 @@ void ckm_netlink_gpu_event(struct ckm_gpu *gpu, u32 event)
 	struct sk_buff *skb;
 	void *head;
 
-	mutex_lock(&gpu->news.lock);
+	mutex_lock(&gpu->events.lock);
 	skb = ckm_netlink_begin(event, &head);
 	if (skb)
 		ckm_netlink_send(skb, head, put_gpu(skb, gpu));
-	mutex_unlock(&gpu->news.lock);
+	mutex_unlock(&gpu->events.lock);
 }
 
 void ckm_events_core(const char *running, const char *candidate, int ret, const char *why)
@@ -245,7 +245,7 @@ void ckm_events_redirections(int ret, const char *why)
 /* Held from reading a container's values until they are sent, so the last event has the
  * latest values. Taken inside ckm_lock and outside gpu->lock.
  */
-static DEFINE_MUTEX(tell_lock);
+static DEFINE_MUTEX(send_lock);
 
 static int put_slot(struct sk_buff *skb, struct ckm_slot *slot)
 {
@@ -299,45 +299,45 @@ void ckm_netlink_event(struct ckm_container *ct, u32 event)
 	struct sk_buff *skb;
 	void *head;
 
-	mutex_lock(&tell_lock);
+	mutex_lock(&send_lock);
 	skb = ckm_netlink_begin(event, &head);
 	if (skb)
 		ckm_netlink_send(skb, head, ckm_netlink_put_container(skb, ct));
-	mutex_unlock(&tell_lock);
+	mutex_unlock(&send_lock);
 }
 
 /* ---- recording ---- */
 
 void ckm_events_kick(struct ckm_gpu *gpu)
 {
-	mod_delayed_work(system_unbound_wq, &gpu->news.work, 0);
+	mod_delayed_work(system_unbound_wq, &gpu->events.work, 0);
 }
 
 /* Queue the work: at once, or when EVERY has passed since the last event of this kind. */
-static void noticed(struct ckm_slot *slot, enum ckm_news_kind kind)
+static void queue_event(struct ckm_slot *slot, enum ckm_event_kind kind)
 {
-	unsigned long due = slot->news.due[kind];
+	unsigned long next_allowed = slot->pending.next_allowed[kind];
 
-	if (time_after_eq(jiffies, due))
+	if (time_after_eq(jiffies, next_allowed))
 		ckm_events_kick(slot->gpu);
 	else
-		queue_delayed_work(system_unbound_wq, &slot->gpu->news.work, due - jiffies);
+		queue_delayed_work(system_unbound_wq, &slot->gpu->events.work, next_allowed - jiffies);
 }
 
 void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes)
 {
-	struct ckm_slot_news *news = &slot->news;
+	struct ckm_slot_events *pending = &slot->pending;
 
 	lockdep_assert_held(&slot->gpu->lock);
-	if (!news->refused) {
-		news->pid = task_tgid_nr(current);
-		news->asked = bytes;
-		news->limit = slot->ledger.limit_bytes;
-		news->used = slot->ledger.used_bytes;
-		noticed(slot, CKM_NEWS_REFUSED);
+	if (!pending->refused) {
+		pending->pid = task_tgid_nr(current);
+		pending->asked = bytes;
+		pending->limit = slot->ledger.limit_bytes;
+		pending->used = slot->ledger.used_bytes;
+		queue_event(slot, CKM_EVENT_REFUSED);
 	}
-	if (news->refused != U32_MAX)
-		news->refused++;
+	if (pending->refused != U32_MAX)
+		pending->refused++;
 }
 
 void ckm_events_turns_locked(struct ckm_gpu *gpu, u32 mask)
@@ -349,9 +349,9 @@ void ckm_events_turns_locked(struct ckm_gpu *gpu, u32 mask)
 	for (; mask; mask &= mask - 1) {
 		slot = gpu->slot[__ffs(mask)];
 		ckm_gpu_slot_view_locked(gpu, __ffs(mask), &sched);
-		if (slot && (sched.overruns != slot->news.overruns ||
-			     sched.preempt_slow != slot->news.preempt_slow))
-			noticed(slot, CKM_NEWS_OVERRUN);
+		if (slot && (sched.overruns != slot->pending.overruns ||
+			     sched.preempt_slow != slot->pending.preempt_slow))
+			queue_event(slot, CKM_EVENT_OVERRUN);
 	}
 }
 
@@ -362,12 +362,12 @@ void ckm_events_control_failed(struct ckm_gpu *gpu, u32 sched_id, u32 control, u
 	mutex_lock(&gpu->lock);
 	slot = gpu->slot[sched_id];
 	if (slot) {
-		slot->news.control = control;
-		slot->news.status = status;
-		if (!slot->news.failed)
-			noticed(slot, CKM_NEWS_CONTROL);
-		if (slot->news.failed != U32_MAX)
-			slot->news.failed++;
+		slot->pending.control = control;
+		slot->pending.status = status;
+		if (!slot->pending.failed)
+			queue_event(slot, CKM_EVENT_CONTROL);
+		if (slot->pending.failed != U32_MAX)
+			slot->pending.failed++;
 	}
 	mutex_unlock(&gpu->lock);
 }
@@ -378,24 +378,24 @@ void ckm_events_init_gpu(struct ckm_gpu *gpu)
 {
 	struct cgpu_sched_view view;
 
-	INIT_DELAYED_WORK(&gpu->news.work, news_work);
-	mutex_init(&gpu->news.lock);
+	INIT_DELAYED_WORK(&gpu->events.work, events_work);
+	mutex_init(&gpu->events.lock);
 	mutex_lock(&gpu->lock);
 	ckm_gpu_view_locked(gpu, &view);
 	mutex_unlock(&gpu->lock);
-	gpu->news.policy = view.policy;
-	gpu->news.controls = view.controls;
+	gpu->events.policy = view.policy;
+	gpu->events.controls = view.controls;
 }
 
 void ckm_events_init_slot(struct ckm_slot *slot)
 {
 	u32 kind;
 
-	for (kind = 0; kind < CKM_NEWS_KINDS; kind++)
-		slot->news.due[kind] = jiffies;
+	for (kind = 0; kind < CKM_EVENT_KINDS; kind++)
+		slot->pending.next_allowed[kind] = jiffies;
 }
 
 void ckm_events_stop(struct ckm_gpu *gpu)
 {
-	cancel_delayed_work_sync(&gpu->news.work);
+	cancel_delayed_work_sync(&gpu->events.work);
 }

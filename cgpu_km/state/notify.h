@@ -21,7 +21,7 @@ struct sk_buff;
 void ckm_events_init_gpu(struct ckm_gpu *gpu);
 void ckm_events_init_slot(struct ckm_slot *slot);
 /* When no event can be recorded any more. Waits for the work item, which takes
- * gpu->news.lock and gpu->lock: the caller must hold neither.
+ * gpu->events.lock and gpu->lock: the caller must hold neither.
  */
 void ckm_events_stop(struct ckm_gpu *gpu);
 
@@ -39,13 +39,13 @@ void ckm_events_turns_locked(struct ckm_gpu *gpu, u32 mask);
 void ckm_events_control_failed(struct ckm_gpu *gpu, u32 sched_id, u32 control, u32 status);
 
 /* Send an event for the policy and the set of controls if they differ from the last values
- * sent. Sleeps; takes gpu->news.lock and gpu->lock.
+ * sent. Sleeps; takes gpu->events.lock and gpu->lock.
  */
 void ckm_events_gpu_changed(struct ckm_gpu *gpu);
 /* Queue the same. Any context. */
 void ckm_events_kick(struct ckm_gpu *gpu);
 
-/* Send CGPU_EVENT_ATTACHED or _DETACHED. Sleeps; takes gpu->news.lock. */
+/* Send CGPU_EVENT_ATTACHED or _DETACHED. Sleeps; takes gpu->events.lock. */
 void ckm_netlink_gpu_event(struct ckm_gpu *gpu, u32 event);
 
 /**
@@ -65,12 +65,12 @@ void ckm_events_core(const char *running, const char *candidate, int ret, const 
 void ckm_events_redirections(int ret, const char *why);
 
 /* Send the pending events of a slot that is being destroyed, ignoring the rate limit.
- * Sleeps; takes gpu->news.lock and gpu->lock.
+ * Sleeps; takes gpu->events.lock and gpu->lock.
  */
 void ckm_events_flush(struct ckm_slot *slot);
 
 /* Send an event of a container: created, dying, gone or changed. The caller guarantees
- * that the container stays. Sleeps; takes tell_lock, then gpu->lock of one GPU at a time.
+ * that the container stays. Sleeps; takes send_lock, then gpu->lock of one GPU at a time.
  * An event lost for lack of memory is reported to all listeners by ENOBUFS; one lost for
  * lack of room in a receive buffer, to its listener.
  */
