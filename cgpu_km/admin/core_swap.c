@@ -37,7 +37,7 @@ static struct ckm_core *find(const char *version)
 	return NULL;
 }
 
-static __printf(3, 4) int say(struct outcome *o, int ret, const char *why, ...)
+static __printf(3, 4) int set_outcome(struct outcome *o, int ret, const char *why, ...)
 {
 	va_list args;
 
@@ -49,7 +49,7 @@ static __printf(3, 4) int say(struct outcome *o, int ret, const char *why, ...)
 }
 
 /* Publish the outcome in the proc file and as an event, once the active core is final. */
-static void conclude(const struct outcome *o)
+static void publish_outcome(const struct outcome *o)
 {
 	struct ckm_core *now = ckm_core_active_locked();
 
@@ -65,24 +65,24 @@ static int check(const struct cgpu_core_ops *ops, struct outcome *o)
 	int ret;
 
 	if (ops->abi != CGPU_CORE_ABI)
-		return say(o, -EINVAL, "it speaks ABI %u, this module %u", ops->abi,
-			   CGPU_CORE_ABI);
+		return set_outcome(o, -EINVAL, "it speaks ABI %u, this module %u", ops->abi,
+				   CGPU_CORE_ABI);
 	if (ops->ops_size != sizeof(*ops) || !ops->sched_size || ops->sched_size > SCHED_SIZE_MAX)
-		return say(o, -EINVAL, "its table is %u bytes (this module's: %zu), its state %u",
-			   ops->ops_size, sizeof(*ops), ops->sched_size);
+		return set_outcome(o, -EINVAL, "its table is %u bytes (this module's: %zu), its state %u",
+				   ops->ops_size, sizeof(*ops), ops->sched_size);
 	strscpy(o->version, ops->version, sizeof(o->version));
 	if (!*ops->version || strcmp(ops->version, o->version) ||
 	    strspn(ops->version, "0123456789.") != strlen(ops->version))
-		return say(o, -EINVAL, "it has no version of the form X.Y.Z");
+		return set_outcome(o, -EINVAL, "it has no version of the form X.Y.Z");
 	ret = ops->selftest();
-	return ret ? say(o, ret, "its self-test failed (%d)", ret) : 0;
+	return ret ? set_outcome(o, ret, "its self-test failed (%d)", ret) : 0;
 }
 
 static int add(struct ckm_core *entry, struct outcome *o)
 {
 	lockdep_assert_held(&ckm_lock);
 	if (find(entry->ops->version))
-		return say(o, -EEXIST, "a core of that version is there");
+		return set_outcome(o, -EEXIST, "a core of that version is there");
 	list_add_tail(&entry->node, &cores);
 	if (!ckm_core_active_locked()) {
 		ckm_core_set_active(entry);
@@ -107,7 +107,7 @@ int ckm_core_register(const struct cgpu_core_ops *ops, struct module *owner)
 	if (!ret)
 		ret = add(entry, &now);
 	if (ret)
-		conclude(&now);
+		publish_outcome(&now);
 	mutex_unlock(&ckm_lock);
 	if (ret) {
 		pr_err("core %s refused: %s\n", now.version, now.why);
@@ -142,7 +142,7 @@ EXPORT_SYMBOL_GPL(ckm_core_unregister);
 /* ---- swap ---- */
 
 /* Slot numbers and all values visible through the views must survive a core swap. */
-static bool same_seen(const struct cgpu_core_ops *from, const struct cgpu_sched *old,
+static bool same_view(const struct cgpu_core_ops *from, const struct cgpu_sched *old,
 		      const struct cgpu_core_ops *to, const struct cgpu_sched *fresh)
 {
 	struct cgpu_sched_entity_view slot[2];
@@ -163,8 +163,8 @@ static bool same_seen(const struct cgpu_core_ops *from, const struct cgpu_sched 
 }
 
 /* The newer of two cores has both layouts, and may be either of them. */
-static int carry(const struct cgpu_core_ops *from, const struct cgpu_sched *old,
-		 const struct cgpu_core_ops *to, struct cgpu_sched *fresh)
+static int migrate_state(const struct cgpu_core_ops *from, const struct cgpu_sched *old,
+			 const struct cgpu_core_ops *to, struct cgpu_sched *fresh)
 {
 	int ret = to->sched.migrate(fresh, old, from->sched_version);
 
@@ -182,13 +182,13 @@ static int carry_all(const struct cgpu_core_ops *from, const struct cgpu_core_op
 
 	list_for_each_entry(gpu, &ckm_gpus, node) {
 		lockdep_assert_held(&gpu->lock);
-		ret = carry(from, gpu->sched, to, fresh[i]);
+		ret = migrate_state(from, gpu->sched, to, fresh[i]);
 		if (ret)
-			return say(o, -EOPNOTSUPP, "GPU %u: it cannot take over state %u from %s (%d)",
-				   gpu->index, from->sched_version, from->version, ret);
-		if (!same_seen(from, gpu->sched, to, fresh[i]))
-			return say(o, -EOPNOTSUPP, "GPU %u: what it took over is not what was there",
-				   gpu->index);
+			return set_outcome(o, -EOPNOTSUPP, "GPU %u: it cannot take over state %u from %s (%d)",
+					   gpu->index, from->sched_version, from->version, ret);
+		if (!same_view(from, gpu->sched, to, fresh[i]))
+			return set_outcome(o, -EOPNOTSUPP, "GPU %u: what it took over is not what was there",
+					   gpu->index);
 		i++;
 	}
 	i = 0;
@@ -235,7 +235,7 @@ static int swap_locked(struct ckm_core *to, struct cgpu_sched **fresh, struct ou
 	int ret;
 
 	if (ckm_core_is_pinned() && !try_module_get(to->owner))
-		return say(o, -ENOENT, "it is being unloaded");
+		return set_outcome(o, -ENOENT, "it is being unloaded");
 	lock_gpus();
 	/* Tenants wait for these locks: no preemption while the states are migrated. */
 	preempt_disable();
@@ -243,7 +243,7 @@ static int swap_locked(struct ckm_core *to, struct cgpu_sched **fresh, struct ou
 	ret = carry_all(from->ops, to->ops, fresh, o);
 	if (!ret) {
 		ckm_core_set_active(to);
-		say(o, 0, "taken over from %s, tenants held for %llu ns", from->ops->version,
+		set_outcome(o, 0, "taken over from %s, tenants held for %llu ns", from->ops->version,
 		       ktime_get_ns() - begin);
 	}
 	preempt_enable();
@@ -271,11 +271,11 @@ static int switch_to(struct ckm_core *to, struct outcome *o)
 
 	ret = to->ops->selftest();
 	if (ret)
-		return say(o, -EIO, "its self-test failed (%d)", ret);
+		return set_outcome(o, -EIO, "its self-test failed (%d)", ret);
 	if (!ckm_driver_fits(to->ops))
-		return say(o, -EOPNOTSUPP, "it reads the calls of driver %s otherwise",
-			   ckm_driver_version());
-	say(o, -ENOMEM, "no memory");
+		return set_outcome(o, -EOPNOTSUPP, "it reads the calls of driver %s otherwise",
+				   ckm_driver_version());
+	set_outcome(o, -ENOMEM, "no memory");
 	fresh = kcalloc(count + 1, sizeof(*fresh), GFP_KERNEL);
 	if (!fresh)
 		return -ENOMEM;
@@ -301,12 +301,12 @@ int ckm_core_switch(const char *version)
 	mutex_lock(&ckm_lock);
 	to = find(version);
 	if (!to)
-		say(&now, -ENOENT, "it is not registered");
+		set_outcome(&now, -ENOENT, "it is not registered");
 	else if (to == ckm_core_active_locked())
-		say(&now, 0, "it was active");
+		set_outcome(&now, 0, "it was active");
 	else
 		switch_to(to, &now);
-	conclude(&now);
+	publish_outcome(&now);
 	mutex_unlock(&ckm_lock);
 	/* No task is inside the old core after this. */
 	if (!now.ret)

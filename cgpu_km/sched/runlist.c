@@ -54,15 +54,15 @@ static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
 }
 
 /* Filter on a slot's channels: all, one channel, or the channels of one TSG. */
-struct some {
+struct channel_filter {
 	u32 client;
 	u32 object;	/* 0: all */
 };
 
-static bool is_among(const struct some *some, const struct ckm_obj *obj)
+static bool matches(const struct channel_filter *filter, const struct ckm_obj *obj)
 {
-	return !some->object || (obj->core.hclient == some->client &&
-				 (obj->core.hobject == some->object || obj->htsg == some->object));
+	return !filter->object || (obj->core.hclient == filter->client &&
+				   (obj->core.hobject == filter->object || obj->htsg == filter->object));
 }
 
 /* List the slot's next channels after @after, at most NV2080_DISABLE_CHANNELS_MAX; sets
@@ -70,7 +70,7 @@ static bool is_among(const struct some *some, const struct ckm_obj *obj)
  * between two calls. For a channel that is freed after this the driver's call fails.
  * Returns their number.
  */
-static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct some *some, u64 *after,
+static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct channel_filter *filter, u64 *after,
 		    struct disable_channels *list)
 {
 	struct ckm_obj *obj;
@@ -79,7 +79,7 @@ static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct some *some, 
 	mutex_lock(&gpu->lock);
 	if (gpu->slot[sched_id])
 		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched) {
-			if (obj->seq <= *after || !is_among(some, obj))
+			if (obj->seq <= *after || !matches(filter, obj))
 				continue;
 			if (n == NV2080_DISABLE_CHANNELS_MAX)
 				break;
@@ -137,13 +137,13 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct disable
 	return failure;
 }
 
-static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct some *some, bool freeze)
+static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct channel_filter *filter, bool freeze)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
 	u32 failure = list ? NV_OK : NV_ERR_NO_MEMORY;
 	u64 after = 0;
 
-	while (list && snapshot(gpu, sched_id, some, &after, list)) {
+	while (list && snapshot(gpu, sched_id, filter, &after, list)) {
 		list->disable = freeze;
 		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
 				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK)
@@ -274,7 +274,7 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns)
 
 u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 {
-	const struct some all = {};
+	const struct channel_filter all = {};
 	u32 slot, done = 0;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
@@ -286,11 +286,11 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 
 void ckm_ctrl_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object)
 {
-	const struct some some = { client, object };
+	const struct channel_filter filter = { client, object };
 	u64 failed_ns;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	freeze_slot(gpu, sched_id, &some, true);
+	freeze_slot(gpu, sched_id, &filter, true);
 	if (ckm_ctrl_needs_restart(gpu))
 		ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns);
 }
