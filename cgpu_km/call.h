@@ -37,7 +37,7 @@ struct ckm_call {
 	u32 size;
 	struct ckm_range nested;	/* size 0: none */
 	bool shares;		/* its fds may name files of containers with the same ipc name */
-	struct file *export_file;	/* the backing file that an fd in it must name; a reference */
+	struct file *export_file;	/* backing file that an fd in it must name; a reference */
 	/* Runs when rm_ioctl() has returned, before the driver copies @arg out; may change it. */
 	void (*post)(struct ckm_call *call, u8 *arg);
 	void *post_data;

@@ -75,7 +75,7 @@ enum cgpu_event {
 	CGPU_EVENT_OVERRUN	= 6,
 	/* 1/s: the driver refused a call. CONTROL, STATUS of the latest */
 	CGPU_EVENT_CONTROL_FAILED	= 7,
-	CGPU_EVENT_CONTROLS	= 8,	/* a control was lost, or works again. OLD, NEW, INEFFECTIVE */
+	CGPU_EVENT_CONTROLS	= 8,	/* a control was lost or is back. OLD, NEW, INEFFECTIVE */
 	CGPU_EVENT_POLICY	= 9,	/* OLD, NEW */
 	CGPU_EVENT_ATTACHED	= 10,	/* the first container was created: the GPU is referenced */
 	CGPU_EVENT_DETACHED	= 11,	/* the last container is gone */

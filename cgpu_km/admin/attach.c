@@ -233,8 +233,9 @@ static void probe_controls(struct ckm_gpu *gpu)
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
 
-	if (!empty || ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS,
-				      empty, NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
+	if (!empty ||
+	    ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, empty,
+			    NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
 		pr_warn("GPU %u: the driver cannot freeze channels; policies 0 to 3 are not enforced\n",
 			gpu->index);
 		controls &= ~CGPU_CTRL_FREEZE;

@@ -68,7 +68,8 @@ static int check(const struct cgpu_core_ops *ops, struct outcome *o)
 		return set_outcome(o, -EINVAL, "it speaks ABI %u, this module %u", ops->abi,
 				   CGPU_CORE_ABI);
 	if (ops->ops_size != sizeof(*ops) || !ops->sched_size || ops->sched_size > SCHED_SIZE_MAX)
-		return set_outcome(o, -EINVAL, "its table is %u bytes (this module's: %zu), its state %u",
+		return set_outcome(o, -EINVAL,
+				   "its table is %u bytes (this module's: %zu), its state %u",
 				   ops->ops_size, sizeof(*ops), ops->sched_size);
 	strscpy(o->version, ops->version, sizeof(o->version));
 	if (!*ops->version || strcmp(ops->version, o->version) ||
@@ -184,10 +185,12 @@ static int carry_all(const struct cgpu_core_ops *from, const struct cgpu_core_op
 		lockdep_assert_held(&gpu->lock);
 		ret = migrate_state(from, gpu->sched, to, fresh[i]);
 		if (ret)
-			return set_outcome(o, -EOPNOTSUPP, "GPU %u: it cannot take over state %u from %s (%d)",
+			return set_outcome(o, -EOPNOTSUPP,
+					   "GPU %u: it cannot take over state %u from %s (%d)",
 					   gpu->index, from->sched_version, from->version, ret);
 		if (!same_view(from, gpu->sched, to, fresh[i]))
-			return set_outcome(o, -EOPNOTSUPP, "GPU %u: what it took over is not what was there",
+			return set_outcome(o, -EOPNOTSUPP,
+					   "GPU %u: what it took over is not what was there",
 					   gpu->index);
 		i++;
 	}
@@ -243,7 +246,8 @@ static int swap_locked(struct ckm_core *to, struct cgpu_sched **fresh, struct ou
 	ret = carry_all(from->ops, to->ops, fresh, o);
 	if (!ret) {
 		ckm_core_set_active(to);
-		set_outcome(o, 0, "taken over from %s, tenants held for %llu ns", from->ops->version,
+		set_outcome(o, 0, "taken over from %s, tenants held for %llu ns",
+			    from->ops->version,
 		       ktime_get_ns() - begin);
 	}
 	preempt_enable();

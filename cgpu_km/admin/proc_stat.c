@@ -93,8 +93,8 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 		   st.calls, st.failed, turns, cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
 		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
-	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\neffect_check %s\n", control_name(seen),
-		   control_name(view.ineffective), check_name(check));
+	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\neffect_check %s\n",
+		   control_name(seen), control_name(view.ineffective), check_name(check));
 	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
 		   run.usable ? "chram" : "none", hweight32(run.known), hweight32(run.busy),
 		   run.errors);

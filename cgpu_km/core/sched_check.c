@@ -13,7 +13,7 @@
 #include "sched_hwshare.h"
 #include "sched_rr.h"
 
-#define MARGIN_NS	1000000ull	/* around a change: the control's effect, the sampler's clock */
+#define MARGIN_NS	1000000ull	/* around a change: its effect, the sampler's clock */
 #define LONG_NS		250000000ull	/* longer than a sample's period */
 
 #define SAMPLES_MAX	240u		/* then the old ones count half */

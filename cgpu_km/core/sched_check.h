@@ -17,7 +17,7 @@
 #define CGPU_CHECK_IDLE		0xffffffffu	/* the engine was idle */
 #define CGPU_CHECK_FOREIGN	0xfffffffeu	/* a process that is no container's, or of two */
 #define CGPU_CHECK_UNIT		1024u	/* of a sample */
-#define CGPU_CHECK_WAIT_NS	60000000000ull	/* after a suspicion that came to nothing; doubles */
+#define CGPU_CHECK_WAIT_NS	60000000000ull	/* after a suspicion without a result; doubles */
 #define CGPU_CHECK_POLL_MS	1000u
 #define CGPU_CHECK_HOLD_MS	1200u
 

@@ -10,7 +10,7 @@
 #define EXPECT_SUSPECT	5u
 #define MOVED_PARTS	8u		/* a working control leaves less than this part of them */
 #define RETURNED_MIN	3u		/* times it came back while held */
-#define INEFFECTIVE_PARTS	2u	/* an ineffective one leaves this part of what it has when it may, and more */
+#define INEFFECTIVE_PARTS	2u	/* of what it has when thawed; more: no effect */
 #define THAWED_MIN	2u		/* times it was there when it may */
 #define LONG_MOVED	5u		/* times it would have been there */
 #define CORUN_MIN	24u
@@ -88,7 +88,8 @@ static bool freeze_ineffective(const struct cgpu_check *l)
 		on_engine += s->long_on_engine;
 		expect += s->long_frozen * thawed_on_engine(s) * CGPU_CHECK_UNIT / thawed;
 	}
-	return returned >= RETURNED_MIN && on_engine * CGPU_CHECK_UNIT >= expect / INEFFECTIVE_PARTS;
+	return returned >= RETURNED_MIN &&
+	       on_engine * CGPU_CHECK_UNIT >= expect / INEFFECTIVE_PARTS;
 }
 
 /* Whom to hold; CGPU_CHECK_IDLE: there is nothing to suspect. Not one that was only ever
@@ -118,8 +119,10 @@ static bool has_always_work(const struct cgpu_check_slot *s)
 /* Its timeslice should give it more than the number of its TSGs, by so much that it must be seen. */
 static bool is_favoured(const struct cgpu_check_slot *s, u32 samples)
 {
-	u64 gain = s->expected_by_ts > s->expected_by_tsgs ? s->expected_by_ts - s->expected_by_tsgs : 0;
+	u64 gain = 0;
 
+	if (s->expected_by_ts > s->expected_by_tsgs)
+		gain = s->expected_by_ts - s->expected_by_tsgs;
 	return gain * gain >= 6ull * CGPU_CHECK_UNIT * CGPU_CHECK_UNIT * samples;
 }
 
@@ -150,12 +153,14 @@ static enum timing timing(const struct cgpu_check *l, u32 *unclear)
 		if (!s->corun)
 			continue;
 		if (!is_favoured(s, s->corun)) {
-			others_work &= has_always_work(s) || s->expected_by_ts > s->expected_by_tsgs;
+			others_work &= has_always_work(s) ||
+				       s->expected_by_ts > s->expected_by_tsgs;
 			continue;
 		}
 		favoured++;
 		gain = s->expected_by_ts - s->expected_by_tsgs;
-		near += got <= s->expected_by_tsgs + gain / 4 && got + gain / 2 >= s->expected_by_tsgs;
+		near += got <= s->expected_by_tsgs + gain / 4 &&
+			got + gain / 2 >= s->expected_by_tsgs;
 		up += got >= s->expected_by_tsgs + gain - gain / 4;
 		if (!has_always_work(s)) {
 			idle += s->alone >= ALONE_MIN;
@@ -266,7 +271,8 @@ static void evaluate_timeslices(struct cgpu_check *l, const struct cgpu_sched *t
  * @now_ns: monotonic
  * @find: filled; at most one control at a time
  *
- * Context: Caller serialises. Nobody may be held. A finding of no effect comes before the hold that may follow it.
+ * Context: Caller serialises. No slot may be held. A finding of no effect comes before the
+ * hold that may follow it.
  */
 void cgpu_check_evaluate(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
 			 struct cgpu_check_finding *find)

@@ -46,7 +46,7 @@ struct cgpu_sched_entity {
 	u32 slow_freezes;	/* points for freezes that took too long */
 	u32 preempt_slow;	/* freezes it is taken to have held up */
 	u32 failed;		/* calls that failed */
-	u32 last_round_served;	/* fixed rounds: number of the last that it needs no turn in, from 1 */
+	u32 last_round_served;	/* fixed rounds: the last that it needs no turn in, from 1 */
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
 	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
 	u32 idle_need_us;	/* how long it must be without work until its time is lent */
@@ -109,7 +109,7 @@ struct cgpu_sched {
 	struct cgpu_sched_entity slot[CGPU_SLOTS];
 	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
 	u32 ineffective;	/* CGPU_CTRL_* that are answered and move nothing */
-	u32 no_effect_count[2];	/* control by control: acts in a row after which nothing had moved */
+	u32 no_effect_count[2];	/* by control: uses in a row after which nothing moved */
 	u64 reserved0;
 	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
 	u32 opened_mask;	/* those with channels */

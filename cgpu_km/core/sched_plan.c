@@ -26,7 +26,7 @@ struct plan_input {
 	u32 present;		/* of @high, those that have opened the GPU */
 	u32 active;		/* of @present, those that take time from @low */
 	bool polled;		/* the run state matters to this plan */
-	bool exclusive;		/* the run state of @present is known: they run alone while they have work */
+	bool exclusive;		/* run state of @present is known: alone while they have work */
 	u32 corunnable;		/* of @low, those that may run beside @active */
 	u32 corun;		/* of these, how many do at once */
 	u32 ts_scale;		/* of the timeslices of @active, for all that run beside them */
@@ -61,7 +61,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 		    (v->present || (v->policy->slices && !v->policy->fixed_round));
 	if (!v->polled)
 		cgpu_run_state_forget(t, t->live_mask);
-	/* Not under fixed rounds: their caps are promised beside high priority too, in each 100 ms. */
+	/* Not under fixed rounds: their caps are promised beside high priority too. */
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
 		       (t->controls & CGPU_CTRL_FREEZE) && !v->policy->fixed_round;
 	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
@@ -203,8 +203,8 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	return throttled ? run_low(t, v) : run_high(t, v, bounded);
 }
 
-static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v, u32 most_tsgs,
-			       u32 slot)
+static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v,
+			       u32 most_tsgs, u32 slot)
 {
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
 	if (v->policy->slices && (v->low & ~v->corunnable) >> slot & 1)
@@ -338,7 +338,9 @@ static u32 lists(const struct cgpu_sched *t, u32 mask)
 	return channels / CHANNELS_PER_CALL + (channels % CHANNELS_PER_CALL != 0);
 }
 
-/* A call takes effect in the middle. A container can run as soon as one of its lists is thawed, until the last is frozen. */
+/* A call takes effect in the middle. A container can run as soon as one of its lists is thawed,
+ * until the last is frozen.
+ */
 static u64 thaw_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
 {
 	return from_ns + (to_ns - from_ns) / (2 * lists(t, mask));

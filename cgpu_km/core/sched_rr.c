@@ -135,7 +135,8 @@ bool cgpu_rr_thaws_first(const struct cgpu_sched *t)
 {
 	const struct cgpu_rr *r = &t->rr[CGPU_RR_NORMAL];
 
-	return cgpu_policy_get(t->policy)->thaw_first || ((r->running & CGPU_RR_PLANNED) && r->fixed && r->late);
+	return cgpu_policy_get(t->policy)->thaw_first ||
+	       ((r->running & CGPU_RR_PLANNED) && r->fixed && r->late);
 }
 
 /**

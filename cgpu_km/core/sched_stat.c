@@ -158,8 +158,9 @@ static bool groups_are_sound(const struct cgpu_sched *t)
  */
 static bool is_sound(const struct cgpu_sched *t)
 {
-	u32 masks = t->run_mask | t->timesliced | t->planned_mask | t->freeze_unknown_mask | t->new_mask |
-		    t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask | t->held_mask |
+	u32 masks = t->run_mask | t->timesliced | t->planned_mask | t->freeze_unknown_mask |
+		    t->new_mask | t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask |
+		    t->held_mask |
 		    t->known_mask | t->busy_mask | t->asleep_mask;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 

@@ -19,7 +19,7 @@ struct cgpu_sched_stat {
 	u64 unsure_ns;
 	u32 failed;
 	u32 preempt_slow;
-	u32 enforced;		/* 1: a control that is not in doubt holds it to what the policy says */
+	u32 enforced;		/* 1: a control that is not in doubt holds it to the policy */
 	u32 pad;
 };
 
@@ -35,7 +35,7 @@ struct cgpu_sched_view {
 	u32 prio_ratio;
 	u32 controls;		/* CGPU_CTRL_* */
 	u32 ineffective;	/* CGPU_CTRL_* */
-	u32 no_effect_count[2];	/* control by control: acts in a row after which nothing had moved */
+	u32 no_effect_count[2];	/* by control: uses in a row after which nothing moved */
 	u32 opened_mask;	/* slots with channels */
 	u32 run_mask;		/* slots that may run now, as acknowledged */
 	u32 free_weight;	/* slices per round */

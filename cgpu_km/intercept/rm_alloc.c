@@ -28,7 +28,8 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	mutex_lock(&ct->rm_lock);
 	if (!ckm_objs_have_room_locked(ct)) {
 		mutex_unlock(&ct->rm_lock);
-		ckm_call_denied(a->rc->call, "one more than max_objects, of class", a->obj->core.cls);
+		ckm_call_denied(a->rc->call, "one more than max_objects, of class",
+				a->obj->core.cls);
 		return NV_ERR_RESOURCES;
 	}
 	core = ckm_core_enter();
@@ -93,7 +94,8 @@ static void measure_context(struct ckm_alloc *a)
 	u64 used, free;
 
 	if (!ckm_gpu_heap(gpu, &used, &free) || free >= a->free_before ||
-	    atomic_read(&gpu->mem_ops_inflight) != 1 || atomic_read(&gpu->mem_ops_seq) != a->mem_ops_seq)
+	    atomic_read(&gpu->mem_ops_inflight) != 1 ||
+	    atomic_read(&gpu->mem_ops_seq) != a->mem_ops_seq)
 		return;
 	ckm_gpu_context_seen(gpu, a->free_before - free);
 	used = ckm_gpu_context_bytes(gpu);
@@ -213,7 +215,8 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 	/* The parameters of a compute object are optional and need no check, but the
 	 * driver writes results to them: they need a kernel copy too.
 	 */
-	if (a->cls.copied_in || (a->cls.kind == CGPU_KIND_COMPUTE && params && a->cls.params_size)) {
+	if (a->cls.copied_in ||
+	    (a->cls.kind == CGPU_KIND_COMPUTE && params && a->cls.params_size)) {
 		status = ckm_copy_in_params(a->rc->call, params, a->cls.params_size);
 		if (status != NV_OK)
 			return status;
@@ -222,12 +225,14 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 		a->obj->core.owner = backing->id;
 		a->obj->pid = task_tgid_nr(current);
 		if (READ_ONCE(backing->registered)) {
-			ckm_call_denied(a->rc->call, "client on a registered file, class", a->cls.cls);
+			ckm_call_denied(a->rc->call, "client on a registered file, class",
+					a->cls.cls);
 			return NV_ERR_FUNCTION;
 		}
 		return backing->node == CGPU_NODE_CTL ? NV_OK : NV_ERR_FUNCTION;
 	}
-	if (a->cls.copied_in && ckm_alloc_is_event(a->cls.cls)) {	/* a dup has no parameters */
+	/* A dup has no parameters. */
+	if (a->cls.copied_in && ckm_alloc_is_event(a->cls.cls)) {
 		status = ckm_alloc_event_source(a, client, &parent);
 		if (status != NV_OK)
 			return status;

@@ -260,7 +260,8 @@ static long own_channels(struct control *c)
 		      obj->owner == c->rc->call->backing->id;
 		ckm_obj_unpin(c->ct, obj);
 		if (!own) {
-			ckm_call_denied(c->rc->call, "DISABLE_CHANNELS of a foreign client", client);
+			ckm_call_denied(c->rc->call, "DISABLE_CHANNELS of a foreign client",
+					client);
 			return ckm_rm_answer(c->rc, NV_ERR_PERMISSIONS);
 		}
 	}

@@ -82,7 +82,8 @@ static u32 take_export_file(struct transfer *t)
 	u32 status = NV_OK;
 
 	if (!backing || backing->node != CGPU_NODE_CTL ||
-	    !(backing->ct == t->ct || (t->layout->parent_at && ckm_container_shares(backing->ct, t->ct)))) {
+	    !(backing->ct == t->ct ||
+	      (t->layout->parent_at && ckm_container_shares(backing->ct, t->ct)))) {
 		status = NV_ERR_INVALID_PARAMETER;
 		goto out;
 	}

@@ -62,7 +62,8 @@ struct channel_filter {
 static bool matches(const struct channel_filter *filter, const struct ckm_obj *obj)
 {
 	return !filter->object || (obj->core.hclient == filter->client &&
-				   (obj->core.hobject == filter->object || obj->htsg == filter->object));
+				   (obj->core.hobject == filter->object ||
+				    obj->htsg == filter->object));
 }
 
 /* List the slot's next channels after @after, at most NV2080_DISABLE_CHANNELS_MAX; sets
@@ -70,7 +71,8 @@ static bool matches(const struct channel_filter *filter, const struct ckm_obj *o
  * between two calls. For a channel that is freed after this the driver's call fails.
  * Returns their number.
  */
-static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct channel_filter *filter, u64 *after,
+static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct channel_filter *filter,
+		    u64 *after,
 		    struct disable_channels *list)
 {
 	struct ckm_obj *obj;
@@ -137,7 +139,8 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct disable
 	return failure;
 }
 
-static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct channel_filter *filter, bool freeze)
+static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct channel_filter *filter,
+			bool freeze)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
 	u32 failure = list ? NV_OK : NV_ERR_NO_MEMORY;

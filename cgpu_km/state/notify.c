@@ -64,7 +64,8 @@ static int put_refused(struct sk_buff *skb, const struct due_events *due)
 /* One turn can be both late and held up, so the suppressed number is the larger count. */
 static int put_overrun(struct sk_buff *skb, const struct due_events *due)
 {
-	u64 more = max(due->overruns - due->pending.overruns, due->preempt_slow - due->pending.preempt_slow);
+	u64 more = max(due->overruns - due->pending.overruns,
+		       due->preempt_slow - due->pending.preempt_slow);
 
 	return nla_put_u64_64bit(skb, CGPU_A_OVERRUNS, due->overruns, CGPU_A_PAD) ?:
 	       nla_put_u64_64bit(skb, CGPU_A_PREEMPT_SLOW, due->preempt_slow, CGPU_A_PAD) ?:
@@ -158,7 +159,8 @@ static void send_change(struct ckm_gpu *gpu, u32 event, u32 old, u32 new, u32 in
 		ckm_netlink_send(skb, head, put_gpu(skb, gpu) ?:
 			nla_put_u32(skb, CGPU_A_OLD, old) ?:
 			nla_put_u32(skb, CGPU_A_NEW, new) ?:
-			(event == CGPU_EVENT_CONTROLS ? nla_put_u32(skb, CGPU_A_INEFFECTIVE, ineffective) : 0));
+			(event == CGPU_EVENT_CONTROLS ?
+			 nla_put_u32(skb, CGPU_A_INEFFECTIVE, ineffective) : 0));
 }
 
 void ckm_events_gpu_changed(struct ckm_gpu *gpu)
@@ -171,7 +173,8 @@ void ckm_events_gpu_changed(struct ckm_gpu *gpu)
 	mutex_unlock(&gpu->lock);
 	/* Losing a control can change the policy: send the cause first. */
 	if (view.controls != gpu->events.controls)
-		send_change(gpu, CGPU_EVENT_CONTROLS, gpu->events.controls, view.controls, view.ineffective);
+		send_change(gpu, CGPU_EVENT_CONTROLS, gpu->events.controls, view.controls,
+			    view.ineffective);
 	if (view.policy != gpu->events.policy)
 		send_change(gpu, CGPU_EVENT_POLICY, gpu->events.policy, view.policy, 0);
 	gpu->events.controls = view.controls;
@@ -321,7 +324,8 @@ static void queue_event(struct ckm_slot *slot, enum ckm_event_kind kind)
 	if (time_after_eq(jiffies, next_allowed))
 		ckm_events_kick(slot->gpu);
 	else
-		queue_delayed_work(system_unbound_wq, &slot->gpu->events.work, next_allowed - jiffies);
+		queue_delayed_work(system_unbound_wq, &slot->gpu->events.work,
+				   next_allowed - jiffies);
 }
 
 void ckm_events_refused_locked(struct ckm_slot *slot, u64 bytes)
