@@ -139,21 +139,21 @@ static u64 rest_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s
 void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns)
 {
 	u32 opened = t->opened_mask, all = t->run_mask, i;
-	u32 who[2] = { before & ~after & opened, after & ~before & opened };
+	u32 pair[2] = { before & ~after & opened, after & ~before & opened };
 	u64 end_ns;
 
-	if (!cgpu_is_one(who[0]) || !cgpu_is_one(who[1]) || (before & after & opened) ||
+	if (!cgpu_is_one(pair[0]) || !cgpu_is_one(pair[1]) || (before & after & opened) ||
 	    to_ns <= t->last_ns) {
 		cgpu_sched_update(t, to_ns);
 		return;
 	}
-	end_ns = t->last_ns + rest_ns(t, &t->slot[__builtin_ctz(who[0])], to_ns - t->last_ns);
+	end_ns = t->last_ns + rest_ns(t, &t->slot[__builtin_ctz(pair[0])], to_ns - t->last_ns);
 	for (i = 0; i < OVERLAP_SLICES_MAX && t->last_ns < to_ns; i++) {
-		t->run_mask = who[i % 2];
+		t->run_mask = pair[i % 2];
 		if (i > 1)
 			cgpu_rr_compensate_switch(t, t->run_mask);
 		cgpu_sched_update(t, end_ns < to_ns ? end_ns : to_ns);
-		end_ns += t->switch_ns + block_ns(t, &t->slot[__builtin_ctz(who[(i + 1) % 2])]);
+		end_ns += t->switch_ns + block_ns(t, &t->slot[__builtin_ctz(pair[(i + 1) % 2])]);
 	}
 	t->run_mask = all;
 	cgpu_sched_update(t, to_ns);

@@ -195,7 +195,7 @@ static void halve(struct cgpu_check *l)
 	l->samples /= 2;
 }
 
-static void count_frozen(struct cgpu_check *l, u32 frozen, u32 long_frozen, u32 who)
+static void count_frozen(struct cgpu_check *l, u32 frozen, u32 long_frozen, u32 sampled)
 {
 	u32 i;
 
@@ -203,21 +203,21 @@ static void count_frozen(struct cgpu_check *l, u32 frozen, u32 long_frozen, u32 
 		struct cgpu_check_slot *s = &l->slot[i];
 		u32 bit = 1u << i;
 
-		s->on_engine += who == bit;
+		s->on_engine += sampled == bit;
 		if (!(frozen & bit))
 			continue;
 		s->frozen++;
-		s->hits += who == bit;
+		s->hits += sampled == bit;
 		if (!(long_frozen & bit))
 			continue;
 		s->long_frozen++;
-		s->long_on_engine += who == bit;
-		s->long_returned += who == bit && (l->left_engine & bit);
+		s->long_on_engine += sampled == bit;
+		s->long_returned += sampled == bit && (l->left_engine & bit);
 	}
 	l->samples++;
 }
 
-static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 thawed, u32 who)
+static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 thawed, u32 sampled)
 {
 	u64 weight = cgpu_hw_weight(t, thawed, true), tsgs = cgpu_hw_weight(t, thawed, false);
 	u32 mask;
@@ -228,17 +228,17 @@ static void count_thawed(struct cgpu_check *l, const struct cgpu_sched *t, u32 t
 
 		if (cgpu_is_one(thawed)) {
 			s->alone++;
-			s->alone_on_engine += who == thawed;
+			s->alone_on_engine += sampled == thawed;
 			return;
 		}
 		s->corun++;
-		s->corun_on_engine += who == 1u << i;
+		s->corun_on_engine += sampled == 1u << i;
 		s->expected_by_ts += (u32)cgpu_hw_share(t, weight, i, true, CGPU_CHECK_UNIT);
 		s->expected_by_tsgs += (u32)cgpu_hw_share(t, tsgs, i, false, CGPU_CHECK_UNIT);
 	}
 	if (thawed) {
 		l->corun++;
-		l->corun_idle += !who;
+		l->corun_idle += !sampled;
 	}
 }
 
@@ -263,7 +263,7 @@ void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_
 {
 	struct cgpu_check_mark at, since;
 	u64 before_ns = l->seen_ns;
-	u32 who = bit_of(slot), long_frozen = 0;
+	u32 sampled = bit_of(slot), long_frozen = 0;
 
 	if (at_ns <= before_ns)
 		return;
@@ -278,12 +278,12 @@ void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_
 	if (slot != CGPU_CHECK_FOREIGN) {
 		if (at_ns > LONG_NS && in_force(l, at_ns - LONG_NS, at_ns, &since))
 			long_frozen = since.frozen & at.frozen;
-		count_frozen(l, at.frozen, long_frozen, who);
+		count_frozen(l, at.frozen, long_frozen, sampled);
 		if (is_timed(l, t, &at, at_ns))
-			count_thawed(l, t, at.thawed, who);
+			count_thawed(l, t, at.thawed, sampled);
 		l->left_engine |= at.frozen;
 	}
-	l->left_engine &= at.frozen & ~who;
+	l->left_engine &= at.frozen & ~sampled;
 	if (l->samples >= SAMPLES_MAX)
 		halve(l);
 }

@@ -206,7 +206,7 @@ static u32 ask_for_hold(struct cgpu_check *l, const struct cgpu_sched *t, u32 co
 static void evaluate_freezes(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
 			     struct cgpu_check_finding *find)
 {
-	u32 who;
+	u32 suspect;
 
 	if (freeze_moved(l)) {
 		find->control = CGPU_CTRL_FREEZE;
@@ -217,7 +217,7 @@ static void evaluate_freezes(struct cgpu_check *l, const struct cgpu_sched *t, u
 		forget_long_frozen(l);
 		return;
 	}
-	who = freeze_suspect(l);
+	suspect = freeze_suspect(l);
 	if (freeze_ineffective(l)) {
 		find->control = CGPU_CTRL_FREEZE;
 		l->seen &= ~CGPU_CTRL_FREEZE;
@@ -225,8 +225,8 @@ static void evaluate_freezes(struct cgpu_check *l, const struct cgpu_sched *t, u
 		forget_long_frozen(l);
 	}
 	/* With nobody else about it cannot be told from a kernel that resists. */
-	if (who < CGPU_SLOTS && !cgpu_is_one(t->opened_mask))
-		find->hold = ask_for_hold(l, t, CGPU_CTRL_FREEZE, 1u << who, now_ns);
+	if (suspect < CGPU_SLOTS && !cgpu_is_one(t->opened_mask))
+		find->hold = ask_for_hold(l, t, CGPU_CTRL_FREEZE, 1u << suspect, now_ns);
 }
 
 static void evaluate_timeslices(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,

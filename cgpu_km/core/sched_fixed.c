@@ -30,7 +30,7 @@ static u32 at_slice(const struct cgpu_sched *t, u32 members, u32 from, u32 round
 /* One whose slices were moved to where the round already was. Who came in this round has
  * missed nothing.
  */
-static u32 who_missed(const struct cgpu_sched *t, const struct cgpu_rr *r)
+static u32 missed_slot(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
 	u32 mask;
 
@@ -70,7 +70,7 @@ static void next_stretch(struct cgpu_sched *t, u32 nr)
 	struct cgpu_round whole = cgpu_round_of(t, r);
 	u32 slot, to, missed, own;
 
-	missed = who_missed(t, r);
+	missed = missed_slot(t, r);
 	if (r->cursor >= t->max_inst && missed >= CGPU_SLOTS)
 		next_round(t, r);
 	slot = at_slice(t, r->members, r->cursor, (u32)r->round + 1);
