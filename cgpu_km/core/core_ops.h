@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * What a core gives the shell: everything cgpu_km.ko asks, it asks through
- * this table, so that a core can be replaced while containers run.
+ * The operations of a core. cgpu_km.ko calls a core through this table only, so that
+ * it can be replaced while containers run.
  *
  * Trees, memory records, ledgers and effect checks are the shell's ABI (they have reserved
- * words); only struct cgpu_sched is versioned and migrated. The shell does not know
- * its layout.
+ * words); only struct cgpu_sched is versioned and migrated. Its layout is private to
+ * the core.
  */
 #ifndef CGPU_CORE_OPS_H
 #define CGPU_CORE_OPS_H
@@ -50,11 +50,11 @@ struct cgpu_sched_ops {
 	void (*slot_view)(const struct cgpu_sched *t, u32 slot,
 			  struct cgpu_sched_entity_view *view);
 	/* Both fill a buffer of zeros, return 0 or an error, and take no longer than
-	 * copying takes: nobody else gets the processor meanwhile.
+	 * copying takes: they run without preemption.
 	 */
 	int (*migrate)(struct cgpu_sched *fresh, const void *old, u32 old_version);
-	/* The way back: @t for a core of @older_version that does not know this one's.
-	 * NULL: there is none.
+	/* Convert @t for a core of @older_version, which cannot read this layout. NULL: not
+	 * possible.
 	 */
 	int (*migrate_back)(const struct cgpu_sched *t, void *older, u32 older_version);
 	u32 (*control_moved)(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns);

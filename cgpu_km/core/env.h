@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The only file of the core that knows where it is compiled.
+ * The only file of the core that depends on where it is compiled.
  *
  * Need: u8 u16 u32 u64 s64, bool, size_t, NULL, E* numbers, memset, memcpy,
  *       memcmp, strlen, 64-bit division.

@@ -9,7 +9,7 @@ u64 cgpu_estimate_vidmem_bytes(u64 size, u32 attr, u32 attr2);	/* U64_MAX on ove
 u64 cgpu_estimate_managed_bytes(u64 start, u64 end);
 u64 cgpu_estimate_bar1_bytes(u64 bytes, u64 offset, u64 length);	/* U64_MAX on overflow */
 
-/* Upper bounds of what the driver keeps on the card beside what was asked for. */
+/* Upper bounds of what the driver keeps on the card beside the requested memory. */
 u64 cgpu_estimate_object_overhead(u32 kind, u32 cls);
 u64 cgpu_estimate_page_tables(u64 bytes);
 

@@ -16,7 +16,7 @@ void cgpu_ledger_init(struct cgpu_ledger *led, u64 limit_bytes)
 }
 
 /**
- * cgpu_ledger_charge() - charge before the driver is asked
+ * cgpu_ledger_charge() - charge before the driver is called
  * @led: the slot's ledger
  * @bytes: how much
  *
@@ -38,13 +38,13 @@ int cgpu_ledger_charge(struct cgpu_ledger *led, u64 bytes)
 }
 
 /**
- * cgpu_ledger_uncharge() - give back what was charged
+ * cgpu_ledger_uncharge() - drop a charge
  * @led: the slot's ledger
  * @bytes: how much
  *
  * Context: Caller serialises.
- * Return: false if more is given back than was charged (a bug of the caller);
- * then 0 is left in use.
+ * Return: false if @bytes exceeds the charged amount (a bug of the caller); the ledger is
+ * set to 0 then.
  */
 bool cgpu_ledger_uncharge(struct cgpu_ledger *led, u64 bytes)
 {

@@ -21,7 +21,7 @@ void cgpu_ledger_init(struct cgpu_ledger *led, u64 limit_bytes);
  */
 int cgpu_ledger_charge(struct cgpu_ledger *led, u64 bytes);
 
-/* Returns false (and leaves 0 used) if more is given back than was charged. */
+/* Returns false (and sets 0 used) if @bytes exceeds the charged amount. */
 bool cgpu_ledger_uncharge(struct cgpu_ledger *led, u64 bytes);
 
 /* A limit below use is accepted; charges fail until use is below it again. */

@@ -16,7 +16,7 @@ enum cgpu_quota_kind {
 struct cgpu_quota_pool {
 	u64 total;		/* of the card */
 	u32 max_inst;		/* containers that may be there */
-	u32 floor_pct;		/* of what containers may have: kept for those who have little */
+	u32 floor_pct;		/* percent of the pool that is divided into floors */
 };
 
 struct cgpu_quota_view {

@@ -2,12 +2,11 @@
 /*
  * The objects of one container's RM clients, and the memory they keep alive.
  *
- * Storage is the caller's: it hands in objects and memory records and gets
- * them back when they are out of the tree. Caller serialises (the container's
- * mutex). Nothing here is held across a call into the driver; instead an
- * object is PENDING while the driver makes it, BUSY while a call uses it and
- * FREEING while the driver frees it, and whatever would race with that is
- * refused.
+ * The caller allocates objects and memory records and frees them when they are out of
+ * the tree. Caller serialises (the container's mutex). Nothing here is held across a
+ * call into the driver. Instead an object is PENDING while the driver creates it, pinned
+ * while a call uses it and FREEING while the driver frees it; a call that would race
+ * with that is refused.
  */
 #ifndef CGPU_CORE_MEM_TREE_H
 #define CGPU_CORE_MEM_TREE_H
@@ -46,7 +45,7 @@ struct cgpu_obj {
 	struct cgpu_mem *userd;		/* channels: their USERD's, which the driver keeps as long */
 	struct cgpu_obj *dep_next;	/* on tree->deps */
 	u64 owner;			/* the backing file its client is bound to */
-	u64 timeslice_us;		/* what the tenant asked for; TSG only */
+	u64 timeslice_us;		/* as requested by the tenant; TSG only */
 	u32 hclient;
 	u32 hobject;
 	u32 cls;
@@ -58,7 +57,7 @@ struct cgpu_obj {
 	u8 gr;				/* on a graphics/compute engine */
 	u8 scheduled;			/* channel or TSG: enabled by its owner at least once */
 	u32 reserved;
-	u64 bytes;			/* memory that is not charged: its size, 0: not asked yet */
+	u64 bytes;			/* memory that is not charged: its size, 0: not read yet */
 	u64 overhead;			/* estimate of what the driver keeps for it on the card */
 };
 
@@ -73,8 +72,8 @@ struct cgpu_tree {
 struct cgpu_obj *cgpu_tree_find(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
 
 /* The object if it is LIVE, else NULL. These two may also be called without
- * serialisation, by a caller who sees to it that objects outlive the look: what
- * is found is right, and NULL may be wrong while another changes the bucket.
+ * serialisation, if the caller guarantees that objects outlive the search. An object that
+ * is returned is valid; NULL may be wrong while the bucket is changed.
  */
 struct cgpu_obj *cgpu_tree_live(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
 
@@ -89,7 +88,7 @@ int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj 
  */
 int cgpu_tree_free_begin(struct cgpu_tree *tree, struct cgpu_obj *obj);
 
-/* The driver refused: everything back to LIVE. */
+/* The driver refused: set the subtree back to LIVE. */
 void cgpu_tree_free_cancel(struct cgpu_tree *tree, struct cgpu_obj *obj);
 
 /* Take the subtree of @obj and its dependants out, whatever their state.

@@ -162,10 +162,10 @@
 #define NVOS32_ATTR_PAGE_SIZE_SHIFT	23
 #define NVOS32_ATTR_PAGE_SIZE_HUGE	3
 #define NVOS32_ATTR2_HUGE_SHIFT		20
-#define NVOS32_ALLOC_FLAGS_FIXED	0x10	/* at the offset that is asked for */
+#define NVOS32_ALLOC_FLAGS_FIXED	0x10	/* at the requested offset */
 #define NVOS32_ALLOC_FLAGS_ALIGNED	0x180	/* hinted, forced */
 #define NVOS32_ALLOC_FLAGS_LAZY		0x400
-#define NVOS32_ALLOC_FLAGS_BEGIN_END	0x20000	/* within the range that is asked for */
+#define NVOS32_ALLOC_FLAGS_BEGIN_END	0x20000	/* within the requested range */
 #define NVOS32_ALLOC_FLAGS_VIRTUAL	0x80000
 #define NVOS32_ALLOC_FLAGS_EXTERNAL	0x400000	/* its page tables are not RM's */
 #define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */

@@ -31,9 +31,9 @@ static void no_p2p(u8 *params)
  * @params: the caller's, with its arguments; its answer afterwards
  * @size: of @params
  *
- * The objects that would be made next are refused (NV50_P2P, fabric memory,
- * multicast), and a program that was answered otherwise would fail there instead of
- * going another way.
+ * The objects that would be created next are refused (NV50_P2P, fabric memory,
+ * multicast). With another answer a program would fail there instead of using its
+ * fallback.
  */
 bool cgpu_call_not_there(u32 cmd, u8 *params, u32 size)
 {

@@ -51,7 +51,7 @@ const struct cgpu_escape *cgpu_call_escape(u32 branch, u32 nr, u32 size, u32 nod
 	return NULL;
 }
 
-/* One row for all of a kind: what they do is not to be seen from their number. */
+/* One row for all of a kind: the number does not show what the control does. */
 static const struct cgpu_control *opaque_control(u32 cmd)
 {
 	if (cmd >> 16 == NV2081_BINAPI)
@@ -181,7 +181,7 @@ u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, 
 		 * admission's business, and showing less would leak neighbours.
 		 */
 		return left;
-	case NV_FB_LARGEST_FREE_BASE:	/* of what is whose */
+	case NV_FB_LARGEST_FREE_BASE:	/* would show the layout of other containers' memory */
 	case NV_FB_TAX_SIZE:		/* what the card keeps back is not of the slice */
 	case NV_FB_RESERVED_HEAP_SIZE:
 		return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The call table: what happens to each call of a tenant, as data. What is not
- * in a table is refused: the tables are allow-lists. A refused row says what is
- * known about a call that some tool makes.
+ * The call table: the verdict for each call of a tenant, as data. A call without a row
+ * is refused: the tables are allow-lists. A row with the verdict refuse documents a call
+ * that some tool makes.
  *
  * A row holds for a range of driver branches ("580" of 580.105.08): its number,
  * its size and its offsets are those of every branch between. The rows are in
@@ -23,8 +23,8 @@ const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr);
 /* True if this driver's layouts are the ones of the tables: by its branch. */
 bool cgpu_call_knows_driver(const char *version);
 
-/* The branch whose rows this driver gets: its own, or for one that is not known
- * (and was accepted by parameter) the nearest older one.
+/* The branch of the rows for this driver: its own, or for an unknown one (accepted by
+ * parameter) the nearest older one.
  */
 u32 cgpu_call_branch(const char *version);
 
@@ -47,7 +47,7 @@ const struct cgpu_abi *cgpu_call_abi(u32 branch);
  */
 bool cgpu_call_engine_is_gr(u32 engine);
 
-/* True if (attr, flags) ask for video memory that is really backed. */
+/* True if (attr, flags) request video memory, not only addresses. */
 bool cgpu_call_is_vidmem(u32 attr, u32 flags);
 
 /* One FB_GET_INFO entry as the tenant may see it; values in KiB. BAR1 is as large as what

@@ -12,7 +12,7 @@
 
 enum cgpu_verdict {
 	CGPU_REFUSE = 0,
-	CGPU_PASS,		/* forwarded; where the row says so, a kernel copy of its parameters is */
+	CGPU_PASS,		/* forwarded; with @copied_in, a kernel copy of its parameters is */
 	CGPU_ANSWER_OK,		/* accepted, not forwarded: virtualised */
 	/* frontend: each has a handler in the module */
 	CGPU_ALLOC,

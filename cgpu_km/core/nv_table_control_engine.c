@@ -27,7 +27,7 @@
  */
 #define CLOCKS	"not in the public driver; clock domains and rates, without which CUDA's runtime fails"
 
-/* What nvidia-smi asks and shows as N/A without. */
+/* Queries of nvidia-smi, which shows N/A without them. */
 #define OPAQUE	"not in the public driver: what it does is not known"
 #define POWER	"power of the whole card follows what neighbours do; not in the public driver"
 

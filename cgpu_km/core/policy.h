@@ -8,13 +8,13 @@
 
 struct cgpu_policy {
 	u32 controls;		/* CGPU_CTRL_*: without them the policy is refused */
-	u8 limits;		/* 0: nobody is frozen or measured (native) */
+	u8 limits;		/* 0: no slot is frozen or measured (native) */
 	u8 fixed_round;		/* a round is max_inst slices and empty ones pass */
 	u8 thaw_first;		/* thaw the next before the last is frozen */
 	u8 scaled;		/* the least grant is one slice, a round 20 at most */
 	u32 max_inst;		/* most slices of a GPU; 0: CGPU_MAX_INST_MAX */
-	/* Consecutive slices a round holds for @slot; 0: no turn. NULL: no
-	 * turns at all, everybody with weight runs.
+	/* Consecutive slices of @slot in a round; 0: no turn. NULL: no turns, every slot with
+	 * weight runs.
 	 */
 	u32 (*slices)(const struct cgpu_sched_entity *slot);
 	/* Timeslice of each TSG of a container with @tsgs, the most crowded one

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * 0, fair share: a round is max_inst slices and every container owns one of
+ * 0, fair share: a round is max_inst slices and every container has one of
  * them, whatever its weight. The slice of a container that has not opened the
- * GPU, or does nothing, passes empty: nobody ever gets more than 1/max_inst.
+ * GPU, or is idle, passes empty: no container gets more than 1/max_inst.
  */
 #include "policy.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * 3, fixed: a hard cap of weight/max_inst. Slices that belong to nobody, to
- * one that has not opened the GPU or to one that idles all pass empty.
+ * 3, fixed: a hard cap of weight/max_inst. Slices that are unassigned, or of a
+ * container that has not opened the GPU or is idle, pass empty.
  */
 #include "policy.h"
 

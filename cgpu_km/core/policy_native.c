@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * 5, native: memory limits only. Everybody is thawed, weight 0 included, and
- * every timeslice goes back to the driver's own. Always possible: it is where
- * a lost control ends.
+ * 5, native: memory limits only. Every container is thawed, weight 0 included, and
+ * every timeslice is the driver's own. Needs no control: the fallback when one is lost.
  */
 #include "policy.h"
 

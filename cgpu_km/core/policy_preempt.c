@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * 1, preemptive: those that have opened the GPU take turns, one slice each;
- * the others are skipped. One that has opened it and idles keeps its slice:
- * nothing tells us from outside that it idles.
+ * the others are skipped. One that has opened it and idles keeps its slice unless its
+ * run state is known.
  */
 #include "policy.h"
 

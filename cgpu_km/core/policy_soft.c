@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * 4, soft: everybody runs and the hardware shares by timeslices. It gives the
- * time of the idle away at once; in return no ratio is promised.
+ * 4, soft: every container runs and the hardware divides the GPU by timeslices. It gives
+ * idle time away at once; no ratio is promised.
  *
  * The hardware rotates over TSGs, so a container's quantum is divided by how
  * many it has. Very short timeslices cost throughput: the quantum grows with

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * 2, weighted preemptive: `weight` consecutive slices merged into one turn.
- * Only slices that belong to nobody are skipped: those of a container that
- * has not opened the GPU are consumed. A lone container has the whole GPU.
+ * Only unassigned slices are skipped: those of a container that has not
+ * opened the GPU are consumed. A lone container has the whole GPU.
  */
 #include "policy.h"
 

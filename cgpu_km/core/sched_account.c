@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Whom the time since the last update is charged to. */
+/* Charges the time since the last update to the slots that ran. */
 #include "sched_account.h"
 
 #include "policy.h"
@@ -8,7 +8,7 @@
 #include "sched_rr.h"
 
 #define OVERRUN_PARTS	10	/* an overrun is a turn later than slice/10 */
-#define OVERLAP_SLICES_MAX	16	/* timeslices of an overlap that are told apart */
+#define OVERLAP_SLICES_MAX	16	/* timeslices of an overlap that are accounted one by one */
 
 static bool is_measured(const struct cgpu_sched *t)
 {
@@ -80,7 +80,7 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 /**
  * cgpu_sched_switch() - other containers run from here on
  * @t: the scheduler, accounted up to here
- * @run_mask: who may run now
+ * @run_mask: slots that may run now
  *
  * A container that stops with more than a tenth of a slice too much, beyond
  * what its turn was to be late by, has had an overrun.
@@ -112,8 +112,8 @@ static u64 block_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *
 
 /* How long one that runs goes on when another one can run too, as far as it matters for
  * @len_ns. Where in its timeslice it is, and which of its TSGs runs, is not known, so the
- * mean: nothing in short queues keeps to the beginnings that could be told, and turns are
- * spread over a timeslice (cgpu_rr_late_ns()).
+ * mean: short queues do not keep to the begin of timeslices, and turns are spread over a
+ * timeslice (cgpu_rr_late_ns()).
  */
 static u64 rest_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s, u64 len_ns)
 {
@@ -128,8 +128,8 @@ static u64 rest_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s
 /**
  * cgpu_account_overlap() - charge the time in which two could run
  * @t: the scheduler, accounted up to where the overlap began
- * @before: who could run before it
- * @after: who can when it ends
+ * @before: slots that could run before it
+ * @after: slots that can run when it ends
  * @to_ns: its end
  *
  * The one that ran goes on to the end of its timeslice, if it has several TSGs to that

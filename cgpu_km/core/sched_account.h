@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Where the time went. Inside the core only. */
+/* Charging of GPU time. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_ACCOUNT_H
 #define CGPU_CORE_SCHED_ACCOUNT_H
 

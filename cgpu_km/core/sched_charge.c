@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Which round-robin groups are in force, and whose turn pays for the time. */
+/* Which round-robin groups are in force, and the charge to the turn under way. */
 #include "sched_rr.h"
 
 #include "sched_debt.h"
@@ -41,7 +41,7 @@ void cgpu_rr_planned(struct cgpu_sched *t)
  * @t: the scheduler
  * @nr: enum cgpu_rr_nr
  *
- * Between two groups, while calls are under way, who may run tells: a high-priority one
+ * Between two groups, while calls are under way, run_mask decides: a high-priority slot
  * that resists its freeze takes that time from no turn of the others, also not beside it.
  */
 bool cgpu_rr_in_force(const struct cgpu_sched *t, u32 nr)

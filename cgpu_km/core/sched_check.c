@@ -2,11 +2,11 @@
 /*
  * Does the share move when a control is used?
  *
- * One who was on the engine while frozen proves little: the sampler's clock may
- * be off, or its kernel may resist preemption longer than a turn. So what is
- * seen in passing acquits a control but never convicts it. It makes it suspect;
- * then one container is held frozen for a second, and what counts is that it
- * was off the engine and came back.
+ * A container that is sampled while frozen proves little: the sampler's clock may be
+ * off, or its kernel may resist preemption longer than a turn. So samples of normal
+ * operation can prove a control, but not disable it: they make it suspect. Then one
+ * container is held frozen for a second, and the control is without effect if the
+ * container left the engine and came back.
  */
 #include "sched_check.h"
 
@@ -91,7 +91,7 @@ void cgpu_check_forget_timed(struct cgpu_check *l, u64 now_ns)
 /**
  * cgpu_check_acted() - the calls of a plan were made and acknowledged
  * @l: the effect check
- * @t: the scheduler, told of @ack already
+ * @t: the scheduler, after cgpu_sched_ack()
  * @plan: what was done
  * @ack: when
  * @committed: the runlist was restarted where that is needed
@@ -112,7 +112,7 @@ void cgpu_check_acted(struct cgpu_check *l, const struct cgpu_sched *t,
 	}
 	l->fresh &= ~called;
 	l->uncommitted = committed ? 0 : l->uncommitted | called | plan->timeslice_mask;
-	/* Who is held for it does not count in the others' timeslices: these change too. */
+	/* A held container is left out of the others' timeslices, so these change too. */
 	if (plan->timeslice_mask && l->suspect == CGPU_CTRL_TIMESLICE)
 		l->timed_ns = now_ns;
 	else if (plan->timeslice_mask)
@@ -123,8 +123,8 @@ void cgpu_check_acted(struct cgpu_check *l, const struct cgpu_sched *t,
 /**
  * cgpu_check_touched() - a container's channels, or it itself, came or went
  * @l: the effect check
- * @t: the scheduler, which knows
- * @slot: whose
+ * @t: the scheduler, with the change
+ * @slot: the container's
  * @now_ns: monotonic
  *
  * A new channel runs until it is frozen in the call that made it.
@@ -159,7 +159,7 @@ u64 cgpu_check_until_ns(const struct cgpu_sched *t, u64 now_ns)
 	return known_ns > MARGIN_NS ? known_ns - MARGIN_NS : 0;
 }
 
-/* Who was frozen and who thawed, all the time. False: that is not on record any more. */
+/* Slots frozen, and slots thawed, all the time. False: no longer on record. */
 static bool in_force(const struct cgpu_check *l, u64 from_ns, u64 to_ns,
 		     struct cgpu_check_mark *all)
 {
@@ -251,11 +251,11 @@ static bool is_timed(const struct cgpu_check *l, const struct cgpu_sched *t,
 }
 
 /**
- * cgpu_check_sample() - who was on the engine
+ * cgpu_check_sample() - add a utilisation sample
  * @l: the effect check
  * @t: the scheduler
  * @at_ns: when; monotonic, rising, at most cgpu_check_until_ns()
- * @slot: who, or CGPU_CHECK_IDLE or CGPU_CHECK_FOREIGN
+ * @slot: on the engine, or CGPU_CHECK_IDLE or CGPU_CHECK_FOREIGN
  *
  * Context: Caller serialises.
  */

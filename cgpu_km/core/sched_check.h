@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Does the share move when a control is used? Decided from the driver's
- * utilisation samples (who was on the engine, six times a second) and from what
- * was in force then: docs/reference/policies.md, section 6.
+ * Effect check: does the share move when a control is used? Decided from the driver's
+ * utilisation samples (the process on the engine, six times a second) and the freezes
+ * and timeslices in force then: docs/reference/policies.md, section 6.
  *
  * Kept by the shell beside each struct cgpu_sched; part of its records' ABI.
  * Caller serialises both (the GPU's mutex).
@@ -21,8 +21,8 @@
 #define CGPU_CHECK_POLL_MS	1000u
 #define CGPU_CHECK_HOLD_MS	1200u
 
-/* From @at_ns on, what calls that were answered well have made of those that
- * have the GPU open. Who is in neither mask may run or not.
+/* Known freeze state from @at_ns on, as of successful driver calls. Slots in neither mask
+ * are in an unknown state.
  */
 struct cgpu_check_mark {
 	u64 at_ns;
@@ -38,7 +38,7 @@ struct cgpu_check_slot {
 	u32 long_frozen;	/* it had been frozen for long */
 	u32 long_on_engine;	/* and was on the engine all the same */
 	u32 long_returned;	/* having been off it while frozen */
-	u32 alone;		/* nobody else could run */
+	u32 alone;		/* no other slot could run */
 	u32 alone_on_engine;
 	u32 corun;		/* others could run too, at timeslices in force: */
 	u32 corun_on_engine;
@@ -91,9 +91,9 @@ void cgpu_check_forget_timed(struct cgpu_check *l, u64 now_ns);
 
 /* Up to when samples can be judged at @now_ns: later ones wait. */
 u64 cgpu_check_until_ns(const struct cgpu_sched *t, u64 now_ns);
-/* A sample, in order of time. @slot: who, or CGPU_CHECK_*. */
+/* Add a sample, in order of time. @slot: on the engine, or CGPU_CHECK_*. */
 void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
-/* @find->hold asks for cgpu_check_hold(). */
+/* If @find->hold is not 0, call cgpu_check_hold(). */
 void cgpu_check_evaluate(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
 			 struct cgpu_check_finding *find);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What the samples say of the controls: docs/reference/policies.md, section 6. */
+/* Evaluation of the samples: docs/reference/policies.md, section 6. */
 #include "sched_check.h"
 
 #include "sched_hwshare.h"
@@ -16,7 +16,7 @@
 #define CORUN_MIN	24u
 #define CORUN_MAX	192u
 #define IDLE_PARTS	5u		/* samples fall on switches too; more than this part is idleness */
-#define ALONE_MIN	4u		/* samples that tell whether one always has work */
+#define ALONE_MIN	4u		/* samples needed to see whether a slot always has work */
 #define TRIES_MAX	6u
 #define WAIT_MAX_NS	(3600000ull * MS_NS)
 
@@ -71,8 +71,8 @@ static u32 thawed_on_engine(const struct cgpu_check_slot *s)
 	return s->on_engine - s->hits;
 }
 
-/* It was taken off, somebody else ran, and it came back, all while it was frozen; and
- * it was there about as often as when it may be: wrong samples are less than that.
+/* The slot left the engine, another one ran, and it came back, all while it was frozen;
+ * and it was on the engine about as often as when thawed: wrong samples are fewer.
  */
 static bool freeze_ineffective(const struct cgpu_check *l)
 {
@@ -92,8 +92,8 @@ static bool freeze_ineffective(const struct cgpu_check *l)
 	       on_engine * CGPU_CHECK_UNIT >= expect / INEFFECTIVE_PARTS;
 }
 
-/* Whom to hold; CGPU_CHECK_IDLE: there is nothing to suspect. Not one that was only ever
- * seen while frozen: rounds can be in step with the sampler.
+/* The slot to hold; CGPU_CHECK_IDLE: nothing is suspect. Not a slot that was only ever
+ * sampled while frozen: rounds can be in step with the sampler.
  */
 static u32 freeze_suspect(const struct cgpu_check *l)
 {
@@ -131,12 +131,12 @@ enum timing {
 	TIMING_MOVES,
 	TIMING_PROVEN,
 	TIMING_SUSPECT,
-	TIMING_IDLES,	/* one was seen to ask for no more than it gets */
+	TIMING_IDLES,	/* a favoured slot needs no more than it gets */
 	TIMING_INEFFECTIVE,
 };
 
-/* @unclear: of whom it is not known whether it always has work. Only if every favoured one gets no
- * more than without the control is it suspect, and only if all those have work is it ineffective.
+/* @unclear: a slot that may not always have work. The control is suspect only if every favoured
+ * slot gets no more than without it, and ineffective only if all those always have work.
  */
 static enum timing timing(const struct cgpu_check *l, u32 *unclear)
 {
@@ -224,7 +224,7 @@ static void evaluate_freezes(struct cgpu_check *l, const struct cgpu_sched *t, u
 		l->tries = 0;
 		forget_long_frozen(l);
 	}
-	/* With nobody else about it cannot be told from a kernel that resists. */
+	/* Alone, it cannot be distinguished from a kernel that resists. */
 	if (suspect < CGPU_SLOTS && !cgpu_is_one(t->opened_mask))
 		find->hold = ask_for_hold(l, t, CGPU_CTRL_FREEZE, 1u << suspect, now_ns);
 }

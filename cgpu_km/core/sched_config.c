@@ -16,8 +16,8 @@
 #define SLICE_NS	20000000ull	/* until the control is measured */
 #define NO_EFFECT_MAX	3		/* acts without effect that make a control ineffective */
 
-/* While calls are under way time is charged when they are acknowledged:
- * only then is it known who had it.
+/* While calls are under way, time is charged when they are acknowledged: only then is it
+ * known which slots ran.
  */
 static void account(struct cgpu_sched *t, u64 now_ns)
 {
@@ -59,9 +59,9 @@ void cgpu_rr_refresh(struct cgpu_sched *t)
 	}
 }
 
-/* After a change of slots: masks, and slices of the fixed rounds. Those that
- * are nobody's lie evenly between the others': a slow call then delays nobody
- * but whose it is.
+/* After a change of slots: work out the masks and place the slices of the fixed rounds.
+ * Unassigned slices lie evenly between the others, so that a slow call delays only its
+ * own slot.
  */
 static void pack(struct cgpu_sched *t)
 {
@@ -84,7 +84,7 @@ static void pack(struct cgpu_sched *t)
 	}
 }
 
-/* Nobody's turn, no debts: another policy means another entitlement. */
+/* No turn is under way and all deficits are 0: another policy, another entitlement. */
 static void start_over(struct cgpu_sched *t)
 {
 	u32 i;
@@ -135,7 +135,7 @@ u32 cgpu_sched_instances(const struct cgpu_sched *t)
 }
 
 /**
- * cgpu_sched_free_weight() - slices that belong to nobody
+ * cgpu_sched_free_weight() - unassigned slices per round
  * @t: the scheduler
  */
 u32 cgpu_sched_free_weight(const struct cgpu_sched *t)
@@ -151,7 +151,7 @@ u32 cgpu_sched_free_weight(const struct cgpu_sched *t)
  * cgpu_sched_add() - admit a container
  * @t: the scheduler
  * @cookie: its identity, not 0
- * @weight: slices asked for, 1 .. max_inst
+ * @weight: requested slices per round, 1 .. max_inst
  * @highprio: 0 or 1
  * @now_ns: monotonic
  * @slot: its slot
@@ -159,7 +159,7 @@ u32 cgpu_sched_free_weight(const struct cgpu_sched *t)
  *
  * Context: Caller serialises.
  * Return: 0; -EINVAL for an argument out of range; -EEXIST if @cookie is here;
- * -ENOSPC if max_inst containers are, or fewer slices than asked but not none.
+ * -ENOSPC if max_inst containers exist, or if 0 < unassigned slices < @weight.
  */
 int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
 		   u64 now_ns, u32 *slot, u32 *granted)
@@ -368,7 +368,7 @@ int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns)
  *
  * Context: Caller serialises.
  * Return: the policy in force: native if the one before needs what is gone.
- * Its plan thaws everybody, whatever @controls says of the freeze control.
+ * Its plan thaws every slot, even if @controls lacks CGPU_CTRL_FREEZE.
  */
 u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
 {
@@ -388,9 +388,9 @@ u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
  * @moved: 1: it did
  * @now_ns: monotonic
  *
- * The status of a call says nothing about this: an ineffective control answers well.
- * From the first doubt on nobody is reported as enforced; the third in a row
- * takes the control away.
+ * The status of a call does not show it: calls of an ineffective control succeed. From the
+ * first use without effect on, no slot is reported as enforced; after the third in a row
+ * the control is disabled.
  *
  * Context: Caller serialises.
  * Return: the policy in force.

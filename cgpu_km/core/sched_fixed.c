@@ -27,8 +27,8 @@ static u32 at_slice(const struct cgpu_sched *t, u32 members, u32 from, u32 round
 	return best;
 }
 
-/* One whose slices were moved to where the round already was. Who came in this round has
- * missed nothing.
+/* A slot whose slices were moved to a place that the round has passed, or CGPU_NO_SLOT. A slot
+ * created in this round missed nothing.
  */
 static u32 missed_slot(const struct cgpu_sched *t, const struct cgpu_rr *r)
 {
@@ -61,8 +61,8 @@ static void next_round(struct cgpu_sched *t, struct cgpu_rr *r)
 		r->slot_start_ns = r->clock_ns - most_late;
 }
 
-/* Move to the next stretch of the fixed round: a container's or an empty one, which whoever
- * missed its place has, at the latest after the last one.
+/* Move to the next stretch of the fixed round: a slot's or an empty one. A slot that missed
+ * its place has the next empty one, at the latest after the last stretch.
  */
 static void next_stretch(struct cgpu_sched *t, u32 nr)
 {
@@ -95,7 +95,7 @@ static void next_stretch(struct cgpu_sched *t, u32 nr)
 }
 
 /**
- * cgpu_rr_step_fixed() - whose turn is it, in a round of max_inst slices
+ * cgpu_rr_step_fixed() - select the current slot in a round of max_inst slices
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rr_nr
  * @members: slots that take turns

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The scheduler of one GPU: whose turn it is, until when, by which control.
+ * The scheduler of one GPU: which slots may run, until when, by which control.
  *
- * (state, event, now) -> plan. The shell carries the plan out with calls into
- * the driver that take 0.25 to 5 ms, then says with cgpu_sched_ack() when each
- * part took effect; credit is computed from those times, never from the plan.
+ * (state, event, now) -> plan. The shell carries the plan out with driver calls that take
+ * 0.25 to 5 ms, then passes the times at which each part took effect to cgpu_sched_ack().
+ * Deficits are computed from those times, never from the plan.
  *
  * Caller serialises (the GPU's mutex). now_ns is monotonic. No function
  * allocates, sleeps or reads a clock.
@@ -73,7 +73,7 @@ struct cgpu_rr {
 	u32 cursor;		/* last slot that had its turn; fixed rounds: next slice */
 	u8 fixed;		/* a round of max_inst slices, empty ones pass */
 	u8 running;		/* CGPU_RR_*: in force, its clock runs */
-	u8 contended;		/* somebody has to wait: turns are charged */
+	u8 contended;		/* another slot waits: turns are charged */
 	u8 late;		/* fixed rounds: no empty slice made room for the gaps so far */
 	u8 waking;		/* the turn is a woken slot's: another one does not cut it short */
 	u8 pad[3];
@@ -89,10 +89,10 @@ struct cgpu_sched {
 	u32 prio_ratio;
 	u32 controls;
 	u64 slice_ns;
-	u32 run_mask;		/* who may run now, as acknowledged */
+	u32 run_mask;		/* slots that may run now, as acknowledged */
 	u32 timesliced;		/* slots whose TSGs carry a timeslice of ours */
-	u32 planned_mask;	/* who may run by the last plan */
-	u32 freeze_unknown_mask;	/* the last call for them failed: say it again */
+	u32 planned_mask;	/* slots that may run by the last plan */
+	u32 freeze_unknown_mask;	/* their last call failed: repeat it */
 	u32 new_mask;		/* came since the last plan: its ack is not about them */
 	u32 touched_mask;	/* TSGs came or went since the last plan */
 	u32 ts_dirty_mask;	/* TSGs that may lack the timeslice */
@@ -150,7 +150,7 @@ struct cgpu_sched_ack {
 void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns);
 
 /* Admission. Weight wanted > 0: granted if it fits; free_weight 0 -> granted
- * weight 0 (documented; the caller says so loudly); 0 < free < wanted ->
+ * weight 0 (documented; the caller logs it); 0 < free < wanted ->
  * -ENOSPC. -ENOSPC too when max_inst containers are there. -EINVAL: weight 0
  * or > max_inst, cookie 0. -EEXIST: cookie present.
  */
@@ -170,7 +170,7 @@ int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns);
 int cgpu_sched_set_max_inst(struct cgpu_sched *t, u64 max_inst, u64 now_ns);
 int cgpu_sched_set_prio_ratio(struct cgpu_sched *t, u64 prio_ratio, u64 now_ns);
 int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns);
-/* A policy whose control is taken away falls back to native; returns the policy in force. */
+/* A policy whose control is disabled falls back to native. Returns the policy in force. */
 u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns);
 
 /* The shell looked whether the share moved when @control was used. One that three times in a

@@ -14,7 +14,7 @@ static u64 weight_of(const struct cgpu_sched_entity *s, bool by_timeslice)
 /**
  * cgpu_hw_weight() - sum of the weights of slots that run together
  * @t: the scheduler
- * @mask: who runs
+ * @mask: slots that run together
  * @by_timeslice: weigh TSGs by their timeslice, not all the same
  */
 u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice)
@@ -30,7 +30,7 @@ u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice)
  * cgpu_hw_share() - what one of several that ran together got
  * @t: the scheduler
  * @all: cgpu_hw_weight() of them
- * @slot: whose part
+ * @slot: one of them
  * @by_timeslice: as in cgpu_hw_weight()
  * @len_ns: how long they ran together
  *

@@ -104,8 +104,8 @@ static u32 step(struct cgpu_sched *t, struct plan_input *v, u32 nr, u32 members,
 	return run | asleep;
 }
 
-/* Policies 0 and 3. Another one begins in each period: the last is cut short where there is
- * less time than the caps, and gaps between turns are nobody's.
+/* Policies 0 and 3. A different slot begins in each period: the last one is cut short if there
+ * is less time than the caps, and gaps between turns are charged to no slot.
  */
 static u32 run_under_quota(struct cgpu_sched *t, struct plan_input *v, u32 members, bool corun)
 {
@@ -118,7 +118,7 @@ static u32 run_under_quota(struct cgpu_sched *t, struct plan_input *v, u32 membe
 	return step(t, v, CGPU_RR_BACKGROUND, members, false);
 }
 
-/* The ceiling is used up: the others have the GPU until the period ends. */
+/* High priority is throttled: the others have the GPU until the period ends. */
 static u32 run_low(struct cgpu_sched *t, struct plan_input *v)
 {
 	u32 members = with_slices(t, v, v->low);
@@ -128,8 +128,8 @@ static u32 run_low(struct cgpu_sched *t, struct plan_input *v)
 	return step(t, v, CGPU_RR_NORMAL, members, false);
 }
 
-/* Nobody with highprio has opened the GPU. They are thawed all the same: the
- * first of them runs at once, without waiting for a call.
+/* No high-priority slot has opened the GPU. They are thawed all the same, so that the
+ * first one runs at once, without a driver call.
  *
  * A fixed round stands where it is until the period is over: what is left of the caps may
  * be had in it. Those at its end would else come later each time one closes the GPU.
@@ -362,10 +362,10 @@ static void add_points(u32 *points, bool slow)
 		*points = SLOW_MAX;
 }
 
-/* Does the slow freeze of @stopped mean that they did not let themselves be
- * preempted, and had the GPU to themselves till its end? One slow call does
- * not: the driver has a tail. Slow ones again and again do, where thaws, which
- * nobody resists, are not slow as well; and so does one that no tail explains.
+/* Does the slow freeze mean that kernels of @stopped delayed their preemption and ran until
+ * its end? Not after one slow call: the driver has a tail. It does if slow freezes are
+ * frequent while thaws, which no kernel can delay, are not slow as well, or if the call
+ * took longer than any tail.
  */
 static bool preempt_was_slow(struct cgpu_sched *t, u32 stopped, u64 took_ns)
 {
@@ -447,9 +447,8 @@ static void count_failed(struct cgpu_sched *t, u32 failed)
  * @plan: as cgpu_sched_next() gave it, no other plan in between
  * @ack: when each part took effect, and what is in force now
  *
- * Where @ack says other than @plan a call failed: the state of that container
- * is not known, and the call that its next state needs is made again, after
- * 1 ms, then 2, up to 64.
+ * If @ack differs from @plan, a call failed: the state of that container is unknown, and
+ * the call for its next state is repeated after 1 ms, then 2, up to 64.
  *
  * A plan is acknowledged once: the same acknowledgement again, or one of a plan without calls,
  * changes nothing. Counted twice, a failed call would double the time until it is repeated.

@@ -38,7 +38,7 @@ static void give_back(u64 *used_ns, u64 allowed_ns, u64 most_ns)
 		*used_ns = most_ns;
 }
 
-/* The next 100 ms begin. What was used too much counts in them. */
+/* The next period begins. Runtime above the quota is charged to it. */
 static void roll_period(struct cgpu_sched *t, u64 quota_ns, u64 now_ns)
 {
 	u64 n = (now_ns - t->prio_period_ns) / CGPU_PRIO_PERIOD_NS;
@@ -120,7 +120,7 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
 }
 
 /**
- * cgpu_prio_corunnable() - who may run beside a high-priority container
+ * cgpu_prio_corunnable() - slots that may run beside a high-priority one
  * @t: the scheduler
  * @group: containers without highprio
  *
@@ -156,7 +156,7 @@ static u64 still_to_come_ns(const struct cgpu_sched *t)
 }
 
 /**
- * cgpu_prio_under_quota() - who may still run in this period
+ * cgpu_prio_under_quota() - slots that may still run in this period
  * @t: the scheduler, policy 0 or 3 in force, accounted up to now
  * @group: containers without highprio that have opened the GPU
  * @corun: while a high-priority one may run too; then each keeps its part of
@@ -287,9 +287,9 @@ u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
  * @ran: slots that could run and had opened the GPU
  * @len_ns: how long
  *
- * The high-priority ones are charged in full while they may run: whether
- * they did, nothing tells. A gap between two of them is theirs too, or the ceiling would
- * not be used up before the period ends. Those beside them are charged among themselves.
+ * The high-priority ones are charged in full while they may run: whether they did is
+ * unknown. A gap between two of them is charged to them too, or the quota would not be used
+ * up before the period ends. Those beside them are charged among themselves.
  */
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {

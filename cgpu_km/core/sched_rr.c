@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Turns by credit.
+ * Deficit round robin (Shreedhar and Varghese 1996).
  *
- * A slot is granted its slices when its turn comes, and is charged what
- * it got as the shell acknowledged it. Its turn ends when nothing is left, so
- * a turn that ended late makes the next one shorter and the other way round:
- * over n rounds a slot has got n grants, give or take the last turn's error.
- * Control latency, late wake-ups and failed calls cancel out this way without
- * being predicted.
+ * A slot is granted its slices when its turn begins, and is charged the time that it ran
+ * as acknowledged by the driver. Its turn ends when its deficit is used up. A turn that
+ * ends late makes the next one shorter, and the reverse: over n rounds a slot gets n
+ * grants, plus or minus the error of the last turn. Latency of calls, late wake-ups and
+ * failed calls cancel out without being predicted.
  */
 #include "sched_rr.h"
 
@@ -28,7 +27,7 @@ static bool has(u32 mask, u32 slot)
 }
 
 /**
- * cgpu_rr_reset() - forget whose turn it is; credits stay
+ * cgpu_rr_reset() - end the turn of a group; deficits stay
  * @t: the scheduler
  * @nr: enum cgpu_rr_nr
  */
@@ -45,11 +44,11 @@ void cgpu_rr_reset(struct cgpu_sched *t, u32 nr)
 }
 
 /**
- * cgpu_rr_begin_with() - whose turn is next where it is nobody's
+ * cgpu_rr_begin_with() - select the first slot while no turn is under way
  * @t: the scheduler
  * @nr: enum cgpu_rr_nr
- * @members: some
- * @nth: the how manieth of them, from 0, round and round
+ * @members: candidates
+ * @nth: which of them, counted from 0, modulo their number
  */
 void cgpu_rr_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth)
 {
@@ -105,8 +104,8 @@ struct cgpu_round cgpu_round_of(const struct cgpu_sched *t, const struct cgpu_rr
 	return whole;
 }
 
-/* Switches are paid back where they happen and taken off everybody's part by its size: so
- * a round is as long as its slices, and what is left of it is shared by weight.
+/* Each switch is refunded to its slot, and all switches are subtracted from the slots' parts in
+ * proportion: so a round is as long as its slices, and the rest of it is shared by weight.
  */
 static s64 part_ns(const struct cgpu_sched *t, const struct cgpu_round *whole, u32 slot)
 {
@@ -129,7 +128,7 @@ static bool curr_is_stuck(const struct cgpu_sched *t, const struct cgpu_rr *r)
  * @t: the scheduler
  *
  * In a fixed round only while it is late: between two freezes and thaws lies a gap, and
- * where hardly a slice is empty these gaps would be taken from everybody.
+ * with few empty slices these gaps would shorten the turns of all slots.
  */
 bool cgpu_rr_thaws_first(const struct cgpu_sched *t)
 {
@@ -142,13 +141,12 @@ bool cgpu_rr_thaws_first(const struct cgpu_sched *t)
 /**
  * cgpu_rr_late_ns() - how much later than it is used up a turn shall end
  * @t: the scheduler
- * @slot: whose turn
+ * @slot: the current one
  *
- * Where thaw comes first the hardware's own timeslices decide who runs during
- * the overlap. Turns of one length would meet them at the same place every
- * time, and always the same container would gain. So turns end 0 to one
- * timeslice late and the credit takes it back from the next. It is the
- * difference of two in a row that moves the end: these go in golden steps.
+ * If thaw comes first, the hardware's timeslices decide which slot runs during the overlap.
+ * Turns of equal length would meet them at the same place every time, and always the same
+ * slot would gain. So turns end up to one timeslice late, and the deficit takes it back
+ * from the next. The difference of two in a row moves the end: it goes in golden steps.
  */
 u64 cgpu_rr_late_ns(const struct cgpu_sched *t, u32 slot)
 {
@@ -180,7 +178,7 @@ bool cgpu_turn_over(struct cgpu_sched *t, u32 nr)
 	left = *cgpu_debt_deficit(t, nr, r->curr);
 	if (left <= (s64)(t->slice_ns / SLACK_PARTS))
 		return true;
-	/* The next may try sooner: deadline_ns is the beginning + credit + slice. */
+	/* The next may try sooner: deadline_ns is the beginning + deficit + slice. */
 	return curr_is_stuck(t, r) &&
 	       r->clock_ns + (u64)left + t->slice_ns >= r->deadline_ns + t->slice_ns / MIN_PARTS;
 }
@@ -200,12 +198,12 @@ u64 cgpu_turn_left_ns(struct cgpu_sched *t, u32 nr)
 }
 
 /**
- * cgpu_turn_end() - the owner's turn ends
+ * cgpu_turn_end() - the current turn ends
  * @t: the scheduler
  * @nr: enum cgpu_rr_nr, with an owner
  *
- * An owner that closed the GPU keeps its debts only; one that sleeps keeps what is left of its
- * turn for when it wakes.
+ * A slot that closed the GPU keeps a negative deficit only; one that sleeps keeps what is left
+ * of its turn for when it wakes.
  */
 void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 {
@@ -222,13 +220,13 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 	r->curr = CGPU_NO_SLOT;
 }
 
-/* A turn of the credit that @slot has. */
+/* A turn of the deficit that @slot has. */
 static void continue_turn(struct cgpu_sched *t, u32 nr, u32 slot)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 
 	r->curr = slot;
-	/* An owner that cannot be thawed must not hold up the others for ever. */
+	/* A slot that cannot be thawed must not delay the others for ever. */
 	r->deadline_ns = r->clock_ns + (u64)*cgpu_debt_deficit(t, nr, slot) + t->slice_ns;
 }
 
@@ -241,7 +239,7 @@ static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu
  * cgpu_turn_begin() - grant a slot its part of the round
  * @t: the scheduler
  * @nr: enum cgpu_rr_nr
- * @slot: whose turn
+ * @slot: the next one
  * @whole: cgpu_round_of() the group
  *
  * Return: false if too little is left after what it had too much: the turn is passed over and
@@ -262,7 +260,7 @@ bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_r
 	return true;
 }
 
-/* Everybody was passed over: grant at once the rounds in which nobody can begin. */
+/* Every slot was passed over: grant the rounds in which no slot can begin at once. */
 static void skip_rounds(struct cgpu_sched *t, u32 nr, const struct cgpu_round *whole)
 {
 	struct cgpu_rr *r = &t->rr[nr];
@@ -311,7 +309,7 @@ static u32 first_woken(const struct cgpu_sched *t, u32 mask)
 
 /* Slots that woke come first, in that order, each with what it has left: it lent that time.
  * A grant is given per round only, so sleeping and waking gains nothing. Then the turn that
- * they cut short goes on. A slot that resisted its freeze since it woke may have none left.
+ * they cut short goes on. A slot that delayed its freeze since it woke may have none left.
  */
 static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 {
@@ -365,9 +363,9 @@ static void pass_to_next(struct cgpu_sched *t, u32 nr)
 	}
 }
 
-/* Nobody waits: no control call, no charge. A debt ends here for the one that
- * is alone, since nobody is left that it would be owed to; those that are not
- * here keep theirs, or closing and opening the GPU would cancel it.
+/* No contention: do not charge or preempt. Clear the deficit of the only runnable slot, since
+ * there is no competitor to repay; slots without channels keep theirs, otherwise closing and
+ * opening the GPU would reset it.
  */
 static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 {
@@ -432,8 +430,8 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	}
 	if (!r->contended) {
 		r->contended = 1;
-		/* Who was alone goes on for a turn: one that comes and goes
-		 * must not get a turn each time it comes.
+		/* The slot that was alone continues for a turn: opening and closing the GPU
+		 * repeatedly must not give another slot a turn each time.
 		 */
 		whole = cgpu_round_of(t, r);
 		if (has(r->members, r->curr))
@@ -477,7 +475,7 @@ u32 cgpu_rr_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fi
 }
 
 /**
- * cgpu_rr_step() - whose turn is it, one after the other
+ * cgpu_rr_step() - select the current slot, one after the other
  * @t: the scheduler, accounted up to now
  * @nr: enum cgpu_rr_nr
  * @members: slots that take turns

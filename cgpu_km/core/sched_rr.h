@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Taking turns: one group of containers on one clock. Inside the core only. */
+/* Round robin: one group of slots on one clock. Inside the core only. */
 #ifndef CGPU_CORE_SCHED_RR_H
 #define CGPU_CORE_SCHED_RR_H
 

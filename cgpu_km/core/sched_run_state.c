@@ -140,7 +140,7 @@ u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32
 			   u64 now_ns)
 {
 	u64 mean_ns = interval_ns(t, contend, run, urgent);
-	/* The low digits of the clock are as good as chance: a tenant does not know them. */
+	/* The low digits of the clock are as good as random: a tenant cannot predict them. */
 	u32 drawn = (u32)((now_ns * GOLDEN) >> 32);
 
 	return mean_ns / 2 + (mean_ns * drawn >> 32);

@@ -8,8 +8,8 @@
 
 #include "../uapi.h"
 
-/* By controls that are there and not in doubt, and the last call for it was
- * answered well. Native holds nobody to anything.
+/* The controls that the policy needs work and are not in doubt, and the last call for the
+ * slot succeeded. Native enforces nothing.
  */
 static bool is_enforced(const struct cgpu_sched *t, u32 slot)
 {
@@ -65,7 +65,7 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 }
 
 /**
- * cgpu_sched_view() - what the shell may know of a GPU's state
+ * cgpu_sched_view() - the part of a GPU's state that the shell sees
  * @t: the scheduler
  * @view: filled
  *
@@ -89,7 +89,7 @@ void cgpu_sched_view(const struct cgpu_sched *t, struct cgpu_sched_view *view)
 }
 
 /**
- * cgpu_sched_entity_view() - what the shell may know of a slot's state
+ * cgpu_sched_entity_view() - the part of a slot's state that the shell sees
  * @t: the scheduler
  * @slot: less than CGPU_SLOTS; all zeros for a free one
  * @view: filled

@@ -26,8 +26,8 @@ struct cgpu_sched_stat {
 void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 		     struct cgpu_sched_stat *st);
 
-/* What the shell may know of a state: it never looks into one, whose layout is its
- * core's own. A swap of cores changes nothing of it; all of it is ABI.
+/* The part of a state that the shell sees; the layout of the state is the core's own. A core
+ * swap does not change these values; all of it is ABI.
  */
 struct cgpu_sched_view {
 	u32 policy;
