@@ -109,7 +109,7 @@ def table(kind: str) -> list[Row]:
 
 
 def opaque() -> list[Row]:
-    """One row for all controls of a kind that nobody can tell apart."""
+    """One row for all controls of a kind that cannot be distinguished."""
     t = lib.cgpu_controls_opaque
     return [row("control", t.row[i]) for i in range(t.count)]
 

@@ -5,7 +5,7 @@ import random
 
 from corelib import MS, NATIVE, C, Turn, ffi, lib
 
-NOBODY, STRANGER = C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN
+IDLE, FOREIGN = C.CGPU_CHECK_IDLE, C.CGPU_CHECK_FOREIGN
 PERIOD = 1000 * MS / 6
 CALL = 3 * MS // 10
 DEFAULT_US = 1024
@@ -23,7 +23,7 @@ class Tenant:
 
 
 class CheckGpu:
-    """ineffective: CGPU_CTRL_* that move nothing. wrong: how many samples name anybody. uncommitted: restarts
+    """ineffective: CGPU_CTRL_* that move nothing. wrong: share of samples with a random name. uncommitted: restarts
     that fail; then freezes and thaws need one. jitter: of the sampler; without, rounds can be in step with it.
     switching: how many samples fall on a context switch.
     """
@@ -38,7 +38,7 @@ class CheckGpu:
         self.in_force, self.switching = 0, switching
         self.sample_at = self.turn.now + self.rng.random() * PERIOD
         self.poll_at = self.turn.now + 1000 * MS
-        self.samples, self.told, self.held_ms = [], [], {}
+        self.samples, self.findings, self.held_ms = [], [], {}
 
     def add(self, weight=1, tsgs=1, work=1.0, resists_ms=0, highprio=0):
         slot = self.turn.add(weight, highprio, channels=tsgs)
@@ -63,7 +63,7 @@ class CheckGpu:
         runs = [t for t in self.tenants.values() if t.slot in self.allowed() and t.busy(now)]
         parts = [t.tsgs * self.slices.get(t.slot, DEFAULT_US) for t in runs]
         # Where in the hardware's round it is, is as good as random at six samples a second.
-        return self.rng.choices(runs, parts)[0].slot if runs else NOBODY
+        return self.rng.choices(runs, parts)[0].slot if runs else IDLE
 
     def act(self, plan):
         begin, frozen, thawed = self.turn.now, 0, 0
@@ -98,12 +98,12 @@ class CheckGpu:
 
     def advance(self, to):
         while self.sample_at <= to:
-            who = self.on(self.sample_at)
+            slot = self.on(self.sample_at)
             if self.switching and len(self.allowed()) > 1 and self.rng.random() < self.switching:
-                who = NOBODY
+                slot = IDLE
             if self.rng.random() < self.wrong:
-                who = self.rng.choice([*self.tenants, NOBODY, STRANGER])
-            self.samples.append((int(self.sample_at), who))
+                slot = self.rng.choice([*self.tenants, IDLE, FOREIGN])
+            self.samples.append((int(self.sample_at), slot))
             self.sample_at += PERIOD * self.rng.uniform(1 - self.jitter, 1 + self.jitter)
         for slot in self.tenants:
             if self.turn.t.held_mask >> slot & 1:
@@ -121,7 +121,7 @@ class CheckGpu:
         find = ffi.new("struct cgpu_check_finding *")
         lib.cgpu_check_evaluate(self.check, self.turn.t, now, find)
         if find.control:
-            self.told.append((find.control, find.moved))
+            self.findings.append((find.control, find.moved))
             lib.cgpu_sched_control_moved(self.turn.t, find.control, find.moved, now)
         if find.hold and self.turn.t.policy != NATIVE:
             lib.cgpu_check_hold(self.check, self.turn.t, find.hold, now)

@@ -51,7 +51,7 @@ class SimGpu:
     turn: Turn
     control: Control = field(default_factory=Control)
     seed: int = 1
-    real: int = 0  # who really runs
+    real: int = 0  # mask of the slots that really run
     got: dict = field(default_factory=dict)  # slot -> ns of GPU
     calls: int = 0
 
@@ -148,7 +148,7 @@ class SimGpu:
 
 
 class TimeslicedGpu(SimGpu):
-    """Who runs when several may is decided by timeslices in turn, as on hardware, each TSG its own, and each switch to
+    """If several may run, timeslices in turn decide, as on hardware, each TSG its own, and each switch to
     another container costs; RESTART_RUNLIST, one more call, ends the slice."""
 
     slice_end = 0

@@ -23,12 +23,12 @@ def part(name):
 
 
 def included(path):
-    """The core's headers that @path includes, but for env.h, which is everybody's."""
+    """The core's headers that @path includes, without env.h, which all include."""
     return set(re.findall(r'^\s*#\s*include\s+"(\w+\.h)"', path.read_text(), re.M)) - {"env.h"}
 
 
 def callees():
-    """For every .c file the others whose functions or tables it uses."""
+    """For every .c file the other files of which it uses functions or tables."""
     code = {p.name: re.sub(r"/\*.*?\*/|//[^\n]*", "", p.read_text(), flags=re.S) for p in PURE if p.suffix == ".c"}
     home = {}
     for name, text in code.items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""Whether the share moves: what is found out about a control, and that nobody can make it look ineffective."""
+"""Whether the share moves: findings about a control, and that no tenant can make it look ineffective."""
 
 import pytest
-from checkgpu import NOBODY, STRANGER, CheckGpu
+from checkgpu import FOREIGN, IDLE, CheckGpu
 from corelib import FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, C, ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,14 +23,14 @@ def saturated(policy, *weights, **more):
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
 def test_ineffective_freezes_are_doubted_then_taken_away(policy, slice_ms, seed):
     gpu, _ = saturated(policy, 1, 2, ineffective=FREEZE, slice_ms=slice_ms, seed=seed)
-    doubted = gpu.run(90, lambda: (FREEZE, 0) in gpu.told)
+    doubted = gpu.run(90, lambda: (FREEZE, 0) in gpu.findings)
     assert doubted < 40
     assert gpu.enforced() == [0, 0]
     assert gpu.policy == policy, "one look is not enough to take it away"
     lost = gpu.run(90, lambda: gpu.policy == NATIVE)
     assert doubted + lost < 60
     assert gpu.turn.t.ineffective == FREEZE and not gpu.check.seen & FREEZE
-    assert (FREEZE, 1) not in gpu.told
+    assert (FREEZE, 1) not in gpu.findings
     gpu.run(5)
     assert gpu.turn.t.run_mask & 0b11 == 0b11 and not gpu.turn.t.held_mask
 
@@ -42,8 +42,8 @@ def test_ineffective_timeslices_are_found_where_the_contrast_is_enough(seed, swi
     gpu = CheckGpu(SOFT, ineffective=TIMESLICE, seed=seed, switching=switching)
     gpu.add(tsgs=1)
     gpu.add(tsgs=7)
-    assert gpu.run(120, lambda: gpu.told) < 30
-    assert gpu.told == [(TIMESLICE, 0)] and gpu.enforced() == [0, 0]
+    assert gpu.run(120, lambda: gpu.findings) < 30
+    assert gpu.findings == [(TIMESLICE, 0)] and gpu.enforced() == [0, 0]
     assert gpu.run(180, lambda: gpu.policy == NATIVE) < 60
     assert gpu.turn.t.ineffective == TIMESLICE
 
@@ -52,7 +52,7 @@ def test_equal_ones_cannot_tell_about_timeslices():
     for ineffective in (0, TIMESLICE):
         gpu, _ = saturated(SOFT, 1, 1, ineffective=ineffective)
         gpu.run(120)
-        assert gpu.told == [] and gpu.held_ms == {} and gpu.check.seen == 0
+        assert gpu.findings == [] and gpu.held_ms == {} and gpu.check.seen == 0
 
 
 # ---- a working one is never taken away ----
@@ -60,11 +60,11 @@ def test_equal_ones_cannot_tell_about_timeslices():
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED])
-def test_working_freezes_are_seen_without_holding_anybody(policy, seed):
+def test_working_freezes_are_seen_without_a_hold(policy, seed):
     gpu, _ = saturated(policy, 1, 2, seed=seed)
     gpu.run(120)
     assert gpu.check.seen == FREEZE
-    assert set(gpu.told) == {(FREEZE, 1)}
+    assert set(gpu.findings) == {(FREEZE, 1)}
     assert gpu.held_ms == {}
 
 
@@ -74,7 +74,7 @@ def test_working_timeslices_are_not_suspect(seed):
     gpu.add(tsgs=1)
     gpu.add(tsgs=3)
     gpu.run(300)
-    assert (TIMESLICE, 0) not in gpu.told and gpu.enforced() == [1, 1]
+    assert (TIMESLICE, 0) not in gpu.findings and gpu.enforced() == [1, 1]
 
 
 def test_a_high_priority_one_shows_that_timeslices_move():
@@ -83,17 +83,17 @@ def test_a_high_priority_one_shows_that_timeslices_move():
     gpu.add(highprio=1)
     gpu.add()
     gpu.run(120)
-    assert gpu.check.seen & TIMESLICE and (TIMESLICE, 0) not in gpu.told
+    assert gpu.check.seen & TIMESLICE and (TIMESLICE, 0) not in gpu.findings
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_who_has_little_work_is_no_proof_against_timeslices(seed):
+def test_little_work_is_no_proof_against_timeslices(seed):
     """It gets a quarter, as without the control, because it asks for no more: held alone, it is seen to idle."""
     gpu = CheckGpu(SOFT, seed=seed)
     gpu.add(tsgs=1, work=0.25)
     gpu.add(tsgs=3)
     gpu.run(600)
-    assert gpu.policy == SOFT and (TIMESLICE, 0) not in gpu.told
+    assert gpu.policy == SOFT and (TIMESLICE, 0) not in gpu.findings
     assert sum(gpu.held_ms.values()) < 0.02 * 600_000
 
 
@@ -112,7 +112,7 @@ def test_a_few_wrong_samples_of_a_long_freeze_are_too_few(seed):
     """Slices of 100 ms in a round of a second: the wrong samples fall where it was off and seems to come back."""
     gpu, _ = saturated(FIXED, 1, 1, wrong=0.1, slice_ms=100, seed=seed)
     gpu.run(300)
-    assert gpu.policy == FIXED and (FREEZE, 0) not in gpu.told
+    assert gpu.policy == FIXED and (FREEZE, 0) not in gpu.findings
 
 
 @pytest.mark.parametrize("resists_ms", [20, 100, 400, 1000, 5000])
@@ -124,9 +124,9 @@ def test_kernels_that_resist_do_not_make_it_look_ineffective(policy, all_of_them
     bad = gpu.add(resists_ms=resists_ms)
     gpu.add(2, resists_ms=resists_ms if all_of_them else 0)
     gpu.run(600)
-    assert gpu.policy == policy and (FREEZE, 0) not in gpu.told
+    assert gpu.policy == policy and (FREEZE, 0) not in gpu.findings
     if not all_of_them:
-        assert set(gpu.held_ms) <= {bad}, "only who was there while frozen is held"
+        assert set(gpu.held_ms) <= {bad}, "only the slot sampled while frozen is held"
 
 
 @pytest.mark.parametrize("slot_churns", [0, 1])
@@ -137,13 +137,13 @@ def test_channels_that_come_and_go_tell_nothing(slot_churns):
         gpu.touch(ids[slot_churns])
         gpu.tenants[ids[slot_churns]].on_until = gpu.turn.now + 5 * MS  # until the call that made it has frozen it
         gpu.run(0.01)
-    assert gpu.policy == PREEMPT and (FREEZE, 0) not in gpu.told
+    assert gpu.policy == PREEMPT and (FREEZE, 0) not in gpu.findings
 
 
 def test_a_restart_that_fails_is_no_freeze():
     gpu, _ = saturated(WEIGHTED, 1, 2, uncommitted=0.4)
     gpu.run(120)
-    assert gpu.policy == WEIGHTED and (FREEZE, 0) not in gpu.told
+    assert gpu.policy == WEIGHTED and (FREEZE, 0) not in gpu.findings
     gpu.uncommitted = 1.0
     gpu.run(0.1)
     marks = gpu.check.marks
@@ -156,7 +156,7 @@ def test_a_lone_container_is_never_held():
     for ineffective in (0, FREEZE):
         gpu, _ = saturated(FIXED, 1, ineffective=ineffective)
         gpu.run(60)
-        assert gpu.held_ms == {} and (FREEZE, 0) not in gpu.told
+        assert gpu.held_ms == {} and (FREEZE, 0) not in gpu.findings
 
 
 @given(
@@ -218,9 +218,9 @@ def test_old_and_unknown_samples_are_left_out():
     n, seen = gpu.check.samples, gpu.check.seen_ns
     lib.cgpu_check_sample(gpu.check, gpu.turn.t, 5, a)
     assert (gpu.check.samples, gpu.check.seen_ns) == (n, seen), "before what was seen"
-    lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 3 * MS, STRANGER)
+    lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 3 * MS, FOREIGN)
     assert gpu.check.samples == n
-    for slot in (NOBODY, 77):
+    for slot in (IDLE, 77):
         lib.cgpu_check_sample(gpu.check, gpu.turn.t, gpu.turn.now - 3 * MS + 1, slot)
     assert all(gpu.check.slot[i].on_engine == 0 for i in range(2, C.CGPU_SLOTS))
 

@@ -166,7 +166,7 @@ def test_no_files_include_each_other():
 
 
 def test_no_call_goes_up():
-    """With the direction of includes: who calls a function includes the header of its own file."""
+    """With the direction of includes: a file that calls a function includes the header of that function's file."""
     assert foreign(FILES) == []
     assert undeclared(FILES) == []
 

@@ -44,7 +44,7 @@ def test_an_overflowing_sum_is_over_any_limit():
     assert lib.cgpu_ledger_charge(led, 1) == 0
 
 
-def test_giving_back_too_much_is_told_and_leaves_nothing():
+def test_uncharging_too_much_is_reported_and_leaves_nothing():
     led = ledger(100)
     lib.cgpu_ledger_charge(led, 10)
     assert not lib.cgpu_ledger_uncharge(led, 11)

@@ -31,7 +31,7 @@ def blocks(number):
 
 
 def draw(turn, ids, count, cell_ms, both="*"):
-    """A time line as the page draws it: in each cell who had most of it, of those in @ids."""
+    """A time line as the page draws it: in each cell the slot of @ids that had most of it."""
     out = ""
     for _ in range(count):
         ran = max(turn.timeline(cell_ms), key=lambda stretch: stretch[1])[0]
@@ -185,15 +185,15 @@ EVENTS = {
 }
 
 
-def into_the_turn(turn, ids, who):
-    """Five ms into a turn of @who, where there are turns."""
+def into_the_turn(turn, ids, slot):
+    """Five ms into a turn of @slot, where there are turns."""
     turn.timeline(300)
     before = None
     for _ in range(1_000):
         ran = slots(turn.step().run_mask & turn.opened_mask())
         if len(ran) > 1 or turn.next().until_ns == 2**64 - 1:
             break
-        if ran == {ids[who]} and before not in (None, ran):
+        if ran == {ids[slot]} and before not in (None, ran):
             break
         before = ran
         turn.now += MS // 2

@@ -132,7 +132,7 @@ def test_ratio_holds_on_a_worse_control(name, control):
 
 
 def test_ratio_while_one_call_in_4_fails():
-    """0x40 on 27 % of the calls was seen: the ratio suffers, nobody starves, and all of it is in the stat."""
+    """0x40 on 27 % of the calls was seen: the ratio suffers, no slot starves, and all of it is in the stat."""
     error, _, sim = simulate(WEIGHTED, [3, 2, 1], 8, Control(fail=0.27))
     assert error <= 0.05
     for i in range(3):
@@ -228,7 +228,7 @@ def test_more_than_64_channels(fail):
 
 
 def test_a_slow_control_is_not_a_kernel_that_resists():
-    """Thaws are as slow, and nobody resists a thaw."""
+    """Thaws are as slow, and no kernel delays a thaw."""
     turn = Turn(PREEMPT, slice_ms=20, controls=FREEZE)
     a, b = turn.add(channels=1), turn.add(channels=1)
     sim = Card(turn, Control(tail=0.3))
@@ -293,7 +293,7 @@ def beside_highprio(policy, weights, tsgs):
 @pytest.mark.parametrize("prio_ratio", [80, 95, 99])
 @pytest.mark.parametrize("policy", [FAIR, FIXED])
 def test_gaps_between_two_highprio_are_not_the_others_loss(policy, prio_ratio):
-    """Frozen first, thawed then: were the gaps nobody's, the ceiling would not be reached and nobody else would run."""
+    """Frozen first, thawed then: were the gaps not charged, the quota would not be used up and no other would run."""
     turn = Turn(policy, slice_ms=5, max_inst=20)
     turn.set("prio_ratio", prio_ratio)
     for _ in range(2):

@@ -108,7 +108,7 @@ def test_order_of_the_calls(policy, order):
     assert turn.next().thaw_first == order
 
 
-# ---- when nobody waits, nothing is done -------------------------------------------------------
+# ---- without contention nothing is done -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_last_other_leaves():
     assert (plan.run_mask, plan.until_ns) == (1 << a, NEVER)
 
 
-def test_policy_native_thaws_everybody():
+def test_policy_native_thaws_every_slot():
     for policy in ENFORCED:
         turn, ids = opened_turn(policy, [(1, 1), (1, 1), (0, 1)])
         turn.timeline(50)
@@ -238,7 +238,7 @@ def test_weight_changes_repack_and_move_the_shares():
 
 @pytest.mark.parametrize("weights", [[1], [1, 1, 1], [3, 2, 1], [5, 5, 5, 5], [7, 0, 2], [20]])
 @pytest.mark.parametrize("policy", [FAIR, FIXED])
-def test_slices_of_nobody_lie_between_those_of_the_others(policy, weights):
+def test_unassigned_slices_lie_between_the_others(policy, weights):
     turn, ids = opened_turn(policy, [(weight, 1) for weight in weights])
     taken = [
         (turn.t.slot[i].first_slice, min(w, 1) if policy == FAIR else w) for i, w in zip(ids, weights, strict=True)
@@ -251,7 +251,7 @@ def test_slices_of_nobody_lie_between_those_of_the_others(policy, weights):
     assert owners[0][0] == 0
 
 
-def test_moving_slices_give_nobody_a_second_turn_in_a_round():
+def test_moving_slices_gives_no_second_turn_in_a_round():
     """b's place moves to where the round has yet to come."""
     turn, (a, b, c) = opened_turn(FIXED, [(2, 1), (2, 1), (9, 1)], slice_ms=10)
     assert turn.timeline(65) == [({a}, 20), (set(), 20), ({b}, 20), (set(), 5)]
@@ -264,7 +264,7 @@ def test_moving_slices_give_nobody_a_second_turn_in_a_round():
 @pytest.mark.parametrize(("policy", "cap"), [(FAIR, 0.05), (FIXED, 0.1)])
 @pytest.mark.parametrize(("period_ms", "life_ms"), [(200, 100), (201, 100), (300, 150), (90, 40), (1_333, 500)])
 @pytest.mark.parametrize("first", [True, False])
-def test_who_comes_and_goes_costs_nobody_a_turn(policy, cap, period_ms, life_ms, first):
+def test_opening_and_closing_costs_no_other_slot_a_turn(policy, cap, period_ms, life_ms, first):
     """Slices are moved each time; a round is 200 ms."""
     turn = Turn(policy, slice_ms=10, max_inst=20)
     guest = turn.add(9, channels=1) if first else None
@@ -381,7 +381,7 @@ LONG_US = [
 
 @pytest.mark.parametrize(("policy", "tsgs", "want_us"), LONG_US)
 def test_highprio_timeslices_grow_with_the_others_round(policy, tsgs, want_us):
-    """That of who may run beside it: sixteen times as long, in powers of two and not without end."""
+    """The round of those that may run beside it: sixteen times as long, in powers of two and not without end."""
     turn = Turn(policy, slice_ms=10, max_inst=25)
     high = turn.add(highprio=1, channels=1)
     for count in tsgs:
@@ -423,7 +423,7 @@ def test_a_cap_is_kept_for_the_time_without_highprio():
 
 @pytest.mark.parametrize("policy", [FAIR, FIXED])
 def test_nothing_is_kept_for_a_time_that_cannot_come(policy):
-    """Who closed the GPU for a while will not use up its ceiling of 95 ms: there is no time without it to keep for."""
+    """Closed for a while, it will not use up its ceiling of 95 ms: there is no time without it to keep for."""
     turn, (high, *low) = opened_turn(policy, [(1, 1)] * 11, slice_ms=5)
     turn.set("highprio", high, 1)
     turn.set("prio_ratio", 95)
@@ -617,7 +617,7 @@ def test_a_change_while_calls_are_under_way_is_charged_at_the_ack():
     ), "a has it until its timeslice ends, on average"
 
 
-def test_an_ack_is_not_about_who_came_meanwhile():
+def test_an_ack_leaves_a_new_slot_alone():
     turn, (_a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=10)
     turn.step()
     turn.now = turn.next().until_ns
@@ -817,7 +817,7 @@ def test_an_ineffective_control_is_doubted_then_taken_away(policy, control):
     assert moved(turn, control, 1) == policy
     assert enforced(turn, a, b) == [1, 1]
     assert [moved(turn, control, 0) for _ in range(3)] == [policy, policy, NATIVE]
-    assert turn.step().run_mask == 0b11, "everybody is thawed"
+    assert turn.step().run_mask == 0b11, "every slot is thawed"
     assert turn.t.ineffective == control
     refused(errno.EOPNOTSUPP, turn.set, "policy", policy)
     lib.cgpu_sched_set_controls(turn.t, FREEZE | TIMESLICE, turn.now)  # probed again, and it moves
@@ -835,12 +835,12 @@ def test_one_control_says_nothing_of_the_other():
     assert enforced(turn, a, b) == [1, 1]
 
 
-# ---- every nanosecond is somebody's ----------------------------------------------------------
+# ---- every nanosecond is charged once ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", FREEZING)
 def test_time_is_counted_once(policy):
-    """Between two instants each that has the GPU open ran or waited, and those who ran make up the time."""
+    """Between two instants each that has the GPU open ran or waited, and those that ran make up the time."""
     turn, ids = opened_turn(policy, [(3, 1), (1, 1), (2, 0), (5, 1)], slice_ms=7, max_inst=11, switch_us=70)
     turn.step()
     opened = [i for i in ids if turn.t.slot[i].channels]
@@ -885,7 +885,7 @@ def turn_lengths(turn, slot, length_ms):
 
 
 def stall(turn, length_ms):
-    """A kernel of the one whose turn ends ignores the freeze for so long."""
+    """A kernel of the slot at the end of its turn ignores the freeze for so long."""
     turn.now = turn.next().until_ns
     stalled = turn.now + length_ms * MS
     turn.ack(turn.next(), begin=turn.now, thawed=turn.now, frozen=stalled)
@@ -900,7 +900,7 @@ def test_a_debt_beyond_a_round_is_paid_back():
 
 
 @pytest.mark.parametrize(("slice_ms", "count"), [(10, 2), (10, 25), (100, 25), (1, 25)])
-def test_nobody_waits_for_more_than_two_seconds(slice_ms, count):
+def test_no_slot_waits_for_more_than_two_seconds(slice_ms, count):
     """A kernel resists for 5 s. Whole grants are withheld for two seconds or a turn, then halves for a while."""
     turn = Turn(PREEMPT, slice_ms=slice_ms, max_inst=25)
     a, *_ = [turn.add(channels=1) for _ in range(count)]
@@ -1038,7 +1038,7 @@ def test_ranges(what, bad, good):
 
 
 @pytest.mark.parametrize("slot", [0, 24, 25, NO_SLOT])
-def test_a_slot_that_is_nobodys(slot):
+def test_a_free_slot(slot):
     turn = Turn()
     refused(errno.EINVAL, turn.set, "weight", slot, 1)
     refused(errno.EINVAL, turn.set, "highprio", slot, 1)
@@ -1094,15 +1094,15 @@ def test_state_moves_to_another_core():
     assert other.timeline(200) == want
 
 
-def rota_owner(t):
+def group_owner(t):
     t.rr[1].curr = C.CGPU_SLOTS
 
 
-def rota_pos(t):
+def group_pos(t):
     t.rr[0].cursor = C.CGPU_SLOTS + 1
 
 
-def rota_members(t):
+def group_members(t):
     t.rr[2].members = 1 << C.CGPU_SLOTS
 
 
@@ -1114,7 +1114,7 @@ def slot_weights(t):
     t.slot[0].weight = t.max_inst
 
 
-def slot_of_nobody(t):
+def free_slot_with_weight(t):
     t.slot[5].channels = 1
 
 
@@ -1134,7 +1134,7 @@ UNSOUND = [
 @pytest.mark.parametrize(
     "spoil",
     [lambda t, n=name, v=value: setattr(t, n, v) for name, value in UNSOUND]
-    + [rota_owner, rota_pos, rota_members, slot_highprio, slot_weights, slot_of_nobody],
+    + [group_owner, group_pos, group_members, slot_highprio, slot_weights, free_slot_with_weight],
 )
 def test_a_state_out_of_range_is_not_taken_over(spoil):
     turn, _ = opened_turn(WEIGHTED, [(1, 1), (2, 1)])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
 """Anything in any order: what must hold of the scheduler whatever happens to it.
 
-As sentences, each an assertion below: under 0 and 3 nobody runs outside their turn; shares converge; no one starves;
-credit is bounded; no time is counted twice or lost; what is not enforced is not reported as isolation.
+As sentences, each an assertion below: under 0 and 3 no slot runs outside its turn; shares converge; no slot starves;
+the deficit is bounded; no time is counted twice or lost; what is not enforced is not reported as isolation.
 """
 
 import os
@@ -140,7 +140,7 @@ class TurnMachine(RuleBasedStateMachine):
 
     @rule(s=st.integers(1, 3_600))
     def the_clock_jumps(self, s):
-        """Nobody asked for so long: the machine slept, or the thread was held up."""
+        """No plan was made for so long: the machine slept, or the thread was held up."""
         self.turn.now += s * 1_000 * MS
 
     @precondition(lambda self: self.pending is None)
@@ -179,7 +179,7 @@ class TurnMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending is None)
     @rule()
     def nobody_starves(self):
-        """With controls that work and nothing changing, everybody who may run does."""
+        """With controls that work and nothing changing, every slot that may run does."""
         turn = self.turn
         t = turn.t
         assume(t.policy != NATIVE and t.controls & FREEZE and t.slice_ns <= 20 * MS)
@@ -203,7 +203,7 @@ class TurnMachine(RuleBasedStateMachine):
         assert wanted <= got, f"{wanted - got} starved for {rounds_ms} ms"
 
     def play(self, length_ns):
-        """So long with controls that work at once; yields (who runs, for how long)."""
+        """So long with controls that work at once; yields (slots that run, for how long)."""
         turn, end = self.turn, self.turn.now + length_ns
         while turn.now < end:
             plan = turn.next()
@@ -259,7 +259,7 @@ class TurnMachine(RuleBasedStateMachine):
         for running, length in self.play(8 * self.round_ns()):
             assert len(running) <= 1
             if t.policy in (FAIR, FIXED):
-                assert running <= {t.rr[0].curr}, "nobody runs outside their turn"
+                assert running <= {t.rr[0].curr}, "no slot runs outside its turn"
             busy += length if running else 0
             for i in running:
                 got[i] += length
@@ -276,7 +276,7 @@ class TurnMachine(RuleBasedStateMachine):
     # ---- what must hold
 
     def check_credit(self):
-        """A claim is at most two grants, and who begins is in debt by no more than a round."""
+        """A claim is at most two grants, and a slot that begins is in debt by no more than a round."""
         t = self.turn.t
         grant = max([t.slot[i].weight for i in self.live()], default=0) * t.slice_ns
         self.most_grant = max(self.most_grant, grant, t.slice_ns)
@@ -338,7 +338,7 @@ class TurnMachine(RuleBasedStateMachine):
         assert not t.prio_budgeted or t.prio_budget_ns <= max(most, 800 * MS)
 
     @invariant()
-    def times_never_go_back_and_nobody_gets_more_than_there_is(self):
+    def times_never_go_back_and_no_slot_gets_more_than_there_is(self):
         if not hasattr(self, "turn"):
             return
         turn = self.turn
