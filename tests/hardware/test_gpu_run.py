@@ -265,7 +265,7 @@ def test_the_simulated_h100_has_what_was_measured():
     found = {one["question"]: one["numbers"] for one in report.load(H100)}
     cells = [*found["latency"]["by_channels"], *found["latency"]["by_processes"]]
     assert profile["name"] == json.loads((H100 / "run.json").read_text())["card"]
-    assert profile["lever_us"] == round(cells[0]["freeze"]["median"])
+    assert profile["control_us"] == round(cells[0]["freeze"]["median"])
     assert profile["tail_us"] == round(max(cell["freeze"]["p99"] for cell in cells))
     assert [[profile["timeslice_us"]]] * 2 == found["serve"]["timeslices_us"]
     alone = found["disable"]["ways"]["freeze"]["work_per_s_frozen"][1]

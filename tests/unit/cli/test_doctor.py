@@ -102,7 +102,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("cgpud", {"draining": True}, WARNING, "drained"),
     ("policy", {"snapshot": None}, SKIPPED, "not loaded"),
     ("controls", {"snapshot": None}, SKIPPED, "no GPU"),
-    ("controls", {"controls_ineffective": {0: "freeze"}}, PROBLEM, "window had no effect"),
+    ("controls", {"controls_ineffective": {0: "freeze"}}, PROBLEM, "freeze had no effect"),
     ("stale containers", {"unfollowed": ("0123456789ab",)}, PROBLEM, "does not follow 0123456789ab"),
     ("stale containers", {"snapshot": None}, SKIPPED, "not loaded"),
     ("libcuda", {"without_libcuda": ("0123456789ab",)}, PROBLEM, "in 0123456789ab"),
@@ -156,7 +156,7 @@ def test_the_policy_and_the_weights(tree: Tree, policy: int, weight: int, status
 @pytest.mark.parametrize(
     ("policy", "seen", "look", "status", "text"),
     [
-        (2, "freeze", "watching", OK, "window was seen to act"),
+        (2, "freeze", "watching", OK, "freeze was seen to act"),
         (2, "none", "watching", OK, "not verified yet"),
         (2, "none", "blind", WARNING, "provides no samples"),
         (4, "freeze", "blind", WARNING, "timeslice cannot be verified"),
