@@ -19,7 +19,7 @@ from fakes import Node
 
 SHIM_SOURCE = Path(__file__).resolve().parents[3] / "cgpud/runtime"
 
-# A busy machine is no finding.
+# A slow machine must not fail a test.
 settings.register_profile("daemon", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("daemon")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""As much of pynvml as is called, over cards that answer what a test says."""
+"""The part of pynvml that cgpud calls, over cards whose answers a test sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NotSupportedError(NVMLError):
 
 
 class Card:
-    """What it answers, None for what it has not; `lost` from that call on, as "GPU is lost" is."""
+    """The answers by call; None: not supported. From the call `lost` on, every call fails with "GPU is lost"."""
 
     def __init__(self, number: int, lost: str = "", **answers: Any) -> None:
         self.lost = lost

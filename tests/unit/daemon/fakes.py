@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A little node: a daemon over a temporary directory, the in-memory kernel, containers that are `sleep`s."""
+"""A small node: a daemon over a temporary directory, the in-memory kernel, containers that are `sleep`s."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VARIABLES = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6")
 
 
 class FakeFacts(Facts):
-    """The real /proc, but cgroups are plain directories: `groups` says which pid is in which."""
+    """The real /proc, but cgroups are plain directories: `groups` maps a pid to its cgroup."""
 
     def __init__(self, cgroups: Path) -> None:
         super().__init__(cgroups=cgroups)
@@ -50,7 +50,7 @@ def no_nvml() -> tuple[NvmlGpu, ...]:
 
 @dataclass
 class FakeNvml:
-    """Answers at once with what a function returns, in place of a child process."""
+    """Returns the result of a function at once, in place of a child process."""
 
     ask: Callable[[], tuple[NvmlGpu, ...]]
 
@@ -78,7 +78,7 @@ class Node:
         self.facts = FakeFacts(self.directory / "cgroup")
         self.socket = self.directory / "d.sock"
         self.daemon: Daemon
-        self._callers = ThreadPoolExecutor(32)  # not the pool the daemon works with
+        self._callers = ThreadPoolExecutor(32)  # not the pool of the daemon
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @asynccontextmanager
@@ -153,7 +153,7 @@ class Node:
         return await self.ask(op="prepare", id=container_id, bundle=str(self.bundle(container_id, env)))
 
     def cookie(self, container_id: str) -> str:
-        """As the hook gets it: from config.json."""
+        """Read from config.json, as the hook gets it."""
         spec = json.loads((self.directory / "bundles" / container_id / "config.json").read_text())
         return str(spec["hooks"]["poststop"][-1]["args"][-1].removeprefix("--cookie="))
 

@@ -17,7 +17,7 @@ HEADER = Path(__file__).resolve().parents[3] / "cgpu_km/uapi.h"
 
 
 def _evaluate(text: str) -> dict[str, int]:
-    """Every enumerator, with C's rule for the ones that say no number."""
+    """Every enumerator; one without a value gets the value that C gives it."""
     values: dict[str, int] = {}
     for body in re.findall(r"enum\s+\w+\s*\{(.*?)\}", text, re.S):
         current = -1

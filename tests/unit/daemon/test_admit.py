@@ -116,7 +116,7 @@ def test_a_dying_container_holds_what_it_has_in_the_kernel() -> None:
 
 
 def test_the_kernels_sums_are_enough() -> None:
-    """Only a sentence needs the list."""
+    """Only the sentence of a refusal needs the list of containers."""
     held = gpu(limits=8000 * MIB + 1, instances=2, free_weight=1)
     assert admit(Request(ALL, (7,), 15), [held], None).slots[0].limit == 7050 * MIB
     for request, change in (
@@ -296,6 +296,6 @@ def test_what_is_admitted_fits(
         assert "\n" not in str(error)
         return
     assert sum(held) + plan.slots[0].limit // MIB <= room * overcommit // 100
-    assert plan.slots[0].limit == 15109 * sizes[0] // 15 * MIB  # as asked for, never lowered
+    assert plan.slots[0].limit == 15109 * sizes[0] // 15 * MIB  # as requested, never lowered
     assert cap is None or plan.slots[0].limit <= cap * MIB
     assert plan.slots[0].weight <= free

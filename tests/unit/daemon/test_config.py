@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu.toml and what lies in cgpu.toml.d: values, their merge, and one sentence for everything wrong."""
+"""cgpu.toml and the files of cgpu.toml.d: values, their merge, and one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ highprio = "refuse"
 
 
 BAD = [
-    # (file, key as it is named, value as it is shown, what is allowed)
+    # (file, key and value as the message has them, the allowed values in the message)
     ("allow_privileged = 1", "allow_privileged = 1", "true or false"),
     ("lease_s = true", "lease_s = true", "seconds"),
     ("lease_s = 0", "lease_s = 0", "from 1 to 86400"),
@@ -197,7 +197,7 @@ def _short(value: object) -> str:
     return ascii(value)[:48]
 
 
-# What runtime.conf has, and whether cgpu-runtime then asks about everybody; test_shim.py holds it to the same.
+# (content of runtime.conf, does cgpu-runtime then request admission of every container?); test_shim.py uses them too.
 ASKS = [
     (b"ask = always\n", True),
     (b'next = runc\nask="always"\n', True),

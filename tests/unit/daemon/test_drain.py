@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""While cgpu drain has its mark nothing is sliced; what runs runs on; a new daemon goes on refusing."""
+"""cgpu drain: while its mark exists no container gets a slice, also after the daemon's restart. Running ones go on."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_starts_are_refused_until_it_is_over(node: Node, run: Run) -> None:
             assert not reply["ok"]
             assert "is being drained" in reply["error"]
             assert "cgpu drain --undo" in reply["error"]
-            assert [one.id for one in node.link.containers.values()] == [ID], "who was there stays"
+            assert [one.id for one in node.link.containers.values()] == [ID], "a container that has its slice keeps it"
             assert (await node.ask(op="status"))["draining"] is True
             assert await node.prepare(OTHER, ("CGPU_DISABLE=1",)) == {"ok": True, "action": "pass"}
         async with node.running():
-            assert not (await node.prepare(OTHER))["ok"], "also by the next daemon"
+            assert not (await node.prepare(OTHER))["ok"], "also after a restart"
             mark.unlink()
             assert (await node.prepare(OTHER))["ok"]
             assert (await node.ask(op="status"))["draining"] is False

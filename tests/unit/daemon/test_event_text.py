@@ -116,7 +116,7 @@ def test_every_event_has_a_sentence() -> None:
 
 @pytest.mark.parametrize("kind", Event)
 def test_nothing_is_taken_for_granted(kind: Event) -> None:
-    """A module that leaves something out is no reason to fall over."""
+    """An event without some of its attributes has a sentence too."""
     for container in (None, NAMES):
         for gpu in (None, GPU):
             assert describe(KernelEvent(kind, container, gpu)).text
@@ -213,7 +213,7 @@ SOURCES = sorted((REPO / "cgpu_km").rglob("*.c"))
 
 
 def test_the_page_has_every_sentence() -> None:
-    """Of extended acks, wherever they are set; of one that is put together from numbers, its beginning."""
+    """The sentences of extended acks in all sources; of one that contains numbers, its beginning."""
     text = " ".join(PAGE.read_text().split())
     said = [
         sentence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What admission knows is what is: NVML's modes, asked again and again; one start after the other; weight 0 is said."""
+"""Admission uses current facts: NVML is queried again, starts are admitted one by one, weight 0 is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HALF = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3")
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch, node: Node) -> Library:
-    """With the GPU that the kernel has."""
+    """NVML with the GPU that the kernel lists."""
     (gpu,) = example_gpus()
     answers = {
         "PciInfo": SimpleNamespace(busId=b"0000" + gpu.pci.encode()),
@@ -53,7 +53,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch, node: Node) -> Library:
     ("mode", "mig"), [((1, 1), True), ((1, 0), True), ((0, 1), False), ((0, 0), False), (None, False)], ids=str
 )
 def test_mig_is_what_is_in_force(nvml: Library, mode: tuple[int, int] | None, mig: bool) -> None:
-    """And not what is pending; most cards do not have it."""
+    """NVML returns the current and the pending mode; the pending one does not count. Most cards have no MIG."""
     nvml.cards[0].answers["MigMode"] = mode
     (gpu,) = gpus.query()
     assert (gpu.mig, gpu.name, gpu.pci) == (mig, "Tesla T4", example_gpus()[0].pci)
@@ -71,7 +71,7 @@ def test_a_gpu_in_mig_mode_is_refused(node: Node, run: Run, nvml: Library) -> No
 
 
 def test_nvml_is_asked_again(node: Node, run: Run, nvml: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at every start, for it can take a second; within a minute of an administrator's change."""
+    """Not at every start, because a query can take a second. A change by an administrator is seen within a minute."""
     now = [1000.0]
     monkeypatch.setattr(inventory, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -81,7 +81,7 @@ def test_nvml_is_asked_again(node: Node, run: Run, nvml: Library, monkeypatch: p
             looks = nvml.looks
             now[0] += 0.5
             assert (await node.prepare(OTHER, HALF))["ok"]
-            assert nvml.looks == looks, "its word is fresh"
+            assert nvml.looks == looks, "the last answer is recent enough"
             nvml.cards[0].answers["MigMode"] = (1, 1)
             now[0] += 60
             assert "is in MIG mode" in (await node.prepare("third", HALF))["error"]
@@ -97,7 +97,7 @@ def test_nvml_is_asked_again(node: Node, run: Run, nvml: Library, monkeypatch: p
 
 
 def test_starts_at_the_same_moment(node: Node, run: Run) -> None:
-    """All of them in the daemon before the first one has the kernel's sums."""
+    """All requests reach the daemon before the first one has read the kernel's sums."""
 
     async def main() -> None:
         node.link = FakeLink(example_gpus(2))
@@ -125,7 +125,7 @@ def test_starts_at_the_same_moment(node: Node, run: Run) -> None:
     ],
 )
 def test_weight_0_is_reported(node: Node, run: Run, policy: int, about: str) -> None:
-    """In the reply and in the log, with what the policy in force makes of it."""
+    """In the reply and in the log, with the effect of weight 0 under the policy in force."""
 
     async def main() -> None:
         node.link = FakeLink((replace(example_gpus()[0], max_inst=3, policy=policy),))
@@ -150,7 +150,7 @@ def test_weight_0_is_reported(node: Node, run: Run, policy: int, about: str) -> 
 
 
 def reply_and_log(node: Node, run: Run, variables: Sequence[str], policy: int = 5) -> tuple[dict, list]:
-    """One start, with what the log has of it."""
+    """The reply to one start, and the lines that it logs."""
     out: list[Any] = []
 
     async def main() -> None:

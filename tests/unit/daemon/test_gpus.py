@@ -52,13 +52,13 @@ def test_before_the_first_container_the_order_is_pci() -> None:
 
 
 def test_what_containers_can_have_of_a_card() -> None:
-    """The driver's account while the module is attached, NVML's while no container is there, else nobody's."""
+    """The driver's figure while the module is attached, NVML's while no container exists, else None: unknown."""
     nvml = [NvmlGpu(0, "GPU-a", "", 0, 1000, used_mib=300)]
     attached = KernelGpu(0, "GPU-a", "", 0, 1024 * MIB, used=100 * MIB, driver_free=500 * MIB, born=1)
     detached = KernelGpu(0, "GPU-a", "", 0, 1024 * MIB, born=1)
     assert merge([attached], nvml)[0].room_mib == 600 + own_mib(1000)
     assert merge([replace(attached, driver_free=870 * MIB)], nvml)[0].room_mib == 1000, (
-        "the driver's own: the whole card"
+        "the driver's own memory is not deducted: the whole card"
     )
     assert merge([detached], nvml)[0].room_mib == 700 + own_mib(1000)
     assert merge([detached], [])[0].room_mib is None
@@ -69,7 +69,7 @@ def test_what_containers_can_have_of_a_card() -> None:
 # ---- one of several is lost ----
 
 
-# The kernel numbers otherwise than NVML.
+# The kernel's numbers differ from NVML's.
 KERNEL = [KernelGpu(7 - n, f"GPU-{n}", f"0000:0{n + 1}:00.0", n, 1000 * MIB, born=1) for n in range(3)]
 
 
@@ -84,22 +84,22 @@ def test_a_lost_gpu_is_lost_alone(monkeypatch: pytest.MonkeyPatch, lost: str, ke
     assert [gpu.number for gpu in merged] == [0, 1, 2], "numbers are NVML's"
     assert [gpu.index for gpu in merged] == ([7, 6, 5] if kernel else [0, 1, 2])
     assert [gpu.lost for gpu in merged] == ["", "GPU is lost", ""]
-    assert (merged[0].mig, merged[2].compute_mode) == (True, "exclusive process"), "the others keep what is known"
+    assert (merged[0].mig, merged[2].compute_mode) == (True, "exclusive process"), "the other GPUs keep their values"
     one = Request(Devices("V", items=(1,)), (1,), 15)
     with pytest.raises(Refused, match=r"GPU 1 does not answer NVML \(GPU is lost\)"):
         admit(one, merged, ())
-    assert 6 not in [want.gpu for want in undiscovered(merged) if kernel], "no use to learn about it"
+    assert 6 not in [want.gpu for want in undiscovered(merged) if kernel], "a lost GPU is not probed"
 
 
 def test_what_a_gpu_does_not_have_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No MIG on this model, and no memory of its own: the kernel knows how much there is."""
+    """No MIG on this model, and NVML reports no memory of it: the size is the kernel's."""
     monkeypatch.setitem(sys.modules, "pynvml", Library([Card(0, MigMode=None, MemoryInfo=None)]))
     (gpu,) = merge(KERNEL[:1], query())
     assert (gpu.lost, gpu.mig, gpu.total_mib) == ("", False, 1000)
 
 
 def test_several_are_lost() -> None:
-    """Which is which is told by the address; where the kernel has more of them than NVML, any of them may be lost."""
+    """Lost GPUs are matched in the order of addresses. If the kernel lists more than NVML, each may be the lost one."""
     nvml = [replace(NvmlGpu(n, "", "", -1, 0), lost="x") for n in (0, 2)]
     nvml.append(NvmlGpu(1, "GPU-1", "0000:02:00.0", 1, 1000))
     assert [(gpu.number, gpu.index, gpu.lost) for gpu in merge(KERNEL, nvml)] == [(0, 7, "x"), (1, 6, ""), (2, 5, "x")]

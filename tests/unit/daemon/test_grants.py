@@ -196,7 +196,7 @@ def test_a_grant_is_bounded_by_the_caps(node: Node, run: Run) -> None:
 
 
 def test_a_grant_that_gives_nothing_any_more(node: Node, run: Run) -> None:
-    """It counted on a default size, which the administrator has taken away: no whole GPU instead."""
+    """The grant relied on a default size that the administrator has removed: an error, and no whole GPU instead."""
 
     async def main() -> None:
         node.config = Config(gpu=GpuSettings(default_memsize_mib=1000))

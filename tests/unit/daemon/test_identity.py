@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Who somebody is: a number that was given out again is another process, a name another cgroup, a caller is a uid."""
+"""Identity: a reused pid is another process, a reused name is another cgroup, and a caller is identified by its uid."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record_of(process: Process | None, phase: Phase = Phase.BOUND) -> Record:
 
 
 def later(process: Process | None) -> Process:
-    """Who had the number before."""
+    """The process that had the pid before."""
     assert process is not None
     return replace(process, starttime=process.starttime - 1)
 
@@ -47,7 +47,7 @@ def later(process: Process | None) -> Process:
     ("phase", "trigger"), [(Phase.BOUND, Trigger.INIT_EXITED), (Phase.PREPARED, Trigger.RUNTIME_EXITED)], ids=str
 )
 def test_a_pid_that_another_one_has_by_now(node: Node, run: Run, phase: Phase, trigger: Trigger) -> None:
-    """Whom the record means has ended, so that is said at once; who has the number now is watched by nobody."""
+    """The process of the record has ended, which is reported at once. The process that has its pid is not watched."""
     told: list[tuple[Key, Trigger]] = []
 
     async def main() -> None:
@@ -77,7 +77,7 @@ def test_a_pid_that_is_still_his(node: Node, run: Run) -> None:
         await asyncio.sleep(0.05)
         assert told == []
         process.kill()
-        await eventually(lambda: told == [Trigger.INIT_EXITED], "the pidfd tells")
+        await eventually(lambda: told == [Trigger.INIT_EXITED], "reported by its pidfd")
         watcher.close()
 
     run(main())
@@ -96,7 +96,7 @@ def test_alive_is_who_began_at_that_time(phase: Phase) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_cgroup_of_the_same_name(tmp_path: Path, version: int) -> None:
-    """An engine that starts the container again makes it anew: full as it may be, it is not the one that was."""
+    """An engine that starts the container again makes a new cgroup. It has processes, but is not the recorded one."""
     if version == 1:
         (tmp_path / "devices").mkdir()
         (tmp_path / "devices/cgroup.procs").touch()
@@ -113,14 +113,14 @@ def test_a_cgroup_of_the_same_name(tmp_path: Path, version: int) -> None:
     assert first is not None
     record = replace(record_of(None), cgroup=first)
     assert facts.is_alive(record)
-    directory.rename(tmp_path / "kept")  # or its inode could be the next one's
+    directory.rename(tmp_path / "kept")  # kept, or the new directory could get its inode
     make()
     assert not facts.is_alive(record)
     assert facts.is_alive(replace(record, cgroup=facts.cgroup_at("/docker/c")))
 
 
 def test_the_same_name_after_a_restart(node: Node, run: Run) -> None:
-    """The container ended while no daemon was there, and its name was given to one that it knows nothing of."""
+    """The container ended while no daemon ran, and a cgroup that is not the recorded one has its name."""
 
     async def main() -> None:
         async with node.running():
@@ -142,13 +142,13 @@ def test_the_same_name_after_a_restart(node: Node, run: Run) -> None:
     [(0, 0, True), (0, 1, False), (0, NOBODY, False), (1000, 0, True), (1000, 1000, True), (1000, 1001, False)],
 )
 def test_which_users_are_allowed(monkeypatch: pytest.MonkeyPatch, own: int, uid: int, may: bool) -> None:
-    """Root, and who runs the daemon, for trying it."""
+    """Root, and the user that runs the daemon, so that it can be tried without root."""
     monkeypatch.setattr(os, "geteuid", lambda: own)
     assert server.is_allowed(uid) is may
 
 
 def ask_anyway(path: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Refused unheard, so the socket may be closed before the request is sent; the answer is there all the same."""
+    """cgpud refuses before it reads, so the socket may be closed before the request is sent. The reply still comes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(10)
         sock.connect(str(path))
@@ -159,7 +159,7 @@ def ask_anyway(path: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_another_user_is_refused(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever got to the socket past its mode."""
+    """A caller that could connect although the socket's mode forbids it."""
     request = {"op": "prepare", "id": ID, "bundle": str(node.bundle(ID))}
 
     async def main() -> None:
@@ -243,7 +243,7 @@ with socket.socket(socket.AF_UNIX) as sock:
 
 
 def test_status_has_no_cookies(node: Node, run: Run) -> None:
-    """With id and cookie a container's slice can be released."""
+    """A request with id and cookie releases a container's slice."""
 
     async def main() -> None:
         async with node.running():
@@ -310,7 +310,7 @@ def test_a_pod_with_the_hosts_namespaces(node: Node, run: Run, elsewhere: int) -
 
 
 def test_a_pid_namespace_that_may_not_be_looked_at(elsewhere: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a process with more capabilities than the daemon has under its unit: NSpid tells."""
+    """The process has more capabilities than the daemon has under its unit. NSpid in its status decides."""
     real = Path.stat
 
     def stat(path: Path, **more: Any) -> os.stat_result:
@@ -323,7 +323,7 @@ def test_a_pid_namespace_that_may_not_be_looked_at(elsewhere: int, monkeypatch: 
     assert facts.is_own_namespace("pid", f"/proc/{elsewhere}/ns/pid")
     assert not facts.is_own_namespace("pid", f"/proc/{os.getpid()}/ns/pid")
     assert not facts.is_own_namespace("pid", f"/proc/{elsewhere}/root/../ns/pid")
-    assert not facts.is_own_namespace("network", f"/proc/{elsewhere}/ns/net"), "unknown is the host's"
+    assert not facts.is_own_namespace("network", f"/proc/{elsewhere}/ns/net"), "an unknown one counts as the host's"
 
 
 ASK = """
@@ -340,7 +340,7 @@ sys.stdout.buffer.write(answer)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_another_user_in_person(node: Node, run: Run) -> None:
-    """The socket and the way to it opened by mistake; root's group is not root."""
+    """The socket and its directory are open to all by mistake, and the caller has root's group."""
     python = os.path.realpath(sys.executable)
 
     def ask() -> subprocess.CompletedProcess[bytes]:

@@ -76,7 +76,7 @@ def is_variable(text: str) -> bool:
 WORDS = st.sampled_from(
     ["id", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_", "CGPU_DISABLE=", "CGPU_DISABLE", "X=ALIYUN_COM_GPU_A=1", "="]
 )
-# A NUL ends a string in C; what has one is none of our variables, nor an id.
+# A NUL ends a string in C; a string with one is neither one of our variables nor an id.
 TEXT = WORDS | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 DOCUMENTS = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=12)

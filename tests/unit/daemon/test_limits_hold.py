@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What may not grow or last without end: files, requests, connections, waits, ids; and who may look into the state."""
+"""Bounds of files, requests, connections, waits and ids; access to the state; user namespaces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 def test_a_config_of_no_size(node: Node, run: Run) -> None:
-    """Sparse, so that it costs the test nothing; it would cost the daemon its memory."""
+    """The file is sparse, so it costs the test nothing. The daemon would need as much memory as the file is long."""
 
     async def main() -> None:
         path = node.bundle(ID) / "config.json"
@@ -56,14 +56,14 @@ def test_a_config_of_the_most(node: Node, run: Run) -> None:
 
 
 def answer_to(path: Path, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The reply to what is sent and not followed by anything, and what comes after it."""
+    """Send data and nothing after it. Return the reply, and the next byte: none if the connection is closed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(10)
         sock.connect(str(path))
         try:
             sock.sendall(data)
         except BrokenPipeError:
-            pass  # answered and closed before it was sent: the answer is there
+            pass  # cgpud replied and closed before all was sent: the reply is there
         reply = read_reply(sock)
         try:
             return reply, sock.recv(1)
@@ -73,7 +73,7 @@ def answer_to(path: Path, data: bytes) -> tuple[dict[str, Any], bytes]:
 
 @pytest.mark.parametrize("size", [64 * 1024 + 1, 0xFFFFFFFF])
 def test_a_head_that_announces_more(node: Node, run: Run, size: int) -> None:
-    """Refused by its head; nothing of what it announces is waited for."""
+    """Refused by its head; the daemon does not wait for the announced bytes."""
 
     async def main() -> None:
         async with node.running():
@@ -96,7 +96,7 @@ def test_the_largest_request(node: Node, run: Run) -> None:
 
 @pytest.mark.parametrize("half", [b"", b"\0\0", struct.pack(">I", 100) + b'{"op": "sta'], ids=["none", "head", "body"])
 def test_half_a_request(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
-    """Whoever sends it and waits is told, and keeps no connection."""
+    """After the timeout the sender gets an error and its connection is closed."""
     assert server.READ_TIMEOUT_S <= 60
     monkeypatch.setattr(server, "READ_TIMEOUT_S", 0.1)
 
@@ -112,7 +112,7 @@ def test_half_a_request(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch, h
 
 
 def test_connections_that_say_nothing(node: Node, run: Run) -> None:
-    """One more than the most is closed unheard; when they are gone, others are served."""
+    """A connection above the maximum is closed unread. When the others are closed, requests are served again."""
     assert server.CONNECTIONS_MAX <= 256  # with a descriptor each, of 1024
 
     def connect() -> socket.socket:
@@ -138,7 +138,7 @@ def test_connections_that_say_nothing(node: Node, run: Run) -> None:
                 try:
                     assert (await node.ask(op="status"))["ok"]
                     return
-                except (OSError, struct.error):  # the others' ends are not all seen yet
+                except (OSError, struct.error):  # cgpud has not seen all of them close yet
                     await asyncio.sleep(0.02)
             raise AssertionError("never served again")
 
@@ -164,7 +164,7 @@ class Silent:
 
 
 def test_a_module_that_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every request ends, also one that waits for another's turn; what comes late meets a closed socket."""
+    """Every request ends, also one that waits for an earlier one. A late answer finds a closed socket."""
     assert netlink.TIMEOUT_S <= 60
     monkeypatch.setattr(netlink, "TIMEOUT_S", 0.3)
     opened: list[Silent] = []
@@ -184,7 +184,7 @@ def test_a_module_that_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch
             link.destroy(ID, 1),
             *(link.list() for _ in range(8)),
         )
-        async with asyncio.timeout(3):  # one after the other they would be 3.6 s
+        async with asyncio.timeout(3):  # one after the other they would take 3.6 s
             answers = await asyncio.gather(*asked, return_exceptions=True)
         for answer in answers:
             assert isinstance(answer, KernelRefused)
@@ -231,7 +231,7 @@ def test_ids_that_are_taken(node: Node, run: Run, container_id: str) -> None:
 
 
 def test_the_state_is_roots(tmp_path: Path) -> None:
-    """Its mode is its own, whatever the umask; a unit's 0077 is not everywhere."""
+    """The mode does not depend on the umask: only the unit sets 0077."""
     before = os.umask(0)
     try:
         Store(tmp_path / "state").open()

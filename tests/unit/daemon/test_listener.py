@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The listening socket, without a module: what the datagrams mean. Overflow and unloading are met in tests/vm."""
+"""The listening socket, without a module: the meaning of datagrams. tests/vm covers overflow and unloading."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_name_that_is_no_text_gets_an_answer(node: Node, run: Run, name: bytes
         ("a  sentence\n of two\u2028lines", "a sentence of two lines"),
         ("x" * 3000, "x" * 2000),
         ("é" * 3000, "é" * 1000),
-        ("x" + "é" * 3000, "x" + "é" * 999),  # not through the middle of one
+        ("x" + "é" * 3000, "x" + "é" * 999),  # not in the middle of a character
         ("\U0001f600" * 3000, "\U0001f600" * 500),
         ("a\ud800b", "a?b"),
     ],
@@ -197,7 +197,7 @@ def test_the_cgroup_outlives_init(node: Node, run: Run) -> None:
             process.kill()
             process.wait()
             await asyncio.sleep(1.3)
-            assert node.link.containers, "somebody is still in the cgroup"
+            assert node.link.containers, "a process is still in the cgroup"
             node.populate("/docker/a", False)
             await eventually(lambda: not node.link.containers, "released by cgroup.events")
             assert destroys(node) == [ID]
@@ -265,7 +265,7 @@ def test_a_restart_waits_for_the_last_run(node: Node, run: Run) -> None:
             assert (await later)["ok"]
             node.link.containers[ID] = replace(container, cookie=1, dying=True)
             later = asyncio.create_task(node.prepare(ID))
-            while not later.done():  # whenever it begins to wait
+            while not later.done():  # the start of its wait is not known
                 await asyncio.sleep(0.1)
                 node.now += 11
             assert "still holds GPU memory" in (await later)["error"]
@@ -355,7 +355,7 @@ def test_orphans(node: Node, run: Run) -> None:
 
 
 def test_an_orphan_whose_cgroup_is_not_found(node: Node, run: Run) -> None:
-    """Its cgroup may have any name. While it has memory of a GPU it is not touched."""
+    """Its cgroup may have any name. While the container has memory of a GPU it is kept."""
 
     def uses(amount: int) -> None:
         orphan = node.link.containers["my-job"]
@@ -373,23 +373,23 @@ def test_an_orphan_whose_cgroup_is_not_found(node: Node, run: Run) -> None:
                 node.now += IDLE_S
             node.now -= 0.1
             await daemon.reconcile()
-            assert "my-job" in node.link.containers, "looks that follow each other at once say no more than one"
+            assert "my-job" in node.link.containers, "idle for less than IDLE_S"
             node.now += 0.1
             await daemon.reconcile()
-            assert not node.link.containers, "idle for so long"
+            assert not node.link.containers, "idle for IDLE_S"
 
     run(main())
 
 
 def test_orphans_are_looked_at_again_soon(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However seldom the rest is."""
+    """Even if the period of reconcile is long."""
     monkeypatch.setattr("cgpud.reconcile.IDLE_S", 0.05)
     node.config = Config(reconcile_s=3600)
 
     async def main() -> None:
         await node.link.create("lost", make_cookie(1), [SlotWant(0, 0, MIB)])
         async with node.running():
-            assert node.link.containers, "one look is not enough"
+            assert node.link.containers, "one reading is not enough"
             node.now += 1
             await eventually(lambda: not node.link.containers, "it is idle for the second time")
 
@@ -422,7 +422,7 @@ def test_the_poststop_of_an_orphan(node: Node, run: Run) -> None:
 
 
 def test_somebody_was_faster(node: Node, run: Run) -> None:
-    """The kernel has no room where admission saw some: the sentence is as if it had been seen."""
+    """Another container takes the memory between the sums and the creation: the sentence is as of admission."""
 
     class Race(FakeLink):
         async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
@@ -447,7 +447,7 @@ def test_somebody_was_faster(node: Node, run: Run) -> None:
 
 @pytest.mark.parametrize(("taken", "weight"), [(20, 1), (19, 4)])
 def test_somebody_took_the_weight_first(node: Node, run: Run, taken: int, weight: int) -> None:
-    """Between the sums and the creation: the kernel grants weight 0 of no weight at all, and that is said."""
+    """Another container takes it between the sums and the creation. If none is left the kernel grants 0: a warning."""
 
     class Race(FakeLink):
         async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
@@ -554,7 +554,7 @@ def test_sizes_are_learnt_from_an_attached_module(node: Node, run: Run) -> None:
 
 
 def test_what_nvml_does_not_tell_is_said_once(node: Node, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """A GPU that it lost, by name, beside one that it has; and that there is none, when there is none."""
+    """A lost GPU, while another one answers, is logged once. So is the absence of NVML."""
     first, second = example_gpus(2)
 
     def nvml() -> tuple[NvmlGpu, ...]:
@@ -727,7 +727,7 @@ def test_lost_events_mean_reconcile(node: Node, run: Run) -> None:
 
 
 def test_what_ends_before_anybody_listens(node: Node, run: Run) -> None:
-    """Between the first look at everything and the first event that is heard."""
+    """The container ends between the first reading of the kernel's list and the first event that is received."""
 
     class Late(FakeLink):
         async def events(self, joined: Any = None) -> Any:
@@ -750,7 +750,7 @@ def test_what_ends_before_anybody_listens(node: Node, run: Run) -> None:
 
 
 def test_a_start_does_not_read_the_list(node: Node, run: Run) -> None:
-    """What it costs does not grow with the containers that are there; to say who holds what it is read."""
+    """The cost of a start does not grow with the number of containers. Only a refusal reads the list, for the names."""
 
     class Counting(FakeLink):
         lists = 0
@@ -762,7 +762,7 @@ def test_a_start_does_not_read_the_list(node: Node, run: Run) -> None:
     async def main() -> None:
         node.link = link = Counting()
         async with node.running():
-            await eventually(lambda: link.lists == 2, "both looks of the beginning")
+            await eventually(lambda: link.lists == 2, "both readings of the beginning")
             before = link.lists
             assert (await node.prepare(ID))["ok"]
             assert (await node.prepare(OTHER))["ok"]
@@ -774,7 +774,7 @@ def test_a_start_does_not_read_the_list(node: Node, run: Run) -> None:
 
 
 def test_sums_of_an_older_module(node: Node, run: Run) -> None:
-    """It does not tell them, so its list is added up."""
+    """It sends no sums, so the daemon adds up its list."""
 
     class Older(FakeLink):
         async def gpus(self) -> Any:
@@ -791,7 +791,7 @@ def test_sums_of_an_older_module(node: Node, run: Run) -> None:
 
 
 def test_the_only_place_is_not_the_probes(node: Node, run: Run) -> None:
-    """What was made to learn about a GPU counts for nobody."""
+    """The container that was created to probe a GPU is gone before the first one is admitted."""
 
     class Detached(FakeLink):
         async def gpus(self) -> Any:
@@ -808,7 +808,7 @@ def test_the_only_place_is_not_the_probes(node: Node, run: Run) -> None:
 
 
 def test_the_module_goes_and_comes_again(node: Node, run: Run) -> None:
-    """Both are noticed at once: what was there is forgotten, and the files are in force again."""
+    """The daemon notices both at once: it drops its records, and writes the settings of the files again."""
 
     async def main() -> None:
         node.config = replace(node.config, gpu=GpuSettings(policy=2), reconcile_s=1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the daemon wrote is damaged, or was cleared away under it: nothing that runs is stopped, and it goes on."""
+"""The daemon's files are damaged, or were removed while it runs: no container is stopped, and the daemon goes on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def destroys(node: Node) -> list[str]:
     ids=str,
 )
 def test_a_record_that_makes_no_sense(node: Node, run: Run, change: dict[str, Any]) -> None:
-    """It is as one that is not there: the daemon starts, and takes up what lives by its cgroup."""
+    """The record counts as absent: the daemon starts, and adopts the live container by its cgroup."""
 
     async def main() -> None:
         group = f"/system.slice/docker-{ID}.scope"
@@ -88,7 +88,7 @@ def test_the_state_directory_is_gone(node: Node, run: Run) -> None:
 
 
 def test_records_are_written_again(node: Node, run: Run) -> None:
-    """So that the next daemon knows a container that has no cgroup of its own."""
+    """The next daemon needs the record of a container that has no cgroup of its own."""
 
     async def main() -> None:
         async with node.running() as daemon:
@@ -105,7 +105,7 @@ def test_records_are_written_again(node: Node, run: Run) -> None:
 
 
 def test_the_socket_is_gone(node: Node, run: Run) -> None:
-    """With its directory, as when somebody empties /run; more than once."""
+    """With its directory, as after /run was emptied; more than once."""
 
     async def main() -> None:
         node.socket = node.directory / "run/d.sock"
@@ -117,7 +117,7 @@ def test_the_socket_is_gone(node: Node, run: Run) -> None:
                 assert node.socket.stat().st_mode & 0o777 == 0o600
             inode = node.socket.stat().st_ino
             await daemon.reconcile()
-            assert node.socket.stat().st_ino == inode, "one that is there stays"
+            assert node.socket.stat().st_ino == inode, "an existing socket stays"
             assert (await node.prepare(ID))["ok"]
         assert not node.socket.exists()
 
@@ -125,7 +125,7 @@ def test_the_socket_is_gone(node: Node, run: Run) -> None:
 
 
 def test_the_socket_of_another(node: Node, run: Run) -> None:
-    """Is taken away when nobody answers on it, and left alone when somebody does."""
+    """The daemon replaces a socket that no process listens on, and keeps one that has a listener."""
 
     def other() -> socket.socket:
         node.socket.unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What /metrics says of a tree of plain files, how it is served, and the pages that speak of it."""
+"""/metrics over a tree of plain files: its series, how it is served, and the pages that describe it."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_what_is_gone_is_not_shown(tree: Tree) -> None:
 
 
 def test_a_module_that_says_less(tree: Tree) -> None:
-    """An older one: what it does not say is left out, not 0."""
+    """An older module: a value that it does not print is left out, not 0."""
     write(tree.proc / "0" / ID1[:12] / "stat", "gpu_ns 1\nused_bytes 5")
     found = samples(scrape(tree))
     assert ("cgpu_container_enforced", tuple(sorted(SLOT.items()))) not in found

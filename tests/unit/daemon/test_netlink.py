@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Messages of the family, byte for byte; the family itself is met in tests/vm."""
+"""Messages of the family, byte for byte. tests/vm covers the family itself."""
 
 from __future__ import annotations
 

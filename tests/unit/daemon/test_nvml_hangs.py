@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A hanging NVML: the daemon starts, admits, answers and ends, and only the GPUs that do not answer are lost.
 
-The child process and pynvml are the real ones, over a stub library that hangs where the environment says.
+The child process and pynvml are the real ones, over a stub library that hangs in the call that the environment names.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def test_a_hanging_nvml_stops_its_gpus_only(
 
 
 def test_a_node_whose_nvml_hangs_from_the_beginning(node: Node, run: Run, hang: Callable[[str], Path]) -> None:
-    """No mode is known, so no GPU gets a container, whether the module lists it already or not."""
+    """The modes of the GPUs are unknown, so none gets a container, whether the module lists it already or not."""
     hang("init")
     node.nvml = Nvml()
     node.config = Config(nvml_wait_s=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Edits of config.json: golden pair, what is refused, junk."""
+"""Edits of config.json: golden pair, refusals, junk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def docker() -> oci.Spec:
 
 
 def edit(spec: oci.Spec, options: oci.Options = OPTIONS) -> oci.Spec:
-    oci.check_isolation(spec, options)  # as the daemon does, before it asks the kernel
+    oci.check_isolation(spec, options)  # as the daemon does before it creates the container
     return oci.edit(spec, CONTAINER, MAJORS, options)
 
 
@@ -157,7 +157,7 @@ def test_capabilities(capability: str) -> None:
 
 @pytest.mark.parametrize("left", [(), ("pid",), ("network",)])
 def test_who_could_command_the_module(left: tuple[str, ...]) -> None:
-    """It asks for the capability and the host's namespaces; a namespace of its own keeps a container out."""
+    """That takes the capability and both namespaces of the host: either namespace of its own prevents it."""
     spec = docker()
     spec["process"]["capabilities"]["bounding"].append("CAP_NET_ADMIN")
     spaces = spec["linux"]["namespaces"]
@@ -297,7 +297,7 @@ BINDS = [
     ("/tmp", True),
     ("//tmp/", True),
     ("/var/../tmp", True),
-    ("../../../tmp", True),  # of the bundle, which may lie anywhere
+    ("../../../tmp", True),  # relative to the bundle, which may lie anywhere
     ("/tmp/other", False),
     ("/tm", False),
     ("/var/tmp", False),
@@ -341,7 +341,7 @@ def test_a_bind_that_brings_the_daemons_socket(source: str, brings: bool) -> Non
         edit(spec)
         return
     assert refusal(spec).startswith(f"the container mounts {source}, which brings /run/cgpu, where cgpud takes")
-    with pytest.raises(Refused):  # as with MPS: all devices are no reason to command the daemon
+    with pytest.raises(Refused):  # as with MPS: all devices do not include requests to the daemon
         edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
 
 
@@ -352,7 +352,7 @@ def test_mps_variable() -> None:
     spec["process"]["env"][-1] += "x" * 5000
     assert len(refusal(spec)) < 300
     assert refusal(spec).endswith("; remove it")
-    with pytest.raises(Refused):  # whoever is let in with all devices is not let out of its slice
+    with pytest.raises(Refused):  # a container that may have all devices keeps to its slice
         edit(spec, oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True))
 
 
@@ -483,7 +483,10 @@ def test_absent_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["endless device", "link to a device", "fifo", "directory"])
 def test_what_is_no_regular_file(tmp_path: Path, kind: str) -> None:
-    """Neither waited for nor read: reading goes on in the event loop. By a process that may be killed."""
+    """The daemon reads in its event loop, so it must neither wait for such a file nor read it.
+
+    The test reads in a child process, which can be killed.
+    """
     path = tmp_path / "config.json"
     match kind:
         case "endless device":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reconcile: memory, kernel and what is alive, in every combination that matters."""
+"""Reconcile: records, the kernel's list and live processes, in every combination that matters."""
 
 from __future__ import annotations
 

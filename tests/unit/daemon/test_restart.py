@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The daemon stopped and started in the middle of a start: the real cgpu-runtime, the real server, and for runc a
-program that does with the hooks what runc does."""
+"""The daemon stopped and started in the middle of a start: the real cgpu-runtime, the real server, and in place of
+runc a program that runs the hooks as runc does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fakes import Node, eventually
 Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 
-# Stops after prepare until it is let go; its container is a sleep.
+# Waits after prepare until the file `go` exists; its container is a sleep.
 RUNC = """#!{python}
 import json, os, pathlib, subprocess, sys, time
 here = pathlib.Path("{here}")
@@ -86,7 +86,7 @@ async def is_bound_to(node: Node, pid: int) -> bool:
 
 
 def test_between_prepare_and_bind(node: Node, shim: Path, run: Run) -> None:
-    """The hook waits, and the next daemon takes up what the last one prepared."""
+    """The hook waits, and the next daemon goes on with the container that the last one prepared."""
 
     async def main() -> None:
         start = Start(node, shim, 60)
@@ -96,7 +96,7 @@ def test_between_prepare_and_bind(node: Node, shim: Path, run: Run) -> None:
             (made,) = node.link.containers.values()
         start.go()
         await start.reached("createRuntime")
-        await asyncio.sleep(0.3)  # the hook has knocked in vain
+        await asyncio.sleep(0.3)  # the hook has failed to connect
         async with node.running():
             assert list(node.link.containers.values()) == [made], "the runtime lives, so the start is under way"
             status, out, err = await start.end()
@@ -124,7 +124,7 @@ def test_before_prepare(node: Node, shim: Path, run: Run) -> None:
 
 
 def test_a_daemon_that_stays_away(node: Node, shim: Path, run: Run) -> None:
-    """The start fails, nobody hears of its end, and the next daemon gives the memory back before the lease is over."""
+    """The start fails and no daemon receives its end. The next daemon releases the slice before the lease is over."""
 
     async def main() -> None:
         start = Start(node, shim, 1)
@@ -145,7 +145,7 @@ def test_a_daemon_that_stays_away(node: Node, shim: Path, run: Run) -> None:
 
 
 def test_a_runtime_that_dies(node: Node, shim: Path, run: Run) -> None:
-    """Without a word, and no hook is called: its exit is seen."""
+    """It sends nothing and calls no hook: the daemon sees its exit."""
 
     async def main() -> None:
         start = Start(node, shim, 0)
@@ -153,7 +153,7 @@ def test_a_runtime_that_dies(node: Node, shim: Path, run: Run) -> None:
             await start.begin()
             await start.reached("prepared")
             await daemon.reconcile()
-            assert node.link.containers, "it is at it"
+            assert node.link.containers, "the runtime is alive"
             start.process.kill()
             await start.end()
             await eventually(lambda: not node.link.containers, "given back")
@@ -162,7 +162,7 @@ def test_a_runtime_that_dies(node: Node, shim: Path, run: Run) -> None:
 
 
 def test_a_runtime_that_dies_after_a_restart(node: Node, shim: Path, run: Run) -> None:
-    """The next daemon watches whom the last one watched."""
+    """The next daemon watches the runtime that the last one watched."""
 
     async def main() -> None:
         start = Start(node, shim, 0)
@@ -179,7 +179,7 @@ def test_a_runtime_that_dies_after_a_restart(node: Node, shim: Path, run: Run) -
 
 
 def test_a_prepare_that_went_down_with_its_daemon(node: Node, run: Run) -> None:
-    """The runtime did not hear that it may go on, and asks the next daemon, which keeps nothing of the first answer."""
+    """The runtime got no reply and sends its request to the next daemon, which keeps nothing of the first one."""
 
     async def main() -> None:
         async with node.running():
@@ -197,7 +197,7 @@ def test_a_prepare_that_went_down_with_its_daemon(node: Node, run: Run) -> None:
 
 @pytest.mark.parametrize("group", [None, "/docker/a"])
 def test_an_answer_that_went_down_with_its_daemon(node: Node, run: Run, group: str | None) -> None:
-    """The hook did not hear that its bind was right, and comes again to the next daemon."""
+    """The hook got no reply to its bind, and sends it again to the next daemon."""
 
     async def main() -> None:
         async with node.running():
@@ -217,7 +217,7 @@ def test_an_answer_that_went_down_with_its_daemon(node: Node, run: Run, group: s
 
 
 def test_a_record_of_a_daemon_that_did_not_know_the_runtime(node: Node, run: Run) -> None:
-    """Then, as where the runtime is in another pid namespace, the lease decides."""
+    """Then the lease decides, as if the runtime were in another pid namespace."""
 
     async def main() -> None:
         async with node.running():

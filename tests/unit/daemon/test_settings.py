@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The files and the kernel: at start, on reload, after the module was loaded again; what is said of the difference."""
+"""The files and the kernel: at start, on reload, after the module was loaded again; how a difference is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse(text: str) -> Config:
 
 
 def logged(logs: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
-    """The lines of one kind, without what the log adds."""
+    """The lines of one event, without the keys that the log adds."""
     return [
         {key: value for key, value in line.items() if key not in ("event", "log_level")}
         for line in logs
@@ -46,7 +46,7 @@ def logged(logs: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
     ]
 
 
-# ---- what is wanted ----
+# ---- the desired values ----
 
 
 def test_the_most_particular_table_wins() -> None:
@@ -186,7 +186,7 @@ def test_applied_again_when_the_module_was_loaded_again(node: Node, run: Run) ->
 
 
 def test_the_first_container_finds_the_settings_of_a_gpu_that_came_with_it(node: Node, run: Run) -> None:
-    """The driver is loaded after us: the module knows no GPU until it attaches."""
+    """The driver is loaded last: the module lists no GPU until it attaches."""
 
     class Late(FakeLink):
         attached = False

@@ -26,13 +26,13 @@ VARIABLE = "ALIYUN_COM_GPU_MEM_CONTAINER=6"
 
 @dataclass
 class Answerer:
-    """A daemon that says what it is told to say."""
+    """A daemon that sends the reply that a test sets."""
 
     path: Path
     reply: bytes = b'{"ok":true,"action":"edited"}'
     asked: list[dict[str, Any]] = field(default_factory=list)
     fdinfo: list[str] = field(default_factory=list)
-    closes: int = 0  # so many connections at once, without a word
+    closes: int = 0  # so many connections at once, without a reply
 
     def __post_init__(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -171,7 +171,7 @@ def test_no_bundle_is_for_the_runtime_to_say(place: Place) -> None:
     assert place.run("create", "-b", "/nowhere", "x").returncode == 7
 
 
-# ---- asking ----
+# ---- requests to the daemon ----
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_create_asks_and_hands_over(place: Place, answerer: Answerer, argv: list
     ids=" ".join,
 )
 def test_another_file_than_config_json_does_not_start(place: Place, answerer: Answerer, argv: list[str]) -> None:
-    """crun takes its name; cgpud would edit the one that is not used."""
+    """crun takes the name of the file; cgpud would edit config.json, which would not be used."""
     argv = [arg.replace("B", str(place.bundle)) for arg in argv]
     (place.bundle / "config.json").rename(place.bundle / "other.json")
     place.config([])
@@ -421,7 +421,7 @@ def test_an_unreadable_config_does_not_start(place: Place) -> None:
 
 
 def test_a_configuration_that_cannot_be_read_starts_nothing(place: Place) -> None:
-    """It may say `ask = always`. What runs is ended all the same."""
+    """It may contain `ask = always`, so no container starts. Running containers can still be deleted."""
     place.config([])
     place.conf.write_text(("#" + "x" * 99 + "\n") * 700)
     done = place.run("create", "x")
@@ -435,7 +435,7 @@ def test_a_configuration_that_cannot_be_read_starts_nothing(place: Place) -> Non
     place.conf.write_text(f"next = /{'x' * 5000}\n")
     assert "no runtime to execute after cgpu-runtime: cannot find /xxx" in place.run("create", "x").stderr
     place.conf.unlink()
-    assert place.run("create", "x").returncode == 7, "one that is not there has its defaults"
+    assert place.run("create", "x").returncode == 7, "without the file the defaults apply"
 
 
 # ---- which runtime ----
@@ -451,14 +451,14 @@ def test_next_by_environment_and_by_file(place: Place) -> None:
 
 
 def test_a_runtime_that_calls_us_again(place: Place) -> None:
-    """nvidia-container-runtime hands over to the first of its runtimes, which is to be us: once, not for ever."""
+    """nvidia-container-runtime executes the first of its runtimes, which is cgpu-runtime: once, not for ever."""
     nvidia = place.directory / "nvidia-container-runtime"
     nvidia.write_text(f'#!/bin/sh\nexec {place.shim} "$@"\n')
     nvidia.chmod(0o755)
     done = place.run("--version", CGPU_RUNTIME_NEXT=str(nvidia))
     assert done.returncode == 1
     assert f"{nvidia}, calls cgpu-runtime again: name runc or crun instead" in done.stderr
-    # Below it we are in the right place; what another process left in its children's environment says nothing.
+    # Executed by it for the first time: no loop. A mark in the environment with the pid of another process is ignored.
     done = subprocess.run(
         [str(nvidia), "--version"],
         env={"PATH": f"{place.directory}:/usr/bin:/bin", "CGPU_RUNTIME_PID": "1"},
@@ -546,7 +546,7 @@ MASKED = "ResmanDebugLevel: 4294967295\nDeviceFileUID: 0\nModifyDeviceFiles: 0\n
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """As much of a container as the hook looks at."""
+    """The part of a container's root that the hook reads."""
     (tmp_path / "proc/driver/nvidia/gpus").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text("NVRM\n")
     (tmp_path / "proc/driver/nvidia/params").write_text(PARAMS)
@@ -564,7 +564,7 @@ grep -c {root} /proc/self/mountinfo
 
 
 def params_hook(place: Place, root: Path, word: str, before: str = "", **more: Any) -> list[str]:
-    """What is seen in a mount namespace of its own: the file, its neighbours, a write, how many mounts there are."""
+    """The hook in a mount namespace of its own: prints the file, its neighbours, a write, the number of mounts."""
     file = root / "proc/driver/nvidia/params"
     text = file.read_text()
     done = subprocess.run(
@@ -587,7 +587,7 @@ def test_params_are_masked(place: Place, root: Path, relative: bool) -> None:
 
 
 def test_params_without_the_line(place: Place, root: Path) -> None:
-    """The library takes it for 1."""
+    """The library reads a missing ModifyDeviceFiles as 1."""
     (root / "proc/driver/nvidia/params").write_text("EnableMSI: 1")
     first, second, *_ = params_hook(place, root, f"--root={root}", bundle="/b")
     assert (first, second) == ("EnableMSI: 1", "ModifyDeviceFiles: 0")
@@ -653,4 +653,4 @@ def test_a_variable_is_seen_through_any_json(place: Place, around: Any) -> None:
         text = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
         (place.bundle / "config.json").write_bytes(text)
         done = place.run("create", "x")
-        assert done.returncode == 1, "handed over without asking"
+        assert done.returncode == 1, "runc was executed without a request to cgpud"

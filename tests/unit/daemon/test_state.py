@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whatever the order of the triggers: one DESTROY that the kernel answers, and the end is the end."""
+"""In any order of the triggers the kernel answers one DESTROY, and RELEASED is final."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_bind_works_once_and_only_before_the_end() -> None:
 
 
 def test_the_same_bind_twice_is_one() -> None:
-    """The answer to the first went down with the daemon that gave it."""
+    """The daemon ended before it sent the reply to the first one."""
     assert state.bind(bound(), PROCESS, CGROUP) == (bound(), (Action.WATCH,))
     assert state.bind(bound(), replace(PROCESS, starttime=1), CGROUP) is None
 
@@ -124,7 +124,7 @@ OUTSIDE = [
     st.lists(st.booleans(), max_size=30),
 )
 def test_one_release_in_any_order(with_cgroup: bool, happenings: list[Trigger | str], answers: list[bool]) -> None:
-    """A little world: the kernel answers each DESTROY with the next of `answers` (true when they run out)."""
+    """The kernel is a model: it answers each DESTROY with the next of `answers` (true when they run out)."""
     record = FRESH
     exists = True  # in the kernel
     released = forgotten = 0
@@ -156,7 +156,7 @@ def test_one_release_in_any_order(with_cgroup: bool, happenings: list[Trigger | 
             assert isinstance(happening, Trigger)
             play(happening)
 
-    # The end comes for everyone: nothing is alive and the kernel answers.
+    # When nothing is alive and the kernel answers, every record reaches its end.
     play(Trigger.LOST)
     for _ in range(len(answers) + 1):
         play(Trigger.TICK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ends that nobody saw: reconcile finds them by itself; after an overflow of inotify all groups are looked at."""
+"""Ends without a trigger: reconcile finds them by itself. After an overflow of inotify all cgroups are checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ID = "0123456789abcdef" * 4
 
 @pytest.fixture
 def quick(node: Node) -> Node:
-    """Reconcile's period is what a test can wait for."""
+    """With a period of reconcile that is short enough for a test."""
     node.config = replace(node.config, reconcile_s=0.05)  # type: ignore[arg-type]
     return node
 
@@ -33,7 +33,7 @@ def test_an_end_that_nobody_saw(quick: Node, run: Run, group: str | None) -> Non
     async def main() -> None:
         async with quick.running() as daemon:
             process = await quick.start(ID, group)
-            daemon._watcher.remove((ID, int(quick.cookie(ID))))  # blind from here on
+            daemon._watcher.remove((ID, int(quick.cookie(ID))))  # no trigger from here on
             await asyncio.sleep(0.2)
             assert quick.link.containers, "it lives"
             process.kill()
@@ -61,14 +61,14 @@ def test_a_lease_that_nobody_ends(quick: Node, run: Run) -> None:
 
 
 class Overflowed(watch.Inotify):
-    """The kernel's queue was full: what happened is not told, only that something did."""
+    """The kernel's queue was full: the one event shows only that others were lost."""
 
     def read(self) -> list[tuple[int, int, str]]:
         return [(-1, watch.IN_Q_OVERFLOW, "")] if super().read() else []
 
 
 class Looked(watch.Facts):
-    """Remembers whom it was asked about."""
+    """Records the cgroups for which is_empty() is called."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / "proc", root)
@@ -100,7 +100,7 @@ def test_after_an_overflow_all_are_looked_at(tmp_path: Path, run: Run, monkeypat
         facts.asked.clear()
         (tmp_path / "docker/emptied/cgroup.events").write_text("populated 0\n")
         shutil.rmtree(tmp_path / "docker/removed")
-        await eventually(lambda: len(told) == 2, "both told")
+        await eventually(lambda: len(told) == 2, "both reported")
         watcher.close()
 
     run(main())

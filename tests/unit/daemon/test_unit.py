@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The unit as systemd reads it, without a systemd that runs; how it lives under one is tests/vm's business."""
+"""The unit as systemd reads it, without a running systemd. tests/vm runs it under one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 UNIT = "cgpud.service"
 MOUNT = "dev-cgpu.mount"
-EXPOSURE_MAX = 32  # tenths: what docs/user/daemon.md says
+EXPOSURE_MAX = 32  # tenths; docs/user/daemon.md has the same figure
 UNITS = Path("usr/lib/systemd/system")
 NEEDED = ("sysinit.target", "basic.target", "shutdown.target", "multi-user.target", "modprobe@.service")
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """As much of a machine as the unit names."""
+    """The files of a machine that the unit names."""
     (tmp_path / UNITS).mkdir(parents=True)
     for name in NEEDED:
         shutil.copy("/" / UNITS / name, tmp_path / UNITS / name)
@@ -52,7 +52,7 @@ def test_verify_would_say_it(root: Path) -> None:
 
 
 def test_exposure(root: Path) -> None:
-    """The figure of `systemd-analyze security`: no more than it says, and the table is not stale either."""
+    """The figure of `systemd-analyze security` is EXPOSURE_MAX, neither more nor less, and the page has it."""
     bars = {bar: analyze(root, "security", "--offline=true", f"--threshold={bar}") for bar in range(30, 34)}
     assert bars[EXPOSURE_MAX].returncode == 0, bars[EXPOSURE_MAX].stdout
     assert bars[EXPOSURE_MAX - 1].returncode != 0

@@ -90,7 +90,7 @@ def test_the_runtime_trusts_no_daemon_of_another_user(place: Place, somebodys_da
 
 @pytest.mark.parametrize("path", [".:{}", "bin:{}", "./bin:{}", ":{}", "{}/../bundle/bin/../../bundle/none:.:{}"])
 def test_a_relative_entry_of_path_is_skipped(place: Place, path: str) -> None:  # noqa: F811
-    """The working directory is the bundle, whose files are not all the engine's."""
+    """The working directory is the bundle, and not all of its files come from the engine."""
     for directory in (place.bundle, place.bundle / "bin"):
         directory.mkdir(exist_ok=True)
         (directory / "runc").write_text("#!/bin/sh\nexit 9\n")
@@ -102,7 +102,7 @@ def test_a_relative_entry_of_path_is_skipped(place: Place, path: str) -> None:  
 
 
 def test_the_record_is_written_before_create(node: Node, run: Run) -> None:
-    """A daemon that is killed in between leaves a container that the next one knows."""
+    """A daemon that is killed in between leaves a container of which the next one finds the record."""
 
     class Watching(FakeLink):
         found: list[tuple[str, int]]

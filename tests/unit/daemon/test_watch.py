@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The end of one container is looked for where that one is, however many others live beside it."""
+"""The end of one container causes a check of its cgroup only, however many others run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_pipes_of_an_mps_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "there").mkdir()
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "file").touch()
-    names = ("there", "dangling", "absent", "file/below", "x" * 300)  # the last cannot be looked at
+    names = ("there", "dangling", "absent", "file/below", "x" * 300)  # stat() of the last one fails
     monkeypatch.setattr(oci, "MPS_DIRECTORIES", tuple(str(tmp_path / name) for name in names))
     there = ["there", "dangling", "x" * 300]
     assert Facts().mps_directories() == tuple(str(tmp_path / name) for name in there)
 
 
 class Looked(Facts):
-    """Remembers whom it was asked about."""
+    """Records the cgroups for which is_empty() is called."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / "proc", root)
@@ -67,7 +67,7 @@ def no_descriptor_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path, version: int) -> None:
-    """Without descriptors nobody knows; what is given back too early is lost to a container that runs."""
+    """Without a descriptor the answer is unknown. A slice that is released too early is lost to a running container."""
     group = tmp_path / ("devices/docker/a" if version == 1 else "docker/a")
     group.mkdir(parents=True)
     (tmp_path / ("devices/cgroup.procs" if version == 1 else "cgroup.controllers")).touch()
@@ -85,7 +85,7 @@ def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path, version: int) -> N
 
 
 async def until_told(told: Collection[object]) -> None:
-    """Until somebody was told, or for a second."""
+    """Wait until a trigger was reported, or for a second."""
     for _ in range(100):
         await asyncio.sleep(0.01)
         if told:
@@ -132,11 +132,14 @@ def test_of_two_lives_in_one_cgroup_the_one_that_is_watched_is_told(tmp_path: Pa
         watcher.close()
 
     asyncio.run(scene())
-    assert told == {("c", 2)}, "who is watched no more is not told"
+    assert told == {("c", 2)}, "a removed record gets no trigger"
 
 
 def test_with_cgroup_v1_one_after_the_other_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no cgroup.events; a directory below counts too, and whoever was there first has no part in it."""
+    """cgroup v1 has no cgroup.events: the watcher opens a pidfd of one member after the other.
+
+    A member in a directory below counts too. Which one was the first process does not matter.
+    """
     inner = tmp_path / "devices/docker/c/inner"
     inner.mkdir(parents=True)
     (tmp_path / "devices/cgroup.procs").touch()
@@ -149,7 +152,7 @@ def test_with_cgroup_v1_one_after_the_other_is_watched(tmp_path: Path, monkeypat
             (directory / "cgroup.procs").write_text("".join(f"{one.pid}\n" for one in here if one.poll() is None))
 
     enrol()
-    monkeypatch.setattr(watch, "CHECK_AGAIN_S", (60.0,))  # not what it would see by itself is tested
+    monkeypatch.setattr(watch, "CHECK_AGAIN_S", (60.0,))  # the repeated check is not under test
     facts = Facts(cgroups=tmp_path)
     init = facts.process(members[0].pid)
     record = Record("c", 1, "boot", "", Phase.BOUND, 0.0, init, facts.cgroup_at("/docker/c"))
