@@ -80,7 +80,7 @@ class Host:
 
 
 def set_value(host: Host) -> object:
-    """What the engine would start for the runtime nvidia."""
+    """The program that the engine starts for the runtime nvidia."""
     data = host.data()
     if host.name == "docker":
         return data["runtimes"]["nvidia"]["path"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The cgpu group: what it writes, how it fails, which exit code."""
+"""The command cgpu: its writes, its errors, its exit codes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_version_without_module(empty: Tree) -> None:
 
 
 def test_the_module_has_another_version_than_its_core(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/proc/cgpu_km/version is the active core's; the package is that of the core here, which is no cgpu_km of it."""
+    """/proc/cgpu_km/version is that of the active core. The package has the same version, the module an older one."""
     monkeypatch.setattr("cgpu_cli.versions.package_version", lambda: "0.1.1")
     write(empty.proc / "version", "0.1.1")
     write(empty.proc / "upgrade", "0.1.1\n0.1.0")
@@ -152,7 +152,7 @@ def test_set_on_all_gpus_or_none(tree: Tree, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def fail_writes(monkeypatch: pytest.MonkeyPatch, number: int, which: Callable[[str], bool]) -> None:
-    """Make opening for writing fail with an errno, where which(path) says so."""
+    """Make opening for writing fail with an errno if which(path) is true."""
     real = os.open
 
     def fake(path: str, flags: int, *args: int) -> int:

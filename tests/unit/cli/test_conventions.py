@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What every command keeps: exit codes that are true, values that may be negative, output that cannot be written."""
+"""Conventions of every command: true exit codes, values that may be negative, output that cannot be written."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_rows_that_look_alike_are_told_apart(tree: Tree) -> None:
 
 
 class Link(FakeLink):
-    """A module that refuses, or grants what it likes."""
+    """A module that records the requests, and fails each with `refusal` if there is one."""
 
     def __init__(self, refusal: Exception | None = None) -> None:
         super().__init__()

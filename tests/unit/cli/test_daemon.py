@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What cgpu status says of a GPU that has something else than cgpu.toml: asked of a socket, shown, and done without."""
+"""cgpu status and settings that differ from cgpu.toml: requested from cgpud, shown, left out without cgpud."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def packed(value: object) -> bytes:
 
 @pytest.fixture
 def answer(tree: Tree) -> Iterator[Callable[[bytes], None]]:
-    """A socket where cgpud's is, that gives the same answer to everybody."""
+    """A socket at the path of cgpud's that sends the same reply to each request."""
     path = tree.root / "run/cgpu/cgpud.sock"
     path.parent.mkdir(parents=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -126,7 +126,7 @@ def test_a_check(good: Facts, check: str, change: dict[str, Any], status: str, t
     (found,) = [one for one in checks.run(replace(good, **change)) if one.check == check]
     assert found.status == status
     assert text in found.text
-    assert bool(found.remedy) == (status != SKIPPED), "what is wrong has a remedy"
+    assert bool(found.remedy) == (status != SKIPPED), "a problem or warning has a remedy, a skipped check has none"
 
 
 def test_every_check_can_fail() -> None:
@@ -269,7 +269,7 @@ def test_one_thing_is_wrong(host: Tree, check: str, name: str, text: str | None)
 
 
 def test_docker_without_the_toolkit(host: Tree) -> None:
-    """Docker's own containerd is not one to be set up."""
+    """Docker's own containerd needs no set-up."""
     shutil.rmtree(host.root / f"etc/{TOOLKIT}")
     (host.root / "usr/bin/nvidia-container-runtime").unlink()
     assert states(host)["engines"] == PROBLEM
@@ -326,5 +326,5 @@ def test_nvml_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
 def test_a_check_needs_no_fact(check: Callable[[Facts], Any]) -> None:
-    """Each copes with a node of which nothing is known."""
+    """Each check accepts facts that are all unknown."""
     assert check(Facts())

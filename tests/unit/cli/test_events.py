@@ -39,7 +39,7 @@ EVERY = [
 
 
 class Script(FakeLink):
-    """Each listening gets the next act: events, then what is raised."""
+    """Each call of events() plays the next act: events, then the exception that ends it."""
 
     def __init__(self, *acts: list[KernelEvent | Exception]) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ CONTENT = {
 }
 CASES = [*CONTENT, *((name, "absent") for name in ENGINES)]
 
-# An edit elsewhere in the file, of a person who does not know of ours.
+# An edit elsewhere in the file, made without regard to ours.
 EDIT: dict[str, Callable[[str], str]] = {
     "docker": lambda text: json.dumps({"mtu": 1400, **json.loads(text or "{}")}),
     "podman": lambda text: "# a word before\n" + text,
@@ -104,7 +104,7 @@ def test_set_then_undo_gives_every_byte_back(host: Host) -> None:
 
 
 def test_a_folder_in_which_somebody_else_has_something_stays(tmp_path: Path) -> None:
-    """One that setup has made, and its second run did not forget that."""
+    """Setup made the folder, and its second run keeps that in the record."""
     host = Host(tmp_path, "docker", None)
     host.ok()
     host.ok("--default")
@@ -146,7 +146,7 @@ def test_twice_changes_nothing_and_says_so(host: Host) -> None:
 
 
 def test_undo_after_an_edit_elsewhere(host: Host) -> None:
-    """What is left is what the same edit would have made of the file before."""
+    """The result is that of the same edit of the original file."""
     before = host.data()
     host.ok()
     host.write(EDIT[host.name](host.text or ""))
@@ -155,7 +155,7 @@ def test_undo_after_an_edit_elsewhere(host: Host) -> None:
     edited = EDIT[host.name]("")
     wanted = before | (json.loads(edited) if host.name == "docker" else tomllib.loads(edited))
     if host.name == "containerd" and not before:
-        wanted["version"] = 2  # what was added was written for it
+        wanted["version"] = 2  # kept, as the added text was written for version 2
     assert host.data() == wanted
     assert not host.record.exists()
 
@@ -289,7 +289,7 @@ NO_RECORDS = {
 @pytest.mark.parametrize("options", [(), ("--undo",)])
 @pytest.mark.parametrize("record", [*NO_RECORDS.values(), None], ids=[*NO_RECORDS, "a folder"])
 def test_a_record_that_is_none(name: str, tmp_path: Path, options: tuple[str, ...], record: bytes | None) -> None:
-    """What is to be done about it is said, and is enough."""
+    """The error names the remedy, and the remedy is enough."""
     host = Host(tmp_path, name, None)
     host.ok()
     host.record.unlink()
@@ -316,7 +316,7 @@ def test_a_record_whose_marks_are_gone(name: str, tmp_path: Path) -> None:
 
 
 def test_toolkit_that_is_not_there(tmp_path: Path) -> None:
-    """Nobody would read the file. One that is there has somebody who does."""
+    """Without NVIDIA's program nothing reads the file. A file that exists is taken to have a reader."""
     host = Host(tmp_path, NV, None)
     program = tmp_path / "usr/bin" / NV
     program.unlink()
@@ -446,7 +446,7 @@ def test_nvidia_round_trip(names: list[str], gap: str) -> None:
 def test_nvidia_order_that_cgpu_runtime_would_not_keep(
     tmp_path: Path, conf: str | None, runtimes: list[str], fine: bool
 ) -> None:
-    """What came first before is what cgpu-runtime hands over to."""
+    """cgpu-runtime executes the runtime that was the first of the list before."""
     host = Host(tmp_path, NV, f"[{NV}]\nruntimes = {json.dumps(runtimes)}\n")
     if conf is not None:
         host.write(conf, "etc/cgpu/runtime.conf")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu setup containerd: what containerd itself makes of the file, runc beside ours, and files that import files."""
+"""cgpu setup containerd: the file as containerd itself reads it, runc beside ours, and files that import files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ needs_containerd = pytest.mark.skipif(not shutil.which("containerd"), reason="th
 
 
 def dump(file: Path, here: Path) -> dict[str, Any]:
-    """What containerd reads, with its own values where the file has none."""
+    """The configuration as containerd reads it, with its own values where the file has none."""
     places = ("--root", str(here / "root"), "--state", str(here / "state"), "--address", str(here / "sock"))
     words = ("containerd", "--config", str(file), *places, "config", "dump")
     done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=60, check=False)
@@ -43,7 +43,7 @@ def section(data: dict[str, Any], version: int = 2) -> Any:
 
 
 def version_2(text: str) -> str:
-    """A file of version 3 as one that containerd 1.x knows; Debian 12 has no other."""
+    """A file of version 3 rewritten for containerd 1.x, which reads version 2; Debian 12 has no newer one."""
     return text.replace("version = 3", "version = 2").replace(CRI[3], CRI[2])
 
 
@@ -108,7 +108,7 @@ def test_runc_is_not_written_where_another_goes_by(tmp_path: Path, text: str) ->
 
 
 def test_a_default_runtime_that_is_not_there(tmp_path: Path) -> None:
-    """containerd would not load with it, and with runc beside it would not either."""
+    """containerd does not load such a file. A table of runc would not change that."""
     for text in (CRUN, CRUN + KATA, CRUN.replace("crun", "nvidia"), CRUN.replace("crun", "")):
         said = Host(tmp_path / str(len(text)), "containerd", text).refused()
         assert "as default_runtime_name and no such runtime" in said
@@ -120,7 +120,7 @@ def test_the_older_default_runtime_says_the_cgroup_driver(tmp_path: Path) -> Non
     assert section(host.data())["runtimes"]["nvidia"]["options"]["SystemdCgroup"] is True
 
 
-# What others do to runc, or to the file, between setup and --undo.
+# Edits of runc's table, or of the file, that others make between setup and --undo.
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_older_default_runtime_says_the_cgroup_driver(tmp_path: Path) -> Non
     ],
 )
 def test_runc_stays_for_those_that_came_to_go_by_it(tmp_path: Path, added: str, left: dict[str, Any]) -> None:
-    """Without it the other runtimes would be all there are, and options would be those of no type."""
+    """If --undo removed runc, only the other runtimes would be left, and the options of runc would have no type."""
     for where, before in enumerate((DEBIAN, None)):
         host = Host(tmp_path / str(where), "containerd", before)
         host.ok()
@@ -206,7 +206,7 @@ def test_version_says_the_plugin_and_runc_the_cgroup_driver(tmp_path: Path) -> N
 
 
 def test_file_that_we_began(tmp_path: Path) -> None:
-    """It goes when nothing is left in it but our version, and stays with a word of somebody else."""
+    """--undo removes a file that has nothing left but our version, and keeps one with text of others."""
     host = Host(tmp_path, "containerd", None)
     host.ok()
     host.write((host.text or "") + "\n")

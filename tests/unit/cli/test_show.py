@@ -181,7 +181,7 @@ def test_policy_set_refuses(two: Tree, words: tuple[str, ...]) -> None:
 
 
 def test_a_preview_of_a_weight(two: Tree) -> None:
-    """Also what the others lose."""
+    """With the share that the others lose."""
     before = {path: path.read_bytes() for path in two.proc.rglob("*") if path.is_file()}
     result = Cli(two).cgpu("set", "container", ID2, "weight", "3", "--dry-run")
     assert result.stdout == (
@@ -216,7 +216,7 @@ def test_a_preview_of_a_policy(two: Tree) -> None:
 
 
 def completed(tree: Tree, *words: str) -> set[str]:
-    """What bash is offered for the last word."""
+    """The completions that bash gets for the last word."""
     line = ["cgpu", "--root", str(tree.root), *words]
     env = {
         "PATH": os.environ["PATH"],

@@ -70,7 +70,7 @@ def test_a_timeslice_waits_for_its_commit() -> None:
 
 
 def test_clients_on_the_sched_threads_processor_wait_while_a_call_spins() -> None:
-    """A short queue runs empty meanwhile, a deep one does not notice; between calls nobody does."""
+    """During a call a short queue runs empty, and a deep one does not. Between calls neither is affected."""
     card = replace(CARD, control_spin_us=100)
 
     def busy(load: Container, one_cpu: bool) -> tuple[int, int]:
@@ -182,7 +182,7 @@ def test_each_list_acts_on_its_own_channels() -> None:
 
 
 def test_from_one_list_to_the_next_is_ones_own() -> None:
-    """The one that ran is frozen, the next list's first is not yet: the switch is nobody else's."""
+    """The channel that ran is frozen, the first one of the next list is not yet: the container keeps the engine."""
     gpu = machine(replace(BUSY, processes=65), own=Personality(tail_pct=0))
     gpu.advance(10 * MS)
     began, held = gpu.now, gpu.held()[0]
@@ -202,7 +202,7 @@ def test_figures_outlive_their_gpu() -> None:
 
 
 def test_one_that_comes_and_goes() -> None:
-    """50 ms of each 100; what was queued when it left is gone."""
+    """50 ms of each 100; work that was queued when it left is dropped."""
     one = replace(BUSY, churn_ms=50, start_ms=100)
     assert one.moments(300 * MS) == [(100 * MS, True), (150 * MS, False), (200 * MS, True), (250 * MS, False)]
     assert replace(one, stop_ms=220).moments(S)[-1] == (220 * MS, False)
@@ -215,7 +215,7 @@ def test_one_that_comes_and_goes() -> None:
 def test_bursts_and_rates() -> None:
     gpu = machine(replace(BUSY, on_ms=10, off_ms=90, start_ms=5))
     gpu.advance(S)
-    assert 10 * 10 * MS <= gpu.busy()[0] <= 10 * 13 * MS, "what is queued when a burst ends still runs"
+    assert 10 * 10 * MS <= gpu.busy()[0] <= 10 * 13 * MS, "work that is queued when a burst ends still runs"
     assert gpu.client(0).wake.count == 10
     gpu = machine(replace(BUSY, rate=500))
     gpu.advance(S)

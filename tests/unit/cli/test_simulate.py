@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu simulate: what it says, and how it fails."""
+"""cgpu simulate: its output and its errors."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ highprio = 0
 
 
 def test_what_was_changed_is_shown_as_at_the_end(tmp_path: Path) -> None:
-    """All of it, not only the slice; and that it is."""
+    """Policy and weights too, not only the slice; with a note that these are the values at the end."""
     path, svg = tmp_path / "node.toml", tmp_path / "line.svg"
     path.write_text(CHANGES)
     found = gpus(str(path))[0]
@@ -187,7 +187,7 @@ def test_highprio_has_its_takeover() -> None:
 
 @pytest.mark.parametrize("policy", ["0", "3"])
 def test_several_highprio_have_what_they_are_allowed(policy: str) -> None:
-    """Alone with one another, and beside one without that wants the rest."""
+    """Only high-priority containers, and beside them one without high priority that uses the rest."""
     load = "kernel_us=500,depth=32"
     for others in ((), ("--container", f"name=low,{load}")):
         lords = [word for i in (1, 2) for word in ("--container", f"name=h{i},weight={i},highprio=1,{load}")]
@@ -409,7 +409,7 @@ def test_a_cache_that_others_may_write_is_not_used(tmp_path: Path, monkeypatch: 
 
 
 def test_an_installed_copy_brings_its_c_files(tmp_path: Path) -> None:
-    """What a wheel would hold, far from this tree."""
+    """The files of a wheel, outside of this tree."""
     build = [sys.executable, "-W", "ignore", "-c", "import setuptools; setuptools.setup()", "-q", "build_py"]
     subprocess.run([*build, "--build-lib", str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)
     code = "import cgpu_cli.sim.native as n, cgpu_cli.main as m; print(n.source_dir()); m.main()"

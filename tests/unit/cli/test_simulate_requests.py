@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Requests: hand-computed latencies, known queues, and what the flags and files for them are."""
+"""Requests: hand-computed latencies, known queues, and the flags and files that describe them."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_priority_comes_before_fairness() -> None:
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 5)), min_size=1, max_size=8))
 def test_max_min_is_both(pairs: list[tuple[float, int]]) -> None:
-    """Nothing is wasted, and whoever lacks something has no less for its weight than any other."""
+    """No time is wasted, and a container below its demand has no less for its weight than any other."""
     demands, weights = [one for one, _ in pairs], [one for _, one in pairs]
     found = figures.max_min(demands, weights)
     wanted = sum(want for want, weight in pairs if weight)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The run state: what the engine says of who has work, and when the simulated thread reads it."""
+"""The run state: which containers have work by the engine's words, and when the simulated thread reads them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_process_counts() -> None:
 
 
 class Core:
-    """The core's functions, with plans that ask for a poll and a record of what it reads."""
+    """The core's functions, with plans that request a poll, and a record of the readings."""
 
     def __init__(self, turns: Turns, poll_ns: int, answer: bool = False) -> None:
         self.lib, self.poll_ns, self.answer = turns.lib, poll_ns, answer

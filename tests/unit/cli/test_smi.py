@@ -122,7 +122,7 @@ def test_dying_container(tree: Tree) -> None:
 
 
 def a_second_later(before: Snapshot, after: Snapshot) -> Snapshot:
-    """The second look, as if each container had been read exactly a second after the first."""
+    """The second reading, as if each container had been read exactly a second after the first."""
     then = {(slot.gpu, slot.dir): slot.at_ns for gpu in before.gpus for slot in gpu.slots}
     gpus = [
         replace(gpu, slots=tuple(replace(slot, at_ns=then[slot.gpu, slot.dir] + 10**9) for slot in gpu.slots))

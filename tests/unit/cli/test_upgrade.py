@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu upgrade and cgpu drain, on a tree whose modules are directories and whose tools are scripts."""
+"""cgpu upgrade and cgpu drain, on a tree where directories stand for modules and scripts for kmod's tools."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ exit 0
 
 
 class Tools:
-    """kmod's tools as scripts that do to the tree what they would to the kernel, and write down what they were asked.
+    """kmod's tools as scripts that change the tree as the tools change the kernel, and log their arguments.
 
     0.1.0 is loaded, modprobe finds 0.2.0 and the core that is loaded.
     """
@@ -79,7 +79,7 @@ class Tools:
             (top / "bin" / name).chmod(0o755)
 
     def has_mounted(self, times: int = 1) -> str:
-        """The nodes; returns where."""
+        """The nodes are mounted; returns the path."""
         where = str(self.tree.root / "dev/cgpu")
         write(self.mounts, f"cgpu {where} cgpu rw,nosuid 0 0\n" * times)
         write(self.tree.root / "proc/filesystems", "nodev\tproc\nnodev\tcgpu\n\text4\n")
@@ -94,14 +94,14 @@ class Tools:
         (self.top / "disk" / name).unlink()
 
     def refuses(self, tool: str, name: str, words: str, *, once: bool = False) -> None:
-        """Once: the first call only, as a module does whose last user goes a moment later."""
+        """With `once` only the first call fails, as if the module's last user went a moment later."""
         refusal = self.top / "says" / f"{tool}-{name}"
         write(refusal, words)
         if once:
             refusal.with_name(f"{refusal.name}.once").touch()
 
     def folder(self, **versions: str) -> Path:
-        """Of modules' files."""
+        """A folder of modules' files."""
         for name, version in versions.items():
             write(self.top / "new" / f"{name}.ko", version)
         return self.top / "new"
