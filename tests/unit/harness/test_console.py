@@ -119,9 +119,9 @@ def test_a_report_keeps_its_lines_and_ends():
 
 
 def test_nothing_is_found_once_the_power_goes():
-    """The root's devices are broken first, and whoever still runs loses it under its feet."""
+    """The power-off breaks the devices of the root file system first, under processes that still run."""
     off = "[   26.1] sysrq: Power Off\n"
     panic = "[   26.2] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00007e00\n"
     assert kinds(off + panic) == []
     assert kinds(panic + off) == ["panic"]
-    assert kinds("[   26.0] guest: sysrq: Power Off\n" + panic) == ["panic"], "only where the kernel says it"
+    assert kinds("[   26.0] guest: sysrq: Power Off\n" + panic) == ["panic"], "only a line of the kernel counts"

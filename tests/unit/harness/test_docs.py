@@ -122,7 +122,7 @@ def test_the_groups_are_all_there_is():
     assert entries - {*GROUPS, "architecture.md"} == set()
 
 
-# ---- what the pages say of the code ----
+# ---- files and functions that the pages name ----
 
 # The pages that name files, and the least number of sources each names: fewer, and the patterns no longer match.
 CODE_PAGES = {

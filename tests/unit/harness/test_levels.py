@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""scripts/test-levels: what failed is named at the end, where whoever reads a long log looks first."""
+"""scripts/test-levels: failures are listed at the end, where the reader of a long log looks first."""
 
 import importlib.machinery
 import importlib.util
@@ -93,7 +93,7 @@ def test_levels_of_one_kind_have_names_of_their_own(levels):
 
 
 def test_the_claims_name_tests_that_exist():
-    """docs/develop/testing.md says which test holds which claim: each name is a file or a function."""
+    """docs/develop/testing.md lists the tests of each claim: each name is a file or a function."""
     repo = SCRIPT.parents[1]
     page = (repo / "docs/develop/testing.md").read_text()
     section = page.split("## Which level holds which claim")[1].split("\n## ")[0]

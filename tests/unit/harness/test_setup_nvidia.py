@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""scripts/setup-nvidia without its packages: what it says where they cannot be had, and that it asks for them once."""
+"""scripts/setup-nvidia without its packages: the error if they cannot be had; packages that are there are kept."""
 
 import os
 import subprocess
