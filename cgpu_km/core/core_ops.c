@@ -7,7 +7,7 @@
 #error "CGPU_VERSION comes from the VERSION file, by way of the build"
 #endif
 
-/* What a core must get right before it may be switched to: one case of each
+/* The self-test of a core, which must pass before a swap to it: one case of each
  * part, cheap enough to run at every load.
  */
 static int selftest(void)

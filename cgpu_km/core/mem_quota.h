@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What a card has a fixed number of, divided among its containers. Caller serialises. */
+/* Resources of which a card has a fixed number, divided among containers. Caller serialises. */
 #ifndef CGPU_CORE_MEM_QUOTA_H
 #define CGPU_CORE_MEM_QUOTA_H
 

@@ -2,9 +2,9 @@
 /*
  * Numbers and offsets of NVIDIA's open kernel driver that the interposer reads.
  * They are the same in every branch from 535 to 595 (make test-abi compares
- * them); what is not is struct cgpu_abi's or the table's, of which the _SIZE of
- * parameters here are the largest. Each block names its file there.
- * Facts only; no code of theirs.
+ * them). Those that differ are in struct cgpu_abi or in the table; of sizes in
+ * the table, the _SIZE of parameters here are the largest. Each block names its
+ * file in the driver. Facts only; no code of theirs.
  */
 #ifndef CGPU_CORE_NV_ABI_H
 #define CGPU_CORE_NV_ABI_H

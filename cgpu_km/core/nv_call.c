@@ -177,12 +177,12 @@ u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, 
 		return real_kib ? left : 0;	/* without confidential computing there is none */
 	case NV_FB_LARGEST_FREE:
 	case NV_FB_HEAP_FREE:
-		/* The promise is the limit: what the card has left is the
-		 * admission's business, and showing less would leak neighbours.
+		/* The slice has its limit. Admission checks what the card has
+		 * left; showing that here would show the neighbours' use.
 		 */
 		return left;
 	case NV_FB_LARGEST_FREE_BASE:	/* would show the layout of other containers' memory */
-	case NV_FB_TAX_SIZE:		/* what the card keeps back is not of the slice */
+	case NV_FB_TAX_SIZE:		/* the card's own reserve is no part of the slice */
 	case NV_FB_RESERVED_HEAP_SIZE:
 		return 0;
 	default:

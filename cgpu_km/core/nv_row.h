@@ -31,7 +31,7 @@ enum cgpu_verdict {
 	CGPU_NO_PIDS,		/* answered: no process */
 	CGPU_SCHEDULE,		/* forwarded, then frozen if out of turn */
 	CGPU_SET_TIMESLICE,	/* remembered */
-	CGPU_GET_TIMESLICE,	/* what was remembered */
+	CGPU_GET_TIMESLICE,	/* answered: the value set last */
 	CGPU_OWN_CHANNELS,	/* list checked for ownership, not forwarded */
 	CGPU_EXPORT,		/* objects onto a control file: it holds their charge */
 	CGPU_IMPORT,		/* and from it: references like dups */
@@ -41,7 +41,7 @@ enum cgpu_verdict {
 	/* frontend again: numbers stay what they are for an older core */
 	CGPU_OS_EVENT,		/* its client must be the container's */
 	CGPU_SHARE,		/* of an object of the caller's own: kept for CGPU_DUP, not forwarded */
-	CGPU_UNMAP,		/* what it took of BAR1 is given back */
+	CGPU_UNMAP,		/* its part of BAR1 is given back */
 	/* controls again */
 	CGPU_SHARE_POLICY,	/* forwarded if it stays with the user or the process, else answered */
 	CGPU_NOT_THERE,		/* answered: no peer, no NVLink, no fabric */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Controls that the driver hands to the firmware without knowing what they do. The
+/* Controls that the driver passes to the firmware without interpreting them. The
  * public driver names none of them: one row for all of a kind.
  */
 #include "nv_table.h"

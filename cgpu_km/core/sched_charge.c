@@ -6,7 +6,7 @@
 #include "sched_hwshare.h"
 
 /**
- * cgpu_rr_plan() - a plan begins: what was in force is so until its calls act
+ * cgpu_rr_plan() - a plan begins: groups in force stay so until its calls act
  * @t: the scheduler
  */
 void cgpu_rr_plan(struct cgpu_sched *t)
@@ -25,7 +25,7 @@ void cgpu_rr_plan(struct cgpu_sched *t)
 }
 
 /**
- * cgpu_rr_planned() - what was planned is in force: the calls are made, or none is needed
+ * cgpu_rr_planned() - the plan is in force: its calls are made, or none is needed
  * @t: the scheduler
  */
 void cgpu_rr_planned(struct cgpu_sched *t)

@@ -92,8 +92,8 @@ void cgpu_check_forget_timed(struct cgpu_check *l, u64 now_ns)
  * cgpu_check_acted() - the calls of a plan were made and acknowledged
  * @l: the effect check
  * @t: the scheduler, after cgpu_sched_ack()
- * @plan: what was done
- * @ack: when
+ * @plan: the plan
+ * @ack: when its parts took effect
  * @committed: the runlist was restarted where that is needed
  * @now_ns: when the last call, that one included, was answered
  *
@@ -150,7 +150,7 @@ void cgpu_check_touched(struct cgpu_check *l, const struct cgpu_sched *t, u32 sl
  * @t: the scheduler
  * @now_ns: monotonic
  *
- * What calls that are under way have changed is known when they are acknowledged.
+ * The effect of calls under way is known when they are acknowledged.
  */
 u64 cgpu_check_until_ns(const struct cgpu_sched *t, u64 now_ns)
 {

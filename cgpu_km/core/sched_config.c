@@ -361,13 +361,13 @@ int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns)
 }
 
 /**
- * cgpu_sched_set_controls() - which controls were found to work
+ * cgpu_sched_set_controls() - set the controls that were found to work
  * @t: the scheduler
  * @controls: CGPU_CTRL_*
  * @now_ns: monotonic
  *
  * Context: Caller serialises.
- * Return: the policy in force: native if the one before needs what is gone.
+ * Return: the policy in force: native if the one before needs a control that is gone.
  * Its plan thaws every slot, even if @controls lacks CGPU_CTRL_FREEZE.
  */
 u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * What slots ran too long, and how they pay it back.
+ * Debts: the time by which slots ran too long, and how they pay it back.
  *
- * A credit below zero costs whole grants: no turn until it is paid. What is owed costs halves
- * of grants: turns are shorter and none is lost.
+ * A credit below zero costs whole grants: no turn until it is paid. Owed time costs halves of
+ * grants: turns are shorter and none is lost.
  *
  * Slow calls are frequent and their costs are up to a few slices, which whole grants pay for:
- * with halves, one slow call in thirty would keep 25 equal slots 7 % apart. What is beyond
- * CGPU_DEBT_USUAL_SLICES when the call to freeze a slot begins comes of a late thread or a clock that
- * jumped. That does not come again with each turn, so halves pay for it. What a slot ran during
- * the call that freezes it costs whole grants: a kernel that resists each of its freezes for
- * 50 ms on slices of 8 would else never have paid. Whole grants are withheld for WAIT_MAX_NS at
- * most: that is 80 ms of one of 25 slots, and 1 s of one of two. What a kernel resists beyond
- * that is owed too; it gains that part, and the wait of each slot is bounded.
+ * with halves, one slow call in thirty would keep 25 equal slots 7 % apart. A debt beyond
+ * CGPU_DEBT_USUAL_SLICES at the begin of the call that freezes the slot comes from a late thread
+ * or from a clock that jumped. It does not come again with each turn, so halves pay for it. The
+ * time that a slot runs during the call that freezes it costs whole grants: otherwise a kernel
+ * that resists each of its freezes for 50 ms on slices of 8 would never pay. Whole grants are
+ * withheld for WAIT_MAX_NS at most: that is 80 ms of one of 25 slots, and 1 s of one of two. The
+ * time that a kernel resists beyond that is owed too; it gains that part, and the wait of each
+ * slot is bounded.
  */
 #include "sched_debt.h"
 
@@ -37,7 +38,7 @@ static u32 *owed_ns(struct cgpu_sched *t, u32 nr, u32 slot)
 	return &t->slot[slot].owed_ns[nr == CGPU_RR_BACKGROUND];
 }
 
-/* Of a debt, what is beyond @withheld_ns is owed. */
+/* The part of a debt beyond @withheld_ns is owed. */
 static void spread(struct cgpu_sched *t, u32 nr, u32 slot, u64 withheld_ns)
 {
 	s64 *deficit = cgpu_debt_deficit(t, nr, slot), beyond = -*deficit - (s64)withheld_ns;
@@ -50,7 +51,7 @@ static void spread(struct cgpu_sched *t, u32 nr, u32 slot, u64 withheld_ns)
 }
 
 /**
- * cgpu_debt_spread() - what slots ran too long before the call to freeze them costs halves
+ * cgpu_debt_spread() - debts from before the call that freezes the slots cost halves
  * @t: the scheduler, accounted up to that call
  * @slots: which
  * @usual_ns: this much costs whole grants
@@ -72,7 +73,7 @@ void cgpu_debt_spread(struct cgpu_sched *t, u32 slots, u64 usual_ns)
  * @part_ns: what the switches of the round leave of that
  * @round_ns: all of the round
  *
- * Half of a part pays for what is owed, and less where the rest would be no turn.
+ * Half of a part pays for owed time, or less if the rest would be no turn.
  */
 void cgpu_debt_grant(struct cgpu_sched *t, u32 nr, u32 slot, u64 grant_ns, s64 part_ns,
 		     u64 round_ns)

@@ -149,8 +149,8 @@ struct cgpu_sched_ack {
 
 void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns);
 
-/* Admission. Weight wanted > 0: granted if it fits; free_weight 0 -> granted
- * weight 0 (documented; the caller logs it); 0 < free < wanted ->
+/* Admission. @weight > 0: granted if it fits; free_weight 0 -> granted
+ * weight 0 (documented; the caller logs it); 0 < free < @weight ->
  * -ENOSPC. -ENOSPC too when max_inst containers are there. -EINVAL: weight 0
  * or > max_inst, cookie 0. -EEXIST: cookie present.
  */

@@ -16,7 +16,7 @@
 #define SLOW_MAX	96u
 #define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
 
-/* What a plan is made from, worked out once. */
+/* The input of a plan, computed once. */
 struct plan_input {
 	const struct cgpu_policy *policy;
 	u32 live;
@@ -53,8 +53,8 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->low = t->weighted_mask[0];
 	v->present = v->high & v->opened;
 	/* Fixed rounds lend nothing, without high priority nothing else depends on it, and one
-	 * slot alone competes with none. What is not read any more would be charged, and lent,
-	 * by how it was long ago.
+	 * slot alone competes with none. Forget a run state that is not read any more: it would
+	 * be too old to charge and lend by.
 	 */
 	contend = (v->high | v->low) & v->opened;
 	v->polled = (contend & (contend - 1)) &&
@@ -189,7 +189,7 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	bool bounded = v->active && (v->low & v->opened), throttled;
 
 	cgpu_rr_plan(t);
-	/* Without the freeze control weight 0 cannot be enforced: better known than half done. */
+	/* Without the freeze control weight 0 cannot be enforced: enforce all limits or none. */
 	if (!v->policy->limits || !(t->controls & CGPU_CTRL_FREEZE))
 		return v->live;
 	cgpu_prio_set_budgeted(t, v->exclusive);
@@ -257,7 +257,7 @@ static void plan_timeslices(const struct cgpu_sched *t, const struct plan_input 
  *
  * Call it again when @plan->until_ns has come, after an acknowledgement, and
  * after any change. A plan with a mask that is not 0 is carried out and
- * acknowledged; asking again without having done so gives the same calls again.
+ * acknowledged; another call without that returns the same calls again.
  *
  * Context: Caller serialises.
  */

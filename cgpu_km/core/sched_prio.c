@@ -68,7 +68,7 @@ static void open_period(struct cgpu_sched *t, u64 now_ns)
 	u32 i;
 
 	t->prio_period_ns = now_ns ? now_ns : 1;
-	/* A run state that is known now and then is no new quota each time. */
+	/* A run state that becomes unknown now and then gives no new quota each time. */
 	if (used_ns < 0)
 		used_ns = 0;
 	t->prio_runtime_ns = (u64)(used_ns < quota_ns ? used_ns : quota_ns);
@@ -126,7 +126,7 @@ bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 
  *
  * The hardware's round has a timeslice for each TSG, and a high-priority container waits for
  * the whole of it whenever it leaves the GPU for a moment. A container of more than CORUN_TSGS_MAX
- * would take with processes what it is not given.
+ * would get, by its number of processes, time that is not granted to it.
  *
  * Return: mask of the others.
  */

@@ -242,8 +242,8 @@ static void grant_part(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu
  * @slot: the next one
  * @whole: cgpu_round_of() the group
  *
- * Return: false if too little is left after what it had too much: the turn is passed over and
- * the rest carried.
+ * Return: false if its debt leaves too little of the part: the turn is passed over and the
+ * rest carried.
  */
 bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_round *whole)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What the shell sees of a state, and the way from core to core: docs/user/upgrade.md. */
+/* The shell's views of a scheduler state; its migration to another core: docs/user/upgrade.md. */
 #include "sched_stat.h"
 
 #include "policy.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What is written to /proc/cgpu_km, as values; strict. */
+/* Strict parsers of the text that is written to /proc/cgpu_km. */
 #include "text_parse.h"
 
 #include "mem_ledger.h"
@@ -25,7 +25,7 @@ static int hex_digit(char c)
 	return -1;
 }
 
-/* What is still to be read. */
+/* A text and the place up to which it was parsed. */
 struct cursor {
 	const char *text;
 	size_t len;
