@@ -33,7 +33,7 @@ enum cgpu_policy_nr {
 	CGPU_POLICY_FIXED	= 3,	/* hard cap weight/max_inst */
 	CGPU_POLICY_SOFT	= 4,	/* timeslices, no guaranteed ratio */
 	CGPU_POLICY_NATIVE	= 5,	/* the driver's scheduling; memory limits only */
-	CGPU_POLICY_BURST	= 6,	/* weight/max_inst guaranteed, what is idle by weight */
+	CGPU_POLICY_BURST	= 6,	/* weight/max_inst guaranteed, idle time by weight */
 	CGPU_POLICY_COUNT	= 7,
 };
 

@@ -144,7 +144,7 @@ static int cmd_create(struct sk_buff *skb, struct genl_info *info)
 		say_why(info, why);
 	} else {
 		ret = reply_container(info, ct);
-		if (ret)	/* the sender would not learn its minors */
+		if (ret)	/* the sender would not get its minors */
 			ckm_container_destroy(req->id, ct->cookie);
 	}
 	mutex_unlock(&ckm_lock);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What each file of /proc/cgpu_km shows and takes. Takes ckm_lock, gpu->lock. */
+/* The files of /proc/cgpu_km: their show and store functions. Takes ckm_lock, gpu->lock. */
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 

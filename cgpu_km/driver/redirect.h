@@ -7,8 +7,8 @@
  * A function that the kernel can trace is redirected by ftrace, permanently: while it is,
  * kernel.ftrace_enabled cannot be set to 0, and the function cannot be live-patched. A
  * function without a call to ftrace (rm_ioctl, from NVIDIA's object file) is redirected by
- * a kprobe, which debugfs' kprobes/enabled switches off. Hence the callers look before
- * each call whether the redirections are in effect (ckm_redirect_in_effect()), and the
+ * a kprobe, which debugfs' kprobes/enabled switches off. Hence the callers check before
+ * each call that the redirections are in effect (ckm_redirect_in_effect()), and the
  * replacements mark the call that they ran in. See docs/decisions/0019.
  *
  * Kretprobes are not used: the kernel can miss one, and the call then passes unchecked.

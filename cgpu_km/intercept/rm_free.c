@@ -56,7 +56,7 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 
 	rc->call->post = post_free;
 	rc->call->post_data = &f;
-	if (f.obj->kind == CGPU_KIND_SHARED_DATA) {	/* the driver does not know it */
+	if (f.obj->kind == CGPU_KIND_SHARED_DATA) {	/* the driver has no such object */
 		put32(rc->call->top, f.status_at, NV_OK);
 		post_free(rc->call, rc->call->top);
 		return ckm_rm_answer(rc, NV_OK);

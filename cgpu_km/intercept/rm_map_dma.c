@@ -144,8 +144,8 @@ static void settle_map(struct ckm_container *ct, struct ckm_dma_map *map, bool g
 }
 
 /* Unmapping a part uncharges nothing until the memory is freed. From then on no
- * unmapping in that address space does: only the driver knows which parts are left of
- * which mapping.
+ * unmapping in that address space does: only the driver has a record of the parts that
+ * are left of each mapping.
  */
 long ckm_rm_run_unmap_dma(struct ckm_rm_call *rc)
 {

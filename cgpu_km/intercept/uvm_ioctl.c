@@ -51,9 +51,9 @@ static int charge_tables(struct ckm_backing *backing, u64 more)
 }
 
 /* Ranges of nvidia-uvm's own appear neither as a dup of memory nor as a mapping: charge
- * their page tables, estimated as those of a mapping of one page. What is unmapped of
- * them is named in user memory too, so the charge stays until the file is gone;
- * programs make a few ranges for each GPU.
+ * their page tables, estimated as those of a mapping of one page. A call that unmaps
+ * them has the addresses in user memory too, so the charge stays until the file is gone.
+ * Programs make a few ranges for each GPU.
  */
 static int charge_uvm_tables(struct ckm_backing *backing)
 {
@@ -95,8 +95,8 @@ static void taint_space(struct ckm_backing *backing, u32 nr)
 			   backing->ct->dir, nr);
 }
 
-/* nvidia-uvm's structs are not copied in. What counts of them, the memory that it takes
- * and gives back, is charged where the driver does it (uvm_charge.c, uvm.c).
+/* nvidia-uvm's structs are not copied in. The memory that a call takes or gives back is
+ * charged where the driver takes it or gives it back (uvm_charge.c, uvm.c).
  */
 long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 {

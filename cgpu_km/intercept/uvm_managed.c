@@ -92,7 +92,7 @@ static void drop(struct managed *m)
 	kref_put(&m->ref, free_managed);
 }
 
-/* ---- what is left of it ---- */
+/* ---- the rest of a mapping ---- */
 
 /* The first address in @at to @end that no later mapping of the same file has taken
  * over; the length from there goes to @len. Returns @end if there is none. Caller holds

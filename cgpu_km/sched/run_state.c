@@ -217,8 +217,8 @@ static void read_slot(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
 		r->busy |= BIT(slot->sched_id);
 }
 
-/* Each slot has an equal part of the words, and those with more channels what is left, about
- * the smallest first: a container with many channels makes none with half as many unknown.
+/* Each slot has an equal part of the words. Slots with more channels get the rest, about the
+ * smallest first: a container with many channels makes none with half as many unknown.
  */
 static void read_slots(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now,
 		       struct reading *r)

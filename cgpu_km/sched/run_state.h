@@ -52,7 +52,7 @@ void ckm_run_word_remove(struct ckm_run_word *word);
 void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
 			       u32 *known, u32 *busy);
 
-/* Whether reading can tell anything: words exist, the parameter run_state is set, and the
+/* True if a reading can be used: words exist, the parameter run_state is set, and the
  * source was not found wrong. Caller holds gpu->lock.
  */
 bool ckm_run_state_usable_locked(const struct ckm_gpu *gpu);

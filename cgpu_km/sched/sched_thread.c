@@ -20,7 +20,7 @@
  */
 #define COST_PARTS	4
 
-/* Shortest interval between two readings of the run state, whatever the core asks for. */
+/* Shortest interval between two readings of the run state, even if the core plans a shorter one. */
 #define POLL_MIN_NS	(10 * NSEC_PER_USEC)
 
 /* Latency from which the slice is derived. A hand-over is two calls, or three with a
@@ -172,7 +172,9 @@ static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 	if (!plan->poll_ns)
 		return due;
 	mutex_lock(&gpu->lock);
-	/* Where the source is gone, the core must learn that what it knew is. */
+	/* A source that went out of use is read once more: the plan that follows clears the
+	 * core's run state.
+	 */
 	if (ckm_run_state_usable_locked(gpu) || gpu->run.core_knows)
 		due = max(gpu->run.read_ns + max(plan->poll_ns, COST_PARTS * gpu->run.cost_ns),
 			  now + POLL_MIN_NS);

@@ -42,7 +42,7 @@ struct ckm_gpu_events {
 	u32 policy, controls;		/* lock; values of the last event sent */
 };
 
-/* What is known of the words of channels (sched/run_state.h). gpu->lock. */
+/* The state of the channels' words and of their readings (sched/run_state.h). gpu->lock. */
 struct ckm_run_state {
 	u64 since_ns[CGPU_SLOTS];	/* latest complete freeze or thaw; U64_MAX: under way, or failed */
 	u64 counted_ns;			/* when contradictions were counted last */
