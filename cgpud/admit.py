@@ -186,7 +186,7 @@ def _grant_weight(gpu: Gpu, requested: int, containers: Sequence[Container] | No
 
 
 def _without_effect(request: Request, gpu: Gpu) -> list[str]:
-    """What the request has that the policy of the GPU ignores: the policy is never changed by a container."""
+    """The requested values that the policy of the GPU ignores. A container never changes the policy."""
     if gpu.kernel is None:
         return []
     about = [

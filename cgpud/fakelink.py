@@ -117,7 +117,7 @@ class FakeLink:
         self.containers[container_id] = replace(container, slots=changed)
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:
-        """Refuses what the kernel refuses because of its state; the callers check the ranges."""
+        """Refuses the values that the kernel refuses because of its state; the callers check the ranges."""
         self._check()
         self.set_calls.append((index, dict(values)))
         (gpu,) = (gpu for gpu in await self.gpus() if gpu.index == index)

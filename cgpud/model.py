@@ -63,7 +63,7 @@ class NvmlView:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Both views of one GPU. `number` is what users write, `index` what the kernel wants."""
+    """Both views of one GPU. Users write `number`, requests to the kernel have `index`."""
 
     number: int
     index: int
@@ -159,7 +159,7 @@ class NotSliced:
 
     why: str
     warning: str = ""
-    switched_off: bool = False  # a variable says so, as opposed to one that is not set
+    switched_off: bool = False  # by a variable, as opposed to one that is not set
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Trigger(Enum):
 
 
 class Action(Enum):
-    """What the daemon does about a trigger, in this order."""
+    """The daemon's actions after a trigger, in this order."""
 
     DESTROY = auto()  # kernel DESTROY(id, cookie)
     CHECK_CGROUP = auto()  # read cgroup.events; triggers CGROUP_EMPTY

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A JSON tokenizer that knows strings and nesting depth only. It accepts any
- * bytes, whether they are valid JSON or not.
+ * A JSON tokenizer that recognises strings and nesting depth only. It accepts
+ * any bytes, whether they are valid JSON or not.
  */
 #ifndef CGPU_RUNTIME_JSON_SCAN_H
 #define CGPU_RUNTIME_JSON_SCAN_H
