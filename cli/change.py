@@ -87,7 +87,7 @@ def node_text(node: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Planned:
-    """What a set would write: the node's path, its text now and then, and the ceilings that follow."""
+    """The writes of a set: the node's path, its text before and after, and the ceilings that change."""
 
     gpu: int
     path: Path
@@ -163,7 +163,7 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
 
 
 def effects(paths: Paths, values: Sequence[tuple[int, str, str]]) -> list[str]:
-    """What a weight or priority (GPU, node, value) does under the policy in force, where that is not the obvious."""
+    """The effect of a weight or priority (GPU, node, value) under the policy in force, if it is not the obvious one."""
     from cgpud import effect
 
     notes = []
@@ -184,7 +184,7 @@ def effects(paths: Paths, values: Sequence[tuple[int, str, str]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Granted:
-    """What a new container has on one GPU, and what was asked for; @asked: None: not given."""
+    """The values of a new container on one GPU. @asked: the weight of the command line; None: not given."""
 
     gpu: int
     weight: int
@@ -229,7 +229,7 @@ def parse_cookie(text: str) -> int:
 
 
 def _free_weight(paths: Paths, gpu: int) -> int | None:
-    """None: not known before the module has attached to the GPU."""
+    """None: unknown until the module has attached to the GPU."""
     try:
         return int(read_node(paths.proc / str(gpu) / "free_weight"))
     except (CgpuError, ValueError):
@@ -277,7 +277,7 @@ def create(
     weight_given: bool,
     allow_less: bool = False,
 ) -> tuple[Container | None, list[Granted]]:
-    """Create a container; returns it as listed, and what it got. A requested weight that is not free: an error."""
+    """Create a container; returns it as listed, and its slots. A requested weight that is not free: an error."""
     if not is_loaded(paths):
         raise no_module(paths)
     if not container_id.isascii():  # netlink carries bytes; the module checks the rest

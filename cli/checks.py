@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The checks of cgpu doctor: facts of a node -> findings. Pure.
 
-Each check looks at one thing and gives one finding: ok, problem (it does not work), warning (it works, with a loss
-that may be meant) or skipped (what it needs is not there, for which another finding has the reason).
+Each check tests one thing and returns one finding: ok, problem (it does not work), warning (it works, with a loss
+that may be intended) or skipped (a part that it needs is missing, and another finding has the reason).
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def daemon(facts: Facts) -> Finding:
     return Finding("cgpud", OK, "answers")
 
 
-# ---- what the GPUs have ----
+# ---- settings and slots of the GPUs ----
 
 
 def _names(slots: Sequence[Slot]) -> str:
@@ -283,7 +283,7 @@ def _names(slots: Sequence[Slot]) -> str:
 
 
 def _of_gpu(gpu: Gpu) -> Finding:
-    """What the policy makes of the weights in use."""
+    """The effect of the policy on the weights in use."""
     name, label = "policy", f"GPU {gpu.index}: {gpu.policy} ({policy_name(gpu.policy)})"
     live = [slot for slot in gpu.slots if not slot.dying]
     frozen = [slot for slot in live if slot.weight == 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Completion: containers, GPUs, policies and nodes for the shell, and the script that asks for them."""
+"""Completion: containers, GPUs, policies and nodes for the shell, and the shell's script that requests them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .names import label
 from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
 from .share import allowed_pct, since_start_pct
 
-#: number -> (what it does in a line, what a weight does).
+#: number -> (the policy in a line, the effect of a weight).
 ABOUT = {
     0: ("equal parts of 1/max_inst, unused ones are lost", "0 freezes; its size is ignored"),
     1: ("equal parts among those that have opened the GPU", "0 freezes; its size is ignored"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu gpu and cgpu policy: the GPUs with their settings, the policies and what they make of the containers."""
+"""cgpu gpu and cgpu policy: the GPUs with their settings, the policies and the shares of containers under them."""
 
 from __future__ import annotations
 

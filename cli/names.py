@@ -30,7 +30,7 @@ def _common(one: str, other: str) -> int:
 
 
 def shown_ids(ids: Sequence[str]) -> dict[str, str]:
-    """Each id cut to 12 characters, or to as many as tell it from the others."""
+    """Each id cut to 12 characters, or to as many as distinguish it from the others."""
     ordered = sorted(set(ids))
     shared = [0] * len(ordered)
     for place in range(1, len(ordered)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the commands print. Every result of a command goes through out() or result(), every remark through note()."""
+"""The output of the commands. Every result goes through out() or result(), every remark through note()."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ struct tsg {
 	u32 launched, done;	/* of its kernels */
 };
 
-/* What the outside does not see of a client. */
+/* The part of a client that is internal to the engine. */
 struct state {
 	struct cgpu_sim_load load;
 	u64 enabled_ns;		/* since when */
@@ -65,7 +65,7 @@ struct cgpu_sim {
 u64 cgpu_sim_around(u64 *rng, u64 middle_ns, u64 spread_ns);
 /* When the kernel that follows one that ended at @end_ns is submitted. */
 u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns);
-/* Let what has been submitted by now into the queue, as far as the gate does. */
+/* Move kernels submitted by now into the queue, as many as the gate passes. */
 void cgpu_sim_admit(struct cgpu_sim *s, struct tsg *tsg);
 
 
@@ -76,7 +76,7 @@ void cgpu_sim_request_kernel_done(struct cgpu_sim *s, struct tsg *tsg);
 bool cgpu_sim_request_start(struct cgpu_sim *s, struct tsg *tsg);
 /* Its channel is gone: nothing of it is open. */
 void cgpu_sim_request_drop(struct cgpu_sim *s, struct tsg *tsg);
-/* Those that have not ended count as what they are by now, if they had the time to end. */
+/* Count requests that have not ended with their latency so far, if they had the time to end. */
 void cgpu_sim_request_close(struct cgpu_sim *s, const struct tsg *tsg);
 
 #endif

@@ -30,8 +30,8 @@ class Waits:
 
 
 def max_min(demands: Sequence[float], weights: Sequence[float], capacity: float = 1.0) -> list[float]:
-    """The weighted max-min fair shares: none has more than it wants, and none can have more without taking it from one
-    that has less for its weight. Weight 0 has nothing."""
+    """The weighted max-min fair shares: none is above its demand, and none can grow without reducing one that is less
+    for its weight. Weight 0 has nothing."""
     shares = [0.0] * len(demands)
     left = [i for i, weight in enumerate(weights) if weight and demands[i]]
     while left:
@@ -47,7 +47,7 @@ def max_min(demands: Sequence[float], weights: Sequence[float], capacity: float 
 def fair_shares(
     demands: Sequence[float], weights: Sequence[float], high: Sequence[bool], ceiling: float
 ) -> list[float]:
-    """Max-min among those with high priority, up to the ceiling if others want the rest; then among the others."""
+    """Max-min among those with high priority, up to the ceiling if others have a demand; then among the others."""
     others = any(want and weight and not first for want, weight, first in zip(demands, weights, high, strict=True))
     upper = [want * first for want, first in zip(demands, high, strict=True)]
     lower = [want * (not first) for want, first in zip(demands, high, strict=True)]

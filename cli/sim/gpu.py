@@ -58,7 +58,7 @@ class Gpu:
         self.calls = 0
         self.control_ns: deque[int] = deque(maxlen=CONTROL_SAMPLES)
         self._staged: dict[tuple[int, int], bool] = {}
-        self._kept: list[Any] = []  # what the engine reads as long as it lives
+        self._kept: list[Any] = []  # memory that the engine reads as long as it lives
         for number, one in enumerate(self.clients):
             if self.lib.cgpu_sim_add(self.sim, self._load(one, length_ns, seed)) != number:
                 raise ValueError(f"the simulated GPU does not take {one}")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Making a simulated engine and its clients, and reading what they did. */
+/* Making a simulated engine and its clients, and reading their figures. */
 #include "engine.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What the simulated clients do: when they submit, how long their kernels are. */
+/* The load of the simulated clients: when they submit, how long their kernels are. */
 #include "engine.h"
 
 /* splitmix64 */

@@ -89,7 +89,7 @@ def poisson_ms(one: Container, length_ms: float, seed: int) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Stream:
-    """What the engine is given: arrivals and lengths in nanoseconds. No arrivals: a closed loop."""
+    """The engine's input: arrivals and lengths in nanoseconds. No arrivals: a closed loop."""
 
     kernel_ns: list[int]
     arrival_ns: list[int]

@@ -22,7 +22,7 @@ NATIVE, WEIGHTED = 5, (2, 3, 4, 6)
 
 @dataclass(frozen=True)
 class Alone:
-    """What a container has on the GPU to itself, under native, with the same seed."""
+    """The figures of a container that has the GPU to itself, under native, with the same seed."""
 
     share_pct: float
     p99_us: float | None
@@ -51,7 +51,7 @@ class Got:
 
     @property
     def p99_of_alone_pct(self) -> float | None:
-        """The latency of 99 of 100 requests, in percent of what it is alone."""
+        """The latency of 99 of 100 requests, in percent of the latency alone."""
         if not self.alone or not self.alone.p99_us or not self.requests or self.requests.p99_us is None:
             return None
         return 100 * self.requests.p99_us / self.alone.p99_us

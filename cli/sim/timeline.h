@@ -5,8 +5,8 @@
  * docs/develop/nvsim.md section 3 without a machine around them. One TSG per process,
  * one channel per TSG.
  *
- * Nothing here knows cgpu's policies. Time only moves in cgpu_sim_advance()
- * and cgpu_sim_drain().
+ * The engine has no code for cgpu's policies. Time only moves in
+ * cgpu_sim_advance() and cgpu_sim_drain().
  */
 #ifndef CGPU_SIM_TIMELINE_H
 #define CGPU_SIM_TIMELINE_H
@@ -22,7 +22,7 @@
 #define CGPU_SIM_WAKE_NS	2000000ull	/* work after so long without any is a waking */
 
 struct cgpu_sim_machine {
-	u64 ctxsw_ns;		/* what a switch between TSGs costs */
+	u64 ctxsw_ns;		/* cost of a switch between TSGs */
 	u64 timeslice_ns;	/* default of a TSG */
 	u64 stubborn_ns;	/* how long a stubborn kernel resists */
 	u32 no_preempt;		/* kernels run to their end */
@@ -52,7 +52,7 @@ struct cgpu_sim_request {
 	u64 open;
 };
 
-/* What a client does to the GPU. Its processes all do the same. */
+/* The load of each process of a client. */
 struct cgpu_sim_load {
 	u64 kernel_ns;
 	u64 spread_ns;		/* lengths are even in kernel_ns -/+ this */
@@ -90,8 +90,8 @@ struct cgpu_sim_client {
 	u64 gate_poll_ns;	/* > 0: gated, period of the checks */
 	u32 enabled;		/* some of its TSGs may run */
 	u32 pad;
-	/* What a kernel was held up by others: its end, less when it could have
-	 * begun, less its length.
+	/* How long others held a kernel up: its end, less the time at which it
+	 * could have begun, less its length.
 	 */
 	struct cgpu_sim_hist wait;
 	struct cgpu_sim_hist wake;	/* submission to begin, after idling, thawed all the time */
@@ -129,19 +129,19 @@ void cgpu_sim_advance(struct cgpu_sim *s, u64 to_ns);
 /* Until nothing of @client that is frozen is on the engine, or @to_ns. */
 void cgpu_sim_drain(struct cgpu_sim *s, u32 client, u64 to_ns);
 
-/* What the controls of the driver do to the engine, at the time it is now. @count TSGs of
- * a client from its @first on may run, or may not.
+/* The driver's controls, with their effect on the engine now. @count TSGs of a client from
+ * its @first on may run, or may not.
  */
 void cgpu_sim_enable(struct cgpu_sim *s, u32 client, u32 first, u32 count, u32 enabled);
-/* Its channels are gone, and with them what was in their queues. */
+/* Its channels are gone, and with them the kernels in their queues. */
 void cgpu_sim_end(struct cgpu_sim *s, u32 client);
 /* It is there again, as a new program: its queues fill from now on. Not with requests. */
 void cgpu_sim_reopen(struct cgpu_sim *s, u32 client);
 void cgpu_sim_timeslice(struct cgpu_sim *s, u32 client, u64 timeslice_ns);
 void cgpu_sim_commit(struct cgpu_sim *s);
 
-/* Has a process of @client a kernel in its queue or on the engine? What the words of its channels
- * show, frozen or not. Ended and not yet opened clients have none.
+/* True if a process of @client has a kernel in its queue or on the engine. The words of its
+ * channels show that, frozen or not. Clients that ended or have not opened yet have none.
  */
 bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client);
 
@@ -151,12 +151,12 @@ bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sche
 bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
 		    u64 poll_ns, u64 to_ns);
 
-/* The clients' processes do not run until @to_ns: what they would submit by then comes then. */
+/* The clients' processes do not run until @to_ns: they submit then what was due before. */
 void cgpu_sim_hold_clients(struct cgpu_sim *s, u64 to_ns);
 
 /* Figures count from now on. */
 void cgpu_sim_mark(struct cgpu_sim *s);
-/* Waits that have not ended yet count as what they are by now. */
+/* Count waits that have not ended with their length so far. */
 void cgpu_sim_close(struct cgpu_sim *s);
 /* The requests of @client that ended since cgpu_sim_mark(); returns how many. */
 u32 cgpu_sim_requests_done(const struct cgpu_sim *s, u32 client,

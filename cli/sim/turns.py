@@ -162,7 +162,7 @@ class Turns:
         for number in self._clients(plan.timeslice_mask):
             self.gpu.timeslice(number, plan.timeslice_us[self.slot[number]])
         ack.timeslice_mask = plan.timeslice_mask
-        # Of the first freeze or thaw: 64 timeslices are 19 ms, which nobody resisted.
+        # Of the first freeze or thaw: the calls for 64 timeslices take 19 ms, which is no resistance to a freeze.
         ack.begin_ns = self._clock()
         thawed = self._freeze(plan.thaw_mask, False) if plan.thaw_first else 0
         ack.thawed_ns = self._clock()
