@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* A core that fails, or reads the run state, where it is told to. */
+/* A core that fails, or needs the run state, as its module parameters request. */
 #include <linux/module.h>
 
 #include "core_link.h"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which tests belong to which boot, and the kernel log of each test.
+"""Assigns tests to boots, and checks the kernel log of each test.
 
 These tests run inside the virtual machine (`make test-vm`), as root. A test
 bears the marker of the kind of boot it needs (`bare`, `icount`, `docker`,
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def why_not(item: pytest.Item, boot: str) -> str:
-    """Why the test is not for this boot; empty where it is."""
+    """The reason why the test is not for this boot; empty if it is."""
     debug = os.environ["KERNEL"] == "debug"
     kind = next((marker for marker in SPECIAL if item.get_closest_marker(marker)), "plain")
     if kind != boot:
@@ -88,19 +88,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 class KernelLog:
-    """What was logged since the last look."""
+    """The lines logged since the last read."""
 
     def __init__(self) -> None:
         self._fd = os.open("/dev/kmsg", os.O_RDWR | os.O_NONBLOCK)
         os.lseek(self._fd, 0, os.SEEK_END)
 
     def note(self, text: str) -> None:
-        """A line of ours in the log, so that the console tells which test it was."""
+        """Writes a line into the log, so that the console shows the name of the test."""
         with contextlib.suppress(OSError):
             os.write(self._fd, f"<5>{text}\n".encode())
 
     def news(self) -> str:
-        """The lines since the last call, without their prefixes."""
+        """Returns the lines since the last call, without their prefixes."""
         lines = []
         while True:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads a kernel log and says what in it must not be there.
+"""Reads a kernel log and reports the lines that must not be there.
 
 Pure: text in, findings out. The same rules read the whole console of a boot on
 the host and, in the guest, what one test added to /dev/kmsg.
@@ -62,8 +62,8 @@ IGNORED: tuple[tuple[re.Pattern, str], ...] = (
     (re.compile(r"Memory cgroup out of memory"), "a container's own limit at work"),
 )
 
-#: boot/init's last act, when the modules are gone. From here on the devices of the root go from under whoever still
-#: runs, and what the kernel says of that is about this way to end a machine.
+#: boot/init's last act, when the modules are gone. From here on the devices of the root are removed under running
+#: programs; the kernel's reports about that are caused by this way to end a machine.
 POWER_OFF = "sysrq: Power Off"
 
 #: A report's block ends here, or after this many lines.

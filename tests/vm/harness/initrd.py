@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-#: What the guest needs before it can see a file of the host.
+#: The modules that the guest needs before it can read a file of the host.
 WANTED = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console", "virtio_rng")
 
 

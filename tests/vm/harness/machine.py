@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a virtual machine is made of: variables in, QEMU's arguments out.
+"""The parts of a virtual machine: variables in, QEMU's arguments out.
 
 Nothing here starts anything or looks at the disk.
 """
@@ -87,7 +87,7 @@ def flag(value: str) -> bool:
 
 
 def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
-    """The machine that KERNEL, CPUS, GPUS and the others ask for."""
+    """The machine described by KERNEL, CPUS, GPUS and the others."""
 
     def text(name: str, default: str = "") -> str:
         return variables.get(name, "").strip() or default
@@ -174,7 +174,7 @@ def qemu_arguments(machine: Machine, paths: Paths, wires: Wires) -> list[str]:
     argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
     argv += ["-M", "q35", "-m", machine.memory, "-smp", str(machine.cpus)]
     # Plain enough to emulate fast, yet with the guards that catch a kernel
-    # touching user memory without asking.
+    # touching user memory outside of its accessors.
     processor = "qemu64,+smap,+smep,+rdrand,+rdseed,+umip,+x2apic"
     argv += ["-cpu", ",".join(filter(None, (processor, machine.cpu_features)))]
     argv += ["-accel", "tcg"]

@@ -101,7 +101,7 @@ def spawn(machine: Machine, paths: Paths, timeout: float, out, err) -> bytes:
             f"timed out after {timeout:.0f} s\n{last_lines(read_console(paths.run))}\nlogs in {paths.run}"
         ) from None
     finally:
-        # Also on Ctrl-C: no machine outlives the one who asked for it.
+        # Also on Ctrl-C: no machine outlives this process.
         process.kill()
         process.wait()
         for reader in readers:
@@ -112,10 +112,10 @@ def spawn(machine: Machine, paths: Paths, timeout: float, out, err) -> bytes:
 
 
 def start_reader(ours: socket.socket, sink: Callable[[bytes], object]) -> threading.Thread:
-    """A thread that hands everything from `ours` to `sink` until its end.
+    """A thread that copies everything from `ours` to `sink` until its end.
 
-    When nobody reads the sink any more, the rest is dropped: the guest must not
-    hang on it.
+    When the sink has no reader any more, the rest is dropped, so that the guest
+    does not block on it.
     """
 
     def copy() -> None:
@@ -221,7 +221,7 @@ def slot(free: bool) -> Iterator[None]:
         ]
         if not (try_lock(queue) and any(try_lock(file) for file in files)):
             print("vm: waiting for another machine to end", file=sys.stderr, flush=True)
-            # Who holds the queue is the next one; the kernel wakes the others in order.
+            # The holder of the queue's lock is next; the kernel wakes the others in order.
             fcntl.flock(queue, fcntl.LOCK_EX)
             while not any(try_lock(file) for file in files):
                 time.sleep(0.3)
@@ -244,5 +244,5 @@ def read_console(run_dir: Path) -> str:
 
 
 def last_lines(text: str, count: int = 30) -> str:
-    """The end of a log, for the one who asks why."""
+    """The end of a log, for an error message."""
     return "\n".join(["last lines of the console:", *text.splitlines()[-count:]])

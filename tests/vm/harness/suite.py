@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs guest/ in one boot and says whether it passed."""
+"""Runs guest/ in one boot and reports whether it passed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import run
 from .machine import BadVariable, from_variables
 
 #: Kinds of boot and the variables that make them. A test belongs to the kind
-#: whose marker it bears, and to `plain` without one.
+#: of its marker, and to `plain` without one.
 KINDS = {
     "plain": {},
     "bare": {"bare": True, "daemon": False},
@@ -91,7 +91,7 @@ def places(markers: list[str]) -> list[str]:
 
 
 def judge(status: int, junit: Path) -> list[str]:
-    """What speaks against a pass: pytest's status, no report, no test."""
+    """The reason against a pass: pytest's status, no report, no test."""
     if not junit.exists():
         return [f"pytest left no report (status {status})"]
     suites = ET.parse(junit).getroot().iter("testsuite")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Hostile tenants. Each test is named for what it tries to get; none may gain memory, time or sight.
+"""Hostile tenants. Each test is named after the gain it attempts; none may gain memory, time or sight.
 
-What holds after every attack: the card has taken no more for the attacker than it is charged, its neighbour is as it
-was, and when the attacker is gone so is everything of it.
+After every attack: the card's memory in use for the attacker is no more than its charge, its neighbour is unchanged,
+and once the attacker is gone nothing of it is left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = (f"{n:012x}" + "e" * 52 for n in itertools.count(0xE00000000000))
 
 @pytest.fixture
 def neighbour() -> Iterator[nv.Gpu]:
-    """A container that minds its own business: 40 MiB of the card."""
+    """A container that does nothing but hold 40 MiB of the card."""
     with Box("0b" * 32, 512) as box, box.client() as client:
         gpu = client.gpu(0)
         context = gpu.space().group()
@@ -54,17 +54,17 @@ def box(neighbour: nv.Gpu) -> Iterator[Box]:
 
 
 def taken() -> int:
-    """What the card itself says the attacker has."""
+    """Memory of the attacker by the simulated card's own count."""
     return fb_used() - NEIGHBOUR_MIB * MIB
 
 
 def held_in_check(box: Box) -> None:
-    """What a context takes was measured when the neighbour's was made."""
+    """The size of a context is known: the module measured it at the neighbour's."""
     assert taken() <= box.used <= LIMIT_MIB * MIB
 
 
 class Flipper:
-    """Another thread that keeps rewriting words of buffers the driver is just reading."""
+    """Another thread that keeps rewriting words of buffers while the driver reads them."""
 
     def __init__(self, *buffers: ctypes.Structure | ctypes.Array, seed: int = 1):
         self._random = random.Random(seed)
@@ -94,7 +94,7 @@ class Flipper:
 
 
 def insist(node: nv.Node, number: int, arg: ctypes.Structure, times: int = 150) -> None:
-    """The call again and again; that it fails is as good as that it works."""
+    """Repeats the call; both success and failure are accepted."""
     for _ in range(times):
         node.raw(nv.request(number, ctypes.sizeof(arg)), arg)
 
@@ -142,7 +142,7 @@ def test_another_call_by_rewriting_a_control(box: Box):
                 arg.status = 0
                 params.list[1] = 0
                 client.ctl.raw(nv.request(nv.ESC_RM_CONTROL, ctypes.sizeof(arg)), arg)
-                # The card's own size must never be seen, not even by a lie.
+                # The card's own size must never be visible, not even by forged parameters.
                 assert params.list[1] != 15109 * 1024
         held_in_check(box)
 
@@ -167,7 +167,7 @@ def test_memory_by_rewriting_a_uvm_mapping(box: Box):
 
 
 class Frozen:
-    """Parameters that can be read and not written: the driver acts on them, and cannot say so."""
+    """Parameters in read-only memory: the driver acts on them and cannot write its answer."""
 
     def __init__(self, params: ctypes.Structure | bytes):
         raw = bytes(params)
@@ -179,7 +179,7 @@ class Frozen:
 
 
 def frozen_control(client: nv.Client, obj: int, cmd: int, params: ctypes.Structure | bytes) -> None:
-    """Its status and errno say that it failed, or that it did not; the ledger has to know."""
+    """Ignores status and errno, which may report either; the ledger has to be right in both cases."""
     frozen = Frozen(params)
     arg = nv.Control(client=client.handle, object=obj, cmd=cmd, params=frozen.address, params_size=frozen.size)
     client.ctl.raw(nv.request(nv.ESC_RM_CONTROL, ctypes.sizeof(arg)), arg)
@@ -226,7 +226,7 @@ def test_memory_by_imports_that_cannot_be_answered(box: Box):
 
 
 def test_time_by_a_schedule_that_cannot_be_answered(box: Box, neighbour: nv.Gpu):
-    """Enabled while out of turn, and the call says that it failed: frozen all the same."""
+    """The channel is enabled out of turn and the call reports a failure: the channel is frozen nevertheless."""
     policy = PROC / "0/policy"
     policy.write_text("2\n")
     try:
@@ -255,7 +255,7 @@ def test_memory_by_a_dma_mapping(box: Box):
 
 
 def test_memory_by_many_tiny_allocations(box: Box):
-    """A byte costs what the driver takes for it: the limit comes, and the card agrees."""
+    """An allocation of a byte is charged what the driver reserves for it: the limit is reached, and the card agrees."""
     with box.client() as client:
         gpu = client.gpu(0)
         arg, params = vidmem(gpu, 1)
@@ -362,7 +362,7 @@ PTRACE_ATTACH, PTRACE_SEIZE = 16, 0x4206
 
 
 def ways_into(pid: int, fd: int, mapping: nv.Mapping) -> list[str]:
-    """Which of the ways into another process this one has."""
+    """The ways into another process that this process has."""
     buffer = ctypes.create_string_buffer(16)
     local = (ctypes.c_uint64 * 2)(ctypes.addressof(buffer), 16)
     remote = (ctypes.c_uint64 * 2)(mapping.addr, 16)
@@ -386,7 +386,7 @@ def ways_into(pid: int, fd: int, mapping: nv.Mapping) -> list[str]:
 
 
 def test_the_neighbours_process_by_ptrace(neighbour: nv.Gpu):
-    """From a user namespace of its own, as a container's: no way in, though the process is to be seen."""
+    """From a user namespace of its own, as a container has: there is no way in, although the process is visible."""
     status, memory = neighbour.alloc_vidmem(64 * 1024)
     assert status == 0
     mapping = neighbour.map_cpu(memory, 4096)
@@ -410,7 +410,7 @@ def gpu_node(box: Box) -> nv.Node:
 
 
 def test_a_crash_by_dup2_during_calls(box: Box):
-    """The number of a file changes under the calls that name it."""
+    """A file descriptor is replaced while calls that name it run."""
     null = os.open("/dev/null", os.O_RDWR)
     for _ in range(6):
         client = box.client()
@@ -472,7 +472,7 @@ def test_leaks_by_forks_and_threads_that_race_close(box: Box):
 
 
 def churn(box: Box, rng: random.Random) -> None:
-    """Until killed: clients whose files close under the threads that use them."""
+    """Until killed: opens clients and closes their files while threads still use them."""
     signal.alarm(60)
     while True:
         client = box.client()
@@ -506,7 +506,7 @@ def churn(box: Box, rng: random.Random) -> None:
 
 
 def shared_data(client: nv.Client, gpu: nv.Gpu):
-    """What the page of class 0xde shows, in each way of mapping it."""
+    """The content of the page of class 0xde, for each way of mapping it."""
     status, shared = client.alloc(0xDE, gpu.subdevice, handle=0x5C000001)
     assert status == 0
     for length in (2600, 4096, 4 * 4096):
@@ -533,6 +533,6 @@ def test_sight_of_the_card(box: Box, neighbour: nv.Gpu):
         assert gpu.processes() == {}
         for page in shared_data(client, gpu):
             assert page == bytes(len(page))
-        for cmd in (0x20801320, 0x20801301, 0x2080180E):  # FB_GET_FB_REGION_INFO and others that tell totals
+        for cmd in (0x20801320, 0x20801301, 0x2080180E):  # FB_GET_FB_REGION_INFO and others that return totals
             status, answer = gpu.control(cmd, bytes(2048))
             assert status or struct.pack("<I", 15109 << 10) not in answer, hex(cmd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Hostile tenants against the ledger: page tables had back or never charged, and what a context is seen to take."""
+"""Hostile tenants against the ledger: wrong or missing charges for page tables, and the measured size of a context."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def space(gpu: nv.Gpu) -> int:
 
 
 def frozen(arg: ctypes.Structure) -> int:
-    """The address of a copy that can be read and not written."""
+    """The address of a read-only copy."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     page[: ctypes.sizeof(arg)] = bytes(arg)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
@@ -41,12 +41,12 @@ def frozen(arg: ctypes.Structure) -> int:
 
 
 def tables(size: int) -> int:
-    """What one mapping is charged: docs/decisions/0008."""
+    """The charge for one mapping: docs/decisions/0008."""
     return (12 + (size // (2 * MIB) + 1) * 4) * KIB
 
 
 def filled(box: Box, gpu: nv.Gpu, space: int) -> int:
-    """What is in use when the tables that are included are used up: from here on each one shows."""
+    """The charge once the included page tables are used up: from here on each further table is charged."""
     _, memory = gpu.alloc_vidmem(14 * MIB)
     for _ in range(INCLUDED // tables(14 * MIB) + 1):
         assert gpu.rm.map_dma(gpu.device, space, memory, 14 * MIB)[0] == 0
@@ -58,7 +58,7 @@ def filled(box: Box, gpu: nv.Gpu, space: int) -> int:
 
 @pytest.mark.checked
 def test_tables_by_a_mapping_that_cannot_be_answered(box: Box, gpu: nv.Gpu, space: int):
-    """The driver maps, its answer does not arrive, and the call fails with EFAULT."""
+    """The driver maps, cannot write its answer, and the call fails with EFAULT."""
     _, memory = gpu.alloc_vidmem(16 * MIB)
     arg = nv.MapDma(client=gpu.rm.handle, device=gpu.device, dma=space, memory=memory, length=16 * MIB)
     number = nv.request(nv.ESC_RM_MAP_MEMORY_DMA, ctypes.sizeof(arg))
@@ -113,7 +113,7 @@ def test_tables_by_unmapping_in_parts(box: Box, gpu: nv.Gpu, space: int):
 
 
 def test_tables_by_an_unmapping_that_cannot_be_answered(box: Box, gpu: nv.Gpu, space: int):
-    """It is given back once, whatever the call says."""
+    """The charge is dropped once, whatever the call returns."""
     rm = gpu.rm
     _, memory = gpu.alloc_vidmem(16 * MIB)
     before = filled(box, gpu, space)
@@ -174,7 +174,7 @@ def test_tables_of_reserved_addresses(box: Box, gpu: nv.Gpu, space: int):
 
 
 def test_tables_of_addresses_reserved_the_old_way(gpu: nv.Gpu, space: int):
-    """NVOS32 with FLAGS_VIRTUAL: what is too much is refused before the driver runs."""
+    """NVOS32 with FLAGS_VIRTUAL: a request over the limit is refused before the driver runs."""
 
     def alloc(size: int) -> int:
         arg = (ctypes.c_uint32 * 46)()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Hostile tenants that want another container's GPU, or a place on their own that is not theirs to choose."""
+"""Hostile tenants that try to use another container's GPU, or to choose an address in their own GPU's memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def box() -> Iterator[Box]:
 
 @pytest.fixture
 def other() -> Iterator[nv.Gpu]:
-    """GPU 1, in use by a container that has it: uvm and RM know it."""
+    """GPU 1, in use by its own container: it is registered with uvm and RM."""
     with Box(next(NAMES), LIMIT_MIB, gpu=1) as box, box.client() as client:
         gpu = client.gpu(0)
         gpu.space()
@@ -73,7 +73,7 @@ def test_both_gpus_of_ones_own():
 
 @pytest.mark.gpus(2)
 def test_another_gpu_by_rewriting_the_uuid(gpu: nv.Gpu, other: nv.Gpu):
-    """Whatever is there when it is looked at: what uvm takes is what was looked at."""
+    """Whichever UUID is in memory at the check, uvm uses the one that was checked."""
     shared = mmap.mmap(-1, 4096)
     arg = nv.UvmRegisterGpu.from_buffer(shared)
     seen = set()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Hostile tenants that name what is not theirs: files, clients, address spaces, events, pages and runlists.
+"""Hostile tenants that name objects of others: files, clients, address spaces, events, pages and runlists.
 
-The driver takes a handle or a pointer at its word in these places; what a container names there must be its own.
+In these places the driver does not check the owner of a handle or a pointer; the module must.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_memory_by_a_control_file_registered_on_another(box: Box):
 
 
 def test_clients_by_registering_while_they_are_made(box: Box):
-    """Whichever comes first, the client goes with the file it was made on."""
+    """In either order of closing, the client is freed with the file on which it was allocated."""
     with nv.Ctl(box.dev) as keeper:
         for n in range(60):
             with nv.Ctl(box.dev) as ctl:
@@ -322,7 +322,7 @@ def test_the_neighbours_events_by_their_source(box: Box, neighbour: nv.Gpu, clas
 
 
 def test_time_by_channels_without_a_group(box: Box):
-    """The driver would give each a group of its own, with a timeslice that nobody sets."""
+    """The driver would create a group for each, and the module would not set the timeslice of that group."""
     with box.client() as client:
         gpu = client.gpu(0)
         space = gpu.space()

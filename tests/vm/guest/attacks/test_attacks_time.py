@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Hostile tenants after time: out of turn, or their neighbours' and the host's; and after sight of what others do."""
+"""Hostile tenants that try to run out of turn, take time of neighbours or of the host, or observe others' work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERNEL_NS = 50_000_000
 
 @pytest.fixture
 def neighbour() -> Iterator[nv.Gpu]:
-    """A container that minds its own business, with a channel that works."""
+    """A container with one channel that works, and nothing else."""
     with Box("0d" * 32, 512) as box, box.client() as client:
         gpu = client.gpu(0)
         gpu.box = box
@@ -63,7 +63,7 @@ def out_of_turn(box: Box) -> None:
 
 @pytest.mark.checked
 def test_time_by_enabling_what_was_prepared(neighbour: nv.Gpu, weighted: None):
-    """Each call would buy the time from the driver's enabling it until the freeze took effect."""
+    """Each call would gain the time between the driver's enable and the effect of the freeze."""
     with Box(next(NAMES), 2048) as box, box.client() as client:
         out_of_turn(box)
         channels = groups(client, 16)  # no hand-over has frozen them
@@ -108,7 +108,7 @@ def test_turns_by_enabling_again_and_again(neighbour: nv.Gpu, weighted: None):
 
 
 def test_turns_by_channels_that_are_dead(neighbour: nv.Gpu, weighted: None):
-    """The driver restarts no runlist on a channel that faulted; they are not asked each time, before all others."""
+    """The driver restarts no runlist on a faulted channel; the module does not retry dead channels before each call."""
     with Box(next(NAMES), 2048) as box, box.client() as client:
         dead = groups(client, 16)
         for channel in dead:

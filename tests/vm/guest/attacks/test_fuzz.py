@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A minute of the fuzzer; docs/develop/testing.md says how to run it for hours.
+"""A minute of the fuzzer; docs/develop/testing.md has the commands to run it for hours.
 
-What it must find to be worth anything is a floor: rows of the call table that were answered with success, things made.
+The floors below prove that the run was useful: rows of the call table that were answered with success, objects made.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import fuzzed  # noqa: E402
 DEBUG = os.environ["KERNEL"] == "debug"
 SECONDS = 20 if DEBUG else 40
 SEED = 2
-#: The debug kernel, there for what it checks itself, comes to a fiftieth of the calls, fewer on a slow machine: what is
-#: small in it is a throw of dice (a free 5 times of 6, once), and only that it works at all is asked.
+#: The debug kernel is here for its own checks. It makes a fiftieth of the calls, fewer on a slow machine. Its small
+#: counts are random (a free 5 times of 6, once), so the floors only require that the fuzzer works at all.
 SHARE, LEAST = (0.005, 2) if DEBUG else (1, 1)
 
 MADE = {"calls": 10000, "mutated": 1500, "allocs": 500, "maps": 200, "gpu_maps": 200, "dups": 200, "imports": 30}
@@ -55,7 +55,7 @@ def test_wrong_calls_by_the_byte():
 
 @pytest.mark.stock_only
 def test_shares_beside_wrong_calls():
-    """Of equal weight: what the fuzzed container runs besides costs its own half, not the neighbour's."""
+    """Equal weights: extra work of the fuzzed container is charged to its own half, not to the neighbour's."""
     victims, own = fuzzed.works_beside(15, SEED)
     print(victims, own)
     assert own > 100

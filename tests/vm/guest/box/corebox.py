@@ -36,7 +36,7 @@ def running() -> str:
 
 
 def last() -> tuple[str, int, str]:
-    """What was tried last: version, 0 or an errno, why."""
+    """The last attempt at a swap: version, 0 or an errno, reason."""
     line = UPGRADE.read_text().splitlines()[-1]
     assert line.startswith("last: "), line
     _, version, result, why = line.split(maxsplit=3)
@@ -44,12 +44,12 @@ def last() -> tuple[str, int, str]:
 
 
 def held_ns() -> int:
-    """How long the module itself says it kept tenants' calls out in the last swap."""
+    """For how long the last swap blocked tenants' calls, as reported by the module."""
     return int(last()[2].split()[-2])
 
 
 def swap(version: str) -> None:
-    """Raises OSError when it is refused."""
+    """Swaps to @version; raises OSError if the module refuses it."""
     fd = os.open(UPGRADE, os.O_WRONLY)
     try:
         os.write(fd, version.encode())
@@ -58,7 +58,7 @@ def swap(version: str) -> None:
 
 
 def refused(version: str) -> int:
-    """The errno of a swap, 0 if it went."""
+    """The errno of a swap, 0 if it succeeded."""
     try:
         swap(version)
     except OSError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The few calls of the container runtime interface that a kubelet makes for a pod (cri-api, runtime/v1/api.proto).
 
-Messages are written and read by field number: a kubelet's worth of generated code would be there for six of them.
+Messages are encoded and decoded by field number: generated code for all of the API would serve six of them.
 """
 
 from __future__ import annotations

@@ -29,18 +29,18 @@ CARD_MIB = 15109
 OUT_OF_MEMORY = 2
 NOT_SUPPORTED = (800, 801)  # not permitted, not supported: which of the two depends on the branch
 WAVE_NS = Path("/sys/module/nvsim/parameters/wave_ns")
-#: gpuload launches four waves: a kernel of a millisecond, which an emulated processor launches in far less.
+#: gpuload launches four waves: a kernel of a millisecond. An emulated processor launches it in far less.
 LOAD_WAVE_NS = 250_000
 
 
 def release() -> str:
-    """The exact release, as the libraries are named by."""
+    """The exact release, as in the libraries' file names."""
     (found,) = [path.name.removeprefix("libcuda.so.") for path in LIBRARIES.glob("libcuda.so.*.*")]
     return found
 
 
 def make_image() -> None:
-    """As images with CUDA are: every GPU is asked for, and what is compiled at run time is not kept."""
+    """Imports an image with the variables of CUDA images: all GPUs requested, no cache of code compiled at run time."""
     variables = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "CUDA_CACHE_DISABLE=1")
     changes = [word for variable in variables for word in ("--change", f"ENV {variable}")]
     d.must("docker", "import", *changes, str(d.BUILD / "cuda/image.tar"), IMAGE)
@@ -51,7 +51,7 @@ def box(*options: str, command: tuple[str, ...] = d.SLEEP) -> contextlib.Abstrac
 
 
 def program(one: d.Box, *words: str, timeout: float = 120) -> str:
-    """What a program in the container prints; its failure is the test's."""
+    """The output of a program in the container; its failure fails the test."""
     done = inside(one, *words, timeout=timeout)
     assert done.returncode == 0, f"{' '.join(words)}: status {done.returncode}: {done.stderr}{done.stdout}"
     return done.stdout
@@ -62,7 +62,7 @@ def inside(one: d.Box, *words: str, timeout: float = 120) -> subprocess.Complete
 
 
 def walk(*before: str, timeout: float = 600) -> dict[str, Any]:
-    """CUDA's driver interface from one end to the other; `before` says where."""
+    """Results of a walk through CUDA's driver interface, run with `before` as the head of its command line."""
     done = d.call(*before, "walk", timeout=timeout)
     assert done.stdout, f"walk: status {done.returncode}: {done.stderr}"
     said: dict[str, Any] = json.loads(done.stdout)
@@ -71,13 +71,13 @@ def walk(*before: str, timeout: float = 600) -> dict[str, Any]:
 
 
 def changed(bare: dict[str, int], sliced: dict[str, int]) -> dict[str, tuple[int | None, int | None]]:
-    """Calls whose result is another one in a container; managed memory is denied there, with all that needs it."""
+    """Calls with a different result in a container, without those on managed memory, which is denied there."""
     names = {name for name in bare.keys() | sliced.keys() if not name.startswith("managed/")}
     return {name: (bare.get(name), sliced.get(name)) for name in sorted(names) if bare.get(name) != sliced.get(name)}
 
 
 def card_used() -> int:
-    """What the simulated card itself says is taken."""
+    """Memory in use by the simulated card's own count."""
     return int(re.search(r"fb_used=(\d+)", Path("/proc/driver/nvsim/0/state").read_text())[1])
 
 
@@ -101,7 +101,7 @@ def load(one: d.Box, words: tuple[str, ...] = LOAD) -> Iterator[Progress]:
         assert progress.wait_event("ready", 180), progress.last_words()
         yield progress
     finally:
-        progress.stop()  # of docker; what it started goes on
+        progress.stop()  # of docker; the process that it started goes on
         for pid in processes(one) - before:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the Docker tests share: the engine, the image, containers, the tree and the daemon.
+"""Helpers of the Docker tests: the engine, the image, containers, the tree and the daemon.
 
-Runs in the guest, where cgpu_km and dockerd are up. Nothing here asks cgpu for a number it should check.
+Runs in the guest, where cgpu_km and dockerd are up. No helper takes a number to compare from cgpu itself.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def find_simload() -> Path:
 
 
 def rootfs_tar() -> bytes:
-    """Static busybox and simload: all that a container here holds."""
+    """Static busybox and simload: the only programs in a container here."""
     blob = io.BytesIO()
     with tarfile.open(fileobj=blob, mode="w") as tar:
         for source, name in ((Path("/bin/busybox"), "bin/busybox"), (find_simload(), "bin/simload")):
@@ -165,7 +165,7 @@ class Box:
         return call("docker", "exec", self.id, *command)
 
     def info(self) -> dict[str, Any]:
-        """What a client inside sees of the GPU."""
+        """The GPU as a client inside sees it."""
         done = self.run("simload", "--info", "--json")
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -196,7 +196,7 @@ def box(*options: str, command: tuple[str, ...] = SLEEP, image: str = IMAGE) -> 
 
 
 def total_mib() -> int:
-    """As the driver says it on the host, past cgpu."""
+    """As the driver reports it on the host, without cgpu."""
     done = call(str(find_simload()), "--info", "--json")
     assert done.returncode == 0, done.stderr
     return int(json.loads(done.stdout.splitlines()[-1])["total_bytes"]) // MIB
@@ -217,7 +217,7 @@ def ask(**request: object) -> dict[str, Any]:
 
 
 def cookies() -> dict[str, int]:
-    """By id, from the daemon's records: only root may read those, and `status` does not tell them."""
+    """By id, from the daemon's records, which only root may read; `status` does not show cookies."""
     records = [json.loads(path.read_text()) for path in STATE.glob("*.json")]
     return {record["id"]: record["cookie"] for record in records}
 
@@ -228,7 +228,7 @@ def daemon_pid() -> int | None:
             sock.connect(str(SOCKET))
         except OSError:
             return None
-        # Of a listening socket these are the credentials of the one who called listen().
+        # The peer's credentials are those of the process that called listen().
         return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
@@ -238,14 +238,14 @@ def stop_daemon(how: int = signal.SIGTERM) -> None:
     process = os.pidfd_open(pid)
     try:
         os.kill(pid, how)
-        # Its socket goes first, what it watches last.
+        # It closes its socket first and its watches last.
         until(lambda: bool(select.select([process], [], [], 0)[0]), "cgpud stops")
     finally:
         os.close(process)
 
 
 def start_daemon(*before: str) -> None:
-    """In the background, outliving the test; with the simulated NVML where it is built. What is `before` execs it."""
+    """In the background, outliving the test; with the simulated NVML if it is built. The command `before` execs it."""
     log = (Path(os.environ.get("TMPDIR", "/tmp")) / "cgpud-restarted.log").open("ab")
     library = BUILD / "client"
     environ = {**os.environ, "PYTHONPATH": str(REPO)}
@@ -264,7 +264,7 @@ def start_daemon(*before: str) -> None:
 
 
 def ensure_daemon() -> None:
-    """For the tests after one that failed without it."""
+    """For tests that follow one that failed while the daemon was stopped."""
     if daemon_pid() is None:
         start_daemon()
 

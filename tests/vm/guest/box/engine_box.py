@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Engines, each by its own command line: podman, containerd's ctr, runc and crun by hand, and Docker.
 
-An engine starts, execs into, pauses, kills and removes; everything else a test asks of the kernel's tree. The container
-is a directory with static programs, so nothing needs an image store.
+An engine starts, execs into, pauses, kills and removes; a test reads everything else from the kernel's tree. The
+container is a directory with static programs, so no image store is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path("/run/engines")
 ROOTFS = ROOT / "rootfs"
 SLEEP = ("/bin/sleep", "100000")
 HOLD = ("/bin/simload", "--hold", "--alloc-mib", "64", "--seconds", "0")
-GOING = (errno.ENOENT, errno.EIO)  # procfs of a file that is taken away: before it was opened, and after
+GOING = (errno.ENOENT, errno.EIO)  # errno of a removed procfs file: before it was opened, and after
 _names = itertools.count(1)
 
 Done = subprocess.CompletedProcess[str]
@@ -43,7 +43,7 @@ def fresh(stem: str) -> str:
 
 
 def variables(gib: object, **more: object) -> dict[str, str]:
-    """The documented ones, on GPU 0 unless said otherwise."""
+    """The documented variables, for GPU 0 unless `more` overrides it."""
     found = {
         "ALIYUN_COM_GPU_MEM_DEV": DEV,
         "ALIYUN_COM_GPU_MEM_CONTAINER": gib,
@@ -146,8 +146,8 @@ class Running:
         return int(json.loads(done.stdout.splitlines()[-1])["total_bytes"])
 
     def nodes_come_from(self) -> set[str]:
-        """Types of the file systems that /dev/nvidia* are mounted of: cgpu for ours, devtmpfs for the host's own, and
-        "made" for one that is not mounted. By number all look alike.
+        """Types of the file systems from which /dev/nvidia* are mounted: cgpu for ours, devtmpfs for the host's own,
+        and "made" for a node that is not mounted. The device numbers do not differ.
         """
         mounts = {}
         for line in self.sh("cat /proc/self/mountinfo").stdout.splitlines():
@@ -156,7 +156,7 @@ class Running:
         return {mounts.get(path, "made") for path in self.sh("echo /dev/nvidia*").stdout.split()}
 
     def reaches_the_driver(self) -> bool:
-        """Of a node that root inside makes with the driver's own number: what a device rule that stayed allows."""
+        """Whether a node made by root inside with the driver's own number opens, as a leftover rule would allow."""
         said = self.sh("rm -f /tmp/alias; mknod /tmp/alias c 195 255 && echo made; ( : </tmp/alias ) && echo opened")
         assert "made" in said.stdout, said.stderr
         return "opened" in said.stdout
@@ -167,7 +167,7 @@ class Running:
 
 
 class Engine(Protocol):
-    """All that the tests ask of one."""
+    """The operations that the tests need."""
 
     name: str
 
@@ -371,7 +371,7 @@ def image_archive() -> bytes:
 
 
 class Containerd:
-    """The daemon, with the runtime of GPU pods as docs/user/daemon.md says it."""
+    """The daemon, with the runtime of GPU pods as in docs/user/daemon.md."""
 
     def __enter__(self) -> Containerd:
         CONTAINERD.mkdir(parents=True, exist_ok=True)
@@ -400,7 +400,7 @@ class Containerd:
 
 @dataclass
 class Ctr:
-    """What nerdctl and ctr do: containerd's own API, the shim and the runtime under it."""
+    """As nerdctl and ctr do: containerd's own API, the shim and the runtime under it."""
 
     name: str = "ctr"
     words: list[str] = field(default_factory=lambda: ["ctr", "--address", str(ADDRESS), "--namespace", "cgpu-test"])

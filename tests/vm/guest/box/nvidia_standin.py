@@ -4,11 +4,11 @@
 
 nvidia-container-runtime        edits config.json as one of its modes does, hands over to the first runtime of its list
 nvidia-container-runtime-hook   the prestart hook of the legacy mode: calls the CLI that its config.toml names
-nvidia-container-cli            mounts the driver's files and, unless told not to, the real nodes
+nvidia-container-cli            mounts the driver's files and, unless --no-devbind is given, the real nodes
 
-What each leaves behind is from the toolkit's documents and sources (nvidia-container-toolkit 1.20: internal/modifier,
-cmd/nvidia-container-runtime-hook; libnvidia-container: src/cli/configure.c, src/nvc_mount.c). Its settings are in
-nvidia.json beside itself, and there it logs what it was asked to do.
+The changes of each follow the toolkit's documents and sources (nvidia-container-toolkit 1.20: internal/modifier,
+cmd/nvidia-container-runtime-hook; libnvidia-container: src/cli/configure.c, src/nvc_mount.c). The settings are in
+nvidia.json beside this file; the CLI logs its arguments to nvidia.log there.
 """
 
 import ctypes
@@ -108,7 +108,7 @@ def as_cli() -> None:
     pid = next(word.partition("=")[2] for word in sys.argv if word.startswith("--pid="))
     if "--no-devbind" in sys.argv:
         return
-    # In the container's mount namespace, whose root is still the host's: the real nodes over whatever is there.
+    # In the container's mount namespace the root is still the host's: mount the real nodes over the files there.
     libc = ctypes.CDLL(None, use_errno=True)
     space = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
     if libc.setns(space, 0):

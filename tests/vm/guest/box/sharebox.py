@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Containers with a load, and what the simulated GPU spent on each: never what cgpu_km says of itself."""
+"""Containers with a load, and the time the simulated GPU spent on each; cgpu_km's own figures are not used."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Tenant:
         return {pid, *map(int, children)}
 
     def spent(self, begin: Looked, end: Looked) -> tuple[int, int]:
-        """Nanoseconds on the compute engine between two looks, and works completed."""
+        """Nanoseconds on the compute engine between two readings, and works completed."""
         both = [pid for pid in self.pids() if pid in begin[1] and pid in end[1]]
         busy, works = (sum(end[1][pid][n] - begin[1][pid][n] for pid in both) for n in (0, 1))
         return busy, works
@@ -95,7 +95,7 @@ def stat(name: str) -> int:
 
 
 def look() -> Looked:
-    """When, and what each process has got by then."""
+    """The time, and the GPU time and works of each process so far."""
     begin = time.monotonic()
     text = TSGS.read_text()
     at = (begin + time.monotonic()) / 2

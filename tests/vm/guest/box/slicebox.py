@@ -39,13 +39,13 @@ NODES = Path("/dev/cgpu")
 
 
 def mount_nodes() -> None:
-    """As dev-cgpu.mount does it after the module was loaded."""
+    """As dev-cgpu.mount does it after the module is loaded."""
     NODES.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "cgpu", "cgpu", NODES], check=True)
 
 
 def unmount_nodes() -> None:
-    """Before the module can go. It is no error where they are not mounted, or the module is not there."""
+    """Required before the module can be unloaded. No error if they are not mounted or the module is not loaded."""
     while subprocess.run(["umount", NODES], capture_output=True).returncode == 0:
         pass
 
@@ -95,8 +95,9 @@ class Box:
         return nvclient.Client(self.dev)
 
     def simload(self, *options: object) -> subprocess.Popen:
-        """A client that does not push others off the processor when it wakes (SCHED_BATCH): where there is one, who
-        had less of it would go first, and how soon a client rings again would depend on how long it was frozen.
+        """A client that does not preempt others when it wakes (SCHED_BATCH). With one processor, wakeup preemption
+        would favour the client with the least processor time. The delay until a client's next doorbell would then
+        depend on how long it was frozen.
         """
         argv = [CLIENTS / "simload", "--dev", self.dev, "--json", *options]
         load = subprocess.Popen([str(word) for word in argv], stdout=subprocess.PIPE, text=True)
@@ -104,8 +105,8 @@ class Box:
         return load
 
     def destroy(self) -> None:
-        """Gone, with its directory: nothing of it is open or mapped any more."""
-        with contextlib.suppress(FileNotFoundError):  # one whose last file was closed may go in between
+        """Destroys the instance and waits until it is gone with its directory: nothing of it is open or mapped."""
+        with contextlib.suppress(FileNotFoundError):  # an instance ends with its last file, maybe in between
             if self.there():
                 command(f"destroy {self.name}")
         until(lambda: not self.there())
@@ -166,7 +167,7 @@ def nvsim_as(profile: str, **parameters: object) -> Iterator[None]:
 
 
 def fb_used(gpu: int = 0) -> int:
-    """What the simulated card itself says is taken."""
+    """Memory in use by the simulated card's own count."""
     return int(re.search(r"fb_used=(\d+)", Path(f"/proc/driver/nvsim/{gpu}/state").read_text())[1])
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""cgpud as a unit, and containers whose cgroups are systemd's: a scope each, made by the systemd cgroup driver.
+"""cgpud as a unit, and containers in a systemd scope each, made by the systemd cgroup driver.
 
-A container's own process answers questions: what it sees is asked without an engine's help, whatever became of it.
+A process in each container answers through a pipe, so that its view can be read without the engine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONF = Path("/etc/cgpu/cgpu.toml")
 DRIVER = (195, 255)  # the real /dev/nvidiactl
 LOAD = "--kernel-us 2000 --depth 1 --busy-ms 20 --idle-ms 1000"  # few calls: the processors are emulated
 
-# A load of its own, and for each line in the pipe one look at the GPU and at the driver behind it.
+# A load of its own, and for each line in the pipe one report on the GPU and on the driver behind it.
 TENANT = rf"""
 busybox mkfifo /tmp/ask-$NAME
 simload --seconds 0 --interval 1000 --alloc-mib 64 {LOAD} --json >/tmp/load-$NAME 2>&1 &
@@ -66,7 +66,7 @@ def cursor() -> str:
 
 
 def story(since: str) -> list[str]:
-    """What the daemon, and systemd of it, said since. (--after-cursor leaves out the first of the unit's lines.)"""
+    """Log lines of the daemon, and systemd's about it, since a cursor. (--after-cursor omits the unit's first line.)"""
     must("journalctl", "--sync")
     return must("journalctl", "--unit", UNIT, "--output=cat", f"--cursor={since}").splitlines()
 
@@ -77,7 +77,7 @@ def configure(text: str) -> None:
 
 # ---- cgpu setup ----
 
-#: What each engine reads, and how it is set up.
+#: The file that each engine reads, and the arguments of `cgpu setup`.
 ENGINES = {
     "docker": (Path("/etc/docker/daemon.json"), ("--default",)),
     "containerd": (Path("/etc/containerd/config.toml"), ()),
@@ -90,7 +90,7 @@ def engine_files() -> dict[str, bytes | None]:
 
 
 def set_up(engine: str) -> None:
-    """And the engine is told as the command says."""
+    """Sets the engine up and runs the command that `cgpu setup` prints as next."""
     done = json.loads(must(CGPU, "setup", engine, *ENGINES[engine][1], "--json"))
     assert done["changed"], done
     if done["next"]:
@@ -103,14 +103,14 @@ def undo(engine: str) -> None:
 
 
 def wait_for_the_daemon(seconds: int) -> None:
-    """How long cgpu-runtime does, where nobody listens."""
+    """Sets how long cgpu-runtime waits while the daemon does not listen."""
     e.CONF.parent.mkdir(parents=True, exist_ok=True)
     e.CONF.write_text(f"wait_s = {seconds}\n")
 
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
-    """As long as it can: the processors are emulated."""
+    """Sets the longest wait for the daemon: the processors are emulated."""
     wait_for_the_daemon(60)
     try:
         yield
@@ -137,7 +137,7 @@ class Docker(e.Docker):
 
     @staticmethod
     def configure() -> None:
-        """In one line, as nobody would write it again."""
+        """In one line with irregular spaces, a form that a JSON writer would not reproduce."""
         path = ENGINES["docker"][0]
         path.parent.mkdir(exist_ok=True)
         path.write_text('{"bridge":"none", "iptables":false,"ip6tables": false,  "storage-driver" :"overlay2"}')
@@ -160,7 +160,7 @@ class Containerd:
 
     @classmethod
     def under_systemd(cls) -> None:
-        """runc as the administrator of a node sets it whose kubelet has systemd's cgroup driver."""
+        """Configures runc as for a node with a kubelet under systemd's cgroup driver."""
         runc = f"{cls.CRI}.containerd.runtimes.runc"
         table = f'[{runc}]\nruntime_type = "io.containerd.runc.v2"\n[{runc}.options]\nSystemdCgroup = true\n'
         cls.FILE.write_text(cls.FILE.read_text() + table)
@@ -170,13 +170,13 @@ class Containerd:
 
 
 def record(container: str) -> dict[str, Any]:
-    """What the daemon knows of it."""
+    """The daemon's record of the container."""
     return next(known for known in d.ask(op="status")["containers"] if known["id"] == container)
 
 
 @dataclass
 class Tenant:
-    """Started, and what it had from the first moment on."""
+    """A started container, with the settings it had from the start."""
 
     name: str
     one: e.Running
@@ -215,7 +215,7 @@ class Tenant:
         return {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
 
     def works(self) -> int:
-        """Done for it, as the simulated GPU counts them."""
+        """Completed works, as the simulated GPU counts them."""
         mine, done = self.pids(), 0
         for line in Path("/proc/driver/nvsim/0/tsgs").read_text().splitlines():
             words = dict(word.split("=", 1) for word in line.split())

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """NVIDIA's own libraries and programs in Docker containers, by the documented lines.
 
-The GPU is simulated and executes no kernel: what counts is what calls return, what copies carry and how long things
-take.
+The GPU is simulated and executes no kernel: the tests check results of calls, copied data and times.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def pair() -> Iterator[tuple[d.Box, d.Box]]:
 
 @pytest.fixture(autouse=True)
 def nothing_left(pair: tuple[d.Box, d.Box]) -> Iterator[None]:
-    """What a test has taken is back when its programs are gone."""
+    """The memory of a test is free again once its programs have ended."""
     before = taken(pair)
     yield
     d.until(lambda: taken(pair) == before, "all is back")
@@ -101,7 +100,7 @@ def test_pynvml(pair: tuple[d.Box, d.Box]) -> None:
         said = json.loads(c.program(one, "python3", "-c", PYNVML))
         assert said[:4] == [c.release(), 1, "Tesla T4", total * d.MIB]
         assert said[4] <= total * d.MIB
-        assert said[5] == [0] * 4, "PyTorch wants a list, if an empty one, to report that it is out of memory"
+        assert said[5] == [0] * 4, "PyTorch needs a list, maybe empty, to report that it is out of memory"
 
 
 # ---- the walk ----
@@ -109,12 +108,12 @@ def test_pynvml(pair: tuple[d.Box, d.Box]) -> None:
 
 @pytest.fixture(scope="module")
 def bare_walk() -> dict:
-    """Of the simulated driver without cgpu_km in between: the host's own nodes."""
+    """The walk on the simulated driver without cgpu_km: the host's own nodes."""
     return c.walk()
 
 
 def test_the_walk_on_the_driver_alone(bare_walk: dict) -> None:
-    """What the simulated driver owes NVIDIA's library: without this, equal results would say little."""
+    """Checks the simulated driver with NVIDIA's library: without this, equal results would prove little."""
     expected = {
         "launch/cuLaunchKernel of too many threads": 1,
         "over/cuMemAlloc_v2 of more than all": c.OUT_OF_MEMORY,
@@ -125,7 +124,7 @@ def test_the_walk_on_the_driver_alone(bare_walk: dict) -> None:
     assert bare_walk["seen"]["context/total_mib"] == c.CARD_MIB
 
 
-#: cuDeviceGetAttribute of the rates in kHz, whose refusal ends CUDA's runtime
+#: cuDeviceGetAttribute of the rates in kHz; CUDA's runtime ends if they are refused
 CLOCK_RATE, MEMORY_CLOCK_RATE = 13, 36
 #: PAGEABLE_MEMORY_ACCESS and READ_ONLY_HOST_REGISTER_SUPPORTED: no container's address space has HMM
 NO_HMM = {88: 0, 113: 1}
@@ -194,7 +193,7 @@ def test_one_to_two(pair: tuple[d.Box, d.Box]) -> None:
 
 
 def test_two_processes_in_one_container(pair: tuple[d.Box, d.Box]) -> None:
-    """Both work, and together they have no more than the slice."""
+    """Both work, and together they use no more than the slice."""
     one = pair[0]
     half = str(SLICES[0] * 6 // 10)
     with c.load(one, (*c.LOAD, "--alloc-mib", half)) as first:

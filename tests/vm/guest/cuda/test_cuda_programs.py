@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Programs compiled by NVIDIA's nvcc, with its runtime in them, in a Docker container by the documented line.
 
-Each looks at what its calls say and at what copies carry (tests/cuda/*.cu); 0 means that all of it held.
+Each checks the results of its calls and the copied data (tests/cuda/*.cu); exit status 0 means success.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def one() -> Iterator[d.Box]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_on_the_driver_alone(name: str) -> None:
-    """What the simulated driver owes the program; managed memory is there."""
+    """Checks the simulated driver with the program; managed memory is available there."""
     done = d.call(name, timeout=300)
     assert done.returncode == 0, done.stderr
 

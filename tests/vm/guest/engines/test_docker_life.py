@@ -86,7 +86,7 @@ def test_a_daemon_restart_keeps_containers() -> None:
         d.stop_daemon()
         assert one.memsize() == size
         two.kill()
-        assert two.dir.exists(), "nobody is there to release it"
+        assert two.dir.exists(), "no daemon runs to release it"
         d.start_daemon()
         assert one.id in d.known_ids()
         until(two.gone, "found dead at start")
@@ -120,7 +120,7 @@ def test_destroyed_by_hand_while_it_runs() -> None:
 
 
 def test_live_restore() -> None:
-    """dockerd is killed and comes back: containers, their slices and what watches them were never away."""
+    """dockerd is killed and restarted: containers, their slices and the daemon's watches stay throughout."""
     d.settings(**{"live-restore": True})
     until(lambda: must("docker", "info", "--format", "{{.LiveRestoreEnabled}}").strip() == "true", "it is on")
     with box(*variables(6, devices=0), command=d.HOLD) as one:
@@ -134,7 +134,7 @@ def test_live_restore() -> None:
 
 
 def test_pause_and_update() -> None:
-    """Paused it keeps what it has; an update of its cgroup leaves its nodes alone."""
+    """A paused container keeps its slice; an update of its cgroup leaves its nodes alone."""
     with box(*variables(6, devices=0), command=d.HOLD) as one:
         wait_until_set_up(one)
         held = (one.dir / "meminfo").read_text()

@@ -32,7 +32,7 @@ def total() -> int:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Every test returns what it took."""
+    """Every test gives back what it took."""
     free = number(d.PROC / "0/free_weight")
     yield
     d.until(lambda: number(d.PROC / "0/free_weight") == free, "the weight is back")
@@ -179,7 +179,7 @@ def test_docker_is_not_disturbed_otherwise() -> None:
 
 
 def inside(one: d.Box, script: str) -> str:
-    """What a script says there; that its commands fail is what is expected of them."""
+    """The output of a script in the container; its commands are expected to fail."""
     return one.run("sh", "-c", script).stdout
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A runtime in a sliced container: runc in runc, as Docker in Docker comes down to. docs/user/engines.md.
+"""A runtime in a sliced container: runc in runc, the essence of Docker in Docker. docs/user/engines.md.
 
-It takes CAP_SYS_ADMIN, so an administrator must have allowed it; the outer container's device rules are there all the
-same, and hold for the inner one whatever its own say.
+It needs CAP_SYS_ADMIN, so an administrator must have allowed it. The outer container's device rules hold for the inner
+one too, whatever its own rules are.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def node(path: str, major: int, minor: int) -> dict[str, Any]:
 
 
 def outer_nodes(outer: Running) -> list[dict[str, Any]]:
-    """As a nested engine mounts them, who is told `-v` for each."""
+    """The mounts of a nested engine that got `-v` for each node."""
     paths = outer.run("/bin/sh", "-c", "ls /dev/nvidia*").stdout.split()
     assert len(paths) == 3
     return [{"destination": path, "type": "bind", "source": path, "options": ["bind"]} for path in paths]
@@ -106,7 +106,7 @@ def inner(outer: Running, nodes: list[dict[str, Any]], *command: str) -> e.Done:
 
 
 def test_it_shares_the_outer_slice(outer: Running) -> None:
-    """Its size, not the one that its own variables ask for, and no other."""
+    """The outer slice's size, not the one in the inner container's variables, and no second slice."""
     done = inner(outer, outer_nodes(outer), "/bin/simload", "--info", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["total_bytes"] == outer.memsize() == d.total_mib() * 6 // 15 * d.MIB

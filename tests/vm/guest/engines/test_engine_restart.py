@@ -16,7 +16,7 @@ from engine_box import ByHand, variables
 
 pytestmark = pytest.mark.engines
 
-# In front of runc: what was prepared is not bound before it is let go.
+# In front of runc: holds a prepared container back, unbound, until the test releases it.
 GATE = """#!/bin/sh
 : >{place}/prepared
 while ! [ -e {place}/go ]; do sleep 0.1; done
@@ -83,7 +83,7 @@ def test_the_start_waits_for_the_next_daemon(gate: Path) -> None:
 
 
 def test_a_daemon_that_stays_away_gives_back_when_it_comes(gate: Path) -> None:
-    """The start is refused and nobody hears of it; the lease of two minutes is not waited for."""
+    """The start is refused without a message to the daemon, which does not wait for the lease of two minutes to end."""
     engine = ByHand("runc")
     with e.hands_over_to(str(gate / "gate"), wait_s=1), starting_behind(gate) as aside:
         starting = aside.submit(engine.start, variables(3), e.SLEEP)
@@ -104,7 +104,7 @@ def test_a_start_that_fails_gives_back_at_once(runtime: str) -> None:
     engine = ByHand(runtime)
     missing = [{"destination": "/tmp/x", "type": "bind", "source": "/nowhere", "options": ["rbind"]}]
     with e.hands_over_to(runtime), e.configured("reconcile_s = 3600\nlease_s = 3600\n"):
-        d.stop_daemon()  # the last look of the old reconcile_s would come too
+        d.stop_daemon()  # the last reconciliation of the old reconcile_s would come too
         d.start_daemon()
         done, one = engine.start_bundle(bundle_with(engine, missing))
         assert done.returncode != 0

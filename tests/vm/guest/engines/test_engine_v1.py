@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""cgroup v1, where an engine still uses it: engines and cgpud in a mount namespace where /sys/fs/cgroup is v1's. What
-tells them is what is mounted there; the kernel has both.
+"""cgroup v1, where an engine still uses it: engines and cgpud in a mount namespace where /sys/fs/cgroup is v1's. They
+choose by the file system mounted there; the kernel has both.
 
-There is no cgroup.events, and reconcile does not come in time: what sees the end is a pidfd.
+There is no cgroup.events, and reconcile does not come in time: the end is detected by a pidfd.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ exec nsenter --mount --target {holder} --wd="$PWD" {runtime} "$@"
 
 @dataclass
 class Node:
-    """The namespace, seen from outside by the one who holds it."""
+    """The namespace and the process that holds it, seen from outside."""
 
     runtime: Path  # cgpu-runtime there
     holder: int
@@ -75,7 +75,7 @@ def switch(controller: str, on: bool) -> None:
 
 
 def is_free(controller: str) -> bool:
-    """As /proc/cgroups has it: of no hierarchy, or of one that nobody is in but its root."""
+    """As /proc/cgroups has it: in no hierarchy, or in one that has no cgroup but its root."""
     trial = Path("/run/trial")
     trial.mkdir(exist_ok=True)
     if d.call("mount", "-t", "cgroup", "-o", controller, "cgroup", str(trial)).returncode:
@@ -119,7 +119,7 @@ def v1() -> Iterator[Node]:
         d.stop_daemon()
         for controller in CONTROLLERS:
             for group in reversed(node.groups(controller)):
-                group.rmdir()  # what engines leave would keep the hierarchy
+                group.rmdir()  # cgroups that engines leave would keep the hierarchy
         holder.kill()
         holder.wait()
         d.start_daemon()
@@ -184,7 +184,7 @@ def test_a_slice(v1: Node, engine: Engine) -> None:
         assert not one.reaches_the_driver()
         d.until(one.holds_memory, "its process holds memory")
 
-        updater = "docker" if engine.name == "docker" else str(v1.runtime)  # podman 4.3 has no word for it
+        updater = "docker" if engine.name == "docker" else str(v1.runtime)  # podman 4.3 has no command for it
         d.must(updater, "update", "--pids-limit", "64", one.id)
         assert d.number(v1.group(one, "pids") / "pids.max") == 64
         assert (v1.group(one) / "devices.list").read_text().splitlines() == rules
@@ -198,7 +198,7 @@ def test_a_slice(v1: Node, engine: Engine) -> None:
 
 
 def test_two_that_outlive_the_first(v1: Node, by_hand: ByHand) -> None:
-    """No pid namespace of its own. A daemon that starts in between knows none of those who are left, and finds them."""
+    """No pid namespace of its own. A daemon started in between does not have the remaining processes and finds them."""
     three = ("/bin/sh", "-c", "/bin/sleep 100000 & /bin/sleep 100000 & exec /bin/sleep 100000")
     kinds = [{"type": kind} for kind in ("mount", "ipc", "uts", "cgroup")]
     with started(by_hand, variables(3), three, f"linux.namespaces={json.dumps(kinds)}") as one:
@@ -207,7 +207,7 @@ def test_two_that_outlive_the_first(v1: Node, by_hand: ByHand) -> None:
         for pid, left in ((first, [second, third]), (second, [third])):
             os.kill(pid, signal.SIGKILL)
             d.until(lambda left=left: v1.pids(one) == left, "the others are left")
-            time.sleep(2)  # the daemon looks for as long
+            time.sleep(2)  # the daemon searches for as long
             assert one.is_sliced()
             if pid == first:
                 d.stop_daemon()

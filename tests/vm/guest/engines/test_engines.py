@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What docs/user/engines.md claims, of every engine that Debian has, with the real module and a simulated GPU."""
+"""The claims of docs/user/engines.md for every engine in Debian, with the real module and a simulated GPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def a_daemon_before_and_after() -> Iterator[None]:
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Every test returns what it took."""
+    """Every test gives back what it took."""
     found, runtime = ENGINES[request.param]
     with e.hands_over_to(runtime):
         yield found
@@ -77,7 +77,7 @@ def seen_numbers(one: Running) -> set[str]:
 
 
 def check_nodes(one: Running) -> None:
-    """They look like the driver's, are not, and stay."""
+    """The nodes look like the driver's, are not the driver's, and cannot be removed."""
     assert one.nodes_come_from() == {"cgpu"}
     assert seen_numbers(one) == bare_numbers()
     assert not one.reaches_the_driver()
@@ -108,7 +108,7 @@ def test_a_slice(engine: Engine) -> None:
 
 @pytest.mark.parametrize("how", ["memory", "privilege"])
 def test_a_refusal_is_the_engines_error(engine: Engine, how: str) -> None:
-    """The sentence comes out where the engine's user looks, and nothing is left."""
+    """The error message reaches the engine's user, and nothing is left."""
     if how == "memory":
         wanted, options, sentence = variables(16), [], "asks for 16 of the 15 GiB"
     else:
@@ -143,7 +143,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("engine", ["podman-crun", "ctr"], indirect=True)
 def test_who_watches_it_for_the_engine_is_killed(engine: Engine) -> None:
-    """conmon, or the shim: what becomes of the container then is the engine's affair. Its slice lives as long."""
+    """conmon or the shim ends: the engine decides about the container. Its slice lives as long as the container."""
     with started(engine, variables(3)) as one:
         (pid,) = pids_of(one)
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
@@ -169,7 +169,7 @@ def test_killed_from_outside(engine: Engine) -> None:
 
 
 def pids_of(one: Running) -> list[int]:
-    """Of the container's cgroup, as the daemon was told."""
+    """Processes of the container's cgroup as recorded by the daemon."""
     group = next(known["cgroup"] for known in d.ask(op="status")["containers"] if known["id"] == one.id)
     return [int(pid) for pid in (Path("/sys/fs/cgroup") / group.lstrip("/") / "cgroup.procs").read_text().split()]
 
@@ -193,7 +193,7 @@ WHOLE = {
 
 
 def test_no_whole_gpus(by_hand: ByHand) -> None:
-    """unsliced = "refuse": what brings the card's own node does not start, by whichever variables. The rest does."""
+    """unsliced = "refuse": a container with the card's own node does not start, whatever its variables. Others do."""
     node = 'linux.devices=[{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]'
     e.CONF.write_text(e.CONF.read_text() + "ask = always\n")
     with e.configured('[gpu]\nunsliced = "refuse"\n'):
@@ -322,7 +322,7 @@ def no_pid_ns() -> list[str]:
 
 
 def test_a_daemon_that_lost_its_records(by_hand: ByHand) -> None:
-    """Killed, and /run/cgpu cleared: what runs is found again by its cgroup, what does not is given back."""
+    """Killed, and /run/cgpu cleared: running containers are found by cgroup, slices of the others are given back."""
     with started(by_hand, variables(3), e.HOLD) as one, started(by_hand, variables(3)) as two:
         size = one.memsize()
         d.stop_daemon(signal.SIGKILL)
@@ -339,14 +339,14 @@ def test_a_daemon_that_lost_its_records(by_hand: ByHand) -> None:
 
 
 def test_a_module_that_was_reloaded(by_hand: ByHand) -> None:
-    """While it is away containers with variables do not start; afterwards they do, with the same daemon. What the files
-    say of a GPU is in force before anybody starts one."""
+    """Without the module, containers with variables do not start; afterwards they do, with the same daemon. The GPU
+    settings in the files are in force before the first container starts."""
     modules = sorted(Path(os.environ["CGPU_MODULES"]).glob("cgpu_core_*.ko"))
     ratio = d.PROC / "0/prio_ratio"
     with e.configured("reconcile_s = 3600\n[gpu]\nprio_ratio = 55\n"):
-        d.stop_daemon()  # the last look of the old reconcile_s would come too
+        d.stop_daemon()  # the last reconciliation of the old reconcile_s would come too
         d.start_daemon()
-        assert d.number(ratio) == 55, "as the file says"
+        assert d.number(ratio) == 55, "as in the file"
         d.must("umount", "/dev/cgpu")
         d.must("rmmod", modules[0].stem)
         d.must("rmmod", "cgpu_km")

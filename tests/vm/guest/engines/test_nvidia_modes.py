@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu-runtime below NVIDIA's: whatever its mode leaves in config.json, a sliced container gets its slice only.
+"""cgpu-runtime below NVIDIA's: whatever a mode writes into config.json, a sliced container gets its slice only.
 
 NVIDIA's programs are stand-ins (nvidia_standin.py): they are not in Debian's archive.
 """
@@ -52,7 +52,7 @@ def use(mode: str, runtimes: tuple[str, ...] = (str(d.RUNTIME), "/usr/sbin/runc"
 
 @pytest.fixture
 def tamed_hook() -> Iterator[None]:
-    """As docs/user/daemon.md says it for the legacy mode."""
+    """As in docs/user/daemon.md for the legacy mode."""
     with e.configured(f'legacy_hook_config = "{HOOK_CONFIG}"\n'):
         yield
 
@@ -68,7 +68,7 @@ def test_nodes_and_rules_in_the_file(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["cdi", "jit-cdi", "legacy"])
 def test_a_whole_gpu_stays_whole(mode: str) -> None:
-    """Without the variables nothing of what NVIDIA's runtime did is touched; and the stand-in really does it."""
+    """Without the variables the changes of NVIDIA's runtime are kept; this also proves that the stand-in makes them."""
     with started(use(mode), GPU) as one:
         assert "cgpu" not in one.nodes_come_from()
         assert not e.directories()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A pod through containerd's CRI, asked as the kubelet asks: one slice for the container whose variables say so."""
+"""A pod through containerd's CRI, with the kubelet's requests: one slice for the container with the variables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gpu_nodes(cri: Cri, container: str) -> list[str]:
 
 def test_one_sliced_of_five(cri: Cri, pod: str) -> None:
     """pause, init, sidecar, and two that work, one of them with a slice."""
-    assert not e.directories(), "the pause container is nobody's business"
+    assert not e.directories(), "the pause container gets no slice"
     init = add(cri, pod, "init", ("/bin/true",))
     sidecar = add(cri, pod, "sidecar")
     sliced = add(cri, pod, "sliced", **e.variables(6))

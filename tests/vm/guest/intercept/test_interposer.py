@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Clients behind the interposer: what they see, what is charged to them and when it is given back."""
+"""Clients behind the interposer: their view of the GPU, their charges and the end of these."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def box():
 
 @pytest.fixture(autouse=True)
 def nothing_left():
-    """Whatever a test does, the card is as empty after it as before."""
+    """After every test the card has as much memory in use as before."""
     before = fb_used()
     yield
     until(lambda: fb_used() == before)
@@ -48,7 +48,7 @@ def alloc(gpu: nvclient.Gpu, mib: int) -> int:
 
 @pytest.mark.checked
 def test_two_clients_one_over_its_limit(box):
-    """The slice is all a client sees; over it is the driver's 0x51; the neighbour goes on."""
+    """A client sees the slice only; beyond it an allocation fails with the driver's 0x51; the neighbour continues."""
     with Box(B, 2048) as other, other.client() as theirs, box.client() as ours:
         ours_gpu, theirs_gpu = ours.gpu(), theirs.gpu()
         assert ours_gpu.memory()["total"] == 1024 * MIB
@@ -186,7 +186,7 @@ def test_register_fd_keeps_a_client(box):
 
 @pytest.mark.checked
 def test_fork_of_a_client(box):
-    """A child has the files: the client lives until it, too, is gone."""
+    """A child has the files: the client lives until the child is gone too."""
     rm = box.client()
     gpu = rm.gpu()
     alloc(gpu, 50)
@@ -218,7 +218,7 @@ def test_context_costs_memory_and_a_bomb_ends_in_its_own_limit(box):
 
 @pytest.mark.checked
 def test_uvm_keeps_a_context_charged(box):
-    """A channel that uvm knows keeps its TSG's context, and that stays the container's."""
+    """A channel registered with uvm keeps its TSG's context, which stays charged to the container."""
     with box.client() as rm:
         gpu = rm.gpu()
         space = gpu.space()
@@ -240,7 +240,7 @@ def test_uvm_keeps_a_context_charged(box):
 
 @pytest.mark.checked
 def test_killed_in_the_middle_of_allocating(box):
-    """kill -9 at any moment: everything is given back."""
+    """kill -9 at any moment: every charge is dropped."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import nvclient\n"
         "gpu = nvclient.Client(sys.argv[2]).gpu()\n"
@@ -302,7 +302,7 @@ def test_a_lower_memsize_refuses_until_below(box):
 @pytest.mark.checked
 @pytest.mark.parametrize("mode", ["nested-size", "top-cmd", "top-ptr"])
 def test_flips_are_not_seen(box, mode):
-    """A thread changes an argument between check and use: what runs is what was checked."""
+    """A thread changes an argument between check and use: the driver uses the value that was checked."""
     (box.proc / "memsize").write_text(f"{48 * MIB}\n")  # below flip's big size
     argv = [str(CLIENTS / "flip"), "--dev", box.dev, "--mode", mode, "--calls", "3000", "--seconds", "20", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
@@ -312,7 +312,7 @@ def test_flips_are_not_seen(box, mode):
     until(lambda: box.used == 0)
 
 
-# ---- who may do what ----
+# ---- permissions ----
 
 
 @pytest.mark.checked
@@ -504,7 +504,7 @@ def test_simload_runs_unchanged(box):
 
 @pytest.mark.checked
 def test_the_driver_can_be_reloaded_without_containers():
-    """While no container exists nothing of ours holds the driver; afterwards everything works again."""
+    """Without containers the module holds no reference on the driver; afterwards everything works again."""
     if Box.listed():
         pytest.fail(f"containers left behind: {Box.listed()}")
     policy = PROC / "0/policy"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls that NVIDIA's libraries make and cannot do without, as they make them, and what must not come of them."""
+"""Calls that NVIDIA's libraries make and depend on, in the libraries' form, and the effects they must not have."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def test_a_debugger_of_the_containers_own_compute_object(box: Box, gpu: nv.Gpu, 
         assert box.stat("refused_calls") == refused + len(wrong)
 
 
-# ---- who may have what ----
+# ---- sharing ----
 
 
 @pytest.mark.checked
 def test_what_is_shared_with_all_stays_in_the_container(gpu: nv.Gpu, other: Box):
-    """The MPS server shares two of its objects with ALL. Nobody outside gets them, whoever knows their numbers."""
+    """The MPS server shares two of its objects with ALL. No process outside can dup them, even with their handles."""
     _, memory = gpu.alloc_vidmem(2 * MIB)
     policy = struct.pack("<IIHBx", gpu.rm.handle, 1, SHARE_ALL, 0)
     assert share(gpu.rm, memory) == 0
@@ -87,7 +87,7 @@ def test_what_is_shared_with_all_stays_in_the_container(gpu: nv.Gpu, other: Box)
         assert share(theirs, memory) == nv.NV_ERR_OBJECT_NOT_FOUND
         assert theirs.dup(theirs.gpu().device, gpu.rm, memory)[0] == nv.NV_ERR_OBJECT_NOT_FOUND
     got = outside(DUP.format(nodes="/dev"), gpu.rm.handle, memory)
-    assert got == nv.NV_ERR_INSUFFICIENT_PERMISSIONS, "the driver was not told to share it"
+    assert got == nv.NV_ERR_INSUFFICIENT_PERMISSIONS, "not shared in the driver"
 
 
 DUP = (
@@ -160,7 +160,7 @@ def test_controls_that_are_answered(gpu: nv.Gpu, cmd: int, size: int, on: str):
 
 
 def test_no_peers_no_nvlink_no_fabric(gpu: nv.Gpu):
-    """So that NCCL goes by host memory instead of failing at an object that is refused."""
+    """So that NCCL uses host memory instead of failing at a refused object."""
     client = gpu.rm.handle
     asked = struct.pack("<33I", *range(1, 33), 32)
     status, caps = gpu.rm.control(client, 0x12B, asked + bytes(8348 - len(asked)))
@@ -181,7 +181,7 @@ def thermal(*opcodes: int) -> bytes:
 
 
 def test_temperature_is_read_and_nothing_else(box: Box, gpu: nv.Gpu):
-    """What is let through reaches the driver; the simulator has no sensor."""
+    """The permitted calls reach the driver; the simulator has no sensor."""
     refused = box.stat("refused_calls")
     for cmd in (0x20808513, 0x20800513):
         gpu.control(cmd, thermal(0x100, 0x1500))
@@ -192,7 +192,7 @@ def test_temperature_is_read_and_nothing_else(box: Box, gpu: nv.Gpu):
 
 
 def test_memory_figures_agree(box: Box, gpu: nv.Gpu):
-    """As libcuda and NVML ask."""
+    """With the queries of libcuda and NVML."""
     _, _ = gpu.alloc_vidmem(16 * MIB)
     total, free = 1024 << 10, (1024 * MIB - box.used) >> 10
     assert gpu.fb_info(0x08) == [total]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The file system of the nodes (docs/decisions/0011): what it shows, who changes it, how long it lasts."""
+"""The file system of the nodes (docs/decisions/0011): its content, permissions and lifetime."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def core() -> str:
     return next(path.name for path in Path("/sys/module").glob("cgpu_core_*"))
 
 
-# ---- what it shows ----
+# ---- content ----
 
 
 def test_what_is_mounted_says_the_drivers_number(box: Box, tmp_path: Path) -> None:
-    """Exactly what the bare nodes say; and it is ours that opens."""
+    """stat() matches the bare nodes exactly, and open() reaches our nodes."""
     for name in listed(box):
         bare = Path("/dev", name).stat()
         with bound(Path(box.dev, name), tmp_path / name) as node:
@@ -109,7 +109,7 @@ def test_what_is_mounted_says_the_drivers_number(box: Box, tmp_path: Path) -> No
 
 
 def test_a_client_works_by_what_is_mounted(box: Box, tmp_path: Path) -> None:
-    """And is held to the limit of the container, whatever stat() says."""
+    """The container's limit applies to the client, although stat() shows the driver's number."""
     with contextlib.ExitStack() as mounts:
         for name in listed(box):
             mounts.enter_context(bound(Path(box.dev, name), tmp_path / name))
@@ -121,7 +121,7 @@ def test_a_client_works_by_what_is_mounted(box: Box, tmp_path: Path) -> None:
 
 
 def test_the_directory_says_the_true_number(box: Box) -> None:
-    """So that what is copied from there by number is a node of ours."""
+    """So that a copy made by device number is a node of ours."""
     major = int((PROC / "0/major").read_text())
     assert {name: number(Path(box.dev, name)) for name in names(box.dev)} == {
         name: (major, minor) for name, minor in listed(box).items()
@@ -144,7 +144,7 @@ def test_a_number_is_known_to_sysfs(box: Box) -> None:
     assert not [path for path in NODES.rglob("*") if "minor" in path.name]
 
 
-# ---- who changes it ----
+# ---- permissions ----
 
 
 def test_nothing_is_made_or_removed_there_by_hand(box: Box) -> None:
@@ -195,7 +195,7 @@ def test_a_user_namespace_mounts_none() -> None:
     assert "permi" in done.stderr, done.stderr
 
 
-# ---- how long it lasts ----
+# ---- lifetime ----
 
 
 @pytest.mark.checked
@@ -213,7 +213,7 @@ def test_a_destroyed_container_has_no_directory(box: Box, tmp_path: Path) -> Non
 
 @pytest.mark.checked
 def test_containers_come_and_go_under_readers(box: Box) -> None:
-    """Look-ups and listings beside it; a name is never there twice."""
+    """With concurrent look-ups and listings; no name is ever listed twice."""
     reader = subprocess.Popen(
         ["sh", "-c", f"while :; do ls -lR {NODES}; stat {NODES}/{OTHER[:12]}/nvidiactl; done >/dev/null 2>&1"]
     )
@@ -230,7 +230,7 @@ def test_containers_come_and_go_under_readers(box: Box) -> None:
 
 @pytest.mark.checked
 def test_it_can_be_unmounted_and_mounted_under_containers(box: Box, tmp_path: Path) -> None:
-    """What is bound elsewhere goes on; a container that was made meanwhile is there afterwards."""
+    """Nodes bound elsewhere continue to work; a container created meanwhile is there afterwards."""
     with bound(Path(box.dev, "nvidiactl"), tmp_path / "nvidiactl") as node:
         unmount_nodes()
         try:
@@ -279,7 +279,7 @@ def test_mounts_under_churn(box: Box) -> None:
 
 @pytest.mark.checked
 def test_it_holds_the_module(tmp_path: Path) -> None:
-    """A mount, and what is bound of it, until the last is gone; then another module takes its place."""
+    """A mount and its bind mounts pin the module until the last is gone; then another module can replace it."""
     modules = (core(), "cgpu_km")
     with Box(NAME, 16) as box:
         mount = bound(Path(box.dev, "nvidiactl"), tmp_path / "nvidiactl")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What an administrator can switch off of the redirections, and what a tenant gets then: a refusal, before the driver
-runs. What holds after every test: the card has taken nothing that is not charged.
+"""An administrator can switch redirections off. Tenants' calls are then refused before the driver runs. After every
+test, all memory in use on the card is charged.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def kprobes_off() -> contextlib.AbstractContextManager[None]:
 
 
 def outcome(gpu: nv.Gpu, size: int) -> tuple[str, int]:
-    """What an allocation ends with: an errno, or a status of the driver."""
+    """The outcome of an allocation: an errno, or a status of the driver."""
     try:
         return "status", gpu.alloc_vidmem(size)[0]
     except OSError as error:
@@ -105,7 +105,7 @@ def test_ftrace_cannot_be_switched_off(box: Box, gpu: nv.Gpu):
 
 @pytest.mark.parametrize(("switch", "why"), [(KPROBES, errno.ENODEV), (FTRACE, errno.EBUSY)], ids=["kprobes", "ftrace"])
 def test_no_container_without(switch: Path, why: int, kernel_log):
-    """And with the last container ftrace can be switched off again: we hold nothing."""
+    """After the last container ftrace can be switched off again: the module holds no probe."""
     name = next(NAMES)
     with written(switch, "0"):
         with pytest.raises(OSError) as caught:
@@ -139,7 +139,7 @@ def kprobe_command(text: str) -> None:
 
 @contextlib.contextmanager
 def kprobe_event(function: str) -> Iterator[None]:
-    """As an administrator who looks for something else may have one."""
+    """A kprobe event as an administrator may set for another purpose."""
     kprobe_command(f"p:theirs {function}\n")
     try:
         with written(TRACING / "events/kprobes/theirs/enable", "1", "0"):
@@ -187,7 +187,7 @@ def test_beside_a_tracer(box: Box, gpu: nv.Gpu):
 
 
 def test_nothing_by_a_switch_that_flips(box: Box):
-    """Threads that allocate all the while."""
+    """Threads that allocate continuously."""
     stop = threading.Event()
     seen: list[tuple[str, int]] = []
 
@@ -231,7 +231,7 @@ MADV_DONTNEED = 4
 
 
 class Pages:
-    """Memory whose pages the kernel waits for until put() brings them."""
+    """Memory with missing pages: an access in the kernel waits until put() provides the page."""
 
     def __init__(self, count: int):
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -264,7 +264,7 @@ class Pages:
 
 
 class Waiting:
-    """An allocation of 16 MiB whose struct is on page 0 and whose parameters are on page 1."""
+    """An allocation of 16 MiB with its struct on page 0 and its parameters on page 1."""
 
     def __init__(self, gpu: nv.Gpu):
         self.pages = Pages(2)
@@ -298,7 +298,7 @@ def test_not_by_a_call_that_waits_in_our_check(box: Box, gpu: nv.Gpu):
 
 @pytest.mark.stock_only
 def test_not_by_a_call_that_waits_in_the_driver(box: Box, kernel_log):
-    """The driver was called while all was well. Its file is given up: what the call did is not known."""
+    """The driver was called before the redirections failed. The call's effect is unknown, so its file is given up."""
     with contextlib.suppress(OSError), box.client() as client:
         gpu = client.gpu(0)
         taken = fb_used()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Recorded calls again: on the simulated driver alone, and in a container, with what is charged at marked points."""
+"""Plays recorded calls on the simulated driver alone and in a container, and checks the charge at marked points."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def context_bytes() -> int:
-    """What a context costs, seen once: until then it is a guess."""
+    """The size of a context, measured once; the module estimates it until then."""
     with Box("5e" * 32) as box:
         with box.client() as rm:
             rm.gpu().space().group().channel()
@@ -63,7 +63,7 @@ def context_bytes() -> int:
 
 
 def settled(box: Box) -> int:
-    """A file that was closed is let go of a moment later."""
+    """Waits until the charge is stable: a closed file is released a moment later."""
     seen = [box.used]
     until(lambda: seen.append(box.used) or seen[-1] == seen[-2])
     return seen[-1]
@@ -103,7 +103,7 @@ def test_on_the_driver_alone(path: Path):
 
 @pytest.mark.parametrize("path", TRACES)
 def test_in_a_container(path: Path, request: pytest.FixtureRequest):
-    """What a context costs is measured by our own client, whose structures are one branch's: not for recorded ones."""
+    """Our own client measures a context's size with the structures of one branch: only if the trace checks contexts."""
     trace = tracefile.load(path)
     counts = any("contexts" in event.fields for event in tracefile.flat(trace.events))
     assert play_in_container(trace, request.getfixturevalue("context_bytes") if counts else 0).calls
@@ -171,7 +171,7 @@ def recorded(tmp_path_factory) -> Path:
 
 
 def test_a_recorded_trace_passes_the_table(recorded: Path):
-    """All but the control that nobody knows, which the program made up."""
+    """All calls but the unknown control that the program invents."""
     checker = [sys.executable, REPO / "tests/abi/replay/check.py", recorded]
     done = subprocess.run(checker, capture_output=True, text=True)
     problems = [line for line in done.stdout.splitlines() if ".trace:" in line and "does not know" in line]
@@ -212,7 +212,7 @@ def test_a_wrong_charge_is_named(context_bytes: int):
         play_in_container(tracefile.parse(text, "bad.trace"), context_bytes)
 
 
-#: nvsim has no confidential computing: the second call is skipped for want of its object.
+#: nvsim has no confidential computing: the second call is skipped because its object is missing.
 UNKNOWN_CLASS = """\
 expect nvsim status=0x22
 call @ctl1 0x2b/48:NV_ESC_RM_ALLOC root=$client1 parent=$client1 class=0xcb33:NV_CONFIDENTIAL_COMPUTE \
@@ -223,7 +223,7 @@ call @ctl1 0x29/16:NV_ESC_RM_FREE root=$client1 parent=$client1 old=$cc1 -> stat
 
 
 def test_what_nvsim_lacks_is_marked():
-    """A trace of a real machine asks more than nvsim knows: each such call is marked once, and then plays."""
+    """A trace of a real machine has calls that nvsim does not implement: each is marked once, then the trace plays."""
     text = (ROOT / "nvml.trace").read_text().replace("\ncheck bytes=0\n", f"\n{UNKNOWN_CLASS}check bytes=0\n")
     bare = "".join(line + "\n" for line in text.splitlines() if not line.startswith("expect nvsim"))
     with pytest.raises(player.Mismatch, match=r"status 0x(22|56), recorded 0x0"):

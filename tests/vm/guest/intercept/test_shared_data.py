@@ -39,7 +39,7 @@ def mapped(
 
 
 def test_the_driver_shows_the_cards_totals_there():
-    """What must not be seen: without this the next test could not fail."""
+    """The bare driver's page is not zero: without this the next test could not fail."""
     with nvclient.Client() as rm:
         gpu = rm.gpu(0)
         assert any(mapped(rm, gpu, rm.alloc(CLASS, gpu.subdevice)[1]))

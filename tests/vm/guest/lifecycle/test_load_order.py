@@ -30,7 +30,7 @@ def insmod(name: str) -> None:
 
 
 def rmmod(name: str) -> str:
-    """Unloads; what rmmod says against it, empty when it is done."""
+    """Unloads a module; returns rmmod's error, empty on success."""
     if name == "cgpu_km":
         unmount_nodes()
     return subprocess.run(["rmmod", name], capture_output=True, text=True).stderr
@@ -88,7 +88,7 @@ def test_the_driver_first_and_ours_gone_first() -> None:
     insmod("cgpu_km")
     insmod(CORE)
     use_it()
-    until(lambda: rmmod(CORE) == "")  # a container that is gone lets the module go last
+    until(lambda: rmmod(CORE) == "")  # a destroyed container drops its module reference last
     until(lambda: rmmod("cgpu_km") == "")
     with nvclient.Client() as rm:
         assert rm.gpu().alloc_vidmem(64 * MIB)[0] == nvclient.NV_OK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The packages under the real systemd: cgpud as their unit, and containers whose cgroups are systemd's.
+"""The packages under the real systemd: cgpud as their unit, and containers in cgroups of systemd.
 
 In the order of the file: the unit alone; engines as `cgpu setup` has them; then three containers, of runc, podman and
 Docker, that live through all that happens to the daemon and to systemd; then the end. What is left when the packages
@@ -99,8 +99,8 @@ def test_it_is_systemds_machine() -> None:
 
 
 def test_modules_by_modules_load_and_modprobe() -> None:
-    """modules-load.d names cgpu_km; what goes before and after it the module says. tmpfiles.d has made /run/cgpu."""
-    # It fails over a module that is not to be had. Which of the two comes first, it or what the unit wants, is open.
+    """modules-load.d names cgpu_km; its softdeps name those before and after it. tmpfiles.d has made /run/cgpu."""
+    # systemd-modules-load fails if a module is missing. It and the unit's dependencies may run in either order.
     assert "cgpu_km" in Path("/usr/lib/modules-load.d/cgpu.conf").read_text().splitlines()
     assert show("Result", "systemd-modules-load.service") == "success"
     loaded = {line.split()[0] for line in Path("/proc/modules").read_text().splitlines()}
@@ -119,7 +119,7 @@ def test_the_packages_run() -> None:
     until(is_active, "the boot has started it", 240)
     assert show("FragmentPath") == f"/lib/systemd/system/{UNIT}"
     assert is_active("dev-cgpu.mount")
-    assert Path("/dev/cgpu").is_mount(), "for everyone, not for the daemon alone"
+    assert Path("/dev/cgpu").is_mount(), "for every process, not for the daemon alone"
     assert Path(f"/proc/{main_pid()}/cmdline").read_text().split("\0")[-2] == "/usr/bin/cgpud"
     mapped = {line.split()[-1] for line in Path(f"/proc/{main_pid()}/maps").read_text().splitlines()}
     brought = {path for path in mapped if "msgspec" in path}
@@ -136,7 +136,7 @@ def test_not_started_no_sliced_container() -> None:
 
 
 def test_no_engine_before_it_is_ready() -> None:
-    """What a boot starts, in one transaction as there."""
+    """The units that a boot starts, in one transaction as there."""
     assert set(ENGINES) <= set(show("Before").split())
     assert not is_active("docker.service")
     Path("/run/systemd/system/node.target").write_text(NODE)
@@ -160,7 +160,7 @@ def test_it_may_do_little() -> None:
 
 
 def opens_in_its_cgroup(number: tuple[int, int]) -> bool:
-    """What the unit's device rules let a process of its cgroup do."""
+    """Access of a process in the unit's cgroup under its device rules."""
     group = f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"
     node = f"/dev/test-{number[0]}-{number[1]}"
     os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(*number))
@@ -343,7 +343,7 @@ def test_restart(tenants: list[Tenant]) -> None:
     assert {key: cookies[key] for key in known} == known, "the same lives"
     assert {each.one.id for each in tenants} == set(known)
     told = [line.split()[0] for line in story(begin)]
-    assert told.index("stopping") < told.index("ready"), "the journal tells it"
+    assert told.index("stopping") < told.index("ready"), "in the order of the journal"
 
 
 def test_killed(tenants: list[Tenant]) -> None:
@@ -355,7 +355,7 @@ def test_killed(tenants: list[Tenant]) -> None:
 
 
 def test_deaf(tenants: list[Tenant]) -> None:
-    """Stopped by a signal, it does not ping: the watchdog ends it. Who asked it meanwhile is answered by the next."""
+    """Stopped by a signal, it does not ping: the watchdog ends it. The next daemon answers requests sent meanwhile."""
     before, pid, begin = restarts(), main_pid(), cursor()
     os.kill(pid, signal.SIGSTOP)
     with u.waiting():
@@ -366,7 +366,7 @@ def test_deaf(tenants: list[Tenant]) -> None:
 
 
 def test_stopped(tenants: list[Tenant]) -> None:
-    """For a while nobody admits anything; what ended meanwhile is found when it comes again."""
+    """Without the daemon no container is admitted; a container that ends meanwhile is found at the next start."""
     extra, engine = u.runc().start(e.variables(1), e.SLEEP)[1], u.runc()
     must("systemctl", "stop", UNIT)
     assert_intact(tenants)
@@ -383,7 +383,7 @@ def test_stopped(tenants: list[Tenant]) -> None:
 
 
 def test_the_end(tenants: list[Tenant]) -> None:
-    """Containers, engines, the daemon and both modules, in the order of a shutdown."""
+    """Stops containers, engines, the daemon and both modules, in the order of a shutdown."""
     begin = cursor()
     for each in tenants:
         each.one.engine.kill(each.one.id)

@@ -80,7 +80,7 @@ def test_the_module_and_the_daemon_begin(tmp_path: Path) -> None:
     for command in INSTALL["loaded"]:
         end(begin(command, tmp_path))
     assert loaded(PRODUCT) and u.is_active()
-    assert Path("/dev/cgpu").is_mount(), "the daemon's unit wants it"
+    assert Path("/dev/cgpu").is_mount(), "required by the daemon's unit"
     a_container_starts()
 
 

@@ -36,14 +36,14 @@ def mounts() -> list[Path]:
 
 
 def is_new(path: Path) -> bool:
-    """Of a folder the overlay has copied up, when something in it was written, the name says nothing."""
+    """The overlay copies a folder up when a file in it is written, so a folder's name alone does not prove it new."""
     if path.is_symlink() or not path.is_dir() or not path.is_relative_to(OVERLAY):
         return True
     return any("trusted.overlay.opaque" in os.listxattr(one) for one in (path, *path.parents) if one != OVERLAY)
 
 
 def written() -> set[str]:
-    """Files and folders that the machine had not before the packages came, or not so."""
+    """Files and folders that are new or changed since the packages were installed."""
     found: set[str] = set()
     before = set(Path(os.environ["CGPU_RUN"], "files.before").read_text().splitlines())
     for top in (OVERLAY, *mounts()):

@@ -32,7 +32,7 @@ def cores() -> Iterator[None]:
 
 
 class Loaded:
-    """A container whose process keeps work queued and 64 MiB allocated."""
+    """A container with a process that keeps work queued and 64 MiB allocated."""
 
     def __init__(self, gpu: int = 0) -> None:
         self.box = Box(next(NAMES), 512, gpu)
@@ -41,7 +41,7 @@ class Loaded:
         )
 
     def works(self) -> int:
-        """Completed, as the simulated GPU counts them."""
+        """Completed works, as the simulated GPU counts them."""
         lines = Path(f"/proc/driver/nvsim/{self.box.gpu}/tsgs").read_text().splitlines()
         found = [dict(word.split("=", 1) for word in line.split()) for line in lines]
         return sum(int(one["works"]) for one in found if one["engine"] == "1" and int(one["pid"]) == self.load.pid)
@@ -105,7 +105,7 @@ def settings() -> dict[str, str]:
 
 
 def all_go_on(made: list[Loaded]) -> None:
-    """Everybody completes more from now on, and no counter goes back."""
+    """Every container completes more work from now on, and no counter decreases."""
     before = [(one.works(), one.numbers()) for one in made]
     until(lambda: all(one.works() > works for one, (works, _) in zip(made, before, strict=True)), 120, step=0.2)
     for one, (_, old) in zip(made, before, strict=True):
@@ -144,7 +144,7 @@ def test_a_swap_that_fails_leaves_everything_as_it_was(kernel_log) -> None:
 @pytest.mark.checked
 @pytest.mark.gpus(2)
 def test_the_second_gpu_fails_and_the_first_keeps_its_core() -> None:
-    """All or none: what the first GPU's state became is thrown away."""
+    """All GPUs or none: the first GPU's converted state is discarded."""
     first, second = Loaded(0), Loaded(1)
     try:
         (PROC / "1/policy").write_text(str(WEIGHTED))

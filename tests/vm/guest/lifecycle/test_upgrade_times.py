@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a swap of cores costs those who run, in exact guest time (`make test-vm KIND=icount`); simulated."""
+"""The cost of a core swap for running containers, in exact guest time (`make test-vm KIND=icount`); simulated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.icount
 
 BAR_NS = 1_000_000
 
-#: Asks for a container's weight, which takes the lock that a swap holds and enters the core, over and over with a
-#: pause; ends at the end of its input. Before everybody else on the processor: nothing but the swap delays it.
+#: Reads a container's weight repeatedly with a pause, until the end of its input. Each read takes the lock that a swap
+#: holds and enters the core. The process has the highest priority, so that nothing but the swap delays it.
 READER = """
 import os, select, sys, time
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
@@ -73,7 +73,7 @@ def test_nobody_waits_a_millisecond_for_a_swap(tenants) -> None:
 
 
 def test_shares_and_debts_are_carried(tenants) -> None:
-    """1:2 with a swap in every tenth slice or so: one that began rounds anew would favour somebody."""
+    """1:2 with a swap in about every tenth slice: a swap that restarted rounds would favour one container."""
     a, b = tenants().start(), tenants(weight=2).start()
     put("policy", WEIGHTED)
     before = shares(a, b)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a context is charged: on Turing a figure, from Ampere on what its group was seen to take."""
+"""The charge for a context: on Turing a constant, from Ampere on the measured size of its group."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def group(gpu: nv.Gpu, space: nv.Space, engine: int = nv.ENGINE_GR0) -> tuple[in
 
 
 def test_what_a_context_takes_is_learnt_when_its_group_is_made(box: Box, gpu: nv.Gpu):
-    """No call tells it: the first one's is seen, brought up to date, and charged from the start for the next."""
+    """No call returns the size: the first context is measured and its charge corrected; the next is charged at once."""
     space, card = gpu.space(), fb_used()
     assert group(gpu, space)[0] == 0
     assert stat("context_bytes") == box.used == CTX_MIB * MIB
@@ -63,7 +63,7 @@ def test_what_a_context_takes_is_learnt_when_its_group_is_made(box: Box, gpu: nv
 
 
 def test_what_channels_take_is_charged_on_a_copy_engine_too(box: Box, gpu: nv.Gpu):
-    """64 KiB each: beyond what is included, no more is on the card than is charged."""
+    """64 KiB each: beyond the included part, memory in use on the card does not exceed the charge."""
     space, card = gpu.space(), fb_used()
     copy = space.group(nv.ENGINE_COPY0)
     made = copy.channel()
@@ -93,7 +93,7 @@ def slow(**parameters: int) -> Iterator[None]:
 
 
 def seen_of_a_context(box: Box, between: Callable[[], object]) -> int:
-    """What is known after one was made for which the driver took a second, and @between meanwhile."""
+    """The known size after a context for which the driver needs a second, with @between run meanwhile."""
     failed: list[Exception] = []
 
     def make() -> None:
@@ -133,7 +133,7 @@ def test_a_context_measured_while_page_tables_go(box: Box, gpu: nv.Gpu, space: i
 
 
 def mapped_until_killed(box: Box) -> int:
-    """A process with managed memory, whose files another one, of its process group, keeps open: it ends alone."""
+    """A process with managed memory ends, while another one of its process group keeps its files open."""
     pid = os.fork()
     if not pid:
         try:

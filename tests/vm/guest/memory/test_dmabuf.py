@@ -94,7 +94,7 @@ def test_system_memory_costs_nothing(box: Box, gpu: nv.Gpu):
 
 
 def test_a_thread_that_closes_and_swaps_fds(box: Box, gpu: nv.Gpu):
-    """What the driver made is followed, not what another thread put under its number."""
+    """The module follows the dma-buf that the driver made, not a file that another thread puts under its number."""
     _, decoy_memory = gpu.alloc_vidmem(2 * MIB)
     _, decoy = gpu.export_dmabuf(decoy_memory, size=2 * MIB)
     gpu.free(decoy_memory)

@@ -58,7 +58,7 @@ def child(work: Callable[[], None]) -> Iterator[int]:
 
 
 def is_charged(box: Box, mib: int) -> None:
-    """Exactly this, when what was given back has been counted."""
+    """Waits until exactly this is charged: freed memory is counted later."""
     until(lambda: box.used == mib * MIB)
 
 
@@ -81,14 +81,14 @@ def test_denied_unless_told(box: Box, gpu: nv.Gpu, uvm: nv.Uvm):
 def test_the_node_takes_two_words(word: str):
     with pytest.raises(OSError) as caught:
         (PROC / "0/uvm").write_text(word)
-        assert not word, "an empty write reaches nobody"
+        assert not word, "an empty write does not reach the module"
         raise OSError(errno.EINVAL, "")
     assert caught.value.errno == errno.EINVAL
     assert (PROC / "0/uvm").read_text() == "deny\n"
 
 
 def test_no_address_space_has_hmm(box: Box, uvm: nv.Uvm):
-    """Whatever the tenant asks for; a process beside it on the bare driver has it."""
+    """For every flag of the tenant; a concurrent process on the bare driver has it."""
     assert not uvm.pageable()
     assert uvm.initialize(0) == 0
     assert uvm.initialize(1) == nv.NV_ERR_INVALID_ARGUMENT
@@ -188,7 +188,7 @@ def test_a_hole_mapped_again_is_charged_once(account: None, box: Box, uvm: nv.Uv
         again = uvm.managed(2 * MIB, inner.addr)
         is_charged(box, 12)
         del again
-    nv.libc.munmap(mapping.addr, 12 * MIB)  # whatever lies there by now
+    nv.libc.munmap(mapping.addr, 12 * MIB)  # any mapping that is there by now
     is_charged(box, 0)
 
 
@@ -204,7 +204,7 @@ def test_mapped_over_at_once(account: None, box: Box, uvm: nv.Uvm):
 
 
 def test_unmapped_and_at_once_wanted_again(account: None, box: Box, gpu: nv.Gpu, uvm: nv.Uvm):
-    """Counting what is left takes its time; nobody is told "out of memory" for it."""
+    """The recount of the remaining memory takes time; no allocation fails with "out of memory" meanwhile."""
     at = nv.reserve(40 * MIB)
     for _ in range(20):
         mapping = uvm.managed(40 * MIB, at)
@@ -273,7 +273,7 @@ def test_given_back_when_the_process_ends(account: None, box: Box, end: str):
 
 @pytest.mark.checked
 def test_kept_while_another_process_has_the_file(account: None, box: Box):
-    """Its address space is gone, its file is not: nothing is said to be free too early."""
+    """Its address space is gone, its file is not: nothing is uncharged too early."""
     file = nv.Uvm(box.dev, initialize=False)
 
     def work() -> None:
@@ -299,7 +299,7 @@ def test_back_to_deny_keeps_what_is_there(account: None, box: Box, uvm: nv.Uvm):
 
 @pytest.mark.checked
 def test_threads_that_map_and_unmap(account: None, box: Box, gpu: nv.Gpu, uvm: nv.Uvm):
-    """Never charged less than the card gave; nothing left at the end."""
+    """The charge is never less than the memory in use on the card; nothing is left at the end."""
     before, errors = fb_used(), []
 
     def churn(n: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ids of channels and groups, and BAR1: a card has a fixed number. One container cannot take another's floor."""
+"""Ids of channels and groups, and BAR1: a card has a fixed amount. No container can take another's floor."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_refused_channel_takes_no_id(box: Box, gpu: nv.Gpu):
 
 
 class Window:
-    """Mappings of one piece of video memory, each through a file of its own, as the driver wants it."""
+    """Mappings of one piece of video memory, each through a file of its own, as the driver requires."""
 
     def __init__(self, gpu: nv.Gpu, size: int):
         self.gpu, self.size = gpu, size
@@ -262,7 +262,7 @@ def test_bar1_of_a_dup_is_its_own(box: Box, gpu: nv.Gpu):
 
 
 def test_bare_driver_has_so_many_ids():
-    """What the module asks of it."""
+    """With the query that the module makes."""
     with nv.Client("/dev") as rm:
         gpu = rm.gpu()
         info = (ctypes.c_uint32 * 514)(1, 8)

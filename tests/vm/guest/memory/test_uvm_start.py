@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What CUDA needs of uvm before its first kernel, under uvm = deny as well: range groups and the semaphore pool."""
+"""CUDA's needs of uvm before its first kernel, also under uvm = deny: range groups and the semaphore pool."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_together_no_more_than_the_cap(box: Box, uvm: nv.Uvm, kernel_log):
 
 
 def test_its_page_tables_are_charged_until_it_is_freed(box: Box, gpu: nv.Gpu, uvm: nv.Uvm):
-    """What is over the tables that every container has included."""
+    """The charge above the page tables included for every container."""
     assert gpu.rm.alloc(0x50A0, gpu.device, nv.MemoryParams(owner=gpu.rm.handle, flags=0x80000, size=1 << 33))[0] == 0
     before = box.used
     base = nv.reserve(64 * MIB)

@@ -39,7 +39,7 @@ def other_policy() -> None:
 
 
 class Ear(threading.Thread):
-    """Hears everything from its beginning on."""
+    """Records every event from its start on."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -53,7 +53,7 @@ class Ear(threading.Thread):
             return bool(self.heard)
 
         until(something)
-        # What is heard late is not taken for the last: from 0 to 5 none of those before went.
+        # A delayed event is not mistaken for the last one: no earlier change went from 0 to 5.
         put("policy", 0)
         put("policy", 5)
         until(lambda: [self.heard[-1][1].values.get(key) for key in ("old", "new")] == [0, 5])
@@ -89,7 +89,7 @@ def ear() -> Iterator[Ear]:
 
 
 def test_the_life_of_a_container(ear: Ear) -> None:
-    # Gone before Box takes it away, maybe; what matters is in the events.
+    # Maybe gone before Box destroys it; the events are checked.
     with contextlib.suppress(FileNotFoundError), Box("a" * 64, 512, cookie=7) as box, box.client() as rm:
         assert rm.gpu().alloc_vidmem(10 * MIB)[0] == 0
         (box.proc / "weight").write_text("3\n")
@@ -250,7 +250,7 @@ def test_a_driver_that_does_not_restart_the_runlist_is_told_of(ear: Ear, persona
 
 
 def test_every_attempt_at_another_core_is_told(ear: Ear) -> None:
-    """As the last line of the upgrade node has it: a swap, one that was given up, a core that is not let in."""
+    """Matches the last line of the upgrade node: a swap, an abandoned swap, a rejected core."""
     lines = []
 
     def note(expected: int, number: int) -> None:
@@ -284,7 +284,7 @@ def test_a_small_buffer_overflows_into_a_resync() -> None:
         while not first.done():
             other_policy()
             await asyncio.sleep(0.2)
-        for _ in range(100):  # nobody reads meanwhile
+        for _ in range(100):  # no reader meanwhile
             other_policy()
         with pytest.raises(Resync):
             while True:
@@ -295,7 +295,7 @@ def test_a_small_buffer_overflows_into_a_resync() -> None:
 
 
 def test_the_end_of_the_module_is_heard() -> None:
-    """Silence would look the same as peace."""
+    """Without an event, the end would look the same as no change."""
     modules = REPO / "build/modules" / os.environ["KERNEL"]
     (core,) = (path.name for path in Path("/sys/module").glob("cgpu_core_*"))
 
@@ -307,7 +307,7 @@ def test_the_end_of_the_module_is_heard() -> None:
             await asyncio.sleep(0.2)
         put("policy", 5)
         unmount_nodes()
-        for name in (core, "cgpu_km"):  # in use while cgpud asks it something
+        for name in (core, "cgpu_km"):  # in use during a request of cgpud
             until(lambda name=name: subprocess.run(["rmmod", name]).returncode == 0)
         try:
             with pytest.raises(KernelMissing):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numbers that agree: every way to ask for a container's memory gives the same bytes for the same moment."""
+"""Numbers that agree: every query of a container's memory returns the same bytes at the same moment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_MIB = 777
 
 
 def by_the_old_call(gpu: nv.Gpu) -> tuple[int, int]:
-    """FB_GET_INFO, whose list is behind a pointer: (total, free)."""
+    """FB_GET_INFO, with its list behind a pointer: (total, free)."""
     pairs = (ctypes.c_uint32 * 4)(nv.FB_HEAP_SIZE, 0, nv.FB_HEAP_FREE, 0)
     params = (ctypes.c_uint64 * 2)(2, ctypes.addressof(pairs))
     assert gpu.control(FB_GET_INFO, params)[0] == 0

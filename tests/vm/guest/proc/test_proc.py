@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """docs/reference/proc.md against the running module: the table row by row, then each sentence below it.
 
-Nothing in this file knows a mode or an error list by heart: they are read from the page.
+Modes and error lists are not repeated in this file: they are read from the page.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def refused(path: Path, text: bytes | str | int, offset: int = 0) -> str:
 
 
 def settings() -> dict[str, str]:
-    """Everything in the tree that only a write that went changes: `upgrade` also tells of those that did not."""
+    """The parts of the tree that only a successful write changes: `upgrade` also shows failed ones."""
     files = [path for path in sorted(PROC.rglob("*")) if path.is_file() and path.name not in ("stat", "meminfo")]
     return {str(path): read(path).partition("last: ")[0] for path in files}
 
@@ -188,7 +188,7 @@ def keeper() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def as_before(keeper: str, create: Create) -> Iterator[None]:
-    """Only the keeper is there and GPU 0 has its defaults, before and after each test."""
+    """Before and after each test only the keeper is there and GPU 0 has its defaults."""
     slice_us = read(GPU / "slice_us")
     yield
     for line in read(PROC / "inst_ctl").splitlines():
@@ -213,7 +213,7 @@ def places(row: Row) -> list[Path]:
 
 
 def test_table_is_read() -> None:
-    """All documented nodes are rows: a slip of the pen in the page must not switch a test off."""
+    """All documented nodes are rows: a typing error in the page must not switch a test off."""
     assert len(ROWS) == 24
     assert {row.path for row in ROWS} >= {"default_memsize", "inst_ctl", "upgrade", "version", "N/policy", "N/C/weight"}
 
@@ -325,7 +325,7 @@ def test_ranges(path: str, create: Create) -> None:
         try:
             write(place, number)
         except OSError as err:
-            # A policy whose control does not work on this machine.
+            # The control of this policy does not work on this machine.
             assert path == "N/policy" and err.errno == errno.EOPNOTSUPP
             continue
         assert read(place) == f"{number}\n"
@@ -512,7 +512,7 @@ def test_cookie_and_twice(create: Create) -> None:
 
 
 def test_a_file_kept_open_outlives_its_container(create: Create) -> None:
-    """Reading and writing through a descriptor whose container is gone fails; nothing else."""
+    """Reading and writing through a descriptor of a destroyed container fails and has no other effect."""
     slot = create()
     fds = [os.open(slot / node, os.O_RDWR) for node in ("weight", "memsize", "highprio")]
     destroy(read(slot / "id").strip())

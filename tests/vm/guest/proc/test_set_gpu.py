@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""SET_GPU and SET over generic netlink: all of a message or nothing, a sentence for each refusal, one right."""
+"""SET_GPU and SET over generic netlink: atomic messages, an error text for each refusal, one capability."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_gpu_that_is_not_there_and_a_message_without_values(box: Box) -> None:
 
 
 def alone(capabilities: str, code: str, *before: str) -> subprocess.CompletedProcess[str]:
-    """Python code in a process of these capabilities; what is @before execs it."""
+    """Runs Python code in a process with these capabilities; the command @before execs it."""
     head = (
         "import asyncio, sys; sys.path.insert(0, sys.argv[1])\n"
         "from cgpud.netlink import NetlinkLink\nfrom cgpud.kernel_abi import G\n"
@@ -157,7 +157,7 @@ def alone(capabilities: str, code: str, *before: str) -> subprocess.CompletedPro
 
 
 def test_the_right_that_is_needed(box: Box) -> None:
-    """CAP_NET_ADMIN is enough and necessary; /proc wants CAP_SYS_ADMIN."""
+    """CAP_NET_ADMIN is sufficient and necessary; /proc requires CAP_SYS_ADMIN."""
     change = "asyncio.run(NetlinkLink().set_gpu(0, {G.PRIO_RATIO: %d}))"
     done = alone("-all,+net_admin", change % 55)
     assert done.returncode == 0, done.stderr
@@ -183,7 +183,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_nobody_inside_a_container_administers(box: Box, command: str) -> None:
-    """Nor who lacks the right. With the host's network and CAP_NET_ADMIN a container would be root enough."""
+    """Nor a process without CAP_NET_ADMIN. Else CAP_NET_ADMIN and the host's network would suffice in a container."""
     head = f"from cgpud.model import SlotWant\nNAME = {box.name!r}\n"
     code = head + f"said = asyncio.run(NetlinkLink().{COMMANDS[command]})\nassert not said"
     before = (nodes(), slots(box.name), (PROC / "inst_ctl").read_text())
@@ -233,7 +233,7 @@ def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
 
 
 def test_three_writers_at_once(box: Box) -> None:
-    """Echo, SET_GPU and SET on the same GPU: the sums hold whoever is faster."""
+    """Echo, SET_GPU and SET on the same GPU: the sums hold in every order."""
     stop = threading.Event()
     failures: list[BaseException] = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether the share moves: an ineffective control is found out under load, and nothing else is taken for one.
+"""Effect check: an ineffective control is detected under load, and no effective one is reported.
 
 In exact guest time (`make test-vm KIND=icount`); the decisions themselves are in tests/unit/core/test_effect_check.py.
 """
@@ -25,13 +25,13 @@ def policy() -> int:
 
 
 def control_news(kernel_log) -> list[str]:
-    """What the module said of its controls since the last look."""
+    """The module's log lines about its controls since the last call."""
     return [line for line in kernel_log.news().splitlines() if "moves no share" in line or "moved" in line]
 
 
 def test_working_freezes_are_seen_and_nobody_is_held_for_it(tenants, kernel_log):
     a, b = tenants().start(), tenants(weight=2).start()
-    assert (stat("control_seen"), stat("control_ineffective")) == ("none", "none"), "asked at attach, not looked at yet"
+    assert (stat("control_seen"), stat("control_ineffective")) == ("none", "none"), "not checked since the attach"
     put("policy", WEIGHTED)
     until(lambda: stat("effect_check") == "watching", 10)
     until(lambda: stat("control_seen") == "freeze", 40, step=0.5)
@@ -54,12 +54,12 @@ def test_ineffective_freezes_end_in_native(tenants, personality, kernel_log, num
     assert [line for line in control_news(kernel_log) if "GPU 0: freezing" in line and "taken away" in line]
     with pytest.raises(OSError, match="not supported"):
         put("policy", number)
-    # Everybody runs again, as the driver shares.
+    # All containers run again, and the driver divides the time.
     assert min(shares(a, b, seconds=1)) > 40
 
 
 def test_a_lost_control_is_asked_for_again_at_the_next_attach(tenants):
-    """The fixture's containers of the test before are gone: so is what was known of the driver."""
+    """The previous test's containers are gone, and the findings about the driver with them."""
     tenants()
     assert (stat("control"), stat("control_ineffective"), stat("control_seen")) == ("freeze,timeslice", "none", "none")
 
@@ -110,7 +110,7 @@ def test_a_stubborn_tenant_takes_no_control_away(tenants, personality, needs_res
 
 
 def test_the_samples_are_not_for_tenants(tenants):
-    """They name the neighbours' processes."""
+    """The samples name the neighbours' processes."""
     tenant = tenants()
     refused = tenant.box.stat("refused_calls")
     with tenant.box.client() as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the driver keeps on the card beside what was asked for: nobody fills the card with page tables and channels."""
+"""Memory that the driver adds to a request: no tenant fills the card with page tables and channels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def box() -> Iterator[Box]:
 
 
 def until_refused(work, most: int) -> int:
-    """How often it went; what stops it is the tenant's own limit."""
+    """The number of successful calls; the tenant's own limit stops them."""
     for n in range(most):
         status = work(n)
         if status:
@@ -46,7 +46,7 @@ def test_page_tables_of_one_page_mapped_everywhere(box: Box, gpu: nv.Gpu):
     assert box.used == 0
 
 
-@pytest.mark.stock_only  # of 8000 calls like each other, minutes of the debug kernel, the hundredth tells it no more
+@pytest.mark.stock_only  # 8000 equal calls take minutes of the debug kernel, and repeat the same check
 def test_unmapped_and_mapped_again_costs_once(box: Box, gpu: nv.Gpu):
     memory = gpu.alloc_vidmem(64 * KIB)[1]
     space = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())[1]

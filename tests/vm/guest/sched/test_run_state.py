@@ -29,7 +29,7 @@ ONES, REFUSED, STUCK, NO_ADDRESS, ZEROS = 1, 2, 3, 4, 5
 
 
 def state() -> tuple[str, int, int]:
-    """Source, slots whose state is known, those of them with work: read anew from the GPU."""
+    """Source, number of slots with known state, number of those with work: read anew from the GPU."""
     stat = dict(line.split() for line in (GPU / "stat").read_text().splitlines())
     return stat["run_state_source"], int(stat["run_state_known"]), int(stat["run_state_busy"])
 
@@ -40,7 +40,7 @@ def errors() -> int:
 
 @dataclass
 class Opened:
-    """A client in a container, with channels that nvidia-uvm may know."""
+    """A client in a container, with channels that may be registered with nvidia-uvm."""
 
     rm: nvclient.Client
     gpu: nvclient.Gpu
@@ -74,7 +74,7 @@ def ampere() -> Iterator[None]:
 
 @pytest.fixture
 def boxes(ampere: None) -> Iterator[list[Box]]:
-    """Two containers, of which each may use the whole GPU until the policy says otherwise."""
+    """Two containers; each may use the whole GPU until the policy changes."""
     with Box("a" * 64) as a, Box("b" * 64) as b:
         put("policy", NATIVE)
         yield [a, b]
@@ -96,7 +96,7 @@ def test_work_is_seen_while_it_is_there(boxes):
         a.channels[0].wait()
         until(lambda: state() == ("chram", 1, 0), 2, step=0.001)
         with opened(boxes[1], registered=False):
-            assert state() == ("chram", 1, 0), "a client whose channels nvidia-uvm does not know is unknown"
+            assert state() == ("chram", 1, 0), "unknown without channels registered with nvidia-uvm"
         with opened(boxes[1], channels=3) as b:
             assert state() == ("chram", 2, 0)
             b.channels[2].submit(LONG_NS)
@@ -186,7 +186,7 @@ def test_a_source_that_contradicts_is_given_up(boxes, personality, kernel_log, f
         time.sleep(0.5)
         a.channels[0].submit(1_000_000)
         a.channels[0].wait()
-        assert state() == ("none", 0, 0), "what lied once is not trusted again by itself"
+        assert state() == ("none", 0, 0), "a source that was wrong once is not enabled again by itself"
         put("policy", NATIVE)
         until(lambda: state() == ("chram", 1, 0), 2)
 
@@ -293,7 +293,7 @@ def test_channels_come_and_go_while_they_are_read(boxes):
 
 @pytest.fixture
 def polling(boxes: list[Box]) -> Iterator[None]:
-    """A core whose plans need the run state each millisecond."""
+    """A core with plans that need the run state each millisecond."""
     assert insmod("test_core_moody")
     try:
         swap(SICK)
@@ -328,7 +328,7 @@ def test_the_thread_reads_while_a_plan_depends_on_it(boxes, polling):
             time.sleep(0.1)
             polls = told("polls")
             time.sleep(0.5)
-            assert told("polls") <= polls + 1, "a source that is gone is told once"
+            assert told("polls") <= polls + 1, "the loss of the source is reported once"
         finally:
             RUN_STATE.write_text("1")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What containers get under each policy, in exact guest time (`make test-vm KIND=icount`).
+"""Shares of containers under each policy, in exact guest time (`make test-vm KIND=icount`).
 
-A share is what the simulated GPU says it spent on a container's work (busy_ns), held against the works it completed;
-cgpu_km's own figures are not asked. Tolerances, in percentage points (pp) of the GPU, over 2.4 s at slices of 8 ms:
+A share is the time the simulated GPU spent on a container's work (busy_ns), checked against its completed works;
+cgpu_km's own figures are not used. Tolerances, in percentage points (pp) of the GPU, over 2.4 s at slices of 8 ms:
 
     0.3   the window begins and ends anywhere in a turn (one slice / 2.4 s)
     0.4   3 in 100 control calls take 5 ms; where in them they act is not known (some 5 calls x 2 ms / 2.4 s)
@@ -34,7 +34,7 @@ def test_fair_gives_a_slice_to_each(tenants):
 
 
 def test_preemptive_divides_among_those_who_opened(tenants):
-    """Equal parts whatever the weights; who has not opened the GPU is skipped; a lone one has all of it, untouched."""
+    """Equal parts whatever the weights. Containers that have not opened the GPU are skipped; a lone one has it all."""
     a, b, c = tenants().start(), tenants(weight=3).start(), tenants()
     put("policy", PREEMPTIVE)
     assert shares(a, b) == near(50, 50)
@@ -44,7 +44,7 @@ def test_preemptive_divides_among_those_who_opened(tenants):
     c.stop()
     calls = stat("control_calls")
     assert shares(a, seconds=1, settle=0.1)[0] > 99
-    assert stat("control_calls") - calls < 10, "nobody waits: no control is used"
+    assert stat("control_calls") - calls < 10, "without contention no control is used"
 
 
 def test_weighted_ratio_holds_and_changes_live(tenants):
@@ -91,11 +91,11 @@ def test_weight_zero_is_frozen(tenants, policy):
     a.write("weight", 0)
     got = shares(a, b, seconds=1)
     assert got[0] == 0
-    # Under 0 and 3 the other one keeps to its part, else it has everything.
+    # Under 0 and 3 the other one is limited to its part, else it has everything.
     alone = {FAIR: 12.5, FIXED: 25}.get(policy, 100)
     assert got[1] == pytest.approx(alone, abs=2.5), "a second only"
     put("policy", NATIVE)
-    assert shares(a, b, seconds=1)[0] > 40, "native knows no weight"
+    assert shares(a, b, seconds=1)[0] > 40, "native ignores weights"
 
 
 def test_highprio_has_its_ceiling_and_all_of_an_idle_gpu(tenants):
@@ -107,7 +107,7 @@ def test_highprio_has_its_ceiling_and_all_of_an_idle_gpu(tenants):
     assert 50 < got[0] < 60 + NEAR
     assert got[1] > 40 - NEAR
     a.stop()
-    assert shares(high, seconds=1)[0] > 99, "no ceiling where nobody else has opened the GPU"
+    assert shares(high, seconds=1)[0] > 99, "no ceiling while no other container has opened the GPU"
 
 
 # Of what the ceiling leaves a third goes to switches at timeslices of 0.2 ms; five processes and more have the
@@ -138,7 +138,7 @@ def test_what_an_idle_highprio_leaves_is_the_others(tenants):
     assert sum(got) > 90
 
 
-# ---- faults of a neighbour: nobody else loses their share ----
+# ---- faults of a neighbour: no other container loses its share ----
 
 
 def test_a_neighbour_that_does_not_let_itself_be_preempted(tenants):

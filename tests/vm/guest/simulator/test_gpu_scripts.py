@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is measured on a GPU (tests/hardware), on the simulated driver alone: what nvsim is known to do is found."""
+"""The measurements of tests/hardware on the simulated driver alone: they find nvsim's known behaviour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEVER = REPO / "build/gpu/librmlever.so"
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> dict[str, dict]:
-    """One short run of what the design hangs on."""
+    """One short run of the measurements on which the design depends."""
     out = tmp_path_factory.mktemp("gpu")
     for group in ("probes", "levers", "sched"):
         argv = [sys.executable, RUN, group, "--quick", "--budget-s", "300", "--out", out]
@@ -79,7 +79,7 @@ def test_every_lever_was_timed(results):
 
 
 def test_the_core_turns_weights_into_work(results):
-    """How exactly is for a machine whose processors are not emulated: here a call may take as long as a slice."""
+    """The accuracy is for a machine without emulated processors: here a call may take as long as a slice."""
     (cell,) = results["shares"]["numbers"]["cells"]
     light, heavy = cell["work_per_s"]
     assert 1.2 < heavy / light < 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The machine is what the other tests take it for."""
+"""The machine has the properties that the other tests assume."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def test_a_warning_is_a_panic():
 
 
 def test_only_the_repository_is_kept():
-    """What a test writes elsewhere is gone with the machine."""
+    """Files that a test writes elsewhere are gone with the machine."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     writable = [m[1] for m in mounts if m[2] == "9p" and "rw" in m[3].split(",")]
     assert set(writable) <= {str(REPO), "/lib/modules", "/usr/lib/modules"}

@@ -57,7 +57,7 @@ def release(request) -> Iterator[str]:
 
 
 def objects(rm: nv.Client) -> tuple[int, int]:
-    """A device and a subdevice of GPU 0, whose node the driver wants open in this process."""
+    """A device and a subdevice of GPU 0; the driver requires the GPU's node open in this process."""
     rm.hold(nv.Node("nvidia0"))
     status, device = rm.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(device_id=0))
     assert status == OK

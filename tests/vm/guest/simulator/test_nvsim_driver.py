@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""nvsim by itself: is it the driver it says it is? Symbols, files, refusals."""
+"""nvsim by itself: does it behave as the driver that it simulates? Symbols, files, refusals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
 """nvsim by itself: the GPU's timeline, its runlists and its controls.
 
-What is asserted is GPU time, which does not depend on how busy the host is.
+The assertions are on GPU time, which does not depend on the load of the host.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def fill(channel, kernel_ns: int = 20 * MS, count: int = 60) -> None:
 
 
 def disable(by, *channels, on: bool = True, only_scheduling: bool = False) -> int:
-    """DISABLE_CHANNELS through client @by; the channels may be anybody's."""
+    """DISABLE_CHANNELS through client @by; the channels may be of any client."""
     arg = nv.DisableChannels(disable=on, count=len(channels), only_scheduling=only_scheduling)
     for i, channel in enumerate(channels):
         arg.client[i] = channel.gpu.rm.handle
@@ -300,7 +300,7 @@ def test_a_stubborn_kernel_holds_the_engine(make, set_parameter):
 
 
 def test_samples_say_who_was_on_the_engine(make):
-    """Six times a second, the last 12 s: when, whose process, how busy since the sample before."""
+    """Six times a second, the last 12 s: time, process, utilisation since the previous sample."""
     channel = make()
     fill(channel, count=50)
     channel.wait(30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""nvsim by itself: who holds the framebuffer, and until when."""
+"""nvsim by itself: references on the framebuffer, and their end."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_exports_keep_memory(gpu, before):
 
 
 def context() -> int:
-    """What a context takes of the framebuffer: on Turing nothing, it is of what the driver keeps for itself."""
+    """A context's part of the framebuffer: none on Turing, where it comes from the driver's reserve."""
     parameters = Path("/sys/module/nvsim/parameters")
     turing = (parameters / "arch").read_text().strip() == "turing"
     return 0 if turing else int((parameters / "ctx_mib").read_text()) * MIB
@@ -271,7 +271,7 @@ def test_memory_under_a_channel_takes_the_channel_along(gpu, before):
 
 
 def test_free_gives_the_framebuffer_back_under_a_cpu_mapping(gpu, before):
-    """The PTEs stay and what is behind them is nobody else's, but the memory is free."""
+    """The PTEs stay and the page behind them gets no other owner, but the memory is free."""
     _status, memory = gpu.alloc_vidmem(4 * MIB)
     mapping = gpu.map_cpu(memory, 4 * MIB)
     mapping.write32(0, 0xCAFE)

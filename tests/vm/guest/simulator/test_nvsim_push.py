@@ -37,7 +37,7 @@ def parameter(name: str) -> int:
 
 
 class Pusher:
-    """A channel of nvclient whose segments are methods; semaphores are its slots, QMDs lie behind its segments."""
+    """A channel of nvclient with methods as segments; semaphores are its slots, QMDs follow its segments."""
 
     ENTRIES = 512
 

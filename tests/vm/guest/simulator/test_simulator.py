@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `cgpu simulate` foretells is what containers get, within 1 pp each (`make test-vm KIND=icount`).
+"""The prediction of `cgpu simulate` matches the containers' shares within 1 pp each (`make test-vm KIND=icount`).
 
 The machine: the real module on the simulated GPU, by what that GPU spent on each. The simulator: the module's core on
 its own engine, with the machine's control (what a call takes, and how much of it the processor is taken) and, for short
@@ -53,7 +53,7 @@ def tenants(monkeypatch):
 
 @dataclass
 class Seen:
-    """What the machine did in a window."""
+    """The machine's figures for a window."""
 
     shares: list[float]
     call_us: int
@@ -126,14 +126,14 @@ def test_queues_that_never_empty(tenants, weights):
     for policy in (PREEMPTIVE, WEIGHTED, FIXED):
         put("policy", policy)
         seen = machine(*who, round_slices=rounds(policy, weights))
-        assert min(seen.shares) > 5, "everybody runs"
+        assert min(seen.shares) > 5, "every container runs"
         wrong += differences(f"policy {policy}", seen, simulator(policy, seen, *weighted(PLAIN, weights)))
     assert not wrong
 
 
 def test_short_queues(tenants):
-    """Kernels of 100 us, one at a time. What lies between two of them is the client's and the doorbell's doing: it is
-    seen of one of them while the other, which looks for its own as often, is frozen.
+    """Kernels of 100 us, one at a time. The client and the doorbell cause the gap between two kernels. It is measured
+    on one container while the other, which polls as often, is frozen.
     """
     weights = [1, 2]
     one, two = (tenants(weight=weight).start(*SHORT) for weight in weights)
