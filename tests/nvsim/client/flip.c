@@ -3,7 +3,7 @@
  * flip: two threads against one argument. One issues a call again and again,
  * the other keeps changing a field of its argument. A layer that checks the
  * argument and then lets the driver read it again executes calls it did not
- * check; this program counts them. --help says what "flipped" means in each mode.
+ * check; this program counts them. --help defines "flipped" for each mode.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -75,7 +75,7 @@ static struct {
 	uint32_t last_refusal;
 } count;
 
-/* What the other thread does: write one of two values to a place, by turns. */
+/* The other thread writes two values to one place in turn. */
 static struct {
 	void *volatile place;
 	bool wide;		/* 8 bytes, else 4 */
@@ -128,7 +128,7 @@ static void flip_once(void)
 	atomic_fetch_add_explicit(&flipper.turns, 1, memory_order_relaxed);
 }
 
-/* Where the argument is to lie; @field is the offset of what changes. */
+/* The place for the argument; @field is the offset of the changing field. */
 static struct spot make_spot(size_t size, size_t before, size_t field)
 {
 	static uint64_t here[MAX_PARAMS / 8];
@@ -200,7 +200,7 @@ static void settle_alloc(struct rm_gpu *gpu, struct nv_alloc *arg, int ret)
 	rm_free(gpu->rm, gpu->device, arg->handle);
 }
 
-/* The params, or the call's own struct with its pointer to them, is what changes. */
+/* The changing argument: the params, or the call's own struct with its pointer to them. */
 static struct spot alloc_spot(void)
 {
 	bool ptr = opt.mode == TOP_PTR;
@@ -251,7 +251,7 @@ static int issue(struct rm *rm, struct nv_control *arg)
 	return ioctl(rm->ctl, _IOWR('F', NV_ESC_RM_CONTROL, *arg), arg);
 }
 
-/* Learn what --cmd answers, and that --flip-cmd can be told from it. */
+/* Read the answer of --cmd, and check that the answer of --flip-cmd differs. */
 static void learn(struct rm *rm, uint32_t object)
 {
 	struct nv_control arg = control_of(rm, object, opt.cmd);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The exact way to change an argument between two reads of it, on any number
- * of CPUs: the argument lies across the end of a page, and its second page is
+ * of CPUs: the argument crosses the end of a page, and its second page is
  * absent. The kernel's first read takes the bytes before the end, then stops at
  * the missing page; we change a field that was just read, and let it go on.
  * Every later read sees the changed field.
@@ -12,9 +12,9 @@
 #include <stddef.h>
 
 /*
- * An address whose byte number @before is the first of the absent page.
+ * Returns an address. Byte number @before from there is the first of the absent page.
  * @on_fault runs in a thread of its own, each time the page is missed.
- * NULL and errno where userfaultfd is not to be had.
+ * NULL and errno if userfaultfd is not available.
  */
 void *fault_area(size_t before, void (*on_fault)(void));
 

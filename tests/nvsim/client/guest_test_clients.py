@@ -290,7 +290,7 @@ def test_a_fault_kills_the_channel_only(gpu):
 
 
 def nvml_cards(out):
-    """What nvidia-ml-py reads, in a process of its own."""
+    """The values that nvidia-ml-py reads, in a process of its own."""
     env = os.environ | {"LD_LIBRARY_PATH": str(out)}
     done = subprocess.run([sys.executable, CLIENT.parent / "nvml/show.py"], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

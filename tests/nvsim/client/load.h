@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What simload and tests/hardware/load's gpuload have in common: how they end, the clock, signals, and options' values. */
+/*
+ * Common to simload and tests/hardware/load's gpuload: exit codes, the clock, signals, and option
+ * values.
+ */
 #ifndef LOAD_H
 #define LOAD_H
 
@@ -18,7 +21,7 @@ enum load_exit {
 	EXIT_FAULT	= 5,	/* the driver killed a channel, or a kernel failed, while it ran */
 };
 
-/* What a program calls itself in its errors; each has its own. */
+/* The program's name in its errors; each program defines it. */
 extern const char load_name[];
 
 extern volatile sig_atomic_t got_signal;
@@ -36,8 +39,8 @@ void option_bad(const char *why, const char *value);
 double option_number(const char *name, double min, double max);
 
 /*
- * How long to run, 0 = until a signal, from options that must fit together.
- * @seconds below 0 is not given; @endless: something else says when it is over.
+ * The run time, 0 = until a signal, from options that must fit together.
+ * @seconds below 0: not given; @endless: another condition ends the run.
  */
 uint64_t option_run_ns(double seconds, bool endless, uint64_t warmup_ns, uint64_t busy_ns, uint64_t idle_ns);
 

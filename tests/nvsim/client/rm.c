@@ -369,7 +369,7 @@ rm_status rm_gpu_memory(struct rm_gpu *gpu, struct rm_memory *mem)
 rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned int max,
 			   unsigned int *count)
 {
-	/* Asked by a class other than the subdevice's, only processes with a context answer. */
+	/* With a class other than the subdevice's, the list has only processes with a context. */
 	struct nv_pids pids = { .id = KEPLER_CHANNEL_GROUP_A };
 	struct nv_pid_info *info;
 	rm_status st;
@@ -393,7 +393,7 @@ rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned
 	return st;
 }
 
-/* Busy part of the last second: the samples of it lie before the tracker. */
+/* Busy part of the last second: its samples are before the tracker. */
 rm_status rm_gpu_utilization(struct rm_gpu *gpu, unsigned int *percent)
 {
 	struct nv_util_samples *samples = calloc(1, sizeof(*samples));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A small client of the driver's user ABI: what a CUDA program does below its
- * library, without the library. docs/develop/nvsim.md is the contract it is written
- * from; it runs unchanged on the bare driver and in a container.
+ * A small client of the driver's user ABI: the calls of a CUDA program's library,
+ * without the library. It is written from the contract in docs/develop/nvsim.md
+ * and runs unchanged on the bare driver and in a container.
  *
  * Every function that returns an rm_status returns the driver's own status, or
  * -errno where a system call failed before the driver could answer. The first
@@ -46,11 +46,11 @@ rm_status rm_control(struct rm *rm, uint32_t object, uint32_t cmd, void *params,
 rm_status rm_dup(struct rm *rm, uint32_t parent, uint32_t client_src, uint32_t handle_src,
 		 uint32_t *handle);
 
-/* An ioctl whose struct holds its status at @status; @call names it in errors. */
+/* An ioctl with its status at @status in its struct; @call names it in errors. */
 rm_status rm_ioctl(struct rm *rm, int fd, unsigned int nr, void *arg, uint32_t size,
 		   const uint32_t *status, const char *call);
 
-/* The GPUs whose node in rm->dir opens, in the order of their attached ids. */
+/* The GPUs with a node in rm->dir that opens, in the order of their attached ids. */
 struct rm_gpu_info {
 	uint32_t gpu_id, minor, device_instance, sub_device_instance;
 	uint32_t domain, bus, slot, function;
@@ -79,7 +79,7 @@ rm_status rm_gpu_name(struct rm_gpu *gpu, char name[64]);
 void rm_gpu_uuid_text(const struct rm_gpu *gpu, char text[48]);
 
 struct rm_memory {
-	uint64_t ram, total, free;	/* bytes: the card, its heap, what is free of it */
+	uint64_t ram, total, free;	/* bytes: the card, its heap, the free part of the heap */
 };
 rm_status rm_gpu_memory(struct rm_gpu *gpu, struct rm_memory *mem);
 
@@ -154,7 +154,7 @@ rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint3
 void rm_channel_destroy(struct rm_channel *ch);
 /* Put one work into the ring; the caller keeps queued - done < entries. */
 void rm_channel_queue(struct rm_channel *ch, uint32_t op, uint32_t flags, uint64_t amount);
-/* Tell the GPU about everything queued. */
+/* Ring the doorbell for everything queued. */
 void rm_channel_kick(struct rm_channel *ch);
 /* True and the GPU's time of completion if work number ch->done is complete; counts it. */
 bool rm_channel_reap(struct rm_channel *ch, uint64_t *gpu_ns);

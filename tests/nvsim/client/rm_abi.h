@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The driver's user ABI (580.105.08) as far as the test clients use it:
- * ioctl numbers, classes, controls and struct layouts. docs/develop/nvsim.md says how
- * they are used. Written from the layouts, with names of our own; the asserts
- * below each struct hold its size and the offsets that matter.
+ * ioctl numbers, classes, controls and struct layouts. docs/develop/nvsim.md
+ * describes their use. Written from the layouts, with names of our own; the asserts
+ * below each struct check its size and the offsets that matter.
  */
 #ifndef RM_ABI_H
 #define RM_ABI_H

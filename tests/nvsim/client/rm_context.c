@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What work needs: address spaces, memory, groups of channels, channels. */
+/* The objects that work needs: address spaces, memory, groups of channels, channels. */
 #include "rm.h"
 #include "rm_internal.h"
 
@@ -62,7 +62,7 @@ static rm_status uvm_call(struct rm_space *space, unsigned long nr, void *arg,
 	return rm_note(space->gpu->rm, *status, call);
 }
 
-/* As libcuda does: a second file, which is closed where the driver has no use for it. */
+/* As libcuda does: a second file, closed if the driver does not need it. */
 static rm_status keep_mm(struct rm_space *space)
 {
 	struct uvm_mm_initialize mm = { .fd = space->uvm };
@@ -205,7 +205,7 @@ rm_status rm_buffer_create(struct rm_buffer *buf, struct rm_space *space, uint64
 	return st;
 }
 
-/* In the order CUDA was seen to free: the handle first, the GPU mapping last. */
+/* In CUDA's observed order of frees: the handle first, the GPU mapping last. */
 void rm_buffer_destroy(struct rm_buffer *buf)
 {
 	struct uvm_range range = { .base = buf->va };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the parts of simload share: the options, and one slot of results per process. */
+/* Shared by the parts of simload: the options, and one slot of results per process. */
 #ifndef SIMLOAD_H
 #define SIMLOAD_H
 

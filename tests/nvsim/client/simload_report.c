@@ -131,9 +131,9 @@ static int compare(const void *a, const void *b)
 }
 
 /*
- * CPU time minus GPU time lies between "sent - completed" and "seen - completed"
- * of every work. 0 when both are one clock; else the upper bound, which
- * polling makes the tighter one.
+ * CPU time minus GPU time is between "sent - completed" and "seen - completed"
+ * of every work. Returns 0 if both are one clock, else the upper bound, which is
+ * the tighter one because of polling.
  */
 static int64_t clock_offset(const struct result *r)
 {
@@ -174,7 +174,7 @@ struct totals {
 	uint64_t works, alloc_bytes, cpu_us;
 	double seconds, gpu_seconds;
 	const struct rm_error *error;
-	const struct result *one;	/* where the GPU's description is taken from */
+	const struct result *one;	/* source of the GPU's description */
 };
 
 static struct totals add_up(const struct options *opt, const struct shared *sh)

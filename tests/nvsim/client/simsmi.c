@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* simsmi: what nvidia-smi would say in its list and summary, from the driver's own calls. */
+/* simsmi: nvidia-smi's list and summary, from the driver's own calls. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>

@@ -33,7 +33,7 @@ import struct
 import time
 from ctypes import c_char, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
 
-DEV = os.environ.get("NVSIM_DEV") or "/dev"  # where the nodes are, unless told
+DEV = os.environ.get("NVSIM_DEV") or "/dev"  # default directory of the nodes
 
 NV_OK = 0x00
 NV_ERR_ILLEGAL_ACTION = 0x16
@@ -292,7 +292,7 @@ def request(nr: int, size: int) -> int:
 
 
 def ctrl_params(params) -> ctypes.Array | ctypes.Structure | None:
-    """What a control's params may be given as: a structure, bytes, a size, None."""
+    """Accepted forms of a control's params: a structure, bytes, a size, None."""
     if params is None or isinstance(params, (ctypes.Structure, ctypes.Array)):
         return params
     if isinstance(params, int):
@@ -372,7 +372,7 @@ class Mapping:
             raise OSError(err, f"mmap of {length} bytes: {os.strerror(err)}", node.path)
         self.addr = addr
         self.length = length
-        self._parts = [(0, length)]  # still mapped: what was given back may be somebody else's by now
+        self._parts = [(0, length)]  # still mapped: unmapped addresses may belong to another mapping by now
 
     def _at(self, ctype, offset: int):
         if not 0 <= offset <= self.length - ctypes.sizeof(ctype):
@@ -406,7 +406,7 @@ class Mapping:
 
 
 def reserve(length: int) -> int:
-    """Addresses that nobody else gets, 2 MiB aligned: inaccessible memory."""
+    """Reserved addresses, 2 MiB aligned: inaccessible memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     addr = libc.mmap(None, length + (2 << 20), 0, flags, -1, 0)
     assert addr != ctypes.c_void_p(-1).value
@@ -619,7 +619,7 @@ class Client:
         return [i for i in ids if i != 0xFFFFFFFF]
 
     def cards(self) -> list:
-        """The cards whose node opens here, in the order of the attached ids."""
+        """The cards with a node that opens here, in the order of the attached ids."""
         by_id = {card.gpu_id: card for card in self.ctl.cards()}
         return [by_id[i] for i in self.attached_ids() if i in by_id and self._opens(by_id[i].minor)]
 
@@ -779,7 +779,7 @@ class Space:
         check("UVM_REGISTER_GPU_VASPACE", self.uvm.register_vaspace(gpu.uuid, gpu.rm, self.vaspace))
 
     def reserve(self, length: int) -> int:
-        """A GPU address range nobody else in this space was given."""
+        """A GPU address range that is unused in this space."""
         base = self.next_va
         self.next_va += -(-length // VA_ALIGN) * VA_ALIGN
         return base
@@ -831,7 +831,7 @@ class Group:
         return self.gpu.rm.control(self.tsg, cmd, params)
 
     def fault(self) -> int:
-        """0, or what the driver wrote to the error notifier."""
+        """0, or the error code that the driver wrote to the error notifier."""
         if not self.notifier_cpu.read32(12) >> 16:
             return 0
         return self.notifier_cpu.read32(8) or 1

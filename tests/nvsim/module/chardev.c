@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* /dev/nvidia<M> and /dev/nvidiactl: the driver's character devices (kernel-open/nvidia/nv.c is what they imitate). */
+/*
+ * /dev/nvidia<M> and /dev/nvidiactl: the driver's character devices, as in kernel-open/nvidia/nv.c.
+ */
 #include <linux/cdev.h>
 #include <linux/fdtable.h>
 #include <linux/module.h>

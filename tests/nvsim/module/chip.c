@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * The chips of the profiles: class numbers, shape and identity. Class lists: g_gpu_class_list.c of the public driver
- * (535.261.03 to 580.105.08 have the same classes but one). Indices: ctrl0080gr.h. What no public source gives is
- * assumed, and docs/develop/nvsim.md says so.
+ * The chips of the profiles: class numbers, shape and identity. Class lists: g_gpu_class_list.c of
+ * the public driver (535.261.03 to 580.105.08 have the same classes but one). Indices:
+ * ctrl0080gr.h. Values without a public source are assumed, and marked so in docs/develop/nvsim.md.
  */
 #include <linux/string.h>
 
@@ -32,7 +32,10 @@ static const u32 gh100_classes[] = {
 	0xb8fa, 0xcb33, 0x00de, 0xc46f, 0xc461, 0xc36f, 0xc361,
 };
 
-/* What libcuda's limits come from: the same on all three chips, but for what the struct below has. */
+/*
+ * The source of libcuda's limits: the same on all three chips, except the fields of the struct
+ * below.
+ */
 static const struct nvinfo gr_common[] = {
 	{ 0x03, 128 }, { 0x04, 256 }, { 0x08, 1 }, { 0x0a, 4 }, { 0x0b, 512 }, { 0x0e, 32 },
 	{ 0x11, 32 }, { 0x12, 32 }, { 0x1e, 2 }, { 0x20, 2 }, { 0x24, 1 }, { 0x28, 2 },

@@ -22,14 +22,15 @@ bool nvchram_has(void)
 	return nvsim_chip->chip.arch >= CHIP_AMPERE;
 }
 
-/* What RM hands out as pChramChannelRegister. */
+/* The pointer that RM returns as pChramChannelRegister. */
 u32 *nvchram_word(struct nvctx *channel)
 {
 	return nvchram_has() && nvsim.chram_fault != NVCHRAM_NULL ? &channel->chram : NULL;
 }
 
-/* Assumed where the manual is silent: work of a disabled channel stays NEXT and PENDING, a faulted channel shows none,
- * and a channel whose context is loaded and idle is not ON_ENG.
+/*
+ * Assumed, because the manual does not define it: work of a disabled channel stays NEXT and
+ * PENDING, a faulted channel shows none, and a channel with a loaded, idle context is not ON_ENG.
  */
 static u32 state_of(struct nvengine *e, struct nvchan *c)
 {

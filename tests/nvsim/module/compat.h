@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What differs between the kernels nvsim builds on (6.1 to 6.12). */
+/* Differences between the kernels on which nvsim builds (6.1 to 6.12). */
 #ifndef NVSIM_COMPAT_H
 #define NVSIM_COMPAT_H
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* What the driver keeps for a channel group and a channel: an id of the runlist's, and memory that no client owns. */
+/*
+ * The driver's resources for a channel group and a channel: an id of the runlist, and memory that
+ * no client owns.
+ */
 #include <linux/idr.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>

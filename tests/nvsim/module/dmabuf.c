@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Memory as a dma-buf (nv-dmabuf.c): it lives as long as that. Nothing can be attached to it, and it is made in one call. */
+/*
+ * Memory as a dma-buf (nv-dmabuf.c): it lives as long as the dma-buf, accepts no attachment and is
+ * made in one call.
+ */
 #include <linux/dma-buf.h>
 #include <linux/module.h>
 #include <linux/slab.h>

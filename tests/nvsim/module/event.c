@@ -128,7 +128,7 @@ void nvsim_event_signal(struct nvobj *event)
 	mutex_unlock(&nvsim_event_lock);
 }
 
-/* An engine's interrupt wakes all who listen for it, whoever's work raised it. */
+/* An engine's interrupt wakes all its listeners, whichever client's work raised it. */
 void nvsim_event_interrupt(struct nvgpu *gpu, u32 index)
 {
 	struct nvobj *o;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* From GPFIFO entries to work descriptors and semaphores: what the engine reads and writes in the client's memory. */
+/*
+ * From GPFIFO entries to work descriptors and semaphores: the engine's accesses to the client's
+ * memory.
+ */
 #include <linux/math64.h>
 
 #include "nvsim.h"
@@ -142,7 +145,7 @@ void nvchan_complete(struct nvengine *e, struct nvchan *c)
 	if (d->op != NVDESC_EMPTY)
 		c->tsg->rec->works++;
 	if (d->sem_va) {
-		/* time first: whoever sees the value finds the time */
+		/* time first: a reader that sees the value finds the time */
 		if (!nvas_write(c->as, d->sem_va + 8, &sem[1], 8) || !nvas_write(c->as, d->sem_va, &sem[0], 8)) {
 			nvchan_fault(e, c);
 			return;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* One simulated GPU: framebuffer accounting, the pages it shows, and what a call to its firmware costs. */
+/*
+ * One simulated GPU: framebuffer accounting, its shared pages, and the time of a call to its
+ * firmware.
+ */
 #include <linux/delay.h>
 #include <linux/ktime.h>
 #include <linux/pid.h>
@@ -8,7 +11,7 @@
 
 #include "nvsim.h"
 
-/* The driver publishes totals to everyone through the shared data page. */
+/* The driver publishes totals to every process through the shared data page. */
 static void publish(struct nvgpu *gpu)
 {
 	if (!gpu->rusd_page)

@@ -286,7 +286,10 @@ static struct nvmap *new_map(u64 va, u64 len, struct nvmem *mem, u64 off, struct
 	return map;
 }
 
-/* Maps @mem, with a reference of the mapping's own, over whatever was there. UVM's reference @dup goes to the mapping. */
+/*
+ * Maps @mem, with a reference of the mapping's own, over any older mapping. UVM's reference @dup
+ * goes to the mapping.
+ */
 int nvas_map(struct nvas *as, u64 va, u64 len, struct nvmem *mem, u64 off, struct nvdup *dup)
 {
 	struct nvmap *map = new_map(va, len, mem, off, dup);
@@ -422,7 +425,7 @@ void nvas_forget(struct nvas *as, const struct nvobj *gone)
 	} while (found);
 }
 
-/* A word is read and written whole: who polls it must not see a half. */
+/* A word is read and written whole: a poller must not see a half. */
 static void put(void *to, const void *from, u32 n)
 {
 	unsigned long both = (unsigned long)to | (unsigned long)from;
@@ -435,7 +438,7 @@ static void put(void *to, const void *from, u32 n)
 		memcpy(to, from, n);
 }
 
-/* Zeros make no page: that is what one reads as that nobody touched. */
+/* Zeros allocate no page: an untouched page reads as zero anyway. */
 static bool write_page(struct nvmem *m, u64 off, const void *buf, u32 n)
 {
 	u64 idx = off >> PAGE_SHIFT;
@@ -463,7 +466,7 @@ static void read_page(struct nvmem *m, u64 off, void *buf, u32 n)
 		memset(buf, 0, n);
 }
 
-/* One GPU access; pages that nobody touched read as zero and appear when written. Any context. */
+/* One GPU access; untouched pages read as zero and are allocated by a write. Any context. */
 static bool access(struct nvas *as, u64 va, void *buf, u32 len, bool write)
 {
 	unsigned long flags;
@@ -502,7 +505,9 @@ bool nvas_write(struct nvas *as, u64 va, const void *buf, u32 len)
 	return access(as, va, (void *)buf, len, true);
 }
 
-/* Writes @to over an aligned word of 4 or 8 bytes if *@seen is there; *@seen becomes what was. */
+/*
+ * Writes @to over an aligned word of 4 or 8 bytes if it holds *@seen; *@seen becomes the old value.
+ */
 bool nvas_exchange(struct nvas *as, u64 va, u64 *seen, u64 to, u32 len)
 {
 	struct page *page = NULL;

@@ -117,7 +117,7 @@ static void interrupt(struct nvengine *e)
 	schedule_work(&e->gpu->intr_work);
 }
 
-/* c's work is complete at e->t. False: it touched what is not mapped. */
+/* c's work is complete at e->t. False: it touched an unmapped address. */
 bool nvmethods_complete(struct nvengine *e, struct nvchan *c)
 {
 	u32 did;
@@ -145,9 +145,9 @@ bool nvmethods_complete(struct nvengine *e, struct nvchan *c)
 }
 
 /*
- * Looks after the channels that wait: whenever an engine wrote a semaphore, and for what the CPU
- * writes at most every poll_us. Nothing else makes them runnable, so that waiting costs neither a
- * context switch nor the CPU. Returns whether one goes on.
+ * Checks the waiting channels whenever an engine wrote a semaphore, and at most every poll_us for
+ * writes of the CPU. Nothing else makes them runnable, so that waiting costs neither a context
+ * switch nor the CPU. Returns whether one goes on.
  */
 bool nvmethods_look(struct nvengine *e, u64 now)
 {

@@ -4,7 +4,10 @@
 
 #include "nvsim.h"
 
-/* The driver casts vma->vm_file->private_data; so do we, but a wrong file is noticed instead of used. */
+/*
+ * As the driver, casts vma->vm_file->private_data; unlike the driver, warns about a wrong file and
+ * rejects it.
+ */
 static struct nv_file_private *vma_private(struct vm_area_struct *vma)
 {
 	struct nv_file_private *fp = vma->vm_file->private_data;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The numbers and layouts of NVIDIA's driver that nvsim answers to: those of 580.105.08; what an older branch has
- * otherwise is named _v1 or has the branch in its name. The tables of calls have the sizes of each branch.
- * Each block names the header of the public driver it was checked with.
+ * The numbers and layouts of NVIDIA's driver that nvsim implements: those of 580.105.08; a
+ * different one of an older branch is named _v1 or has the branch in its name. The tables of calls
+ * have the sizes of each branch. Each block names the header of the public driver it was checked
+ * with.
  */
 #ifndef NVSIM_NVABI_H
 #define NVSIM_NVABI_H

@@ -55,7 +55,9 @@ struct nvmem {
 	struct nvpages *pages;
 };
 
-/* Memory duplicated into UVM's kernel client. Its handle is what the driver's two functions know it by. */
+/*
+ * Memory duplicated into UVM's kernel client. The driver's two functions identify it by its handle.
+ */
 struct nvdup {
 	struct kref ref;
 	u32 handle;
@@ -111,8 +113,8 @@ struct nvobj {
 	enum nvtype type;
 	struct nvgpu *gpu;
 	bool share_set;			/* has a share policy of its own */
-	bool share_all;			/* RM_SHARE to everyone */
-	bool dma_mapped;		/* MAP_MEMORY_DMA has seen it */
+	bool share_all;			/* RM_SHARE to all */
+	bool dma_mapped;		/* mapped by MAP_MEMORY_DMA */
 	u32 share_client;
 	struct nvas *default_as;	/* a device's own or shared VA space */
 	union {
@@ -150,7 +152,10 @@ struct nvclient {
 #define NVSIM_WORK_MIN_NS 100
 #define NVSIM_WORK_MAX_NS (24ull * 3600 * NSEC_PER_SEC)
 
-/* Ops of no client: a GPFIFO entry without work or at its end, and work that nvchan.push knows. */
+/*
+ * Ops that no client writes: a GPFIFO entry without work or at its end, and work decoded by
+ * nvchan.push.
+ */
 #define NVDESC_EMPTY 0
 #define NVDESC_METHODS ~0u
 
@@ -159,7 +164,7 @@ struct nvdesc {
 	u64 amount, sem_va, sem_value;
 };
 
-/* What a channel's segments hold: the first word that it fetches decides. */
+/* Content of a channel's segments: the first word that it fetches decides. */
 enum nvspeech { NVCHAN_UNDECIDED, NVCHAN_DESCRIPTORS, NVCHAN_METHODS };
 
 struct nvchan {
@@ -189,7 +194,7 @@ struct nvchan {
 	struct list_head wait;
 };
 
-/* What /proc/driver/nvsim shows of a TSG; outlives it. Counters under the engine's lock. */
+/* A TSG in /proc/driver/nvsim; outlives the TSG. Counters under the engine's lock. */
 struct nvtsg_rec {
 	struct list_head link;		/* nvgpu.recs: nvgpu.rec_lock */
 	u32 hclient, htsg, engine;
@@ -220,7 +225,7 @@ struct nvtsg {
 	struct nvengine *eng;
 	struct nvtsg_rec *rec;
 	struct nvas *as;
-	u64 slice_ns, slice_req_ns;	/* in force; asked for: engine lock */
+	u64 slice_ns, slice_req_ns;	/* in force; requested: engine lock */
 	struct nvctx *ctx;		/* its own reference */
 	u32 id, interleave;
 	bool enabled;			/* scheduled once: engine lock */
@@ -228,13 +233,13 @@ struct nvtsg {
 
 enum nvphase { NVPH_IDLE, NVPH_SWITCH, NVPH_RUN };
 
-/* Who is on the engine, looked at six times a second; the last 12 s of it. */
+/* Samples of the process on the engine, six times a second; the last 12 s. */
 #define NVSIM_SAMPLES 72
 #define NVSIM_SAMPLE_NS (NSEC_PER_SEC / 6)
 
 struct nvsample {
 	u64 at;				/* ktime ns */
-	pid_t tgid;			/* whose work was on it then, 0: nobody's */
+	pid_t tgid;			/* owner of the work on the engine then, 0: none */
 	u32 util;			/* of the time since the sample before, 1/100 % */
 };
 
@@ -252,7 +257,7 @@ struct nvengine {
 	struct list_head tsgs;		/* runlist order */
 	struct nvtsg *cur;		/* being run or switched to */
 	struct nvtsg *rr;		/* ran last: the round robin goes on behind it */
-	struct nvtsg *resident;		/* whose context is loaded */
+	struct nvtsg *resident;		/* owner of the loaded context */
 	int chram_fault;		/* of the words as they were written last */
 	struct nvchan *chan;		/* of cur, executing a descriptor */
 	enum nvphase phase;
@@ -290,7 +295,7 @@ struct nvgpu {
 	u64 bar1_used, bar1_next;
 	atomic_t opens;
 	struct nvmem *usermode, *rusd;
-	struct nvas *global_as;		/* of all devices that share with nobody: nvsim_api_lock */
+	struct nvas *global_as;		/* of all devices without a share: nvsim_api_lock */
 	u32 *doorbell;
 	u8 *rusd_page;
 	atomic_t ring;			/* doorbell rings seen */
@@ -344,7 +349,7 @@ struct nv_file_private {
 };
 typedef struct nv_file_private nv_file_private_t;
 
-/* Who calls. */
+/* The caller. */
 struct nvsec {
 	bool kernel;			/* through op(): kernel pointers, any client */
 	bool admin;
@@ -377,7 +382,10 @@ struct nvinfo {
 	u32 index, value;
 };
 
-/* What a profile's chip is. Counts named litter_* are of the whole chip, the others of what is enabled. */
+/*
+ * The chip of a profile. Counts named litter_* are of the whole chip, the others of its enabled
+ * part.
+ */
 struct nvchip {
 	const char *arch, *short_name;
 	struct {
@@ -496,11 +504,14 @@ struct nvctl_entry {
 	u32 types;			/* NVT_BIT()s it is for */
 	u32 flags;
 	nvctl_fn fn;
-	nvctl_fn after;			/* with no lock held: what goes through pointers in the params */
+	nvctl_fn after;			/* without locks: follows pointers in params */
 	u16 since, before;		/* branches of the driver, see nvsim_in_branch() */
 };
 
-/* A control whose params hold {count u32 @0, pointer @ptr}: the list is read before and written after, as the params are. */
+/*
+ * A control with params {count u32 @0, pointer @ptr}: the list is read before and written after, as
+ * the params are.
+ */
 struct nvctl_list {
 	u32 cmd, ptr, out, elem, max;
 };
@@ -635,7 +646,7 @@ struct uvm_ext {
 	u64 off, fb_bytes;		/* managed: in the backing; taken from its GPU's framebuffer */
 };
 
-/* What an open nvidia-uvm file is: one VA space over several GPUs. */
+/* An open nvidia-uvm file: one VA space over several GPUs. */
 struct uvm_vas {
 	struct mutex lock;		/* everything below */
 	struct address_space mapping;
@@ -643,8 +654,8 @@ struct uvm_vas {
 	u64 flags;
 	struct mm_struct *mm;		/* compared, never dereferenced */
 	enum { UVM_MM_NONE, UVM_MM_ALIVE, UVM_MM_RELEASED } mm_state;
-	struct uvm_vas *mm_of;		/* the space whose mm this file keeps; a reference to its file */
-	struct file *file;		/* it is this one's: no reference */
+	struct uvm_vas *mm_of;		/* this file keeps its mm; a reference to its file */
+	struct file *file;		/* its own file: no reference */
 	struct list_head gpus, ranges, groups;
 	u64 last_group;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * The functions of nvidia.ko that other modules know by name: the one export, and global functions between the
- * Linux layer and the resource manager. Kept in a file of their own, so that nothing is inlined or cloned.
+ * The functions of nvidia.ko that other modules use by name: the one export, and global functions
+ * between the Linux layer and the resource manager. Kept in a file of their own, so that the
+ * compiler inlines or clones none.
  */
 #include <linux/file.h>
 #include <linux/module.h>
@@ -21,7 +22,7 @@ noinline NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 n)
 	return copy_to_user((void __user __force *)to, from, n) ? NV_ERR_INVALID_ADDRESS : NV_OK;
 }
 
-/* Looks at the major number only: whatever else has a 195 inode is taken for a file of the driver. */
+/* Checks the major number only: any other file with a 195 inode is accepted as the driver's. */
 noinline nv_file_private_t *nv_get_file_private(NvS32 fd, NvBool ctl, void **os_private)
 {
 	struct file *filp = fget(fd);

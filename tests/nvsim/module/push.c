@@ -4,7 +4,7 @@
 
 #define MAX_WORDS 1024			/* read without finding work; then time passes */
 #define MIN_NS 100	/* nothing is free, or an endless ring of nothing would stop time */
-#define MAX_TRIES 64			/* of an exchange that the CPU keeps losing us */
+#define MAX_TRIES 64			/* of an exchange that keeps losing against the CPU */
 
 /* clc46f.h: methods, and bits of SEMAPHORED and SEM_EXECUTE */
 enum {
@@ -129,7 +129,7 @@ static bool reduce(struct push *p, const struct push_sem *s)
 	return p->mem->write(p->ctx, s->va, &to, len);
 }
 
-/* The time first: who sees the value finds the time. */
+/* The time first: a reader that sees the value finds the time. */
 bool push_sem_write(struct push *p, const struct push_sem *s, u64 now)
 {
 	if (s->va & (s->wide ? 7 : 3)) {
@@ -144,7 +144,7 @@ bool push_sem_write(struct push *p, const struct push_sem *s, u64 now)
 	return p->mem->write(p->ctx, s->va, &s->value, s->wide ? 8 : 4);
 }
 
-/* Has what is waited for come? Only reads, so that it may be asked at any time. */
+/* Whether the awaited value is there. Only reads, so that it may be called at any time. */
 static enum push_step acquired(struct push *p)
 {
 	u64 m = 0, v = p->wait_value;
@@ -247,8 +247,8 @@ static enum push_step semaphore(struct push *p, u32 v)
 }
 
 /*
- * What the host does itself, whatever object is on the subchannel. Works follow one another: WFI
- * and flushes are there.
+ * Methods of the host itself, for any object on the subchannel. Works run in order, so WFI and
+ * flushes are already satisfied.
  */
 static enum push_step host_method(struct push *p, u32 m, u32 v)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
  * The push buffer of a channel: from words in memory to works that take time, and from a work's end
- * to what it leaves in memory. Semaphores, copies, inline data, and the beginning and end of
+ * to its results in memory. Semaphores, copies, inline data, and the beginning and end of
  * launches; no SASS.
  *
  * Numbers are those of NVIDIA's public class headers (open-gpu-doc: classes/host, dma-copy,
- * compute; clc86f.h of the open driver). Neither the kernel nor nvsim is known here: memory and the
- * prices of work come from the caller, who also owns time. One caller at a time for each struct
- * push.
+ * compute; clc86f.h of the open driver). Depends on neither the kernel nor nvsim: the caller
+ * provides memory, the cost of work and the clock. One caller at a time for each struct push.
  */
 #ifndef PUSH_H
 #define PUSH_H
@@ -19,14 +18,14 @@ struct push_mem {
 	bool (*read)(void *ctx, u64 va, void *buf, u32 len);
 	bool (*write)(void *ctx, u64 va, const void *buf, u32 len);
 	/*
-	 * Writes @to over an aligned word of 4 or 8 bytes if *@seen is there; *@seen becomes what
-	 * was.
+	 * Writes @to over an aligned word of 4 or 8 bytes if it holds *@seen; *@seen becomes the
+	 * old value.
 	 */
 	bool (*exchange)(void *ctx, u64 va, u64 *seen, u64 to, u32 len);
 };
 
 /*
- * What work costs. A launch: launch_ns, and wave_ns for each time that sm_count CTAs fill the GPU.
+ * The cost of work. A launch: launch_ns, and wave_ns for each time that sm_count CTAs fill the GPU.
  */
 struct push_cost {
 	u32 sm_count, copy_bytes_us;
@@ -44,11 +43,11 @@ enum push_step {
 	PUSH_GO,		/* inside: the next word */
 	PUSH_END,		/* the segment is over */
 	PUSH_WORK,		/* push.ns are to pass, then comes push_finish() */
-	PUSH_WAIT,		/* a semaphore is waited for: push_ready() says when to go on */
-	PUSH_FAULT,		/* push.why says what is wrong */
+	PUSH_WAIT,		/* waits for a semaphore, until push_ready() returns true */
+	PUSH_FAULT,		/* push.why is the reason */
 };
 
-/* What push_finish() has done besides writing. */
+/* Results of push_finish() besides writes. */
 #define PUSH_MORE 1		/* goes on with another push.ns */
 #define PUSH_INTR 2		/* an interrupt that stalls nothing */
 #define PUSH_YIELD 4		/* the rest of the slice is given up */
@@ -125,7 +124,7 @@ struct push {
 };
 
 void push_init(struct push *p, const struct push_mem *mem, void *ctx, const struct push_cost *cost);
-/* Does a channel whose first word is @word speak methods? */
+/* Whether a channel with @word as its first word speaks methods. */
 bool push_is_method(u32 word);
 /* A GPFIFO entry: the segment it names is read from now on. */
 void push_entry(struct push *p, u32 word0, u32 word1);

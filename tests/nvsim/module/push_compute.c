@@ -135,7 +135,7 @@ static const struct layout *layout_of(const u32 *q)
 	return NULL;
 }
 
-/* The QMD at @va, whose length its version says, into p->qmd. */
+/* Reads the QMD at @va into p->qmd; its version determines the length. */
 static const struct layout *read_qmd(struct push *p, u64 va)
 {
 	const struct layout *l;
@@ -419,7 +419,10 @@ static enum push_step report(struct push *p, u32 v)
 	return do_report(p, push_bits(v, 1, 0), &s);
 }
 
-/* Hopper's own, besides the older one. How its acquire compares the public headers do not say. */
+/*
+ * Hopper's own, besides the older one. The public headers do not define the comparison of its
+ * acquire.
+ */
 static enum push_step report_execute(struct push *p, u32 v)
 {
 	bool wide = push_bits(v, 12, 12);

@@ -51,8 +51,8 @@ static u64 address(struct push *p, u32 m)
 }
 
 /*
- * Block-linear memory is kept as lines of its width: nothing here reads it but copies, which find
- * again what they put. The registers stand at the same distance for both sides.
+ * Block-linear memory is kept as lines of its width: only copies read it, in the layout in which
+ * copies wrote it. The registers have the same offsets from their base for both sides.
  */
 static u64 block_origin(struct push *p, u32 width)
 {
@@ -84,7 +84,7 @@ static u64 line_left(const struct push_copy *c)
 	return (c->len - c->at) * c->unit_out;
 }
 
-/* What the next piece takes: as many lines as fit, or a part of one. */
+/* The size of the next piece: as many lines as fit, or a part of one. */
 static u64 piece_ns(struct push *p)
 {
 	const struct push_copy *c = &p->copy;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What push*.c need of the machine they are compiled for: the kernel or user space. */
+/* Environment of push*.c: the kernel or user space. */
 #ifndef PUSH_ENV_H
 #define PUSH_ENV_H
 

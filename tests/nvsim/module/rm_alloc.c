@@ -25,7 +25,10 @@ static struct nvas *global_as(struct nvgpu *gpu)
 	return gpu->global_as;
 }
 
-/* hClientShare: nobody's is the card's, one's own is a new one, another client's is that one's, whoever asks. */
+/*
+ * hClientShare: 0 is the card's space, the own client a new one, another client its space
+ * (unchecked).
+ */
 static NV_STATUS share_as(struct nvobj *o, u32 hshare)
 {
 	struct nvclient *other = nvsim_client_find(hshare);
@@ -89,8 +92,9 @@ static NV_STATUS ctor_vaspace(const struct nvsec *sec, struct nvobj *o, void *pa
 	return NV_OK;
 }
 
-/* What pins pages is RM_ALLOC_MEMORY. This one believes what it is told is the kernel's list of them: nothing to
- * touch here, where the driver would follow it.
+/*
+ * RM_ALLOC_MEMORY pins pages. RM_ALLOC takes the caller's pointer for the kernel's list of pages.
+ * The driver would follow it; nvsim does not read it.
  */
 static NV_STATUS ctor_osdesc(const struct nvsec *sec, struct nvobj *o, void *params)
 {
@@ -188,7 +192,7 @@ static NV_STATUS ctor_event(const struct nvsec *sec, struct nvobj *o, void *para
 	return nvsim_event_create(o, p->notifyIndex, p->data);
 }
 
-/* Has controls, and nothing that nvsim would have to make. */
+/* Has controls, but no state in nvsim. */
 static NV_STATUS ctor_plain(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	return NV_OK;
@@ -215,8 +219,10 @@ static NV_STATUS ctor_debugger(const struct nvsec *sec, struct nvobj *o, void *p
 	return object->gpu == o->gpu ? NV_OK : NV_ERR_INVALID_ARGUMENT;
 }
 
-/* An event is of its parent in the client that its parameters name, whoever's that is; hSrcResource is not looked at.
- * In another client than the event's own, the event is below its own client (rmapi_specific.c).
+/*
+ * The source of an event is the parent in the client that the parameters name, of any owner;
+ * hSrcResource is ignored. If that is not the event's own client, the event is below its own client
+ * (rmapi_specific.c).
  */
 static struct nvobj *event_parent(struct nvclient *c, u32 handle, const struct nv_event_params *p)
 {
@@ -255,7 +261,7 @@ static u32 channel_params_size(void)
 	return nvsim_branch < 580 ? 360 : sizeof(struct nv_chan_params);
 }
 
-/* The classes whose number depends on the architecture. */
+/* The classes with a number that depends on the architecture. */
 static bool arch_class(u32 cls, struct nvclass *k)
 {
 	const struct nvchip *c = nvsim_chip;
@@ -324,7 +330,7 @@ static NV_STATUS alloc_obj(const struct nvsec *sec, struct nvos64 *p, const stru
 	return NV_OK;
 }
 
-/* A range of addresses asked for by VID_HEAP_CONTROL: what RM_ALLOC of the class makes. */
+/* A range of addresses requested by VID_HEAP_CONTROL: made as by RM_ALLOC of the class. */
 NV_STATUS nvsim_alloc_virtual(const struct nvsec *sec, u32 hroot, u32 hparent, u32 *handle,
 			      struct nv_mem_params *mp)
 {
@@ -387,7 +393,10 @@ void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p)
 }
 
 /* Called with @o childless, without dependants, and out of its client's tables. */
-/* What MAP_MEMORY_DMA mapped goes with the memory's handle, and with the one it was mapped through. */
+/*
+ * A mapping by MAP_MEMORY_DMA ends with the memory's handle, and with the handle it was mapped
+ * through.
+ */
 static void forget_dma_maps(struct nvobj *o)
 {
 	struct nvobj *space;

@@ -163,7 +163,7 @@ static NV_STATUS resolve(struct nvobj *o, struct nvchan *c, const struct nv_chan
 	return NV_OK;
 }
 
-/* A channel straight below its device gets a TSG that nobody has a handle of. */
+/* A channel directly below its device gets a TSG without a handle. */
 static NV_STATUS hidden_tsg(struct nvobj *o, const struct nv_chan_params *p, struct nvtsg **tsg)
 {
 	struct nv_tsg_params tp = { .hVASpace = p->hVASpace, .engineType = p->engineType };

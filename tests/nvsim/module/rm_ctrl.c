@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* RM_CONTROL: which row of the tables is meant, and who may call what. */
+/* RM_CONTROL: look-up of the row, and the rights of the caller. */
 #include <linux/capability.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
@@ -60,7 +60,7 @@ static NV_STATUS call(struct nvctl *c, const struct nvctl_entry *e, const struct
 	return st == NV_OK ? e->fn(c) : st;
 }
 
-/* A gap of nvsim, or of its caller: which one, the log is read to find out. */
+/* The log shows whether the gap is nvsim's or its caller's. */
 static void log_refusal(const struct nvctl_entry *e, const struct nvos54 *p)
 {
 	if (e)

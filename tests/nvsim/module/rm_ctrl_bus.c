@@ -127,9 +127,10 @@ static NV_STATUS ctl_watchdog(struct nvctl *c)
 #define BINAPI NVT_BIT(NVT_BINAPI)
 
 /*
- * ctrl0000system.h, ctrl0000syncgpuboost.h, ctrl0080fb.h, ctrl0080host.h, ctrl0080perf.h, ctrl2080bus.h, ctrl2080fb.h,
- * ctrl2080gpu.h, ctrl2080gsp.h, ctrl2080nvlink.h, ctrl2080perf.h, ctrl2080rc.h. Those with bit 15 of the number are the
- * firmware's and in no public header: numbers and sizes as libcuda of each branch asks them.
+ * ctrl0000system.h, ctrl0000syncgpuboost.h, ctrl0080fb.h, ctrl0080host.h, ctrl0080perf.h,
+ * ctrl2080bus.h, ctrl2080fb.h, ctrl2080gpu.h, ctrl2080gsp.h, ctrl2080nvlink.h, ctrl2080perf.h,
+ * ctrl2080rc.h. Those with bit 15 of the number are the firmware's and in no public header: numbers
+ * and sizes as in libcuda's calls on each branch.
  */
 const struct nvctl_entry nvsim_ctrl_bus[] = {
 	{ 0x13a, 1352, CLIENT, 0, ctl_p2p_matrix },

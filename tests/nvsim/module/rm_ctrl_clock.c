@@ -8,7 +8,7 @@
 
 #define DOMAINS_MAX 32
 
-/* A domain has one bit in libcuda's own questions and another one in those about rates. */
+/* A domain has one bit in libcuda's own queries and another one in those for rates. */
 static const struct clock_domain {
 	u32 public, internal;
 } domains[] = {

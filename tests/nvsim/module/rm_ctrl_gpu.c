@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Controls of devices, subdevices and memory: what tools and allocators ask. */
+/* Controls of devices, subdevices and memory: queries of tools and allocators. */
 #include <linux/ktime.h>
 #include <linux/math64.h>
 #include <linux/pid.h>
@@ -326,7 +326,7 @@ static u32 util_sample_size(void)
 	return 8 + util_engines() * util_engine_size();
 }
 
-/* In the caller's namespace; a process that has no name there is not told. */
+/* In the caller's pid namespace; a process without a pid there is reported as UTIL_NOBODY. */
 static u32 sampled_pid(pid_t tgid)
 {
 	u32 pid;
@@ -356,8 +356,9 @@ static void util_sample(u8 *s, const struct nvsample *from, u64 to_real_ns, bool
 }
 
 /*
- * The ring as it lies. By the header the tracker is at the oldest, or behind the newest while the ring is not full. On
- * an H100 with 580.159.04 it is elsewhere once it is full: here at the newest.
+ * The ring in memory order. By the header the tracker is at the oldest, or behind the newest while
+ * the ring is not full. On an H100 with 580.159.04 it is elsewhere once the ring is full; nvsim
+ * puts it at the newest.
  */
 static NV_STATUS ctl_util_samples(struct nvctl *c)
 {

@@ -22,7 +22,7 @@ static NV_STATUS ok(struct nvctl *c)
 	return NV_OK;
 }
 
-/* {route 16 bytes, what is asked}: none of it */
+/* {route 16 bytes, result}: all zero */
 static NV_STATUS zero_behind_route(struct nvctl *c)
 {
 	memset(c->params + 16, 0, c->size - 16);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Small questions that CUDA and NVML ask on their way: a card without MIG, fabric, virtualisation or restrictions. Each answer
- * is what the public driver (580.105.08) gives on such a card.
+/*
+ * Small queries of CUDA and NVML: a card without MIG, fabric, virtualisation or restrictions. Each
+ * answer is the public driver's (580.105.08) for such a card.
  */
 #include <linux/ktime.h>
 

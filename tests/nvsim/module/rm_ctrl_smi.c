@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * What nvidia-smi shows besides: the firmware's own controls, which are in no public header. Layouts as NVML of 550.163.01
- * was seen to use them; the values are constants, no sensor is behind them.
+ * Further queries of nvidia-smi: the firmware's own controls, which are in no public header.
+ * Layouts as observed of NVML 550.163.01; the values are constants, without a sensor.
  */
 #include "nvsim.h"
 

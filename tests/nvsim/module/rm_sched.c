@@ -10,7 +10,7 @@
 #define PREEMPTION_CILP_SET 1
 #define DISABLE_MAX 64
 
-/* Runs @fn on the engine, in the middle of what a call to the firmware takes. */
+/* Runs @fn on the engine, in the middle of the time of a call to the firmware. */
 static NV_STATUS on_engine(struct nvengine *e, NV_STATUS (*fn)(struct nvengine *e, struct nvctl *c), struct nvctl *c)
 {
 	u32 left = nvsim_rpc_begin(e->gpu);
@@ -113,7 +113,7 @@ static void set_disabled(struct nvengine *e, struct nvchan *ch, bool preempt)
 		nvengine_stop_chan(e, ch);
 }
 
-/* Commits what waits for it on this runlist, then starts it afresh. */
+/* Commits pending changes of this runlist, then restarts it. */
 static NV_STATUS do_restart(struct nvengine *e, struct nvctl *c)
 {
 	struct nvtsg *tsg;
@@ -267,8 +267,8 @@ static void disable_one(struct nvchan *ch, bool disable, bool preempt)
 }
 
 /*
- * The channels in the list may be anybody's: the driver hands it to the firmware unchecked. Entries before a bad one
- * have been done when it fails.
+ * The channels in the list may be of any client: the driver passes it to the firmware unchecked.
+ * Entries before a bad one have taken effect when it fails.
  */
 static NV_STATUS ctl_disable_channels(struct nvctl *c)
 {

@@ -11,8 +11,8 @@
 #include "nvsim.h"
 
 /*
- * Events played in one go; then the GPU's clock slips rather than the CPU stalls. Work that takes no time worth
- * mentioning is what only a test of this machine's patience makes; the rest is what a late timer has to make up for.
+ * Events played at once; beyond that the GPU's clock slips, so that the CPU does not stall. Only a
+ * stress test makes works of almost no time; the other events are the backlog of a late timer.
  */
 #define MAX_TINY_STEPS 256
 #define MAX_STEPS 8192
@@ -104,7 +104,7 @@ static u64 give_way_at(struct nvengine *e)
 	return e->slice_end;
 }
 
-/* The slice is over at e->t: somebody else's turn, or another slice. */
+/* The slice is over at e->t: the next TSG's turn, or another slice. */
 static void slice_over(struct nvengine *e)
 {
 	struct nvtsg *next = next_runnable(e, true);
@@ -292,7 +292,7 @@ out:
 	return HRTIMER_NORESTART;
 }
 
-/* After a change made under e->lock: play what it means and set the timer. */
+/* After a change made under e->lock: play its effects and set the timer. */
 void nvengine_kick(struct nvengine *e)
 {
 	u64 now = ktime_get_ns();
@@ -310,7 +310,10 @@ void nvengine_expire(struct nvengine *e)
 		e->slice_end = min(e->slice_end, e->t);
 }
 
-/* @c may not go on (disabled): off the engine at once, unless what it runs resists. Caller advanced the engine. */
+/*
+ * @c may not go on (disabled): off the engine at once, unless its work resists. Caller advanced the
+ * engine.
+ */
 void nvengine_stop_chan(struct nvengine *e, struct nvchan *c)
 {
 	if (e->cur != c->tsg)

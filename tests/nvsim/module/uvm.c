@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* /dev/nvidia-uvm: GPU address spaces (kernel-open/nvidia-uvm/uvm.c is what it imitates). */
+/* /dev/nvidia-uvm: GPU address spaces, as in kernel-open/nvidia-uvm/uvm.c. */
 #include <linux/cdev.h>
 #include <linux/file.h>
 #include <linux/module.h>
@@ -153,7 +153,10 @@ static bool has_mm(const struct uvm_vas *v)
 	return v->flags & UVM_INIT_FLAGS_MULTI_PROCESS || v->mm_state == UVM_MM_ALIVE;
 }
 
-/* nvidia-uvm's name for it and its arguments. What RM is asked for on the way: whether the process has the GPU open. */
+/*
+ * nvidia-uvm's name for it and its arguments. It calls RM, which checks whether the process has the
+ * GPU open.
+ */
 noinline NV_STATUS uvm_va_space_register_gpu(struct uvm_vas *v, const u8 *uuid, const void *rm_device, NvBool *numa, s32 *node,
 					     u8 *uuid_out)
 {
@@ -373,7 +376,7 @@ static void do_map_dyn(struct uvm_vas *v, void *arg)
 	((struct uvm_map_dyn *)arg)->status = NV_OK;
 }
 
-/* Where the pages of a managed range should be, or are brought: they do not move here. */
+/* Preferred location and migration of a managed range's pages: they do not move here. */
 static NV_STATUS hint(struct uvm_vas *v, const struct uvm_range *p)
 {
 	struct uvm_ext *x;

@@ -6,8 +6,9 @@
 
 #include "nvsim.h"
 
-/* What UVM gets for a channel: the context of its TSG (the driver dups the TSG into UVM's own client), and its id and
- * instance block (uvm_channel_retainer.c).
+/*
+ * UVM's references for a channel: the context of its TSG (the driver dups the TSG into UVM's own
+ * client), and its id and instance block (uvm_channel_retainer.c).
  */
 struct retained {
 	struct nvctx *ctx, *channel;

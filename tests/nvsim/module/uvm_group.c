@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Range groups say what migrates together (uvm_range_group.c). Here nothing migrates: of a group its number is kept. */
+/*
+ * Range groups define which ranges migrate together (uvm_range_group.c). Nothing migrates here:
+ * only the number is kept.
+ */
 #include <linux/slab.h>
 
 #include "nvsim.h"

@@ -24,7 +24,7 @@ static const struct vm_operations_struct disabled_ops = {
 	.fault = disabled_fault,
 };
 
-/* What lies from @at on becomes a range of its own, with its part of the framebuffer. */
+/* The part from @at on becomes a range of its own, with its part of the framebuffer. */
 static void split(struct uvm_vas *v, struct uvm_ext *x, u64 at)
 {
 	struct uvm_ext *y = kzalloc(sizeof(*y), GFP_KERNEL | __GFP_NOFAIL);

@@ -41,7 +41,7 @@ out:
 	return st;
 }
 
-/* A part of a split, or what mremap moved: no memory behind it. */
+/* A part of a split, or a mapping moved by mremap: no memory behind it. */
 static void pool_open(struct vm_area_struct *vma)
 {
 	vma->vm_private_data = NULL;
@@ -102,7 +102,7 @@ int uvm_pool_mmap(struct uvm_vas *v, struct vm_area_struct *vma)
 	return 0;
 }
 
-/* Writes a semaphore, which lies in a pool of this space. */
+/* Writes a semaphore in a pool of this space. */
 NV_STATUS uvm_pool_release(struct uvm_vas *v, u64 at, u32 payload)
 {
 	NV_STATUS st = NV_ERR_INVALID_ADDRESS;

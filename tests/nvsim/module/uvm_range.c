@@ -67,7 +67,7 @@ static void unmap_all(struct uvm_vas *v, struct uvm_ext *x)
 			nvas_unmap(g->as, x->base, x->len);
 }
 
-/* What UVM itself maps there in every VA space; NULL for an external range. */
+/* The memory that UVM itself maps there in every VA space; NULL for an external range. */
 struct nvmem *uvm_range_backing(const struct uvm_ext *x)
 {
 	return x->managed ?: x->pool;
@@ -84,7 +84,7 @@ void uvm_range_drop(struct uvm_vas *v, struct uvm_ext *x)
 	kfree(x);
 }
 
-/* What mmap() made goes with its mapping; a pool's mapping has to go first (uvm_free()). */
+/* A range made by mmap() ends with its mapping; a pool's mapping has to go first (uvm_free()). */
 NV_STATUS uvm_range_free(struct uvm_vas *v, u64 base, u64 len)
 {
 	NV_STATUS st = NV_ERR_INVALID_ADDRESS;
@@ -115,7 +115,7 @@ void uvm_ranges_drop(struct uvm_vas *v)
 		uvm_range_drop(v, x);
 }
 
-/* A GPU loses its VA space: what UVM mapped there goes, what RM mapped stays. */
+/* A GPU loses its VA space: UVM's mappings there are removed, RM's stay. */
 void uvm_gpu_drop_as(struct uvm_vas *v, struct uvm_gpu *g)
 {
 	struct uvm_ext *x;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Which release of the driver this is: sizes and layouts go by its branch. */
+/* The release of the simulated driver: its branch determines sizes and layouts. */
 #include <linux/string.h>
 
 #include "nvsim.h"
 
-/* The releases whose headers the tables were checked with. */
+/* The tables were checked with the headers of these releases. */
 static const struct {
 	const char *version;
 	u32 branch;

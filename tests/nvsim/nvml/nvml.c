@@ -190,7 +190,7 @@ static bool is_gpu(const struct rm_gpu *gpu)
 	return state.users && gpu >= state.gpu && gpu < state.gpu + state.count;
 }
 
-/* What every device function asks first. */
+/* The first check of every device function. */
 static nvml_return check_gpu(const struct rm_gpu *gpu, const void *out)
 {
 	if (!state.users)

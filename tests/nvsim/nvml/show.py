@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What nvidia-ml-py says about the GPUs here, as JSON: a check that a libnvidia-ml.so.1 can be used with it."""
+"""nvidia-ml-py's view of the GPUs here, as JSON: a check that a libnvidia-ml.so.1 can be used with it."""
 
 import json
 

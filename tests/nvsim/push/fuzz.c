@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * fuzz SEED RUNS: push buffers that are almost right, under the sanitizers. Each run is a channel
- * over a small memory full of words that mean something somewhere; what one step may do is bounded
- * whatever they are.
+ * over a small memory full of words that have a meaning in some place; the effect of one step is
+ * bounded for all of them.
  */
 #include "home.h"
 
@@ -152,7 +152,7 @@ static void run(struct home *h)
 				continue;
 			case PUSH_WAIT:
 				push_ready(&h->p);
-				/* whatever it waits for has come */
+				/* as if the awaited value had come */
 				h->p.at++;
 				if (h->p.left)
 					h->p.left--;

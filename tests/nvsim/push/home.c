@@ -83,7 +83,7 @@ void home_free(struct home *h)
 	free(h);
 }
 
-/* For who cannot see the structures: Python. */
+/* For Python, which cannot read the structures. */
 u8 *home_mem(struct home *h)
 {
 	return h->mem;

@@ -60,7 +60,7 @@ def halves(va: int) -> tuple[int, int]:
 
 @dataclass
 class Done:
-    """One work: what it was, how long it took, what push_finish() said."""
+    """One work: its kind, its time, the result of push_finish()."""
 
     kind: int
     ns: int
@@ -124,7 +124,7 @@ class Machine:
         return Done(kind, ns, self.lib.home_finish(self.home, self.now))
 
     def play(self) -> tuple[list[Done], int]:
-        """Works until the segment ends, waits or is a fault; and which it is. A broken work counts as a fault."""
+        """Works until the segment ends, waits or faults; and which of these. A broken work counts as a fault."""
         works: list[Done] = []
         while True:
             step = self.next()
@@ -145,7 +145,7 @@ class Machine:
         return works
 
     def fault(self, *parts: list[int]) -> str:
-        """Plays @parts, which must be a fault, and says which."""
+        """Plays @parts, which must fault; returns the reason."""
         self.entry(list(chain(*parts)))
         _works, step = self.play()
         assert step == FAULT

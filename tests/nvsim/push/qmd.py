@@ -18,7 +18,7 @@ class Layout:
     fields: dict[str, tuple[int, int]]
 
     def make(self, **values: int) -> bytes:
-        """A QMD with these fields; what has no name here is zero."""
+        """A QMD with these fields; the others are zero."""
         bits = 0
         values = {"major": self.version[0], "minor": self.version[1], **values}
         for name, value in values.items():

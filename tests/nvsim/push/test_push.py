@@ -67,7 +67,7 @@ def test_release_of_64_bits(m: Machine) -> None:
     assert m.long(SEMA) == 0x1122334455667788
 
 
-# operation, what is in memory, what is waited for, whether that is it
+# operation, value in memory, awaited value, whether it is satisfied
 NEW_ACQUIRES = [
     (0, 5, 5, True), (0, 6, 5, False),
     (2, 6, 5, True), (2, 4, 5, False), (2, 1, 0xFFFFFFFF, False),
@@ -362,5 +362,5 @@ def test_fuzz(tmp_path: Path) -> None:
 
 
 def test_inline_data_is_not_for_the_copy_engine(m: Machine) -> None:
-    """Method numbers belong to a class: what is inline data for compute means nothing here."""
+    """Method numbers belong to a class: compute's inline data has no meaning here."""
     assert m.run(inc(4, 0, TURING), same(4, 0x1B4, 1, 2, 3)) == []
