@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * abifuzz: calls of the driver's ABI, well formed and not, from many threads
- * and processes at once. What there is to call comes from the module's own
- * call table; what a thread has made is in its model, so that most calls name
- * real things and one or two words of them are wrong.
+ * and processes at once. The calls come from the module's own call table. Each
+ * thread keeps its objects in a model, so that most calls name real objects and
+ * have one or two wrong words.
  *
  * main.c      options, processes, quiet points, the report
- * worker.c    a thread's life: steps, children, the one who disturbs
+ * worker.c    a thread's life: steps, children, the disturbing thread
  * grammar.c   the rows of the call table for this driver
  * call.c      one call: laid out where it can be disturbed, issued, counted
- * mutate.c    what can be wrong with a call
- * ops_*.c     what a step may do
- * rewrite.c   another thing to do with the grammar: rewrite each word in flight
+ * mutate.c    mutations of a call
+ * ops_*.c     operations of a step
+ * rewrite.c   another use of the grammar: rewrite each word in flight
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -67,7 +67,7 @@ void grammar_load(const char *driver_version);
 int row_find(enum row_kind kind, uint32_t number, uint32_t size);	/* -1: none; size 0: any */
 int row_pick(struct rng *r, enum row_kind kind, bool refused_too);
 
-/* ---- what all processes see ---- */
+/* ---- shared by all processes ---- */
 
 enum count {
 	COUNT_CALLS, COUNT_MUTATED, COUNT_ALLOCS, COUNT_MAPS, COUNT_GPU_MAPS, COUNT_CHANNELS,
@@ -90,7 +90,7 @@ struct shared {
 	struct seat seat[MAX_SEATS];
 	atomic_ulong count[COUNTS];
 	atomic_ulong hit[MAX_ROWS][3];	/* answered with success, with a status, failed */
-	atomic_ulong names[256];	/* client << 32 | handle, of anybody */
+	atomic_ulong names[256];	/* client << 32 | handle, of any process */
 	atomic_uint next_name;
 };
 extern struct shared *shared;
@@ -110,7 +110,7 @@ struct options {
 };
 extern struct options opt;
 
-/* What was found out before anything starts. */
+/* Facts found before the start. */
 struct card {
 	uint32_t minor, device_instance, sub_device_instance;
 	uint8_t uuid[16];
@@ -166,7 +166,10 @@ struct ring {		/* a channel that can be given work */
 #define ARENA_SIZE	0x31000
 #define NESTED_MAX	0x18000
 
-/* One memory seen three times: ours to write, the driver's that may vanish, and one it cannot write. */
+/*
+ * One memory mapped three times: ours to write, the driver's that may vanish, and one it cannot
+ * write.
+ */
 struct arena {
 	char *ours, *given, *frozen;
 	int memfd;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A container that is fuzzed beside one that must not notice: what is looked at meanwhile, and when all stand still.
+"""A container that is fuzzed beside one that must be unaffected: the checks meanwhile and at quiet points.
 
-Runs in the guest. The test of a minute and the run of hours are both this; they differ in seconds and seed.
+Runs in the guest. Serves the test of a minute and the run of hours, which differ in seconds and seed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LIMIT_MIB = 768
 VICTIM_LIMIT_MIB = 512
 VICTIM_MIB = 24
 QUIET_S = 5
-#: An allocation whose page size is left to the driver can take up to 2 MiB more than was charged before; until the
-#: driver's word on it has been asked for the card has that much more, once for each call that is under way.
+#: If the driver selects the page size, an allocation can take up to 2 MiB more than was charged before the call. Until
+#: the module has read the real size, the card has that much more in use, once for each call in flight.
 IN_FLIGHT = 16 * 2 * MIB
 
 
@@ -67,7 +67,7 @@ class Victim:
 
 
 class Watch(threading.Thread):
-    """At any moment, moving or not: within the limit by the ledger, and by the card but for what is in flight."""
+    """At any moment: within the limit by the ledger, and by the card except for calls in flight."""
 
     def __init__(self, box: Box, victim: Victim):
         super().__init__(daemon=True)
@@ -94,9 +94,9 @@ class Watch(threading.Thread):
 
 
 def accounts_agree(box: Box, victim: Victim, exactly: bool) -> None:
-    """Nobody moves: what the card has given is charged, and what is charged is shown.
+    """At a quiet point: memory in use on the card is charged, and the charge is shown.
 
-    A context is charged before the card gives its buffers; without any the two are equal.
+    A context is charged before its buffers are allocated; without contexts the two are equal.
     """
 
     def look() -> dict[str, int]:
@@ -108,14 +108,14 @@ def accounts_agree(box: Box, victim: Victim, exactly: bool) -> None:
         given = seen["card"] == used if exactly else seen["card"] <= used
         return given and used == seen["shown"] == LIMIT_MIB * MIB - seen["free"]
 
-    end = time.monotonic() + 20  # what a killed process held goes in the background
+    end = time.monotonic() + 20  # memory of a killed process is freed in the background
     while not agree(seen := look()):
         assert time.monotonic() < end, f"the accounts do not agree: {seen} of {LIMIT_MIB * MIB}"
         time.sleep(0.1)
 
 
 def fuzz(seconds: float, seed: int, *options: object) -> dict:
-    """One run: the report of the client, and what was seen from outside."""
+    """One run: the report of the client, and the observations from outside."""
     before = fb_used()
     with contextlib.ExitStack() as stack:
         neighbour = stack.enter_context(Box(VICTIM, VICTIM_LIMIT_MIB))
@@ -155,7 +155,7 @@ def command_line(box: Box, strangers: tuple[str, ...], seconds: float, seed: int
 
 
 def works_beside(seconds: float, seed: int) -> tuple[int, int]:
-    """Kernels that the victim and the fuzzed container's honest half got done, of equal weight and with work always."""
+    """Kernels completed by the victim and by the fuzzed container's honest half; equal weights, always with work."""
     policy = PROC / "0/policy"
     policy.write_text("2\n")
     try:
@@ -163,7 +163,7 @@ def works_beside(seconds: float, seed: int) -> tuple[int, int]:
             both = (neighbour, box)
             loads = [one.simload("--seconds", seconds, "--kernel-us", 500) for one in both]
             until(lambda: all(one.stat("opened") for one in both))
-            # It has to end first: what it leaves undone would run in the other's place.
+            # It has to end first: its remaining work would run in the other's place.
             words = command_line(box, (neighbour.dev, "/dev"), seconds * 0.7, seed)
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
             victims, own = (result(load)["works"] for load in loads)
@@ -173,7 +173,7 @@ def works_beside(seconds: float, seed: int) -> tuple[int, int]:
 
 
 def coverage(found: dict) -> dict[str, dict[str, int]]:
-    """By kind of call: rows there are, rows that were called, answered with success, with a status."""
+    """By kind of call: the number of rows, of rows called, answered with success, with a status."""
     kinds: dict[str, dict[str, int]] = {}
     for row in found["rows"]:
         kind = kinds.setdefault(row["kind"], {"rows": 0, "called": 0, "ok": 0, "refused": 0})

@@ -194,8 +194,9 @@ static void say_where(pid_t pid)
 	closedir(threads);
 }
 
-/* A call that does not end is what we look for. A process that is in none, and
- * can be killed, is a fault of the fuzzer: it is said, and the run goes on.
+/* A call that does not end is the bug that the fuzzer looks for. A process that is
+ * in no call, and can be killed, is a fault of the fuzzer: it is reported, and the
+ * run goes on.
  */
 static void stuck(void)
 {
@@ -208,7 +209,7 @@ static void stuck(void)
 
 		if (atomic_load(&s->state) != SEAT_RUNS)
 			continue;
-		if (pid <= 0 || kill(pid, 0)) {	/* killed before its name was in the seat: nobody sits there */
+		if (pid <= 0 || kill(pid, 0)) {	/* killed before its pid was in the seat: the seat is free */
 			atomic_store(&s->state, SEAT_FREE);
 			continue;
 		}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What can be wrong with a call that would be right. */
+/* Mutations of a well-formed call. */
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -94,7 +94,7 @@ static const char *mutate_word(struct thread *t, struct call *c)
 	}
 	if (size < 4)
 		return NULL;
-	/* What counts is at the beginning of the long ones. */
+	/* In long arguments the fields that matter are at the beginning. */
 	word = rng_below(&t->rng, rng_percent(&t->rng, 70) && size > 256 ? 64 : size / 4);
 	switch (rng_below(&t->rng, 4)) {
 	case 0:

@@ -41,7 +41,7 @@ int control(struct thread *t, const struct object *o, uint32_t cmd, void *params
 	return row < 0 ? -1 : control_at(t, o, row, params, size, NULL);
 }
 
-/* On what a control of this number is a call. */
+/* The object for a control of this number. */
 static struct object *object_for(struct thread *t, uint32_t cmd)
 {
 	switch (cmd >> 16) {
@@ -64,7 +64,7 @@ static struct object *object_for(struct thread *t, uint32_t cmd)
 	}
 }
 
-/* What makes an answer likely. */
+/* Values that make an answer likely. */
 static const int *fill_control(struct thread *t, uint32_t cmd, uint32_t *p, uint32_t size)
 {
 	static const int one[] = { 8, -1 }, two[] = { 8, 16 };
@@ -252,7 +252,7 @@ static void op_map_dma(struct thread *t)
 		count_one(COUNT_GPU_MAPS);
 }
 
-/* Any row, filled with what may mean something. */
+/* Any row, filled with values that may have a meaning. */
 void escape_row(struct thread *t, const struct row *row)
 {
 	struct object *o = object_any(t);

@@ -87,7 +87,7 @@ static void make_channel(struct thread *t)
 		remember_ring(t, &ring);
 }
 
-/* All that it takes to run something. */
+/* All objects needed to run work. */
 static void op_channel(struct thread *t)
 {
 	make_channel(t);

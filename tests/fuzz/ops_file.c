@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Files, what is mapped through them, what is carried on them. */
+/* Files, mappings through them, objects exported on them. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "fuzz.h"
 
-/* Often one's own; sometimes that of another thread, who may be closing it. */
+/* Often the thread's own; sometimes that of another thread, which may be closing it. */
 int file_pick(struct thread *t, enum file_kind kind)
 {
 	const struct thread *from = t;
@@ -69,7 +69,7 @@ int register_fd(struct thread *t, int gpu, int ctl)
 	return call_issue(t, c);
 }
 
-/* What a ring of the model writes to must stay. */
+/* Memory that a ring of the model writes must stay. */
 static bool in_use(const struct thread *t, const struct mapping *m)
 {
 	if (m->at == t->building)
@@ -131,7 +131,7 @@ void *map_cpu(struct thread *t, const struct object *memory, uint32_t device, ui
 			cpu = NULL;
 		else
 			mapping_add(t, cpu, size);
-		/* Not of the size that was asked for: nothing that may be touched. */
+		/* Not of the requested size: it must not be accessed. */
 		if (cpu && (size != length || !writable(cpu)))
 			cpu = NULL;
 	}

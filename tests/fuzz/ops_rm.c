@@ -36,7 +36,7 @@ struct object *object_add(struct thread *t, const struct object *o)
 	return &t->object[at];
 }
 
-/* @o is dead afterwards: another may lie in its place. */
+/* @o is dead afterwards: another object may be in its place. */
 void object_forget(struct thread *t, struct object *o)
 {
 	int at = t->stales < 16 ? t->stales++ : (int)rng_below(&t->rng, 16);
@@ -181,7 +181,7 @@ void free_object(struct thread *t, struct object *o)
 	}
 }
 
-/* Mostly memory: what is above it takes much with it. */
+/* Mostly memory: freeing an object above it frees much else. */
 static void op_free(struct thread *t)
 {
 	static const enum object_kind kinds[] = {

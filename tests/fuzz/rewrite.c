@@ -2,11 +2,11 @@
 /*
  * Each word of each call, rewritten between a first read of it and a second.
  *
- * The last word of an argument lies on a page that is absent: who copies the
- * argument in faults there, and by then has read what lies before. That is when
- * one of those words changes. Nobody is quicker or slower: it happens in every
- * call. Who reads once does not notice; who checks one copy and uses another
- * does what was never checked, and the accounts show it.
+ * The last word of an argument is on an absent page: a copy-in of the argument
+ * faults there, after it has read the words before. One of those words changes
+ * then. This is no race: it happens in every call. Code that reads once is
+ * unaffected. Code that checks one copy and uses another executes an unchecked
+ * call, and the accounts show it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static bool fits(uint32_t size)
 	return size >= 8 && size % 4 == 0 && size <= 0x10000;
 }
 
-/* By turns what the call points at and the call itself: only one can lie on the edge. */
+/* Alternates between the call's parameters and the call itself: only one can cross the edge. */
 int rewrite_ioctl(struct call *c, const struct arena *a)
 {
 	static uint32_t turn;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* A process of threads, each with a model of its own, and one who disturbs them. */
+/* A process of threads, each with a model of its own, and one thread that disturbs them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -113,7 +113,7 @@ static const struct op *pick_op(struct rng *r)
 	return &ops_rm[0];
 }
 
-/* One in four epochs is nearly without faults: what is deep needs many calls that work. */
+/* One in four epochs is nearly without faults: deep states need many successful calls. */
 static void begin_epoch(struct thread *t)
 {
 	static const int percent[] = { 2, 12, 25, 50 };
@@ -145,8 +145,8 @@ void thread_step(struct thread *t)
 
 /* ---- children that share the files ---- */
 
-/* Its seat is left before it is reaped: we may be killed at any point, and whom
- * we have not reaped main() will, by a name that is still in the seat.
+/* Free the seat before reaping the child. This process may be killed at any point:
+ * main() then reaps the child and finds the seat by the pid that is still in it.
  */
 void child_end(struct thread *t)
 {
@@ -205,7 +205,7 @@ void op_fork(struct thread *t)
 	count_one(COUNT_FORKS);
 }
 
-/* ---- the one who disturbs ---- */
+/* ---- the disturbing thread ---- */
 
 static void rewrite_words(struct rng *r, struct arena *a)
 {
@@ -316,7 +316,7 @@ struct thread *make_thread(struct process *p, int number)
 	return t->seat ? t : NULL;
 }
 
-/* A fault of our own is a fault of the fuzzer, and says so. */
+/* A fault of this process is a fault of the fuzzer and is reported as such. */
 static void say_fault(int number, siginfo_t *info, void *context)
 {
 	const ucontext_t *u = context;
