@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The demo, inside the virtual machine: the documented lines with real Docker on a simulated GPU.
 
-Prints what it does as it does it, checks every claim, and writes a report (its keys: README.md). Run by
+Prints each step as it runs, checks every claim, and writes a report (its keys: README.md). Run by
 tests/demo/host.py; module, cgpud and dockerd are up when it starts.
 """
 
@@ -38,7 +38,7 @@ RATIO_TOLERANCE_PCT = 10.0
 
 @dataclass(frozen=True)
 class Box:
-    """A container of the demo and what it must see."""
+    """A container of the demo and its expected view."""
 
     name: str
     gib: int
@@ -56,7 +56,7 @@ class Broken(Exception):
 
 @dataclass
 class Claims:
-    """What was promised and whether it held."""
+    """A claim and whether it held."""
 
     rows: list[tuple[str, str, bool]] = field(default_factory=list)
 
@@ -234,7 +234,7 @@ class Ratio:
 
 
 class Demo:
-    """The sequence; what it finds goes to the report."""
+    """The sequence; its results go to the report."""
 
     image = IMAGE
     program: Sequence[str] = ("simload", "--kernel-us", "1000")

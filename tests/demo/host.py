@@ -2,7 +2,7 @@
 """make demo, make real: set up, build, boot Debian's kernel with a simulated GPU, and run the documented lines there.
 
 Standard library only: it runs before anything is installed. Prints a line for every step with the time since the start;
-the report is build/demo.json or build/real.json, the exit status says whether every claim held.
+the report is build/demo.json or build/real.json, the exit status is 0 if every claim held.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Narrator:
         self.say(f"== {text}")
 
     def follow(self, line: str) -> None:
-        """A line of another program; its own steps are steps. What set-up says each time is said once."""
+        """A line of another program; its own steps are steps. Repeated lines of set-up are printed once."""
         if line.startswith("setup: "):
             if line in self._set_up:
                 return
@@ -180,7 +180,7 @@ def table(report: Mapping[str, Any]) -> list[str]:
 
 
 def prepare(show: Show, narrator: Narrator, log: Path) -> int:
-    """All that comes before the machine; the status of the first that failed."""
+    """Runs all steps before the machine; returns the status of the first that failed."""
     narrator.step("set-up: packages, kernel images, Python environment (build/)")
     status = make(narrator, log, "setup", timeout=1500)
     if status == 0:

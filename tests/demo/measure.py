@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Throughput from what simload prints: completed works against CLOCK_MONOTONIC."""
+"""Throughput from simload's output: completed works against CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Progress:
             return self._events.get(kind)
 
     def last_words(self) -> str:
-        """What it printed that was no JSON: an error, as a rule."""
+        """Its output that is not JSON: usually an error."""
         with self._news:
             return " / ".join(self._other) or "it printed nothing"
 

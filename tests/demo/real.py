@@ -23,7 +23,7 @@ BRANCH = os.environ["NVIDIA"]
 WAVE_NS = 250_000
 CUDA_OUT_OF_MEMORY = 2
 WALK_STEPS = ("context", "memory", "host", "launch", "events", "over")
-#: What these steps answer beside 0 and out of memory: a launch that no GPU can do.
+#: Expected result of these steps besides 0 and out of memory: a launch that no GPU can execute.
 WALK_REFUSALS = {"launch/cuLaunchKernel of too many threads"}
 PYNVML = (
     "import pynvml as n; n.nvmlInit(); m = n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)); "
@@ -81,7 +81,7 @@ class Real(Demo):
             self.in_each(name, words, of)
 
     def in_each(self, name: str, words: tuple[str, ...], of: Callable[[Container], str]) -> None:
-        """One program in both containers, and what each has to show."""
+        """One program in both containers, and its expected output."""
         said = ""
         for box in self.boxes:
             done = call("docker", "exec", box.name, *words)

@@ -67,7 +67,7 @@ def test_the_other_report_has_programs() -> None:
     report = {key: dict.fromkeys(names, 0) for key, names in demo.REAL.keys.items()}
     assert demo.complete(demo.REAL, report)
     report["ratio"]["window_s"] = 10.0
-    assert demo.complete(demo.REAL, report), "a report may say more"
+    assert demo.complete(demo.REAL, report), "a report may have further keys"
     report["containers"] = {name: {"total_mib": 1, "work_per_s": 4.0} for name in report["containers"]}
     report["programs"] = {name: {"branch": "550", "result": "ok"} for name in report["programs"]}
     assert "nvidia-smi      550: ok" in demo.table(report)
