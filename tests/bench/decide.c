@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * What a decision of the scheduler costs: N containers under a policy, a plan and its acknowledgement at
- * each end of a turn. Prints "containers ns" lines; ns is the best of several runs, per decision, on a processor
- * of 3 GHz: a chain of multiplications of 64 bits, 3 cycles each on every x86 of these years, runs beside it and
- * tells how fast this one is just now, which a host with other tenants does not.
+ * The cost of a scheduler decision: N containers under a policy, a plan and its acknowledgement at
+ * each end of a turn. Prints "containers ns" lines; ns is the best of several runs, per decision,
+ * on a processor of 3 GHz. A chain of multiplications of 64 bits, 3 cycles each on every current
+ * x86, runs beside it and measures the processor's present speed, which a host with other tenants
+ * does not report.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ static void set_up(struct cgpu_sched *t, u32 policy, u32 containers, u64 now_ns)
 	}
 }
 
-/* One decision: what follows, and that it was done 0.6 ms later. */
+/* One decision: a plan, and its acknowledgement 0.6 ms later. */
 static u64 decide(struct cgpu_sched *t, u64 now_ns)
 {
 	struct cgpu_sched_plan plan;

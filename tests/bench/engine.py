@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""make bench-engine: what cgpu-runtime, its hooks and cgpud add to a container's life, and what the daemon costs.
+"""make bench-engine: the cost of cgpu-runtime, its hooks and cgpud in a container's life, and the daemon's own cost.
 
 Boots machines that count instructions and runs engine_guest.py in them: runc by hand, Docker, and 200 containers that
 live on eight GPUs. Every bar is a ratio within one machine. Writes build/bench-engine.json.
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def results(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was measured beside its bar; a figure above it is missed."""
+    """A figure and its bar; a figure above its bar misses it."""
     rows = []
 
     def row(what: str, figure: float, bar: float) -> None:
@@ -44,7 +44,7 @@ def results(found: dict[str, Any]) -> list[dict[str, Any]]:
             continue
         start = found[part]["start"]
         row(f"{part}: a sliced container adds, %", 100 * (start["sliced"] / start["alone"] - 1), bar)
-        # Verbs that are not in `calls` are handed over unread, like start.
+        # Verbs that are not in `calls` are passed on unread, like start.
         calls = [found[part]["calls"].get(verb, found[part]["calls"]["start"]) for verb in found[part]["verbs"]]
         row(f"{part}: one that is not ours adds, %", 100 * sum(calls) / start["alone"], NOT_OURS_PCT)
     if "runc" in found:

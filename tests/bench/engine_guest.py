@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Inside the machine of engine.py: what the processors were busy with while containers started and ended.
+"""Inside the machine of engine.py: processor time while containers start and end.
 
-One processor that counts instructions; what counts is the time in which any task ran, by the scheduler's own books, so
-that waiting is nobody's. Prints one JSON object, the last line of its stdout.
+One processor that counts instructions. The figure is the time in which any task ran, by the scheduler's own accounts,
+so that waiting is not counted. Prints one JSON object, the last line of its stdout.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from vm.harness.machine import ICOUNT_NS  # noqa: E402
 
 IDLE_S = 60
 NEAR = Path("/run/near")  # programs in memory: nothing waits for the host
-#: Of six orders of three lives each comes equally often. A life of Docker's differs by 15 % from the next one.
+#: Each of the six orders of three lives occurs equally often. One life of Docker differs by 15 % from the next one.
 ROUNDS = {"runc": 12, "docker": 18, "live": 6}
 
 
 def busy_ns() -> int:
-    """In which some task ran, of all processors."""
+    """Time in which a task ran, over all processors."""
     lines = Path("/proc/schedstat").read_text().splitlines()
     return sum(int(line.split()[7]) for line in lines if line.startswith("cpu"))
 
@@ -56,7 +56,7 @@ def settled(others: int) -> None:
 
 VERBS = ("create", "start", "kill", "delete", "state")
 
-# A life in two parts: what is made beforehand, and what is measured.
+# A life in two parts: the preparation, and the measured part.
 Life = tuple[Callable[[], Path], Callable[[Path], None]]
 
 
@@ -80,7 +80,7 @@ def docker(runtime: str, options: list[str]) -> Life:
 
 
 def docker_verbs(path: Path) -> list[str]:
-    """What Docker has asked cgpu-runtime for in one life."""
+    """The verbs with which Docker calls cgpu-runtime in one life."""
     asked = path.with_suffix(".asked")
     path.write_text(f'#!/bin/sh\necho "$@" >>{asked}\nexec {ours()} "$@"\n')
     path.chmod(0o755)
@@ -90,9 +90,9 @@ def docker_verbs(path: Path) -> list[str]:
 
 
 def calls(rounds: int = 30) -> dict[str, float]:
-    """Instructions that cgpu-runtime adds to a call that is not its business: what it hands over to does nothing here.
+    """Instructions that cgpu-runtime adds to a call that it only passes on: the next runtime does nothing here.
 
-    A Go program's life varies by more than this is. So it is measured by itself, call by call.
+    The life of a Go program varies by more than this. So it is measured by itself, call by call.
     """
     runtime, nothing = ours(), near("true")
     bundle = e.ByHand("calls", runtime).bundle({}, e.SLEEP)
@@ -143,7 +143,7 @@ def compare(pid: int, lives: dict[str, Life], rounds: int) -> dict[str, float]:
 
 
 def idle(pid: int) -> dict[str, float]:
-    """Of the daemon, with nothing to do."""
+    """Cost of the idle daemon."""
     settled(0)
     before = daemon_ns(pid)
     time.sleep(IDLE_S)
@@ -153,7 +153,7 @@ def idle(pid: int) -> dict[str, float]:
 
 
 def events(pid: int, counts: list[int], rounds: int) -> dict[str, float]:
-    """Daemon's instructions for one more life, which makes them so many that live."""
+    """The daemon's instructions for one more life, at that number of live containers."""
     runtime = ours()
     live: list[e.Running] = []
     engine = e.ByHand("live", runtime)
@@ -174,7 +174,7 @@ def events(pid: int, counts: list[int], rounds: int) -> dict[str, float]:
             assert done.returncode == 0, done.stderr
             engine.kill(one.id)
             engine.remove(one.id)
-            settled(len(live))  # whose records are files: asking the daemon would be its work
+            settled(len(live))  # the records are files: a request to the daemon would count as its work
             if n:
                 costs.append(daemon_ns(pid) - before)
         found[str(count)] = statistics.median(costs) / ICOUNT_NS
@@ -215,7 +215,7 @@ def main() -> None:
             }
             found = {"start": compare(pid, lives, rounds), "idle": idle(pid), "verbs": list(added["calls"])}
         elif arguments.what == "docker":
-            # As ours is there: how Docker calls a runtime that it was told of is not what is compared.
+            # Configured like ours: Docker's way to call a configured runtime is not compared.
             counted = NEAR / "counted"
             paths = {"alone": runc, "nvidia": ours(), "counted": str(counted)}
             d.settings(runtimes={name: {"path": path} for name, path in paths.items()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""make bench-ioctl: instructions that a call costs more through a container's node than on the driver's own.
+"""make bench-ioctl: additional instructions of a call through a container's node, compared with the driver's own.
 
 Boots a machine that counts instructions, runs ioctl_guest.py in it and writes build/bench-ioctl.json. Then the same
 pass-through call from one and from two processes, in a machine with two processors and ordinary time, as a ratio.
@@ -17,10 +17,10 @@ from machine import REPO, Failed, boot
 GUEST = "python tests/bench/ioctl_guest.py"
 OUTPUT = REPO / "build/bench-ioctl.json"
 BARS = {"control GET_INFO": 3000, "control GET_NAME_STRING": 3000, "SYS_PARAMS": 3000, "RM_ALLOC vidmem": 8000}
-# What 25 containers may add to what one costs: cold caches do not exist here, but longer timer queues do.
+# The part that 25 containers may add to the cost with one: there are no cold caches here, but longer timer queues.
 FLAT_PCT = 10
 FLAT_INSTRUCTIONS = 300
-# The debugging of the allocator, which machines that do not count instructions have on, would be most of every figure.
+# Machines that do not count instructions enable the allocator's debugging, which would be most of every figure.
 PLAIN = "slub_debug=-"
 
 
@@ -44,7 +44,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def judge(results: list[dict[str, Any]]) -> list[str]:
-    """What misses a bar."""
+    """The figures that miss a bar."""
     problems = []
     for row in results:
         worst = max(row["added_1"], row["added_25"])

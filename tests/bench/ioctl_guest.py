@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Inside the machine of ioctl.py: what a call costs on the driver's own node and on a container's.
+"""Inside the machine of ioctl.py: the cost of a call on the driver's own node and on a container's.
 
-The same client runs on both, so whatever it costs itself cancels out. Prints one JSON object, the last line of its
+The same client runs on both, so its own cost cancels out. Prints one JSON object, the last line of its
 stdout. With `--scaling` it measures throughput of one and two processes instead, in ordinary time.
 """
 
@@ -51,7 +51,7 @@ class Bench:
         call.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
         request = nv.request(number, ctypes.sizeof(arg)) if node is None else number
         address = ctypes.addressof(arg)
-        # Status words are looked at in the first call only: afterwards the loop is to be short.
+        # Only the first call's status words are checked, to keep the loop short.
         keep = arg
 
         def made() -> int:

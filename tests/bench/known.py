@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Bars of bench-sched that are missed, and why no scheduler with these controls can hold them (docs/develop/bench.md).
 
-Three causes. A row that the slow calls excuse has to hold the same bar in the same run with the slow calls taken out of
-the driver, and to miss it by no more than they cost. What the others excuse is listed row by row; one that nobody
-misses any more is an error too.
+Three causes. A row excused by slow calls has to hold the same bar in the same run on a driver without slow calls, and
+to miss it by no more than they cost. Rows excused by the other causes are listed one by one; a listed row that meets
+its bar is an error too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FULL_HOUSE = {
 SEVERAL_CALLS = {("high priority", 4, "takeover_us"): 2600.0}
 # The machine's cell of that scenario, policy 2 and 10 ms: a figure, and how far it may be off; runs differ
 ONE_PROCESSOR = {"ratio_error_pct": (0.0, 3.0), "share_error_1s_pp": (0.0, 1.3), "aggregate_pct": (92.0, 100.0)}
-SECONDS = 10  # what ratios are taken over
+SECONDS = 10  # the window of ratios
 
 
 def tail_costs(row: Row, name: str, containers: Sequence[Container]) -> float | None:
@@ -63,7 +63,7 @@ def tail_costs(row: Row, name: str, containers: Sequence[Container]) -> float | 
 
 
 def unseen(row: Row) -> float:
-    """Which of a container's processes ran in a slow call is not seen: half a timeslice, at either end of a turn."""
+    """The process that ran during a slow call is unknown: half a timeslice, at either end of a turn."""
     card = profile(row["profile"])
     return 2 * card.tail_pct * card.timeslice_us / 2 / row["slice_us"]
 
@@ -102,7 +102,7 @@ def excuse(row: Row, name: str, seeds: int) -> str | None:
 
 
 def stale(rows: Sequence[Row]) -> list[str]:
-    """What is listed and nobody misses."""
+    """Listed rows that miss no bar."""
     from sched import bars_missed
 
     seen = {

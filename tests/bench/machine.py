@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
-# Whatever the caller's environment says of machines is not the bench's.
+# Clears the caller's variables for machines: a bench sets its own.
 NOTHING = dict.fromkeys(("BARE", "DOCKER", "GPUS", "PROFILE", "CPUS", "CMD", "ICOUNT", "APPEND"), "")
 DEFAULTS = {"DAEMON": "0", "KERNEL": "6.1", "PYTHONPATH": "tests", "TIMEOUT": "600"}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How others share a GPU, by what they have published, on the same simulated GPU as ours.
+"""Published sharing rules of others, on the same simulated GPU as ours.
 
-Written from descriptions, none of it is their code. Each class names its source. Where a source leaves something open
-the choice that favours the rival is made, and said.
+Written from descriptions, without their code. Each class names its source. Where a source leaves a choice open, the
+class takes the one that favours the rival and documents it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from cgpu_cli.sim.turns import WAKE_NS, Round
 
 
 class Rule:
-    """What all have in common: containers open and close the GPU; between that, step() acts."""
+    """Common to all: containers open and close the GPU; in between, step() acts."""
 
     name = ""
     source = ""
     control: str | None = None
-    weights = True  # does it know weights at all
+    weights = True  # whether it supports weights
 
     def __init__(self, gpu: Gpu, containers: Sequence[Container], slice_us: int | None = None) -> None:
         self.gpu, self.containers = gpu, tuple(containers)
@@ -135,7 +135,7 @@ class TokenBucket(Rule):
     """A preloaded library that delays launches: a launch costs tokens, a watcher refills them every 120 ms by how far
     the utilisation of the last second is from the limit; a launch without tokens tries again after 10 ms.
 
-    What is queued cannot be taken back. The limit is the weight's part of 100 %. Tokens are counted in blocks; assumed
+    Queued work cannot be withdrawn. The limit is the weight's part of 100 %. Tokens are counted in blocks; assumed
     here: a kernel has one wave of blocks of 256 threads for each 100 us.
     """
 
@@ -191,8 +191,8 @@ class TokenBucket(Rule):
 
 
 class FreezeNoDeficit(Rule):
-    """Whole containers let run one after the other, `weight` slices each by the wall clock, and what a turn took too
-    much is never taken back: what the vendor's page describes.
+    """Whole containers run one after the other, `weight` slices each by the wall clock, and an overrun is never
+    compensated, as the vendor's page describes.
 
     In its favour: the same control as ours, in the same order, and what runs is preempted.
     """

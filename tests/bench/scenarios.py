@@ -20,11 +20,11 @@ POLICIES = tuple(range(6))
 
 @dataclass(frozen=True)
 class Bars:
-    """What users feel, under policies 1 and 2. `enforced`: a miss fails the bench; else it is only printed.
+    """Bars for users' experience, under policies 1 and 2. `enforced`: a miss fails the bench; else it is only printed.
 
-    request_p99: the 99th percentile of a request's latency is within 10 % of what it is alone. low_of_rest: containers
-    without high priority have at least 90 % of what those with it leave. idle_loss: the engine is idle for at most 2 %
-    of the time while a container has work.
+    request_p99: the 99th percentile of a request's latency is within 10 % of its value alone. low_of_rest: containers
+    without high priority have at least 90 % of the time that those with it leave. idle_loss: the engine is idle for
+    at most 2 % of the time while a container has work.
     """
 
     request_p99: bool = False
@@ -35,7 +35,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Scenario:
-    """saturating: everybody always has work, so that shares are the scheduler's doing alone. cards, slices: not all."""
+    """saturating: every container always has work, so that only the scheduler sets shares. cards, slices: a part."""
 
     name: str
     containers: tuple[Container, ...]
@@ -99,7 +99,7 @@ def service(name: str, load_pct: float, kernels: int = 10, high: bool = False) -
 
 
 def felt(name: str, *containers: Container, bars: Bars, **more: object) -> Scenario:
-    """What users feel: at the slice that the module chooses, on the cards with bars."""
+    """Users' experience: at the slice that the module chooses, on the cards with bars."""
     return Scenario(
         name, containers, False, policies=(1, 2, 5, 6), slices=(None,), cards=("a100", "h200"), bars=bars, **more
     )  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""make bench-sched: how exactly every policy shares, beside the published rules of others, on the same traces.
+"""make bench-sched: the accuracy of every policy, beside the published rules of others, on the same traces.
 
 The simulator's half runs here: the core's own files on a simulated GPU (cli/sim). Rows measured elsewhere, on nvsim in
 a virtual machine, are read from a file that --vm-rows names. Writes build/bench-sched.json and time lines as SVG, and
@@ -66,7 +66,7 @@ def sim_rows(
 
 
 def write_line(cell: Cell, found: Measured) -> None:
-    """Who had the GPU when; one card and one slice are enough to look at."""
+    """A time line of the GPU's owners, for one card and one slice only."""
     if cell.card != "a100" or cell.slice_us not in (None, 5000) or not found.line:
         return
     if cell.rule == OURS and cell.policy in (0, 1, 2, 3) and cell.slice_us is None and not cell.scenario.slices:
@@ -93,7 +93,7 @@ def vm_rows(path: Path | None) -> list[Row]:
 
 
 def decision_ns() -> dict[int, dict[int, float]]:
-    """What a plan and its acknowledgement cost: policy -> containers -> nanoseconds."""
+    """The cost of a plan and its acknowledgement: policy -> containers -> nanoseconds."""
     target = REPO / "build/bench/decide"
     target.parent.mkdir(parents=True, exist_ok=True)
     source = str(Path(__file__).resolve().parent / "decide.c")
@@ -125,7 +125,7 @@ def felt_bars(row: Row) -> Bars:
 
 
 def felt_missed(row: Row) -> dict[str, float]:
-    """The figures that miss a bar of what users feel, in force or not, and the bar."""
+    """The figures that miss a bar for users' experience, in force or not, and the bar."""
     bars, found = felt_bars(row), {}
     if not judged(row) or row["policy"] not in (1, 2):
         return {}
@@ -156,7 +156,7 @@ def bars_missed(row: Row) -> dict[str, float]:
     if row["scenario"] == "high priority" and policy != 5:
         bar("takeover_us", profile(row["profile"]).control_us + 1000)
     if row.get("default_slice"):
-        # A window of 1 s holds no whole number of such rounds: what else there is to judge is at 5 and 10 ms.
+        # A window of 1 s holds no whole number of such rounds: the other bars are checked at 5 and 10 ms.
         bar("sched_thread_cpu_pct", BAR_THREAD_PCT)
         return found
     if policy in (1, 2, 3):
@@ -190,7 +190,7 @@ def in_words(row: Row, found: dict[str, float]) -> list[str]:
 
 
 def not_in_force(row: Row) -> list[str]:
-    """What a row would miss if every bar were in force."""
+    """The bars that a row would miss if every bar were in force."""
     found = {} if felt_bars(row).enforced else felt_missed(row)
     return in_words(row, found | ({} if READING_ENFORCED else reading_missed(row)))
 

@@ -2,8 +2,7 @@
 """Inside the machine of sched_vm.py: cells of the scheduler bench with the real module, in exact guest time.
 
 Reads cells as JSON from its argument and prints the rows as one JSON list, the last line of its stdout. Shares are
-the time that the simulated GPU says work was on its engine, held against the works that came back; never what cgpu_km
-says of itself.
+the time that the simulated GPU spent on work, checked against the completed works; cgpu_km's own figures are not used.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def busy_ns(tenant: Tenant, begin: Reading, end: Reading) -> int:
 
 
 def check(tenant: Tenant, load: str, begin: Reading, end: Reading) -> None:
-    """What the engine did for it has come back to it, but for kernels under way at both ends."""
+    """The engine's work for it has completed, except kernels in flight at both ends."""
     options = LOADS[load]
     kernel_us = float(options[options.index("--kernel-us") + 1])  # type: ignore[arg-type]
     done_us, busy_us = tenant.works(begin.at, end.at) * kernel_us, busy_ns(tenant, begin, end) / 1e3
@@ -66,7 +65,7 @@ def readings(seconds: float) -> list[Reading]:
 
 
 def window_errors(tenants: list[Tenant], cell: dict[str, Any], found: list[Reading], whole: float) -> list[float]:
-    """For each container the worst |share - asked| over any second, in percentage points of the whole."""
+    """For each container the worst |share - requested share| over any second, in percentage points of the whole."""
     worst = [0.0] * len(tenants)
     for begin, end in zip(found, found[round(WINDOW_S / STEP_S) : -1], strict=False):
         got = [busy_ns(tenant, begin, end) for tenant in tenants]

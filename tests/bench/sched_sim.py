@@ -19,7 +19,7 @@ from cgpu_cli.sim.requests import Request, Requests
 from cgpu_cli.sim.run import NATIVE, WEIGHTED, Waits
 from cgpu_cli.sim.turns import Turns
 
-# What every row has, whoever measured it; the rest of a row may be missing.
+# Fields of every row, from the simulator or a machine; the rest of a row may be missing.
 FIELDS = (
     "scenario", "where", "rule", "policy", "control", "profile", "personality", "ratio_error_pct", "share_error_1s_pp",
     "share_bound_1s_pp", "aggregate_pct", "wait_p99_us", "takeover_us", "cap_excess_pp", "simulated",
@@ -40,7 +40,7 @@ Scheduler = Turns | Rule
 
 @dataclass(frozen=True)
 class Cell:
-    """A scenario, the card, and who schedules: a policy of ours or a rival."""
+    """A scenario, the card, and the scheduler: a policy of ours or a rival."""
 
     scenario: Scenario
     card: str
@@ -65,7 +65,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Measured:
-    """A row, and who ran from when to when."""
+    """A row, and the containers' stretches of running."""
 
     row: dict[str, Any]
     line: tuple[Stretch, ...] = ()
@@ -106,7 +106,7 @@ def felt_alone(card: str, load: Container, seed: int, length_ns: int) -> tuple[f
 
 
 def requests_of(cell: Cell, gpu: Gpu, seed: int, wall: int) -> dict[str, float | None]:
-    """Of the container whose p99 is furthest from what it is alone; with high priority, if there are such."""
+    """Of the container with the p99 furthest from its value alone; only those with high priority, if there are any."""
     loads = cell.scenario.containers
     first = [i for i, one in enumerate(loads) if one.serves and one.highprio]
     rows = []
@@ -134,7 +134,7 @@ def from_fair(cell: Cell, seed: int, shares: Sequence[float]) -> float | None:
 
 
 def felt(cell: Cell, gpu: Gpu, seed: int, wall: int) -> dict[str, Any]:
-    """What users feel."""
+    """Figures of users' experience."""
     shares = [ns / wall for ns in gpu.held()]
     bars = cell.scenario.bars
     return {
@@ -161,22 +161,22 @@ def scheduler(cell: Cell, gpu: Gpu) -> Scheduler:
 
 
 def weights(cell: Cell) -> list[int]:
-    """What the rule promises in ratio: policies 0 and 1 promise the same to everybody."""
+    """The ratio that the rule promises: policies 0 and 1 promise equal parts."""
     same = cell.rule == OURS and cell.policy in (0, 1)
     return [1 if same else one.weight for one in cell.scenario.containers]
 
 
 def parts(cell: Cell) -> list[float]:
-    """Each container's part: of the wall clock under 0 and 3, of what all got otherwise."""
+    """Each container's part: of the wall clock under 0 and 3, else of the time of all."""
     promised = weights(cell)
     whole = cell.scenario.max_inst if capped(cell) else sum(promised)
     return [weight / whole for weight in promised]
 
 
 def due(cell: Cell) -> list[float]:
-    """What it can hold of that: a queue that runs empty between kernels leaves holes in its own turns.
+    """The part of parts() that a load can hold: a queue that runs empty between kernels leaves holes in its turns.
 
-    Switches among its own processes are no holes: what is compared with this is held time.
+    Switches among its own processes are no holes: this is compared with held time.
     """
     if not capped(cell):
         return parts(cell)
@@ -188,7 +188,7 @@ def capped(cell: Cell) -> bool:
 
 
 def promises(cell: Cell) -> bool:
-    """A ratio is asked for: of ours under 0 to 3, of every rival."""
+    """Whether the rule promises a ratio: ours under 0 to 3, every rival."""
     return cell.scenario.saturating and (cell.rule != OURS or cell.policy in (0, 1, 2, 3))
 
 
@@ -213,7 +213,7 @@ def share_error(cell: Cell, found: Sequence[Sequence[int]], slice_us: int) -> tu
 
 
 def cap_excess(cell: Cell, found: Sequence[Sequence[int]]) -> float | None:
-    """Whoever has high priority has no cap."""
+    """A container with high priority has no cap."""
     if not capped(cell):
         return None
     caps = [1.0 if one.highprio else part for one, part in zip(cell.scenario.containers, parts(cell), strict=True)]
@@ -265,7 +265,7 @@ def head(cell: Cell) -> dict[str, Any]:
 
 
 def reading_ns(who: Scheduler) -> int:
-    """What reading the run state has taken of the thread."""
+    """The thread's time for reading the run state."""
     return who.source.spent_ns if isinstance(who, Turns) and who.source else 0
 
 

@@ -47,12 +47,12 @@ class Cell:
         return [100 * part / self.round_slices for part in self.parts]
 
     def bound_pp(self, n: int, slice_us: int) -> float:
-        """What the arithmetic of slices allows over one second, and a little."""
+        """The error that the arithmetic of slices allows over one second, and a little more."""
         return 100 * slice_us / 1e6 * self.parts[n] * (1 - self.asked_pct[n] / 100) + SLACK_PP
 
 
 CELLS = (
-    # The first on each card: a slice that somebody wrote stays.
+    # First on each card, because a slice that was written stays.
     Cell("a100", "1:1", 1, None, (1, 1)),
     Cell("a100", "1:2", 2, 5000, (1, 2), quick=True),
     Cell("a100", "1:2", 2, 10_000, (1, 2)),
@@ -70,7 +70,7 @@ CELLS = (
 
 
 def in_machine(profile: str, cells: list[Cell]) -> list[dict[str, Any]]:
-    """What sched_guest.py measured, a dictionary for each cell."""
+    """The measurements of sched_guest.py, a dictionary for each cell."""
     wanted = [
         {
             "scenario": cell.scenario,

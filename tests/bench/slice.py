@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""make bench-slice: how exactly the time slices keep a ratio, and what they cost.
+"""make bench-slice: the accuracy of a ratio by time slices, and their cost.
 
 Boots a machine with exact time (instruction counting) for each profile, runs slice_guest.py in it and writes
 build/slice.json. Fails when the ratio of completed work is more than BAR_PCT from the ratio of the weights, or when
@@ -26,7 +26,7 @@ def say(text: str) -> None:
 
 
 def measure(profile: str, weights: str) -> dict[str, Any]:
-    """What slice_guest.py measured on that profile."""
+    """The measurements of slice_guest.py on that profile."""
     return boot(f"python tests/bench/slice_guest.py --weights {weights}", ICOUNT="1", PROFILE=profile)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Inside the machine of slice.py: two saturating containers under policy 2, judged by the work they complete.
 
-Prints one JSON object, the last line of its stdout. Nothing here asks cgpu_km who got what: works are simload's own
-count, busy time is the simulated GPU's.
+Prints one JSON object, the last line of its stdout. cgpu_km's own figures are not used: works are simload's own count,
+busy time is the simulated GPU's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLICY = 2
 KERNEL_US = 500
 SETTLE_S = 1.0
 ALONE_S = 2.0
-# simload says how far it is every 10 ms, and looks for completed work every 1 ms: between two lines
+# simload reports its progress every 10 ms, and polls for completed work every 1 ms: between two lines
 # at most a part of one turn is uncertain, some thousandths of a percent of the window.
 INTERVAL_S = 0.01
 COMMON = ("--seconds", "0", "--interval", INTERVAL_S)
@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 @dataclass
 class Reading:
-    """What is known at one moment."""
+    """The readings at one moment."""
 
     at: float
     busy_ns: dict[int, int]
@@ -82,12 +82,12 @@ class Tenant:
             self.load = subprocess.Popen([str(word) for word in argv], stdout=out)
         # As Box.simload(): clients do not push one another off the only processor.
         os.sched_setscheduler(self.load.pid, os.SCHED_BATCH, os.sched_param(0))
-        # Its first line says that it is ready. On a busy host time leaps by seconds until its file has been read.
+        # The first line means that it is ready. On a busy host time leaps by seconds until its file has been read.
         until(lambda: self.lines.stat().st_size, timeout=600)
         self._samples: list[tuple[float, int]] = []
 
     def stop(self) -> None:
-        """Ends the load and reads what it said."""
+        """Ends the load and reads its output."""
         self.load.terminate()
         if self.load.wait(30):
             raise RuntimeError(f"simload ended with {self.load.returncode}")

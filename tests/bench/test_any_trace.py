@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The bars of make bench-sched on traces nobody has looked at: kernels, depths, processes, weights and order by chance.
+"""The bars of make bench-sched on random traces: kernels, depths, processes, weights and order by chance.
 
 Queues never run empty, so the shares are the scheduler's alone; docs/develop/bench.md has the cost of short queues.
 """

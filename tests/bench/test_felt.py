@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What users feel in make bench-sched: the figures of requests, the scenarios, and bars that are not in force yet."""
+"""Users' experience in make bench-sched: the figures of requests, the scenarios, and bars that are not in force yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def row(trace: Scenario, policy: int, rule: str = OURS) -> dict[str, Any]:
 
 
 def test_alone_is_the_measure() -> None:
-    """Under native a lone container is what it is alone, and no bound of anything is missed."""
+    """Under native a lone container has its figures alone, and misses no bar."""
     found = row(scenario(CLOSED), 5)
     assert found["request_p99_of_alone_pct"] == 100
     assert found["request_p50_us"] == found["request_p99_us"] == 5000

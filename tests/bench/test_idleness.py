@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """docs/reference/policies.md, section 9: time unused while a container sleeps, and its wait when it wakes.
 
-And of section 3 what one that is busy has of another that leaves the GPU.
+And section 3: the gain of a busy container from another that leaves the GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS = 30
 
 
 def part_of_the_busy(card: str, other: Container) -> float:
-    """What one that is always busy gets beside another, in percent of its half."""
+    """The part of an always busy container beside another, in percent of its half."""
     containers = (Container("busy", kernel_us=500, depth=64), other)
     gpu = Gpu(profile(card), Personality(tail_pct=0), containers, 11 * S, 1)
     turns = Turns(gpu, Setup(profile(card), 1, 5000, run_state="none"), containers)
@@ -32,7 +32,7 @@ def part_of_the_busy(card: str, other: Container) -> float:
 
 
 def test_what_the_page_says_of_overlaps() -> None:
-    """Section 3: who takes what another leaves of the time in which both can run."""
+    """Section 3: the use of time that one container leaves while both can run."""
     section = " ".join(PAGE.split("\n### How exact")[1].split("\n## 4. ")[0].split())
     short, idle = Container("short", kernel_us=100, depth=1), Container("idle", kernel_us=500, on_ms=1, off_ms=1e6)
     deep = re.search(r"at 5 ms it has ([\d.]+) % of its part", section)
@@ -73,7 +73,7 @@ def test_what_stays_unused(row: list[str]) -> None:
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
 @pytest.mark.parametrize("count", [2, 4])
 def test_until_it_runs(row: list[str], count: int) -> None:
-    """Never longer than it says, and not much shorter either, or the page would say too little."""
+    """Never longer than in the page, and not much shorter, else the page's bound would be too loose."""
     client = run(int(row[0]), count, 203, 390).client(0)
     waits = [hist.max_ns / MS for hist in (client.wake, client.wake_frozen) if hist.count]
     bound_ms = float(row[3] if count == 2 else row[4])

@@ -33,7 +33,7 @@ def shares(rule: type[rivals.Rule], *containers: Container, own: Personality | N
     return [100 * ns / gpu.now for ns in gpu.held()]
 
 
-# Each rule does what its source says.
+# Each rule behaves as its source describes.
 
 
 def test_the_driver_knows_no_weights_and_counts_processes() -> None:
@@ -116,7 +116,7 @@ def test_forking_beyond_a_list_buys_and_costs_nothing() -> None:
 
 
 def test_switches_among_ones_own_are_no_holes() -> None:
-    """Under 3 the due is the part that the load holds alone, as the shares are of held time."""
+    """Under 3 the expected part is the one that the load holds alone, because shares are of held time."""
     forks = Container("forks", 10, kernel_us=100, depth=4, processes=40)
     found = sched_sim.alone("a100", forks)
     assert found.busy < 0.95 < 0.99 < found.held

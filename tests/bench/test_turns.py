@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the simulated shell tells the core of its calls: what failed, and when it began."""
+"""The simulated shell's acknowledgements to the core: failed calls, and the times of their beginning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shell(policy: int, containers: tuple[Container, ...], own: Personality, prio
 
 @pytest.mark.parametrize("policy", [0, 3])
 def test_a_cap_holds_where_restarts_fail(policy: int) -> None:
-    """27 in 100 of them, on a driver that freezes nobody before one: 5 % was 15.8 % while they counted as done."""
+    """27 in 100 fail, on a driver that needs one for a freeze. A cap of 5 % was 15.8 % while they counted as done."""
     containers = (Container("a", 1, kernel_us=500, depth=32), Container("b", 2, kernel_us=500, depth=32))
     turns = shell(policy, containers, Personality(err40_pct=27, disable_needs_restart=1, tail_pct=0))
     turns.run(S)
@@ -32,7 +32,7 @@ def test_a_cap_holds_where_restarts_fail(policy: int) -> None:
 
 @pytest.mark.parametrize(("high", "other"), [(64, 1), (1, 64)])
 def test_setting_timeslices_is_no_slow_call(high: int, other: int) -> None:
-    """Of 64 TSGs it takes 19 ms before anybody is thawed or frozen."""
+    """For 64 TSGs it takes 19 ms before any container is thawed or frozen."""
     load = {"kernel_us": 500, "depth": 32}
     containers = (
         Container("high", highprio=True, processes=high, **load),  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def test_setting_timeslices_is_no_slow_call(high: int, other: int) -> None:
 @pytest.mark.parametrize("card", ["a100", "h200", "t4"])
 @pytest.mark.parametrize("policy", [0, 3])
 def test_a_small_full_house_loses_its_switches_only(policy: int, card: str) -> None:
-    """Two slices, both owned and busy: what each has of its half is what the context switches leave."""
+    """Two slices, both owned and busy: each has its half, less the context switches."""
     containers = (Container("a", kernel_us=500, depth=64), Container("b", kernel_us=500, depth=64))
     gpu = Gpu(profile(card), Personality(), containers, 11 * S, 1)
     turns = Turns(gpu, Setup(profile(card), policy, 5000, 2), containers)
