@@ -2,7 +2,7 @@
 """A throw-away copy of this machine's root to install things in.
 
 An overlay in memory over `/`, in a mount namespace of its own: programs and the package database are those of this
-machine, whatever is written is gone when the box is closed. /lib/modules has the kernels that were added, which for
+machine, and all written files are gone when the box is closed. /lib/modules has the kernels that were added, which for
 packaging are their headers and an empty list of modules.
 """
 
@@ -49,8 +49,8 @@ ln -s "$PWD/build/kernels/$kernel/build" "/lib/modules/$release/build"
 depmod "$release" 2>/dev/null
 """
 
-#: The packages' own and the tools' databases and caches: not ours, and they change with every package. The key that
-#: DKMS signs with belongs to the machine.
+#: Databases and caches of the package manager and other tools: not ours, and they change with every package. DKMS's
+#: signing key belongs to the machine.
 NOT_OURS = (
     "var/lib/dpkg",
     "var/log",
@@ -118,9 +118,9 @@ class Box:
         return KERNELS[kernel]
 
     def tree(self) -> dict[str, str]:
-        """Every path that is not on the machine itself, or not as there, and of /lib/modules all; but for NOT_OURS."""
+        """Every path that is missing or different on the machine itself, and all of /lib/modules, except NOT_OURS."""
         top = Path(f"/proc/{self._holder.pid}/root{self.top}")
-        # A folder of the machine in which something was written is in the overlay, too.
+        # A folder of the machine with a written file in it is in the overlay, too.
         found = {
             path: what
             for path, what in tree(top / "upper").items()
@@ -131,7 +131,7 @@ class Box:
 
 
 def tree(top: Path) -> dict[str, str]:
-    """Paths below `top` with what each is: mode and content of files, target of links."""
+    """Paths below `top` with their state: mode and content of files, target of links."""
     found = {}
     for folder, folders, files in os.walk(top):
         for name in (*folders, *files):
@@ -141,7 +141,7 @@ def tree(top: Path) -> dict[str, str]:
 
 
 def describe(path: Path) -> str:
-    """What a path is, in one word or two."""
+    """The state of a path in one or two words."""
     about = path.lstat()
     if stat.S_ISLNK(about.st_mode):
         return f"link {path.readlink()}"

@@ -15,7 +15,7 @@ DEBS = " ".join(str(path) for path in sorted((REPO / "build/deb").glob(f"cgpu*_{
 
 
 class Installed:
-    """The box with the packages in it, and what it held before."""
+    """The box with the packages in it, and its content before."""
 
     def __init__(self, box: Box) -> None:
         self.box = box
@@ -33,7 +33,7 @@ def on() -> Iterator[Installed]:
 
 
 def test_lintian_finds_nothing() -> None:
-    """Errors and warnings; what is overridden says why in debian/."""
+    """Errors and warnings; overrides have their reasons in debian/."""
     with Box() as box:
         box.must(f"lintian --allow-root --fail-on error,warning build/deb/cgpu_{VERSION}_amd64.changes")
 
@@ -109,7 +109,7 @@ def test_a_new_kernel_gets_its_modules(on: Installed) -> None:
 
 
 def test_a_kernel_before_6_1_gets_none(on: Installed) -> None:
-    """77 is DKMS's word for it. Debian 12's own `autoinstall` does not know it yet and says that something failed."""
+    """77 is DKMS's status for it. Debian 12's own `autoinstall` does not support it yet and reports a failure."""
     old = "5.15.0-91-generic"
     on.box.must(f"mkdir /lib/modules/{old} && ln -s $PWD/build/kernels/6.1/build /lib/modules/{old}/build")
     done = on.box.run(f"dkms build cgpu/{VERSION} -k {old}")

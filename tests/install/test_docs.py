@@ -22,7 +22,7 @@ NOT_RUN = {
     "systemctl daemon-reload": "needs systemd as process 1, where the packages are (test_systemd.py)",
 }
 
-#: `uname -r` says which kernel DKMS builds for where it is not told.
+#: DKMS builds for the kernel of `uname -r` unless one is given.
 RUNNING = """
 mv /usr/bin/uname /usr/bin/uname.real
 printf '#!/bin/sh\\n[ "$1" = -r ] && echo %s || exec uname.real "$@"\\n' "$release" >/usr/bin/uname
@@ -71,7 +71,7 @@ def test_the_commands_of_the_page_run_and_leave_nothing(name: str) -> None:
 
 
 def test_every_mark_is_somebodys() -> None:
-    """Those that need the module are run in a virtual machine: test_systemd_update.py, test_uninstall.py."""
+    """Blocks that need the module run in a virtual machine: test_systemd_update.py, test_uninstall.py."""
     assert set(marked(INSTALL)) == {"packages", "prefix", "loaded", "again", "unloaded"}
     assert set(marked(UPGRADE)) == {"hot", "cold", "drain"}
 

@@ -16,10 +16,10 @@ VERSION = (REPO / "VERSION").read_text().strip()
 NEXT = "0.1.1" if VERSION != "0.1.1" else "0.1.2"
 DAEMON, DKMS = f"build/deb/cgpu_{VERSION}_amd64.deb", f"build/deb/cgpu-dkms_{VERSION}_all.deb"
 JSON = "/etc/docker/daemon.json"
-#: Bytes that no program would write so.
+#: A form of JSON that no program would write.
 BEFORE = '{ "debug": true,\n\t"proxies": {"http-proxy": "http://me:secret@proxy"} }'
 
-#: A package as the next version would be: the number wherever it stands. dpkg-deb wants plain modes of control files.
+#: A package of the next version: every version number replaced. dpkg-deb requires plain modes of control files.
 REPACK = """
 set -e
 for deb in $debs; do
@@ -46,13 +46,13 @@ def box() -> Iterator[Box]:
 
 
 def test_removal_gives_the_engines_files_back(box: Box) -> None:
-    """A default-runtime that is not there starts no container at all, and afterwards there is no cgpu to undo it."""
+    """With a missing default-runtime no container starts at all, and cgpu is not there any more to undo it."""
     box.must("cgpu setup podman")
     said = box.must("dpkg --remove cgpu")
     assert box.must(f"cat {JSON}") == BEFORE
     box.must("test ! -e /etc/containers/containers.conf.d/cgpu.conf")
     assert f"cgpu: wrote {JSON}\ncgpu: next: systemctl reload docker\n" in said
-    assert "secret" not in said, "apt keeps what is said here"
+    assert "secret" not in said, "apt logs this output"
     box.must("dpkg --purge cgpu && test ! -e /var/lib/cgpu")
 
 

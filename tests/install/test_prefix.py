@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""make install and make uninstall: what is there in between, and that afterwards everything is as before."""
+"""make install and make uninstall: the installed files, and the same state as before afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION = (REPO / "VERSION").read_text().strip()
 
 
 def install(verb: str, destdir: Path, tree: Path = REPO, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What `make install` and `make uninstall` run."""
+    """The command of `make install` and `make uninstall`."""
     return subprocess.run(
         [tree / "scripts/install", verb],
         env={**os.environ, "DESTDIR": str(destdir), **variables},
@@ -49,7 +49,7 @@ def test_nothing_is_left(tmp_path: Path, prefix: str) -> None:
     assert f"ExecStart={prefix}/bin/cgpud\n" in unit
     assert "/usr/bin/cgpu" not in unit
     assert {path: between[path] for path in before} == before
-    # What Python leaves at the first start.
+    # Files that Python writes at the first start.
     (top / prefix[1:] / "lib/cgpu/cgpud/__pycache__").mkdir()
     done = install("uninstall", top, PREFIX=prefix)
     assert (done.returncode, done.stderr) == (0, "")
@@ -144,7 +144,7 @@ def test_what_is_another_ones_is_left_to_it(tmp_path: Path, other: str) -> None:
 
 
 def test_whatever_the_umask_everybody_can_read_it(tmp_path: Path) -> None:
-    """A tree, wheels among it, of somebody who shows his files to nobody."""
+    """A tree, with its wheels, that only its owner can read."""
     mine, top = tmp_path / "tree", tmp_path / "root"
     shutil.copytree(REPO, mine, ignore=lambda folder, _: ["build", ".git"] if Path(folder) == REPO else [])
     shutil.copytree(REPO / "build/site", mine / "build/site")
@@ -202,7 +202,7 @@ def test_a_newer_tree_removes_the_older_installation() -> None:
 
 
 def test_the_machine_is_left_as_it_was() -> None:
-    """The unit is enabled, an engine set up, the daemon has been running. What setup cannot undo it names and keeps."""
+    """The unit is enabled, an engine set up, the daemon has run. Changes that setup cannot undo are named and kept."""
     with Box() as box:
         box.must("mkdir -p /etc/docker && printf '{ \"debug\": true }' >/etc/docker/daemon.json")
         before = box.tree()
@@ -227,7 +227,7 @@ def test_the_machine_is_left_as_it_was() -> None:
 
 
 def test_the_daemon_is_stopped_while_its_unit_is_there() -> None:
-    """systemctl writes down what it was asked, and whether there was a unit; the box has no systemd."""
+    """A stand-in for systemctl logs its arguments, and whether there was a unit; the box has no systemd."""
     unit = "/usr/local/lib/systemd/system/cgpud.service"
     with Box() as box:
         box.must("scripts/install install")
@@ -246,7 +246,7 @@ def test_it_runs_where_it_was_installed() -> None:
         box.must("scripts/install install", PYTHONPATH="/nowhere")
         assert box.must("/usr/local/bin/cgpu --version").strip() == f"cgpu {VERSION}"
         assert box.must("/usr/local/bin/cgpud --check") == ""
-        # A stranger's module of the same name is not looked at.
+        # A module of the same name from another source is ignored.
         box.must("mkdir /tmp/evil && echo 'raise SystemExit(9)' >/tmp/evil/click.py")
         box.must("/usr/local/bin/cgpu --version", PYTHONPATH="/tmp/evil")
         box.must(f"dkms add cgpu/{VERSION}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the targets that are typed on a GPU host ask of it: packages by name, none taken away, and none without apt."""
+"""Requirements of the targets for a GPU host: packages by name, none removed, and none without apt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from box import REPO, Box
 
-#: apt writes down what it was asked; of packages none seems to be there.
+#: Stand-ins: apt-get logs its arguments, dpkg-query finds no package.
 STAND_INS = """
 printf '#!/bin/sh\\necho "$@" >>/tmp/asked\\n' >/usr/bin/apt-get
 printf '#!/bin/sh\\nexit 1\\n' >/usr/bin/dpkg-query

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What goes to DKMS: which files, which kernels, which version."""
+"""The input of DKMS: files, kernels, version."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_both_modules_are_built_under_the_names_that_kbuild_gives_them() -> None
     ],
 )
 def test_kernels_from_6_1_on(release: str, wanted: bool) -> None:
-    """By the regular expression, which is what DKMS before 3.1 heeds, and by the least version."""
+    """By the regular expression, which DKMS before 3.1 uses, and by the least version."""
     assert bool(re.search(conf("BUILD_EXCLUSIVE_KERNEL"), release)) is wanted
     least = tuple(map(int, conf("BUILD_EXCLUSIVE_KERNEL_MIN").split(".")))
     assert (tuple(int(number) for number in re.findall(r"\d+", release)[:2]) >= least) is wanted
@@ -64,14 +64,14 @@ def test_no_tests_and_no_python() -> None:
 
 
 def test_the_list_is_all_there_is() -> None:
-    """A file that is forgotten in it would be compiled nowhere, and missed on the machine of whoever has DKMS."""
+    """A file missing in the list would not be compiled anywhere, and would be missing on machines with DKMS."""
     found = sources()
     assert len(found) == len(set(found))
     assert {path for path in found if path.endswith((".c", ".h"))} == there("*.c", "*.h")
 
 
 def test_every_file_is_of_the_module_that_its_folder_says(tmp_path: Path) -> None:
-    """What make reads out of Kbuild."""
+    """The lists that make reads from Kbuild."""
     makefile = tmp_path / "Makefile"
     makefile.write_text(f"src := {REPO}\ninclude {REPO}/Kbuild\nall:\n\t@echo $(cgpu_km-y); echo $($(cgpu_core)-y)\n")
     told = subprocess.run(["make", "-s", "-f", makefile], check=True, capture_output=True, text=True).stdout
