@@ -40,7 +40,7 @@ typedef int16_t s16; typedef int32_t s32;
 
 @dataclass
 class Outcome:
-    """What came of one release."""
+    """The outcome of one release."""
 
     tag: str
     branch: int
@@ -61,7 +61,7 @@ def defines(path: Path) -> dict[str, int]:
 
 
 def core_names() -> dict[str, tuple[int, list[str]]]:
-    """nv_abi.h: name, our number, what it is there."""
+    """nv_abi.h: name, our number, NVIDIA's expressions."""
     return {n: (v, layouts.CORE.get(n, [n])) for n, v in defines(ROOT / "cgpu_km/core/nv_abi.h").items()}
 
 
@@ -97,17 +97,17 @@ def nvsim_pairs() -> list[tuple[str, str, list[str]]]:
     return pairs
 
 
-# ---- the comparisons: what to ask first, then what to do with the answers ----
+# ---- the comparisons: the queries first, then the use of their results ----
 
 
 def struct_of_control(row: calltable.Row, methods: dict) -> list[str]:
-    """C types of a control's parameters: what the driver exports, else what its name suggests."""
+    """C types of a control's parameters: those that the driver exports, else one derived from the control's name."""
     found = [m.params for m in methods.get(row.number, [])]
     return found or [row.name.replace("_CMD_", "_") + "_PARAMS"]
 
 
 def wanted(tree: ogkm.Tree, methods: dict, classes: dict) -> list[str]:
-    """All expressions that are asked of a release."""
+    """All expressions to evaluate in a release."""
     exprs = [e for _, theirs in core_names().values() for e in theirs]
     exprs += [e for _, _, theirs in layouts.SHELL for e in theirs]
     exprs += [e for _, _, theirs in abi_of(tree.branch) for e in theirs]
@@ -133,7 +133,7 @@ def wanted(tree: ogkm.Tree, methods: dict, classes: dict) -> list[str]:
 
 
 def escape_exprs(row: calltable.Row) -> tuple[str, str, str]:
-    """Size, offset of the status and of the file descriptor of an escape; "" for what it has not."""
+    """Size, offset of the status and of the file descriptor of an escape; "" for a missing one."""
     found = layouts.ESCAPES.get((row.name, row.size)) or layouts.ESCAPES[row.name]
     struct, status, fd = found
     return (
@@ -160,7 +160,7 @@ def abi_of(branch: int) -> list[tuple[str, int, list[str]]]:
 
 
 def simulated() -> int:
-    """The branch that nvsim is of when nothing says otherwise: nvabi.h has its structs."""
+    """The default branch of nvsim: nvabi.h has its structs."""
     return int(re.search(r'NVSIM_VERSION_DEFAULT "(\d+)\.', NVSIM.read_text())[1])
 
 
@@ -179,7 +179,7 @@ def in_branch(line: str, branch: int) -> bool:
 
 
 def nvsim_controls(branch: int) -> dict[int, int]:
-    """The controls that nvsim knows in @branch, and the size it wants."""
+    """The controls that nvsim has in @branch, and the size it requires."""
     found = {}
     for path in sorted(NVSIM.parent.glob("rm_*.c")):
         for line in path.read_text().splitlines():
@@ -279,7 +279,7 @@ def check_escape(out: Outcome, got: dict, row: calltable.Row) -> None:
 
 
 def check_absent(out: Outcome, got: dict, methods: dict, classes: dict) -> None:
-    """What the driver has and the table knows by number must have a row in this branch."""
+    """A number that the driver has, and the table has in any branch, must have a row in this branch."""
     rows = calltable.every()
     live = {(r.kind, r.number) for r in rows if r.holds(out.branch)}
     for row in rows:
@@ -312,7 +312,7 @@ def check_nvsim(out: Outcome, got: dict) -> None:
 
 
 def check(tree: ogkm.Tree) -> Outcome:
-    """Everything of ours that is said to hold in this release."""
+    """Checks every value of ours that must hold in this release."""
     out = Outcome(tree.tag, tree.branch)
     methods, classes = tree.methods(), tree.classes()
     got = tree.probe(wanted(tree, methods, classes))
@@ -372,7 +372,7 @@ def record(outcomes: list[Outcome]) -> None:
 
 
 def record_all(outcomes: list[Outcome]) -> None:
-    """Which releases are not as the newest of their branch, for docs/reference/abi.md."""
+    """Releases that differ from the newest of their branch, for docs/reference/abi.md."""
     text = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "releases": len(outcomes),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What each number and offset of ours is called in the public driver.
+"""The public driver's name of each of our numbers and offsets.
 
-Values are C expressions over its headers. Of several, each that a release knows must agree with ours.
+Values are C expressions over its headers. Of several, each that a release has must agree with ours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ THERMAL = "NV2080_CTRL_THERMAL_SYSTEM_EXECUTE_V2_PARAMS"
 CTXSW = "NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS"
 DEBUGGER = "NV83DE_ALLOC_PARAMETERS"
 
-# cgpu_km/core/nv_abi.h, in its order. What is not here is called the same there.
+# cgpu_km/core/nv_abi.h, in its order. Names that are not here are the same in the driver.
 CORE = {
     "NV_IOCTL_MAGIC": [],
     "NV_MAJOR": ["NV_MAJOR_DEVICE_NUMBER"],
@@ -573,7 +573,7 @@ NVSIM = {
     ),
 }
 
-# Names of tests/nvsim/module/nvabi.h that are called otherwise in the driver; [] for what no header names.
+# Names of tests/nvsim/module/nvabi.h with another name in the driver; [] if no header has one.
 NVSIM_NAMES = {
     "NV_MAJOR": ["NV_MAJOR_DEVICE_NUMBER"],
     "NV_MINOR_MAX": ["NV_MINOR_DEVICE_NUMBER_REGULAR_MAX"],
@@ -612,7 +612,7 @@ NVSIM_NAMES = {
     "UVM_INIT_MULTI_PROCESS": ["UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE"],
 }
 
-# Structs of nvabi.h for older branches: what they are there, and the first branch that has another form.
+# Structs of nvabi.h for older branches: their names in the driver, and the first branch with another form.
 NVSIM_OLD = {
     "nvos46_v1": ("NVOS46_PARAMETERS", 580),
     "nvos47_v1": ("NVOS47_PARAMETERS", 550),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """NVIDIA's public kernel driver as a source of facts: numbers, sizes and offsets by branch.
 
-Numbers come from its headers through the compiler, what takes which parameters from the driver's own tables (the
+Numbers come from its headers through the compiler, the parameters of calls from the driver's own tables (the
 generated list of controls, the list of classes). Nothing of it is kept.
 """
 
@@ -24,7 +24,7 @@ COMMON = "kernel-open/common/inc"
 UVM = "kernel-open/nvidia-uvm"
 GENERATED = "src/nvidia/generated"
 CLASSES = "src/nvidia/src/kernel/rmapi/resource_list.h"
-# What of a release is needed; without the rest a release is small.
+# The needed parts of a release; without the rest a release is small.
 PATHS = ("version.mk", SDK, UNIX, COMMON, UVM, GENERATED, CLASSES)
 OLDEST = 515  # the first branch that is public
 
@@ -50,7 +50,7 @@ HEADERS = (
 
 def probe(prelude: str, flags: list[str], exprs: list[str], what: str) -> dict[str, int]:
     """The value of each constant expression that compiles after @prelude."""
-    # The compiler takes seconds to guess what an unknown name may have meant: ask for those that are there only.
+    # The compiler takes seconds to suggest alternatives for an unknown name: use only names that are there.
     seen = subprocess.run(
         [CC, "-E", "-dD", "-P", *flags, "-x", "c", "-"], input=prelude, capture_output=True, text=True, check=True
     ).stdout
@@ -64,7 +64,7 @@ def probe(prelude: str, flags: list[str], exprs: list[str], what: str) -> dict[s
         )
         if done.returncode == 0:
             break
-        # An error inside a macro is in a header, with a note that says which of our lines used it.
+        # An error inside a macro is in a header; a note has the number of our line that used it.
         bad = {int(n) - first for n in re.findall(r"^<stdin>:(\d+):\d+: (?:error|note):", done.stderr, re.M)}
         if not bad & set(range(len(left))):
             raise RuntimeError(f"{what} does not compile: {done.stderr[:500]}")
@@ -122,7 +122,7 @@ class Tree:
         return ["-w", "-std=gnu11", *(f"-I{self.root / d}" for d in (SDK, UNIX, COMMON, UVM))]
 
     def includes(self) -> str:
-        """Every header that says something about a call."""
+        """Every header about calls."""
         if not self.prelude:
             sdk = self.root / SDK
             found = [p.relative_to(sdk) for d in ("ctrl", "class", "alloc") for p in sorted((sdk / d).rglob("*.h"))]
@@ -133,7 +133,7 @@ class Tree:
         return self.prelude
 
     def probe(self, exprs: list[str]) -> dict[str, int]:
-        """The value of each constant expression that this release knows; the others are left out."""
+        """The value of each constant expression that this release has; the others are left out."""
         return probe(self.includes(), self.flags(), exprs, self.tag)
 
     def methods(self) -> dict[int, list[Method]]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Every call of a trace through the core's call table, for the branch that the trace was taken on.
 
-What must hold: the table knows the call, its size and the sizes of its parameters; a file stands exactly where the
-table says that the driver looks one up; what the table refuses is what the trace expects to be refused, and nothing
-else; symbols and files are used after they were made. `python tests/abi/replay/check.py FILE…` lists the verdicts.
+Checks: the table has the call, its size and the sizes of its parameters; a file is exactly where the driver looks one
+up by the table; the table refuses the calls that the trace marks as refused, and no others; symbols and files are used
+after they were made. `python tests/abi/replay/check.py FILE…` lists the verdicts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GPU_SYMBOLS = ("id", "minor", "uuid", "instance")
 
 @dataclass
 class Verdict:
-    """What the table says to one call."""
+    """The table's verdict on one call."""
 
     line: int
     call: str
@@ -44,7 +44,7 @@ def node_kind(node: str) -> str:
 
 
 class Checker:
-    """Walks a trace once. Also the Names of values.build(): a value is of no interest, that it is there is."""
+    """Walks a trace once. Also the Names of values.build(): values are ignored, only their presence is checked."""
 
     def __init__(self, trace: Trace):
         self.trace = trace
@@ -250,7 +250,7 @@ def files_of_block(block: Block):
 
 
 def negative(event: Event, call: values.Target, at: int) -> bool:
-    """Whether the trace says that there is no file: -1."""
+    """Whether the trace has -1, no file."""
     return any(f.at == at and event.fields.get(f.name) == "-1" for f in call.fields or ())
 
 

@@ -6,7 +6,7 @@ branches 535 to 595. A call without a layout is one block of bytes, `arg`.
 
 A field is name:kind and marks. Kinds: u8 u16 u32 (the default) s32 u64; h handle; addr an address; fd a file that the
 driver looks up; ptr a pointer to a block of the field's name; uuid 16 bytes; tN text; bN a block in the struct itself;
-_N bytes that nobody reads. Marks: > written by the driver, < read by it (the default).
+_N bytes that are not read. Marks: > written by the driver, < read by it (the default).
 """
 
 from __future__ import annotations

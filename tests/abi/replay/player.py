@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Plays a trace on the nodes of a machine: every call again, with the handles and files that this run got.
 
-Each process of the trace is one of ours, forked where the trace forks; one event at a time, in the trace's order. What
-is not as recorded ends the run with Mismatch: trace and line, the call, what came and what was recorded.
+Each process of the trace is one of ours, forked where the trace forks; one event at a time, in the trace's order. A
+difference from the recording ends the run with Mismatch: trace and line, the call, the result and the recorded one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Machine:
     cards: list[tuple[int, int, bytes, int]]
     ledger: Callable[[], int] | None = None  # bytes charged; None: there is no ledger
     context_bytes: int = 0
-    classes: dict[int, int] = field(default_factory=dict)  # what this card has for a class of the trace's card
+    classes: dict[int, int] = field(default_factory=dict)  # this card's class for a class of the trace's card
 
     def symbols(self) -> dict[str, int | bytes]:
         names = ("id", "minor", "uuid", "instance")
@@ -89,7 +89,7 @@ class Worker:
     # events
 
     def play(self, event: Event, result: dict[str, str], whole: bool) -> str:
-        """Do it; what is not as @result says. @whole: the blocks count too."""
+        """Run the event; return the differences from @result. @whole: compare the blocks too."""
         if event.verb == "call":
             return self.call(event, result, whole)
         return getattr(self, f"do_{event.verb}")(event, result) or ""
@@ -214,7 +214,7 @@ def hear(sock: socket.socket) -> tuple[object, list[int]]:
 
 
 def serve(sock: socket.socket, worker: Worker, events: list[Event]) -> None:
-    """A process's life: one order after the other until it is told to go or nobody is left to tell it."""
+    """A process's life: one order after the other, until an order ends it or the other end of the socket is closed."""
     while True:
         (order, *args), fds = hear(sock)
         answer, gift = "", ()
@@ -245,7 +245,7 @@ def serve(sock: socket.socket, worker: Worker, events: list[Event]) -> None:
 class Player:
     """with Player(trace, machine) as player: player.run()
 
-    @mark: what nvsim does not have is written down in the trace as that, and the run goes on.
+    @mark: a call that nvsim does not have is marked so in the trace, and the run goes on.
     """
 
     def __init__(self, trace: Trace, machine: Machine, mark: bool = False):
@@ -309,7 +309,7 @@ class Player:
                 raise Mismatch(f"{self.trace.where(event)}: on {self.machine.side}: {what}: {wrong}")
 
     def marked(self, event: Event, wrong: str) -> bool:
-        """Whether the machine's answer says that it does not have this; then the trace says so too."""
+        """Whether the machine's answer means that it does not have this call; the trace is then marked so."""
         found = NOT_HERE.match(wrong)
         if not found or event.verb != "call":
             return False
@@ -374,7 +374,7 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 
 def expected(event: Event, side: str) -> Expect | None:
-    """Behind cgpu its own word counts; what nvsim does not have is missing in both places."""
+    """Behind cgpu its own expectation applies; calls that nvsim does not have are missing in both places."""
     order = ("cgpu", "nvsim") if side == "cgpu" else ("nvsim",)
     return next((e for wanted in order for e in event.expects if e.side == wanted), None)
 
@@ -393,7 +393,7 @@ def cards(dev: str) -> list[tuple[int, int, bytes, int]]:
 
 
 def classes(dev: str, trace: Trace) -> dict[int, int]:
-    """What the first card has for the classes of the trace's card, for Machine."""
+    """The first card's classes for the classes of the trace's card, for Machine."""
     import nvclient as nv
 
     if "arch" not in trace.header:
@@ -403,7 +403,7 @@ def classes(dev: str, trace: Trace) -> dict[int, int]:
 
 
 def main(words: list[str]) -> int:
-    """player.py [--mark] FILE…: on the driver of this machine, which is taken for nvsim."""
+    """player.py [--mark] FILE…: on the driver of this machine, assumed to be nvsim."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "nvsim/lib"))
     for path in (word for word in words if word != "--mark"):
         trace = load(path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What each recorded program is refused in a container, by the number of the control, class or call, and how it lives
-without. The table's own reason is in the trace, before each call."""
+"""Refused calls of each recorded program in a container, by the number of the control, class or call, and the effect on
+the program. The table's own reason is in the trace, before each call."""
 
 _LIBCUDA = {
     0xD7: "NUMA_INFO: no NUMA node of the card's memory, as on most machines",
@@ -82,7 +82,7 @@ _NVIDIA_SMI_580 = {
     0x20810110: "of NV2081_BINAPI, not public",
 }
 
-#: MPS ends with an error without 0x83de0309 (docs/user/support.md): what it is refused is listed, not excused.
+#: MPS ends with an error without 0x83de0309 (docs/user/support.md): its refused calls are listed, not excused.
 MPS_580 = _LIBCUDA_580
 
 LIVES_WITHOUT_ON_A_CARD = {

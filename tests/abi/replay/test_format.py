@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The trace format: what is written is read again, what is wrong is refused by line, bytes are what they say."""
+"""The trace format: a written trace is read again, an error is refused with its line, bytes have their stated size."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_answers_are_held_against_the_record():
 
 @pytest.mark.parametrize("way", [layouts.IOCTL, layouts.UVM])
 def test_layouts_are_the_tables(way):
-    """Each layout has the size of a row, and its status and file where the row says they are."""
+    """Each layout has the size of a row, and its status and file at the row's offsets."""
     rows = table("escape" if way == layouts.IOCTL else "uvm")
     for number, size in layouts.ESCAPES if way == layouts.IOCTL else layouts.UVM_CALLS:
         fields = {f.name: f for f in layouts.fields(way, number, size)}

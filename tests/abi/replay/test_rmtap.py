@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The recorder on a machine without a GPU: real programs, nodes and a driver that are none (fake_nodes.c).
 
-What comes back from a driver worth the name is recorded in the machine, tests/vm/guest/intercept/test_replay.py.
+Answers of a complete driver are recorded in the machine, tests/vm/guest/intercept/test_replay.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tap:
         self.built, self.logs = built, logs
 
     def run(self, program: str, tapped: bool = True, check: bool = True, **env: str) -> str:
-        """What a Python program prints."""
+        """The output of a Python program."""
         libraries = [self.built / "librmtap.so"] * tapped + [self.built / "fake.so"]
         environment = {
             **os.environ,
@@ -54,7 +54,7 @@ class Tap:
         return done.stdout
 
     def play(self, change=lambda text: text) -> str:
-        """What the player says about the trace."""
+        """The player's output for the trace."""
         path = self.logs / "recorded.trace"
         path.write_text(change(self.trace().text()))
         argv = [sys.executable, REPO / "tests/abi/replay/player.py", path]
@@ -105,7 +105,7 @@ def test_a_context_is_a_trace_that_the_table_takes(tap):
     assert str(listed.block("out", "arg")) == "  out arg+0x10: $gpu0.id", "and not an address that looks like it"
     (idle,) = words(trace, "0x41/56")
     assert idle.result == {"errno": "EINVAL"}
-    assert idle.expects[0].refused, "what the table refuses is marked"
+    assert idle.expects[0].refused, "refused calls are marked"
     assert [b.path for b in idle.blocks] == ["arg"], "a call without a layout is there as bytes, once"
 
 

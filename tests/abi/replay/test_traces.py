@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every trace through the core's call table; and that the checker sees what it is there to see."""
+"""Every trace through the core's call table; and proof that the checker detects errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent / "traces"
 TRACES = sorted(ROOT.rglob("*.trace"))
 RECORDED = sorted(ROOT.glob("*/*.trace"))
 ON_A_CARD = [path for path in RECORDED if "-" in path.parent.name]
-#: libcuda asks by another number from the branch on that no longer has it.
+#: libcuda uses another number from the branch on that no longer has it.
 GONE_LATER = {"NVC36F_CTRL_GET_CLASS_ENGINEID"}
 
 
@@ -36,7 +36,7 @@ def test_the_table_takes_it(path):
 
 @pytest.mark.parametrize("path", TRACES, ids=trace_id)
 def test_its_header(path):
-    """Who made it, and for recorded ones the branch that their folder is named by."""
+    """Its maker, and for recorded ones the branch in the name of their folder."""
     header = load(path).header
     if path in RECORDED:
         assert header["made-by"].startswith("rmtap ")
@@ -49,7 +49,7 @@ def test_its_header(path):
 
 
 def number_of(event: Event) -> int:
-    """What is refused: the control, the class, or the call itself."""
+    """The refused number: of the control, the class, or the call itself."""
     inside = event.fields.get("cmd") or event.fields.get("class")
     return values.number_of(inside or event.words[1].partition("/")[0])
 
@@ -97,7 +97,7 @@ PATHS = re.compile(rb"/(bin|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys|tmp|u
 
 
 def shown(items: list[Item]) -> bytes:
-    """What stands in a block as numbers and text; names and what was left out as zeros."""
+    """The numbers and text of a block; names and omitted bytes as zeros."""
     fixed = ("word", "byte", "text")
     return b"".join(values.item_bytes(i, None) if i.kind in fixed else bytes(i.size) for i in items)
 
@@ -118,7 +118,7 @@ def test_nothing_in_it_tells_the_machine(path):
 @pytest.mark.parametrize("driver", ["580.105.08", "595.44.01"])
 @pytest.mark.parametrize("path", RECORDED, ids=trace_id)
 def test_a_later_branch_treats_it_alike(path, driver):
-    """Sizes change, and are checked where they are known; what is passed, answered or refused stays."""
+    """Sizes change, and are checked where they are known; the verdicts pass, answer and refuse stay."""
     text = path.read_text()
     then, now = (check(parse(text)), check(parse(re.sub(r"(?m)^driver .*", f"driver {driver}", text))))
     changed = {
@@ -164,7 +164,7 @@ def test_the_checker_sees(old, new, problem):
 
 
 def test_another_branch_has_other_sizes():
-    """The same calls under an older driver: what changed in between is named."""
+    """The same calls under an older driver: the changes in between are named."""
     text = (ROOT / "cumemalloc.trace").read_text()
     found = "\n".join(check(parse(text.replace("580.105.08", "535.288.01"))).problems)
     for what in ("FERMI_VASPACE_A with 56", "NVA06C_CTRL_CMD_GPFIFO_SCHEDULE with 3", "UVM_MAP_EXTERNAL_ALLOCATION"):

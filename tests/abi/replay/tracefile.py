@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The trace format of docs/develop/replay.md: read, checked for form, written. Nothing here knows what a call means."""
+"""The trace format of docs/develop/replay.md: read, checked for form, written. The meaning of calls is ignored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BLOCK = re.compile(r"  (in|out|saw|cgpu) ([\w.]+(?:@[\w.]+)*)(?:\+(0x[0-9a-f]+))
 
 
 class TraceError(Exception):
-    """What is wrong, with file and line."""
+    """An error in a trace, with file and line."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Item:
 
 
 def symbol_bytes(text: str) -> int:
-    """A UUID has 16 bytes, an address ($va1, $addr1) 8, a handle or a number 4: the name says which."""
+    """By the form of the name: a UUID has 16 bytes, an address ($va1, $addr1) 8, a handle or a number 4."""
     name = re.split(r"[+!]", text.removeprefix("$"))[0]
     if name.endswith(".uuid"):
         return 16
@@ -94,7 +94,7 @@ class Block:
 
 @dataclass
 class Expect:
-    """What another machine answers instead: the call table's refusal, or what nvsim does not have."""
+    """Another machine's answer: the call table's refusal, or a call that nvsim does not have."""
 
     side: str
     refused: bool
@@ -109,7 +109,7 @@ class Expect:
 
 @dataclass
 class Event:
-    """One line with what belongs to it: a call, or what happened to a file, a mapping, a process."""
+    """One line with its blocks: a call, or an event of a file, a mapping, a process."""
 
     verb: str
     words: list[str] = field(default_factory=list)
@@ -326,7 +326,7 @@ def flat(events: list[Event]):
 def symbols(event: Event) -> tuple[set[str], set[str]]:
     """Names of the symbols that an event needs, and of those that it binds.
 
-    Among them files, by @name: what a mmap maps is what NV_ESC_RM_MAP_MEMORY said of the file.
+    Among them files, by @name: a mmap maps the memory that NV_ESC_RM_MAP_MEMORY selected for the file.
     """
     texts = [*event.words[:1], *event.fields.values(), *(event.result or {}).values()]
     texts += [item.text for block in event.blocks for item in block.items if item.kind == "symbol"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Between a trace's text and the bytes of a call: structs are built from it, answers are held against it."""
+"""Between a trace's text and the bytes of a call: structs are built from it, answers are compared with it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Target:
 
 
 def target(event: Event, node: str) -> Target:
-    """@node is what the file was opened on."""
+    """@node is the node on which the file was opened."""
     number, _, name = event.words[1].partition(":")
     number, slash, size = number.partition("/")
     if not slash:
@@ -184,7 +184,7 @@ def item_wrong(item: Item, got: bytes, names: Names) -> bool:
 
 
 def block_wrong(block: Block, got: bytes, names: Names) -> str:
-    """What is not as recorded; empty where it is."""
+    """The difference from the recording; empty if there is none."""
     at = block.offset
     for item in block.items:
         part = bytes(got[at : at + item.size])
@@ -209,7 +209,7 @@ def errno_name(number: int) -> str:
 
 
 def result_wrong(result: dict[str, str], built: Built, err: int, names: Names) -> str:
-    """What of the call's own result is not as @result says."""
+    """The difference of the call's own result from @result."""
     if "errno" in result or err:
         want = result.get("errno", "none")
         return "" if want == errno_name(err) else f"errno {errno_name(err) if err else 'none'}, recorded {want}"
