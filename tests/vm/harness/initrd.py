@@ -40,7 +40,7 @@ def build(kernel_dir: Path, init: Path) -> bytes:
 
 
 def load_order(kernel_dir: Path) -> list[Path]:
-    """The files of WANTED, each after what it depends on; built-in ones have none."""
+    """The files of WANTED, each after its dependencies; built-in modules have no file."""
     depends: dict[str, list[str]] = {}
     bases = list((kernel_dir / "lib/modules").glob("*/modules.dep"))
     for base in bases:

@@ -141,8 +141,8 @@ def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
         "apparmor=0",
         "mitigations=off",
         "no_timer_check",  # a starved guest misses the ten ticks that it waits for, and panics
-        # The emulator finds translated code by its address, also the virtual one: what every program has at the same
-        # place is translated once, and not at each start.
+        # The emulator finds translated code by its address, also the virtual one: code that every program has at the
+        # same address is translated once, and not at each start.
         "norandmaps",
         "tsc=reliable",  # emulated, in step on all processors
         "random.trust_cpu=1",
@@ -160,8 +160,8 @@ def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
         # The debug kernel goes on, so that a splat is charged to its test.
         words += ["panic_on_warn=1"]
     if not machine.debug and not machine.icount and not machine.systemd:
-        # The allocator's own debugging is most of what a call costs: not where time is measured, not for systemd, and
-        # elsewhere for what this module allocates and holds. On all caches it makes everything a quarter dearer.
+        # The allocator's own debugging is most of the cost of a call: off where time is measured and for systemd,
+        # elsewhere for the caches that this module uses. On all caches it would slow everything down by a quarter.
         words += ["slub_debug=FZPU,kmalloc-*,cgpu_*,ckm_*,filp,vm_area_struct"]
     if machine.systemd:
         # The console is the kernel's; a fresh Debian 12 has cgroup v2.
@@ -207,7 +207,7 @@ def share(tag: str, path: str, readonly: bool) -> list[str]:
 
 
 def guest_environment(machine: Machine, repo: Path, release: str) -> str:
-    """What boot/init sources: assignments, one a line, quoted for the shell."""
+    """The file that boot/init sources: assignments, one a line, quoted for the shell."""
     yes_no = {True: "1", False: ""}
     values = {
         "CGPU_VM": "1",

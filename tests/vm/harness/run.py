@@ -41,7 +41,7 @@ class SetupFailed(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one run."""
+    """The outcome of one run."""
 
     status: int
     findings: list[console.Finding]
@@ -78,7 +78,7 @@ def judge(verdict: bytes, found: list[console.Finding], run_dir: Path, seconds: 
 
 
 def spawn(machine: Machine, paths: Paths, timeout: float, out, err) -> bytes:
-    """QEMU from start to end; returns what came over the verdict's wire."""
+    """QEMU from start to end; returns the bytes received on the verdict's port."""
     verdict = bytearray()
     sinks = {"out": out, "err": err, "status": verdict.extend}
     ports = [port for port in PORTS if not (machine.shell and port == "out")]
@@ -134,7 +134,7 @@ def start_reader(ours: socket.socket, sink: Callable[[bytes], object]) -> thread
 
 
 def make_run_dir(machine: Machine, command: str) -> Path:
-    """A fresh build/vm/<time>-<kernel>-<pid> with what boot/init reads."""
+    """A fresh build/vm/<time>-<kernel>-<pid> with the files that boot/init reads."""
     base = REPO / "build/vm"
     base.mkdir(parents=True, exist_ok=True)
     prune(base)
@@ -153,7 +153,7 @@ def make_run_dir(machine: Machine, command: str) -> Path:
 
 
 def nvsim_command(machine: Machine) -> str:
-    """What loads nvsim in the guest; put together here, where starting Python costs nothing."""
+    """The command that loads nvsim in the guest; built here, where starting Python is cheap."""
     words = [sys.executable, REPO / "tests/nvsim/load", "--print"]
     words += ["--module", REPO / "build/modules" / machine.kernel / "nvsim.ko"]
     options = {

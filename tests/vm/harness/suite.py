@@ -81,7 +81,7 @@ def pytest_command(name: str, kind: str, rest: list[str]) -> str:
 def places(markers: list[str]) -> list[str]:
     """The files with tests that bear these markers: to read the others costs the debug kernel four minutes.
 
-    Without a marker it is everything, so that a test without a boot is seen (scripts/test-levels).
+    Without a marker it is every file, so that a test without a boot is found (scripts/test-levels).
     """
     if not markers:
         return ["tests/vm/guest"]

@@ -340,7 +340,7 @@ def test_the_neighbours_channels_by_a_list(box: Box, neighbour: nv.Gpu):
 
 
 def test_the_neighbours_files_over_a_socket(box: Box, neighbour: nv.Gpu):
-    """A neighbour that hands its files over gives away what it is: but not through ours."""
+    """A neighbour that passes its files on gives its own rights away, but these do not work through our files."""
     ours, theirs = socket.socketpair()
     socket.send_fds(theirs, [b"x"], [neighbour.rm.ctl.fd, neighbour.node.fd])
     _, (ctl, node), _, _ = socket.recv_fds(ours, 1, 2)

@@ -73,7 +73,7 @@ def test_tables_by_a_mapping_that_cannot_be_answered(box: Box, gpu: nv.Gpu, spac
 
 @pytest.mark.checked
 def test_tables_by_unmapping_in_the_name_of_another(box: Box, gpu: nv.Gpu, space: int):
-    """The driver goes by the address. What comes back is what was there."""
+    """The driver unmaps by the address. The charge of the mapping at that address is dropped."""
     rm = gpu.rm
     _, large = gpu.alloc_vidmem(16 * MIB)
     _, small = gpu.alloc_vidmem(64 * KIB)

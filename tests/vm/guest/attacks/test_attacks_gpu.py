@@ -21,7 +21,7 @@ NAMES = (f"{n:012x}" + "a" * 52 for n in itertools.count(0xA90000000000))
 
 
 def uuid_of(index: int) -> bytes:
-    """As uvm has it, from what the module learned of the driver."""
+    """The UUID in uvm's form, as the module read it from the driver."""
     text = (PROC / str(index) / "uuid").read_text().strip()
     assert text.startswith("GPU-")
     return bytes.fromhex(text.removeprefix("GPU-").replace("-", ""))
@@ -52,7 +52,7 @@ def test_another_gpu_by_its_uuid(gpu: nv.Gpu, other: nv.Gpu):
         assert uvm.register_gpu(other.uuid) == NV_ERR_GPU_UUID_NOT_FOUND
         assert uvm.register_gpu(bytes(16)) == NV_ERR_GPU_UUID_NOT_FOUND
         assert uvm.register_gpu(gpu.uuid) == nv.NV_OK
-        assert uvm.unregister_gpu(other.uuid) != nv.NV_OK, "what names a GPU that is not registered finds none"
+        assert uvm.unregister_gpu(other.uuid) != nv.NV_OK, "the GPU is not registered"
         peers = (ctypes.c_uint8 * 36).from_buffer_copy(gpu.uuid + other.uuid + bytes(4))
         assert uvm.raw(29, peers) == 0
         assert int.from_bytes(bytes(peers[32:]), "little") != nv.NV_OK
@@ -124,7 +124,7 @@ def test_one_block_in_each_frame_by_the_old_call(box: Box, gpu: nv.Gpu, flags: i
 
 
 def test_one_block_in_each_frame_by_its_alignment(box: Box, gpu: nv.Gpu):
-    """Charged as what it keeps from the others."""
+    """The charge includes the memory that the alignment makes unusable for others."""
     status, handle = gpu.alloc_vidmem(64 << 10, flags=ALIGNMENT_FORCE, alignment=2 * MIB)
     assert status == nv.NV_OK
     assert box.used == 2 * MIB

@@ -65,7 +65,7 @@ def register(box_or_node: nv.Node, ctl: nv.Ctl) -> int:
 
 
 def test_memory_by_a_control_file_registered_on_another(box: Box):
-    """Its clients would live as long as the other, and be charged as long as itself."""
+    """The file's clients would live as long as the other file, but be charged only as long as the file itself."""
     before = fb_used()
     with box.client() as first:
         instance = nv.IdInfo(gpu_id=first.cards()[0].gpu_id)
@@ -103,7 +103,7 @@ def test_clients_by_registering_while_they_are_made(box: Box):
 
 
 def test_a_registered_control_file_serves_the_others_clients(box: Box):
-    """What it is for: an OS event on a file of its own."""
+    """The legitimate use: an OS event on a file of its own."""
     with box.client() as client, nv.Ctl(box.dev) as events, nv.Ctl(box.dev) as late:
         gpu = client.gpu(0)
         with refusing(box, 0):
@@ -216,7 +216,7 @@ def device_sharing(client: nv.Client, gpu: nv.Gpu, share: int) -> tuple[int, int
 
 
 def test_the_neighbours_address_space_by_its_client(box: Box, neighbour: nv.Gpu):
-    """Nor another client's of the container: the driver looks later, when the handle can be a neighbour's."""
+    """Nor another client's of the container: the driver looks it up later, when the handle may be a neighbour's."""
     with box.client() as client, box.client() as other:
         gpu = client.gpu(0)
         other.gpu(0)

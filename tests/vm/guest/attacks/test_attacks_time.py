@@ -81,7 +81,7 @@ def test_time_by_enabling_what_was_prepared(neighbour: nv.Gpu, weighted: None):
 
 
 def test_turns_by_enabling_again_and_again(neighbour: nv.Gpu, weighted: None):
-    """What is enabled already needs no call of the controls, under which the next turn would wait."""
+    """An enabled channel needs no control call, for which the next turn would have to wait."""
     with Box(next(NAMES), 1024) as box, box.client() as client:
         (channel,) = groups(client, 1)
         assert channel.group.enable() == 0
@@ -131,7 +131,7 @@ BAR1_SIZE, LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST = 0x05, 0x1
 
 
 def test_sight_of_what_the_neighbour_takes(neighbour: nv.Gpu):
-    """Free regions, their places and what is mapped of BAR1 are the neighbour's doing."""
+    """Free regions, their addresses and the use of BAR1 depend on the neighbour."""
     indexes = (LARGEST_FREE, LARGEST_FREE_BASE, BAR1_AVAIL, BAR1_LARGEST)
     with Box(next(NAMES), 14000) as box, box.client() as client, nv.Client() as host:
         gpu = client.gpu(0)
@@ -173,7 +173,7 @@ def test_the_hosts_time_by_objects_without_end(few_objects: int):
             assert len(made) == few_objects
             assert arg.status == NO_RESOURCES
             assert box.stat("refused_calls") == refused + 1
-            # What the driver had made by then is gone: with room again, all is as it was.
+            # The refused object is freed in the driver: with room again, allocations work as before.
             free = nv.Free(made[7], made[7], made[7])
             ctl.call(nv.ESC_RM_FREE, free)
             assert free.status == 0

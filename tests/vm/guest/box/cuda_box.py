@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests with NVIDIA's own user space share: its image, its programs in a container, a load that reports."""
+"""Helpers of the tests with NVIDIA's own user space: its image, its programs in a container, a load that reports."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def ensure_runtime() -> None:
 
 
 def settings(**changed: object) -> None:
-    """Of dockerd, which reads them again."""
+    """Changes dockerd's settings and makes dockerd read them again."""
     pid, argv = dockerd()
     path = Path(argv[argv.index("--config-file") + 1])
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))

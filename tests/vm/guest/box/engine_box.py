@@ -79,7 +79,7 @@ def hands_over_to(runtime: str, wait_s: int = 10) -> Iterator[None]:
 
 @contextlib.contextmanager
 def configured(text: str) -> Iterator[None]:
-    """cgpu.toml of the daemon that runs, which has been read when this goes on."""
+    """Writes cgpu.toml and waits until the running daemon has read it."""
     TOML.parent.mkdir(parents=True, exist_ok=True)
     TOML.write_text(text)
     _reload_daemon()
@@ -140,7 +140,7 @@ class Running:
         return self.run("/bin/sh", "-c", script)
 
     def total_bytes(self) -> int:
-        """What a client inside takes the GPU's memory for."""
+        """The GPU's memory as a client inside sees it."""
         done = self.run("/bin/simload", "--info", "--json")
         assert done.returncode == 0, done.stderr
         return int(json.loads(done.stdout.splitlines()[-1])["total_bytes"])
@@ -260,7 +260,7 @@ class ByHand:
 
 @dataclass
 class Podman:
-    """Without its image store; what it hands over to is runtime.conf's."""
+    """Without its image store; runtime.conf names the next runtime."""
 
     name: str = "podman"
     words: list[str] = field(

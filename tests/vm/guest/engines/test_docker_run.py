@@ -175,7 +175,7 @@ def test_docker_is_not_disturbed_otherwise() -> None:
     assert "cgpu" not in must("docker", "info", "--format", "{{.Warnings}}")
 
 
-# ---- what root inside cannot do ----
+# ---- limits of root inside ----
 
 
 def inside(one: d.Box, script: str) -> str:

@@ -32,7 +32,7 @@ CAPABILITIES = [
 
 
 def make_outer_rootfs() -> None:
-    """The machine's /usr, for runc and its libraries, and in /inner what every container here has."""
+    """The machine's /usr, for runc and its libraries, and in /inner the rootfs of every container here."""
     OUTER.mkdir(parents=True, exist_ok=True)
     for name in ("dev", "etc", "inner", "proc", "run", "sys", "tmp", "usr"):
         (OUTER / name).mkdir(exist_ok=True)
@@ -141,7 +141,7 @@ def test_without_nodes_it_has_none(outer: Running) -> None:
 
 
 def test_the_driver_is_out_of_reach(outer: Running) -> None:
-    """Its own rules allow everything, and it makes the driver's node, as `--device` does of what stat() shows there.
+    """Its own rules allow everything, and it makes the driver's node, as `--device` does with the numbers from stat().
     The outer container's rules hold below it.
     """
     done = inner(outer, [node("/dev/nvidiactl", 195, 255)], "/bin/sh", "-c", "ls /dev/nvidiactl && : </dev/nvidiactl")

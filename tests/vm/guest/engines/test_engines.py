@@ -262,7 +262,7 @@ def test_cdi_devices_become_slices(sliced: bool) -> None:
             assert one.total_bytes() == one.memsize()
         else:
             assert one.nodes_come_from() == {"made"}
-            assert one.reaches_the_driver(), "what the test above would see if a rule stayed"
+            assert one.reaches_the_driver(), "as in the test above with a leftover rule"
     d.until(e.nothing_is_left, "nothing is left of the container")
 
 
@@ -287,7 +287,7 @@ def test_created_and_never_started(by_hand: ByHand) -> None:
 
 
 def test_update_keeps_the_devices(by_hand: ByHand) -> None:
-    """An update rewrites the container's cgroup; what was given by the file stays."""
+    """An update rewrites the container's cgroup; the devices from config.json stay."""
     with started(by_hand, variables(6)) as one:
         d.must(by_hand.runtime, "update", "--memory", str(512 * d.MIB), one.id)
         assert one.total_bytes() == one.memsize()
@@ -318,7 +318,7 @@ def no_pid_ns() -> list[str]:
     return [f"linux.namespaces={json.dumps(kinds)}"]
 
 
-# ---- what else may go away ----
+# ---- restarts and missing parts ----
 
 
 def test_a_daemon_that_lost_its_records(by_hand: ByHand) -> None:
@@ -393,7 +393,7 @@ def test_no_room_for_records(by_hand: ByHand, tmp_path: Path) -> None:
     """A full /run: a sentence and no container, and those that run still end as they should."""
     with started(by_hand, variables(3)) as one:
         d.must("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(tmp_path))
-        (tmp_path / "full").write_bytes(bytes(4096))  # before the daemon can take the room for what it misses
+        (tmp_path / "full").write_bytes(bytes(4096))  # before the daemon can use the space for missing files
         d.must("mount", "--bind", str(tmp_path), str(d.STATE))
         try:
             done, two = by_hand.start(variables(3), e.SLEEP)

@@ -127,7 +127,7 @@ def test_free_before_unmap(box):
 
 @pytest.mark.checked
 def test_uvm_mapping_outlives_the_client(box):
-    """Every RM file closed: what uvm maps stays charged until uvm's file goes."""
+    """Every RM file closed: memory mapped by uvm stays charged until uvm's file is closed."""
     rm = box.client()
     gpu = rm.gpu()
     space = gpu.space()

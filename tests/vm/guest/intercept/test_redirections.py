@@ -118,7 +118,7 @@ def test_no_container_without(switch: Path, why: int, kernel_log):
 
 
 def flags(function: str) -> list[str]:
-    """Of the kernel's list of traced functions: I where its instruction pointer is changed."""
+    """Flags in the kernel's list of traced functions: I if the instruction pointer is changed."""
     lines = (TRACING / "enabled_functions").read_text().splitlines()
     return next((line.partition("tramp")[0].split()[2:] for line in lines if line.split()[0] == function), [])
 

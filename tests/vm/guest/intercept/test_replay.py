@@ -37,7 +37,7 @@ NAME = "4e" * 32
 
 
 def machine(trace: tracefile.Trace, side: str, dev: str, **more: object) -> player.Machine:
-    """These nodes, with what this card has for the trace's classes."""
+    """These nodes, with this card's classes for those of the trace."""
     return player.Machine(side, dev, player.cards(dev), classes=player.classes(dev, trace), **more)
 
 
@@ -88,7 +88,7 @@ def play_in_container(trace: tracefile.Trace, context_bytes: int) -> player.Play
     for number in numbers:
         (PROC / str(number) / "uvm").write_text(trace.header.get("uvm", "deny"))
     with Box(NAME, int(trace.header.get("memsize", 1 << 30)) >> 20, gpus) as box:
-        box.proc = PROC / "0" / box.dir  # what is checked is the first one's
+        box.proc = PROC / "0" / box.dir  # checks read the first GPU's
         here = machine(trace, "cgpu", box.dev, ledger=lambda: settled(box), context_bytes=context_bytes)
         with player.Player(trace, here) as run:
             run.run()
@@ -192,7 +192,7 @@ def test_a_recorded_trace_in_a_container(recorded: Path, context_bytes: int):
 
 
 def test_what_is_not_as_recorded_is_named(recorded: Path):
-    """The file and line, the call, what came and what was recorded; in an answer too."""
+    """The file and line, the call, the result and the recorded one; in an answer too."""
     text = recorded.read_text()
     at = text.index("class=0x40:NV01_MEMORY_LOCAL_USER -> new=")
     wrong = text[:at] + text[at:].replace("status=0x0", "status=0x51", 1)

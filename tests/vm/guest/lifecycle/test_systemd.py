@@ -2,8 +2,8 @@
 """The packages under the real systemd: cgpud as their unit, and containers in cgroups of systemd.
 
 In the order of the file: the unit alone; engines as `cgpu setup` has them; then three containers, of runc, podman and
-Docker, that live through all that happens to the daemon and to systemd; then the end. What is left when the packages
-go is for test_uninstall.py.
+Docker, that live through all that happens to the daemon and to systemd; then the end. test_uninstall.py checks the
+removal of the packages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENGINES = ("docker.service", "containerd.service", "crio.service", "kubelet.serv
 NO_DAEMON = "cgpud does not answer on /run/cgpu/cgpud.sock"
 METRICS = ("127.0.0.1", 9400)
 WEIGHTED = 2
-# The longest slices: turns are most of what three containers cost an emulated processor.
+# The longest slices: turns are most of the load of three containers on an emulated processor.
 CONFIGURATION = '[gpu]\npolicy = "weighted"\nslice_us = 100000\n'
 NODE = """[Unit]
 Wants=docker.service containerd.service cgpud.service
@@ -111,7 +111,7 @@ def test_modules_by_modules_load_and_modprobe() -> None:
 
 
 def test_the_packages_run() -> None:
-    """Their files are as they were packed. The unit is enabled, so the boot has started it: on what they brought."""
+    """The files are as packed. The unit is enabled, so the boot has started it, from the packages' files."""
     packages = ("cgpu", "cgpu-dkms")
     assert must("dpkg-query", "--show", "--showformat=${db:Status-Status} ", *packages) == "installed installed "
     configured = {("??5??????", "c", str(path)) for path in (u.CONF, e.CONF)}  # by parts()
@@ -200,7 +200,7 @@ def engine_files() -> dict[str, bytes | None]:
 
 
 def test_a_plain_docker_run(engine_files: dict[str, bytes | None]) -> None:
-    """Neither a runtime is named nor a device: what setup wrote, and the engine has read."""
+    """Without a runtime or a device on the command line: the engine has read them from the file that setup wrote."""
     must("systemctl", "start", "docker.service", UNIT)
     for engine in u.ENGINES:
         u.set_up(engine)
@@ -266,7 +266,7 @@ def test_a_pod_as_a_kubelet_asks(engine_files: dict[str, bytes | None]) -> None:
         cri.remove_pod(pod)
 
 
-# ---- three containers, and what happens around them ----
+# ---- three containers during restarts and updates ----
 
 
 def test_the_rule_is_systemds(tenants: list[Tenant]) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The commands of docs/user/upgrade.md, and those of docs/user/install.md that need the module, as they stand there.
 
-Between test_systemd.py and test_uninstall.py, in the same boot: on what the packages have installed.
+Between test_systemd.py and test_uninstall.py, in the same boot: with the files of the packages.
 """
 
 from __future__ import annotations

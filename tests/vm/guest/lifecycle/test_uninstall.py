@@ -21,7 +21,7 @@ from blocks import marked
 pytestmark = pytest.mark.systemd
 
 VERSION = (REPO / "VERSION").read_text().strip()
-OVERLAY = Path("/run/overlay")  # what was written on the root since the machine was started
+OVERLAY = Path("/run/overlay")  # files written on the root since the machine was started
 
 #: The books of dpkg and systemd; and the engines' files: those that setup wrote are compared by test_setup_is_undone.
 BOOKS = ("/var/lib/dpkg/", "/var/lib/systemd/", "/var/cache/debconf/", "/etc/machine-id/")

@@ -57,13 +57,13 @@ class Loaded:
 
 @contextlib.contextmanager
 def house(count: int, policy: int) -> Iterator[list[Loaded]]:
-    """@count containers at work; they are still at it at the end, and what they had is given back."""
+    """@count containers at work; they still work at the end, and their memory is freed afterwards."""
     before = fb_used()
     put("max_inst", max(count, 8))
     made: list[Loaded] = []
     try:
         put("policy", policy)
-        put("slice_us", 8000)  # the module's own choice follows what it measures
+        put("slice_us", 8000)  # the module's own choice depends on its measurements
         made.extend(Loaded() for _ in range(count))
         until(lambda: all(one.box.stat("turns") for one in made), 120)
         yield made
@@ -79,7 +79,7 @@ def house(count: int, policy: int) -> Iterator[list[Loaded]]:
 
 @contextlib.contextmanager
 def meanwhile(work) -> Iterator[None]:
-    """@work over and over on a thread of its own; what it raises fails the test."""
+    """Repeats @work on a thread of its own; an exception from it fails the test."""
     stop, failed = threading.Event(), []
 
     def repeat() -> None:

@@ -28,7 +28,7 @@ def export(gpu: nv.Gpu, memory: int, fd: int) -> int:
 
 
 def take(gpu: nv.Gpu, fd: int, handle: int = 0) -> tuple[int, int]:
-    """Import what the file carries: (status, handle)."""
+    """Import the object on the file: (status, handle)."""
     params = struct.pack("<iIIII", fd, 1, gpu.device, gpu.device, handle)
     status, answer = gpu.rm.control(gpu.rm.handle, IMPORT_ONE, params)
     return status, struct.unpack("<iIIII", answer)[4]
@@ -100,7 +100,7 @@ def test_between_two_processes(box: Box, gpu: nv.Gpu):
             mapping = mine.map_cpu(handle, 4096)
             mapping.write32(0, 0xC0DE)
             theirs.send(b"x")
-            theirs.recv(1)  # the owner has gone: what we hold stays
+            theirs.recv(1)  # the owner has gone: our reference stays
             status = 0 if not taken and mapping.read32(0) == 0xC0DE else 2
         finally:
             os._exit(status)

@@ -121,7 +121,7 @@ def test_its_page_tables_are_charged_until_it_is_freed(box: Box, gpu: nv.Gpu, uv
 
 
 def test_more_by_rewriting_the_length(box: Box, gpu: nv.Gpu, uvm: nv.Uvm):
-    """Neither over the cap, nor a mapping of what the driver made no pool of."""
+    """Neither a pool over the cap, nor a mapping of a range that is no pool."""
     shared = mmap.mmap(-1, 16384)
     arg = nv.UvmPool.from_buffer(shared)
     before = fb_used()
@@ -160,7 +160,7 @@ def test_its_mapping_is_no_managed_memory(box: Box, uvm: nv.Uvm):
 
 @contextlib.contextmanager
 def probes_off() -> Iterator[None]:
-    """As root can: a redirection by a kprobe is missed."""
+    """As root can: calls bypass a redirection by a kprobe."""
     if not (DEBUGFS / "kprobes").exists():
         subprocess.run(["mount", "-t", "debugfs", "none", DEBUGFS], check=True)
     switch = DEBUGFS / "kprobes/enabled"

@@ -56,7 +56,7 @@ def test_a_full_gpu_is_read_in_little_time() -> None:
     boxes: list[Box] = []
     try:
         for n in range(20):
-            boxes.append(Box(f"{n:02x}" * 32, 64))  # noqa: PERF401  what is made before a failure is destroyed
+            boxes.append(Box(f"{n:02x}" * 32, 64))  # noqa: PERF401  boxes made before a failure are destroyed
         reader = Reader(Paths.below())
         scrape(reader)
         begun = time.process_time()

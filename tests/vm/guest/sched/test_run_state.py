@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Whether a container has work, as the GPU's channel RAM shows it: read, checked, and not used where it is wrong.
 
-The simulated Ampere card keeps a word for each channel. What it shows is compared with the work that is queued.
+The simulated Ampere card keeps a word for each channel. The words are compared with the queued work.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ def test_the_thread_reads_while_a_plan_depends_on_it(boxes, polling):
 
 @pytest.mark.icount
 def test_a_reading_costs_little(boxes, polling):
-    """1 channel and 20, as a CUDA context has; in exact guest time, and without what a real register costs."""
+    """1 channel and 20, as a CUDA context has; in exact guest time, and without the cost of a real register."""
     cost = {}
     for channels in (1, 20):
         with opened(boxes[0], channels):

@@ -110,11 +110,11 @@ def test_highprio_has_its_ceiling_and_all_of_an_idle_gpu(tenants):
     assert shares(high, seconds=1)[0] > 99, "no ceiling while no other container has opened the GPU"
 
 
-# Of what the ceiling leaves a third goes to switches at timeslices of 0.2 ms; five processes and more have the
-# driver's, which is five times that.
+# Switches take a third of the time left by the ceiling at timeslices of 0.2 ms; five processes and more have the
+# driver's timeslice, which is five times as long.
 @pytest.mark.parametrize(("processes", "least", "most"), [(4, 13, 30), (12, 16, 20 + NEAR)])
 def test_processes_take_no_time_from_highprio(tenants, processes, least, most):
-    """Few run beside it at short timeslices; more than four have what the ceiling leaves and no more."""
+    """Few run beside it at short timeslices; more than four have the time left by the ceiling and no more."""
     high, forks = tenants(highprio=1).start(), tenants().start("--processes", processes)
     put("policy", PREEMPTIVE)
     put("prio_ratio", 80)
@@ -134,7 +134,7 @@ def test_what_an_idle_highprio_leaves_is_the_others(tenants):
     got = shares(high, a)
     # 10/140; at the worst of the phases, one in five, half of its work waits for the next period.
     assert got[0] == pytest.approx(100 / 14, abs=NEAR)
-    # What is lost is the switches between the two.
+    # The rest is lost in switches between the two.
     assert sum(got) > 90
 
 
@@ -160,7 +160,7 @@ def test_a_neighbour_that_does_not_let_itself_be_preempted(tenants):
 
 
 def test_a_neighbour_that_starts_and_dies_all_the_time(tenants):
-    """New contexts with work in every one of them: what counts is the container."""
+    """New contexts, each with work: time is divided by container."""
     good, bad = tenants(), tenants()
     put("policy", PREEMPTIVE)
     good.start()

@@ -99,7 +99,7 @@ with nv.Client() as rm, nv.Uvm() as first, nv.Uvm() as second:
 
 
 def asked(tmp_path, **env: str) -> tuple[list[int], list[str]]:
-    """Status of class 0xde, status of MM_INITIALIZE, total bytes; and what was answered in the driver's place."""
+    """Status of class 0xde, status of MM_INITIALIZE, total bytes; and the answers given in the driver's place."""
     log = tmp_path / "answers"
     environment = {"LD_PRELOAD": str(LEVER), "RMLEVER_LOG": str(log), "PATH": "/usr/bin:/bin", **env}
     argv = [sys.executable, "-c", PROGRAM.format(nvsim=str(REPO / "tests/nvsim/lib"))]

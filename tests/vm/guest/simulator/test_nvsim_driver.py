@@ -33,7 +33,7 @@ def fb_used() -> int:
 
 
 def until(condition, seconds: float = 60.0) -> bool:
-    """Waits for what a release does behind close()."""
+    """Waits for the effects of a release after close()."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -93,7 +93,7 @@ def test_fops_are_static_as_in_the_driver():
     assert symbols()["nvidia_fops"] in "rd"
 
 
-# ---- what it lets the kernel and a process see ----
+# ---- views of the kernel and of a process ----
 
 
 @pytest.mark.parametrize("name", ["version", "params", "gpus/{gpu}/information"])

@@ -147,7 +147,7 @@ def test_two_clients_share_round_robin(make):
 
 
 def test_the_switch_costs_what_the_profile_says(make, set_parameter):
-    """The same kernels of two TSGs: what passes beyond their own time is switches."""
+    """The same kernels of two TSGs: the time beyond their own is spent in switches."""
     a, b = make(), make()
     disable(a, a, b)
     set_parameter("disable_needs_restart", 1)  # so that both begin at once

@@ -44,7 +44,7 @@ def until_used(bytes_: int) -> bool:
 
 @pytest.fixture
 def before():
-    """What is used before the test; the same has to be used after it."""
+    """Memory in use before the test; the same amount has to be in use after it."""
     bytes_ = used()
     yield bytes_
     assert until_used(bytes_)
