@@ -257,7 +257,7 @@ struct nv_copy_params {		/* copy-engine objects */
 };
 ABI_SIZE(struct nv_copy_params, 8);
 
-struct nv_notification {	/* what an error notifier holds */
+struct nv_notification {	/* the content of an error notifier */
 	uint64_t time_ns;
 	uint32_t info32;
 	uint16_t info16;

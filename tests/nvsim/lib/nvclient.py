@@ -502,7 +502,7 @@ class Uvm(Node):
         return self.uvm(UVM_ALLOC_SEMAPHORE_POOL, UvmPool(base=base, length=length))
 
     def mapped(self, base: int, length: int) -> Mapping:
-        """A mapping of what is there: of a pool."""
+        """A mapping of an existing range: of a pool."""
         return Mapping(self, length, base, mmap.PROT_READ | mmap.PROT_WRITE, base)
 
     def pageable(self) -> bool:

@@ -303,8 +303,9 @@ static int match_state(const void *nv, struct file *file, unsigned int fd)
 	return file->f_op == &nvidia_fops && fp && fp->nv == nv;
 }
 
-/* Whether the calling process has an open file of this GPU. What has its inode but not its operations does not count
- * from 550 on.
+/*
+ * Whether the calling process has an open file of this GPU. From 550 on a file with its inode but
+ * other file operations does not count.
  */
 noinline NvBool nv_is_gpu_accessible(nv_state_t *nv)
 {

@@ -15,7 +15,7 @@
 #define ACQUIRE_FAIL	(1u << 12)
 
 #define CHIP_AMPERE	0x170		/* nvchip.chip.arch */
-#define REFUSED		0xbadf5040u	/* what a read of a protected register gives */
+#define REFUSED		0xbadf5040u	/* value of a read of a protected register */
 
 bool nvchram_has(void)
 {

@@ -108,7 +108,7 @@ struct nvobj {
 	struct nvobj *parent;
 	struct nvclient *client;
 	struct list_head sibling, children;
-	struct list_head dependants;	/* struct nvdep.link: what must be freed before this */
+	struct list_head dependants;	/* struct nvdep.link: objects to free before this one */
 	u32 handle, cls;
 	enum nvtype type;
 	struct nvgpu *gpu;
@@ -256,7 +256,7 @@ struct nvengine {
 	struct hrtimer timer;
 	struct list_head tsgs;		/* runlist order */
 	struct nvtsg *cur;		/* being run or switched to */
-	struct nvtsg *rr;		/* ran last: the round robin goes on behind it */
+	struct nvtsg *rr;		/* ran last: the round robin continues behind it */
 	struct nvtsg *resident;		/* owner of the loaded context */
 	int chram_fault;		/* of the words as they were written last */
 	struct nvchan *chan;		/* of cur, executing a descriptor */

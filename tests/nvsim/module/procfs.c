@@ -45,8 +45,9 @@ static int show_information(struct seq_file *s, void *unused)
 	return 0;
 }
 
-/* The driver's files have .proc_read alone (kernel-open/common/inc/nv-procfs-utils.h): the kernel cannot read them for
- * a module, as it can what proc_create_single() makes.
+/*
+ * The driver's files have .proc_read alone (kernel-open/common/inc/nv-procfs-utils.h): unlike files
+ * of proc_create_single(), the kernel cannot read them for a module.
  */
 #define NV_PROC_FILE(name) \
 static int open_##name(struct inode *inode, struct file *file) \

@@ -107,7 +107,7 @@ struct push {
 	bool has_work, masked;
 	u32 stored_mask;
 
-	/* what waits */
+	/* the awaited value */
 	u64 wait_va, wait_value;
 	u32 wait_op;
 	bool wait_wide;

@@ -55,7 +55,7 @@ struct layout {
 	u8 releases, dependents;
 	u32 words;
 	struct field grid[3];
-	struct field counter, live;	/* what a launch waits for: as made, and now (HW_ONLY) */
+	struct field counter, live;	/* dependencies of a launch: initial, and now (HW_ONLY) */
 	struct field red_op, red_format, red_enable, trap, wide, size;	/* from release.control */
 	struct release release[PUSH_RELEASES];
 	u8 addr_bits;
@@ -177,9 +177,9 @@ static bool set_live(struct push *p, const struct layout *l, u64 va, u32 n)
 enum order { ORDER_SCHEDULE, ORDER_COPY, ORDER_DECREMENT, ORDER_INCREMENT };
 
 /*
- * A QMD runs when it has been scheduled and nothing is left that it waits for. A copy takes the
- * counter it was made with; what is decremented is live. That a schedule waits for the counter is
- * what libcuda's launches on Hopper need: its empty grid between two launches counts both.
+ * A QMD runs when it has been scheduled and has no dependency left. A copy resets the live counter
+ * to the initial one; a decrement changes the live counter. libcuda's launches on Hopper require
+ * that a schedule waits for the counter: its empty grid between two launches counts both.
  */
 static enum push_step launch(struct push *p, u64 va, enum order order)
 {
@@ -225,7 +225,7 @@ static bool release(struct push *p, const struct layout *l, const struct release
 	return push_sem_write(p, &s, now);
 }
 
-/* Launches that the end of this one lets run; each is to be looked at on its turn. */
+/* Launches that depend on this one; each is checked in turn. */
 static bool dependents(struct push *p, const struct layout *l)
 {
 	u32 i, order;

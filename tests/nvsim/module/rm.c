@@ -115,7 +115,7 @@ void nvsim_dep_add(struct nvdep *d, struct nvobj *on, struct nvobj *who)
 	list_add(&d->link, &on->dependants);
 }
 
-/* The deepest thing that has to go before @o: its children first, then what depends on it. Iterative on purpose. */
+/* The deepest object to free before @o: its children first, then its dependants. Iterative. */
 static struct nvobj *first_to_go(struct nvobj *o)
 {
 	for (;;) {
@@ -321,7 +321,7 @@ void nvsim_op_share(const struct nvsec *sec, struct nvos57 *p)
 	up_write(&nvsim_api_lock);
 }
 
-/* The end of a file: what was exported on it, its clients, and the control file it was registered with. */
+/* The end of a file: objects exported on it, its clients, and its reference to a control file. */
 void nvsim_rm_cleanup_file(nv_file_private_t *nvfp)
 {
 	struct nvclient *c, *next;

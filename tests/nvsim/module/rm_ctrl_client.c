@@ -25,7 +25,7 @@ static NV_STATUS ctl_attached_ids(struct nvctl *c)
 	return NV_OK;
 }
 
-/* {gpuIds[32], excludedGpuIds[32]}, and from 580 on what may be attached later */
+/* {gpuIds[32], excludedGpuIds[32]}, and from 580 on GPUs that may be attached later */
 static NV_STATUS ctl_probed_ids(struct nvctl *c)
 {
 	u32 *p = c->params;
@@ -57,7 +57,7 @@ static NV_STATUS ctl_detach_ids(struct nvctl *c)
 	return NV_OK;
 }
 
-/* Layout of both versions up to szName; @rest is what follows it. */
+/* Layout of both versions up to szName; @rest is the part behind it. */
 static NV_STATUS id_info(u32 *p, u32 *rest)
 {
 	struct nvgpu *gpu = nvsim_gpu_by_id(p[0]);

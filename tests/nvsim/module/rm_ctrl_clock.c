@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Clocks: firmware's own controls, which are in no public header. Numbers, sizes and layouts as libcuda of 535, 550 and
- * 555 uses them for the clock rates among a device's attributes. The domains and their masks are what an RTX 3060 is
- * published to answer, the rates are constants of the chip.
+ * Clocks: firmware's own controls, which are in no public header. Numbers, sizes and layouts as
+ * libcuda of 535, 550 and 555 uses them for the clock rates among a device's attributes. The
+ * domains and their masks are the published answer of an RTX 3060, the rates are constants of the
+ * chip.
  */
 #include "nvsim.h"
 
@@ -104,7 +105,7 @@ static NV_STATUS ctl_rates(struct nvctl *c)
 	return NV_OK;
 }
 
-/* libcuda goes on without it, and what it gets is 0. */
+/* libcuda continues without it, and gets 0. */
 static NV_STATUS ctl_before_rates(struct nvctl *c)
 {
 	*(u32 *)c->params = 0;

@@ -400,7 +400,10 @@ void nvsim_op_unmap_dma(const struct nvsec *sec, struct nvos47 *p)
 	if (!c)
 		goto out;
 	v = nvsim_obj_find_type(c, p->hDma, NVT_BIT(NVT_VIRTUAL) | NVT_BIT(NVT_VASPACE));
-	/* Without a size all of the mapping that begins there; hMemory is not looked at (serverInterUnmap). */
+	/*
+	 * Without a size all of the mapping that begins there; hMemory is ignored
+	 * (serverInterUnmap).
+	 */
 	if (!v || (!p->size && !nvas_unmap_dma(v->as, p->dmaOffset, v)))
 		p->status = NV_ERR_OBJECT_NOT_FOUND;
 	else if (p->dmaOffset >= 1ull << 49 || p->size > 1ull << 49)

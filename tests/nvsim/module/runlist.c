@@ -2,8 +2,8 @@
 /*
  * The GPU's timeline: one runlist per engine, TSGs round robin, each for its timeslice.
  *
- * Time on the GPU is computed, not observed: nvengine_advance() plays the events between e->t and now at their exact
- * times, so a late timer delays what the CPU sees and nothing else.
+ * Time on the GPU is computed, not observed: nvengine_advance() plays the events between e->t and
+ * now at their exact times, so a late timer delays the CPU's view and nothing else.
  */
 #include <linux/ktime.h>
 #include <linux/math64.h>
@@ -20,7 +20,7 @@
 #define THROTTLE_NS 20000
 #define RECENT_NS (5 * NSEC_PER_MSEC)
 
-/* Time goes on to @to with the same on the engine: a work of e->cur if @busy. */
+/* Advances time to @to with the engine unchanged: a work of e->cur runs if @busy. */
 static void pass(struct nvengine *e, u64 to, bool busy)
 {
 	struct nvsampler *s = &e->sampler;
@@ -198,7 +198,7 @@ void nvengine_advance(struct nvengine *e, u64 now)
 		return;
 	e->throttled = 0;
 	if (e->phase == NVPH_IDLE)
-		pass(e, now, false);	/* what is found now begins now */
+		pass(e, now, false);	/* work that is found now begins now */
 	e->pieces = 0;
 	while (steps < MAX_STEPS && tiny < MAX_TINY_STEPS + steps && !nvmethods_tired(e)) {
 		before = e->t;
@@ -243,7 +243,7 @@ static void arm(struct nvengine *e, u64 now)
 	if (e->stopped || (e->phase == NVPH_IDLE && !e->enabled_chans))
 		return;
 	at = next_event(e, now);
-	/* Real channel RAM shows at once what comes while the engine is at other work. */
+	/* Real channel RAM shows new work at once, while the engine runs other work. */
 	if (nvchram_has() && nvsim.chram_us > 0)
 		at = min(at, now + nvsim.chram_us * (u64)NSEC_PER_USEC);
 	hrtimer_start(&e->timer, ns_to_ktime(at), HRTIMER_MODE_ABS_HARD);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Channels known to UVM: it holds a channel's context through two functions of nvidia.ko, whatever its owner frees. */
+/*
+ * Channels registered with UVM, which holds a channel's context through two functions of nvidia.ko,
+ * also after its owner frees it.
+ */
 #include <linux/module.h>
 #include <linux/sched.h>
 #include <linux/slab.h>

@@ -344,7 +344,7 @@ API nvml_return nvmlDeviceGetMemoryInfo_v2(struct rm_gpu *gpu, struct nvml_memor
 	return NVML_SUCCESS;
 }
 
-/* In version 1 "used" includes what is reserved. */
+/* In version 1 "used" includes reserved memory. */
 API nvml_return nvmlDeviceGetMemoryInfo(struct rm_gpu *gpu, struct nvml_memory *out)
 {
 	struct nvml_memory_v2 v2 = { .version = MEMORY_V2 };

@@ -147,7 +147,9 @@ static void run(struct home *h)
 			case PUSH_END:
 				return;
 			case PUSH_FAULT:
-				/* a channel is dead then; here it goes on, to see more */
+				/*
+				 * a channel would be dead; the fuzzer continues, to reach more code
+				 */
 				did = 0;
 				continue;
 			case PUSH_WAIT:

@@ -101,7 +101,7 @@ class Machine:
         return self.lib.home_why(self.home).decode()
 
     def writes(self) -> list[tuple[int, int]]:
-        """Addresses and lengths of what was written, in order."""
+        """Addresses and lengths of the writes, in order."""
         log = self.lib.home_log(self.home)
         return [(log[2 * i], log[2 * i + 1]) for i in range(self.value("logged"))]
 
