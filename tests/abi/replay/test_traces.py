@@ -140,7 +140,7 @@ def test_a_later_branch_treats_it_alike(path, driver):
         ("ctl_fd=@ctl1 -> ok", "ctl_fd=@uvm1 -> ok", "the driver looks for CTL"),
         ("ctl_fd=@ctl1 -> ok", "ctl_fd=0x3 -> ok", "no file at offset 0"),
         ("client=$obj1 object=$device1", "client=$client7 object=$device1", r"\$client7 is not bound"),
-        ("close @uvm2", "close @uvm2\nclose @uvm2", "is not open"),
+        ("close @gpu4", "close @gpu4\nclose @gpu4", "is not open"),
         ("expect cgpu refused status=0x56 # needs", "# needs", "which the trace does not expect"),
         (
             "call @ctl1 0xd6/8:NV_ESC_SYS_PARAMS -> ok",
