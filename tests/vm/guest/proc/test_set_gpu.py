@@ -20,7 +20,7 @@ sys.path.insert(0, str(REPO))
 from slicebox import MIB, PROC, Box  # noqa: E402
 
 from cgpud.errors import KernelRefused  # noqa: E402
-from cgpud.kernel_abi import G  # noqa: E402
+from cgpud.kernel_abi import G, S  # noqa: E402
 from cgpud.model import KernelGpu, SlotWant  # noqa: E402
 from cgpud.netlink import NetlinkLink  # noqa: E402
 
@@ -149,7 +149,7 @@ def alone(capabilities: str, code: str, *before: str) -> subprocess.CompletedPro
     """Runs Python code in a process with these capabilities; the command @before execs it."""
     head = (
         "import asyncio, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from cgpud.netlink import NetlinkLink\nfrom cgpud.kernel_abi import G\n"
+        "from cgpud.netlink import NetlinkLink\nfrom cgpud.kernel_abi import G, S\n"
     )
     rights = ["--bounding-set", capabilities, "--inh-caps", capabilities]
     words = [*before, "setpriv", *rights, sys.executable, "-c", head + code]
@@ -174,7 +174,7 @@ def test_the_right_that_is_needed(box: Box) -> None:
 COMMANDS = {
     "create": "create('5e77' + '9' * 60, 0, [SlotWant(0, 0, 64 << 20, 1)])",
     "destroy": "destroy(NAME, 0)",
-    "set": "set(NAME, 0, [SlotWant(0, 0, 128 << 20, 1)])",
+    "set": "set(NAME, 0, {0: {S.LIMIT: 128 << 20, S.WEIGHT: 1}})",
     "set_gpu": "set_gpu(0, {G.PRIO_RATIO: 77})",
     "list": "list()",
     "gpus": "gpus()",
@@ -201,6 +201,16 @@ def slots(name: str) -> list[tuple[int, int, int, bool]]:
     return [(slot.gpu, slot.limit, slot.weight, slot.highprio) for slot in there.slots]
 
 
+class Parts:
+    """The values of a SET, as NetlinkLink.set() takes them, in which one GPU can occur twice."""
+
+    def __init__(self, *slots: SlotWant):
+        self._slots = slots
+
+    def items(self) -> list[tuple[int, dict[S, int]]]:
+        return [(s.gpu, {S.LIMIT: s.limit, S.WEIGHT: s.weight, S.HIGHPRIO: int(s.highprio)}) for s in self._slots]
+
+
 @pytest.mark.gpus(2)
 def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
     name = "5e771779502" + "2" * 53
@@ -219,7 +229,7 @@ def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
         said = []
         for wanted in bad:
             with pytest.raises(KernelRefused) as caught:
-                asyncio.run(link.set(name, 0, wanted))
+                asyncio.run(link.set(name, 0, Parts(*wanted)))
             said.append((errno.errorcode[caught.value.code], str(caught.value)))
             assert slots(name) == before, wanted
         assert [code for code, _ in said] == ["ENOSPC", "EINVAL", "ENOSPC", "EINVAL", "ENODEV", "EINVAL"]
@@ -227,7 +237,7 @@ def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
             said, ("memsize", "weight", "weight", "twice", "no slot", "more slots"), strict=True
         ):
             assert needle in text
-        asyncio.run(link.set(name, 0, [SlotWant(1, 1, 96 * MIB, 3, True), SlotWant(0, 0, 80 * MIB, 2, False)]))
+        asyncio.run(link.set(name, 0, Parts(SlotWant(1, 1, 96 * MIB, 3, True), SlotWant(0, 0, 80 * MIB, 2, False))))
         assert slots(name) == [(0, 80 * MIB, 2, False), (1, 96 * MIB, 3, True)]
         assert (PROC / "0" / name[:12] / "memsize").read_text() == f"{80 * MIB}\n"
 
@@ -252,7 +262,9 @@ def test_three_writers_at_once(box: Box) -> None:
 
     writers = [
         lambda number: set_gpu(0, {G.MAX_INST: 3 + number % 20, G.SLICE_US: 1000 + number}),
-        lambda number: asyncio.run(NetlinkLink().set(box.name, 0, [SlotWant(0, 0, (64 + number % 9) * MIB, 1)])),
+        lambda number: asyncio.run(
+            NetlinkLink().set(box.name, 0, {0: {S.LIMIT: (64 + number % 9) * MIB, S.WEIGHT: 1}})
+        ),
         echo,
     ]
     threads = [threading.Thread(target=again, args=(work,)) for work in writers]
