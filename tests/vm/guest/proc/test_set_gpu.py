@@ -260,6 +260,9 @@ def test_three_writers_at_once(box: Box) -> None:
     def echo(number: int) -> None:
         (box.proc / "weight").write_text(f"{1 + number % 3}\n")
 
+    def limit(mib: int) -> dict[int, dict[S, int]]:
+        return {0: {S.LIMIT: mib * MIB, S.WEIGHT: 1}}
+
     writers = [
         lambda number: set_gpu(0, {G.MAX_INST: 3 + number % 20, G.SLICE_US: 1000 + number}),
         lambda number: asyncio.run(
