@@ -183,6 +183,8 @@ def test_what_drops_uvm_mappings(gpu, before):
     assert space.uvm.register_vaspace(gpu.uuid, gpu.rm, space.vaspace) == 0
     mapped(space)
     space.uvm.close()
+    assert used() == before + 4 * MIB, "the file that keeps the mm holds the space's file"
+    space.mm.close()
     assert until_used(before)
 
 
