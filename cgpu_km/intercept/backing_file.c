@@ -35,20 +35,9 @@ static struct inode *alloc_backing(struct super_block *sb)
 
 	if (!backing)
 		return NULL;
-	backing->ct = NULL;
-	backing->slot = NULL;
-	backing->real = NULL;
-	backing->drv = NULL;
-	backing->release = NULL;
-	backing->registered = false;
-	backing->given_up = false;
-	backing->pt_bytes = 0;
-	backing->in_transfer = false;
-	backing->maps_zeros = false;
-	backing->space_mm = NULL;
-	backing->space_no_hmm = false;
+	/* The inode is initialised by the slab's constructor and by alloc_inode(). */
+	memset_after(backing, 0, inode);
 	xa_init(&backing->exports);
-	memset(&backing->guard, 0, sizeof(backing->guard));
 	atomic_inc(&alive);
 	return &backing->inode;
 }

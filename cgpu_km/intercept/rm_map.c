@@ -155,11 +155,12 @@ long ckm_rm_unmap_memory(struct ckm_rm_call *rc)
 	struct ckm_cpu_map *map;
 	long ret;
 
-	if (ckm_shared_is(ct, get32(top, NVOS_H_ROOT), get32(top, NVOS34_H_MEMORY)))
-		return ckm_rm_answer(rc, NV_OK);
 	mutex_lock(&ct->rm_lock);
 	map = take_locked(ct, top);
 	mutex_unlock(&ct->rm_lock);
+	/* A mapping of shared data is in no table. */
+	if (!map && ckm_shared_is(ct, get32(top, NVOS_H_ROOT), get32(top, NVOS34_H_MEMORY)))
+		return ckm_rm_answer(rc, NV_OK);
 	ret = ckm_rm_forward(rc);
 	if (map)
 		settle(ct, map, rc->call->ran && get32(top, NVOS34_STATUS) == NV_OK);
