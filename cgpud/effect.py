@@ -6,7 +6,7 @@ from __future__ import annotations
 from cgpud.kernel_abi import POLICY_NAMES, Policy
 
 #: 0 and 1 give equal parts, 4 about equal ones, 5 leaves the GPU to the driver.
-_WITHOUT_WEIGHTS = frozenset({Policy.FAIR, Policy.PREEMPTIVE, Policy.SOFT, Policy.NATIVE})
+WITHOUT_WEIGHTS = frozenset({Policy.FAIR, Policy.PREEMPTIVE, Policy.SOFT, Policy.NATIVE})
 
 
 def policy_text(policy: int) -> str:
@@ -22,7 +22,7 @@ def of_weight(policy: int, weight: int) -> str | None:
         return f"{name} ignores weights, so it runs; under any other policy weight 0 is no compute"
     if weight == 0:
         return f"under {name} it does not run until an administrator raises its weight"
-    if weight > 1 and policy in _WITHOUT_WEIGHTS:
+    if weight > 1 and policy in WITHOUT_WEIGHTS:
         return f"{name} ignores the size of a weight: {weight} has the same effect as 1"
     return None
 

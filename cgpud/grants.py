@@ -15,17 +15,18 @@ from typing import Any
 
 import msgspec
 
-from cgpud import env
+from cgpud import env, labels
 from cgpud.errors import Refused
 from cgpud.kernel_abi import ID_MAX
 from cgpud.model import NotSliced
+from cgpud.store import replace_file
 
 #: Field of a subject -> annotations with its value: containerd's CRI, then CRI-O's.
 ANNOTATIONS = {
-    "namespace": ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
-    "pod": ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"),
+    "namespace": labels.ANNOTATIONS["namespace"],
+    "pod": labels.ANNOTATIONS["pod"],
     "uid": ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"),
-    "container": ("io.kubernetes.cri.container-name", "io.kubernetes.container.name"),
+    "container": labels.ANNOTATIONS["name"],
 }
 GRANTS_MAX = 4096
 _GRANTED = frozenset({env.DEV, env.CONTAINER, env.VISIBLE, env.INDEX, env.WEIGHT, env.HIGHPRIO})
@@ -112,14 +113,7 @@ class Grants:
 
     def _write(self, grant: Grant) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._path(grant.subject)
-        part = path.with_suffix(".part")
-        try:
-            part.write_bytes(msgspec.json.encode(grant) + b"\n")
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        replace_file(self._path(grant.subject), grant)
 
     def add(self, body: Any) -> Grant:
         """Add or replace. Raises Refused; then nothing has changed."""

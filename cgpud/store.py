@@ -13,6 +13,17 @@ from cgpud.model import Record
 from cgpud.state import is_valid
 
 
+def replace_file(path: Path, value: object) -> None:
+    """Write the value as JSON beside the file, then replace it. OSError: the file is as before."""
+    part = path.with_suffix(".part")
+    try:
+        part.write_bytes(msgspec.json.encode(value) + b"\n")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
 class Store:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -27,20 +38,10 @@ class Store:
 
     def save(self, record: Record) -> None:
         try:
-            self._write(record)
+            replace_file(self._path(record), record)
         except FileNotFoundError:  # /run was cleared
             self.open()
-            self._write(record)
-
-    def _write(self, record: Record) -> None:
-        path = self._path(record)
-        part = path.with_suffix(".part")
-        try:
-            part.write_bytes(msgspec.json.encode(record) + b"\n")
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+            replace_file(self._path(record), record)
 
     def forget(self, record: Record) -> None:
         self._path(record).unlink(missing_ok=True)

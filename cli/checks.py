@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from cgpud.effect import WITHOUT_WEIGHTS
+
 from .edit import TOOLKIT
 from .errors import ENROL
 from .model import NATIVE, SOFT, Gpu, Slot, Snapshot, policy_name
@@ -20,7 +22,6 @@ KERNEL_LEAST = (6, 1)
 #: Of the call table, cgpu_branches in cgpu_km/core/nv_call.c; a test compares them.
 BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
 LEAST_MINOR = {535: 146, 550: 40}
-WITHOUT_WEIGHTS = (0, 1, SOFT, NATIVE)
 
 OK, PROBLEM, WARNING, SKIPPED = "ok", "problem", "warning", "skipped"
 
