@@ -7,21 +7,30 @@ import json
 import subprocess
 
 from .ask import Context, Missing, has_torch, question
-from .loads import LoadError, run_program
+from .loads import Load, LoadError, run_program
 from .stats import ratio_error, shares, whole_rounds
 
 PREEMPTIVE, WEIGHTED, FIXED = 1, 2, 3
 WEIGHTS = ((1, 1), (1, 2), (3, 1))
 
 
+def conduct_argv(
+    context: Context, policy: int, seconds: float, members: list[tuple[Load, int, bool]], *options: str
+) -> list[str]:
+    """conduct's command line; a member is a load, its weight, and whether it has high priority."""
+    argv = [str(context.bin / "conduct"), "--policy", str(policy), "--seconds", str(seconds), *options]
+    for load, weight, highprio in members:
+        argv.append(f"{load.socket}:{weight}:{len(load.lever.channels())}:1:{int(highprio)}")
+    return argv
+
+
 def conduct(context: Context, crew, policy: int, weights: tuple[int, ...], restart: bool) -> dict:
     """Throughput over the whole rounds nearest to the window, the processes' channels in the core's hands."""
     about_s = 1.5 if context.quick else context.about_s
     max_inst = sum(weights) + 1 if policy == FIXED else 20
-    argv = [str(context.bin / "conduct"), "--policy", str(policy), "--max-inst", str(max_inst)]
-    argv += ["--seconds", str(about_s * 1.15 + 1)] + ["--restart"] * restart
-    for load, weight in zip(crew.loads, weights, strict=True):
-        argv.append(f"{load.socket}:{weight}:{len(load.lever.channels())}:1")
+    members = [(load, weight, False) for load, weight in zip(crew.loads, weights, strict=True)]
+    options = ["--max-inst", str(max_inst), *["--restart"] * restart]
+    argv = conduct_argv(context, policy, about_s * 1.15 + 1, members, *options)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=about_s * 2 + 30)
     if done.returncode:
         raise LoadError(f"conduct: {done.stderr.strip()}")
@@ -92,13 +101,6 @@ def policies(context: Context) -> dict:
     }
 
 
-def conducting(context: Context, crew, seconds: float) -> subprocess.Popen:
-    """Policy 2 at 1:1 for so long, beside what else goes on."""
-    argv = [str(context.bin / "conduct"), "--policy", "2", "--seconds", str(seconds), "--restart"]
-    argv += [f"{load.socket}:1:{len(load.lever.channels())}:1" for load in crew.loads]
-    return subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
 @question("allocation", "sched", 20, (9,))
 def allocation(context: Context) -> dict:
     """How much do the scheduler's calls delay another process's allocation?
@@ -108,10 +110,9 @@ def allocation(context: Context) -> dict:
     """
     if context.load != "gpuload":
         raise Missing("the simulated driver has no CUDA")
-    argv = [str(context.bin / "exercise"), "timed"]
 
     def timed() -> dict:
-        done = run_program(argv, timeout_s=40)
+        done = run_program([str(context.bin / "exercise"), "timed"], timeout_s=40)
         if done["status"]:
             raise LoadError(f"exercise timed: {done['stderr'].strip() or done.get('reason')}")
         return json.loads(done["stdout"])
@@ -120,7 +121,8 @@ def allocation(context: Context) -> dict:
     with context.crew() as crew:
         crew.add(2)
         rows["beside two loads"] = timed()
-        process = conducting(context, crew, 30)
+        argv = conduct_argv(context, WEIGHTED, 30, [(load, 1, False) for load in crew.loads], "--restart")
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             rows["under policy 2"] = timed()
         finally:

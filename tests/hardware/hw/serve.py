@@ -17,7 +17,9 @@ from . import machine
 from .ask import TORCH, Context, Missing, has_torch, question
 from .lever import took_us
 from .loads import Crew, Load, LoadError, run_program
+from .sched import conduct_argv
 from .stats import figures
+from .traces import keep_packed
 
 SERVE = [sys.executable, str(machine.GPU / "load/serveload.py"), "--tokens", "8", "--rate", "8"]
 
@@ -54,10 +56,9 @@ def window(context: Context, crew: Crew, serve: Load | None, train: Load | None,
 def conducted(context: Context, loads: list[Load], how: tuple, seconds: float) -> Iterator[None]:
     """The core's decisions for so long, in a process of its own."""
     _, policy, weights, highprio, states = how
-    argv = [str(context.bin / "conduct"), "--policy", str(policy), "--seconds", str(seconds)]
-    argv += ["--prio-ratio", "95"] * highprio + ["--states"] * states
-    for i, (load, weight) in enumerate(zip(loads, weights, strict=True)):
-        argv.append(f"{load.socket}:{weight}:{len(load.lever.channels())}:1:{int(highprio and i == 0)}")
+    members = [(load, weight, highprio and load is loads[0]) for load, weight in zip(loads, weights, strict=True)]
+    options = ["--prio-ratio", "95"] * highprio + ["--states"] * states
+    argv = conduct_argv(context, policy, seconds, members, *options)
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     said: dict = {}
     try:
@@ -67,18 +68,6 @@ def conducted(context: Context, loads: list[Load], how: tuple, seconds: float) -
     if process.returncode:
         raise LoadError(f"conduct: {err.strip()}")
     said.update(json.loads(out.splitlines()[-1]))
-
-
-def pair(context: Context, crew: Crew, env: dict[str, str] | None = None) -> tuple[Load, Load]:
-    state = context.work / "serve.state"
-    own = None if env is None else env
-    serve = start(context, [*SERVE, "--state", str(state)], own)
-    crew.loads.append(serve)
-    train = start(context, TORCH, own)
-    crew.loads.append(train)
-    for one in (serve, train):
-        one.wait_ready(90)
-    return serve, train
 
 
 def link_states(context: Context, serve: Load, train: Load) -> None:
@@ -157,7 +146,8 @@ def serve_beside_training(context: Context) -> dict:
         rows["training alone"] = window(context, crew, None, train, seconds / 2)
     try:
         with mps(context) as env, context.crew() as crew:
-            serve, train = pair(context, crew, env)
+            crew.loads += [start(context, argv, env) for argv in (SERVE, TORCH)]
+            serve, train = (one.wait_ready(90) for one in crew.loads)
             rows["MPS"] = window(context, crew, serve, train, seconds)
     except (Missing, LoadError, subprocess.SubprocessError) as error:
         rows["MPS"] = {"reason": str(error)}
@@ -183,8 +173,6 @@ def mps_traces(context: Context) -> dict:
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-    from .traces import keep_packed
-
     files = keep_packed(raw, folder)
     return {"answer": f"{len(files)} processes; the client ends with {done['status']}", "client": done, "files": files}
 

@@ -9,17 +9,13 @@ Arrivals are exponential and do not wait for each other: a late answer delays th
 from __future__ import annotations
 
 import argparse
-import json
 import mmap
 import os
 import random
-import signal
 import sys
 import time
 
-
-def say(**event: object) -> None:
-    print(json.dumps(event), flush=True)
+from torchbase import load_torch, say, stop_on_sigterm
 
 
 class State:
@@ -83,16 +79,10 @@ def main() -> int:
     parser.add_argument("--state", help="file that says whether there is work")
     parser.add_argument("--json", action="store_true", help="accepted: there is nothing else")
     options = parser.parse_args()
-    try:
-        import torch
-    except ImportError:
-        print("serveload: PyTorch is not installed", file=sys.stderr)
-        return 1
-    if not torch.cuda.is_available():
-        print("serveload: PyTorch sees no GPU", file=sys.stderr)
-        return 4
-    stop: list[int] = []
-    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    torch = load_torch()
+    if isinstance(torch, int):
+        return torch
+    stop = stop_on_sigterm()
     decode = decoder(torch, options.layers, options.width, options.context)
     state, chance = State(options.state or os.environ.get("SERVELOAD_STATE")), random.Random(options.seed)
     say(event="ready", pid=os.getpid(), monotonic=time.monotonic(), tokens=options.tokens, rate=options.rate)

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import sys
 import time
+
+from torchbase import load_torch, say, stop_on_sigterm
 
 
 def small_net(torch, nn):
@@ -29,10 +29,6 @@ def make_net(torch):
         return "small conv net", small_net(torch, torch.nn)
 
 
-def say(**event: object) -> None:
-    print(json.dumps(event), flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10, help="0: until SIGTERM")
@@ -41,16 +37,10 @@ def main() -> int:
     parser.add_argument("--interval", type=float, default=0)
     parser.add_argument("--json", action="store_true", help="accepted: there is nothing else")
     options = parser.parse_args()
-    try:
-        import torch
-    except ImportError:
-        print("torchload: PyTorch is not installed", file=sys.stderr)
-        return 1
-    if not torch.cuda.is_available():
-        print("torchload: PyTorch sees no GPU", file=sys.stderr)
-        return 4
-    stop: list[int] = []
-    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    torch = load_torch()
+    if isinstance(torch, int):
+        return torch
+    stop = stop_on_sigterm()
     name, net = make_net(torch)
     net = net.cuda().train(not options.infer)
     images = torch.randn(options.batch, 3, 224, 224, device="cuda")
