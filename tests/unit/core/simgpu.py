@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
 """A GPU, its control and the shell's thread on a timeline of whole nanoseconds.
 
-It says what each container *really* got: the control takes effect somewhere inside its call, not
+It counts the GPU time that each container *really* got: the control takes effect somewhere inside its call, not
 when it is acknowledged, wake-ups are late, calls fail. The engine sees only what the shell sees.
 All containers here are busy from open to close; several at once share by TSGs x timeslice.
 """
