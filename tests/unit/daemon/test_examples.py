@@ -16,7 +16,7 @@ from cgpud.settings import Caps, GpuSettings
 
 SYSTEMD = Path(__file__).resolve().parents[3] / "systemd"
 EXAMPLE = (SYSTEMD / "cgpu.toml.example").read_text()
-PAGE = (SYSTEMD.parent / "docs/user/daemon.md").read_text()
+PAGE = (SYSTEMD.parent / "docs/reference/configuration.md").read_text()
 
 
 def parsed(text: str) -> config.Config:
