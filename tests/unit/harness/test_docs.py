@@ -119,7 +119,7 @@ def test_a_group_holds_pages(group):
 
 def test_the_groups_are_all_there_is():
     entries = {p.name for p in (REPO / "docs").iterdir()}
-    assert entries - {*GROUPS, "architecture.md"} == set()
+    assert entries - {*GROUPS, "architecture.md", "security.md"} == set()
 
 
 # ---- files and functions that the pages name ----
@@ -212,8 +212,11 @@ def test_a_sentence_that_is_in_no_string_is_found():
     assert unspoken(page, "GPU \0 is gone; try again") == []
 
 
-def test_the_tests_that_contributing_names_exist():
-    named = set(re.findall(r"`(test_\w+)`", (REPO / "CONTRIBUTING.md").read_text()))
+@pytest.mark.parametrize(
+    ("page", "pattern"), [("CONTRIBUTING.md", r"`(test_\w+)`"), ("docs/security.md", r"\b(test_\w+)")]
+)
+def test_the_tests_that_the_page_names_exist(page, pattern):
+    named = set(re.findall(pattern, (REPO / page).read_text()))
     files = [path for path in TEXTS if re.fullmatch(r"test_\w+\.py", path.name)]
     there = {path.stem for path in files}
     there |= {found for path in files for found in re.findall(r"^def (test_\w+)", TEXTS[path], re.MULTILINE)}
