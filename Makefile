@@ -74,6 +74,7 @@ test-replay: setup ## recorded calls through the call table, and the recorder
 	@$(PYTEST) tests/abi/replay
 
 test-daemon: setup ## cgpud without a kernel
+	@scripts/setup-promtool
 	@$(PYTEST) tests/unit/daemon
 
 test-cli: setup ## the command line tools

@@ -27,7 +27,7 @@ class Reader:
         self._specs: dict[Key, Mapping[str, str]] = {}  # a bundle does not change while its container exists
         self._version = package_version()
 
-    def scrape(self, bundles: Mapping[str, str], kernel_events: Mapping[str, int]) -> metrics.Scrape:
+    def scrape(self, bundles: Mapping[str, str], daemon: metrics.DaemonFigures) -> metrics.Scrape:
         try:
             snapshot: Snapshot | None = proc.read_tree(self._paths, brief=True)
         except ProcError as error:
@@ -38,7 +38,7 @@ class Reader:
         known = {(one.id, one.cookie) for one in there}
         self._specs = {key: found_labels for key, found_labels in self._specs.items() if key in known}
         named = {one.id: self._labels(one, bundles.get(one.id, "")) for one in there}
-        return metrics.Scrape(snapshot, named, kernel_events, self._version)
+        return metrics.Scrape(snapshot, named, daemon, self._version)
 
     def _labels(self, container: Container, directory: str) -> Mapping[str, str]:
         key = (container.id, container.cookie)
@@ -65,8 +65,13 @@ class Exporter:
     async def page(self, accept: str) -> tuple[bytes, str]:
         async with self._one_at_a_time:
             bundles = {record.id: record.bundle for record in self._daemon.records.values()}
-            events = dict(self._daemon.kernel_events)
-            return await asyncio.to_thread(lambda: metrics.text(self._reader.scrape(bundles, events), accept))
+            figures = metrics.DaemonFigures(
+                kernel_events=dict(self._daemon.kernel_events),
+                admissions=dict(self._daemon.admissions),
+                draining=self._daemon.deps.draining(),
+                drift=await self._daemon.drift_counts(),
+            )
+            return await asyncio.to_thread(lambda: metrics.text(self._reader.scrape(bundles, figures), accept))
 
     async def move(self, where: str) -> None:
         """Serve at this address from now on; "": not at all. If that fails, log an error and serve nothing."""

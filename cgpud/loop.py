@@ -49,6 +49,7 @@ class Daemon:
         self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup -> idle since
         self._throttle = events.LogThrottle()
         self.kernel_events: Counter[str] = Counter()  # count by name, for the metrics
+        self.admissions: Counter[str] = Counter(sliced=0, unsliced=0, refused=0)  # the same
 
     # ---- life of the daemon ----
 
@@ -128,7 +129,9 @@ class Daemon:
         try:
             match message.op:
                 case "prepare":
-                    return await self.prepare(request)
+                    reply = await self.prepare(request)
+                    self.admissions["sliced" if reply["action"] == "edited" else "unsliced"] += 1
+                    return reply
                 case "bind":
                     return await self.bind(request)
                 case "release":
@@ -145,11 +148,17 @@ class Daemon:
                 case _:
                     raise ProtocolError(f"there is no operation {message.op[:32]!r}")
         except CgpuError as error:
+            self._count_refusal(message.op)
             self._log.warning("refused", op=message.op, id=message.id, reason=str(error))
             return wire.refusal(str(error))
         except Exception as error:
+            self._count_refusal(message.op)
             self._log.exception("internal error", op=message.op, id=message.id)
             return wire.refusal(f"cgpud has an internal error: {type(error).__name__}: {error}")
+
+    def _count_refusal(self, op: str) -> None:
+        if op == "prepare":
+            self.admissions["refused"] += 1
 
     async def undelivered(self, request: Request) -> None:
         """The runtime ended before it got the answer, so the container it prepared does not start."""
@@ -320,11 +329,20 @@ class Daemon:
             "module": kernel is not None,
             "draining": self.deps.draining(),
             "kernel_containers": len(kernel or ()),
-            "drift": settings.drift(self.config.gpu, self.config.gpus, inventory),
+            "drift": self._drift(inventory),
             "no_such_gpu": list(settings.unmatched(self.config.gpus, inventory)),
             "grants": len(self._grants),
             "containers": list(map(state.shown, self.records.values())),
         }
+
+    def _drift(self, inventory: Iterable[model.Gpu]) -> list[dict[str, object]]:
+        return settings.drift(self.config.gpu, self.config.gpus, inventory)
+
+    async def drift_counts(self) -> dict[int, int]:
+        """For each GPU of the kernel, by its index, the number of settings that differ from cgpu.toml."""
+        inventory = await self._inventory.snapshot()
+        rows = Counter(row["index"] for row in self._drift(inventory))
+        return {gpu.index: rows[gpu.index] for gpu in inventory if gpu.kernel is not None and gpu.index is not None}
 
     def _options(self, message: wire.Message) -> oci.Options:
         requester = message.runtime if message.runtime.startswith("/") else ""

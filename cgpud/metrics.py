@@ -26,12 +26,22 @@ CONTROLS = ("freeze", "timeslice")
 
 
 @dataclass(frozen=True, slots=True)
+class DaemonFigures:
+    """What the daemon itself counts and knows."""
+
+    kernel_events: Mapping[str, int] = field(default_factory=dict)
+    admissions: Mapping[str, int] = field(default_factory=dict)  # starts by result
+    draining: bool = False
+    drift: Mapping[int, int] = field(default_factory=dict)  # GPU index -> settings that differ from cgpu.toml
+
+
+@dataclass(frozen=True, slots=True)
 class Scrape:
     """The input of one response."""
 
     snapshot: Snapshot | None  # None: the module is not loaded
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # container id -> name, image, pod, namespace
-    kernel_events: Mapping[str, int] = field(default_factory=dict)
+    daemon: DaemonFigures = field(default_factory=DaemonFigures)
     version: str = ""
 
 
@@ -108,7 +118,11 @@ SLOT_FIGURES = (
 )
 
 GPU_FIGURES = (
-    Figure("cgpu_gpu_policy", "0 fair, 1 preemptive, 2 weighted, 3 fixed, 4 soft, 5 native.", lambda gpu: gpu.policy),
+    Figure(
+        "cgpu_gpu_policy",
+        "0 fair, 1 preemptive, 2 weighted, 3 fixed, 4 soft, 5 native, 6 burst.",
+        lambda gpu: gpu.policy,
+    ),
     Figure("cgpu_gpu_slice_seconds", "Length of a slice of weight 1.", lambda gpu: gpu.slice_us * US),
     Figure("cgpu_gpu_priority_ratio", "Ceiling of high priority.", lambda gpu: gpu.prio_ratio / 100),
     Figure("cgpu_gpu_instances", "Containers on the GPU, dying ones included.", _gpu_stat("instances")),
@@ -187,6 +201,26 @@ def _of_containers(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
     yield info
 
 
+def _of_daemon(daemon: DaemonFigures) -> Iterator[Metric]:
+    admissions = CounterMetricFamily(
+        "cgpu_admissions_total", "Container starts with cGPU variables or a grant, by result.", labels=("result",)
+    )
+    for result, count in sorted(daemon.admissions.items()):
+        admissions.add_metric((result,), count)
+    yield admissions
+    yield GaugeMetricFamily("cgpu_draining", "1: new slices are refused (cgpu drain).", value=int(daemon.draining))
+
+
+def _drift(daemon: DaemonFigures, snapshot: Snapshot) -> Metric:
+    drift = GaugeMetricFamily(
+        "cgpu_gpu_settings_drift", "Settings whose value differs from cgpu.toml.", labels=GPU_LABELS
+    )
+    for gpu in snapshot.gpus:
+        if gpu.index in daemon.drift:
+            drift.add_metric((str(gpu.index), gpu.uuid), daemon.drift[gpu.index])
+    return drift
+
+
 def families(scrape: Scrape) -> Iterator[Metric]:
     yield GaugeMetricFamily("cgpu_module_loaded", "1: cgpu_km is loaded.", value=int(scrape.snapshot is not None))
     module = {"module": scrape.snapshot.module} if scrape.snapshot is not None else {}
@@ -194,10 +228,12 @@ def families(scrape: Scrape) -> Iterator[Metric]:
     events = CounterMetricFamily(
         "cgpu_kernel_events_total", "Events received from the module; resync: some were lost.", labels=("kind",)
     )
-    for kind, count in sorted(scrape.kernel_events.items()):
+    for kind, count in sorted(scrape.daemon.kernel_events.items()):
         events.add_metric((kind,), count)
     yield events
+    yield from _of_daemon(scrape.daemon)
     if scrape.snapshot is not None:
+        yield _drift(scrape.daemon, scrape.snapshot)
         yield from _of_containers(scrape, scrape.snapshot)
         yield from _of_slots(scrape.snapshot)
         yield from _of_gpus(scrape.snapshot)

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -73,8 +74,13 @@ def paths(tree: Tree) -> Paths:
     return Paths.below(str(tree.root))
 
 
-def scrape(tree: Tree, bundles: dict[str, str] | None = None, events: dict[str, int] | None = None) -> bytes:
-    return metrics.text(Reader(paths(tree)).scrape(bundles or {}, events or {}), "application/openmetrics-text")[0]
+#: Something of each kind.
+FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2})
+NOTHING = metrics.DaemonFigures()
+
+
+def scrape(tree: Tree, bundles: dict[str, str] | None = None, figures: metrics.DaemonFigures = NOTHING) -> bytes:
+    return metrics.text(Reader(paths(tree)).scrape(bundles or {}, figures), "application/openmetrics-text")[0]
 
 
 def samples(text: bytes) -> Samples:
@@ -132,7 +138,7 @@ GPU_EXPECTED = {
 
 
 def test_every_figure(tree: Tree) -> None:
-    found = samples(scrape(tree, events={"refused": 3}))
+    found = samples(scrape(tree, figures=FIGURES))
     assert {f"cgpu_container_{name}" for name in EXPECTED} == {figure.name for figure in metrics.SLOT_FIGURES}
     assert {f"cgpu_gpu_{name}" for name in GPU_EXPECTED} == {figure.name for figure in metrics.GPU_FIGURES}
     for name, expected in EXPECTED.items():
@@ -147,6 +153,13 @@ def test_every_figure(tree: Tree) -> None:
     )
     assert value(found, "cgpu_kernel_events_total", kind="refused") == 3
     assert value(found, "cgpu_module_loaded") == 1
+    assert [value(found, "cgpu_admissions_total", result=name) for name in ("sliced", "unsliced", "refused")] == [
+        5,
+        1,
+        2,
+    ]
+    assert value(found, "cgpu_draining") == 1
+    assert value(found, "cgpu_gpu_settings_drift", gpu="0", uuid=UUID) == 2
 
 
 def test_who_is_who(tree: Tree, bundle: str) -> None:
@@ -161,7 +174,7 @@ def test_half_a_surrogate_is_a_question_mark(tree: Tree, tmp_path: Path, accept:
     annotations = {"io.kubernetes.cri.image-name": "x\ud800", "io.kubernetes.cri.container-name": "\udfff"}
     write(tmp_path / "b/config.json", json.dumps({"annotations": annotations}))
     write(tree.root / f"var/lib/docker/containers/{ID1}/config.v2.json", json.dumps({"Name": "/\ud800"}))
-    text = metrics.text(Reader(paths(tree)).scrape({ID2: str(tmp_path / "b")}, {}), accept)[0].decode()
+    text = metrics.text(Reader(paths(tree)).scrape({ID2: str(tmp_path / "b")}, NOTHING), accept)[0].decode()
     (other,) = (line for line in text.splitlines() if line.startswith("cgpu_container_info{") and ID1 in line)
     (one,) = (line for line in text.splitlines() if line.startswith("cgpu_container_info{") and ID2 in line)
     assert 'name="?"' in other
@@ -179,7 +192,7 @@ def test_docker_says_name_and_image(tree: Tree) -> None:
 
 
 def test_both_formats_say_the_same(tree: Tree) -> None:
-    look = Reader(paths(tree)).scrape({}, {})
+    look = Reader(paths(tree)).scrape({}, NOTHING)
     body, kind = metrics.text(look)
     assert kind.startswith("text/plain; version=0.0.4")
     plain = {
@@ -192,13 +205,13 @@ def test_both_formats_say_the_same(tree: Tree) -> None:
 
 def test_what_is_gone_is_not_shown(tree: Tree) -> None:
     reader = Reader(paths(tree))
-    assert ID2[:12] in str(metrics.text(reader.scrape({}, {}))[0])
+    assert ID2[:12] in str(metrics.text(reader.scrape({}, NOTHING))[0])
     shutil.rmtree(tree.proc / "0" / ID2[:12])  # between the list and its files
-    text = metrics.text(reader.scrape({}, {}))[0].decode()
+    text = metrics.text(reader.scrape({}, NOTHING))[0].decode()
     assert "cgpu_container_weight" in text
     assert not re.search(rf'cgpu_container_\w+{{container="{ID2[:12]}",gpu', text)
     tree.listed(inst_line(ID1, 1))
-    assert ID2[:12] not in metrics.text(reader.scrape({}, {}))[0].decode()
+    assert ID2[:12] not in metrics.text(reader.scrape({}, NOTHING))[0].decode()
     assert len(reader._specs) <= 1
 
 
@@ -234,9 +247,9 @@ def full_node(tree: Tree, gpus: int = 8, each: int = 25) -> None:
 def test_two_hundred_containers_are_cheap(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     full_node(tree)
     reader = Reader(paths(tree))
-    reader.scrape({}, {})
+    reader.scrape({}, NOTHING)
     begun = time.process_time()
-    body, _ = metrics.text(reader.scrape({}, {}))
+    body, _ = metrics.text(reader.scrape({}, NOTHING))
     took = time.process_time() - begun
     with capsys.disabled():
         print(f"\n200 containers on 8 GPUs: {took * 1000:.0f} ms of CPU, {len(body) >> 10} KiB")
@@ -279,6 +292,23 @@ def test_served_on_a_unix_socket(tree: Tree, node: Node, run: Run, tmp_path: Pat
             assert (await talk(connect(path), wants)).endswith(b"# EOF\n")
             await exporter.move("")
             assert not path.exists()
+
+    run(main())
+
+
+def test_starts_are_counted_by_their_result(tree: Tree, node: Node, run: Run) -> None:
+    async def main() -> None:
+        off = ("CGPU_DISABLE=true", "ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15")
+        bad = ("ALIYUN_COM_GPU_MEM_CONTAINER=x", "ALIYUN_COM_GPU_MEM_DEV=15")
+        async with node.running() as daemon:
+            replies = [
+                await node.prepare("a"),
+                *[await node.prepare(n, e) for n, e in (("b", off), ("c", bad), ("d", bad))],
+            ]
+            assert [reply["ok"] for reply in replies] == [True, True, False, False]
+            assert dict(daemon.admissions) == {"sliced": 1, "unsliced": 1, "refused": 2}
+            text, _ = await Exporter(daemon, paths(tree)).page("")
+        assert b'cgpu_admissions_total{result="refused"} 2.0' in text
 
     run(main())
 
@@ -375,7 +405,7 @@ def test_a_page_that_fails_is_an_answer(run: Run, tmp_path: Path) -> None:
 def exported(tree: Tree, bundle: str) -> dict[str, tuple[str, set[str]]]:
     """Name of a series -> type, labels."""
     found: dict[str, tuple[str, set[str]]] = {}
-    text = scrape(tree, {ID1: bundle, ID2: bundle}, {"gone": 1}).decode()
+    text = scrape(tree, {ID1: bundle, ID2: bundle}, FIGURES).decode()
     for family in parse_openmetrics(text):
         for sample in family.samples:
             labels = found.setdefault(sample.name, (family.type, set()))[1]
@@ -397,15 +427,47 @@ def test_names_are_by_convention(tree: Tree, bundle: str) -> None:
         assert not re.search(r"_(ns|us|ms|mib|percent|pct)(_|$)", name), name
 
 
-def test_the_dashboard_asks_for_what_exists(tree: Tree, bundle: str) -> None:
-    there = exported(tree, bundle)
-    board = json.loads((ROOT / "docs/user/grafana/cgpu.json").read_text())
-    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    queries += [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
-    assert len(queries) > 10
+#: What Prometheus adds to every series.
+OF_THE_SCRAPE = {"instance", "job"}
+
+
+def check_queries(queries: list[str], there: dict[str, tuple[str, set[str]]]) -> None:
     for query in queries:
         names = set(re.findall(r"\bcgpu_\w+", query))
         assert names and names <= set(there), query
         for name, labels in re.findall(r"(cgpu_\w+)\{([^}]*)\}", query):
-            assert set(re.findall(r"(\w+)\s*=", labels)) <= there[name][1], query
-        assert all(name.endswith("_total") for name in re.findall(r"rate\((cgpu_\w+)", query)), query
+            assert set(re.findall(r"(\w+)\s*[=!]", labels)) <= there[name][1] | OF_THE_SCRAPE, query
+        assert all(name.endswith("_total") for name in re.findall(r"(?:rate|increase)\((cgpu_\w+)", query)), query
+
+
+def test_the_dashboard_asks_for_what_exists(tree: Tree, bundle: str) -> None:
+    board = json.loads((ROOT / "docs/user/grafana/cgpu.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    queries += [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+    assert len(queries) > 10
+    check_queries(queries, exported(tree, bundle))
+    legends = [
+        target["legendFormat"]
+        for panel in board["panels"]
+        for target in panel["targets"]
+        if panel["type"] == "timeseries"
+    ]
+    assert all("{{instance}}" in legend for legend in legends), "two nodes have the same GPU numbers"
+
+
+def test_the_rules_ask_for_what_exists(tree: Tree, bundle: str) -> None:
+    text = (ROOT / "docs/user/grafana/cgpu.rules.yml").read_text()
+    queries = re.findall(r"^ +expr: (.+)$", text, re.M)
+    assert len(queries) > 6
+    check_queries(queries, exported(tree, bundle))
+
+
+def test_the_rules_fire_as_meant() -> None:
+    promtool = ROOT / "build/promtool/promtool"
+    if not promtool.exists():
+        pytest.fail("scripts/setup-promtool has not run: make test-daemon runs it")
+    series = Path(__file__).with_name("cgpu.rules.test.yml")
+    done = subprocess.run([promtool, "test", "rules", series], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rules = set(re.findall(r"alert: (\w+)", (ROOT / "docs/user/grafana/cgpu.rules.yml").read_text()))
+    assert rules == set(re.findall(r"alertname: (\w+)\n +exp_alerts", series.read_text())), "each fires once"
