@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 
+import forked
 import pytest
 from slicebox import CLIENTS, MIB, REPO, Box
 from slicebox import nvclient as nv
@@ -58,7 +59,8 @@ def by_simsmi(box: Box) -> tuple[int, int]:
 
 
 def by_cgpu_smi(box: Box) -> tuple[int, int]:
-    done = subprocess.run([REPO / "build/venv/bin/cgpu-smi", "--json"], capture_output=True, text=True, check=True)
+    done = forked.command("cgpu-smi", "--json")
+    assert done.returncode == 0, done.stderr
     gpus = json.loads(done.stdout)["gpus"]
     memory = next(c["memory"] for gpu in gpus for c in gpu["containers"] if c["id"] == box.name)
     return memory["limit_bytes"], memory["limit_bytes"] - memory["used_bytes"]

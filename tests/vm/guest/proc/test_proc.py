@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked
 import pytest
 
 pytestmark = pytest.mark.debug_ok
@@ -622,19 +623,19 @@ def test_the_command_line_reads_this_tree(create: Create) -> None:
     """cgpu-smi and cgpu on the real thing, not on a copy of it."""
     slot = create(memsize=100 * MIB, weight=2)
     name = read(slot / "id").strip()
-    done = shell("cgpu", "ps")
+    done = shell("cgpu", "ps")  # the installed script; below in copies of this process
     assert done.returncode == 0, done.stderr
     assert name[:12] in done.stdout
-    assert shell("cgpu", "set", "container", name, "weight", "3").returncode == 0
+    assert forked.command("cgpu", "set", "container", name, "weight", "3").returncode == 0
     assert value(slot / "weight") == 3
-    done = shell("cgpu", "set", "container", name, "weight", "20")
+    done = forked.command("cgpu", "set", "container", name, "weight", "20")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the sum of weights would exceed max_inst" in done.stderr
-    done = shell("cgpu", "set", "container", name, "weight", "21")
+    done = forked.command("cgpu", "set", "container", name, "weight", "21")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith(": out of range (0 to max_inst)\n")
-    assert shell("cgpu", "destroy", "nobody").returncode == 5
-    assert shell("cgpu", "destroy", "").returncode == 2
+    assert forked.command("cgpu", "destroy", "nobody").returncode == 5
+    assert forked.command("cgpu", "destroy", "").returncode == 2
     assert (slot / "id").exists()
 
 
@@ -648,29 +649,31 @@ def test_the_command_line_creates_what_was_asked(create: Create) -> None:
         (("--gpu", "31"), "no such GPU"),
         (("--memsize", "4k"), "a memory limit is 1 MiB at least"),
     ):
-        done = shell("cgpu", "create", "by-hand", *words, *more)
+        done = forked.command("cgpu", "create", "by-hand", *words, *more)
         assert (done.returncode in (1, 5), done.stdout) == (True, ""), more
         assert sentence in done.stderr
         assert "by-hand" not in read(PROC / "inst_ctl")
-    done = shell("cgpu", "create", "by-hand", *words, "--weight", "18", "--allow-less", "--json")
+    done = forked.command("cgpu", "create", "by-hand", *words, "--weight", "18", "--allow-less", "--json")
     try:
         assert done.returncode == 0, done.stderr
         (slot,) = json.loads(done.stdout)["created"]["slots"]
         assert (1 <= slot["weight"] <= 5, slot["limit_bytes"]) == (True, 10 * MIB), slot
-        assert "a container with this id is there" in shell("cgpu", "create", "by-hand", *words).stderr
-        bad = shell("cgpu", "create", "a=b", *words).stderr
+        assert "a container with this id is there" in forked.command("cgpu", "create", "by-hand", *words).stderr
+        bad = forked.command("cgpu", "create", "a=b", *words).stderr
         assert "an id is 1 to 128 printable characters without blanks" in bad
         done = shell("sh", "-c", "cgpu set container by-hand weight 2 >/dev/full")
         assert done.returncode == 6
-        assert "by-hand" in shell("cgpu", "ps").stdout
-        done = shell("cgpu", "doctor", "--json")
+        assert "by-hand" in forked.command("cgpu", "ps").stdout
+        done = forked.command("cgpu", "doctor", "--json")
         states = {one["check"]: one["status"] for one in json.loads(done.stdout)["findings"]}
         good = ("kernel", "module", "driver", "driver's nodes", "containers' nodes", "stale containers")
         assert {states[name] for name in good} == {"ok"}, done.stdout
-        done = shell("cgpu", "inspect", "by-hand", "--json")
+        done = forked.command("cgpu", "inspect", "by-hand", "--json")
         (slot,) = json.loads(done.stdout)["containers"][0]["gpus"]
         assert (slot["weight"], slot["memory"]["limit_bytes"]) == (2, 10 * MIB)
-        done = shell("cgpu", "policy", "set", "weighted", "--dry-run")
-        assert (done.returncode, "by-hand: " in shell("cgpu", "policy", "show").stdout) == (0, True), done.stderr
+        done = forked.command("cgpu", "policy", "set", "weighted", "--dry-run")
+        assert (done.returncode, "by-hand: " in forked.command("cgpu", "policy", "show").stdout) == (0, True), (
+            done.stderr
+        )
     finally:
-        assert shell("cgpu", "destroy", "by-hand").returncode == 0
+        assert forked.command("cgpu", "destroy", "by-hand").returncode == 0

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import threading
 import time
 
+import forked
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from slicebox import MIB, PROC, Box, until
+from slicebox import MIB, PROC, Box
 
 from cgpu_cli.proc import Paths
 from cgpud import metrics
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.stock_only
 
 
 def scrape(reader: Reader) -> dict[tuple[str, str], float]:
-    return parsed(metrics.text(reader.scrape({}, {}))[0].decode())
+    return parsed(metrics.text(reader.scrape({}, metrics.DaemonFigures()))[0].decode())
 
 
 def parsed(text: str) -> dict[tuple[str, str], float]:
@@ -60,7 +60,7 @@ def test_a_full_gpu_is_read_in_little_time() -> None:
         reader = Reader(Paths.below())
         scrape(reader)
         begun = time.process_time()
-        text = metrics.text(reader.scrape({}, {}))[0].decode()
+        text = metrics.text(reader.scrape({}, metrics.DaemonFigures()))[0].decode()
         took = time.process_time() - begun
         found = parsed(text)
         print(f"{len(boxes)} containers: {took * 1000:.0f} ms of an emulated CPU")
@@ -72,21 +72,24 @@ def test_a_full_gpu_is_read_in_little_time() -> None:
 
 
 def test_the_command_hears_the_module() -> None:
-    command = [sys.executable, "-c", "from cgpu_cli.main import main; main()", "events", "--json", "-n", "2"]
-    watch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    over = threading.Event()
 
-    def over() -> bool:
+    def flip() -> None:
+        """From here on: the command hears nothing from before it began to listen."""
         policy = PROC / "0/policy"
-        policy.write_text(f"{9 - int(policy.read_text())}\n")  # 4 <-> 5
-        time.sleep(0.2)
-        return watch.poll() is not None
+        while not over.wait(0.2):
+            policy.write_text(f"{9 - int(policy.read_text())}\n")  # 4 <-> 5
 
+    writer = threading.Thread(target=flip)
+    writer.start()
     try:
-        until(over, 120)
+        done = forked.command("cgpu", "events", "--json", "-n", "2")
     finally:
+        over.set()
+        writer.join()
         (PROC / "0/policy").write_text("5\n")
-    assert watch.returncode == 0
-    lines = [json.loads(line) for line in watch.stdout]
+    assert done.returncode == 0, done.stderr
+    lines = list(map(json.loads, done.stdout.splitlines()))
     assert [line["kind"] for line in lines] == ["policy"] * 2
     assert {line["gpu"] for line in lines} == {0}
     assert lines[0]["new"] == lines[1]["old"]
