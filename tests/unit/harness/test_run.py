@@ -71,6 +71,8 @@ def test_pytest_is_told_where_and_what():
     assert " tests/vm/guest/simulator/test_nvsim_memory.py" in by_name and "test_docker" not in by_name
     marked = suite.pytest_command("x", "plain", ["-mchecked"])
     assert "guest/memory/test_ipc.py" in marked and "test_proc" not in marked
+    without = suite.pytest_command("x", "plain", ["-mnot once"])
+    assert without.endswith("'-mnot once' tests/vm/guest"), "every file has tests without a marker"
     by_file = suite.pytest_command("x", "plain", ["tests/vm/guest/proc/test_proc.py"])
     assert by_file.count("tests/vm/guest") == 1
 

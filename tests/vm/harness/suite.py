@@ -72,7 +72,8 @@ def pytest_command(name: str, kind: str, rest: list[str]) -> str:
     if names:
         words += ["-k", " or ".join(names)]
     if chosen == names:
-        words += places([kind] * (kind != "plain") + [word[2:] for word in words if word.startswith("-m")])
+        marked = [word[2:] for word in words if word.startswith("-m") and not word.startswith("-mnot ")]
+        words += places([kind] * (kind != "plain") + marked)
     # Plugins of other packages cost seconds to import in an emulated machine.
     plain = 'PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest --junitxml="$CGPU_RUN/junit.xml" '
     return plain + shlex.join(words)

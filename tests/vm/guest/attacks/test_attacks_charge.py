@@ -12,6 +12,8 @@ import pytest
 from slicebox import MIB, Box, clean_box, until
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.once
+
 LIMIT_MIB = 64
 KIB = 1024
 INCLUDED = 16 * MIB + LIMIT_MIB * MIB // 512

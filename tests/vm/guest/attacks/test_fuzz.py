@@ -17,6 +17,8 @@ sys.path.insert(0, str(REPO / "tests/fuzz"))
 
 import fuzzed  # noqa: E402
 
+pytestmark = pytest.mark.once
+
 DEBUG = os.environ["KERNEL"] == "debug"
 SECONDS = 20 if DEBUG else 40
 SEED = 2

@@ -15,6 +15,8 @@ import pytest
 from slicebox import MIB, REPO, Box, clean_box
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.once
+
 NAMES = (f"{n:012x}" + "c9" * 26 for n in itertools.count(0xC90000000000))
 BINAPI, DEBUGGER, MPS = 0x2081, 0x83DE, 0x900E
 SHARE_ALL, SHARE_TOKEN, SHARE_REVOKE = 1, 2, 1

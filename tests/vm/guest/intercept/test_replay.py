@@ -17,6 +17,8 @@ sys.path.insert(0, str(REPO / "tests/abi/replay"))
 import player
 import tracefile
 
+pytestmark = pytest.mark.once
+
 ROOT = REPO / "tests/abi/replay/traces"
 #: Those of NVIDIA's user space play on its own branch, where a boot has it.
 RECORDED = sorted((ROOT / (os.environ.get("NVIDIA") or "550")).glob("*.trace"))

@@ -16,6 +16,8 @@ import pytest
 from slicebox import MIB, PROC, Box, clean_box, fb_used, nvsim_as, until
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.once
+
 CTX_MIB = 48  # of this nvsim; as on the other boots, because the module remembers it
 RESERVE_MIB = 32  # ctx_reserve_mib
 KIB = 1024

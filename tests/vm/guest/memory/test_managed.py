@@ -16,6 +16,8 @@ import pytest
 from slicebox import MIB, PROC, Box, clean_box, command, fb_used, until
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.once
+
 BLOCK = 2 * MIB
 LIMIT_MIB = 64
 MADV_DOFORK = 11

@@ -15,6 +15,8 @@ import pytest
 from slicebox import MIB, REPO, Box, clean_box, until
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.once
+
 LIMIT_MIB = 1024
 NAMES = (f"{n:012x}" + "c8" * 26 for n in itertools.count(0xC80000000000))
 NV_ERR_NO_FREE_FIFOS = 0x4F

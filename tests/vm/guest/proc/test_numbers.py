@@ -14,6 +14,8 @@ import pytest
 from slicebox import CLIENTS, MIB, REPO, Box
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.once
+
 FB_GET_INFO = 0x20801301
 LIMIT_MIB = 777
 

@@ -16,7 +16,7 @@ from cgpu_cli.proc import Paths
 from cgpud import metrics
 from cgpud.exporter import Reader
 
-pytestmark = pytest.mark.stock_only
+pytestmark = [pytest.mark.stock_only, pytest.mark.once]
 
 
 def scrape(reader: Reader) -> dict[tuple[str, str], float]:

@@ -11,6 +11,8 @@ import pytest
 from slicebox import MIB, Box, clean_box
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.once
+
 LIMIT = 32 * MIB
 KIB = 1024
 INCLUDED = 16 * MIB + LIMIT // 512

@@ -20,6 +20,8 @@ from corebox import MOODY, OLD, SICK, insmod, leave_only_the_product, moody, rmm
 from sharebox import GPU, NATIVE, WEIGHTED, put
 from slicebox import Box, nvsim_as, until
 
+pytestmark = pytest.mark.once
+
 RUN_STATE = Path("/sys/module/cgpu_km/parameters/run_state")
 #: How long the module takes to give the source up: 8 contradictions, one in 100 ms at most.
 GIVEN_UP_S = 20.0
