@@ -25,7 +25,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
-        test-replay test-daemon test-cli test-nvsim test-gpu test-demo test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
+        test-replay test-daemon test-cli test-nvsim test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
@@ -91,6 +91,9 @@ test-gpu: setup ## the measurements on a GPU, without one
 
 test-demo: setup ## the arithmetic of the demo
 	@$(PYTEST) tests/demo
+
+test-model: setup ## the models of core swap, hand-over and lending, in every interleaving
+	@$(PYTEST) tests/model
 
 test-bench: setup ## the rules and figures of bench-sched
 	@$(PYTEST) tests/bench
