@@ -74,8 +74,32 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 	return ret;
 }
 
+/* No object, in any state, has that handle in this file's client. */
+static bool is_unknown(struct ckm_backing *backing, u32 client, u32 object)
+{
+	struct ckm_container *ct = backing->ct;
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *root;
+	bool unknown;
+
+	mutex_lock(&ct->rm_lock);
+	core = ckm_core_enter();
+	root = core->mem.tree_live(&ct->tree, client, client);
+	unknown = root && root->owner == backing->id &&
+		  !core->mem.tree_find(&ct->tree, client, object);
+	ckm_core_leave();
+	mutex_unlock(&ct->rm_lock);
+	return unknown;
+}
+
+/* The driver answers NV_OK for a handle that it does not know (seen of an H100 with
+ * 580.159.04), and libcuda frees such handles: answer the same without the driver.
+ */
 long ckm_rm_run_free(struct ckm_rm_call *rc)
 {
-	return ckm_rm_free_object(rc, get32(rc->call->top, NVOS_H_ROOT),
-				  get32(rc->call->top, NVOS_H_NEW));
+	u32 client = get32(rc->call->top, NVOS_H_ROOT), object = get32(rc->call->top, NVOS_H_NEW);
+
+	if (is_unknown(rc->call->backing, client, object))
+		return ckm_rm_answer(rc, NV_OK);
+	return ckm_rm_free_object(rc, client, object);
 }

@@ -43,6 +43,7 @@ NV_ERR_INVALID_ARGUMENT = 0x1F
 NV_ERR_INVALID_CHANNEL = 0x21
 NV_ERR_INVALID_CLASS = 0x22
 NV_ERR_INVALID_CLIENT = 0x23
+NV_ERR_INVALID_OBJECT_PARENT = 0x36
 NV_ERR_INVALID_STATE = 0x40
 NV_ERR_NO_MEMORY = 0x51
 NV_WARN_NOTHING_TO_DO = 0x10006
@@ -98,6 +99,7 @@ CLASS_SUBDEVICE = 0x2080
 CLASS_SYSMEM = 0x3E
 CLASS_VIDMEM = 0x40
 CLASS_VASPACE = 0x90F1
+CLASS_CONTEXT_SHARE = 0x9067
 CLASS_TSG = 0xA06C
 
 CTRL_GET_ATTACHED_IDS = 0x201
@@ -203,6 +205,7 @@ MemoryParams = _struct(
     "size:u64 alignment:u64 offset:u64 limit:u64 address:u64 ctag_offset vaspace internal_flags tag numa_node:s32 pad1",
 )
 TsgParams = _struct("TsgParams", "error_object ecc_error_object vaspace engine vgpu:u8 pad:u8", {"pad": 3})
+ContextShareParams = _struct("ContextShareParams", "vaspace flags subcontext")
 ChannelParams = _struct(
     "ChannelParams",
     "error_object buffer_object gpfifo_va:u64 gpfifo_entries flags context_share vaspace userd_memory userd_offset:u64 "
@@ -797,8 +800,9 @@ class Space:
         """Give back the range that map() made at this GPU address."""
         return self.uvm.free(base, self.lengths.pop(base))
 
-    def group(self, engine: int = ENGINE_GR0) -> Group:
-        return Group(self, engine)
+    def group(self, engine: int = ENGINE_GR0, of: Group | None = None) -> Group:
+        """A channel group, or a second handle of one of any client: its channels then are in this VA space."""
+        return Group(self, engine, of)
 
     def close(self) -> None:
         self.uvm.close()
@@ -808,17 +812,24 @@ class Space:
 class Group:
     """A TSG with its doorbell page; not enabled before its first channel is made."""
 
-    def __init__(self, space: Space, engine: int):
+    def __init__(self, space: Space, engine: int, of: Group | None = None):
         self.space, self.gpu, self.engine = space, space.gpu, engine
+        self.context_share = 0
         gpu = space.gpu
         self.gpfifo_class, usermode, self.compute_class, self.copy_class = gpu.arch()
         status, self.notifier = gpu.alloc_sysmem(4096)
         check("RM_ALLOC(0x3e)", status)
         self.notifier_cpu = gpu.map_cpu(self.notifier, 4096, system=True)
-        status, self.tsg = gpu.rm.alloc(
-            CLASS_TSG, gpu.device, TsgParams(error_object=self.notifier, vaspace=space.vaspace, engine=engine)
-        )
-        check("RM_ALLOC(0xa06c)", status)
+        if of:
+            status, self.tsg = gpu.rm.dup(gpu.device, of.gpu.rm, of.tsg)
+            check("RM_DUP_OBJECT", status)
+            params = ContextShareParams(vaspace=space.vaspace)
+            status, self.context_share = gpu.rm.alloc(CLASS_CONTEXT_SHARE, self.tsg, params)
+            check("RM_ALLOC(0x9067)", status)
+        else:
+            params = TsgParams(error_object=self.notifier, vaspace=space.vaspace, engine=engine)
+            status, self.tsg = gpu.rm.alloc(CLASS_TSG, gpu.device, params)
+            check("RM_ALLOC(0xa06c)", status)
         status, self.usermode = gpu.rm.alloc(usermode, gpu.subdevice)
         check(f"RM_ALLOC({usermode:#x})", status)
         self.doorbell = gpu.map_cpu(self.usermode, DOORBELL_SIZE, parent=gpu.subdevice)
@@ -883,6 +894,7 @@ class Channel:
             gpfifo_va=self.va + self.ring_at,
             gpfifo_entries=self.entries,
             engine=self.group.engine,
+            context_share=self.group.context_share,
         )
         arg.userd_memory[0] = self.memory
         arg.userd_offset[0] = self.userd_at

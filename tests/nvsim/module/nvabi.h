@@ -338,10 +338,13 @@ struct nvos57 {
 
 /* rs_access.h */
 #define RS_SHARE_TYPE_ALL 1
+#define RS_SHARE_TYPE_OS_SECURITY_TOKEN 2
 #define RS_SHARE_TYPE_CLIENT 3
 #define RS_SHARE_TYPE_PID 4
 #define RS_SHARE_TYPE_MAX 8
 #define RS_SHARE_ACTION_REVOKE 1
+#define RS_SHARE_ACTION_COMPOSE 4
+#define RS_ACCESS_DUP_OBJECT 1	/* as a mask */
 
 /* nv-kernel-rmapi-ops.h, nvos.h */
 #define NV01_FREE 0x00

@@ -103,6 +103,14 @@ enum nvtype {
 
 struct nvclient;
 
+/* Clients that may dup an object. */
+struct nvshare {
+	bool set;			/* a policy of its own, not its parent's */
+	bool all;
+	bool user, process;		/* of the same euid, of the same process as its client */
+	u32 client;			/* 0: none */
+};
+
 /* A resource server object. All fields: nvsim_api_lock. */
 struct nvobj {
 	struct nvobj *parent;
@@ -112,10 +120,8 @@ struct nvobj {
 	u32 handle, cls;
 	enum nvtype type;
 	struct nvgpu *gpu;
-	bool share_set;			/* has a share policy of its own */
-	bool share_all;			/* RM_SHARE to all */
+	struct nvshare share;
 	bool dma_mapped;		/* mapped by MAP_MEMORY_DMA */
-	u32 share_client;
 	struct nvas *default_as;	/* a device's own or shared VA space */
 	union {
 		struct nvmem *mem;
@@ -141,6 +147,7 @@ struct nvclient {
 	struct nv_file_private *owner;	/* NULL for kernel clients */
 	bool kernel;
 	pid_t tgid;
+	kuid_t euid;
 	struct pid *pid;
 	u32 next_handle;
 	struct xarray objs;		/* handle -> nvobj */
@@ -218,7 +225,9 @@ struct nvctx {
 	u32 chram;			/* a channel's word: read without a lock, chram.c */
 };
 
+/* Goes with its last handle. */
 struct nvtsg {
+	u32 handles;			/* nvsim_api_lock */
 	struct list_head link;		/* nvengine.tsgs: engine lock */
 	struct list_head chans;		/* engine lock */
 	struct nvchan *rr;		/* where the next search for work begins: engine lock */
@@ -470,14 +479,16 @@ void nvsim_obj_free(struct nvobj *o);
 void nvsim_dep_add(struct nvdep *d, struct nvobj *on, struct nvobj *who);
 struct nvobj *nvsim_obj_device(struct nvobj *o);
 void nvsim_op_free(const struct nvsec *sec, struct nvos00 *p);
-void nvsim_op_dup(const struct nvsec *sec, struct nvos55 *p);
-void nvsim_op_share(const struct nvsec *sec, struct nvos57 *p);
-NV_STATUS nvsim_obj_share(struct nvobj *o, u16 type, u8 action, u32 target);
-bool nvsim_obj_shared_with(const struct nvobj *o, const struct nvclient *dst);
-NV_STATUS nvsim_dup_mem(struct nvclient *c, u32 hparent, u32 *handle, struct nvmem *mem, u32 cls);
 extern struct list_head nvsim_clients;		/* nvsim_api_lock */
 
 void nvsim_uuid_string(const struct nvgpu *gpu, char *buf);
+
+/* rm_dup.c */
+void nvsim_op_dup(const struct nvsec *sec, struct nvos55 *p);
+void nvsim_op_share(const struct nvsec *sec, struct nvos57 *p);
+NV_STATUS nvsim_obj_share(struct nvobj *o, u16 type, u8 action, u32 target, u32 mask);
+bool nvsim_obj_shared_with(const struct nvobj *o, const struct nvclient *dst);
+NV_STATUS nvsim_dup_mem(struct nvclient *c, u32 hparent, u32 *handle, struct nvmem *mem, u32 cls);
 
 /* rm_alloc.c */
 void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p);
@@ -534,7 +545,8 @@ void nvsim_export_drop(nv_file_private_t *nvfp);
 
 /* rm_chan.c */
 NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p);
-void nvsim_tsg_destroy(struct nvtsg *tsg);
+void nvsim_tsg_get(struct nvtsg *tsg);
+void nvsim_tsg_put(struct nvtsg *tsg);
 NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p);
 void nvsim_chan_destroy(struct nvchan *chan);
 NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* The resource manager: clients, the object tree, and the escapes that reach it. */
 #include <linux/capability.h>
+#include <linux/cred.h>
 #include <linux/pid.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
@@ -154,6 +155,7 @@ static struct nvclient *client_create(const struct nvsec *sec)
 	c->kernel = sec->kernel;
 	c->owner = sec->os_info;
 	c->tgid = task_tgid_nr(current);
+	c->euid = current_euid();
 	c->pid = get_pid(task_tgid(current));
 	xa_init(&c->objs);
 	INIT_LIST_HEAD(&c->obj.children);
@@ -200,124 +202,9 @@ void nvsim_op_free(const struct nvsec *sec, struct nvos00 *p)
 	c = nvsim_client_get(sec, p->hRoot, &p->status);
 	if (c) {
 		o = nvsim_obj_find(c, p->hOld);
-		if (o)
+		if (o)	/* an unknown handle is NV_OK: seen of an H100 */
 			nvsim_obj_free(o);
-		else
-			p->status = NV_ERR_OBJECT_NOT_FOUND;
 	}
-	up_write(&nvsim_api_lock);
-}
-
-/* The policy of the nearest object above, itself included, that has one of its own (rs_access_map.c, sharing.c). */
-bool nvsim_obj_shared_with(const struct nvobj *o, const struct nvclient *dst)
-{
-	while (o && !o->share_set)
-		o = o->parent;
-	return o && (o->share_all || o->share_client == dst->obj.handle);
-}
-
-static bool may_dup(const struct nvsec *sec, const struct nvclient *dst, const struct nvclient *src, const struct nvobj *o)
-{
-	return sec->kernel || dst == src || dst->tgid == src->tgid || nvsim_obj_shared_with(o, dst);
-}
-
-NV_STATUS nvsim_obj_share(struct nvobj *o, u16 type, u8 action, u32 target)
-{
-	bool revoke = action & RS_SHARE_ACTION_REVOKE;
-
-	if (type >= RS_SHARE_TYPE_MAX)
-		return NV_ERR_INVALID_ARGUMENT;
-	o->share_set = true;
-	if (type == RS_SHARE_TYPE_ALL)
-		o->share_all = !revoke;
-	else if (type == RS_SHARE_TYPE_CLIENT)
-		o->share_client = revoke ? 0 : target;
-	return NV_OK;
-}
-
-/* A new handle for the same memory, VA space or context share. */
-static NV_STATUS dup_obj(struct nvclient *c, struct nvobj *parent, u32 *handle, struct nvobj *src)
-{
-	struct nvobj *o;
-	NV_STATUS st;
-
-	if (!(NVT_BIT(src->type) & (NVT_BIT(NVT_MEMORY) | NVT_BIT(NVT_VASPACE))))
-		return NV_ERR_NOT_SUPPORTED;
-	if (nvsim_obj_device(parent) && src->gpu && parent->gpu != src->gpu)
-		return NV_ERR_INVALID_DEVICE;
-	o = kzalloc(sizeof(*o), GFP_KERNEL);
-	if (!o)
-		return NV_ERR_NO_MEMORY;
-	INIT_LIST_HEAD(&o->children);
-	INIT_LIST_HEAD(&o->dependants);
-	o->cls = src->cls;
-	o->type = src->type;
-	o->gpu = src->gpu;
-	st = nvsim_obj_add(c, parent, o, handle);
-	if (st != NV_OK) {
-		kfree(o);
-		return st;
-	}
-	o->mem = src->mem;
-	if (o->type == NVT_MEMORY)
-		nvmem_get(o->mem);
-	else
-		nvas_get(o->as);
-	return NV_OK;
-}
-
-NV_STATUS nvsim_dup_mem(struct nvclient *c, u32 hparent, u32 *handle, struct nvmem *mem, u32 cls)
-{
-	struct nvobj src = { .cls = cls, .type = NVT_MEMORY, .gpu = mem->gpu, .mem = mem };
-	struct nvobj *parent = nvsim_obj_find(c, hparent);
-
-	if (!parent)
-		return NV_ERR_INVALID_OBJECT_PARENT;
-	return dup_obj(c, parent, handle, &src);
-}
-
-void nvsim_op_dup(const struct nvsec *sec, struct nvos55 *p)
-{
-	struct nvclient *dst, *src;
-	struct nvobj *parent, *o;
-
-	down_write(&nvsim_api_lock);
-	p->status = NV_OK;
-	dst = nvsim_client_get(sec, p->hClient, &p->status);
-	if (!dst)
-		goto out;
-	src = nvsim_client_find(p->hClientSrc);
-	parent = nvsim_obj_find(dst, p->hParent);
-	if (!src)
-		p->status = NV_ERR_INVALID_CLIENT;
-	else if (!parent)
-		p->status = NV_ERR_INVALID_OBJECT_PARENT;
-	if (p->status != NV_OK)
-		goto out;
-	o = nvsim_obj_find(src, p->hObjectSrc);
-	if (!o)
-		p->status = NV_ERR_OBJECT_NOT_FOUND;
-	else if (!may_dup(sec, dst, src, o))
-		p->status = NV_ERR_INSUFFICIENT_PERMISSIONS;
-	else
-		p->status = dup_obj(dst, parent, &p->hObject, o);
-out:
-	up_write(&nvsim_api_lock);
-}
-
-void nvsim_op_share(const struct nvsec *sec, struct nvos57 *p)
-{
-	struct nvclient *c;
-	struct nvobj *o;
-
-	down_write(&nvsim_api_lock);
-	p->status = NV_OK;
-	c = nvsim_client_get(sec, p->hClient, &p->status);
-	o = c ? nvsim_obj_find(c, p->hObject) : NULL;
-	if (o)
-		p->status = nvsim_obj_share(o, p->type, p->action, p->target);
-	else if (c)
-		p->status = NV_ERR_OBJECT_NOT_FOUND;
 	up_write(&nvsim_api_lock);
 }
 

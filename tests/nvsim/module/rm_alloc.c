@@ -431,7 +431,7 @@ void nvsim_obj_destroy(struct nvobj *o)
 		nvmem_put(o->mem);
 		break;
 	case NVT_TSG:
-		nvsim_tsg_destroy(o->tsg);
+		nvsim_tsg_put(o->tsg);
 		break;
 	case NVT_CHANNEL:
 		nvsim_chan_destroy(o->chan);

@@ -88,6 +88,7 @@ NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p)
 	if (!tsg->rec)
 		goto err_ctx;
 	INIT_LIST_HEAD(&tsg->chans);
+	tsg->handles = 1;
 	tsg->eng = e;
 	tsg->id = atomic_inc_return(&next_tsg) & 0xffff;
 	tsg->slice_ns = (u64)nvsim.timeslice_us * NSEC_PER_USEC;
@@ -109,11 +110,19 @@ err_tsg:
 	return st;
 }
 
-void nvsim_tsg_destroy(struct nvtsg *tsg)
+void nvsim_tsg_get(struct nvtsg *tsg)
+{
+	tsg->handles++;
+}
+
+/* The channels below a handle go before it, so after the last one there are none. */
+void nvsim_tsg_put(struct nvtsg *tsg)
 {
 	struct nvengine *e = tsg->eng;
 	unsigned long flags;
 
+	if (--tsg->handles)
+		return;
 	raw_spin_lock_irqsave(&e->lock, flags);
 	nvengine_advance(e, ktime_get_ns());
 	nvengine_forget_tsg(e, tsg);
@@ -233,7 +242,7 @@ err_chan:
 	kfree(c);
 err_tsg:
 	if (hidden)
-		nvsim_tsg_destroy(tsg);
+		nvsim_tsg_put(tsg);
 	return st;
 }
 
@@ -264,7 +273,7 @@ void nvsim_chan_destroy(struct nvchan *c)
 	nvctx_put(c->ctx);
 	nvmethods_exit(c);
 	if (c->own_tsg)
-		nvsim_tsg_destroy(c->tsg);
+		nvsim_tsg_put(c->tsg);
 	kfree(c);
 }
 

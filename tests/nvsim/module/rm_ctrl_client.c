@@ -223,7 +223,7 @@ static NV_STATUS ctl_handle_info(struct nvctl *c)
 /* RS_SHARE_POLICY {target, mask, type u16, action u8} for @o */
 static NV_STATUS share(struct nvobj *o, const u32 *policy)
 {
-	return o ? nvsim_obj_share(o, policy[2], policy[2] >> 16, policy[0]) : NV_ERR_OBJECT_NOT_FOUND;
+	return o ? nvsim_obj_share(o, policy[2], policy[2] >> 16, policy[0], policy[1]) : NV_ERR_OBJECT_NOT_FOUND;
 }
 
 /* The policy of the client object, which its objects inherit. */
