@@ -45,7 +45,6 @@ struct cgpu_obj {
 	struct cgpu_mem *userd;		/* channels: their USERD's, which the driver keeps as long */
 	struct cgpu_obj *dep_next;	/* on tree->deps */
 	u64 owner;			/* the backing file its client is bound to */
-	u64 timeslice_us;		/* as requested by the tenant; TSG only */
 	u32 hclient;
 	u32 hobject;
 	u32 cls;
@@ -55,10 +54,11 @@ struct cgpu_obj {
 	u8 kind;			/* enum cgpu_kind */
 	u8 state;
 	u8 gr;				/* on a graphics/compute engine */
-	u8 scheduled;			/* channel or TSG: enabled by its owner at least once */
+	u8 reserved0;
 	u32 reserved;
 	u64 bytes;			/* memory that is not charged: its size, 0: not read yet */
 	u64 overhead;			/* estimate of what the driver keeps for it on the card */
+	u64 reserved1;
 };
 
 struct cgpu_tree {

@@ -30,8 +30,9 @@ static const struct cgpu_control rows[] = {
 	  "nothing was registered") },
 	{ 0x83de0307, 4, 515, 595, CGPU_REFUSE, DOC("NV83DE_CTRL_CMD_DEBUG_SET_MODE_MMU_DEBUG",
 	  H_83DEDEBUG, "needs its class, GT200_DEBUGGER") },
-	{ 0x83de0309, 4, 515, 595, CGPU_REFUSE, DOC("NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK",
-	  H_83DEDEBUG, "needs its class, GT200_DEBUGGER") },
+	{ 0x83de0309, 4, 515, 595, CGPU_PASS, DOC("NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK",
+	  H_83DEDEBUG, "of a session on the caller's own compute object; a session without a mask "
+	  "has all exceptions. NVIDIA's MPS server does not start without it") },
 	{ 0x83de030c, 4824, 515, 595, CGPU_REFUSE,
 	  DOC("NV83DE_CTRL_CMD_DEBUG_READ_ALL_SM_ERROR_STATES", H_83DEDEBUG,
 	  "needs its class, GT200_DEBUGGER") },

@@ -107,6 +107,20 @@ static void measure_context(struct ckm_alloc *a)
 	mutex_unlock(&ct->rm_lock);
 }
 
+static void schedule_handle_locked(struct ckm_slot *slot, struct ckm_obj *tsg)
+{
+	struct ckm_group *group = tsg->group;
+
+	lockdep_assert_held(&slot->gpu->lock);
+	list_add_tail(&tsg->sched, &group->handles);
+	if (!list_empty(&group->sched))
+		return;
+	group->seq = ++slot->gpu->sched_seq;
+	list_add_tail(&group->sched, &slot->tsgs);
+	slot->tsg_count++;
+	ckm_slot_channels_changed_locked(slot);
+}
+
 static void schedule_locked(struct ckm_alloc *a)
 {
 	struct ckm_slot *slot = a->slot;
@@ -117,15 +131,14 @@ static void schedule_locked(struct ckm_alloc *a)
 		client = client->parent;
 	a->obj->pid = container_of(client, struct ckm_obj, core)->pid;
 	mutex_lock(&slot->gpu->lock);
-	a->obj->seq = ++slot->gpu->sched_seq;
 	if (a->obj->core.kind == CGPU_KIND_TSG) {
-		list_add_tail(&a->obj->sched, &slot->tsgs);
-		slot->tsg_count++;
+		schedule_handle_locked(slot, a->obj);
 	} else {
+		a->obj->seq = ++slot->gpu->sched_seq;
 		list_add_tail(&a->obj->sched, &slot->channels);
 		slot->channel_count++;
+		ckm_slot_channels_changed_locked(slot);
 	}
-	ckm_slot_channels_changed_locked(slot);
 	mutex_unlock(&slot->gpu->lock);
 }
 
@@ -185,8 +198,8 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	if (obj->gr && (obj->kind == CGPU_KIND_CHANNEL || obj->kind == CGPU_KIND_TSG))
 		schedule_locked(a);
 	/* The TSG now has a channel that is not enabled. */
-	if (obj->kind == CGPU_KIND_CHANNEL)
-		container_of(a->parent, struct ckm_obj, core)->changes++;
+	if (obj->kind == CGPU_KIND_CHANNEL && a->obj->group)
+		a->obj->group->changes++;
 	mutex_unlock(&ct->rm_lock);
 	a->done = true;
 	if (a->free_before)
@@ -194,8 +207,8 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	/* An enabled TSG may run its new channel at once: freeze it if its container is
 	 * not scheduled.
 	 */
-	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && a->parent->scheduled) {
-		ckm_sched_freeze_new_channel(a->slot, obj->hclient, obj->hobject);
+	if (obj->gr && obj->kind == CGPU_KIND_CHANNEL && READ_ONCE(a->obj->group->scheduled)) {
+		ckm_sched_freeze_new_channel(a->slot, a->obj);
 		ckm_gpu_kick(a->slot->gpu);
 	}
 	return;
@@ -313,7 +326,7 @@ static void begin_on_card(struct ckm_alloc *a)
 		return;
 	alone = atomic_inc_return(&a->slot->gpu->mem_ops_inflight) == 1;
 	a->mem_ops_seq = atomic_inc_return(&a->slot->gpu->mem_ops_seq);
-	if (alone && a->obj->core.kind == CGPU_KIND_TSG && a->obj->core.gr &&
+	if (alone && a->obj->core.kind == CGPU_KIND_TSG && a->obj->core.gr && !a->is_dup &&
 	    !ckm_gpu_heap(a->slot->gpu, &used, &a->free_before))
 		a->free_before = 0;
 }

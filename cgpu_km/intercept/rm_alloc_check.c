@@ -68,6 +68,9 @@ static u32 charge_group(struct ckm_alloc *a, bool gr)
 	u32 status = a->slot ? ckm_alloc_charge(a, gr ? ckm_gpu_context_bytes(a->slot->gpu) : 0)
 			     : NV_ERR_PARENT;
 
+	a->obj->group = ckm_group_alloc();
+	if (!a->obj->group)
+		return NV_ERR_RESOURCES;
 	return status == NV_OK ? take_id(a, CGPU_QUOTA_GROUPS) : status;
 }
 
@@ -268,7 +271,8 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
 		if (a->parent->kind == CGPU_KIND_TSG) {
 			obj->gr = a->parent->gr;
-			a->obj->htsg = a->parent->hobject;
+			a->obj->group = container_of(a->parent, struct ckm_obj, core)->group;
+			ckm_group_get(a->obj->group);
 		}
 		return charge_channel(a);
 	case CGPU_KIND_COMPUTE:

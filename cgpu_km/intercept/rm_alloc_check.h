@@ -29,6 +29,7 @@ struct ckm_alloc {
 	u32 share;			/* devices: hClientShare as the tenant wrote it */
 	u64 free_before;		/* free bytes of the card at the start; 0: not measured */
 	int mem_ops_seq;
+	bool is_dup;			/* a second handle: the driver takes no context for it */
 	bool in_tree;			/* and pinned, until finish() */
 	bool done;			/* LIVE: the driver made it and it stays */
 };

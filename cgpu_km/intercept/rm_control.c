@@ -133,43 +133,23 @@ static long no_pids(struct control *c)
 	return answer_params(c, NV_OK);
 }
 
-/* The group that the driver enables as one: the TSG, or a channel without a TSG. */
-static struct ckm_obj *group_locked(struct control *c)
+static struct ckm_group *group_of(const struct control *c)
 {
-	struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
-	const struct cgpu_core_ops *core;
-	struct cgpu_obj *tsg = NULL;
-
-	lockdep_assert_held(&c->ct->rm_lock);
-	core = ckm_core_enter();
-	if (obj->htsg)
-		tsg = core->mem.tree_live(&c->ct->tree, c->obj->hclient, obj->htsg);
-	ckm_core_leave();
-	return tsg ? container_of(tsg, struct ckm_obj, core) : obj;
+	return container_of(c->obj, struct ckm_obj, core)->group;
 }
 
 static void mark_scheduled(struct control *c)
 {
-	struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
-	struct ckm_obj *group;
+	struct ckm_group *group = group_of(c);
 
 	mutex_lock(&c->ct->rm_lock);
-	group = group_locked(c);
-	c->obj->scheduled = true;
-	group->core.scheduled = true;
+	WRITE_ONCE(group->scheduled, true);
 	/* A channel that was made meanwhile changes the count: the driver may not have
 	 * seen it.
 	 */
 	if (c->enables && group->changes == c->changes)
-		obj->enabled_at = group->changes + 1;
+		container_of(c->obj, struct ckm_obj, core)->enabled_at = group->changes + 1;
 	mutex_unlock(&c->ct->rm_lock);
-}
-
-static void freeze_group(struct control *c)
-{
-	const struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
-
-	ckm_sched_freeze_new_channel(c->slot, c->obj->hclient, obj->htsg ?: c->obj->hobject);
 }
 
 /* Runs after the driver enabled the channels and before the tenant sees the result. */
@@ -180,7 +160,7 @@ static void post_schedule(struct ckm_call *call, u8 *arg)
 	if (get32(arg, NVOS54_STATUS) != NV_OK || !c->obj->gr || !c->slot)
 		return;
 	mark_scheduled(c);
-	freeze_group(c);
+	ckm_sched_freeze_group(c->slot, group_of(c));
 	ckm_gpu_kick(c->slot->gpu);
 }
 
@@ -195,7 +175,7 @@ static void post_schedule(struct ckm_call *call, u8 *arg)
 static long enable(struct control *c)
 {
 	const struct ckm_obj *obj = container_of(c->obj, struct ckm_obj, core);
-	struct ckm_obj *group;
+	struct ckm_group *group = obj->group;
 	bool is_enabled;
 
 	c->rc->call->post = post_schedule;
@@ -204,7 +184,6 @@ static long enable(struct control *c)
 		return ckm_rm_forward(c->rc);
 	c->enables = params_of(c)[0];
 	mutex_lock(&c->ct->rm_lock);
-	group = group_locked(c);
 	if (!c->enables)
 		group->changes++;
 	c->changes = group->changes;
@@ -213,7 +192,7 @@ static long enable(struct control *c)
 	if (ckm_sched_is_frozen(c->slot)) {
 		if (is_enabled)
 			return answer_params(c, NV_OK);
-		freeze_group(c);
+		ckm_sched_freeze_group(c->slot, group);
 	}
 	return ckm_rm_forward(c->rc);
 }
@@ -223,7 +202,7 @@ static long set_timeslice(struct control *c)
 	if (c->obj->kind != CGPU_KIND_TSG)
 		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
 	mutex_lock(&c->ct->rm_lock);
-	c->obj->timeslice_us = get64(params_of(c), 0);
+	group_of(c)->timeslice_us = get64(params_of(c), 0);
 	mutex_unlock(&c->ct->rm_lock);
 	return ckm_rm_answer(c->rc, NV_OK);
 }
@@ -232,8 +211,10 @@ static long get_timeslice(struct control *c)
 {
 	u64 us;
 
+	if (c->obj->kind != CGPU_KIND_TSG)
+		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
 	mutex_lock(&c->ct->rm_lock);
-	us = c->obj->timeslice_us;
+	us = group_of(c)->timeslice_us;
 	mutex_unlock(&c->ct->rm_lock);
 	if (!us)	/* never set: the driver's own default */
 		us = 1024;

@@ -30,11 +30,21 @@ static long run_dup(struct ckm_alloc *a, struct cgpu_obj *src, u32 status)
 	return ret;
 }
 
+/* Memory, a TSG (a client of MPS makes its channels in the server's), and objects without a
+ * charge. Channels, and the objects above them, are scheduled and charged by handle, and no
+ * known program needs a second one.
+ */
+static bool may_dup(const struct cgpu_obj *src)
+{
+	return src->kind == CGPU_KIND_VIDMEM || src->kind == CGPU_KIND_SYSMEM ||
+	       src->kind == CGPU_KIND_PLAIN || src->kind == CGPU_KIND_TSG;
+}
+
 long ckm_rm_run_dup(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
-	struct ckm_alloc a = { .rc = rc, .cls.kind = CGPU_KIND_PLAIN,
+	struct ckm_alloc a = { .rc = rc, .cls.kind = CGPU_KIND_PLAIN, .is_dup = true,
 			   .handle_at = NVOS55_H_OBJECT, .status_at = NVOS55_STATUS };
 	struct cgpu_obj *src;
 	u32 status;
@@ -44,11 +54,7 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 			  get32(top, NVOS55_H_OBJECT_SRC));
 	if (!src)
 		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
-	/* Channels and the objects above them are scheduled and charged by handle. No
-	 * known program needs a second handle of one.
-	 */
-	if (src->kind != CGPU_KIND_VIDMEM && src->kind != CGPU_KIND_SYSMEM &&
-	    src->kind != CGPU_KIND_PLAIN) {
+	if (!may_dup(src)) {
 		ckm_call_denied(rc->call, "dup of class", src->cls);
 		ckm_obj_unpin(ct, src);
 		return ckm_rm_answer(rc, NV_ERR_NOT_SUPPORTED);
@@ -59,8 +65,14 @@ long ckm_rm_run_dup(struct ckm_rm_call *rc)
 	a.cls.cls = src->cls;
 	a.pt_bytes = container_of(src, struct ckm_obj, core)->pt_bytes;
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT), 0, 0);
-	if (status == NV_OK && src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu)
+	if (status == NV_OK && ((src->gpu != CGPU_NO_GPU && a.parent->gpu != src->gpu) ||
+				(src->kind == CGPU_KIND_TSG && a.parent->kind != CGPU_KIND_DEVICE)))
 		status = NV_ERR_PARENT;
+	if (status == NV_OK && src->kind == CGPU_KIND_TSG) {
+		a.obj->core.gr = src->gr;
+		a.obj->group = container_of(src, struct ckm_obj, core)->group;
+		ckm_group_get(a.obj->group);
+	}
 	if (status == NV_OK) {
 		a.obj->core.kind = src->kind;
 		a.obj->core.gpu = src->gpu;

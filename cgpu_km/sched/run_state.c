@@ -139,11 +139,11 @@ static bool is_complete(const struct ckm_slot *slot)
  */
 static bool has_enabled(const struct ckm_slot *slot)
 {
-	struct ckm_obj *obj;
+	struct ckm_group *group;
 	u32 seen = 0;
 
-	list_for_each_entry(obj, &slot->tsgs, sched)
-		if (READ_ONCE(obj->core.scheduled) || ++seen > RUN_WORDS_MAX)
+	list_for_each_entry(group, &slot->tsgs, sched)
+		if (READ_ONCE(group->scheduled) || ++seen > RUN_WORDS_MAX)
 			return true;
 	return false;
 }

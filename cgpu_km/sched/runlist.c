@@ -53,17 +53,10 @@ static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
 	return status;
 }
 
-/* Filter on a slot's channels: all, one channel, or the channels of one TSG. */
-struct channel_filter {
-	u32 client;
-	u32 object;	/* 0: all */
-};
-
-static bool matches(const struct channel_filter *filter, const struct ckm_obj *obj)
+static bool matches(const struct ckm_channel_filter *filter, const struct ckm_obj *obj)
 {
-	return !filter->object || (obj->core.hclient == filter->client &&
-				   (obj->core.hobject == filter->object ||
-				    obj->htsg == filter->object));
+	return (!filter->channel || obj == filter->channel) &&
+	       (!filter->group || obj->group == filter->group);
 }
 
 /* List the slot's next channels after @after, at most NV2080_DISABLE_CHANNELS_MAX; sets
@@ -71,7 +64,7 @@ static bool matches(const struct channel_filter *filter, const struct ckm_obj *o
  * between two calls. For a channel that is freed after this the driver's call fails.
  * Returns their number.
  */
-static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct channel_filter *filter,
+static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
 		    u64 *after,
 		    struct disable_channels *list)
 {
@@ -139,7 +132,7 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct disable
 	return failure;
 }
 
-static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct channel_filter *filter,
+static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
 			bool freeze)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
@@ -277,7 +270,7 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns)
 
 u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 {
-	const struct channel_filter all = {};
+	const struct ckm_channel_filter all = {};
 	u32 slot, done = 0;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
@@ -287,13 +280,13 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 	return done;
 }
 
-void ckm_ctrl_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object)
+void ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
+			  const struct ckm_channel_filter *filter)
 {
-	const struct channel_filter filter = { client, object };
 	u64 failed_ns;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	freeze_slot(gpu, sched_id, &filter, true);
+	freeze_slot(gpu, sched_id, filter, true);
 	if (ckm_ctrl_needs_restart(gpu))
 		ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns);
 }
@@ -302,6 +295,7 @@ bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 {
 	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
 	struct { u32 client, tsg; } tsg[32];
+	struct ckm_group *group;
 	struct ckm_obj *obj;
 	u32 n, i, status, failure = NV_OK;
 	u64 after = 0;
@@ -311,12 +305,13 @@ bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 		n = 0;
 		mutex_lock(&gpu->lock);
 		if (gpu->slot[sched_id])
-			list_for_each_entry(obj, &gpu->slot[sched_id]->tsgs, sched) {
-				if (obj->seq <= after)
+			list_for_each_entry(group, &gpu->slot[sched_id]->tsgs, sched) {
+				if (group->seq <= after)
 					continue;
 				if (n == ARRAY_SIZE(tsg))
 					break;
-				after = obj->seq;
+				after = group->seq;
+				obj = list_first_entry(&group->handles, struct ckm_obj, sched);
 				tsg[n].client = obj->core.hclient;
 				tsg[n++].tsg = obj->core.hobject;
 			}

@@ -11,7 +11,17 @@
 #include <linux/types.h>
 
 struct ckm_gpu;
+struct ckm_group;
+struct ckm_obj;
 struct ckm_slot;
+
+/* Which channels of a slot: all, one, or those of one TSG. The object or group that is named
+ * is only compared.
+ */
+struct ckm_channel_filter {
+	const struct ckm_obj *channel;
+	const struct ckm_group *group;
+};
 
 /* Freeze or thaw all graphics/compute channels of the slots in @mask. Returns the mask of
  * slots for which all calls succeeded. A channel that the driver no longer has is not a
@@ -20,11 +30,11 @@ struct ckm_slot;
  */
 u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
 
-/* Freeze the channel, or all channels of the TSG, with handle @object of a slot, and
- * restart the runlist if the GPU needs that. Errors are recorded as events. Caller holds
- * gpu->ctrl_lock; takes gpu->lock.
+/* Freeze the slot's channels that match @filter, and restart the runlist if the GPU needs
+ * that. Errors are recorded as events. Caller holds gpu->ctrl_lock; takes gpu->lock.
  */
-void ckm_ctrl_freeze_object(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 object);
+void ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
+			  const struct ckm_channel_filter *filter);
 
 /* Set the timeslice of every TSG of a slot; 0: the driver's default. It takes effect with
  * ckm_ctrl_commit(). Returns true if all calls succeeded. Caller holds gpu->ctrl_lock;

@@ -279,7 +279,7 @@ bool ckm_sched_is_frozen(struct ckm_slot *slot)
 	return frozen;
 }
 
-void ckm_sched_freeze_new_channel(struct ckm_slot *slot, u32 client, u32 object)
+static void freeze_new(struct ckm_slot *slot, const struct ckm_channel_filter *filter)
 {
 	struct ckm_gpu *gpu = slot->gpu;
 
@@ -290,7 +290,17 @@ void ckm_sched_freeze_new_channel(struct ckm_slot *slot, u32 client, u32 object)
 	/* Under ctrl_lock the slot stays frozen between the check and the call. */
 	mutex_lock(&gpu->ctrl_lock);
 	if (ckm_sched_is_frozen(slot))
-		ckm_ctrl_freeze_object(gpu, slot->sched_id, client, object);
+		ckm_ctrl_freeze_some(gpu, slot->sched_id, filter);
 	mutex_unlock(&gpu->ctrl_lock);
 	mutex_unlock(&slot->enable_lock);
+}
+
+void ckm_sched_freeze_new_channel(struct ckm_slot *slot, const struct ckm_obj *channel)
+{
+	freeze_new(slot, &(struct ckm_channel_filter) { .channel = channel });
+}
+
+void ckm_sched_freeze_group(struct ckm_slot *slot, const struct ckm_group *group)
+{
+	freeze_new(slot, &(struct ckm_channel_filter) { .group = group });
 }

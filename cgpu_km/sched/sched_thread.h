@@ -8,17 +8,20 @@
 #include <linux/types.h>
 
 struct ckm_gpu;
+struct ckm_group;
+struct ckm_obj;
 struct ckm_slot;
 
 /* 0, or an error of kthread_create(). Sleeps. stop waits for the thread. */
 int ckm_sched_thread_start(struct ckm_gpu *gpu);
 void ckm_sched_thread_stop(struct ckm_gpu *gpu);	/* no-op if it does not run */
 
-/* Freeze the channel, or the channels of the TSG, with handle @object if @slot is frozen:
- * to be called before they become schedulable or at once after. Runs in the tenant's call,
- * before that returns. Sleeps; takes enable_lock, ctrl_lock, gpu->lock.
+/* Freeze a pinned channel, or the channels of a group, those of other clients included, if
+ * @slot is frozen: to be called before they become schedulable or at once after. Run in the
+ * tenant's call, before that returns. Sleep; take enable_lock, ctrl_lock, gpu->lock.
  */
-void ckm_sched_freeze_new_channel(struct ckm_slot *slot, u32 client, u32 object);
+void ckm_sched_freeze_new_channel(struct ckm_slot *slot, const struct ckm_obj *channel);
+void ckm_sched_freeze_group(struct ckm_slot *slot, const struct ckm_group *group);
 
 /* Whether the scheduler has @slot frozen. Takes gpu->lock. The result stays valid only
  * under gpu->ctrl_lock.

@@ -43,6 +43,28 @@ struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind)
 	return obj;
 }
 
+struct ckm_group *ckm_group_alloc(void)
+{
+	struct ckm_group *group = kzalloc(sizeof(*group), GFP_KERNEL_ACCOUNT);
+
+	if (!group)
+		return NULL;
+	kref_init(&group->ref);
+	INIT_LIST_HEAD(&group->sched);
+	INIT_LIST_HEAD(&group->handles);
+	return group;
+}
+
+void ckm_group_get(struct ckm_group *group)
+{
+	kref_get(&group->ref);
+}
+
+static void free_group(struct kref *ref)
+{
+	kfree(container_of(ref, struct ckm_group, ref));
+}
+
 static void free_obj(struct rcu_head *rcu)
 {
 	kmem_cache_free(obj_cache, container_of(rcu, struct ckm_obj, rcu));
@@ -50,7 +72,20 @@ static void free_obj(struct rcu_head *rcu)
 
 void ckm_obj_free(struct ckm_obj *obj)
 {
+	if (obj->group)
+		kref_put(&obj->group->ref, free_group);
 	call_rcu(&obj->rcu, free_obj);
+}
+
+/* A TSG is scheduled as long as it has a handle. */
+static void unschedule_handle_locked(struct ckm_slot *slot, struct ckm_group *group)
+{
+	lockdep_assert_held(&slot->gpu->lock);
+	if (!list_empty(&group->handles))
+		return;
+	list_del_init(&group->sched);
+	slot->tsg_count--;
+	ckm_slot_channels_changed_locked(slot);
 }
 
 static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
@@ -62,11 +97,12 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 	mutex_lock(&slot->gpu->lock);
 	if (!list_empty(&obj->sched)) {
 		list_del_init(&obj->sched);
-		if (obj->core.kind == CGPU_KIND_TSG)
-			slot->tsg_count--;
-		else
+		if (obj->core.kind == CGPU_KIND_TSG) {
+			unschedule_handle_locked(slot, obj->group);
+		} else {
 			slot->channel_count--;
-		ckm_slot_channels_changed_locked(slot);
+			ckm_slot_channels_changed_locked(slot);
+		}
 	}
 	if (obj->word)
 		obj->word->obj = NULL;

@@ -3,6 +3,7 @@
 #ifndef CKM_RM_OBJECT_H
 #define CKM_RM_OBJECT_H
 
+#include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/rcupdate.h>
 #include <linux/types.h>
@@ -23,26 +24,35 @@ struct ckm_run_word {
 	const volatile void __iomem *reg;
 };
 
-/* An RM object of a tenant. A channel or TSG of a graphics/compute engine is on a list of
- * its slot.
+/* A TSG. It can have several handles, in several clients: a client of MPS dups the TSG of the
+ * server and makes its channels there. The handles share this record and the charge.
+ */
+struct ckm_group {
+	struct kref ref;		/* of its handles and channels */
+	struct list_head sched;		/* gpu->lock; on slot->tsgs while @handles is not empty */
+	struct list_head handles;	/* gpu->lock; ckm_obj.sched, GR engines only */
+	u64 seq;			/* gpu->lock; slot->tsgs is in this order */
+	u64 timeslice_us;		/* ct->rm_lock; as requested by the tenant, 0: never */
+	u32 changes;			/* ct->rm_lock; number of channels added and of disable calls */
+	bool scheduled;			/* READ_ONCE; enabled by its owner at least once */
+};
+
+/* An RM object of a tenant. A channel of a graphics/compute engine is on a list of its slot,
+ * and so is the group of a TSG of such an engine.
  */
 struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
 	struct rcu_head rcu;		/* ckm_obj_is_owned() reads without a lock */
-	struct list_head sched;		/* gpu->lock; empty: on no list */
+	struct list_head sched;		/* gpu->lock; empty: on no list; a TSG's: group->handles */
 	struct list_head bound;		/* ct->rm_lock; clients: on ckm_backing.clients */
-	u64 seq;			/* gpu->lock; the slot's lists are in this order */
+	u64 seq;			/* gpu->lock; channels: the slot's list is in this order */
 	u64 pt_bytes;			/* address ranges: bytes of page tables; set before LIVE */
 	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */
 	struct list_head cpu_maps;	/* ct->rm_lock; memory: ckm_cpu_map.of (rm_map.c) */
 	bool parted;			/* READ_ONCE; address spaces: had a partial unmap */
 	bool shared;			/* READ_ONCE; its owner lets other processes dup it */
-	u32 htsg;			/* channels: handle of their TSG, 0: none */
-	/* ct->rm_lock; TSGs, and channels without one: number of channels added and of
-	 * disable calls.
-	 */
-	u32 changes;
-	u32 enabled_at;			/* ct->rm_lock; changes + 1 when it was enabled, 0: never */
+	struct ckm_group *group;	/* a reference; TSGs, and channels of one; set before LIVE */
+	u32 enabled_at;			/* ct->rm_lock; group->changes + 1 when enabled, 0: never */
 	bool no_restart;		/* gpu->lock; its last RESTART_RUNLIST failed */
 	struct ckm_run_word *word;	/* gpu->lock; channels; NULL: none */
 	u32 pid;			/* clients, scheduled ones: tgid that the driver uses */
@@ -74,8 +84,13 @@ struct ckm_cpu_map {
 	u64 bytes;
 };
 
-/* A PENDING object that is on no list; NULL: no memory. ckm_obj_free() frees it after an
- * RCU grace period, since ckm_obj_is_owned() may still read it.
+/* The record of a new TSG, with one reference; NULL: no memory. */
+struct ckm_group *ckm_group_alloc(void);
+void ckm_group_get(struct ckm_group *group);
+
+/* A PENDING object that is on no list; NULL: no memory. ckm_obj_free() drops its reference
+ * to its group, and frees it after an RCU grace period, since ckm_obj_is_owned() may still
+ * read it.
  */
 struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind);
 void ckm_obj_free(struct ckm_obj *obj);

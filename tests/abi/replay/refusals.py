@@ -8,7 +8,6 @@ _LIBCUDA = {
     0x20808161: "not public, 535: cuInit goes on",
     0x20808162: "not public, 555: cuInit goes on",
     0x2080A084: "not public: cuDeviceGetAttribute goes on",
-    0x83DE0309: "the exception mask of the debugger: libcuda ends its session and has none",
 }
 
 #: nvidia-smi shows N/A for each.
@@ -56,7 +55,6 @@ _LIBCUDA_580 = {
     0x20808162: "not public: cuInit goes on",
     0x20809038: "not public: cuCtxCreate goes on",
     0x20810108: "of NV2081_BINAPI, not public: cuInit goes on",
-    0x83DE0309: "the exception mask of the debugger: libcuda ends its session and has none",
 }
 
 _NVML_580 = {
@@ -82,14 +80,11 @@ _NVIDIA_SMI_580 = {
     0x20810110: "of NV2081_BINAPI, not public",
 }
 
-#: MPS ends with an error without 0x83de0309 (docs/user/support.md): its refused calls are listed, not excused.
-MPS_580 = _LIBCUDA_580
-
 LIVES_WITHOUT_ON_A_CARD = {
     "init": _LIBCUDA_580,
     "pool": _LIBCUDA_580,
     "managed": _LIBCUDA_580,
     "torch": _TORCH_580,
     "nvidia-smi": _NVIDIA_SMI_580,
-    "mps": MPS_580,
+    "mps": _LIBCUDA_580,
 }

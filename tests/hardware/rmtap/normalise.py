@@ -29,7 +29,7 @@ from tracefile import Event, Expect, Trace, TraceError, flat  # noqa: E402
 CREATE_RANGE, PARALLELISM_REGION = 73, 65
 OS_DESCRIPTOR = 0x71
 #: Of kinds that the module duplicates no handle of: cgpu_km/intercept/rm_dup.c.
-ONE_HANDLE = ("client", "device", "subdevice", "tsg", "channel")
+ONE_HANDLE = ("client", "device", "subdevice", "channel")
 PROTECTIONS = {0: "none", 1: "r", 2: "w", 3: "rw"}
 
 
