@@ -116,10 +116,10 @@ fuzz: modules tools ## hours of wrong calls: SECONDS=3600 SEED=n KERNEL=6.1|6.12
 		'python tests/fuzz/fuzzed.py $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(OPTIONS)'
 
 torch: NVIDIA = 550
-torch: modules tools nvidia ## PyTorch on a slice: TORCH=<virtual environment with torch==2.5.1> (docs/develop/testing.md)
-	@[ -d "$(TORCH)/lib" ] || { echo 'torch: TORCH=<virtual environment with torch==2.5.1>' >&2; exit 2; }
+torch: modules tools nvidia ## PyTorch on a slice (docs/develop/testing.md): downloads 2.5 GB once, or TORCH=<virtual environment>
+	@scripts/setup-torch $(TORCH)
 	@DOCKER=1 VM_MEM=8G TIMEOUT=$(or $(TIMEOUT),1800) CPU_FEATURES=+ssse3,+sse4.1,+sse4.2,+popcnt \
-		$(VM) run 'tests/cuda/torch/run $(abspath $(TORCH))'
+		$(VM) run 'tests/cuda/torch/run $(abspath $(or $(TORCH),build/torch))'
 
 demo: ## the product at work on a simulated GPU
 	@tests/demo/demo
