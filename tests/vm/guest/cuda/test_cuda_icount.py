@@ -21,19 +21,37 @@ WEIGHTED = "2"
 SECONDS = "20"
 
 
-def loaded(box: Box) -> subprocess.Popen:
+LOAD = f"gpuload --json --seconds {SECONDS} --interval 0.2 --iterations 1 --depth 16"
+
+
+def loaded(box: Box, script: str = f"exec {LOAD}") -> subprocess.Popen:
     """A load that finds the box's nodes where NVIDIA's libraries look for them."""
     binds = "; ".join(f"mount --bind {box.dev}/{name} /dev/{name}" for name in NAMES)
-    words = ("gpuload", "--json", "--seconds", SECONDS, "--interval", "0.2", "--iterations", "1", "--depth", "16")
-    script = f"{binds}; exec {' '.join(words)}"
-    return subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(["unshare", "-m", "sh", "-c", f"{binds}; {script}"], stdout=subprocess.PIPE, text=True)
 
 
-def samples(load: subprocess.Popen) -> list[tuple[float, float]]:
+#: Two clients of an MPS server of their own; what a line of the second says is not counted twice.
+MPS = f"""
+export CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) CUDA_MPS_LOG_DIRECTORY=$(mktemp -d)
+nvidia-cuda-mps-control -d
+{LOAD} >$CUDA_MPS_LOG_DIRECTORY/second & second=$!
+{LOAD} || exit
+wait $second || exit
+grep -q ACTIVE $CUDA_MPS_LOG_DIRECTORY/server.log || exit
+sed 's/^/second /' $CUDA_MPS_LOG_DIRECTORY/second
+echo quit | nvidia-cuda-mps-control
+"""
+
+
+def samples(load: subprocess.Popen) -> tuple[list[tuple[float, float]], ...]:
+    """Of the load, and of its second client if it has one."""
     out, _ = load.communicate(timeout=1500)
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     assert load.returncode == 0, out
-    return [(line["monotonic"], line["works"]) for line in lines if line["event"] == "progress"]
+    found = []
+    for head in ("{", "second {"):
+        lines = [json.loads(line[len(head) - 1 :]) for line in out.splitlines() if line.startswith(head)]
+        found.append([(line["monotonic"], line["works"]) for line in lines if line["event"] == "progress"])
+    return tuple(seen for seen in found if seen)
 
 
 @contextlib.contextmanager
@@ -46,16 +64,19 @@ def weighted() -> Iterator[float]:
     policy.write_text(before)
 
 
-def test_one_to_two() -> None:
+@pytest.mark.parametrize("first", [f"exec {LOAD}", MPS], ids=["alone", "two clients of MPS"])
+def test_one_to_two(first: str) -> None:
     with Box("a" * 64, 4096, weight=1) as one, Box("b" * 64, 4096, weight=2) as two, c.long_kernels():
         with weighted() as round_s:
-            loads = [loaded(box) for box in (one, two)]
+            loads = [loaded(one, first), loaded(two)]
             both = [samples(load) for load in loads]
-        begin = max(seen[0][0] for seen in both) + 2
-        end = min(seen[-1][0] for seen in both) - 0.5
+        assert [len(seen) for seen in both] == [1 + (first == MPS), 1]
+        everything = [seen for clients in both for seen in clients]
+        begin = max(seen[0][0] for seen in everything) + 2
+        end = min(seen[-1][0] for seen in everything) - 0.5
         window = int((end - begin) / round_s) * round_s
         assert window > 5, both
-        rates = [c.rate(seen, begin, begin + window) for seen in both]
+        rates = [sum(c.rate(seen, begin, begin + window) for seen in clients) for clients in both]
         error = abs(rates[1] / rates[0] / 2 - 1) * 100
         print(f"{rates[0]:.1f} : {rates[1]:.1f} works/s over {window} s, {error:.2f} % off 1 : 2")
         assert error <= TOLERANCE_PCT, rates

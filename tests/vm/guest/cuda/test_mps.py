@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cuda
 
 SLICES = (6043, 8058)
 ONE, TWO = variables(6, devices=0, weight=1), variables(8, devices=0, weight=2)
-SERVER = "nvidia-cuda-mps-server"
+SERVER = b"nvidia-cuda-mps-server"
 LOG = "/tmp/mps-log"
 TOLERANCE_PCT = 3.0
 WINDOW_S = 12.0
@@ -58,7 +58,7 @@ def used(box: d.Box) -> int:
 
 def servers(box: d.Box) -> set[int]:
     """By the host's numbers."""
-    return {pid for pid in c.processes(box) if SERVER[:15] in Path(f"/proc/{pid}/comm").read_text()}
+    return {pid for pid in c.processes(box) if SERVER in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]}
 
 
 def server_log(box: d.Box) -> str:
@@ -121,20 +121,22 @@ def test_a_killed_client_and_a_killed_server_leave_nothing(pair: tuple[d.Box, d.
 
 
 def test_one_to_two_with_a_daemon_each(pair: tuple[d.Box, d.Box]) -> None:
-    """Two clients and one: shares are those of the containers, however many clients a server has."""
+    """Two clients and one: shares are those of the containers, however many clients a server has. Queues are long:
+    three clients and two servers compete for two emulated processors. test_cuda_icount.py measures exactly."""
     gpu = d.PROC / "0"
     before = (gpu / "policy").read_text()
     one, two = pair
+    words = (*c.LOAD[:-1], "128")
     try:
         (gpu / "policy").write_text("2")
         round_s = 3 * d.number(gpu / "slice_us") / 1e6
-        with c.long_kernels(), c.load(one) as first, c.load(one) as second, c.load(two) as other:
+        with c.long_kernels(), c.load(one, words) as first, c.load(one, words) as second, c.load(two, words) as other:
+            loads = (first, second, other)
             for _ in range(3):  # a busy host wakes timers late
                 time.sleep(2)
                 begin = time.monotonic()
                 end = begin + c.whole_rounds(WINDOW_S, round_s)
-                loads = (first, second, other)
-                assert all([load.wait_until(end, 120) for load in loads]), [load.last_words() for load in loads]
+                assert all(load.wait_until(end, 120) for load in loads), [load.last_words() for load in loads]
                 rates = [c.rate(load.samples(), begin, end) for load in loads]
                 error = abs(rates[2] / (rates[0] + rates[1]) / 2 - 1) * 100
                 print(f"{rates[0]:.1f} + {rates[1]:.1f} : {rates[2]:.1f} works/s, {error:.2f} % off 1 : 2")

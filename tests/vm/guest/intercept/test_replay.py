@@ -24,16 +24,10 @@ ROOT = REPO / "tests/abi/replay/traces"
 RECORDED = sorted((ROOT / (os.environ.get("NVIDIA") or "550")).glob("*.trace"))
 #: Those of a card play on the branch that nvsim is by itself, in the boots without NVIDIA's user space.
 ON_A_CARD = sorted(ROOT.glob("580-*/*.trace"))
-#: Not played, only held against the call table (make test-replay).
-HOST_ONLY = {"580-h100-mps": "its client duplicates a channel group, which nvsim does not do"}
 TRACES = [
     *(pytest.param(path, id=path.stem) for path in sorted(ROOT.glob("*.trace"))),
     *(pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=pytest.mark.cuda) for path in RECORDED),
-    *(
-        pytest.param(path, id=name)
-        for path in ON_A_CARD
-        if (name := f"{path.parent.name}-{path.stem}") not in HOST_ONLY
-    ),
+    *(pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in ON_A_CARD),
 ]
 NAME = "4e" * 32
 
