@@ -31,7 +31,7 @@ static const struct cgpu_escape rows[] = {
 	{ 0x2b, 48, 535, 595, BOTH, CGPU_ALLOC, 40, DOC("NV_ESC_RM_ALLOC", NVOS,
 	  "by the table of classes; NVOS64") },
 	{ 0x34, 28, 515, 595, CGPU_NODE_CTL, CGPU_DUP, 24, DOC("NV_ESC_RM_DUP_OBJECT", NVOS,
-	  "memory and plain objects; the charge is shared") },
+	  "memory, channel groups and plain objects; the charge is shared") },
 	{ 0x35, 24, 515, 595, CGPU_NODE_CTL, CGPU_SHARE, 20, DOC("NV_ESC_RM_SHARE", NVOS,
 	  "not forwarded: the processes of the container may dup what is shared with all") },
 	{ 0x41, 56, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 48, DOC("NV_ESC_RM_IDLE_CHANNELS", NVOS,
