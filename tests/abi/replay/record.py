@@ -7,13 +7,10 @@ record.py write: on the host, tests/abi/replay/traces/<branch>/<name>.trace of e
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[3]
@@ -26,11 +23,7 @@ TIMEOUT_S = 300
 PROGRAMS = {
     "walk": "walk -1 memory vmm export managed over",
     "nvidia-smi": "nvidia-smi -q",
-    "mps": "walk -1 memory",
 }
-#: Of these, a client of a control daemon of its own, which is recorded too, as is the server.
-MPS = {"mps"}
-DAEMON = "nvidia-cuda-mps-control"
 #: Two processes have two contexts, hence for one branch only.
 ONCE = {"550": {"ipc": "walk -1 ipc"}}
 #: Of the container that plays it: the walk's managed memory is charged.
@@ -41,25 +34,11 @@ def run(program: str, logs: Path) -> None:
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     env = {**os.environ, "LD_PRELOAD": str(RECORDER), "RMTAP_DIR": str(logs), "CUDA_CACHE_DISABLE": "1"}
-    with daemon(env) if logs.name in MPS else contextlib.nullcontext(env) as inner:
-        subprocess.run(program.split(), env=inner, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
-
-
-@contextlib.contextmanager
-def daemon(env: dict[str, str]) -> Iterator[dict[str, str]]:
-    """MPS, and the environment of its clients."""
-    with tempfile.TemporaryDirectory() as pipes:
-        env = {**env, "CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_LOG_DIRECTORY": pipes}
-        subprocess.run([DAEMON, "-d"], env=env, timeout=TIMEOUT_S, check=True)
-        try:
-            yield env
-        finally:
-            subprocess.run([DAEMON], env=env, input=b"quit\n", timeout=TIMEOUT_S, check=True)
+    subprocess.run(program.split(), env=env, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
 
 
 def write(program: str, logs: Path, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    program = f"{DAEMON}, nvidia-cuda-mps-server, {program}" if out.stem in MPS else program
     words = [sys.executable, NORMALISE, "--program", program, "--gpu", "Tesla T4, simulated", "--out", out]
     words += ["--uvm", UVM[out.stem]] if out.stem in UVM else []
     subprocess.run([*words, *sorted(logs.glob("*.raw"))], check=True)
