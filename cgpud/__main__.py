@@ -66,6 +66,7 @@ async def serve(
     def on_stop() -> None:
         stopping.set()
         deps.nvml.close()  # the start may be waiting for it
+        deps.sensors.close()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_stop)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from cgpud.link import KernelLink
 from cgpud.model import NvmlView
-from cgpud.nvml import Nvml
+from cgpud.nvml import SENSORS, Nvml
 from cgpud.store import Store
 from cgpud.watch import Facts
 
@@ -36,6 +36,7 @@ class Dependencies:
     store: Store
     facts: Facts
     nvml: NvmlSource = field(default_factory=Nvml)
+    sensors: NvmlSource = field(default_factory=lambda: Nvml(SENSORS))
     draining: Callable[[], bool] = lambda: False  # cgpu drain: docs/user/upgrade.md
     clock: Callable[[], float] = boottime
     random: Callable[[int], int] = secrets.randbits

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from cgpu_cli import proc
 from cgpu_cli.errors import CgpuError as ProcError
 from cgpu_cli.errors import Exit
-from cgpu_cli.model import Container, Snapshot
+from cgpu_cli.model import Snapshot
 from cgpu_cli.versions import package_version
-from cgpud import address, bundle, labels, log, metrics
+from cgpud import address, log, metrics
 from cgpud.errors import CgpuError
 from cgpud.http import HttpServer
 from cgpud.loop import Daemon
-
-Key = tuple[str, str]
+from cgpud.named import NameReader
 
 
 class Reader:
@@ -24,7 +23,7 @@ class Reader:
 
     def __init__(self, paths: proc.Paths) -> None:
         self._paths = paths
-        self._specs: dict[Key, Mapping[str, str]] = {}  # a bundle does not change while its container exists
+        self._names = NameReader(paths)
         self._version = package_version()
 
     def scrape(self, bundles: Mapping[str, str], daemon: metrics.DaemonFigures) -> metrics.Scrape:
@@ -35,22 +34,9 @@ class Reader:
                 raise
             snapshot = None
         there = snapshot.containers if snapshot else ()
-        known = {(one.id, one.cookie) for one in there}
-        self._specs = {key: found_labels for key, found_labels in self._specs.items() if key in known}
-        named = {one.id: self._labels(one, bundles.get(one.id, "")) for one in there}
+        self._names.keep((one.id, one.cookie) for one in there)
+        named = {one.id: self._names.of((one.id, one.cookie), bundles.get(one.id, "")) for one in there}
         return metrics.Scrape(snapshot, named, daemon, self._version)
-
-    def _labels(self, container: Container, directory: str) -> Mapping[str, str]:
-        key = (container.id, container.cookie)
-        if key not in self._specs and directory:
-            try:
-                self._specs[key] = labels.of_spec(bundle.read(directory))
-            except CgpuError:
-                self._specs[key] = {}
-        found_labels = self._specs.get(key, {})
-        if "name" not in found_labels and (docker := labels.of_docker(proc.engine_record(self._paths, container.id))):
-            found_labels = self._specs[key] = {**docker, **found_labels}
-        return found_labels
 
 
 class Exporter:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from cgpud.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, SlotWant
+from cgpud.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, Sensors, SlotWant
 
 
 class NvmlAbsent(Exception):
@@ -68,8 +68,20 @@ class _NvmlReader:
         }
         return names.get(self.required(nvml.nvmlDeviceGetComputeMode), "")
 
+    def sensors(self) -> Sensors:
+        nvml = self._nvml
+        rates = self.optional(nvml.nvmlDeviceGetUtilizationRates)
+        return Sensors(
+            utilization_pct=int(rates.gpu) if rates is not None else None,
+            temperature_c=self.optional(
+                lambda handle: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            ),
+            power_mw=self.optional(nvml.nvmlDeviceGetPowerUsage),
+            power_limit_mw=self.optional(nvml.nvmlDeviceGetEnforcedPowerLimit),
+        )
 
-def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
+
+def _read_gpu(nvml: Any, index: int, sensors: bool) -> NvmlGpu:
     reader = _NvmlReader(nvml, index)
     pci = reader.optional(nvml.nvmlDeviceGetPciInfo)
     name = reader.optional(nvml.nvmlDeviceGetName)
@@ -89,10 +101,11 @@ def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
         used_mib=-(-int(memory.used) // MIB) if memory is not None else None,
         compute_mode=compute_mode,
         lost=reader.lost or ("" if reader.handle is not None else "no handle"),
+        sensors=reader.sensors() if sensors else None,
     )
 
 
-def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None) -> tuple[NvmlGpu, ...]:
+def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None, *, sensors: bool = False) -> tuple[NvmlGpu, ...]:
     """Every GPU that NVML lists. A lost GPU is included, because the numbers of the others do not change.
 
     Calls `emit` with the number of GPUs, then with each GPU as soon as it is read. A thread reads each GPU, so that
@@ -106,7 +119,7 @@ def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None) -> tuple[NvmlG
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     try:
-        return _read_all(nvml, nvml.nvmlDeviceGetCount(), emit)
+        return _read_all(nvml, nvml.nvmlDeviceGetCount(), emit, sensors)
     except nvml.NVMLError as error:
         raise NvmlAbsent(str(error)) from error
     finally:
@@ -116,12 +129,12 @@ def query(emit: Callable[[int | NvmlGpu], None] = lambda _: None) -> tuple[NvmlG
             pass
 
 
-def _read_all(nvml: Any, count: int, emit: Callable[[int | NvmlGpu], None]) -> tuple[NvmlGpu, ...]:
+def _read_all(nvml: Any, count: int, emit: Callable[[int | NvmlGpu], None], sensors: bool) -> tuple[NvmlGpu, ...]:
     found: dict[int, NvmlGpu] = {}
     one_at_a_time = threading.Lock()  # guards `found` and emit()
 
     def read(index: int) -> None:
-        gpu = _read_gpu(nvml, index)
+        gpu = _read_gpu(nvml, index, sensors)
         with one_at_a_time:
             found[index] = gpu
             emit(gpu)
@@ -137,7 +150,7 @@ def _read_all(nvml: Any, count: int, emit: Callable[[int | NvmlGpu], None]) -> t
     return tuple(found[index] for index in range(count))
 
 
-def answer() -> None:
+def answer(*, sensors: bool = False) -> None:
     """The child process of nvml.py: writes the answer of query() to stdout, one JSON object a line."""
     out = os.dup(1)
     os.dup2(2, 1)  # a line that the library prints must not be part of the answer
@@ -149,7 +162,7 @@ def answer() -> None:
         say("count", item) if isinstance(item, int) else say("gpu", asdict(item))
 
     try:
-        query(emit)
+        query(emit, sensors=sensors)
     except NvmlAbsent as error:
         say("absent", str(error))
     os.close(out)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from cgpu_cli.proc import Paths
 from cgpud import admit, bundle, env, events, log, model, oci, reconcile, settings, state, unsliced, wire
 from cgpud.config import Config
 from cgpud.dependencies import Dependencies
@@ -18,7 +19,9 @@ from cgpud.grants import Grants
 from cgpud.inventory import Inventory
 from cgpud.kernel_abi import ID_MAX, Event
 from cgpud.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
+from cgpud.named import RecordNames
 from cgpud.reconcile import COOKIE_BITS, Orphan, Signal
+from cgpud.sensors import SensorReader
 from cgpud.server import Request
 from cgpud.state import Action, Trigger
 from cgpud.watch import Key, Watcher
@@ -45,6 +48,8 @@ class Daemon:
         self._inventory = Inventory(deps.link, deps.nvml, lambda: reconcile.make_cookie(deps.random(COOKIE_BITS)))
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
+        self._sensors = SensorReader(deps.sensors)
+        self._names = RecordNames(Paths.below())
         self._watcher = Watcher(deps.facts, self._schedule_trigger)
         self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup -> idle since
         self._throttle = events.LogThrottle()
@@ -73,6 +78,7 @@ class Daemon:
         """Containers keep running: their limits are in the kernel, the rest in the state files."""
         self._watcher.close()
         self.deps.nvml.close()
+        self.deps.sensors.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
 
@@ -145,6 +151,8 @@ class Daemon:
                     return {"ok": True, "revoked": self._grants.revoke(message.grant)}
                 case "status":
                     return await self.status()
+                case "gpus":
+                    return await self._sensors.answer()
                 case _:
                     raise ProtocolError(f"there is no operation {message.op[:32]!r}")
         except CgpuError as error:
@@ -324,6 +332,7 @@ class Daemon:
         except KernelMissing:
             kernel = None
         inventory = await self._inventory.snapshot()
+        names = await self._names.of(self.records.values())
         return {
             "ok": True,
             "module": kernel is not None,
@@ -332,7 +341,7 @@ class Daemon:
             "drift": self._drift(inventory),
             "no_such_gpu": list(settings.unmatched(self.config.gpus, inventory)),
             "grants": len(self._grants),
-            "containers": list(map(state.shown, self.records.values())),
+            "containers": [state.shown(one) | {"names": names.get(one.id, {})} for one in self.records.values()],
         }
 
     def _drift(self, inventory: Iterable[model.Gpu]) -> list[dict[str, object]]:

@@ -37,6 +37,16 @@ class KernelGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Sensors:
+    """What a GPU measures; None: it does not measure this."""
+
+    utilization_pct: int | None = None  # of the last sample period of the driver, 1/6 s to 1 s (nvml.h)
+    temperature_c: int | None = None
+    power_mw: int | None = None
+    power_limit_mw: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NvmlGpu:
     """One GPU as NVML lists it."""
 
@@ -50,6 +60,7 @@ class NvmlGpu:
     used_mib: int | None = None  # by all processes and the driver
     compute_mode: str = ""  # "" = any number of processes may use it
     lost: str = ""  # the error, if NVML does not return all of this
+    sensors: Sensors | None = None  # only of a query for them
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,10 @@ class Card:
             "MemoryInfo": SimpleNamespace(total=1000 * MIB, used=0),
             "MigMode": (0, 0),
             "ComputeMode": 0,
+            "UtilizationRates": SimpleNamespace(gpu=38, memory=20),
+            "Temperature": 45,
+            "PowerUsage": 31_250,
+            "EnforcedPowerLimit": 70_000,
             **answers,
         }
 
@@ -39,6 +43,7 @@ class Library:
 
     NVMLError = NVMLError
     NVMLError_NotSupported = NVMLError_FunctionNotFound = NotSupportedError
+    NVML_TEMPERATURE_GPU = 0
     NVML_COMPUTEMODE_EXCLUSIVE_THREAD, NVML_COMPUTEMODE_PROHIBITED, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 1, 2, 3
 
     def __init__(self, cards: list[Card]) -> None:
@@ -64,7 +69,7 @@ class Library:
 
     @staticmethod
     def _getter(what: str) -> Any:
-        def get(card: Card) -> Any:
+        def get(card: Card, *_: Any) -> Any:
             names = list(card.answers)
             if card.lost and (card.lost == "all" or names.index(what) >= names.index(card.lost)):
                 raise NVMLError("GPU is lost")

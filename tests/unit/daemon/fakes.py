@@ -71,6 +71,7 @@ class Node:
     config: Config = field(default_factory=Config)
     now: float = 1000.0
     nvml: Callable[[], tuple[NvmlGpu, ...]] | NvmlSource = no_nvml
+    sensors: Callable[[], tuple[NvmlGpu, ...]] = no_nvml
 
     def __post_init__(self) -> None:
         (self.directory / "cgroup").mkdir(exist_ok=True)
@@ -89,6 +90,7 @@ class Node:
             Store(self.directory / "state"),
             self.facts,
             nvml=FakeNvml(self.nvml) if callable(self.nvml) else self.nvml,
+            sensors=FakeNvml(self.sensors),
             draining=(self.directory / "drain").exists,
             clock=lambda: self.now,
         )

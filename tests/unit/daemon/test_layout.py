@@ -40,7 +40,7 @@ LAYERS = {
         cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config cgpu_cli.sim.turns cgpu_cli.sim.run
     """,
     "assembly": """
-        cgpud.dependencies cgpud.inventory cgpud.loop cgpud.exporter
+        cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.loop cgpud.exporter
         cgpu_cli.app cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status
         cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events cgpu_cli.simulate
     """,

@@ -212,7 +212,7 @@ def test_what_is_gone_is_not_shown(tree: Tree) -> None:
     assert not re.search(rf'cgpu_container_\w+{{container="{ID2[:12]}",gpu', text)
     tree.listed(inst_line(ID1, 1))
     assert ID2[:12] not in metrics.text(reader.scrape({}, NOTHING))[0].decode()
-    assert len(reader._specs) <= 1
+    assert len(reader._names._found) <= 1
 
 
 def test_a_module_that_says_less(tree: Tree) -> None:

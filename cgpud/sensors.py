@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""The answer to `gpus`: every GPU as NVML has it, with memory, utilisation, temperature and power.
+
+A query starts a child process, so the answer may be FRESH_S old, however many clients ask how often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from cgpud.dependencies import NvmlSource
+from cgpud.model import MIB, NvmlGpu, NvmlView, Sensors
+
+FRESH_S = 2.0
+WAIT_S = 1.0
+
+
+def row(gpu: NvmlGpu) -> dict[str, Any]:
+    own = gpu.sensors or Sensors()
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "pci": gpu.pci,
+        "name": gpu.name,
+        "total_bytes": gpu.total_mib * MIB,
+        "used_bytes": None if gpu.used_mib is None else gpu.used_mib * MIB,
+        "utilization_pct": own.utilization_pct,
+        "temperature_c": own.temperature_c,
+        "power_mw": own.power_mw,
+        "power_limit_mw": own.power_limit_mw,
+        "lost": gpu.lost,
+    }
+
+
+class SensorReader:
+    """Keeps the last answer of NVML. Clients that ask at the same time share one query."""
+
+    def __init__(self, source: NvmlSource) -> None:
+        self._source = source
+        self._view = NvmlView()
+        self._until = 0.0
+        self._one_at_a_time = asyncio.Lock()  # guards _view and _until
+
+    async def answer(self) -> dict[str, Any]:
+        async with self._one_at_a_time:
+            if time.monotonic() >= self._until:
+                self._view = await self._source.query(WAIT_S)
+                self._until = time.monotonic() + FRESH_S
+            view = self._view
+        return {"ok": True, "nvml": view.absent or view.silent, "gpus": [row(gpu) for gpu in view.gpus]}

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""The answer to `gpus`, and the names in `status`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from fake_nvml import Card, Library
+from fakes import Node
+
+from cgpud import gpus, sensors
+from cgpud.model import MIB, NvmlGpu, NvmlView, Sensors
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+
+
+def read(monkeypatch: pytest.MonkeyPatch, *cards: Card, **more: bool) -> tuple[NvmlGpu, ...]:
+    monkeypatch.setitem(sys.modules, "pynvml", Library(list(cards)))
+    return gpus.query(**more)
+
+
+def test_sensors_are_read_only_for_a_query_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, Card(0))[0].sensors is None
+    assert read(monkeypatch, Card(0), sensors=True)[0].sensors == Sensors(38, 45, 31_250, 70_000)
+
+
+def test_a_missing_sensor_is_none_and_the_gpu_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = read(monkeypatch, Card(0, Temperature=None, PowerUsage=None), sensors=True)
+    assert (found.lost, found.sensors) == ("", Sensors(38, None, None, 70_000))
+    (found,) = read(monkeypatch, Card(0, lost="Temperature"), sensors=True)
+    assert (found.lost, found.sensors) == ("", Sensors(38, None, None, None))
+
+
+class Counting:
+    """Counts the queries."""
+
+    def __init__(self) -> None:
+        self.queries: list[float] = []
+
+    async def query(self, wait_s: float) -> NvmlView:
+        self.queries.append(wait_s)
+        await asyncio.sleep(0.01)
+        return NvmlView((NvmlGpu(0, "GPU-0", "0000:01:00.0", 0, 15109, "card", used_mib=3, sensors=Sensors(7)),))
+
+    def close(self) -> None:
+        pass
+
+
+def test_many_clients_share_a_query(run: Run) -> None:
+    async def main() -> None:
+        source = Counting()
+        reader = sensors.SensorReader(source)
+        answers = await asyncio.gather(*(reader.answer() for _ in range(20)))
+        assert source.queries == [sensors.WAIT_S]
+        assert answers[0] == answers[-1]
+        (one,) = answers[0]["gpus"]
+        assert (one["total_bytes"], one["used_bytes"]) == (15109 * MIB, 3 * MIB)
+        assert (one["utilization_pct"], one["temperature_c"]) == (7, None)
+
+    run(main())
+
+
+def test_gpus_over_the_socket(node: Node, run: Run) -> None:
+    node.sensors = lambda: (NvmlGpu(0, "GPU-0", "0000:01:00.0", 0, 15109, "card", sensors=Sensors(38, 45)),)
+
+    async def main() -> None:
+        async with node.running():
+            reply = await node.ask(op="gpus")
+            assert (reply["ok"], reply["nvml"]) == (True, "")
+            assert [(one["uuid"], one["temperature_c"]) for one in reply["gpus"]] == [("GPU-0", 45)]
+
+    run(main())
+
+
+def test_without_nvml_the_answer_has_the_reason(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            assert await node.ask(op="gpus") == {"ok": True, "nvml": "none here", "gpus": []}
+
+    run(main())
+
+
+def test_status_has_the_pod(node: Node, run: Run) -> None:
+    async def main() -> None:
+        async with node.running():
+            assert (await node.prepare(ID))["ok"]
+            (record,) = node.daemon.records.values()
+            path = node.directory / "bundles" / record.bundle.rsplit("/", 1)[-1] / "config.json"
+            spec = json.loads(path.read_text())
+            spec["annotations"] = {
+                "io.kubernetes.cri.sandbox-name": "train-7d9f",
+                "io.kubernetes.cri.sandbox-namespace": "ml",
+                "io.kubernetes.cri.container-name": "main",
+            }
+            path.write_text(json.dumps(spec))
+            (row,) = (await node.ask(op="status"))["containers"]
+            assert row["names"] == {"name": "main", "pod": "train-7d9f", "namespace": "ml"}
+
+    run(main())
