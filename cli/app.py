@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from .errors import CgpuError, Exit, not_permitted
-from .output import discard, note, out, write_failed
+from .output import discard, flush, note, out
 from .proc import Paths
 
 _NEGATIVE = re.compile(r"-[0-9.]")
@@ -36,15 +36,6 @@ def _as_cgpu_error(err: BaseException, prog: str) -> CgpuError:
     return CgpuError(Exit.REFUSED, "internal", f"{type(err).__name__}: {err}", "CGPU_DEBUG=1 shows the traceback")
 
 
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as err:
-        raise write_failed(err) from err
-
-
 class _Convention(click.Command):
     """A top-level command: reports all failures in the same form."""
 
@@ -58,7 +49,7 @@ class _Convention(click.Command):
             if sys.stdout is None:  # before anything is changed
                 raise CgpuError(Exit.REFUSED, "standard output", "is closed", "redirect it to /dev/null instead")
             code = super().main(argv, prog, standalone_mode=False, **extra)
-            _flush()
+            flush()
         except (KeyboardInterrupt, click.Abort):
             sys.exit(130)
         except BrokenPipeError:

@@ -25,9 +25,9 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def status(paths: Paths) -> dict[str, Any] | None:
+def ask(paths: Paths, operation: str) -> dict[str, Any] | None:
     """cgpud's answer; None without one. The commands that show the GPUs work without the daemon."""
-    body = json.dumps({"op": "status"}).encode()
+    body = json.dumps({"op": operation}).encode()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(TIMEOUT_S)
@@ -40,6 +40,16 @@ def status(paths: Paths) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return reply if isinstance(reply, dict) and reply.get("ok") is True else None
+
+
+def status(paths: Paths) -> dict[str, Any] | None:
+    return ask(paths, "status")
+
+
+def rows(answer: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """A list of objects in an answer; what is none of them is left out."""
+    found = (answer or {}).get(key)
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
 def drift(paths: Paths) -> list[dict[str, Any]] | None:

@@ -150,7 +150,7 @@ def gpu_text(gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str,
 
 def gpu_full_json(gpu: Gpu, settings: Mapping[str, str]) -> dict[str, Any]:
     """gpu_json() with the settings that are not in the output of cgpu-smi."""
-    own = gpu_json(gpu, {(slot.gpu, slot.dir): since_start_pct(gpu, slot) for slot in gpu.slots})
+    own = gpu_json(gpu) | {"containers": [slot_json(gpu, slot, since_start_pct(gpu, slot)) for slot in gpu.slots]}
     more = {
         "overcommit_pct": settings.get("overcommit"),
         "default_memsize_bytes": settings.get("default_memsize"),

@@ -68,6 +68,31 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Sensors:
+    """One GPU as NVML has it; None: not known."""
+
+    uuid: str = ""
+    pci: str = ""
+    name: str = ""
+    total_bytes: int | None = None
+    used_bytes: int | None = None  # by all processes and the driver
+    utilization_pct: int | None = None
+    temperature_c: int | None = None
+    power_mw: int | None = None
+    power_limit_mw: int | None = None
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What an engine or Kubernetes calls a container."""
+
+    name: str = ""
+    pod: str = ""
+    namespace: str = ""
+
+
+@dataclass(frozen=True)
 class Container:
     """One line of inst_ctl."""
 
@@ -88,6 +113,7 @@ class Snapshot:
     module: str
     gpus: tuple[Gpu, ...]
     containers: tuple[Container, ...]
+    at_ns: int = 0  # when its reading began
 
 
 def slot_state(gpu: Gpu, slot: Slot) -> str:

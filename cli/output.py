@@ -33,7 +33,17 @@ def out(text: str) -> None:
             click.echo(text)
         except UnicodeEncodeError:
             encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-            click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+            click.echo(text.replace("…", "~").encode(encoding, "backslashreplace").decode(encoding))
+    except BrokenPipeError:
+        raise
+    except OSError as err:
+        raise write_failed(err) from err
+
+
+def flush() -> None:
+    """Of a command that goes on: its reader gets each part at once."""
+    try:
+        sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as err:

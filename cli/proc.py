@@ -166,6 +166,24 @@ def engine_name(paths: Paths, container_id: str) -> str | None:
     return name.lstrip("/") if isinstance(name, str) else None
 
 
+def process_name(paths: Paths, pid: int) -> str | None:
+    """`comm`, which the process itself can set to anything."""
+    try:
+        return (paths.root / f"proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def driver_version(paths: Paths) -> str | None:
+    """Of NVIDIA's driver, from its /proc; its first line if there is no number in it."""
+    try:
+        first = (paths.driver / "version").read_text(encoding="utf-8", errors="replace").splitlines()[0]
+    except (OSError, IndexError):
+        return None
+    digits = [word for word in first.split() if word[0].isdigit() and "." in word]
+    return digits[0] if digits else first
+
+
 def gpu_name(paths: Paths, pci: str) -> str:
     """The model, from the driver's own /proc."""
     try:
@@ -372,6 +390,7 @@ def containers(paths: Paths) -> tuple[Container, ...]:
 
 def read_tree(paths: Paths, brief: bool = False) -> Snapshot:
     """Read the whole tree. brief: without processes and names, for frequent readers."""
+    at_ns = time.monotonic_ns()
     version = _tree_version(paths)
     if version is None:
         raise no_module(paths)
@@ -387,7 +406,7 @@ def read_tree(paths: Paths, brief: bool = False) -> Snapshot:
             found.append(_gpu(paths, paths.proc / str(number), by_id, brief))
         except (_Vanished, FileNotFoundError):
             continue
-    return Snapshot(module=version, gpus=tuple(found), containers=listed)
+    return Snapshot(module=version, gpus=tuple(found), containers=listed, at_ns=at_ns)
 
 
 def read_node(path: Path) -> str:

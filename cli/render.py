@@ -10,10 +10,7 @@ from .model import MIB, SOFT, Gpu, Slot, Snapshot, policy_name, slot_state
 from .names import shown_ids
 from .share import allowed_pct
 
-SCHEMA_VERSION = 1
 PIDS_SHOWN = 4
-
-Shares = Mapping[tuple[int, str], float | None]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]) -> list[str]:
@@ -55,65 +52,9 @@ def memory_total(gpu: Gpu) -> str:
     return mib(total) if total else "?"
 
 
-def _gpu_rows(gpu: Gpu) -> list[str]:
-    return [
-        str(gpu.index),
-        gpu.name,
-        gpu.pci,
-        f"{gpu.policy} {policy_name(gpu.policy)}",
-        f"{len(gpu.slots)}/{gpu.max_inst}",
-        str(gpu.free_weight),
-        f"{gpu.prio_ratio}%",
-        f"{mib(gpu.stat.get('used_bytes', 0))} / {mib(gpu.stat.get('limits_bytes', 0))} / {memory_total(gpu)}",
-    ]
-
-
-def _ids(snapshot: Snapshot) -> Mapping[str, str]:
+def ids_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """Each container's id as far as it is shown."""
     return shown_ids([slot.id for gpu in snapshot.gpus for slot in gpu.slots])
-
-
-def _slot_row(gpu: Gpu, slot: Slot, shown_id: str, got: float | None) -> list[str]:
-    return [
-        str(gpu.index),
-        shown_id,
-        slot.name or "-",
-        f"{slot.weight}{' hp' if slot.highprio else ''}",
-        percent(allowed_pct(gpu, slot)),
-        percent(got, gpu.policy == SOFT),
-        f"{mib(slot.used)} / {mib(slot.memsize)}",
-        slot_state(gpu, slot),
-        pids_text(slot.pids),
-    ]
-
-
-GPU_HEAD = ("GPU", "Name", "PCI", "Policy", "Inst", "Free", "Prio", "MiB used / limits / total")
-SLOT_HEAD = ("GPU", "Container", "Name", "Weight", "Allowed", "Got", "MiB used / limit", "State", "PIDs")
-
-
-Drift = Sequence[Mapping[str, Any]]
-
-
-def status_text(snapshot: Snapshot, got: Shares, interval_s: float | None, drift: Drift = ()) -> str:
-    """The text of cgpu-smi."""
-    over = f"share over {interval_s:g} s" if interval_s else "share since start"
-    lines = [f"cgpu-smi   module {snapshot.module}   {over}", ""]
-    lines += table(GPU_HEAD, [_gpu_rows(gpu) for gpu in snapshot.gpus], frozenset({0, 4, 5, 6, 7}))
-    lines += [f"  GPU {gpu.index}: {gpu.uuid}" for gpu in snapshot.gpus]
-    lines += [
-        f"  GPU {row['index']}: {row['key']} is {row['live']}, cgpu.toml has {row['configured']}" for row in drift
-    ]
-    ids = _ids(snapshot)
-    slots = [
-        _slot_row(gpu, slot, ids[slot.id], got.get((gpu.index, slot.dir)))
-        for gpu in snapshot.gpus
-        for slot in gpu.slots
-    ]
-    lines.append("")
-    if slots:
-        lines += table(SLOT_HEAD, slots, frozenset({0, 4, 5, 6}))
-    else:
-        lines.append("No container shares a GPU.")
-    return "\n".join(lines)
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -127,7 +68,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def ps_text(snapshot: Snapshot, whole_ids: bool = False) -> str:
     """One line per container, for users and for awk."""
     head = ("CONTAINER", "NAME", "GPU", "WEIGHT", "USED MiB", "LIMIT MiB", "STATE", "PIDS")
-    ids = _ids(snapshot)
+    ids = ids_of(snapshot)
     rows = [
         (
             slot.id if whole_ids else ids[slot.id],
@@ -177,7 +118,8 @@ def control_names(text: str) -> list[str]:
     return [] if text == "none" else text.split(",")
 
 
-def gpu_json(gpu: Gpu, got: Shares) -> dict[str, Any]:
+def gpu_json(gpu: Gpu) -> dict[str, Any]:
+    """One GPU without its containers."""
     return {
         "index": gpu.index,
         "name": gpu.name,
@@ -197,20 +139,4 @@ def gpu_json(gpu: Gpu, got: Shares) -> dict[str, Any]:
             "limits_bytes": gpu.stat.get("limits_bytes", 0),
             "total_bytes": gpu.stat.get("total_bytes", 0),
         },
-        "containers": [slot_json(gpu, slot, got.get((gpu.index, slot.dir))) for slot in gpu.slots],
-    }
-
-
-def status_json(
-    snapshot: Snapshot, got: Shares, interval_s: float | None, drift: Drift | None = None
-) -> dict[str, Any]:
-    """The output of cgpu-smi --json; docs/reference/cgpu-smi.schema.json describes it."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "module": snapshot.module,
-        "interval_s": interval_s,
-        "gpus": [gpu_json(gpu, got) for gpu in snapshot.gpus],
-        "drift": None
-        if drift is None
-        else [{name: row[name] for name in ("index", "key", "configured", "live")} for row in drift],
     }

@@ -44,7 +44,7 @@ def status_command(paths: proc.Paths, as_json: bool, interval: float, no_sample:
     """Show GPUs and containers; the same as cgpu-smi."""
     from . import status
 
-    status.show(paths, interval, not no_sample, as_json)
+    status.show(paths, status.Wanted(interval_s=None if no_sample else interval, as_json=as_json))
 
 
 @click.command("ps", cls=Command)
@@ -71,13 +71,6 @@ def ps(paths: proc.Paths, quiet: bool, no_trunc: bool, gpu: int | None, as_json:
         result(as_json, {"containers": rows}, text)
 
 
-def _comm(paths: proc.Paths, pid: int) -> str | None:
-    try:
-        return (paths.root / f"proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:
-        return None
-
-
 def inspected(paths: proc.Paths, key: str) -> describe.Inspected:
     container = change.find_container(paths, key)
     snapshot = proc.read_tree(paths)
@@ -88,7 +81,7 @@ def inspected(paths: proc.Paths, key: str) -> describe.Inspected:
         for row in (rows if isinstance(rows, list) else [])
         if isinstance(row, dict) and row.get("id") == container.id
     ]
-    names = {pid: name for _, slot in slots for pid, _ in slot.pids if (name := _comm(paths, pid))}
+    names = {pid: name for _, slot in slots for pid, _ in slot.pids if (name := proc.process_name(paths, pid))}
     return describe.Inspected(container, proc.engine_name(paths, container.id), slots, own[0] if own else None, names)
 
 

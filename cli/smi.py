@@ -1,28 +1,131 @@
 # SPDX-License-Identifier: MIT
 """cgpu-smi: like nvidia-smi, for the containers that share a GPU.
 
-Starts fast: reads text files only, imports neither NVML nor netlink.
+Starts fast: reads text files only, and cgpud's socket. It imports neither NVML nor netlink; `top` imports its library
+when it runs.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from . import status
-from .app import Single, make_paths, path_options, version_option
+from . import query, status
+from .app import App, make_paths, path_options, version_option
+from .complete import container_words, gpu_words
+from .output import out
+from .view import SORTS
+
+COMMANDS = {
+    "dmon": (".monitor", "dmon"),
+    "pmon": (".monitor", "pmon"),
+    "top": (".top", "top"),
+}
+EPILOG = """\b
+Columns of GPUs:
+  SLICE   length of a slice of weight 1     FREE    weight that no container has, of max_inst
+  INST    containers                        UTIL, TEMP, POWER  by NVML, at most 2 s old
+\b
+Columns of containers:
+  WEIGHT  slices per round; hp: high priority
+  ALLOWED the ceiling while all that have the GPU open have work; -: none (native)
+  GOT     part of the sample in which it could run; 10s: of ten seconds; ~: estimated (soft)
+  WAIT    mean time out of turn before each turn; the kernel keeps no distribution, so no percentile
+  THROT   time out of turn, of the time with the GPU open
+  STATE   running, waiting (for its turn), idle (has not opened the GPU), frozen (weight 0), dying
+  REFUSED allocations over the limit        CALLS   calls refused by the call table
+\b
+Exit status: 0, or as in cgpu(1).
+"""
 
 
-@click.command(cls=Single, name="cgpu-smi", context_settings={"help_option_names": ["-h", "--help"]})
+class _Smi(App):
+    """Without a command it shows the status instead of the help."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return click.Group.invoke(self, ctx)
+
+
+def _show_fields(fields: Any) -> Any:
+    def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            out(query.help_text(fields))
+            ctx.exit()
+
+    return show
+
+
+@click.group(
+    cls=_Smi,
+    name="cgpu-smi",
+    lazy=COMMANDS,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/reference/cgpu-smi.schema.json).")
 @click.option(
     "--interval", type=click.FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S", help="Sample for S s."
 )
 @click.option("--no-sample", is_flag=True, help="Do not wait: show the share since the container's start.")
+@click.option(
+    "-l",
+    "--loop",
+    type=click.FloatRange(0.1, 86400),
+    is_flag=False,
+    flag_value=5.0,
+    metavar="[SEC]",
+    help="Again every SEC seconds, 5 if not given, until interrupted. With --json a line each.",
+)
+@click.option("-i", "--id", "gpus", metavar="GPU,...", shell_complete=gpu_words,
+              help="Only these GPUs: number, UUID or its beginning, PCI address.")  # fmt: skip
+@click.option("-c", "--container", "containers", metavar="ID,...", shell_complete=container_words,
+              help="Only these containers: id or its beginning, or name.")  # fmt: skip
+@click.option("--sort", type=click.Choice(list(SORTS)), default="name", show_default=True, help="Order of containers.")
+@click.option("-L", "--list", "list_only", is_flag=True, help="List the GPUs, and their containers.")
+@click.option("--query-gpu", metavar="FIELD,...", help="Print these fields of GPUs as CSV.")
+@click.option("--query-container", metavar="FIELD,...", help="Print these fields of containers as CSV.")
+@click.option("--format", "form", default="csv", metavar="csv[,noheader][,nounits]", help="Of the queries.")
+@click.option("--help-query-gpu", is_flag=True, is_eager=True, expose_value=False,
+              callback=_show_fields(query.GPU_FIELDS), help="List the fields of GPUs.")  # fmt: skip
+@click.option("--help-query-container", is_flag=True, is_eager=True, expose_value=False,
+              callback=_show_fields(query.CONTAINER_FIELDS), help="List the fields of containers.")  # fmt: skip
 @path_options
 @version_option
-def smi(as_json: bool, interval: float, no_sample: bool, root: str, proc: str | None) -> None:
-    """Show GPUs and the containers that share them: share, memory, state."""
-    status.show(make_paths(root, proc), interval, not no_sample, as_json)
+@click.pass_context
+def smi(
+    ctx: click.Context,
+    as_json: bool,
+    interval: float,
+    no_sample: bool,
+    loop: float | None,
+    gpus: str | None,
+    containers: str | None,
+    sort: str,
+    list_only: bool,
+    query_gpu: str | None,
+    query_container: str | None,
+    form: str,
+    root: str,
+    proc: str | None,
+) -> None:
+    """Show GPUs and the containers that share them: share, memory, processes, state."""
+    wanted = status.Wanted(
+        interval_s=None if no_sample else interval,
+        every_s=loop,
+        gpus=status.words(gpus),
+        containers=status.words(containers),
+        sort=sort,
+        as_json=as_json,
+        list_only=list_only,
+        query_gpu=query_gpu,
+        query_container=query_container,
+        format=form,
+    )
+    ctx.obj = paths = make_paths(root, proc)
+    ctx.meta["cgpu.wanted"] = wanted
+    if ctx.invoked_subcommand is None:
+        status.show(paths, wanted)
 
 
 def main() -> None:

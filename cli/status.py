@@ -1,26 +1,98 @@
 # SPDX-License-Identifier: MIT
-"""The status of all GPUs: two snapshots of the tree with an interval between them, as text or JSON."""
+"""The status of all GPUs as text, JSON or CSV, once or again and again; the body of cgpu-smi and of cgpu status."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import time
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from . import daemon, proc, render, share
-from .output import out
+import click
+
+from . import collect, overview, query
+from .output import flush, out
+from .proc import Paths
+from .view import View, chosen
 
 
-def show(paths: proc.Paths, interval: float, sample: bool, as_json: bool) -> None:
-    """Print the status of every GPU; the body of cgpu-smi and of cgpu status."""
-    before = None
-    after = proc.read_tree(paths)
-    if sample and any(gpu.slots for gpu in after.gpus):
-        time.sleep(interval)
-        before, after = after, proc.read_tree(paths)
-    got = share.shares(before, after)
-    seconds = interval if before else None
-    drift = daemon.drift(paths)
-    if as_json:
-        out(json.dumps(render.status_json(after, got, seconds, drift), indent=2))
-    else:
-        out(render.status_text(after, got, seconds, drift or ()))
+@dataclass(frozen=True)
+class Wanted:
+    """What to show. @interval_s None: no sample. @every_s None: once."""
+
+    interval_s: float | None = 1.0
+    every_s: float | None = None
+    gpus: Sequence[str] = ()
+    containers: Sequence[str] = ()
+    sort: str = "name"
+    as_json: bool = False
+    list_only: bool = False
+    query_gpu: str | None = None
+    query_container: str | None = None
+    format: str = "csv"
+
+
+def width() -> int | None:
+    """Of the terminal, or of $COLUMNS; None: there is none, so nothing is shortened."""
+    columns = shutil.get_terminal_size((0, 0)).columns
+    return columns if columns > 0 and (sys.stdout.isatty() or _columns_given()) else None
+
+
+def _columns_given() -> bool:
+    return os.environ.get("COLUMNS", "").isdecimal()
+
+
+def words(text: str | None) -> list[str]:
+    """The words of an option that takes several, separated by commas."""
+    return text.split(",") if text else []
+
+
+class _Writer:
+    """Checks the options first, then makes the text of each view."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._form = query.parse_format(wanted.format)
+        self._gpu_fields = wanted.query_gpu and query.parse_fields(wanted.query_gpu, query.GPU_FIELDS, "--query-gpu")
+        self._fields = wanted.query_container and query.parse_fields(
+            wanted.query_container, query.CONTAINER_FIELDS, "--query-container"
+        )
+
+    def text(self, view: View, is_first: bool) -> str:
+        form = self._form if is_first else query.Format(False, self._form.units)
+        if self._gpu_fields:
+            return query.gpu_csv(view, self._gpu_fields, form)
+        if self._fields:
+            return query.container_csv(view, self._fields, form)
+        if self._wanted.list_only:
+            return overview.list_text(view)
+        looped = self._wanted.every_s is not None
+        if self._wanted.as_json:
+            return json.dumps(overview.as_json(view), indent=None if looped else 2)
+        when = [datetime.now(UTC).astimezone().strftime("%a %b %e %H:%M:%S %Y")] if looped else []
+        return "\n".join([*when, overview.text(view, width()), *([""] if looped else [])])
+
+
+def _views(paths: Paths, wanted: Wanted) -> Iterator[View]:
+    if wanted.every_s is not None:
+        return collect.stream(paths, wanted.every_s)
+    needs_sample = not wanted.list_only and not wanted.query_gpu
+    return iter([collect.once(paths, wanted.interval_s if needs_sample else None)])
+
+
+def show(paths: Paths, wanted: Wanted, count: int | None = None) -> None:
+    """Print the status of every GPU. @count: of a loop, how often; None: until it is interrupted."""
+    if sum(map(bool, (wanted.as_json, wanted.list_only, wanted.query_gpu, wanted.query_container))) > 1:
+        raise click.UsageError("--json, -L, --query-gpu and --query-container exclude each other")
+    writer = _Writer(wanted)
+    is_first = True
+    for view in itertools.islice(_views(paths, wanted), count):
+        found = writer.text(chosen(view, wanted.gpus, wanted.containers, wanted.sort), is_first)
+        if found:
+            out(found)
+            flush()
+        is_first = False

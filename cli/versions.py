@@ -7,7 +7,7 @@ import shutil
 import stat
 from dataclasses import dataclass
 
-from .proc import Paths, core_module, cores, how_to_load, module_version, nodes_are_missing
+from .proc import Paths, core_module, cores, driver_version, how_to_load, module_version, nodes_are_missing
 
 
 def package_version() -> str:
@@ -34,15 +34,6 @@ class Versions:
     missing: list[str]
 
 
-def _driver(paths: Paths) -> str | None:
-    try:
-        first = (paths.driver / "version").read_text(encoding="utf-8").splitlines()[0]
-    except (OSError, IndexError):
-        return None
-    digits = [word for word in first.split() if word[0].isdigit() and "." in word]
-    return digits[0] if digits else first
-
-
 def _listening(paths: Paths) -> bool:
     """Does cgpud have a socket in /run/cgpu? It removes the socket at its end."""
     try:
@@ -54,7 +45,7 @@ def _listening(paths: Paths) -> bool:
 def collect(paths: Paths) -> Versions:
     module = module_version(paths)
     found = cores(paths) if module else None
-    driver = _driver(paths)
+    driver = driver_version(paths)
     package = package_version()
     daemon = package if _listening(paths) else None
     runtime = shutil.which("cgpu-runtime")

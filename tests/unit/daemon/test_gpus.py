@@ -146,6 +146,7 @@ def test_query_through_a_stub(tmp_path: Path) -> None:
             "used_mib": 301,
             "compute_mode": "exclusive process",
             "lost": "",
+            "sensors": None,
         }
     ]
 

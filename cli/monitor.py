@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-smi dmon and pmon: a line for each GPU or process at each interval, for a terminal or a log."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from . import collect
+from .app import Command
+from .columns import printable, shorten
+from .model import Gpu, policy_name, slot_state
+from .names import label
+from .output import flush, out
+from .overview import or_dash
+from .proc import Paths
+from .render import mib
+from .status import Wanted
+from .view import View, chosen
+
+HEAD_EVERY = 20  # lines
+NAME = 14
+DMON = (("gpu", 3), ("pwr", 5), ("gtemp", 5), ("util", 5), ("policy", 10), ("inst", 4), ("run", 4), ("fb", 7),
+        ("limits", 7), ("total", 7), ("refused", 8))  # fmt: skip
+DMON_UNITS = ("Idx", "W", "C", "%", "name", "n", "n", "MiB", "MiB", "MiB", "n")
+PMON = (("gpu", 3), ("pid", 8), ("container", NAME), ("got", 6), ("fb", 7), ("state", 8), ("command", 8))
+PMON_UNITS = ("Idx", "#", "name", "%", "MiB", "word", "name")
+
+
+def _line(columns: Sequence[tuple[str, int]], cells: Sequence[str]) -> str:
+    return " ".join(f"{cell:>{width}}" for (_, width), cell in zip(columns, cells, strict=True)).rstrip()
+
+
+def _head(columns: Sequence[tuple[str, int]], units: Sequence[str]) -> list[str]:
+    rows = ([name for name, _ in columns], list(units))
+    return ["# " + _line(columns, row) for row in rows]
+
+
+def _gpu_cells(view: View, gpu: Gpu) -> list[str]:
+    own = view.sensors_of(gpu)
+    total = view.total_bytes(gpu)
+    running = sum(slot_state(gpu, slot) == "running" for slot in gpu.slots)
+    return [
+        str(gpu.index),
+        or_dash(None if own.power_mw is None else own.power_mw / 1000),
+        or_dash(own.temperature_c),
+        or_dash(own.utilization_pct),
+        policy_name(gpu.policy),
+        str(view.instances(gpu)),
+        str(running),
+        mib(gpu.stat.get("used_bytes", 0)),
+        mib(gpu.stat.get("limits_bytes", 0)),
+        mib(total) if total else "-",
+        str(sum(slot.stat.get("refused_allocs", 0) for slot in gpu.slots)),
+    ]
+
+
+def device_lines(view: View) -> list[str]:
+    return ["  " + _line(DMON, _gpu_cells(view, gpu)) for gpu in view.snapshot.gpus]
+
+
+def process_lines(view: View) -> list[str]:
+    """A GPU without processes has a line of dashes, as in nvidia-smi pmon."""
+    lines = []
+    for gpu in view.snapshot.gpus:
+        rows = [
+            [
+                str(gpu.index),
+                str(pid),
+                shorten(printable(label(slot.id, view.names_of(slot).name or None)), NAME),
+                or_dash(view.rates_of(slot).got_pct),
+                mib(size),
+                slot_state(gpu, slot),
+                printable(view.comm.get(pid, "-")),
+            ]
+            for slot in gpu.slots
+            for pid, size in slot.pids
+        ]
+        lines += ["  " + _line(PMON, row) for row in rows or [[str(gpu.index), *["-"] * (len(PMON) - 1)]]]
+    return lines
+
+
+def _run(
+    ctx: click.Context, every_s: float, count: int | None, lines_of: Callable[[View], list[str]], head: list[str]
+) -> None:
+    wanted: Wanted = ctx.meta["cgpu.wanted"]
+    paths: Paths = ctx.obj
+    since_head = HEAD_EVERY
+    for view in itertools.islice(collect.stream(paths, every_s), count):
+        lines = lines_of(chosen(view, wanted.gpus, wanted.containers, wanted.sort))
+        if since_head >= HEAD_EVERY:
+            lines, since_head = [*head, *lines], 0
+        since_head += len(lines)
+        if lines:
+            out("\n".join(lines))
+            flush()
+
+
+def _options(command: Any) -> Any:
+    command = click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N times.")(command)
+    return click.option(
+        "-d", "--delay", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="S",
+        help="Seconds between two lines.",
+    )(command)  # fmt: skip
+
+
+@click.command("dmon", cls=Command)
+@_options
+@click.pass_context
+def dmon(ctx: click.Context, delay: float, count: int | None) -> None:
+    """Print a line per GPU every second: power, temperature, utilisation, containers, memory, refusals."""
+    _run(ctx, delay, count, device_lines, _head(DMON, DMON_UNITS))
+
+
+@click.command("pmon", cls=Command)
+@_options
+@click.pass_context
+def pmon(ctx: click.Context, delay: float, count: int | None) -> None:
+    """Print a line per process every second. The share is that of the process's container: time is not counted by
+    process."""
+    _run(ctx, delay, count, process_lines, _head(PMON, PMON_UNITS))

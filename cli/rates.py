@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""What each container got lately, from snapshots that were taken one after the other. Pure.
+
+The kernel keeps sums of times and of turns, and no distribution: a mean can be had from them, a percentile cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .model import NATIVE, Gpu, Slot, Snapshot
+from .share import got_pct, since_start_pct
+
+S = 1_000_000_000
+LONG_NS = S * 95 // 10
+LONG_MOST_NS = 15 * S
+
+Key = tuple[int, str]  # GPU and directory
+
+
+@dataclass(frozen=True)
+class Rates:
+    """One container on one GPU. None: not measured.
+
+    got_pct: over the sample, about a second, or since it opened the GPU if there is no sample. got_10s_pct: over ten
+    seconds. throttled_pct: of the time in which it had the GPU open, that in which it was out of turn.
+    wait_per_turn_us: the mean time out of turn before each of its turns.
+    """
+
+    got_pct: float | None = None
+    got_10s_pct: float | None = None
+    throttled_pct: float | None = None
+    wait_per_turn_us: float | None = None
+
+
+def _earlier(slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], least: int, most: int) -> Slot | None:
+    """The latest earlier reading of this container that is old enough."""
+    key = (slot.gpu, slot.dir, slot.id)
+    for found in reversed(before):
+        old = found.get(key)
+        if old is not None and least <= slot.at_ns - old.at_ns <= most:
+            return old
+    return None
+
+
+def _waits(gpu: Gpu, old: Slot | None, new: Slot) -> tuple[float | None, float | None]:
+    if gpu.policy == NATIVE or "wait_ns" not in new.stat:
+        return None, None
+    ran, waited, turns = (
+        new.stat.get(name, 0) - (old.stat.get(name, 0) if old else 0) for name in ("gpu_ns", "wait_ns", "turns")
+    )
+    throttled = 100 * waited / (ran + waited) if ran + waited > 0 else None
+    return throttled, waited / turns / 1000 if turns > 0 else None
+
+
+def _of(gpu: Gpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], short_ns: int) -> Rates:
+    if not before:
+        return Rates(since_start_pct(gpu, slot), None, *_waits(gpu, None, slot))
+    key = (slot.gpu, slot.dir, slot.id)
+    oldest = next((found[key] for found in before if key in found), None)
+    short = _earlier(slot, before, short_ns * 9 // 10, 1 << 62) or oldest
+    if short is None:
+        return Rates()  # created during the sample
+    long = _earlier(slot, before, LONG_NS, LONG_MOST_NS)
+    return Rates(
+        got_pct(gpu, short, slot, slot.at_ns - short.at_ns),
+        got_pct(gpu, long, slot, slot.at_ns - long.at_ns) if long else None,
+        *_waits(gpu, short, slot),
+    )
+
+
+def rates(snapshots: Sequence[Snapshot], short_ns: int = S) -> dict[Key, Rates]:
+    """Of the last snapshot's containers. One snapshot alone: since each container opened the GPU."""
+    *before, last = snapshots
+    found = [{(slot.gpu, slot.dir, slot.id): slot for gpu in one.gpus for slot in gpu.slots} for one in before]
+    return {(gpu.index, slot.dir): _of(gpu, slot, found, short_ns) for gpu in last.gpus for slot in gpu.slots}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""NVML's values of the GPUs: from cgpud, else from a child process, since a call into NVML may never return.
+
+cgpud's answer may be two seconds old. A daemon of an earlier version has no such answer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from . import daemon
+from .model import MIB, Names, Sensors
+from .proc import LIVE, Paths
+
+T = TypeVar("T")
+
+CHILD_S = 3.0
+PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpud.gpus import answer; answer(sensors=True)"
+
+
+class Background(Generic[T]):
+    """A call in a thread, which is left behind if it does not return in time."""
+
+    def __init__(self, call: Callable[[], T], default: T) -> None:
+        self._found = default
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], T]) -> None:
+        self._found = call()
+
+    def take(self, wait_s: float) -> T:
+        """The result, or the default after wait_s."""
+        self._thread.join(wait_s)
+        return self._found
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def of_row(row: Mapping[str, Any]) -> Sensors:
+    """One row of cgpud's answer. A value of another type is as one that is missing."""
+    numbers = ("total_bytes", "used_bytes", "utilization_pct", "temperature_c", "power_mw", "power_limit_mw")
+    texts = ("uuid", "pci", "name", "lost")
+    return Sensors(
+        **{name: _number(row.get(name)) for name in numbers}, **{name: _text(row.get(name)) for name in texts}
+    )
+
+
+def _of_child(gpu: Mapping[str, Any]) -> Sensors:
+    """A GPU as the child writes it: cgpud.model.NvmlGpu."""
+    own = gpu.get("sensors")
+    total, used = _number(gpu.get("total_mib")), _number(gpu.get("used_mib"))
+    sizes = {
+        "total_bytes": total * MIB if total is not None else None,
+        "used_bytes": used * MIB if used is not None else None,
+    }
+    return of_row({**gpu, **(own if isinstance(own, dict) else {}), **sizes})
+
+
+def by_child() -> list[Sensors]:
+    """Asks NVML in a process of its own."""
+    command = [sys.executable, "-I", "-c", PROGRAM, str(Path(__file__).resolve().parents[1])]
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=CHILD_S, check=False)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
+    return [_of_child(line["gpu"]) for line in lines if isinstance(line, dict) and isinstance(line.get("gpu"), dict)]
+
+
+def read(paths: Paths) -> list[Sensors]:
+    """By cgpud, else by a child if the module is the running one and the driver is loaded."""
+    answer = daemon.ask(paths, "gpus")
+    if answer is not None:
+        return [of_row(row) for row in daemon.rows(answer, "gpus")]
+    return by_child() if paths.proc == LIVE and (paths.driver / "version").exists() else []
+
+
+def names(rows: Iterable[Mapping[str, Any]]) -> dict[str, Names]:
+    """Of the containers in cgpud's status, by id."""
+    out = {}
+    for row in rows:
+        found = row.get("names")
+        if isinstance(found, dict):
+            out[_text(row.get("id"))] = Names(*(_text(found.get(key)) for key in ("name", "pod", "namespace")))
+    return out

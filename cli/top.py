@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-smi top: the live screen. The only module that imports rich, and only when it runs."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import click
+
+from . import collect, status
+from .app import Command
+from .errors import CgpuError, Exit
+from .proc import Paths
+from .topview import BLOCKS, State, Trail, frame, press
+from .view import SORTS, View, chosen
+
+
+@contextmanager
+def _keys(fd: int) -> Iterator[None]:
+    """The terminal gives each key at once and does not show it."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def read_keys(fd: int, seconds: float) -> str:
+    """The keys of the next seconds, as soon as there are any. A sequence of a function key is no key."""
+    if not select.select([fd], [], [], max(0.0, seconds))[0]:
+        return ""
+    data = os.read(fd, 1024)
+    if not data:
+        return "q"  # the terminal is gone
+    text = data.decode(errors="replace")
+    return "" if text.startswith("\x1b") and len(text) > 1 else text
+
+
+def _can_draw() -> bool:
+    try:
+        BLOCKS.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -> None:
+    try:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+    except ImportError:
+        raise CgpuError(
+            Exit.NOT_FOUND, "top", "the Python package rich is not installed", "cgpu-smi -l 1 works without it"
+        ) from None
+    console, trail, fd = Console(), Trail(), sys.stdin.fileno()
+    plain = not _can_draw()
+    collector = collect.Collector(paths)
+    collector.ask()
+    collector.tick()
+    collector.wait(min(delay, 1.0))
+
+    def look() -> View:
+        found = chosen(collector.view(sample_s=min(delay, 1.0)), wanted.gpus, wanted.containers)
+        trail.add(found)
+        return found
+
+    def drawn(view: View, state: State) -> Text:
+        lines = frame(view, trail.series, state, console.width, console.height, plain)
+        return Text("\n".join(lines), no_wrap=True, overflow="crop")
+
+    view, state, frames = look(), State(sort=wanted.sort), 1
+    with _keys(fd), Live(drawn(view, state), console=console, screen=True, auto_refresh=False) as live:
+        due = time.monotonic() + delay
+        while not state.quit and (count is None or frames < count):
+            for key in read_keys(fd, due - time.monotonic()):
+                state = press(state, key, [gpu.index for gpu in view.snapshot.gpus])
+            if time.monotonic() >= due:
+                due = time.monotonic() + delay
+                frames += 1
+                collector.ask()
+                view = view if state.paused else look()
+            live.update(drawn(view, state), refresh=True)
+
+
+@click.command("top", cls=Command)
+@click.option("-d", "--delay", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="S",
+              help="Seconds between two readings.")  # fmt: skip
+@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after N readings.")
+@click.option("--sort", type=click.Choice(list(SORTS)), default="share", show_default=True, help="First order.")
+@click.pass_context
+def top(ctx: click.Context, delay: float, count: int | None, sort: str) -> None:
+    """Show GPUs and containers on a live screen, with a sparkline of each one's share.
+
+    Keys: q quit, s next order, / filter by name or id, g next GPU, p processes, space pause. Without a terminal it
+    prints what cgpu-smi --loop prints, N times.
+    """
+    wanted: status.Wanted = replace(ctx.meta["cgpu.wanted"], sort=sort, every_s=delay)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        _run(ctx.obj, wanted, delay, count)
+    else:
+        status.show(ctx.obj, wanted, count)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""The screen of cgpu-smi top: what a key changes, and the lines of a frame. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .columns import Column, cut, printable, table
+from .model import slot_state
+from .names import label
+from .overview import GPU_COLUMNS, drift_lines, gpu_row, or_dash, process_lines, title
+from .render import ids_of, mib, percent
+from .view import SORTS, View
+
+BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
+KEPT = 120  # figures of a sparkline
+SPARK = 20
+FILTER_MOST = 64
+HELP = "q quit  s sort  / filter  g GPU  p processes  space pause"
+ENTER, ESCAPE, BACKSPACE = ("\r", "\n"), "\x1b", ("\x7f", "\b")
+
+Series = Mapping[object, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class State:
+    """What the keys have chosen. @gpu: only this one; None: all. @typing: the filter that is being typed."""
+
+    sort: str = "share"
+    filter: str = ""
+    gpu: int | None = None
+    processes: bool = False
+    paused: bool = False
+    typing: str | None = None
+    quit: bool = False
+
+
+def _next(names: Sequence[object], now: object) -> object:
+    return names[(names.index(now) + 1) % len(names)] if now in names else names[0]
+
+
+def _typed(state: State, key: str) -> State:
+    text = state.typing or ""
+    if key in ENTER:
+        return replace(state, filter=text, typing=None)
+    if key == ESCAPE:
+        return replace(state, typing=None)
+    if key in BACKSPACE:
+        return replace(state, typing=text[:-1])
+    return replace(state, typing=text + key) if key.isprintable() and len(text) < FILTER_MOST else state
+
+
+def press(state: State, key: str, gpus: Sequence[int]) -> State:
+    """The state after one key. A key without a meaning changes nothing."""
+    if state.typing is not None:
+        return _typed(state, key)
+    match key:
+        case "q" | "Q" | "\x03" | "\x04":
+            return replace(state, quit=True)
+        case "s":
+            return replace(state, sort=str(_next(list(SORTS), state.sort)))
+        case "/":
+            return replace(state, typing=state.filter)
+        case "g":
+            choice = _next([None, *gpus], state.gpu)
+            return replace(state, gpu=choice if isinstance(choice, int) else None)
+        case "p":
+            return replace(state, processes=not state.processes)
+        case " ":
+            return replace(state, paused=not state.paused)
+        case _:
+            return state
+
+
+class Trail:
+    """The latest figures of each GPU and container. Those that are gone are forgotten."""
+
+    def __init__(self) -> None:
+        self._series: dict[object, deque[float]] = {}
+
+    def add(self, view: View) -> None:
+        now: dict[object, float] = {}
+        for gpu in view.snapshot.gpus:
+            now[gpu.index] = view.sensors_of(gpu).utilization_pct or 0.0
+            now |= {(gpu.index, slot.id): view.rates_of(slot).got_pct or 0.0 for slot in gpu.slots}
+        self._series = {key: self._series.get(key, deque(maxlen=KEPT)) for key in now}
+        for key, value in now.items():
+            self._series[key].append(value)
+
+    @property
+    def series(self) -> Series:
+        return self._series
+
+
+def spark(values: Sequence[float], width: int, plain: bool = False) -> str:
+    """The last `width` percentages, the newest at the right."""
+    marks = PLAIN if plain else BLOCKS
+    shown = list(values)[-width:]
+    text = "".join(marks[min(8, max(0 if value <= 0 else 1, round(8 * min(value, 100) / 100)))] for value in shown)
+    return text.rjust(width)
+
+
+def visible(view: View, state: State) -> View:
+    """Only what the state shows, in its order."""
+    low = (state.typing if state.typing is not None else state.filter).lower()
+    order = SORTS[state.sort]
+    gpus = [
+        replace(
+            gpu,
+            slots=tuple(
+                sorted(
+                    (one for one in gpu.slots if low in view.title(one).lower() or low in one.id),
+                    key=lambda slot: order(view, slot),
+                )
+            ),
+        )
+        for gpu in view.snapshot.gpus
+        if state.gpu in (None, gpu.index)
+    ]
+    return replace(view, snapshot=replace(view.snapshot, gpus=tuple(gpus)), whole=view.whole or view.snapshot)
+
+
+GPUS = (
+    *(replace(one, drop={"UUID": 1, "INST": 2}.get(one.head, 0)) for one in GPU_COLUMNS),
+    Column("UTIL, LAST READINGS", drop=3),
+)
+SLOTS = (
+    Column("GPU", right=True),
+    Column("CONTAINER", least=8, drop=2),
+    Column("NAME", least=8),
+    Column("WEIGHT", right=True, drop=3),
+    Column("ALLOWED", right=True),
+    Column("GOT", right=True),
+    Column("10s", right=True),
+    Column("GOT, LAST READINGS", drop=4),
+    Column("MEMORY MiB", right=True),
+    Column("REFUSED", right=True, drop=1),
+    Column("STATE"),
+)
+
+
+def frame(view: View, series: Series, state: State, width: int, height: int, plain: bool = False) -> list[str]:
+    """The lines of the screen, at most `height`. Containers that do not fit are counted in the last but one."""
+    shown = visible(view, state)
+    ids = ids_of(view.snapshot)
+    rows = [[*gpu_row(shown, gpu), spark(series.get(gpu.index, ()), SPARK, plain)] for gpu in shown.snapshot.gpus]
+    lines = [cut(title(view) + ("   PAUSED" if state.paused else ""), width), "", *table(GPUS, rows, width)]
+    lines += [cut(line, width) for line in drift_lines(shown)]
+    slots = [
+        [
+            str(gpu.index),
+            ids[slot.id],
+            shown.title(slot) or label(slot.id),
+            f"{slot.weight}{'hp' if slot.highprio else ''}",
+            percent(shown.allowed_pct(slot)),
+            percent(shown.rates_of(slot).got_pct),
+            percent(shown.rates_of(slot).got_10s_pct),
+            spark(series.get((gpu.index, slot.id), ()), SPARK, plain),
+            f"{mib(slot.used)}/{mib(slot.memsize)}",
+            str(slot.stat.get("refused_allocs", 0)),
+            slot_state(gpu, slot),
+        ]
+        for gpu in shown.snapshot.gpus
+        for slot in gpu.slots
+    ]
+    lines += ["", *table(SLOTS, slots, width)]
+    if state.processes and (found := process_lines(shown, width)):
+        lines += ["", *found]
+    room = max(1, height - 1)
+    if len(lines) > room:
+        lines = [*lines[: room - 1], f"  {or_dash(len(lines) - room + 1)} more lines"]
+    return [*lines, *[""] * (room - len(lines)), cut(_status(state), width)][-height:]
+
+
+def _status(state: State) -> str:
+    if state.typing is not None:
+        return f"/{printable(state.typing)}_   Enter: use it   Esc: leave it"
+    chosen = f"sort: {state.sort}" + (f"   filter: {printable(state.filter)}" if state.filter else "")
+    return f"{HELP}   {chosen}" + (f"   GPU {state.gpu}" if state.gpu is not None else "")

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""Everything that cgpu-smi shows of one moment: the tree, with NVML's and the engines' knowledge joined to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .columns import printable
+from .errors import CgpuError, Exit
+from .model import Gpu, Names, Sensors, Slot, Snapshot
+from .names import Named, choose
+from .rates import Key, Rates
+from .share import allowed_pct
+
+Drift = Sequence[Mapping[str, Any]]
+
+SORTS: dict[str, Callable[[View, Slot], Any]] = {
+    "name": lambda view, slot: (view.title(slot) or "~", slot.id),
+    "share": lambda view, slot: -(view.rates_of(slot).got_pct or 0.0),
+    "memory": lambda view, slot: -slot.used,
+    "weight": lambda view, slot: -slot.weight,
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """@sensors: by GPU. @names: by container id. @comm: names of processes by pid. @interval_s: None: no sample."""
+
+    snapshot: Snapshot
+    rates: Mapping[Key, Rates] = field(default_factory=dict)
+    interval_s: float | None = None
+    sensors: Mapping[int, Sensors] = field(default_factory=dict)
+    names: Mapping[str, Names] = field(default_factory=dict)
+    comm: Mapping[int, str] = field(default_factory=dict)
+    drift: Drift | None = None
+    driver: str | None = None
+    whole: Snapshot | None = None  # before chosen(): what a ceiling depends on; None: snapshot
+
+    def _whole(self, index: int) -> Gpu | None:
+        return next((gpu for gpu in (self.whole or self.snapshot).gpus if gpu.index == index), None)
+
+    def allowed_pct(self, slot: Slot) -> float | None:
+        """The ceiling, which the containers that are not shown lower too."""
+        gpu = self._whole(slot.gpu)
+        return None if gpu is None else allowed_pct(gpu, slot)
+
+    def instances(self, gpu: Gpu) -> int:
+        """Containers on the GPU, also those that are not shown."""
+        return len((self._whole(gpu.index) or gpu).slots)
+
+    def rates_of(self, slot: Slot) -> Rates:
+        return self.rates.get((slot.gpu, slot.dir), Rates())
+
+    def sensors_of(self, gpu: Gpu) -> Sensors:
+        return self.sensors.get(gpu.index, Sensors())
+
+    def names_of(self, slot: Slot) -> Names:
+        found = self.names.get(slot.id, Names())
+        return replace(found, name=slot.name or found.name)
+
+    def title(self, slot: Slot) -> str:
+        """namespace/pod/name, those that are known; "": none is."""
+        names = self.names_of(slot)
+        return printable("/".join(filter(None, (names.namespace, names.pod, names.name))))
+
+    def total_bytes(self, gpu: Gpu) -> int:
+        """Of the card: the module's figure, which it has from the first container on, else NVML's; 0: not known."""
+        return gpu.stat.get("total_bytes", 0) or self.sensors_of(gpu).total_bytes or 0
+
+    def card_name(self, gpu: Gpu) -> str:
+        return printable(gpu.name if gpu.name not in ("", "-") else self.sensors_of(gpu).name or "-")
+
+
+def matched(snapshot: Snapshot, found: Sequence[Sensors]) -> dict[int, Sensors]:
+    """NVML's GPUs by the module's numbers: by UUID, else by PCI address."""
+    by_uuid = {one.uuid.lower(): one for one in found if one.uuid}
+    by_pci = {one.pci.lower(): one for one in found if one.pci}
+    pairs = ((gpu.index, by_uuid.get(gpu.uuid.lower()) or by_pci.get(gpu.pci.lower())) for gpu in snapshot.gpus)
+    return {index: one for index, one in pairs if one is not None}
+
+
+def _gpu_places(snapshot: Snapshot, words: Sequence[str]) -> set[int]:
+    """The GPUs that the words of -i mean: numbers, PCI addresses, UUIDs or unique beginnings of them."""
+    out = set()
+    for word in words:
+        low = word.lower()
+        exact = [gpu.index for gpu in snapshot.gpus if low in (str(gpu.index), gpu.pci.lower(), gpu.uuid.lower())]
+        begun = [gpu.index for gpu in snapshot.gpus if low and gpu.uuid.lower().startswith(low)]
+        found = exact or begun
+        if len(found) != 1:
+            why = f"fits {len(found)} GPUs" if found else "there is no such GPU"
+            raise CgpuError(Exit.USAGE if found else Exit.NOT_FOUND, f"gpu {word}", why, "cgpu-smi -L lists the GPUs")
+        out.add(found[0])
+    return out
+
+
+def chosen(view: View, gpus: Sequence[str] = (), containers: Sequence[str] = (), sort: str = "name") -> View:
+    """Only these GPUs and containers, sorted. CgpuError: one is unknown or ambiguous."""
+    snapshot = view.snapshot
+    keep = _gpu_places(snapshot, gpus) if gpus else {gpu.index for gpu in snapshot.gpus}
+    slots = {slot.id: slot for gpu in snapshot.gpus for slot in gpu.slots}
+    named = [Named(one.id, one.dir, view.names_of(one).name or None) for one in slots.values()]
+    ids = {named[choose(key, named)].id for key in containers}
+    order = SORTS[sort]
+    out = tuple(
+        replace(
+            gpu,
+            slots=tuple(
+                sorted((one for one in gpu.slots if not ids or one.id in ids), key=lambda slot: order(view, slot))
+            ),
+        )
+        for gpu in snapshot.gpus
+        if gpu.index in keep
+    )
+    shown = replace(snapshot, gpus=tuple(gpu for gpu in out if gpu.slots or not ids))
+    return replace(view, snapshot=shown, whole=view.whole or snapshot)
