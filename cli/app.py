@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from .errors import CgpuError, Exit, not_permitted
-from .output import discard, flush, note, out
+from .output import ReaderGone, discard, flush, note, out
 from .proc import Paths
 
 _NEGATIVE = re.compile(r"-[0-9.]")
@@ -52,7 +52,7 @@ class _Convention(click.Command):
             flush()
         except (KeyboardInterrupt, click.Abort):
             sys.exit(130)
-        except BrokenPipeError:
+        except (BrokenPipeError, ReaderGone):
             discard(1)
             sys.exit(141)
         except Exception as err:

@@ -53,8 +53,7 @@ class Collector:
         self._sensors = self._asked[0].take(max(0.0, end - time.monotonic()))
         status = self._asked[1].take(max(0.0, end - time.monotonic()))
         if status != {}:
-            drift = (status or {}).get("drift")
-            self._drift = drift if isinstance(drift, list) else None
+            self._drift = daemon.drift_of(status)
             self._names = sensors.names(daemon.rows(status, "containers"))
         self._asked = None
 

@@ -52,8 +52,13 @@ def rows(answer: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
+def drift_of(answer: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+    """GPU settings that differ from cgpu.toml, in an answer to status; None: it has none."""
+    if not isinstance((answer or {}).get("drift"), list):
+        return None
+    return [row for row in rows(answer, "drift") if {"index", "key", "configured", "live"} <= row.keys()]
+
+
 def drift(paths: Paths) -> list[dict[str, Any]] | None:
-    """GPU settings that differ from cgpu.toml; None: no answer from cgpud."""
-    answer = status(paths)
-    rows = (answer or {}).get("drift")
-    return rows if isinstance(rows, list) else None
+    """The same, asked now; None: no answer from cgpud."""
+    return drift_of(status(paths))

@@ -15,6 +15,10 @@ from .errors import CgpuError, Exit
 SCHEMA_VERSION = 1  # of every --json without a version of its own: docs/user/cli.md §1
 
 
+class ReaderGone(Exception):
+    """The reader of a pipe went away. Not an OSError: click would end the program with exit 1."""
+
+
 def write_failed(err: OSError) -> CgpuError:
     return CgpuError(
         Exit.OUTPUT, "standard output", err.strerror or str(err), "the command was carried out, its output is missing"
@@ -35,7 +39,7 @@ def out(text: str) -> None:
             encoding = getattr(sys.stdout, "encoding", None) or "ascii"
             click.echo(text.replace("…", "~").encode(encoding, "backslashreplace").decode(encoding))
     except BrokenPipeError:
-        raise
+        raise ReaderGone from None
     except OSError as err:
         raise write_failed(err) from err
 
@@ -45,7 +49,7 @@ def flush() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        raise
+        raise ReaderGone from None
     except OSError as err:
         raise write_failed(err) from err
 

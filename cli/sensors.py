@@ -21,6 +21,8 @@ from .proc import LIVE, Paths
 T = TypeVar("T")
 
 CHILD_S = 3.0
+NUMBERS = ("total_bytes", "used_bytes", "utilization_pct", "temperature_c", "power_mw", "power_limit_mw")
+TEXTS = ("uuid", "pci", "name", "lost")
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpud.gpus import answer; answer(sensors=True)"
 
 
@@ -51,11 +53,9 @@ def _text(value: Any) -> str:
 
 def of_row(row: Mapping[str, Any]) -> Sensors:
     """One row of cgpud's answer. A value of another type is as one that is missing."""
-    numbers = ("total_bytes", "used_bytes", "utilization_pct", "temperature_c", "power_mw", "power_limit_mw")
-    texts = ("uuid", "pci", "name", "lost")
-    return Sensors(
-        **{name: _number(row.get(name)) for name in numbers}, **{name: _text(row.get(name)) for name in texts}
-    )
+    texts: dict[str, Any] = {name: _text(row.get(name)) for name in TEXTS}
+    numbers: dict[str, Any] = {name: _number(row.get(name)) for name in NUMBERS}
+    return Sensors(**texts, **numbers)
 
 
 def _of_child(gpu: Mapping[str, Any]) -> Sensors:

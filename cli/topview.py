@@ -178,4 +178,4 @@ def _status(state: State) -> str:
     if state.typing is not None:
         return f"/{printable(state.typing)}_   Enter: use it   Esc: leave it"
     chosen = f"sort: {state.sort}" + (f"   filter: {printable(state.filter)}" if state.filter else "")
-    return f"{HELP}   {chosen}" + (f"   GPU {state.gpu}" if state.gpu is not None else "")
+    return chosen + (f"   GPU {state.gpu}" if state.gpu is not None else "") + f"   {HELP}"

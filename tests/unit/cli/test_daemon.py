@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import schema
+from fake_daemon import daemon_at, packed
 from fake_tree import Cli, Tree
 
 from cgpu_cli import daemon
@@ -21,38 +20,12 @@ SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema
 ROW = {"gpu": 1, "index": 0, "key": "policy", "configured": "fixed", "live": "native"}
 
 
-def packed(value: object) -> bytes:
-    body = json.dumps(value).encode()
-    return struct.pack(">I", len(body)) + body
-
-
 @pytest.fixture
 def answer(tree: Tree) -> Iterator[Callable[[bytes], None]]:
-    """A socket at the path of cgpud's that sends the same reply to each request."""
-    path = tree.root / "run/cgpu/cgpud.sock"
-    path.parent.mkdir(parents=True)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(str(path))
-    sock.listen()
-    reply = [b""]
-
-    def serve() -> None:
-        while True:
-            try:
-                conn, _ = sock.accept()
-            except OSError:
-                return
-            with conn:
-                (size,) = struct.unpack(">I", conn.recv(4))
-                assert json.loads(conn.recv(size)) == {"op": "status"}
-                conn.sendall(reply[0])
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    yield lambda data: reply.__setitem__(0, data)
-    sock.shutdown(socket.SHUT_RDWR)
-    sock.close()
-    thread.join(5)
+    """Sets the reply to each request."""
+    replies: dict[str, bytes] = {}
+    with daemon_at(tree.root, replies):
+        yield lambda data: replies.update(status=data, gpus=data)
 
 
 def test_drift_is_shown(tree: Tree, answer: Callable[[bytes], None]) -> None:
@@ -84,6 +57,9 @@ def test_no_daemon(cli: Cli) -> None:
         packed({"ok": False, "error": "no"}),
         packed([]),
         packed({"ok": True}),
+        packed(
+            {"ok": True, "gpus": [7, {"uuid": 3, "total_bytes": "x"}], "containers": [1, {"names": []}], "drift": 1}
+        ),
     ],
     ids=repr,
 )

@@ -1,0 +1,466 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-smi at 80 and 140 columns, its filters, queries, loops, dmon, pmon and top."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import schema
+from fake_daemon import daemon_at, packed
+from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpu_cli import columns, overview, proc, query, rates, sensors, topview
+from cgpu_cli.columns import Column
+from cgpu_cli.model import Snapshot
+from cgpu_cli.view import SORTS, View
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
+GOLDEN = Path(__file__).parent / "golden"
+ID3 = "ffeeddccbbaa" + "3" * 52
+LONG = "inference-of-a-model-with-a-long-name-7d9f8b6c54-x2x9q"
+GPU1 = "GPU-00000001-1111-2222-3333-444455556666"
+NVML = {
+    "ok": True,
+    "nvml": "",
+    "gpus": [
+        {"uuid": "GPU-00000000-1111-2222-3333-444455556666", "name": "Tesla T4", "total_bytes": 15109 * MIB,
+         "used_bytes": 900 * MIB, "utilization_pct": 38, "temperature_c": 45, "power_mw": 31250,
+         "power_limit_mw": 70000, "lost": ""},
+        {"uuid": GPU1, "pci": "0000:02:00.0", "name": "NVIDIA H100 80GB HBM3", "total_bytes": 81559 * MIB,
+         "utilization_pct": 100, "temperature_c": None, "power_mw": 698_900, "lost": ""},
+    ],
+}  # fmt: skip
+STATUS = {
+    "ok": True,
+    "drift": [],
+    "containers": [{"id": ID3, "names": {"name": "main", "pod": LONG, "namespace": "ml"}}],
+}
+
+
+@pytest.fixture
+def node(tree: Tree) -> Tree:
+    """Two GPUs, three containers, one of them a pod's with many processes, one of which has a hostile name."""
+    tree.gpu(0)
+    tree.gpu(
+        1,
+        policy=1,
+        max_inst=25,
+        free_weight=24,
+        pci="0000:02:00.0",
+        stat=f"total_bytes {81559 * MIB}\nused_bytes {70000 * MIB}\nlimits_bytes {80000 * MIB}",
+    )
+    many = "\n".join(f"PID: {300 + n} Mem: {n * MIB}" for n in range(12))
+    tree.slot(1, ID3, memsize=80000 * MIB, meminfo=f"Free: 1\n{many}")
+    tree.listed(inst_line(ID1, 1), inst_line(ID2, 7), inst_line(ID3, 9, gpus="1:5"))
+    write(tree.root / "proc/19772/comm", "train.py")
+    write(tree.root / "proc/311/comm", "x\x1b[31m\x1b]0;owned\x07")
+    return tree
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("CGPU_GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_text(node: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    with daemon_at(node.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
+        result = Cli(node).smi("--no-sample")
+    assert result.exit_code == 0, result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= width
+    golden(f"smi-node-{width}.txt", result.stdout)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_before_the_first_container(empty: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """The module does not know the card's memory yet; NVML does."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    empty.gpu(0, free_weight=20, stat="total_bytes 0\nused_bytes 0\nlimits_bytes 0")
+    with daemon_at(empty.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
+        text = Cli(empty).smi().stdout
+        data = json.loads(Cli(empty).smi("--json").stdout)
+    golden(f"smi-first-{width}.txt", text)
+    assert "0/15109" in text
+    assert data["gpus"][0]["memory"]["total_bytes"] == 15109 * MIB
+    schema.validate(data, SCHEMA)
+
+
+def test_nothing_is_shortened_for_a_pipe(node: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with daemon_at(node.root, {"status": packed(STATUS)}):
+        text = Cli(node).smi("--no-sample").stdout
+    assert f"ml/{LONG}/main" in text
+    assert "…" not in text
+
+
+def test_json_has_pod_sensors_and_names(node: Tree) -> None:
+    with daemon_at(node.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
+        data = json.loads(Cli(node).smi("--json", "--interval", "0.05").stdout)
+    schema.validate(data, SCHEMA)
+    one, two = data["gpus"]
+    assert one["nvml"] == {
+        "used_bytes": 900 * MIB, "utilization_pct": 38, "temperature_c": 45, "power_mw": 31250,
+        "power_limit_mw": 70000, "lost": None,
+    }  # fmt: skip
+    assert (two["nvml"]["temperature_c"], two["nvml"]["used_bytes"]) == (None, None)
+    (pod,) = two["containers"]
+    assert (pod["pod"], pod["namespace"], pod["name"]) == (LONG, "ml", "main")
+    assert one["containers"][0]["pids"][0]["name"] == "train.py"
+    assert data["driver"] == "580.105.08"
+
+
+def test_a_tenant_cannot_write_to_the_terminal(node: Tree) -> None:
+    for text in (Cli(node).smi("--no-sample").stdout, Cli(node).smi("pmon", "-c", "1").stdout):
+        assert "x?[31m?]0;owned?" in text
+        assert "\x1b" not in text
+
+
+# ---- filters ----
+
+
+@pytest.mark.parametrize("word", ["1", GPU1, GPU1[:12], GPU1.lower(), "0000:02:00.0"])
+def test_one_gpu(node: Tree, word: str) -> None:
+    data = json.loads(Cli(node).smi("--no-sample", "--json", "-i", word).stdout)
+    assert [gpu["index"] for gpu in data["gpus"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("-i", "7"), 5, "gpu 7: there is no such GPU"),
+        (("-i", "GPU-0000000"), 2, "fits 2 GPUs"),
+        (("-i", ""), 0, ""),
+        (("-i", ","), 5, "there is no such GPU"),
+        (("-c", "nobody"), 5, "container nobody"),
+        (("-c", "f", "-c", "012"), 0, ""),
+        (("--query-gpu", "nonsense"), 2, "there is no field 'nonsense' (--help-query-gpu)"),
+        (("--query-gpu", "name", "--format", "xml"), 2, "'xml' is no format"),
+        (("--query-gpu", "name", "--json"), 2, "exclude each other"),
+        (("-l", "0"), 2, "is not in the range"),
+        (("dmon", "-c", "0"), 2, "is not in the range"),
+        (("bogus",), 2, "No such command"),
+    ],
+)
+def test_wrong_words(node: Tree, words: tuple[str, ...], code: int, said: str) -> None:
+    result = Cli(node).smi("--no-sample", *words)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert (code == 0) == bool(result.stdout)
+
+
+def test_a_filter_does_not_change_the_ceilings(node: Tree) -> None:
+    rows = json.loads(Cli(node).smi("--no-sample", "--json", "-c", "gpu_test1").stdout)["gpus"]
+    assert [(one["id"], one["share_allowed_pct"]) for gpu in rows for one in gpu["containers"]] == [(ID1, 33.33)]
+    text = Cli(node).smi("--no-sample", "-c", "gpu_test1").stdout
+    assert "33.3%" in text
+    assert ID2[:12] not in text
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_sorting(node: Tree, sort: str) -> None:
+    data = json.loads(Cli(node).smi("--no-sample", "--json", "--sort", sort).stdout)
+    order = [one["id"] for one in data["gpus"][0]["containers"]]
+    assert order == ([ID1, ID2] if sort == "name" else [ID2, ID1])
+
+
+def test_list(node: Tree) -> None:
+    lines = Cli(node).smi("-L").stdout.splitlines()
+    assert lines[0] == "GPU 0: Tesla T4 (simulated) (UUID: GPU-00000000-1111-2222-3333-444455556666)"
+    assert lines[1] == f"  Container gpu_test1: 6043 MiB, weight 1 (ID: {ID1})"
+
+
+# ---- queries ----
+
+
+def test_every_field(node: Tree) -> None:
+    with daemon_at(node.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
+        gpus = Cli(node).smi("--query-gpu", ",".join(query.GPU_FIELDS)).stdout
+        boxes = Cli(node).smi("--no-sample", "--query-container", ",".join(query.CONTAINER_FIELDS)).stdout
+    golden("smi-query-gpu.txt", gpus)
+    golden("smi-query-container.txt", boxes)
+
+
+def test_forms_of_csv(node: Tree) -> None:
+    fields = ("--query-gpu=name,memory.total,power.draw",)
+    assert Cli(node).smi(*fields, "--format=csv").stdout.splitlines() == [
+        "name, memory.total [MiB], power.draw [W]",
+        "Tesla T4 (simulated), 15109 MiB, [N/A]",
+        "-, 81559 MiB, [N/A]",
+    ]
+    assert Cli(node).smi(*fields, "--format=csv,noheader,nounits", "-i", "0").stdout == (
+        "Tesla T4 (simulated), 15109, [N/A]\n"
+    )
+
+
+def test_a_comma_in_a_name_is_quoted(node: Tree) -> None:
+    write(node.root / f"proc/driver/nvidia/gpus/{PCI}/information", 'Model: A, "B"')
+    assert Cli(node).smi("--query-gpu=name,index", "--format=csv,noheader", "-i", "0").stdout == '"A, ""B""", 0\n'
+
+
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [("--help-query-gpu", query.GPU_FIELDS), ("--help-query-container", query.CONTAINER_FIELDS)],
+)
+def test_the_fields_are_listed(cli: Cli, option: str, known: dict[str, query.Field]) -> None:
+    result = cli.smi(option)
+    assert [line.split()[0] for line in result.stdout.splitlines()] == list(known)
+
+
+# ---- loops ----
+
+
+def test_dmon_and_pmon(node: Tree) -> None:
+    with daemon_at(node.root, {"gpus": packed(NVML)}):
+        lines = Cli(node).smi("dmon", "-d", "0.1", "-c", "2").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["#", "#", "0", "1", "0", "1"]
+    assert lines[2].split() == ["0", "31", "45", "38", "weighted", "2", "1", "768", "14101", "15109", "3"]
+    lines = Cli(node).smi("-i", "0", "-c", "gpu_test1", "pmon", "-d", "0.1", "-c", "1").stdout.splitlines()
+    assert [line.split() for line in lines[2:]] == [["0", "19772", "gpu_test1", "0", "256", "running", "train.py"]]
+
+
+def test_a_gpu_without_processes_has_a_line(empty: Tree) -> None:
+    assert Cli(empty).smi("pmon", "-d", "0.1", "-c", "1").stdout.splitlines()[2].split() == ["0", *["-"] * 6]
+
+
+@pytest.mark.parametrize("words", [("--json",), ("--query-gpu=index",), ()])
+def test_loop_ends_with_its_reader(node: Tree, words: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from cgpu_cli.smi import main; "
+        f"sys.argv[1:] = ['--root', {str(node.root)!r}, '-l', '0.1', *{words!r}]; main()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lines = [process.stdout.readline() for _ in range(7)]
+        process.stdout.close()
+        assert process.wait(30) == 141
+    if words == ("--json",):
+        for line in lines:
+            schema.validate(json.loads(line), SCHEMA)
+    if words == ("--query-gpu=index",):
+        assert [line.strip() for line in lines] == ["index", "0", "1", "0", "1", "0", "1"]
+
+
+# ---- rates ----
+
+
+def _at(snapshot: Snapshot, seconds: float, gpu_ns: int, wait_ns: int, turns: int) -> Snapshot:
+    stat = {"gpu_ns": gpu_ns, "wait_ns": wait_ns, "turns": turns, "opened": 1}
+    gpus = [
+        replace(gpu, slots=tuple(replace(slot, at_ns=round(seconds * 1e9), stat=stat) for slot in gpu.slots))
+        for gpu in snapshot.gpus
+    ]
+    return replace(snapshot, gpus=tuple(gpus))
+
+
+def test_one_second_and_ten(tree: Tree) -> None:
+    """Half of ten seconds, and a quarter of the last, in which it had five turns."""
+    one = proc.read_tree(proc.Paths.below(str(tree.root)))
+    readings = [_at(one, second, second * 10**9 // 2, second * 10**9 // 2, second * 10) for second in range(10)]
+    last = _at(one, 10, 9 * 10**9 // 2 + 10**9 // 4, 9 * 10**9 // 2 + 3 * 10**9 // 4, 95)
+    found = rates.rates([*readings, last])[0, ID1[:12]]
+    assert (found.got_pct, found.got_10s_pct) == (25.0, pytest.approx(47.5))
+    assert (found.throttled_pct, found.wait_per_turn_us) == (75.0, 150_000)
+    assert rates.rates([readings[5], last])[0, ID1[:12]].got_10s_pct is None, "not observed for so long"
+    assert rates.rates([last])[0, ID1[:12]].got_pct == pytest.approx(47.5)
+
+
+def test_the_native_policy_is_not_measured(tree: Tree) -> None:
+    tree.gpu(0, policy=5)
+    now = proc.read_tree(proc.Paths.below(str(tree.root)))
+    assert rates.rates([now])[0, ID1[:12]] == rates.Rates()
+
+
+# ---- tables ----
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf")), max_size=40)
+
+
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=5), st.integers(1, 120))
+def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, str, str]], width: int) -> None:
+    layout = (Column("ONE", least=3), Column("TWO", right=True, drop=1), Column("THREE", least=2, tail=False))
+    lines = columns.table(layout, rows, width)
+    assert len(lines) == len(rows) + 1
+    assert all(columns.cells(line) <= width for line in lines)
+    assert all("\n" not in line for line in lines)
+
+
+@given(TEXT, st.integers(0, 50))
+def test_a_shortened_text_keeps_its_ends(text: str, width: int) -> None:
+    found = columns.shorten(text, width)
+    assert columns.cells(found) <= width
+    if columns.cells(text) <= width:
+        assert found == text
+    elif width >= 5 and text.isascii():
+        left, right = found.split("…")
+        assert text.startswith(left)
+        assert text.endswith(right)
+
+
+@given(st.floats(0, 2), st.integers(3, 40))
+def test_a_bar_has_its_width(part: float, width: int) -> None:
+    found = columns.bar(part, width)
+    assert len(found) == width
+    assert ("#" in found) == (part > 0)
+
+
+# ---- sensors without cgpud ----
+
+
+def test_without_cgpud_a_child_asks_nvml(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child is the real one; its pynvml fails without the library, which is no error here."""
+    monkeypatch.setattr(sensors, "LIVE", tree.proc)
+    assert sensors.read(proc.Paths.below(str(tree.root))) == []
+    child = 'import sys, json; print(json.dumps({"count": 1})); print(json.dumps({"gpu": {"uuid": "GPU-1", '
+    child += '"total_mib": 3, "used_mib": None, "sensors": {"power_mw": 5, "temperature_c": True}}}))'
+    monkeypatch.setattr(sensors, "PROGRAM", child)
+    (found,) = sensors.read(proc.Paths.below(str(tree.root)))
+    assert (found.uuid, found.total_bytes, found.power_mw, found.temperature_c) == ("GPU-1", 3 * MIB, 5, None)
+
+
+@pytest.mark.parametrize("child", ["import time; time.sleep(60)", "print('{')", "print('[]')", "raise SystemExit(3)"])
+def test_a_child_that_fails_is_no_answer(tree: Tree, monkeypatch: pytest.MonkeyPatch, child: str) -> None:
+    monkeypatch.setattr(sensors, "LIVE", tree.proc)
+    monkeypatch.setattr(sensors, "PROGRAM", child)
+    monkeypatch.setattr(sensors, "CHILD_S", 0.5)
+    began = time.monotonic()
+    assert sensors.read(proc.Paths.below(str(tree.root))) == []
+    assert time.monotonic() - began < 20
+
+
+# ---- top ----
+
+
+@given(st.lists(st.characters(codec="utf-8"), max_size=60))
+def test_keys_never_fail(keys: list[str]) -> None:
+    state = topview.State()
+    for key in keys:
+        state = topview.press(state, key, [0, 1])
+    assert state.sort in SORTS
+    assert state.gpu in (None, 0, 1)
+
+
+def test_what_the_keys_do() -> None:
+    def typed(text: str) -> topview.State:
+        state = topview.State()
+        for key in text:
+            state = topview.press(state, key, [0, 1])
+        return state
+
+    assert typed("q").quit
+    assert not typed("/q").quit
+    assert typed("/webx\x7f\r") == topview.State(filter="web")
+    assert typed("/web\x1b") == topview.State()
+    assert [typed("g" * n).gpu for n in range(4)] == [None, 0, 1, None]
+    assert typed("p ").processes
+    assert typed("p ").paused
+    assert typed("").sort == "share"
+    assert {typed("s" * n).sort for n in range(len(SORTS))} == set(SORTS)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40), (40, 8), (20, 3)])
+def test_a_frame_fits_its_screen(node: Tree, width: int, height: int) -> None:
+    now = proc.read_tree(proc.Paths.below(str(node.root)))
+    view = View(now, rates.rates([now]))
+    trail = topview.Trail()
+    for _ in range(200):
+        trail.add(view)
+    for state in (topview.State(processes=True), topview.State(filter="gpu_test1"), topview.State(typing="x")):
+        lines = topview.frame(view, trail.series, state, width, height)
+        assert len(lines) == height
+        assert all(columns.cells(line) <= width for line in lines)
+    if width >= 80:
+        assert any("▄" in line or "▃" in line for line in topview.frame(view, trail.series, topview.State(), 80, 24))
+
+
+@given(st.lists(st.floats(-10, 500), max_size=30), st.integers(1, 40), st.booleans())
+def test_a_sparkline_has_its_width(values: list[float], width: int, plain: bool) -> None:
+    text = topview.spark(values, width, plain)
+    assert len(text) == width
+    assert not plain or text.isascii()
+
+
+def test_top_on_a_terminal(node: Tree) -> None:
+    """The real program on a pseudo-terminal: draws, filters, restores the terminal, ends by q."""
+    pytest.importorskip("rich")
+    code = (
+        "import sys; from cgpu_cli.smi import main; "
+        f"sys.argv[1:] = ['--root', {str(node.root)!r}, 'top', '-d', '0.3']; main()"
+    )
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    before = termios.tcgetattr(slave)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
+    )  # fmt: skip
+    data = b""
+
+    def until(pattern: bytes, keys: bytes = b"") -> None:
+        nonlocal data
+        os.write(master, keys)
+        end = time.monotonic() + 60
+        while not re.search(pattern, data) and time.monotonic() < end:
+            if select.select([master], [], [], 0.2)[0]:
+                data += os.read(master, 65536)
+        assert re.search(pattern, data), data[-3000:]
+
+    try:
+        until(rb"gpu_test1")
+        until(rb"/gpu_t_", b"/gpu_t")
+        until(rb"filter: gpu_t", b"\r")
+        os.write(master, b"q")
+        while process.poll() is None:
+            if select.select([master], [], [], 0.2)[0]:
+                data += os.read(master, 65536)
+        assert process.returncode == 0
+        assert termios.tcgetattr(slave) == before
+        assert b"Traceback" not in data
+    finally:
+        process.kill()
+        os.close(master)
+        os.close(slave)
+
+
+def test_top_without_a_terminal_is_a_loop(node: Tree) -> None:
+    text = Cli(node).smi("top", "-n", "2", "-d", "0.2").stdout
+    assert text.count("cgpu-smi   core") == 2
+    assert "\x1b" not in text
+
+
+def test_top_without_its_library(node: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cgpu_cli import top
+
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    with pytest.raises(Exception, match="the Python package rich is not installed"):
+        top._run(proc.Paths.below(str(node.root)), None, 1.0, 1)  # type: ignore[arg-type]
+
+
+def test_the_start_imports_no_screen() -> None:
+    code = "import sys; import cgpu_cli.smi; sys.exit('rich' in sys.modules or 'asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_overview_has_every_column_in_its_help(cli: Cli) -> None:
+    text = cli.smi("--help").stdout
+    heads = {column.head for column in (*overview.GPU_COLUMNS, *overview.COMPUTE_COLUMNS, *overview.MEMORY_COLUMNS)}
+    named = heads - {"", "GPU", "NAME", "UUID", "POLICY", "MEMORY MiB", "PEAK"}
+    assert all(head in text for head in named)
