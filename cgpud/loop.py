@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -16,6 +17,7 @@ from cgpud.config import Config
 from cgpud.dependencies import Dependencies
 from cgpud.errors import CgpuError, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
 from cgpud.grants import Grants
+from cgpud.history import History
 from cgpud.inventory import Inventory
 from cgpud.kernel_abi import ID_MAX, Event
 from cgpud.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
@@ -49,6 +51,7 @@ class Daemon:
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
         self._sensors = SensorReader(deps.sensors)
+        self._history = History(time.time())
         self._names = RecordNames(Paths.below())
         self._watcher = Watcher(deps.facts, self._schedule_trigger)
         self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup -> idle since
@@ -123,6 +126,7 @@ class Daemon:
         )
         if left_out is not None:
             entry = events.describe(event)
+            self._history.add(time.time(), entry, event.kind in events.NOISY)
             more = {"not_logged": left_out} if left_out else {}
             getattr(self._log, entry.level)(entry.text, **entry.fields, **more)
         if event.kind in (Event.DYING, Event.GONE) and event.container is not None:
@@ -151,6 +155,8 @@ class Daemon:
                     return {"ok": True, "revoked": self._grants.revoke(message.grant)}
                 case "status":
                     return await self.status()
+                case "events":
+                    return self._history.since(message.since)
                 case "gpus":
                     return await self._sensors.answer()
                 case _:

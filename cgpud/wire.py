@@ -26,6 +26,7 @@ class Message(msgspec.Struct, frozen=True):
     verb: str = ""
     cookie: str = "0"
     runtime: str = ""
+    since: float = 0.0  # of events: seconds since 1970
     grant: Any = None  # of grant and revoke, see grants.py
 
 

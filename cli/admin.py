@@ -169,14 +169,46 @@ timeout_option = click.option(
 )
 
 
+def _draining(paths: Paths, changed: bool, as_json: bool, on: bool) -> None:
+    """Print whether containers may start, and which ones are left."""
+    from . import drain
+
+    there = drain.remaining(paths)
+    was = "" if changed else " already" if on else " anyway"
+    lines = [f"new containers are refused{was}, {len(there)} left" if on else "containers may start" + was]
+    lines += [f"  {drain.name_of(paths, one)}" for one in there] if on else []
+    data = {"draining": drain.is_on(paths), "changed": changed, "containers": [drain.row(paths, one) for one in there]}
+    result(as_json, data, "\n".join(lines))
+
+
+@click.command("cordon", cls=Command)
+@as_json_option
+@pass_paths
+def cordon(paths: Paths, as_json: bool) -> None:
+    """Refuse new containers from now on, until cgpu uncordon, a cold upgrade or the next boot."""
+    from . import drain
+
+    _draining(paths, drain.begin(paths), as_json, True)
+
+
+@click.command("uncordon", cls=Command)
+@as_json_option
+@pass_paths
+def uncordon(paths: Paths, as_json: bool) -> None:
+    """Allow containers to start again."""
+    from . import drain
+
+    _draining(paths, drain.undo(paths), as_json, False)
+
+
 @click.command("drain", cls=Command)
-@click.option("--wait", is_flag=True, help="Wait until the running containers have ended.")
+@click.option("--wait", is_flag=True, help="Wait until the running containers have ended. None is ended.")
 @timeout_option
-@click.option("--undo", is_flag=True, help="Allow containers to start again.")
+@click.option("--undo", is_flag=True, help="The same as cgpu uncordon.")
 @as_json_option
 @pass_paths
 def drain_command(paths: Paths, wait: bool, timeout: float | None, undo: bool, as_json: bool) -> None:
-    """Refuse new containers from now on, until --undo or a cold upgrade or the next boot."""
+    """Cordon the node and list the containers that are left; with --wait, wait for their end."""
     from . import drain
 
     if undo and (wait or timeout is not None):
@@ -184,12 +216,7 @@ def drain_command(paths: Paths, wait: bool, timeout: float | None, undo: bool, a
     changed = drain.undo(paths) if undo else drain.begin(paths)
     if wait:
         drain.wait(paths, timeout, note)
-    there = drain.remaining(paths)
-    was = " already" if not changed and not undo else "" if changed else " anyway"
-    lines = ["containers may start" + was if undo else f"new containers are refused{was}, {len(there)} left"]
-    lines += [] if undo else [f"  {drain.name_of(paths, one)}" for one in there]
-    data = {"draining": drain.is_on(paths), "changed": changed, "containers": [drain.row(paths, one) for one in there]}
-    result(as_json, data, "\n".join(lines))
+    _draining(paths, changed, as_json, not undo)
 
 
 @click.command("upgrade", cls=Command)

@@ -25,9 +25,9 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def ask(paths: Paths, operation: str) -> dict[str, Any] | None:
+def ask(paths: Paths, operation: str, **more: Any) -> dict[str, Any] | None:
     """cgpud's answer; None without one. The commands that show the GPUs work without the daemon."""
-    body = json.dumps({"op": operation}).encode()
+    body = json.dumps({"op": operation, **more}).encode()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(TIMEOUT_S)

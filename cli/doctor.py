@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,15 +31,28 @@ def text(found: Sequence[Finding]) -> str:
 
 
 @click.command("doctor", cls=Command)
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    metavar="FILE.tar.gz",
+    help="Also write a report of the node for a bug report, without secrets.",
+)
 @as_json_option
 @pass_paths
 @click.pass_context
-def doctor(ctx: click.Context, paths: Paths, as_json: bool) -> None:
+def doctor(ctx: click.Context, paths: Paths, as_json: bool, bundle: Path | None) -> None:
     """Check everything that a container's slice needs. Exit 7 if there is a problem."""
     from . import node
 
     found = run(node.read(paths))
     problems = sum(one.status == PROBLEM for one in found)
-    data = {"problems": problems, "findings": [asdict(one) for one in found]}
-    result(as_json, data, text(found))
+    data: dict[str, Any] = {"problems": problems, "findings": [asdict(one) for one in found]}
+    lines = [text(found)]
+    if bundle is not None:
+        from . import bundle as report
+
+        count = report.write(paths, bundle, found)
+        data["bundle"] = {"file": str(bundle), "files": count}
+        lines.append(f"wrote {bundle}, {count} files: read it before you send it")
+    result(as_json, data, "\n".join(lines))
     ctx.exit(int(Exit.PROBLEMS) if problems else 0)

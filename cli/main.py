@@ -10,6 +10,7 @@ from .app import App, make_paths, path_options, version_option
 #: Command -> its module and its name there.
 COMMANDS = {
     "completion": (".complete", "completion"),
+    "cordon": (".admin", "cordon"),
     "create": (".admin", "create"),
     "destroy": (".admin", "destroy"),
     "doctor": (".doctor", "doctor"),
@@ -22,7 +23,10 @@ COMMANDS = {
     "set": (".admin", "set_group"),
     "setup": (".setup", "setup"),
     "simulate": (".simulate", "simulate"),
+    "stats": (".stats", "stats"),
     "status": (".show", "status_command"),
+    "trace": (".trace", "trace_command"),
+    "uncordon": (".admin", "uncordon"),
     "upgrade": (".admin", "upgrade_command"),
     "version": (".show", "version"),
 }

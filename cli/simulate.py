@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
+from . import chrome
 from .app import Command
 from .errors import CgpuError, Exit
 from .model import policy_name
 from .output import out
 from .render import percent, table
-from .sim import config, draw
+from .sim import config, draw, playback
 from .sim.model import Scenario, Setup, profile
 from .sim.run import Got, Result, run
 
@@ -216,10 +217,26 @@ def write_svg(path: Path, results: Sequence[Result]) -> list[Path]:
         target = svg_target(path, number)
         names = [got.container.name for got in result.got]
         buckets, seen = [got.buckets for got in result.got], [got.seen for got in result.got]
-        text = draw.svg(_title(result), names, result.line, result.line_ms, buckets, seen)
+        text = draw.svg(_title(result), names, result.line, result.line_ms, buckets, seen, result.marks)
         target.write_text(text, encoding="utf-8")
         written.append(target)
     return written
+
+
+def trace_document(results: Sequence[Result]) -> str:
+    """The time lines as Chrome's trace, one process for each GPU."""
+    processes = [
+        chrome.Process(
+            number,
+            f"GPU {number} {_title(result)}",
+            [got.container.name for got in result.got],
+            [chrome.Span(one.client, one.begin_ns / 1000, one.end_ns / 1000) for one in result.line],
+            instants=[chrome.Instant(mark.at_ms * 1000, mark.text) for mark in result.marks],
+            about=[{"weight": got.weight, "highprio": got.highprio} for got in result.got],
+        )
+        for number, result in enumerate(results)
+    ]
+    return chrome.document(processes, {"simulated": True})
 
 
 class _Ms(click.FloatRange):
@@ -278,6 +295,18 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option(
     "--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the time line into this file."
 )
+@click.option(
+    "--trace",
+    "played",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Play back the containers of a file of cgpu trace --perfetto: each interval in which one ran is work that "
+    "arrives when it began.",
+)
+@click.option(
+    "--perfetto",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the time line as a trace for ui.perfetto.dev.",
+)
 @click.option("--alone", is_flag=True, help="Run each container alone too, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 def simulate(
@@ -296,6 +325,8 @@ def simulate(
     from_ms: float | None,
     line_ms: float | None,
     svg: Path | None,
+    played: Path | None,
+    perfetto: Path | None,
     alone: bool,
     as_json: bool,
 ) -> None:
@@ -311,11 +342,18 @@ def simulate(
     if personality:
         given["personality"] = config.pairs(personality, "--personality")
     base = config.read_setup(given, Setup(profile(card)))
-    scenario = config.read_scenario(_merged(file, {"seconds": seconds, "seed": seed}), base, gpus, containers)
+    there, length_s = playback.read(played) if played else ([], None)
+    values = {"seconds": seconds or length_s, "seed": seed}
+    scenario = config.read_scenario(_merged(file, values), base, gpus, containers, there)
     if svg:
         check_svg(svg, len(scenario.gpus))
+    if perfetto:
+        check_svg(perfetto, 1)
     results = run(scenario, _line_window(from_ms, line_ms, scenario), alone)
     written = write_svg(svg, results) if svg else []
+    if perfetto:
+        perfetto.write_text(trace_document(results), encoding="utf-8")
+        written.append(perfetto)
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": scenario.seed}
         out(json.dumps(data | {"gpus": [result_json(i, one) for i, one in enumerate(results)]}, indent=2))

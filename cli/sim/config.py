@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -244,14 +244,21 @@ def read_file(path: Path) -> dict[str, object]:
         raise wrong(f"{path} is no TOML: {err}") from None
 
 
-def read_scenario(values: Mapping[str, object], base: Setup, gpus: int | None, flags: Iterable[str]) -> Scenario:
-    """The tables of a file and the containers of the command line, whose GPU is the base of each [[gpu]]."""
+def read_scenario(
+    values: Mapping[str, object],
+    base: Setup,
+    gpus: int | None,
+    flags: Iterable[str],
+    played: Sequence[Container] = (),
+) -> Scenario:
+    """The containers of a trace, the tables of a file and the containers of the command line, whose GPU is the base
+    of each [[gpu]]."""
     known(values, {"seconds", "seed", "gpu", "container", "change"}, "the file")
     setups = [read_setup(one, base) for one in tables(values, "gpu")]
     if setups and gpus not in (None, len(setups)):
         raise wrong(f"--gpus {gpus}, and the file has {len(setups)} of [[gpu]]")
-    setups = setups or [base] * (gpus or 1)
-    containers: list[Container] = []
+    setups = setups or [base] * (gpus or max((one.gpu + 1 for one in played), default=1))
+    containers: list[Container] = [*played]
     for one in [*tables(values, "container"), *(pairs(text, "--container") for text in flags)]:
         containers += read_containers(one, len(containers))
     check(containers, setups)

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
+from ..columns import shorten
 from .gpu import Stretch
 from .model import MS, S
 from .requests import Request
@@ -47,69 +50,166 @@ def time_line(
     return rows
 
 
+NAME_MOST = 40
+LETTER = 6.3  # width of a letter of 11 pixels, about
+LEGEND_MOST = 12
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A change at a moment: a vertical line with a number, and a line in the legend."""
+
+    at_ms: float
+    text: str
+
+
+@dataclass(frozen=True)
+class _Area:
+    """A part of the drawing with a scale of time."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    window_ms: tuple[float, float]
+
+    def x(self, ms: float) -> float:
+        begin, end = self.window_ms
+        return self.left + min(1.0, max(0.0, (ms - begin) / max(1e-6, end - begin))) * self.width
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+
+def colour(number: int) -> str:
+    """The first are distinguishable with any colour vision; after them the same ones, lighter and darker."""
+    base, turn = COLOURS[number % len(COLOURS)], number // len(COLOURS)
+    if not turn:
+        return base
+    towards, part = (255, 0.35) if turn % 2 else (0, 0.3)
+    part = min(0.75, part * ((turn + 1) // 2))
+    parts = [round(int(base[i : i + 2], 16) * (1 - part) + towards * part) for i in (1, 3, 5)]
+    return "#" + "".join(f"{one:02x}" for one in parts)
+
+
 def _text(x: float, y: float, text: str, extra: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(text)}</text>'
 
 
-def _axis(left: float, top: float, width: float, window_ms: tuple[float, float]) -> list[str]:
-    found = [f'<line x1="{left}" y1="{top}" x2="{left + width}" y2="{top}" stroke="#888"/>']
-    for tick in range(11):
-        x, ms = left + width * tick / 10, window_ms[0] + (window_ms[1] - window_ms[0]) * tick / 10
-        found.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + 4}" stroke="#888"/>')
-        found.append(_text(x, top + 16, f"{ms:g}" + (" ms" if tick == 10 else ""), ' text-anchor="middle"'))
+def ticks(window_ms: tuple[float, float], most: int = 10) -> list[float]:
+    """Round times within the window, 1, 2 or 5 times a power of ten apart."""
+    begin, end = window_ms
+    span = end - begin
+    if span <= 0:
+        return []
+    step = 10.0 ** math.floor(math.log10(span / most))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= most)
+    first = math.ceil(begin / step - 1e-9)
+    return [round(number * step, 9) for number in range(first, math.floor(end / step + 1e-9) + 1)]
+
+
+def _axis(area: _Area) -> list[str]:
+    """The scale below the area, and a line through it at each tick."""
+    found = [
+        f'<line x1="{area.left}" y1="{area.bottom}" x2="{area.left + area.width}" y2="{area.bottom}" stroke="#888"/>'
+    ]
+    in_seconds = area.window_ms[1] - area.window_ms[0] >= 10_000
+    for ms in ticks(area.window_ms):
+        x = area.x(ms)
+        found.append(f'<line x1="{x:.1f}" y1="{area.top}" x2="{x:.1f}" y2="{area.bottom + 4}" stroke="#0002"/>')
+        found.append(_text(x, area.bottom + 16, f"{ms / 1000 if in_seconds else ms:g}", ' text-anchor="middle"'))
+    unit = "s" if in_seconds else "ms"
+    found.append(_text(area.left + area.width + 26, area.bottom + 16, unit))
     return found
 
 
-def _lanes(line: Sequence[Stretch], names: Sequence[str], window_ms: tuple[float, float], left: float, top: float,
-           width: float, lane: float) -> list[str]:  # fmt: skip
-    begin, span = window_ms[0] * MS, max(1.0, (window_ms[1] - window_ms[0]) * MS)
+def _names(names: Sequence[str], area: _Area, lane: float) -> list[str]:
+    """A row with its name for each client; every second one is darker."""
     found = []
     for client, name in enumerate(names):
-        y = top + client * lane
-        found.append(f'<rect x="{left}" y="{y:.1f}" width="{width}" height="{lane - 3:.1f}" fill="#f3f3f3"/>')
-        found.append(_text(left - 8, y + lane / 2 + 3, name, ' text-anchor="end"'))
-    for one in line:
-        x, wide = left + (one.begin_ns - begin) / span * width, (one.end_ns - one.begin_ns) / span * width
-        colour = COLOURS[one.client % len(COLOURS)]
-        y = top + one.client * lane
+        y = area.top + client * lane
+        fill = "#f3f3f3" if client % 2 == 0 else "#e9e9e9"
+        found.append(f'<rect x="{area.left}" y="{y:.1f}" width="{area.width}" height="{lane:.1f}" fill="{fill}"/>')
         found.append(
-            f'<rect x="{x:.2f}" y="{y:.1f}" width="{max(wide, 0.05):.2f}" height="{lane - 3:.1f}" fill="{colour}"/>'
+            f"<g><title>{escape(name)}</title>"
+            f'<rect x="{area.left - 12}" y="{y + lane / 2 - 4:.1f}" width="8" height="8" fill="{colour(client)}"/>'
+            + _text(area.left - 17, y + lane / 2 + 4, shorten(name, NAME_MOST), ' text-anchor="end"')
+            + "</g>"
         )
     return found
 
 
-def _requests(seen: Sequence[Sequence[Request]], window_ms: tuple[float, float], left: float, top: float,
-              width: float, lane: float) -> list[str]:  # fmt: skip
+def _stretches(line: Sequence[Stretch], area: _Area, lane: float) -> list[str]:
+    found = []
+    for one in line:
+        x, end = area.x(one.begin_ns / MS), area.x(one.end_ns / MS)
+        y = area.top + one.client * lane + 1.5
+        found.append(
+            f'<rect x="{x:.2f}" y="{y:.1f}" width="{max(end - x, 0.05):.2f}" height="{lane - 3:.1f}" '
+            f'fill="{colour(one.client)}"/>'
+        )
+    return found
+
+
+def _requests(seen: Sequence[Sequence[Request]], area: _Area, lane: float) -> list[str]:
     """A line below the lane from each arrival to the end of the last kernel, with a mark at the arrival."""
-    begin, span = window_ms[0] * MS, max(1.0, (window_ms[1] - window_ms[0]) * MS)
+    begin, end = (ms * MS for ms in area.window_ms)
     found = []
     for client, requests in enumerate(seen):
-        y = top + (client + 1) * lane - 1.5
+        y = area.top + (client + 1) * lane - 1.5
         for one in requests:
-            if one.end_ns <= begin or one.arrival_ns >= begin + span:
+            if one.end_ns <= begin or one.arrival_ns >= end:
                 continue
-            x = [left + min(1.0, max(0.0, (ns - begin) / span)) * width for ns in (one.arrival_ns, one.end_ns)]
-            mark = f"M{x[0]:.2f} {y - 4:.1f}V{y:.1f}H{x[1]:.2f}"
+            mark = f"M{area.x(one.arrival_ns / MS):.2f} {y - 4:.1f}V{y:.1f}H{area.x(one.end_ns / MS):.2f}"
             found.append(f'<path class="request" d="{mark}" fill="none" stroke="#222"/>')
     return found
 
 
-def _shares(buckets: Sequence[Sequence[int]], left: float, top: float, width: float, height: float) -> list[str]:
-    """Shares per 100 ms as stacked areas."""
+def _shares(buckets: Sequence[Sequence[int]], area: _Area) -> list[str]:
+    """Shares per 100 ms as stacked areas, with a scale in percent."""
     count = len(buckets[0])
     below = [0.0] * count
-    found = [f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="#f3f3f3"/>']
+    found = [f'<rect x="{area.left}" y="{area.top}" width="{area.width}" height="{area.height}" fill="#f3f3f3"/>']
     for client, one in enumerate(buckets):
         above = [low + ns / (S / 10) for low, ns in zip(below, one, strict=True)]
         there, back = [], []
         for i in range(count):
-            x0, x1 = left + width * i / count, left + width * (i + 1) / count
-            there += [f"{x:.1f},{top + height * (1 - min(1.0, above[i])):.1f}" for x in (x0, x1)]
-            back += [f"{x:.1f},{top + height * (1 - min(1.0, below[i])):.1f}" for x in (x0, x1)]
+            x0, x1 = area.left + area.width * i / count, area.left + area.width * (i + 1) / count
+            there += [f"{x:.1f},{area.top + area.height * (1 - min(1.0, above[i])):.1f}" for x in (x0, x1)]
+            back += [f"{x:.1f},{area.top + area.height * (1 - min(1.0, below[i])):.1f}" for x in (x0, x1)]
         points = " ".join([*there, *reversed(back)])
-        found.append(f'<polygon points="{points}" fill="{COLOURS[client % len(COLOURS)]}"/>')
+        found.append(f'<polygon points="{points}" fill="{colour(client)}"/>')
         below = above
+    for percent in (0, 25, 50, 75, 100):
+        y = area.top + area.height * (1 - percent / 100)
+        found.append(
+            f'<line x1="{area.left - 4}" y1="{y:.1f}" x2="{area.left + area.width}" y2="{y:.1f}" stroke="#0002"/>'
+        )
+        found.append(_text(area.left - 8, y + 4, f"{percent} %", ' text-anchor="end"'))
     return found
+
+
+def _marks(marks: Sequence[Mark], area: _Area) -> list[str]:
+    """A dashed line with its number for each mark within the area."""
+    found = []
+    for number, one in enumerate(marks, 1):
+        if not area.window_ms[0] <= one.at_ms <= area.window_ms[1]:
+            continue
+        x = area.x(one.at_ms)
+        found.append(
+            f'<line class="mark" x1="{x:.1f}" y1="{area.top - 4}" x2="{x:.1f}" y2="{area.bottom}" stroke="#c00" '
+            'stroke-dasharray="4 3"/>'
+        )
+        found.append(_text(x, area.top - 6, str(number), ' text-anchor="middle" fill="#c00"'))
+    return found
+
+
+def _legend(marks: Sequence[Mark], left: float, top: float) -> list[str]:
+    lines = [f"{number}  at {one.at_ms:g} ms: {one.text}" for number, one in enumerate(marks, 1)]
+    if len(lines) > LEGEND_MOST:
+        lines = [*lines[: LEGEND_MOST - 1], f"and {len(lines) - LEGEND_MOST + 1} more"]
+    return [_text(left, top + 15 * number, line, ' fill="#c00"') for number, line in enumerate(lines)]
 
 
 def svg(
@@ -119,23 +219,28 @@ def svg(
     window_ms: tuple[float, float],
     buckets: Sequence[Sequence[int]],
     requests: Sequence[Sequence[Request]] = (),
+    marks: Sequence[Mark] = (),
 ) -> str:
-    """The time line with requests, and below it the shares of the whole run."""
-    left, width, lane = 110.0, 860.0, 26.0 if len(names) <= 8 else 14.0
-    top, bottom = 44.0, 44.0 + lane * len(names)
-    shares_top, height = bottom + 44.0, 110.0
-    whole_ms = (0.0, 100.0 * len(buckets[0])) if buckets else (0.0, 0.0)
+    """The time line with requests, and below it the shares of the whole run. Marks are in both."""
+    left = max(110.0, 26 + LETTER * min(NAME_MOST, max((len(name) for name in names), default=0)))
+    width, lane = 860.0, 26.0 if len(names) <= 8 else 16.0
+    lanes = _Area(left, 56.0, width, lane * len(names), window_ms)
     body = [
         _text(left, 22, title, ' font-size="14"'),
-        *_lanes(line, names, window_ms, left, top, width, lane),
-        *_requests(requests, window_ms, left, top, width, lane),
-        *_axis(left, bottom, width, window_ms),
+        *_names(names, lanes, lane),
+        *_stretches(line, lanes, lane),
+        *_requests(requests, lanes, lane),
+        *_axis(lanes),
+        *_marks(marks, lanes),
     ]
+    bottom = lanes.bottom + 30
     if buckets and buckets[0]:
-        body += _shares(buckets, left, shares_top, width, height)
-        body.append(_text(left - 8, shares_top + 10, "share", ' text-anchor="end"'))
-        body += _axis(left, shares_top + height, width, whole_ms)
-    total = shares_top + height + 30
+        shares = _Area(left, lanes.bottom + 56, width, 110.0, (0.0, 100.0 * len(buckets[0])))
+        body += [*_shares(buckets, shares), *_axis(shares), *_marks(marks, shares)]
+        body.append(_text(left, shares.top - 18, "share of the GPU, per 100 ms"))
+        bottom = shares.bottom + 30
+    body += _legend(marks, left, bottom + 10)
+    total = bottom + (15 * min(len(marks), LEGEND_MOST) + 10 if marks else 0)
     style = 'font-family="sans-serif" font-size="11" fill="#222"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="{total:.0f}" {style}>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 40:.0f}" height="{total:.0f}" {style}>'
     return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *body, "</svg>"]) + "\n"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..model import Gpu as ShownGpu
-from ..model import Slot
+from ..model import Slot, policy_name
 from ..share import allowed_pct
+from .draw import Mark
 from .figures import BUCKET_NS, Waits, fair_shares, low_of_rest_pct, max_min
 from .gpu import Gpu, Stretch
 from .model import MS, Change, Container, S, Scenario, Setup
@@ -81,6 +82,7 @@ class Result:
     idle_loss_pct: float = 0.0
     switch_pct: float = 0.0
     low_of_rest_pct: float | None = None
+    marks: tuple[Mark, ...] = ()  # the changes during the run
 
     @property
     def from_fair_pp(self) -> float | None:
@@ -133,6 +135,16 @@ def change_notes(changes: Sequence[Change], end_ms: float) -> list[str]:
     return found
 
 
+def change_marks(changes: Sequence[Change], end_ms: float) -> tuple[Mark, ...]:
+    found = []
+    for one in changes:
+        if one.at_ms < end_ms:
+            value = policy_name(one.value) if one.node == "policy" else str(one.value)
+            owner = f"{one.container}: " if one.container else ""
+            found.append(Mark(one.at_ms, f"{owner}{one.node} {value}"))
+    return tuple(found)
+
+
 def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None = None) -> Result:
     setup, containers = scenario.gpus[number], scenario.on_gpu(number)
     length_ns = round(scenario.seconds * S)
@@ -180,6 +192,7 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         notes=(*turns.notes, *change_notes(changes, 1000 * scenario.seconds)),
         idle_loss_pct=100 * gpu.idle_loss_ns / wall_ns,
         switch_pct=100 * gpu.switching_ns / wall_ns,
+        marks=change_marks(changes, 1000 * scenario.seconds),
         low_of_rest_pct=low_of_rest_pct([ns / wall_ns for ns in held], [one.highprio for one in got]),
     )
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+"""cgpu stats: use of the GPUs by container, as docker stats shows that of the processors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from . import collect
+from .admin import as_json_option, pass_paths
+from .app import Command
+from .columns import Column, table
+from .complete import container_words
+from .model import Gpu, Slot
+from .names import label
+from .output import flush, out, versioned
+from .proc import Paths
+from .render import ids_of, mib, percent, rounded
+from .status import width
+from .view import SORTS, View, chosen
+
+COLUMNS = (
+    Column("CONTAINER ID", least=8, drop=2),
+    Column("NAME", least=8),
+    Column("GPU", right=True),
+    Column("GPU %", right=True),
+    Column("ALLOWED", right=True),
+    Column("MEM USAGE / LIMIT", right=True),
+    Column("MEM %", right=True),
+    Column("REFUSED", right=True, drop=1),
+    Column("PIDS", right=True),
+)
+CLEAR = "\x1b[H\x1b[J"
+
+
+def _memory_pct(slot: Slot) -> float | None:
+    return 100 * slot.used / slot.memsize if slot.memsize else None
+
+
+def _row(view: View, slot: Slot, shown_id: str) -> list[str]:
+    return [
+        shown_id,
+        view.title(slot) or label(slot.id),
+        str(slot.gpu),
+        percent(view.rates_of(slot).got_pct),
+        percent(view.allowed_pct(slot)),
+        f"{mib(slot.used)}MiB / {mib(slot.memsize)}MiB",
+        percent(_memory_pct(slot)),
+        str(slot.stat.get("refused_allocs", 0)),
+        str(len(slot.pids)),
+    ]
+
+
+def _json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
+    names = view.names_of(slot)
+    return versioned(
+        {
+            "id": slot.id,
+            "name": names.name or None,
+            "pod": names.pod or None,
+            "namespace": names.namespace or None,
+            "gpu": gpu.index,
+            "share_got_pct": rounded(view.rates_of(slot).got_pct),
+            "share_allowed_pct": rounded(view.allowed_pct(slot)),
+            "memory": {"used_bytes": slot.used, "limit_bytes": slot.memsize, "used_pct": rounded(_memory_pct(slot))},
+            "refused_allocs": slot.stat.get("refused_allocs", 0),
+            "pids": len(slot.pids),
+        }
+    )
+
+
+def text(view: View, as_json: bool, columns: int | None) -> str:
+    """A table, or a line of JSON for each container and GPU."""
+    slots = [(gpu, slot) for gpu in view.snapshot.gpus for slot in gpu.slots]
+    if as_json:
+        return "\n".join(json.dumps(_json(view, gpu, slot)) for gpu, slot in slots)
+    ids = ids_of(view.snapshot)
+    return "\n".join(table(COLUMNS, [_row(view, slot, ids[slot.id]) for _, slot in slots], columns))
+
+
+@click.command("stats", cls=Command)
+@click.argument("containers", metavar="[ID]...", nargs=-1, shell_complete=container_words)
+@click.option("--no-stream", is_flag=True, help="Print once.")
+@click.option("--format", "form", type=click.Choice(("table", "json")), default="table", show_default=True,
+              help="json: a line for each container and GPU.")  # fmt: skip
+@click.option("--sort", type=click.Choice(list(SORTS)), default="name", show_default=True, help="Order.")
+@as_json_option
+@pass_paths
+def stats(paths: Paths, containers: Sequence[str], no_stream: bool, form: str, sort: str, as_json: bool) -> None:
+    """Show each container's use of its GPUs, every second until interrupted."""
+    in_json = as_json or form == "json"
+    clear = CLEAR if sys.stdout.isatty() and not in_json and not no_stream else ""
+    views = iter([collect.once(paths, 1.0)]) if no_stream else collect.stream(paths, 1.0)
+    for view in views:
+        found = text(chosen(view, (), containers, sort), in_json, width())
+        if found:
+            out(clear + found)
+            flush()
