@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import schema
 from click.testing import Result
+from fake_daemon import daemon_at, packed
 from fake_tree import Cli, Tree
 
 from cgpu_cli import events
@@ -117,3 +118,55 @@ def test_not_permitted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     result = play(cli, monkeypatch, acts=[[OSError(errno.EPERM, "no")]])
     assert result.exit_code == 4
     assert result.stderr.startswith("cgpu: error: events: not permitted")
+
+
+# ---- past events ----
+
+PAST = {
+    "ok": True,
+    "complete_from": 1772442000.0,
+    "began": 1772442000.0,
+    "events": [
+        {"time": 1772442847.512, "level": "info", "text": "one", "fields": {"kind": "attached"}},
+        {"time": 1772442848.0, "level": "warning", "text": "two", "fields": {"kind": "refused"}},
+    ],
+}
+
+
+def test_past_events_come_first(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    with daemon_at(tree.root, {"events": packed(PAST)}):
+        result = play(Cli(tree), monkeypatch, "--since", "@1772442800", "-n", "3", acts=[[CORE]])
+        assert result.exit_code == 0, result.stderr
+        lines = result.stdout.splitlines()
+        assert lines[0] == "2026-03-02T09:14:07.512Z info    one"
+        assert (len(lines), lines[1].split()[-1], "core 0.1.1" in lines[2]) == (3, "two", True)
+        assert result.stderr == ""
+
+
+def test_past_events_alone(tree: Tree) -> None:
+    """No netlink is opened. A line says from when on they are complete."""
+    with daemon_at(tree.root, {"events": packed(PAST)}):
+        result = Cli(tree).cgpu("events", "--since", "@1", "--no-stream", "-n", "1", "--json")
+    assert json.loads(result.stdout)["kind"] == "attached"
+    assert result.stderr == "cgpud has all events from 2026-03-02T09:00:00.000Z on only\n"
+
+
+def test_since_needs_cgpud(cli: Cli) -> None:
+    result = cli.cgpu("events", "--since", "10m")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "cgpud, which keeps past events, does not answer" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [("90s", 1e9 - 90), ("10m", 1e9 - 600), ("2h", 1e9 - 7200), ("1d", 1e9 - 86400), ("@5", 5.0),
+     ("2026-03-02T09:14:07+00:00", 1772442847.0)],
+)  # fmt: skip
+def test_times(text: str, at: float) -> None:
+    assert events.parse_since(text, 1e9) == at
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1m", "1.5h", "yesterday", "@", "@x", "٣m", "9999999999s", "0000-00-00"])
+def test_what_is_no_time(cli: Cli, text: str) -> None:
+    result = cli.cgpu("events", "--since", text)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
