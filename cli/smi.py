@@ -24,19 +24,24 @@ COMMANDS = {
 }
 EPILOG = """\b
 Columns of GPUs:
-  SLICE   length of a slice of weight 1     FREE    weight that no container has, of max_inst
-  INST    containers                        UTIL, TEMP, POWER  by NVML, at most 2 s old
+  SLICE    length of a slice of weight 1
+  FREE     weight that no container has, of max_inst
+  INST     containers
+  MEMORY   MiB charged to containers / of the card
+  UTIL, TEMP, POWER  by NVML, at most 2 s old
 \b
 Columns of containers:
-  WEIGHT  slices per round; hp: high priority
-  ALLOWED the ceiling while all that have the GPU open have work; -: none (native)
-  GOT     part of the sample in which it could run; 10s: of ten seconds; ~: estimated (soft)
-  WAIT    mean time out of turn before each turn; the kernel keeps no distribution, so no percentile
-  THROT   time out of turn, of the time with the GPU open
-  STATE   running, waiting (for its turn), idle (has not opened the GPU), frozen (weight 0), dying
-  REFUSED allocations over the limit        CALLS   calls refused by the call table
-\b
-Exit status: 0, or as in cgpu(1).
+  WEIGHT   slices per round; hp: high priority
+  ALLOWED  ceiling while all that have the GPU open have work; -: none
+  GOT      part of the sample in which it could run; 10s: of ten seconds;
+           ~: estimated (soft policy)
+  WAIT     mean time out of turn before a turn
+  THROT    time out of turn, of the time with the GPU open
+  STATE    running, waiting (for its turn), idle (has not opened the GPU),
+           frozen (weight 0), dying (destroyed, still held)
+  MEMORY   MiB charged / limit; PEAK: most charged
+  REFUSED  allocations over the limit
+  CALLS    calls refused by the call table
 """
 
 

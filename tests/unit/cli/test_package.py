@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from cgpu_cli.errors import Exit
 from cgpu_cli.main import cgpu
 
 ROOT = Path(__file__).parents[3]
@@ -55,3 +59,21 @@ def commands(group: click.Group, path: str = "") -> Iterator[str]:
 def test_the_page_names_every_command() -> None:
     named = set(re.findall(r"^\| `cgpu ([a-z ]*[a-z])", (ROOT / "docs/user/cli.md").read_text(), re.M))
     assert named == set(commands(cgpu))
+
+
+def test_the_manual_pages(tmp_path: Path) -> None:
+    """Every command, column, exit code and key is there, and groff has no complaint."""
+    subprocess.run([sys.executable, ROOT / "scripts/cli-docs", tmp_path], check=True)
+    pages = {path.name: path.read_text() for path in tmp_path.glob("man/*/*")}
+    assert set(pages) == {"cgpu.1", "cgpu-smi.1", "cgpud.8", "cgpu.toml.5"}
+    for name in commands(cgpu):
+        assert f"\n.SS cgpu {name} " in pages["cgpu.1"].replace("\\-", "-"), name
+    for page in (pages["cgpu.1"], pages["cgpu-smi.1"]):
+        for one in Exit:
+            assert f"\n.B {one.value} {one.name.lower()}\n" in page
+    keys = set(re.findall(r"^(?:# )?([a-z_]+) = ", (ROOT / "systemd/cgpu.toml.example").read_text(), re.M))
+    assert {key for key in keys if f"\n.B {key} = " not in pages["cgpu.toml.5"]} == set()
+    if shutil.which("groff"):
+        for path in tmp_path.glob("man/*/*"):
+            done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-z", path], capture_output=True, check=True)
+            assert done.stderr == b"", path.name
