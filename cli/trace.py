@@ -128,10 +128,11 @@ def record(paths: Paths, gpus: set[int], seconds: float, every_s: float) -> Reco
 
 def _svg(found: Recording, gpu: int) -> str:
     from .sim import draw  # with the simulator's types
+    from .sim.gpu import Stretch
 
     tracks = found.of(gpu)
     stretches = [
-        draw.Stretch(place, begin - found.begin_ns, end - found.begin_ns)
+        Stretch(place, begin - found.begin_ns, end - found.begin_ns)
         for place, track in enumerate(tracks)
         for begin, end, _ in spans(track)
     ]
