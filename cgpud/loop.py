@@ -6,24 +6,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from cgpu_cli.proc import Paths
 from cgpud import admit, bundle, env, events, log, model, oci, reconcile, settings, state, unsliced, wire
 from cgpud.config import Config
 from cgpud.dependencies import Dependencies
 from cgpud.errors import CgpuError, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
 from cgpud.grants import Grants
-from cgpud.history import History
 from cgpud.inventory import Inventory
 from cgpud.kernel_abi import ID_MAX, Event
 from cgpud.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
-from cgpud.named import RecordNames
+from cgpud.queries import Queries
 from cgpud.reconcile import COOKIE_BITS, Orphan, Signal
-from cgpud.sensors import SensorReader
 from cgpud.server import Request
 from cgpud.state import Action, Trigger
 from cgpud.watch import Key, Watcher
@@ -50,9 +46,7 @@ class Daemon:
         self._inventory = Inventory(deps.link, deps.nvml, lambda: reconcile.make_cookie(deps.random(COOKIE_BITS)))
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
-        self._sensors = SensorReader(deps.sensors)
-        self._history = History(time.time())
-        self._names = RecordNames(Paths.below())
+        self._queries = Queries(deps, self._inventory)
         self._watcher = Watcher(deps.facts, self._schedule_trigger)
         self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup -> idle since
         self._throttle = events.LogThrottle()
@@ -126,7 +120,7 @@ class Daemon:
         )
         if left_out is not None:
             entry = events.describe(event)
-            self._history.add(time.time(), entry, event.kind in events.NOISY)
+            self._queries.heard(entry, event.kind in events.NOISY)
             more = {"not_logged": left_out} if left_out else {}
             getattr(self._log, entry.level)(entry.text, **entry.fields, **more)
         if event.kind in (Event.DYING, Event.GONE) and event.container is not None:
@@ -154,11 +148,11 @@ class Daemon:
                 case "revoke":
                     return {"ok": True, "revoked": self._grants.revoke(message.grant)}
                 case "status":
-                    return await self.status()
+                    return await self._queries.status(self.config, tuple(self.records.values()), len(self._grants))
                 case "events":
-                    return self._history.since(message.since)
+                    return self._queries.events(message.since)
                 case "gpus":
-                    return await self._sensors.answer()
+                    return await self._queries.gpus()
                 case _:
                     raise ProtocolError(f"there is no operation {message.op[:32]!r}")
         except CgpuError as error:
@@ -332,31 +326,10 @@ class Daemon:
         self._log.info("bound", id=record.id, pid=process.pid, cgroup=record.cgroup and record.cgroup.path)
         return {"ok": True}
 
-    async def status(self) -> dict[str, Any]:
-        try:
-            kernel: tuple[Container, ...] | None = await self.deps.link.list()
-        except KernelMissing:
-            kernel = None
-        inventory = await self._inventory.snapshot()
-        names = await self._names.of(self.records.values())
-        return {
-            "ok": True,
-            "module": kernel is not None,
-            "draining": self.deps.draining(),
-            "kernel_containers": len(kernel or ()),
-            "drift": self._drift(inventory),
-            "no_such_gpu": list(settings.unmatched(self.config.gpus, inventory)),
-            "grants": len(self._grants),
-            "containers": [state.shown(one) | {"names": names.get(one.id, {})} for one in self.records.values()],
-        }
-
-    def _drift(self, inventory: Iterable[model.Gpu]) -> list[dict[str, object]]:
-        return settings.drift(self.config.gpu, self.config.gpus, inventory)
-
     async def drift_counts(self) -> dict[int, int]:
         """For each GPU of the kernel, by its index, the number of settings that differ from cgpu.toml."""
         inventory = await self._inventory.snapshot()
-        rows = Counter(row["index"] for row in self._drift(inventory))
+        rows = Counter(row["index"] for row in settings.drift(self.config.gpu, self.config.gpus, inventory))
         return {gpu.index: rows[gpu.index] for gpu in inventory if gpu.kernel is not None and gpu.index is not None}
 
     def _options(self, message: wire.Message) -> oci.Options:

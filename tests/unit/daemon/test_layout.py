@@ -43,7 +43,7 @@ LAYERS = {
         cgpu_cli.sim.playback
     """,
     "assembly": """
-        cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.loop cgpud.exporter
+        cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.queries cgpud.loop cgpud.exporter
         cgpu_cli.app cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status
         cgpu_cli.monitor cgpu_cli.top cgpu_cli.stats cgpu_cli.trace
         cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events cgpu_cli.simulate

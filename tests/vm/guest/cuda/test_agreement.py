@@ -89,7 +89,7 @@ def by_csv(one: d.Box) -> tuple[int, int]:
 
 
 def by_metrics(one: d.Box) -> dict[str, float]:
-    text = metrics.text(Reader(Paths.below()).scrape({}, {}))[0].decode()
+    text = metrics.text(Reader(Paths.below()).scrape({}, metrics.DaemonFigures()))[0].decode()
     return {
         sample.name: sample.value
         for family in text_string_to_metric_families(text)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""The requests that change nothing: status, gpus, events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from cgpu_cli.proc import Paths
+from cgpud import settings, state
+from cgpud.config import Config
+from cgpud.dependencies import Dependencies
+from cgpud.errors import KernelMissing
+from cgpud.events import LogEntry
+from cgpud.history import History
+from cgpud.inventory import Inventory
+from cgpud.model import Record
+from cgpud.named import RecordNames
+from cgpud.sensors import SensorReader
+
+
+class Queries:
+    """Answers them, and keeps what they need: the latest events, NVML's last answer, names of containers."""
+
+    def __init__(self, deps: Dependencies, inventory: Inventory) -> None:
+        self._deps = deps
+        self._inventory = inventory
+        self._sensors = SensorReader(deps.sensors)
+        self._names = RecordNames(Paths.below())
+        self._history = History(time.time())
+
+    def heard(self, entry: LogEntry, noisy: bool) -> None:
+        """An event for the history."""
+        self._history.add(time.time(), entry, noisy)
+
+    async def gpus(self) -> dict[str, Any]:
+        return await self._sensors.answer()
+
+    def events(self, since: float) -> dict[str, Any]:
+        return self._history.since(since)
+
+    async def status(self, config: Config, records: Collection[Record], grants: int) -> dict[str, Any]:
+        try:
+            containers = len(await self._deps.link.list())
+            module = True
+        except KernelMissing:
+            containers, module = 0, False
+        inventory = await self._inventory.snapshot()
+        names = await self._names.of(records)
+        return {
+            "ok": True,
+            "module": module,
+            "draining": self._deps.draining(),
+            "kernel_containers": containers,
+            "drift": settings.drift(config.gpu, config.gpus, inventory),
+            "no_such_gpu": list(settings.unmatched(config.gpus, inventory)),
+            "grants": grants,
+            "containers": [state.shown(one) | {"names": names.get(one.id, {})} for one in records],
+        }
