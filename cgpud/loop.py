@@ -120,7 +120,7 @@ class Daemon:
         )
         if left_out is not None:
             entry = events.describe(event)
-            self._queries.heard(entry, event.kind in events.NOISY)
+            self._queries.record_event(entry, event.kind in events.NOISY)
             more = {"not_logged": left_out} if left_out else {}
             getattr(self._log, entry.level)(entry.text, **entry.fields, **more)
         if event.kind in (Event.DYING, Event.GONE) and event.container is not None:

@@ -30,8 +30,8 @@ class Queries:
         self._names = RecordNames(Paths.below())
         self._history = History(time.time())
 
-    def heard(self, entry: LogEntry, noisy: bool) -> None:
-        """An event for the history."""
+    def record_event(self, entry: LogEntry, noisy: bool) -> None:
+        """Keep an event for the history."""
         self._history.add(time.time(), entry, noisy)
 
     async def gpus(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The answer to `gpus`: every GPU as NVML has it, with memory, utilisation, temperature and power.
 
-A query starts a child process, so the answer may be FRESH_S old, however many clients ask how often.
+A query starts a child process, so the answer may be FRESH_S old, however many clients there are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def row(gpu: NvmlGpu) -> dict[str, Any]:
 
 
 class SensorReader:
-    """Keeps the last answer of NVML. Clients that ask at the same time share one query."""
+    """Keeps the last answer of NVML. Concurrent requests share one query."""
 
     def __init__(self, source: NvmlSource) -> None:
         self._source = source

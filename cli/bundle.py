@@ -159,7 +159,7 @@ def _view(paths: Paths) -> View | None:
         return None
 
 
-def _said(finding: Finding) -> Finding:
+def _without_quotes(finding: Finding) -> Finding:
     if finding.check in QUOTING and finding.status != "ok":
         return replace(finding, text="(left out: it can quote a configuration file)")
     return finding
@@ -168,7 +168,7 @@ def _said(finding: Finding) -> Finding:
 def _parts(paths: Paths, findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
     """(name, text) of every file of the report, as it is."""
     yield "README", README
-    yield "doctor.json", json.dumps([asdict(_said(one)) for one in findings], indent=2)
+    yield "doctor.json", json.dumps([asdict(_without_quotes(one)) for one in findings], indent=2)
     found = versions.collect(paths)
     yield "versions.json", json.dumps(asdict(found) | {"python": platform.python_version()}, indent=2)
     if view := _view(paths):

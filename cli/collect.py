@@ -22,7 +22,7 @@ ALONE_S = 2.5  # the same without a sample
 
 
 class Collector:
-    """One reader of one tree. cgpud and NVML are asked while a sample is taken, and never delay a view for long."""
+    """One reader of one tree. Requests to cgpud and NVML run while a sample is taken; they delay a view little."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -30,32 +30,32 @@ class Collector:
         self._sensors: list[Sensors] = []
         self._names: dict[str, Names] = {}
         self._drift: list[dict[str, Any]] | None = None
-        self._asked: tuple[sensors.Background[list[Sensors]], sensors.Background[dict[str, Any] | None]] | None = None
+        self._pending: tuple[sensors.Background[list[Sensors]], sensors.Background[dict[str, Any] | None]] | None = None
         self._status_at = -STATUS_EVERY_S
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Start the requests to cgpud."""
-        if self._asked is not None:
+        if self._pending is not None:
             return
         paths = self._paths
         now = time.monotonic()
         fresh = now - self._status_at >= STATUS_EVERY_S
         self._status_at = now if fresh else self._status_at
-        self._asked = (
+        self._pending = (
             sensors.Background(lambda: sensors.read(paths), self._sensors),
             sensors.Background(lambda: daemon.status(paths) if fresh else {}, {} if not fresh else None),
         )
 
     def _take(self, wait_s: float) -> None:
-        if self._asked is None:
+        if self._pending is None:
             return
         end = time.monotonic() + wait_s
-        self._sensors = self._asked[0].take(max(0.0, end - time.monotonic()))
-        status = self._asked[1].take(max(0.0, end - time.monotonic()))
+        self._sensors = self._pending[0].take(max(0.0, end - time.monotonic()))
+        status = self._pending[1].take(max(0.0, end - time.monotonic()))
         if status != {}:
             self._drift = daemon.drift_of(status)
             self._names = sensors.names(daemon.rows(status, "containers"))
-        self._asked = None
+        self._pending = None
 
     def tick(self) -> None:
         """Keep a reading for the shares of a later view."""
@@ -88,7 +88,7 @@ class Collector:
 def once(paths: Paths, interval_s: float | None) -> View:
     """One view, with a sample of interval_s if there are containers; None: no sample."""
     collector = Collector(paths)
-    collector.ask()
+    collector.request()
     if interval_s is None or not any(gpu.slots for gpu in read_tree(paths, brief=True).gpus):
         return collector.view(ALONE_S)
     collector.tick()
@@ -99,10 +99,10 @@ def once(paths: Paths, interval_s: float | None) -> View:
 def stream(paths: Paths, every_s: float) -> Iterator[View]:
     """A view after a first sample and then every every_s, for ever."""
     collector = Collector(paths)
-    collector.ask()
+    collector.request()
     collector.tick()
     collector.wait(min(every_s, TICK_S))
     while True:
         yield collector.view(sample_s=min(every_s, TICK_S))
-        collector.ask()
+        collector.request()
         collector.wait(every_s)

@@ -25,7 +25,7 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def ask(paths: Paths, operation: str, **more: Any) -> dict[str, Any] | None:
+def request(paths: Paths, operation: str, **more: Any) -> dict[str, Any] | None:
     """cgpud's answer; None without one. The commands that show the GPUs work without the daemon."""
     body = json.dumps({"op": operation, **more}).encode()
     try:
@@ -43,7 +43,7 @@ def ask(paths: Paths, operation: str, **more: Any) -> dict[str, Any] | None:
 
 
 def status(paths: Paths) -> dict[str, Any] | None:
-    return ask(paths, "status")
+    return request(paths, "status")
 
 
 def rows(answer: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
@@ -60,5 +60,5 @@ def drift_of(answer: dict[str, Any] | None) -> list[dict[str, Any]] | None:
 
 
 def drift(paths: Paths) -> list[dict[str, Any]] | None:
-    """The same, asked now; None: no answer from cgpud."""
+    """The same, read now; None: no answer from cgpud."""
     return drift_of(status(paths))

@@ -66,12 +66,12 @@ async def stream(link: KernelLink, report: Report, count: int | None, follow: bo
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def listen(heard: Callable[[Any, str], None]) -> None:
-    """Call `heard` with each event and its sentence, until cancelled."""
+async def listen(on_event: Callable[[Any, str], None]) -> None:
+    """Call `on_event` with each event and its sentence, until cancelled."""
     from cgpud.events import describe
 
     async for event in open_link().events():
-        heard(event, describe(event).text)
+        on_event(event, describe(event).text)
 
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -95,7 +95,7 @@ def parse_since(text: str, now: float) -> float:
 
 def past(paths: proc.Paths, since: float, report: Callable[[float, str, str, dict[str, Any]], None]) -> None:
     """Report what cgpud has received since then. CgpuError: there is no answer."""
-    answer = daemon.ask(paths, "events", since=since)
+    answer = daemon.request(paths, "events", since=since)
     if answer is None or not isinstance(answer.get("events"), list):
         raise CgpuError(
             Exit.REFUSED, "events --since", "cgpud, which keeps past events, does not answer",

@@ -35,7 +35,10 @@ class Background(Generic[T]):
         self._thread.start()
 
     def _run(self, call: Callable[[], T]) -> None:
-        self._found = call()
+        try:
+            self._found = call()
+        except Exception:  # an answer of any form is none; a traceback of a thread would be part of the screen
+            return
 
     def take(self, wait_s: float) -> T:
         """The result, or the default after wait_s."""
@@ -70,7 +73,7 @@ def _of_child(gpu: Mapping[str, Any]) -> Sensors:
 
 
 def by_child() -> list[Sensors]:
-    """Asks NVML in a process of its own."""
+    """Queries NVML in a process of its own."""
     command = [sys.executable, "-I", "-c", PROGRAM, str(Path(__file__).resolve().parents[1])]
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=CHILD_S, check=False)
@@ -82,7 +85,7 @@ def by_child() -> list[Sensors]:
 
 def read(paths: Paths) -> list[Sensors]:
     """By cgpud, else by a child if the module is the running one and the driver is loaded."""
-    answer = daemon.ask(paths, "gpus")
+    answer = daemon.request(paths, "gpus")
     if answer is not None:
         return [of_row(row) for row in daemon.rows(answer, "gpus")]
     return by_child() if paths.proc == LIVE and (paths.driver / "version").exists() else []

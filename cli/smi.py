@@ -127,6 +127,8 @@ def smi(
         query_container=query_container,
         format=form,
     )
+    if ctx.invoked_subcommand and (as_json or list_only or query_gpu or query_container or loop is not None):
+        raise click.UsageError(f"{ctx.invoked_subcommand} has a form of its own: no --json, -L, --query-… or --loop")
     ctx.obj = paths = make_paths(root, proc)
     ctx.meta["cgpu.wanted"] = wanted
     if ctx.invoked_subcommand is None:

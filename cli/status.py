@@ -48,7 +48,7 @@ def _columns_given() -> bool:
 
 def words(text: str | None) -> list[str]:
     """The words of an option that takes several, separated by commas."""
-    return text.split(",") if text else []
+    return [] if text is None else text.split(",")
 
 
 class _Writer:

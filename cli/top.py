@@ -66,11 +66,11 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
     console, trail, fd = Console(), Trail(), sys.stdin.fileno()
     plain = not _can_draw()
     collector = collect.Collector(paths)
-    collector.ask()
+    collector.request()
     collector.tick()
     collector.wait(min(delay, 1.0))
 
-    def look() -> View:
+    def read() -> View:
         found = chosen(collector.view(sample_s=min(delay, 1.0)), wanted.gpus, wanted.containers)
         trail.add(found)
         return found
@@ -79,7 +79,7 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
         lines = frame(view, trail.series, state, console.width, console.height, plain)
         return Text("\n".join(lines), no_wrap=True, overflow="crop")
 
-    view, state, frames = look(), State(sort=wanted.sort), 1
+    view, state, frames = read(), State(sort=wanted.sort), 1
     with _keys(fd), Live(drawn(view, state), console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic() + delay
         while not state.quit and (count is None or frames < count):
@@ -88,8 +88,8 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
             if time.monotonic() >= due:
                 due = time.monotonic() + delay
                 frames += 1
-                collector.ask()
-                view = view if state.paused else look()
+                collector.request()
+                view = view if state.paused else read()
             live.update(drawn(view, state), refresh=True)
 
 

@@ -82,7 +82,7 @@ class _Files:
 
 
 class _Listener:
-    """The module's events meanwhile, where this process may hear them."""
+    """The module's events meanwhile, where this process may receive them."""
 
     def __init__(self, live: bool) -> None:
         self.seen: list[Seen] = []
@@ -95,12 +95,12 @@ class _Listener:
 
         from .events import listen
 
-        def heard(event: Any, text: str) -> None:
+        def on_event(event: Any, text: str) -> None:
             gpu = event.gpu.index if event.gpu is not None else None
             self.seen.append(Seen(time.monotonic_ns(), gpu, text))
 
         try:
-            asyncio.run(listen(heard))
+            asyncio.run(listen(on_event))
         except Exception as err:
             self.error = str(err) or type(err).__name__
 

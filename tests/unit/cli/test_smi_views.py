@@ -147,7 +147,9 @@ def test_one_gpu(node: Tree, word: str) -> None:
     [
         (("-i", "7"), 5, "gpu 7: there is no such GPU"),
         (("-i", "GPU-0000000"), 2, "fits 2 GPUs"),
-        (("-i", ""), 0, ""),
+        (("-i", ""), 5, "there is no such GPU"),
+        (("-c", ""), 2, "an empty word names no container"),
+        (("--json", "dmon"), 2, "dmon has a form of its own"),
         (("-i", ","), 5, "there is no such GPU"),
         (("-c", "nobody"), 5, "container nobody"),
         (("-c", "f", "-c", "012"), 0, ""),
