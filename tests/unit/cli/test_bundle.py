@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fake_daemon import daemon_at, packed
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpu_cli.redact import GONE, redact
@@ -109,11 +109,13 @@ VALUE = st.text(string.ascii_letters + string.digits + "._~+/-", min_size=6, max
 @pytest.mark.parametrize(
     "form", ["{n}={v}", '{n}: "{v}"', "'{n}': '{v}'", '"{n}":"{v}",', "--{n}={v} more", "{n} = {v}"]
 )
+@settings(deadline=None)
 @given(name=st.sampled_from(NAMES), value=VALUE)
 def test_an_assigned_secret_is_removed(form: str, name: str, value: str) -> None:
     assert value not in redact(f"before {form.format(n=name, v=value)} after")
 
 
+@settings(deadline=None)
 @given(st.text(string.ascii_letters + " \n0123456789.,", max_size=200), VALUE)
 def test_a_known_secret_is_removed(text: str, value: str) -> None:
     assert value not in redact(f"{text}{value}{text}", [value])

@@ -21,7 +21,7 @@ import pytest
 import schema
 from fake_daemon import daemon_at, packed
 from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, write
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpu_cli import columns, overview, proc, query, rates, sensors, topview
@@ -295,6 +295,7 @@ def test_the_native_policy_is_not_measured(tree: Tree) -> None:
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf")), max_size=40)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=5), st.integers(1, 120))
 def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, str, str]], width: int) -> None:
     layout = (Column("ONE", least=3), Column("TWO", right=True, drop=1), Column("THREE", least=2, tail=False))
@@ -304,6 +305,7 @@ def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, str, str]], wi
     assert all("\n" not in line for line in lines)
 
 
+@settings(deadline=None)
 @given(TEXT, st.integers(0, 50))
 def test_a_shortened_text_keeps_its_ends(text: str, width: int) -> None:
     found = columns.shorten(text, width)
@@ -316,6 +318,7 @@ def test_a_shortened_text_keeps_its_ends(text: str, width: int) -> None:
         assert text.endswith(right)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 2), st.integers(3, 40))
 def test_a_bar_has_its_width(part: float, width: int) -> None:
     found = columns.bar(part, width)
@@ -350,6 +353,7 @@ def test_a_child_that_fails_is_no_answer(tree: Tree, monkeypatch: pytest.MonkeyP
 # ---- top ----
 
 
+@settings(deadline=None)
 @given(st.lists(st.characters(codec="utf-8"), max_size=60))
 def test_keys_never_fail(keys: list[str]) -> None:
     state = topview.State()
@@ -392,6 +396,7 @@ def test_a_frame_fits_its_screen(node: Tree, width: int, height: int) -> None:
         assert any("▄" in line or "▃" in line for line in topview.frame(view, trail.series, topview.State(), 80, 24))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-10, 500), max_size=30), st.integers(1, 40), st.booleans())
 def test_a_sparkline_has_its_width(values: list[float], width: int, plain: bool) -> None:
     text = topview.spark(values, width, plain)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fakes import Node, eventually
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpud.events import LogEntry
@@ -35,6 +35,7 @@ def test_a_noisy_tenant_pushes_nothing_out() -> None:
     assert answer["complete_from"] == 1.0 + 9 * KEPT_NOISY
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=200), st.integers(0, 200))
 def test_in_order_from_a_time_on(noisy: list[bool], since: int) -> None:
     history = History(0.0)
