@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import time
 from typing import Any
 
 import cuda_box as c
@@ -98,6 +99,17 @@ def by_metrics(one: d.Box) -> dict[str, float]:
     }
 
 
+def sensors() -> dict[str, Any]:
+    """NVML's part of cgpu-smi. The child that queries NVML takes seconds on an emulated processor."""
+    for _ in range(TRIES):
+        (gpu,) = json.loads(d.must(str(TOOLS / "cgpu-smi"), "--json", "--no-sample"))["gpus"]
+        if gpu["nvml"] is not None and gpu["nvml"]["lost"] is None:
+            found: dict[str, Any] = gpu["nvml"]
+            return found
+        time.sleep(2)
+    pytest.fail(f"NVML does not answer: {gpu['nvml']}")
+
+
 def test_all_agree() -> None:
     """The load has all of its memory, so nothing changes unless a driver's process comes or goes: then again."""
     with c.box(*variables(6, devices=0, weight=3)) as one, c.load(one):
@@ -123,7 +135,7 @@ def test_all_agree() -> None:
         assert before["used"] <= used <= before["limit"]
         assert gpu["uuid"] == outside["uuid"]
         assert gpu["memory"]["total_bytes"] == outside["total_bytes"] == figures["cgpu_gpu_memory_total_bytes"]
-        own = gpu["nvml"]
+        own = sensors()
         assert {name: own[name] for name in ("temperature_c", "power_mw")} == {
             name: outside[name] for name in ("temperature_c", "power_mw")
         }
@@ -138,5 +150,5 @@ def test_before_the_first_container() -> None:
     (gpu,) = data["gpus"]
     outside = json.loads(d.must(sys.executable, "-c", OUTSIDE))
     assert gpu["memory"]["total_bytes"] == outside["total_bytes"]
-    assert gpu["nvml"]["lost"] is None
+    assert sensors()["used_bytes"] is not None
     assert data["interval_s"] is None
