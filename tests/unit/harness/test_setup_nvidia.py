@@ -15,7 +15,7 @@ def call(root, *branches):
     return subprocess.run([SCRIPT, *branches], env=environ, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("branch", ["550", "535", "nvcc"])
+@pytest.mark.parametrize("branch", ["550", "535", "driver-550", "nvcc"])
 def test_one_sentence_where_the_mirror_does_not_answer(tmp_path, branch):
     done = call(tmp_path, branch)
     assert done.returncode == 1
@@ -26,7 +26,8 @@ def test_one_sentence_where_the_mirror_does_not_answer(tmp_path, branch):
 
 def test_a_branch_that_it_does_not_know(tmp_path):
     done = call(tmp_path, "999")
-    assert (done.returncode, done.stderr) == (1, "setup-nvidia: 999 is none of 550, 535, 555, nvcc\n")
+    known = "550, 535, 555, driver-550, driver-535, nvcc"
+    assert (done.returncode, done.stderr) == (1, f"setup-nvidia: 999 is none of {known}\n")
 
 
 def test_what_is_there_is_not_asked_for_again(tmp_path):
