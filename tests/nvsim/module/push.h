@@ -13,6 +13,14 @@
 
 #include "push_env.h"
 
+/*
+ * Set in an address: it is physical, and the target (clc5b5.h, PHYS_MODE) is in the bits below. Only a
+ * privileged channel has such addresses, which only its copies use.
+ */
+#define PUSH_PHYSICAL (1ull << 63)
+#define PUSH_TARGET_SHIFT 60
+#define PUSH_TARGET_MASK 3
+
 /* The channel's memory, by GPU address. False: nothing is mapped there. */
 struct push_mem {
 	bool (*read)(void *ctx, u64 va, void *buf, u32 len);
@@ -93,6 +101,7 @@ struct push {
 	void *ctx;
 	const struct push_cost *cost;
 	const char *why;
+	bool privileged;		/* a channel of the driver itself; set after push_init() */
 
 	/* the work that was found */
 	enum push_kind kind;
@@ -146,6 +155,16 @@ enum push_step push_ce_method(struct push *p, u32 m, u32 v);
 u32 push_copy_finish(struct push *p, u64 now);
 enum push_step push_compute_method(struct push *p, u32 m, u32 v);
 u32 push_launch_finish(struct push *p, u64 now);
+
+static inline u32 push_target(u64 va)
+{
+	return (u32)(va >> PUSH_TARGET_SHIFT) & PUSH_TARGET_MASK;
+}
+
+static inline u64 push_address(u64 va)
+{
+	return va & ((1ull << PUSH_TARGET_SHIFT) - 1);
+}
 
 static inline u32 push_bits(u32 v, u32 hi, u32 lo)
 {

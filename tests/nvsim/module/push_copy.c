@@ -13,7 +13,8 @@
 /* clc5b5.h, clc8b5.h: methods */
 enum {
 	SET_SEMAPHORE_A = 0x240, SET_SEMAPHORE_B = 0x244, SET_SEMAPHORE_PAYLOAD = 0x248,
-	SET_SEMAPHORE_PAYLOAD_UPPER = 0x24c, LAUNCH_DMA = 0x300, OFFSET_IN = 0x400,
+	SET_SEMAPHORE_PAYLOAD_UPPER = 0x24c, SET_SRC_PHYS_MODE = 0x260, SET_DST_PHYS_MODE = 0x264,
+	LAUNCH_DMA = 0x300, OFFSET_IN = 0x400,
 	OFFSET_OUT = 0x408, PITCH_IN = 0x410, PITCH_OUT = 0x414, LINE_LENGTH_IN = 0x418,
 	LINE_COUNT = 0x41c, SET_REMAP_CONST_A = 0x700, SET_REMAP_CONST_B = 0x704,
 	SET_REMAP_COMPONENTS = 0x708, SET_DST_WIDTH = 0x710, SET_DST_HEIGHT = 0x714,
@@ -96,11 +97,16 @@ static u64 piece_ns(struct push *p)
 	return push_div(bytes * 1000, push_max(p->cost->copy_bytes_us, 1));
 }
 
+static u64 physical(struct push *p, u32 mode)
+{
+	return PUSH_PHYSICAL | (u64)push_bits(R(mode), 1, 0) << PUSH_TARGET_SHIFT;
+}
+
 static enum push_step launch(struct push *p, u32 f)
 {
 	struct push_copy *c = &p->copy;
 
-	if (SRC_PHYSICAL(f) || DST_PHYSICAL(f))
+	if ((SRC_PHYSICAL(f) || DST_PHYSICAL(f)) && !p->privileged)
 		return push_fault(p, "physical copy by a user");
 	memset(c, 0, sizeof(*c));
 	c->flags = f;
@@ -114,6 +120,10 @@ static enum push_step launch(struct push *p, u32 f)
 	c->lines = MULTI_LINE(f) ? R(LINE_COUNT) : 1;
 	c->in = address(p, OFFSET_IN);
 	c->out = address(p, OFFSET_OUT);
+	if (SRC_PHYSICAL(f))
+		c->in |= physical(p, SET_SRC_PHYS_MODE);
+	if (DST_PHYSICAL(f))
+		c->out |= physical(p, SET_DST_PHYS_MODE);
 	c->pitch_in = (u64)(s64)(s32)R(PITCH_IN);
 	c->pitch_out = (u64)(s64)(s32)R(PITCH_OUT);
 	if (!SRC_IS_LINES(f) && !c->constant) {
