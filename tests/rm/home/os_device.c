@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: MIT
+/* RM's operating system layer: the cards, their PCI space, device nodes and who calls. */
+#include "home.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Bus addresses, which are also where the memory is mapped; a card each 256 GiB. */
+#define BARS 0x10000000000ull
+#define STRIDE 0x4000000000ull
+#define BAR1_OFFSET 0x1000000000ull
+#define BAR2_OFFSET 0x800000000ull
+#define BAR0_BYTES (16ull << 20)
+#define BAR2_BYTES (32ull << 20)
+
+struct home_card *cards[GSP_CARDS];
+unsigned int cards_nr;
+nv_state_t control_nv;
+struct home_file files[FILES];
+
+NvBool os_dma_buf_enabled;
+NvBool os_imex_channel_is_supported;
+NvBool os_cc_enabled, os_cc_tdx_enabled, os_cc_sev_snp_enabled, os_cc_snp_vtom_enabled, os_cc_sme_enabled;
+nv_cap_t *nvidia_caps_root;
+nv_parm_t nv_parms[] = { { NULL, NULL } };
+
+static void map(NvU64 address, NvU64 bytes)
+{
+	if (mmap((void *)address, bytes, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
+		home_die("no memory for a card at %llx", (unsigned long long)address);
+}
+
+static void config32(struct home_card *h, unsigned int at, NvU32 value)
+{
+	memcpy(h->config + at, &value, 4);
+}
+
+static NvU64 power_of_two(NvU64 bytes)
+{
+	NvU64 n = 1;
+
+	while (n < bytes)
+		n <<= 1;
+	return n;
+}
+
+static void aperture(nv_aperture_t *a, NvU64 address, NvU64 bytes)
+{
+	a->cpu_address = address;
+	a->size = bytes;
+}
+
+/* A display controller with a PCIe capability, and nothing else that RM would look for. */
+static void configure(struct home_card *h)
+{
+	config32(h, 0x00, h->card.chip->device_id);
+	config32(h, 0x04, 0x00100007);
+	config32(h, 0x08, 0x030200a1);
+	config32(h, 0x10, (NvU32)h->card.bar0);
+	config32(h, 0x2c, h->card.chip->subsystem_id);
+	config32(h, 0x34, 0x60);
+	config32(h, 0x60, 0x00020010);
+}
+
+static void describe(struct home_card *h)
+{
+	nv_state_t *nv = &h->nv;
+
+	nv->pci_info.bus = (NvU8)(h->card.index + 1);
+	nv->pci_info.vendor_id = (NvU16)h->card.chip->device_id;
+	nv->pci_info.device_id = (NvU16)(h->card.chip->device_id >> 16);
+	nv->subsystem_vendor = (NvU16)h->card.chip->subsystem_id;
+	nv->subsystem_id = (NvU16)(h->card.chip->subsystem_id >> 16);
+	nv->handle = h->config;
+	aperture(&nv->bars[0], h->card.bar0, BAR0_BYTES);
+	aperture(&nv->bars[1], h->card.bar1, h->card.bar1_bytes);
+	aperture(&nv->bars[2], h->card.bar2, BAR2_BYTES);
+	nv->regs = &nv->bars[0];
+	nv->fb = &nv->bars[1];
+	nv->os_state = nv;
+#if RM_BRANCH >= 550
+	nv->cpu_numa_node_id = -1;
+#endif
+	os_alloc_spinlock(&nv->event_spinlock);
+}
+
+struct home_card *home_card_new(const char *chip)
+{
+	struct home_card *h = calloc(1, sizeof(*h));
+	struct gsp_card *c;
+
+	if (!h || cards_nr == GSP_CARDS)
+		home_die("no room for another card");
+	c = &h->card;
+	c->chip = gsp_chip_by_name(chip);
+	if (!c->chip)
+		home_die("there is no chip %s", chip);
+	c->index = cards_nr;
+	c->bar0 = BARS + STRIDE * c->index;
+	c->bar1 = c->bar0 + BAR1_OFFSET;
+	c->bar2 = c->bar0 + BAR2_OFFSET;
+	c->fb_bytes = (NvU64)c->chip->fb_mib << 20;
+	c->bar1_bytes = power_of_two(c->fb_bytes);
+	map(c->bar0, BAR0_BYTES);
+	map(c->bar1, c->bar1_bytes);
+	map(c->bar2, BAR2_BYTES);
+	c->regs = (void *)c->bar0;
+	c->fb = (void *)c->bar1;
+	configure(h);
+	describe(h);
+	cards[cards_nr++] = h;
+	return h;
+}
+
+/* As nv_pci_probe() and the first open of the device node do. */
+bool home_card_start(struct home_card *h)
+{
+	nv_state_t *nv = &h->nv;
+
+	gsp_card_reset(&h->card);
+	if (!nv->priv && (!rm_init_private_state(NULL, nv) || !rm_init_event_locks(NULL, nv)))
+		return false;
+	rm_set_rm_firmware_requested(NULL, nv);
+	nv->allow_fallback_to_monolithic_rm = NV_FALSE;
+	nv->flags |= NV_FLAG_OPEN;
+	h->ready = rm_init_adapter(NULL, nv);
+	home_run_work();
+	return h->ready;
+}
+
+void home_card_stop(struct home_card *h)
+{
+	home_run_work();
+	rm_disable_adapter(NULL, &h->nv);
+	rm_shutdown_adapter(NULL, &h->nv);
+	h->nv.flags &= ~NV_FLAG_OPEN;
+	h->ready = false;
+}
+
+struct gsp_card *gsp_host_card(gsp_u64 bar0)
+{
+	unsigned int i;
+
+	for (i = 0; i < cards_nr; i++)
+		if (cards[i]->card.bar0 == bar0)
+			return &cards[i]->card;
+	return NULL;
+}
+
+void *gsp_host_sysmem(gsp_u64 address, gsp_u64 bytes)
+{
+	(void)bytes;
+	return (void *)address;
+}
+
+void *gsp_host_alloc(gsp_u64 bytes)
+{
+	return calloc(1, bytes);
+}
+
+void gsp_host_free(void *memory)
+{
+	free(memory);
+}
+
+/* ---- files ---- */
+
+int home_open(struct home_card *card)
+{
+	int fd;
+
+	for (fd = 1; fd < FILES; fd++)
+		if (!files[fd].open) {
+			memset(&files[fd], 0, sizeof(files[fd]));
+			files[fd].open = true;
+			files[fd].card = card;
+			return fd;
+		}
+	return -1;
+}
+
+void home_close(int fd)
+{
+	struct home_file *f = &files[fd];
+
+	rm_cleanup_file_private(NULL, f->card ? &f->card->nv : &control_nv, &f->rm);
+	f->open = false;
+	home_run_work();
+}
+
+nv_file_private_t *nv_get_file_private(NvS32 fd, NvBool control, void **private)
+{
+	*private = NULL;
+	if (fd <= 0 || fd >= FILES || !files[fd].open || control != !files[fd].card)
+		return NULL;
+	return &files[fd].rm;
+}
+
+void nv_put_file_private(void *private)
+{
+	(void)private;
+}
+
+/* Video memory and registers by bus address, system memory by its pages. */
+NV_STATUS nv_add_mapping_context_to_file(nv_state_t *nv, nv_usermap_access_params_t *u, NvU32 protection,
+					 void *pages, NvU64 index, NvU32 fd)
+{
+	struct home_file *f;
+	NvU64 address = 0;
+
+	(void)nv, (void)protection;
+	if (!fd || fd >= FILES || !files[fd].open)
+		return NV_ERR_INVALID_ARGUMENT;
+	f = &files[fd];
+	if (f->map)
+		return NV_ERR_STATE_IN_USE;
+	if (pages)
+		nv_alloc_user_mapping(nv, pages, index, 0, u->size, 0, &address, &(void *){ NULL });
+	else
+		address = u->addr;
+	f->map = (void *)address;
+	f->map_bytes = u->size;
+	return NV_OK;
+}
+
+#if RM_BRANCH >= 550
+NV_STATUS nv_get_usermap_access_params(nv_state_t *nv, nv_usermap_access_params_t *u)
+{
+	(void)nv, (void)u;
+	return NV_OK;
+}
+#endif
+
+/* ---- who calls: one process, root, in the first name space ---- */
+
+NvU32 os_get_current_process(void)
+{
+	return (NvU32)getpid();
+}
+
+void os_get_current_process_name(char *name, NvU32 bytes)
+{
+	snprintf(name, bytes, "client");
+}
+
+NV_STATUS os_get_current_thread(NvU64 *thread)
+{
+	*thread = 1;
+	return NV_OK;
+}
+
+NvBool os_is_administrator(void)
+{
+	return NV_TRUE;
+}
+
+NV_STATUS os_get_euid(NvU32 *uid)
+{
+	*uid = 0;
+	return NV_OK;
+}
+
+NvBool os_is_init_ns(void)
+{
+	return NV_TRUE;
+}
+
+NvBool nv_is_gpu_accessible(nv_state_t *nv)
+{
+	(void)nv;
+	return NV_TRUE;
+}
+
+NvBool nv_match_gpu_os_info(nv_state_t *nv, void *info)
+{
+	return nv == info;
+}
+
+/* ---- the machine ---- */
+
+static struct home_card *by_bus(NvU32 domain, NvU8 bus, NvU8 slot)
+{
+	return !domain && bus && bus <= cards_nr && !slot ? cards[bus - 1] : NULL;
+}
+
+nv_state_t *nv_get_adapter_state(NvU32 domain, NvU8 bus, NvU8 slot)
+{
+	struct home_card *h = by_bus(domain, bus, slot);
+
+	return h ? &h->nv : NULL;
+}
+
+nv_state_t *nv_get_ctl_state(void)
+{
+	return &control_nv;
+}
+
+void *os_pci_init_handle(NvU32 domain, NvU8 bus, NvU8 slot, NvU8 function, NvU16 *vendor, NvU16 *device)
+{
+	struct home_card *h = function ? NULL : by_bus(domain, bus, slot);
+
+	if (!h)
+		return NULL;
+	if (vendor)
+		*vendor = h->nv.pci_info.vendor_id;
+	if (device)
+		*device = h->nv.pci_info.device_id;
+	return h->config;
+}
+
+static NV_STATUS read_config(void *handle, NvU32 at, void *to, unsigned int bytes)
+{
+	if (!handle || at > 4096 - bytes) {
+		memset(to, 0xff, bytes);
+		return NV_ERR_NOT_SUPPORTED;
+	}
+	memcpy(to, (NvU8 *)handle + at, bytes);
+	return NV_OK;
+}
+
+static NV_STATUS write_config(void *handle, NvU32 at, const void *from, unsigned int bytes)
+{
+	if (!handle || at > 4096 - bytes)
+		return NV_ERR_NOT_SUPPORTED;
+	memcpy((NvU8 *)handle + at, from, bytes);
+	return NV_OK;
+}
+
+NV_STATUS os_pci_read_byte(void *handle, NvU32 at, NvU8 *v)
+{
+	return read_config(handle, at, v, 1);
+}
+
+NV_STATUS os_pci_read_word(void *handle, NvU32 at, NvU16 *v)
+{
+	return read_config(handle, at, v, 2);
+}
+
+NV_STATUS os_pci_read_dword(void *handle, NvU32 at, NvU32 *v)
+{
+	return read_config(handle, at, v, 4);
+}
+
+NV_STATUS os_pci_write_byte(void *handle, NvU32 at, NvU8 v)
+{
+	return write_config(handle, at, &v, 1);
+}
+
+NV_STATUS os_pci_write_word(void *handle, NvU32 at, NvU16 v)
+{
+	return write_config(handle, at, &v, 2);
+}
+
+NV_STATUS os_pci_write_dword(void *handle, NvU32 at, NvU32 v)
+{
+	return write_config(handle, at, &v, 4);
+}
+
+/* Nobody reads the firmware; RM wants a file. */
+const void *nv_get_firmware(nv_state_t *nv, nv_firmware_type_t type, nv_firmware_chip_family_t family,
+			    const void **buffer, NvU32 *bytes)
+{
+	static char nothing[4096];
+
+	(void)nv, (void)type, (void)family;
+	*buffer = nothing;
+	*bytes = sizeof(nothing);
+	return nothing;
+}
+
+void nv_put_firmware(const void *firmware)
+{
+	(void)firmware;
+}
+
+NvU32 os_get_cpu_count(void)
+{
+	return 1;
+}
+
+NvU32 os_get_cpu_number(void)
+{
+	return 0;
+}
+
+NvU64 os_get_max_user_va(void)
+{
+	return 0x7fffffffffffull;
+}
+
+NvU64 os_get_num_phys_pages(void)
+{
+	return 4ull << 18;
+}
+
+NV_STATUS os_registry_init(void)
+{
+	return NV_OK;
+}
+
+NvBool os_pat_supported(void)
+{
+	return NV_TRUE;
+}
+
+NV_STATUS os_get_version_info(os_version_info *info)
+{
+	memset(info, 0, sizeof(*info));
+	return NV_OK;
+}
+
+/* Always the same numbers, so that a run can be repeated. */
+NV_STATUS os_get_random_bytes(NvU8 *to, NvU16 bytes)
+{
+	static unsigned int state = 1;
+
+	while (bytes--) {
+		state = state * 1103515245 + 12345;
+		*to++ = (NvU8)(state >> 16);
+	}
+	return NV_OK;
+}
+
+NV_STATUS os_flush_cpu_cache_all(void)
+{
+	return NV_OK;
+}
+
+NV_STATUS os_flush_user_cache(void)
+{
+	return NV_OK;
+}
+
+void os_flush_cpu_write_combine_buffer(void)
+{
+}
+
+nv_cap_t *os_nv_cap_init(const char *path)
+{
+	(void)path;
+	return calloc(1, 16);
+}
+
+nv_cap_t *os_nv_cap_create_dir_entry(nv_cap_t *parent, const char *name, int mode)
+{
+	(void)parent, (void)name, (void)mode;
+	return calloc(1, 16);
+}
+
+nv_cap_t *os_nv_cap_create_file_entry(nv_cap_t *parent, const char *name, int mode)
+{
+	return os_nv_cap_create_dir_entry(parent, name, mode);
+}
+
+void os_nv_cap_destroy_entry(nv_cap_t *entry)
+{
+	free(entry);
+}
+
+NV_STATUS nv_set_primary_vga_status(nv_state_t *nv)
+{
+	nv->primary_vga = NV_FALSE;
+	return NV_OK;
+}
+
+NvS32 nv_start_rc_timer(nv_state_t *nv)
+{
+	(void)nv;
+	return 0;
+}
+
+NvS32 nv_stop_rc_timer(nv_state_t *nv)
+{
+	(void)nv;
+	return 0;
+}
+
+NV_STATUS nv_indicate_idle(nv_state_t *nv)
+{
+	(void)nv;
+	return NV_OK;
+}
+
+NV_STATUS nv_indicate_not_idle(nv_state_t *nv)
+{
+	(void)nv;
+	return NV_OK;
+}
+
+void nv_set_safe_to_mmap_locked(nv_state_t *nv, NvBool safe)
+{
+	(void)nv, (void)safe;
+}
+
+NvBool nv_get_all_mappings_revoked_locked(nv_state_t *nv)
+{
+	(void)nv;
+	return NV_TRUE;
+}
+
+void nv_acquire_mmap_lock(nv_state_t *nv)
+{
+	(void)nv;
+}
+
+void nv_release_mmap_lock(nv_state_t *nv)
+{
+	(void)nv;
+}
+
+NV_STATUS nv_revoke_gpu_mappings(nv_state_t *nv)
+{
+	(void)nv;
+	return NV_OK;
+}
+
+/* CR4 cannot be read here; RM looks for features of the processor that it does not use. */
+NvU32 nv_rdcr4(void)
+{
+	return 0;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* Between the files of the simulated card. */
+#ifndef GSP_CARD_H
+#define GSP_CARD_H
+
+#include "engine.h"
+#include "rm.h"
+
+/* The card of a GPU object of RM. */
+struct gsp_card *gsp_card_of(struct OBJGPU *gpu);
+
+/* control.c: RM's control that reached the GSP; the answer goes into @params. */
+NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, NvU32 cmd,
+		      void *params, NvU32 bytes);
+/* static_info.c: what the GSP knows about the card. */
+void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info);
+/* tables.c */
+void gsp_device_table(struct gsp_card *card, NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS *p);
+void gsp_device_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS *p);
+void gsp_engine_list(struct gsp_card *card, NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS *p);
+void gsp_interrupt_table(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS *p);
+/* graphics.c */
+void gsp_gr_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_PARAMS *p);
+void gsp_gr_masks(struct gsp_card *card,
+		  NV2080_CTRL_INTERNAL_STATIC_GR_GET_FLOORSWEEPING_MASKS_PARAMS *p);
+void gsp_gr_buffers(NV2080_CTRL_INTERNAL_STATIC_GR_GET_CONTEXT_BUFFERS_INFO_PARAMS *p);
+
+/* CPU address of @bytes of video memory, or NULL where it has less. */
+static inline void *gsp_fb(struct gsp_card *card, gsp_u64 address, gsp_u64 bytes)
+{
+	if (address > card->fb_bytes || bytes > card->fb_bytes - address) {
+		gsp_host_log("card %u: no video memory at %llx+%llx\n", card->index, address, bytes);
+		return 0;
+	}
+	return card->fb + address;
+}
+
+#define GSP_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * Between the GSP and what executes work: the engine's side of a channel. The engine finds work by
+ * GP_PUT in USERD; RM's doorbell is a plain store that no simulated register sees.
+ *
+ * Calls from the GSP come with RM's locks held. gsp_engine_poll() takes none of them and may run
+ * beside; the engine has its own lock.
+ */
+#ifndef GSP_ENGINE_H
+#define GSP_ENGINE_H
+
+#include "host.h"
+
+enum gsp_space { GSP_FB, GSP_SYSMEM };
+
+struct gsp_phys {
+	enum gsp_space space;
+	gsp_u64 address;
+};
+
+struct gsp_channel {
+	gsp_u32 client, parent, handle;	/* parent: its TSG, or the device */
+	gsp_u32 class, engine;		/* NV2080_ENGINE_TYPE_* as RM numbers them */
+	gsp_u32 id;			/* on its runlist */
+	gsp_u64 gpfifo;			/* GPU address */
+	gsp_u32 entries;
+	struct gsp_phys userd, instance;
+};
+
+/* ---- given by the engine ---- */
+
+void gsp_engine_start(struct gsp_card *card);
+void gsp_engine_stop(struct gsp_card *card);
+/* False: no memory. */
+int gsp_engine_channel(struct gsp_card *card, const struct gsp_channel *channel);
+/* @object: a channel, a TSG, or a client with all it has. */
+void gsp_engine_free(struct gsp_card *card, gsp_u32 client, gsp_u32 object);
+/* @object: a channel or a TSG. */
+void gsp_engine_schedule(struct gsp_card *card, gsp_u32 client, gsp_u32 object, int on);
+void gsp_engine_disable(struct gsp_card *card, gsp_u32 client, gsp_u32 channel, int off);
+void gsp_engine_timeslice(struct gsp_card *card, gsp_u32 client, gsp_u32 tsg, gsp_u64 us);
+void gsp_engine_preempt(struct gsp_card *card, gsp_u32 client, gsp_u32 object);
+/* Executes what is due. */
+void gsp_engine_poll(struct gsp_card *card);
+
+/* ---- given by the card, for the engine ---- */
+
+/*
+ * The page directory of a channel's address space, from RM's own object: false until the channel is
+ * complete. The first call for a channel with RM's locks held; @space keeps the object.
+ */
+int gsp_channel_space(struct gsp_card *card, gsp_u32 client, gsp_u32 channel, void **space);
+int gsp_page_directory(struct gsp_card *card, void *space, struct gsp_phys *directory);
+/* Physical address of @va and the bytes to the end of its page; false: not mapped. */
+int gsp_walk(struct gsp_card *card, struct gsp_phys directory, gsp_u64 va, struct gsp_phys *phys,
+	     gsp_u64 *left);
+/* CPU address, or NULL. */
+void *gsp_cpu(struct gsp_card *card, struct gsp_phys phys, gsp_u64 bytes);
+
+#endif

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/* What the GSP knows about the card when RM asks for the first time: memory, names, units. */
+#include "card.h"
+
+#define MIB (1ull << 20)
+#define RESERVED_BYTES (512 * MIB)	/* at the end of video memory, the firmware's own */
+
+/*
+ * Two regions: what RM may use and what the firmware keeps. RM puts page tables of BAR1 and BAR2 to
+ * addresses that the firmware names; they lie in its region.
+ */
+static void memory(struct gsp_card *card, GspStaticConfigInfo *info)
+{
+	NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS *r = &info->fbRegionInfoParams;
+
+	info->fb_length = card->fb_bytes;
+	info->fb_bus_width = 256;
+	info->fbio_mask = 0xff;
+	info->fbp_mask = 0xff;
+	info->l2_cache_size = 4 << 20;
+	r->numFBRegions = 2;
+	r->fbRegion[0].limit = card->fb_bytes - RESERVED_BYTES - 1;
+	r->fbRegion[0].performance = 100;
+	r->fbRegion[0].supportCompressed = NV_TRUE;
+	r->fbRegion[0].supportISO = NV_TRUE;
+	r->fbRegion[1].base = card->fb_bytes - RESERVED_BYTES;
+	r->fbRegion[1].limit = card->fb_bytes - 1;
+	r->fbRegion[1].reserved = RESERVED_BYTES;
+	info->bar1PdeBase = card->fb_bytes - 64 * MIB;
+	info->bar2PdeBase = card->fb_bytes - 63 * MIB;
+}
+
+static void name(NvU8 *to, NvU32 bytes, const char *from)
+{
+	while (--bytes && *from)
+		*to++ = (NvU8)*from++;
+	*to = 0;
+}
+
+void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info)
+{
+	NvU32 i;
+
+	memset(info, 0, sizeof(*info));
+	memory(card, info);
+	name(info->gpuNameString, sizeof(info->gpuNameString), card->chip->product);
+	name(info->gpuShortNameString, sizeof(info->gpuShortNameString), card->chip->name);
+	info->bIsTesla = NV_TRUE;
+#if RM_BRANCH < 550
+	info->computeBranding = COMPUTE_BRANDING_TYPE_TESLA;	/* others need a module parameter */
+#endif
+	info->bVbiosValid = NV_TRUE;
+	info->SKUInfo.BoardID = 1;
+	info->gidInfo.length = 16;
+	for (i = 0; i < 16; i++)
+		info->gidInfo.data[i] = (NvU8)(0x10 * (card->index + 1) + i);
+	/* Handles by which RM names the firmware's own objects. */
+	info->hInternalClient = 0xc2000000;
+	info->hInternalDevice = 0xabcd0080;
+	info->hInternalSubdevice = 0xabcd2080;
+	/* A bit for each ENG_*; the table of engines decides what is there. */
+	for (i = 0; i < GSP_ARRAY_SIZE(info->engineCaps); i++)
+		info->engineCaps[i] = ~0u;
+	info->bSplitVasBetweenServerClientRm = NV_TRUE;
+}
