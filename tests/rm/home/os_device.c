@@ -212,10 +212,12 @@ NV_STATUS nv_add_mapping_context_to_file(nv_state_t *nv, nv_usermap_access_param
 	struct home_file *f;
 	NvU64 address = 0;
 
-	(void)nv, (void)protection;
+	(void)protection;
 	if (!fd || fd >= FILES || !files[fd].open)
 		return NV_ERR_INVALID_ARGUMENT;
 	f = &files[fd];
+	if (nv != (f->card ? &f->card->nv : &control_nv))
+		return NV_ERR_INVALID_ARGUMENT;
 	if (f->map)
 		return NV_ERR_STATE_IN_USE;
 	if (pages)
@@ -227,13 +229,23 @@ NV_STATUS nv_add_mapping_context_to_file(nv_state_t *nv, nv_usermap_access_param
 	return NV_OK;
 }
 
-#if RM_BRANCH >= 550
 NV_STATUS nv_get_usermap_access_params(nv_state_t *nv, nv_usermap_access_params_t *u)
 {
 	(void)nv, (void)u;
 	return NV_OK;
 }
-#endif
+
+/* RM keeps this address only to compare it. */
+void *os_map_user_space(NvU64 address, NvU64 bytes, NvU32 mode, NvU32 protection, void **private)
+{
+	(void)bytes, (void)mode, (void)protection, (void)private;
+	return (void *)address;
+}
+
+void os_unmap_user_space(void *address, NvU64 bytes, void *private)
+{
+	(void)address, (void)bytes, (void)private;
+}
 
 /* ---- who calls: one process, root, in the first name space ---- */
 

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: MIT
+"""An RM client in a machine of rm.py, with the structures of nvsim's client: what both drivers are asked is the same.
+
+The single calls return status numbers; Gpu's and Context's own steps must succeed and raise RmError otherwise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+
+import nvclient as nv
+from nvclient import NV_OK, RmError, check
+from rm import Rm
+
+CLASS_VIRTUAL = 0x50A0
+ATTR_PAGE_4K, ATTR_PAGE_BIG = 1 << 23, 2 << 23
+ATTR_CONTIGUOUS, ATTR_NONCONTIGUOUS = 2 << 27, 1 << 27
+ALLOC_VIRTUAL = 1 << 19  #: nvos.h: NVOS32_ALLOC_FLAGS_VIRTUAL
+SURFACE_PHYS_SIZE, SURFACE_UNIT = 0x7, 4096  #: ctrl0041.h
+
+#: From driver 550 on: gpfifo, usermode, compute, copy.
+ARCHS = {
+    "TU104": nv.ARCHS["Turing"],
+    "GA100": nv.ARCHS["Ampere"],
+    "GA102": (0xC56F, 0xC561, 0xC7C0, 0xC7B5),
+    "AD102": (0xC56F, 0xC661, 0xC9C0, 0xC7B5),
+    "GH100": nv.ARCHS["Hopper"],
+}
+
+
+class Client:
+    """A file of the control node and, unless told otherwise, a client on it."""
+
+    def __init__(self, rm: Rm, root: bool = True):
+        self.rm = rm
+        self.fd = rm.open()
+        self.files = [self.fd]
+        self.handle = 0
+        self.next_handle = 0x1000
+        if root:
+            status, self.handle = self.alloc(nv.CLASS_ROOT, 0)
+            check("RM_ALLOC(0x41)", status)
+
+    def close(self) -> None:
+        """Close its files, as a process does at its end."""
+        for fd in reversed(self.files):
+            self.rm.close(fd)
+        self.files = []
+
+    def _call(self, nr: int, arg: ctypes.Structure, buffers: list[tuple[int, bytes]] = ()) -> list[bytes]:
+        status, data, out = self.rm.ioctl(self.fd, nr, bytes(arg), buffers)
+        if status != NV_OK and not getattr(arg, "status", 0):
+            arg.status = status
+        ctypes.memmove(ctypes.addressof(arg), data, len(data))
+        if status != NV_OK and arg.status == NV_OK:
+            arg.status = status
+        return out
+
+    def alloc(self, cls: int, parent: int, params: ctypes.Structure | bytes | None = None, handle: int = 0):
+        """RM_ALLOC: (status, handle). The params' content afterwards is in .answer."""
+        data = bytes(params) if params is not None else b""
+        if not handle and cls != nv.CLASS_ROOT:
+            self.next_handle += 1
+            handle = self.next_handle
+        arg = nv.Alloc(root=self.handle, parent=parent, handle=handle, class_id=cls, params_size=len(data))
+        out = self._call(nv.ESC_RM_ALLOC, arg, [(nv.Alloc.params.offset, data)] if data else [])
+        self.answer = out[0] if out else b""
+        return arg.status, arg.handle
+
+    def free(self, handle: int, parent: int = 0) -> int:
+        arg = nv.Free(root=self.handle, parent=parent, handle=handle)
+        self._call(nv.ESC_RM_FREE, arg)
+        return arg.status
+
+    def control(self, handle: int, cmd: int, params: ctypes.Structure | bytes = b"", nested=(), client: int = 0):
+        """RM_CONTROL: (status, params). @nested: (offset of a pointer in the params, its buffer)."""
+        data = bytes(params)
+        arg = nv.Control(client=client or self.handle, object=handle, cmd=cmd, params_size=len(data))
+        buffers = [(nv.Control.params.offset, data)] if data else []
+        out = self._call(nv.ESC_RM_CONTROL, arg, buffers + [(offset | 1 << 16, b) for offset, b in nested])
+        self.nested = out[1:]
+        return arg.status, out[0] if out else b""
+
+    def sized(self, handle: int, cmd: int, params: bytes = b"") -> int:
+        """A control with as many bytes of @params as RM's table wants: structures grow with the branches."""
+        return self.control(handle, cmd, params.ljust(self.rm.control_info(cmd)[3], b"\0"))[0]
+
+    def dup(self, parent: int, source_client: int, source: int, handle: int = 0) -> tuple[int, int]:
+        """RM_DUP_OBJECT: (status, handle)."""
+        self.next_handle += 1
+        arg = nv.Dup(self.handle, parent, handle or self.next_handle, source_client, source)
+        self._call(nv.ESC_RM_DUP_OBJECT, arg)
+        return arg.status, arg.handle
+
+    def map_memory(self, device: int, memory: int, length: int, card: int | None = None, offset: int = 0):
+        """RM_MAP_MEMORY on a fresh file: (status, file, the address that names the mapping)."""
+        fd = self.rm.open(card)
+        self.files.append(fd)
+        arg = nv.MapMemory(client=self.handle, device=device, memory=memory, offset=offset, length=length, fd=fd)
+        self._call(nv.ESC_RM_MAP_MEMORY, arg)
+        return arg.status, fd, arg.address
+
+    def unmap_memory(self, device: int, memory: int, address: int) -> int:
+        arg = nv.UnmapMemory(client=self.handle, device=device, memory=memory, address=address)
+        self._call(nv.ESC_RM_UNMAP_MEMORY, arg)
+        return arg.status
+
+    def map_dma(self, device: int, space: int, memory: int, length: int) -> tuple[int, int]:
+        """RM_MAP_MEMORY_DMA: (status, GPU address)."""
+        arg = MapDma(client=self.handle, device=device, dma=space, memory=memory, length=length)
+        self._call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
+        return arg.status, arg.dma_offset
+
+    def gpu(self, index: int = 0) -> Gpu:
+        return Gpu(self, index)
+
+
+#: NVOS46 of 535 and 550; nvclient has the longer one of 580.
+MapDma = nv._struct(
+    "MapDma", "client device dma memory offset:u64 length:u64 flags pad0 dma_offset:u64 status pad1"
+)
+
+
+@dataclass
+class Surface:
+    """An allocation of video memory and what RM says of it."""
+
+    status: int
+    handle: int
+    size: int  #: RM's answer in the parameters
+    phys_size: int  #: GET_SURFACE_INFO, as the module asks
+
+
+class Gpu:
+    """A device and a subdevice of one card."""
+
+    def __init__(self, client: Client, index: int = 0):
+        self.rm = client
+        self.index = index
+        status, self.device = client.alloc(nv.CLASS_DEVICE, client.handle, nv.DeviceParams(device_id=index))
+        check("RM_ALLOC(0x80)", status)
+        status, self.subdevice = client.alloc(nv.CLASS_SUBDEVICE, self.device, nv.SubdeviceParams(0))
+        check("RM_ALLOC(0x2080)", status)
+
+    def fb_info(self, *indexes: int) -> list[int]:
+        """FB_GET_INFO_V2, KiB for sizes. The structure grew with the branches; all have room for 256 pairs here."""
+        arg = nv.FbInfo(count=len(indexes))
+        for i, index in enumerate(indexes):
+            arg.list[2 * i] = index
+        size = self.rm.rm.control_info(nv.CTRL_FB_GET_INFO_V2)[3]
+        status, data = self.rm.control(self.subdevice, nv.CTRL_FB_GET_INFO_V2, bytes(arg)[:size])
+        check("FB_GET_INFO_V2", status)
+        return [struct.unpack_from("<I", data, 4 + 8 * i + 4)[0] for i in range(len(indexes))]
+
+    def heap_free(self) -> int:
+        """Bytes."""
+        return self.fb_info(nv.FB_HEAP_FREE)[0] << 10
+
+    def memory(self, size: int, cls: int = nv.CLASS_VIDMEM, **fields) -> tuple[int, int]:
+        values = {"owner": self.rm.handle, "size": size} | fields
+        return self.rm.alloc(cls, self.device, nv.MemoryParams(**values))
+
+    def surface(self, size: int, **fields) -> Surface:
+        """Video memory with its physical size; 0 where there is none."""
+        status, handle = self.memory(size, **fields)
+        if status:
+            return Surface(status, 0, 0, 0)
+        got = nv.MemoryParams.from_buffer_copy(self.rm.answer).size
+        return Surface(status, handle, got, self.phys_size(handle))
+
+    def phys_size(self, handle: int) -> int:
+        """NV0041_CTRL_GET_SURFACE_INFO of PHYS_SIZE: bytes."""
+        head, row = struct.pack("<IIQ", 1, 0, 0), struct.pack("<II", SURFACE_PHYS_SIZE, 0)
+        status, _ = self.rm.control(handle, 0x410110, head, [(8, row)])
+        check("GET_SURFACE_INFO", status)
+        return struct.unpack("<II", self.rm.nested[0])[1] * SURFACE_UNIT
+
+    def free(self, handle: int) -> int:
+        return self.rm.free(handle, self.device)
+
+    def context(self, engine: int = nv.ENGINE_GR0, **options) -> Context:
+        return Context(self, engine, **options)
+
+
+class Context:
+    """An address space of RM's own, a TSG, a channel and an engine object, with its memory mapped."""
+
+    RING, PUSH, SEMAPHORE = 0, 0x1000, 0x8000
+    SYSTEM_BYTES = 64 << 10
+    ENTRIES = 64
+
+    def __init__(self, gpu: Gpu, engine: int, chip: str = "", with_object: bool = True):
+        self.gpu, self.rm, self.engine = gpu, gpu.rm, engine
+        rm = self.rm
+        self.classes = ARCHS[chip or rm.rm.chips[gpu.index]]
+        self.put = 0
+        status, self.space = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+        check("RM_ALLOC(0x90f1)", status)
+        status, self.system = gpu.memory(
+            self.SYSTEM_BYTES, nv.CLASS_SYSMEM, attr=nv.ATTR_LOCATION_PCI | ATTR_NONCONTIGUOUS
+        )
+        check("RM_ALLOC(0x3e)", status)
+        self.va = self.map(self.system, self.SYSTEM_BYTES)
+        status, self.system_fd, _ = rm.map_memory(gpu.device, self.system, self.SYSTEM_BYTES)
+        check("RM_MAP_MEMORY of system memory", status)
+        status, self.userd = gpu.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
+        check("RM_ALLOC(0x40) for USERD", status)
+        status, self.userd_fd, _ = rm.map_memory(gpu.device, self.userd, 4096, gpu.index)
+        check("RM_MAP_MEMORY of USERD", status)
+        self.before_group = gpu.heap_free()
+        status, self.tsg = rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=self.space, engine=engine))
+        check("RM_ALLOC(0xa06c)", status)
+        self.before_channel = gpu.heap_free()
+        status, self.channel = rm.alloc(self.classes[0], self.tsg, self.channel_params())
+        check("RM_ALLOC of the channel", status)
+        self.before_object = gpu.heap_free()
+        if with_object:
+            self.object = self.engine_object()
+        self.after = gpu.heap_free()
+
+    def map(self, memory: int, length: int) -> int:
+        """GPU address of memory, through a virtual range of its own."""
+        params = nv.MemoryParams(owner=self.rm.handle, size=length, flags=ALLOC_VIRTUAL, vaspace=self.space)
+        status, dma = self.rm.alloc(CLASS_VIRTUAL, self.gpu.device, params)
+        check("RM_ALLOC(0x50a0)", status)
+        status, va = self.rm.map_dma(self.gpu.device, dma, memory, length)
+        check("RM_MAP_MEMORY_DMA", status)
+        return va
+
+    def channel_params(self) -> ctypes.Structure:
+        arg = nv.ChannelParams(gpfifo_va=self.va + self.RING, gpfifo_entries=self.ENTRIES, engine=self.engine)
+        arg.userd_memory[0] = self.userd
+        return bytes(arg)[: self.rm.rm.class_info(self.classes[0])[1]]
+
+    def engine_object(self) -> int:
+        if self.engine == nv.ENGINE_GR0:
+            status, handle = self.rm.alloc(self.classes[2], self.channel)
+        else:
+            status, handle = self.rm.alloc(self.classes[3], self.channel, nv.CopyParams(1, self.engine))
+        check("RM_ALLOC of the engine object", status)
+        return handle
+
+    def schedule(self) -> int:
+        return self.rm.sized(self.tsg, nv.CTRL_TSG_SCHEDULE, bytes([1]))
+
+    # ---- work: fills by the copy engine, each with a semaphore ----
+
+    def fill(self, va: int, value: int, words: int, done: int) -> None:
+        """Queue a fill of @words 32-bit words at GPU address @va, after which the semaphore holds @done."""
+        sem = self.va + self.SEMAPHORE
+        push = b"".join(
+            _method(m, *values)
+            for m, values in (
+                (0x000, (self.classes[3],)),
+                (0x700, (value,)),
+                (0x708, (4 | 3 << 16,)),  # component X: constant A, four bytes
+                (0x408, (va >> 32, va & 0xFFFFFFFF)),
+                (0x418, (words, 1)),
+                (0x240, (sem >> 32, sem & 0xFFFFFFFF, done)),
+                (0x300, (2 | 1 << 2 | 1 << 3 | 1 << 7 | 1 << 8 | 1 << 10,)),
+            )
+        )
+        rm, at = self.rm.rm, self.PUSH + self.put % 16 * 0x100
+        rm.write(self.system_fd, at, push)
+        entry = (self.va + at) | len(push) // 4 << 42
+        rm.write(self.system_fd, self.RING + 8 * self.put, struct.pack("<Q", entry))
+        self.put = (self.put + 1) % self.ENTRIES
+        rm.write(self.userd_fd, nv.USERD_GP_PUT, struct.pack("<I", self.put))
+        rm.poll()
+
+    def semaphore(self) -> int:
+        return struct.unpack("<I", self.rm.rm.read(self.system_fd, self.SEMAPHORE, 4))[0]
+
+
+def _method(method: int, *values: int) -> bytes:
+    """An incrementing method on subchannel 4."""
+    return struct.pack(f"<{1 + len(values)}I", 1 << 29 | len(values) << 16 | 4 << 13 | method >> 2, *values)
+
+
+__all__ = ["ARCHS", "Client", "Context", "Gpu", "RmError", "Surface"]
