@@ -85,7 +85,6 @@ static void describe(struct home_card *h)
 #if RM_BRANCH >= 550
 	nv->cpu_numa_node_id = -1;
 #endif
-	os_alloc_spinlock(&nv->event_spinlock);
 }
 
 struct home_card *home_card_new(const char *chip)

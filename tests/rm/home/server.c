@@ -7,7 +7,7 @@
 #include "home.h"
 
 #include <errno.h>
-#include <stdarg.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -360,18 +360,27 @@ static void start(char **chips, int nr)
 
 	control_nv.os_state = &control_nv;
 	control_nv.flags |= NV_FLAG_CONTROL;
-	os_alloc_spinlock(&control_nv.event_spinlock);
 	for (i = 0; i < nr; i++)
 		home_card_new(chips[i]);
-	if (!rm_init_rm(NULL))
+	if (!rm_init_rm(NULL) || !rm_init_event_locks(NULL, &control_nv))
 		home_die("RM does not start");
 	/* Scrubbing freed memory would write all of it. */
 	rm_write_registry_dword(NULL, NULL, "RMDisableScrubOnFree", 1);
 }
 
+static void fault(int signal, siginfo_t *info, void *context)
+{
+	(void)context;
+	home_die("signal %d at address %p", signal, info->si_addr);
+}
+
 int main(int argc, char **argv)
 {
+	struct sigaction on_fault = { .sa_sigaction = fault, .sa_flags = SA_SIGINFO | SA_RESETHAND };
 	uint32_t head[2];
+
+	sigaction(SIGSEGV, &on_fault, NULL);
+	sigaction(SIGBUS, &on_fault, NULL);
 
 	start(argv + 1, argc - 1);
 	for (;;) {
