@@ -25,7 +25,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
-        test-replay test-daemon test-cli test-nvsim test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
+        test-replay test-daemon test-cli test-nvsim test-rm test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
@@ -85,6 +85,11 @@ test-install: setup-test deb ## packages, DKMS, make install, the commands of do
 
 test-nvsim: setup ## layouts and clients of the simulated driver, on the host
 	@$(PYTEST) tests/nvsim
+
+test-rm: setup ## NVIDIA's own resource manager, 535 and 550, on a simulated GPU in user space; build/rm.json
+	@scripts/setup-nvidia driver-550 driver-535
+	@nice scripts/build-rm 550 535
+	@nice $(PYTEST) tests/rm
 
 test-gpu: setup ## the measurements on a GPU, without one
 	@$(PYTEST) tests/hardware
@@ -169,4 +174,4 @@ build-range: setup ## the modules against the oldest and newest kernel of each s
 	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/bench build/bench-sched build/wheels build/site build/deb build/stage
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/stage

@@ -118,9 +118,7 @@ class Client:
 
 
 #: NVOS46 of 535 and 550; nvclient has the longer one of 580.
-MapDma = nv._struct(
-    "MapDma", "client device dma memory offset:u64 length:u64 flags pad0 dma_offset:u64 status pad1"
-)
+MapDma = nv._struct("MapDma", "client device dma memory offset:u64 length:u64 flags pad0 dma_offset:u64 status pad1")
 
 
 @dataclass

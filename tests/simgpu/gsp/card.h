@@ -14,6 +14,7 @@ NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, N
 		      void *params, NvU32 bytes);
 /* static_info.c: what the GSP knows about the card. */
 void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info);
+void gsp_gid(struct gsp_card *card, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p);
 /* tables.c */
 void gsp_device_table(struct gsp_card *card, NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS *p);
 void gsp_device_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS *p);

@@ -6,7 +6,8 @@
 #include "card.h"
 
 enum {
-	GPU_GET_ENGINES_V2 = 0x20800170, FIFO_DISABLE_CHANNELS = 0x2080110b, FIFO_GET_DEVICE_INFO_TABLE = 0x20801112,
+	GPU_GET_GID_INFO = 0x2080014a, GPU_GET_ENGINES_V2 = 0x20800170,
+	FIFO_DISABLE_CHANNELS = 0x2080110b, FIFO_GET_DEVICE_INFO_TABLE = 0x20801112,
 	BUS_GET_PCI_BAR_INFO = 0x20801803, CE_GET_CE_PCE_MASK = 0x20802a02,
 	CE_GET_PHYSICAL_CAPS = 0x20802a07, CE_GET_FAULT_METHOD_BUFFER_SIZE = 0x20802a08,
 	INTERNAL_MEMSYS_GET_STATIC_CONFIG = 0x20800a1c,
@@ -127,6 +128,9 @@ NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, N
 		      void *params, NvU32 bytes)
 {
 	switch (cmd) {
+	case GPU_GET_GID_INFO:		/* up to 535 */
+		gsp_gid(card, params);
+		break;
 	case GPU_GET_ENGINES_V2:
 		gsp_engine_list(card, params);
 		break;

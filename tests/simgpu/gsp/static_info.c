@@ -37,6 +37,39 @@ static void name(NvU8 *to, NvU32 bytes, const char *from)
 	*to = 0;
 }
 
+static NvU8 gid_byte(struct gsp_card *card, NvU32 i)
+{
+	return (NvU8)(0x10 * (card->index + 1) + i);
+}
+
+/* ctrl2080gpu.h: bit 1 of the flags asks for bytes, otherwise text: GPU- and five groups. */
+#define GID_BINARY 2
+#define GID_BYTES 16
+
+void gsp_gid(struct gsp_card *card, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p)
+{
+	static const char digits[] = "0123456789abcdef", prefix[] = "GPU-";
+	NvU8 *to = p->data;
+	NvU32 i;
+
+	memset(p->data, 0, sizeof(p->data));
+	for (i = 0; !(p->flags & GID_BINARY) && prefix[i]; i++)
+		*to++ = (NvU8)prefix[i];
+	for (i = 0; i < GID_BYTES; i++) {
+		NvU8 byte = gid_byte(card, i);
+
+		if (p->flags & GID_BINARY) {
+			*to++ = byte;
+			continue;
+		}
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*to++ = '-';
+		*to++ = (NvU8)digits[byte >> 4];
+		*to++ = (NvU8)digits[byte & 15];
+	}
+	p->length = (NvU32)(to - p->data) + !(p->flags & GID_BINARY);
+}
+
 void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info)
 {
 	NvU32 i;
@@ -51,9 +84,9 @@ void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info)
 #endif
 	info->bVbiosValid = NV_TRUE;
 	info->SKUInfo.BoardID = 1;
-	info->gidInfo.length = 16;
-	for (i = 0; i < 16; i++)
-		info->gidInfo.data[i] = (NvU8)(0x10 * (card->index + 1) + i);
+	info->gidInfo.flags = GID_BINARY;
+	gsp_gid(card, &info->gidInfo);
+	info->gidInfo.flags = 0;
 	/* Handles by which RM names the firmware's own objects. */
 	info->hInternalClient = 0xc2000000;
 	info->hInternalDevice = 0xabcd0080;

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""Where RM takes a context's memory. The buffers' sizes are our GSP's; when and from where they are taken is RM's."""
+
+import nvclient as nv
+import pytest
+
+KIB = 1 << 10
+COPY2 = nv.ENGINE_COPY0 + 2
+
+
+def test_a_context_is_taken_with_its_group(machine):
+    """From GA100 on: when the TSG is made, and 64 KiB with the channel. On Turing HEAP_FREE never shows it."""
+    context = machine.client().gpu().context()
+    group = context.before_group - context.before_channel
+    channel = context.before_channel - context.before_object
+    assert context.before_object == context.after, "the engine object takes nothing"
+    if machine.chip == "TU104":
+        assert (group, channel) == (0, 0)
+    else:
+        assert channel == 64 * KIB
+        # one main buffer of 1 MiB and 24 or 25 others of 64 KiB, of our GSP, and what RM adds
+        assert group > (1024 + 24 * 64) * KIB
+
+
+def test_a_copy_group_has_no_context_buffers(machine):
+    """cgpu charges groups on graphics and compute engines only."""
+    context = machine.client().gpu().context(COPY2)
+    assert context.before_group == context.before_channel
+
+
+def test_a_context_comes_back_with_its_file(machine):
+    client = machine.client()
+    before = machine.observer.heap_free()
+    client.gpu().context()
+    client.close()
+    machine.clients.remove(client)
+    assert machine.observer.heap_free() == before
+
+
+def test_work_runs_in_the_memory_that_rm_mapped(machine):
+    """A fill by the copy engine through RM's page tables is what the CPU sees through RM's mapping."""
+    client = machine.client()
+    gpu = client.gpu()
+    context = gpu.context(COPY2)
+    assert context.schedule() == 0
+    status, memory = gpu.memory(1 << 20)
+    assert status == 0
+    context.fill(context.map(memory, 1 << 20), 0xC0FFEE, 1024, done=1)
+    assert context.semaphore() == 1
+    status, fd, _ = client.map_memory(gpu.device, memory, 1 << 20, card=0)
+    assert status == 0
+    assert machine.rm.read(fd, 0, 4096) == (0xC0FFEE).to_bytes(4, "little") * 1024
+    assert machine.rm.read(fd, 4096, 16) == bytes(16)
+
+
+@pytest.mark.parametrize("engine", [COPY2, nv.ENGINE_GR0])
+def test_channel_ids_end(some_machine, engine):
+    """One client can take all ids of a runlist; the next group of anyone is refused with NV_ERR_NO_FREE_FIFOS."""
+    client = some_machine.client()
+    gpu = client.gpu()
+    context = gpu.context(engine)
+    pairs, status = 0, 0
+    while not status and pairs < 2100:
+        group = nv.TsgParams(vaspace=context.space, engine=engine)
+        status, tsg = client.alloc(nv.CLASS_TSG, gpu.device, group)
+        if not status:
+            status, _ = client.alloc(context.classes[0], tsg, context.channel_params())
+            pairs += not status
+    assert status == 0x4F
+    assert 2030 < pairs < 2048, "a few ids are RM's own"
+    other = some_machine.client()
+    group = nv.TsgParams(vaspace=0, engine=engine)
+    assert other.alloc(nv.CLASS_TSG, other.gpu().device, group)[0] == 0x4F

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""Handles, duplicates, files and frees: what RM itself answers."""
+
+import nvclient as nv
+
+MIB = 1 << 20
+NV_ERR_OBJECT_EXISTS = 0x19  #: NV_ERR_INSERT_DUPLICATE_NAME
+NV_ERR_INVALID_OBJECT_HANDLE = 0x33
+
+
+def gid(client, gpu, owner):
+    """A harmless control on a GPU of @owner, through the file of @client."""
+    size = client.rm.control_info(nv.CTRL_GET_GID_INFO)[3]
+    return client.control(gpu.subdevice, nv.CTRL_GET_GID_INFO, bytes(size), client=owner.handle)[0]
+
+
+def test_a_client_belongs_to_its_file(some_machine):
+    """Another file's client is NV_ERR_INVALID_CLIENT, for controls, frees and dups into it."""
+    mine, other = some_machine.client(), some_machine.client()
+    gpu, theirs = mine.gpu(), other.gpu()
+    assert gid(mine, gpu, mine) == 0
+    assert gid(other, gpu, mine) == nv.NV_ERR_INVALID_CLIENT
+    arg = nv.Free(root=mine.handle, parent=mine.handle, handle=gpu.device)
+    other._call(nv.ESC_RM_FREE, arg)
+    assert arg.status == nv.NV_ERR_INVALID_CLIENT
+    surface = gpu.surface(MIB)
+    arg = nv.Dup(other.handle, theirs.device, 0x888, mine.handle, surface.handle)
+    mine._call(nv.ESC_RM_DUP_OBJECT, arg)
+    assert arg.status == nv.NV_ERR_INVALID_CLIENT
+
+
+def test_free_of_what_is_not_there(some_machine):
+    """An unknown handle of one's own client is freed with NV_OK; an unknown client is an error."""
+    client = some_machine.client()
+    gpu = client.gpu()
+    assert client.free(0x4711, gpu.device) == 0
+    assert client.free(0x4711, 0) == 0
+    assert client.free(0x4711, 0x4712) == 0
+    arg = nv.Free(root=0x77777, parent=0, handle=0x4711)
+    client._call(nv.ESC_RM_FREE, arg)
+    assert arg.status == NV_ERR_INVALID_OBJECT_HANDLE
+
+
+def test_a_handle_names_one_object(some_machine):
+    client = some_machine.client()
+    gpu = client.gpu()
+    status, _ = client.alloc(nv.CLASS_SUBDEVICE, gpu.device, nv.SubdeviceParams(0), handle=gpu.subdevice)
+    assert status == NV_ERR_OBJECT_EXISTS
+
+
+def test_a_dup_keeps_the_memory(machine):
+    """The memory comes back with the last of the two, and the dup takes nothing."""
+    mine, other = machine.client(), machine.client()
+    gpu, theirs = mine.gpu(), other.gpu()
+    free = gpu.heap_free()
+    surface = gpu.surface(8 * MIB)
+    status, dup = other.dup(theirs.device, mine.handle, surface.handle)
+    assert status == 0
+    assert free - gpu.heap_free() == 8 * MIB
+    assert gpu.free(surface.handle) == 0
+    assert free - gpu.heap_free() == 8 * MIB
+    assert theirs.phys_size(dup) == 8 * MIB
+    assert theirs.free(dup) == 0
+    assert gpu.heap_free() == free
+
+
+def test_a_dup_outlives_the_file_of_the_original(machine):
+    mine, other = machine.client(), machine.client()
+    theirs = other.gpu()
+    free = theirs.heap_free()
+    surface = mine.gpu().surface(8 * MIB)
+    status, dup = other.dup(theirs.device, mine.handle, surface.handle)
+    assert status == 0
+    mine.close()
+    machine.clients.remove(mine)
+    assert free - theirs.heap_free() == 8 * MIB
+    assert theirs.free(dup) == 0
+    assert theirs.heap_free() == free
+
+
+def test_what_can_be_duplicated(some_machine):
+    """Memory, address spaces and TSGs can, by anyone who knows the handles; channels and devices cannot."""
+    mine, other = some_machine.client(), some_machine.client()
+    gpu, theirs = mine.gpu(), other.gpu()
+    context = gpu.context(nv.ENGINE_COPY0 + 2)
+    results = {
+        "group": other.dup(theirs.device, mine.handle, context.tsg)[0],
+        "space": other.dup(theirs.device, mine.handle, context.space)[0],
+        "channel": other.dup(theirs.device, mine.handle, context.channel)[0],
+        "subdevice": other.dup(theirs.device, mine.handle, gpu.subdevice)[0],
+        "device": other.dup(other.handle, mine.handle, gpu.device)[0],
+    }
+    invalid = nv.NV_ERR_INVALID_ARGUMENT
+    assert results == {"group": 0, "space": 0, "channel": invalid, "subdevice": invalid, "device": invalid}
+
+
+def test_a_duplicated_group_keeps_its_context(machine):
+    """The context's memory comes back with the last name of the group, not with the file that made it."""
+    mine, other = machine.client(), machine.client()
+    theirs = other.gpu()
+    free = theirs.heap_free()
+    context = mine.gpu().context()
+    taken = context.before_group - context.before_channel
+    status, dup = other.dup(theirs.device, mine.handle, context.tsg)
+    assert status == 0
+    mine.close()
+    machine.clients.remove(mine)
+    assert free - theirs.heap_free() >= taken
+    assert theirs.free(dup) == 0
+    assert theirs.heap_free() == free
+
+
+def test_memory_is_freed_under_its_mappings(machine):
+    """RM takes the mappings away with the memory, at once; a later unmap finds nothing."""
+    client = machine.client()
+    gpu = client.gpu()
+    context = gpu.context(nv.ENGINE_COPY0 + 2)
+    free = gpu.heap_free()
+    status, memory = gpu.memory(MIB)
+    assert status == 0
+    status, fd, address = client.map_memory(gpu.device, memory, MIB, card=0)
+    assert status == 0
+    machine.rm.write(fd, 0, b"before")
+    context.map(memory, MIB)
+    assert gpu.free(memory) == 0
+    assert gpu.heap_free() == free
+    assert client.unmap_memory(gpu.device, memory, address) == nv.NV_ERR_OBJECT_NOT_FOUND
+
+
+def test_a_parent_takes_everything_below_it(machine):
+    """Device freed: memory, spaces, groups, channels and their mappings go with it."""
+    client = machine.client()
+    free = machine.observer.heap_free()
+    gpu = client.gpu()
+    gpu.context()
+    gpu.surface(8 * MIB)
+    assert client.free(gpu.device, client.handle) == 0
+    assert machine.observer.heap_free() == free
+
+
+def test_a_closed_file_takes_its_clients(machine):
+    """As at the end of a process that was killed."""
+    free = machine.observer.heap_free()
+    client = machine.client()
+    gpu = client.gpu()
+    gpu.surface(64 * MIB)
+    gpu.context()
+    client.close()
+    machine.clients.remove(client)
+    assert machine.observer.heap_free() == free

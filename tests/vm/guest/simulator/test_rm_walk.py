@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""nvsim's statuses of the calls of tests/rm/walk.py against those of NVIDIA's resource manager."""
+
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[4]
+sys.path.insert(0, str(REPO / "tests/nvsim/lib"))
+
+import nvclient  # noqa: E402
+
+pytestmark = [pytest.mark.bare]
+
+RM = REPO / "tests/rm"
+
+
+def load(name):
+    return tomllib.loads((RM / name).read_text())
+
+
+def walk():
+    """tests/rm is a folder of host tests; only this file of it runs here."""
+    spec = importlib.util.spec_from_file_location("rm_walk", RM / "walk.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.walk(nvclient.Client)
+
+
+def test_nvsim_answers_as_rm():
+    """A difference is a row of differences.toml, and each row is a difference."""
+    answers = load("answers.toml")
+    rows = {row["call"]: (row["rm"], row["nvsim"]) for row in load("differences.toml")["difference"]}
+    got = walk()
+    assert got.keys() == answers.keys()
+    assert {call: (answers[call], got[call]) for call in got if got[call] != answers[call]} == rows
