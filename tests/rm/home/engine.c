@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What executes the work of the channels here: push buffers by the decoder of nvsim, at once and in order,
- * without runlists, timeslices or time. It serves the work that RM itself needs (it clears and copies memory
- * with a copy engine), and clients that check where their work goes.
+ * What executes the work of the channels here: push buffers by the decoder of nvsim, at once and
+ * in order, without runlists, timeslices or time. It serves the work that RM itself needs (it
+ * clears and copies memory with a copy engine), and clients that check where their work goes.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* RM's operating system layer: memory. Bus and virtual addresses of system memory are the same here. */
+/*
+ * RM's operating system layer: memory. Bus and virtual addresses of system memory are the same
+ * here.
+ */
 #include "home.h"
 
 #include <stdlib.h>
@@ -12,7 +15,10 @@ NvU8 os_page_shift = 12;
 
 struct home_memory home_memory;
 
-/* The size stands before the block, which keeps the alignment of 16. New memory is garbage, as a kernel's is. */
+/*
+ * The size stands before the block, which keeps the alignment of 16. New memory is garbage, as a
+ * kernel's is.
+ */
 #define HEADER 16
 #define GARBAGE 0xa5
 
@@ -43,8 +49,8 @@ void os_free_mem(void *address)
 }
 
 /*
- * Pages for the GPU: a mapping each, from 4 GiB on, where no library is. An address is not used again,
- * so that an access after the end of an allocation faults.
+ * Pages for the GPU: a mapping each, from 4 GiB on, where no library is. An address is not used
+ * again, so that an access after the end of an allocation faults.
  */
 #define PAGES_FROM 0x100000000ull
 #define PAGES_TO 0x2000000000ull

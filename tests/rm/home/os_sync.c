@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * RM's operating system layer: locks, time, deferred work, messages. One thread runs RM, so a lock that is
- * taken twice is a deadlock and ends the program.
+ * RM's operating system layer: locks, time, deferred work, messages. One thread runs RM, so a lock
+ * that is taken twice is a deadlock and ends the program.
  */
 #include "home.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * rm CHIP... : NVIDIA's resource manager with a card for each chip, driven over stdin and stdout. A request
- * is {u32 operation, u32 bytes} and so many bytes, an answer {u32 bytes} and so many; integers are little
- * endian. tests/rm/rm.py is the other side. RM's messages and the card's go to stderr.
+ * rm CHIP... : NVIDIA's resource manager with a card for each chip, driven over stdin and stdout.
+ * A request is {u32 operation, u32 bytes} and so many bytes, an answer {u32 bytes} and so many;
+ * integers are little endian. tests/rm/rm.py is the other side. RM's messages and the card's go to
+ * stderr.
  */
 #include "home.h"
 
@@ -144,9 +145,9 @@ static struct home_card *take_card(void)
 }
 
 /*
- * A struct and the buffers that it points to, each with the offset of its pointer: the pointers are filled
- * in here. A buffer may be pointed to from another: its offset then has the number of that one, from 1 on,
- * in the upper half.
+ * A struct and the buffers that it points to, each with the offset of its pointer: the pointers
+ * are filled in here. A buffer may be pointed to from another: its offset then has the number of
+ * that one, from 1 on, in the upper half.
  */
 struct arguments {
 	unsigned char *base, *buffer[16];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * The chips. Boot words: architecture, implementation and revision as NV_PMC_BOOT_0 and
- * NV_PMC_BOOT_42 of the public manuals (open-gpu-doc); PCI ids: pci.ids. Units and memory are those of
- * one product with the chip and do not change what RM decides.
+ * NV_PMC_BOOT_42 of the public manuals (open-gpu-doc); PCI ids: pci.ids. Units and memory are
+ * those of one product with the chip and do not change what RM decides.
  */
 #include "chip.h"
 

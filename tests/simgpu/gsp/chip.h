@@ -5,7 +5,10 @@
 
 #include "host.h"
 
-/* Page tables: version 2 since Pascal, version 3 since Hopper (open-gpu-doc: pascal/gp100-mmu-format). */
+/*
+ * Page tables: version 2 since Pascal, version 3 since Hopper (open-gpu-doc: pascal/gp100-mmu-
+ * format).
+ */
 enum gsp_mmu { GSP_MMU_V2, GSP_MMU_V3 };
 
 struct gsp_chip {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Controls that RM passes to the GSP: those that need an answer for RM to start, and those that schedule.
- * The numbers are of ctrl2080*.h, ctrla06c*.h and ctrla06f*.h of open-gpu-kernel-modules.
+ * Controls that RM passes to the GSP: those that need an answer for RM to start, and those that
+ * schedule. The numbers are of ctrl2080*.h, ctrla06c*.h and ctrla06f*.h of
+ * open-gpu-kernel-modules.
  */
 #include "card.h"
 
@@ -110,8 +111,8 @@ static void disable(struct gsp_card *card, const NV2080_CTRL_FIFO_DISABLE_CHANNE
 }
 
 /*
- * Internal controls give RM what the firmware knows. RM leaves their memory as it was allocated, so that
- * one without an answer of ours must be zeroed.
+ * Internal controls give RM what the firmware knows. RM leaves their memory as it was allocated,
+ * so that one without an answer of ours must be zeroed.
  */
 static int is_question(NvU32 cmd)
 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * The GSP: RM's remote procedure calls end here instead of in firmware. The message buffer of a call is
- * also its answer, so there is no queue: sending does nothing and receiving computes the answer in place.
- * Calls and layout: rpc_global_enums.h, rpc.c and kernel_gsp.c of open-gpu-kernel-modules.
+ * The GSP: RM's remote procedure calls end here instead of in firmware. The message buffer of a
+ * call is also its answer, so there is no queue: sending does nothing and receiving computes the
+ * answer in place. Calls and layout: rpc_global_enums.h, rpc.c and kernel_gsp.c of
+ * open-gpu-kernel-modules.
  */
 #include "card.h"
 
@@ -91,8 +92,9 @@ static void answer(struct gsp_card *card, rpc_message_header_v *h)
 }
 
 /*
- * A call that is longer than the buffer comes as one piece with a header and pieces of its own function.
- * They are put together here and answered as a whole; the answer leaves in the same pieces.
+ * A call that is longer than the buffer comes as one piece with a header and pieces of its own
+ * function. They are put together here and answered as a whole; the answer leaves in the same
+ * pieces.
  */
 static NV_STATUS keep_piece(struct gsp_card *card, const rpc_message_header_v *h, NvU32 from)
 {
@@ -153,8 +155,8 @@ static NV_STATUS receive(struct OBJGPU *gpu, struct OBJRPC *rpc, NvU32 function)
 }
 
 /*
- * In place of the function that extracts the VBIOS, prepares and boots the firmware. What RM does before
- * (queues) and after (everything) is its own.
+ * In place of the function that extracts the VBIOS, prepares and boots the firmware. What RM does
+ * before (queues) and after (everything) is its own.
  */
 NV_STATUS kgspInitRm_IMPL(struct OBJGPU *gpu, struct KernelGsp *gsp, GSP_FIRMWARE *firmware)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * What the CPU sees of the card: registers, the PRAMIN window, BAR2 and BAR1. RM's functions for these are
- * replaced, so no access has to trap: registers are RAM but for the few below; BAR2 is a pointer into
- * video memory; BAR1 shows video memory one to one, without RM's page tables for it.
+ * What the CPU sees of the card: registers, the PRAMIN window, BAR2 and BAR1. RM's functions for
+ * these are replaced, so no access has to trap: registers are RAM but for the few below; BAR2 is a
+ * pointer into video memory; BAR1 shows video memory one to one, without RM's page tables for it.
  */
 #include "card.h"
 
@@ -85,8 +85,8 @@ static void store(struct gsp_card *card, NvU32 reg, NvU32 value)
 }
 
 /*
- * RM's access functions. RM reads the boot words with a mapping of BAR0 before there is a GPU object that
- * knows its address: those are RAM.
+ * RM's access functions. RM reads the boot words with a mapping of BAR0 before there is a GPU
+ * object that knows its address: those are RAM.
  */
 NvU32 osDevReadReg032(struct OBJGPU *gpu, DEVICE_MAPPING *mapping, NvU32 reg)
 {
@@ -133,7 +133,9 @@ void osDevWriteReg008(struct OBJGPU *gpu, DEVICE_MAPPING *mapping, NvU32 reg, Nv
 	merge(gpu, mapping, reg, value, 0xff);
 }
 
-/* Write through PRAMIN, read through BAR2: RM's own check of page tables that nothing walks here. */
+/*
+ * Write through PRAMIN, read through BAR2: RM's own check of page tables that nothing walks here.
+ */
 NV_STATUS kbusVerifyBar2_GM107(struct OBJGPU *gpu, struct KernelBus *bus, MEMORY_DESCRIPTOR *memory,
 			       NvU8 *cpu, NvU64 offset, NvU64 bytes)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * From a channel and a GPU address to memory, by the page tables that RM has written. Formats: version 2
- * of open-gpu-doc (pascal/gp100-mmu-format.pdf), version 3 of dev_mmu.h of Hopper.
+ * From a channel and a GPU address to memory, by the page tables that RM has written. Formats:
+ * version 2 of open-gpu-doc (pascal/gp100-mmu-format.pdf), version 3 of dev_mmu.h of Hopper.
  */
 #include "card.h"
 
@@ -21,7 +21,9 @@ static NvU64 load64(struct gsp_card *card, struct gsp_phys p)
 	return cpu ? *cpu : 0;
 }
 
-/* Version 2 keeps the address from bit 8 on: 25 bits of it for video memory, 46 for the system's. */
+/*
+ * Version 2 keeps the address from bit 8 on: 25 bits of it for video memory, 46 for the system's.
+ */
 static NvU64 address_of(struct gsp_card *card, NvU64 entry, enum gsp_space space)
 {
 	if (card->chip->mmu == GSP_MMU_V3)
@@ -87,7 +89,10 @@ int gsp_walk(struct gsp_card *card, struct gsp_phys at, gsp_u64 va, struct gsp_p
 		if (!directory(card, load64(card, at), &at))
 			return 0;
 	}
-	/* The last directory has two entries for 2 MiB: big pages, or one huge page, and small pages. */
+	/*
+	 * The last directory has two entries for 2 MiB: big pages, or one huge page, and small
+	 * pages.
+	 */
 	at.address += (va >> 21 & 255) * 16;
 	big = load64(card, at);
 	if (page(card, big, va, 2 << 20, phys, left))

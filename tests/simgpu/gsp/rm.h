@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * NVIDIA's resource manager (RM) as the simulated card sees it. rm_types.h is generated from the debug
- * information of the object that is linked (types), so structures are always that object's own; what
- * debug information does not hold, macros, is here, with the name it has in open-gpu-kernel-modules.
+ * NVIDIA's resource manager (RM) as the simulated card sees it. rm_types.h is generated from the
+ * debug information of the object that is linked (types), so structures are always that object's
+ * own; what debug information does not hold, macros, is here, with the name it has in
+ * open-gpu-kernel-modules.
  */
 #ifndef GSP_RM_H
 #define GSP_RM_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * The card's engines and interrupt sources: GR0, the copy engines, a decoder, an encoder, each with a
- * runlist and a PBDMA of its own. Fault ids and base addresses are any that RM accepts.
+ * The card's engines and interrupt sources: GR0, the copy engines, a decoder, an encoder, each
+ * with a runlist and a PBDMA of its own. Fault ids and base addresses are any that RM accepts.
  */
 #include "card.h"
 
@@ -62,7 +62,10 @@ void gsp_device_table(struct gsp_card *card, NV2080_CTRL_FIFO_GET_DEVICE_INFO_TA
 				 MC_NVENC, TYPE_NVENC, 0 });
 }
 
-/* The same card as its own table of devices shows it; from GA100 on RM looks for copy engines here. */
+/*
+ * The same card as its own table of devices shows it; from GA100 on RM looks for copy engines
+ * here.
+ */
 void gsp_device_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS *p)
 {
 	NvU32 i;
@@ -95,8 +98,8 @@ void gsp_engine_list(struct gsp_card *card, NV2080_CTRL_GPU_GET_ENGINES_V2_PARAM
 }
 
 /*
- * Vectors: 32 to a leaf, two leaves to a subtree. RM wants replayable faults and access counters in one
- * leaf of the subtree that it leaves to UVM, and one subtree alone as shared with UVM.
+ * Vectors: 32 to a leaf, two leaves to a subtree. RM wants replayable faults and access counters
+ * in one leaf of the subtree that it leaves to UVM, and one subtree alone as shared with UVM.
  */
 enum { SUBTREE_ENGINES = 1, SUBTREE_UVM = 2, SUBTREE_SHARED = 3 };
 #define VECTOR(subtree, n) (64 * (subtree) + (n))
