@@ -26,6 +26,12 @@ def walk(new_client: Callable[[], Any]) -> dict[str, int]:
         mine.close()
 
 
+def walk_nodes() -> dict[str, int]:
+    """Of the driver behind this machine's nodes. It gives a device only to a process that has the GPU's node open."""
+    with nv.Node("nvidia0"):
+        return walk(nv.Client)
+
+
 class Walk:
     """The objects of two clients, and the statuses so far."""
 
@@ -111,7 +117,7 @@ def main() -> None:
     """Of the nodes of this machine."""
     import json
 
-    print(json.dumps(walk(nv.Client), indent=1))
+    print(json.dumps(walk_nodes(), indent=1))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import pytest
 REPO = Path(__file__).resolve().parents[4]
 sys.path.insert(0, str(REPO / "tests/nvsim/lib"))
 
-import nvclient  # noqa: E402
-
 pytestmark = [pytest.mark.bare]
 
 RM = REPO / "tests/rm"
@@ -27,7 +25,7 @@ def walk():
     spec = importlib.util.spec_from_file_location("rm_walk", RM / "walk.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.walk(nvclient.Client)
+    return module.walk_nodes()
 
 
 def test_nvsim_answers_as_rm():
