@@ -25,7 +25,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
-        test-replay test-daemon test-cli test-nvsim test-rm test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-nvsim test-rm test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
@@ -79,6 +79,9 @@ test-daemon: setup ## cgpud without a kernel
 
 test-cli: setup ## the command line tools
 	@$(PYTEST) tests/unit/cli
+
+test-kube: setup ## cgpu-kube against a kubelet and an API server of the tests
+	@$(PYTEST) tests/kube
 
 test-install: setup-test deb ## packages, DKMS, make install, the commands of docs/user/install.md; in a throw-away root
 	@$(PYTEST) tests/install

@@ -26,7 +26,7 @@ DATA = {"cgpu_cli.sim.csrc", "cgpu_cli.sim.csrc.core", "cgpu_cli.sim.profiles"}
 def test_package_list_is_the_tree() -> None:
     found = {
         ".".join(path.relative_to(ROOT).parts[:-1]).replace("cli", "cgpu_cli", base == "cli")
-        for base in ("cli", "cgpud")
+        for base in ("cli", "cgpud", "cgpu_kube")
         for path in (ROOT / base).rglob("__init__.py")
     }
     assert found | DATA == set(PROJECT["tool"]["setuptools"]["packages"])

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: MIT
+"""PURE: the annotations of the gpushare protocol, on pods and on our nodes.
+
+Two generations name the GPU of a pod. Names and values are those that the vendor's extender and plugin exchange
+(AliyunContainerService/gpushare-scheduler-extender c0b6141 and gpushare-device-plugin 45fb8b8):
+
+  old     ALIYUN_COM_GPU_MEM_IDX and its companions: one GPU for the whole pod. The extender writes them before the
+          binding, ASSIGNED="false"; the plugin sets ASSIGNED="true".
+  newer   scheduler.framework.gpushare.allocation: {"<container>": {"<gpu>": units}}. It takes precedence. A container
+          is named by its name or by its place in spec.containers.
+
+A GPU is the number M of /dev/nvidiaM. Units are those of aliyun.com/gpu-mem.
+
+An annotation chooses the GPU only. The amount is that of the container's limits: whoever may edit a pod can write its
+annotations, but the kubelet has counted its limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cgpu_kube.errors import BadAnnotation
+
+# Resources and labels.
+GPU_MEM = "aliyun.com/gpu-mem"
+GPU_CORE = "aliyun.com/gpu-core.percentage"
+GPU_COUNT = "aliyun.com/gpu-count"  # of a node: a resource; of a pod: a label, the number of GPUs for its units
+MODE_LABEL = "ack.node.gpu.schedule"
+PLACEMENT_LABEL = "ack.node.gpu.placement"
+
+# Old generation, of a pod.
+INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+DEV = "ALIYUN_COM_GPU_MEM_DEV"
+POD = "ALIYUN_COM_GPU_MEM_POD"
+ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+# Newer generation, of a pod.
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+CORE_ALLOCATION = "gpushare.alibabacloud.com/core-percentage"
+NEW_ASSIGNED = "scheduler.framework.gpushare.assigned"
+NEW_ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
+# Ours, of a node: what cgpu-kube node offers. The vendor's extender divides gpu-mem by gpu-count instead, which is
+# wrong for GPUs of different size.
+NODE_GPUS = "cgpu.io/gpus"
+
+GPUS_MAX = 64  # a node; also a bound for text that a pod's author may have written
+TEXT_MAX = 16 << 10
+UNITS_MAX = 1 << 30
+
+Units = Mapping[int, int]  # GPU -> units
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What the annotations of one pod say."""
+
+    index: tuple[int, ...] = ()  # GPUs for the whole pod, old generation; mostly one
+    pod_units: int | None = None  # sum of the containers' limits, as the extender has counted it
+    dev_units: int | None = None  # of the GPU, as the extender has counted it
+    containers: Mapping[str, Units] = field(default_factory=dict)  # by name or place; newer generation
+    core: Mapping[str, Units] = field(default_factory=dict)  # percent of each GPU, likewise
+    assigned: bool = False
+    assume_time_ns: int | None = None
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Every GPU that it names."""
+        named = {gpu for units in self.containers.values() for gpu in units}
+        return tuple(sorted(named)) if named else self.index
+
+    def of_container(self, name: str, place: int) -> Units | None:
+        """Units by GPU of one container, newer generation; None: not listed."""
+        return _of(self.containers, name, place)
+
+    def core_of_container(self, name: str, place: int) -> Units | None:
+        return _of(self.core, name, place)
+
+
+def _of(table: Mapping[str, Units], name: str, place: int) -> Units | None:
+    return table[name] if name in table else table.get(str(place))
+
+
+def _shown(text: object) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= 64 else line[:60] + "…"
+
+
+def _number(key: str, text: str, most: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 20 or int(text) > most:
+        raise BadAnnotation(f"annotation {key}={_shown(text)} is not a number from 0 to {most}")
+    return int(text)
+
+
+def _flag(key: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadAnnotation(f"annotation {key}={_shown(text)} is neither true nor false")
+    return text == "true"
+
+
+def _index(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    found = tuple(_number(INDEX, part.strip(), GPUS_MAX - 1) for part in parts[: GPUS_MAX + 1])
+    if len(set(found)) != len(parts):
+        raise BadAnnotation(f"annotation {INDEX}={_shown(text)} names a GPU twice")
+    return found
+
+
+def _table(key: str, text: str) -> dict[str, dict[int, int]]:
+    if len(text) > TEXT_MAX:
+        raise BadAnnotation(f"annotation {key} is longer than {TEXT_MAX} bytes")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadAnnotation(f"annotation {key}={_shown(text)} is not JSON") from None
+    if not isinstance(value, dict):
+        raise BadAnnotation(f'annotation {key}={_shown(text)} is not {{"container": {{"gpu": units}}}}')
+    return {name: _units(key, text, units) for name, units in value.items()}
+
+
+def _units(key: str, text: str, value: Any) -> dict[int, int]:
+    if not isinstance(value, dict) or len(value) > GPUS_MAX:
+        raise BadAnnotation(f'annotation {key}={_shown(text)} is not {{"container": {{"gpu": units}}}}')
+    out: dict[int, int] = {}
+    for gpu, units in value.items():
+        number = _number(key, gpu, GPUS_MAX - 1)
+        if number in out or isinstance(units, bool) or not isinstance(units, int) or not 0 < units <= UNITS_MAX:
+            raise BadAnnotation(f"annotation {key}={_shown(text)} gives GPU {number} no whole number of units")
+        out[number] = units
+    return out
+
+
+def parse(annotations: Mapping[str, str] | None) -> Allocation | None:
+    """The allocation in the annotations of a pod; None if they name no GPU. Raises BadAnnotation."""
+    given = annotations or {}
+    if INDEX not in given and ALLOCATION not in given:
+        return None
+    assigned = next(((key, given[key]) for key in (NEW_ASSIGNED, ASSIGNED) if key in given), None)
+    assumed = next(((key, given[key]) for key in (NEW_ASSUME_TIME, ASSUME_TIME) if key in given), None)
+    return Allocation(
+        index=_index(given[INDEX]) if INDEX in given else (),
+        pod_units=_number(POD, given[POD], UNITS_MAX) if POD in given else None,
+        dev_units=_number(DEV, given[DEV], UNITS_MAX) if DEV in given else None,
+        containers=_table(ALLOCATION, given[ALLOCATION]) if ALLOCATION in given else {},
+        core=_table(CORE_ALLOCATION, given[CORE_ALLOCATION]) if CORE_ALLOCATION in given else {},
+        assigned=_flag(*assigned) if assigned else False,
+        assume_time_ns=_number(*assumed, (1 << 63) - 1) if assumed else None,
+    )
+
+
+def write(
+    containers: Mapping[str, Units], dev_units: int, time_ns: int, core: Mapping[str, Units] | None = None
+) -> dict[str, str]:
+    """Both generations, as a scheduler writes them before the binding. `containers`: units by GPU of each container
+    that has some, by its name. One GPU or several: MEM_IDX has the list."""
+    gpus = sorted({gpu for units in containers.values() for gpu in units})
+    total = sum(sum(units.values()) for units in containers.values())
+    out = {
+        INDEX: ",".join(map(str, gpus)),
+        DEV: str(dev_units),
+        POD: str(total),
+        ASSIGNED: "false",
+        ASSUME_TIME: str(time_ns),
+        ALLOCATION: _json(containers),
+        NEW_ASSIGNED: "false",
+        NEW_ASSUME_TIME: str(time_ns),
+    }
+    if core:
+        out[CORE_ALLOCATION] = _json(core)
+    return out
+
+
+def _json(table: Mapping[str, Units]) -> str:
+    text = {name: {str(gpu): count for gpu, count in sorted(units.items())} for name, units in table.items()}
+    return json.dumps(text, sort_keys=True, separators=(",", ":"))
+
+
+def assigned_patch(allocation: Allocation, time_ns: int) -> dict[str, str]:
+    """The annotations that the plugin sets once a container of the pod has its GPU. The vendor's plugin overwrites
+    ASSUME_TIME too."""
+    out: dict[str, str] = {}
+    if allocation.index:
+        out |= {ASSIGNED: "true", ASSUME_TIME: str(time_ns)}
+    if allocation.containers:
+        out |= {NEW_ASSIGNED: "true"}
+    return out
+
+
+# ---- nodes ----
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpu:
+    """One GPU as a node offers it. `units` of `dev` units of its memory can be given to containers together."""
+
+    index: int  # M of /dev/nvidiaM
+    uuid: str
+    memory_mib: int
+    units: int
+    dev: int
+    slots: int = 20  # containers
+    why: str = ""  # not empty: it takes no new container, for this reason
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """The value of NODE_GPUS."""
+
+    mode: str
+    unit: str  # GiB or MiB
+    gpus: tuple[NodeGpu, ...]
+
+
+def write_node(node: NodeGpus) -> dict[str, str]:
+    gpus = [
+        {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "memoryMiB": gpu.memory_mib,
+            "units": gpu.units,
+            "dev": gpu.dev,
+            "slots": gpu.slots,
+            **({"why": gpu.why} if gpu.why else {}),
+        }
+        for gpu in node.gpus
+    ]
+    text = json.dumps({"mode": node.mode, "unit": node.unit, "gpus": gpus}, separators=(",", ":"))
+    return {NODE_GPUS: text}
+
+
+def parse_node(annotations: Mapping[str, str] | None) -> NodeGpus | None:
+    """The GPUs of a node with cgpu-kube; None: it is another plugin's. Raises BadAnnotation."""
+    text = (annotations or {}).get(NODE_GPUS)
+    if text is None:
+        return None
+    try:
+        value: Any = json.loads(text) if len(text) <= TEXT_MAX else None
+        gpus: Sequence[Any] = value["gpus"]
+        return NodeGpus(str(value["mode"]), str(value["unit"]), tuple(_node_gpu(gpu) for gpu in gpus[:GPUS_MAX]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise BadAnnotation(f"annotation {NODE_GPUS}={_shown(text)} of the node is damaged") from None
+
+
+def _node_gpu(value: Mapping[str, Any]) -> NodeGpu:
+    numbers = {key: value[key] for key in ("index", "memoryMiB", "units", "dev", "slots")}
+    if not all(isinstance(number, int) and 0 <= number <= UNITS_MAX for number in numbers.values()):
+        raise ValueError
+    return NodeGpu(
+        index=numbers["index"],
+        uuid=str(value["uuid"]),
+        memory_mib=numbers["memoryMiB"],
+        units=numbers["units"],
+        dev=numbers["dev"],
+        slots=numbers["slots"],
+        why=str(value.get("why", "")),
+    )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""The layers of cgpu_kube: permitted imports, no cycle, small files; modules that decide are pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+FOLDER = REPO / "cgpu_kube"
+LINES_MAX = 500
+
+#: Bottom up: a module imports modules of its own layer and of those before it.
+LAYERS = {
+    "values": "cgpu_kube cgpu_kube.errors cgpu_kube.quantity cgpu_kube.annotations cgpu_kube.node",
+    "decisions": "",
+    "outside": "",
+    "assembly": "",
+    "programs": "cgpu_kube.main",
+}
+#: No clock, file, process, socket, thread or chance in these.
+PURE = ("values", "decisions")
+IMPURE = {
+    *("asyncio", "http", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "shutil", "signal"),
+    *("socket", "ssl", "subprocess", "tempfile", "threading", "time"),
+    *("click", "google", "grpc", "msgspec", "structlog"),
+}
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in FOLDER.rglob("*.py"):
+        parts = path.relative_to(FOLDER).with_suffix("").parts
+        found[".".join(["cgpu_kube", *parts]).removesuffix(".__init__")] = path
+    return found
+
+
+def _imported(name: str, path: Path) -> Iterator[str]:
+    """Imports in functions and for type checkers count too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name}: an import relative to the package"
+            base = node.module or ""
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield full if full in MODULES else base
+
+
+MODULES = _modules()
+IMPORTS = {name: set(_imported(name, path)) for name, path in MODULES.items()}
+GRAPH = {name: {other for other in found if other in MODULES} - {name} for name, found in IMPORTS.items()}
+RANKS = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names.split()}
+
+
+def test_imports_go_down() -> None:
+    assert set(GRAPH) == set(RANKS), "each module has a layer, and each name in a layer is a module"
+    upward = [f"{a} imports {b}" for a, others in GRAPH.items() for b in others if RANKS[b] > RANKS[a]]
+    assert upward == []
+    TopologicalSorter(GRAPH).prepare()  # CycleError names the cycle
+
+
+@pytest.mark.parametrize("name", [name for layer in PURE for name in LAYERS[layer].split()])
+def test_pure_modules_import_nothing_from_outside(name: str) -> None:
+    assert {module.split(".")[0] for module in IMPORTS[name]} & IMPURE == set()
+
+
+def test_no_other_package_imports_it() -> None:
+    for path in [*(REPO / "cgpud").rglob("*.py"), *(REPO / "cli").rglob("*.py")]:
+        assert "cgpu_kube" not in path.read_text(), path
+
+
+def test_files_are_small() -> None:
+    generated = FOLDER / "node" / "wire"
+    sources = [path for path in FOLDER.rglob("*.py") if generated not in path.parents]
+    assert {str(path) for path in sources if len(path.read_text().splitlines()) > LINES_MAX} == set()
