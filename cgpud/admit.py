@@ -68,6 +68,8 @@ def choose(devices: Devices, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 def _requested(request: Request) -> str:
     """The memory variable with the container's value."""
+    if request.exact:
+        return request.devices.source
     if not request.sizes:
         return f"{request.devices.source} without {CONTAINER}"
     return f"{CONTAINER}={','.join(map(str, request.sizes))}"
@@ -76,6 +78,8 @@ def _requested(request: Request) -> str:
 def _size_mib(request: Request, place: int, gpu: Gpu) -> int:
     if gpu.total_mib <= 0:
         raise Refused(f"neither NVML nor cgpu_km knows the memory size of GPU {gpu.number}")
+    if request.exact:
+        return request.exact[place].mib
     if not request.sizes:
         if not gpu.default_mib:
             raise Refused(f"{CONTAINER} is not set, and GPU {gpu.number} has no default_memsize_mib in cgpu.toml")
@@ -109,12 +113,14 @@ def _check_cap(request: Request, gpu: Gpu, want_mib: int, caps: Caps) -> None:
 
 
 def _check_request(request: Request, caps: Caps) -> None:
-    if request.highprio and caps.highprio == "refuse":
-        raise Refused(f"{HIGHPRIO}=1 asks for high priority, which is not allowed: {caps.source('highprio')}")
-    if caps.max_weight is not None and (request.weight or 1) > caps.max_weight:
+    weight = max((slot.weight for slot in request.exact), default=request.weight or 1)
+    if (request.highprio or any(slot.highprio for slot in request.exact)) and caps.highprio == "refuse":
+        source = request.devices.source if request.exact else f"{HIGHPRIO}=1"
+        raise Refused(f"{source} asks for high priority, which is not allowed: {caps.source('highprio')}")
+    if caps.max_weight is not None and weight > caps.max_weight:
+        source = request.devices.source if request.exact else f"{WEIGHT}={weight}"
         raise Refused(
-            f"{WEIGHT}={request.weight} asks for weight {request.weight}, and {caps.max_weight} is allowed: "
-            f"{caps.source('max_weight')}"
+            f"{source} asks for weight {weight}, and {caps.max_weight} is allowed: {caps.source('max_weight')}"
         )
 
 
@@ -139,7 +145,7 @@ def _slots_on(gpu: Gpu, containers: Sequence[Container] | None) -> list[tuple[Co
 def _check_memory(gpu: Gpu, want_mib: int, containers: Sequence[Container] | None) -> None:
     limits = gpu.limits if gpu.limits is not None else sum(slot.limit for _, slot in _slots_on(gpu, containers))
     room = gpu.total_mib if gpu.room_mib is None else gpu.room_mib
-    left = room * gpu.overcommit // 100 - -(-limits // MIB)
+    left = most_mib(gpu) - -(-limits // MIB)
     if want_mib <= left:
         return
     holders = [f"{_name(container)} {-(-slot.limit // MIB)} MiB" for container, slot in _slots_on(gpu, containers)]
@@ -152,16 +158,29 @@ def _check_memory(gpu: Gpu, want_mib: int, containers: Sequence[Container] | Non
     )
 
 
-def _check_sharing(gpu: Gpu) -> None:
+def why_unshared(gpu: Gpu) -> str:
+    """Why the GPU takes no slice at all, in a sentence; "" if it does."""
     if gpu.lost:
-        raise Refused(f"GPU {gpu.number} does not answer NVML ({gpu.lost}), so it cannot be sliced")
+        return f"GPU {gpu.number} does not answer NVML ({gpu.lost}), so it cannot be sliced"
     if gpu.mig:
-        raise Refused(f"GPU {gpu.number} is in MIG mode, which cannot be sliced")
+        return f"GPU {gpu.number} is in MIG mode, which cannot be sliced"
     if gpu.compute_mode:
-        raise Refused(
+        return (
             f"GPU {gpu.number} is in compute mode {gpu.compute_mode}, in which it cannot be shared "
             f"(nvidia-smi -i {gpu.number} -c DEFAULT)"
         )
+    return ""
+
+
+def _check_sharing(gpu: Gpu) -> None:
+    if why := why_unshared(gpu):
+        raise Refused(why)
+
+
+def most_mib(gpu: Gpu) -> int:
+    """The sum of limits that _check_memory() lets into the GPU."""
+    room = gpu.total_mib if gpu.room_mib is None else gpu.room_mib
+    return room * gpu.overcommit // 100
 
 
 def _grant_weight(gpu: Gpu, requested: int, containers: Sequence[Container] | None) -> tuple[int, str | None]:
@@ -226,13 +245,30 @@ def admit(
         _check_sharing(gpu)
         size = _size_mib(request, place, gpu)
         _check_cap(request, gpu, size, caps)
-        weight, warning = _grant_weight(gpu, request.weight or 1, containers)
+        exact = request.exact[place] if request.exact else None
+        weight, warning = _grant_weight(gpu, exact.weight if exact else request.weight or 1, containers)
         if warning:
             warnings.append(warning)
         _check_memory(gpu, size, containers)
         hints += _without_effect(request, gpu)
-        slots.append(SlotWant(gpu.index, gpu.nv_minor, size * MIB, weight, request.highprio))
+        highprio = exact.highprio if exact else request.highprio
+        slots.append(SlotWant(gpu.index, gpu.nv_minor, size * MIB, weight, highprio))
     return Plan(tuple(slots), tuple(warnings), tuple(hints))
+
+
+def join(request: Request, gpus: Sequence[Gpu], container: Container) -> Plan:
+    """The slots of a slice that exists, for one more container of its claim. Raises Refused if the grant describes
+    another slice. Its weight and priority may have been changed by an administrator."""
+    chosen = choose(request.devices, gpus)
+    wanted = {gpu.index: _size_mib(request, place, gpu) * MIB for place, gpu in enumerate(chosen)}
+    if wanted != {slot.gpu: slot.limit for slot in container.slots}:
+        raise Refused(
+            f"the slice {container.id} exists with other GPUs or another size than {request.devices.source} gives; "
+            f"its last container has to end first"
+        )
+    return Plan(
+        tuple(SlotWant(slot.gpu, slot.nv_minor, slot.limit, slot.weight, slot.highprio) for slot in container.slots)
+    )
 
 
 def check_grant(plan: Plan, container: Container) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from cgpud import address, settings
+from cgpud import address, oci, settings
 from cgpud.errors import ConfigError
 from cgpud.kernel_abi import (
     MAX_INST_BURST_MAX,
@@ -35,6 +35,7 @@ from cgpud.kernel_abi import (
 from cgpud.model import Gpu
 from cgpud.settings import Caps, GpuSettings
 
+DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 DEFAULT_PATH = Path("/etc/cgpu/cgpu.toml")
 RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
 FILE_MAX = 1 << 20
@@ -128,6 +129,11 @@ class Config:
 
     def of(self, gpu: Gpu) -> GpuSettings:
         return settings.resolve(self.gpu, self.gpus, gpu)
+
+    def oci_options(self, requester: str) -> oci.Options:
+        """`requester`: the path of the cgpu-runtime that sent the request."""
+        runtime = requester if requester.startswith("/") else DEFAULT_RUNTIME
+        return oci.Options(self.runtime_path or runtime, self.allow_privileged, self.legacy_hook_config or None)
 
     def anywhere(self, key: str, value: object) -> bool:
         """Does any [gpu] table set this value?"""

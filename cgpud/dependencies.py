@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cgpud.granted import Decider
+from cgpud.kube import KubeClient
 from cgpud.link import KernelLink
 from cgpud.model import NvmlView
 from cgpud.nvml import SENSORS, Nvml
@@ -37,6 +39,7 @@ class Dependencies:
     facts: Facts
     nvml: NvmlSource = field(default_factory=Nvml)
     sensors: NvmlSource = field(default_factory=lambda: Nvml(SENSORS))
+    decider: Decider = field(default_factory=KubeClient)
     draining: Callable[[], bool] = lambda: False  # cgpu drain: docs/user/upgrade.md
     clock: Callable[[], float] = boottime
     random: Callable[[int], int] = secrets.randbits

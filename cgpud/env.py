@@ -24,10 +24,13 @@ NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 HIGHPRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
 
+#: Set by an orchestrator whose grant comes when the container starts: no other variable counts, see granted.py.
+PROMISE = "ALIYUN_COM_GPU_GRANT"
+
 PREFIX = "ALIYUN_COM_GPU_"
 KNOWN = (DEV, CONTAINER, VISIBLE, INDEX, WEIGHT, HIGHPRIO)
 #: Alibaba's GPU share scheduler and its device plugin set these for themselves.
-OF_SCHEDULERS = frozenset(PREFIX + name for name in ("MEM_POD", "MEM_UNIT", "MEM_ASSIGNED", "MEM_ASSUME_TIME"))
+OF_SCHEDULERS = frozenset(PREFIX + name for name in ("MEM_POD", "MEM_UNIT", "MEM_ASSIGNED", "MEM_ASSUME_TIME", "GRANT"))
 UNKNOWN_MAX = 4  # named in one warning
 GIB_MAX = 1 << 20  # a petabyte: only a bound for the arithmetic
 VALUE_MAX = 4096

@@ -50,7 +50,8 @@ class Exporter:
 
     async def page(self, accept: str) -> tuple[bytes, str]:
         async with self._one_at_a_time:
-            bundles = {record.id: record.bundle for record in self._daemon.records.values()}
+            # Of a slice that several containers share, one of them.
+            bundles = {record.kernel_key[0]: record.bundle for record in self._daemon.records.values()}
             figures = metrics.DaemonFigures(
                 kernel_events=dict(self._daemon.kernel_events),
                 admissions=dict(self._daemon.admissions),

@@ -250,6 +250,7 @@ def _gpu(number: int, kernel: KernelGpu, nvml: NvmlGpu | None) -> Gpu:
         instances=kernel.instances,
         limits=kernel.limits,
         kernel=kernel,
+        name=nvml.name if nvml else "",
     )
 
 

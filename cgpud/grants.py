@@ -4,11 +4,16 @@
 A grant has the documented variables; they replace all variables of the container. Its subject is a container id, or a
 container of a pod, by the annotations that containerd or CRI-O itself writes into config.json. Neither the image nor
 the pod can set those. Grants are kept in files, one each, until they are revoked or the machine boots.
+
+A grant may describe the slice exactly, by `slots`, since the variables have one DEV for all GPUs. Its variables are
+then only what the container reads. `claim` names a slice that all containers with this claim share; `whole` gives one
+GPU without isolation.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +22,8 @@ import msgspec
 
 from cgpud import env, labels
 from cgpud.errors import Refused
-from cgpud.kernel_abi import ID_MAX
-from cgpud.model import NotSliced
+from cgpud.kernel_abi import ID_MAX, MAX_GPUS, MAX_INST_BURST_MAX
+from cgpud.model import Devices, NotSliced, Request, SlotRequest
 from cgpud.store import replace_file
 
 #: Field of a subject -> annotations with its value: containerd's CRI, then CRI-O's.
@@ -29,6 +34,9 @@ ANNOTATIONS = {
     "container": labels.ANNOTATIONS["name"],
 }
 GRANTS_MAX = 4096
+MIB_MAX = 1 << 30  # a petabyte: only a bound
+_UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z", re.ASCII)
+_CLAIM = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _GRANTED = frozenset({env.DEV, env.CONTAINER, env.VISIBLE, env.INDEX, env.WEIGHT, env.HIGHPRIO})
 
 
@@ -54,19 +62,65 @@ class Subject(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
             raise Refused("the subject of a grant is an id, or namespace, pod and container, and uid if it is known")
 
 
-class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GrantSlot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A part of one GPU."""
+
+    gpu: str  # UUID
+    memory_mib: int
+    weight: int = 1
+    highprio: bool = False
+
+    def check(self) -> None:
+        if not _UUID.match(self.gpu):
+            raise Refused(f"a slot of a grant names a GPU by its whole UUID, not by {env.shorten(self.gpu)}")
+        if not 0 < self.memory_mib <= MIB_MAX:
+            raise Refused(f"a slot of a grant has 1 to {MIB_MAX} MiB, not {self.memory_mib}")
+        if not 0 < self.weight <= MAX_INST_BURST_MAX:
+            raise Refused(f"a slot of a grant has a weight from 1 to {MAX_INST_BURST_MAX}, not {self.weight}")
+
+
+class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     subject: Subject
     variables: dict[str, str]
+    slots: tuple[GrantSlot, ...] = ()
+    claim: str = ""
+    whole: str = ""  # UUID
 
     def check(self) -> None:
         """Raises Refused if the grant gives no slice, or in a way that a container's own variables could not."""
         self.subject.check()
         for name in self.variables:
-            if name not in _GRANTED:
+            if name not in _GRANTED and not (name in env.OF_SCHEDULERS and (self.slots or self.whole)):
                 raise Refused(f"a grant has the variables {', '.join(sorted(_GRANTED))}, not {env.shorten(name)}")
+        if self.claim and not (self.slots and _CLAIM.match(self.claim)):
+            raise Refused("the claim of a grant is 1 to 64 letters, digits, dots and dashes, and needs slots")
+        if self.whole:
+            if self.slots or not _UUID.match(self.whole):
+                raise Refused("a grant of a whole GPU names it by its UUID and has no slots")
+            return
+        if self.slots:
+            self._check_slots()
+            return
         wanted = env.parse(self.variables, default_memsize=True)
         if isinstance(wanted, NotSliced):
             raise Refused(f"a grant of no slice: {wanted.why}")
+
+    def _check_slots(self) -> None:
+        for slot in self.slots:
+            slot.check()
+        if len(self.slots) > MAX_GPUS or len({slot.gpu.lower() for slot in self.slots}) < len(self.slots):
+            raise Refused(f"a grant has at most {MAX_GPUS} slots, each on another GPU")
+
+    def request(self, *, default_memsize: bool) -> Request | NotSliced:
+        """What it gives, as the variables of a container would ask for it."""
+        if not self.slots:
+            return env.parse(self.variables, default_memsize=default_memsize)
+        return Request(
+            Devices(f"the grant for {self.subject}", items=tuple(slot.gpu for slot in self.slots)),
+            (),
+            0,
+            exact=tuple(SlotRequest(slot.gpu, slot.memory_mib, slot.weight, slot.highprio) for slot in self.slots),
+        )
 
 
 def subjects(container_id: str, spec: Mapping[str, Any]) -> tuple[Subject, ...]:
@@ -145,6 +199,10 @@ class Grants:
         for grant in self._grants.values():
             if not self._path(grant.subject).exists():
                 self._write(grant)
+
+    def subjects(self) -> list[Any]:
+        """Of all grants, as JSON has them."""
+        return [msgspec.to_builtins(subject) for subject in self._grants]
 
     def find(self, container_id: str, spec: Mapping[str, Any]) -> Grant | None:
         return next((self._grants[one] for one in subjects(container_id, spec) if one in self._grants), None)

@@ -7,14 +7,30 @@ import asyncio
 import errno
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
-from cgpud import admit, bundle, env, events, log, model, oci, reconcile, settings, state, unsliced, wire
+from cgpud import (
+    admit,
+    bundle,
+    events,
+    gpus,
+    granted,
+    log,
+    model,
+    oci,
+    reconcile,
+    report,
+    slices,
+    state,
+    whole,
+    wire,
+)  # fmt: skip
 from cgpud.config import Config
 from cgpud.dependencies import Dependencies
 from cgpud.errors import CgpuError, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
-from cgpud.grants import Grants
+from cgpud.grants import Grant, Grants
 from cgpud.inventory import Inventory
 from cgpud.kernel_abi import ID_MAX, Event
 from cgpud.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
@@ -26,13 +42,8 @@ from cgpud.watch import Key, Watcher
 
 STOP_TIMEOUT_S = 30.0
 DYING_WAIT_S = 10.0
-DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 EVENTS_RETRY_S = 5.0
 GPUS_WAIT_S = 30.0
-
-
-def _is_dying(container_id: str, there: Iterable[Container]) -> bool:
-    return any(one.dying and one.id == container_id for one in there)
 
 
 class Daemon:
@@ -43,7 +54,7 @@ class Daemon:
         self.boot_id = deps.facts.boot_id()
         self._log = log.get()
         self._admission = asyncio.Lock()  # held from the reading of the kernel's sums until config.json is written
-        self._inventory = Inventory(deps.link, deps.nvml, lambda: reconcile.make_cookie(deps.random(COOKIE_BITS)))
+        self._inventory = Inventory(deps.link, deps.nvml, self._cookie)
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
         self._queries = Queries(deps, self._inventory)
@@ -124,7 +135,9 @@ class Daemon:
             more = {"not_logged": left_out} if left_out else {}
             getattr(self._log, entry.level)(entry.text, **entry.fields, **more)
         if event.kind in (Event.DYING, Event.GONE) and event.container is not None:
-            await self.handle_trigger((event.container.id, event.container.cookie), Trigger.KERNEL_GONE)
+            key = (event.container.id, event.container.cookie)
+            for record in slices.members(key, self.records.values()):
+                await self.handle_trigger(record.key, Trigger.KERNEL_GONE)
 
     # ---- requests ----
 
@@ -147,12 +160,16 @@ class Daemon:
                     return {"ok": True}
                 case "revoke":
                     return {"ok": True, "revoked": self._grants.revoke(message.grant)}
+                case "grants":
+                    return {"ok": True, "grants": self._grants.subjects()}
                 case "status":
                     return await self._queries.status(self.config, tuple(self.records.values()), len(self._grants))
                 case "events":
                     return self._queries.events(message.since)
                 case "gpus":
                     return await self._queries.gpus()
+                case "capacity":
+                    return await self.capacity()
                 case _:
                     raise ProtocolError(f"there is no operation {message.op[:32]!r}")
         except CgpuError as error:
@@ -181,61 +198,56 @@ class Daemon:
         if not container_id or len(container_id.encode()) > ID_MAX or not container_id.isprintable():
             raise Refused(f"the container id must be 1 to {ID_MAX} printable bytes")
         spec = bundle.read(directory)  # in the page cache: a thread would cost more than the read
-        variables = env.as_dict(oci.process_env(spec))
-        grant = self._grants.find(container_id, spec)
-        wanted = env.parse(grant.variables if grant else variables, default_memsize=self.config.default_memsize())
+        variables = granted.variables(spec)
+        grant = await granted.find(self._grants, self.deps.decider, container_id, spec, variables)
+        if grant is not None and grant.whole:
+            return await self._give_whole(request, grant, spec)
+        wanted = granted.request(grant, variables, default_memsize=self.config.default_memsize())
         majors = oci.majors_of(self.deps.facts.devices())
         if isinstance(wanted, NotSliced):
             if grant is not None:
                 raise Refused(f"the grant for {grant.subject} gives no slice: {wanted.why}")
             admit.check_disable(wanted, self.config.container)
-            await self._check_unsliced(spec, majors, variables, wanted)
+            await whole.check(self.config, self._inventory, spec, majors, variables, wanted)
             self._log.info("passed", id=container_id, why=wanted.why)
-            return self._warned({"ok": True, "action": "pass"}, container_id, variables, wanted.warning)
+            return granted.with_warnings({"ok": True, "action": "pass"}, container_id, variables, wanted.warning)
         if grant is None:
             admit.check_granted(self.config.container)
 
-        options = self._options(message)
+        options = self.config.oci_options(message.runtime)
         facts = self.deps.facts
         oci.check_isolation(spec, options, facts.mps_directories(), facts.is_own_namespace)
 
-        def make(plan: Plan) -> Awaitable[Container]:
-            return self._make(request, plan, spec, majors, options)
+        def make(plan: Plan, joined: Container | None) -> Awaitable[Container]:
+            return self._make(request, plan, spec, majors, options, grant, joined)
 
+        claim = grant.claim if grant else ""
         deadline = self.deps.clock() + DYING_WAIT_S
-        while (started := await self._admit(container_id, wanted, make)) is None:
-            await self._until_gone(container_id, deadline)
+        while (started := await self._admit(container_id, claim, wanted, make)) is None:
+            await self._until_gone(claim or container_id, deadline)
         plan, container = started
-        for warning in plan.warnings:
-            self._log.warning("weight 0", id=container_id, warning=warning)
-        for hint in plan.hints:
-            self._log.info("without effect", id=container_id, hint=hint)
-        self._log.info(
-            "prepared",
-            id=container_id,
-            dir=container.dir,
-            slots=[{"gpu": slot.gpu, "limit": slot.limit, "weight": slot.weight} for slot in container.slots],
-        )
+        granted.log_start(container_id, plan, container)
         reply = {"ok": True, "action": "edited", "dir": container.dir}
-        return self._warned(reply, container_id, variables, *plan.warnings)
+        return granted.with_warnings(reply, container_id, variables, *plan.warnings)
 
-    def _warned(
-        self, reply: dict[str, Any], container_id: str, variables: dict[str, str], *warnings: str
-    ) -> dict[str, Any]:
-        """The reply with what cgpu-runtime prints to the user."""
-        strange = env.unknown(variables)
-        if strange:
-            self._log.warning("unknown variable", id=container_id, warning=strange)
-        if text := "; ".join(filter(None, (*warnings, strange))):
-            reply["warning"] = wire.sentence(text)
-        return reply
+    async def _give_whole(self, request: Request, grant: Grant, spec: oci.Spec) -> dict[str, Any]:
+        async with self._admission:
+            facts, message = self.deps.facts, request.message
+            await whole.give(self.config, self._inventory, facts, grant, spec, message.bundle)
+        self._log.info("given a GPU without isolation", id=message.id, gpu=grant.whole)
+        return {"ok": True, "action": "edited"}
 
     async def _admit(
-        self, container_id: str, wanted: model.Request, make: Callable[[Plan], Awaitable[Container]]
+        self,
+        container_id: str,
+        claim: str,
+        wanted: model.Request,
+        make: Callable[[Plan, Container | None], Awaitable[Container]],
     ) -> tuple[Plan, Container] | None:
-        """Admit and create. None: the last run of this container is still dying.
+        """Admit and create, or join the slice of the claim. None: the last run of this container, or the claim's last
+        slice, is still dying.
 
-        The kernel's list is long, so it is read only for a refusal's sentence, or if the id is in use."""
+        The kernel's list is long, so it is read only for a refusal's sentence, for a claim, or if the id is in use."""
         async with self._admission:
             if self.deps.draining():
                 raise Refused(
@@ -244,9 +256,12 @@ class Daemon:
                 )
             await self._end_earlier_life(container_id)
             inventory = await self._inventory.for_admission(self.config)
+            if claim and (joined := slices.joinable(claim, self.records.values(), await self.deps.link.list())):
+                plan = admit.join(wanted, inventory, joined)
+                return plan, await make(plan, joined)
             try:
                 plan = admit.admit(wanted, inventory, None, self.config.container)
-                return plan, await make(plan)
+                return plan, await make(plan, None)
             except admit.NeedsContainerList:
                 pass
             except KernelRefused as error:
@@ -255,14 +270,14 @@ class Daemon:
                 if error.code == errno.ENOSPC:  # a concurrent creation took the room: read the sums again
                     inventory = await self._inventory.for_admission(self.config)
             there = await self.deps.link.list()
-            if _is_dying(container_id, there):
+            if slices.is_dying(claim or container_id, there):
                 return None
             plan = admit.admit(wanted, inventory, there, self.config.container)
-            return plan, await make(plan)
+            return plan, await make(plan, None)
 
     async def _until_gone(self, container_id: str, deadline: float) -> None:
         """Wait: `docker restart` may start a container before the kernel has closed the files of its last run."""
-        while _is_dying(container_id, await self.deps.link.list()):
+        while slices.is_dying(container_id, await self.deps.link.list()):
             if self.deps.clock() > deadline:
                 raise Refused(f"the last run of container {container_id[:12]} still holds GPU memory; try again later")
             await asyncio.sleep(0.05)
@@ -274,12 +289,17 @@ class Daemon:
         spec: oci.Spec,
         majors: frozenset[int],
         options: oci.Options,
+        grant: Grant | None,
+        joined: Container | None,
     ) -> Container:
-        """Write record, kernel container and config.json, in this order; a failure undoes the earlier steps."""
+        """Write record, kernel container unless one is joined, and config.json, in this order; a failure undoes the
+        earlier steps."""
         container_id, directory = request.message.id, request.message.bundle
+        shared = (joined.id, joined.cookie) if joined else (grant.claim, self._cookie()) if grant else ("", 0)
         record = Record(
             id=container_id,
-            cookie=reconcile.make_cookie(self.deps.random(reconcile.COOKIE_BITS)),
+            cookie=self._cookie(),
+            slice=shared if shared[0] else None,
             boot_id=self.boot_id,
             bundle=directory,
             phase=Phase.PREPARED,
@@ -290,9 +310,10 @@ class Daemon:
         self.records[record.key] = record
         try:
             self.deps.store.save(record)
-            container = await self.deps.link.create(container_id, record.cookie, plan.slots)
+            container = joined or await self.deps.link.create(*record.kernel_key, plan.slots)
             admit.check_grant(plan, container)
-            bundle.write(directory, oci.edit(spec, container, majors, options))
+            edited = oci.edit(spec, replace(container, cookie=record.cookie), majors, options)
+            bundle.write(directory, oci.with_environment(edited, grant.variables) if grant else edited)
         except BaseException as error:
             await asyncio.shield(self.handle_trigger(record.key, Trigger.ABORTED))
             if isinstance(error, OSError):
@@ -300,6 +321,9 @@ class Daemon:
             raise
         self._watcher.add(record, self.deps.facts.pidfd(request.peer_pid))
         return container
+
+    def _cookie(self) -> int:
+        return reconcile.make_cookie(self.deps.random(COOKIE_BITS))
 
     async def bind(self, request: Request) -> dict[str, Any]:
         message = request.message
@@ -326,39 +350,19 @@ class Daemon:
         self._log.info("bound", id=record.id, pid=process.pid, cgroup=record.cgroup and record.cgroup.path)
         return {"ok": True}
 
+    async def capacity(self) -> dict[str, Any]:
+        """What admission lets into each GPU. Until the module has attached to them, a probe finds their values."""
+        try:
+            inventory = await self._inventory.snapshot()
+            if not inventory or gpus.undiscovered(inventory):
+                async with self._admission:
+                    inventory = await self._inventory.for_admission(self.config)
+        except KernelMissing as error:
+            return {"ok": True, "module": False, "why": str(error), "gpus": []}
+        return {"ok": True, "module": True, "draining": self.deps.draining(), "gpus": report.capacity(inventory)}
+
     async def drift_counts(self) -> dict[int, int]:
-        """For each GPU of the kernel, by its index, the number of settings that differ from cgpu.toml."""
-        inventory = await self._inventory.snapshot()
-        rows = Counter(row["index"] for row in settings.drift(self.config.gpu, self.config.gpus, inventory))
-        return {gpu.index: rows[gpu.index] for gpu in inventory if gpu.kernel is not None and gpu.index is not None}
-
-    def _options(self, message: wire.Message) -> oci.Options:
-        requester = message.runtime if message.runtime.startswith("/") else ""
-        return oci.Options(
-            hook_path=self.config.runtime_path or requester or DEFAULT_RUNTIME,
-            allow_privileged=self.config.allow_privileged,
-            legacy_hook_config=self.config.legacy_hook_config or None,
-        )
-
-    async def _check_unsliced(
-        self, spec: oci.Spec, majors: frozenset[int], variables: dict[str, str], wanted: NotSliced
-    ) -> None:
-        """Refuse a container that has no slice and whose spec brings a GPU with unsliced = "refuse"."""
-        if not self.config.anywhere("unsliced", "refuse"):
-            return
-        if self.config.allow_privileged and oci.allows_all_devices(spec):
-            return
-        found = unsliced.devices_in_spec(spec, majors, variables)
-        if not found:
-            return
-        blocked = unsliced.blocked_gpu(
-            found, await self._inventory.snapshot(), lambda gpu: self.config.of(gpu).unsliced == "refuse"
-        )
-        if blocked is not None:
-            raise Refused(
-                f'{blocked} is shared in slices only (unsliced = "refuse" in cgpu.toml), and the container has no '
-                f"slice of it: {wanted.why}"
-            )
+        return report.drift_counts(self.config, await self._inventory.snapshot())
 
     async def _end_earlier_life(self, container_id: str) -> None:
         """End the last run under this id: an engine reuses it when it starts a stopped container."""
@@ -399,7 +403,10 @@ class Daemon:
                 case Action.CHECK_CGROUP:
                     self._watcher.check_cgroup(record.key)
                 case Action.DESTROY:
-                    await self.handle_trigger(record.key, await self._destroy(record.id, record.cookie))
+                    shared = slices.has_other_member(record, self.records.values())
+                    await self.handle_trigger(
+                        record.key, Trigger.DESTROYED if shared else await self._destroy(*record.kernel_key)
+                    )
                 case Action.FORGET:
                     self.records.pop(record.key, None)
                     self.deps.store.forget(record)

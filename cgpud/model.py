@@ -93,6 +93,7 @@ class Gpu:
     instances: int = 0
     limits: int | None = None  # bytes, of its containers together; None: to be summed up from their list
     kernel: KernelGpu | None = None
+    name: str = ""  # the product, of NVML
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,18 @@ class Devices:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """One slot of a grant. The variables have one DEV for all GPUs and whole units of it; this is exact."""
+
+    gpu: str  # UUID
+    mib: int
+    weight: int = 1
+    highprio: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """The request in the variables of a container."""
+    """The request in the variables of a container, or in its grant."""
 
     devices: Devices
     sizes: tuple[int, ...]  # of ALIYUN_COM_GPU_MEM_CONTAINER, GiB units; empty = default_memsize
@@ -162,6 +173,7 @@ class Request:
     weight: int | None = None  # None = not given
     highprio: bool = False
     native: Devices | None = None  # an explicit NVIDIA_VISIBLE_DEVICES in addition
+    exact: tuple[SlotRequest, ...] = ()  # of a grant; then one for each of `devices`, and nothing else counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +232,13 @@ class Record:
     deadline: float  # CLOCK_BOOTTIME seconds; while PREPARED
     process: Process | None = None  # init; while PREPARED the runtime
     cgroup: Cgroup | None = None
+    slice: tuple[str, int] | None = None  # id and cookie of the kernel's container, if several containers share it
 
     @property
     def key(self) -> tuple[str, int]:
         return (self.id, self.cookie)
+
+    @property
+    def kernel_key(self) -> tuple[str, int]:
+        """Id and cookie of the kernel's container."""
+        return self.slice or self.key

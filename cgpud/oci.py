@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cgpud.env import shorten
+from cgpud.env import DISABLE, PREFIX, PROMISE, shorten
 from cgpud.errors import Refused
 from cgpud.model import Container
 
@@ -355,19 +355,48 @@ def nodes_of(container: Container) -> list[tuple[str, int]]:
     return nodes
 
 
+def _without_gpus(spec: Spec, majors: frozenset[int]) -> Spec:
+    """A copy without nodes, rules and mounts of any GPU; linux.devices, linux.resources.devices and mounts are lists
+    of its own."""
+    out = dict(spec)
+    linux = out["linux"] = dict(_object(out.get("linux"), "linux"))
+    resources = linux["resources"] = dict(_object(linux.get("resources"), "linux.resources"))
+    linux["devices"] = [node for node in nodes(out) if keep_node(node, majors)]
+    resources["devices"] = [rule for rule in rules(out) if keep_rule(rule, majors)]
+    out["mounts"] = [mount for mount in mounts(out) if keep_mount(mount)]
+    return out
+
+
+def with_environment(spec: Spec, variables: Mapping[str, str]) -> Spec:
+    """The spec with these variables in place of all of ours, so that the container reads what it has. PROMISE stays:
+    the next start asks for the grant again."""
+    ours = [entry for entry in process_env(spec) if not _is_ours(entry)]
+    process = {**_object(spec.get("process"), "process")}
+    return {**spec, "process": {**process, "env": [*ours, *(f"{name}={value}" for name, value in variables.items())]}}
+
+
+def _is_ours(entry: Any) -> bool:
+    name = entry.split("=", 1)[0] if isinstance(entry, str) else ""
+    return (name == DISABLE or name.startswith(PREFIX)) and name != PROMISE
+
+
+def edit_whole(spec: Spec, majors: Iterable[int], nodes: Iterable[tuple[str, int, int]]) -> Spec:
+    """The spec with these real nodes, (path, major, minor), in place of any GPU: a shared GPU without isolation."""
+    out = _without_gpus(spec, frozenset(majors))
+    for path, major, minor in nodes:
+        out["linux"]["devices"].append({"path": path, "type": "c", "major": major, "minor": minor, "fileMode": 0o666})
+        rule = {"allow": True, "type": "c", "major": major, "minor": minor, "access": "rw"}
+        out["linux"]["resources"]["devices"].append(rule)
+    return out
+
+
 def edit(spec: Spec, container: Container, majors: Iterable[int], options: Options) -> Spec:
     """The spec with this container's slices in place of any GPU. Idempotent.
 
     The spec has passed check_isolation().
     """
-    real = frozenset(majors) | {container.major}
-    out = dict(spec)
-    linux = out["linux"] = dict(_object(out.get("linux"), "linux"))
-    resources = linux["resources"] = dict(_object(linux.get("resources"), "linux.resources"))
-
-    linux["devices"] = [node for node in nodes(out) if keep_node(node, real)]
-    resources["devices"] = [rule for rule in rules(out) if keep_rule(rule, real)]
-    out["mounts"] = [mount for mount in mounts(out) if keep_mount(mount)]
+    out = _without_gpus(spec, frozenset(majors) | {container.major})
+    linux, resources = out["linux"], out["linux"]["resources"]
     for path, minor in nodes_of(container):
         source = f"{NODES}/{container.dir}/{posixpath.basename(path)}"
         out["mounts"].append({"destination": path, "type": "bind", "source": source, "options": list(NODE_OPTIONS)})

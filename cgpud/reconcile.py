@@ -70,8 +70,8 @@ def reconcile(
     known: set[tuple[str, int]] = set()
     findings: list[Finding] = []
     for record in records:
-        known.add(record.key)
-        container = there.get(record.key)
+        known.add(record.kernel_key)
+        container = there.get(record.kernel_key)
         if container is None or container.dying:
             # While CREATE is in progress the kernel does not list the container yet.
             waits = record.phase is Phase.PREPARED and now <= record.deadline and record.boot_id == boot_id

@@ -83,7 +83,9 @@ def is_valid(record: Record) -> bool:
         and 0 < len(record.id.encode()) <= ID_MAX
         and 0 <= record.cookie < 1 << 64
         and math.isfinite(record.deadline)
-        and "\0" not in record.id + record.bundle
+        and "\0" not in record.id + record.bundle + record.kernel_key[0]
+        and 0 < len(record.kernel_key[0].encode()) <= ID_MAX
+        and 0 <= record.kernel_key[1] < 1 << 64
         and (process is None or (0 < process.pid <= PID_MAX and process.starttime >= 0))
         and (cgroup is None or (cgroup.path.startswith("/") and "\0" not in cgroup.path and cgroup.inode >= 0))
     )
@@ -129,4 +131,5 @@ def shown(record: Record) -> dict[str, Any]:
         "pid": record.process.pid if record.process and record.phase is not Phase.PREPARED else None,
         "cgroup": record.cgroup.path if record.cgroup else None,
         "bundle": record.bundle,
+        **({"slice": record.slice[0]} if record.slice else {}),
     }

@@ -42,8 +42,11 @@ CHECK_AGAIN_S = (0.1, 1.0)
 class Facts:
     """Reads /proc and the cgroup tree. No state, no decisions."""
 
-    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+    def __init__(
+        self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), dev: Path = Path("/dev")
+    ) -> None:
         self.proc = proc
+        self.dev = dev
         self.cgroups = cgroups
         self.controller = ""
         # With cgroup v1 (or v1 and v2 mixed) every container has its own directory in the hierarchy "devices".
@@ -67,6 +70,19 @@ class Facts:
 
     def devices(self) -> str:
         return self._read(self.proc / "devices") or ""
+
+    def real_nodes(self, nv_minor: int) -> tuple[tuple[str, int, int], ...]:
+        """(path, major, minor) of the driver's own nodes for one GPU, those that exist. OSError: no /dev/nvidiaM."""
+        found = []
+        for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", f"nvidia{nv_minor}"):
+            try:
+                number = (self.dev / name).stat().st_rdev
+            except FileNotFoundError:
+                if name == f"nvidia{nv_minor}":
+                    raise
+                continue
+            found.append((f"/dev/{name}", os.major(number), os.minor(number)))
+        return tuple(found)
 
     def mps_directories(self) -> tuple[str, ...]:
         """The directories with pipes of an MPS daemon. One that cannot be checked counts as present."""

@@ -20,6 +20,8 @@ from cgpud.config import Config
 from cgpud.dependencies import Dependencies, NvmlSource
 from cgpud.fakelink import FakeLink
 from cgpud.gpus import NvmlAbsent
+from cgpud.granted import Decider
+from cgpud.kube import KubeClient
 from cgpud.loop import Daemon
 from cgpud.model import NvmlGpu, NvmlView
 from cgpud.server import Server
@@ -72,6 +74,7 @@ class Node:
     now: float = 1000.0
     nvml: Callable[[], tuple[NvmlGpu, ...]] | NvmlSource = no_nvml
     sensors: Callable[[], tuple[NvmlGpu, ...]] = no_nvml
+    decider: Decider = field(default_factory=lambda: KubeClient(Path("/nowhere/kube.sock"), connect_wait_s=0))
 
     def __post_init__(self) -> None:
         (self.directory / "cgroup").mkdir(exist_ok=True)
@@ -91,6 +94,7 @@ class Node:
             self.facts,
             nvml=FakeNvml(self.nvml) if callable(self.nvml) else self.nvml,
             sensors=FakeNvml(self.sensors),
+            decider=self.decider,
             draining=(self.directory / "drain").exists,
             clock=lambda: self.now,
         )

@@ -26,7 +26,7 @@ LAYERS = {
     """,
     "decisions": """
         cgpud.env cgpud.settings cgpud.state cgpud.events cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced
-        cgpud.metrics cgpud.effect cgpud.history
+        cgpud.metrics cgpud.effect cgpud.history cgpud.slices
         cgpu_cli.names cgpu_cli.share cgpu_cli.render cgpu_cli.describe cgpu_cli.checks
         cgpu_cli.containerd cgpu_cli.engines
         cgpu_cli.columns cgpu_cli.rates cgpu_cli.view cgpu_cli.query cgpu_cli.overview cgpu_cli.topview
@@ -34,7 +34,7 @@ LAYERS = {
     """,
     "outside": """
         cgpud.toolkit cgpud.log cgpud.notify cgpud.bundle cgpud.wire cgpud.config cgpud.store cgpud.watch cgpud.gpus
-        cgpud.nvml cgpud.grants
+        cgpud.nvml cgpud.grants cgpud.granted cgpud.kube
         cgpud.link cgpud.listener cgpud.netlink cgpud.fakelink cgpud.server cgpud.http cgpud.apply
         cgpu_cli.output cgpu_cli.proc cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.versions
         cgpu_cli.node cgpu_cli.sensors cgpu_cli.collect cgpu_cli.bundle
@@ -43,7 +43,8 @@ LAYERS = {
         cgpu_cli.sim.playback
     """,
     "assembly": """
-        cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.queries cgpud.loop cgpud.exporter
+        cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.queries cgpud.whole cgpud.report cgpud.loop
+        cgpud.exporter
         cgpu_cli.app cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status
         cgpu_cli.monitor cgpu_cli.top cgpu_cli.stats cgpu_cli.trace
         cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events cgpu_cli.simulate

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""The client of cgpu-kube's socket: which slice a container of a pod gets. The format is that of the daemon's own.
+
+{"op": "decide", "subject": {"namespace", "pod", "uid", "container"}}  ->  {"ok": true, "grant": {...}}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from cgpud import server, wire
+from cgpud.errors import Refused
+
+SOCKET = Path("/run/cgpu/kube.sock")
+CONNECT_WAIT_S = 5.0  # a restart of cgpu-kube
+ANSWER_WAIT_S = 25.0  # it may ask the API server; cgpu-runtime waits 60 s for all
+RETRY_S = 0.2
+REPLY_MAX = 1 << 20
+
+
+class KubeClient:
+    """Asks cgpu-kube. Every failure is Refused: without an answer the container does not start."""
+
+    def __init__(self, path: Path = SOCKET, connect_wait_s: float = CONNECT_WAIT_S) -> None:
+        self._path = path
+        self._connect_wait_s = connect_wait_s
+
+    async def decide(self, subject: dict[str, str]) -> dict[str, Any]:
+        """The grant for a container of a pod. Raises Refused."""
+        reply = await self._ask({"op": "decide", "subject": subject})
+        if reply.get("ok") is not True:
+            raise Refused(str(reply.get("error") or "cgpu-kube refused the container and gave no reason"))
+        grant = reply.get("grant")
+        if not isinstance(grant, dict) or grant.get("subject") != subject:
+            raise Refused("cgpu-kube answered with a grant for another container")
+        return grant
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            sock = await self._connect()
+            try:
+                async with asyncio.timeout(ANSWER_WAIT_S):
+                    loop = asyncio.get_running_loop()
+                    await loop.sock_sendall(sock, wire.encode(request))
+                    (size,) = wire.HEAD.unpack(await _receive(sock, wire.HEAD.size))
+                    if size > REPLY_MAX:
+                        raise ValueError(f"an answer of {size} bytes")
+                    reply = json.loads(await _receive(sock, size))
+            finally:
+                sock.close()
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "timeout"
+            raise Refused(
+                f"cgpu-kube, which decides the GPU of a pod's container, does not answer on {self._path} ({why}); "
+                f"systemctl status cgpu-kube shows its state"
+            ) from error
+        return reply if isinstance(reply, dict) else {}
+
+    async def _connect(self) -> socket.socket:
+        """A connection to a server of root, or of the daemon's own user. Waits for a server that restarts."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._connect_wait_s
+        while True:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+            try:
+                await loop.sock_connect(sock, str(self._path))
+            except OSError:
+                sock.close()
+                if loop.time() > until:
+                    raise
+                await asyncio.sleep(RETRY_S)
+                continue
+            if server.is_allowed(server.peer_of(sock)[1]):
+                return sock
+            sock.close()
+            raise OSError("the socket is not one of root")
+
+
+async def _receive(sock: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = b""
+    while len(data) < size:
+        chunk = await loop.sock_recv(sock, size - len(data))
+        if not chunk:
+            raise OSError("the connection was closed")
+        data += chunk
+    return data

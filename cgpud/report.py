@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""What the daemon answers about its GPUs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cgpud import settings
+from cgpud.admit import most_mib, why_unshared
+from cgpud.config import Config
+from cgpud.model import MIB, Gpu
+
+
+def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:
+    """`slice_mib`: the sum of limits that admission lets into the GPU now; it follows what runs outside of containers.
+    `why`: the reason for which the GPU takes no slice, or ""."""
+    return [
+        {
+            "number": gpu.number,
+            "uuid": gpu.uuid,
+            "pci": gpu.pci,
+            "nv_minor": gpu.nv_minor,
+            "name": gpu.name,
+            "total_mib": gpu.total_mib,
+            "slice_mib": most_mib(gpu),
+            "known": gpu.total_mib > 0 and gpu.room_mib is not None,
+            "limits_mib": -(-(gpu.limits or 0) // MIB),
+            "instances": gpu.instances,
+            "max_inst": gpu.max_inst,
+            "free_weight": gpu.free_weight,
+            "policy": gpu.kernel.policy if gpu.kernel else None,
+            "why": why_unshared(gpu),
+        }
+        for gpu in inventory
+    ]
+
+
+def drift_counts(config: Config, inventory: Sequence[Gpu]) -> dict[int, int]:
+    """For each GPU of the kernel, by its index, the number of settings that differ from cgpu.toml."""
+    rows = Counter(row["index"] for row in settings.drift(config.gpu, config.gpus, inventory))
+    return {gpu.index: rows[gpu.index] for gpu in inventory if gpu.kernel is not None and gpu.index is not None}

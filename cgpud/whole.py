@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""Containers without a slice: whether one may have the GPUs in its spec, and the nodes of a GPU that a grant gives as a
+whole, to be shared without isolation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cgpud import bundle, oci, unsliced
+from cgpud.admit import choose, why_unshared
+from cgpud.config import Config
+from cgpud.errors import Refused
+from cgpud.grants import Grant
+from cgpud.inventory import Inventory
+from cgpud.model import Devices, NotSliced
+from cgpud.watch import Facts
+
+
+async def check(
+    config: Config,
+    inventory: Inventory,
+    spec: oci.Spec,
+    majors: frozenset[int],
+    variables: Mapping[str, str],
+    wanted: NotSliced,
+) -> None:
+    """Refuse a container that has no slice and whose spec brings a GPU with unsliced = "refuse"."""
+    if not config.anywhere("unsliced", "refuse"):
+        return
+    if config.allow_privileged and oci.allows_all_devices(spec):
+        return
+    found = unsliced.devices_in_spec(spec, majors, variables)
+    if not found:
+        return
+    blocked = unsliced.blocked_gpu(found, await inventory.snapshot(), lambda gpu: config.of(gpu).unsliced == "refuse")
+    if blocked is not None:
+        raise Refused(
+            f'{blocked} is shared in slices only (unsliced = "refuse" in cgpu.toml), and the container has no '
+            f"slice of it: {wanted.why}"
+        )
+
+
+async def give(
+    config: Config, inventory: Inventory, facts: Facts, grant: Grant, spec: oci.Spec, directory: str
+) -> None:
+    """Write the real nodes of the grant's GPU, and no other, into config.json. Raises Refused.
+
+    A GPU with slices is not given as a whole: its memory is promised."""
+    source = f"the grant for {grant.subject}"
+    (gpu,) = choose(Devices(source, items=(grant.whole,)), await inventory.for_admission(config))
+    if why := why_unshared(gpu):
+        raise Refused(why)
+    if config.of(gpu).unsliced == "refuse":
+        raise Refused(
+            f'GPU {gpu.number} is shared in slices only (unsliced = "refuse" in cgpu.toml), and {source} gives it '
+            f"without one"
+        )
+    if gpu.instances:
+        raise Refused(
+            f"GPU {gpu.number} has {gpu.instances} slices, and {source} gives it without isolation; "
+            f"the containers with slices have to end first"
+        )
+    majors = oci.majors_of(facts.devices())
+    try:
+        nodes = facts.real_nodes(gpu.nv_minor)
+    except OSError as error:
+        raise Refused(f"/dev/nvidia{gpu.nv_minor} cannot be read: {error.strerror or error}") from error
+    edited = oci.edit_whole(spec, majors, nodes)
+    bundle.write(directory, oci.with_environment(edited, grant.variables))

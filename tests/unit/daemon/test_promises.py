@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: MIT
+"""Grants that are decided when a container starts, exact ones, those of a claim that pods share, and whole GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Node, eventually
+from test_grants import POD, annotate
+
+from cgpud import oci
+from cgpud.config import Config
+from cgpud.errors import Refused
+from cgpud.fakelink import FakeLink, example_gpus
+from cgpud.kube import KubeClient
+from cgpud.model import MIB
+from cgpud.settings import Caps, GpuSettings
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+ID = "0123456789abcdef" * 4
+OTHER = "fedcba9876543210" * 4
+THIRD = "00112233445566ff" * 4
+PROMISE = ("ALIYUN_COM_GPU_GRANT=kube",)
+GPU = [gpu.uuid for gpu in example_gpus(2)]
+EXACT = {
+    "subject": POD,
+    "variables": {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_IDX": "1"},
+    "slots": [{"gpu": GPU[1], "memory_mib": 1537, "weight": 5}],
+}
+CLAIM = "claim-eaf56863-c5c3-4c1c-9fcc-21e54688fcd0"
+
+
+@dataclass
+class FakeDecider:
+    """cgpu-kube: a grant for every pod, or the reason against it."""
+
+    grant: dict[str, Any] = field(default_factory=lambda: dict(EXACT))
+    why: str = ""
+    asked: list[dict[str, str]] = field(default_factory=list)
+
+    async def decide(self, subject: dict[str, str]) -> dict[str, Any]:
+        self.asked.append(subject)
+        await asyncio.sleep(0)
+        if self.why:
+            raise Refused(self.why)
+        return {**self.grant, "subject": subject}
+
+
+@pytest.fixture
+def decider(node: Node) -> FakeDecider:
+    node.link = FakeLink(example_gpus(2))
+    node.decider = found = FakeDecider()
+    return found
+
+
+def environment(node: Node, container_id: str) -> list[str]:
+    spec = json.loads((node.directory / "bundles" / container_id / "config.json").read_text())
+    env: list[str] = spec["process"]["env"]
+    return env
+
+
+# ---- promises ----
+
+AUTHORS = [
+    (),
+    ("CGPU_DISABLE=true",),
+    ("ALIYUN_COM_GPU_MEM_CONTAINER=15", "ALIYUN_COM_GPU_MEM_DEV=15", "NVIDIA_VISIBLE_DEVICES=all"),
+    ("ALIYUN_COM_GPU_MEM_CONTAINER=0",),
+    ("ALIYUN_COM_GPU_SCHD_WEIGHT=20", "ALIYUN_COM_GPU_HIGH_PRIO=1"),
+    ("ALIYUN_COM_GPU_GRANT=", "ALIYUN_COM_GPU_MEM_IDX=0"),
+]
+
+
+@pytest.mark.parametrize("env", AUTHORS, ids=str)
+def test_a_promised_slice_is_decided_once_and_not_by_the_author(
+    node: Node, run: Run, decider: FakeDecider, env: tuple[str, ...]
+) -> None:
+    async def main() -> None:
+        async with node.running():
+            for _ in range(2):
+                reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, (*PROMISE, *env)))
+                assert reply["action"] == "edited"
+                (slot,) = node.link.containers[ID].slots
+                assert (slot.gpu, slot.limit, slot.weight, slot.highprio) == (1, 1537 * MIB, 5, False)
+                entries = [entry for entry in environment(node, ID) if entry.startswith(("ALIYUN", "CGPU"))]
+                assert set(entries) - set(PROMISE) - {"ALIYUN_COM_GPU_GRANT="} == {
+                    f"{name}={value}" for name, value in EXACT["variables"].items()
+                }
+                await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+            assert decider.asked == [POD], "the second start has the kept grant"
+
+    run(main())
+
+
+def test_without_an_answer_a_promised_container_does_not_start(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        decider.why = "pod team-a/train-0 is not bound to this node"
+        directory = annotate(node, ID, (*PROMISE, "CGPU_DISABLE=true"))
+        before = (Path(directory) / "config.json").read_bytes()
+        async with node.running():
+            assert (await node.ask(op="prepare", id=ID, bundle=directory))["error"] == decider.why
+            assert (await node.ask(op="status"))["grants"] == 0
+            decider.why = ""
+            assert (await node.ask(op="prepare", id=ID, bundle=directory))["ok"]
+        assert before != (Path(directory) / "config.json").read_bytes()
+
+    run(main())
+
+
+@pytest.mark.parametrize("change", [{"uid": ""}, {"pod": ""}, {"container": ""}, {"namespace": ""}])
+def test_a_promise_to_no_pod_is_refused(node: Node, run: Run, decider: FakeDecider, change: dict[str, str]) -> None:
+    async def main() -> None:
+        async with node.running():
+            bundle = annotate(node, ID, PROMISE, **change)
+            assert "config.json names no pod" in (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
+        assert not decider.asked and not node.link.containers
+
+    run(main())
+
+
+BAD = [
+    ({"slots": [{"gpu": "0", "memory_mib": 1}]}, "whole UUID"),
+    ({"slots": [{"gpu": GPU[0], "memory_mib": 0}]}, "1 to"),
+    ({"slots": [{"gpu": GPU[0], "memory_mib": 1, "weight": 0}]}, "weight"),
+    ({"slots": [{"gpu": GPU[0], "memory_mib": 1}] * 2}, "another GPU"),
+    ({"slots": [], "claim": "x"}, "needs slots"),
+    ({"claim": "a b"}, "letters"),
+    ({"whole": GPU[0]}, "has no slots"),
+    ({"variables": {"PATH": "/"}}, "a grant has the variables"),
+    ({"slots": [{"gpu": GPU[0], "memory_mib": 1, "more": 1}]}, "not a grant"),
+]
+
+
+@pytest.mark.parametrize(("change", "why"), BAD, ids=str)
+def test_a_bad_decision_is_refused(
+    node: Node, run: Run, decider: FakeDecider, change: dict[str, Any], why: str
+) -> None:
+    async def main() -> None:
+        decider.grant = {**EXACT, **change}
+        async with node.running():
+            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
+            assert why in reply["error"]
+        assert not node.link.containers
+
+    run(main())
+
+
+def test_the_sentence_of_a_full_gpu_names_the_holders(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        async with node.running():
+            decider.grant = {**EXACT, "slots": [{"gpu": GPU[1], "memory_mib": 10000}]}
+            assert (await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE)))["ok"]
+            error = (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="p2")))["error"]
+            assert error.endswith(
+                f"GPU 1 has 5109 of its 15109 MiB left and 10000 MiB were requested; held by: {ID[:12]} 10000 MiB"
+            )
+
+    run(main())
+
+
+def test_caps_hold_for_exact_grants(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        node.config = Config(container=Caps(max_weight=4, files={"max_weight": "/f"}))
+        async with node.running():
+            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
+            assert reply["error"] == (
+                "the grant for team-a/train-0/main asks for weight 5, and 4 is allowed: max_weight = 4 in [container] "
+                "of /f"
+            )
+
+    run(main())
+
+
+# ---- claims ----
+
+
+async def start(node: Node, container_id: str, pod: str, group: str) -> None:
+    reply = await node.ask(op="prepare", id=container_id, bundle=annotate(node, container_id, PROMISE, pod=pod))
+    assert reply["ok"], reply
+    process = node.process(group)
+    assert (await node.bind(container_id, process.pid)) == {"ok": True}
+
+
+def sources(node: Node, container_id: str) -> set[str]:
+    spec = json.loads((node.directory / "bundles" / container_id / "config.json").read_text())
+    return {mount["source"] for mount in spec["mounts"] if mount["source"].startswith("/dev/cgpu/")}
+
+
+def test_containers_of_a_claim_share_one_slice(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        decider.grant = {**EXACT, "claim": CLAIM}
+        async with node.running():
+            await start(node, ID, "a", "/a")
+            await start(node, OTHER, "b", "/b")
+            (slice_,) = node.link.containers.values()
+            assert (slice_.id, slice_.slots[0].limit) == (CLAIM, 1537 * MIB)
+            assert sources(node, ID) == sources(node, OTHER) != set()
+            assert node.cookie(ID) != node.cookie(OTHER)
+            assert {one["slice"] for one in (await node.ask(op="status"))["containers"]} == {CLAIM}
+            await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+            assert CLAIM in node.link.containers, "the other pod still has it"
+        async with node.running() as daemon:  # a restart of the daemon
+            assert set(node.link.containers) == {CLAIM}
+            await start(node, THIRD, "c", "/c")
+            assert len(node.link.containers) == 1
+            for container_id in (OTHER, THIRD):
+                await node.ask(op="release", id=container_id, cookie=node.cookie(container_id))
+            assert not node.link.containers and not daemon.records
+            await start(node, ID, "a", "/a2")
+            assert set(node.link.containers) == {CLAIM}, "the claim is used again"
+
+    run(main())
+
+
+def test_members_that_end_at_once_destroy_the_slice_once(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        decider.grant = {**EXACT, "claim": CLAIM}
+        async with node.running() as daemon:
+            await asyncio.gather(
+                start(node, ID, "a", "/a"), start(node, OTHER, "b", "/b"), start(node, THIRD, "c", "/c")
+            )
+            assert len(node.link.containers) == 1
+            for group in ("/a", "/b", "/c"):
+                node.populate(group, False)
+            await eventually(lambda: not daemon.records, "released")
+            assert [call[0] for call in node.link.calls].count("destroy") == 1
+            assert not node.link.containers
+
+    run(main())
+
+
+def test_a_slice_that_the_kernel_lost_ends_every_member(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        decider.grant = {**EXACT, "claim": CLAIM}
+        async with node.running() as daemon:
+            await start(node, ID, "a", "/a")
+            await start(node, OTHER, "b", "/b")
+            (slice_,) = node.link.containers.values()
+            await node.link.destroy(slice_.id, slice_.cookie)
+            await eventually(lambda: not daemon.records, "no record")
+
+    run(main())
+
+
+def test_a_failed_start_of_a_member_leaves_the_slice(
+    node: Node, run: Run, decider: FakeDecider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Refused("no space")
+
+    async def main() -> None:
+        decider.grant = {**EXACT, "claim": CLAIM}
+        async with node.running() as daemon:
+            await start(node, ID, "a", "/a")
+            directory = annotate(node, OTHER, PROMISE, pod="b")
+            monkeypatch.setattr("cgpud.bundle.write", fail)
+            assert (await node.ask(op="prepare", id=OTHER, bundle=directory))["error"] == "no space"
+            assert set(node.link.containers) == {CLAIM} and len(daemon.records) == 1
+
+    run(main())
+
+
+def test_a_claim_of_another_size_is_refused_while_the_slice_exists(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        decider.grant = {**EXACT, "claim": CLAIM}
+        async with node.running():
+            await start(node, ID, "a", "/a")
+            decider.grant = {**EXACT, "claim": CLAIM, "slots": [{"gpu": GPU[1], "memory_mib": 1538}]}
+            reply = await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="b"))
+            assert "exists with other GPUs or another size" in reply["error"]
+
+    run(main())
+
+
+# ---- whole GPUs ----
+
+
+def nodes(tmp_path: Path, names: tuple[str, ...]) -> Path:
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    for place, name in enumerate(names):
+        (dev / name).symlink_to(("/dev/null", "/dev/zero", "/dev/full")[place])
+    return dev
+
+
+def test_a_whole_gpu_has_its_own_nodes_and_no_slice(node: Node, run: Run, decider: FakeDecider, tmp_path: Path) -> None:
+    async def main() -> None:
+        node.facts.dev = nodes(tmp_path, ("nvidiactl", "nvidia-uvm", "nvidia1"))
+        decider.grant = {"variables": {"ALIYUN_COM_GPU_MEM_IDX": "1"}, "whole": GPU[1]}
+        async with node.running():
+            directory = annotate(node, ID, (*PROMISE, "CGPU_DISABLE=0"))
+            assert await node.ask(op="prepare", id=ID, bundle=directory) == {"ok": True, "action": "edited"}
+            spec = json.loads((Path(directory) / "config.json").read_text())
+            found = {one["path"]: (one["major"], one["minor"]) for one in spec["linux"]["devices"]}
+            number = Path("/dev/full").stat().st_rdev
+            assert found["/dev/nvidia1"] == (os.major(number), os.minor(number))
+            assert "/dev/nvidia0" not in found
+            assert not node.link.containers
+            assert "ALIYUN_COM_GPU_MEM_IDX=1" in environment(node, ID)
+            # A slice on it: no whole GPU any more.
+            await node.ask(op="grant", grant={**EXACT, "subject": {**POD, "pod": "z"}})
+            assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="z")))["ok"]
+            reply = await node.ask(op="prepare", id=THIRD, bundle=annotate(node, THIRD, PROMISE, pod="c"))
+            assert "GPU 1 has 1 slices" in reply["error"]
+
+    run(main())
+
+
+def test_a_whole_gpu_is_refused_where_it_may_not_be(node: Node, run: Run, decider: FakeDecider, tmp_path: Path) -> None:
+    async def main() -> None:
+        node.facts.dev = nodes(tmp_path, ("nvidiactl",))
+        decider.grant = {"variables": {}, "whole": GPU[1]}
+        async with node.running() as daemon:
+            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
+            assert reply["error"].startswith("/dev/nvidia1 cannot be read")
+            daemon.config = replace(daemon.config, gpu=GpuSettings(unsliced="refuse"))
+            reply = await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE))
+            assert 'GPU 1 is shared in slices only (unsliced = "refuse"' in reply["error"]
+
+    run(main())
+
+
+def test_edit_whole_removes_every_other_gpu() -> None:
+    spec = {
+        "linux": {
+            "devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}, {"path": "/dev/x"}],
+            "resources": {"devices": [{"allow": False}, {"allow": True, "type": "c", "major": 195, "minor": 0}]},
+        },
+        "mounts": [{"destination": "/dev/nvidiactl", "type": "bind", "source": "/dev/nvidiactl"}],
+    }
+    out = oci.edit_whole(spec, {195}, [("/dev/nvidia1", 195, 1)])
+    assert [one["path"] for one in out["linux"]["devices"]] == ["/dev/x", "/dev/nvidia1"]
+    assert [one.get("minor") for one in out["linux"]["resources"]["devices"]] == [None, 1]
+    assert out["mounts"] == []
+
+
+# ---- what an orchestrator asks ----
+
+
+def test_the_gpus_as_admission_sees_them(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        first, second = example_gpus(2)
+        node.link = FakeLink((replace(first, driver_free=14000 * MIB), replace(second, overcommit=200)))
+        async with node.running():
+            reply = await node.ask(op="capacity")
+            assert reply["module"] and [one["uuid"] for one in reply["gpus"]] == GPU
+            assert [one["slice_mib"] for one in reply["gpus"]] == [14000 + 472, 2 * 15109], "as admission counts"
+            assert (await node.ask(op="grants"))["grants"] == []
+            await node.ask(op="grant", grant=EXACT)
+            assert (await node.ask(op="grants"))["grants"] == [POD]
+            node.link.missing = True
+            reply = await node.ask(op="capacity")
+            assert not reply["module"] and "not loaded" in reply["why"]
+
+    run(main())
+
+
+def test_what_is_advertised_is_what_admission_lets_in(node: Node, run: Run, decider: FakeDecider) -> None:
+    async def main() -> None:
+        (only,) = example_gpus(1)
+        node.link = FakeLink((replace(only, driver_free=13000 * MIB),))
+        async with node.running():
+            (gpu,) = (await node.ask(op="capacity"))["gpus"]
+            for extra, works in ((1, False), (0, True)):
+                slot = {"gpu": GPU[0], "memory_mib": gpu["slice_mib"] + extra}
+                await node.ask(op="grant", grant={"subject": {"id": ID}, "variables": {}, "slots": [slot]})
+                assert (await node.prepare(ID, PROMISE))["ok"] is works
+
+    run(main())
+
+
+# ---- the client ----
+
+
+@asynccontextmanager
+async def served(path: Path, answer: Callable[[bytes], bytes]) -> AsyncIterator[None]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (size,) = struct.unpack(">I", await reader.readexactly(4))
+        writer.write(answer(await reader.readexactly(size)))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, path)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def framed(value: object) -> bytes:
+    body = json.dumps(value).encode()
+    return struct.pack(">I", len(body)) + body
+
+
+ANSWERS = [
+    (framed({"ok": False, "error": "no room"}), "no room"),
+    (framed({"ok": False}), "gave no reason"),
+    (framed({"ok": True}), "for another container"),
+    (framed({"ok": True, "grant": {**EXACT, "subject": {**POD, "uid": "u-2"}}}), "for another container"),
+    (framed([]), "gave no reason"),
+    (b"", "connection was closed"),
+    (struct.pack(">I", 1 << 30), "an answer of"),
+    (struct.pack(">I", 2) + b"{x", "does not answer"),
+]
+
+
+@pytest.mark.parametrize(("answer", "why"), ANSWERS, ids=str)
+def test_a_bad_answer_is_a_refusal(tmp_path: Path, run: Run, answer: bytes, why: str) -> None:
+    async def main() -> None:
+        async with served(tmp_path / "k.sock", lambda _: answer):
+            with pytest.raises(Refused, match=why):
+                await KubeClient(tmp_path / "k.sock", 0).decide(POD)
+
+    run(main())
+
+
+def test_the_client_waits_for_a_server_that_restarts(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        path = tmp_path / "k.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+            dead.bind(str(path))
+        assert stat.S_ISSOCK(path.lstat().st_mode)
+        asked = asyncio.create_task(KubeClient(path, 5).decide(POD))
+        await asyncio.sleep(0.3)
+        path.unlink()
+        seen: list[Any] = []
+
+        def answer(body: bytes) -> bytes:
+            seen.append(json.loads(body))
+            return framed({"ok": True, "grant": EXACT})
+
+        async with served(path, answer):
+            assert await asked == EXACT
+        assert seen == [{"op": "decide", "subject": POD}]
+        with pytest.raises(Refused, match="systemctl status cgpu-kube"):
+            await KubeClient(tmp_path / "none.sock", 0).decide(POD)
+
+    run(main())
