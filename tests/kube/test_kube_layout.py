@@ -17,8 +17,8 @@ LINES_MAX = 500
 #: Bottom up: a module imports modules of its own layer and of those before it.
 LAYERS = {
     "values": "cgpu_kube cgpu_kube.errors cgpu_kube.quantity cgpu_kube.annotations cgpu_kube.node",
-    "decisions": "",
-    "outside": "",
+    "decisions": "cgpu_kube.mirror",
+    "outside": "cgpu_kube.api cgpu_kube.watch",
     "assembly": "",
     "programs": "cgpu_kube.main",
 }
@@ -27,7 +27,7 @@ PURE = ("values", "decisions")
 IMPURE = {
     *("asyncio", "http", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "shutil", "signal"),
     *("socket", "ssl", "subprocess", "tempfile", "threading", "time"),
-    *("click", "google", "grpc", "msgspec", "structlog"),
+    *("aiohttp", "click", "google", "grpc", "msgspec", "structlog", "yaml"),
 }
 
 

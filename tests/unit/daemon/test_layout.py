@@ -27,7 +27,7 @@ LAYERS = {
     "decisions": """
         cgpud.env cgpud.settings cgpud.state cgpud.events cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced
         cgpud.metrics cgpud.effect cgpud.history cgpud.slices
-        cgpu_cli.names cgpu_cli.share cgpu_cli.render cgpu_cli.describe cgpu_cli.checks
+        cgpu_cli.names cgpu_cli.share cgpu_cli.render cgpu_cli.describe cgpu_cli.checks cgpu_cli.placement
         cgpu_cli.containerd cgpu_cli.engines
         cgpu_cli.columns cgpu_cli.rates cgpu_cli.view cgpu_cli.query cgpu_cli.overview cgpu_cli.topview
         cgpu_cli.chrome cgpu_cli.samples cgpu_cli.redact

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""A collection of the API server, kept in a mirror: list, watch, resume, list again.
+
+The watch resumes at the last version that was seen, also after the API server was away. It lists again when that
+version is too old (410), and every RELIST_S, for events that never came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+
+from cgpu_kube.api import ApiError, Client, Object, Unreachable
+from cgpu_kube.errors import KubeError
+from cgpu_kube.mirror import Change, Mirror, version_of
+
+RELIST_S = 600.0
+WATCH_S = 300  # of one watch; the server then ends it
+SHORT_S = 1.0  # a watch without an event that ends sooner has failed
+BACKOFF_S = (0.2, 30.0)  # first and longest
+
+OnChange = Callable[[Object | None, Object | None], None]
+OnFailure = Callable[[str, float], None]
+
+
+class Backoff:
+    """Seconds to wait after failures in a row: doubled, half of it by chance, so that nodes do not come at once."""
+
+    def __init__(self, chance: Callable[[], float] = random.random) -> None:
+        self._chance = chance
+        self.failures = 0
+
+    def next_s(self, at_least_s: float | None = None) -> float:
+        first, longest = BACKOFF_S
+        whole = min(longest, first * 2 ** min(self.failures, 16))
+        self.failures += 1
+        return max(whole / 2 * (1 + self._chance()), min(at_least_s or 0.0, longest))
+
+    def reset(self) -> None:
+        self.failures = 0
+
+
+class Watcher:
+    """One collection. `synced` is set by the first list; run() ends only when it is cancelled.
+
+    @on_change gets old and new of each change, after the mirror has it. @on_failure gets a sentence and the seconds
+    until the next try.
+    """
+
+    def __init__(
+        self,
+        api: Client,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        *,
+        keep: Callable[[Object], Object] = lambda found: found,
+        on_change: OnChange = lambda _old, _new: None,
+        on_failure: OnFailure = lambda _why, _seconds: None,
+        relist_s: float = RELIST_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.objects = Mirror(keep)
+        self.synced = asyncio.Event()
+        self.relists = 0
+        self._api = api
+        self._path = path
+        self._params = dict(params or {})
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._relist_s = relist_s
+        self._backoff = backoff or Backoff()
+        self._version = ""
+        self._heard = 0.0
+        self._failed = False
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the API server was last heard; it is silent for up to WATCH_S while nothing changes."""
+        return time.monotonic() - self._heard if self._heard else float("inf")
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last request failed, and none since has succeeded."""
+        return self._failed
+
+    def put(self, found: Object) -> None:
+        """An answer to our own write, which comes before its event."""
+        self._report(self.objects.apply("MODIFIED", found))
+
+    async def run(self) -> None:
+        due = 0.0
+        while True:
+            try:
+                if not self._version or time.monotonic() >= due:
+                    await self._list()
+                    due = time.monotonic() + self._relist_s
+                await self._watch(due - time.monotonic())
+            except KubeError as error:
+                if isinstance(error, ApiError) and error.is_gone:
+                    self._version = ""
+                seconds = self._backoff.next_s(error.retry_after_s if isinstance(error, ApiError) else None)
+                self._failed = True
+                self._on_failure(str(error), seconds)
+                await asyncio.sleep(seconds)
+
+    async def _list(self) -> None:
+        items, version = await self._api.list(self._path, self._params)
+        self._ok()
+        self.relists += 1
+        if not (version.isascii() and version.isdigit()):
+            raise Unreachable(f"the API server's list has resourceVersion {version!r}, which is no number")
+        self._version = version
+        self._report(self.objects.replace(items, int(version)))
+        self.synced.set()
+
+    async def _watch(self, left_s: float) -> None:
+        """Until the server ends it or it is time to list again."""
+        seconds = max(1, min(WATCH_S, int(left_s) + 1))
+        began, events = time.monotonic(), 0
+        async for kind, found in self._api.watch(self._path, self._version, self._params, seconds):
+            self._heard = time.monotonic()
+            self._failed = False
+            if kind == "OPEN":
+                continue
+            events += 1
+            version = version_of(found)
+            if version >= int(self._version or 0):
+                self._version = str(version)
+            if kind != "BOOKMARK":
+                self._report(self.objects.apply(kind, found))
+        if not events and time.monotonic() - began < SHORT_S:
+            raise Unreachable("the API server ended a watch at once")
+        self._ok()
+
+    def _ok(self) -> None:
+        self._heard = time.monotonic()
+        self._failed = False
+        self._backoff.reset()
+
+    def _report(self, changes: list[Change]) -> None:
+        for old, new in changes:
+            self._on_change(old, new)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""Which GPU a pod gets: sizes, phases, several GPUs, compute, and the reasons where none will do."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpu_cli.placement import (
+    BINPACK,
+    INIT,
+    MAIN,
+    SIDECAR,
+    SPREAD,
+    Gpu,
+    Load,
+    Need,
+    NoRoom,
+    Placement,
+    PodNeed,
+    loads_of,
+    peak,
+    place,
+    score,
+)
+
+T4, H100 = Gpu(0, 15), Gpu(1, 79)
+NODE = (T4, H100)
+
+
+def one(units: int, core: int = 0, gpus: int = 1) -> PodNeed:
+    return PodNeed((Need("c0", units, core),), gpus)
+
+
+def many(*units: int) -> PodNeed:
+    return PodNeed(tuple(Need(f"c{i}", each) for i, each in enumerate(units)))
+
+
+def chosen(found: Placement | NoRoom) -> tuple[int, ...]:
+    assert isinstance(found, Placement), found
+    return found.indices
+
+
+@pytest.mark.parametrize(
+    ("need", "used", "policy", "gpus"),
+    [
+        (one(6), {}, BINPACK, (0,)),  # the smaller one is the fuller one
+        (one(6), {}, SPREAD, (1,)),
+        (one(16), {}, BINPACK, (1,)),  # each GPU has its own size
+        (one(15), {}, BINPACK, (0,)),
+        (one(6), {0: Load(10)}, BINPACK, (1,)),
+        (one(6), {0: Load(9)}, BINPACK, (0,)),
+        (one(6), {1: Load(70)}, BINPACK, (1,)),  # 9 free is fuller than 15 free
+        (one(6), {1: Load(70)}, SPREAD, (0,)),
+        (one(6, gpus=2), {}, BINPACK, (0, 1)),
+        (one(6, core=25), {0: Load(core=80)}, BINPACK, (1,)),
+        (one(1), {0: Load(slots=20)}, BINPACK, (1,)),
+        (many(5, 5, 5), {}, BINPACK, (0,)),
+        (many(10, 10), {1: Load(69)}, BINPACK, (0, 1)),  # split: neither has 20
+    ],
+)
+def test_choice(need, used, policy, gpus) -> None:
+    assert chosen(place(need, NODE, used, policy)) == gpus
+
+
+@pytest.mark.parametrize(
+    ("need", "gpus", "used", "sentence", "never"),
+    [
+        (
+            one(15),
+            NODE,
+            {0: Load(9), 1: Load(70)},
+            "15 GiB asked for: GPU 0 has 6 of 15 GiB free, GPU 1 has 9 of 79 GiB free",
+            False,
+        ),
+        (one(80), NODE, {}, "80 GiB asked for: GPU 0 has 15 of 15 GiB free, GPU 1 has 79 of 79 GiB free", True),
+        (
+            one(16, gpus=2),
+            NODE,
+            {},
+            "16 GiB on each of 2 GPUs asked for: GPU 0 has 15 of 15 GiB free, GPU 1 has room",
+            True,
+        ),
+        (one(1, gpus=3), NODE, {}, "3 GPUs asked for and the node has 2", True),
+        (one(1), (), {}, "the node has no GPU", True),
+        (
+            one(1),
+            (Gpu(0, 15, why="is unhealthy: Xid 79"), H100),
+            {1: Load(slots=20)},
+            "1 GiB asked for: GPU 0 is unhealthy: Xid 79, GPU 1 has 20 of the 20 containers that it takes",
+            False,
+        ),
+        (
+            one(1, core=30),
+            NODE,
+            {0: Load(core=75), 1: Load(core=80)},
+            "1 GiB asked for: GPU 0 has 25 of 100 % of compute free, and 30 % are asked for, "
+            "GPU 1 has 20 of 100 % of compute free, and 30 % are asked for",
+            False,
+        ),
+        (
+            one(1, core=30),
+            (Gpu(0, 15, core=0),),
+            {},
+            "1 GiB asked for: GPU 0 offers no percentage of compute",
+            True,
+        ),
+        (
+            many(10, 10),
+            (T4,),
+            {},
+            "20 GiB asked for by 2 containers, the largest 10: GPU 0 has 15 of 15 GiB free",
+            False,
+        ),
+    ],
+)
+def test_why_not(need, gpus, used, sentence, never) -> None:
+    found = place(need, gpus, used)
+    assert isinstance(found, NoRoom)
+    assert (found.why, found.never) == (sentence, never)
+
+
+def test_no_split_on_a_vendors_node() -> None:
+    assert isinstance(place(many(10, 10), NODE, {1: Load(69)}, split=False), NoRoom)
+
+
+def test_phases() -> None:
+    """Init containers run before the others, sidecars from their start on."""
+    init, main = Need("i", 9, phase=INIT, step=0), Need("m", 6)
+    assert peak([init, main]) == Load(9, 0, 1)
+    side = Need("s", 4, phase=SIDECAR, step=0)
+    later = Need("i", 9, phase=INIT, step=1)
+    assert peak([side, later, main]) == Load(13, 0, 2)
+    earlier = Need("i", 9, phase=INIT, step=0)
+    late_side = Need("s", 4, phase=SIDECAR, step=1)
+    assert peak([earlier, late_side, main]) == Load(10, 0, 2)
+
+
+needs = st.builds(
+    lambda containers, gpus: PodNeed(
+        tuple(
+            Need(f"c{i}", units, core * 5, phase, i if phase != MAIN else 0)
+            for i, (units, core, phase) in enumerate(containers)
+        ),
+        gpus,
+    ),
+    st.lists(
+        st.tuples(st.integers(1, 20), st.integers(0, 20), st.sampled_from([MAIN, MAIN, INIT, SIDECAR])),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 3),
+)
+nodes = st.lists(
+    st.builds(Gpu, st.just(0), st.integers(1, 30), st.sampled_from([0, 100]), st.integers(1, 4)), max_size=3
+).map(lambda gpus: tuple(Gpu(i, gpu.units, gpu.core, gpu.slots) for i, gpu in enumerate(gpus)))
+loads = st.dictionaries(st.integers(0, 2), st.builds(Load, st.integers(0, 30), st.integers(0, 100), st.integers(0, 4)))
+
+
+def room(gpus, used, need, on) -> bool:
+    taken = loads_of(need, on)
+    return all(load.fits(gpus[index].size - used.get(index, Load())) for index, load in taken.items())
+
+
+@given(needs, nodes, loads, st.sampled_from([BINPACK, SPREAD]), st.booleans())
+def test_a_placement_fits_and_a_refusal_has_tried_every_gpu(need, gpus, used, policy, split) -> None:
+    found = place(need, gpus, used, policy, split=split)
+    if isinstance(found, Placement):
+        assert set(found.gpus) == {each.name for each in need.containers}
+        assert all(len(set(on)) == need.gpus for on in found.gpus.values())
+        assert room(gpus, used, need, found.gpus)
+        assert dict(found.loads) == loads_of(need, found.gpus)
+        if not split or need.gpus > 1:
+            assert len({on for on in found.gpus.values()}) == 1
+        return
+    assert set(found.whys) == {gpu.index for gpu in gpus}
+    singles = [gpu for gpu in gpus if room(gpus, used, need, {each.name: (gpu.index,) for each in need.containers})]
+    assert len(singles) < need.gpus
+    if found.never:
+        empty = place(need, gpus, {}, policy, split=split)
+        assert isinstance(empty, NoRoom)
+
+
+@given(needs.filter(lambda need: need.gpus == 1 and all(each.phase == MAIN for each in need.containers)), nodes, loads)
+def test_the_split_is_close_to_the_best(need, gpus, used) -> None:
+    """The search does not go back, but for two containers it finds whatever exists."""
+    if (
+        len(need.containers) > 2
+        or any(each.core for each in need.containers)
+        or isinstance(place(need, gpus, used), Placement)
+    ):
+        return
+    indices = [gpu.index for gpu in gpus]
+    for combination in product(indices, repeat=len(need.containers)):
+        on = {each.name: (index,) for each, index in zip(need.containers, combination, strict=True)}
+        assert not room(gpus, used, need, on)
+
+
+def test_score() -> None:
+    assert score(NODE, {}, BINPACK) == 0 and score(NODE, {}, SPREAD) == 10
+    assert score(NODE, {1: Load(47)}, BINPACK) == 5
+    assert score((), {}, BINPACK) == 0

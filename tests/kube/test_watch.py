@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: MIT
+"""The client and the watcher against the API server of the tests, with its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_api import FakeApi, Refusal, recorded
+
+from cgpu_kube import api as kube
+from cgpu_kube import watch
+from cgpu_kube.mirror import version_of
+
+PODS = "/api/v1/pods"
+
+
+def pod(name: str, **labels: str) -> dict:
+    return {"metadata": {"namespace": "d", "name": name, "labels": labels}, "spec": {"containers": []}}
+
+
+async def until(check: Callable[[], bool], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+def quick() -> watch.Backoff:
+    backoff = watch.Backoff()
+    slow = backoff.next_s
+    backoff.next_s = lambda at_least=None: slow(at_least) / 50  # type: ignore[method-assign]
+    return backoff
+
+
+def same(watcher: watch.Watcher, server: FakeApi) -> bool:
+    return {(one["metadata"]["name"], version_of(one)) for one in watcher.objects} == {
+        (one["metadata"]["name"], version_of(one)) for one in server.pods().values()
+    }
+
+
+def run(test: Callable[..., object]) -> None:
+    async def whole() -> None:
+        async with FakeApi() as server, kube.Client(kube.Config(server.url)) as client:
+            await test(server, client)
+
+    asyncio.run(whole())
+
+
+class Following:
+    """A watcher that runs."""
+
+    def __init__(self, client: kube.Client, **options: object) -> None:
+        self.failures: list[str] = []
+        self.watcher = watch.Watcher(
+            client, PODS, backoff=quick(), on_failure=lambda why, _s: self.failures.append(why), **options
+        )
+
+    async def __aenter__(self) -> Following:
+        self._task = asyncio.create_task(self.watcher.run())
+        await asyncio.wait_for(self.watcher.synced.wait(), 10)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def test_a_list_of_many_pages_and_the_events_after_it() -> None:
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        for number in range(kube.PAGE * 2 + 3):
+            server.put("api/v1/pods", pod(f"p{number}"))
+        async with Following(client) as one:
+            assert len(one.watcher.objects) == kube.PAGE * 2 + 3
+            server.put("api/v1/pods", pod("new"))
+            server.remove("api/v1/pods", "d", "p7")
+            await until(lambda: same(one.watcher, server))
+            assert one.watcher.relists == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+def test_410_lists_again_and_finds_what_was_deleted(as_event: bool) -> None:
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        server.gone_as_event = as_event
+        server.put("api/v1/pods", pod("a"))
+        server.put("api/v1/pods", pod("b"))
+        async with Following(client) as one:
+            await until(lambda: any(path == PODS for _, path in server.requests[1:]))
+            await server.down()
+            server.remove("api/v1/pods", "d", "a")
+            server.compact()
+            await server.up()
+            await until(lambda: same(one.watcher, server))
+            assert one.watcher.relists == 2
+
+    run(test)
+
+
+def test_a_watch_that_ends_resumes_without_a_list() -> None:
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        async with Following(client) as one:
+            for number in range(5):
+                server.put("api/v1/pods", pod(f"p{number}"))
+                await until(lambda: same(one.watcher, server))
+                server.end_watches()
+            server.put("api/v1/pods", pod("last"))
+            await until(lambda: same(one.watcher, server))
+            assert one.watcher.relists == 1
+
+    run(test)
+
+
+def test_bookmarks_move_the_version() -> None:
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        server.bookmark_s = 0.05
+        async with Following(client) as one:
+            for number in range(5):
+                server.put("api/v1/nodes", {"metadata": {"name": f"n{number}"}})
+            await until(lambda: one.watcher._version == str(server.version))
+
+    run(test)
+
+
+def test_the_api_server_is_away() -> None:
+    """Tries come less and less often, reports say why, and nothing is forgotten meanwhile."""
+
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        server.put("api/v1/pods", pod("a"))
+        async with Following(client) as one:
+            await server.down()
+            await until(lambda: len(one.failures) > 4)
+            assert one.watcher.failing and len(one.watcher.objects) == 1
+            assert all("does not answer" in why or "ended a watch at once" in why for why in one.failures)
+            server.put("api/v1/pods", pod("b"))
+            await server.up()
+            await until(lambda: same(one.watcher, server))
+            assert not one.watcher.failing
+
+    run(test)
+
+
+def test_ten_minutes_away_are_few_tries() -> None:
+    backoff = watch.Backoff(lambda: 0.5)
+    waits = [backoff.next_s() for _ in range(40)]
+    assert waits[0] < 0.2 and waits == sorted(waits) and waits[-1] <= 30
+    spent, tries = 0.0, 0
+    while spent < 600:
+        spent += waits[min(tries, 39)]
+        tries += 1
+    assert tries < 40
+    assert watch.Backoff().next_s(at_least_s=7) >= 7
+    assert watch.Backoff().next_s(at_least_s=7000) <= 30
+
+
+def test_refusals_are_retried() -> None:
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        tries = []
+
+        def before(method: str, path: str) -> None:
+            tries.append(path)
+            if len(tries) < 4:
+                raise Refusal(429, "TooManyRequests", "the server is busy")
+
+        server.before = before
+        async with Following(client) as one:
+            assert one.failures == ["the server is busy"] * 3
+            assert not one.watcher.failing
+
+    run(test)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_late_doubled_and_missing_events(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def fault(kind: str, found: dict) -> list[tuple[float, str, dict]]:
+        way = chance.choice(["good", "good", "twice", "late", "missing"])
+        if way == "missing":
+            return []
+        return [(0.03 if way == "late" else 0.0, kind, found)] * (2 if way == "twice" else 1)
+
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        server.fault = fault
+        seen: dict[str, str] = {}
+
+        def change(old: dict | None, new: dict | None) -> None:
+            if old is not None:
+                assert seen.pop(old["metadata"]["name"]) == old["metadata"]["uid"]
+            if new is not None:
+                seen[new["metadata"]["name"]] = new["metadata"]["uid"]
+
+        async with Following(client, relist_s=0.3, on_change=change) as one:
+            for _ in range(60):
+                name = chance.choice("abcdef")
+                if ("d", name) in server.pods() and chance.random() < 0.4:
+                    server.remove("api/v1/pods", "d", name)
+                else:
+                    server.put("api/v1/pods", pod(name))
+                if chance.random() < 0.1:
+                    server.end_watches()
+                if chance.random() < 0.05:
+                    server.compact()
+                await asyncio.sleep(0.005)
+            await until(lambda: same(one.watcher, server))
+            assert set(seen) == {name for _, name in server.pods()}
+
+    run(test)
+
+
+def test_errors_are_those_of_the_server() -> None:
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        found = server.put("api/v1/pods", pod("a"))
+        with pytest.raises(kube.ApiError) as missing:
+            await client.get(f"{PODS}/x")
+        assert missing.value.is_missing
+        where = "/api/v1/namespaces/d/pods/a"
+        with pytest.raises(kube.ApiError, match="the object has been modified") as conflict:
+            await client.patch(where, {"metadata": {"resourceVersion": "1", "labels": {"a": "b"}}})
+        assert conflict.value.is_conflict and conflict.value.reason == recorded("conflict")["reason"]
+        done = await client.patch(where, {"metadata": {"uid": found["metadata"]["uid"], "labels": {"a": "b"}}})
+        assert done["metadata"]["labels"] == {"a": "b"}
+        await client.delete(where, {"preconditions": {"uid": found["metadata"]["uid"]}})
+        assert server.pods() == {}
+
+    run(test)
+
+
+def test_an_answer_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube, "REQUEST_TIMEOUT_S", 0.1)
+
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        server.before = lambda _method, _path: asyncio.sleep(30)
+        with pytest.raises(kube.Unreachable, match="does not answer"):
+            await client.get(PODS)
+
+    run(test)
+
+
+# ---- configuration ----
+
+
+def kubeconfig(tmp_path: Path, **user: object) -> Path:
+    path = tmp_path / "config"
+    values = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "team"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://10.0.0.1:6443", "certificate-authority": "ca.crt"}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(json.dumps(values))  # JSON is YAML
+    return path
+
+
+def test_a_kubeconfig(tmp_path: Path) -> None:
+    config = kube.load(kubeconfig(tmp_path, token="secret"))
+    assert (config.server, config.token, config.namespace) == ("https://10.0.0.1:6443", "secret", "team")
+    assert config.ca_file == tmp_path / "ca.crt"
+    assert "secret" not in repr(config)
+    pem = base64.b64encode(b"PEM").decode()
+    config = kube.load(kubeconfig(tmp_path, **{"client-certificate-data": pem, "client-key-data": pem}))
+    assert config.cert_file is not None and config.cert_file.stat().st_mode & 0o777 == 0o600
+    config.cert_file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "No such file or directory"),
+        ("a: [", "is no YAML"),
+        ("[]", "is no kubeconfig file"),
+        ("{}", "has no current-context"),
+        ('{"current-context": "c"}', "has no context 'c'"),
+        (
+            '{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],'
+            ' "clusters": [{"name": "k", "cluster": {"server": "ftp://x"}}]}',
+            "has no server",
+        ),
+    ],
+)
+def test_a_bad_kubeconfig_is_a_sentence(tmp_path: Path, text: str | None, sentence: str) -> None:
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(kube.NoConfig, match=sentence):
+        kube.load(path)
+
+
+def test_a_login_program_is_not_run(tmp_path: Path) -> None:
+    with pytest.raises(kube.NoConfig, match="logs in by exec, which a service cannot"):
+        kube.load(kubeconfig(tmp_path, exec={"command": "touch", "args": [str(tmp_path / "ran")]}))
+    with pytest.raises(kube.NoConfig, match="is not base64"):
+        kube.load(kubeconfig(tmp_path, **{"client-certificate-data": "?"}))
+
+
+def test_in_a_pod(tmp_path: Path) -> None:
+    for name, text in {"token": "secret", "namespace": "kube-system", "ca.crt": ""}.items():
+        (tmp_path / name).write_text(text)
+    config = kube.in_cluster(tmp_path, {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"})
+    assert (config.server, config.namespace, config.token_file) == (
+        "https://[fd00::1]:443",
+        "kube-system",
+        tmp_path / "token",
+    )
+    with pytest.raises(kube.NoConfig, match="not in a pod"):
+        kube.in_cluster(tmp_path, {})
+    with pytest.raises(kube.NoConfig, match="neither a pod's service account nor"):
+        kube.load(environ={"HOME": str(tmp_path)})
+
+
+def test_a_token_that_rotates_is_read_again(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+
+    async def test(server: FakeApi, _client: kube.Client) -> None:
+        server.token = "first"
+        async with kube.Client(kube.Config(server.url, token_file=token)) as client:
+            with pytest.raises(kube.NoConfig, match="the token cannot be read"):
+                await client.get(PODS)
+            token.write_text("first\n")
+            await client.get(PODS)
+            server.token = "second"
+            with pytest.raises(kube.ApiError, match="Unauthorized"):
+                await client.get(PODS)
+            token.write_text("second\n")
+            await client.get(PODS)
+
+    run(test)
+
+
+def test_a_missing_certificate_is_a_sentence(tmp_path: Path) -> None:
+    async def test(_server: FakeApi, _client: kube.Client) -> None:
+        async with kube.Client(kube.Config("https://127.0.0.1:1", ca_file=tmp_path / "none")) as client:
+            with pytest.raises(kube.NoConfig, match="certificates cannot be read"):
+                await client.get(PODS)
+
+    run(test)
