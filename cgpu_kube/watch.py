@@ -34,7 +34,7 @@ class Backoff:
 
     def next_s(self, at_least_s: float | None = None) -> float:
         first, longest = BACKOFF_S
-        whole = min(longest, first * 2 ** min(self.failures, 16))
+        whole: float = min(longest, first * 2 ** min(self.failures, 16))
         self.failures += 1
         return max(whole / 2 * (1 + self._chance()), min(at_least_s or 0.0, longest))
 

@@ -97,8 +97,10 @@ def test_choice(need, used, policy, gpus) -> None:
             one(1, core=30),
             NODE,
             {0: Load(core=75), 1: Load(core=80)},
-            "1 GiB asked for: GPU 0 has 25 of 100 % of compute free, and 30 % are asked for, "
-            "GPU 1 has 20 of 100 % of compute free, and 30 % are asked for",
+            (
+                "1 GiB asked for: GPU 0 has 25 of 100 % of compute free, and 30 % are asked for, "
+                "GPU 1 has 20 of 100 % of compute free, and 30 % are asked for"
+            ),
             False,
         ),
         (
@@ -174,7 +176,7 @@ def test_a_placement_fits_and_a_refusal_has_tried_every_gpu(need, gpus, used, po
         assert room(gpus, used, need, found.gpus)
         assert dict(found.loads) == loads_of(need, found.gpus)
         if not split or need.gpus > 1:
-            assert len({on for on in found.gpus.values()}) == 1
+            assert len(set(found.gpus.values())) == 1
         return
     assert set(found.whys) == {gpu.index for gpu in gpus}
     singles = [gpu for gpu in gpus if room(gpus, used, need, {each.name: (gpu.index,) for each in need.containers})]

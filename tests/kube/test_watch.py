@@ -277,8 +277,10 @@ def test_a_kubeconfig(tmp_path: Path) -> None:
         ("{}", "has no current-context"),
         ('{"current-context": "c"}', "has no context 'c'"),
         (
-            '{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],'
-            ' "clusters": [{"name": "k", "cluster": {"server": "ftp://x"}}]}',
+            (
+                '{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}],'
+                ' "clusters": [{"name": "k", "cluster": {"server": "ftp://x"}}]}'
+            ),
             "has no server",
         ),
     ],
