@@ -8,7 +8,9 @@ import click
 from cgpu_cli.app import App, version_option
 
 #: Command -> its module and its name there.
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS = {
+    "node": ("cgpu_kube.node.command", "node"),
+}
 
 
 @click.group(cls=App, name="cgpu-kube", lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -90,7 +90,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """Raises Refused if the grant gives no slice, or in a way that a container's own variables could not."""
         self.subject.check()
         for name in self.variables:
-            if name not in _GRANTED and not (name in env.OF_SCHEDULERS and (self.slots or self.whole)):
+            if not (name in _GRANTED or self._is_shown(name)):
                 raise Refused(f"a grant has the variables {', '.join(sorted(_GRANTED))}, not {env.shorten(name)}")
         if self.claim and not (self.slots and _CLAIM.match(self.claim)):
             raise Refused("the claim of a grant is 1 to 64 letters, digits, dots and dashes, and needs slots")
@@ -104,6 +104,12 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         wanted = env.parse(self.variables, default_memsize=True)
         if isinstance(wanted, NotSliced):
             raise Refused(f"a grant of no slice: {wanted.why}")
+
+    def _is_shown(self, name: str) -> bool:
+        """May the variable be there for programs to read, although it gives nothing?"""
+        if name == env.DISABLE:
+            return bool(self.whole)
+        return name in env.OF_SCHEDULERS and bool(self.whole or self.slots)
 
     def _check_slots(self) -> None:
         for slot in self.slots:

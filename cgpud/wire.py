@@ -28,6 +28,7 @@ class Message(msgspec.Struct, frozen=True):
     runtime: str = ""
     since: float = 0.0  # of events: seconds since 1970
     grant: Any = None  # of grant and revoke, see grants.py
+    subject: Any = None  # of decide, which cgpud asks cgpu-kube
 
 
 def length(head: bytes) -> int:

@@ -17,11 +17,20 @@ LINES_MAX = 500
 #: Bottom up: a module imports modules of its own layer and of those before it.
 LAYERS = {
     "values": "cgpu_kube cgpu_kube.errors cgpu_kube.quantity cgpu_kube.annotations cgpu_kube.node",
-    "decisions": "cgpu_kube.mirror",
-    "outside": "cgpu_kube.api cgpu_kube.watch",
-    "assembly": "",
-    "programs": "cgpu_kube.main",
+    "decisions": """
+        cgpu_kube.mirror cgpu_kube.pods
+        cgpu_kube.node.host cgpu_kube.node.podview cgpu_kube.node.decide cgpu_kube.node.claims
+    """,
+    "outside": """
+        cgpu_kube.api cgpu_kube.watch
+        cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.kubelet cgpu_kube.node.daemon cgpu_kube.node.modefile
+        cgpu_kube.node.dra cgpu_kube.node.cluster
+    """,
+    "assembly": "cgpu_kube.node.agent",
+    "programs": "cgpu_kube.main cgpu_kube.node.command",
 }
+#: Generated.
+GENERATED = "cgpu_kube.node.wire"
 #: No clock, file, process, socket, thread or chance in these.
 PURE = ("values", "decisions")
 IMPURE = {
@@ -52,7 +61,7 @@ def _imported(name: str, path: Path) -> Iterator[str]:
                 yield full if full in MODULES else base
 
 
-MODULES = _modules()
+MODULES = {name: path for name, path in _modules().items() if not name.startswith(GENERATED)}
 IMPORTS = {name: set(_imported(name, path)) for name, path in MODULES.items()}
 GRAPH = {name: {other for other in found if other in MODULES} - {name} for name, found in IMPORTS.items()}
 RANKS = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names.split()}

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: MIT
+"""The node agent: what the node offers follows cgpud's GPUs and the node's label; the grant of each container is
+decided when cgpud asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cgpu_kube import annotations as keys
+from cgpu_kube import pods
+from cgpu_kube.api import Client, Object
+from cgpu_kube.errors import KubeError
+from cgpu_kube.node import claims, host, podview
+from cgpu_kube.node.cluster import Cluster
+from cgpu_kube.node.daemon import Cgpud, DecisionServer
+from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod
+from cgpu_kube.node.dra import Claims, Driver
+from cgpu_kube.node.host import HostGpu, Offer
+from cgpu_kube.node.kubelet import Registrar, counted
+from cgpu_kube.node.modefile import ModeFile
+from cgpu_kube.node.plugin import Plugin
+from cgpud import log as logging
+
+REFRESH_S = 10.0  # cgpud's figures
+CLEAN_S = 60.0  # grants of pods that are gone
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the command."""
+
+    node: str
+    kubelet: Path = Path("/var/lib/kubelet")
+    cgpud: Path = Path("/run/cgpu/cgpud.sock")
+    socket: Path = Path("/run/cgpu/kube.sock")
+    state: Path = Path("/var/lib/cgpu/kube")
+    cdi: Path = Path("/var/run/cdi")
+    unit: str = host.GIB
+    overcommit: int = 100
+    poll_s: float = 2.0
+    refresh_s: float = REFRESH_S
+    clean_s: float = CLEAN_S
+
+
+class Agent:
+    """Everything of one node; run() ends when it is cancelled."""
+
+    def __init__(self, settings: Settings, api: Client) -> None:
+        self.settings = settings
+        self._log = logging.get()
+        self._cgpud = Cgpud(settings.cgpud)
+        self._changed = asyncio.Event()
+        self.cluster = Cluster(api, settings.node, self._changed.set, self._log)
+        self._mode_file = ModeFile(settings.state / "mode.json")
+        self.offer = Offer(self._mode_file.read(), settings.unit, settings.overcommit)
+        self.gpus: tuple[HostGpu, ...] = ()
+        self._said: dict[str, str] = {}  # subject of a warning -> its text, so that each is logged once
+        plugins = settings.kubelet / "device-plugins"
+        self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem")
+        self.core = Plugin(plugins, keys.GPU_CORE, "gpu-core")
+        self.registrar = Registrar(plugins, self._log, settings.poll_s)
+        self.claims = Claims(settings.state / "claims", settings.cdi, self._log)
+        self.driver = Driver(settings.kubelet, self.claims, self._prepare_claim, self._claim_ended, self._log)
+        self._driver_runs = False
+        self.decisions = DecisionServer(settings.socket, self.decide, self._log)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._granted: frozenset[str] = frozenset()  # uids of pods that have a grant
+        self._stale: set[tuple[str, str]] = set()  # grants whose pod was not seen at the last clean-up
+
+    async def run(self) -> None:
+        self.claims.load()
+        self.decisions.start()
+        try:
+            await self._refresh()
+            await self.apply()
+            async with asyncio.TaskGroup() as group:
+                for watcher in (self.cluster.nodes, self.cluster.pods):
+                    group.create_task(watcher.run())
+                group.create_task(self.registrar.run())
+                group.create_task(self._apply_for_ever())
+                group.create_task(self._refresh_for_ever())
+                group.create_task(self._clean_for_ever())
+        finally:
+            await self.decisions.stop()
+            for plugin in (self.memory, self.core):
+                await plugin.stop()
+            await self.driver.stop()
+            for task in self._tasks:
+                task.cancel()
+
+    def _say(self, subject: str, text: str) -> None:
+        """Log a condition once, and again when it has changed; "" ends it."""
+        if text and self._said.get(subject) != text:
+            self._log.warning(subject, reason=text)
+        self._said[subject] = text
+
+    # ---- what the node offers ----
+
+    async def _refresh_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.refresh_s)
+            await self._refresh()
+            self.decisions.restore()
+            if self._driver_runs:
+                await self.driver.ensure()
+
+    async def _refresh(self) -> None:
+        """cgpud's GPUs. Without an answer the last ones stay: a start then waits for cgpud, and fails closed."""
+        try:
+            found = host.read(await self._cgpud.ask("gpus"))
+        except (KubeError, KeyError, TypeError, ValueError) as error:
+            self._say("cgpud's GPUs are not known", str(error))
+            return
+        self._say("cgpud's GPUs are not known", "")
+        if found != self.gpus:
+            self.gpus = found
+            self._changed.set()
+
+    async def _apply_for_ever(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self.apply()
+            except (KubeError, OSError) as error:
+                self._say("not published", str(error))
+                await asyncio.sleep(min(self.settings.refresh_s, 5.0))
+                self._changed.set()
+            else:
+                self._say("not published", "")
+                await asyncio.sleep(0.05)  # one pass for a burst of events
+
+    async def apply(self) -> None:
+        """Make plugins, driver, node and ResourceSlice follow label and GPUs."""
+        self._set_mode()
+        try:
+            self.offer.check(self.gpus)
+            self._say("too many devices", "")
+            memory = host.memory_devices(self.offer, self.gpus)
+        except KubeError as error:
+            self._say("too many devices", str(error))
+            memory = []
+        node = self.cluster.own_node() or {}
+        self.memory.spread = self.core.spread = node.get("labels", {}).get(keys.PLACEMENT_LABEL) == "spread"
+        self.memory.offer(memory)
+        self.core.offer(host.core_devices(self.offer, self.gpus))
+        mode = self.offer.mode
+        wanted = [
+            plugin
+            for plugin, modes in ((self.memory, host.MEMORY_MODES), (self.core, (host.CORE_MEM,)))
+            if mode in modes or plugin.registrations
+        ]
+        if wanted != self.registrar.plugins:
+            self.registrar.plugins = wanted
+            await self.registrar.look()
+        await self._apply_driver(mode == host.DRA)
+        if self.cluster.nodes.synced.is_set():
+            await self.cluster.publish_node(self.offer.annotation(self.gpus), len(self.gpus) if memory else 0)
+
+    async def _apply_driver(self, wanted: bool) -> None:
+        """The driver serves while the mode is dra, and as long as claims are prepared: their pods end through it."""
+        self.driver.offer(self.settings.node, self.gpus if wanted else ())
+        if (wanted or any(True for _ in self.claims)) and not self._driver_runs:
+            await self.driver.ensure()
+            self._start(self.cluster.slices.run())
+            self._driver_runs = True
+        if self._driver_runs and self.cluster.slices.synced.is_set() and self.cluster.nodes.synced.is_set():
+            spec = claims.slice_spec(self.settings.node, self.gpus) if wanted else None
+            await self.cluster.publish_slice(spec)
+
+    def _start(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_mode(self) -> None:
+        node = self.cluster.own_node()
+        if node is None:
+            return
+        try:
+            mode = host.switch(self.offer.mode, host.mode_of(node["labels"]), self._users())
+        except KubeError as error:
+            self._say("mode", str(error))
+            return
+        self._say("mode", "")
+        if mode != self.offer.mode:
+            self._log.info("mode", now=mode or "default", before=self.offer.mode or "default")
+            self._mode_file.write(mode)
+            self.offer = replace(self.offer, mode=mode)
+
+    def _users(self) -> list[str]:
+        """Pods here that use what the mode offers. Before the pods are known, the mode is as it was left."""
+        if not self.cluster.pods.synced.is_set():
+            return ["pods that the API server has not listed yet"] if self.offer.mode != host.NONE else []
+        if self.offer.mode == host.DRA:
+            names = {(claim.namespace, claim.name) for claim in self.claims}
+            return sorted(f"{namespace}/{name} (claim)" for namespace, name in names)
+        return sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if pods.asks(pod))
+
+    # ---- decisions ----
+
+    async def decide(self, names: Mapping[str, str]) -> Grant:
+        """The grant of a container. Raises KubeError with the sentence for its pod's events."""
+        subject = Subject(**names)
+        pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=False)
+        if pod is not None and subject.uid not in podview.uids(pod):
+            pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=True)
+        if pod is None:
+            return by_count(subject, self.offer, self.gpus, await self._counted(subject))
+        check_pod(subject, pod, self.settings.node)
+        if grant := claims.by_claim(subject, pod, self.claims):
+            return grant
+        if claims.claim_names(pod, subject.container) and not pods.asks(pod):
+            raise KubeError(f"{subject} names a claim that is not prepared on this node; it is tried again")
+        known = keys.parse(podview.of_scheduler(pod)) is not None
+        if not known and len(self.gpus) > 1:  # a scheduler may have written it since
+            pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=True) or pod
+            known = keys.parse(podview.of_scheduler(pod)) is not None
+        grant = by_memory(subject, pod, self.offer, self.gpus, None if known else await self._counted(subject))
+        self._start(self._set_assigned(pod))
+        return grant
+
+    async def _counted(self, subject: Subject) -> dict[str, int] | None:
+        socket = self.settings.kubelet / "pod-resources/kubelet.sock"
+        return await counted(socket, keys.GPU_MEM, subject.namespace, subject.pod, subject.container)
+
+    async def _set_assigned(self, pod: Object) -> None:
+        """Say in the annotations that the pod has its GPU, as the vendor's plugin does. The start does not wait."""
+        found = keys.parse(podview.of_scheduler(pod))
+        if found is None or found.assigned:
+            return
+        try:
+            await self.cluster.set_assigned(pod, keys.assigned_patch(found, time.time_ns()))
+        except KubeError as error:
+            self._log.warning("not marked as assigned", pod=podview.full_name(pod), reason=str(error))
+
+    # ---- claims ----
+
+    async def _prepare_claim(self, namespace: str, name: str, uid: str) -> claims.Claim:
+        node = self.cluster.own_node() or {}
+        claims.check_runtime(str(node.get("runtime", "")))
+        found = await self.cluster.claim(namespace, name)
+        claim = claims.prepare(found, uid, self.settings.node, self.offer.mode, self.gpus)
+        self._log.info("claim prepared", claim=f"{namespace}/{name}", slots=len(claim.slots))
+        return claim
+
+    async def _claim_ended(self, _claim: claims.Claim) -> None:
+        self._changed.set()
+        self._start(self._clean_once())
+
+    # ---- grants of pods that are gone ----
+
+    async def _clean_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.clean_s)
+            await self._clean_once()
+            for pod in self.cluster.pods_here():
+                if pods.asks(pod) and str(pod["metadata"].get("uid")) in self._granted:
+                    await self._set_assigned(pod)
+
+    async def _clean_once(self) -> None:
+        try:
+            await self._clean()
+        except (KubeError, KeyError, TypeError) as error:
+            self._say("grants are not cleaned up", str(error))
+        else:
+            self._say("grants are not cleaned up", "")
+
+    async def _clean(self) -> None:
+        """Revoke the grants of pods that were not here twice in a row: one may be newer than the watch."""
+        watch = self.cluster.pods
+        if not watch.synced.is_set() or watch.failing:
+            return
+        subjects = (await self._cgpud.ask("grants"))["grants"]
+        alive = {uid for pod in self.cluster.pods_here() for uid in podview.uids(pod)}
+        self._granted = frozenset(str(one["uid"]) for one in subjects if one.get("uid"))
+        gone = [one for one in subjects if one.get("uid") and one["uid"] not in alive]
+        for one in gone:
+            if (one["uid"], one["container"]) in self._stale:
+                await self._cgpud.ask("revoke", grant=one)
+        self._stale = {(one["uid"], one["container"]) for one in gone}

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: MIT
+"""PURE: ResourceClaims (resource.k8s.io/v1) -> slices, and the node's ResourceSlice and CDI specs. Objects are JSON.
+
+A claim is one slice, which all its containers and pods share: cgpud names it claim-<uid>.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cgpu_kube import quantity
+from cgpu_kube.errors import BadQuantity, KubeError, Refused
+from cgpu_kube.node import podview
+from cgpu_kube.node.decide import Grant, Subject
+from cgpu_kube.node.host import DRA, HostGpu
+
+Object = dict[str, Any]
+DRIVER = "cgpu.io"
+CONFIG_VERSION = "cgpu.io/v1"
+CONFIG_KIND = "SliceConfig"
+CDI_VERSION = "0.5.0"
+CDI_KIND = "cgpu.io/claim"
+MEMORY_MIN_MIB = 256
+TAINT = "cgpu.io/unhealthy"
+CONTAINERD_MIN = (1, 7)  # below it drops CDI devices without an error
+_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
+POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native", "burst")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSlot:
+    """One device of a prepared claim."""
+
+    request: str
+    device: str
+    pool: str
+    share: str
+    gpu: str  # UUID
+    memory_mib: int
+    weight: int = 1
+    highprio: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A prepared claim, as it is kept on disk."""
+
+    uid: str
+    namespace: str
+    name: str
+    slots: tuple[ClaimSlot, ...]
+
+    @property
+    def requests(self) -> set[str]:
+        return {slot.request for slot in self.slots}
+
+    @property
+    def slice(self) -> str:
+        return f"claim-{self.uid}"
+
+
+def device_name(gpu: HostGpu) -> str:
+    return f"gpu-{gpu.index}"
+
+
+def check_runtime(version: str) -> None:
+    """`version` as in node.status.nodeInfo. Raises Refused for a containerd that ignores CDI devices: the container
+    would start without the slice."""
+    name, _, rest = version.partition("://")
+    found = _VERSION.match(rest)
+    if name == "containerd" and found and (int(found[1]), int(found[2])) < CONTAINERD_MIN:
+        raise Refused(
+            f"this node runs containerd {rest}, which drops the devices of a claim without an error; "
+            f"it needs containerd 1.7 or later, or aliyun.com/gpu-mem in place of a claim"
+        )
+
+
+# ---- a claim of the API server ----
+
+
+def prepare(claim: Object, uid: str, node: str, mode: str, gpus: Sequence[HostGpu]) -> Claim:
+    """The slice of an allocated claim. Raises Refused."""
+    meta = claim.get("metadata") or {}
+    name = f"{meta.get('namespace', '')}/{meta.get('name', '')}"
+    if meta.get("uid") != uid:
+        raise Refused(f"claim {name} is another one now (uid {meta.get('uid')}, not {uid})")
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    results = [one for one in devices.get("results") or [] if one.get("driver") == DRIVER]
+    if not results:
+        raise Refused(f"claim {name} has no device of {DRIVER}: it is not allocated")
+    if mode != DRA:
+        raise Refused(f"claim {name} has devices of this node, which is in mode {mode or 'default'} now, not {DRA}")
+    by_device = {device_name(gpu): gpu for gpu in gpus}
+    slots = []
+    for result in results:
+        if result.get("pool") != node:
+            raise Refused(f"claim {name} has a device of node {result.get('pool')}, and this is {node}")
+        gpu = by_device.get(str(result.get("device")))
+        if gpu is None:
+            raise Refused(f"claim {name} has device {result.get('device')}, which this node does not have")
+        if gpu.why:
+            raise Refused(gpu.why)
+        slots.append(_slot(name, result, gpu, _config(name, devices.get("config") or [], str(result.get("request")))))
+    if len({slot.gpu for slot in slots}) < len(slots):
+        raise Refused(f"claim {name} has two parts of one GPU; ask for their sum in one request")
+    return Claim(uid, str(meta.get("namespace")), str(meta.get("name")), tuple(slots))
+
+
+def _slot(name: str, result: Object, gpu: HostGpu, config: Mapping[str, Any]) -> ClaimSlot:
+    consumed = result.get("consumedCapacity") or {}
+    if "memory" not in consumed:
+        raise Refused(
+            f"claim {name} has no consumed capacity: the API server has the feature gate DRAConsumableCapacity off"
+        )
+    try:
+        memory_mib = quantity.mib(consumed["memory"])
+        weight = quantity.whole(consumed.get("weight", "1"))
+    except BadQuantity as error:
+        raise Refused(f"claim {name}: {error}") from error
+    if not MEMORY_MIN_MIB <= memory_mib <= gpu.total_mib:
+        raise Refused(
+            f"claim {name} has {memory_mib} MiB of GPU {gpu.index}; a slice has {MEMORY_MIN_MIB} to {gpu.total_mib} MiB"
+        )
+    if not 1 <= weight <= gpu.max_inst:
+        raise Refused(f"claim {name} has weight {weight} of GPU {gpu.index}; it must be 1 to {gpu.max_inst}")
+    policy = config.get("policy")
+    if policy is not None and gpu.policy is not None and POLICIES.index(policy) != gpu.policy:
+        raise Refused(
+            f"claim {name} needs policy {policy}, and GPU {gpu.index} has {POLICIES[gpu.policy]}, which its node's "
+            f"administrator sets for all its slices"
+        )
+    return ClaimSlot(
+        # A request with alternatives is written request/alternative; pods name the request.
+        request=str(result.get("request")).partition("/")[0],
+        device=str(result.get("device")),
+        pool=str(result.get("pool")),
+        share=str(result.get("shareID") or ""),
+        gpu=gpu.uuid,
+        memory_mib=memory_mib,
+        weight=weight,
+        highprio=config.get("priority") == "high",
+    )
+
+
+def _config(name: str, entries: Iterable[Object], request: str) -> Mapping[str, Any]:
+    """The opaque parameters that count for a request: those of the class first, then those of the claim."""
+    out: dict[str, Any] = {}
+    ordered = sorted(entries, key=lambda one: one.get("source") != "FromClass")
+    for entry in ordered:
+        opaque = entry.get("opaque") or {}
+        requests = entry.get("requests") or []
+        names = {request, request.partition("/")[0]}
+        if opaque.get("driver") != DRIVER or (requests and not names & set(requests)):
+            continue
+        out |= _parameters(name, opaque.get("parameters"))
+    return out
+
+
+def _parameters(name: str, given: Any) -> dict[str, Any]:
+    head = f"claim {name}: the parameters for {DRIVER}"
+    if not isinstance(given, dict) or (given.get("apiVersion"), given.get("kind")) != (CONFIG_VERSION, CONFIG_KIND):
+        raise Refused(f"{head} must have apiVersion {CONFIG_VERSION} and kind {CONFIG_KIND}")
+    values = {key: value for key, value in given.items() if key not in ("apiVersion", "kind", "metadata")}
+    allowed = {"priority": ("normal", "high"), "policy": POLICIES}
+    for key, value in values.items():
+        if key not in allowed:
+            raise Refused(f"{head} have no {str(key)[:64]}; there are {' and '.join(allowed)}")
+        if value not in allowed[key]:
+            raise Refused(f"{head}: {key} must be one of {', '.join(allowed[key])}, not {str(value)[:64]}")
+    return values
+
+
+# ---- a container of a pod ----
+
+
+def claim_names(pod: Object, container: str) -> list[tuple[str, str]]:
+    """(claim, request or "") of every claim that the container names, by the names of the claims themselves."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    generated = {one.get("name"): one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or []}
+    known = {
+        one.get("name"): one.get("resourceClaimName") or generated.get(one.get("name"))
+        for one in spec.get("resourceClaims") or []
+    }
+    entries = [
+        entry
+        for one in podview.containers(pod)
+        if one.get("name") == container
+        for entry in (one.get("resources") or {}).get("claims") or []
+    ]
+    found = [(known.get(entry.get("name")), str(entry.get("request") or "")) for entry in entries]
+    extended = status.get("extendedResourceClaimStatus") or {}
+    found += [
+        (extended.get("resourceClaimName"), str(mapping.get("requestName") or ""))
+        for mapping in extended.get("requestMappings") or []
+        if mapping.get("containerName") == container
+    ]
+    return [(str(claim), request) for claim, request in found if claim]
+
+
+def by_claim(subject: Subject, pod: Object, claims: Iterable[Claim]) -> Grant | None:
+    """The grant of a container with a prepared claim; None: it names none of ours. Raises Refused."""
+    prepared = {(claim.namespace, claim.name): claim for claim in claims}
+    named: dict[str, set[str]] = {}
+    for name, request in claim_names(pod, subject.container):
+        if (subject.namespace, name) in prepared:
+            named.setdefault(name, set()).add(request)
+    if not named:
+        return None
+    if len(named) > 1:
+        raise Refused(
+            f"{subject} names {len(named)} claims of {DRIVER} ({', '.join(sorted(named))}), and a container has one; "
+            f"name one claim with as many requests"
+        )
+    ((name, requests),) = named.items()
+    claim = prepared[(subject.namespace, name)]
+    if "" not in requests and requests != claim.requests:
+        raise Refused(
+            f"{subject} names {', '.join(sorted(requests))} of claim {name}, which is one slice of "
+            f"{len(claim.slots)} GPUs; name the whole claim, or make a claim for each container"
+        )
+    return grant(subject, claim)
+
+
+def grant(subject: Subject, claim: Claim) -> Grant:
+    slots = [
+        {"gpu": slot.gpu, "memory_mib": slot.memory_mib, "weight": slot.weight, "highprio": slot.highprio}
+        for slot in claim.slots
+    ]
+    return {"subject": subject.as_dict(), "variables": {}, "slots": slots, "claim": claim.slice}
+
+
+# ---- what the node publishes ----
+
+
+def cdi_spec(claim: Claim, promise: Mapping[str, str]) -> Object:
+    """Environment only: without cgpu-runtime the container has no GPU, and not a whole one."""
+    env = [f"{name}={value}" for name, value in promise.items()]
+    devices = [{"name": cdi_name(claim, slot), "containerEdits": {"env": env}} for slot in claim.slots]
+    return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices}
+
+
+def cdi_name(claim: Claim, slot: ClaimSlot) -> str:
+    return f"{claim.uid}-{slot.device}"
+
+
+def cdi_id(claim: Claim, slot: ClaimSlot) -> str:
+    return f"{CDI_KIND}={cdi_name(claim, slot)}"
+
+
+def slice_spec(node: str, gpus: Iterable[HostGpu]) -> Object:
+    """spec of the node's ResourceSlice, without pool.generation. Small GPUs first: the scheduler takes the first that
+    fits, so large ones stay free for large claims."""
+    fitting = [gpu for gpu in gpus if min(gpu.slice_mib, gpu.total_mib) >= MEMORY_MIN_MIB]
+    return {
+        "driver": DRIVER,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "nodeName": node,
+        "devices": [_device(gpu) for gpu in sorted(fitting, key=lambda gpu: (gpu.slice_mib, gpu.index))],
+    }
+
+
+def _device(gpu: HostGpu) -> Object:
+    most = quantity.of_mib(min(gpu.slice_mib, gpu.total_mib))
+    least = quantity.of_mib(MEMORY_MIN_MIB)
+    device: Object = {
+        "name": device_name(gpu),
+        "attributes": {
+            "index": {"int": gpu.index},
+            "mode": {"string": "cgpu"},
+            "uuid": {"string": gpu.uuid},
+            **({"productName": {"string": gpu.name[:64]}} if gpu.name else {}),
+        },
+        "capacity": {
+            "memory": {
+                "value": quantity.of_mib(gpu.slice_mib),
+                "requestPolicy": {"default": most, "validRange": {"min": least, "max": most, "step": "1Mi"}},
+            },
+            "slots": {"value": str(gpu.max_inst), "requestPolicy": {"default": "1", "validValues": ["1"]}},
+            "weight": {
+                "value": str(gpu.max_inst),
+                "requestPolicy": {"default": "1", "validRange": {"min": "1", "max": str(gpu.max_inst), "step": "1"}},
+            },
+        },
+        "allowMultipleAllocations": True,
+    }
+    if gpu.why:
+        # A GPU that does not answer is of no use to the pods on it; in another mode it only takes no new ones.
+        effect = "NoExecute" if "does not answer" in gpu.why else "NoSchedule"
+        device["taints"] = [{"key": TAINT, "value": "true", "effect": effect}]
+    return device
+
+
+def same_slice(published: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Are they equal but for the generation, the order of keys, and fields that the API server adds?"""
+    return (
+        _without_times(published.get("devices") or []) == _without_times(wanted["devices"])
+        and (published.get("pool") or {}).get("resourceSliceCount") == 1
+    )
+
+
+def _without_times(devices: Sequence[Object]) -> list[Object]:
+    out = []
+    for device in devices:
+        taints = [
+            {key: value for key, value in taint.items() if key != "timeAdded"} for taint in device.get("taints") or []
+        ]
+        out.append({**device, "taints": taints})
+    return out
+
+
+def renewed(published: Mapping[str, Any], wanted: Object) -> Object:
+    """The wanted spec as the next generation of the published one."""
+    try:
+        generation = int((published.get("pool") or {}).get("generation") or 0) + 1
+    except (TypeError, ValueError) as error:
+        raise KubeError(f"the ResourceSlice has no generation: {error}") from error
+    return {**wanted, "pool": {**wanted["pool"], "generation": generation}}

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+"""The API server as the node sees it: its node, pods, claims and ResourceSlice. Every method raises KubeError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cgpu_kube import annotations as keys
+from cgpu_kube.annotations import NodeGpus
+from cgpu_kube.api import MERGE, ApiError, Client, Object, Unreachable
+from cgpu_kube.node import claims, podview
+from cgpu_kube.watch import Watcher
+
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+RESOURCE = "/apis/resource.k8s.io/v1"
+_LABELS = (keys.MODE_LABEL, keys.PLACEMENT_LABEL)
+
+
+class Cluster:
+    """Watches of the node, its pods and its ResourceSlices, and the few writes."""
+
+    def __init__(self, api: Client, node: str, on_change: Callable[[], None], log: Any) -> None:
+        self._api = api
+        self.node = node
+        self._silent = False  # a failure is logged once
+
+        def changed(_old: Object | None, _new: Object | None) -> None:
+            self._silent = False
+            on_change()
+
+        def failed(why: str, seconds: float) -> None:
+            if not self._silent:
+                log.warning("the API server is not followed", reason=why, next_try_s=round(seconds, 1))
+            self._silent = True
+
+        common: dict[str, Any] = {"on_change": changed, "on_failure": failed}
+        self.nodes = Watcher(api, NODES, {"fieldSelector": f"metadata.name={node}"}, keep=_node, **common)
+        self.pods = Watcher(api, PODS, {"fieldSelector": f"spec.nodeName={node}"}, keep=podview.kept, **common)
+        self.slices = Watcher(
+            api,
+            f"{RESOURCE}/resourceslices",
+            {"fieldSelector": f"spec.nodeName={node},spec.driver={claims.DRIVER}"},
+            **common,
+        )
+
+    # ---- reading ----
+
+    def own_node(self) -> Object | None:
+        return self.nodes.objects.get("", self.node)
+
+    def pods_here(self) -> list[Object]:
+        return [pod for pod in self.pods.objects if podview.is_here(pod, self.node)]
+
+    async def pod(self, namespace: str, name: str, uid: str, *, fresh: bool) -> Object | None:
+        """The pod of this uid. From the watch, or if that has not seen it, or `fresh`, from the API server; None: the
+        API server does not answer. Another pod of that name is returned as it is."""
+        known = self.pods.objects.get(namespace, name)
+        if known is not None and uid in podview.uids(known) and not fresh:
+            return known
+        try:
+            found = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        except ApiError as error:
+            if error.is_missing:
+                return {"metadata": {"namespace": namespace, "name": name}}
+            return known
+        except Unreachable:
+            return known
+        self.pods.put(found)
+        return podview.kept(found)
+
+    async def claim(self, namespace: str, name: str) -> Object:
+        return await self._api.get(f"{RESOURCE}/namespaces/{namespace}/resourceclaims/{name}")
+
+    # ---- writing ----
+
+    async def set_assigned(self, pod: Object, values: Mapping[str, str]) -> None:
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        body = {"metadata": {"uid": meta["uid"], "annotations": dict(values)}}
+        self.pods.put(await self._api.patch(path, body, MERGE))
+
+    async def publish_node(self, offer: NodeGpus, count: int) -> None:
+        """The annotation, and aliyun.com/gpu-count in the status, where they differ. The kubelet sets the count to 0
+        when it starts."""
+        node = self.own_node()
+        if node is None:
+            return
+        wanted = keys.write_node(offer)
+        if any(node["annotations"].get(key) != text for key, text in wanted.items()):
+            self.nodes.put(await self._api.patch(f"{NODES}/{self.node}", {"metadata": {"annotations": wanted}}, MERGE))
+        have = [node["count"].get(place) for place in ("capacity", "allocatable")]
+        if have != [str(count)] * 2 and (count or any(have)):
+            number = {keys.GPU_COUNT: str(count)}
+            body = {"status": {"capacity": number, "allocatable": number}}
+            self.nodes.put(await self._api.patch(f"{NODES}/{self.node}/status", body, MERGE))
+
+    async def publish_slice(self, spec: Object | None) -> None:
+        """Make the node's ResourceSlice so; None: remove it."""
+        name = f"{self.node}-{claims.DRIVER}"
+        there = self.slices.objects.get("", name)
+        path = f"{RESOURCE}/resourceslices"
+        try:
+            if spec is None:
+                if there is not None:
+                    await self._api.delete(f"{path}/{name}")
+            elif there is None:
+                self.slices.put(await self._api.create(path, self._slice(name, spec)))
+            elif not claims.same_slice(there.get("spec") or {}, spec):
+                meta = {"name": name, "resourceVersion": there["metadata"]["resourceVersion"]}
+                body = self._slice(name, claims.renewed(there.get("spec") or {}, spec))
+                body["metadata"] |= meta
+                self.slices.put(await self._api.replace(f"{path}/{name}", body))
+        except ApiError as error:
+            # Another state than that of the watch: its event is on the way.
+            if not (error.is_conflict or error.is_missing):
+                raise
+
+    def _slice(self, name: str, spec: Object) -> Object:
+        node = self.own_node() or {}
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": node.get("metadata", {}).get("uid", "")}
+        meta: Object = {"name": name}
+        if owner["uid"]:
+            meta["ownerReferences"] = [{**owner, "controller": True}]
+        return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta, "spec": spec}
+
+
+def _node(found: Object) -> Object:
+    """The parts of the node that count."""
+    meta, status = found.get("metadata") or {}, found.get("status") or {}
+    return {
+        "metadata": {key: meta[key] for key in ("name", "uid", "resourceVersion") if key in meta},
+        "labels": {
+            key: text
+            for key, text in (meta.get("labels") or {}).items()
+            if key in (keys.MODE_LABEL, keys.PLACEMENT_LABEL)
+        },
+        "annotations": {key: text for key, text in (meta.get("annotations") or {}).items() if key == keys.NODE_GPUS},
+        "count": {
+            place: (status.get(place) or {})[keys.GPU_COUNT]
+            for place in ("capacity", "allocatable")
+            if keys.GPU_COUNT in (status.get(place) or {})
+        },
+        "runtime": str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
+    }

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""`cgpu-kube node`: options, log, wiring."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import click
+
+from cgpu_kube import api
+from cgpu_kube.errors import KubeError
+from cgpu_kube.node import host
+from cgpu_kube.node.agent import Agent, Settings
+from cgpud import log as logging
+from cgpud import notify
+
+_Path = click.Path(path_type=Path)
+
+
+async def serve(settings: Settings, config: api.Config) -> None:
+    loop = asyncio.get_running_loop()
+    async with api.Client(config, "cgpu-kube/node") as client:
+        work = asyncio.create_task(Agent(settings, client).run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, work.cancel)
+        alive = asyncio.create_task(notify.keep_alive())
+        notify.ready()
+        try:
+            await work
+        except asyncio.CancelledError:
+            logging.get().info("stopping")
+        finally:
+            alive.cancel()
+
+
+@click.command()
+@click.option("--node-name", envvar="NODE_NAME", help="Name of the node [NODE_NAME]; else the host's name.")
+@click.option("--kubeconfig", type=_Path, help="How to reach the API server; else the pod's service account.")
+@click.option("--memory-unit", type=click.Choice(list(host.UNITS)), default=host.GIB, show_default=True)
+@click.option(
+    "--overcommit",
+    type=click.IntRange(100, 1000),
+    default=100,
+    show_default=True,
+    help="Percent of a GPU's memory that the mode share offers.",
+)
+@click.option("--kubelet-dir", type=_Path, default=Path("/var/lib/kubelet"), show_default=True)
+@click.option("--cgpud", type=_Path, default=Path("/run/cgpu/cgpud.sock"), show_default=True)
+@click.option("--socket", type=_Path, default=Path("/run/cgpu/kube.sock"), show_default=True)
+@click.option("--state-dir", type=_Path, default=Path("/var/lib/cgpu/kube"), show_default=True)
+@click.option("--cdi-dir", type=_Path, default=Path("/var/run/cdi"), show_default=True)
+@click.option("--log-format", type=click.Choice(logging.FORMATS), default="text", show_default=True)
+def node(
+    node_name: str | None,
+    kubeconfig: Path | None,
+    memory_unit: str,
+    overcommit: int,
+    kubelet_dir: Path,
+    cgpud: Path,
+    socket: Path,
+    state_dir: Path,
+    cdi_dir: Path,
+    log_format: str,
+) -> None:
+    """Offer this node's GPUs to Kubernetes, as device plugin or DRA driver."""
+    logging.configure(log_format, "info")
+    settings = Settings(
+        node=node_name or os.uname().nodename,
+        kubelet=kubelet_dir,
+        cgpud=cgpud,
+        socket=socket,
+        state=state_dir,
+        cdi=cdi_dir,
+        unit=memory_unit,
+        overcommit=overcommit,
+    )
+    try:
+        asyncio.run(serve(settings, api.load(kubeconfig)))
+    except (KubeError, OSError) as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""Both sockets between cgpud and cgpu-kube: requests to cgpud, and the server that cgpud asks for decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cgpu_kube.errors import KubeError
+from cgpud import server, wire
+from cgpud.errors import CgpuError
+
+CGPUD = Path("/run/cgpu/cgpud.sock")
+TIMEOUT_S = 30.0
+REPLY_MAX = 16 << 20
+_HEAD = struct.Struct(">I")
+
+
+class DaemonAway(KubeError):
+    """cgpud does not answer."""
+
+
+class Cgpud:
+    """Requests to cgpud, one connection each."""
+
+    def __init__(self, path: Path = CGPUD) -> None:
+        self._path = path
+
+    async def ask(self, op: str, **more: Any) -> dict[str, Any]:
+        """The answer of an operation. Raises DaemonAway, or KubeError with cgpud's sentence."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                reader, writer = await asyncio.open_unix_connection(self._path)
+                try:
+                    body = json.dumps({"op": op, **more}).encode()
+                    writer.write(_HEAD.pack(len(body)) + body)
+                    (size,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+                    if size > REPLY_MAX:
+                        raise ValueError(f"an answer of {size} bytes")
+                    reply = json.loads(await reader.readexactly(size))
+                finally:
+                    writer.close()
+        except (OSError, EOFError, ValueError) as error:
+            raise DaemonAway(
+                f"cgpud does not answer on {self._path} ({error or 'timeout'}); systemctl status cgpud shows its state"
+            ) from error
+        if not isinstance(reply, dict) or reply.get("ok") is not True:
+            raise KubeError(str((reply or {}).get("error") or "cgpud refused a request"))
+        return reply
+
+
+Decide = Callable[[Mapping[str, str]], Awaitable[dict[str, Any]]]
+
+
+class DecisionServer:
+    """cgpud's questions: {"op": "decide", "subject": {…}}. `decide` returns the grant or raises KubeError."""
+
+    def __init__(self, path: Path, decide: Decide, log: Any) -> None:
+        self._decide = decide
+        self._log = log
+        self._server = server.Server(path, self._handle, self._undelivered)
+
+    def start(self) -> None:
+        """Raises KubeError if another process serves the socket."""
+        try:
+            self._server.start()
+        except (CgpuError, OSError) as error:
+            raise KubeError(str(error)) from error
+
+    def restore(self) -> None:
+        """Make the socket again if /run was cleared."""
+        self._server.restore_socket()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+    async def _undelivered(self, _request: server.Request) -> None:
+        """cgpud has gone: it asks again when the container starts again."""
+
+    async def _handle(self, request: server.Request) -> dict[str, Any]:
+        subject = request.message.subject
+        try:
+            if request.message.op != "decide" or not isinstance(subject, dict):
+                raise KubeError(f"there is no operation {request.message.op[:32]!r}")
+            names = {key: str(subject.get(key) or "")[:512] for key in ("namespace", "pod", "uid", "container")}
+            if not all(names.values()):
+                raise KubeError("a container is named by namespace, pod, uid and container")
+            return {"ok": True, "grant": await self._decide(names)}
+        except KubeError as error:
+            self._log.warning("refused", subject=subject, reason=str(error))
+            return wire.refusal(str(error))
+        except Exception as error:
+            self._log.exception("internal error", subject=subject)
+            return wire.refusal(f"cgpu-kube has an internal error: {type(error).__name__}: {error}")

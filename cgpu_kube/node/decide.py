@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT
+"""PURE: the grant of a pod's container: which GPU, how much of it, and the variables that its programs read.
+
+The amount is that of the container's limits. The GPU is that of the scheduler's annotations, else the one whose devices
+the kubelet has counted for the container. cgpud admits the slot, so sums never exceed a GPU whatever was decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cgpu_cli.placement import MAIN, Need, PodNeed
+from cgpu_kube import pods
+from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MODE_LABEL
+from cgpu_kube.annotations import parse as parse_annotations
+from cgpu_kube.errors import Refused
+from cgpu_kube.node import podview
+from cgpu_kube.node.host import CORE, CORE_MEM, DRA, MEMORY_MODES, SHARE, HostGpu, Offer
+
+Object = dict[str, Any]
+Grant = dict[str, Any]
+#: uuid -> devices of aliyun.com/gpu-mem, as the kubelet has counted them.
+Counted = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A container, as the annotations of its config.json name it."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+
+    @property
+    def pod_name(self) -> str:
+        return f"{self.namespace}/{self.pod}"
+
+    def __str__(self) -> str:
+        return f"container {self.container} of pod {self.pod_name}"
+
+    def as_dict(self) -> dict[str, str]:
+        return {"namespace": self.namespace, "pod": self.pod, "uid": self.uid, "container": self.container}
+
+
+def check_pod(subject: Subject, pod: Object, node: str) -> None:
+    """Raises Refused unless it is the pod of this container and on this node."""
+    if subject.uid not in podview.uids(pod):
+        raise Refused(f"pod {subject.pod_name} is another one now; its earlier one gets no slice any more")
+    if not podview.is_here(pod, node):
+        raise Refused(f"pod {subject.pod_name} is not on node {node}, or has ended")
+    if subject.container not in {one.get("name") for one in podview.containers(pod)}:
+        raise Refused(f"pod {subject.pod_name} has no container {subject.container}")
+
+
+def by_memory(subject: Subject, pod: Object, offer: Offer, gpus: Sequence[HostGpu], counted: Counted | None) -> Grant:
+    """The grant of a container that asks for aliyun.com/gpu-mem. `counted` is None where the kubelet does not say.
+    Raises Refused."""
+    need = pods.needs({**pod, "metadata": {**pod["metadata"], "annotations": podview.of_scheduler(pod)}})
+    mine = next((one for one in need.containers if one.name == subject.container), None) if need else None
+    if need is None or mine is None:
+        raise Refused(
+            f"{subject} asks for no {GPU_MEM}, and its variables give it nothing; write {GPU_MEM} into its limits"
+        )
+    if offer.mode not in MEMORY_MODES:
+        raise Refused(
+            f"{subject} asks for {GPU_MEM}, and this node is in mode {offer.mode or 'default'}; "
+            f"label it {MODE_LABEL}=cgpu, or select another node"
+        )
+    if mine.core and offer.mode != CORE_MEM:
+        raise Refused(
+            f"{subject} asks for {GPU_CORE}, and this node is in mode {offer.mode}; label it {MODE_LABEL}=core_mem"
+        )
+    chosen = _choose(subject, pod, need, mine, offer, gpus, counted)
+    if offer.mode == SHARE:
+        return _whole(subject, pod, need, mine, offer, chosen)
+    slots = [
+        {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": _weight(mine, gpu)} for gpu in chosen
+    ]
+    return {"subject": subject.as_dict(), "variables": _variables(need, mine, offer, chosen), "slots": slots}
+
+
+def by_count(subject: Subject, offer: Offer, gpus: Sequence[HostGpu], counted: Counted | None) -> Grant:
+    """The same without the pod, which the API server does not give now: the devices that the kubelet has counted are
+    the limits of the container, and their GPU is its GPU. Raises Refused."""
+    if not counted or offer.mode not in MEMORY_MODES:
+        raise Refused(
+            f"pod {subject.pod_name} is not known here: the API server does not answer, and the kubelet has counted "
+            f"no {GPU_MEM} for container {subject.container}; it is tried again"
+        )
+    if len(gpus) > 1 and offer.mode != SHARE:
+        # On more than one GPU a scheduler may have written another choice into the pod's annotations.
+        raise Refused(
+            f"pod {subject.pod_name} is not known here and the API server does not answer, so its GPU is not known "
+            f"either: this node has {len(gpus)}; it is tried again"
+        )
+    units = sum(counted.values())
+    need = PodNeed((Need(subject.container, units),))
+    mine = need.containers[0]
+    chosen = _by_kubelet(subject, need, gpus, counted)
+    if offer.mode == SHARE:
+        return _whole(subject, {}, need, mine, offer, chosen)
+    slots = [{"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": 1} for gpu in chosen]
+    return {"subject": subject.as_dict(), "variables": _variables(need, mine, offer, chosen), "slots": slots}
+
+
+def _whole(subject: Subject, pod: Object, need: PodNeed, mine: Need, offer: Offer, chosen: Sequence[HostGpu]) -> Grant:
+    if len(chosen) != 1:
+        raise Refused(f"{subject} is on {len(chosen)} GPUs, and a container in mode share has one")
+    variables = {"CGPU_DISABLE": "true", **_variables(need, mine, offer, chosen)}
+    return {"subject": subject.as_dict(), "variables": variables, "whole": chosen[0].uuid}
+
+
+def _choose(
+    subject: Subject,
+    pod: Object,
+    need: PodNeed,
+    mine: Need,
+    offer: Offer,
+    gpus: Sequence[HostGpu],
+    counted: Counted | None,
+) -> list[HostGpu]:
+    given = podview.of_scheduler(pod)
+    allocation = parse_annotations(given)
+    if allocation is None:
+        return _by_kubelet(subject, need, gpus, counted)
+    found = pods.gpus_of({**pod, "metadata": {**pod["metadata"], "annotations": given}}, need)
+    if found is None or mine.name not in found:
+        raise Refused(
+            f"the annotations of pod {subject.pod_name} give {_described(given)}, and its containers ask for "
+            f"{', '.join(f'{one.units * need.gpus} ({one.name})' for one in need.containers)} {offer.unit}; "
+            f"delete the pod, so that the scheduler writes them again"
+        )
+    by_index = {gpu.index: gpu for gpu in gpus}
+    missing = [index for index in found[mine.name] if index not in by_index]
+    if missing:
+        have = ", ".join(map(str, sorted(by_index))) or "none"
+        raise Refused(
+            f"the annotations of pod {subject.pod_name} name GPU {missing[0]}, which this node does not have "
+            f"(GPUs: {have}); delete the pod, so that the scheduler writes them again"
+        )
+    return [_usable(by_index[index]) for index in found[mine.name]]
+
+
+def _described(given: Mapping[str, str]) -> str:
+    shown = [f"{key}={text[:64]}" for key, text in sorted(given.items()) if "time" not in key.lower()]
+    return ", ".join(shown[:6])
+
+
+def _usable(gpu: HostGpu) -> HostGpu:
+    if gpu.why:
+        raise Refused(gpu.why)
+    return gpu
+
+
+def _by_kubelet(subject: Subject, need: PodNeed, gpus: Sequence[HostGpu], counted: Counted | None) -> list[HostGpu]:
+    """Without a scheduler's choice: the only GPU, or those whose devices the kubelet has counted for the container."""
+    if not gpus:
+        raise Refused("this node has no GPU that cgpu_km or NVML knows of")
+    if need.gpus == 1 and len(gpus) == 1:
+        return [_usable(gpus[0])]
+    if not counted:
+        raise Refused(
+            f"pod {subject.pod_name} has no annotation {INDEX} of a scheduler, the kubelet has counted no device for "
+            f"container {subject.container}, and this node has {len(gpus)} GPUs; install the scheduler extender"
+        )
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    if set(counted) - set(by_uuid):
+        raise Refused(f"the kubelet has counted devices of {min(set(counted) - set(by_uuid))}, which is no GPU here")
+    if len(counted) != need.gpus or len(set(counted.values())) != 1:
+        parts = ", ".join(f"{count} of GPU {by_uuid[uuid].index}" for uuid, count in sorted(counted.items()))
+        raise Refused(
+            f"no single GPU had room for {subject}: the kubelet has counted {parts}; "
+            f"install the scheduler extender, which looks at each GPU, or delete the pod"
+        )
+    return [_usable(by_uuid[uuid]) for uuid in sorted(counted, key=lambda uuid: by_uuid[uuid].index)]
+
+
+def _mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu) -> int:
+    dev = offer.dev(gpu)
+    if mine.units > dev:
+        raise Refused(f"{subject} asks for {mine.units} {offer.unit} of GPU {gpu.index}, which has {dev}")
+    return offer.mib(gpu, mine.units)
+
+
+def _weight(mine: Need, gpu: HostGpu) -> int:
+    """percentage x max_inst / 100, as the vendor's; at least 1."""
+    return max(mine.core * gpu.max_inst // CORE, 1) if mine.core else 1
+
+
+def _variables(need: PodNeed, mine: Need, offer: Offer, chosen: Sequence[HostGpu]) -> dict[str, str]:
+    """What programs read: the names of the vendor's plugin. DEV is that of the first GPU."""
+    index = ",".join(str(gpu.index) for gpu in chosen)
+    main = sum(one.units for one in need.containers if one.phase == MAIN) * need.gpus
+    out = {
+        "ALIYUN_COM_GPU_MEM_IDX": index,
+        "ALIYUN_COM_GPU_VISIBLE_DEVICES": index,
+        "ALIYUN_COM_GPU_MEM_DEV": str(offer.dev(chosen[0])),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(mine.units),
+        "ALIYUN_COM_GPU_MEM_POD": str(main),
+        "ALIYUN_COM_GPU_MEM_UNIT": offer.unit,
+    }
+    if mine.core:
+        out["ALIYUN_COM_GPU_SCHD_WEIGHT"] = str(_weight(mine, chosen[0]))
+    return out
+
+
+def wrong_mode(subject: Subject, offer: Offer) -> Refused:
+    return Refused(
+        f"{subject} has a claim of cgpu.io, and this node is in mode {offer.mode or 'default'}; label it "
+        f"{MODE_LABEL}={DRA}"
+    )

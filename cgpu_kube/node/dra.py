@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT
+"""The DRA driver cgpu.io: registration, Prepare and Unprepare, health, and the claims that are prepared, on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cgpu_kube.errors import KubeError
+from cgpu_kube.node import claims
+from cgpu_kube.node.claims import DRIVER, Claim
+from cgpu_kube.node.host import HostGpu
+from cgpu_kube.node.plugin import PROMISE
+from cgpu_kube.node.rpc import Method, UnixServer
+from cgpu_kube.node.wire import dra_pb2, health_pb2, registration_pb2
+
+SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+HEALTH_SERVICE = "v1alpha1.DRAResourceHealth"
+VERSIONS = ("v1.DRAPlugin", HEALTH_SERVICE)
+CDI_DIRECTORY = Path("/var/run/cdi")
+
+#: namespace, name, uid -> the prepared claim of the API server. Raises KubeError.
+Prepare = Callable[[str, str, str], Awaitable[Claim]]
+
+
+def write_json(path: Path, value: object, mode: int = 0o600) -> None:
+    """Replace the file; its directory is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(value, separators=(",", ":")) + "\n")
+    part.chmod(mode)
+    part.replace(path)
+
+
+class Claims:
+    """The prepared claims, one file each, which survive a reboot; and their CDI specs, which do not."""
+
+    def __init__(self, directory: Path, cdi: Path, log: Any) -> None:
+        self._directory = directory
+        self._cdi = cdi
+        self._log = log
+        self._claims: dict[str, Claim] = {}
+
+    def load(self) -> None:
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                claim = msgspec.json.decode(path.read_bytes(), type=Claim)
+            except (msgspec.MsgspecError, OSError, ValueError) as error:
+                self._log.error("damaged file of a claim", file=str(path), reason=str(error))
+                continue
+            self._claims[claim.uid] = claim
+
+    def __iter__(self) -> Any:
+        return iter(list(self._claims.values()))
+
+    def get(self, uid: str) -> Claim | None:
+        return self._claims.get(uid)
+
+    def add(self, claim: Claim) -> None:
+        """Keep the claim and write its CDI spec. OSError: it is not prepared."""
+        write_json(self._directory / f"{claim.uid}.json", asdict(claim))
+        write_json(self._spec(claim.uid), claims.cdi_spec(claim, PROMISE), 0o644)
+        self._claims[claim.uid] = claim
+
+    def remove(self, uid: str) -> Claim | None:
+        self._spec(uid).unlink(missing_ok=True)
+        (self._directory / f"{uid}.json").unlink(missing_ok=True)
+        return self._claims.pop(uid, None)
+
+    def _spec(self, uid: str) -> Path:
+        return self._cdi / f"cgpu.io-claim-{uid}.json"
+
+
+class Driver:
+    """The sockets of the driver. `prepare` reads and checks a claim; `ended` is called after an Unprepare."""
+
+    def __init__(
+        self,
+        kubelet: Path,
+        store: Claims,
+        prepare: Prepare,
+        ended: Callable[[Claim], Awaitable[None]],
+        log: Any,
+    ) -> None:
+        self._prepare = prepare
+        self._ended = ended
+        self._log = log
+        self._store = store
+        self._gpus: tuple[HostGpu, ...] = ()
+        self._pool = ""
+        self._changed = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        endpoint = kubelet / "plugins" / DRIVER / "dra.sock"
+        self._info = registration_pb2.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=VERSIONS
+        )
+        self._driver = UnixServer(
+            endpoint,
+            {
+                SERVICE: {
+                    "NodePrepareResources": Method(dra_pb2.NodePrepareResourcesRequest, self._prepare_all),
+                    "NodeUnprepareResources": Method(dra_pb2.NodeUnprepareResourcesRequest, self._unprepare_all),
+                },
+                HEALTH_SERVICE: {
+                    "NodeWatchResources": Method(health_pb2.NodeWatchResourcesRequest, self._watch, streams=True)
+                },
+            },
+        )
+        self._registration = UnixServer(
+            kubelet / "plugins_registry" / f"{DRIVER}-reg.sock",
+            {
+                "pluginregistration.Registration": {
+                    "GetInfo": Method(registration_pb2.InfoRequest, self._get_info),
+                    "NotifyRegistrationStatus": Method(registration_pb2.RegistrationStatus, self._notified),
+                }
+            },
+        )
+        self.registered = False
+
+    async def ensure(self) -> None:
+        """Serve on both sockets; make again what is gone. The kubelet watches the directory of the second."""
+        for server in (self._driver, self._registration):
+            if not server.is_there:
+                await server.stop()
+                await server.start()
+
+    async def stop(self) -> None:
+        self._changed.set()
+        for server in (self._registration, self._driver):
+            await server.stop()
+            server.path.unlink(missing_ok=True)
+
+    def offer(self, pool: str, gpus: Iterable[HostGpu]) -> None:
+        found = tuple(gpus)
+        if (pool, found) != (self._pool, self._gpus):
+            self._pool, self._gpus = pool, found
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    # ---- calls of the kubelet ----
+
+    async def _get_info(self, _request: Any) -> Any:
+        return self._info
+
+    async def _notified(self, request: Any) -> Any:
+        self.registered = bool(request.plugin_registered)
+        if self.registered:
+            self._log.info("registered with the kubelet", driver=DRIVER)
+        else:
+            self._log.warning("the kubelet refused the driver", driver=DRIVER, reason=request.error)
+        return registration_pb2.RegistrationStatusResponse()
+
+    async def _prepare_all(self, request: Any) -> Any:
+        answer = dra_pb2.NodePrepareResourcesResponse()
+        for one in request.claims:
+            answer.claims[one.uid].CopyFrom(await self._prepare_one(one))
+        return answer
+
+    async def _prepare_one(self, one: Any) -> Any:
+        out = dra_pb2.NodePrepareResourceResponse()
+        try:
+            async with self._one_at_a_time:
+                claim = self._store.get(one.uid) or await self._prepare(one.namespace, one.name, one.uid)
+                self._store.add(claim)  # again after a reboot: /var/run/cdi is empty then
+        except (KubeError, OSError) as error:
+            self._log.warning("claim not prepared", claim=f"{one.namespace}/{one.name}", reason=str(error))
+            out.error = str(error)
+            return out
+        for slot in claim.slots:
+            device = out.devices.add(
+                request_names=[slot.request],
+                pool_name=slot.pool,
+                device_name=slot.device,
+                cdi_device_ids=[claims.cdi_id(claim, slot)],
+            )
+            if slot.share:
+                device.share_id = slot.share
+        return out
+
+    async def _unprepare_all(self, request: Any) -> Any:
+        answer = dra_pb2.NodeUnprepareResourcesResponse()
+        for one in request.claims:
+            out = dra_pb2.NodeUnprepareResourceResponse()
+            try:
+                async with self._one_at_a_time:
+                    claim = self._store.remove(one.uid)
+                if claim is not None:
+                    await self._ended(claim)
+            except OSError as error:
+                out.error = f"the files of claim {one.namespace}/{one.name} cannot be removed: {error}"
+            answer.claims[one.uid].CopyFrom(out)
+        return answer
+
+    async def _watch(self, _request: Any) -> AsyncIterator[Any]:
+        while True:
+            changed = self._changed
+            yield health_pb2.NodeWatchResourcesResponse(
+                devices=[
+                    health_pb2.DeviceHealth(
+                        device=health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=claims.device_name(gpu)),
+                        health=health_pb2.UNHEALTHY if gpu.why else health_pb2.HEALTHY,
+                        last_updated_time=int(time.time()),
+                    )
+                    for gpu in self._gpus
+                ]
+            )
+            await changed.wait()

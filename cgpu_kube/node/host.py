@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""PURE: the GPUs of the node in units of aliyun.com/gpu-mem, the modes, and the device ids of the kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cgpu_kube.annotations import MODE_LABEL, NodeGpu, NodeGpus
+from cgpu_kube.errors import KubeError, Refused
+
+GIB, MIB_UNIT = "GiB", "MiB"
+UNITS = {GIB: 1024, MIB_UNIT: 1}  # MiB
+CORE = 100  # percent
+SEPARATOR = "-_-"  # of the vendor's device ids
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+#: The kubelet takes an answer of 4 MiB, and a device is some 60 bytes of it.
+DEVICES_MAX = 60_000
+
+CGPU, CORE_MEM, SHARE, MPS, DRA, NONE = "cgpu", "core_mem", "share", "mps", "dra", ""
+#: Modes whose resources are ours. `default`, `topology`, `mig` and `disabled` are other plugins'.
+MODES = (CGPU, CORE_MEM, SHARE, MPS, DRA)
+FOREIGN = ("default", "topology", "mig", "disabled")
+MEMORY_MODES = (CGPU, CORE_MEM, SHARE, MPS)
+
+
+@dataclass(frozen=True, slots=True)
+class HostGpu:
+    """One GPU, as cgpud's operation `gpus` describes it."""
+
+    index: int  # M of /dev/nvidiaM, which is the number in annotations
+    uuid: str
+    total_mib: int
+    slice_mib: int  # the sum of limits that admission lets in
+    max_inst: int = 20
+    name: str = ""
+    policy: int | None = None
+    instances: int = 0
+    why: str = ""  # the reason for which it takes no slice
+
+
+def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
+    """The GPUs in cgpud's answer. One whose size is not known yet is left out."""
+    return tuple(
+        HostGpu(
+            index=int(gpu["nv_minor"]),
+            uuid=str(gpu["uuid"]),
+            total_mib=int(gpu["total_mib"]),
+            slice_mib=int(gpu["slice_mib"]),
+            max_inst=int(gpu["max_inst"]),
+            name=str(gpu["name"]),
+            policy=gpu["policy"],
+            instances=int(gpu["instances"]),
+            why=str(gpu["why"]),
+        )
+        for gpu in reply.get("gpus") or ()
+        if gpu["known"] or gpu["why"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """How the node counts: its mode, its unit, and the over-commit of the mode share."""
+
+    mode: str = NONE
+    unit: str = GIB
+    overcommit: int = 100  # percent
+
+    def dev(self, gpu: HostGpu) -> int:
+        """The units of a whole GPU, as ALIYUN_COM_GPU_MEM_DEV: 15 for 15109 MiB."""
+        return max((gpu.total_mib + UNITS[self.unit] // 2) // UNITS[self.unit], 1)
+
+    def units(self, gpu: HostGpu) -> int:
+        """The units that can be given: the limits of any containers with that many together pass admission.
+
+        A container with n units has floor(total x n / dev) MiB; sums of such are at most that of the sum."""
+        dev = self.dev(gpu)
+        if gpu.total_mib <= 0:
+            return 0
+        if self.mode == SHARE:  # nothing is limited, so nothing is admitted
+            return dev * self.overcommit // 100
+        return max(((gpu.slice_mib + 1) * dev - 1) // gpu.total_mib, 0)
+
+    def mib(self, gpu: HostGpu, units: int) -> int:
+        """The limit of a container with that many units, as the documented variables give it."""
+        return gpu.total_mib * units // self.dev(gpu)
+
+    def annotation(self, gpus: Sequence[HostGpu]) -> NodeGpus:
+        found = tuple(
+            NodeGpu(gpu.index, gpu.uuid, gpu.total_mib, self.units(gpu), self.dev(gpu), gpu.max_inst, gpu.why)
+            for gpu in gpus
+        )
+        return NodeGpus(self.mode, self.unit, found)
+
+    def check(self, gpus: Iterable[HostGpu]) -> None:
+        """Raises Refused if the kubelet could not take the list of devices."""
+        count = sum(self.units(gpu) for gpu in gpus)
+        if self.mode in MEMORY_MODES and count > DEVICES_MAX:
+            raise Refused(
+                f"the GPUs of this node are {count} {self.unit} devices, and the kubelet takes {DEVICES_MAX}; "
+                f"start cgpu-kube with --memory-unit GiB, or label the node {MODE_LABEL}=dra"
+            )
+
+
+# ---- device ids ----
+
+Device = tuple[str, bool]  # id, healthy
+
+
+def memory_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
+    """The devices of aliyun.com/gpu-mem: as many of each GPU as it has units of its own."""
+    if offer.mode not in MEMORY_MODES:
+        return []
+    return [(f"{gpu.uuid}{SEPARATOR}{number}", not gpu.why) for gpu in gpus for number in range(offer.units(gpu))]
+
+
+def core_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
+    """The devices of aliyun.com/gpu-core.percentage: 100 of each GPU."""
+    if offer.mode != CORE_MEM:
+        return []
+    return [(f"{gpu.uuid}{SEPARATOR}core{number}", not gpu.why) for gpu in gpus for number in range(CORE)]
+
+
+def uuid_of(device: str) -> str:
+    return device.rpartition(SEPARATOR)[0]
+
+
+def preferred(available: Sequence[str], required: Sequence[str], size: int, spread: bool = False) -> list[str]:
+    """Device ids of one GPU if one has as many; the GPU with the fewest left over (`spread`: the most), so that large
+    requests find room. Ids that are required count first."""
+    by_gpu: dict[str, list[str]] = {}
+    for device in available:
+        by_gpu.setdefault(uuid_of(device), []).append(device)
+    chosen = list(dict.fromkeys(required))[:size]
+    wanted = {uuid_of(device) for device in chosen}
+    order = sorted(
+        by_gpu,
+        key=lambda uuid: (
+            uuid not in wanted,
+            len(set(by_gpu[uuid]) | set(chosen)) < size,
+            -len(by_gpu[uuid]) if spread else len(by_gpu[uuid]),
+            uuid,
+        ),
+    )
+    for uuid in order:
+        chosen += [device for device in by_gpu[uuid] if device not in chosen][: size - len(chosen)]
+    return chosen
+
+
+# ---- modes ----
+
+
+def mode_of(labels: Mapping[str, str] | None) -> str | None:
+    """The mode that the node's label asks for; None: no label, which changes nothing. Raises KubeError."""
+    text = (labels or {}).get(MODE_LABEL)
+    if text is None:
+        return None
+    if text in MODES:
+        return text
+    if text in FOREIGN:
+        return NONE
+    raise KubeError(
+        f"label {MODE_LABEL}={text[:64]} is no mode: it must be one of {', '.join((*MODES, *FOREIGN))}; "
+        f"the node keeps the mode it has"
+    )
+
+
+def switch(now: str, wanted: str | None, users: Sequence[str]) -> str:
+    """The mode from now on. `users`: pods that use the resources of the mode now. Raises KubeError if it must wait."""
+    if wanted is None or wanted == now:
+        return now
+    if users:
+        shown = ", ".join(users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
+        raise KubeError(
+            f"the node stays in mode {now} until no pod uses a GPU of it: {shown}; drain it, and {MODE_LABEL}="
+            f"{wanted or 'default'} takes effect"
+        )
+    return wanted

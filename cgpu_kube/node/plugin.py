@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""The device plugins: one server and one socket for each resource. They promise amounts; decide.py gives GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cgpu_kube.node.host import HEALTHY, UNHEALTHY, Device, preferred
+from cgpu_kube.node.rpc import Method, UnixServer, call
+from cgpu_kube.node.wire import deviceplugin_pb2 as wire
+
+KUBELET_SOCKET = "kubelet.sock"
+VERSION = "v1beta1"
+#: The engine's container has these whatever its author writes. With GRANT it starts with cgpud's grant or not at all;
+#: without cgpu-runtime `none` gives it NVIDIA's libraries and no GPU, where an image may say `all`.
+PROMISE = {"ALIYUN_COM_GPU_GRANT": "kube", "NVIDIA_VISIBLE_DEVICES": "none"}
+
+
+class Plugin:
+    """One resource. `devices` may change at any time; the kubelet gets each change at once."""
+
+    def __init__(self, directory: Path, resource: str, name: str) -> None:
+        self.resource = resource
+        self.devices: tuple[Device, ...] = ()
+        self.spread = False
+        self.registrations = 0
+        self._kubelet = directory / KUBELET_SOCKET
+        self._changed = asyncio.Event()
+        methods = {
+            "GetDevicePluginOptions": Method(wire.Empty, self._options),
+            "ListAndWatch": Method(wire.Empty, self._watch, streams=True),
+            "GetPreferredAllocation": Method(wire.PreferredAllocationRequest, self._prefer),
+            "Allocate": Method(wire.AllocateRequest, self._allocate),
+            "PreStartContainer": Method(wire.PreStartContainerRequest, self._pre_start),
+        }
+        self._server = UnixServer(directory / f"cgpu-{name}.sock", {"v1beta1.DevicePlugin": methods})
+
+    def offer(self, devices: Sequence[Device]) -> None:
+        if tuple(devices) != self.devices:
+            self.devices = tuple(devices)
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def register(self) -> None:
+        """Serve, and tell the kubelet. Raises OSError or CallFailed."""
+        if not self._server.is_there:
+            await self._server.stop()
+            await self._server.start()
+        request = wire.RegisterRequest(
+            version=VERSION,
+            endpoint=self._server.path.name,
+            resource_name=self.resource,
+            options=wire.DevicePluginOptions(get_preferred_allocation_available=True),
+        )
+        await call(self._kubelet, "/v1beta1.Registration/Register", request, wire.Empty)
+        self.registrations += 1
+
+    @property
+    def is_there(self) -> bool:
+        return self._server.is_there
+
+    async def stop(self) -> None:
+        self._changed.set()
+        await self._server.stop()
+        self._server.path.unlink(missing_ok=True)
+
+    # ---- calls of the kubelet ----
+
+    async def _options(self, _request: Any) -> Any:
+        return wire.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def _watch(self, _request: Any) -> AsyncIterator[Any]:
+        while True:
+            changed = self._changed
+            yield wire.ListAndWatchResponse(
+                devices=[wire.Device(ID=name, health=HEALTHY if good else UNHEALTHY) for name, good in self.devices]
+            )
+            await changed.wait()
+
+    async def _prefer(self, request: Any) -> Any:
+        chosen = [
+            preferred(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, self.spread)
+            for one in request.container_requests
+        ]
+        return wire.PreferredAllocationResponse(
+            container_responses=[wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
+        )
+
+    async def _allocate(self, request: Any) -> Any:
+        """A promise of the amount: no GPU is named here, since the kubelet does not say for whom it asks."""
+        return wire.AllocateResponse(
+            container_responses=[wire.ContainerAllocateResponse(envs=PROMISE) for _ in request.container_requests]
+        )
+
+    async def _pre_start(self, _request: Any) -> Any:
+        return wire.PreStartContainerResponse()

@@ -1,0 +1,646 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-kube node as device plugin: what it offers, which GPU a container gets, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import eventually
+from node_world import NODE, NODES, PODS, SIZES, World, container
+
+from cgpu_kube import annotations as keys
+from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM
+from cgpud.model import MIB
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+NOW_NS = 1_900_000_000 * 10**9  # later than the fake API server's creation times
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def run() -> Run:
+    def drive(coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(asyncio.wait_for(coroutine, 60))
+
+    return drive
+
+
+def offered(world: World, resource: str = GPU_MEM) -> int:
+    return world.kubelet.allocatable(resource)
+
+
+def bound(gpu: int, units: int) -> dict[str, str]:
+    """As the vendor's extender writes them."""
+    return {
+        keys.INDEX: str(gpu),
+        keys.DEV: "47",
+        keys.POD: str(units),
+        keys.ASSIGNED: "false",
+        keys.ASSUME_TIME: str(NOW_NS),
+    }
+
+
+async def ready(world: World, units: int = 15 + 79) -> None:
+    await eventually(lambda: offered(world) == units, f"{units} devices, not {offered(world)}")
+    await eventually(lambda: world.agent.cluster.pods.synced.is_set(), "pods")
+
+
+# ---- what is offered ----
+
+
+def test_each_gpu_has_its_own_size_and_admission_takes_all_of_it(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            status = world.api.get(NODES, "", NODE)
+            assert status is not None
+            await eventually(
+                lambda: GPU_COUNT in world.api.get(NODES, "", NODE)["status"].get("allocatable", {}),  # type: ignore[index]
+                "gpu-count",
+            )
+            node = world.api.get(NODES, "", NODE)
+            assert node is not None and node["status"]["capacity"][GPU_COUNT] == "2"
+            published = keys.parse_node(node["metadata"]["annotations"])
+            assert published is not None
+            assert [(gpu.index, gpu.units, gpu.dev) for gpu in published.gpus] == [(0, 15, 15), (1, 79, 80)]
+            # Everything that is offered can be had, to the last unit.
+            sizes = [(0, 9), (0, 6), (1, 40), (1, 39)]
+            for number, (gpu, units) in enumerate(sizes):
+                await world.start(world.pod(f"p{number}", container(mem=units), annotations=bound(gpu, units)))
+            assert offered(world) == 94 and len(world.link.containers) == 4
+
+    run(main())
+
+
+def test_the_whole_of_a_gpu_is_not_offered_where_the_driver_needs_a_part(world: World, run: Run) -> None:
+    async def main() -> None:
+        first, second = world.link.inventory
+        world.link.inventory = (replace(first, driver_free=(SIZES[0] - 900) * MIB), second)
+        async with world.running():
+            await ready(world, 14 + 79)
+
+    run(main())
+
+
+def test_the_offer_follows_the_gpu(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            first, second = world.link.inventory
+            world.link.inventory = (replace(first, driver_free=(SIZES[0] - 5000) * MIB), second)
+            await eventually(lambda: offered(world) < 94, "fewer")
+            assert world.kubelet.resources[GPU_MEM].lists >= 2
+
+    run(main())
+
+
+MODES = [
+    ("cgpu", 94, 0),
+    ("core_mem", 94, 200),
+    ("mps", 94, 0),
+    ("share", 95, 0),
+    ("default", 0, 0),
+    ("disabled", 0, 0),
+    ("topology", 0, 0),
+    (None, 0, 0),
+]
+
+
+@pytest.mark.parametrize(("mode", "memory", "core"), MODES, ids=str)
+def test_the_label_decides_what_is_offered(tmp_path: Path, run: Run, mode: str | None, memory: int, core: int) -> None:
+    async def main() -> None:
+        world = World(tmp_path, mode=mode)
+        async with world.running():
+            await eventually(lambda: (offered(world), offered(world, GPU_CORE)) == (memory, core), "the offer")
+            await asyncio.sleep(0.3)
+            assert (offered(world), offered(world, GPU_CORE)) == (memory, core)
+            if not memory:
+                assert not world.kubelet.resources, "nothing is registered that was never offered"
+
+    run(main())
+
+
+def test_share_offers_more_by_choice(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        world = World(tmp_path, mode="share", settings={"overcommit": 150})
+        async with world.running():
+            await ready(world, 22 + 120)
+
+    run(main())
+
+
+def test_a_unit_with_too_many_devices_is_refused(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        world = World(tmp_path, settings={"unit": "MiB"})
+        async with world.running():
+            await eventually(lambda: world.agent._said.get("too many devices"), "the sentence")
+            assert "the kubelet takes 60000" in world.agent._said["too many devices"]
+            assert offered(world) == 0
+
+    run(main())
+
+
+def test_mib_units(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        world = World(tmp_path, settings={"unit": "MiB"})
+        world.link.inventory = world.link.inventory[:1]
+        async with world.running():
+            await ready(world, SIZES[0])
+            pod = world.pod("p", container(mem=1500))
+            assert world.slots(await world.start(pod)) == [(0, 1500)]
+
+    run(main())
+
+
+def test_the_mode_changes_on_a_drained_node_only(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container(mem=3), annotations=bound(0, 3))
+            running = await world.start(pod)
+            world.label("core_mem")
+            await eventually(lambda: "team/p" in world.agent._said.get("mode", ""), "the sentence")
+            assert (
+                "the node stays in mode cgpu until no pod uses a GPU of it: team/p; drain it"
+                in world.agent._said["mode"]
+            )
+            assert (offered(world), offered(world, GPU_CORE)) == (94, 0)
+            await world.end(running)
+            world.api.remove(PODS, "team", "p")
+            await eventually(lambda: offered(world, GPU_CORE) == 200, "core_mem")
+            world.label("default")
+            await eventually(lambda: offered(world) == offered(world, GPU_CORE) == 0, "0 of the other mode")
+            world.label("nonsense")
+            await eventually(lambda: "is no mode" in world.agent._said.get("mode", ""), "the sentence")
+            world.label("cgpu")
+            await ready(world)
+            world.label(None)
+            await asyncio.sleep(0.3)
+            assert offered(world) == 94, "a label that is removed changes nothing"
+            await world.stop_agent()
+            await world.api.down()
+            await world.start_agent()
+            await eventually(lambda: offered(world) == 94, "the mode without the API server")
+            await world.api.up()
+
+    run(main())
+
+
+# ---- the kubelet ----
+
+
+def test_it_registers_again_after_the_kubelet(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            for _ in range(3):
+                await world.kubelet.restart()
+                await ready(world)
+
+    run(main())
+
+
+def test_a_lost_socket_is_made_again(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
+            await eventually(lambda: world.agent.memory.registrations == 2, "registered")
+            await ready(world)
+
+    run(main())
+
+
+def test_an_unhealthy_gpu_takes_its_devices_along(world: World, run: Run) -> None:
+    from cgpud.model import NvmlGpu
+
+    lost = ""
+
+    def nvml() -> tuple[NvmlGpu, ...]:
+        return tuple(
+            NvmlGpu(n, gpu.uuid, gpu.pci, n, SIZES[n], used_mib=0, mig=n == 1 and bool(lost))
+            for n, gpu in enumerate(world.link.inventory)
+        )
+
+    async def main() -> None:
+        nonlocal lost
+        world.node.nvml = nvml
+        async with world.running():
+            await ready(world)
+            lost = "GPU is lost"
+            world.node.daemon._inventory._nvml_until = 0.0
+            pod = world.pod("p", container(mem=3), annotations=bound(1, 3))
+            assert await world.refused(pod) == "GPU 1 is in MIG mode, which cannot be sliced"
+            await eventually(lambda: offered(world) == 15, "the healthy one")
+            resource = world.kubelet.resources[GPU_MEM]
+            assert len(resource.devices) == 94, "unhealthy devices stay listed"
+
+    run(main())
+
+
+# ---- which GPU ----
+
+
+@pytest.mark.parametrize("generation", ["old", "newer", "both"])
+def test_the_annotation_names_the_gpu(world: World, run: Run, generation: str) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            written = keys.write({"main": {1: 8}}, 80, NOW_NS)
+            old = {key: text for key, text in written.items() if key.startswith("ALIYUN")}
+            annotations = {"old": old, "newer": {k: t for k, t in written.items() if k not in old}, "both": written}
+            pod = world.pod("p", container(mem=8), annotations=annotations[generation])
+            container_id = await world.start(pod)
+            assert world.slots(container_id) == [(1, 81559 * 8 // 80)]
+            env = world.env(container_id)
+            assert (env[keys.INDEX], env[keys.DEV], env[keys.POD]) == ("1", "80", "8")
+            assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
+            assert env["NVIDIA_VISIBLE_DEVICES"] == "none"
+
+            def assigned() -> bool:
+                found = world.api.get(PODS, "team", "p")
+                assert found is not None
+                return bool(keys.parse(found["metadata"]["annotations"]).assigned)  # type: ignore[union-attr]
+
+            await eventually(assigned, "ASSIGNED")
+
+    run(main())
+
+
+AUTHORS = [
+    ("CGPU_DISABLE=true",),
+    ("ALIYUN_COM_GPU_MEM_CONTAINER=15", "ALIYUN_COM_GPU_MEM_DEV=15", "NVIDIA_VISIBLE_DEVICES=all"),
+    ("ALIYUN_COM_GPU_MEM_CONTAINER=0", "ALIYUN_COM_GPU_VISIBLE_DEVICES=1"),
+    ("ALIYUN_COM_GPU_SCHD_WEIGHT=20", "ALIYUN_COM_GPU_HIGH_PRIO=1", "ALIYUN_COM_GPU_GRANT="),
+]
+
+
+@pytest.mark.parametrize("author", AUTHORS, ids=str)
+def test_the_environment_of_the_author_changes_nothing(world: World, run: Run, author: tuple[str, ...]) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+            container_id = await world.start(pod, "main", *author)
+            assert world.slots(container_id) == [(0, 6043)]
+            (slot,) = world.link.containers[container_id].slots
+            assert (slot.weight, slot.highprio) == (1, False)
+            assert "CGPU_DISABLE" not in world.env(container_id)
+
+    run(main())
+
+
+def test_a_pod_without_the_resource_gets_nothing_by_its_environment(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container())
+            error = await world.refused(pod, "main", "ALIYUN_COM_GPU_GRANT=x", "ALIYUN_COM_GPU_MEM_CONTAINER=15")
+            assert error == (
+                "container main of pod team/p asks for no aliyun.com/gpu-mem, and its variables give it nothing; "
+                "write aliyun.com/gpu-mem into its limits"
+            )
+
+    run(main())
+
+
+def test_several_containers_init_and_sidecar(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod(
+                "p",
+                container("a", mem=4),
+                container("b", mem=5),
+                container("plain"),
+                init=(container("init", mem=6), container("side", mem=2, restartPolicy="Always")),
+                annotations=bound(1, 9),
+            )
+            init = await world.start(pod, "init")
+            assert world.slots(init) == [(1, 6116)]
+            await world.end(init)
+            for name, mib in (("side", 2038), ("a", 4077), ("b", 5097)):
+                assert world.slots(await world.start(pod, name)) == [(1, mib)], name
+            assert sum(gpu.limits or 0 for gpu in await world.link.gpus()) == (2038 + 4077 + 5097) * MIB
+
+    run(main())
+
+
+def test_containers_on_different_gpus(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            written = keys.write({"0": {1: 60}, "1": {0: 9}}, 80, NOW_NS)
+            pod = world.pod("p", container("big", mem=60), container("small", mem=9), annotations=written)
+            assert world.slots(await world.start(pod, "big")) == [(1, 61169)]
+            assert world.slots(await world.start(pod, "small")) == [(0, 9065)]
+
+    run(main())
+
+
+def test_one_container_on_two_gpus(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            written = keys.write({"main": {0: 8, 1: 8}}, 15, NOW_NS)
+            pod = world.pod("p", container(mem=16), annotations=written, labels={GPU_COUNT: "2"})
+            container_id = await world.start(pod)
+            assert world.slots(container_id) == [(0, 8058), (1, 8155)], "each of its own size"
+            assert world.env(container_id)["ALIYUN_COM_GPU_VISIBLE_DEVICES"] == "0,1"
+
+    run(main())
+
+
+def test_percentage_is_a_weight(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        world = World(tmp_path, mode="core_mem")
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container(mem=6, core=25), annotations=bound(0, 6))
+            container_id = await world.start(pod)
+            (slot,) = world.link.containers[container_id].slots
+            assert slot.weight == 5
+            assert world.env(container_id)["ALIYUN_COM_GPU_SCHD_WEIGHT"] == "5"
+
+    run(main())
+
+
+def test_without_a_scheduler_the_kubelets_devices_name_the_gpu(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            seen = []
+            for number, units in enumerate((10, 5, 60, 15)):
+                container_id = await world.start(world.pod(f"p{number}", container(mem=units)))
+                ((gpu, _),) = world.slots(container_id)
+                seen.append(gpu)
+            assert seen == [0, 0, 1, 1], "binpack, each within one GPU"
+
+    run(main())
+
+
+def test_devices_of_two_gpus_are_no_gpu(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            await world.start(world.pod("a", container(mem=8)))
+            await world.start(world.pod("b", container(mem=72)))
+            error = await world.refused(world.pod("c", container(mem=10)))
+            assert error == (
+                "no single GPU had room for container main of pod team/c: the kubelet has counted 7 of GPU 0, 3 of GPU 1; "  # noqa: E501
+                "install the scheduler extender, which looks at each GPU, or delete the pod"
+            )
+
+    run(main())
+
+
+# ---- refusals ----
+
+DISAGREE = (
+    "give ALIYUN_COM_GPU_MEM_ASSIGNED=false, ALIYUN_COM_GPU_MEM_DEV=47, ALIYUN_COM_GPU_MEM_IDX=0, "
+    "ALIYUN_COM_GPU_MEM_POD=8, and its containers ask for 6 (main) GiB; delete the pod"
+)
+REFUSED = [
+    (bound(0, 8), DISAGREE),
+    (bound(7, 6), "name GPU 7, which this node does not have (GPUs: 0, 1)"),
+    ({**bound(0, 6), keys.INDEX: "x"}, "annotation ALIYUN_COM_GPU_MEM_IDX=x is not a number"),
+    ({**keys.write({"main": {0: 3}}, 15, NOW_NS)}, "and its containers ask for 6 (main) GiB"),
+    ({**keys.write({"other": {0: 6}}, 15, NOW_NS)}, "and its containers ask for 6 (main) GiB"),
+]
+
+
+@pytest.mark.parametrize(("annotations", "why"), REFUSED, ids=[why[:30] for _, why in REFUSED])
+def test_annotations_that_disagree(world: World, run: Run, annotations: dict[str, str], why: str) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            assert why in await world.refused(world.pod("p", container(mem=6), annotations=annotations))
+            assert not world.link.containers
+
+    run(main())
+
+
+OWN = [
+    {**bound(1, 6), keys.ASSUME_TIME: "5"},  # copied from an older pod
+    {key: text for key, text in bound(1, 6).items() if key != keys.ASSUME_TIME},
+    {keys.INDEX: "1"},
+    {keys.ALLOCATION: '{"main":{"1":6}}', keys.NEW_ASSIGNED: "true"},
+]
+
+
+@pytest.mark.parametrize("annotations", OWN, ids=str)
+def test_annotations_that_no_scheduler_wrote_count_for_nothing(
+    world: World, run: Run, annotations: dict[str, str]
+) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            container_id = await world.start(world.pod("p", container(mem=6), annotations=annotations))
+            assert world.slots(container_id) == [(0, 6043)], "the GPU that the kubelet counted"
+
+    run(main())
+
+
+def test_the_author_names_a_full_gpu(world: World, run: Run) -> None:
+    """With an invented time the annotation chooses a GPU; it takes nothing from the pods that are there."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            first = await world.start(world.pod("a", container(mem=12), annotations=bound(0, 12)))
+            error = await world.refused(world.pod("b", container(mem=9), annotations=bound(0, 9)))
+            assert error.startswith("GPU 0 has 3") and f"held by: {first[:12]} 12087 MiB" in error
+
+    run(main())
+
+
+POD_REFUSED = [
+    ("core_mem", container(mem=6, core=26), "it must be 5 to 100 in steps of 5"),
+    ("cgpu", container(mem=6, core=25), "this node is in mode cgpu; label it ack.node.gpu.schedule=core_mem"),
+]
+
+
+@pytest.mark.parametrize(("mode", "one", "why"), POD_REFUSED, ids=str)
+def test_bad_amounts(tmp_path: Path, run: Run, mode: str, one: dict[str, Any], why: str) -> None:
+    async def main() -> None:
+        world = World(tmp_path, mode=mode)
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", one, annotations=bound(0, 6))
+            env = {"ALIYUN_COM_GPU_GRANT": "kube"}
+            reply = await world.prepare(world.bundle(pod, "main", env))
+            assert why in reply["error"]
+
+    run(main())
+
+
+def test_a_count_that_does_not_divide(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container(mem=7), labels={GPU_COUNT: "2"})
+            assert "aliyun.com/gpu-mem 7 cannot be divided among 2 GPUs" in await world.refused(pod)
+
+    run(main())
+
+
+def test_another_pod_of_the_name(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+            reply = await world.prepare(world.bundle(pod, "main", await world.allocate(pod, "main"), uid="u-old"))
+            assert reply["error"] == "pod team/p is another one now; its earlier one gets no slice any more"
+            reply = await world.prepare(world.bundle(pod, "ghost", {"ALIYUN_COM_GPU_GRANT": "kube"}))
+            assert reply["error"] == "pod team/p has no container ghost"
+            world.pod("q", container(mem=6), spec={"nodeName": "n2"})
+            other = world.api.get(PODS, "team", "q")
+            assert other is not None
+            reply = await world.prepare(world.bundle(other, "main", {"ALIYUN_COM_GPU_GRANT": "kube"}))
+            assert reply["error"] == "pod team/q is not on node n1, or has ended"
+
+    run(main())
+
+
+def test_a_pod_in_another_mode(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        world = World(tmp_path, mode="default")
+        async with world.running():
+            await eventually(lambda: world.agent.cluster.pods.synced.is_set(), "pods")
+            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+            reply = await world.prepare(world.bundle(pod, "main", {"ALIYUN_COM_GPU_GRANT": "kube"}))
+            assert "this node is in mode default; label it ack.node.gpu.schedule=cgpu" in reply["error"]
+
+    run(main())
+
+
+# ---- static pods, and parts that are away ----
+
+
+def test_a_static_pod(world: World, run: Run) -> None:
+    """The engine knows it by the kubelet's uid; its annotations are the author's."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod(
+                "s",
+                container(mem=6),
+                annotations={
+                    **bound(1, 6),
+                    "kubernetes.io/config.mirror": "hash-1",
+                    "kubernetes.io/config.source": "file",
+                },
+            )
+            reply = await world.prepare(world.bundle(pod, "main", await world.allocate(pod, "main"), uid="hash-1"))
+            assert reply["ok"], reply
+            assert [one.slots[0].gpu for one in world.link.containers.values()] == [0]
+
+    run(main())
+
+
+def test_without_the_api_server_known_pods_start(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            known = world.pod("known", container(mem=6), annotations=bound(1, 6))
+            await eventually(lambda: world.agent.cluster.pods.objects.get("team", "known"), "seen")
+            await world.api.down()
+            assert world.slots(await world.start(known)) == [(1, 6116)]
+            unknown = {**known, "metadata": {**known["metadata"], "name": "new", "uid": "u-new"}}
+            assert "the API server does not answer, so its GPU is not known either" in await world.refused(unknown)
+            await world.stop_agent()
+            again = world.bundle(known, "main", {"ALIYUN_COM_GPU_GRANT": "kube"})
+            assert (await world.prepare(again))["ok"], "the grant is kept: no cgpu-kube either"
+            await world.api.up()
+            await world.start_agent()
+            await ready(world)
+
+    run(main())
+
+
+def test_on_one_gpu_no_api_server_is_needed(world: World, run: Run) -> None:
+    async def main() -> None:
+        world.link.inventory = world.link.inventory[:1]
+        async with world.running():
+            await ready(world, 15)
+            await world.api.down()
+            pod = {
+                "metadata": {"name": "s", "uid": "u-s"},
+                "spec": {"initContainers": [], "containers": [container(mem=6)]},
+            }
+            assert world.slots(await world.start(pod)) == [(0, 6043)], "as many as the kubelet has counted"
+            nothing = await world.prepare(world.bundle(pod, "other", {"ALIYUN_COM_GPU_GRANT": "kube"}))
+            assert "the kubelet has counted no aliyun.com/gpu-mem for container other" in nothing["error"]
+            await world.api.up()
+
+    run(main())
+
+
+def test_without_cgpu_kube_nothing_starts_and_nothing_is_lost(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container(mem=6), annotations=bound(1, 6))
+            env = await world.allocate(pod, "main")
+            await world.stop_agent()
+            world.node.daemon.deps.decider._connect_wait_s = 0  # type: ignore[attr-defined]
+            container_id = world.bundle(pod, "main", env, "CGPU_DISABLE=true")
+            reply = await world.prepare(container_id)
+            assert reply["error"].startswith(
+                "cgpu-kube, which decides the GPU of a pod's container, does not answer on"
+            )
+            await world.start_agent()
+            await ready(world)
+            assert (await world.prepare(container_id))["ok"]
+            assert world.slots(container_id) == [(1, 6116)]
+
+    run(main())
+
+
+def test_grants_of_pods_that_are_gone_are_revoked(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pods = [world.pod(f"p{n}", container(mem=1), annotations=bound(0, 1)) for n in range(3)]
+            for pod in pods:
+                await world.end(await world.start(pod))
+            assert len((await world.node.ask(op="grants"))["grants"]) == 3
+            world.api.remove(PODS, "team", "p0")
+            world.pod("p1", container(mem=1), status={"phase": "Succeeded"})
+
+            async def left() -> list[str]:
+                return [one["pod"] for one in (await world.node.ask(op="grants"))["grants"]]
+
+            for _ in range(100):
+                if await left() == ["p2"]:
+                    break
+                await asyncio.sleep(0.05)
+            assert await left() == ["p2"]
+
+    run(main())
+
+
+def test_a_late_annotation_is_read(world: World, run: Run) -> None:
+    """The watch lags: the pod was seen before the scheduler wrote its choice."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            world.api.fault = lambda kind, found: [(30.0, kind, found)]  # events come much later
+            pod = world.pod("p", container(mem=6))
+            world.agent.cluster.pods.put(json.loads(json.dumps(pod)))
+            world.pod("p", container(mem=6), annotations=bound(1, 6))
+            assert world.slots(await world.start(pod)) == [(1, 6116)]
+
+    run(main())
