@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cgpu_cli.placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, SIDECAR, Need, PodNeed
-from cgpu_kube import annotations, quantity
+from cgpu_kube import annotations as notes
+from cgpu_kube import quantity
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM
 from cgpu_kube.errors import BadAnnotation, BadQuantity, Refused
 
@@ -17,15 +18,15 @@ Gpus = Mapping[str, tuple[int, ...]]
 
 _META = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "creationTimestamp", "labels")
 _OURS = {
-    annotations.INDEX,
-    annotations.DEV,
-    annotations.POD,
-    annotations.ASSIGNED,
-    annotations.ASSUME_TIME,
-    annotations.ALLOCATION,
-    annotations.CORE_ALLOCATION,
-    annotations.NEW_ASSIGNED,
-    annotations.NEW_ASSUME_TIME,
+    notes.INDEX,
+    notes.DEV,
+    notes.POD,
+    notes.ASSIGNED,
+    notes.ASSUME_TIME,
+    notes.ALLOCATION,
+    notes.CORE_ALLOCATION,
+    notes.NEW_ASSIGNED,
+    notes.NEW_ASSUME_TIME,
 }
 
 
@@ -111,8 +112,8 @@ def _count(pod: Object) -> int:
     text = ((pod.get("metadata") or {}).get("labels") or {}).get(GPU_COUNT)
     if text is None:
         return 1
-    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= annotations.GPUS_MAX):
-        raise Refused(f"label {GPU_COUNT}={text[:32]} is not a number from 1 to {annotations.GPUS_MAX}")
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= notes.GPUS_MAX):
+        raise Refused(f"label {GPU_COUNT}={text[:32]} is not a number from 1 to {notes.GPUS_MAX}")
     return int(text)
 
 
@@ -166,7 +167,7 @@ def counted(pod: Object) -> PodNeed | None:
 def gpus_of(pod: Object, need: PodNeed) -> Gpus | None:
     """The GPU of each container, by the pod's annotations; None: they name none, or disagree with the limits."""
     try:
-        found = annotations.parse((pod.get("metadata") or {}).get("annotations"))
+        found = notes.parse((pod.get("metadata") or {}).get("annotations"))
     except BadAnnotation:
         return None
     if found is None or len(set(found.gpus)) < need.gpus:
@@ -202,10 +203,10 @@ def annotated(
     key = {one.name: one.name if places is None else str(places[one.name]) for one in listed}
     units = {key[one.name]: dict.fromkeys(chosen[one.name], one.units) for one in listed}
     core = {key[one.name]: dict.fromkeys(chosen[one.name], one.core) for one in listed if one.core}
-    out = annotations.write(units, dev_units, time_ns, core or None)
+    out = notes.write(units, dev_units, time_ns, core or None)
     return out | {
-        annotations.INDEX: ",".join(map(str, sorted({gpu for gpus in chosen.values() for gpu in gpus}))),
-        annotations.POD: str(totals(need)[0]),
+        notes.INDEX: ",".join(map(str, sorted({gpu for gpus in chosen.values() for gpu in gpus}))),
+        notes.POD: str(totals(need)[0]),
     }
 
 

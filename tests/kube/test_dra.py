@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-kube node as DRA driver, with claims and slices as Kubernetes 1.36.2 returned them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import recorded
+from fakes import eventually
+from node_world import CLAIMS, NODE, NODES, PODS, SLICES, World, container
+
+from cgpu_kube.errors import Refused
+from cgpu_kube.node import claims
+from cgpu_kube.node.host import HostGpu
+from cgpud.model import MIB
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+DRIVER = "cgpu.io"
+SLICE = f"{NODE}-{DRIVER}"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, mode="dra")
+
+
+@pytest.fixture
+def run() -> Run:
+    def drive(coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(asyncio.wait_for(coroutine, 60))
+
+    return drive
+
+
+def published(world: World) -> dict[str, Any] | None:
+    found = world.api.get(SLICES, "", SLICE)
+    return found["spec"] if found else None
+
+
+async def ready(world: World) -> None:
+    await eventually(lambda: published(world), "a ResourceSlice")
+    await eventually(lambda: world.agent.cluster.pods.synced.is_set(), "pods")
+    await world.kubelet.find_drivers()
+
+
+def claim(
+    world: World, name: str = "c", *results: dict[str, Any], config: list[dict[str, Any]] | None = None
+) -> tuple[str, str, str]:
+    """An allocated claim, as recorded, with these results instead: (namespace, name, uid)."""
+    found = copy.deepcopy(recorded("claim-allocated"))
+    found["metadata"] = {"name": name, "namespace": "team"}
+    devices = found["status"]["allocation"]["devices"]
+    (first,) = devices["results"]
+    devices["results"] = [{**first, **result} for result in results or ({},)]
+    devices["config"] = config or []
+    made = world.api.put(CLAIMS, found)
+    return "team", name, str(made["metadata"]["uid"])
+
+
+def pod_with(world: World, name: str, *claims_: str, containers: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    given = containers or (container(resources={"claims": [{"name": one} for one in claims_]}),)
+    for one in given:
+        one["resources"].pop("limits", None)
+    return world.pod(
+        name, *given, spec={"resourceClaims": [{"name": one, "resourceClaimName": one} for one in claims_]}
+    )
+
+
+async def started(world: World, pod: dict[str, Any], prepared: Any, name: str = "main") -> dict[str, Any]:
+    """What containerd does with the CDI ids of a claim: the environment of the spec; then cgpud's answer."""
+    env: dict[str, str] = {}
+    for device in prepared.devices:
+        for cdi in device.cdi_device_ids:
+            kind, _, wanted = cdi.partition("=")
+            for path in (world.directory / "cdi").iterdir():
+                spec = json.loads(path.read_text())
+                for one in spec["devices"] if spec["kind"] == kind else ():
+                    if one["name"] == wanted:
+                        assert set(one["containerEdits"]) == {"env"}, "no node: without our runtime there is no GPU"
+                        env |= dict(entry.split("=", 1) for entry in one["containerEdits"]["env"])
+    assert env, "the CDI spec was found"
+    container_id = world.bundle(pod, name, env, "CGPU_DISABLE=1")
+    return {**await world.prepare(container_id), "id": container_id}
+
+
+# ---- the slice ----
+
+
+def test_the_slice_has_each_gpu_with_its_own_capacity(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            spec = published(world)
+            assert spec is not None and spec["pool"]["name"] == spec["nodeName"] == NODE
+            first, second = spec["devices"]
+            like = recorded("resourceslice")["spec"]["devices"][0]
+            assert set(first) == set(like) and set(first["capacity"]) == set(like["capacity"])
+            assert first["capacity"]["memory"] == {
+                "value": "15109Mi",
+                "requestPolicy": {
+                    "default": "15109Mi",
+                    "validRange": {"min": "256Mi", "max": "15109Mi", "step": "1Mi"},
+                },
+            }
+            # The driver needs 1500 MiB of the second, and 1024 of them are its own part.
+            assert second["capacity"]["memory"]["value"] == f"{81559 - 1500 + 1024}Mi"
+            assert second["capacity"]["slots"] == like["capacity"]["slots"]
+            assert first["allowMultipleAllocations"] is True
+            found = world.api.get(SLICES, "", SLICE)
+            assert found is not None
+            assert found["metadata"]["ownerReferences"][0]["uid"] == world.api.get(NODES, "", NODE)["metadata"]["uid"]  # type: ignore[index]
+            await asyncio.sleep(0.5)
+            again = world.api.get(SLICES, "", SLICE)
+            assert again is not None
+            assert again["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"], (
+                "no write without a change"
+            )
+
+    run(main())
+
+
+def test_a_slice_that_the_kubelet_deleted_is_published_again(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            for _ in range(3):
+                world.api.remove(SLICES, "", SLICE)
+                await eventually(lambda: published(world), "published again")
+            await world.kubelet.restart()
+            await world.kubelet.find_drivers()
+            assert world.kubelet.drivers == {DRIVER: str(world.kubelet.directory / "plugins/cgpu.io/dra.sock")}
+
+    run(main())
+
+
+def test_a_changed_slice_has_the_next_generation(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            found = copy.deepcopy(world.api.get(SLICES, "", SLICE))
+            assert found is not None
+            found["spec"]["devices"].pop()
+            world.api.put(SLICES, found)
+            await eventually(lambda: len(published(world)["devices"]) == 2, "both")  # type: ignore[index]
+            assert published(world)["pool"]["generation"] == 2  # type: ignore[index]
+
+    run(main())
+
+
+def test_a_lost_gpu_is_tainted_and_unhealthy(world: World, run: Run) -> None:
+    from cgpud.model import NvmlGpu
+
+    lost = ""
+
+    def nvml() -> tuple[NvmlGpu, ...]:
+        return tuple(
+            NvmlGpu(n, gpu.uuid, gpu.pci, n, gpu.total // MIB, name="Tesla T4", used_mib=0, lost=lost if n == 1 else "")
+            for n, gpu in enumerate(world.link.inventory)
+        )
+
+    async def main() -> None:
+        nonlocal lost
+        world.node.nvml = nvml
+        async with world.running():
+            await ready(world)
+            lost = "GPU is lost"
+            world.node.daemon._inventory._nvml_until = 0.0
+            await world.node.prepare("0" * 64)  # an admission asks NVML
+            await eventually(lambda: any("taints" in one for one in published(world)["devices"]), "taint")  # type: ignore[index]
+            (device,) = (one for one in published(world)["devices"] if one["name"] == "gpu-1")  # type: ignore[index]
+            assert device["taints"] == [{"key": "cgpu.io/unhealthy", "value": "true", "effect": "NoExecute"}]
+            await eventually(lambda: {"gpu-0": 1, "gpu-1": 2} in world.kubelet.health, "the health stream")
+            answer = await world.kubelet.prepare(DRIVER, claim(world, "c", {"device": "gpu-1"}))
+            (one,) = answer.values()
+            assert one.error == "GPU 1 does not answer NVML (GPU is lost), so it cannot be sliced"
+
+    run(main())
+
+
+# ---- claims ----
+
+
+def test_a_claim_becomes_the_slice_of_its_pod(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world)
+            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            (device,) = prepared.devices
+            assert (device.pool_name, device.device_name, list(device.request_names)) == (NODE, "gpu-0", ["gpu"])
+            assert device.share_id == "b1252e54-bb3a-409d-8277-969b471c0adf" and not prepared.error
+            reply = await started(world, pod_with(world, "p", "c"), prepared)
+            assert reply["ok"], reply
+            (slot,) = world.link.containers[f"claim-{named[2]}"].slots
+            assert (slot.gpu, slot.limit, slot.weight) == (0, 6144 * MIB, 5)
+            assert "CGPU_DISABLE" not in world.env(reply["id"])
+
+    run(main())
+
+
+def test_pods_and_containers_of_one_claim_share_one_slice(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world)
+            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            both = (
+                container("a", resources={"claims": [{"name": "c"}]}),
+                container("b", resources={"claims": [{"name": "c", "request": "gpu"}]}),
+            )
+            first, second = pod_with(world, "p1", "c", containers=both), pod_with(world, "p2", "c")
+            ids = [
+                (await started(world, first, prepared, "a"))["id"],
+                (await started(world, first, prepared, "b"))["id"],
+                (await started(world, second, prepared))["id"],
+            ]
+            assert list(world.link.containers) == [f"claim-{named[2]}"]
+            for container_id in ids[:2]:
+                await world.end(container_id)
+            assert world.link.containers
+            await world.end(ids[2])
+            assert not world.link.containers
+            await world.kubelet.unprepare(DRIVER, named)
+            assert not list((world.directory / "cdi").iterdir())
+
+    run(main())
+
+
+def test_a_claim_of_two_gpus(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(
+                world,
+                "c",
+                {"request": "small", "consumedCapacity": {"memory": "1536Mi", "weight": "1", "slots": "1"}},
+                {"request": "big/large", "device": "gpu-1", "consumedCapacity": {"memory": "40Gi", "weight": "7"}},
+            )
+            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            assert (await started(world, pod_with(world, "p", "c"), prepared))["ok"]
+            slots = world.link.containers[f"claim-{named[2]}"].slots
+            assert [(slot.gpu, slot.limit // MIB, slot.weight) for slot in slots] == [(0, 1536, 1), (1, 40960, 7)]
+            part = container(resources={"claims": [{"name": "c", "request": "big"}]})
+            reply = await started(world, pod_with(world, "q", "c", containers=(part,)), prepared)
+            assert "names big of claim c, which is one slice of 2 GPUs" in reply["error"]
+
+    run(main())
+
+
+def test_a_claim_of_a_template_and_of_an_extended_resource(world: World, run: Run) -> None:
+    """The names of generated claims are in the pod's status."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world, "six1-g-22xzg")
+            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            given = recorded("pod-with-claim")
+            given["metadata"] = {"name": "six1", "namespace": "team"}
+            given["spec"] |= {"nodeName": NODE, "initContainers": []}
+            given["spec"]["containers"][0]["name"] = "main"
+            assert (await started(world, world.api.put(PODS, given), prepared))["ok"]
+            other = claim(world, "ext-extended-resources-mpsm2", {"request": "container-0-request-0"})
+            prepared = (await world.kubelet.prepare(DRIVER, other))[other[2]]
+            given = recorded("pod-extended-resource")
+            given["metadata"] = {"name": "ext", "namespace": "team"}
+            given["spec"] |= {"nodeName": NODE, "initContainers": []}
+            assert (await started(world, world.api.put(PODS, given), prepared, "c0"))["ok"]
+            assert len(world.link.containers) == 2
+
+    run(main())
+
+
+def test_a_container_without_the_claim_gets_nothing(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world)
+            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            thief = world.pod("thief", container())
+            reply = await started(world, thief, prepared)  # the author copied the variables of the claim
+            assert "asks for no aliyun.com/gpu-mem" in reply["error"]
+            pod = pod_with(world, "early", "other")
+            reply = await started(world, pod, prepared)
+            assert "names a claim that is not prepared on this node" in reply["error"]
+            two = (claim(world, "c1"), claim(world, "c2", {"device": "gpu-1"}))
+            await world.kubelet.prepare(DRIVER, *two)
+            reply = await started(world, pod_with(world, "two", "c1", "c2"), prepared)
+            assert "names 2 claims of cgpu.io (c1, c2), and a container has one" in reply["error"]
+
+    run(main())
+
+
+def test_prepare_is_repeated_after_a_reboot_without_the_api_server(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world)
+            first = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            await world.stop_agent()
+            for path in (world.directory / "cdi").iterdir():
+                path.unlink()
+            await world.api.down()
+            await world.start_agent()
+            await eventually(lambda: world.agent._driver_runs, "the driver")
+            again = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            assert again == first and len(list((world.directory / "cdi").iterdir())) == 1
+            other = (await world.kubelet.prepare(DRIVER, ("team", "unknown", "u")))["u"]
+            assert "does not answer" in other.error
+            await world.api.up()
+
+    run(main())
+
+
+def test_unprepare_of_what_is_not_there(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            answer = await world.kubelet.unprepare(DRIVER, ("team", "x", "u-1"), ("team", "y", "u-2"))
+            assert set(answer) == {"u-1", "u-2"} and not any(one.error for one in answer.values())
+
+    run(main())
+
+
+REFUSED = [
+    ({"consumedCapacity": {"memory": "255Mi", "weight": "1"}}, "has 255 MiB of GPU 0; a slice has 256 to 15109 MiB"),
+    ({"consumedCapacity": {"memory": "16Gi", "weight": "1"}}, "has 16384 MiB of GPU 0"),
+    ({"consumedCapacity": {"memory": "0", "weight": "1"}}, "is not an amount of memory above 0"),
+    ({"consumedCapacity": {"memory": "-1Gi"}}, "is not an amount of memory above 0"),
+    ({"consumedCapacity": {"memory": "x"}}, "is not a quantity"),
+    ({"consumedCapacity": {"memory": "6Gi", "weight": "21"}}, "has weight 21 of GPU 0; it must be 1 to 20"),
+    ({"consumedCapacity": {"memory": "6Gi", "weight": "0"}}, "has weight 0"),
+    ({"consumedCapacity": {}}, "DRAConsumableCapacity off"),
+    ({"consumedCapacity": None}, "DRAConsumableCapacity off"),
+    ({"device": "gpu-7"}, "has device gpu-7, which this node does not have"),
+    ({"pool": "n2"}, "has a device of node n2, and this is n1"),
+    ({"driver": "gpu.nvidia.com"}, "has no device of cgpu.io: it is not allocated"),
+]
+
+
+@pytest.mark.parametrize(("result", "why"), REFUSED, ids=[why[:40] for _, why in REFUSED])
+def test_bad_claims(world: World, run: Run, result: dict[str, Any], why: str) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world, "c", result)
+            answer = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            assert why in answer.error and not answer.devices
+            assert not (world.directory / "cdi").exists()
+
+    run(main())
+
+
+def test_other_refusals_of_prepare(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            namespace, name, uid = claim(world)
+            answer = await world.kubelet.prepare(DRIVER, (namespace, name, "old"), (namespace, "none", "u-2"))
+            assert "is another one now" in answer["old"].error
+            assert answer["u-2"].error == 'resourceclaims "none" not found'
+            node = copy.deepcopy(world.api.get(NODES, "", NODE))
+            assert node is not None
+            node["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.20"
+            world.api.put(NODES, node)
+            await eventually(lambda: "1.6.20" in world.agent.cluster.own_node()["runtime"], "seen")  # type: ignore[index]
+            answer = await world.kubelet.prepare(DRIVER, (namespace, name, uid))
+            assert "containerd 1.6.20, which drops the devices of a claim" in answer[uid].error
+
+    run(main())
+
+
+def opaque(parameters: Any, source: str = "FromClaim", requests: list[str] | None = None) -> dict[str, Any]:
+    return {"source": source, "requests": requests or [], "opaque": {"driver": DRIVER, "parameters": parameters}}
+
+
+HEAD = {"apiVersion": "cgpu.io/v1", "kind": "SliceConfig"}
+CONFIGS = [
+    ([], False, ""),
+    ([opaque({**HEAD, "priority": "high"})], True, ""),
+    ([opaque({**HEAD, "priority": "high"}, requests=["gpu"])], True, ""),
+    ([opaque({**HEAD, "priority": "high"}, requests=["other"])], False, ""),
+    ([opaque({**HEAD, "priority": "normal"}), opaque({**HEAD, "priority": "high"}, "FromClass")], False, ""),
+    ([opaque({**HEAD, "policy": "native"})], False, ""),
+    ([opaque({**HEAD, "policy": "weighted"})], False, "needs policy weighted, and GPU 0 has native"),
+    ([opaque({**HEAD, "policy": "x"})], False, "policy must be one of"),
+    ([opaque({**HEAD, "priority": ["high"]})], False, "priority must be one of"),
+    ([opaque({**HEAD, "memory": "6Gi"})], False, "have no memory; there are priority and policy"),
+    ([opaque({"kind": "SliceConfig"})], False, "must have apiVersion cgpu.io/v1"),
+    ([opaque("high")], False, "must have apiVersion"),
+    ([{"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}], False, ""),
+]
+
+
+@pytest.mark.parametrize(("config", "high", "why"), CONFIGS, ids=str)
+def test_opaque_parameters(config: list[dict[str, Any]], high: bool, why: str) -> None:
+    found = recorded("claim-allocated")
+    found["status"]["allocation"]["devices"]["config"] = config
+    gpu = HostGpu(0, "GPU-a", 15109, 15109, policy=5)
+
+    def prepared() -> claims.Claim:
+        return claims.prepare(found, found["metadata"]["uid"], "n1", "dra", [gpu])
+
+    if why:
+        with pytest.raises(Refused, match=why):
+            prepared()
+    else:
+        (slot,) = prepared().slots
+        assert slot.highprio is high
+
+
+def test_two_parts_of_one_gpu_are_refused() -> None:
+    found = recorded("claim-allocated")
+    found["status"]["allocation"]["devices"]["results"] *= 2
+    with pytest.raises(Refused, match="two parts of one GPU"):
+        claims.prepare(found, found["metadata"]["uid"], "n1", "dra", [HostGpu(0, "GPU-a", 15109, 15109)])
+
+
+@pytest.mark.parametrize(
+    ("version", "good"),
+    [
+        ("containerd://1.6.20", False),
+        ("containerd://1.7.0", True),
+        ("containerd://2.1.9", True),
+        ("containerd://1.6.20~ds1", False),
+        ("cri-o://1.28.1", True),
+        ("", True),
+    ],
+)
+def test_runtimes(version: str, good: bool) -> None:
+    if good:
+        claims.check_runtime(version)
+    else:
+        with pytest.raises(Refused, match=r"needs containerd 1\.7"):
+            claims.check_runtime(version)
+
+
+# ---- modes ----
+
+
+def test_the_mode_waits_for_the_claims(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world)
+            await world.kubelet.prepare(DRIVER, named)
+            world.label("cgpu")
+            await eventually(lambda: "team/c (claim)" in world.agent._said.get("mode", ""), "the sentence")
+            assert published(world)
+            await world.kubelet.unprepare(DRIVER, named)
+            await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "the other mode")
+            await eventually(lambda: published(world) is None, "no slice")
+            answer = await world.kubelet.prepare(DRIVER, named)
+            assert "which is in mode cgpu now, not dra" in answer[named[2]].error
+            pod = world.pod("p", container(mem=6))
+            assert world.slots(await world.start(pod)) == [(0, 6043)]
+
+    run(main())
+
+
+def test_a_damaged_claim_file_is_kept_and_named(world: World, run: Run) -> None:
+    async def main() -> None:
+        (world.directory / "state/claims").mkdir(parents=True)
+        (world.directory / "state/claims/x.json").write_text("{")
+        async with world.running():
+            await ready(world)
+            assert (world.directory / "state/claims/x.json").exists()
+
+    run(main())
