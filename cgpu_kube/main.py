@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import click
 
 from cgpu_cli.app import App, version_option
@@ -19,5 +23,29 @@ def kube() -> None:
     """Slices of GPUs for the pods of a Kubernetes cluster."""
 
 
+#: Libraries that only cgpu-kube needs. They are in a folder beside that of an installation: /usr/lib/cgpu-kube.
+EXTRA = ("aiohttp", "google.protobuf", "grpc")
+
+
+def _missing() -> str | None:
+    """A library that is not installed."""
+    folder = Path(__file__).resolve().parents[1]
+    sys.path.append(str(folder.with_name(folder.name + "-kube")))
+    for name in EXTRA:
+        try:
+            if importlib.util.find_spec(name) is None:
+                return name
+        except ModuleNotFoundError:  # of "google"
+            return name
+    return None
+
+
 def main() -> None:
+    missing = _missing()
+    if missing is not None and "--version" not in sys.argv:
+        folder = sys.path[-1]
+        sys.exit(
+            f"cgpu-kube: error: the library {missing} is not installed: pip install --target {folder} 'cgpu[kube]' "
+            f"brings it (docs/user/kubernetes-node.md)"
+        )
     kube.main(prog_name="cgpu-kube")

@@ -216,6 +216,7 @@ class Daemon:
 
         options = self.config.oci_options(message.runtime)
         facts = self.deps.facts
+        granted.check_mps(grant, facts.is_directory)
         oci.check_isolation(spec, options, facts.mps_directories(), facts.is_own_namespace)
 
         def make(plan: Plan, joined: Container | None) -> Awaitable[Container]:
@@ -313,7 +314,7 @@ class Daemon:
             container = joined or await self.deps.link.create(*record.kernel_key, plan.slots)
             admit.check_grant(plan, container)
             edited = oci.edit(spec, replace(container, cookie=record.cookie), majors, options)
-            bundle.write(directory, oci.with_environment(edited, grant.variables) if grant else edited)
+            bundle.write(directory, granted.applied(grant, edited))
         except BaseException as error:
             await asyncio.shield(self.handle_trigger(record.key, Trigger.ABORTED))
             if isinstance(error, OSError):

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cgpud import settings
-from cgpud.admit import most_mib, why_unshared
+from cgpud.admit import most_mib, why_no_mps, why_unshared
 from cgpud.config import Config
 from cgpud.model import MIB, Gpu
 
 
 def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:
     """`slice_mib`: the sum of limits that admission lets into the GPU now; it follows what runs outside of containers.
-    `why`: the reason for which the GPU takes no slice, or ""."""
+    `why`: the reason for which the GPU takes no slice, or ""; `why_mps`: the same for a client of MPS."""
     return [
         {
             "number": gpu.number,
@@ -32,6 +32,7 @@ def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:
             "free_weight": gpu.free_weight,
             "policy": gpu.kernel.policy if gpu.kernel else None,
             "why": why_unshared(gpu),
+            "why_mps": why_no_mps(gpu),
         }
         for gpu in inventory
     ]

@@ -58,7 +58,7 @@ class Agent:
         self.cluster = Cluster(api, settings.node, self._changed.set, self._log)
         self._mode_file = ModeFile(settings.state / "mode.json")
         self.offer = Offer(self._mode_file.read(), settings.unit, settings.overcommit)
-        self.gpus: tuple[HostGpu, ...] = ()
+        self._found: tuple[HostGpu, ...] = ()
         self._said: dict[str, str] = {}  # subject of a warning -> its text, so that each is logged once
         plugins = settings.kubelet / "device-plugins"
         self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem")
@@ -93,6 +93,10 @@ class Agent:
             for task in self._tasks:
                 task.cancel()
 
+    @property
+    def gpus(self) -> tuple[HostGpu, ...]:
+        return tuple(gpu.in_mode(self.offer.mode) for gpu in self._found)
+
     def _say(self, subject: str, text: str) -> None:
         """Log a condition once, and again when it has changed; "" ends it."""
         if text and self._said.get(subject) != text:
@@ -112,13 +116,13 @@ class Agent:
     async def _refresh(self) -> None:
         """cgpud's GPUs. Without an answer the last ones stay: a start then waits for cgpud, and fails closed."""
         try:
-            found = host.read(await self._cgpud.ask("gpus"))
+            found = host.read(await self._cgpud.ask("capacity"))
         except (KubeError, KeyError, TypeError, ValueError) as error:
             self._say("cgpud's GPUs are not known", str(error))
             return
         self._say("cgpud's GPUs are not known", "")
-        if found != self.gpus:
-            self.gpus = found
+        if found != self._found:
+            self._found = found
             self._changed.set()
 
     async def _apply_for_ever(self) -> None:
@@ -152,7 +156,7 @@ class Agent:
         mode = self.offer.mode
         wanted = [
             plugin
-            for plugin, modes in ((self.memory, host.MEMORY_MODES), (self.core, (host.CORE_MEM,)))
+            for plugin, modes in ((self.memory, host.MEMORY_MODES), (self.core, host.CORE_MODES))
             if mode in modes or plugin.registrations
         ]
         if wanted != self.registrar.plugins:

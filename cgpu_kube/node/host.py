@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cgpu_kube.annotations import MODE_LABEL, NodeGpu, NodeGpus
@@ -23,6 +23,7 @@ CGPU, CORE_MEM, SHARE, MPS, DRA, NONE = "cgpu", "core_mem", "share", "mps", "dra
 MODES = (CGPU, CORE_MEM, SHARE, MPS, DRA)
 FOREIGN = ("default", "topology", "mig", "disabled")
 MEMORY_MODES = (CGPU, CORE_MEM, SHARE, MPS)
+CORE_MODES = (CORE_MEM, MPS)  # a weight; under MPS the percentage of threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class HostGpu:
     policy: int | None = None
     instances: int = 0
     why: str = ""  # the reason for which it takes no slice
+    why_mps: str = ""  # the same for a client of MPS
+
+    def in_mode(self, mode: str) -> HostGpu:
+        """With the reason that counts in this mode."""
+        return replace(self, why=self.why_mps) if mode == MPS else self
 
 
 def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
@@ -53,6 +59,7 @@ def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
             policy=gpu["policy"],
             instances=int(gpu["instances"]),
             why=str(gpu["why"]),
+            why_mps=str(gpu["why_mps"]),
         )
         for gpu in reply.get("gpus") or ()
         if gpu["known"] or gpu["why"]
@@ -117,7 +124,7 @@ def memory_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
 
 def core_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
     """The devices of aliyun.com/gpu-core.percentage: 100 of each GPU."""
-    if offer.mode != CORE_MEM:
+    if offer.mode not in CORE_MODES:
         return []
     return [(f"{gpu.uuid}{SEPARATOR}core{number}", not gpu.why) for gpu in gpus for number in range(CORE)]
 

@@ -107,7 +107,6 @@ def test_the_offer_follows_the_gpu(world: World, run: Run) -> None:
 MODES = [
     ("cgpu", 94, 0),
     ("core_mem", 94, 200),
-    ("mps", 94, 0),
     ("share", 95, 0),
     ("default", 0, 0),
     ("disabled", 0, 0),

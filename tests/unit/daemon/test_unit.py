@@ -12,9 +12,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 UNIT = "cgpud.service"
 MOUNT = "dev-cgpu.mount"
+KUBE = "cgpu-kube.service"
+MPS = "cgpu-mps@.service"
 EXPOSURE_MAX = 32  # tenths; docs/user/daemon.md has the same figure
+PROGRAMS = (
+    "usr/bin/cgpud", "usr/bin/cgpu-kube", "usr/bin/nvidia-smi", "usr/bin/nvidia-cuda-mps-control", "bin/kill", "bin/sh",
+    "sbin/modprobe",
+)  # fmt: skip
 UNITS = Path("usr/lib/systemd/system")
-NEEDED = ("sysinit.target", "basic.target", "shutdown.target", "multi-user.target", "modprobe@.service")
+NEEDED = (
+    "sysinit.target",
+    "basic.target",
+    "shutdown.target",
+    "multi-user.target",
+    "network-online.target",
+    "modprobe@.service",
+)
 
 
 @pytest.fixture
@@ -23,9 +36,9 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / UNITS).mkdir(parents=True)
     for name in NEEDED:
         shutil.copy("/" / UNITS / name, tmp_path / UNITS / name)
-    for name in (UNIT, MOUNT):
+    for name in (UNIT, MOUNT, KUBE, MPS):
         shutil.copy(ROOT / "systemd" / name, tmp_path / UNITS / name)
-    for program in ("usr/bin/cgpud", "bin/kill", "sbin/modprobe"):
+    for program in PROGRAMS:
         path = tmp_path / program
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("#!/bin/sh\n")
@@ -39,7 +52,7 @@ def analyze(root: Path, *words: str, unit: str = UNIT) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("unit", [UNIT, MOUNT])
+@pytest.mark.parametrize("unit", [UNIT, MOUNT, KUBE, "cgpu-mps@GPU-1.service"])
 def test_verify_has_nothing_to_say(root: Path, unit: str) -> None:
     done = analyze(root, "verify", "--man=no", unit=unit)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
