@@ -169,7 +169,7 @@ class Daemon:
                 case "gpus":
                     return await self._queries.gpus()
                 case "capacity":
-                    return await self.capacity()
+                    return await self.capacity(query_nvml=message.verb == "nvml")
                 case _:
                     raise ProtocolError(f"there is no operation {message.op[:32]!r}")
         except CgpuError as error:
@@ -351,11 +351,11 @@ class Daemon:
         self._log.info("bound", id=record.id, pid=process.pid, cgroup=record.cgroup and record.cgroup.path)
         return {"ok": True}
 
-    async def capacity(self) -> dict[str, Any]:
+    async def capacity(self, *, query_nvml: bool = False) -> dict[str, Any]:
         """What admission lets into each GPU. Until the module has attached to them, a probe finds their values."""
         try:
             inventory = await self._inventory.snapshot()
-            if not inventory or gpus.undiscovered(inventory):
+            if query_nvml or not inventory or gpus.undiscovered(inventory):
                 async with self._admission:
                     inventory = await self._inventory.for_admission(self.config)
         except KernelMissing as error:

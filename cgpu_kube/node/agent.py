@@ -28,6 +28,7 @@ from cgpud import log as logging
 
 REFRESH_S = 10.0  # cgpud's figures
 CLEAN_S = 60.0  # grants of pods that are gone
+HEALTH_S = 300.0  # NVML, which costs cgpud a process; every admission asks it too
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Settings:
     poll_s: float = 2.0
     refresh_s: float = REFRESH_S
     clean_s: float = CLEAN_S
+    health_s: float = HEALTH_S
 
 
 class Agent:
@@ -59,6 +61,8 @@ class Agent:
         self._mode_file = ModeFile(settings.state / "mode.json")
         self.offer = Offer(self._mode_file.read(), settings.unit, settings.overcommit)
         self._found: tuple[HostGpu, ...] = ()
+        self._health_due = 0.0
+        self._group: asyncio.TaskGroup
         self._said: dict[str, str] = {}  # subject of a warning -> its text, so that each is logged once
         plugins = settings.kubelet / "device-plugins"
         self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem")
@@ -77,8 +81,9 @@ class Agent:
         self.decisions.start()
         try:
             await self._refresh()
-            await self.apply()
             async with asyncio.TaskGroup() as group:
+                self._group = group
+                await self.apply()
                 for watcher in (self.cluster.nodes, self.cluster.pods):
                     group.create_task(watcher.run())
                 group.create_task(self.registrar.run())
@@ -115,12 +120,16 @@ class Agent:
 
     async def _refresh(self) -> None:
         """cgpud's GPUs. Without an answer the last ones stay: a start then waits for cgpud, and fails closed."""
+        loop = asyncio.get_running_loop()
+        health = {"verb": "nvml"} if loop.time() >= self._health_due else {}
         try:
-            found = host.read(await self._cgpud.ask("capacity"))
+            found = host.settled(self._found, host.read(await self._cgpud.ask("capacity", **health)))
         except (KubeError, KeyError, TypeError, ValueError) as error:
             self._say("cgpud's GPUs are not known", str(error))
             return
         self._say("cgpud's GPUs are not known", "")
+        if health:
+            self._health_due = loop.time() + self.settings.health_s
         if found != self._found:
             self._found = found
             self._changed.set()
@@ -171,16 +180,22 @@ class Agent:
         self.driver.offer(self.settings.node, self.gpus if wanted else ())
         if (wanted or any(True for _ in self.claims)) and not self._driver_runs:
             await self.driver.ensure()
-            self._start(self.cluster.slices.run())
+            self._group.create_task(self.cluster.slices.run())
             self._driver_runs = True
         if self._driver_runs and self.cluster.slices.synced.is_set() and self.cluster.nodes.synced.is_set():
             spec = claims.slice_spec(self.settings.node, self.gpus) if wanted else None
             await self.cluster.publish_slice(spec)
 
     def _start(self, coroutine: Any) -> None:
+        """Something whose failure ends nothing else."""
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("internal error", error=f"{type(error).__name__}: {error}")
 
     def _set_mode(self) -> None:
         node = self.cluster.own_node()

@@ -15,6 +15,7 @@ UNITS = {GIB: 1024, MIB_UNIT: 1}  # MiB
 CORE = 100  # percent
 SEPARATOR = "-_-"  # of the vendor's device ids
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+SHRINK_MIB, GROW_MIB = 64, 256  # see settled()
 #: The kubelet takes an answer of 4 MiB, and a device is some 60 bytes of it.
 DEVICES_MAX = 60_000
 
@@ -64,6 +65,20 @@ def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
         for gpu in reply.get("gpus") or ()
         if gpu["known"] or gpu["why"]
     )
+
+
+def settled(before: Sequence[HostGpu], found: Sequence[HostGpu]) -> tuple[HostGpu, ...]:
+    """The GPUs to offer from now on. What runs outside of containers changes `slice_mib` all the time: a smaller one
+    counts at once, in steps, a larger one when it is larger by much, or everything is free."""
+    known = {gpu.uuid: gpu.slice_mib for gpu in before}
+    return tuple(replace(gpu, slice_mib=_settled(known.get(gpu.uuid), gpu)) for gpu in found)
+
+
+def _settled(before_mib: int | None, gpu: HostGpu) -> int:
+    now_mib = gpu.slice_mib
+    if before_mib is None or now_mib >= min(before_mib + GROW_MIB, gpu.total_mib):
+        return now_mib
+    return now_mib - now_mib % SHRINK_MIB if now_mib < before_mib else before_mib
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,11 +238,12 @@ def test_an_unhealthy_gpu_takes_its_devices_along(world: World, run: Run) -> Non
             await ready(world)
             lost = "GPU is lost"
             world.node.daemon._inventory._nvml_until = 0.0
-            pod = world.pod("p", container(mem=3), annotations=bound(1, 3))
-            assert await world.refused(pod) == "GPU 1 is in MIG mode, which cannot be sliced"
+            world.agent._health_due = 0.0
             await eventually(lambda: offered(world) == 15, "the healthy one")
             resource = world.kubelet.resources[GPU_MEM]
             assert len(resource.devices) == 94, "unhealthy devices stay listed"
+            pod = world.pod("p", container(mem=3), annotations=bound(1, 3))
+            assert await world.refused(pod) == "GPU 1 is in MIG mode, which cannot be sliced"
 
     run(main())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ def test_any_division_of_the_offer_is_admitted(gpu: HostGpu, data: st.DataObject
         left -= parts[-1]
     assert sum(limit_mib(gpu.total_mib, part, offer.dev(gpu)) for part in parts) <= gpu.slice_mib
     assert limit_mib(gpu.total_mib, units + 1, offer.dev(gpu)) > gpu.slice_mib
+
+
+@given(GPUS, st.lists(st.integers(0, 300_000), max_size=20))
+def test_the_offer_never_exceeds_admission_and_changes_seldom(gpu: HostGpu, later: list[int]) -> None:
+    shown = (gpu,)
+    for now in later:
+        before, shown = shown, host.settled(shown, [replace(gpu, slice_mib=now)])
+        assert shown[0].slice_mib <= now
+        if abs(now - before[0].slice_mib) < 60 and now >= before[0].slice_mib and now < gpu.total_mib:
+            assert shown == before
+        if now >= gpu.total_mib:
+            assert shown[0].slice_mib == now
 
 
 @given(
