@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,22 @@ from cgpu_kube.node.wire import podresources_pb2 as wire
 
 #: How often the sockets are looked at. A restart is noticed within this time; the bar is 5 s.
 POLL_S = 2.0
+TAKEN_WARN = 2
+TAKEN_WAIT_MAX_S = 60.0
+TAKEN_FORGOTTEN_S = 120.0
 
 
 class Registrar:
-    """Registers each plugin, and again whenever the kubelet has restarted or removed its socket."""
+    """Registers each plugin, and again whenever the kubelet has restarted, removed its socket or closed its stream.
+
+    The kubelet follows the plugin that has registered last. Of two plugins for one resource each would take it from
+    the other at once: the intervals grow, and the log has the sentence."""
 
     def __init__(self, directory: Path, log: Any, poll_s: float = POLL_S) -> None:
         self._socket = directory / KUBELET_SOCKET
         self._log = log
         self._poll_s = poll_s
-        self._known: dict[str, tuple[int, int] | None] = {}  # resource -> the kubelet's socket it is registered on
+        self._known: dict[str, _Registration] = {}  # by resource
         self._failing: set[str] = set()
         self.plugins: list[Plugin] = []
 
@@ -43,19 +51,50 @@ class Registrar:
     async def look(self) -> None:
         here = self._kubelet()
         for plugin in self.plugins:
-            if here is None or (self._known.get(plugin.resource) == here and plugin.is_there):
-                continue
-            try:
-                await plugin.register()
-            except (OSError, KubeError) as error:
-                self._known[plugin.resource] = None
-                if plugin.resource not in self._failing:
-                    self._log.warning("not registered with the kubelet", resource=plugin.resource, reason=str(error))
-                self._failing.add(plugin.resource)
-                continue
-            self._known[plugin.resource] = here
-            self._failing.discard(plugin.resource)
-            self._log.info("registered with the kubelet", resource=plugin.resource, devices=len(plugin.devices))
+            if here is not None and self._is_due(plugin, here):
+                await self._register(plugin, here)
+
+    def _is_due(self, plugin: Plugin, here: tuple[int, int]) -> bool:
+        known = self._known.get(plugin.resource)
+        if known is None or known.kubelet != here or not plugin.is_there:
+            return True
+        if plugin.streams:
+            if time.monotonic() > known.at + TAKEN_FORGOTTEN_S:
+                known.taken = 0
+            return False
+        # The kubelet opens the stream within moments of a registration.
+        return time.monotonic() > known.at + min(self._poll_s * 2 ** (known.taken + 1), TAKEN_WAIT_MAX_S)
+
+    async def _register(self, plugin: Plugin, here: tuple[int, int]) -> None:
+        known = self._known.get(plugin.resource)
+        was_taken = known is not None and known.kubelet == here and plugin.is_there
+        try:
+            await plugin.register()
+        except (OSError, KubeError) as error:
+            self._known.pop(plugin.resource, None)
+            if plugin.resource not in self._failing:
+                self._log.warning("not registered with the kubelet", resource=plugin.resource, reason=str(error))
+            self._failing.add(plugin.resource)
+            return
+        taken = known.taken + 1 if known and was_taken else 0
+        self._known[plugin.resource] = _Registration(here, time.monotonic(), taken)
+        self._failing.discard(plugin.resource)
+        self._log.info("registered with the kubelet", resource=plugin.resource, devices=len(plugin.devices))
+        if taken == TAKEN_WARN:
+            self._log.warning(
+                "another device plugin takes the resource away again and again",
+                resource=plugin.resource,
+                hint="remove the other one, as the DaemonSet gpushare-device-plugin: a node has one plugin a resource",
+            )
+
+
+@dataclass(slots=True)
+class _Registration:
+    """The last one of a resource."""
+
+    kubelet: tuple[int, int]  # its socket
+    at: float
+    taken: int = 0  # times in a row that the kubelet has turned away since
 
 
 async def counted(socket: Path, resource: str, namespace: str, pod: str, container: str) -> dict[str, int] | None:

@@ -27,6 +27,7 @@ class Plugin:
         self.devices: tuple[Device, ...] = ()
         self.spread = False
         self.registrations = 0
+        self.streams = 0  # ListAndWatch calls that are open: 0 after the kubelet has turned to another plugin
         self._kubelet = directory / KUBELET_SOCKET
         self._changed = asyncio.Event()
         methods = {
@@ -73,12 +74,16 @@ class Plugin:
         return wire.DevicePluginOptions(get_preferred_allocation_available=True)
 
     async def _watch(self, _request: Any) -> AsyncIterator[Any]:
-        while True:
-            changed = self._changed
-            yield wire.ListAndWatchResponse(
-                devices=[wire.Device(ID=name, health=HEALTHY if good else UNHEALTHY) for name, good in self.devices]
-            )
-            await changed.wait()
+        self.streams += 1
+        try:
+            while True:
+                changed = self._changed
+                yield wire.ListAndWatchResponse(
+                    devices=[wire.Device(ID=name, health=HEALTHY if good else UNHEALTHY) for name, good in self.devices]
+                )
+                await changed.wait()
+        finally:
+            self.streams -= 1
 
     async def _prefer(self, request: Any) -> Any:
         chosen = [

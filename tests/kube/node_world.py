@@ -71,14 +71,23 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[World]:
-        async with self.api, self.kubelet, self.node.running():
+        async with self.api, self.kubelet:
+            await self.start_cgpud()
             self.label(self.mode)
             await self.start_agent()
             try:
                 yield self
             finally:
                 await self.stop_agent()
+                await self.stop_cgpud()
                 self.node.cleanup()
+
+    async def start_cgpud(self) -> None:
+        self._cgpud = self.node.running()
+        await self._cgpud.__aenter__()
+
+    async def stop_cgpud(self) -> None:
+        await self._cgpud.__aexit__(None, None, None)
 
     def label(self, mode: str | None, **more: str) -> None:
         node = self.api.get(NODES, "", NODE) or {

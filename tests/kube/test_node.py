@@ -220,6 +220,27 @@ def test_a_lost_socket_is_made_again(world: World, run: Run) -> None:
     run(main())
 
 
+def test_another_plugin_for_the_resource_is_named(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """The vendor's plugin is still there: the kubelet follows the one that has registered last."""
+    from cgpu_kube.node.plugin import Plugin
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            other = Plugin(world.kubelet.directory / "device-plugins", GPU_MEM, "vendor")
+            other.offer([(f"GPU-x-_-{n}", True) for n in range(47)])
+            for _ in range(2):
+                before = world.agent.memory.registrations
+                await other.register()
+                await eventually(lambda: offered(world) == 47, "the other one's")
+                await eventually(lambda was=before: world.agent.memory.registrations > was, "taken back")  # type: ignore[misc]
+                await ready(world)
+            await other.stop()
+            assert "another device plugin takes the resource away again and again" in capsys.readouterr().out
+
+    run(main())
+
+
 def test_an_unhealthy_gpu_takes_its_devices_along(world: World, run: Run) -> None:
     from cgpud.model import NvmlGpu
 

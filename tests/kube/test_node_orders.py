@@ -151,7 +151,8 @@ class Story:
         await self.world.start_agent()
 
     async def cgpud(self) -> None:
-        await self.world.node.daemon.reconcile()
+        await self.world.stop_cgpud()
+        await self.world.start_cgpud()
 
     async def api(self) -> None:
         """Away for a moment, and back with its history compacted: 410."""
