@@ -63,7 +63,7 @@ class Registrar:
                 known.taken = 0
             return False
         # The kubelet opens the stream within moments of a registration.
-        return time.monotonic() > known.at + min(self._poll_s * 2 ** (known.taken + 1), TAKEN_WAIT_MAX_S)
+        return time.monotonic() > known.at + min(self._poll_s * float(2 << known.taken), TAKEN_WAIT_MAX_S)
 
     async def _register(self, plugin: Plugin, here: tuple[int, int]) -> None:
         known = self._known.get(plugin.resource)

@@ -487,6 +487,11 @@ def test_the_author_names_a_full_gpu(world: World, run: Run) -> None:
 
 POD_REFUSED = [
     ("core_mem", container(mem=6, core=26), "it must be 5 to 100 in steps of 5"),
+    ("cgpu", container(mem=0), "aliyun.com/gpu-mem is 0; leave it out, or ask for 1 or more"),
+    ("cgpu", container(mem="-1"), "'-1' is not a whole number of at least 0"),
+    ("cgpu", container(mem="1500m"), "'1500m' is not a whole number"),
+    ("cgpu", container(mem="x"), "'x' is not a quantity"),
+    ("cgpu", container(mem=16), "asks for 16 GiB of GPU 0, which has 15"),
     ("cgpu", container(mem=6, core=25), "this node is in mode cgpu; label it ack.node.gpu.schedule=core_mem"),
 ]
 
@@ -497,7 +502,8 @@ def test_bad_amounts(tmp_path: Path, run: Run, mode: str, one: dict[str, Any], w
         world = World(tmp_path, mode=mode)
         async with world.running():
             await ready(world)
-            pod = world.pod("p", one, annotations=bound(0, 6))
+            text = one["resources"]["limits"][GPU_MEM]
+            pod = world.pod("p", one, annotations=bound(0, int(text) if text.isdigit() else 6))
             env = {"ALIYUN_COM_GPU_GRANT": "kube"}
             reply = await world.prepare(world.bundle(pod, "main", env))
             assert why in reply["error"]
