@@ -23,8 +23,9 @@ def kube() -> None:
     """Slices of GPUs for the pods of a Kubernetes cluster."""
 
 
-#: Libraries that only cgpu-kube needs. They are in a folder beside that of an installation: /usr/lib/cgpu-kube.
-EXTRA = ("aiohttp", "google.protobuf", "grpc")
+#: Libraries that only cgpu-kube needs, and their packages: the extra `kube` of pyproject.toml. They are in a folder
+#: beside that of an installation: /usr/lib/cgpu-kube.
+EXTRA = {"aiohttp": "aiohttp", "google.protobuf": "'protobuf>=7.35.1,<8'", "grpc": "grpcio", "yaml": "pyyaml"}
 
 
 def _missing() -> str | None:
@@ -45,7 +46,7 @@ def main() -> None:
     if missing is not None and "--version" not in sys.argv:
         folder = sys.path[-1]
         sys.exit(
-            f"cgpu-kube: error: the library {missing} is not installed: pip install --target {folder} 'cgpu[kube]' "
-            f"brings it (docs/user/kubernetes-node.md)"
+            f"cgpu-kube: error: the library {missing} is not installed: pip install --target {folder} "
+            f"{' '.join(EXTRA.values())} brings it (docs/user/kubernetes-node.md)"
         )
     kube.main(prog_name="cgpu-kube")

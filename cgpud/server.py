@@ -49,11 +49,11 @@ def open_socket(path: Path) -> socket.socket:
             try:
                 probe.connect(str(path))
             except BlockingIOError as error:  # alive, but its queue is full
-                raise CgpuError(f"another cgpud answers on {path}") from error
+                raise CgpuError(f"another process answers on {path}") from error
             except OSError:
                 path.unlink()
             else:
-                raise CgpuError(f"another cgpud answers on {path}")
+                raise CgpuError(f"another process answers on {path}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     before = os.umask(0o177)
     try:

@@ -83,7 +83,7 @@ class Agent:
             await self._refresh()
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                await self.apply()
+                self._changed.set()
                 for watcher in (self.cluster.nodes, self.cluster.pods):
                     group.create_task(watcher.run())
                 group.create_task(self.registrar.run())
@@ -115,8 +115,13 @@ class Agent:
             await asyncio.sleep(self.settings.refresh_s)
             await self._refresh()
             self.decisions.restore()
-            if self._driver_runs:
-                await self.driver.ensure()
+            try:
+                if self._driver_runs:
+                    await self.driver.ensure()
+            except OSError as error:
+                self._say("the driver's sockets cannot be made", str(error))
+            else:
+                self._say("the driver's sockets cannot be made", "")
 
     async def _refresh(self) -> None:
         """cgpud's GPUs. Without an answer the last ones stay: a start then waits for cgpud, and fails closed."""

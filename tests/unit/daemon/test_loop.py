@@ -697,7 +697,7 @@ def test_the_socket_is_for_root(node: Node, run: Run) -> None:
 def test_two_daemons(node: Node, run: Run) -> None:
     async def main() -> None:
         async with node.running():
-            with pytest.raises(CgpuError, match="another cgpud"):
+            with pytest.raises(CgpuError, match="another process"):
                 async with node.running():
                     pass
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-kube as a program: what it says without its libraries, and without an API server."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from cgpu_kube.main import EXTRA
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_missing_library_is_a_sentence() -> None:
+    code = "import cgpu_kube.main as m; m.EXTRA = {'nothere.part': 'x', **m.EXTRA}; m.main()"
+    done = run(code, "node")
+    assert done.returncode == 1
+    assert re.match(
+        r"cgpu-kube: error: the library nothere.part is not installed: pip install --target \S+-kube x aiohttp",
+        done.stderr,
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_its_libraries_are_those_of_the_extra() -> None:
+    extra = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["optional-dependencies"]["kube"]
+    names = {re.split(r"[<>=\[]", one.lower())[0] for one in extra}
+    assert names == {re.split(r"[<>=]", one.strip("'"))[0] for one in EXTRA.values()}
+    page = (REPO / "docs/user/kubernetes-node.md").read_text()
+    assert f"pip install --target /usr/lib/cgpu-kube {' '.join(EXTRA.values())}\n" in page
+
+
+def test_no_way_to_the_api_server_is_a_sentence(tmp_path: Path) -> None:
+    done = run("from cgpu_kube.main import main; main()", "node", "--kubeconfig", str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("cgpu-kube: error:") and "none: No such file or directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_second_agent_is_refused(tmp_path: Path) -> None:
+    """Two would answer cgpud in turns."""
+    import socket
+
+    config = tmp_path / "kubeconfig"
+    config.write_text("{current-context: c, contexts: [{name: c, context: {cluster: k}}], "
+                      "clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]}")  # fmt: skip
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
+        first.bind(str(tmp_path / "kube.sock"))
+        first.listen()
+        options = {
+            "kubeconfig": config,
+            "socket": tmp_path / "kube.sock",
+            "kubelet-dir": tmp_path,
+            "state-dir": tmp_path,
+        }
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        done = run("from cgpu_kube.main import main; main()", "node", *words)
+    assert done.returncode == 1
+    assert "another process answers on" in done.stderr and "Traceback" not in done.stderr
