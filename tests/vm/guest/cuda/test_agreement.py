@@ -139,7 +139,8 @@ def test_all_agree() -> None:
         assert {name: own[name] for name in ("temperature_c", "power_mw")} == {
             name: outside[name] for name in ("temperature_c", "power_mw")
         }
-        assert own["used_bytes"] >= before["used"]
+        # The charge has an estimate of a context, which the card need not have taken.
+        assert 0 < own["used_bytes"] < outside["total_bytes"]
         names = {row["pid"]: row["name"] for box in gpu["containers"] for row in box["pids"]}
         assert set(names.values()) == {"gpuload"}
 
