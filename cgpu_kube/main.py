@@ -13,6 +13,7 @@ from cgpu_cli.app import App, version_option
 
 #: Command -> its module and its name there.
 COMMANDS = {
+    "extender": ("cgpu_kube.extender.command", "extender"),
     "node": ("cgpu_kube.node.command", "node"),
 }
 

@@ -18,15 +18,16 @@ LINES_MAX = 500
 LAYERS = {
     "values": "cgpu_kube cgpu_kube.errors cgpu_kube.quantity cgpu_kube.annotations cgpu_kube.node",
     "decisions": """
-        cgpu_kube.mirror cgpu_kube.pods
+        cgpu_kube.mirror cgpu_kube.pods cgpu_kube.ledger cgpu_kube.extender cgpu_kube.extender.protocol
+        cgpu_kube.extender.metrics
         cgpu_kube.node.host cgpu_kube.node.podview cgpu_kube.node.decide cgpu_kube.node.claims
     """,
     "outside": """
-        cgpu_kube.api cgpu_kube.watch
+        cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder
         cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.kubelet cgpu_kube.node.daemon cgpu_kube.node.modefile
         cgpu_kube.node.dra cgpu_kube.node.cluster
     """,
-    "assembly": "cgpu_kube.node.agent",
+    "assembly": "cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.agent",
     "programs": "cgpu_kube.main cgpu_kube.node.command",
 }
 #: Generated.

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: MIT
+"""bind: decides the GPU, writes the annotations and then the Binding.
+
+The decision and its reservation are one step without a wait, so two binds never get the same memory. The annotations
+are one patch on the version of the pod that was read, and the Binding is on the version that the patch made: a late
+write of an earlier try fails instead of mixing with this one. Where the answer to a write is lost, the reservation is
+kept until the API server says what became of the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from cgpu_cli.placement import NoRoom, Placement, PodNeed
+from cgpu_kube import pods
+from cgpu_kube.api import STRATEGIC, ApiError, Client, Object, Unreachable
+from cgpu_kube.errors import KubeError, Refused
+from cgpu_kube.extender.protocol import BindArgs, binding
+from cgpu_kube.ledger import Ledger
+from cgpu_kube.watch import Backoff
+
+TRIES = 4  # after conflicts: the scheduler itself writes the pod's status meanwhile
+DOUBT_S = 60.0  # the API server's own limit of a request: later none of ours can take effect
+
+
+class Binder:
+    """@put gets the pod of each answer, before its event."""
+
+    def __init__(
+        self,
+        api: Client,
+        ledger: Ledger,
+        put: Callable[[Object], None],
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+        doubt_s: float = DOUBT_S,
+    ) -> None:
+        self.outcomes: Counter[str] = Counter()  # of binds: bound, refused, conflict, unreachable
+        self._api = api
+        self._ledger = ledger
+        self._put = put
+        self._now_ns = now_ns
+        self._doubt_s = doubt_s
+        self._busy: set[str] = set()
+        self._doubts: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def doubts(self) -> int:
+        """Reservations whose bind has an unknown result."""
+        return len(self._doubts)
+
+    async def close(self) -> None:
+        tasks = list(self._doubts.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def bind(self, args: BindArgs) -> None:
+        """Raises KubeError with the sentence for the pod's events; then the pod is not bound, or it is not known."""
+        if args.uid in self._busy:
+            raise Refused(f"pod {args.namespace}/{args.name} is being bound by another request")
+        self._busy.add(args.uid)
+        try:
+            await self._bind(args)
+            self.outcomes["bound"] += 1
+        except Refused:
+            self.outcomes["refused"] += 1
+            raise
+        except ApiError as error:
+            self.outcomes["conflict" if error.is_conflict else "refused"] += 1
+            raise
+        except KubeError:
+            self.outcomes["unreachable"] += 1
+            raise
+        finally:
+            self._busy.discard(args.uid)
+
+    async def _bind(self, args: BindArgs) -> None:
+        for attempt in range(TRIES):
+            pod, need = await self._read(args)
+            if pods.node_of(pod) == args.node:
+                self._put(pod)  # an earlier try, whose answer was lost
+                return
+            placement = self._reserve(args, need)
+            try:
+                await self._write(args, pod, need, placement)
+                self._settle(args.uid)
+                return
+            except ApiError as error:
+                if error.status >= 500:
+                    self._doubt(args)
+                    raise
+                self._ledger.release(args.uid)
+                if not error.is_conflict or attempt == TRIES - 1:
+                    raise
+            except Unreachable:
+                self._doubt(args)
+                raise
+            except KubeError:
+                self._ledger.release(args.uid)  # nothing was sent
+                raise
+
+    async def _read(self, args: BindArgs) -> tuple[Object, PodNeed]:
+        """The pod as it is now: the mirror may be behind."""
+        what = f"pod {args.namespace}/{args.name}"
+        try:
+            pod = await self._api.get(_path(args))
+        except ApiError as error:
+            if error.is_missing:
+                self._ledger.drop(args.uid)
+                raise Refused(f"{what} is gone") from error
+            raise
+        if pods.uid_of(pod) != args.uid:
+            self._ledger.drop(args.uid)
+            raise Refused(f"{what} is another pod by now")
+        bound = pods.node_of(pod)
+        if bound not in ("", args.node):
+            self._put(pod)
+            raise Refused(f"{what} is on node {bound} already")
+        if pod["metadata"].get("deletionTimestamp"):
+            raise Refused(f"{what} is being deleted")
+        need = pods.needs(pod)
+        if need is None:
+            raise Refused(f"{what} asks for no GPU memory")
+        return pod, need
+
+    def _reserve(self, args: BindArgs, need: PodNeed) -> Placement:
+        found = self._ledger.fit(need, args.node, args.uid)
+        if isinstance(found, NoRoom):
+            self._ledger.release(args.uid)
+            raise Refused(f"node {args.node}: {found.why}")
+        self._ledger.reserve(args.uid, f"{args.namespace}/{args.name}", args.node, need, found)
+        return found
+
+    async def _write(self, args: BindArgs, pod: Object, need: PodNeed, placement: Placement) -> None:
+        node = self._ledger.nodes[args.node]
+        places = None if node.is_ours else pods.main_places(pod)
+        texts = pods.annotated(
+            need, placement.gpus, node.devs.get(placement.indices[0], 0), self._now_ns(), places=places
+        )
+        meta = {"uid": args.uid, "resourceVersion": pod["metadata"].get("resourceVersion"), "annotations": texts}
+        patched = await self._api.patch(_path(args), {"metadata": meta}, STRATEGIC)
+        version = str((patched.get("metadata") or {}).get("resourceVersion") or "")
+        self._put(patched)
+        await self._api.create(f"{_path(args)}/binding", binding(args, version))
+
+    # ---- unknown results ----
+
+    def _settle(self, uid: str) -> None:
+        task = self._doubts.pop(uid, None)
+        if task is not None:
+            task.cancel()
+
+    def _doubt(self, args: BindArgs) -> None:
+        self._settle(args.uid)
+        self._doubts[args.uid] = asyncio.create_task(self._resolve(args))
+
+    async def _resolve(self, args: BindArgs) -> None:
+        """Ask until there is an answer. The pod's own next bind does not wait for this."""
+        await asyncio.sleep(self._doubt_s)
+        backoff = Backoff()
+        while True:
+            try:
+                pod = await self._api.get(_path(args))
+            except ApiError as error:
+                if error.is_missing:
+                    self._ledger.drop(args.uid)
+                    break
+            except KubeError:
+                pass
+            else:
+                if pods.uid_of(pod) != args.uid:
+                    self._ledger.drop(args.uid)
+                elif pods.node_of(pod):
+                    self._put(pod)
+                elif args.uid not in self._busy:
+                    self._ledger.release(args.uid)
+                break
+            await asyncio.sleep(backoff.next_s())
+        self._doubts.pop(args.uid, None)
+
+
+def _path(args: BindArgs) -> str:
+    return f"/api/v1/namespaces/{args.namespace}/pods/{args.name}"

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-kube extender: the command."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import ssl
+from pathlib import Path
+
+import click
+from aiohttp import web
+
+from cgpu_cli.app import Command
+from cgpu_cli.errors import CgpuError, Exit
+from cgpu_kube.api import Client, Config, load
+from cgpu_kube.errors import KubeError
+from cgpu_kube.extender.service import Extender, tls_context
+from cgpud import log
+
+_LISTEN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:]+)\]|(?P<four>[0-9.]*)):(?P<port>[0-9]{1,5})\Z", re.ASCII)
+
+
+def read_listen(text: str) -> tuple[str, int]:
+    found = _LISTEN.match(text)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise CgpuError(Exit.USAGE, f"--listen {text}", "not an address and a port", "0.0.0.0:39999, or [::]:39999")
+    return found["six"] or found["four"] or "0.0.0.0", int(found["port"])
+
+
+async def serve(config: Config, where: tuple[str, int], tls: ssl.SSLContext | None) -> None:
+    """Until SIGTERM or SIGINT."""
+    signalled = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
+    async with Client(config, "cgpu-kube-extender") as api, Extender(api) as extender:
+        runner = web.AppRunner(extender.app, access_log=None, shutdown_timeout=5.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, *where, ssl_context=tls).start()
+            log.get().info("listening", address=where[0], port=where[1], tls=tls is not None, api=config.server)
+            # A watch never ends by itself. If one does, by a mistake of ours, a restart is better than an old ledger.
+            stop = asyncio.create_task(signalled.wait())
+            done, _ = await asyncio.wait({stop, *extender.tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await runner.cleanup()
+
+
+@click.command("extender", cls=Command)
+@click.option("--listen", default="0.0.0.0:39999", show_default=True, metavar="ADDRESS:PORT", help="For the scheduler.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: the pod's service account.")
+@click.option("--context", default="", help="Of the kubeconfig file.")
+@click.option("--tls-cert", type=click.Path(), help="Serve HTTPS with this certificate (PEM).")
+@click.option("--tls-key", type=click.Path(), help="Its key, if it is in another file.")
+@click.option("--client-ca", type=click.Path(), help="Serve only clients with a certificate of this authority.")
+@click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+def extender(
+    listen: str,
+    kubeconfig: Path | None,
+    context: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    client_ca: str | None,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Answer kube-scheduler's filter, prioritize and bind for pods with aliyun.com/gpu-mem.
+
+    bind decides the GPU and writes it into the pod's annotations, in the forms of both generations of gpushare.
+    """
+    log.configure(log_format, log_level)
+    where = read_listen(listen)
+    if (client_ca or tls_key) and not tls_cert:
+        raise CgpuError(Exit.USAGE, "usage", "--client-ca and --tls-key need --tls-cert")
+    try:
+        tls = tls_context(tls_cert, tls_key or "", client_ca or "") if tls_cert else None
+    except (OSError, ssl.SSLError) as error:
+        raise CgpuError(Exit.REFUSED, f"--tls-cert {tls_cert}", f"cannot be used: {error}") from error
+    try:
+        config = load(kubeconfig, context)
+        asyncio.run(serve(config, where, tls))
+    except KubeError as error:
+        raise CgpuError(Exit.REFUSED, "extender", str(error)) from error

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: MIT
+"""The extender's HTTP server, and the watches that keep its ledger.
+
+State is rebuilt from the API server at each start: which pod holds which GPU is in the pods' annotations. One instance
+runs at a time (deploy/): two would not know each other's reservations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
+
+from aiohttp import web
+
+from cgpu_cli.versions import package_version
+from cgpu_kube import annotations as notes
+from cgpu_kube import pods
+from cgpu_kube.api import Client, Object
+from cgpu_kube.errors import KubeError
+from cgpu_kube.extender import metrics, protocol
+from cgpu_kube.extender.binder import Binder
+from cgpu_kube.ledger import Ledger, read_node
+from cgpu_kube.watch import Watcher
+from cgpud import log
+
+PREFIX = "/gpushare-scheduler"
+BODY_MAX = 32 << 20  # whole Node objects of some hundred nodes, for schedulers that do not send names
+UNHEALTHY = "unhealthy-gpu-"  # ConfigMap of a node: gpus = "0,2"
+UNHEALTHY_NAMESPACE = "kube-system"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _trimmed_node(found: Object) -> Object:
+    """The parts that read_node() reads."""
+    meta, status = found.get("metadata") or {}, found.get("status") or {}
+    labels, texts = meta.get("labels") or {}, meta.get("annotations") or {}
+    kept = {key: meta[key] for key in ("name", "uid", "resourceVersion") if key in meta}
+    kept["labels"] = {
+        key: labels[key] for key in (notes.MODE_LABEL, notes.PLACEMENT_LABEL) if key in labels
+    }
+    kept["annotations"] = {key: texts[key] for key in (notes.NODE_GPUS,) if key in texts}
+    return {"metadata": kept, "status": {key: status[key] for key in ("capacity", "allocatable") if key in status}}
+
+
+def _trimmed_map(found: Object) -> Object:
+    meta = found.get("metadata") or {}
+    kept = {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in meta}
+    is_ours = str(meta.get("name", "")).startswith(UNHEALTHY)
+    return {"metadata": kept, "data": {"gpus": (found.get("data") or {}).get("gpus", "")} if is_ours else {}}
+
+
+def unhealthy_gpus(text: str) -> dict[int, str]:
+    """The value of `gpus` in such a ConfigMap. Words that are no number are passed over: an administrator wrote it."""
+    words = [word.strip() for word in text.split(",")]
+    named = {int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 4}
+    return dict.fromkeys(named, "is marked unhealthy by an administrator")
+
+
+class Extender:
+    """`async with Extender(api)`: the watches run. `app` is the HTTP application."""
+
+    def __init__(self, api: Client, **binder: Any) -> None:
+        self.ledger = Ledger()
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.pods = Watcher(
+            api, "/api/v1/pods", keep=pods.trimmed, on_change=self._pod, on_failure=self._failed("pods")
+        )
+        self.nodes = Watcher(
+            api, "/api/v1/nodes", keep=_trimmed_node, on_change=self._node, on_failure=self._failed("nodes")
+        )
+        self.maps = Watcher(
+            api,
+            f"/api/v1/namespaces/{UNHEALTHY_NAMESPACE}/configmaps",
+            keep=_trimmed_map,
+            on_change=self._map,
+            on_failure=self._failed("configmaps"),
+        )
+        self.binder = Binder(api, self.ledger, self.pods.put, **binder)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.app = self._routes()
+
+    async def __aenter__(self) -> Self:
+        self.tasks = [asyncio.create_task(watcher.run()) for watcher in (self.pods, self.nodes, self.maps)]
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.binder.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Every pod and node has been read once. The ConfigMaps may be forbidden to it; then none counts."""
+        return self.pods.synced.is_set() and self.nodes.synced.is_set()
+
+    # ---- the ledger's events ----
+
+    def _pod(self, old: Object | None, new: Object | None) -> None:
+        if new is not None:
+            self.ledger.set_pod(new)
+        elif old is not None:
+            self.ledger.drop(pods.uid_of(old))
+
+    def _node(self, old: Object | None, new: Object | None) -> None:
+        found = new or old or {}
+        name = str((found.get("metadata") or {}).get("name") or "")
+        marked = self.maps.objects.get(UNHEALTHY_NAMESPACE, UNHEALTHY + name) if new else None
+        bad = unhealthy_gpus(str((marked or {}).get("data", {}).get("gpus") or ""))
+        self.ledger.set_node(name, read_node(new, bad) if new else None)
+
+    def _map(self, old: Object | None, new: Object | None) -> None:
+        name = str(((new or old or {}).get("metadata") or {}).get("name") or "")
+        if name.startswith(UNHEALTHY):
+            node = self.nodes.objects.get("", name.removeprefix(UNHEALTHY))
+            if node is not None:
+                self._node(node, node)
+
+    @staticmethod
+    def _failed(resource: str) -> Callable[[str, float], None]:
+        def report(why: str, seconds: float) -> None:
+            log.get().warning("watch failed", resource=resource, reason=why, retry_s=round(seconds, 1))
+
+        return report
+
+    # ---- HTTP ----
+
+    def _routes(self) -> web.Application:
+        app = web.Application(client_max_size=BODY_MAX)
+        app.router.add_post(f"{PREFIX}/filter", self._verb("filter", self._filter))
+        app.router.add_post(f"{PREFIX}/prioritize", self._verb("prioritize", self._prioritize))
+        app.router.add_post(f"{PREFIX}/bind", self._verb("bind", self._bind))
+        app.router.add_get(f"{PREFIX}/inspect", self._verb("inspect", self._inspect))
+        app.router.add_get(f"{PREFIX}/inspect/{{node}}", self._verb("inspect", self._inspect))
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/metrics", self._metrics)
+        return app
+
+    def _verb(self, verb: str, work: Callable[[web.Request], Awaitable[Any]]) -> Handler:
+        """An error of ours is {"Error": sentence}; before the first list every verb is one."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                if not self.is_ready:
+                    raise KubeError("the extender has not yet read the cluster's pods and nodes; try again")
+                answer, result = await work(request), "ok"
+                status = 200
+            except protocol.BadRequest as error:
+                answer, result, status = {"Error": str(error)}, "bad", 400
+            except KubeError as error:
+                # 200: of any other status the scheduler shows the number instead of the sentence.
+                answer, result, status = {"Error": str(error)}, "error", 200
+                log.get().info("refused", verb=verb, reason=str(error))
+            self.requests[verb, result] += 1
+            return web.json_response(answer, status=status)
+
+        return handle
+
+    @staticmethod
+    async def _json(request: web.Request) -> Any:
+        try:
+            return json.loads(await request.read())
+        except (ValueError, RecursionError):
+            raise protocol.BadRequest("the request's body is no JSON") from None
+
+    async def _filter(self, request: web.Request) -> Any:
+        return protocol.filter_nodes(protocol.read_filter(await self._json(request)), self.ledger)
+
+    async def _prioritize(self, request: web.Request) -> Any:
+        return protocol.prioritize(protocol.read_filter(await self._json(request)), self.ledger)
+
+    async def _bind(self, request: web.Request) -> Any:
+        args = protocol.read_bind(await self._json(request))
+        await self.binder.bind(args)
+        log.get().info("bound", pod=f"{args.namespace}/{args.name}", node=args.node)
+        return {"Error": ""}
+
+    async def _inspect(self, request: web.Request) -> Any:
+        return protocol.inspect(self.ledger, request.match_info.get("node"))
+
+    async def _version(self, _request: web.Request) -> web.Response:
+        return web.Response(text=package_version())
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        if self.is_ready:
+            return web.Response(text="ok")
+        return web.Response(text="the cluster's pods and nodes have not been read yet", status=503)
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        watches = {"pods": self.pods, "nodes": self.nodes, "configmaps": self.maps}
+        found = {name: (one.failing, one.age_s) for name, one in watches.items()}
+        scrape = metrics.Scrape(self.ledger, self.requests, self.binder.outcomes, self.binder.doubts, found)
+        return web.Response(body=metrics.text(scrape), headers={"Content-Type": metrics.PLAIN})
+
+
+def tls_context(cert: str, key: str, client_ca: str) -> ssl.SSLContext:
+    """A server's context; with @client_ca only clients with a certificate of that authority. Raises OSError."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key or None)
+    if client_ca:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: MIT
+"""PURE: the GPUs of a cluster and which pods hold them. One event at a time; not thread-safe.
+
+A pod holds its GPUs from the decision to bind it (a reservation) until its containers have ended or it is gone. Its
+annotations are read once, when it is first seen on its node: later edits of them move nothing. Where the GPU of a pod
+is not known, it is counted on every GPU of its node, since it may be on any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cgpu_cli.placement import BINPACK, CORE, NOTHING, POLICIES, Gpu, Load, NoRoom, Placement, PodNeed, loads_of, place
+from cgpu_kube import annotations as notes
+from cgpu_kube import pods, quantity
+from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL, PLACEMENT_LABEL
+from cgpu_kube.errors import BadAnnotation, BadQuantity
+
+Object = dict[str, Any]
+CORE_MODE = "core_mem"  # the only mode with a percentage of compute
+MIB_MIN = 256  # the least slice on a node whose unit is MiB
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as its object describes it. `is_ours`: cgpu-kube node runs there, and GPUs may differ in size."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    devs: Mapping[int, int]  #: GPU -> ALIYUN_COM_GPU_MEM_DEV
+    unit: str = "GiB"
+    policy: str = BINPACK
+    is_ours: bool = False
+    address: str = ""
+    mode: str = ""
+    why: str = ""  #: not empty: no pod can be placed there
+
+
+@dataclass(frozen=True)
+class Held:
+    """A pod on a node. `gpus` of each container; None: not known."""
+
+    uid: str
+    name: str  # namespace/name
+    node: str
+    need: PodNeed
+    gpus: pods.Gpus | None
+    is_bound: bool = True
+
+    def loads(self, node: Node | None) -> dict[int, Load]:
+        """What it takes of each GPU."""
+        there = {gpu.index for gpu in node.gpus} if node else None
+        if self.gpus is not None:
+            found: dict[int, Load] = loads_of(self.need, self.gpus)
+            if there is None or set(found) <= there:
+                return found
+        return dict.fromkeys(there or (), self.need.whole)
+
+
+def _whole(values: Mapping[str, Any], key: str) -> int:
+    try:
+        return quantity.whole(values.get(key, 0))
+    except BadQuantity:
+        return 0
+
+
+def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node | None:
+    """None: the node has no GPU to share. @unhealthy: GPU -> why it takes nothing new."""
+    meta, status = found.get("metadata") or {}, found.get("status") or {}
+    name, labels = str(meta.get("name") or ""), meta.get("labels") or {}
+    there = {**(status.get("capacity") or {}), **(status.get("allocatable") or {})}
+    policy = labels.get(PLACEMENT_LABEL, BINPACK)
+    base = Node(
+        name,
+        (),
+        {},
+        policy=policy if policy in POLICIES else BINPACK,
+        address=next((one["address"] for one in status.get("addresses") or [] if one.get("type") == "InternalIP"), ""),
+        mode=str(labels.get(MODE_LABEL, "")),
+    )
+    bad = unhealthy or {}
+    try:
+        ours = notes.parse_node(meta.get("annotations"))
+    except BadAnnotation as error:
+        return replace(base, why=str(error), is_ours=True)
+    if ours is not None:
+        core = CORE if ours.mode == CORE_MODE else 0
+        gpus = tuple(Gpu(one.index, one.units, core, one.slots, one.why or bad.get(one.index, "")) for one in ours.gpus)
+        devs = {one.index: one.dev for one in ours.gpus}
+        return replace(base, gpus=gpus, devs=devs, unit=ours.unit, is_ours=True, mode=ours.mode)
+    units, count = _whole(there, GPU_MEM), _whole(there, GPU_COUNT)
+    if not units:
+        return None
+    if not count or count > notes.GPUS_MAX:
+        return replace(base, why=f"its {GPU_COUNT} is {count}, so the number of its GPUs is not known")
+    core = CORE if _whole(there, GPU_CORE) else 0
+    # The vendor's plugin takes all GPUs for equal.
+    gpus = tuple(Gpu(index, units // count, core, notes.UNITS_MAX, bad.get(index, "")) for index in range(count))
+    # The vendor's own inspect says MiB from 100 on, which an H200 has in GiB.
+    unit = "MiB" if units // count > 1024 else "GiB"
+    return replace(base, gpus=gpus, devs=dict.fromkeys(range(count), units // count), unit=unit)
+
+
+class Ledger:
+    """Nodes and pods. Sums never exceed a GPU by what this class places; what others place may."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._held: dict[str, Held] = {}
+        self._of_node: dict[str, dict[str, Held]] = {}
+        self._used: dict[str, dict[int, Load]] = {}  # a cache, dropped at each change of the node or its pods
+
+    # ---- reading ----
+
+    def used(self, name: str, without: str = "") -> dict[int, Load]:
+        """What is taken of each GPU. @without: the uid of a pod not to count."""
+        held = self._of_node.get(name, {})
+        if without in held:
+            return self._sum(name, without)
+        if name not in self._used:
+            self._used[name] = self._sum(name, "")
+        return self._used[name]
+
+    def _sum(self, name: str, without: str) -> dict[int, Load]:
+        total: dict[int, Load] = {}
+        for uid, one in self._of_node.get(name, {}).items():
+            if uid != without:
+                for gpu, load in one.loads(self.nodes.get(name)).items():
+                    total[gpu] = total.get(gpu, NOTHING) + load
+        return total
+
+    def held(self, name: str) -> list[Held]:
+        """The pods of a node, by name."""
+        return sorted(self._of_node.get(name, {}).values(), key=lambda one: one.name)
+
+    def get(self, uid: str) -> Held | None:
+        return self._held.get(uid)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(self._held.values())
+
+    def fit(self, need: PodNeed, name: str, uid: str = "") -> Placement | NoRoom:
+        """GPUs of the node for a pod that does not hold any, or whose own reservation does not count (@uid)."""
+        node = self.nodes.get(name)
+        if node is None:
+            return NoRoom(f"the node {name} is not for GPU share: it offers no {GPU_MEM}", never=True)
+        if node.why:
+            return NoRoom(node.why, never=True)
+        if need.gpus > 1 and not node.is_ours:
+            return NoRoom(f"the node's device plugin gives a pod one GPU, and {need.gpus} are asked for", never=True)
+        least = min(one.units for one in need.containers)
+        if node.unit == "MiB" and least < MIB_MIN:
+            return NoRoom(f"{least} MiB asked for: the least slice is {MIB_MIN} MiB", never=True)
+        return place(need, node.gpus, self.used(name, uid), node.policy, unit=node.unit, split=node.is_ours)
+
+    # ---- changes ----
+
+    def set_node(self, name: str, node: Node | None) -> None:
+        self._used.pop(name, None)
+        if node is None:
+            self.nodes.pop(name, None)
+        else:
+            self.nodes[name] = node
+
+    def set_pod(self, pod: Object) -> None:
+        """The pod as it is now."""
+        uid, node = pods.uid_of(pod), pods.node_of(pod)
+        old = self._held.get(uid)
+        if pods.is_over(pod):
+            self.drop(uid)
+            return
+        if not node:
+            if old is not None and old.is_bound:
+                self.drop(uid)
+            return
+        if old is not None and old.node == node and old.gpus is not None:
+            if not old.is_bound:
+                self._put(replace(old, is_bound=True))
+            return
+        need = pods.counted(pod)
+        if need is None:
+            self.drop(uid)
+            return
+        self._put(Held(uid, pods.name_of(pod), node, need, pods.gpus_of(pod, need)))
+
+    def reserve(self, uid: str, name: str, node: str, need: PodNeed, placement: Placement) -> None:
+        """Before the pod is bound; replaces its earlier reservation."""
+        self._put(Held(uid, name, node, need, placement.gpus, is_bound=False))
+
+    def release(self, uid: str) -> None:
+        """Give up a reservation; a bound pod keeps its GPUs."""
+        one = self._held.get(uid)
+        if one is not None and not one.is_bound:
+            self.drop(uid)
+
+    def drop(self, uid: str) -> None:
+        """The pod is gone, or its containers have ended."""
+        one = self._held.pop(uid, None)
+        if one is not None:
+            self._used.pop(one.node, None)
+            of_node = self._of_node[one.node]
+            del of_node[uid]
+            if not of_node:
+                del self._of_node[one.node]
+
+    def _put(self, one: Held) -> None:
+        self.drop(one.uid)
+        self._used.pop(one.node, None)
+        self._held[one.uid] = one
+        self._of_node.setdefault(one.node, {})[one.uid] = one

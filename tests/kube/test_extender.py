@@ -1,0 +1,641 @@
+# SPDX-License-Identifier: MIT
+"""filter, prioritize, bind and inspect over HTTP, against the API server of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster import MAPS, NODES, PODS, Cluster, container, gpu, our_node, pod, simple, vendor_node
+from fake_api import Refusal, recorded
+
+from cgpu_kube import annotations as notes
+
+TWO = our_node("n1", gpu(0, 15), gpu(1, 79))
+
+
+def run(test: Callable[[Cluster], Awaitable[None]], *nodes: dict, **binder: Any) -> None:
+    async def whole() -> None:
+        async with Cluster(*(copy.deepcopy(nodes) or [copy.deepcopy(TWO)]), **binder) as cluster:
+            await test(cluster)
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def written(cluster: Cluster, name: str) -> dict[str, str]:
+    found = cluster.stored(name)["metadata"].get("annotations", {})
+    return {key: text for key, text in found.items() if "TIME" not in key and "time" not in key}
+
+
+def test_the_recorded_request_of_the_scheduler() -> None:
+    """kube-scheduler 1.36.2's own bytes, and the pod that the vendor's extender leaves behind."""
+
+    async def test(cluster: Cluster) -> None:
+        request = recorded("extender-filter")
+        cluster.put(request["Pod"])
+        status, answer = await cluster.post("filter", request)
+        assert (status, answer) == (
+            200,
+            {
+                "Nodes": None,
+                "NodeNames": ["n1"],
+                "FailedNodes": {},
+                "FailedAndUnresolvableNodes": {},
+                "Error": "",
+            },
+        )
+        assert await cluster.post("bind", recorded("extender-bind")) == (200, {"Error": ""})
+        bound = cluster.stored("gs")
+        assert bound["spec"]["nodeName"] == "n1"
+        theirs = recorded("pod-gpushare-bound")["metadata"]["annotations"]
+        ours = bound["metadata"]["annotations"]
+        assert theirs.keys() <= ours.keys()
+        assert {key for key in theirs if theirs[key] != ours[key]} == {notes.DEV, notes.ASSUME_TIME}
+        assert ours[notes.DEV] == "15"  # theirs is 47, the mean of 15 and 79
+        assert len(ours[notes.ASSUME_TIME]) == len(theirs[notes.ASSUME_TIME]) == 19
+
+    run(test)
+
+
+def test_the_patch_comes_before_the_binding() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 6)
+        cluster.put(one)
+        assert await cluster.bind(one, "n1") == ""
+        writes = [request for request in cluster.server.requests if request[0] in ("PATCH", "POST")]
+        where = "/api/v1/namespaces/default/pods/a"
+        assert writes == [("PATCH", where), ("POST", f"{where}/binding")]
+        assert written(cluster, "a") == {
+            notes.INDEX: "0",
+            notes.DEV: "15",
+            notes.POD: "6",
+            notes.ASSIGNED: "false",
+            notes.ALLOCATION: '{"c0":{"0":6}}',
+            notes.NEW_ASSIGNED: "false",
+        }
+
+    run(test)
+
+
+def test_a_node_with_the_vendors_plugin() -> None:
+    """Containers are listed by their place, and a pod is on one GPU."""
+
+    async def test(cluster: Cluster) -> None:
+        one = pod("a", container("x", 5), container("free", None), container("y", 4), init=(container("i", 2),))
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        found = written(cluster, "a")
+        assert found[notes.ALLOCATION] == '{"0":{"0":5},"2":{"0":4}}'
+        assert (found[notes.INDEX], found[notes.DEV], found[notes.POD]) == ("0", "15", "9")
+        two = simple("b", 2, count=2)
+        cluster.put(two)
+        assert await cluster.schedule(two) == "the node's device plugin gives a pod one GPU, and 2 are asked for"
+
+    run(test, vendor_node("v", 30, 2))
+
+
+def test_pods_of_the_vendors_extender_count() -> None:
+    async def test(cluster: Cluster) -> None:
+        theirs = recorded("pod-gpushare-bound")
+        cluster.put(theirs)
+        await cluster.settled()
+        assert cluster.extender.ledger.used("n1")[0].units == 6
+        assert cluster.extender.ledger.get(theirs["metadata"]["uid"]).gpus == {"c0": (0,)}
+
+    run(test)
+
+
+def test_several_containers_gpus_and_compute() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = pod(
+            "a", container("x", 20, 30), container("y", 6, 50), init=(container("side", 4, sidecar=True),), count=2
+        )
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        found = notes.parse(cluster.stored("a")["metadata"]["annotations"])
+        assert found.containers == {"x": {0: 10, 1: 10}, "y": {0: 3, 1: 3}, "side": {0: 2, 1: 2}}
+        assert found.core == {"x": {0: 15, 1: 15}, "y": {0: 25, 1: 25}}
+        assert (found.index, found.pod_units) == ((0, 1), 26)
+        assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 15, 1: 15}
+        split = pod("b", container("x", 60), container("y", 5))
+        cluster.put(split)
+        assert "65 GiB asked for by 2 containers, the largest 60" in await cluster.schedule(split)
+
+    run(test, our_node("n1", gpu(0, 15), gpu(1, 79), mode="core_mem"))
+
+
+def test_containers_go_to_two_gpus_if_no_single_one_has_room() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = pod("a", container("x", 70), container("y", 14))
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        assert written(cluster, "a")[notes.ALLOCATION] == '{"x":{"1":70},"y":{"0":14}}'
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (simple("p", 0), "container c0: aliyun.com/gpu-mem is 0; leave it out, or ask for 1 or more"),
+        (simple("p", "-1"), "container c0: aliyun.com/gpu-mem: '-1' is not a whole number of at least 0"),
+        (simple("p", "1500m"), "container c0: aliyun.com/gpu-mem: '1500m' is not a whole number of at least 0"),
+        (simple("p", "six"), "'six' is not a quantity"),
+        (
+            pod("p", container("c0", 6, 26)),
+            "container c0: aliyun.com/gpu-core.percentage is 26; it must be 5 to 100 in steps of 5",
+        ),
+        (pod("p", container("c0", 6, 105)), "it must be 5 to 100 in steps of 5"),
+        (pod("p", container("c0", None, 25)), "aliyun.com/gpu-core.percentage without aliyun.com/gpu-mem"),
+        (
+            simple("p", 7, count=2),
+            "container c0: aliyun.com/gpu-mem 7 cannot be divided among 2 GPUs (label aliyun.com/gpu-count)",
+        ),
+        (simple("p", 6, count=0), "label aliyun.com/gpu-count=0 is not a number from 1 to 64"),
+        (simple("p", 6, count="two"), "label aliyun.com/gpu-count=two is not a number from 1 to 64"),
+        (simple("p", 6, count=3), "3 GPUs asked for and the node has 2"),
+        (simple("p", 80), "80 GiB asked for: GPU 0 has 15 of 15 GiB free, GPU 1 has 79 of 79 GiB free"),
+        (pod("p", container("c0", 6, 25)), "GPU 0 offers no percentage of compute"),
+        (pod("p", *(container(f"c{i}", 1) for i in range(65))), "a pod may have 64 such containers"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_binds_nothing(found: dict, sentence: str) -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.put(found)
+        answer = await cluster.filter(found)
+        assert sentence in answer["FailedNodes"]["n1"] and sentence in answer["FailedAndUnresolvableNodes"]["n1"]
+        assert sentence in await cluster.bind(found, "n1")
+        assert "nodeName" not in cluster.stored(found["metadata"]["name"])["spec"]
+        assert cluster.extender.ledger.used("n1") == {}
+
+    run(test)
+
+
+def test_fifteen_of_nine_free() -> None:
+    async def test(cluster: Cluster) -> None:
+        for name, units in (("a", 9), ("b", 70)):
+            cluster.put(simple(name, units))
+            assert await cluster.schedule(cluster.stored(name)) == ""
+        big = simple("c", 15)
+        cluster.put(big)
+        answer = await cluster.filter(big, "n1", "none")
+        assert answer["NodeNames"] == []
+        assert answer["FailedNodes"] == {
+            "n1": "15 GiB asked for: GPU 0 has 6 of 15 GiB free, GPU 1 has 9 of 79 GiB free",
+            "none": "the node none is not for GPU share: it offers no aliyun.com/gpu-mem",
+        }
+        assert answer["FailedAndUnresolvableNodes"].keys() == {"none"}
+
+    run(test)
+
+
+def test_below_256_mib() -> None:
+    async def test(cluster: Cluster) -> None:
+        small = simple("a", 255)
+        cluster.put(small)
+        assert await cluster.schedule(small) == "255 MiB asked for: the least slice is 256 MiB"
+        good = simple("b", 256)
+        cluster.put(good)
+        assert await cluster.schedule(good) == ""
+
+    run(test, our_node("n1", gpu(0, 15000), unit="MiB"))
+
+
+def test_annotations_of_the_pods_author() -> None:
+    """They choose nothing before the pod is bound, and where they disagree with its limits they count nowhere."""
+
+    async def test(cluster: Cluster) -> None:
+        forged = simple("a", 6, annotations={notes.INDEX: "1", notes.POD: "1", notes.ALLOCATION: '{"c0":{"1":1}}'})
+        cluster.put(forged)
+        await cluster.settled()
+        assert cluster.extender.ledger.used("n1") == {}
+        assert await cluster.schedule(forged) == ""
+        assert written(cluster, "a")[notes.ALLOCATION] == '{"c0":{"0":6}}'
+        lying = simple("b", 9, annotations={notes.INDEX: "0", notes.ALLOCATION: '{"c0":{"0":1}}'})
+        lying["spec"]["nodeName"] = "n1"
+        absent = simple("c", 2, annotations={notes.INDEX: "7"})
+        absent["spec"]["nodeName"] = "n1"
+        for one in (lying, absent):
+            cluster.put(one)
+        await cluster.settled()
+        # Where they run is not known: counted on both.
+        assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 17, 1: 11}
+
+    run(test)
+
+
+def test_annotations_edited_later_move_nothing() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 6)
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        edited = copy.deepcopy(cluster.stored("a"))
+        edited["metadata"]["annotations"][notes.ALLOCATION] = '{"c0":{"1":6}}'
+        cluster.put(edited)
+        await cluster.settled()
+        assert {gpu: load.units for gpu, load in cluster.extender.ledger.used("n1").items()} == {0: 6}
+
+    run(test)
+
+
+def test_a_static_pod_counts() -> None:
+    """The kubelet runs it without a scheduler; nothing says which GPU it has."""
+
+    async def test(cluster: Cluster) -> None:
+        static = simple("a", 6)
+        static["spec"]["nodeName"] = "n1"
+        cluster.put(static)
+        await cluster.settled()
+        big = simple("b", 10)
+        assert (await cluster.filter(big))["FailedNodes"] == {}
+        assert (await cluster.filter(simple("c", 74)))["FailedNodes"]["n1"].endswith(
+            "GPU 0 has 9 of 15 GiB free, GPU 1 has 73 of 79 GiB free"
+        )
+        _, text = await cluster.get("/metrics")
+        assert 'cgpu_node_gpu_unplaced_pods{node="n1"} 1.0' in text
+
+    run(test)
+
+
+def test_ended_and_deleted_pods_give_back() -> None:
+    async def test(cluster: Cluster) -> None:
+        for name in ("a", "b", "c"):
+            cluster.put(simple(name, 5))
+            assert await cluster.schedule(cluster.stored(name)) == ""
+        cluster.end("a", "Succeeded")
+        cluster.end("b", "Failed")
+        cluster.end("c")
+        await cluster.settled()
+        assert cluster.extender.ledger.used("n1") == {}
+
+    run(test)
+
+
+def test_unhealthy_gpus() -> None:
+    async def test(cluster: Cluster) -> None:
+        mark = {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-n1"}, "data": {"gpus": "0, x"}}
+        cluster.server.put(MAPS, mark)
+        one = simple("a", 6)
+        cluster.put(one)
+        async with asyncio.timeout(5):
+            while not cluster.extender.ledger.nodes["n1"].gpus[0].why:
+                await asyncio.sleep(0.01)
+        assert await cluster.schedule(one) == ""
+        assert written(cluster, "a")[notes.INDEX] == "1"
+        lost = our_node("n1", gpu(0, 15), gpu(1, 79, why="is lost: Xid 79"))
+        cluster.server.put(NODES, lost)
+        async with asyncio.timeout(5):
+            while not cluster.extender.ledger.nodes["n1"].gpus[1].why:
+                await asyncio.sleep(0.01)
+        two = simple("b", 6)
+        cluster.put(two)
+        assert await cluster.schedule(two) == (
+            "6 GiB asked for: GPU 0 is marked unhealthy by an administrator, GPU 1 is lost: Xid 79"
+        )
+        cluster.server.remove(MAPS, "kube-system", "unhealthy-gpu-n1")
+        async with asyncio.timeout(5):
+            while cluster.extender.ledger.nodes["n1"].gpus[0].why:
+                await asyncio.sleep(0.01)
+
+    run(test)
+
+
+def test_a_damaged_node_annotation_is_a_sentence() -> None:
+    async def test(cluster: Cluster) -> None:
+        answer = await cluster.filter(simple("a", 1))
+        assert "annotation cgpu.io/gpus=[] of the node is damaged" in answer["FailedNodes"]["n1"]
+
+    node = copy.deepcopy(TWO)
+    node["metadata"]["annotations"][notes.NODE_GPUS] = "[]"
+    run(test, node)
+
+
+# ---- races and restarts ----
+
+
+def test_two_binds_of_the_last_place() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = [simple("a", 10), simple("b", 10)]
+        for one in pair:
+            cluster.put(one)
+            assert (await cluster.filter(one))["NodeNames"] == ["n1"]
+        results = await asyncio.gather(*(cluster.bind(one, "n1") for one in pair))
+        assert sorted(results) == ["", "node n1: 10 GiB asked for: GPU 0 has 5 of 15 GiB free"]
+
+    run(test, our_node("n1", gpu(0, 15)))
+
+
+def test_two_binds_of_one_pod() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 10)
+        cluster.put(one)
+        results = await asyncio.gather(*(cluster.bind(one, "n1") for _ in range(3)))
+        assert sorted(results)[0] == "" and all("is being bound" in text for text in sorted(results)[1:])
+        assert await cluster.bind(one, "n1") == ""  # the scheduler's next try
+        assert len(cluster.server.bindings) == 1
+
+    run(test)
+
+
+def test_the_pods_status_is_written_meanwhile() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 10)
+        cluster.put(one)
+        times = iter(range(2))
+
+        def before(method: str, path: str) -> None:
+            if method in ("PATCH", "POST") and next(times, None) is not None:
+                cluster.put(copy.deepcopy(cluster.stored("a")))
+
+        cluster.server.before = before
+        assert await cluster.bind(one, "n1") == ""
+        assert written(cluster, "a")[notes.INDEX] == "0"
+        assert cluster.extender.ledger.used("n1")[0].units == 10
+
+    run(test)
+
+
+@pytest.mark.parametrize("lost", ["PATCH", "POST"])
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_the_answer_to_a_write_is_lost(lost: str, carried_out: bool) -> None:
+    """The memory stays reserved until it is known what became of the pod."""
+
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 10)
+        cluster.put(one)
+
+        def before(method: str, path: str) -> None:
+            if method != lost:
+                return
+            if carried_out:
+                found = copy.deepcopy(cluster.stored("a"))
+                if method == "POST":
+                    found["spec"]["nodeName"] = "n1"
+                cluster.put(found)
+            raise Refusal(504, "Timeout", "the server did not answer in time")
+
+        cluster.server.before = before
+        assert "did not answer in time" in await cluster.bind(one, "n1")
+        assert cluster.extender.ledger.used("n1")[0].units == 10
+        assert cluster.extender.binder.doubts == 1
+        assert "5 of 15" in (await cluster.filter(simple("b", 10)))["FailedNodes"]["n1"]
+        cluster.server.before = None
+        async with asyncio.timeout(5):
+            while cluster.extender.binder.doubts:
+                await asyncio.sleep(0.01)
+        bound = carried_out and lost == "POST"
+        assert bool(cluster.extender.ledger.used("n1")) is bound
+        assert await cluster.bind(one, "n1") == ""
+        assert cluster.extender.ledger.used("n1")[0].units == 10
+
+    run(test, our_node("n1", gpu(0, 15)), doubt_s=0.1)
+
+
+def test_the_api_server_is_away() -> None:
+    """Sentences, nothing bound, and afterwards everything goes on."""
+
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 10)
+        cluster.put(one)
+        await cluster.server.down()
+        assert "does not answer" in await cluster.bind(one, "n1")
+        assert (await cluster.get("/healthz"))[0] == 200
+        assert (await cluster.get("/readyz"))[0] == 200
+        async with asyncio.timeout(5):
+            while not cluster.extender.pods.failing:
+                await asyncio.sleep(0.01)
+        await cluster.server.up()
+        async with asyncio.timeout(20):
+            while await cluster.schedule(one):
+                await asyncio.sleep(0.05)
+        assert cluster.extender.ledger.used("n1")[0].units == 10
+
+    run(test)
+
+
+def test_before_the_first_list_nothing_is_answered() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.stop()
+        cluster.server.before = lambda _method, _path: asyncio.sleep(0.5)
+        await cluster.start(wait=False)
+        status, text = await cluster.get("/readyz")
+        assert status == 503 and "have not been read" in text
+        answer = await cluster.filter(simple("a", 1))
+        assert answer == {"Error": "the extender has not yet read the cluster's pods and nodes; try again"}
+
+    run(test)
+
+
+def test_a_restart_finds_the_same_sums() -> None:
+    async def test(cluster: Cluster) -> None:
+        names = [f"p{i}" for i in range(6)]
+        for i, name in enumerate(names):
+            cluster.put(pod(name, container("x", 3 + i), container("y", 2), init=(container("i", 9),)))
+            assert await cluster.schedule(cluster.stored(name)) == ""
+        before = cluster.extender.ledger.used("n1")
+        places = {one.uid: one.gpus for one in cluster.extender.ledger}
+        await cluster.stop()
+        await cluster.start()
+        assert cluster.extender.ledger.used("n1") == before
+        assert {one.uid: one.gpus for one in cluster.extender.ledger} == places
+
+    run(test)
+
+
+def test_killed_between_patch_and_binding() -> None:
+    """Annotations of a pod that is on no node count for nothing, and the next bind writes them again."""
+
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 10)
+        cluster.put(one)
+
+        def before(method: str, path: str) -> None:
+            if path.endswith("/binding"):
+                raise Refusal(403, "Forbidden", "killed here")
+
+        cluster.server.before = before
+        assert await cluster.bind(one, "n1") == "killed here"
+        await cluster.stop()
+        cluster.server.before = None
+        await cluster.start()
+        assert cluster.extender.ledger.used("n1") == {}
+        assert await cluster.bind(one, "n1") == ""
+
+    run(test)
+
+
+def test_pods_that_cannot_be_bound() -> None:
+    async def test(cluster: Cluster) -> None:
+        gone = simple("gone", 1)
+        assert await cluster.bind(gone, "n1") == "pod default/gone is gone"
+        one = simple("a", 1)
+        cluster.put(one)
+        other = copy.deepcopy(one)
+        other["metadata"]["uid"] = "earlier"
+        assert await cluster.bind(other, "n1") == "pod default/a is another pod by now"
+        assert await cluster.bind(one, "n9") == (
+            "node n9: the node n9 is not for GPU share: it offers no aliyun.com/gpu-mem"
+        )
+        dying = simple("d", 1, deletionTimestamp="2026-11-22T15:13:47Z")
+        cluster.put(dying)
+        assert await cluster.bind(dying, "n1") == "pod default/d is being deleted"
+        placed = simple("e", 1)
+        placed["spec"]["nodeName"] = "n2"
+        cluster.put(placed)
+        assert await cluster.bind(placed, "n1") == "pod default/e is on node n2 already"
+        plain = pod("f", container("c", None))
+        cluster.put(plain)
+        assert (await cluster.filter(plain))["NodeNames"] == ["n1"]
+        assert await cluster.bind(plain, "n1") == "pod default/f asks for no GPU memory"
+        assert cluster.server.bindings == []
+
+    run(test)
+
+
+# ---- forms ----
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "sentence"),
+    [
+        ("filter", b"{", "the request's body is no JSON"),
+        ("filter", b"[" * 5000, "the request's body is no JSON"),
+        ("filter", {}, "the request has no Pod"),
+        ("filter", [], "the request has no Pod"),
+        ("filter", {"Pod": {}}, "the request has neither NodeNames nor Nodes"),
+        ("prioritize", {"Pod": {}, "Nodes": {"items": [1]}}, "the request has neither NodeNames nor Nodes"),
+        ("bind", {"PodName": "a"}, "the request has no PodNamespace"),
+        ("bind", {"PodName": "a/../b", "PodNamespace": "d", "PodUID": "u", "Node": "n"}, "the request has no PodName"),
+    ],
+)
+def test_bad_requests(verb: str, body: Any, sentence: str) -> None:
+    async def test(cluster: Cluster) -> None:
+        assert await cluster.post(verb, body) == (400, {"Error": sentence})
+
+    run(test)
+
+
+def test_whole_nodes_and_names_in_any_case() -> None:
+    async def test(cluster: Cluster) -> None:
+        nodes = {"items": [{"metadata": {"name": "n1"}}, {"metadata": {"name": "n2"}}]}
+        _, answer = await cluster.post("filter", {"pod": simple("a", 20), "nodes": nodes, "nodenames": None})
+        assert [one["metadata"]["name"] for one in answer["Nodes"]["items"]] == ["n1"]
+        assert answer["NodeNames"] is None and answer["FailedNodes"].keys() == {"n2"}
+
+    run(test, TWO, our_node("n2", gpu(0, 15)))
+
+
+def test_prioritize_by_the_nodes_policy() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 8)
+        cluster.put(one)
+        for node in ("full", "spread"):
+            other = simple(f"on-{node}", 8)
+            cluster.put(other)
+            assert await cluster.bind(other, node) == ""
+        _, scores = await cluster.post("prioritize", {"Pod": one, "NodeNames": ["full", "empty", "spread", "none"]})
+        assert {found["Host"]: found["Score"] for found in scores} == {"full": 5, "empty": 0, "spread": 5, "none": 0}
+
+    nodes = [our_node(name, gpu(0, 16), spread=name == "spread") for name in ("full", "empty", "spread")]
+    run(test, *nodes)
+
+
+def test_inspect_version_and_metrics() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 6)
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        await cluster.settled()
+        status, found = await cluster.get("/gpushare-scheduler/inspect")
+        assert (status, found) == (
+            200,
+            {
+                "nodes": [
+                    {
+                        "name": "n1",
+                        "totalGPU": 94,
+                        "usedGPU": 6,
+                        "devs": [
+                            {
+                                "id": 0,
+                                "totalGPU": 15,
+                                "usedGPU": 6,
+                                "pods": [{"name": "a", "namespace": "default", "usedGPU": 6}],
+                            },
+                            {"id": 1, "totalGPU": 79, "usedGPU": 0, "pods": []},
+                        ],
+                    }
+                ],
+                "error": "",
+            },
+        )
+        assert (await cluster.get("/gpushare-scheduler/inspect/n1"))[1] == found
+        assert (await cluster.get("/gpushare-scheduler/inspect/x"))[1] == {
+            "nodes": [],
+            "error": "the node x offers no GPU memory to share",
+        }
+        version = (Path(__file__).parents[2] / "VERSION").read_text().strip()
+        assert await cluster.get("/version") == (200, version)
+        _, text = await cluster.get("/metrics")
+        for line in (
+            'cgpu_node_gpu_units{gpu="1",node="n1",unit="GiB"} 79.0',
+            'cgpu_node_gpu_allocated_units{gpu="0",node="n1",unit="GiB"} 6.0',
+            'cgpu_extender_binds_total{outcome="bound"} 1.0',
+            'cgpu_extender_requests_total{result="ok",verb="filter"} 1.0',
+            "cgpu_extender_unknown_binds 0.0",
+            'cgpu_extender_watch_failing{resource="pods"} 0.0',
+            'cgpu_node_gpu_pods{node="n1"} 1.0',
+        ):
+            assert line in text.splitlines()
+
+    run(test)
+
+
+#: The pod of the vendor's README (AliyunContainerService/gpushare-scheduler-extender c0b6141, docs/userguide.md): the
+#: form and the values that its users copy.
+README = """
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: binpack-1
+spec:
+  template:
+    metadata:
+      labels: {app: binpack-1}
+    spec:
+      containers:
+      - name: binpack-1
+        image: example/gpu-player:v2
+        resources:
+          limits:
+            # GiB
+            aliyun.com/gpu-mem: 3
+"""
+
+
+def test_the_vendors_readme() -> None:
+    async def test(cluster: Cluster) -> None:
+        template = yaml.safe_load(README)["spec"]["template"]
+        one = json.loads(json.dumps(template))
+        one["metadata"] |= {"name": "binpack-1-x", "namespace": "default", "uid": "u1"}
+        one["status"] = {"phase": "Pending"}
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        assert written(cluster, "binpack-1-x")[notes.POD] == "3"
+
+    run(test)
+
+
+def test_requests_of_other_clients_change_nothing() -> None:
+    async def test(cluster: Cluster) -> None:
+        assert (await cluster.get("/gpushare-scheduler/bind"))[0] == 405
+        assert (await cluster.get("/else"))[0] == 404
+        assert cluster.server.objects[PODS] == {}
+
+    run(test)
