@@ -20,6 +20,7 @@ from cgpu_kube.errors import BadAnnotation, BadQuantity
 
 Object = dict[str, Any]
 CORE_MODE = "core_mem"  # the only mode with a percentage of compute
+UNHEALTHY = "unhealthy-gpu-"  # a ConfigMap in kube-system, and the node's name: gpus = "0,2"
 MIB_MIN = 256  # the least slice on a node whose unit is MiB
 
 
@@ -101,6 +102,13 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
     # The vendor's own inspect says MiB from 100 on, which an H200 has in GiB.
     unit = "MiB" if units // count > 1024 else "GiB"
     return replace(base, gpus=gpus, devs=dict.fromkeys(range(count), units // count), unit=unit)
+
+
+def unhealthy_gpus(text: str) -> dict[int, str]:
+    """The value of `gpus` in such a ConfigMap. Words that are no number are passed over: an administrator wrote it."""
+    words = [word.strip() for word in text.split(",")]
+    named = {int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 4}
+    return dict.fromkeys(named, "is marked unhealthy by an administrator")
 
 
 class Ledger:

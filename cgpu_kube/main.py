@@ -14,6 +14,7 @@ from cgpu_cli.app import App, version_option
 #: Command -> its module and its name there.
 COMMANDS = {
     "extender": ("cgpu_kube.extender.command", "extender"),
+    "inspect": ("cgpu_kube.inspect", "inspect"),
     "node": ("cgpu_kube.node.command", "node"),
 }
 

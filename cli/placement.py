@@ -157,9 +157,11 @@ def place(
     policy: str = BINPACK,
     *,
     unit: str = "GiB",
+    core_unit: str = "% of compute",
     split: bool = True,
 ) -> Placement | NoRoom:
     """GPUs for the whole pod. @split: containers may be on different GPUs if no single one has room for all.
+    @unit and @core_unit are for the sentences only.
 
     The search for a split takes the largest container first and does not go back, so it may refuse what another order
     could place. It takes containers x GPUs x phases steps.
@@ -173,7 +175,7 @@ def place(
         found = _split(need, free, policy)
         if found is not None:
             return found
-    return refusal(need, gpus, used, unit, split)
+    return refusal(need, gpus, used, (unit, core_unit), split)
 
 
 def _split(need: PodNeed, free: Mapping[int, Load], policy: str) -> Placement | None:
@@ -200,21 +202,23 @@ def _split(need: PodNeed, free: Mapping[int, Load], policy: str) -> Placement | 
     return Placement(on, loads_of(need, on))
 
 
-def _lacks(load: Load, room: Load, size: Load, unit: str) -> str:
+def _lacks(load: Load, room: Load, size: Load, words: tuple[str, str]) -> str:
     """The first thing that is short, as the end of a sentence about the GPU."""
     if load.units > room.units:
-        return f"has {max(0, room.units)} of {size.units} {unit} free"
+        return f"has {max(0, room.units)} of {size.units} {words[0]} free"
     if load.core > room.core:
         if not size.core:
-            return "offers no percentage of compute"
-        return f"has {max(0, room.core)} of {size.core} % of compute free, and {load.core} % are asked for"
+            return f"offers no {words[1]}"
+        return f"has {max(0, room.core)} of {size.core} {words[1]} free, and {load.core} asked for"
     if load.slots > room.slots:
         return f"has {size.slots - room.slots} of the {size.slots} containers that it takes"
     return ""
 
 
-def refusal(need: PodNeed, gpus: Sequence[Gpu], used: Mapping[int, Load], unit: str, split: bool) -> NoRoom:
-    """Why no GPU of the node will do, GPU by GPU."""
+def refusal(
+    need: PodNeed, gpus: Sequence[Gpu], used: Mapping[int, Load], words: tuple[str, str], split: bool
+) -> NoRoom:
+    """Why no GPU of the node will do, GPU by GPU. @words: the units of memory and of compute."""
     if not gpus:
         return NoRoom("the node has no GPU", never=True)
     load = need.whole
@@ -222,11 +226,11 @@ def refusal(need: PodNeed, gpus: Sequence[Gpu], used: Mapping[int, Load], unit: 
     ever = 0
     largest = max(one.load.units for one in need.containers)
     for gpu in gpus:
-        lack = gpu.why or _lacks(load, gpu.size - used.get(gpu.index, NOTHING), gpu.size, unit)
+        lack = gpu.why or _lacks(load, gpu.size - used.get(gpu.index, NOTHING), gpu.size, words)
         whys[gpu.index] = f"GPU {gpu.index} {lack or 'has room'}"
         ever += load.fits(gpu.size)
     several = f" on each of {need.gpus} GPUs" if need.gpus > 1 else ""
-    asked = f"{load.units} {unit}{several} asked for"
+    asked = f"{load.units} {words[0]}{several} asked for"
     parts = split and need.gpus == 1 and len(need.containers) > 1
     if parts:
         asked += f" by {len(need.containers)} containers, the largest {largest}"

@@ -23,13 +23,12 @@ from cgpu_kube.api import Client, Object
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender import metrics, protocol
 from cgpu_kube.extender.binder import Binder
-from cgpu_kube.ledger import Ledger, read_node
+from cgpu_kube.ledger import UNHEALTHY, Ledger, read_node, unhealthy_gpus
 from cgpu_kube.watch import Watcher
 from cgpud import log
 
 PREFIX = "/gpushare-scheduler"
 BODY_MAX = 32 << 20  # whole Node objects of some hundred nodes, for schedulers that do not send names
-UNHEALTHY = "unhealthy-gpu-"  # ConfigMap of a node: gpus = "0,2"
 UNHEALTHY_NAMESPACE = "kube-system"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -40,9 +39,7 @@ def _trimmed_node(found: Object) -> Object:
     meta, status = found.get("metadata") or {}, found.get("status") or {}
     labels, texts = meta.get("labels") or {}, meta.get("annotations") or {}
     kept = {key: meta[key] for key in ("name", "uid", "resourceVersion") if key in meta}
-    kept["labels"] = {
-        key: labels[key] for key in (notes.MODE_LABEL, notes.PLACEMENT_LABEL) if key in labels
-    }
+    kept["labels"] = {key: labels[key] for key in (notes.MODE_LABEL, notes.PLACEMENT_LABEL) if key in labels}
     kept["annotations"] = {key: texts[key] for key in (notes.NODE_GPUS,) if key in texts}
     return {"metadata": kept, "status": {key: status[key] for key in ("capacity", "allocatable") if key in status}}
 
@@ -52,13 +49,6 @@ def _trimmed_map(found: Object) -> Object:
     kept = {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in meta}
     is_ours = str(meta.get("name", "")).startswith(UNHEALTHY)
     return {"metadata": kept, "data": {"gpus": (found.get("data") or {}).get("gpus", "")} if is_ours else {}}
-
-
-def unhealthy_gpus(text: str) -> dict[int, str]:
-    """The value of `gpus` in such a ConfigMap. Words that are no number are passed over: an administrator wrote it."""
-    words = [word.strip() for word in text.split(",")]
-    named = {int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 4}
-    return dict.fromkeys(named, "is marked unhealthy by an administrator")
 
 
 class Extender:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -12,3 +15,19 @@ sys.path.append(str(Path(__file__).parents[1] / "unit/daemon"))  # fakes.py: a n
 # A slow machine must not fail a test.
 settings.register_profile("kube", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kube")
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> Path:
+    """kubectl of this machine, else Debian's, unpacked below build/ and not installed."""
+    found = shutil.which("kubectl")
+    if found:
+        return Path(found)
+    folder = Path(__file__).parents[2] / "build/kubectl"
+    program = folder / "usr/bin/kubectl"
+    if not program.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["apt-get", "-qq", "download", "kubernetes-client"], cwd=folder, check=True)
+        package = next(folder.glob("kubernetes-client_*.deb"))
+        subprocess.run(["dpkg", "-x", package, folder], check=True)
+    return program

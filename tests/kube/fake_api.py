@@ -35,6 +35,53 @@ def recorded(name: str) -> Any:
     return json.loads((DATA / f"{name}.json").read_text())
 
 
+#: What kubectl finds by discovery: group version -> (plural, kind, namespaced, short names).
+RESOURCES = {
+    "v1": [
+        ("pods", "Pod", True, ["po"]),
+        ("nodes", "Node", False, ["no"]),
+        ("configmaps", "ConfigMap", True, ["cm"]),
+    ],
+    "resource.k8s.io/v1": [
+        ("resourceslices", "ResourceSlice", False, []),
+        ("resourceclaims", "ResourceClaim", True, []),
+        ("deviceclasses", "DeviceClass", False, []),
+    ],
+}
+
+
+def discovery(path: str) -> Object | None:
+    """The answers from which kubectl learns the names of resources."""
+    groups = [version for version in RESOURCES if "/" in version]
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        found = [{"groupVersion": name, "version": name.partition("/")[2]} for name in groups]
+        return {
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": [
+                {"name": one["groupVersion"].partition("/")[0], "versions": [one], "preferredVersion": one}
+                for one in found
+            ],
+        }
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    if version not in RESOURCES:
+        return None
+    resources = [
+        {
+            "name": plural,
+            "singularName": kind.lower(),
+            "kind": kind,
+            "namespaced": namespaced,
+            "shortNames": short,
+            "verbs": ["get", "list", "watch"],
+        }
+        for plural, kind, namespaced, short in RESOURCES[version]
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
+
+
 class Refusal(Exception):
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -179,6 +226,8 @@ class FakeApi:
                 done = self.before(request.method, request.path)
                 if asyncio.iscoroutine(done):
                     await done
+            if (names := discovery(request.path)) is not None:
+                return web.json_response(names)
             found = _PATH.match(request.path)
             if found is None:
                 raise Refusal(404, "NotFound", "the server could not find the requested resource")
@@ -264,7 +313,11 @@ class FakeApi:
         meta: Object = {"resourceVersion": str(self.version)}
         if start + limit < len(found):
             meta["continue"] = str(start + limit)
-        return {"kind": "List", "apiVersion": "v1", "metadata": meta, "items": found[start : start + limit]}
+        version = collection.rpartition("/")[0].removeprefix("apis/").removeprefix("api/")
+        kinds = {plural: kind for plural, kind, *_ in RESOURCES.get(version, [])}
+        kind = kinds.get(collection.rpartition("/")[2], "Thing")
+        items = [{"kind": kind, "apiVersion": version, **one} for one in found[start : start + limit]]
+        return {"kind": f"{kind}List", "apiVersion": version, "metadata": meta, "items": items}
 
     # ---- watch ----
 

@@ -161,7 +161,7 @@ def test_containers_go_to_two_gpus_if_no_single_one_has_room() -> None:
         (simple("p", 6, count="two"), "label aliyun.com/gpu-count=two is not a number from 1 to 64"),
         (simple("p", 6, count=3), "3 GPUs asked for and the node has 2"),
         (simple("p", 80), "80 GiB asked for: GPU 0 has 15 of 15 GiB free, GPU 1 has 79 of 79 GiB free"),
-        (pod("p", container("c0", 6, 25)), "GPU 0 offers no percentage of compute"),
+        (pod("p", container("c0", 6, 25)), "GPU 0 offers no % of compute"),
         (pod("p", *(container(f"c{i}", 1) for i in range(65))), "a pod may have 64 such containers"),
     ],
 )

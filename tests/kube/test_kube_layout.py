@@ -19,7 +19,7 @@ LAYERS = {
     "values": "cgpu_kube cgpu_kube.errors cgpu_kube.quantity cgpu_kube.annotations cgpu_kube.node",
     "decisions": """
         cgpu_kube.mirror cgpu_kube.pods cgpu_kube.ledger cgpu_kube.extender cgpu_kube.extender.protocol
-        cgpu_kube.extender.metrics
+        cgpu_kube.extender.metrics cgpu_kube.dra cgpu_kube.report
         cgpu_kube.node.host cgpu_kube.node.podview cgpu_kube.node.decide cgpu_kube.node.claims
     """,
     "outside": """
@@ -28,7 +28,7 @@ LAYERS = {
         cgpu_kube.node.dra cgpu_kube.node.cluster
     """,
     "assembly": "cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.agent",
-    "programs": "cgpu_kube.main cgpu_kube.node.command",
+    "programs": "cgpu_kube.main cgpu_kube.inspect cgpu_kube.node.command",
 }
 #: Generated.
 GENERATED = "cgpu_kube.node.wire"

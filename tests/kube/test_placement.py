@@ -98,8 +98,8 @@ def test_choice(need, used, policy, gpus) -> None:
             NODE,
             {0: Load(core=75), 1: Load(core=80)},
             (
-                "1 GiB asked for: GPU 0 has 25 of 100 % of compute free, and 30 % are asked for, "
-                "GPU 1 has 20 of 100 % of compute free, and 30 % are asked for"
+                "1 GiB asked for: GPU 0 has 25 of 100 % of compute free, and 30 asked for, "
+                "GPU 1 has 20 of 100 % of compute free, and 30 asked for"
             ),
             False,
         ),
@@ -107,7 +107,7 @@ def test_choice(need, used, policy, gpus) -> None:
             one(1, core=30),
             (Gpu(0, 15, core=0),),
             {},
-            "1 GiB asked for: GPU 0 offers no percentage of compute",
+            "1 GiB asked for: GPU 0 offers no % of compute",
             True,
         ),
         (
