@@ -19,6 +19,7 @@ from .app import Command
 from .errors import CgpuError, Exit
 from .model import policy_name
 from .output import out
+from .placement import POLICIES
 from .render import percent, table
 from .sim import config, draw, playback
 from .sim.model import Scenario, Setup, profile
@@ -259,6 +260,15 @@ def _line_window(from_ms: float | None, line_ms: float | None, scenario: Scenari
     return begin, min(whole, begin + (line_ms or 200.0))
 
 
+def _check_alone(ctx: click.Context) -> None:
+    """--cluster is a simulation of its own."""
+    for name in ctx.params:
+        source = ctx.get_parameter_source(name)
+        if name not in ("cluster", "placement", "as_json") and source is click.core.ParameterSource.COMMANDLINE:
+            given = next(one for one in ctx.command.params if one.name == name)
+            raise CgpuError(Exit.USAGE, "usage", f"--cluster and {given.opts[0]} exclude one another")
+
+
 def _plain() -> bool:
     try:
         draw.BLOCKS.encode(sys.stdout.encoding or "ascii")
@@ -307,6 +317,13 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write the time line as a trace for ui.perfetto.dev.",
 )
+@click.option(
+    "--cluster",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Pools of nodes and pods (TOML or YAML): which pod goes where. Only with --placement and --json.",
+)
+@click.option("--placement", type=click.Choice(POLICIES), help="With --cluster. Default: both.")
 @click.option("--alone", is_flag=True, help="Run each container alone too, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 def simulate(
@@ -327,14 +344,23 @@ def simulate(
     svg: Path | None,
     played: Path | None,
     perfetto: Path | None,
+    cluster: Path | None,
+    placement: str | None,
     alone: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Simulate containers on a GPU under a policy: shares, waits, time line.
 
     The scheduler is the kernel module's own, the GPU and its driver are simulated. Containers come from the command
     line, from FILE (TOML), or both; values of a GPU in FILE override the options.
     """
+    if cluster is not None:
+        _check_alone(click.get_current_context())
+        from . import simulate_cluster
+
+        return simulate_cluster.show(cluster, placement or "", as_json)
+    if placement is not None:
+        raise CgpuError(Exit.USAGE, "usage", "--placement is of --cluster")
     wanted: dict[str, object] = {
         "slice_us": slice_us, "max_inst": max_inst, "prio_ratio": prio_ratio, "run_state": run_state
     }  # fmt: skip
@@ -357,9 +383,10 @@ def simulate(
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": scenario.seed}
         out(json.dumps(data | {"gpus": [result_json(i, one) for i, one in enumerate(results)]}, indent=2))
-        return
+        return 0
     width = shutil.get_terminal_size((100, 24)).columns
     for number, result in enumerate(results):
         out("\n".join([*([""] if number else []), *result_text(number, result, width, _plain())]))
     for path in written:
         out(f"wrote {path}")
+    return 0

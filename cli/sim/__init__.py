@@ -5,5 +5,6 @@ native   the C files as a shared library        gpu      the engine, its driver'
 model    the parameters of a simulation         turns    the module's scheduler thread
 config   flags and TOML to a model              figures  shares, waits, errors
 run      model to figures                       draw     a time line as text and SVG
+cluster  pods of a cluster on its nodes' GPUs, without time; cluster_config its file
 run_state  which containers have work, as the module reads it
 """

@@ -40,14 +40,14 @@ LAYERS = {
         cgpu_cli.node cgpu_cli.sensors cgpu_cli.collect cgpu_cli.bundle
         cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu cgpu_cli.sim.figures cgpu_cli.sim.draw
         cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config cgpu_cli.sim.turns cgpu_cli.sim.run
-        cgpu_cli.sim.playback
+        cgpu_cli.sim.playback cgpu_cli.sim.cluster cgpu_cli.sim.cluster_config
     """,
     "assembly": """
         cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.queries cgpud.whole cgpud.report cgpud.loop
         cgpud.exporter
         cgpu_cli.app cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status
         cgpu_cli.monitor cgpu_cli.top cgpu_cli.stats cgpu_cli.trace
-        cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events cgpu_cli.simulate
+        cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events cgpu_cli.simulate_cluster cgpu_cli.simulate
     """,
     "programs": "cgpud.__main__ cgpu_cli.main cgpu_cli.smi",
 }
