@@ -31,3 +31,23 @@ def kubectl() -> Path:
         package = next(folder.glob("kubernetes-client_*.deb"))
         subprocess.run(["dpkg", "-x", package, folder], check=True)
     return program
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """A folder with Helm 4 as a library, 75 MB: outside the environment, which every developer has."""
+    folder = Path(__file__).parents[2] / "build/helm"
+    if not (folder / "helm_python").exists():
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            folder,
+            "helm-python-sdk==0.2.2",
+        ]
+        subprocess.run(command, check=True)
+    return folder

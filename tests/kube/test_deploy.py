@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: MIT
+"""deploy/: what kustomize and Helm make of it, its rights against what the programs do, and its policies by CEL."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cel
+import pytest
+import yaml
+from cluster import MAPS, Cluster, container, gpu, our_node, pod, simple
+from fake_api import recorded
+
+from cgpu_kube import annotations as notes
+from cgpu_kube import pods, quantity
+from cgpu_kube.errors import Refused
+from cgpu_kube.extender.command import extender, read_listen
+
+REPO = Path(__file__).parents[2]
+DEPLOY = REPO / "deploy/kubernetes"
+CHART = REPO / "deploy/helm/cgpu"
+Object = dict[str, Any]
+
+
+def kustomized(kubectl: Path, folder: Path = DEPLOY) -> list[Object]:
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def named(objects: list[Object]) -> dict[tuple[str, str], Object]:
+    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+
+
+@pytest.fixture(scope="session")
+def objects(kubectl: Path) -> dict[tuple[str, str], Object]:
+    return named(kustomized(kubectl))
+
+
+def test_each_part_is_of_the_version_it_says(kubectl: Path) -> None:
+    """base has nothing that Kubernetes 1.20 lacks, and the whole is the sum of the parts."""
+    parts = {name: named(kustomized(kubectl, DEPLOY / name)) for name in ("base", "policies", "dra")}
+    versions = {one["apiVersion"] for one in parts["base"].values()}
+    assert versions == {"v1", "apps/v1", "rbac.authorization.k8s.io/v1", "node.k8s.io/v1"}
+    assert {one["apiVersion"] for one in parts["policies"].values()} == {"admissionregistration.k8s.io/v1"}
+    assert {**parts["base"], **parts["policies"], **parts["dra"]} == named(kustomized(kubectl))
+
+
+def test_the_version_is_the_products(objects: dict) -> None:
+    version = (REPO / "VERSION").read_text().strip()
+    images = {
+        one["image"]
+        for found in objects.values()
+        if "template" in found.get("spec", {})
+        for one in found["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {f"cgpu-kube:{version}"}
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == version
+
+
+def test_no_container_has_more_than_it_needs(objects: dict) -> None:
+    for kind, name in (("DaemonSet", "cgpu-node"), ("Deployment", "cgpu-extender")):
+        spec = objects[kind, name]["spec"]["template"]["spec"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        context = spec["containers"][0]["securityContext"]
+        assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}
+        assert context["allowPrivilegeEscalation"] is False and not context.get("privileged")
+    volumes = objects["Deployment", "cgpu-extender"]["spec"]["template"]["spec"]["volumes"]
+    assert volumes == [{"name": "tmp", "emptyDir": {}}]
+
+
+def test_the_arguments_are_understood(objects: dict) -> None:
+    spec = objects["Deployment", "cgpu-extender"]["spec"]["template"]["spec"]["containers"][0]
+    command, *words = spec["args"]
+    assert command == extender.name
+    context = extender.make_context("extender", words)
+    assert read_listen(context.params["listen"]) == ("0.0.0.0", spec["ports"][0]["containerPort"])
+    assert objects["Service", "cgpu-extender"]["spec"]["ports"][0]["port"] == 39999
+    scheduler = yaml.safe_load((DEPLOY / "scheduler.yaml").read_text())
+    assert scheduler["extenders"][0]["urlPrefix"] == "http://CLUSTER_IP:39999/gpushare-scheduler"
+
+
+def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
+    """Every request of a whole life is allowed, and every right but `get` of a watched list was used."""
+    allowed = set()
+    for key in (("ClusterRole", "cgpu-extender"), ("Role", "cgpu-extender-unhealthy")):
+        for rule in objects[key]["rules"]:
+            allowed |= {(resource, verb) for resource in rule["resources"] for verb in rule["verbs"]}
+
+    async def life() -> set[tuple[str, str]]:
+        async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
+            one = simple("a", 6)
+            cluster.put(one)
+            assert await cluster.schedule(one) == ""
+            cluster.server.put(MAPS, {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-n1"}, "data": {}})
+            await asyncio.sleep(0.05)
+            cluster.end("a")
+            await cluster.settled()
+            await cluster.stop()
+            await cluster.start()
+            return {used(*request) for request in cluster.server.requests}
+
+    done = asyncio.run(life())
+    done |= {(resource, "watch") for resource, verb in done if verb == "list"}
+    assert done <= allowed
+    assert allowed - done == {("nodes", "get"), ("configmaps", "get")}
+
+
+def used(method: str, path: str) -> tuple[str, str]:
+    """A request as RBAC sees it; a watch is a GET of a list too."""
+    words = path.removeprefix("/api/v1/").split("/")
+    words = words[2:] if words[0] == "namespaces" else words
+    resource = "/".join([words[0], *words[2:]])
+    verbs = {"GET": "get" if len(words) > 1 else "list", "PATCH": "patch", "POST": "create", "DELETE": "delete"}
+    return resource, verbs[method]
+
+
+# ---- Helm ----
+
+
+def rendered(helm: Path, values: Object, namespace: str = "cgpu-system") -> list[Object]:
+    """By Helm's own engine, in a process of its own."""
+    code = (
+        "import json, sys; from helm_python.chart import Chart, lint;"
+        "chart = Chart.load(sys.argv[1]); values = json.loads(sys.argv[2]);"
+        "print(json.dumps([chart.render(values, name='cgpu', namespace=sys.argv[3]), lint(sys.argv[1], values)]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, CHART, json.dumps(values), namespace],
+        env={"PYTHONPATH": str(helm)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    texts, report = json.loads(done.stdout.splitlines()[-1])
+    assert not [one for one in report.get("messages", []) if one.get("severity") in ("ERROR", 3)], report
+    return [one for text in texts.values() for one in yaml.safe_load_all(text) if one]
+
+
+def folded(value: Any) -> Any:
+    """With the blanks of CEL and of sentences as one; without Helm's pull policy."""
+    if isinstance(value, dict):
+        return {key: folded(one) for key, one in value.items() if key != "imagePullPolicy"}
+    if isinstance(value, list):
+        return [folded(one) for one in value]
+    return re.sub(r"\s+", " ", value).replace("[ ", "[") if isinstance(value, str) else value
+
+
+def test_the_chart_is_the_same_objects(helm: Path, objects: dict) -> None:
+    found = named(rendered(helm, {}))
+    wanted = {key: one for key, one in objects.items() if key[0] != "Namespace"}
+    assert found.keys() == wanted.keys()
+    for key, one in found.items():
+        assert folded(one) == folded(wanted[key]), key
+
+
+def test_the_charts_values(helm: Path) -> None:
+    off = {name: {"enabled": False} for name in ("extender", "policies", "dra", "runtimeClass")}
+    kinds = {(one["kind"], one["metadata"]["name"]) for one in rendered(helm, off)}
+    assert kinds == {
+        ("ServiceAccount", "cgpu-node"),
+        ("ClusterRole", "cgpu-node"),
+        ("ClusterRoleBinding", "cgpu-node"),
+        ("DaemonSet", "cgpu-node"),
+    }
+    found = named(
+        rendered(
+            helm,
+            {
+                "image": {"repository": "mirror/cgpu-kube", "tag": "7"},
+                "node": {"args": ["--memory-unit=MiB"]},
+                "policies": {"writers": []},
+                "runtimeClass": {"handler": "cgpu"},
+            },
+            "other",
+        )
+    )
+    spec = found["DaemonSet", "cgpu-node"]["spec"]["template"]["spec"]["containers"][0]
+    assert (spec["image"], spec["args"]) == ("mirror/cgpu-kube:7", ["node", "--memory-unit=MiB"])
+    assert found["ClusterRoleBinding", "cgpu-node"]["subjects"][0]["namespace"] == "other"
+    assert found["RuntimeClass", "cgpu"]["handler"] == "cgpu"
+    who = found["ValidatingAdmissionPolicy", "cgpu-annotations"]["spec"]["matchConditions"][0]["expression"]
+    assert "system:serviceaccount:other:cgpu-extender" in who and "gpushare-schd-extender" not in who
+
+
+# ---- policies ----
+
+#: Kubernetes' quantity library, on quantities as whole thousandths: parsed by cgpu_kube.quantity, not by apimachinery.
+FUNCTIONS = {
+    "quantity": lambda text: int(quantity.parse(text) * 1000),
+    "isGreaterThan": lambda one, other: one > other,
+    "compareTo": lambda one, other: (one > other) - (one < other),
+    "isInteger": lambda one: one % 1000 == 0,
+    "asInteger": lambda one: one // 1000,
+}
+
+
+class Policy:
+    """A ValidatingAdmissionPolicy as the API server evaluates it; an error denies (failurePolicy: Fail)."""
+
+    def __init__(self, found: Object) -> None:
+        self.spec = found["spec"]
+        assert self.spec["failurePolicy"] == "Fail"
+
+    def sentences(self, new: Object | None, old: Object | None = None, **request: Any) -> list[str]:
+        """Why it is denied; empty: it passes."""
+        base = {
+            "object": new,
+            "oldObject": old,
+            "request": {
+                "operation": "UPDATE" if old and new else "CREATE" if new else "DELETE",
+                "userInfo": {"username": "alice", "groups": ["system:authenticated"], "extra": {}},
+                **request,
+            },
+        }
+        if not all(self._value(one["expression"], base, {}) for one in self.spec.get("matchConditions", [])):
+            return []
+        variables: Object = {}
+        try:
+            for one in self.spec.get("variables", []):
+                variables[one["name"]] = self._value(one["expression"], base, variables)
+        except RuntimeError as error:  # of a function
+            return [str(error)]
+        found = []
+        for one in self.spec["validations"]:
+            try:
+                passed = self._value(one["expression"], base, variables)
+            except RuntimeError as error:
+                found.append(str(error))
+            else:
+                if not passed:
+                    found.append(" ".join(one["message"].split()))
+        return found
+
+    @staticmethod
+    def _value(expression: str, base: Object, variables: Object) -> Any:
+        context = cel.Context()
+        for name, value in base.items():
+            context.add_variable(name, value)
+        context.add_variable("variables", variables)
+        for name, function in FUNCTIONS.items():
+            context.add_function(name, function)
+        return cel.evaluate(expression, context)
+
+
+@pytest.fixture(scope="session")
+def policies(objects: dict) -> dict[str, Policy]:
+    found = {name: Policy(one) for (kind, name), one in objects.items() if kind == "ValidatingAdmissionPolicy"}
+    bound = {one["spec"]["policyName"] for (kind, _), one in objects.items() if kind.endswith("PolicyBinding")}
+    assert bound == found.keys()
+    for (kind, _), one in objects.items():
+        assert not kind.endswith("PolicyBinding") or one["spec"]["validationActions"] == ["Deny"]
+    return found
+
+
+PODS = [
+    (simple("p", 6), ""),
+    (pod("p", container("c", None)), ""),
+    (pod("p", container("c", 6, 25), init=(container("i", 2), container("s", 1, sidecar=True))), ""),
+    (simple("p", 6, count=2), ""),
+    (pod("p", container("c", 6, 150), count=2), ""),  # 75 % of each
+    (simple("p", 0), "aliyun.com/gpu-mem is 0; leave it out, or ask for 1 or more"),
+    (pod("p", container("c", 6), init=(container("i", 0),)), "aliyun.com/gpu-mem is 0"),
+    (simple("p", "six"), "six"),
+    (pod("p", container("c", 6, 26)), "must be 5 to 100 in steps of 5"),
+    (pod("p", container("c", 6, 4)), "must be 5 to 100 in steps of 5"),
+    (pod("p", container("c", 6, 105)), "must be 5 to 100 in steps of 5"),
+    (pod("p", container("c", None, 25)), "aliyun.com/gpu-core.percentage without aliyun.com/gpu-mem"),
+    (simple("p", 7, count=2), "cannot be divided among the GPUs"),
+    (simple("p", 6, count=0), "is not a number from 1 to 64"),
+    (simple("p", 6, count=65), "is not a number from 1 to 64"),
+    (simple("p", 6, count="two"), "is not a number from 1 to 64"),
+]
+
+
+@pytest.mark.parametrize(("found", "sentence"), PODS)
+def test_pods(policies: dict[str, Policy], found: Object, sentence: str) -> None:
+    """The policy refuses what the extender would, and nothing else."""
+    said = policies["cgpu-pods"].sentences(found)
+    assert (sentence in "; ".join(said)) if sentence else said == []
+    try:
+        pods.needs(found)
+    except Refused:
+        assert said
+    else:
+        assert not said
+
+
+def test_annotations(policies: dict[str, Policy]) -> None:
+    policy = policies["cgpu-annotations"]
+    plain, forged = simple("p", 6), simple("p", 6, annotations={notes.INDEX: "1", "mine": "x"})
+    ours = {"username": "system:serviceaccount:cgpu-system:cgpu-extender", "groups": []}
+    controller = {"username": "system:serviceaccount:kube-system:replicaset-controller", "groups": []}
+    kubelet = {"username": "system:node:n1", "groups": ["system:nodes"]}
+    why = policy.sentences(forged)
+    assert len(why) == 1 and why[0].endswith("device plugin write them; leave them out")
+    assert policy.sentences(plain) == []
+    assert policy.sentences(forged, userInfo=controller) == why
+    assert policy.sentences(forged, plain) == why
+    assert policy.sentences(plain, forged) == why
+    for user in (ours, kubelet):
+        assert policy.sentences(forged, plain, userInfo=user) == []
+    edited = copy.deepcopy(forged)
+    edited["metadata"]["annotations"]["mine"] = "y"
+    assert policy.sentences(edited, forged) == []
+    edited["metadata"]["annotations"][notes.INDEX] = "0"
+    assert policy.sentences(edited, forged) == why
+    keys = next(one for one in policy.spec["variables"] if one["name"] == "keys")["expression"]
+    assert set(re.findall(r"'([^']+)'", keys)) == pods._OURS
+
+
+def test_an_agent_writes_its_own_node(policies: dict[str, Policy]) -> None:
+    policy = policies["cgpu-node-own"]
+    user = {
+        "username": "system:serviceaccount:cgpu-system:cgpu-node",
+        "groups": [],
+        "extra": {"authentication.kubernetes.io/node-name": ["n1"]},
+    }
+    node, other = our_node("n1", gpu(0, 15)), our_node("n2", gpu(0, 15))
+    nodes = {"resource": {"group": "", "resource": "nodes"}}
+    assert policy.sentences(node, node, userInfo=user, **nodes) == []
+    assert policy.sentences(other, other, userInfo=user, **nodes)
+    assert policy.sentences(node, node, userInfo=user | {"extra": {}}, **nodes)
+    assert policy.sentences(other, other, **nodes) == []  # another user: RBAC's matter
+    here, there = simple("a", 6), simple("b", 6)
+    here["spec"]["nodeName"], there["spec"]["nodeName"] = "n1", "n2"
+    of_pods = {"resource": {"group": "", "resource": "pods"}}
+    assert policy.sentences(here, here, userInfo=user, **of_pods) == []
+    assert policy.sentences(there, there, userInfo=user, **of_pods)
+    assert policy.sentences(simple("c", 6), simple("c", 6), userInfo=user, **of_pods)
+    slices = {"resource": {"group": "resource.k8s.io", "resource": "resourceslices"}}
+    mine = recorded("resourceslice")
+    foreign = copy.deepcopy(mine)
+    foreign["spec"]["nodeName"] = "n2"
+    assert policy.sentences(mine, userInfo=user, **slices) == []
+    assert policy.sentences(foreign, userInfo=user, **slices)
+    assert policy.sentences(None, mine, userInfo=user, **slices) == []
+    assert policy.sentences(None, foreign, userInfo=user, **slices)
+
+
+def claim(requests: Any, first: bool = False, name: str = "cgpu.io") -> Object:
+    found = copy.deepcopy(recorded("claim-fraction"))
+    exactly = {"deviceClassName": name} | ({"capacity": {"requests": requests}} if requests is not None else {})
+    one = (
+        {"name": "gpu", "firstAvailable": [{"name": "a", **exactly}]} if first else {"name": "gpu", "exactly": exactly}
+    )
+    found["spec"]["devices"]["requests"] = [one]
+    return found
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("template", [False, True])
+@pytest.mark.parametrize(
+    ("requests", "sentence"),
+    [
+        ({"memory": "6Gi", "weight": "5"}, ""),
+        ({"memory": "256Mi"}, ""),
+        ({"memory": "0"}, "capacity memory of class cgpu.io must be at least 256Mi"),
+        ({"memory": "-1Gi"}, "capacity memory of class cgpu.io must be at least 256Mi"),
+        ({"memory": "255Mi"}, "capacity memory of class cgpu.io must be at least 256Mi"),
+        ({"weight": "5"}, "needs capacity.requests.memory, as 6Gi; without it the claim would take the whole card"),
+        (None, "needs capacity.requests.memory, as 6Gi"),
+        ({"memory": "6Gi", "cores": "5"}, "are memory, weight and slots; there are no others"),
+        ({"memory": "6Gi", "weight": "0"}, "capacity weight of class cgpu.io must be a whole number of at least 1"),
+        ({"memory": "6Gi", "weight": "500m"}, "capacity weight of class cgpu.io must be a whole number"),
+    ],
+)
+def test_claims(policies: dict[str, Policy], requests: Any, sentence: str, template: bool, first: bool) -> None:
+    policy = policies["cgpu-templates" if template else "cgpu-claims"]
+
+    def given(name: str) -> Object:
+        found = claim(requests, first, name)
+        return {"spec": {"spec": found["spec"]}} if template else found
+
+    said = "; ".join(policy.sentences(given("cgpu.io")))
+    assert sentence in said if sentence else said == ""
+    assert policy.sentences(given("other.io")) == []
+
+
+def test_the_recorded_claims_pass(policies: dict[str, Policy]) -> None:
+    for name in ("claim-allocated", "claim-fraction"):
+        assert policies["cgpu-claims"].sentences(recorded(name)) == []
+
+
+def test_the_image_is_built_from_what_is_there() -> None:
+    text = (REPO / "deploy/Containerfile").read_text()
+    assert 'ENTRYPOINT ["cgpu-kube"]' in text and '"/src[kube]"' in text
+    for line in re.findall(r"^FROM (\S+)", text, re.M):
+        assert "/" not in line and "." not in line, "a registry's name"
