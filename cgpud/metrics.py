@@ -22,6 +22,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 GPU_LABELS = ("gpu", "uuid")
 SLOT_LABELS = ("container", *GPU_LABELS)
+#: As kube-state-metrics names them, so that series join without label_replace: here `container` is its name in the pod.
+POD_LABELS = ("namespace", "pod", "container", *GPU_LABELS)
 CONTROLS = ("freeze", "timeslice")
 
 
@@ -117,6 +119,17 @@ SLOT_FIGURES = (
     Figure("cgpu_container_dying", "1: destroyed, but still held open.", lambda _gpu, slot: int(slot.dying)),
 )
 
+#: Those of a pod's containers once more, by the pod.
+POD_FIGURES = tuple(
+    Figure(figure.name.replace("cgpu_", "cgpu_pod_", 1), figure.help, figure.value)
+    for figure in SLOT_FIGURES
+    if figure.name.removeprefix("cgpu_container_")
+    in {
+        *("gpu_seconds_total", "wait_seconds_total", "refused_allocations_total", "weight", "opened"),
+        *("memory_limit_bytes", "memory_used_bytes", "memory_peak_bytes"),
+    }
+)
+
 GPU_FIGURES = (
     Figure(
         "cgpu_gpu_policy",
@@ -156,6 +169,23 @@ def _of_slots(snapshot: Snapshot) -> Iterator[Metric]:
     for figure in SLOT_FIGURES:
         family = figure.family(SLOT_LABELS)
         for gpu, slot, labels in places:
+            value = figure.value(gpu, slot)
+            if value is not None:
+                family.add_metric(labels, value)
+        yield family
+
+
+def _of_pods(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
+    places = []
+    for gpu in snapshot.gpus:
+        for slot in gpu.slots:
+            known = scrape.labels.get(slot.id, {})
+            found = [_utf8(known.get(label, "")) for label in ("namespace", "pod", "name")]
+            if all(found) and not slot.dying:  # its successor in the pod has the same names
+                places.append((gpu, slot, (*found, str(gpu.index), gpu.uuid)))
+    for figure in POD_FIGURES:
+        family = figure.family(POD_LABELS)
+        for gpu, slot, labels in {place[2]: place for place in places}.values():
             value = figure.value(gpu, slot)
             if value is not None:
                 family.add_metric(labels, value)
@@ -236,6 +266,7 @@ def families(scrape: Scrape) -> Iterator[Metric]:
         yield _drift(scrape.daemon, scrape.snapshot)
         yield from _of_containers(scrape, scrape.snapshot)
         yield from _of_slots(scrape.snapshot)
+        yield from _of_pods(scrape, scrape.snapshot)
         yield from _of_gpus(scrape.snapshot)
 
 

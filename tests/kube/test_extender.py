@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cluster import MAPS, NODES, PODS, Cluster, container, gpu, our_node, pod, s
 from fake_api import Refusal, recorded
 
 from cgpu_kube import annotations as notes
+from cgpud import metrics
 
 TWO = our_node("n1", gpu(0, 15), gpu(1, 79))
 
@@ -597,8 +599,7 @@ def test_inspect_version_and_metrics() -> None:
     run(test)
 
 
-#: The pod of the vendor's README (AliyunContainerService/gpushare-scheduler-extender c0b6141, docs/userguide.md): the
-#: form and the values that its users copy.
+#: A Deployment in the form of the vendor's user guide (AliyunContainerService/gpushare-scheduler-extender c0b6141).
 README = """
 apiVersion: apps/v1
 kind: Deployment
@@ -637,5 +638,52 @@ def test_requests_of_other_clients_change_nothing() -> None:
         assert (await cluster.get("/gpushare-scheduler/bind"))[0] == 405
         assert (await cluster.get("/else"))[0] == 404
         assert cluster.server.objects[PODS] == {}
+
+    run(test)
+
+
+def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
+    """Series of the extender and of cgpud, with their labels; kube_pod_info is kube-state-metrics'."""
+
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 6)
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        _, text = await cluster.get("/metrics")
+        there: dict[str, set[str]] = {
+            name: {*metrics.POD_LABELS} for name in (figure.name for figure in metrics.POD_FIGURES)
+        }
+        there["kube_pod_info"] = {"namespace", "pod", "node", "created_by_name"}
+        for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
+            there.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
+        board = json.loads((Path(__file__).parents[2] / "docs/user/grafana/cluster.json").read_text())
+        targets = [target for panel in board["panels"] for target in panel["targets"]]
+        assert len(targets) > 12 and len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+        for target in targets:
+            names = set(re.findall(r"\b(?:cgpu|kube)_\w+", target["expr"]))
+            assert names and names <= there.keys(), target["expr"]
+            known = set().union(*(there[name] for name in names))
+            groups = re.findall(r"(?:by|on|group_left) \(([^)]*)\)", target["expr"])
+            used = {label.strip() for group in groups for label in group.split(",")}
+            used |= set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert used <= known, target["expr"]
+            for name in re.findall(r"(?:rate|increase)\((\w+)", target["expr"]):
+                assert name.endswith("_total")
+
+    run(test)
+
+
+def test_the_page_names_every_series_of_the_extender() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = simple("a", 6)
+        cluster.put(one)
+        assert await cluster.schedule(one) == ""
+        _, text = await cluster.get("/metrics")
+        found: dict[str, set[str]] = {}
+        for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
+            found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
+        page = (Path(__file__).parents[2] / "docs/user/kubernetes.md").read_text()
+        rows = re.findall(r"^\| `(cgpu_\w+)` \|([^|]*)\|", page, re.M)
+        assert {name: set(labels.replace(",", " ").split()) for name, labels in rows} == found
 
     run(test)

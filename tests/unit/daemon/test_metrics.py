@@ -169,6 +169,18 @@ def test_who_is_who(tree: Tree, bundle: str) -> None:
     assert value(found, "cgpu_container_info", container=ID2[:12], id=ID2, **labels) == 1
 
 
+def test_series_of_pods_have_the_labels_of_kube_state_metrics(tree: Tree, bundle: str) -> None:
+    found = samples(scrape(tree, {ID1: bundle}))
+    of_pods = {name: dict(labels) for name, labels in found if name.startswith("cgpu_pod_")}
+    assert of_pods.keys() == {figure.name for figure in metrics.POD_FIGURES} and len(of_pods) == 8
+    assert set(map(str, of_pods.values())) == {str(next(iter(of_pods.values())))}
+    labels = {"namespace": "ml", "pod": "train-0", "container": "train", "gpu": "0", "uuid": UUID}
+    assert value(found, "cgpu_pod_container_memory_used_bytes", **labels) == 256 * MIB
+    assert value(found, "cgpu_pod_container_gpu_seconds_total", **labels) == pytest.approx(1.5)
+    # The one that is dying has no series: a container of the same name may have taken its place.
+    assert not [name for name, _ in samples(scrape(tree, {ID2: bundle})) if name.startswith("cgpu_pod_")]
+
+
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
 def test_half_a_surrogate_is_a_question_mark(tree: Tree, tmp_path: Path, accept: str) -> None:
     annotations = {"io.kubernetes.cri.image-name": "x\ud800", "io.kubernetes.cri.container-name": "\udfff"}
