@@ -14,7 +14,7 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +28,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 REQUEST_TIMEOUT_S = 15.0
-PAGE = 500  # objects of one answer to a list
+PAGE = 200  # objects of one answer to a list: a page is in memory as a whole, and a pod takes some 20 KiB there
 LINE_MAX = 8 << 20  # of one watch event; etcd's own limit of an object is 1.5 MiB
 CREDENTIALS = {"token", "tokenFile", "client-certificate", "client-certificate-data"}  # of a kubeconfig's user
 #: A dead connection is noticed after IDLE + COUNT x INTERVAL: the server's end may be gone without a packet.
@@ -300,13 +300,19 @@ class Client:
     async def patch(self, path: str, body: Any, kind: str = MERGE) -> Object:
         return await self.request("PATCH", path, body, kind)
 
-    async def list(self, path: str, params: Mapping[str, str] | None = None) -> tuple[list[Object], str]:
-        """Every object of a collection, page by page, and the resourceVersion of the whole."""
+    async def list(
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        keep: Callable[[Object], Object] = lambda found: found,
+    ) -> tuple[list[Object], str]:
+        """Every object of a collection, page by page, and the resourceVersion of the whole. @keep returns what is kept
+        of an object."""
         items: list[Object] = []
         more: dict[str, str] = {}
         while True:
             page = await self.request("GET", path, **{**(params or {}), "limit": str(PAGE), **more})
-            items += page.get("items") or []
+            items += map(keep, page.get("items") or [])
             meta = page.get("metadata") or {}
             if not meta.get("continue"):
                 return items, str(meta.get("resourceVersion") or "")

@@ -16,7 +16,7 @@ Object = dict[str, Any]
 #: Containers of a pod by their name -> GPUs.
 Gpus = Mapping[str, tuple[int, ...]]
 
-_META = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "creationTimestamp", "labels")
+_META = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "labels")
 _OURS = {
     notes.INDEX,
     notes.DEV,
@@ -53,7 +53,7 @@ def trimmed(pod: Object) -> Object:
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     kept: Object = {
         "metadata": {key: meta[key] for key in _META if key in meta},
-        "spec": {key: spec[key] for key in ("nodeName", "schedulerName", "resourceClaims") if spec.get(key)},
+        "spec": {key: spec[key] for key in ("nodeName", "resourceClaims") if spec.get(key)},
         "status": {"phase": status.get("phase", "")},
     }
     kept["metadata"].pop("labels", None)
@@ -65,11 +65,15 @@ def trimmed(pod: Object) -> Object:
     }
     kept["status"]["conditions"] = [one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"]
     for group in ("initContainers", "containers"):
-        kept["spec"][group] = [
-            {key: one[key] for key in ("name", "resources", "restartPolicy") if key in one}
-            for one in spec.get(group) or []
-        ]
+        kept["spec"][group] = [_trimmed_container(one) for one in spec.get(group) or []]
     return kept
+
+
+def _trimmed_container(container: Object) -> Object:
+    found = {resource: _given(container, resource) for resource in (GPU_MEM, GPU_CORE)}
+    limits = {resource: amount for resource, amount in found.items() if amount is not None}
+    kept: Object = {"name": container.get("name"), **({"resources": {"limits": limits}} if limits else {})}
+    return kept | ({"restartPolicy": "Always"} if container.get("restartPolicy") == "Always" else {})
 
 
 def _given(container: Object, resource: str) -> Any:

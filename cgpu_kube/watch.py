@@ -65,6 +65,7 @@ class Watcher:
         self.synced = asyncio.Event()
         self.relists = 0
         self._api = api
+        self._keep = keep
         self._path = path
         self._params = dict(params or {})
         self._on_change = on_change
@@ -106,7 +107,7 @@ class Watcher:
                 await asyncio.sleep(seconds)
 
     async def _list(self) -> None:
-        items, version = await self._api.list(self._path, self._params)
+        items, version = await self._api.list(self._path, self._params, self._keep)
         self._ok()
         self.relists += 1
         if not (version.isascii() and version.isdigit()):
