@@ -19,7 +19,8 @@ from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL, PLAC
 from cgpu_kube.errors import BadAnnotation, BadQuantity
 
 Object = dict[str, Any]
-CORE_MODE = "core_mem"  # the only mode with a percentage of compute
+CORE_MODES = ("core_mem", "mps")  # with a percentage of compute
+ONE_GPU_MODES = ("share", "mps")  # a container has one GPU there
 UNHEALTHY = "unhealthy-gpu-"  # a ConfigMap in kube-system, and the node's name: gpus = "0,2"
 MIB_MIN = 256  # the least slice on a node whose unit is MiB
 
@@ -87,7 +88,7 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
     except BadAnnotation as error:
         return replace(base, why=str(error), is_ours=True)
     if ours is not None:
-        core = CORE if ours.mode == CORE_MODE else 0
+        core = CORE if ours.mode in CORE_MODES else 0
         gpus = tuple(Gpu(one.index, one.units, core, one.slots, one.why or bad.get(one.index, "")) for one in ours.gpus)
         devs = {one.index: one.dev for one in ours.gpus}
         return replace(base, gpus=gpus, devs=devs, unit=ours.unit, is_ours=True, mode=ours.mode)
@@ -158,6 +159,9 @@ class Ledger:
             return NoRoom(node.why, never=True)
         if need.gpus > 1 and not node.is_ours:
             return NoRoom(f"the node's device plugin gives a pod one GPU, and {need.gpus} are asked for", never=True)
+        if need.gpus > 1 and node.mode in ONE_GPU_MODES:
+            why = f"the node's mode is {node.mode}, where a container has one GPU, and {need.gpus} are asked for"
+            return NoRoom(why, never=True)
         least = min(one.units for one in need.containers)
         if node.unit == "MiB" and least < MIB_MIN:
             return NoRoom(f"{least} MiB asked for: the least slice is {MIB_MIN} MiB", never=True)
