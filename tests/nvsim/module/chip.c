@@ -123,7 +123,7 @@ u32 nvsim_chip_classes(u32 *list, u32 max)
 
 u32 nvsim_chip_tpcs(void)
 {
-	return max(nvsim.sm_count / 2, 1);
+	return max(nvsim.rules.sm_count / 2, 1);
 }
 
 /* TPCs of GPC @gpc: as even as the number of SMs allows, the first ones have one more. */
@@ -138,7 +138,7 @@ u32 nvsim_chip_gpc_tpcs(u32 gpc)
 u32 nvsim_chip_gr_info(u32 index)
 {
 	const struct nvchip *c = nvsim_chip;
-	u32 sms = max(nvsim.sm_count, 1);
+	u32 sms = max(nvsim.rules.sm_count, 1);
 	size_t i;
 
 	switch (index) {

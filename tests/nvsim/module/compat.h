@@ -5,7 +5,6 @@
 
 #include <linux/version.h>
 #include <linux/device.h>
-#include <linux/hrtimer.h>
 #include <linux/mm.h>
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
@@ -31,15 +30,5 @@ static inline void vm_flags_clear(struct vm_area_struct *vma, unsigned long flag
 #else
 #define NVSIM_DEVNODE_ARG const struct device
 #endif
-
-static inline void nvsim_hrtimer_setup(struct hrtimer *t, enum hrtimer_restart (*fn)(struct hrtimer *))
-{
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
-	hrtimer_init(t, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_HARD);
-	t->function = fn;
-#else
-	hrtimer_setup(t, fn, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_HARD);
-#endif
-}
 
 #endif

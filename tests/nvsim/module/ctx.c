@@ -17,12 +17,26 @@
 #define GROUPS_OF_ENGINE 8
 #define FIFO_INFO_MAX 256
 
+#define CHIP_AMPERE 0x170		/* nvchip.chip.arch */
+
 /* On Turing context buffers come from memory that the driver reserved when it started, and all engines share ids
  * (gpuIsCtxBufAllocInPmaSupported, kfifoIsPerRunlistChramEnabled).
  */
 static bool is_turing(void)
 {
 	return !strcmp(nvsim.arch, "turing");
+}
+
+/* Channel RAM, which the driver's modules read by a pointer, is of Ampere and later. */
+bool nvctx_has_chram(void)
+{
+	return nvsim_chip->chip.arch >= CHIP_AMPERE;
+}
+
+/* The pointer that RM returns as pChramChannelRegister. */
+u32 *nvctx_chram(struct nvctx *channel)
+{
+	return nvctx_has_chram() && nvsim.rules.chram_fault != ENGINE_CHRAM_NULL ? &channel->chram : NULL;
 }
 
 static void ctx_release(struct kref *ref)
@@ -68,16 +82,16 @@ static NV_STATUS create(struct nvgpu *gpu, struct ida *ids, u64 bytes, struct nv
 }
 
 /* A group's: the context buffers of a graphics engine, all of them at once (kernel_channel_group_api.c). */
-NV_STATUS nvctx_of_group(struct nvengine *e, struct nvctx **out)
+NV_STATUS nvctx_of_group(struct engine *e, struct nvctx **out)
 {
 	u64 bytes = e->type == NV2080_ENGINE_GR0 ? (u64)nvsim.ctx_mib * SZ_1M : 0;
 
-	return create(e->gpu, &e->gpu->groups[is_turing() ? 0 : e->index], bytes, out);
+	return create(nvsim_gpu_of(e), &nvsim_gpu_of(e)->groups[is_turing() ? 0 : e->index], bytes, out);
 }
 
-NV_STATUS nvctx_of_channel(struct nvengine *e, struct nvctx **out)
+NV_STATUS nvctx_of_channel(struct engine *e, struct nvctx **out)
 {
-	return create(e->gpu, &e->gpu->channels[is_turing() ? 0 : e->index], CHANNEL_BYTES, out);
+	return create(nvsim_gpu_of(e), &nvsim_gpu_of(e)->channels[is_turing() ? 0 : e->index], CHANNEL_BYTES, out);
 }
 
 NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c)

@@ -136,12 +136,12 @@ static void report_dead(struct nvchan *c)
 
 static void rc_channel(struct nvgpu *gpu, struct nvobj *o)
 {
-	struct nvengine *e = o->chan->tsg->eng;
+	struct engine *e = o->chan->run.tsg->eng;
 	unsigned long flags;
 	bool report;
 
 	raw_spin_lock_irqsave(&e->lock, flags);
-	report = o->chan->dead && !o->chan->reported;
+	report = o->chan->run.dead && !o->chan->reported;
 	if (report)
 		o->chan->reported = true;
 	raw_spin_unlock_irqrestore(&e->lock, flags);
@@ -174,6 +174,33 @@ static void intr_work(struct work_struct *w)
 			nvsim_event_interrupt(gpu, i ? NV2080_NOTIFIERS_CE0 + i - 1 : NV2080_NOTIFIERS_GRAPHICS);
 }
 
+/* The engines' side, under their locks. */
+static bool mem_read(void *as, u64 va, void *buf, u32 len)
+{
+	return nvas_read(as, va, buf, len);
+}
+
+static bool mem_write(void *as, u64 va, const void *buf, u32 len)
+{
+	return nvas_write(as, va, buf, len);
+}
+
+static bool mem_exchange(void *as, u64 va, u64 *seen, u64 to, u32 len)
+{
+	return nvas_exchange(as, va, seen, to, len);
+}
+
+static void fault(struct engine *e)
+{
+	schedule_work(&nvsim_gpu_of(e)->rc_work);
+}
+
+static void interrupt(struct engine *e)
+{
+	set_bit(e->index, &nvsim_gpu_of(e)->intr);
+	schedule_work(&nvsim_gpu_of(e)->intr_work);
+}
+
 static int make_pages(struct nvgpu *gpu)
 {
 	struct page *page;
@@ -186,7 +213,7 @@ static int make_pages(struct nvgpu *gpu)
 	page = nvpages_page(gpu->usermode->pages, 0, GFP_KERNEL);
 	if (!page)
 		return -ENOMEM;
-	gpu->doorbell = page_address(page) + NV_USERMODE_DOORBELL;
+	gpu->card.doorbell = page_address(page) + NV_USERMODE_DOORBELL;
 	page = nvpages_page(gpu->rusd->pages, 0, GFP_KERNEL);
 	if (!page)
 		return -ENOMEM;
@@ -233,10 +260,14 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 	INIT_WORK(&gpu->intr_work, intr_work);
 	identify(gpu, index);
 	gpu->fb_total = (u64)nvsim.fb_mib * SZ_1M;
+	gpu->card.rules = &nvsim.rules;
+	gpu->card.mem = (struct push_mem) { mem_read, mem_write, mem_exchange };
+	gpu->card.fault = fault;
+	gpu->card.interrupt = interrupt;
 	for (i = 0; i < NVSIM_ENGINES; i++) {
 		ida_init(&gpu->groups[i]);
 		ida_init(&gpu->channels[i]);
-		nvengine_init(&gpu->eng[i], gpu, i, types[i]);
+		engine_init(&gpu->eng[i], &gpu->card, i, types[i]);
 	}
 	err = make_pages(gpu);
 	if (err) {
@@ -252,7 +283,7 @@ void nvsim_gpu_destroy(struct nvgpu *gpu)
 	int i;
 
 	for (i = 0; i < NVSIM_ENGINES; i++)
-		nvengine_stop(&gpu->eng[i]);
+		engine_stop(&gpu->eng[i]);
 	cancel_work_sync(&gpu->rc_work);
 	cancel_work_sync(&gpu->intr_work);
 	list_for_each_entry_safe(r, next, &gpu->recs, link) {

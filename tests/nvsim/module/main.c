@@ -6,14 +6,18 @@
 
 struct nvsim_params nvsim = {
 	.version = NVSIM_VERSION_DEFAULT, .name = "Tesla T4", .arch = "turing", .gpus = 1, .fb_mib = 15109, .ctx_mib = 100,
-	.timeslice_us = 1024, .ctxsw_us = 82, .copy_mbps = 12000, .sm_count = 40,
-	.control_us = 300, .control_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .poll_us = 20, .idle_poll_us = 200,
-	.commit_required = 1, .stubborn_ms = 1000, .hmm = 1, .channel_ids = 2048, .seed = 1,
-	.launch_ns = 2000, .wave_ns = 10000, .chram_us = 200,
+	.control_us = 300, .control_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .hmm = 1, .channel_ids = 2048, .seed = 1,
+	.rules = {
+		.timeslice_us = 1024, .ctxsw_us = 82, .copy_mbps = 12000, .sm_count = 40, .launch_ns = 2000, .wave_ns = 10000,
+		.poll_us = 20, .idle_poll_us = 200, .commit_required = 1, .stubborn_ms = 1000, .chram_us = 200,
+	},
 };
 
 #define NVSIM_PARAM(field, type, perm, text) \
 	module_param_named(field, nvsim.field, type, perm); \
+	MODULE_PARM_DESC(field, text)
+#define NVSIM_RULE(field, perm, text) \
+	module_param_named(field, nvsim.rules.field, int, perm); \
 	MODULE_PARM_DESC(field, text)
 
 NVSIM_PARAM(version, charp, 0444, "release of the driver that it is: 535.261.03, 550.163.01, 555.58.02 or 580.105.08");
@@ -22,30 +26,30 @@ NVSIM_PARAM(arch, charp, 0444, "turing, ampere or hopper: decides the class ids"
 NVSIM_PARAM(gpus, int, 0444, "number of GPUs");
 NVSIM_PARAM(fb_mib, int, 0444, "framebuffer as RM reports it: without what the driver keeps for itself, MiB");
 NVSIM_PARAM(ctx_mib, int, 0444, "context buffers of a graphics/compute TSG, MiB");
-NVSIM_PARAM(timeslice_us, int, 0444, "default TSG timeslice");
-NVSIM_PARAM(ctxsw_us, int, 0644, "cost of a switch between TSGs");
-NVSIM_PARAM(copy_mbps, int, 0644, "COPY speed, bytes per microsecond");
-NVSIM_PARAM(sm_count, int, 0444, "streaming multiprocessors: how many CTAs of a launch are one wave");
+NVSIM_RULE(timeslice_us, 0444, "default TSG timeslice");
+NVSIM_RULE(ctxsw_us, 0644, "cost of a switch between TSGs");
+NVSIM_RULE(copy_mbps, 0644, "COPY speed, bytes per microsecond");
+NVSIM_RULE(sm_count, 0444, "streaming multiprocessors: how many CTAs of a launch are one wave");
 NVSIM_PARAM(control_us, int, 0644, "median latency of a control that goes to the GPU");
 NVSIM_PARAM(control_spin_us, int, 0644, "part of it spent spinning");
 NVSIM_PARAM(tail_us, int, 0644, "latency of the slow ones");
 NVSIM_PARAM(tail_pct, int, 0644, "how many are slow, percent");
-NVSIM_PARAM(poll_us, int, 0644, "how often an idle engine looks at the doorbell");
-NVSIM_PARAM(idle_poll_us, int, 0644, "the same after 5 ms without work");
-NVSIM_PARAM(control_ineffective, int, 0644, "bit 0: timeslices, bit 1: DISABLE_CHANNELS: answered, without effect");
-NVSIM_PARAM(commit_required, int, 0644, "SET_TIMESLICE takes effect at RESTART_RUNLIST only");
+NVSIM_RULE(poll_us, 0644, "how often an idle engine looks at the doorbell");
+NVSIM_RULE(idle_poll_us, 0644, "the same after 5 ms without work");
+NVSIM_RULE(control_ineffective, 0644, "bit 0: timeslices, bit 1: DISABLE_CHANNELS: answered, without effect");
+NVSIM_RULE(commit_required, 0644, "SET_TIMESLICE takes effect at RESTART_RUNLIST only");
 NVSIM_PARAM(err40_pct, int, 0644, "RESTART_RUNLIST fails with 0x40 this often");
-NVSIM_PARAM(disable_needs_restart, int, 0644, "DISABLE_CHANNELS takes effect at RESTART_RUNLIST only");
-NVSIM_PARAM(no_preempt, int, 0644, "kernels run to their end");
-NVSIM_PARAM(stubborn_ms, int, 0644, "how long a STUBBORN kernel resists preemption");
+NVSIM_RULE(disable_needs_restart, 0644, "DISABLE_CHANNELS takes effect at RESTART_RUNLIST only");
+NVSIM_RULE(no_preempt, 0644, "kernels run to their end");
+NVSIM_RULE(stubborn_ms, 0644, "how long a STUBBORN kernel resists preemption");
 NVSIM_PARAM(hmm, int, 0644, "UVM spaces have HMM unless they say otherwise");
 NVSIM_PARAM(ctx_ms, int, 0644, "a channel group takes this long to make, with no lock held");
 NVSIM_PARAM(close_ms, int, 0644, "a managed range gives its memory back this long after its mapping began to go");
 NVSIM_PARAM(tables_kib, int, 0644, "video memory that each MAP_MEMORY_DMA takes for page tables, KiB");
-NVSIM_PARAM(launch_ns, int, 0644, "what a launch takes besides its waves");
-NVSIM_PARAM(wave_ns, int, 0644, "what a wave of sm_count CTAs takes");
-NVSIM_PARAM(chram_fault, int, 0644, "channel RAM reads 1: as ones, 2: 0xbadf5040, 3: busy for ever, 5: as zeros; 4: no address of it");
-NVSIM_PARAM(chram_us, int, 0644, "how late it shows work that came while the engine is at other work");
+NVSIM_RULE(launch_ns, 0644, "what a launch takes besides its waves");
+NVSIM_RULE(wave_ns, 0644, "what a wave of sm_count CTAs takes");
+NVSIM_RULE(chram_fault, 0644, "channel RAM reads 1: as ones, 2: 0xbadf5040, 3: busy for ever, 5: as zeros; 4: no address of it");
+NVSIM_RULE(chram_us, 0644, "how late it shows work that came while the engine is at other work");
 NVSIM_PARAM(trace, int, 0644, "log the RM and uvm calls that fail");
 NVSIM_PARAM(channel_ids, int, 0444, "ids of channels, and of groups, that a runlist has; Turing has these for all of them");
 NVSIM_PARAM(seed, ulong, 0444, "of everything random");
@@ -104,9 +108,9 @@ static int create_gpus(void)
 
 static int check_params(void)
 {
-	if (nvsim.gpus < 1 || nvsim.gpus > NVSIM_MAX_GPUS || nvsim.fb_mib < 64 || nvsim.timeslice_us < 1 ||
-	    nvsim.copy_mbps < 1 || nvsim.poll_us < 1 || nvsim.idle_poll_us < 1 || nvsim.ctx_mib < 0 || nvsim.ctxsw_us < 0 ||
-	    nvsim.sm_count < 1 || nvsim.launch_ns < 0 || nvsim.wave_ns < 0)
+	if (nvsim.gpus < 1 || nvsim.gpus > NVSIM_MAX_GPUS || nvsim.fb_mib < 64 || nvsim.rules.timeslice_us < 1 ||
+	    nvsim.rules.copy_mbps < 1 || nvsim.rules.poll_us < 1 || nvsim.rules.idle_poll_us < 1 || nvsim.ctx_mib < 0 || nvsim.rules.ctxsw_us < 0 ||
+	    nvsim.rules.sm_count < 1 || nvsim.rules.launch_ns < 0 || nvsim.rules.wave_ns < 0)
 		return -EINVAL;
 	return nvsim_version_init() ?: nvsim_chip_init();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
  * nvsim's own types. Lock order, outermost first:
- *   mmap_lock -> uvm_vas.lock -> nvsim_api_lock -> nvgpu.lock -> nvengine.lock -> nvas.lock
+ *   mmap_lock -> uvm_vas.lock -> nvsim_api_lock -> nvgpu.lock -> engine.lock -> nvas.lock
  *   dups_lock, nvsim_event_lock, nvgpu.rec_lock, nvgpu.fb_lock, nv_file_private.lock: leaves
  * So nothing copies to or from user memory, and nothing faults, with one of them held.
  */
@@ -22,8 +22,8 @@
 #include <linux/xarray.h>
 
 #include "compat.h"
+#include "engine.h"
 #include "nvabi.h"
-#include "push.h"
 
 #define NVSIM_MAX_GPUS 16
 #define NVSIM_ENGINES 4		/* GR0, COPY0 to COPY2 */
@@ -155,58 +155,23 @@ struct nvclient {
 
 #define NVSIM_DEPS 4
 
-/* nothing is free, or an endless ring of nothing would stop time */
-#define NVSIM_WORK_MIN_NS 100
-#define NVSIM_WORK_MAX_NS (24ull * 3600 * NSEC_PER_SEC)
-
-/*
- * Ops that no client writes: a GPFIFO entry without work or at its end, and work decoded by
- * nvchan.push.
- */
-#define NVDESC_EMPTY 0
-#define NVDESC_METHODS ~0u
-
-struct nvdesc {
-	u32 op, flags;
-	u64 amount, sem_va, sem_value;
-};
-
-/* Content of a channel's segments: the first word that it fetches decides. */
-enum nvspeech { NVCHAN_UNDECIDED, NVCHAN_DESCRIPTORS, NVCHAN_METHODS };
-
 struct nvchan {
-	struct nvtsg *tsg;
+	struct engine_chan run;
 	struct nvobj *obj;
-	struct list_head link;		/* nvtsg.chans: engine lock */
 	struct nvdep deps[NVSIM_DEPS];	/* nvsim_api_lock */
 	struct nvas *as;
 	struct nvctx *ctx;		/* its own reference */
 	struct nvmem *userd_mem, *notifier;
-	u32 *userd_get, *userd_put;	/* in the client's memory: trust nothing read there */
-	u64 gp_va;
-	u32 entries, token;
-	bool compute, copy;		/* has such an object: engine lock */
+	u32 token;
 	bool own_tsg;			/* made with it, and goes with it */
-	/* engine lock from here on */
-	bool enabled, disabled, disable_req, dead, reported;
-	bool has_seg, has_desc;
-	u32 get;
-	u64 seg_va;
-	u32 seg_idx, seg_cnt;
-	struct nvdesc desc;
-	u64 remaining;
-	enum nvspeech speaks;
-	struct push *push;
-	bool blocked;			/* on a semaphore; then on nvengine.waiting */
-	struct list_head wait;
+	bool reported;			/* its death: engine.lock */
 };
 
-/* A TSG in /proc/driver/nvsim; outlives the TSG. Counters under the engine's lock. */
+/* A TSG in /proc/driver/nvsim; outlives the TSG. count: engine.lock. */
 struct nvtsg_rec {
 	struct list_head link;		/* nvgpu.recs: nvgpu.rec_lock */
+	struct engine_count count;
 	u32 hclient, htsg, engine;
-	pid_t tgid;
-	u64 busy_ns, switches, works;
 	u64 timeslice_us;
 	bool enabled, ended;
 	u32 preempt;			/* of compute, as it was set last: 0 WFI, 1 CTA, 2 CILP */
@@ -222,66 +187,17 @@ struct nvctx {
 	u64 bytes;			/* of FB */
 	struct ida *ids;		/* the pool that its id is of */
 	u32 id;
-	u32 chram;			/* a channel's word: read without a lock, chram.c */
+	u32 chram;			/* a channel's word: read without a lock */
 };
 
 /* Goes with its last handle. */
 struct nvtsg {
 	u32 handles;			/* nvsim_api_lock */
-	struct list_head link;		/* nvengine.tsgs: engine lock */
-	struct list_head chans;		/* engine lock */
-	struct nvchan *rr;		/* where the next search for work begins: engine lock */
-	struct nvengine *eng;
+	struct engine_tsg run;
 	struct nvtsg_rec *rec;
 	struct nvas *as;
-	u64 slice_ns, slice_req_ns;	/* in force; requested: engine lock */
 	struct nvctx *ctx;		/* its own reference */
 	u32 id, interleave;
-	bool enabled;			/* scheduled once: engine lock */
-};
-
-enum nvphase { NVPH_IDLE, NVPH_SWITCH, NVPH_RUN };
-
-/* Samples of the process on the engine, six times a second; the last 12 s. */
-#define NVSIM_SAMPLES 72
-#define NVSIM_SAMPLE_NS (NSEC_PER_SEC / 6)
-
-struct nvsample {
-	u64 at;				/* ktime ns */
-	pid_t tgid;			/* owner of the work on the engine then, 0: none */
-	u32 util;			/* of the time since the sample before, 1/100 % */
-};
-
-struct nvsampler {
-	struct nvsample ring[NVSIM_SAMPLES];
-	u32 count;			/* ever taken */
-	u64 next, busy_ns;
-};
-
-struct nvengine {
-	struct nvgpu *gpu;
-	u32 index, type;
-	raw_spinlock_t lock;		/* everything below, and the channels of this engine */
-	struct hrtimer timer;
-	struct list_head tsgs;		/* runlist order */
-	struct nvtsg *cur;		/* being run or switched to */
-	struct nvtsg *rr;		/* ran last: the round robin continues behind it */
-	struct nvtsg *resident;		/* owner of the loaded context */
-	int chram_fault;		/* of the words as they were written last */
-	struct nvchan *chan;		/* of cur, executing a descriptor */
-	enum nvphase phase;
-	u64 t;				/* simulated up to here, ktime ns */
-	u64 phase_end, slice_end, last_active;
-	u32 ring_seen, enabled_chans;
-	bool stopped;
-	u64 throttled;			/* ns to leave the CPU alone */
-	u64 slips;
-	struct nvsampler sampler;
-	struct list_head waiting;	/* nvchan.wait: not runnable until a semaphore changes */
-	u32 sems_seen;			/* of nvsim_sems */
-	u64 look_at;			/* ktime ns: then the CPU may have changed one */
-	u32 pieces;			/* of copies, since the CPU last had a rest */
-	struct push_cost cost;
 };
 
 struct nv_state_s {
@@ -305,10 +221,9 @@ struct nvgpu {
 	atomic_t opens;
 	struct nvmem *usermode, *rusd;
 	struct nvas *global_as;		/* of all devices without a share: nvsim_api_lock */
-	u32 *doorbell;
 	u8 *rusd_page;
-	atomic_t ring;			/* doorbell rings seen */
-	struct nvengine eng[NVSIM_ENGINES];
+	struct engine_card card;
+	struct engine eng[NVSIM_ENGINES];
 	struct work_struct rc_work;
 	struct work_struct intr_work;
 	unsigned long intr;		/* a bit for each engine that raised an interrupt: atomic */
@@ -318,6 +233,16 @@ struct nvgpu {
 	u32 nr_ended;
 	struct proc_dir_entry *proc, *proc_sim;
 };
+
+static inline struct nvgpu *nvsim_gpu_of(const struct engine *e)
+{
+	return container_of(e->card, struct nvgpu, card);
+}
+
+static inline struct nvtsg *nvchan_tsg(const struct nvchan *c)
+{
+	return container_of(c->run.tsg, struct nvtsg, run);
+}
 
 /* An exported object on a control file. */
 struct nvexport {
@@ -378,11 +303,10 @@ struct nvctl {
 
 struct nvsim_params {
 	char *version, *name, *arch;
-	int gpus, fb_mib, ctx_mib, timeslice_us, ctxsw_us, copy_mbps, sm_count;
-	int control_us, control_spin_us, tail_us, tail_pct, poll_us, idle_poll_us;
-	int control_ineffective, commit_required, err40_pct, disable_needs_restart, no_preempt, stubborn_ms, hmm;
-	int ctx_ms, close_ms, tables_kib, channel_ids, launch_ns, wave_ns, trace;
-	int chram_fault, chram_us;
+	int gpus, fb_mib, ctx_mib;
+	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
+	int ctx_ms, close_ms, tables_kib, channel_ids, trace;
+	struct engine_rules rules;
 	ulong seed;
 };
 
@@ -552,17 +476,12 @@ void nvsim_chan_destroy(struct nvchan *chan);
 NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy);
 
 /* ctx.c */
-NV_STATUS nvctx_of_group(struct nvengine *e, struct nvctx **out);
-NV_STATUS nvctx_of_channel(struct nvengine *e, struct nvctx **out);
+NV_STATUS nvctx_of_group(struct engine *e, struct nvctx **out);
+NV_STATUS nvctx_of_channel(struct engine *e, struct nvctx **out);
 void nvctx_put(struct nvctx *ctx);
+bool nvctx_has_chram(void);
+u32 *nvctx_chram(struct nvctx *channel);
 NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c);
-
-/* chram.c: the words of channels that a driver's module may read */
-enum nvchram_fault { NVCHRAM_RIGHT, NVCHRAM_ONES, NVCHRAM_REFUSED, NVCHRAM_STUCK, NVCHRAM_NULL, NVCHRAM_ZERO };
-bool nvchram_has(void);
-u32 *nvchram_word(struct nvctx *channel);
-void nvchram_show(struct nvengine *e);
-bool nvchram_stale(const struct nvengine *e);
 
 /* bar1.c */
 u64 nvsim_bar1_size(void);
@@ -614,32 +533,6 @@ u64 nvsim_gpu_bar(const struct nvgpu *gpu, u32 bar);
 u32 nvsim_rpc_begin(struct nvgpu *gpu);
 void nvsim_rpc_end(struct nvgpu *gpu, u32 left_us);
 bool nvsim_chance(struct nvgpu *gpu, int pct);
-
-/* runlist.c, fetch.c */
-void nvengine_init(struct nvengine *e, struct nvgpu *gpu, u32 index, u32 type);
-void nvengine_stop(struct nvengine *e);
-void nvengine_advance(struct nvengine *e, u64 now);
-void nvengine_kick(struct nvengine *e);
-void nvengine_expire(struct nvengine *e);
-void nvengine_stop_chan(struct nvengine *e, struct nvchan *c);
-void nvengine_forget_chan(struct nvengine *e, struct nvchan *c);
-void nvengine_forget_tsg(struct nvengine *e, struct nvtsg *tsg);
-bool nvchan_usable(const struct nvchan *c);
-bool nvchan_has_work(struct nvchan *c);
-bool nvtsg_runnable(struct nvtsg *tsg);
-struct nvchan *nvtsg_fetch(struct nvengine *e, struct nvtsg *tsg);
-void nvchan_complete(struct nvengine *e, struct nvchan *c);
-void nvchan_fault(struct nvengine *e, struct nvchan *c);
-
-/* methods.c */
-extern atomic_t nvsim_sems;		/* semaphores written by any engine */
-int nvmethods_init(struct nvchan *c);
-void nvmethods_exit(struct nvchan *c);
-bool nvmethods_entry(struct nvchan *c, u32 word0, u32 word1);
-bool nvmethods_load(struct nvengine *e, struct nvchan *c);
-bool nvmethods_complete(struct nvengine *e, struct nvchan *c);
-bool nvmethods_look(struct nvengine *e, u64 now);
-bool nvmethods_tired(const struct nvengine *e);
 
 /* uvm*.c */
 struct uvm_gpu {

@@ -72,7 +72,7 @@ static void advance_all(struct nvgpu *gpu)
 
 	for (i = 0; i < NVSIM_ENGINES; i++) {
 		raw_spin_lock_irqsave(&gpu->eng[i].lock, flags);
-		nvengine_kick(&gpu->eng[i]);
+		engine_kick(&gpu->eng[i]);
 		raw_spin_unlock_irqrestore(&gpu->eng[i].lock, flags);
 	}
 }
@@ -86,8 +86,8 @@ static int show_tsgs(struct seq_file *s, void *unused)
 	mutex_lock(&gpu->rec_lock);
 	list_for_each_entry(r, &gpu->recs, link)
 		seq_printf(s, "client=%x tsg=%x pid=%d engine=%u busy_ns=%llu switches=%llu works=%llu timeslice_us=%llu enabled=%d preempt=%u%s\n",
-			   r->hclient, r->htsg, r->tgid, r->engine, READ_ONCE(r->busy_ns), READ_ONCE(r->switches),
-			   READ_ONCE(r->works), READ_ONCE(r->timeslice_us), r->enabled, r->preempt, r->ended ? " ended=1" : "");
+			   r->hclient, r->htsg, r->count.tgid, r->engine, READ_ONCE(r->count.busy_ns), READ_ONCE(r->count.switches),
+			   READ_ONCE(r->count.works), READ_ONCE(r->timeslice_us), r->enabled, r->preempt, r->ended ? " ended=1" : "");
 	mutex_unlock(&gpu->rec_lock);
 	return 0;
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Channel groups, channels, and the engine objects on them. */
-#include <linux/ktime.h>
 #include <linux/pid.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
@@ -13,7 +12,7 @@ static atomic_t next_tsg = ATOMIC_INIT(1);
 static atomic_t next_token = ATOMIC_INIT(1);
 
 /* The copy engines behind those with a timeline of their own belong to graphics. */
-static struct nvengine *engine_of(struct nvgpu *gpu, u32 type)
+static struct engine *engine_of(struct nvgpu *gpu, u32 type)
 {
 	u32 first_grce = NV2080_ENGINE_COPY0 + NVSIM_ENGINES - 1;
 	int i;
@@ -35,9 +34,9 @@ static struct nvtsg_rec *rec_create(struct nvobj *o, u32 engine)
 	r->hclient = o->client->obj.handle;
 	r->htsg = o->handle;
 	r->engine = engine;
-	r->tgid = o->client->tgid;
+	r->count.tgid = o->client->tgid;
 	r->pid = get_pid(o->client->pid);
-	r->timeslice_us = nvsim.timeslice_us;
+	r->timeslice_us = nvsim.rules.timeslice_us;
 	mutex_lock(&o->gpu->rec_lock);
 	list_add_tail(&r->link, &o->gpu->recs);
 	mutex_unlock(&o->gpu->rec_lock);
@@ -67,10 +66,9 @@ static void rec_end(struct nvgpu *gpu, struct nvtsg_rec *rec)
 
 NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p)
 {
-	struct nvengine *e = engine_of(o->gpu, p->engineType ?: NV2080_ENGINE_GR0);
+	struct engine *e = engine_of(o->gpu, p->engineType ?: NV2080_ENGINE_GR0);
 	struct nvobj *vo = nvsim_obj_find_type(o->client, p->hVASpace, NVT_BIT(NVT_VASPACE));
 	struct nvtsg *tsg;
-	unsigned long flags;
 	NV_STATUS st;
 
 	if (!e)
@@ -87,20 +85,14 @@ NV_STATUS nvsim_tsg_create(struct nvobj *o, const struct nv_tsg_params *p)
 	tsg->rec = rec_create(o, e->type);
 	if (!tsg->rec)
 		goto err_ctx;
-	INIT_LIST_HEAD(&tsg->chans);
 	tsg->handles = 1;
-	tsg->eng = e;
 	tsg->id = atomic_inc_return(&next_tsg) & 0xffff;
-	tsg->slice_ns = (u64)nvsim.timeslice_us * NSEC_PER_USEC;
-	tsg->slice_req_ns = tsg->slice_ns;
 	if (vo) {
 		tsg->as = vo->as;
 		nvas_get(tsg->as);
 	}
 	o->tsg = tsg;
-	raw_spin_lock_irqsave(&e->lock, flags);
-	list_add_tail(&tsg->link, &e->tsgs);
-	raw_spin_unlock_irqrestore(&e->lock, flags);
+	engine_add_tsg(e, &tsg->run, &tsg->rec->count);
 	return NV_OK;
 
 err_ctx:
@@ -118,17 +110,12 @@ void nvsim_tsg_get(struct nvtsg *tsg)
 /* The channels below a handle go before it, so after the last one there are none. */
 void nvsim_tsg_put(struct nvtsg *tsg)
 {
-	struct nvengine *e = tsg->eng;
-	unsigned long flags;
+	struct nvgpu *gpu = nvsim_gpu_of(tsg->run.eng);
 
 	if (--tsg->handles)
 		return;
-	raw_spin_lock_irqsave(&e->lock, flags);
-	nvengine_advance(e, ktime_get_ns());
-	nvengine_forget_tsg(e, tsg);
-	nvengine_kick(e);
-	raw_spin_unlock_irqrestore(&e->lock, flags);
-	rec_end(e->gpu, tsg->rec);
+	engine_remove_tsg(&tsg->run);
+	rec_end(gpu, tsg->rec);
 	nvctx_put(tsg->ctx);
 	if (tsg->as)
 		nvas_put(tsg->as);
@@ -148,7 +135,7 @@ static NV_STATUS resolve(struct nvobj *o, struct nvchan *c, const struct nv_chan
 
 	if (!userd || (p->hVASpace && !vo) || (p->hContextShare && !cs))
 		return NV_ERR_OBJECT_NOT_FOUND;
-	c->as = vo ? vo->as : cs ? cs->as : c->tsg->as;
+	c->as = vo ? vo->as : cs ? cs->as : nvchan_tsg(c)->as;
 	if (!c->as)
 		return NV_ERR_INVALID_ARGUMENT;
 	if (off % NV_USERD_SIZE || userd->mem->size < NV_USERD_SIZE || off > userd->mem->size - NV_USERD_SIZE || userd->mem->read_only)
@@ -156,12 +143,13 @@ static NV_STATUS resolve(struct nvobj *o, struct nvchan *c, const struct nv_chan
 	page = nvpages_page(userd->mem->pages, off >> PAGE_SHIFT, GFP_KERNEL);
 	if (!page)
 		return NV_ERR_NO_MEMORY;
-	c->userd_get = page_address(page) + offset_in_page(off) + NV_USERD_GPGET;
-	c->userd_put = page_address(page) + offset_in_page(off) + NV_USERD_GPPUT;
+	c->run.userd_get = page_address(page) + offset_in_page(off) + NV_USERD_GPGET;
+	c->run.userd_put = page_address(page) + offset_in_page(off) + NV_USERD_GPPUT;
 	c->userd_mem = userd->mem;
 	nvmem_get(c->userd_mem);
 	nvsim_dep_add(&c->deps[0], userd, o);
 	nvas_get(c->as);
+	c->run.space = c->as;
 	if (err) {
 		c->notifier = err->mem;
 		nvmem_get(c->notifier);
@@ -188,9 +176,8 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 {
 	bool hidden = o->parent->type == NVT_DEVICE;
 	struct nvtsg *tsg = hidden ? NULL : o->parent->tsg;
-	struct nvengine *e;
+	struct engine *e;
 	struct nvchan *c;
-	unsigned long flags;
 	NV_STATUS st = NV_OK;
 	int i;
 
@@ -200,7 +187,7 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 		st = hidden_tsg(o, p, &tsg);
 	if (st != NV_OK)
 		return st;
-	e = tsg->eng;
+	e = tsg->run.eng;
 	st = NV_ERR_INVALID_ARGUMENT;
 	if (p->engineType && p->engineType != e->type)
 		goto err_tsg;
@@ -208,17 +195,16 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 	c = kzalloc(sizeof(*c), GFP_KERNEL);
 	if (!c)
 		goto err_tsg;
-	INIT_LIST_HEAD(&c->wait);
 	c->own_tsg = hidden;
 	for (i = 0; i < NVSIM_DEPS; i++)
 		INIT_LIST_HEAD(&c->deps[i].link);
-	c->tsg = tsg;
+	c->run.tsg = &tsg->run;
 	c->obj = o;
-	c->gp_va = p->gpFifoOffset;
-	c->entries = p->gpFifoEntries;
+	c->run.gp_va = p->gpFifoOffset;
+	c->run.entries = p->gpFifoEntries;
 	c->token = atomic_inc_return(&next_token) & 0x7ffffff;
 	st = NV_ERR_NO_MEMORY;
-	if (nvmethods_init(c))
+	if (engine_methods_init(&c->run))
 		goto err_chan;
 	st = nvctx_of_channel(e, &c->ctx);
 	if (st != NV_OK)
@@ -226,18 +212,15 @@ NV_STATUS nvsim_chan_create(struct nvobj *o, const struct nv_chan_params *p)
 	st = resolve(o, c, p);
 	if (st != NV_OK)
 		goto err_ctx;
-	WRITE_ONCE(*c->userd_get, 0);
+	c->run.chram = nvctx_has_chram() ? &c->ctx->chram : NULL;
 	o->chan = c;
-	raw_spin_lock_irqsave(&e->lock, flags);
-	list_add_tail(&c->link, &tsg->chans);
-	nvchram_show(e);
-	raw_spin_unlock_irqrestore(&e->lock, flags);
+	engine_add_chan(&c->run);
 	return NV_OK;
 
 err_ctx:
 	nvctx_put(c->ctx);
 err_push:
-	nvmethods_exit(c);
+	engine_methods_exit(&c->run);
 err_chan:
 	kfree(c);
 err_tsg:
@@ -248,22 +231,9 @@ err_tsg:
 
 void nvsim_chan_destroy(struct nvchan *c)
 {
-	struct nvengine *e = c->tsg->eng;
-	unsigned long flags;
 	int i;
 
-	raw_spin_lock_irqsave(&e->lock, flags);
-	nvengine_advance(e, ktime_get_ns());
-	list_del(&c->link);
-	list_del(&c->wait);
-	if (c->tsg->rr == c)
-		c->tsg->rr = NULL;
-	if (c->enabled)
-		e->enabled_chans--;
-	nvengine_forget_chan(e, c);
-	WRITE_ONCE(c->ctx->chram, 0);
-	nvengine_kick(e);
-	raw_spin_unlock_irqrestore(&e->lock, flags);
+	engine_remove_chan(&c->run);
 	for (i = 0; i < NVSIM_DEPS; i++)
 		list_del(&c->deps[i].link);
 	nvmem_put(c->userd_mem);
@@ -271,9 +241,9 @@ void nvsim_chan_destroy(struct nvchan *c)
 		nvmem_put(c->notifier);
 	nvas_put(c->as);
 	nvctx_put(c->ctx);
-	nvmethods_exit(c);
+	engine_methods_exit(&c->run);
 	if (c->own_tsg)
-		nvsim_tsg_put(c->tsg);
+		nvsim_tsg_put(nvchan_tsg(c));
 	kfree(c);
 }
 
@@ -281,16 +251,9 @@ void nvsim_chan_destroy(struct nvchan *c)
 NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy)
 {
 	struct nvchan *c = o->parent->chan;
-	struct nvengine *e = c->tsg->eng;
-	unsigned long flags;
 
-	if (!copy && e->type != NV2080_ENGINE_GR0)
+	if (!copy && c->run.tsg->eng->type != NV2080_ENGINE_GR0)
 		return NV_ERR_INVALID_CLASS;
-	raw_spin_lock_irqsave(&e->lock, flags);
-	if (copy)
-		c->copy = true;
-	else
-		c->compute = true;
-	raw_spin_unlock_irqrestore(&e->lock, flags);
+	engine_set_object(&c->run, copy);
 	return NV_OK;
 }

@@ -337,7 +337,7 @@ static u32 sampled_pid(pid_t tgid)
 	return pid ?: UTIL_NOBODY;
 }
 
-static void util_sample(u8 *s, const struct nvsample *from, u64 to_real_ns, bool global)
+static void util_sample(u8 *s, const struct engine_sample *from, u64 to_real_ns, bool global)
 {
 	u32 *engine, i;
 
@@ -362,24 +362,24 @@ static void util_sample(u8 *s, const struct nvsample *from, u64 to_real_ns, bool
  */
 static NV_STATUS ctl_util_samples(struct nvctl *c)
 {
-	struct nvengine *e = &c->obj->gpu->eng[0];
+	struct engine *e = &c->obj->gpu->eng[0];
 	u64 to_real_ns = ktime_get_real_ns() - ktime_get_ns();
-	struct nvsampler *now = kmalloc(sizeof(*now), GFP_KERNEL);
+	struct engine_sampler *now = kmalloc(sizeof(*now), GFP_KERNEL);
 	u32 *p = c->params, i;
 	unsigned long flags;
 
 	if (!now)
 		return NV_ERR_NO_MEMORY;
 	raw_spin_lock_irqsave(&e->lock, flags);
-	nvengine_kick(e);
+	engine_kick(e);
 	*now = e->sampler;
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 	memset(p, 0, c->size);
 	*(u8 *)p = UTIL_TYPE_PERFMON;
-	p[1] = util_sample_size() * NVSIM_SAMPLES;
-	p[2] = NVSIM_SAMPLES;
-	p[3] = (now->count < NVSIM_SAMPLES ? now->count : now->count - 1) % NVSIM_SAMPLES;
-	for (i = 0; i < min_t(u32, now->count, NVSIM_SAMPLES); i++)
+	p[1] = util_sample_size() * ENGINE_SAMPLES;
+	p[2] = ENGINE_SAMPLES;
+	p[3] = (now->count < ENGINE_SAMPLES ? now->count : now->count - 1) % ENGINE_SAMPLES;
+	for (i = 0; i < min_t(u32, now->count, ENGINE_SAMPLES); i++)
 		util_sample(c->params + UTIL_HEAD + i * util_sample_size(), &now->ring[i], to_real_ns, c->sec->kernel);
 	kfree(now);
 	return NV_OK;

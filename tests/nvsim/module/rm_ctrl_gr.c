@@ -183,7 +183,7 @@ static NV_STATUS ctl_class_engine(struct nvctl *c)
 		return NV_ERR_OBJECT_NOT_FOUND;
 	p[1] = o->cls;
 	p[2] = o->cls;
-	p[3] = c->obj->chan->tsg->eng->type;
+	p[3] = c->obj->chan->run.tsg->eng->type;
 	return NV_OK;
 }
 

@@ -11,173 +11,123 @@
 #define DISABLE_MAX 64
 
 /* Runs @fn on the engine, in the middle of the time of a call to the firmware. */
-static NV_STATUS on_engine(struct nvengine *e, NV_STATUS (*fn)(struct nvengine *e, struct nvctl *c), struct nvctl *c)
+static NV_STATUS on_engine(struct engine *e, NV_STATUS (*fn)(struct engine *e, struct nvctl *c), struct nvctl *c)
 {
-	u32 left = nvsim_rpc_begin(e->gpu);
+	u32 left = nvsim_rpc_begin(nvsim_gpu_of(e));
 	unsigned long flags;
 	NV_STATUS st;
 
 	raw_spin_lock_irqsave(&e->lock, flags);
-	nvengine_advance(e, ktime_get_ns());
+	engine_advance(e, ktime_get_ns());
 	st = fn(e, c);
-	nvengine_kick(e);
+	engine_kick(e);
 	raw_spin_unlock_irqrestore(&e->lock, flags);
-	nvsim_rpc_end(e->gpu, left);
+	nvsim_rpc_end(nvsim_gpu_of(e), left);
 	return st;
 }
 
 static struct nvtsg *tsg_of(struct nvctl *c)
 {
-	return c->obj->type == NVT_TSG ? c->obj->tsg : c->obj->chan->tsg;
+	return c->obj->type == NVT_TSG ? c->obj->tsg : nvchan_tsg(c->obj->chan);
 }
 
-static bool tsg_dead(struct nvtsg *tsg)
+/* ch's group is scheduled from now on. */
+static void enable_chan(struct engine *e, struct engine_chan *ch)
 {
-	struct nvchan *ch;
-
-	list_for_each_entry(ch, &tsg->chans, link)
-		if (ch->dead)
-			return true;
-	return false;
-}
-
-static void enable_chan(struct nvengine *e, struct nvchan *ch)
-{
-	if (!ch->enabled)
-		e->enabled_chans++;
-	ch->enabled = true;
-	ch->tsg->enabled = true;
-	ch->tsg->rec->enabled = true;
+	engine_enable_chan(e, ch);
+	container_of(ch->tsg, struct nvtsg, run)->rec->enabled = true;
 }
 
 /* bEnable = 0 is answered and does nothing to work that comes by doorbell: so it is reported of the real one. */
-static NV_STATUS do_schedule(struct nvengine *e, struct nvctl *c)
+static NV_STATUS do_schedule(struct engine *e, struct nvctl *c)
 {
 	u8 *p = c->params;
-	struct nvchan *ch;
+	struct engine_chan *ch;
 
-	if (tsg_dead(tsg_of(c)))
+	if (engine_tsg_dead(&tsg_of(c)->run))
 		return NV_ERR_INVALID_STATE;
 	if (!p[0])
 		return NV_OK;
 	if (c->obj->type == NVT_CHANNEL) {
-		enable_chan(e, c->obj->chan);
+		enable_chan(e, &c->obj->chan->run);
 		return NV_OK;
 	}
-	list_for_each_entry(ch, &c->obj->tsg->chans, link)
+	list_for_each_entry(ch, &c->obj->tsg->run.chans, link)
 		enable_chan(e, ch);
 	return NV_OK;
 }
 
-static void apply_slice(struct nvengine *e, struct nvtsg *tsg)
-{
-	if (nvsim.control_ineffective & 1)
-		return;
-	tsg->slice_ns = max(tsg->slice_req_ns, (u64)NSEC_PER_USEC);
-}
-
-static NV_STATUS do_set_timeslice(struct nvengine *e, struct nvctl *c)
+static NV_STATUS do_set_timeslice(struct engine *e, struct nvctl *c)
 {
 	struct nvtsg *tsg = c->obj->tsg;
 	u64 us = *(u64 *)c->params;
 
 	if (!us || us > 100 * USEC_PER_SEC)
 		return NV_ERR_INVALID_ARGUMENT;
-	tsg->slice_req_ns = us * NSEC_PER_USEC;
 	tsg->rec->timeslice_us = us;
-	if (!nvsim.commit_required || !tsg->enabled)
-		apply_slice(e, tsg);
+	engine_set_timeslice(e, &tsg->run, us);
 	return NV_OK;
 }
 
-static NV_STATUS do_preempt(struct nvengine *e, struct nvctl *c)
+static NV_STATUS do_preempt(struct engine *e, struct nvctl *c)
 {
-	if (tsg_dead(c->obj->tsg))
+	if (engine_tsg_dead(&c->obj->tsg->run))
 		return NV_ERR_INVALID_STATE;
-	if (e->cur == c->obj->tsg)
-		nvengine_expire(e);
+	engine_preempt(e, &c->obj->tsg->run);
 	return NV_OK;
 }
 
-static NV_STATUS do_nothing(struct nvengine *e, struct nvctl *c)
+static NV_STATUS do_nothing(struct engine *e, struct nvctl *c)
 {
 	return NV_OK;
 }
 
-static void set_disabled(struct nvengine *e, struct nvchan *ch, bool preempt)
+static NV_STATUS do_restart(struct engine *e, struct nvctl *c)
 {
-	if (nvsim.control_ineffective & 2)
-		return;
-	ch->disabled = ch->disable_req;
-	if (ch->disabled && preempt)
-		nvengine_stop_chan(e, ch);
-}
-
-/* Commits pending changes of this runlist, then restarts it. */
-static NV_STATUS do_restart(struct nvengine *e, struct nvctl *c)
-{
-	struct nvtsg *tsg;
-	struct nvchan *ch;
-
-	if (c->obj->chan->dead || nvsim_chance(e->gpu, nvsim.err40_pct))
+	if (c->obj->chan->run.dead || nvsim_chance(nvsim_gpu_of(e), nvsim.err40_pct))
 		return NV_ERR_INVALID_STATE;
-	list_for_each_entry(tsg, &e->tsgs, link) {
-		apply_slice(e, tsg);
-		if (!nvsim.disable_needs_restart)
-			continue;
-		list_for_each_entry(ch, &tsg->chans, link)
-			set_disabled(e, ch, true);
-	}
-	nvengine_expire(e);
+	engine_restart(e);
 	return NV_OK;
 }
 
-static NV_STATUS do_stop(struct nvengine *e, struct nvctl *c)
+static NV_STATUS do_stop(struct engine *e, struct nvctl *c)
 {
-	nvchan_fault(e, c->obj->chan);
-	nvengine_forget_chan(e, c->obj->chan);
+	engine_kill_chan(e, &c->obj->chan->run);
 	return NV_OK;
 }
 
 static NV_STATUS ctl_schedule(struct nvctl *c)
 {
-	return on_engine(tsg_of(c)->eng, do_schedule, c);
+	return on_engine(tsg_of(c)->run.eng, do_schedule, c);
 }
 
 static NV_STATUS ctl_set_timeslice(struct nvctl *c)
 {
-	return on_engine(c->obj->tsg->eng, do_set_timeslice, c);
+	return on_engine(c->obj->tsg->run.eng, do_set_timeslice, c);
 }
 
 static NV_STATUS ctl_get_timeslice(struct nvctl *c)
 {
-	*(u64 *)c->params = div_u64(READ_ONCE(c->obj->tsg->slice_req_ns), NSEC_PER_USEC);
+	*(u64 *)c->params = div_u64(READ_ONCE(c->obj->tsg->run.slice_req_ns), NSEC_PER_USEC);
 	return NV_OK;
 }
 
 /* Waits, asleep and with the GPU lock held by the caller, until @ch is off the engine. */
-static NV_STATUS wait_off(struct nvengine *e, struct nvchan *ch)
+static NV_STATUS wait_off(struct nvchan *ch)
 {
 	u64 until = ktime_get_ns() + SYNC_TIMEOUT_NS;
-	unsigned long flags;
-	bool on;
 
-	for (;;) {
-		raw_spin_lock_irqsave(&e->lock, flags);
-		nvengine_kick(e);
-		on = e->chan == ch && !nvchan_usable(ch);
-		raw_spin_unlock_irqrestore(&e->lock, flags);
-		if (!on)
-			return NV_OK;
+	while (engine_chan_is_on(&ch->run)) {
 		if (ktime_get_ns() > until)
 			return NV_ERR_TIMEOUT;
 		usleep_range(50, 100);
 	}
+	return NV_OK;
 }
 
 static NV_STATUS ctl_preempt(struct nvctl *c)
 {
-	return on_engine(c->obj->tsg->eng, do_preempt, c);
+	return on_engine(c->obj->tsg->run.eng, do_preempt, c);
 }
 
 static NV_STATUS ctl_tsg_info(struct nvctl *c)
@@ -193,7 +143,7 @@ static NV_STATUS ctl_set_interleave(struct nvctl *c)
 	if (level > 2)
 		return NV_ERR_INVALID_ARGUMENT;
 	tsg_of(c)->interleave = level;
-	return on_engine(tsg_of(c)->eng, do_nothing, c);
+	return on_engine(tsg_of(c)->run.eng, do_nothing, c);
 }
 
 static NV_STATUS ctl_get_interleave(struct nvctl *c)
@@ -204,7 +154,7 @@ static NV_STATUS ctl_get_interleave(struct nvctl *c)
 
 static NV_STATUS ctl_ineffective(struct nvctl *c)
 {
-	return on_engine(tsg_of(c)->eng, do_nothing, c);
+	return on_engine(tsg_of(c)->run.eng, do_nothing, c);
 }
 
 static NV_STATUS ctl_local(struct nvctl *c)
@@ -214,18 +164,18 @@ static NV_STATUS ctl_local(struct nvctl *c)
 
 static NV_STATUS ctl_restart(struct nvctl *c)
 {
-	return on_engine(c->obj->chan->tsg->eng, do_restart, c);
+	return on_engine(c->obj->chan->run.tsg->eng, do_restart, c);
 }
 
 static NV_STATUS ctl_stop(struct nvctl *c)
 {
-	return on_engine(c->obj->chan->tsg->eng, do_stop, c);
+	return on_engine(c->obj->chan->run.tsg->eng, do_stop, c);
 }
 
 static NV_STATUS ctl_token(struct nvctl *c)
 {
 	*(u32 *)c->params = c->obj->chan->token;
-	return on_engine(c->obj->chan->tsg->eng, do_nothing, c);
+	return on_engine(c->obj->chan->run.tsg->eng, do_nothing, c);
 }
 
 struct disable_channels {
@@ -252,20 +202,6 @@ static struct nvchan *find_chan(struct nvgpu *gpu, u32 hclient, u32 hchan, NV_ST
 	return o->chan;
 }
 
-static void disable_one(struct nvchan *ch, bool disable, bool preempt)
-{
-	struct nvengine *e = ch->tsg->eng;
-	unsigned long flags;
-
-	raw_spin_lock_irqsave(&e->lock, flags);
-	nvengine_advance(e, ktime_get_ns());
-	ch->disable_req = disable;
-	if (!nvsim.disable_needs_restart)
-		set_disabled(e, ch, preempt);
-	nvengine_kick(e);
-	raw_spin_unlock_irqrestore(&e->lock, flags);
-}
-
 /*
  * The channels in the list may be of any client: the driver passes it to the firmware unchecked.
  * Entries before a bad one have taken effect when it fails.
@@ -286,12 +222,12 @@ static NV_STATUS ctl_disable_channels(struct nvctl *c)
 	for (i = 0; i < p->count && st == NV_OK; i++) {
 		ch = find_chan(gpu, p->client[i], p->channel[i], &st);
 		if (ch)
-			disable_one(ch, p->disable, !p->only_scheduling);
+			engine_disable_chan(&ch->run, p->disable, !p->only_scheduling);
 	}
 	for (i = 0; i < p->count && st == NV_OK && p->disable && !p->only_scheduling; i++) {
 		ch = find_chan(gpu, p->client[i], p->channel[i], &st);
 		if (ch)
-			st = wait_off(ch->tsg->eng, ch);
+			st = wait_off(ch);
 	}
 	nvsim_rpc_end(gpu, left);
 	return st;
@@ -312,7 +248,7 @@ static NV_STATUS ctl_preemption_mode(struct nvctl *c)
 	if (!o)
 		return NV_ERR_OBJECT_NOT_FOUND;
 	if (p[0] & PREEMPTION_CILP_SET)
-		(o->type == NVT_TSG ? o->tsg : o->chan->tsg)->rec->preempt = p[3];
+		(o->type == NVT_TSG ? o->tsg : nvchan_tsg(o->chan))->rec->preempt = p[3];
 	return NV_OK;
 }
 

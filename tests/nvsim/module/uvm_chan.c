@@ -27,14 +27,14 @@ struct uvm_chan {
 static void describe(const struct nvchan *ch, struct uvm_channel_info *info)
 {
 	memset(info, 0, sizeof(*info));
-	info->runlistId = ch->tsg->eng->index;
+	info->runlistId = ch->run.tsg->eng->index;
 	info->chId = ch->ctx->id;
 	info->bTsgChannel = true;
-	info->tsgId = ch->tsg->ctx->id;
+	info->tsgId = nvchan_tsg(ch)->ctx->id;
 	info->tsgMaxSubctxCount = 64;
-	info->channelEngineType = ch->tsg->eng->type == NV2080_ENGINE_GR0 ? 1 : 2;	/* UVM_GPU_CHANNEL_ENGINE_TYPE_GR, _CE */
+	info->channelEngineType = ch->run.tsg->eng->type == NV2080_ENGINE_GR0 ? 1 : 2;	/* UVM_GPU_CHANNEL_ENGINE_TYPE_GR, _CE */
 	info->clearFaultedToken = ch->token;
-	info->pChramChannelRegister = (uintptr_t)nvchram_word(ch->ctx);
+	info->pChramChannelRegister = (uintptr_t)nvctx_chram(ch->ctx);
 }
 
 noinline NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 hChannel, void **retainedChannel,
@@ -51,7 +51,7 @@ noinline NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 h
 	c = nvsim_client_find(hClient);
 	o = c ? nvsim_obj_find_type(c, hChannel, NVT_BIT(NVT_CHANNEL)) : NULL;
 	if (o && c->tgid == task_tgid_nr(current) && o->chan->as == vaSpace) {
-		r->ctx = o->chan->tsg->ctx;
+		r->ctx = nvchan_tsg(o->chan)->ctx;
 		r->channel = o->chan->ctx;
 		kref_get(&r->ctx->ref);
 		kref_get(&r->channel->ref);

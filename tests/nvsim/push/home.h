@@ -3,7 +3,7 @@
 #ifndef PUSH_HOME_H
 #define PUSH_HOME_H
 
-#include "../module/push.h"
+#include "../../simgpu/engine/push.h"
 
 #define HOME_BASE 0x200000000ull
 

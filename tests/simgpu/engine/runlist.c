@@ -2,13 +2,15 @@
 /*
  * The GPU's timeline: one runlist per engine, TSGs round robin, each for its timeslice.
  *
- * Time on the GPU is computed, not observed: nvengine_advance() plays the events between e->t and
+ * Time on the GPU is computed, not observed: engine_advance() plays the events between e->t and
  * now at their exact times, so a late timer delays the CPU's view and nothing else.
  */
 #include <linux/ktime.h>
+#include <linux/lockdep.h>
 #include <linux/math64.h>
+#include <linux/version.h>
 
-#include "nvsim.h"
+#include "engine.h"
 
 /*
  * Events played at once; beyond that the GPU's clock slips, so that the CPU does not stall. Only a
@@ -21,20 +23,20 @@
 #define RECENT_NS (5 * NSEC_PER_MSEC)
 
 /* Advances time to @to with the engine unchanged: a work of e->cur runs if @busy. */
-static void pass(struct nvengine *e, u64 to, bool busy)
+static void pass(struct engine *e, u64 to, bool busy)
 {
-	struct nvsampler *s = &e->sampler;
+	struct engine_sampler *s = &e->sampler;
 	u64 from = e->t;
-	struct nvsample *one;
+	struct engine_sample *one;
 
-	if (s->next + NVSIM_SAMPLES * NVSIM_SAMPLE_NS < to && !busy)
-		s->next = to - (to - s->next) % NVSIM_SAMPLE_NS - (NVSIM_SAMPLES - 1) * NVSIM_SAMPLE_NS;
-	for (; s->next <= to; s->next += NVSIM_SAMPLE_NS) {
+	if (s->next + ENGINE_SAMPLES * ENGINE_SAMPLE_NS < to && !busy)
+		s->next = to - (to - s->next) % ENGINE_SAMPLE_NS - (ENGINE_SAMPLES - 1) * ENGINE_SAMPLE_NS;
+	for (; s->next <= to; s->next += ENGINE_SAMPLE_NS) {
 		s->busy_ns += busy && s->next > from ? s->next - from : 0;
-		one = &s->ring[s->count++ % NVSIM_SAMPLES];
+		one = &s->ring[s->count++ % ENGINE_SAMPLES];
 		one->at = s->next;
-		one->tgid = busy ? e->cur->rec->tgid : 0;
-		one->util = min_t(u64, div_u64(s->busy_ns * 10000, NVSIM_SAMPLE_NS), 10000);
+		one->tgid = busy ? e->cur->count->tgid : 0;
+		one->util = min_t(u64, div_u64(s->busy_ns * 10000, ENGINE_SAMPLE_NS), 10000);
 		s->busy_ns = 0;
 		from = max(from, s->next);
 	}
@@ -42,73 +44,73 @@ static void pass(struct nvengine *e, u64 to, bool busy)
 	e->t = to;
 }
 
-bool nvtsg_runnable(struct nvtsg *tsg)
+bool engine_tsg_runnable(struct engine_tsg *tsg)
 {
-	struct nvchan *c;
+	struct engine_chan *c;
 
 	list_for_each_entry(c, &tsg->chans, link)
-		if (nvchan_usable(c) && nvchan_has_work(c))
+		if (engine_chan_usable(c) && engine_chan_has_work(c))
 			return true;
 	return false;
 }
 
 /* The next runnable TSG behind the one that ran last, which comes last itself. */
-static struct nvtsg *next_runnable(struct nvengine *e, bool others_only)
+static struct engine_tsg *next_runnable(struct engine *e, bool others_only)
 {
 	struct list_head *start = e->rr ? &e->rr->link : &e->tsgs, *pos = start->next;
-	struct nvtsg *tsg;
+	struct engine_tsg *tsg;
 
 	for (; pos != start; pos = pos->next) {
 		if (pos == &e->tsgs)
 			continue;
-		tsg = list_entry(pos, struct nvtsg, link);
-		if (nvtsg_runnable(tsg))
+		tsg = list_entry(pos, struct engine_tsg, link);
+		if (engine_tsg_runnable(tsg))
 			return tsg;
 	}
-	if (!others_only && e->rr && nvtsg_runnable(e->rr))
+	if (!others_only && e->rr && engine_tsg_runnable(e->rr))
 		return e->rr;
 	return NULL;
 }
 
-static void begin(struct nvengine *e, struct nvtsg *tsg)
+static void begin(struct engine *e, struct engine_tsg *tsg)
 {
 	e->cur = tsg;
 	e->rr = tsg;
 	e->chan = NULL;
 	e->last_active = e->t;
 	if (e->resident != tsg) {
-		tsg->rec->switches++;
+		tsg->count->switches++;
 		e->resident = tsg;
-		e->phase = NVPH_SWITCH;
-		e->phase_end = e->t + (u64)max(nvsim.ctxsw_us, 0) * NSEC_PER_USEC;
+		e->phase = ENGINE_SWITCH;
+		e->phase_end = e->t + (u64)max(e->card->rules->ctxsw_us, 0) * NSEC_PER_USEC;
 		return;
 	}
-	e->phase = NVPH_RUN;
+	e->phase = ENGINE_RUN;
 	e->slice_end = e->t + tsg->slice_ns;
 }
 
-static void go_idle(struct nvengine *e)
+static void go_idle(struct engine *e)
 {
-	e->phase = NVPH_IDLE;
+	e->phase = ENGINE_IDLE;
 	e->cur = NULL;
 	e->chan = NULL;
 }
 
 /* When the running descriptor has to give way: later than the slice's end if it resists. */
-static u64 give_way_at(struct nvengine *e)
+static u64 give_way_at(struct engine *e)
 {
-	if (nvsim.no_preempt)
+	if (e->card->rules->no_preempt)
 		return U64_MAX;
 	if (e->chan->desc.flags & 1)
-		return e->slice_end + (u64)max(nvsim.stubborn_ms, 0) * NSEC_PER_MSEC;
+		return e->slice_end + (u64)max(e->card->rules->stubborn_ms, 0) * NSEC_PER_MSEC;
 	return e->slice_end;
 }
 
 /* The slice is over at e->t: the next TSG's turn, or another slice. */
-static void slice_over(struct nvengine *e)
+static void slice_over(struct engine *e)
 {
-	struct nvtsg *next = next_runnable(e, true);
-	bool may_stay = !e->chan || nvchan_usable(e->chan);
+	struct engine_tsg *next = next_runnable(e, true);
+	bool may_stay = !e->chan || engine_chan_usable(e->chan);
 
 	if (next) {
 		begin(e, next);
@@ -121,17 +123,17 @@ static void slice_over(struct nvengine *e)
 }
 
 /* Plays the running TSG up to its next event or @now. Returns false when nothing more happens before @now. */
-static bool run(struct nvengine *e, u64 now)
+static bool run(struct engine *e, u64 now)
 {
 	u64 end, stop;
 
 	if (!e->chan) {
 		if (e->slice_end <= e->t) {
 			slice_over(e);
-			if (e->phase != NVPH_RUN)
+			if (e->phase != ENGINE_RUN)
 				return true;
 		}
-		e->chan = nvtsg_fetch(e, e->cur);
+		e->chan = engine_tsg_fetch(e, e->cur);
 		if (!e->chan) {
 			go_idle(e);
 			return true;
@@ -142,30 +144,30 @@ static bool run(struct nvengine *e, u64 now)
 	e->last_active = min(stop, now);
 	if (stop > now) {
 		e->chan->remaining -= now - e->t;
-		e->cur->rec->busy_ns += now - e->t;
+		e->cur->count->busy_ns += now - e->t;
 		pass(e, now, true);
 		return false;
 	}
 	e->chan->remaining -= stop - e->t;
-	e->cur->rec->busy_ns += stop - e->t;
+	e->cur->count->busy_ns += stop - e->t;
 	pass(e, stop, true);
 	if (stop == end) {
-		struct nvchan *c = e->chan;
+		struct engine_chan *c = e->chan;
 
 		e->chan = NULL;
-		nvchan_complete(e, c);
+		engine_chan_complete(e, c);
 	} else {
 		slice_over(e);
 	}
 	return true;
 }
 
-static bool step(struct nvengine *e, u64 now)
+static bool step(struct engine *e, u64 now)
 {
-	struct nvtsg *tsg;
+	struct engine_tsg *tsg;
 
 	switch (e->phase) {
-	case NVPH_IDLE:
+	case ENGINE_IDLE:
 		tsg = next_runnable(e, false);
 		if (!tsg) {
 			pass(e, now, false);
@@ -173,23 +175,23 @@ static bool step(struct nvengine *e, u64 now)
 		}
 		begin(e, tsg);
 		return true;
-	case NVPH_SWITCH:
+	case ENGINE_SWITCH:
 		if (e->phase_end > now) {
 			pass(e, now, false);
 			return false;
 		}
 		pass(e, e->phase_end, false);
-		e->phase = NVPH_RUN;
+		e->phase = ENGINE_RUN;
 		e->slice_end = e->t + e->cur->slice_ns;
 		return true;
-	case NVPH_RUN:
+	case ENGINE_RUN:
 		return run(e, now);
 	}
 	return false;
 }
 
 /* Brings the engine to @now. Caller holds e->lock. */
-void nvengine_advance(struct nvengine *e, u64 now)
+void engine_advance(struct engine *e, u64 now)
 {
 	u32 steps = 0, tiny = 0;
 	u64 before;
@@ -197,12 +199,12 @@ void nvengine_advance(struct nvengine *e, u64 now)
 	if (now < e->t)
 		return;
 	e->throttled = 0;
-	if (e->phase == NVPH_IDLE)
+	if (e->phase == ENGINE_IDLE)
 		pass(e, now, false);	/* work that is found now begins now */
 	e->pieces = 0;
-	while (steps < MAX_STEPS && tiny < MAX_TINY_STEPS + steps && !nvmethods_tired(e)) {
+	while (steps < MAX_STEPS && tiny < MAX_TINY_STEPS + steps && !engine_methods_tired(e)) {
 		before = e->t;
-		nvmethods_look(e, now);
+		engine_methods_look(e, now);
 		if (!step(e, now))
 			return;
 		if (e->t - before < TINY_NS)
@@ -213,53 +215,53 @@ void nvengine_advance(struct nvengine *e, u64 now)
 	/* more than can be played: the GPU falls behind, and leaves the CPU four fifths of its time */
 	e->slips++;
 	e->throttled = max_t(u64, THROTTLE_NS, 4 * (ktime_get_ns() - now));
-	if (e->phase == NVPH_SWITCH)
+	if (e->phase == ENGINE_SWITCH)
 		e->phase_end += now - e->t;
-	else if (e->phase == NVPH_RUN)
+	else if (e->phase == ENGINE_RUN)
 		e->slice_end += now - e->t;
 	pass(e, now, false);
 }
 
-static u64 next_event(struct nvengine *e, u64 now)
+static u64 next_event(struct engine *e, u64 now)
 {
 	u32 poll;
 
 	if (e->throttled)
 		return now + e->throttled;
-	if (e->phase == NVPH_SWITCH)
+	if (e->phase == ENGINE_SWITCH)
 		return e->phase_end;
-	if (e->phase == NVPH_RUN && e->chan)
+	if (e->phase == ENGINE_RUN && e->chan)
 		return min(e->t + e->chan->remaining, max(give_way_at(e), e->t));
-	if (e->phase == NVPH_RUN)
+	if (e->phase == ENGINE_RUN)
 		return e->t;
-	poll = now - e->last_active < RECENT_NS ? nvsim.poll_us : nvsim.idle_poll_us;
+	poll = now - e->last_active < RECENT_NS ? e->card->rules->poll_us : e->card->rules->idle_poll_us;
 	return now + max(poll, 1u) * (u64)NSEC_PER_USEC;
 }
 
-static void arm(struct nvengine *e, u64 now)
+static void arm(struct engine *e, u64 now)
 {
 	u64 at;
 
-	if (e->stopped || (e->phase == NVPH_IDLE && !e->enabled_chans))
+	if (e->stopped || (e->phase == ENGINE_IDLE && !e->enabled_chans))
 		return;
 	at = next_event(e, now);
 	/* Real channel RAM shows new work at once, while the engine runs other work. */
-	if (nvchram_has() && nvsim.chram_us > 0)
-		at = min(at, now + nvsim.chram_us * (u64)NSEC_PER_USEC);
+	if (e->has_chram && e->card->rules->chram_us > 0)
+		at = min(at, now + e->card->rules->chram_us * (u64)NSEC_PER_USEC);
 	hrtimer_start(&e->timer, ns_to_ktime(at), HRTIMER_MODE_ABS_HARD);
 }
 
 /* Did a doorbell ring since this engine last looked? The page is shared by all channels of the GPU. */
-static bool rang(struct nvengine *e)
+static bool rang(struct engine *e)
 {
-	struct nvgpu *gpu = e->gpu;
+	struct engine_card *card = e->card;
 	u32 n;
 
-	if (READ_ONCE(*gpu->doorbell)) {
-		xchg(gpu->doorbell, 0);
-		atomic_inc(&gpu->ring);
+	if (card->doorbell && READ_ONCE(*card->doorbell) != ENGINE_NOT_RUNG) {
+		xchg(card->doorbell, ENGINE_NOT_RUNG);
+		atomic_inc(&card->ring);
 	}
-	n = atomic_read(&gpu->ring);
+	n = atomic_read(&card->ring);
 	if (n == e->ring_seen)
 		return false;
 	e->ring_seen = n;
@@ -268,24 +270,24 @@ static bool rang(struct nvengine *e)
 
 static enum hrtimer_restart tick(struct hrtimer *t)
 {
-	struct nvengine *e = container_of(t, struct nvengine, timer);
+	struct engine *e = container_of(t, struct engine, timer);
 	unsigned long flags;
 	u64 now;
 
 	raw_spin_lock_irqsave(&e->lock, flags);
 	now = ktime_get_ns();
-	if (e->phase == NVPH_IDLE && !e->throttled) {
+	if (e->phase == ENGINE_IDLE && !e->throttled) {
 		bool go = rang(e);
 
-		if (!nvmethods_look(e, now) && !go) {
-			if (nvchram_stale(e))
-				nvchram_show(e);
+		if (!engine_methods_look(e, now) && !go) {
+			if (engine_chram_stale(e))
+				engine_chram_show(e);
 			goto out;
 		}
 		e->last_active = now;
 	}
-	nvengine_advance(e, now);
-	nvchram_show(e);
+	engine_advance(e, now);
+	engine_chram_show(e);
 out:
 	arm(e, now);
 	raw_spin_unlock_irqrestore(&e->lock, flags);
@@ -293,20 +295,20 @@ out:
 }
 
 /* After a change made under e->lock: play its effects and set the timer. */
-void nvengine_kick(struct nvengine *e)
+void engine_kick(struct engine *e)
 {
 	u64 now = ktime_get_ns();
 
 	lockdep_assert_held(&e->lock);
-	nvengine_advance(e, now);
-	nvchram_show(e);
+	engine_advance(e, now);
+	engine_chram_show(e);
 	arm(e, now);
 }
 
 /* RESTART_RUNLIST: the current slice ends now. */
-void nvengine_expire(struct nvengine *e)
+void engine_expire(struct engine *e)
 {
-	if (e->phase == NVPH_RUN)
+	if (e->phase == ENGINE_RUN)
 		e->slice_end = min(e->slice_end, e->t);
 }
 
@@ -314,12 +316,12 @@ void nvengine_expire(struct nvengine *e)
  * @c may not go on (disabled): off the engine at once, unless its work resists. Caller advanced the
  * engine.
  */
-void nvengine_stop_chan(struct nvengine *e, struct nvchan *c)
+void engine_stop_chan(struct engine *e, struct engine_chan *c)
 {
 	if (e->cur != c->tsg)
 		return;
-	if (e->phase == NVPH_SWITCH) {
-		if (!nvtsg_runnable(c->tsg)) {
+	if (e->phase == ENGINE_SWITCH) {
+		if (!engine_tsg_runnable(c->tsg)) {
 			e->resident = NULL;
 			go_idle(e);
 		}
@@ -332,24 +334,24 @@ void nvengine_stop_chan(struct nvengine *e, struct nvchan *c)
 		return;
 	e->resident = NULL;
 	e->chan = NULL;
-	if (!nvtsg_runnable(c->tsg))
+	if (!engine_tsg_runnable(c->tsg))
 		go_idle(e);
 	else
 		e->slice_end = e->t + c->tsg->slice_ns;
 }
 
 /* @c is going away: nothing resists that. */
-void nvengine_forget_chan(struct nvengine *e, struct nvchan *c)
+void engine_forget_chan(struct engine *e, struct engine_chan *c)
 {
 	if (e->chan == c)
 		e->chan = NULL;
-	if (e->cur == c->tsg && !nvtsg_runnable(c->tsg)) {
+	if (e->cur == c->tsg && !engine_tsg_runnable(c->tsg)) {
 		e->resident = NULL;
 		go_idle(e);
 	}
 }
 
-void nvengine_forget_tsg(struct nvengine *e, struct nvtsg *tsg)
+void engine_forget_tsg(struct engine *e, struct engine_tsg *tsg)
 {
 	if (e->cur == tsg)
 		go_idle(e);
@@ -358,25 +360,35 @@ void nvengine_forget_tsg(struct nvengine *e, struct nvtsg *tsg)
 	if (e->rr == tsg) {
 		struct list_head *prev = tsg->link.prev;
 
-		e->rr = prev == &e->tsgs ? NULL : list_entry(prev, struct nvtsg, link);
+		e->rr = prev == &e->tsgs ? NULL : list_entry(prev, struct engine_tsg, link);
 	}
 	list_del(&tsg->link);
 }
 
-void nvengine_init(struct nvengine *e, struct nvgpu *gpu, u32 index, u32 type)
+static void setup_timer(struct hrtimer *t)
 {
-	e->gpu = gpu;
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
+	hrtimer_init(t, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_HARD);
+	t->function = tick;
+#else
+	hrtimer_setup(t, tick, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_HARD);
+#endif
+}
+
+void engine_init(struct engine *e, struct engine_card *card, u32 index, u32 type)
+{
+	e->card = card;
 	e->index = index;
 	e->type = type;
 	raw_spin_lock_init(&e->lock);
 	INIT_LIST_HEAD(&e->tsgs);
 	INIT_LIST_HEAD(&e->waiting);
-	nvsim_hrtimer_setup(&e->timer, tick);
+	setup_timer(&e->timer);
 	e->t = ktime_get_ns();
-	e->sampler.next = e->t + NVSIM_SAMPLE_NS;
+	e->sampler.next = e->t + ENGINE_SAMPLE_NS;
 }
 
-void nvengine_stop(struct nvengine *e)
+void engine_stop(struct engine *e)
 {
 	unsigned long flags;
 

@@ -5,38 +5,38 @@
  */
 #include <linux/math64.h>
 
-#include "nvsim.h"
+#include "engine.h"
 
 #define DESC_SIZE 32
 #define OP_KERNEL 1
 #define OP_COPY 2
 #define OP_RELEASE 3
-#define MIN_NS NVSIM_WORK_MIN_NS
-#define MAX_NS NVSIM_WORK_MAX_NS
+#define MIN_NS ENGINE_WORK_MIN_NS
+#define MAX_NS ENGINE_WORK_MAX_NS
 
-bool nvchan_usable(const struct nvchan *c)
+bool engine_chan_usable(const struct engine_chan *c)
 {
 	return c->enabled && !c->disabled && !c->dead;
 }
 
-bool nvchan_has_work(struct nvchan *c)
+bool engine_chan_has_work(struct engine_chan *c)
 {
 	return !c->blocked && (c->has_desc || c->has_seg || READ_ONCE(*c->userd_put) != c->get);
 }
 
 /* The channel is dead and takes its TSG off the runlist. */
-void nvchan_fault(struct nvengine *e, struct nvchan *c)
+void engine_chan_fault(struct engine *e, struct engine_chan *c)
 {
-	struct nvchan *o;
+	struct engine_chan *o;
 
 	list_for_each_entry(o, &c->tsg->chans, link)
 		o->dead = true;
-	schedule_work(&e->gpu->rc_work);
+	e->card->fault(e);
 }
 
-static bool set_duration(struct nvchan *c)
+static bool set_duration(const struct engine *e, struct engine_chan *c)
 {
-	struct nvdesc *d = &c->desc;
+	struct engine_desc *d = &c->desc;
 
 	switch (d->op) {
 	case OP_KERNEL:
@@ -47,7 +47,7 @@ static bool set_duration(struct nvchan *c)
 	case OP_COPY:
 		if (!c->copy && !c->compute)
 			return false;
-		c->remaining = div_u64(min(d->amount, 1ull << 50) * NSEC_PER_USEC, max(nvsim.copy_mbps, 1));
+		c->remaining = div_u64(min(d->amount, 1ull << 50) * NSEC_PER_USEC, max(e->card->rules->copy_mbps, 1));
 		c->remaining = clamp(c->remaining, (u64)MIN_NS, MAX_NS);
 		return true;
 	case OP_RELEASE:
@@ -58,29 +58,29 @@ static bool set_duration(struct nvchan *c)
 }
 
 /* Next GPFIFO entry. Returns false when the ring is empty or the channel died. */
-static bool next_segment(struct nvengine *e, struct nvchan *c)
+static bool next_segment(struct engine *e, struct engine_chan *c)
 {
 	u32 put = READ_ONCE(*c->userd_put), words;
 	u32 w[2];
 
 	if (put == c->get)
 		return false;
-	if (put >= c->entries || !nvas_read(c->as, c->gp_va + 8ull * c->get, w, 8)) {
-		nvchan_fault(e, c);
+	if (put >= c->entries || !engine_read(c, c->gp_va + 8ull * c->get, w, 8)) {
+		engine_chan_fault(e, c);
 		return false;
 	}
-	if (c->speaks != NVCHAN_DESCRIPTORS && !nvmethods_entry(c, w[0], w[1])) {
-		nvchan_fault(e, c);
+	if (c->speaks != ENGINE_SPEAKS_DESCRIPTORS && !engine_methods_entry(c, w[0], w[1])) {
+		engine_chan_fault(e, c);
 		return false;
 	}
 	words = (w[1] >> 10) & 0x1fffff;
 	c->seg_va = (w[0] & ~3u) | ((u64)(w[1] & 0xff) << 32);
-	if (c->speaks == NVCHAN_METHODS) {
+	if (c->speaks == ENGINE_SPEAKS_METHODS) {
 		c->has_seg = true;
 		return true;
 	}
 	if (words % (DESC_SIZE / 4)) {
-		nvchan_fault(e, c);
+		engine_chan_fault(e, c);
 		return false;
 	}
 	c->seg_cnt = words / (DESC_SIZE / 4);
@@ -90,21 +90,21 @@ static bool next_segment(struct nvengine *e, struct nvchan *c)
 }
 
 /* Gets @c a descriptor to execute, if it has one. */
-static bool load(struct nvengine *e, struct nvchan *c)
+static bool load(struct engine *e, struct engine_chan *c)
 {
-	struct nvdesc *d = &c->desc;
+	struct engine_desc *d = &c->desc;
 
 	if (c->has_desc)
 		return true;
 	if (!c->has_seg && !next_segment(e, c))
 		return false;
-	if (c->speaks == NVCHAN_METHODS)
-		return nvmethods_load(e, c);
+	if (c->speaks == ENGINE_SPEAKS_METHODS)
+		return engine_methods_load(e, c);
 	if (!c->seg_cnt) {
-		*d = (struct nvdesc) { .op = NVDESC_EMPTY };
+		*d = (struct engine_desc) { .op = ENGINE_DESC_EMPTY };
 		c->remaining = MIN_NS;
-	} else if (!nvas_read(c->as, c->seg_va + (u64)c->seg_idx * DESC_SIZE, d, DESC_SIZE) || (d->sem_va & 15) || !set_duration(c)) {
-		nvchan_fault(e, c);
+	} else if (!engine_read(c, c->seg_va + (u64)c->seg_idx * DESC_SIZE, d, DESC_SIZE) || (d->sem_va & 15) || !set_duration(e, c)) {
+		engine_chan_fault(e, c);
 		return false;
 	}
 	c->has_desc = true;
@@ -112,17 +112,17 @@ static bool load(struct nvengine *e, struct nvchan *c)
 }
 
 /* A channel of @tsg with a descriptor to execute; the TSG's channels take turns descriptor by descriptor. */
-struct nvchan *nvtsg_fetch(struct nvengine *e, struct nvtsg *tsg)
+struct engine_chan *engine_tsg_fetch(struct engine *e, struct engine_tsg *tsg)
 {
 	struct list_head *start = tsg->rr ? &tsg->rr->link : &tsg->chans, *pos = start;
-	struct nvchan *c;
+	struct engine_chan *c;
 
 	do {
 		pos = pos->next;
 		if (pos == &tsg->chans)
 			continue;
-		c = list_entry(pos, struct nvchan, link);
-		if (nvchan_usable(c) && !c->blocked && load(e, c)) {
+		c = list_entry(pos, struct engine_chan, link);
+		if (engine_chan_usable(c) && !c->blocked && load(e, c)) {
 			tsg->rr = c;
 			return c;
 		}
@@ -131,23 +131,23 @@ struct nvchan *nvtsg_fetch(struct nvengine *e, struct nvtsg *tsg)
 }
 
 /* c's descriptor is complete at e->t. */
-void nvchan_complete(struct nvengine *e, struct nvchan *c)
+void engine_chan_complete(struct engine *e, struct engine_chan *c)
 {
-	struct nvdesc *d = &c->desc;
+	struct engine_desc *d = &c->desc;
 	u64 sem[2] = { d->sem_value, e->t };
 
 	c->has_desc = false;
-	if (d->op == NVDESC_METHODS) {
-		if (!nvmethods_complete(e, c))
-			nvchan_fault(e, c);
+	if (d->op == ENGINE_DESC_METHODS) {
+		if (!engine_methods_complete(e, c))
+			engine_chan_fault(e, c);
 		return;
 	}
-	if (d->op != NVDESC_EMPTY)
-		c->tsg->rec->works++;
+	if (d->op != ENGINE_DESC_EMPTY)
+		c->tsg->count->works++;
 	if (d->sem_va) {
 		/* time first: a reader that sees the value finds the time */
-		if (!nvas_write(c->as, d->sem_va + 8, &sem[1], 8) || !nvas_write(c->as, d->sem_va, &sem[0], 8)) {
-			nvchan_fault(e, c);
+		if (!engine_write(c, d->sem_va + 8, &sem[1], 8) || !engine_write(c, d->sem_va, &sem[0], 8)) {
+			engine_chan_fault(e, c);
 			return;
 		}
 	}
