@@ -254,6 +254,6 @@ NV_STATUS nvsim_engobj_create(struct nvobj *o, bool copy)
 
 	if (!copy && c->run.tsg->eng->type != NV2080_ENGINE_GR0)
 		return NV_ERR_INVALID_CLASS;
-	engine_set_object(&c->run, copy);
+	engine_set_object(&c->run, o->cls, copy);
 	return NV_OK;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * What executes the work of the channels here: push buffers by the decoder of nvsim, at once and
- * in order, without runlists, timeslices or time. It serves the work that RM itself needs (it
- * clears and copies memory with a copy engine), and clients that check where their work goes.
+ * What executes the work of the channels here: push buffers by the decoder of nvsim and simgpu, at once and in order,
+ * without runlists, timeslices or time. It serves the work that RM itself needs (it clears and copies memory
+ * with a copy engine), and clients that check where their work goes.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../nvsim/module/push.h"
+#include "../../simgpu/engine/push.h"
 #include "../../simgpu/gsp/engine.h"
 
 /* class headers of the host (clc46f.h): fields of USERD */
@@ -143,7 +143,7 @@ void gsp_engine_schedule(struct gsp_card *card, gsp_u32 client, gsp_u32 object, 
 		if (!names(c, client, object))
 			continue;
 		c->scheduled = on;
-		gsp_channel_space(card, c->is.client, c->is.handle, &c->space);
+		card->calls->space(card, c->is.client, c->is.handle, &c->space);
 	}
 }
 
@@ -165,6 +165,11 @@ void gsp_engine_timeslice(struct gsp_card *card, gsp_u32 client, gsp_u32 tsg, gs
 void gsp_engine_preempt(struct gsp_card *card, gsp_u32 client, gsp_u32 object)
 {
 	(void)card, (void)client, (void)object;
+}
+
+void gsp_engine_restart(struct gsp_card *card, gsp_u32 client, gsp_u32 channel)
+{
+	(void)card, (void)client, (void)channel;
 }
 
 static bool next_entry(struct channel *c, volatile u32 *userd)
@@ -211,7 +216,7 @@ static void look(struct channel *c)
 	int left;
 
 	if (!userd || !c->scheduled || c->disabled || c->dead || !c->space ||
-	    !gsp_page_directory(c->card, c->space, &c->directory))
+	    !c->card->calls->directory(c->card, c->space, &c->directory))
 		return;
 	for (left = ENTRIES_A_LOOK; left; left--) {
 		if (c->waiting && !push_ready(&c->push))

@@ -5,6 +5,8 @@
 
 #include "engine.h"
 
+#define COPY_SUBCHANNEL 4
+
 void engine_add_tsg(struct engine *e, struct engine_tsg *tsg, struct engine_count *count)
 {
 	unsigned long flags;
@@ -66,8 +68,11 @@ void engine_remove_chan(struct engine_chan *c)
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 }
 
-/* @c has a compute or a copy object from now on. */
-void engine_set_object(struct engine_chan *c, bool copy)
+/*
+ * @c has a compute or a copy object from now on. On the runlist of a copy engine subchannel 4 is the
+ * engine's own without SET_OBJECT: nvidia-uvm relies on it (uvm_maxwell_ce.c, uvm_hal.c).
+ */
+void engine_set_object(struct engine_chan *c, u32 cls, bool copy)
 {
 	struct engine *e = c->tsg->eng;
 	unsigned long flags;
@@ -77,6 +82,8 @@ void engine_set_object(struct engine_chan *c, bool copy)
 		c->copy = true;
 	else
 		c->compute = true;
+	if (copy && e->index)
+		c->push->cls[COPY_SUBCHANNEL] = cls;
 	raw_spin_unlock_irqrestore(&e->lock, flags);
 }
 

@@ -130,7 +130,7 @@ struct engine_sampler {
 
 struct engine {
 	struct engine_card *card;
-	u32 index, type;		/* on the card; its NV2080_ENGINE_TYPE_* */
+	u32 index, type;		/* on the card, 0: graphics; its NV2080_ENGINE_TYPE_* */
 	raw_spinlock_t lock;		/* everything below, and the channels of this engine */
 	struct hrtimer timer;
 	struct list_head tsgs;		/* runlist order */
@@ -174,7 +174,7 @@ void engine_add_tsg(struct engine *e, struct engine_tsg *tsg, struct engine_coun
 void engine_remove_tsg(struct engine_tsg *tsg);
 void engine_add_chan(struct engine_chan *c);
 void engine_remove_chan(struct engine_chan *c);
-void engine_set_object(struct engine_chan *c, bool copy);
+void engine_set_object(struct engine_chan *c, u32 cls, bool copy);
 bool engine_tsg_dead(const struct engine_tsg *tsg);
 void engine_enable_chan(struct engine *e, struct engine_chan *c);
 void engine_set_timeslice(struct engine *e, struct engine_tsg *tsg, u64 us);

@@ -4,6 +4,7 @@
  * memory.
  */
 #include <linux/math64.h>
+#include <linux/printk.h>
 
 #include "engine.h"
 
@@ -66,6 +67,7 @@ static bool next_segment(struct engine *e, struct engine_chan *c)
 	if (put == c->get)
 		return false;
 	if (put >= c->entries || !engine_read(c, c->gp_va + 8ull * c->get, w, 8)) {
+		pr_info_ratelimited("engine %u: no GPFIFO entry %u of %u at %llx\n", e->type, put, c->entries, c->gp_va);
 		engine_chan_fault(e, c);
 		return false;
 	}
@@ -80,6 +82,11 @@ static bool next_segment(struct engine *e, struct engine_chan *c)
 		return true;
 	}
 	if (words % (DESC_SIZE / 4)) {
+		u32 first = 0;
+
+		engine_read(c, c->seg_va, &first, 4);
+		pr_info_ratelimited("engine %u: segment of %u words at %llx begins with %x: no methods, no descriptors\n", e->type,
+				    words, c->seg_va, first);
 		engine_chan_fault(e, c);
 		return false;
 	}

@@ -12,6 +12,8 @@ struct gsp_card *gsp_card_of(struct OBJGPU *gpu);
 /* control.c: RM's control that reached the GSP; the answer goes into @params. */
 NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, NvU32 cmd,
 		      void *params, NvU32 bytes);
+/* space.c: the engine's questions to RM. */
+extern const struct gsp_calls gsp_calls;
 /* static_info.c: what the GSP knows about the card. */
 void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info);
 void gsp_gid(struct gsp_card *card, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p);
@@ -25,16 +27,6 @@ void gsp_gr_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_
 void gsp_gr_masks(struct gsp_card *card,
 		  NV2080_CTRL_INTERNAL_STATIC_GR_GET_FLOORSWEEPING_MASKS_PARAMS *p);
 void gsp_gr_buffers(NV2080_CTRL_INTERNAL_STATIC_GR_GET_CONTEXT_BUFFERS_INFO_PARAMS *p);
-
-/* CPU address of @bytes of video memory, or NULL where it has less. */
-static inline void *gsp_fb(struct gsp_card *card, gsp_u64 address, gsp_u64 bytes)
-{
-	if (address > card->fb_bytes || bytes > card->fb_bytes - address) {
-		gsp_host_log("card %u: no video memory at %llx+%llx\n", card->index, address, bytes);
-		return 0;
-	}
-	return card->fb + address;
-}
 
 #define GSP_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -74,3 +74,13 @@ const struct gsp_chip *gsp_chip_by_name(const char *name)
 			return &gsp_chips[i];
 	return 0;
 }
+
+enum { PMC_BOOT_0 = 0x0, PMC_BOOT_42 = 0xa00 };
+
+void gsp_card_reset(struct gsp_card *card)
+{
+	card->bar0_window = 0;
+	card->gpu = 0;
+	card->regs[PMC_BOOT_0 / 4] = card->chip->boot_0;
+	card->regs[PMC_BOOT_42 / 4] = card->chip->boot_42;
+}

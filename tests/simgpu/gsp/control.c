@@ -20,7 +20,7 @@ enum {
 	INTERNAL_INTR_GET_KERNEL_TABLE = 0x20800a5c, INTERNAL_FIFO_GET_NUM_CHANNELS = 0x20800a61,
 	INTERNAL_CONF_COMPUTE_GET_STATIC_INFO = 0x20800af3,
 	TSG_GPFIFO_SCHEDULE = 0xa06c0101, TSG_SET_TIMESLICE = 0xa06c0103, TSG_PREEMPT = 0xa06c0105,
-	CHANNEL_GPFIFO_SCHEDULE = 0xa06f0103,
+	CHANNEL_GPFIFO_SCHEDULE = 0xa06f0103, CHANNEL_RESTART_RUNLIST = 0xa06f0111,
 };
 
 #define USERMODE_BASE 0x810000		/* NV_VIRTUAL_FUNCTION, of the doorbell page */
@@ -191,6 +191,9 @@ NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, N
 		break;
 	case TSG_PREEMPT:
 		gsp_engine_preempt(card, client, object);
+		break;
+	case CHANNEL_RESTART_RUNLIST:
+		gsp_engine_restart(card, client, object);
 		break;
 	case FIFO_DISABLE_CHANNELS:
 		disable(card, params);

@@ -22,6 +22,7 @@ struct gsp_channel {
 	gsp_u32 client, parent, handle;	/* parent: its TSG, or the device */
 	gsp_u32 class, engine;		/* NV2080_ENGINE_TYPE_* as RM numbers them */
 	gsp_u32 id;			/* on its runlist */
+	int privileged;			/* of RM itself or UVM: may use physical addresses */
 	gsp_u64 gpfifo;			/* GPU address */
 	gsp_u32 entries;
 	struct gsp_phys userd, instance;
@@ -40,6 +41,7 @@ void gsp_engine_schedule(struct gsp_card *card, gsp_u32 client, gsp_u32 object, 
 void gsp_engine_disable(struct gsp_card *card, gsp_u32 client, gsp_u32 channel, int off);
 void gsp_engine_timeslice(struct gsp_card *card, gsp_u32 client, gsp_u32 tsg, gsp_u64 us);
 void gsp_engine_preempt(struct gsp_card *card, gsp_u32 client, gsp_u32 object);
+void gsp_engine_restart(struct gsp_card *card, gsp_u32 client, gsp_u32 channel);
 /* Executes what is due. */
 void gsp_engine_poll(struct gsp_card *card);
 
@@ -47,13 +49,20 @@ void gsp_engine_poll(struct gsp_card *card);
 
 /*
  * The page directory of a channel's address space, from RM's own object: false until the channel is
- * complete. The first call for a channel with RM's locks held; @space keeps the object.
+ * complete. The first call for a channel with RM's locks held; @space keeps the object. In
+ * gsp_card.calls, for an engine that is not linked with RM.
  */
-int gsp_channel_space(struct gsp_card *card, gsp_u32 client, gsp_u32 channel, void **space);
-int gsp_page_directory(struct gsp_card *card, void *space, struct gsp_phys *directory);
+struct gsp_calls {
+	int (*space)(struct gsp_card *card, gsp_u32 client, gsp_u32 channel, void **space);
+	int (*directory)(struct gsp_card *card, void *space, struct gsp_phys *directory);
+};
+
+/* walk.c, which needs nothing of RM: */
 /* Physical address of @va and the bytes to the end of its page; false: not mapped. */
 int gsp_walk(struct gsp_card *card, struct gsp_phys directory, gsp_u64 va, struct gsp_phys *phys,
 	     gsp_u64 *left);
+/* CPU address of @bytes of video memory, or NULL where the card has less. */
+void *gsp_fb(struct gsp_card *card, gsp_u64 address, gsp_u64 bytes);
 /* CPU address, or NULL. */
 void *gsp_cpu(struct gsp_card *card, struct gsp_phys phys, gsp_u64 bytes);
 

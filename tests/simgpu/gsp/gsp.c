@@ -30,6 +30,9 @@ static enum gsp_space space_of(NvU32 address_space)
 	return address_space == ADDR_FBMEM ? GSP_FB : GSP_SYSMEM;
 }
 
+/* alloc_channel.h: NV_KERNELCHANNEL_ALLOC_INTERNALFLAGS_PRIVILEGE */
+enum { PRIVILEGE = 3, PRIVILEGE_KERNEL = 2 };
+
 /* cl*6f.h: all GPFIFO classes end in 6f and have these parameters. */
 static NV_STATUS new_channel(struct gsp_card *card, const rpc_gsp_rm_alloc_v03_00 *a)
 {
@@ -37,6 +40,7 @@ static NV_STATUS new_channel(struct gsp_card *card, const rpc_gsp_rm_alloc_v03_0
 	struct gsp_channel c = {
 		.client = a->hClient, .parent = a->hParent, .handle = a->hObject, .class = a->hClass,
 		.engine = p->engineType, .id = p->cid,
+		.privileged = (p->internalFlags & PRIVILEGE) == PRIVILEGE_KERNEL,
 		.gpfifo = p->gpFifoOffset, .entries = p->gpFifoEntries,
 		.userd = { space_of(p->userdMem.addressSpace), p->userdMem.base },
 		.instance = { space_of(p->instanceMem.addressSpace), p->instanceMem.base },
@@ -168,6 +172,7 @@ NV_STATUS kgspInitRm_IMPL(struct OBJGPU *gpu, struct KernelGsp *gsp, GSP_FIRMWAR
 	if (!card)
 		return NV_ERR_INVALID_STATE;
 	card->gpu = gpu;
+	card->calls = &gsp_calls;
 	card->message_bytes = 0;
 	gsp->pRpc->obj.__rpcSendMessage__ = send;
 	gsp->pRpc->obj.__rpcRecvPoll__ = receive;

@@ -9,21 +9,13 @@
 #define REGS_BYTES (16u << 20)
 
 enum {
-	PMC_BOOT_0 = 0x0, PMC_BOOT_42 = 0xa00, PBUS_BAR0_WINDOW = 0x1700,
+	PBUS_BAR0_WINDOW = 0x1700,
 	PTIMER_TIME_0 = 0x9400, PTIMER_TIME_1 = 0x9410,
 	VF_TIMER_TIME_0 = 0xbb0080, VF_TIMER_TIME_1 = 0xbb0084, VF_DOORBELL = 0xbb0090,
 	PFB_PRI_MMU_INVALIDATE = 0x100cbc, VF_MMU_INVALIDATE = 0xb830b0,
 	VF_ACCESS_COUNTER_NOTIFY_BUFFER_SIZE = 0xb83110,
 	PRAMIN = 0x700000, PRAMIN_END = 0x800000,
 };
-
-void gsp_card_reset(struct gsp_card *card)
-{
-	card->bar0_window = 0;
-	card->gpu = 0;
-	card->regs[PMC_BOOT_0 / 4] = card->chip->boot_0;
-	card->regs[PMC_BOOT_42 / 4] = card->chip->boot_42;
-}
 
 /* The window: bits 23:0 the address in 64 KiB, 25:24 the kind of memory, 0 video memory. */
 static void *pramin(struct gsp_card *card, NvU32 reg, NvU32 bytes)

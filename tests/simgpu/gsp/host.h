@@ -13,6 +13,7 @@ typedef unsigned int gsp_u32;
 typedef unsigned long long gsp_u64;
 
 struct gsp_chip;
+struct gsp_calls;
 
 /*
  * A card. The home fills in the first part and never moves it; gsp_card_reset() does the rest
@@ -34,6 +35,7 @@ struct gsp_card {
 	void *message;			/* a request that came in pieces, and its answer */
 	gsp_u32 message_bytes, message_at;
 	void *engine;
+	const struct gsp_calls *calls;	/* into RM: engine.h */
 };
 
 /* What came to the GSP, in the order of arrival. Called with RM's locks held. */

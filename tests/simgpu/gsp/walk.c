@@ -1,39 +1,47 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * From a channel and a GPU address to memory, by the page tables that RM has written. Formats:
- * version 2 of open-gpu-doc (pascal/gp100-mmu-format.pdf), version 3 of dev_mmu.h of Hopper.
+ * From a GPU address to memory, by the page tables that RM has written. Formats: version 2
+ * of open-gpu-doc (pascal/gp100-mmu-format.pdf), version 3 of dev_mmu.h of Hopper.
  */
-#include "card.h"
+#include "chip.h"
+#include "engine.h"
 
 /* Bits 2:1 of an entry. In a directory 0 means none, in a page table video memory. */
 enum { APERTURE_FB_OR_NONE, APERTURE_FB };
 #define V3_ADDRESS 0x000ffffffffff000ull
 
-static enum gsp_space space_of(NvU32 aperture)
+void *gsp_fb(struct gsp_card *card, gsp_u64 address, gsp_u64 bytes)
+{
+	if (address > card->fb_bytes || bytes > card->fb_bytes - address) {
+		gsp_host_log("card %u: no video memory at %llx+%llx\n", card->index, address, bytes);
+		return 0;
+	}
+	return card->fb + address;
+}
+
+static enum gsp_space space_of(gsp_u32 aperture)
 {
 	return aperture > APERTURE_FB ? GSP_SYSMEM : GSP_FB;
 }
 
-static NvU64 load64(struct gsp_card *card, struct gsp_phys p)
+static gsp_u64 load64(struct gsp_card *card, struct gsp_phys p)
 {
-	volatile NvU64 *cpu = gsp_cpu(card, p, 8);
+	volatile gsp_u64 *cpu = gsp_cpu(card, p, 8);
 
 	return cpu ? *cpu : 0;
 }
 
-/*
- * Version 2 keeps the address from bit 8 on: 25 bits of it for video memory, 46 for the system's.
- */
-static NvU64 address_of(struct gsp_card *card, NvU64 entry, enum gsp_space space)
+/* Version 2 keeps the address from bit 8 on: 25 bits of it for video memory, 46 for the system's. */
+static gsp_u64 address_of(struct gsp_card *card, gsp_u64 entry, enum gsp_space space)
 {
 	if (card->chip->mmu == GSP_MMU_V3)
 		return entry & V3_ADDRESS;
 	return (entry >> 8 & (space == GSP_FB ? 0x1ffffff : 0x3fffffffffffull)) << 12;
 }
 
-static int directory(struct gsp_card *card, NvU64 entry, struct gsp_phys *next)
+static int directory(struct gsp_card *card, gsp_u64 entry, struct gsp_phys *next)
 {
-	NvU32 aperture = entry >> 1 & 3;
+	gsp_u32 aperture = entry >> 1 & 3;
 
 	if (aperture == APERTURE_FB_OR_NONE)
 		return 0;
@@ -43,9 +51,9 @@ static int directory(struct gsp_card *card, NvU64 entry, struct gsp_phys *next)
 }
 
 /* The table of big pages is named in the first half of its entry, in units of 256 bytes. */
-static int big_directory(struct gsp_card *card, NvU64 entry, struct gsp_phys *next)
+static int big_directory(struct gsp_card *card, gsp_u64 entry, struct gsp_phys *next)
 {
-	NvU32 aperture = entry >> 1 & 3;
+	gsp_u32 aperture = entry >> 1 & 3;
 
 	if (aperture == APERTURE_FB_OR_NONE)
 		return 0;
@@ -58,10 +66,10 @@ static int big_directory(struct gsp_card *card, NvU64 entry, struct gsp_phys *ne
 	return 1;
 }
 
-static int page(struct gsp_card *card, NvU64 entry, NvU64 va, NvU64 size, struct gsp_phys *phys,
+static int page(struct gsp_card *card, gsp_u64 entry, gsp_u64 va, gsp_u64 size, struct gsp_phys *phys,
 		gsp_u64 *left)
 {
-	NvU32 aperture = entry >> 1 & 3;
+	gsp_u32 aperture = entry >> 1 & 3;
 
 	if (!(entry & 1))
 		return 0;
@@ -74,17 +82,17 @@ static int page(struct gsp_card *card, NvU64 entry, NvU64 va, NvU64 size, struct
 int gsp_walk(struct gsp_card *card, struct gsp_phys at, gsp_u64 va, struct gsp_phys *phys,
 	     gsp_u64 *left)
 {
-	static const NvU32 shift[] = { 47, 38, 29 };
+	static const gsp_u32 shift[] = { 47, 38, 29 };
 	struct gsp_phys table;
-	NvU64 big, small;
-	NvU32 i;
+	gsp_u64 big, small;
+	gsp_u32 i;
 
 	if (card->chip->mmu == GSP_MMU_V3) {
 		at.address += (va >> 56 & 1) * 8;
 		if (!directory(card, load64(card, at), &at))
 			return 0;
 	}
-	for (i = 0; i < GSP_ARRAY_SIZE(shift); i++) {
+	for (i = 0; i < sizeof(shift) / sizeof(shift[0]); i++) {
 		at.address += (va >> shift[i] & 511) * 8;
 		if (!directory(card, load64(card, at), &at))
 			return 0;
@@ -113,29 +121,4 @@ int gsp_walk(struct gsp_card *card, struct gsp_phys at, gsp_u64 va, struct gsp_p
 void *gsp_cpu(struct gsp_card *card, struct gsp_phys p, gsp_u64 bytes)
 {
 	return p.space == GSP_FB ? gsp_fb(card, p.address, bytes) : gsp_host_sysmem(p.address, bytes);
-}
-
-int gsp_channel_space(struct gsp_card *card, gsp_u32 client, gsp_u32 channel, void **space)
-{
-	struct KernelChannel *found;
-	struct RsClient *owner;
-
-	(void)card;
-	if (serverGetClientUnderLock(&g_resServ, client, &owner) != NV_OK ||
-	    CliGetKernelChannel(owner, channel, &found) != NV_OK || !found->pVAS)
-		return 0;
-	*space = found->pVAS;
-	return 1;
-}
-
-int gsp_page_directory(struct gsp_card *card, void *space, struct gsp_phys *root)
-{
-	struct OBJVASPACE *vas = space;
-	MEMORY_DESCRIPTOR *memory = vas->__vaspaceGetPageDirBase__(vas, card->gpu);
-
-	if (!memory)
-		return 0;
-	root->space = memdescGetAddressSpace(memory) == ADDR_FBMEM ? GSP_FB : GSP_SYSMEM;
-	root->address = memdescGetPhysAddr(memory, 0, 0);
-	return 1;
 }
