@@ -33,7 +33,7 @@ struct nv_rm_ops {
 	int (*set_callbacks)(const void *callbacks);
 };
 
-extern u32 nvidia_get_rm_ops(struct nv_rm_ops *ops);
+extern void nvidia_p2p_put_pages(void);
 
 /* nv-kernel-rmapi-ops.h: op number, then a union of at most 64 bytes. */
 struct nv_rmapi_op {
@@ -75,14 +75,20 @@ static struct cgpu_abi abi;
 static u32 gets;
 static u32 uvm_major;
 
-static u32 (*rm_ops_symbol)(struct nv_rm_ops *);
-
-/* Functions between nvidia.ko's Linux layer and RM, declared in its nv.h and not
- * exported. Only that layer has the minor of a GPU:
+/* Functions of nvidia.ko's Linux layer, by its nv.h and nv-modeset-interface.h. Only that
+ * layer has the minor of a GPU:
  *   nv_state_t *nv_get_adapter_state(NvU32 domain, NvU8 bus, NvU8 slot)
  *   NvU32 nv_get_dev_minor(nv_state_t *)
+ *   NV_STATUS nvidia_get_rm_ops(nvidia_modeset_rm_ops_t *)
+ * The last one is exported, by releases such as 550.163.01 not to GPL modules alone, and
+ * symbol_get() then refuses it.
  */
-static void *get_adapter_state, *get_dev_minor;
+static void *get_adapter_state, *get_dev_minor, *get_rm_ops;
+
+/* While held, nvidia.ko stays loaded. Of its exports to GPL modules this is the oldest; it
+ * is never called.
+ */
+#define PIN nvidia_p2p_put_pages
 
 static u32 params_size(const struct cgpu_core_ops *core, u32 cmd)
 {
@@ -99,18 +105,25 @@ static int find_functions(void)
 {
 	struct kprobe state = { .symbol_name = "nv_get_adapter_state", .flags = KPROBE_FLAG_DISABLED };
 	struct kprobe minor = { .symbol_name = "nv_get_dev_minor", .flags = KPROBE_FLAG_DISABLED };
-	struct kprobe *both[] = { &state, &minor };
-	int ret = register_kprobes(both, ARRAY_SIZE(both));
+	struct kprobe ops = { .symbol_name = "nvidia_get_rm_ops", .flags = KPROBE_FLAG_DISABLED };
+	struct kprobe *all[] = { &state, &minor, &ops };
+	int ret = register_kprobes(all, ARRAY_SIZE(all));
 
 	if (ret) {
-		pr_err_ratelimited("%s and %s of nvidia.ko are not both found (%d): are kprobes enabled?\n",
-				   state.symbol_name, minor.symbol_name, ret);
+		pr_err_ratelimited("%s, %s and %s of nvidia.ko are not all found (%d): are kprobes enabled?\n",
+				   state.symbol_name, minor.symbol_name, ops.symbol_name, ret);
 		return -ENODEV;
 	}
 	get_adapter_state = state.addr;
 	get_dev_minor = minor.addr;
-	unregister_kprobes(both, ARRAY_SIZE(both));
+	get_rm_ops = ops.addr;
+	unregister_kprobes(all, ARRAY_SIZE(all));
 	return 0;
+}
+
+static u32 call_get_rm_ops(void)
+{
+	return ckm_call_original((unsigned long)&rm, 0, 0, 0, 0, 0, get_rm_ops);
 }
 
 u32 ckm_driver_minor_of(void *nv)
@@ -128,18 +141,20 @@ int ckm_driver_get(bool quiet)
 		gets++;
 		return 0;
 	}
-	rm_ops_symbol = symbol_get(nvidia_get_rm_ops);
-	if (!rm_ops_symbol) {
+	if (!symbol_get(PIN)) {
 		if (!quiet)
-			pr_err_ratelimited("nvidia.ko is not loaded, or does not export nvidia_get_rm_ops to GPL modules (open modules >= 535.146 or >= 550.40 do)\n");
+			pr_err_ratelimited("nvidia.ko is not loaded, or exports nothing to GPL modules (open modules >= 535.146 or >= 550.40 do)\n");
 		return -ENODEV;
 	}
+	ret = find_functions();
+	if (ret)
+		goto err_put;
 	/* Given a wrong version string the driver fails and fills in its own, which the
 	 * next call passes.
 	 */
 	memset(&rm, 0, sizeof(rm));
 	rm.version_string = "";
-	if (rm_ops_symbol(&rm) && (!rm.version_string || rm_ops_symbol(&rm))) {
+	if (call_get_rm_ops() && (!rm.version_string || call_get_rm_ops())) {
 		pr_err_ratelimited("nvidia.ko refused its kernel interface\n");
 		ret = -ENODEV;
 		goto err_put;
@@ -164,14 +179,11 @@ int ckm_driver_get(bool quiet)
 		ret = -EOPNOTSUPP;
 		goto err_put;
 	}
-	ret = find_functions();
-	if (ret)
-		goto err_put;
 	gets = 1;
 	return 0;
 
 err_put:
-	symbol_put(nvidia_get_rm_ops);
+	symbol_put(PIN);
 	return ret;
 }
 
@@ -180,7 +192,7 @@ void ckm_driver_put(void)
 	if (--gets)
 		return;
 	memset(&rm, 0, sizeof(rm));
-	symbol_put(nvidia_get_rm_ops);
+	symbol_put(PIN);
 }
 
 bool ckm_driver_fits(const struct cgpu_core_ops *core)

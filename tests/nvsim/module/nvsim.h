@@ -378,6 +378,7 @@ NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 n);
 nv_file_private_t *nv_get_file_private(NvS32 fd, NvBool ctl, void **os_private);
 void nv_put_file_private(void *os_private);
 NV_STATUS nvidia_get_rm_ops(struct nv_rm_ops *ops);
+int nvidia_p2p_put_pages(u64 p2p_token, u32 va_space, u64 va, void *table);
 void rm_kernel_rmapi_op(nvidia_stack_t *sp, void *cmd);
 int nvidia_dev_get(u32 gpu_id, nvidia_stack_t *sp);
 void nvidia_dev_put(u32 gpu_id, nvidia_stack_t *sp);

@@ -207,4 +207,11 @@ noinline NV_STATUS nvidia_get_rm_ops(struct nv_rm_ops *ops)
 	};
 	return NV_OK;
 }
-EXPORT_SYMBOL_GPL(nvidia_get_rm_ops);
+EXPORT_SYMBOL(nvidia_get_rm_ops);	/* as 550.163.01 does */
+
+/* nv-p2p.c, which nvsim has no more of: modules hold nvidia.ko by it. */
+int nvidia_p2p_put_pages(u64 p2p_token, u32 va_space, u64 va, void *table)
+{
+	return -EINVAL;
+}
+EXPORT_SYMBOL_GPL(nvidia_p2p_put_pages);

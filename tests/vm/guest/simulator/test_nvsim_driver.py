@@ -62,7 +62,7 @@ def symbols() -> dict[str, str]:
 def test_exports_are_the_drivers():
     exported = {name.removeprefix("__ksymtab_") for name in symbols() if name.startswith("__ksymtab_")}
     uvm = {"DupMemory", "FreeDupedHandle", "RetainChannel", "ReleaseChannel"}
-    assert exported == {"nvidia_get_rm_ops", *(f"nvUvmInterface{name}" for name in uvm)}
+    assert exported == {"nvidia_get_rm_ops", "nvidia_p2p_put_pages", *(f"nvUvmInterface{name}" for name in uvm)}
 
 
 SEALED = [
