@@ -19,13 +19,13 @@ PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND))
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD \
        DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS \
-       PREFIX DESTDIR UNITDIR ZSHDIR NVIDIA
+       PREFIX DESTDIR UNITDIR ZSHDIR NVIDIA KERNEL_DRIVER CHIPS
 export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-nvsim test-rm test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
@@ -111,6 +111,13 @@ test-abi: setup ## numbers and offsets against the public driver: OGKM=<tree or 
 
 abi-doc: setup ## write docs/reference/abi.md from the call table
 	@$(PYTHON) scripts/abi-doc
+
+driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|535
+	@scripts/setup-nvidia driver-$(or $(KERNEL_DRIVER),550)
+	@scripts/build-driver $(or $(KERNEL_DRIVER),550) $(KERNEL)
+
+test-driver: modules tools driver ## cgpu_km over NVIDIA's own kernel driver and a simulated card; build/driver.json
+	@$(VM) suite driver $(TEST)
 
 test-vm: modules tools $(PACKAGES) $(USER_SPACE) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|systemd|cuda|cuda_nvcc|cuda_icount, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The driver's user ABI (580.105.08) from Python: any call, well formed or not.
+"""The driver's user ABI from Python: any call, well formed or not.
+
+Structures are those of 580.105.08; where an older branch has shorter ones, Gpu, Space and Group use its own.
 
 Layers, lowest first:
 
@@ -173,6 +175,9 @@ UnmapMemory = _struct("UnmapMemory", "client device memory pad0 address:u64 stat
 MapDma = _struct(
     "MapDma", "client device dma memory offset:u64 length:u64 flags flags2 kind pad0 dma_offset:u64 status pad1"
 )
+MapDmaBefore580 = _struct(
+    "MapDmaBefore580", "client device dma memory offset:u64 length:u64 flags pad0 dma_offset:u64 status pad1"
+)
 UnmapDma = _struct("UnmapDma", "client device dma memory flags pad0 dma_offset:u64 size:u64 status pad1")
 CardInfo = _struct(
     "CardInfo",
@@ -221,8 +226,15 @@ IdInfo = _struct(
 FbInfo = _struct("FbInfo", "count list", {"list": 256})  # index, data, index, data, ...
 GidInfo = _struct("GidInfo", "index flags length data:u8", {"data": 256})
 GpuName = _struct("GpuName", "flags ascii:c", {"ascii": 128})
-#: Bytes of GPU_GET_CLASSLIST_V2's parameters, a count and room for classes, from each branch on.
-CLASSLIST_BYTES = ((580, 804), (555, 404), (550, 700), (525, 644), (0, 468))
+#: Bytes of parameters that grew, by control or class: from each branch on.
+BYTES = {
+    CTRL_GET_CLASSLIST_V2: ((580, 804), (555, 404), (550, 700), (525, 644), (0, 468)),
+    CTRL_FB_GET_INFO_V2: ((580, 1028), (560, 460), (545, 444), (0, 436)),
+    CTRL_TSG_SCHEDULE: ((580, 3), (0, 2)),
+    CLASS_VASPACE: ((580, 56), (0, 48)),
+    CLASS_VIDMEM: ((550, 128), (0, 120)),
+    CLASS_SYSMEM: ((550, 128), (0, 120)),
+}
 Pids = _struct("Pids", "id_type id count pid", {"pid": 950})
 PidInfoEntry = _struct(
     "PidInfoEntry", "pid index result pad private_bytes:u64 shared_owned:u64 shared_duped:u64 protected_bytes:u64 "
@@ -292,6 +304,12 @@ def check(call: str, status: int) -> None:
 def request(nr: int, size: int) -> int:
     """_IOWR('F', nr, size)"""
     return 3 << 30 | size << 16 | ord("F") << 8 | nr
+
+
+def in_branch(key: int, params: ctypes.Structure | bytes, branch: int) -> ctypes.Array:
+    """Parameters as long as that branch has them."""
+    size = next(size for since, size in BYTES[key] if branch >= since)
+    return ctrl_params(bytes(params)[:size])
 
 
 def ctrl_params(params) -> ctypes.Array | ctypes.Structure | None:
@@ -546,6 +564,13 @@ class Client:
         check("RM_ALLOC(0x41)", arg.status)
         self.handle = arg.handle
         self._held: list = []
+        self._branch = 0
+
+    @property
+    def branch(self) -> int:
+        """Of the driver: 550."""
+        self._branch = self._branch or int(self.ctl.version()[1].partition(".")[0])
+        return self._branch
 
     def hold(self, thing):
         """Have close() close @thing: files and mappings that would keep the client alive. Returns it."""
@@ -606,7 +631,8 @@ class Client:
 
     def map_dma(self, device: int, dma: int, memory: int, length: int, offset: int = 0) -> tuple[int, int]:
         """MAP_MEMORY_DMA into a VA space or a window on one: (status, GPU address)."""
-        arg = MapDma(client=self.handle, device=device, dma=dma, memory=memory, offset=offset, length=length)
+        layout = MapDma if self.branch >= 580 else MapDmaBefore580
+        arg = layout(client=self.handle, device=device, dma=dma, memory=memory, offset=offset, length=length)
         self.ctl.call(ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
 
@@ -696,8 +722,9 @@ class Gpu:
         arg = FbInfo(count=len(indexes))
         for i, index in enumerate(indexes):
             arg.list[2 * i] = index
-        check("FB_GET_INFO_V2", self.control(CTRL_FB_GET_INFO_V2, arg)[0])
-        return [arg.list[2 * i + 1] for i in range(len(indexes))]
+        status, answer = self.control(CTRL_FB_GET_INFO_V2, in_branch(CTRL_FB_GET_INFO_V2, arg, self.rm.branch))
+        check("FB_GET_INFO_V2", status)
+        return [struct.unpack_from("<I", answer, 8 + 8 * i)[0] for i in range(len(indexes))]
 
     def memory(self) -> dict[str, int]:
         """Bytes: ram (the card), total (its heap), free."""
@@ -715,14 +742,15 @@ class Gpu:
             check("GPU_GET_PID_INFO", self.control(CTRL_GET_PID_INFO, info)[0])
         return {e.pid: e.private_bytes + e.shared_owned for e in info.list[: info.count]}
 
-    def classes(self, branch: int = 580) -> set[int]:
-        size = next(size for since, size in CLASSLIST_BYTES if branch >= since)
+    def classes(self, branch: int = 0) -> set[int]:
+        branch = branch or self.rm.branch
+        size = next(size for since, size in BYTES[CTRL_GET_CLASSLIST_V2] if branch >= since)
         status, answer = self.rm.control(self.device, CTRL_GET_CLASSLIST_V2, size)
         check("GPU_GET_CLASSLIST_V2", status)
         count, *classes = struct.unpack(f"<{size // 4}I", answer)
         return set(classes[:count])
 
-    def arch(self, branch: int = 580) -> tuple[int, int, int, int]:
+    def arch(self, branch: int = 0) -> tuple[int, int, int, int]:
         """(gpfifo, usermode, compute, copy) classes."""
         have = self.classes(branch)
         for classes in ARCHS.values():
@@ -739,12 +767,14 @@ class Gpu:
             "attr": ATTR_NONCONTIG_ALLOWED | (ATTR_PAGE_HUGE if huge else 0),
             "attr2": ATTR2_PAGE_2M if huge else 0,
         }
-        return self.rm.alloc(CLASS_VIDMEM, self.device, MemoryParams(**(values | fields)), handle)
+        params = in_branch(CLASS_VIDMEM, MemoryParams(**(values | fields)), self.rm.branch)
+        return self.rm.alloc(CLASS_VIDMEM, self.device, params, handle)
 
     def alloc_sysmem(self, size: int, handle: int = 0, **fields) -> tuple[int, int]:
         """RM_ALLOC of class 0x3e: (status, handle)."""
         values = {"owner": self.rm.handle, "size": size, "attr": ATTR_NONCONTIG_ALLOWED | ATTR_LOCATION_PCI}
-        return self.rm.alloc(CLASS_SYSMEM, self.device, MemoryParams(**(values | fields)), handle)
+        params = in_branch(CLASS_SYSMEM, MemoryParams(**(values | fields)), self.rm.branch)
+        return self.rm.alloc(CLASS_SYSMEM, self.device, params, handle)
 
     def map_cpu(self, memory: int, length: int, offset: int = 0, system: bool = False, parent: int = 0) -> Mapping:
         """A CPU mapping through a fresh file, which is closed again."""
@@ -773,7 +803,8 @@ class Space:
         self.uvm = gpu.rm.hold(Uvm(gpu.rm.directory))
         self.next_va = FIRST_VA
         self.lengths: dict[int, int] = {}  # of the ranges made by map(), by GPU address
-        status, self.vaspace = gpu.rm.alloc(CLASS_VASPACE, gpu.device, VaspaceParams(flags=VASPACE_FLAGS))
+        params = in_branch(CLASS_VASPACE, VaspaceParams(flags=VASPACE_FLAGS), gpu.rm.branch)
+        status, self.vaspace = gpu.rm.alloc(CLASS_VASPACE, gpu.device, params)
         check("RM_ALLOC(0x90f1)", status)
         self.mm = gpu.rm.hold(Uvm(gpu.rm.directory, initialize=False))
         status = self.mm.mm_initialize(self.uvm)
@@ -836,7 +867,8 @@ class Group:
 
     def enable(self, on: bool = True) -> int:
         """GPFIFO_SCHEDULE: status."""
-        return self.gpu.rm.control(self.tsg, CTRL_TSG_SCHEDULE, bytes([on, 0, 0]))[0]
+        params = in_branch(CTRL_TSG_SCHEDULE, bytes([on, 0, 0]), self.gpu.rm.branch)
+        return self.gpu.rm.control(self.tsg, CTRL_TSG_SCHEDULE, params)[0]
 
     def control(self, cmd: int, params=None) -> tuple[int, bytes]:
         return self.gpu.rm.control(self.tsg, cmd, params)

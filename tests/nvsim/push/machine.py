@@ -11,7 +11,8 @@ from itertools import chain
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCES = [HERE / "home.c", *(HERE.parents[1] / "simgpu/engine" / name for name in ("push.c", "push_copy.c", "push_compute.c"))]
+ENGINE = HERE.parents[1] / "simgpu/engine"
+SOURCES = [HERE / "home.c", *(ENGINE / name for name in ("push.c", "push_copy.c", "push_compute.c"))]
 FLAGS = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
 BASE = 0x200000000
 

@@ -20,6 +20,12 @@ BRANCHES = ("535", "550", "555")
 ICOUNT_SHIFT = 2
 ICOUNT_NS = 1 << ICOUNT_SHIFT
 
+#: Where simulated cards have their memory: RAM of the machine that its kernel leaves alone. Registers are below 2 GiB,
+#: where q35 splits its RAM in two; each card's video memory is behind them, aligned to its size.
+CARD_REGISTERS_MIB = 1920
+CARD_APERTURE_GIB = 16
+CARD_CHIPS = ("TU104", "GA100", "GA102", "AD102", "GH100")
+
 #: The guest's ends of the virtio-serial ports, by name: the command's two
 #: streams and, on a wire of its own, the verdict.
 PORTS = ("out", "err", "status")
@@ -45,6 +51,8 @@ class Machine:
     docker_config: str = ""
     systemd: bool = False
     nvidia: str = ""  #: the branch of NVIDIA's own user space that is there, and that nvsim then serves
+    kernel_driver: str = ""  #: the branch of NVIDIA's own kernel driver, over simulated cards in place of nvsim
+    chips: str = ""  #: of those cards
     profile: str = ""
     gpus: str = ""
     mem_mib: str = ""
@@ -98,6 +106,12 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
     icount = flag(text("ICOUNT"))
     docker = flag(text("DOCKER"))
     systemd = flag(text("SYSTEMD"))
+    kernel_driver = text("KERNEL_DRIVER")
+    chips = text("CHIPS", "TU104")
+    if kernel_driver and kernel_driver not in ("535", "550"):
+        raise BadVariable(f"KERNEL_DRIVER={kernel_driver}: choose 535 or 550")
+    if unknown := [chip for chip in chips.split(",") if chip not in CARD_CHIPS]:
+        raise BadVariable(f"CHIPS={chips}: {unknown[0]} is none of {', '.join(CARD_CHIPS)}")
     cpus = text("CPUS", "1" if icount else "2")
     if not cpus.isdigit() or int(cpus) < 1:
         raise BadVariable(f"CPUS={cpus} is not a number of processors")
@@ -114,7 +128,9 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
         "cpu_features": text("CPU_FEATURES"),
         "memory": text("VM_MEM", "4G" if docker or systemd else "2G"),
         "icount": icount,
-        "nvsim": flag(text("NVSIM", "1")),
+        "nvsim": flag(text("NVSIM", "" if kernel_driver else "1")),
+        "kernel_driver": kernel_driver,
+        "chips": chips if kernel_driver else "",
         "bare": flag(text("BARE")),
         "daemon": flag(text("DAEMON", "1")),
         "docker": docker,
@@ -166,13 +182,20 @@ def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
     if machine.systemd:
         # The console is the kernel's; a fresh Debian 12 has cgroup v2.
         words += ["systemd.show_status=0", "systemd.unified_cgroup_hierarchy=1", "audit=0"]
+    if machine.kernel_driver:
+        # Cards in the machine's RAM; without PAT their two mappings, cached and not, need not agree.
+        words += [f"mem={CARD_REGISTERS_MIB}M", "nopat"]
     return words + machine.append.split()
 
 
 def qemu_arguments(machine: Machine, paths: Paths, wires: Wires) -> list[str]:
     """The whole command line of QEMU."""
     argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
-    argv += ["-M", "q35", "-m", machine.memory, "-smp", str(machine.cpus)]
+    argv += ["-M", "q35", "-m", memory_size(machine), "-smp", str(machine.cpus)]
+    if machine.kernel_driver:
+        # More than a host may have: a page that nobody touches is none of its memory.
+        argv += ["-machine", "memory-backend=ram"]
+        argv += ["-object", f"memory-backend-ram,id=ram,size={memory_size(machine)},reserve=off"]
     # Plain enough to emulate fast, yet with the guards that catch a kernel
     # touching user memory outside of its accessors.
     processor = "qemu64,+smap,+smep,+rdrand,+rdseed,+umip,+x2apic"
@@ -193,6 +216,13 @@ def qemu_arguments(machine: Machine, paths: Paths, wires: Wires) -> list[str]:
     if machine.shell:
         argv += ["-chardev", "stdio,id=tty,signal=off", "-serial", "chardev:tty"]
     return argv
+
+
+def memory_size(machine: Machine) -> str:
+    """RAM in QEMU's notation: with cards up to the end of the last one's video memory, above the hole of 2 GiB."""
+    if not machine.kernel_driver:
+        return machine.memory
+    return f"{CARD_APERTURE_GIB * (1 + len(machine.chips.split(','))) - 2}G"
 
 
 def share(tag: str, path: str, readonly: bool) -> list[str]:
@@ -223,6 +253,8 @@ def guest_environment(machine: Machine, repo: Path, release: str) -> str:
         "ICOUNT": yes_no[machine.icount],
         "VM_SHELL": yes_no[machine.shell],
         "NVIDIA": machine.nvidia,
+        "KERNEL_DRIVER": machine.kernel_driver,
+        "CHIPS": machine.chips,
         "PROFILE": machine.profile,
         "GPUS": machine.gpus,
         "MEM_MIB": machine.mem_mib,
