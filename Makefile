@@ -16,6 +16,9 @@ USER_SPACE = $(if $(NVIDIA),nvidia)
 # A machine with systemd installs them.
 PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb)
 
+# NVIDIA's own kernel driver.
+NVIDIA_MODULES = $(if $(filter driver,$(KIND)),driver)
+
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD \
        DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS \
@@ -116,10 +119,10 @@ driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|5
 	@scripts/setup-nvidia driver-$(or $(KERNEL_DRIVER),550)
 	@scripts/build-driver $(or $(KERNEL_DRIVER),550) $(KERNEL)
 
-test-driver: modules tools driver ## cgpu_km over NVIDIA's own kernel driver and a simulated card; build/driver.json
+test-driver: modules tools driver ## cgpu_km over NVIDIA's own kernel driver and a simulated card
 	@$(VM) suite driver $(TEST)
 
-test-vm: modules tools $(PACKAGES) $(USER_SPACE) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|systemd|cuda|cuda_nvcc|cuda_icount, TEST=name to choose
+test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|systemd|cuda|cuda_nvcc|cuda_icount|driver, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
 
 record: modules nvidia ## record the traces of NVIDIA's user space again (docs/develop/replay.md): NVIDIA=535|550|555
