@@ -259,7 +259,7 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 	INIT_WORK(&gpu->rc_work, rc_work);
 	INIT_WORK(&gpu->intr_work, intr_work);
 	identify(gpu, index);
-	gpu->fb_total = (u64)nvsim.fb_mib * SZ_1M;
+	gpu->fb_total = (u64)nvsim.fb_mib[min(index, nvsim.fb_mib_count - 1)] * SZ_1M;
 	gpu->card.rules = &nvsim.rules;
 	gpu->card.mem = (struct push_mem) { mem_read, mem_write, mem_exchange };
 	gpu->card.fault = fault;

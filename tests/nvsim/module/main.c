@@ -5,7 +5,8 @@
 #include "nvsim.h"
 
 struct nvsim_params nvsim = {
-	.version = NVSIM_VERSION_DEFAULT, .name = "Tesla T4", .arch = "turing", .gpus = 1, .fb_mib = 15109, .ctx_mib = 100,
+	.version = NVSIM_VERSION_DEFAULT, .name = "Tesla T4", .arch = "turing", .gpus = 1, .ctx_mib = 100,
+	.fb_mib = { 15109 }, .fb_mib_count = 1,
 	.control_us = 300, .control_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .hmm = 1, .channel_ids = 2048, .seed = 1,
 	.rules = {
 		.timeslice_us = 1024, .ctxsw_us = 82, .copy_mbps = 12000, .sm_count = 40, .launch_ns = 2000, .wave_ns = 10000,
@@ -24,7 +25,8 @@ NVSIM_PARAM(version, charp, 0444, "release of the driver that it is: 535.261.03,
 NVSIM_PARAM(name, charp, 0444, "marketing name of the GPU");
 NVSIM_PARAM(arch, charp, 0444, "turing, ampere or hopper: decides the class ids");
 NVSIM_PARAM(gpus, int, 0444, "number of GPUs");
-NVSIM_PARAM(fb_mib, int, 0444, "framebuffer as RM reports it: without what the driver keeps for itself, MiB");
+module_param_array_named(fb_mib, nvsim.fb_mib, int, &nvsim.fb_mib_count, 0444);
+MODULE_PARM_DESC(fb_mib, "framebuffer as RM reports it: without what the driver keeps for itself, MiB; a list: GPU by GPU, the last for the others");
 NVSIM_PARAM(ctx_mib, int, 0444, "context buffers of a graphics/compute TSG, MiB");
 NVSIM_RULE(timeslice_us, 0444, "default TSG timeslice");
 NVSIM_RULE(ctxsw_us, 0644, "cost of a switch between TSGs");
@@ -106,9 +108,19 @@ static int create_gpus(void)
 	return 0;
 }
 
+static bool check_framebuffers(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < nvsim.fb_mib_count; i++)
+		if (nvsim.fb_mib[i] < 64)
+			return false;
+	return nvsim.fb_mib_count && nvsim.fb_mib_count <= (unsigned int)nvsim.gpus;
+}
+
 static int check_params(void)
 {
-	if (nvsim.gpus < 1 || nvsim.gpus > NVSIM_MAX_GPUS || nvsim.fb_mib < 64 || nvsim.rules.timeslice_us < 1 ||
+	if (nvsim.gpus < 1 || nvsim.gpus > NVSIM_MAX_GPUS || !check_framebuffers() || nvsim.rules.timeslice_us < 1 ||
 	    nvsim.rules.copy_mbps < 1 || nvsim.rules.poll_us < 1 || nvsim.rules.idle_poll_us < 1 || nvsim.ctx_mib < 0 || nvsim.rules.ctxsw_us < 0 ||
 	    nvsim.rules.sm_count < 1 || nvsim.rules.launch_ns < 0 || nvsim.rules.wave_ns < 0)
 		return -EINVAL;
@@ -135,7 +147,8 @@ static int __init nvsim_init(void)
 	err = nvsim_chardev_init();
 	if (err)
 		goto err_uvm;
-	pr_info("nvsim: %d x %s, %d MiB, driver %s, simulated\n", nvsim.gpus, nvsim.name, nvsim.fb_mib,
+	pr_info("nvsim: %d x %s, %d MiB%s, driver %s, simulated\n", nvsim.gpus, nvsim.name, nvsim.fb_mib[0],
+		nvsim.fb_mib_count > 1 ? " and others" : "",
 		nvsim.version);
 	return 0;
 

@@ -303,7 +303,9 @@ struct nvctl {
 
 struct nvsim_params {
 	char *version, *name, *arch;
-	int gpus, fb_mib, ctx_mib;
+	int fb_mib[NVSIM_MAX_GPUS];	/* of each GPU; those beyond the count have the last one's */
+	unsigned int fb_mib_count;
+	int gpus, ctx_mib;
 	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
 	int ctx_ms, close_ms, tables_kib, channel_ids, trace;
 	struct engine_rules rules;

@@ -156,7 +156,6 @@ static NV_STATUS ctl_engines(struct nvctl *c)
 /* ctrl2080fb.h NV2080_CTRL_FB_INFO_INDEX_*; sizes in KiB */
 static u32 fb_info(struct nvgpu *gpu, u32 index)
 {
-	u64 total = (u64)nvsim.fb_mib * SZ_1M;
 	u64 bar1 = nvsim_bar1_size();
 
 	switch (index) {
@@ -183,7 +182,6 @@ static u32 fb_info(struct nvgpu *gpu, u32 index)
 		return KIB(gpu->fb_total - nvsim_fb_free(gpu));
 	case 0x07:
 	case 0x08:
-		return KIB(total);
 	case 0x09:
 	case 0x0a:
 	case 0x20:
