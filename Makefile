@@ -13,6 +13,8 @@ ifneq ($(filter cuda%,$(KIND)),)
 NVIDIA ?= 550
 endif
 USER_SPACE = $(if $(NVIDIA),nvidia)
+# A Kubernetes cluster in the machine.
+CLUSTER = $(if $(filter kube,$(KIND)),kube)
 # A machine with systemd installs them.
 PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb)
 
@@ -27,8 +29,8 @@ export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup nvidia modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
+.PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
+        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
@@ -51,6 +53,9 @@ tools: setup ## build the user programs that the guest needs (cgpu-runtime, nvsi
 nvidia: tools ## NVIDIA's own user space for NVIDIA=535|550|555, and what the tests run on it
 	@scripts/setup-nvidia $(or $(NVIDIA),550) $(if $(filter cuda_nvcc,$(KIND)),nvcc)
 	@scripts/build-cuda $(or $(NVIDIA),550)
+
+kube: setup ## Kubernetes 1.20 for KIND=kube, built from Debian's sources: 124 MB to download, minutes to build
+	@scripts/setup-kube
 
 vm: modules tools $(PACKAGES) $(USER_SPACE) ## run CMD='…' as root in a virtual machine
 	@$(VM) run
@@ -85,6 +90,9 @@ test-cli: setup ## the command line tools
 
 test-kube: setup ## cgpu-kube against a kubelet and an API server of the tests
 	@$(PYTEST) tests/kube
+
+test-cluster: setup kube ## pods on a real Kubernetes, with the kernel's part in memory; needs root, no virtual machine
+	@tests/cluster/namespace $(PYTEST) tests/cluster
 
 test-install: setup-test deb ## packages, DKMS, make install, the commands of docs/user/install.md; in a throw-away root
 	@$(PYTEST) tests/install
@@ -122,7 +130,7 @@ driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|5
 test-driver: modules tools driver ## cgpu_km over NVIDIA's own kernel driver and a simulated card
 	@$(VM) suite driver $(TEST)
 
-test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|systemd|cuda|cuda_nvcc|cuda_icount|driver, TEST=name to choose
+test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
 
 record: modules nvidia ## record the traces of NVIDIA's user space again (docs/develop/replay.md): NVIDIA=535|550|555

@@ -22,6 +22,7 @@ KINDS = {
     "icount": {"icount": True, "cpus": 1},
     "docker": {"docker": True, "memory": "4G"},
     "engines": {"memory": "4G"},
+    "kube": {"daemon": False, "memory": "4G", "gpus": "2", "mem_mib": "15109,81559"},
     "cuda": {"docker": True, "memory": "4G"},
     "cuda_nvcc": {"docker": True, "memory": "4G"},
     "cuda_icount": {"icount": True, "cpus": 1, "daemon": False},

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: MIT
+"""The tests of a cluster, for both kinds of kernel: fixture `stand` is the node.
+
+PODS and SIDE_BY_SIDE say how many pods test_many_pods… make, and how many of them there are at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import stand as s
+from cluster.one_node import ApiFailure, Object, until
+from cluster.stand import Stand, container, fresh, pod
+
+KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
+SAMPLE = "registry.example.com/samples/gpushare-sample:tensorflow-1.5"
+
+#: As the vendor's documentation has it: a Job with a limit, and nothing else that is special.
+JOB: Object = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "gpu-share-sample"},
+    "spec": {
+        "parallelism": 1,
+        "template": {
+            "metadata": {"labels": {"app": "gpu-share-sample"}},
+            "spec": {
+                "containers": [
+                    {
+                        "name": "gpu-share-sample",
+                        "image": SAMPLE,
+                        "command": ["/bin/sleep", "100000"],
+                        "resources": {"limits": {"aliyun.com/gpu-mem": 3}},
+                        "workingDir": "/root",
+                    }
+                ],
+                "restartPolicy": "Never",
+            },
+        },
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def clean(stand: Stand) -> Iterator[None]:
+    """Every test begins with an empty node, and programs that a failed one has killed run again."""
+    yield
+    stand.cluster.revive()
+    stand.clear()
+
+
+def test_the_vendors_job(stand: Stand) -> None:
+    """A manifest of the vendor's form, without a word of cgpu in it."""
+    stand.import_image(SAMPLE)
+    stand.api.create(JOB)
+    (first,) = until(lambda: stand.api.pods(selector="app=gpu-share-sample"), "the Job has its pod", stand.seconds)
+    found = stand.running(first["metadata"]["name"])
+    gpu = stand.check(found)
+    assert gpu == 0, "the GPU that fits best"
+    assert stand.sums() == [s.expected_bytes(0, 3), 0]
+
+
+def test_each_gpu_has_its_own_size(stand: Stand) -> None:
+    """40 GiB fit on the second GPU only; the vendor's plugin takes both for the size of one."""
+    large = stand.run(pod(fresh("large"), container("main", gib=40)))
+    assert stand.check(large) == 1
+    small = stand.run(pod(fresh("small"), container("main", gib=14)))
+    assert stand.check(small) == 0
+
+
+def test_containers_of_a_pod(stand: Stand) -> None:
+    """Two that share the pod's GPU, one that asks for nothing, an init container that has a slice before them."""
+    body = pod(
+        fresh("many"),
+        container("one", gib=2),
+        container("two", gib=5),
+        container("plain"),
+        init=[container("before", "/bin/sh", "-c", "test -e /dev/nvidiactl && exec sleep 0.2", gib=6)],
+    )
+    found = stand.run(body)
+    stand.check(found)
+    (init,) = found["status"]["initContainerStatuses"]
+    assert init["state"]["terminated"]["exitCode"] == 0, "it had the nodes of a slice"
+    assert len(stand.slices()) == 2
+
+
+def test_beyond_the_card(stand: Stand) -> None:
+    """A pod that no GPU has room for is Pending, with the reason; it starts when there is room."""
+    fillers = [stand.run(pod(fresh("filler"), container("main", gib=gib))) for gib in (60, 10)]
+    name = fresh("beyond")
+    stand.api.create(pod(name, container("main", gib=30)))
+    until(lambda: "FailedScheduling" in stand.events(name), "the scheduler says why", stand.seconds)
+    found = stand.api.pod(name)
+    assert found["status"]["phase"] == "Pending"
+    assert "nodeName" not in found["spec"]
+    said = stand.inspect()
+    assert f"Pending: default/{name}" in said, said
+    assert "30 GiB asked for: GPU 0 has 5 of 15 GiB free, GPU 1 has 20 of 80 GiB free" in said, said
+    for filler in fillers:
+        stand.api.delete_pod(filler["metadata"]["name"])
+    stand.check(stand.running(name))
+
+
+def test_the_author_cannot_choose_more(stand: Stand) -> None:
+    """Variables and annotations that the pod's author has written give nothing: the limit counts."""
+    greedy = [
+        {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "80"},
+        {"name": "ALIYUN_COM_GPU_MEM_DEV", "value": "80"},
+        {"name": "ALIYUN_COM_GPU_VISIBLE_DEVICES", "value": "1"},
+        {"name": "CGPU_DISABLE", "value": "true"},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+    ]
+    body = pod(fresh("greedy"), container("main", gib=3, env=greedy))
+    body["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "80"}
+    stand.check(stand.run(body))
+
+
+def test_the_kubelet_restarts(stand: Stand) -> None:
+    """The resource is there again within five seconds of the kubelet's own start; running pods keep their slices."""
+    kept = stand.run(pod(fresh("kept"), container("main", gib=3)))
+    before, registered = stand.advertised(), stand.registrations()
+    socket = KUBELET_SOCKET.stat()
+    stand.cluster.kill("kubelet")
+    stand.cluster.start_again("kubelet")
+    until(lambda: is_new(socket), "the kubelet takes registrations", stand.seconds, 0.05)
+    began = time.monotonic()
+    # The API server shows the old figure until the kubelet has read its devices, and a pod that comes then is refused.
+    until(lambda: stand.registrations() > registered, "the plugin has registered again", 5 * slowness(stand), 0.05)
+    print(f"registered again after {time.monotonic() - began:.1f} s")
+    until(lambda: stand.advertised() == before, "the resource is there again", stand.seconds)
+    stand.check(stand.api.pod(kept["metadata"]["name"]))
+    stand.check(stand.run(pod(fresh("after"), container("main", gib=3))))
+
+
+def is_new(old: os.stat_result) -> bool:
+    """Has a later kubelet made its socket?"""
+    try:
+        now = KUBELET_SOCKET.stat()
+    except FileNotFoundError:
+        return False
+    return (now.st_ino, now.st_mtime_ns) != (old.st_ino, old.st_mtime_ns)
+
+
+def slowness(stand: Stand) -> float:
+    """Emulated processors are not measured in seconds."""
+    return 1 if stand.fake else 6
+
+
+def _body(random_: random.Random) -> Object:
+    """One of one to three containers, of which some ask for a slice, with or without an init container."""
+    containers = [container(f"c{n}", gib=random_.choice([0, 1, 2, 4])) for n in range(random_.randint(1, 3))]
+    if not any("resources" in one for one in containers):
+        containers[0] = container("c0", gib=1)
+    init = [container("init", "/bin/true", gib=random_.choice([0, 1, 3]))] if random_.random() < 0.3 else []
+    return pod(fresh("storm"), *containers, init=init)
+
+
+def pods_wanted(stand: Stand) -> tuple[int, int]:
+    """In all and at a time. An emulated machine is twenty times slower."""
+    total, side_by_side = (40, 10) if stand.fake else (8, 4)
+    return int(os.environ.get("PODS") or total), int(os.environ.get("SIDE_BY_SIDE") or side_by_side)
+
+
+def _storm(stand: Stand, kill: tuple[str, ...] = ()) -> int:
+    """Pods that come and go; each is checked and removed when it runs. Returns how many ended in failure.
+
+    Of `kill` one after the other dies meanwhile. A pod may fail then (its restartPolicy is Never), and leaves nothing.
+    """
+    random_ = random.Random(17)
+    total, side_by_side = pods_wanted(stand)
+    left, there, failed, done = total, {}, 0, 0
+    end = time.monotonic() + stand.seconds * 3 + total * stand.seconds / 12
+    next_kill = time.monotonic() + 1
+    victims = list(kill)
+    while left or there:
+        assert time.monotonic() < end, f"{left} pods not made, not running: {sorted(there)} {stand.events(min(there))}"
+        if victims and time.monotonic() > next_kill and there:
+            s.kill_and_revive(stand, victims.pop(0))
+            next_kill = time.monotonic() + stand.seconds / 20
+        while left and len(there) < side_by_side:
+            body = _body(random_)
+            try:
+                stand.api.create(body)
+            except (OSError, ApiFailure):
+                break
+            there[body["metadata"]["name"]] = body
+            left -= 1
+        for found in s.pods_of(stand.api):
+            name = found["metadata"]["name"]
+            if name not in there or found["metadata"].get("deletionTimestamp"):
+                continue
+            phase = found["status"].get("phase")
+            if phase == "Failed":
+                assert kill, f"{found['status']} {stand.events(name)}"
+                failed += 1
+            elif phase == "Running" and len(s.container_ids(found)) == len(found["spec"]["containers"]):
+                stand.check(found)
+                done += 1
+            else:
+                continue
+            stand.api.delete_pod(name)
+            del there[name]
+        time.sleep(0.1)
+    assert done + failed == total
+    return failed
+
+
+def test_many_pods(stand: Stand) -> None:
+    with s.Watch(stand) as watch:
+        assert _storm(stand) == 0
+    watch.check()
+
+
+def test_many_pods_while_everything_dies(stand: Stand) -> None:
+    """cgpud, cgpu-kube's node and extender, the kubelet and containerd, each twice."""
+    victims = ("cgpud", "node", "kubelet", "containerd", "extender") * 2
+    with s.Watch(stand) as watch:
+        failed = _storm(stand, victims)
+    watch.check()
+    assert failed <= pods_wanted(stand)[0] // 4, "most pods start all the same"
+    stand.clear()
+    stand.check(stand.run(pod(fresh("after"), container("main", gib=14))))
