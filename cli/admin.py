@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from . import change
-from .app import Command, Group
+from .app import Command, FloatRange, Group
 from .change import Granted, Planned
 from .complete import container_words, gpu_words, value_words
 from .describe import share_lines, shares_json
@@ -164,9 +164,7 @@ def destroy(paths: Paths, container: str, cookie: str | None, as_json: bool) -> 
 # ---- drain and upgrade ----
 
 
-timeout_option = click.option(
-    "--timeout", type=click.FloatRange(0), metavar="S", help="Give up waiting after S seconds."
-)
+timeout_option = click.option("--timeout", type=FloatRange(0), metavar="S", help="Give up waiting after S seconds.")
 
 
 def _draining(paths: Paths, changed: bool, as_json: bool, on: bool) -> None:

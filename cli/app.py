@@ -111,6 +111,16 @@ class Single(_Convention):
     """One command."""
 
 
+class FloatRange(click.FloatRange):
+    """A range without nan, which click's own accepts in every range: no comparison with nan is true."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if found != found:
+            self.fail(f"{value!r} is no number", param, ctx)
+        return found
+
+
 def path_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--root and --proc, for tests and for a copied tree."""
     command = click.option(

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from . import collect
-from .app import Command
+from .app import Command, FloatRange
 from .columns import printable, shorten
 from .model import Gpu, policy_name, slot_state
 from .names import label
@@ -102,7 +102,7 @@ def _run(
 def _options(command: Any) -> Any:
     command = click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N times.")(command)
     return click.option(
-        "-d", "--delay", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="S",
+        "-d", "--delay", type=FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="S",
         help="Seconds between two lines.",
     )(command)  # fmt: skip
 

@@ -9,7 +9,7 @@ import click
 
 from . import change, daemon, describe, proc, render, share
 from .admin import as_json_option, pass_paths
-from .app import Command
+from .app import Command, FloatRange
 from .complete import container_words, gpu_words
 from .output import result
 
@@ -37,7 +37,7 @@ def version(paths: proc.Paths, as_json: bool) -> None:
 
 @click.command("status", cls=Command)
 @as_json_option
-@click.option("--interval", type=click.FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S")
+@click.option("--interval", type=FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S")
 @click.option("--no-sample", is_flag=True, help="Do not wait: show the share since the container's start.")
 @pass_paths
 def status_command(paths: proc.Paths, as_json: bool, interval: float, no_sample: bool) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 import click
 
 from . import chrome
-from .app import Command
+from .app import Command, FloatRange
 from .errors import CgpuError, Exit
 from .model import policy_name
 from .output import out
@@ -240,16 +239,6 @@ def trace_document(results: Sequence[Result]) -> str:
     return chrome.document(processes, {"simulated": True})
 
 
-class _Ms(click.FloatRange):
-    """FloatRange without nan, which click accepts in every range."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = float(super().convert(value, param, ctx))
-        if math.isnan(found):
-            self.fail(f"{value!r} is no number", param, ctx)
-        return found
-
-
 def _line_window(from_ms: float | None, line_ms: float | None, scenario: Scenario) -> tuple[float, float] | None:
     if from_ms is None and line_ms is None:
         return None
@@ -300,8 +289,8 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option("--personality", metavar="KEY=VALUE,...", help="A driver with faults, e.g. err40_pct=27.")
 @click.option("--seconds", metavar="S", help="Simulated; default: 10.")
 @click.option("--seed", metavar="N", help="Random seed; the same seed gives the same run. Default: 1.")
-@click.option("--from-ms", type=_Ms(0), help="Begin of the time line.")
-@click.option("--line-ms", type=_Ms(0.1), help="Length of the time line.")
+@click.option("--from-ms", type=FloatRange(0), help="Begin of the time line.")
+@click.option("--line-ms", type=FloatRange(0.1), help="Length of the time line.")
 @click.option(
     "--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the time line into this file."
 )

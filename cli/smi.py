@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from . import query, status
-from .app import App, make_paths, path_options, version_option
+from .app import App, FloatRange, make_paths, path_options, version_option
 from .complete import container_words, gpu_words
 from .output import out
 from .view import SORTS
@@ -70,13 +70,13 @@ def _show_fields(fields: Any) -> Any:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/reference/cgpu-smi.schema.json).")
 @click.option(
-    "--interval", type=click.FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S", help="Sample for S s."
+    "--interval", type=FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S", help="Sample for S s."
 )
 @click.option("--no-sample", is_flag=True, help="Do not wait: show the share since the container's start.")
 @click.option(
     "-l",
     "--loop",
-    type=click.FloatRange(0.1, 86400),
+    type=FloatRange(0.1, 86400),
     is_flag=False,
     flag_value=5.0,
     metavar="[SEC]",

@@ -14,7 +14,7 @@ from dataclasses import replace
 import click
 
 from . import collect, status
-from .app import Command
+from .app import Command, FloatRange
 from .errors import CgpuError, Exit
 from .proc import Paths
 from .topview import BLOCKS, State, Trail, frame, press
@@ -94,7 +94,7 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
 
 
 @click.command("top", cls=Command)
-@click.option("-d", "--delay", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="S",
+@click.option("-d", "--delay", type=FloatRange(0.2, 60), default=1.0, show_default=True, metavar="S",
               help="Seconds between two readings.")  # fmt: skip
 @click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after N readings.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="share", show_default=True, help="First order.")

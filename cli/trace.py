@@ -13,7 +13,7 @@ import click
 
 from . import change, proc
 from .admin import as_json_option, pass_paths
-from .app import Command
+from .app import Command, FloatRange
 from .columns import Column, printable, table
 from .complete import gpu_words
 from .errors import CgpuError, Exit
@@ -198,9 +198,9 @@ def _text(found: Recording) -> str:
 
 @click.command("trace", cls=Command)
 @click.option("--gpu", type=click.IntRange(0), metavar="N", multiple=True, shell_complete=gpu_words, help="Only GPU N.")
-@click.option("--seconds", type=click.FloatRange(0.05, 600), default=2.0, show_default=True, metavar="S",
+@click.option("--seconds", type=FloatRange(0.05, 600), default=2.0, show_default=True, metavar="S",
               help="How long.")  # fmt: skip
-@click.option("--every-ms", type=click.FloatRange(0.5, 1000), default=2.0, show_default=True, metavar="MS",
+@click.option("--every-ms", type=FloatRange(0.5, 1000), default=2.0, show_default=True, metavar="MS",
               help="Between two readings, as far as the machine is fast enough.")  # fmt: skip
 @click.option("--perfetto", type=click.Path(dir_okay=False, path_type=Path),
               help="Write a trace for ui.perfetto.dev; cgpu simulate --trace plays it back.")  # fmt: skip

@@ -125,6 +125,23 @@ def _is_choice(param: click.Parameter) -> bool:
     return isinstance(param.type, click.Choice)
 
 
+RANGES = [
+    (program, [*path, param.opts[0], "nan"])
+    for program, path, command in COMMANDS
+    for param in command.params
+    if isinstance(param.type, click.FloatRange)
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), RANGES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_nan_is_in_no_range(quick: Tree, program: click.Command, words: list[str]) -> None:
+    assert len(RANGES) > 5
+    result = CliRunner().invoke(program, ["--root", str(quick.root), *words], prog_name=program.name)
+    assert result.exit_code == 2 and "is no number" in result.stderr, (result.exit_code, result.stderr)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=600, deadline=None)
 @given(line=lines())
 def test_garbage(quick: Tree, line: tuple[click.Command, list[str]]) -> None:
