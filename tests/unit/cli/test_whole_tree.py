@@ -102,12 +102,16 @@ def restore(before: dict[Path, bytes | None], folders: tuple[Path, ...]) -> None
             path.write_bytes(data)
 
 
+#: What a word of a command line can consist of: execve() ends it at a NUL.
+ARGUMENT = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+
+
 @st.composite
 def lines(draw: st.DrawFn) -> tuple[click.Command, list[str]]:
     """A program and words: a command, some of its own options with values of any kind, some words more."""
     program, path, command = draw(st.sampled_from(COMMANDS))
     words = list(path)
-    value = st.sampled_from(VALUES) | st.text(max_size=10)
+    value = st.sampled_from(VALUES) | st.text(ARGUMENT, max_size=10)
     params = [one for one in command.params if one.name not in OWN]
     for param in draw(st.lists(st.sampled_from(params), max_size=6)) if params else []:
         if isinstance(param, click.Option):
