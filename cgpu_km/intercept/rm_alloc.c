@@ -115,7 +115,6 @@ static void schedule_handle_locked(struct ckm_slot *slot, struct ckm_obj *tsg)
 	list_add_tail(&tsg->sched, &group->handles);
 	if (!list_empty(&group->sched))
 		return;
-	group->seq = ++slot->gpu->sched_seq;
 	list_add_tail(&group->sched, &slot->tsgs);
 	slot->tsg_count++;
 	ckm_slot_channels_changed_locked(slot);

@@ -59,32 +59,85 @@ static bool matches(const struct ckm_channel_filter *filter, const struct ckm_ob
 	       (!filter->group || obj->group == filter->group);
 }
 
-/* List the slot's next channels after @after, at most NV2080_DISABLE_CHANNELS_MAX; sets
- * @after to the last one. @after is a sequence number, because the list can change
- * between two calls. For a channel that is freed after this the driver's call fails.
- * Returns their number.
- */
-static u32 snapshot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
-		    u64 *after,
-		    struct disable_channels *list)
+/* Channels or TSGs of a slot, as they were at one time. */
+struct snapshot {
+	u32 count, room;
+	struct { u32 client, object; } list[];
+};
+
+/* Room for the slot's channels, or its TSGs. To be freed by kvfree(); NULL: no memory. */
+static struct snapshot *new_snapshot(struct ckm_gpu *gpu, u32 sched_id, bool tsgs)
 {
-	struct ckm_obj *obj;
-	u32 n = 0;
+	const struct ckm_slot *slot;
+	struct snapshot *snap;
+	u32 room = 0;
 
 	mutex_lock(&gpu->lock);
-	if (gpu->slot[sched_id])
-		list_for_each_entry(obj, &gpu->slot[sched_id]->channels, sched) {
-			if (obj->seq <= *after || !matches(filter, obj))
-				continue;
-			if (n == NV2080_DISABLE_CHANNELS_MAX)
+	slot = gpu->slot[sched_id];
+	if (slot)
+		room = tsgs ? slot->tsg_count : slot->channel_count;
+	mutex_unlock(&gpu->lock);
+	snap = kvmalloc(struct_size(snap, list, room), GFP_KERNEL);
+	if (!snap)
+		return NULL;
+	snap->count = 0;
+	snap->room = room;
+	return snap;
+}
+
+static void snapshot_add(struct snapshot *snap, const struct ckm_obj *obj)
+{
+	snap->list[snap->count].client = obj->core.hclient;
+	snap->list[snap->count++].object = obj->core.hobject;
+}
+
+/* Copy what @filter accepts of the slot's channels, in one pass: the lock is held for as many
+ * steps as the slot has channels, which its quota limits. What is added later is frozen by
+ * the call that enables it, after ctrl_lock was dropped; for what is freed later the driver's
+ * call fails.
+ */
+static struct snapshot *snapshot_channels(struct ckm_gpu *gpu, u32 sched_id,
+					  const struct ckm_channel_filter *filter)
+{
+	struct snapshot *snap = new_snapshot(gpu, sched_id, false);
+	const struct ckm_obj *obj;
+	struct ckm_slot *slot;
+
+	if (!snap)
+		return NULL;
+	mutex_lock(&gpu->lock);
+	slot = gpu->slot[sched_id];
+	if (slot)
+		list_for_each_entry(obj, &slot->channels, sched) {
+			if (snap->count == snap->room)
 				break;
-			*after = obj->seq;
-			list->client[n] = obj->core.hclient;
-			list->channel[n++] = obj->core.hobject;
+			if (matches(filter, obj))
+				snapshot_add(snap, obj);
 		}
 	mutex_unlock(&gpu->lock);
-	list->count = n;
-	return n;
+	return snap;
+}
+
+/* The same for its TSGs: one handle of each. */
+static struct snapshot *snapshot_tsgs(struct ckm_gpu *gpu, u32 sched_id)
+{
+	struct snapshot *snap = new_snapshot(gpu, sched_id, true);
+	const struct ckm_group *group;
+	struct ckm_slot *slot;
+
+	if (!snap)
+		return NULL;
+	mutex_lock(&gpu->lock);
+	slot = gpu->slot[sched_id];
+	if (slot)
+		list_for_each_entry(group, &slot->tsgs, sched) {
+			if (snap->count == snap->room)
+				break;
+			snapshot_add(snap, list_first_entry(&group->handles, struct ckm_obj,
+							    sched));
+		}
+	mutex_unlock(&gpu->lock);
+	return snap;
 }
 
 /* The driver has no such channel (any more): do not schedule it. */
@@ -136,17 +189,22 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 			bool freeze)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
-	u32 failure = list ? NV_OK : NV_ERR_NO_MEMORY;
-	u64 after = 0;
+	struct snapshot *snap = snapshot_channels(gpu, sched_id, filter);
+	u32 failure = list && snap ? NV_OK : NV_ERR_NO_MEMORY;
+	u32 at = 0, i;
 
-	while (list && snapshot(gpu, sched_id, filter, &after, list)) {
+	while (list && snap && at < snap->count) {
 		list->disable = freeze;
+		list->count = min_t(u32, snap->count - at, NV2080_DISABLE_CHANNELS_MAX);
+		for (i = 0; i < list->count; i++, at++) {
+			list->client[i] = snap->list[at].client;
+			list->channel[i] = snap->list[at].object;
+		}
 		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
 				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK)
 			failure = freeze_singly(gpu, sched_id, list) ?: failure;
-		if (list->count < NV2080_DISABLE_CHANNELS_MAX)
-			break;
 	}
+	kvfree(snap);
 	kfree(list);
 	if (failure != NV_OK)
 		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_FREEZE, failure);
@@ -294,35 +352,17 @@ void ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 {
 	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
-	struct { u32 client, tsg; } tsg[32];
-	struct ckm_group *group;
-	struct ckm_obj *obj;
-	u32 n, i, status, failure = NV_OK;
-	u64 after = 0;
+	struct snapshot *snap = snapshot_tsgs(gpu, sched_id);
+	u32 i, status, failure = snap ? NV_OK : NV_ERR_NO_MEMORY;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	do {
-		n = 0;
-		mutex_lock(&gpu->lock);
-		if (gpu->slot[sched_id])
-			list_for_each_entry(group, &gpu->slot[sched_id]->tsgs, sched) {
-				if (group->seq <= after)
-					continue;
-				if (n == ARRAY_SIZE(tsg))
-					break;
-				after = group->seq;
-				obj = list_first_entry(&group->handles, struct ckm_obj, sched);
-				tsg[n].client = obj->core.hclient;
-				tsg[n++].tsg = obj->core.hobject;
-			}
-		mutex_unlock(&gpu->lock);
-		for (i = 0; i < n; i++) {
-			status = timed_control(gpu, tsg[i].client, tsg[i].tsg,
-					       NVA06C_CTRL_SET_TIMESLICE, &params, sizeof(params));
-			if (status != NV_OK)
-				failure = status;
-		}
-	} while (n == ARRAY_SIZE(tsg));
+	for (i = 0; snap && i < snap->count; i++) {
+		status = timed_control(gpu, snap->list[i].client, snap->list[i].object,
+				       NVA06C_CTRL_SET_TIMESLICE, &params, sizeof(params));
+		if (status != NV_OK)
+			failure = status;
+	}
+	kvfree(snap);
 	if (failure != NV_OK)
 		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_TIMESLICE, failure);
 	return failure == NV_OK;

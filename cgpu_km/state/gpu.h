@@ -73,7 +73,7 @@ struct ckm_gpu {
 	u64 quota[CGPU_QUOTAS];		/* lock; total of each kind (quota.c) */
 	/* Calls of tenants that may allocate or free video memory: in flight, and so far. */
 	atomic_t mem_ops_inflight, mem_ops_seq;
-	u64 sched_seq;			/* lock; ckm_obj.seq of the latest scheduled object */
+	u64 sched_seq;			/* lock; ckm_obj.seq of the latest channel */
 	bool uvm_account;		/* READ_ONCE; charge managed memory, do not refuse it */
 	bool slice_is_set;		/* lock; slice set by an administrator, not derived */
 	u32 overcommit_pct;		/* lock; maximum of limits_bytes, percent of total_bytes */

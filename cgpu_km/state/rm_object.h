@@ -31,7 +31,6 @@ struct ckm_group {
 	struct kref ref;		/* of its handles and channels */
 	struct list_head sched;		/* gpu->lock; on slot->tsgs while @handles is not empty */
 	struct list_head handles;	/* gpu->lock; ckm_obj.sched, GR engines only */
-	u64 seq;			/* gpu->lock; slot->tsgs is in this order */
 	u64 timeslice_us;		/* ct->rm_lock; as requested by the tenant, 0: never */
 	u32 changes;			/* ct->rm_lock; number of channels added and of disable calls */
 	bool scheduled;			/* READ_ONCE; enabled by its owner at least once */
