@@ -2,7 +2,7 @@
 /* Owns the table of tasks in intercepted calls. Takes overflow_lock when a bucket is full. */
 #include <linux/file.h>
 #include <linux/hash.h>
-#include <linux/rculist.h>
+#include <linux/rbtree_latch.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -23,15 +23,37 @@ struct bucket {
 
 static struct bucket buckets[1 << BUCKET_BITS];
 
-/* A call for which its bucket had no place. Readers use RCU, writers overflow_lock. */
+/* A call for which its bucket had no place. Sorted by task, because a tenant with many threads
+ * can make many, and each task on the host whose calls are redirected looks here.
+ */
 struct ckm_call_node {
-	struct hlist_node node;
+	struct latch_tree_node node;	/* overflow_lock; readers: RCU */
 	struct rcu_head rcu;
 	struct task_struct *task;
 	struct ckm_call *call;
 };
-static HLIST_HEAD(overflow);
-static DEFINE_SPINLOCK(overflow_lock);
+static struct latch_tree_root overflow;
+static DEFINE_SPINLOCK(overflow_lock);	/* writers of overflow */
+static atomic_t overflows = ATOMIC_INIT(0);	/* entries of it */
+
+static struct ckm_call_node *node_of(struct latch_tree_node *node)
+{
+	return container_of(node, struct ckm_call_node, node);
+}
+
+static __always_inline bool is_before(struct latch_tree_node *a, struct latch_tree_node *b)
+{
+	return node_of(a)->task < node_of(b)->task;
+}
+
+static __always_inline int compare_task(void *task, struct latch_tree_node *node)
+{
+	struct task_struct *other = node_of(node)->task;
+
+	return (struct task_struct *)task < other ? -1 : (struct task_struct *)task > other;
+}
+
+static const struct latch_tree_ops by_task = { .less = is_before, .comp = compare_task };
 
 static struct bucket *bucket_of(struct task_struct *task)
 {
@@ -48,8 +70,9 @@ static int begin_overflow(struct ckm_call *call)
 	node->call = call;
 	call->overflow = node;
 	spin_lock(&overflow_lock);
-	hlist_add_head_rcu(&node->node, &overflow);
+	latch_tree_insert(&node->node, &overflow, &by_task);
 	spin_unlock(&overflow_lock);
+	atomic_inc(&overflows);
 	return 0;
 }
 
@@ -89,8 +112,9 @@ void ckm_call_end(struct ckm_call *call)
 	struct bucket *bucket = bucket_of(current);
 
 	if (call->overflow) {
+		atomic_dec(&overflows);
 		spin_lock(&overflow_lock);
-		hlist_del_rcu(&call->overflow->node);
+		latch_tree_erase(&call->overflow->node, &overflow, &by_task);
 		spin_unlock(&overflow_lock);
 		kfree_rcu(call->overflow, rcu);
 	} else {
@@ -107,21 +131,18 @@ void ckm_call_end(struct ckm_call *call)
 struct ckm_call *ckm_call_mine(void)
 {
 	struct bucket *bucket = bucket_of(current);
-	struct ckm_call *found = NULL;
-	struct ckm_call_node *node;
+	struct latch_tree_node *node;
+	struct ckm_call *found;
 	u8 i;
 
 	for (i = 0; i < PLACES; i++)
 		if (READ_ONCE(bucket->task[i]) == current)
 			return READ_ONCE(bucket->call[i]);
-	if (hlist_empty(&overflow))
+	if (!atomic_read(&overflows))	/* this task's own, if there is one, counts */
 		return NULL;
 	rcu_read_lock();
-	hlist_for_each_entry_rcu(node, &overflow, node)
-		if (node->task == current) {
-			found = node->call;
-			break;
-		}
+	node = latch_tree_find(current, &overflow, &by_task);
+	found = node ? node_of(node)->call : NULL;
 	rcu_read_unlock();
 	return found;
 }

@@ -7,7 +7,7 @@
  * therefore lives on the stack of the task that makes the call and is found through a
  * table of fixed slots, of which a task writes only those of its own hash bucket: no
  * lock, no allocation, no cache line shared by all processors. If the bucket is full,
- * the call goes on a list.
+ * the call goes into a tree, so that a tenant's many threads make no look-up long.
  */
 #ifndef CKM_CALL_H
 #define CKM_CALL_H
@@ -51,7 +51,7 @@ struct ckm_call {
 	bool uvm_seen;		/* the redirection in uvm.c that this call depends on ran */
 	bool uvm_pools_only;	/* an mmap that creates no managed range */
 	u8 place;		/* index in its bucket */
-	struct ckm_call_node *overflow;	/* entry on the list; NULL: the call has a place */
+	struct ckm_call_node *overflow;	/* entry in the tree; NULL: the call has a place */
 	u8 inline_top[CKM_CALL_INLINE] __aligned(8);
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Owns the references that nvidia-uvm takes. Takes uvm_refs_lock, rm_lock. */
-#include <linux/hashtable.h>
+#include <linux/rbtree_latch.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -23,7 +23,7 @@ static struct ckm_redirection redirections[PROBES];
  * handle for PROBE_UNDUP, a pointer for PROBE_RELEASE.
  */
 struct uvm_ref {
-	struct hlist_node node;
+	struct latch_tree_node node;	/* uvm_refs_lock; readers: RCU */
 	struct rcu_head rcu;
 	unsigned long key;
 	u32 probe;
@@ -33,8 +33,39 @@ struct uvm_ref {
 	u64 overhead;			/* bytes of page tables of its mapping */
 	struct ckm_run_word word;	/* of a channel */
 };
-static DEFINE_HASHTABLE(uvm_refs, 10);
-static DEFINE_SPINLOCK(uvm_refs_lock);
+/* Sorted: all tenants' references are here, and a tenant can take many. */
+static struct latch_tree_root uvm_refs;
+static DEFINE_SPINLOCK(uvm_refs_lock);	/* writers of uvm_refs */
+
+/* The key of a look-up. */
+struct uvm_ref_name {
+	unsigned long key;
+	u32 probe;
+};
+
+static struct uvm_ref *ref_of(struct latch_tree_node *node)
+{
+	return container_of(node, struct uvm_ref, node);
+}
+
+static __always_inline int compare_name(void *key, struct latch_tree_node *node)
+{
+	const struct uvm_ref_name *name = key;
+	const struct uvm_ref *ref = ref_of(node);
+
+	if (name->key != ref->key)
+		return name->key < ref->key ? -1 : 1;
+	return name->probe < ref->probe ? -1 : name->probe > ref->probe;
+}
+
+static __always_inline bool is_before(struct latch_tree_node *a, struct latch_tree_node *b)
+{
+	struct uvm_ref_name name = { ref_of(a)->key, ref_of(a)->probe };
+
+	return compare_name(&name, b) < 0;
+}
+
+static const struct latch_tree_ops by_name = { .less = is_before, .comp = compare_name };
 
 static void *original(struct ckm_call *call, u32 row)
 {
@@ -43,12 +74,10 @@ static void *original(struct ckm_call *call, u32 row)
 
 static struct uvm_ref *find_uvm_ref(u32 probe, unsigned long key)
 {
-	struct uvm_ref *ref;
+	struct uvm_ref_name name = { key, probe };
+	struct latch_tree_node *node = latch_tree_find(&name, &uvm_refs, &by_name);
 
-	hash_for_each_possible_rcu(uvm_refs, ref, node, key)
-		if (ref->key == key && ref->probe == probe)
-			return ref;
-	return NULL;
+	return node ? ref_of(node) : NULL;
 }
 
 static void add_uvm_ref(struct uvm_ref *ref, u32 probe, unsigned long key)
@@ -57,7 +86,7 @@ static void add_uvm_ref(struct uvm_ref *ref, u32 probe, unsigned long key)
 	ref->key = key;
 	ckm_container_get(ref->ct);
 	spin_lock(&uvm_refs_lock);
-	hash_add_rcu(uvm_refs, &ref->node, key);
+	latch_tree_insert(&ref->node, &uvm_refs, &by_name);
 	spin_unlock(&uvm_refs_lock);
 }
 
@@ -72,7 +101,7 @@ static struct uvm_ref *take_uvm_ref(u32 probe, unsigned long key)
 	spin_lock(&uvm_refs_lock);
 	ref = find_uvm_ref(probe, key);
 	if (ref)
-		hash_del_rcu(&ref->node);
+		latch_tree_erase(&ref->node, &uvm_refs, &by_name);
 	spin_unlock(&uvm_refs_lock);
 	return ref;
 }
