@@ -14,6 +14,7 @@
 #include "state/minor.h"
 #include "state/nodefs.h"
 #include "state/notify.h"
+#include "state/rm_object.h"
 #include "state/slot.h"
 
 static u64 last_serial;			/* ckm_lock */
@@ -40,6 +41,7 @@ static void gone_work(struct work_struct *work)
 	for (i = 0; i < ct->slot_count; i++)
 		list_for_each_entry_safe(mem, next, &ct->slot[i].mems, node)
 			kfree(mem);	/* the driver did not free it */
+	ckm_objs_exit_names(ct);
 	kvfree(ct);
 	module_put(THIS_MODULE);
 }
@@ -90,11 +92,14 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 
 	if (!ct)
 		return NULL;
+	if (ckm_objs_init_names(ct)) {
+		kvfree(ct);
+		return NULL;
+	}
 	kref_init(&ct->ref);
 	INIT_LIST_HEAD(&ct->node);
 	mutex_init(&ct->rm_lock);
 	INIT_WORK(&ct->gone, gone_work);
-	INIT_LIST_HEAD(&ct->managed);
 	init_waitqueue_head(&ct->recounted);
 	strscpy(ct->id, req->id, sizeof(ct->id));
 	core = ckm_core_enter();
@@ -189,6 +194,7 @@ err_slots:
 	for (i = 0; i < ct->slot_count; i++)
 		ckm_slot_remove(&ct->slot[i]);
 err_free:
+	ckm_objs_exit_names(ct);
 	kvfree(ct);
 err_detach:
 	if (list_empty(&ckm_containers))

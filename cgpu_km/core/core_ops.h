@@ -23,7 +23,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		8	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		9	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
 struct cgpu_sched_ops {
@@ -82,12 +82,14 @@ struct cgpu_mem_ops {
 	bool (*ledger_uncharge)(struct cgpu_ledger *led, u64 bytes);
 	void (*ledger_set_limit)(struct cgpu_ledger *led, u64 limit_bytes);
 	u64 (*ledger_free)(const struct cgpu_ledger *led);
-	struct cgpu_obj *(*tree_find)(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
-	struct cgpu_obj *(*tree_live)(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
+	bool (*tree_is_live)(const struct cgpu_obj *obj);
 	int (*tree_add)(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj *parent);
-	int (*tree_free_begin)(struct cgpu_tree *tree, struct cgpu_obj *obj);
-	void (*tree_free_cancel)(struct cgpu_tree *tree, struct cgpu_obj *obj);
-	struct cgpu_obj *(*tree_remove)(struct cgpu_tree *tree, struct cgpu_obj *obj);
+	void (*tree_pin)(struct cgpu_obj *obj);
+	bool (*tree_unpin)(struct cgpu_obj *obj);
+	int (*tree_free_begin)(struct cgpu_obj *obj);
+	void (*tree_free_cancel)(struct cgpu_obj *obj);
+	struct cgpu_obj *(*tree_leaf)(struct cgpu_obj *root);
+	void (*tree_detach)(struct cgpu_tree *tree, struct cgpu_obj *leaf);
 	void (*get)(struct cgpu_mem *mem);
 	bool (*put)(struct cgpu_mem *mem);
 	void (*quota_view)(const struct cgpu_quota_pool *pool, const u64 *used, u32 count,

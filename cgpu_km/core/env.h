@@ -28,15 +28,12 @@ typedef uint64_t u64;
 typedef int64_t s64;
 #endif
 
-/* The two ends of a list that is walked without a lock while it changes. */
+/* A field that is read without a lock while it changes. */
 #ifdef __KERNEL__
-#include <asm/barrier.h>
 #include <linux/compiler.h>
 #define CGPU_READ_ONCE(x)	READ_ONCE(x)
-#define CGPU_PUBLISH(p, v)	smp_store_release(&(p), v)
 #else
 #define CGPU_READ_ONCE(x)	__atomic_load_n(&(x), __ATOMIC_RELAXED)
-#define CGPU_PUBLISH(p, v)	__atomic_store_n(&(p), v, __ATOMIC_RELEASE)
 #endif
 
 #endif

@@ -2,25 +2,33 @@
 /*
  * The objects of one container's RM clients, and the memory they keep alive.
  *
- * The caller allocates objects and memory records and frees them when they are out of
- * the tree. Caller serialises (the container's mutex). Nothing here is held across a
- * call into the driver. Instead an object is PENDING while the driver creates it, pinned
- * while a call uses it and FREEING while the driver frees it; a call that would race
- * with that is refused.
+ * The caller allocates objects and memory records, finds objects by name, and frees them
+ * when they are out of the tree. Caller serialises (the container's mutex). Nothing here is
+ * held across a call into the driver. Instead an object is PENDING while the driver creates
+ * it, pinned while a call uses it and FREEING while the driver frees it; a call that would
+ * race with that is refused.
+ *
+ * No function here walks what lies below an object, so none takes longer with more objects:
+ * freeing marks the root alone and what is below it is judged by its ancestors, and each
+ * object counts the pins of all that would go with it. Ancestors are CGPU_TREE_DEPTH at most.
  */
 #ifndef CGPU_CORE_MEM_TREE_H
 #define CGPU_CORE_MEM_TREE_H
 
 #include "env.h"
 
-#define CGPU_TREE_BUCKETS	1024
 #define CGPU_NO_GPU		0xffffffffu
+
+/* Levels of objects. The driver's classes need seven: client, device, group, channel, engine
+ * object, and an event or context below.
+ */
+#define CGPU_TREE_DEPTH		16
 
 enum cgpu_obj_state {
 	CGPU_OBJ_PENDING = 1,	/* the driver is making it, or its size is not verified yet */
 	CGPU_OBJ_LIVE,
-	CGPU_OBJ_FREEING,	/* the driver is freeing it */
-	CGPU_OBJ_DETACHED,	/* out of the tree; waits for busy to become 0 */
+	CGPU_OBJ_FREEING,	/* the driver is freeing it, and with it all that is below it */
+	CGPU_OBJ_DETACHED,	/* out of the tree; waits for the last unpin */
 };
 
 /* A piece of video memory, charged to one slot until its last reference goes.
@@ -36,25 +44,27 @@ struct cgpu_mem {
 };
 
 struct cgpu_obj {
-	struct cgpu_obj *hash_next;	/* also links the list a removal returns */
 	struct cgpu_obj *parent;
 	struct cgpu_obj *child;		/* first */
 	struct cgpu_obj *next;		/* siblings */
 	struct cgpu_obj *prev;
+	struct cgpu_obj *dep;		/* dies with this one too, NULL: none; set before add */
+	struct cgpu_obj *dependant;	/* first of those whose @dep this is */
+	struct cgpu_obj *dep_next;	/* those that have the same @dep */
+	struct cgpu_obj *dep_prev;
 	struct cgpu_mem *mem;		/* a reference, or NULL */
 	struct cgpu_mem *userd;		/* channels: their USERD's, which the driver keeps as long */
-	struct cgpu_obj *dep_next;	/* on tree->deps */
 	u64 owner;			/* the backing file its client is bound to */
 	u32 hclient;
 	u32 hobject;
 	u32 cls;
 	u32 gpu;			/* slot's GPU, CGPU_NO_GPU above the device */
-	u32 hdep;			/* dies with this object of the same client, 0: none */
 	u32 pin_count;			/* calls into the driver that use it now */
+	u32 pins_within;		/* of it, of what is below it, and of dependants of those */
 	u8 kind;			/* enum cgpu_kind */
 	u8 state;
 	u8 gr;				/* on a graphics/compute engine */
-	u8 reserved0;
+	u8 depth;			/* 0: a client */
 	u32 reserved;
 	u64 bytes;			/* memory that is not charged: its size, 0: not read yet */
 	u64 overhead;			/* estimate of what the driver keeps for it on the card */
@@ -62,40 +72,46 @@ struct cgpu_obj {
 };
 
 struct cgpu_tree {
-	struct cgpu_obj *bucket[CGPU_TREE_BUCKETS];
-	struct cgpu_obj *deps;		/* objects with an hdep */
 	u32 objects;
 	u32 pad;
 	u64 reserved[4];
 };
 
-struct cgpu_obj *cgpu_tree_find(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
-
-/* The object if it is LIVE, else NULL. These two may also be called without
- * serialisation, if the caller guarantees that objects outlive the search. An object that
- * is returned is valid; NULL may be wrong while the bucket is changed.
+/* Whether @obj and all that it goes with are LIVE. May also be called without serialisation,
+ * if the caller guarantees that objects outlive the call. A free that begins at the same time
+ * may then be missed, as if the call had come before it.
  */
-struct cgpu_obj *cgpu_tree_live(const struct cgpu_tree *tree, u32 hclient, u32 hobject);
+bool cgpu_tree_is_live(const struct cgpu_obj *obj);
 
-/* Put @obj (hclient, hobject, kind, state filled in) below @parent; NULL for a
- * client. Takes gpu, gr and owner from the parent where the object has none.
- * -EEXIST if the handle is taken; -EINVAL for memory that is not below a device.
+/* Put @obj (names, kind, state and dep filled in) below @parent; NULL for a client. Takes
+ * gpu and owner from the parent where the object has none. -EINVAL for memory that is not
+ * below a device, for a dependency on something other than memory, and below
+ * CGPU_TREE_DEPTH levels.
  */
 int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj *parent);
 
-/* Mark the subtree of @obj, and what depends on it, FREEING. -EBUSY, nothing
- * marked, if any of it is busy or not LIVE.
+/* Pin an object that is in the tree. Unpin returns true if @obj is out of the tree and this
+ * was the last pin: the caller frees it.
  */
-int cgpu_tree_free_begin(struct cgpu_tree *tree, struct cgpu_obj *obj);
+void cgpu_tree_pin(struct cgpu_obj *obj);
+bool cgpu_tree_unpin(struct cgpu_obj *obj);
 
-/* The driver refused: set the subtree back to LIVE. */
-void cgpu_tree_free_cancel(struct cgpu_tree *tree, struct cgpu_obj *obj);
-
-/* Take the subtree of @obj and its dependants out, whatever their state.
- * Returns them linked by hash_next, children before parents. Objects still
- * busy are DETACHED: the caller keeps them until their last user is done.
+/* Mark @obj FREEING and pin it. -EBUSY, nothing changed, if it or anything that would go with
+ * it is pinned or it is not LIVE. Cancel (the driver refused): LIVE again. The caller unpins
+ * it at the end of the call, whatever became of it.
  */
-struct cgpu_obj *cgpu_tree_remove(struct cgpu_tree *tree, struct cgpu_obj *obj);
+int cgpu_tree_free_begin(struct cgpu_obj *obj);
+void cgpu_tree_free_cancel(struct cgpu_obj *obj);
+
+/* What to detach next so that in the end @root can be: something without children and
+ * dependants that goes with @root, or @root itself.
+ */
+struct cgpu_obj *cgpu_tree_leaf(struct cgpu_obj *root);
+
+/* Take a leaf out, whatever its state. It is DETACHED: a pinned one is kept by the caller
+ * until the last unpin.
+ */
+void cgpu_tree_detach(struct cgpu_tree *tree, struct cgpu_obj *leaf);
 
 void cgpu_mem_get(struct cgpu_mem *mem);
 /* True if that was the last reference: the caller uncharges and frees it. */

@@ -14,6 +14,7 @@
 #include <linux/xarray.h>
 
 struct ckm_container;
+struct ckm_managed_space;
 struct ckm_slot;
 
 struct ckm_backing {
@@ -34,6 +35,7 @@ struct ckm_backing {
 	bool given_up;			/* set once: a call ran unseen, no further ones */
 	bool registered;		/* set once, before REGISTER_FD: may have no clients */
 	struct list_head pools;		/* ct->rm_lock; uvm nodes: semaphore pools (uvm.c) */
+	struct ckm_managed_space *managed;	/* uvm nodes: set once; NULL: no managed memory */
 	u64 pt_bytes;			/* ct->rm_lock; uvm nodes: bytes charged on each slot */
 	bool in_transfer;		/* ct->rm_lock; an export or import is in flight */
 	int maps_zeros;			/* xchg; the next mmap shows zeros (rm_shared.c) */

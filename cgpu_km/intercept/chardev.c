@@ -43,7 +43,6 @@ static dev_t real_device(u32 node, const struct ckm_slot *slot)
 static void release_backing(struct ckm_backing *backing)
 {
 	struct ckm_container *ct = backing->ct;
-	struct ckm_obj *client, *next;
 
 	if (backing->node == CGPU_NODE_UVM) {
 		ckm_managed_release(ct, backing);
@@ -52,11 +51,8 @@ static void release_backing(struct ckm_backing *backing)
 	}
 	if (backing->node != CGPU_NODE_CTL)
 		return;
-	mutex_lock(&ct->rm_lock);
-	list_for_each_entry_safe(client, next, &backing->clients, bound)
-		ckm_objs_remove_locked(ct, &client->core);
-	ckm_exports_drop_locked(ct, backing);
-	mutex_unlock(&ct->rm_lock);
+	ckm_clients_remove(ct, &backing->clients);
+	ckm_exports_drop(ct, backing);
 }
 
 static int front_open(struct inode *inode, struct file *file)

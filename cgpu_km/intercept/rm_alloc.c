@@ -32,22 +32,32 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 				a->obj->core.cls);
 		return NV_ERR_RESOURCES;
 	}
-	core = ckm_core_enter();
-	/* The parent's file may have been closed meanwhile: a removed parent takes no
-	 * children.
+	/* The parent's file may have been closed meanwhile: a parent that is being removed
+	 * takes no children.
 	 */
-	if (a->parent && a->parent->state != CGPU_OBJ_LIVE)
+	if (a->parent && !ckm_obj_is_live_locked(ct, a->parent))
 		ret = -EINVAL;
 	else
-		ret = core->mem.tree_add(&ct->tree, &a->obj->core, a->parent);
-	ckm_core_leave();
+		ret = ckm_obj_add_locked(ct, &a->obj->core, a->parent);
 	a->in_tree = !ret;
-	if (!ret)
-		a->obj->core.pin_count++;
+	if (!ret) {
+		core = ckm_core_enter();
+		core->mem.tree_pin(&a->obj->core);
+		ckm_core_leave();
+	}
 	if (!ret && !a->parent)
 		list_add_tail(&a->obj->bound, &a->rc->call->backing->clients);
 	mutex_unlock(&ct->rm_lock);
-	return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : ret ? NV_ERR_PARENT : NV_OK;
+	switch (ret) {
+	case 0:
+		return NV_OK;
+	case -EEXIST:
+		return NV_ERR_DUPLICATE_NAME;
+	case -ENOMEM:
+		return NV_ERR_RESOURCES;
+	default:
+		return NV_ERR_PARENT;
+	}
 }
 
 /* Correct the charge to the size that the driver reports. False: the driver reports
@@ -266,8 +276,6 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 static void finish(struct ckm_alloc *a)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
-	const struct cgpu_core_ops *core;
-	struct cgpu_obj *list;
 
 	if (a->mem)
 		ckm_obj_put_mem(ct, a->mem);
@@ -275,12 +283,8 @@ static void finish(struct ckm_alloc *a)
 		ckm_obj_put_mem(ct, a->userd);
 	if (a->in_tree) {
 		mutex_lock(&ct->rm_lock);
-		if (!a->done && a->obj->core.state != CGPU_OBJ_DETACHED) {
-			core = ckm_core_enter();
-			list = core->mem.tree_remove(&ct->tree, &a->obj->core);
-			ckm_core_leave();
-			ckm_objs_release_locked(ct, list);
-		}
+		if (!a->done)
+			ckm_obj_remove_locked(ct, &a->obj->core);
 		mutex_unlock(&ct->rm_lock);
 		ckm_obj_unpin(ct, &a->obj->core);	/* frees it if it was removed */
 	} else if (a->obj) {

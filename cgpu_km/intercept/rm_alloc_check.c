@@ -95,7 +95,8 @@ static u32 charge_channel(struct ckm_alloc *a)
 }
 
 /* The driver keeps a channel's USERD memory after its handle is freed; only a channel
- * on pinned user pages ends with them (kernel_channel_gv100.c).
+ * on pinned user pages ends with them (kernel_channel_gv100.c). These stay pinned until the
+ * channel is in the tree.
  */
 static void hold_userd(struct ckm_alloc *a, u32 handle)
 {
@@ -105,9 +106,12 @@ static void hold_userd(struct ckm_alloc *a, u32 handle)
 	if (!userd)
 		return;
 	a->userd = ckm_obj_get_mem(ct, userd);
-	if (userd->cls == NV01_MEMORY_OS_DESCRIPTOR)
-		a->obj->core.hdep = handle;
-	ckm_obj_unpin(ct, userd);
+	if (userd->cls != NV01_MEMORY_OS_DESCRIPTOR) {
+		ckm_obj_unpin(ct, userd);
+		return;
+	}
+	a->source = userd;
+	a->obj->core.dep = userd;
 }
 
 /* Only a new address space or the device's: the driver has others that all clients share. */

@@ -19,7 +19,7 @@ struct ckm_alloc {
 	struct cgpu_class cls;		/* a copy: the core may be replaced meanwhile */
 	struct ckm_obj *obj;		/* in the tree as PENDING once the handle is known */
 	struct cgpu_obj *parent;	/* pinned; NULL for a client */
-	struct cgpu_obj *source;	/* pinned; source of an event or debugger, or NULL */
+	struct cgpu_obj *source;	/* pinned; of an event or debugger, a channel's USERD; or NULL */
 	struct ckm_slot *slot;		/* NULL above the device */
 	struct cgpu_mem *mem;		/* charged; the object's once it is LIVE */
 	u32 handle_at;			/* offset of the new handle in the struct */

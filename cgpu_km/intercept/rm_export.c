@@ -245,14 +245,18 @@ long ckm_rm_export(struct ckm_rm_call *rc, u32 cmd, u32 client)
 	return transfer(rc, cmd, client, prepare_export, post_export, undo_export);
 }
 
-void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_backing *backing)
+void ckm_exports_drop(struct ckm_container *ct, struct ckm_backing *backing)
 {
 	struct export *e;
 	unsigned long i;
 
-	lockdep_assert_held(&ct->rm_lock);
-	xa_for_each(&backing->exports, i, e)
+	/* The file is gone, so nothing is added; the lock is for the charges. */
+	xa_for_each(&backing->exports, i, e) {
+		mutex_lock(&ct->rm_lock);
 		put_export_locked(ct, e);
+		mutex_unlock(&ct->rm_lock);
+		cond_resched();
+	}
 	xa_destroy(&backing->exports);
 }
 
@@ -261,12 +265,12 @@ void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_backing *backi
 /* If the tenant leaves the handle to the driver, choose it here: the driver would
  * return it in user memory only, which the tenant can change.
  */
-static u32 choose_handle(struct transfer *t, const struct cgpu_core_ops *core)
+static u32 choose_handle(struct transfer *t)
 {
 	u32 handle = NV_OUR_HANDLES + (u32)atomic_inc_return(&t->ct->handles) % NV_OUR_HANDLES_SPAN;
 
 	lockdep_assert_held(&t->ct->rm_lock);
-	while (core->mem.tree_find(&t->ct->tree, t->client, handle))
+	while (ckm_obj_find_locked(t->ct, t->client, handle))
 		handle = NV_OUR_HANDLES + (handle - NV_OUR_HANDLES + 1) % NV_OUR_HANDLES_SPAN;
 	return handle;
 }
@@ -294,7 +298,7 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 	struct ckm_obj *obj;
 	int ret;
 
-	if (t->parent->gpu != e->gpu || t->parent->state != CGPU_OBJ_LIVE)
+	if (t->parent->gpu != e->gpu || !ckm_obj_is_live_locked(t->ct, t->parent))
 		return NV_ERR_PARENT;
 	if (!ckm_objs_have_room_locked(t->ct)) {
 		ckm_call_denied(t->rc->call, "one more than max_objects, of class", e->cls);
@@ -309,21 +313,22 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 		ckm_obj_free(obj);
 		return NV_ERR_NO_MEMORY;
 	}
-	core = ckm_core_enter();
 	if (!obj->core.hobject)
-		obj->core.hobject = choose_handle(t, core);
+		obj->core.hobject = choose_handle(t);
 	put32(params(t), at, obj->core.hobject);
-	ret = core->mem.tree_add(&t->ct->tree, &obj->core, t->parent);
-	ckm_core_leave();
+	ret = ckm_obj_add_locked(t->ct, &obj->core, t->parent);
 	if (ret) {
 		if (mem)
 			ckm_mem_put_locked(t->ct, mem);
 		ckm_obj_free(obj);
-		return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME : NV_ERR_PARENT;
+		return ret == -EEXIST ? NV_ERR_DUPLICATE_NAME :
+		       ret == -ENOMEM ? NV_ERR_RESOURCES : NV_ERR_PARENT;
 	}
 	obj->core.mem = mem;
 	obj->core.bytes = e->bytes;
-	obj->core.pin_count++;
+	core = ckm_core_enter();
+	core->mem.tree_pin(&obj->core);
+	ckm_core_leave();
 	t->object[i] = &obj->core;
 	return NV_OK;
 }
@@ -368,20 +373,14 @@ static void post_import(struct ckm_call *call, u8 *arg)
 
 static void undo_import(struct transfer *t)
 {
-	const struct cgpu_core_ops *core;
-	struct cgpu_obj *list;
 	u32 i;
 
 	for (i = 0; i < t->num && i < t->layout->max; i++) {
 		if (!t->object[i])
 			continue;
 		mutex_lock(&t->ct->rm_lock);
-		if (!t->kept && t->object[i]->state != CGPU_OBJ_DETACHED) {
-			core = ckm_core_enter();
-			list = core->mem.tree_remove(&t->ct->tree, t->object[i]);
-			ckm_core_leave();
-			ckm_objs_release_locked(t->ct, list);
-		}
+		if (!t->kept)
+			ckm_obj_remove_locked(t->ct, t->object[i]);
 		mutex_unlock(&t->ct->rm_lock);
 		ckm_obj_unpin(t->ct, t->object[i]);
 	}

@@ -21,7 +21,7 @@ struct ckm_rm_call;
 long ckm_rm_export(struct ckm_rm_call *rc, u32 cmd, u32 client);
 long ckm_rm_import(struct ckm_rm_call *rc, u32 cmd, u32 client);
 
-/* @backing is gone: drop the references of its exports. Caller holds ct->rm_lock. */
-void ckm_exports_drop_locked(struct ckm_container *ct, struct ckm_backing *backing);
+/* @backing is gone: drop the references of its exports. Takes ct->rm_lock for each; sleeps. */
+void ckm_exports_drop(struct ckm_container *ct, struct ckm_backing *backing);
 
 #endif

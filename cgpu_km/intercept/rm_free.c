@@ -11,66 +11,77 @@
 #include "state/rm_object.h"
 
 struct free {
-	struct cgpu_obj *obj;
+	struct cgpu_obj *obj;	/* pinned */
 	u32 status_at;
-	bool settled;
+	bool removed;
 };
 
 static void post_free(struct ckm_call *call, u8 *arg)
 {
 	struct free *f = call->post_data;
-	struct ckm_container *ct = call->backing->ct;
+
+	if (get32(arg, f->status_at) != NV_OK)
+		return;
+	ckm_objs_remove(call->backing->ct, f->obj);
+	f->removed = true;
+}
+
+/* Mark the object as being freed, which hides all that goes with it, and pin it. */
+static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
+{
+	struct ckm_container *ct = rc->call->backing->ct;
 	const struct cgpu_core_ops *core;
+	u32 status = NV_OK;
 
 	mutex_lock(&ct->rm_lock);
-	f->settled = true;
-	if (get32(arg, f->status_at) == NV_OK) {
-		ckm_objs_remove_locked(ct, f->obj);
+	f->obj = ckm_obj_live_locked(ct, client, object);
+	if (!f->obj || f->obj->owner != rc->call->backing->id) {
+		status = NV_ERR_NOT_FOUND;
 	} else {
 		core = ckm_core_enter();
-		core->mem.tree_free_cancel(&ct->tree, f->obj);
+		if (core->mem.tree_free_begin(f->obj))
+			status = NV_ERR_STATE_IN_USE;
 		ckm_core_leave();
 	}
 	mutex_unlock(&ct->rm_lock);
+	return status;
+}
+
+static void end(struct ckm_container *ct, struct free *f)
+{
+	const struct cgpu_core_ops *core;
+
+	if (!f->removed) {
+		mutex_lock(&ct->rm_lock);
+		core = ckm_core_enter();
+		core->mem.tree_free_cancel(f->obj);
+		ckm_core_leave();
+		mutex_unlock(&ct->rm_lock);
+	}
+	ckm_obj_unpin(ct, f->obj);
 }
 
 long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	struct free f = { .status_at = rc->row.status_at };
-	const struct cgpu_core_ops *core;
-	u32 status = NV_OK;
+	u32 status = begin(rc, &f, client, object);
 	long ret;
 
-	mutex_lock(&ct->rm_lock);
-	core = ckm_core_enter();
-	f.obj = core->mem.tree_live(&ct->tree, client, object);
-	if (!f.obj || f.obj->owner != rc->call->backing->id)
-		status = NV_ERR_NOT_FOUND;
-	else if (core->mem.tree_free_begin(&ct->tree, f.obj))
-		status = NV_ERR_STATE_IN_USE;
-	ckm_core_leave();
-	mutex_unlock(&ct->rm_lock);
 	if (status != NV_OK)
 		return ckm_rm_answer(rc, status);
-
 	rc->call->post = post_free;
 	rc->call->post_data = &f;
 	if (f.obj->kind == CGPU_KIND_SHARED_DATA) {	/* the driver has no such object */
 		put32(rc->call->top, f.status_at, NV_OK);
 		post_free(rc->call, rc->call->top);
-		return ckm_rm_answer(rc, NV_OK);
+		ret = ckm_rm_answer(rc, NV_OK);
+	} else {
+		ckm_mem_ops_begin(ct);
+		ret = ckm_rm_forward(rc);
+		ckm_mem_ops_end(ct);
 	}
-	ckm_mem_ops_begin(ct);
-	ret = ckm_rm_forward(rc);
-	ckm_mem_ops_end(ct);
-	if (!f.settled) {	/* post_free() did not run */
-		mutex_lock(&ct->rm_lock);
-		core = ckm_core_enter();
-		core->mem.tree_free_cancel(&ct->tree, f.obj);
-		ckm_core_leave();
-		mutex_unlock(&ct->rm_lock);
-	}
+	end(ct, &f);
 	return ret;
 }
 
@@ -78,16 +89,12 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 static bool is_unknown(struct ckm_backing *backing, u32 client, u32 object)
 {
 	struct ckm_container *ct = backing->ct;
-	const struct cgpu_core_ops *core;
 	struct cgpu_obj *root;
 	bool unknown;
 
 	mutex_lock(&ct->rm_lock);
-	core = ckm_core_enter();
-	root = core->mem.tree_live(&ct->tree, client, client);
-	unknown = root && root->owner == backing->id &&
-		  !core->mem.tree_find(&ct->tree, client, object);
-	ckm_core_leave();
+	root = ckm_obj_live_locked(ct, client, client);
+	unknown = root && root->owner == backing->id && !ckm_obj_find_locked(ct, client, object);
 	mutex_unlock(&ct->rm_lock);
 	return unknown;
 }

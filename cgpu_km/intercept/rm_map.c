@@ -7,6 +7,7 @@
 #include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
+#include "intercept/map_name.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_map.h"
 #include "intercept/rm_shared.h"
@@ -20,11 +21,34 @@ struct mapping {
 	struct ckm_cpu_map *map;	/* until it is inserted */
 };
 
+static struct ckm_map_name name_of(const struct ckm_cpu_map *map)
+{
+	return (struct ckm_map_name){ map->at, map->hclient, map->hdevice, map->hmemory };
+}
+
+static int compare_name(const void *key, const struct rb_node *node)
+{
+	const struct ckm_map_name name = name_of(rb_entry(node, struct ckm_cpu_map, node));
+
+	return ckm_map_name_compare(key, &name);
+}
+
+/* By name, and of equal names the smallest first. */
+static bool is_before(struct rb_node *node, const struct rb_node *other)
+{
+	const struct ckm_cpu_map *map = rb_entry(node, struct ckm_cpu_map, node);
+	const struct ckm_map_name name = name_of(map);
+	int order = compare_name(&name, other);
+
+	return order ? order < 0 : map->bytes < rb_entry(other, struct ckm_cpu_map, node)->bytes;
+}
+
 static void insert_map_locked(struct ckm_container *ct, struct ckm_cpu_map *map)
 {
 	lockdep_assert_held(&ct->rm_lock);
-	hash_add(ct->cpu_maps, &map->node, map->at);
+	rb_add(&map->node, &ct->cpu_maps, is_before);
 	list_add(&map->of, &map->memory->cpu_maps);
+	ct->maps++;
 }
 
 /* The driver has made the mapping: from here on another thread can unmap it. */
@@ -46,29 +70,41 @@ static void post_map(struct ckm_call *call, u8 *arg)
 	mutex_unlock(&ct->rm_lock);
 }
 
-/* NULL: no kernel memory, or no BAR1 space left for the slot. */
+static bool has_room(struct ckm_container *ct)
+{
+	bool room;
+
+	mutex_lock(&ct->rm_lock);
+	room = ckm_objs_have_room_locked(ct);
+	mutex_unlock(&ct->rm_lock);
+	return room;
+}
+
+/* NULL: no kernel memory, max_objects, or no BAR1 space left for the slot. */
 static struct ckm_cpu_map *new_map(struct ckm_slot *slot, struct cgpu_obj *memory, const u8 *top)
 {
 	struct ckm_cpu_map *map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
 	u64 bytes = memory->mem ? memory->mem->bytes : READ_ONCE(memory->bytes);
 	const struct cgpu_core_ops *core;
 
-	if (!map)
-		return NULL;
+	if (!map || !has_room(slot->ct))
+		goto err_free;
 	core = ckm_core_enter();
 	map->bytes = core->mem.bar1_bytes(bytes, get64(top, NVOS33_OFFSET),
 					  get64(top, NVOS33_LENGTH));
 	ckm_core_leave();
-	if (ckm_quota_take(slot, CGPU_QUOTA_BAR1, map->bytes)) {
-		kfree(map);
-		return NULL;
-	}
+	if (ckm_quota_take(slot, CGPU_QUOTA_BAR1, map->bytes))
+		goto err_free;
 	map->slot = slot;
 	map->memory = container_of(memory, struct ckm_obj, core);
 	map->hclient = get32(top, NVOS_H_ROOT);
 	map->hdevice = get32(top, NVOS33_H_DEVICE);
 	map->hmemory = get32(top, NVOS33_H_MEMORY);
 	return map;
+
+err_free:
+	kfree(map);
+	return NULL;
 }
 
 /* Only the container's own memory may be mapped; it is pinned meanwhile. */
@@ -112,23 +148,25 @@ out:
  */
 static struct ckm_cpu_map *take_locked(struct ckm_container *ct, const u8 *top)
 {
-	struct ckm_cpu_map *map, *found = NULL;
-	u64 at = get64(top, NVOS34_LINEAR);
+	const struct ckm_map_name name = {
+		get64(top, NVOS34_LINEAR), get32(top, NVOS_H_ROOT), get32(top, NVOS34_H_DEVICE),
+		get32(top, NVOS34_H_MEMORY),
+	};
+	const struct cgpu_core_ops *core;
+	struct ckm_cpu_map *found;
+	struct rb_node *node;
 
 	lockdep_assert_held(&ct->rm_lock);
-	hash_for_each_possible(ct->cpu_maps, map, node, at) {
-		if (map->at != at || map->hclient != get32(top, NVOS_H_ROOT) ||
-		    map->hdevice != get32(top, NVOS34_H_DEVICE) ||
-		    map->hmemory != get32(top, NVOS34_H_MEMORY))
-			continue;
-		if (!found || map->bytes < found->bytes)
-			found = map;
-	}
-	if (!found)
+	node = rb_find_first(&name, &ct->cpu_maps, compare_name);
+	if (!node)
 		return NULL;
-	hash_del(&found->node);
+	found = rb_entry(node, struct ckm_cpu_map, node);
+	rb_erase(&found->node, &ct->cpu_maps);
 	list_del(&found->of);
-	found->memory->core.pin_count++;
+	ct->maps--;
+	core = ckm_core_enter();
+	core->mem.tree_pin(&found->memory->core);
+	ckm_core_leave();
 	return found;
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Charges the page tables of mappings for the GPU. Takes rm_lock. */
-#include <linux/hashtable.h>
 #include <linux/slab.h>
 
 #include "call.h"
 #include "core/nv_abi.h"
+#include "core_ref.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
+#include "intercept/map_name.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_map_dma.h"
 #include "state/container.h"
@@ -21,11 +22,31 @@ static u64 mapped_at(const struct ckm_rm_call *rc, const u8 *arg)
 	return get64(arg, rc->row.status_at - sizeof(u64));
 }
 
+static struct ckm_map_name name_of(const struct ckm_dma_map *map)
+{
+	return (struct ckm_map_name){ map->at, map->hclient, map->hdevice, map->hdma };
+}
+
+static int compare_name(const void *key, const struct rb_node *node)
+{
+	const struct ckm_map_name name = name_of(rb_entry(node, struct ckm_dma_map, node));
+
+	return ckm_map_name_compare(key, &name);
+}
+
+static bool is_before(struct rb_node *node, const struct rb_node *other)
+{
+	const struct ckm_map_name name = name_of(rb_entry(node, struct ckm_dma_map, node));
+
+	return compare_name(&name, other) < 0;
+}
+
 static void file_map_locked(struct ckm_container *ct, struct ckm_dma_map *map)
 {
 	lockdep_assert_held(&ct->rm_lock);
-	hash_add(ct->dma_maps, &map->node, map->at);
+	rb_add(&map->node, &ct->dma_maps, is_before);
 	list_add(&map->of, &map->memory->dma_maps);
+	ct->maps++;
 }
 
 /* The driver has made the mapping: from here on another thread can unmap it. */
@@ -49,12 +70,13 @@ static void post_map_dma(struct ckm_call *call, u8 *arg)
 
 static u32 charge_map(struct ckm_container *ct, struct ckm_dma_map *map, struct cgpu_obj *memory)
 {
-	int ret;
+	int ret = -ENOMEM;
 
 	map->memory = container_of(memory, struct ckm_obj, core);
 	map->pt_bytes = ckm_page_tables_of(memory);
 	mutex_lock(&ct->rm_lock);
-	ret = ckm_obj_overhead_locked(ct, memory, map->pt_bytes);
+	if (ckm_objs_have_room_locked(ct))
+		ret = ckm_obj_overhead_locked(ct, memory, map->pt_bytes);
 	mutex_unlock(&ct->rm_lock);
 	return ret ? NV_ERR_NO_MEMORY : NV_OK;
 }
@@ -106,21 +128,26 @@ out:
  */
 static struct ckm_dma_map *take_map_locked(struct ckm_container *ct, const u8 *top)
 {
-	u64 at = get64(top, NVOS47_DMA_OFFSET);
+	const struct ckm_map_name name = {
+		get64(top, NVOS47_DMA_OFFSET), get32(top, NVOS_H_ROOT),
+		get32(top, NVOS47_H_DEVICE), get32(top, NVOS47_H_DMA),
+	};
+	const struct cgpu_core_ops *core;
 	struct ckm_dma_map *map;
+	struct rb_node *node;
 
 	lockdep_assert_held(&ct->rm_lock);
-	hash_for_each_possible(ct->dma_maps, map, node, at) {
-		if (map->at != at || map->hclient != get32(top, NVOS_H_ROOT) ||
-		    map->hdevice != get32(top, NVOS47_H_DEVICE) ||
-		    map->hdma != get32(top, NVOS47_H_DMA))
-			continue;
-		hash_del(&map->node);
-		list_del(&map->of);
-		map->memory->core.pin_count++;
-		return map;
-	}
-	return NULL;
+	node = rb_find_first(&name, &ct->dma_maps, compare_name);
+	if (!node)
+		return NULL;
+	map = rb_entry(node, struct ckm_dma_map, node);
+	rb_erase(&map->node, &ct->dma_maps);
+	list_del(&map->of);
+	ct->maps--;
+	core = ckm_core_enter();
+	core->mem.tree_pin(&map->memory->core);
+	ckm_core_leave();
+	return map;
 }
 
 /* End of an unmap. @gone: the driver unmapped what it found at the address, so the

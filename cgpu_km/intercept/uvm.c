@@ -23,6 +23,9 @@
  */
 #define POOLS_MAX	(256 * CGPU_MIB)
 
+/* What a pool counts at least: so there are 1,024 of them for each GPU, and the list is short. */
+#define POOL_LEAST	(256u << 10)
+
 /* A semaphore pool: charged before the driver makes it, uncharged after the driver
  * freed it.
  */
@@ -79,14 +82,19 @@ static void less_tables_locked(struct ckm_container *ct, u32 slots, u64 pt_bytes
 		ckm_slot_overhead_less_locked(&ct->slot[slots], pt_bytes);
 }
 
+static u64 counted_bytes(const struct pool *pool)
+{
+	return max_t(u64, pool->length, POOL_LEAST);
+}
+
 static bool charge_locked(struct ckm_call *call, const struct pool *pool)
 {
 	struct ckm_container *ct = call->backing->ct;
-	const u64 max = POOLS_MAX * ct->slot_count;
+	const u64 max = POOLS_MAX * ct->slot_count, bytes = counted_bytes(pool);
 	u32 i;
 
 	lockdep_assert_held(&ct->rm_lock);
-	if (pool->length > max || ct->pool_bytes > max - pool->length) {
+	if (bytes > max || ct->pool_bytes > max - bytes) {
 		ckm_call_denied(call, "semaphore pool over the cap, uvm call",
 				UVM_ALLOC_SEMAPHORE_POOL);
 		return false;
@@ -96,14 +104,14 @@ static bool charge_locked(struct ckm_call *call, const struct pool *pool)
 			less_tables_locked(ct, i, pool->pt_bytes);
 			return false;
 		}
-	ct->pool_bytes += pool->length;
+	ct->pool_bytes += bytes;
 	return true;
 }
 
 static void uncharge_locked(struct ckm_container *ct, const struct pool *pool)
 {
 	lockdep_assert_held(&ct->rm_lock);
-	ct->pool_bytes -= pool->length;
+	ct->pool_bytes -= counted_bytes(pool);
 	less_tables_locked(ct, ct->slot_count, pool->pt_bytes);
 }
 

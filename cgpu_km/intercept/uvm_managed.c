@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Owns the charges of managed memory. Takes rm_lock; a recount mmap_lock before it. */
+#include <linux/interval_tree.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
@@ -12,6 +13,20 @@
 #include "state/gpu.h"
 #include "state/memory.h"
 
+/* Steps of one recount under rm_lock: mappings of the process and of the file that are looked
+ * at. A mapping of which more pieces are left keeps its charge until fewer are.
+ */
+#define RECOUNT_STEPS	1024
+
+/* The mappings of one uvm file. One address space maps it: ckm_uvm_mmap() checks that. */
+struct ckm_managed_space {
+	struct kref ref;		/* of the backing file, and of each mapping */
+	struct rb_root_cached mappings;	/* ct->rm_lock; managed.range */
+	u64 seq;			/* ct->rm_lock; managed.seq of the latest */
+	spinlock_t lock;		/* stale */
+	struct list_head stale;		/* lock; managed.stale */
+};
+
 /* A mapping of a uvm file, charged on each GPU of the container because nvidia-uvm may
  * put its pages on any of them. The notifier only triggers a recount; what is left is
  * read from the mappings themselves.
@@ -19,18 +34,25 @@
 struct managed {
 	struct mmu_interval_notifier notifier;
 	struct work_struct work;
-	struct kref ref;		/* of the list, and of a queued work */
+	struct kref ref;		/* of the tree, of a queued work, of a recount */
 	struct mm_struct *mm;		/* mmgrab(): the notifier's reference may end earlier */
 	struct ckm_container *ct;	/* a reference */
-	struct list_head node;		/* ct->rm_lock; ct->managed, oldest first */
+	struct ckm_managed_space *space;	/* a reference */
+	struct interval_tree_node range;	/* ct->rm_lock; in space->mappings; addresses in mm */
+	u64 seq;			/* a later mapping has more, and took its addresses over */
 	const struct file *file;	/* the backing file; compared only */
-	bool stale;			/* something was unmapped since the last recount */
-	bool listed;			/* ct->rm_lock; on ct->managed */
+	struct list_head stale;		/* space->lock; on space->stale: unmapped since the recount */
+	bool listed;			/* ct->rm_lock; in space->mappings */
 	u32 mem_ops;			/* ct->rm_lock; in flight until the backing file is gone */
 	u64 start, end;			/* addresses in mm */
 	u64 bytes;			/* ct->rm_lock; charged on each GPU */
 	struct cgpu_mem *mem[];		/* ct->rm_lock; one for each slot */
 };
+
+static void free_space(struct kref *ref)
+{
+	kfree(container_of(ref, struct ckm_managed_space, ref));
+}
 
 bool ckm_managed_allowed(const struct ckm_container *ct)
 {
@@ -47,6 +69,7 @@ static void free_managed(struct kref *ref)
 	struct managed *m = container_of(ref, struct managed, ref);
 
 	mmdrop(m->mm);
+	kref_put(&m->space->ref, free_space);
 	ckm_container_put(m->ct);
 	kfree(m);
 }
@@ -81,76 +104,83 @@ static int charge_locked(struct managed *m)
 static void unlist_locked(struct managed *m)
 {
 	lockdep_assert_held(&m->ct->rm_lock);
-	list_del(&m->node);
+	interval_tree_remove(&m->range, &m->space->mappings);
 	m->listed = false;
 }
 
-/* Caller removed it from the list. Sleeps. */
+static void list_locked(struct managed *m)
+{
+	lockdep_assert_held(&m->ct->rm_lock);
+	m->seq = ++m->space->seq;
+	interval_tree_insert(&m->range, &m->space->mappings);
+	m->listed = true;
+}
+
+/* Caller unlisted it. Sleeps. */
 static void drop(struct managed *m)
 {
 	mmu_interval_notifier_remove(&m->notifier);
+	spin_lock(&m->space->lock);
+	list_del_init(&m->stale);
+	spin_unlock(&m->space->lock);
 	kref_put(&m->ref, free_managed);
 }
 
 /* ---- the rest of a mapping ---- */
 
-/* The first address in @at to @end that no later mapping of the same file has taken
- * over; the length from there goes to @len. Returns @end if there is none. Caller holds
- * rm_lock.
+/* Bytes to charge for the addresses in @at to @end that no later mapping has taken over. Takes
+ * from @steps; meaningless when none is left.
  */
-static u64 own_part(const struct managed *m, u64 at, u64 end, u64 *len)
+static u64 own_bytes_locked(const struct managed *m, const struct cgpu_core_ops *core, u64 at,
+			    u64 end, u32 *steps)
 {
-	const struct managed *other;
-	bool moved = true;
+	const u64 first = at;
+	struct interval_tree_node *node;
+	u64 bytes = 0;
 
 	lockdep_assert_held(&m->ct->rm_lock);
-	while (moved && at < end) {
-		moved = false;
-		*len = end - at;
-		other = m;
-		list_for_each_entry_continue(other, &m->ct->managed, node) {
-			if (other->file != m->file || other->mm != m->mm || other->end <= at)
-				continue;
-			if (other->start <= at) {
-				at = other->end;
-				moved = true;
-				break;
-			}
-			*len = min(*len, other->start - at);
-		}
+	/* Ascending by start. */
+	for (node = interval_tree_iter_first(&m->space->mappings, first, end - 1);
+	     node && *steps; node = interval_tree_iter_next(node, first, end - 1)) {
+		--*steps;
+		if (container_of(node, struct managed, range)->seq <= m->seq)
+			continue;
+		if (node->start > at)
+			bytes += core->mem.managed_bytes(at, node->start);
+		at = max_t(u64, at, node->last + 1);
+		if (at >= end)
+			return bytes;
 	}
-	return min(at, end);
+	return bytes + core->mem.managed_bytes(at, end);
 }
 
 static u64 bytes_left_locked(const struct managed *m, struct mm_struct *mm)
 {
 	const struct cgpu_core_ops *core;
 	struct vm_area_struct *vma;
-	u64 at, end, len, bytes = 0;
+	u32 steps = RECOUNT_STEPS;
+	u64 bytes = 0;
 
-	for (vma = find_vma(mm, m->start); vma && vma->vm_start < m->end;
+	core = ckm_core_enter();
+	for (vma = find_vma(mm, m->start); vma && vma->vm_start < m->end && steps;
 	     vma = find_vma(mm, vma->vm_end)) {
-		if (vma->vm_file != m->file)
-			continue;
-		end = min_t(u64, vma->vm_end, m->end);
-		at = own_part(m, max_t(u64, vma->vm_start, m->start), end, &len);
-		core = ckm_core_enter();
-		for (; at < end; at = own_part(m, at + len, end, &len))
-			bytes += core->mem.managed_bytes(at, at + len);
-		ckm_core_leave();
+		steps--;
+		if (vma->vm_file == m->file)
+			bytes += own_bytes_locked(m, core, max_t(u64, vma->vm_start, m->start),
+						  min_t(u64, vma->vm_end, m->end), &steps);
 	}
+	ckm_core_leave();
 	/* Two pieces in one block count the block twice: never raise the charge. */
-	return min(bytes, m->bytes);
+	return steps ? min(bytes, m->bytes) : m->bytes;
 }
 
-/* True: nothing is left, and the mapping is off the list. */
+/* True: nothing is left, and the mapping is unlisted. */
 static bool recount_one_locked(struct managed *m, struct mm_struct *mm)
 {
 	struct ckm_container *ct = m->ct;
 	u64 left;
 	u32 i;
 
-	WRITE_ONCE(m->stale, false);
 	left = bytes_left_locked(m, mm);
 	if (!left) {
 		unlist_locked(m);
@@ -163,36 +193,40 @@ static bool recount_one_locked(struct managed *m, struct mm_struct *mm)
 	return !left;
 }
 
-/* Recount the stale mappings of @mm; those of which nothing is left go to @gone. Caller
- * holds mmap_lock for writing, because munmap() lets the driver free with the lock held
- * for reading.
- */
-static void recount_locked(struct ckm_container *ct, struct mm_struct *mm, struct list_head *gone)
+/* A stale mapping, with a reference; NULL: none is left. */
+static struct managed *take_stale(struct ckm_managed_space *space)
 {
-	struct managed *m, *next;
+	struct managed *m;
+
+	spin_lock(&space->lock);
+	m = list_first_entry_or_null(&space->stale, struct managed, stale);
+	if (m) {
+		list_del_init(&m->stale);
+		kref_get(&m->ref);
+	}
+	spin_unlock(&space->lock);
+	return m;
+}
+
+/* Recount the stale mappings, each under rm_lock of its own. Caller holds mmap_lock for
+ * writing, because munmap() lets the driver free with the lock held for reading.
+ */
+static void recount(struct ckm_container *ct, struct ckm_managed_space *space,
+		    struct mm_struct *mm)
+{
+	struct managed *m;
+	bool gone;
 
 	mmap_assert_write_locked(mm);
-	list_for_each_entry_safe(m, next, &ct->managed, node)
-		if (m->mm == mm && READ_ONCE(m->stale) && recount_one_locked(m, mm))
-			list_add(&m->node, gone);
-}
-
-static void drop_all(struct list_head *gone)
-{
-	struct managed *m, *next;
-
-	list_for_each_entry_safe(m, next, gone, node)
-		drop(m);
-}
-
-static void recount(struct ckm_container *ct, struct mm_struct *mm)
-{
-	LIST_HEAD(gone);
-
-	mutex_lock(&ct->rm_lock);
-	recount_locked(ct, mm, &gone);
-	mutex_unlock(&ct->rm_lock);
-	drop_all(&gone);
+	while ((m = take_stale(space))) {
+		mutex_lock(&ct->rm_lock);
+		gone = m->listed && recount_one_locked(m, mm);
+		mutex_unlock(&ct->rm_lock);
+		if (gone)
+			drop(m);
+		kref_put(&m->ref, free_managed);
+		cond_resched();
+	}
 }
 
 /* An exiting address space drops its mappings, and the last one drops the backing file:
@@ -230,7 +264,7 @@ static void recount_work(struct work_struct *work)
 
 	if (mmget_not_zero(mm)) {
 		mmap_write_lock(mm);
-		recount(m->ct, mm);
+		recount(m->ct, m->space, mm);
 		mmap_write_unlock(mm);
 		mmput(mm);
 		ckm_mem_ops_end(m->ct);
@@ -259,7 +293,10 @@ static bool invalidated(struct mmu_interval_notifier *notifier,
 	mmu_interval_set_seq(notifier, seq);
 	if (range->event != MMU_NOTIFY_UNMAP)
 		return true;
-	WRITE_ONCE(m->stale, true);
+	spin_lock(&m->space->lock);
+	if (list_empty(&m->stale))
+		list_add_tail(&m->stale, &m->space->stale);
+	spin_unlock(&m->space->lock);
 	kref_get(&m->ref);
 	atomic_inc(&m->ct->recounts);
 	ckm_mem_ops_begin(m->ct);
@@ -275,14 +312,39 @@ static const struct mmu_interval_notifier_ops notifier_ops = { .invalidate = inv
 
 /* ---- mapping ---- */
 
+/* The file's, made at its first mapping. Callers hold mmap_lock of the one address space that
+ * maps it for writing. NULL: no memory.
+ */
+static struct ckm_managed_space *space_of(struct ckm_backing *backing)
+{
+	struct ckm_managed_space *space = backing->managed;
+
+	if (space)
+		return space;
+	space = kzalloc(sizeof(*space), GFP_KERNEL_ACCOUNT);
+	if (!space)
+		return NULL;
+	kref_init(&space->ref);
+	space->mappings = RB_ROOT_CACHED;
+	spin_lock_init(&space->lock);
+	INIT_LIST_HEAD(&space->stale);
+	backing->managed = space;
+	return space;
+}
+
 static struct managed *alloc_managed(struct ckm_backing *backing, const struct vm_area_struct *vma)
 {
-	struct managed *m = kzalloc(struct_size(m, mem, backing->ct->slot_count),
-				    GFP_KERNEL_ACCOUNT);
+	struct ckm_managed_space *space = space_of(backing);
 	const struct cgpu_core_ops *core;
+	struct managed *m = NULL;
 
+	if (space)
+		m = kzalloc(struct_size(m, mem, backing->ct->slot_count), GFP_KERNEL_ACCOUNT);
 	if (!m)
 		return NULL;
+	kref_get(&space->ref);
+	m->space = space;
+	INIT_LIST_HEAD(&m->stale);
 	kref_init(&m->ref);
 	INIT_WORK(&m->work, recount_work);
 	ckm_container_get(backing->ct);
@@ -292,6 +354,8 @@ static struct managed *alloc_managed(struct ckm_backing *backing, const struct v
 	m->file = backing->real;
 	m->start = vma->vm_start;
 	m->end = vma->vm_end;
+	m->range.start = m->start;
+	m->range.last = m->end - 1;
 	core = ckm_core_enter();
 	m->bytes = core->mem.managed_bytes(m->start, m->end);
 	ckm_core_leave();
@@ -302,7 +366,6 @@ int ckm_managed_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
 	struct ckm_container *ct = backing->ct;
 	struct managed *m;
-	LIST_HEAD(gone);
 	int ret;
 
 	m = alloc_managed(backing, vma);
@@ -314,19 +377,19 @@ int ckm_managed_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 		kref_put(&m->ref, free_managed);
 		return ret;
 	}
-	mutex_lock(&ct->rm_lock);
 	/* Memory that this process has just unmapped is free, and so is what the new
 	 * mapping replaces. From 6.12 on the replaced mapping is closed by now but can
-	 * still be found; the newer entry of the list has its addresses.
+	 * still be found; the newer mapping has its addresses.
 	 */
-	list_add_tail(&m->node, &ct->managed);
-	m->listed = true;
-	recount_locked(ct, current->mm, &gone);
+	mutex_lock(&ct->rm_lock);
+	list_locked(m);
+	mutex_unlock(&ct->rm_lock);
+	recount(ct, m->space, current->mm);
+	mutex_lock(&ct->rm_lock);
 	ret = charge_locked(m);
 	if (ret)
 		unlist_locked(m);
 	mutex_unlock(&ct->rm_lock);
-	drop_all(&gone);
 	if (ret)
 		goto err_drop;
 	vma_set_file(vma, backing->real);
@@ -350,17 +413,25 @@ err_drop:
 
 void ckm_managed_release(struct ckm_container *ct, struct ckm_backing *backing)
 {
-	struct managed *m, *next;
-	LIST_HEAD(gone);
+	struct ckm_managed_space *space = backing->managed;
+	struct rb_node *first;
+	struct managed *m;
 
-	mutex_lock(&ct->rm_lock);
-	list_for_each_entry_safe(m, next, &ct->managed, node)
-		if (m->file == backing->real) {
+	if (!space)
+		return;
+	do {
+		mutex_lock(&ct->rm_lock);
+		first = rb_first_cached(&space->mappings);
+		m = first ? rb_entry(first, struct managed, range.rb) : NULL;
+		if (m) {
 			uncharge_locked(m);
 			unlist_locked(m);
 			end_moves(m);
-			list_add(&m->node, &gone);
 		}
-	mutex_unlock(&ct->rm_lock);
-	drop_all(&gone);
+		mutex_unlock(&ct->rm_lock);
+		if (m)
+			drop(m);
+		cond_resched();
+	} while (m);
+	kref_put(&space->ref, free_space);
 }

@@ -3,10 +3,11 @@
 #ifndef CKM_CONTAINER_H
 #define CKM_CONTAINER_H
 
-#include <linux/hashtable.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/rbtree.h>
+#include <linux/rhashtable-types.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
@@ -68,11 +69,12 @@ struct ckm_container {
 	struct dentry *nodes;		/* ckm_lock; directory of its nodes; NULL: none */
 	bool dying;			/* written under ckm_lock, read without */
 	struct mutex rm_lock;		/* tree, memory records */
-	struct cgpu_tree tree;
-	DECLARE_HASHTABLE(dma_maps, 9);	/* rm_lock; ckm_dma_map.node, by address */
-	DECLARE_HASHTABLE(cpu_maps, 7);	/* rm_lock; ckm_cpu_map.node, by address (rm_map.c) */
-	struct list_head managed;	/* rm_lock; charges for managed memory (uvm_managed.c) */
-	u64 pool_bytes;			/* rm_lock; bytes of semaphore pools (uvm.c) */
+	struct cgpu_tree tree;		/* rm_lock */
+	struct rhashtable objs;		/* rm_lock; readers: also RCU; ckm_obj.node */
+	struct rb_root dma_maps;	/* rm_lock; ckm_dma_map.node (rm_map_dma.c) */
+	struct rb_root cpu_maps;	/* rm_lock; ckm_cpu_map.node (rm_map.c) */
+	u32 maps;			/* rm_lock; number of both */
+	u64 pool_bytes;			/* rm_lock; of semaphore pools, as counted by uvm.c */
 	atomic_t recounts;		/* in flight, of managed memory (uvm_managed.c) */
 	wait_queue_head_t recounted;
 	atomic_t handles;		/* last one that this module chose (rm_export.c) */

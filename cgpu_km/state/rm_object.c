@@ -2,6 +2,7 @@
 /* Owns the objects of containers and their mappings. Takes rm_lock, gpu->lock. */
 #include <linux/moduleparam.h>
 #include <linux/rcupdate.h>
+#include <linux/rhashtable.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 
@@ -15,14 +16,121 @@
 #include "state/rm_object.h"
 #include "state/slot.h"
 
-/* The tree has a fixed number of hash buckets, so more objects would slow down every call. */
+/* Bounds the kernel memory of a container, and how long its end takes. */
 static unsigned int max_objects = 1 << 18;
 module_param(max_objects, uint, 0644);
-MODULE_PARM_DESC(max_objects, "RM objects that a container may have at once (default 262144)");
+MODULE_PARM_DESC(max_objects, "RM objects and mappings that a container may have at once (default 262144)");
+
+/* Objects and mappings that are removed under rm_lock at a time. Whoever waits for the lock,
+ * a reader of meminfo for one, waits for so many.
+ */
+#define REMOVE_STEP	16
 
 #define UNKNOWN_BYTES	(4ull << 30)	/* assumed size if unknown: 8 MiB of page tables */
 
 static struct kmem_cache *obj_cache;
+
+/* ---- names ---- */
+
+static_assert(offsetof(struct cgpu_obj, hobject) == offsetof(struct cgpu_obj, hclient) + sizeof(u32));
+
+/* The part of an object that is its key. */
+struct name {
+	u32 hclient, hobject;
+};
+
+static int compare_name(struct rhashtable_compare_arg *arg, const void *obj)
+{
+	const struct name *name = arg->key;
+	const struct cgpu_obj *core = &((const struct ckm_obj *)obj)->core;
+
+	return name->hclient != core->hclient || name->hobject != core->hobject;
+}
+
+/* Keyed with a random number, so a tenant cannot choose handles that make a chain long; the
+ * table grows and shrinks in a work item, bucket by bucket.
+ */
+static const struct rhashtable_params names = {
+	.key_len		= sizeof(struct name),
+	.key_offset		= offsetof(struct ckm_obj, core.hclient),
+	.head_offset		= offsetof(struct ckm_obj, node),
+	.obj_cmpfn		= compare_name,
+	.automatic_shrinking	= true,
+};
+
+int ckm_objs_init_names(struct ckm_container *ct)
+{
+	return rhashtable_init(&ct->objs, &names);
+}
+
+void ckm_objs_exit_names(struct ckm_container *ct)
+{
+	rhashtable_destroy(&ct->objs);
+}
+
+/* Caller is in an RCU read section. */
+static struct cgpu_obj *find_name(struct ckm_container *ct, u32 client, u32 object)
+{
+	const struct name name = { client, object };
+	struct ckm_obj *obj = rhashtable_lookup(&ct->objs, &name, names);
+
+	return obj ? &obj->core : NULL;
+}
+
+struct cgpu_obj *ckm_obj_find_locked(struct ckm_container *ct, u32 client, u32 object)
+{
+	struct cgpu_obj *obj;
+
+	lockdep_assert_held(&ct->rm_lock);
+	rcu_read_lock();
+	obj = find_name(ct, client, object);
+	rcu_read_unlock();
+	return obj;
+}
+
+bool ckm_obj_is_live_locked(const struct ckm_container *ct, const struct cgpu_obj *obj)
+{
+	const struct cgpu_core_ops *core;
+	bool live;
+
+	lockdep_assert_held(&ct->rm_lock);
+	core = ckm_core_enter();
+	live = core->mem.tree_is_live(obj);
+	ckm_core_leave();
+	return live;
+}
+
+struct cgpu_obj *ckm_obj_live_locked(struct ckm_container *ct, u32 client, u32 object)
+{
+	struct cgpu_obj *obj = ckm_obj_find_locked(ct, client, object);
+
+	return obj && ckm_obj_is_live_locked(ct, obj) ? obj : NULL;
+}
+
+int ckm_obj_add_locked(struct ckm_container *ct, struct cgpu_obj *obj, struct cgpu_obj *parent)
+{
+	const struct cgpu_core_ops *core;
+	int ret;
+
+	lockdep_assert_held(&ct->rm_lock);
+	core = ckm_core_enter();
+	ret = core->mem.tree_add(&ct->tree, obj, parent);
+	ckm_core_leave();
+	if (ret)
+		return ret;
+	/* Found by others from here on, so after the tree. */
+	ret = rhashtable_lookup_insert_fast(&ct->objs, &container_of(obj, struct ckm_obj, core)->node,
+					    names);
+	if (!ret)
+		return 0;
+	core = ckm_core_enter();
+	core->mem.tree_detach(&ct->tree, obj);
+	ckm_core_leave();
+	obj->state = CGPU_OBJ_PENDING;
+	return ret == -EEXIST ? ret : -ENOMEM;
+}
+
+/* ---- end ---- */
 
 struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind)
 {
@@ -110,87 +218,126 @@ static void unschedule(struct ckm_container *ct, struct ckm_obj *obj)
 	mutex_unlock(&slot->gpu->lock);
 }
 
-/* The driver unmaps memory that it frees. The charge is part of the object's overhead,
- * which the caller uncharges.
- */
-static void forget_dma_maps(struct ckm_obj *obj)
-{
-	struct ckm_dma_map *map, *next;
-
-	list_for_each_entry_safe(map, next, &obj->dma_maps, of) {
-		hash_del(&map->node);
-		list_del(&map->of);
-		kfree(map);
-	}
-}
-
 void ckm_cpu_map_drop(struct ckm_cpu_map *map)
 {
 	ckm_quota_give(map->slot, CGPU_QUOTA_BAR1, map->bytes);
 	kfree(map);
 }
 
-static void forget_cpu_maps_locked(struct ckm_container *ct, struct ckm_obj *memory)
+/* The driver unmaps memory that it frees. The charge for page tables is part of the object's
+ * overhead. Takes from @budget; true: none is left.
+ */
+static bool forget_maps_locked(struct ckm_container *ct, struct ckm_obj *memory, u32 *budget)
 {
-	struct ckm_cpu_map *map, *next;
+	struct ckm_dma_map *dma;
+	struct ckm_cpu_map *cpu;
 
 	lockdep_assert_held(&ct->rm_lock);
-	list_for_each_entry_safe(map, next, &memory->cpu_maps, of) {
-		hash_del(&map->node);
-		list_del(&map->of);
-		ckm_cpu_map_drop(map);
+	for (; *budget; --*budget) {
+		dma = list_first_entry_or_null(&memory->dma_maps, struct ckm_dma_map, of);
+		cpu = list_first_entry_or_null(&memory->cpu_maps, struct ckm_cpu_map, of);
+		if (!dma && !cpu)
+			return true;
+		ct->maps--;
+		if (dma) {
+			rb_erase(&dma->node, &ct->dma_maps);
+			list_del(&dma->of);
+			kfree(dma);
+		} else {
+			rb_erase(&cpu->node, &ct->cpu_maps);
+			list_del(&cpu->of);
+			ckm_cpu_map_drop(cpu);
+		}
 	}
+	return list_empty(&memory->dma_maps) && list_empty(&memory->cpu_maps);
 }
 
-void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list)
+/* Take a leaf without mappings out, and uncharge it. */
+static void release_leaf_locked(struct ckm_container *ct, struct ckm_obj *obj)
 {
-	struct cgpu_obj *core, *next;
+	struct cgpu_obj *leaf = &obj->core;
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&ct->rm_lock);
+	rhashtable_remove_fast(&ct->objs, &obj->node, names);
+	core = ckm_core_enter();
+	core->mem.tree_detach(&ct->tree, leaf);
+	ckm_core_leave();
+	unschedule(ct, obj);
+	list_del_init(&obj->bound);
+	if (leaf->mem)
+		ckm_mem_put_locked(ct, leaf->mem);
+	if (leaf->userd)
+		ckm_mem_put_locked(ct, leaf->userd);
+	leaf->mem = NULL;
+	leaf->userd = NULL;
+	ckm_obj_overhead_less_locked(ct, leaf, leaf->overhead);
+	if (!leaf->pin_count)	/* else freed by the last unpin */
+		ckm_obj_free(obj);
+}
+
+void ckm_obj_remove_locked(struct ckm_container *ct, struct cgpu_obj *obj)
+{
+	if (obj->state != CGPU_OBJ_DETACHED)
+		release_leaf_locked(ct, container_of(obj, struct ckm_obj, core));
+}
+
+/* One step. True: @root is out. */
+static bool remove_some_locked(struct ckm_container *ct, struct cgpu_obj *root)
+{
+	const struct cgpu_core_ops *core;
+	u32 budget = REMOVE_STEP;
+	struct cgpu_obj *leaf;
 	struct ckm_obj *obj;
 
 	lockdep_assert_held(&ct->rm_lock);
-	for (core = list; core; core = next) {
-		next = core->hash_next;
-		core->hash_next = NULL;
-		obj = container_of(core, struct ckm_obj, core);
-		unschedule(ct, obj);
-		list_del_init(&obj->bound);
-		if (core->mem)
-			ckm_mem_put_locked(ct, core->mem);
-		if (core->userd)
-			ckm_mem_put_locked(ct, core->userd);
-		core->mem = NULL;
-		core->userd = NULL;
-		forget_dma_maps(obj);
-		forget_cpu_maps_locked(ct, obj);
-		ckm_obj_overhead_less_locked(ct, core, core->overhead);
-		if (!core->pin_count)	/* else freed by the last unpin */
-			ckm_obj_free(obj);
+	/* Hides all of it between the steps: nothing can be found in it, or added to it. */
+	root->state = CGPU_OBJ_FREEING;
+	while (budget) {
+		core = ckm_core_enter();
+		leaf = core->mem.tree_leaf(root);
+		ckm_core_leave();
+		obj = container_of(leaf, struct ckm_obj, core);
+		if (!forget_maps_locked(ct, obj, &budget))
+			return false;
+		release_leaf_locked(ct, obj);
+		if (leaf == root)
+			return true;
+		budget -= budget > 0;
 	}
+	return false;
 }
 
-void ckm_objs_remove_locked(struct ckm_container *ct, struct cgpu_obj *root)
+void ckm_objs_remove(struct ckm_container *ct, struct cgpu_obj *root)
 {
-	const struct cgpu_core_ops *core;
-	struct cgpu_obj *obj, *list;
-	bool last;
+	bool done;
 
-	lockdep_assert_held(&ct->rm_lock);
 	do {
-		for (obj = root; obj->child; obj = obj->child)
-			;
-		last = obj == root;
-		core = ckm_core_enter();
-		list = core->mem.tree_remove(&ct->tree, obj);
-		ckm_core_leave();
-		ckm_objs_release_locked(ct, list);
+		mutex_lock(&ct->rm_lock);
+		done = remove_some_locked(ct, root);
+		mutex_unlock(&ct->rm_lock);
 		cond_resched();
-	} while (!last);
+	} while (!done);
+}
+
+void ckm_clients_remove(struct ckm_container *ct, struct list_head *clients)
+{
+	struct ckm_obj *client;
+
+	do {
+		mutex_lock(&ct->rm_lock);
+		client = list_first_entry_or_null(clients, struct ckm_obj, bound);
+		if (client)
+			remove_some_locked(ct, &client->core);
+		mutex_unlock(&ct->rm_lock);
+		cond_resched();
+	} while (client);
 }
 
 bool ckm_objs_have_room_locked(const struct ckm_container *ct)
 {
 	lockdep_assert_held(&ct->rm_lock);
-	return ct->tree.objects < READ_ONCE(max_objects);
+	return ct->tree.objects + ct->maps < READ_ONCE(max_objects);
 }
 
 /* ---- objects in use ---- */
@@ -201,37 +348,40 @@ struct cgpu_obj *ckm_obj_pin(struct ckm_container *ct, u32 client, u32 object)
 	struct cgpu_obj *obj;
 
 	mutex_lock(&ct->rm_lock);
-	core = ckm_core_enter();
-	obj = core->mem.tree_live(&ct->tree, client, object);
-	if (obj)
-		obj->pin_count++;
-	ckm_core_leave();
+	obj = ckm_obj_live_locked(ct, client, object);
+	if (obj) {
+		core = ckm_core_enter();
+		core->mem.tree_pin(obj);
+		ckm_core_leave();
+	}
 	mutex_unlock(&ct->rm_lock);
 	return obj;
 }
 
 bool ckm_obj_is_owned(struct ckm_container *ct, u64 owner, u32 client, u32 object)
 {
-	const struct cgpu_core_ops *core;
+	const struct cgpu_core_ops *core = ckm_core_enter();	/* an RCU read section */
 	struct cgpu_obj *obj;
 	bool owns;
 
-	core = ckm_core_enter();
-	rcu_read_lock();
-	obj = core->mem.tree_live(&ct->tree, client, object);
-	owns = obj && obj->owner == owner;
-	rcu_read_unlock();
+	obj = find_name(ct, client, object);
+	owns = obj && obj->owner == owner && core->mem.tree_is_live(obj);
 	ckm_core_leave();
 	return owns;
 }
 
 void ckm_obj_unpin(struct ckm_container *ct, struct cgpu_obj *obj)
 {
+	const struct cgpu_core_ops *core;
+	bool last;
+
 	if (!obj)
 		return;
 	mutex_lock(&ct->rm_lock);
-	/* Released while it was pinned, with its client's file: this was the last pin. */
-	if (!--obj->pin_count && obj->state == CGPU_OBJ_DETACHED)
+	core = ckm_core_enter();
+	last = core->mem.tree_unpin(obj);
+	ckm_core_leave();
+	if (last)	/* it was removed while it was pinned */
 		ckm_obj_free(container_of(obj, struct ckm_obj, core));
 	mutex_unlock(&ct->rm_lock);
 }

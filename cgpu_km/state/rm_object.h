@@ -5,7 +5,9 @@
 
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/rbtree.h>
 #include <linux/rcupdate.h>
+#include <linux/rhashtable-types.h>
 #include <linux/types.h>
 
 #include "core/core_ops.h"
@@ -41,6 +43,7 @@ struct ckm_group {
  */
 struct ckm_obj {
 	struct cgpu_obj core;		/* ct->rm_lock */
+	struct rhash_head node;		/* ct->rm_lock; in ct->objs, by client and object handle */
 	struct rcu_head rcu;		/* ckm_obj_is_owned() reads without a lock */
 	struct list_head sched;		/* gpu->lock; empty: on no list; a TSG's: group->handles */
 	struct list_head bound;		/* ct->rm_lock; clients: on ckm_backing.clients */
@@ -62,7 +65,7 @@ struct ckm_obj {
  * which ignores the memory handle of an unmap call.
  */
 struct ckm_dma_map {
-	struct hlist_node node;		/* ct->rm_lock; on ct->dma_maps */
+	struct rb_node node;		/* ct->rm_lock; in ct->dma_maps */
 	struct list_head of;		/* ct->rm_lock; on its memory's dma_maps */
 	struct ckm_obj *memory;		/* frees the mapping when it is released */
 	u32 hclient, hdevice, hdma;
@@ -74,7 +77,7 @@ struct ckm_dma_map {
  * the driver does.
  */
 struct ckm_cpu_map {
-	struct hlist_node node;		/* ct->rm_lock; on ct->cpu_maps */
+	struct rb_node node;		/* ct->rm_lock; in ct->cpu_maps */
 	struct list_head of;		/* ct->rm_lock; on its memory's cpu_maps */
 	struct ckm_obj *memory;		/* frees the mapping when it is released */
 	struct ckm_slot *slot;		/* has the charge */
@@ -94,27 +97,40 @@ void ckm_group_get(struct ckm_group *group);
 struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind);
 void ckm_obj_free(struct ckm_obj *obj);
 
-/* Uncharge and free objects that were removed from the tree, linked by hash_next. A pinned
- * one is freed by the last unpin. Caller holds rm_lock; takes gpu->lock.
+/* Add @obj to the tree below @parent, NULL for a client, and to the names. 0; -EEXIST: the
+ * handle is taken; -EINVAL: not below this parent; -ENOMEM. Caller holds rm_lock.
  */
-void ckm_objs_release_locked(struct ckm_container *ct, struct cgpu_obj *list);
-/* Remove the subtree of @root and its dependants from the tree and release them, one
- * object at a time with reschedules in between. Sleeps; caller holds rm_lock.
+int ckm_obj_add_locked(struct ckm_container *ct, struct cgpu_obj *obj, struct cgpu_obj *parent);
+/* Take an object that nothing is below and that was never LIVE out again and uncharge it; a
+ * pinned one is freed by the last unpin. No-op if it is out already. Caller holds rm_lock;
+ * takes gpu->lock.
  */
-void ckm_objs_remove_locked(struct ckm_container *ct, struct cgpu_obj *root);
-/* False: the container has max_objects objects. Caller holds rm_lock. */
+void ckm_obj_remove_locked(struct ckm_container *ct, struct cgpu_obj *obj);
+/* Take @root and all that goes with it out, uncharge and free it. The driver has freed it.
+ * Its names are free at the end of the call, not before. Proportional to what is removed;
+ * sleeps, and takes rm_lock for some objects at a time.
+ */
+void ckm_objs_remove(struct ckm_container *ct, struct cgpu_obj *root);
+/* The same for each client on @clients, a list by ckm_obj.bound that gets no new ones. */
+void ckm_clients_remove(struct ckm_container *ct, struct list_head *clients);
+/* False: the container has max_objects objects and mappings. Caller holds rm_lock. */
 bool ckm_objs_have_room_locked(const struct ckm_container *ct);
+/* NULL: none has these handles. Caller holds rm_lock. */
+struct cgpu_obj *ckm_obj_find_locked(struct ckm_container *ct, u32 client, u32 object);
+/* Whether @obj and all that it goes with are LIVE. Caller holds rm_lock. */
+bool ckm_obj_is_live_locked(const struct ckm_container *ct, const struct cgpu_obj *obj);
+/* As ckm_obj_find_locked(), but NULL also for one that is not LIVE. */
+struct cgpu_obj *ckm_obj_live_locked(struct ckm_container *ct, u32 client, u32 object);
 
 /* Uncharge and free @map, which is on no list (any more). Sleeps; takes gpu->lock. */
 void ckm_cpu_map_drop(struct ckm_cpu_map *map);
 
 /* Whether @object is LIVE and belongs to a client of the backing file with id @owner. Takes
- * no lock. True is exact; false may also mean that another thread changed the tree at the
- * same time.
+ * no lock. A free that begins at the same time may be missed, as if the call had come before.
  */
 bool ckm_obj_is_owned(struct ckm_container *ct, u64 owner, u32 client, u32 object);
 
-/* Pin a LIVE object: it is not freed until unhold, and a tenant's call that would free it
+/* Pin a LIVE object: it is not freed until unpin, and a tenant's call that would free it
  * is refused meanwhile. NULL: no such object, or not LIVE. unpin of NULL is a no-op. Both
  * sleep and take rm_lock.
  */
@@ -152,6 +168,10 @@ u64 ckm_real_bytes(u32 client, u32 memory);
  * an RM call, so the caller holds no lock.
  */
 u64 ckm_page_tables_of(struct cgpu_obj *memory);
+
+/* The container's names: 0 or -ENOMEM. Exit sleeps; no object is left. */
+int ckm_objs_init_names(struct ckm_container *ct);
+void ckm_objs_exit_names(struct ckm_container *ct);
 
 int ckm_objs_init(void);
 void ckm_objs_exit(void);

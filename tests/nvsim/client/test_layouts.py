@@ -156,7 +156,7 @@ def run(programs, *argv, dev="/nonexistent"):
     return subprocess.run([programs / argv[0], *argv[1:]], capture_output=True, text=True, env=env, timeout=30)
 
 
-@pytest.mark.parametrize("name", ["simload", "simsmi", "flip"])
+@pytest.mark.parametrize("name", ["simload", "simsmi", "flip", "hoard"])
 def test_help(programs, name):
     done = run(programs, name, "--help")
     assert done.returncode == 0
@@ -202,7 +202,7 @@ def test_without_a_driver(programs, argv):
     )
 
 
-@pytest.mark.parametrize("name", ["simload", "simsmi", "flip"])
+@pytest.mark.parametrize("name", ["simload", "simsmi", "flip", "hoard"])
 def test_programs_are_static(programs, name):
     elf = (programs / name).read_bytes()
     (table,) = struct.unpack_from("<Q", elf, 32)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""How long a task holds a lock of the module and stays in RCU read sections: from lockdep's events, so on the debug
+kernel only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TRACING = Path("/sys/kernel/tracing")
+LINE = re.compile(r"\s(?P<at>\d+\.\d+): lock_(?P<what>acquire|release): (?P<lock>\S+) (?P<rest>.*)$")
+
+
+class Held:
+    """The longest hold of each lock class, in milliseconds, by the task's own clock."""
+
+    def __init__(self) -> None:
+        self.longest_ms: dict[str, float] = {}
+
+    def read(self, text: str) -> None:
+        """Pairs the events of one task. A read section inside of another one belongs to the outer one."""
+        since: dict[str, tuple[float, int]] = {}
+        for line in text.splitlines():
+            if not (found := LINE.search(line)):
+                continue
+            at = float(found["at"])
+            # lock_acquire: address [trylock] [read] name; lock_release: address name
+            name = found["rest"].split()[-1]
+            start, depth = since.get(name, (at, 0))
+            if found["what"] == "acquire":
+                since[name] = (start if depth else at, depth + 1)
+            elif depth:
+                since[name] = (start, depth - 1)
+                if depth == 1:
+                    self.longest_ms[name] = max(self.longest_ms.get(name, 0.0), (at - start) * 1000)
+
+
+def _write(name: str, text: str) -> None:
+    (TRACING / name).write_text(text)
+
+
+@contextmanager
+def held(*locks: str) -> Iterator[Held]:
+    """Measures this process. The names are lockdep's: of a mutex `&ct->rm_lock`, of RCU `rcu_read_lock`."""
+    if not (TRACING / "trace").exists():
+        os.system(f"mount -t tracefs tracefs {TRACING}")
+    result = Held()
+    condition = " || ".join(f'name == "{name}"' for name in locks)
+    _write("buffer_size_kb", "65536")
+    _write("trace_clock", "mono")
+    for event in ("lock_acquire", "lock_release"):
+        _write(f"events/lock/{event}/filter", f"common_pid == {os.getpid()} && ({condition})")
+        _write(f"events/lock/{event}/enable", "1")
+    _write("trace", "")
+    _write("tracing_on", "1")
+    try:
+        yield result
+    finally:
+        _write("tracing_on", "0")
+        for event in ("lock_acquire", "lock_release"):
+            _write(f"events/lock/{event}/enable", "0")
+            _write(f"events/lock/{event}/filter", "0")
+        result.read((TRACING / "trace").read_text())
+        _write("trace", "")
+        _write("buffer_size_kb", "1")
