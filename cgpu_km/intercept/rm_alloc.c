@@ -21,7 +21,6 @@
 u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
-	const struct cgpu_core_ops *core;
 	int ret;
 
 	a->obj->core.hobject = handle;
@@ -32,19 +31,8 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 				a->obj->core.cls);
 		return NV_ERR_RESOURCES;
 	}
-	/* The parent's file may have been closed meanwhile: a parent that is being removed
-	 * takes no children.
-	 */
-	if (a->parent && !ckm_obj_is_live_locked(ct, a->parent))
-		ret = -EINVAL;
-	else
-		ret = ckm_obj_add_locked(ct, &a->obj->core, a->parent);
+	ret = ckm_obj_add_locked(ct, &a->obj->core, a->parent);
 	a->in_tree = !ret;
-	if (!ret) {
-		core = ckm_core_enter();
-		core->mem.tree_pin(&a->obj->core);
-		ckm_core_leave();
-	}
 	if (!ret && !a->parent)
 		list_add_tail(&a->obj->bound, &a->rc->call->backing->clients);
 	mutex_unlock(&ct->rm_lock);

@@ -294,11 +294,10 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 {
 	struct cgpu_mem *mem = NULL;
 	u32 at = t->layout->objects_at + i * 4;
-	const struct cgpu_core_ops *core;
 	struct ckm_obj *obj;
 	int ret;
 
-	if (t->parent->gpu != e->gpu || !ckm_obj_is_live_locked(t->ct, t->parent))
+	if (t->parent->gpu != e->gpu)
 		return NV_ERR_PARENT;
 	if (!ckm_objs_have_room_locked(t->ct)) {
 		ckm_call_denied(t->rc->call, "one more than max_objects, of class", e->cls);
@@ -326,9 +325,6 @@ static u32 file_pending_locked(struct transfer *t, u32 i, const struct export *e
 	}
 	obj->core.mem = mem;
 	obj->core.bytes = e->bytes;
-	core = ckm_core_enter();
-	core->mem.tree_pin(&obj->core);
-	ckm_core_leave();
 	t->object[i] = &obj->core;
 	return NV_OK;
 }

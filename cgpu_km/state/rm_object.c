@@ -88,23 +88,47 @@ struct cgpu_obj *ckm_obj_find_locked(struct ckm_container *ct, u32 client, u32 o
 	return obj;
 }
 
-bool ckm_obj_is_live_locked(const struct ckm_container *ct, const struct cgpu_obj *obj)
+/* As find_name(), but NULL also for one that is not LIVE. */
+static struct cgpu_obj *find_live(const struct cgpu_core_ops *core, struct ckm_container *ct,
+				  u32 client, u32 object)
 {
-	const struct cgpu_core_ops *core;
-	bool live;
+	struct cgpu_obj *obj = find_name(ct, client, object);
 
-	lockdep_assert_held(&ct->rm_lock);
-	core = ckm_core_enter();
-	live = core->mem.tree_is_live(obj);
-	ckm_core_leave();
-	return live;
+	return obj && core->mem.tree_is_live(obj) ? obj : NULL;
 }
 
 struct cgpu_obj *ckm_obj_live_locked(struct ckm_container *ct, u32 client, u32 object)
 {
-	struct cgpu_obj *obj = ckm_obj_find_locked(ct, client, object);
+	const struct cgpu_core_ops *core;
+	struct cgpu_obj *obj;
 
-	return obj && ckm_obj_is_live_locked(ct, obj) ? obj : NULL;
+	lockdep_assert_held(&ct->rm_lock);
+	core = ckm_core_enter();
+	obj = find_live(core, ct, client, object);
+	ckm_core_leave();
+	return obj;
+}
+
+static int add(const struct cgpu_core_ops *core, struct ckm_container *ct, struct ckm_obj *obj,
+	       struct cgpu_obj *parent)
+{
+	int ret;
+
+	/* A parent that is being removed with its file takes no children. */
+	if (parent && !core->mem.tree_is_live(parent))
+		return -EINVAL;
+	ret = core->mem.tree_add(&ct->tree, &obj->core, parent);
+	if (ret)
+		return ret;
+	/* Found by others from here on, so after the tree. */
+	ret = rhashtable_lookup_insert_fast(&ct->objs, &obj->node, names);
+	if (!ret) {
+		core->mem.tree_pin(&obj->core);
+		return 0;
+	}
+	core->mem.tree_detach(&ct->tree, &obj->core);
+	obj->core.state = CGPU_OBJ_PENDING;
+	return ret == -EEXIST ? ret : -ENOMEM;
 }
 
 int ckm_obj_add_locked(struct ckm_container *ct, struct cgpu_obj *obj, struct cgpu_obj *parent)
@@ -114,20 +138,9 @@ int ckm_obj_add_locked(struct ckm_container *ct, struct cgpu_obj *obj, struct cg
 
 	lockdep_assert_held(&ct->rm_lock);
 	core = ckm_core_enter();
-	ret = core->mem.tree_add(&ct->tree, obj, parent);
+	ret = add(core, ct, container_of(obj, struct ckm_obj, core), parent);
 	ckm_core_leave();
-	if (ret)
-		return ret;
-	/* Found by others from here on, so after the tree. */
-	ret = rhashtable_lookup_insert_fast(&ct->objs, &container_of(obj, struct ckm_obj, core)->node,
-					    names);
-	if (!ret)
-		return 0;
-	core = ckm_core_enter();
-	core->mem.tree_detach(&ct->tree, obj);
-	ckm_core_leave();
-	obj->state = CGPU_OBJ_PENDING;
-	return ret == -EEXIST ? ret : -ENOMEM;
+	return ret;
 }
 
 /* ---- end ---- */
@@ -348,12 +361,11 @@ struct cgpu_obj *ckm_obj_pin(struct ckm_container *ct, u32 client, u32 object)
 	struct cgpu_obj *obj;
 
 	mutex_lock(&ct->rm_lock);
-	obj = ckm_obj_live_locked(ct, client, object);
-	if (obj) {
-		core = ckm_core_enter();
+	core = ckm_core_enter();
+	obj = find_live(core, ct, client, object);
+	if (obj)
 		core->mem.tree_pin(obj);
-		ckm_core_leave();
-	}
+	ckm_core_leave();
 	mutex_unlock(&ct->rm_lock);
 	return obj;
 }

@@ -97,8 +97,9 @@ void ckm_group_get(struct ckm_group *group);
 struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind);
 void ckm_obj_free(struct ckm_obj *obj);
 
-/* Add @obj to the tree below @parent, NULL for a client, and to the names. 0; -EEXIST: the
- * handle is taken; -EINVAL: not below this parent; -ENOMEM. Caller holds rm_lock.
+/* Add @obj to the tree below @parent, NULL for a client, and to the names, and pin it. 0;
+ * -EEXIST: the handle is taken; -EINVAL: not below this parent, or that is being removed;
+ * -ENOMEM. Caller holds rm_lock.
  */
 int ckm_obj_add_locked(struct ckm_container *ct, struct cgpu_obj *obj, struct cgpu_obj *parent);
 /* Take an object that nothing is below and that was never LIVE out again and uncharge it; a
@@ -117,8 +118,6 @@ void ckm_clients_remove(struct ckm_container *ct, struct list_head *clients);
 bool ckm_objs_have_room_locked(const struct ckm_container *ct);
 /* NULL: none has these handles. Caller holds rm_lock. */
 struct cgpu_obj *ckm_obj_find_locked(struct ckm_container *ct, u32 client, u32 object);
-/* Whether @obj and all that it goes with are LIVE. Caller holds rm_lock. */
-bool ckm_obj_is_live_locked(const struct ckm_container *ct, const struct cgpu_obj *obj);
 /* As ckm_obj_find_locked(), but NULL also for one that is not LIVE. */
 struct cgpu_obj *ckm_obj_live_locked(struct ckm_container *ct, u32 client, u32 object);
 
