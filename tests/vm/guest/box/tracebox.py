@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""How long a task holds a lock of the module and stays in RCU read sections: from lockdep's events, so on the debug
-kernel only."""
+"""What the kernel traces of the module: how long a task holds its locks and stays in RCU read sections (from lockdep's
+events, so on the debug kernel only), and how often a function is called."""
 
 from __future__ import annotations
 
@@ -42,11 +42,45 @@ def _write(name: str, text: str) -> None:
     (TRACING / name).write_text(text)
 
 
+def _mount() -> None:
+    if not (TRACING / "trace").exists():
+        os.system(f"mount -t tracefs tracefs {TRACING}")
+
+
+class Calls:
+    """Of one function of the kernel or a module, by any task, since the context began."""
+
+    def __init__(self, event: str):
+        self.event = event
+
+    @property
+    def count(self) -> int:
+        for line in (TRACING / "kprobe_profile").read_text().splitlines():
+            name, hits, _missed = line.split()
+            if name == self.event:
+                return int(hits)
+        raise LookupError(self.event)
+
+
+@contextmanager
+def calls_of(function: str) -> Iterator[Calls]:
+    """Counts with a kprobe. @function is a symbol that is not inlined."""
+    _mount()
+    event = f"calls_{function}"
+    _write("kprobe_events", f"p:kprobes/{event} {function}\n")
+    _write(f"events/kprobes/{event}/enable", "1")
+    try:
+        yield Calls(event)
+    finally:
+        _write(f"events/kprobes/{event}/enable", "0")
+        _write("kprobe_events", "")
+        _write("trace", "")
+
+
 @contextmanager
 def held(*locks: str) -> Iterator[Held]:
     """Measures this process. The names are lockdep's: of a mutex `&ct->rm_lock`, of RCU `rcu_read_lock`."""
-    if not (TRACING / "trace").exists():
-        os.system(f"mount -t tracefs tracefs {TRACING}")
+    _mount()
     result = Held()
     condition = " || ".join(f'name == "{name}"' for name in locks)
     _write("buffer_size_kb", "65536")
