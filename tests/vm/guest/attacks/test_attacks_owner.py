@@ -187,8 +187,12 @@ def test_a_channel_goes_with_the_pages_of_its_userd(box: Box):
         params.userd_memory[0], params.userd_offset[0] = arg.handle, 0
         status, second = client.alloc(group.gpfifo_class, group.tsg, params)
         assert status == 0
+        assert box.stat("channels") == 2
         assert gpu.free(arg.handle) == 0
-        assert client.free(second, group.tsg)
+        assert box.stat("channels") == 1
+        status, again = client.alloc(group.gpfifo_class, group.tsg, channel.params(), second)
+        assert (status, again) == (0, second), "the driver has none of that name either"
+        assert client.free(again, group.tsg) == 0
         channel.submit(kernel_ns=1000)
         channel.wait()
 
