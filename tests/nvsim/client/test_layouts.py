@@ -44,7 +44,6 @@ SIZES = {
     "TsgParams": 20,
     "ContextShareParams": 12,
     "ChannelParams": 368,
-    "ContextShareParams": 12,
     "CopyParams": 8,
     "IdInfo": 32,
     "FbInfo": 1028,
