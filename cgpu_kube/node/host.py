@@ -29,7 +29,7 @@ CORE_MODES = (CORE_MEM, MPS)  # a weight; under MPS the percentage of threads
 
 @dataclass(frozen=True, slots=True)
 class HostGpu:
-    """One GPU, as cgpud's operation `gpus` describes it."""
+    """One GPU, as cgpud's operation `capacity` describes it."""
 
     index: int  # M of /dev/nvidiaM, which is the number in annotations
     uuid: str
