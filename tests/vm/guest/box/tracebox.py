@@ -83,6 +83,8 @@ def held(*locks: str) -> Iterator[Held]:
     _mount()
     result = Held()
     condition = " || ".join(f'name == "{name}"' for name in locks)
+    before = {name: (TRACING / name).read_text().split()[0] for name in ("buffer_size_kb", "tracing_on")}
+    clock = re.search(r"\[(\w+)\]", (TRACING / "trace_clock").read_text())
     _write("buffer_size_kb", "65536")
     _write("trace_clock", "mono")
     for event in ("lock_acquire", "lock_release"):
@@ -99,4 +101,6 @@ def held(*locks: str) -> Iterator[Held]:
             _write(f"events/lock/{event}/filter", "0")
         result.read((TRACING / "trace").read_text())
         _write("trace", "")
-        _write("buffer_size_kb", "1")
+        _write("trace_clock", clock[1] if clock else "local")
+        for name, value in before.items():
+            _write(name, value)
