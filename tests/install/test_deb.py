@@ -81,13 +81,13 @@ def test_the_simulator_has_its_sources(on: Installed) -> None:
 
 
 def test_completion_answers(on: Installed) -> None:
-    script = "source /usr/share/bash-completion/completions/cgpu; COMP_WORDS=(cgpu stat) COMP_CWORD=1; "
+    script = "source /usr/share/bash-completion/completions/cgpu; COMP_WORDS=(cgpu statu) COMP_CWORD=1; "
     assert on.box.must(f"bash -c '{script} _cgpu_completion cgpu; echo \"${{COMPREPLY[@]}}\"'").strip() == "status"
 
 
-@pytest.mark.parametrize("page", ["cgpu.1", "cgpu-smi.1", "cgpud.8", "cgpu-runtime.8"])
+@pytest.mark.parametrize("page", ["cgpu.1", "cgpu-smi.1", "cgpu.toml.5", "cgpud.8", "cgpu-runtime.8"])
 def test_manual_pages_are_well_formed(on: Installed, page: str) -> None:
-    name, _, section = page.partition(".")
+    name, _, section = page.rpartition(".")
     path = f"/usr/share/man/man{section}/{page}.gz"
     assert on.box.must(f"man --warnings -E UTF-8 -l -Tutf8 -Z {path} 2>&1 >/dev/null") == ""
     assert name in on.box.must(f"man -l {path}")
