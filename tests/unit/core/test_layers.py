@@ -20,7 +20,7 @@ LINES = 500
 # boundary, and included by these two files of the tree alone.
 EXPORTS, EXPORTERS = "core_link.h", {"admin/core_swap.c", "core/core_main.c"}
 # A symbol of nvidia.ko, looked up by symbol_get(); a function that is written in assembly.
-FOREIGN = {("driver/driver.c", "nvidia_get_rm_ops")}
+FOREIGN = {("driver/driver.c", "nvidia_p2p_put_pages")}
 ASSEMBLY = {"ckm_call_original"}
 
 
