@@ -32,7 +32,7 @@ ANSWER_MAX = 1 << 20
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpud.gpus import answer; answer(sensors={})"
 _ABOVE = str(Path(__file__).resolve().parents[1])
 COMMAND = (sys.executable, "-I", "-c", PROGRAM.format(False), _ABOVE)
-#: A query of its own: a GPU whose thermometer hangs still answers for the admission of containers.
+#: Apart from admission's query: a sensor that hangs does not make a GPU lost to new containers.
 SENSORS = (sys.executable, "-I", "-c", PROGRAM.format(True), _ABOVE)
 
 
