@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cgpu_cli.model import POLICIES
 from cgpu_kube import quantity
 from cgpu_kube.errors import BadQuantity, KubeError, Refused
 from cgpu_kube.node import podview
@@ -27,7 +28,6 @@ MEMORY_MIN_MIB = 256
 TAINT = "cgpu.io/unhealthy"
 CONTAINERD_MIN = (1, 7)  # below it drops CDI devices without an error
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
-POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native", "burst")
 
 
 @dataclass(frozen=True, slots=True)
