@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO / part) for part in ("tests/vm/guest/box", "tests/nvsim/lib", "tests")]
+sys.path[:0] = [str(REPO / part) for part in ("tests/vm/guest/box", "tests/rmclient", "tests")]
 
 import nvclient as nv  # noqa: E402
 from slicebox import Box, vidmem  # noqa: E402

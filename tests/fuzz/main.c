@@ -85,7 +85,7 @@ static void open_wrong(void)
 
 static void look_around(void)
 {
-	struct rm_gpu_info list[NV_MAX_GPUS];
+	struct rm_gpu_info list[MAX_GPUS];
 	struct rm_gpu gpu;
 	unsigned int gpus;
 	struct rm rm;

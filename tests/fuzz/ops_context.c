@@ -20,7 +20,7 @@ static struct object *new_tsg(struct thread *t, uint32_t engine)
 		return NULL;
 	s = *space;
 	p.vaspace = s.handle;
-	return alloc_object(t, &s, s.parent, KEPLER_CHANNEL_GROUP_A, OBJ_TSG, &p, sizeof(p));
+	return alloc_object(t, &s, s.parent, CLASS_TSG, OBJ_TSG, &p, sizeof(p));
 }
 
 static volatile uint32_t *doorbell(struct thread *t)
@@ -39,7 +39,7 @@ static volatile uint32_t *doorbell(struct thread *t)
 static void engine_object(struct thread *t, const struct object *channel, uint32_t engine)
 {
 	struct nv_copy_params copy = { .version = 1, .engine = engine };
-	bool gr = engine == NV_ENGINE_GR0;
+	bool gr = engine == ENGINE_GR0;
 
 	alloc_object(t, channel, channel->handle, gr ? card.arch->compute : card.arch->copy, OBJ_ENGINE,
 		     gr ? NULL : &copy, gr ? 0 : sizeof(copy));
@@ -52,7 +52,7 @@ static void remember_ring(struct thread *t, const struct ring *ring)
 
 static void make_channel(struct thread *t)
 {
-	uint32_t engine = rng_percent(&t->rng, 70) ? NV_ENGINE_GR0 : NV_ENGINE_COPY0;
+	uint32_t engine = rng_percent(&t->rng, 70) ? ENGINE_GR0 : ENGINE_COPY0;
 	struct object *made = new_tsg(t, engine), tsg, memory;
 	struct nv_channel_params p = { .gpfifo_entries = ENTRIES, .engine = engine };
 	struct nv_schedule schedule = { .enable = 1 };
@@ -79,8 +79,8 @@ static void make_channel(struct thread *t)
 	ring.channel = *made;
 	count_one(COUNT_CHANNELS);
 	engine_object(t, &ring.channel, engine);
-	control(t, &ring.channel, CTRL_GET_WORK_SUBMIT_TOKEN, &token, sizeof(token));
-	control(t, &tsg, CTRL_TSG_GPFIFO_SCHEDULE, &schedule, sizeof(schedule));
+	control(t, &ring.channel, CTRL_GET_TOKEN, &token, sizeof(token));
+	control(t, &tsg, CTRL_TSG_SCHEDULE, &schedule, sizeof(schedule));
 	ring.token = token.token;
 	ring.doorbell = doorbell(t);
 	if (ring.doorbell)
@@ -96,7 +96,7 @@ static void op_channel(struct thread *t)
 
 static void op_tsg(struct thread *t)
 {
-	new_tsg(t, rng_percent(&t->rng, 60) ? NV_ENGINE_GR0 : rng_below(&t->rng, 12));
+	new_tsg(t, rng_percent(&t->rng, 60) ? ENGINE_GR0 : rng_below(&t->rng, 12));
 }
 
 static void put_work(struct thread *t, struct ring *ring)

@@ -4,8 +4,6 @@
 
 #include "fuzz.h"
 
-#define VA_ALIGN	(2ull << 20)
-
 static struct call *uvm_begin(struct thread *t, int uvm, uint32_t number)
 {
 	int row = row_find(ROW_UVM, number, 0);
@@ -46,7 +44,7 @@ static void register_space(struct thread *t, int uvm, const struct object *space
 static void op_space(struct thread *t)
 {
 	struct nv_vaspace_params p = {
-		.flags = NV_VASPACE_EXTERNALLY_OWNED | NV_VASPACE_PAGE_FAULTING,
+		.flags = VASPACE_FLAGS,
 	};
 	struct object *device = object_pick(t, OBJ_DEVICE), client, *space;
 	int uvm = file_open(t, FILE_UVM);
@@ -54,7 +52,7 @@ static void op_space(struct thread *t)
 	if (!device || uvm < 0)
 		return;
 	client = *device;
-	space = alloc_object(t, &client, client.handle, FERMI_VASPACE_A, OBJ_VASPACE, &p, sizeof(p));
+	space = alloc_object(t, &client, client.handle, CLASS_VASPACE, OBJ_VASPACE, &p, sizeof(p));
 	if (!initialize(t, uvm) && space)
 		register_space(t, uvm, space);
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "load"), str(HERE.parent / "nvsim/lib")]
+sys.path[:0] = [str(HERE), str(HERE / "load"), str(HERE.parent / "rmclient")]
 
 import preloaded  # noqa: E402
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NVSIM = Path(__file__).resolve().parents[1] / "nvsim/lib"
+NVSIM = Path(__file__).resolve().parents[1] / "rmclient"
 PRELUDE = f"import os, sys; sys.path.insert(0, {str(NVSIM)!r}); import nvclient as nv\n"
 CONTEXT = """
 rm = nv.Client().__enter__()

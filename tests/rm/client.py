@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An RM client in a machine of rm.py, with the structures of nvsim's client: what both drivers are asked is the same.
+"""An RM client in a machine of rm.py, with the structures of tests/rmclient: both drivers get the same calls.
 
 The single calls return status numbers; Gpu's and Context's own steps must succeed and raise RmError otherwise.
 """
@@ -61,6 +61,8 @@ class Client:
     def alloc(self, cls: int, parent: int, params: ctypes.Structure | bytes | None = None, handle: int = 0):
         """RM_ALLOC: (status, handle). The params' content afterwards is in .answer."""
         data = bytes(params) if params is not None else b""
+        if data and cls in nv.BYTES:
+            data = data[: nv.bytes_of(cls, int(self.rm.branch))]
         if not handle and cls != nv.CLASS_ROOT:
             self.next_handle += 1
             handle = self.next_handle
@@ -109,16 +111,13 @@ class Client:
 
     def map_dma(self, device: int, space: int, memory: int, length: int) -> tuple[int, int]:
         """RM_MAP_MEMORY_DMA: (status, GPU address)."""
-        arg = MapDma(client=self.handle, device=device, dma=space, memory=memory, length=length)
+        layout = nv.of_branch("MapDma", int(self.rm.branch))
+        arg = layout(client=self.handle, device=device, dma=space, memory=memory, length=length)
         self._call(nv.ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
 
     def gpu(self, index: int = 0) -> Gpu:
         return Gpu(self, index)
-
-
-#: NVOS46 of 535 and 550; nvclient has the longer one of 580.
-MapDma = nv._struct("MapDma", "client device dma memory offset:u64 length:u64 flags pad0 dma_offset:u64 status pad1")
 
 
 @dataclass
@@ -143,12 +142,12 @@ class Gpu:
         check("RM_ALLOC(0x2080)", status)
 
     def fb_info(self, *indexes: int) -> list[int]:
-        """FB_GET_INFO_V2, KiB for sizes. The structure grew with the branches; all have room for 256 pairs here."""
+        """FB_GET_INFO_V2, KiB for sizes."""
         arg = nv.FbInfo(count=len(indexes))
         for i, index in enumerate(indexes):
             arg.list[2 * i] = index
-        size = self.rm.rm.control_info(nv.CTRL_FB_GET_INFO_V2)[3]
-        status, data = self.rm.control(self.subdevice, nv.CTRL_FB_GET_INFO_V2, bytes(arg)[:size])
+        params = nv.in_branch(nv.CTRL_FB_GET_INFO_V2, arg, int(self.rm.rm.branch))
+        status, data = self.rm.control(self.subdevice, nv.CTRL_FB_GET_INFO_V2, params)
         check("FB_GET_INFO_V2", status)
         return [struct.unpack_from("<I", data, 4 + 8 * i + 4)[0] for i in range(len(indexes))]
 
@@ -165,7 +164,7 @@ class Gpu:
         status, handle = self.memory(size, **fields)
         if status:
             return Surface(status, 0, 0, 0)
-        got = nv.MemoryParams.from_buffer_copy(self.rm.answer).size
+        got = nv.MemoryParams.from_buffer_copy(self.rm.answer.ljust(ctypes.sizeof(nv.MemoryParams), b"\0")).size
         return Surface(status, handle, got, self.phys_size(handle))
 
     def phys_size(self, handle: int) -> int:
@@ -230,7 +229,7 @@ class Context:
     def channel_params(self) -> ctypes.Structure:
         arg = nv.ChannelParams(gpfifo_va=self.va + self.RING, gpfifo_entries=self.ENTRIES, engine=self.engine)
         arg.userd_memory[0] = self.userd
-        return bytes(arg)[: self.rm.rm.class_info(self.classes[0])[1]]
+        return arg
 
     def engine_object(self) -> int:
         if self.engine == nv.ENGINE_GR0:

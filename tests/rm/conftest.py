@@ -16,7 +16,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests/nvsim/lib"), str(ROOT / "tests/unit/core")]
+sys.path[:0] = [str(HERE), str(ROOT / "tests/rmclient"), str(ROOT / "tests/unit/core")]
 
 from client import Client  # noqa: E402
 from rm import BRANCHES, CHIPS, Rm  # noqa: E402

@@ -404,7 +404,7 @@ def classes(dev: str, trace: Trace) -> dict[int, int]:
 
 def main(words: list[str]) -> int:
     """player.py [--mark] FILE…: on the driver of this machine, assumed to be nvsim."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "nvsim/lib"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "rmclient"))
     for path in (word for word in words if word != "--mark"):
         trace = load(path)
         machine = Machine("nvsim", "/dev", cards("/dev"), classes=classes("/dev", trace))

@@ -19,21 +19,23 @@ static uint32_t mm_status;
 static uint32_t total_kib;
 static const char *log_path;
 
-static void parse_classes(const char *text)
+unsigned int hex_list(const char *text, uint32_t *list, unsigned int max)
 {
+	unsigned int count = 0;
 	char *end;
 
-	while (text && *text && refused_count < REFUSED_MAX) {
-		refused[refused_count++] = strtoul(text, &end, 16);
+	while (text && *text && count < max) {
+		list[count++] = strtoul(text, &end, 16);
 		text = *end == ',' ? end + 1 : NULL;
 	}
+	return count;
 }
 
 void answers_init(void)
 {
 	const char *mm = getenv("RMLEVER_MM_INITIALIZE"), *total = getenv("RMLEVER_TOTAL_MIB");
 
-	parse_classes(getenv("RMLEVER_REFUSE"));
+	refused_count = hex_list(getenv("RMLEVER_REFUSE"), refused, REFUSED_MAX);
 	answer_mm_initialize = mm;
 	mm_status = mm ? strtoul(mm, NULL, 16) : 0;
 	total_kib = total ? strtoul(total, NULL, 10) * 1024 : 0;

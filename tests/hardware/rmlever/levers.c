@@ -10,25 +10,10 @@
 #include "nv_abi.h"
 #include "nv_call.h"
 
-struct nvos54 {
-	uint32_t client, object, cmd, flags;
-	uint64_t params;
-	uint32_t size, status;
-};
-
-struct disable_channels {
-	uint8_t disable, pad0[3];
-	uint32_t count;
-	uint8_t only_scheduling, rewind, pad1[6];
-	uint64_t event;
-	uint32_t client[DISABLE_MAX], channel[DISABLE_MAX];
-};
-_Static_assert(sizeof(struct disable_channels) == 536, "NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS");
-
 static struct outcome control(uint32_t client, uint32_t object, uint32_t cmd, void *params, uint32_t size)
 {
-	struct nvos54 arg = {
-		.client = client, .object = object, .cmd = cmd, .params = (uintptr_t)params, .size = size,
+	struct nv_control arg = {
+		.client = client, .object = object, .cmd = cmd, .params = (uintptr_t)params, .params_size = size,
 	};
 	struct outcome out = { .begin_ns = now_ns() };
 	int fd = objects_fd(client);
@@ -45,22 +30,19 @@ static struct outcome control(uint32_t client, uint32_t object, uint32_t cmd, vo
 
 struct outcome lever_timeslice(const struct object *tsg, uint64_t us)
 {
-	return control(tsg->client, tsg->handle, CTRL_SET_TIMESLICE, &us, sizeof(us));
+	return control(tsg->client, tsg->handle, CTRL_TSG_SET_TIMESLICE, &us, sizeof(us));
 }
 
 struct outcome lever_get_timeslice(const struct object *tsg, uint64_t *us)
 {
-	return control(tsg->client, tsg->handle, CTRL_GET_TIMESLICE, us, sizeof(*us));
+	return control(tsg->client, tsg->handle, CTRL_TSG_GET_TIMESLICE, us, sizeof(*us));
 }
 
 struct outcome lever_preempt(const struct object *tsg, bool wait, uint32_t timeout_us)
 {
-	struct {
-		uint8_t wait, manual_timeout, pad[2];
-		uint32_t timeout_us;
-	} arg = { .wait = wait, .manual_timeout = timeout_us != 0, .timeout_us = timeout_us };
+	struct nv_preempt arg = { .wait = wait, .manual_timeout = timeout_us != 0, .timeout_us = timeout_us };
 
-	return control(tsg->client, tsg->handle, CTRL_PREEMPT, &arg, sizeof(arg));
+	return control(tsg->client, tsg->handle, CTRL_TSG_PREEMPT, &arg, sizeof(arg));
 }
 
 struct outcome lever_restart(const struct object *channel, bool force, bool bypass)
@@ -73,7 +55,7 @@ struct outcome lever_restart(const struct object *channel, bool force, bool bypa
 struct outcome lever_disable(const struct object *by, const struct channel_name *list, uint32_t count, bool disable,
 			     bool only_scheduling)
 {
-	struct disable_channels arg = { .disable = disable, .count = count, .only_scheduling = only_scheduling };
+	struct nv_disable_channels arg = { .disable = disable, .count = count, .only_scheduling = only_scheduling };
 	struct object sub;
 
 	if (!objects_subdevice(by, &sub))
@@ -85,25 +67,16 @@ struct outcome lever_disable(const struct object *by, const struct channel_name 
 	return control(sub.client, sub.handle, CTRL_DISABLE_CHANNELS, &arg, sizeof(arg));
 }
 
-/* The struct's size by the driver's branch. */
-static uint32_t fb_info_size(void)
-{
-	unsigned int b = driver_branch ? driver_branch : 580;
-
-	return b < 545 ? 436 : b < 560 ? 444 : b < 580 ? 460 : 1028;
-}
-
 struct outcome lever_heap(const struct object *by, uint64_t *total_bytes, uint64_t *free_bytes)
 {
-	struct {
-		uint32_t count, list[256];
-	} arg = { .count = 2, .list = { FB_HEAP_SIZE, 0, FB_HEAP_FREE, 0 } };
+	struct nv_fb_info arg = { .count = 2, .list = { FB_HEAP_SIZE, 0, FB_HEAP_FREE, 0 } };
 	struct object sub;
 	struct outcome out;
 
 	if (!objects_subdevice(by, &sub))
 		return (struct outcome) { .status = -ENODEV };
-	out = control(sub.client, sub.handle, CTRL_FB_GET_INFO_V2, &arg, fb_info_size());
+	out = control(sub.client, sub.handle, CTRL_FB_GET_INFO_V2, &arg,
+		      abi_bytes(driver_branch ? driver_branch : 580, CTRL_FB_GET_INFO_V2, sizeof(arg)));
 	*total_bytes = (uint64_t)arg.list[1] << 10;
 	*free_bytes = (uint64_t)arg.list[3] << 10;
 	return out;

@@ -113,7 +113,7 @@ static struct call unwrap(int fd, bool uvm, bool ctl, unsigned long request, voi
 
 	call.nr = uvm ? request : _IOC_NR(request);
 	call.size = uvm ? 0 : _IOC_SIZE(request);
-	if (!uvm && call.nr == ESC_XFER_CMD && call.size >= 16) {
+	if (!uvm && call.nr == ESC_IOCTL_XFER_CMD && call.size >= 16) {
 		call.nr = word_at(call.arg);
 		call.size = word_at(call.arg + 4);
 		call.arg = (unsigned char *)(uintptr_t)long_at(call.arg + 8);

@@ -9,34 +9,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-/* ---- the driver's numbers ---- */
-#define ESC_RM_FREE		0x29
-#define ESC_RM_CONTROL		0x2a
-#define ESC_RM_ALLOC		0x2b
-#define ESC_RM_MAP_MEMORY	0x4e
-#define ESC_XFER_CMD		211
-#define UVM_MM_INITIALIZE	75
-
-#define CLASS_DEVICE		0x80
-#define CLASS_SUBDEVICE		0x2080
-#define CLASS_TSG		0xa06c
-
-#define CTRL_FB_GET_INFO	0x20801301
-#define CTRL_FB_GET_INFO_V2	0x20801303
-#define CTRL_DISABLE_CHANNELS	0x2080110b
-#define CTRL_SET_TIMESLICE	0xa06c0103
-#define CTRL_GET_TIMESLICE	0xa06c0104
-#define CTRL_PREEMPT		0xa06c0105
-#define CTRL_RESTART_RUNLIST	0xa06f0111
-
-#define FB_RAM_SIZE		0x07
-#define FB_TOTAL_RAM_SIZE	0x08
-#define FB_HEAP_SIZE		0x09
-#define FB_LARGEST_FREE		0x12
-#define FB_HEAP_FREE		0x16
-#define FB_USABLE_RAM_SIZE	0x20
-
-#define NV_ERR_INVALID_CLASS	0x22
+#include "rm_abi.h"
 
 /* An ioctl on a node of the driver, taken out of its wrapper. */
 struct call {
@@ -96,6 +69,8 @@ uint32_t alloc_status_at(uint32_t size);
 enum { FORWARD = 0, ANSWERED = 1 };
 
 void answers_init(void);
+/* Hexadecimal numbers with commas between them, @text NULL: none. Returns their count, at most @max. */
+unsigned int hex_list(const char *text, uint32_t *list, unsigned int max);
 /* FORWARD, ANSWERED, or -errno: the last two are not forwarded. */
 int answer_before(const struct call *call);
 void answer_after(const struct call *call);

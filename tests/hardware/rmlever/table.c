@@ -17,7 +17,6 @@
 #include "nv_call.h"
 
 #define LIST_MAX	64
-#define GET_PIDS	0x2080018d
 #define TIMESLICE_US	1024
 
 static bool on, managed;
@@ -33,18 +32,6 @@ static struct {
 } empty_objects[LIST_MAX];
 static int empty_files[LIST_MAX];
 static unsigned int empty_object_count, empty_file_count;
-
-static unsigned int parse_list(const char *text, uint32_t *list)
-{
-	unsigned int count = 0;
-	char *end;
-
-	while (text && *text && count < LIST_MAX) {
-		list[count++] = strtoul(text, &end, 16);
-		text = *end == ',' ? end + 1 : NULL;
-	}
-	return count;
-}
 
 static bool in_list(const uint32_t *list, unsigned int count, uint32_t number)
 {
@@ -70,8 +57,8 @@ void table_init(void)
 	managed = table && strcmp(table, "account") == 0;
 	space_flags = number("RMLEVER_SPACE_FLAGS", UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS);
 	mm_status = number("RMLEVER_MM_STATUS", NV_WARN_NOTHING_TO_DO);
-	allowed_count = parse_list(getenv("RMLEVER_ALLOW"), allowed);
-	empty_count = parse_list(getenv("RMLEVER_EMPTY"), empty);
+	allowed_count = hex_list(getenv("RMLEVER_ALLOW"), allowed, LIST_MAX);
+	empty_count = hex_list(getenv("RMLEVER_EMPTY"), empty, LIST_MAX);
 }
 
 uint32_t table_branch(void)
@@ -105,7 +92,7 @@ static int no_pids(const struct call *call, uint32_t cmd, unsigned char *params,
 {
 	uint32_t count = word_at(params);
 
-	if (cmd == GET_PIDS)
+	if (cmd == CTRL_GET_PIDS)
 		memset(params + 8, 0, size - 8);
 	else
 		for (uint32_t i = 0; i < count && i < 200; i++)

@@ -167,11 +167,11 @@ static bool is_big(struct rm_gpu *gpu, uint32_t memory)
 
 	snprintf(path, sizeof(path), "%s/nvidia%u", rm->dir, gpu->info.minor);
 	arg.fd = open(path, O_RDWR | O_CLOEXEC);
-	if (arg.fd < 0 || ioctl(arg.fd, _IOWR('F', NV_ESC_REGISTER_FD, reg), &reg) < 0) {
+	if (arg.fd < 0 || ioctl(arg.fd, _IOWR('F', ESC_REGISTER_FD, reg), &reg) < 0) {
 		perror(path);
 		exit(1);
 	}
-	big = !ioctl(rm->ctl, _IOWR('F', NV_ESC_RM_MAP_MEMORY, arg), &arg) && !arg.status;
+	big = !ioctl(rm->ctl, _IOWR('F', ESC_RM_MAP_MEMORY, arg), &arg) && !arg.status;
 	close(arg.fd);
 	return big;
 }
@@ -180,8 +180,8 @@ static void set_params(struct nv_memory_params *p, uint32_t owner, uint64_t size
 {
 	memset(p, 0, sizeof(*p));
 	p->owner = owner;
-	p->attr = NV_ATTR_NONCONTIG_ALLOWED | NV_ATTR_PAGE_SIZE_HUGE;
-	p->attr2 = NV_ATTR2_PAGE_SIZE_2M;
+	p->attr = ATTR_NONCONTIG_ALLOWED | ATTR_PAGE_HUGE;
+	p->attr2 = ATTR2_PAGE_2M;
 	p->size = size;
 }
 
@@ -225,11 +225,12 @@ static void try_allocs(struct rm_gpu *gpu, const struct spot *spot, double start
 		set_params(&params[1], owner, opt.big);
 		local = (struct nv_alloc) {
 			.root = owner, .parent = gpu->device, .handle = ++gpu->rm->last_handle,
-			.class_id = NV01_MEMORY_LOCAL_USER, .params_size = sizeof(params[0]),
+			.class_id = CLASS_VIDMEM,
+			.params_size = abi_bytes(gpu->rm->branch, CLASS_VIDMEM, sizeof(params[0])),
 			.params = opt.mode == TOP_PTR ? (uintptr_t)&params[0] : (uintptr_t)spot->at,
 		};
 		place(spot, opt.mode == TOP_PTR ? (void *)&local : (void *)&params[0]);
-		settle_alloc(gpu, arg, ioctl(gpu->rm->ctl, _IOWR('F', NV_ESC_RM_ALLOC, *arg), arg));
+		settle_alloc(gpu, arg, ioctl(gpu->rm->ctl, _IOWR('F', ESC_RM_ALLOC, *arg), arg));
 	}
 }
 
@@ -248,7 +249,7 @@ static struct nv_control control_of(struct rm *rm, uint32_t object, uint32_t cmd
 
 static int issue(struct rm *rm, struct nv_control *arg)
 {
-	return ioctl(rm->ctl, _IOWR('F', NV_ESC_RM_CONTROL, *arg), arg);
+	return ioctl(rm->ctl, _IOWR('F', ESC_RM_CONTROL, *arg), arg);
 }
 
 /* Read the answer of --cmd, and check that the answer of --flip-cmd differs. */
@@ -310,7 +311,7 @@ static uint32_t object_handle(struct rm_gpu *gpu)
 		return gpu->device;
 	if (!strcmp(opt.object, "subdevice"))
 		return gpu->subdevice;
-	if (rm_space_create(&space, gpu) || rm_group_create(&group, &space, NV_ENGINE_GR0) ||
+	if (rm_space_create(&space, gpu) || rm_group_create(&group, &space, ENGINE_GR0) ||
 	    rm_channel_create(&channel, &group, 1))
 		return 0;
 	return !strcmp(opt.object, "tsg") ? group.tsg : channel.handle;
@@ -396,7 +397,7 @@ static void report(double seconds)
 
 static void open_gpu(struct rm *rm, struct rm_gpu *gpu)
 {
-	struct rm_gpu_info list[NV_MAX_GPUS];
+	struct rm_gpu_info list[MAX_GPUS];
 	unsigned int gpus;
 
 	if (rm_open(rm, opt.dir) || rm_list_gpus(rm, list, &gpus))

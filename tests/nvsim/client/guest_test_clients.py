@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 CLIENT = Path(__file__).resolve().parent
-sys.path.insert(0, str(CLIENT.parent / "lib"))
+sys.path.insert(0, str(CLIENT.parents[1] / "rmclient"))
 
 import nvclient as nv  # noqa: E402
 

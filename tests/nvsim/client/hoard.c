@@ -119,7 +119,7 @@ static void parse(int argc, char **argv)
 
 static void open_gpu(struct rm *rm, struct rm_gpu *gpu)
 {
-	struct rm_gpu_info list[NV_MAX_GPUS];
+	struct rm_gpu_info list[MAX_GPUS];
 	unsigned int gpus;
 
 	if (rm_open(rm, opt.dir) || rm_list_gpus(rm, list, &gpus))
@@ -136,7 +136,7 @@ int main(int argc, char **argv)
 {
 	uint64_t few_dup, all_dup, few_control, all_control, begin;
 	struct nv_memory_params params = {
-		.attr = NV_ATTR_NONCONTIG_ALLOWED | NV_ATTR_LOCATION_PCI, .size = 4096,
+		.attr = ATTR_NONCONTIG_ALLOWED | ATTR_LOCATION_PCI, .size = 4096,
 	};
 	struct rm_gpu gpu;
 	uint32_t memory;
@@ -145,7 +145,7 @@ int main(int argc, char **argv)
 	parse(argc, argv);
 	open_gpu(&rm, &gpu);
 	params.owner = rm.client;
-	if (rm_alloc(&rm, gpu.device, NV01_MEMORY_SYSTEM, &params, sizeof(params), &memory))
+	if (rm_alloc(&rm, gpu.device, CLASS_SYSMEM, &params, sizeof(params), &memory))
 		fail(&rm);
 	make(&gpu, memory, SAMPLE);	/* warm */
 	control(&gpu);

@@ -87,12 +87,12 @@ static const struct option long_options[] = {
 static void set_work(struct options *opt, double copy_kib)
 {
 	if (copy_kib) {
-		opt->engine = NV_ENGINE_COPY0;
-		opt->op = NVSIM_OP_COPY;
+		opt->engine = ENGINE_COPY0;
+		opt->op = OP_COPY;
 		opt->amount = copy_kib * 1024;
 	} else {
-		opt->engine = NV_ENGINE_GR0;
-		opt->op = NVSIM_OP_KERNEL;
+		opt->engine = ENGINE_GR0;
+		opt->op = OP_KERNEL;
 		opt->amount = opt->kernel_us * 1000;
 	}
 }
@@ -105,14 +105,14 @@ void options_parse(struct options *opt, int argc, char **argv)
 	*opt = (struct options) { .streams = 1, .processes = 1, .depth = 32, .kernel_us = 1000 };
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
-		case OPT_GPU:		opt->gpu = option_number("--gpu", 0, NV_MAX_GPUS - 1); break;
+		case OPT_GPU:		opt->gpu = option_number("--gpu", 0, MAX_GPUS - 1); break;
 		case OPT_DEV:		opt->dir = optarg; break;
 		case OPT_PROCESSES:	opt->processes = option_number("--processes", 1, MAX_PROCESSES); break;
 		case OPT_STREAMS:	opt->streams = option_number("--streams", 1, MAX_STREAMS); break;
 		case OPT_KERNEL_US:	opt->kernel_us = option_number("--kernel-us", 0.001, 1e9); break;
 		case OPT_DEPTH:		opt->depth = option_number("--depth", 1, 4095); break;
 		case OPT_COPY_KIB:	copy_kib = option_number("--copy-kib", 1, 1e9); break;
-		case OPT_STUBBORN:	opt->flags |= NVSIM_FLAG_STUBBORN; break;
+		case OPT_STUBBORN:	opt->flags |= FLAG_STUBBORN; break;
 		case OPT_BUSY_MS:	opt->busy_ns = option_number("--busy-ms", 0.001, 1e9) * 1e6; break;
 		case OPT_IDLE_MS:	opt->idle_ns = option_number("--idle-ms", 0.001, 1e9) * 1e6; break;
 		case OPT_ALLOC_MIB:	opt->alloc_bytes = option_number("--alloc-mib", 0, 1e8) * MIB; break;

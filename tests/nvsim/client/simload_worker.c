@@ -36,7 +36,7 @@ static bool stopping(const struct worker *w)
 
 static int pick_gpu(struct worker *w)
 {
-	struct rm_gpu_info list[NV_MAX_GPUS];
+	struct rm_gpu_info list[MAX_GPUS];
 	unsigned int count;
 
 	if (rm_list_gpus(&w->rm, list, &count))

@@ -70,7 +70,7 @@ static rm_status read_card(struct rm *rm, const struct rm_gpu_info *info, struct
 
 static rm_status show(struct rm *rm, enum mode mode)
 {
-	struct rm_gpu_info list[NV_MAX_GPUS];
+	struct rm_gpu_info list[MAX_GPUS];
 	unsigned int count;
 	rm_status st = rm_list_gpus(rm, list, &count);
 

@@ -3,6 +3,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -12,9 +13,14 @@ from pathlib import Path
 import pytest
 
 CLIENT = Path(__file__).resolve().parent
-sys.path.insert(0, str(CLIENT.parent / "lib"))
+TESTS = CLIENT.parents[1]
+RMCLIENT = TESTS / "rmclient"
+sys.path[:0] = [str(RMCLIENT), str(TESTS / "unit/core")]
 
+import calltable  # noqa: E402
 import nvclient  # noqa: E402
+import rmabi  # noqa: E402
+import rmlayout  # noqa: E402
 
 PT_INTERP = 3
 
@@ -31,7 +37,9 @@ SIZES = {
     "MapDmaBefore580": 56,
     "UnmapMemory": 32,
     "UnmapDma": 48,
+    "UnmapDmaBefore550": 40,
     "ExportDmabuf": 2608,
+    "ExportDmabufBefore570": 2600,
     "CardInfo": 72,
     "Version": 72,
     "RegisterFd": 4,
@@ -45,7 +53,10 @@ SIZES = {
     "ContextShareParams": 12,
     "ChannelParams": 368,
     "CopyParams": 8,
+    "Notification": 16,
+    "AttachedIds": 128,
     "IdInfo": 32,
+    "ClassList": 804,
     "FbInfo": 1028,
     "GidInfo": 268,
     "GpuName": 132,
@@ -53,16 +64,27 @@ SIZES = {
     "PidInfoEntry": 72,
     "PidInfo": 14408,
     "DisableChannels": 536,
+    "EngineUtil": 128,
+    "EngineUtilBefore570": 116,
+    "UtilSample": 776,
+    "UtilSamples": 55888,
+    "Schedule": 3,
+    "Preempt": 8,
+    "Token": 4,
     "UvmInitialize": 16,
     "UvmRegisterGpu": 40,
     "UvmRegisterChannel": 56,
     "UvmRegisterVaspace": 32,
     "UvmUnregisterChannel": 28,
+    "UvmUnregisterChannelSince590": 12,
     "UvmUuid": 20,
     "UvmRange": 24,
+    "UvmFree": 24,
+    "UvmFreeSince590": 16,
     "UvmRangeGroup": 16,
     "UvmSetRangeGroup": 32,
     "UvmPool": 9248,
+    "UvmPoolBefore550": 1184,
     "UvmUnmapExternal": 40,
     "UvmPageable": 8,
     "UvmPreferred": 40,
@@ -71,6 +93,9 @@ SIZES = {
     "UvmMmInitialize": 8,
     "UvmGpuAttr": 36,
     "UvmMapExternal": 9264,
+    "UvmMapExternalBefore550": 1200,
+    "NvsimWork": 32,
+    "NvsimSem": 16,
 }
 
 # Offsets where padding could go wrong.
@@ -92,7 +117,51 @@ OFFSETS = {
     },
     "DisableChannels": {"count": 4, "only_scheduling": 8, "event": 16, "client": 24, "channel": 280},
     "UvmMapExternal": {"gpu": 24, "gpu_count": 9240, "ctl_fd": 9248, "memory": 9256, "status": 9260},
+    "UvmMapExternalBefore550": {"gpu": 24, "gpu_count": 1176, "ctl_fd": 1184, "memory": 1192, "status": 1196},
     "UvmRegisterGpu": {"numa_node": 20, "ctl_fd": 24, "status": 36},
+    "UtilSamples": {"tracker": 12, "sample": 16},
+    "UtilSample": {"graphics": 136},
+}
+
+# The structures of the calls whose number has no parameters in rmlayout.PARAMS.
+ESCAPES = {
+    rmabi.ESC_RM_ALLOC: "Alloc",
+    rmabi.ESC_RM_FREE: "Free",
+    rmabi.ESC_RM_CONTROL: "Control",
+    rmabi.ESC_RM_DUP_OBJECT: "Dup",
+    rmabi.ESC_RM_MAP_MEMORY: "MapMemory",
+    rmabi.ESC_RM_UNMAP_MEMORY: "UnmapMemory",
+    rmabi.ESC_RM_MAP_MEMORY_DMA: "MapDma",
+    rmabi.ESC_RM_UNMAP_MEMORY_DMA: "UnmapDma",
+    rmabi.ESC_REGISTER_FD: "RegisterFd",
+    rmabi.ESC_ALLOC_OS_EVENT: "OsEvent",
+    rmabi.ESC_FREE_OS_EVENT: "OsEvent",
+    rmabi.ESC_CHECK_VERSION_STR: "Version",
+    rmabi.ESC_EXPORT_TO_DMABUF_FD: "ExportDmabuf",
+}
+UVM_CALLS = {
+    rmabi.UVM_INITIALIZE: "UvmInitialize",
+    rmabi.UVM_CREATE_RANGE_GROUP: "UvmRangeGroup",
+    rmabi.UVM_DESTROY_RANGE_GROUP: "UvmRangeGroup",
+    rmabi.UVM_REGISTER_GPU_VASPACE: "UvmRegisterVaspace",
+    rmabi.UVM_UNREGISTER_GPU_VASPACE: "UvmUuid",
+    rmabi.UVM_REGISTER_CHANNEL: "UvmRegisterChannel",
+    rmabi.UVM_UNREGISTER_CHANNEL: "UvmUnregisterChannel",
+    rmabi.UVM_SET_RANGE_GROUP: "UvmSetRangeGroup",
+    rmabi.UVM_MAP_EXTERNAL_ALLOCATION: "UvmMapExternal",
+    rmabi.UVM_FREE: "UvmFree",
+    rmabi.UVM_REGISTER_GPU: "UvmRegisterGpu",
+    rmabi.UVM_UNREGISTER_GPU: "UvmUuid",
+    rmabi.UVM_PAGEABLE_MEM_ACCESS: "UvmPageable",
+    rmabi.UVM_SET_PREFERRED_LOCATION: "UvmPreferred",
+    rmabi.UVM_UNSET_PREFERRED_LOCATION: "UvmRange",
+    rmabi.UVM_ENABLE_READ_DUPLICATION: "UvmRange",
+    rmabi.UVM_SET_ACCESSED_BY: "UvmAccessedBy",
+    rmabi.UVM_MIGRATE: "UvmMigrate",
+    rmabi.UVM_UNMAP_EXTERNAL: "UvmUnmapExternal",
+    rmabi.UVM_ALLOC_SEMAPHORE_POOL: "UvmPool",
+    rmabi.UVM_CREATE_EXTERNAL_RANGE: "UvmRange",
+    rmabi.UVM_MM_INITIALIZE: "UvmMmInitialize",
 }
 
 
@@ -107,6 +176,25 @@ def test_python_layout(name):
 def test_every_python_structure_has_its_size_here():
     structs = {n for n, v in vars(nvclient).items() if isinstance(v, type) and issubclass(v, ctypes.Structure)}
     assert structs == set(SIZES)
+
+
+def kind_of(number):
+    """Of a row of PARAMS. Controls of the client have numbers as small as those of classes."""
+    classes = {v for n, v in vars(rmabi).items() if n.startswith("CLASS_")} | set(sum(rmabi.ARCHS.values(), ()))
+    return "class" if number in classes else "control"
+
+
+@pytest.mark.parametrize("branch", calltable.BRANCHES)
+def test_sizes_are_those_of_the_call_table(branch):
+    """The module's table, which make test-abi compares with NVIDIA's headers, was written for itself."""
+    table: dict[tuple[str, int], set[int]] = {}
+    for row in calltable.every():
+        if row.holds(branch):
+            table.setdefault((row.kind, row.number), set()).add(row.size)
+    ours = {(kind_of(n), n): rmlayout.bytes_of(n, branch) for n in rmlayout.PARAMS}
+    for kind, calls in (("escape", ESCAPES), ("uvm", UVM_CALLS)):
+        ours |= {(kind, n): ctypes.sizeof(rmlayout.of_branch(name, branch)) for n, name in calls.items()}
+    assert {key: size for key, size in ours.items() if size not in table[key]} == {}
 
 
 def test_request_numbers():
@@ -130,15 +218,39 @@ def c_defines(header):
     return found
 
 
-def test_c_and_python_agree_on_numbers():
-    c = c_defines(CLIENT / "rm_abi.h")
-    shared = {n: v for n, v in vars(nvclient).items() if isinstance(v, int) and n in c}
-    assert len(shared) > 15
-    assert {n: c[n] for n in shared} == shared
+@pytest.fixture(scope="session")
+def header(tmp_path_factory):
+    path = tmp_path_factory.mktemp("header") / "rm_abi.h"
+    with path.open("w") as out:
+        subprocess.run([sys.executable, RMCLIENT / "header.py"], check=True, stdout=out)
+    return path
 
 
-def test_c_layout():
-    subprocess.run(["cc", "-std=gnu11", "-fsyntax-only", "-xc", str(CLIENT / "rm_abi.h")], check=True)
+def test_c_and_python_agree_on_numbers(header):
+    c = c_defines(header)
+    ours = {n: v for n, v in vars(rmabi).items() if isinstance(v, int)}
+    assert len(ours) > 90
+    assert {n: c[n] for n in ours} == ours
+
+
+def test_c_layout(header):
+    """The header has an assertion for each size and offset."""
+    subprocess.run(["cc", "-std=gnu11", "-Wall", "-Werror", "-fsyntax-only", "-xc", str(header)], check=True)
+
+
+def numbers(path):
+    """The plain numbers of the #defines, without NVIDIA's prefix."""
+    found = re.findall(r"^#define\s+(?:NV_)?(\w+)\s+(0x[0-9a-fA-F]+|\d+)[uUlL]*(?=\s|$)", path.read_text(), re.M)
+    return {name: int(value, 0) for name, value in found}
+
+
+def test_numbers_are_those_of_the_module_and_of_nvsim():
+    """The three were written for themselves; a number with one name in two of them has one value."""
+    ours = {n.removeprefix("NV_"): v for n, v in vars(rmabi).items() if isinstance(v, int)}
+    for other, least in ((TESTS.parent / "cgpu_km/core/nv_abi.h", 20), (TESTS / "nvsim/module/nvabi.h", 20)):
+        shared = {n: v for n, v in numbers(other).items() if n in ours}
+        assert len(shared) > least, other
+        assert shared == {n: ours[n] for n in shared}, other
 
 
 # ---- programs ----

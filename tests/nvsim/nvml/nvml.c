@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../client/rm.h"
+#include "rm.h"
 
 #define API __attribute__((visibility("default")))
 
@@ -57,7 +57,7 @@ ABI_SIZE(struct nvml_process, 24);
 static struct {
 	int users;		/* nvmlInit minus nvmlShutdown */
 	struct rm rm;
-	struct rm_gpu gpu[NV_MAX_GPUS];
+	struct rm_gpu gpu[MAX_GPUS];
 	unsigned int count;
 } state;
 
@@ -85,7 +85,7 @@ static nvml_return of_status(rm_status st)
 
 static nvml_return start(void)
 {
-	struct rm_gpu_info list[NV_MAX_GPUS];
+	struct rm_gpu_info list[MAX_GPUS];
 	unsigned int count;
 	rm_status st;
 

@@ -27,7 +27,7 @@ OS_DESCRIPTOR = 0x71
 NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
 
 DEBUG = os.environ["KERNEL"] == "debug"
-AllocMemory = nv._struct(
+AllocMemory = nv.structure(
     "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
 )
 

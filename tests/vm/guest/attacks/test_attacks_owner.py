@@ -29,11 +29,11 @@ DMA_FIXED = 1 << 15
 VAS_NEW, VAS_HOST, VAS_GLOBAL, VAS_DEVICE, VAS_FLA = range(5)
 INVALID_EVENT, INVALID_PARENT = 0x28, 0x36
 
-AllocMemory = nv._struct(
+AllocMemory = nv.structure(
     "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
 )
-OsDescParams = nv._struct("OsDescParams", "type flags attr attr2 descriptor:u64 limit:u64 descriptor_type tag")
-EventParams = nv._struct("EventParams", "parent_client source class_id index data:u64")
+OsDescParams = nv.structure("OsDescParams", "type flags attr attr2 descriptor:u64 limit:u64 descriptor_type tag")
+EventParams = nv.structure("EventParams", "parent_client source class_id index data:u64")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/nvsim/lib"))
+sys.path.insert(0, str(REPO / "tests/rmclient"))
 
 import nvclient  # noqa: E402
 

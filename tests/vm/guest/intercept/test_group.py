@@ -23,7 +23,7 @@ pytestmark = pytest.mark.checked
 
 NAMES = (f"{n:012x}" + "ca" * 26 for n in itertools.count(0xCA0000000000))
 DEBUGGER, EXCEPTION_MASK = 0x83DE, 0x83DE0309
-DebuggerParams = nv._struct("DebuggerParams", "obsolete app_client object")
+DebuggerParams = nv.structure("DebuggerParams", "obsolete app_client object")
 KERNEL_NS = 20_000_000
 DEFAULT_US = 1024
 
@@ -101,7 +101,7 @@ sys.stdin.read()
 @contextlib.contextmanager
 def server(box: Box, shared: bool = True) -> Iterator[tuple[subprocess.Popen, int, int]]:
     """Another process of the container with a group, shared with the same user as the MPS server does."""
-    words = (REPO / "tests/nvsim/lib", box.dev, "shared" if shared else "")
+    words = (REPO / "tests/rmclient", box.dev, "shared" if shared else "")
     argv = [sys.executable, "-c", SERVER, *map(str, words)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

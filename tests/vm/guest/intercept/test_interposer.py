@@ -252,7 +252,7 @@ def test_killed_in_the_middle_of_allocating(box):
     if os.environ["KERNEL"] == "debug":
         delays = delays[2::2]  # each starts a Python, twenty seconds there
     for delay in delays:
-        argv = [os.sys.executable, "-c", script, str(REPO / "tests/nvsim/lib"), box.dev]
+        argv = [os.sys.executable, "-c", script, str(REPO / "tests/rmclient"), box.dev]
         victim = subprocess.Popen(argv, stdout=subprocess.PIPE)
         victim.stdout.readline()
         time.sleep(delay)

@@ -21,8 +21,8 @@ NAMES = (f"{n:012x}" + "c9" * 26 for n in itertools.count(0xC90000000000))
 BINAPI, DEBUGGER, MPS = 0x2081, 0x83DE, 0x900E
 SHARE_ALL, SHARE_TOKEN, SHARE_REVOKE = 1, 2, 1
 INHERITED_SHARE_POLICY, PREEMPTION_MODE = 0xD04, 0x20801210
-Share = nv._struct("Share", "client object target mask kind:u16 action:u8 pad:u8 status")
-DebuggerParams = nv._struct("DebuggerParams", "obsolete app_client object")
+Share = nv.structure("Share", "client object target mask kind:u16 action:u8 pad:u8 status")
+DebuggerParams = nv.structure("DebuggerParams", "obsolete app_client object")
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_what_is_shared_with_all_another_process_may_have(box: Box, gpu: nv.Gpu)
 
 def outside(script: str, *words: int) -> int:
     """Another process; with the driver's own nodes it is none of a container."""
-    argv = [sys.executable, "-c", script, str(REPO / "tests/nvsim/lib"), *map(str, words)]
+    argv = [sys.executable, "-c", script, str(REPO / "tests/rmclient"), *map(str, words)]
     return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
 

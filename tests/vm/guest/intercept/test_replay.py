@@ -155,7 +155,7 @@ def recorded(tmp_path_factory) -> Path:
     """A trace of a program on the simulated driver, made as one is made on a real machine."""
     logs = tmp_path_factory.mktemp("rmtap")
     env = {**os.environ, "LD_PRELOAD": str(CLIENTS / "librmtap.so"), "RMTAP_DIR": str(logs)}
-    argv = [sys.executable, "-c", PROGRAM.format(nvsim=str(REPO / "tests/nvsim/lib"))]
+    argv = [sys.executable, "-c", PROGRAM.format(nvsim=str(REPO / "tests/rmclient"))]
     done = subprocess.run(argv, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "True True 86\n"

@@ -131,7 +131,7 @@ def test_ids_of_a_killed_process_come_back(box: Box):
         "for _ in range(50): gpu.rm.alloc(nv.CLASS_TSG, gpu.device, nv.TsgParams(vaspace=space.vaspace, engine=9))\n"
         "print('on', flush=True); time.sleep(600)\n"
     )
-    argv = [sys.executable, "-c", script, str(REPO / "tests/nvsim/lib"), box.dev]
+    argv = [sys.executable, "-c", script, str(REPO / "tests/rmclient"), box.dev]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as victim:
         assert victim.stdout
         victim.stdout.readline()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/nvsim/lib"))
+sys.path.insert(0, str(REPO / "tests/rmclient"))
 
 pytestmark = pytest.mark.bare
 
@@ -103,7 +103,7 @@ def asked(tmp_path, **env: str) -> tuple[list[int], list[str]]:
     """Status of class 0xde, status of MM_INITIALIZE, total bytes; and the answers given in the driver's place."""
     log = tmp_path / "answers"
     environment = {"LD_PRELOAD": str(LEVER), "RMLEVER_LOG": str(log), "PATH": "/usr/bin:/bin", **env}
-    argv = [sys.executable, "-c", PROGRAM.format(nvsim=str(REPO / "tests/nvsim/lib"))]
+    argv = [sys.executable, "-c", PROGRAM.format(nvsim=str(REPO / "tests/rmclient"))]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = log.read_text().splitlines() if log.exists() else []

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/nvsim/lib"))
+sys.path.insert(0, str(REPO / "tests/rmclient"))
 
 import nvclient as nv  # noqa: E402
 
@@ -238,7 +238,7 @@ def test_uvm_looks_at_the_file():
         assert second.uvm(nv.UVM_MM_INITIALIZE, nv.UvmMmInitialize(ctl.fd)) == nv.NV_ERR_INVALID_ARGUMENT
         assert second.mm_initialize(uvm) == 0
         assert second.mm_initialize(uvm) == nv.NV_ERR_INVALID_STATE
-        with nv.Uvm(flags=nv.UVM_INIT_FLAGS_MULTI_PROCESS) as shared, nv.Uvm(initialize=False) as third:
+        with nv.Uvm(flags=nv.UVM_INIT_MULTI_PROCESS) as shared, nv.Uvm(initialize=False) as third:
             assert third.mm_initialize(shared) == nv.NV_WARN_NOTHING_TO_DO
 
 

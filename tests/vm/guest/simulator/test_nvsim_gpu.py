@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(REPO / "tests/nvsim/lib"))
+sys.path.insert(0, str(REPO / "tests/rmclient"))
 
 import nvclient as nv  # noqa: E402
 from slicebox import until  # noqa: E402

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
+# ruff: noqa: F403, F405
 """The driver's user ABI from Python: any call, well formed or not.
 
-Structures are those of 580.105.08; where an older branch has shorter ones, Gpu, Space and Group use its own.
+The numbers are rmabi.py's, the structures rmlayout.py's; where a branch has others than 580, the calls use its own.
 
 Layers, lowest first:
 
@@ -33,258 +34,12 @@ import mmap
 import os
 import struct
 import time
-from ctypes import c_char, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import c_uint8, c_uint32, c_uint64
+
+from rmabi import *
+from rmlayout import *
 
 DEV = os.environ.get("NVSIM_DEV") or "/dev"  # default directory of the nodes
-
-NV_OK = 0x00
-NV_ERR_ILLEGAL_ACTION = 0x16
-NV_ERR_INSUFFICIENT_PERMISSIONS = 0x1B
-NV_ERR_INVALID_ADDRESS = 0x1E
-NV_ERR_INVALID_ARGUMENT = 0x1F
-NV_ERR_INVALID_CHANNEL = 0x21
-NV_ERR_INVALID_CLASS = 0x22
-NV_ERR_INVALID_CLIENT = 0x23
-NV_ERR_INVALID_OBJECT_PARENT = 0x36
-NV_ERR_INVALID_STATE = 0x40
-NV_ERR_NO_MEMORY = 0x51
-NV_WARN_NOTHING_TO_DO = 0x10006
-NV_ERR_NOT_SUPPORTED = 0x56
-NV_ERR_OBJECT_NOT_FOUND = 0x57
-
-ESC_RM_ALLOC_MEMORY = 0x27
-ESC_RM_FREE = 0x29
-ESC_RM_CONTROL = 0x2A
-ESC_RM_ALLOC = 0x2B
-ESC_RM_DUP_OBJECT = 0x34
-ESC_RM_SHARE = 0x35
-ESC_RM_VID_HEAP_CONTROL = 0x4A
-ESC_RM_MAP_MEMORY = 0x4E
-ESC_RM_UNMAP_MEMORY = 0x4F
-ESC_RM_MAP_MEMORY_DMA = 0x57
-ESC_RM_UNMAP_MEMORY_DMA = 0x58
-ESC_CARD_INFO = 200
-ESC_REGISTER_FD = 201
-ESC_ALLOC_OS_EVENT = 206
-ESC_FREE_OS_EVENT = 207
-ESC_CHECK_VERSION_STR = 210
-ESC_EXPORT_TO_DMABUF_FD = 217
-ESC_IOCTL_XFER_CMD = 211
-
-UVM_INITIALIZE = 0x30000001
-UVM_INIT_FLAGS_MULTI_PROCESS = 2
-UVM_REGISTER_GPU_VASPACE = 25
-UVM_UNREGISTER_GPU_VASPACE = 26
-UVM_REGISTER_CHANNEL = 27
-UVM_UNREGISTER_CHANNEL = 28
-UVM_MAP_EXTERNAL_ALLOCATION = 33
-UVM_FREE = 34
-UVM_REGISTER_GPU = 37
-UVM_UNREGISTER_GPU = 38
-UVM_PAGEABLE_MEM_ACCESS = 39
-UVM_SET_PREFERRED_LOCATION = 42
-UVM_UNSET_PREFERRED_LOCATION = 43
-UVM_ENABLE_READ_DUPLICATION = 44
-UVM_SET_ACCESSED_BY = 46
-UVM_MIGRATE = 51
-UVM_CREATE_RANGE_GROUP = 23
-UVM_DESTROY_RANGE_GROUP = 24
-UVM_SET_RANGE_GROUP = 31
-UVM_UNMAP_EXTERNAL = 66
-UVM_ALLOC_SEMAPHORE_POOL = 68
-UVM_CREATE_EXTERNAL_RANGE = 73
-UVM_MM_INITIALIZE = 75
-
-CLASS_ROOT = 0x41
-CLASS_DEVICE = 0x80
-CLASS_SUBDEVICE = 0x2080
-CLASS_SYSMEM = 0x3E
-CLASS_VIDMEM = 0x40
-CLASS_VASPACE = 0x90F1
-CLASS_CONTEXT_SHARE = 0x9067
-CLASS_TSG = 0xA06C
-
-CTRL_GET_ATTACHED_IDS = 0x201
-CTRL_GET_ID_INFO_V2 = 0x205
-CTRL_GET_CLASSLIST_V2 = 0x800292
-CTRL_GET_NAME_STRING = 0x20800110
-CTRL_GET_GID_INFO = 0x2080014A
-CTRL_GET_PIDS = 0x2080018D
-CTRL_GET_PID_INFO = 0x2080018E
-CTRL_DISABLE_CHANNELS = 0x2080110B
-CTRL_FB_GET_INFO_V2 = 0x20801303
-CTRL_TSG_SCHEDULE = 0xA06C0101
-CTRL_TSG_SET_TIMESLICE = 0xA06C0103
-CTRL_TSG_GET_TIMESLICE = 0xA06C0104
-CTRL_TSG_PREEMPT = 0xA06C0105
-CTRL_RESTART_RUNLIST = 0xA06F0111
-CTRL_GET_TOKEN = 0xC36F0108
-
-FB_RAM_SIZE = 0x07
-FB_TOTAL_RAM_SIZE = 0x08
-FB_HEAP_SIZE = 0x09
-FB_HEAP_FREE = 0x16
-
-ENGINE_GR0 = 1
-ENGINE_COPY0 = 9
-MAX_GPUS = 32
-
-OP_KERNEL, OP_COPY, OP_RELEASE = 1, 2, 3
-FLAG_STUBBORN = 1
-
-ATTR_PAGE_HUGE = 3 << 23
-ATTR_LOCATION_PCI = 1 << 25
-ATTR_NONCONTIG_ALLOWED = 3 << 27
-ATTR2_PAGE_2M = 1 << 20
-VASPACE_FLAGS = (1 << 3) | (1 << 6)  # externally owned, page faulting
-
-FIRST_VA = 1 << 36  # a GPFIFO entry holds 40 bits
-VA_ALIGN = 2 << 20
-USERD_GP_GET, USERD_GP_PUT, USERD_SIZE = 0x88, 0x8C, 512
-DOORBELL_OFFSET, DOORBELL_SIZE = 0x90, 0x10000
-
-# name: gpfifo, usermode, compute, copy; newest first
-ARCHS = {
-    "Hopper": (0xC86F, 0xC661, 0xCBC0, 0xC8B5),
-    "Ada": (0xC56F, 0xC561, 0xC9C0, 0xC7B5),
-    "Ampere": (0xC56F, 0xC561, 0xC6C0, 0xC6B5),
-    "Turing": (0xC46F, 0xC461, 0xC5C0, 0xC5B5),
-}
-
-
-def _struct(name: str, fields: str, arrays: dict[str, int] | None = None) -> type[ctypes.Structure]:
-    """A ctypes structure from 'field:type ...'; natural alignment is the ABI's."""
-    types = {"u8": c_uint8, "u16": c_uint16, "u32": c_uint32, "s32": c_int32, "u64": c_uint64, "c": c_char}
-    layout = []
-    for item in fields.split():
-        field, _, kind = item.partition(":")
-        ctype = types[kind or "u32"]
-        layout.append((field, ctype * arrays[field] if arrays and field in arrays else ctype))
-    return type(name, (ctypes.Structure,), {"_fields_": layout})
-
-
-# fmt: off
-Alloc = _struct("Alloc", "root parent handle class_id params:u64 rights:u64 params_size flags status pad")
-Free = _struct("Free", "root parent handle status")
-Control = _struct("Control", "client object cmd flags params:u64 params_size status")
-Dup = _struct("Dup", "client parent handle client_src handle_src flags status")
-MapMemory = _struct(
-    "MapMemory", "client device memory pad0 offset:u64 length:u64 address:u64 status flags fd:s32 pad1"
-)
-UnmapMemory = _struct("UnmapMemory", "client device memory pad0 address:u64 status flags")
-MapDma = _struct(
-    "MapDma", "client device dma memory offset:u64 length:u64 flags flags2 kind pad0 dma_offset:u64 status pad1"
-)
-MapDmaBefore580 = _struct(
-    "MapDmaBefore580", "client device dma memory offset:u64 length:u64 flags pad0 dma_offset:u64 status pad1"
-)
-UnmapDma = _struct("UnmapDma", "client device dma memory flags pad0 dma_offset:u64 size:u64 status pad1")
-CardInfo = _struct(
-    "CardInfo",
-    "valid:u8 pad0:u8 domain bus:u8 slot:u8 function:u8 pad1:u8 vendor_id:u16 device_id:u16 gpu_id irq:u16 pad2:u16 "
-    "reg_address:u64 reg_size:u64 fb_address:u64 fb_size:u64 minor name:u8 pad3:u8",
-    {"pad0": 3, "name": 10, "pad3": 2},
-)
-Version = _struct("Version", "cmd reply text:c", {"text": 64})
-RegisterFd = _struct("RegisterFd", "ctl_fd:s32")
-OsEvent = _struct("OsEvent", "client device fd status")
-ExportDmabuf = _struct(
-    "ExportDmabuf",
-    "fd:s32 client total_objects objects index total_size:u64 mapping_type:u8 allow_mmap:u8 "
-    "handles offsets:u64 sizes:u64 status",
-    {"handles": 128, "offsets": 128, "sizes": 128},
-)
-Xfer = _struct("Xfer", "cmd size ptr:u64")
-
-DeviceParams = _struct(
-    "DeviceParams", "device_id client_share target_client target_device flags pad0 "
-    "va_size:u64 va_start:u64 va_limit:u64 va_mode pad1"
-)
-SubdeviceParams = _struct("SubdeviceParams", "sub_device_id")
-VaspaceParams = _struct(
-    "VaspaceParams", "index flags va_size:u64 va_start:u64 va_limit:u64 big_page_size pad0 va_base:u64 pasid pad1"
-)
-MemoryParams = _struct(
-    "MemoryParams",
-    "owner type flags width height pitch:s32 attr attr2 format compr_covg zcull_covg pad0 range_lo:u64 range_hi:u64 "
-    "size:u64 alignment:u64 offset:u64 limit:u64 address:u64 ctag_offset vaspace internal_flags tag numa_node:s32 pad1",
-)
-TsgParams = _struct("TsgParams", "error_object ecc_error_object vaspace engine vgpu:u8 pad:u8", {"pad": 3})
-ContextShareParams = _struct("ContextShareParams", "vaspace flags subcontext")
-ChannelParams = _struct(
-    "ChannelParams",
-    "error_object buffer_object gpfifo_va:u64 gpfifo_entries flags context_share vaspace userd_memory userd_offset:u64 "
-    "engine cid sub_device_id ecc_error_object reserved_mem:u64 phys_channel_group internal_flags "
-    "reserved_notifier:u64 process_id sub_process_id iv nonce tpc_config_id pad",
-    {"userd_memory": 8, "userd_offset": 8, "reserved_mem": 12, "reserved_notifier": 6, "iv": 6, "nonce": 8},
-)
-CopyParams = _struct("CopyParams", "version engine")
-
-IdInfo = _struct(
-    "IdInfo", "gpu_id flags device_instance sub_device_instance sli_status board_id gpu_instance numa_id:s32"
-)
-FbInfo = _struct("FbInfo", "count list", {"list": 256})  # index, data, index, data, ...
-GidInfo = _struct("GidInfo", "index flags length data:u8", {"data": 256})
-GpuName = _struct("GpuName", "flags ascii:c", {"ascii": 128})
-#: Bytes of parameters that grew, by control or class: from each branch on.
-BYTES = {
-    CTRL_GET_CLASSLIST_V2: ((580, 804), (555, 404), (550, 700), (525, 644), (0, 468)),
-    CTRL_FB_GET_INFO_V2: ((580, 1028), (560, 460), (545, 444), (0, 436)),
-    CTRL_TSG_SCHEDULE: ((580, 3), (0, 2)),
-    CLASS_VASPACE: ((580, 56), (0, 48)),
-    CLASS_VIDMEM: ((550, 128), (0, 120)),
-    CLASS_SYSMEM: ((550, 128), (0, 120)),
-}
-Pids = _struct("Pids", "id_type id count pid", {"pid": 950})
-PidInfoEntry = _struct(
-    "PidInfoEntry", "pid index result pad private_bytes:u64 shared_owned:u64 shared_duped:u64 protected_bytes:u64 "
-    "compute_instance gpu_instance", {"protected_bytes": 3}
-)
-DisableChannels = _struct(
-    "DisableChannels", "disable:u8 pad0:u8 count only_scheduling:u8 rewind:u8 pad1:u8 event:u64 client channel",
-    {"pad0": 3, "pad1": 6, "client": 64, "channel": 64},
-)
-
-
-class PidInfo(ctypes.Structure):
-    _fields_ = [("count", c_uint32), ("pad", c_uint32), ("list", PidInfoEntry * 200)]
-
-
-UvmInitialize = _struct("UvmInitialize", "flags:u64 status pad")
-UvmRegisterGpu = _struct(
-    "UvmRegisterGpu", "uuid:u8 numa_enabled:u8 pad:u8 numa_node:s32 ctl_fd:s32 client smc_part status",
-    {"uuid": 16, "pad": 3},
-)
-UvmRegisterVaspace = _struct("UvmRegisterVaspace", "uuid:u8 ctl_fd:s32 client vaspace status", {"uuid": 16})
-UvmRegisterChannel = _struct(
-    "UvmRegisterChannel", "uuid:u8 ctl_fd:s32 client channel pad0 base:u64 length:u64 status pad1", {"uuid": 16}
-)
-UvmUnregisterChannel = _struct("UvmUnregisterChannel", "uuid:u8 client channel status", {"uuid": 16})
-UvmUuid = _struct("UvmUuid", "uuid:u8 status", {"uuid": 16})
-UvmRange = _struct("UvmRange", "base:u64 length:u64 status pad")
-UvmPool = _struct("UvmPool", "base:u64 length:u64 gpu:u8 gpu_count:u64 status pad", {"gpu": 9216})
-UvmRangeGroup = _struct("UvmRangeGroup", "id:u64 status pad")
-UvmSetRangeGroup = _struct("UvmSetRangeGroup", "id:u64 base:u64 length:u64 status pad")
-UvmUnmapExternal = _struct("UvmUnmapExternal", "base:u64 length:u64 uuid:u8 status pad", {"uuid": 16})
-UvmPageable = _struct("UvmPageable", "access:u8 pad:u8 status", {"pad": 3})
-UvmPreferred = _struct("UvmPreferred", "base:u64 length:u64 uuid:u8 node:s32 status", {"uuid": 16})
-UvmAccessedBy = _struct("UvmAccessedBy", "base:u64 length:u64 uuid:u8 status pad", {"uuid": 16})
-UvmMigrate = _struct(
-    "UvmMigrate",
-    "base:u64 length:u64 uuid:u8 flags pad0 semaphore:u64 payload node:s32 user_start:u64 user_length:u64 status pad1",
-    {"uuid": 16},
-)
-UvmMmInitialize = _struct("UvmMmInitialize", "uvm_fd:s32 status")
-UvmGpuAttr = _struct("UvmGpuAttr", "uuid:u8 mapping caching format element_bits compression", {"uuid": 16})
-
-
-class UvmMapExternal(ctypes.Structure):
-    _fields_ = [
-        ("base", c_uint64), ("length", c_uint64), ("offset", c_uint64), ("gpu", UvmGpuAttr * 256),
-        ("gpu_count", c_uint64), ("ctl_fd", c_int32), ("client", c_uint32), ("memory", c_uint32), ("status", c_uint32),
-    ]
-
-# fmt: on
 
 
 class RmError(Exception):
@@ -308,8 +63,7 @@ def request(nr: int, size: int) -> int:
 
 def in_branch(key: int, params: ctypes.Structure | bytes, branch: int) -> ctypes.Array:
     """Parameters as long as that branch has them."""
-    size = next(size for since, size in BYTES[key] if branch >= since)
-    return ctrl_params(bytes(params)[:size])
+    return ctrl_params(bytes(params)[: bytes_of(key, branch)])
 
 
 def ctrl_params(params) -> ctypes.Array | ctypes.Structure | None:
@@ -338,7 +92,6 @@ class Node:
             arg = (c_uint8 * len(arg)).from_buffer(arg)
         if not isinstance(arg, int):
             arg = ctypes.addressof(arg)
-        libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
         return 0 if libc.ioctl(self.fd, req, arg) >= 0 else ctypes.get_errno()
 
     def call(self, nr: int, arg: ctypes.Structure) -> None:
@@ -370,6 +123,7 @@ class Node:
 
 
 libc = ctypes.CDLL(None, use_errno=True)
+libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
@@ -446,6 +200,10 @@ class Ctl(Node):
         self.call(ESC_CHECK_VERSION_STR, arg)
         return arg.reply, arg.text.decode()
 
+    def branch(self) -> int:
+        """Of the driver: 550. That of the layouts where nothing answers, as on the recorder's fake nodes."""
+        return int(self.version()[1].partition(".")[0] or 580)
+
     def cards(self) -> list:
         """CARD_INFO: the valid entries."""
         arg = (CardInfo * MAX_GPUS)()
@@ -456,10 +214,19 @@ class Ctl(Node):
 class Uvm(Node):
     """/dev/nvidia-uvm: every method but open returns the rmStatus."""
 
-    def __init__(self, directory: str = DEV, initialize: bool = True, flags: int = 0):
+    def __init__(self, directory: str = DEV, initialize: bool = True, flags: int = 0, branch: int = 0):
         super().__init__("nvidia-uvm", directory)
+        self._branch = branch
         if initialize:
             check("UVM_INITIALIZE", self.initialize(flags))
+
+    @property
+    def branch(self) -> int:
+        """Of the driver, which this node does not have: read from the control node once, where the caller gave none."""
+        if not self._branch:
+            with Ctl(self.directory) as ctl:
+                self._branch = ctl.branch()
+        return self._branch
 
     def uvm(self, nr: int, arg: ctypes.Structure) -> int:
         """A uvm call; OSError where the ioctl itself fails."""
@@ -494,14 +261,15 @@ class Uvm(Node):
 
     def unregister_channel(self, client: Client, channel: int) -> int:
         """Without a UUID, as libcuda passes none."""
-        return self.uvm(UVM_UNREGISTER_CHANNEL, UvmUnregisterChannel(client=client.handle, channel=channel))
+        layout = of_branch("UvmUnregisterChannel", client.branch)
+        return self.uvm(UVM_UNREGISTER_CHANNEL, layout(client=client.handle, channel=channel))
 
     def create_range(self, base: int, length: int) -> int:
         return self.uvm(UVM_CREATE_EXTERNAL_RANGE, UvmRange(base, length))
 
     def map(self, uuid: bytes, client: Client, memory: int, base: int, length: int, offset: int = 0) -> int:
         """MAP_EXTERNAL_ALLOCATION of one GPU's memory."""
-        arg = UvmMapExternal(
+        arg = of_branch("UvmMapExternal", client.branch)(
             base=base,
             length=length,
             offset=offset,
@@ -520,7 +288,7 @@ class Uvm(Node):
 
     def pool(self, base: int, length: int) -> int:
         """ALLOC_SEMAPHORE_POOL, for all GPUs alike."""
-        return self.uvm(UVM_ALLOC_SEMAPHORE_POOL, UvmPool(base=base, length=length))
+        return self.uvm(UVM_ALLOC_SEMAPHORE_POOL, of_branch("UvmPool", self.branch)(base=base, length=length))
 
     def mapped(self, base: int, length: int) -> Mapping:
         """A mapping of an existing range: of a pool."""
@@ -543,7 +311,10 @@ class Uvm(Node):
 
     def free(self, base: int, length: int) -> int:
         """UVM_FREE of a whole range; up to branch 580 the driver refuses any other length."""
-        return self.uvm(UVM_FREE, UvmRange(base, length))
+        arg = of_branch("UvmFree", self.branch)(base)
+        if hasattr(arg, "length"):
+            arg.length = length
+        return self.uvm(UVM_FREE, arg)
 
 
 def _uuid(raw: bytes):
@@ -568,8 +339,8 @@ class Client:
 
     @property
     def branch(self) -> int:
-        """Of the driver: 550. The newest with a layout here where nothing answers, as on the recorder's fake nodes."""
-        self._branch = self._branch or int(self.ctl.version()[1].partition(".")[0] or 580)
+        """Of the driver: 550."""
+        self._branch = self._branch or self.ctl.branch()
         return self._branch
 
     def hold(self, thing):
@@ -631,13 +402,13 @@ class Client:
 
     def map_dma(self, device: int, dma: int, memory: int, length: int, offset: int = 0) -> tuple[int, int]:
         """MAP_MEMORY_DMA into a VA space or a window on one: (status, GPU address)."""
-        layout = MapDma if self.branch >= 580 else MapDmaBefore580
+        layout = of_branch("MapDma", self.branch)
         arg = layout(client=self.handle, device=device, dma=dma, memory=memory, offset=offset, length=length)
         self.ctl.call(ESC_RM_MAP_MEMORY_DMA, arg)
         return arg.status, arg.dma_offset
 
     def unmap_dma(self, device: int, dma: int, memory: int, dma_offset: int) -> int:
-        arg = UnmapDma(self.handle, device, dma, memory, 0, 0, dma_offset)
+        arg = of_branch("UnmapDma", self.branch)(self.handle, device, dma, memory, 0, 0, dma_offset)
         self.ctl.call(ESC_RM_UNMAP_MEMORY_DMA, arg)
         return arg.status
 
@@ -645,7 +416,7 @@ class Client:
         ids = (c_uint32 * MAX_GPUS)()
         status, _ = self.control(self.handle, CTRL_GET_ATTACHED_IDS, ids)
         check("GPU_GET_ATTACHED_IDS", status)
-        return [i for i in ids if i != 0xFFFFFFFF]
+        return [i for i in ids if i != GPU_ID_END]
 
     def cards(self) -> list:
         """The cards with a node that opens here, in the order of the attached ids."""
@@ -690,7 +461,7 @@ class Gpu:
         check("RM_ALLOC(0x80)", status)
         status, self.subdevice = client.alloc(CLASS_SUBDEVICE, self.device, SubdeviceParams(info.sub_device_instance))
         check("RM_ALLOC(0x2080)", status)
-        gid = GidInfo(flags=2)
+        gid = GidInfo(flags=GID_BINARY)
         check("GPU_GET_GID_INFO", self.control(CTRL_GET_GID_INFO, gid)[0])
         self.uuid = bytes(gid.data[:16])
 
@@ -700,7 +471,8 @@ class Gpu:
 
     def export_dmabuf(self, *memory: int, size: int, fd: int = -1, client: int = 0) -> tuple[int, int]:
         """Memory as a dma-buf: (status, its fd)."""
-        arg = ExportDmabuf(fd, client or self.rm.handle, len(memory), len(memory), 0, size * len(memory))
+        layout = of_branch("ExportDmabuf", self.rm.branch)
+        arg = layout(fd, client or self.rm.handle, len(memory), len(memory), 0, size * len(memory))
         for at, handle in enumerate(memory):
             arg.handles[at], arg.sizes[at] = handle, size
         with self.open_node() as node:
@@ -713,9 +485,9 @@ class Gpu:
         return self.rm.control(self.subdevice, cmd, params)
 
     def name(self) -> str:
-        arg = GpuName()
-        check("GPU_GET_NAME_STRING", self.control(CTRL_GET_NAME_STRING, arg)[0])
-        return arg.ascii.decode()
+        status, answer = self.control(CTRL_GET_NAME_STRING, bytes_of(CTRL_GET_NAME_STRING, self.rm.branch))
+        check("GPU_GET_NAME_STRING", status)
+        return answer[4:].partition(b"\0")[0].decode()
 
     def fb_info(self, *indexes: int) -> list[int]:
         """FB_GET_INFO_V2 of the given indexes, in the driver's unit (KiB for sizes)."""
@@ -744,7 +516,7 @@ class Gpu:
 
     def classes(self, branch: int = 0) -> set[int]:
         branch = branch or self.rm.branch
-        size = next(size for since, size in BYTES[CTRL_GET_CLASSLIST_V2] if branch >= since)
+        size = bytes_of(CTRL_GET_CLASSLIST_V2, branch)
         status, answer = self.rm.control(self.device, CTRL_GET_CLASSLIST_V2, size)
         check("GPU_GET_CLASSLIST_V2", status)
         count, *classes = struct.unpack(f"<{size // 4}I", answer)
@@ -800,7 +572,7 @@ class Space:
 
     def __init__(self, gpu: Gpu):
         self.gpu = gpu
-        self.uvm = gpu.rm.hold(Uvm(gpu.rm.directory))
+        self.uvm = gpu.rm.hold(Uvm(gpu.rm.directory, branch=gpu.rm.branch))
         self.next_va = FIRST_VA
         self.lengths: dict[int, int] = {}  # of the ranges made by map(), by GPU address
         params = in_branch(CLASS_VASPACE, VaspaceParams(flags=VASPACE_FLAGS), gpu.rm.branch)
@@ -907,7 +679,8 @@ class Channel:
         status, self.va = group.space.map(self.memory, self.size)
         check("UVM_MAP_EXTERNAL_ALLOCATION", status)
         self.cpu = gpu.map_cpu(self.memory, self.size, system=True)
-        status, self.handle = gpu.rm.alloc(group.gpfifo_class, group.tsg, self.params())
+        params = in_branch(group.gpfifo_class, self.params(), gpu.rm.branch)
+        status, self.handle = gpu.rm.alloc(group.gpfifo_class, group.tsg, params)
         check(f"RM_ALLOC({group.gpfifo_class:#x})", status)
         if group.engine == ENGINE_GR0:
             status, self.object = gpu.rm.alloc(group.compute_class, self.handle)

@@ -2,7 +2,7 @@
 /*
  * A small client of the driver's user ABI: the calls of a CUDA program's library,
  * without the library. It is written from the contract in docs/develop/nvsim.md
- * and runs unchanged on the bare driver and in a container.
+ * and runs unchanged on the bare driver and in a container. header.py makes rm_abi.h.
  *
  * Every function that returns an rm_status returns the driver's own status, or
  * -errno where a system call failed before the driver could answer. The first
@@ -32,6 +32,7 @@ struct rm {
 	uint32_t client;
 	uint32_t last_handle;
 	char version[64];	/* of the driver */
+	uint32_t branch;	/* 550 of 550.163.01 */
 	struct rm_error error;
 };
 
@@ -39,6 +40,10 @@ struct rm {
 rm_status rm_open(struct rm *rm, const char *dir);
 void rm_close(struct rm *rm);
 
+/*
+ * Parameters have the bytes of the driver's branch: @size is that of the struct in rm_abi.h, of which
+ * an older driver takes a part.
+ */
 rm_status rm_alloc(struct rm *rm, uint32_t parent, uint32_t class_id, void *params,
 		   uint32_t size, uint32_t *handle);
 rm_status rm_free(struct rm *rm, uint32_t parent, uint32_t handle);
@@ -56,7 +61,7 @@ struct rm_gpu_info {
 	uint32_t domain, bus, slot, function;
 	uint16_t vendor_id, device_id;
 };
-rm_status rm_list_gpus(struct rm *rm, struct rm_gpu_info list[NV_MAX_GPUS], unsigned int *count);
+rm_status rm_list_gpus(struct rm *rm, struct rm_gpu_info list[MAX_GPUS], unsigned int *count);
 
 /* The classes of one GPU generation. */
 struct rm_arch {

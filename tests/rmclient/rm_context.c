@@ -10,9 +10,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define FIRST_VA	(1ull << 36)	/* a GPFIFO entry holds 40 bits */
-#define VA_ALIGN	(2ull << 20)
-
 /* ---- address spaces and memory ---- */
 
 /*
@@ -38,10 +35,10 @@ static rm_status map_cpu(struct rm_gpu *gpu, bool system, uint32_t parent, uint3
 	if (arg.fd < 0)
 		return rm_note_open(rm, node);
 	if (!system)
-		st = rm_ioctl(rm, arg.fd, NV_ESC_REGISTER_FD, &reg, sizeof(reg), NULL,
+		st = rm_ioctl(rm, arg.fd, ESC_REGISTER_FD, &reg, sizeof(reg), NULL,
 			      "REGISTER_FD");
 	if (!st)
-		st = rm_ioctl(rm, rm->ctl, NV_ESC_RM_MAP_MEMORY, &arg, sizeof(arg), &arg.status,
+		st = rm_ioctl(rm, rm->ctl, ESC_RM_MAP_MEMORY, &arg, sizeof(arg), &arg.status,
 			      "RM_MAP_MEMORY");
 	if (!st) {
 		*cpu = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, arg.fd, 0);
@@ -65,7 +62,7 @@ static rm_status uvm_call(struct rm_space *space, unsigned long nr, void *arg,
 /* As libcuda does: a second file, closed if the driver does not need it. */
 static rm_status keep_mm(struct rm_space *space)
 {
-	struct uvm_mm_initialize mm = { .fd = space->uvm };
+	struct uvm_mm_initialize mm = { .uvm_fd = space->uvm };
 	int fd = rm_open_node(space->gpu->rm, "nvidia-uvm");
 
 	if (fd < 0)
@@ -111,7 +108,7 @@ static rm_status uvm_attach(struct rm_space *space)
 rm_status rm_space_create(struct rm_space *space, struct rm_gpu *gpu)
 {
 	struct nv_vaspace_params params = {
-		.flags = NV_VASPACE_EXTERNALLY_OWNED | NV_VASPACE_PAGE_FAULTING,
+		.flags = VASPACE_FLAGS,
 	};
 	rm_status st;
 
@@ -119,7 +116,7 @@ rm_status rm_space_create(struct rm_space *space, struct rm_gpu *gpu)
 	space->uvm = rm_open_node(gpu->rm, "nvidia-uvm");
 	if (space->uvm < 0)
 		return rm_note_open(gpu->rm, "nvidia-uvm");
-	st = rm_alloc(gpu->rm, gpu->device, FERMI_VASPACE_A, &params, sizeof(params),
+	st = rm_alloc(gpu->rm, gpu->device, CLASS_VASPACE, &params, sizeof(params),
 		      &space->vaspace);
 	if (!st)
 		st = uvm_attach(space);
@@ -141,11 +138,34 @@ void rm_space_destroy(struct rm_space *space)
 	space->vaspace = 0;
 }
 
+/* Older drivers have the same struct for fewer GPUs. */
+#define MAP_EXTERNAL(type, space, at, buf)						\
+	({										\
+		static type map_;	/* 9 KiB: not on the stack */			\
+											\
+		map_ = (type) {								\
+			.base = (at), .length = (buf)->size, .gpu_count = 1,		\
+			.ctl_fd = (space)->gpu->rm->ctl,				\
+			.client = (space)->gpu->rm->client, .memory = (buf)->handle,	\
+		};									\
+		memcpy(map_.gpu[0].uuid, (space)->gpu->uuid, sizeof(map_.gpu[0].uuid));	\
+		uvm_call(space, UVM_MAP_EXTERNAL_ALLOCATION, &map_, &map_.status,	\
+			 "UVM_MAP_EXTERNAL_ALLOCATION");				\
+	})
+
+static rm_status free_range(struct rm_space *space, uint64_t base)
+{
+	struct uvm_free_since590 by_base = { .base = base };
+	struct uvm_free range = { .base = base };
+
+	if (space->gpu->rm->branch >= UVM_FREE_SINCE590_FROM)
+		return uvm_call(space, UVM_FREE, &by_base, &by_base.status, "UVM_FREE");
+	return uvm_call(space, UVM_FREE, &range, &range.status, "UVM_FREE");
+}
+
 static rm_status map_gpu(struct rm_buffer *buf)
 {
-	static struct uvm_map_external map;	/* 9 KiB: not on the stack */
 	struct rm_space *space = buf->space;
-	struct rm *rm = space->gpu->rm;
 	uint64_t length = (buf->size + 0xffff) & ~0xffffull;
 	struct uvm_range range = { .base = space->next_va, .length = length };
 	rm_status st;
@@ -156,18 +176,11 @@ static rm_status map_gpu(struct rm_buffer *buf)
 		return st;
 	space->next_va += (length + VA_ALIGN - 1) & ~(VA_ALIGN - 1);
 
-	memset(&map, 0, sizeof(map));
-	map.base = range.base;
-	map.length = buf->size;
-	map.gpu_count = 1;
-	memcpy(map.gpu[0].uuid, space->gpu->uuid, sizeof(map.gpu[0].uuid));
-	map.ctl_fd = rm->ctl;
-	map.client = rm->client;
-	map.memory = buf->handle;
-	st = uvm_call(space, UVM_MAP_EXTERNAL_ALLOCATION, &map, &map.status,
-		      "UVM_MAP_EXTERNAL_ALLOCATION");
+	st = space->gpu->rm->branch >= UVM_MAP_EXTERNAL_FROM ?
+		MAP_EXTERNAL(struct uvm_map_external, space, range.base, buf) :
+		MAP_EXTERNAL(struct uvm_map_external_before550, space, range.base, buf);
 	if (st)
-		uvm_call(space, UVM_FREE, &range, &range.status, "UVM_FREE");
+		free_range(space, range.base);
 	else
 		buf->va = range.base;
 	return st;
@@ -179,19 +192,19 @@ rm_status rm_buffer_create(struct rm_buffer *buf, struct rm_space *space, uint64
 	struct rm_gpu *gpu = space->gpu;
 	struct nv_memory_params params = {
 		.owner = gpu->rm->client,
-		.attr = NV_ATTR_NONCONTIG_ALLOWED,
+		.attr = ATTR_NONCONTIG_ALLOWED,
 		.size = size,
 	};
 	rm_status st;
 
 	*buf = (struct rm_buffer) { .space = space, .system = how & RM_BUF_SYSTEM };
 	if (buf->system) {
-		params.attr |= NV_ATTR_LOCATION_PCI;
+		params.attr |= ATTR_LOCATION_PCI;
 	} else if (size % VA_ALIGN == 0) {
-		params.attr |= NV_ATTR_PAGE_SIZE_HUGE;
-		params.attr2 |= NV_ATTR2_PAGE_SIZE_2M;
+		params.attr |= ATTR_PAGE_HUGE;
+		params.attr2 |= ATTR2_PAGE_2M;
 	}
-	st = rm_alloc(gpu->rm, gpu->device, buf->system ? NV01_MEMORY_SYSTEM : NV01_MEMORY_LOCAL_USER,
+	st = rm_alloc(gpu->rm, gpu->device, buf->system ? CLASS_SYSMEM : CLASS_VIDMEM,
 		      &params, sizeof(params), &buf->handle);
 	if (st)
 		return st;
@@ -208,14 +221,12 @@ rm_status rm_buffer_create(struct rm_buffer *buf, struct rm_space *space, uint64
 /* In CUDA's observed order of frees: the handle first, the GPU mapping last. */
 void rm_buffer_destroy(struct rm_buffer *buf)
 {
-	struct uvm_range range = { .base = buf->va };
-
 	if (buf->cpu)
 		munmap(buf->cpu, buf->size);
 	if (buf->handle)
 		rm_free(buf->space->gpu->rm, buf->space->gpu->device, buf->handle);
 	if (buf->va)
-		uvm_call(buf->space, UVM_FREE, &range, &range.status, "UVM_FREE");
+		free_range(buf->space, buf->va);
 	memset(buf, 0, sizeof(*buf));
 }
 
@@ -234,7 +245,7 @@ rm_status rm_group_create(struct rm_group *group, struct rm_space *space, uint32
 		st = rm_buffer_create(&group->notifier, space, 4096, RM_BUF_SYSTEM | RM_BUF_CPU);
 	if (!st) {
 		tsg.error_object = group->notifier.handle;
-		st = rm_alloc(gpu->rm, gpu->device, KEPLER_CHANNEL_GROUP_A, &tsg, sizeof(tsg),
+		st = rm_alloc(gpu->rm, gpu->device, CLASS_TSG, &tsg, sizeof(tsg),
 			      &group->tsg);
 	}
 	if (!st)
@@ -253,7 +264,7 @@ rm_status rm_group_enable(struct rm_group *group, bool enable)
 {
 	struct nv_schedule arg = { .enable = enable };
 
-	return rm_control(group->space->gpu->rm, group->tsg, CTRL_TSG_GPFIFO_SCHEDULE, &arg,
+	return rm_control(group->space->gpu->rm, group->tsg, CTRL_TSG_SCHEDULE, &arg,
 			  sizeof(arg));
 }
 
@@ -295,7 +306,7 @@ static rm_status alloc_engine_object(struct rm_channel *ch)
 	struct rm_gpu *gpu = ch->group->space->gpu;
 	struct nv_copy_params copy = { .version = 1, .engine = ch->group->engine };
 
-	if (ch->group->engine == NV_ENGINE_GR0)
+	if (ch->group->engine == ENGINE_GR0)
 		return rm_alloc(gpu->rm, ch->handle, gpu->arch->compute, NULL, 0, &ch->object);
 	return rm_alloc(gpu->rm, ch->handle, gpu->arch->copy, &copy, sizeof(copy), &ch->object);
 }
@@ -338,7 +349,7 @@ rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint3
 	if (!st)
 		st = alloc_engine_object(ch);
 	if (!st)
-		st = rm_control(gpu->rm, ch->handle, CTRL_GET_WORK_SUBMIT_TOKEN, &token,
+		st = rm_control(gpu->rm, ch->handle, CTRL_GET_TOKEN, &token,
 				sizeof(token));
 	ch->token = token.token;
 	if (st)

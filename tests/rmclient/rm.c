@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define FIRST_HANDLE	0x5c000000u
+#define NEWEST_BRANCH	580	/* where the driver names no version */
 
 static const struct {
 	rm_status status;
@@ -81,18 +82,21 @@ rm_status rm_ioctl(struct rm *rm, int fd, unsigned int nr, void *arg, uint32_t s
 
 static rm_status check_version(struct rm *rm)
 {
-	struct nv_check_version ver = { .cmd = '2' };
+	struct nv_version ver = { .cmd = '2' };
 	rm_status st;
 
-	st = rm_ioctl(rm, rm->ctl, NV_ESC_CHECK_VERSION_STR, &ver, sizeof(ver), NULL,
+	st = rm_ioctl(rm, rm->ctl, ESC_CHECK_VERSION_STR, &ver, sizeof(ver), NULL,
 		      "CHECK_VERSION_STR");
-	memcpy(rm->version, ver.version, sizeof(rm->version) - 1);
+	memcpy(rm->version, ver.text, sizeof(rm->version) - 1);
+	rm->branch = strtoul(rm->version, NULL, 10);
+	if (!rm->branch)
+		rm->branch = NEWEST_BRANCH;
 	return st;
 }
 
 rm_status rm_open(struct rm *rm, const char *dir)
 {
-	struct nv_alloc arg = { .class_id = NV01_ROOT_CLIENT };
+	struct nv_alloc arg = { .class_id = CLASS_ROOT };
 	rm_status st;
 
 	memset(rm, 0, sizeof(*rm));
@@ -106,7 +110,7 @@ rm_status rm_open(struct rm *rm, const char *dir)
 		return rm_note_open(rm, "nvidiactl");
 	st = check_version(rm);
 	if (!st)
-		st = rm_ioctl(rm, rm->ctl, NV_ESC_RM_ALLOC, &arg, sizeof(arg), &arg.status,
+		st = rm_ioctl(rm, rm->ctl, ESC_RM_ALLOC, &arg, sizeof(arg), &arg.status,
 			      "RM_ALLOC(0x41)");
 	if (st) {
 		close(rm->ctl);
@@ -136,13 +140,13 @@ rm_status rm_alloc(struct rm *rm, uint32_t parent, uint32_t class_id, void *para
 		.handle = ++rm->last_handle,
 		.class_id = class_id,
 		.params = (uintptr_t)params,
-		.params_size = size,
+		.params_size = abi_bytes(rm->branch, class_id, size),
 	};
 	char call[32];
 	rm_status st;
 
 	snprintf(call, sizeof(call), "RM_ALLOC(0x%x)", class_id);
-	st = rm_ioctl(rm, rm->ctl, NV_ESC_RM_ALLOC, &arg, sizeof(arg), &arg.status, call);
+	st = rm_ioctl(rm, rm->ctl, ESC_RM_ALLOC, &arg, sizeof(arg), &arg.status, call);
 	*handle = st ? 0 : arg.handle;
 	return st;
 }
@@ -151,7 +155,7 @@ rm_status rm_free(struct rm *rm, uint32_t parent, uint32_t handle)
 {
 	struct nv_free arg = { .root = rm->client, .parent = parent, .handle = handle };
 
-	return rm_ioctl(rm, rm->ctl, NV_ESC_RM_FREE, &arg, sizeof(arg), &arg.status, "RM_FREE");
+	return rm_ioctl(rm, rm->ctl, ESC_RM_FREE, &arg, sizeof(arg), &arg.status, "RM_FREE");
 }
 
 rm_status rm_control(struct rm *rm, uint32_t object, uint32_t cmd, void *params, uint32_t size)
@@ -161,12 +165,12 @@ rm_status rm_control(struct rm *rm, uint32_t object, uint32_t cmd, void *params,
 		.object = object,
 		.cmd = cmd,
 		.params = (uintptr_t)params,
-		.params_size = size,
+		.params_size = abi_bytes(rm->branch, cmd, size),
 	};
 	char call[32];
 
 	snprintf(call, sizeof(call), "RM_CONTROL(0x%x)", cmd);
-	return rm_ioctl(rm, rm->ctl, NV_ESC_RM_CONTROL, &arg, sizeof(arg), &arg.status, call);
+	return rm_ioctl(rm, rm->ctl, ESC_RM_CONTROL, &arg, sizeof(arg), &arg.status, call);
 }
 
 rm_status rm_dup(struct rm *rm, uint32_t parent, uint32_t client_src, uint32_t handle_src,
@@ -181,7 +185,7 @@ rm_status rm_dup(struct rm *rm, uint32_t parent, uint32_t client_src, uint32_t h
 	};
 	rm_status st;
 
-	st = rm_ioctl(rm, rm->ctl, NV_ESC_RM_DUP_OBJECT, &arg, sizeof(arg), &arg.status,
+	st = rm_ioctl(rm, rm->ctl, ESC_RM_DUP_OBJECT, &arg, sizeof(arg), &arg.status,
 		      "RM_DUP_OBJECT");
 	*handle = st ? 0 : arg.handle;
 	return st;
@@ -191,7 +195,7 @@ rm_status rm_dup(struct rm *rm, uint32_t parent, uint32_t client_src, uint32_t h
 
 static const struct nv_card_info *card_of(const struct nv_card_info *cards, uint32_t gpu_id)
 {
-	for (int i = 0; i < NV_MAX_GPUS; i++)
+	for (int i = 0; i < MAX_GPUS; i++)
 		if (cards[i].valid && cards[i].gpu_id == gpu_id)
 			return &cards[i];
 	return NULL;
@@ -210,26 +214,26 @@ static bool node_opens(struct rm *rm, uint32_t minor)
 	return true;
 }
 
-rm_status rm_list_gpus(struct rm *rm, struct rm_gpu_info list[NV_MAX_GPUS], unsigned int *count)
+rm_status rm_list_gpus(struct rm *rm, struct rm_gpu_info list[MAX_GPUS], unsigned int *count)
 {
-	struct nv_card_info cards[NV_MAX_GPUS] = { 0 };
+	struct nv_card_info cards[MAX_GPUS] = { 0 };
 	struct nv_attached_ids ids = { 0 };
 	rm_status st;
 
 	*count = 0;
-	st = rm_ioctl(rm, rm->ctl, NV_ESC_CARD_INFO, cards, sizeof(cards), NULL, "CARD_INFO");
+	st = rm_ioctl(rm, rm->ctl, ESC_CARD_INFO, cards, sizeof(cards), NULL, "CARD_INFO");
 	if (!st)
-		st = rm_control(rm, rm->client, CTRL_GPU_GET_ATTACHED_IDS, &ids, sizeof(ids));
+		st = rm_control(rm, rm->client, CTRL_GET_ATTACHED_IDS, &ids, sizeof(ids));
 	if (st)
 		return st;
 
-	for (int i = 0; i < NV_MAX_GPUS && ids.gpu_id[i] != NV_GPU_ID_END; i++) {
+	for (int i = 0; i < MAX_GPUS && ids.gpu_id[i] != GPU_ID_END; i++) {
 		const struct nv_card_info *card = card_of(cards, ids.gpu_id[i]);
 		struct nv_id_info id = { .gpu_id = ids.gpu_id[i] };
 
 		if (!card || !node_opens(rm, card->minor))
 			continue;
-		st = rm_control(rm, rm->client, CTRL_GPU_GET_ID_INFO_V2, &id, sizeof(id));
+		st = rm_control(rm, rm->client, CTRL_GET_ID_INFO_V2, &id, sizeof(id));
 		if (st)
 			return st;
 		list[(*count)++] = (struct rm_gpu_info) {
@@ -250,10 +254,10 @@ rm_status rm_list_gpus(struct rm *rm, struct rm_gpu_info list[NV_MAX_GPUS], unsi
 
 static rm_status read_uuid(struct rm_gpu *gpu)
 {
-	struct nv_gid_info gid = { .flags = NV_GID_FORMAT_BINARY };
+	struct nv_gid_info gid = { .flags = GID_BINARY };
 	rm_status st;
 
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GPU_GET_GID_INFO, &gid, sizeof(gid));
+	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_GID_INFO, &gid, sizeof(gid));
 	memcpy(gpu->uuid, gid.data, sizeof(gpu->uuid));
 	return st;
 }
@@ -273,11 +277,11 @@ rm_status rm_gpu_open(struct rm_gpu *gpu, struct rm *rm, const struct rm_gpu_inf
 	gpu->fd = rm_open_node(rm, node);
 	if (gpu->fd < 0)
 		return rm_note_open(rm, node);
-	st = rm_ioctl(rm, gpu->fd, NV_ESC_REGISTER_FD, &reg, sizeof(reg), NULL, "REGISTER_FD");
+	st = rm_ioctl(rm, gpu->fd, ESC_REGISTER_FD, &reg, sizeof(reg), NULL, "REGISTER_FD");
 	if (!st)
-		st = rm_alloc(rm, rm->client, NV01_DEVICE_0, &dev, sizeof(dev), &gpu->device);
+		st = rm_alloc(rm, rm->client, CLASS_DEVICE, &dev, sizeof(dev), &gpu->device);
 	if (!st)
-		st = rm_alloc(rm, gpu->device, NV20_SUBDEVICE_0, &sub, sizeof(sub),
+		st = rm_alloc(rm, gpu->device, CLASS_SUBDEVICE, &sub, sizeof(sub),
 			      &gpu->subdevice);
 	if (!st)
 		st = read_uuid(gpu);
@@ -296,15 +300,10 @@ void rm_gpu_close(struct rm_gpu *gpu)
 	gpu->fd = -1;
 }
 
-static const struct rm_arch archs[] = {		/* newest first */
-	{ "Hopper", 0xc86f, 0xc661, 0xcbc0, 0xc8b5 },
-	{ "Ada",    0xc56f, 0xc561, 0xc9c0, 0xc7b5 },
-	{ "Ampere", 0xc56f, 0xc561, 0xc6c0, 0xc6b5 },
-	{ "Turing", 0xc46f, 0xc461, 0xc5c0, 0xc5b5 },
-};
+static const struct rm_arch archs[] = ABI_ARCHS;	/* newest first */
 #define ARCH_COUNT (sizeof(archs) / sizeof(archs[0]))
 
-static bool has_class(const struct nv_classlist *classes, uint32_t class_id)
+static bool has_class(const struct nv_class_list *classes, uint32_t class_id)
 {
 	for (uint32_t i = 0; i < classes->count && i < 200; i++)
 		if (classes->class_id[i] == class_id)
@@ -314,10 +313,10 @@ static bool has_class(const struct nv_classlist *classes, uint32_t class_id)
 
 rm_status rm_gpu_find_arch(struct rm_gpu *gpu)
 {
-	struct nv_classlist classes = { 0 };
+	struct nv_class_list classes = { 0 };
 	rm_status st;
 
-	st = rm_control(gpu->rm, gpu->device, CTRL_GPU_GET_CLASSLIST_V2, &classes,
+	st = rm_control(gpu->rm, gpu->device, CTRL_GET_CLASSLIST_V2, &classes,
 			sizeof(classes));
 	if (st)
 		return st;
@@ -335,7 +334,7 @@ rm_status rm_gpu_name(struct rm_gpu *gpu, char name[64])
 	struct nv_gpu_name arg = { 0 };
 	rm_status st;
 
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GPU_GET_NAME_STRING, &arg, sizeof(arg));
+	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_NAME_STRING, &arg, sizeof(arg));
 	snprintf(name, 64, "%.63s", arg.ascii);
 	return st;
 }
@@ -354,15 +353,14 @@ rm_status rm_gpu_memory(struct rm_gpu *gpu, struct rm_memory *mem)
 {
 	struct nv_fb_info fb = {
 		.count = 3,
-		.list = { { FB_INFO_RAM_SIZE, 0 }, { FB_INFO_HEAP_SIZE, 0 },
-			  { FB_INFO_HEAP_FREE, 0 } },
+		.list = { FB_RAM_SIZE, 0, FB_HEAP_SIZE, 0, FB_HEAP_FREE, 0 },
 	};
 	rm_status st;
 
 	st = rm_control(gpu->rm, gpu->subdevice, CTRL_FB_GET_INFO_V2, &fb, sizeof(fb));
-	mem->ram = (uint64_t)fb.list[0].data << 10;
-	mem->total = (uint64_t)fb.list[1].data << 10;
-	mem->free = (uint64_t)fb.list[2].data << 10;
+	mem->ram = (uint64_t)fb.list[1] << 10;
+	mem->total = (uint64_t)fb.list[3] << 10;
+	mem->free = (uint64_t)fb.list[5] << 10;
 	return st;
 }
 
@@ -370,12 +368,12 @@ rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned
 			   unsigned int *count)
 {
 	/* With a class other than the subdevice's, the list has only processes with a context. */
-	struct nv_pids pids = { .id = KEPLER_CHANNEL_GROUP_A };
+	struct nv_pids pids = { .id = CLASS_TSG };
 	struct nv_pid_info *info;
 	rm_status st;
 
 	*count = 0;
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GPU_GET_PIDS, &pids, sizeof(pids));
+	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_PIDS, &pids, sizeof(pids));
 	if (st || !pids.count)
 		return st;
 	info = calloc(1, sizeof(*info));
@@ -383,7 +381,7 @@ rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned
 		return rm_note(gpu->rm, -ENOMEM, "calloc");
 	for (uint32_t i = 0; i < pids.count && i < 200; i++)
 		info->list[info->count++].pid = pids.pid[i];
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GPU_GET_PID_INFO, info, sizeof(*info));
+	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_PID_INFO, info, sizeof(*info));
 	for (uint32_t i = 0; !st && i < info->count && *count < max; i++)
 		list[(*count)++] = (struct rm_process) {
 			.pid = info->list[i].pid,
@@ -397,20 +395,27 @@ rm_status rm_gpu_processes(struct rm_gpu *gpu, struct rm_process *list, unsigned
 rm_status rm_gpu_utilization(struct rm_gpu *gpu, unsigned int *percent)
 {
 	struct nv_util_samples *samples = calloc(1, sizeof(*samples));
-	uint64_t sum = 0, used = 0;
+	const size_t head = offsetof(struct nv_util_samples, sample), slots = 72;
+	bool old = gpu->rm->branch < NV_ENGINE_UTIL_FROM;
+	size_t graphics = offsetof(struct nv_util_sample, fb) +
+		(old ? sizeof(struct nv_engine_util_before570) : sizeof(struct nv_engine_util));
+	size_t each = (abi_bytes(gpu->rm->branch, CTRL_GET_UTIL_SAMPLES, sizeof(*samples)) - head) / slots;
+	uint64_t sum = 0, used = 0, time;
+	uint32_t util;
 	rm_status st;
 
 	if (!samples)
 		return rm_note(gpu->rm, -ENOMEM, "calloc");
-	samples->buffer_size = sizeof(samples->sample);
-	st = rm_control(gpu->rm, gpu->subdevice, CTRL_PERF_GET_UTIL_SAMPLES, samples,
-			sizeof(*samples));
+	samples->buffer_size = each * slots;
+	st = rm_control(gpu->rm, gpu->subdevice, CTRL_GET_UTIL_SAMPLES, samples, sizeof(*samples));
 	for (uint32_t i = 1; !st && i <= 6; i++) {
-		uint32_t at = (samples->tracker + 72 - i) % 72;
+		const char *at = (char *)samples->sample + (samples->tracker + slots - i) % slots * each;
 
-		if (!samples->sample[at].time)
+		memcpy(&time, at, sizeof(time));
+		memcpy(&util, at + graphics, sizeof(util));
+		if (!time)
 			continue;
-		sum += samples->sample[at].graphics.util;
+		sum += util;
 		used++;
 	}
 	*percent = used ? sum / used / 100 : 0;
