@@ -4,7 +4,7 @@
  * text interface is docs/reference/proc.md.
  *
  * Only #define and enum are used, so that a test can compare the daemon's copy
- * (cgpud/kernel_abi.py) with the output of the preprocessor.
+ * (cgpu_common/kernel_abi.py) with the output of the preprocessor.
  */
 #ifndef CGPU_UAPI_H
 #define CGPU_UAPI_H

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cgpu_cli.placement import NOTHING, Gpu, Load, Need, NoRoom, PodNeed, place
+from cgpu_common.placement import NOTHING, Gpu, Load, Need, NoRoom, PodNeed, place
 from cgpu_kube import quantity
 from cgpu_kube.errors import BadQuantity
 

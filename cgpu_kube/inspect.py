@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from cgpu_cli.app import Single, version_option
-from cgpu_cli.errors import CgpuError, Exit
-from cgpu_cli.output import note, out
+from cgpu_common.app import Single, version_option
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.output import note, out
 from cgpu_kube import dra, pods, report
 from cgpu_kube.ledger import UNHEALTHY, Ledger, read_node, unhealthy_gpus
 

@@ -9,10 +9,23 @@ is not known, it is counted on every GPU of its node, since it may be on any.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cgpu_cli.placement import BINPACK, CORE, NOTHING, POLICIES, Gpu, Load, NoRoom, Placement, PodNeed, loads_of, place
+from cgpu_common.placement import (
+    BINPACK,
+    CORE,
+    NOTHING,
+    POLICIES,
+    Gpu,
+    Load,
+    Need,
+    NoRoom,
+    Placement,
+    PodNeed,
+    loads_of,
+    place,
+)
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods, quantity
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL, PLACEMENT_LABEL

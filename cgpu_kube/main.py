@@ -9,13 +9,21 @@ from pathlib import Path
 
 import click
 
-from cgpu_cli.app import App, version_option
+from cgpu_common.app import App, version_option
 
-#: Command -> its module and its name there.
+#: Command -> its module, its name there, and what the list of commands says of it.
 COMMANDS = {
-    "extender": ("cgpu_kube.extender.command", "extender"),
-    "inspect": ("cgpu_kube.inspect", "inspect"),
-    "node": ("cgpu_kube.node.command", "node"),
+    "extender": (
+        "cgpu_kube.extender.command",
+        "extender",
+        "Answer kube-scheduler's filter, prioritize and bind for pods with aliyun.com/gpu-mem.",
+    ),
+    "inspect": (
+        "cgpu_kube.inspect",
+        "inspect",
+        "Show which pods hold what of each GPU, and why a pod waits, GPU by GPU.",
+    ),
+    "node": ("cgpu_kube.node.command", "node", "Offer this node's GPUs to Kubernetes, as device plugin or DRA driver."),
 }
 
 

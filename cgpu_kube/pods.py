@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cgpu_cli.placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, SIDECAR, Need, PodNeed
+from cgpu_common.placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, SIDECAR, Need, PodNeed
 from cgpu_kube import annotations as notes
 from cgpu_kube import quantity
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM

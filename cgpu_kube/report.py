@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cgpu_cli.placement import NOTHING, Load, NoRoom
+from cgpu_common.placement import NOTHING, Load, NoRoom
 from cgpu_kube import dra, pods
 from cgpu_kube.errors import Refused
 from cgpu_kube.ledger import Held, Ledger, Node

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import click
 
-from cgpu_cli.proc import Paths
-from cgpud import config as configuration
-from cgpud import log, notify, toolkit
+from cgpu_common import config as configuration
+from cgpu_common import log, notify, toolkit
+from cgpu_common.errors import CgpuError
+from cgpu_common.link import KernelLink
+from cgpu_common.proc import Paths
+from cgpu_common.server import Server
 from cgpud.dependencies import Dependencies
-from cgpud.errors import CgpuError
 from cgpud.exporter import Exporter
 from cgpud.fakelink import FakeLink
-from cgpud.link import KernelLink
 from cgpud.loop import Daemon
-from cgpud.server import Server
 from cgpud.store import Store
 from cgpud.watch import Facts
 
@@ -27,7 +27,7 @@ from cgpud.watch import Facts
 def make_link(kind: str) -> KernelLink:
     if kind == "fake":
         return FakeLink()
-    from cgpud.netlink import NetlinkLink
+    from cgpu_common.netlink import NetlinkLink
 
     return NetlinkLink()
 

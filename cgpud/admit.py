@@ -19,13 +19,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from cgpud import effect
+from cgpu_common import effect
+from cgpu_common.errors import KernelRefused, Refused
+from cgpu_common.kernel_abi import MAX_INST_MAX, POLICY_NAMES, Policy
+from cgpu_common.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
+from cgpu_common.settings import Caps
 from cgpud.env import CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
-from cgpud.errors import KernelRefused, Refused
-from cgpud.kernel_abi import MAX_INST_MAX, POLICY_NAMES, Policy
 from cgpud.limits import limit_mib
-from cgpud.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
-from cgpud.settings import Caps
 
 EXCLUSIVE = "exclusive process"  # the compute mode, as gpus.py names it
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cgpud import log, settings
-from cgpud.config import Config
-from cgpud.errors import KernelRefused
-from cgpud.link import KernelLink
-from cgpud.model import Gpu
+from cgpu_common import log, settings
+from cgpu_common.config import Config
+from cgpu_common.errors import KernelRefused
+from cgpu_common.link import KernelLink
+from cgpu_common.model import Gpu
 
 
 class Applier:

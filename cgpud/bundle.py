@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cgpud.errors import Refused
+from cgpu_common.errors import ContainerGone, Refused
 
 SIZE_MAX = 16 << 20
 

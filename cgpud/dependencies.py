@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cgpu_common.link import KernelLink
+from cgpu_common.model import NvmlView
 from cgpud.granted import Decider
 from cgpud.kube import KubeClient
-from cgpud.link import KernelLink
-from cgpud.model import NvmlView
 from cgpud.nvml import SENSORS, Nvml
 from cgpud.store import Store
 from cgpud.watch import Facts

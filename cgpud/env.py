@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from cgpud.errors import BadVariable, Refused
-from cgpud.kernel_abi import MAX_INST_BURST_MAX
-from cgpud.model import Devices, NotSliced, Request
+from cgpu_common.errors import BadVariable, Refused
+from cgpu_common.kernel_abi import MAX_INST_BURST_MAX
+from cgpu_common.model import Devices, NotSliced, Request
 
 DISABLE = "CGPU_DISABLE"
 DEV = "ALIYUN_COM_GPU_MEM_DEV"

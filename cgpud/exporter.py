@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from cgpu_cli import proc
-from cgpu_cli.errors import CgpuError as ProcError
-from cgpu_cli.errors import Exit
-from cgpu_cli.model import Snapshot
-from cgpu_cli.versions import package_version
-from cgpud import address, log, metrics
-from cgpud.errors import CgpuError
+from cgpu_common import address, log, proc
+from cgpu_common.errors import CgpuError
+from cgpu_common.exits import CgpuError as ProcError
+from cgpu_common.exits import Exit
+from cgpu_common.tree import Snapshot
+from cgpu_common.versions import package_version
+from cgpud import metrics
 from cgpud.http import HttpServer
 from cgpud.loop import Daemon
 from cgpud.named import NameReader

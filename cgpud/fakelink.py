@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cgpud.errors import KernelMissing, KernelRefused
-from cgpud.kernel_abi import Event, G, S
-from cgpud.link import Joined
-from cgpud.model import MIB, Container, KernelEvent, KernelGpu, Slot, SlotWant
+from cgpu_common.errors import KernelMissing, KernelRefused
+from cgpu_common.kernel_abi import Event, G, S
+from cgpu_common.link import Joined
+from cgpu_common.model import MIB, Container, KernelEvent, KernelGpu, Slot, SlotWant
 
 MAJOR = 509
 

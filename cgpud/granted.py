@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cgpud import env, log, oci, wire
-from cgpud.errors import Refused
+from cgpu_common import log, wire
+from cgpu_common.errors import Refused
+from cgpu_common.model import Container, NotSliced, Plan, Request
+from cgpud import env, oci
 from cgpud.grants import Grant, Grants, subjects
-from cgpud.model import Container, NotSliced, Plan, Request
 
 
 def variables(spec: oci.Spec) -> dict[str, str]:

@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
+from cgpu_common.errors import Refused
+from cgpu_common.kernel_abi import ID_MAX, MAX_GPUS, MAX_INST_BURST_MAX
+from cgpu_common.model import Devices, NotSliced, Request, SlotRequest
 from cgpud import env, labels, oci
-from cgpud.errors import Refused
-from cgpud.kernel_abi import ID_MAX, MAX_GPUS, MAX_INST_BURST_MAX
-from cgpud.model import Devices, NotSliced, Request, SlotRequest
 from cgpud.store import replace_file
 
 #: Field of a subject -> annotations with its value: containerd's CRI, then CRI-O's.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Any
 
-from cgpud.events import LogEntry
+from cgpu_common.events import LogEntry
 
 KEPT = 1000
 KEPT_NOISY = 500

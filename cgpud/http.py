@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from cgpud import log
-from cgpud.address import Tcp, Unix
-from cgpud.server import open_socket
+from cgpu_common import log
+from cgpu_common.address import Tcp, Unix
+from cgpu_common.server import open_socket
 
 REQUEST_MAX = 8192
 CONNECTIONS_MAX = 16

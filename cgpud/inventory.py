@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cgpud import gpus, log, settings
+from cgpu_common import gpus, log, settings
+from cgpu_common.config import Config
+from cgpu_common.errors import CgpuError, KernelMissing, KernelRefused, Refused
+from cgpu_common.link import KernelLink
+from cgpu_common.model import MIB, Gpu, KernelGpu, NvmlView, SlotWant
 from cgpud.apply import Applier
-from cgpud.config import Config
 from cgpud.dependencies import NvmlSource
-from cgpud.errors import CgpuError, KernelMissing, KernelRefused, Refused
-from cgpud.link import KernelLink
-from cgpud.model import MIB, Gpu, KernelGpu, NvmlView, SlotWant
 
 PROBE_ID = "cgpud-probe"
 NVML_FRESH_S = 10.0

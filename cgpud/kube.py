@@ -12,8 +12,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from cgpud import server, wire
-from cgpud.errors import Refused
+from cgpu_common import server, wire
+from cgpu_common.errors import Refused
 
 SOCKET = Path("/run/cgpu/kube.sock")
 CONNECT_WAIT_S = 5.0  # a restart of cgpu-kube

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: Label -> annotations with its value: containerd's CRI, then CRI-O's.

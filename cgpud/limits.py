@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """PURE: the documented fractions of a GPU -> bytes."""
 
-from cgpud.model import MIB
+from cgpu_common.model import MIB
 
 
 def limit_mib(total_mib: int, container: int, dev: int) -> int:

@@ -11,32 +11,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from cgpud import (
-    admit,
-    bundle,
-    events,
-    gpus,
-    granted,
-    log,
-    model,
-    oci,
-    reconcile,
-    report,
-    slices,
-    state,
-    whole,
-    wire,
-)  # fmt: skip
-from cgpud.config import Config
+from cgpu_common import events, gpus, log, model, wire  # fmt: skip
+from cgpu_common.config import Config
+from cgpu_common.cookie import COOKIE_BITS, make_cookie
+from cgpu_common.errors import CgpuError, ContainerGone, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
+from cgpu_common.kernel_abi import ID_MAX, Event
+from cgpu_common.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
+from cgpu_common.server import Request
+from cgpud import admit, bundle, granted, oci, reconcile, report, slices, state, whole  # fmt: skip
 from cgpud.dependencies import Dependencies
-from cgpud.errors import CgpuError, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
 from cgpud.grants import Grant, Grants
 from cgpud.inventory import Inventory
-from cgpud.kernel_abi import ID_MAX, Event
-from cgpud.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
 from cgpud.queries import Queries
-from cgpud.reconcile import COOKIE_BITS, Orphan, Signal
-from cgpud.server import Request
+from cgpud.reconcile import Orphan, Signal
 from cgpud.state import Action, Trigger
 from cgpud.watch import Key, Watcher
 

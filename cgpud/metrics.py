@@ -6,16 +6,23 @@ The series of a container end with it, so their number is bounded by that of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import generate_latest as plain_text
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
-from cgpu_cli.model import Gpu, Slot, Snapshot
-from cgpu_cli.share import allowed_pct
+from cgpu_common import waits
+from cgpu_common.share import allowed_pct
+from cgpu_common.tree import Gpu, Slot, Snapshot
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

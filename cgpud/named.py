@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from cgpu_cli import proc
+from cgpu_common import proc
+from cgpu_common.errors import CgpuError
+from cgpu_common.model import Record
 from cgpud import bundle, labels
-from cgpud.errors import CgpuError
-from cgpud.model import Record
 
 Key = tuple[str, object]  # id, and the cookie in the form of the caller
 

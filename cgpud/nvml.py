@@ -24,12 +24,12 @@ from pathlib import Path
 
 import msgspec
 
-from cgpud.model import NvmlGpu, NvmlView
+from cgpu_common.model import NvmlGpu, NvmlView
 
 DEADLINE_S = 60.0
 RETRY_S = 10.0  # between the starts of two children, the first of which gave no complete answer
 ANSWER_MAX = 1 << 20
-PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpud.gpus import answer; answer(sensors={})"
+PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpu_common.gpus import answer; answer(sensors={})"
 _ABOVE = str(Path(__file__).resolve().parents[1])
 COMMAND = (sys.executable, "-I", "-c", PROGRAM.format(False), _ABOVE)
 #: Apart from admission's query: a sensor that hangs does not make a GPU lost to new containers.

@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cgpu_common.errors import Refused
+from cgpu_common.model import Container
 from cgpud.env import DISABLE, PREFIX, PROMISE, shorten
-from cgpud.errors import Refused
-from cgpud.model import Container
 
 Spec = dict[str, Any]
 

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any
 
-from cgpu_cli.proc import Paths
-from cgpud import settings, state
-from cgpud.config import Config
+from cgpu_common import settings
+from cgpu_common.config import Config
+from cgpu_common.errors import KernelMissing
+from cgpu_common.events import LogEntry
+from cgpu_common.model import Record
+from cgpu_common.proc import Paths
+from cgpud import report, state
 from cgpud.dependencies import Dependencies
-from cgpud.errors import KernelMissing
-from cgpud.events import LogEntry
 from cgpud.history import History
 from cgpud.inventory import Inventory
-from cgpud.model import Record
 from cgpud.named import RecordNames
 from cgpud.sensors import SensorReader
 

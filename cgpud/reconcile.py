@@ -10,23 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from cgpud.model import Container, Phase, Record
+from cgpu_common.cookie import is_our_cookie
+from cgpu_common.model import Container, Phase, Record
 from cgpud.state import Trigger
 
-# The upper 16 bits of every cookie of the daemon; the other 48 are random.
-COOKIE_MARK = 0xC69D
-COOKIE_BITS = 48
 LEASE_S = 120.0
 # An orphan without a cgroup to watch is destroyed after it used no memory in every check for this time.
 IDLE_S = 10.0
-
-
-def make_cookie(random_bits: int) -> int:
-    return (COOKIE_MARK << COOKIE_BITS) | (random_bits & ((1 << COOKIE_BITS) - 1))
-
-
-def is_our_cookie(cookie: int) -> bool:
-    return cookie >> COOKIE_BITS == COOKIE_MARK
 
 
 @dataclass(frozen=True, slots=True)

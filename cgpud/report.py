@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cgpud import settings
+from cgpu_common import settings
+from cgpu_common.config import Config
+from cgpu_common.model import MIB, Container, Gpu, Record
 from cgpud.admit import most_mib, why_no_mps, why_unshared
-from cgpud.config import Config
-from cgpud.model import MIB, Gpu
 
 
 def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:

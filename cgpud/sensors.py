@@ -10,8 +10,8 @@ import asyncio
 import time
 from typing import Any
 
+from cgpu_common.model import MIB, NvmlGpu, NvmlView, Sensors
 from cgpud.dependencies import NvmlSource
-from cgpud.model import MIB, NvmlGpu, NvmlView, Sensors
 
 FRESH_S = 2.0
 WAIT_S = 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cgpud.model import Container, Phase, Record
+from cgpu_common.model import Container, Phase, Record
 
 
 def joinable(claim: str, records: Iterable[Record], kernel: Iterable[Container]) -> Container | None:

@@ -25,8 +25,8 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from cgpud.kernel_abi import ID_MAX
-from cgpud.model import Cgroup, Phase, Process, Record
+from cgpu_common.kernel_abi import ID_MAX
+from cgpu_common.model import Cgroup, Phase, Process, Record
 
 PID_MAX = 1 << 22  # the largest kernel.pid_max
 

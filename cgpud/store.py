@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from cgpud.model import Record
+from cgpu_common.model import Record
 from cgpud.state import is_valid
 
 

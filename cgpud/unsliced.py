@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cgpu_common.errors import BadVariable
+from cgpu_common.model import Devices, Gpu
 from cgpud import oci
 from cgpud.admit import choose
 from cgpud.env import NVIDIA, parse_devices
-from cgpud.errors import BadVariable
-from cgpud.model import Devices, Gpu
 
 NV_MAJOR = 195  # the driver's, fixed
 DRM_MAJOR = 226

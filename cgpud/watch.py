@@ -16,8 +16,9 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cgpud import cgroup, oci
-from cgpud.model import Cgroup, Phase, Process, Record
+from cgpu_common import cgroup
+from cgpu_common.model import Cgroup, Phase, Process, Record
+from cgpud import oci
 from cgpud.state import Trigger
 
 Key = tuple[str, int]

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cgpu_common.config import Config
+from cgpu_common.errors import Refused
+from cgpu_common.model import Devices, NotSliced
 from cgpud import bundle, oci, unsliced
 from cgpud.admit import choose, why_unshared
-from cgpud.config import Config
-from cgpud.errors import Refused
 from cgpud.grants import Grant
 from cgpud.inventory import Inventory
-from cgpud.model import Devices, NotSliced
 from cgpud.watch import Facts
 
 

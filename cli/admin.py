@@ -11,14 +11,15 @@ from typing import Any
 
 import click
 
+from cgpu_common.app import Command, FloatRange, Group
+from cgpu_common.output import note, result
+from cgpu_common.proc import Paths
+from cgpu_common.tree import MIB, Container
+
 from . import change
-from .app import Command, FloatRange, Group
 from .change import Granted, Planned
 from .complete import container_words, gpu_words, value_words
 from .describe import share_lines, shares_json
-from .model import MIB, Container
-from .output import note, result
-from .proc import Paths
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 pass_paths = click.make_pass_decorator(Paths)

@@ -21,11 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from . import collect, overview, versions
+from cgpu_common import versions
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.proc import LIVE, MODULE, Paths, containers
+from cgpu_common.tree import POLICIES
+
+from . import collect, overview
 from .checks import Finding
-from .errors import CgpuError, Exit
-from .model import POLICIES
-from .proc import LIVE, MODULE, Paths, containers
 from .redact import SECRET_NAME, redact
 from .view import View
 

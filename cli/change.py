@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.proc import Paths, containers, engine_name, is_loaded, no_module, read_node, read_tree, write_node
+from cgpu_common.tree import MIB, POLICIES, Container
+
 from .describe import ShareChange, if_gpu_had, if_slot_had
-from .errors import CgpuError, Exit
 from .kernel import NewSlot, kernel
-from .model import MIB, POLICIES, Container
 from .names import Named, choose
-from .proc import Paths, containers, engine_name, is_loaded, no_module, read_node, read_tree, write_node
 
 GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 CONTAINER_NODES = ("weight", "memsize", "highprio", "ipc")
@@ -164,7 +165,7 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
 
 def effects(paths: Paths, values: Sequence[tuple[int, str, str]]) -> list[str]:
     """The effect of a weight or priority (GPU, node, value) under the policy in force, if it is not the obvious one."""
-    from cgpud import effect
+    from cgpu_common import effect
 
     notes = []
     for gpu, node, text in values:

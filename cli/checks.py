@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cgpud.effect import WITHOUT_WEIGHTS
+from cgpu_common.effect import WITHOUT_WEIGHTS
+from cgpu_common.exits import ENROL
+from cgpu_common.tree import NATIVE, SOFT, Gpu, Slot, Snapshot, policy_name
 
 from .edit import TOOLKIT
-from .errors import ENROL
-from .model import NATIVE, SOFT, Gpu, Slot, Snapshot, policy_name
 from .names import label as label_of
 
 KERNEL_LEAST = (6, 1)

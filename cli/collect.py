@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from cgpu_common.proc import Paths, driver_version, process_name, read_tree
+from cgpu_common.tree import Names, Sensors, Snapshot
+
 from . import daemon, sensors
-from .model import Names, Sensors, Snapshot
-from .proc import Paths, driver_version, process_name, read_tree
 from .rates import rates
 from .view import View, matched
 

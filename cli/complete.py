@@ -4,17 +4,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
-from .app import Command
-from .model import POLICIES
+from cgpu_common.app import Command
+from cgpu_common.output import out
+from cgpu_common.proc import Paths, containers, engine_name, gpu_name, read_node
+from cgpu_common.tree import POLICIES
+
 from .names import label
-from .output import out
-from .proc import Paths, containers, engine_name, gpu_name, read_node
 
-SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def _item(word: str, **more: Any) -> CompletionItem:
+    from click.shell_completion import CompletionItem  # slow to import, and only a shell needs it
+
+    return CompletionItem(word, **more)
 
 
 def _paths(ctx: click.Context) -> Paths:
@@ -49,9 +59,7 @@ def gpu_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
 
 def policy_words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [
-        CompletionItem(name, help=str(number)) for number, name in enumerate(POLICIES) if name.startswith(incomplete)
-    ]
+    return [_item(name, help=str(number)) for number, name in enumerate(POLICIES) if name.startswith(incomplete)]
 
 
 def value_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -64,8 +72,12 @@ def value_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 @click.command("completion", cls=Command)
-@click.argument("shell", type=click.Choice(list(SHELLS)))
+@click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the completion script of a shell, e.g. for ~/.bashrc: eval "$(cgpu completion bash)"."""
+    from click.shell_completion import get_completion_class
+
     program = click.get_current_context().find_root().command
-    out(SHELLS[shell](program, {}, "cgpu", "_CGPU_COMPLETE").source())
+    found = get_completion_class(shell)
+    assert found is not None
+    out(found(program, {}, "cgpu", "_CGPU_COMPLETE").source())

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-import json
-import socket
+import os
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .proc import Paths
+from cgpu_common.proc import Paths
+
+if TYPE_CHECKING:
+    import socket
 
 TIMEOUT_S = 2.0
 REPLY_MAX = 16 << 20
@@ -27,11 +29,17 @@ def _receive(sock: socket.socket, size: int) -> bytes:
 
 def request(paths: Paths, operation: str, **more: Any) -> dict[str, Any] | None:
     """cgpud's answer; None without one. The commands that show the GPUs work without the daemon."""
+    path = f"{paths.run}/cgpud.sock"
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises where the directory may not be searched
+        return None
+    import json  # slow to import, and needless without a daemon
+    import socket
+
     body = json.dumps({"op": operation, **more}).encode()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(TIMEOUT_S)
-            sock.connect(str(paths.run / "cgpud.sock"))
+            sock.connect(path)
             sock.sendall(_HEAD.pack(len(body)) + body)
             (size,) = _HEAD.unpack(_receive(sock, _HEAD.size))
             if size > REPLY_MAX:

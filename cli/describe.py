@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .model import POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
+from cgpu_common.share import allowed_pct, since_start_pct
+from cgpu_common.tree import POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
+
 from .names import label
 from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
-from .share import allowed_pct, since_start_pct
 
 #: number -> (the policy in a line, the effect of a weight).
 ABOUT = {

@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
+from cgpu_common.app import Command
+from cgpu_common.exits import Exit
+from cgpu_common.output import result
+from cgpu_common.proc import Paths
+
 from .admin import as_json_option, pass_paths
-from .app import Command
 from .checks import OK, PROBLEM, WARNING, Finding, run
-from .errors import Exit
-from .output import result
-from .proc import Paths
 
 MARKS = {OK: "ok", WARNING: "warning", PROBLEM: "PROBLEM"}
 

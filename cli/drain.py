@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .errors import CgpuError, Exit, not_permitted
-from .model import Container
-from .proc import Paths, containers, engine_name, is_loaded
+from cgpu_common.exits import CgpuError, Exit, not_permitted
+from cgpu_common.proc import Paths, containers, engine_name, is_loaded
+from cgpu_common.tree import Container
 
 POLL_S = 0.5
 STILL_REFUSED = "new starts are still refused: cgpu drain --undo"

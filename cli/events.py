@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import daemon, proc
-from .errors import CgpuError, Exit, not_permitted
-from .output import flush, note, out
+from cgpu_common import proc
+from cgpu_common.exits import CgpuError, Exit, not_permitted
+from cgpu_common.output import flush, note, out
+
+from . import daemon
 
 if TYPE_CHECKING:
-    from cgpud.link import KernelLink
+    from cgpu_common.link import KernelLink
 
 SCHEMA_VERSION = 1
 LOOK_AGAIN_S = 1.0
@@ -28,7 +30,7 @@ Report = Callable[[str, str, dict[str, Any]], None]
 
 
 def open_link() -> KernelLink:
-    from cgpud.netlink import NetlinkLink  # the import would double the start-up time of other commands
+    from cgpu_common.netlink import NetlinkLink  # the import would double the start-up time of other commands
 
     return NetlinkLink()
 
@@ -46,8 +48,8 @@ def line(as_json: bool, at: datetime, level: str, text: str, fields: dict[str, A
 
 async def stream(link: KernelLink, report: Report, count: int | None, follow: bool) -> None:
     """Report `count` events, or until cancelled. Without the module: wait (`follow`) or raise KernelMissing."""
-    from cgpud.errors import KernelMissing, Resync
-    from cgpud.events import describe
+    from cgpu_common.errors import KernelMissing, Resync
+    from cgpu_common.events import describe
 
     seen = 0
     while True:
@@ -68,7 +70,7 @@ async def stream(link: KernelLink, report: Report, count: int | None, follow: bo
 
 async def listen(on_event: Callable[[Any, str], None]) -> None:
     """Call `on_event` with each event and its sentence, until cancelled."""
-    from cgpud.events import describe
+    from cgpu_common.events import describe
 
     async for event in open_link().events():
         on_event(event, describe(event).text)
@@ -148,7 +150,7 @@ def events(
 
 
 def _run(paths: proc.Paths, report: Report, count: int | None, follow: bool) -> None:
-    from cgpud.errors import KernelMissing, KernelRefused
+    from cgpu_common.errors import KernelMissing, KernelRefused
 
     try:
         asyncio.run(stream(open_link(), report, count, follow))

@@ -8,18 +8,20 @@ from dataclasses import replace
 
 import click
 
-from . import change, daemon, describe, proc
+from cgpu_common import proc
+from cgpu_common.app import Group
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.output import note, result
+from cgpu_common.proc import Paths, read_node
+from cgpu_common.share import allowed_pct
+from cgpu_common.tree import Gpu, policy_name
+
+from . import change, daemon, describe
 from .admin import as_json_option, pass_paths, set_gpu
-from .app import Group
 from .complete import gpu_words, policy_words
-from .errors import CgpuError, Exit
 from .kernel import kernel
-from .model import Gpu, policy_name
 from .names import label
-from .output import note, result
-from .proc import Paths, read_node
 from .render import columns, percent, rounded
-from .share import allowed_pct
 
 
 @click.group("gpu", cls=Group)

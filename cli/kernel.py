@@ -12,12 +12,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .errors import CgpuError, Exit, not_permitted, refused
-from .model import Container
-from .proc import LIVE, Paths, is_loaded, no_module, read_node, write_node
+from cgpu_common.exits import CgpuError, Exit, not_permitted, refused
+from cgpu_common.proc import LIVE, Paths, is_loaded, no_module, read_node, write_node
+from cgpu_common.tree import Container
 
 if TYPE_CHECKING:
-    from cgpud.link import KernelLink
+    from cgpu_common.link import KernelLink
 
 PREFIX = "cgpu_km: "
 
@@ -45,7 +45,7 @@ class Kernel(Protocol):
 
 
 def open_link() -> KernelLink:
-    from cgpud.netlink import NetlinkLink
+    from cgpu_common.netlink import NetlinkLink
 
     return NetlinkLink()
 
@@ -71,7 +71,7 @@ class Netlink:
     def _run(self, what: str, node: str, call: Callable[[KernelLink], Coroutine[Any, Any, Any]]) -> Any:
         import asyncio
 
-        from cgpud.errors import KernelMissing, KernelRefused
+        from cgpu_common.errors import KernelMissing, KernelRefused
 
         try:
             return asyncio.run(call(open_link()))
@@ -90,7 +90,7 @@ class Netlink:
             raise
 
     def create(self, container_id: str, cookie: int | None, slots: Sequence[NewSlot]) -> None:
-        from cgpud.model import SlotWant
+        from cgpu_common.model import SlotWant
 
         wanted = [SlotWant(one.gpu, 0, one.memsize, one.weight, one.highprio) for one in slots]
         self._run(f"create {container_id}", "", lambda link: link.create(container_id, cookie or 0, wanted))
@@ -102,7 +102,7 @@ class Netlink:
             raise CgpuError(Exit.NOT_FOUND, what, "it has just ended", "cgpu ps")
 
     def set_container(self, container: Container, gpus: Sequence[int], node: str, value: int, what: str) -> None:
-        from cgpud.kernel_abi import S
+        from cgpu_common.kernel_abi import S
 
         attr = {"weight": S.WEIGHT, "memsize": S.LIMIT, "highprio": S.HIGHPRIO}[node]
         values = {gpu: {attr: value} for gpu in gpus}
@@ -110,7 +110,7 @@ class Netlink:
         self._run(what, node, lambda link: link.set(container.id, cookie, values))
 
     def set_gpu(self, gpu: int, node: str, value: int, what: str) -> None:
-        from cgpud.kernel_abi import G
+        from cgpu_common.kernel_abi import G
 
         self._run(what, node, lambda link: link.set_gpu(gpu, {G[node.upper()]: value}))
 

@@ -5,30 +5,70 @@ from __future__ import annotations
 
 import click
 
-from .app import App, make_paths, path_options, version_option
+from cgpu_common.app import App, make_paths, path_options, version_option
 
-#: Command -> its module and its name there.
+#: Command -> its module, its name there, and what the list of commands says of it.
 COMMANDS = {
-    "completion": (".complete", "completion"),
-    "cordon": (".admin", "cordon"),
-    "create": (".admin", "create"),
-    "destroy": (".admin", "destroy"),
-    "doctor": (".doctor", "doctor"),
-    "drain": (".admin", "drain_command"),
-    "events": (".events", "events"),
-    "gpu": (".gpu", "gpu_group"),
-    "inspect": (".show", "inspect"),
-    "policy": (".gpu", "policy_group"),
-    "ps": (".show", "ps"),
-    "set": (".admin", "set_group"),
-    "setup": (".setup", "setup"),
-    "simulate": (".simulate", "simulate"),
-    "stats": (".stats", "stats"),
-    "status": (".show", "status_command"),
-    "trace": (".trace", "trace_command"),
-    "uncordon": (".admin", "uncordon"),
-    "upgrade": (".admin", "upgrade_command"),
-    "version": (".show", "version"),
+    "completion": (
+        "cgpu_cli.complete",
+        "completion",
+        'Print the completion script of a shell, e.g. for ~/.bashrc: eval "$(cgpu completion bash)".',
+    ),
+    "cordon": (
+        "cgpu_cli.admin",
+        "cordon",
+        "Refuse new containers from now on, until cgpu uncordon, a cold upgrade or the next boot.",
+    ),
+    "create": (
+        "cgpu_cli.admin",
+        "create",
+        "Create a container by hand (cgpud does this for container engines), and show what it got.",
+    ),
+    "destroy": (
+        "cgpu_cli.admin",
+        "destroy",
+        "Destroy a container; files that are still open keep its memory until they are closed.",
+    ),
+    "doctor": ("cgpu_cli.doctor", "doctor", "Check everything that a container's slice needs."),
+    "drain": (
+        "cgpu_cli.admin",
+        "drain_command",
+        "Cordon the node and list the containers that are left; with --wait, wait for their end.",
+    ),
+    "events": (
+        "cgpu_cli.events",
+        "events",
+        "Show events from now on: containers, refusals, overruns, controls, policies, cores.",
+    ),
+    "gpu": ("cgpu_cli.gpu", "gpu_group", "Show the GPUs and their settings, and change them."),
+    "inspect": (
+        "cgpu_cli.show",
+        "inspect",
+        "Show everything about containers: nodes, memory, compute, processes, cgpud's record.",
+    ),
+    "policy": (
+        "cgpu_cli.gpu",
+        "policy_group",
+        "Show the policies and what they make of the weights in use; choose one.",
+    ),
+    "ps": ("cgpu_cli.show", "ps", "List containers, one line for each GPU they use."),
+    "set": ("cgpu_cli.admin", "set_group", "Change one node of a GPU or of a container, while it runs."),
+    "setup": ("cgpu_cli.setup", "setup", "Put cgpu-runtime in front of runc in the configuration of ENGINE."),
+    "simulate": (
+        "cgpu_cli.simulate",
+        "simulate",
+        "Simulate containers on a GPU under a policy: shares, waits, time line.",
+    ),
+    "stats": ("cgpu_cli.stats", "stats", "Show each container's use of its GPUs, every second until interrupted."),
+    "status": ("cgpu_cli.show", "status_command", "Show GPUs and containers; the same as cgpu-smi."),
+    "trace": ("cgpu_cli.trace", "trace_command", "Record which container ran when."),
+    "uncordon": ("cgpu_cli.admin", "uncordon", "Allow containers to start again."),
+    "upgrade": (
+        "cgpu_cli.admin",
+        "upgrade_command",
+        "Show the running core, the registered ones and the last swap; change it.",
+    ),
+    "version": ("cgpu_cli.show", "version", "Show the version of every part, and what is missing."),
 }
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
+from cgpu_common.app import Command, FloatRange
+from cgpu_common.output import flush, out
+from cgpu_common.proc import Paths
+from cgpu_common.tree import Gpu, policy_name, slot_state
+
 from . import collect
-from .app import Command, FloatRange
 from .columns import printable, shorten
-from .model import Gpu, policy_name, slot_state
 from .names import label
-from .output import flush, out
 from .overview import or_dash
-from .proc import Paths
 from .render import mib
 from .status import Wanted
 from .view import View, chosen

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import CgpuError, Exit
+from cgpu_common.exits import CgpuError, Exit
 
 ID_SHOWN = 12
 CANDIDATES_SHOWN = 5

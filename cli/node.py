@@ -11,13 +11,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from . import daemon, versions
+from cgpu_common import versions
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.proc import LIVE, MODULE, Paths, nodes_are_missing, parse_stat, read_node, read_tree, signed_only
+from cgpu_common.tree import Container, Snapshot
+
+from . import daemon
 from .checks import Card, Engine, Facts
 from .edit import TOOLKIT, lookup
-from .errors import CgpuError, Exit
-from .model import Container, Snapshot
 from .names import label
-from .proc import LIVE, MODULE, Paths, nodes_are_missing, parse_stat, read_node, read_tree, signed_only
 
 NVML_S = 5.0
 FILE_MAX = 1 << 20
@@ -110,8 +112,8 @@ def _toolkit(root: Path) -> tuple[Engine, str]:
 
 def _configuration(root: Path) -> tuple[str, str]:
     """The error of cgpu.toml, and its legacy_hook_config."""
-    from cgpud import config
-    from cgpud.errors import ConfigError
+    from cgpu_common import config
+    from cgpu_common.errors import ConfigError
 
     path = root / config.DEFAULT_PATH.relative_to("/")
     if not path.exists():
@@ -128,7 +130,7 @@ def cards() -> tuple[tuple[Card, ...] | None, str]:
     out: list[tuple[tuple[Card, ...] | None, str]] = []
 
     def query() -> None:
-        from cgpud import gpus
+        from cgpu_common import gpus
 
         try:
             found = gpus.query()
@@ -182,7 +184,7 @@ def _without_libcuda(root: Path, status: dict[str, Any] | None) -> tuple[str, ..
 
 def _unfollowed(status: dict[str, Any] | None, listed: tuple[Container, ...]) -> tuple[str, ...]:
     """The daemon's containers, by the cookie, that it has no record of."""
-    from cgpud.reconcile import is_our_cookie
+    from cgpu_common.cookie import is_our_cookie
 
     if status is None:
         return ()
@@ -194,7 +196,7 @@ def _unfollowed(status: dict[str, Any] | None, listed: tuple[Container, ...]) ->
 
 def read(paths: Paths) -> Facts:
     """All facts. Raises CgpuError only if the tree cannot be read."""
-    from cgpud import toolkit
+    from cgpu_common import toolkit
 
     root = paths.root
     release = _text(root / "proc/sys/kernel/osrelease").strip() or os.uname().release

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cgpu_common.tree import MIB, SOFT, Gpu, Sensors, Slot, policy_name, slot_state
+
 from .columns import Column, bar, cut, natural_width, printable, table
-from .model import MIB, SOFT, Gpu, Sensors, Slot, policy_name, slot_state
 from .render import gpu_json, ids_of, mib, percent, rounded, slot_json
 from .view import View
 

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.tree import MIB, policy_name, slot_state
+
 from .columns import printable
-from .errors import CgpuError, Exit
-from .model import MIB, policy_name, slot_state
 from .view import View
 
 NOT_KNOWN = "[N/A]"
@@ -123,6 +122,9 @@ def _csv(names: Sequence[str], known: Mapping[str, Field], rows: Sequence[Sequen
     lines = [heads] * form.header + [
         [_cell(known[name], known[name].value(*row), form.units) for name in names] for row in rows
     ]
+    import csv  # only a query needs them
+    import io
+
     out = []
     for line in lines:
         cells = []

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .model import NATIVE, Gpu, Slot, Snapshot
-from .share import got_pct, since_start_pct
+from cgpu_common import waits
+from cgpu_common.share import got_pct, since_start_pct
+from cgpu_common.tree import NATIVE, Gpu, Slot, Snapshot
 
 S = 1_000_000_000
 LONG_NS = S * 95 // 10

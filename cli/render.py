@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .model import MIB, SOFT, Gpu, Slot, Snapshot, policy_name, slot_state
+from cgpu_common.share import allowed_pct
+from cgpu_common.tree import MIB, SOFT, Gpu, Slot, Snapshot, policy_name, slot_state
+
 from .names import shown_ids
-from .share import allowed_pct
 
 PIDS_SHOWN = 4
 

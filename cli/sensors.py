@@ -6,24 +6,23 @@ cgpud's answer may be two seconds old. A daemon of an earlier version has no suc
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from cgpu_common.proc import LIVE, Paths
+from cgpu_common.tree import MIB, Names, Sensors
+
 from . import daemon
-from .model import MIB, Names, Sensors
-from .proc import LIVE, Paths
 
 T = TypeVar("T")
 
 CHILD_S = 3.0
 NUMBERS = ("total_bytes", "used_bytes", "utilization_pct", "temperature_c", "power_mw", "power_limit_mw")
 TEXTS = ("uuid", "pci", "name", "lost")
-PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpud.gpus import answer; answer(sensors=True)"
+PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpu_common.gpus import answer; answer(sensors=True)"
 
 
 class Background(Generic[T]):
@@ -62,7 +61,7 @@ def of_row(row: Mapping[str, Any]) -> Sensors:
 
 
 def _of_child(gpu: Mapping[str, Any]) -> Sensors:
-    """A GPU as the child writes it: cgpud.model.NvmlGpu."""
+    """A GPU as the child writes it: cgpu_common.model.NvmlGpu."""
     own = gpu.get("sensors")
     total, used = _number(gpu.get("total_mib")), _number(gpu.get("used_mib"))
     sizes = {
@@ -74,6 +73,9 @@ def _of_child(gpu: Mapping[str, Any]) -> Sensors:
 
 def by_child() -> list[Sensors]:
     """Queries NVML in a process of its own."""
+    import json  # slow to import, both
+    import subprocess
+
     command = [sys.executable, "-I", "-c", PROGRAM, str(Path(__file__).resolve().parents[1])]
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=CHILD_S, check=False)

@@ -23,11 +23,12 @@ from typing import Any
 import click
 import msgspec
 
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.output import result
+from cgpu_common.proc import Paths
+
 from .edit import BY_HAND, EditRefused, Record, SetupRequest
 from .engines import ENGINES, Engine
-from .errors import CgpuError, Exit
-from .output import result
-from .proc import Paths
 
 MAX_OTHERS = 100  # a bound for files that import each other
 

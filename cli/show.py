@@ -7,11 +7,13 @@ from dataclasses import asdict, replace
 
 import click
 
-from . import change, daemon, describe, proc, render, share
+from cgpu_common import proc, share
+from cgpu_common.app import Command, FloatRange
+from cgpu_common.output import result
+
+from . import change, daemon, describe, render
 from .admin import as_json_option, pass_paths
-from .app import Command, FloatRange
 from .complete import container_words, gpu_words
-from .output import result
 
 
 @click.command("version", cls=Command)
@@ -19,7 +21,7 @@ from .output import result
 @pass_paths
 def version(paths: proc.Paths, as_json: bool) -> None:
     """Show the version of every part, and what is missing."""
-    from . import versions
+    from cgpu_common import versions
 
     found = versions.collect(paths)
     rows = (

@@ -13,12 +13,13 @@ from typing import Any
 
 import click
 
+from cgpu_common.app import Command, FloatRange
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.output import out
+from cgpu_common.placement import POLICIES
+from cgpu_common.tree import policy_name
+
 from . import chrome
-from .app import Command, FloatRange
-from .errors import CgpuError, Exit
-from .model import policy_name
-from .output import out
-from .placement import POLICIES
 from .render import percent, table
 from .sim import config, draw, playback
 from .sim.model import Scenario, Setup, profile

@@ -8,9 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .errors import Exit
-from .output import out
-from .placement import NOTHING, POLICIES
+from cgpu_common.exits import Exit
+from cgpu_common.output import out
+from cgpu_common.placement import NOTHING, POLICIES
+
 from .render import percent, table
 from .sim import cluster, cluster_config
 

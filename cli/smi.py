@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-from . import query, status
-from .app import App, FloatRange, make_paths, path_options, version_option
+from cgpu_common.app import App, FloatRange, make_paths, path_options, version_option
+from cgpu_common.output import out
+
 from .complete import container_words, gpu_words
-from .output import out
-from .view import SORTS
 
 COMMANDS = {
     "dmon": (".monitor", "dmon"),
@@ -26,6 +25,7 @@ EPILOG = """\b
 Columns of GPUs:
   SLICE    length of a slice of weight 1
   FREE     weight that no container has, of max_inst
+SORTS = ("name", "share", "memory", "weight")  # of view.py, which --help does not import
   INST     containers
   MEMORY   MiB charged to containers / of the card
   UTIL, TEMP, POWER  by NVML, at most 2 s old
@@ -52,7 +52,7 @@ class _Smi(App):
         return click.Group.invoke(self, ctx)
 
 
-def _show_fields(fields: Any) -> Any:
+def _show_fields(table: str) -> Any:
     def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
             out(query.help_text(fields))
@@ -86,15 +86,15 @@ def _show_fields(fields: Any) -> Any:
               help="Only these GPUs: number, UUID or its beginning, PCI address.")  # fmt: skip
 @click.option("-c", "--container", "containers", metavar="ID,...", shell_complete=container_words,
               help="Only these containers: id or its beginning, or name.")  # fmt: skip
-@click.option("--sort", type=click.Choice(list(SORTS)), default="name", show_default=True, help="Order of containers.")
+@click.option("--sort", type=click.Choice(SORTS), default="name", show_default=True, help="Order of containers.")
 @click.option("-L", "--list", "list_only", is_flag=True, help="List the GPUs, and their containers.")
 @click.option("--query-gpu", metavar="FIELD,...", help="Print these fields of GPUs as CSV.")
 @click.option("--query-container", metavar="FIELD,...", help="Print these fields of containers as CSV.")
 @click.option("--format", "form", default="csv", metavar="csv[,noheader][,nounits]", help="Of the queries.")
 @click.option("--help-query-gpu", is_flag=True, is_eager=True, expose_value=False,
-              callback=_show_fields(query.GPU_FIELDS), help="List the fields of GPUs.")  # fmt: skip
+              callback=_show_fields("GPU_FIELDS"), help="List the fields of GPUs.")  # fmt: skip
 @click.option("--help-query-container", is_flag=True, is_eager=True, expose_value=False,
-              callback=_show_fields(query.CONTAINER_FIELDS), help="List the fields of containers.")  # fmt: skip
+              callback=_show_fields("CONTAINER_FIELDS"), help="List the fields of containers.")  # fmt: skip
 @path_options
 @version_option
 @click.pass_context
@@ -123,6 +123,8 @@ def smi(
         sort=sort,
         as_json=as_json,
         list_only=list_only,
+    from . import status
+
         query_gpu=query_gpu,
         query_container=query_container,
         format=form,

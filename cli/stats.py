@@ -10,15 +10,17 @@ from typing import Any
 
 import click
 
+from cgpu_common.app import Command
+from cgpu_common.output import flush, out, versioned
+from cgpu_common.proc import Paths
+from cgpu_common.tree import Gpu, Slot
+
 from . import collect
 from .admin import as_json_option, pass_paths
-from .app import Command
 from .columns import Column, table
 from .complete import container_words
-from .model import Gpu, Slot
 from .names import label
-from .output import flush, out, versioned
-from .proc import Paths
+from .overview import duration
 from .render import ids_of, mib, percent, rounded
 from .status import width
 from .view import SORTS, View, chosen

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,10 @@ from datetime import UTC, datetime
 
 import click
 
+from cgpu_common.output import flush, out
+from cgpu_common.proc import Paths
+
 from . import collect, overview, query
-from .output import flush, out
-from .proc import Paths
 from .view import View, chosen
 
 
@@ -38,12 +37,13 @@ class Wanted:
 
 def width() -> int | None:
     """Of the terminal, or of $COLUMNS; None: there is none, so nothing is shortened."""
-    columns = shutil.get_terminal_size((0, 0)).columns
-    return columns if columns > 0 and (sys.stdout.isatty() or _columns_given()) else None
-
-
-def _columns_given() -> bool:
-    return os.environ.get("COLUMNS", "").isdecimal()
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    try:
+        return (os.get_terminal_size(sys.__stdout__.fileno()).columns or None) if sys.stdout.isatty() else None
+    except (AttributeError, ValueError, OSError):  # closed, or no terminal
+        return None
 
 
 def words(text: str | None) -> list[str]:
@@ -72,6 +72,8 @@ class _Writer:
             return overview.list_text(view)
         looped = self._wanted.every_s is not None
         if self._wanted.as_json:
+            import json  # slow to import
+
             return json.dumps(overview.as_json(view), indent=None if looped else 2)
         when = [datetime.now(UTC).astimezone().strftime("%a %b %e %H:%M:%S %Y")] if looped else []
         return "\n".join([*when, overview.text(view, width()), *([""] if looped else [])])

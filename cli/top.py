@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import click
 
+from cgpu_common.app import Command, FloatRange
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.proc import Paths
+
 from . import collect, status
-from .app import Command, FloatRange
-from .errors import CgpuError, Exit
-from .proc import Paths
 from .topview import BLOCKS, State, Trail, frame, press
 from .view import SORTS, View, chosen
 

@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cgpu_common.tree import slot_state
+
 from .columns import Column, cut, printable, table
-from .model import slot_state
 from .names import label
-from .overview import GPU_COLUMNS, drift_lines, gpu_row, or_dash, process_lines, title
+from .overview import GPU_COLUMNS, drift_lines, duration, gpu_row, or_dash, process_lines, title
 from .render import ids_of, mib, percent
 from .view import SORTS, View
 

@@ -11,16 +11,18 @@ from typing import Any
 
 import click
 
-from . import change, proc
+from cgpu_common import proc
+from cgpu_common.app import Command, FloatRange
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.output import note, result
+from cgpu_common.proc import Paths
+from cgpu_common.tree import policy_name
+
+from . import change
 from .admin import as_json_option, pass_paths
-from .app import Command, FloatRange
 from .columns import Column, printable, table
 from .complete import gpu_words
-from .errors import CgpuError, Exit
-from .model import policy_name
 from .names import label
-from .output import note, result
-from .proc import Paths
 from .render import percent, rounded
 from .samples import MS, Recording, Seen, Track, buckets, spans, trace
 from .simulate import check_svg, svg_target

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import drain
-from .errors import ENROL, CgpuError, Exit
-from .proc import (
+from cgpu_common.exits import ENROL, CgpuError, Exit
+from cgpu_common.proc import (
     MODULE,
     NODES_TYPE,
     Cores,
@@ -29,6 +28,8 @@ from .proc import (
     signed_only,
     write_node,
 )
+
+from . import drain
 
 #: The form that the kernel accepts; no other text is written.
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.share import allowed_pct
+from cgpu_common.tree import Gpu, Names, Sensors, Slot, Snapshot
+
 from .columns import printable
-from .errors import CgpuError, Exit
-from .model import Gpu, Names, Sensors, Slot, Snapshot
 from .names import Named, choose
 from .rates import Key, Rates
-from .share import allowed_pct
 
 Drift = Sequence[Mapping[str, Any]]
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from cgpu_cli.placement import NoRoom, Placement, PodNeed
+from cgpu_common.placement import NoRoom, Placement, PodNeed
 from cgpu_kube import pods
 from cgpu_kube.api import STRATEGIC, ApiError, Client, Object, Unreachable
 from cgpu_kube.errors import KubeError, Refused

@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 from aiohttp import web
 
-from cgpu_cli.app import Command
-from cgpu_cli.errors import CgpuError, Exit
+from cgpu_common import log
+from cgpu_common.app import Command
+from cgpu_common.exits import CgpuError, Exit
 from cgpu_kube.api import Client, Config, load
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender.service import Extender, tls_context
-from cgpud import log
 
 _LISTEN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:]+)\]|(?P<four>[0-9.]*)):(?P<port>[0-9]{1,5})\Z", re.ASCII)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from cgpu_cli.placement import NOTHING
+from cgpu_common.placement import NOTHING
 from cgpu_kube.ledger import Ledger
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cgpu_cli.placement import NOTHING, NoRoom, score
+from cgpu_common.placement import NOTHING, NoRoom, score
 from cgpu_kube import pods
 from cgpu_kube.errors import KubeError, Refused
 from cgpu_kube.ledger import Held, Ledger, Node

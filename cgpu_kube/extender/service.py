@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from cgpu_cli.versions import package_version
+from cgpu_common import log
+from cgpu_common.versions import package_version
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods
 from cgpu_kube.api import Client, Object
@@ -25,7 +26,6 @@ from cgpu_kube.extender import metrics, protocol
 from cgpu_kube.extender.binder import Binder
 from cgpu_kube.ledger import UNHEALTHY, Ledger, read_node, unhealthy_gpus
 from cgpu_kube.watch import Watcher
-from cgpud import log
 
 PREFIX = "/gpushare-scheduler"
 BODY_MAX = 32 << 20  # whole Node objects of some hundred nodes, for schedulers that do not send names

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cgpu_common import log as logging
 from cgpu_kube import annotations as keys
 from cgpu_kube import pods
+from cgpu_kube.annotations import Remains
 from cgpu_kube.api import Client, Object
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import claims, host, podview
@@ -24,7 +26,6 @@ from cgpu_kube.node.host import HostGpu, Offer
 from cgpu_kube.node.kubelet import Registrar, counted
 from cgpu_kube.node.modefile import ModeFile
 from cgpu_kube.node.plugin import Plugin
-from cgpud import log as logging
 
 REFRESH_S = 10.0  # cgpud's figures
 CLEAN_S = 60.0  # grants of pods that are gone

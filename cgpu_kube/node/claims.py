@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cgpu_cli.model import POLICIES
+from cgpu_common.tree import POLICIES
 from cgpu_kube import quantity
 from cgpu_kube.errors import BadQuantity, KubeError, Refused
 from cgpu_kube.node import podview

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from cgpu_kube import annotations as keys
+from cgpu_kube import pods
 from cgpu_kube.annotations import NodeGpus
-from cgpu_kube.api import MERGE, ApiError, Client, Object, Unreachable
+from cgpu_kube.api import MERGE, STRATEGIC, ApiError, Client, Object, Unreachable
+from cgpu_kube.errors import BadAnnotation
 from cgpu_kube.node import claims, podview
 from cgpu_kube.watch import Watcher
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import click
 
+from cgpu_common import log as logging
+from cgpu_common import notify
 from cgpu_kube import api
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import host
 from cgpu_kube.node.agent import Agent, Settings
-from cgpud import log as logging
-from cgpud import notify
 
 _Path = click.Path(path_type=Path)
 

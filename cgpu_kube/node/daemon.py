@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cgpu_common import server, wire
+from cgpu_common.errors import CgpuError
 from cgpu_kube.errors import KubeError
-from cgpud import server, wire
-from cgpud.errors import CgpuError
 
 CGPUD = Path("/run/cgpu/cgpud.sock")
 TIMEOUT_S = 30.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cgpu_cli.placement import MAIN, Need, PodNeed
+from cgpu_common.placement import MAIN, Need, PodNeed
 from cgpu_kube import pods
 from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MODE_LABEL
 from cgpu_kube.annotations import parse as parse_annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cgpu_kube.annotations import MODE_LABEL, NodeGpu, NodeGpus
+from cgpu_kube.annotations import MODE_LABEL, NodeGpu, NodeGpus, Remains
 from cgpu_kube.errors import KubeError, Refused
 
 GIB, MIB_UNIT = "GiB", "MiB"

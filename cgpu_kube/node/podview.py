@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from cgpu_kube import annotations as keys
-from cgpu_kube.pods import asks, is_over, node_of
+from cgpu_kube.pods import asks, has_running, is_over, node_of
 
 Object = dict[str, Any]
 MIRROR = "kubernetes.io/config.mirror"  # on the API server's copy of a static pod: the uid that the kubelet uses

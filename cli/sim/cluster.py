@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..placement import NOTHING, SPREAD, Gpu, Load, NoRoom, Placement, PodNeed, place
+from cgpu_common.placement import NOTHING, SPREAD, Gpu, Load, NoRoom, Placement, PodNeed, place
 
 
 @dataclass(frozen=True)

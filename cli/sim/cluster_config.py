@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, SIDECAR, Gpu, Need, PodNeed
+from cgpu_common.placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, SIDECAR, Gpu, Need, PodNeed
+
 from .cluster import Kind, Plan, Pool
 from .config import Range, known, read_file, tables
 from .requests import wrong

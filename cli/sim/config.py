@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..model import POLICIES
+from cgpu_common.tree import POLICIES
+
 from .model import RUN_STATES, Change, Container, Personality, Scenario, Setup, profile
 from .requests import ARRIVALS_MAX, read_lengths, read_trace, wrong
 

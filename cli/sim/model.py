@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ..errors import CgpuError, Exit
+from cgpu_common.exits import CgpuError, Exit
 
 HERE = Path(__file__).resolve().parent
 NEVER_NS = 2**64 - 1

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import CgpuError, Exit
+from cgpu_common.exits import CgpuError, Exit
 
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", '-DCGPU_VERSION="0.0.0"')

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CgpuError, Exit
+from cgpu_common.exits import CgpuError, Exit
+
 from .model import MS, US, Arrival, Container
 
 KERNELS_MAX = 100_000  # of one request

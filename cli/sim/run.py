@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..model import Gpu as ShownGpu
-from ..model import Slot, policy_name
-from ..share import allowed_pct
+from cgpu_common.share import allowed_pct
+from cgpu_common.tree import Gpu as ShownGpu
+from cgpu_common.tree import Slot, policy_name
+
 from .draw import Mark
 from .figures import BUCKET_NS, Waits, fair_shares, low_of_rest_pct, max_min
 from .gpu import Gpu, Stretch

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 
-from ..errors import CgpuError, Exit
+from cgpu_common.exits import CgpuError, Exit
+
 from .gpu import Gpu
 from .model import MS, NEVER_NS, US, Change, Container, S, Setup
 from .run_state import RunState

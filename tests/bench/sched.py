@@ -20,8 +20,8 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from beside import RULES  # noqa: E402
 from known import REASONS, excuse, stale  # noqa: E402
-from rivals import RIVALS  # noqa: E402
 from scenarios import QUICK, SCENARIOS, Bars, Scenario  # noqa: E402
 from sched_sim import FIELDS, OURS, Cell, Measured, cells, measure, scenarios_named, worst_of  # noqa: E402
 

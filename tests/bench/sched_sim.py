@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from rivals import RIVALS, Rule
+from beside import RULES
+from rivals import Rule
 from scenarios import PERSONALITIES, SCENARIOS, Scenario
 
-from cgpu_cli.errors import CgpuError
 from cgpu_cli.sim import figures
 from cgpu_cli.sim.gpu import Gpu, Stretch
 from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
 from cgpu_cli.sim.requests import Request, Requests
 from cgpu_cli.sim.run import NATIVE, WEIGHTED, Waits
 from cgpu_cli.sim.turns import Turns
+from cgpu_common.exits import CgpuError
 
 # Fields of every row, from the simulator or a machine; the rest of a row may be missing.
 FIELDS = (

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from cgpu_common.model import MIB, Container, KernelGpu, Slot, SlotWant
 from cgpud import __main__ as cgpud
 from cgpud.fakelink import FakeLink, example_gpus
-from cgpud.model import MIB, Container, KernelGpu, Slot, SlotWant
 
 NODES = Path("/dev/cgpu")
 

@@ -62,7 +62,9 @@ def test_the_programs_run_on_what_they_brought(on: Installed) -> None:
     assert on.box.must("cgpu-smi --version").strip() == f"cgpu-smi {VERSION}"
     assert on.box.must("cgpud --check") == ""
     assert on.box.run("cgpu-smi").returncode == 3, "no module: exit 3"
-    inside = 'import sys; sys.path.insert(0, "/usr/lib/cgpu"); import cgpud.__main__, cgpud.netlink, cgpud.inventory; '
+    inside = (
+        'import sys; sys.path.insert(0, "/usr/lib/cgpu"); import cgpud.__main__, cgpu_common.netlink, cgpud.inventory; '
+    )
     names = '("click", "msgspec", "pyroute2", "pynvml", "structlog", "prometheus_client")'
     told = on.box.must(
         f"""python3 -I -c '{inside}print(*(sys.modules[n].__file__ for n in {names} if n in sys.modules))'"""

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "unit/daemon"))  # fakes.py: a node with cgpud on the fake kernel
 
+from fakes import Run, drive
+
 # A slow machine must not fail a test.
 settings.register_profile("kube", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kube")

@@ -17,13 +17,13 @@ from fake_api import FakeApi
 from fake_kubelet import FakeKubelet
 from fakes import Node
 
+from cgpu_common.model import MIB
 from cgpu_kube import api
 from cgpu_kube.annotations import GPU_CORE, GPU_MEM, MODE_LABEL
 from cgpu_kube.node.agent import Agent, Settings
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.grants import ANNOTATIONS
 from cgpud.kube import KubeClient
-from cgpud.model import MIB
 
 NODE = "n1"
 NODES, PODS, SLICES = "api/v1/nodes", "api/v1/pods", "apis/resource.k8s.io/v1/resourceslices"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import re
@@ -17,10 +18,13 @@ import pytest
 import yaml
 from cluster import MAPS, Cluster, container, gpu, our_node, pod, simple
 from fake_api import recorded
+from fakes import eventually
+from node_world import SLICES, World
+from node_world import container as node_container
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods, quantity
-from cgpu_kube.errors import Refused
+from cgpu_kube.errors import KubeError, Refused
 from cgpu_kube.extender.command import extender, read_listen
 
 REPO = Path(__file__).parents[2]

@@ -6,21 +6,19 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_api import recorded
-from fakes import eventually
+from fakes import Run, eventually
 from node_world import CLAIMS, NODE, NODES, PODS, SLICES, World, container
 
+from cgpu_common.model import MIB
 from cgpu_kube.errors import Refused
 from cgpu_kube.node import claims
 from cgpu_kube.node.host import HostGpu
-from cgpud.model import MIB
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 DRIVER = "cgpu.io"
 SLICE = f"{NODE}-{DRIVER}"
 
@@ -154,7 +152,7 @@ def test_a_changed_slice_has_the_next_generation(world: World, run: Run) -> None
 
 
 def test_a_lost_gpu_is_tainted_and_unhealthy(world: World, run: Run) -> None:
-    from cgpud.model import NvmlGpu
+    from cgpu_common.model import NvmlGpu
 
     lost = ""
 

@@ -81,8 +81,13 @@ def test_pure_modules_import_nothing_from_outside(name: str) -> None:
 
 
 def test_no_other_package_imports_it() -> None:
-    for path in [*(REPO / "cgpud").rglob("*.py"), *(REPO / "cli").rglob("*.py")]:
-        assert "cgpu_kube" not in path.read_text(), path
+    for folder in ("cgpu_common", "cgpud", "cli"):
+        for path in (REPO / folder).rglob("*.py"):
+            assert "cgpu_kube" not in path.read_text(), path
+
+
+def test_it_imports_neither_the_daemon_nor_the_command_line() -> None:
+    assert {other.split(".")[0] for found in IMPORTS.values() for other in found} & {"cgpud", "cgpu_cli"} == set()
 
 
 def test_files_are_small() -> None:

@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes import FakeNvml, eventually
+from fakes import FakeNvml, Run, eventually
 from node_world import SIZES, World, container
 from test_node import bound, offered, ready
 
+from cgpu_common.model import NvmlGpu
 from cgpu_kube.annotations import GPU_CORE
 from cgpud.fakelink import example_gpus
-from cgpud.model import NvmlGpu
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 GPU = [gpu.uuid for gpu in example_gpus(2)]
 ANY = "0" * 64
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import eventually
+from fakes import Run, eventually
 from node_world import NODE, NODES, PODS, SIZES, World, container
 
+from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM
-from cgpud.model import MIB
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 NOW_NS = 1_900_000_000 * 10**9  # later than the fake API server's creation times
 
 
@@ -242,7 +240,7 @@ def test_another_plugin_for_the_resource_is_named(world: World, run: Run, capsys
 
 
 def test_an_unhealthy_gpu_takes_its_devices_along(world: World, run: Run) -> None:
-    from cgpud.model import NvmlGpu
+    from cgpu_common.model import NvmlGpu
 
     lost = ""
 

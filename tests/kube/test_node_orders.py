@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from node_world import PODS, SIZES, World, container
 from test_node import bound
 
+from cgpu_common.model import MIB
 from cgpu_kube.node import host
 from cgpu_kube.node.host import HostGpu, Offer
 from cgpud.limits import limit_mib
-from cgpud.model import MIB
 
 # ---- arithmetic ----
 

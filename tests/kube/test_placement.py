@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_cli.placement import (
+from cgpu_common.placement import (
     BINPACK,
     INIT,
     MAIN,

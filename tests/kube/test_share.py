@@ -3,28 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes import eventually
+from fakes import Run, eventually
 from node_world import World, container
 from test_node import bound, ready
 
 from cgpu_kube import annotations as keys
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
-
-
-@pytest.fixture
-def run() -> Run:
-    def drive(coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
-
-    return drive
 
 
 @pytest.fixture
@@ -84,8 +71,8 @@ def test_two_gpus_are_refused(world: World, run: Run) -> None:
 
 
 def test_a_whole_gpu_is_refused_where_the_administrator_shares_in_slices_only(world: World, run: Run) -> None:
-    from cgpud.config import Config
-    from cgpud.settings import GpuSettings
+    from cgpu_common.config import Config
+    from cgpu_common.settings import GpuSettings
 
     async def main() -> None:
         world.node.config = Config(gpu=GpuSettings(unsliced="refuse"))

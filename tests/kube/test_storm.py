@@ -15,7 +15,7 @@ from fake_api import Refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli.placement import INIT, MAIN, SIDECAR
+from cgpu_common.placement import INIT, MAIN, SIDECAR
 from cgpu_kube import annotations as notes
 from cgpu_kube.pods import needs
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, write
+from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, waits, write
 
 
 @pytest.fixture
@@ -37,7 +37,8 @@ def tree(empty: Tree) -> Tree:
         weight=2,
         meminfo=f"Free: {7546 * MIB}\n" + "\n".join(f"PID: {200 + n} Mem: {MIB}" for n in range(6)),
         stat=f"gpu_ns 2000000000\nwait_ns 1000000000\nturns 31\noverruns 0\nrunning 0\nopened 1\n"
-        f"limit_bytes {8058 * MIB}\nused_bytes {512 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 0\nrefused_calls 7",
+        f"limit_bytes {8058 * MIB}\nused_bytes {512 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 0\nrefused_calls 7\n"
+        + waits({6: 90, 8: 10}, 100),
     )
     empty.listed(inst_line(ID1, 1), inst_line(ID2, 7))
     write(empty.root / f"var/lib/docker/containers/{ID1}/config.v2.json", json.dumps({"Name": "/gpu_test1"}))

@@ -15,8 +15,9 @@ from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli import change, proc
-from cgpu_cli.errors import CgpuError, Exit, refused
+from cgpu_cli import change
+from cgpu_common import proc
+from cgpu_common.exits import CgpuError, Exit, refused
 
 LINE = r"^cgpu: error: [^\n]+\n$"
 
@@ -46,7 +47,7 @@ def test_version_without_module(empty: Tree) -> None:
 
 def test_the_module_has_another_version_than_its_core(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """/proc/cgpu_km/version is that of the active core. The package has the same version, the module an older one."""
-    monkeypatch.setattr("cgpu_cli.versions.package_version", lambda: "0.1.1")
+    monkeypatch.setattr("cgpu_common.versions.package_version", lambda: "0.1.1")
     write(empty.proc / "version", "0.1.1")
     write(empty.proc / "upgrade", "0.1.1\n0.1.0")
     data = versions(empty)

@@ -18,12 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cgpu_cli import kernel, names
-from cgpu_cli.errors import CgpuError, Exit
 from cgpu_cli.main import cgpu
 from cgpu_cli.names import Named
-from cgpud.errors import KernelMissing, KernelRefused
+from cgpu_cli.smi import smi
+from cgpu_common.app import Group
+from cgpu_common.errors import KernelMissing, KernelRefused
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.kernel_abi import G, S
 from cgpud.fakelink import FakeLink
-from cgpud.kernel_abi import G, S
 
 ROOT = Path(__file__).parents[3]
 
@@ -181,7 +183,10 @@ def test_every_json_has_its_version(cli: Cli) -> None:
 def test_nothing_prints_past_the_conventions() -> None:
     """click.echo() would turn a full disk into exit 1."""
     users = {
-        path.name for path in (ROOT / "cli").rglob("*.py") if re.search(r"click\.echo|\bprint\(", path.read_text())
+        path.name
+        for folder in ("cli", "cgpu_common")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"click\.echo|\bprint\(", path.read_text())
     }
     assert users == {"app.py", "output.py"}
 
@@ -429,16 +434,46 @@ def test_a_weight_says_what_it_will_do(tree: Tree, policy: int, weight: int, sai
 # ---- the start ----
 
 
-def test_the_start_imports_little() -> None:
-    """The parser, the tree's reader and nothing of the daemon, asyncio or the simulator."""
+HEAVY = {
+    *("asyncio", "ssl", "subprocess", "importlib.metadata", "tomllib", "json", "csv", "shutil", "logging", "socket"),
+    *("aiohttp", "cffi", "msgspec", "prometheus_client", "pynvml", "pyroute2", "rich", "structlog"),
+    *("click.shell_completion", "cgpud", "cgpu_cli.simulate", "cgpu_common.config", "cgpu_common.netlink"),
+}
+NO_TEXT = {"cgpu_cli.query", "cgpu_cli.view", "cgpu_cli.status", "cgpu_cli.show", "cgpu_cli.admin"}
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "absent"),
+    [
+        ("main", ["--help"], HEAVY - {"shutil"} | NO_TEXT),  # click asks it for the width
+        ("main", ["ps"], HEAVY - {"json"}),  # Docker's own files, for names
+        ("main", ["set", "--help"], HEAVY - {"shutil"}),
+        ("smi", ["--help"], HEAVY - {"shutil"} | NO_TEXT),
+        ("smi", ["--no-sample"], HEAVY - {"json"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_start_imports_little(tree: Tree, program: str, args: list[str], absent: set[str]) -> None:
+    """No library that this call does not need: each costs milliseconds, which scripts pay at every call."""
     code = (
-        "import sys; from cgpu_cli.main import cgpu; import click; "
-        "ctx = click.Context(cgpu); [cgpu.get_command(ctx, name) for name in ('ps', 'status', 'set', 'version')]; "
-        "bad = {'asyncio', 'ssl', 'cgpud', 'pyroute2', 'msgspec', 'cffi', 'importlib.metadata', 'tomllib', "
-        "'cgpu_cli.simulate'} & set(sys.modules); sys.exit(str(bad) if bad else 0)"
+        f"import sys; sys.argv = ['x', '--root', {str(tree.root)!r}, *{args!r}]\n"
+        f"from cgpu_cli.{program} import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code, end\n"
+        f"bad = {absent!r} & set(sys.modules); sys.exit(str(sorted(bad)) if bad else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("group", [cgpu, smi], ids=["cgpu", "cgpu-smi"])
+@pytest.mark.parametrize("limit", [20, 50, 10**6])
+def test_the_list_of_commands_has_their_own_help(group: Group, limit: int) -> None:
+    """It is written beside the commands' names, so that the list imports none of them."""
+    ctx = click.Context(group)
+    for name, (_, _, short) in group._lazy.items():
+        command = group.get_command(ctx, name)
+        assert command is not None
+        assert click.Command(name, help=short).get_short_help_str(limit) == command.get_short_help_str(limit)
 
 
 def test_every_command_can_be_loaded() -> None:

@@ -14,7 +14,7 @@ from fake_daemon import daemon_at, packed
 from fake_tree import Cli, Tree
 
 from cgpu_cli import daemon
-from cgpu_cli.proc import Paths
+from cgpu_common.proc import Paths
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
 ROW = {"gpu": 1, "index": 0, "key": "policy", "configured": "fixed", "live": "native"}

@@ -18,8 +18,8 @@ from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 from cgpu_cli import checks, daemon, node
 from cgpu_cli.checks import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts
 from cgpu_cli.edit import TOOLKIT
-from cgpu_cli.errors import Exit
-from cgpu_cli.proc import Paths
+from cgpu_common.exits import Exit
+from cgpu_common.proc import Paths
 
 ROOT = Path(__file__).parents[3]
 KERNEL = "6.1.0-56-amd64"
@@ -214,8 +214,8 @@ def host(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
     status = {"drift": [], "no_such_gpu": [], "containers": [{"id": ID1, "pid": 321}, {"id": ID2, "pid": None}]}
     write(root / "proc/321/root/usr/lib64/libcuda.so.1", "")
     monkeypatch.setattr(daemon, "status", lambda _paths: status)
-    monkeypatch.setattr("cgpu_cli.versions.package_version", lambda: "0.1.0")
-    monkeypatch.setattr("cgpu_cli.versions._listening", lambda _paths: True)
+    monkeypatch.setattr("cgpu_common.versions.package_version", lambda: "0.1.0")
+    monkeypatch.setattr("cgpu_common.versions._listening", lambda _paths: True)
     monkeypatch.setattr(node, "LIVE", tree.proc)
     monkeypatch.setattr(node, "cards", lambda: ((Card(0),), ""))
     return tree
@@ -318,7 +318,7 @@ def test_nvml_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
         release.wait(30)
         return ()
 
-    monkeypatch.setattr("cgpud.gpus.query", query)
+    monkeypatch.setattr("cgpu_common.gpus.query", query)
     monkeypatch.setattr(node, "NVML_S", 0.05)
     assert node.cards() == (None, "no answer within 0.05 s")
     release.set()

@@ -17,10 +17,10 @@ from fake_daemon import daemon_at, packed
 from fake_tree import Cli, Tree
 
 from cgpu_cli import events
-from cgpud.errors import KernelMissing, Resync
+from cgpu_common.errors import KernelMissing, Resync
+from cgpu_common.kernel_abi import Event
+from cgpu_common.model import MIB, Container, KernelEvent, Slot
 from cgpud.fakelink import FakeLink, example_gpus
-from cgpud.kernel_abi import Event
-from cgpud.model import MIB, Container, KernelEvent, Slot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-events.schema.json").read_text())
 (GPU,) = example_gpus()

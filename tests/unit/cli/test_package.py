@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from cgpu_cli.errors import Exit
 from cgpu_cli.main import cgpu
+from cgpu_common.exits import Exit
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -26,7 +26,7 @@ DATA = {"cgpu_cli.sim.csrc", "cgpu_cli.sim.csrc.core", "cgpu_cli.sim.profiles"}
 def test_package_list_is_the_tree() -> None:
     found = {
         ".".join(path.relative_to(ROOT).parts[:-1]).replace("cli", "cgpu_cli", base == "cli")
-        for base in ("cli", "cgpud", "cgpu_kube")
+        for base in ("cgpu_common", "cli", "cgpud", "cgpu_kube")
         for path in (ROOT / base).rglob("__init__.py")
     }
     assert found | DATA == set(PROJECT["tool"]["setuptools"]["packages"])

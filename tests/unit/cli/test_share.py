@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cgpu_cli.model import Gpu, Slot, slot_state
-from cgpu_cli.share import allowed_pct, got_pct, since_start_pct
+from cgpu_common.share import allowed_pct, got_pct, since_start_pct
+from cgpu_common.tree import Gpu, Slot, slot_state
 
 GPU = Gpu(0, "T4", "GPU-x", "0000:01:00.0", 0, 240, 2, 20, 0, 80, 5000, "deny", {}, "freeze", "none", ())
 

@@ -16,8 +16,8 @@ from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 from test_cgpu import fail_writes
 
 from cgpu_cli import daemon, describe
-from cgpu_cli.errors import Exit
-from cgpu_cli.model import POLICIES
+from cgpu_common.exits import Exit
+from cgpu_common.tree import POLICIES
 
 
 def read(tree: Tree, path: str) -> str:

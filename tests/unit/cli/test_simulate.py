@@ -16,12 +16,12 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli.errors import CgpuError, Exit
 from cgpu_cli.main import cgpu
 from cgpu_cli.sim import config, draw, native
 from cgpu_cli.sim.gpu import Stretch
 from cgpu_cli.sim.model import MS, Container, Setup, profile
 from cgpu_cli.sim.run import run
+from cgpu_common.exits import CgpuError, Exit
 
 ROOT = Path(__file__).parents[3]
 

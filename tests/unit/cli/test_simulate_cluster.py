@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cgpu_cli.main import cgpu
-from cgpu_cli.placement import POLICIES
 from cgpu_cli.sim import cluster
 from cgpu_cli.sim.cluster_config import read_plan
+from cgpu_common.placement import POLICIES
 
 
 def simulate(tmp_path: Path, text: str, *words: str, name: str = "c.toml") -> Result:

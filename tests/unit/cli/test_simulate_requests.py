@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli.errors import CgpuError, Exit
 from cgpu_cli.main import cgpu
 from cgpu_cli.sim import figures, requests
 from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, US, Arrival, Container, Personality, Profile, S
 from cgpu_cli.sim.requests import Request, Requests
+from cgpu_common.exits import CgpuError, Exit
 
 CARD = Profile(
     "x", "x", 100, timeslice_us=1000, ctxsw_us=50, control_us=300, control_spin_us=50, tail_us=5000, tail_pct=0

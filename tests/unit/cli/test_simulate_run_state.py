@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cgpu_cli.errors import Exit
 from cgpu_cli.main import cgpu
 from cgpu_cli.sim.gpu import Gpu
 from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
 from cgpu_cli.sim.run_state import CHANNELS, READ_NS, WAKE_COST_NS
 from cgpu_cli.sim.turns import BEGAN_NS, WAKE_NS, Turns
+from cgpu_common.exits import Exit
 
 A100 = profile("a100")
 STEADY = Personality(tail_pct=0)

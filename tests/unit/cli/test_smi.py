@@ -6,8 +6,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +15,8 @@ import pytest
 import schema
 from fake_tree import ID1, ID2, Cli, Tree, inst_line
 
-from cgpu_cli import proc, share
-from cgpu_cli.model import Snapshot
+from cgpu_common import proc, share
+from cgpu_common.tree import Snapshot
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())

@@ -20,14 +20,15 @@ from pathlib import Path
 import pytest
 import schema
 from fake_daemon import daemon_at, packed
-from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, write
+from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, waits, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli import columns, overview, proc, query, rates, sensors, topview
+from cgpu_cli import columns, overview, query, rates, sensors, topview
 from cgpu_cli.columns import Column
-from cgpu_cli.model import Snapshot
 from cgpu_cli.view import SORTS, View
+from cgpu_common import proc
+from cgpu_common.tree import Snapshot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
 GOLDEN = Path(__file__).parent / "golden"

@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpu_cli import chrome, samples
-from cgpu_cli.errors import CgpuError
 from cgpu_cli.main import cgpu
 from cgpu_cli.samples import MS, Track
 from cgpu_cli.sim import draw, playback
 from cgpu_cli.sim.gpu import Stretch
+from cgpu_common.exits import CgpuError
 
 STAT = "gpu_ns {ran}\nwait_ns {waited}\nturns {turns}\nopened 1\nlimit_bytes 1\nused_bytes 0"
 

@@ -12,7 +12,7 @@ import pytest
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 
 from cgpu_cli import drain, upgrade
-from cgpu_cli.proc import Paths
+from cgpu_common.proc import Paths
 
 CORE = "cgpu_core_0_1_0"
 

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cgpu_cli import collect, drain, events, trace
-from cgpu_cli.errors import Exit
 from cgpu_cli.main import cgpu
 from cgpu_cli.smi import smi
+from cgpu_common.exits import Exit
+from cgpu_common.model import KernelEvent
 from cgpud.fakelink import FakeLink
-from cgpud.model import KernelEvent
 
 #: Exit codes of commands that were carried out.
 DONE = {Exit.OK, Exit.PROBLEMS}

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
-import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,7 +13,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "cli"))  # fake_tree.py
 
-from fakes import Node
+from fakes import Node, Run, drive
 
 SHIM_SOURCE = Path(__file__).resolve().parents[3] / "cgpud/runtime"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from cgpud.model import MIB
+from cgpu_common.model import MIB
 
 
 class NVMLError(Exception):

@@ -9,26 +9,28 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cgpud.config import Config
+from cgpu_common.config import Config
+from cgpu_common.gpus import NvmlAbsent
+from cgpu_common.model import NvmlGpu, NvmlView
+from cgpu_common.server import Server
 from cgpud.dependencies import Dependencies, NvmlSource
 from cgpud.fakelink import FakeLink
-from cgpud.gpus import NvmlAbsent
 from cgpud.granted import Decider
 from cgpud.kube import KubeClient
 from cgpud.loop import Daemon
-from cgpud.model import NvmlGpu, NvmlView
-from cgpud.server import Server
 from cgpud.store import Store
 from cgpud.watch import Facts
 
 DATA = Path(__file__).parent / "data"
+#: The fixture `run`.
+Run = Callable[[Coroutine[Any, Any, None]], None]
 VARIABLES = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6")
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_cli import model
-from cgpud import kernel_abi as abi
+from cgpu_common import kernel_abi as abi
+from cgpu_common import tree
 
 HEADER = Path(__file__).resolve().parents[3] / "cgpu_km/uapi.h"
 
@@ -67,8 +67,8 @@ def test_every_number_is_mirrored(header: dict[str, int | str]) -> None:
 def test_policy_names_stand_once() -> None:
     """The header's, in kernel_abi.py; cgpu-smi has its own copy, since it starts without cgpud."""
     assert len(abi.POLICY_NAMES) == len(abi.Policy)
-    assert abi.POLICY_NAMES == model.POLICIES
+    assert abi.POLICY_NAMES == tree.POLICIES
     root = HEADER.parents[1]
-    sources = sorted([*root.glob("cgpud/**/*.py"), *root.glob("cli/**/*.py")])
+    sources = sorted([*root.glob("cgpu_common/**/*.py"), *root.glob("cgpud/**/*.py"), *root.glob("cli/**/*.py")])
     assert len(sources) > 40
-    assert [p.name for p in sources if re.search(r"[\"']fair[\"'],", p.read_text())] == ["model.py"]
+    assert [p.name for p in sources if re.search(r"[\"']fair[\"'],", p.read_text())] == ["tree.py"]

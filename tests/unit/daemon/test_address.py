@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from cgpud import config
-from cgpud.address import Tcp, Unix, parse
-from cgpud.errors import ConfigError
+from cgpu_common import config
+from cgpu_common.address import Tcp, Unix, parse
+from cgpu_common.errors import ConfigError
 
 
 def configured(text: str) -> str:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_common.errors import KernelRefused, Refused
+from cgpu_common.model import MIB, Container, Devices, Gpu, Plan, Request, Slot, SlotWant
+from cgpu_common.settings import Caps
 from cgpud.admit import NeedsContainerList, admit, check_grant
 from cgpud.env import VISIBLE
-from cgpud.errors import KernelRefused, Refused
-from cgpud.model import MIB, Container, Devices, Gpu, Plan, Request, Slot, SlotWant
-from cgpud.settings import Caps
 
 ALL = Devices("every GPU", all=True)
 

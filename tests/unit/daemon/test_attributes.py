@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpud.attributes import TEXT, U8, U32, U64, Table
+from cgpu_common.attributes import TEXT, U8, U32, U64, Table
 
 
 class Inner(IntEnum):

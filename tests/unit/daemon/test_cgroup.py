@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgpud import cgroup
+from cgpu_common import cgroup
 
 ID = "0123456789abcdef" * 4
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpud import config
-from cgpud.config import Config
-from cgpud.errors import ConfigError
-from cgpud.settings import Caps, GpuSettings
+from cgpu_common import config
+from cgpu_common.config import Config
+from cgpu_common.errors import ConfigError
+from cgpu_common.settings import Caps, GpuSettings
 
 UUID = "GPU-b084ae33-e244-0959-cd97-830000000000"
 

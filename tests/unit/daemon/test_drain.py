@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from fakes import Node, Run
 
-from fakes import Node
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_common.errors import BadVariable, CgpuError, Refused
+from cgpu_common.model import Devices, NotSliced, Request
 from cgpud import env
-from cgpud.errors import BadVariable, CgpuError, Refused
-from cgpud.model import Devices, NotSliced, Request
 
 C, D = env.CONTAINER, env.DEV
 ALL = Devices("every GPU", all=True)

@@ -5,22 +5,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, eventually
+from fakes import Node, Run, eventually
 from structlog.testing import capture_logs
 
-from cgpud import log
-from cgpud.errors import Resync
-from cgpud.events import LogThrottle, describe
+from cgpu_common import log
+from cgpu_common.errors import Resync
+from cgpu_common.events import LogThrottle, describe
+from cgpu_common.kernel_abi import A, Cmd, Event, G, S
+from cgpu_common.model import MIB, Container, KernelEvent, KernelGpu, Slot
 from cgpud.fakelink import FakeLink
-from cgpud.kernel_abi import A, Cmd, Event, G, S
-from cgpud.model import MIB, Container, KernelEvent, KernelGpu, Slot
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 REPO = Path(__file__).resolve().parents[3]
 PAGE = REPO / "docs/reference/netlink.md"
 WHOLE = Container("f" * 64, 7, "f" * 12, 509, 0, 1, False, (Slot(0, 2, 0, 6043 * MIB, 5 * MIB, 2, True),))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cgpud import config
-from cgpud.settings import Caps, GpuSettings
+from cgpu_common import config
+from cgpu_common.settings import Caps, GpuSettings
 
 SYSTEMD = Path(__file__).resolve().parents[3] / "systemd"
 EXAMPLE = (SYSTEMD / "cgpu.toml.example").read_text()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 from fake_nvml import Card, Library
-from fakes import VARIABLES, Node
+from fakes import VARIABLES, Node, Run
 from structlog.testing import capture_logs
 
-from cgpud import env, gpus, inventory, toolkit
+from cgpu_common import gpus, toolkit
+from cgpu_common.model import MIB
+from cgpu_common.server import Request
+from cgpu_common.wire import Message
+from cgpud import env, inventory
 from cgpud.fakelink import FakeLink, example_gpus
-from cgpud.model import MIB
-from cgpud.server import Request
-from cgpud.wire import Message
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
 HALF = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=3")

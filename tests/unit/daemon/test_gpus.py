@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from fake_nvml import Card, Library
 
+from cgpu_common.errors import Refused
+from cgpu_common.gpus import merge, own_mib, query, undiscovered
+from cgpu_common.model import MIB, Devices, KernelGpu, NvmlGpu, Request
 from cgpud.admit import admit
-from cgpud.errors import Refused
-from cgpud.gpus import merge, own_mib, query, undiscovered
-from cgpud.model import MIB, Devices, KernelGpu, NvmlGpu, Request
 
 STUB = Path(__file__).parent / "data/nvml_stub.c"
 ROOT = Path(__file__).resolve().parents[3]
@@ -108,7 +108,7 @@ def test_several_are_lost() -> None:
 
 SCRIPT = """
 import json, dataclasses
-from cgpud.gpus import NvmlAbsent, query
+from cgpu_common.gpus import NvmlAbsent, query
 try:
     print(json.dumps([dataclasses.asdict(gpu) for gpu in query()]))
 except NvmlAbsent as error:

@@ -4,23 +4,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import VARIABLES, Node
+from fakes import VARIABLES, Node, Run
 
+from cgpu_common.config import Config, merge
+from cgpu_common.errors import Refused
+from cgpu_common.model import MIB, NotSliced
+from cgpu_common.settings import Caps, GpuSettings
 from cgpud.admit import check_disable
-from cgpud.config import Config, merge
 from cgpud.env import parse
-from cgpud.errors import Refused
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.grants import ANNOTATIONS, Grants, Subject, subjects
-from cgpud.model import MIB, NotSliced
-from cgpud.settings import Caps, GpuSettings
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
 OFF = [

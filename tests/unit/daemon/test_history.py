@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fakes import Node, eventually
+from fakes import Node, Run, eventually
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpud.events import LogEntry
+from cgpu_common.events import LogEntry
 from cgpud.history import KEPT, KEPT_NOISY, History
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 
 

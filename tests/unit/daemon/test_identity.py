@@ -12,20 +12,19 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, eventually, read_reply
+from fakes import Node, Run, eventually, read_reply
 
-from cgpud import server
-from cgpud.model import Phase, Process, Record
+from cgpu_common import server
+from cgpu_common.model import Phase, Process, Record
 from cgpud.state import Trigger
 from cgpud.watch import Facts, Key, Watcher
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 NOBODY = 65534
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The layers of cgpud, cli and cgpu-runtime: permitted imports, no cycle, small files."""
+"""The layers of cgpu_common, cgpud, cli and cgpu-runtime: permitted imports, no cycle, small files."""
 
 from __future__ import annotations
 
@@ -12,42 +12,46 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[3]
-FOLDERS = {"cgpud": REPO / "cgpud", "cgpu_cli": REPO / "cli"}
+FOLDERS = {"cgpu_common": REPO / "cgpu_common", "cgpud": REPO / "cgpud", "cgpu_cli": REPO / "cli"}
 RUNTIME = REPO / "cgpud/runtime"
 LINES_MAX = 500
 TOO_LONG: set[str] = set()  # files above LINES_MAX; may only shrink
 
-#: Bottom up: a module imports modules of its own layer and of those before it, of either package.
+#: Bottom up: a module imports modules of its own layer and of those before it, of its package or cgpu_common.
 LAYERS = {
     "values": """
-        cgpud cgpud.errors cgpud.kernel_abi cgpud.model cgpud.limits cgpud.attributes cgpud.labels cgpud.cgroup
-        cgpud.address
-        cgpu_cli cgpu_cli.errors cgpu_cli.model cgpu_cli.edit
+        cgpu_common cgpu_common.errors cgpu_common.kernel_abi cgpu_common.model cgpu_common.attributes
+        cgpu_common.cgroup cgpu_common.address cgpu_common.cookie cgpu_common.exits cgpu_common.tree
+        cgpud cgpud.limits cgpud.labels
+        cgpu_cli cgpu_cli.edit
     """,
     "decisions": """
-        cgpud.env cgpud.settings cgpud.state cgpud.events cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced
-        cgpud.metrics cgpud.effect cgpud.history cgpud.slices
-        cgpu_cli.names cgpu_cli.share cgpu_cli.render cgpu_cli.describe cgpu_cli.checks cgpu_cli.placement
-        cgpu_cli.containerd cgpu_cli.engines
+        cgpu_common.settings cgpu_common.events cgpu_common.effect cgpu_common.share cgpu_common.placement
+        cgpu_common.waits
+        cgpud.env cgpud.state cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced cgpud.metrics cgpud.history
+        cgpud.slices
+        cgpu_cli.names cgpu_cli.render cgpu_cli.describe cgpu_cli.checks cgpu_cli.containerd cgpu_cli.engines
         cgpu_cli.columns cgpu_cli.rates cgpu_cli.view cgpu_cli.query cgpu_cli.overview cgpu_cli.topview
         cgpu_cli.chrome cgpu_cli.samples cgpu_cli.redact
     """,
     "outside": """
-        cgpud.toolkit cgpud.log cgpud.notify cgpud.bundle cgpud.wire cgpud.config cgpud.store cgpud.watch cgpud.gpus
-        cgpud.nvml cgpud.grants cgpud.granted cgpud.kube
-        cgpud.link cgpud.listener cgpud.netlink cgpud.fakelink cgpud.server cgpud.http cgpud.apply
-        cgpu_cli.output cgpu_cli.proc cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.versions
-        cgpu_cli.node cgpu_cli.sensors cgpu_cli.collect cgpu_cli.bundle
-        cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu cgpu_cli.sim.figures cgpu_cli.sim.draw
-        cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config cgpu_cli.sim.turns cgpu_cli.sim.run
-        cgpu_cli.sim.playback cgpu_cli.sim.cluster cgpu_cli.sim.cluster_config
+        cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config cgpu_common.gpus
+        cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
+        cgpu_common.proc cgpu_common.versions
+        cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube cgpud.fakelink
+        cgpud.http cgpud.apply
+        cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.node cgpu_cli.sensors
+        cgpu_cli.collect cgpu_cli.bundle cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu
+        cgpu_cli.sim.figures cgpu_cli.sim.draw cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config
+        cgpu_cli.sim.turns cgpu_cli.sim.run cgpu_cli.sim.playback cgpu_cli.sim.cluster cgpu_cli.sim.cluster_config
     """,
     "assembly": """
-        cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.queries cgpud.whole cgpud.report cgpud.loop
-        cgpud.exporter
-        cgpu_cli.app cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status
-        cgpu_cli.monitor cgpu_cli.top cgpu_cli.stats cgpu_cli.trace
-        cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events cgpu_cli.simulate_cluster cgpu_cli.simulate
+        cgpu_common.app
+        cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.queries cgpud.whole cgpud.report
+        cgpud.loop cgpud.exporter
+        cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status cgpu_cli.monitor
+        cgpu_cli.top cgpu_cli.stats cgpu_cli.trace cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events
+        cgpu_cli.simulate_cluster cgpu_cli.simulate
     """,
     "programs": "cgpud.__main__ cgpu_cli.main cgpu_cli.smi",
 }
@@ -63,10 +67,10 @@ SINGLE_USER = {
     "cffi": "cgpu_cli.sim.native",
     "ctypes": "cgpud.watch",
     "prometheus_client": "cgpud.metrics",
-    "pynvml": "cgpud.gpus",
-    "pyroute2": "cgpud.netlink",
+    "pynvml": "cgpu_common.gpus",
+    "pyroute2": "cgpu_common.netlink",
     "rich": "cgpu_cli.top",
-    "structlog": "cgpud.log",
+    "structlog": "cgpu_common.log",
 }
 #: The same for the C files of cgpu-runtime, each with its header.
 RUNTIME_LAYERS = (
@@ -135,7 +139,15 @@ def test_imports_go_down(graph: Graph, ranks: dict[str, int]) -> None:
 
 
 def test_an_import_upwards_is_found() -> None:
-    assert upward({"cgpud.model": {"cgpud.loop"}}, RANKS) == ["cgpud.model imports cgpud.loop"]
+    assert upward({"cgpud.admit": {"cgpud.loop"}}, RANKS) == ["cgpud.admit imports cgpud.loop"]
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_a_package_imports_itself_and_the_common_one(package: str) -> None:
+    """Daemon and command line do not import each other; what both need is in cgpu_common, which imports neither."""
+    found = {other for name, others in IMPORTS.items() if name.split(".")[0] == package for other in others}
+    ours = {other.split(".")[0] for other in found} & {"cgpu_common", "cgpud", "cgpu_cli", "cgpu_kube"}
+    assert ours <= {package, "cgpu_common"}
 
 
 @pytest.mark.parametrize("name", [name for layer in PURE for name in LAYERS[layer].split()])

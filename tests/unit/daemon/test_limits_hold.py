@@ -9,19 +9,19 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, read_reply
+from fakes import Node, Run, read_reply
 from structlog.testing import capture_logs
 
-from cgpud import netlink, oci, server
-from cgpud.errors import KernelRefused, Refused
+from cgpu_common import netlink, server
+from cgpu_common.errors import KernelRefused, Refused
+from cgpud import oci
 from cgpud.store import Store
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 MIB = 1 << 20
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpud.errors import KernelMissing, Resync
-from cgpud.listener import CTRL_ID, Listener, deleted_family, split
+from cgpu_common.errors import KernelMissing, Resync
+from cgpu_common.listener import CTRL_ID, Listener, deleted_family, split
 
 FAMILY = 0x21
 

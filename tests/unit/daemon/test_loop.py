@@ -7,26 +7,26 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import socket
 import struct
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import VARIABLES, FakeFacts, Node, eventually, no_nvml, read_reply
+from fakes import VARIABLES, FakeFacts, Node, Run, eventually, no_nvml, read_reply
 
-from cgpud import wire
-from cgpud.config import Config
-from cgpud.errors import CgpuError, KernelRefused
+from cgpu_common import wire
+from cgpu_common.config import Config
+from cgpu_common.cookie import make_cookie
+from cgpu_common.errors import CgpuError, KernelRefused
+from cgpu_common.kernel_abi import Event
+from cgpu_common.model import MIB, NvmlGpu, SlotWant
+from cgpu_common.settings import GpuSettings
 from cgpud.fakelink import FakeLink, example_gpus
-from cgpud.kernel_abi import Event
-from cgpud.model import MIB, NvmlGpu, SlotWant
-from cgpud.reconcile import IDLE_S, make_cookie
-from cgpud.settings import GpuSettings
+from cgpud.reconcile import IDLE_S
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
 
@@ -705,7 +705,7 @@ def test_two_daemons(node: Node, run: Run) -> None:
 
 
 def test_lost_events_mean_reconcile(node: Node, run: Run) -> None:
-    from cgpud.errors import Resync
+    from cgpu_common.errors import Resync
 
     class Lossy(FakeLink):
         lost = False

@@ -11,24 +11,21 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fake_tree import ID1, ID2, MIB, Tree, inst_line, write
-from fakes import Node, eventually
+from fake_tree import ID1, ID2, MIB, Tree, inst_line, waits, write
+from fakes import Node, Run, eventually
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 from structlog.testing import capture_logs
 
-from cgpu_cli.proc import Paths
+from cgpu_common.proc import Paths
 from cgpud import http, metrics
 from cgpud.exporter import Exporter, Reader
 
 ROOT = Path(__file__).resolve().parents[3]
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 UUID = "GPU-00000000-1111-2222-3333-444455556666"
 SLOT_STAT = (

@@ -11,9 +11,9 @@ pytest.importorskip("pyroute2")
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from cgpud.kernel_abi import A, Cmd, Event, G, S
-from cgpud.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
-from cgpud.netlink import CgpuMsg, container_of, event_of, gpu_message, gpu_of, message, refused
+from cgpu_common.kernel_abi import A, Cmd, Event, G, S
+from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
+from cgpu_common.netlink import CgpuMsg, container_of, event_of, gpu_message, gpu_of, message, refused
 
 NESTED = 0x8000
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpud import notify
+from cgpu_common import notify
 
 ROOT = Path(__file__).resolve().parents[3]
 

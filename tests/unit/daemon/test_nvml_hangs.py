@@ -14,22 +14,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from fakes import VARIABLES, Node, eventually
+from fakes import VARIABLES, Node, Run, eventually
 
+from cgpu_common.config import Config
+from cgpu_common.model import NvmlGpu, NvmlView
 from cgpud import nvml
-from cgpud.config import Config
 from cgpud.fakelink import FakeLink, example_gpus
-from cgpud.model import NvmlGpu, NvmlView
 from cgpud.nvml import Nvml
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ROOT = Path(__file__).resolve().parents[3]
 STUB = Path(__file__).parent / "data/nvml_stub.c"
 UUID = "GPU-b084ae33-e244-0959-cd97-83000000000"

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cgpu_common.errors import Refused
+from cgpu_common.model import Container, Slot
 from cgpud import bundle, oci
-from cgpud.errors import Refused
-from cgpud.model import Container, Slot
 
 DATA = Path(__file__).parent / "data"
 CONTAINER = Container("a" * 64, 7, "a" * 12, 509, 4, 5, slots=(Slot(0, 6, 3, 1 << 30),))
@@ -511,7 +511,7 @@ def test_what_is_no_regular_file(tmp_path: Path, kind: str) -> None:
 READ = """
 import resource, sys
 from cgpud import bundle
-from cgpud.errors import Refused
+from cgpu_common.errors import Refused
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 try:
     bundle.read(sys.argv[1])

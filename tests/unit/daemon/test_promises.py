@@ -9,25 +9,24 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, eventually
+from fakes import Node, Run, eventually
 from test_grants import POD, annotate
 
+from cgpu_common.config import Config
+from cgpu_common.errors import Refused
+from cgpu_common.model import MIB, NvmlView
+from cgpu_common.settings import Caps, GpuSettings
 from cgpud import oci
-from cgpud.config import Config
-from cgpud.errors import Refused
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.kube import KubeClient
-from cgpud.model import MIB
-from cgpud.settings import Caps, GpuSettings
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
 THIRD = "00112233445566ff" * 4

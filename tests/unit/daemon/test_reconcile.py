@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from cgpud.model import Container, Phase, Process, Record, Slot
-from cgpud.reconcile import Finding, Orphan, Signal, idle_since, is_our_cookie, make_cookie, reconcile
+from cgpu_common.cookie import is_our_cookie, make_cookie
+from cgpu_common.model import Container, Phase, Process, Record, Slot
+from cgpud.reconcile import Finding, Orphan, Signal, idle_since, reconcile
 from cgpud.state import Trigger
 
 COOKIE = make_cookie(12345)

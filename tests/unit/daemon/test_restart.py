@@ -9,14 +9,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes import Node, eventually
+from fakes import Node, Run, eventually
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 
 # Waits after prepare until the file `go` exists; its container is a sleep.

@@ -6,17 +6,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 from fake_nvml import Card, Library
-from fakes import Node
+from fakes import Node, Run
 
-from cgpud import gpus, sensors
-from cgpud.model import MIB, NvmlGpu, NvmlView, Sensors
+from cgpu_common import gpus
+from cgpu_common.model import MIB, NvmlGpu, NvmlView, Sensors
+from cgpud import sensors
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 
 

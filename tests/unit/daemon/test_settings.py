@@ -10,25 +10,23 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
-from fakes import DATA, VARIABLES, Node
+from fakes import DATA, VARIABLES, Node, Run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpud import config, settings
-from cgpud.config import Config
+from cgpu_common import config, settings
+from cgpu_common.config import Config
+from cgpu_common.kernel_abi import G
+from cgpu_common.model import MIB, Gpu, KernelGpu
+from cgpu_common.settings import GpuSettings
 from cgpud.fakelink import FakeLink, example_gpus
-from cgpud.kernel_abi import G
-from cgpud.model import MIB, Gpu, KernelGpu
-from cgpud.settings import GpuSettings
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 GPU = Gpu(3, 0, "GPU-AAAA", "0000:0A:00.0", 0, 1000, 20, 20, kernel=KernelGpu(0, "GPU-AAAA", "", 0, 0, born=1))
 
@@ -199,7 +197,7 @@ def test_the_first_container_finds_the_settings_of_a_gpu_that_came_with_it(node:
             return await super().gpus() if self.attached else ()
 
     async def main() -> None:
-        from cgpud.model import NvmlGpu
+        from cgpu_common.model import NvmlGpu
 
         node.link = Late()
         node.config = parse("[gpu]\nmax_inst = 1\npolicy = 3")

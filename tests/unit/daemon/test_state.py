@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_common.model import Cgroup, Phase, Process, Record
 from cgpud import state
-from cgpud.model import Cgroup, Phase, Process, Record
 from cgpud.state import Action, Trigger
 
 FRESH = Record("a" * 64, 7, "boot", "/b", Phase.PREPARED, 100.0)

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes import Node, eventually
+from fakes import Node, Run, eventually
 
+from cgpu_common.model import Cgroup, Phase, Record
 from cgpud import watch
-from cgpud.model import Cgroup, Phase, Record
 from cgpud.state import Trigger
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 
 

@@ -10,24 +10,24 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, eventually
+from fakes import Node, Run, eventually
 from test_shim import Answerer, Place, place  # noqa: F401  the fixture
 
-from cgpud import http, server, watch, wire
-from cgpud.errors import KernelMissing, KernelRefused
+from cgpu_common import server, wire
+from cgpu_common.errors import KernelMissing, KernelRefused
+from cgpu_common.model import Cgroup, Phase, Record
+from cgpu_common.netlink import NetlinkLink
+from cgpu_common.server import Request, Server
+from cgpud import http, watch
 from cgpud.fakelink import FakeLink
-from cgpud.model import Cgroup, Phase, Record
-from cgpud.netlink import NetlinkLink
-from cgpud.server import Request, Server
 from cgpud.state import Trigger
 from cgpud.watch import Facts, Watcher
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 ID = "0123456789abcdef" * 4
 NOBODY = 65534
 

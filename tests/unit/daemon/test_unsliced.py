@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_common.errors import Refused
+from cgpu_common.model import Devices, Gpu
 from cgpud import unsliced
 from cgpud.env import NVIDIA
-from cgpud.errors import Refused
-from cgpud.model import Devices, Gpu
 from cgpud.unsliced import SpecDevices
 
 MAJORS = frozenset({195, 511, 226, 236})

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from cgpu_common.model import Cgroup, Phase, Record
 from cgpud import oci, watch
-from cgpud.model import Cgroup, Phase, Record
 from cgpud.state import Trigger
 from cgpud.watch import Facts, Key, Watcher
 

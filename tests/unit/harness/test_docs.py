@@ -179,7 +179,7 @@ def test_a_wrong_mention_is_found():
 
 # ---- sentences that the pages explain ----
 
-CODE = ("cgpud", "cli", "cgpu_km")
+CODE = ("cgpu_common", "cgpud", "cli", "cgpu_km")
 
 
 def spoken() -> str:

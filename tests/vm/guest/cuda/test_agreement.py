@@ -15,7 +15,7 @@ import pytest
 from docker_box import variables
 from prometheus_client.parser import text_string_to_metric_families
 
-from cgpu_cli.proc import Paths
+from cgpu_common.proc import Paths
 from cgpud import metrics
 from cgpud.exporter import Reader
 

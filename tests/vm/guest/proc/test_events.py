@@ -17,10 +17,10 @@ import pytest
 from corebox import NEXT, OLD, SICK, insmod, last, leave_only_the_product, moody, refused, swap
 from slicebox import MIB, PROC, REPO, Box, mount_nodes, unmount_nodes, until
 
-from cgpud.errors import KernelMissing, Resync
-from cgpud.kernel_abi import Event
-from cgpud.model import KernelEvent
-from cgpud.netlink import NetlinkLink
+from cgpu_common.errors import KernelMissing, Resync
+from cgpu_common.kernel_abi import Event
+from cgpu_common.model import KernelEvent
+from cgpu_common.netlink import NetlinkLink
 
 pytestmark = pytest.mark.debug_ok
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from slicebox import MIB, PROC, Box
 
-from cgpu_cli.proc import Paths
+from cgpu_common.proc import Paths
 from cgpud import metrics
 from cgpud.exporter import Reader
 

@@ -20,10 +20,10 @@ sys.path.insert(0, str(REPO))
 import forked  # noqa: E402
 from slicebox import MIB, PROC, Box  # noqa: E402
 
-from cgpud.errors import KernelRefused  # noqa: E402
-from cgpud.kernel_abi import G, S  # noqa: E402
-from cgpud.model import KernelGpu, SlotWant  # noqa: E402
-from cgpud.netlink import NetlinkLink  # noqa: E402
+from cgpu_common.errors import KernelRefused  # noqa: E402
+from cgpu_common.kernel_abi import G, S  # noqa: E402
+from cgpu_common.model import KernelGpu, SlotWant  # noqa: E402
+from cgpu_common.netlink import NetlinkLink  # noqa: E402
 
 pytestmark = pytest.mark.debug_ok
 

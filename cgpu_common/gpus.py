@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from cgpud.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, Sensors, SlotWant
+from cgpu_common.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, Sensors, SlotWant
 
 
 class NvmlAbsent(Exception):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from cgpud.kernel_abi import MIB, POLICY_NAMES, Event
-from cgpud.model import Container, KernelEvent, Slot
+from cgpu_common.kernel_abi import MIB, POLICY_NAMES, Event
+from cgpu_common.model import Container, KernelEvent, Slot
 
 CONTROLS = {1: "freeze", 2: "timeslice"}
 

@@ -10,6 +10,13 @@ class Refused(CgpuError):
     """The container must not start; the engine shows the sentence to the user."""
 
 
+class ContainerGone(Refused):
+    """The engine has given the container up during its start and removed its bundle; nothing was refused."""
+
+    def __init__(self, bundle: str) -> None:
+        super().__init__(f"the engine gave the container up during its start: {bundle} is gone; nothing is held for it")
+
+
 class BadVariable(Refused):
     """An environment variable has a value that is not allowed."""
 

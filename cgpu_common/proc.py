@@ -9,7 +9,6 @@ A container that ends between listing its directory and reading its files is lef
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import time
@@ -18,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import ENROL, CgpuError, Exit, not_permitted, refused
-from .model import Container, Gpu, Slot, Snapshot
+from cgpu_common.exits import ENROL, CgpuError, Exit, not_permitted, refused
+from cgpu_common.tree import Container, Gpu, Slot, Snapshot
 
 T = TypeVar("T")
 
@@ -154,8 +153,14 @@ def parse_inst(line: str) -> Container | None:
 def engine_record(paths: Paths, container_id: str) -> dict[str, Any]:
     """The container in Docker's own file, read without a call to the engine; empty if there is none."""
     try:
-        found = json.loads((paths.engine / container_id / "config.v2.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        text = (paths.engine / container_id / "config.v2.json").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return {}
+    import json  # slow to import
+
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

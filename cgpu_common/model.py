@@ -234,6 +234,8 @@ class Record:
     process: Process | None = None  # init; while PREPARED the runtime
     cgroup: Cgroup | None = None
     slice: tuple[str, int] | None = None  # id and cookie of the kernel's container, if several containers share it
+    pod: str = ""  # namespace/name, if a grant named the pod
+    pod_uid: str = ""
 
     @property
     def key(self) -> tuple[str, int]:

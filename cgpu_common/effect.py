@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cgpud.kernel_abi import POLICY_NAMES, Policy
+from cgpu_common.kernel_abi import POLICY_NAMES, Policy
 
 #: 0 and 1 give equal parts, 4 about equal ones, 5 leaves the GPU to the driver.
 WITHOUT_WEIGHTS = frozenset({Policy.FAIR, Policy.PREEMPTIVE, Policy.SOFT, Policy.NATIVE})

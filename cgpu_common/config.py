@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from cgpud import address, oci, settings
-from cgpud.errors import ConfigError
-from cgpud.kernel_abi import (
+from cgpu_common import address, settings
+from cgpu_common.errors import ConfigError
+from cgpu_common.kernel_abi import (
     MAX_INST_BURST_MAX,
     MAX_INST_MAX,
     MAX_INST_MIN,
@@ -32,10 +32,9 @@ from cgpud.kernel_abi import (
     SLICE_US_MIN,
     Policy,
 )
-from cgpud.model import Gpu
-from cgpud.settings import Caps, GpuSettings
+from cgpu_common.model import Gpu
+from cgpu_common.settings import Caps, GpuSettings
 
-DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 DEFAULT_PATH = Path("/etc/cgpu/cgpu.toml")
 RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
 FILE_MAX = 1 << 20
@@ -129,11 +128,6 @@ class Config:
 
     def of(self, gpu: Gpu) -> GpuSettings:
         return settings.resolve(self.gpu, self.gpus, gpu)
-
-    def oci_options(self, requester: str) -> oci.Options:
-        """`requester`: the path of the cgpu-runtime that sent the request."""
-        runtime = requester if requester.startswith("/") else DEFAULT_RUNTIME
-        return oci.Options(self.runtime_path or runtime, self.allow_privileged, self.legacy_hook_config or None)
 
     def anywhere(self, key: str, value: object) -> bool:
         """Does any [gpu] table set this value?"""

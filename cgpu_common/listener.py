@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from types import TracebackType
 
-from cgpud.attributes import U16, Table
-from cgpud.errors import KernelMissing, Resync
+from cgpu_common.attributes import U16, Table
+from cgpu_common.errors import KernelMissing, Resync
 
 NETLINK_GENERIC = 16
 SOL_NETLINK = 270

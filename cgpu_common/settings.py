@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from cgpud.kernel_abi import MAX_INST_DEFAULT, POLICY_NAMES, PRIO_RATIO_DEFAULT, G, Policy
-from cgpud.model import MIB, Gpu, KernelGpu
+from cgpu_common.kernel_abi import MAX_INST_DEFAULT, POLICY_NAMES, PRIO_RATIO_DEFAULT, G, Policy
+from cgpu_common.model import MIB, Gpu, KernelGpu
 
 UVM_NAMES = ("deny", "account")
 SLICE_AUTO = 0

@@ -7,7 +7,7 @@ import shutil
 import stat
 from dataclasses import dataclass
 
-from .proc import Paths, core_module, cores, driver_version, how_to_load, module_version, nodes_are_missing
+from cgpu_common.proc import Paths, core_module, cores, driver_version, how_to_load, module_version, nodes_are_missing
 
 
 def package_version() -> str:

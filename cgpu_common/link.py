@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from cgpud.kernel_abi import G, S
-from cgpud.model import Container, KernelEvent, KernelGpu, SlotWant
+from cgpu_common.kernel_abi import G, S
+from cgpu_common.model import Container, KernelEvent, KernelGpu, SlotWant
 
 Joined = Callable[[], Awaitable[None]]
 

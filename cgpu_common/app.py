@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import click
 
-from .errors import CgpuError, Exit, not_permitted
-from .output import ReaderGone, discard, flush, note, out
-from .proc import Paths
+from cgpu_common.exits import CgpuError, Exit, not_permitted
+from cgpu_common.output import ReaderGone, discard, flush, note, out
+from cgpu_common.proc import Paths
 
 _NEGATIVE = re.compile(r"-[0-9.]")
 
@@ -76,11 +76,12 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of commands. Without a command it prints its help. @lazy: name -> (module, attribute) of a command."""
+    """A group of commands. Without a command it prints its help. @lazy: name -> (module, attribute, short help)
+    of a command, which is imported when it runs; the list of commands needs none of them."""
 
     command_class = Command
 
-    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **more: Any) -> None:
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str, str]] | None = None, **more: Any) -> None:
         super().__init__(*args, **({"invoke_without_command": True} | more))
         self._lazy = dict(lazy or {})
 
@@ -89,9 +90,25 @@ class Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self._lazy and cmd_name not in self.commands:
-            module, attribute = self._lazy[cmd_name]
-            self.add_command(getattr(importlib.import_module(module, __package__), attribute), cmd_name)
+            module, attribute, _ = self._lazy[cmd_name]
+            self.add_command(getattr(importlib.import_module(module), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def _listed(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command, or one with its short help only."""
+        if name in self._lazy and name not in self.commands:
+            return click.Command(name, help=self._lazy[name][2])
+        return self.get_command(ctx, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, without the import of every command."""
+        found = [(name, self._listed(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, one) for name, one in found if one is not None and not one.hidden]
+        if not shown:
+            return
+        limit = formatter.width - 6 - max(len(name) for name, _ in shown)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in shown])
 
     def invoke(self, ctx: click.Context) -> Any:
         done = super().invoke(ctx)
@@ -138,7 +155,7 @@ def path_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def version_option(command: Callable[..., Any]) -> Callable[..., Any]:
     def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
-            from .versions import package_version
+            from cgpu_common.versions import package_version
 
             click.echo(f"{ctx.info_name} {package_version()}")
             ctx.exit()

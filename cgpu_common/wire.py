@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cgpud.errors import ProtocolError
+from cgpu_common.errors import ProtocolError
 
 HEAD = struct.Struct(">I")
 REQUEST_MAX = 64 << 10

@@ -7,7 +7,7 @@ import ipaddress
 import posixpath
 from dataclasses import dataclass
 
-from cgpud.errors import ConfigError
+from cgpu_common.errors import ConfigError
 
 # A scraper mounts the directory of the socket: not that of cgpud's own socket, which takes requests of root.
 RESERVED = ("/run/cgpu", "/var/run/cgpu")

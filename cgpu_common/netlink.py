@@ -18,12 +18,12 @@ from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, genlmsg
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.generic import AsyncGenericNetlinkSocket
 
-from cgpud import listener
-from cgpud.attributes import TEXT, U8, U32, U64, Pairs, Table
-from cgpud.errors import KernelMissing, KernelRefused
-from cgpud.kernel_abi import GENL_MCGRP_EVENTS, GENL_NAME, GENL_VERSION, A, Cmd, G, S
-from cgpud.link import Joined
-from cgpud.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
+from cgpu_common import listener
+from cgpu_common.attributes import TEXT, U8, U32, U64, Pairs, Table
+from cgpu_common.errors import KernelMissing, KernelRefused
+from cgpu_common.kernel_abi import GENL_MCGRP_EVENTS, GENL_NAME, GENL_VERSION, A, Cmd, G, S
+from cgpu_common.link import Joined
+from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
 
 TIMEOUT_S = 30.0
 _LENGTH = struct.Struct("=I")  # first field of a netlink header

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Any
 
 import click
 
-from .errors import CgpuError, Exit
+from cgpu_common.exits import CgpuError, Exit
 
 SCHEMA_VERSION = 1  # of every --json without a version of its own: docs/user/cli.md §1
 
@@ -68,4 +67,8 @@ def versioned(data: dict[str, Any]) -> dict[str, Any]:
 
 def result(as_json: bool, data: dict[str, Any], text: str) -> None:
     """A command's result, as JSON with its schema_version or as text."""
-    out(json.dumps(versioned(data), indent=2) if as_json else text)
+    if as_json:
+        import json  # slow to import
+
+        text = json.dumps(versioned(data), indent=2)
+    out(text)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from enum import IntEnum
 
 #: DKMS signs what it builds with a key that must be enrolled as trusted.
@@ -42,6 +41,8 @@ class CgpuError(Exception):
 
     def as_json(self) -> str:
         """The form for --json."""
+        import json  # slow to import
+
         body = {
             "code": self.code.name.lower(),
             "exit": self.exit_code,

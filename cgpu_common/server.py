@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cgpud import cgroup, log, wire
-from cgpud.errors import CgpuError, ProtocolError
+from cgpu_common import cgroup, log, wire
+from cgpu_common.errors import CgpuError, ProtocolError
 
 READ_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 128

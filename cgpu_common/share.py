@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .model import NATIVE, Gpu, Slot, Snapshot
+from cgpu_common.tree import NATIVE, Gpu, Slot, Snapshot
 
 FAIR, PREEMPTIVE, WEIGHTED, FIXED = range(4)
 BURST = 6
