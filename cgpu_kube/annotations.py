@@ -48,6 +48,7 @@ NODE_GPUS = "cgpu.io/gpus"
 
 GPUS_MAX = 64  # a node; also a bound for text that a pod's author may have written
 TEXT_MAX = 16 << 10
+DELETED_MAX = 32  # pods in the annotation of a node
 UNITS_MAX = 1 << 30
 
 Units = Mapping[int, int]  # GPU -> units
@@ -205,12 +206,21 @@ class NodeGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Remains:
+    """What a pod that is deleted still holds, because its containers have not ended; no units: nothing any more."""
+
+    pod: str  # namespace/name
+    units: Units
+
+
+@dataclass(frozen=True, slots=True)
 class NodeGpus:
     """The value of NODE_GPUS."""
 
     mode: str
     unit: str  # GiB or MiB
     gpus: tuple[NodeGpu, ...]
+    deleted: Mapping[str, Remains] = field(default_factory=dict)  # by uid
 
 
 def write_node(node: NodeGpus) -> dict[str, str]:
@@ -226,8 +236,24 @@ def write_node(node: NodeGpus) -> dict[str, str]:
         }
         for gpu in node.gpus
     ]
-    text = json.dumps({"mode": node.mode, "unit": node.unit, "gpus": gpus}, separators=(",", ":"))
-    return {NODE_GPUS: text}
+    deleted = {
+        uid: {"pod": one.pod, "units": {str(gpu): units for gpu, units in sorted(one.units.items())}}
+        for uid, one in _bounded(node.deleted).items()
+    }
+    value = {"mode": node.mode, "unit": node.unit, "gpus": gpus} | ({"deleted": deleted} if deleted else {})
+    return {NODE_GPUS: json.dumps(value, separators=(",", ":"))}
+
+
+def _bounded(deleted: Mapping[str, Remains]) -> Mapping[str, Remains]:
+    """The text is bounded: of many, the last are one sum."""
+    if len(deleted) <= DELETED_MAX:
+        return deleted
+    ordered = sorted(deleted.items(), key=lambda item: (-sum(item[1].units.values()), item[0]))
+    rest: dict[int, int] = {}
+    for _, one in ordered[DELETED_MAX:]:
+        for gpu, units in one.units.items():
+            rest[gpu] = rest.get(gpu, 0) + units
+    return dict(ordered[:DELETED_MAX]) | {"more": Remains(f"/{len(ordered) - DELETED_MAX} more", rest)}
 
 
 def parse_node(annotations: Mapping[str, str] | None) -> NodeGpus | None:
@@ -238,8 +264,13 @@ def parse_node(annotations: Mapping[str, str] | None) -> NodeGpus | None:
     try:
         value: Any = json.loads(text) if len(text) <= TEXT_MAX else None
         gpus: Sequence[Any] = value["gpus"]
-        return NodeGpus(str(value["mode"]), str(value["unit"]), tuple(_node_gpu(gpu) for gpu in gpus[:GPUS_MAX]))
-    except (ValueError, TypeError, KeyError, RecursionError):
+        deleted = {
+            str(uid): Remains(str(one["pod"]), _units(NODE_GPUS, text, one["units"]))
+            for uid, one in (value.get("deleted") or {}).items()
+        }
+        found = tuple(_node_gpu(gpu) for gpu in gpus[:GPUS_MAX])
+        return NodeGpus(str(value["mode"]), str(value["unit"]), found, deleted)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadAnnotation(f"annotation {NODE_GPUS}={_shown(text)} of the node is damaged") from None
 
 

@@ -4,6 +4,9 @@
 A pod holds its GPUs from the decision to bind it (a reservation) until its containers have ended or it is gone. Its
 annotations are read once, when it is first seen on its node: later edits of them move nothing. Where the GPU of a pod
 is not known, it is counted on every GPU of its node, since it may be on any.
+
+A pod that is deleted by force is gone before its containers are. It keeps its GPUs until its node says in its
+annotation that its slices have ended, or the node has not named it for some seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL, PLAC
 from cgpu_kube.errors import BadAnnotation, BadQuantity
 
 Object = dict[str, Any]
-CORE_MODES = ("core_mem", "mps")  # with a percentage of compute
+CORE_MEM = "core_mem"
+CORE_MODES = (CORE_MEM, "mps")  # with a percentage of compute
 ONE_GPU_MODES = ("share", "mps")  # a container has one GPU there
 UNHEALTHY = "unhealthy-gpu-"  # a ConfigMap in kube-system, and the node's name: gpus = "0,2"
 MIB_MIN = 256  # the least slice on a node whose unit is MiB
@@ -51,6 +55,7 @@ class Node:
     address: str = ""
     mode: str = ""
     why: str = ""  #: not empty: no pod can be placed there
+    deleted: Mapping[str, Held] = field(default_factory=dict)  #: by uid: pods that are gone, and what they still hold
 
 
 @dataclass(frozen=True)
@@ -63,15 +68,27 @@ class Held:
     need: PodNeed
     gpus: pods.Gpus | None
     is_bound: bool = True
+    is_deleted: bool = False
 
     def loads(self, node: Node | None) -> dict[int, Load]:
         """What it takes of each GPU."""
+        need = on_node(self.need, node)
         there = {gpu.index for gpu in node.gpus} if node else None
         if self.gpus is not None:
-            found: dict[int, Load] = loads_of(self.need, self.gpus)
+            found: dict[int, Load] = loads_of(need, self.gpus)
             if there is None or set(found) <= there:
                 return found
-        return dict.fromkeys(there or (), self.need.whole)
+        return dict.fromkeys(there or (), need.whole)
+
+
+def on_node(need: PodNeed, node: Node | None) -> PodNeed:
+    """What it takes there. A container without a percentage, or with a small one, has the least weight that there is in
+    the mode core_mem: 1 of max_inst."""
+    if node is None or node.mode != CORE_MEM or not node.is_ours or not node.gpus:
+        return need
+    least = max(-(-CORE // max(gpu.slots, 1)) for gpu in node.gpus)
+    found = tuple(replace(one, core=max(one.core, least)) for one in need.containers)
+    return PodNeed(found, need.gpus)
 
 
 def _whole(values: Mapping[str, Any], key: str) -> int:
@@ -104,7 +121,8 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
         core = CORE if ours.mode in CORE_MODES else 0
         gpus = tuple(Gpu(one.index, one.units, core, one.slots, one.why or bad.get(one.index, "")) for one in ours.gpus)
         devs = {one.index: one.dev for one in ours.gpus}
-        return replace(base, gpus=gpus, devs=devs, unit=ours.unit, is_ours=True, mode=ours.mode)
+        deleted = {uid: _remains(uid, name, one) for uid, one in ours.deleted.items()}
+        return replace(base, gpus=gpus, devs=devs, unit=ours.unit, is_ours=True, mode=ours.mode, deleted=deleted)
     units, count = _whole(there, GPU_MEM), _whole(there, GPU_COUNT)
     if not units:
         return None
@@ -116,6 +134,11 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
     # The vendor's own inspect says MiB from 100 on, which an H200 has in GiB.
     unit = "MiB" if units // count > 1024 else "GiB"
     return replace(base, gpus=gpus, devs=dict.fromkeys(range(count), units // count), unit=unit)
+
+
+def _remains(uid: str, node: str, found: notes.Remains) -> Held:
+    need = PodNeed(tuple(Need(f"GPU {gpu}", units) for gpu, units in sorted(found.units.items())))
+    return Held(uid, found.pod, node, need, {f"GPU {gpu}": (gpu,) for gpu in found.units}, is_deleted=True)
 
 
 def unhealthy_gpus(text: str) -> dict[int, str]:
@@ -147,15 +170,20 @@ class Ledger:
 
     def _sum(self, name: str, without: str) -> dict[int, Load]:
         total: dict[int, Load] = {}
-        for uid, one in self._of_node.get(name, {}).items():
-            if uid != without:
+        for one in self._all(name):
+            if one.uid != without:
                 for gpu, load in one.loads(self.nodes.get(name)).items():
                     total[gpu] = total.get(gpu, NOTHING) + load
         return total
 
+    def _all(self, name: str) -> list[Held]:
+        known, node = self._of_node.get(name, {}), self.nodes.get(name)
+        deleted = node.deleted.items() if node else ()
+        return [*known.values(), *(one for uid, one in deleted if uid not in known and one.gpus)]
+
     def held(self, name: str) -> list[Held]:
         """The pods of a node, by name."""
-        return sorted(self._of_node.get(name, {}).values(), key=lambda one: one.name)
+        return sorted(self._all(name), key=lambda one: one.name)
 
     def get(self, uid: str) -> Held | None:
         return self._held.get(uid)
@@ -178,16 +206,30 @@ class Ledger:
         least = min(one.units for one in need.containers)
         if node.unit == "MiB" and least < MIB_MIN:
             return NoRoom(f"{least} MiB asked for: the least slice is {MIB_MIN} MiB", never=True)
-        return place(need, node.gpus, self.used(name, uid), node.policy, unit=node.unit, split=node.is_ours)
+        found = place(
+            on_node(need, node), node.gpus, self.used(name, uid), node.policy, unit=node.unit, split=node.is_ours
+        )
+        return self._with_deleted(found, name) if isinstance(found, NoRoom) else found
+
+    def _with_deleted(self, found: NoRoom, name: str) -> NoRoom:
+        """The refusal, with the pods that are deleted and still hold memory: nothing else shows them."""
+        names = ", ".join(one.name for one in self.held(name) if one.is_deleted)
+        if not names or found.never:
+            return found
+        return replace(found, why=f"{found.why}; deleted by force and not ended yet: {names}")
 
     # ---- changes ----
 
     def set_node(self, name: str, node: Node | None) -> None:
         self._used.pop(name, None)
+        before = self.nodes.pop(name, None)
         if node is None:
-            self.nodes.pop(name, None)
-        else:
-            self.nodes[name] = node
+            return
+        self.nodes[name] = node
+        for uid, one in list(self._of_node.get(name, {}).items()):
+            now = node.deleted.get(uid)
+            if one.is_deleted and (now is not None or (before and uid in before.deleted)) and not (now and now.gpus):
+                self.drop(uid)
 
     def set_pod(self, pod: Object) -> None:
         """The pod as it is now."""
@@ -229,6 +271,22 @@ class Ledger:
             del of_node[uid]
             if not of_node:
                 del self._of_node[one.node]
+
+    def leave(self, uid: str) -> bool:
+        """The pod is gone before its containers have ended. False: it holds nothing here that its node reports."""
+        one = self._held.get(uid)
+        node = self.nodes.get(one.node) if one else None
+        if one is None or not one.is_bound or node is None or not node.is_ours:
+            return False
+        self._put(replace(one, is_deleted=True))
+        return True
+
+    def expire(self, uid: str) -> None:
+        """Its node had the time to say what a deleted pod holds."""
+        one = self._held.get(uid)
+        node = self.nodes.get(one.node) if one else None
+        if one is not None and one.is_deleted and (node is None or uid not in node.deleted):
+            self.drop(uid)
 
     def _put(self, one: Held) -> None:
         self.drop(one.uid)

@@ -48,6 +48,14 @@ def is_over(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
+def has_running(pod: Object) -> bool:
+    """Whether a container of it runs, as far as its status says. The kubelet deletes no pod before its containers have
+    ended; a user who deletes by force does."""
+    status = pod.get("status") or {}
+    groups = ("initContainerStatuses", "containerStatuses")
+    return any((one.get("state") or {}).get("running") is not None for key in groups for one in status.get(key) or [])
+
+
 def trimmed(pod: Object) -> Object:
     """The parts that count here: a cluster's pods are mostly text that does not."""
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
@@ -63,6 +71,8 @@ def trimmed(pod: Object) -> Object:
     kept["metadata"]["annotations"] = {
         key: text for key, text in (meta.get("annotations") or {}).items() if key in _OURS
     }
+    if has_running(pod):
+        kept["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     kept["status"]["conditions"] = [one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"]
     for group in ("initContainers", "containers"):
         kept["spec"][group] = [_trimmed_container(one) for one in spec.get(group) or []]

@@ -91,6 +91,8 @@ def _holders(ledger: Ledger, node: Node) -> str:
 
 
 def _unsure(one: Held) -> str:
+    if one.is_deleted:
+        return " (deleted, its containers have not ended)"
     return " (its GPU is not known)" if one.gpus is None else ""
 
 

@@ -32,11 +32,18 @@ def _content(path: Path) -> bytes:
     return data
 
 
+def check(bundle: str) -> None:
+    """Raises ContainerGone if the bundle is no longer there: a kubelet whose request has timed out removes it."""
+    if not Path(bundle).exists():
+        raise ContainerGone(bundle)
+
+
 def read(bundle: str) -> dict[str, Any]:
     path = Path(bundle) / "config.json"
     try:
         spec = json.loads(_content(path).decode("utf-8"))
     except OSError as error:
+        check(bundle)
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise Refused(f"{path} is not JSON") from error
@@ -64,4 +71,5 @@ def write(bundle: str, spec: dict[str, Any]) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except (OSError, ValueError) as error:
+        check(bundle)
         raise Refused(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error

@@ -53,6 +53,11 @@ class Subject(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     def __str__(self) -> str:
         return self.id[:12] or "/".join((self.namespace, self.pod, self.container))
 
+    @property
+    def pod_name(self) -> str:
+        """namespace/name; "" for the subject of an id."""
+        return f"{self.namespace}/{self.pod}" if self.pod else ""
+
     def check(self) -> None:
         by_pod = (self.namespace, self.pod, self.container)
         if self.id:
@@ -155,11 +160,7 @@ def subjects(container_id: str, spec: Mapping[str, Any]) -> tuple[Subject, ...]:
     """The subjects that name this container, the most specific first."""
     annotations = spec.get("annotations")
     given = annotations if isinstance(annotations, dict) else {}
-    found = {
-        field: next((given[name] for name in names if isinstance(given.get(name), str)), "")
-        for field, names in ANNOTATIONS.items()
-    }
-    pod = Subject(**found)
+    pod = Subject(**{field: labels.annotation(given, names) for field, names in ANNOTATIONS.items()})
     out = [Subject(id=container_id)]
     if pod.namespace and pod.pod and pod.container:
         out += [pod] if not pod.uid else [pod, msgspec.structs.replace(pod, uid="")]

@@ -23,7 +23,7 @@ NVML_FRESH_S = 10.0
 class Inventory:
     """Reads the GPUs, and applies the settings that have to be in force before a container is admitted.
 
-    The caller serialises all methods except snapshot(): they set values.
+    The caller serialises all methods except snapshot(), renew() and close(): they set values.
     """
 
     def __init__(self, link: KernelLink, nvml: NvmlSource, make_cookie: Callable[[], int]) -> None:
@@ -34,6 +34,7 @@ class Inventory:
         self._log = log.get()
         self._nvml = NvmlView()
         self._nvml_until = 0.0
+        self._renewal: asyncio.Task[None] | None = None
         self._queried_for: set[str] = set()  # UUIDs of the kernel's GPUs at the last NVML query
         self._nvml_was_absent = False
         self._logged_lost: set[int] = set()  # by NVML's number
@@ -70,7 +71,7 @@ class Inventory:
 
         NVML, which can take a second, is queried only if its last answer is old: an administrator may change modes.
         """
-        inventory = await self.refresh(config, query_nvml=time.monotonic() > self._nvml_until)
+        inventory = await self.refresh(config, query_nvml=self._is_old() or self._renewal is not None)
         if not inventory and self._nvml.silent:
             raise Refused(f"cgpu_km lists no GPU yet, and NVML does not answer ({self._nvml.silent})")
         unknown = gpus.undiscovered(inventory)
@@ -122,7 +123,35 @@ class Inventory:
             return gpu
         return replace(gpu, default_mib=gpu.kernel.default_memsize // MIB)
 
+    def _is_old(self) -> bool:
+        return time.monotonic() > self._nvml_until
+
+    def renew(self, config: Config) -> None:
+        """Query NVML for a container that starts soon, if its last answer is old. That start then waits for the rest of
+        the query only."""
+        if self._is_old() and self._renewal is None:
+            self._renewal = asyncio.create_task(self._ask_nvml(config.nvml_wait_s))
+            self._renewal.add_done_callback(self._renewed)
+
+    def _renewed(self, task: asyncio.Task[None]) -> None:
+        self._renewal = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._nvml_until = 0.0
+            self._log.error("the query of NVML failed", error=f"{type(error).__name__}: {error}")
+
+    async def close(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
+
     async def _query_nvml(self, wait_s: float) -> None:
+        """A query, or the rest of the one in progress."""
+        if self._renewal is not None:
+            await asyncio.wait((self._renewal,))
+        else:
+            await self._ask_nvml(wait_s)
+
+    async def _ask_nvml(self, wait_s: float) -> None:
         self._nvml_until = time.monotonic() + NVML_FRESH_S
         before, self._nvml = self._nvml, await self._nvml_source.query(wait_s)
         if self._nvml.absent and not self._nvml_was_absent:

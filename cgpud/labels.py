@@ -21,13 +21,12 @@ def of_spec(spec: dict[str, Any]) -> dict[str, str]:
     annotations = spec.get("annotations")
     if not isinstance(annotations, dict):
         return {}
-    found = {
-        label: next(
-            (annotations[key] for key in keys if isinstance(annotations.get(key), str) and annotations[key]), ""
-        )
-        for label, keys in ANNOTATIONS.items()
-    }
-    return _cut(found)
+    return _cut({label: annotation(annotations, keys) for label, keys in ANNOTATIONS.items()})
+
+
+def annotation(annotations: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """The first of these annotations that is not empty: an engine may write another's with no value."""
+    return next((value for key in keys if isinstance(value := annotations.get(key), str) and value), "")
 
 
 def of_docker(file: Any) -> dict[str, str]:

@@ -73,6 +73,7 @@ class Daemon:
         """Containers keep running: their limits are in the kernel, the rest in the state files."""
         self._watcher.close()
         self.deps.nvml.close()
+        await self._inventory.close()
         self.deps.sensors.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
@@ -155,22 +156,23 @@ class Daemon:
                     return self._queries.events(message.since)
                 case "gpus":
                     return await self._queries.gpus()
+                case "slices":
+                    return await self._queries.slices(tuple(self.records.values()))
                 case "capacity":
-                    return await self.capacity(query_nvml=message.verb == "nvml")
+                    return await self.capacity(message.verb)
                 case _:
                     raise ProtocolError(f"there is no operation {message.op[:32]!r}")
+        except ContainerGone as error:
+            self._log.info("given up", id=message.id, reason=str(error))
+            return wire.refusal(str(error))
         except CgpuError as error:
-            self._count_refusal(message.op)
+            self.admissions["refused"] += message.op == "prepare"
             self._log.warning("refused", op=message.op, id=message.id, reason=str(error))
             return wire.refusal(str(error))
         except Exception as error:
-            self._count_refusal(message.op)
+            self.admissions["refused"] += message.op == "prepare"
             self._log.exception("internal error", op=message.op, id=message.id)
             return wire.refusal(f"cgpud has an internal error: {type(error).__name__}: {error}")
-
-    def _count_refusal(self, op: str) -> None:
-        if op == "prepare":
-            self.admissions["refused"] += 1
 
     async def undelivered(self, request: Request) -> None:
         """The runtime ended before it got the answer, so the container it prepared does not start."""
@@ -201,7 +203,8 @@ class Daemon:
         if grant is None:
             admit.check_granted(self.config.container)
 
-        options = self.config.oci_options(message.runtime)
+        config = self.config
+        options = oci.options(message.runtime, config.runtime_path, config.allow_privileged, config.legacy_hook_config)
         facts = self.deps.facts
         granted.check_mps(grant, facts.is_directory)
         oci.check_isolation(spec, options, facts.mps_directories(), facts.is_own_namespace)
@@ -211,7 +214,7 @@ class Daemon:
 
         claim = grant.claim if grant else ""
         deadline = self.deps.clock() + DYING_WAIT_S
-        while (started := await self._admit(container_id, claim, wanted, make)) is None:
+        while (started := await self._admit(message, claim, wanted, make)) is None:
             await self._until_gone(claim or container_id, deadline)
         plan, container = started
         granted.log_start(container_id, plan, container)
@@ -227,7 +230,7 @@ class Daemon:
 
     async def _admit(
         self,
-        container_id: str,
+        message: wire.Message,
         claim: str,
         wanted: model.Request,
         make: Callable[[Plan, Container | None], Awaitable[Container]],
@@ -236,12 +239,14 @@ class Daemon:
         slice, is still dying.
 
         The kernel's list is long, so it is read only for a refusal's sentence, for a claim, or if the id is in use."""
+        container_id, directory = message.id, message.bundle
         async with self._admission:
             if self.deps.draining():
                 raise Refused(
                     "this node is being drained for an update of cgpu_km: no container gets a slice of a GPU until "
                     "it is over (cgpu drain --undo ends it)"
                 )
+            bundle.check(directory)  # the wait for other starts may have been longer than the engine's patience
             await self._end_earlier_life(container_id)
             inventory = await self._inventory.for_admission(self.config)
             if claim and (joined := slices.joinable(claim, self.records.values(), await self.deps.link.list())):
@@ -294,6 +299,8 @@ class Daemon:
             deadline=self.deps.clock() + self.config.lease_s,
             # This process becomes runc by exec and ends after the start.
             process=self.deps.facts.process(request.peer_pid),
+            pod=grant.subject.pod_name if grant else "",
+            pod_uid=grant.subject.uid if grant else "",
         )
         self.records[record.key] = record
         try:
@@ -311,7 +318,7 @@ class Daemon:
         return container
 
     def _cookie(self) -> int:
-        return reconcile.make_cookie(self.deps.random(COOKIE_BITS))
+        return make_cookie(self.deps.random(COOKIE_BITS))
 
     async def bind(self, request: Request) -> dict[str, Any]:
         message = request.message
@@ -338,11 +345,14 @@ class Daemon:
         self._log.info("bound", id=record.id, pid=process.pid, cgroup=record.cgroup and record.cgroup.path)
         return {"ok": True}
 
-    async def capacity(self, *, query_nvml: bool = False) -> dict[str, Any]:
-        """What admission lets into each GPU. Until the module has attached to them, a probe finds their values."""
+    async def capacity(self, verb: str) -> dict[str, Any]:
+        """What admission lets into each GPU; a probe finds values before the module has attached. NVML is asked first
+        (`nvml`), or for the next start (`renew`)."""
+        if verb == "renew":
+            self._inventory.renew(self.config)
         try:
             inventory = await self._inventory.snapshot()
-            if query_nvml or not inventory or gpus.undiscovered(inventory):
+            if verb == "nvml" or not inventory or gpus.undiscovered(inventory):
                 async with self._admission:
                     inventory = await self._inventory.for_admission(self.config)
         except KernelMissing as error:
@@ -397,6 +407,7 @@ class Daemon:
                     )
                 case Action.FORGET:
                     self.records.pop(record.key, None)
+                    self._queries.remember(record)
                     self.deps.store.forget(record)
                     self._log.info("released", id=record.id)
 

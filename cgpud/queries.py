@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The requests that change nothing: status, gpus, events."""
+"""The requests that change nothing: status, gpus, events, slices."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from cgpud.inventory import Inventory
 from cgpud.named import RecordNames
 from cgpud.sensors import SensorReader
 
+ENDED_MAX = 1024  # a bound; those that the kernel still has are few
+
 
 class Queries:
     """Answers them, and keeps what they need: the latest events, NVML's last answer, names of containers."""
@@ -31,6 +33,7 @@ class Queries:
         self._sensors = SensorReader(deps.sensors)
         self._names = RecordNames(Paths.below())
         self._history = History(time.time())
+        self._ended: OrderedDict[tuple[str, int], Record] = OrderedDict()
 
     def record_event(self, entry: LogEntry, noisy: bool) -> None:
         """Keep an event for the history."""
@@ -41,6 +44,22 @@ class Queries:
 
     def events(self, since: float) -> dict[str, Any]:
         return self._history.since(since)
+
+    def remember(self, record: Record) -> None:
+        """A record that is released: the kernel's container may have open files."""
+        if record.pod_uid:
+            self._ended[record.kernel_key] = record
+            if len(self._ended) > ENDED_MAX:
+                self._ended.popitem(last=False)
+
+    async def slices(self, records: Collection[Record]) -> dict[str, Any]:
+        try:
+            kernel = await self._deps.link.list()
+        except KernelMissing:
+            kernel = ()
+        there = {(one.id, one.cookie) for one in kernel}
+        self._ended = OrderedDict((key, record) for key, record in self._ended.items() if key in there)
+        return {"ok": True, "slices": report.slices(kernel, (*self._ended.values(), *records))}
 
     async def status(self, config: Config, records: Collection[Record], grants: int) -> dict[str, Any]:
         try:

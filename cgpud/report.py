@@ -38,6 +38,23 @@ def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:
     ]
 
 
+def slices(kernel: Iterable[Container], records: Iterable[Record]) -> list[dict[str, Any]]:
+    """The kernel's slices with the pods that a grant named. A claim's is its own, whatever pods share it. `dying`: its
+    containers have ended, and files or mappings of it exist."""
+    known = {record.kernel_key: record for record in records if record.pod_uid and record.kernel_key == record.key}
+    return [
+        {
+            "id": one.id,
+            "pod": known[key].pod if key in known else "",
+            "uid": known[key].pod_uid if key in known else "",
+            "dying": one.dying,
+            "slots": [{"nv_minor": slot.nv_minor, "mib": -(-slot.limit // MIB)} for slot in one.slots],
+        }
+        for one in kernel
+        for key in [(one.id, one.cookie)]
+    ]
+
+
 def drift_counts(config: Config, inventory: Sequence[Gpu]) -> dict[int, int]:
     """For each GPU of the kernel, by its index, the number of settings that differ from cgpu.toml."""
     rows = Counter(row["index"] for row in settings.drift(config.gpu, config.gpus, inventory))

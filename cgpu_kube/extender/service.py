@@ -30,6 +30,7 @@ from cgpu_kube.watch import Watcher
 PREFIX = "/gpushare-scheduler"
 BODY_MAX = 32 << 20  # whole Node objects of some hundred nodes, for schedulers that do not send names
 UNHEALTHY_NAMESPACE = "kube-system"
+LEAVE_S = 10.0  # for a node to say what a pod that was deleted by force holds
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -54,7 +55,8 @@ def _trimmed_map(found: Object) -> Object:
 class Extender:
     """`async with Extender(api)`: the watches run. `app` is the HTTP application."""
 
-    def __init__(self, api: Client, **binder: Any) -> None:
+    def __init__(self, api: Client, leave_s: float = LEAVE_S, **binder: Any) -> None:
+        self._leave_s = leave_s
         self.ledger = Ledger()
         self.requests: Counter[tuple[str, str]] = Counter()
         self.pods = Watcher(
@@ -95,7 +97,11 @@ class Extender:
         if new is not None:
             self.ledger.set_pod(new)
         elif old is not None:
-            self.ledger.drop(pods.uid_of(old))
+            uid = pods.uid_of(old)
+            if pods.has_running(old) and self.ledger.leave(uid):
+                asyncio.get_running_loop().call_later(self._leave_s, self.ledger.expire, uid)
+            else:
+                self.ledger.drop(uid)
 
     def _node(self, old: Object | None, new: Object | None) -> None:
         found = new or old or {}

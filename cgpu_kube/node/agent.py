@@ -29,6 +29,9 @@ from cgpu_kube.node.plugin import Plugin
 
 REFRESH_S = 10.0  # cgpud's figures
 CLEAN_S = 60.0  # grants of pods that are gone
+DELETED_S = 0.5  # pods that are deleted and hold memory
+RENEW_S = 2.0  # cgpud's answer of NVML, for pods that come
+ENDED_S = 60.0  # for the scheduler to read that one holds none any more
 HEALTH_S = 300.0  # NVML, which costs cgpud a process; every admission asks it too
 
 
@@ -58,11 +61,12 @@ class Agent:
         self._log = logging.get()
         self._cgpud = Cgpud(settings.cgpud)
         self._changed = asyncio.Event()
-        self.cluster = Cluster(api, settings.node, self._changed.set, self._log)
+        self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log)
         self._mode_file = ModeFile(settings.state / "mode.json")
         self.offer = Offer(self._mode_file.read(), settings.unit, settings.overcommit)
         self._found: tuple[HostGpu, ...] = ()
         self._health_due = 0.0
+        self._renew_due = 0.0
         self._group: asyncio.TaskGroup
         self._said: dict[str, str] = {}  # subject of a warning -> its text, so that each is logged once
         plugins = settings.kubelet / "device-plugins"
@@ -75,6 +79,8 @@ class Agent:
         self.decisions = DecisionServer(settings.socket, self.decide, self._log)
         self._tasks: set[asyncio.Task[None]] = set()
         self._granted: frozenset[str] = frozenset()  # uids of pods that have a grant
+        self._deleted: dict[str, Remains] | None = None  # what pods that are gone hold; None: not known yet
+        self._finished: dict[str, tuple[str, float]] = {}  # uid -> name of one that holds nothing any more, until when
         self._stale: set[tuple[str, str]] = set()  # grants whose pod was not seen at the last clean-up
 
     async def run(self) -> None:
@@ -115,6 +121,7 @@ class Agent:
         while True:
             await asyncio.sleep(self.settings.refresh_s)
             await self._refresh()
+            await self._look_at_deleted()
             self.decisions.restore()
             try:
                 if self._driver_runs:
@@ -139,6 +146,19 @@ class Agent:
         if found != self._found:
             self._found = found
             self._changed.set()
+
+    def _pod_comes(self) -> None:
+        """A pod was bound to the node. The kubelet takes a second to its first container; NVML has answered by then."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._renew_due and self.offer.mode in host.MODES:
+            self._renew_due = now + RENEW_S
+            self._start(self._renew())
+
+    async def _renew(self) -> None:
+        try:
+            await self._cgpud.ask("capacity", verb="renew")
+        except KubeError as error:
+            self._log.debug("cgpud was not asked to renew", reason=str(error))  # the start itself asks NVML then
 
     async def _apply_for_ever(self) -> None:
         while True:
@@ -179,7 +199,52 @@ class Agent:
             await self.registrar.look()
         await self._apply_driver(mode == host.DRA)
         if self.cluster.nodes.synced.is_set():
-            await self.cluster.publish_node(self.offer.annotation(self.gpus), len(self.gpus) if memory else 0)
+            fresh = bool(self.cluster.gone)
+            if fresh or self._deleted or self._deleted is None:
+                await self._look_at_deleted()
+            deleted = self._deleted if self._deleted is not None else self.cluster.published_deleted()
+            await self.cluster.publish_node(self.offer.annotation(self.gpus, deleted), len(self.gpus) if memory else 0)
+            await self._publish_held(fresh)
+
+    # ---- pods that were deleted before their containers ended ----
+
+    async def _look_at_deleted(self) -> None:
+        """Which slices are of pods that are gone. Without an answer what was known stays."""
+        watch = self.cluster.pods
+        if not watch.synced.is_set() or watch.failing:
+            return
+        try:
+            found = (await self._cgpud.ask("slices"))["slices"]
+            alive = {uid for pod in self.cluster.pods_here() for uid in podview.uids(pod)}
+            held = self.offer.remains(self._found, found, alive)
+        except (KubeError, KeyError, TypeError) as error:
+            self._say("slices of deleted pods are not known", str(error))
+            return
+        self._say("slices of deleted pods are not known", "")
+        now = asyncio.get_running_loop().time()
+        gone, self.cluster.gone = self.cluster.gone, {}
+        before = {uid: one.pod for uid, one in (self._deleted or {}).items() if one.units}
+        for uid in (gone.keys() | before.keys()) - alive:
+            self._finished[uid] = (gone.get(uid) or before[uid], now + ENDED_S)
+        self._finished = {uid: one for uid, one in self._finished.items() if uid not in held and one[1] > now}
+        deleted = held | {uid: Remains(name, {}) for uid, (name, _) in self._finished.items()}
+        if deleted != self._deleted:
+            self._deleted = deleted
+            self._changed.set()
+
+    async def _publish_held(self, fresh: bool) -> None:
+        """@fresh: a pod was deleted by force just now. True even if it holds nothing: the change back to False lets the
+        scheduler try the pods again that it has refused meanwhile."""
+        held = {one.pod: one.units for one in (self._deleted or {}).values() if one.units}
+        parts = [
+            f"{name}: {units} {self.offer.unit} of GPU {gpu}"
+            for name, of_pod in sorted(held.items())[:8]
+            for gpu, units in sorted(of_pod.items())
+        ]
+        message = f"pods were deleted before their containers ended; {'; '.join(parts)}" if parts else ""
+        await self.cluster.publish_held(fresh or bool(held), message)
+        if fresh or held:
+            asyncio.get_running_loop().call_later(DELETED_S, self._changed.set)
 
     async def _apply_driver(self, wanted: bool) -> None:
         """The driver serves while the mode is dra, and as long as claims are prepared: their pods end through it."""

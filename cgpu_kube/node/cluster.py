@@ -18,20 +18,30 @@ from cgpu_kube.watch import Watcher
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 RESOURCE = "/apis/resource.k8s.io/v1"
-_LABELS = (keys.MODE_LABEL, keys.PLACEMENT_LABEL)
+HELD = "GPUMemoryHeld"  # a condition of the node: a scheduler tries its waiting pods again when one changes
 
 
 class Cluster:
     """Watches of the node, its pods and its ResourceSlices, and the few writes."""
 
-    def __init__(self, api: Client, node: str, on_change: Callable[[], None], log: Any) -> None:
+    def __init__(
+        self, api: Client, node: str, on_change: Callable[[], None], on_pod: Callable[[], None], log: Any
+    ) -> None:
         self._api = api
         self.node = node
         self._silent = False  # a failure is logged once
+        self.gone: dict[str, str] = {}  # uid -> namespace/name of pods that were deleted while a container ran
 
         def changed(_old: Object | None, _new: Object | None) -> None:
             self._silent = False
             on_change()
+
+        def pod_changed(old: Object | None, new: Object | None) -> None:
+            if new is None and old is not None and pods.has_running(old) and pods.asks(old):
+                self.gone |= dict.fromkeys(podview.uids(old), podview.full_name(old))
+            if new is not None and old is None and podview.uses_gpu(new) and podview.is_here(new, node):
+                on_pod()
+            changed(old, new)
 
         def failed(why: str, seconds: float) -> None:
             if not self._silent:
@@ -40,7 +50,13 @@ class Cluster:
 
         common: dict[str, Any] = {"on_change": changed, "on_failure": failed}
         self.nodes = Watcher(api, NODES, {"fieldSelector": f"metadata.name={node}"}, keep=_node, **common)
-        self.pods = Watcher(api, PODS, {"fieldSelector": f"spec.nodeName={node}"}, keep=podview.kept, **common)
+        self.pods = Watcher(
+            api,
+            PODS,
+            {"fieldSelector": f"spec.nodeName={node}"},
+            keep=podview.kept,
+            **{**common, "on_change": pod_changed},
+        )
         self.slices = Watcher(
             api,
             f"{RESOURCE}/resourceslices",
@@ -52,6 +68,14 @@ class Cluster:
 
     def own_node(self) -> Object | None:
         return self.nodes.objects.get("", self.node)
+
+    def published_deleted(self) -> dict[str, keys.Remains]:
+        """Of the node's annotation: what an earlier life of the agent has seen."""
+        try:
+            found = keys.parse_node((self.own_node() or {}).get("annotations"))
+        except BadAnnotation:
+            found = None
+        return dict(found.deleted) if found else {}
 
     def pods_here(self) -> list[Object]:
         return [pod for pod in self.pods.objects if podview.is_here(pod, self.node)]
@@ -99,6 +123,20 @@ class Cluster:
             body = {"status": {"capacity": number, "allocatable": number}}
             self.nodes.put(await self._api.patch(f"{NODES}/{self.node}/status", body, MERGE))
 
+    async def publish_held(self, held: bool, message: str) -> None:
+        """The condition, once there has been a reason for it."""
+        status = "True" if held else "False"
+        node = self.own_node()
+        if node is None or node["held"] == (status, message) or not (held or node["held"][0]):
+            return
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {"type": HELD, "status": status, "message": message, "lastHeartbeatTime": now}
+        condition["reason"] = "PodsDeletedByForce" if held else "NothingHeld"
+        if status != node["held"][0]:
+            condition["lastTransitionTime"] = now
+        body = {"status": {"conditions": [condition]}}
+        self.nodes.put(await self._api.patch(f"{NODES}/{self.node}/status", body, STRATEGIC))
+
     async def publish_slice(self, spec: Object | None) -> None:
         """Make the node's ResourceSlice so; None: remove it."""
         name = f"{self.node}-{claims.DRIVER}"
@@ -145,5 +183,13 @@ def _node(found: Object) -> Object:
             for place in ("capacity", "allocatable")
             if keys.GPU_COUNT in (status.get(place) or {})
         },
+        "held": next(
+            (
+                (str(one.get("status")), str(one.get("message") or ""))
+                for one in status.get("conditions") or []
+                if one.get("type") == HELD
+            ),
+            ("", ""),
+        ),
         "runtime": str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
     }

@@ -108,12 +108,34 @@ class Offer:
         """The limit of a container with that many units, as the documented variables give it."""
         return gpu.total_mib * units // self.dev(gpu)
 
-    def annotation(self, gpus: Sequence[HostGpu]) -> NodeGpus:
+    def units_of(self, gpu: HostGpu, mib: int) -> int:
+        """The other way: the units of a container with that limit."""
+        return -(-mib * self.dev(gpu) // gpu.total_mib) if gpu.total_mib > 0 else 0
+
+    def annotation(self, gpus: Sequence[HostGpu], deleted: Mapping[str, Remains]) -> NodeGpus:
         found = tuple(
             NodeGpu(gpu.index, gpu.uuid, gpu.total_mib, self.units(gpu), self.dev(gpu), gpu.max_inst, gpu.why)
             for gpu in gpus
         )
-        return NodeGpus(self.mode, self.unit, found)
+        return NodeGpus(self.mode, self.unit, found, deleted)
+
+    def remains(
+        self, gpus: Sequence[HostGpu], slices: Iterable[Mapping[str, Any]], alive: set[str]
+    ) -> dict[str, Remains]:
+        """Of cgpud's slices those of pods that are not among @alive, by the pod's uid."""
+        by_index = {gpu.index: gpu for gpu in gpus}
+        names: dict[str, str] = {}
+        units: dict[str, dict[int, int]] = {}
+        for one in slices:
+            uid = str(one["uid"])
+            if not uid or uid in alive:
+                continue
+            names[uid] = str(one["pod"])
+            of_pod = units.setdefault(uid, {})
+            for slot in one["slots"]:
+                if gpu := by_index.get(slot["nv_minor"]):
+                    of_pod[gpu.index] = of_pod.get(gpu.index, 0) + self.units_of(gpu, slot["mib"])
+        return {uid: Remains(names[uid], found) for uid, found in units.items()}
 
     def check(self, gpus: Iterable[HostGpu]) -> None:
         """Raises Refused if the kubelet could not take the list of devices."""

@@ -39,6 +39,8 @@ def kept(pod: Object) -> Object:
             if key in status
         },
     }
+    if has_running(pod):
+        out["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     out["metadata"]["annotations"] = {
         key: text for key, text in (meta.get("annotations") or {}).items() if key in _ANNOTATIONS
     }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -36,8 +37,12 @@ static int needs_admission(const char *path, const char **subject)
 		return -1;
 	}
 	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
+	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
 		return 0;			/* the next runtime has the better message */
+	if (fd < 0) {				/* and might read what could not be read here */
+		report_error("%s cannot be read: %s", path, strerror(errno));
+		return -1;
+	}
 	text = read_all(fd, FILE_MAX, &len);
 	close(fd);
 	if (!text) {

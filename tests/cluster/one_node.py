@@ -210,6 +210,8 @@ class Cluster:
             "failSwapOn": False,
             "staticPodPath": str(self.state / "manifests"),
             "maxPods": 250,
+            # Two minutes by default: on an emulated processor the kubelet gave starts up in their middle.
+            "runtimeRequestTimeout": "15m",
             "hairpinMode": "none",
             "makeIPTablesUtilChains": False,
             "evictionHard": {"memory.available": "10Mi"},

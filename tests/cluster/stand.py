@@ -94,6 +94,11 @@ def container_ids(found: Object) -> dict[str, str]:
     return {one["name"]: one["containerID"].partition("://")[2] for one in states if "running" in one["state"]}
 
 
+def has_ended_container(found: Object) -> bool:
+    """Of its main containers, of which none ends by itself."""
+    return any("terminated" in one["state"] for one in found.get("status", {}).get("containerStatuses", []))
+
+
 def annotations(found: Object) -> dict[str, str]:
     return found["metadata"].get("annotations") or {}
 
@@ -171,8 +176,7 @@ class Stand:
         self.cluster.start("cgpud", *daemon)
         self.api = self.cluster.up(self.seconds * 3)
         self.import_image()
-        self.api("PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"ack.node.gpu.schedule": "cgpu"}}},
-                 "application/strategic-merge-patch+json")  # fmt: skip
+        self.label("cgpu")
         for name in ("namespace", "node-rbac", "extender-rbac"):
             for one in yaml.safe_load_all((DEPLOY / f"base/{name}.yaml").read_text()):
                 self.api.create(one)
@@ -207,9 +211,25 @@ class Stand:
         """Of the resource, for all pods together."""
         return int(self.api.node()["status"]["allocatable"].get(RESOURCE, 0))
 
+    def label(self, mode: str) -> None:
+        self.api("PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"ack.node.gpu.schedule": mode}}},
+                 "application/strategic-merge-patch+json")  # fmt: skip
+
+    def offered_mode(self) -> str:
+        """As the node publishes it."""
+        return str(json.loads(annotations(self.api.node())["cgpu.io/gpus"])["mode"])
+
+    def condition(self, kind: str) -> str:
+        """The status of a condition of the node; "": it has none."""
+        found = self.api.node()["status"]["conditions"]
+        return next((str(one["status"]) for one in found if one["type"] == kind), "")
+
+    def log(self, name: str) -> str:
+        return (self.logs / f"{name}.log").read_text()
+
     def registrations(self) -> int:
         """How often the plugin has registered with a kubelet, by its log."""
-        return (self.logs / "node.log").read_text().count("registered with the kubelet")
+        return self.log("node").count("registered with the kubelet")
 
     def slices(self) -> dict[str, list[Slice]]:
         """By container id."""

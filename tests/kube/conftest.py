@@ -19,6 +19,11 @@ settings.register_profile("kube", deadline=None, derandomize=True, suppress_heal
 settings.load_profile("kube")
 
 
+@pytest.fixture
+def run() -> Run:
+    return drive
+
+
 @pytest.fixture(scope="session")
 def kubectl() -> Path:
     """kubectl of this machine, else Debian's, unpacked below build/ and not installed."""

@@ -71,6 +71,8 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[World]:
+        faults: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
         async with self.api, self.kubelet:
             await self.start_cgpud()
             self.label(self.mode)
@@ -81,6 +83,7 @@ class World:
                 await self.stop_agent()
                 await self.stop_cgpud()
                 self.node.cleanup()
+        assert not [fault for fault in faults if "handle" in fault], "a callback has failed"
 
     async def start_cgpud(self) -> None:
         self._cgpud = self.node.running()

@@ -30,6 +30,7 @@ from cgpu_kube.extender.command import extender, read_listen
 REPO = Path(__file__).parents[2]
 DEPLOY = REPO / "deploy/kubernetes"
 CHART = REPO / "deploy/helm/cgpu"
+SLICE_PATH = "/apis/resource.k8s.io/v1/resourceslices/n1-cgpu.io"
 Object = dict[str, Any]
 
 
@@ -93,11 +94,8 @@ def test_the_arguments_are_understood(objects: dict) -> None:
 
 
 def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
-    """Every request of a whole life is allowed, and every right but `get` of a watched list was used."""
-    allowed = set()
-    for key in (("ClusterRole", "cgpu-extender"), ("Role", "cgpu-extender-unhealthy")):
-        for rule in objects[key]["rules"]:
-            allowed |= {(resource, verb) for resource in rule["resources"] for verb in rule["verbs"]}
+    """Every request of a whole life is allowed, and every right was used."""
+    allowed = rights(objects, ("ClusterRole", "cgpu-extender"), ("Role", "cgpu-extender-unhealthy"))
 
     async def life() -> set[tuple[str, str]]:
         async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
@@ -114,16 +112,49 @@ def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
 
     done = asyncio.run(life())
     done |= {(resource, "watch") for resource, verb in done if verb == "list"}
-    assert done <= allowed
-    assert allowed - done == {("nodes", "get"), ("configmaps", "get")}
+    assert done == allowed
+
+
+def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> None:
+    """The same for the agent: as device plugin, with a pod that is deleted by force, and as DRA driver."""
+
+    async def life(mode: str, directory: Path) -> set[tuple[str, str]]:
+        directory.mkdir()
+        world = World(directory, mode=mode)
+        async with world.running():
+            if mode == "dra":
+                await eventually(lambda: world.api.objects.get(SLICES), "the slice")
+                with contextlib.suppress(KubeError):
+                    await world.agent.cluster.claim("team", "c")
+                world.node.link.inventory = world.node.link.inventory[:1]
+                await eventually(lambda: ("PUT", SLICE_PATH) in world.api.requests, "the slice is replaced")
+                world.label("cgpu")
+                await eventually(lambda: ("DELETE", SLICE_PATH) in world.api.requests, "the slice is removed")
+            else:
+                await eventually(lambda: world.kubelet.allocatable(notes.GPU_MEM) == 94, "the offer")
+                found = world.pod("p", node_container(mem=6), annotations=notes.write({"main": {1: 6}}, 80, 10**18 * 2))
+                await world.start(found)
+                await world.agent.cluster.pod("team", "p", "u", fresh=True)
+                await eventually(lambda: ("PATCH", "/api/v1/namespaces/team/pods/p") in world.api.requests, "assigned")
+            return {used(*request) for request in world.api.requests}
+
+    done = asyncio.run(life("cgpu", tmp_path / "a")) | asyncio.run(life("dra", tmp_path / "b"))
+    done |= {(resource, "watch") for resource, verb in done if verb == "list"}
+    assert done == rights(objects, ("ClusterRole", "cgpu-node"))
+
+
+def rights(objects: dict, *roles: tuple[str, str]) -> set[tuple[str, str]]:
+    rules = [rule for key in roles for rule in objects[key]["rules"]]
+    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
 
 
 def used(method: str, path: str) -> tuple[str, str]:
     """A request as RBAC sees it; a watch is a GET of a list too."""
-    words = path.removeprefix("/api/v1/").split("/")
+    words = path.removeprefix("/api/v1/").removeprefix("/apis/resource.k8s.io/v1/").split("/")
     words = words[2:] if words[0] == "namespaces" else words
     resource = "/".join([words[0], *words[2:]])
-    verbs = {"GET": "get" if len(words) > 1 else "list", "PATCH": "patch", "POST": "create", "DELETE": "delete"}
+    verbs = {"GET": "get" if len(words) > 1 else "list", "PATCH": "patch", "POST": "create"}
+    verbs |= {"DELETE": "delete", "PUT": "update"}
     return resource, verbs[method]
 
 

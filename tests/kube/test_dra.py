@@ -28,14 +28,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, mode="dra")
 
 
-@pytest.fixture
-def run() -> Run:
-    def drive(coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
-
-    return drive
-
-
 def published(world: World) -> dict[str, Any] | None:
     found = world.api.get(SLICES, "", SLICE)
     return found["spec"] if found else None

@@ -703,3 +703,122 @@ def test_the_page_names_every_series_of_the_extender() -> None:
         assert {name: set(labels.replace(",", " ").split()) for name, labels in rows} == found
 
     run(test)
+
+
+# ---- pods that are deleted by force ----
+
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "c0", "state": {"running": {}}}]}
+
+
+def says(cluster: Cluster, found: dict | None = None, units: dict[int, int] | None = None) -> None:
+    """The node publishes what a deleted pod holds; no pod: nothing."""
+    remains = {found["metadata"]["uid"]: notes.Remains("default/old", units or {})} if found else {}
+    node = cluster.server.get(NODES, "", "n1")
+    texts = notes.write_node(notes.NodeGpus("cgpu", "GiB", (gpu(0, 15),), remains))
+    cluster.server.put(NODES, node | {"metadata": node["metadata"] | {"annotations": texts}})
+
+
+async def by_force(cluster: Cluster, status: dict) -> dict:
+    """A pod with 10 of 15 GiB, deleted in this state."""
+    old = cluster.put(simple("old", 10))
+    await cluster.settled()
+    assert await cluster.schedule(old) == ""
+    cluster.server.put(PODS, copy.deepcopy(cluster.stored("old")) | {"status": status})
+    await cluster.settled()
+    cluster.end("old")
+    await cluster.settled()
+    return old
+
+
+def used(cluster: Cluster) -> int:
+    return sum(load.units for load in cluster.extender.ledger.used("n1").values())
+
+
+async def until(cluster: Cluster, units: int) -> None:
+    async with asyncio.timeout(5):
+        while used(cluster) != units:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_pod_deleted_by_force_holds_its_memory_until_its_slices_end(restart: bool) -> None:
+    async def test(cluster: Cluster) -> None:
+        old = await by_force(cluster, RUNNING)
+        young = cluster.put(simple("young", 10))
+        assert "GPU 0 has 5 of 15 GiB free; deleted by force and not ended yet: default/old" in (
+            await cluster.schedule(young)
+        )
+        says(cluster, old, {0: 10})
+        if restart:
+            await cluster.stop()
+            await cluster.start()
+        await until(cluster, 10)
+        await asyncio.sleep(0.1)
+        assert "not ended yet: default/old" in await cluster.schedule(young)
+        _, found = await cluster.get("/gpushare-scheduler/inspect/n1")
+        assert found["nodes"][0]["devs"][0]["pods"] == [{"name": "old", "namespace": "default", "usedGPU": 10}]
+        says(cluster, old if restart else None)
+        await until(cluster, 0)
+        assert await cluster.schedule(young) == ""
+
+    run(test, our_node("n1", gpu(0, 15)))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Running", "containerStatuses": [{"name": "c0", "state": {"terminated": {"exitCode": 0}}}]},
+        {"phase": "Pending", "containerStatuses": [{"name": "c0", "state": {"waiting": {}}}]},
+        {"phase": "Succeeded"},
+    ],
+    ids=["ended", "never started", "over"],
+)
+def test_a_pod_that_the_kubelet_deletes_holds_nothing(status: dict) -> None:
+    async def test(cluster: Cluster) -> None:
+        await by_force(cluster, status)
+        assert used(cluster) == 0
+
+    run(test, our_node("n1", gpu(0, 15)))
+
+
+def test_a_node_that_says_nothing_of_a_deleted_pod_has_a_while_for_it() -> None:
+    async def test(cluster: Cluster) -> None:
+        old = await by_force(cluster, RUNNING)
+        assert used(cluster) == 10
+        says(cluster)
+        await until(cluster, 0)
+        says(cluster, old, {0: 10})
+        await until(cluster, 10)
+
+    run(test, our_node("n1", gpu(0, 15)), leave_s=0.3)
+
+
+def test_the_vendors_plugin_reports_no_slices() -> None:
+    async def test(cluster: Cluster) -> None:
+        await by_force(cluster, RUNNING)
+        assert used(cluster) == 0
+
+    run(test, vendor_node("n1", 15, 1))
+
+
+def test_many_deleted_pods_fit_the_annotation() -> None:
+    remains = {f"uid-{n:036}": notes.Remains(f"default/{'x' * 60}{n}", {n % 8: 1}) for n in range(500)}
+    texts = notes.write_node(notes.NodeGpus("cgpu", "GiB", (gpu(0, 15),), remains))
+    assert len(texts[notes.NODE_GPUS]) < notes.TEXT_MAX
+    found = notes.parse_node(texts)
+    assert found is not None and len(found.deleted) == notes.DELETED_MAX + 1
+    assert sum(units for one in found.deleted.values() for units in one.units.values()) == 500
+
+
+def test_a_container_without_a_percentage_takes_the_least_weight() -> None:
+    """cgpud gives it a weight of 1 of 20, which a GPU with 100 % taken has not."""
+
+    async def test(cluster: Cluster) -> None:
+        assert await cluster.schedule(cluster.put(pod("most", container("c0", 4, 95)))) == ""
+        assert await cluster.schedule(cluster.put(simple("none", 4))) == ""
+        loads = cluster.extender.ledger.used("n1")
+        assert (loads[0].units, loads[0].core) == (8, 100)
+        assert "compute" in await cluster.schedule(cluster.put(simple("one", 4)))
+        assert notes.CORE_ALLOCATION not in written(cluster, "none"), "it has asked for none"
+
+    run(test, our_node("n1", gpu(0, 15), mode="core_mem"))

@@ -21,14 +21,6 @@ ANY = "0" * 64
 
 
 @pytest.fixture
-def run() -> Run:
-    def drive(coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
-
-    return drive
-
-
-@pytest.fixture
 def modes() -> list[str]:
     """Compute modes, as NVML answers."""
     return ["exclusive process"] * 2

@@ -25,14 +25,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.fixture
-def run() -> Run:
-    def drive(coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
-
-    return drive
-
-
 def offered(world: World, resource: str = GPU_MEM) -> int:
     return world.kubelet.allocatable(resource)
 
@@ -667,5 +659,102 @@ def test_a_late_annotation_is_read(world: World, run: Run) -> None:
             world.agent.cluster.pods.put(json.loads(json.dumps(pod)))
             world.pod("p", container(mem=6), annotations=bound(1, 6))
             assert world.slots(await world.start(pod)) == [(1, 6116)]
+
+    run(main())
+
+
+# ---- pods that are deleted before their containers have ended ----
+
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+
+
+def remains(world: World) -> dict[str, dict[int, int]] | None:
+    """pod -> GPU -> units, as the node's annotation has it."""
+    node = world.api.get(NODES, "", NODE)
+    found = keys.parse_node(node["metadata"].get("annotations")) if node else None
+    return {one.pod: dict(one.units) for one in found.deleted.values()} if found else None
+
+
+def condition(world: World) -> tuple[str, str] | None:
+    node = world.api.get(NODES, "", NODE) or {}
+    found = [one for one in node["status"].get("conditions", []) if one["type"] == "GPUMemoryHeld"]
+    return (found[0]["status"], found[0]["message"]) if found else None
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_a_deleted_pod_still_holds_is_published(world: World, run: Run, restart: bool) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container(mem=6), annotations=bound(1, 6))
+            held = await world.start(pod)
+            world.api.put(PODS, {**(world.api.get(PODS, "team", "p") or {}), "status": RUNNING})
+            other = await world.start(world.pod("q", container(mem=9), annotations=bound(0, 9)))
+            await asyncio.sleep(0.3)
+            assert remains(world) == {} and condition(world) is None
+            if restart:
+                await world.stop_agent()
+            world.api.remove(PODS, "team", "p")
+            if restart:
+                await world.start_agent()
+            await eventually(lambda: remains(world) == {"team/p": {1: 6}}, "the annotation")
+            message = "pods were deleted before their containers ended; team/p: 6 GiB of GPU 1"
+            await eventually(lambda: condition(world) == ("True", message), "the condition")
+            if restart:  # of the agent alone, while it holds
+                await world.stop_agent()
+                await world.start_agent()
+                await asyncio.sleep(0.5)
+                assert remains(world) == {"team/p": {1: 6}}
+            await world.end(held)
+            await eventually(lambda: remains(world) == {"team/p": {}}, "the end")
+            await eventually(lambda: condition(world) == ("False", ""), "the condition's end")
+            assert other in world.link.containers
+
+    run(main())
+
+
+def test_a_pod_that_was_deleted_by_force_and_holds_nothing_wakes_the_scheduler(world: World, run: Run) -> None:
+    """Its slices had ended when the node looked: whoever has refused a pod meanwhile hears of it."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            world.pod("p", container(mem=6), annotations=bound(1, 6), status=RUNNING)
+            await asyncio.sleep(0.3)
+            world.api.remove(PODS, "team", "p")
+            await eventually(lambda: condition(world) == ("True", ""), "True")
+            await eventually(lambda: condition(world) == ("False", ""), "False")
+            assert remains(world) == {"team/p": {}}
+
+    run(main())
+
+
+def test_without_pods_from_the_api_server_no_pod_counts_as_deleted(world: World, run: Run) -> None:
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
+            world.agent.cluster.pods._failed = True
+            world.agent.cluster.pods.objects.replace([])
+            await world.agent._look_at_deleted()
+            assert not world.agent._deleted
+
+    run(main())
+
+
+def test_nvml_is_asked_when_a_pod_comes(world: World, run: Run) -> None:
+    """Not when its first container starts, which would wait for the answer."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            await world.start(world.pod("p", container(mem=6), annotations=bound(1, 6)))
+            inventory = world.node.daemon._inventory
+            inventory._nvml_until, world.agent._renew_due = 0.0, 0.0
+            world.pod("plain", container())
+            await asyncio.sleep(0.3)
+            assert inventory._nvml_until == 0.0, "another pod is none of its business"
+            world.pod("q", container(mem=6), annotations=bound(1, 6))
+            await eventually(lambda: inventory._nvml_until > 0.0, "a query")
 
     run(main())

@@ -30,12 +30,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.fixture
-def run() -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Drive one coroutine; a test that hangs fails by name."""
-
-    def drive(coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
-
+def run() -> Run:
     return drive
 
 

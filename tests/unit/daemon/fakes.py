@@ -186,6 +186,11 @@ def read_reply(sock: socket.socket) -> dict[str, Any]:
     return reply
 
 
+def drive(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run one coroutine to its end; a test that hangs fails by name."""
+    asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
 async def eventually(check: Any, what: str, seconds: float = 5.0) -> None:
     for _ in range(int(seconds / 0.02)):
         if check():

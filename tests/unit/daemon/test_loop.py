@@ -532,6 +532,41 @@ def test_an_unwritable_bundle_is_taken_back(node: Node, run: Run, monkeypatch: p
     run(main())
 
 
+@pytest.mark.parametrize("when", ["before it is read", "while it waits for other starts", "after its slice is made"])
+def test_a_start_that_its_engine_gave_up(node: Node, run: Run, capsys: pytest.CaptureFixture[str], when: str) -> None:
+    """A kubelet whose request has timed out removes the bundle in the middle of the start."""
+
+    class Slow(FakeLink):
+        async def create(self, container_id: str, cookie: int, slots: Any) -> Any:
+            made = await super().create(container_id, cookie, slots)
+            if when == "after its slice is made":
+                shutil.rmtree(bundle)
+            return made
+
+    async def main() -> None:
+        node.link = Slow()
+        async with node.running() as daemon:
+            if when == "before it is read":
+                shutil.rmtree(bundle)
+            async with daemon._admission:
+                start = asyncio.create_task(node.ask(op="prepare", id=ID, bundle=str(bundle)))
+                await asyncio.sleep(0.1)
+                if when == "while it waits for other starts":
+                    shutil.rmtree(bundle)
+            why = f"the engine gave the container up during its start: {bundle} is gone; nothing is held for it"
+            assert await start == {"ok": False, "error": why}
+            assert not node.link.containers
+            assert not states(node)
+            assert not daemon.records
+            assert daemon.admissions["refused"] == 0
+            made = ["create", "destroy"] if when == "after its slice is made" else []
+            assert [what for what, _, _ in node.link.calls] == made
+        assert "refused" not in capsys.readouterr().err
+
+    bundle = node.bundle(ID)
+    run(main())
+
+
 def test_sizes_are_learnt_from_an_attached_module(node: Node, run: Run) -> None:
     class Detached(FakeLink):
         attached = False

@@ -446,3 +446,76 @@ def test_the_client_waits_for_a_server_that_restarts(tmp_path: Path, run: Run) -
             await KubeClient(tmp_path / "none.sock", 0).decide(POD)
 
     run(main())
+
+
+def test_slices_name_the_pods_that_a_grant_named(node: Node, run: Run) -> None:
+    """Also after the daemon has released a record, while the kernel has open files of the container."""
+
+    class Busy(FakeLink):
+        async def destroy(self, container_id: str, cookie: int) -> None:
+            if container_id in self.containers:
+                self.containers[container_id] = replace(self.containers[container_id], dying=True)
+
+    async def slices() -> dict[str, dict[str, Any]]:
+        return {one["id"]: one for one in (await node.ask(op="slices"))["slices"]}
+
+    async def main() -> None:
+        node.link = Busy(example_gpus(2))
+        mine = {"id": OTHER, "pod": "team-a/train-0", "uid": POD["uid"], "dying": False}
+        mine["slots"] = [{"nv_minor": 1, "mib": 1537}]
+        async with node.running():
+            await node.ask(op="grant", grant=EXACT)
+            assert (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, ())))["ok"]
+            assert await slices() == {OTHER: mine}
+        async with node.running():
+            assert (await node.prepare(ID))["ok"]
+            found = await slices()
+            assert found[OTHER] == mine, "after a restart"
+            assert (found[ID]["pod"], found[ID]["uid"]) == ("", ""), "no grant"
+            await node.ask(op="release", id=OTHER, cookie=node.cookie(OTHER))
+            assert not [record for record in node.daemon.records.values() if record.id == OTHER]
+            for _ in range(2):
+                assert (await slices())[OTHER] == {**mine, "dying": True}
+            del node.link.containers[OTHER]
+            assert list(await slices()) == [ID]
+
+    run(main())
+
+
+def test_a_renewal_and_the_start_that_follows_share_one_query_of_nvml(node: Node, run: Run) -> None:
+    class Slow:
+        asked = 0
+
+        async def query(self, wait_s: float) -> NvmlView:
+            self.asked += 1
+            await asyncio.wait_for(go.wait(), 5)
+            return NvmlView(absent="no NVML")
+
+        def close(self) -> None:
+            go.set()
+
+    async def main() -> None:
+        node.nvml = Slow()
+        async with node.running() as daemon:
+            go.set()
+            assert (await node.prepare(OTHER))["ok"]
+            before = node.nvml.asked
+            for _ in range(2):  # at once, and not again while its answer is new
+                assert (await node.ask(op="capacity", verb="renew"))["ok"]
+            assert node.nvml.asked == before
+            go.clear()
+            daemon._inventory._nvml_until = 0.0
+            for _ in range(3):
+                assert (await node.ask(op="capacity", verb="renew"))["ok"], "does not wait"
+            start = asyncio.create_task(node.prepare(ID))
+            await asyncio.sleep(0.2)
+            assert not start.done(), "not with the old answer"
+            go.set()
+            assert (await start)["ok"]
+            assert node.nvml.asked == before + 1
+            go.clear()
+            daemon._inventory._nvml_until = 0.0
+            assert (await node.ask(op="capacity", verb="renew"))["ok"], "and the daemon can stop meanwhile"
+
+    go = asyncio.Event()
+    run(main())

@@ -412,6 +412,17 @@ def test_an_unclear_id_does_not_start(place: Place, answerer: Answerer, argv: li
     assert not answerer.asked
 
 
+def test_a_config_that_cannot_be_opened_does_not_start(place: Place) -> None:
+    """The next runtime could read what the shim could not. Without the file it has the better message."""
+    path = place.bundle / "config.json"
+    path.unlink()
+    assert (place.run("create", "x").returncode, place.handed_over()) == (7, ["create", "x"])
+    path.symlink_to(path)
+    done = place.run("create", "x")
+    assert (done.returncode, place.handed_over()) == (1, None)
+    assert f"{path} cannot be read: Too many levels of symbolic links" in done.stderr
+
+
 def test_an_unreadable_config_does_not_start(place: Place) -> None:
     (place.bundle / "config.json").unlink()
     (place.bundle / "config.json").mkdir()
