@@ -171,6 +171,20 @@ GPU_FIGURES = (
 )
 
 
+WAITS_HELP = "Waits for a turn; each ended in one."
+
+
+def _waits(name: str, labels: tuple[str, ...], places: Iterable[tuple[Slot, tuple[str, ...]]]) -> Metric:
+    """The histogram; without a sample of a module that has none."""
+    family = HistogramMetricFamily(name, WAITS_HELP, labels=labels)
+    for slot, values in places:
+        found = waits.of_stat(slot.stat)
+        if found is not None:
+            buckets = [(f"{ns * NS:g}", float(count)) for ns, count in found.below]
+            family.add_metric(values, [*buckets, ("+Inf", float(found.count))], found.sum_ns * NS)
+    return family
+
+
 def _of_slots(snapshot: Snapshot) -> Iterator[Metric]:
     places = [(gpu, slot, (slot.dir, str(gpu.index), gpu.uuid)) for gpu in snapshot.gpus for slot in gpu.slots]
     for figure in SLOT_FIGURES:
@@ -180,6 +194,7 @@ def _of_slots(snapshot: Snapshot) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric(labels, value)
         yield family
+    yield _waits("cgpu_container_turn_wait_seconds", SLOT_LABELS, [(slot, labels) for _, slot, labels in places])
 
 
 def _of_pods(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
@@ -190,13 +205,16 @@ def _of_pods(scrape: Scrape, snapshot: Snapshot) -> Iterator[Metric]:
             found = [_utf8(known.get(label, "")) for label in ("namespace", "pod", "name")]
             if all(found) and not slot.dying:  # its successor in the pod has the same names
                 places.append((gpu, slot, (*found, str(gpu.index), gpu.uuid)))
+    known_pods = list({place[2]: place for place in places}.values())
     for figure in POD_FIGURES:
         family = figure.family(POD_LABELS)
-        for gpu, slot, labels in {place[2]: place for place in places}.values():
+        for gpu, slot, labels in known_pods:
             value = figure.value(gpu, slot)
             if value is not None:
                 family.add_metric(labels, value)
         yield family
+    waiting = [(slot, labels) for _, slot, labels in known_pods]
+    yield _waits("cgpu_pod_container_turn_wait_seconds", POD_LABELS, waiting)
 
 
 def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:

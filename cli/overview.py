@@ -38,6 +38,7 @@ COMPUTE_COLUMNS = (
     Column("GOT", right=True),
     Column("10s", right=True),
     Column("WAIT", right=True, drop=2),
+    Column("P99", right=True, drop=2),
     Column("THROT", right=True, drop=1),
     Column("STATE"),
 )
@@ -99,6 +100,7 @@ def _compute_cells(view: View, gpu: Gpu, slot: Slot) -> list[str]:
         percent(rates.got_pct, guess),
         percent(rates.got_10s_pct, guess),
         duration(rates.wait_per_turn_us),
+        duration(rates.wait_p99_us),
         or_dash(rates.throttled_pct, "%"),
         slot_state(gpu, slot),
     ]
@@ -141,7 +143,9 @@ def slot_lines(view: View, width: int | None) -> list[str]:
     rows = [[*one, *two, *three] for one, two, three in zip(named, compute, memory, strict=True)]
     if width is None or width >= WIDE or natural_width(columns, rows) <= width:
         return table(columns, rows, width)
-    first = table((*SLOT_COLUMNS, *COMPUTE_COLUMNS), [[*a, *b] for a, b in zip(named, compute, strict=True)], width)
+    kept = [place for place, one in enumerate(COMPUTE_COLUMNS) if one.head != "WAIT"]  # the percentile says more
+    few = [[*a, *(b[place] for place in kept)] for a, b in zip(named, compute, strict=True)]
+    first = table((*SLOT_COLUMNS, *(COMPUTE_COLUMNS[place] for place in kept)), few, width)
     second = table((*SLOT_COLUMNS, *MEMORY_COLUMNS), [[*a, *b] for a, b in zip(named, memory, strict=True)], width)
     return [*first, "", *second]
 
@@ -210,6 +214,8 @@ def _container_json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
         "share_got_10s_pct": rounded(rates.got_10s_pct),
         "throttled_pct": rounded(rates.throttled_pct),
         "wait_per_turn_us": rounded(rates.wait_per_turn_us),
+        "wait_p99_us": rounded(rates.wait_p99_us),
+        "wait_p99_10s_us": rounded(rates.wait_p99_10s_us),
         "pids": [{"pid": pid, "bytes": size, "name": view.comm.get(pid)} for pid, size in slot.pids],
     }
 

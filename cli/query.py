@@ -77,6 +77,10 @@ CONTAINER_FIELDS: Mapping[str, Field] = {
     ),
     "wait": Field("mean time out of turn before a turn", lambda view, gpu, slot: view.rates_of(slot).wait_per_turn_us,
                   "us"),
+    "wait.p99": Field("99 of 100 waits for a turn were shorter, over the sample",
+                      lambda view, gpu, slot: view.rates_of(slot).wait_p99_us, "us"),
+    "wait.p99_10s": Field("the same over ten seconds", lambda view, gpu, slot: view.rates_of(slot).wait_p99_10s_us,
+                          "us"),
     "memory.used": Field("charged", lambda view, gpu, slot: _mib(slot.used), "MiB"),
     "memory.limit": Field("the limit", lambda view, gpu, slot: _mib(slot.memsize), "MiB"),
     "memory.peak": Field("most charged", lambda view, gpu, slot: _mib(slot.stat.get("peak_bytes", slot.used)), "MiB"),
@@ -118,13 +122,13 @@ def _cell(field: Field, value: Any, units: bool) -> str:
 
 def _csv(names: Sequence[str], known: Mapping[str, Field], rows: Sequence[Sequence[Any]], form: Format) -> str:
     """A cell with a comma or a quote is quoted; after each comma is a blank, as nvidia-smi writes it."""
+    import csv  # only a query needs them
+    import io
+
     heads = [f"{name} [{known[name].unit}]" if known[name].unit else name for name in names]
     lines = [heads] * form.header + [
         [_cell(known[name], known[name].value(*row), form.units) for name in names] for row in rows
     ]
-    import csv  # only a query needs them
-    import io
-
     out = []
     for line in lines:
         cells = []

@@ -17,15 +17,19 @@ from cgpu_common.output import out
 from .complete import container_words, gpu_words
 
 COMMANDS = {
-    "dmon": (".monitor", "dmon"),
-    "pmon": (".monitor", "pmon"),
-    "top": (".top", "top"),
+    "dmon": (
+        "cgpu_cli.monitor",
+        "dmon",
+        "Print a line per GPU every second: power, temperature, utilisation, containers, memory, refusals.",
+    ),
+    "pmon": ("cgpu_cli.monitor", "pmon", "Print a line per process every second."),
+    "top": ("cgpu_cli.top", "top", "Show GPUs and containers on a live screen, with a sparkline of each one's share."),
 }
+SORTS = ("name", "share", "memory", "weight")  # of view.py, which --help does not import
 EPILOG = """\b
 Columns of GPUs:
   SLICE    length of a slice of weight 1
   FREE     weight that no container has, of max_inst
-SORTS = ("name", "share", "memory", "weight")  # of view.py, which --help does not import
   INST     containers
   MEMORY   MiB charged to containers / of the card
   UTIL, TEMP, POWER  by NVML, at most 2 s old
@@ -36,6 +40,7 @@ Columns of containers:
   GOT      part of the sample in which it could run; 10s: of ten seconds;
            ~: estimated (soft policy)
   WAIT     mean time out of turn before a turn
+  P99      99 of 100 waits for a turn were shorter
   THROT    time out of turn, of the time with the GPU open
   STATE    running, waiting (for its turn), idle (has not opened the GPU),
            frozen (weight 0), dying (destroyed, still held)
@@ -55,7 +60,9 @@ class _Smi(App):
 def _show_fields(table: str) -> Any:
     def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
-            out(query.help_text(fields))
+            from . import query
+
+            out(query.help_text(getattr(query, table)))
             ctx.exit()
 
     return show
@@ -115,6 +122,8 @@ def smi(
     proc: str | None,
 ) -> None:
     """Show GPUs and the containers that share them: share, memory, processes, state."""
+    from . import status
+
     wanted = status.Wanted(
         interval_s=None if no_sample else interval,
         every_s=loop,
@@ -123,8 +132,6 @@ def smi(
         sort=sort,
         as_json=as_json,
         list_only=list_only,
-    from . import status
-
         query_gpu=query_gpu,
         query_container=query_container,
         format=form,

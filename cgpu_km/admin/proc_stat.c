@@ -166,8 +166,8 @@ int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
 	const struct cgpu_core_ops *core;
 	struct cgpu_sched_stat st = {};
 	struct cgpu_ledger led;
-	char text[512];
-	int len = -ENODEV;
+	char text[512], waits[1024];
+	int len = -ENODEV, waits_len = 0;
 
 	mutex_lock(&slot->gpu->lock);
 	core = ckm_core_enter();
@@ -176,14 +176,16 @@ int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
 		led = slot->ledger;
 		len = core->text.format_slot_stat(text, sizeof(text), &led, &st,
 						  atomic64_read(&slot->refused_calls));
+		waits_len = core->text.format_slot_waits(waits, sizeof(waits), &st.wait);
 		ckm_core_leave();
 	}
 	mutex_unlock(&slot->gpu->lock);
-	if (len < 0)
-		return len;
+	if (len < 0 || waits_len < 0)
+		return len < 0 ? len : waits_len;
 	seq_write(m, text, len);
 	show_quota(m, slot, CGPU_QUOTA_CHANNELS, "channels");
 	show_quota(m, slot, CGPU_QUOTA_GROUPS, "groups");
 	show_quota(m, slot, CGPU_QUOTA_BAR1, "bar1_bytes");
+	seq_write(m, waits, waits_len);
 	return 0;
 }

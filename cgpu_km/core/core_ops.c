@@ -122,3 +122,4 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.format_slot_stat	= cgpu_format_slot_stat,
 	},
 };
+		.format_slot_waits	= cgpu_format_slot_waits,

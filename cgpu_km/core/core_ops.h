@@ -23,7 +23,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		9	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		11	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
 struct cgpu_sched_ops {
@@ -134,6 +134,7 @@ struct cgpu_text_ops {
 				const struct cgpu_sched_stat *st, u64 refused_calls);
 };
 
+	int (*format_slot_waits)(char *buf, size_t size, const struct cgpu_wait *wait);
 struct cgpu_core_ops {
 	u32 abi;
 	u32 sched_version;

@@ -67,8 +67,16 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 		last = mine;
 		t->slot[i].gpu_ns += got;
 	}
-	for (mask = n.waiting; mask; mask &= mask - 1)
-		t->slot[__builtin_ctz(mask)].wait_ns += len_ns;
+	/* One that sleeps, or closed the GPU, does not wait any more. */
+	for (mask = t->wait_mask & ~n.waiting; mask; mask &= mask - 1)
+		t->slot[__builtin_ctz(mask)].wait.so_far_ns = 0;
+	t->wait_mask = n.waiting;
+	for (mask = n.waiting; mask; mask &= mask - 1) {
+		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		s->wait_ns += len_ns;
+		s->wait.so_far_ns += len_ns;
+	}
 	for (mask = t->freeze_unknown_mask; mask; mask &= mask - 1)
 		t->slot[__builtin_ctz(mask)].unsure_ns += len_ns;
 	cgpu_prio_charge(t, n.ran, len_ns);
@@ -88,6 +96,7 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 void cgpu_sched_switch(struct cgpu_sched *t, u32 run_mask)
 {
 	u32 stopped = t->run_mask & ~run_mask & t->opened_mask;
+	u32 waited = t->wait_mask & run_mask & ~t->run_mask;
 	s64 late = -(s64)(t->slice_ns / OVERRUN_PARTS);
 
 	for (; stopped; stopped &= stopped - 1) {
@@ -96,6 +105,9 @@ void cgpu_sched_switch(struct cgpu_sched *t, u32 run_mask)
 		if (t->slot[i].deficit_ns + (s64)cgpu_rr_late_ns(t, i) < late)
 			t->slot[i].overruns++;
 	}
+	t->wait_mask &= ~waited;
+	for (; waited; waited &= waited - 1)
+		cgpu_wait_end(&t->slot[__builtin_ctz(waited)].wait);
 	cgpu_rr_compensate_switch(t, run_mask & ~t->run_mask & t->opened_mask);
 	t->run_mask = run_mask;
 }

@@ -13,11 +13,12 @@
 #define CGPU_CORE_SCHED_GPU_H
 
 #include "env.h"
+#include "sched_wait.h"
 
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	5	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	6	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Controls that were found to work, in cgpu_sched_set_controls(). */
 #define CGPU_CTRL_FREEZE	1u	/* freeze and thaw whole containers */
@@ -53,6 +54,7 @@ struct cgpu_sched_entity {
 	u32 owed_ns[2];		/* [1]: beside; got too much, half of each grant is withheld for it */
 	u32 pad2;
 	u64 woken_ns;		/* when it had work again after it slept */
+	struct cgpu_wait wait;
 	u64 reserved[1];
 };
 
@@ -122,7 +124,7 @@ struct cgpu_sched {
 	u32 prio_budgeted;	/* 1: the ceiling is a budget, the 100 ms periods are not used */
 	u32 least_weight[2];	/* of the slots with weight that have opened the GPU; [1]: and highprio */
 	u32 opened_weight[2];	/* the sum of theirs */
-	u32 pad2;
+	u32 wait_mask;		/* slots with a wait under way */
 	u64 reserved[4];
 };
 

@@ -54,6 +54,7 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 	if (n.ran >> slot & 1)
 		st->gpu_ns += cgpu_account_got_ns(t, &n, slot, since_ns);
 	st->wait_ns = s->wait_ns + ((n.waiting >> slot & 1) ? since_ns : 0);
+	st->wait = s->wait;
 	st->turns = s->turns;
 	st->overruns = s->overruns;
 	st->unsure_ns = s->unsure_ns + ((t->freeze_unknown_mask >> slot & 1) ? since_ns : 0);
@@ -160,7 +161,7 @@ static bool is_sound(const struct cgpu_sched *t)
 {
 	u32 masks = t->run_mask | t->timesliced | t->planned_mask | t->freeze_unknown_mask |
 		    t->new_mask | t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask |
-		    t->held_mask |
+		    t->held_mask | t->wait_mask |
 		    t->known_mask | t->busy_mask | t->asleep_mask;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 

@@ -157,3 +157,30 @@ int cgpu_format_slot_stat(char *buf, size_t size, const struct cgpu_ledger *led,
 	put_line(&w, "preempt_slow ", st->preempt_slow);
 	return result(&w);
 }
+
+/**
+ * cgpu_format_slot_waits() - the part of a container's stat file about its waits
+ * @buf: filled, not NUL terminated
+ * @size: of @buf
+ * @wait: they
+ *
+ * Each bucket includes those before it, as Prometheus has them.
+ *
+ * Return: bytes written, or -ENOSPC.
+ */
+int cgpu_format_slot_waits(char *buf, size_t size, const struct cgpu_wait *wait)
+{
+	struct writer w = { buf, size, 0, false };
+	u64 below = 0;
+	u32 i;
+
+	for (i = 0; i < CGPU_WAIT_BUCKETS; i++) {
+		below += wait->bucket[i];
+		put_text(&w, "wait_lt_");
+		put_u64(&w, cgpu_wait_below_ns(i));
+		put_line(&w, " ", below);
+	}
+	put_line(&w, "waits ", wait->count);
+	put_line(&w, "waits_ns ", wait->sum_ns);
+	return result(&w);
+}

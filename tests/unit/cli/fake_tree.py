@@ -22,6 +22,15 @@ def write(path: Path, text: str) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
+def waits(shorter: dict[int, int], total: int) -> str:
+    """The histogram of a stat: shorter than i-th bound -> how many more than with the bound before."""
+    lines, count = [], 0
+    for bucket in range(18):
+        count += shorter.get(bucket, 0)
+        lines.append(f"wait_lt_{100_000 << bucket} {count}")
+    return "\n".join([*lines, f"waits {total}", f"waits_ns {total * 10_000_000}"])
+
+
 @dataclass
 class Tree:
     """The fake, with the few changes a test makes to it."""
@@ -45,7 +54,8 @@ class Tree:
             "uuid": f"GPU-{number:08x}-1111-2222-3333-444455556666",
             "uvm": "deny",
             "stat": f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\n"
-            "instances 2\ncontrol freeze,timeslice\ncontrol_p50_us 120\nturns 99\nthread_cpu_ns 5\ncontrol_seen freeze",
+            "instances 2\ncontrol freeze,timeslice\ncontrol_p50_us 120\nturns 99\nthread_cpu_ns 5\ncontrol_seen freeze"
+            "\nrun_state_source chram\nrun_state_errors 0",
         }
         for name, value in (defaults | nodes).items():
             write(self.proc / str(number) / name, str(value))

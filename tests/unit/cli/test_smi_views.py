@@ -285,6 +285,28 @@ def test_one_second_and_ten(tree: Tree) -> None:
     assert rates.rates([last])[0, ID1[:12]].got_pct == pytest.approx(47.5)
 
 
+def _waited(snapshot: Snapshot, seconds: float, shorter: dict[int, int], total: int) -> Snapshot:
+    stat = {name: int(value) for name, value in (line.split() for line in waits(shorter, total).splitlines())}
+    now = _at(snapshot, seconds, 0, 0, 0)
+    slots = tuple(replace(slot, stat=slot.stat | stat) for slot in now.gpus[0].slots)
+    return replace(now, gpus=(replace(now.gpus[0], slots=slots),))
+
+
+def test_the_99th_percentile_of_the_waits(tree: Tree) -> None:
+    """Of the sample alone, interpolated within its bucket; of a wait above the last bound that bound is known."""
+    one = proc.read_tree(proc.Paths.below(str(tree.root)))
+    key = (0, ID1[:12])
+    before, after = _waited(one, 0, {0: 50}, 50), _waited(one, 1, {0: 50, 3: 100}, 150)
+    assert rates.rates([before, after])[key].wait_p99_us == pytest.approx(400 + 400 * 0.99)
+    assert rates.rates([after])[key].wait_p99_us == pytest.approx(400 + 400 * 98.5 / 100), "since the start"
+    assert rates.rates([before, _waited(one, 1, {0: 50}, 53)])[key].wait_p99_us == pytest.approx((100 << 17) * 1.0)
+    assert rates.rates([after, _waited(one, 2, {0: 50, 3: 100}, 150)])[key].wait_p99_us is None, "no wait"
+    assert rates.rates([before, _at(one, 1, 0, 0, 0)])[key].wait_p99_us is None, "an older module"
+    readings = [_waited(one, second, {0: 50 + second}, 50 + second) for second in range(11)]
+    assert rates.rates(readings)[key].wait_p99_10s_us == pytest.approx(99)
+    assert rates.rates(readings[4:])[key].wait_p99_10s_us is None
+
+
 def test_the_native_policy_is_not_measured(tree: Tree) -> None:
     tree.gpu(0, policy=5)
     now = proc.read_tree(proc.Paths.below(str(tree.root)))

@@ -76,5 +76,24 @@ def test_stat_is_what_the_contract_lists(values):
     names = [n for row in table.splitlines() for n in re.findall(r"`(\w+)`", row.split("|")[1])]
     # What a card has a fixed number of is the shell's to say, behind them (proc.c).
     kinds = ("channels", "groups", "bar1_bytes")
-    assert names[15:] == [kind + end for kind in kinds for end in ("", "_floor", "_left")]
+    assert names[15:24] == [kind + end for kind in kinds for end in ("", "_floor", "_left")]
     assert lines == [f"{name} {value}" for name, value in zip(names[:15], values, strict=True)]
+    text = text_of(lib.cgpu_format_slot_waits, ffi.new("struct cgpu_wait *"))
+    waits = [line.split()[0] for line in text.splitlines()]
+    assert names[24:] == [waits[0], *waits[-3:]]
+    assert waits == [f"wait_lt_{100_000 << n}" for n in range(18)] + ["waits", "waits_ns"]
+
+
+def test_a_bucket_includes_the_shorter_waits():
+    wait = ffi.new("struct cgpu_wait *")
+    for ns in (0, 99_999, 100_000, 399_999, 13_107_199_999, 13_107_200_000):
+        wait.so_far_ns = ns
+        lib.cgpu_wait_end(wait)
+        assert wait.so_far_ns == 0
+    values = [int(line.split()[1]) for line in text_of(lib.cgpu_format_slot_waits, wait).splitlines()]
+    assert values == [2, 3, *[4] * 15, 5, 6, 99_999 + 100_000 + 399_999 + 13_107_199_999 + 13_107_200_000]
+
+
+def test_the_longest_numbers_fit_the_modules_buffer():
+    wait = ffi.new("struct cgpu_wait *", {"count": 2**64 - 1, "sum_ns": 2**64 - 1, "bucket": [2**64 - 1] + [0] * 17})
+    assert len(text_of(lib.cgpu_format_slot_waits, wait)) <= 1024

@@ -797,6 +797,30 @@ def test_a_failed_call_is_not_isolation_and_is_counted():
     assert (turn.stat(a).failed, turn.stat(a).unsure_ns, turn.stat(b).failed) == (1, 5 * MS, 0)
 
 
+def test_a_new_channel_that_is_not_frozen_is_not_isolation():
+    turn, (a, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)], slice_ms=100)
+    turn.step()
+    running, waiting = (a, b) if turn.t.run_mask >> a & 1 else (b, a)
+    turn.now += 5 * MS
+    before = turn.stat(waiting).gpu_ns
+    lib.cgpu_sched_freeze_failed(turn.t, waiting, turn.now)
+    assert enforced(turn, running, waiting) == [1, 0]
+    assert turn.stat(waiting).failed == 1
+    assert turn.next().freeze_mask == 0, "not at once again"
+    turn.now += 1 * MS
+    assert turn.stat(waiting).gpu_ns > before, "it may run, and it is charged"
+    plan = turn.next()
+    assert (plan.freeze_mask, plan.thaw_mask) == (1 << waiting, 0)
+    turn.ack(plan)
+    assert enforced(turn, running, waiting) == [1, 1]
+    assert turn.stat(waiting).unsure_ns == 1 * MS
+    # A slot without channels has none that could run.
+    turn.channels(waiting, 0)
+    for slot in (waiting, 25, 40):
+        lib.cgpu_sched_freeze_failed(turn.t, slot, turn.now)
+    assert turn.stat(waiting).failed == 1
+
+
 def test_a_failed_timeslice_is_not_isolation():
     turn, (a, b) = opened_turn(SOFT, [(1, 1), (1, 1)])
     plan = turn.next()
@@ -1082,6 +1106,37 @@ def test_auto_slice():
     assert lib.cgpu_sched_auto_slice_ns(2**64 - 1) == 30 * MS
 
 
+def waits(turn, slot):
+    """({limit of the bucket: waits}, all waits, their sum)."""
+    stat = turn.stat(slot)
+    buckets = {lib.cgpu_wait_below_ns(i): n for i, n in enumerate(stat.wait.bucket) if n}
+    return buckets, stat.wait.count, stat.wait.sum_ns
+
+
+def test_a_wait_is_counted_when_the_turn_begins():
+    turn, (a, b, c) = opened_turn(PREEMPT, [(1, 1), (1, 1), (1, 1)])
+    turn.timeline(59)
+    assert waits(turn, c)[1:] == (1, 40 * MS)
+    turn.timeline(541)
+    for slot in (a, b, c):
+        buckets, count, total = waits(turn, slot)
+        assert max(buckets) == 51_200_000, "two slices of 20 ms, shorter for the first ones"
+        assert sum(buckets.values()) == count
+        assert count in (9, 10)
+        assert turn.stat(slot).wait_ns - 40 * MS <= total <= turn.stat(slot).wait_ns
+
+
+def test_a_wait_that_ends_without_a_turn_is_not_counted():
+    turn, (_, b) = opened_turn(PREEMPT, [(1, 1), (1, 1)])
+    turn.timeline(19)
+    assert turn.frozen(b)
+    turn.channels(b, 0)
+    turn.timeline(100)
+    turn.channels(b, 1)
+    turn.timeline(25)
+    assert waits(turn, b)[1:] == (1, 20 * MS), "the 19 ms before it closed the GPU are not part of it"
+
+
 def test_state_moves_to_another_core():
     turn, _ = opened_turn(WEIGHTED, [(1, 1), (2, 1)])
     turn.timeline(77)
@@ -1091,6 +1146,7 @@ def test_state_moves_to_another_core():
     want = turn.timeline(200)
     other = Turn()
     other.t, other.now = fresh, turn.now - 200 * MS
+    assert other.stat(0).wait.count > 0
     assert other.timeline(200) == want
 
 
@@ -1125,7 +1181,7 @@ UNSOUND = [
     *(("slice_ns", bad) for bad in (0, 999_999, 100 * MS + 1)),
     *((mask, 1 << 25) for mask in ("run_mask", "planned_mask", "freeze_unknown_mask", "new_mask", "touched_mask",
                                    "ts_dirty_mask", "ts_failed_mask", "held_mask", "known_mask", "busy_mask",
-                                   "asleep_mask", "timesliced")),
+                                   "asleep_mask", "timesliced", "wait_mask")),
     ("controls", 4),
     ("fails", 7),
 ]  # fmt: skip

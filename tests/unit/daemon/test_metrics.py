@@ -31,7 +31,8 @@ UUID = "GPU-00000000-1111-2222-3333-444455556666"
 SLOT_STAT = (
     "gpu_ns 1500000000\nwait_ns 250000000\nturns 30\noverruns 1\nrunning 1\nopened 1\n"
     f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 3\nrefused_calls 4\n"
-    "enforced 1\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6"
+    "enforced 1\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6\n"
+    "wait_lt_100000 4\nwait_lt_200000 10\nwaits 12\nwaits_ns 3000000"
 )
 GPU_STAT = (
     f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
@@ -159,6 +160,17 @@ def test_every_figure(tree: Tree) -> None:
     assert value(found, "cgpu_gpu_settings_drift", gpu="0", uuid=UUID) == 2
 
 
+def test_waits_are_a_histogram(tree: Tree, bundle: str) -> None:
+    found = samples(scrape(tree, {ID1: bundle}))
+    pod = {"namespace": "ml", "pod": "train-0", "container": "train", "gpu": "0", "uuid": UUID}
+    for name, labels in (("cgpu_container", SLOT), ("cgpu_pod_container", pod)):
+        name += "_turn_wait_seconds"
+        buckets = {le: value(found, f"{name}_bucket", le=le, **labels) for le in ("0.0001", "0.0002", "+Inf")}
+        assert buckets == {"0.0001": 4, "0.0002": 10, "+Inf": 12}
+        assert value(found, f"{name}_count", **labels) == 12
+        assert value(found, f"{name}_sum", **labels) == pytest.approx(0.003)
+
+
 def test_who_is_who(tree: Tree, bundle: str) -> None:
     found = samples(scrape(tree, {ID2: bundle}))
     assert value(found, "cgpu_container_info", container=ID1[:12], id=ID1, name="gpu_test1") == 1
@@ -169,7 +181,10 @@ def test_who_is_who(tree: Tree, bundle: str) -> None:
 def test_series_of_pods_have_the_labels_of_kube_state_metrics(tree: Tree, bundle: str) -> None:
     found = samples(scrape(tree, {ID1: bundle}))
     of_pods = {name: dict(labels) for name, labels in found if name.startswith("cgpu_pod_")}
-    assert of_pods.keys() == {figure.name for figure in metrics.POD_FIGURES} and len(of_pods) == 8
+    waits = {f"cgpu_pod_container_turn_wait_seconds_{part}" for part in ("bucket", "count", "sum")}
+    assert of_pods.keys() - waits == {figure.name for figure in metrics.POD_FIGURES} and len(of_pods) == 8 + 3
+    for labels in of_pods.values():
+        labels.pop("le", None)
     assert set(map(str, of_pods.values())) == {str(next(iter(of_pods.values())))}
     labels = {"namespace": "ml", "pod": "train-0", "container": "train", "gpu": "0", "uuid": UUID}
     assert value(found, "cgpu_pod_container_memory_used_bytes", **labels) == 256 * MIB
@@ -229,6 +244,7 @@ def test_a_module_that_says_less(tree: Tree) -> None:
     write(tree.proc / "0" / ID1[:12] / "stat", "gpu_ns 1\nused_bytes 5")
     found = samples(scrape(tree))
     assert ("cgpu_container_enforced", tuple(sorted(SLOT.items()))) not in found
+    assert ("cgpu_container_turn_wait_seconds_count", tuple(sorted(SLOT.items()))) not in found
     assert value(found, "cgpu_container_memory_used_bytes", **SLOT) == 5
 
 
@@ -246,7 +262,7 @@ def full_node(tree: Tree, gpus: int = 8, each: int = 25) -> None:
         for n in range(each):
             number = gpu * each + n
             container = f"{number + 0xABC000000000:012x}" + "0" * 52
-            tree.slot(gpu, container, stat=SLOT_STAT)
+            tree.slot(gpu, container, stat=SLOT_STAT.partition("wait_lt_")[0] + waits({6: 90, 17: 10}, 101))
             lines.append(inst_line(container, number, gpus=f"{gpu}:{number}"))
     shutil.rmtree(tree.proc / "0" / ID1[:12])
     shutil.rmtree(tree.proc / "0" / ID2[:12])
@@ -417,8 +433,9 @@ def exported(tree: Tree, bundle: str) -> dict[str, tuple[str, set[str]]]:
     text = scrape(tree, {ID1: bundle, ID2: bundle}, FIGURES).decode()
     for family in parse_openmetrics(text):
         for sample in family.samples:
-            labels = found.setdefault(sample.name, (family.type, set()))[1]
-            labels |= set(sample.labels)
+            name = family.name if family.type == "histogram" else sample.name
+            labels = found.setdefault(name, (family.type, set()))[1]
+            labels |= set(sample.labels) - {"le"}
     return found
 
 
@@ -442,11 +459,13 @@ OF_THE_SCRAPE = {"instance", "job"}
 
 def check_queries(queries: list[str], there: dict[str, tuple[str, set[str]]]) -> None:
     for query in queries:
+        query = query.replace("_seconds_bucket", "_seconds")  # of a histogram
         names = set(re.findall(r"\bcgpu_\w+", query))
         assert names and names <= set(there), query
         for name, labels in re.findall(r"(cgpu_\w+)\{([^}]*)\}", query):
             assert set(re.findall(r"(\w+)\s*[=!]", labels)) <= there[name][1] | OF_THE_SCRAPE, query
-        assert all(name.endswith("_total") for name in re.findall(r"(?:rate|increase)\((cgpu_\w+)", query)), query
+        counted = re.findall(r"(?:rate|increase)\((cgpu_\w+)", query)
+        assert all(name.endswith("_total") or there[name][0] == "histogram" for name in counted), query
 
 
 def test_the_dashboard_asks_for_what_exists(tree: Tree, bundle: str) -> None:

@@ -47,7 +47,7 @@ class Loaded:
         return sum(int(one["works"]) for one in found if one["engine"] == "1" and int(one["pid"]) == self.load.pid)
 
     def numbers(self) -> tuple[int, ...]:
-        return tuple(self.box.stat(key) for key in ("gpu_ns", "wait_ns", "turns", "peak_bytes"))
+        return tuple(self.box.stat(key) for key in ("gpu_ns", "wait_ns", "turns", "peak_bytes", "waits", "waits_ns"))
 
     def end(self) -> None:
         self.load.terminate()

@@ -82,7 +82,17 @@ def names_of_stat(place: str) -> list[str]:
     """The names in the table of docs/reference/proc.md §4, in its order."""
     part = PAGE.read_text().split(f"\n`{place}`, in this order:", 1)[1]
     cells = (line.split("|")[1] for line in part.split("\n\n")[1].splitlines()[2:])
-    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    return [name for cell in cells for name in names_of_cell(cell)]
+
+
+def names_of_cell(cell: str) -> list[str]:
+    """`a`, `b`: both; `x_1`, … `x_8`: also those between, each number twice the one before."""
+    names = re.findall(r"`(\w+)`", cell)
+    if "…" not in cell:
+        return names
+    (stem, first), (_, last) = (name.rsplit("_", 1) for name in names)
+    doubled = itertools.takewhile(lambda number: number <= int(last), (int(first) << n for n in itertools.count()))
+    return [f"{stem}_{number}" for number in doubled]
 
 
 SLOT_STAT = names_of_stat("N/C/stat")
