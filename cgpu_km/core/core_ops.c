@@ -107,6 +107,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.engine_is_gr		= cgpu_call_engine_is_gr,
 		.is_vidmem		= cgpu_call_is_vidmem,
 		.fb_info		= cgpu_call_fb_info,
+		.has_page_size		= cgpu_call_has_page_size,
 		.not_there		= cgpu_call_not_there,
 		.thermal_reads		= cgpu_call_thermal_reads,
 		.force_cilp		= cgpu_call_force_cilp,

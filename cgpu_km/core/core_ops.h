@@ -114,6 +114,7 @@ struct cgpu_nv_ops {
 	bool (*engine_is_gr)(u32 engine);
 	bool (*is_vidmem)(u32 attr, u32 flags);
 	u32 (*fb_info)(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, u64 bar1_used,
+	bool (*has_page_size)(u32 arch, u32 attr, u32 attr2);
 		       u64 bar1_left);
 	bool (*not_there)(u32 cmd, u8 *params, u32 size);
 	bool (*thermal_reads)(const u8 *params, u32 size);

@@ -146,6 +146,17 @@ bool cgpu_call_is_vidmem(u32 attr, u32 flags)
 	       !(flags & NVOS32_ALLOC_FLAGS_VIRTUAL);
 }
 
+/* GA100 was the first with pages of 512 MiB (g_kern_gmmu_nvoc.c, bPageSize512mbSupported).
+ * Without them 535 leaves a video memory allocation holding the GPU's lock
+ * (_vidmemPmaAllocate() of video_mem.c). No driver does so with pages of 256 GiB.
+ */
+bool cgpu_call_has_page_size(u32 arch, u32 attr, u32 attr2)
+{
+	return arch >= NV_ARCH_GA100 ||
+	       ((attr >> NVOS32_ATTR_PAGE_SIZE_SHIFT) & 3) != NVOS32_ATTR_PAGE_SIZE_HUGE ||
+	       ((attr2 >> NVOS32_ATTR2_HUGE_SHIFT) & 3) != NVOS32_ATTR2_HUGE_512M;
+}
+
 static u32 to_kib(u64 bytes)
 {
 	u64 kib = bytes / KIB;

@@ -47,6 +47,11 @@ const struct cgpu_abi *cgpu_call_abi(u32 branch);
  */
 bool cgpu_call_engine_is_gr(u32 engine);
 
+/* True unless (attr, attr2) request pages that a chip of @arch (MC_GET_ARCH_INFO; 0: unknown)
+ * does not have, and on which a driver may not return its locks.
+ */
+bool cgpu_call_has_page_size(u32 arch, u32 attr, u32 attr2);
+
 /* True if (attr, flags) request video memory, not only addresses. */
 bool cgpu_call_is_vidmem(u32 attr, u32 flags);
 

@@ -215,6 +215,24 @@ u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *by
 	return NV_OK;
 }
 
+u32 ckm_alloc_check_page_size(struct ckm_alloc *a, u32 attr, u32 attr2)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	bool has = core->nv.has_page_size(a->slot ? a->slot->gpu->arch : 0, attr, attr2);
+
+	ckm_core_leave();
+	if (has)
+		return NV_OK;
+	ckm_call_denied(a->rc->call, "pages that the GPU does not have, attr2", attr2);
+	return NV_ERR_STATE;
+}
+
+static bool is_memory(const struct cgpu_obj *obj)
+{
+	return obj->kind == CGPU_KIND_VIDMEM || obj->kind == CGPU_KIND_SYSMEM ||
+	       obj->cls == NV50_MEMORY_VIRTUAL;
+}
+
 u32 ckm_alloc_check_params(struct ckm_alloc *a)
 {
 	const struct cgpu_core_ops *core;
@@ -222,8 +240,13 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 	const u8 *p = a->rc->call->nested.copy;
 	u64 bytes = 0;
 	bool vidmem, gr;
-	u32 engine = 0, status;
+	u32 engine = 0, status = NV_OK;
 
+	if (p && is_memory(obj))
+		status = ckm_alloc_check_page_size(a, get32(p, NV_MEM_ATTR),
+						   get32(p, NV_MEM_ATTR2));
+	if (status != NV_OK)
+		return status;
 	if (obj->cls == NV50_MEMORY_VIRTUAL && p)
 		a->pt_bytes = ckm_reserved_tables(get32(p, NV_MEM_FLAGS), get64(p, NV_MEM_SIZE),
 						  get32(p, NV_MEM_ATTR), get32(p, NV_MEM_ATTR2));

@@ -55,6 +55,10 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a);
  * and raise @bytes, its charge, to @alignment, also in bytes, if @flags align it.
  */
 u32 ckm_alloc_check_place(struct ckm_alloc *a, u32 flags, u64 alignment, u64 *bytes);
+/* Check the page size that (@attr, @attr2) request. NV_ERR_STATE, as from the driver, if the
+ * GPU has no such pages.
+ */
+u32 ckm_alloc_check_page_size(struct ckm_alloc *a, u32 attr, u32 attr2);
 /* Pin the source of an event in a->source, and set @parent to the handle under which
  * the driver puts the event. NV_ERR_NOT_FOUND: not an object of the container. Takes
  * rm_lock.

@@ -64,6 +64,7 @@ struct ckm_gpu {
 	uuid_t raw_uuid;		/* the driver's; valid while attached, if has_uuid */
 	bool has_uuid;
 	u32 instance;			/* the driver's deviceInstance; valid while attached */
+	u32 arch;			/* of MC_GET_ARCH_INFO; valid while attached, 0: unknown */
 	struct mutex ctrl_lock;
 	struct mutex lock;
 	struct cgpu_sched *sched;		/* lock */
@@ -111,7 +112,7 @@ struct ckm_gpu *ckm_gpu_by_index(u32 index);
  *
  * Sleeps: an RM call. For locks see registry.h.
  *
- * Return: false if the driver fails or there is no memory.
+ * Return: false if the driver fails or answers all ones, or there is no memory.
  */
 bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib);
 

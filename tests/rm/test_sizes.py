@@ -6,10 +6,6 @@ import itertools
 import nvclient as nv
 import pytest
 from calltable import lib
-from client import Client
-from rm import BRANCHES, Rm
-
-NV_ERR_STATE_IN_USE = 0x63
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (
@@ -74,24 +70,13 @@ def test_phys_size_is_less_with_4k_pages_only(machine):
 def test_charge_of_huge_pages(machine, huge):
     """2 MiB pages, and 512 MiB from GA100 on."""
     if (machine.chip, huge) == ("TU104", HUGE_512M):
-        return  # test_page_size_that_the_chip_has_not
+        return  # test_page_sizes.py
     gpu = machine.client().gpu()
     for size in (1, 2 * MIB, 2 * MIB + 1, 600 * MIB):
         attr, attr2 = PAGE_SIZES["huge"] << 23, huge << 20
         surface, taken = fall(gpu, size, attr, attr2)
         assert surface.status == 0
         assert charged(size, attr, attr2, surface.phys_size) == taken
-
-
-@pytest.mark.parametrize("branch", BRANCHES)
-def test_page_size_that_the_chip_has_not(tmp_path, branch):
-    """512 MiB pages on Turing: refused. 535 keeps the GPU's lock on that path, and every later call fails."""
-    with Rm(branch, "TU104", log=tmp_path / "log") as rm:
-        assert rm.start()
-        gpu = Client(rm).gpu()
-        assert gpu.memory(MIB, attr=PAGE_SIZES["huge"] << 23, attr2=HUGE_512M << 20)[0] == nv.NV_ERR_INVALID_STATE
-        later = gpu.memory(MIB)[0]
-        assert later == (NV_ERR_STATE_IN_USE if branch == "535" else 0)
 
 
 def test_more_than_there_is(machine):

@@ -17,8 +17,6 @@
 #define GROUPS_OF_ENGINE 8
 #define FIFO_INFO_MAX 256
 
-#define CHIP_AMPERE 0x170		/* nvchip.chip.arch */
-
 /* On Turing context buffers come from memory that the driver reserved when it started, and all engines share ids
  * (gpuIsCtxBufAllocInPmaSupported, kfifoIsPerRunlistChramEnabled).
  */

@@ -215,6 +215,7 @@ struct nvgpu {
 	u64 prng;			/* under lock */
 	spinlock_t fb_lock;		/* fb_* and the shared data page */
 	u64 fb_total, fb_used, fb_next;
+	bool lock_lost;			/* 535 returned with the lock taken: no allocation any more */
 	struct ida groups[NVSIM_ENGINES], channels[NVSIM_ENGINES];	/* ids in use, by runlist; all of Turing's in [0] */
 	struct list_head bar1_maps;	/* and these: nvsim_api_lock */
 	u64 bar1_used, bar1_next;
@@ -320,6 +321,8 @@ struct nvinfo {
 /*
  * The chip of a profile. Counts named litter_* are of the whole chip, the others of its enabled
  * part.
+#define CHIP_AMPERE 0x170		/* nvchip.chip.arch */
+
  */
 struct nvchip {
 	const char *arch, *short_name;
@@ -437,6 +440,8 @@ void nvsim_op_unmap_dma_v1(const struct nvsec *sec, struct nvos47_v1 *p);
 /* rm_ctrl*.c, rm_sched.c, rm_export.c */
 typedef NV_STATUS (*nvctl_fn)(struct nvctl *c);
 struct nvctl_entry {
+/* NV_ERR_INVALID_STATE if the chip has no such pages, or @sys memory has none. */
+NV_STATUS nvsim_check_page_size(u32 attr, u32 attr2, bool sys);
 	u32 cmd;
 	s32 size;			/* exact; negative: at most; 0: no parameters */
 	u32 types;			/* NVT_BIT()s it is for */

@@ -121,6 +121,8 @@ static NV_STATUS ctor_virtual(const struct nvsec *sec, struct nvobj *o, void *pa
 
 	if (hvas && !vo)
 		return NV_ERR_OBJECT_NOT_FOUND;
+	if (o->cls != NV01_MEMORY_VIRTUAL && nvsim_check_page_size(p->attr, p->attr2, false) != NV_OK)
+		return NV_ERR_INVALID_STATE;
 	if (vo) {
 		o->as = vo->as;
 		nvas_get(o->as);

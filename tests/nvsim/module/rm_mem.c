@@ -21,6 +21,14 @@ static u64 page_size_of(u32 attr, u32 attr2, u64 size)
 	return size >= SZ_2M ? SZ_2M : SZ_64K;
 }
 
+/* Turing has no pages of 512 MiB, and no chip has them in system memory (tests/rm/test_sizes.py). */
+NV_STATUS nvsim_check_page_size(u32 attr, u32 attr2, bool sys)
+{
+	bool asked = NVOS32_ATTR_PAGE_SIZE(attr) == 3 && NVOS32_ATTR2_HUGE(attr2) == 2;
+
+	return asked && (sys || nvsim_chip->chip.arch < CHIP_AMPERE) ? NV_ERR_INVALID_STATE : NV_OK;
+}
+
 static u32 with_page_size(u32 attr, u64 ps)
 {
 	u32 v = ps == SZ_4K ? 1 : ps == SZ_64K ? 2 : 3;
@@ -42,6 +50,13 @@ NV_STATUS nvsim_mem_create(struct nvobj *parent, u32 cls, struct nv_mem_params *
 		return NV_ERR_INVALID_ARGUMENT;
 	if (fb ? loc != NVOS32_LOC_VIDMEM : loc != NVOS32_LOC_PCI && loc != NVOS32_LOC_ANY)
 		return NV_ERR_INVALID_ARGUMENT;
+	if (fb && READ_ONCE(parent->gpu->lock_lost))
+		return NV_ERR_STATE_IN_USE;
+	if (nvsim_check_page_size(p->attr, p->attr2, !fb) != NV_OK) {
+		if (fb && nvsim_branch < 550)
+			WRITE_ONCE(parent->gpu->lock_lost, true);
+		return NV_ERR_INVALID_STATE;
+	}
 	ps = fb ? page_size_of(p->attr, p->attr2, p->size) : PAGE_SIZE;
 	size = ALIGN(p->size, ps);
 	if (!fb && size >> PAGE_SHIFT > totalram_pages())
