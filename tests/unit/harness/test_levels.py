@@ -31,13 +31,13 @@ def levels(tmp_path, monkeypatch):
 
 
 def play(levels, monkeypatch, level, status, said, report):
-    def aside(level, _command, _title):
+    def beside(level, _command, _title):
         (levels.JUNIT / f"{level.name}.log").write_text(said)
         if report:
             (levels.JUNIT / f"{level.junit}.xml").write_text(report)
         return status
 
-    monkeypatch.setattr(levels, "run_aside", aside)
+    monkeypatch.setattr(levels, "run_beside", beside)
     return levels.run(level)
 
 
