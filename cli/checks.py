@@ -23,6 +23,9 @@ KERNEL_LEAST = (6, 1)
 BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
 LEAST_MINOR = {535: 146, 550: 40}
 
+#: Policies that lend idle time where the run state is known (docs/reference/policies.md section 10).
+LENDING = (1, 2, 6)
+
 OK, PROBLEM, WARNING, SKIPPED = "ok", "problem", "warning", "skipped"
 
 
@@ -86,6 +89,8 @@ class Facts:
     snapshot: Snapshot | None = None
     controls_ineffective: dict[int, str] = field(default_factory=dict)
     effect_check: dict[int, str] = field(default_factory=dict)
+    run_state: dict[int, str] = field(default_factory=dict)  # the source in use
+    run_state_errors: dict[int, str] = field(default_factory=dict)  # readings that could not be used
     cards: tuple[Card, ...] | None = None
     cards_error: str = ""
     mps: tuple[str, ...] = ()  # pipe directories of MPS daemons
@@ -330,6 +335,30 @@ def controls(facts: Facts) -> list[Finding]:
     return out or [Finding(name, SKIPPED, "no GPU is attached")]
 
 
+def _lending(gpu: Gpu, source: str, errors: str) -> Finding:
+    """What the run state of a GPU means for idle containers."""
+    name, label = "run state", f"GPU {gpu.index}"
+    failed = errors not in ("0", "none", "")
+    if source != "none":
+        text = f"{label}: {source} shows who has work"
+        return Finding(name, OK, text + (f"; {errors} readings could not be used" if failed else ""))
+    if failed:
+        text = f"{label}: {errors} readings could not be used and no source is: idle containers keep their turns"
+        return Finding(name, WARNING, text, f"dmesg has the reason; cgpu set gpu {gpu.index} policy N tries it again")
+    if gpu.policy in LENDING and sum(slot.opened for slot in gpu.slots) > 1:
+        text = f"{label}: none, so idle containers keep their turns"
+        return Finding(name, WARNING, text, "docs/reference/proc.md, run_state_source; policy soft does without it")
+    return Finding(name, OK, f"{label}: none; nothing is lent")
+
+
+def run_states(facts: Facts) -> list[Finding]:
+    """Whether idle time can be lent."""
+    gpus = facts.snapshot.gpus if facts.snapshot else ()
+    out = [_lending(gpu, facts.run_state.get(gpu.index, "none"), facts.run_state_errors.get(gpu.index, "0"))
+           for gpu in gpus]  # fmt: skip
+    return out or [Finding("run state", SKIPPED, "no GPU is attached")]
+
+
 def stale(facts: Facts) -> Finding:
     name = "stale containers"
     if facts.snapshot is None:
@@ -371,6 +400,7 @@ CHECKS: tuple[Callable[[Facts], Finding | list[Finding]], ...] = (
     daemon,
     policies,
     controls,
+    run_states,
     stale,
     libcuda,
 )

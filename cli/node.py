@@ -244,6 +244,8 @@ def read(paths: Paths) -> Facts:
         snapshot=snapshot,
         controls_ineffective=_of_stat(paths, snapshot, "control_ineffective"),
         effect_check=_of_stat(paths, snapshot, "effect_check"),
+        run_state=_of_stat(paths, snapshot, "run_state_source"),
+        run_state_errors=_of_stat(paths, snapshot, "run_state_errors"),
         cards=nvml[0],
         cards_error=nvml[1],
         mps=(str(mps),) if mps.exists() else (),

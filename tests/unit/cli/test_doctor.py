@@ -44,6 +44,7 @@ GOOD = Facts(
     engines=(Engine("docker", True, False), Engine(TOOLKIT, True, True)),
     daemon_listens=True,
     drift=0,
+    run_state={0: "chram"},
     cards=(Card(0),),
     without_libcuda=(),
 )
@@ -103,6 +104,13 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("policy", {"snapshot": None}, SKIPPED, "not loaded"),
     ("controls", {"snapshot": None}, SKIPPED, "no GPU"),
     ("controls", {"controls_ineffective": {0: "freeze"}}, PROBLEM, "freeze had no effect"),
+    ("run state", {"snapshot": None}, SKIPPED, "no GPU"),
+    (
+        "run state",
+        {"run_state": {}, "run_state_errors": {0: "9"}},
+        WARNING,
+        "9 readings could not be used and no source is",
+    ),
     ("stale containers", {"unfollowed": ("0123456789ab",)}, PROBLEM, "does not follow 0123456789ab"),
     ("stale containers", {"snapshot": None}, SKIPPED, "not loaded"),
     ("libcuda", {"without_libcuda": ("0123456789ab",)}, PROBLEM, "in 0123456789ab"),
@@ -171,6 +179,26 @@ def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str
     )
     (found,) = checks.controls(node.read(Paths.below(str(tree.root))))
     assert (found.status, text in found.text) == (status, True), found.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "source", "errors", "status", "text"),
+    [
+        (2, "chram", 0, OK, "GPU 0: chram shows who has work"),
+        (2, "chram", 3, OK, "chram shows who has work; 3 readings could not be used"),
+        (2, "none", 8, WARNING, "idle containers keep their turns"),
+        (1, "none", 0, WARNING, "none, so idle containers keep their turns"),
+        (3, "none", 0, OK, "nothing is lent"),
+        (5, "none", 0, OK, "nothing is lent"),
+    ],
+)
+def test_the_run_state(tree: Tree, policy: int, source: str, errors: int, status: str, text: str) -> None:
+    tree.gpu(0, policy=policy, stat=f"run_state_source {source}\nrun_state_known 1\nrun_state_errors {errors}")
+    tree.slot(0, ID1)
+    tree.slot(0, ID2)
+    (found,) = checks.run_states(node.read(Paths.below(str(tree.root))))
+    assert (found.status, text in found.text) == (status, True), found.text
+    assert (found.remedy != "") == (status == WARNING)
 
 
 def test_a_dying_container_is_stale(tree: Tree) -> None:
