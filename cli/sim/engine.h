@@ -56,6 +56,10 @@ struct cgpu_sim {
 	u32 buckets;
 	u64 mark_ns;
 	u64 idle_loss_ns, switching_ns;
+	u32 overlap_pct;	/* > 0: kernels run at once */
+	u32 others_run;		/* kernels of clients that are not first were on the engine */
+	u64 turnaround_ns, leave_ns;
+	u32 *run;		/* room for the numbers of all TSGs */
 	struct cgpu_sim_trace_log trace;
 	struct cgpu_sim_client client[CGPU_SIM_CLIENTS];
 	struct state state[CGPU_SIM_CLIENTS];
@@ -68,6 +72,18 @@ u64 cgpu_sim_next_submission(struct cgpu_sim *s, struct tsg *tsg, u64 end_ns);
 /* Move kernels submitted by now into the queue, as many as the gate passes. */
 void cgpu_sim_admit(struct cgpu_sim *s, struct tsg *tsg);
 
+/* The engine's steps that timeslices and overlap share. A kernel of the TSG can run, or is made
+ * to; false: it has none, or is frozen.
+ */
+bool cgpu_sim_runnable(struct cgpu_sim *s, u32 tsg);
+bool cgpu_sim_fetch(struct cgpu_sim *s, u32 tsg);
+void cgpu_sim_complete(struct cgpu_sim *s, struct tsg *tsg);
+/* @client has the engine until @to_ns. */
+void cgpu_sim_hold(struct cgpu_sim *s, u32 client, u64 to_ns);
+/* Nothing runs until @to_ns: a loss from when on a client has work. */
+void cgpu_sim_stay_idle(struct cgpu_sim *s, u64 to_ns);
+/* Up to the next event of kernels that run at once; false: none before @to_ns. */
+bool cgpu_sim_overlap_step(struct cgpu_sim *s, u64 to_ns);
 
 /* A kernel of a request: its length; that it ended, now. */
 u64 cgpu_sim_request_length(struct cgpu_sim *s, struct tsg *tsg);

@@ -43,7 +43,7 @@ class Gpu:
         self.ffi, self.lib = native.load()
         self.profile, self.personality, self.one_cpu = profile, personality, one_cpu
         self.clients = tuple(clients)
-        self.length_ns = length_ns
+        self.length_ns, self.seed = length_ns, seed
         machine = self.ffi.new("struct cgpu_sim_machine *")
         machine.ctxsw_ns = profile.ctxsw_us * US
         machine.timeslice_ns = profile.timeslice_us * US
@@ -126,6 +126,10 @@ class Gpu:
         """Take the client off the engine without a call, as soon as its kernel can be preempted."""
         for first in self._lists(number):
             self._set_enabled(number, first, False)
+
+    def overlap(self, overlap_pct: int, turnaround_us: float = 0.0) -> None:
+        """From now on no timeslices: kernels run at once, two or more at so many percent of the speed of one."""
+        self.lib.cgpu_sim_overlap(self.sim, overlap_pct, round(turnaround_us * US))
 
     # The driver's controls.
 

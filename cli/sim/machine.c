@@ -36,6 +36,7 @@ void cgpu_sim_free(struct cgpu_sim *s)
 	}
 	free(s->trace.stretch);
 	free(s->tsg);
+	free(s->run);
 	free(s);
 }
 
@@ -48,11 +49,15 @@ static bool add_tsg(struct cgpu_sim *s, u32 client, u32 process)
 {
 	const struct cgpu_sim_load *load = &s->state[client].load;
 	struct tsg *tsg = realloc(s->tsg, (s->tsgs + 1) * sizeof(*tsg));
-	u32 i;
+	u32 *run, i;
 
 	if (!tsg)
 		return false;
 	s->tsg = tsg;
+	run = realloc(s->run, (s->tsgs + 1) * sizeof(*run));
+	if (!run)
+		return false;
+	s->run = run;
 	tsg += s->tsgs;
 	memset(tsg, 0, sizeof(*tsg));
 	tsg->client = client;

@@ -2,7 +2,7 @@
 /* The engine: which TSG runs, until when. */
 #include "engine.h"
 
-static bool runnable(struct cgpu_sim *s, u32 i)
+bool cgpu_sim_runnable(struct cgpu_sim *s, u32 i)
 {
 	struct tsg *tsg = &s->tsg[i];
 
@@ -19,7 +19,7 @@ static u32 next_runnable(struct cgpu_sim *s, bool others_only)
 
 	for (n = 1; n < s->tsgs + !others_only; n++) {
 		i = (s->last + n) % s->tsgs;
-		if (runnable(s, i))
+		if (cgpu_sim_runnable(s, i))
 			return i;
 	}
 	return CGPU_SIM_NOBODY;
@@ -102,12 +102,13 @@ static void note_switched(struct cgpu_sim *s, const struct tsg *tsg)
 	}
 }
 
-static bool fetch(struct cgpu_sim *s, struct tsg *tsg)
+bool cgpu_sim_fetch(struct cgpu_sim *s, u32 i)
 {
+	struct tsg *tsg = &s->tsg[i];
 	const struct cgpu_sim_load *load = &s->state[tsg->client].load;
 	u64 submit_ns;
 
-	if (!runnable(s, s->cur))
+	if (!cgpu_sim_runnable(s, i))
 		return false;
 	if (tsg->started)
 		return true;
@@ -125,7 +126,7 @@ static bool fetch(struct cgpu_sim *s, struct tsg *tsg)
 	return true;
 }
 
-static void complete(struct cgpu_sim *s, struct tsg *tsg)
+void cgpu_sim_complete(struct cgpu_sim *s, struct tsg *tsg)
 {
 	struct cgpu_sim_client *c = &s->client[tsg->client];
 	struct state *st = &s->state[tsg->client];
@@ -174,8 +175,7 @@ static void slice_over(struct cgpu_sim *s)
 	}
 }
 
-/* @client has the engine until @to_ns. */
-static void hold(struct cgpu_sim *s, u32 client, u64 to_ns)
+void cgpu_sim_hold(struct cgpu_sim *s, u32 client, u64 to_ns)
 {
 	u64 from = s->now_ns, end, nr;
 
@@ -197,14 +197,14 @@ static void run_kernel(struct cgpu_sim *s, struct tsg *tsg, u64 to_ns)
 {
 	tsg->remaining_ns -= to_ns - s->now_ns;
 	s->client[tsg->client].busy_ns += to_ns - s->now_ns;
-	hold(s, tsg->client, to_ns);
+	cgpu_sim_hold(s, tsg->client, to_ns);
 }
 
 static void wait_for_switch(struct cgpu_sim *s, u64 to_ns)
 {
 	s->switching_ns += to_ns - s->now_ns;
 	if (s->own_switch)
-		hold(s, s->tsg[s->cur].client, to_ns);
+		cgpu_sim_hold(s, s->tsg[s->cur].client, to_ns);
 	s->now_ns = to_ns;
 }
 
@@ -220,7 +220,7 @@ static bool run(struct cgpu_sim *s, u64 to_ns)
 			return true;
 		tsg = &s->tsg[s->cur];
 	}
-	if (!tsg->started && !fetch(s, tsg)) {
+	if (!tsg->started && !cgpu_sim_fetch(s, s->cur)) {
 		go_idle(s);
 		return true;
 	}
@@ -234,14 +234,13 @@ static bool run(struct cgpu_sim *s, u64 to_ns)
 	}
 	run_kernel(s, tsg, stop);
 	if (stop == end)
-		complete(s, tsg);
+		cgpu_sim_complete(s, tsg);
 	else
 		slice_over(s);
 	return true;
 }
 
-/* Nothing runs until @to_ns: a loss from when on a client has work. */
-static void stay_idle(struct cgpu_sim *s, u64 to_ns)
+void cgpu_sim_stay_idle(struct cgpu_sim *s, u64 to_ns)
 {
 	u64 from_ns = to_ns;
 	u32 i;
@@ -264,6 +263,8 @@ static bool step(struct cgpu_sim *s, u64 to_ns)
 	u32 next;
 	u64 at;
 
+	if (s->overlap_pct)
+		return cgpu_sim_overlap_step(s, to_ns);
 	switch (s->phase) {
 	case IDLE:
 		next = s->tsgs ? next_runnable(s, false) : CGPU_SIM_NOBODY;
@@ -272,7 +273,7 @@ static bool step(struct cgpu_sim *s, u64 to_ns)
 			return true;
 		}
 		at = next_arrival(s);
-		stay_idle(s, at < to_ns ? at : to_ns);
+		cgpu_sim_stay_idle(s, at < to_ns ? at : to_ns);
 		return at < to_ns;
 	case SWITCH:
 		if (s->phase_end_ns > to_ns) {

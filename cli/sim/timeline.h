@@ -89,7 +89,7 @@ struct cgpu_sim_client {
 	u64 token_cost;		/* per kernel */
 	u64 gate_poll_ns;	/* > 0: gated, period of the checks */
 	u32 enabled;		/* some of its TSGs may run */
-	u32 pad;
+	u32 first;		/* in overlap: while it has work the others have not the engine */
 	/* How long others held a kernel up: its end, less the time at which it
 	 * could have begun, less its length.
 	 */
@@ -150,6 +150,12 @@ bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sche
 /* Advance to @to_ns and read each @poll_ns, or not at all if 0; true: as above, and it ended. */
 bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
 		    u64 poll_ns, u64 to_ns);
+
+/* From now on no timeslices: all kernels run at once, two or more together at @overlap_pct of
+ * the speed of one, in equal parts. Where clients are first, theirs alone, @turnaround_ns after
+ * they have work while the others run.
+ */
+void cgpu_sim_overlap(struct cgpu_sim *s, u32 overlap_pct, u64 turnaround_ns);
 
 /* The clients' processes do not run until @to_ns: they submit then what was due before. */
 void cgpu_sim_hold_clients(struct cgpu_sim *s, u64 to_ns);

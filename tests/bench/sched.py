@@ -292,7 +292,7 @@ def report(
         "simulated": True,
         "results": rows,
         "decision_ns": decisions,
-        "sources": {rival.name: rival.source for rival in RIVALS},
+        "sources": {rival.name: rival.source for rival in RULES},
         "bars": bars,
         "missed": problems,
         "known": known,

@@ -96,7 +96,7 @@ def alone(card: str, load: Container) -> Alone:
 def felt_alone(card: str, load: Container, seed: int, length_ns: int) -> tuple[float, Requests]:
     """The same measurement without the others: the part of the time it holds the card, and its requests."""
     gpu = Gpu(profile(card), Personality(), (load,), length_ns + 2 * S, seed)
-    who = RIVALS[0](gpu, (load,))
+    who = RULES[0](gpu, (load,))
     who.run(WARM_NS)
     gpu.mark()
     began = gpu.now
@@ -157,7 +157,7 @@ def progress(card: str, containers: Sequence[Container], busy: Sequence[int], wa
 def scheduler(cell: Cell, gpu: Gpu) -> Scheduler:
     if cell.rule == OURS:
         return Turns(gpu, cell.setup(), cell.scenario.containers, cell.scenario.changes)
-    kind = next(one for one in RIVALS if one.name == cell.rule)
+    kind = next(one for one in RULES if one.name == cell.rule)
     return kind(gpu, cell.scenario.containers, cell.slice_us)
 
 
@@ -244,7 +244,7 @@ def coming_and_going(cell: Cell, gpu: Gpu) -> dict[str, float | None]:
 
 def controls(cell: Cell) -> str | None:
     if cell.rule != OURS:
-        return next(one for one in RIVALS if one.name == cell.rule).control
+        return next(one for one in RULES if one.name == cell.rule).control
     found = CONTROLS[cell.policy or 0]
     return "freeze,timeslice" if found == "freeze" and cell.scenario.high is not None else found
 
@@ -349,7 +349,7 @@ def cells(cards: Sequence[str], slices: Sequence[int | None], scenarios: Sequenc
             lengths = scenario.slices or slices
             # A rival's rule has no slice of ours, but for the one that is ours without credit.
             found = [Cell(scenario, card, rival.name, slice_us=5000 if rival.control == "freeze" else None)
-                     for rival in RIVALS]  # fmt: skip
+                     for rival in RULES if rival.fits(scenario.containers)]  # fmt: skip
             for policy in scenario.policies:
                 found += [Cell(scenario, card, OURS, policy, slice_us) for slice_us in lengths if policy in TURNS]
                 if policy not in TURNS:
