@@ -34,6 +34,8 @@ NODE_OPTIONS = ("bind", "rprivate", "nosuid", "noexec")
 # bind: cgpu-runtime waits wait_s (at most 60) for a daemon, then 60 s for its answer.
 HOOK_TIMEOUT_S = {"bind": 120, "params": 30, "release": 30}
 
+DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
+
 # Names in /proc/devices whose majors give access to a GPU outside of the slice.
 REAL_DRIVERS = ("nvidia", "nvswitch", "nvlink", "nvlink-", "drm", "cgpu")
 # With each of these a root process in the container can change its device cgroup or the kernel.
@@ -55,6 +57,12 @@ class Options:
     hook_path: str
     allow_privileged: bool = False
     legacy_hook_config: str | None = None  # a config.toml for NVIDIA's legacy hook without devices
+
+
+def options(requester: str, runtime_path: str, allow_privileged: bool, legacy_hook_config: str) -> Options:
+    """The configured values. `requester`: the path of the cgpu-runtime that sent the request."""
+    runtime = requester if requester.startswith("/") else DEFAULT_RUNTIME
+    return Options(runtime_path or runtime, allow_privileged, legacy_hook_config or None)
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:
@@ -109,9 +117,15 @@ def prestart_hooks(spec: Spec) -> list[dict[str, Any]]:
 
 
 def majors_of(proc_devices: str) -> frozenset[int]:
-    """The majors of /proc/devices, character section, that lead to a GPU."""
+    """The majors of /proc/devices, character section, that lead to a GPU.
+
+    Refused without that section: a spec's nodes of the real drivers would stay in it.
+    """
     found: set[int] = set()
-    for line in proc_devices.split("Block devices:")[0].splitlines():
+    heading, _, characters = proc_devices.split("Block devices:")[0].partition("Character devices:")
+    if heading.strip() or not characters.strip():
+        raise Refused("/proc/devices cannot be read: the numbers of GPU drivers are not known")
+    for line in characters.splitlines():
         words = line.split()
         if len(words) == 2 and words[0].isdecimal() and words[1].startswith(REAL_DRIVERS):
             found.add(int(words[0]))

@@ -11,6 +11,7 @@
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "driver/driver.h"
+#include "driver/proc_devices.h"
 #include "intercept/seal.h"
 #include "intercept/uvm.h"
 #include "intercept/witness.h"
@@ -113,40 +114,51 @@ static bool same_cards(const struct ckm_gpu_desc *desc, u32 count)
 	return i == count;
 }
 
-static void take(const struct ckm_gpu_desc *desc, u32 count)
+static int take(const struct ckm_gpu_desc *desc, u32 count)
 {
 	struct ckm_gpu *gpu;
+	int ret = 0;
 	u32 i = 0;
 
 	if (same_cards(desc, count)) {
 		list_for_each_entry(gpu, &ckm_gpus, node)
 			gpu->desc = desc[i++];
-		return;
+		return 0;
 	}
 	ckm_gpus_forget();
 	for (i = 0; i < count; i++)
-		if (add_gpu(i, &desc[i]))
+		if (add_gpu(i, &desc[i])) {
 			pr_err("GPU %s: no memory for it\n", desc[i].pci);
+			ret = -ENOMEM;
+		}
+	return ret;
+}
+
+/* Read the list of GPUs, if a driver is loaded. -ENOMEM: it is not complete. */
+static int scan_gpus(void)
+{
+	struct ckm_gpu_desc *desc;
+	int count, ret = 0;
+
+	lockdep_assert_held(&ckm_lock);
+	desc = kcalloc(CGPU_MAX_GPUS, sizeof(*desc), GFP_KERNEL);
+	if (!desc)
+		return -ENOMEM;
+	if (!ckm_driver_get(true)) {
+		count = ckm_driver_enumerate(desc);
+		ckm_driver_put();
+		sort(desc, max(count, 0), sizeof(*desc), compare_pci, NULL);
+		ret = count < 0 ? count : take(desc, count);
+	}
+	kfree(desc);
+	return ret;
 }
 
 void ckm_gpus_scan(void)
 {
-	struct ckm_gpu_desc *desc;
-	u32 count;
-
 	lockdep_assert_held(&ckm_lock);
-	if (attached)
-		return;
-	desc = kcalloc(CGPU_MAX_GPUS, sizeof(*desc), GFP_KERNEL);
-	if (!desc)
-		return;
-	if (!ckm_driver_get(true)) {
-		count = ckm_driver_enumerate(desc);
-		ckm_driver_put();
-		sort(desc, count, sizeof(*desc), compare_pci, NULL);
-		take(desc, count);
-	}
-	kfree(desc);
+	if (!attached)
+		scan_gpus();
 }
 
 void ckm_gpus_ask_again(void)
@@ -174,23 +186,47 @@ struct id_info {
 };
 
 /* "GPU-" and the bytes in their order, by which nvidia-uvm identifies the GPU. No
- * container can register a GPU without a UUID with nvidia-uvm.
+ * container can register a GPU without a UUID with nvidia-uvm, so a call that failed for a
+ * passing reason (no memory, a timeout) is no answer. False: attach again later.
  */
-static void learn_uuid(struct ckm_gpu *gpu)
+static bool learn_uuid(struct ckm_gpu *gpu)
 {
 	struct gid_info *gid = kzalloc(sizeof(*gid), GFP_KERNEL);
+	u32 status;
 
-	if (gid && !ckm_drv_control(gpu->hclient, gpu->hsubdevice,
-				    NV2080_CTRL_GPU_GET_GID_INFO, gid, sizeof(*gid))) {
-		gid->data[sizeof(gid->data) - 1] = '\0';
-		strscpy(gpu->desc.uuid, (char *)gid->data, sizeof(gpu->desc.uuid));
-	}
+	if (!gid)
+		return false;
+	status = ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_GPU_GET_GID_INFO,
+				 gid, sizeof(*gid));
+	if (status == NV_OK)
+		ckm_driver_copy_uuid(gpu->desc.uuid, gid->data, sizeof(gid->data));
 	kfree(gid);
 	gpu->has_uuid = strstarts(gpu->desc.uuid, "GPU-") &&
 			!uuid_parse(gpu->desc.uuid + strlen("GPU-"), &gpu->raw_uuid);
 	if (!gpu->has_uuid)
-		pr_warn("GPU %u: the driver says no UUID of it (\"%s\")\n", gpu->index,
-			gpu->desc.uuid);
+		pr_warn("GPU %u: the driver says no UUID of it (status 0x%x)\n", gpu->index,
+			status);
+	return gpu->has_uuid || status == NV_ERR_NOT_SUPPORTED;
+}
+
+/* ctrl2080mc.h: NV2080_CTRL_MC_GET_ARCH_INFO_PARAMS */
+struct arch_info {
+	u32 architecture, implementation, revision;
+	u8 sub_revision;
+};
+
+/* Without it the GPU has no pages of a size that some chips lack. */
+static void learn_arch(struct ckm_gpu *gpu)
+{
+	struct arch_info info = {};
+
+	if (ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_MC_GET_ARCH_INFO, &info,
+			    sizeof(info))) {
+		pr_warn("GPU %u: the driver says no architecture of it; pages of 512 MiB are refused\n",
+			gpu->index);
+		info.architecture = 0;
+	}
+	gpu->arch = info.architecture;
 }
 
 static bool learn_total(struct ckm_gpu *gpu)
@@ -217,7 +253,8 @@ static bool learn_instance(struct ckm_gpu *gpu)
 	struct id_info info = { .gpu_id = gpu->desc.gpu_id };
 
 	if (ckm_drv_control(gpu->hclient, gpu->hclient, NV0000_CTRL_ID_INFO_V2,
-			    &info, sizeof(info)))
+			    &info, sizeof(info)) ||
+	    info.device_instance == CKM_ALL_ONES)
 		return false;
 	gpu->instance = info.device_instance;
 	return true;
@@ -225,16 +262,17 @@ static bool learn_instance(struct ckm_gpu *gpu)
 
 /* Probe with an empty list of channels: a driver that returns NOT_SUPPORTED (the open
  * one without GSP) has no freeze control. Whether an accepted control moves the share
- * cannot be measured while nothing runs: effect_check.c.
+ * cannot be measured while nothing runs: effect_check.c. False: no memory for the probe.
  */
-static void probe_controls(struct ckm_gpu *gpu)
+static bool probe_controls(struct ckm_gpu *gpu)
 {
 	const struct cgpu_core_ops *core;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 	void *empty = kzalloc(NV2080_DISABLE_CHANNELS_SIZE, GFP_KERNEL);
 
-	if (!empty ||
-	    ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, empty,
+	if (!empty)
+		return false;
+	if (ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, empty,
 			    NV2080_DISABLE_CHANNELS_SIZE) == NV_ERR_NOT_SUPPORTED) {
 		pr_warn("GPU %u: the driver cannot freeze channels; policies 0 to 3 are not enforced\n",
 			gpu->index);
@@ -246,6 +284,7 @@ static void probe_controls(struct ckm_gpu *gpu)
 	core->sched.set_controls(gpu->sched, controls, ktime_get_ns());
 	ckm_core_leave();
 	mutex_unlock(&gpu->lock);
+	return true;
 }
 
 /* The PCI device shows whether the GPU is awake. A simulated GPU has none. */
@@ -294,10 +333,9 @@ static int open_gpu(struct ckm_gpu *gpu)
 			  device_params, sizeof(device_params)) ||
 	    ckm_drv_alloc(gpu->hclient, gpu->hdevice, &gpu->hsubdevice, NV20_SUBDEVICE_0,
 			  &subdevice, sizeof(subdevice)) ||
-	    !learn_total(gpu))
+	    !learn_total(gpu) || !learn_uuid(gpu) || !probe_controls(gpu))
 		goto err_client;
-	learn_uuid(gpu);
-	probe_controls(gpu);
+	learn_arch(gpu);
 	ckm_check_start(gpu);
 	start_run_state(gpu);
 	set_open(gpu, true);
@@ -332,7 +370,10 @@ int ckm_gpus_attach(const char **why)
 	ret = ckm_core_pin();
 	if (ret)
 		return ret;
-	ckm_gpus_scan();
+	*why = "out of memory";
+	ret = scan_gpus();
+	if (ret)
+		goto err_core;
 	*why = "no supported NVIDIA driver is loaded (see the kernel log)";
 	ret = ckm_driver_get(false);
 	if (ret)
@@ -341,7 +382,10 @@ int ckm_gpus_attach(const char **why)
 	ret = ckm_seal_attach();
 	if (ret)
 		goto err_driver;
-	ckm_driver_learn_uvm();
+	*why = "the device numbers cannot be read (see the kernel log)";
+	ret = ckm_driver_learn_uvm();
+	if (ret)
+		goto err_seal;
 	ckm_uvm_attach();
 	ckm_witness_start();
 	*why = "a GPU could not be opened (see the kernel log)";
@@ -370,6 +414,7 @@ err_gpus:
 		close_gpu(gpu);
 	ckm_witness_stop();
 	ckm_uvm_detach();
+err_seal:
 	ckm_seal_detach();
 err_driver:
 	ckm_driver_put();
@@ -403,10 +448,8 @@ static void scan_work(struct work_struct *work)
 {
 	mutex_lock(&ckm_lock);
 	ckm_gpus_scan();
-	if (attached) {
-		ckm_driver_learn_uvm();
+	if (attached && !ckm_driver_learn_uvm())
 		ckm_uvm_attach();
-	}
 	mutex_unlock(&ckm_lock);
 }
 static DECLARE_WORK(scan, scan_work);

@@ -62,6 +62,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.migrate		= cgpu_sched_migrate,
 		.control_moved		= cgpu_sched_control_moved,
 		.set_run_state		= cgpu_sched_set_run_state,
+		.freeze_failed		= cgpu_sched_freeze_failed,
 	},
 	.check = {
 		.init			= cgpu_check_init,
@@ -106,8 +107,8 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.abi			= cgpu_call_abi,
 		.engine_is_gr		= cgpu_call_engine_is_gr,
 		.is_vidmem		= cgpu_call_is_vidmem,
-		.fb_info		= cgpu_call_fb_info,
 		.has_page_size		= cgpu_call_has_page_size,
+		.fb_info		= cgpu_call_fb_info,
 		.not_there		= cgpu_call_not_there,
 		.thermal_reads		= cgpu_call_thermal_reads,
 		.force_cilp		= cgpu_call_force_cilp,
@@ -121,6 +122,6 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.format_meminfo		= cgpu_format_meminfo,
 		.format_merge_pids	= cgpu_format_merge_pids,
 		.format_slot_stat	= cgpu_format_slot_stat,
+		.format_slot_waits	= cgpu_format_slot_waits,
 	},
 };
-		.format_slot_waits	= cgpu_format_slot_waits,

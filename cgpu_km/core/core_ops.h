@@ -59,6 +59,7 @@ struct cgpu_sched_ops {
 	int (*migrate_back)(const struct cgpu_sched *t, void *older, u32 older_version);
 	u32 (*control_moved)(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns);
 	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
+	void (*freeze_failed)(struct cgpu_sched *t, u32 slot, u64 now_ns);
 };
 
 /* Whether the controls act: sched_check.h. */
@@ -113,8 +114,8 @@ struct cgpu_nv_ops {
 	const struct cgpu_abi *(*abi)(u32 branch);
 	bool (*engine_is_gr)(u32 engine);
 	bool (*is_vidmem)(u32 attr, u32 flags);
-	u32 (*fb_info)(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, u64 bar1_used,
 	bool (*has_page_size)(u32 arch, u32 attr, u32 attr2);
+	u32 (*fb_info)(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, u64 bar1_used,
 		       u64 bar1_left);
 	bool (*not_there)(u32 cmd, u8 *params, u32 size);
 	bool (*thermal_reads)(const u8 *params, u32 size);
@@ -133,9 +134,9 @@ struct cgpu_text_ops {
 	u32 (*format_merge_pids)(struct cgpu_pid_mem *pids, u32 count);
 	int (*format_slot_stat)(char *buf, size_t size, const struct cgpu_ledger *led,
 				const struct cgpu_sched_stat *st, u64 refused_calls);
+	int (*format_slot_waits)(char *buf, size_t size, const struct cgpu_wait *wait);
 };
 
-	int (*format_slot_waits)(char *buf, size_t size, const struct cgpu_wait *wait);
 struct cgpu_core_ops {
 	u32 abi;
 	u32 sched_version;

@@ -202,6 +202,8 @@ u32 cgpu_sched_instances(const struct cgpu_sched *t);
  * the same call, before its owner gets the answer.
  */
 bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot);
+/* That freeze failed. No plan with calls may be under way. */
+void cgpu_sched_freeze_failed(struct cgpu_sched *t, u32 slot, u64 now_ns);
 
 /* Slice length from the measured median of the freeze control:
  * clamp(20 x p50, 5 ms, 30 ms).

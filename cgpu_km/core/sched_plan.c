@@ -3,12 +3,12 @@
 #include "sched_account.h"
 #include "policy.h"
 #include "sched_debt.h"
+#include "sched_failed.h"
 #include "sched_prio.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
 #include "sched_gpu.h"
 
-#define RETRY_NS	1000000ull	/* after a failed call; doubles each time */
 #define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
 #define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
 #define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
@@ -435,12 +435,6 @@ static void switch_over(struct cgpu_sched *t, const struct cgpu_sched_ack *ack, 
 	cgpu_sched_switch(t, in_force);
 }
 
-static void count_failed(struct cgpu_sched *t, u32 failed)
-{
-	for (; failed; failed &= failed - 1)
-		t->slot[__builtin_ctz(failed)].failed++;
-}
-
 /**
  * cgpu_sched_ack() - the calls of a plan were made
  * @t: the scheduler
@@ -469,15 +463,12 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	switch_over(t, ack, in_force);
 	ack_timeslices(t, plan, ack);
 
-	count_failed(t, failed);
 	t->freeze_unknown_mask = (t->freeze_unknown_mask & ~called) | failed;
 	t->ts_failed_mask = (t->ts_failed_mask & ~plan->timeslice_mask) | ts_failed;
 	t->inflight = 0;
 	cgpu_rr_planned(t);
-	if (failed | ts_failed) {
-		t->retry_ns = later_ns(ack->frozen_ns, ack->thawed_ns) + (RETRY_NS << t->fails);
-		t->fails += t->fails < CGPU_RETRY_DOUBLINGS;
-	} else if (!(t->freeze_unknown_mask | t->ts_failed_mask)) {
+	if (failed | ts_failed)
+		cgpu_failed_count(t, failed, later_ns(ack->frozen_ns, ack->thawed_ns));
+	else if (!(t->freeze_unknown_mask | t->ts_failed_mask))
 		t->fails = 0;
-	}
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Owns the reference to nvidia.ko. Callers of get and put hold ckm_lock. */
+#include <linux/ctype.h>
 #include <linux/delay.h>
 #include <linux/fs.h>
 #include <linux/kprobes.h>
-#include <linux/magic.h>
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/slab.h>
@@ -63,9 +63,7 @@ struct nv_rmapi_op {
 };
 static_assert(sizeof(struct nv_rmapi_op) == 72);
 
-/* Written by get and put under ckm_lock only. Read without a lock between them, except
- * uvm_major, which ckm_driver_learn_uvm() writes.
- */
+/* Written by get and put under ckm_lock only. Read without a lock between them. */
 static struct nv_rm_ops rm;
 static char version[64];
 static u32 branch;
@@ -73,7 +71,6 @@ static u32 fb_info_size;
 static u32 util_size;
 static struct cgpu_abi abi;
 static u32 gets;
-static u32 uvm_major;
 
 /* Functions of nvidia.ko's Linux layer, by its nv.h and nv-modeset-interface.h. Only that
  * layer has the minor of a GPU:
@@ -231,56 +228,6 @@ u32 ckm_driver_util_size(void)
 	return util_size;
 }
 
-/* Read a text file of procfs, at most @size - 1 bytes; NULL on any failure. @path is a
- * constant, never a tenant's. The file must be on procfs and one of the kernel's own:
- * kernel_read() requires .proc_read_iter, which a driver's file may lack and NVIDIA's do.
- */
-static char *read_proc_file(const char *path, size_t size)
-{
-	struct file *file = filp_open(path, O_RDONLY, 0);
-	size_t got = 0;
-	loff_t pos = 0;
-	ssize_t n;
-	char *text;
-
-	if (IS_ERR(file))
-		return NULL;
-	text = file_inode(file)->i_sb->s_magic == PROC_SUPER_MAGIC ?
-	       kvmalloc(size, GFP_KERNEL) : NULL;
-	while (text && got < size - 1) {
-		n = kernel_read(file, text + got, size - 1 - got, &pos);
-		if (n <= 0)
-			break;
-		got += n;
-	}
-	if (text)
-		text[got] = '\0';
-	filp_close(file, NULL);
-	return text;
-}
-
-void ckm_driver_learn_uvm(void)
-{
-	char *text = read_proc_file("/proc/devices", 16384);
-	u32 major = 0, n;
-	char *line, *rest = text;
-	char name[64];
-
-	while ((line = strsep(&rest, "\n"))) {
-		if (!strncmp(line, "Block devices", 13))
-			break;
-		if (sscanf(line, "%u %63s", &n, name) == 2 && !strcmp(name, "nvidia-uvm"))
-			major = n;
-	}
-	kvfree(text);
-	uvm_major = major;
-}
-
-u32 ckm_driver_uvm_major(void)
-{
-	return uvm_major;
-}
-
 bool ckm_driver_owns(const struct file_operations *fops)
 {
 	static const char * const names[] = { "nvidia", "nvidia_uvm", "nvsim" };
@@ -350,6 +297,20 @@ struct uuid_from_id {
 	u32 length;
 };
 
+void ckm_driver_copy_uuid(char uuid[CKM_UUID_SIZE], const u8 *text, size_t size)
+{
+	size_t len = strnlen(text, size), i;
+
+	uuid[0] = '\0';
+	if (len >= CKM_UUID_SIZE)
+		return;
+	for (i = 0; i < len; i++)
+		if (!isascii(text[i]) || !isgraph(text[i]))
+			return;
+	memcpy(uuid, text, len);
+	uuid[len] = '\0';
+}
+
 /* The driver has the UUID of a GPU once the GPU was opened or one of the driver's files
  * with the UUID was read. Until then @uuid stays "".
  */
@@ -366,22 +327,23 @@ static void learn_uuids(struct ckm_gpu_desc *desc, u32 count)
 		if (ckm_drv_control(client, client, NV0000_CTRL_UUID_FROM_ID, params,
 				    sizeof(*params)))
 			continue;
-		params->uuid[sizeof(params->uuid) - 1] = '\0';
-		strscpy(desc[i].uuid, params->uuid, sizeof(desc[i].uuid));
+		ckm_driver_copy_uuid(desc[i].uuid, params->uuid, sizeof(params->uuid));
 	}
 	ckm_drv_free(client, client, client);
 out:
 	kfree(params);
 }
 
-u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc)
+int ckm_driver_enumerate(struct ckm_gpu_desc *desc)
 {
 	struct nv_gpu_info *info = kcalloc(CGPU_MAX_GPUS, sizeof(*info), GFP_KERNEL);
 	u32 count, i, kept = 0;
 
 	if (!info)
-		return 0;
-	count = min_t(u32, rm.enumerate_gpus(info), CGPU_MAX_GPUS);
+		return -ENOMEM;
+	count = rm.enumerate_gpus(info);
+	if (count > CGPU_MAX_GPUS)	/* all ones */
+		count = 0;
 	for (i = 0; i < count; i++)
 		if (describe(&info[i], &desc[kept]))
 			kept++;
@@ -390,12 +352,26 @@ u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc)
 	return kept;
 }
 
+/* The stack for a call that gives something back, which must not fail for want of memory: try
+ * for a second. On success @sp may be NULL.
+ */
+static bool alloc_stack_for_end(void **sp)
+{
+	u32 tries;
+
+	for (tries = 0; tries < 100; tries++) {
+		if (!rm.alloc_stack(sp))
+			return true;
+		msleep(10);
+	}
+	return false;
+}
+
 static bool run_op(struct nv_rmapi_op *op)
 {
 	void *sp = NULL;
 
-	/* On success sp may be NULL. */
-	if (rm.alloc_stack(&sp))
+	if (op->op == NV01_FREE ? !alloc_stack_for_end(&sp) : rm.alloc_stack(&sp))
 		return false;
 	rm.op(sp, op);
 	rm.free_stack(sp);
@@ -471,7 +447,7 @@ void ckm_rm_close_gpu(u32 gpu_id)
 {
 	void *sp = NULL;
 
-	if (rm.alloc_stack(&sp))
+	if (!alloc_stack_for_end(&sp))
 		return;
 	rm.close_gpu(gpu_id, sp);
 	rm.free_stack(sp);

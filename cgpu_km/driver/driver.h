@@ -22,12 +22,19 @@ struct cgpu_abi;
 struct cgpu_core_ops;
 struct file_operations;
 
+#define CKM_UUID_SIZE	48
+
+/* What registers read as once the GPU has left the bus. An answer that is this is an error, not
+ * a size or a number, whatever the status says.
+ */
+#define CKM_ALL_ONES	0xffffffffu
+
 /* A GPU as the driver enumerates it. */
 struct ckm_gpu_desc {
 	u32 gpu_id;
 	u32 nv_minor;
 	char pci[16];		/* dddd:bb:ss.f */
-	char uuid[48];		/* "": the driver has not read it yet */
+	char uuid[CKM_UUID_SIZE];	/* "": the driver has not read it yet */
 };
 
 /**
@@ -62,20 +69,15 @@ u32 ckm_driver_util_size(void);
  */
 bool ckm_driver_fits(const struct cgpu_core_ops *core);
 
-/* Fill @desc, an array of CGPU_MAX_GPUS. Returns the number of GPUs; those without a minor
- * are left out. Sleeps. Between get and put.
+/* Fill @desc, an array of CGPU_MAX_GPUS. Returns the number of GPUs, or -ENOMEM; those without
+ * a minor are left out. Sleeps. Between get and put.
  */
-u32 ckm_driver_enumerate(struct ckm_gpu_desc *desc);
+int ckm_driver_enumerate(struct ckm_gpu_desc *desc);
+/* Copy the driver's UUID of a GPU, at most @size bytes, to @uuid; "" if it is no text. */
+void ckm_driver_copy_uuid(char uuid[CKM_UUID_SIZE], const u8 *text, size_t size);
 
 /* Minor of a GPU, given its nv_state_t. Between get and put. */
 u32 ckm_driver_minor_of(void *nv);
-
-/* ckm_driver_learn_uvm() reads the char device major of nvidia-uvm from /proc/devices.
- * It opens that file, so it may be called only in the context of an administrator.
- * ckm_driver_uvm_major() returns what was read last, 0: nvidia-uvm is not loaded.
- */
-void ckm_driver_learn_uvm(void);
-u32 ckm_driver_uvm_major(void);
 
 /* True if @fops are file operations of the driver or of its simulation (nvsim). */
 bool ckm_driver_owns(const struct file_operations *fops);

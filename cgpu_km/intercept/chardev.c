@@ -10,6 +10,7 @@
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "driver/driver.h"
+#include "driver/proc_devices.h"
 #include "intercept/backing_file.h"
 #include "intercept/chardev.h"
 #include "intercept/rm_call.h"

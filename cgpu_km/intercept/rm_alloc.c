@@ -48,6 +48,36 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	}
 }
 
+/* The driver may keep an object that the tenant does not get: its charges stay until the
+ * container is gone.
+ */
+static void keep_refused(struct ckm_alloc *a, u32 handle)
+{
+	struct ckm_container *ct = a->rc->call->backing->ct;
+	struct cgpu_obj *obj = &a->obj->core;
+
+	pr_notice_ratelimited("container %s: the driver may keep object 0x%x: it stays charged\n",
+			      ct->dir, handle);
+	a->mem = NULL;
+	a->userd = NULL;
+	mutex_lock(&ct->rm_lock);
+	obj->overhead = 0;	/* the slot's sum keeps it */
+	mutex_unlock(&ct->rm_lock);
+}
+
+static u32 free_in_driver(struct ckm_alloc *a, u32 handle)
+{
+	struct cgpu_obj *obj = &a->obj->core;
+
+	return ckm_drv_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient, handle);
+}
+
+static void free_refused(struct ckm_alloc *a, u32 handle)
+{
+	if (free_in_driver(a, handle) != NV_OK)
+		keep_refused(a, handle);
+}
+
 /* Correct the charge to the size that the driver reports. False: the driver reports
  * none, or it does not fit; the object is freed again.
  */
@@ -70,9 +100,7 @@ static bool verify_size(struct ckm_alloc *a)
 		return true;
 	pr_notice_ratelimited("container %s: an allocation of %llu bytes could not be verified (%d); freed\n",
 			      ct->dir, a->mem->bytes, ret);
-	/* If the driver does not free it, the charge stays until the container is gone. */
-	if (ckm_drv_free(obj->hclient, a->parent->hobject, obj->hobject) != NV_OK)
-		a->mem = NULL;
+	free_refused(a, obj->hobject);
 	return false;
 }
 
@@ -144,7 +172,7 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	struct ckm_alloc *a = call->post_data;
 	struct ckm_container *ct = call->backing->ct;
 	struct cgpu_obj *obj = &a->obj->core;
-	u32 status = get32(arg, a->status_at);
+	u32 status = get32(arg, a->status_at), handle = get32(arg, a->handle_at);
 
 	if (obj->kind == CGPU_KIND_DEVICE)	/* restore the tenant's hClientShare */
 		put32(call->nested.copy, NV_DEVICE_CLIENT_SHARE, a->share);
@@ -152,30 +180,29 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 		return;
 	/* A REGISTER_FD meanwhile may have bound the client to the other file. */
 	if (obj->kind == CGPU_KIND_CLIENT && READ_ONCE(call->backing->registered)) {
-		ckm_drv_free(get32(arg, a->handle_at), get32(arg, a->handle_at),
-			     get32(arg, a->handle_at));
+		ckm_drv_free(handle, handle, handle);
 		ckm_call_denied(call, "client on a registered file, class", obj->cls);
 		status = NV_ERR_FUNCTION;
 		goto refuse;
 	}
+	status = NV_ERR_ARGUMENT;
+	/* The driver returned a different handle from the inserted one, or none: free the new
+	 * object, which is not in the tree. It answers NV_OK for a handle that it does not have,
+	 * so that proves nothing.
+	 */
+	if (handle == CKM_ALL_ONES || (a->in_tree && obj->hobject != handle)) {
+		free_in_driver(a, handle);
+		keep_refused(a, handle);
+		goto refuse;
+	}
 	if (!a->in_tree) {
 		if (!a->parent)
-			obj->hclient = get32(arg, a->handle_at);
-		status = ckm_alloc_add_pending(a, get32(arg, a->handle_at));
+			obj->hclient = handle;
+		status = ckm_alloc_add_pending(a, handle);
 		if (status != NV_OK) {
-			ckm_drv_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
-				     obj->hobject);
+			free_refused(a, handle);
 			goto refuse;
 		}
-	}
-	status = NV_ERR_ARGUMENT;
-	if (obj->hobject != get32(arg, a->handle_at)) {
-		/* The driver returned a different handle from the inserted one. Free
-		 * the new object: it is not in the tree.
-		 */
-		ckm_drv_free(obj->hclient, a->parent ? a->parent->hobject : obj->hclient,
-			     get32(arg, a->handle_at));
-		goto refuse;
 	}
 	status = NV_ERR_NO_MEMORY;
 	if (obj->kind == CGPU_KIND_VIDMEM && a->mem && !verify_size(a))

@@ -109,7 +109,8 @@ static long fb_info(struct control *c)
 		return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
 	pairs = memdup_user(list, count * 8);
 	if (IS_ERR(pairs))
-		return ckm_rm_answer(c->rc, NV_ERR_ADDRESS);
+		return ckm_rm_answer(c->rc, PTR_ERR(pairs) == -ENOMEM ? NV_ERR_RESOURCES
+								      : NV_ERR_ADDRESS);
 	status = slice_fb_info(c, count, pairs);
 	if (status == NV_OK && copy_to_user(list, pairs, count * 8))
 		status = NV_ERR_ADDRESS;

@@ -112,7 +112,10 @@ long ckm_rm_run_map_dma(struct ckm_rm_call *rc)
 	ret = ckm_rm_forward(rc);
 	ckm_mem_ops_end(ct);
 	map = rc->map;
-	if (map) {	/* not inserted */
+	/* Not inserted. If the driver ran the call unseen, it may have mapped: the charge stays
+	 * until the memory is freed.
+	 */
+	if (map && !rc->call->unseen) {
 		mutex_lock(&ct->rm_lock);
 		ckm_obj_overhead_less_locked(ct, memory, map->pt_bytes);
 		mutex_unlock(&ct->rm_lock);

@@ -33,6 +33,7 @@ struct uvm_ref {
 	u64 overhead;			/* bytes of page tables of its mapping */
 	struct ckm_run_word word;	/* of a channel */
 };
+static_assert(sizeof(struct uvm_ref) <= 136);	/* docs/develop/bounds.md */
 /* Sorted: all tenants' references are here, and a tenant can take many. */
 static struct latch_tree_root uvm_refs;
 static DEFINE_SPINLOCK(uvm_refs_lock);	/* writers of uvm_refs */
@@ -160,7 +161,7 @@ static u32 charged_take(u32 take, u32 give, unsigned long a, u32 client, u32 han
 			void *info)
 {
 	struct ckm_call *call = ckm_call_mine();
-	struct uvm_ref *ref = kzalloc(sizeof(*ref), GFP_KERNEL);
+	struct uvm_ref *ref = kzalloc(sizeof(*ref), GFP_KERNEL_ACCOUNT);
 	struct cgpu_obj *obj;
 	bool kept;
 	u32 status;

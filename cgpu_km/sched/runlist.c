@@ -91,16 +91,18 @@ static void snapshot_add(struct snapshot *snap, const struct ckm_obj *obj)
 	snap->list[snap->count++].object = obj->core.hobject;
 }
 
-/* Copy what @filter accepts of the slot's channels, in one pass: the lock is held for as many
- * steps as the slot has channels, which its quota limits. What is added later is frozen by
- * the call that enables it, after ctrl_lock was dropped; for what is freed later the driver's
- * call fails.
+/* Copy what @filter accepts of the slot's channels, or one handle of each of its TSGs (@filter
+ * NULL), in one pass: the lock is held for as many steps as the slot has of them, which its quota
+ * limits. What is added later is frozen by the call that enables it, after ctrl_lock was dropped;
+ * for what is freed later the driver's call fails.
  */
-static struct snapshot *snapshot_channels(struct ckm_gpu *gpu, u32 sched_id,
-					  const struct ckm_channel_filter *filter)
+static struct snapshot *take_snapshot(struct ckm_gpu *gpu, u32 sched_id,
+				      const struct ckm_channel_filter *filter)
 {
-	struct snapshot *snap = new_snapshot(gpu, sched_id, false);
+	bool tsgs = !filter;
+	struct snapshot *snap = new_snapshot(gpu, sched_id, tsgs);
 	const struct ckm_obj *obj;
+	struct list_head *at;
 	struct ckm_slot *slot;
 
 	if (!snap)
@@ -108,33 +110,14 @@ static struct snapshot *snapshot_channels(struct ckm_gpu *gpu, u32 sched_id,
 	mutex_lock(&gpu->lock);
 	slot = gpu->slot[sched_id];
 	if (slot)
-		list_for_each_entry(obj, &slot->channels, sched) {
+		list_for_each(at, tsgs ? &slot->tsgs : &slot->channels) {
 			if (snap->count == snap->room)
 				break;
-			if (matches(filter, obj))
+			obj = tsgs ? list_first_entry(&list_entry(at, struct ckm_group, sched)->handles,
+						      struct ckm_obj, sched) :
+				     list_entry(at, struct ckm_obj, sched);
+			if (tsgs || matches(filter, obj))
 				snapshot_add(snap, obj);
-		}
-	mutex_unlock(&gpu->lock);
-	return snap;
-}
-
-/* The same for its TSGs: one handle of each. */
-static struct snapshot *snapshot_tsgs(struct ckm_gpu *gpu, u32 sched_id)
-{
-	struct snapshot *snap = new_snapshot(gpu, sched_id, true);
-	const struct ckm_group *group;
-	struct ckm_slot *slot;
-
-	if (!snap)
-		return NULL;
-	mutex_lock(&gpu->lock);
-	slot = gpu->slot[sched_id];
-	if (slot)
-		list_for_each_entry(group, &slot->tsgs, sched) {
-			if (snap->count == snap->room)
-				break;
-			snapshot_add(snap, list_first_entry(&group->handles, struct ckm_obj,
-							    sched));
 		}
 	mutex_unlock(&gpu->lock);
 	return snap;
@@ -189,7 +172,7 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 			bool freeze)
 {
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
-	struct snapshot *snap = snapshot_channels(gpu, sched_id, filter);
+	struct snapshot *snap = take_snapshot(gpu, sched_id, filter);
 	u32 failure = list && snap ? NV_OK : NV_ERR_NO_MEMORY;
 	u32 at = 0, i;
 
@@ -338,21 +321,24 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
 	return done;
 }
 
-void ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
+bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 			  const struct ckm_channel_filter *filter)
 {
-	u64 failed_ns;
+	u64 failed_ns = 0;
+	bool done;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	freeze_slot(gpu, sched_id, filter, true);
-	if (ckm_ctrl_needs_restart(gpu))
-		ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns);
+	done = freeze_slot(gpu, sched_id, filter, true);
+	if (ckm_ctrl_needs_restart(gpu) &&
+	    !ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns) && failed_ns)
+		done = false;
+	return done;
 }
 
 bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 {
 	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
-	struct snapshot *snap = snapshot_tsgs(gpu, sched_id);
+	struct snapshot *snap = take_snapshot(gpu, sched_id, NULL);
 	u32 i, status, failure = snap ? NV_OK : NV_ERR_NO_MEMORY;
 
 	lockdep_assert_held(&gpu->ctrl_lock);

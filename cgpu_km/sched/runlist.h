@@ -31,9 +31,10 @@ struct ckm_channel_filter {
 u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
 
 /* Freeze the slot's channels that match @filter, and restart the runlist if the GPU needs
- * that. Errors are recorded as events. Caller holds gpu->ctrl_lock; takes gpu->lock.
+ * that. Errors are recorded as events. False: some may run. Caller holds gpu->ctrl_lock; takes
+ * gpu->lock.
  */
-void ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
+bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 			  const struct ckm_channel_filter *filter);
 
 /* Set the timeslice of every TSG of a slot; 0: the driver's default. It takes effect with

@@ -279,6 +279,23 @@ bool ckm_sched_is_frozen(struct ckm_slot *slot)
 	return frozen;
 }
 
+/* The new channels may run: let the core charge and report that, and repeat the freeze. */
+static void freeze_failed(struct ckm_slot *slot)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		core->sched.freeze_failed(gpu->sched, slot->sched_id, ktime_get_ns());
+		ckm_core_leave();
+	}
+	mutex_unlock(&gpu->lock);
+	ckm_gpu_kick(gpu);
+}
+
 static void freeze_new(struct ckm_slot *slot, const struct ckm_channel_filter *filter)
 {
 	struct ckm_gpu *gpu = slot->gpu;
@@ -289,8 +306,9 @@ static void freeze_new(struct ckm_slot *slot, const struct ckm_channel_filter *f
 	mutex_lock(&slot->enable_lock);
 	/* Under ctrl_lock the slot stays frozen between the check and the call. */
 	mutex_lock(&gpu->ctrl_lock);
-	if (ckm_sched_is_frozen(slot))
-		ckm_ctrl_freeze_some(gpu, slot->sched_id, filter);
+	if (ckm_sched_is_frozen(slot) &&
+	    !ckm_ctrl_freeze_some(gpu, slot->sched_id, filter))
+		freeze_failed(slot);
 	mutex_unlock(&gpu->ctrl_lock);
 	mutex_unlock(&slot->enable_lock);
 }

@@ -87,8 +87,10 @@ bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
 		fb->list[i].index = index[i];
 	ok = !ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FB_GET_INFO_V2,
 			      fb, ckm_driver_fb_info_size());
-	for (i = 0; i < count; i++)
+	for (i = 0; i < count; i++) {
 		kib[i] = fb->list[i].data;
+		ok &= kib[i] != CKM_ALL_ONES;
+	}
 	kfree(fb);
 	return ok;
 }

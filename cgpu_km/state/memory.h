@@ -3,6 +3,7 @@
 #ifndef CKM_MEMORY_H
 #define CKM_MEMORY_H
 
+#include <linux/build_bug.h>
 #include <linux/list.h>
 #include <linux/types.h>
 
@@ -20,6 +21,7 @@ struct ckm_mem {
 	u32 ids[CGPU_QUOTAS];		/* ct->rm_lock; returned together with the memory */
 	struct cgpu_mem *under;		/* ct->rm_lock; reference of a channel to its group's */
 };
+static_assert(sizeof(struct ckm_mem) <= 80);	/* docs/develop/bounds.md */
 
 /* Drop a reference to a record, NULL: no-op. The last one uncharges it, frees it and drops
  * its reference to @under. Caller holds rm_lock.

@@ -11,6 +11,7 @@
 #include "compat.h"
 #include "core/nv_abi.h"
 #include "driver/driver.h"
+#include "driver/proc_devices.h"
 #include "registry.h"
 #include "state/container.h"
 #include "state/gpu.h"

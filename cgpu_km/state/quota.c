@@ -41,7 +41,7 @@ static u32 ask_for_ids(struct ckm_gpu *gpu)
 			     sizeof(*fifo)))
 		ids = fifo->list[0].data;
 	kfree(fifo);
-	return ids ?: USUAL_IDS;
+	return ids && ids != CKM_ALL_ONES ? ids : USUAL_IDS;
 }
 
 void ckm_quota_learn(struct ckm_gpu *gpu, u64 bar1_bytes)

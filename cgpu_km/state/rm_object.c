@@ -463,7 +463,8 @@ u64 ckm_real_bytes(u32 client, u32 memory)
 		.count = 1, .list = (uintptr_t)&info,
 	};
 
-	if (ckm_drv_control(client, memory, NV0041_CTRL_GET_SURFACE_INFO, &params, sizeof(params)))
+	if (ckm_drv_control(client, memory, NV0041_CTRL_GET_SURFACE_INFO, &params,
+			    sizeof(params)) || info.data == CKM_ALL_ONES)
 		return 0;
 	return (u64)info.data * NV0041_SURFACE_SIZE_UNIT;
 }

@@ -3,6 +3,7 @@
 #ifndef CKM_RM_OBJECT_H
 #define CKM_RM_OBJECT_H
 
+#include <linux/build_bug.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/rbtree.h>
@@ -72,6 +73,7 @@ struct ckm_dma_map {
 	u64 at;				/* address that the driver returned */
 	u64 pt_bytes;			/* bytes */
 };
+static_assert(sizeof(struct ckm_dma_map) <= 80);	/* docs/develop/bounds.md, as below */
 
 /* A MAP_MEMORY and its part of BAR1. Looked up by the address that the driver returned, as
  * the driver does.
@@ -85,6 +87,9 @@ struct ckm_cpu_map {
 	u64 at;				/* address that the driver returned */
 	u64 bytes;
 };
+static_assert(sizeof(struct ckm_cpu_map) <= 88);
+static_assert(sizeof(struct ckm_obj) <= 288);
+static_assert(sizeof(struct ckm_group) <= 56);
 
 /* The record of a new TSG, with one reference; NULL: no memory. */
 struct ckm_group *ckm_group_alloc(void);

@@ -7,7 +7,7 @@
 struct nvsim_params nvsim = {
 	.version = NVSIM_VERSION_DEFAULT, .name = "Tesla T4", .arch = "turing", .gpus = 1, .ctx_mib = 100,
 	.fb_mib = { 15109 }, .fb_mib_count = 1,
-	.control_us = 300, .control_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .hmm = 1, .channel_ids = 2048, .seed = 1,
+	.control_us = 300, .control_spin_us = 50, .tail_us = 5000, .tail_pct = 0, .hmm = 1, .channel_ids = 2048, .seed = 1, .fault_times = 1,
 	.rules = {
 		.timeslice_us = 1024, .ctxsw_us = 82, .copy_mbps = 12000, .sm_count = 40, .launch_ns = 2000, .wave_ns = 10000,
 		.poll_us = 20, .idle_poll_us = 200, .commit_required = 1, .stubborn_ms = 1000, .chram_us = 200,
@@ -53,6 +53,11 @@ NVSIM_RULE(wave_ns, 0644, "what a wave of sm_count CTAs takes");
 NVSIM_RULE(chram_fault, 0644, "channel RAM reads 1: as ones, 2: 0xbadf5040, 3: busy for ever, 5: as zeros; 4: no address of it");
 NVSIM_RULE(chram_us, 0644, "how late it shows work that came while the engine is at other work");
 NVSIM_PARAM(trace, int, 0644, "log the RM and uvm calls that fail");
+NVSIM_PARAM(fault_nth, int, 0644, "the nth RM call from now on fails; counts down, 0: none");
+NVSIM_PARAM(fault_times, int, 0644, "and so many in all, from that one on");
+NVSIM_PARAM(fault_kind, int, 0644, "0: out of resources, 1: a timeout, 2: success, and an answer of all ones");
+NVSIM_PARAM(fault_cmd, uint, 0644, "count only this control or class, or 0x29 (free), 0x34 (dup), 0x57 (map); 0: all");
+NVSIM_PARAM(gone, int, 0644, "the GPU has left the bus: every RM call fails with 0xf");
 NVSIM_PARAM(channel_ids, int, 0444, "ids of channels, and of groups, that a runlist has; Turing has these for all of them");
 NVSIM_PARAM(seed, ulong, 0444, "of everything random");
 

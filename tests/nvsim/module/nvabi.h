@@ -31,6 +31,7 @@ typedef u32 NV_STATUS;
 
 /* nvstatuscodes.h */
 #define NV_OK 0x00
+#define NV_ERR_GPU_IS_LOST 0x0f
 #define NV_ERR_GPU_UUID_NOT_FOUND 0x12
 #define NV_ERR_ILLEGAL_ACTION 0x16
 #define NV_ERR_IN_USE 0x17

@@ -300,6 +300,7 @@ struct nvctl {
 	void *params;			/* kernel copy */
 	void *list;			/* kernel copy of the list params point to */
 	u32 count;			/* its elements */
+	bool ones;			/* answer all ones */
 };
 
 struct nvsim_params {
@@ -309,6 +310,8 @@ struct nvsim_params {
 	int gpus, ctx_mib;
 	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
 	int ctx_ms, close_ms, tables_kib, channel_ids, trace;
+	int fault_nth, fault_times, fault_kind, gone;
+	uint fault_cmd;
 	struct engine_rules rules;
 	ulong seed;
 };
@@ -318,11 +321,11 @@ struct nvinfo {
 	u32 index, value;
 };
 
+#define CHIP_AMPERE 0x170		/* nvchip.chip.arch */
+
 /*
  * The chip of a profile. Counts named litter_* are of the whole chip, the others of its enabled
  * part.
-#define CHIP_AMPERE 0x170		/* nvchip.chip.arch */
-
  */
 struct nvchip {
 	const char *arch, *short_name;
@@ -367,6 +370,16 @@ extern struct rw_semaphore nvsim_api_lock;	/* the RM API lock: write for everyth
 extern nv_state_t nvsim_ctl;
 struct nvgpu *nvsim_gpu_by_id(u32 gpu_id);
 struct nvgpu *nvsim_gpu_by_uuid(const u8 *uuid);
+
+/* fault.c */
+enum nvsim_fault { NVSIM_FAULT_NONE, NVSIM_FAULT_FAILS, NVSIM_FAULT_ONES };
+enum nvsim_fault nvsim_fault_hit(u32 cmd, u32 *status);
+
+/* FAILS: the call is not made, its status is set. ONES: it succeeds, and its answer is all ones. */
+static inline enum nvsim_fault nvsim_fault(u32 cmd, u32 *status)
+{
+	return unlikely(nvsim.fault_nth | nvsim.gone) ? nvsim_fault_hit(cmd, status) : NVSIM_FAULT_NONE;
+}
 
 /* chardev.c, mmap.c */
 int nvsim_chardev_init(void);
@@ -427,6 +440,8 @@ NV_STATUS nvsim_alloc_virtual(const struct nvsec *sec, u32 hroot, u32 hparent, u
 void nvsim_obj_destroy(struct nvobj *o);
 
 /* rm_mem.c */
+/* NV_ERR_INVALID_STATE if the chip has no such pages, or @sys memory has none. */
+NV_STATUS nvsim_check_page_size(u32 attr, u32 attr2, bool sys);
 NV_STATUS nvsim_mem_create(struct nvobj *parent, u32 cls, struct nv_mem_params *p, struct nvmem **out);
 void nvsim_op_vid_heap(const struct nvsec *sec, struct nvos32 *p);
 void nvsim_op_alloc_memory(const struct nvsec *sec, struct nvos02 *p, s32 fd);
@@ -440,8 +455,6 @@ void nvsim_op_unmap_dma_v1(const struct nvsec *sec, struct nvos47_v1 *p);
 /* rm_ctrl*.c, rm_sched.c, rm_export.c */
 typedef NV_STATUS (*nvctl_fn)(struct nvctl *c);
 struct nvctl_entry {
-/* NV_ERR_INVALID_STATE if the chip has no such pages, or @sys memory has none. */
-NV_STATUS nvsim_check_page_size(u32 attr, u32 attr2, bool sys);
 	u32 cmd;
 	s32 size;			/* exact; negative: at most; 0: no parameters */
 	u32 types;			/* NVT_BIT()s it is for */

@@ -197,6 +197,8 @@ void nvsim_op_free(const struct nvsec *sec, struct nvos00 *p)
 	struct nvclient *c;
 	struct nvobj *o;
 
+	if (nvsim_fault(NV_ESC_RM_FREE, &p->status) == NVSIM_FAULT_FAILS)
+		return;
 	down_write(&nvsim_api_lock);
 	p->status = NV_OK;
 	c = nvsim_client_get(sec, p->hRoot, &p->status);

@@ -349,7 +349,20 @@ NV_STATUS nvsim_alloc_virtual(const struct nvsec *sec, u32 hroot, u32 hparent, u
 	return st;
 }
 
+static void op_alloc(const struct nvsec *sec, struct nvos64 *p);
+
 void nvsim_op_alloc(const struct nvsec *sec, struct nvos64 *p)
+{
+	enum nvsim_fault fault = nvsim_fault(p->hClass, &p->status);
+
+	if (fault == NVSIM_FAULT_FAILS)
+		return;
+	op_alloc(sec, p);
+	if (fault == NVSIM_FAULT_ONES)
+		p->hNew = 0xffffffff;
+}
+
+static void op_alloc(const struct nvsec *sec, struct nvos64 *p)
 {
 	u8 *params;
 	struct nvclass k;

@@ -124,6 +124,11 @@ static void control_copied(struct nvctl *c, const struct nvctl_entry *e, struct 
 		locked_call(c, e, p);
 	if (p->status == NV_OK && e->after)
 		p->status = e->after(c);
+	if (c->ones) {
+		memset(c->params, 0xff, p->paramsSize);
+		if (l)
+			memset(c->list, 0xff, c->count * l->elem);
+	}
 	if (p->status == NV_OK && l)
 		p->status = list_out(c, l, out);
 	if (p->status == NV_OK)
@@ -135,7 +140,11 @@ void nvsim_op_control(const struct nvsec *sec, struct nvos54 *p)
 {
 	const struct nvctl_entry *e = find_entry(p->cmd);
 	struct nvctl c = { .sec = sec, .cmd = p->cmd, .size = p->paramsSize };
+	enum nvsim_fault fault = nvsim_fault(p->cmd, &p->status);
 
+	if (fault == NVSIM_FAULT_FAILS)
+		return;
+	c.ones = fault == NVSIM_FAULT_ONES;
 	if (!e || !size_fits(e, p->paramsSize)) {
 		locked_call(&c, e, p);		/* fails, with the reason that comes first */
 		log_refusal(e, p);

@@ -108,6 +108,8 @@ void nvsim_op_dup(const struct nvsec *sec, struct nvos55 *p)
 	struct nvclient *dst, *src;
 	struct nvobj *parent, *o;
 
+	if (nvsim_fault(NV_ESC_RM_DUP_OBJECT, &p->status) == NVSIM_FAULT_FAILS)
+		return;
 	down_write(&nvsim_api_lock);
 	p->status = NV_OK;
 	dst = nvsim_client_get(sec, p->hClient, &p->status);

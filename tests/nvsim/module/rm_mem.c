@@ -365,6 +365,8 @@ void nvsim_op_map_dma(const struct nvsec *sec, struct nvos46 *p)
 	struct nvobj *v, *o;
 	u64 va;
 
+	if (nvsim_fault(NV_ESC_RM_MAP_MEMORY_DMA, &p->status) == NVSIM_FAULT_FAILS)
+		return;
 	down_write(&nvsim_api_lock);
 	p->status = NV_OK;
 	c = nvsim_client_get(sec, p->hClient, &p->status);

@@ -403,7 +403,13 @@ Block devices:
 195 nvidia-not-a-block-device
 """
     assert oci.majors_of(text) == {195, 226, 234, 235, 509}
-    assert oci.majors_of("") == frozenset()
+
+
+@pytest.mark.parametrize("text", ["", "\n", "Block devices:\n259 blkext\n", "Character devices:\n", "195 nvidia\n"])
+def test_without_the_numbers_of_the_drivers_no_spec_is_edited(text: str) -> None:
+    """A node of the real driver under another name is known by its number only: it would stay in the container."""
+    with pytest.raises(Refused, match="/proc/devices cannot be read"):
+        oci.majors_of(text)
 
 
 JSON = st.recursive(

@@ -119,7 +119,7 @@ def test_a_group_holds_pages(group):
 
 def test_the_groups_are_all_there_is():
     entries = {p.name for p in (REPO / "docs").iterdir()}
-    assert entries - {*GROUPS, "architecture.md", "security.md"} == set()
+    assert entries - {*GROUPS, "architecture.md", "reliability.md", "security.md"} == set()
 
 
 # ---- files and functions that the pages name ----
@@ -221,3 +221,19 @@ def test_the_tests_that_the_page_names_exist(page, pattern):
     there = {path.stem for path in files}
     there |= {found for path in files for found in re.findall(r"^def (test_\w+)", TEXTS[path], re.MULTILINE)}
     assert len(named) > 10 and not named - there
+
+
+# ---- sizes ----
+
+
+def sizes_of(text: str) -> dict[str, int]:
+    """struct: bytes of `static_assert(sizeof(struct …) <= …)`."""
+    return {name: int(size) for name, size in re.findall(r"static_assert\(sizeof\(struct (\w+)\) <= (\d+)\)", text)}
+
+
+def test_the_sizes_are_those_of_the_code():
+    """The kernel holds what it compiles; the page holds the same numbers."""
+    code = "\n".join(path.read_text() for path in sorted((REPO / "cgpu_km").rglob("*.[ch]")))
+    page = (REPO / "docs/develop/bounds.md").read_text()
+    written = {name: int(size) for name, size in re.findall(r"^\| .* \| `(\w+)` \| (\d+) \|$", page, re.M)}
+    assert len(written) == 6 and sizes_of(code) == written

@@ -2,7 +2,7 @@
 """Assigns tests to boots, and checks the kernel log of each test.
 
 These tests run inside the virtual machine (`make test-vm`), as root. A test
-bears the marker of the kind of boot it needs (`bare`, `icount`, `docker`,
+bears the marker of the kind of boot it needs (`bare`, `icount`, `long`, `docker`,
 `engines`, `kube`, `systemd`, `cuda`, `cuda_nvcc`, `cuda_icount`, `driver`) or none. On the debug kernel the
 ordinary tests run except `stock_only` ones; the special boots are stock, and
 there only `debug_ok` tests run.
@@ -25,7 +25,19 @@ from sharebox import Tenant, crowd  # noqa: E402
 from slicebox import Box, nvclient  # noqa: E402
 from vm.harness import console  # noqa: E402
 
-SPECIAL = ("bare", "icount", "docker", "engines", "kube", "systemd", "cuda", "cuda_nvcc", "cuda_icount", "driver")
+SPECIAL = (
+    "bare",
+    "icount",
+    "long",
+    "docker",
+    "engines",
+    "kube",
+    "systemd",
+    "cuda",
+    "cuda_nvcc",
+    "cuda_icount",
+    "driver",
+)
 
 #: Parameters of the simulated driver.
 PERSONALITY = Path("/sys/module/nvsim/parameters")

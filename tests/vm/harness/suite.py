@@ -20,6 +20,7 @@ KINDS = {
     "plain": {},
     "bare": {"bare": True, "daemon": False},
     "icount": {"icount": True, "cpus": 1},
+    "long": {"daemon": False},
     "docker": {"docker": True, "memory": "4G"},
     "engines": {"memory": "4G"},
     "kube": {"daemon": False, "memory": "4G", "gpus": "2", "mem_mib": "15109,81559"},

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""Calls of the driver that fail, or lie: no half state, no lost charge, and all works again afterwards.
+
+nvsim makes them (`fault_nth` and its companions, `gone`: docs/develop/nvsim.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sharebox import GPU, NATIVE, PREEMPTIVE, put
+from slicebox import MIB, Box, clean_box, command, fb_used, until
+from slicebox import nvclient as nv
+
+pytestmark = pytest.mark.long
+
+FREE = nv.ESC_RM_FREE
+SURFACE_INFO = 0x410110
+GID_INFO = nv.CTRL_GET_GID_INFO
+LOST = 0x0F
+RESOURCES = 0x1A
+KINDS = {"resources": 0, "timeout": 1, "ones": 2}
+PARAMETERS = Path("/sys/module/nvsim/parameters")
+NAMES = (f"{n:012x}" + "fa" * 26 for n in itertools.count(0xFA0000000000))
+
+
+def left() -> int:
+    """Calls until the next fault; 0: it was used up."""
+    return int((PARAMETERS / "fault_nth").read_text())
+
+
+def stat(key: str) -> str:
+    return dict(line.split() for line in (GPU / "stat").read_text().splitlines())[key]
+
+
+@pytest.fixture
+def faults(personality) -> Callable[..., None]:
+    """Sets a fault: by its number, its kind and what it is for."""
+
+    def set_fault(nth: int, kind: str = "resources", cmd: int = 0, times: int = 1) -> None:
+        personality(fault_nth=0)
+        personality(fault_kind=KINDS[kind], fault_cmd=cmd, fault_times=times)
+        personality(fault_nth=nth)
+
+    return set_fault
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_call_of_an_attach_can_fail(faults, kind: str):
+    """The first container of a GPU is refused, or has the whole GPU: UUID, controls, memory."""
+    refused = 0
+    for nth in range(1, 100):
+        faults(nth, kind)
+        name = next(NAMES)
+        try:
+            command(f"create {name} gpu=0 memsize={64 * MIB}")
+        except OSError:
+            refused += 1
+            assert not left() and not Box.listed()
+            continue
+        unused = left()
+        faults(0)
+        assert stat("control") == "freeze,timeslice", f"call {nth}"
+        assert (GPU / "uuid").read_text().startswith("GPU-"), f"call {nth}"
+        command(f"destroy {name}")
+        until(lambda: not Box.listed())
+        if unused:
+            break
+    assert refused >= 4 and unused, "as many calls as an attach makes"
+    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+        assert rm.gpu(0).fb_info(nv.FB_RAM_SIZE) == [64 * 1024]
+
+
+def test_an_object_that_the_driver_does_not_free_stays_charged(faults):
+    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+        gpu = rm.gpu(0)
+        _, memory = gpu.alloc_vidmem(16 * MIB)
+        used = box.used
+        faults(1, cmd=FREE)
+        assert gpu.free(memory) == RESOURCES
+        assert box.used == used
+        assert gpu.free(memory) == 0
+        assert box.used == used - 16 * MIB
+
+
+@pytest.mark.parametrize("handle", [0, 0xABCD])
+def test_an_object_under_another_handle_is_refused_and_stays_charged(faults, handle: int):
+    """The driver made it, and says a handle that it does not have: what it keeps is not known."""
+    before = fb_used()
+    with Box(next(NAMES), 64) as box, box.client() as rm:
+        gpu = rm.gpu(0)
+        used = box.used
+        faults(1, "ones", cmd=nv.CLASS_VIDMEM)
+        status, _ = gpu.alloc_vidmem(16 * MIB, handle)
+        assert status == nv.NV_ERR_INVALID_ARGUMENT
+        assert box.used == used + 16 * MIB
+        assert gpu.alloc_vidmem(64 * MIB)[0] == nv.NV_ERR_NO_MEMORY
+    until(lambda: fb_used() == before)
+
+
+def test_a_size_of_all_ones_is_no_size(faults):
+    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+        gpu = rm.gpu(0)
+        used = box.used
+        faults(1, "ones", cmd=SURFACE_INFO)
+        assert gpu.alloc_vidmem(16 * MIB)[0] == nv.NV_ERR_NO_MEMORY
+        assert not left() and box.used == used
+
+
+def test_an_object_that_is_refused_and_not_freed_stays_charged(faults, personality):
+    with Box(next(NAMES), 64) as box, box.client() as rm:
+        gpu = rm.gpu(0)
+        used = box.used
+        # The question for the size and the free fail: both come from this module.
+        faults(2, times=2)
+        assert gpu.alloc_vidmem(16 * MIB)[0] == nv.NV_ERR_NO_MEMORY
+        assert not left() and box.used == used + 16 * MIB
+
+
+def test_a_new_channel_that_cannot_be_frozen_is_reported(faults, tenants):
+    """A container with weight 0 is out of turn for ever: its channels are frozen as they are made."""
+    put("policy", PREEMPTIVE)
+    try:
+        tenant = tenants()
+        tenant.write("weight", 0)
+        faults(1, "timeout", cmd=nv.CTRL_DISABLE_CHANNELS, times=10000)
+        tenant.start()
+        until(lambda: tenant.box.stat("enforced") == 0 and tenant.box.stat("failed_calls"))
+        faults(0)
+        until(lambda: tenant.box.stat("enforced") == 1)
+        unsure = tenant.box.stat("unsure_ns")
+        assert unsure > 0
+    finally:
+        faults(0)
+        put("policy", NATIVE)
+
+
+def test_a_gpu_that_leaves_the_bus(personality):
+    """Every call fails: the containers stay with their charges, new ones are refused, and all ends and begins again."""
+    before = fb_used()
+    with Box(next(NAMES), 64) as box:
+        with box.client() as rm:
+            gpu = rm.gpu(0)
+            _, memory = gpu.alloc_vidmem(16 * MIB)
+            used = box.used
+            personality(gone=1)
+            assert gpu.alloc_vidmem(1 * MIB)[0] == LOST
+            assert gpu.free(memory) == LOST
+            assert box.used == used
+            assert "Free:" in (box.proc / "meminfo").read_text()
+            assert stat("control")
+        until(lambda: box.used == 0)
+    until(lambda: not Box.listed())
+    with pytest.raises(OSError):
+        Box(next(NAMES), 64)
+    personality(gone=0)
+    until(lambda: fb_used() == before)
+    with clean_box(next(NAMES), 64) as box, box.client() as rm:
+        assert rm.gpu(0).alloc_vidmem(1 * MIB)[0] == 0
