@@ -20,7 +20,7 @@ from tracefile import Event, Trace, TraceError, flat, parse
 
 REPO = Path(__file__).resolve().parents[3]
 RMTAP = REPO / "tests/hardware/rmtap"
-PRELUDE = f"import os, sys; sys.path.insert(0, {str(REPO / 'tests/nvsim/lib')!r}); import nvclient as nv\n"
+PRELUDE = f"import os, sys; sys.path.insert(0, {str(REPO / 'tests/rmclient')!r}); import nvclient as nv\n"
 
 
 @pytest.fixture(scope="module")
