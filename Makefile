@@ -30,7 +30,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz record torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz soak reliability record torch demo real bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
@@ -63,7 +63,7 @@ vm: modules tools $(PACKAGES) $(USER_SPACE) ## run CMD='…' as root in a virtua
 vm-shell: modules tools $(PACKAGES) $(USER_SPACE) ## the same with a shell on this terminal
 	@$(VM) shell
 
-test: ## every level, cheap to dear, and a table at the end
+test: ## every level, two at a time, and a table at the end
 	@scripts/test-levels
 
 test-all: ## and the levels that make test has no time for
@@ -130,7 +130,7 @@ driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|5
 test-driver: modules tools driver ## cgpu_km over NVIDIA's own kernel driver and a simulated card
 	@$(VM) suite driver $(TEST)
 
-test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver, TEST=name to choose
+test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
 
 record: modules nvidia ## record the traces of NVIDIA's user space again (docs/develop/replay.md): NVIDIA=535|550|555
@@ -140,6 +140,12 @@ record: modules nvidia ## record the traces of NVIDIA's user space again (docs/d
 fuzz: modules tools ## hours of wrong calls: SECONDS=3600 SEED=n KERNEL=6.1|6.12|debug OPTIONS='…'
 	@TIMEOUT=$$(( $(or $(SECONDS),600) * 2 + 900 )) DAEMON=0 $(VM) run \
 		'python tests/fuzz/fuzzed.py $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(OPTIONS)'
+
+soak: modules tools ## random containers and faults of the driver: MINUTES=10 SEED=n KERNEL=6.1|6.12|debug; adds a record
+	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/soak/record.py run $(or $(MINUTES),10) $(or $(SEED),$(shell date +%s))
+
+reliability: setup ## write docs/reliability.md from the records of make soak
+	@$(PYTHON) tests/soak/record.py write
 
 torch: NVIDIA = 550
 torch: modules tools nvidia ## PyTorch on a slice (docs/develop/testing.md): downloads 2.5 GB once, or TORCH=<virtual environment>
