@@ -92,6 +92,24 @@ def test_levels_of_one_kind_have_names_of_their_own(levels):
     assert len(names) == len(set(names))
 
 
+GUEST = SCRIPT.parents[1] / "tests/vm/guest"
+KINDS = ("bare", "icount", "long", "docker", "engines", "kube", "systemd", "cuda", "cuda_nvcc", "cuda_icount", "driver")
+
+
+def test_what_make_test_leaves_out_is_in_make_test_all(levels):
+    """Each kind of boot with a test marked `more` has a boot in make test that leaves it out, and one that runs it."""
+    texts = [path.read_text() for path in GUEST.rglob("test_*.py")]
+    marked = [text for text in texts if "pytest.mark.more" in text]
+    kinds = {next((kind for kind in KINDS if f"pytest.mark.{kind}" in text), "plain") for text in marked}
+    assert len(kinds) > 2
+
+    def boots(there, words):
+        return {level.kind for level in there if level.boots and words in " ".join(level.variables)}
+
+    assert kinds <= boots(levels.LEVELS, "not more")
+    assert kinds <= boots(levels.LONG, levels.MORE)
+
+
 def test_the_claims_name_tests_that_exist():
     """docs/develop/testing.md lists the tests of each claim: each name is a file or a function."""
     repo = SCRIPT.parents[1]

@@ -73,8 +73,24 @@ def test_pytest_is_told_where_and_what():
     assert "guest/memory/test_ipc.py" in marked and "test_proc" not in marked
     without = suite.pytest_command("x", "plain", ["-mnot once"])
     assert without.endswith("'-mnot once' tests/vm/guest"), "every file has tests without a marker"
+    some = suite.pytest_command("x", "plain", ["-mchecked and not more"])
+    assert "guest/memory/test_ipc.py" in some and "test_proc" not in some
     by_file = suite.pytest_command("x", "plain", ["tests/vm/guest/proc/test_proc.py"])
     assert by_file.count("tests/vm/guest") == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "markers"),
+    [
+        ("checked", ["checked"]),
+        ("not once", []),
+        ("checked and not more", ["checked"]),
+        ("checked and more", ["checked", "more"]),
+        ("once or more", []),
+    ],
+)
+def test_the_markers_that_a_file_must_bear(expression, markers):
+    assert suite.needed(expression) == markers
 
 
 def test_the_ram_disk_is_a_cpio_archive():

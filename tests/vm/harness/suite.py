@@ -75,11 +75,20 @@ def pytest_command(name: str, kind: str, rest: list[str]) -> str:
     if names:
         words += ["-k", " or ".join(names)]
     if chosen == names:
-        marked = [word[2:] for word in words if word.startswith("-m") and not word.startswith("-mnot ")]
+        marked = [marker for word in words if word.startswith("-m") for marker in needed(word[2:])]
         words += places([kind] * (kind != "plain") + marked)
     # Plugins of other packages cost seconds to import in an emulated machine.
     plain = 'PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest --junitxml="$CGPU_RUN/junit.xml" '
     return plain + shlex.join(words)
+
+
+def needed(expression: str) -> list[str]:
+    """The markers that a file with a test of this `-m` must bear: `a and not b` needs a; `a or b` neither."""
+    words = expression.split()
+    if "or" in words:
+        return []
+    after = zip(["", *words], words, strict=False)
+    return [word for before, word in after if before != "not" and word not in ("and", "not")]
 
 
 def places(markers: list[str]) -> list[str]:

@@ -49,12 +49,14 @@ def test_wrong_calls():
     check_floors(fuzzed.fuzz(SECONDS, SEED), MADE | CONTEXTS, ANSWERED)
 
 
+@pytest.mark.more
 @pytest.mark.checked
 def test_wrong_calls_by_the_byte():
     """Without contexts the card's account and ours are equal at every quiet point."""
     check_floors(fuzzed.fuzz(SECONDS / 2, SEED, "--no-contexts"), {"allocs": 250}, {"escape": 15})
 
 
+@pytest.mark.more
 @pytest.mark.stock_only
 def test_shares_beside_wrong_calls():
     """Equal weights: extra work of the fuzzed container is charged to its own half, not to the neighbour's."""

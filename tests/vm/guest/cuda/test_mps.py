@@ -67,6 +67,7 @@ def server_log(box: d.Box) -> str:
     return c.program(box, "cat", f"{LOG}/server.log")
 
 
+@pytest.mark.more
 def test_no_result_differs_through_mps(pair: tuple[d.Box, d.Box], bare_walk: dict) -> None:
     """Of some 300 calls, against the driver alone without MPS."""
     one = pair[0]
@@ -103,6 +104,7 @@ def killed(pids: set[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.more
 def test_a_killed_client_and_a_killed_server_leave_nothing(pair: tuple[d.Box, d.Box]) -> None:
     one, two = pair
     with c.load(two) as neighbour:
@@ -122,6 +124,7 @@ def test_a_killed_client_and_a_killed_server_leave_nothing(pair: tuple[d.Box, d.
         c.program(one, "gpuload", "--json", "--seconds", "1")
 
 
+@pytest.mark.more
 def test_one_to_two_with_a_daemon_each(pair: tuple[d.Box, d.Box]) -> None:
     """Two clients and one: shares are those of the containers, however many clients a server has. Queues are long:
     three clients and two servers compete for two emulated processors. test_cuda_icount.py measures exactly."""

@@ -98,7 +98,7 @@ def test_a_daemon_that_stays_away_gives_back_when_it_comes(gate: Path) -> None:
         d.until(e.nothing_is_left, "given back")
 
 
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
+@pytest.mark.parametrize("runtime", ["runc", pytest.param("crun", marks=pytest.mark.more)])
 def test_a_start_that_fails_gives_back_at_once(runtime: str) -> None:
     """After cgpud, before the hooks: a mount of nothing. No look at everything comes in time to help."""
     engine = ByHand(runtime)

@@ -150,7 +150,14 @@ def dockerd(v1: Node) -> Iterator[None]:
             process.wait(60)
 
 
-@pytest.fixture(params=("runc", "crun", "podman", "docker"))
+@pytest.fixture(
+    params=(
+        "runc",
+        pytest.param("crun", marks=pytest.mark.more),
+        pytest.param("podman", marks=pytest.mark.more),
+        "docker",
+    )
+)
 def engine(request: pytest.FixtureRequest, v1: Node) -> Iterator[Engine]:
     with e.hands_over_to("crun" if request.param in ("crun", "podman") else "runc"):
         if request.param == "podman":
@@ -217,6 +224,7 @@ def test_two_that_outlive_the_first(v1: Node, by_hand: ByHand) -> None:
         d.until(lambda: not one.is_sliced(), "gone with the last one")
 
 
+@pytest.mark.more
 def test_a_daemon_that_lost_its_records(v1: Node, by_hand: ByHand) -> None:
     with started(by_hand, variables(3)) as one:
         d.stop_daemon(signal.SIGKILL)

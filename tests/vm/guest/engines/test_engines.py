@@ -43,7 +43,11 @@ def a_daemon_before_and_after() -> Iterator[None]:
     d.ensure_daemon()
 
 
-@pytest.fixture(params=ENGINES)
+#: runc under Podman: each half is in make test with another one.
+MORE = ("podman-runc",)
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.more if name in MORE else ()) for name in ENGINES])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Every test gives back what it took."""
     found, runtime = ENGINES[request.param]
@@ -245,7 +249,7 @@ CDI = {
 }
 
 
-@pytest.mark.parametrize("sliced", [True, False])
+@pytest.mark.parametrize("sliced", [True, pytest.param(False, marks=pytest.mark.more)])
 def test_cdi_devices_become_slices(sliced: bool) -> None:
     """`--device nvidia.com/gpu=0` brings the whole GPU, nodes and rules; with the variables none of it stays."""
     Path("/etc/cdi").mkdir(parents=True, exist_ok=True)
@@ -413,6 +417,7 @@ def test_no_room_for_records(by_hand: ByHand, tmp_path: Path) -> None:
 # ---- storms ----
 
 
+@pytest.mark.more
 def test_a_storm_of_starts_and_kills(by_hand: ByHand) -> None:
     """Each is killed as soon as it is there."""
 

@@ -57,7 +57,7 @@ def tamed_hook() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("mode", ["cdi", "jit-cdi"])
+@pytest.mark.parametrize("mode", ["cdi", pytest.param("jit-cdi", marks=pytest.mark.more)])
 def test_nodes_and_rules_in_the_file(mode: str) -> None:
     with started(use(mode), variables(6) | GPU) as one:
         assert one.nodes_come_from() == {"cgpu"}
@@ -66,7 +66,7 @@ def test_nodes_and_rules_in_the_file(mode: str) -> None:
         assert one.sh("cat /lib/libcuda.so.1").stdout == "not a library\n", "the driver's files are there"
 
 
-@pytest.mark.parametrize("mode", ["cdi", "jit-cdi", "legacy"])
+@pytest.mark.parametrize("mode", ["cdi", pytest.param("jit-cdi", marks=pytest.mark.more), "legacy"])
 def test_a_whole_gpu_stays_whole(mode: str) -> None:
     """Without the variables the changes of NVIDIA's runtime are kept; this also proves that the stand-in makes them."""
     with started(use(mode), GPU) as one:
@@ -98,6 +98,7 @@ def test_variables_without_the_toolkits_own() -> None:
         assert one.total_bytes() == one.memsize()
 
 
+@pytest.mark.more
 def test_under_podman() -> None:
     use("jit-cdi")
     podman = Podman()

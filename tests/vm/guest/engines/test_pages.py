@@ -69,6 +69,7 @@ def test_the_tutorial() -> None:
     assert "train" not in run("cgpu ps")
 
 
+@pytest.mark.more
 def test_the_how_to() -> None:
     for line in commands("howto.md", "howto"):
         run(line)

@@ -260,6 +260,7 @@ def test_a_second_mount_is_the_same(box: Box, tmp_path: Path) -> None:
         must("umount", tmp_path)
 
 
+@pytest.mark.more
 @pytest.mark.checked
 def test_mounts_under_churn(box: Box) -> None:
     """Mounted and unmounted while containers are made and destroyed: locks, references, directories."""

@@ -234,6 +234,7 @@ def test_the_core_that_runs_stays_and_the_one_before_may_go() -> None:
         all_go_on(made)
 
 
+@pytest.mark.more
 def test_a_hundred_swaps_under_a_full_house() -> None:
     with house(HOUSE, FAIR) as made:
         used = [one.box.used for one in made]
