@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cgpu_common.app import Command
+from cgpu_common.exits import CgpuError
 from cgpu_common.output import out
 from cgpu_common.proc import Paths, containers, engine_name, gpu_name, read_node
 from cgpu_common.tree import POLICIES
@@ -39,8 +40,8 @@ def container_words(ctx: click.Context, _param: click.Parameter, incomplete: str
         for one in containers(paths):
             name = engine_name(paths, one.id)
             gpus = ", ".join(f"GPU {number}" for number, _ in one.gpus)
-            found += [CompletionItem(word, help=gpus) for word in (name, label(one.id)) if word]
-    except Exception:
+            found += [_item(word, help=gpus) for word in (name, label(one.id)) if word]
+    except (CgpuError, OSError):
         return []
     return [item for item in found if item.value.startswith(incomplete)]
 
@@ -52,8 +53,8 @@ def _gpu_dirs(paths: Paths) -> list[Path]:
 def gpu_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     paths = _paths(ctx)
     try:
-        found = [CompletionItem(path.name, help=gpu_name(paths, read_node(path / "pci"))) for path in _gpu_dirs(paths)]
-    except Exception:
+        found = [_item(path.name, help=gpu_name(paths, read_node(path / "pci"))) for path in _gpu_dirs(paths)]
+    except (CgpuError, OSError):
         return []
     return [item for item in found if item.value.startswith(incomplete)]
 
@@ -68,7 +69,7 @@ def value_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     if node == "policy":
         return policy_words(ctx, param, incomplete)
     words = {"uvm": ("deny", "account"), "highprio": ("0", "1"), "ipc": ("none",)}.get(str(node), ())
-    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    return [_item(word) for word in words if word.startswith(incomplete)]
 
 
 @click.command("completion", cls=Command)
