@@ -10,6 +10,7 @@ from typing import Any
 from cgpu_common.share import allowed_pct, since_start_pct
 from cgpu_common.tree import POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
 
+from .columns import Column
 from .names import label
 from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
 
@@ -104,7 +105,17 @@ def inspect_json(one: Inspected) -> dict[str, Any]:
 
 # ---- GPUs ----
 
-GPU_HEAD = ("GPU", "NAME", "UUID", "POLICY", "CONTAINERS", "FREE WEIGHT", "USED MiB", "LIMITS MiB", "TOTAL MiB")
+GPU_HEAD = (
+    Column("GPU", right=True),
+    Column("NAME", least=8, tail=False),
+    Column("UUID"),
+    Column("POLICY"),
+    Column("CONTAINERS", right=True),
+    Column("FREE WEIGHT", right=True),
+    Column("USED MiB", right=True),
+    Column("LIMITS MiB", right=True, drop=1),
+    Column("TOTAL MiB", right=True),
+)
 SETTINGS = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 UUID_SHOWN = 12
 
@@ -161,7 +172,13 @@ def gpu_full_json(gpu: Gpu, settings: Mapping[str, str]) -> dict[str, Any]:
 
 # ---- policies ----
 
-POLICY_HEAD = ("POLICY", "NAME", "GPUS", "COMPUTE", "WEIGHT")
+POLICY_HEAD = (
+    Column("POLICY", right=True),
+    Column("NAME"),
+    Column("GPUS"),
+    Column("COMPUTE"),
+    Column("WEIGHT", drop=1),
+)
 
 
 def policy_rows(gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:

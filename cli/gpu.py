@@ -18,10 +18,12 @@ from cgpu_common.tree import Gpu, policy_name
 
 from . import change, daemon, describe
 from .admin import as_json_option, pass_paths, set_gpu
+from .columns import table
 from .complete import gpu_words, policy_words
 from .kernel import kernel
 from .names import label
-from .render import columns, percent, rounded
+from .render import percent, rounded
+from .terminal import width
 
 
 @click.group("gpu", cls=Group)
@@ -57,7 +59,7 @@ def gpu_list(paths: Paths, as_json: bool) -> None:
     """List the GPUs: policy, containers, free weight, memory."""
     gpus = proc.read_tree(paths).gpus
     data = {"gpus": [describe.gpu_full_json(gpu, _settings(paths, gpu.index)) for gpu in gpus]}
-    result(as_json, data, columns(describe.GPU_HEAD, [describe.gpu_row(gpu) for gpu in gpus]))
+    result(as_json, data, "\n".join(table(describe.GPU_HEAD, [describe.gpu_row(gpu) for gpu in gpus], width())))
 
 
 @gpu_group.command("show")
@@ -93,7 +95,7 @@ def policy_list(paths: Paths, as_json: bool) -> None:
             raise
         gpus = ()
     data = {"policies": describe.policy_json(gpus)}
-    result(as_json, data, columns(describe.POLICY_HEAD, describe.policy_rows(gpus)))
+    result(as_json, data, "\n".join(table(describe.POLICY_HEAD, describe.policy_rows(gpus), width())))
 
 
 def _title(gpu: Gpu) -> str:

@@ -9,25 +9,20 @@ from typing import Any
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import MIB, SOFT, Gpu, Slot, Snapshot, policy_name, slot_state
 
+from .columns import Column, table
 from .names import shown_ids
 
 PIDS_SHOWN = 4
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]) -> list[str]:
-    """A boxed table: columns as wide as their widest cell."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-
-    def line(row: Sequence[str]) -> str:
-        cells = [
-            f" {cell:>{width}} " if column in right else f" {cell:<{width}} "
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "|" + "|".join(cells) + "|"
-
-    body = [line(row) for row in rows]
-    return [rule, line(head), rule, *body, rule] if body else [rule, line(head), rule]
+PS_HEAD = (
+    Column("CONTAINER"),
+    Column("NAME", least=8),
+    Column("GPU", right=True),
+    Column("WEIGHT", right=True),
+    Column("USED MiB", right=True),
+    Column("LIMIT MiB", right=True),
+    Column("STATE"),
+    Column("PIDS", drop=1),
+)
 
 
 def mib(size: int) -> str:
@@ -58,17 +53,8 @@ def ids_of(snapshot: Snapshot) -> Mapping[str, str]:
     return shown_ids([slot.id for gpu in snapshot.gpus for slot in gpu.slots])
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table without lines, for users and for awk."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
-    )
-
-
-def ps_text(snapshot: Snapshot, whole_ids: bool = False) -> str:
+def ps_text(snapshot: Snapshot, whole_ids: bool = False, width: int | None = None) -> str:
     """One line per container, for users and for awk."""
-    head = ("CONTAINER", "NAME", "GPU", "WEIGHT", "USED MiB", "LIMIT MiB", "STATE", "PIDS")
     ids = ids_of(snapshot)
     rows = [
         (
@@ -84,7 +70,7 @@ def ps_text(snapshot: Snapshot, whole_ids: bool = False) -> str:
         for gpu in snapshot.gpus
         for slot in gpu.slots
     ]
-    return columns(head, rows)
+    return "\n".join(table(PS_HEAD, rows, width))
 
 
 def rounded(value: float | None) -> float | None:

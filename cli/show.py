@@ -14,6 +14,7 @@ from cgpu_common.output import result
 from . import change, daemon, describe, render
 from .admin import as_json_option, pass_paths
 from .complete import container_words, gpu_words
+from .terminal import width
 
 
 @click.command("version", cls=Command)
@@ -68,7 +69,7 @@ def ps(paths: proc.Paths, quiet: bool, no_trunc: bool, gpu: int | None, as_json:
         for slot in gpu.slots
     ]
     ids = dict.fromkeys(slot.id for one in snapshot.gpus for slot in one.slots)
-    text = "\n".join(ids) if quiet else render.ps_text(snapshot, no_trunc)
+    text = "\n".join(ids) if quiet else render.ps_text(snapshot, no_trunc, width())
     if text or as_json:
         result(as_json, {"containers": rows}, text)
 

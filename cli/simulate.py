@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,13 +19,25 @@ from cgpu_common.placement import POLICIES
 from cgpu_common.tree import policy_name
 
 from . import chrome
-from .render import percent, table
+from .columns import Column, table
+from .render import percent
 from .sim import config, draw, playback
 from .sim.model import Scenario, Setup, profile
 from .sim.run import Got, Result, run
+from .terminal import width
 
 SCHEMA_VERSION = 1
-HEAD = ("Container", "Weight", "Allowed", "Got", "Kernels/s", "Wait p50", "Wait p99", "Wait max")
+UNLIMITED = 100  # cells of the time line where nothing limits it
+HEAD = (
+    Column("Container", least=8),
+    Column("Weight", right=True),
+    Column("Allowed", right=True),
+    Column("Got", right=True),
+    Column("Kernels/s", right=True),
+    Column("Wait p50", right=True),
+    Column("Wait p99", right=True),
+    Column("Wait max", right=True),
+)
 EPILOG = """\b
 Examples:
   cgpu simulate --container name=train,weight=2,depth=150 --container name=serve,kernel_us=2000,rate=100
@@ -64,8 +75,22 @@ def _row(got: Got) -> list[str]:
     ]
 
 
-REQUEST_HEAD = ("Container", "Requests", "Open", "Requests/s", "p50", "p99", "max", "p99 of alone")
-FAIR_HEAD = ("Container", "Got", "Alone", "Max-min fair")
+REQUEST_HEAD = (
+    Column("Container", least=8),
+    Column("Requests", right=True),
+    Column("Open", right=True),
+    Column("Requests/s", right=True),
+    Column("p50", right=True),
+    Column("p99", right=True),
+    Column("max", right=True),
+    Column("p99 of alone", right=True),
+)
+FAIR_HEAD = (
+    Column("Container", least=8),
+    Column("Got", right=True),
+    Column("Alone", right=True),
+    Column("Max-min fair", right=True),
+)
 
 
 def _request_row(got: Got) -> list[str]:
@@ -83,20 +108,20 @@ def _request_row(got: Got) -> list[str]:
     ]
 
 
-def _more_tables(result: Result) -> list[str]:
+def _more_tables(result: Result, width: int | None) -> list[str]:
     """Of requests, and beside what each has alone."""
     lines = []
     requests = [_request_row(got) for got in result.got if got.requests]
     if requests:
-        lines += ["", *table(REQUEST_HEAD, requests, frozenset(range(1, len(REQUEST_HEAD))))]
+        lines += ["", *table(REQUEST_HEAD, requests, width)]
     fair = [
         [got.container.name, percent(got.share_pct), percent(got.alone.share_pct), percent(got.fair_pct)]
         for got in result.got
         if got.alone
     ]
     if fair:
-        lines += ["", *table(FAIR_HEAD, fair, frozenset(range(1, len(FAIR_HEAD))))]
-    return lines + [""] * bool(lines)
+        lines += ["", *table(FAIR_HEAD, fair, width)]
+    return lines
 
 
 def _title(result: Result) -> str:
@@ -105,20 +130,23 @@ def _title(result: Result) -> str:
     return f"{setup.profile.name}, simulated; policy {name}, slice {result.slice_us} us"
 
 
-def result_text(number: int, result: Result, width: int, plain: bool) -> list[str]:
-    cost = (
+def result_text(number: int, result: Result, width: int | None, plain: bool) -> list[str]:
+    idle = (
         f"No kernel running {result.idle_pct:.1f} %, of it {result.idle_loss_pct:.1f} with work queued and "
-        f"{result.switch_pct:.1f} switching; {result.turns_per_s:.0f} turns and "
-        f"{result.control_calls_per_s:.0f} control calls a second, "
-        f"sched thread {result.sched_thread_pct:.1f} % of a core"
+        f"{result.switch_pct:.1f} switching"
+    )
+    scheduler = (
+        f"Scheduler: {result.turns_per_s:.0f} turns and {result.control_calls_per_s:.0f} control calls a second, "
+        f"{result.sched_thread_pct:.1f} % of a core"
     )
     source = f"Run state: {result.setup.source}" + (
         f", {result.polls_per_s:.0f} polls a second; never seen on hardware" if result.setup.source != "none" else ""
     )
-    rows = table(HEAD, [_row(got) for got in result.got], frozenset(range(1, len(HEAD))))
-    lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, *_more_tables(result)]
-    lines += [cost, source, *result.notes, ""]
-    return lines + draw.time_line(result.line, [got.container.name for got in result.got], result.line_ms, width, plain)
+    rows = table(HEAD, [_row(got) for got in result.got], width)
+    lines = [f"GPU {number}: {_title(result)}, {result.seconds:.1f} s", "", *rows, *_more_tables(result, width)]
+    lines += ["", idle, scheduler, source, *result.notes, ""]
+    names = [got.container.name for got in result.got]
+    return lines + draw.time_line(result.line, names, result.line_ms, width or UNLIMITED, plain)
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:
@@ -374,9 +402,8 @@ def simulate(
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": scenario.seed}
         out(json.dumps(data | {"gpus": [result_json(i, one) for i, one in enumerate(results)]}, indent=2))
         return 0
-    width = shutil.get_terminal_size((100, 24)).columns
     for number, result in enumerate(results):
-        out("\n".join([*([""] if number else []), *result_text(number, result, width, _plain())]))
+        out("\n".join([*([""] if number else []), *result_text(number, result, width(), _plain())]))
     for path in written:
         out(f"wrote {path}")
     return 0

@@ -12,12 +12,31 @@ from cgpu_common.exits import Exit
 from cgpu_common.output import out
 from cgpu_common.placement import NOTHING, POLICIES
 
-from .render import percent, table
+from .columns import Column, table
+from .render import percent
 from .sim import cluster, cluster_config
+from .terminal import width
 
 SCHEMA_VERSION = 1
-POOL_HEAD = ("Pool", "Nodes", "GPUs", "Memory", "Allocated", "Empty nodes", "Empty GPUs", "Largest free")
-KIND_HEAD = ("Pod", "Asked", "Placed", "Left", "Further", "If unfragmented", "Each gets")
+POOL_HEAD = (
+    Column("Pool", least=8),
+    Column("Nodes", right=True),
+    Column("GPUs", right=True),
+    Column("Memory", right=True),
+    Column("Allocated", right=True),
+    Column("Empty nodes", right=True, drop=1),
+    Column("Empty GPUs", right=True),
+    Column("Largest free", right=True),
+)
+KIND_HEAD = (
+    Column("Pod", least=8),
+    Column("Asked", right=True),
+    Column("Placed", right=True),
+    Column("Left", right=True),
+    Column("Further", right=True),
+    Column("If unfragmented", right=True, drop=1),
+    Column("Each gets"),
+)
 
 
 def show(path: Path, policy: str, as_json: bool) -> int:
@@ -28,7 +47,7 @@ def show(path: Path, policy: str, as_json: bool) -> int:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": plan.seed}
         out(json.dumps(data | {"policies": [result_json(plan, one) for one in results]}, indent=2))
     else:
-        out("\n\n".join("\n".join(result_text(plan, one)) for one in results))
+        out("\n\n".join("\n".join(result_text(plan, one, width())) for one in results))
     holds = any(all(pod.node is not None for pod in one.pods) for one in results)
     return int(Exit.OK if holds else Exit.PROBLEMS)
 
@@ -60,17 +79,17 @@ def _gets(kind: cluster.Kind, plan: cluster.Plan) -> str:
     return f"{load.units} {'/'.join(sorted(units))}{core}{several}"
 
 
-def result_text(plan: cluster.Plan, result: cluster.Result) -> list[str]:
+def result_text(plan: cluster.Plan, result: cluster.Result, width: int | None) -> list[str]:
     placed = Counter(pod.kind.name for pod in result.pods if pod.node)
     total = len(result.pods)
     lines = [f"{result.policy}: {sum(placed.values())} of {total} pods have room; simulated"]
-    lines += ["", *table(POOL_HEAD, [_pool_row(pool, result) for pool in plan.pools], frozenset(range(1, 8)))]
+    lines += ["", *table(POOL_HEAD, [_pool_row(pool, result) for pool in plan.pools], width)]
     rows = []
     for kind in plan.kinds:
         there = placed[kind.name]
         numbers = (kind.count, there, kind.count - there, result.more[kind.name], result.ideal[kind.name])
         rows.append([kind.name, *map(str, numbers), _gets(kind, plan)])
-    lines += ["", *table(KIND_HEAD, rows, frozenset(range(1, 6)))]
+    lines += ["", *table(KIND_HEAD, rows, width)]
     for kind in plan.kinds:
         lost = next((pod for pod in reversed(result.pods) if pod.kind is kind and pod.node is None), None)
         if lost is not None:

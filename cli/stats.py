@@ -22,11 +22,11 @@ from .complete import container_words
 from .names import label
 from .overview import duration
 from .render import ids_of, mib, percent, rounded
-from .status import width
+from .terminal import width
 from .view import SORTS, View, chosen
 
 COLUMNS = (
-    Column("CONTAINER ID", least=8, drop=2),
+    Column("CONTAINER ID"),
     Column("NAME", least=8),
     Column("GPU", right=True),
     Column("GPU %", right=True),

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +14,7 @@ from cgpu_common.output import flush, out
 from cgpu_common.proc import Paths
 
 from . import collect, overview, query
+from .terminal import width
 from .view import View, chosen
 
 
@@ -33,17 +32,6 @@ class Wanted:
     query_gpu: str | None = None
     query_container: str | None = None
     format: str = "csv"
-
-
-def width() -> int | None:
-    """Of the terminal, or of $COLUMNS; None: there is none, so nothing is shortened."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    try:
-        return (os.get_terminal_size(sys.__stdout__.fileno()).columns or None) if sys.stdout.isatty() else None
-    except (AttributeError, ValueError, OSError):  # closed, or no terminal
-        return None
 
 
 def words(text: str | None) -> list[str]:

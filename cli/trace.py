@@ -26,7 +26,7 @@ from .names import label
 from .render import percent, rounded
 from .samples import MS, Recording, Seen, Track, buckets, spans, trace
 from .simulate import check_svg, svg_target
-from .status import width
+from .terminal import width
 
 RESCAN_S = 0.5
 HEAD = (Column("GPU", right=True), Column("CONTAINER", least=8), Column("SHARE", right=True),

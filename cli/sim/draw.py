@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from ..columns import cells as cells_of
 from ..columns import shorten
 from .gpu import Stretch
 from .model import MS, S
@@ -40,13 +41,15 @@ def time_line(
 ) -> list[str]:
     """A row per client; the height of a block is the fraction of its cell."""
     marks = PLAIN if plain else BLOCKS
-    label = max([2, *(len(name) for name in names)])
+    shown = [shorten(name, max(8, width // 3)) for name in names]
+    label = max([2, *map(cells_of, shown)])
     cells = max(20, width - label - 2)
     begin, end = f"{window_ms[0]:g} ms", f"{window_ms[1]:g} ms"
     rows = [f"{'':<{label}}  {begin}{end:>{max(1, cells - len(begin))}}"]
-    for client, name in enumerate(names):
+    for client, name in enumerate(shown):
         parts = cover(line, client, window_ms, cells)
-        rows.append(f"{name:<{label}}  " + "".join(marks[min(8, round(8 * part))] for part in parts).rstrip())
+        blocks = "".join(marks[min(8, round(8 * part))] for part in parts)
+        rows.append((name + " " * (label - cells_of(name) + 2) + blocks).rstrip())
     return rows
 
 

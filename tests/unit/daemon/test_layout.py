@@ -44,6 +44,7 @@ LAYERS = {
         cgpu_cli.collect cgpu_cli.bundle cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu
         cgpu_cli.sim.figures cgpu_cli.sim.draw cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config
         cgpu_cli.sim.turns cgpu_cli.sim.run cgpu_cli.sim.playback cgpu_cli.sim.cluster cgpu_cli.sim.cluster_config
+        cgpu_cli.terminal
     """,
     "assembly": """
         cgpu_common.app
