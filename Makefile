@@ -82,7 +82,7 @@ test-replay: setup ## recorded calls through the call table, and the recorder
 	@$(PYTEST) tests/abi/replay
 
 test-daemon: setup ## cgpud without a kernel
-	@scripts/setup-promtool
+	@scripts/setup-prometheus
 	@$(PYTEST) tests/unit/daemon
 
 test-cli: setup ## the command line tools

@@ -491,9 +491,9 @@ def test_the_rules_ask_for_what_exists(tree: Tree, bundle: str) -> None:
 
 
 def test_the_rules_fire_as_meant() -> None:
-    promtool = ROOT / "build/promtool/promtool"
+    promtool = ROOT / "build/prometheus/promtool"
     if not promtool.exists():
-        pytest.fail("scripts/setup-promtool has not run: make test-daemon runs it")
+        pytest.fail("scripts/setup-prometheus has not run: make test-daemon runs it")
     series = Path(__file__).with_name("cgpu.rules.test.yml")
     done = subprocess.run([promtool, "test", "rules", series], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
