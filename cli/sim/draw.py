@@ -245,5 +245,5 @@ def svg(
     body += _legend(marks, left, bottom + 10)
     total = bottom + (15 * min(len(marks), LEGEND_MOST) + 10 if marks else 0)
     style = 'font-family="sans-serif" font-size="11" fill="#222"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 40:.0f}" height="{total:.0f}" {style}>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 52:.0f}" height="{total:.0f}" {style}>'
     return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *body, "</svg>"]) + "\n"

@@ -273,6 +273,9 @@ def test_a_drawing_with_25_long_names_and_marks() -> None:
     assert len(root.findall(f"{space}line[@class='mark']")) == 20 * 2
     assert "and 9 more" in texts
     assert {"0 %", "100 %", "ms"} <= set(texts)
+    drawn = [one for one in root.iter(f"{space}text") if one.get("text-anchor") is None]
+    ends = [float(one.get("x") or 0) + draw.LETTER * len(one.text or "") for one in drawn]
+    assert max(ends) <= float(root.get("width") or 0), "no text is cut off"
     assert len({draw.colour(n) for n in range(25)}) == 25
 
 
