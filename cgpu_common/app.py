@@ -36,7 +36,23 @@ def _as_cgpu_error(err: BaseException, prog: str) -> CgpuError:
     return CgpuError(Exit.REFUSED, "internal", f"{type(err).__name__}: {err}", "CGPU_DEBUG=1 shows the traceback")
 
 
-class _Convention(click.Command):
+def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        out(ctx.get_help())
+        ctx.exit()
+
+
+class _Help(click.Command):
+    """Prints its help as every other output: click's own option reports a full disk as a failed command."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+class _Convention(_Help):
     """A top-level command: reports all failures in the same form."""
 
     def main(  # type: ignore[override]
@@ -66,7 +82,7 @@ class _Convention(click.Command):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-class Command(click.Command):
+class Command(_Help):
     """A command whose values may be negative numbers: -1 is a value, which is then refused as one, not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -75,7 +91,7 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
 
-class Group(click.Group):
+class Group(_Help, click.Group):
     """A group of commands. Without a command it prints its help. @lazy: name -> (module, attribute, short help)
     of a command, which is imported when it runs; the list of commands needs none of them."""
 
@@ -157,7 +173,7 @@ def version_option(command: Callable[..., Any]) -> Callable[..., Any]:
         if value and not ctx.resilient_parsing:
             from cgpu_common.versions import package_version
 
-            click.echo(f"{ctx.info_name} {package_version()}")
+            out(f"{ctx.info_name} {package_version()}")
             ctx.exit()
 
     return click.option(

@@ -54,6 +54,13 @@ def test_a_change_whose_output_is_lost_is_not_exit_1(tree: Tree, tail: str) -> N
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", ["--help", "-h", "--version", "", "set gpu --help", "policy list", "completion bash"])
+def test_a_full_disk_is_exit_6(tree: Tree, words: str) -> None:
+    done = shell(tree, f"cgpu {words} >/dev/full")
+    assert done.returncode == Exit.OUTPUT
+    assert re.fullmatch(r"cgpu: error: standard output: No space left on device \([^\n]*\)\n", done.stderr)
+
+
 @pytest.mark.parametrize("program", ["main", "smi"])
 def test_a_closed_output_is_said_before_anything_is_done(tree: Tree, program: str) -> None:
     words = "--no-sample" if program == "smi" else "set gpu 0 policy 3"
@@ -188,7 +195,7 @@ def test_nothing_prints_past_the_conventions() -> None:
         for path in (ROOT / folder).rglob("*.py")
         if re.search(r"click\.echo|\bprint\(", path.read_text())
     }
-    assert users == {"app.py", "output.py"}
+    assert users == {"output.py"}
 
 
 # ---- which container ----
