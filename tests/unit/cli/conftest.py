@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, waits, write
+from fake_tree import ID1, ID2, MIB, PCI, STAT, Cli, Moving, Tree, inst_line, waits, write
 
 
 @pytest.fixture
@@ -53,3 +54,15 @@ def cli(tree: Tree) -> Cli:
 @pytest.fixture
 def empty_cli(empty: Tree) -> Cli:
     return Cli(empty)
+
+
+@pytest.fixture
+def moving(tree: Tree) -> Iterator[Tree]:
+    """Its two containers take turns of 50 ms."""
+    for one in (ID1, ID2):
+        tree.slot(0, one, stat=STAT.format(ran=0, waited=0, turns=0).ljust(200))
+    writer = Moving(tree, 0.05)
+    writer.start()
+    yield tree
+    writer.over.set()
+    writer.join(5)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +83,10 @@ class Tree:
         write(self.proc / "inst_ctl", "\n".join(lines))
 
 
+#: Of a container in a moving tree.
+STAT = "gpu_ns {ran}\nwait_ns {waited}\nturns {turns}\nopened 1\nlimit_bytes 1\nused_bytes 0"
+
+
 def inst_line(container_id: str, n: int, state: str = "live", gpus: str = "0:4") -> str:
     return (
         f"{container_id} cookie=0x{n:x} dir={container_id[:12]} major=240 ctl={n} uvm={n + 1} state={state} gpu={gpus}"
@@ -97,3 +104,25 @@ class Cli:
 
     def cgpu(self, *args: str) -> Result:
         return CliRunner().invoke(cgpu, ["--root", str(self.tree.root), *args], prog_name="cgpu")
+
+
+class Moving(threading.Thread):
+    """Writes the stat files of a tree as a module would whose two containers take turns."""
+
+    def __init__(self, tree: Tree, slice_s: float) -> None:
+        super().__init__(daemon=True)
+        self.paths = [tree.proc / "0" / one[:12] / "stat" for one in (ID1, ID2)]
+        self.slice_ns = round(slice_s * 1e9)
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        begin = time.monotonic_ns()
+        while not self.over.is_set():
+            whole, rest = divmod(time.monotonic_ns() - begin, 2 * self.slice_ns)
+            ran = (min(rest, self.slice_ns), max(0, rest - self.slice_ns))
+            for path, own in zip(self.paths, ran, strict=True):
+                text = STAT.format(ran=whole * self.slice_ns + own, waited=0, turns=whole).ljust(200)
+                fd = os.open(path, os.O_WRONLY)
+                os.pwrite(fd, text.encode(), 0)  # one call: a reader sees a whole text
+                os.close(fd)
+            time.sleep(0.001)

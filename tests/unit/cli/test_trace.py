@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import threading
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +22,6 @@ from cgpu_cli.samples import MS, Track
 from cgpu_cli.sim import draw, playback
 from cgpu_cli.sim.gpu import Stretch
 from cgpu_common.exits import CgpuError
-
-STAT = "gpu_ns {ran}\nwait_ns {waited}\nturns {turns}\nopened 1\nlimit_bytes 1\nused_bytes 0"
 
 
 def track(*parts: float, step_ms: int = 2) -> Track:
@@ -63,39 +59,6 @@ def test_a_container_read_once_has_no_share() -> None:
     found = Track(0, ID1, "one", 1, False)
     found.add(5, {})
     assert (found.share_pct, samples.spans(found), samples.buckets(found, 0, 3)) == (None, [], [0, 0, 0])
-
-
-class Moving(threading.Thread):
-    """Writes the stat files of a tree as a module would whose two containers take turns."""
-
-    def __init__(self, tree: Tree, slice_s: float) -> None:
-        super().__init__(daemon=True)
-        self.paths = [tree.proc / "0" / one[:12] / "stat" for one in (ID1, ID2)]
-        self.slice_ns = round(slice_s * 1e9)
-        self.over = threading.Event()
-
-    def run(self) -> None:
-        begin = time.monotonic_ns()
-        while not self.over.is_set():
-            whole, rest = divmod(time.monotonic_ns() - begin, 2 * self.slice_ns)
-            ran = (min(rest, self.slice_ns), max(0, rest - self.slice_ns))
-            for path, own in zip(self.paths, ran, strict=True):
-                text = STAT.format(ran=whole * self.slice_ns + own, waited=0, turns=whole).ljust(200)
-                fd = os.open(path, os.O_WRONLY)
-                os.pwrite(fd, text.encode(), 0)  # one call: a reader sees a whole text
-                os.close(fd)
-            time.sleep(0.001)
-
-
-@pytest.fixture
-def moving(tree: Tree) -> Tree:
-    for one in (ID1, ID2):
-        tree.slot(0, one, stat=STAT.format(ran=0, waited=0, turns=0).ljust(200))
-    writer = Moving(tree, 0.05)
-    writer.start()
-    yield tree
-    writer.over.set()
-    writer.join(5)
 
 
 def test_a_trace_of_two_that_take_turns(moving: Tree, tmp_path: Path) -> None:

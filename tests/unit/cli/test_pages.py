@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: MIT
+"""The pages of users: every command in them exists with its options, and each block of commands or of TOML is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from fake_tree import Cli, Tree, write
+
+from cgpu_cli.main import cgpu
+from cgpu_cli.smi import smi
+from cgpu_common import config
+from cgpu_kube.inspect import inspect as kubectl_inspect
+from cgpu_kube.main import kube
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from install.blocks import FENCE, unmarked  # noqa: E402
+
+PROGRAMS: dict[str, click.Command] = {"cgpu": cgpu, "cgpu-smi": smi, "cgpu-kube": kube}
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if "decisions" not in path.parts
+}
+COMMAND = re.compile(r"(?<![\w/.-])(?:cgpu|cgpu-smi|cgpu-kube|kubectl inspect cgpu)(?= [a-z<\[-])[^`\n|;&>#]*")
+#: In prose "cgpu is ..." is the project.
+PROSE = re.compile(r"`((?:cgpu|cgpu-smi|cgpu-kube|kubectl inspect cgpu) [^`]+)`")
+
+
+def commands(page: str) -> Iterator[str]:
+    """Those in blocks, a line that ends with a backslash joined to the next, and those in code of the text."""
+    for block in FENCE.finditer(page):
+        for line in block[1].replace("\\\n", " ").splitlines():
+            for part in re.split(r"&&|\||;", re.sub(r"^[$#] ", "", line.strip())):
+                found = COMMAND.match(part.strip())
+                if found and not part.strip().startswith("cgpu: "):
+                    yield found[0].strip()
+    for found in PROSE.finditer(FENCE.sub("", page)):
+        yield found[1].strip()
+
+
+def wrong(line: str) -> str:
+    """Why this command does not exist; empty: it does. Values are not looked at."""
+    line = line.replace("kubectl inspect cgpu", "kubectl-inspect-cgpu")
+    words = [word for word in shlex.split(re.sub(r"[\[\]…]|'s\b", " ", line)) if word]
+    program, *rest = words
+    command = {"kubectl-inspect-cgpu": kubectl_inspect, **PROGRAMS}[program]
+    known = {opt for param in command.params for opt in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
+    for word in rest:
+        if isinstance(command, click.Group) and re.fullmatch(r"[a-z][a-z-]*(\|[a-z-]+)*", word):
+            ctx = click.Context(command)
+            found = [command.get_command(ctx, one) for one in word.split("|")]
+            if None in found and not known & {"-c"}:
+                return f"{command.name} has no command {word}"
+            if found[0] is not None:
+                command = found[0]
+                known |= {opt for param in command.params for opt in (*param.opts, *param.secondary_opts)}
+        elif re.fullmatch(r"--?[a-zA-Z][\w-]*(=.*)?", word) and word.partition("=")[0] not in known:
+            return f"{command.name} has no option {word}"
+    return ""
+
+
+LINES = sorted({(name, line) for name, page in PAGES.items() for line in commands(page)})
+
+
+@pytest.mark.parametrize(("page", "line"), LINES)
+def test_the_command_exists(page: str, line: str) -> None:
+    assert wrong(line) == "", page
+
+
+def test_what_does_not_exist_is_found() -> None:
+    assert len(LINES) > 100
+    assert {"README.md", "docs/user/howto.md", "docs/user/tutorial.md"} <= {page for page, _ in LINES}
+    assert wrong("cgpu policy sett fair") and wrong("cgpu set gpu 0 policy 3 --dry") and wrong("cgpu-smi --loops")
+    assert not wrong("cgpu stats") and not wrong("cgpu-smi dmon -c 5")
+
+
+# ---- the blocks that no mark gives to a boot ----
+
+#: Page and first line of a block -> how it is run here: its commands on a fake tree, or which reader takes the TOML.
+RUN = {
+    ("README.md", "cgpu simulate --policy weighted"): "commands",
+    ("docs/user/cli.md", "seconds = 10"): "simulate",
+    ("docs/user/cli.md", 'order = "shuffled"'): "cluster",
+    ("docs/user/cli.md", "cgpu trace --seconds 5"): "commands",
+    ("docs/user/howto.md", "cgpu setup docker --default"): "commands",
+    ("docs/user/howto.md", "# /etc/cgpu/cgpu.toml"): "cgpu.toml",
+    ("docs/user/howto.md", "docker run -d --runtime=nvidia"): "commands",
+    ("docs/user/kubernetes-node.md", "[container]"): "cgpu.toml",
+    ("docs/user/tutorial.md", "cgpu doctor"): "commands",
+    ("docs/user/troubleshooting.md", "cgpu doctor --bundle"): "commands",
+}
+#: And those that are not, with the reason.
+NOT_RUN = {
+    ("README.md", "# echo 2 >"): "cut; the tutorial's blocks are the same and run in the Docker boot",
+    ("README.md", "container    "): "a picture",
+    ("README.md", "make demo"): "minutes each: they are levels of their own",
+    ("README.md", "4:58 |"): "output of make demo, checked by tests/demo",
+    ("docs/user/cli.md", "cgpu: error:"): "output",
+    ("docs/user/cli.md", "cgpu-smi [-l"): "the form of a command",
+    ("docs/user/cli.md", "cgpu simulate [FILE]"): "the form of a command",
+    ("docs/user/cli.md", "cgpu events [--json]"): "the form of a command",
+    ("docs/user/cli.md", "cgpu setup docker|"): "the form of a command",
+    ("docs/user/cli.md", "cgpu doctor [--json]"): "the form of a command",
+    ("docs/user/howto.md", "cgpud --check"): "needs systemd; test_systemd runs the reload",
+    ("docs/user/howto.md", "systemctl reload cgpud"): "needs systemd; test_metrics runs the scrape",
+    ("docs/user/tutorial.md", "export IMAGE="): "the reader's own program",
+    ("docs/user/tutorial.md", "docker exec train nvidia-smi"): "needs NVIDIA's programs: the boots cuda",
+}
+TRIED = ("README.md", *(f"docs/user/{name}.md" for name in ("cli", "howto", "tutorial", "troubleshooting")))
+
+
+def test_each_block_is_run_or_has_a_reason() -> None:
+    left = [
+        (page, line)
+        for page in TRIED
+        for line in unmarked(PAGES[page])
+        if not any(page == one and line.startswith(begin) for one, begin in (*RUN, *NOT_RUN))
+    ]
+    assert left == []
+    for one, begin in (*RUN, *NOT_RUN):
+        assert any(line.startswith(begin) for line in unmarked(PAGES[one])), (one, begin)
+
+
+def bodies(page: str, begin: str) -> list[str]:
+    return [block[1] for block in FENCE.finditer(PAGES[page]) if block[1].strip().startswith(begin)]
+
+
+@pytest.mark.parametrize(("page", "begin"), [key for key, how in RUN.items() if how == "commands"])
+def test_its_commands_run(moving: Tree, page: str, begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = moving
+    write(tree.root / "etc/docker/daemon.json", "{}")
+    write(tree.root / "usr/bin/cgpu-runtime", "")
+    (tree.root / "usr/bin/cgpu-runtime").chmod(0o755)
+    (body,) = bodies(page, begin)
+    ours = [line for line in commands(f"```\n{body}```\n") if line.startswith("cgpu ")]
+    assert ours
+    for line in ours:
+        result = Cli(tree).cgpu(*shlex.split(line)[1:])
+        assert result.exit_code == 0 or (result.exit_code == 7 and "doctor" in line), (line, result.stderr)
+        assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(("page", "begin"), [key for key, how in RUN.items() if how != "commands"])
+def test_its_file_is_read(tree: Tree, page: str, begin: str, tmp_path: Path) -> None:
+    texts = bodies(page, begin)
+    assert texts
+    for text in texts:
+        path = tmp_path / "file.toml"
+        path.write_text(text)
+        if RUN[page, begin] == "cgpu.toml":
+            (tmp_path / "runtime.conf").write_text("ask = always\n")  # as the block demands
+            config.load(path, tmp_path / "runtime.conf")
+            continue
+        words = ["--cluster", str(path)] if RUN[page, begin] == "cluster" else [str(path), "--seconds", "6"]
+        result = Cli(tree).cgpu("simulate", *words)
+        assert result.exit_code in (0, 7) and "simulated" in result.stdout, result.stderr
