@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-kube and kubectl inspect cgpu with garbage: one line of error, no traceback, nothing written."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cgpu_common.exits import Exit
+from cgpu_kube.extender import command as extender_command
+from cgpu_kube.inspect import inspect
+from cgpu_kube.main import kube
+from cgpu_kube.node import command as node_command
+
+VALUES = [
+    *("", " ", "-", "--", "-1", "0", "65536", "nan", "x", "é", "\udcff", "a\nb", "../..", "/", "/dev/null/x"),
+    *("there", "folder", "config", "cert", ":", "[::1]:1", "0.0.0.0:0", "127.0.0.1:x", "GiB", "MiB", "json", "text"),
+    *("node-a", "default/pod", "c", "debug", "inspect", "node", "extender"),
+]
+KUBECONFIG = """\
+current-context: c
+contexts: [{name: c, context: {cluster: k}}]
+clusters: [{name: k, cluster: {server: "http://127.0.0.1:1"}}]
+"""
+ARGUMENT = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+
+
+def leaves(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, group
+    if isinstance(group, click.Group):
+        ctx = click.Context(group)
+        for name in group.list_commands(ctx):
+            child = group.get_command(ctx, name)
+            assert child is not None
+            yield from leaves(child, (*path, name))
+
+
+COMMANDS = [(program, path, command) for program in (kube, inspect) for path, command in leaves(program)]
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is served, and no other program is started."""
+
+    def no_program(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "kubectl")
+
+    async def nothing(*_: object) -> None:
+        return
+
+    monkeypatch.setattr(subprocess, "run", no_program)
+    monkeypatch.setattr(extender_command, "serve", nothing)
+    monkeypatch.setattr(node_command, "serve", nothing)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "there").write_text("x")
+    (tmp_path / "config").write_text(KUBECONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> tuple[click.Command, list[str]]:
+    program, path, command = draw(st.sampled_from(COMMANDS))
+    words = list(path)
+    value = st.sampled_from(VALUES) | st.text(ARGUMENT, max_size=10)
+    for param in draw(st.lists(st.sampled_from(command.params), max_size=5)):
+        if isinstance(param, click.Option):
+            words.append(draw(st.sampled_from([*param.opts, *param.secondary_opts])))
+            if not param.is_flag and draw(st.integers(0, 9)):
+                words.append(draw(value))
+        else:
+            words.append(draw(value))
+    if draw(st.integers(0, 4)) == 0:
+        words.insert(draw(st.integers(0, len(words))), draw(value))
+    return program, words
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(line=lines())
+def test_garbage(work: Path, line: tuple[click.Command, list[str]]) -> None:
+    program, words = line
+    before = sorted(work.rglob("*"))
+    result = CliRunner().invoke(program, words, prog_name=program.name)
+    assert "Traceback" not in result.output and "internal:" not in result.stderr, (words, result.stderr)
+    assert result.exit_code in {*map(int, Exit)}, (words, result.exit_code, result.exception)
+    if result.exit_code:
+        assert result.stderr.splitlines()[-1].startswith(f"{program.name}: error: "), (words, result.stderr)
+        assert result.stdout == "", words
+    assert sorted(work.rglob("*")) == before, words
+
+
+def test_every_command_is_driven() -> None:
+    assert {(program.name, " ".join(path)) for program, path, _ in COMMANDS} == {
+        *(("cgpu-kube", name) for name in ("", "extender", "inspect", "node")),
+        ("kubectl-inspect-cgpu", ""),
+    }
