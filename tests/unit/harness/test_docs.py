@@ -177,41 +177,6 @@ def test_a_wrong_mention_is_found():
     assert wrong_mentions(text) == [f"{here}: gone()", "gone/file.c", "no/such/folder/"]
 
 
-# ---- sentences that the pages explain ----
-
-CODE = ("cgpu_common", "cgpud", "cli", "cgpu_km")
-
-
-def spoken() -> str:
-    """Every string of the code with adjacent literals joined, so that a sentence cut over lines is found."""
-    parts = []
-    for path, text in TEXTS.items():
-        if path.suffix in (".py", ".c", ".h") and path.relative_to(REPO).parts[0] in CODE:
-            literals = r'"((?:[^"\\\n]|\\.)*)"'
-            joined = re.sub(r'"\s*(?:PRI\w+\s*)?f?"', "", text)
-            parts += [re.sub(r"\{[^{}]*\}|%[\d.*]*[a-z]+", "\0", literal) for literal in re.findall(literals, joined)]
-    return "\n".join(parts)
-
-
-def unspoken(page: str, strings: str) -> list[str]:
-    """Sentences of the page of which a part between two `…` is in no string of the code."""
-    sentences = re.findall(r"^\*\*(.+?)\*\* —", page, re.M)
-    fixed = {sentence: [part.strip(" ,:;()") for part in sentence.split("…")] for sentence in sentences}
-    return [line for line, parts in fixed.items() if any(part not in strings for part in parts if len(part) > 3)]
-
-
-def test_the_sentences_that_troubleshooting_explains_are_the_codes():
-    page = (REPO / "docs/user/troubleshooting.md").read_text()
-    assert len(re.findall(r"^\*\*.+?\*\* —", page, re.M)) > 20
-    assert unspoken(page, spoken()) == []
-
-
-def test_a_sentence_that_is_in_no_string_is_found():
-    page = "**GPU … is gone; try again** — why\n"
-    assert unspoken(page, "GPU \0 is gone\n; try again") == ["GPU … is gone; try again"]
-    assert unspoken(page, "GPU \0 is gone; try again") == []
-
-
 @pytest.mark.parametrize(
     ("page", "pattern"), [("CONTRIBUTING.md", r"`(test_\w+)`"), ("docs/security.md", r"\b(test_\w+)")]
 )
