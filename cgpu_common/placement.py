@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """PURE: which GPU of a node a pod's containers get. The extender, `kubectl inspect cgpu` and `cgpu simulate` share it.
 
-Amounts are units of aliyun.com/gpu-mem (GiB or MiB, as the node says) and percent of a GPU's compute. Every GPU has its
-own size. A pod's containers do not all run at once: init containers one after the other, sidecars (init containers with
-restartPolicy Always) from their start on, main containers at last, so a GPU needs room for the largest phase.
+Amounts are units of aliyun.com/gpu-mem (GiB or MiB, by the node's label) and percent of a GPU's compute. Every GPU has
+its own size. A pod's containers do not all run at once: init containers one after the other, sidecars (init containers
+with restartPolicy Always) from their start on, main containers at last, so a GPU needs room for the largest phase.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SPREAD = "spread"  # the emptiest
 POLICIES = (BINPACK, SPREAD)
 CORE = 100  # percent of one GPU
 CORE_STEP = 5
-SLOTS = 20  # containers a GPU takes unless its node says otherwise
+SLOTS = 20  # containers a GPU takes unless its node has another number
 CONTAINERS_MAX = 64  # of a pod that ask for GPU memory: a bound for the search
 
 MAIN, INIT, SIDECAR = "main", "init", "sidecar"

@@ -11,8 +11,8 @@ Two generations name the GPU of a pod. Names and values are those that the vendo
 
 A GPU is the number M of /dev/nvidiaM. Units are those of aliyun.com/gpu-mem.
 
-An annotation chooses the GPU only. The amount is that of the container's limits: whoever may edit a pod can write its
-annotations, but the kubelet has counted its limits.
+An annotation chooses the GPU only. The amount is that of the container's limits: a user with the right to edit a pod
+can write its annotations, but the kubelet has counted its limits.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A pod holds its GPUs from the decision to bind it (a reservation) until its cont
 annotations are read once, when it is first seen on its node: later edits of them move nothing. Where the GPU of a pod
 is not known, it is counted on every GPU of its node, since it may be on any.
 
-A pod that is deleted by force is gone before its containers are. It keeps its GPUs until its node says in its
+A pod that is deleted by force is gone before its containers are. It keeps its GPUs until its node reports in its
 annotation that its slices have ended, or the node has not named it for some seconds.
 """
 
@@ -131,7 +131,7 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
     core = CORE if _whole(there, GPU_CORE) else 0
     # The vendor's plugin takes all GPUs for equal.
     gpus = tuple(Gpu(index, units // count, core, notes.UNITS_MAX, bad.get(index, "")) for index in range(count))
-    # The vendor's own inspect says MiB from 100 on, which an H200 has in GiB.
+    # The vendor's own inspect takes the unit for MiB from 100 on, which an H200 has in GiB.
     unit = "MiB" if units // count > 1024 else "GiB"
     return replace(base, gpus=gpus, devs=dict.fromkeys(range(count), units // count), unit=unit)
 

@@ -11,7 +11,7 @@ import click
 
 from cgpu_common.app import App, version_option
 
-#: Command -> its module, its name there, and what the list of commands says of it.
+#: Command -> its module, its name there, and its line in the list of commands.
 COMMANDS = {
     "extender": (
         "cgpu_kube.extender.command",

@@ -49,7 +49,7 @@ def is_over(pod: Object) -> bool:
 
 
 def has_running(pod: Object) -> bool:
-    """Whether a container of it runs, as far as its status says. The kubelet deletes no pod before its containers have
+    """Whether a container of it runs, by its status. The kubelet deletes no pod before its containers have
     ended; a user who deletes by force does."""
     status = pod.get("status") or {}
     groups = ("initContainerStatuses", "containerStatuses")
@@ -87,7 +87,7 @@ def _trimmed_container(container: Object) -> Object:
 
 
 def _given(container: Object, resource: str) -> Any:
-    """The limit; for resources like these it equals the request. None: not asked for."""
+    """The limit; for resources like these it equals the request. None: not requested."""
     resources = container.get("resources") or {}
     for group in ("limits", "requests"):
         if resource in (resources.get(group) or {}):

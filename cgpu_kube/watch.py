@@ -78,7 +78,7 @@ class Watcher:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the API server was last heard; it is silent for up to WATCH_S while nothing changes."""
+        """Seconds since the last answer of the API server; it is silent for up to WATCH_S while nothing changes."""
         return time.monotonic() - self._heard if self._heard else float("inf")
 
     @property

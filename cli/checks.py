@@ -340,7 +340,7 @@ def _lending(gpu: Gpu, source: str, errors: str) -> Finding:
     name, label = "run state", f"GPU {gpu.index}"
     failed = errors not in ("0", "none", "")
     if source != "none":
-        text = f"{label}: {source} shows who has work"
+        text = f"{label}: {source} shows which containers have work"
         return Finding(name, OK, text + (f"; {errors} readings could not be used" if failed else ""))
     if failed:
         text = f"{label}: {errors} readings could not be used and no source is: idle containers keep their turns"

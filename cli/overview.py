@@ -143,7 +143,7 @@ def slot_lines(view: View, width: int | None) -> list[str]:
     rows = [[*one, *two, *three] for one, two, three in zip(named, compute, memory, strict=True)]
     if width is None or width >= WIDE or natural_width(columns, rows) <= width:
         return table(columns, rows, width)
-    kept = [place for place, one in enumerate(COMPUTE_COLUMNS) if one.head != "WAIT"]  # the percentile says more
+    kept = [place for place, one in enumerate(COMPUTE_COLUMNS) if one.head != "WAIT"]  # the percentile is more useful
     few = [[*a, *(b[place] for place in kept)] for a, b in zip(named, compute, strict=True)]
     first = table((*SLOT_COLUMNS, *(COMPUTE_COLUMNS[place] for place in kept)), few, width)
     second = table((*SLOT_COLUMNS, *MEMORY_COLUMNS), [[*a, *b] for a, b in zip(named, memory, strict=True)], width)

@@ -313,7 +313,9 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option("--max-inst", metavar="N", help="Default: 20.")
 @click.option("--prio-ratio", metavar="PCT", help="Default: 80.")
 @click.option(
-    "--run-state", metavar="SOURCE", help="Where the module reads who has work: chram, none. Default: the card's."
+    "--run-state",
+    metavar="SOURCE",
+    help="Where the module reads which containers have work: chram, none. Default: the card's.",
 )
 @click.option("--personality", metavar="KEY=VALUE,...", help="A driver with faults, e.g. err40_pct=27.")
 @click.option("--seconds", metavar="S", help="Simulated; default: 10.")

@@ -4,7 +4,7 @@
 The decision and its reservation are one step without a wait, so two binds never get the same memory. The annotations
 are one patch on the version of the pod that was read, and the Binding is on the version that the patch made: a late
 write of an earlier try fails instead of mixing with this one. Where the answer to a write is lost, the reservation is
-kept until the API server says what became of the pod.
+kept until the API server shows the outcome.
 """
 
 from __future__ import annotations

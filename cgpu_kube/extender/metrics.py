@@ -23,7 +23,7 @@ class Scrape:
     requests: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (verb, result) -> count
     binds: Mapping[str, int] = field(default_factory=dict)
     doubts: int = 0
-    watches: Mapping[str, tuple[bool, float]] = field(default_factory=dict)  # resource -> failing, seconds since heard
+    watches: Mapping[str, tuple[bool, float]] = field(default_factory=dict)  # resource -> failing, s since an answer
 
 
 def _requests(scrape: Scrape) -> Iterator[Metric]:
@@ -44,7 +44,7 @@ def _watches(scrape: Scrape) -> Iterator[Metric]:
         "cgpu_extender_watch_failing", "1: the last request to the API server failed.", labels=("resource",)
     )
     age = GaugeMetricFamily(
-        "cgpu_extender_watch_age_seconds", "Since the API server was last heard.", labels=("resource",)
+        "cgpu_extender_watch_age_seconds", "Since the last answer of the API server.", labels=("resource",)
     )
     for resource, (is_failing, seconds) in sorted(scrape.watches.items()):
         failing.add_metric((resource,), int(is_failing))

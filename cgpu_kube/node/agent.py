@@ -158,7 +158,7 @@ class Agent:
         try:
             await self._cgpud.ask("capacity", verb="renew")
         except KubeError as error:
-            self._log.debug("cgpud was not asked to renew", reason=str(error))  # the start itself asks NVML then
+            self._log.debug("no renewal was requested of cgpud", reason=str(error))  # the start itself asks NVML then
 
     async def _apply_for_ever(self) -> None:
         while True:

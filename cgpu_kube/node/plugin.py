@@ -95,7 +95,7 @@ class Plugin:
         )
 
     async def _allocate(self, request: Any) -> Any:
-        """A promise of the amount: no GPU is named here, since the kubelet does not say for whom it asks."""
+        """A promise of the amount: no GPU is named here, since the kubelet does not name the pod that it asks for."""
         return wire.AllocateResponse(
             container_responses=[wire.ContainerAllocateResponse(envs=PROMISE) for _ in request.container_requests]
         )

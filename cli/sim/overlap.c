@@ -31,8 +31,8 @@ static u32 begun(const struct cgpu_sim *s, u32 *run, u32 n)
 	return kept;
 }
 
-/* Who runs now. Those that are first run alone, but wait for the blocks of the others that are on
- * the engine.
+/* Fill run[] with what runs now. Those that are first run alone, but wait for the blocks of the
+ * others that are on the engine.
  */
 static u32 choose(struct cgpu_sim *s, u32 *run)
 {

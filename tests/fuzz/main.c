@@ -30,7 +30,7 @@ static const char help[] =
 "  --quiet T         every T seconds all stand still: \"quiet\" on stdout, and a line on stdin goes on (0: never)\n"
 "  --log FILE        every call, into FILE.<process>.<generation>.<thread>\n"
 "  --only P.T        this thread of this process alone, to play a sequence again\n"
-"  --no-disturb      nobody rewrites and unmaps arguments in flight\n"
+"  --no-disturb      arguments in flight are not rewritten and unmapped\n"
 "  --no-forks        no children, no kills\n"
 "  --no-contexts     no TSGs and channels, whose cost is an estimate: the two accounts are equal then\n"
 "  --rewrite         instead: each word of each call, rewritten between a first read and a second\n"

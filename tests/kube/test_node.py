@@ -714,7 +714,7 @@ def test_what_a_deleted_pod_still_holds_is_published(world: World, run: Run, res
 
 
 def test_a_pod_that_was_deleted_by_force_and_holds_nothing_wakes_the_scheduler(world: World, run: Run) -> None:
-    """Its slices had ended when the node looked: whoever has refused a pod meanwhile hears of it."""
+    """Its slices had ended when the node looked: an extender that refused a pod meanwhile gets the change."""
 
     async def main() -> None:
         async with world.running():

@@ -360,7 +360,7 @@ int main(int argc, char **argv)
 	configure();
 	run(clock_ns() + c.seconds * 1e9);
 	report();
-	for (u32 i = 0; i < c.members; i++)	/* nobody is left frozen */
+	for (u32 i = 0; i < c.members; i++)	/* no channel stays frozen */
 		ask(&c.member[i], "thaw\n");
 	restart_runlist(~0u);
 	return 0;

@@ -78,7 +78,7 @@ class Load:
         return stats.rate(self.points, begin, end)
 
     def stop(self) -> str:
-        """Gives what it said on stderr. Nobody ends frozen."""
+        """Returns its stderr. No load stays frozen."""
         if self.process.stderr.closed:
             return ""
         if self._lever:

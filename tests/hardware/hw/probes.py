@@ -101,7 +101,7 @@ def foreign(context: Context) -> dict:
             try:
                 (actor,) = crew.add(1, user=NOBODY)
                 numbers["nobody"] = freeze_by(context, crew, victim, actor)
-            except Exception as error:  # the nodes need not be open to everybody
+            except Exception as error:  # the nodes need not be open to every user
                 numbers["nobody"] = {"reason": str(error)}
     said = []
     for who, one in numbers.items():

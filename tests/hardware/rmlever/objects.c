@@ -27,7 +27,7 @@ enum kind object_kind(const struct object *o)
 	return (o->class_id & 0xff) == 0x6f && o->class_id >= 0x906f && o->class_id <= 0xffff ? CHANNEL : OTHER;
 }
 
-/* NV2080_ENGINE_TYPE_GR0 to GR7. Who names no engine gets the first. */
+/* NV2080_ENGINE_TYPE_GR0 to GR7. A request without an engine gets the first. */
 bool object_is_graphics(const struct object *o)
 {
 	return o->engine <= 8;

@@ -121,7 +121,7 @@ static struct call unwrap(int fd, bool uvm, bool ctl, unsigned long request, voi
 	return call;
 }
 
-/* The parent's clients are not the child's: it has none and nobody asks it. */
+/* The parent's clients are not the child's: it has none, and no call is made in it. */
 static void in_child(void)
 {
 	control_forked();

@@ -139,7 +139,7 @@ void rmtap_before(struct call *call, const char *node, unsigned long request, vo
 	}
 }
 
-/* Read again what was read before: where the driver wrote a pointer of its own, nobody follows it. */
+/* Read again what was read before: a pointer that the driver wrote itself is not followed. */
 void rmtap_after(struct call *call)
 {
 	int i;

@@ -65,7 +65,7 @@ class Normaliser:
         return self.events
 
     def unrelated(self) -> list[int]:
-        """Processes that nobody recorded has forked: the trace's first one does, before it has anything."""
+        """Processes whose fork is not in the record: the trace's first one does, before it has anything."""
         forked = {record.pid for record in self.records if record.verb == "fork"}
         return [pid for pid in list(self.state.processes)[1:] if pid not in forked]
 
@@ -137,7 +137,7 @@ class Normaliser:
             self.state.pool.give_back(name)
 
     def file(self, record: raw.Record, fd: int, node: str) -> str:
-        """A file that nobody opened here came from elsewhere: from the one process that exported onto such a file."""
+        """A file whose opening is not in the record is of the one process that exported onto such a file."""
         process = self.state.process(record.pid)
         if fd in process.files and process.files[fd][1] == node:
             return process.files[fd][0]

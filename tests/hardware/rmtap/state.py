@@ -168,7 +168,7 @@ def controls(records: list[Record]):
 
 
 def learn_uuids(state: State, records: list[Record]) -> None:
-    """Device instances and UUIDs, from those who asked."""
+    """Device instances and UUIDs, from the calls that requested them."""
     for _, _, cmd, _, after in controls(records):
         if cmd == ID_INFO and len(after) >= 12:
             gpu_id, _, instance = struct.unpack_from("<III", after)

@@ -184,8 +184,8 @@ def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str
 @pytest.mark.parametrize(
     ("policy", "source", "errors", "status", "text"),
     [
-        (2, "chram", 0, OK, "GPU 0: chram shows who has work"),
-        (2, "chram", 3, OK, "chram shows who has work; 3 readings could not be used"),
+        (2, "chram", 0, OK, "GPU 0: chram shows which containers have work"),
+        (2, "chram", 3, OK, "chram shows which containers have work; 3 readings could not be used"),
         (2, "none", 8, WARNING, "idle containers keep their turns"),
         (1, "none", 0, WARNING, "none, so idle containers keep their turns"),
         (3, "none", 0, OK, "nothing is lent"),

@@ -29,7 +29,7 @@ def allowed(policy: int, *slots: Slot) -> list[float | None]:
 CASES = [
     ("fair: 1/max_inst, alone or not", 0, [slot("a"), slot("b", 9)], [5.0, 5.0]),
     ("preemptive: 1/openers", 1, [slot("a"), slot("b", 5)], [50.0, 50.0]),
-    ("preemptive: who has not opened does not count", 1, [slot("a"), slot("b", opened=0)], [100.0, 50.0]),
+    ("preemptive: one that has not opened does not count", 1, [slot("a"), slot("b", opened=0)], [100.0, 50.0]),
     ("weighted: 1:2", 2, [slot("a"), slot("b", 2)], [33.3, 66.7]),
     ("weighted: not opened still consumes", 2, [slot("a"), slot("b", opened=0)], [50.0, 50.0]),
     ("weighted: alone has everything", 2, [slot("a")], [100.0]),

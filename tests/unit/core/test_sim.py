@@ -142,7 +142,7 @@ def test_ratio_while_one_call_in_4_fails():
 
 
 class Forgetful(SimGpu):
-    """Takes the credit away from whoever is out of turn."""
+    """Takes the credit away from the containers that are out of turn."""
 
     def act(self):
         super().act()

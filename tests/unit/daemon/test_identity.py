@@ -337,7 +337,7 @@ sys.stdout.buffer.write(answer)
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user")
 def test_another_user_in_person(node: Node, run: Run) -> None:
     """The socket and its directory are open to all by mistake, and the caller has root's group."""
     python = os.path.realpath(sys.executable)
@@ -352,7 +352,7 @@ def test_another_user_in_person(node: Node, run: Run) -> None:
             try:
                 done = await asyncio.to_thread(ask)
             except PermissionError:
-                pytest.skip("nobody else may run this Python here")
+                pytest.skip("no other user may run this Python here")
             assert done.returncode == 0, done.stderr.decode()
             body = b'{"ok":false,"error":"only root may send requests to cgpud"}'
             assert done.stdout == struct.pack(">I", len(body)) + body

@@ -34,9 +34,9 @@ def run(records: list[Record], kernel: list[Container], *, alive: bool = True, n
         ("the start failed unheard", [PREPARED], [KERNEL], False, 50, [Signal(PREPARED, Trigger.LOST)]),
         ("intent without kernel", [PREPARED], [], True, 50, []),
         ("old intent without kernel", [PREPARED], [], True, 101, [Signal(PREPARED, Trigger.KERNEL_GONE)]),
-        ("intent of nobody", [PREPARED], [], False, 50, [Signal(PREPARED, Trigger.KERNEL_GONE)]),
-        ("nobody remembers", [], [KERNEL], True, 50, [Orphan(KERNEL)]),
-        ("nobody remembers a dying one", [], [replace(KERNEL, dying=True)], True, 50, []),
+        ("an intent without a slot in the kernel", [PREPARED], [], False, 50, [Signal(PREPARED, Trigger.KERNEL_GONE)]),
+        ("a slot without a record", [], [KERNEL], True, 50, [Orphan(KERNEL)]),
+        ("a dying slot without a record", [], [replace(KERNEL, dying=True)], True, 50, []),
         ("made by a person", [], [replace(KERNEL, cookie=99)], True, 50, []),
     ],
 )

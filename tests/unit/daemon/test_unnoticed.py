@@ -79,7 +79,7 @@ def somebodys_daemon(place: Place) -> Iterator[Answerer]:  # noqa: F811
     answerer.stop()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user")
 def test_the_runtime_trusts_no_daemon_of_another_user(place: Place, somebodys_daemon: Answerer) -> None:  # noqa: F811
     done = place.run("create", "x")
     assert (done.returncode, place.handed_over()) == (1, None)
