@@ -14,7 +14,6 @@
 #define SLICE_MIN_NS	5000000ull
 #define SLICE_MAX_NS	30000000ull
 #define SLICE_NS	20000000ull	/* until the control is measured */
-#define NO_EFFECT_MAX	3		/* acts without effect that make a control ineffective */
 
 /* While calls are under way, time is charged when they are acknowledged: only then is it
  * known which slots ran.
@@ -358,55 +357,6 @@ int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns)
 	account(t, now_ns);
 	t->slice_ns = slice_us * 1000;
 	return 0;
-}
-
-/**
- * cgpu_sched_set_controls() - set the controls that were found to work
- * @t: the scheduler
- * @controls: CGPU_CTRL_*
- * @now_ns: monotonic
- *
- * Context: Caller serialises.
- * Return: the policy in force: native if the one before needs a control that is gone.
- * Its plan thaws every slot, even if @controls lacks CGPU_CTRL_FREEZE.
- */
-u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns)
-{
-	t->controls = controls & (CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE);
-	t->ineffective &= ~t->controls;
-	t->no_effect_count[0] = 0;
-	t->no_effect_count[1] = 0;
-	if (cgpu_policy_get(t->policy)->controls & ~t->controls)
-		cgpu_sched_set_policy(t, CGPU_POLICY_NATIVE, now_ns);
-	return t->policy;
-}
-
-/**
- * cgpu_sched_control_moved() - did the share move when a control was used
- * @t: the scheduler
- * @control: one of CGPU_CTRL_*
- * @moved: 1: it did
- * @now_ns: monotonic
- *
- * The status of a call does not show it: calls of an ineffective control succeed. From the
- * first use without effect on, no slot is reported as enforced; after the third in a row
- * the control is disabled.
- *
- * Context: Caller serialises.
- * Return: the policy in force.
- */
-u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 now_ns)
-{
-	u32 *no_effect_count = &t->no_effect_count[control == CGPU_CTRL_TIMESLICE];
-
-	if (!(t->controls & control))
-		return t->policy;
-	*no_effect_count = moved ? 0 : *no_effect_count + 1;
-	if (*no_effect_count >= NO_EFFECT_MAX) {
-		t->ineffective |= control;
-		return cgpu_sched_set_controls(t, t->controls & ~control, now_ns);
-	}
-	return t->policy;
 }
 
 /**
