@@ -46,6 +46,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.del			= cgpu_sched_del,
 		.set_weight		= cgpu_sched_set_weight,
 		.set_highprio		= cgpu_sched_set_highprio,
+		.set_ceiling		= cgpu_sched_set_ceiling,
 		.set_policy		= cgpu_sched_set_policy,
 		.set_max_inst		= cgpu_sched_set_max_inst,
 		.set_prio_ratio		= cgpu_sched_set_prio_ratio,

@@ -23,7 +23,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		11	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		12	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
 struct cgpu_sched_ops {
@@ -33,6 +33,7 @@ struct cgpu_sched_ops {
 	void (*del)(struct cgpu_sched *t, u32 slot, u64 now_ns);
 	int (*set_weight)(struct cgpu_sched *t, u32 slot, u64 weight, u64 now_ns);
 	int (*set_highprio)(struct cgpu_sched *t, u32 slot, u64 highprio, u64 now_ns);
+	int (*set_ceiling)(struct cgpu_sched *t, u32 slot, u64 ceiling, u64 now_ns);
 	int (*set_policy)(struct cgpu_sched *t, u64 policy, u64 now_ns);
 	int (*set_max_inst)(struct cgpu_sched *t, u64 max_inst, u64 now_ns);
 	int (*set_prio_ratio)(struct cgpu_sched *t, u64 prio_ratio, u64 now_ns);

@@ -12,6 +12,7 @@ struct cgpu_policy {
 	u8 fixed_round;		/* a round is max_inst slices and empty ones pass */
 	u8 thaw_first;		/* thaw the next before the last is frozen */
 	u8 scaled;		/* the least grant is one slice, a round 20 at most */
+	u8 ceilings;		/* a slot's ceiling is in force */
 	u32 max_inst;		/* most slices of a GPU; 0: CGPU_MAX_INST_MAX */
 	/* Consecutive slices of @slot in a round; 0: no turn. NULL: no turns, every slot with
 	 * weight runs.

@@ -3,6 +3,7 @@
 #include "sched_account.h"
 
 #include "policy.h"
+#include "sched_ceiling.h"
 #include "sched_hwshare.h"
 #include "sched_prio.h"
 #include "sched_rr.h"
@@ -66,7 +67,9 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 			got = cgpu_account_got_ns(t, &n, i, len_ns);
 		last = mine;
 		t->slot[i].gpu_ns += got;
+		cgpu_ceiling_charge(t, i, n.ran, got, len_ns);
 	}
+	cgpu_ceiling_grow(t, len_ns);
 	/* One that sleeps, or closed the GPU, does not wait any more. */
 	for (mask = t->wait_mask & ~n.waiting; mask; mask &= mask - 1)
 		t->slot[__builtin_ctz(mask)].wait.so_far_ns = 0;
@@ -152,21 +155,30 @@ void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns
 {
 	u32 opened = t->opened_mask, all = t->run_mask, i;
 	u32 pair[2] = { before & ~after & opened, after & ~before & opened };
-	u64 end_ns;
+	struct cgpu_sched_entity *s[2];
+	u64 end_ns, len_ns, had_ns[2];
 
 	if (!cgpu_is_one(pair[0]) || !cgpu_is_one(pair[1]) || (before & after & opened) ||
 	    to_ns <= t->last_ns) {
 		cgpu_sched_update(t, to_ns);
 		return;
 	}
-	end_ns = t->last_ns + rest_ns(t, &t->slot[__builtin_ctz(pair[0])], to_ns - t->last_ns);
+	len_ns = to_ns - t->last_ns;
+	for (i = 0; i < 2; i++) {
+		s[i] = &t->slot[__builtin_ctz(pair[i])];
+		had_ns[i] = s[i]->gpu_ns;
+	}
+	end_ns = t->last_ns + rest_ns(t, s[0], len_ns);
 	for (i = 0; i < OVERLAP_SLICES_MAX && t->last_ns < to_ns; i++) {
 		t->run_mask = pair[i % 2];
 		if (i > 1)
 			cgpu_rr_compensate_switch(t, t->run_mask);
 		cgpu_sched_update(t, end_ns < to_ns ? end_ns : to_ns);
-		end_ns += t->switch_ns + block_ns(t, &t->slot[__builtin_ctz(pair[(i + 1) % 2])]);
+		end_ns += t->switch_ns + block_ns(t, s[(i + 1) % 2]);
 	}
 	t->run_mask = all;
 	cgpu_sched_update(t, to_ns);
+	for (i = 0; i < 2; i++)
+		cgpu_ceiling_charge_rest(t, __builtin_ctz(pair[i]), pair[0] | pair[1],
+					 len_ns - (s[i]->gpu_ns - had_ns[i]));
 }

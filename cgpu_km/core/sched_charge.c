@@ -79,7 +79,9 @@ u32 cgpu_rr_lent(const struct cgpu_sched *t, u32 nr)
 void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 {
 	struct cgpu_rr *r = &t->rr[nr];
-	u32 ran = t->run_mask & t->opened_mask & ~cgpu_rr_lent(t, nr) & r->members, mask;
+	/* A slot that used up its ceiling runs until it is frozen. */
+	u32 turns = r->members | (r->asleep & t->capped_mask);
+	u32 ran = t->run_mask & t->opened_mask & ~cgpu_rr_lent(t, nr) & turns, mask;
 	u64 all;
 
 	if (!cgpu_rr_in_force(t, nr))

@@ -4,6 +4,7 @@
 
 #include "sched_account.h"
 #include "policy.h"
+#include "sched_ceiling.h"
 #include "sched_prio.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
@@ -56,6 +57,7 @@ void cgpu_rr_refresh(struct cgpu_sched *t)
 			t->opened_weight[s->highprio] += s->weight;
 		}
 	}
+	cgpu_ceiling_refresh(t);
 }
 
 /* After a change of slots: work out the masks and place the slices of the fixed rounds.
@@ -94,6 +96,7 @@ static void start_over(struct cgpu_sched *t)
 		t->slot[i].deficit_ns = 0;
 		t->slot[i].bg_deficit_ns = 0;
 		memset(t->slot[i].owed_ns, 0, sizeof(t->slot[i].owed_ns));
+		cgpu_ceiling_fill(t, i);
 	}
 	t->prio_period_ns = 0;
 	t->prio_throttled = 0;
@@ -225,11 +228,14 @@ void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns)
  * @now_ns: monotonic
  *
  * Context: Caller serialises. Acts at the next cgpu_sched_next().
- * Return: 0; -EINVAL out of range; -ENOSPC if the sum would exceed max_inst.
+ * Return: 0; -EINVAL out of range or above its ceiling; -ENOSPC if the sum would exceed
+ * max_inst.
  */
 int cgpu_sched_set_weight(struct cgpu_sched *t, u32 slot, u64 weight, u64 now_ns)
 {
 	if (!is_live(t, slot) || weight > t->max_inst)
+		return -EINVAL;
+	if (t->slot[slot].ceiling && weight > t->slot[slot].ceiling)
 		return -EINVAL;
 	if (weight > t->slot[slot].weight &&
 	    weight - t->slot[slot].weight > cgpu_sched_free_weight(t))
@@ -237,6 +243,32 @@ int cgpu_sched_set_weight(struct cgpu_sched *t, u32 slot, u64 weight, u64 now_ns
 	account(t, now_ns);
 	t->slot[slot].weight = (u32)weight;
 	pack(t);
+	return 0;
+}
+
+/**
+ * cgpu_sched_set_ceiling() - change what a container may have at most
+ * @t: the scheduler
+ * @slot: its slot
+ * @ceiling: in parts of max_inst, at least its weight; 0: none
+ * @now_ns: monotonic
+ *
+ * Kept under every policy, in force under burst. A changed ceiling gives no new budget.
+ *
+ * Context: Caller serialises. Acts at the next cgpu_sched_next().
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_sched_set_ceiling(struct cgpu_sched *t, u32 slot, u64 ceiling, u64 now_ns)
+{
+	if (!is_live(t, slot) || ceiling > t->max_inst)
+		return -EINVAL;
+	if (ceiling && ceiling < t->slot[slot].weight)
+		return -EINVAL;
+	account(t, now_ns);
+	if (!t->slot[slot].ceiling)
+		cgpu_ceiling_fill(t, slot);
+	t->slot[slot].ceiling = (u32)ceiling;
+	cgpu_rr_refresh(t);
 	return 0;
 }
 

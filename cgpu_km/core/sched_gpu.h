@@ -18,7 +18,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	6	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	7	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Controls that were found to work, in cgpu_sched_set_controls(). */
 #define CGPU_CTRL_FREEZE	1u	/* freeze and thaw whole containers */
@@ -52,10 +52,10 @@ struct cgpu_sched_entity {
 	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
 	u32 idle_need_us;	/* how long it must be without work until its time is lent */
 	u32 owed_ns[2];		/* [1]: beside; got too much, half of each grant is withheld for it */
-	u32 pad2;
-	u64 woken_ns;		/* when it had work again after it slept */
+	u32 ceiling;		/* in parts of max_inst, 0: none; at least weight */
+	u64 woken_ns;		/* when it had work again after it slept, or budget after none */
 	struct cgpu_wait wait;
-	u64 reserved[1];
+	s64 ceiling_budget_ns;	/* what it may still run without a break */
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
@@ -68,7 +68,7 @@ enum cgpu_rr_nr {
 
 struct cgpu_rr {
 	u32 members;		/* slots that take turns */
-	u32 asleep;		/* slots that have a turn due when they wake */
+	u32 asleep;		/* slots that have a turn due when they wake or have budget again */
 	u32 woken;		/* of @members, those that woke with credit: their turns come first */
 	u32 resume;		/* slot whose turn was cut short by a woken one, or CGPU_NO_SLOT */
 	u32 curr;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
@@ -125,7 +125,9 @@ struct cgpu_sched {
 	u32 least_weight[2];	/* of the slots with weight that have opened the GPU; [1]: and highprio */
 	u32 opened_weight[2];	/* the sum of theirs */
 	u32 wait_mask;		/* slots with a wait under way */
-	u64 reserved[4];
+	u32 ceiling_mask;	/* slots with a ceiling that is in force */
+	u32 capped_mask;	/* of these, those that have used it up: frozen */
+	u64 reserved[3];
 };
 
 struct cgpu_sched_plan {
@@ -161,12 +163,14 @@ int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
 void cgpu_sched_del(struct cgpu_sched *t, u32 slot, u64 now_ns);
 
 /* Changes are atomic at the next turn; an error changes nothing.
- * weight: 0..max_inst, -EINVAL; -ENOSPC if the sum would exceed max_inst.
+ * weight: 0..max_inst and the ceiling, -EINVAL; -ENOSPC if the sum would exceed max_inst.
+ * ceiling: weight..max_inst or 0 (none), -EINVAL; burst only.
  * policy: -EINVAL out of range, -EOPNOTSUPP if its control does not work.
  * max_inst: -EINVAL out of range, -EBUSY below live containers or weights.
  * prio_ratio, slice_us: -EINVAL out of range. highprio: -EINVAL if not 0/1.
  */
 int cgpu_sched_set_weight(struct cgpu_sched *t, u32 slot, u64 weight, u64 now_ns);
+int cgpu_sched_set_ceiling(struct cgpu_sched *t, u32 slot, u64 ceiling, u64 now_ns);
 int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 now_ns);
 int cgpu_sched_set_policy(struct cgpu_sched *t, u64 policy, u64 now_ns);
 int cgpu_sched_set_max_inst(struct cgpu_sched *t, u64 max_inst, u64 now_ns);
@@ -198,16 +202,12 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 u32 cgpu_sched_free_weight(const struct cgpu_sched *t);
 u32 cgpu_sched_instances(const struct cgpu_sched *t);
 
-/* True if a channel of @slot that becomes schedulable now must be frozen in
- * the same call, before its owner gets the answer.
- */
+/* Must a channel that becomes schedulable now be frozen before its owner gets the answer? */
 bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot);
 /* That freeze failed. No plan with calls may be under way. */
 void cgpu_sched_freeze_failed(struct cgpu_sched *t, u32 slot, u64 now_ns);
 
-/* Slice length from the measured median of the freeze control:
- * clamp(20 x p50, 5 ms, 30 ms).
- */
+/* Slice length from the measured median of the freeze control. */
 u64 cgpu_sched_auto_slice_ns(u64 control_p50_ns);
 
 /* What should be in force from now on. Idempotent until time passes or

@@ -2,6 +2,7 @@
 /* (state, now) -> plan -> acknowledgement -> state. */
 #include "sched_account.h"
 #include "policy.h"
+#include "sched_ceiling.h"
 #include "sched_debt.h"
 #include "sched_failed.h"
 #include "sched_prio.h"
@@ -24,7 +25,7 @@ struct plan_input {
 	u32 high;		/* those with highprio that may run at all */
 	u32 low;		/* those without */
 	u32 present;		/* of @high, those that have opened the GPU */
-	u32 active;		/* of @present, those that take time from @low */
+	u32 active;		/* of @present, those that take time from @low now */
 	bool polled;		/* the run state matters to this plan */
 	bool exclusive;		/* run state of @present is known: alone while they have work */
 	u32 corunnable;		/* of @low, those that may run beside @active */
@@ -53,18 +54,19 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->low = t->weighted_mask[0];
 	v->present = v->high & v->opened;
 	/* Fixed rounds lend nothing, without high priority nothing else depends on it, and one
-	 * slot alone competes with none. Forget a run state that is not read any more: it would
+	 * slot alone competes with none but its ceiling. Forget a run state that is not read any more: it would
 	 * be too old to charge and lend by.
 	 */
 	contend = (v->high | v->low) & v->opened;
-	v->polled = (contend & (contend - 1)) &&
-		    (v->present || (v->policy->slices && !v->policy->fixed_round));
+	v->polled = ((contend & (contend - 1)) &&
+		     (v->present || (v->policy->slices && !v->policy->fixed_round))) ||
+		    (contend & t->ceiling_mask);
 	if (!v->polled)
 		cgpu_run_state_forget(t, t->live_mask);
 	/* Not under fixed rounds: their caps are promised beside high priority too. */
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
 		       (t->controls & CGPU_CTRL_FREEZE) && !v->policy->fixed_round;
-	v->active = v->exclusive ? v->present & ~t->asleep_mask : v->present;
+	v->active = (v->exclusive ? v->present & ~t->asleep_mask : v->present) & ~t->capped_mask;
 	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low) : v->low;
 	v->corun = 1;
 	v->ts_scale = 1;
@@ -93,7 +95,7 @@ static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u
 static u32 step(struct cgpu_sched *t, struct plan_input *v, u32 nr, u32 members, bool fixed)
 {
 	u64 left_ns = CGPU_NEVER_NS;
-	u32 asleep = members & cgpu_rr_lent(t, nr), run;
+	u32 asleep = members & (cgpu_rr_lent(t, nr) | t->capped_mask), run;
 
 	if (fixed)
 		run = cgpu_rr_step_fixed(t, nr, members, &left_ns);
@@ -151,7 +153,7 @@ static u32 run_alone(struct cgpu_sched *t, struct plan_input *v)
  */
 static u32 run_high(struct cgpu_sched *t, struct plan_input *v, bool bounded)
 {
-	u32 run = step(t, v, CGPU_RR_PRIO, v->active, false);
+	u32 run = step(t, v, CGPU_RR_PRIO, v->present, false);
 	u32 members = with_slices(t, v, v->low);
 
 	if (!(t->controls & CGPU_CTRL_TIMESLICE) || !bounded)
@@ -268,9 +270,11 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	struct plan_input v;
 
 	cgpu_sched_update(t, now_ns);
+	cgpu_ceiling_check(t);
 	snapshot(t, &v);
 	memset(plan, 0, sizeof(*plan));
-	want = decide(t, &v, now_ns);
+	want = decide(t, &v, now_ns) & ~t->capped_mask;
+	cgpu_ceiling_left(t, want, &v.left_ns);
 
 	/* One without channels needs no call to be thawed or frozen. */
 	t->run_mask = (t->run_mask & v.opened) | (want & ~v.opened);
@@ -292,8 +296,9 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 		plan->until_ns = t->retry_ns;
 	plan->late_ns = cgpu_rr_late_ns(t, plan->curr);
 	if (v.polled)
-		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened, want,
-						       v.present, now_ns);
+		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened &
+						       ~t->capped_mask,
+						       want, v.present, now_ns);
 	t->planned_mask = want;
 	t->new_mask = 0;
 	t->touched_mask = 0;

@@ -113,7 +113,7 @@ static u64 interval_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urg
 {
 	u32 known = t->known_mask & contend, asleep = t->asleep_mask & contend;
 
-	if (!(contend & (contend - 1)))
+	if (!contend)
 		return 0;
 	if (!known)
 		return POLL_UNKNOWN_NS;

@@ -107,6 +107,7 @@ void cgpu_sched_entity_view(const struct cgpu_sched *t, u32 slot,
 	view->weight = s->weight;
 	view->highprio = s->highprio;
 	view->channels = s->channels;
+	view->ceiling = s->ceiling;
 	view->preempt_slow = s->preempt_slow;
 	view->overruns = s->overruns;
 	view->turns = s->turns;
@@ -127,7 +128,9 @@ static bool slots_are_sound(const struct cgpu_sched *t)
 
 		if (s->highprio > 1 || s->weight > t->max_inst || s->first_slice > CGPU_SLOTS)
 			return false;
-		if (!s->cookie && (s->weight || s->channels))
+		if (!s->cookie && (s->weight || s->channels || s->ceiling))
+			return false;
+		if (s->ceiling > CGPU_MAX_INST_BURST_MAX || (s->ceiling && s->ceiling < s->weight))
 			return false;
 		weights += s->weight;
 	}
@@ -161,7 +164,7 @@ static bool is_sound(const struct cgpu_sched *t)
 {
 	u32 masks = t->run_mask | t->timesliced | t->planned_mask | t->freeze_unknown_mask |
 		    t->new_mask | t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask |
-		    t->held_mask | t->wait_mask |
+		    t->held_mask | t->wait_mask | t->capped_mask |
 		    t->known_mask | t->busy_mask | t->asleep_mask;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 

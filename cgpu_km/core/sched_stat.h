@@ -51,6 +51,8 @@ struct cgpu_sched_entity_view {
 	u32 highprio;
 	u32 channels;
 	u32 preempt_slow;
+	u32 ceiling;		/* slices per round, 0: none */
+	u32 pad;
 	u64 overruns;
 	u64 turns;
 	u64 gpu_ns;

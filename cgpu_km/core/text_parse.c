@@ -173,7 +173,8 @@ static int eat_list(struct cursor *c, u64 top, u64 *list, u32 *count)
 /* The words of "create" after the id, as they were written. */
 struct words {
 	u64 gpu[CGPU_PARSE_GPUS], memsize[CGPU_PARSE_GPUS], weight[CGPU_PARSE_GPUS];
-	u32 gpus, memsizes, weights;
+	u64 ceiling[CGPU_PARSE_GPUS];
+	u32 gpus, memsizes, weights, ceilings;
 	bool highprio, cookie;
 };
 
@@ -203,6 +204,8 @@ static int eat_create_word(struct cursor *c, struct words *w, struct cgpu_inst_c
 		return eat_list(c, ~0ull, w->memsize, &w->memsizes);
 	if (!w->weights && eat_word(c, "weight="))
 		return eat_list(c, U32_TOP, w->weight, &w->weights);
+	if (!w->ceilings && eat_word(c, "ceiling="))
+		return eat_list(c, U32_TOP, w->ceiling, &w->ceilings);
 	if (!w->highprio && eat_word(c, "highprio=")) {
 		w->highprio = true;
 		cmd->highprio = !at_end(c) && c->text[c->at] == '1';
@@ -222,12 +225,14 @@ static int spread(const struct words *w, struct cgpu_inst_cmd *cmd)
 {
 	u32 i, j;
 
-	if (!w->gpus || !w->memsizes || w->memsizes > w->gpus || w->weights > w->gpus)
+	if (!w->gpus || !w->memsizes || w->memsizes > w->gpus || w->weights > w->gpus ||
+	    w->ceilings > w->gpus)
 		return -EINVAL;
 	cmd->gpus = w->gpus;
 	for (i = 0; i < w->gpus; i++) {
 		u32 m = i < w->memsizes ? i : w->memsizes - 1;
 		u32 n = i < w->weights ? i : w->weights - 1;
+		u32 k = i < w->ceilings ? i : w->ceilings - 1;
 
 		for (j = 0; j < i; j++) {
 			if (w->gpu[j] == w->gpu[i])
@@ -238,6 +243,7 @@ static int spread(const struct words *w, struct cgpu_inst_cmd *cmd)
 		cmd->gpu[i] = (u32)w->gpu[i];
 		cmd->memsize[i] = w->memsize[m];
 		cmd->weight[i] = w->weights ? (u32)w->weight[n] : 1;
+		cmd->ceiling[i] = w->ceilings ? (u32)w->ceiling[k] : 0;
 	}
 	return 0;
 }

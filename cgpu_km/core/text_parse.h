@@ -11,7 +11,7 @@
 enum cgpu_verb { CGPU_VERB_CREATE = 1, CGPU_VERB_DESTROY = 2 };
 
 /* inst_ctl: create <id> gpu=N[,N...] memsize=B[,B...] [weight=W[,W...]]
- *           [highprio=0|1] [cookie=C]   |   destroy <id> [cookie=C]
+ *           [ceiling=C[,C...]] [highprio=0|1] [cookie=C]   |   destroy <id> [cookie=C]
  * The last value of a shorter list repeats; more values than GPUs is -EINVAL.
  */
 struct cgpu_inst_cmd {
@@ -21,6 +21,7 @@ struct cgpu_inst_cmd {
 	u32 gpu[CGPU_PARSE_GPUS];
 	u64 memsize[CGPU_PARSE_GPUS];
 	u32 weight[CGPU_PARSE_GPUS];	/* default 1 */
+	u32 ceiling[CGPU_PARSE_GPUS];	/* default 0: none */
 	u32 highprio;
 	u64 cookie;			/* 0: not given; decimal or 0x hex */
 };

@@ -81,11 +81,14 @@ def creates(draw):
     n = len(gpus)
     mem = draw(st.lists(st.integers(MIB, 2**63 - 1), min_size=1, max_size=n))
     weight = draw(st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=n))
+    ceiling = draw(st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=n))
     highprio = draw(st.none() | st.integers(0, 1))
     cookie = draw(st.none() | st.integers(1, 2**64 - 1))
     words = [f"gpu={','.join(map(str, gpus))}", f"memsize={','.join(map(str, mem))}"]
     if weight is not None:
         words.append(f"weight={','.join(map(str, weight))}")
+    if ceiling is not None:
+        words.append(f"ceiling={','.join(map(str, ceiling))}")
     if highprio is not None:
         words.append(f"highprio={highprio}")
     if cookie is not None:
@@ -94,18 +97,19 @@ def creates(draw):
     ident = draw(ids)
     line = f"create {ident} {' '.join(words)}{draw(st.sampled_from(['', chr(10)]))}"
     fill = lambda values: [values[min(i, len(values) - 1)] for i in range(n)]  # noqa: E731
-    return line, ident, gpus, fill(mem), fill(weight or [1]), highprio or 0, cookie or 0
+    return line, ident, gpus, fill(mem), fill(weight or [1]), fill(ceiling or [0]), highprio or 0, cookie or 0
 
 
 @given(creates())
 def test_create_round_trip(case):
-    line, ident, gpus, mem, weight, highprio, cookie = case
+    line, ident, gpus, mem, weight, ceiling, highprio, cookie = case
     cmd, _ = parse_inst(line.encode())
     assert cmd is not None, line
     n = cmd.gpus
     assert cmd.verb == lib.CGPU_VERB_CREATE
     assert ffi.string(cmd.id).decode() == ident
     assert (list(cmd.gpu[0:n]), list(cmd.memsize[0:n]), list(cmd.weight[0:n])) == (gpus, mem, weight)
+    assert list(cmd.ceiling[0:n]) == ceiling
     assert (cmd.highprio, cmd.cookie) == (highprio, cookie)
 
 
@@ -142,6 +146,7 @@ def test_destroy_round_trip(ident, cookie):
         ("create a gpu=0 memsize=9223372036854775808", None),
         ("create a gpu=0 memsize=1048576,1048576", None),
         ("create a gpu=0 memsize=1048576 weight=1,1", None),
+        ("create a gpu=0 memsize=1048576 ceiling=1,1", None),
         ("create a gpu=0,0 memsize=1048576", None),
         ("create a gpu=0 memsize=1048576 highprio=2", 40),
         ("create a gpu=0 memsize=1048576 cookie=0", 38),

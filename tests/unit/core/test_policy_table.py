@@ -230,6 +230,7 @@ REFUSED = {
     ("prio_ratio", "EINVAL"): [lambda t: t.set("prio_ratio", 19), lambda t: t.set("prio_ratio", 100)],
     ("slice_us", "EINVAL"): [lambda t: t.set("slice_us", 999), lambda t: t.set("slice_us", 100_001)],
     ("highprio", "EINVAL"): [lambda t: t.set("highprio", 0, 2)],
+    ("ceiling", "EINVAL"): [lambda t: t.set("ceiling", 0, 1), lambda t: t.set("ceiling", 0, 7)],
     ("create", "ENOSPC"): [lambda t: t.add(3)],
 }
 ROWS = sorted({(row[0].strip("`"), row[1]) for row in table(section(4), "| write |")})

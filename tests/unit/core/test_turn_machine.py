@@ -83,6 +83,10 @@ class TurnMachine(RuleBasedStateMachine):
     def weight(self, i, weight):
         self.attempt(self.turn.set, "weight", i, weight)
 
+    @rule(i=slot, ceiling=st.integers(0, 12))
+    def ceiling(self, i, ceiling):
+        self.attempt(self.turn.set, "ceiling", i, ceiling)
+
     @rule(i=slot, highprio=st.integers(0, 1))
     def highprio(self, i, highprio):
         self.attempt(self.turn.set, "highprio", i, highprio)
@@ -185,6 +189,8 @@ class TurnMachine(RuleBasedStateMachine):
         assume(t.policy != NATIVE and t.controls & FREEZE and t.slice_ns <= 20 * MS)
         wanted = {i for i in self.live() if t.slot[i].weight and t.slot[i].channels}
         rounds_ms = 4 * 25 * t.slice_ns / MS / (1 - t.prio_ratio / 100) + 500 + BUDGET_MS
+        if t.ceiling_mask:  # a debt of a second, and 7 ms at one part in a hundred
+            rounds_ms += 2000 + 4 * 25 * 4 * t.slice_ns / MS
         end, got = turn.now + int(rounds_ms * MS), set()
         while turn.now < end and not wanted <= got:
             plan = turn.next()
@@ -311,8 +317,10 @@ class TurnMachine(RuleBasedStateMachine):
             awake = plan.run_mask & opened & ~t.asleep_mask
             assert len(slots(awake & ~high)) <= 1, "one at a time"
             assert len(slots(awake & high)) <= 1
+        assert not plan.run_mask & t.capped_mask, "it has used up its ceiling"
         present = high & may & opened
-        if present and not present & ~t.known_mask and present & ~t.asleep_mask and not t.prio_throttled:
+        works = present & ~t.asleep_mask & ~t.capped_mask
+        if works and not present & ~t.known_mask and not t.prio_throttled:
             assert not plan.run_mask & opened & ~high & ~t.asleep_mask, "high priority with work runs alone"
 
     @invariant()
@@ -323,6 +331,19 @@ class TurnMachine(RuleBasedStateMachine):
         assert sum(t.slot[i].weight for i in self.live()) <= t.max_inst
         assert len(self.live()) <= min(t.max_inst, C.CGPU_SLOTS)
         assert t.max_inst <= (100 if t.policy in (BURST, NATIVE) else C.CGPU_SLOTS)
+
+    @invariant()
+    def ceilings_are_in_force_under_burst_only(self):
+        if not hasattr(self, "turn"):
+            return
+        t = self.turn.t
+        assert not t.capped_mask & ~t.ceiling_mask
+        assert t.policy == BURST or not t.ceiling_mask
+        for i in self.live():
+            slot = t.slot[i]
+            assert not slot.ceiling or slot.weight <= slot.ceiling
+            assert (t.ceiling_mask >> i & 1) == (t.policy == BURST and 0 < slot.ceiling < t.max_inst)
+            assert slot.ceiling_budget_ns <= 7 * MS
 
     @invariant()
     def who_sleeps_is_known_to_be_idle(self):

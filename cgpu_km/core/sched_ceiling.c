@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Ceilings: a slot has a budget of GPU time that grows by ceiling/max_inst of the time and
+ * shrinks by what the slot ran. A slot that used it up is frozen until it has resume_ns()
+ * again. Its turn is lent meanwhile, as if it slept, so that its credit keeps its guaranteed
+ * part; another slot's turn is cut short when it comes back.
+ *
+ * In any time a slot gets no more than its ceiling of it and one full budget, so a budget is
+ * less than one per cent of a second.
+ */
+#include "sched_ceiling.h"
+
+#include "policy.h"
+
+#define BUDGET_NS	7000000ll	/* full; 3 ms of one per cent of a second are for late freezes */
+#define SLACK_NS	50000ll		/* less is not worth a plan */
+#define PAUSE_PARTS	4		/* frozen for this part of a slice at least */
+#define REPAID_NS	1000000000ll	/* an overrun delays a slot by this at most */
+
+/**
+ * cgpu_ceiling_refresh() - work out which slots have a ceiling in force
+ * @t: the scheduler, of which a slot, the policy or max_inst was changed
+ *
+ * One of max_inst or more limits nothing.
+ */
+void cgpu_ceiling_refresh(struct cgpu_sched *t)
+{
+	u32 i;
+
+	t->ceiling_mask = 0;
+	for (i = 0; cgpu_policy_get(t->policy)->ceilings && i < CGPU_SLOTS; i++) {
+		const struct cgpu_sched_entity *s = &t->slot[i];
+
+		if (s->ceiling && s->ceiling < t->max_inst)
+			t->ceiling_mask |= 1u << i;
+	}
+	t->capped_mask &= t->ceiling_mask;
+}
+
+/**
+ * cgpu_ceiling_fill() - a slot begins with a full budget
+ * @t: the scheduler
+ * @slot: which
+ */
+void cgpu_ceiling_fill(struct cgpu_sched *t, u32 slot)
+{
+	t->slot[slot].ceiling_budget_ns = BUDGET_NS;
+	t->capped_mask &= ~(1u << slot);
+}
+
+/* Does a slot other than @slot run whose work is unknown? If it has none, @slot has all. */
+static bool may_have_all(const struct cgpu_sched *t, u32 slot, u32 ran)
+{
+	return ran & ~t->known_mask & ~(1u << slot);
+}
+
+/**
+ * cgpu_ceiling_charge() - a slot could run
+ * @t: the scheduler
+ * @slot: which; of no effect on one without a ceiling
+ * @ran: all slots that could
+ * @got_ns: its part by the account
+ * @len_ns: how long
+ *
+ * A ceiling is kept beside slots that may be idle, so all of the time is charged then.
+ */
+void cgpu_ceiling_charge(struct cgpu_sched *t, u32 slot, u32 ran, u64 got_ns, u64 len_ns)
+{
+	if (t->ceiling_mask >> slot & 1)
+		t->slot[slot].ceiling_budget_ns -=
+			(s64)(may_have_all(t, slot, ran) ? len_ns : got_ns);
+}
+
+/**
+ * cgpu_ceiling_charge_rest() - the account gave a part of an overlap to others
+ * @t: the scheduler
+ * @slot: which; of no effect on one without a ceiling
+ * @ran: all slots of the overlap
+ * @rest_ns: that part
+ */
+void cgpu_ceiling_charge_rest(struct cgpu_sched *t, u32 slot, u32 ran, u64 rest_ns)
+{
+	if ((t->ceiling_mask >> slot & 1) && may_have_all(t, slot, ran))
+		t->slot[slot].ceiling_budget_ns -= (s64)rest_ns;
+}
+
+/**
+ * cgpu_ceiling_grow() - time has passed
+ * @t: the scheduler; the slots were charged
+ * @len_ns: how long
+ */
+void cgpu_ceiling_grow(struct cgpu_sched *t, u64 len_ns)
+{
+	u32 mask;
+
+	for (mask = t->ceiling_mask; mask; mask &= mask - 1) {
+		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+		s64 least = -(REPAID_NS * (s64)s->ceiling / (s64)t->max_inst);
+
+		s->ceiling_budget_ns += (s64)(len_ns * s->ceiling / t->max_inst);
+		if (s->ceiling_budget_ns > BUDGET_NS)
+			s->ceiling_budget_ns = BUDGET_NS;
+		if (s->ceiling_budget_ns < least)
+			s->ceiling_budget_ns = least;
+	}
+}
+
+/* A capped slot goes on with a budget that lasts for a slice, or after a pause that is worth
+ * the two calls it takes, whichever is more.
+ */
+static s64 resume_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	s64 run = (s64)(t->slice_ns * (t->max_inst - s->ceiling) / t->max_inst);
+	s64 pause = (s64)(t->slice_ns * s->ceiling / t->max_inst / PAUSE_PARTS);
+	s64 need = run > pause ? run : pause;
+
+	return need < BUDGET_NS ? need : BUDGET_NS;
+}
+
+/**
+ * cgpu_ceiling_check() - which slots have used up their budget
+ * @t: the scheduler, accounted up to now
+ *
+ * Also of slots that closed the GPU: opening it again ends no pause.
+ */
+void cgpu_ceiling_check(struct cgpu_sched *t)
+{
+	u32 mask;
+
+	for (mask = t->ceiling_mask; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask), bit = 1u << i;
+		struct cgpu_sched_entity *s = &t->slot[i];
+
+		if (!(t->capped_mask & bit)) {
+			t->capped_mask |= s->ceiling_budget_ns <= SLACK_NS ? bit : 0;
+		} else if (s->ceiling_budget_ns >= resume_ns(t, s)) {
+			t->capped_mask &= ~bit;
+			s->woken_ns = t->last_ns;
+		}
+	}
+}
+
+/**
+ * cgpu_ceiling_left() - how long the answer of cgpu_ceiling_check() holds
+ * @t: the scheduler, right after that
+ * @run: slots that may run from now on
+ * @left_ns: lowered to it
+ */
+void cgpu_ceiling_left(const struct cgpu_sched *t, u32 run, u64 *left_ns)
+{
+	u32 may_change = t->capped_mask | (run & ~t->asleep_mask);
+	u32 mask;
+
+	for (mask = t->ceiling_mask & t->opened_mask & may_change; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+		const struct cgpu_sched_entity *s = &t->slot[i];
+		u64 left;
+
+		if (t->capped_mask >> i & 1)
+			left = (u64)(resume_ns(t, s) - s->ceiling_budget_ns) * t->max_inst /
+			       s->ceiling + 1;
+		else
+			left = (u64)s->ceiling_budget_ns * t->max_inst / (t->max_inst - s->ceiling);
+		if (left < *left_ns)
+			*left_ns = left;
+	}
+}

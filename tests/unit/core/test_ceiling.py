@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""Ceilings under burst: what a container has above its guaranteed part, and not more. Simulated."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHTED, C, CoreError, Turn
+from demandgpu import DemandGpu, Load, every
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simgpu import A100, Control, SimGpu
+
+IDLE = []
+
+
+def gpu(*containers, policy=BURST, slice_ms=6.0, max_inst=100, call_us=300, **more):
+    """Containers of (weight, ceiling, load), with more keys for DemandGpu; high priority where the load is a tuple."""
+    turn = Turn(policy, slice_ms=slice_ms, max_inst=max_inst, switch_us=70)
+    loads = {}
+    for weight, ceiling, load in containers:
+        high = isinstance(load, tuple)
+        slot = turn.add(weight, highprio=int(high), channels=1)
+        if ceiling:
+            turn.set("ceiling", slot, ceiling)
+        loads[slot] = load[0] if high else load
+    return DemandGpu(turn, loads, call_us=call_us, **more)
+
+
+def busy():
+    return Load()
+
+
+def over_seconds(sim, seconds=4, step_ms=50):
+    """The least and the greatest percentage of each container in any second that begins at a multiple of @step_ms."""
+    sim.run(500)
+    steps = {slot: [] for slot in sim.loads}
+    for _ in range(seconds * 1000 // step_ms):
+        before = {slot: load.got_ns for slot, load in sim.loads.items()}
+        sim.run(step_ms)
+        for slot, load in sim.loads.items():
+            steps[slot].append(load.got_ns - before[slot])
+    count = 1000 // step_ms
+    out = []
+    for got in steps.values():
+        parts = [sum(got[i : i + count]) / (10 * MS) for i in range(len(got) - count + 1)]
+        out.append((min(parts), max(parts)))
+    return out
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("ceiling", [1, 2, 5, 10, 30, 50, 60, 75, 90, 99])
+def test_one_that_is_alone_has_its_ceiling_in_each_second(ceiling, known):
+    ((least, most),) = over_seconds(gpu((1, ceiling, busy()), known=lambda slot: known))
+    assert ceiling - 1 < least
+    assert most < ceiling + 1
+
+
+@pytest.mark.parametrize(
+    ("containers", "parts"),
+    [
+        ([(10, 30, busy), (10, 0, lambda: Load(IDLE))], [30, 0]),
+        ([(50, 60, busy), (10, 0, busy)], [60, 40]),
+        ([(10, 20, busy), (10, 30, busy), (10, 0, busy)], [20, 30, 50]),
+        ([(20, 20, busy), (20, 0, busy), (40, 0, busy)], [20, 80 / 3, 160 / 3]),
+        ([(10, 20, busy), (10, 30, busy)], [20, 30]),
+        ([(50, 50, busy), (50, 0, busy)], [50, 50]),
+        ([(50, 60, busy), *[(10, 0, busy)] * 5], [50, 10, 10, 10, 10, 10]),
+        ([(10, 90, busy), (10, 0, busy)], [50, 50]),
+        ([(10, 10, lambda: Load(every(50, 10))), (10, 0, busy)], [10, 90]),
+        ([(10, 40, lambda: (Load(),)), (20, 0, busy)], [40, 60]),
+        ([(10, 0, lambda: (Load(every(50, 10)),)), (10, 20, busy)], [20, 20]),
+    ],
+    ids=str,
+)
+def test_what_is_above_a_ceiling_goes_to_the_others_by_weight(containers, parts):
+    got = over_seconds(gpu(*[(weight, ceiling, load()) for weight, ceiling, load in containers]))
+    for (weight, ceiling, _), (least, most), part in zip(containers, got, parts, strict=True):
+        assert (least + most) / 2 == pytest.approx(part, abs=0.8), weight
+        if ceiling:
+            assert most < ceiling + 1
+
+
+@pytest.mark.parametrize("slice_ms", [1, 5, 10, 30])
+@pytest.mark.parametrize("seed", range(3))
+def test_slow_calls_are_charged(slice_ms, seed):
+    """Control calls with the tails of the profiles, two that always work; nothing is known of their work."""
+    turn = Turn(BURST, slice_ms=slice_ms, max_inst=100, switch_us=70)
+    for weight, ceiling in ((30, 40), (20, 0)):
+        turn.set("ceiling", turn.add(weight, channels=1), ceiling)
+    sim = SimGpu(turn, A100, seed)
+    sim.run(1000)
+    for _ in range(6):
+        sim.got.clear()
+        sim.run(1000)
+        assert sim.got[0] / (10 * MS) < 41
+        assert sim.got[0] / (10 * MS) > 30
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_ceiling_is_kept_beside_one_that_may_be_idle(known):
+    """Unknown: in an overlap, and beside high priority, the other one may have left it all of the time."""
+    for other in (Load(IDLE), (Load(IDLE),), (Load(every(50, 10)),)):
+        got = over_seconds(gpu((10, 30, busy()), (10, 0, other), known=lambda slot: known))
+        assert got[0][1] < 31
+        assert got[0][0] > 15
+
+
+def test_a_ceiling_costs_the_guaranteed_part_little_where_nothing_is_known():
+    got = over_seconds(gpu((50, 50, busy()), (50, 0, busy()), known=lambda slot: False))
+    assert got[0][0] > 46
+    assert got[0][1] < 51
+
+
+def test_a_request_within_the_budget_is_not_held_up():
+    """Small requests of a container with a low ceiling: the time in which it sleeps is saved for them, up to 7 ms."""
+    sim = gpu((5, 10, Load(every(100, 5, 20))), (50, 0, busy())).run(500)
+    sim.loads[0].latency_us.clear()
+    assert sim.run(4000).p99_us(0) < 5000 + 1500
+
+
+def test_sleeping_saves_no_more_than_a_budget():
+    """100 ms of work after two seconds without: no more than the ceiling of the second, and 1 % of it."""
+    sim = gpu((5, 20, Load([(2000 * MS, 900 * MS)]))).run(2000)
+    sim.run(1000)
+    assert sim.loads[0].got_ns == pytest.approx(200 * MS, abs=10 * MS)
+
+
+@pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE])
+def test_it_is_kept_and_ignored_by_the_other_policies(policy):
+    with_it, without = (gpu((1, c, busy()), (1, 0, busy()), policy=policy, max_inst=10) for c in (1, 0))
+    assert with_it.turn.t.slot[0].ceiling == 1
+    for sim in (with_it, without):
+        sim.run(1000)
+    assert with_it.share(0) == without.share(0)
+
+
+def test_policies_change_while_it_is_frozen():
+    sim = gpu((2, 4, busy()), max_inst=20)
+    while not sim.turn.t.capped_mask:
+        sim.run(1)
+    sim.turn.set("policy", PREEMPT)
+    assert sim.turn.step().run_mask & 1
+    sim.turn.set("policy", BURST)
+    assert sim.turn.step().run_mask & 1, "a full budget"
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("ceiling", 9), ("ceiling", 101), ("ceiling", 2**32 + 50), ("ceiling", 2**64 - 1), ("weight", 41)],
+)
+def test_what_is_out_of_range_changes_nothing(what, value):
+    turn = Turn(BURST, max_inst=100)
+    slot = turn.add(10)
+    turn.set("ceiling", slot, 40)
+    with pytest.raises(CoreError) as refused:
+        turn.set(what, slot, value)
+    assert refused.value.errno == errno.EINVAL
+    assert (turn.t.slot[slot].weight, turn.t.slot[slot].ceiling) == (10, 40)
+
+
+def test_no_slot_of_that_number():
+    turn = Turn(BURST, max_inst=100)
+    for slot in (0, C.CGPU_SLOTS, 2**32 - 1):
+        with pytest.raises(CoreError):
+            turn.set("ceiling", slot, 50)
+
+
+def test_it_ends_with_its_container():
+    turn = Turn(BURST, max_inst=100)
+    slot = turn.add(10, channels=1)
+    turn.set("ceiling", slot, 10)
+    turn.timeline(100)
+    turn.delete(slot)
+    assert turn.add(50, channels=1) == slot
+    assert turn.t.slot[slot].ceiling == 0
+    assert not (turn.t.capped_mask | turn.t.ceiling_mask)
+    assert turn.shares(200)[slot] == pytest.approx(1)
+
+
+def test_setting_it_again_gives_no_new_budget():
+    sim = gpu((10, 20, busy()))
+    sim.run(500)
+    before = sim.loads[0].got_ns
+    for i in range(1000):
+        sim.turn.set("ceiling", 0, 20 + i % 2)
+        sim.run(1)
+    assert (sim.loads[0].got_ns - before) / (1000 * MS) < 0.215
+
+
+def test_closing_and_opening_gives_no_new_budget():
+    sim = gpu((10, 20, busy()), (10, 0, Load(IDLE)))
+    sim.run(500)
+    before = sim.loads[0].got_ns
+    for _ in range(1000):
+        sim.turn.channels(0, 0)
+        sim.turn.step()
+        sim.turn.channels(0, 1)
+        sim.real = sim.real & ~1 if sim.turn.frozen(0) else sim.real | 1  # as the module does with a new channel
+        sim.run(1)
+    assert (sim.loads[0].got_ns - before) / (1000 * MS) < 0.21
+
+
+def test_a_kernel_that_resists_is_waited_for():
+    """A freeze of 200 ms is paid back: over seconds the ceiling holds, and the wait is bounded."""
+    turn = Turn(BURST, slice_ms=6, max_inst=100)
+    turn.set("ceiling", turn.add(10, channels=1), 30)
+    sim = SimGpu(turn, Control(p50_us=200_000, sigma=0, tail=0, tail_us=400_000, wake_us=0, middle=True))
+    sim.run(1000)
+    sim.got.clear()
+    sim.run(20_000)
+    assert sim.got[0] / (20_000 * MS) < 0.32
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(0, 40), st.booleans()), min_size=1, max_size=5),
+    st.sampled_from([3.0, 6.0, 20.0]),
+    st.booleans(),
+)
+def test_no_mix_exceeds_its_ceilings(mix, slice_ms, known):
+    """Busy ones and such that work 7 of 40 ms, with any weights and ceilings: none gets more than its ceiling, and no
+    time that a container may use is lost beyond the hand-overs."""
+    containers = [
+        (weight, max(weight, ceiling) if ceiling else 0, busy() if works else Load(every(40, 7, 3 * i)))
+        for i, (weight, ceiling, works) in enumerate(mix)
+    ]
+    sim = gpu(*containers, slice_ms=slice_ms, known=lambda slot: known)
+    for (_, ceiling, _), (_, most) in zip(containers, over_seconds(sim, 2, 100), strict=True):
+        assert not ceiling or most < ceiling + 1
+    if known and any(works and not containers[i][1] for i, (_, _, works) in enumerate(mix)):
+        assert sim.idle_ns / sim.time_ns < 0.05
