@@ -98,6 +98,9 @@ CONTAINER_KEYS = {
     "max_weight": _Key(
         Annotated[int, Meta(ge=1, le=MAX_INST_BURST_MAX)], f"a whole number from 1 to {MAX_INST_BURST_MAX}"
     ),
+    "ceiling": _Key(
+        Annotated[int, Meta(ge=1, le=MAX_INST_BURST_MAX)], f"a whole number from 1 to {MAX_INST_BURST_MAX}"
+    ),
     "highprio": _Key(Literal["allow", "refuse"], "allow or refuse"),
     "disable": _Key(Literal["allow", "deny"], "allow or deny"),
     "grants": _Key(Literal["optional", "required"], "optional or required"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PURE: what a weight or high priority does under the policy in force, as a clause (docs/reference/policies.md §1)."""
+"""PURE: what a weight, ceiling or priority does under the policy in force, as a clause (policies.md §1)."""
 
 from __future__ import annotations
 
@@ -29,3 +29,7 @@ def of_weight(policy: int, weight: int) -> str | None:
 
 def of_highprio(policy: int) -> str | None:
     return f"{policy_text(policy)} ignores high priority" if policy == Policy.NATIVE else None
+
+
+def of_ceiling(policy: int) -> str | None:
+    return None if policy == Policy.BURST else f"{policy_text(policy)} ignores ceilings: only burst has them"

@@ -55,12 +55,12 @@ def _more(event: KernelEvent) -> str:
 
 
 def _slots(container: Container) -> str:
-    words = [f"GPU {slot.gpu}: {_mib(slot.limit)}, weight {slot.weight}{_prio(slot)}" for slot in container.slots]
+    words = [f"GPU {slot.gpu}: {_mib(slot.limit)}, weight {slot.weight}{_slot_words(slot)}" for slot in container.slots]
     return "; ".join(words) or "no GPU"
 
 
-def _prio(slot: Slot) -> str:
-    return ", high priority" if slot.highprio else ""
+def _slot_words(slot: Slot) -> str:
+    return (", high priority" if slot.highprio else "") + (f", ceiling {slot.ceiling}" if slot.ceiling else "")
 
 
 def _held(container: Container) -> str:
@@ -161,6 +161,7 @@ def _fields(event: KernelEvent) -> dict[str, Any]:
                 "used_bytes": slot.used,
                 "weight": slot.weight,
                 "highprio": slot.highprio,
+                "ceiling": slot.ceiling,
             }
             for slot in event.container.slots
         ]

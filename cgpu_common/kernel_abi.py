@@ -112,6 +112,7 @@ class S(IntEnum):
     USED = 6
     WEIGHT = 7
     HIGHPRIO = 8
+    CEILING = 9
 
 
 class G(IntEnum):

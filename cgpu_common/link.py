@@ -24,7 +24,7 @@ class KernelLink(Protocol):
         ...
 
     async def set(self, container_id: str, cookie: int, values: Mapping[int, Mapping[S, int]]) -> None:
-        """LIMIT, WEIGHT or HIGHPRIO of the container's GPUs, by index. All values or none."""
+        """LIMIT, WEIGHT, HIGHPRIO or CEILING of the container's GPUs, by index. All values or none."""
         ...
 
     async def set_gpu(self, index: int, values: Mapping[G, int]) -> None:

@@ -105,6 +105,7 @@ class SlotWant:
     limit: int  # bytes
     weight: int = 1
     highprio: bool = False
+    ceiling: int = 0  # under burst, in slices per round; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Slot:
     used: int = 0
     weight: int = 1
     highprio: bool = False
+    ceiling: int = 0  # under burst, in slices per round; 0: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ SLOT = Table(
         S.USED: U64,
         S.WEIGHT: U32,
         S.HIGHPRIO: U8,
+        S.CEILING: U32,
     }
 )
 SLOTS = Table({A.SLOT: SLOT.nest()})
@@ -119,8 +120,8 @@ class CgpuMsg(genlmsg):  # type: ignore[misc]
 
 def slot_attrs(slot: SlotWant) -> Pairs:
     """Weight 0 is left out: the kernel decides on the weight when none is free."""
-    weight = [("WEIGHT", slot.weight)] if slot.weight else []
-    return [("GPU", slot.gpu), ("LIMIT", slot.limit), ("HIGHPRIO", int(slot.highprio)), *weight]
+    given = [(name, value) for name, value in (("WEIGHT", slot.weight), ("CEILING", slot.ceiling)) if value]
+    return [("GPU", slot.gpu), ("LIMIT", slot.limit), ("HIGHPRIO", int(slot.highprio)), *given]
 
 
 def _message(cmd: Cmd, attrs: Pairs) -> CgpuMsg:
@@ -165,6 +166,7 @@ def _slot(pairs: Pairs) -> Slot:
         used=values.get("USED", 0),
         weight=values.get("WEIGHT", 0),
         highprio=bool(values.get("HIGHPRIO", 0)),
+        ceiling=values.get("CEILING", 0),
     )
 
 

@@ -202,6 +202,14 @@ def gpu_name(paths: Paths, pci: str) -> str:
     return "-"
 
 
+def _ceiling(path: Path) -> int:
+    """0 too where the module is older than its package, until it is loaded again."""
+    try:
+        return _int(path / "ceiling")
+    except _Vanished:
+        return 0
+
+
 def _slot(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> Slot:
     container_id = _read(path / "id").strip()
     known = listed.get(container_id)
@@ -213,6 +221,7 @@ def _slot(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> S
         id=container_id,
         weight=_int(path / "weight"),
         highprio=_int(path / "highprio") != 0,
+        ceiling=_ceiling(path),
         memsize=_int(path / "memsize"),
         pids=parse_meminfo(_read(path / "meminfo")),
         stat=_numbers(parse_stat(stat)),
@@ -240,6 +249,7 @@ def _brief_slot(gpu: int, path: Path, container: Container) -> Slot:
         id=container.id,
         weight=_int(path / "weight"),
         highprio=_int(path / "highprio") != 0,
+        ceiling=_ceiling(path),
         memsize=stat.get("limit_bytes", 0),
         pids=(),
         stat=stat,

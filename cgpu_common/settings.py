@@ -40,6 +40,7 @@ class Caps:
     highprio: str = "allow"  # allow | refuse
     disable: str | None = None  # allow | deny; None: deny if there is a limit
     grants: str = "optional"  # optional | required
+    ceiling: int | None = None  # of each container, in slices per round; at least its weight
     files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it
 
     def source(self, key: str) -> str:
@@ -52,7 +53,9 @@ class Caps:
     def limits(self) -> list[str]:
         """The keys that limit a container."""
         found = [
-            key for key in ("max_memory_mib", "max_memory_fraction", "max_weight") if getattr(self, key) is not None
+            key
+            for key in ("max_memory_mib", "max_memory_fraction", "max_weight", "ceiling")
+            if getattr(self, key) is not None
         ]
         return found + ["highprio"] * (self.highprio == "refuse")
 

@@ -20,8 +20,27 @@ def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     if gpu.policy == WEIGHTED:
         return slot.weight / (slot.weight + sum(other.weight for other in rivals))
     if gpu.policy == BURST:
-        return slot.weight / (slot.weight + sum(other.weight for other in rivals if other.opened))
+        return _under_ceilings(gpu, slot, [other for other in rivals if other.opened])
     return 1 / (1 + sum(other.opened for other in rivals))
+
+
+def _ceiling(gpu: Gpu, slot: Slot) -> float:
+    """The part of the GPU that the slot may have under burst."""
+    return min(1.0, slot.ceiling / gpu.max_inst) if slot.ceiling else 1.0
+
+
+def _under_ceilings(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
+    """The slot's part by weight where those with a ceiling below theirs leave the rest to the others."""
+    sharing, rest = [slot, *rivals], 1.0
+    while True:
+        weights = sum(one.weight for one in sharing)
+        held = [one for one in sharing if _ceiling(gpu, one) < rest * one.weight / weights]
+        if slot in held:
+            return _ceiling(gpu, slot)
+        if not held:
+            return rest * slot.weight / weights
+        rest -= sum(_ceiling(gpu, one) for one in held)
+        sharing = [one for one in sharing if one not in held]
 
 
 def _by_policy_highprio(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
@@ -29,6 +48,10 @@ def _by_policy_highprio(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     if gpu.policy in (WEIGHTED, FIXED, BURST):
         return slot.weight / (slot.weight + sum(other.weight for other in rivals))
     return 1 / (1 + len(rivals))
+
+
+def _capped(gpu: Gpu, slot: Slot, part: float) -> float:
+    return min(part, _ceiling(gpu, slot)) if gpu.policy == BURST else part
 
 
 def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
@@ -45,13 +68,13 @@ def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
     if slot.highprio:
         plain_open = any(other.opened for other in others if not other.highprio)
         whole = gpu.prio_ratio / 100 if plain_open else 1.0
-        return 100 * whole * _by_policy_highprio(gpu, slot, highprio)
+        return 100 * _capped(gpu, slot, whole * _by_policy_highprio(gpu, slot, highprio))
     plain = [other for other in others if not other.highprio]
     part = _by_policy(gpu, slot, plain if highprio else others)
     if not highprio:
         return 100 * part
     rest = 1 - gpu.prio_ratio / 100
-    return 100 * (min(part, rest) if gpu.policy in (FAIR, FIXED) else part * rest)
+    return 100 * _capped(gpu, slot, min(part, rest) if gpu.policy in (FAIR, FIXED) else part * rest)
 
 
 def got_pct(gpu: Gpu, before: Slot | None, after: Slot, elapsed_ns: int) -> float | None:

@@ -30,6 +30,7 @@ class Slot:
     stat: dict[str, int] = field(default_factory=dict)
     dying: bool = False
     name: str | None = None
+    ceiling: int = 0  # under burst, in slices per round; 0: none
     at_ns: int = 0  # when stat was read
 
     @property

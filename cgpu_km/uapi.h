@@ -50,7 +50,7 @@ enum cgpu_genl_cmd {
 	CGPU_CMD_CREATE		= 1,	/* ID, SLOTS, [COOKIE] -> one CONTAINER message */
 	CGPU_CMD_DESTROY	= 2,	/* ID, [COOKIE]; ENOENT: no such container */
 	CGPU_CMD_LIST		= 3,	/* dump: one CONTAINER message each */
-	/* ID, [COOKIE], SLOTS: LIMIT/WEIGHT/HIGHPRIO of the GPUs named; all or none */
+	/* ID, [COOKIE], SLOTS: LIMIT/WEIGHT/HIGHPRIO/CEILING of the GPUs named; all or none */
 	CGPU_CMD_SET		= 4,
 	CGPU_CMD_GPUS		= 5,	/* dump: one GPU message each */
 	CGPU_CMD_EVENT		= 6,	/* multicast: EVENT and the attributes of enum cgpu_event */
@@ -70,7 +70,7 @@ enum cgpu_event {
 	CGPU_EVENT_GONE		= 3,	/* the last reference was dropped, memory returned */
 	/* 1/s: an allocation exceeded the limit. PID, ASKED, LIMIT, USED of the first */
 	CGPU_EVENT_REFUSED	= 4,
-	CGPU_EVENT_CHANGED	= 5,	/* limit, weight or priority changed */
+	CGPU_EVENT_CHANGED	= 5,	/* limit, weight, priority or ceiling changed */
 	/* 1/s: turns ended late, or a freeze was held up. OVERRUNS, PREEMPT_SLOW: totals */
 	CGPU_EVENT_OVERRUN	= 6,
 	/* 1/s: the driver refused a call. CONTROL, STATUS of the latest */
@@ -139,6 +139,7 @@ enum cgpu_slot_attr {
 	CGPU_S_USED		= 6,	/* u64 bytes */
 	CGPU_S_WEIGHT		= 7,	/* u32 slices per round; in the reply: granted */
 	CGPU_S_HIGHPRIO		= 8,	/* u8 */
+	CGPU_S_CEILING		= 9,	/* u32 slices per round, 0: none; policy 6 */
 };
 
 enum cgpu_gpu_attr {

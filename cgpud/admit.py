@@ -221,6 +221,12 @@ def _grant_weight(gpu: Gpu, requested: int, containers: Sequence[Container] | No
     )
 
 
+def _ceiling(gpu: Gpu, weight: int, caps: Caps) -> int:
+    """The configured ceiling, at least the weight. One of max_inst or more limits nothing."""
+    ceiling = max(caps.ceiling, weight) if caps.ceiling else 0
+    return ceiling if ceiling < gpu.max_inst else 0
+
+
 def _without_effect(request: Request, gpu: Gpu) -> list[str]:
     """The requested values that the policy of the GPU ignores. A container never changes the policy."""
     if gpu.kernel is None:
@@ -269,7 +275,7 @@ def admit(
         _check_memory(gpu, size, containers)
         hints += _without_effect(request, gpu)
         highprio = exact.highprio if exact else request.highprio
-        slots.append(SlotWant(gpu.index, gpu.nv_minor, size * MIB, weight, highprio))
+        slots.append(SlotWant(gpu.index, gpu.nv_minor, size * MIB, weight, highprio, _ceiling(gpu, weight, caps)))
     return Plan(tuple(slots), tuple(warnings), tuple(hints))
 
 
@@ -284,7 +290,10 @@ def join(request: Request, gpus: Sequence[Gpu], container: Container) -> Plan:
             f"its last container has to end first"
         )
     return Plan(
-        tuple(SlotWant(slot.gpu, slot.nv_minor, slot.limit, slot.weight, slot.highprio) for slot in container.slots)
+        tuple(
+            SlotWant(slot.gpu, slot.nv_minor, slot.limit, slot.weight, slot.highprio, slot.ceiling)
+            for slot in container.slots
+        )
     )
 
 
@@ -303,6 +312,8 @@ def check_grant(plan: Plan, container: Container) -> None:
             )
         if slot.highprio != want.highprio:
             raise Refused(f"cgpu_km created a slot on GPU {want.gpu} with another priority than requested")
+        if slot.ceiling != want.ceiling:
+            raise Refused(f"cgpu_km created a slot on GPU {want.gpu} without the configured ceiling")
         if slot.weight != want.weight:
             raise KernelRefused(
                 errno.ENOSPC,

@@ -88,6 +88,7 @@ class FakeLink:
                     limit=want.limit,
                     weight=want.weight,
                     highprio=want.highprio,
+                    ceiling=want.ceiling,
                 )
             )
         container = Container(container_id, cookie, container_id[:12], MAJOR, ctl, uvm, False, tuple(made))

@@ -114,6 +114,7 @@ SLOT_FIGURES = (
     Figure("cgpu_container_memory_used_bytes", "Memory charged.", _stat("used_bytes")),
     Figure("cgpu_container_memory_peak_bytes", "Most memory charged at a time.", _stat("peak_bytes")),
     Figure("cgpu_container_weight", "Slices per round.", lambda _gpu, slot: slot.weight),
+    Figure("cgpu_container_ceiling", "Most slices per round under burst; 0: none.", lambda _gpu, slot: slot.ceiling),
     Figure("cgpu_container_high_priority", "1: high priority.", lambda _gpu, slot: int(slot.highprio)),
     Figure(
         "cgpu_container_allowed_ratio",

@@ -105,13 +105,20 @@ def with_notes(lines: Sequence[str], notes: Sequence[str]) -> str:
 
 
 def _granted_json(one: Granted) -> dict[str, Any]:
-    return {"gpu": one.gpu, "weight": one.weight, "limit_bytes": one.memsize, "highprio": one.highprio}
+    return {
+        "gpu": one.gpu,
+        "weight": one.weight,
+        "limit_bytes": one.memsize,
+        "highprio": one.highprio,
+        "ceiling": one.ceiling,
+    }
 
 
 def _created(container_id: str, found: Container | None, slots: Sequence[Granted], notes: Sequence[str]) -> str:
     tail = f" cookie={found.cookie} dir={found.dir}" if found else ""
     lines = [
-        f"  GPU {one.gpu}: {one.memsize // MIB} MiB, weight {one.weight}{', high priority' if one.highprio else ''}"
+        f"  GPU {one.gpu}: {one.memsize // MIB} MiB, weight {one.weight}"
+        f"{f', ceiling {one.ceiling}' if one.ceiling else ''}{', high priority' if one.highprio else ''}"
         for one in slots
     ]
     return with_notes([f"created {container_id}{tail}", *lines], notes)
@@ -122,6 +129,7 @@ def _created(container_id: str, found: Container | None, slots: Sequence[Granted
 @click.option("--gpu", required=True, metavar="N[,N...]", help="GPUs of the container.")
 @click.option("--memsize", required=True, metavar="SIZE[,SIZE...]", help="Limit: bytes, or with MiB or GiB.")
 @click.option("--weight", metavar="W[,W...]", help="Slices per round; default 1.")
+@click.option("--ceiling", metavar="C[,C...]", help="Most slices per round under policy 6; default 0, none.")
 @click.option("--allow-less", is_flag=True, help="If less weight than that is free, take what is free, even none.")
 @click.option("--highprio", is_flag=True, help="High priority.")
 @click.option("--cookie", metavar="C", help="Chosen by the kernel if not given.")
@@ -133,17 +141,19 @@ def create(
     gpu: str,
     memsize: str,
     weight: str | None,
+    ceiling: str | None,
     allow_less: bool,
     highprio: bool,
     cookie: str | None,
     as_json: bool,
 ) -> None:
     """Create a container by hand (cgpud does this for container engines), and show what it got."""
-    slots = change.new_slots(gpu, memsize, weight, highprio)
+    slots = change.new_slots(gpu, memsize, weight, highprio, ceiling)
     number = change.parse_cookie(cookie) if cookie is not None else None
     found, granted = change.create(paths, container, slots, number, weight is not None, allow_less)
     notes = change.effects(paths, [(one.gpu, "weight", str(one.weight)) for one in granted])
     notes += change.effects(paths, [(one.gpu, "highprio", "1") for one in granted if one.highprio])
+    notes += change.effects(paths, [(one.gpu, "ceiling", str(one.ceiling)) for one in granted])
     about = asdict(found) if found else {"id": container}
     data = {"created": {**about, "slots": [_granted_json(one) for one in granted]}, "notes": notes}
     result(as_json, data, _created(container, found, granted, notes))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cgpu_common.exits import CgpuError, Exit
@@ -16,7 +16,7 @@ from .kernel import NewSlot, kernel
 from .names import Named, choose
 
 GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
-CONTAINER_NODES = ("weight", "memsize", "highprio", "ipc")
+CONTAINER_NODES = ("weight", "ceiling", "memsize", "highprio", "ipc")
 UVM_MODES = ("deny", "account")
 NUMBER_MAX = (1 << 32) - 1
 SIZE_MAX = (1 << 63) - 1
@@ -164,17 +164,19 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
 
 
 def effects(paths: Paths, values: Sequence[tuple[int, str, str]]) -> list[str]:
-    """The effect of a weight or priority (GPU, node, value) under the policy in force, if it is not the obvious one."""
+    """The effect of a weight, ceiling or priority (GPU, node, value) under the policy in force, where it is unusual."""
     from cgpu_common import effect
 
     notes = []
     for gpu, node, text in values:
         policy = _read_back(paths.proc / str(gpu) / "policy")
-        if node not in ("weight", "highprio") or not (policy.isdecimal() and text.isdecimal()):
+        if node not in ("weight", "ceiling", "highprio") or not (policy.isdecimal() and text.isdecimal()):
             continue
         value = int(text)
         if node == "weight" and (about := effect.of_weight(int(policy), value)):
             notes.append(f"GPU {gpu}: weight {value}: {about}")
+        if node == "ceiling" and value and (about := effect.of_ceiling(int(policy))):
+            notes.append(f"GPU {gpu}: ceiling {value}: {about}")
         if node == "highprio" and value and (about := effect.of_highprio(int(policy))):
             notes.append(f"GPU {gpu}: {about}")
     return notes
@@ -192,6 +194,7 @@ class Granted:
     asked: int | None
     memsize: int
     highprio: bool
+    ceiling: int = 0
 
 
 def _numbers(option: str, text: str, node: str) -> list[int]:
@@ -201,22 +204,24 @@ def _numbers(option: str, text: str, node: str) -> list[int]:
         raise usage(f"{option}: {err.why}", err.hint) from None
 
 
-def new_slots(gpu: str, memsize: str, weight: str | None, highprio: bool) -> list[NewSlot]:
+def _nth(values: Sequence[int], i: int) -> int:
+    return values[min(i, len(values) - 1)]
+
+
+def new_slots(gpu: str, memsize: str, weight: str | None, highprio: bool, ceiling: str | None = None) -> list[NewSlot]:
     """The slots of the command line. The last value of a shorter list repeats."""
     gpus = _numbers("--gpu", gpu, "gpu")
     sizes = _numbers("--memsize", memsize, "memsize")
     weights = _numbers("--weight", weight, "weight") if weight is not None else [1]
-    for option, values in (("--memsize", sizes), ("--weight", weights)):
+    ceilings = _numbers("--ceiling", ceiling, "ceiling") if ceiling is not None else [0]
+    for option, values in (("--memsize", sizes), ("--weight", weights), ("--ceiling", ceilings)):
         if len(values) > len(gpus):
             raise usage(f"{option} has {len(values)} values for {len(gpus)} GPU{'s' * (len(gpus) > 1)}")
     if 0 in weights:
         raise usage("--weight: 0 is not allowed", "1 to max_inst; afterwards: cgpu set container ID weight 0")
     if 0 in sizes:
         raise usage("--memsize: 0 is not allowed", "at least 1MiB")
-    return [
-        NewSlot(one, sizes[min(i, len(sizes) - 1)], weights[min(i, len(weights) - 1)], highprio)
-        for i, one in enumerate(gpus)
-    ]
+    return [NewSlot(one, _nth(sizes, i), _nth(weights, i), highprio, _nth(ceilings, i)) for i, one in enumerate(gpus)]
 
 
 def parse_cookie(text: str) -> int:
@@ -254,7 +259,7 @@ def _affordable(paths: Paths, container_id: str, slots: Sequence[NewSlot], allow
         if free is not None and free < one.weight:
             if not allow_less:
                 raise _not_free(container_id, one.gpu, free, one.weight)
-            one = NewSlot(one.gpu, one.memsize, max(1, free), one.highprio)  # 0 free: the kernel gives 0 for 1
+            one = replace(one, weight=max(1, free))  # 0 free: the kernel gives 0 for 1
         fitting.append(one)
     return fitting
 
@@ -263,10 +268,10 @@ def _granted(paths: Paths, found: Container, asked: dict[int, int] | None) -> li
     out = []
     for gpu, _ in found.gpus:
         path = paths.proc / str(gpu) / found.dir
-        texts = [_read_back(path / node) for node in ("weight", "memsize", "highprio")]
+        texts = [_read_back(path / node) for node in ("weight", "memsize", "highprio", "ceiling")]
         if all(text.isdecimal() for text in texts):
-            weight, memsize, highprio = map(int, texts)
-            out.append(Granted(gpu, weight, asked.get(gpu) if asked else None, memsize, highprio != 0))
+            weight, memsize, highprio, ceiling = map(int, texts)
+            out.append(Granted(gpu, weight, asked.get(gpu) if asked else None, memsize, highprio != 0, ceiling))
     return out
 
 

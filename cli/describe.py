@@ -48,7 +48,8 @@ def _slot_lines(one: Inspected, gpu: Gpu, slot: Slot) -> list[str]:
     allowed, got = percent(allowed_pct(gpu, slot)), percent(since_start_pct(gpu, slot), gpu.policy == SOFT)
     enforced = {0: "no", 1: "yes"}.get(stat.get("enforced", -1), "?")
     memory = f"{mib(slot.used)} of {mib(slot.memsize)} MiB, peak {mib(stat.get('peak_bytes', slot.used))} MiB"
-    weight = f"weight {slot.weight} of {gpu.max_inst}{', high priority' if slot.highprio else ''}"
+    weight = f"weight {slot.weight} of {gpu.max_inst}{f', ceiling {slot.ceiling}' if slot.ceiling else ''}"
+    weight += ", high priority" if slot.highprio else ""
     turns, overruns, refused = (stat.get(name, 0) for name in ("turns", "overruns", "refused_calls"))
     return [
         f"GPU {gpu.index}      {gpu.name}, policy {gpu.policy} ({policy_name(gpu.policy)})",
@@ -237,7 +238,7 @@ def if_gpu_had(gpu: Gpu, node: str, value: int) -> list[ShareChange]:
 
 def if_slot_had(gpu: Gpu, container_id: str, node: str, value: int) -> list[ShareChange]:
     """The ceilings that a value of a node of one container would change, also those of the others."""
-    if node not in ("weight", "highprio"):
+    if node not in ("weight", "highprio", "ceiling"):
         return []
     changed = [
         replace(slot, **{node: value != 0 if node == "highprio" else value})  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ class NewSlot:
     memsize: int
     weight: int = 1
     highprio: bool = False
+    ceiling: int = 0
 
 
 class Kernel(Protocol):
@@ -92,7 +93,7 @@ class Netlink:
     def create(self, container_id: str, cookie: int | None, slots: Sequence[NewSlot]) -> None:
         from cgpu_common.model import SlotWant
 
-        wanted = [SlotWant(one.gpu, 0, one.memsize, one.weight, one.highprio) for one in slots]
+        wanted = [SlotWant(one.gpu, 0, one.memsize, one.weight, one.highprio, one.ceiling) for one in slots]
         self._run(f"create {container_id}", "", lambda link: link.create(container_id, cookie or 0, wanted))
 
     def destroy(self, container: Container, what: str) -> None:
@@ -104,7 +105,7 @@ class Netlink:
     def set_container(self, container: Container, gpus: Sequence[int], node: str, value: int, what: str) -> None:
         from cgpu_common.kernel_abi import S
 
-        attr = {"weight": S.WEIGHT, "memsize": S.LIMIT, "highprio": S.HIGHPRIO}[node]
+        attr = {"weight": S.WEIGHT, "memsize": S.LIMIT, "highprio": S.HIGHPRIO, "ceiling": S.CEILING}[node]
         values = {gpu: {attr: value} for gpu in gpus}
         cookie = int(container.cookie, 0)
         self._run(what, node, lambda link: link.set(container.id, cookie, values))
@@ -127,6 +128,8 @@ class Files:
             "memsize": [one.memsize for one in slots],
             "weight": [one.weight for one in slots],
         }
+        if any(one.ceiling for one in slots):
+            lists = {**lists, "ceiling": [one.ceiling for one in slots]}
         words = [f"{name}={','.join(map(str, values))}" for name, values in lists.items()]
         words += ["highprio=1"] if any(one.highprio for one in slots) else []
         words += [f"cookie={cookie:#x}"] if cookie is not None else []

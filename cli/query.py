@@ -67,6 +67,7 @@ CONTAINER_FIELDS: Mapping[str, Field] = {
     "namespace": Field("the pod's namespace", lambda view, gpu, slot: view.names_of(slot).namespace or None),
     "state": Field("running, waiting, idle, frozen, dying", lambda view, gpu, slot: slot_state(gpu, slot)),
     "weight": Field("slices per round", lambda view, gpu, slot: slot.weight),
+    "ceiling": Field("most slices per round under burst; 0: none", lambda view, gpu, slot: slot.ceiling),
     "highprio": Field("1: high priority", lambda view, gpu, slot: int(slot.highprio)),
     "share.allowed": Field("the ceiling now", lambda view, gpu, slot: view.allowed_pct(slot), "%", 1),
     "share.got": Field("over the sample", lambda view, gpu, slot: view.rates_of(slot).got_pct, "%", 1),

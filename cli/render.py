@@ -85,6 +85,7 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
         "name": slot.name,
         "weight": slot.weight,
         "highprio": slot.highprio,
+        "ceiling": slot.ceiling,
         "share_allowed_pct": rounded(allowed_pct(gpu, slot)),
         "share_got_pct": rounded(got),
         "share_estimated": gpu.policy == SOFT,

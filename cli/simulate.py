@@ -48,7 +48,7 @@ Examples:
   cgpu simulate node.toml --json
 
 \b
-A container: name, count, weight, highprio, gpu; processes, kernel_us (-/+ spread_us), depth (kernels queued),
+A container: name, count, weight, highprio, ceiling, gpu; processes, kernel_us (-/+ spread_us), depth (kernels queued),
 gap_us (CPU time from an end to the next launch, -/+ gap_spread_us), rate (launches a second), on_ms and off_ms
 (bursts), start_ms, stop_ms, churn_ms, stubborn (ignores preemption). With requests: request_us (lengths of a request's
 kernels, 20000+200x40) and one of requests_per_s (Poisson), think_ms (after an end), requests_file.

@@ -89,6 +89,7 @@ static int create(const struct cgpu_inst_cmd *cmd)
 			.weight = cmd->weight[i],
 			.limit_bytes = cmd->memsize[i],
 			.highprio = cmd->highprio,
+			.ceiling = cmd->ceiling[i],
 		};
 	mutex_lock(&ckm_lock);
 	ct = ckm_container_create(req, &why);
@@ -288,6 +289,9 @@ static u64 slot_value(struct ckm_slot *slot, u32 attr)
 	mutex_lock(&slot->gpu->lock);
 	ckm_gpu_slot_view_locked(slot->gpu, slot->sched_id, &view);
 	switch (attr) {
+	case CGPU_S_CEILING:
+		value = view.ceiling;
+		break;
 	case CGPU_S_HIGHPRIO:
 		value = view.highprio;
 		break;
@@ -312,7 +316,8 @@ static int store_slot(void *obj, u32 attr, const char *text, size_t len)
 {
 	struct ckm_slot_values values = { .slot = obj, .given = BIT(attr) };
 	u64 *value = attr == CGPU_S_LIMIT ? &values.limit_bytes :
-		     attr == CGPU_S_WEIGHT ? &values.weight : &values.highprio;
+		     attr == CGPU_S_WEIGHT ? &values.weight :
+		     attr == CGPU_S_CEILING ? &values.ceiling : &values.highprio;
 	const char *why;
 
 	return parse(text, len, value) ?: ckm_slots_set(&values, 1, &why);
@@ -341,6 +346,7 @@ static int store_ipc(void *obj, u32 attr, const char *text, size_t len)
 }
 
 static const struct ckm_proc_file slot_files[] = {
+	{ "ceiling", show_slot, store_slot, CGPU_S_CEILING },
 	{ "highprio", show_slot, store_slot, CGPU_S_HIGHPRIO },
 	{ "id", show_id },
 	{ "ipc", show_ipc, store_ipc },

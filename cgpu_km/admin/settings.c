@@ -185,10 +185,17 @@ static int try_slot(const struct ckm_slot_values *v, struct cgpu_sched *sched, c
 
 	if (!core)
 		return -ENODEV;
+	/* Of both, the ceiling before is no bound for the weight. */
+	if ((v->given & BIT(CGPU_S_WEIGHT)) && (v->given & BIT(CGPU_S_CEILING)))
+		core->sched.set_ceiling(sched, v->slot->sched_id, 0, now);
 	if (v->given & BIT(CGPU_S_WEIGHT)) {
 		ret = core->sched.set_weight(sched, v->slot->sched_id, v->weight, now);
 		*why = ret == -ENOSPC ? "weight: the sum of weights would exceed max_inst"
-				      : "weight: 0 to max_inst";
+				      : "weight: 0 to max_inst, at most the ceiling";
+	}
+	if (!ret && (v->given & BIT(CGPU_S_CEILING))) {
+		ret = core->sched.set_ceiling(sched, v->slot->sched_id, v->ceiling, now);
+		*why = "ceiling: weight to max_inst, or 0 for none";
 	}
 	if (!ret && (v->given & BIT(CGPU_S_HIGHPRIO))) {
 		ret = core->sched.set_highprio(sched, v->slot->sched_id, v->highprio, now);

@@ -7,6 +7,30 @@
 #include "state/gpu.h"
 #include "state/slot.h"
 
+/* All or none: a container without the ceiling that was asked for would have more. */
+static int add_to_sched(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 cookie,
+			const char **why)
+{
+	const struct cgpu_core_ops *core = ckm_core_enter();
+	struct cgpu_sched *sched = slot->gpu->sched;
+	u64 now = ktime_get_ns();
+	int ret;
+
+	lockdep_assert_held(&slot->gpu->lock);
+	ret = core->sched.add(sched, cookie, req->weight, req->highprio, now, &slot->sched_id,
+			      &slot->granted_weight);
+	*why = ret == -EINVAL ? "weight must be 1 to max_inst and highprio 0 or 1"
+			      : "this GPU has no free instance (max_inst) or weight (free_weight) left";
+	if (!ret && req->ceiling) {
+		ret = core->sched.set_ceiling(sched, slot->sched_id, req->ceiling, now);
+		*why = "ceiling must be weight to max_inst, or 0 for none";
+		if (ret)
+			core->sched.del(sched, slot->sched_id, now);
+	}
+	ckm_core_leave();
+	return ret;
+}
+
 int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 cookie,
 		 const char **why)
 {
@@ -26,17 +50,12 @@ int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 
 	ret = -ENOSPC;
 	if (!ckm_gpu_has_room_locked(gpu, gpu->limits_bytes, limit))
 		goto out;
-	*why = "this GPU has no free instance (max_inst) or weight (free_weight) left";
-	core = ckm_core_enter();
-	ret = core->sched.add(gpu->sched, cookie, req->weight, req->highprio, ktime_get_ns(),
-			      &slot->sched_id, &slot->granted_weight);
-	if (!ret)
-		core->mem.ledger_init(&slot->ledger, limit);
-	ckm_core_leave();
-	if (ret == -EINVAL)
-		*why = "weight must be 1 to max_inst and highprio 0 or 1";
+	ret = add_to_sched(slot, req, cookie, why);
 	if (ret)
 		goto out;
+	core = ckm_core_enter();
+	core->mem.ledger_init(&slot->ledger, limit);
+	ckm_core_leave();
 	gpu->slot[slot->sched_id] = slot;
 	gpu->limits_bytes += limit;
 	if (!slot->granted_weight)

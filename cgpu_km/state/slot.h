@@ -12,18 +12,19 @@ struct ckm_slot_request {
 	u32 weight;
 	u64 limit_bytes;		/* 0: default_memsize */
 	u32 highprio;
+	u32 ceiling;			/* 0: none */
 };
 
 /**
  * ckm_slot_add() - admit a slot to its GPU
  * @slot: its ct and gpu are set; gets sched_id and granted_weight
- * @req: weight, limit and priority
+ * @req: weight, limit, priority and ceiling
  * @cookie: of the container, not 0
  * @why: set to the reason of an error, a sentence
  *
  * Sleeps; takes gpu->lock.
  *
- * Return: 0. -EINVAL: limit, weight or priority out of range. -ENOSPC: no memory, weight
+ * Return: 0. -EINVAL: limit, weight, priority or ceiling out of range. -ENOSPC: no memory, weight
  * or instance left on the GPU. Or another error of core/sched_config.c.
  */
 int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 cookie,

@@ -62,6 +62,7 @@ FLAG = Range(0, 1)
 CONTAINER = {
     "weight": Range(0, 100),
     "highprio": FLAG,
+    "ceiling": Range(0, 100),
     "kernel_us": Range(1, 10_000_000, whole=False),
     "spread_us": Range(0, 10_000_000, whole=False),
     "depth": Range(1, 4096),
@@ -100,7 +101,7 @@ PERSONALITY = {
     "stubborn_ms": Range(0, 60_000),
 }
 GPU_CHANGES = ("policy", "max_inst", "prio_ratio", "slice_us")
-CONTAINER_CHANGES = ("weight", "highprio")
+CONTAINER_CHANGES = ("weight", "highprio", "ceiling")
 SECONDS = Range(0.1, 3600, whole=False)
 SEED = Range(0, 2**63 - 1)
 

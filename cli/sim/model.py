@@ -109,6 +109,7 @@ class Container:
     name: str
     weight: int = 1
     highprio: bool = False
+    ceiling: int = 0
     kernel_us: float = 300.0
     spread_us: float = 0.0
     depth: int = 32

@@ -101,7 +101,17 @@ def shown_slots(containers: Sequence[Container], turns: Turns) -> tuple[Slot, ..
     """The slots at the end of the run for cgpu-smi's rules, all with the GPU open."""
     found = [turns.t.slot[number] for number in turns.slot]
     return tuple(
-        Slot(0, one.name, one.name, int(slot.weight), bool(slot.highprio), 0, (), {"opened": 1})
+        Slot(
+            gpu=0,
+            dir=one.name,
+            id=one.name,
+            weight=int(slot.weight),
+            highprio=bool(slot.highprio),
+            ceiling=int(slot.ceiling),
+            memsize=0,
+            pids=(),
+            stat={"opened": 1},
+        )
         for one, slot in zip(containers, found, strict=True)
     )
 

@@ -88,7 +88,10 @@ class Turns:
         self._check(add, f"{what}: weight {one.weight}")
         if not one.weight:
             self.lib.cgpu_sched_set_weight(self.t, slot[0], 0, now)
-        elif not granted[0]:
+        if one.ceiling:
+            set_ceiling = self.lib.cgpu_sched_set_ceiling(self.t, slot[0], one.ceiling, now)
+            self._check(set_ceiling, f"{what}: ceiling {one.ceiling}")
+        if one.weight and not granted[0]:
             self.notes.append(f"{one.name} has weight 0 and does not run: no weight was left for it")
         self.slot.append(slot[0])
         self.granted.append(granted[0] if one.weight else 0)

@@ -34,9 +34,7 @@ def virtual(gpu, attr, attr2):
     rm = gpu.rm
     status, space = rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
     assert status == 0
-    params = nv.MemoryParams(
-        owner=rm.handle, size=1 << 30, flags=ALLOC_VIRTUAL, vaspace=space, attr=attr, attr2=attr2
-    )
+    params = nv.MemoryParams(owner=rm.handle, size=1 << 30, flags=ALLOC_VIRTUAL, vaspace=space, attr=attr, attr2=attr2)
     return rm.alloc(CLASS_VIRTUAL, gpu.device, params)[0]
 
 

@@ -66,6 +66,7 @@ class Tree:
     def slot(self, number: int, container_id: str, **nodes: object) -> Path:
         path = self.proc / str(number) / container_id[:12]
         defaults: dict[str, object] = {
+            "ceiling": 0,
             "highprio": 0,
             "id": container_id,
             "memsize": 6043 * MIB,

@@ -122,6 +122,24 @@ def test_set_container_by_any_of_its_names(cli: Cli, key: str) -> None:
     assert read(cli.tree, f"0/{ID1[:12]}/weight") == "4"
 
 
+def test_set_a_ceiling(cli: Cli) -> None:
+    """Under policy 2 it has no effect, and that is said; under 6 what it changes is shown before it is set."""
+    result = cli.cgpu("set", "container", ID1, "ceiling", "4")
+    assert read(cli.tree, f"0/{ID1[:12]}/ceiling") == "4"
+    assert "note: GPU 0: ceiling 4: policy 2 (weighted) ignores ceilings: only burst has them" in result.stdout
+    assert "weight 1 of 20, ceiling 4:" in cli.cgpu("inspect", ID1).stdout
+    cli.cgpu("set", "gpu", "0", "policy", "burst")
+    result = cli.cgpu("set", "container", ID1, "ceiling", "2", "--dry-run", "--json")
+    assert read(cli.tree, f"0/{ID1[:12]}/ceiling") == "4"
+    assert cli.cgpu("set", "container", ID1, "ceiling", "2").stdout.count("note") == 0
+
+
+def test_a_module_older_than_its_package_has_no_ceilings(cli: Cli) -> None:
+    (cli.tree.proc / "0" / ID1[:12] / "ceiling").unlink()
+    rows = json.loads(cli.cgpu("ps", "--json").stdout)["containers"]
+    assert [row["id"] for row in rows] == [ID1, ID2]
+
+
 @pytest.mark.parametrize(
     ("size", "number"), [("6336544768", 6336544768), ("6043MiB", 6336544768), ("2g", 2 << 30), ("1GiB", 1 << 30)]
 )

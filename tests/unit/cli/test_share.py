@@ -13,8 +13,8 @@ from cgpu_common.tree import Gpu, Slot, slot_state
 GPU = Gpu(0, "T4", "GPU-x", "0000:01:00.0", 0, 240, 2, 20, 0, 80, 5000, "deny", {}, "freeze", "none", ())
 
 
-def slot(name: str, weight: int = 1, opened: int = 1, highprio: bool = False) -> Slot:
-    return Slot(0, name, name, weight, highprio, 0, (), {"opened": opened, "gpu_ns": 0})
+def slot(name: str, weight: int = 1, opened: int = 1, highprio: bool = False, ceiling: int = 0) -> Slot:
+    return Slot(0, name, name, weight, highprio, 0, (), {"opened": opened, "gpu_ns": 0}, ceiling=ceiling)
 
 
 def two_lords() -> list[Slot]:
@@ -37,6 +37,13 @@ CASES = [
     ("soft: about equal", 4, [slot("a"), slot("b", 3), slot("c", opened=0)], [50.0, 50.0, 33.3]),
     ("burst: by weight of those that have opened", 6, [slot("a"), slot("b", 3), slot("c", 4, 0)], [25.0, 75.0, 50.0]),
     ("burst: high priority by weight", 6, [*two_lords(), slot("a")], [20, 60, 20]),
+    ("burst: a ceiling of the lone one", 6, [slot("a", ceiling=6)], [30.0]),
+    ("burst: above a ceiling by weight", 6, [slot("a", ceiling=4), slot("b"), slot("c", 3)], [20.0, 20.0, 60.0]),
+    ("burst: one ceiling brings another", 6, [slot("a", ceiling=4), slot("b", 3, ceiling=10), slot("c")], [20, 50, 30]),
+    ("burst: a ceiling above its part", 6, [slot("a", ceiling=19), slot("b")], [50.0, 50.0]),
+    ("burst: more than max_inst", 6, [slot("a", ceiling=30)], [100.0]),
+    ("burst: high priority has its ceiling", 6, [slot("h", 1, 1, True, 4), slot("a")], [20.0, 20.0]),
+    ("weighted: no ceilings", 2, [slot("a", ceiling=4), slot("b")], [50.0, 50.0]),
     ("native: no ceiling, weight 0 or not", 5, [slot("a", 0), slot("b")], [None, None]),
     ("weight 0 is frozen and takes nothing", 2, [slot("a", 0), slot("b", 2)], [0.0, 100.0]),
     ("high priority: prio_ratio", 2, [slot("h", highprio=True), slot("a"), slot("b", 3)], [80.0, 5.0, 15.0]),

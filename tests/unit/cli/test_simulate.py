@@ -152,6 +152,19 @@ def test_what_was_changed_is_shown_as_at_the_end(tmp_path: Path) -> None:
     assert [one["share_allowed_pct"] for one in high] == [10, 60], "the ceiling of the end"
 
 
+def test_a_ceiling() -> None:
+    """What is above it goes to the other one; alone it has no more either; a change acts."""
+    argv = ("--policy", "burst", "--max-inst", "100", "--seconds", "4")
+    one = ("--container", "name=a,weight=20,ceiling=30")
+    (alone,) = gpus(*argv, *one)[0]["containers"]
+    assert alone["share_got_pct"] == pytest.approx(30, abs=1)
+    both = gpus(*argv, *one, "--container", "name=b,weight=10")[0]["containers"]
+    assert [found["share_got_pct"] for found in both] == [pytest.approx(30, abs=1), pytest.approx(69, abs=2)]
+    assert [found["share_allowed_pct"] for found in both] == [30, 70]
+    refused = simulate(*argv, "--container", "name=a,weight=20,ceiling=19")
+    assert (refused.exit_code, "container a: ceiling 19" in refused.stderr) == (Exit.REFUSED, True)
+
+
 def test_weight_that_is_not_left_is_said() -> None:
     argv = ("--max-inst", "2", "--container", "name=a,weight=2", "--container", "name=late", "--seconds", "1")
     lines = simulate(*argv).stdout.splitlines()

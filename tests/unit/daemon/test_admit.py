@@ -261,6 +261,15 @@ def test_at_the_cap_nothing_is_changed() -> None:
     assert admit(request, [gpu()], [], limits) == admit(request, [gpu()], [])
 
 
+@pytest.mark.parametrize(
+    ("ceiling", "weight", "made"), [(None, 2, 0), (5, 2, 5), (5, 5, 5), (5, 7, 7), (19, 1, 19), (20, 1, 0), (50, 3, 0)]
+)
+def test_the_configured_ceiling_is_at_least_the_weight(ceiling: int | None, weight: int, made: int) -> None:
+    """One of max_inst, 20 here, limits nothing."""
+    (slot,) = admit(Request(ALL, (6,), 15, weight=weight), [gpu()], [], caps(ceiling=ceiling)).slots
+    assert (slot.weight, slot.ceiling) == (weight, made)
+
+
 def test_check_grant() -> None:
     plan = Plan((SlotWant(0, 3, MIB),))
     good = Container("x", 1, "x", 509, 1, 2, slots=(Slot(0, 5, 3, MIB),))
@@ -268,6 +277,8 @@ def test_check_grant() -> None:
     for slot in (Slot(0, 5, 4, MIB), Slot(1, 5, 3, MIB), Slot(0, 5, 3, 2 * MIB)):
         with pytest.raises(Refused):
             check_grant(plan, replace(good, slots=(slot,)))
+    with pytest.raises(Refused, match="ceiling"):
+        check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, ceiling=5),)))
     with pytest.raises(Refused, match="priority"):
         check_grant(plan, replace(good, slots=(Slot(0, 5, 3, MIB, highprio=True),)))
     with pytest.raises(KernelRefused, match="granted weight 0 of GPU 0 instead of 1") as caught:

@@ -61,6 +61,7 @@ uvm = "deny"
 max_memory_mib = 100
 max_memory_fraction = 0.5
 max_weight = 4
+ceiling = 9
 highprio = "refuse"
 """
     assert parse(text) == Config(
@@ -70,7 +71,7 @@ highprio = "refuse"
             UUID.lower(): GpuSettings(overcommit=200),
             "0000:0a:00.0": GpuSettings(uvm=0),
         },
-        container=Caps(100, 0.5, 4, "refuse"),
+        container=Caps(100, 0.5, 4, "refuse", ceiling=9),
         allow_privileged=True,
         legacy_hook_config="/etc/cgpu/hook.toml",
         runtime_path="/opt/cgpu-runtime",
@@ -112,6 +113,8 @@ BAD = [
     ('[gpu]\n"0" = 7', 'gpu."0" = 7', "a table"),
     ("gpu = 7", "gpu = 7", "a table"),
     ("[container]\nmax_weight = 0", "container.max_weight = 0", "from 1 to 100"),
+    ("[container]\nceiling = 0", "container.ceiling = 0", "from 1 to 100"),
+    ("[container]\nceiling = 101", "container.ceiling = 101", "from 1 to 100"),
     ("[container]\nmax_memory_mib = 0", "container.max_memory_mib = 0", "at least 1"),
     ("[container]\nmax_memory_fraction = 0.0", "container.max_memory_fraction = 0.0", "above 0 and up to 1"),
     ("[container]\nmax_memory_fraction = 1.01", "container.max_memory_fraction = 1.01", "above 0 and up to 1"),

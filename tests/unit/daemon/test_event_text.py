@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ TOLD = [
     (KernelEvent(Event.DYING, WHOLE), "info", "was destroyed; what is still open holds 5 MiB of GPU 0"),
     (KernelEvent(Event.GONE, WHOLE), "info", "container ffffffffffff is gone, its memory returned"),
     (KernelEvent(Event.CHANGED, WHOLE), "info", "was changed (GPU 0: 6043 MiB, weight 2, high priority)"),
+    (
+        KernelEvent(Event.CHANGED, replace(WHOLE, slots=(replace(WHOLE.slots[0], highprio=False, ceiling=30),))),
+        "info",
+        "was changed (GPU 0: 6043 MiB, weight 2, ceiling 30)",
+    ),
     (
         KernelEvent(
             Event.REFUSED,

@@ -38,7 +38,7 @@ def test_every_key_is_there_and_good() -> None:
     whole = parsed(text)
     assert set(whole.gpus) == {"0", "0000:01:00.0", "gpu-b084ae33-e244-0959-cd97-830000000000"}
     assert whole.gpu == GpuSettings(5, 20, 80, 0, 0, 100, 0, "allow")
-    assert whole.container == Caps(8192, 1.0, 25, "allow", "allow", "optional")
+    assert whole.container == Caps(8192, 1.0, 25, "allow", "allow", "optional", 25)
 
 
 def test_every_key_is_explained() -> None:

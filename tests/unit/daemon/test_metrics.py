@@ -108,6 +108,7 @@ EXPECTED = {
     "memory_used_bytes": 256 * MIB,
     "memory_peak_bytes": 512 * MIB,
     "weight": 1,
+    "ceiling": 0,
     "high_priority": 0,
     "allowed_ratio": 1,  # the only one that is not dying
     "running": 1,

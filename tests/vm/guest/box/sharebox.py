@@ -22,7 +22,7 @@ MAX_INST = 8
 WINDOW_S = 2.4
 SETTLE_S = 0.3
 NEAR = 1.5
-FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, NATIVE = range(6)
+FAIR, PREEMPTIVE, WEIGHTED, FIXED, SOFT, NATIVE, BURST = range(7)
 # pid -> nanoseconds on the compute engine, works completed
 Looked = tuple[float, dict[int, tuple[int, int]]]
 

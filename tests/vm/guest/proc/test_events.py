@@ -95,6 +95,7 @@ def test_the_life_of_a_container(ear: Ear) -> None:
         (box.proc / "weight").write_text("3\n")
         (box.proc / "memsize").write_text(f"{600 * MIB}\n")
         (box.proc / "highprio").write_text("1\n")
+        (box.proc / "ceiling").write_text("5\n")
         with pytest.raises(OSError):
             (box.proc / "weight").write_text("99\n")
         subprocess.run(["sh", "-c", f"echo destroy {box.name} > /proc/cgpu_km/inst_ctl"], check=True)
@@ -104,7 +105,7 @@ def test_the_life_of_a_container(ear: Ear) -> None:
     kinds = [event.kind for _, event in ear.heard]
     assert kinds == [Event.ATTACHED] * gpus + [
         Event.CREATED,
-        *[Event.CHANGED] * 3,
+        *[Event.CHANGED] * 4,
         Event.DYING,
         Event.GONE,
         *[Event.DETACHED] * gpus,
@@ -116,10 +117,11 @@ def test_the_life_of_a_container(ear: Ear) -> None:
     assert (created.container.id, created.container.cookie, created.container.dir) == ("a" * 64, 7, "a" * 12)
     assert [(slot.gpu, slot.limit, slot.weight) for slot in created.container.slots] == [(0, 512 * MIB, 1)]
     changed = [event.container.slots[0] for event in ear.of(Event.CHANGED)]
-    assert [(slot.weight, slot.limit // MIB, slot.highprio) for slot in changed] == [
-        (3, 512, False),
-        (3, 600, False),
-        (3, 600, True),
+    assert [(slot.weight, slot.limit // MIB, slot.highprio, slot.ceiling) for slot in changed] == [
+        (3, 512, False, 0),
+        (3, 600, False, 0),
+        (3, 600, True, 0),
+        (3, 600, True, 5),
     ]
     assert ear.of(Event.DYING)[0].container.slots[0].used >= 10 * MIB
     assert not any("lost" in event.values for _, event in ear.heard)

@@ -208,7 +208,7 @@ def as_before(keeper: str, create: Create) -> Iterator[None]:
     kept = GPU / dir_of(keeper)
     defaults = {GPU / "policy": 5, GPU / "max_inst": 20, GPU / "prio_ratio": 80, GPU / "slice_us": int(slice_us)}
     defaults |= {PROC / "default_memsize": 8 << 30, GPU / "default_memsize": 0, GPU / "overcommit": 100}
-    defaults |= {kept / "weight": 1, kept / "memsize": 64 * MIB, kept / "highprio": 0}
+    defaults |= {kept / "ceiling": 0, kept / "weight": 1, kept / "memsize": 64 * MIB, kept / "highprio": 0}
     for path, number in defaults.items():
         write(path, number)
 
@@ -317,6 +317,7 @@ RANGES = {
     "N/slice_us": ([1000, 100000], [1, 999, 100001, 2**32 + 5000]),
     "N/overcommit": ([100, 101, 1000], [0, 99, 1001, 2**32 + 150]),
     "N/default_memsize": ([MIB, 2**63 - 1], [1, MIB - 1, 2**63]),
+    "N/C/ceiling": ([1, 20, 0], [21, 101, 2**32 + 2]),
     "N/C/highprio": ([0, 1], [2, 2**32]),
     "N/C/weight": ([0, 1, 19], [21, 26, 2**32 + 1]),
     "N/C/memsize": ([MIB, MIB + 1, 100 * MIB], [0, 1, MIB - 1]),
@@ -391,6 +392,18 @@ def test_every_policy_that_works_can_be_chosen_while_containers_live(create: Cre
             assert value(GPU / "policy") == policy
         else:
             assert refused(GPU / "policy", policy) == "EOPNOTSUPP"
+
+
+def test_a_ceiling_is_not_below_the_weight(create: Create) -> None:
+    one = create(weight=2, ceiling=5)
+    assert (value(one / "weight"), value(one / "ceiling")) == (2, 5)
+    assert refused(one / "weight", 6) == "EINVAL"
+    assert refused(one / "ceiling", 1) == "EINVAL"
+    assert (value(one / "weight"), value(one / "ceiling")) == (2, 5)
+    write(one / "ceiling", 0)
+    write(one / "weight", 6)
+    assert value(create(weight=1) / "ceiling") == 0
+    assert value(GPU / "free_weight") == 20 - 1 - 6 - 1
 
 
 def test_weight_sum(create: Create) -> None:
@@ -491,6 +504,8 @@ BAD_COMMANDS = [
     ("create q gpu=0 memsize=67108864 weight=0", "EINVAL"),
     ("create q gpu=0 memsize=67108864 weight=21", "EINVAL"),
     ("create q gpu=0 memsize=67108864 highprio=2", "EINVAL"),
+    ("create q gpu=0 memsize=67108864 ceiling=21", "EINVAL"),
+    ("create q gpu=0 memsize=67108864 weight=3 ceiling=2", "EINVAL"),
     ("create q gpu=0 memsize=67108864 colour=red", "EINVAL"),
     ("create q gpu=0 memsize=67108864 gpu=0", "EINVAL"),
     ("create q  gpu=0 memsize=67108864", "EINVAL"),

@@ -203,9 +203,9 @@ def test_nobody_inside_a_container_administers(box: Box, command: str) -> None:
     assert (nodes(), slots(box.name), (PROC / "inst_ctl").read_text()) == before
 
 
-def slots(name: str) -> list[tuple[int, int, int, bool]]:
+def slots(name: str) -> list[tuple[int, int, int, bool, int]]:
     there = next(found for found in asyncio.run(NetlinkLink().list()) if found.id == name)
-    return [(slot.gpu, slot.limit, slot.weight, slot.highprio) for slot in there.slots]
+    return [(slot.gpu, slot.limit, slot.weight, slot.highprio, slot.ceiling) for slot in there.slots]
 
 
 class Parts:
@@ -215,7 +215,10 @@ class Parts:
         self._slots = slots
 
     def items(self) -> list[tuple[int, dict[S, int]]]:
-        return [(s.gpu, {S.LIMIT: s.limit, S.WEIGHT: s.weight, S.HIGHPRIO: int(s.highprio)}) for s in self._slots]
+        return [
+            (s.gpu, {S.LIMIT: s.limit, S.WEIGHT: s.weight, S.HIGHPRIO: int(s.highprio), S.CEILING: s.ceiling})
+            for s in self._slots
+        ]
 
 
 @pytest.mark.gpus(2)
@@ -232,6 +235,7 @@ def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
             [SlotWant(0, 0, 128 * MIB, 5, True), SlotWant(0, 0, 64 * MIB, 5, True)],
             [SlotWant(0, 0, 128 * MIB, 5, True), SlotWant(31, 1, 64 * MIB, 5, True)],
             [SlotWant(number, number, 128 * MIB, 5, True) for number in (0, 1, 0)],
+            [SlotWant(0, 0, 128 * MIB, 5, True, 6), SlotWant(1, 1, 128 * MIB, 5, True, 4)],
         ]
         said = []
         for wanted in bad:
@@ -239,13 +243,16 @@ def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
                 asyncio.run(link.set(name, 0, Parts(*wanted)))
             said.append((errno.errorcode[caught.value.code], str(caught.value)))
             assert slots(name) == before, wanted
-        assert [code for code, _ in said] == ["ENOSPC", "EINVAL", "ENOSPC", "EINVAL", "ENODEV", "EINVAL"]
+        assert [code for code, _ in said] == ["ENOSPC", "EINVAL", "ENOSPC", "EINVAL", "ENODEV", *["EINVAL"] * 2]
         for (_, text), needle in zip(
-            said, ("memsize", "weight", "weight", "twice", "no slot", "more slots"), strict=True
+            said, ("memsize", "weight", "weight", "twice", "no slot", "more slots", "ceiling"), strict=True
         ):
             assert needle in text
-        asyncio.run(link.set(name, 0, Parts(SlotWant(1, 1, 96 * MIB, 3, True), SlotWant(0, 0, 80 * MIB, 2, False))))
-        assert slots(name) == [(0, 80 * MIB, 2, False), (1, 96 * MIB, 3, True)]
+        asyncio.run(link.set(name, 0, Parts(SlotWant(1, 1, 96 * MIB, 3, True, 4), SlotWant(0, 0, 80 * MIB, 2, False))))
+        assert slots(name) == [(0, 80 * MIB, 2, False, 0), (1, 96 * MIB, 3, True, 4)]
+        for weight, ceiling in ((9, 9), (1, 1), (2, 0), (5, 20)):  # the bound of both is the new ceiling
+            asyncio.run(link.set(name, 0, Parts(SlotWant(0, 0, 80 * MIB, weight, False, ceiling))))
+            assert slots(name)[0] == (0, 80 * MIB, weight, False, ceiling)
         assert (PROC / "0" / name[:12] / "memsize").read_text() == f"{80 * MIB}\n"
 
 

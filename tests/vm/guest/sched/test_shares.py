@@ -17,7 +17,7 @@ import subprocess
 import time
 
 import pytest
-from sharebox import FAIR, FIXED, NATIVE, NEAR, PREEMPTIVE, SOFT, WEIGHTED, look, near, put, shares, stat
+from sharebox import BURST, FAIR, FIXED, NATIVE, NEAR, PREEMPTIVE, SOFT, WEIGHTED, look, near, put, shares, stat
 from slicebox import CLIENTS
 
 pytestmark = pytest.mark.icount
@@ -69,6 +69,19 @@ def test_fixed_caps_the_busy_and_the_lone(tenants):
     assert shares(a, b) == near(25, 37.5)
     b.stop()
     assert shares(a) == near(25)
+
+
+def test_a_ceiling_bounds_the_lone_and_leaves_the_rest(tenants):
+    """2 of 8 at most. What the other one does is unknown, so overlaps are charged in full: up to 3 pp less."""
+    put("policy", BURST)
+    a, b = tenants(ceiling=2).start(), tenants()
+    assert shares(a) == near(25)
+    b.start()
+    got = shares(a, b)
+    assert 25 - 3 - NEAR < got[0] < 25 + NEAR
+    assert sum(got) > 95
+    a.write("ceiling", 0)
+    assert shares(a, b) == near(50, 50)
 
 
 def test_soft_is_about_equal_and_native_is_not(tenants):
