@@ -40,7 +40,8 @@ help: ## this list
 setup: ## packages, kernels and the Python environment (Debian 12, root or sudo)
 	@scripts/setup
 
-modules: setup ## build the modules for KERNEL=6.1|6.12|debug [W=1] into build/modules/
+modules: setup ## build the modules for KERNEL=6.1|6.12|5.10|7.2|debug [W=1] into build/modules/
+	@[ $(KERNEL) = debug ] || scripts/setup kernel $(KERNEL)
 	@scripts/build-modules $(KERNEL) $(MODULE_OPTIONS)
 
 modules-all: setup ## the same for every kernel that is there

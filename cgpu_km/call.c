@@ -2,6 +2,7 @@
 /* Owns the table of tasks in intercepted calls. Takes overflow_lock when a bucket is full. */
 #include <linux/file.h>
 #include <linux/hash.h>
+#include <linux/mm.h>
 #include <linux/rbtree_latch.h>
 #include <linux/sched.h>
 #include <linux/slab.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Owns the start and the end of containers. Callers hold ckm_lock; the end takes it in a work. */
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/random.h>
 #include <linux/slab.h>

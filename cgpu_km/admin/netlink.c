@@ -441,7 +441,7 @@ static struct genl_family family = {
 	.pre_doit	= pre_doit,
 	.mcgrps		= groups,
 	.n_mcgrps	= ARRAY_SIZE(groups),
-	.resv_start_op	= CGPU_CMD_SET_GPU,
+	CKM_GENL_STRICT_FROM(CGPU_CMD_SET_GPU)
 };
 
 int ckm_netlink_init(void)

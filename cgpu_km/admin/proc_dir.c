@@ -8,6 +8,7 @@
 #include <linux/uaccess.h>
 
 #include "admin/proc_dir.h"
+#include "compat.h"
 #include "registry.h"
 
 #define WRITE_MAX 4096
@@ -42,7 +43,7 @@ static int open(struct inode *inode, struct file *file)
 		return -EPERM;
 	if ((file->f_mode & FMODE_WRITE) && !capable(CAP_SYS_ADMIN))
 		return -EPERM;
-	ret = single_open(file, show, pde_data(inode));
+	ret = single_open(file, show, ckm_pde_data(inode));
 	if (!ret)
 		lockdep_set_class(&((struct seq_file *)file->private_data)->lock, &seq_lock_key);
 	return ret;
@@ -50,7 +51,7 @@ static int open(struct inode *inode, struct file *file)
 
 static ssize_t write(struct file *file, const char __user *user, size_t len, loff_t *pos)
 {
-	struct file_node *node = pde_data(file_inode(file));
+	struct file_node *node = ckm_pde_data(file_inode(file));
 	char *text;
 	int ret;
 

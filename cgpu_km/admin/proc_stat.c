@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* The proc files with many figures. Takes rm_lock, ctrl_lock, gpu->lock. */
 #include <linux/ktime.h>
+#include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>

@@ -2,6 +2,7 @@
 /* Owns the char device major of nvidia-uvm. Callers hold ckm_lock. */
 #include <linux/fs.h>
 #include <linux/magic.h>
+#include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 

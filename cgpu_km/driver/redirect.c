@@ -11,6 +11,7 @@
 #include <asm/text-patching.h>
 
 #include "call.h"
+#include "compat.h"
 #include "driver/redirect.h"
 
 /* Attach and detach of rows. The notifier of a module that is being unloaded takes it, so
@@ -113,9 +114,9 @@ static int probe_row(struct ckm_redirection *row)
 static DEFINE_HASHTABLE(traced_rows, 6);	/* redirect_lock; readers use RCU */
 
 static void trace_hit(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
-		      struct ftrace_regs *fregs)
+		      CKM_FTRACE_REGS *fregs)
 {
-	struct pt_regs *regs = ftrace_get_regs(fregs);
+	struct pt_regs *regs = ckm_ftrace_regs(fregs);
 	struct ckm_redirection *row;
 
 	if (!regs)
@@ -130,10 +131,10 @@ static void trace_hit(unsigned long ip, unsigned long parent_ip, struct ftrace_o
 }
 
 /* PERMANENT: while one is registered, kernel.ftrace_enabled cannot be set to 0. IPMODIFY
- * excludes live patches of the function: not where we only observe. RECURSION: trace_hit()
- * calls none of the functions, so it needs no protection, which could skip a hit.
+ * excludes live patches of the function: not where we only observe. trace_hit() calls none
+ * of the functions, so it needs no protection against recursion, which could skip a hit.
  */
-#define OPS_FLAGS (FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_PERMANENT | FTRACE_OPS_FL_RECURSION)
+#define OPS_FLAGS (FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_PERMANENT | CKM_FTRACE_UNPROTECTED)
 
 static struct ftrace_ops redirecting = {
 	.func	= trace_hit,

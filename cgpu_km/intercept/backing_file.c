@@ -8,6 +8,7 @@
 #include <linux/slab.h>
 #include <linux/wait.h>
 
+#include "compat.h"
 #include "core/nv_call.h"
 #include "driver/driver.h"
 #include "intercept/backing_file.h"
@@ -70,7 +71,7 @@ static const struct super_operations backing_super_ops = {
 	.alloc_inode	= alloc_backing,
 	.free_inode	= free_backing,
 	.evict_inode	= evict_backing,
-	.drop_inode	= generic_delete_inode,
+	.drop_inode	= ckm_drop_inode,
 	.statfs		= simple_statfs,
 };
 

@@ -7,6 +7,7 @@
 #include <linux/uaccess.h>
 
 #include "call.h"
+#include "compat.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "driver/driver.h"
@@ -97,10 +98,8 @@ static __poll_t front_poll(struct file *file, poll_table *wait)
 	return backing->drv->poll(backing->real, wait);
 }
 
-static int front_mmap(struct file *file, struct vm_area_struct *vma)
+static int map(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
-	struct ckm_backing *backing = file->private_data;
-
 	if (!backing->drv->mmap)
 		return -ENODEV;
 	if (xchg(&backing->maps_zeros, false))
@@ -110,6 +109,15 @@ static int front_mmap(struct file *file, struct vm_area_struct *vma)
 	/* The driver's vm_ops use vma->vm_file: it must be the backing file. */
 	vma_set_file(vma, backing->real);
 	return backing->drv->mmap(backing->real, vma);
+}
+
+static int front_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	int ret = map(file->private_data, vma);
+
+	if (ret)
+		ckm_vma_reset_file(vma, file);
+	return ret;
 }
 
 /* Unwrap NV_ESC_XFER_CMD, so that one struct is left to copy in. 0, -EFAULT or -EINVAL. */

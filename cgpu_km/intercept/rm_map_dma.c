@@ -3,6 +3,7 @@
 #include <linux/slab.h>
 
 #include "call.h"
+#include "compat.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "fields.h"

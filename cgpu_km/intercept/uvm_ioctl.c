@@ -4,6 +4,7 @@
 #include <linux/uaccess.h>
 
 #include "call.h"
+#include "compat.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "driver/driver.h"

@@ -6,6 +6,7 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
+#include "compat.h"
 #include "core_ref.h"
 #include "intercept/backing_file.h"
 #include "intercept/uvm_managed.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Owns the scheduling controls and their latencies. Callers hold ctrl_lock. */
 #include <linux/ktime.h>
+#include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/sort.h>
 #include <linux/slab.h>

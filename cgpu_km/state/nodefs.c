@@ -41,12 +41,12 @@ static dev_t number_of_driver(const struct inode *inode)
 /* In the directory stat() returns the true number: an engine that copies a node from there
  * with stat() and mknod() must create a node of this module, never one of the driver.
  */
-static int node_getattr(CKM_IDMAP *idmap, const struct path *path, struct kstat *stat,
-			u32 mask, unsigned int flags)
+static int node_getattr(CKM_IDMAP const struct path *path, struct kstat *stat, u32 mask,
+			unsigned int flags)
 {
 	const struct inode *inode = d_inode(path->dentry);
 
-	ckm_fillattr(idmap, mask, d_inode(path->dentry), stat);
+	ckm_fillattr(CKM_IDMAP_ARG mask, d_inode(path->dentry), stat);
 	if (path->mnt->mnt_root == path->dentry)
 		stat->rdev = number_of_driver(inode);
 	return 0;
@@ -96,7 +96,7 @@ static struct dentry *add_entry(struct dentry *parent, const char *name, struct 
 		iput(inode);
 		return ERR_PTR(-ENOMEM);
 	}
-	d_add(dentry, inode);
+	ckm_pin_dentry(dentry, inode);
 	return dentry;
 }
 
@@ -168,7 +168,7 @@ static int add_dir(struct ckm_container *ct)
 
 static const struct super_operations super_ops = {
 	.statfs		= simple_statfs,
-	.drop_inode	= generic_delete_inode,
+	.drop_inode	= ckm_drop_inode,
 };
 
 static int fill_locked(struct super_block *sb)
@@ -198,7 +198,7 @@ static int fill_super(struct super_block *sb, struct fs_context *fc)
 	sb->s_blocksize_bits = PAGE_SHIFT;
 	sb->s_magic = CKM_NODEFS_MAGIC;
 	sb->s_op = &super_ops;
-	sb->s_d_op = &simple_dentry_operations;
+	ckm_drop_dentries(sb);
 	sb->s_iflags |= SB_I_NOEXEC;
 	sb->s_time_gran = 1;
 	mutex_lock(&ckm_lock);
@@ -221,7 +221,7 @@ static void kill_super(struct super_block *sb)
 		nodes_sb = NULL;
 	}
 	mutex_unlock(&ckm_lock);
-	kill_litter_super(sb);
+	ckm_kill_super(sb);
 }
 
 static int get_tree(struct fs_context *fc)

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Differences between the kernels on which nvsim builds (6.1 to 6.12). */
+/* Differences between the kernels on which nvsim builds; ../../simgpu/engine/probe.h has the questions. */
 #ifndef NVSIM_COMPAT_H
 #define NVSIM_COMPAT_H
 
-#include <linux/version.h>
 #include <linux/device.h>
 #include <linux/mm.h>
+#include <linux/proc_fs.h>
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
+#include "probed.h"
+
+#ifndef HAVE_VM_FLAGS_SET
 static inline void vm_flags_set(struct vm_area_struct *vma, unsigned long flags)
 {
 	vma->vm_flags |= flags;
@@ -19,16 +21,26 @@ static inline void vm_flags_clear(struct vm_area_struct *vma, unsigned long flag
 }
 #endif
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
-#define nvsim_class_create(name) class_create(THIS_MODULE, name)
-#else
+#ifdef HAVE_CLASS_CREATE_NAME
 #define nvsim_class_create(name) class_create(name)
+#else
+#define nvsim_class_create(name) class_create(THIS_MODULE, name)
 #endif
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
-#define NVSIM_DEVNODE_ARG struct device
-#else
+#ifdef HAVE_DEVNODE_CONST
 #define NVSIM_DEVNODE_ARG const struct device
+#else
+#define NVSIM_DEVNODE_ARG struct device
+#endif
+
+#ifdef HAVE_IMPORT_NS_BARE
+#define NVSIM_IMPORT_DMA_BUF MODULE_IMPORT_NS(DMA_BUF)
+#else
+#define NVSIM_IMPORT_DMA_BUF MODULE_IMPORT_NS("DMA_BUF")
+#endif
+
+#ifndef HAVE_PDE_DATA
+#define pde_data(inode) PDE_DATA(inode)
 #endif
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "nvsim.h"
 
-MODULE_IMPORT_NS(DMA_BUF);
+NVSIM_IMPORT_DMA_BUF;
 
 struct exported {
 	u32 count;

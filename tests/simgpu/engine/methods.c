@@ -4,6 +4,7 @@
  * engine's lock.
  */
 #include <linux/ktime.h>
+#include <linux/mm.h>
 #include <linux/slab.h>
 
 #include "engine.h"

@@ -8,9 +8,9 @@
 #include <linux/ktime.h>
 #include <linux/lockdep.h>
 #include <linux/math64.h>
-#include <linux/version.h>
 
 #include "engine.h"
+#include "probed.h"
 
 /*
  * Events played at once; beyond that the GPU's clock slips, so that the CPU does not stall. Only a
@@ -367,11 +367,11 @@ void engine_forget_tsg(struct engine *e, struct engine_tsg *tsg)
 
 static void setup_timer(struct hrtimer *t)
 {
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
+#ifdef HAVE_HRTIMER_SETUP
+	hrtimer_setup(t, tick, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_HARD);
+#else
 	hrtimer_init(t, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_HARD);
 	t->function = tick;
-#else
-	hrtimer_setup(t, tick, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_HARD);
 #endif
 }
 

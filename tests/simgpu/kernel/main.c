@@ -6,6 +6,7 @@
 #include <linux/io.h>
 #include <linux/ktime.h>
 #include <linux/mm.h>
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>

@@ -13,6 +13,10 @@
 #include <linux/module.h>
 #include <linux/objtool.h>
 
+#ifndef ANNOTATE_NOENDBR	/* before 5.18 */
+#define ANNOTATE_NOENDBR ""
+#endif
+
 static ulong from, to;
 module_param(from, ulong, 0444);
 module_param(to, ulong, 0444);
@@ -76,6 +80,7 @@ static struct fault faults[] = {
 	FAULT("__kmalloc"),			/* 6.1 */
 	FAULT("kmalloc_trace"),
 	FAULT("kmem_cache_alloc"),
+	FAULT("kmem_cache_alloc_trace"),	/* until 6.0 */
 	FAULT("kvmalloc_node"),
 	FAULT("__kmalloc_noprof"),		/* 6.12 */
 	FAULT("__kmalloc_cache_noprof"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-KERNELS = ("6.1", "6.12", "debug")
+KERNELS = ("6.1", "6.12", "debug", "5.10", "7.2")
 
 #: Branches of NVIDIA's own user space that scripts/setup-nvidia gets.
 BRANCHES = ("535", "550", "555")
