@@ -30,7 +30,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz soak reliability record torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record torch demo real bench \
         bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
@@ -79,8 +79,8 @@ test-unit: setup ## the harness's own tests
 test-core: setup ## the pure C core, compiled for user space
 	@$(PYTEST) tests/unit/core
 
-test-replay: setup ## recorded calls through the call table, and the recorder
-	@$(PYTEST) tests/abi/replay
+test-replay: setup ## recorded calls through the call table, the recorder, and the inputs kept by make fuzz-text
+	@$(PYTEST) tests/abi/replay tests/fuzz/text
 
 test-daemon: setup ## cgpud without a kernel
 	@scripts/setup-prometheus
@@ -141,6 +141,9 @@ record: modules nvidia ## record the traces of NVIDIA's user space again (docs/d
 fuzz: modules tools ## hours of wrong calls: SECONDS=3600 SEED=n KERNEL=6.1|6.12|debug OPTIONS='…'
 	@TIMEOUT=$$(( $(or $(SECONDS),600) * 2 + 900 )) DAEMON=0 $(VM) run \
 		'python tests/fuzz/fuzzed.py $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(OPTIONS)'
+
+fuzz-text: setup ## parsers of text under libFuzzer (Debian's clang and libclang-rt-dev): SECONDS=60 for each; keeps new inputs
+	@$(PYTHON) tests/fuzz/text/targets.py $(or $(SECONDS),60)
 
 soak: modules tools ## random containers and faults of the driver: MINUTES=10 SEED=n KERNEL=6.1|6.12|debug; adds a record
 	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/soak/record.py run $(or $(MINUTES),10) $(or $(SEED),$(shell date +%s))

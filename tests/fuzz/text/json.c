@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+/* cgpu-runtime's JSON scanner: a config.json of any bytes, and an answer on the daemon's socket. */
+#include <string.h>
+
+#include "json_scan.h"
+#include "target.h"
+
+/* Scans a copy without a byte behind it, so that a read beyond the end is seen. */
+static int value_of(const uint8_t *data, size_t size, const char *key, char *out, size_t room)
+{
+	char *text = malloc(size ? size : 1);
+	int kind;
+
+	memcpy(text, data, size);
+	memset(out, 'z', room);
+	kind = json_top_value(text, size, key, out, room);
+	free(text);
+	HOLDS(kind == 0 || kind == '"' || kind == 'x');
+	HOLDS(kind ? memchr(out, 0, room) != NULL : out[0] == 'z');
+	return kind;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static const char *const keys[] = { "ok", "dir", "warning", "error", "pid" };
+	char small[8], large[4096], *spaced = malloc(size + 3);
+	bool found;
+	size_t i;
+
+	for (i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+		int kind = value_of(data, size, keys[i], small, sizeof(small));
+
+		/* What fits into little room is the same in much. */
+		if (kind) {
+			HOLDS(kind == value_of(data, size, keys[i], large, sizeof(large)));
+			HOLDS(!strcmp(small, large));
+		}
+	}
+	/* Blanks around a document change nothing. */
+	spaced[0] = ' ';
+	memcpy(spaced + 1, data, size);
+	memcpy(spaced + 1 + size, "\n ", 2);
+	found = json_mentions_cgpu(spaced + 1, size);
+	HOLDS(found == json_mentions_cgpu(spaced, size + 1));
+	HOLDS(!found || json_mentions_cgpu(spaced, size + 3));
+	free(spaced);
+	return 0;
+}
