@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 PROGRAMS = ("nvidia-container-runtime", "nvidia-ctk", "nvidia-container-cli")
@@ -19,3 +20,26 @@ def found(root: Path = Path("/")) -> str | None:
     programs = (root / folder / program for program in PROGRAMS for folder in FOLDERS)
     specs = (path for folder in SPECS for path in sorted((root / folder).glob("*nvidia*")))
     return next((str(path) for path in (*programs, *specs) if path.is_file()), None)
+
+
+#: The GPU Operator's toolkit container writes this file, and the programs beside it, anew at each of its starts.
+OPERATOR = "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+#: From this version on, mode "auto" makes CDI edits; before, NVIDIA's legacy prestart hook mounts the nodes.
+AUTO_IS_CDI = (1, 18)
+PACKAGES = ("nvidia-container-toolkit-base", "nvidia-container-toolkit")
+_NUMBER = re.compile(r"^(?:\d+:)?(\d+)\.(\d+)")
+
+
+def version(status: str) -> tuple[int, int] | None:
+    """Major and minor number of the installed package according to dpkg's status file; None: unknown."""
+    for paragraph in status.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
+        installed = fields.get("Status", "").endswith(" installed")
+        if installed and fields.get("Package") in PACKAGES and (found := _NUMBER.match(fields.get("Version", ""))):
+            return int(found[1]), int(found[2])
+    return None
+
+
+def effective_mode(mode: str, number: tuple[int, int] | None) -> str:
+    """The mode in force: "auto", or none, is legacy where the version is known to be older than 1.18."""
+    return "legacy" if mode in ("", "auto") and number is not None and number < AUTO_IS_CDI else mode

@@ -219,7 +219,7 @@ def toolkit(facts: Facts) -> Finding:
         text = "not installed: containers get no libcuda.so.1, and without a slice no GPU"
         return Finding(name, WARNING, text, "install nvidia-container-toolkit, or use images that bring libcuda")
     if facts.toolkit_mode == "legacy" and not facts.legacy_hook_config:
-        text = "in mode legacy its hook would mount the real nodes: such containers are refused"
+        text = "in mode legacy (auto before 1.18) its hook would mount the real nodes: such containers are refused"
         return Finding(name, PROBLEM, text, 'mode = "cdi", or legacy_hook_config: docs/user/daemon.md §1')
     mode = f", mode {facts.toolkit_mode}" if facts.toolkit_mode else ""
     return Finding(name, OK, f"{facts.toolkit}{mode}")

@@ -24,6 +24,7 @@ from .names import label
 NVML_S = 5.0
 FILE_MAX = 1 << 20
 MODULES_MAX = 16 << 20
+DPKG_MAX = 16 << 20
 RUNTIME = "cgpu-runtime"
 LIBRARY = "libcuda.so.1"
 LIBRARY_FOLDERS = (
@@ -96,8 +97,12 @@ def _engine(root: Path, name: str) -> Engine:
 
 def _toolkit(root: Path) -> tuple[Engine, str]:
     """NVIDIA's runtime, and its mode."""
-    path = root / f"etc/{TOOLKIT}/config.toml"
-    installed = _exists(root, (f"usr/bin/{TOOLKIT}", f"usr/local/bin/{TOOLKIT}"))
+    from cgpu_common import toolkit
+
+    own = _exists(root, (f"usr/bin/{TOOLKIT}", f"usr/local/bin/{TOOLKIT}"))
+    operated = not own and (root / toolkit.OPERATOR).is_file()
+    path = root / (toolkit.OPERATOR if operated else f"etc/{TOOLKIT}/config.toml")
+    installed = own or operated
     try:
         data = _parsed(path)
     except ValueError as err:
@@ -107,7 +112,9 @@ def _toolkit(root: Path) -> tuple[Engine, str]:
     ours = bool(listed) and _is_ours(listed[0])
     mode = lookup(data, TOOLKIT, "mode")
     misplaced = any(map(_is_ours, listed)) and not ours
-    return Engine(TOOLKIT, installed, ours, "misplaced" if misplaced else ""), mode if isinstance(mode, str) else ""
+    number = toolkit.version(_text(root / "var/lib/dpkg/status", DPKG_MAX)) if own else None
+    mode = toolkit.effective_mode(mode if isinstance(mode, str) else "", number)
+    return Engine(TOOLKIT, installed, ours, "misplaced" if misplaced else ""), mode
 
 
 def _configuration(root: Path) -> tuple[str, str]:

@@ -177,7 +177,13 @@ def _check_runtime(root: Path, runtime: str) -> None:
 
 
 def _check_program(root: Path, program: str) -> None:
+    from cgpu_common import toolkit
+
     places = [root / place / program for place in ("usr/bin", "usr/local/bin")]
+    if program and not any(path.is_file() for path in places) and (root / toolkit.OPERATOR).is_file():
+        why = "is written anew at each start of the GPU Operator's toolkit container"
+        hint = "set NVIDIA_CONTAINER_RUNTIME_RUNTIMES=/usr/bin/cgpu-runtime,runc,crun in the operator's toolkit.env"
+        raise CgpuError(Exit.REFUSED, str(root / toolkit.OPERATOR), why, hint)
     if program and not any(path.is_file() for path in places):
         hint = "install NVIDIA's container toolkit, or use cgpu setup docker, podman or containerd"
         raise CgpuError(Exit.NOT_FOUND, str(places[0]), "there is no such program", hint)

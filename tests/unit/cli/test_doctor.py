@@ -296,6 +296,44 @@ def test_one_thing_is_wrong(host: Tree, check: str, name: str, text: str | None)
     assert {one for one, status in states(host).items() if status != OK} == {check}
 
 
+def dpkg(version: str, status: str = "install ok installed") -> str:
+    rows = (("sed", "4.9", "install ok installed"), ("nvidia-container-toolkit-base", version, status))
+    return "\n".join(f"Package: {name}\nStatus: {one}\nVersion: {number}\n" for name, number, one in rows)
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "found"),
+    [
+        ('mode = "auto"', dpkg("1.17.8-1"), PROBLEM),
+        ("", dpkg("1.9.0-1"), PROBLEM),
+        ('mode = "auto"', dpkg("1:1.17.0~rc.1-1"), PROBLEM),
+        ('mode = "auto"', dpkg("1.18.0-1"), OK),
+        ('mode = "auto"', dpkg("2.0-1"), OK),
+        ('mode = "cdi"', dpkg("1.17.8-1"), OK),
+        ('mode = "auto"', dpkg("1.17.8-1", "deinstall ok config-files"), OK),
+        ('mode = "auto"', "", OK),
+    ],
+)
+def test_finding_7_auto_is_legacy_before_1_18(host: Tree, mode: str, status: str, found: str) -> None:
+    write(host.root / "var/lib/dpkg/status", status)
+    write(
+        host.root / f"etc/{TOOLKIT}/config.toml", f'[{TOOLKIT}]\n{mode}\nruntimes = ["/usr/bin/cgpu-runtime", "runc"]'
+    )
+    assert states(host)["container toolkit"] == found
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "found"), [('["/usr/bin/cgpu-runtime", "runc"]', OK), ('["runc", "/usr/bin/cgpu-runtime"]', PROBLEM)]
+)
+def test_finding_7_the_gpu_operators_paths(host: Tree, runtimes: str, found: str) -> None:
+    (host.root / "usr/bin/nvidia-container-runtime").unlink()
+    shutil.rmtree(host.root / f"etc/{TOOLKIT}")
+    theirs = host.root / "usr/local/nvidia/toolkit"
+    write(theirs / TOOLKIT, "")
+    write(theirs / f".config/{TOOLKIT}/config.toml", f'[{TOOLKIT}]\nmode = "cdi"\nruntimes = {runtimes}')
+    assert (states(host)["engines"], states(host)["container toolkit"]) == (found, OK)
+
+
 def test_docker_without_the_toolkit(host: Tree) -> None:
     """Docker's own containerd needs no set-up."""
     shutil.rmtree(host.root / f"etc/{TOOLKIT}")

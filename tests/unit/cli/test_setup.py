@@ -334,6 +334,19 @@ def test_toolkit_that_is_not_there(tmp_path: Path) -> None:
     host.ok()
 
 
+def test_finding_7_the_gpu_operators_toolkit(tmp_path: Path) -> None:
+    """Its file is no use to edit: the operator writes it anew. The refusal has the setting that lasts."""
+    host = Host(tmp_path, NV, None)
+    (tmp_path / "usr/bin" / NV).unlink()
+    theirs = tmp_path / "usr/local/nvidia/toolkit/.config" / NV / "config.toml"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text(f'[{NV}]\nruntimes = ["runc"]\n')
+    said = host.refused()
+    assert said.startswith(f"cgpu: error: {theirs}: is written anew at each start of the GPU Operator's toolkit")
+    assert "NVIDIA_CONTAINER_RUNTIME_RUNTIMES=/usr/bin/cgpu-runtime,runc,crun" in said
+    assert theirs.read_text() == f'[{NV}]\nruntimes = ["runc"]\n'
+
+
 # docker
 
 
