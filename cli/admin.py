@@ -28,6 +28,14 @@ pass_paths = click.make_pass_decorator(Paths)
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show the shares before and after and the equivalent echo; change nothing."
 )
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Also print the shares before and after and the equivalent echo."
+)
+
+
+def explained(one: Planned) -> list[str]:
+    """The shares before and after, and the echo."""
+    return [*share_lines(one.shares), f"  echo {one.after} > {one.path}"]
 
 
 def preview(planned: Sequence[Planned], as_json: bool) -> None:
@@ -35,8 +43,7 @@ def preview(planned: Sequence[Planned], as_json: bool) -> None:
     lines, rows = [], []
     for one in planned:
         lines.append(f"gpu {one.gpu} {one.path.name}: {one.before} -> {one.after}")
-        lines += share_lines(one.shares)
-        lines.append(f"  echo {one.after} > {one.path}")
+        lines += explained(one)
         rows.append(
             {
                 "gpu": one.gpu,
@@ -60,19 +67,22 @@ def set_group() -> None:
 @click.argument("node", type=click.Choice(change.GPU_NODES))
 @click.argument("value", shell_complete=value_words)
 @dry_run_option
+@verbose_option
 @as_json_option
 @pass_paths
-def set_gpu(paths: Paths, number: int, node: str, value: str, dry_run: bool, as_json: bool) -> None:
+def set_gpu(paths: Paths, number: int, node: str, value: str, dry_run: bool, verbose: bool, as_json: bool) -> None:
     """Set a node of GPU N, e.g. cgpu set gpu 0 policy 2."""
+    planned = change.plan_gpu(paths, number, node, value) if dry_run or verbose else []
     if dry_run:
-        preview(change.plan_gpu(paths, number, node, value), as_json)
+        preview(planned, as_json)
         return
     before, after = change.set_gpu(paths, number, node, value)
     notes = []
     if node == "default_memsize":
         notes.append("for containers of engines only with default_memsize_mib in [gpu] of cgpu.toml")
     data = {"gpu": number, "node": node, "before": before, "after": after, "notes": notes}
-    result(as_json, data, with_notes([f"gpu {number} {node}: {before} -> {after}"], notes))
+    lines = [f"gpu {number} {node}: {before} -> {after}", *(line for one in planned for line in explained(one))]
+    result(as_json, data, with_notes(lines, notes))
 
 
 @set_group.command("container")
@@ -81,18 +91,21 @@ def set_gpu(paths: Paths, number: int, node: str, value: str, dry_run: bool, as_
 @click.argument("value", shell_complete=value_words)
 @click.option("--gpu", type=click.IntRange(0), metavar="N", help="Only on GPU N; otherwise on all of its GPUs.")
 @dry_run_option
+@verbose_option
 @as_json_option
 @pass_paths
 def set_container(
-    paths: Paths, container: str, node: str, value: str, gpu: int | None, dry_run: bool, as_json: bool
+    paths: Paths, container: str, node: str, value: str, gpu: int | None, dry_run: bool, verbose: bool, as_json: bool
 ) -> None:
     """Set a node of container ID (an id, a prefix of it, or docker's name); all its GPUs or none."""
+    planned = change.plan_container(paths, container, node, value, gpu) if dry_run or verbose else []
     if dry_run:
-        preview(change.plan_container(paths, container, node, value, gpu), as_json)
+        preview(planned, as_json)
         return
     done = change.set_container(paths, container, node, value, gpu)
     data = [{"gpu": number, "node": node, "before": before, "after": after} for number, before, after in done]
     lines = [f"container {container} gpu {number} {node}: {before} -> {after}" for number, before, after in done]
+    lines += [line for one in planned for line in explained(one)]
     notes = change.effects(paths, [(number, node, after) for number, _, after in done])
     result(as_json, {"container": container, "changes": data, "notes": notes}, with_notes(lines, notes))
 

@@ -158,9 +158,10 @@ def _set_all(paths: Paths, gpus: Sequence[Gpu], policy: int) -> None:
     "--gpu", type=click.IntRange(0), metavar="N", multiple=True, shell_complete=gpu_words, help="Only on GPU N."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and the equivalent echo.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print the equivalent echo.")
 @as_json_option
 @pass_paths
-def policy_set(paths: Paths, policy: str, gpu: tuple[int, ...], dry_run: bool, as_json: bool) -> None:
+def policy_set(paths: Paths, policy: str, gpu: tuple[int, ...], dry_run: bool, verbose: bool, as_json: bool) -> None:
     """Set the policy (number or name) of all GPUs or of some, all or none; show the shares before and after."""
     number = change.node_value("policy", policy)
     chosen = [_one(paths, one) for one in dict.fromkeys(gpu)] if gpu else list(proc.read_tree(paths).gpus)
@@ -173,7 +174,7 @@ def policy_set(paths: Paths, policy: str, gpu: tuple[int, ...], dry_run: bool, a
         shares = describe.share_changes(one, replace(one, policy=number))
         lines.append(f"gpu {one.index} policy: {one.policy} -> {number} ({policy_name(number)})")
         lines += describe.share_lines(shares)
-        lines += [f"  echo {number} > {paths.proc}/{one.index}/policy"] if dry_run else []
+        lines += [f"  echo {number} > {paths.proc}/{one.index}/policy"] if dry_run or verbose else []
         rows.append(
             {"gpu": one.index, "before": one.policy, "after": number, "containers": describe.shares_json(shares)}
         )

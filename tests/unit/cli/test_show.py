@@ -205,6 +205,21 @@ def test_a_preview_of_a_weight(two: Tree) -> None:
     assert Cli(two).cgpu("set", "container", ID2, "weight", "3", "--gpu", "1", "--dry-run").exit_code == Exit.NOT_FOUND
 
 
+def test_verbose_shows_the_shares_and_the_echo(two: Tree) -> None:
+    """Of a change that is made; a wrong value changes nothing."""
+    cli = Cli(two)
+    assert cli.cgpu("set", "container", ID2, "weight", "3", "-v").stdout == (
+        f"container {ID2} gpu 0 weight: 2 -> 3\n"
+        "  gpu_test1     weight 1    33.3% ->  25.0%\n"
+        "  aabbccddeeff  weight 2    66.7% ->  75.0%\n"
+        f"  echo 3 > {two.proc}/0/aabbccddeeff/weight\n"
+    )
+    assert f"  echo 3 > {two.proc}/0/policy\n" in cli.cgpu("set", "gpu", "0", "policy", "fixed", "-v").stdout
+    assert f"  echo 2 > {two.proc}/0/policy\n" in cli.cgpu("policy", "set", "weighted", "--gpu", "0", "-v").stdout
+    assert (two.proc / "0/policy").read_text().strip() == "2"
+    assert cli.cgpu("set", "gpu", "0", "policy", "purple", "-v").exit_code == Exit.USAGE
+
+
 def test_a_preview_of_a_policy(two: Tree) -> None:
     data = json.loads(Cli(two).cgpu("set", "gpu", "0", "policy", "fixed", "--dry-run", "--json").stdout)
     (row,) = data["changes"]
