@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 from fake_tree import ID1, ID2, MIB, PCI, STAT, Cli, Moving, Tree, inst_line, waits, write
+from hypothesis import settings
+
+# A slow machine must not fail a test.
+settings.register_profile("cli", deadline=None)
+settings.load_profile("cli")
 
 
 @pytest.fixture
