@@ -16,13 +16,14 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <net/genetlink.h>
-#if __has_include(<linux/unaligned.h>)
+
+#include "probed.h"
+
+#ifdef HAVE_LINUX_UNALIGNED
 #include <linux/unaligned.h>
 #else
 #include <asm/unaligned.h>
 #endif
-
-#include "probed.h"
 
 /* ---- generic netlink ---- */
 

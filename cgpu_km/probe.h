@@ -158,6 +158,12 @@ struct timespec64 probe(struct inode *inode) { return inode_set_ctime_current(in
 struct timespec64 probe(struct inode *inode) { return simple_inode_init_ts(inode); }
 #endif
 
+/* 6.12 */
+#ifdef PROBE_LINUX_UNALIGNED
+#include <linux/unaligned.h>
+int probe(const int *from) { return get_unaligned(from); }
+#endif
+
 /* 6.17 */
 #ifdef PROBE_S_D_FLAGS
 #include <linux/dcache.h>

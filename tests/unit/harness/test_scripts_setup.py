@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[3]
-FILES = ("scripts/setup", "scripts/kernel-debs", "scripts/requirements.txt", "pyproject.toml")
+FILES = ("scripts/setup", "scripts/debian-archive", "scripts/kernel-debs", "scripts/requirements.txt", "pyproject.toml")
 PACKAGES = ("apt-get", "dpkg-query")  # nothing is installed by a test
 
 

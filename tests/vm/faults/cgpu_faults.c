@@ -38,7 +38,7 @@ MODULE_PARM_DESC(last, "the function that failed last, and the offset of its cal
 asm(".pushsection .text\n"
     ".type cgpu_faults_return, @function\n"
     "cgpu_faults_return:\n"
-    ANNOTATE_NOENDBR
+    ANNOTATE_NOENDBR "\n"
     ASM_RET
     ".size cgpu_faults_return, .-cgpu_faults_return\n"
     ".popsection\n");
