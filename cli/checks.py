@@ -18,7 +18,7 @@ from cgpu_common.tree import NATIVE, SOFT, Gpu, Slot, Snapshot, policy_name
 from .edit import TOOLKIT
 from .names import label as label_of
 
-KERNEL_LEAST = (6, 1)
+KERNEL_LEAST = (5, 10)
 #: Of the call table, cgpu_branches in cgpu_km/core/nv_call.c; a test compares them.
 BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
 LEAST_MINOR = {535: 146, 550: 40}
@@ -107,7 +107,7 @@ def kernel(facts: Facts) -> Finding:
     if facts.machine != "x86_64":
         return Finding(name, PROBLEM, f"{facts.machine}: only x86-64 is supported", "docs/user/support.md")
     if _version(facts.kernel)[:2] < KERNEL_LEAST:
-        return Finding(name, PROBLEM, f"{facts.kernel} is older than 6.1", "boot a kernel of 6.1 or later")
+        return Finding(name, PROBLEM, f"{facts.kernel} is older than 5.10", "boot a kernel of 5.10 or later")
     if facts.kprobes is False:
         return Finding(name, PROBLEM, f"{facts.kernel} has no kprobes", "boot a kernel with CONFIG_KPROBES")
     return Finding(name, OK, facts.kernel)

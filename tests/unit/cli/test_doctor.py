@@ -51,7 +51,7 @@ GOOD = Facts(
 
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("kernel", {"machine": "aarch64"}, PROBLEM, "only x86-64"),
-    ("kernel", {"kernel": "5.15.0-91-generic"}, PROBLEM, "older than 6.1"),
+    ("kernel", {"kernel": "5.4.0-190-generic"}, PROBLEM, "older than 5.10"),
     ("kernel", {"kprobes": False}, PROBLEM, "no kprobes"),
     ("headers", {"headers": False}, WARNING, "built already"),
     ("headers", {"headers": False, "module_file": False, "module": None}, PROBLEM, f"no headers for {KERNEL}"),
