@@ -70,7 +70,7 @@ test: ## every level, two at a time, and a table at the end
 test-all: ## and the levels that make test has no time for
 	@scripts/test-levels --all
 
-lint: setup ## ruff and shellcheck
+lint: setup ## ruff, shellcheck and mypy --strict
 	@scripts/lint
 
 test-unit: setup ## the harness's own tests

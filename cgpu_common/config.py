@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from cgpu_common.kernel_abi import (
     MAX_INST_MIN,
     OVERCOMMIT_MAX,
     OVERCOMMIT_MIN,
+    POLICY_NAMES,
     PRIO_RATIO_MAX,
     PRIO_RATIO_MIN,
     SLICE_US_MAX,
@@ -34,6 +34,7 @@ from cgpu_common.kernel_abi import (
 )
 from cgpu_common.model import Gpu
 from cgpu_common.settings import Caps, GpuSettings
+from cgpu_common.toml import tomllib
 
 DEFAULT_PATH = Path("/etc/cgpu/cgpu.toml")
 RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
@@ -69,8 +70,8 @@ NODE_KEYS = {
 }
 GPU_KEYS = {
     "policy": _Key(
-        Annotated[int, Meta(ge=0, le=len(settings.POLICY_NAMES) - 1)] | Literal[settings.POLICY_NAMES],
-        f"0 to {len(settings.POLICY_NAMES) - 1}, or one of {', '.join(settings.POLICY_NAMES)}",
+        Annotated[int, Meta(ge=0, le=len(POLICY_NAMES) - 1)] | Literal[POLICY_NAMES],
+        f"0 to {len(POLICY_NAMES) - 1}, or one of {', '.join(POLICY_NAMES)}",
     ),
     "max_inst": _Key(
         Annotated[int, Meta(ge=MAX_INST_MIN, le=MAX_INST_BURST_MAX)],
@@ -256,7 +257,7 @@ class _Merge:
         key = f'gpu."{name}".max_inst' if name else "gpu.max_inst"
         raise ConfigError(
             f"{self.files[key]}: {key} = {table.max_inst} is not allowed: it must be from {MAX_INST_MIN} to "
-            f"{MAX_INST_MAX} under policy {settings.POLICY_NAMES[policy]}"
+            f"{MAX_INST_MAX} under policy {POLICY_NAMES[policy]}"
         )
 
     def config(self) -> Config:
@@ -275,7 +276,7 @@ class _Merge:
 def _settings(table: Mapping[str, Any]) -> GpuSettings:
     values = dict(table)
     if isinstance(values.get("policy"), str):
-        values["policy"] = settings.POLICY_NAMES.index(values["policy"])
+        values["policy"] = POLICY_NAMES.index(values["policy"])
     if values.get("slice_us") == "auto":
         values["slice_us"] = settings.SLICE_AUTO
     if "uvm" in values:

@@ -24,6 +24,7 @@ from cgpu_common.errors import KernelMissing, KernelRefused
 from cgpu_common.kernel_abi import GENL_MCGRP_EVENTS, GENL_NAME, GENL_VERSION, A, Cmd, G, S
 from cgpu_common.link import Joined
 from cgpu_common.model import Container, KernelEvent, KernelGpu, Slot, SlotWant
+from cgpu_common.python import timeout
 
 TIMEOUT_S = 30.0
 _LENGTH = struct.Struct("=I")  # first field of a netlink header
@@ -269,7 +270,7 @@ class NetlinkLink:
 
     async def _request(self, make: Callable[[], CgpuMsg], flags: int) -> list[Any]:
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._lock:
+            async with timeout(TIMEOUT_S), self._lock:
                 try:
                     return await self._request_once(make, flags)
                 except NetlinkError as error:

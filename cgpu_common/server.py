@@ -16,6 +16,7 @@ from typing import Any
 
 from cgpu_common import cgroup, log, wire
 from cgpu_common.errors import CgpuError, ProtocolError
+from cgpu_common.python import timeout
 
 READ_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 128
@@ -205,7 +206,7 @@ class Server:
                 log.get().warning("a request from a container is refused", pid=pid)
                 await self._reply(sock, wire.refusal("cgpud takes no requests from a container"))
                 return
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with timeout(READ_TIMEOUT_S):
                 size = wire.length(await _receive(sock, wire.HEAD.size, fds))
                 message = wire.decode(await _receive(sock, size, fds))
             request = Request(message, pid, fds.pop(0) if fds else None)
@@ -225,7 +226,7 @@ class Server:
     async def _reply(self, sock: socket.socket, reply: dict[str, Any]) -> bool:
         """False if the peer has closed the connection."""
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with timeout(READ_TIMEOUT_S):
                 await asyncio.get_running_loop().sock_sendall(sock, wire.encode(reply))
         except (OSError, TimeoutError):
             return False

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cgpu_common import log
 from cgpu_common.address import Tcp, Unix
+from cgpu_common.python import timeout
 from cgpu_common.server import open_socket
 
 REQUEST_MAX = 8192
@@ -84,7 +85,7 @@ class HttpServer:
         if self._open > CONNECTIONS_MAX:
             return b""
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with timeout(READ_TIMEOUT_S):
                 request = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return response(431, b"the request is too long\n")
@@ -94,7 +95,7 @@ class HttpServer:
         if status != 200:
             return response(status, words.encode() + b"\n")
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with timeout(ANSWER_TIMEOUT_S):
                 return response(200, *await self._page(words))
         except TimeoutError:
             return response(503, b"reading the kernel's figures takes too long\n")
@@ -106,7 +107,7 @@ class HttpServer:
         self._open += 1
         try:
             writer.write(await self._answer(reader))
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with timeout(READ_TIMEOUT_S):
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()

@@ -14,6 +14,7 @@ from typing import Any
 
 from cgpu_common import server, wire
 from cgpu_common.errors import Refused
+from cgpu_common.python import timeout
 
 SOCKET = Path("/run/cgpu/kube.sock")
 CONNECT_WAIT_S = 5.0  # a restart of cgpu-kube
@@ -43,7 +44,7 @@ class KubeClient:
         try:
             sock = await self._connect()
             try:
-                async with asyncio.timeout(ANSWER_WAIT_S):
+                async with timeout(ANSWER_WAIT_S):
                     loop = asyncio.get_running_loop()
                     await loop.sock_sendall(sock, wire.encode(request))
                     (size,) = wire.HEAD.unpack(await _receive(sock, wire.HEAD.size))

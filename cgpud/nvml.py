@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from cgpu_common.model import NvmlGpu, NvmlView
+from cgpu_common.python import timeout
 
 DEADLINE_S = 60.0
 RETRY_S = 10.0  # between the starts of two children, the first of which gave no complete answer
@@ -156,7 +157,8 @@ def view_of(child: _Child, before: NvmlView, why: str) -> NvmlView:
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with timeout(seconds):
+            await event.wait()
     return event.is_set()
 
 

@@ -16,7 +16,6 @@ import re
 import subprocess
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from pathlib import Path
 from cgpu_common import versions
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.proc import LIVE, MODULE, Paths, containers
+from cgpu_common.toml import tomllib
 from cgpu_common.tree import POLICIES
 
 from . import collect, overview

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from cgpu_common.toml import tomllib
 
 BEGIN = "# cgpu: begin (cgpu setup --undo takes it out)\n"
 END = "# cgpu: end\n"

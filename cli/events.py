@@ -8,7 +8,7 @@ import errno
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -105,7 +105,7 @@ def past(paths: proc.Paths, since: float, report: Callable[[float, str, str, dic
         )  # fmt: skip
     first = answer.get("complete_from")
     if isinstance(first, (int, float)) and first > since:
-        note(f"cgpud has all events from {_when(datetime.fromtimestamp(first, UTC))} on only")
+        note(f"cgpud has all events from {_when(datetime.fromtimestamp(first, timezone.utc))} on only")
     for row in daemon.rows(answer, "events"):
         at, fields = row.get("time"), row.get("fields")
         if isinstance(at, (int, float)) and isinstance(fields, dict):
@@ -132,14 +132,14 @@ def events(
     def report(level: str, text: str, fields: dict[str, Any]) -> None:
         nonlocal seen
         seen += 1
-        out(line(as_json, datetime.now(UTC), level, text, fields))
+        out(line(as_json, datetime.now(timezone.utc), level, text, fields))
         flush()
 
     def report_past(at: float, level: str, text: str, fields: dict[str, Any]) -> None:
         nonlocal seen
         if count is None or seen < count:
             seen += 1
-            out(line(as_json, datetime.fromtimestamp(at, UTC), level, text, fields))
+            out(line(as_json, datetime.fromtimestamp(at, timezone.utc), level, text, fields))
 
     if since is not None:
         past(paths, parse_since(since, time.time()), report_past)

@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import threading
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from cgpu_common import versions
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.proc import LIVE, MODULE, Paths, nodes_are_missing, parse_stat, read_node, read_tree, signed_only
+from cgpu_common.toml import tomllib
 from cgpu_common.tree import Container, Snapshot
 
 from . import daemon

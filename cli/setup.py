@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import fnmatch
 import glob
 import json
 import os
@@ -146,13 +147,33 @@ def _diff(file: Path, old: str | None, new: str | None) -> str:
     return "\n".join(difflib.unified_diff(_lines(old), _lines(new), was, is_now, lineterm=""))
 
 
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:  # no folder, or none that may be read
+        return []
+
+
+def _matching(root: Path, pattern: str) -> list[str]:
+    """As glob.glob(), hidden files too: its include_hidden is of Python 3.11."""
+    places, before = [""], "/" if pattern.startswith("/") else ""
+    for part in filter(None, pattern.split("/")):
+        if glob.has_magic(part):
+            inside = ((place, _names(root / (before + place))) for place in places)
+            found = ((place, name) for place, names in inside for name in fnmatch.filter(names, part))
+        else:
+            found = ((place, part) for place in places if os.path.lexists(root / (before + place) / part))
+        places = [f"{place}/{name}" if place else name for place, name in found]
+    return [before + place for place in places]
+
+
 def _others(root: Path, engine: Engine, real: Path, text: str) -> dict[str, str]:
     """The files that an engine's file imports, and their imports, in the order in which the engine reads them."""
     found: dict[str, str] = {}
     read, pending = {engine.file}, [(engine.file, text)]
     while pending:
         for pattern in engine.others(*pending.pop(0)):
-            for name in sorted(glob.glob(pattern, root_dir=root, include_hidden=True)):  # noqa: PTH207 - any pattern
+            for name in sorted(_matching(root, pattern)):
                 if name in read:
                     continue
                 if len(read) > MAX_OTHERS:

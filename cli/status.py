@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import click
 
@@ -63,7 +63,7 @@ class _Writer:
             import json  # slow to import
 
             return json.dumps(overview.as_json(view), indent=None if looped else 2)
-        when = [datetime.now(UTC).astimezone().strftime("%a %b %e %H:%M:%S %Y")] if looped else []
+        when = [datetime.now(timezone.utc).astimezone().strftime("%a %b %e %H:%M:%S %Y")] if looped else []
         return "\n".join([*when, overview.text(view, width()), *([""] if looped else [])])
 
 

@@ -12,7 +12,8 @@ def width() -> int | None:
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given) > 0:
         return int(given)
+    terminal = sys.__stdout__
     try:
-        return (os.get_terminal_size(sys.__stdout__.fileno()).columns or None) if sys.stdout.isatty() else None
+        return (os.get_terminal_size(terminal.fileno()).columns or None) if terminal and sys.stdout.isatty() else None
     except (AttributeError, ValueError, OSError):  # closed, or no terminal
         return None

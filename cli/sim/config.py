@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cgpu_common.toml import tomllib
 from cgpu_common.tree import POLICIES
 
 from .model import RUN_STATES, Change, Container, Personality, Scenario, Setup, profile
@@ -269,9 +269,10 @@ def read_scenario(
         if change.gpu >= len(setups):
             raise wrong(f"a change is of GPU {change.gpu}, and there are {len(setups)}", "--gpus")
     seconds = SECONDS.read("seconds", values.get("seconds", 10))
-    for one in containers:
-        if one.requests_per_s * seconds > ARRIVALS_MAX:
-            raise wrong(f"container {one.name} has more than {ARRIVALS_MAX} requests", "a smaller rate, or --seconds")
+    for container in containers:
+        if container.requests_per_s * seconds > ARRIVALS_MAX:
+            why = f"container {container.name} has more than {ARRIVALS_MAX} requests"
+            raise wrong(why, "a smaller rate, or --seconds")
     return Scenario(
         tuple(setups),
         tuple(containers),

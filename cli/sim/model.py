@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.toml import tomllib
 
 HERE = Path(__file__).resolve().parent
 NEVER_NS = 2**64 - 1

@@ -101,8 +101,12 @@ class Stream:
 
 def stream(one: Container, length_ns: int, seed: int) -> Stream:
     own_seed = random.Random(f"{seed} {one.name} kernels").getrandbits(64)
+    kernel_ns: list[int]
+    times: list[int]
     if one.trace:
-        kernel_ns, first, places = [], [], {}
+        kernel_ns = []
+        first: list[int] = []
+        places: dict[tuple[float, ...], int] = {}
         for arrival in one.trace:
             if arrival.request_us not in places:
                 places[arrival.request_us] = len(kernel_ns)

@@ -21,7 +21,7 @@ TOO_LONG: set[str] = set()  # files above LINES_MAX; may only shrink
 LAYERS = {
     "values": """
         cgpu_common cgpu_common.errors cgpu_common.kernel_abi cgpu_common.model cgpu_common.attributes
-        cgpu_common.cgroup cgpu_common.address cgpu_common.cookie cgpu_common.exits cgpu_common.tree
+        cgpu_common.toml cgpu_common.cgroup cgpu_common.address cgpu_common.cookie cgpu_common.exits cgpu_common.tree
         cgpud cgpud.limits cgpud.labels
         cgpu_cli cgpu_cli.edit
     """,
@@ -35,7 +35,8 @@ LAYERS = {
         cgpu_cli.chrome cgpu_cli.samples cgpu_cli.redact
     """,
     "outside": """
-        cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config cgpu_common.gpus
+        cgpu_common.python cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config
+        cgpu_common.gpus
         cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
         cgpu_common.proc cgpu_common.versions
         cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube cgpud.fakelink
