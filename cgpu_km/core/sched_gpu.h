@@ -34,7 +34,7 @@ struct cgpu_sched_entity {
 	u32 channels;		/* live graphics/compute channels: > 0 means "has opened the GPU" */
 	u32 tsgs;		/* live graphics/compute TSGs */
 	u8 highprio;
-	u8 full_turns;		/* turns in a row that it used up, at most 2; 0: it slept since */
+	u8 full_turns;		/* turns in a row that it used up, at most 3; 0: it slept since */
 	u8 pad[2];
 	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
 	s64 deficit_ns;		/* entitled minus got, carried into the next round */

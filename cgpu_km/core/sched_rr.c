@@ -209,7 +209,7 @@ void cgpu_turn_end(struct cgpu_sched *t, u32 nr)
 {
 	struct cgpu_rr *r = &t->rr[nr];
 
-	if (has(r->members, r->curr) && t->slot[r->curr].full_turns < STEADY_TURNS)
+	if (has(r->members, r->curr) && t->slot[r->curr].full_turns < CGPU_APART_TURNS)
 		t->slot[r->curr].full_turns++;
 	if (!has(r->members | r->asleep, r->curr)) {
 		s64 *deficit = cgpu_debt_deficit(t, nr, r->curr);
@@ -445,7 +445,7 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	if (r->curr >= CGPU_SLOTS)
 		return 0;
 	*left_ns = cgpu_turn_left_ns(t, nr);
-	return 1u << r->curr;
+	return 1u << r->curr | cgpu_rr_beside(t, nr);
 }
 
 /**

@@ -11,6 +11,9 @@
 #define CGPU_RR_PLANNED		1u	/* by the last plan */
 #define CGPU_RR_BEFORE		2u	/* until the calls of that plan act */
 
+/* So many turns used up without sleeping, and a slot has its turns to itself. */
+#define CGPU_APART_TURNS	3
+
 #define CGPU_RR_STEPS_MAX	(4 * CGPU_SLOTS)
 
 /* How long a round is, and what of it goes to the context switches its turns begin with.
@@ -32,6 +35,7 @@ void cgpu_rr_begin_with(struct cgpu_sched *t, u32 nr, u32 members, u64 nth);
 u32 cgpu_rr_lent(const struct cgpu_sched *t, u32 nr);
 void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
 void cgpu_rr_compensate_switch(struct cgpu_sched *t, u32 started);
+u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr);
 u32 cgpu_rr_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed);
 u32 cgpu_rr_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *left_ns);
 u32 cgpu_rr_step_fixed(struct cgpu_sched *t, u32 nr, u32 members, u64 *left_ns);

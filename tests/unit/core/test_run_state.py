@@ -245,13 +245,44 @@ def test_three_high_priority_ones_beside_training():
 
 
 def test_eight_models():
-    """Whole requests one after the other: sooner in the middle than in the hardware's round, later at the worst."""
+    """No call for each request: as the driver has them."""
     loads = [[Load(every(62 + i, 5, 8 * i)) for i in range(8)] for _ in range(2)]
     sim, native = gpu(PREEMPT, *loads[0]).run(6000), gpu(NATIVE, *loads[1]).run(6000)
     mine, theirs = (sorted(us for load in one.loads.values() for us in load.latency_us) for one in (sim, native))
-    assert mine[len(mine) // 2] < 0.75 * theirs[len(theirs) // 2]
-    assert mine[-1] < 1.3 * theirs[-1]
-    assert sim.idle_ns / sim.time_ns < 0.03
+    assert mine[len(mine) // 2] <= 1.02 * theirs[len(theirs) // 2]
+    assert mine[-1] <= 1.02 * theirs[-1]
+    assert sim.idle_ns / sim.time_ns < 0.001
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, BURST])
+@pytest.mark.parametrize("tsgs", [1, 2, 8, 16])
+@pytest.mark.parametrize("period_ms", [12, 22, 100])
+def test_one_that_naps_gains_nothing_beside_small_ones(policy, tsgs, period_ms):
+    """It sleeps often enough to run beside the others, with as many TSGs as it likes. All want more than a third."""
+    loads = [Load(every(period_ms, period_ms - 1)), Load(every(40, 18)), Load(every(41, 18.5))]
+    sim = gpu(policy, *loads, tsgs=[tsgs, 1, 1]).run(6000)
+    for i in range(3):
+        assert sim.share(i) == pytest.approx(1 / 3, abs=0.004)
+
+
+@pytest.mark.parametrize("tsgs", [1, 2, 8, 16])
+def test_small_requests_beside_one_that_naps(tsgs):
+    """No later than in the hardware's round of three containers with a TSG each."""
+    loads = [Load(every(22, 20)), Load(every(100, 5, 10)), Load(every(103, 5, 30))]
+    sim = gpu(PREEMPT, *loads, tsgs=[tsgs, 1, 1]).run(6000)
+    assert max(sim.p99_us(1), sim.p99_us(2)) < 3 * 5000
+
+
+def test_ones_that_always_work_are_not_beside_each_other():
+    """From the begin, also beside one that sleeps now and then."""
+    turn = Turn(PREEMPT, slice_ms=6)
+    for _ in range(3):
+        turn.add(1, channels=1)
+    for i in range(4000):
+        plan = turn.step()
+        assert len(slots(plan.run_mask & 3)) <= 1
+        turn.now += 50_000
+        turn.set_run_state(7, 7 if i % 200 < 60 else 3)
 
 
 @pytest.mark.parametrize("slice_ms", [5, 10])
