@@ -72,7 +72,7 @@ class Agent:
         plugins = settings.kubelet / "device-plugins"
         self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem")
         self.core = Plugin(plugins, keys.GPU_CORE, "gpu-core")
-        self.registrar = Registrar(plugins, self._log, settings.poll_s)
+        self.registrar = Registrar(plugins, self._log, self.cluster.allocatable, settings.poll_s)
         self.claims = Claims(settings.state / "claims", settings.cdi, self._log)
         self.driver = Driver(settings.kubelet, self.claims, self._prepare_claim, self._claim_ended, self._log)
         self._driver_runs = False

@@ -69,6 +69,11 @@ class Cluster:
     def own_node(self) -> Object | None:
         return self.nodes.objects.get("", self.node)
 
+    def allocatable(self, resource: str) -> int | None:
+        """Of the node's status. None: the API server does not answer, or has none."""
+        found = None if self.nodes.failing else (self.own_node() or {}).get("allocatable", {}).get(resource)
+        return int(found) if found is not None and str(found).isdecimal() else None
+
     def published_deleted(self) -> dict[str, keys.Remains]:
         """Of the node's annotation: what an earlier life of the agent has seen."""
         try:
@@ -178,6 +183,11 @@ def _node(found: Object) -> Object:
             if key in (keys.MODE_LABEL, keys.PLACEMENT_LABEL)
         },
         "annotations": {key: text for key, text in (meta.get("annotations") or {}).items() if key == keys.NODE_GPUS},
+        "allocatable": {
+            key: amount
+            for key, amount in (status.get("allocatable") or {}).items()
+            if key in (keys.GPU_MEM, keys.GPU_CORE)
+        },
         "count": {
             place: (status.get(place) or {})[keys.GPU_COUNT]
             for place in ("capacity", "allocatable")

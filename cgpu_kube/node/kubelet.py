@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,23 @@ POLL_S = 2.0
 TAKEN_WARN = 2
 TAKEN_WAIT_MAX_S = 60.0
 TAKEN_FORGOTTEN_S = 120.0
+#: Looks for which the node's status may have another amount than the plugin's: the kubelet writes it every 10 s.
+STATUS_LOOKS = 15
 
 
 class Registrar:
     """Registers each plugin, and again whenever the kubelet has restarted, removed its socket or closed its stream.
 
-    The kubelet follows the plugin that has registered last. Of two plugins for one resource each would take it from
-    the other at once: the intervals grow, and the log has the sentence."""
+    The kubelet follows the plugin that has registered last, and keeps the streams of the others open: then the node's
+    status does not have what the plugin offers. Of two plugins for one resource each would take it from the other at
+    once: the intervals grow, and the log has the sentence."""
 
-    def __init__(self, directory: Path, log: Any, poll_s: float = POLL_S) -> None:
+    def __init__(self, directory: Path, log: Any, shown: Callable[[str], int | None], poll_s: float = POLL_S) -> None:
+        """`shown`: what the API server has as allocatable of a resource; None: not known now."""
         self._socket = directory / KUBELET_SOCKET
         self._log = log
+        self._shown = shown
+        self._differs: dict[str, int] = {}  # looks in a row, by resource
         self._poll_s = poll_s
         self._known: dict[str, _Registration] = {}  # by resource
         self._failing: set[str] = set()
@@ -58,12 +65,18 @@ class Registrar:
         known = self._known.get(plugin.resource)
         if known is None or known.kubelet != here or not plugin.is_there:
             return True
-        if plugin.streams:
+        if plugin.streams and self._is_followed(plugin):
             if time.monotonic() > known.at + TAKEN_FORGOTTEN_S:
                 known.taken = 0
             return False
         # The kubelet opens the stream within moments of a registration.
         return time.monotonic() > known.at + min(self._poll_s * float(2 << known.taken), TAKEN_WAIT_MAX_S)
+
+    def _is_followed(self, plugin: Plugin) -> bool:
+        """Does the node's status have what the plugin offers, as far as is known?"""
+        same = self._shown(plugin.resource) in (None, sum(is_healthy for _, is_healthy in plugin.devices))
+        self._differs[plugin.resource] = 0 if same else self._differs.get(plugin.resource, 0) + 1
+        return self._differs[plugin.resource] <= STATUS_LOOKS
 
     async def _register(self, plugin: Plugin, here: tuple[int, int]) -> None:
         known = self._known.get(plugin.resource)
@@ -77,6 +90,7 @@ class Registrar:
             self._failing.add(plugin.resource)
             return
         taken = known.taken + 1 if known and was_taken else 0
+        self._differs.pop(plugin.resource, None)
         self._known[plugin.resource] = _Registration(here, time.monotonic(), taken)
         self._failing.discard(plugin.resource)
         self._log.info("registered with the kubelet", resource=plugin.resource, devices=len(plugin.devices))

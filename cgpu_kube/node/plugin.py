@@ -27,7 +27,7 @@ class Plugin:
         self.devices: tuple[Device, ...] = ()
         self.spread = False
         self.registrations = 0
-        self.streams = 0  # ListAndWatch calls that are open: 0 after the kubelet has turned to another plugin
+        self.streams = 0  # ListAndWatch calls that are open: one for each registration with a kubelet that runs
         self._kubelet = directory / KUBELET_SOCKET
         self._changed = asyncio.Event()
         methods = {

@@ -47,7 +47,7 @@ class FakeKubelet:
         self.drivers: dict[str, str] = {}  # name -> endpoint
         self.health: list[Any] = []
         self._servers: list[UnixServer] = []
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> FakeKubelet:
         for name in ("device-plugins", "plugins", "plugins_registry", "pod-resources"):
@@ -71,9 +71,9 @@ class FakeKubelet:
             await server.start()
 
     async def stop(self) -> None:
-        for task in self._tasks.values():
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         for server in self._servers:
             await server.stop()
@@ -96,13 +96,12 @@ class FakeKubelet:
         resource = Resource(endpoint, request.options.get_preferred_allocation_available)
         resource.used = old.used if old else {}
         self.resources[request.resource_name] = resource
-        if task := self._tasks.pop(request.resource_name, None):
-            task.cancel()
-        self._tasks[request.resource_name] = asyncio.create_task(self._follow(resource))
+        # As Kubernetes 1.20: the streams of earlier registrations stay open, and the last answer of any counts.
+        self._tasks.append(asyncio.create_task(self._follow(request.resource_name, resource)))
         self.registered.set()
         return plugin_wire.Empty()
 
-    async def _follow(self, resource: Resource) -> None:
+    async def _follow(self, name: str, resource: Resource) -> None:
         options = [("grpc.max_receive_message_length", 4 << 20)]
         async with aio.insecure_channel(f"unix://{resource.endpoint}", options=options) as channel:
             watch = channel.unary_stream(
@@ -112,10 +111,12 @@ class FakeKubelet:
             )
             try:
                 async for answer in watch(plugin_wire.Empty()):
-                    resource.devices = {device.ID: device.health == "Healthy" for device in answer.devices}
-                    resource.lists += 1
+                    found = {device.ID: device.health == "Healthy" for device in answer.devices}
+                    self.resources[name].devices = found
+                    self.resources[name].lists += 1
             except aio.AioRpcError:
-                resource.devices = {}
+                if self.resources[name] is resource:
+                    resource.devices = {}
 
     def allocatable(self, name: str) -> int:
         resource = self.resources.get(name)
@@ -184,7 +185,7 @@ class FakeKubelet:
             status = registration_pb2.RegistrationStatus(plugin_registered=True)
             await call(path, "/pluginregistration.Registration/NotifyRegistrationStatus", status,
                        registration_pb2.RegistrationStatusResponse)  # fmt: skip
-            self._tasks[f"health {info.name}"] = asyncio.create_task(self._watch_health(info.endpoint))
+            self._tasks.append(asyncio.create_task(self._watch_health(info.endpoint)))
 
     async def _watch_health(self, endpoint: str) -> None:
         async for answer in self._health(endpoint):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -211,12 +212,24 @@ def test_a_lost_socket_is_made_again(world: World, run: Run) -> None:
 
 
 def test_another_plugin_for_the_resource_is_named(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """The vendor's plugin is still there: the kubelet follows the one that has registered last."""
+    """The vendor's plugin is still there: the kubelet follows the one that has registered last, keeps both streams
+    open and writes its node's status; after a plugin's end its resource has no device."""
     from cgpu_kube.node.plugin import Plugin
+
+    async def report() -> None:
+        while True:
+            node = copy.deepcopy(world.api.get(NODES, "", NODE))
+            assert node is not None
+            status = node.setdefault("status", {}).setdefault("allocatable", {})
+            if status.get(GPU_MEM) != str(offered(world)):
+                status[GPU_MEM] = str(offered(world))
+                world.api.put(NODES, node)
+            await asyncio.sleep(0.05)
 
     async def main() -> None:
         async with world.running():
             await ready(world)
+            reports = asyncio.create_task(report())
             other = Plugin(world.kubelet.directory / "device-plugins", GPU_MEM, "vendor")
             other.offer([(f"GPU-x-_-{n}", True) for n in range(47)])
             for _ in range(2):
@@ -225,8 +238,12 @@ def test_another_plugin_for_the_resource_is_named(world: World, run: Run, capsys
                 await eventually(lambda: offered(world) == 47, "the other one's")
                 await eventually(lambda was=before: world.agent.memory.registrations > was, "taken back")  # type: ignore[misc]
                 await ready(world)
-            await other.stop()
             assert "another device plugin takes the resource away again and again" in capsys.readouterr().out
+            await other.register()
+            await eventually(lambda: offered(world) == 47, "the other one's")
+            await other.stop()
+            await ready(world)
+            reports.cancel()
 
     run(main())
 
