@@ -3,7 +3,7 @@
 
 `python fake_kernel.py SLICES MIB[,MIB…] [cgpud's options]`. With it a kubelet, containerd, cgpu-runtime and runc start
 sliced containers on a machine without cgpu_km: everything happens but the enforcement. SLICES is JSON: id -> [[GPU,
-bytes], …], written before cgpud learns that a slice is there, as /proc/cgpu_km would show it.
+bytes, weight], …], written before cgpud learns that a slice is there, as /proc/cgpu_km would show it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class FileLink(FakeLink):
         self._write()
 
     def _write(self) -> None:
-        shown = {one.id: [[slot.gpu, slot.limit] for slot in one.slots] for one in self.containers.values()}
+        shown = {
+            one.id: [[slot.gpu, slot.limit, slot.weight] for slot in one.slots] for one in self.containers.values()
+        }
         kept = base64.b64encode(pickle.dumps(self.containers)).decode()
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps({"slices": shown, "kernel": kept}))

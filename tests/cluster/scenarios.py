@@ -45,6 +45,26 @@ JOB: Object = {
     },
 }
 
+PLAYER = "registry.example.com/gpu-player:v2"
+#: As the vendor's user guide has it (gpushare-scheduler-extender c0b6141): a Deployment with a limit.
+README: Object = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "binpack-1", "labels": {"app": "binpack-1"}},
+    "spec": {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": "binpack-1"}},
+        "template": {
+            "metadata": {"labels": {"app": "binpack-1"}},
+            "spec": {
+                "containers": [
+                    {"name": "binpack-1", "image": PLAYER, "resources": {"limits": {"aliyun.com/gpu-mem": 3}}}
+                ]
+            },
+        },
+    },
+}
+
 
 @pytest.fixture(autouse=True)
 def clean(stand: Stand) -> Iterator[None]:
@@ -63,6 +83,23 @@ def test_the_vendors_job(stand: Stand) -> None:
     gpu = stand.check(found)
     assert gpu == 0, "the GPU that fits best"
     assert stand.sums() == [s.expected_bytes(0, 3), 0]
+
+
+def run_readme(stand: Stand) -> Object:
+    """The pod of the user guide's Deployment, when it runs."""
+    stand.import_image(PLAYER)
+    stand.api.create(README)
+    (first,) = until(lambda: stand.api.pods(selector="app=binpack-1"), "the Deployment has its pod", stand.seconds)
+    return stand.running(first["metadata"]["name"])
+
+
+def test_the_vendors_readme_with_compute(stand: Stand) -> None:
+    """Mode core_mem: the user guide's manifest has the least part of the compute, a percentage is a weight."""
+    with stand.in_mode("core_mem"):
+        gpu = stand.check(run_readme(stand))
+        half = stand.run(pod(fresh("half"), container("main", gib=4, core=50), container("rest", gib=4, core=25)))
+        assert stand.check(half) == gpu, "the GPU that fits best"
+        assert sorted(one.weight for ones in stand.slices().values() for one in ones) == [1, 5, 10]
 
 
 def test_each_gpu_has_its_own_size(stand: Stand) -> None:
@@ -255,6 +292,7 @@ def _storm(stand: Stand, kill: tuple[str, ...] = ()) -> int:
     end = time.monotonic() + stand.seconds * 3 + total * stand.seconds / 12
     next_kill = time.monotonic() + 1
     victims = list(kill)
+    random_.shuffle(victims)
     while left or there:
         assert time.monotonic() < end, f"{left} pods not made, not running: {sorted(there)} {stand.events(min(there))}"
         if victims and time.monotonic() > next_kill and there:
@@ -295,8 +333,9 @@ def test_many_pods(stand: Stand) -> None:
 
 
 def test_many_pods_while_everything_dies(stand: Stand) -> None:
-    """cgpud, cgpu-kube's node and extender, the kubelet and containerd, each twice."""
-    victims = ("cgpud", "node", "kubelet", "containerd", "extender") * 2
+    """cgpud, cgpu-kube's node and extender, the kubelet and containerd, in any order: each twice, and once more for
+    every twenty pods above forty."""
+    victims = ("cgpud", "node", "kubelet", "containerd", "extender") * max(2, pods_wanted(stand)[0] // 20)
     with s.Watch(stand) as watch:
         failed = _storm(stand, victims)
     watch.check()

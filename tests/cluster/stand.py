@@ -15,6 +15,7 @@ import io
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -22,6 +23,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ GPU_MIB = (15109, 81559)  # as tests/vm/harness/suite.py starts the simulated dr
 DEV = (15, 80)  # their GiB, rounded, which programs read as ALIYUN_COM_GPU_MEM_DEV
 MIB = 1 << 20
 RESOURCE = "aliyun.com/gpu-mem"
+CORE = "aliyun.com/gpu-core.percentage"
+MAX_INST = 20  # the default of cgpu_km, which nothing here changes
 INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 STATE = Path("/run/kube")
@@ -56,17 +60,17 @@ class Slice:
 
     gpu: int
     bytes: int
+    weight: int = 1
 
 
 # ---- objects ----
 
 
-def container(name: str, *command: str, gib: int = 0, **more: Any) -> Object:
-    """One container of a pod; `gib` of the shared resource, 0 for none."""
+def container(name: str, *command: str, gib: int = 0, core: int = 0, **more: Any) -> Object:
+    """One container of a pod; `gib` of the shared resource and `core` % of compute, 0 for none."""
     found: Object = {"name": name, "image": PAUSE_IMAGE, "command": list(command or SLEEP), **more}
-    if gib:
-        found["resources"] = {"limits": {RESOURCE: gib}}
-    return found
+    limits = {key: amount for key, amount in ((RESOURCE, gib), (CORE, core)) if amount}
+    return {**found, "resources": {"limits": limits}} if limits else found
 
 
 def pod(name: str, *containers: Object, init: Sequence[Object] = (), **spec: Any) -> Object:
@@ -103,10 +107,10 @@ def annotations(found: Object) -> dict[str, str]:
     return found["metadata"].get("annotations") or {}
 
 
-def asked(found: Object) -> dict[str, int]:
-    """GiB by container, of the main containers."""
+def asked(found: Object, resource: str = RESOURCE) -> dict[str, int]:
+    """GiB, or what else the resource counts, by container, of the main containers."""
     limits = {one["name"]: one.get("resources", {}).get("limits", {}) for one in found["spec"]["containers"]}
-    return {name: int(limit[RESOURCE]) for name, limit in limits.items() if RESOURCE in limit}
+    return {name: int(limit[resource]) for name, limit in limits.items() if resource in limit}
 
 
 def given_gpus(found: Object) -> dict[str, int]:
@@ -202,7 +206,12 @@ class Stand:
         self.ctr("image", "import", str(archive))
         archive.unlink()
 
+    def _containerd_answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as one:
+            return one.connect_ex(str(self.cluster.containerd_socket)) == 0
+
     def ctr(self, *words: str) -> str:
+        until(self._containerd_answers, "containerd, which a test may have killed, answers", self.seconds, 0.05)
         return must("ctr", "--address", str(self.cluster.containerd_socket), "--namespace=k8s.io", *words)
 
     # ---- what there is ----
@@ -218,6 +227,20 @@ class Stand:
     def offered_mode(self) -> str:
         """As the node publishes it."""
         return str(json.loads(annotations(self.api.node())["cgpu.io/gpus"])["mode"])
+
+    @contextmanager
+    def in_mode(self, mode: str) -> Iterator[None]:
+        """The empty node with another label, and as it was."""
+        before, units = self.offered_mode(), self.advertised()
+        self.label(mode)
+        try:
+            until(lambda: self.offered_mode() == mode and self.advertised() > 0, f"mode {mode}", self.seconds)
+            yield
+        finally:
+            self.clear()
+            self.label(before)
+            until(lambda: self.offered_mode() == before, f"mode {before}", self.seconds)
+            until(lambda: self.advertised() == units, "what it offered", self.seconds)
 
     def condition(self, kind: str) -> str:
         """The status of a condition of the node; "": it has none."""
@@ -240,7 +263,8 @@ class Stand:
         for gpu in range(len(GPU_MIB)):
             for path in (PROC / str(gpu)).glob("*/id"):
                 try:
-                    one = Slice(gpu, int((path.parent / "memsize").read_text()))
+                    size, weight = (int((path.parent / name).read_text()) for name in ("memsize", "weight"))
+                    one = Slice(gpu, size, weight)
                     slices.setdefault(path.read_text().strip(), []).append(one)
                 except OSError:  # it ends meanwhile
                     continue
@@ -298,8 +322,8 @@ class Stand:
 
     def clear(self) -> None:
         """Removes every pod, and waits until no slice is left."""
-        for kind in ("apis/apps/v1/namespaces/default/statefulsets", "apis/batch/v1/namespaces/default/jobs"):
-            self.api("DELETE", f"/{kind}?propagationPolicy=Background")
+        for kind in ("apps/v1/namespaces/default/deployments", "batch/v1/namespaces/default/jobs"):
+            self.api("DELETE", f"/apis/{kind}?propagationPolicy=Background")
         self.api("DELETE", "/api/v1/namespaces/default/pods")
         until(lambda: not self.slices(), "no slice is left", self.seconds)
         until(lambda: not self.api.pods(), "no pod is left", self.seconds)
@@ -307,10 +331,11 @@ class Stand:
     def check(self, found: Object) -> int:
         """Annotation, environment and kernel agree on every container of a running pod. Returns the first one's GPU."""
         ids, slices = container_ids(found), self.slices()
-        sizes, gpus = asked(found), given_gpus(found)
+        sizes, percents, gpus = asked(found), asked(found, CORE), given_gpus(found)
         for name, gib in sizes.items():
-            gpu = gpus[name]
-            assert slices.get(ids[name]) == [Slice(gpu, expected_bytes(gpu, gib))], (name, gpu, slices.get(ids[name]))
+            gpu, weight = gpus[name], max(percents.get(name, 0) * MAX_INST // 100, 1)
+            expected = Slice(gpu, expected_bytes(gpu, gib), weight)
+            assert slices.get(ids[name]) == [expected], (name, expected, slices.get(ids[name]))
             env = self.environment(ids[name])
             seen = {key: env.get(f"ALIYUN_COM_GPU_MEM_{key}") for key in ("IDX", "CONTAINER", "POD", "DEV")}
             want = {"IDX": gpu, "CONTAINER": gib, "POD": sum(sizes.values()), "DEV": DEV[gpu]}

@@ -143,32 +143,40 @@ def test_a_changed_slice_has_the_next_generation(world: World, run: Run) -> None
     run(main())
 
 
-def test_a_lost_gpu_is_tainted_and_unhealthy(world: World, run: Run) -> None:
+UNUSABLE = [
+    ({"lost": "GPU is lost"}, "NoExecute", "GPU 1 does not answer NVML (GPU is lost), so it cannot be sliced"),
+    ({"mig": True}, "NoSchedule", "GPU 1 is in MIG mode, which cannot be sliced"),
+]
+
+
+@pytest.mark.parametrize(("state", "effect", "why"), UNUSABLE, ids=["lost", "mig"])
+def test_a_gpu_that_takes_no_slice_is_tainted_and_unhealthy(
+    world: World, run: Run, state: dict[str, Any], effect: str, why: str
+) -> None:
     from cgpu_common.model import NvmlGpu
 
-    lost = ""
+    now: dict[str, Any] = {}
 
     def nvml() -> tuple[NvmlGpu, ...]:
         return tuple(
-            NvmlGpu(n, gpu.uuid, gpu.pci, n, gpu.total // MIB, name="Tesla T4", used_mib=0, lost=lost if n == 1 else "")
+            NvmlGpu(n, gpu.uuid, gpu.pci, n, gpu.total // MIB, name="Tesla T4", used_mib=0, **(now if n == 1 else {}))
             for n, gpu in enumerate(world.link.inventory)
         )
 
     async def main() -> None:
-        nonlocal lost
         world.node.nvml = nvml
         async with world.running():
             await ready(world)
-            lost = "GPU is lost"
+            now.update(state)
             world.node.daemon._inventory._nvml_until = 0.0
             await world.node.prepare("0" * 64)  # an admission asks NVML
             await eventually(lambda: any("taints" in one for one in published(world)["devices"]), "taint")  # type: ignore[index]
             (device,) = (one for one in published(world)["devices"] if one["name"] == "gpu-1")  # type: ignore[index]
-            assert device["taints"] == [{"key": "cgpu.io/unhealthy", "value": "true", "effect": "NoExecute"}]
+            assert device["taints"] == [{"key": "cgpu.io/unhealthy", "value": "true", "effect": effect}]
             await eventually(lambda: {"gpu-0": 1, "gpu-1": 2} in world.kubelet.health, "the health stream")
             answer = await world.kubelet.prepare(DRIVER, claim(world, "c", {"device": "gpu-1"}))
             (one,) = answer.values()
-            assert one.error == "GPU 1 does not answer NVML (GPU is lost), so it cannot be sliced"
+            assert one.error == why
 
     run(main())
 

@@ -306,7 +306,7 @@ def test_unhealthy_gpus() -> None:
                 await asyncio.sleep(0.01)
         assert await cluster.schedule(one) == ""
         assert written(cluster, "a")[notes.INDEX] == "1"
-        lost = our_node("n1", gpu(0, 15), gpu(1, 79, why="is lost: Xid 79"))
+        lost = our_node("n1", gpu(0, 15), gpu(1, 79, why="is in MIG mode"))
         cluster.server.put(NODES, lost)
         async with asyncio.timeout(5):
             while not cluster.extender.ledger.nodes["n1"].gpus[1].why:
@@ -314,7 +314,7 @@ def test_unhealthy_gpus() -> None:
         two = simple("b", 6)
         cluster.put(two)
         assert await cluster.schedule(two) == (
-            "6 GiB asked for: GPU 0 is marked unhealthy by an administrator, GPU 1 is lost: Xid 79"
+            "6 GiB asked for: GPU 0 is marked unhealthy by an administrator, GPU 1 is in MIG mode"
         )
         cluster.server.remove(MAPS, "kube-system", "unhealthy-gpu-n1")
         async with asyncio.timeout(5):

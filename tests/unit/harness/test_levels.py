@@ -110,13 +110,14 @@ def test_what_make_test_leaves_out_is_in_make_test_all(levels):
     assert kinds <= boots(levels.LONG, levels.MORE)
 
 
-def test_the_claims_name_tests_that_exist():
+@pytest.mark.parametrize("title", ["## Which level holds which claim", "### Which test holds which bad input"])
+def test_the_tables_name_tests_that_exist(title):
     """docs/develop/testing.md lists the tests of each claim: each name is a file or a function."""
     repo = SCRIPT.parents[1]
     page = (repo / "docs/develop/testing.md").read_text()
-    section = page.split("## Which level holds which claim")[1].split("\n## ")[0]
+    section = page.split(f"\n{title}\n")[1].split("\n## ")[0]
     named = set(re.findall(r"\btest_\w+", section))
-    files = [path for path in (repo / "tests").rglob("test_*.py") if "build" not in path.parts]
+    files = [path for path in (repo / "tests").rglob("*.py") if "build" not in path.parts]
     there = {path.stem for path in files}
     there |= {name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
     assert len(named) > 20 and not named - there

@@ -14,7 +14,7 @@ import pytest
 pytest.register_assert_rewrite("cluster.scenarios", "cluster.stand")
 
 from cluster import stand as s  # noqa: E402
-from cluster.scenarios import *  # noqa: F403, E402
+from cluster.scenarios import run_readme  # noqa: E402
 from cluster.stand import Stand, container, pod  # noqa: E402
 
 pytestmark = pytest.mark.kube
@@ -42,3 +42,19 @@ def test_the_limit_holds_in_a_pod(stand: Stand) -> None:
         *("/bin/simload", "--no-context", "--seconds", "1", "--alloc-mib", str(limit // d.MIB - 1024)),
     )
     assert done.returncode == d.OVER_LIMIT, done
+
+
+def test_share_mode_limits_nothing(stand: Stand) -> None:
+    """The user guide's manifest on a node labelled `share`: the real nodes of one GPU, and all of its memory."""
+    with stand.in_mode("share"):
+        found = run_readme(stand)
+        assert s.given_gpus(found) == {"binpack-1": 0}
+        (id_,) = s.container_ids(found).values()
+        said = stand.ctr("task", "exec", "--exec-id", "look", id_, "/bin/simload", "--info", "--json")
+        assert json.loads(said.splitlines()[-1])["total_bytes"] == s.GPU_MIB[0] * d.MIB
+        env = stand.environment(id_)
+        assert (env["CGPU_DISABLE"], env["ALIYUN_COM_GPU_MEM_CONTAINER"]) == ("true", "3")
+        assert not stand.slices()
+
+
+from cluster.scenarios import *  # noqa: F403, E402 # after those: a boot that is too slow for all has run them
