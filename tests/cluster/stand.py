@@ -278,11 +278,16 @@ class Stand:
                 total[one.gpu] += one.bytes
         return total
 
+    def tasks(self) -> dict[str, str]:
+        """The first process of each container that runs, by container id, as containerd has them now."""
+        rows = [line.split() for line in self.ctr("task", "ls").splitlines()]
+        return {row[0]: row[1] for row in rows if row[2:] == ["RUNNING"]}
+
     def environment(self, container_id: str) -> dict[str, str]:
         """As the runtime has started the container's first process."""
-        rows = [line.split() for line in self.ctr("task", "ls").splitlines()]
-        pid = next(row[1] for row in rows if row[0] == container_id)
-        words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        pids = self.tasks()
+        assert container_id in pids, f"{container_id} has no process"
+        words = Path(f"/proc/{pids[container_id]}/environ").read_bytes().decode().split("\0")
         return dict(word.partition("=")[::2] for word in words if "=" in word)
 
     def events(self, name: str) -> str:
