@@ -82,7 +82,7 @@ int ckm_call_begin(struct ckm_call *call, struct ckm_backing *backing)
 	struct bucket *bucket = bucket_of(current);
 	u8 i;
 
-	/* The inline copy needs no zeroing: ckm_call_fetch() writes it before any read. */
+	/* The inline copies need no zeroing: they are written before any read. */
 	memset(call, 0, offsetof(struct ckm_call, inline_top));
 	call->backing = backing;
 	for (i = 0; i < PLACES; i++) {
@@ -126,7 +126,8 @@ void ckm_call_end(struct ckm_call *call)
 		fput(call->export_file);
 	if (call->top != call->inline_top)
 		kfree(call->top);
-	kvfree(call->nested.copy);
+	if (call->nested.copy != call->inline_nested)
+		kvfree(call->nested.copy);
 }
 
 struct ckm_call *ckm_call_mine(void)

@@ -29,6 +29,10 @@ struct ckm_range {
 
 /* Bytes. Most structs of the driver fit; RM_VID_HEAP_CONTROL has 184. */
 #define CKM_CALL_INLINE		192
+/* Of nested parameters: those of most controls and of memory (128). With KASAN all of them
+ * are allocated, so that a read behind their end is seen.
+ */
+#define CKM_CALL_NESTED		(IS_ENABLED(CONFIG_KASAN) ? 0 : 136)
 
 /* One call of a tenant. Created, used and freed by one task, so without a lock. */
 struct ckm_call {
@@ -53,6 +57,7 @@ struct ckm_call {
 	u8 place;		/* index in its bucket */
 	struct ckm_call_node *overflow;	/* entry in the tree; NULL: the call has a place */
 	u8 inline_top[CKM_CALL_INLINE] __aligned(8);
+	u8 inline_nested[CKM_CALL_NESTED] __aligned(8);
 };
 
 /**

@@ -72,15 +72,18 @@ long ckm_rm_forward(struct ckm_rm_call *rc)
 
 u32 ckm_copy_in_params(struct ckm_call *call, u64 user, u32 size)
 {
-	void *copy;
+	void *copy = call->inline_nested;
 
 	if (!user || !size)
 		return NV_ERR_ARGUMENT;
-	copy = kvmalloc(size, GFP_KERNEL_ACCOUNT);
-	if (!copy)
-		return NV_ERR_RESOURCES;
+	if (size > sizeof(call->inline_nested)) {
+		copy = kvmalloc(size, GFP_KERNEL_ACCOUNT);
+		if (!copy)
+			return NV_ERR_RESOURCES;
+	}
 	if (copy_from_user(copy, (void __user *)user, size)) {
-		kvfree(copy);
+		if (copy != call->inline_nested)
+			kvfree(copy);
 		return NV_ERR_ADDRESS;
 	}
 	call->nested = (struct ckm_range){ .user = user, .size = size, .copy = copy };
