@@ -12,6 +12,7 @@
 #include <linux/linkage.h>
 #include <linux/module.h>
 #include <linux/objtool.h>
+#include <linux/sched.h>
 
 #ifndef ANNOTATE_NOENDBR	/* before 5.18 */
 #define ANNOTATE_NOENDBR ""
@@ -21,6 +22,9 @@ static ulong from, to;
 module_param(from, ulong, 0444);
 module_param(to, ulong, 0444);
 MODULE_PARM_DESC(from, "where the text of the module begins whose calls are counted (/proc/modules)");
+static int task;
+module_param(task, int, 0644);
+MODULE_PARM_DESC(task, "only calls made by this process count; 0: all, and those of kernel threads");
 static int nth;
 module_param(nth, int, 0644);
 MODULE_PARM_DESC(nth, "the nth of its calls from now on fails; counts down, 0: none");
@@ -59,6 +63,10 @@ static int enter(struct kprobe *p, struct pt_regs *regs)
 	int left = READ_ONCE(nth);
 
 	if (left <= 0 || fault->kind != kind || caller < from || caller >= to)
+		return 0;
+	if (fault->is_copy && !regs->dx)	/* no byte can fail */
+		return 0;
+	if (READ_ONCE(task) && current->tgid != task)
 		return 0;
 	if (!try_cmpxchg(&nth, &left, left - 1) || left != 1)
 		return 0;

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: MIT
+"""Makes the nth allocation, or copy to or from user space, that cgpu_km makes for one process fail.
+
+Two ways: tests/vm/faults on every kernel, which sees the calls in the module's own text; and the kernel's own fault
+injection (`/proc/self/fail-nth`) where it is built in, which also sees the allocations below those calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicebox import Box, command, fb_used, nvclient, until
+
+from cgpu_common.errors import KernelMissing, KernelRefused
+
+PARAMETERS = Path("/sys/module/cgpu_faults/parameters")
+DEBUGFS = Path("/sys/kernel/debug")
+SLABS = DEBUGFS / "slab"
+FAIL_NTH = Path("/proc/self/fail-nth")
+#: Of the kernel's fault injection, by kind.
+CAPABILITIES = {"allocations": ("failslab", "fail_page_alloc"), "copies": ("fail_usercopy",)}
+KINDS = {"allocations": 0, "copies": 1}
+#: What a call that failed raises here. IndexError: nvclient has no card whose node can be opened.
+ERRORS = (OSError, nvclient.RmError, KernelRefused, KernelMissing, IndexError)
+LIMIT_S = 120
+LEAK_S = 30
+
+#: Allocations of the kernel's own on behalf of the caller: what belongs to an address space, which an idle processor
+#: keeps after its last process; a page of a slab, which is kept for the next object.
+KERNELS = ("mmu_notifier", "memcg_alloc_slab_cgroups")
+
+Step = Generator[None, None, None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run with one fault."""
+
+    unused: bool  #: fewer calls than the fault's number
+    at: str  #: the function of the module whose call failed
+    error: str  #: what the process got
+    charged: int  #: then
+    on_card: int
+
+
+def symbols() -> list[tuple[int, str]]:
+    """cgpu_km's functions by address."""
+    found = []
+    for line in Path("/proc/kallsyms").read_text().splitlines():
+        address, kind, name, *module = line.split()
+        if module == ["[cgpu_km]"] and kind in "tT":
+            found.append((int(address, 16), name))
+    return sorted(found)
+
+
+class Injector:
+    """The functions of cgpu_km whose calls count, and the way to make one fail."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.symbols = symbols()
+        self.begin = self.symbols[0][0]
+        self.end = self.symbols[-1][0] + 0x1000
+
+    def name(self, address: int) -> str:
+        """The function at an address."""
+        before = [name for at, name in self.symbols if at <= address]
+        return before[-1].partition(".")[0] if before else "?"
+
+
+class Probes(Injector):
+    """tests/vm/faults."""
+
+    def __enter__(self) -> Probes:
+        module = Path(os.environ["CGPU_MODULES"], "cgpu_faults.ko")
+        subprocess.run(
+            ["insmod", module, f"from={self.begin}", f"to={self.end}", f"kind={KINDS[self.kind]}"], check=True
+        )
+        allocations, copies = map(int, (PARAMETERS / "probes").read_text().split(","))
+        assert allocations >= 10 and copies == 2, "functions that this kernel has"
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        subprocess.run(["rmmod", "cgpu_faults"], check=True)
+
+    def arm(self, nth: int) -> None:
+        (PARAMETERS / "task").write_text(str(os.getpid()))
+        (PARAMETERS / "nth").write_text(str(nth))
+
+    def disarm(self) -> tuple[bool, str]:
+        """Whether it was not used up, and what failed."""
+        unused = int((PARAMETERS / "nth").read_text()) > 0
+        (PARAMETERS / "nth").write_text("0")
+        (PARAMETERS / "task").write_text("0")
+        _, _, offset = (PARAMETERS / "last").read_text().rpartition(" ")
+        return unused, "" if unused else self.name(self.begin + int(offset, 16))
+
+
+class Kernel(Injector):
+    """The kernel's own: an allocation or copy counts where cgpu_km is among the callers."""
+
+    def __enter__(self) -> Kernel:
+        for name in CAPABILITIES[self.kind]:
+            settings = {"verbose": 0, "task-filter": "Y", "require-start": self.begin, "require-end": self.end}
+            settings |= {"stacktrace-depth": 32, "probability": 0}
+            if name == "failslab":
+                settings |= {"ignore-gfp-wait": "N"}
+            if name == "fail_page_alloc":
+                settings |= {"ignore-gfp-wait": "N", "min-order": 0}
+            for key, value in settings.items():
+                (DEBUGFS / name / key).write_text(str(value))
+        self.others = [name for key, names in CAPABILITIES.items() if key != self.kind for name in names]
+        for name in self.others:  # fail-nth is for all of them
+            (DEBUGFS / name / "require-start").write_text("1")
+            (DEBUGFS / name / "require-end").write_text("2")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for names in CAPABILITIES.values():
+            for name in names:
+                (DEBUGFS / name / "require-start").write_text("0")
+                (DEBUGFS / name / "require-end").write_text(str(2**64 - 1))
+
+    def arm(self, nth: int) -> None:
+        self.fd = os.open(FAIL_NTH, os.O_RDWR)
+        os.write(self.fd, str(nth).encode())
+
+    def disarm(self) -> tuple[bool, str]:
+        unused = int(os.pread(self.fd, 32, 0)) > 0
+        os.pwrite(self.fd, b"0", 0)
+        os.close(self.fd)
+        return unused, "" if unused else "?"
+
+
+def live() -> dict[str, int]:
+    """Allocations that are there, by the functions that made them, for cgpu_km (slub_debug=U). Empty without it."""
+    found: dict[str, int] = {}
+    for path in SLABS.glob("*/alloc_traces"):
+        if not path.parent.name.startswith(("kmalloc-", "cgpu_", "ckm_")):
+            continue
+        for block in re.split(r"\n(?=\s+\d+ )", path.read_text()):
+            # The innermost function of a module made it: nvsim's own lie below our redirections.
+            caller, count = re.search(r"(\S+)\+0x\S+ \[(\w+)\]", block), re.match(r"\s*(\d+) ", block)
+            if caller and count and caller[2] == "cgpu_km" and not any(name in block for name in KERNELS):
+                name = f"{block.split()[1].partition('+')[0]} in {caller[1]}"
+                found[name] = found.get(name, 0) + int(count[1])
+    return found
+
+
+def grown(before: dict[str, int]) -> dict[str, int]:
+    """Functions of which more allocations are there than before."""
+    return {name: n - before.get(name, 0) for name, n in live().items() if n > before.get(name, 0)}
+
+
+def settled() -> dict[str, int]:
+    """Allocations once those that wait for a grace period are gone: two readings alike."""
+    last = live()
+    while True:
+        time.sleep(1)
+        if last == (now := live()):
+            return now
+        last = now
+
+
+def _child(injector: Injector, step: Step, box: Box | None, nth: int) -> Outcome:
+    next(step)
+    error = ""
+    if nth:
+        injector.arm(nth)
+    try:
+        next(step, None)
+    except ERRORS as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    unused, at = injector.disarm() if nth else (True, "")
+    return Outcome(unused, at, error, box.used if box else 0, fb_used())
+
+
+def once(injector: Injector, make: Callable[[], Step], box: Box | None, nth: int) -> Outcome:
+    """Run the step in a process of its own. All that it opened and mapped ends with the process."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LIMIT_S)
+            outcome = _child(injector, make(), box, nth)
+            os.write(write_end, json.dumps(vars(outcome)).encode())
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as report:
+        text = report.read()
+    _, status = os.waitpid(pid, 0)
+    assert not status, f"fault {nth}: the process was ended by signal {status}: a call hangs or crashed it"
+    assert text, f"fault {nth}: see above"
+    return Outcome(**json.loads(text))
+
+
+def destroy_all(but: Box | None) -> None:
+    for line in Box.listed():
+        name = line.split()[0]
+        if but is None or name != but.name:
+            try:
+                command(f"destroy {name}")
+            except FileNotFoundError:
+                pass
+    left = 0 if but is None else 1
+    until(lambda: len(Box.listed()) == left)
+
+
+def each(injector: Injector, make: Callable[[], Step], box: Box | None, most: int = 3000) -> tuple[int, dict[str, int]]:
+    """Let call after call of a step fail, until the step makes no further call.
+
+    Returns how many failed, and how often the step succeeded although a call of this function failed. After each fault
+    nothing may be charged, on the card or left; no allocation either at the end.
+    """
+    unnoticed: dict[str, int] = {}
+    before = fb_used()
+    once(injector, make, box, 0)  # what is made at the first use and kept
+    destroy_all(box)
+    until(lambda: fb_used() == before)
+    allocated = settled()
+    for nth in range(1, most):
+        outcome = once(injector, make, box, nth)
+        if box:
+            assert outcome.charged >= outcome.on_card - before, f"fault {nth} in {outcome.at}: too little is charged"
+        destroy_all(box)
+        until(lambda: fb_used() == before)
+        until(lambda: box is None or box.used == 0)
+        if outcome.unused:
+            assert not outcome.error, f"without a fault: {outcome.error}"
+            end = time.monotonic() + LEAK_S
+            while (more := grown(allocated)) and time.monotonic() < end:
+                time.sleep(0.5)
+            assert not more, f"allocations that are left, by function: {more}"
+            return nth - 1, unnoticed
+        if not outcome.error:
+            unnoticed[outcome.at] = unnoticed.get(outcome.at, 0) + 1
+    raise AssertionError(f"more than {most} calls")
