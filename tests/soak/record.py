@@ -26,7 +26,10 @@ loads, settings and ends, while the simulated driver fails at random calls or le
 container works. All of it is *simulated*: there is no record of a run on a real GPU.
 
 """
-COLUMNS = ("date", "revision", "kernel", "seed", "minutes", "containers", "actions", "refused", "faults", "result")
+COLUMNS = (
+    *("date", "revision", "kernel", "seed", "minutes", "containers", "actions", "refused", "faults", "swaps"),
+    *("pause p99, us", "result"),
+)
 
 
 def page(records: Iterable[Mapping[str, object]]) -> str:

@@ -2,6 +2,7 @@
 """Random lives of containers, with faults of the driver, until the time is over. Runs in the guest (`make soak`).
 
 soak.py MINUTES SEED: afterwards nothing may be left, and a container must work. The last line is a JSON object.
+Beside the actions, one after the other, a process opens, maps, polls and calls whatever nodes there are (crowd()).
 """
 
 from __future__ import annotations
@@ -11,16 +12,23 @@ import itertools
 import json
 import os
 import random
+import select
+import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
 from collections import Counter
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import quantiles
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / "tests/vm/guest/box")]
 
-from slicebox import MIB, PROC, Box, clean_box, fb_used, mount_nodes, nvclient, until  # noqa: E402
+import corebox  # noqa: E402
+from slicebox import MIB, NODES, PROC, Box, clean_box, fb_used, mount_nodes, nvclient, until  # noqa: E402
 
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 MOST = 6
@@ -30,6 +38,70 @@ EXPECTED = (OSError, nvclient.RmError, AssertionError, StopIteration, KeyError)
 
 def parameter(name: str, value: int) -> None:
     (PARAMETERS / name).write_text(str(value))
+
+
+class Netlink:
+    """Messages to the module's generic netlink family, well formed or not."""
+
+    GENERIC, CTRL, GET_FAMILY, FAMILY_ID, FAMILY_NAME = 16, 16, 3, 1, 2
+    REQUEST, ACK = 0x1, 0x4
+    ID, COOKIE, SLOTS, SLOT, GPU, NEST = 2, 3, 9, 10, 12, 0x8000
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, self.GENERIC)
+        self.socket.bind((0, 0))
+        self.socket.settimeout(10)
+        answer = self.request(self.CTRL, self.GET_FAMILY, self.attribute(self.FAMILY_NAME, b"cgpu\0"), self.REQUEST)
+        at = 20
+        while at + 4 <= len(answer):
+            length, kind = struct.unpack_from("=HH", answer, at)
+            if kind == self.FAMILY_ID:
+                self.family = struct.unpack_from("=H", answer, at + 4)[0]
+            at += max(4, length + 3 & ~3)
+
+    @staticmethod
+    def attribute(kind: int, data: bytes) -> bytes:
+        return struct.pack("=HH", len(data) + 4, kind) + data + b"\0" * (-len(data) % 4)
+
+    def request(self, kind: int, command: int, attributes: bytes, flags: int) -> bytes:
+        """The first message of the answer."""
+        body = struct.pack("=BBH", command, 1, 0) + attributes
+        self.socket.send(struct.pack("=IHHII", len(body) + 16, kind, flags, 0, 0) + body)
+        return self.socket.recv(1 << 16)
+
+    def wrong(self, chance: random.Random) -> bytes:
+        """Attributes of a container or a GPU (cgpu_km/uapi.h), some left out; then some bytes change or are cut."""
+        values = (struct.pack("=I", chance.choice((0, 1, 7, 1 << 31))), struct.pack("=Q", chance.getrandbits(30)))
+        fields = b"".join(self.attribute(n, chance.choice(values)) for n in range(1, 20))
+        parts = [
+            self.attribute(self.ID, chance.randbytes(chance.randrange(1, 160)).hex().encode() + b"\0"),
+            self.attribute(self.COOKIE, struct.pack("=Q", chance.getrandbits(64))),
+            self.attribute(self.SLOTS | self.NEST, self.attribute(self.SLOT | self.NEST, fields)),
+            self.attribute(self.GPU | self.NEST, fields),
+        ]
+        data = bytearray(b"".join(chance.sample(parts, chance.randrange(1, len(parts) + 1))))
+        for _ in range(chance.choice((0, 0, 1, 8))):
+            data[chance.randrange(len(data))] = chance.getrandbits(8)
+        return bytes(data[: chance.choice((len(data), chance.randrange(len(data)) & ~3 or 4))])
+
+
+def crowd(seed: int) -> None:
+    """Opens, calls, maps and polls the nodes of any container until it is killed. All of it may fail."""
+    chance = random.Random(seed)
+    while True:
+        time.sleep(0.02)
+        try:
+            directories = [path for path in NODES.iterdir() if path.is_dir()]
+            with nvclient.Client(str(chance.choice(directories))) as rm:
+                gpu = rm.gpu(0)
+                status, memory = gpu.alloc_vidmem(MIB)
+                nvclient.check("RM_ALLOC", status)
+                mapping = gpu.map_cpu(memory, MIB)
+                mapping.write32(0, 1)
+                select.select([rm.ctl.fd], [], [], 0.001)
+                gpu.space().uvm.close()
+        except (*EXPECTED, IndexError):
+            continue
 
 
 class Soak:
@@ -42,6 +114,8 @@ class Soak:
         self.loads: list[subprocess.Popen] = []
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
+        self.pauses_ns: list[int] = []
+        self.netlink = Netlink()
 
     def step(self) -> None:
         action = self.random.choice(ACTIONS)
@@ -105,6 +179,47 @@ class Soak:
         time.sleep(0.2)
         parameter("gone", 0)
 
+    def flips(self) -> None:
+        """Another policy each millisecond."""
+        for _ in range(200):
+            (PROC / "0/policy").write_text(str(self.random.randrange(7)))
+            time.sleep(0.001)
+
+    def shrink(self) -> None:
+        """A limit below what is used."""
+        if self.boxes:
+            box = self.random.choice(self.boxes)
+            (box.proc / "memsize").write_text(str(max(box.used // 2, MIB)))
+
+    def names_of_ipc(self) -> None:
+        if self.boxes:
+            (self.random.choice(self.boxes).proc / "ipc").write_text(self.random.choice(("a", "b", "")))
+
+    def short_lives(self) -> None:
+        """Containers that end as they begin."""
+        for _ in range(10):
+            name = next(self.names)
+            (PROC / "inst_ctl").write_text(f"create {name} gpu=0 memsize={64 * MIB} weight=0")
+            (PROC / "inst_ctl").write_text(f"destroy {name}")
+            self.done["short_life"] += 1
+
+    def swap(self) -> None:
+        """To the core that does not run."""
+        corebox.swap(corebox.OLD if corebox.running() == corebox.NEXT else corebox.NEXT)
+        self.pauses_ns.append(corebox.held_ns())
+
+    def unload(self) -> None:
+        """Whatever is in use is not unloaded: the mount of the nodes uses the module, the module its core."""
+        assert not corebox.rmmod("cgpu_km"), "the module has gone"
+        running = corebox.PRODUCT if corebox.running() == corebox.OLD else "test_core_next"
+        assert not corebox.rmmod(running), "the core has gone"
+
+    def messages(self) -> None:
+        for _ in range(20):
+            flags = Netlink.REQUEST | Netlink.ACK
+            command = self.random.randrange(1, 9)
+            self.netlink.request(self.netlink.family, command, self.netlink.wrong(self.random), flags)
+
     def end(self) -> None:
         parameter("fault_nth", 0)
         parameter("gone", 0)
@@ -121,18 +236,38 @@ ACTIONS = (
     *(Soak.use,) * 4,
     *(Soak.load, Soak.kill, Soak.destroy) * 2,
     *(Soak.policy, Soak.weight, Soak.read, Soak.fault, Soak.gone),
+    *(Soak.flips, Soak.shrink, Soak.names_of_ipc, Soak.short_lives, Soak.swap, Soak.unload, Soak.messages),
 )
+
+
+def settings() -> dict[Path, str]:
+    """What an administrator may set of each GPU; 0: the module's own choice."""
+    names = ("policy", "max_inst", "prio_ratio", "uvm", "overcommit")
+    found = {path: path.read_text() for name in names for path in sorted(PROC.glob(f"[0-9]*/{name}"))}
+    return found | {path: "0" for name in ("slice_us", "default_memsize") for path in PROC.glob(f"[0-9]*/{name}")}
+
+
+def p99(values: list[int]) -> int:
+    return round(quantiles(values, n=100, method="inclusive")[98]) if len(values) > 1 else max(values, default=0)
 
 
 def main(minutes: float, seed: int) -> dict[str, object]:
     if not os.path.ismount("/dev/cgpu"):
         mount_nodes()
-    before = fb_used()
+    assert corebox.insmod("test_core_next")
+    before, as_set = fb_used(), settings()
     soak = Soak(seed)
+    beside = get_context("fork").Process(target=crowd, args=(seed,))
+    beside.start()
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
         soak.step()
+    os.kill(beside.pid or 0, signal.SIGKILL)
+    beside.join()
     soak.end()
+    corebox.leave_only_the_product()
+    for path, text in as_set.items():
+        path.write_text(text)
     until(lambda: fb_used() == before)
     with clean_box(next(soak.names), 64) as box, box.client() as rm:
         assert rm.gpu(0).alloc_vidmem(MIB)[0] == 0
@@ -141,7 +276,9 @@ def main(minutes: float, seed: int) -> dict[str, object]:
         "minutes": minutes,
         "actions": sum(soak.done.values()),
         "refused": sum(soak.failed.values()),
-        "containers": soak.done["create"],
+        "containers": soak.done["create"] + soak.done["short_life"],
+        "swaps": len(soak.pauses_ns),
+        "pause p99, us": round(p99(soak.pauses_ns) / 1000),
         "faults": soak.done["fault"] + soak.done["gone"],
     }
 

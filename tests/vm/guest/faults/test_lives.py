@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""10,000 lives of containers: nothing grows."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from failbox import grown, settled
+from slicebox import MIB, Box, command, fb_used, until
+
+pytestmark = pytest.mark.long
+
+LIVES = 10_000
+#: Every nth container is opened and used.
+USED = 50
+#: Bytes of the kernel's caches that a life may leave: partly filled pages, no object of 32 bytes.
+LEFT = 16
+NAMES = (f"{n:012x}" + "1f" * 26 for n in itertools.count(1))
+
+
+def unreclaimable() -> int:
+    """Bytes in the kernel's objects that nothing can be freed of under pressure."""
+    rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(rows["SUnreclaim"].split()[0]) << 10
+
+
+def live(n: int) -> None:
+    name = next(NAMES)
+    if n % USED:
+        command(f"create {name} gpu=0 memsize={64 * MIB} weight=0")
+        command(f"destroy {name}")
+        return
+    with Box(name, 64) as box, box.client() as rm:
+        gpu = rm.gpu(0)
+        assert gpu.alloc_vidmem(MIB)[0] == 0
+        gpu.space().group().channel()
+
+
+def test_ten_thousand_lives() -> None:
+    """The slopes of the second half count: what is made once and kept is there by then."""
+    before = fb_used()
+    for n in range(LIVES // 2):
+        live(n)
+    until(lambda: not Box.listed())
+    allocated, slab = settled(), unreclaimable()
+    for n in range(LIVES // 2):
+        live(n)
+    until(lambda: not Box.listed())
+    settled()
+    more = unreclaimable() - slab
+    print(f"{LIVES} lives: {more} bytes more of unreclaimable slab in the second half")
+    assert not grown(allocated)
+    assert fb_used() == before
+    assert more < LIVES // 2 * LEFT
