@@ -17,6 +17,7 @@ pytestmark = pytest.mark.bare
 MODULES = REPO / "build/modules" / os.environ["KERNEL"]
 CORE = f"cgpu_core_{(REPO / 'VERSION').read_text().strip().replace('.', '_')}"
 A = "a" * 64
+RETRY = "until rmmod $m; do :; done"
 
 
 def loaded(name: str) -> bool:
@@ -119,3 +120,19 @@ def test_the_driver_is_replaced_under_us() -> None:
         with Box(A, mib - 512) as box, box.client() as rm:
             assert rm.gpu().memory()["total"] == (mib - 512) * MIB
     until(lambda: holders() == 0)
+
+
+def test_finding_8_unloaded_as_the_last_container_ends() -> None:
+    """The last instructions of a container's end are the module's own: rmmod, tried all the time, waits for them."""
+    for _ in range(20):
+        insmod("cgpu_km")
+        insmod(CORE)
+        box = Box(A, 64)
+        unloader = subprocess.Popen(
+            ["sh", "-c", f"exec 2>&-; until umount /dev/cgpu; do :; done; for m in {CORE} cgpu_km; do {RETRY}; done"]
+        )
+        with box.client() as rm:
+            assert rm.gpu().alloc_vidmem(MIB)[0] == nvclient.NV_OK
+            command(f"destroy {A}")
+        assert unloader.wait(60) == 0
+        assert not loaded("cgpu_km") and not loaded(CORE)
