@@ -31,7 +31,7 @@ unexport MAKEFLAGS
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record torch demo real bench \
-        bench-slice bench-ioctl bench-sched bench-quick bench-engine clean \
+        bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
 
 help: ## this list
@@ -168,6 +168,9 @@ bench-slice: modules tools ## accuracy and cost of the time slices, in exact gue
 
 bench-ioctl: modules tools ## instructions that a call costs more than on the driver alone
 	@$(PYTHON) tests/bench/ioctl.py
+
+bench-scale: modules tools ## the same beside 16 GPUs of 25 containers and 1,000 processes
+	@$(PYTHON) tests/bench/ioctl.py --scale
 
 bench-sched: modules tools ## every policy beside others' rules; build/bench-sched.json and time lines
 	@$(PYTHON) tests/bench/sched_vm.py

@@ -4,6 +4,8 @@
 Boots a machine that counts instructions, runs ioctl_guest.py in it and writes build/bench-ioctl.json. Then the same
 pass-through call from one and from two processes, in a machine with two processors and ordinary time, as a ratio.
 Fails when a call costs more than its bar, or more with 25 containers than with one.
+
+make bench-scale: the same beside 16 GPUs of 25 containers and 1,000 processes; writes build/bench-scale.json.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from machine import REPO, Failed, boot
 GUEST = "python tests/bench/ioctl_guest.py"
 OUTPUT = REPO / "build/bench-ioctl.json"
 BARS = {"control GET_INFO": 3000, "control GET_NAME_STRING": 3000, "SYS_PARAMS": 3000, "RM_ALLOC vidmem": 8000}
+SCALE = (16, 25, 1000)  # GPUs, containers of each, processes in all
+SCALE_OUTPUT = REPO / "build/bench-scale.json"
 # The part that 25 containers may add to the cost with one: there are no cold caches here, but longer timer queues.
 FLAT_PCT = 10
 FLAT_INSTRUCTIONS = 300
@@ -35,7 +39,9 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "call": call,
             "native_instructions": round(native),
-            "added_1": round(one[call] - native),
+            "native_1": round(found["native_1"][call]),
+            "native_25": round(found["native_25"][call]),
+            "added_1": round(one[call] - found["native_1"][call]),
             "added_25": round(many[call] - found["native_25"][call]),
             "bar": BARS.get(call),
         }
@@ -55,14 +61,33 @@ def judge(results: list[dict[str, Any]]) -> list[str]:
     return problems
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    lines = [f"{'call':<30}{'driver alone':>14}{'added, 1':>10}{'added, 25':>11}{'bar':>8}"]
+def table(results: list[dict[str, Any]], many: str = "25") -> str:
+    lines = [f"{'call':<30}{'driver alone':>14}{'added, 1':>10}{'added, ' + many:>11}{'bar':>8}"]
     for row in results:
         bar = "" if row["bar"] is None else row["bar"]
         lines.append(
             f"{row['call']:<30}{row['native_instructions']:>14}{row['added_1']:>10}{row['added_25']:>11}{bar:>8}"
         )
     return "\n".join(lines)
+
+
+def scale() -> int:
+    """Whether a call beside all of these containers costs what it costs beside none."""
+    gpus, containers, processes = SCALE
+    say(f"bench-scale: a call beside {gpus} GPUs of {containers} containers and {processes} processes, some minutes")
+    command = f"{GUEST} --scale {gpus} {containers} {processes}"
+    try:
+        results = rows(boot(command, ICOUNT="1", GPUS=str(gpus), VM_MEM="4G", DAEMON="0", TIMEOUT="1500"))
+    except Failed as failed:
+        say(f"bench-scale: {failed}")
+        return 1
+    say(table(results, str(gpus * containers)))
+    problems = judge(results)
+    report = {"simulated": True, "unit": "guest instructions", "results": results, "scale": SCALE}
+    SCALE_OUTPUT.write_text(json.dumps(report | {"ok": not problems}, indent=2) + "\n")
+    for problem in problems:
+        say(f"bench-scale: {problem}")
+    return 1 if problems else 0
 
 
 def main() -> int:
@@ -87,4 +112,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(scale() if "--scale" in sys.argv else main())

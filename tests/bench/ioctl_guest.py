@@ -2,15 +2,18 @@
 """Inside the machine of ioctl.py: the cost of a call on the driver's own node and on a container's.
 
 The same client runs on both, so its own cost cancels out. Prints one JSON object, the last line of its
-stdout. With `--scaling` it measures throughput of one and two processes instead, in ordinary time.
+stdout. With `--scaling` it measures throughput of one and two processes instead, in ordinary time; with `--scale`
+the calls of one process beside many containers and processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -139,12 +142,12 @@ def measure(directory: str) -> dict[str, float]:
 def exact() -> dict[str, object]:
     """The driver alone, then through cgpu_km with one container and with 25 that each have a client.
 
-    The driver beside 25 too: its own calls cost more or less there, by where its allocations come to lie.
+    The driver beside one and 25 too: its own calls cost more or less there, by where its allocations come to lie.
     """
-    native = measure("/dev")
-    found = {"native": native, "containers": {}}
+    found = {"native": measure("/dev"), "containers": {}}
     boxes, clients = [Box("c0" * 32, 256)], []
     found["containers"]["1"] = measure(boxes[0].dev)
+    found["native_1"] = measure("/dev")
     Path("/proc/cgpu_km/0/max_inst").write_text("25\n")
     for n in range(1, 25):
         boxes.append(Box(f"{0xC0 + n:02x}" * 32, 256))
@@ -156,6 +159,50 @@ def exact() -> dict[str, object]:
     for box in boxes:
         box.destroy()
     return found
+
+
+def processes(boxes: list[Box], count: int) -> list[int]:
+    """Processes with a client each, spread over the containers: their pids. They wait for their end."""
+    gc.freeze()  # fewer pages that a child must copy
+    pids = []
+    for n in range(count):
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if not pid:
+            box = boxes[n % len(boxes)]
+            client = box.client()
+            nv.check("vidmem", client.gpu(0).alloc_vidmem(MIB)[0])
+            os.write(write_end, b".")
+            signal.pause()
+        os.close(write_end)
+        if os.read(read_end, 1) != b".":
+            raise RuntimeError(f"process {n} has no client")
+        os.close(read_end)
+        pids.append(pid)
+    return pids
+
+
+def scale(gpus: int, containers: int, count: int) -> dict[str, object]:
+    """As exact(), beside that many containers on each of that many GPUs, with that many processes in all."""
+    native = measure("/dev")
+    boxes = [Box("c0" * 32, 256)]
+    one = measure(boxes[0].dev)
+    native_one = measure("/dev")
+    for gpu in range(gpus):
+        Path(f"/proc/cgpu_km/{gpu}/max_inst").write_text(f"{containers}\n")
+        first = 1 if gpu == 0 else 0
+        boxes += [Box(f"{gpu:02x}{n:02x}" * 16, 256, gpu) for n in range(first, containers)]
+    pids = processes(boxes[1:], count)
+    many = measure(boxes[0].dev)
+    native_many = measure("/dev")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    for box in boxes:
+        box.destroy()
+    both = {"1": one, "25": many}
+    return {"native": native, "containers": both, "native_1": native_one, "native_25": native_many}
 
 
 def calls_in(directory: str, processes: int, seconds: float) -> float:
@@ -195,7 +242,9 @@ def scaling() -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--scaling", action="store_true")
-    print(json.dumps(scaling() if parser.parse_args().scaling else exact()))
+    parser.add_argument("--scale", nargs=3, type=int, metavar=("GPUS", "CONTAINERS", "PROCESSES"))
+    options = parser.parse_args()
+    print(json.dumps(scale(*options.scale) if options.scale else scaling() if options.scaling else exact()))
 
 
 if __name__ == "__main__":
