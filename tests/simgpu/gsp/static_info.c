@@ -70,10 +70,22 @@ void gsp_gid(struct gsp_card *card, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p)
 	p->length = (NvU32)(to - p->data) + !(p->flags & GID_BINARY);
 }
 
-void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info)
+/*
+ * A bit for each RM_ENGINE_TYPE_*. The table of engines decides about most; a copy engine is there
+ * by its bit alone, and nvidia-uvm makes channels on every one.
+ */
+static void engine_caps(struct gsp_card *card, GspStaticConfigInfo *info)
 {
 	NvU32 i;
 
+	for (i = 0; i < GSP_ARRAY_SIZE(info->engineCaps); i++)
+		info->engineCaps[i] = ~0u;
+	for (i = RM_ENGINE_TYPE_COPY0 + card->chip->copy_engines; i < RM_ENGINE_TYPE_NVDEC0; i++)
+		info->engineCaps[i / 32] &= ~(1u << i % 32);
+}
+
+void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info)
+{
 	memset(info, 0, sizeof(*info));
 	memory(card, info);
 	name(info->gpuNameString, sizeof(info->gpuNameString), card->chip->product);
@@ -91,8 +103,6 @@ void gsp_static_info(struct gsp_card *card, GspStaticConfigInfo *info)
 	info->hInternalClient = 0xc2000000;
 	info->hInternalDevice = 0xabcd0080;
 	info->hInternalSubdevice = 0xabcd2080;
-	/* A bit for each ENG_*; the table of engines decides what is there. */
-	for (i = 0; i < GSP_ARRAY_SIZE(info->engineCaps); i++)
-		info->engineCaps[i] = ~0u;
+	engine_caps(card, info);
 	info->bSplitVasBetweenServerClientRm = NV_TRUE;
 }

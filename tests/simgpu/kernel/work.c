@@ -231,6 +231,11 @@ int gsp_engine_channel(struct gsp_card *card, const struct gsp_channel *p)
 	c->run.push->privileged = p->privileged;
 	c->run.chram = chram_of(g, t->run.eng, p->id);
 	list_add_tail(&c->link, &t->chans);
+	/*
+	 * A new channel's context says that nothing is queued. USERD may be memory of an earlier channel, and the engine
+	 * looks at it whenever any channel rings.
+	 */
+	WRITE_ONCE(*c->run.userd_put, 0);
 	engine_add_chan(&c->run);
 	mutex_unlock(&g->lock);
 	return 1;
