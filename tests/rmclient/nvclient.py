@@ -255,8 +255,8 @@ class Uvm(Node):
     def unregister_vaspace(self, uuid: bytes) -> int:
         return self.uvm(UVM_UNREGISTER_GPU_VASPACE, UvmUuid(_uuid(uuid)))
 
-    def register_channel(self, uuid: bytes, client: Client, channel: int) -> int:
-        arg = UvmRegisterChannel(_uuid(uuid), client.ctl.fd, client.handle, channel)
+    def register_channel(self, uuid: bytes, client: Client, channel: int, base: int = 0, length: int = 0) -> int:
+        arg = UvmRegisterChannel(_uuid(uuid), client.ctl.fd, client.handle, channel, base=base, length=length)
         return self.uvm(UVM_REGISTER_CHANNEL, arg)
 
     def unregister_channel(self, client: Client, channel: int) -> int:
@@ -567,6 +567,10 @@ class Gpu:
 # ---- contexts ----
 
 
+#: More than the buffers of a context need.
+CONTEXT_VA = 64 << 20
+
+
 class Space:
     """A VA space registered with a uvm file of its own."""
 
@@ -602,6 +606,11 @@ class Space:
     def unmap(self, base: int) -> int:
         """Give back the range that map() made at this GPU address."""
         return self.uvm.free(base, self.lengths.pop(base))
+
+    def bind(self, channel: Channel) -> int:
+        """UVM_REGISTER_CHANNEL with a range for the context's buffers. NVIDIA's driver schedules no other channel."""
+        base = self.reserve(CONTEXT_VA)
+        return self.uvm.register_channel(self.gpu.uuid, self.gpu.rm, channel.handle, base, CONTEXT_VA)
 
     def group(self, engine: int = ENGINE_GR0, of: Group | None = None) -> Group:
         """A channel group, or a second handle of one of any client: its channels then are in this VA space."""

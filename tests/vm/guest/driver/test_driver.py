@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import nvclient
 import pytest
-from slicebox import MIB, PROC, Box, until
+from slicebox import MIB, PROC, REPO, Box, until
 
 pytestmark = pytest.mark.driver
 
@@ -19,13 +21,6 @@ NAMES = ("a" * 64, "b" * 64)
 LIMIT_MIB = 1024
 BATCH = 8
 WORK_NS = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def card() -> Iterator[nvclient.Gpu]:
-    """The GPU without cgpu: NVIDIA's node, its own count of free memory."""
-    with nvclient.Node("nvidia0"), nvclient.Client() as client:
-        yield client.gpu(0)
 
 
 def free_bytes(card: nvclient.Gpu) -> int:
@@ -124,6 +119,40 @@ def test_kill_gives_everything_back(box, card):
     until(lambda: box.used == 0)
     time.sleep(1)
     assert before - free_bytes(card) == 0
+
+
+def rm_walk() -> dict[str, int]:
+    """tests/rm is a folder of host tests; only this file of it runs here."""
+    spec = importlib.util.spec_from_file_location("rm_walk", REPO / "tests/rm/walk.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.walk_nodes()
+
+
+def test_the_answers_are_those_of_the_user_program(card):
+    """So that the rows of tests/rm/differences.toml hold for this home of the resource manager too."""
+    assert rm_walk() == tomllib.loads((REPO / "tests/rm/answers.toml").read_text())
+
+
+def test_uvm_registers_the_gpu(card):
+    """nvidia-uvm makes channels on every copy engine, and waits for a push on each."""
+    with nvclient.Uvm() as uvm:
+        assert uvm.register_gpu(card.uuid) == nvclient.NV_OK
+        assert uvm.unregister_gpu(card.uuid) == nvclient.NV_OK
+
+
+def test_a_channel_is_scheduled_after_its_registration(box):
+    """nvidia-uvm's page tables, which its own pushes write, under the channels of a program in a container."""
+    with box.client() as client:
+        space = client.gpu(0).space()
+        group = space.group(nvclient.ENGINE_GR0)
+        channel = group.channel(enable=False)
+        assert group.enable() == nvclient.NV_ERR_INVALID_STATE
+        assert space.bind(channel) == nvclient.NV_OK
+        assert group.enable() == nvclient.NV_OK
+        channel.submit(kernel_ns=WORK_NS, count=BATCH)
+        assert channel.wait() == BATCH
+        assert min(channel.gpu_time(work) - channel.gpu_time(work - 1) for work in range(1, BATCH)) >= WORK_NS
 
 
 def test_two_containers_have_their_own(box):
