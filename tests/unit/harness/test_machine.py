@@ -53,7 +53,7 @@ def test_each_variable(variables, changed):
 @pytest.mark.parametrize(
     "variables",
     [
-        {"KERNEL": "5.10"},
+        {"KERNEL": "5.4"},
         {"CPUS": "many"},
         {"CPUS": "0"},
         {"BARE": "perhaps"},
