@@ -36,6 +36,11 @@ MOST = 6
 EXPECTED = (OSError, nvclient.RmError, AssertionError, StopIteration, KeyError)
 
 
+class Broken(Exception):
+    """A promise that no failure of the driver excuses: it ends the soak."""
+
+
+
 def parameter(name: str, value: int) -> None:
     (PARAMETERS / name).write_text(str(value))
 
@@ -114,6 +119,7 @@ class Soak:
         self.loads: list[subprocess.Popen] = []
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
         self.pauses_ns: list[int] = []
         self.netlink = Netlink()
 
@@ -122,8 +128,9 @@ class Soak:
         try:
             action(self)
             self.done[action.__name__] += 1
-        except EXPECTED:
+        except EXPECTED as error:
             self.failed[action.__name__] += 1
+            self.reasons[f"{action.__name__}: {error!r}"[:120]] += 1
 
     def create(self) -> None:
         if len(self.boxes) < MOST:
@@ -199,20 +206,24 @@ class Soak:
         """Containers that end as they begin."""
         for _ in range(10):
             name = next(self.names)
-            (PROC / "inst_ctl").write_text(f"create {name} gpu=0 memsize={64 * MIB} weight=0")
+            (PROC / "inst_ctl").write_text(f"create {name} gpu=0 memsize={64 * MIB}")
             (PROC / "inst_ctl").write_text(f"destroy {name}")
             self.done["short_life"] += 1
 
     def swap(self) -> None:
         """To the core that does not run."""
-        corebox.swap(corebox.OLD if corebox.running() == corebox.NEXT else corebox.NEXT)
+        try:
+            corebox.swap(corebox.OLD if corebox.running() == corebox.NEXT else corebox.NEXT)
+        except OSError as error:
+            raise OSError(error.errno, corebox.last()[2]) from error
         self.pauses_ns.append(corebox.held_ns())
 
     def unload(self) -> None:
         """Whatever is in use is not unloaded: the mount of the nodes uses the module, the module its core."""
-        assert not corebox.rmmod("cgpu_km"), "the module has gone"
         running = corebox.PRODUCT if corebox.running() == corebox.OLD else "test_core_next"
-        assert not corebox.rmmod(running), "the core has gone"
+        for module in ("cgpu_km", running):
+            if corebox.rmmod(module):
+                raise Broken(f"{module} was in use and has gone")
 
     def messages(self) -> None:
         for _ in range(20):
@@ -271,6 +282,8 @@ def main(minutes: float, seed: int) -> dict[str, object]:
     until(lambda: fb_used() == before)
     with clean_box(next(soak.names), 64) as box, box.client() as rm:
         assert rm.gpu(0).alloc_vidmem(MIB)[0] == 0
+    for reason, count in soak.reasons.most_common(40):
+        print(f"refused {count} times: {reason}")
     return {
         "seed": seed,
         "minutes": minutes,
