@@ -161,32 +161,52 @@ static void show_quota(struct seq_file *m, struct ckm_slot *slot, enum cgpu_quot
 		   name, view.left);
 }
 
-int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
-{
-	struct ckm_slot *slot = obj;
-	const struct cgpu_core_ops *core;
-	struct cgpu_sched_stat st = {};
+/* Too large for the stack of a kernel with KASAN. */
+struct slot_stat {
+	struct cgpu_sched_stat st;
 	struct cgpu_ledger led;
 	char text[512], waits[1024];
-	int len = -ENODEV, waits_len = 0;
+	int len, waits_len;
+};
 
+/* -ENODEV: no core. Takes gpu->lock. */
+static int format_slot_stat(struct ckm_slot *slot, struct slot_stat *s)
+{
+	const struct cgpu_core_ops *core;
+
+	s->len = -ENODEV;
 	mutex_lock(&slot->gpu->lock);
 	core = ckm_core_enter();
 	if (core) {
-		core->sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &st);
-		led = slot->ledger;
-		len = core->text.format_slot_stat(text, sizeof(text), &led, &st,
-						  atomic64_read(&slot->refused_calls));
-		waits_len = core->text.format_slot_waits(waits, sizeof(waits), &st.wait);
+		core->sched.stat(slot->gpu->sched, slot->sched_id, ktime_get_ns(), &s->st);
+		s->led = slot->ledger;
+		s->len = core->text.format_slot_stat(s->text, sizeof(s->text), &s->led, &s->st,
+						     atomic64_read(&slot->refused_calls));
+		s->waits_len = core->text.format_slot_waits(s->waits, sizeof(s->waits),
+							    &s->st.wait);
 		ckm_core_leave();
 	}
 	mutex_unlock(&slot->gpu->lock);
-	if (len < 0 || waits_len < 0)
-		return len < 0 ? len : waits_len;
-	seq_write(m, text, len);
+	return s->len < 0 ? s->len : min(s->waits_len, 0);
+}
+
+int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
+{
+	struct slot_stat *s = kzalloc(sizeof(*s), GFP_KERNEL);
+	struct ckm_slot *slot = obj;
+	int ret;
+
+	if (!s)
+		return -ENOMEM;
+	ret = format_slot_stat(slot, s);
+	if (ret)
+		goto out;
+	seq_write(m, s->text, s->len);
 	show_quota(m, slot, CGPU_QUOTA_CHANNELS, "channels");
 	show_quota(m, slot, CGPU_QUOTA_GROUPS, "groups");
 	show_quota(m, slot, CGPU_QUOTA_BAR1, "bar1_bytes");
-	seq_write(m, waits, waits_len);
-	return 0;
+	seq_write(m, s->waits, s->waits_len);
+out:
+	kfree(s);
+	return ret;
 }
