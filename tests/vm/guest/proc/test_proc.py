@@ -225,7 +225,7 @@ def places(row: Row) -> list[Path]:
 
 def test_table_is_read() -> None:
     """All documented nodes are rows: a typing error in the page must not switch a test off."""
-    assert len(ROWS) == 24
+    assert len(ROWS) == 25
     assert {row.path for row in ROWS} >= {"default_memsize", "inst_ctl", "upgrade", "version", "N/policy", "N/C/weight"}
 
 
@@ -658,7 +658,7 @@ def test_the_command_line_reads_this_tree(create: Create) -> None:
     assert "the sum of weights would exceed max_inst" in done.stderr
     done = forked.command("cgpu", "set", "container", name, "weight", "21")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith(": out of range (0 to max_inst)\n")
+    assert done.stderr.endswith(": out of range (0 to max_inst, at most the ceiling)\n")
     assert forked.command("cgpu", "destroy", "nobody").returncode == 5
     assert forked.command("cgpu", "destroy", "").returncode == 2
     assert (slot / "id").exists()
