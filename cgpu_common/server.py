@@ -141,6 +141,10 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
+    @property
+    def started(self) -> bool:
+        return self._accepting is not None
+
     def start(self) -> None:
         self._sock = open_socket(self._path)
         self._node = _node_of(self._path)

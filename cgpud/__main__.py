@@ -65,8 +65,9 @@ async def serve(
 
     def on_stop() -> None:
         stopping.set()
-        deps.nvml.close()  # the start may be waiting for it
-        deps.sensors.close()
+        if not server.started:  # the daemon's own start may wait for them; a request that does so later is answered
+            deps.nvml.close()
+            deps.sensors.close()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_stop)
