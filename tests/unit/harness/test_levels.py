@@ -87,6 +87,16 @@ def test_a_test_of_a_long_level_is_not_missed_by_the_others(levels):
     assert levels.homeless([short, long]) == [f"test_b: needs a {long.kind} boot", "test_c: needs a stock kernel"]
 
 
+def test_a_test_marked_more_is_missed_by_make_test_all_only(levels):
+    short = levels.boot("6.1", "plain", levels.SHORT)
+    more = levels.boot("6.1", "plain", levels.MORE, part="more")
+    (levels.JUNIT / f"{short.junit}.tests").write_text("ran\ttest_a\nis left to make test-all\ttest_b\n")
+    assert levels.homeless([short]) == []
+    assert levels.homeless([short, more]) == ["test_b: is left to make test-all"]
+    (levels.JUNIT / f"{more.junit}.tests").write_text("ran\ttest_b\n")
+    assert levels.homeless([short, more]) == []
+
+
 def test_levels_of_one_kind_have_names_of_their_own(levels):
     names = [level.name for level in (*levels.LEVELS, *levels.LONG)]
     assert len(names) == len(set(names))

@@ -82,7 +82,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elsewhere = [item for item, reason in reasons if reason]
     items[:] = [item for item, reason in reasons if not reason]
     config.hook.pytest_deselected(items=elsewhere)
-    config.stash[ELSEWHERE] = [(reason, item.nodeid) for item, reason in reasons if reason]
+    left = "is left to make test-all"  # scripts/test-levels knows this reason
+    config.stash[ELSEWHERE] = [
+        (left if item.get_closest_marker("more") else reason, item.nodeid) for item, reason in reasons if reason
+    ]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
