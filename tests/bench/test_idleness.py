@@ -45,7 +45,7 @@ def test_what_the_page_says_of_overlaps() -> None:
 
 
 def rows() -> list[list[str]]:
-    lines = PAGE.split("\n## 9. ")[1].splitlines()
+    lines = PAGE.split("\n## 9. ")[1].split("\n## ")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
 
 
