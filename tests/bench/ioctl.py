@@ -41,7 +41,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
             "native_instructions": round(native),
             "native_1": round(found["native_1"][call]),
             "native_25": round(found["native_25"][call]),
-            "added_1": round(one[call] - found["native_1"][call]),
+            "added_1": round(one[call] - native),
             "added_25": round(many[call] - found["native_25"][call]),
             "bar": BARS.get(call),
         }
