@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "unit/daemon"))  # fakes.py: a node with cgpud on the fake kernel
+sys.path.append(str(Path(__file__).parents[1] / "unit/cli"))  # command_tree.py
 
 from fakes import Run, drive
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from command_tree import leaves
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,16 +30,6 @@ contexts: [{name: c, context: {cluster: k}}]
 clusters: [{name: k, cluster: {server: "http://127.0.0.1:1"}}]
 """
 ARGUMENT = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
-
-
-def leaves(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, group
-    if isinstance(group, click.Group):
-        ctx = click.Context(group)
-        for name in group.list_commands(ctx):
-            child = group.get_command(ctx, name)
-            assert child is not None
-            yield from leaves(child, (*path, name))
 
 
 COMMANDS = [(program, path, command) for program in (kube, inspect) for path, command in leaves(program)]

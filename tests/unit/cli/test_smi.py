@@ -14,33 +14,24 @@ from typing import Any
 import pytest
 import schema
 from fake_tree import ID1, ID2, Cli, Tree, inst_line
+from golden_files import golden
 
 from cgpu_common import proc, share
 from cgpu_common.tree import Snapshot
 
-GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
-
-
-def same_as_golden(name: str, text: str) -> None:
-    """Compare with golden/<name>; CGPU_GOLDEN=write rewrites it."""
-    path = GOLDEN / name
-    if os.environ.get("CGPU_GOLDEN") == "write":
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
 
 
 def test_two_containers(cli: Cli) -> None:
     result = cli.smi("--no-sample")
     assert result.exit_code == 0
-    same_as_golden("smi-two.txt", result.stdout)
+    golden("smi-two.txt", result.stdout)
 
 
 def test_no_container_does_not_wait(empty_cli: Cli) -> None:
     result = empty_cli.smi("--interval", "600")
     assert result.exit_code == 0
-    same_as_golden("smi-empty.txt", result.stdout)
+    golden("smi-empty.txt", result.stdout)
 
 
 def test_status_is_smi(cli: Cli) -> None:

@@ -21,6 +21,7 @@ import pytest
 import schema
 from fake_daemon import daemon_at, packed
 from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, waits, write
+from golden_files import golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,6 @@ from cgpu_common import proc
 from cgpu_common.tree import Snapshot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
-GOLDEN = Path(__file__).parent / "golden"
 ID3 = "ffeeddccbbaa" + "3" * 52
 LONG = "inference-of-a-model-with-a-long-name-7d9f8b6c54-x2x9q"
 GPU1 = "GPU-00000001-1111-2222-3333-444455556666"
@@ -71,13 +71,6 @@ def node(tree: Tree) -> Tree:
     write(tree.root / "proc/19772/comm", "train.py")
     write(tree.root / "proc/311/comm", "x\x1b[31m\x1b]0;owned\x07")
     return tree
-
-
-def golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("CGPU_GOLDEN") == "write":
-        path.write_text(text)
-    assert text == path.read_text()
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -6,13 +6,14 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from command_tree import leaves
 from fake_tree import ID1, Tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -35,17 +36,6 @@ VALUES = [
     *("name=a", "name=a,weight=2", "count=99", "weight=", "csv", "csv,noheader", "json", "10m", "2026-01-01", "a100"),
     *("err40_pct=27", "index,name", "id,share.got", "0x1", "chram", "none", "1.2.3", "deny", "account"),
 ]
-
-
-def leaves(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """The commands, and the groups themselves."""
-    yield path, group
-    if isinstance(group, click.Group):
-        ctx = click.Context(group)
-        for name in group.list_commands(ctx):
-            child = group.get_command(ctx, name)
-            assert child is not None
-            yield from leaves(child, (*path, name))
 
 
 COMMANDS = [(program, path, command) for program in (cgpu, smi) for path, command in leaves(program)]

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
+from golden_files import golden
 
 from cgpu_cli import collect
 from cgpu_cli.columns import cells
 from cgpu_cli.main import cgpu
 
-GOLDEN = Path(__file__).parent / "golden"
 ID3 = "ffeeddccbbaa" + "3" * 52
 LONG = "k8s_trainer_llama-70b-finetune-experiment-42-worker-0_ml-platform-production"
 TABLES = (("ps",), ("stats", "--no-stream"), ("gpu", "list"), ("policy", "list"))
@@ -52,13 +51,6 @@ def shown(node: Tree, width: int | None, monkeypatch: pytest.MonkeyPatch) -> str
     else:
         monkeypatch.setenv("COLUMNS", str(width))
     return "\n".join(f"$ cgpu {' '.join(words)}\n{Cli(node).cgpu(*words).stdout}" for words in TABLES)
-
-
-def golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("CGPU_GOLDEN") == "write":
-        path.write_text(text)
-    assert text == path.read_text()
 
 
 @pytest.mark.parametrize("width", [80, 140])
