@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from vm.harness import suite
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts/test-levels"
 
@@ -103,14 +104,15 @@ def test_levels_of_one_kind_have_names_of_their_own(levels):
 
 
 GUEST = SCRIPT.parents[1] / "tests/vm/guest"
-KINDS = ("bare", "icount", "long", "docker", "engines", "kube", "systemd", "cuda", "cuda_nvcc", "cuda_icount", "driver")
 
 
 def test_what_make_test_leaves_out_is_in_make_test_all(levels):
     """Each kind of boot with a test marked `more` has a boot in make test that leaves it out, and one that runs it."""
     texts = [path.read_text() for path in GUEST.rglob("test_*.py")]
     marks = [re.findall(r"^pytestmark = (.*)", text, re.MULTILINE) for text in texts if "pytest.mark.more" in text]
-    kinds = {next((kind for kind in KINDS if re.search(rf"mark\.{kind}\b", str(mark))), "plain") for mark in marks}
+    kinds = {
+        next((kind for kind in suite.KINDS if re.search(rf"mark\.{kind}\b", str(mark))), "plain") for mark in marks
+    }
     assert len(kinds) > 2
 
     def boots(there, words):
