@@ -204,7 +204,7 @@ static bool learn_uuid(struct ckm_gpu *gpu)
 	gpu->has_uuid = strstarts(gpu->desc.uuid, "GPU-") &&
 			!uuid_parse(gpu->desc.uuid + strlen("GPU-"), &gpu->raw_uuid);
 	if (!gpu->has_uuid)
-		pr_warn("GPU %u: the driver says no UUID of it (status 0x%x)\n", gpu->index,
+		pr_warn("GPU %u: the driver returns no UUID for it (status 0x%x)\n", gpu->index,
 			status);
 	return gpu->has_uuid || status == NV_ERR_NOT_SUPPORTED;
 }
@@ -222,7 +222,7 @@ static void learn_arch(struct ckm_gpu *gpu)
 
 	if (ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_MC_GET_ARCH_INFO, &info,
 			    sizeof(info))) {
-		pr_warn("GPU %u: the driver says no architecture of it; pages of 512 MiB are refused\n",
+		pr_warn("GPU %u: the driver returns no architecture for it; pages of 512 MiB are refused\n",
 			gpu->index);
 		info.architecture = 0;
 	}
