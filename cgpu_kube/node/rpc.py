@@ -15,6 +15,22 @@ from grpc import aio
 from cgpu_kube.errors import KubeError
 
 MESSAGE_MAX = 16 << 20
+PATH_MAX = 107  #: bytes of a Unix socket's name, sockaddr_un of unix(7) without its NUL
+
+
+def _hold_runtime() -> None:
+    """Keep grpc's event thread until the process ends.
+
+    grpc ends the thread with the last server or channel and starts it with the next. The end can wait forever in
+    the event loop's thread: seen with grpcio 1.85.3, the poller in epoll_wait and the loop in its join.
+    """
+    global _held
+    if not _held:
+        aio.init_grpc_aio()
+        _held = True
+
+
+_held = False
 
 
 class CallFailed(KubeError):
@@ -60,6 +76,9 @@ class UnixServer:
 
     async def start(self) -> None:
         """Serve; a stale socket is replaced. OSError if the path cannot be used."""
+        if len(os.fsencode(self.path)) > PATH_MAX:
+            raise OSError(f"{self.path}: a socket's name has at most {PATH_MAX} bytes; choose a shorter directory")
+        _hold_runtime()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
         server = aio.server(options=[("grpc.max_send_message_length", MESSAGE_MAX), ("grpc.so_reuseport", 0)])
@@ -93,6 +112,7 @@ class UnixServer:
 async def call(path: Path, method: str, request: Any, answer: Any, timeout_s: float = 10.0) -> Any:
     """One call to the server of a socket. Raises CallFailed."""
     options = [("grpc.max_receive_message_length", MESSAGE_MAX), ("grpc.enable_http_proxy", 0)]
+    _hold_runtime()
     try:
         async with aio.insecure_channel(f"unix://{path}", options=options) as channel:
             run = channel.unary_unary(

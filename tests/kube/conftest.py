@@ -4,6 +4,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,13 @@ from fakes import Run, drive
 # A slow machine must not fail a test.
 settings.register_profile("kube", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kube")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short one: a socket's name has at most 107 bytes, and pytest's own grows with each run."""
+    with tempfile.TemporaryDirectory(prefix="cgpu-") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

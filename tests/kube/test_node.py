@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fakes import Run, eventually
 from node_world import NODE, NODES, PODS, SIZES, World, container
+from structlog.testing import capture_logs
 
 from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
@@ -211,7 +212,7 @@ def test_a_lost_socket_is_made_again(world: World, run: Run) -> None:
     run(main())
 
 
-def test_another_plugin_for_the_resource_is_named(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_plugin_for_the_resource_is_named(world: World, run: Run) -> None:
     """The vendor's plugin is still there: the kubelet follows the one that has registered last, keeps both streams
     open and writes its node's status; after a plugin's end its resource has no device."""
     from cgpu_kube.node.plugin import Plugin
@@ -232,12 +233,14 @@ def test_another_plugin_for_the_resource_is_named(world: World, run: Run, capsys
             reports = asyncio.create_task(report())
             other = Plugin(world.kubelet.directory / "device-plugins", GPU_MEM, "vendor")
             other.offer([(f"GPU-x-_-{n}", True) for n in range(47)])
-            for _ in range(2):
-                before = world.agent.memory.registrations
-                await other.register()
-                await eventually(lambda was=before: world.agent.memory.registrations > was, "taken back", 30)
-                await ready(world)
-            assert "another device plugin takes the resource away again and again" in capsys.readouterr().out
+            with capture_logs() as lines:
+                for _ in range(2):
+                    before = world.agent.memory.registrations
+                    await other.register()
+                    await eventually(lambda was=before: world.agent.memory.registrations > was, "taken back", 30)
+                    await ready(world)
+            found = [line["resource"] for line in lines if line["event"].startswith("another device plugin takes")]
+            assert found == [GPU_MEM]
             await other.register()
             await eventually(lambda: offered(world) == 47, "the other one's")
             await other.stop()
