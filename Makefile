@@ -5,7 +5,9 @@
 
 KERNEL ?= 6.1
 PYTHON := build/venv/bin/python
-PYTEST = $(PYTHON) -m pytest -q --junitxml=build/junit/$@.xml $(PYTEST_ARGS)
+# A test that hangs shows its threads and ends.
+PYTEST = $(PYTHON) -m pytest -q --junitxml=build/junit/$@.xml \
+	-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true $(PYTEST_ARGS)
 VM     = PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m vm.harness
 MODULE_OPTIONS = $(if $(W),W=$(W))
 # These bring NVIDIA's own user space along.

@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,19 @@ def test_a_level_that_fails_by_itself_says_why(levels, monkeypatch, said, want):
     out = play(levels, monkeypatch, levels.boot("6.1", "plain"), 2, said, "")
     assert out.failed == 1
     assert out.failures == [want]
+
+
+def test_a_level_that_hangs_is_ended_with_its_processes(levels, monkeypatch):
+    monkeypatch.setattr(levels, "HOST_S", 1)
+    monkeypatch.setattr(levels, "REPO", levels.JUNIT.parent)
+    pids = levels.JUNIT / "pids"
+    command = ["sh", "-c", f"sleep 600 & echo $! >{pids}; wait"]
+    began = time.monotonic()
+    assert levels.run_beside(levels.Level("kube", "test-kube"), command, "title")
+    assert time.monotonic() - began < 30
+    status = Path(f"/proc/{pids.read_text().strip()}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text(), "it ended, and waits at most for process 1"
+    assert levels.complaints(levels.Level("kube", "test-kube"), 2) == ["kube: ended after 1 s"]
 
 
 def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
