@@ -144,6 +144,38 @@ def no_splat(kernel_log: KernelLog, request: pytest.FixtureRequest) -> Iterator[
         pytest.fail(f"the kernel complained during this test:\n{console.report(found)}", pytrace=False)
 
 
+class Keeper:
+    """A container in which nothing runs: while it is there, the module stays attached to the driver.
+
+    The first container attaches and the last one detaches: half a second to a second in emulation, three on the debug
+    kernel, which tests of single calls would spend each.
+    """
+
+    def __init__(self) -> None:
+        self._box: Box | None = None
+
+    def keep(self, wanted: bool) -> None:
+        if wanted and not self._box:
+            self._box = Box("f1" * 32, 64)
+        elif not wanted and self._box:
+            self._box.destroy()
+            self._box = None
+
+
+@pytest.fixture(scope="session")
+def keeper() -> Iterator[Keeper]:
+    keeper = Keeper()
+    yield keeper
+    keeper.keep(False)
+
+
+@pytest.fixture(autouse=True)
+def attached(keeper: Keeper, request: pytest.FixtureRequest) -> None:
+    """Attached for the tests with this marker, but for those that must be alone."""
+    node = request.node
+    keeper.keep(bool(node.get_closest_marker("attached")) and not node.get_closest_marker("alone"))
+
+
 @pytest.fixture
 def gpu(box: Box) -> Iterator[nvclient.Gpu]:
     """The first GPU as a process in the module's `box` has it."""

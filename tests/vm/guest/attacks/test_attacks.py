@@ -23,6 +23,8 @@ import pytest
 from slicebox import MIB, PROC, Box, fb_used, until, vidmem
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.attached
+
 LIMIT_MIB = 256
 NEIGHBOUR_MIB = 40
 NAMES = (f"{n:012x}" + "e" * 52 for n in itertools.count(0xE00000000000))

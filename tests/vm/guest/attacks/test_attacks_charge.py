@@ -12,7 +12,7 @@ import pytest
 from slicebox import MIB, Box, clean_box, until
 from slicebox import nvclient as nv
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.attached]
 
 LIMIT_MIB = 64
 KIB = 1024

@@ -21,6 +21,8 @@ from slicebox import CLIENTS, MIB, Box, clean_box, until
 from slicebox import nvclient as nv
 from tracebox import calls_of, held
 
+pytestmark = pytest.mark.attached
+
 NAMES = (f"{n:012x}" + "f7" * 26 for n in itertools.count(0xF70000000000))
 PARAMETERS = Path("/sys/module/cgpu_km/parameters")
 OS_DESCRIPTOR = 0x71
@@ -94,17 +96,17 @@ class Hoard:
 @pytest.mark.checked
 def test_freeing_dups_beside_channels(box: Box, all_ids: None):
     """8,000 dups and all channels of a card, which depend on one page, freed by one call. Each object was compared
-    with each channel, in one RCU section.
+    with each channel, in one RCU section. The debug kernel, which is here for its locks, has a sixth of both.
     """
-    hoard = Hoard(box, 8000, 2000)
-    assert hoard.channels > 1700
+    hoard = Hoard(box, 1400, 300) if DEBUG else Hoard(box, 8000, 2000)
+    assert hoard.channels > (250 if DEBUG else 1700)
     began = time.process_time()
     assert hoard.gpu.free(hoard.gpu.device) == 0
     took = time.process_time() - began
     hoard.close()
     assert box.used == 0
-    # 16 million comparisons took 8 s; 10,000 objects take a tenth of one, a debug kernel twenty times that.
-    assert took < (20 if DEBUG else 2)
+    # 16 million comparisons took 8 s; 10,000 objects take a tenth of one, and a debug kernel twenty times as long.
+    assert took < (5 if DEBUG else 2)
 
 
 @pytest.mark.more
@@ -238,7 +240,7 @@ def test_others_call_while_240000_objects_go(box: Box):
     """A process with all objects that a container may have is killed: its neighbour's calls go on, and so do the
     reader of its container's meminfo and RCU.
     """
-    count = 20000 if DEBUG else 240000
+    count = 4000 if DEBUG else 240000
     argv = [CLIENTS / "hoard", "--dev", box.dev, "--objects", str(count), "--end", "wait"]
     with Box(next(NAMES), 512) as other, other.client() as rm:
         gpu = rm.gpu()

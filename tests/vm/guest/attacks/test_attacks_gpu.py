@@ -12,7 +12,7 @@ import pytest
 from slicebox import MIB, PROC, Box, clean_box, command, fb_used, rewriting
 from slicebox import nvclient as nv
 
-pytestmark = [pytest.mark.checked, pytest.mark.once]
+pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
 
 LIMIT_MIB = 64
 NV_ERR_GPU_UUID_NOT_FOUND = 0x12

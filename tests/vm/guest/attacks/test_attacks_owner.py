@@ -19,7 +19,7 @@ import pytest
 from slicebox import MIB, Box, clean_box, fb_used, until
 from slicebox import nvclient as nv
 
-pytestmark = pytest.mark.checked
+pytestmark = [pytest.mark.checked, pytest.mark.attached]
 
 NAMES = (f"{n:012x}" + "f" * 52 for n in itertools.count(0xE10000000000))
 OS_DESCRIPTOR, OS_EVENT = 0x71, 0x79

@@ -19,7 +19,7 @@ from sharebox import look, stat
 from slicebox import MIB, PROC, REPO, Box, clean_box, until
 from slicebox import nvclient as nv
 
-pytestmark = pytest.mark.checked
+pytestmark = [pytest.mark.checked, pytest.mark.attached]
 
 NAMES = (f"{n:012x}" + "ca" * 26 for n in itertools.count(0xCA0000000000))
 DEBUGGER, EXCEPTION_MASK = 0x83DE, 0x83DE0309

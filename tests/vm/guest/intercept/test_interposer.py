@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from slicebox import CLIENTS, MIB, PROC, REPO, Box, command, fb_used, nvclient, result, until
 
-pytestmark = pytest.mark.debug_ok
+pytestmark = [pytest.mark.debug_ok, pytest.mark.attached]
 
 B = "b" * 64
 NAMES = (f"{n:012x}" + "a" * 52 for n in itertools.count(0xA00000000000))
@@ -422,6 +422,7 @@ def rmmod(name: str) -> int:
 
 
 @pytest.mark.checked
+@pytest.mark.alone
 def test_modules_are_busy_while_something_is_open(box):
     core = next(name for name in modules() if name.startswith("cgpu_core"))
     with box.client() as rm:
@@ -451,6 +452,7 @@ def test_the_answers_of_dead_containers(box):
 
 
 @pytest.mark.checked
+@pytest.mark.alone
 def test_channels_churned_out_of_turn_gain_nothing(box):
     """Weight 0 is frozen: channels made, enabled, used and thrown away run no work."""
     (PROC / "0/policy").write_text("2\n")
@@ -474,6 +476,7 @@ def test_channels_churned_out_of_turn_gain_nothing(box):
 
 
 @pytest.mark.checked
+@pytest.mark.alone
 def test_weight_zero_thaws_again(box):
     (PROC / "0/policy").write_text("2\n")
     try:
@@ -502,6 +505,7 @@ def test_simload_runs_unchanged(box):
 
 
 @pytest.mark.checked
+@pytest.mark.alone
 def test_the_driver_can_be_reloaded_without_containers():
     """Without containers the module holds no reference on the driver; afterwards everything works again."""
     if Box.listed():

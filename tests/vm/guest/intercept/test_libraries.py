@@ -15,7 +15,7 @@ import pytest
 from slicebox import MIB, REPO, Box, clean_box
 from slicebox import nvclient as nv
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.attached]
 
 NAMES = (f"{n:012x}" + "c9" * 26 for n in itertools.count(0xC90000000000))
 BINAPI, DEBUGGER, MPS = 0x2081, 0x83DE, 0x900E

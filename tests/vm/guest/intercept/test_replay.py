@@ -17,7 +17,7 @@ sys.path.insert(0, str(REPO / "tests/abi/replay"))
 import player
 import tracefile
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.attached]
 
 ROOT = REPO / "tests/abi/replay/traces"
 #: Those of NVIDIA's user space play on its own branch, where a boot has it.

@@ -11,7 +11,7 @@ import mmap
 import pytest
 from slicebox import Box, nvclient
 
-pytestmark = pytest.mark.debug_ok
+pytestmark = [pytest.mark.debug_ok, pytest.mark.attached]
 
 CLASS, SYSMEM = 0xDE, 1
 GET_ADDR_SPACE_TYPE = 0xD01

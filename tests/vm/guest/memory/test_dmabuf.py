@@ -13,6 +13,8 @@ import pytest
 from slicebox import MIB, Box, clean_box, fb_used, until
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.attached
+
 
 @pytest.fixture
 def box() -> Iterator[Box]:

@@ -12,6 +12,8 @@ import pytest
 from slicebox import MIB, Box, clean_box, fb_used, until
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.attached
+
 EXPORT_ONE, IMPORT_ONE, EXPORT_INFO, EXPORT_LIST, IMPORT_LIST = 0x3D05, 0x3D06, 0x3D08, 0x3D0B, 0x3D0C
 INVALID_PARAMETER, NOT_SUPPORTED, NOT_FOUND, DUPLICATE = 0x3B, 0x56, 0x57, 0x19
 

@@ -16,7 +16,7 @@ import pytest
 from slicebox import MIB, PROC, Box, clean_box, command, fb_used, until
 from slicebox import nvclient as nv
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.attached]
 
 BLOCK = 2 * MIB
 LIMIT_MIB = 64

@@ -16,7 +16,7 @@ import pytest
 from slicebox import MIB, PROC, Box, clean_box, fb_used, rewriting, until
 from slicebox import nvclient as nv
 
-pytestmark = [pytest.mark.checked, pytest.mark.once]
+pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
 
 LIMIT_MIB = 64
 POOL = 2 * MIB
