@@ -235,12 +235,18 @@ def test_a_call_costs_the_same_with_240000_objects(end: str):
         until(lambda: box.used == 0, timeout=600)
 
 
-@pytest.mark.checked
-def test_others_call_while_240000_objects_go(box: Box):
-    """A process with all objects that a container may have is killed: its neighbour's calls go on, and so do the
-    reader of its container's meminfo and RCU.
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(4000, marks=[pytest.mark.checked, pytest.mark.debug_only]),
+        pytest.param(40000, marks=pytest.mark.stock_only),
+        pytest.param(240000, marks=[pytest.mark.stock_only, pytest.mark.more]),  # all that a container may have
+    ],
+)
+def test_others_call_while_many_objects_go(box: Box, count: int):
+    """A process with that many objects is killed: its neighbour's calls go on, and so do the reader of its container's
+    meminfo and RCU.
     """
-    count = 4000 if DEBUG else 240000
     argv = [CLIENTS / "hoard", "--dev", box.dev, "--objects", str(count), "--end", "wait"]
     with Box(next(NAMES), 512) as other, other.client() as rm:
         gpu = rm.gpu()

@@ -14,6 +14,8 @@ from sharebox import look, stat
 from slicebox import PROC, Box
 from slicebox import nvclient as nv
 
+pytestmark = pytest.mark.once
+
 NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xD00000000000))
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 NO_RESOURCES = 0x1A
@@ -62,6 +64,7 @@ def out_of_turn(box: Box) -> None:
 
 
 @pytest.mark.checked
+@pytest.mark.debug_more
 def test_time_by_enabling_what_was_prepared(neighbour: nv.Gpu, weighted: None):
     """Each call would gain the time between the driver's enable and the effect of the freeze."""
     with Box(next(NAMES), 2048) as box, box.client() as client:

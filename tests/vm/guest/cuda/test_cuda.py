@@ -95,6 +95,7 @@ print(json.dumps([*seen, m.total, m.free + m.used, [len(ask(h)) for ask in lists
 """
 
 
+@pytest.mark.more
 def test_pynvml(pair: tuple[d.Box, d.Box]) -> None:
     for one, total in zip(pair, SLICES, strict=True):
         said = json.loads(c.program(one, "python3", "-c", PYNVML))

@@ -79,6 +79,7 @@ def test_no_result_differs_through_mps(pair: tuple[d.Box, d.Box], bare_walk: dic
     assert "is ACTIVE" in server_log(one)
 
 
+@pytest.mark.more
 def test_server_and_clients_share_the_limit(pair: tuple[d.Box, d.Box]) -> None:
     """Together they take no more than the slice; what does not fit is the client's error, and the others go on."""
     one, two = pair

@@ -95,6 +95,7 @@ def test_a_daemon_restart_keeps_containers() -> None:
         until(one.gone, "watched by the new life")
 
 
+@pytest.mark.more
 def test_a_killed_daemon_is_no_different() -> None:
     with box(*variables(6, devices=0)) as one:
         d.stop_daemon(signal.SIGKILL)
@@ -119,6 +120,7 @@ def test_destroyed_by_hand_while_it_runs() -> None:
         assert one.run("simload", "--info").returncode != 0, "its nodes lead nowhere"
 
 
+@pytest.mark.more
 def test_live_restore() -> None:
     """dockerd is killed and restarted: containers, their slices and the daemon's watches stay throughout."""
     d.settings(**{"live-restore": True})
@@ -133,6 +135,7 @@ def test_live_restore() -> None:
         until(one.gone, "released as ever")
 
 
+@pytest.mark.more
 def test_pause_and_update() -> None:
     """A paused container keeps its slice; an update of its cgroup leaves its nodes alone."""
     with box(*variables(6, devices=0), command=d.HOLD) as one:

@@ -204,6 +204,7 @@ def test_a_slice(v1: Node, engine: Engine) -> None:
         d.until(lambda: not one.is_sliced(), "the slice is gone with its last process")
 
 
+@pytest.mark.more
 def test_two_that_outlive_the_first(v1: Node, by_hand: ByHand) -> None:
     """No pid namespace of its own. A daemon started in between does not have the remaining processes and finds them."""
     three = ("/bin/sh", "-c", "/bin/sleep 100000 & /bin/sleep 100000 & exec /bin/sleep 100000")

@@ -380,6 +380,7 @@ def test_nodes_that_cannot_be_used(by_hand: ByHand) -> None:
         d.must("mount", "-o", "remount,bind,dev", "/dev/cgpu")
 
 
+@pytest.mark.more
 def test_two_first_starts_at_once(by_hand: ByHand) -> None:
     """Each mounts the nodes, once."""
     for _ in range(5):

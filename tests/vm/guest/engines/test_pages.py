@@ -51,6 +51,7 @@ def run(command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.more
 def test_the_tutorial() -> None:
     if shutil.which("docker") is None:
         pytest.fail("no docker")

@@ -25,7 +25,7 @@ from cgpu_common.kernel_abi import G, S  # noqa: E402
 from cgpu_common.model import KernelGpu, SlotWant  # noqa: E402
 from cgpu_common.netlink import NetlinkLink  # noqa: E402
 
-pytestmark = pytest.mark.debug_ok
+pytestmark = [pytest.mark.debug_ok, pytest.mark.attached]
 
 NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 DEFAULTS = {
