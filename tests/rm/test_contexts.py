@@ -53,7 +53,7 @@ def test_work_runs_in_the_memory_that_rm_mapped(machine):
     assert machine.rm.read(fd, 4096, 16) == bytes(16)
 
 
-@pytest.mark.parametrize("engine", [COPY2, nv.ENGINE_GR0])
+@pytest.mark.parametrize("engine", [pytest.param(COPY2, marks=pytest.mark.more), nv.ENGINE_GR0])
 def test_channel_ids_end(some_machine, engine):
     """One client can take all ids of a runlist; the next group of anyone is refused with NV_ERR_NO_FREE_FIFOS."""
     client = some_machine.client()
