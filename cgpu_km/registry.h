@@ -12,10 +12,11 @@
  *   gpu->lock        scheduler state, ledgers, channel lists of one GPU
  *   core section     (core_ref.h)
  * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock or
- * alone; no lock of this list is taken under it.
+ * alone, gpu->fb_lock (a query of video memory) under open_lock or in its place; no lock
+ * of this list is taken under them.
  *
  * None is held across a copy to or from user memory. Only enable_lock, ctrl_lock,
- * open_lock and ckm_lock are held across calls into the driver.
+ * open_lock, fb_lock and ckm_lock are held across calls into the driver.
  */
 #ifndef CKM_REGISTRY_H
 #define CKM_REGISTRY_H

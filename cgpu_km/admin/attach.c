@@ -65,6 +65,7 @@ static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 	gpu->overcommit_pct = CGPU_OVERCOMMIT_MIN;
 	gpu->born_ns = ktime_get_boottime_ns();
 	mutex_init(&gpu->open_lock);
+	mutex_init(&gpu->fb_lock);
 	mutex_init(&gpu->ctrl_lock);
 	mutex_init(&gpu->lock);
 	init_waitqueue_head(&gpu->wait);
@@ -237,8 +238,7 @@ static bool learn_total(struct ckm_gpu *gpu)
 	if (!ckm_gpu_read_fb(gpu, index, 2, kib) || !kib[0])
 		return false;
 	gpu->total_bytes = (u64)kib[0] << 10;
-	ckm_quota_learn(gpu, (u64)kib[1] << 10);
-	return true;
+	return ckm_quota_learn(gpu, (u64)kib[1] << 10);
 }
 
 static void set_open(struct ckm_gpu *gpu, bool open)
@@ -386,7 +386,13 @@ int ckm_gpus_attach(const char **why)
 	ret = ckm_driver_learn_uvm();
 	if (ret)
 		goto err_seal;
-	ckm_uvm_attach();
+	/* Without nvidia-uvm's functions containers run, without address spaces, until all are
+	 * gone. Want of memory passes: the next attach has them.
+	 */
+	*why = "out of memory";
+	ret = ckm_uvm_attach();
+	if (ret == -ENOMEM)
+		goto err_seal;
 	ckm_witness_start();
 	*why = "a GPU could not be opened (see the kernel log)";
 	list_for_each_entry(gpu, &ckm_gpus, node) {

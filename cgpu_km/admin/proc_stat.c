@@ -54,8 +54,8 @@ static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
 int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_gpu *gpu = obj;
-	struct ckm_ctrl_stat st = {};
 	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
+	u64 calls, failed, max_ns;
 	u32 i, instances = 0, seen;
 	struct cgpu_sched_view view;
 	enum ckm_check_state check;
@@ -64,9 +64,9 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	if (!ckm_gpu_heap_if_open(gpu, &driver, &free))
 		driver = 0;
 	mutex_lock(&gpu->ctrl_lock);
-	st.calls = gpu->ctrl.calls;
-	st.failed = gpu->ctrl.failed;
-	st.max_ns = gpu->ctrl.max_ns;
+	calls = gpu->ctrl.calls;
+	failed = gpu->ctrl.failed;
+	max_ns = gpu->ctrl.max_ns;
 	p50 = ckm_ctrl_latency_ns(gpu, 50);
 	p99 = ckm_ctrl_latency_ns(gpu, 99);
 	turns = gpu->turns;
@@ -89,9 +89,9 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	seq_printf(m, "total_bytes %llu\nlimits_bytes %llu\nused_bytes %llu\ninstances %u\n",
 		   gpu->total_bytes, limits, used, instances);
 	seq_printf(m, "control %s\ncontrol_p50_us %llu\ncontrol_p99_us %llu\ncontrol_max_us %llu\n",
-		   control_name(view.controls), p50 / 1000, p99 / 1000, st.max_ns / 1000);
+		   control_name(view.controls), p50 / 1000, p99 / 1000, max_ns / 1000);
 	seq_printf(m, "control_calls %llu\ncontrol_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
-		   st.calls, st.failed, turns, cpu);
+		   calls, failed, turns, cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
 		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
 	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\neffect_check %s\n",

@@ -316,22 +316,20 @@ void ckm_driver_copy_uuid(char uuid[CKM_UUID_SIZE], const u8 *text, size_t size)
  */
 static void learn_uuids(struct ckm_gpu_desc *desc, u32 count)
 {
-	struct uuid_from_id *params = kzalloc(sizeof(*params), GFP_KERNEL);
+	struct uuid_from_id params;
 	u32 client = 0, i;
 
-	if (!params || ckm_drv_alloc(0, 0, &client, NV01_ROOT_CLIENT, NULL, 0))
-		goto out;
+	if (ckm_drv_alloc(0, 0, &client, NV01_ROOT_CLIENT, NULL, 0))
+		return;
 	for (i = 0; i < count; i++) {
-		memset(params, 0, sizeof(*params));
-		params->gpu_id = desc[i].gpu_id;
-		if (ckm_drv_control(client, client, NV0000_CTRL_UUID_FROM_ID, params,
-				    sizeof(*params)))
+		memset(&params, 0, sizeof(params));
+		params.gpu_id = desc[i].gpu_id;
+		if (ckm_drv_control(client, client, NV0000_CTRL_UUID_FROM_ID, &params,
+				    sizeof(params)))
 			continue;
-		ckm_driver_copy_uuid(desc[i].uuid, params->uuid, sizeof(params->uuid));
+		ckm_driver_copy_uuid(desc[i].uuid, params.uuid, sizeof(params.uuid));
 	}
 	ckm_drv_free(client, client, client);
-out:
-	kfree(params);
 }
 
 int ckm_driver_enumerate(struct ckm_gpu_desc *desc)

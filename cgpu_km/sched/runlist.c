@@ -360,20 +360,15 @@ static int compare_u32(const void *a, const void *b)
 	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
 }
 
-u64 ckm_ctrl_latency_ns(const struct ckm_gpu *gpu, u32 percentile)
+u64 ckm_ctrl_latency_ns(struct ckm_gpu *gpu, u32 percentile)
 {
 	u32 n = min_t(u32, gpu->ctrl.samples, CKM_CTRL_SAMPLES);
-	u32 *sorted;
-	u64 ns;
+	u32 *sorted = gpu->ctrl.sorted_us;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
 	if (!n)
 		return 0;
-	sorted = kmemdup(gpu->ctrl.sample_us, n * sizeof(u32), GFP_KERNEL);
-	if (!sorted)
-		return 0;
+	memcpy(sorted, gpu->ctrl.sample_us, n * sizeof(u32));
 	sort(sorted, n, sizeof(u32), compare_u32, NULL);
-	ns = sorted[(n - 1) * percentile / 100] * 1000ull;
-	kfree(sorted);
-	return ns;
+	return sorted[(n - 1) * percentile / 100] * 1000ull;
 }

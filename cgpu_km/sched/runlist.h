@@ -58,9 +58,9 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns);
 /* True if a freeze or thaw takes effect only with ckm_ctrl_commit(). No lock. */
 bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu);
 
-/* Percentile (0..100) of the duration of the latest calls in ns; 0: no calls, or no memory.
- * Sleeps; caller holds gpu->ctrl_lock.
+/* Percentile (0..100) of the duration of the latest calls in ns; 0: no calls. Caller holds
+ * gpu->ctrl_lock.
  */
-u64 ckm_ctrl_latency_ns(const struct ckm_gpu *gpu, u32 percentile);
+u64 ckm_ctrl_latency_ns(struct ckm_gpu *gpu, u32 percentile);
 
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the state of a GPU. Takes gpu->lock; open_lock for heap queries. */
+/* Owns the state of a GPU. Takes gpu->lock; open_lock and fb_lock for heap queries. */
 #include <linux/moduleparam.h>
-#include <linux/slab.h>
 
 #include "core/nv_abi.h"
 #include "core_ref.h"
@@ -68,20 +67,14 @@ void ckm_gpu_kick(struct ckm_gpu *gpu)
 	wake_check(gpu);
 }
 
-struct fb_info {
-	u32 count;
-	struct { u32 index, data; } list[NV_FB_INFO_MAX];
-};
-static_assert(sizeof(struct fb_info) == NV_FB_INFO_V2_SIZE);
-
 bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
 {
-	struct fb_info *fb = kzalloc(sizeof(*fb), GFP_KERNEL);
+	struct ckm_fb_info *fb = &gpu->fb_info;
 	bool ok;
 	u32 i;
 
-	if (!fb)
-		return false;
+	mutex_lock(&gpu->fb_lock);
+	memset(fb, 0, sizeof(*fb));
 	fb->count = count;
 	for (i = 0; i < count; i++)
 		fb->list[i].index = index[i];
@@ -91,7 +84,7 @@ bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
 		kib[i] = fb->list[i].data;
 		ok &= kib[i] != CKM_ALL_ONES;
 	}
-	kfree(fb);
+	mutex_unlock(&gpu->fb_lock);
 	return ok;
 }
 

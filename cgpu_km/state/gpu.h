@@ -10,6 +10,7 @@
 #include <linux/workqueue.h>
 
 #include "core/core_ops.h"
+#include "core/nv_abi.h"
 #include "driver/driver.h"
 
 struct ckm_container;
@@ -32,8 +33,16 @@ struct ckm_ctrl_stat {
 	u64 calls, failed;
 	u64 max_ns;
 	u32 sample_us[CKM_CTRL_SAMPLES];	/* ring of the latest */
+	u32 sorted_us[CKM_CTRL_SAMPLES];	/* of ckm_ctrl_latency_ns(), which must not fail */
 	u32 samples;
 };
+
+/* ctrl2080fb.h: NV2080_CTRL_FB_GET_INFO_V2_PARAMS */
+struct ckm_fb_info {
+	u32 count;
+	struct { u32 index, data; } list[NV_FB_INFO_MAX];
+};
+static_assert(sizeof(struct ckm_fb_info) == NV_FB_INFO_V2_SIZE);
 
 /* Pending events of a GPU (notify.c). */
 struct ckm_gpu_events {
@@ -88,6 +97,8 @@ struct ckm_gpu {
 	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */
 	struct mutex open_lock;		/* open; only the driver's own locks are taken under it */
 	bool open;			/* hclient, hdevice and hsubdevice exist */
+	struct mutex fb_lock;		/* fb_info; only the driver's own locks are taken under it */
+	struct ckm_fb_info fb_info;	/* of ckm_gpu_read_fb(): a figure needs no memory */
 	struct task_struct *thread;	/* cleared under lock, which readers hold */
 	struct cgpu_check *check;	/* lock */
 	u8 *check_params;		/* check_work only; NV_UTIL_PARAMS_MAX */
@@ -110,9 +121,9 @@ struct ckm_gpu *ckm_gpu_by_index(u32 index);
  * @count: number of @index, at most NV_FB_INFO_MAX
  * @kib: the values in KiB; undefined after an error
  *
- * Sleeps: an RM call. For locks see registry.h.
+ * Sleeps: an RM call. Takes fb_lock.
  *
- * Return: false if the driver fails or answers all ones, or there is no memory.
+ * Return: false if the driver fails or answers all ones.
  */
 bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib);
 

@@ -20,7 +20,8 @@ MODULE_PARM_DESC(quota_floor_pct,
 /* Number of channel ids of the graphics/compute runlist. On Ampere and later each runlist
  * has ids of its own, on Turing all runlists share one set. All channels of a container
  * are counted against one runlist's ids. On Ampere that counts too many, which is safe:
- * no runlist ever has more channels than that count.
+ * no runlist ever has more channels than that count. 0: no memory for the question, which
+ * is no answer.
  */
 static u32 ask_for_ids(struct ckm_gpu *gpu)
 {
@@ -33,7 +34,7 @@ static u32 ask_for_ids(struct ckm_gpu *gpu)
 
 	BUILD_BUG_ON(sizeof(*fifo) != NV_FIFO_INFO_SIZE);
 	if (!fifo)
-		return USUAL_IDS;
+		return 0;
 	fifo->count = 1;
 	fifo->list[0].index = NV_FIFO_GROUPS_OF_ENGINE;
 	fifo->engine = NV2080_ENGINE_TYPE_GRAPHICS;
@@ -44,15 +45,18 @@ static u32 ask_for_ids(struct ckm_gpu *gpu)
 	return ids && ids != CKM_ALL_ONES ? ids : USUAL_IDS;
 }
 
-void ckm_quota_learn(struct ckm_gpu *gpu, u64 bar1_bytes)
+bool ckm_quota_learn(struct ckm_gpu *gpu, u64 bar1_bytes)
 {
 	u32 ids = ask_for_ids(gpu);
 
+	if (!ids)
+		return false;
 	mutex_lock(&gpu->lock);
 	gpu->quota[CGPU_QUOTA_CHANNELS] = ids;
 	gpu->quota[CGPU_QUOTA_GROUPS] = ids;
 	gpu->quota[CGPU_QUOTA_BAR1] = bar1_bytes;
 	mutex_unlock(&gpu->lock);
+	return true;
 }
 
 static void view_locked(struct ckm_slot *slot, enum cgpu_quota_kind kind,

@@ -12,10 +12,10 @@
 struct ckm_gpu;
 struct ckm_slot;
 
-/* Set the totals of @gpu; those of ids are read from the driver. @gpu is attached. Sleeps;
- * takes gpu->lock.
+/* Set the totals of @gpu; those of ids are read from the driver. False: no memory, nothing is
+ * set. @gpu is attached. Sleeps; takes gpu->lock.
  */
-void ckm_quota_learn(struct ckm_gpu *gpu, u64 bar1_bytes);
+bool ckm_quota_learn(struct ckm_gpu *gpu, u64 bar1_bytes);
 
 /* Take @amount (ids, or bytes of BAR1). 0; -ENOSPC: more than the slot may have, which is
  * counted and logged with the container that has the most. ckm_quota_give() returns it.
