@@ -40,7 +40,6 @@ class Broken(Exception):
     """A promise that no failure of the driver excuses: it ends the soak."""
 
 
-
 def parameter(name: str, value: int) -> None:
     (PARAMETERS / name).write_text(str(value))
 
@@ -219,9 +218,9 @@ class Soak:
         self.pauses_ns.append(corebox.held_ns())
 
     def unload(self) -> None:
-        """Whatever is in use is not unloaded: the mount of the nodes uses the module, the module its core."""
+        """Whatever is in use is not unloaded: the mount of the nodes uses the module, a container its core."""
         running = corebox.PRODUCT if corebox.running() == corebox.OLD else "test_core_next"
-        for module in ("cgpu_km", running):
+        for module in ("cgpu_km", *([running] if self.boxes else [])):
             if corebox.rmmod(module):
                 raise Broken(f"{module} was in use and has gone")
 
