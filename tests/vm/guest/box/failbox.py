@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Makes the nth allocation, or copy to or from user space, that cgpu_km makes for one process fail.
+"""Makes the nth allocation, or copy to or from user space, that cgpu_km makes for one process fail (tests/vm/faults).
 
-Two ways: tests/vm/faults on every kernel, which sees the calls in the module's own text; and the kernel's own fault
-injection (`/proc/self/fail-nth`) where it is built in, which also sees the allocations below those calls.
+`below`: the nth allocation of any other code in a call of cgpu_km, the kernel's and the driver's.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from cgpu_common.errors import KernelMissing, KernelRefused
 PARAMETERS = Path("/sys/module/cgpu_faults/parameters")
 DEBUGFS = Path("/sys/kernel/debug")
 SLABS = DEBUGFS / "slab"
-FAIL_NTH = Path("/proc/self/fail-nth")
-#: Of the kernel's fault injection, by kind.
-CAPABILITIES = {"allocations": ("failslab", "fail_page_alloc"), "copies": ("fail_usercopy",)}
-KINDS = {"allocations": 0, "copies": 1}
+KINDS = {"allocations": 0, "copies": 1, "below": 2}
+#: Functions to probe that a kernel must have, by kind.
+LEAST = (10, 2, 2)
 #: What a call that failed raises here. IndexError: nvclient has no card whose node can be opened.
 ERRORS = (OSError, nvclient.RmError, KernelRefused, KernelMissing, IndexError)
 LIMIT_S = 120
@@ -63,7 +61,7 @@ def symbols() -> list[tuple[int, str]]:
 
 
 class Injector:
-    """The functions of cgpu_km whose calls count, and the way to make one fail."""
+    """The module that makes calls fail, while it is loaded."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -76,17 +74,13 @@ class Injector:
         before = [name for at, name in self.symbols if at <= address]
         return before[-1].partition(".")[0] if before else "?"
 
-
-class Probes(Injector):
-    """tests/vm/faults."""
-
-    def __enter__(self) -> Probes:
+    def __enter__(self) -> Injector:
         module = Path(os.environ["CGPU_MODULES"], "cgpu_faults.ko")
         subprocess.run(
             ["insmod", module, f"from={self.begin}", f"to={self.end}", f"kind={KINDS[self.kind]}"], check=True
         )
-        allocations, copies = map(int, (PARAMETERS / "probes").read_text().split(","))
-        assert allocations >= 10 and copies == 2, "functions that this kernel has"
+        found = tuple(map(int, (PARAMETERS / "probes").read_text().split(",")))
+        assert all(n >= least for n, least in zip(found, LEAST, strict=True)), f"this kernel has {found} of them"
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -101,44 +95,11 @@ class Probes(Injector):
         unused = int((PARAMETERS / "nth").read_text()) > 0
         (PARAMETERS / "nth").write_text("0")
         (PARAMETERS / "task").write_text("0")
-        _, _, offset = (PARAMETERS / "last").read_text().rpartition(" ")
-        return unused, "" if unused else self.name(self.begin + int(offset, 16))
-
-
-class Kernel(Injector):
-    """The kernel's own: an allocation or copy counts where cgpu_km is among the callers."""
-
-    def __enter__(self) -> Kernel:
-        for name in CAPABILITIES[self.kind]:
-            settings = {"verbose": 0, "task-filter": "Y", "require-start": self.begin, "require-end": self.end}
-            settings |= {"stacktrace-depth": 32, "probability": 0}
-            if name == "failslab":
-                settings |= {"ignore-gfp-wait": "N"}
-            if name == "fail_page_alloc":
-                settings |= {"ignore-gfp-wait": "N", "min-order": 0}
-            for key, value in settings.items():
-                (DEBUGFS / name / key).write_text(str(value))
-        self.others = [name for key, names in CAPABILITIES.items() if key != self.kind for name in names]
-        for name in self.others:  # fail-nth is for all of them
-            (DEBUGFS / name / "require-start").write_text("1")
-            (DEBUGFS / name / "require-end").write_text("2")
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for names in CAPABILITIES.values():
-            for name in names:
-                (DEBUGFS / name / "require-start").write_text("0")
-                (DEBUGFS / name / "require-end").write_text(str(2**64 - 1))
-
-    def arm(self, nth: int) -> None:
-        self.fd = os.open(FAIL_NTH, os.O_RDWR)
-        os.write(self.fd, str(nth).encode())
-
-    def disarm(self) -> tuple[bool, str]:
-        unused = int(os.pread(self.fd, 32, 0)) > 0
-        os.pwrite(self.fd, b"0", 0)
-        os.close(self.fd)
-        return unused, "" if unused else "?"
+        if unused:
+            return True, ""
+        function, _, offset = (PARAMETERS / "last").read_text().rpartition(" from ")
+        at = self.name(self.begin + int(offset, 16))
+        return False, f"{function} in {at}" if self.kind == "below" else at
 
 
 def live() -> dict[str, int]:
