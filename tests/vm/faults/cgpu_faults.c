@@ -8,9 +8,9 @@
  * that is to fail returns at once from there. Functions that this kernel does not have, or inlines,
  * are left out; `probes` says how many are there.
  *
- * Kind 2 are the allocations of other functions that the module called: all allocations ask the two
- * functions of the kernel's fault injection, which are there without it too, and the stack tells
- * whether the module is among the callers.
+ * Kind 2 are all allocations in a call of the module: allocators ask the two functions of the
+ * kernel's fault injection, which are there without it too, and the stack tells whether the module is
+ * among the callers.
  */
 #include <linux/err.h>
 #include <linux/gfp.h>
@@ -37,7 +37,7 @@ module_param(nth, int, 0644);
 MODULE_PARM_DESC(nth, "the nth of its calls from now on fails; counts down, 0: none");
 static uint kind;
 module_param(kind, uint, 0644);
-MODULE_PARM_DESC(kind, "0: allocations, 1: copies, 2: allocations of the functions that it calls");
+MODULE_PARM_DESC(kind, "0: allocations, 1: copies, 2: allocations in its calls, of other functions too");
 static uint probes[3];
 module_param_array(probes, uint, NULL, 0444);
 MODULE_PARM_DESC(probes, "functions that are probed, by kind");

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Makes the nth allocation, or copy to or from user space, that cgpu_km makes for one process fail (tests/vm/faults).
 
-`below`: the nth allocation of any other code in a call of cgpu_km, the kernel's and the driver's.
+`below`: the nth allocation in a call of cgpu_km, the module's own, the kernel's or the driver's.
 """
 
 from __future__ import annotations

@@ -271,6 +271,7 @@ def test_each_call_fails(injector: Injector, kind: str, step: Callable[[Box | No
     until(lambda: fb_used() == before)
     print(f"{step.__name__}: {failed} {kind} failed; without an error: {unnoticed}")
     if kind == "below":  # the kernel has a second way for some of them: a smaller page, another allocator
+        assert failed or step in GIVE_BACK
         return
     assert bool(failed) == (kind == "copies" or step not in GIVE_BACK)
     assert not unnoticed
