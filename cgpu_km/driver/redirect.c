@@ -29,6 +29,16 @@ static struct {
 	u32 count;
 } tables[CKM_REDIRECT_MODULES];
 
+/* What each call looks at: where the rows of those tables are, and the opcode that leads to us.
+ * Written and read as the tables.
+ */
+#define SITES_MAX	16
+static struct {
+	const u8 *at[SITES_MAX];
+	u8 opcode[SITES_MAX];
+	u32 count;
+} sites[CKM_REDIRECT_MODULES];
+
 /* From 5.18 on the address of a probe lies behind the function's ENDBR. With
  * CONFIG_X86_KERNEL_IBT an indirect branch to that address is fatal. A return is not an
  * indirect branch: push the target and return to it.
@@ -201,16 +211,24 @@ static void untrace_row(struct ckm_redirection *row)
 
 /* ---- rows ---- */
 
+static u8 opcode_of(const struct ckm_redirection *row)
+{
+	return row->traced ? CALL_INSN_OPCODE : INT3_INSN_OPCODE;
+}
+
+/* The kernel puts a breakpoint there too, while it changes ftrace's call. */
+static bool leads_to_us(const u8 *site, u8 opcode)
+{
+	u8 now = READ_ONCE(*site);
+
+	return likely(now == opcode) || now == INT3_INSN_OPCODE;
+}
+
 static bool in_effect(const struct ckm_redirection *row)
 {
 	const u8 *site = (const u8 *)READ_ONCE(row->site);
-	u8 opcode;
 
-	if (!site)
-		return false;
-	opcode = READ_ONCE(*site);
-	/* The kernel puts a breakpoint there too, while it changes ftrace's call. */
-	return opcode == INT3_INSN_OPCODE || (row->traced && opcode == CALL_INSN_OPCODE);
+	return site && leads_to_us(site, opcode_of(row));
 }
 
 /* kallsyms_lookup_name() is not exported to modules, so the addresses are taken from
@@ -311,6 +329,23 @@ static int attach_rows(struct ckm_redirection *rows, u32 count, u32 *at)
 	return 0;
 }
 
+/* The sites of @module's tables anew. None while they change: no call passes. */
+static void list_sites(u32 module)
+{
+	const struct ckm_redirection *row;
+	u32 table, i, n = 0;
+
+	lockdep_assert_held(&redirect_lock);
+	WRITE_ONCE(sites[module].count, 0);
+	for (table = 0; table < tables[module].count; table++)
+		for (i = 0; i < tables[module].rows_count[table]; i++) {
+			row = &tables[module].rows[table][i];
+			sites[module].at[n] = (const u8 *)row->site;
+			sites[module].opcode[n++] = opcode_of(row);
+		}
+	smp_store_release(&sites[module].count, n);
+}
+
 int ckm_redirect_attach(struct ckm_redirection *rows, u32 count,
 			enum ckm_redirect_module module, const char *without)
 {
@@ -320,12 +355,13 @@ int ckm_redirect_attach(struct ckm_redirection *rows, u32 count,
 
 	mutex_lock(&redirect_lock);
 	table = tables[module].count;
-	if (table < TABLES_MAX)
+	if (table < TABLES_MAX && sites[module].count + count <= SITES_MAX)
 		ret = attach_rows(rows, count, &at);
 	if (!ret) {
 		tables[module].rows[table] = rows;
 		tables[module].rows_count[table] = count;
 		smp_store_release(&tables[module].count, table + 1);
+		list_sites(module);
 	}
 	mutex_unlock(&redirect_lock);
 	if (ret)
@@ -343,6 +379,7 @@ static void detach_table(u32 module, u32 table)
 	tables[module].rows[table] = tables[module].rows[last];
 	tables[module].rows_count[table] = tables[module].rows_count[last];
 	smp_store_release(&tables[module].count, last);
+	list_sites(module);
 	detach_rows(rows, count);
 }
 
@@ -377,7 +414,12 @@ static const struct ckm_redirection *row_off(enum ckm_redirect_module module)
 
 bool ckm_redirect_in_effect(enum ckm_redirect_module module)
 {
-	return ckm_redirect_attached(module) && !row_off(module);
+	u32 count = smp_load_acquire(&sites[module].count), i;
+
+	for (i = 0; i < count; i++)
+		if (!leads_to_us(sites[module].at[i], sites[module].opcode[i]))
+			return false;
+	return count;
 }
 
 const char *ckm_redirect_off(void)
