@@ -176,7 +176,6 @@ class Request:
     highprio: bool = False
     native: Devices | None = None  # an explicit NVIDIA_VISIBLE_DEVICES in addition
     exact: tuple[SlotRequest, ...] = ()  # of a grant; then one for each of `devices`, and nothing else counts
-    mps: bool = False  # a client of the GPU's MPS daemon
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,7 @@ from cgpu_kube.errors import BadAnnotation, BadQuantity
 
 Object = dict[str, Any]
 CORE_MEM = "core_mem"
-CORE_MODES = (CORE_MEM, "mps")  # with a percentage of compute
-ONE_GPU_MODES = ("share", "mps")  # a container has one GPU there
+SHARE = "share"
 UNHEALTHY = "unhealthy-gpu-"  # a ConfigMap in kube-system, and the node's name: gpus = "0,2"
 MIB_MIN = 256  # the least slice on a node whose unit is MiB
 
@@ -118,7 +117,7 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
     except BadAnnotation as error:
         return replace(base, why=str(error), is_ours=True)
     if ours is not None:
-        core = CORE if ours.mode in CORE_MODES else 0
+        core = CORE if ours.mode == CORE_MEM else 0
         gpus = tuple(Gpu(one.index, one.units, core, one.slots, one.why or bad.get(one.index, "")) for one in ours.gpus)
         devs = {one.index: one.dev for one in ours.gpus}
         deleted = {uid: _remains(uid, name, one) for uid, one in ours.deleted.items()}
@@ -200,7 +199,7 @@ class Ledger:
             return NoRoom(node.why, never=True)
         if need.gpus > 1 and not node.is_ours:
             return NoRoom(f"the node's device plugin gives a pod one GPU, and {need.gpus} are asked for", never=True)
-        if need.gpus > 1 and node.mode in ONE_GPU_MODES:
+        if need.gpus > 1 and node.mode == SHARE:
             why = f"the node's mode is {node.mode}, where a container has one GPU, and {need.gpus} are asked for"
             return NoRoom(why, never=True)
         least = min(one.units for one in need.containers)

@@ -21,13 +21,11 @@ from collections.abc import Sequence
 
 from cgpu_common import effect
 from cgpu_common.errors import KernelRefused, Refused
-from cgpu_common.kernel_abi import MAX_INST_MAX, POLICY_NAMES, Policy
+from cgpu_common.kernel_abi import MAX_INST_MAX
 from cgpu_common.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
 from cgpu_common.settings import Caps
 from cgpud.env import CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
 from cgpud.limits import limit_mib
-
-EXCLUSIVE = "exclusive process"  # the compute mode, as gpus.py names it
 
 
 class NeedsContainerList(Exception):
@@ -174,23 +172,8 @@ def why_unshared(gpu: Gpu) -> str:
     return ""
 
 
-def why_no_mps(gpu: Gpu) -> str:
-    """Why the GPU takes no client of an MPS daemon; "" if it does. In the mode that MPS needs, nothing else can open
-    the GPU, and the clients' work runs together, so no policy can divide its time."""
-    if gpu.lost or gpu.mig:
-        return why_unshared(gpu)
-    if gpu.compute_mode != EXCLUSIVE:
-        return (
-            f"GPU {gpu.number} is in compute mode {gpu.compute_mode or 'default'}, and its MPS daemon needs "
-            f"{EXCLUSIVE} (systemctl start cgpu-mps@{gpu.uuid})"
-        )
-    if gpu.kernel and gpu.kernel.policy != Policy.NATIVE:
-        return f"GPU {gpu.number} has policy {POLICY_NAMES[gpu.kernel.policy]}, and clients of MPS need policy native"
-    return ""
-
-
-def _check_sharing(gpu: Gpu, mps: bool) -> None:
-    if why := why_no_mps(gpu) if mps else why_unshared(gpu):
+def _check_sharing(gpu: Gpu) -> None:
+    if why := why_unshared(gpu):
         raise Refused(why)
 
 
@@ -265,7 +248,7 @@ def admit(
     warnings: list[str] = []
     hints: list[str] = []
     for place, gpu in enumerate(chosen):
-        _check_sharing(gpu, request.mps)
+        _check_sharing(gpu)
         size = _size_mib(request, place, gpu)
         _check_cap(request, gpu, size, caps)
         exact = request.exact[place] if request.exact else None

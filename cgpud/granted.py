@@ -7,7 +7,7 @@ cgpu-kube nor the API server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -55,21 +55,7 @@ def request(grant: Grant | None, variables: Mapping[str, str], *, default_memsiz
 
 def applied(grant: Grant | None, spec: oci.Spec) -> oci.Spec:
     """The spec with what the grant adds to the slice."""
-    if grant is None:
-        return spec
-    out = oci.with_environment(spec, grant.variables)
-    if grant.mps:
-        out = oci.with_mps(out, grant.mps.directory, grant.slots[0].memory_mib, grant.mps.percent)
-    return out
-
-
-def check_mps(grant: Grant | None, is_directory: Callable[[str], bool]) -> None:
-    """Raises Refused if the grant makes the container a client of an MPS daemon that does not run."""
-    if grant and grant.mps and not is_directory(f"{grant.mps.directory}/pipe"):
-        raise Refused(
-            f"the grant for {grant.subject} makes the container a client of MPS, and no daemon runs for GPU "
-            f"{grant.slots[0].gpu}: systemctl start cgpu-mps@{grant.slots[0].gpu}"
-        )
+    return spec if grant is None else oci.with_environment(spec, grant.variables)
 
 
 class Decider(Protocol):

@@ -23,7 +23,7 @@ import msgspec
 from cgpu_common.errors import Refused
 from cgpu_common.kernel_abi import ID_MAX, MAX_GPUS, MAX_INST_BURST_MAX
 from cgpu_common.model import Devices, NotSliced, Request, SlotRequest
-from cgpud import env, labels, oci
+from cgpud import env, labels
 from cgpud.store import replace_file
 
 #: Field of a subject -> annotations with its value: containerd's CRI, then CRI-O's.
@@ -36,7 +36,6 @@ ANNOTATIONS = {
 GRANTS_MAX = 4096
 MIB_MAX = 1 << 30  # a petabyte: only a bound
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z", re.ASCII)
-_MPS_DIRECTORY = re.compile(re.escape(oci.MPS_ROOT) + r"/[A-Za-z0-9-]{1,64}\Z", re.ASCII)
 _CLAIM = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _GRANTED = frozenset({env.DEV, env.CONTAINER, env.VISIBLE, env.INDEX, env.WEIGHT, env.HIGHPRIO})
 
@@ -85,28 +84,12 @@ class GrantSlot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
             raise Refused(f"a slot of a grant has a weight from 1 to {MAX_INST_BURST_MAX}, not {self.weight}")
 
 
-class GrantMps(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The MPS daemon of the GPU, as cgpu-mps@.service runs it."""
-
-    directory: str
-    percent: int = 0  # of the GPU's threads; 0: no limit
-
-    def check(self) -> None:
-        if not _MPS_DIRECTORY.match(self.directory):
-            raise Refused(
-                f"the MPS daemon of a grant is a directory of {oci.MPS_ROOT}, not {env.shorten(self.directory)}"
-            )
-        if not 0 <= self.percent <= 100:
-            raise Refused(f"an MPS client of a grant has 1 to 100 percent of the threads, not {self.percent}")
-
-
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     subject: Subject
     variables: dict[str, str]
     slots: tuple[GrantSlot, ...] = ()
     claim: str = ""
     whole: str = ""  # UUID
-    mps: GrantMps | None = None
 
     def check(self) -> None:
         """Raises Refused if the grant gives no slice, or in a way that a container's own variables could not."""
@@ -116,10 +99,6 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
                 raise Refused(f"a grant has the variables {', '.join(sorted(_GRANTED))}, not {env.shorten(name)}")
         if self.claim and not (self.slots and _CLAIM.match(self.claim)):
             raise Refused("the claim of a grant is 1 to 64 letters, digits, dots and dashes, and needs slots")
-        if self.mps:
-            self.mps.check()
-            if len(self.slots) != 1 or self.claim:
-                raise Refused("a grant for a client of MPS has one slot and no claim")
         if self.whole:
             if self.slots or not _UUID.match(self.whole):
                 raise Refused("a grant of a whole GPU names it by its UUID and has no slots")
@@ -151,7 +130,6 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
             Devices(f"the grant for {self.subject}", items=tuple(slot.gpu for slot in self.slots)),
             (),
             0,
-            mps=self.mps is not None,
             exact=tuple(SlotRequest(slot.gpu, slot.memory_mib, slot.weight, slot.highprio) for slot in self.slots),
         )
 

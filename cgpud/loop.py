@@ -206,7 +206,6 @@ class Daemon:
         config = self.config
         options = oci.options(message.runtime, config.runtime_path, config.allow_privileged, config.legacy_hook_config)
         facts = self.deps.facts
-        granted.check_mps(grant, facts.is_directory)
         oci.check_isolation(spec, options, facts.mps_directories(), facts.is_own_namespace)
 
         def make(plan: Plan, joined: Container | None) -> Awaitable[Container]:

@@ -42,9 +42,7 @@ REAL_DRIVERS = ("nvidia", "nvswitch", "nvlink", "nvlink-", "drm", "cgpu")
 UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF")
 # How clients find a CUDA MPS daemon. Its server runs their work outside of any slice.
 MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
-MPS_ROOT = "/run/cgpu-mps"  # a directory for the daemon of each GPU: cgpu-mps@.service
-MPS_DIRECTORIES = ("/tmp/nvidia-mps", MPS_ROOT)
-MPS_PIPES = "/tmp/nvidia-mps"  # in the container; NVIDIA's own default
+MPS_DIRECTORIES = ("/tmp/nvidia-mps",)  # NVIDIA's own default
 DAEMON_DIRECTORY = "/run/cgpu"  # of cgpud's socket
 LEGACY_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 CONFIG_FLAGS = ("-config", "--config")  # of NVIDIA's legacy hook
@@ -394,22 +392,6 @@ def with_environment(spec: Spec, variables: Mapping[str, str]) -> Spec:
 def _is_ours(entry: Any) -> bool:
     name = entry.split("=", 1)[0] if isinstance(entry, str) else ""
     return (name == DISABLE or name.startswith(PREFIX)) and name != PROMISE
-
-
-def with_mps(spec: Spec, directory: str, limit_mib: int, percent: int) -> Spec:
-    """The spec of a client of the MPS daemon with this directory: its pipes, its shared memory in place of the
-    container's, and the limits that a client gives itself. The kernel limits the memory whatever it does with those."""
-    variables = {MPS_VARIABLE: MPS_PIPES, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={limit_mib}M"}
-    if percent:
-        variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
-    kept = [entry for entry in process_env(spec) if not (isinstance(entry, str) and entry.split("=")[0] in variables)]
-    env = [*kept, *(f"{name}={value}" for name, value in variables.items())]
-    brought = {MPS_PIPES: f"{directory}/pipe", "/dev/shm": f"{directory}/shm"}
-    options = ["bind", "rprivate", "nosuid", "nodev", "noexec", "rw"]
-    ours = [{"destination": to, "type": "bind", "source": of, "options": options} for to, of in brought.items()]
-    others = [mount for mount in mounts(spec) if clean(mount.get("destination")) not in brought]
-    process = {**_object(spec.get("process"), "process"), "env": env}
-    return {**spec, "process": process, "mounts": [*others, *ours]}
 
 
 def edit_whole(spec: Spec, majors: Iterable[int], nodes: Iterable[tuple[str, int, int]]) -> Spec:

@@ -10,12 +10,12 @@ from typing import Any
 from cgpu_common import settings
 from cgpu_common.config import Config
 from cgpu_common.model import MIB, Container, Gpu, Record
-from cgpud.admit import most_mib, why_no_mps, why_unshared
+from cgpud.admit import most_mib, why_unshared
 
 
 def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:
     """`slice_mib`: the sum of limits that admission lets into the GPU now; it follows what runs outside of containers.
-    `why`: the reason for which the GPU takes no slice, or ""; `why_mps`: the same for a client of MPS."""
+    `why`: the reason for which the GPU takes no slice, or ""."""
     return [
         {
             "number": gpu.number,
@@ -32,7 +32,6 @@ def capacity(inventory: Iterable[Gpu]) -> list[dict[str, Any]]:
             "free_weight": gpu.free_weight,
             "policy": gpu.kernel.policy if gpu.kernel else None,
             "why": why_unshared(gpu),
-            "why_mps": why_no_mps(gpu),
         }
         for gpu in inventory
     ]

@@ -85,9 +85,6 @@ class Facts:
             found.append((f"/dev/{name}", os.major(number), os.minor(number)))
         return tuple(found)
 
-    def is_directory(self, path: str) -> bool:
-        return Path(path).is_dir()
-
     def mps_directories(self) -> tuple[str, ...]:
         """The directories with pipes of an MPS daemon. One that cannot be checked counts as present."""
         return tuple(path for path in oci.MPS_DIRECTORIES if not self._is_absent(path))

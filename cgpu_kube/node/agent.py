@@ -64,7 +64,7 @@ class Agent:
         self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log)
         self._mode_file = ModeFile(settings.state / "mode.json")
         self.offer = Offer(self._mode_file.read(), settings.unit, settings.overcommit)
-        self._found: tuple[HostGpu, ...] = ()
+        self.gpus: tuple[HostGpu, ...] = ()
         self._health_due = 0.0
         self._renew_due = 0.0
         self._group: asyncio.TaskGroup
@@ -105,10 +105,6 @@ class Agent:
             for task in self._tasks:
                 task.cancel()
 
-    @property
-    def gpus(self) -> tuple[HostGpu, ...]:
-        return tuple(gpu.in_mode(self.offer.mode) for gpu in self._found)
-
     def _say(self, subject: str, text: str) -> None:
         """Log a condition once, and again when it has changed; "" ends it."""
         if text and self._said.get(subject) != text:
@@ -136,15 +132,15 @@ class Agent:
         loop = asyncio.get_running_loop()
         health = {"verb": "nvml"} if loop.time() >= self._health_due else {}
         try:
-            found = host.settled(self._found, host.read(await self._cgpud.ask("capacity", **health)))
+            found = host.settled(self.gpus, host.read(await self._cgpud.ask("capacity", **health)))
         except (KubeError, KeyError, TypeError, ValueError) as error:
             self._say("cgpud's GPUs are not known", str(error))
             return
         self._say("cgpud's GPUs are not known", "")
         if health:
             self._health_due = loop.time() + self.settings.health_s
-        if found != self._found:
-            self._found = found
+        if found != self.gpus:
+            self.gpus = found
             self._changed.set()
 
     def _pod_comes(self) -> None:
@@ -191,7 +187,7 @@ class Agent:
         mode = self.offer.mode
         wanted = [
             plugin
-            for plugin, modes in ((self.memory, host.MEMORY_MODES), (self.core, host.CORE_MODES))
+            for plugin, modes in ((self.memory, host.MEMORY_MODES), (self.core, (host.CORE_MEM,)))
             if mode in modes or plugin.registrations
         ]
         if wanted != self.registrar.plugins:
@@ -216,7 +212,7 @@ class Agent:
         try:
             found = (await self._cgpud.ask("slices"))["slices"]
             alive = {uid for pod in self.cluster.pods_here() for uid in podview.uids(pod)}
-            held = self.offer.remains(self._found, found, alive)
+            held = self.offer.remains(self.gpus, found, alive)
         except (KubeError, KeyError, TypeError) as error:
             self._say("slices of deleted pods are not known", str(error))
             return

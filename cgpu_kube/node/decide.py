@@ -17,11 +17,10 @@ from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MODE_LABEL
 from cgpu_kube.annotations import parse as parse_annotations
 from cgpu_kube.errors import Refused
 from cgpu_kube.node import podview
-from cgpu_kube.node.host import CORE, CORE_MEM, MEMORY_MODES, MPS, SHARE, HostGpu, Offer
+from cgpu_kube.node.host import CORE, CORE_MEM, MEMORY_MODES, SHARE, HostGpu, Offer
 
 Object = dict[str, Any]
 Grant = dict[str, Any]
-MPS_ROOT = "/run/cgpu-mps"  # of the daemons: cgpu-mps@.service
 #: uuid -> devices of aliyun.com/gpu-mem, as the kubelet has counted them.
 Counted = Mapping[str, int]
 
@@ -70,7 +69,7 @@ def by_memory(subject: Subject, pod: Object, offer: Offer, gpus: Sequence[HostGp
             f"{subject} asks for {GPU_MEM}, and this node is in mode {offer.mode or 'default'}; "
             f"label it {MODE_LABEL}=cgpu, or select another node"
         )
-    if mine.core and offer.mode not in (CORE_MEM, MPS):
+    if mine.core and offer.mode != CORE_MEM:
         raise Refused(
             f"{subject} asks for {GPU_CORE}, and this node is in mode {offer.mode}; label it {MODE_LABEL}=core_mem"
         )
@@ -80,20 +79,13 @@ def by_memory(subject: Subject, pod: Object, offer: Offer, gpus: Sequence[HostGp
     slots = [
         {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": _weight(mine, gpu)} for gpu in chosen
     ]
-    grant = {"subject": subject.as_dict(), "variables": _variables(need, mine, offer, chosen), "slots": slots}
-    return {**grant, "mps": _mps(subject, mine, chosen)} if offer.mode == MPS else grant
-
-
-def _mps(subject: Subject, mine: Need, chosen: Sequence[HostGpu]) -> dict[str, Any]:
-    if len(chosen) != 1:
-        raise Refused(f"{subject} is on {len(chosen)} GPUs, and a client of MPS has one")
-    return {"directory": f"{MPS_ROOT}/{chosen[0].uuid}", **({"percent": mine.core} if mine.core else {})}
+    return {"subject": subject.as_dict(), "variables": _variables(need, mine, offer, chosen), "slots": slots}
 
 
 def by_count(subject: Subject, offer: Offer, gpus: Sequence[HostGpu], counted: Counted | None) -> Grant:
     """The same without the pod, which the API server does not give now: the devices that the kubelet has counted are
     the limits of the container, and their GPU is its GPU. Raises Refused."""
-    if not counted or offer.mode not in MEMORY_MODES or offer.mode == MPS:
+    if not counted or offer.mode not in MEMORY_MODES:
         raise Refused(
             f"pod {subject.pod_name} is not known here: the API server does not answer, and the kubelet has counted "
             f"no {GPU_MEM} for container {subject.container}; it is tried again"

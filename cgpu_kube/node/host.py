@@ -19,12 +19,13 @@ SHRINK_MIB, GROW_MIB = 64, 256  # see settled()
 #: The kubelet takes an answer of 4 MiB, and a device is some 60 bytes of it.
 DEVICES_MAX = 60_000
 
-CGPU, CORE_MEM, SHARE, MPS, DRA, NONE = "cgpu", "core_mem", "share", "mps", "dra", ""
+CGPU, CORE_MEM, SHARE, DRA, NONE = "cgpu", "core_mem", "share", "dra", ""
 #: Modes whose resources are ours. `default`, `topology`, `mig` and `disabled` are other plugins'.
-MODES = (CGPU, CORE_MEM, SHARE, MPS, DRA)
+MODES = (CGPU, CORE_MEM, SHARE, DRA)
 FOREIGN = ("default", "topology", "mig", "disabled")
-MEMORY_MODES = (CGPU, CORE_MEM, SHARE, MPS)
-CORE_MODES = (CORE_MEM, MPS)  # a weight; under MPS the percentage of threads
+#: A mode of the vendor's that is refused: docs/decisions/0025.
+MPS = "mps"
+MEMORY_MODES = (CGPU, CORE_MEM, SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,6 @@ class HostGpu:
     policy: int | None = None
     instances: int = 0
     why: str = ""  # the reason for which it takes no slice
-    why_mps: str = ""  # the same for a client of MPS
-
-    def in_mode(self, mode: str) -> HostGpu:
-        """With the reason that counts in this mode."""
-        return replace(self, why=self.why_mps) if mode == MPS else self
 
 
 def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
@@ -60,7 +56,6 @@ def read(reply: Mapping[str, Any]) -> tuple[HostGpu, ...]:
             policy=gpu["policy"],
             instances=int(gpu["instances"]),
             why=str(gpu["why"]),
-            why_mps=str(gpu["why_mps"]),
         )
         for gpu in reply.get("gpus") or ()
         if gpu["known"] or gpu["why"]
@@ -161,7 +156,7 @@ def memory_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
 
 def core_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
     """The devices of aliyun.com/gpu-core.percentage: 100 of each GPU."""
-    if offer.mode not in CORE_MODES:
+    if offer.mode != CORE_MEM:
         return []
     return [(f"{gpu.uuid}{SEPARATOR}core{number}", not gpu.why) for gpu in gpus for number in range(CORE)]
 
@@ -204,6 +199,12 @@ def mode_of(labels: Mapping[str, str] | None) -> str | None:
         return text
     if text in FOREIGN:
         return NONE
+    if text == MPS:
+        raise KubeError(
+            f"label {MODE_LABEL}={MPS} is refused: a client of MPS duplicates objects of its server, and a container "
+            f"has access to its own objects only; label the node {CGPU} or {CORE_MEM} and start "
+            f"nvidia-cuda-mps-control in the container that needs it; the node keeps the mode it has"
+        )
     raise KubeError(
         f"label {MODE_LABEL}={text[:64]} is no mode: it must be one of {', '.join((*MODES, *FOREIGN))}; "
         f"the node keeps the mode it has"

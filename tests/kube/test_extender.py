@@ -209,20 +209,18 @@ def test_below_256_mib() -> None:
     run(test, our_node("n1", gpu(0, 15000), unit="MiB"))
 
 
-@pytest.mark.parametrize("mode", ["share", "mps"])
-def test_one_gpu_for_a_container_where_the_mode_says_so(mode: str) -> None:
+def test_one_gpu_for_a_container_in_mode_share() -> None:
     async def test(cluster: Cluster) -> None:
         two = simple("a", 6, count=2)
         cluster.put(two)
-        why = f"the node's mode is {mode}, where a container has one GPU, and 2 are asked for"
+        why = "the node's mode is share, where a container has one GPU, and 2 are asked for"
         assert await cluster.schedule(two) == why
         compute = pod("b", container("c", 6, 25))
         cluster.put(compute)
-        assert await cluster.schedule(compute) == (
-            "" if mode == "mps" else "6 GiB asked for: GPU 0 offers no % of compute, GPU 1 offers no % of compute"
-        )
+        why = "6 GiB asked for: GPU 0 offers no % of compute, GPU 1 offers no % of compute"
+        assert await cluster.schedule(compute) == why
 
-    run(test, our_node("n1", gpu(0, 15), gpu(1, 79), mode=mode))
+    run(test, our_node("n1", gpu(0, 15), gpu(1, 79), mode="share"))
 
 
 def test_annotations_of_the_pods_author() -> None:

@@ -175,6 +175,10 @@ def test_the_mode_changes_on_a_drained_node_only(world: World, run: Run) -> None
             await eventually(lambda: "is no mode" in world.agent._said.get("mode", ""), "the sentence")
             world.label("cgpu")
             await ready(world)
+            world.label("mps")
+            await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
+            assert "start nvidia-cuda-mps-control in the container that needs it" in world.agent._said["mode"]
+            assert offered(world) == 94, "the mode before"
             world.label(None)
             await asyncio.sleep(0.3)
             assert offered(world) == 94, "a label that is removed changes nothing"
@@ -183,6 +187,21 @@ def test_the_mode_changes_on_a_drained_node_only(world: World, run: Run) -> None
             await world.start_agent()
             await eventually(lambda: offered(world) == 94, "the mode without the API server")
             await world.api.up()
+
+    run(main())
+
+
+def test_a_node_without_a_mode_gets_none_by_the_label_mps(tmp_path: Path, run: Run) -> None:
+    """Also where an earlier version has kept it."""
+
+    async def main() -> None:
+        world = World(tmp_path, mode="mps")
+        kept = tmp_path / "state/mode.json"
+        kept.parent.mkdir(parents=True)
+        kept.write_text('{"mode": "mps"}')
+        async with world.running():
+            await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
+            assert (world.agent.offer.mode, world.agent.memory.devices, world.agent.core.devices) == ("", (), ())
 
     run(main())
 

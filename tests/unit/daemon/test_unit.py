@@ -13,11 +13,9 @@ ROOT = Path(__file__).resolve().parents[3]
 UNIT = "cgpud.service"
 MOUNT = "dev-cgpu.mount"
 KUBE = "cgpu-kube.service"
-MPS = "cgpu-mps@.service"
 EXPOSURE_MAX = 32  # tenths; docs/user/daemon.md has the same figure
 PROGRAMS = (
-    "usr/bin/cgpud", "usr/bin/cgpu-kube", "usr/bin/nvidia-smi", "usr/bin/nvidia-cuda-mps-control", "bin/kill", "bin/sh",
-    "sbin/modprobe",
+    "usr/bin/cgpud", "usr/bin/cgpu-kube", "bin/kill", "bin/sh", "sbin/modprobe",
 )  # fmt: skip
 UNITS = Path("usr/lib/systemd/system")
 NEEDED = (
@@ -36,7 +34,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / UNITS).mkdir(parents=True)
     for name in NEEDED:
         shutil.copy("/" / UNITS / name, tmp_path / UNITS / name)
-    for name in (UNIT, MOUNT, KUBE, MPS):
+    for name in (UNIT, MOUNT, KUBE):
         shutil.copy(ROOT / "systemd" / name, tmp_path / UNITS / name)
     for program in PROGRAMS:
         path = tmp_path / program
@@ -52,7 +50,7 @@ def analyze(root: Path, *words: str, unit: str = UNIT) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("unit", [UNIT, MOUNT, KUBE, "cgpu-mps@GPU-1.service"])
+@pytest.mark.parametrize("unit", [UNIT, MOUNT, KUBE])
 def test_verify_has_nothing_to_say(root: Path, unit: str) -> None:
     done = analyze(root, "verify", "--man=no", unit=unit)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
