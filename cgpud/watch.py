@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: MIT
 """Detects the end of containers by pidfds and cgroup.events; with cgroup v1 by pidfds alone.
 
-Both are level-triggered: a late check loses nothing. inotify's three functions are called through ctypes.
+Both are level-triggered: a late check loses nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import os
 import re
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cgpu_common import cgroup
+from cgpu_common.inotify import IN_DELETE, IN_IGNORED, IN_MODIFY, IN_ONLYDIR, IN_Q_OVERFLOW, Inotify
 from cgpu_common.model import Cgroup, Phase, Process, Record
 from cgpud import oci
 from cgpud.state import Trigger
@@ -25,14 +24,6 @@ Key = tuple[str, int]
 
 GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.ENOTDIR)
 
-IN_MODIFY = 0x00000002
-IN_DELETE = 0x00000200
-IN_Q_OVERFLOW = 0x00004000
-IN_IGNORED = 0x00008000
-IN_ONLYDIR = 0x01000000
-IN_NONBLOCK = os.O_NONBLOCK
-IN_CLOEXEC = os.O_CLOEXEC
-_EVENT = struct.Struct("iIII")
 _NAMESPACES = {"network": "net", "pid": "pid"}  # names of config.json and of /proc/<pid>/ns
 _PID_NAMESPACE = re.compile(r"/proc/([0-9]{1,10})/ns/pid", re.ASCII)
 
@@ -181,41 +172,6 @@ class Facts:
 def _unless_gone(error: OSError) -> None:
     if error.errno not in GONE:
         raise error
-
-
-class Inotify:
-    """One descriptor, many watches."""
-
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self.fd = self._libc.inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1")
-
-    def add(self, path: Path, mask: int) -> int | None:
-        wd = self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
-        return wd if wd >= 0 else None
-
-    def remove(self, wd: int) -> None:
-        self._libc.inotify_rm_watch(self.fd, wd)
-
-    def read(self) -> list[tuple[int, int, str]]:
-        """(wd, mask, name) of every event; the name is that of a directory's entry, or empty."""
-        try:
-            data = os.read(self.fd, 65536)
-        except BlockingIOError:
-            return []
-        out = []
-        offset = 0
-        while offset + _EVENT.size <= len(data):
-            wd, mask, _, length = _EVENT.unpack_from(data, offset)
-            offset += _EVENT.size
-            out.append((wd, mask, os.fsdecode(data[offset : offset + length].rstrip(b"\0"))))
-            offset += length
-        return out
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 def _exit_trigger(record: Record) -> Trigger:

@@ -70,9 +70,9 @@ class Agent:
         self._group: asyncio.TaskGroup
         self._said: dict[str, str] = {}  # subject of a warning -> its text, so that each is logged once
         plugins = settings.kubelet / "device-plugins"
-        self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem")
-        self.core = Plugin(plugins, keys.GPU_CORE, "gpu-core")
         self.registrar = Registrar(plugins, self._log, self.cluster.allocatable, settings.poll_s)
+        self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem", self.registrar.wake)
+        self.core = Plugin(plugins, keys.GPU_CORE, "gpu-core", self.registrar.wake)
         self.claims = Claims(settings.state / "claims", settings.cdi, self._log)
         self.driver = Driver(settings.kubelet, self.claims, self._prepare_claim, self._claim_ended, self._log)
         self._driver_runs = False
@@ -193,6 +193,8 @@ class Agent:
         if wanted != self.registrar.plugins:
             self.registrar.plugins = wanted
             await self.registrar.look()
+        else:
+            self.registrar.wake()  # the node's status may have changed
         await self._apply_driver(mode == host.DRA)
         if self.cluster.nodes.synced.is_set():
             fresh = bool(self.cluster.gone)

@@ -10,19 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cgpu_common.inotify import IN_CREATE, IN_DELETE, IN_MOVED_TO, IN_ONLYDIR, Inotify
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node.host import uuid_of
 from cgpu_kube.node.plugin import KUBELET_SOCKET, Plugin
 from cgpu_kube.node.rpc import call
 from cgpu_kube.node.wire import podresources_pb2 as wire
 
-#: How often the sockets are looked at. A restart is noticed within this time; the bar is 5 s.
+#: How often the sockets are looked at while something is not as it should be, or the directory of the sockets is not
+#: there. Else inotify reports a restart at once; the bar is 5 s.
 POLL_S = 2.0
+SETTLED_POLLS = 5  # the pause while everything is as it should be, in polls
+BURST_S = 0.1  # from an event to the look: a kubelet that starts makes its socket, and then listens on it
 TAKEN_WARN = 2
 TAKEN_WAIT_MAX_S = 60.0
 TAKEN_FORGOTTEN_S = 120.0
-#: Looks for which the node's status may have another amount than the plugin's: the kubelet writes it every 10 s.
-STATUS_LOOKS = 15
+#: Polls for which the node's status may have another amount than the plugin's: the kubelet writes it every 10 s.
+STATUS_POLLS = 15
 
 
 class Registrar:
@@ -34,13 +38,16 @@ class Registrar:
 
     def __init__(self, directory: Path, log: Any, shown: Callable[[str], int | None], poll_s: float = POLL_S) -> None:
         """`shown`: what the API server has as allocatable of a resource; None: not known now."""
+        self._directory = directory
         self._socket = directory / KUBELET_SOCKET
         self._log = log
         self._shown = shown
-        self._differs: dict[str, int] = {}  # looks in a row, by resource
+        self._differs: dict[str, float] = {}  # since when, by resource
         self._poll_s = poll_s
         self._known: dict[str, _Registration] = {}  # by resource
         self._failing: set[str] = set()
+        self._woken = asyncio.Event()
+        self._looking = asyncio.Lock()
         self.plugins: list[Plugin] = []
 
     def _kubelet(self) -> tuple[int, int] | None:
@@ -50,16 +57,43 @@ class Registrar:
             return None
         return found.st_ino, found.st_ctime_ns
 
-    async def run(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(self._poll_s)
+    def wake(self) -> None:
+        """Look soon: something may have changed."""
+        self._woken.set()
 
-    async def look(self) -> None:
-        here = self._kubelet()
-        for plugin in self.plugins:
-            if here is not None and self._is_due(plugin, here):
-                await self._register(plugin, here)
+    async def run(self) -> None:
+        events = Inotify()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(events.fd, lambda: (events.read(), self.wake()))
+        try:
+            while True:
+                # Again each time: the directory may be another one now.
+                is_seen = events.add(self._directory, IN_CREATE | IN_MOVED_TO | IN_DELETE | IN_ONLYDIR) is not None
+                self._woken.clear()
+                is_settled = await self.look()
+                try:
+                    async with asyncio.timeout(self._poll_s * (SETTLED_POLLS if is_seen and is_settled else 1)):
+                        await self._woken.wait()
+                except TimeoutError:
+                    continue
+                await asyncio.sleep(min(BURST_S, self._poll_s))
+        finally:
+            loop.remove_reader(events.fd)
+            events.close()
+
+    async def look(self) -> bool:
+        """Register what has to be. True: every plugin is registered with the kubelet that runs, which follows it."""
+        async with self._looking:
+            here = self._kubelet()
+            for plugin in self.plugins:
+                if here is not None and self._is_due(plugin, here):
+                    await self._register(plugin, here)
+            return all(self._is_settled(plugin, here) for plugin in self.plugins)
+
+    def _is_settled(self, plugin: Plugin, here: tuple[int, int] | None) -> bool:
+        known = self._known.get(plugin.resource)
+        is_registered = known is not None and known.kubelet == here and not known.taken
+        return is_registered and plugin.streams > 0 and plugin.resource not in self._differs
 
     def _is_due(self, plugin: Plugin, here: tuple[int, int]) -> bool:
         known = self._known.get(plugin.resource)
@@ -74,9 +108,11 @@ class Registrar:
 
     def _is_followed(self, plugin: Plugin) -> bool:
         """Does the node's status have what the plugin offers, as far as is known?"""
-        same = self._shown(plugin.resource) in (None, sum(is_healthy for _, is_healthy in plugin.devices))
-        self._differs[plugin.resource] = 0 if same else self._differs.get(plugin.resource, 0) + 1
-        return self._differs[plugin.resource] <= STATUS_LOOKS
+        if self._shown(plugin.resource) in (None, plugin.healthy):
+            self._differs.pop(plugin.resource, None)
+            return True
+        now = time.monotonic()
+        return now <= self._differs.setdefault(plugin.resource, now) + STATUS_POLLS * self._poll_s
 
     async def _register(self, plugin: Plugin, here: tuple[int, int]) -> None:
         known = self._known.get(plugin.resource)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,16 @@ PROMISE = {"ALIYUN_COM_GPU_GRANT": "kube", "NVIDIA_VISIBLE_DEVICES": "none"}
 
 
 class Plugin:
-    """One resource. `devices` may change at any time; the kubelet gets each change at once."""
+    """One resource. `devices` may change at any time; the kubelet gets each change at once. @on_end: a stream ended."""
 
-    def __init__(self, directory: Path, resource: str, name: str) -> None:
+    def __init__(self, directory: Path, resource: str, name: str, on_end: Callable[[], None] = lambda: None) -> None:
         self.resource = resource
         self.devices: tuple[Device, ...] = ()
+        self.healthy = 0  # of the devices
         self.spread = False
         self.registrations = 0
         self.streams = 0  # ListAndWatch calls that are open: one for each registration with a kubelet that runs
+        self._on_end = on_end
         self._kubelet = directory / KUBELET_SOCKET
         self._changed = asyncio.Event()
         methods = {
@@ -42,6 +44,7 @@ class Plugin:
     def offer(self, devices: Sequence[Device]) -> None:
         if tuple(devices) != self.devices:
             self.devices = tuple(devices)
+            self.healthy = sum(is_healthy for _, is_healthy in devices)
             self._changed.set()
             self._changed = asyncio.Event()
 
@@ -84,6 +87,7 @@ class Plugin:
                 await changed.wait()
         finally:
             self.streams -= 1
+            self._on_end()
 
     async def _prefer(self, request: Any) -> Any:
         chosen = [

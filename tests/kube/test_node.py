@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import ctypes
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from structlog.testing import capture_logs
 from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM
+from cgpu_kube.node import rpc
 
 NOW_NS = 1_900_000_000 * 10**9  # later than the fake API server's creation times
 
@@ -218,6 +220,30 @@ def test_it_registers_again_after_the_kubelet(world: World, run: Run) -> None:
                 await ready(world)
 
     run(main())
+
+
+def test_events_and_no_polls_find_the_kubelets_restart(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        world = World(tmp_path, settings={"poll_s": 600.0})
+        async with world.running():
+            await ready(world)
+            for _ in range(3):
+                await world.kubelet.restart()
+                await ready(world)
+            (world.kubelet.directory / "device-plugins/cgpu-gpu-mem.sock").unlink()
+            await ready(world)
+
+    run(main())
+
+
+def test_grpcs_threads_wake_up_late_and_no_others() -> None:
+    def slack_ns() -> int:
+        return ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)  # PR_GET_TIMERSLACK
+
+    before = slack_ns()
+    with rpc._idle_threads():
+        assert slack_ns() == 2_000_000_000
+    assert slack_ns() == before
 
 
 def test_a_lost_socket_is_made_again(world: World, run: Run) -> None:
