@@ -18,7 +18,7 @@ from cgpu_kube.annotations import Remains
 from cgpu_kube.api import Client, Object
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import claims, host, podview
-from cgpu_kube.node.cluster import Cluster
+from cgpu_kube.node.cluster import HELD, REFUSED, Cluster
 from cgpu_kube.node.daemon import Cgpud, DecisionServer
 from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod
 from cgpu_kube.node.dra import Claims, Driver
@@ -203,6 +203,9 @@ class Agent:
             deleted = self._deleted if self._deleted is not None else self.cluster.published_deleted()
             await self.cluster.publish_node(self.offer.annotation(self.gpus, deleted), len(self.gpus) if memory else 0)
             await self._publish_held(fresh)
+            if self.cluster.pods.synced.is_set():  # before, any pod may use the mode
+                refused = self._said.get("mode", "")
+                await self.cluster.publish_condition(REFUSED, bool(refused), refused)
 
     # ---- pods that were deleted before their containers ended ----
 
@@ -240,7 +243,7 @@ class Agent:
             for gpu, units in sorted(of_pod.items())
         ]
         message = f"pods were deleted before their containers ended; {'; '.join(parts)}" if parts else ""
-        await self.cluster.publish_held(fresh or bool(held), message)
+        await self.cluster.publish_condition(HELD, fresh or bool(held), message)
         if fresh or held:
             asyncio.get_running_loop().call_later(DELETED_S, self._changed.set)
 

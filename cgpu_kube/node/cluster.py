@@ -18,7 +18,9 @@ from cgpu_kube.watch import Watcher
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 RESOURCE = "/apis/resource.k8s.io/v1"
-HELD = "GPUMemoryHeld"  # a condition of the node: a scheduler tries its waiting pods again when one changes
+#: Conditions of the node: a scheduler tries its waiting pods again when one changes.
+HELD, REFUSED = "GPUMemoryHeld", "GPUModeRefused"
+REASONS = {HELD: ("NothingHeld", "PodsDeletedByForce"), REFUSED: ("LabelInEffect", "LabelNotInEffect")}  # False, True
 
 
 class Cluster:
@@ -128,16 +130,17 @@ class Cluster:
             body = {"status": {"capacity": number, "allocatable": number}}
             self.nodes.put(await self._api.patch(f"{NODES}/{self.node}/status", body, MERGE))
 
-    async def publish_held(self, held: bool, message: str) -> None:
+    async def publish_condition(self, kind: str, holds: bool, message: str) -> None:
         """The condition, once there has been a reason for it."""
-        status = "True" if held else "False"
+        status = "True" if holds else "False"
         node = self.own_node()
-        if node is None or node["held"] == (status, message) or not (held or node["held"][0]):
+        before = ("", "") if node is None else node["conditions"].get(kind, ("", ""))
+        if node is None or before == (status, message) or not (holds or before[0]):
             return
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        condition = {"type": HELD, "status": status, "message": message, "lastHeartbeatTime": now}
-        condition["reason"] = "PodsDeletedByForce" if held else "NothingHeld"
-        if status != node["held"][0]:
+        condition = {"type": kind, "status": status, "message": message, "lastHeartbeatTime": now}
+        condition["reason"] = REASONS[kind][holds]
+        if status != before[0]:
             condition["lastTransitionTime"] = now
         body = {"status": {"conditions": [condition]}}
         self.nodes.put(await self._api.patch(f"{NODES}/{self.node}/status", body, STRATEGIC))
@@ -193,13 +196,10 @@ def _node(found: Object) -> Object:
             for place in ("capacity", "allocatable")
             if keys.GPU_COUNT in (status.get(place) or {})
         },
-        "held": next(
-            (
-                (str(one.get("status")), str(one.get("message") or ""))
-                for one in status.get("conditions") or []
-                if one.get("type") == HELD
-            ),
-            ("", ""),
-        ),
+        "conditions": {
+            one["type"]: (str(one.get("status")), str(one.get("message") or ""))
+            for one in status.get("conditions") or []
+            if one.get("type") in REASONS
+        },
         "runtime": str((status.get("nodeInfo") or {}).get("containerRuntimeVersion") or ""),
     }

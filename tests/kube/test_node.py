@@ -168,9 +168,12 @@ def test_the_mode_changes_on_a_drained_node_only(world: World, run: Run) -> None
                 in world.agent._said["mode"]
             )
             assert (offered(world), offered(world, GPU_CORE)) == (94, 0)
+            shown = ("True", world.agent._said["mode"])
+            await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
             await world.end(running)
             world.api.remove(PODS, "team", "p")
             await eventually(lambda: offered(world, GPU_CORE) == 200, "core_mem")
+            await eventually(lambda: condition(world, "GPUModeRefused") == ("False", ""), "the label is in effect")
             world.label("default")
             await eventually(lambda: offered(world) == offered(world, GPU_CORE) == 0, "0 of the other mode")
             world.label("nonsense")
@@ -180,6 +183,8 @@ def test_the_mode_changes_on_a_drained_node_only(world: World, run: Run) -> None
             world.label("mps")
             await eventually(lambda: "=mps is refused" in world.agent._said.get("mode", ""), "the sentence")
             assert "start nvidia-cuda-mps-control in the container that needs it" in world.agent._said["mode"]
+            shown = ("True", world.agent._said["mode"])
+            await eventually(lambda: condition(world, "GPUModeRefused") == shown, "the condition")
             assert offered(world) == 94, "the mode before"
             world.label(None)
             await asyncio.sleep(0.3)
@@ -739,9 +744,9 @@ def remains(world: World) -> dict[str, dict[int, int]] | None:
     return {one.pod: dict(one.units) for one in found.deleted.values()} if found else None
 
 
-def condition(world: World) -> tuple[str, str] | None:
+def condition(world: World, kind: str = "GPUMemoryHeld") -> tuple[str, str] | None:
     node = world.api.get(NODES, "", NODE) or {}
-    found = [one for one in node["status"].get("conditions", []) if one["type"] == "GPUMemoryHeld"]
+    found = [one for one in node["status"].get("conditions", []) if one["type"] == kind]
     return (found[0]["status"], found[0]["message"]) if found else None
 
 
