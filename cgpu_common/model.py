@@ -163,6 +163,7 @@ class SlotRequest:
     mib: int
     weight: int = 1
     highprio: bool = False
+    ceiling: int | None = None  # None = not given
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,7 @@ class Request:
     total: int  # ALIYUN_COM_GPU_MEM_DEV
     weight: int | None = None  # None = not given
     highprio: bool = False
+    ceiling: int | None = None  # None = not given; at least the weight
     native: Devices | None = None  # an explicit NVIDIA_VISIBLE_DEVICES in addition
     exact: tuple[SlotRequest, ...] = ()  # of a grant; then one for each of `devices`, and nothing else counts
 

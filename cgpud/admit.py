@@ -8,6 +8,7 @@ that hold the memory or weight. The kernel's sums decide; the list of containers
            containers leave of the GPU; the kernel's own bound is overcommit times the card's memory
   number   at most max_inst containers on a GPU
   caps     the maximum for one container in [container] of cgpu.toml; a larger request is refused, never reduced
+  ceiling  under policy burst only: a bound that the policy would ignore is refused
   weight   no weight left: weight 0 and a warning (documented; such a container does not run until an administrator
            writes its weight, except under policy 5); less weight left than requested: refused
 
@@ -24,7 +25,7 @@ from cgpu_common.errors import KernelRefused, Refused
 from cgpu_common.kernel_abi import MAX_INST_MAX
 from cgpu_common.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
 from cgpu_common.settings import Caps
-from cgpud.env import CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
+from cgpud.env import CEILING, CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
 from cgpud.limits import limit_mib
 
 
@@ -204,10 +205,20 @@ def _grant_weight(gpu: Gpu, requested: int, containers: Sequence[Container] | No
     )
 
 
-def _ceiling(gpu: Gpu, weight: int, caps: Caps) -> int:
-    """The configured ceiling, at least the weight. One of max_inst or more limits nothing."""
-    ceiling = max(caps.ceiling, weight) if caps.ceiling else 0
-    return ceiling if ceiling < gpu.max_inst else 0
+def _ceiling(request: Request, place: int, gpu: Gpu, weight: int, caps: Caps) -> int:
+    """The requested ceiling, else the configured one, at least the weight. One of max_inst or more limits nothing."""
+    requested = request.exact[place].ceiling if request.exact else request.ceiling
+    most = max(caps.ceiling, weight) if caps.ceiling else gpu.max_inst
+    if requested is None:
+        return most if most < gpu.max_inst else 0
+    source = request.devices.source if request.exact else f"{CEILING}={requested}"
+    if requested > gpu.max_inst:
+        raise Refused(f"{source} asks for ceiling {requested}, more than max_inst={gpu.max_inst} of GPU {gpu.number}")
+    if requested > most:
+        raise Refused(f"{source} asks for ceiling {requested}, and {most} is allowed: {caps.source('ceiling')}")
+    if gpu.kernel and (why := effect.of_ceiling(gpu.kernel.policy)):
+        raise Refused(f"{source} asks for ceiling {requested} of GPU {gpu.number}, and {why}")
+    return requested if requested < gpu.max_inst else 0
 
 
 def _without_effect(request: Request, gpu: Gpu) -> list[str]:
@@ -258,13 +269,14 @@ def admit(
         _check_memory(gpu, size, containers)
         hints += _without_effect(request, gpu)
         highprio = exact.highprio if exact else request.highprio
-        slots.append(SlotWant(gpu.index, gpu.nv_minor, size * MIB, weight, highprio, _ceiling(gpu, weight, caps)))
+        ceiling = _ceiling(request, place, gpu, weight, caps)
+        slots.append(SlotWant(gpu.index, gpu.nv_minor, size * MIB, weight, highprio, ceiling))
     return Plan(tuple(slots), tuple(warnings), tuple(hints))
 
 
 def join(request: Request, gpus: Sequence[Gpu], container: Container) -> Plan:
     """The slots of a slice that exists, for one more container of its claim. Raises Refused if the grant describes
-    another slice. Its weight and priority may have been changed by an administrator."""
+    another slice. Its weight, priority and ceiling may have been changed by an administrator."""
     chosen = choose(request.devices, gpus)
     wanted = {gpu.index: _size_mib(request, place, gpu) * MIB for place, gpu in enumerate(chosen)}
     if wanted != {slot.gpu: slot.limit for slot in container.slots}:
@@ -296,7 +308,7 @@ def check_grant(plan: Plan, container: Container) -> None:
         if slot.highprio != want.highprio:
             raise Refused(f"cgpu_km created a slot on GPU {want.gpu} with another priority than requested")
         if slot.ceiling != want.ceiling:
-            raise Refused(f"cgpu_km created a slot on GPU {want.gpu} without the configured ceiling")
+            raise Refused(f"cgpu_km created a slot on GPU {want.gpu} with another ceiling than requested or configured")
         if slot.weight != want.weight:
             raise KernelRefused(
                 errno.ENOSPC,

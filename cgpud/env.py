@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """PURE: the environment of a container -> its request.
 
-The variables, their order and their values are those of the published interface. Where its description is incomplete,
-an unclear value refuses the start with a sentence.
+The variables, their order and their values are those of the published interface; CEILING is ours. Where the
+interface's description is incomplete, an unclear value refuses the start with a sentence.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 HIGHPRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
+CEILING = "ALIYUN_COM_GPU_SCHD_CEILING"
 
 #: Set by an orchestrator whose grant comes when the container starts: no other variable counts, see granted.py.
 PROMISE = "ALIYUN_COM_GPU_GRANT"
 
 PREFIX = "ALIYUN_COM_GPU_"
-KNOWN = (DEV, CONTAINER, VISIBLE, INDEX, WEIGHT, HIGHPRIO)
+KNOWN = (DEV, CONTAINER, VISIBLE, INDEX, WEIGHT, HIGHPRIO, CEILING)
 #: Alibaba's GPU share scheduler and its device plugin set these for themselves.
 OF_SCHEDULERS = frozenset(PREFIX + name for name in ("MEM_POD", "MEM_UNIT", "MEM_ASSIGNED", "MEM_ASSUME_TIME", "GRANT"))
 UNKNOWN_MAX = 4  # named in one warning
@@ -175,6 +176,10 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
     highprio = False
     if _bare(ours.get(HIGHPRIO, "")):
         highprio = _number(HIGHPRIO, _bare(ours[HIGHPRIO]), 0, 1, "a number") == 1
+    ceiling = None
+    if _bare(ours.get(CEILING, "")):
+        what = "a whole number of slices, not below the weight,"
+        ceiling = _number(CEILING, _bare(ours[CEILING]), weight or 1, MAX_INST_BURST_MAX, what)
 
     requested = f"{CONTAINER} asks for memory" if sizes else f"{VISIBLE} asks for a slice"
     for name in (VISIBLE, INDEX):
@@ -184,8 +189,8 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
         if value.lower() in ("none", "void"):
             raise Refused(f"{name}={value} names no GPU; remove it or set {DISABLE}=true")
         devices = parse_devices(name, value)
-        return Request(devices, sizes, total, weight, highprio, native=_explicit_nvidia(env, requested))
+        return Request(devices, sizes, total, weight, highprio, ceiling, _explicit_nvidia(env, requested))
     nvidia = _explicit_nvidia(env, requested)
     if nvidia is not None:
-        return Request(nvidia, sizes, total, weight, highprio)
-    return Request(Devices("every GPU", all=True), sizes, total, weight, highprio)
+        return Request(nvidia, sizes, total, weight, highprio, ceiling)
+    return Request(Devices("every GPU", all=True), sizes, total, weight, highprio, ceiling)

@@ -37,7 +37,7 @@ GRANTS_MAX = 4096
 MIB_MAX = 1 << 30  # a petabyte: only a bound
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z", re.ASCII)
 _CLAIM = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
-_GRANTED = frozenset({env.DEV, env.CONTAINER, env.VISIBLE, env.INDEX, env.WEIGHT, env.HIGHPRIO})
+_GRANTED = frozenset({env.DEV, env.CONTAINER, env.VISIBLE, env.INDEX, env.WEIGHT, env.HIGHPRIO, env.CEILING})
 
 
 class Subject(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -74,6 +74,7 @@ class GrantSlot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     memory_mib: int
     weight: int = 1
     highprio: bool = False
+    ceiling: int | None = None
 
     def check(self) -> None:
         if not _UUID.match(self.gpu):
@@ -82,6 +83,11 @@ class GrantSlot(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
             raise Refused(f"a slot of a grant has 1 to {MIB_MAX} MiB, not {self.memory_mib}")
         if not 0 < self.weight <= MAX_INST_BURST_MAX:
             raise Refused(f"a slot of a grant has a weight from 1 to {MAX_INST_BURST_MAX}, not {self.weight}")
+        if self.ceiling is not None and not self.weight <= self.ceiling <= MAX_INST_BURST_MAX:
+            raise Refused(
+                f"a slot of a grant has a ceiling from its weight, {self.weight}, to {MAX_INST_BURST_MAX}, or none, "
+                f"not {self.ceiling}"
+            )
 
 
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -130,7 +136,9 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
             Devices(f"the grant for {self.subject}", items=tuple(slot.gpu for slot in self.slots)),
             (),
             0,
-            exact=tuple(SlotRequest(slot.gpu, slot.memory_mib, slot.weight, slot.highprio) for slot in self.slots),
+            exact=tuple(
+                SlotRequest(slot.gpu, slot.memory_mib, slot.weight, slot.highprio, slot.ceiling) for slot in self.slots
+            ),
         )
 
 

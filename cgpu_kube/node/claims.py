@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cgpu_common import effect
+from cgpu_common.kernel_abi import MAX_INST_BURST_MAX
 from cgpu_common.tree import POLICIES
 from cgpu_kube import quantity
 from cgpu_kube.errors import BadQuantity, KubeError, Refused
@@ -42,6 +44,7 @@ class ClaimSlot:
     memory_mib: int
     weight: int = 1
     highprio: bool = False
+    ceiling: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,8 @@ def _slot(name: str, result: Object, gpu: HostGpu, config: Mapping[str, Any]) ->
             f"claim {name} needs policy {policy}, and GPU {gpu.index} has {POLICIES[gpu.policy]}, which its node's "
             f"administrator sets for all its slices"
         )
+    ceiling = config.get("ceiling")
+    _check_ceiling(name, gpu, ceiling, weight)
     return ClaimSlot(
         # A request with alternatives is written request/alternative; pods name the request.
         request=str(result.get("request")).partition("/")[0],
@@ -142,12 +147,27 @@ def _slot(name: str, result: Object, gpu: HostGpu, config: Mapping[str, Any]) ->
         memory_mib=memory_mib,
         weight=weight,
         highprio=config.get("priority") == "high",
+        ceiling=ceiling,
     )
 
 
+def _check_ceiling(name: str, gpu: HostGpu, ceiling: int | None, weight: int) -> None:
+    if ceiling is None:
+        return
+    if not weight <= ceiling <= gpu.max_inst:
+        raise Refused(
+            f"claim {name} has ceiling {ceiling} of GPU {gpu.index}; it must be from its weight, {weight}, to "
+            f"{gpu.max_inst}"
+        )
+    if gpu.policy is not None and (why := effect.of_ceiling(gpu.policy)):
+        raise Refused(f"claim {name} has ceiling {ceiling} of GPU {gpu.index}, and {why}")
+
+
 def _config(name: str, entries: Iterable[Object], request: str) -> Mapping[str, Any]:
-    """The opaque parameters that count for a request: those of the class first, then those of the claim."""
+    """The opaque parameters that count for a request: those of the class first, then those of the claim, which its
+    author writes: it lowers the ceiling of the class only."""
     out: dict[str, Any] = {}
+    most = MAX_INST_BURST_MAX
     ordered = sorted(entries, key=lambda one: one.get("source") != "FromClass")
     for entry in ordered:
         opaque = entry.get("opaque") or {}
@@ -155,7 +175,12 @@ def _config(name: str, entries: Iterable[Object], request: str) -> Mapping[str, 
         names = {request, request.partition("/")[0]}
         if opaque.get("driver") != DRIVER or (requests and not names & set(requests)):
             continue
-        out |= _parameters(name, opaque.get("parameters"))
+        given = _parameters(name, opaque.get("parameters"))
+        if entry.get("source") == "FromClass":
+            most = given.get("ceiling", most)
+        elif given.get("ceiling", 0) > most:
+            raise Refused(f"claim {name} has ceiling {given['ceiling']}, and its class allows {most}")
+        out |= given
     return out
 
 
@@ -164,12 +189,15 @@ def _parameters(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict) or (given.get("apiVersion"), given.get("kind")) != (CONFIG_VERSION, CONFIG_KIND):
         raise Refused(f"{head} must have apiVersion {CONFIG_VERSION} and kind {CONFIG_KIND}")
     values = {key: value for key, value in given.items() if key not in ("apiVersion", "kind", "metadata")}
-    allowed = {"priority": ("normal", "high"), "policy": POLICIES}
+    words = {"priority": ("normal", "high"), "policy": POLICIES}
     for key, value in values.items():
-        if key not in allowed:
-            raise Refused(f"{head} have no {str(key)[:64]}; there are {' and '.join(allowed)}")
-        if value not in allowed[key]:
-            raise Refused(f"{head}: {key} must be one of {', '.join(allowed[key])}, not {str(value)[:64]}")
+        if key == "ceiling":
+            if type(value) is not int or not 1 <= value <= MAX_INST_BURST_MAX:
+                raise Refused(f"{head}: {key} must be a number from 1 to {MAX_INST_BURST_MAX}, not {value!r:.64}")
+        elif key not in words:
+            raise Refused(f"{head} have no {str(key)[:64]}; there are {', '.join(words)} and ceiling")
+        elif value not in words[key]:
+            raise Refused(f"{head}: {key} must be one of {', '.join(words[key])}, not {str(value)[:64]}")
     return values
 
 
@@ -227,6 +255,7 @@ def by_claim(subject: Subject, pod: Object, claims: Iterable[Claim]) -> Grant | 
 def grant(subject: Subject, claim: Claim) -> Grant:
     slots = [
         {"gpu": slot.gpu, "memory_mib": slot.memory_mib, "weight": slot.weight, "highprio": slot.highprio}
+        | ({"ceiling": slot.ceiling} if slot.ceiling is not None else {})
         for slot in claim.slots
     ]
     return {"subject": subject.as_dict(), "variables": {}, "slots": slots, "claim": claim.slice}

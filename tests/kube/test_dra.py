@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -389,7 +390,7 @@ CONFIGS = [
     ([opaque({**HEAD, "policy": "weighted"})], False, "needs policy weighted, and GPU 0 has native"),
     ([opaque({**HEAD, "policy": "x"})], False, "policy must be one of"),
     ([opaque({**HEAD, "priority": ["high"]})], False, "priority must be one of"),
-    ([opaque({**HEAD, "memory": "6Gi"})], False, "have no memory; there are priority and policy"),
+    ([opaque({**HEAD, "memory": "6Gi"})], False, "have no memory; there are priority, policy and ceiling"),
     ([opaque({"kind": "SliceConfig"})], False, "must have apiVersion cgpu.io/v1"),
     ([opaque("high")], False, "must have apiVersion"),
     ([{"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}], False, ""),
@@ -437,6 +438,73 @@ def test_runtimes(version: str, good: bool) -> None:
     else:
         with pytest.raises(Refused, match=r"needs containerd 1\.7"):
             claims.check_runtime(version)
+
+
+CEILING = {**HEAD, "ceiling": 30}
+CEILINGS = [
+    ([], None, ""),
+    ([opaque(CEILING)], 30, ""),
+    ([opaque(CEILING, requests=["other"])], None, ""),
+    ([opaque(CEILING, "FromClass")], 30, ""),
+    ([opaque({**HEAD, "ceiling": 20}), opaque(CEILING, "FromClass")], 20, ""),
+    ([opaque({**HEAD, "priority": "high"}), opaque(CEILING, "FromClass")], 30, ""),
+    ([opaque({**HEAD, "ceiling": 31}), opaque(CEILING, "FromClass")], 0, "has ceiling 31, and its class allows 30"),
+    ([opaque({**HEAD, "ceiling": 5})], 5, ""),
+    ([opaque({**HEAD, "ceiling": 4})], 0, "claim .* has ceiling 4 of GPU 0; it must be from its weight, 5, to 50"),
+    ([opaque({**HEAD, "ceiling": 51})], 0, "claim .* has ceiling 51 of GPU 0; it must be from its weight, 5, to 50"),
+    ([opaque({**HEAD, "ceiling": 0})], 0, "ceiling must be a number from 1 to 100, not 0"),
+    ([opaque({**HEAD, "ceiling": 101})], 0, "ceiling must be a number from 1 to 100, not 101"),
+    ([opaque({**HEAD, "ceiling": "30"})], 0, "ceiling must be a number from 1 to 100, not '30'"),
+    ([opaque({**HEAD, "ceiling": True})], 0, "ceiling must be a number from 1 to 100, not True"),
+    ([opaque({**HEAD, "ceiling": None})], 0, "ceiling must be a number from 1 to 100, not None"),
+]
+
+
+@pytest.mark.parametrize(("config", "ceiling", "why"), CEILINGS, ids=str)
+def test_the_ceiling_of_a_claim(config: list[dict[str, Any]], ceiling: int | None, why: str) -> None:
+    """The recorded claim has weight 5."""
+    found = recorded("claim-allocated")
+    found["status"]["allocation"]["devices"]["config"] = config
+
+    def prepared(policy: int | None) -> claims.ClaimSlot:
+        gpu = HostGpu(0, "GPU-a", 15109, 15109, max_inst=50, policy=policy)
+        (slot,) = claims.prepare(found, found["metadata"]["uid"], "n1", "dra", [gpu]).slots
+        return slot
+
+    if why:
+        with pytest.raises(Refused, match=why):
+            prepared(6)
+        return
+    assert prepared(6).ceiling == ceiling == prepared(None).ceiling
+    if ceiling is not None:
+        with pytest.raises(Refused, match=rf"ceiling {ceiling} of GPU 0, and policy 5 \(native\) ignores ceilings"):
+            prepared(5)
+
+
+def test_a_claim_has_its_ceiling_whatever_the_container_sets(tmp_path: Path, run: Run) -> None:
+    world = World(tmp_path, mode="dra")
+    world.link.inventory = tuple(replace(gpu, policy=6, max_inst=100, free_weight=100) for gpu in world.link.inventory)
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world, config=[opaque(CEILING)])
+            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            pod = pod_with(world, "p", "c")
+            for _ in range(2):  # the second time from the files, as after a reboot
+                reply = await started(world, pod, prepared)
+                assert reply["ok"], reply
+                (slot,) = world.link.containers[f"claim-{named[2]}"].slots
+                assert (slot.weight, slot.ceiling) == (5, 30)
+                await world.end(reply["id"])
+                await world.stop_agent()
+                await world.start_agent()
+                await ready(world)
+            bad = claim(world, "bad", config=[opaque({**HEAD, "ceiling": 4})])
+            answer = (await world.kubelet.prepare(DRIVER, bad))[bad[2]]
+            assert "has ceiling 4 of GPU 0; it must be from its weight, 5, to 100" in answer.error
+
+    run(main())
 
 
 # ---- modes ----

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_common.errors import KernelRefused, Refused
-from cgpu_common.model import MIB, Container, Devices, Gpu, Plan, Request, Slot, SlotWant
+from cgpu_common.kernel_abi import Policy
+from cgpu_common.model import MIB, Container, Devices, Gpu, KernelGpu, Plan, Request, Slot, SlotRequest, SlotWant
 from cgpu_common.settings import Caps
 from cgpud.admit import NeedsContainerList, admit, check_grant
 from cgpud.env import VISIBLE
@@ -268,6 +269,54 @@ def test_the_configured_ceiling_is_at_least_the_weight(ceiling: int | None, weig
     """One of max_inst, 20 here, limits nothing."""
     (slot,) = admit(Request(ALL, (6,), 15, weight=weight), [gpu()], [], caps(ceiling=ceiling)).slots
     assert (slot.weight, slot.ceiling) == (weight, made)
+
+
+def burst(number: int = 0, max_inst: int = 100) -> Gpu:
+    kernel = KernelGpu(number, "", "", number, 15109 * MIB, policy=Policy.BURST)
+    return gpu(number, max_inst=max_inst, free_weight=max_inst, kernel=kernel)
+
+
+@pytest.mark.parametrize(
+    ("limit", "weight", "ceiling", "made"),
+    [(None, 1, 30, 30), (40, 1, 30, 30), (40, 1, 40, 40), (40, 50, 50, 50), (None, 1, 100, 0), (40, 1, None, 40)],
+)
+def test_a_requested_ceiling_is_at_most_the_configured_one(
+    limit: int | None, weight: int, ceiling: int | None, made: int
+) -> None:
+    """Or the weight, if that is larger."""
+    exact = (SlotRequest("GPU-00aa-0000", 6043, weight, False, ceiling),)
+    for request in (
+        Request(ALL, (6,), 15, weight=weight, ceiling=ceiling),
+        Request(Devices("the grant", items=(0,)), (), 0, exact=exact),
+    ):
+        (slot,) = admit(request, [burst()], [], caps(ceiling=limit)).slots
+        assert (slot.weight, slot.ceiling) == (weight, made)
+
+
+def test_each_gpu_of_a_grant_has_its_own_ceiling() -> None:
+    exact = (SlotRequest("GPU-00aa-0000", 100, ceiling=30), SlotRequest("GPU-11aa-0000", 100))
+    request = Request(Devices("the grant", items=(0, 1)), (), 0, exact=exact)
+    assert [slot.ceiling for slot in admit(request, [burst(0), burst(1)], []).slots] == [30, 0]
+
+
+CEILINGS = [
+    (burst(max_inst=20), caps(), "asks for ceiling 30, more than max_inst=20 of GPU 0"),
+    (burst(), caps(ceiling=25), f"asks for ceiling 30, and 25 is allowed: ceiling = 25 in [container] of {TABLE}"),
+    (
+        replace(burst(), kernel=KernelGpu(0, "", "", 0, 15109 * MIB, policy=Policy.WEIGHTED)),
+        caps(),
+        "asks for ceiling 30 of GPU 0, and policy 2 (weighted) ignores ceilings: only burst has them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("gpu_", "limits", "text"), CEILINGS, ids=[row[2] for row in CEILINGS])
+def test_a_ceiling_that_cannot_be_is_refused_with_its_source(gpu_: Gpu, limits: Caps, text: str) -> None:
+    by_variable = Request(ALL, (6,), 15, ceiling=30)
+    assert sentence(by_variable, [gpu_], [], limits) == f"ALIYUN_COM_GPU_SCHD_CEILING=30 {text}"
+    exact = (SlotRequest("GPU-00aa-0000", 6043, ceiling=30),)
+    by_grant = Request(Devices("the grant for a/b/c", items=(0,)), (), 0, exact=exact)
+    assert sentence(by_grant, [gpu_], [], limits) == f"the grant for a/b/c {text}"
 
 
 def test_check_grant() -> None:

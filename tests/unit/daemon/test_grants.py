@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from fakes import VARIABLES, Node, Run
 
 from cgpu_common.config import Config, merge
 from cgpu_common.errors import Refused
+from cgpu_common.kernel_abi import Policy
 from cgpu_common.model import MIB, NotSliced
 from cgpu_common.settings import Caps, GpuSettings
 from cgpud.admit import check_disable
@@ -104,6 +106,7 @@ TENANT = [
     ("ALIYUN_COM_GPU_MEM_CONTAINER=0",),
     ("ALIYUN_COM_GPU_MEM_CONTAINER=15", "ALIYUN_COM_GPU_MEM_DEV=15"),
     ("ALIYUN_COM_GPU_SCHD_WEIGHT=20", "ALIYUN_COM_GPU_HIGH_PRIO=1"),
+    ("ALIYUN_COM_GPU_SCHD_CEILING=100",),
     ("NVIDIA_VISIBLE_DEVICES=0", "ALIYUN_COM_GPU_VISIBLE_DEVICES=0"),
     ("ALIYUN_COM_GPU_MEM_CONTAINER=nonsense",),
     (),
@@ -208,6 +211,77 @@ def test_a_grant_that_gives_nothing_any_more(node: Node, run: Run) -> None:
     run(main())
 
 
+def burst_link(policy: int = Policy.BURST) -> FakeLink:
+    return FakeLink([replace(gpu, policy=policy, max_inst=100, free_weight=100) for gpu in example_gpus(2)])
+
+
+BY_SLOT = {"gpu": example_gpus(2)[1].uuid, "memory_mib": 6043, "weight": 10, "ceiling": 30}
+CEILING_GRANTS = [
+    {"variables": {**SIX, "ALIYUN_COM_GPU_SCHD_WEIGHT": "10", "ALIYUN_COM_GPU_SCHD_CEILING": "30"}},
+    {"variables": SIX, "slots": [BY_SLOT]},
+]
+
+
+@pytest.mark.parametrize(
+    "env", [(), ("ALIYUN_COM_GPU_SCHD_CEILING=100",), ("ALIYUN_COM_GPU_SCHD_CEILING=x", "CGPU_DISABLE=1")], ids=str
+)
+@pytest.mark.parametrize("given", CEILING_GRANTS, ids=["variables", "slots"])
+def test_the_ceiling_of_a_grant_is_out_of_the_tenants_reach(
+    node: Node, run: Run, given: dict[str, Any], env: tuple[str, ...]
+) -> None:
+    async def main() -> None:
+        node.link = burst_link()
+        async with node.running():
+            assert await node.ask(op="grant", grant={"subject": POD, **given}) == {"ok": True}
+        async with node.running():  # read from its file
+            for _ in range(2):
+                bundle = annotate(node, ID, env)
+                assert (await node.ask(op="prepare", id=ID, bundle=bundle))["action"] == "edited"
+                (slot,) = node.link.containers[ID].slots
+                assert (slot.gpu, slot.weight, slot.ceiling) == (1, 10, 30)
+                spec = json.loads((Path(bundle) / "config.json").read_text())
+                shown = [one for one in spec["process"]["env"] if one.startswith("ALIYUN_COM_GPU_SCHD_CEILING")]
+                assert shown == [f"{name}={text}" for name, text in given["variables"].items() if "CEILING" in name]
+                await node.ask(op="release", id=ID, cookie=node.cookie(ID))
+
+    run(main())
+
+
+@pytest.mark.parametrize("given", CEILING_GRANTS, ids=["variables", "slots"])
+def test_a_grant_of_a_ceiling_needs_the_policy_that_has_one(node: Node, run: Run, given: dict[str, Any]) -> None:
+    async def main() -> None:
+        node.link = burst_link(Policy.WEIGHTED)
+        async with node.running():
+            assert (await node.ask(op="grant", grant={"subject": POD, **given}))["ok"]
+            bundle = annotate(node, ID, ())
+            before = (Path(bundle) / "config.json").read_bytes()
+            error = (await node.ask(op="prepare", id=ID, bundle=bundle))["error"]
+            assert error.endswith(
+                "asks for ceiling 30 of GPU 1, and policy 2 (weighted) ignores ceilings: only burst has them"
+            )
+            assert not node.link.containers and (Path(bundle) / "config.json").read_bytes() == before
+
+    run(main())
+
+
+@pytest.mark.parametrize("asked", ["30", "100"])
+def test_a_container_lowers_the_configured_ceiling_only(node: Node, run: Run, asked: str) -> None:
+    async def main() -> None:
+        node.link = burst_link()
+        node.config = Config(container=Caps(ceiling=50, files={"ceiling": "/f"}))
+        async with node.running():
+            reply = await node.prepare(ID, (*VARIABLES, f"ALIYUN_COM_GPU_SCHD_CEILING={asked}"))
+            if asked == "30":
+                assert [slot.ceiling for slot in node.link.containers[ID].slots] == [30, 30] and "warning" not in reply
+            else:
+                assert reply["error"] == (
+                    "ALIYUN_COM_GPU_SCHD_CEILING=100 asks for ceiling 100, and 50 is allowed: ceiling = 50 in "
+                    "[container] of /f"
+                )
+
+    run(main())
+
+
 BAD = [
     (None, "not a grant"),
     ({}, "not a grant"),
@@ -222,6 +296,21 @@ BAD = [
     ({"subject": {"id": "x"}, "variables": {**SIX, "CGPU_DISABLE": "1"}}, "not CGPU_DISABLE"),
     ({"subject": {"id": "x"}, "variables": {**SIX, "ALIYUN_COM_GPU_SCHD_WEIGHT": "no"}}, "is not allowed: it must be"),
     ({"subject": {"id": "x"}, "variables": {**SIX, "ALIYUN_COM_GPU_MEM_DEV": 15}}, "not a grant"),
+    (
+        {"subject": {"id": "x"}, "variables": {**SIX, "ALIYUN_COM_GPU_SCHD_CEILING": "0"}},
+        "SCHD_CEILING=0 is not allowed: it must be a whole number of slices, not below the weight, from 1 to 100",
+    ),
+    *(
+        ({"subject": {"id": "x"}, "variables": {}, "slots": [{**BY_SLOT, "ceiling": bad}]}, why)
+        for bad, why in (
+            (0, "a slot of a grant has a ceiling from its weight, 10, to 100, or none, not 0"),
+            (9, "from its weight, 10, to 100, or none, not 9"),
+            (101, "not 101"),
+            (-1, "not -1"),
+            ("30", "not a grant"),
+            (True, "not a grant"),
+        )
+    ),
 ]
 
 

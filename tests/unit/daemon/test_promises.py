@@ -133,6 +133,7 @@ BAD = [
     ({"slots": [{"gpu": GPU[0], "memory_mib": 0}]}, "1 to"),
     ({"slots": [{"gpu": GPU[0], "memory_mib": 1, "weight": 0}]}, "weight"),
     ({"slots": [{"gpu": GPU[0], "memory_mib": 1}] * 2}, "another GPU"),
+    ({"slots": [{"gpu": GPU[0], "memory_mib": 1, "weight": 5, "ceiling": 4}]}, "a ceiling from its weight, 5, to 100"),
     ({"slots": [], "claim": "x"}, "needs slots"),
     ({"claim": "a b"}, "letters"),
     ({"whole": GPU[0]}, "has no slots"),
