@@ -94,6 +94,11 @@ SLOT_FIGURES = (
         _stat("wait_ns", NS),
     ),
     Figure(
+        "cgpu_container_throttled_seconds_total",
+        "The part of the wait in which the container's ceiling was used up.",
+        _stat("throttled_ns", NS),
+    ),
+    Figure(
         "cgpu_container_unsure_seconds_total",
         "Time in which it is not known whether the container ran: the last control call had failed.",
         _stat("unsure_ns", NS),
@@ -133,7 +138,8 @@ POD_FIGURES = tuple(
     for figure in SLOT_FIGURES
     if figure.name.removeprefix("cgpu_container_")
     in {
-        *("gpu_seconds_total", "wait_seconds_total", "refused_allocations_total", "weight", "opened"),
+        *("gpu_seconds_total", "wait_seconds_total", "throttled_seconds_total"),
+        *("refused_allocations_total", "weight", "opened"),
         *("memory_limit_bytes", "memory_used_bytes", "memory_peak_bytes"),
     }
 )

@@ -42,6 +42,14 @@ def _processes(slot: Slot, comm: Mapping[int, str]) -> str:
     return ", ".join(words) or "none"
 
 
+def _throttled(slot: Slot) -> list[str]:
+    ran, waited, part = (slot.stat.get(name, 0) for name in ("gpu_ns", "wait_ns", "throttled_ns"))
+    if not (slot.ceiling or part):
+        return []
+    of_both = 100 * part / (ran + waited) if ran + waited else None
+    return [f"  Throttled by its ceiling: {percent(of_both)} of that time"]
+
+
 def _slot_lines(one: Inspected, gpu: Gpu, slot: Slot) -> list[str]:
     stat = slot.stat
     minor = dict(one.container.gpus).get(gpu.index, "?")
@@ -57,6 +65,7 @@ def _slot_lines(one: Inspected, gpu: Gpu, slot: Slot) -> list[str]:
         f"  Node      {one.container.major}:{minor} as /dev/nvidia{gpu.minor}",
         f"  Memory    {memory}, refused allocations: {stat.get('refused_allocs', 0)}",
         f"  Compute   {weight}: {allowed} allowed, {got} got since it opened the GPU",
+        *_throttled(slot),
         f"  Turns     {turns}, overruns: {overruns}, refused calls: {refused}",
         f"  Processes {_processes(slot, one.comm)}",
     ]

@@ -213,6 +213,7 @@ def _container_json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
         "namespace": names.namespace or None,
         "share_got_10s_pct": rounded(rates.got_10s_pct),
         "throttled_pct": rounded(rates.throttled_pct),
+        "throttled_by_ceiling_pct": rounded(rates.throttled_by_ceiling_pct),
         "wait_per_turn_us": rounded(rates.wait_per_turn_us),
         "wait_p99_us": rounded(rates.wait_p99_us),
         "wait_p99_10s_us": rounded(rates.wait_p99_10s_us),

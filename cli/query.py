@@ -76,6 +76,10 @@ CONTAINER_FIELDS: Mapping[str, Field] = {
         "time out of turn, of the time with the GPU open", lambda view, gpu, slot: view.rates_of(slot).throttled_pct,
         "%", 1,
     ),
+    "throttled.ceiling": Field(
+        "the part of it in which its ceiling was used up",
+        lambda view, gpu, slot: view.rates_of(slot).throttled_by_ceiling_pct, "%", 1,
+    ),
     "wait": Field("mean time out of turn before a turn", lambda view, gpu, slot: view.rates_of(slot).wait_per_turn_us,
                   "us"),
     "wait.p99": Field("99 of 100 waits for a turn were shorter, over the sample",

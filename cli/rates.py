@@ -26,8 +26,10 @@ class Rates:
 
     got_pct: over the sample, about a second, or since it opened the GPU if there is no sample. got_10s_pct: over ten
     seconds. throttled_pct: of the time in which it had the GPU open, that in which it was out of turn.
-    wait_per_turn_us: the mean time out of turn before each of its turns. wait_p99_us: 99 of 100 waits that ended in a
-    turn were shorter; over ten seconds: wait_p99_10s_us. None: no such wait, or a module without the histogram.
+    throttled_by_ceiling_pct: the part of it in which its ceiling was used up; None too with a module that does not
+    count it. wait_per_turn_us: the mean time out of turn before each of its turns. wait_p99_us: 99 of 100 waits that
+    ended in a turn were shorter; over ten seconds: wait_p99_10s_us. None: no such wait, or a module without the
+    histogram.
     """
 
     got_pct: float | None = None
@@ -36,6 +38,7 @@ class Rates:
     wait_per_turn_us: float | None = None
     wait_p99_us: float | None = None
     wait_p99_10s_us: float | None = None
+    throttled_by_ceiling_pct: float | None = None
 
 
 def _earlier(slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], least: int, most: int) -> Slot | None:
@@ -58,6 +61,15 @@ def _waits(gpu: Gpu, old: Slot | None, new: Slot) -> tuple[float | None, float |
     return throttled, waited / turns / 1000 if turns > 0 else None
 
 
+def _by_ceiling_pct(gpu: Gpu, old: Slot | None, new: Slot) -> float | None:
+    if gpu.policy == NATIVE or "throttled_ns" not in new.stat:
+        return None
+    ran, waited, throttled = (
+        new.stat.get(name, 0) - (old.stat.get(name, 0) if old else 0) for name in ("gpu_ns", "wait_ns", "throttled_ns")
+    )
+    return 100 * throttled / (ran + waited) if ran + waited > 0 else None
+
+
 def _p99_us(gpu: Gpu, old: Slot | None, new: Slot) -> float | None:
     now = waits.of_stat(new.stat)
     if gpu.policy == NATIVE or now is None:
@@ -69,7 +81,13 @@ def _p99_us(gpu: Gpu, old: Slot | None, new: Slot) -> float | None:
 
 def _of(gpu: Gpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], short_ns: int) -> Rates:
     if not before:
-        return Rates(since_start_pct(gpu, slot), None, *_waits(gpu, None, slot), _p99_us(gpu, None, slot))
+        return Rates(
+            since_start_pct(gpu, slot),
+            None,
+            *_waits(gpu, None, slot),
+            _p99_us(gpu, None, slot),
+            throttled_by_ceiling_pct=_by_ceiling_pct(gpu, None, slot),
+        )
     key = (slot.gpu, slot.dir, slot.id)
     oldest = next((found[key] for found in before if key in found), None)
     short = _earlier(slot, before, short_ns * 9 // 10, 1 << 62) or oldest
@@ -82,6 +100,7 @@ def _of(gpu: Gpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slo
         *_waits(gpu, short, slot),
         _p99_us(gpu, short, slot),
         _p99_us(gpu, long, slot) if long else None,
+        _by_ceiling_pct(gpu, short, slot),
     )
 
 

@@ -78,7 +78,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
-    counters = ("gpu_ns", "wait_ns", "turns", "overruns", "refused_allocs", "refused_calls")
+    counters = ("gpu_ns", "wait_ns", "throttled_ns", "turns", "overruns", "refused_allocs", "refused_calls")
     return {
         "id": slot.id,
         "dir": slot.dir,

@@ -71,6 +71,7 @@ def _json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
             "share_got_pct": rounded(view.rates_of(slot).got_pct),
             "share_allowed_pct": rounded(view.allowed_pct(slot)),
             "wait_p99_us": rounded(view.rates_of(slot).wait_p99_us),
+            "throttled_by_ceiling_pct": rounded(view.rates_of(slot).throttled_by_ceiling_pct),
             "memory": {"used_bytes": slot.used, "limit_bytes": slot.memsize, "used_pct": rounded(_memory_pct(slot))},
             "refused_allocs": slot.stat.get("refused_allocs", 0),
             "pids": len(slot.pids),

@@ -183,7 +183,7 @@ static int format_slot_stat(struct ckm_slot *slot, struct slot_stat *s)
 		s->len = core->text.format_slot_stat(s->text, sizeof(s->text), &s->led, &s->st,
 						     atomic64_read(&slot->refused_calls));
 		s->waits_len = core->text.format_slot_waits(s->waits, sizeof(s->waits),
-							    &s->st.wait);
+							    &s->st);
 		ckm_core_leave();
 	}
 	mutex_unlock(&slot->gpu->lock);

@@ -23,7 +23,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		12	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		13	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
 struct cgpu_sched_ops {
@@ -135,7 +135,7 @@ struct cgpu_text_ops {
 	u32 (*format_merge_pids)(struct cgpu_pid_mem *pids, u32 count);
 	int (*format_slot_stat)(char *buf, size_t size, const struct cgpu_ledger *led,
 				const struct cgpu_sched_stat *st, u64 refused_calls);
-	int (*format_slot_waits)(char *buf, size_t size, const struct cgpu_wait *wait);
+	int (*format_slot_waits)(char *buf, size_t size, const struct cgpu_sched_stat *st);
 };
 
 struct cgpu_core_ops {

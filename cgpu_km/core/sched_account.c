@@ -75,9 +75,12 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 		t->slot[__builtin_ctz(mask)].wait.so_far_ns = 0;
 	t->wait_mask = n.waiting;
 	for (mask = n.waiting; mask; mask &= mask - 1) {
-		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+		u32 i = __builtin_ctz(mask);
+		struct cgpu_sched_entity *s = &t->slot[i];
 
 		s->wait_ns += len_ns;
+		if (t->capped_mask >> i & 1)
+			s->throttled_ns += len_ns;
 		s->wait.so_far_ns += len_ns;
 	}
 	for (mask = t->freeze_unknown_mask; mask; mask &= mask - 1)

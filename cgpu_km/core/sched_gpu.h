@@ -18,7 +18,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	7	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	8	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Controls that were found to work, in cgpu_sched_set_controls(). */
 #define CGPU_CTRL_FREEZE	1u	/* freeze and thaw whole containers */
@@ -56,6 +56,7 @@ struct cgpu_sched_entity {
 	u64 woken_ns;		/* when it had work again after it slept, or budget after none */
 	struct cgpu_wait wait;
 	s64 ceiling_budget_ns;	/* what it may still run without a break */
+	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
@@ -112,7 +113,6 @@ struct cgpu_sched {
 	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
 	u32 ineffective;	/* CGPU_CTRL_* that are answered and move nothing */
 	u32 no_effect_count[2];	/* by control: uses in a row after which nothing moved */
-	u64 reserved0;
 	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
 	u32 opened_mask;	/* those with channels */
 	u32 weighted_mask[2];	/* those with weight that are not held; [1]: and highprio */
@@ -127,7 +127,7 @@ struct cgpu_sched {
 	u32 wait_mask;		/* slots with a wait under way */
 	u32 ceiling_mask;	/* slots with a ceiling that is in force */
 	u32 capped_mask;	/* of these, those that have used it up: frozen */
-	u64 reserved[3];
+	u64 reserved[4];
 };
 
 struct cgpu_sched_plan {

@@ -55,6 +55,9 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 		st->gpu_ns += cgpu_account_got_ns(t, &n, slot, since_ns);
 	st->wait_ns = s->wait_ns + ((n.waiting >> slot & 1) ? since_ns : 0);
 	st->wait = s->wait;
+	st->throttled_ns = s->throttled_ns;
+	if ((n.waiting & t->capped_mask) >> slot & 1)
+		st->throttled_ns += since_ns;
 	st->turns = s->turns;
 	st->overruns = s->overruns;
 	st->unsure_ns = s->unsure_ns + ((t->freeze_unknown_mask >> slot & 1) ? since_ns : 0);

@@ -22,6 +22,7 @@ struct cgpu_sched_stat {
 	u32 enforced;		/* 1: a control that is not in doubt holds it to the policy */
 	u32 pad;
 	struct cgpu_wait wait;
+	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
 };
 
 void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,

@@ -162,14 +162,15 @@ int cgpu_format_slot_stat(char *buf, size_t size, const struct cgpu_ledger *led,
  * cgpu_format_slot_waits() - the part of a container's stat file about its waits
  * @buf: filled, not NUL terminated
  * @size: of @buf
- * @wait: they
+ * @st: its time
  *
  * Each bucket includes those before it, as Prometheus has them.
  *
  * Return: bytes written, or -ENOSPC.
  */
-int cgpu_format_slot_waits(char *buf, size_t size, const struct cgpu_wait *wait)
+int cgpu_format_slot_waits(char *buf, size_t size, const struct cgpu_sched_stat *st)
 {
+	const struct cgpu_wait *wait = &st->wait;
 	struct writer w = { buf, size, 0, false };
 	u64 below = 0;
 	u32 i;
@@ -182,5 +183,6 @@ int cgpu_format_slot_waits(char *buf, size_t size, const struct cgpu_wait *wait)
 	}
 	put_line(&w, "waits ", wait->count);
 	put_line(&w, "waits_ns ", wait->sum_ns);
+	put_line(&w, "throttled_ns ", st->throttled_ns);
 	return result(&w);
 }

@@ -23,7 +23,7 @@ u32 cgpu_format_merge_pids(struct cgpu_pid_mem *pids, u32 count);
 int cgpu_format_slot_stat(char *buf, size_t size, const struct cgpu_ledger *led,
 			  const struct cgpu_sched_stat *st, u64 refused_calls);
 
-/* The lines of that file about the waits for turns. */
-int cgpu_format_slot_waits(char *buf, size_t size, const struct cgpu_wait *wait);
+/* The lines of that file about the waits for turns, and for budget. */
+int cgpu_format_slot_waits(char *buf, size_t size, const struct cgpu_sched_stat *st);
 
 #endif

@@ -89,6 +89,17 @@ def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (other["id"], other["cgpud"], other["gpus"][0]["weight"]) == (ID2, None, 2)
 
 
+def test_inspect_of_one_with_a_ceiling(tree: Tree) -> None:
+    path = tree.proc / "0" / ID1[:12]
+    stat = path.joinpath("stat").read_text()
+    write(path / "ceiling", "30")
+    write(path / "stat", f"{stat.rstrip()}\nthrottled_ns 1500000000")
+    text = Cli(tree).cgpu("inspect", ID1).stdout
+    assert "  Throttled by its ceiling: 50.0% of that time\n" in text
+    (gpu,) = json.loads(Cli(tree).cgpu("inspect", ID1, "--json").stdout)["containers"][0]["gpus"]
+    assert (gpu["throttled_ns"], gpu["wait_ns"]) == (1_500_000_000, 2_000_000_000)
+
+
 def test_inspect_of_an_unknown_container(cli: Cli) -> None:
     result = cli.cgpu("inspect", "gpu_test1", "nobody")
     assert (result.exit_code, result.stdout) == (Exit.NOT_FOUND, "")

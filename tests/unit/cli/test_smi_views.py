@@ -278,6 +278,26 @@ def test_one_second_and_ten(tree: Tree) -> None:
     assert rates.rates([last])[0, ID1[:12]].got_pct == pytest.approx(47.5)
 
 
+def test_the_part_of_a_ceiling_in_the_throttled_time(tree: Tree) -> None:
+    """Over a second: a quarter it ran, half it had no budget, a quarter it was out of turn otherwise."""
+    one = proc.read_tree(proc.Paths.below(str(tree.root)))
+    key = (0, ID1[:12])
+
+    def at(seconds: float, gpu_ns: int, wait_ns: int, throttled_ns: int) -> Snapshot:
+        now = _at(one, seconds, gpu_ns, wait_ns, 1)
+        slots = tuple(replace(slot, stat=slot.stat | {"throttled_ns": throttled_ns}) for slot in now.gpus[0].slots)
+        return replace(now, gpus=(replace(now.gpus[0], slots=slots),))
+
+    before, after = at(1, 10**9, 0, 0), at(2, 10**9 * 5 // 4, 10**9 * 3 // 4, 10**9 // 2)
+    found = rates.rates([before, after])[key]
+    assert (found.throttled_pct, found.throttled_by_ceiling_pct) == (75.0, 50.0)
+    assert rates.rates([after])[key].throttled_by_ceiling_pct == 25.0, "since it opened the GPU"
+    assert rates.rates([before, before])[key].throttled_by_ceiling_pct is None
+    assert rates.rates([before, _at(one, 2, 1, 1, 1)])[key].throttled_by_ceiling_pct is None, "an older module"
+    native = replace(after, gpus=(replace(after.gpus[0], policy=5),))
+    assert rates.rates([before, native])[key].throttled_by_ceiling_pct is None
+
+
 def _waited(snapshot: Snapshot, seconds: float, shorter: dict[int, int], total: int) -> Snapshot:
     stat = {name: int(value) for name, value in (line.split() for line in waits(shorter, total).splitlines())}
     now = _at(snapshot, seconds, 0, 0, 0)

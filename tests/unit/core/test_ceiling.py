@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHTED, C, CoreError, Turn
+from corelib import BURST, FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHTED, C, CoreError, Turn, ffi, lib
 from demandgpu import DemandGpu, Load, every
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,6 +127,60 @@ def test_sleeping_saves_no_more_than_a_budget():
     assert sim.loads[0].got_ns == pytest.approx(200 * MS, abs=10 * MS)
 
 
+def throttled(sim, slot):
+    return sim.turn.stat(slot).throttled_ns
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_time_without_budget_is_throttled(known):
+    """Of one that is alone all of its waits but the calls; of one that has a ceiling and never reaches it nothing."""
+    sim = gpu((1, 30, busy()), known=lambda slot: known).run(500)
+    before, got, waited = throttled(sim, 0), sim.loads[0].got_ns, sim.turn.stat(0).wait_ns
+    sim.run(4000)
+    lost = throttled(sim, 0) - before
+    assert lost / (4000 * MS) == pytest.approx(0.70, abs=0.03)
+    assert lost <= sim.turn.stat(0).wait_ns - waited <= 4000 * MS - (sim.loads[0].got_ns - got) + 12 * MS
+    beside = gpu((10, 90, busy()), (10, 0, busy()), known=lambda slot: known).run(4000)
+    assert (throttled(beside, 0), throttled(beside, 1)) == (0, 0)
+    assert beside.turn.stat(0).wait_ns > 1000 * MS, "out of turn"
+
+
+def test_one_without_work_is_not_throttled():
+    """It has used up its budget, and sleeps afterwards: only the time in which it has work counts."""
+    sim = gpu((5, 10, Load(every(1000, 20))), (5, 0, busy())).run(4000)
+    works = 4 * 20 * MS
+    assert 0 < throttled(sim, 0) < 4000 * MS / 2
+    assert throttled(sim, 0) + sim.loads[0].got_ns <= sim.turn.stat(0).wait_ns + works
+    idle = gpu((5, 10, Load(IDLE)), (5, 0, busy())).run(2000)
+    assert throttled(idle, 0) == 0
+
+
+def test_throttled_time_goes_on_between_two_plans_and_stays():
+    """What a reader sees between two plans, after the ceiling is gone, and in the next core."""
+    turn = Turn(BURST, slice_ms=6, max_inst=100)
+    slot = turn.add(10, channels=1)
+    turn.set("ceiling", slot, 10)
+    while not turn.t.capped_mask or turn.t.run_mask:
+        turn.step()
+        turn.now += MS
+    first = throttled_at(turn, slot)
+    turn.now += 3 * MS
+    assert throttled_at(turn, slot) == first + 3 * MS
+    turn.set("ceiling", slot, 0)
+    turn.step()
+    kept = throttled_at(turn, slot)
+    turn.now += 50 * MS
+    turn.step()
+    assert throttled_at(turn, slot) == kept >= first + 3 * MS
+    fresh = ffi.new("struct cgpu_sched *")
+    assert lib.cgpu_sched_migrate(fresh, turn.t, C.CGPU_SCHED_VERSION) == 0
+    assert fresh.slot[slot].throttled_ns == kept
+
+
+def throttled_at(turn, slot):
+    return turn.stat(slot).throttled_ns
+
+
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE])
 def test_it_is_kept_and_ignored_by_the_other_policies(policy):
     with_it, without = (gpu((1, c, busy()), (1, 0, busy()), policy=policy, max_inst=10) for c in (1, 0))
@@ -134,6 +188,7 @@ def test_it_is_kept_and_ignored_by_the_other_policies(policy):
     for sim in (with_it, without):
         sim.run(1000)
     assert with_it.share(0) == without.share(0)
+    assert throttled(with_it, 0) == 0
 
 
 def test_policies_change_while_it_is_frozen():

@@ -78,22 +78,27 @@ def test_stat_is_what_the_contract_lists(values):
     kinds = ("channels", "groups", "bar1_bytes")
     assert names[15:24] == [kind + end for kind in kinds for end in ("", "_floor", "_left")]
     assert lines == [f"{name} {value}" for name, value in zip(names[:15], values, strict=True)]
-    text = text_of(lib.cgpu_format_slot_waits, ffi.new("struct cgpu_wait *"))
-    waits = [line.split()[0] for line in text.splitlines()]
-    assert names[24:] == [waits[0], *waits[-3:]]
-    assert waits == [f"wait_lt_{100_000 << n}" for n in range(18)] + ["waits", "waits_ns"]
+    stat.wait, stat.throttled_ns = {}, 17
+    lines = text_of(lib.cgpu_format_slot_waits, stat).splitlines()
+    waits = [line.split()[0] for line in lines]
+    assert names[24:] == [waits[0], *waits[-4:]]
+    assert waits == [f"wait_lt_{100_000 << n}" for n in range(18)] + ["waits", "waits_ns", "throttled_ns"]
+    assert lines[-1] == "throttled_ns 17"
 
 
 def test_a_bucket_includes_the_shorter_waits():
-    wait = ffi.new("struct cgpu_wait *")
+    stat = ffi.new("struct cgpu_sched_stat *")
+    wait = ffi.addressof(stat, "wait")
     for ns in (0, 99_999, 100_000, 399_999, 13_107_199_999, 13_107_200_000):
         wait.so_far_ns = ns
         lib.cgpu_wait_end(wait)
         assert wait.so_far_ns == 0
-    values = [int(line.split()[1]) for line in text_of(lib.cgpu_format_slot_waits, wait).splitlines()]
-    assert values == [2, 3, *[4] * 15, 5, 6, 99_999 + 100_000 + 399_999 + 13_107_199_999 + 13_107_200_000]
+    values = [int(line.split()[1]) for line in text_of(lib.cgpu_format_slot_waits, stat).splitlines()]
+    assert values == [2, 3, *[4] * 15, 5, 6, 99_999 + 100_000 + 399_999 + 13_107_199_999 + 13_107_200_000, 0]
 
 
 def test_the_longest_numbers_fit_the_modules_buffer():
-    wait = ffi.new("struct cgpu_wait *", {"count": 2**64 - 1, "sum_ns": 2**64 - 1, "bucket": [2**64 - 1] + [0] * 17})
-    assert len(text_of(lib.cgpu_format_slot_waits, wait)) <= 1024
+    most = 2**64 - 1
+    wait = {"count": most, "sum_ns": most, "bucket": [most] + [0] * 17}
+    stat = ffi.new("struct cgpu_sched_stat *", {"wait": wait, "throttled_ns": most})
+    assert len(text_of(lib.cgpu_format_slot_waits, stat)) <= 1024

@@ -367,9 +367,10 @@ class TurnMachine(RuleBasedStateMachine):
         now, total = {}, 0
         for i in self.live():
             st_ = turn.stat(i)
-            for name in ("gpu_ns", "wait_ns", "turns", "overruns"):
+            for name in ("gpu_ns", "wait_ns", "throttled_ns", "turns", "overruns"):
                 now[i, name] = getattr(st_, name)
             assert st_.gpu_ns + st_.wait_ns <= turn.now - 1_000 * MS
+            assert st_.throttled_ns <= st_.wait_ns
             total += st_.gpu_ns - self.last.get((i, "gpu_ns"), 0)
         for key, value in now.items():
             assert value >= self.last.get(key, 0), f"{key} went back"

@@ -32,7 +32,7 @@ SLOT_STAT = (
     "gpu_ns 1500000000\nwait_ns 250000000\nturns 30\noverruns 1\nrunning 1\nopened 1\n"
     f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 3\nrefused_calls 4\n"
     "enforced 1\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6\n"
-    "wait_lt_100000 4\nwait_lt_200000 10\nwaits 12\nwaits_ns 3000000"
+    "wait_lt_100000 4\nwait_lt_200000 10\nwaits 12\nwaits_ns 3000000\nthrottled_ns 125000000"
 )
 GPU_STAT = (
     f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
@@ -97,6 +97,7 @@ SLOT = {"container": ID1[:12], "gpu": "0", "uuid": UUID}
 EXPECTED = {
     "gpu_seconds_total": 1.5,
     "wait_seconds_total": 0.25,
+    "throttled_seconds_total": 0.125,
     "unsure_seconds_total": 0.001,
     "turns_total": 30,
     "overruns_total": 1,
@@ -183,7 +184,7 @@ def test_series_of_pods_have_the_labels_of_kube_state_metrics(tree: Tree, bundle
     found = samples(scrape(tree, {ID1: bundle}))
     of_pods = {name: dict(labels) for name, labels in found if name.startswith("cgpu_pod_")}
     waits = {f"cgpu_pod_container_turn_wait_seconds_{part}" for part in ("bucket", "count", "sum")}
-    assert of_pods.keys() - waits == {figure.name for figure in metrics.POD_FIGURES} and len(of_pods) == 8 + 3
+    assert of_pods.keys() - waits == {figure.name for figure in metrics.POD_FIGURES} and len(of_pods) == 9 + 3
     for labels in of_pods.values():
         labels.pop("le", None)
     assert set(map(str, of_pods.values())) == {str(next(iter(of_pods.values())))}

@@ -75,8 +75,12 @@ def test_a_ceiling_bounds_the_lone_and_leaves_the_rest(tenants):
     """2 of 8 at most. What the other one does is unknown, so overlaps are charged in full: up to 3 pp less."""
     put("policy", BURST)
     a, b = tenants(ceiling=2).start(), tenants()
+    began, throttled = time.monotonic_ns(), a.box.stat("throttled_ns")
     assert shares(a) == near(25)
+    part = (a.box.stat("throttled_ns") - throttled) / (time.monotonic_ns() - began)
+    assert 100 * part == near(75), "the rest it waited for its ceiling"
     b.start()
+    assert b.box.stat("throttled_ns") == 0
     got = shares(a, b)
     assert 25 - 3 - NEAR < got[0] < 25 + NEAR
     assert sum(got) > 95
