@@ -61,10 +61,14 @@ class Registrar:
         """Look soon: something may have changed."""
         self._woken.set()
 
+    def _notice(self, events: Inotify) -> None:
+        events.read()
+        self.wake()
+
     async def run(self) -> None:
         events = Inotify()
         loop = asyncio.get_running_loop()
-        loop.add_reader(events.fd, lambda: (events.read(), self.wake()))
+        loop.add_reader(events.fd, self._notice, events)
         try:
             while True:
                 # Again each time: the directory may be another one now.
