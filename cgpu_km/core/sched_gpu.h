@@ -18,7 +18,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	8	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	9	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 /* Controls that were found to work, in cgpu_sched_set_controls(). */
 #define CGPU_CTRL_FREEZE	1u	/* freeze and thaw whole containers */
@@ -57,6 +57,7 @@ struct cgpu_sched_entity {
 	struct cgpu_wait wait;
 	s64 ceiling_budget_ns;	/* what it may still run without a break */
 	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
+	u32 freeze_ns, freezes;	/* running upper quartile of its freezes, to 2.048 ms; number, to 128 */
 };
 
 /* Three groups take turns, each on its own clock that runs while it is in force. */
@@ -153,10 +154,9 @@ struct cgpu_sched_ack {
 
 void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns);
 
-/* Admission. @weight > 0: granted if it fits; free_weight 0 -> granted
- * weight 0 (documented; the caller logs it); 0 < free < @weight ->
- * -ENOSPC. -ENOSPC too when max_inst containers are there. -EINVAL: weight 0
- * or > max_inst, cookie 0. -EEXIST: cookie present.
+/* Admission. @weight > 0: granted if it fits; free_weight 0 -> granted weight 0 (documented; the
+ * caller logs it); 0 < free < @weight -> -ENOSPC. -ENOSPC too when max_inst containers are there.
+ * -EINVAL: weight 0 or > max_inst, cookie 0. -EEXIST: cookie present.
  */
 int cgpu_sched_add(struct cgpu_sched *t, u64 cookie, u32 weight, u32 highprio,
 		   u64 now_ns, u32 *slot, u32 *granted);

@@ -6,15 +6,11 @@
 #include "sched_debt.h"
 #include "sched_failed.h"
 #include "sched_prio.h"
+#include "sched_resist.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
 #include "sched_gpu.h"
 
-#define SLOW_NS		2048000ull	/* two of the driver's timeslices: a slow freeze */
-#define TAIL_MAX_NS	8192000ull	/* beyond the slowest call seen on hardware */
-#define SLOW_POINTS	8u		/* for a slow freeze; one less for any other */
-#define SLOW_ALLOWED	64u
-#define SLOW_MAX	96u
 #define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
 
 /* The input of a plan, computed once. */
@@ -353,46 +349,7 @@ static u64 thaw_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
 
 static u64 freeze_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
 {
-	return to_ns - (to_ns - from_ns) / (2 * lists(t, mask));
-}
-
-/* A running sum: far up only when slow calls come much more often than one in 20. */
-static void add_points(u32 *points, bool slow)
-{
-	if (slow)
-		*points += SLOW_POINTS;
-	else if (*points)
-		--*points;
-	if (*points > SLOW_MAX)
-		*points = SLOW_MAX;
-}
-
-/* Does the slow freeze mean that kernels of @stopped delayed their preemption and ran until
- * its end? Not after one slow call: the driver has a tail. It does if slow freezes are
- * frequent while thaws, which no kernel can delay, are not slow as well, or if the call
- * took longer than any tail.
- */
-static bool preempt_was_slow(struct cgpu_sched *t, u32 stopped, u64 took_ns)
-{
-	bool slow = took_ns > SLOW_NS, found = false;
-
-	for (; stopped; stopped &= stopped - 1) {
-		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(stopped)];
-
-		add_points(&s->slow_freezes, slow);
-		if (took_ns > TAIL_MAX_NS ||
-		    (slow && s->slow_freezes > SLOW_ALLOWED + t->slow_thaws)) {
-			s->preempt_slow++;
-			found = true;
-		}
-	}
-	return found;
-}
-
-static void note_thaw(struct cgpu_sched *t, u32 started, u64 took_ns)
-{
-	if (started)
-		add_points(&t->slow_thaws, took_ns / lists(t, started) > SLOW_NS);
+	return to_ns - cgpu_resist_rest_ns(t, mask, (to_ns - from_ns) / lists(t, mask));
 }
 
 static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
@@ -401,11 +358,9 @@ static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ac
 	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
 	u32 started = in_force & ~t->run_mask & t->opened_mask;
 
-	note_thaw(t, started, ack->thawed_ns - ack->frozen_ns);
-	if (preempt_was_slow(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped)))
-		cgpu_sched_update(t, ack->frozen_ns);
-	else
-		cgpu_sched_update(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
+	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->frozen_ns) / lists(t, started));
+	cgpu_resist_note(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped));
+	cgpu_sched_update(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
 	cgpu_sched_switch(t, t->run_mask & in_force);
 	cgpu_sched_update(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
 }
@@ -415,10 +370,13 @@ static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack 
 {
 	u32 before = t->run_mask, stopped = before & ~in_force & t->opened_mask;
 	u32 started = in_force & ~before & t->opened_mask;
+	u64 took_ns = (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped);
 
-	note_thaw(t, started, ack->thawed_ns - ack->begin_ns);
-	if (preempt_was_slow(t, stopped, (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped))) {
-		cgpu_sched_update(t, ack->frozen_ns);
+	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->begin_ns) / lists(t, started));
+	cgpu_resist_note(t, stopped, took_ns);
+	/* The kernel of one that resists keeps the GPU from the others. */
+	if (cgpu_resist_is_late(t, stopped, took_ns)) {
+		cgpu_sched_update(t, freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
 		return;
 	}
 	cgpu_sched_update(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));

@@ -152,6 +152,15 @@ def test_what_was_changed_is_shown_as_at_the_end(tmp_path: Path) -> None:
     assert [one["share_allowed_pct"] for one in high] == [10, 60], "the ceiling of the end"
 
 
+@pytest.mark.parametrize(("slice_us", "kernel_us"), [("5000", 2000), ("5000", 5500), ("10000", 2000), ("10000", 10500)])
+def test_kernels_that_resist_gain_little(slice_us: str, kernel_us: int) -> None:
+    """The table of policies.md, section 3: in step with the slices, and short ones."""
+    bad = f"name=bad,stubborn=1,depth=4,kernel_us={kernel_us}"
+    words = ("--policy", "1", "--slice-us", slice_us, "--seconds", "20")
+    got = shares(*words, "--container", bad, "--container", "name=good")
+    assert -3 < 100 * (got["bad"] / got["good"] - 1) < 6
+
+
 def test_a_ceiling() -> None:
     """What is above it goes to the other one; alone it has no more either; a change acts."""
     argv = ("--policy", "burst", "--max-inst", "100", "--seconds", "4")

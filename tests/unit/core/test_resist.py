@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""Kernels that delay their preemption: what a container gets by them is taken back. Simulated."""
+
+import pytest
+from corelib import FREEZE, PREEMPT, WEIGHTED, Turn
+from simgpu import A100, STEADY, US, Control, TimeslicedGpu
+
+
+class Stubborn(TimeslicedGpu):
+    """Kernels of some slots run to their end: no other has the GPU before, and no freeze is answered."""
+
+    switch_ns = 85 * US
+
+    def __init__(self, turn, kernel_us, control=A100, seed=1, part=1.0):
+        super().__init__(turn, control, seed)
+        self.kernel_ns = {slot: int(us * US) for slot, us in kernel_us.items()}
+        self.part = part  # of the freezes that are delayed
+
+    def rest_ns(self, slot):
+        """Of the kernel under way."""
+        return -self.got.get(slot, 0) % self.kernel_ns[slot] if slot in self.kernel_ns else 0
+
+    def pick(self, running, now):
+        rest = self.rest_ns(self.current)
+        if self.current in running and rest:
+            self.slice_end = now + rest
+        else:
+            super().pick(running, now)
+
+    def call(self, mask, thaw, done):
+        rest = 0 if thaw or not mask >> (self.current or 0) & 1 else self.rest_ns(self.current)
+        if rest and self.rng.random() < self.part:
+            self.pass_to(self.turn.now + rest)
+        return super().call(mask, thaw, done)
+
+
+def shares(kernels_ms, weights=(1, 1), slice_ms=10, seconds=20, **more):
+    """Of the GPU, without the first two seconds, and the slots' preempt_slow."""
+    policy = WEIGHTED if len(set(weights)) > 1 else PREEMPT
+    turn = Turn(policy, slice_ms=slice_ms, controls=FREEZE, switch_us=70, max_inst=25)
+    made = [turn.add(weight, channels=1) for weight in weights]
+    kernel_us = {slot: ms * 1000 for slot, ms in zip(made, kernels_ms, strict=True) if ms}
+    sim = Stubborn(turn, kernel_us, **more)
+    sim.run(2000)
+    before = dict(sim.got)  # kernels go on where they are
+    sim.run(seconds * 1000)
+    got = [sim.got[slot] - before[slot] for slot in made]
+    return [one / sum(got) for one in got], [turn.stat(slot).preempt_slow for slot in made]
+
+
+@pytest.mark.parametrize("slice_ms", [5, 10])
+@pytest.mark.parametrize("kernel_ms", [0.5, 1, 2, 5.5, 10.5, 12, 20])
+def test_a_kernel_that_resists_gains_no_time(kernel_ms, slice_ms):
+    """Also one in step with the slices, which a freeze meets right before its end."""
+    (bad, good), _ = shares([kernel_ms, 0], slice_ms=slice_ms)
+    assert 0.94 < bad / good < 1.03
+
+
+@pytest.mark.parametrize("weights", [(1, 3), (3, 1)])
+def test_by_weight(weights):
+    (bad, good), _ = shares([10.5, 0], weights)
+    assert bad / good == pytest.approx(weights[0] / weights[1], rel=0.03)
+
+
+def test_of_three_the_two_that_do_not_resist_are_nearly_equal():
+    (bad, one, other), _ = shares([10.5, 0, 0], (1, 1, 1))
+    assert bad == pytest.approx(1 / 3, rel=0.03)
+    assert one == pytest.approx(other, rel=0.04)
+
+
+def test_where_all_resist_alike_none_gains():
+    (one, other), _ = shares([1.5, 1.5])
+    assert one == pytest.approx(other, rel=0.02)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.8])
+def test_resisting_now_and_then(part):
+    """A quarter of the freezes is enough to be seen."""
+    (bad, good), _ = shares([1.5, 0], slice_ms=5, part=part)
+    assert bad / good < 1.06
+
+
+TAIL = Control(p50_us=300, sigma=0.06, tail=0.2, tail_us=1900, wake_us=30, middle=True)
+
+
+@pytest.mark.parametrize("control", [A100, STEADY, Control(), TAIL], ids=["slow calls", "steady", "uneven", "tail"])
+@pytest.mark.parametrize("weights", [(1, 1), (1, 16), (1,) * 25], ids=str)
+def test_none_is_suspected_where_none_resists(control, weights):
+    """Freezes of different length by chance, and the driver's slow calls: equal as before, and by weight."""
+    got, slow = shares([0] * len(weights), weights, slice_ms=5, control=control)
+    assert slow.count(0) >= len(slow) - 1
+    # Of 25 each has 160 turns, of which one call in five is slow.
+    error = 0.04 if control is TAIL and len(weights) > 2 else 0.02
+    for one, weight in zip(got, weights, strict=True):
+        assert one == pytest.approx(weight / sum(weights), rel=error)
+
+
+def test_the_usual_freeze_is_kept_by_the_next_core_and_bounded():
+    turn = Turn(PREEMPT, slice_ms=5, controls=FREEZE)
+    bad = turn.add(channels=1)
+    turn.add(channels=1)
+    sim = Stubborn(turn, {bad: 20_000})
+    sim.run(20_000)
+    first, second = turn.t.slot[0], turn.t.slot[1]
+    assert first.freeze_ns == pytest.approx(2_048_000, abs=50_000)
+    assert 200_000 < second.freeze_ns < 500_000
+    assert first.freezes == second.freezes == 128
+    turn.delete(bad)
+    assert turn.add(channels=1) == bad and turn.t.slot[bad].freezes == 0
