@@ -157,6 +157,8 @@ struct rm_channel {
 /* @depth: how many works may be in flight. */
 rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint32_t depth);
 void rm_channel_destroy(struct rm_channel *ch);
+/* With nvidia-uvm, as a CUDA program's library does with each of its channels; until the space is destroyed. */
+rm_status rm_channel_register(struct rm_channel *ch);
 /* Put one work into the ring; the caller keeps queued - done < entries. */
 void rm_channel_queue(struct rm_channel *ch, uint32_t op, uint32_t flags, uint64_t amount);
 /* Ring the doorbell for everything queued. */

@@ -357,6 +357,19 @@ rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint3
 	return st;
 }
 
+rm_status rm_channel_register(struct rm_channel *ch)
+{
+	struct rm_space *space = ch->group->space;
+	struct uvm_register_channel reg = {
+		.ctl_fd = space->gpu->rm->ctl,
+		.client = space->gpu->rm->client,
+		.channel = ch->handle,
+	};
+
+	memcpy(reg.uuid, space->gpu->uuid, sizeof(reg.uuid));
+	return uvm_call(space, UVM_REGISTER_CHANNEL, &reg, &reg.status, "UVM_REGISTER_CHANNEL");
+}
+
 void rm_channel_destroy(struct rm_channel *ch)
 {
 	if (ch->handle)

@@ -117,6 +117,23 @@ def test_busy_and_idle(out):
     assert (0.4 if EXACT else 0.2) < res["work_per_s"] / 5000 < 0.65
 
 
+def test_requests(out):
+    """Ten kernels of 100 us, one at a time, and one of 1 ms: latencies from the arrival, half of the time unused."""
+    words = ("--request-us", "100x10,1000", "--requests-per-s", "100", "--depth", "1", "--poll-us", "50")
+    one, same, other = (
+        load(out, "--register", *words, "--seconds", "1.5", "--seed", seed)[0] for seed in ("1", "1", "2")
+    )
+    for res in one, other:
+        assert res["first_error"] is None
+        assert abs(res["works"] - 11 * res["latencies"]) <= 11
+        assert 70 < res["latencies"] < 220
+        assert 2000 < res["lat_p50_us"] < res["lat_p99_us"]
+    if EXACT:
+        assert one["latencies"] == pytest.approx(same["latencies"], abs=1)
+    assert "go together" in run(out, "simload", *words[:2], expect=2).stderr
+    assert "--request-us: 100y" in run(out, "simload", "--request-us", "100y", expect=2).stderr
+
+
 def test_progress_lines(out):
     lines = load(out, *FAST, "--seconds", "1.2", "--interval", "0.3")
     events = [line["event"] for line in lines]

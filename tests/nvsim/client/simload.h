@@ -13,6 +13,13 @@
 #define MAX_STREAMS	64
 #define MAX_PROCESSES	64
 #define MAX_SAMPLES	8192	/* latencies kept per process, evenly replaced */
+#define MAX_PARTS	16	/* of --request-us */
+
+/* Kernels of one length in a request. */
+struct part {
+	uint64_t ns;
+	unsigned int count;
+};
 
 struct options {
 	unsigned int gpu, streams, processes, depth;
@@ -23,7 +30,11 @@ struct options {
 	uint64_t alloc_bytes, extra_bytes, extra_after_ns;
 	uint64_t run_ns, warmup_ns, interval_ns, poll_ns, busy_ns, idle_ns;
 	uint64_t works;		/* stop after so many per process, 0 = by time */
-	bool json, info, hold, then_hold, no_context;
+	bool json, info, hold, then_hold, no_context, registered;
+	struct part request[MAX_PARTS];	/* the kernels of a request, in order */
+	unsigned int parts, kernels;	/* 0: no requests, the queue is kept full */
+	double requests_per_s;
+	uint64_t seed;
 };
 
 /* Written by one worker, read by the parent. */
@@ -63,6 +74,25 @@ void options_parse(struct options *opt, int argc, char **argv);
  */
 int worker_run(const struct options *opt, struct shared *sh, unsigned int index,
 	       void (*tick)(const struct options *, struct shared *));
+
+/*
+ * simload_request.c: requests that arrive by chance, each after the one before it. The queue is the
+ * caller's; these know what is to be put into it.
+ */
+struct requests {
+	const struct options *opt;
+	uint64_t arrival_ns;		/* of the request under way, or of the next one */
+	uint64_t random;
+	unsigned int queued, done;	/* of its kernels */
+};
+void requests_parse(struct options *opt, const char *text);
+void requests_begin(struct requests *r, const struct options *opt, unsigned int index, uint64_t start_ns);
+/* The length of the next kernel to queue now, 0: none. It counts as queued. */
+uint64_t requests_next(struct requests *r, uint64_t now_ns);
+/* A kernel of the request is complete. True: it was the last one; *arrival_ns is when the request came. */
+bool requests_reap(struct requests *r, uint64_t *arrival_ns);
+/* How long there is nothing to do, 0: a request is under way. */
+uint64_t requests_idle_ns(const struct requests *r, uint64_t now_ns);
 
 /* simload_report.c: @what is an option's name or NULL */
 void report_error(const char *what, const struct rm_error *e);

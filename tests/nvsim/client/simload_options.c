@@ -31,6 +31,10 @@ static const char help[] =
 "  --copy-kib K        copies of K KiB on the copy engine instead of kernels\n"
 "  --stubborn          kernels that ignore preemption\n"
 "  --busy-ms B --idle-ms I   queue work for B ms, then nothing for I ms, and so on\n"
+"  --request-us U[xN][,U[xN]...] --requests-per-s R   requests instead: each is these kernels, in\n"
+"                      order and up to the depth at a time; Poisson arrivals, one after the other\n"
+"  --seed N            other arrivals (default 1)\n"
+"  --register          register the channels with nvidia-uvm, as CUDA does\n"
 "Memory (per process)\n"
 "  --alloc-mib M       allocate M MiB of GPU memory before the context; refused = exit code 3\n"
 "  --alloc-extra-mib M --after S   try M MiB more after S seconds, report, go on\n"
@@ -48,11 +52,13 @@ static const char help[] =
 "  --poll-us U         look for completed work every U us (default: a part of the queue's time)\n"
 "\n"
 "SIGTERM and SIGINT end it cleanly, with the result. lat_p50_us and lat_p99_us are from the\n"
-"doorbell to the GPU's time stamp of completion, waiting in the queue included.\n"
+"doorbell to the GPU's time stamp of completion, waiting in the queue included; of requests from\n"
+"the arrival to the completion of the last kernel, earlier requests included.\n"
 "Exit codes: 0 done, 1 a call failed, 2 usage, 3 --alloc-mib refused, 4 no such GPU, 5 channel fault.\n";
 
 enum { OPT_GPU = 256, OPT_DEV, OPT_PROCESSES, OPT_STREAMS, OPT_KERNEL_US, OPT_DEPTH, OPT_COPY_KIB,
-       OPT_STUBBORN, OPT_BUSY_MS, OPT_IDLE_MS, OPT_ALLOC_MIB, OPT_EXTRA_MIB, OPT_AFTER,
+       OPT_STUBBORN, OPT_BUSY_MS, OPT_IDLE_MS, OPT_REQUEST_US, OPT_PER_S, OPT_SEED,
+       OPT_REGISTER, OPT_ALLOC_MIB, OPT_EXTRA_MIB, OPT_AFTER,
        OPT_SECONDS, OPT_WARMUP, OPT_WORKS, OPT_HOLD, OPT_THEN_HOLD, OPT_NO_CONTEXT, OPT_INFO,
        OPT_JSON, OPT_INTERVAL, OPT_POLL_US, OPT_HELP };
 
@@ -67,6 +73,10 @@ static const struct option long_options[] = {
 	{ "stubborn",		no_argument,	   NULL, OPT_STUBBORN },
 	{ "busy-ms",		required_argument, NULL, OPT_BUSY_MS },
 	{ "idle-ms",		required_argument, NULL, OPT_IDLE_MS },
+	{ "request-us",		required_argument, NULL, OPT_REQUEST_US },
+	{ "requests-per-s",	required_argument, NULL, OPT_PER_S },
+	{ "seed",		required_argument, NULL, OPT_SEED },
+	{ "register",		no_argument,	   NULL, OPT_REGISTER },
 	{ "alloc-mib",		required_argument, NULL, OPT_ALLOC_MIB },
 	{ "alloc-extra-mib",	required_argument, NULL, OPT_EXTRA_MIB },
 	{ "after",		required_argument, NULL, OPT_AFTER },
@@ -102,7 +112,7 @@ void options_parse(struct options *opt, int argc, char **argv)
 	double seconds = -1, copy_kib = 0;
 	int c;
 
-	*opt = (struct options) { .streams = 1, .processes = 1, .depth = 32, .kernel_us = 1000 };
+	*opt = (struct options) { .streams = 1, .processes = 1, .depth = 32, .kernel_us = 1000, .seed = 1 };
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
 		case OPT_GPU:		opt->gpu = option_number("--gpu", 0, MAX_GPUS - 1); break;
@@ -115,6 +125,10 @@ void options_parse(struct options *opt, int argc, char **argv)
 		case OPT_STUBBORN:	opt->flags |= FLAG_STUBBORN; break;
 		case OPT_BUSY_MS:	opt->busy_ns = option_number("--busy-ms", 0.001, 1e9) * 1e6; break;
 		case OPT_IDLE_MS:	opt->idle_ns = option_number("--idle-ms", 0.001, 1e9) * 1e6; break;
+		case OPT_REQUEST_US:	requests_parse(opt, optarg); break;
+		case OPT_PER_S:		opt->requests_per_s = option_number("--requests-per-s", 0.001, 1e6); break;
+		case OPT_SEED:		opt->seed = option_number("--seed", 0, 1e9); break;
+		case OPT_REGISTER:	opt->registered = true; break;
 		case OPT_ALLOC_MIB:	opt->alloc_bytes = option_number("--alloc-mib", 0, 1e8) * MIB; break;
 		case OPT_EXTRA_MIB:	opt->extra_bytes = option_number("--alloc-extra-mib", 0, 1e8) * MIB; break;
 		case OPT_AFTER:		opt->extra_after_ns = option_number("--after", 0, 1e6) * 1e9; break;
@@ -134,6 +148,10 @@ void options_parse(struct options *opt, int argc, char **argv)
 	}
 	if (optind < argc)
 		option_bad("unexpected argument", argv[optind]);
+	if (!opt->parts != !opt->requests_per_s)
+		option_bad("go together", "--request-us and --requests-per-s");
+	if (opt->parts && (opt->streams > 1 || copy_kib || opt->busy_ns || opt->works))
+		option_bad("requests have one stream of kernels, and no other arrivals or end", "--request-us");
 	opt->run_ns = option_run_ns(seconds, opt->hold || opt->works, opt->warmup_ns, opt->busy_ns, opt->idle_ns);
 	set_work(opt, copy_kib);
 }

@@ -171,7 +171,7 @@ static void percentiles(const struct options *opt, const struct shared *sh, doub
 }
 
 struct totals {
-	uint64_t works, alloc_bytes, cpu_us;
+	uint64_t works, latencies, alloc_bytes, cpu_us;
 	double seconds, gpu_seconds;
 	const struct rm_error *error;
 	const struct result *one;	/* source of the GPU's description */
@@ -186,6 +186,7 @@ static struct totals add_up(const struct options *opt, const struct shared *sh)
 		const struct result *r = &sh->result[i];
 
 		t.works += r->works;
+		t.latencies += r->samples;
 		t.alloc_bytes += r->alloc_bytes;
 		t.cpu_us += r->cpu_us;
 		if (!t.error->call[0] && r->error.call[0])
@@ -212,10 +213,10 @@ static void print_json(const struct options *opt, const struct shared *sh, const
 	print_gpu(opt, t->one);
 	printf(",\"alloc_bytes\":%llu,\"works\":%llu,\"seconds\":%.6f,\"gpu_seconds\":%.6f,"
 	       "\"work_per_s\":%.3f,\"kernel_us\":%.3f,\"depth\":%u,\"streams\":%u,\"processes\":%u,"
-	       "\"lat_p50_us\":%.1f,\"lat_p99_us\":%.1f,\"cpu_us\":%llu,\"monotonic\":%.6f",
+	       "\"latencies\":%llu,\"lat_p50_us\":%.1f,\"lat_p99_us\":%.1f,\"cpu_us\":%llu,\"monotonic\":%.6f",
 	       (unsigned long long)t->alloc_bytes, (unsigned long long)t->works, t->seconds,
 	       t->gpu_seconds, t->seconds ? t->works / t->seconds : 0, opt->kernel_us, opt->depth,
-	       opt->streams, opt->processes, lat[0], lat[1], (unsigned long long)t->cpu_us,
+	       opt->streams, opt->processes, (unsigned long long)t->latencies, lat[0], lat[1], (unsigned long long)t->cpu_us,
 	       now_ns() / 1e9);
 	printf(",\"process\":[");
 	for (unsigned int i = 0; i < opt->processes; i++)

@@ -25,6 +25,7 @@ struct worker {
 	uint64_t queued, done;
 	bool counting, extra_tried;
 	uint64_t random;
+	struct requests requests;
 };
 
 static bool stopping(const struct worker *w)
@@ -59,8 +60,11 @@ static int make_context(struct worker *w)
 	rm_status st;
 
 	st = rm_group_create(&w->group, &w->space, w->opt->engine);
-	for (unsigned int i = 0; !st && i < w->opt->streams; i++)
+	for (unsigned int i = 0; !st && i < w->opt->streams; i++) {
 		st = rm_channel_create(&w->channel[i], &w->group, w->opt->depth);
+		if (!st && w->opt->registered)
+			st = rm_channel_register(&w->channel[i]);
+	}
 	if (!st)
 		st = rm_group_enable(&w->group, true);
 	return st ? EXIT_FAILED : EXIT_OK;
@@ -109,6 +113,7 @@ static void count_work(struct worker *w, uint64_t sent, uint64_t seen, uint64_t 
 {
 	struct result *r = w->res;
 	int64_t lo = sent - gpu_ns, hi = seen - gpu_ns;
+	bool is_last = !w->opt->parts || requests_reap(&w->requests, &sent);
 
 	w->done++;
 	if (lo > r->clock_lo)
@@ -120,7 +125,8 @@ static void count_work(struct worker *w, uint64_t sent, uint64_t seen, uint64_t 
 	if (!r->works)
 		r->gpu_first_ns = gpu_ns;
 	r->gpu_last_ns = gpu_ns;
-	sample_latency(w, gpu_ns - sent);
+	if (is_last)
+		sample_latency(w, gpu_ns - sent);
 	__atomic_store_n(&r->works, r->works + 1, __ATOMIC_RELAXED);
 }
 
@@ -153,6 +159,32 @@ static void refill(struct worker *w)
 		if (ch->queued != before)
 			rm_channel_kick(ch);
 	}
+}
+
+static void queue_requests(struct worker *w, uint64_t now)
+{
+	struct rm_channel *ch = &w->channel[0];
+	uint64_t before = ch->queued, ns;
+
+	while (ch->queued - ch->done < w->opt->depth && (ns = requests_next(&w->requests, now))) {
+		w->sent_ns[0][ch->queued % ch->entries] = now;
+		rm_channel_queue(ch, OP_KERNEL, w->opt->flags, ns);
+	}
+	if (ch->queued != before)
+		rm_channel_kick(ch);
+}
+
+/* Between requests until the next one arrives, but not for long: the signal, the ticks. */
+static uint64_t nap_time(const struct worker *w, uint64_t poll)
+{
+	uint64_t idle;
+
+	if (w->opt->hold)
+		return HOLD_NS;
+	idle = w->opt->parts ? requests_idle_ns(&w->requests, now_ns()) : 0;
+	if (!idle)
+		return poll;
+	return idle < POLL_MAX_NS ? idle : POLL_MAX_NS;
 }
 
 static bool busy_phase(const struct options *opt, uint64_t since_start)
@@ -192,12 +224,16 @@ static int work(struct worker *w, void (*tick)(const struct options *, struct sh
 	uint64_t start = now_ns(), poll = poll_time(opt), t = start;
 
 	w->res->start_ns = start + opt->warmup_ns;
+	if (opt->parts)
+		requests_begin(&w->requests, opt, w->res - w->sh->result, start);
 	while (!stopping(w) && !(opt->run_ns && t - start >= opt->run_ns) &&
 	       !(opt->works && w->done >= opt->works)) {
 		w->counting = t >= w->res->start_ns;
 		if (!opt->hold) {
 			reap(w, t);
-			if (busy_phase(opt, t - start))
+			if (opt->parts)
+				queue_requests(w, t);
+			else if (busy_phase(opt, t - start))
 				refill(w);
 			if (rm_group_fault(&w->group))
 				break;
@@ -205,7 +241,7 @@ static int work(struct worker *w, void (*tick)(const struct options *, struct sh
 		try_extra(w, t - start);
 		if (tick)
 			tick(opt, w->sh);
-		nap(opt->hold ? HOLD_NS : poll);
+		nap(nap_time(w, poll));
 		t = now_ns();
 	}
 	w->res->end_ns = now_ns();
