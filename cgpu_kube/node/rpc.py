@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,24 +17,6 @@ from cgpu_kube.errors import KubeError
 MESSAGE_MAX = 16 << 20
 PATH_MAX = 107  #: bytes of a Unix socket's name, sockaddr_un of unix(7) without its NUL
 
-_LIBC = ctypes.CDLL(None)
-_PR_SET_TIMERSLACK = 29  # linux/prctl.h
-_SLACK_NS = 2_000_000_000
-
-
-@contextmanager
-def _idle_threads() -> Iterator[None]:
-    """Threads that start in here, and those that they start, may wake up two seconds late from a wait with a timeout.
-
-    Five threads of grpc look once a second whether there is work, also while nothing happens. Work itself, a signal or
-    data on a socket, wakes them at once. The only timeout that matters here is that of call().
-    """
-    _LIBC.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(_SLACK_NS), 0, 0, 0)  # if it fails, only the cost differs
-    try:
-        yield
-    finally:
-        _LIBC.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(0), 0, 0, 0)  # 0: what the process began with
-
 
 def _hold_runtime() -> None:
     """Keep grpc's event thread until the process ends.
@@ -46,8 +26,7 @@ def _hold_runtime() -> None:
     """
     global _held
     if not _held:
-        with _idle_threads():
-            aio.init_grpc_aio()
+        aio.init_grpc_aio()
         _held = True
 
 
@@ -102,15 +81,13 @@ class UnixServer:
         _hold_runtime()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
-        with _idle_threads():
-            server = aio.server(options=[("grpc.max_send_message_length", MESSAGE_MAX), ("grpc.so_reuseport", 0)])
+        server = aio.server(options=[("grpc.max_send_message_length", MESSAGE_MAX), ("grpc.so_reuseport", 0)])
         for name, methods in self._services.items():
             table = {method: _handler(one) for method, one in methods.items()}
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, table),))
         before = os.umask(0o177)
         try:
-            with _idle_threads():
-                server.add_insecure_port(f"unix://{self.path}")
+            server.add_insecure_port(f"unix://{self.path}")
             await server.start()
         except RuntimeError as error:
             raise OSError(f"{self.path}: {error}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import ctypes
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from structlog.testing import capture_logs
 from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM
-from cgpu_kube.node import rpc
 
 NOW_NS = 1_900_000_000 * 10**9  # later than the fake API server's creation times
 
@@ -239,16 +237,6 @@ def test_events_and_no_polls_find_the_kubelets_restart(tmp_path: Path, run: Run)
             await ready(world)
 
     run(main())
-
-
-def test_grpcs_threads_wake_up_late_and_no_others() -> None:
-    def slack_ns() -> int:
-        return ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)  # PR_GET_TIMERSLACK
-
-    before = slack_ns()
-    with rpc._idle_threads():
-        assert slack_ns() == 2_000_000_000
-    assert slack_ns() == before
 
 
 def test_a_lost_socket_is_made_again(world: World, run: Run) -> None:
