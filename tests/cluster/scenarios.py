@@ -185,36 +185,6 @@ def test_a_container_on_two_gpus(stand: Stand) -> None:
     assert (env["ALIYUN_COM_GPU_MEM_IDX"], env["ALIYUN_COM_GPU_MEM_CONTAINER"]) == ("0,1", "6")
 
 
-#: Limits of a container, labels -> a sentence, and where it is.
-BAD_INPUT = [
-    ({s.RESOURCE: "0"}, {}, "aliyun.com/gpu-mem is 0; leave it out, or ask for 1 or more"),
-    ({s.RESOURCE: "-1"}, {}, "must be greater than or equal to 0"),
-    ({s.RESOURCE: "1500m"}, {}, "must be an integer"),
-    ({"aliyun.com/gpu-memory": "4"}, {}, "Insufficient aliyun.com/gpu-memory"),
-    ({s.RESOURCE: "5"}, {"aliyun.com/gpu-count": "2"}, "cannot be divided among 2 GPUs"),
-    ({s.RESOURCE: "6"}, {"aliyun.com/gpu-count": "3"}, "3 GPUs"),
-    ({s.RESOURCE: "3", "aliyun.com/gpu-core.percentage": "7"}, {}, "gpu-core.percentage"),
-    ({s.RESOURCE: "90"}, {}, "90 GiB asked for"),
-]
-
-
-@pytest.mark.parametrize(("limits", "labels", "sentence"), BAD_INPUT, ids=str)
-def test_bad_input(stand: Stand, limits: dict[str, str], labels: dict[str, str], sentence: str) -> None:
-    """A sentence from the API server, else in the pod's events or in `kubectl inspect cgpu`; and no slice."""
-    name = fresh("bad")
-    body = pod(name, container("main", resources={"limits": limits}))
-    body["metadata"]["labels"] = labels
-    try:
-        stand.api.create(body)
-    except ApiFailure as error:
-        assert sentence in str(error)
-        return
-    until(
-        lambda: sentence in stand.events(name) + stand.inspect(), f"{sentence!r}: {stand.events(name)}", stand.seconds
-    )
-    assert not stand.slices()
-
-
 def test_the_mode_changes_under_a_pod(stand: Stand) -> None:
     """The node keeps its mode until its pods have ended, then it takes the new one; and back."""
     kept = stand.run(pod(fresh("kept"), container("main", gib=3)))

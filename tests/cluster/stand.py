@@ -303,7 +303,15 @@ class Stand:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def pending(self) -> dict[str, str]:
+        """Pods that wait -> what `kubectl inspect cgpu` prints about each."""
+        parts = self.inspect().split("\nPending: default/")[1:]
+        return {part.partition("\n")[0].partition(":")[0]: part for part in parts}
+
     # ---- pods ----
+
+    def pod_names(self) -> set[str]:
+        return {one["metadata"]["name"] for one in self.api.pods()}
 
     def running(self, name: str) -> Object:
         """The pod, when all of its containers run. Fails at once if it has ended."""

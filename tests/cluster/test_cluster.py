@@ -12,9 +12,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cluster import stand as s
-from cluster.one_node import Object, until
+from cluster.one_node import ApiFailure, Object, Timeout, until
 from cluster.scenarios import *  # noqa: F403
 from cluster.stand import Stand, container, fresh, pod
+
+#: Limits of a container, labels -> a sentence, and where it is.
+BAD_INPUT = [
+    ({s.RESOURCE: "0"}, {}, "aliyun.com/gpu-mem is 0; leave it out, or ask for 1 or more"),
+    ({s.RESOURCE: "-1"}, {}, "must be greater than or equal to 0"),
+    ({s.RESOURCE: "1500m"}, {}, "must be an integer"),
+    ({"aliyun.com/gpu-memory": "4"}, {}, "Insufficient aliyun.com/gpu-memory"),
+    ({s.RESOURCE: "5"}, {"aliyun.com/gpu-count": "2"}, "cannot be divided among 2 GPUs"),
+    ({s.RESOURCE: "6"}, {"aliyun.com/gpu-count": "3"}, "3 GPUs"),
+    ({s.RESOURCE: "3", "aliyun.com/gpu-core.percentage": "7"}, {}, "gpu-core.percentage"),
+    ({s.RESOURCE: "90"}, {}, "90 GiB asked for"),
+]
+
+
+def test_bad_input(stand: Stand) -> None:
+    """A sentence from the API server, else in the pod's events or in `kubectl inspect cgpu`; and no slice."""
+    left = {}
+    for limits, labels, sentence in BAD_INPUT:
+        body = pod(fresh("bad"), container("main", resources={"limits": limits}))
+        body["metadata"]["labels"] = labels
+        try:
+            stand.api.create(body)
+        except ApiFailure as error:
+            assert sentence in str(error)
+        else:
+            left[body["metadata"]["name"]] = sentence
+
+    def all_said() -> bool:
+        for name in [name for name, sentence in left.items() if sentence in stand.events(name)]:
+            del left[name]
+        shown = stand.pending() if left else {}
+        for name in [name for name, sentence in left.items() if sentence in shown.get(name, "")]:
+            del left[name]
+        return not left
+
+    try:
+        until(all_said, "every sentence", stand.seconds)
+    except Timeout as error:
+        raise AssertionError(f"{error}: {[(left[name], stand.events(name)) for name in left]}") from None
+    assert not stand.slices()
 
 
 def test_the_api_server_is_away(stand: Stand) -> None:
@@ -53,6 +93,7 @@ def test_a_static_pod(stand: Stand) -> None:
     """It has a slice of the GPU that the kubelet counted, and counts on each GPU for the scheduler."""
     body = pod(fresh("static"), container("main", gib=3), restartPolicy="Always")
     with static_pod(stand, body) as name:
+        until(lambda: name in stand.pod_names(), "the kubelet shows it to the API server", stand.seconds)
         found = stand.running(name)
         (ones,) = until(lambda: [stand.slices()[id_] for id_ in s.container_ids(found).values()], "it", 5)
         assert [one.bytes for one in ones] == [s.expected_bytes(one.gpu, 3) for one in ones] and len(ones) == 1
