@@ -22,8 +22,17 @@ void gsp_device_table(struct gsp_card *card, NV2080_CTRL_FIFO_GET_DEVICE_INFO_TA
 void gsp_device_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GET_DEVICE_INFO_TABLE_PARAMS *p);
 void gsp_engine_list(struct gsp_card *card, NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS *p);
 void gsp_interrupt_table(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS *p);
+/* queries.c */
+void gsp_gpu_name(struct gsp_card *card, NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS *p);
+void gsp_gpu_short_name(struct gsp_card *card, NV2080_CTRL_GPU_GET_SHORT_NAME_STRING_PARAMS *p);
+void gsp_gpu_info(NV2080_CTRL_GPU_GET_INFO_V2_PARAMS *p);
+void gsp_fb_info(struct gsp_card *card, NV2080_CTRL_FB_GET_INFO_V2_PARAMS *p);
+void gsp_copy_caps(struct gsp_card *card, NV2080_CTRL_CE_GET_CAPS_V2_PARAMS *p);
+void gsp_all_copy_caps(struct gsp_card *card, NV2080_CTRL_CE_GET_ALL_CAPS_PARAMS *p);
+void gsp_copy_mask(NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS *p);
 /* graphics.c */
 void gsp_gr_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_PARAMS *p);
+void gsp_gr_sms(struct gsp_card *card, NV2080_CTRL_INTERNAL_STATIC_GR_GET_GLOBAL_SM_ORDER_PARAMS *p);
 void gsp_gr_masks(struct gsp_card *card,
 		  NV2080_CTRL_INTERNAL_STATIC_GR_GET_FLOORSWEEPING_MASKS_PARAMS *p);
 void gsp_gr_buffers(NV2080_CTRL_INTERNAL_STATIC_GR_GET_CONTEXT_BUFFERS_INFO_PARAMS *p);

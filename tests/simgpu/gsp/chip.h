@@ -11,6 +11,16 @@
  */
 enum gsp_mmu { GSP_MMU_V2, GSP_MMU_V3 };
 
+#define GSP_GRCES 2
+
+/* Of any product: nothing depends on them. */
+#define GSP_FB_BUS_BITS 256
+#define GSP_FBPS 8
+#define GSP_L2_BYTES (4u << 20)
+#define GSP_LTCS 8
+#define GSP_SLICES_PER_LTC 4
+#define GSP_SMS_PER_TPC 2
+
 struct gsp_chip {
 	const char *name;		/* of the chip: TU104 */
 	const char *product;		/* NVML's name of a card with it */
@@ -19,10 +29,20 @@ struct gsp_chip {
 	enum gsp_mmu mmu;
 	gsp_u32 fb_mib;			/* of the product */
 	gsp_u32 gpcs, tpcs_per_gpc, sm_version;
-	gsp_u32 copy_engines;
+	/* of each SM: what libcuda takes its limits from */
+	gsp_u32 warps_per_sm, cores_per_sm, tensors_per_sm, rts_per_sm;
+	gsp_u32 graphics_khz, memory_khz;
+	gsp_u32 ram_type;		/* NV2080_CTRL_FB_INFO_RAM_TYPE_* */
+	gsp_u32 copy_engines;		/* with a runlist each; GSP_GRCES more share the one of graphics */
 	/* classes, as GPU_GET_CLASSLIST_V2 names them */
 	gsp_u32 channel_class, usermode_class, compute_class, copy_class;
 };
+
+/* Copy engines, NV2080_ENGINE_TYPE_COPY0 and up; those that share a runlist are the last. */
+static inline gsp_u32 gsp_copies(const struct gsp_chip *chip)
+{
+	return chip->copy_engines + GSP_GRCES;
+}
 
 extern const struct gsp_chip gsp_chips[];
 extern const unsigned int gsp_chips_nr;

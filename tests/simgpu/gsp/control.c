@@ -5,13 +5,18 @@
  * open-gpu-kernel-modules.
  */
 #include "card.h"
+#include "clocks.h"
 
 enum {
-	GPU_GET_GID_INFO = 0x2080014a, GPU_GET_ENGINES_V2 = 0x20800170,
+	GPU_GET_INFO_V2 = 0x20800102, GPU_GET_NAME_STRING = 0x20800110,
+	GPU_GET_SHORT_NAME_STRING = 0x20800111, GPU_GET_GID_INFO = 0x2080014a,
+	GPU_GET_ENGINES_V2 = 0x20800170, FB_GET_INFO_V2 = 0x20801303,
 	FIFO_DISABLE_CHANNELS = 0x2080110b, FIFO_GET_DEVICE_INFO_TABLE = 0x20801112,
 	BUS_GET_PCI_BAR_INFO = 0x20801803, CE_GET_CE_PCE_MASK = 0x20802a02,
 	CE_GET_PHYSICAL_CAPS = 0x20802a07, CE_GET_FAULT_METHOD_BUFFER_SIZE = 0x20802a08,
+	CE_GET_ALL_PHYSICAL_CAPS = 0x20802a0b,
 	INTERNAL_MEMSYS_GET_STATIC_CONFIG = 0x20800a1c,
+	INTERNAL_STATIC_KGR_GET_GLOBAL_SM_ORDER = 0x20800a22,
 	INTERNAL_STATIC_KGR_GET_FLOORSWEEPING_MASKS = 0x20800a26,
 	INTERNAL_STATIC_KGR_GET_INFO = 0x20800a2a,
 	INTERNAL_STATIC_KGR_GET_CONTEXT_BUFFERS_INFO = 0x20800a32,
@@ -26,7 +31,6 @@ enum {
 #define USERMODE_BASE 0x810000		/* NV_VIRTUAL_FUNCTION, of the doorbell page */
 #define CHANNELS 2048			/* ids of each runlist */
 #define FAULT_METHOD_BUFFER_BYTES 0x4000
-#define CE_CAPS_SYSMEM_AND_P2P 0x6c	/* ctrl2080ce.h: reads and writes system memory, both, peers */
 
 static void chip_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GPU_GET_CHIP_INFO_PARAMS *p)
 {
@@ -73,12 +77,12 @@ static void memory_system(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS *
 {
 	memset(p, 0, sizeof(*p));
 	p->bDisableCompbitBacking = NV_TRUE;
-	p->l2CacheSize = 4 << 20;
+	p->l2CacheSize = GSP_L2_BYTES;
 	p->bFbpaPresent = NV_TRUE;
 	p->comprPageSize = 64 << 10;
 	p->comprPageShift = 16;
-	p->ltcCount = 8;
-	p->ltsPerLtcCount = 4;
+	p->ltcCount = GSP_LTCS;
+	p->ltsPerLtcCount = GSP_SLICES_PER_LTC;
 }
 
 /* No encryption: RM may reach video memory through the BARs. */
@@ -87,19 +91,6 @@ static void confidential(NV2080_CTRL_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO_PARAM
 	memset(p, 0, sizeof(*p));
 	p->bIsBar1Trusted = NV_TRUE;
 	p->bIsPcieTrusted = NV_TRUE;
-}
-
-static void copy_engine_mask(NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS *p)
-{
-	NvU32 first = RM_ENGINE_TYPE_COPY0;
-
-	p->pceMask = p->ceEngineType >= first ? 1u << (p->ceEngineType - first) : 1;
-}
-
-static void copy_engine_caps(NV2080_CTRL_CE_GET_CAPS_V2_PARAMS *p)
-{
-	memset(p->capsTbl, 0, sizeof(p->capsTbl));
-	p->capsTbl[0] = CE_CAPS_SYSMEM_AND_P2P;
 }
 
 static void disable(struct gsp_card *card, const NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS *p)
@@ -161,6 +152,9 @@ NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, N
 	case INTERNAL_STATIC_KGR_GET_INFO:
 		gsp_gr_info(card, params);
 		break;
+	case INTERNAL_STATIC_KGR_GET_GLOBAL_SM_ORDER:
+		gsp_gr_sms(card, params);
+		break;
 	case INTERNAL_STATIC_KGR_GET_FLOORSWEEPING_MASKS:
 		gsp_gr_masks(card, params);
 		break;
@@ -177,11 +171,32 @@ NV_STATUS gsp_control(struct gsp_card *card, NvHandle client, NvHandle object, N
 		*(NvU32 *)params = FAULT_METHOD_BUFFER_BYTES;
 		break;
 	case CE_GET_CE_PCE_MASK:
-		copy_engine_mask(params);
+		gsp_copy_mask(params);
 		break;
 	case CE_GET_PHYSICAL_CAPS:
-		copy_engine_caps(params);
+		gsp_copy_caps(card, params);
 		break;
+	case CE_GET_ALL_PHYSICAL_CAPS:
+		gsp_all_copy_caps(card, params);
+		break;
+	case GPU_GET_INFO_V2:
+		gsp_gpu_info(params);
+		break;
+	case GPU_GET_NAME_STRING:
+		gsp_gpu_name(card, params);
+		break;
+	case GPU_GET_SHORT_NAME_STRING:
+		gsp_gpu_short_name(card, params);
+		break;
+	case FB_GET_INFO_V2:
+		gsp_fb_info(card, params);
+		break;
+	case GSP_CLOCK_INTERNAL_DOMAINS:
+	case GSP_CLOCK_DOMAINS:
+	case GSP_CLOCK_MAP_DOMAINS:
+	case GSP_CLOCK_RATES:
+	case GSP_CLOCK_BEFORE_RATES:
+		return (NV_STATUS)gsp_clocks(cmd, card->chip->graphics_khz, card->chip->memory_khz, params);
 	case TSG_GPFIFO_SCHEDULE:
 	case CHANNEL_GPFIFO_SCHEDULE:
 		gsp_engine_schedule(card, client, object, *(NvBool *)params);

@@ -3,8 +3,7 @@
  * Between the GSP and what executes work: the engine's side of a channel. The engine finds work by
  * GP_PUT in USERD; RM's doorbell is a plain store that no simulated register sees.
  *
- * Calls from the GSP come with RM's locks held. gsp_engine_poll() takes none of them and may run
- * beside; the engine has its own lock.
+ * Calls from the GSP come with RM's locks held, and may sleep; the engine has its own lock.
  */
 #ifndef GSP_ENGINE_H
 #define GSP_ENGINE_H
@@ -56,6 +55,15 @@ struct gsp_calls {
 	int (*space)(struct gsp_card *card, gsp_u32 client, gsp_u32 channel, void **space);
 	int (*directory)(struct gsp_card *card, void *space, struct gsp_phys *directory);
 };
+
+/* interrupts.c, which needs nothing of RM: */
+/* A vector of the first leaf, by the table of tables.c, is pending. Any context. */
+void gsp_interrupt(struct gsp_card *card, gsp_u32 vector);
+/* RM's access to a register of the tree; false: it is none. */
+int gsp_interrupt_load(struct gsp_card *card, gsp_u32 reg, gsp_u32 *value);
+int gsp_interrupt_store(struct gsp_card *card, gsp_u32 reg, gsp_u32 value);
+/* Of GR0 and the copy engines: what clients wait for; as in the table of tables.c. */
+enum { GSP_VECTOR_GR0, GSP_VECTOR_COPY0 };
 
 /* walk.c, which needs nothing of RM: */
 /* Physical address of @va and the bytes to the end of its page; false: not mapped. */

@@ -12,6 +12,7 @@ enum {
 	PBUS_BAR0_WINDOW = 0x1700,
 	PTIMER_TIME_0 = 0x9400, PTIMER_TIME_1 = 0x9410,
 	VF_TIMER_TIME_0 = 0xbb0080, VF_TIMER_TIME_1 = 0xbb0084, VF_DOORBELL = 0xbb0090,
+	UFLUSH_FIRST = 0x70000, UFLUSH_LAST = 0x70010,
 	PFB_PRI_MMU_INVALIDATE = 0x100cbc, VF_MMU_INVALIDATE = 0xb830b0,
 	VF_ACCESS_COUNTER_NOTIFY_BUFFER_SIZE = 0xb83110,
 	PRAMIN = 0x700000, PRAMIN_END = 0x800000,
@@ -31,6 +32,7 @@ static NvU32 load(struct gsp_card *card, NvU32 reg)
 {
 	NvU64 now = gsp_host_now_ns();
 	volatile NvU32 *p;
+	NvU32 value;
 
 	if (reg >= PRAMIN && reg < PRAMIN_END) {
 		p = pramin(card, reg, 4);
@@ -48,6 +50,8 @@ static NvU32 load(struct gsp_card *card, NvU32 reg)
 	case VF_ACCESS_COUNTER_NOTIFY_BUFFER_SIZE:
 		return 0x100;
 	}
+	if (gsp_interrupt_load(card, reg, &value))
+		return value;
 	return reg < REGS_BYTES ? card->regs[reg / 4] : ~0u;
 }
 
@@ -72,6 +76,10 @@ static void store(struct gsp_card *card, NvU32 reg, NvU32 value)
 	case VF_MMU_INVALIDATE:
 		return;
 	}
+	if (reg >= UFLUSH_FIRST && reg <= UFLUSH_LAST)	/* of caches that are not there: never pending */
+		return;
+	if (gsp_interrupt_store(card, reg, value))
+		return;
 	if (reg < REGS_BYTES)
 		card->regs[reg / 4] = value;
 }

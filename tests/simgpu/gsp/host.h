@@ -62,6 +62,8 @@ void *gsp_host_alloc(gsp_u64 bytes);
 void gsp_host_free(void *memory);
 void gsp_host_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void gsp_host_seen(struct gsp_card *card, const struct gsp_seen *seen);
+/* Raises the card's interrupt line. Any context. */
+void gsp_host_interrupt(struct gsp_card *card);
 
 /* ---- given by the card ---- */
 

@@ -14,10 +14,10 @@ static void memory(struct gsp_card *card, GspStaticConfigInfo *info)
 	NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS *r = &info->fbRegionInfoParams;
 
 	info->fb_length = card->fb_bytes;
-	info->fb_bus_width = 256;
+	info->fb_bus_width = GSP_FB_BUS_BITS;
 	info->fbio_mask = 0xff;
-	info->fbp_mask = 0xff;
-	info->l2_cache_size = 4 << 20;
+	info->fbp_mask = (1u << GSP_FBPS) - 1;
+	info->l2_cache_size = GSP_L2_BYTES;
 	r->numFBRegions = 2;
 	r->fbRegion[0].limit = card->fb_bytes - RESERVED_BYTES - 1;
 	r->fbRegion[0].performance = 100;
@@ -80,7 +80,7 @@ static void engine_caps(struct gsp_card *card, GspStaticConfigInfo *info)
 
 	for (i = 0; i < GSP_ARRAY_SIZE(info->engineCaps); i++)
 		info->engineCaps[i] = ~0u;
-	for (i = RM_ENGINE_TYPE_COPY0 + card->chip->copy_engines; i < RM_ENGINE_TYPE_NVDEC0; i++)
+	for (i = RM_ENGINE_TYPE_COPY0 + gsp_copies(card->chip); i < RM_ENGINE_TYPE_NVDEC0; i++)
 		info->engineCaps[i / 32] &= ~(1u << i % 32);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * The card's engines and interrupt sources: GR0, the copy engines, a decoder, an encoder, each
- * with a runlist and a PBDMA of its own. Fault ids and base addresses are any that RM accepts.
+ * The card's engines and interrupt sources: GR0 with its copy engines, further copy engines, a decoder, an encoder,
+ * each with a runlist and a PBDMA of its own. Fault ids and base addresses are any that RM accepts.
  */
 #include "card.h"
 
@@ -56,6 +56,9 @@ void gsp_device_table(struct gsp_card *card, NV2080_CTRL_FIFO_GET_DEVICE_INFO_TA
 	for (i = 0; i < n; i++)
 		add(p, &(struct engine){ "CE", ENG(ENG_CLASS_CE, i), RM_ENGINE_TYPE_COPY0 + i, i + 1,
 					 FAULT_CE + i, MC_CE0 + i, TYPE_LCE, i });
+	for (i = n; i < gsp_copies(card->chip); i++)
+		add(p, &(struct engine){ "GRCE", ENG(ENG_CLASS_CE, i), RM_ENGINE_TYPE_COPY0 + i, 0,
+					 FAULT_CE + i, MC_CE0 + i, TYPE_LCE, i });
 	add(p, &(struct engine){ "NVDEC0", ENG(ENG_CLASS_NVDEC, 0), RM_ENGINE_TYPE_NVDEC0, n + 1, 10,
 				 MC_NVDEC, TYPE_NVDEC, 0 });
 	add(p, &(struct engine){ "NVENC0", ENG(ENG_CLASS_NVENC, 0), RM_ENGINE_TYPE_NVENC0, n + 2, 11,
@@ -71,7 +74,7 @@ void gsp_device_info(struct gsp_card *card, NV2080_CTRL_INTERNAL_GET_DEVICE_INFO
 	NvU32 i;
 
 	memset(p, 0, sizeof(*p));
-	p->numEntries = card->chip->copy_engines + 1;
+	p->numEntries = gsp_copies(card->chip) + 1;
 	for (i = 0; i < p->numEntries; i++) {
 		NV2080_CTRL_INTERNAL_DEVICE_INFO *d = &p->deviceInfoTable[i];
 
@@ -91,14 +94,15 @@ void gsp_engine_list(struct gsp_card *card, NV2080_CTRL_GPU_GET_ENGINES_V2_PARAM
 
 	memset(p, 0, sizeof(*p));
 	p->engineList[p->engineCount++] = TYPE_CLIENT_GR0;
-	for (i = 0; i < card->chip->copy_engines; i++)
+	for (i = 0; i < gsp_copies(card->chip); i++)
 		p->engineList[p->engineCount++] = TYPE_CLIENT_COPY0 + i;
 	p->engineList[p->engineCount++] = TYPE_CLIENT_NVDEC0;
 	p->engineList[p->engineCount++] = TYPE_CLIENT_NVENC0;
 }
 
 /*
- * Vectors: 32 to a leaf, two leaves to a subtree. RM wants replayable faults and access counters
+ * Vectors: 32 to a leaf, two leaves to a subtree. Those that need no service are numbered as in this table
+ * (GSP_VECTOR_GR0, GSP_VECTOR_COPY0). RM wants replayable faults and access counters
  * in one leaf of the subtree that it leaves to UVM, and one subtree alone as shared with UVM.
  */
 enum { SUBTREE_ENGINES = 1, SUBTREE_UVM = 2, SUBTREE_SHARED = 3 };
@@ -114,6 +118,8 @@ static const struct {
 	{ MC_CE0 + 1, SUBTREE_ENGINES, NV_TRUE },
 	{ MC_CE0 + 2, SUBTREE_ENGINES, NV_TRUE },
 	{ MC_CE0 + 3, SUBTREE_ENGINES, NV_TRUE },
+	{ MC_CE0 + 4, SUBTREE_ENGINES, NV_TRUE },
+	{ MC_CE0 + 5, SUBTREE_ENGINES, NV_TRUE },
 	{ MC_NVDEC, SUBTREE_ENGINES, NV_TRUE },
 	{ MC_NVENC, SUBTREE_ENGINES, NV_TRUE },
 	{ MC_FIFO, SUBTREE_ENGINES, NV_FALSE },

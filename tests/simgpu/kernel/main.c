@@ -6,10 +6,11 @@
 #include <linux/io.h>
 #include <linux/ktime.h>
 #include <linux/mm.h>
-#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
+#include <linux/smp.h>
+#include <asm/msr.h>
 
 #include "simgpu.h"
 
@@ -162,6 +163,30 @@ static void remove_cards(void)
 	}
 }
 
+/*
+ * NVIDIA's driver gives out write-combined memory only where entry 1 of the page attribute table has that type. This
+ * kernel leaves the table as after reset, since a card's RAM has two mappings that need not agree (nopat). An emulated
+ * processor's memory has no types.
+ */
+#define PAT_ENTRY_1 0xff00ull
+#define PAT_ENTRY_1_WC 0x0100ull
+
+static u64 pat_before;
+
+static void set_pat(void *value)
+{
+	wrmsrl(MSR_IA32_CR_PAT, *(u64 *)value);
+}
+
+static void offer_write_combining(void)
+{
+	u64 pat;
+
+	rdmsrl(MSR_IA32_CR_PAT, pat_before);
+	pat = (pat_before & ~PAT_ENTRY_1) | PAT_ENTRY_1_WC;
+	on_each_cpu(set_pat, &pat, 1);
+}
+
 static int __init simgpu_init(void)
 {
 	int i, err;
@@ -180,12 +205,14 @@ static int __init simgpu_init(void)
 			return err;
 		}
 	}
+	offer_write_combining();
 	return 0;
 }
 
 static void __exit simgpu_exit(void)
 {
 	remove_cards();
+	on_each_cpu(set_pat, &pat_before, 1);
 }
 
 module_init(simgpu_init);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * A PCI domain of its own for each card: a root bus with one device whose configuration space is an array and whose
- * BARs are RAM. The interrupt line is the kernel's alone: it is raised by software.
+ * BARs are RAM. The interrupt line is the kernel's alone: it is raised by software, with interrupts off as by a device.
  */
 #include <linux/io.h>
 #include <linux/irq.h>
@@ -108,6 +108,17 @@ static void add_window(struct simgpu *g, int i, const char *name, u64 at, u64 by
 	pci_add_resource(list, &g->window[i]);
 }
 
+static void raise_line(struct irq_work *work)
+{
+	generic_handle_irq(container_of(work, struct simgpu, line)->irq);
+}
+
+void gsp_host_interrupt(struct gsp_card *card)
+{
+	irq_work_queue(&simgpu_of(card)->line);
+}
+EXPORT_SYMBOL(gsp_host_interrupt);
+
 int simgpu_pci_add(struct simgpu *g)
 {
 	const ulong prefetch = IORESOURCE_MEM_64 | IORESOURCE_PREFETCH;
@@ -117,6 +128,7 @@ int simgpu_pci_add(struct simgpu *g)
 	g->irq = irq_alloc_desc(NUMA_NO_NODE);
 	if (g->irq < 0)
 		return g->irq;
+	init_irq_work(&g->line, raise_line);
 	irq_set_chip_and_handler(g->irq, &dummy_irq_chip, handle_simple_irq);
 	fill_config(g);
 	g->sysdata.domain = g->gsp.index + 1;
@@ -149,6 +161,7 @@ void simgpu_pci_remove(struct simgpu *g)
 	pci_stop_root_bus(g->bus);
 	pci_remove_root_bus(g->bus);
 	pci_unlock_rescan_remove();
+	irq_work_sync(&g->line);
 	for (i = 0; i < ARRAY_SIZE(g->window); i++)
 		if (g->window[i].parent)
 			release_resource(&g->window[i]);

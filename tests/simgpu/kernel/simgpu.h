@@ -9,6 +9,7 @@
 #ifndef SIMGPU_H
 #define SIMGPU_H
 
+#include <linux/irq_work.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
@@ -20,7 +21,7 @@
 #include "gsp/host.h"
 
 #define SIMGPU_CARDS 4
-#define SIMGPU_COPIES 4
+#define SIMGPU_COPIES 4			/* no chip has more with a runlist of their own */
 #define SIMGPU_ENGINES (1 + SIMGPU_COPIES)	/* GR0, COPY0 to COPY3: those of the GSP's tables */
 #define SIMGPU_REGS_BYTES (16u << 20)
 #define SIMGPU_INST_BYTES (32u << 20)
@@ -38,6 +39,7 @@ struct simgpu {
 	struct pci_bus *bus;
 	struct resource busn, window[3];
 	int irq;
+	struct irq_work line;		/* raises irq outside the engine's lock */
 };
 
 extern struct simgpu *simgpu_card[SIMGPU_CARDS];

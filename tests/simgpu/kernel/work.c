@@ -118,9 +118,12 @@ static void fault(struct engine *e)
 	pr_info_ratelimited("simgpu: engine %u: a channel faulted\n", e->type);
 }
 
+/* Who waits for an event of the engine looks again. */
 static void interrupt(struct engine *e)
 {
-	/* RM's events of an engine are not raised: see docs/develop/simulated-driver.md. */
+	struct simgpu *g = container_of(e->card, struct simgpu, card);
+
+	gsp_interrupt(&g->gsp, e->index ? GSP_VECTOR_COPY0 + e->index - 1 : GSP_VECTOR_GR0);
 }
 
 /* ---- objects ---- */
@@ -147,14 +150,16 @@ static struct sim_chan *find_chan(struct simgpu *g, u32 client, u32 handle)
 	return NULL;
 }
 
-/* NULL: an engine that executes nothing here, such as a decoder. */
+/* The engine of a runlist: copy engines that share one with graphics are it. NULL: nothing is executed, as by a decoder. */
 static struct engine *engine_of(struct simgpu *g, u32 type)
 {
+	u32 copy = type - NV2080_ENGINE_COPY0;
+
 	if (type <= NV2080_ENGINE_GR0)
 		return &g->eng[0];
-	if (type >= NV2080_ENGINE_COPY0 && type < NV2080_ENGINE_COPY0 + SIMGPU_COPIES)
-		return &g->eng[1 + type - NV2080_ENGINE_COPY0];
-	return NULL;
+	if (copy < g->gsp.chip->copy_engines)
+		return &g->eng[1 + copy];
+	return copy < gsp_copies(g->gsp.chip) ? &g->eng[0] : NULL;
 }
 
 static struct sim_tsg *add_tsg(struct simgpu *g, u32 client, u32 handle, u32 type)
@@ -407,10 +412,18 @@ void gsp_engine_disable(struct gsp_card *card, gsp_u32 client, gsp_u32 channel, 
 }
 EXPORT_SYMBOL(gsp_engine_disable);
 
-/* RM's own doorbell, by its register function. */
+/*
+ * RM's own doorbell, by its register function. RM may have made the channel's page directory without a word to the GSP:
+ * in a second start nothing comes between the mapping and the work.
+ */
 void gsp_engine_poll(struct gsp_card *card)
 {
-	atomic_inc(&simgpu_of(card)->card.ring);
+	struct simgpu *g = simgpu_of(card);
+
+	mutex_lock(&g->lock);
+	find_roots(g);
+	mutex_unlock(&g->lock);
+	atomic_inc(&g->card.ring);
 }
 EXPORT_SYMBOL(gsp_engine_poll);
 
