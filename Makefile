@@ -20,8 +20,8 @@ CLUSTER = $(if $(filter kube,$(KIND)),kube)
 # A machine with systemd installs them.
 PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb)
 
-# NVIDIA's own kernel driver.
-NVIDIA_MODULES = $(if $(filter driver,$(KIND)),driver)
+# NVIDIA's own kernel driver, and its user space over it.
+NVIDIA_MODULES = $(if $(filter driver,$(KIND)),driver nvidia)
 
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD \
@@ -130,7 +130,7 @@ driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|5
 	@scripts/setup-nvidia driver-$(or $(KERNEL_DRIVER),550)
 	@scripts/build-driver $(or $(KERNEL_DRIVER),550) $(KERNEL)
 
-test-driver: modules tools driver ## cgpu_km over NVIDIA's own kernel driver and a simulated card
+test-driver: modules tools driver nvidia ## cgpu_km over NVIDIA's own kernel driver and a simulated card
 	@$(VM) suite driver $(TEST)
 
 test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver, TEST=name to choose

@@ -13,6 +13,7 @@ enum {
 	PTIMER_TIME_0 = 0x9400, PTIMER_TIME_1 = 0x9410,
 	VF_TIMER_TIME_0 = 0xbb0080, VF_TIMER_TIME_1 = 0xbb0084, VF_DOORBELL = 0xbb0090,
 	UFLUSH_FIRST = 0x70000, UFLUSH_LAST = 0x70010,
+	VF_L2_SYSMEM_INVALIDATE = 0xb80f00, VF_L2_PEERMEM_INVALIDATE = 0xb80f04,
 	PFB_PRI_MMU_INVALIDATE = 0x100cbc, VF_MMU_INVALIDATE = 0xb830b0,
 	VF_ACCESS_COUNTER_NOTIFY_BUFFER_SIZE = 0xb83110,
 	PRAMIN = 0x700000, PRAMIN_END = 0x800000,
@@ -74,9 +75,11 @@ static void store(struct gsp_card *card, NvU32 reg, NvU32 value)
 		return;
 	case PFB_PRI_MMU_INVALIDATE:	/* over at once: nothing is cached */
 	case VF_MMU_INVALIDATE:
+	case VF_L2_SYSMEM_INVALIDATE:
+	case VF_L2_PEERMEM_INVALIDATE:
 		return;
 	}
-	if (reg >= UFLUSH_FIRST && reg <= UFLUSH_LAST)	/* of caches that are not there: never pending */
+	if (reg >= UFLUSH_FIRST && reg <= UFLUSH_LAST)	/* the same */
 		return;
 	if (gsp_interrupt_store(card, reg, value))
 		return;

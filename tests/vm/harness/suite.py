@@ -27,7 +27,7 @@ KINDS = {
     "cuda": {"docker": True, "memory": "4G"},
     "cuda_nvcc": {"docker": True, "memory": "4G"},
     "cuda_icount": {"icount": True, "cpus": 1, "daemon": False},
-    "driver": {"kernel_driver": "550", "chips": "TU104", "nvsim": False, "daemon": False},
+    "driver": {"kernel_driver": "550", "nvidia": "550", "chips": "TU104", "nvsim": False, "daemon": False},
     "systemd": {"systemd": True, "daemon": False, "memory": "4G"},
 }
 

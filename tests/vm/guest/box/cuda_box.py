@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,10 @@ LIBRARIES = d.BUILD / "nvidia" / BRANCH / "usr/lib/x86_64-linux-gnu/nvidia/curre
 CARD_MIB = 15109
 OUT_OF_MEMORY = 2
 NOT_SUPPORTED = (800, 801)  # not permitted, not supported: which of the two depends on the branch
-WAVE_NS = Path("/sys/module/nvsim/parameters/wave_ns")
+#: Of the card's model: nvsim, or the card below NVIDIA's own kernel driver.
+WAVE_NS = Path(f"/sys/module/{'simgpu' if os.environ.get('KERNEL_DRIVER') else 'nvsim'}/parameters/wave_ns")
+#: Nodes of a container, by the names that NVIDIA's libraries look for.
+NODES = ("nvidiactl", "nvidia0", "nvidia-uvm")
 #: gpuload launches four waves: a kernel of a millisecond. An emulated processor launches it in far less.
 LOAD_WAVE_NS = 250_000
 
@@ -61,9 +64,15 @@ def inside(one: d.Box, *words: str, timeout: float = 120) -> subprocess.Complete
     return d.call("docker", "exec", one.id, *words, timeout=timeout)
 
 
-def walk(*before: str, timeout: float = 600) -> dict[str, Any]:
+def in_nodes(dev: str) -> tuple[str, ...]:
+    """The head of a command line that runs where NVIDIA's names are the nodes of a plain container."""
+    binds = "; ".join(f"mount --bind {dev}/{name} /dev/{name}" for name in NODES)
+    return "unshare", "-m", "sh", "-c", f'{binds}; exec "$@"', "sh"
+
+
+def walk(*before: str, steps: Iterable[str] = (), timeout: float = 600) -> dict[str, Any]:
     """Results of a walk through CUDA's driver interface, run with `before` as the head of its command line."""
-    done = d.call(*before, "walk", timeout=timeout)
+    done = d.call(*before, "walk", *steps, timeout=timeout)
     assert done.stdout, f"walk: status {done.returncode}: {done.stderr}"
     said: dict[str, Any] = json.loads(done.stdout)
     assert not said["stalled"], f"the step {said['stalled']} does not end: {said['results']}"

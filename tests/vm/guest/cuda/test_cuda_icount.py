@@ -14,7 +14,6 @@ from slicebox import PROC, Box
 
 pytestmark = pytest.mark.cuda_icount
 
-NAMES = ("nvidiactl", "nvidia0", "nvidia-uvm")
 TOLERANCE_PCT = 1.0
 WEIGHTED = "2"
 #: Whole rounds of it are left out at both ends, while only one of the two computes.
@@ -25,9 +24,7 @@ LOAD = f"gpuload --json --seconds {SECONDS} --interval 0.2 --iterations 1 --dept
 
 
 def loaded(box: Box, script: str = f"exec {LOAD}") -> subprocess.Popen:
-    """A load that finds the box's nodes where NVIDIA's libraries look for them."""
-    binds = "; ".join(f"mount --bind {box.dev}/{name} /dev/{name}" for name in NAMES)
-    return subprocess.Popen(["unshare", "-m", "sh", "-c", f"{binds}; {script}"], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([*c.in_nodes(box.dev), "sh", "-c", script], stdout=subprocess.PIPE, text=True)
 
 
 #: Two clients of an MPS server of their own; what a line of the second says is not counted twice.
