@@ -67,7 +67,7 @@ def gpuload(box: Box, *options: object) -> tuple[int, dict]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
-def test_over_the_limit(box: Box) -> None:
+def test_libcuda_over_the_limit(box: Box) -> None:
     status, said = gpuload(box, "--seconds", 1, "--alloc-mib", SLICE_MIB)
     assert (status, said["first_error"]["call"]) == (d.OVER_LIMIT, "cuMemAlloc")
     assert said["first_error"]["status"] == c.OUT_OF_MEMORY
