@@ -78,7 +78,7 @@ def test_a_ceiling_bounds_the_lone_and_leaves_the_rest(tenants):
     began, throttled = time.monotonic_ns(), a.box.stat("throttled_ns")
     assert shares(a) == near(25)
     part = (a.box.stat("throttled_ns") - throttled) / (time.monotonic_ns() - began)
-    assert 100 * part == near(75), "the rest it waited for its ceiling"
+    assert [100 * part] == near(75, within=3), "the rest it waited for its ceiling, but for the calls"
     b.start()
     assert b.box.stat("throttled_ns") == 0
     got = shares(a, b)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""A service beside training, as its users feel it, and the time of idle openers, in exact guest time.
+
+The real module on the simulated GPU of an A100, whose run state of channels can be read. Latencies are the client's,
+from a request's arrival to the GPU's time stamp of its last kernel; times on the GPU are the simulated engine's. Each
+figure is compared with the same client alone in the same machine, with the same arrivals.
+
+`make test` runs short forms of the services of `make bench-sched`, `make test-all` the long ones too.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from sharebox import GPU, PREEMPTIVE, SETTLE_S, TSGS, Tenant, look, put, shares
+from slicebox import Box, nvsim_as
+
+pytestmark = pytest.mark.icount
+
+Make = Callable[..., Tenant]
+WARMUP_S = 0.2
+CTXSW_PCT_US = 85 / 1e4  # per cent of a second that a switch costs: tests/nvsim/profiles/a100.toml
+#: The bars (docs/develop/bench.md).
+P99_OF_ALONE_PCT, LOW_OF_REST_PCT, IDLE_LOSS_PCT = 110, 90, 2
+
+ONE_AT_A_TIME = ("--depth", 1, "--poll-us", 20)
+#: Without a pause; and 100 of them for each request, 14 ms with the gaps that the client leaves.
+QUICK = ("--kernel-us", 100, *ONE_AT_A_TIME)
+BATCHES = ("--request-us", "100x100", "--requests-per-s", 8, *ONE_AT_A_TIME)
+#: Prefill and decoding, a fifth of the time; and that of the bench.
+LLM = ("--request-us", "5000,200x100", "--requests-per-s", 6, *ONE_AT_A_TIME)
+LONG_LLM = ("--request-us", "20000,200x400", "--requests-per-s", 2, *ONE_AT_A_TIME)
+#: Ten kernels of 500 us at once: 3 % of the GPU.
+SMALL = ("--request-us", "500x10", "--requests-per-s", 6, "--depth", 16, "--poll-us", 200)
+
+
+@pytest.fixture(scope="module")
+def a100() -> Iterator[None]:
+    """The card, and a container that keeps the module attached to it between two tests and never opens it."""
+    with nvsim_as("a100", fb_mib=15109), Box("0" * 64, 64):
+        yield
+
+
+@dataclass
+class Felt:
+    """What a service with high priority had beside training."""
+
+    p99_of_alone_pct: float
+    low_of_rest_pct: float
+    latencies: int
+
+
+def serve(tenant: Tenant, seconds: float, *options: object) -> dict:
+    """The result of a client of the container that runs for so long."""
+    load = tenant.box.simload("--register", "--seconds", seconds, "--warmup", WARMUP_S, *options)
+    text, _ = load.communicate(timeout=900)
+    assert load.returncode == 0, text
+    return json.loads(text.splitlines()[-1])
+
+
+def run_state_source() -> str:
+    return dict(line.split() for line in (GPU / "stat").read_text().splitlines())["run_state_source"]
+
+
+def beside_training(make: Make, seconds: float, *options: object) -> Felt:
+    put("policy", PREEMPTIVE)
+    put("prio_ratio", 95)
+    service, training = make(highprio=1), make()
+    alone = serve(service, seconds, *options)
+    training.start("--register")
+    time.sleep(SETTLE_S)
+    begin = look()
+    beside = serve(service, seconds, *options)
+    end = look()
+    assert run_state_source() == "chram"
+    (process,) = beside["process"]
+    rest_ns = 1e9 * (end[0] - begin[0]) - end[1][process["pid"]][0]
+    got = Felt(
+        100 * beside["lat_p99_us"] / alone["lat_p99_us"],
+        100 * training.spent(begin, end)[0] / rest_ns,
+        beside["latencies"],
+    )
+    print(
+        f"alone p50 {alone['lat_p50_us']:.0f} p99 {alone['lat_p99_us']:.0f} us, beside training "
+        f"{beside['lat_p50_us']:.0f} and {beside['lat_p99_us']:.0f}: {got}"
+    )
+    assert beside["latencies"] > 0.9 * alone["latencies"]
+    return got
+
+
+def test_short_kernels_without_a_pause(a100: None, tenants: Make) -> None:
+    """The gaps are too short to be lent, so the training has nothing (docs/develop/bench.md)."""
+    assert beside_training(tenants, 1.2, *QUICK).p99_of_alone_pct <= P99_OF_ALONE_PCT
+
+
+SERVICES = [
+    pytest.param(BATCHES, 4, 20, id="short kernels"),
+    pytest.param(LLM, 5, 20, id="decoding"),
+    pytest.param(BATCHES, 15, 100, id="short kernels, long", marks=pytest.mark.more),
+    pytest.param(LONG_LLM, 30, 50, id="decoding, long", marks=pytest.mark.more),
+]
+
+
+@pytest.mark.parametrize(("service", "seconds", "requests"), SERVICES)
+def test_a_service_is_as_fast_as_alone(
+    a100: None, tenants: Make, service: tuple[object, ...], seconds: float, requests: int
+) -> None:
+    """And the training has nearly all of what it leaves."""
+    got = beside_training(tenants, seconds, *service)
+    assert got.latencies > requests
+    assert got.p99_of_alone_pct <= P99_OF_ALONE_PCT
+    assert got.low_of_rest_pct >= LOW_OF_REST_PCT
+
+
+def switches() -> int:
+    """Between groups of channels on the compute engine."""
+    lines = [dict(word.split("=") for word in line.split()) for line in TSGS.read_text().splitlines()]
+    return sum(int(line["switches"]) for line in lines if line["engine"] == "1")
+
+
+def test_idle_openers_cost_the_busy_one_nothing(a100: None, tenants: Make) -> None:
+    """Three that use 3 % each, as they come, and one that always has work: by equal parts it would have a quarter."""
+    put("policy", PREEMPTIVE)
+    small = [tenants().start("--register", *SMALL, "--seed", seed) for seed in (1, 2, 3)]
+    training = tenants().start("--register")
+    time.sleep(SETTLE_S)
+    before, began = switches(), time.monotonic()
+    got = shares(*small, training, seconds=3, settle=0)
+    switching = CTXSW_PCT_US * (switches() - before) / (time.monotonic() - began)
+    assert run_state_source() == "chram"
+    idle = 100 - sum(got) - switching
+    print(f"idle {idle:.2f} %, switching {switching:.2f} %")
+    assert min(got[:3]) > 1 and sum(got[:3]) < 15, "they do what they ask for"
+    assert idle <= IDLE_LOSS_PCT
