@@ -83,7 +83,8 @@ class World:
                 await self.stop_agent()
                 await self.stop_cgpud()
                 self.node.cleanup()
-        assert not [fault for fault in faults if "handle" in fault], "a callback has failed"
+        failed = [fault for fault in faults if "handle" in fault]
+        assert not failed, f"a callback has failed: {failed}"
 
     async def start_cgpud(self) -> None:
         self._cgpud = self.node.running()
