@@ -168,23 +168,26 @@ static void remove_cards(void)
  * kernel leaves the table as after reset, since a card's RAM has two mappings that need not agree (nopat). An emulated
  * processor's memory has no types.
  */
-#define PAT_ENTRY_1 0xff00ull
-#define PAT_ENTRY_1_WC 0x0100ull
+#define PAT_ENTRY_1 0xff00u
+#define PAT_ENTRY_1_WC 0x0100u
 
-static u64 pat_before;
+static u32 pat_before[2];
 
 static void set_pat(void *value)
 {
-	wrmsrl(MSR_IA32_CR_PAT, *(u64 *)value);
+	u32 *pat = value;
+
+	wrmsr(MSR_IA32_CR_PAT, pat[0], pat[1]);
 }
 
 static void offer_write_combining(void)
 {
-	u64 pat;
+	u32 pat[2];
 
-	rdmsrl(MSR_IA32_CR_PAT, pat_before);
-	pat = (pat_before & ~PAT_ENTRY_1) | PAT_ENTRY_1_WC;
-	on_each_cpu(set_pat, &pat, 1);
+	rdmsr(MSR_IA32_CR_PAT, pat_before[0], pat_before[1]);
+	pat[0] = (pat_before[0] & ~PAT_ENTRY_1) | PAT_ENTRY_1_WC;
+	pat[1] = pat_before[1];
+	on_each_cpu(set_pat, pat, 1);
 }
 
 static int __init simgpu_init(void)
@@ -212,7 +215,7 @@ static int __init simgpu_init(void)
 static void __exit simgpu_exit(void)
 {
 	remove_cards();
-	on_each_cpu(set_pat, &pat_before, 1);
+	on_each_cpu(set_pat, pat_before, 1);
 }
 
 module_init(simgpu_init);
