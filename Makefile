@@ -31,7 +31,7 @@ export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint test-unit test-core \
+.PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
@@ -74,6 +74,9 @@ test-all: ## and the levels that make test has no time for
 
 lint: setup ## ruff, shellcheck and mypy --strict
 	@scripts/lint
+
+static: setup ## sparse and checkpatch over the module's sources; needs the debug kernel's checkpatch
+	@scripts/static
 
 test-unit: setup ## the harness's own tests
 	@$(PYTEST) tests/unit/harness

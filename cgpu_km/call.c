@@ -120,6 +120,7 @@ void ckm_call_end(struct ckm_call *call)
 		kfree_rcu(call->overflow, rcu);
 	} else {
 		WRITE_ONCE(bucket->call[call->place], NULL);
+		/* The next owner of the place, by cmpxchg_acquire(), has its own call there. */
 		smp_store_release(&bucket->task[call->place], NULL);
 	}
 	if (call->export_file)

@@ -343,6 +343,7 @@ static void list_sites(u32 module)
 			sites[module].at[n] = (const u8 *)row->site;
 			sites[module].opcode[n++] = opcode_of(row);
 		}
+	/* Readers of the count, ckm_redirect_in_effect(), see the sites. */
 	smp_store_release(&sites[module].count, n);
 }
 
@@ -360,6 +361,7 @@ int ckm_redirect_attach(struct ckm_redirection *rows, u32 count,
 	if (!ret) {
 		tables[module].rows[table] = rows;
 		tables[module].rows_count[table] = count;
+		/* Readers of the count, row_off(), see the table. */
 		smp_store_release(&tables[module].count, table + 1);
 		list_sites(module);
 	}
@@ -378,6 +380,7 @@ static void detach_table(u32 module, u32 table)
 	lockdep_assert_held(&redirect_lock);
 	tables[module].rows[table] = tables[module].rows[last];
 	tables[module].rows_count[table] = tables[module].rows_count[last];
+	/* As in ckm_redirect_attach(). */
 	smp_store_release(&tables[module].count, last);
 	list_sites(module);
 	detach_rows(rows, count);
@@ -397,12 +400,14 @@ void ckm_redirect_detach(const struct ckm_redirection *rows)
 
 bool ckm_redirect_attached(enum ckm_redirect_module module)
 {
+	/* What follows an attach is seen, too. */
 	return smp_load_acquire(&tables[module].count);
 }
 
 /* The first row of @module that is not in effect. */
 static const struct ckm_redirection *row_off(enum ckm_redirect_module module)
 {
+	/* Pairs with ckm_redirect_attach(). */
 	u32 table = smp_load_acquire(&tables[module].count), row;
 
 	while (table--)
@@ -414,6 +419,7 @@ static const struct ckm_redirection *row_off(enum ckm_redirect_module module)
 
 bool ckm_redirect_in_effect(enum ckm_redirect_module module)
 {
+	/* Pairs with list_sites(). */
 	u32 count = smp_load_acquire(&sites[module].count), i;
 
 	for (i = 0; i < count; i++)

@@ -273,6 +273,7 @@ static int map_pool(struct ckm_backing *backing, struct vm_area_struct *vma)
 
 int ckm_uvm_mmap(struct ckm_backing *backing, struct vm_area_struct *vma)
 {
+	/* Pairs with space_without_process(): space_mm and space_flags are set. */
 	if (!smp_load_acquire(&backing->space_no_hmm))
 		return -EBADFD;		/* as in the driver */
 	/* As the driver does where a space belongs to a process: not in another one. */
@@ -299,6 +300,7 @@ static u32 space_without_process(void *mapping, void *space, u64 flags)
 	call->uvm_seen = true;
 	call->backing->space_flags = flags;
 	call->backing->space_mm = current->mm;
+	/* A call that finds the space finds its flags and its process. */
 	smp_store_release(&call->backing->space_no_hmm, true);
 	flags |= UVM_INIT_FLAGS_DISABLE_HMM | UVM_INIT_FLAGS_MULTI_PROCESS;
 	return ckm_call_original(ARG(mapping), ARG(space), flags, 0, 0, 0,

@@ -105,7 +105,7 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	const struct cgpu_core_ops *core = ckm_core_enter();
 	const struct cgpu_uvm_call *found = core->nv.uvm(ckm_driver_branch(), cmd);
 	struct cgpu_uvm_call row = { .verdict = CGPU_REFUSE };
-	bool mem_op, checked;
+	bool mem_op, checked, has_space;
 	long ret;
 
 	if (found)
@@ -119,10 +119,12 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 	if (row.verdict == CGPU_ANSWER_OK || row.verdict == CGPU_ANSWER_NOTHING)
 		return put_user(row.verdict == CGPU_ANSWER_OK ? NV_OK : NV_WARN_NOTHING_TO_DO,
 				(u32 __user *)(user + row.status_at));
+	/* Pairs with space_without_process() in uvm.c. */
+	has_space = smp_load_acquire(&backing->space_no_hmm);
 	if (row.nr == UVM_INITIALIZE) {
-		if (smp_load_acquire(&backing->space_no_hmm))
+		if (has_space)
 			return initialize_again(backing, &row, user);
-	} else if (row.status_at && !smp_load_acquire(&backing->space_no_hmm)) {
+	} else if (row.status_at && !has_space) {
 		/* As the driver answers for a file without an address space. One that
 		 * was made while the probe was missed counts as none.
 		 */

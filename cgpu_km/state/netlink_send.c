@@ -17,6 +17,7 @@ static void say_lost(void)
 
 struct sk_buff *ckm_netlink_begin(u32 event, void **head)
 {
+	/* Pairs with ckm_netlink_set_family(): the family is registered. */
 	struct genl_family *family = smp_load_acquire(&event_family);
 	struct sk_buff *skb;
 	u64 before = atomic64_read(&lost);
@@ -54,5 +55,6 @@ void ckm_netlink_send(struct sk_buff *skb, void *head, int put)
 
 void ckm_netlink_set_family(struct genl_family *family)
 {
+	/* Its registration comes first. */
 	smp_store_release(&event_family, family);
 }
