@@ -256,6 +256,7 @@ def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
         assert (PROC / "0" / name[:12] / "memsize").read_text() == f"{80 * MIB}\n"
 
 
+@pytest.mark.alone  # sums over all containers
 def test_three_writers_at_once(box: Box) -> None:
     """Echo, SET_GPU and SET on the same GPU: the sums hold in every order."""
     stop = threading.Event()
