@@ -162,18 +162,19 @@ class Keeper:
             self._box = None
 
 
-@pytest.fixture(scope="session")
-def keeper() -> Iterator[Keeper]:
-    keeper = Keeper()
-    yield keeper
-    keeper.keep(False)
+IDLE = Keeper()
 
 
-@pytest.fixture(autouse=True)
-def attached(keeper: Keeper, request: pytest.FixtureRequest) -> None:
-    """Attached for the tests with this marker, but for those that must be alone."""
-    node = request.node
-    keeper.keep(bool(node.get_closest_marker("attached")) and not node.get_closest_marker("alone"))
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Attached for the tests with this marker, but for those that must be alone. No fixture: one of a module, which
+    may unload the driver, comes before those of a function.
+    """
+    IDLE.keep(bool(item.get_closest_marker("attached")) and not item.get_closest_marker("alone"))
+
+
+def pytest_sessionfinish() -> None:
+    IDLE.keep(False)
 
 
 @pytest.fixture
