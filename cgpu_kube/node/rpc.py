@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -18,19 +19,14 @@ MESSAGE_MAX = 16 << 20
 PATH_MAX = 107  #: bytes of a Unix socket's name, sockaddr_un of unix(7) without its NUL
 
 
+@functools.cache
 def _hold_runtime() -> None:
     """Keep grpc's event thread until the process ends.
 
     grpc ends the thread with the last server or channel and starts it with the next. The end can wait forever in
     the event loop's thread: seen with grpcio 1.85.3, the poller in epoll_wait and the loop in its join.
     """
-    global _held
-    if not _held:
-        aio.init_grpc_aio()
-        _held = True
-
-
-_held = False
+    aio.init_grpc_aio()
 
 
 class CallFailed(KubeError):

@@ -118,7 +118,7 @@ static void fault(struct engine *e)
 	pr_info_ratelimited("simgpu: engine %u: a channel faulted\n", e->type);
 }
 
-/* Who waits for an event of the engine looks again. */
+/* Processes that wait for an event of the engine check again. */
 static void interrupt(struct engine *e)
 {
 	struct simgpu *g = container_of(e->card, struct simgpu, card);
