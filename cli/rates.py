@@ -51,23 +51,27 @@ def _earlier(slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], 
     return None
 
 
+def _grown(old: Slot | None, new: Slot, *names: str) -> tuple[int, ...]:
+    """What these counters have counted since @old, or since the container opened the GPU."""
+    return tuple(new.stat.get(name, 0) - (old.stat.get(name, 0) if old else 0) for name in names)
+
+
+def _pct(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole > 0 else None
+
+
 def _waits(gpu: Gpu, old: Slot | None, new: Slot) -> tuple[float | None, float | None]:
     if gpu.policy == NATIVE or "wait_ns" not in new.stat:
         return None, None
-    ran, waited, turns = (
-        new.stat.get(name, 0) - (old.stat.get(name, 0) if old else 0) for name in ("gpu_ns", "wait_ns", "turns")
-    )
-    throttled = 100 * waited / (ran + waited) if ran + waited > 0 else None
-    return throttled, waited / turns / 1000 if turns > 0 else None
+    ran, waited, turns = _grown(old, new, "gpu_ns", "wait_ns", "turns")
+    return _pct(waited, ran + waited), waited / turns / 1000 if turns > 0 else None
 
 
 def _by_ceiling_pct(gpu: Gpu, old: Slot | None, new: Slot) -> float | None:
     if gpu.policy == NATIVE or "throttled_ns" not in new.stat:
         return None
-    ran, waited, throttled = (
-        new.stat.get(name, 0) - (old.stat.get(name, 0) if old else 0) for name in ("gpu_ns", "wait_ns", "throttled_ns")
-    )
-    return 100 * throttled / (ran + waited) if ran + waited > 0 else None
+    ran, waited, throttled = _grown(old, new, "gpu_ns", "wait_ns", "throttled_ns")
+    return _pct(throttled, ran + waited)
 
 
 def _p99_us(gpu: Gpu, old: Slot | None, new: Slot) -> float | None:
