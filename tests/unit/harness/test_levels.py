@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
     monkeypatch.setenv("LEVELS", "lint vm-6.1-plain")
     monkeypatch.setattr(levels, "homeless", lambda _levels: [])
     came = {"lint": (1, 0, 0, []), "vm-6.1-plain": (331, 1, 0, ["tests.test_a::test_bad"])}
-    monkeypatch.setattr(levels, "run", lambda level: levels.Outcome(level, 1.0, *came[level.name]))
+    monkeypatch.setattr(levels, "run", lambda level, _nice: levels.Outcome(level, 1.0, *came[level.name]))
     assert levels.main() == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-3:] == [
@@ -97,6 +98,44 @@ def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
         "not all levels: LEVELS=lint vm-6.1-plain",
         "332 passed, 1 failed",
     ]
+
+
+def test_each_level_runs_once_and_after_what_it_needs(levels, monkeypatch):
+    """Two boots at a time, with the modules built; beside them one level at a time that needs no machine."""
+    lock, began, running, most = threading.Lock(), [], [], {True: 0, False: 0}
+
+    def run(level, nice):
+        with lock:
+            began.append((level.name, nice))
+            running.append(level.boots)
+            for boots in most:
+                most[boots] = max(most[boots], running.count(boots))
+            assert levels.MODULES in ended or not level.boots
+            assert "setup" in ended or level.alone
+        time.sleep(0.02)
+        with lock:
+            running.remove(level.boots)
+            ended.add(level.name)
+        return levels.Outcome(level, 1.0, 1, 0, 0, [])
+
+    ended: set[str] = set()
+    monkeypatch.setattr(levels, "run", run)
+    every = [*levels.LEVELS, *levels.LONG]
+    outcomes = levels.run_all(every)
+    assert [outcome.level for outcome in outcomes] == every
+    assert sorted(name for name, _ in began) == sorted(level.name for level in every)
+    assert most[True] == levels.LANES
+    assert {nice for name, nice in began if name.startswith("vm-")} == {0}
+    assert ("core", levels.NICE) in began
+
+
+def test_a_level_that_raises_ends_all(levels, monkeypatch):
+    def run(level, _nice):
+        raise OSError(level.name)
+
+    monkeypatch.setattr(levels, "run", run)
+    with pytest.raises(OSError, match="core"):
+        levels.run_all([level for level in levels.LEVELS if level.name == "core"])
 
 
 def test_a_test_of_a_long_level_is_not_missed_by_the_others(levels):
