@@ -34,7 +34,7 @@ def some_machine(top: Path) -> Path:
     return top
 
 
-@pytest.mark.parametrize("prefix", ["/usr/local", "/opt/cgpu"])
+@pytest.mark.parametrize("prefix", ["/usr/local", pytest.param("/opt/cgpu", marks=pytest.mark.more)])
 def test_nothing_is_left(tmp_path: Path, prefix: str) -> None:
     top = some_machine(tmp_path)
     before = tree(top)
@@ -85,6 +85,7 @@ def test_a_configuration_that_was_changed_stays(tmp_path: Path) -> None:
     assert conf.read_text() == "lease_s = 60\n"
 
 
+@pytest.mark.more
 def test_a_configuration_that_is_as_it_came_again_goes(tmp_path: Path) -> None:
     top, conf = some_machine(tmp_path), tmp_path / "etc/cgpu/cgpu.toml"
     before = tree(top)
@@ -143,6 +144,7 @@ def test_what_is_another_ones_is_left_to_it(tmp_path: Path, other: str) -> None:
     assert tree(top) == before
 
 
+@pytest.mark.more
 def test_whatever_the_umask_everybody_can_read_it(tmp_path: Path) -> None:
     """A tree, with its wheels, that only its owner can read."""
     mine, top = tmp_path / "tree", tmp_path / "root"

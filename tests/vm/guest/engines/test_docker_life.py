@@ -67,6 +67,7 @@ def test_stop_and_start_is_a_new_life() -> None:
         assert one.info()["total_bytes"] == one.memsize()
 
 
+@pytest.mark.more
 def test_two_at_once() -> None:
     with ThreadPoolExecutor(2) as pool:
         lines = [run_line("-d", *variables(6, devices=0), command=d.SLEEP) for _ in range(2)]

@@ -82,6 +82,7 @@ def test_the_start_waits_for_the_next_daemon(gate: Path) -> None:
             engine.remove(one.id)
 
 
+@pytest.mark.more
 def test_a_daemon_that_stays_away_gives_back_when_it_comes(gate: Path) -> None:
     """The start is refused without a message to the daemon, which does not wait for the lease of two minutes to end."""
     engine = ByHand("runc")

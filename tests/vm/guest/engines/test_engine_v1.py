@@ -155,7 +155,7 @@ def dockerd(v1: Node) -> Iterator[None]:
         "runc",
         pytest.param("crun", marks=pytest.mark.more),
         pytest.param("podman", marks=pytest.mark.more),
-        "docker",
+        pytest.param("docker", marks=pytest.mark.more),
     )
 )
 def engine(request: pytest.FixtureRequest, v1: Node) -> Iterator[Engine]:

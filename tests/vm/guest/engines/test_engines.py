@@ -216,6 +216,7 @@ def test_no_whole_gpus(by_hand: ByHand) -> None:
 # ---- podman's own ----
 
 
+@pytest.mark.more
 def test_podman_restart_is_a_new_life() -> None:
     podman = Podman()
     with e.hands_over_to("crun"), started(podman, variables(6)) as one:

@@ -455,6 +455,7 @@ def test_the_answers_of_dead_containers(box):
 
 @pytest.mark.checked
 @pytest.mark.alone
+@pytest.mark.once
 def test_channels_churned_out_of_turn_gain_nothing(box):
     """Weight 0 is frozen: channels made, enabled, used and thrown away run no work."""
     (PROC / "0/policy").write_text("2\n")
@@ -479,6 +480,7 @@ def test_channels_churned_out_of_turn_gain_nothing(box):
 
 @pytest.mark.checked
 @pytest.mark.alone
+@pytest.mark.once
 def test_weight_zero_thaws_again(box):
     (PROC / "0/policy").write_text("2\n")
     try:

@@ -148,7 +148,14 @@ def kprobe_event(function: str) -> Iterator[None]:
         kprobe_command("-:kprobes/theirs\n")
 
 
-@pytest.mark.parametrize("function", ["os_memcpy_from_user", "nvUvmInterfaceDupMemory", "dma_buf_fd"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        "os_memcpy_from_user",
+        pytest.param("nvUvmInterfaceDupMemory", marks=pytest.mark.debug_more),
+        pytest.param("dma_buf_fd", marks=pytest.mark.debug_more),
+    ],
+)
 def test_beside_a_kprobe_of_another(function: str):
     """Theirs first, and ours first; either ends first. The kernel may not warn (no_splat).
 

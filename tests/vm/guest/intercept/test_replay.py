@@ -24,23 +24,21 @@ ROOT = REPO / "tests/abi/replay/traces"
 RECORDED = sorted((ROOT / (os.environ.get("NVIDIA") or "550")).glob("*.trace"))
 #: Those of a card play on the branch that nvsim is by itself, in the boots without NVIDIA's user space.
 ON_A_CARD = sorted(ROOT.glob("580-*/*.trace"))
-#: Of these make test plays the shortest, and in a container the one of PyTorch, which has the most kinds of calls.
-FEW = ("init", "nvidia-smi")
+#: Of these make test plays the shortest.
+FEW = ("init", "nvidia-smi", "walk")
 
 
-def traces(of_a_card: tuple[str, ...]) -> list[object]:
-    """All traces; those of a card that are not `of_a_card` for make test-all."""
+def one_of(path: Path, *marks: pytest.MarkDecorator) -> object:
+    """A trace of a user space; the long ones are for make test-all."""
+    more = () if path.stem in FEW else (pytest.mark.more,)
+    return pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=[*marks, *more])
+
+
+def traces() -> list[object]:
     return [
         *(pytest.param(path, id=path.stem) for path in sorted(ROOT.glob("*.trace"))),
-        *(pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=pytest.mark.cuda) for path in RECORDED),
-        *(
-            pytest.param(
-                path,
-                id=f"{path.parent.name}-{path.stem}",
-                marks=() if path.stem in of_a_card else pytest.mark.more,
-            )
-            for path in ON_A_CARD
-        ),
+        *(one_of(path, pytest.mark.cuda) for path in RECORDED),
+        *(one_of(path) for path in ON_A_CARD),
     ]
 
 
@@ -107,12 +105,12 @@ def play_in_container(trace: tracefile.Trace, context_bytes: int) -> player.Play
         return run
 
 
-@pytest.mark.parametrize("path", traces(FEW))
+@pytest.mark.parametrize("path", traces())
 def test_on_the_driver_alone(path: Path):
     assert play_alone(tracefile.load(path)).calls
 
 
-@pytest.mark.parametrize("path", traces((*FEW, "torch")))
+@pytest.mark.parametrize("path", traces())
 def test_in_a_container(path: Path, request: pytest.FixtureRequest):
     """Our own client measures a context's size with the structures of one branch: only if the trace checks contexts."""
     trace = tracefile.load(path)

@@ -122,9 +122,10 @@ def test_the_driver_is_replaced_under_us() -> None:
     until(lambda: holders() == 0)
 
 
-def test_finding_8_unloaded_as_the_last_container_ends() -> None:
+@pytest.mark.parametrize("times", [8, pytest.param(20, marks=pytest.mark.more)])
+def test_finding_8_unloaded_as_the_last_container_ends(times: int) -> None:
     """The last instructions of a container's end are the module's own: rmmod, tried all the time, waits for them."""
-    for _ in range(20):
+    for _ in range(times):
         insmod("cgpu_km")
         insmod(CORE)
         box = Box(A, 64)

@@ -158,6 +158,7 @@ def test_a_policy_is_told_once_and_only_when_it_changed(ear: Ear) -> None:
     assert all(event.container is None for event in events)
 
 
+@pytest.mark.once
 def test_every_refusal_is_told_and_few_events_do_it(ear: Ear) -> None:
     with Box("b" * 64, 64) as box, box.client() as rm:
         gpu = rm.gpu()
@@ -213,6 +214,7 @@ def two_loads(one: Box, other: Box, *options: object) -> list[subprocess.Popen]:
     return loads
 
 
+@pytest.mark.once
 def test_who_overruns_is_told_once_a_second(ear: Ear, personality) -> None:
     personality("no_preempt", 1)
     put("slice_us", 5000)

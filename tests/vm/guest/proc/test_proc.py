@@ -664,6 +664,7 @@ def test_the_command_line_reads_this_tree(create: Create) -> None:
     assert (slot / "id").exists()
 
 
+@pytest.mark.once
 def test_the_command_line_creates_what_was_asked(create: Create) -> None:
     """By netlink, and with the module's own sentences. A weight that is not free creates nothing."""
     create(memsize=100 * MIB, weight=15)

@@ -257,6 +257,7 @@ def test_set_changes_all_of_a_container_or_nothing(box: Box) -> None:
 
 
 @pytest.mark.alone  # sums over all containers
+@pytest.mark.once
 def test_three_writers_at_once(box: Box) -> None:
     """Echo, SET_GPU and SET on the same GPU: the sums hold in every order."""
     stop = threading.Event()
