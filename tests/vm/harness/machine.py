@@ -178,7 +178,8 @@ def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
     if not machine.debug and not machine.icount and not machine.systemd:
         # The allocator's own debugging is most of the cost of a call: off where time is measured and for systemd,
         # elsewhere for the caches that this module uses. On all caches it would slow everything down by a quarter.
-        words += ["slub_debug=FZPU,kmalloc-*,cgpu_*,ckm_*,filp,vm_area_struct"]
+        # The traces of allocations (U) are left to the debug kernel: they unwind the stack at each.
+        words += ["slub_debug=FZP,kmalloc-*,cgpu_*,ckm_*,filp,vm_area_struct"]
     if machine.systemd:
         # The console is the kernel's; a fresh Debian 12 has cgroup v2.
         words += ["systemd.show_status=0", "systemd.unified_cgroup_hierarchy=1", "audit=0"]

@@ -250,7 +250,8 @@ CDI = {
 }
 
 
-@pytest.mark.parametrize("sliced", [True, pytest.param(False, marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("sliced", [True, False])
 def test_cdi_devices_become_slices(sliced: bool) -> None:
     """`--device nvidia.com/gpu=0` brings the whole GPU, nodes and rules; with the variables none of it stays."""
     Path("/etc/cdi").mkdir(parents=True, exist_ok=True)
