@@ -33,13 +33,22 @@ static enum gsp_space space_of(NvU32 address_space)
 /* alloc_channel.h: NV_KERNELCHANNEL_ALLOC_INTERNALFLAGS_PRIVILEGE */
 enum { PRIVILEGE = 3, PRIVILEGE_KERNEL = 2 };
 
+/*
+ * alloc_channel.h: RM has chosen the channel's number, and passes it as the page of its USERD (NVOS04_FLAGS_CHANNEL_
+ * USERD_INDEX_PAGE_VALUE, 20:12) and the place there (USERD_INDEX_VALUE, 10:8). cid counts all channels of all GPUs.
+ */
+static gsp_u32 channel_id(NvU32 flags)
+{
+	return (flags >> 12 & 0x1ff) << 3 | (flags >> 8 & 7);
+}
+
 /* cl*6f.h: all GPFIFO classes end in 6f and have these parameters. */
 static NV_STATUS new_channel(struct gsp_card *card, const rpc_gsp_rm_alloc_v03_00 *a)
 {
 	const NV_CHANNEL_ALLOC_PARAMS *p = (const void *)a->params;
 	struct gsp_channel c = {
 		.client = a->hClient, .parent = a->hParent, .handle = a->hObject, .class = a->hClass,
-		.engine = p->engineType, .id = p->cid,
+		.engine = p->engineType, .id = channel_id(p->flags),
 		.privileged = (p->internalFlags & PRIVILEGE) == PRIVILEGE_KERNEL,
 		.gpfifo = p->gpFifoOffset, .entries = p->gpFifoEntries,
 		.userd = { space_of(p->userdMem.addressSpace), p->userdMem.base },
