@@ -20,7 +20,7 @@
 /* On Turing context buffers come from memory that the driver reserved when it started, and all engines share ids
  * (gpuIsCtxBufAllocInPmaSupported, kfifoIsPerRunlistChramEnabled).
  */
-static bool is_turing(void)
+bool nvctx_is_turing(void)
 {
 	return !strcmp(nvsim.arch, "turing");
 }
@@ -63,7 +63,7 @@ static NV_STATUS create(struct nvgpu *gpu, struct ida *ids, u64 bytes, struct nv
 	kref_init(&ctx->ref);
 	ctx->gpu = gpu;
 	ctx->ids = ids;
-	ctx->bytes = is_turing() ? 0 : bytes;
+	ctx->bytes = nvctx_is_turing() ? 0 : bytes;
 	id = nvsim.channel_ids > 0 ? ida_alloc_max(ids, nvsim.channel_ids - 1, GFP_KERNEL) : -ENOSPC;
 	if (id < 0) {
 		kfree(ctx);
@@ -84,12 +84,12 @@ NV_STATUS nvctx_of_group(struct engine *e, struct nvctx **out)
 {
 	u64 bytes = e->type == NV2080_ENGINE_GR0 ? (u64)nvsim.ctx_mib * SZ_1M : 0;
 
-	return create(nvsim_gpu_of(e), &nvsim_gpu_of(e)->groups[is_turing() ? 0 : e->index], bytes, out);
+	return create(nvsim_gpu_of(e), &nvsim_gpu_of(e)->groups[nvctx_is_turing() ? 0 : e->index], bytes, out);
 }
 
 NV_STATUS nvctx_of_channel(struct engine *e, struct nvctx **out)
 {
-	return create(nvsim_gpu_of(e), &nvsim_gpu_of(e)->channels[is_turing() ? 0 : e->index], CHANNEL_BYTES, out);
+	return create(nvsim_gpu_of(e), &nvsim_gpu_of(e)->channels[nvctx_is_turing() ? 0 : e->index], CHANNEL_BYTES, out);
 }
 
 NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c)
@@ -103,10 +103,10 @@ NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c)
 
 		switch (p[1 + 2 * i]) {
 		case MAX_CHANNEL_GROUPS:
-			*data = nvsim.channel_ids * (is_turing() ? 1 : NVSIM_ENGINES);
+			*data = nvsim.channel_ids * (nvctx_is_turing() ? 1 : NVSIM_ENGINES);
 			break;
 		case PER_RUNLIST:
-			*data = !is_turing();
+			*data = !nvctx_is_turing();
 			break;
 		case GROUPS_OF_ENGINE:
 			*data = nvsim.channel_ids;

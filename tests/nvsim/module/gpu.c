@@ -260,7 +260,9 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 	INIT_WORK(&gpu->intr_work, intr_work);
 	identify(gpu, index);
 	gpu->fb_total = (u64)nvsim.fb_mib[min(index, nvsim.fb_mib_count - 1)] * SZ_1M;
+	nvsim_board_find(gpu);
 	gpu->card.rules = &nvsim.rules;
+	gpu->card.pccsr = nvctx_is_turing();
 	gpu->card.mem = (struct push_mem) { mem_read, mem_write, mem_exchange };
 	gpu->card.fault = fault;
 	gpu->card.interrupt = interrupt;
@@ -301,6 +303,7 @@ void nvsim_gpu_destroy(struct nvgpu *gpu)
 		ida_destroy(&gpu->groups[i]);
 		ida_destroy(&gpu->channels[i]);
 	}
+	nvsim_board_put(gpu);
 	WARN_ONCE(gpu->fb_used, "nvsim: %llu bytes of the framebuffer leaked\n", gpu->fb_used);
 	kfree(gpu);
 }

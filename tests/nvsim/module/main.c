@@ -50,8 +50,10 @@ NVSIM_PARAM(close_ms, int, 0644, "a managed range gives its memory back this lon
 NVSIM_PARAM(tables_kib, int, 0644, "video memory that each MAP_MEMORY_DMA takes for page tables, KiB");
 NVSIM_RULE(launch_ns, 0644, "what a launch takes besides its waves");
 NVSIM_RULE(wave_ns, 0644, "what a wave of sm_count CTAs takes");
-NVSIM_RULE(chram_fault, 0644, "channel RAM reads 1: as ones, 2: 0xbadf5040, 3: busy for ever, 5: as zeros; 4: no address of it");
-NVSIM_RULE(chram_us, 0644, "how late it shows work that came while the engine is at other work");
+NVSIM_RULE(chram_fault, 0644, "words of channels read 1: as ones, 2: 0xbadf5040, 3: busy for ever, 5: as zeros; 4: no address of channel RAM");
+NVSIM_RULE(chram_us, 0644, "how late they show work that came while the engine is at other work");
+module_param_cb(asleep, &nvsim_board_asleep, &nvsim.asleep, 0644);
+MODULE_PARM_DESC(asleep, "the kernel has the boards in D3hot; their registers are as before");
 NVSIM_PARAM(trace, int, 0644, "log the RM and uvm calls that fail");
 NVSIM_PARAM(fault_nth, int, 0644, "the nth RM call from now on fails; counts down, 0: none");
 NVSIM_PARAM(fault_times, int, 0644, "and so many in all, from that one on");

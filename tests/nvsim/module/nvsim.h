@@ -200,6 +200,12 @@ struct nvtsg {
 	u32 id, interleave;
 };
 
+/* The PCI device that shows the GPU's registers (board.c). NULL: there is none. */
+struct nvboard {
+	struct pci_dev *pdev;
+	u32 __iomem *boot, *pccsr;
+};
+
 struct nv_state_s {
 	struct nvgpu *gpu;		/* NULL: the control device */
 };
@@ -211,6 +217,7 @@ struct nvgpu {
 	u8 uuid[16];
 	char bdf[16], name[64];
 	struct device *dev;
+	struct nvboard board;
 	struct mutex lock;		/* the GPU lock: held across everything that goes to the GPU */
 	u64 prng;			/* under lock */
 	spinlock_t fb_lock;		/* fb_* and the shared data page */
@@ -310,7 +317,7 @@ struct nvsim_params {
 	int gpus, ctx_mib;
 	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
 	int ctx_ms, close_ms, tables_kib, channel_ids, trace;
-	int fault_nth, fault_times, fault_kind, gone;
+	int fault_nth, fault_times, fault_kind, gone, asleep;
 	uint fault_cmd;
 	struct engine_rules rules;
 	ulong seed;
@@ -501,6 +508,7 @@ NV_STATUS nvctx_of_group(struct engine *e, struct nvctx **out);
 NV_STATUS nvctx_of_channel(struct engine *e, struct nvctx **out);
 void nvctx_put(struct nvctx *ctx);
 bool nvctx_has_chram(void);
+bool nvctx_is_turing(void);
 u32 *nvctx_chram(struct nvctx *channel);
 NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c);
 
@@ -554,6 +562,12 @@ u64 nvsim_gpu_bar(const struct nvgpu *gpu, u32 bar);
 u32 nvsim_rpc_begin(struct nvgpu *gpu);
 void nvsim_rpc_end(struct nvgpu *gpu, u32 left_us);
 bool nvsim_chance(struct nvgpu *gpu, int pct);
+
+/* board.c */
+void nvsim_board_find(struct nvgpu *gpu);
+void nvsim_board_put(struct nvgpu *gpu);
+u32 *nvsim_board_word(const struct nvgpu *gpu, u32 channel);
+extern const struct kernel_param_ops nvsim_board_asleep;
 
 /* uvm*.c */
 struct uvm_gpu {

@@ -23,6 +23,18 @@ struct uvm_chan {
 	void *retained;
 };
 
+/*
+ * A Turing GPU has the word of a channel in a register, by the channel's id. It is written from here on: nothing can
+ * look for it before.
+ */
+static void show_word(struct nvchan *ch)
+{
+	u32 *word = nvctx_is_turing() ? nvsim_board_word(ch->ctx->gpu, ch->ctx->id) : NULL;
+
+	if (word)
+		engine_give_word(&ch->run, word);
+}
+
 /* nvGpuOpsRetainChannel(), as far as a channel here has it. */
 static void describe(const struct nvchan *ch, struct uvm_channel_info *info)
 {
@@ -56,6 +68,7 @@ noinline NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 h
 		kref_get(&r->ctx->ref);
 		kref_get(&r->channel->ref);
 		describe(o->chan, info);
+		show_word(o->chan);
 		*retainedChannel = r;
 		r = NULL;
 		st = NV_OK;

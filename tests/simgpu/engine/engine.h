@@ -47,6 +47,7 @@ struct engine;
 /* What the engines of one GPU share. Set before engine_init(). */
 struct engine_card {
 	const struct engine_rules *rules;
+	bool pccsr;			/* words of channels are Turing's */
 	struct push_mem mem;		/* ctx: engine_chan.space */
 	u32 *doorbell;			/* a token, or ENGINE_NOT_RUNG; NULL until there is one */
 	atomic_t ring;			/* doorbell rings seen */
@@ -77,7 +78,7 @@ struct engine_chan {
 	u32 *userd_get, *userd_put;	/* in the client's memory: trust nothing read there */
 	u64 gp_va;
 	u32 entries;
-	u32 *chram;			/* its word of channel RAM; NULL: the card has none */
+	u32 *chram;			/* its word of state; NULL: none that can be read */
 	struct push *push;		/* engine_methods_init() */
 	/* engine.lock from here on */
 	struct list_head link;		/* engine_tsg.chans */
@@ -202,6 +203,7 @@ bool engine_methods_look(struct engine *e, u64 now);
 bool engine_methods_tired(const struct engine *e);
 
 /* chram.c: the words of channels that a driver's module may read */
+void engine_give_word(struct engine_chan *c, u32 *word);
 void engine_chram_show(struct engine *e);
 bool engine_chram_stale(const struct engine *e);
 

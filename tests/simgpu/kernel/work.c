@@ -20,6 +20,8 @@
 #define VF_DOORBELL 0x810090		/* in the page that clients map */
 #define CHRAM 0xd0000			/* of the GSP's table of engines: runlist n at + n * CHRAM_BYTES */
 #define CHRAM_BYTES 0x2000
+#define PCCSR 0x800000			/* NV_PCCSR: two registers for each channel, its instance block and its state */
+#define PCCSR_CHANNELS 4096
 #define BOOT_42_AMPERE 0x17		/* architecture, NV_PMC_BOOT_42 bits 28:24 and up */
 #define OFF_TIMEOUT_NS (10ull * NSEC_PER_SEC)
 
@@ -197,10 +199,16 @@ static void remove_tsg(struct sim_tsg *t)
 	kfree(t);
 }
 
-static u32 *chram_of(struct simgpu *g, struct engine *e, u32 id)
+static bool has_pccsr(const struct simgpu *g)
 {
-	if (g->gsp.chip->boot_42 >> 24 < BOOT_42_AMPERE)
-		return NULL;
+	return g->gsp.chip->boot_42 >> 24 < BOOT_42_AMPERE;
+}
+
+/* The register with the state of channel @id; on Turing all runlists share the ids. */
+static u32 *word_of(struct simgpu *g, struct engine *e, u32 id)
+{
+	if (has_pccsr(g))
+		return id < PCCSR_CHANNELS ? (u32 *)g->gsp.regs + PCCSR / 4 + id * 2 + 1 : NULL;
 	return (u32 *)g->gsp.regs + (CHRAM + e->index * CHRAM_BYTES) / 4 + id;
 }
 
@@ -234,7 +242,7 @@ int gsp_engine_channel(struct gsp_card *card, const struct gsp_channel *p)
 	if (engine_methods_init(&c->run))
 		goto err_lock;
 	c->run.push->privileged = p->privileged;
-	c->run.chram = chram_of(g, t->run.eng, p->id);
+	c->run.chram = word_of(g, t->run.eng, p->id);
 	list_add_tail(&c->link, &t->chans);
 	/*
 	 * A new channel's context says that nothing is queued. USERD may be memory of an earlier channel, and the engine
@@ -452,6 +460,7 @@ void simgpu_engines_init(struct simgpu *g)
 	mutex_init(&g->lock);
 	INIT_LIST_HEAD(&g->tsgs);
 	g->card.rules = &simgpu_rules;
+	g->card.pccsr = has_pccsr(g);
 	g->card.mem = (struct push_mem) { mem_read, mem_write, mem_exchange };
 	g->card.doorbell = (u32 *)g->gsp.regs + VF_DOORBELL / 4;
 	*g->card.doorbell = ENGINE_NOT_RUNG;

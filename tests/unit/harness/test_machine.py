@@ -108,6 +108,24 @@ def test_icount_is_exact_time():
     assert after(argv, "-smp") == ["1"]
 
 
+def test_the_first_simulated_gpus_have_a_pci_device_each():
+    """At 0000:01:00.0 and 0000:02:00.0: a root port for each, and no other bridge."""
+    devices = after(qemu_arguments(Machine(), PATHS, WIRES), "-device")
+    assert [word for word in devices if "pcie-root-port" in word] == [
+        f"pcie-root-port,id=slot{number},chassis={number},hotplug=off" for number in (1, 2)
+    ]
+    assert [word for word in devices if "bochs" in word] == [
+        f"bochs-display,bus=slot{number},romfile=" for number in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "machine", [Machine(systemd=True), Machine(nvsim=False), Machine(nvsim=False, kernel_driver="550")]
+)
+def test_a_machine_without_nvsim_or_with_udev_has_no_such_device(machine):
+    assert not any("bochs" in word for word in qemu_arguments(machine, PATHS, WIRES))
+
+
 def test_features_are_added_to_those_of_every_machine():
     (plain,) = after(qemu_arguments(Machine(), PATHS, WIRES), "-cpu")
     (more,) = after(qemu_arguments(Machine(cpu_features="+ssse3,+popcnt"), PATHS, WIRES), "-cpu")

@@ -26,6 +26,10 @@ CARD_REGISTERS_MIB = 1920
 CARD_APERTURE_GIB = 16
 CARD_CHIPS = ("TU104", "GA100", "GA102", "AD102", "GH100")
 
+#: How many of nvsim's GPUs have a PCI device, at the addresses that nvsim gives to its first GPUs: 0000:01:00.0 and so
+#: on. The device is one with 16 MiB of RAM as BAR0, as large as a real GPU's registers.
+BOARDS = 2
+
 #: The guest's ends of the virtio-serial ports, by name: the command's two
 #: streams and, on a wire of its own, the verdict.
 PORTS = ("out", "err", "status")
@@ -204,6 +208,9 @@ def qemu_arguments(machine: Machine, paths: Paths, wires: Wires) -> list[str]:
     argv += ["-accel", "tcg"]
     if machine.icount:
         argv += ["-icount", f"shift={ICOUNT_SHIFT},sleep=off"]
+    for number in range(1, 1 + boards(machine)):
+        argv += ["-device", f"pcie-root-port,id=slot{number},chassis={number},hotplug=off"]
+        argv += ["-device", f"bochs-display,bus=slot{number},romfile="]
     argv += ["-nic", "none", "-device", "virtio-rng-pci"]
     argv += ["-kernel", str(paths.vmlinuz), "-initrd", str(paths.initrd)]
     argv += ["-append", " ".join(kernel_arguments(machine, paths))]
@@ -224,6 +231,11 @@ def memory_size(machine: Machine) -> str:
     if not machine.kernel_driver:
         return machine.memory
     return f"{CARD_APERTURE_GIB * (1 + len(machine.chips.split(','))) - 2}G"
+
+
+def boards(machine: Machine) -> int:
+    """Where systemd runs, udev would load a driver for them."""
+    return BOARDS if machine.nvsim and not machine.systemd else 0
 
 
 def share(tag: str, path: str, readonly: bool) -> list[str]:
