@@ -315,7 +315,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option(
     "--run-state",
     metavar="SOURCE",
-    help="Where the module reads which containers have work: chram, none. Default: the card's.",
+    help="Where the module reads which containers have work: chram, pccsr, none. Default: the card's.",
 )
 @click.option("--personality", metavar="KEY=VALUE,...", help="A driver with faults, e.g. err40_pct=27.")
 @click.option("--seconds", metavar="S", help="Simulated; default: 10.")

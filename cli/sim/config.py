@@ -284,8 +284,9 @@ def read_scenario(
 
 def check(containers: list[Container], setups: list[Setup]) -> None:
     for setup in setups:
-        if setup.source != "none" and setup.profile.run_state == "none":
-            raise wrong(f"run_state={setup.source}: a {setup.profile.key} hands out no channel's word", "none")
+        if setup.source not in (setup.profile.run_state, "none"):
+            theirs = f"{setup.profile.run_state}, none"
+            raise wrong(f"run_state={setup.source}: a {setup.profile.key} has no such words of channels", theirs)
     if not containers:
         raise wrong("there is no container to simulate", "--container name=a,weight=2, or a file")
     for name, times in Counter(one.name for one in containers).items():

@@ -13,7 +13,7 @@ from cgpu_common.toml import tomllib
 HERE = Path(__file__).resolve().parent
 NEVER_NS = 2**64 - 1
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
-RUN_STATES = ("chram", "none")
+RUN_STATES = ("chram", "pccsr", "none")
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Profile:
 
     @property
     def run_state(self) -> str:
-        """From Ampere on the driver hands out the address of each channel's word; on Turing it hands out none."""
-        return "none" if self.arch == "turing" else "chram"
+        """Channel RAM from Ampere on; on Turing the registers PCCSR, which the module maps itself."""
+        return "pccsr" if self.arch == "turing" else "chram"
 
 
 def _profile_dir() -> Path:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The run-state source: which containers have work, read by the CPU from the words of their channels.
 
-NVIDIA's public manuals describe the words (dev_runlist.ref of GA100: NV_CHRAM_CHANNEL); they were never seen on
-hardware. A container is busy if the word of any of its channels shows work, and idle if each of them was read and shows
-none. The readings themselves are in poll.c.
+NVIDIA's public manuals describe the words (dev_runlist.ref of GA100: NV_CHRAM_CHANNEL; dev_fifo.ref of TU104:
+NV_PCCSR_CHANNEL); they were never seen on hardware. A container is busy if the word of any of its channels shows work,
+and idle if each of them was read and shows none. The readings themselves are in poll.c.
 """
 
 from __future__ import annotations

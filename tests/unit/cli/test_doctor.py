@@ -185,6 +185,7 @@ def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str
     ("policy", "source", "errors", "status", "text"),
     [
         (2, "chram", 0, OK, "GPU 0: chram shows which containers have work"),
+        (2, "pccsr", 0, OK, "GPU 0: pccsr shows which containers have work"),
         (2, "chram", 3, OK, "chram shows which containers have work; 3 readings could not be used"),
         (2, "none", 8, WARNING, "idle containers keep their turns"),
         (1, "none", 0, WARNING, "none, so idle containers keep their turns"),

@@ -145,9 +145,9 @@ def run(*argv: str) -> tuple[int, str, str]:
 
 
 def test_the_source_is_the_cards_unless_it_is_given() -> None:
-    assert [profile(name).run_state for name in ("a100", "h100", "h200", "t4")] == ["chram", "chram", "chram", "none"]
+    assert [profile(name).run_state for name in ("a100", "h100", "h200", "t4")] == ["chram", "chram", "chram", "pccsr"]
     assert '"run_state": "chram"' in run("--json")[1]
-    assert '"run_state": "none"' in run("--json", "--profile", "t4")[1]
+    assert '"run_state": "pccsr"' in run("--json", "--profile", "t4")[1]
     assert '"run_state": "none"' in run("--json", "--run-state", "none")[1]
     assert "never seen on hardware" in run()[1]
     assert "Run state: none\n" in run("--run-state", "none")[1]
@@ -156,8 +156,15 @@ def test_the_source_is_the_cards_unless_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (("--run-state", "pccsr"), "run_state='pccsr' is no source (chram, none)"),
-        (("--run-state", "chram", "--profile", "t4"), "run_state=chram: a t4 hands out no channel's word (none)"),
+        (("--run-state", "sampler"), "run_state='sampler' is no source (chram, pccsr, none)"),
+        (
+            ("--run-state", "chram", "--profile", "t4"),
+            "run_state=chram: a t4 has no such words of channels (pccsr, none)",
+        ),
+        (
+            ("--run-state", "pccsr", "--profile", "a100"),
+            "run_state=pccsr: a a100 has no such words of channels (chram, none)",
+        ),
     ],
 )
 def test_sources_that_cannot_be(argv: tuple[str, ...], why: str) -> None:
