@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Owns the list of GPUs and the attachment to the driver. Callers hold ckm_lock. */
 #include <linux/module.h>
-#include <linux/pci.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
 #include <linux/uuid.h>
@@ -287,30 +286,6 @@ static bool probe_controls(struct ckm_gpu *gpu)
 	return true;
 }
 
-/* The PCI device shows whether the GPU is awake. A simulated GPU has none. */
-static void start_run_state(struct ckm_gpu *gpu)
-{
-	unsigned int domain, bus, slot, function;
-
-	if (sscanf(gpu->desc.pci, "%x:%x:%x.%x", &domain, &bus, &slot, &function) == 4)
-		gpu->pdev = pci_get_domain_bus_and_slot(domain, bus, PCI_DEVFN(slot, function));
-	mutex_lock(&gpu->lock);
-	ckm_run_state_reset_locked(gpu);
-	mutex_unlock(&gpu->lock);
-}
-
-static void stop_run_state(struct ckm_gpu *gpu)
-{
-	struct pci_dev *pdev;
-
-	/* Readers of the words hold gpu->lock. */
-	mutex_lock(&gpu->lock);
-	pdev = gpu->pdev;
-	gpu->pdev = NULL;
-	mutex_unlock(&gpu->lock);
-	pci_dev_put(pdev);
-}
-
 /* Our own client, device and subdevice on this GPU. */
 static int open_gpu(struct ckm_gpu *gpu)
 {
@@ -337,7 +312,7 @@ static int open_gpu(struct ckm_gpu *gpu)
 		goto err_client;
 	learn_arch(gpu);
 	ckm_check_start(gpu);
-	start_run_state(gpu);
+	ckm_run_state_start(gpu);
 	set_open(gpu, true);
 	return 0;
 
@@ -353,7 +328,7 @@ static void close_gpu(struct ckm_gpu *gpu)
 	ckm_sched_thread_stop(gpu);
 	set_open(gpu, false);
 	ckm_check_stop(gpu);
-	stop_run_state(gpu);
+	ckm_run_state_stop(gpu);
 	ckm_drv_free(gpu->hclient, gpu->hclient, gpu->hclient);
 	ckm_rm_close_gpu(gpu->desc.gpu_id);
 }

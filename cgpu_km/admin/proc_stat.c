@@ -31,9 +31,9 @@ static const char *check_name(enum ckm_check_state state)
 }
 
 struct run_state {
+	const char *source;
 	u32 known, busy;
 	u64 errors;
-	bool usable;
 };
 
 /* Read anew: the scheduler thread reads only while a plan depends on it. */
@@ -47,7 +47,7 @@ static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
 		ckm_run_state_read_locked(gpu, core, &run->known, &run->busy);
 		ckm_core_leave();
 	}
-	run->usable = ckm_run_state_usable_locked(gpu);
+	run->source = ckm_run_state_source_locked(gpu);
 	run->errors = gpu->run.errors;
 }
 
@@ -97,8 +97,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\neffect_check %s\n",
 		   control_name(seen), control_name(view.ineffective), check_name(check));
 	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
-		   run.usable ? "chram" : "none", hweight32(run.known), hweight32(run.busy),
-		   run.errors);
+		   run.source, hweight32(run.known), hweight32(run.busy), run.errors);
 	seq_printf(m, "redirections %s\n", ckm_witness_text());
 	return 0;
 }

@@ -114,6 +114,8 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.thermal_reads		= cgpu_call_thermal_reads,
 		.force_cilp		= cgpu_call_force_cilp,
 		.share_stays		= cgpu_call_share_stays,
+		.run_word		= cgpu_run_word,
+		.has_pccsr		= cgpu_run_has_pccsr,
 	},
 	.text = {
 		.parse_u64		= cgpu_parse_u64,

@@ -17,13 +17,14 @@
 #include "mem_tree.h"
 #include "nv_answer.h"
 #include "nv_call.h"
+#include "nv_run_word.h"
 #include "sched_check.h"
 #include "sched_gpu.h"
 #include "sched_stat.h"
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		13	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		14	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
 struct cgpu_sched_ops {
@@ -104,7 +105,9 @@ struct cgpu_mem_ops {
 	u64 (*overhead_charge)(u64 overhead, u64 limit_bytes);
 };
 
-/* The call table and answers made from it: nv_call.h, nv_answer.h. */
+/* The call table and answers made from it, words of registers: nv_call.h, nv_answer.h,
+ * nv_run_word.h.
+ */
 struct cgpu_nv_ops {
 	const struct cgpu_escape *(*escape)(u32 branch, u32 nr, u32 size, u32 node);
 	const struct cgpu_control *(*control)(u32 branch, u32 cmd);
@@ -122,6 +125,8 @@ struct cgpu_nv_ops {
 	bool (*thermal_reads)(const u8 *params, u32 size);
 	void (*force_cilp)(u8 *params);
 	bool (*share_stays)(u16 type);
+	u32 (*run_word)(u32 source, u32 word);
+	bool (*has_pccsr)(u32 arch, u32 boot_0);
 };
 
 /* The text of /proc: text_parse.h, text_format.h. */

@@ -216,7 +216,8 @@
 #define NV2080_DISABLE_CHANNELS_SIZE	536
 #define NV2080_DISABLE_CHANNELS_MAX	64
 #define NV2080_CTRL_MC_GET_ARCH_INFO	0x20801701
-#define NV_ARCH_GA100			0x170	/* ctrl2080mc.h */
+#define NV_ARCH_TU100			0x160	/* ctrl2080mc.h */
+#define NV_ARCH_GA100			0x170
 #define NV2080_CTRL_PERF_UTIL_SAMPLES	0x20802096
 #define NV_UTIL_BUFFER_SIZE		4
 #define NV_UTIL_SAMPLES			16
@@ -371,6 +372,7 @@
 #define UVM_MM_INITIALIZE		75
 
 /* kernel-open/common/inc/nv_uvm_types.h: UvmGpuChannelInstanceInfo of nvUvmInterfaceRetainChannel() */
+#define NV_UVM_CHANNEL_ID		16	/* the channel's number on its runlist; on Turing, on the GPU */
 #define NV_UVM_CHANNEL_CHRAM		1096	/* kernel address of the channel's word, NULL before Ampere */
 
 /* open-gpu-doc, manuals/ampere/ga100/dev_runlist.ref.txt: NV_CHRAM_CHANNEL */
@@ -380,6 +382,24 @@
 #define NV_CHRAM_ON_PBDMA		0x0040
 #define NV_CHRAM_ON_ENG			0x0080
 #define NV_CHRAM_PENDING		0x0100
-#define NV_CHRAM_REFUSED		0xbadf0000u	/* upper half of what a refused read gives */
+
+/* manuals/turing/tu104/dev_fifo.ref.txt: NV_PCCSR_CHANNEL */
+#define NV_PCCSR			0x00800000	/* in BAR0 */
+#define NV_PCCSR_CHANNELS		4096
+#define NV_PCCSR_STRIDE			8
+#define NV_PCCSR_CHANNEL		4		/* of a channel's eight bytes */
+#define NV_PCCSR_ENABLE			0x00000001
+#define NV_PCCSR_NEXT			0x00000002
+#define NV_PCCSR_STATUS_SHIFT		24
+#define NV_PCCSR_STATUS_LAST		14
+#define NV_PCCSR_STATUS_ON_ENG		0x7bc0	/* bit n: status n has ON_ENG or AND_ENG in its name */
+#define NV_PCCSR_BUSY			0x10000000
+
+/* manuals/ampere/ga100/dev_boot.ref.txt: NV_PMC_BOOT_0, at 0 of BAR0 */
+#define NV_PMC_BOOT_0			0
+#define NV_PMC_BOOT_0_ARCH_SHIFT	24
+#define NV_PMC_BOOT_0_ARCH_TU100	0x16
+
+#define NV_REGISTER_REFUSED		0xbadf0000u	/* upper half of what a refused read gives */
 
 #endif

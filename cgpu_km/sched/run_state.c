@@ -8,6 +8,7 @@
 
 #include "core/nv_abi.h"
 #include "core_ref.h"
+#include "sched/pccsr.h"
 #include "sched/run_state.h"
 #include "state/container.h"
 
@@ -32,9 +33,6 @@
  */
 #define ABSENT_NS	(100 * NSEC_PER_MSEC)
 
-#define HAS_WORK	(NV_CHRAM_NEXT | NV_CHRAM_BUSY | NV_CHRAM_ON_PBDMA | NV_CHRAM_ON_ENG | \
-			 NV_CHRAM_PENDING)
-
 static unsigned int run_state = 1;
 module_param(run_state, uint, 0644);
 MODULE_PARM_DESC(run_state, "1: read from the GPU which channels have work (default); 0: do not");
@@ -54,7 +52,7 @@ struct reading {
 /* The register is an aligned kernel address that can be read; it is tried once, without a
  * fault, so that a layout of @info that differs from the expected one does no harm.
  */
-static const void *register_of(const void *info)
+static const void __iomem *chram_of(const void *info)
 {
 	const u32 *reg;
 	u32 value;
@@ -63,7 +61,17 @@ static const void *register_of(const void *info)
 	if (!IS_ALIGNED((unsigned long)reg, sizeof(*reg)) ||
 	    copy_from_kernel_nofault(&value, reg, sizeof(value)))
 		return NULL;
-	return reg;
+	return (const void __iomem *)reg;
+}
+
+static const void __iomem *register_of_locked(const struct ckm_gpu *gpu, const void *info)
+{
+	u32 channel;
+
+	if (gpu->run.source != CGPU_RUN_PCCSR)
+		return chram_of(info);
+	memcpy(&channel, info + NV_UVM_CHANNEL_ID, sizeof(channel));
+	return ckm_pccsr_word(gpu->run.pccsr, channel);
 }
 
 bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
@@ -71,18 +79,19 @@ bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
 {
 	struct ckm_slot *slot = ckm_container_slot_of(ct, channel->gpu);
 	struct ckm_obj *obj = container_of(channel, struct ckm_obj, core);
-	const void *reg = register_of(info);
+	const void __iomem *reg;
 	struct ckm_gpu *gpu;
 	bool first = false;
 
-	if (!slot || !reg || channel->kind != CGPU_KIND_CHANNEL)
+	if (!slot || channel->kind != CGPU_KIND_CHANNEL)
 		return false;
 	gpu = slot->gpu;
 	mutex_lock(&ct->rm_lock);
 	mutex_lock(&gpu->lock);
 	/* A pinned channel may have been released with its client's file: it is on no list. */
-	if (channel->state != CGPU_OBJ_DETACHED && !list_empty(&obj->sched) && !obj->word) {
-		word->reg = (const volatile void __iomem *)reg;
+	reg = register_of_locked(gpu, info);
+	if (reg && channel->state != CGPU_OBJ_DETACHED && !list_empty(&obj->sched) && !obj->word) {
+		word->reg = reg;
 		word->gpu = gpu;
 		word->obj = obj;
 		obj->word = word;
@@ -109,20 +118,67 @@ void ckm_run_word_remove(struct ckm_run_word *word)
 	word->gpu = NULL;
 }
 
-/* ---- reading ---- */
+/* ---- the source ---- */
 
-/* Registers of a GPU that is asleep or off the bus read as ones at best. */
-static bool is_awake(const struct ckm_gpu *gpu)
+void ckm_run_state_reset_locked(struct ckm_gpu *gpu)
 {
-	return !gpu->pdev ||
-	       (gpu->pdev->current_state == PCI_D0 && !pci_channel_offline(gpu->pdev));
+	lockdep_assert_held(&gpu->lock);
+	gpu->run.wrong = false;
+	gpu->run.on_frozen = 0;
+	gpu->run.disabled = 0;
+	gpu->run.refused = 0;
+}
+
+void ckm_run_state_start(struct ckm_gpu *gpu)
+{
+	unsigned int domain, bus, slot, function;
+	const void __iomem *pccsr;
+
+	if (sscanf(gpu->desc.pci, "%x:%x:%x.%x", &domain, &bus, &slot, &function) == 4)
+		gpu->pdev = pci_get_domain_bus_and_slot(domain, bus, PCI_DEVFN(slot, function));
+	pccsr = ckm_pccsr_map(gpu);
+	mutex_lock(&gpu->lock);
+	gpu->run.pccsr = pccsr;
+	gpu->run.source = pccsr ? CGPU_RUN_PCCSR : CGPU_RUN_CHRAM;
+	ckm_run_state_reset_locked(gpu);
+	mutex_unlock(&gpu->lock);
+}
+
+void ckm_run_state_stop(struct ckm_gpu *gpu)
+{
+	const void __iomem *pccsr;
+	struct pci_dev *pdev;
+
+	/* Readers of the words hold gpu->lock, and read none without a source. */
+	mutex_lock(&gpu->lock);
+	pdev = gpu->pdev;
+	pccsr = gpu->run.pccsr;
+	gpu->pdev = NULL;
+	gpu->run.pccsr = NULL;
+	gpu->run.source = CGPU_RUN_NONE;
+	mutex_unlock(&gpu->lock);
+	if (pccsr)
+		iounmap((void __iomem *)pccsr);
+	pci_dev_put(pdev);
 }
 
 bool ckm_run_state_usable_locked(const struct ckm_gpu *gpu)
 {
 	lockdep_assert_held(&gpu->lock);
-	return READ_ONCE(run_state) && gpu->run.words && !gpu->run.wrong;
+	return READ_ONCE(run_state) && gpu->run.source != CGPU_RUN_NONE && gpu->run.words &&
+	       !gpu->run.wrong;
 }
+
+const char *ckm_run_state_source_locked(const struct ckm_gpu *gpu)
+{
+	static const char * const names[] = {
+		[CGPU_RUN_NONE] = "none", [CGPU_RUN_CHRAM] = "chram", [CGPU_RUN_PCCSR] = "pccsr",
+	};
+
+	return names[ckm_run_state_usable_locked(gpu) ? gpu->run.source : CGPU_RUN_NONE];
+}
+
+/* ---- reading ---- */
 
 static bool is_complete(const struct ckm_slot *slot)
 {
@@ -148,36 +204,37 @@ static bool has_enabled(const struct ckm_slot *slot)
 	return false;
 }
 
-/* Read all words of a slot: bits that any of them has. False: a word is no state. */
-static bool read_words(const struct ckm_slot *slot, struct reading *r, u32 *bits)
+/* Read all words of a slot: what any of them shows. False: a word is no state. */
+static bool read_words(const struct cgpu_core_ops *core, const struct ckm_slot *slot,
+		       struct reading *r, u32 *shown)
 {
 	struct ckm_obj *obj;
-	u32 word;
+	u32 one;
 
-	*bits = 0;
+	*shown = 0;
 	list_for_each_entry(obj, &slot->channels, sched) {
-		word = readl(obj->word->reg);
+		one = core->nv.run_word(slot->gpu->run.source, readl(obj->word->reg));
 		r->words++;
-		if (word == U32_MAX) {
+		if (one & CGPU_WORD_ABSENT) {
 			r->absent = true;
 			return false;
 		}
-		if ((word & 0xffff0000u) == NV_CHRAM_REFUSED) {
+		if (one & CGPU_WORD_REFUSED) {
 			r->refused |= BIT(slot->sched_id);
 			return false;
 		}
-		*bits |= word;
+		*shown |= one;
 	}
 	r->readable |= BIT(slot->sched_id);
 	return true;
 }
 
 /* True unless the words contradict the freeze or thaw that is in force for @slot. */
-static bool agrees(const struct ckm_slot *slot, bool frozen, u32 bits, struct reading *r)
+static bool agrees(const struct ckm_slot *slot, bool frozen, u32 shown, struct reading *r)
 {
 	u32 self = BIT(slot->sched_id);
 
-	if (frozen && (bits & NV_CHRAM_ON_ENG)) {
+	if (frozen && (shown & CGPU_WORD_ON_ENGINE)) {
 		r->on_frozen |= self;
 		return false;
 	}
@@ -185,7 +242,7 @@ static bool agrees(const struct ckm_slot *slot, bool frozen, u32 bits, struct re
 		r->off_frozen |= self;
 		return true;
 	}
-	if (bits & NV_CHRAM_ENABLE) {
+	if (shown & CGPU_WORD_ENABLED) {
 		r->enabled |= self;
 		return true;
 	}
@@ -199,21 +256,21 @@ static void read_slot(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
 		      const struct ckm_slot *slot, u64 now, struct reading *r)
 {
 	u64 since = gpu->run.since_ns[slot->sched_id];
-	u32 bits;
+	u32 shown;
 
 	if (!is_complete(slot))
 		return;
-	if (!read_words(slot, r, &bits)) {
+	if (!read_words(core, slot, r, &shown)) {
 		gpu->run.errors++;
 		return;
 	}
 	if (since <= now && now - since >= SETTLED_NS &&
-	    !agrees(slot, core->sched.is_frozen(gpu->sched, slot->sched_id), bits, r)) {
+	    !agrees(slot, core->sched.is_frozen(gpu->sched, slot->sched_id), shown, r)) {
 		gpu->run.errors++;
 		return;
 	}
 	r->known |= BIT(slot->sched_id);
-	if (bits & HAS_WORK)
+	if (shown & CGPU_WORD_BUSY)
 		r->busy |= BIT(slot->sched_id);
 }
 
@@ -284,7 +341,7 @@ void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *
 	lockdep_assert_held(&gpu->lock);
 	*known = 0;
 	*busy = 0;
-	if (!ckm_run_state_usable_locked(gpu) || !is_awake(gpu))
+	if (!ckm_run_state_usable_locked(gpu) || !ckm_gpu_is_awake(gpu))
 		return;
 	if (now < gpu->run.absent_until_ns)
 		return;
@@ -312,13 +369,4 @@ void ckm_run_state_moved_locked(struct ckm_gpu *gpu, u32 done, u64 now_ns)
 	lockdep_assert_held(&gpu->lock);
 	for (; done; done &= done - 1)
 		gpu->run.since_ns[__ffs(done)] = now_ns;
-}
-
-void ckm_run_state_reset_locked(struct ckm_gpu *gpu)
-{
-	lockdep_assert_held(&gpu->lock);
-	gpu->run.wrong = false;
-	gpu->run.on_frozen = 0;
-	gpu->run.disabled = 0;
-	gpu->run.refused = 0;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The run state: does a container's channel have work? From Ampere on the GPU keeps a word
- * of state for each channel (channel RAM). The driver gives its address to nvidia-uvm when
- * a process registers the channel, and this module keeps it while nvidia-uvm retains the
- * channel. Words are only read, never written.
+ * The run state: does a container's channel have work? The GPU keeps a word of state for each
+ * channel. When a process registers the channel, the driver returns to nvidia-uvm the address of
+ * the word (channel RAM, from Ampere on) and the channel's number, by which a Turing GPU has it
+ * (sched/pccsr.h). This module keeps the address while nvidia-uvm retains the channel. Words are
+ * only read, never written.
  *
  * gpu->lock guards a word from its addition to its removal, so no word is read after the
  * driver was called to release its channel.
@@ -17,6 +18,12 @@
 
 struct ckm_container;
 
+/* Find the GPU's PCI device and registers, and trust the source. After gpu->arch is known; sleeps,
+ * takes gpu->lock. Stop undoes it, before the GPU is closed.
+ */
+void ckm_run_state_start(struct ckm_gpu *gpu);
+void ckm_run_state_stop(struct ckm_gpu *gpu);
+
 /**
  * ckm_run_word_add() - keep the word of a channel that the driver retained
  * @word: zeros; in a record that lives until ckm_run_word_remove()
@@ -25,7 +32,7 @@ struct ckm_container;
  * @info: the driver's UvmGpuChannelInstanceInfo of it, filled
  *
  * The word is not kept if the channel is not one that is scheduled, if it has a word, or if
- * the driver gave no address or one that cannot be read. The channel's slot then stays in
+ * there is no address of it or one that cannot be read. The channel's slot then stays in
  * an unknown state. Sleeps; takes rm_lock, gpu->lock.
  *
  * Return: true if it is kept.
@@ -56,6 +63,8 @@ void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *
  * source was not found wrong. Caller holds gpu->lock.
  */
 bool ckm_run_state_usable_locked(const struct ckm_gpu *gpu);
+/* The source in use, by its name in `stat`. Caller holds gpu->lock. */
+const char *ckm_run_state_source_locked(const struct ckm_gpu *gpu);
 
 /* Slots of @mask are about to be frozen or thawed; @done: these are, since @now_ns
  * (monotonic). A word is compared only with a freeze or thaw that is complete. Caller
@@ -64,7 +73,7 @@ bool ckm_run_state_usable_locked(const struct ckm_gpu *gpu);
 void ckm_run_state_moving_locked(struct ckm_gpu *gpu, u32 mask);
 void ckm_run_state_moved_locked(struct ckm_gpu *gpu, u32 done, u64 now_ns);
 
-/* Trust the source again: at attach, and when a policy is set. Caller holds gpu->lock. */
+/* Trust the source again: when a policy is set. Caller holds gpu->lock. */
 void ckm_run_state_reset_locked(struct ckm_gpu *gpu);
 
 #endif

@@ -59,6 +59,8 @@ struct ckm_run_state {
 	u64 cost_ns;			/* how long that reading took */
 	u64 absent_until_ns;		/* a word was all ones: read none before */
 	u64 errors;			/* readings of a slot that could not be used, so far */
+	const void __iomem *pccsr;	/* mapped while attached; NULL: the source is another */
+	enum cgpu_run_source source;	/* of the words; NONE while not attached */
 	u32 words;			/* words that are kept */
 	u8 on_frozen, disabled, refused;	/* contradictions in a row, by kind */
 	bool wrong;			/* too many of them: not used any more */

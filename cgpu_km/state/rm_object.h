@@ -24,7 +24,7 @@ struct ckm_slot;
 struct ckm_run_word {
 	struct ckm_obj *obj;		/* gpu->lock; NULL: the channel was released */
 	struct ckm_gpu *gpu;		/* NULL: the word is not kept */
-	const volatile void __iomem *reg;
+	const void __iomem *reg;
 };
 
 /* A TSG. It can have several handles, in several clients: a client of MPS dups the TSG of the

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Whether a container has work, as the GPU's channel RAM shows it: read, checked, and not used where it is wrong.
 
-The simulated Ampere card keeps a word for each channel. The words are compared with the queued work.
+The simulated Ampere card keeps a word for each channel. The words are compared with the queued work. The Turing card
+has test_run_state_turing.py.
 """
 
 from __future__ import annotations
@@ -11,61 +12,28 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import nvclient
 import pytest
 from corebox import MOODY, OLD, SICK, insmod, leave_only_the_product, moody, rmmod, swap
+from runstatebox import (
+    GIVEN_UP_S,
+    LONG_NS,
+    NO_ADDRESS,
+    ONES,
+    REFUSED,
+    RUN_STATE,
+    STUCK,
+    ZEROS,
+    drained_s,
+    errors,
+    opened,
+    state,
+)
 from sharebox import GPU, NATIVE, WEIGHTED, put
 from slicebox import Box, nvsim_as, until
 
 pytestmark = pytest.mark.once
-
-RUN_STATE = Path("/sys/module/cgpu_km/parameters/run_state")
-#: How long the module takes to give the source up: 8 contradictions, one in 100 ms at most.
-GIVEN_UP_S = 20.0
-LONG_NS = 400_000_000
-
-ONES, REFUSED, STUCK, NO_ADDRESS, ZEROS = 1, 2, 3, 4, 5
-
-
-def state() -> tuple[str, int, int]:
-    """Source, number of slots with known state, number of those with work: read anew from the GPU."""
-    stat = dict(line.split() for line in (GPU / "stat").read_text().splitlines())
-    return stat["run_state_source"], int(stat["run_state_known"]), int(stat["run_state_busy"])
-
-
-def errors() -> int:
-    return int(dict(line.split() for line in (GPU / "stat").read_text().splitlines())["run_state_errors"])
-
-
-@dataclass
-class Opened:
-    """A client in a container, with channels that may be registered with nvidia-uvm."""
-
-    rm: nvclient.Client
-    gpu: nvclient.Gpu
-    space: nvclient.Space
-    channels: list[nvclient.Channel]
-
-    def register(self, channel: nvclient.Channel) -> None:
-        assert self.space.uvm.register_channel(self.gpu.uuid, self.rm, channel.handle) == 0
-
-    def unregister(self, channel: nvclient.Channel) -> None:
-        assert self.space.uvm.unregister_channel(self.rm, channel.handle) == 0
-
-
-@contextlib.contextmanager
-def opened(box: Box, channels: int = 1, registered: bool = True) -> Iterator[Opened]:
-    with box.client() as rm:
-        gpu = rm.gpu(0)
-        space = gpu.space()
-        group = space.group()
-        made = Opened(rm, gpu, space, [group.channel(entries=16) for _ in range(channels)])
-        for channel in made.channels if registered else []:
-            made.register(channel)
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +49,6 @@ def boxes(ampere: None) -> Iterator[list[Box]]:
         put("policy", NATIVE)
         yield [a, b]
         put("policy", NATIVE)
-
-
-def test_turing_has_no_channel_ram():
-    with nvsim_as("t4"), Box("a" * 64) as box, opened(box) as client:
-        client.channels[0].submit(LONG_NS)
-        assert state() == ("none", 0, 0)
-        client.channels[0].wait()
 
 
 def test_work_is_seen_while_it_is_there(boxes):
@@ -355,17 +316,6 @@ def test_a_reading_costs_little(boxes, polling):
 
 def cpu_ns() -> int:
     return int(dict(line.split() for line in (GPU / "stat").read_text().splitlines())["thread_cpu_ns"])
-
-
-def drained_s(client: Opened, works: int = 120, length_ns: int = 10_000_000) -> float:
-    """How long so many kernels take, with never less than a few queued."""
-    channel = client.channels[0]
-    began = time.monotonic()
-    for _ in range(works // 12):
-        for _ in range(12):
-            channel.submit(length_ns)
-        channel.wait()
-    return time.monotonic() - began
 
 
 @pytest.mark.parametrize("policy", [1, WEIGHTED, 6])
