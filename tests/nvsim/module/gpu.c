@@ -222,6 +222,24 @@ static int make_pages(struct nvgpu *gpu)
 	return 0;
 }
 
+/* Of the registers of a runlist (dev_runlist.ref, GA100) one acts: a write to it preempts the runlist. */
+#define RUNLIST_BYTES	0x400
+#define RUNLIST_PREEMPT	(0x098 / sizeof(u32))
+
+static int make_runlists(struct nvgpu *gpu)
+{
+	int i;
+
+	for (i = 0; nvctx_has_chram() && i < NVSIM_ENGINES; i++) {
+		gpu->runlist[i] = kzalloc(RUNLIST_BYTES, GFP_KERNEL);
+		if (!gpu->runlist[i])
+			return -ENOMEM;
+		gpu->eng[i].preempt = &gpu->runlist[i][RUNLIST_PREEMPT];
+		*gpu->eng[i].preempt = ENGINE_NOT_WRITTEN;
+	}
+	return 0;
+}
+
 static void identify(struct nvgpu *gpu, u32 index)
 {
 	int i;
@@ -271,7 +289,7 @@ struct nvgpu *nvsim_gpu_create(u32 index)
 		ida_init(&gpu->channels[i]);
 		engine_init(&gpu->eng[i], &gpu->card, i, types[i]);
 	}
-	err = make_pages(gpu);
+	err = make_pages(gpu) ?: make_runlists(gpu);
 	if (err) {
 		nvsim_gpu_destroy(gpu);
 		return ERR_PTR(err);
@@ -300,6 +318,7 @@ void nvsim_gpu_destroy(struct nvgpu *gpu)
 	if (gpu->rusd)
 		nvmem_put(gpu->rusd);
 	for (i = 0; i < NVSIM_ENGINES; i++) {
+		kfree(gpu->runlist[i]);
 		ida_destroy(&gpu->groups[i]);
 		ida_destroy(&gpu->channels[i]);
 	}

@@ -232,6 +232,7 @@ struct nvgpu {
 	u8 *rusd_page;
 	struct engine_card card;
 	struct engine eng[NVSIM_ENGINES];
+	u32 *runlist[NVSIM_ENGINES];	/* registers of each one's runlist, of Ampere and later */
 	struct work_struct rc_work;
 	struct work_struct intr_work;
 	unsigned long intr;		/* a bit for each engine that raised an interrupt: atomic */

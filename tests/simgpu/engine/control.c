@@ -125,6 +125,32 @@ void engine_preempt(struct engine *e, struct engine_tsg *tsg)
 		engine_expire(e);
 }
 
+/* NV_RUNLIST_PREEMPT of type RUNLIST: whoever is on the engine gives way, and does not come back if it may not run. */
+void engine_preempt_runlist(struct engine *e)
+{
+	struct engine_chan *c = e->chan;
+
+	if (!e->cur)
+		return;
+	if (!c && !list_empty(&e->cur->chans))
+		c = list_first_entry(&e->cur->chans, struct engine_chan, link);
+	if (c && !engine_chan_usable(c))
+		engine_stop_chan(e, c);
+	engine_expire(e);
+}
+
+/*
+ * ENABLE of a scheduled channel's word was written. Alone it takes no work off the engine: NV_RUNLIST_PREEMPT does, or
+ * the end of the slice.
+ */
+void engine_disable_by_word(struct engine_chan *c, bool disable)
+{
+	if (c->tsg->eng->card->rules->control_ineffective & ENGINE_NO_DISABLE)
+		return;
+	c->disable_req = disable;
+	c->disabled = disable;
+}
+
 static void set_disabled(struct engine *e, struct engine_chan *c, bool preempt)
 {
 	if (e->card->rules->control_ineffective & ENGINE_NO_DISABLE)

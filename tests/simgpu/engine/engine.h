@@ -34,6 +34,7 @@ struct engine_rules {
 };
 
 #define ENGINE_NOT_RUNG ~0u	/* 0 is the token of a runlist's first channel */
+#define ENGINE_NOT_WRITTEN ~0u	/* of a register; not what the manual names */
 #define ENGINE_NO_SLICE 1
 #define ENGINE_NO_DISABLE 2
 
@@ -79,6 +80,7 @@ struct engine_chan {
 	u64 gp_va;
 	u32 entries;
 	u32 *chram;			/* its word of state; NULL: none that can be read */
+	u32 shown;			/* engine.lock; what was written to it: another value is a CPU's */
 	struct push *push;		/* engine_methods_init() */
 	/* engine.lock from here on */
 	struct list_head link;		/* engine_tsg.chans */
@@ -140,6 +142,7 @@ struct engine {
 	struct engine_tsg *resident;	/* owner of the loaded context */
 	int chram_fault;		/* of the words as they were written last */
 	bool has_chram;			/* a channel has a word */
+	u32 *preempt;			/* NV_RUNLIST_PREEMPT, ENGINE_NOT_WRITTEN until a CPU writes it; NULL: none */
 	struct engine_chan *chan;	/* of cur, executing a descriptor */
 	enum engine_phase phase;
 	u64 t;				/* simulated up to here, ktime ns */
@@ -181,6 +184,8 @@ void engine_enable_chan(struct engine *e, struct engine_chan *c);
 void engine_set_timeslice(struct engine *e, struct engine_tsg *tsg, u64 us);
 void engine_preempt(struct engine *e, struct engine_tsg *tsg);
 void engine_restart(struct engine *e);
+void engine_preempt_runlist(struct engine *e);
+void engine_disable_by_word(struct engine_chan *c, bool disable);
 void engine_kill_chan(struct engine *e, struct engine_chan *c);
 void engine_disable_chan(struct engine_chan *c, bool disable, bool preempt);
 bool engine_chan_is_on(struct engine_chan *c);
@@ -205,6 +210,7 @@ bool engine_methods_tired(const struct engine *e);
 /* chram.c: the words of channels that a driver's module may read */
 void engine_give_word(struct engine_chan *c, u32 *word);
 void engine_chram_show(struct engine *e);
+bool engine_chram_look(struct engine *e, u64 now);
 bool engine_chram_stale(const struct engine *e);
 
 static inline bool engine_read(struct engine_chan *c, u64 va, void *buf, u32 len)

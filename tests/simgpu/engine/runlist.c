@@ -272,12 +272,14 @@ static enum hrtimer_restart tick(struct hrtimer *t)
 {
 	struct engine *e = container_of(t, struct engine, timer);
 	unsigned long flags;
+	bool written;
 	u64 now;
 
 	raw_spin_lock_irqsave(&e->lock, flags);
 	now = ktime_get_ns();
+	written = engine_chram_look(e, now);
 	if (e->phase == ENGINE_IDLE && !e->throttled) {
-		bool go = rang(e);
+		bool go = rang(e) || written;
 
 		if (!engine_methods_look(e, now) && !go) {
 			if (engine_chram_stale(e))
@@ -301,6 +303,7 @@ void engine_kick(struct engine *e)
 
 	lockdep_assert_held(&e->lock);
 	engine_advance(e, now);
+	engine_chram_look(e, now);
 	engine_chram_show(e);
 	arm(e, now);
 }
