@@ -55,7 +55,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 {
 	struct ckm_gpu *gpu = obj;
 	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
-	u64 calls, failed, max_ns;
+	u64 calls, failed, direct, max_ns;
 	u32 i, instances = 0, seen;
 	struct cgpu_sched_view view;
 	enum ckm_check_state check;
@@ -66,6 +66,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	mutex_lock(&gpu->ctrl_lock);
 	calls = gpu->ctrl.calls;
 	failed = gpu->ctrl.failed;
+	direct = gpu->ctrl.direct;
 	max_ns = gpu->ctrl.max_ns;
 	p50 = ckm_ctrl_latency_ns(gpu, 50);
 	p99 = ckm_ctrl_latency_ns(gpu, 99);
@@ -90,8 +91,8 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 		   gpu->total_bytes, limits, used, instances);
 	seq_printf(m, "control %s\ncontrol_p50_us %llu\ncontrol_p99_us %llu\ncontrol_max_us %llu\n",
 		   control_name(view.controls), p50 / 1000, p99 / 1000, max_ns / 1000);
-	seq_printf(m, "control_calls %llu\ncontrol_failed %llu\nturns %llu\nthread_cpu_ns %llu\n",
-		   calls, failed, turns, cpu);
+	seq_printf(m, "control_calls %llu\ncontrol_failed %llu\ncontrol_direct %llu\nturns %llu\nthread_cpu_ns %llu\n",
+		   calls, failed, direct, turns, cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",
 		   ckm_gpu_context_bytes(gpu), driver, driver > used ? driver - used : 0);
 	seq_printf(m, "control_seen %s\ncontrol_ineffective %s\neffect_check %s\n",

@@ -373,6 +373,7 @@
 
 /* kernel-open/common/inc/nv_uvm_types.h: UvmGpuChannelInstanceInfo of nvUvmInterfaceRetainChannel() */
 #define NV_UVM_CHANNEL_ID		16	/* the channel's number on its runlist; on Turing, on the GPU */
+#define NV_UVM_CHANNEL_RUNLIST		1104	/* kernel address of its runlist's registers; not since 590 */
 #define NV_UVM_CHANNEL_CHRAM		1096	/* kernel address of the channel's word, NULL before Ampere */
 
 /* open-gpu-doc, manuals/ampere/ga100/dev_runlist.ref.txt: NV_CHRAM_CHANNEL */
@@ -382,6 +383,10 @@
 #define NV_CHRAM_ON_PBDMA		0x0040
 #define NV_CHRAM_ON_ENG			0x0080
 #define NV_CHRAM_PENDING		0x0100
+#define NV_CHRAM_UPDATE_ENABLE		0x00000002	/* bit 0 of a write: clear the bits that are set */
+#define NV_CHRAM_UPDATE_DISABLE		0x00000003
+#define NV_RUNLIST_PREEMPT		0x098	/* of the runlist's registers */
+#define NV_RUNLIST_PREEMPT_RUNLIST	0	/* TYPE: all of it, not one TSG */
 
 /* manuals/turing/tu104/dev_fifo.ref.txt: NV_PCCSR_CHANNEL */
 #define NV_PCCSR			0x00800000	/* in BAR0 */

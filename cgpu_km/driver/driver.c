@@ -70,6 +70,7 @@ static u32 branch;
 static u32 fb_info_size;
 static u32 util_size;
 static struct cgpu_abi abi;
+static bool simulated;
 static u32 gets;
 
 /* Functions of nvidia.ko's Linux layer, by its nv.h and nv-modeset-interface.h. Only that
@@ -94,6 +95,19 @@ static u32 params_size(const struct cgpu_core_ops *core, u32 cmd)
 	return row ? row->params_size : 0;
 }
 
+/* The kernel's name of a function includes its module's: nvidia.ko's is not nvsim's. */
+static bool is_nvsims(const void *ops)
+{
+	struct kprobe own = { .symbol_name = "nvsim:nvidia_get_rm_ops", .flags = KPROBE_FLAG_DISABLED };
+	bool same;
+
+	if (register_kprobe(&own))
+		return false;
+	same = own.addr == ops;
+	unregister_kprobe(&own);
+	return same;
+}
+
 /* kallsyms_lookup_name() is not exported to modules, so the addresses are taken from
  * kprobes that are registered disabled and never armed. They are valid while nvidia.ko is
  * pinned.
@@ -115,6 +129,7 @@ static int find_functions(void)
 	get_dev_minor = minor.addr;
 	get_rm_ops = ops.addr;
 	unregister_kprobes(all, ARRAY_SIZE(all));
+	simulated = is_nvsims(get_rm_ops);
 	return 0;
 }
 
@@ -226,6 +241,11 @@ u32 ckm_driver_fb_info_size(void)
 u32 ckm_driver_util_size(void)
 {
 	return util_size;
+}
+
+bool ckm_driver_is_simulated(void)
+{
+	return simulated;
 }
 
 bool ckm_driver_owns(const struct file_operations *fops)

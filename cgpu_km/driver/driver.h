@@ -63,6 +63,9 @@ u32 ckm_driver_fb_info_size(void);
  */
 u32 ckm_driver_util_size(void);
 
+/* True if the driver is the simulated one (nvsim): its own functions are in use. */
+bool ckm_driver_is_simulated(void);
+
 /* True if @core reads the driver's version to the same branch, ABI and sizes as the core
  * at the time of ckm_driver_get(), or if there is no reference: these values are kept
  * until the last put. Caller serialises with get and put.

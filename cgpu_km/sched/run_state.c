@@ -8,6 +8,7 @@
 
 #include "core/nv_abi.h"
 #include "core_ref.h"
+#include "driver/driver.h"
 #include "sched/pccsr.h"
 #include "sched/run_state.h"
 #include "state/container.h"
@@ -96,6 +97,10 @@ bool ckm_run_word_add(struct ckm_run_word *word, struct ckm_container *ct,
 		word->obj = obj;
 		obj->word = word;
 		first = !gpu->run.words++;
+		/* For sched/direct.c. Since branch 590 another pointer is there. */
+		if (ckm_driver_is_simulated())
+			memcpy(&gpu->run.runlist, info + NV_UVM_CHANNEL_RUNLIST,
+			       sizeof(gpu->run.runlist));
 	}
 	mutex_unlock(&gpu->lock);
 	mutex_unlock(&ct->rm_lock);
@@ -124,6 +129,8 @@ void ckm_run_state_reset_locked(struct ckm_gpu *gpu)
 {
 	lockdep_assert_held(&gpu->lock);
 	gpu->run.wrong = false;
+	gpu->run.direct_off = false;
+	gpu->run.direct_failed = 0;
 	gpu->run.on_frozen = 0;
 	gpu->run.disabled = 0;
 	gpu->run.refused = 0;
@@ -155,6 +162,7 @@ void ckm_run_state_stop(struct ckm_gpu *gpu)
 	pccsr = gpu->run.pccsr;
 	gpu->pdev = NULL;
 	gpu->run.pccsr = NULL;
+	gpu->run.runlist = NULL;
 	gpu->run.source = CGPU_RUN_NONE;
 	mutex_unlock(&gpu->lock);
 	if (pccsr)

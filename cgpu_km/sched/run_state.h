@@ -4,7 +4,7 @@
  * channel. When a process registers the channel, the driver returns to nvidia-uvm the address of
  * the word (channel RAM, from Ampere on) and the channel's number, by which a Turing GPU has it
  * (sched/pccsr.h). This module keeps the address while nvidia-uvm retains the channel. Words are
- * only read, never written.
+ * only read; sched/direct.c, an experiment on the simulated driver, writes them.
  *
  * gpu->lock guards a word from its addition to its removal, so no word is read after the
  * driver was called to release its channel.

@@ -8,6 +8,7 @@
 
 #include "core/nv_abi.h"
 #include "driver/driver.h"
+#include "sched/direct.h"
 #include "sched/runlist.h"
 #include "state/container.h"
 #include "state/gpu.h"
@@ -37,20 +38,26 @@ struct disable_channels {
 };
 static_assert(sizeof(struct disable_channels) == NV2080_DISABLE_CHANNELS_SIZE);
 
+static void note_latency(struct ckm_gpu *gpu, u64 took)
+{
+	struct ckm_ctrl_stat *st = &gpu->ctrl;
+
+	st->max_ns = max(st->max_ns, took);
+	st->sample_us[st->samples++ % CKM_CTRL_SAMPLES] = (u32)min_t(u64, took / 1000, U32_MAX);
+}
+
 static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
 			 void *params, u32 size)
 {
 	struct ckm_ctrl_stat *st = &gpu->ctrl;
-	u64 begin = ktime_get_ns(), took;
+	u64 begin = ktime_get_ns();
 	u32 status;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
 	status = ckm_drv_control(client, object, cmd, params, size);
-	took = ktime_get_ns() - begin;
+	note_latency(gpu, ktime_get_ns() - begin);
 	st->calls++;
 	st->failed += status != NV_OK;
-	st->max_ns = max(st->max_ns, took);
-	st->sample_us[st->samples++ % CKM_CTRL_SAMPLES] = (u32)min_t(u64, took / 1000, U32_MAX);
 	return status;
 }
 
@@ -169,6 +176,14 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct disable
 	return failure;
 }
 
+static void note_frozen(struct ckm_gpu *gpu, u32 sched_id, bool frozen)
+{
+	mutex_lock(&gpu->lock);
+	if (gpu->slot[sched_id])
+		gpu->slot[sched_id]->frozen_by_call = frozen;
+	mutex_unlock(&gpu->lock);
+}
+
 static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
 			bool freeze)
 {
@@ -177,6 +192,8 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 	u32 failure = list && snap ? NV_OK : NV_ERR_NO_MEMORY;
 	u32 at = 0, i;
 
+	if (freeze)
+		note_frozen(gpu, sched_id, true);
 	while (list && snap && at < snap->count) {
 		list->disable = freeze;
 		list->count = min_t(u32, snap->count - at, NV2080_DISABLE_CHANNELS_MAX);
@@ -192,6 +209,8 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 	kfree(list);
 	if (failure != NV_OK)
 		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_FREEZE, failure);
+	else if (!freeze)
+		note_frozen(gpu, sched_id, false);
 	return failure == NV_OK;
 }
 
@@ -310,15 +329,34 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns)
 	return r.done;
 }
 
-u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze)
+/* Without a call of the driver, if that is allowed. */
+static bool freeze_directly(struct ckm_gpu *gpu, u32 sched_id, bool freeze)
+{
+	u64 begin = ktime_get_ns();
+
+	if (freeze ? !ckm_direct_freeze(gpu, sched_id) : !ckm_direct_thaw(gpu, sched_id))
+		return false;
+	note_latency(gpu, ktime_get_ns() - begin);
+	gpu->ctrl.direct++;
+	return true;
+}
+
+u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called)
 {
 	const struct ckm_channel_filter all = {};
-	u32 slot, done = 0;
+	u32 done = 0, slot;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	for (slot = 0; slot < CGPU_SLOTS; slot++)
-		if ((mask & BIT(slot)) && freeze_slot(gpu, slot, &all, freeze))
+	for (; mask; mask &= mask - 1) {
+		slot = __ffs(mask);
+		if (freeze_directly(gpu, slot, freeze)) {
 			done |= BIT(slot);
+			continue;
+		}
+		*called = true;
+		if (freeze_slot(gpu, slot, &all, freeze))
+			done |= BIT(slot);
+	}
 	return done;
 }
 

@@ -25,10 +25,11 @@ struct ckm_channel_filter {
 
 /* Freeze or thaw all graphics/compute channels of the slots in @mask. Returns the mask of
  * slots for which all calls succeeded. A channel that the driver no longer has is not a
- * failure, and a slot without channels is included. Caller holds gpu->ctrl_lock; takes
+ * failure, and a slot without channels is included. Sets @called if the driver was called:
+ * what sched/direct.h did needs no ckm_ctrl_commit(). Caller holds gpu->ctrl_lock; takes
  * gpu->lock.
  */
-u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze);
+u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called);
 
 /* Freeze the slot's channels that match @filter, and restart the runlist if the GPU needs
  * that. Errors are recorded as events. False: some may run. Caller holds gpu->ctrl_lock; takes

@@ -83,7 +83,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 {
 	struct cgpu_sched_ack ack = { 0 };
 	const struct cgpu_core_ops *core;
-	bool committed = true;
+	bool committed = true, called = false;
 	u64 failed_ns = 0;
 	u32 frozen, thawed = 0;
 
@@ -91,15 +91,15 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	/* Setting timeslices is not part of the duration of a freeze or thaw. */
 	ack.begin_ns = ktime_get_ns();
 	if (plan->thaw_first)
-		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false);
+		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false, &called);
 	ack.thawed_ns = ktime_get_ns();
-	frozen = ckm_ctrl_freeze(gpu, plan->freeze_mask, true);
+	frozen = ckm_ctrl_freeze(gpu, plan->freeze_mask, true, &called);
 	ack.frozen_ns = ktime_get_ns();
 	if (!plan->thaw_first) {
-		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false);
+		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false, &called);
 		ack.thawed_ns = ktime_get_ns();
 	}
-	if (plan->timeslice_mask || ckm_ctrl_needs_restart(gpu))
+	if (plan->timeslice_mask || (called && ckm_ctrl_needs_restart(gpu)))
 		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &failed_ns);
 	/* If the driver refused the restart that they need, no call took effect: repeat all
 	 * of them. If there was no channel to call it on, nothing can run, and the calls

@@ -47,6 +47,8 @@ struct ckm_slot {
 	struct list_head channels;	/* gpu->lock; ckm_obj.sched, GR engines only */
 	struct list_head tsgs;		/* gpu->lock; as channels */
 	u32 channel_count, tsg_count;	/* gpu->lock */
+	bool frozen_by_word;		/* gpu->lock; some channels are, by sched/direct.c */
+	bool frozen_by_call;		/* gpu->lock; some channels were, since the last thaw by a call */
 	struct mutex enable_lock;	/* held by the one call that waits for ctrl_lock */
 	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
 	u64 quota[CGPU_QUOTAS];		/* gpu->lock; its part of gpu->quota */

@@ -31,6 +31,7 @@ enum ckm_check_state {
 
 struct ckm_ctrl_stat {
 	u64 calls, failed;
+	u64 direct;			/* freezes and thaws without a call (sched/direct.h) */
 	u64 max_ns;
 	u32 sample_us[CKM_CTRL_SAMPLES];	/* ring of the latest */
 	u32 sorted_us[CKM_CTRL_SAMPLES];	/* of ckm_ctrl_latency_ns(), which must not fail */
@@ -61,9 +62,12 @@ struct ckm_run_state {
 	u64 errors;			/* readings of a slot that could not be used, so far */
 	const void __iomem *pccsr;	/* mapped while attached; NULL: the source is another */
 	enum cgpu_run_source source;	/* of the words; NONE while not attached */
+	void __iomem *runlist;		/* a simulated GPU's registers of the words' runlist, or NULL */
 	u32 words;			/* words that are kept */
 	u8 on_frozen, disabled, refused;	/* contradictions in a row, by kind */
 	bool wrong;			/* too many of them: not used any more */
+	u8 direct_failed;		/* freezes by register without effect, in a row */
+	bool direct_off;		/* direct_freeze is ignored */
 	bool core_knows;		/* the core may have a run state that is not "unknown" */
 };
 

@@ -57,6 +57,7 @@ struct ckm_obj {
 	struct ckm_group *group;	/* a reference; TSGs, and channels of one; set before LIVE */
 	u32 enabled_at;			/* ct->rm_lock; group->changes + 1 when enabled, 0: never */
 	bool no_restart;		/* gpu->lock; its last RESTART_RUNLIST failed */
+	bool disabled;			/* gpu->lock; channels: by its word (sched/direct.c) */
 	struct ckm_run_word *word;	/* gpu->lock; channels; NULL: none */
 	u32 pid;			/* clients, scheduled ones: tgid that the driver uses */
 };

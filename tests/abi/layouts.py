@@ -281,6 +281,7 @@ CORE = {
     "NV3D0B_MAX": ["NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS"],
     "NV3D0C_MAX": ["NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS"],
     "NV_UVM_CHANNEL_ID": at("UvmGpuChannelInstanceInfo", "chId"),
+    "NV_UVM_CHANNEL_RUNLIST": at("UvmGpuChannelInstanceInfo", "pRunlistPRIBaseRegister"),
     "NV_UVM_CHANNEL_CHRAM": at("UvmGpuChannelInstanceInfo", "pChramChannelRegister"),
     # Of the manual of the hardware, not of the driver.
     "NV_CHRAM_ENABLE": [],
@@ -289,6 +290,10 @@ CORE = {
     "NV_CHRAM_ON_PBDMA": [],
     "NV_CHRAM_ON_ENG": [],
     "NV_CHRAM_PENDING": [],
+    "NV_CHRAM_UPDATE_ENABLE": [],
+    "NV_CHRAM_UPDATE_DISABLE": [],
+    "NV_RUNLIST_PREEMPT": [],
+    "NV_RUNLIST_PREEMPT_RUNLIST": [],
     "NV_PCCSR": [],
     "NV_PCCSR_CHANNELS": [],
     "NV_PCCSR_STRIDE": [],

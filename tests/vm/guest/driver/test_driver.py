@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import nvclient
 import pytest
 from pusher import Pusher, inc, listen, release
+from runstatebox import DIRECT_FREEZE, stat, state
 from slicebox import MIB, PROC, REPO, Box, until
 
 pytestmark = pytest.mark.driver
@@ -159,6 +160,24 @@ def test_a_channel_is_scheduled_after_its_registration(box):
         assert min(channel.gpu_time(work) - channel.gpu_time(work - 1) for work in range(1, BATCH)) >= WORK_NS
 
 
+def test_the_registers_show_which_container_has_work(box):
+    """In the card's BAR0, by the channel's number that RM returns to nvidia-uvm; from GA100 on at RM's address."""
+    source = "pccsr" if os.environ["CHIPS"].startswith("TU") else "chram"
+    with box.client() as client:
+        space = client.gpu(0).space()
+        group = space.group(nvclient.ENGINE_GR0)
+        channel = group.channel(enable=False)
+        assert space.bind(channel) == nvclient.NV_OK
+        assert group.enable() == nvclient.NV_OK
+        until(lambda: state() == (source, 1, 0), 5)
+        channel.submit(kernel_ns=400 * WORK_NS)
+        until(lambda: state() == (source, 1, 1), 5, step=0.001)
+        channel.wait()
+        until(lambda: state() == (source, 1, 0), 5, step=0.001)
+    assert state() == ("none", 0, 0)
+    assert stat()["run_state_errors"] == "0"
+
+
 def test_two_containers_have_their_own(box):
     with Box(NAMES[1], 2 * LIMIT_MIB) as other, box.client() as one, other.client() as two:
         a, b = one.gpu(0), two.gpu(0)
@@ -190,6 +209,19 @@ def test_work_stops_and_goes_on(box):
             assert channel.wait() == 2 * BATCH
         finally:
             (PROC / "0/policy").write_text("5")
+
+
+def test_registers_of_a_real_driver_are_not_written(box, kernel_log):
+    """direct_freeze is ignored, with one sentence."""
+    kernel_log.news()
+    DIRECT_FREEZE.write_text("1")
+    try:
+        test_work_stops_and_goes_on(box)
+    finally:
+        DIRECT_FREEZE.write_text("0")
+    assert stat()["control_direct"] == "0"
+    sentence = "GPU 0: direct_freeze is ignored: it is an experiment for the simulated driver only"
+    assert kernel_log.news().count(sentence) == 1
 
 
 def test_an_interrupt_wakes_its_listener(box):

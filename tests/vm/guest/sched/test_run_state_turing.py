@@ -84,14 +84,20 @@ def test_every_channel_of_a_slot_must_be_known(boxes):
 
 def test_each_gpu_has_its_own_registers(turing):
     """The third has no PCI device: its run state is not known."""
-    with Box("a" * 64) as first, Box("b" * 64, gpu=1) as second, Box("c" * 64, gpu=2) as third:
-        with opened(first) as a, opened(second) as b, opened(third):
-            b.channels[0].submit(LONG_NS)
-            until(lambda: state(1) == ("pccsr", 1, 1), 2, step=0.001)
-            assert state(0) == ("pccsr", 1, 0)
-            a.channels[0].submit(LONG_NS)
-            until(lambda: state(0) == ("pccsr", 1, 1), 2, step=0.001)
-            assert state(2) == ("none", 0, 0)
+    with (
+        Box("a" * 64) as first,
+        Box("b" * 64, gpu=1) as second,
+        Box("c" * 64, gpu=2) as third,
+        opened(first) as a,
+        opened(second) as b,
+        opened(third),
+    ):
+        b.channels[0].submit(LONG_NS)
+        until(lambda: state(1) == ("pccsr", 1, 1), 2, step=0.001)
+        assert state(0) == ("pccsr", 1, 0)
+        a.channels[0].submit(LONG_NS)
+        until(lambda: state(0) == ("pccsr", 1, 1), 2, step=0.001)
+        assert state(2) == ("none", 0, 0)
 
 
 def test_a_frozen_slot_is_off_the_engine_and_keeps_its_work(boxes):
