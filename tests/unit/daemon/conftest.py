@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "cli"))  # fake_tree.py
 
-from fakes import Node, Run, drive
+from fakes import SHIM_TIMEOUT_S, Node, Run, drive
 
 SHIM_SOURCE = Path(__file__).resolve().parents[3] / "cgpud/runtime"
 
@@ -44,6 +44,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A directory below nodes is one of a container's.
     magic = subprocess.run(["stat", "-f", "-c", "0x%t", directory], capture_output=True, text=True, check=True).stdout
     flags += f' -DCGPU_NODES_PATH=\\"{directory}/nodes\\" -DCGPU_NODES_MAGIC={magic.strip()}'
+    flags += f" -DCGPU_TIMEOUT_S={SHIM_TIMEOUT_S}"
     subprocess.run(
         [
             "make", "-s", "-C", str(SHIM_SOURCE), f"OUT={directory}", "CC=cc", f"CPPFLAGS={flags}", "STATIC=",

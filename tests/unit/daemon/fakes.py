@@ -32,6 +32,7 @@ DATA = Path(__file__).parent / "data"
 #: The fixture `run`.
 Run = Callable[[Coroutine[Any, Any, None]], None]
 VARIABLES = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6")
+SHIM_TIMEOUT_S = 6  # CGPU_TIMEOUT_S of cgpu-runtime in these tests, in which a daemon may be slow; the product's is 60
 
 
 class FakeFacts(Facts):

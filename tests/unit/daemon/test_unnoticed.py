@@ -11,12 +11,13 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Node, Run, eventually
-from test_shim import Answerer, Place, place  # noqa: F401  the fixture
+from fakes import SHIM_TIMEOUT_S, Node, Run, eventually
+from test_shim import Answerer, Place, answerer, place  # noqa: F401  the fixtures
 
 from cgpu_common import server, wire
 from cgpu_common.errors import KernelMissing, KernelRefused
@@ -74,9 +75,9 @@ def somebodys_daemon(place: Place) -> Iterator[Answerer]:  # noqa: F811
                 patch.setattr(socket, "socket", Sock)
                 super().__post_init__()
 
-    answerer = Foreign(place.directory / "s")
-    yield answerer
-    answerer.stop()
+    daemon = Foreign(place.directory / "s")
+    yield daemon
+    daemon.stop()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user")
@@ -98,7 +99,78 @@ def test_a_relative_entry_of_path_is_skipped(place: Place, path: str) -> None:  
     assert place.run("--version", PATH=path.format(place.directory, place.directory)).returncode == 7
 
 
+class Hanging(Answerer):
+    """A daemon that takes a request and sends no reply until it is stopped."""
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            self.conn, _ = self.sock.accept()
+            self.conn.recv(1 << 16)
+
+
+def test_a_daemon_that_sends_no_reply_is_not_waited_for_without_end(place: Place) -> None:  # noqa: F811
+    daemon = Hanging(place.directory / "s")
+    try:
+        done = place.run("create", "x")
+    finally:
+        daemon.stop()
+        daemon.conn.close()
+    assert (done.returncode, place.handed_over()) == (1, None)
+    assert done.stderr == f"cgpu: no answer from cgpud within {SHIM_TIMEOUT_S} s\n"
+
+
+def test_a_daemon_that_accepts_no_connection_is_not_waited_for_without_end(place: Place) -> None:  # noqa: F811
+    """The queue of connections is full: connect() waits, for as long as SO_SNDTIMEO permits."""
+    path = str(place.directory / "s")
+    with contextlib.ExitStack() as sockets:
+        listening = sockets.enter_context(socket.socket(socket.AF_UNIX))
+        listening.bind(path)
+        sockets.callback(os.unlink, path)
+        listening.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting = sockets.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(path)
+        done = place.run("create", "x")
+    assert (done.returncode, place.handed_over()) == (1, None)
+    assert done.stderr.startswith("cgpu: cannot connect to cgpud on ")
+
+
+@pytest.mark.parametrize(("size", "status"), [(wire.REPLY_MAX, 7), (wire.REPLY_MAX + 1, 1)])
+def test_the_size_of_a_reply_is_bounded(place: Place, answerer: Answerer, size: int, status: int) -> None:  # noqa: F811
+    answerer.reply = b'{"ok":true,"x":"' + b"x" * (size - 18) + b'"}'
+    assert len(answerer.reply) == size
+    assert place.run("create", "x").returncode == status
+
+
 # ---- records ----
+
+
+def test_a_record_that_cannot_be_written_leaves_the_last_one(
+    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes a part of it."""
+    write = Path.write_bytes
+
+    def half(path: Path, data: bytes) -> int:
+        write(path, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def main() -> None:
+        async with node.running() as daemon:
+            assert (await node.prepare(ID))["ok"]
+            (path,) = states(node)
+            before = path.read_bytes()
+            (record,) = daemon.records.values()
+            monkeypatch.setattr(Path, "write_bytes", half)
+            with pytest.raises(OSError, match="No space left"):
+                daemon.deps.store.save(replace(record, phase=Phase.RELEASING))
+            monkeypatch.undo()
+            assert path.read_bytes() == before
+            assert [one.name for one in path.parent.iterdir() if one.suffix == ".part"] == []
+
+    run(main())
 
 
 def test_the_record_is_written_before_create(node: Node, run: Run) -> None:
@@ -260,6 +332,18 @@ def test_a_pidfd_of_a_process_that_has_left_is_closed(
         watcher.close()
 
     run(main())
+
+
+def test_a_cgroup_of_the_same_name_is_another(tmp_path: Path) -> None:
+    """An engine makes it for the container's next run: the last one has ended."""
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/cgroup.events").write_text("populated 1\nfrozen 0\n")
+    facts = Facts(cgroups=tmp_path)
+    group = facts.cgroup_at("/a")
+    assert group is not None
+    assert not facts.is_empty(group)
+    assert facts.is_empty(Cgroup("/a", group.inode + 1))
 
 
 # ---- time ----
