@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,8 @@ def _redirections(event: KernelEvent, container: str, gpu: str) -> str:
     why = event.values.get("why", "no reason was given")
     if not event.values.get("errno", 0):
         return f"calls of containers reach the driver again: {why}"
+    if event.values["errno"] != errno.EIO:
+        return f"containers get no address spaces of the GPU: {why}"
     return f"calls of containers fail, because the driver's functions cannot be redirected: {why}"
 
 

@@ -81,8 +81,8 @@ enum cgpu_event {
 	CGPU_EVENT_DETACHED	= 11,	/* the last container is gone */
 	/* a core swap ended, or a core was refused at load: CORE, CANDIDATE, ERRNO, WHY */
 	CGPU_EVENT_CORE		= 12,
-	/* the driver's functions are no longer redirected (calls of containers fail), or are
-	 * again: ERRNO, WHY
+	/* the driver's functions are no longer redirected (EIO: calls of containers fail), or are
+	 * again (0); or nvidia-uvm's could not be redirected when it was loaded: ERRNO, WHY
 	 */
 	CGPU_EVENT_REDIRECTIONS	= 13,
 };

@@ -13,6 +13,7 @@
 #include "driver/proc_devices.h"
 #include "intercept/seal.h"
 #include "intercept/uvm.h"
+#include "intercept/uvm_late.h"
 #include "intercept/witness.h"
 #include "registry.h"
 #include "sched/effect_check.h"
@@ -336,7 +337,7 @@ static void close_gpu(struct ckm_gpu *gpu)
 int ckm_gpus_attach(const char **why)
 {
 	struct ckm_gpu *gpu;
-	int ret;
+	int ret, uvm;
 
 	lockdep_assert_held(&ckm_lock);
 	if (attached)
@@ -361,11 +362,10 @@ int ckm_gpus_attach(const char **why)
 	ret = ckm_driver_learn_uvm();
 	if (ret)
 		goto err_seal;
-	/* Without nvidia-uvm's functions containers run, without address spaces, until all are
-	 * gone. Want of memory passes: the next attach has them.
-	 */
+	/* Without nvidia-uvm's functions containers run, without address spaces. */
 	*why = "out of memory";
-	ret = ckm_uvm_attach();
+	uvm = ckm_uvm_attach(false);
+	ret = uvm;
 	if (ret == -ENOMEM)
 		goto err_seal;
 	ckm_witness_start();
@@ -383,6 +383,7 @@ int ckm_gpus_attach(const char **why)
 		}
 	}
 	attached = true;
+	ckm_uvm_late_start(uvm);
 	pr_info("attached to driver %s\n", ckm_driver_version());
 	list_for_each_entry(gpu, &ckm_gpus, node) {
 		ckm_netlink_gpu_event(gpu, CGPU_EVENT_ATTACHED);
@@ -414,6 +415,7 @@ void ckm_gpus_detach(void)
 		ckm_netlink_gpu_event(gpu, CGPU_EVENT_DETACHED);
 	}
 	ckm_witness_stop();
+	ckm_uvm_late_stop();
 	ckm_uvm_detach();
 	ckm_seal_detach();
 	ckm_driver_put();
@@ -422,15 +424,14 @@ void ckm_gpus_detach(void)
 	pr_info("detached\n");
 }
 
-/* A driver may have been loaded. It is identified by its symbol, because any module may
- * be it.
+/* A driver may have been loaded, or nvidia-uvm unloaded. A driver is identified by its symbol,
+ * because any module may be it.
  */
 static void scan_work(struct work_struct *work)
 {
 	mutex_lock(&ckm_lock);
 	ckm_gpus_scan();
-	if (attached && !ckm_driver_learn_uvm())
-		ckm_uvm_attach();
+	ckm_uvm_late_look();
 	mutex_unlock(&ckm_lock);
 }
 static DECLARE_WORK(scan, scan_work);
@@ -441,8 +442,10 @@ static int module_event(struct notifier_block *nb, unsigned long event, void *da
 
 	if (event == MODULE_STATE_LIVE && (!strncmp(mod->name, "nv", 2)))
 		schedule_work(&scan);
-	if (event == MODULE_STATE_GOING && !strcmp(mod->name, "nvidia_uvm"))
+	if (event == MODULE_STATE_GOING && !strcmp(mod->name, "nvidia_uvm")) {
 		ckm_uvm_detach();
+		schedule_work(&scan);
+	}
 	return NOTIFY_OK;
 }
 
@@ -457,6 +460,7 @@ void ckm_gpus_exit(void)
 {
 	unregister_module_notifier(&module_nb);
 	cancel_work_sync(&scan);
+	ckm_uvm_late_exit();
 	mutex_lock(&ckm_lock);
 	ckm_gpus_forget();
 	mutex_unlock(&ckm_lock);

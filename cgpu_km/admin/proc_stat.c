@@ -8,6 +8,7 @@
 
 #include "admin/proc_stat.h"
 #include "core_ref.h"
+#include "intercept/uvm_late.h"
 #include "intercept/witness.h"
 #include "sched/run_state.h"
 #include "sched/runlist.h"
@@ -49,6 +50,14 @@ static void read_run_state_locked(struct ckm_gpu *gpu, struct run_state *run)
 	}
 	run->source = ckm_run_state_source_locked(gpu);
 	run->errors = gpu->run.errors;
+}
+
+/* Those of nvidia-uvm can be missing while the others are in effect. */
+static const char *redirections(void)
+{
+	const char *text = ckm_witness_text();
+
+	return !strcmp(text, "on") && ckm_uvm_is_late() ? "no_uvm" : text;
 }
 
 int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
@@ -99,7 +108,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 		   control_name(seen), control_name(view.ineffective), check_name(check));
 	seq_printf(m, "run_state_source %s\nrun_state_known %u\nrun_state_busy %u\nrun_state_errors %llu\n",
 		   run.source, hweight32(run.known), hweight32(run.busy), run.errors);
-	seq_printf(m, "redirections %s\n", ckm_witness_text());
+	seq_printf(m, "redirections %s\n", redirections());
 	return 0;
 }
 

@@ -301,6 +301,8 @@ static const char *reason(int ret)
 		return "ftrace is switched off, or the function is live-patched";
 	case -ENOENT:
 		return "no such function";
+	case -ENOMEM:
+		return "no memory";
 	}
 	return "are kprobes enabled?";
 }
@@ -366,7 +368,7 @@ int ckm_redirect_attach(struct ckm_redirection *rows, u32 count,
 		list_sites(module);
 	}
 	mutex_unlock(&redirect_lock);
-	if (ret)
+	if (ret && without)
 		pr_err("%s of %s cannot be redirected (%d, %s): %s\n", rows[at].symbol,
 		       names[module], ret, reason(ret), without);
 	return ret;

@@ -47,13 +47,13 @@ struct ckm_redirection {
  * @rows: the table
  * @count: number of rows
  * @module: has the functions
- * @without: what does not work if this fails, for the log
+ * @without: what does not work if this fails, for the log; NULL: an error is not logged
  *
  * Sleeps. The module must stay until detach; for a module that is being unloaded, detach
  * must be called by its MODULE_STATE_GOING notifier. No call that checks the module's
  * redirections may be in flight.
  *
- * Return: 0, or an error, with the row's symbol in the log. -ENOENT: the module has no such
+ * Return: 0, or an error, in the log with the row's symbol. -ENOENT: the module has no such
  * function. -EBUSY: ftrace is switched off, or the function is live-patched. -ENODEV:
  * kprobes are switched off.
  */

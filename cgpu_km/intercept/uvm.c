@@ -325,13 +325,13 @@ static struct ckm_redirection redirections[PROBES] = {
 	[PROBE_MANAGED]		= { "uvm_va_range_create_mmap", no_managed_range, in_pools_only },
 };
 
-int ckm_uvm_attach(void)
+int ckm_uvm_attach(bool quiet)
 {
 	lockdep_assert_held(&ckm_lock);
 	if (ckm_uvm_is_redirected() || !ckm_driver_uvm_major())
 		return 0;
 	return ckm_redirect_attach(redirections, PROBES, CKM_NVIDIA_UVM,
-				   "containers get no address spaces");
+				   quiet ? NULL : "containers get no address spaces");
 }
 
 bool ckm_uvm_is_redirected(void)

@@ -20,11 +20,11 @@ struct ckm_container;
 struct vm_area_struct;
 
 /* Redirect them, or end it. Attach is a no-op without nvidia-uvm, or if they are redirected;
- * an error is logged, and as of ckm_redirect_attach(). Caller of attach holds ckm_lock.
- * Detach takes no lock of the module; the module notifier calls it too, while nvidia-uvm is
+ * an error is as of ckm_redirect_attach(), and logged unless @quiet. Caller of attach holds
+ * ckm_lock. Detach takes no lock of the module; the module notifier calls it too, while nvidia-uvm is
  * being unloaded.
  */
-int ckm_uvm_attach(void);
+int ckm_uvm_attach(bool quiet);
 void ckm_uvm_detach(void);
 /* Whether they are redirected; otherwise no uvm node can be opened. Any context. */
 bool ckm_uvm_is_redirected(void);

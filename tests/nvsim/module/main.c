@@ -61,6 +61,30 @@ NVSIM_PARAM(fault_kind, int, 0644, "0: out of resources, 1: a timeout, 2: succes
 NVSIM_PARAM(fault_cmd, uint, 0644, "count only this control or class, or 0x29 (free), 0x34 (dup), 0x57 (map); 0: all");
 NVSIM_PARAM(gone, int, 0644, "the GPU has left the bus: every RM call fails with 0xf");
 NVSIM_PARAM(channel_ids, int, 0444, "ids of channels, and of groups, that a runlist has; Turing has these for all of them");
+static bool uvm = true, ready;	/* the lock of the parameters */
+
+/* As nvidia-uvm.ko, which is loaded after nvidia.ko and unloaded before it. */
+static int set_uvm(const char *text, const struct kernel_param *kp)
+{
+	bool wanted;
+	int err = kstrtobool(text, &wanted);
+
+	if (!err && !ready)
+		err = -EINVAL;
+	if (err || wanted == uvm)
+		return err;
+	if (wanted)
+		err = nvsim_uvm_init();
+	else
+		nvsim_uvm_exit();
+	if (!err)
+		uvm = wanted;
+	return err;
+}
+
+static const struct kernel_param_ops uvm_ops = { .set = set_uvm, .get = param_get_bool };
+module_param_cb(uvm, &uvm_ops, &uvm, 0644);
+MODULE_PARM_DESC(uvm, "/dev/nvidia-uvm is there; once nvsim is loaded");
 NVSIM_PARAM(seed, ulong, 0444, "of everything random");
 
 struct nvgpu *nvsim_gpu[NVSIM_MAX_GPUS];
@@ -154,6 +178,9 @@ static int __init nvsim_init(void)
 	err = nvsim_chardev_init();
 	if (err)
 		goto err_uvm;
+	kernel_param_lock(THIS_MODULE);
+	ready = true;
+	kernel_param_unlock(THIS_MODULE);
 	pr_info("nvsim: %d x %s, %d MiB%s, driver %s, simulated\n", nvsim.gpus, nvsim.name, nvsim.fb_mib[0],
 		nvsim.fb_mib_count > 1 ? " and others" : "",
 		nvsim.version);
@@ -173,7 +200,8 @@ static void __exit nvsim_exit(void)
 {
 	nvsim_chardev_exit();
 	nvsim_rm_exit();
-	nvsim_uvm_exit();
+	if (uvm)
+		nvsim_uvm_exit();
 	nvdup_exit();
 	nvsim_proc_exit();
 	destroy_gpus();

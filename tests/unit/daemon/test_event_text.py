@@ -98,6 +98,11 @@ TOLD = [
         "calls of containers fail, because the driver's functions cannot be redirected: rm_ioctl is not redirected",
     ),
     (
+        KernelEvent(Event.REDIRECTIONS, None, None, {"errno": 12, "why": "nvidia-uvm's functions are not redirected"}),
+        "error",
+        "containers get no address spaces of the GPU: nvidia-uvm's functions are not redirected",
+    ),
+    (
         KernelEvent(Event.REDIRECTIONS, None, None, {"errno": 0, "why": "all redirections are in effect"}),
         "info",
         "calls of containers reach the driver again: all redirections are in effect",

@@ -86,8 +86,9 @@ class Injector:
     def __exit__(self, *exc: object) -> None:
         subprocess.run(["rmmod", "cgpu_faults"], check=True)
 
-    def arm(self, nth: int) -> None:
-        (PARAMETERS / "task").write_text(str(os.getpid()))
+    def arm(self, nth: int, task: int | None = None) -> None:
+        """For calls of this process, or of another task; 0: of all, and of kernel threads."""
+        (PARAMETERS / "task").write_text(str(os.getpid() if task is None else task))
         (PARAMETERS / "nth").write_text(str(nth))
 
     def disarm(self) -> tuple[bool, str]:
