@@ -33,7 +33,7 @@ def unreclaimable() -> int:
 def live(n: int) -> None:
     name = next(NAMES)
     if n % USED:
-        command(f"create {name} gpu=0 memsize={64 * MIB} weight=0")
+        command(f"create {name} gpu=0 memsize={64 * MIB}")
         command(f"destroy {name}")
         return
     with Box(name, 64) as box, box.client() as rm:
