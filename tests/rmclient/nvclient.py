@@ -28,12 +28,14 @@ docs/develop/nvsim.md is the contract. Only the standard library is used.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from ctypes import c_uint8, c_uint32, c_uint64
 
 from rmabi import *
@@ -120,6 +122,16 @@ class Node:
 
     def __exit__(self, *exc) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def closed_on_error(node: Node) -> Iterator[None]:
+    """Close a file of an object that cannot be made: an open one would keep its container."""
+    try:
+        yield
+    except BaseException:
+        node.close()
+        raise
 
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -218,7 +230,8 @@ class Uvm(Node):
         super().__init__("nvidia-uvm", directory)
         self._branch = branch
         if initialize:
-            check("UVM_INITIALIZE", self.initialize(flags))
+            with closed_on_error(self):
+                check("UVM_INITIALIZE", self.initialize(flags))
 
     @property
     def branch(self) -> int:
@@ -331,8 +344,9 @@ class Client:
         self.directory = directory
         self.ctl = ctl or Ctl(directory)
         arg = Alloc(class_id=CLASS_ROOT)
-        self.ctl.call(ESC_RM_ALLOC, arg)
-        check("RM_ALLOC(0x41)", arg.status)
+        with contextlib.nullcontext() if ctl else closed_on_error(self.ctl):
+            self.ctl.call(ESC_RM_ALLOC, arg)
+            check("RM_ALLOC(0x41)", arg.status)
         self.handle = arg.handle
         self._held: list = []
         self._branch = 0

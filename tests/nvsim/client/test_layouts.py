@@ -332,3 +332,14 @@ def test_nvml_stub_builds_and_fails_cleanly(tmp_path):
     env = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "NVSIM_DEV": "/nonexistent"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "9 NVIDIA driver is not loaded\n"
+
+
+def test_a_client_that_cannot_be_made_leaves_no_file_open(tmp_path):
+    """An open file keeps its container: tests/soak would hold each one in which the driver failed."""
+    (tmp_path / "nvidiactl").touch()
+    (tmp_path / "nvidia-uvm").touch()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for make in (nvclient.Client, nvclient.Uvm):
+        with pytest.raises(OSError, match="Inappropriate ioctl"):
+            make(str(tmp_path))
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
