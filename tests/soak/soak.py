@@ -8,6 +8,7 @@ Beside the actions, one after the other, a process opens, maps, polls and calls 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -32,6 +33,7 @@ from slicebox import MIB, NODES, PROC, Box, clean_box, fb_used, mount_nodes, nvc
 
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 MOST = 6
+LARGEST_MIB = 1024
 #: What a call may answer while the driver fails.
 EXPECTED = (OSError, nvclient.RmError, AssertionError, StopIteration, KeyError)
 
@@ -108,6 +110,24 @@ def crowd(seed: int) -> None:
             continue
 
 
+def exhausted() -> str:
+    """Which limit of GPU 0 is reached. ENOSPC has three causes, and containers that end meanwhile may have gone."""
+    lines = Box.listed()
+    dying = sum("state=dying" in line for line in lines)
+    most = int((PROC / "0/max_inst").read_text())
+    found = [f"instances, {dying} of them dying"] if len(lines) >= most else []
+    if int((PROC / "0/free_weight").read_text()) < 2:
+        found.append("weight")
+    limits = 0
+    total = dict(line.split() for line in (PROC / "0/stat").read_text().splitlines())["total_bytes"]
+    for path in (PROC / "0").glob("*/memsize"):
+        with contextlib.suppress(OSError):
+            limits += int(path.read_text())
+    if limits + LARGEST_MIB * MIB > int(total):
+        found.append("memory")
+    return f"({', '.join(found) or 'none any more'})"
+
+
 class Soak:
     """The containers that live, and what was done to them."""
 
@@ -129,11 +149,12 @@ class Soak:
             self.done[action.__name__] += 1
         except EXPECTED as error:
             self.failed[action.__name__] += 1
-            self.reasons[f"{action.__name__}: {error!r}"[:120]] += 1
+            full = f" {exhausted()}" if getattr(error, "errno", 0) == errno.ENOSPC else ""
+            self.reasons[f"{action.__name__}: {error!r}"[:120] + full] += 1
 
     def create(self) -> None:
         if len(self.boxes) < MOST:
-            self.boxes.append(Box(next(self.names), self.random.choice((64, 256, 1024)), weight=1))
+            self.boxes.append(Box(next(self.names), self.random.choice((64, 256, LARGEST_MIB)), weight=1))
 
     def destroy(self) -> None:
         if self.boxes:
