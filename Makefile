@@ -34,7 +34,7 @@ unexport MAKEFLAGS
 .PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
-        setup-install setup-deb setup-test wheel install uninstall deb build-range test-install
+        setup-install setup-deb setup-test wheel install uninstall deb rpm build-range test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -100,7 +100,7 @@ test-kube: setup ## cgpu-kube against a kubelet and an API server of the tests
 test-cluster: setup kube ## pods on a real Kubernetes, with the kernel's part in memory; needs root, no virtual machine
 	@tests/cluster/namespace $(PYTEST) tests/cluster
 
-test-install: setup-test deb ## packages, DKMS, make install, the commands of docs/user/install.md; in a throw-away root
+test-install: setup-test deb rpm ## packages, DKMS, make install, the commands of docs/user/install.md; in a throw-away root
 	@$(PYTEST) tests/install
 
 test-nvsim: setup ## layouts and clients of the simulated driver, on the host
@@ -209,8 +209,11 @@ uninstall: ## what make install has put there, with the same PREFIX and DESTDIR
 deb: setup-deb wheel ## Debian packages cgpu and cgpu-dkms into build/deb/
 	@scripts/deb
 
+rpm: wheel ## rpm packages cgpu and cgpu-dkms into build/rpm/, for the distribution they are built on; needs rpmbuild
+	@scripts/rpm
+
 build-range: setup ## the modules against the oldest and newest kernel of each series and flavour that apt offers
 	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/stage
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/stage
