@@ -34,7 +34,7 @@ unexport MAKEFLAGS
 .PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
-        setup-install setup-deb setup-test wheel install uninstall deb rpm build-range test-install
+        setup-install setup-deb setup-test wheel install uninstall deb rpm build-range build-clang test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -209,6 +209,10 @@ uninstall: ## what make install has put there, with the same PREFIX and DESTDIR
 deb: setup-deb wheel ## Debian packages cgpu and cgpu-dkms into build/deb/
 	@scripts/deb
 
+build-clang: setup ## both modules by clang, for its warnings: KERNEL=6.1|6.12
+	@scripts/setup clang
+	@scripts/build-clang $(KERNEL)
+
 rpm: wheel ## rpm packages cgpu and cgpu-dkms into build/rpm/, for the distribution they are built on; needs rpmbuild
 	@scripts/rpm
 
@@ -216,4 +220,4 @@ build-range: setup ## the modules against the oldest and newest kernel of each s
 	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/stage
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/stage build/clang
