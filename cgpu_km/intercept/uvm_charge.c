@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Owns the references that nvidia-uvm takes. Takes uvm_refs_lock, rm_lock. */
+#include <linux/hash.h>
 #include <linux/rbtree_latch.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
@@ -34,8 +35,11 @@ struct uvm_ref {
 	struct ckm_run_word word;	/* of a channel */
 };
 static_assert(sizeof(struct uvm_ref) <= 136);	/* docs/develop/bounds.md */
-/* Sorted: all tenants' references are here, and a tenant can take many. */
-static struct latch_tree_root uvm_refs;
+/* All tenants' references are here, and a tenant can take many: sorted. In trees by a hash of the
+ * key, so that those of the other containers hardly make the one that is searched higher.
+ */
+#define TREES_BITS	8
+static struct latch_tree_root uvm_refs[1 << TREES_BITS];
 static DEFINE_SPINLOCK(uvm_refs_lock);	/* writers of uvm_refs */
 
 /* The key of a look-up. */
@@ -73,10 +77,15 @@ static void *original(struct ckm_call *call, u32 row)
 	return ckm_redirect_original(call, &redirections[row]);
 }
 
+static struct latch_tree_root *tree_of(unsigned long key)
+{
+	return &uvm_refs[hash_long(key, TREES_BITS)];
+}
+
 static struct uvm_ref *find_uvm_ref(u32 probe, unsigned long key)
 {
 	struct uvm_ref_name name = { key, probe };
-	struct latch_tree_node *node = latch_tree_find(&name, &uvm_refs, &by_name);
+	struct latch_tree_node *node = latch_tree_find(&name, tree_of(key), &by_name);
 
 	return node ? ref_of(node) : NULL;
 }
@@ -87,7 +96,7 @@ static void add_uvm_ref(struct uvm_ref *ref, u32 probe, unsigned long key)
 	ref->key = key;
 	ckm_container_get(ref->ct);
 	spin_lock(&uvm_refs_lock);
-	latch_tree_insert(&ref->node, &uvm_refs, &by_name);
+	latch_tree_insert(&ref->node, tree_of(key), &by_name);
 	spin_unlock(&uvm_refs_lock);
 }
 
@@ -102,7 +111,7 @@ static struct uvm_ref *take_uvm_ref(u32 probe, unsigned long key)
 	spin_lock(&uvm_refs_lock);
 	ref = find_uvm_ref(probe, key);
 	if (ref)
-		latch_tree_erase(&ref->node, &uvm_refs, &by_name);
+		latch_tree_erase(&ref->node, tree_of(key), &by_name);
 	spin_unlock(&uvm_refs_lock);
 	return ref;
 }
