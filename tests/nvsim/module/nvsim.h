@@ -144,6 +144,7 @@ struct nvdep {
 struct nvclient {
 	struct nvobj obj;
 	struct list_head link;		/* nvsim_clients */
+	struct hlist_node named;	/* by handle */
 	struct nv_file_private *owner;	/* NULL for kernel clients */
 	bool kernel;
 	pid_t tgid;

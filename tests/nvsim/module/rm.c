@@ -2,6 +2,7 @@
 /* The resource manager: clients, the object tree, and the escapes that reach it. */
 #include <linux/capability.h>
 #include <linux/cred.h>
+#include <linux/hashtable.h>
 #include <linux/pid.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
@@ -14,6 +15,8 @@
 #define HANDLE_RANGE 0x100000u
 
 LIST_HEAD(nvsim_clients);
+/* Each call looks its client up: a list would make it cost more beside a thousand clients. */
+static DEFINE_HASHTABLE(by_handle, 10);	/* nvsim_api_lock */
 static u32 next_client = 1, next_kernel_client = 1;	/* nvsim_api_lock */
 
 NV_STATUS nvsim_param_in(const struct nvsec *sec, void *to, u64 from, u32 n)
@@ -36,7 +39,7 @@ struct nvclient *nvsim_client_find(u32 handle)
 {
 	struct nvclient *c;
 
-	list_for_each_entry(c, &nvsim_clients, link)
+	hash_for_each_possible(by_handle, c, named, handle)
 		if (c->obj.handle == handle)
 			return c;
 	return NULL;
@@ -169,6 +172,7 @@ static struct nvclient *client_create(const struct nvsec *sec)
 		c->obj.handle = (sec->kernel ? HANDLE_KERNEL_CLIENT : HANDLE_CLIENT) + n % HANDLE_RANGE;
 	} while (nvsim_client_find(c->obj.handle));
 	list_add_tail(&c->link, &nvsim_clients);
+	hash_add(by_handle, &c->named, c->obj.handle);
 	return c;
 }
 
@@ -186,6 +190,7 @@ NV_STATUS nvsim_client_alloc(const struct nvsec *sec, struct nvos64 *p)
 void nvsim_client_destroy(struct nvclient *c)
 {
 	list_del(&c->link);
+	hash_del(&c->named);
 	nvsim_event_client_gone(c->obj.handle);
 	xa_destroy(&c->objs);
 	put_pid(c->pid);
