@@ -21,7 +21,10 @@ CLUSTER = $(if $(filter kube,$(KIND)),kube)
 PACKAGES = $(if $(filter-out 0 no off false,$(SYSTEMD))$(filter systemd,$(KIND)),deb)
 
 # NVIDIA's own kernel driver, and its user space over it.
-NVIDIA_MODULES = $(if $(filter driver,$(KIND)),driver nvidia)
+ifneq ($(filter driver%,$(KIND)),)
+NVIDIA ?= $(or $(KERNEL_DRIVER),550)
+NVIDIA_MODULES = driver nvidia
+endif
 
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD \
@@ -136,7 +139,7 @@ driver: modules ## NVIDIA's own kernel driver for the tests: KERNEL_DRIVER=550|5
 test-driver: modules tools driver nvidia ## cgpu_km over NVIDIA's own kernel driver and a simulated card
 	@$(VM) suite driver $(TEST)
 
-test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver, TEST=name to choose
+test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver|driver_two|driver_icount, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
 
 record: modules nvidia ## record the traces of NVIDIA's user space again (docs/develop/replay.md): NVIDIA=535|550|555

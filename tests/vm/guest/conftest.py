@@ -3,9 +3,10 @@
 
 These tests run inside the virtual machine (`make test-vm`), as root. A test
 bears the marker of the kind of boot it needs (`bare`, `icount`, `long`, `docker`,
-`engines`, `kube`, `systemd`, `cuda`, `cuda_nvcc`, `cuda_icount`, `driver`) or none. On the debug kernel the
-ordinary tests run except `stock_only` ones; the special boots are stock, and
-there only `debug_ok` tests run.
+`engines`, `kube`, `systemd`, `cuda`, `cuda_nvcc`, `cuda_icount`, `driver`,
+`driver_two`, `driver_icount`) or none. On the debug kernel the ordinary tests
+run except `stock_only` ones; the special boots are stock, and there only
+`debug_ok` tests run.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ SPECIAL = (
     "cuda_nvcc",
     "cuda_icount",
     "driver",
+    "driver_two",
+    "driver_icount",
 )
 
 #: Parameters of the simulated driver.

@@ -9,10 +9,14 @@ import shlex
 import shutil
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from pathlib import Path
 
 from . import run
 from .machine import BadVariable, from_variables
+
+#: Of boots with NVIDIA's own kernel driver; KERNEL_DRIVER is another branch.
+DRIVER = {"kernel_driver": "550", "nvidia": "550", "nvsim": False, "daemon": False}
 
 #: Kinds of boot and the variables that make them. A test belongs to the kind
 #: of its marker, and to `plain` without one.
@@ -27,7 +31,9 @@ KINDS = {
     "cuda": {"docker": True, "memory": "4G"},
     "cuda_nvcc": {"docker": True, "memory": "4G"},
     "cuda_icount": {"icount": True, "cpus": 1, "daemon": False},
-    "driver": {"kernel_driver": "550", "nvidia": "550", "chips": "TU104", "nvsim": False, "daemon": False},
+    "driver": DRIVER | {"chips": "TU104"},
+    "driver_two": DRIVER | {"chips": "TU104,GA100"},
+    "driver_icount": DRIVER | {"chips": "TU104", "icount": True, "cpus": 1},
     "systemd": {"systemd": True, "daemon": False, "memory": "4G"},
 }
 
@@ -42,7 +48,7 @@ def main(arguments: list[str]) -> int:
     if kind not in KINDS:
         raise BadVariable(f"kind of boot {kind!r}: choose one of {', '.join(KINDS)}")
     rest += shlex.split(os.environ.get("PYTEST_ARGS", ""))
-    machine = from_variables(os.environ, **KINDS[kind])
+    machine = from_variables(os.environ, **settings(kind, os.environ))
     if kind.startswith("cuda") and not machine.nvidia:
         raise BadVariable(f"kind of boot {kind!r}: NVIDIA says which of NVIDIA's user spaces")
     name = f"vm-{machine.kernel}-{os.environ.get('PART') or kind}"
@@ -64,6 +70,12 @@ def main(arguments: list[str]) -> int:
         flush=True,
     )
     return 1 if problems else 0
+
+
+def settings(kind: str, variables: Mapping[str, str]) -> dict:
+    """What makes a machine one of this kind."""
+    branch = variables.get("KERNEL_DRIVER") if kind.startswith("driver") else ""
+    return KINDS[kind] | ({"kernel_driver": branch, "nvidia": branch} if branch else {})
 
 
 def pytest_command(name: str, kind: str, rest: list[str]) -> str:

@@ -30,8 +30,6 @@ OUT_OF_MEMORY = 2
 NOT_SUPPORTED = (800, 801)  # not permitted, not supported: which of the two depends on the branch
 #: Of the card's model: nvsim, or the card below NVIDIA's own kernel driver.
 WAVE_NS = Path(f"/sys/module/{'simgpu' if os.environ.get('KERNEL_DRIVER') else 'nvsim'}/parameters/wave_ns")
-#: Nodes of a container, by the names that NVIDIA's libraries look for.
-NODES = ("nvidiactl", "nvidia0", "nvidia-uvm")
 #: gpuload launches four waves: a kernel of a millisecond. An emulated processor launches it in far less.
 LOAD_WAVE_NS = 250_000
 
@@ -66,7 +64,7 @@ def inside(one: d.Box, *words: str, timeout: float = 120) -> subprocess.Complete
 
 def in_nodes(dev: str) -> tuple[str, ...]:
     """The head of a command line that runs where NVIDIA's names are the nodes of a plain container."""
-    binds = "; ".join(f"mount --bind {dev}/{name} /dev/{name}" for name in NODES)
+    binds = "; ".join(f"mount --bind {dev}/{name} /dev/{name}" for name in ("nvidiactl", "nvidia0", "nvidia-uvm"))
     return "unshare", "-m", "sh", "-c", f'{binds}; exec "$@"', "sh"
 
 
