@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from box import REPO, Box
 
+pytestmark = pytest.mark.more
+
 VERSION = (REPO / "VERSION").read_text().strip()
 RPMS = " ".join(f"build/rpm/{name}" for name in (f"cgpu-{VERSION}-1.x86_64.rpm", f"cgpu-dkms-{VERSION}-1.noarch.rpm"))
 DB = "--dbpath /var/lib/rpm"
@@ -61,11 +63,7 @@ def test_the_files_are_those_of_the_debian_packages(on: Installed) -> None:
     ours = {path for path in listed(on.box, f"rpm {DB} -qpl {RPMS}") if "__pycache__" not in path}
     names = listed(on.box, f"for deb in {debs}; do dpkg-deb --fsys-tarfile $deb | tar -t; done")
     theirs = {name[1:] for name in names if not name.endswith("/")}
-    places = {
-        "/lib/systemd/": "/usr/lib/systemd/",
-        "/usr/share/zsh/vendor-completions/": "/usr/share/zsh/site-functions/",
-    }
-    for debians, usual in places.items():
+    for debians, usual in PLACES:
         theirs = {re.sub(f"^{debians}", usual, path) for path in theirs}
     assert {path for path in theirs - ours if not DEBIANS.search(path)} == set()
     more = {path for path in ours - theirs if on.box.run(f"test -d {path}").returncode}
