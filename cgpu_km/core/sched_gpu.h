@@ -128,7 +128,7 @@ struct cgpu_sched {
 	u32 wait_mask;		/* slots with a wait under way */
 	u32 ceiling_mask;	/* slots with a ceiling that is in force */
 	u32 capped_mask;	/* of these, those that have used it up: frozen */
-	u64 reserved[4];
+	u64 unread_since_ns, reserved[3];	/* a plan with calls was made, until the next plan */
 };
 
 struct cgpu_sched_plan {

@@ -266,6 +266,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	struct plan_input v;
 
 	cgpu_sched_update(t, now_ns);
+	cgpu_run_state_unread(t, now_ns);
 	cgpu_ceiling_check(t);
 	snapshot(t, &v);
 	memset(plan, 0, sizeof(*plan));
@@ -301,6 +302,8 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	t->inflight = (plan->freeze_mask | plan->thaw_mask | plan->timeslice_mask) != 0;
 	if (!t->inflight)
 		cgpu_rr_planned(t);
+	else if (!t->unread_since_ns)
+		t->unread_since_ns = now_ns;
 }
 
 static void ack_timeslices(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,

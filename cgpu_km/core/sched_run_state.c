@@ -109,6 +109,31 @@ void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots)
 		t->slot[__builtin_ctz(slots)].idle_since_ns = 0;
 }
 
+/**
+ * cgpu_run_state_unread() - the calls of the last plan are over
+ * @t: the scheduler
+ * @now_ns: monotonic
+ *
+ * No reading was made during the calls, so their time is not counted as sleep. A slot that woke
+ * during the calls that lent its time napped, however long they took: counted, three calls would
+ * exceed an eighth of a short slice, and the same gaps would be lent again and again.
+ */
+void cgpu_run_state_unread(struct cgpu_sched *t, u64 now_ns)
+{
+	u32 mask;
+
+	if (t->inflight || !t->unread_since_ns)
+		return;
+	for (mask = t->known_mask & ~t->busy_mask; mask; mask &= mask - 1) {
+		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		s->idle_since_ns += now_ns - t->unread_since_ns;
+		if (s->idle_since_ns > now_ns)
+			s->idle_since_ns = now_ns;
+	}
+	t->unread_since_ns = 0;
+}
+
 static u64 interval_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent)
 {
 	u32 known = t->known_mask & contend, asleep = t->asleep_mask & contend;

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from corelib import BURST, FAIR, FIXED, FREEZE, MS, NATIVE, PREEMPT, SOFT, TIMESLICE, WEIGHTED, Turn, slots
 from demandgpu import DemandGpu, Load, every
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 BOTH = FREEZE | TIMESLICE
 
@@ -195,6 +199,30 @@ def test_high_priority_in_short_kernels_runs_as_if_alone(policy):
     alone = gpu(policy, Closed(100, 20)).run(2000)
     sim = gpu(policy, Closed(100, 20), Load(), high=[0], prio_ratio=95).run(4000)
     assert len(sim.loads[0].latency_us) / 2 > 0.9 * len(alone.loads[0].latency_us)
+
+
+@cache
+def kernels_alone(gap_us):
+    return len(gpu(PREEMPT, Closed(100, gap_us)).run(300).loads[0].latency_us)
+
+
+@settings(max_examples=40, deadline=None)
+@example(slice_us=5000, call_us=700, part=0.2)
+@example(slice_us=8000, call_us=1000, part=0.1)
+@given(
+    slice_us=st.integers(5000, 20_000),
+    call_us=st.integers(200, 1500),
+    part=st.floats(0.01, 0.4),  # of what counts as a nap: between two readings a whole kernel may go unseen
+)
+def test_short_gaps_are_not_lent_again_and_again(slice_us, call_us, part):
+    """However long the calls take that lend and take back: a slice that an administrator sets is not 20 of them."""
+    gap_us = int(part * slice_us / 8) // 10 * 10
+    loads = Closed(100, gap_us), Load()
+    sim = gpu(PREEMPT, *loads, high=[0], prio_ratio=95, slice_ms=slice_us / 1000, call_us=call_us).run(300)
+    learned, calls = len(sim.loads[0].latency_us), sim.calls
+    sim.run(300)
+    assert len(sim.loads[0].latency_us) - learned > 0.97 * kernels_alone(gap_us)
+    assert sim.calls - calls < 60, "a hand-over in 10 ms at most"
 
 
 @pytest.mark.parametrize("policy", [PREEMPT, WEIGHTED, SOFT])
