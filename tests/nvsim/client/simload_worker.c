@@ -130,14 +130,17 @@ static void count_work(struct worker *w, uint64_t sent, uint64_t seen, uint64_t 
 	__atomic_store_n(&r->works, r->works + 1, __ATOMIC_RELAXED);
 }
 
-static void reap(struct worker *w, uint64_t seen)
+/* The time is read after the semaphore: read before, a work that ends between the two would appear to end in the future,
+ * and the GPU's clock to be ahead.
+ */
+static void reap(struct worker *w)
 {
 	for (unsigned int i = 0; i < w->opt->streams; i++) {
 		struct rm_channel *ch = &w->channel[i];
 		uint64_t gpu_ns;
 
 		while (rm_channel_reap(ch, &gpu_ns))
-			count_work(w, w->sent_ns[i][(ch->done - 1) % ch->entries], seen, gpu_ns);
+			count_work(w, w->sent_ns[i][(ch->done - 1) % ch->entries], now_ns(), gpu_ns);
 	}
 }
 
@@ -230,7 +233,7 @@ static int work(struct worker *w, void (*tick)(const struct options *, struct sh
 	       !(opt->works && w->done >= opt->works)) {
 		w->counting = t >= w->res->start_ns;
 		if (!opt->hold) {
-			reap(w, t);
+			reap(w);
 			if (opt->parts)
 				queue_requests(w, t);
 			else if (busy_phase(opt, t - start))
@@ -247,7 +250,7 @@ static int work(struct worker *w, void (*tick)(const struct options *, struct sh
 	w->res->end_ns = now_ns();
 	if (opt->hold)
 		return EXIT_OK;
-	reap(w, w->res->end_ns);
+	reap(w);
 	if (!rm_group_fault(&w->group))
 		return EXIT_OK;
 	snprintf(w->res->error.call, sizeof(w->res->error.call), "channel error notifier");
