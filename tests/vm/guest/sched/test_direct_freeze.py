@@ -14,7 +14,7 @@ from runstatebox import DIRECT_FREEZE, LONG_NS, Opened, errors, opened, stat
 from sharebox import NATIVE, WEIGHTED, Tenant, put, shares
 from slicebox import Box, nvsim_as, until
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.icount  # the words must show an effect within a millisecond
 
 WORK_NS = 1_000_000
 SLICE_US = 5000
@@ -165,7 +165,6 @@ def test_without_effect_the_driver_is_called(boxes, directly, personality, kerne
         assert kernel_log.news().count("GPU 0: direct_freeze is ignored: channels stay enabled") == 1
 
 
-@pytest.mark.icount
 def test_latency_beside_that_of_a_call(ampere):
     """In exact guest time, simulated: the card looks at its registers every 20 us, a call takes 300 us of waiting."""
     one, two = Tenant("a", weight=1), Tenant("b", weight=2)
