@@ -50,7 +50,7 @@ depmod "$release" 2>/dev/null
 """
 
 #: Databases and caches of the package manager and other tools: not ours, and they change with every package. DKMS's
-#: signing key belongs to the machine.
+#: signing key belongs to the machine. DKMS asks rpm, where it is installed, and rpm then makes a database for root.
 NOT_OURS = (
     "var/lib/dpkg",
     "var/log",
@@ -58,6 +58,7 @@ NOT_OURS = (
     "var/lib/dkms/mok.key",
     "var/lib/dkms/mok.pub",
     "etc/ld.so.cache",
+    "root/.rpmdb",
     "var/lib/systemd/deb-systemd-helper-enabled",
     "var/lib/systemd/deb-systemd-user-helper-enabled",
 )
