@@ -5,6 +5,7 @@
 #include "admin/attach.h"
 #include "admin/netlink.h"
 #include "admin/proc.h"
+#include "admin/sleep.h"
 #include "driver/redirect.h"
 #include "intercept/backing_file.h"
 #include "intercept/chardev.h"
@@ -48,11 +49,16 @@ static int __init ckm_init(void)
 	ret = ckm_gpus_init();
 	if (ret)
 		goto err_netlink;
-	ret = ckm_nodefs_register();
+	ret = ckm_sleep_init();
 	if (ret)
 		goto err_gpus;
+	ret = ckm_nodefs_register();
+	if (ret)
+		goto err_sleep;
 	return 0;
 
+err_sleep:
+	ckm_sleep_exit();
 err_gpus:
 	ckm_gpus_exit();
 err_netlink:
@@ -78,6 +84,7 @@ err_backing:
 static void __exit ckm_exit(void)
 {
 	ckm_nodefs_unregister();
+	ckm_sleep_exit();
 	ckm_gpus_exit();
 	ckm_netlink_exit();
 	ckm_proc_exit();

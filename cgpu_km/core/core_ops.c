@@ -64,6 +64,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.control_moved		= cgpu_sched_control_moved,
 		.set_run_state		= cgpu_sched_set_run_state,
 		.freeze_failed		= cgpu_sched_freeze_failed,
+		.set_paused		= cgpu_sched_set_paused,
 	},
 	.check = {
 		.init			= cgpu_check_init,

@@ -407,6 +407,25 @@ void cgpu_sched_set_held(struct cgpu_sched *t, u32 mask, u64 now_ns)
 }
 
 /**
+ * cgpu_sched_set_paused() - the system falls asleep, or has woken
+ * @t: the scheduler; no plan with calls is under way
+ * @paused: 1: plans thaw every slot and reset every timeslice; 0: as before
+ * @now_ns: monotonic
+ *
+ * Slots that opened the GPU meanwhile were not frozen either: the first plan after it freezes
+ * them if they have no turn.
+ *
+ * Context: Caller serialises. Acts at the next cgpu_sched_next().
+ */
+void cgpu_sched_set_paused(struct cgpu_sched *t, u32 paused, u64 now_ns)
+{
+	account(t, now_ns);
+	if (t->paused && !paused)
+		cgpu_sched_switch(t, t->run_mask | t->opened_mask);
+	t->paused = paused != 0;
+}
+
+/**
  * cgpu_sched_set_channels() - a container's channels or TSGs came or went
  * @t: the scheduler
  * @slot: its slot
@@ -448,7 +467,7 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
  */
 bool cgpu_sched_is_frozen(const struct cgpu_sched *t, u32 slot)
 {
-	if (!is_live(t, slot) || !cgpu_policy_get(t->policy)->limits)
+	if (!is_live(t, slot) || !cgpu_policy_get(t->policy)->limits || t->paused)
 		return false;
 	return !(t->planned_mask >> slot & 1);
 }

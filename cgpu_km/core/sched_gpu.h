@@ -6,8 +6,7 @@
  * 0.25 to 5 ms, then passes the times at which each part took effect to cgpu_sched_ack().
  * Deficits are computed from those times, never from the plan.
  *
- * Caller serialises (the GPU's mutex). now_ns is monotonic. No function
- * allocates, sleeps or reads a clock.
+ * Caller serialises (the GPU's mutex). now_ns is monotonic. None allocates, sleeps, reads a clock.
  */
 #ifndef CGPU_CORE_SCHED_GPU_H
 #define CGPU_CORE_SCHED_GPU_H
@@ -128,7 +127,9 @@ struct cgpu_sched {
 	u32 wait_mask;		/* slots with a wait under way */
 	u32 ceiling_mask;	/* slots with a ceiling that is in force */
 	u32 capped_mask;	/* of these, those that have used it up: frozen */
-	u64 unread_since_ns, reserved[3];	/* a plan with calls was made, until the next plan */
+	u64 unread_since_ns;	/* a plan with calls was made, until the next plan */
+	u32 paused, pad;	/* paused: 1: the system falls asleep, sleeps or wakes; all may run */
+	u64 reserved[2];
 };
 
 struct cgpu_sched_plan {
@@ -187,10 +188,11 @@ u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 n
 
 /* These are frozen out of turn from the next plan on, as with weight 0. */
 void cgpu_sched_set_held(struct cgpu_sched *t, u32 mask, u64 now_ns);
+/* 1: plans thaw every slot and reset every timeslice. Back to 0: those out of turn are frozen. */
+void cgpu_sched_set_paused(struct cgpu_sched *t, u32 paused, u64 now_ns);
 
 /* The container's live graphics/compute channels and TSGs changed. */
-void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
-			     u32 tsgs, u64 now_ns);
+void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels, u32 tsgs, u64 now_ns);
 
 /* The run-state source read the channels at @now_ns. @known: slots of which every
  * graphics/compute channel was read. @busy: those of @known with work. Slots outside
@@ -210,9 +212,7 @@ void cgpu_sched_freeze_failed(struct cgpu_sched *t, u32 slot, u64 now_ns);
 /* Slice length from the measured median of the freeze control. */
 u64 cgpu_sched_auto_slice_ns(u64 control_p50_ns);
 
-/* What should be in force from now on. Idempotent until time passes or
- * something changes. When every plan mask is 0 there is nothing to do.
- */
+/* What should be in force from now on. Idempotent until time passes or something changes. */
 void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *plan);
 void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 		    const struct cgpu_sched_ack *ack);

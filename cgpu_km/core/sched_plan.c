@@ -54,9 +54,10 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	 * be too old to charge and lend by.
 	 */
 	contend = (v->high | v->low) & v->opened;
-	v->polled = ((contend & (contend - 1)) &&
-		     (v->present || (v->policy->slices && !v->policy->fixed_round))) ||
-		    (contend & t->ceiling_mask);
+	v->polled = !t->paused &&
+		    (((contend & (contend - 1)) &&
+		      (v->present || (v->policy->slices && !v->policy->fixed_round))) ||
+		     (contend & t->ceiling_mask));
 	if (!v->polled)
 		cgpu_run_state_forget(t, t->live_mask);
 	/* Not under fixed rounds: their caps are promised beside high priority too. */
@@ -188,7 +189,7 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 
 	cgpu_rr_plan(t);
 	/* Without the freeze control weight 0 cannot be enforced: enforce all limits or none. */
-	if (!v->policy->limits || !(t->controls & CGPU_CTRL_FREEZE))
+	if (!v->policy->limits || !(t->controls & CGPU_CTRL_FREEZE) || t->paused)
 		return v->live;
 	cgpu_prio_set_budgeted(t, v->exclusive);
 	if (v->exclusive)
@@ -204,6 +205,8 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v,
 			       u32 most_tsgs, u32 slot)
 {
+	if (t->paused)
+		return 0;
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
 	if (v->policy->slices && (v->low & ~v->corunnable) >> slot & 1)
 		return 0;
@@ -270,8 +273,11 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	cgpu_ceiling_check(t);
 	snapshot(t, &v);
 	memset(plan, 0, sizeof(*plan));
-	want = decide(t, &v, now_ns) & ~t->capped_mask;
-	cgpu_ceiling_left(t, want, &v.left_ns);
+	want = decide(t, &v, now_ns);
+	if (!t->paused) {
+		want &= ~t->capped_mask;
+		cgpu_ceiling_left(t, want, &v.left_ns);
+	}
 
 	/* One without channels needs no call to be thawed or frozen. */
 	t->run_mask = (t->run_mask & v.opened) | (want & ~v.opened);

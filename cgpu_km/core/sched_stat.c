@@ -176,7 +176,7 @@ static bool is_sound(const struct cgpu_sched *t)
 	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_BURST_MAX) &&
 	       is_within(t->prio_ratio, CGPU_PRIO_RATIO_MIN, CGPU_PRIO_RATIO_MAX) &&
 	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&
-	       t->fails <= CGPU_RETRY_DOUBLINGS && slots_are_sound(t) && groups_are_sound(t);
+	       t->fails <= CGPU_RETRY_DOUBLINGS && t->paused <= 1 && slots_are_sound(t) && groups_are_sound(t);
 }
 
 /**

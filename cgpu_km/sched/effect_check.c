@@ -226,7 +226,7 @@ static void check_work(struct work_struct *work)
 	struct ckm_gpu *gpu = container_of(work, struct ckm_gpu, check_work.work);
 	u32 delay;
 
-	if (!begin(gpu)) {
+	if (READ_ONCE(gpu->paused) || !begin(gpu)) {
 		WRITE_ONCE(gpu->check_state, CKM_CHECK_IDLE);
 		return;
 	}

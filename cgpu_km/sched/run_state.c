@@ -174,7 +174,7 @@ bool ckm_run_state_usable_locked(const struct ckm_gpu *gpu)
 {
 	lockdep_assert_held(&gpu->lock);
 	return READ_ONCE(run_state) && gpu->run.source != CGPU_RUN_NONE && gpu->run.words &&
-	       !gpu->run.wrong;
+	       !gpu->run.wrong && !gpu->paused;
 }
 
 const char *ckm_run_state_source_locked(const struct ckm_gpu *gpu)

@@ -5,6 +5,8 @@
 #include <linux/ktime.h>
 
 #include "core_ref.h"
+#include "registry.h"
+#include "sched/effect_check.h"
 #include "sched/run_state.h"
 #include "sched/runlist.h"
 #include "sched/sched_thread.h"
@@ -22,6 +24,11 @@
 
 /* Shortest interval between two readings of the run state, even if the core plans a shorter one. */
 #define POLL_MIN_NS	(10 * NSEC_PER_USEC)
+
+/* Plans until a pause is given up on: a failed call is repeated after 1 ms, then 2, up to 64. */
+#define PAUSE_PLANS	16
+
+static bool asleep;	/* ckm_lock; all GPUs are paused, and those attached meanwhile */
 
 /* Latency from which the slice is derived. A hand-over is two calls, or three with a
  * runlist restart. With three the slice is half as long again, so that calls take the same
@@ -182,6 +189,11 @@ static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 	return due;
 }
 
+static bool has_calls(const struct cgpu_sched_plan *plan)
+{
+	return plan->freeze_mask || plan->thaw_mask || plan->timeslice_mask;
+}
+
 static bool is_woken(const struct ckm_gpu *gpu)
 {
 	return READ_ONCE(gpu->kicked) || kthread_should_stop();
@@ -220,8 +232,8 @@ static int sched_thread(void *data)
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(gpu->kicked, false);
 		mutex_lock(&gpu->ctrl_lock);
-		ok = make_plan(gpu, &plan);
-		acted = ok && (plan.freeze_mask || plan.thaw_mask || plan.timeslice_mask);
+		ok = !gpu->paused && make_plan(gpu, &plan);
+		acted = ok && has_calls(&plan);
 		if (acted)
 			act(gpu, &plan);
 		mutex_unlock(&gpu->ctrl_lock);
@@ -236,6 +248,87 @@ static int sched_thread(void *data)
 	return 0;
 }
 
+static void set_paused(struct ckm_gpu *gpu, bool paused)
+{
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
+	mutex_lock(&gpu->lock);
+	gpu->paused = paused;
+	core = ckm_core_enter();
+	if (core) {
+		core->sched.set_paused(gpu->sched, paused, ktime_get_ns());
+		ckm_core_leave();
+	}
+	mutex_unlock(&gpu->lock);
+}
+
+/* False: a container may still be frozen. */
+static bool thaw_all(struct ckm_gpu *gpu)
+{
+	struct cgpu_sched_plan plan;
+	u32 plans;
+
+	for (plans = 0; plans < PAUSE_PLANS; plans++) {
+		if (!make_plan(gpu, &plan))
+			return false;
+		if (has_calls(&plan))
+			act(gpu, &plan);
+		else if (plan.until_ns == CGPU_NEVER_NS)
+			return true;
+		else
+			usleep_range(1000, 2000);
+	}
+	return false;
+}
+
+/* A driver that does not thaw a container must not keep the system awake: a tenant's channel
+ * that faulted is refused for good.
+ */
+static void pause_gpu(struct ckm_gpu *gpu)
+{
+	bool thawed;
+
+	mutex_lock(&gpu->ctrl_lock);
+	set_paused(gpu, true);
+	thawed = thaw_all(gpu);
+	mutex_unlock(&gpu->ctrl_lock);
+	ckm_check_stop(gpu);
+	if (!thawed)
+		pr_warn("GPU %u: the driver does not thaw all containers; they are frozen while the system sleeps\n",
+			gpu->index);
+}
+
+static void resume_gpu(struct ckm_gpu *gpu)
+{
+	mutex_lock(&gpu->ctrl_lock);
+	set_paused(gpu, false);
+	mutex_unlock(&gpu->ctrl_lock);
+	ckm_gpu_kick(gpu);
+}
+
+void ckm_sched_pause_all(void)
+{
+	struct ckm_gpu *gpu;
+
+	lockdep_assert_held(&ckm_lock);
+	asleep = true;
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		if (gpu->thread)
+			pause_gpu(gpu);
+}
+
+void ckm_sched_resume_all(void)
+{
+	struct ckm_gpu *gpu;
+
+	lockdep_assert_held(&ckm_lock);
+	asleep = false;
+	list_for_each_entry(gpu, &ckm_gpus, node)
+		if (gpu->thread)
+			resume_gpu(gpu);
+}
+
 int ckm_sched_thread_start(struct ckm_gpu *gpu)
 {
 	struct task_struct *thread;
@@ -245,6 +338,9 @@ int ckm_sched_thread_start(struct ckm_gpu *gpu)
 		return PTR_ERR(thread);
 	/* A late turn is compensated, but adds latency: run before ordinary tasks. */
 	sched_set_fifo_low(thread);
+	mutex_lock(&gpu->ctrl_lock);
+	set_paused(gpu, asleep);
+	mutex_unlock(&gpu->ctrl_lock);
 	gpu->thread = thread;
 	wake_up_process(thread);
 	return 0;

@@ -12,9 +12,16 @@ struct ckm_group;
 struct ckm_obj;
 struct ckm_slot;
 
-/* 0, or an error of kthread_create(). Sleeps. stop waits for the thread. */
+/* 0, or an error of kthread_create(). Sleep; caller holds ckm_lock; stop waits for the thread. */
 int ckm_sched_thread_start(struct ckm_gpu *gpu);
 void ckm_sched_thread_stop(struct ckm_gpu *gpu);	/* no-op if it does not run */
+
+/* Before the system sleeps: thaw every container of every GPU, then neither call the driver nor
+ * read registers until ckm_sched_resume_all(). Caller holds ckm_lock; sleeps; takes ctrl_lock,
+ * gpu->lock. Called again, both do no harm.
+ */
+void ckm_sched_pause_all(void);
+void ckm_sched_resume_all(void);
 
 /* Freeze a pinned channel, or the channels of a group, those of other clients included, if
  * @slot is frozen: to be called before they become schedulable or at once after. Run in the

@@ -96,6 +96,7 @@ struct ckm_gpu {
 	u64 default_memsize;		/* lock; bytes, 0: the default of all GPUs */
 	u64 born_ns;			/* since boot; identifies the GPU: index is reused */
 	struct ckm_ctrl_stat ctrl;	/* ctrl_lock */
+	bool paused;			/* ctrl_lock and lock; no calls, no reads: the system sleeps */
 	u64 restarted;			/* ctrl_lock; seq of the channel last used to restart */
 	u32 restarted_slot;		/* ctrl_lock; sched_id of its slot */
 	struct ckm_run_state run;	/* lock */

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""Suspend with containers: all of them are thawed first, and afterwards the same are frozen again.
+
+The kernel's own test of suspend: it runs the notifiers, freezes every process for a while and thaws them again. Devices
+are left out, as the root of this machine would not survive it (9p over virtio).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sharebox import NATIVE, PREEMPTIVE, WEIGHTED, near, put, shares, stat
+from slicebox import Box, until
+
+PM_TEST, STATE = Path("/sys/power/pm_test"), Path("/sys/power/state")
+DELAY = Path("/sys/module/suspend/parameters/pm_test_delay")
+ASLEEP_S = 2
+KERNEL_NS = 20_000_000
+WORKS = 8
+
+
+@pytest.fixture
+def suspend() -> Iterator[None]:
+    """Falls asleep up to where processes are frozen, and wakes."""
+    before = DELAY.read_text()
+    DELAY.write_text(str(ASLEEP_S))
+    PM_TEST.write_text("freezer")
+
+    def fall_asleep() -> None:
+        begin = time.monotonic()
+        STATE.write_text("freeze")
+        assert time.monotonic() - begin >= ASLEEP_S
+
+    yield fall_asleep
+    PM_TEST.write_text("none")
+    DELAY.write_text(before)
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize("policy", [PREEMPTIVE, WEIGHTED])
+def test_a_frozen_container_is_thawed_for_the_sleep(suspend, policy):
+    with Box("a" * 64) as box, Box("b" * 64), box.client() as client:
+        channel = client.gpu(0).space().group().channel()
+        put("policy", policy)
+        try:
+            (box.proc / "weight").write_text("0")
+            time.sleep(0.2)
+            channel.submit(KERNEL_NS, count=WORKS)
+            time.sleep(1)
+            assert channel.reap() == 0, "frozen"
+            suspend()
+            assert channel.reap() == WORKS, "they ran while every process was frozen"
+            until(lambda: not box.stat("running"), 10)
+            channel.submit(KERNEL_NS, count=WORKS)
+            time.sleep(1)
+            assert channel.reap() == WORKS, "frozen again"
+            (box.proc / "weight").write_text("1")
+            channel.wait()
+        finally:
+            put("policy", NATIVE)
+
+
+def test_no_control_call_while_the_system_sleeps_and_shares_as_before(suspend, tenants):
+    a, b = tenants().start(), tenants(weight=2).start()
+    put("policy", WEIGHTED)
+    assert shares(a, b) == near(100 / 3, 200 / 3, within=4)
+    before, turns = stat("control_calls"), stat("turns")
+    begin = time.monotonic()
+    suspend()
+    awake_s = time.monotonic() - begin - ASLEEP_S
+    # Two or three calls a turn of 8 ms: 2 s would be some 500.
+    print(f"{stat('control_calls') - before} calls, {stat('turns') - turns} turns, {awake_s:.2f} s awake")
+    assert stat("control_calls") - before < 100 + 500 * awake_s
+    assert shares(a, b) == near(100 / 3, 200 / 3, within=4)
+
+
+def test_a_container_may_come_and_go_between_two_sleeps(suspend):
+    suspend()
+    with Box("a" * 64) as box, box.client() as client:
+        channel = client.gpu(0).space().group().channel()
+        suspend()
+        channel.submit(KERNEL_NS)
+        channel.wait()
+    suspend()
