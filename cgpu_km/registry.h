@@ -4,6 +4,7 @@
  *
  * Lock order, outermost first:
  *   s_umount         of the file system of nodes (nodefs.c)
+ *   power_lock       of the driver's own suspend (sleep.c)
  *   ckm_lock         lists of containers and GPUs, attach and detach
  *   gpu->events.lock   order of events (notify.h); also send_lock in notify.c
  *   ct->rm_lock      object tree of a container

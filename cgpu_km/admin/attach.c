@@ -7,6 +7,7 @@
 #include <linux/workqueue.h>
 
 #include "admin/attach.h"
+#include "admin/sleep.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
 #include "driver/driver.h"
@@ -368,6 +369,7 @@ int ckm_gpus_attach(const char **why)
 	ret = uvm;
 	if (ret == -ENOMEM)
 		goto err_seal;
+	ckm_sleep_attach();
 	ckm_witness_start();
 	*why = "a GPU could not be opened (see the kernel log)";
 	list_for_each_entry(gpu, &ckm_gpus, node) {
@@ -395,6 +397,7 @@ err_gpus:
 	list_for_each_entry_continue_reverse(gpu, &ckm_gpus, node)
 		close_gpu(gpu);
 	ckm_witness_stop();
+	ckm_sleep_detach();
 	ckm_uvm_detach();
 err_seal:
 	ckm_seal_detach();
@@ -416,6 +419,7 @@ void ckm_gpus_detach(void)
 	}
 	ckm_witness_stop();
 	ckm_uvm_late_stop();
+	ckm_sleep_detach();
 	ckm_uvm_detach();
 	ckm_seal_detach();
 	ckm_driver_put();

@@ -56,8 +56,8 @@ STACK_FRAME_NON_STANDARD(ckm_call_original);	/* returns to the pushed target */
 
 void *ckm_redirect_address(const struct ckm_redirection *row)
 {
-	/* Behind the call to ftrace: not redirected again. */
-	return (void *)(row->traced ? row->site + MCOUNT_INSN_SIZE : row->site);
+	/* Behind the call to ftrace: not redirected again. Where it was found is where the site is. */
+	return (void *)(row->traced ? row->found + MCOUNT_INSN_SIZE : row->found);
 }
 
 void *ckm_redirect_original(struct ckm_call *call, const struct ckm_redirection *row)

@@ -80,7 +80,9 @@ const char *ckm_redirect_off(void);
  * once.
  */
 void *ckm_redirect_original(struct ckm_call *call, const struct ckm_redirection *row);
-/* The same for a row whose @wants does not redirect the hit. */
+/* The same for a row whose @wants does not redirect the hit. Valid while the module stays, also
+ * after a detach.
+ */
 void *ckm_redirect_address(const struct ckm_redirection *row);
 
 /* Call @target, the address of a redirected function or of any other function of the

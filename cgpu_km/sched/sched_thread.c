@@ -28,7 +28,7 @@
 /* Plans until a pause is given up on: a failed call is repeated after 1 ms, then 2, up to 64. */
 #define PAUSE_PLANS	16
 
-static bool asleep;	/* ckm_lock; all GPUs are paused, and those attached meanwhile */
+static u32 asleep;	/* ckm_lock; CKM_SLEEP_*; not 0: all GPUs are paused, and those attached meanwhile */
 
 /* Latency from which the slice is derived. A hand-over is two calls, or three with a
  * runlist restart. With three the slice is half as long again, so that calls take the same
@@ -254,7 +254,7 @@ static void set_paused(struct ckm_gpu *gpu, bool paused)
 
 	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
 	mutex_lock(&gpu->lock);
-	gpu->paused = paused;
+	WRITE_ONCE(gpu->paused, paused);
 	core = ckm_core_enter();
 	if (core) {
 		core->sched.set_paused(gpu->sched, paused, ktime_get_ns());
@@ -294,6 +294,9 @@ static void pause_gpu(struct ckm_gpu *gpu)
 	thawed = thaw_all(gpu);
 	mutex_unlock(&gpu->ctrl_lock);
 	ckm_check_stop(gpu);
+	/* A query of video memory that began before has ended. */
+	mutex_lock(&gpu->open_lock);
+	mutex_unlock(&gpu->open_lock);
 	if (!thawed)
 		pr_warn("GPU %u: the driver does not thaw all containers; they are frozen while the system sleeps\n",
 			gpu->index);
@@ -307,23 +310,27 @@ static void resume_gpu(struct ckm_gpu *gpu)
 	ckm_gpu_kick(gpu);
 }
 
-void ckm_sched_pause_all(void)
+bool ckm_sched_pause_all(u32 what)
 {
 	struct ckm_gpu *gpu;
+	bool before = asleep & what;
 
 	lockdep_assert_held(&ckm_lock);
-	asleep = true;
+	asleep |= what;
 	list_for_each_entry(gpu, &ckm_gpus, node)
 		if (gpu->thread)
 			pause_gpu(gpu);
+	return before;
 }
 
-void ckm_sched_resume_all(void)
+void ckm_sched_resume_all(u32 what)
 {
 	struct ckm_gpu *gpu;
 
 	lockdep_assert_held(&ckm_lock);
-	asleep = false;
+	asleep &= ~what;
+	if (asleep)
+		return;
 	list_for_each_entry(gpu, &ckm_gpus, node)
 		if (gpu->thread)
 			resume_gpu(gpu);

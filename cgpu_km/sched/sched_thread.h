@@ -16,12 +16,16 @@ struct ckm_slot;
 int ckm_sched_thread_start(struct ckm_gpu *gpu);
 void ckm_sched_thread_stop(struct ckm_gpu *gpu);	/* no-op if it does not run */
 
-/* Before the system sleeps: thaw every container of every GPU, then neither call the driver nor
- * read registers until ckm_sched_resume_all(). Caller holds ckm_lock; sleeps; takes ctrl_lock,
- * gpu->lock. Called again, both do no harm.
+/* What sleeps: the system, or the GPUs by the driver's own interface. */
+#define CKM_SLEEP_SYSTEM	1u
+#define CKM_SLEEP_DRIVER	2u
+
+/* Before @what sleeps: thaw every container of every GPU, then neither call the driver nor read
+ * registers until nothing sleeps any more. Caller holds ckm_lock; sleep; take ctrl_lock, open_lock,
+ * gpu->lock. Called again, both do no harm. True: @what sleeps already.
  */
-void ckm_sched_pause_all(void);
-void ckm_sched_resume_all(void);
+bool ckm_sched_pause_all(u32 what);
+void ckm_sched_resume_all(u32 what);
 
 /* Freeze a pinned channel, or the channels of a group, those of other clients included, if
  * @slot is frozen: to be called before they become schedulable or at once after. Run in the

@@ -105,7 +105,7 @@ bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
 	bool known;
 
 	mutex_lock(&gpu->open_lock);
-	known = gpu->open && ckm_gpu_heap(gpu, used, free);
+	known = gpu->open && !READ_ONCE(gpu->paused) && ckm_gpu_heap(gpu, used, free);
 	mutex_unlock(&gpu->open_lock);
 	return known;
 }

@@ -138,7 +138,7 @@ bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
  * driver. False if the driver fails. Only while attached; sleeps.
  */
 bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free);
-/* As ckm_gpu_heap(), but false while not attached. Takes open_lock. */
+/* As ckm_gpu_heap(), but false while not attached, or asleep. Takes open_lock. */
 bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free);
 
 /* Bytes charged for one graphics/compute context: ctx_reserve_mib, or the measured size if

@@ -259,8 +259,10 @@ static long nv_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
 	u32 nr = _IOC_NR(cmd);
 	struct nv_xfer x;
 	void *arg;
-	long ret;
+	long ret = nvsim_power_wait();
 
+	if (ret)
+		return ret;
 	if (nr == NV_ESC_IOCTL_XFER_CMD) {
 		if (size != sizeof(x))
 			return -EINVAL;

@@ -411,6 +411,13 @@ int nvidia_dev_get(u32 gpu_id, nvidia_stack_t *sp);
 void nvidia_dev_put(u32 gpu_id, nvidia_stack_t *sp);
 
 /* procfs.c */
+/* power.c */
+NV_STATUS nv_set_system_power_state(u32 to, u32 depth);
+int nvsim_power_wait(void);		/* of a process's call; -ERESTARTSYS */
+void nvsim_power_kernel_call(void);
+u32 nvsim_power_asleep_calls(void);	/* of kernel clients, so far */
+extern const struct proc_ops nvsim_suspend_ops;
+
 int nvsim_proc_init(void);
 void nvsim_proc_exit(void);
 

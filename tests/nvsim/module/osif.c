@@ -115,6 +115,7 @@ noinline void rm_kernel_rmapi_op(nvidia_stack_t *sp, void *cmd)
 	const struct nvsec sec = { .kernel = true, .admin = true };
 	struct nv_kernel_op *op = cmd;
 
+	nvsim_power_kernel_call();
 	switch (op->op) {
 	case NV01_FREE:
 		nvsim_op_free(&sec, &op->u.free);

@@ -99,6 +99,7 @@ static int show_state(struct seq_file *s, void *unused)
 
 	advance_all(gpu);
 	seq_printf(s, "now_ns=%llu\nfb_total=%llu\nfb_used=%llu\n", ktime_get_ns(), gpu->fb_total, gpu->fb_total - nvsim_fb_free(gpu));
+	seq_printf(s, "asleep_calls=%u\n", nvsim_power_asleep_calls());
 	for (i = 0; i < NVSIM_ENGINES; i++)
 		seq_printf(s, "engine=%u enabled_chans=%u slips=%llu\n", gpu->eng[i].type, READ_ONCE(gpu->eng[i].enabled_chans),
 			   READ_ONCE(gpu->eng[i].slips));
@@ -166,7 +167,8 @@ int nvsim_proc_init(void)
 	if (!dir_sim || !dir_gpus)
 		goto err;
 	if (!proc_create("version", 0444, dir_nvidia, &version_ops) ||
-	    !proc_create("params", 0444, dir_nvidia, &params_ops))
+	    !proc_create("params", 0444, dir_nvidia, &params_ops) ||
+	    !proc_create("suspend", 0644, dir_nvidia, &nvsim_suspend_ops))
 		goto err;
 	for (i = 0; i < nvsim.gpus; i++)
 		if (gpu_dirs(nvsim_gpu[i]))

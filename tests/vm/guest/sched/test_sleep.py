@@ -17,6 +17,7 @@ from slicebox import Box, until
 
 PM_TEST, STATE = Path("/sys/power/pm_test"), Path("/sys/power/state")
 DELAY = Path("/sys/module/suspend/parameters/pm_test_delay")
+SUSPEND = Path("/proc/driver/nvidia/suspend")
 ASLEEP_S = 2
 KERNEL_NS = 20_000_000
 WORKS = 8
@@ -85,3 +86,67 @@ def test_a_container_may_come_and_go_between_two_sleeps(suspend):
         channel.submit(KERNEL_NS)
         channel.wait()
     suspend()
+
+
+def asleep_calls() -> int:
+    """Of kernel clients while the driver sleeps, by the simulated driver's own count."""
+    text = Path("/proc/driver/nvsim/0/state").read_text()
+    return int(dict(line.split("=", 1) for line in text.splitlines() if " " not in line)["asleep_calls"])
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize("word", ["suspend", "hibernate"])
+def test_containers_are_thawed_before_the_drivers_own_suspend(word):
+    """As NVIDIA's units for systemd make it, before the system sleeps."""
+    with Box("a" * 64) as box, Box("b" * 64) as other, box.client() as client, other.client() as busy:
+        channel, load = (each.gpu(0).space().group().channel() for each in (client, busy))
+        put("policy", WEIGHTED)
+        try:
+            (box.proc / "weight").write_text("0")
+            time.sleep(0.2)
+            channel.submit(KERNEL_NS, count=WORKS)
+            load.submit(KERNEL_NS, count=50)
+            time.sleep(0.5)
+            assert channel.reap() == 0, "frozen"
+            before = asleep_calls()
+            SUSPEND.write_text(word)
+            with pytest.raises(OSError):
+                SUSPEND.write_text("hibernate" if word == "suspend" else "suspend")
+            until(lambda: channel.reap() == WORKS and load.reap() == 50, 10)
+            (box.proc / "weight").write_text("1")
+            (box.proc / "weight").write_text("0")
+            assert stat("driver_used_bytes") == 0
+            time.sleep(0.5)
+            assert asleep_calls() == before
+            SUSPEND.write_text("resume")
+            until(lambda: not box.stat("running"), 10)
+            channel.submit(KERNEL_NS, count=WORKS)
+            time.sleep(1)
+            assert channel.reap() == WORKS, "frozen again"
+            (box.proc / "weight").write_text("1")
+            channel.wait()
+        finally:
+            SUSPEND.write_text("resume")
+            put("policy", NATIVE)
+
+
+def test_the_system_and_the_driver_sleep_one_within_the_other(suspend):
+    with Box("a" * 64) as box, box.client() as client:
+        channel = client.gpu(0).space().group().channel()
+        put("policy", WEIGHTED)
+        try:
+            (box.proc / "weight").write_text("0")
+            time.sleep(0.2)
+            before = asleep_calls()
+            SUSPEND.write_text("suspend")
+            suspend()
+            assert box.stat("running"), "the driver sleeps still"
+            assert asleep_calls() == before
+            SUSPEND.write_text("resume")
+            until(lambda: not box.stat("running"), 10)
+            (box.proc / "weight").write_text("1")
+            channel.submit(KERNEL_NS)
+            channel.wait()
+        finally:
+            SUSPEND.write_text("resume")
+            put("policy", NATIVE)

@@ -74,6 +74,7 @@ SEALED = [
     "nv_is_gpu_accessible",
     "nv_get_adapter_state",
     "nv_get_dev_minor",
+    "nv_set_system_power_state",
     "uvm_va_space_create",
     "uvm_va_space_register_gpu",
     "uvm_api_alloc_semaphore_pool",
