@@ -8,16 +8,17 @@
  *   ckm_lock         lists of containers and GPUs, attach and detach
  *   gpu->events.lock   order of events (notify.h); also send_lock in notify.c
  *   ct->rm_lock      object tree of a container
+ *   threads_lock     GPUs that are paused while the system sleeps (sched_thread.c)
  *   slot->enable_lock  lets one call per slot wait for ctrl_lock
  *   gpu->ctrl_lock  calls that freeze, thaw or set timeslices
  *   gpu->lock        scheduler state, ledgers, channel lists of one GPU
  *   core section     (core_ref.h)
- * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock or
- * alone, gpu->fb_lock (a query of video memory) under open_lock or in its place; no lock
+ * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock, threads_lock
+ * or alone, gpu->fb_lock (a query of video memory) under open_lock or in its place; no lock
  * of this list is taken under them.
  *
- * None is held across a copy to or from user memory. Only enable_lock, ctrl_lock,
- * open_lock, fb_lock and ckm_lock are held across calls into the driver.
+ * None is held across a copy to or from user memory. Only power_lock, ckm_lock, threads_lock,
+ * enable_lock, ctrl_lock, open_lock and fb_lock are held across calls into the driver.
  */
 #ifndef CKM_REGISTRY_H
 #define CKM_REGISTRY_H

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Suspend and hibernation of the system and of the driver. Takes power_lock, ckm_lock. */
+/* Suspend and hibernation of the system and of the driver. Takes power_lock. */
 #include <linux/limits.h>
 #include <linux/module.h>
 #include <linux/notifier.h>
@@ -20,23 +20,6 @@
  * calls of processes wait in it. The scheduler threads are the kernel's, which are not frozen.
  */
 
-static bool pause(u32 what)
-{
-	bool before;
-
-	mutex_lock(&ckm_lock);
-	before = ckm_sched_pause_all(what);
-	mutex_unlock(&ckm_lock);
-	return before;
-}
-
-static void resume(u32 what)
-{
-	mutex_lock(&ckm_lock);
-	ckm_sched_resume_all(what);
-	mutex_unlock(&ckm_lock);
-}
-
 /* ---- the system ---- */
 
 /*
@@ -51,7 +34,7 @@ static bool reached_last;	/* the notifiers are called one after the other */
 
 static void undo_work(struct work_struct *work)
 {
-	resume(CKM_SLEEP_SYSTEM);
+	ckm_sched_resume_all(CKM_SLEEP_SYSTEM);
 }
 static DECLARE_DELAYED_WORK(undo, undo_work);
 
@@ -72,7 +55,7 @@ static int first_event(struct notifier_block *nb, unsigned long event, void *dat
 	if (falls_asleep(event)) {
 		cancel_delayed_work_sync(&undo);
 		reached_last = false;
-		pause(CKM_SLEEP_SYSTEM);
+		ckm_sched_pause_all(CKM_SLEEP_SYSTEM);
 	} else if (wakes(event) && !reached_last) {
 		schedule_delayed_work(&undo, UNDO_DELAY);
 	}
@@ -84,7 +67,7 @@ static int last_event(struct notifier_block *nb, unsigned long event, void *data
 	if (falls_asleep(event))
 		reached_last = true;
 	else if (wakes(event))
-		resume(CKM_SLEEP_SYSTEM);
+		ckm_sched_resume_all(CKM_SLEEP_SYSTEM);
 	return NOTIFY_OK;
 }
 
@@ -96,7 +79,7 @@ static struct notifier_block last = { .notifier_call = last_event, .priority = I
 /* nv.h: the last value of nv_power_state_t, NV_POWER_STATE_RUNNING */
 #define POWER_RUNNING	2u
 
-static DEFINE_MUTEX(power_lock);		/* outside of ckm_lock */
+static DEFINE_MUTEX(power_lock);		/* in_original */
 static struct task_struct *in_original;		/* READ_ONCE; power_lock */
 
 static u32 power_state(u32 state, u32 depth);
@@ -122,14 +105,14 @@ static u32 power_state(u32 state, u32 depth)
 
 	mutex_lock(&power_lock);
 	if (state != POWER_RUNNING)
-		before = pause(CKM_SLEEP_DRIVER);
+		before = ckm_sched_pause_all(CKM_SLEEP_DRIVER);
 	WRITE_ONCE(in_original, current);
 	status = ckm_call_original(state, depth, 0, 0, 0, 0,
 				   ckm_redirect_address(&redirections[0]));
 	WRITE_ONCE(in_original, NULL);
 	/* What failed while the driver sleeps already has not woken it. */
 	if (state == POWER_RUNNING || (status != NV_OK && !before))
-		resume(CKM_SLEEP_DRIVER);
+		ckm_sched_resume_all(CKM_SLEEP_DRIVER);
 	mutex_unlock(&power_lock);
 	if (mine)
 		module_put(THIS_MODULE);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the scheduler thread of each GPU. Takes enable_lock, ctrl_lock, gpu->lock. */
+/* Owns the scheduler thread of each GPU. Takes threads_lock, enable_lock, ctrl_lock, gpu->lock. */
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
 
 #include "core_ref.h"
-#include "registry.h"
 #include "sched/effect_check.h"
 #include "sched/run_state.h"
 #include "sched/runlist.h"
@@ -28,7 +27,13 @@
 /* Plans until a pause is given up on: a failed call is repeated after 1 ms, then 2, up to 64. */
 #define PAUSE_PLANS	16
 
-static u32 asleep;	/* ckm_lock; CKM_SLEEP_*; not 0: all GPUs are paused, and those attached meanwhile */
+/*
+ * The GPUs with a thread and whether they are paused. A lock of its own: while the driver sleeps, an
+ * open of a GPU waits in the driver with ckm_lock held, and the end of the sleep must not wait for it.
+ */
+static DEFINE_MUTEX(threads_lock);
+static LIST_HEAD(threads);	/* threads_lock; ckm_gpu.thread_node */
+static u32 asleep;	/* threads_lock; CKM_SLEEP_*; not 0: all GPUs are paused, and those attached meanwhile */
 
 /* Latency from which the slice is derived. A hand-over is two calls, or three with a
  * runlist restart. With three the slice is half as long again, so that calls take the same
@@ -313,13 +318,14 @@ static void resume_gpu(struct ckm_gpu *gpu)
 bool ckm_sched_pause_all(u32 what)
 {
 	struct ckm_gpu *gpu;
-	bool before = asleep & what;
+	bool before;
 
-	lockdep_assert_held(&ckm_lock);
+	mutex_lock(&threads_lock);
+	before = asleep & what;
 	asleep |= what;
-	list_for_each_entry(gpu, &ckm_gpus, node)
-		if (gpu->thread)
-			pause_gpu(gpu);
+	list_for_each_entry(gpu, &threads, thread_node)
+		pause_gpu(gpu);
+	mutex_unlock(&threads_lock);
 	return before;
 }
 
@@ -327,13 +333,12 @@ void ckm_sched_resume_all(u32 what)
 {
 	struct ckm_gpu *gpu;
 
-	lockdep_assert_held(&ckm_lock);
+	mutex_lock(&threads_lock);
 	asleep &= ~what;
-	if (asleep)
-		return;
-	list_for_each_entry(gpu, &ckm_gpus, node)
-		if (gpu->thread)
+	if (!asleep)
+		list_for_each_entry(gpu, &threads, thread_node)
 			resume_gpu(gpu);
+	mutex_unlock(&threads_lock);
 }
 
 int ckm_sched_thread_start(struct ckm_gpu *gpu)
@@ -345,9 +350,12 @@ int ckm_sched_thread_start(struct ckm_gpu *gpu)
 		return PTR_ERR(thread);
 	/* A late turn is compensated, but adds latency: run before ordinary tasks. */
 	sched_set_fifo_low(thread);
+	mutex_lock(&threads_lock);
 	mutex_lock(&gpu->ctrl_lock);
 	set_paused(gpu, asleep);
 	mutex_unlock(&gpu->ctrl_lock);
+	list_add_tail(&gpu->thread_node, &threads);
+	mutex_unlock(&threads_lock);
 	gpu->thread = thread;
 	wake_up_process(thread);
 	return 0;
@@ -362,8 +370,12 @@ void ckm_sched_thread_stop(struct ckm_gpu *gpu)
 	thread = gpu->thread;
 	gpu->thread = NULL;
 	mutex_unlock(&gpu->lock);
-	if (thread)
-		kthread_stop(thread);
+	if (!thread)
+		return;
+	mutex_lock(&threads_lock);
+	list_del(&gpu->thread_node);
+	mutex_unlock(&threads_lock);
+	kthread_stop(thread);
 }
 
 bool ckm_sched_is_frozen(struct ckm_slot *slot)

@@ -21,8 +21,9 @@ void ckm_sched_thread_stop(struct ckm_gpu *gpu);	/* no-op if it does not run */
 #define CKM_SLEEP_DRIVER	2u
 
 /* Before @what sleeps: thaw every container of every GPU, then neither call the driver nor read
- * registers until nothing sleeps any more. Caller holds ckm_lock; sleep; take ctrl_lock, open_lock,
- * gpu->lock. Called again, both do no harm. True: @what sleeps already.
+ * registers until nothing sleeps any more. An attach or detach that is under way goes on. Sleep; take
+ * threads_lock, ctrl_lock, open_lock, gpu->lock. Called again, both do no harm. True: @what sleeps
+ * already.
  */
 bool ckm_sched_pause_all(u32 what);
 void ckm_sched_resume_all(u32 what);

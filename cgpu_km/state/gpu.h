@@ -107,6 +107,7 @@ struct ckm_gpu {
 	struct mutex fb_lock;		/* fb_info; only the driver's own locks are taken under it */
 	struct ckm_fb_info fb_info;	/* of ckm_gpu_read_fb(): a figure needs no memory */
 	struct task_struct *thread;	/* cleared under lock, which readers hold */
+	struct list_head thread_node;	/* in sched_thread.c's list while there is a thread */
 	struct cgpu_check *check;	/* lock */
 	u8 *check_params;		/* check_work only; NV_UTIL_PARAMS_MAX */
 	enum ckm_check_state check_state;	/* written by check_work, and at attach */
