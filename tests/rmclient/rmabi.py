@@ -117,6 +117,7 @@ VASPACE_FLAGS = 1 << 3 | 1 << 6  # externally owned, page faulting
 # The simulated GPU's own machine: docs/develop/nvsim.md §2.
 OP_KERNEL, OP_COPY, OP_RELEASE = 1, 2, 3
 FLAG_STUBBORN = 1
+FLAG_PAUSE_SHIFT = 8  # microseconds
 FIRST_VA = 1 << 36  # a GPFIFO entry holds 40 bits
 VA_ALIGN = 2 << 20
 USERD_GP_GET, USERD_GP_PUT, USERD_SIZE = 0x88, 0x8C, 512

@@ -29,6 +29,8 @@ static const char help[] =
 "  --kernel-us U       length of a kernel on the GPU alone (default 1000)\n"
 "  --depth D           kernels in flight per stream (default 32)\n"
 "  --copy-kib K        copies of K KiB on the copy engine instead of kernels\n"
+"  --pause-us U        after each kernel the GPU sees no work of the queue for so long, as from a\n"
+"                      client that waits for each kernel; it needs no processor for that\n"
 "  --stubborn          kernels that ignore preemption\n"
 "  --busy-ms B --idle-ms I   queue work for B ms, then nothing for I ms, and so on\n"
 "  --request-us U[xN][,U[xN]...] --requests-per-s R   requests instead: each is these kernels, in\n"
@@ -57,7 +59,7 @@ static const char help[] =
 "Exit codes: 0 done, 1 a call failed, 2 usage, 3 --alloc-mib refused, 4 no such GPU, 5 channel fault.\n";
 
 enum { OPT_GPU = 256, OPT_DEV, OPT_PROCESSES, OPT_STREAMS, OPT_KERNEL_US, OPT_DEPTH, OPT_COPY_KIB,
-       OPT_STUBBORN, OPT_BUSY_MS, OPT_IDLE_MS, OPT_REQUEST_US, OPT_PER_S, OPT_SEED,
+       OPT_PAUSE_US, OPT_STUBBORN, OPT_BUSY_MS, OPT_IDLE_MS, OPT_REQUEST_US, OPT_PER_S, OPT_SEED,
        OPT_REGISTER, OPT_ALLOC_MIB, OPT_EXTRA_MIB, OPT_AFTER,
        OPT_SECONDS, OPT_WARMUP, OPT_WORKS, OPT_HOLD, OPT_THEN_HOLD, OPT_NO_CONTEXT, OPT_INFO,
        OPT_JSON, OPT_INTERVAL, OPT_POLL_US, OPT_HELP };
@@ -70,6 +72,7 @@ static const struct option long_options[] = {
 	{ "kernel-us",		required_argument, NULL, OPT_KERNEL_US },
 	{ "depth",		required_argument, NULL, OPT_DEPTH },
 	{ "copy-kib",		required_argument, NULL, OPT_COPY_KIB },
+	{ "pause-us",		required_argument, NULL, OPT_PAUSE_US },
 	{ "stubborn",		no_argument,	   NULL, OPT_STUBBORN },
 	{ "busy-ms",		required_argument, NULL, OPT_BUSY_MS },
 	{ "idle-ms",		required_argument, NULL, OPT_IDLE_MS },
@@ -122,6 +125,7 @@ void options_parse(struct options *opt, int argc, char **argv)
 		case OPT_KERNEL_US:	opt->kernel_us = option_number("--kernel-us", 0.001, 1e9); break;
 		case OPT_DEPTH:		opt->depth = option_number("--depth", 1, 4095); break;
 		case OPT_COPY_KIB:	copy_kib = option_number("--copy-kib", 1, 1e9); break;
+		case OPT_PAUSE_US:	opt->flags |= (uint32_t)option_number("--pause-us", 1, 1e7) << FLAG_PAUSE_SHIFT; break;
 		case OPT_STUBBORN:	opt->flags |= FLAG_STUBBORN; break;
 		case OPT_BUSY_MS:	opt->busy_ns = option_number("--busy-ms", 0.001, 1e9) * 1e6; break;
 		case OPT_IDLE_MS:	opt->idle_ns = option_number("--idle-ms", 0.001, 1e9) * 1e6; break;

@@ -92,6 +92,7 @@ struct engine_chan {
 	u32 seg_idx, seg_cnt;
 	struct engine_desc desc;
 	u64 remaining;
+	u64 pause_end;			/* it has no work before, whatever its queue has */
 	enum engine_speech speaks;
 	bool blocked;			/* on a semaphore; then on engine.waiting */
 	struct list_head wait;
@@ -147,6 +148,7 @@ struct engine {
 	enum engine_phase phase;
 	u64 t;				/* simulated up to here, ktime ns */
 	u64 phase_end, slice_end, last_active;
+	u64 paused_to;			/* the last pause_end of any channel */
 	u32 ring_seen, enabled_chans;
 	bool stopped;
 	u64 throttled;			/* ns to leave the CPU alone */

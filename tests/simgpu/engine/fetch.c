@@ -12,6 +12,7 @@
 #define OP_KERNEL 1
 #define OP_COPY 2
 #define OP_RELEASE 3
+#define FLAG_PAUSE_SHIFT 8
 #define MIN_NS ENGINE_WORK_MIN_NS
 #define MAX_NS ENGINE_WORK_MAX_NS
 
@@ -22,7 +23,8 @@ bool engine_chan_usable(const struct engine_chan *c)
 
 bool engine_chan_has_work(struct engine_chan *c)
 {
-	return !c->blocked && (c->has_desc || c->has_seg || READ_ONCE(*c->userd_put) != c->get);
+	return !c->blocked && c->pause_end <= c->tsg->eng->t &&
+	       (c->has_desc || c->has_seg || READ_ONCE(*c->userd_put) != c->get);
 }
 
 /* The channel is dead and takes its TSG off the runlist. */
@@ -129,7 +131,7 @@ struct engine_chan *engine_tsg_fetch(struct engine *e, struct engine_tsg *tsg)
 		if (pos == &tsg->chans)
 			continue;
 		c = list_entry(pos, struct engine_chan, link);
-		if (engine_chan_usable(c) && !c->blocked && load(e, c)) {
+		if (engine_chan_usable(c) && !c->blocked && c->pause_end <= e->t && load(e, c)) {
 			tsg->rr = c;
 			return c;
 		}
@@ -149,8 +151,11 @@ void engine_chan_complete(struct engine *e, struct engine_chan *c)
 			engine_chan_fault(e, c);
 		return;
 	}
-	if (d->op != ENGINE_DESC_EMPTY)
+	if (d->op != ENGINE_DESC_EMPTY) {
 		c->tsg->count->works++;
+		c->pause_end = e->t + (u64)(d->flags >> FLAG_PAUSE_SHIFT) * NSEC_PER_USEC;
+		e->paused_to = max(e->paused_to, c->pause_end);
+	}
 	if (d->sem_va) {
 		/* time first: a reader that sees the value finds the time */
 		if (!engine_write(c, d->sem_va + 8, &sem[1], 8) || !engine_write(c, d->sem_va, &sem[0], 8)) {

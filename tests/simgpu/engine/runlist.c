@@ -72,6 +72,22 @@ static struct engine_tsg *next_runnable(struct engine *e, bool others_only)
 	return NULL;
 }
 
+/* The next time after e->t at which a pause ends, U64_MAX: none is under way. */
+static u64 pause_over_at(const struct engine *e)
+{
+	struct engine_tsg *tsg;
+	struct engine_chan *c;
+	u64 at = U64_MAX;
+
+	if (e->paused_to <= e->t)
+		return at;
+	list_for_each_entry(tsg, &e->tsgs, link)
+		list_for_each_entry(c, &tsg->chans, link)
+			if (c->pause_end > e->t)
+				at = min(at, c->pause_end);
+	return at;
+}
+
 static void begin(struct engine *e, struct engine_tsg *tsg)
 {
 	e->cur = tsg;
@@ -165,13 +181,15 @@ static bool run(struct engine *e, u64 now)
 static bool step(struct engine *e, u64 now)
 {
 	struct engine_tsg *tsg;
+	u64 at;
 
 	switch (e->phase) {
 	case ENGINE_IDLE:
 		tsg = next_runnable(e, false);
 		if (!tsg) {
-			pass(e, now, false);
-			return false;
+			at = pause_over_at(e);
+			pass(e, min(at, now), false);
+			return at <= now;
 		}
 		begin(e, tsg);
 		return true;
@@ -200,7 +218,7 @@ void engine_advance(struct engine *e, u64 now)
 		return;
 	e->throttled = 0;
 	if (e->phase == ENGINE_IDLE)
-		pass(e, now, false);	/* work that is found now begins now */
+		pass(e, min(now, pause_over_at(e)), false);	/* work that is found now begins now */
 	e->pieces = 0;
 	while (steps < MAX_STEPS && tiny < MAX_TINY_STEPS + steps && !engine_methods_tired(e)) {
 		before = e->t;
@@ -235,7 +253,7 @@ static u64 next_event(struct engine *e, u64 now)
 	if (e->phase == ENGINE_RUN)
 		return e->t;
 	poll = now - e->last_active < RECENT_NS ? e->card->rules->poll_us : e->card->rules->idle_poll_us;
-	return now + max(poll, 1u) * (u64)NSEC_PER_USEC;
+	return min(now + max(poll, 1u) * (u64)NSEC_PER_USEC, pause_over_at(e));
 }
 
 static void arm(struct engine *e, u64 now)
@@ -281,7 +299,7 @@ static enum hrtimer_restart tick(struct hrtimer *t)
 	if (e->phase == ENGINE_IDLE && !e->throttled) {
 		bool go = rang(e) || written;
 
-		if (!engine_methods_look(e, now) && !go) {
+		if (!engine_methods_look(e, now) && !go && pause_over_at(e) > now) {
 			if (engine_chram_stale(e))
 				engine_chram_show(e);
 			goto out;

@@ -299,6 +299,23 @@ def test_a_stubborn_kernel_holds_the_engine(make, set_parameter):
     assert time.monotonic() - began < 20
 
 
+def test_a_pause_after_a_work(make):
+    """The next one of a full queue begins exactly then, and the engine is the others' meanwhile."""
+    a, b = make(), make()
+    a.submit(kernel_ns=MS // 2, count=9, flags=20_000 << nv.FLAG_PAUSE_SHIFT)
+    a.wait()
+    assert {a.gpu_time(i + 1) - a.gpu_time(i) for i in range(8)} == {20 * MS + MS // 2}
+    a.submit(kernel_ns=MS, flags=1_000_000 << nv.FLAG_PAUSE_SHIFT)
+    a.wait()
+    a.submit(kernel_ns=MS)
+    b.submit(kernel_ns=MS)
+    b.wait()
+    a.wait()
+    assert b.gpu_time(0) < a.gpu_time(10) - 2 * MS
+    cost = parameter("ctxsw_us") * 1000
+    assert a.gpu_time(10) - a.gpu_time(9) == 1001 * MS + cost, "b has had the engine in between"
+
+
 def test_samples_say_who_was_on_the_engine(make):
     """Six times a second, the last 12 s: time, process, utilisation since the previous sample."""
     channel = make()
