@@ -5,9 +5,10 @@ The real module on the simulated GPU of an A100, whose run state of channels can
 from a request's arrival to the GPU's time stamp of its last kernel; times on the GPU are the simulated engine's. Each
 figure is compared with the same client alone in the same machine, with the same arrivals.
 
-`make test` runs a short form of decoding and the idle openers, `make test-all` the others too. Those of 100 us are
-known to miss their bar here, which `cgpu simulate` holds: the machine has one processor for the service, the training,
-the scheduler's thread and the simulated engine.
+`make test` runs the short forms, `make test-all` the long ones too. Where each kernel of 100 us is waited for, the wait
+and the launch of the next are the engine's (`--pause-us`), but for decoding: the machine has one slow processor for the
+service, the training, the scheduler's thread and the simulated engine. A client that needs it every 120 us is late by
+what the readings of the run state take there (docs/develop/bench.md, "Against nvsim in the machine").
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ CTXSW_PCT_US = 85 / 1e4  # per cent of a second that a switch costs: tests/nvsim
 P99_OF_ALONE_PCT, LOW_OF_REST_PCT, IDLE_LOSS_PCT = 110, 90, 2
 
 ONE_AT_A_TIME = ("--depth", 1, "--poll-us", 20)
-#: Without a pause; and 100 of them for each request, 14 ms with the gaps that the client leaves.
-QUICK = ("--kernel-us", 100, *ONE_AT_A_TIME)
-BATCHES = ("--request-us", "100x100", "--requests-per-s", 8, *ONE_AT_A_TIME)
+#: Kernels of 100 us, the next one 20 us after each: without end, and 100 of them for each request.
+PAUSED = ("--pause-us", 20, "--depth", 128)
+QUICK = ("--kernel-us", 100, *PAUSED, "--poll-us", 1000)
+BATCHES = ("--request-us", "100x100", "--requests-per-s", 8, *PAUSED, "--poll-us", 200)
 #: Prefill and decoding, a fifth of the time; and that of the bench.
 LLM = ("--request-us", "5000,200x100", "--requests-per-s", 6, *ONE_AT_A_TIME)
 LONG_LLM = ("--request-us", "20000,200x400", "--requests-per-s", 2, *ONE_AT_A_TIME)
@@ -54,6 +56,7 @@ class Felt:
     p99_of_alone_pct: float
     low_of_rest_pct: float
     latencies: int
+    alone: int
 
 
 def serve(tenant: Tenant, seconds: float, *options: object) -> dict:
@@ -85,35 +88,28 @@ def beside_training(make: Make, seconds: float, *options: object) -> Felt:
         100 * beside["lat_p99_us"] / alone["lat_p99_us"],
         100 * training.spent(begin, end)[0] / rest_ns,
         beside["latencies"],
+        alone["latencies"],
     )
     print(
         f"alone p50 {alone['lat_p50_us']:.0f} p99 {alone['lat_p99_us']:.0f} us, beside training "
         f"{beside['lat_p50_us']:.0f} and {beside['lat_p99_us']:.0f}: {got}"
     )
-    assert beside["latencies"] > 0.9 * alone["latencies"]
+    assert got.latencies > 0.9 * got.alone
     return got
 
 
-@pytest.mark.more
-@pytest.mark.xfail(reason="6613 of 8004 requests beside training; those it has take 77 % of their time alone")
 def test_short_kernels_without_a_pause(a100: None, tenants: Make) -> None:
     """The gaps are too short to be lent, so the training has nothing (docs/develop/bench.md)."""
-    assert beside_training(tenants, 1.2, *QUICK).p99_of_alone_pct <= P99_OF_ALONE_PCT
+    got = beside_training(tenants, 1.2, *QUICK)
+    assert got.alone == pytest.approx(1e6 / 120, rel=0.01), "in a second"
+    assert got.latencies > 0.98 * got.alone
+    assert got.p99_of_alone_pct <= P99_OF_ALONE_PCT
 
 
 SERVICES = [
-    pytest.param(
-        BATCHES,
-        4,
-        20,
-        id="short kernels",
-        marks=[
-            pytest.mark.more,
-            pytest.mark.xfail(reason="p99 140 % of alone, of 31 requests; training 94 % of the rest"),
-        ],
-    ),
+    pytest.param(BATCHES, 4, 20, id="short kernels"),
     pytest.param(LLM, 5, 20, id="decoding"),
-    pytest.param(BATCHES, 15, 100, id="short kernels, long", marks=pytest.mark.more),
+    pytest.param(BATCHES, 40, 250, id="short kernels, long", marks=pytest.mark.more),
     pytest.param(LONG_LLM, 30, 50, id="decoding, long", marks=pytest.mark.more),
 ]
 
