@@ -135,7 +135,7 @@ struct cgpu_sched {
 struct cgpu_sched_plan {
 	u64 until_ns;		/* call cgpu_sched_next() again then; CGPU_NEVER_NS: only on an event */
 	u64 late_ns;		/* so much later, when nothing calls for it sooner */
-	u64 poll_ns;		/* read the run state so long after the last reading; 0: it is not needed */
+	u64 poll_ns;		/* read the run state so long after each reading: half to 1.5, drawn; 0: no */
 	u32 run_mask;		/* exactly these slots may run */
 	u32 freeze_mask;	/* calls needed to get there from what was acknowledged */
 	u32 thaw_mask;

@@ -301,7 +301,7 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 	if (v.polled)
 		plan->poll_ns = cgpu_run_state_poll_ns(t, (v.high | v.low) & v.opened &
 						       ~t->capped_mask,
-						       want, v.present, now_ns);
+						       want, v.present);
 	t->planned_mask = want;
 	t->new_mask = 0;
 	t->touched_mask = 0;

@@ -16,14 +16,14 @@
 #define NEED_MAX_US	2000u	/* the driver's timeslice */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
-/* On average: each interval is drawn between half of it and one and a half. Work whose gaps
- * fell on the readings each time would not be charged.
+/* On average: the caller draws each interval between half of it and one and a half. Work whose
+ * gaps fell on the readings each time would not be charged, and work whose gaps fell between
+ * them would be charged in full.
  */
 #define POLL_BUSY_NS	100000ull	/* while the owner has work */
 #define POLL_CHECK_NS	25000ull	/* while a slot may be about to sleep */
 #define POLL_URGENT_NS	100000ull	/* while a high-priority slot sleeps and others have the GPU */
 #define POLL_LENT_NS	250000ull	/* while another slot's time is lent */
-#define GOLDEN		0x9e3779b97f4a7c15ull
 #define POLL_UNKNOWN_NS	10000000ull	/* while there is nothing to go by */
 #define POLL_ASLEEP_NS	500000ull	/* while every slot sleeps: the first one to wake runs anyway */
 
@@ -134,7 +134,16 @@ void cgpu_run_state_unread(struct cgpu_sched *t, u64 now_ns)
 	t->unread_since_ns = 0;
 }
 
-static u64 interval_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent)
+/**
+ * cgpu_run_state_poll_ns() - when the run state must be read again
+ * @t: the scheduler
+ * @contend: slots that have opened the GPU and compete for it
+ * @run: those of them that the plan lets run
+ * @urgent: those of them that take the GPU as soon as they wake
+ *
+ * Return: nanoseconds after the last reading, on average; 0 if another one would change nothing.
+ */
+u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent)
 {
 	u32 known = t->known_mask & contend, asleep = t->asleep_mask & contend;
 
@@ -149,24 +158,4 @@ static u64 interval_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urg
 	if (asleep & urgent)
 		return POLL_URGENT_NS;
 	return asleep ? POLL_LENT_NS : POLL_BUSY_NS;
-}
-
-/**
- * cgpu_run_state_poll_ns() - when the run state must be read again
- * @t: the scheduler
- * @contend: slots that have opened the GPU and compete for it
- * @run: those of them that the plan lets run
- * @urgent: those of them that take the GPU as soon as they wake
- * @now_ns: monotonic
- *
- * Return: nanoseconds after the last reading, 0 if another one would change nothing.
- */
-u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent,
-			   u64 now_ns)
-{
-	u64 mean_ns = interval_ns(t, contend, run, urgent);
-	/* The low digits of the clock are as good as random: a tenant cannot predict them. */
-	u32 drawn = (u32)((now_ns * GOLDEN) >> 32);
-
-	return mean_ns / 2 + (mean_ns * drawn >> 32);
 }

@@ -8,7 +8,6 @@
 
 void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots);
 void cgpu_run_state_unread(struct cgpu_sched *t, u64 now_ns);
-u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent,
-			   u64 now_ns);
+u64 cgpu_run_state_poll_ns(const struct cgpu_sched *t, u32 contend, u32 run, u32 urgent);
 
 #endif

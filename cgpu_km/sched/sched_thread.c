@@ -3,6 +3,7 @@
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
+#include <linux/random.h>
 
 #include "core_ref.h"
 #include "sched/effect_check.h"
@@ -176,6 +177,15 @@ static bool poll_run_state(struct ckm_gpu *gpu)
 	return changed;
 }
 
+/* Between half of @mean_ns and one and a half, drawn for each reading. At equal intervals the
+ * readings would keep in step with kernels of that length, and each of them, or none, would find
+ * the gap between two. A tenant cannot predict them.
+ */
+static u64 draw_interval_ns(u64 mean_ns)
+{
+	return mean_ns / 2 + (u64)reciprocal_scale(get_random_u32(), (u32)min_t(u64, mean_ns, U32_MAX));
+}
+
 /* When the run state must be read again for @plan: plans in between do not put it off. */
 static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan, u64 now)
 {
@@ -188,7 +198,8 @@ static u64 reading_due_ns(struct ckm_gpu *gpu, const struct cgpu_sched_plan *pla
 	 * core's run state.
 	 */
 	if (ckm_run_state_usable_locked(gpu) || gpu->run.core_knows)
-		due = max(gpu->run.read_ns + max(plan->poll_ns, COST_PARTS * gpu->run.cost_ns),
+		due = max(gpu->run.read_ns + max(draw_interval_ns(plan->poll_ns),
+						 COST_PARTS * gpu->run.cost_ns),
 			  now + POLL_MIN_NS);
 	mutex_unlock(&gpu->lock);
 	return due;
@@ -234,6 +245,10 @@ static int sched_thread(void *data)
 	struct cgpu_sched_plan plan;
 	bool ok, acted;
 
+	/* The default of 50 us is longer than the shortest interval between two readings, and would
+	 * move them to the time of other timers. Since Linux 6.3 that of real-time tasks is not used.
+	 */
+	current->timer_slack_ns = 1;
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(gpu->kicked, false);
 		mutex_lock(&gpu->ctrl_lock);

@@ -46,7 +46,7 @@ bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sch
 		    u64 poll_ns, u64 to_ns)
 {
 	while (poll_ns) {
-		u64 at = p->read_ns + poll_ns;
+		u64 at = p->read_ns + cgpu_sim_around(&p->rng, poll_ns, poll_ns / 2);
 
 		if (at < s->now_ns)
 			at = s->now_ns;

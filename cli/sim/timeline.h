@@ -147,7 +147,9 @@ bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client);
 
 /* Read the clients that have channels in @t; true: the plan in force no longer fits. */
 bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t);
-/* Advance to @to_ns and read each @poll_ns, or not at all if 0; true: as above, and it ended. */
+/* Advance to @to_ns and read each @poll_ns on average, or not at all if 0; true: as above, and it
+ * ended.
+ */
 bool cgpu_sim_sleep(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t,
 		    u64 poll_ns, u64 to_ns);
 

@@ -198,10 +198,16 @@ static bool read_states(void)
 	return cgpu_sched_set_run_state(&c.turn, known, busy, clock_ns());
 }
 
+/* Between half of it and one and a half, as the module draws it. */
+static u64 drawn(u64 mean_ns)
+{
+	return mean_ns / 2 + (u64)random() % (mean_ns + 1);
+}
+
 /* Sleeps to the end of the plan, or until the run state does not fit it. */
 static void sleep_on(const struct cgpu_sched_plan *plan)
 {
-	u64 now = clock_ns(), end = now + NAP_MAX_NS, left;
+	u64 now = clock_ns(), end = now + NAP_MAX_NS, left, poll_ns;
 
 	if (plan->until_ns != CGPU_NEVER_NS && plan->until_ns <= now) {
 		nap(AGAIN_NS);
@@ -215,7 +221,8 @@ static void sleep_on(const struct cgpu_sched_plan *plan)
 			nap(left);
 			return;
 		}
-		nap(plan->poll_ns < left ? plan->poll_ns : left);
+		poll_ns = drawn(plan->poll_ns);
+		nap(poll_ns < left ? poll_ns : left);
 		if (read_states())
 			return;
 	}

@@ -8,6 +8,7 @@ engine, not the driver.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -76,6 +77,7 @@ class DemandGpu:
 
     def __post_init__(self) -> None:
         self.began = self.turn.now
+        self.rng = random.Random(1)
         self.plan = ffi.new("struct cgpu_sched_plan *")
         self.acked = ffi.new("struct cgpu_sched_ack *")
         self.real = self.turn.t.run_mask
@@ -171,7 +173,7 @@ class DemandGpu:
         until = end if self.plan.until_ns == NEVER else min(end, self.plan.until_ns + self.plan.late_ns)
         assert until > self.turn.now, "a plan that is over at once"
         while self.turn.now < until:
-            poll_ns = self.plan.poll_ns
+            poll_ns = self.plan.poll_ns and self.rng.randint(self.plan.poll_ns // 2, 3 * self.plan.poll_ns // 2)
             at = max(self.read_ns + poll_ns, self.turn.now) if poll_ns else until
             self.pass_to(min(until, at))
             if poll_ns and at <= until and self.poll():
