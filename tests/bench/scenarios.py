@@ -127,7 +127,7 @@ CONSERVING = Bars(idle_loss=True)
 FELT = (
     felt("short kernels first", QUICK_KERNELS, TRAIN, bars=Bars(request_p99=True), prio_ratio=95),
     felt("LLM first", replace(LLM, highprio=True), TRAIN, bars=BESIDE_LLM, seconds=30),
-    felt("one first at 10 %", service("first", 10, high=True), *many([1, 1], **PLAIN), bars=BESIDE, seconds=30),
+    felt("one first at 10 %", service("first", 10, high=True), *many([1, 1], **PLAIN), bars=BESIDE, seconds=90),
     felt(
         "three first at 8 %",
         *(service(f"first{i}", 8, high=True) for i in range(3)),
