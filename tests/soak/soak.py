@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import faulthandler
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ import sys
 import time
 from collections import Counter
 from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from statistics import quantiles
 
@@ -34,6 +36,8 @@ from slicebox import MIB, NODES, PROC, Box, clean_box, fb_used, mount_nodes, nvc
 PARAMETERS = Path("/sys/module/nvsim/parameters")
 MOST = 6
 LARGEST_MIB = 1024
+#: A step that takes longer hangs: a swap or a start beside other machines takes a second.
+STUCK_S = 150
 #: What a call may answer while the driver fails.
 EXPECTED = (OSError, nvclient.RmError, AssertionError, StopIteration, KeyError)
 
@@ -108,6 +112,23 @@ def crowd(seed: int) -> None:
                 gpu.space().uvm.close()
         except (*EXPECTED, IndexError):
             continue
+
+
+def watch(steps: Synchronized[int], parent: int) -> None:
+    """When a step takes longer than STUCK_S, print where each process is, in the kernel too, and end the soak."""
+    last, since = -1, time.monotonic()
+    while time.monotonic() - since < STUCK_S:
+        time.sleep(1)
+        if steps.value != last:
+            last, since = steps.value, time.monotonic()
+    print(f"step {last} hangs", file=sys.stderr)
+    for path in sorted(Path("/proc").glob("[0-9]*/task/[0-9]*"), key=lambda path: int(path.name)):
+        with contextlib.suppress(OSError):
+            stack = (path / "stack").read_text()
+            state = next(line for line in (path / "status").read_text().splitlines() if line.startswith("State:"))
+            if "nvsim" in stack or "cgpu" in stack or int(path.name) == parent or state.split()[1] == "R":
+                print(path, (path / "comm").read_text().strip(), state, stack, sep="\n", file=sys.stderr)
+    os.kill(parent, signal.SIGABRT)
 
 
 def exhausted() -> str:
@@ -286,16 +307,24 @@ def main(minutes: float, seed: int) -> dict[str, object]:
     if not os.path.ismount("/dev/cgpu"):
         mount_nodes()
     assert corebox.insmod("test_core_next")
+    faulthandler.enable()  # prints where it is when watch() ends it
     before, as_set = fb_used(), settings()
     soak = Soak(seed)
-    beside = get_context("fork").Process(target=crowd, args=(seed,))
-    beside.start()
+    fork = get_context("fork")
+    steps = fork.Value("i", 0)
+    # Daemons: at its end this process would wait for others, for ever if an action has raised.
+    beside = fork.Process(target=crowd, args=(seed,), daemon=True)
+    watching = fork.Process(target=watch, args=(steps, os.getpid()), daemon=True)
+    for process in (beside, watching):
+        process.start()
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
         soak.step()
-    os.kill(beside.pid or 0, signal.SIGKILL)
+        steps.value += 1
+    beside.kill()
     beside.join()
     soak.end()
+    watching.kill()
     corebox.leave_only_the_product()
     for path, text in as_set.items():
         path.write_text(text)
