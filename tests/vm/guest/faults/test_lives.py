@@ -17,7 +17,7 @@ LIVES = 10_000
 BESIDE = 250
 #: Every nth container is opened and used.
 USED = 50
-#: Containers that end at a time: each has its instance until the end is through, and a GPU has 20.
+#: Containers that end at a time: each has its instance and its weight until the end is through; a GPU has 20 of both.
 ENDING = 8
 #: Bytes of the kernel's caches that a life may leave: partly filled pages, no object of 32 bytes.
 LEFT = 16
@@ -33,7 +33,7 @@ def unreclaimable() -> int:
 def live(n: int) -> None:
     name = next(NAMES)
     if n % USED:
-        command(f"create {name} gpu=0 memsize={64 * MIB}")
+        command(f"create {name} gpu=0 memsize={64 * MIB} weight=1")
         command(f"destroy {name}")
         return
     with Box(name, 64) as box, box.client() as rm:
