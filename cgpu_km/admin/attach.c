@@ -369,7 +369,9 @@ int ckm_gpus_attach(const char **why)
 	ret = uvm;
 	if (ret == -ENOMEM)
 		goto err_seal;
-	ckm_sleep_attach();
+	ret = ckm_sleep_attach();
+	if (ret == -ENOMEM)
+		goto err_uvm;
 	ckm_witness_start();
 	*why = "a GPU could not be opened (see the kernel log)";
 	list_for_each_entry(gpu, &ckm_gpus, node) {
@@ -398,6 +400,7 @@ err_gpus:
 		close_gpu(gpu);
 	ckm_witness_stop();
 	ckm_sleep_detach();
+err_uvm:
 	ckm_uvm_detach();
 err_seal:
 	ckm_seal_detach();

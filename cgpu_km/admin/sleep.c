@@ -119,10 +119,10 @@ static u32 power_state(u32 state, u32 depth)
 	return status;
 }
 
-void ckm_sleep_attach(void)
+int ckm_sleep_attach(void)
 {
-	ckm_redirect_attach(redirections, ARRAY_SIZE(redirections), CKM_NVIDIA,
-			    "containers are not thawed before the driver's own suspend");
+	return ckm_redirect_attach(redirections, ARRAY_SIZE(redirections), CKM_NVIDIA,
+				   "containers are not thawed before the driver's own suspend");
 }
 
 void ckm_sleep_detach(void)

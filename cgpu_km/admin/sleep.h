@@ -7,10 +7,11 @@
 int ckm_sleep_init(void);
 void ckm_sleep_exit(void);
 
-/* The driver's own suspend: while attached. A driver without the function is no error; detach after
- * the last GPU is closed. Caller holds ckm_lock.
+/* The driver's own suspend: while attached. attach returns 0 or an error of ckm_redirect_attach(),
+ * logged; all but -ENOMEM only mean that containers are not thawed before it. Detach after the last
+ * GPU is closed. Caller holds ckm_lock.
  */
-void ckm_sleep_attach(void);
+int ckm_sleep_attach(void);
 void ckm_sleep_detach(void);
 
 #endif
