@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from vm.harness import initrd, run, suite
+from vm.harness.machine import from_variables
 
 DATA = run.REPO / "tests/unit/harness/data"
 
@@ -129,3 +130,12 @@ def test_a_third_machine_waits(tmp_path, monkeypatch):
                 """A shell takes no place."""
         assert third.wait(5)
     waiter.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "cpus"),
+    [("engines", "", 1), ("engines", "2", 2), ("plain", "", 2), ("icount", "2", 1), ("driver_icount", "2", 1)],
+)
+def test_processors_of_a_kind(kind, chosen, cpus):
+    variables = {"CPUS": chosen}
+    assert from_variables(variables, **suite.settings(kind, variables)).cpus == cpus

@@ -18,23 +18,27 @@ from .machine import BadVariable, from_variables
 #: Of boots with NVIDIA's own kernel driver; KERNEL_DRIVER is another branch.
 DRIVER = {"kernel_driver": "550", "nvidia": "550", "nvsim": False, "daemon": False}
 
+#: Where engines and daemons run, one processor takes half the time of two: an emulated processor that spins waits for
+#: one that the host does not run. What runs at once is tested by the plain boots.
+ENGINES = {"cpus": 1, "memory": "4G"}
+
 #: Kinds of boot and the variables that make them. A test belongs to the kind
 #: of its marker, and to `plain` without one.
 KINDS = {
     "plain": {},
-    "bare": {"bare": True, "daemon": False},
+    "bare": {"bare": True, "daemon": False, "cpus": 1},
     "icount": {"icount": True, "cpus": 1},
     "long": {"daemon": False},
-    "docker": {"docker": True, "memory": "4G"},
-    "engines": {"memory": "4G"},
-    "kube": {"daemon": False, "memory": "4G", "gpus": "2", "mem_mib": "15109,81559"},
-    "cuda": {"docker": True, "memory": "4G"},
-    "cuda_nvcc": {"docker": True, "memory": "4G"},
+    "docker": ENGINES | {"docker": True},
+    "engines": ENGINES,
+    "kube": ENGINES | {"daemon": False, "gpus": "2", "mem_mib": "15109,81559"},
+    "cuda": ENGINES | {"docker": True},
+    "cuda_nvcc": ENGINES | {"docker": True},
     "cuda_icount": {"icount": True, "cpus": 1, "daemon": False},
     "driver": DRIVER | {"chips": "TU104"},
     "driver_two": DRIVER | {"chips": "TU104,GA100"},
     "driver_icount": DRIVER | {"chips": "TU104", "icount": True, "cpus": 1},
-    "systemd": {"systemd": True, "daemon": False, "memory": "4G"},
+    "systemd": ENGINES | {"systemd": True, "daemon": False},
 }
 
 
@@ -73,9 +77,12 @@ def main(arguments: list[str]) -> int:
 
 
 def settings(kind: str, variables: Mapping[str, str]) -> dict:
-    """What makes a machine one of this kind."""
+    """What makes a machine one of this kind. Its number of processors can be chosen, but where it must be 1."""
     branch = variables.get("KERNEL_DRIVER") if kind.startswith("driver") else ""
-    return KINDS[kind] | ({"kernel_driver": branch, "nvidia": branch} if branch else {})
+    found = KINDS[kind] | ({"kernel_driver": branch, "nvidia": branch} if branch else {})
+    if variables.get("CPUS") and not found.get("icount"):
+        found.pop("cpus", None)
+    return found
 
 
 def pytest_command(name: str, kind: str, rest: list[str]) -> str:
