@@ -154,6 +154,10 @@ class FloatRange(click.FloatRange):
         return found
 
 
+#: How often something is repeated: every second for 30 years.
+COUNT = click.IntRange(1, 1_000_000_000)
+
+
 def path_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--root and --proc, for tests and for a copied tree."""
     command = click.option(

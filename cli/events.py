@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cgpu_common import proc
+from cgpu_common.app import COUNT
 from cgpu_common.exits import CgpuError, Exit, not_permitted
 from cgpu_common.output import flush, note, out
 
@@ -116,7 +117,7 @@ def past(paths: proc.Paths, since: float, report: Callable[[float, str, str, dic
 @click.option(
     "--json", "as_json", is_flag=True, help="One line of JSON per event (docs/reference/cgpu-events.schema.json)."
 )
-@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after N events.")
+@click.option("-n", "--count", type=COUNT, metavar="N", help="End after N events.")
 @click.option("--since", metavar="WHEN", help="First those since 10m, 2h, 1d ago, or since a date; cgpud keeps them.")
 @click.option("--no-stream", is_flag=True, help="With --since: end after the past events.")
 @click.option("--follow", is_flag=True, help="Wait for the module if it is not loaded, or is unloaded.")

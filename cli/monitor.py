@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cgpu_common.app import Command, FloatRange
+from cgpu_common.app import COUNT, Command, FloatRange
 from cgpu_common.output import flush, out
 from cgpu_common.proc import Paths
 from cgpu_common.tree import Gpu, policy_name, slot_state
@@ -101,7 +101,7 @@ def _run(
 
 
 def _options(command: Any) -> Any:
-    command = click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N times.")(command)
+    command = click.option("-c", "--count", type=COUNT, metavar="N", help="End after N times.")(command)
     return click.option(
         "-d", "--delay", type=FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="S",
         help="Seconds between two lines.",

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import click
 
-from cgpu_common.app import Command, FloatRange
+from cgpu_common.app import COUNT, Command, FloatRange
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.proc import Paths
 
@@ -97,7 +97,7 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
 @click.command("top", cls=Command)
 @click.option("-d", "--delay", type=FloatRange(0.2, 60), default=1.0, show_default=True, metavar="S",
               help="Seconds between two readings.")  # fmt: skip
-@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after N readings.")
+@click.option("-n", "--count", type=COUNT, metavar="N", help="End after N readings.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="share", show_default=True, help="First order.")
 @click.pass_context
 def top(ctx: click.Context, delay: float, count: int | None, sort: str) -> None:

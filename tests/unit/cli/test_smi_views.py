@@ -152,6 +152,8 @@ def test_one_gpu(node: Tree, word: str) -> None:
         (("--query-gpu", "name", "--json"), 2, "exclude each other"),
         (("-l", "0"), 2, "is not in the range"),
         (("dmon", "-c", "0"), 2, "is not in the range"),
+        (("dmon", "-c", "9" * 20), 2, "is not in the range"),
+        (("top", "-n", "9" * 20), 2, "is not in the range"),
         (("bogus",), 2, "No such command"),
     ],
 )
