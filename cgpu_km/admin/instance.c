@@ -9,6 +9,7 @@
 #include "admin/instance.h"
 #include "core_ref.h"
 #include "registry.h"
+#include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/memory.h"
@@ -152,6 +153,10 @@ struct ckm_container *ckm_container_create(const struct ckm_create *req, const c
 	ret = check_request(req, why);
 	if (ret)
 		return ERR_PTR(ret);
+	/* A GPU that is opened now would wait in the driver with ckm_lock held. */
+	*why = "the system or the NVIDIA driver sleeps: repeat it when both are awake";
+	if (ckm_sched_asleep())
+		return ERR_PTR(-EBUSY);
 	ret = ckm_gpus_attach(why);
 	if (ret)
 		return ERR_PTR(ret);

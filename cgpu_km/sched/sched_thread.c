@@ -34,7 +34,7 @@
  */
 static DEFINE_MUTEX(threads_lock);
 static LIST_HEAD(threads);	/* threads_lock; ckm_gpu.thread_node */
-static u32 asleep;	/* threads_lock; CKM_SLEEP_*; not 0: all GPUs are paused, and those attached meanwhile */
+static u32 asleep;	/* threads_lock, READ_ONCE; CKM_SLEEP_*; not 0: all GPUs are paused, and those attached meanwhile */
 
 /* Latency from which the slice is derived. A hand-over is two calls, or three with a
  * runlist restart. With three the slice is half as long again, so that calls take the same
@@ -337,7 +337,7 @@ bool ckm_sched_pause_all(u32 what)
 
 	mutex_lock(&threads_lock);
 	before = asleep & what;
-	asleep |= what;
+	WRITE_ONCE(asleep, asleep | what);
 	list_for_each_entry(gpu, &threads, thread_node)
 		pause_gpu(gpu);
 	mutex_unlock(&threads_lock);
@@ -349,11 +349,16 @@ void ckm_sched_resume_all(u32 what)
 	struct ckm_gpu *gpu;
 
 	mutex_lock(&threads_lock);
-	asleep &= ~what;
+	WRITE_ONCE(asleep, asleep & ~what);
 	if (!asleep)
 		list_for_each_entry(gpu, &threads, thread_node)
 			resume_gpu(gpu);
 	mutex_unlock(&threads_lock);
+}
+
+bool ckm_sched_asleep(void)
+{
+	return READ_ONCE(asleep);
 }
 
 int ckm_sched_thread_start(struct ckm_gpu *gpu)

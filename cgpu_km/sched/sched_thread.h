@@ -27,6 +27,7 @@ void ckm_sched_thread_stop(struct ckm_gpu *gpu);	/* no-op if it does not run */
  */
 bool ckm_sched_pause_all(u32 what);
 void ckm_sched_resume_all(u32 what);
+bool ckm_sched_asleep(void);	/* paused for either; without a lock */
 
 /* Freeze a pinned channel, or the channels of a group, those of other clients included, if
  * @slot is frozen: to be called before they become schedulable or at once after. Run in the

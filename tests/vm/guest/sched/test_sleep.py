@@ -7,6 +7,7 @@ are left out, as the root of this machine would not survive it (9p over virtio).
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,13 +127,17 @@ def test_containers_are_thawed_before_the_drivers_own_suspend(word):
             with pytest.raises(OSError):
                 SUSPEND.write_text("hibernate" if word == "suspend" else "suspend")
             until(lambda: channel.reap() == WORKS and load.reap() == 50, 10)
+            with pytest.raises(OSError) as refused:
+                Box("c" * 64)
+            assert refused.value.errno == errno.EBUSY
             (box.proc / "weight").write_text("1")
             (box.proc / "weight").write_text("0")
             assert stat("driver_used_bytes") == 0
             time.sleep(0.5)
             assert asleep_calls() == before
             SUSPEND.write_text("resume")
-            until(lambda: not box.stat("running"), 10)
+            with Box("c" * 64):
+                until(lambda: not box.stat("running"), 10)
             channel.submit(KERNEL_NS, count=WORKS)
             time.sleep(1)
             assert channel.reap() == WORKS, "frozen again"
