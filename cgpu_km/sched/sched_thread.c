@@ -333,15 +333,17 @@ static void resume_gpu(struct ckm_gpu *gpu)
 bool ckm_sched_pause_all(u32 what)
 {
 	struct ckm_gpu *gpu;
-	bool before;
+	u32 before;
 
 	mutex_lock(&threads_lock);
-	before = asleep & what;
-	WRITE_ONCE(asleep, asleep | what);
-	list_for_each_entry(gpu, &threads, thread_node)
-		pause_gpu(gpu);
+	before = asleep;
+	WRITE_ONCE(asleep, before | what);
+	/* Once only: a freeze that is left would be tried again, and wait in a driver that sleeps. */
+	if (!before)
+		list_for_each_entry(gpu, &threads, thread_node)
+			pause_gpu(gpu);
 	mutex_unlock(&threads_lock);
-	return before;
+	return before & what;
 }
 
 void ckm_sched_resume_all(u32 what)
