@@ -3,6 +3,7 @@
 #include <linux/limits.h>
 #include <linux/module.h>
 #include <linux/notifier.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/suspend.h>
 #include <linux/workqueue.h>
@@ -81,6 +82,7 @@ static struct notifier_block last = { .notifier_call = last_event, .priority = I
 
 static DEFINE_MUTEX(power_lock);		/* in_original */
 static struct task_struct *in_original;		/* READ_ONCE; power_lock */
+static bool was_called;				/* power_lock; power_state(), at some time */
 
 static u32 power_state(u32 state, u32 depth);
 
@@ -104,6 +106,7 @@ static u32 power_state(u32 state, u32 depth)
 	u32 status;
 
 	mutex_lock(&power_lock);
+	was_called = true;
 	if (state != POWER_RUNNING)
 		before = ckm_sched_pause_all(CKM_SLEEP_DRIVER);
 	WRITE_ONCE(in_original, current);
@@ -149,4 +152,7 @@ void ckm_sleep_exit(void)
 	unregister_pm_notifier(&last);
 	unregister_pm_notifier(&first);
 	cancel_delayed_work_sync(&undo);
+	/* A task that has put its reference in power_state() may still be there, but sleeps no more. */
+	if (was_called)
+		synchronize_rcu_tasks();
 }
