@@ -2,9 +2,9 @@
 """The prediction of `cgpu simulate` matches the containers' shares within 1 pp each (`make test-vm KIND=icount`).
 
 The machine: the real module on the simulated GPU, by what that GPU spent on each. The simulator: the module's core on
-its own engine, with the machine's control (what a call takes, and how much of it the processor is taken) and, for short
-queues, with the gap that one leaves between two kernels while the other is frozen. Nothing else is taken over. Of the
-machine one run of some seconds, of the simulator the mean of several.
+its own engine, with the machine's control (what a call takes, and how much of it the processor is taken), its source of
+the run state and, for short queues, with the gap that one leaves between two kernels while the other is frozen. Nothing
+else is taken over. Of the machine one run of some seconds, of the simulator the mean of several.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import pytest
 from sharebox import (
     FIXED,
+    GPU,
     KERNEL_US,
     MAX_INST,
     PREEMPTIVE,
@@ -58,6 +59,7 @@ class Seen:
     shares: list[float]
     call_us: int
     spin_us: int
+    run_state: str
 
 
 def percent(tenant: Tenant, begin: Looked, end: Looked) -> float:
@@ -73,7 +75,8 @@ def machine(*who: Tenant, round_slices: int = 0) -> Seen:
     end, calls, spun = look(), stat("control_calls") - calls, stat("thread_cpu_ns") - spun
     shares = [percent(tenant, begin, end) for tenant in who]
     # A call spins twice.
-    return Seen(shares, stat("control_p50_us"), round(spun / calls / 2 / 1000))
+    source = dict(line.split() for line in (GPU / "stat").read_text().splitlines())["run_state_source"]
+    return Seen(shares, stat("control_p50_us"), round(spun / calls / 2 / 1000), source)
 
 
 def simulator(policy: int, seen: Seen, *loads: dict[str, float]) -> list[float]:
@@ -85,7 +88,7 @@ def simulator(policy: int, seen: Seen, *loads: dict[str, float]) -> list[float]:
     containers = [Container(f"c{n}", **load) for n, load in enumerate(loads)]
     card = profile(os.environ["PROFILE"] or "t4")
     card = replace(card, control_us=seen.call_us, control_spin_us=seen.spin_us)
-    setup = Setup(card, policy, SLICE_US, MAX_INST, PRIO_RATIO, one_cpu=True)
+    setup = Setup(card, policy, SLICE_US, MAX_INST, PRIO_RATIO, run_state=seen.run_state, one_cpu=True)
     got = [0.0] * len(containers)
     for seed in SEEDS:
         gpu = Gpu(card, Personality(), containers, 6 * SECOND_NS, seed, one_cpu=True)
