@@ -49,7 +49,7 @@ struct cgpu_sched_entity {
 	u32 last_round_served;	/* fixed rounds: the last that it needs no turn in, from 1 */
 	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
 	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
-	u32 idle_need_us;	/* how long it must be without work until its time is lent */
+	u16 idle_need_us, idle_readings;	/* without work: how long until its time is lent; in a row */
 	u32 owed_ns[2];		/* [1]: beside; got too much, half of each grant is withheld for it */
 	u32 ceiling;		/* in parts of max_inst, 0: none; at least weight */
 	u64 woken_ns;		/* when it had work again after it slept, or budget after none */

@@ -2,17 +2,19 @@
 /*
  * Which slots have work, by what the run-state source read.
  *
- * A slot sleeps when it had no work in every reading of idle_need_us. Its time is lent, and it
- * stays thawed: what it launches next runs at once. A slot that sleeps and wakes within what a
- * hand-over costs would make two hand-overs for nothing, so each such nap doubles its
- * idle_need_us and each longer sleep halves it.
+ * A slot sleeps when it had no work in every reading of idle_need_us, and in three at least: a
+ * reading that is late can fall on the gap after the next kernel. Its time is lent, and it stays
+ * thawed: what it launches next runs at once. A slot that sleeps and wakes within what a hand-over
+ * costs would make two hand-overs for nothing, so each such nap doubles its idle_need_us and each
+ * longer sleep halves it.
  */
 #include "sched_run_state.h"
 
 #include "policy.h"
 #include "sched_account.h"
 
-#define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: three in a row */
+#define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: IDLE_READINGS */
+#define IDLE_READINGS	3u	/* without work, in a row */
 #define NEED_MAX_US	2000u	/* the driver's timeslice */
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
@@ -85,9 +87,14 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 			continue;
 		}
 		s->idle_need_us = clamp_need(s->idle_need_us);
-		if (!s->idle_since_ns)
+		if (!s->idle_since_ns) {
 			s->idle_since_ns = now_ns;
-		if (now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull) {
+			s->idle_readings = 0;
+		}
+		if (s->idle_readings < IDLE_READINGS)
+			s->idle_readings++;
+		if (s->idle_readings == IDLE_READINGS &&
+		    now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull) {
 			t->asleep_mask |= bit;
 			s->full_turns = 0;
 		}

@@ -107,7 +107,7 @@ def test_short_kernels_without_a_pause(a100: None, tenants: Make) -> None:
 
 
 SERVICES = [
-    pytest.param(BATCHES, 4, 20, id="short kernels"),
+    pytest.param(BATCHES, 8, 50, id="short kernels"),
     pytest.param(LLM, 5, 20, id="decoding"),
     pytest.param(BATCHES, 40, 250, id="short kernels, long", marks=pytest.mark.more),
     pytest.param(LONG_LLM, 30, 50, id="decoding, long", marks=pytest.mark.more),
