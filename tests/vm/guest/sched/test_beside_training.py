@@ -31,10 +31,12 @@ CTXSW_PCT_US = 85 / 1e4  # per cent of a second that a switch costs: tests/nvsim
 P99_OF_ALONE_PCT, LOW_OF_REST_PCT, IDLE_LOSS_PCT = 110, 90, 2
 
 ONE_AT_A_TIME = ("--depth", 1, "--poll-us", 20)
-#: Kernels of 100 us, the next one 20 us after each: without end, and 100 of them for each request.
+#: Kernels of 100 us, the next one 20 us after each: without end, and 100 of them for each request. Of a few dozen
+#: requests the p99 is the second longest, of which a slow call is more than a tenth: the short form has 200 of them.
 PAUSED = ("--pause-us", 20, "--depth", 128)
 QUICK = ("--kernel-us", 100, *PAUSED, "--poll-us", 1000)
-BATCHES = ("--request-us", "100x100", "--requests-per-s", 8, *PAUSED, "--poll-us", 200)
+BATCHES = ("--request-us", "200x100", "--requests-per-s", 5, *PAUSED, "--poll-us", 200)
+LONG_BATCHES = ("--request-us", "100x100", "--requests-per-s", 8, *PAUSED, "--poll-us", 200)
 #: Prefill and decoding, a fifth of the time; and that of the bench.
 LLM = ("--request-us", "5000,200x100", "--requests-per-s", 6, *ONE_AT_A_TIME)
 LONG_LLM = ("--request-us", "20000,200x400", "--requests-per-s", 2, *ONE_AT_A_TIME)
@@ -99,7 +101,7 @@ def beside_training(make: Make, seconds: float, *options: object) -> Felt:
 
 
 def test_short_kernels_without_a_pause(a100: None, tenants: Make) -> None:
-    """The gaps are too short to be lent, so the training has nothing (docs/develop/bench.md)."""
+    """The training has no claim to the gaps of 20 us, whether some are lent or none (docs/develop/bench.md)."""
     got = beside_training(tenants, 1.2, *QUICK)
     assert got.alone == pytest.approx(1e6 / 120, rel=0.01), "in a second"
     assert got.latencies > 0.98 * got.alone
@@ -107,9 +109,9 @@ def test_short_kernels_without_a_pause(a100: None, tenants: Make) -> None:
 
 
 SERVICES = [
-    pytest.param(BATCHES, 8, 50, id="short kernels"),
+    pytest.param(BATCHES, 7, 20, id="short kernels"),
     pytest.param(LLM, 5, 20, id="decoding"),
-    pytest.param(BATCHES, 40, 250, id="short kernels, long", marks=pytest.mark.more),
+    pytest.param(LONG_BATCHES, 40, 250, id="short kernels, long", marks=pytest.mark.more),
     pytest.param(LONG_LLM, 30, 50, id="decoding, long", marks=pytest.mark.more),
 ]
 
