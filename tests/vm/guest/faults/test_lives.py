@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from failbox import grown, settled
-from slicebox import MIB, Box, command, fb_used, until
+from slicebox import MIB, PROC, Box, command, fb_used, until
 
 pytestmark = pytest.mark.long
 
@@ -30,10 +30,20 @@ def unreclaimable() -> int:
     return int(rows["SUnreclaim"].split()[0]) << 10
 
 
+def full() -> str:
+    """What the GPU has left, for a container that does not fit."""
+    left = {name: (PROC / "0" / name).read_text().strip() for name in ("max_inst", "free_weight")}
+    lines = Box.listed()
+    return f"{left}, {len(lines)} containers, {sum('state=dying' in line for line in lines)} of them dying"
+
+
 def live(n: int) -> None:
     name = next(NAMES)
     if n % USED:
-        command(f"create {name} gpu=0 memsize={64 * MIB} weight=1")
+        try:
+            command(f"create {name} gpu=0 memsize={64 * MIB} weight=1")
+        except OSError as error:
+            raise OSError(error.errno, full()) from error
         command(f"destroy {name}")
         return
     with Box(name, 64) as box, box.client() as rm:
