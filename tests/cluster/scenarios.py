@@ -279,7 +279,7 @@ def _storm(stand: Stand, kill: tuple[str, ...] = ()) -> int:
         assert time.monotonic() < end, f"{left} pods not made, not running: {sorted(there)} {stand.events(min(there))}"
         if victims and time.monotonic() > next_kill and there:
             s.kill_and_revive(stand, victims.pop(0))
-            next_kill = time.monotonic() + stand.seconds / 20
+            next_kill = time.monotonic() + stand.seconds / 20 * (1 if stand.fake else 4)
         while left and len(there) < side_by_side:
             body = _body(random_)
             try:
@@ -316,12 +316,15 @@ def test_many_pods(stand: Stand) -> None:
 
 
 def test_many_pods_while_everything_dies(stand: Stand) -> None:
-    """cgpud, cgpu-kube's node and extender, the kubelet and containerd, in any order: each twice, and once more for
-    every twenty pods above forty."""
-    victims = ("cgpud", "node", "kubelet", "containerd", "extender") * max(2, pods_wanted(stand)[0] // 20)
+    """cgpud, cgpu-kube's node and extender, the kubelet and containerd, in any order: each once for every twenty pods.
+
+    Of the few pods in an emulated machine, each kill may end those that start, four at a time.
+    """
+    total, _ = pods_wanted(stand)
+    victims = ("cgpud", "node", "kubelet", "containerd", "extender") * max(1, total // 20)
     with s.Watch(stand) as watch:
         failed = _storm(stand, victims)
     watch.check()
-    assert failed <= pods_wanted(stand)[0] // 4, "most pods start all the same"
+    assert failed <= (total // 4 if stand.fake else total // 2), "most pods start all the same"
     stand.clear()
     stand.check(stand.run(pod(fresh("after"), container("main", gib=14))))
