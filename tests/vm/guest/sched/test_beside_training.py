@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from sharebox import GPU, PREEMPTIVE, SETTLE_S, TSGS, Tenant, look, put, shares
+from runstatebox import state
+from sharebox import PREEMPTIVE, SETTLE_S, TSGS, Tenant, look, put, shares
 from slicebox import Box, nvsim_as
 
 pytestmark = pytest.mark.icount
@@ -69,10 +70,6 @@ def serve(tenant: Tenant, seconds: float, *options: object) -> dict:
     return json.loads(text.splitlines()[-1])
 
 
-def run_state_source() -> str:
-    return dict(line.split() for line in (GPU / "stat").read_text().splitlines())["run_state_source"]
-
-
 def beside_training(make: Make, seconds: float, *options: object) -> Felt:
     put("policy", PREEMPTIVE)
     put("prio_ratio", 95)
@@ -83,7 +80,7 @@ def beside_training(make: Make, seconds: float, *options: object) -> Felt:
     begin = look()
     beside = serve(service, seconds, *options)
     end = look()
-    assert run_state_source() == "chram"
+    assert state()[0] == "chram"
     (process,) = beside["process"]
     rest_ns = 1e9 * (end[0] - begin[0]) - end[1][process["pid"]][0]
     got = Felt(
@@ -142,7 +139,7 @@ def test_idle_openers_cost_the_busy_one_nothing(a100: None, tenants: Make) -> No
     before, began = switches(), time.monotonic()
     got = shares(*small, training, seconds=3, settle=0)
     switching = CTXSW_PCT_US * (switches() - before) / (time.monotonic() - began)
-    assert run_state_source() == "chram"
+    assert state()[0] == "chram"
     idle = 100 - sum(got) - switching
     print(f"idle {idle:.2f} %, switching {switching:.2f} %")
     assert min(got[:3]) > 1 and sum(got[:3]) < 15, "they do what they ask for"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from sharebox import NATIVE, PREEMPTIVE, WEIGHTED, near, put, shares, stat
-from slicebox import Box, until
+from slicebox import Box, nvclient, until
 
 PM_TEST, STATE = Path("/sys/power/pm_test"), Path("/sys/power/state")
 DELAY = Path("/sys/module/suspend/parameters/pm_test_delay")
@@ -47,6 +47,16 @@ def suspend() -> Iterator[None]:
     DELAY.write_text(before)
 
 
+def expect_frozen_again(box: Box, channel: nvclient.Channel) -> None:
+    """Work that comes after the sleep waits, and is done when the container has weight."""
+    until(lambda: not box.stat("running"), 10)
+    channel.submit(KERNEL_NS, count=WORKS)
+    time.sleep(1)
+    assert channel.reap() == WORKS, "frozen again"
+    (box.proc / "weight").write_text("1")
+    channel.wait()
+
+
 def calls_per_s(during: Callable[[], object]) -> float:
     calls, begin = stat("control_calls"), time.monotonic()
     during()
@@ -67,12 +77,7 @@ def test_a_frozen_container_is_thawed_for_the_sleep(suspend, policy):
             assert channel.reap() == 0, "frozen"
             suspend()
             assert channel.reap() == WORKS, "they ran while every process was frozen"
-            until(lambda: not box.stat("running"), 10)
-            channel.submit(KERNEL_NS, count=WORKS)
-            time.sleep(1)
-            assert channel.reap() == WORKS, "frozen again"
-            (box.proc / "weight").write_text("1")
-            channel.wait()
+            expect_frozen_again(box, channel)
         finally:
             put("policy", NATIVE)
 
@@ -142,12 +147,7 @@ def test_containers_are_thawed_before_the_drivers_own_suspend(word):
             assert asleep_calls() == before
             SUSPEND.write_text("resume")
             with Box("c" * 64):
-                until(lambda: not box.stat("running"), 10)
-            channel.submit(KERNEL_NS, count=WORKS)
-            time.sleep(1)
-            assert channel.reap() == WORKS, "frozen again"
-            (box.proc / "weight").write_text("1")
-            channel.wait()
+                expect_frozen_again(box, channel)
         finally:
             SUSPEND.write_text("resume")
             put("policy", NATIVE)

@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass, replace
 
 import pytest
+from runstatebox import state
 from sharebox import (
     FIXED,
-    GPU,
     KERNEL_US,
     MAX_INST,
     PREEMPTIVE,
@@ -75,8 +75,7 @@ def machine(*who: Tenant, round_slices: int = 0) -> Seen:
     end, calls, spun = look(), stat("control_calls") - calls, stat("thread_cpu_ns") - spun
     shares = [percent(tenant, begin, end) for tenant in who]
     # A call spins twice.
-    source = dict(line.split() for line in (GPU / "stat").read_text().splitlines())["run_state_source"]
-    return Seen(shares, stat("control_p50_us"), round(spun / calls / 2 / 1000), source)
+    return Seen(shares, stat("control_p50_us"), round(spun / calls / 2 / 1000), state()[0])
 
 
 def simulator(policy: int, seen: Seen, *loads: dict[str, float]) -> list[float]:
