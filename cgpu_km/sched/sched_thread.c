@@ -34,7 +34,7 @@
  */
 static DEFINE_MUTEX(threads_lock);
 static LIST_HEAD(threads);	/* threads_lock; ckm_gpu.thread_node */
-static u32 asleep;	/* threads_lock, READ_ONCE; CKM_SLEEP_*; not 0: all GPUs are paused, and those attached meanwhile */
+static u32 asleep;	/* threads_lock, READ_ONCE; CKM_SLEEP_*; not 0: every GPU is paused */
 
 /* Latency from which the slice is derived. A hand-over is two calls, or three with a
  * runlist restart. With three the slice is half as long again, so that calls take the same
@@ -338,7 +338,7 @@ bool ckm_sched_pause_all(u32 what)
 	mutex_lock(&threads_lock);
 	before = asleep;
 	WRITE_ONCE(asleep, before | what);
-	/* Once only: a freeze that is left would be tried again, and wait in a driver that sleeps. */
+	/* Once only: a thaw that failed would be repeated, and wait in a driver that sleeps. */
 	if (!before)
 		list_for_each_entry(gpu, &threads, thread_node)
 			pause_gpu(gpu);

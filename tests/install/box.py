@@ -50,7 +50,7 @@ depmod "$release" 2>/dev/null
 """
 
 #: Databases and caches of the package manager and other tools: not ours, and they change with every package. DKMS's
-#: signing key belongs to the machine. DKMS asks rpm, where it is installed, and rpm then makes a database for root.
+#: signing key belongs to the machine. DKMS runs rpm where there is one, and rpm makes a database for root.
 NOT_OURS = (
     "var/lib/dpkg",
     "var/log",

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.systemd
 VERSION = (REPO / "VERSION").read_text().strip()
 OVERLAY = Path("/run/overlay")  # files written on the root since the machine was started
 
-#: The books of dpkg, systemd and rpm, which dkms asks where it is installed; and the engines' files: those that setup
+#: The databases of dpkg, systemd and rpm (dkms runs rpm where there is one); and the engines' files: those that setup
 #: wrote are compared by test_setup_is_undone.
 BOOKS = ("/var/lib/dpkg/", "/var/lib/systemd/", "/var/cache/debconf/", "/etc/machine-id/", "/root/.rpmdb/")
 OTHERS = (*BOOKS, "/etc/docker/", "/etc/containerd/", "/etc/cni/")
