@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 
 import grpc
+from docker_box import until
 
 Field = tuple[int, "int | str | bytes"]
 Done = subprocess.CompletedProcess[str]
@@ -62,11 +63,16 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 class Cri:
-    """One pod at a time is enough here. Under the systemd cgroup driver a pod is in a slice, which a kubelet names."""
+    """One pod at a time is enough here. Under the systemd cgroup driver a pod is in a slice, which a kubelet names.
+
+    containerd listens before its CRI plugin has found the pods of the last life, and until then every call fails:
+    hence the wait for the first call that succeeds.
+    """
 
     def __init__(self, address: str, slice_name: str = "") -> None:
         self._channel = grpc.insecure_channel(f"unix://{address}")
         self._slice = slice_name
+        until(self.serves, f"the CRI plugin of {address} serves")
 
     def _call(self, method: str, *request: Field) -> dict[int, int | bytes]:
         ask = self._channel.unary_unary(SERVICE + method, bytes, bytes)
@@ -78,8 +84,7 @@ class Cri:
         namespaces = message((1, HOST_NETWORK))
         return message((1, metadata), (8, message((1, self._slice), (2, message((1, namespaces))))))
 
-    def answers(self) -> bool:
-        """containerd serves before its CRI plugin has found the pods of its last life; until then every call fails."""
+    def serves(self) -> bool:
         try:
             self._call("ListPodSandbox")
         except grpc.RpcError:

@@ -28,9 +28,7 @@ def engine() -> Iterator[e.Containerd]:
 
 @pytest.fixture(scope="module")
 def cri(engine: e.Containerd) -> Cri:
-    found = Cri(str(e.ADDRESS))
-    d.until(found.answers, "CRI answers")
-    return found
+    return Cri(str(e.ADDRESS))
 
 
 @pytest.fixture
@@ -93,7 +91,7 @@ def test_an_engine_that_dies_takes_no_slice_along(engine: e.Containerd, cri: Cri
     engine.kill()
     assert set(e.directories()) == {sliced}
     engine.start()
-    d.until(cri.answers, "CRI has found its pods again")
+    d.until(cri.serves, "CRI has found its pods again")
     assert e.Running(cri, sliced).total_bytes() == d.total_mib() * 6 // 15 * d.MIB
     cri.stop(sliced)
     d.until(lambda: not e.directories(), "the slice is gone")
