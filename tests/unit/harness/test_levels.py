@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).resolve().parents[3] / "scripts/test-levels"
 
 JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="1" skipped="0">
 <testcase classname="tests.test_a" name="test_good"/>
-<testcase classname="tests.test_a" name="test_bad"><failure message="assert 0"/></testcase>
+<testcase classname="tests.test_a" name="test_bad"><failure message="assert 0&#10; + where 0 = f()"/></testcase>
 <testcase classname="tests.test_b" name="test_worse"><error message="no setup"/></testcase>
 </testsuite></testsuites>"""
 
@@ -44,12 +44,12 @@ def play(levels, monkeypatch, level, status, said, report):
     return levels.run(level)
 
 
-def test_failed_tests_are_named(levels, monkeypatch):
+def test_failed_tests_are_named_with_the_first_line_of_their_message(levels, monkeypatch):
     out = play(levels, monkeypatch, levels.boot("6.1", "plain"), 1, "vm-6.1-plain: pytest ended with status 1\n", JUNIT)
     assert (out.passed, out.failed) == (1, 2)
     assert out.failures == [
-        "tests.test_a::test_bad",
-        "tests.test_b::test_worse",
+        "tests.test_a::test_bad: assert 0",
+        "tests.test_b::test_worse: no setup",
         "vm-6.1-plain: pytest ended with status 1",
     ]
 
