@@ -69,7 +69,9 @@ class Tenant:
 def crowd() -> Iterator[Callable[..., Tenant]]:
     """Makes tenants; afterwards all of them are gone and the GPU is as it was."""
     made: list[Tenant] = []
-    for node, value in (("max_inst", MAX_INST), ("slice_us", SLICE_US), ("prio_ratio", 80)):
+    wanted = {"max_inst": MAX_INST, "slice_us": SLICE_US, "prio_ratio": 80}
+    before = {node: int((GPU / node).read_text()) for node in wanted}
+    for node, value in wanted.items():
         put(node, value)
 
     def make(**more: object) -> Tenant:
@@ -84,6 +86,8 @@ def crowd() -> Iterator[Callable[..., Tenant]]:
             tenant.stop()
         for tenant in made:
             tenant.box.destroy()
+        for node, value in before.items():
+            put(node, value)
 
 
 def put(node: str, value: int) -> None:
