@@ -26,6 +26,7 @@ class Message(msgspec.Struct, frozen=True):
     verb: str = ""
     cookie: str = "0"
     runtime: str = ""
+    capability: str = ""  # of exec: one of oci.UNDOING_CAPABILITIES that the process would have
     since: float = 0.0  # of events: seconds since 1970
     grant: Any = None  # of grant and revoke, see grants.py
     subject: Any = None  # of decide, which cgpud asks cgpu-kube

@@ -142,6 +142,9 @@ class Daemon:
                 case "release":
                     await self.handle_trigger((message.id, wire.cookie_of(message)), Trigger.POSTSTOP)
                     return {"ok": True}
+                case "exec":
+                    self.check_exec(message)
+                    return {"ok": True}
                 case "grant":
                     grant = self._grants.add(message.grant)
                     self._log.info("granted", to=str(grant.subject), variables=grant.variables)
@@ -219,6 +222,11 @@ class Daemon:
         granted.log_start(container_id, plan, container)
         reply = {"ok": True, "action": "edited", "dir": container.dir}
         return granted.with_warnings(reply, container_id, variables, *plan.warnings)
+
+    def check_exec(self, message: wire.Message) -> None:
+        """Refuse a process in a running container whose capability would undo the container's slice."""
+        if any(record.id == message.id for record in self.records.values()):
+            oci.check_exec(message.capability, self.config.allow_privileged)
 
     async def _give_whole(self, request: Request, grant: Grant, spec: oci.Spec) -> dict[str, Any]:
         async with self._admission:

@@ -238,6 +238,16 @@ def check_isolation(
         )
 
 
+def check_exec(capability: str, allow_privileged: bool) -> None:
+    """Raise Refused for a process that an administrator starts in a container with a slice, with a capability by which
+    that process, or another one of the container that takes control of it, could evade the slice."""
+    if not allow_privileged:
+        raise Refused(
+            f"the container has a slice, which a process with {shorten(capability)} could undo; start the process "
+            f"without it (exec without --privileged), or set allow_privileged = true in cgpu.toml"
+        )
+
+
 def _check_mps(spec: Spec, there: Collection[str]) -> None:
     for entry in process_env(spec):
         name, _, value = entry.partition("=") if isinstance(entry, str) else ("", "", "")

@@ -11,6 +11,7 @@
 #include "admission.h"
 #include "cmdline.h"
 #include "daemon_client.h"
+#include "exec_check.h"
 #include "json_scan.h"
 #include "next_runtime.h"
 #include "nodes.h"
@@ -79,6 +80,8 @@ int run_as_runtime(int argc, char **argv)
 
 	parse_command(argc, argv, &c);
 	report_to(c.log_path, c.log_json);
+	if (c.is_exec)
+		return exec_is_allowed(&c) ? exec_next(argv) : 1;
 	if (!c.verb || !realpath(c.bundle ? c.bundle : ".", bundle))
 		return exec_next(argv);
 	len = strlen(bundle);

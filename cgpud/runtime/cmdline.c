@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmdline.h"
@@ -11,16 +12,31 @@ static bool in_list(const char *word, size_t n, const char *const *list)
 	return false;
 }
 
-/* Options of runc and crun whose value is the next argument, if it is not behind a '='. */
-static const char *const options_with_value[] = {
+/*
+ * Options of runc and crun. crun takes short ones in one word, with a value right
+ * behind its letter.
+ */
+struct grammar {
+	const char *const *with_value;	/* the value is the next argument, if not behind a '=' */
+	const char *flags;		/* letters without a value, of which a word may have several */
+	const char *letters;		/* letters with a value */
+};
+
+static const char *const start_options[] = {
 	"root", "log", "log-format", "log-level", "criu", "rootless", "cgroup-manager",
 	"bundle", "b", "console-socket", "pidfd-socket", "pid-file", "preserve-fds", "config", "f",
 	"image-path", "work-path", "parent-path", "manage-cgroups-mode", "empty-ns",
 	"lsm-profile", "lsm-mount-context", "status-fd", "tcp-skip-in-flight", NULL,
 };
+static const char *const exec_options[] = {
+	"console-socket", "cwd", "env", "e", "user", "u", "additional-gids", "g", "process", "p",
+	"pid-file", "process-label", "apparmor", "cap", "c", "preserve-fds", "cgroup", NULL,
+};
+static const struct grammar start_grammar = { start_options, "d", "bf" };
+static const struct grammar exec_grammar = { exec_options, "dt", "ceugp" };
 static const char *const admitted_verbs[] = { "create", "run", "restore", NULL };
 static const char *const other_verbs[] = {
-	"checkpoint", "delete", "events", "exec", "features", "help", "h", "init", "kill", "list",
+	"checkpoint", "delete", "events", "features", "help", "h", "init", "kill", "list",
 	"mounts", "pause", "ps", "resume", "spec", "start", "state", "update", "version", NULL,
 };
 
@@ -33,7 +49,8 @@ static bool is_option(const char *name, size_t n, const char *wanted)
  * The option at argv[*i]: its name of *n bytes and, as the result, its value or NULL.
  * Skips the value if that is a word of its own.
  */
-static const char *next_option(int argc, char **argv, int *i, const char **name, size_t *n)
+static const char *next_option(const struct grammar *g, int argc, char **argv, int *i,
+			       const char **name, size_t *n)
 {
 	const char *a = argv[*i] + 1;
 	bool is_long = *a == '-';
@@ -41,10 +58,9 @@ static const char *next_option(int argc, char **argv, int *i, const char **name,
 	a += is_long;
 	*name = a;
 	*n = strcspn(a, "=");
-	if (!is_long && !in_list(a, *n, options_with_value)) {
-		/* crun takes short options in one word, and a value behind the letter. */
-		a += strspn(a, "d");
-		if (*a == 'b' || *a == 'f') {
+	if (!is_long && !in_list(a, *n, g->with_value)) {
+		a += strspn(a, g->flags);
+		if (*a && strchr(g->letters, *a)) {
 			*name = a;
 			*n = 1;
 			if (a[1])
@@ -53,13 +69,23 @@ static const char *next_option(int argc, char **argv, int *i, const char **name,
 	}
 	if ((*name)[*n] == '=')
 		return *name + *n + 1;
-	if (in_list(*name, *n, options_with_value) && *i + 1 < argc)
+	if (in_list(*name, *n, g->with_value) && *i + 1 < argc)
 		return argv[++*i];
 	return NULL;
 }
 
+static void add_capability(struct command *c, const char *name, int argc)
+{
+	if (!c->capabilities)
+		c->capabilities = calloc(argc, sizeof(*c->capabilities));
+	if (!c->capabilities)
+		abort();
+	c->capabilities[c->capability_count++] = name;
+}
+
 void parse_command(int argc, char **argv, struct command *c)
 {
+	const struct grammar *grammar = &start_grammar;
 	const char *verb = NULL;
 
 	for (int i = 1; i < argc; i++) {
@@ -67,12 +93,19 @@ void parse_command(int argc, char **argv, struct command *c)
 		size_t n;
 
 		if (*a != '-' || !a[1]) {
+			if (c->is_exec) {
+				c->id = a;
+				return;		/* the command to execute is behind it */
+			}
 			if (!verb) {
 				verb = a;
 				if (in_list(a, strlen(a), other_verbs))
 					return;
 				if (in_list(a, strlen(a), admitted_verbs))
 					c->verb = a;
+				c->is_exec = !strcmp(a, "exec");
+				if (c->is_exec)
+					grammar = &exec_grammar;
 			} else if (!c->verb && in_list(a, strlen(a), admitted_verbs)) {
 				c->verb = a;	/* the first was an unknown option's value */
 			} else {
@@ -81,10 +114,14 @@ void parse_command(int argc, char **argv, struct command *c)
 			}
 			continue;
 		}
-		value = next_option(argc, argv, &i, &name, &n);
+		value = next_option(grammar, argc, argv, &i, &name, &n);
 		if (!value)
 			continue;
-		if (is_option(name, n, "bundle") || is_option(name, n, "b"))
+		if (c->is_exec && (is_option(name, n, "process") || is_option(name, n, "p")))
+			c->process = value;
+		else if (c->is_exec && (is_option(name, n, "cap") || is_option(name, n, "c")))
+			add_capability(c, value, argc);
+		else if (is_option(name, n, "bundle") || is_option(name, n, "b"))
 			c->bundle = value;
 		else if (is_option(name, n, "config") || is_option(name, n, "f"))
 			c->config = value;

@@ -12,9 +12,16 @@ struct command {
 	int ids;			/* number of ids found; only the last one is in id */
 	const char *log_path;		/* --log */
 	bool log_json;			/* --log-format json */
+	bool is_exec;			/* exec, with id and the next three */
+	const char *process;		/* --process: the file that describes the process */
+	const char **capabilities;	/* of every --cap */
+	int capability_count;
 };
 
-/* Everything that admission needs; other commands are left half parsed. */
+/*
+ * Everything that admission and the check of an exec need; other commands are left
+ * half parsed. @c is zeroed; its strings are those of @argv.
+ */
 void parse_command(int argc, char **argv, struct command *c);
 
 #endif

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "json_scan.h"
 #include "text.h"
@@ -127,4 +128,22 @@ int json_top_value(const char *text, size_t len, const char *key, char *out, siz
 	}
 	free(s.str.p);
 	return kind;
+}
+
+const char *json_capability(const char *text, size_t len, const char *const *names)
+{
+	struct scan s = { .p = text, .end = text + len };
+	const char *found = NULL;
+	bool inside = false;
+	int t, prev = 0;
+
+	while (!found && (t = scan_next(&s))) {
+		if (t == '"' && s.depth == 1 && (prev == '{' || prev == ','))
+			inside = !strcasecmp(s.str.p, "capabilities");
+		else if (t == '"' && inside)
+			found = name_in(names, s.str.p);
+		prev = t;
+	}
+	free(s.str.p);
+	return found;
 }

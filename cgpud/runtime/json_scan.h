@@ -22,4 +22,11 @@ bool json_mentions_cgpu(const char *text, size_t len);
  */
 int json_top_value(const char *text, size_t len, const char *key, char *out, size_t size);
 
+/*
+ * The first of @names, a list that ends with NULL, that is a string within the value of
+ * the key "capabilities" of the outermost object: an OCI process's. NULL: none is.
+ * Upper and lower case are the same, for keys as they are for Go's decoder.
+ */
+const char *json_capability(const char *text, size_t len, const char *const *names);
+
 #endif

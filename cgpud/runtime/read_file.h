@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#define FILE_MAX	(16u << 20)	/* largest config.json read */
+#define FILE_MAX	(16u << 20)	/* largest config.json or process file read */
 
 /*
  * Read all of a file; the result is NUL-terminated. NULL if a read fails or the

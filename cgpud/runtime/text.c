@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "text.h"
 
@@ -48,4 +49,11 @@ void buf_put_member(struct buf *b, const char *key, const char *value)
 	buf_put_json(b, key);
 	buf_puts(b, ":");
 	buf_put_json(b, value);
+}
+
+const char *name_in(const char *const *names, const char *s)
+{
+	while (*names && strcasecmp(*names, s))
+		names++;
+	return *names;
 }

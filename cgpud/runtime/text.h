@@ -24,6 +24,9 @@ void buf_put_json(struct buf *b, const char *s);
  */
 void buf_put_member(struct buf *b, const char *key, const char *value);
 
+/* The entry of @names, a list that ends with NULL, that equals @s but for upper and lower case; or NULL. */
+const char *name_in(const char *const *names, const char *s);
+
 static inline bool starts_with(const char *s, const char *with)
 {
 	return !strncmp(s, with, strlen(with));

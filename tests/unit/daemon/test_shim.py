@@ -109,7 +109,7 @@ class Place:
 
 @pytest.fixture
 def place(shim: Path) -> Place:
-    for name in ("bundle", "runtime.conf", "argv", "log.json", "nodes"):
+    for name in ("bundle", "runtime.conf", "argv", "log.json", "nodes", "state"):
         target = shim / name
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     return Place(shim)

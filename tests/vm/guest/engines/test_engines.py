@@ -138,6 +138,23 @@ def test_without_variables_nothing_is_ours(engine: Engine) -> None:
         assert not e.directories()
 
 
+@pytest.mark.parametrize("engine", ["runc", "crun", "podman-crun"], indirect=True)
+def test_a_process_with_every_capability(engine: Engine) -> None:
+    """An exec that could undo the slice is refused; in a container without one cgpud has no say."""
+    words = (
+        [*engine.words, "exec", "--privileged"]
+        if isinstance(engine, Podman)
+        else [engine.runtime, "exec", "--cap", "CAP_SYS_ADMIN"]
+    )
+    with started(engine, variables(6)) as one:
+        done = d.call(*words, one.id, "/bin/true")
+        assert done.returncode != 0
+        assert "the container has a slice, which a process with CAP_SYS_ADMIN could undo" in done.stderr
+        assert one.sh("true").returncode == 0
+    with started(engine, {}) as one:
+        assert d.call(*words, one.id, "/bin/true").returncode == 0
+
+
 def is_alive(pid: int) -> bool:
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # a zombie has none
