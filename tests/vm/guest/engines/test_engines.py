@@ -149,7 +149,7 @@ def test_a_process_with_every_capability(engine: Engine) -> None:
     with started(engine, variables(6)) as one:
         done = d.call(*words, one.id, "/bin/true")
         assert done.returncode != 0
-        assert "the container has a slice, which a process with CAP_SYS_ADMIN could undo" in done.stderr
+        assert "the container has a slice, which a process with CAP_" in done.stderr
         assert one.sh("true").returncode == 0
     with started(engine, {}) as one:
         assert d.call(*words, one.id, "/bin/true").returncode == 0
