@@ -95,6 +95,7 @@ void parse_command(int argc, char **argv, struct command *c)
 		if (*a != '-' || !a[1]) {
 			if (c->is_exec) {
 				c->id = a;
+				c->ids = 1;
 				return;		/* the command to execute is behind it */
 			}
 			if (!verb) {

@@ -31,9 +31,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	parse_command(argc, argv, &c);
 	HOLDS(is_within(c.verb, argc, argv) && is_within(c.bundle, argc, argv));
 	HOLDS(is_within(c.id, argc, argv) && is_within(c.config, argc, argv));
-	HOLDS(is_within(c.log_path, argc, argv));
+	HOLDS(is_within(c.log_path, argc, argv) && is_within(c.process, argc, argv));
+	HOLDS(c.capability_count >= 0 && c.capability_count < argc);
+	for (int i = 0; i < c.capability_count; i++)
+		HOLDS(c.capabilities[i] && is_within(c.capabilities[i], argc, argv));
+	HOLDS(c.is_exec ? !c.verb && c.ids <= 1 : !c.process && !c.capability_count);
 	HOLDS(!c.verb || !strcmp(c.verb, "create") || !strcmp(c.verb, "run") || !strcmp(c.verb, "restore"));
 	HOLDS(c.ids >= 0 && c.ids < argc && (c.ids > 0) == (c.id != NULL));
+	free(c.capabilities);
 	while (argc > 1)
 		free(argv[--argc]);
 	return 0;

@@ -20,6 +20,20 @@ static int value_of(const uint8_t *data, size_t size, const char *key, char *out
 	return kind;
 }
 
+/* In a copy without a byte behind it, and behind a blank. */
+static void look_for_capabilities(const uint8_t *data, size_t size, const char *spaced)
+{
+	static const char *const names[] = { "CAP_SYS_ADMIN", "CAP_BPF", NULL };
+	char *text = malloc(size ? size : 1);
+	const char *found;
+
+	memcpy(text, data, size);
+	found = json_capability(text, size, names);
+	free(text);
+	HOLDS(!found || found == names[0] || found == names[1]);
+	HOLDS(found == json_capability(spaced, size + 1, names));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const char *const keys[] = { "ok", "dir", "warning", "error", "pid" };
@@ -43,6 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	found = json_mentions_cgpu(spaced + 1, size);
 	HOLDS(found == json_mentions_cgpu(spaced, size + 1));
 	HOLDS(!found || json_mentions_cgpu(spaced, size + 3));
+	look_for_capabilities(data, size, spaced);
 	free(spaced);
 	return 0;
 }

@@ -20,6 +20,8 @@ static size_t write_command(const struct cgpu_inst_cmd *cmd, char *text, size_t 
 					(unsigned long long)cmd->memsize[i]);
 		for (i = 0; i < cmd->gpus; i++)
 			len += snprintf(text + len, room - len, "%s%u", i ? "," : " weight=", cmd->weight[i]);
+		for (i = 0; i < cmd->gpus; i++)
+			len += snprintf(text + len, room - len, "%s%u", i ? "," : " ceiling=", cmd->ceiling[i]);
 		len += snprintf(text + len, room - len, " highprio=%u", cmd->highprio);
 	}
 	if (cmd->cookie)

@@ -46,17 +46,23 @@ TARGETS = (
     Target(
         "json",
         (RUNTIME / "json_scan.c", RUNTIME / "text.c"),
-        ('"ALIYUN_COM_GPU_', '"CGPU_DISABLE=', '"ok":true', '"error":"', '"dir":', "\\\\u0041", "{", "}", "[", "]"),
+        (
+            *('"ALIYUN_COM_GPU_', '"CGPU_DISABLE=', '"ok":true', '"error":"', '"dir":', "\\\\u0041"),
+            *('"capabilities":', '"CAP_SYS_ADMIN"', '"CAP_BPF"', "{", "}", "[", "]"),
+        ),
     ),
     Target(
         "cmdline",
         (RUNTIME / "cmdline.c",),
-        ("create", "run", "restore", "--bundle=", "-b", "-f", "--config", "--log-format", "json", "\\x00", "-dbf"),
+        (
+            *("create", "run", "restore", "--bundle=", "-b", "-f", "--config", "--log-format", "json", "\\x00", "-dbf"),
+            *("exec", "-p", "--process=", "--cap", "-c", "-dt"),
+        ),
     ),
     Target(
         "parse",
         (CORE / "text_parse.c", CORE / "text_sha256.c", CORE / "mem_ledger.c"),
-        ("create ", "destroy ", " gpu=", " memsize=", " weight=", " highprio=1", " cookie=0x", "1048576", ",", "0"),
+        ("create ", "destroy ", " gpu=", " memsize=", " weight=", " ceiling=", " highprio=1", " cookie=0x", "1048576", ",", "0"),
     ),
 )
 

@@ -32,6 +32,7 @@ def test_every_input_holds(target: Target, tmp_path: Path) -> None:
         ("json", RUNTIME / "json_scan.c", "if (end - p < 4)", "if (0)"),
         ("json", RUNTIME / "json_scan.c", "&& s.str.len < size)", ")"),
         ("cmdline", RUNTIME / "cmdline.c", "c->ids++;", ";"),
+        ("cmdline", RUNTIME / "cmdline.c", "c->ids = 1;", ";"),
     ],
 )
 def test_a_missing_check_is_noticed(name: str, source: Path, check: str, instead: str, tmp_path: Path) -> None:

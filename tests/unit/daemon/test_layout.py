@@ -79,7 +79,8 @@ RUNTIME_LAYERS = (
     "text",
     "report json_scan read_file runtime_conf",
     "nodes cmdline next_runtime daemon_client",
-    "admission hooks nvidia_cli",
+    "exec_check hooks nvidia_cli",
+    "admission",
     "main",
 )
 
