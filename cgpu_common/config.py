@@ -41,7 +41,7 @@ RUNTIME_CONF = Path("/etc/cgpu/runtime.conf")
 FILE_MAX = 1 << 20
 RUNTIME_CONF_MAX = 64 << 10  # the bound of cgpu-runtime
 MIB_MAX = 1 << 30  # a petabyte: only a bound
-NVML_WAIT_MAX_S = 45  # cgpu-runtime waits 60 s for an answer
+WAIT_MAX_S = 45  # cgpu-runtime waits 60 s for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class _Key:
 
 
 _Count = Annotated[int, Meta(ge=1, le=86400)]
+_Wait = Annotated[int, Meta(ge=1, le=WAIT_MAX_S)]
 _Path = Annotated[str, Meta(pattern=r"^(/.*)?\Z")]
 
 NODE_KEYS = {
@@ -62,9 +63,8 @@ NODE_KEYS = {
     "runtime_path": _Key(_Path, 'an absolute path, or ""'),
     "lease_s": _Key(_Count, "a whole number of seconds from 1 to 86400"),
     "reconcile_s": _Key(_Count, "a whole number of seconds from 1 to 86400"),
-    "nvml_wait_s": _Key(
-        Annotated[int, Meta(ge=1, le=NVML_WAIT_MAX_S)], f"a whole number of seconds from 1 to {NVML_WAIT_MAX_S}"
-    ),
+    "nvml_wait_s": _Key(_Wait, f"a whole number of seconds from 1 to {WAIT_MAX_S}"),
+    "kube_wait_s": _Key(_Wait, f"a whole number of seconds from 1 to {WAIT_MAX_S}"),
     "log_level": _Key(Literal["debug", "info", "warning", "error"], "debug, info, warning or error"),
     "metrics": _Key(str, 'unix:/path, an IP address and a port, or ""', address.parse),
 }
@@ -126,6 +126,7 @@ class Config:
     lease_s: int = 120  # a prepared container must be bound within this time
     reconcile_s: int = 60
     nvml_wait_s: int = 20  # the most that a start waits for NVML
+    kube_wait_s: int = 30  # the most that a start waits for a cgpu-kube that does not listen
     log_level: str = "info"
     metrics: str = ""  # address of /metrics: unix:/path, or an IP address and a port; empty = off
     files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it

@@ -61,14 +61,19 @@ def applied(grant: Grant | None, spec: oci.Spec) -> oci.Spec:
 class Decider(Protocol):
     """cgpu-kube. kube.py implements it."""
 
-    async def decide(self, subject: dict[str, str]) -> dict[str, Any]: ...
+    async def decide(self, subject: dict[str, str], wait_s: float) -> dict[str, Any]: ...
 
 
 async def find(
-    grants: Grants, decider: Decider, container_id: str, spec: Mapping[str, Any], variables: Mapping[str, str]
+    grants: Grants,
+    decider: Decider,
+    container_id: str,
+    spec: Mapping[str, Any],
+    variables: Mapping[str, str],
+    wait_s: float,
 ) -> Grant | None:
     """The grant of the container; None: its own variables count. Raises Refused: without a grant a container with
-    PROMISE does not start, whatever its other variables say."""
+    PROMISE does not start, whatever its other variables say. `wait_s`: for a cgpu-kube that restarts."""
     found = grants.find(container_id, spec)
     if found is not None or env.PROMISE not in variables:
         return found
@@ -77,6 +82,6 @@ async def find(
         raise Refused(
             f"{env.PROMISE} promises a slice that an orchestrator gives, and config.json names no pod to give it to"
         )
-    grant = grants.add(await decider.decide(msgspec.to_builtins(pod)))
+    grant = grants.add(await decider.decide(msgspec.to_builtins(pod), wait_s))
     log.get().info("granted", to=str(grant.subject), variables=grant.variables)
     return grant

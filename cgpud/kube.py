@@ -17,7 +17,6 @@ from cgpu_common.errors import Refused
 from cgpu_common.python import timeout
 
 SOCKET = Path("/run/cgpu/kube.sock")
-CONNECT_WAIT_S = 5.0  # a restart of cgpu-kube
 ANSWER_WAIT_S = 25.0  # it may ask the API server; cgpu-runtime waits 60 s for all
 RETRY_S = 0.2
 REPLY_MAX = 1 << 20
@@ -26,13 +25,16 @@ REPLY_MAX = 1 << 20
 class KubeClient:
     """Asks cgpu-kube. Every failure is Refused: without an answer the container does not start."""
 
-    def __init__(self, path: Path = SOCKET, connect_wait_s: float = CONNECT_WAIT_S) -> None:
+    def __init__(self, path: Path = SOCKET) -> None:
         self._path = path
-        self._connect_wait_s = connect_wait_s
 
-    async def decide(self, subject: dict[str, str]) -> dict[str, Any]:
-        """The grant for a container of a pod. Raises Refused."""
-        reply = await self._ask({"op": "decide", "subject": subject})
+    async def decide(self, subject: dict[str, str], wait_s: float) -> dict[str, Any]:
+        """The grant for a container of a pod. Raises Refused.
+
+        While no cgpu-kube listens, or if it ends before its answer, the request is repeated for `wait_s`: a DaemonSet's
+        pod is replaced by an update, and a pod whose restartPolicy is Never would have failed for good.
+        """
+        reply = await self._ask({"op": "decide", "subject": subject}, wait_s)
         if reply.get("ok") is not True:
             raise Refused(str(reply.get("error") or "cgpu-kube refused the container and gave no reason"))
         grant = reply.get("grant")
@@ -40,19 +42,18 @@ class KubeClient:
             raise Refused("cgpu-kube answered with a grant for another container")
         return grant
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any], wait_s: float) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
         try:
-            sock = await self._connect()
-            try:
-                async with timeout(ANSWER_WAIT_S):
-                    loop = asyncio.get_running_loop()
-                    await loop.sock_sendall(sock, wire.encode(request))
-                    (size,) = wire.HEAD.unpack(await _receive(sock, wire.HEAD.size))
-                    if size > REPLY_MAX:
-                        raise ValueError(f"an answer of {size} bytes")
-                    reply = json.loads(await _receive(sock, size))
-            finally:
-                sock.close()
+            while True:
+                try:
+                    reply = await self._ask_once(request)
+                    break
+                except _Restarting:
+                    if loop.time() > until:
+                        raise
+                await asyncio.sleep(RETRY_S)
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "timeout"
             raise Refused(
@@ -61,32 +62,44 @@ class KubeClient:
             ) from error
         return reply if isinstance(reply, dict) else {}
 
-    async def _connect(self) -> socket.socket:
-        """A connection to a server of root, or of the daemon's own user. Waits for a server that restarts."""
+    async def _ask_once(self, request: dict[str, Any]) -> Any:
+        """Of a server of root, or of the daemon's own user."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._connect_wait_s
-        while True:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
             try:
                 await loop.sock_connect(sock, str(self._path))
-            except OSError:
-                sock.close()
-                if loop.time() > until:
-                    raise
-                await asyncio.sleep(RETRY_S)
-                continue
-            if server.is_allowed(server.peer_of(sock)[1]):
-                return sock
-            sock.close()
-            raise OSError("the socket is not one of root")
+            except OSError as error:
+                raise _Restarting(*error.args) from error
+            if not server.is_allowed(server.peer_of(sock)[1]):
+                raise OSError("the socket is not one of root")
+            async with timeout(ANSWER_WAIT_S):
+                await _send(sock, wire.encode(request))
+                (size,) = wire.HEAD.unpack(await _receive(sock, wire.HEAD.size))
+                if size > REPLY_MAX:
+                    raise ValueError(f"an answer of {size} bytes")
+                return json.loads(await _receive(sock, size))
+
+
+class _Restarting(OSError):
+    """No server listens, or it has ended before its answer."""
+
+
+async def _send(sock: socket.socket, data: bytes) -> None:
+    try:
+        await asyncio.get_running_loop().sock_sendall(sock, data)
+    except ConnectionError as error:
+        raise _Restarting(*error.args) from error
 
 
 async def _receive(sock: socket.socket, size: int) -> bytes:
     loop = asyncio.get_running_loop()
     data = b""
     while len(data) < size:
-        chunk = await loop.sock_recv(sock, size - len(data))
+        try:
+            chunk = await loop.sock_recv(sock, size - len(data))
+        except ConnectionError as error:
+            raise _Restarting(*error.args) from error
         if not chunk:
-            raise OSError("the connection was closed")
+            raise _Restarting("the connection was closed")
         data += chunk
     return data

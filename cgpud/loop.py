@@ -191,7 +191,8 @@ class Daemon:
             raise Refused(f"the container id must be 1 to {ID_MAX} printable bytes")
         spec = bundle.read(directory)  # in the page cache: a thread would cost more than the read
         variables = granted.variables(spec)
-        grant = await granted.find(self._grants, self.deps.decider, container_id, spec, variables)
+        wait_s = self.config.kube_wait_s
+        grant = await granted.find(self._grants, self.deps.decider, container_id, spec, variables, wait_s)
         if grant is not None and grant.whole:
             return await self._give_whole(request, grant, spec)
         wanted = granted.request(grant, variables, default_memsize=self.config.default_memsize())

@@ -153,7 +153,7 @@ class Stand:
         )
         RUNTIME_CONF.parent.mkdir(parents=True, exist_ok=True)
         RUNTIME_CONF.write_text("next = runc\nwait_s = 30\n")
-        DAEMON_CONF.write_text("nvml_wait_s = 45\n")  # an emulated processor is late
+        DAEMON_CONF.write_text("nvml_wait_s = 45\nkube_wait_s = 45\n")  # an emulated processor is late
         try:
             self._up()
         except BaseException:

@@ -17,6 +17,7 @@ from fake_api import FakeApi
 from fake_kubelet import FakeKubelet
 from fakes import Node
 
+from cgpu_common.config import Config
 from cgpu_common.model import MIB
 from cgpu_kube import api
 from cgpu_kube.annotations import GPU_CORE, GPU_MEM, MODE_LABEL
@@ -69,10 +70,10 @@ class World:
         self.api = FakeApi()
         self.kubelet = FakeKubelet(self.directory / "kubelet")
         (self.directory / "d").mkdir()
-        self.node = Node(self.directory / "d")
+        self.node = Node(self.directory / "d", config=Config(kube_wait_s=3))
         self.node.link = self.link
         self.socket = self.directory / "kube.sock"
-        self.node.decider = KubeClient(self.socket, connect_wait_s=3)
+        self.node.decider = KubeClient(self.socket)
         self.agent: Agent
         self._task: asyncio.Task[None] | None = None
         self._client: api.Client | None = None

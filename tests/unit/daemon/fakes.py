@@ -73,11 +73,11 @@ class FakeNvml:
 class Node:
     directory: Path
     link: FakeLink = field(default_factory=FakeLink)
-    config: Config = field(default_factory=Config)
+    config: Config = field(default_factory=lambda: Config(kube_wait_s=0))
     now: float = 1000.0
     nvml: Callable[[], tuple[NvmlGpu, ...]] | NvmlSource = no_nvml
     sensors: Callable[[], tuple[NvmlGpu, ...]] = no_nvml
-    decider: Decider = field(default_factory=lambda: KubeClient(Path("/nowhere/kube.sock"), connect_wait_s=0))
+    decider: Decider = field(default_factory=lambda: KubeClient(Path("/nowhere/kube.sock")))
 
     def __post_init__(self) -> None:
         (self.directory / "cgroup").mkdir(exist_ok=True)

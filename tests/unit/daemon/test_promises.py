@@ -48,7 +48,7 @@ class FakeDecider:
     why: str = ""
     asked: list[dict[str, str]] = field(default_factory=list)
 
-    async def decide(self, subject: dict[str, str]) -> dict[str, Any]:
+    async def decide(self, subject: dict[str, str], wait_s: float) -> dict[str, Any]:
         self.asked.append(subject)
         await asyncio.sleep(0)
         if self.why:
@@ -420,7 +420,7 @@ def test_a_bad_answer_is_a_refusal(tmp_path: Path, run: Run, answer: bytes, why:
     async def main() -> None:
         async with served(tmp_path / "k.sock", lambda _: answer):
             with pytest.raises(Refused, match=why):
-                await KubeClient(tmp_path / "k.sock", 0).decide(POD)
+                await KubeClient(tmp_path / "k.sock").decide(POD, 0)
 
     run(main())
 
@@ -431,7 +431,7 @@ def test_the_client_waits_for_a_server_that_restarts(tmp_path: Path, run: Run) -
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
             dead.bind(str(path))
         assert stat.S_ISSOCK(path.lstat().st_mode)
-        asked = asyncio.create_task(KubeClient(path, 5).decide(POD))
+        asked = asyncio.create_task(KubeClient(path).decide(POD, 5))
         await asyncio.sleep(0.3)
         path.unlink()
         seen: list[Any] = []
@@ -444,7 +444,21 @@ def test_the_client_waits_for_a_server_that_restarts(tmp_path: Path, run: Run) -
             assert await asked == EXACT
         assert seen == [{"op": "decide", "subject": POD}]
         with pytest.raises(Refused, match="systemctl status cgpu-kube"):
-            await KubeClient(tmp_path / "none.sock", 0).decide(POD)
+            await KubeClient(tmp_path / "none.sock").decide(POD, 0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("cut", [0, 3, 20], ids=["nothing", "part of the size", "part of the answer"])
+def test_a_server_that_ends_before_its_answer_is_asked_again(tmp_path: Path, run: Run, cut: int) -> None:
+    """Its next life may be another program's process, and the request is idempotent."""
+    whole = framed({"ok": True, "grant": EXACT})
+    answers = [whole[:cut], whole[:cut], whole]
+
+    async def main() -> None:
+        async with served(tmp_path / "k.sock", lambda _: answers.pop(0)):
+            assert await KubeClient(tmp_path / "k.sock").decide(POD, 5) == EXACT
+        assert not answers
 
     run(main())
 
