@@ -100,7 +100,7 @@ class Box:
         depend on how long it was frozen.
         """
         argv = [CLIENTS / "simload", "--dev", self.dev, "--json", *options]
-        load = subprocess.Popen([str(word) for word in argv], stdout=subprocess.PIPE, text=True)
+        load = subprocess.Popen([str(word) for word in argv], stdout=subprocess.PIPE, text=True, errors="replace")
         os.sched_setscheduler(load.pid, os.SCHED_BATCH, os.sched_param(0))
         return load
 
