@@ -9,6 +9,7 @@ PYTHON := build/venv/bin/python
 PYTEST = $(PYTHON) -m pytest -q --junitxml=build/junit/$@.xml \
 	-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true $(PYTEST_ARGS)
 VM     = PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m vm.harness
+RECORD = PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/soak/record.py
 MODULE_OPTIONS = $(if $(W),W=$(W))
 # These bring NVIDIA's own user space along.
 ifneq ($(filter cuda%,$(KIND)),)
@@ -146,18 +147,17 @@ record: modules nvidia ## record the traces of NVIDIA's user space again (docs/d
 	@NVIDIA=$(or $(NVIDIA),550) BARE=1 TIMEOUT=900 $(VM) run 'python tests/abi/replay/record.py run'
 	@NVIDIA=$(or $(NVIDIA),550) $(PYTHON) tests/abi/replay/record.py write
 
-fuzz: modules tools ## hours of wrong calls: SECONDS=3600 SEED=n KERNEL=6.1|6.12|debug OPTIONS='…'
-	@TIMEOUT=$$(( $(or $(SECONDS),600) * 2 + 900 )) DAEMON=0 $(VM) run \
-		'python tests/fuzz/fuzzed.py $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(OPTIONS)'
+fuzz: modules tools ## hours of wrong calls: SECONDS=3600 SEED=n KERNEL=6.1|6.12|debug OPTIONS='…'; adds a record
+	@$(RECORD) fuzz $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(OPTIONS)
 
-fuzz-text: setup ## parsers of text under libFuzzer (Debian's clang and libclang-rt-dev): SECONDS=60 for each; keeps new inputs
+fuzz-text: setup ## parsers of text under libFuzzer (Debian's clang and libclang-rt-dev): SECONDS=60 for each; keeps new inputs, adds records
 	@$(PYTHON) tests/fuzz/text/targets.py $(or $(SECONDS),60)
 
 soak: modules tools ## random containers and faults of the driver: MINUTES=10 SEED=n KERNEL=6.1|6.12|debug; adds a record
-	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/soak/record.py run $(or $(MINUTES),10) $(or $(SEED),$(shell date +%s))
+	@$(RECORD) soak $(or $(MINUTES),10) $(or $(SEED),$(shell date +%s))
 
-reliability: setup ## write docs/reliability.md from the records of make soak
-	@$(PYTHON) tests/soak/record.py write
+reliability: setup ## write docs/reliability.md from the records of make soak, fuzz and fuzz-text
+	@$(RECORD) write
 
 torch: NVIDIA = 550
 torch: modules tools nvidia ## PyTorch on a slice (docs/develop/testing.md): downloads 2.5 GB once, or TORCH=<virtual environment>

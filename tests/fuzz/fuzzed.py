@@ -145,8 +145,8 @@ def fuzz(seconds: float, seed: int, *options: object) -> dict:
         until(lambda: fb_used() == victim.card)
         victim.check()
     until(lambda: fb_used() == before)
-    found = json.loads(last)
-    return found | {"quiets": quiets, "most_used": watch.most_used, "most_taken": watch.most_taken}
+    found = json.loads(last) | {"quiets": quiets, "lost bytes": fb_used() - before}
+    return found | {"most_used": watch.most_used, "most_taken": watch.most_taken}
 
 
 def command_line(box: Box, strangers: tuple[str, ...], seconds: float, seed: int, *options: object) -> list[str]:
@@ -188,7 +188,10 @@ def main() -> None:
     seconds, seed = float(sys.argv[1]), int(sys.argv[2])
     found = fuzz(seconds, seed, *sys.argv[3:])
     rows = found.pop("rows")
-    print(json.dumps(found | coverage({"rows": rows})))
+    report = json.dumps(found | coverage({"rows": rows}))
+    if run := os.environ.get("CGPU_RUN"):
+        Path(run, "fuzz.json").write_text(report + "\n")
+    print(report)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`make soak` and `make reliability`, on the host.
+"""`make soak`, `make fuzz` and `make reliability`, on the host; `make fuzz-text` adds its records through it.
 
-record.py run MINUTES SEED: a soak in a virtual machine; a record of it goes to tests/soak/records.jsonl.
+record.py soak MINUTES SEED: a soak in a virtual machine; a record of it goes to tests/soak/records.jsonl.
+record.py fuzz SECONDS SEED [OPTION...]: wrong calls in a virtual machine, likewise.
 record.py write: docs/reliability.md from the records.
 """
 
@@ -12,32 +13,78 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+Record = Mapping[str, object]
 
 REPO = Path(__file__).resolve().parents[2]
 RECORDS = REPO / "tests/soak/records.jsonl"
 PAGE = REPO / "docs/reliability.md"
 HEAD = """# Reliability: what was run
 
-Written by `make reliability` from `tests/soak/records.jsonl`; `make soak` adds to it. A soak makes random containers,
-loads, settings and ends, while the simulated driver fails at random calls or leaves the bus
-([testing.md](develop/testing.md)). It passes if nothing is left at the end, the kernel has not complained, and a new
-container works. All of it is *simulated*: there is no record of a run on a real GPU.
+Written by `make reliability` from `tests/soak/records.jsonl`, to which `make soak`, `make fuzz` and `make fuzz-text`
+add a record of each run, also of one that fails ([testing.md](develop/testing.md)). All of it is *simulated*: there is
+no record of a run on a real GPU.
 
 """
-COLUMNS = (
-    *("date", "revision", "kernel", "seed", "minutes", "containers", "actions", "refused", "faults", "swaps"),
-    *("pause p99, us", "result"),
-)
+#: By kind of run: heading, what it does and when it passes, columns.
+KINDS = {
+    "soak": (
+        "Random lives",
+        ("Random containers, loads, settings and ends, while the simulated driver fails at random calls or leaves the "
+        "bus. It passes\nif no byte and no container is left at the end, the kernel has not complained, and a new "
+        "container works."),
+        ("date", "revision", "kernel", "seed", "minutes", "containers", "actions", "refused", "faults", "swaps",
+         "pause p99, us", "lost bytes", "result"),
+    ),
+    "fuzz": (
+        "Wrong calls",
+        ("A container whose calls are wrong in every way beside one that must not be affected. It passes if its charge "
+        "and the card's\nmemory agree whenever it is quiet, it never has more than its limit, and the kernel has not "
+        "complained."),
+        ("date", "revision", "kernel", "seed", "seconds", "calls", "mutated", "quiets", "lost bytes", "result"),
+    ),
+    "fuzz-text": (
+        "Wrong texts",
+        ("Parsers of what others write, under libFuzzer with ASan and UBSan in user space. It passes if every property "
+        "holds."),
+        ("date", "revision", "parser", "seconds", "inputs", "result"),
+    ),
+}  # fmt: skip
 
 
-def page(records: Iterable[Mapping[str, object]]) -> str:
+def _table(columns: Sequence[str], records: Iterable[Record]) -> str:
+    rows = ["| " + " | ".join(str(record.get(column, "-")) for column in columns) + " |" for record in records]
+    return "\n".join(["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", *rows]) + "\n"
+
+
+def _sum(records: Iterable[Record], column: str) -> int:
+    numbers = (record.get(column) for record in records)
+    return round(sum(number for number in numbers if isinstance(number, (int, float))))
+
+
+def _totals(records: Sequence[Record]) -> str:
+    failed = sum(record["result"] != "passed" for record in records)
+    of = {kind: [one for one in records if one["kind"] == kind] for kind in KINDS}
+    inputs = _sum(of["fuzz"], "calls") + _sum(of["fuzz-text"], "inputs")
+    return (
+        f"In all {len(records)} runs, of which {failed} failed: {_sum(of['soak'], 'minutes')} minutes of load, "
+        f"{_sum(of['soak'], 'containers'):,} containers, {_sum(of['soak'], 'faults'):,} faults of the driver,\n"
+        f"{_sum(of['soak'], 'swaps'):,} changes of the core, {inputs:,} inputs. "
+        f"Bytes of the card that were lost: {_sum(records, 'lost bytes')}.\n\n"
+    )
+
+
+def page(records: Sequence[Record]) -> str:
     """docs/reliability.md."""
-    rows = ["| " + " | ".join(str(record[column]) for column in COLUMNS) + " |" for record in records]
-    if not rows:
+    if not records:
         return HEAD + "No record yet.\n"
-    return HEAD + "\n".join(["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|", *rows]) + "\n"
+    parts = []
+    for kind, (heading, what, columns) in KINDS.items():
+        if of_kind := [record for record in records if record["kind"] == kind]:
+            parts.append(f"## {heading}\n\n{what}\n\n{_table(columns, of_kind)}")
+    return HEAD + _totals(records) + "\n".join(parts)
 
 
 def read() -> list[dict[str, object]]:
@@ -45,35 +92,46 @@ def read() -> list[dict[str, object]]:
     return [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
 
 
-def soak(minutes: float, seed: int) -> int:
-    """Run one and record it; the status is 0 only if it passed."""
+def add(kind: str, passed: bool, why: str, **found: object) -> None:
+    """Append the record of a run."""
+    git = ["git", "-C", str(REPO), "describe", "--always", "--dirty"]
+    record = {
+        "kind": kind,
+        "revision": subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "result": "passed" if passed else f"failed: {why}",
+        **{name: value for name, value in found.items() if name in KINDS[kind][2]},
+    }
+    with RECORDS.open("a") as out:
+        out.write(json.dumps(record, sort_keys=True) + "\n")
+    print(f"{kind}: {record['result']}")
+
+
+def in_a_machine(kind: str, command: str, seconds: float, **found: object) -> int:
+    """Run the command in a virtual machine; it leaves <kind>.json. The status is 0 only if it passed."""
     from vm.harness import run, suite
     from vm.harness.machine import from_variables
 
     os.environ.setdefault("DAEMON", "0")
     machine = from_variables(os.environ)
-    timeout = float(os.environ.get("TIMEOUT") or minutes * 60 * 2 + 900)
-    command = f"python tests/soak/soak.py {minutes} {seed}"
+    timeout = float(os.environ.get("TIMEOUT") or seconds * 2 + 900)
     result = run.run(machine, command, timeout, suite.to_stdout, suite.to_stderr)
-    report = result.run_dir / "soak.json"
-    record: dict[str, object] = dict.fromkeys(COLUMNS, "-") | {"seed": seed, "minutes": minutes}
-    record |= json.loads(report.read_text()) if report.exists() else {}
-    git = ["git", "-C", str(REPO), "describe", "--always", "--dirty"]
-    record["revision"] = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
-    record["date"] = time.strftime("%Y-%m-%d", time.gmtime())
-    record["kernel"] = machine.kernel
+    report = result.run_dir / f"{kind}.json"
+    found |= json.loads(report.read_text()) if report.exists() else {}
     passed = not result.status and not result.findings
-    record["result"] = "passed" if passed else f"failed: status {result.status}, {len(result.findings)} complaints"
-    with RECORDS.open("a") as out:
-        out.write(json.dumps(record, sort_keys=True) + "\n")
-    print(f"soak: {record['result']}, logs in {result.run_dir}")
+    add(kind, passed, f"status {result.status}, {len(result.findings)} complaints", kernel=machine.kernel, **found)
+    print(f"logs in {result.run_dir}")
     return not passed
 
 
 def main(words: list[str]) -> int:
     match words:
-        case ["run", minutes, seed]:
-            return soak(float(minutes), int(seed))
+        case ["soak", minutes, seed]:
+            command = f"python tests/soak/soak.py {minutes} {seed}"
+            return in_a_machine("soak", command, float(minutes) * 60, minutes=float(minutes), seed=int(seed))
+        case ["fuzz", seconds, seed, *options]:
+            command = " ".join(["python tests/fuzz/fuzzed.py", seconds, seed, *options])
+            return in_a_machine("fuzz", command, float(seconds), seconds=float(seconds), seed=int(seed))
         case ["write"]:
             PAGE.write_text(page(read()))
             return 0

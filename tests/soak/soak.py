@@ -341,6 +341,7 @@ def main(minutes: float, seed: int) -> dict[str, object]:
         "containers": soak.done["create"] + soak.done["short_life"],
         "swaps": len(soak.pauses_ns),
         "pause p99, us": round(p99(soak.pauses_ns) / 1000),
+        "lost bytes": fb_used() - before,
         "faults": soak.done["fault"] + soak.done["gone"],
     }
 

@@ -13,11 +13,18 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[2]
+sys.path.insert(0, str(REPO / "tests/soak"))
+
+import record  # noqa: E402
+
 RUNTIME = REPO / "cgpud/runtime"
 CORE = REPO / "cgpu_km/core"
 BUILD = REPO / "build/fuzz"
 FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-g", "-O1")
 SANITIZE = ("-fno-sanitize-recover=all", "-fsanitize=address,undefined")
+
+
+UNITS = "stat::number_of_executed_units:"
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,10 @@ TARGETS = (
     Target(
         "parse",
         (CORE / "text_parse.c", CORE / "text_sha256.c", CORE / "mem_ledger.c"),
-        ("create ", "destroy ", " gpu=", " memsize=", " weight=", " ceiling=", " highprio=1", " cookie=0x", "1048576", ",", "0"),
+        (
+            *("create ", "destroy ", " gpu=", " memsize=", " weight=", " ceiling=", " highprio=1", " cookie=0x"),
+            *("1048576", ",", "0"),
+        ),
     ),
 )
 
@@ -77,7 +87,14 @@ def fuzz(target: Target, seconds: int) -> bool:
     found.mkdir(exist_ok=True)
     common = [str(program), f"-artifact_prefix={BUILD}/{target.name}-", "-max_len=4096", f"-dict={words}"]
     run = [*common, f"-max_total_time={seconds}", "-print_final_stats=1", str(found), str(target.corpus)]
-    passed = subprocess.run(run).returncode == 0
+    with subprocess.Popen(run, stderr=subprocess.PIPE, text=True, errors="replace") as fuzzer:
+        inputs = 0
+        for line in fuzzer.stderr:
+            sys.stderr.write(line)
+            if line.startswith(UNITS):
+                inputs = int(line.split()[1])
+    passed = fuzzer.returncode == 0
+    record.add("fuzz-text", passed, "an input in build/fuzz", parser=target.name, seconds=seconds, inputs=inputs)
     subprocess.run([*common, "-merge=1", str(target.corpus), str(found)], check=True, capture_output=True)
     print(f"fuzz-text: {target.name}: {'ok' if passed else 'FAILED'}, {len(list(target.corpus.iterdir()))} inputs kept")
     return passed

@@ -19,6 +19,32 @@ def test_without_a_record_the_page_claims_nothing():
     assert record.page([]).endswith("\nNo record yet.\n")
 
 
-def test_a_failed_run_is_shown():
-    failed = dict.fromkeys(record.COLUMNS, "-") | {"result": "failed: status 1, 2 complaints"}
-    assert "failed: status 1, 2 complaints |" in record.page([failed])
+SOAK = {"kind": "soak", "minutes": 10.0, "containers": 1200, "faults": 30, "swaps": 7, "result": "passed"}
+FAILED = {**SOAK, "minutes": 2.5, "result": "failed: status 1, 2 complaints"}
+TEXT = {"kind": "fuzz-text", "parser": "json", "inputs": 1_000_000, "result": "passed"}
+CALLS = {"kind": "fuzz", "calls": 500, "result": "passed"}
+
+
+def test_a_failed_run_is_shown_and_counted():
+    text = record.page([SOAK, FAILED])
+    assert "failed: status 1, 2 complaints |" in text
+    assert "In all 2 runs, of which 1 failed: 12 minutes of load, 2,400 containers, 60 faults" in text
+
+
+def test_each_kind_has_a_table():
+    text = record.page([TEXT, SOAK, CALLS])
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## Random lives",
+        "## Wrong calls",
+        "## Wrong texts",
+    ]
+    assert "| - | - | json | - | 1000000 | passed |" in text
+    assert "1,000,500 inputs" in text
+
+
+def test_a_record_has_the_columns_of_its_kind_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RECORDS", tmp_path / "records.jsonl")
+    record.add("fuzz", False, "status 1, 0 complaints", kernel="6.1", calls=7, escape={"rows": 3})
+    (found,) = record.read()
+    assert found["result"] == "failed: status 1, 0 complaints"
+    assert set(found) == {"kind", "date", "revision", "kernel", "calls", "result"}
