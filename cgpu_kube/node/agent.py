@@ -32,6 +32,8 @@ CLEAN_S = 60.0  # grants of pods that are gone
 DELETED_S = 0.5  # pods that are deleted and hold memory
 RENEW_S = 2.0  # cgpud's answer of NVML, for pods that come
 ENDED_S = 60.0  # for the scheduler to read that one holds none any more
+FIRST_S = 1.0  # between requests to a cgpud that has not answered yet
+FIRST_WAIT_S = 20.0  # of a decision, for the first answer; cgpud waits 25 s for the decision
 HEALTH_S = 300.0  # NVML, which costs cgpud a process; every admission asks it too
 
 
@@ -51,6 +53,7 @@ class Settings:
     refresh_s: float = REFRESH_S
     clean_s: float = CLEAN_S
     health_s: float = HEALTH_S
+    first_wait_s: float = FIRST_WAIT_S
 
 
 class Agent:
@@ -65,6 +68,7 @@ class Agent:
         self._mode_file = ModeFile(settings.state / "mode.json")
         self.offer = Offer(self._mode_file.read(), settings.unit, settings.overcommit)
         self.gpus: tuple[HostGpu, ...] = ()
+        self._gpus_known = asyncio.Event()  # without cgpud's first answer, that there are none is not known
         self._health_due = 0.0
         self._renew_due = 0.0
         self._group: asyncio.TaskGroup
@@ -115,7 +119,8 @@ class Agent:
 
     async def _refresh_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.refresh_s)
+            known = self._gpus_known.is_set()
+            await asyncio.sleep(self.settings.refresh_s if known else min(self.settings.refresh_s, FIRST_S))
             await self._refresh()
             await self._look_at_deleted()
             self.decisions.restore()
@@ -137,6 +142,7 @@ class Agent:
             self._say("cgpud's GPUs are not known", str(error))
             return
         self._say("cgpud's GPUs are not known", "")
+        self._gpus_known.set()
         if health:
             self._health_due = loop.time() + self.settings.health_s
         if found != self.gpus:
@@ -156,7 +162,17 @@ class Agent:
         except KubeError as error:
             self._log.debug("no renewal was requested of cgpud", reason=str(error))  # the start itself asks NVML then
 
+    async def _wait_for_gpus(self) -> None:
+        """Raises KubeError: a pod that is refused for a GPU that is there would have failed for good."""
+        try:
+            async with asyncio.timeout(self.settings.first_wait_s):
+                await self._gpus_known.wait()
+        except TimeoutError:
+            why = self._said.get("cgpud's GPUs are not known") or "cgpud has not answered yet"
+            raise KubeError(f"the GPUs of this node are not known: {why}; it is tried again") from None
+
     async def _apply_for_ever(self) -> None:
+        await self._gpus_known.wait()  # before that, "no GPU" would be published of a node that has some
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -298,6 +314,7 @@ class Agent:
     async def decide(self, names: Mapping[str, str]) -> Grant:
         """The grant of a container. Raises KubeError with the sentence for its pod's events."""
         subject = Subject(**names)
+        await self._wait_for_gpus()
         pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=False)
         if pod is not None and subject.uid not in podview.uids(pod):
             pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=True)
@@ -333,6 +350,7 @@ class Agent:
     # ---- claims ----
 
     async def _prepare_claim(self, namespace: str, name: str, uid: str) -> claims.Claim:
+        await self._wait_for_gpus()
         node = self.cluster.own_node() or {}
         claims.check_runtime(str(node.get("runtime", "")))
         found = await self.cluster.claim(namespace, name)

@@ -472,6 +472,40 @@ def test_devices_of_two_gpus_are_no_gpu(world: World, run: Run) -> None:
     run(main())
 
 
+# ---- a restart ----
+
+
+@pytest.mark.parametrize("late_s", [1.5, 60.0], ids=["late", "never"])
+def test_a_restarted_agent_decides_when_it_knows_the_gpus(world: World, run: Run, late_s: float) -> None:
+    """cgpud's answer may wait for NVML. A pod that is started meanwhile is not refused for GPUs that are there."""
+
+    async def main() -> None:
+        world.settings = {"first_wait_s": 4.0}
+        async with world.running():
+            await ready(world)
+            one = world.pod("p", container(mem=6), annotations=bound(1, 6))
+            container_id = world.bundle(one, "main", await world.allocate(one, "main"))
+            published = world.api.get(NODES, "", NODE)
+            await world.stop_agent()
+            capacity, began = world.node.daemon.capacity, asyncio.get_running_loop().time()
+
+            async def slow(verb: str) -> dict[str, Any]:
+                await asyncio.sleep(max(0.0, began + late_s - asyncio.get_running_loop().time()))
+                return await capacity(verb)
+
+            world.node.daemon.capacity = slow  # type: ignore[method-assign]
+            await world.start_agent()
+            reply = await world.prepare(container_id)
+            if late_s < 60:
+                assert reply["ok"], reply
+                assert world.slots(container_id) == [(1, 6116)]
+            else:
+                assert "the GPUs of this node are not known: cgpud has not answered yet" in reply["error"]
+                assert world.api.get(NODES, "", NODE) == published, "and nothing is published that is not known"
+
+    run(main())
+
+
 # ---- refusals ----
 
 DISAGREE = (
@@ -668,7 +702,7 @@ def test_without_cgpu_kube_nothing_starts_and_nothing_is_lost(world: World, run:
             pod = world.pod("p", container(mem=6), annotations=bound(1, 6))
             env = await world.allocate(pod, "main")
             await world.stop_agent()
-            world.node.daemon.deps.decider._connect_wait_s = 0  # type: ignore[attr-defined]
+            world.node.daemon.config = replace(world.node.daemon.config, kube_wait_s=0)
             container_id = world.bundle(pod, "main", env, "CGPU_DISABLE=true")
             reply = await world.prepare(container_id)
             assert reply["error"].startswith(

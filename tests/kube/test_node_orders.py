@@ -191,7 +191,7 @@ def faults(kinds: list[str]) -> Any:
 def test_any_history(steps: list[str], kinds: list[str], seed: int) -> None:
     async def main(directory: Path) -> None:
         world = World(directory)
-        world.node.decider._connect_wait_s = 5  # type: ignore[union-attr]
+        world.node.config = replace(world.node.config, kube_wait_s=5)
         async with world.running():
             await eventually(lambda: world.kubelet.allocatable("aliyun.com/gpu-mem") == 94, "ready")
             world.api.fault = faults(kinds)
