@@ -74,6 +74,7 @@ def clean(stand: Stand) -> Iterator[None]:
     stand.clear()
 
 
+@pytest.mark.more
 def test_the_vendors_job(stand: Stand) -> None:
     """A manifest of the vendor's form, without a word of cgpu in it."""
     stand.import_image(SAMPLE)
@@ -102,6 +103,7 @@ def test_the_vendors_readme_with_compute(stand: Stand) -> None:
         assert sorted(one.weight for ones in stand.slices().values() for one in ones) == [1, 5, 10]
 
 
+@pytest.mark.more
 def test_each_gpu_has_its_own_size(stand: Stand) -> None:
     """40 GiB fit on the second GPU only; the vendor's plugin takes both for the size of one."""
     large = stand.run(pod(fresh("large"), container("main", gib=40)))
@@ -160,6 +162,7 @@ def test_the_author_cannot_choose_more(stand: Stand) -> None:
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done")
 
 
+@pytest.mark.more
 def test_a_pod_deleted_by_force(stand: Stand) -> None:
     """The API server forgets it at once, its container ends later; the next pod that needs the memory never fails."""
     old = stand.run(pod(fresh("old"), container("main", *STUBBORN, gib=60), terminationGracePeriodSeconds=8))
@@ -173,6 +176,7 @@ def test_a_pod_deleted_by_force(stand: Stand) -> None:
     until(lambda: stand.condition("GPUMemoryHeld") in ("", "False"), "nothing is held any more", stand.seconds)
 
 
+@pytest.mark.more
 def test_a_container_on_two_gpus(stand: Stand) -> None:
     """Label aliyun.com/gpu-count: the units are divided."""
     body = pod(fresh("two"), container("main", gib=12))
@@ -185,6 +189,7 @@ def test_a_container_on_two_gpus(stand: Stand) -> None:
     assert (env["ALIYUN_COM_GPU_MEM_IDX"], env["ALIYUN_COM_GPU_MEM_CONTAINER"]) == ("0,1", "6")
 
 
+@pytest.mark.more
 def test_the_mode_changes_under_a_pod(stand: Stand) -> None:
     """The node keeps its mode until its pods have ended, then it takes the new one; and back."""
     kept = stand.run(pod(fresh("kept"), container("main", gib=3)))
@@ -204,6 +209,7 @@ def test_the_mode_changes_under_a_pod(stand: Stand) -> None:
     stand.check(stand.run(pod(fresh("after"), container("main", gib=3))))
 
 
+@pytest.mark.more
 def test_the_kubelet_restarts(stand: Stand) -> None:
     """The resource is there again within five seconds of the kubelet's own start; running pods keep their slices."""
     kept = stand.run(pod(fresh("kept"), container("main", gib=3)))
@@ -309,12 +315,14 @@ def _storm(stand: Stand, kill: tuple[str, ...] = ()) -> int:
     return failed
 
 
+@pytest.mark.more
 def test_many_pods(stand: Stand) -> None:
     with s.Watch(stand) as watch:
         assert _storm(stand) == 0
     watch.check()
 
 
+@pytest.mark.more
 def test_many_pods_while_everything_dies(stand: Stand) -> None:
     """cgpud, cgpu-kube's node and extender, the kubelet and containerd, in any order: each once for every twenty pods.
 

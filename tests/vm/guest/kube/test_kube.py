@@ -44,6 +44,7 @@ def test_the_limit_holds_in_a_pod(stand: Stand) -> None:
     assert done.returncode == d.OVER_LIMIT, done
 
 
+@pytest.mark.more
 def test_share_mode_limits_nothing(stand: Stand) -> None:
     """The user guide's manifest on a node labelled `share`: the real nodes of one GPU, and all of its memory."""
     with stand.in_mode("share"):
