@@ -50,7 +50,7 @@ static enum found is_record_of(const char *path, const char *id)
 	return found;
 }
 
-/* Has cgpud a record of the container? Without the directory, or without access to it, there is no slice. */
+/* Has cgpud a record of the container? Rootless engines have no access to the directory, and no slices. */
 static enum found has_record(const char *id)
 {
 	char path[sizeof(CGPU_STATE_PATH) + NAME_MAX + 1];
@@ -58,8 +58,13 @@ static enum found has_record(const char *id)
 	struct dirent *entry;
 	DIR *dir = opendir(CGPU_STATE_PATH);
 
-	if (!dir)
+	if (!dir && (errno == ENOENT || errno == EACCES))
 		return NO;
+	if (!dir) {
+		report_error("%s cannot be read, so it is not known whether the container has a slice: %s",
+			     CGPU_STATE_PATH, strerror(errno));
+		return FAILED;
+	}
 	while (found == NO && (entry = readdir(dir))) {
 		const char *end = strrchr(entry->d_name, '.');
 
