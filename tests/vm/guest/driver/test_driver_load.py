@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nvclient
 import pytest
+from driver_box import compute_and_fill
 from slicebox import MIB, REPO, Box, command, mount_nodes, unmount_nodes, until
 
 pytestmark = [pytest.mark.driver, pytest.mark.usefixtures("no_cards")]
@@ -56,16 +57,7 @@ def whole_again() -> Iterator[None]:
 def use_it() -> None:
     """A container with a context that works, and its limit; the modules below and above it cannot go."""
     with Box(NAME, LIMIT_MIB) as box, box.client() as client:
-        gpu = client.gpu(0)
-        space = gpu.space()
-        group = space.group(nvclient.ENGINE_GR0)
-        channel = group.channel(enable=False)
-        assert space.bind(channel) == nvclient.NV_OK
-        assert group.enable() == nvclient.NV_OK
-        channel.submit(count=4)
-        assert channel.wait() == 4
-        assert gpu.alloc_vidmem(512 * MIB)[0] == nvclient.NV_OK
-        assert gpu.alloc_vidmem(LIMIT_MIB * MIB)[0] == nvclient.NV_ERR_NO_MEMORY
+        compute_and_fill(client, LIMIT_MIB)
         for name in ("nvidia_uvm", "nvidia", "cgpu_km"):
             assert "in use" in rmmod(name)
 

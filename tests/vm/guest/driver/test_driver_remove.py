@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import nvclient
 import pytest
-from slicebox import MIB, PROC, Box, until
+from driver_box import compute_and_fill
+from slicebox import PROC, Box, until
 
 pytestmark = [pytest.mark.driver_two, pytest.mark.usefixtures("no_cards")]
 
@@ -31,16 +31,7 @@ def address(number: int) -> str:
 
 def works(box: Box) -> None:
     with box.client() as client:
-        gpu = client.gpu(0)
-        space = gpu.space()
-        group = space.group(nvclient.ENGINE_GR0)
-        channel = group.channel(enable=False)
-        assert space.bind(channel) == nvclient.NV_OK
-        assert group.enable() == nvclient.NV_OK
-        channel.submit(count=4)
-        assert channel.wait() == 4
-        assert gpu.alloc_vidmem(512 * MIB)[0] == nvclient.NV_OK
-        assert gpu.alloc_vidmem(LIMIT_MIB * MIB)[0] == nvclient.NV_ERR_NO_MEMORY
+        compute_and_fill(client, LIMIT_MIB)
 
 
 @pytest.fixture

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+"""What a container does on a card under NVIDIA's own kernel driver."""
+
+from __future__ import annotations
+
+import nvclient
+from slicebox import MIB
+
+
+def compute_and_fill(client: nvclient.Client, limit_mib: int) -> None:
+    """Work of a context, memory within the limit, and more than the limit leaves."""
+    gpu = client.gpu(0)
+    space = gpu.space()
+    group = space.group(nvclient.ENGINE_GR0)
+    channel = group.channel(enable=False)
+    assert space.bind(channel) == nvclient.NV_OK
+    assert group.enable() == nvclient.NV_OK
+    channel.submit(count=4)
+    assert channel.wait() == 4
+    assert gpu.alloc_vidmem(limit_mib * MIB // 2)[0] == nvclient.NV_OK
+    assert gpu.alloc_vidmem(limit_mib * MIB)[0] == nvclient.NV_ERR_NO_MEMORY
