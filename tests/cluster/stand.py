@@ -152,7 +152,7 @@ class Stand:
             STATE, self.logs, runtime, qos_cgroups=not self.fake, scheduler_extenders=scheduler_extenders()
         )
         RUNTIME_CONF.parent.mkdir(parents=True, exist_ok=True)
-        RUNTIME_CONF.write_text("next = runc\nwait_s = 30\n")
+        RUNTIME_CONF.write_text("next = runc\nwait_s = 60\n")
         DAEMON_CONF.write_text("nvml_wait_s = 45\nkube_wait_s = 45\n")  # an emulated processor is late
         try:
             self._up()
