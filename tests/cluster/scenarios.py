@@ -219,9 +219,10 @@ def test_the_kubelet_restarts(stand: Stand) -> None:
     stand.cluster.start_again("kubelet")
     until(lambda: is_new(socket), "the kubelet takes registrations", stand.seconds, 0.05)
     began = time.monotonic()
-    # The API server shows the old figure until the kubelet has read its devices, and a pod that comes then is refused.
     until(lambda: stand.registrations() > registered, "the plugin has registered again", 5 * slowness(stand), 0.05)
     print(f"registered again after {time.monotonic() - began:.1f} s")
+    # The API server shows the old figure until the kubelet has read the devices, and a pod that comes then is refused.
+    time.sleep(READ_S * slowness(stand))
     until(lambda: stand.advertised() == before, "the resource is there again", stand.seconds)
     stand.check(stand.api.pod(kept["metadata"]["name"]))
     stand.check(stand.run(pod(fresh("after"), container("main", gib=3))))
@@ -267,10 +268,10 @@ def _holds(stand: Stand, found: Object, kill: tuple[str, ...]) -> bool:
     return True
 
 
+READ_S = 2.0  # from a plugin's registration until the kubelet has read its devices
 #: Their deaths may fail a pod that starts (restartPolicy: Never): a kubelet cancels the start that it was in,
 #: containerd fails it, and a kubelet refuses a pod whose device plugin has not registered again.
 FATAL = ("kubelet", "containerd", "node")
-READ_S = 2.0  # from a plugin's registration until the kubelet has read its devices
 
 
 def _storm(stand: Stand, kill: tuple[str, ...] = ()) -> int:
