@@ -11,6 +11,7 @@
  * call.c      one call: laid out where it can be disturbed, issued, counted
  * mutate.c    mutations of a call
  * ops_*.c     operations of a step
+ * coverage.c  which instructions of the module were reached
  * rewrite.c   another use of the grammar: rewrite each word in flight
  */
 #ifndef FUZZ_H
@@ -30,6 +31,7 @@
 #define MAX_SEATS	160
 #define MAX_ROWS	640
 #define MAX_WRONG	12
+#define MODULE_MAX	(4u << 20)	/* bytes of the module's text */
 #define FIRST_KEPT_FD	900	/* numbers that no thread closes or replaces */
 
 /* ---- chance: every step of every thread has a stream of its own ---- */
@@ -92,6 +94,7 @@ struct shared {
 	atomic_ulong hit[MAX_ROWS][3];	/* answered with success, with a status, failed */
 	atomic_ulong names[256];	/* client << 32 | handle, of any process */
 	atomic_uint next_name;
+	atomic_uchar reached[MODULE_MAX];	/* by offset from options.module_begin */
 };
 extern struct shared *shared;
 
@@ -107,6 +110,7 @@ struct options {
 	double seconds, quiet_s;
 	int processes, threads, only_process, only_thread;
 	bool rewrite, disturb, forks, contexts;
+	uint64_t module_begin, module_end;	/* addresses of the module's text; 0, 0: no coverage */
 };
 extern struct options opt;
 
@@ -119,6 +123,11 @@ struct card {
 extern struct card card;
 extern int wrong_fd[MAX_WRONG];	/* real ones that are none of this container's, and of other kinds */
 extern int wrong_fds;
+
+/* What the calling thread has reached since the last time, if coverage is wanted and the kernel has it. */
+void coverage_collect(void);
+/* The member "reached" of the report: addresses. */
+void coverage_report(void);
 
 /* ---- a thread's model ---- */
 

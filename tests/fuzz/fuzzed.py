@@ -19,6 +19,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / "tests/vm/guest/box")]
 
+import kcov  # noqa: E402
 from slicebox import CLIENTS, MIB, PROC, Box, fb_used, result, until  # noqa: E402
 
 HOSTILE = "f0" * 32
@@ -186,8 +187,12 @@ def coverage(found: dict) -> dict[str, dict[str, int]]:
 
 def main() -> None:
     seconds, seed = float(sys.argv[1]), int(sys.argv[2])
-    found = fuzz(seconds, seed, *sys.argv[3:])
+    found = fuzz(seconds, seed, *kcov.option(), *sys.argv[3:])
     rows = found.pop("rows")
+    if reached := found.pop("reached", None):
+        files = kcov.by_file(reached)
+        found["functions"] = sum(len(one.functions) for one in files.values())
+        print(f"functions of cgpu_km that were reached, and those that were not:\n{kcov.table(files)}", file=sys.stderr)
     report = json.dumps(found | coverage({"rows": rows}))
     if run := os.environ.get("CGPU_RUN"):
         Path(run, "fuzz.json").write_text(report + "\n")

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ static const char help[] =
 "  --no-disturb      arguments in flight are not rewritten and unmapped\n"
 "  --no-forks        no children, no kills\n"
 "  --no-contexts     no TSGs and channels, whose cost is an estimate: the two accounts are equal then\n"
+"  --module B-E      addresses of cgpu_km's text: the report has those that were reached (a kernel with KCOV)\n"
 "  --rewrite         instead: each word of each call, rewritten between a first read and a second\n"
 "\n"
 "The last line of stdout is a report in JSON: per row of the call table how often it was answered with\n"
@@ -303,7 +305,9 @@ void report(void)
 		       i ? "," : "", kinds[rows[i].kind], rows[i].name, atomic_load(&shared->hit[i][0]),
 		       atomic_load(&shared->hit[i][1]), atomic_load(&shared->hit[i][2]),
 		       rewritable[i], rewritten[i]);
-	printf("]}\n");
+	printf("]");
+	coverage_report();
+	printf("}\n");
 }
 
 static void parse(int argc, char **argv)
@@ -313,7 +317,7 @@ static void parse(int argc, char **argv)
 		{ "seconds", 1, NULL, 't' }, { "steps", 1, NULL, 'n' }, { "processes", 1, NULL, 'p' },
 		{ "threads", 1, NULL, 'T' }, { "quiet", 1, NULL, 'q' }, { "log", 1, NULL, 'l' },
 		{ "only", 1, NULL, 'o' }, { "no-disturb", 0, NULL, 'D' }, { "no-forks", 0, NULL, 'F' }, { "no-contexts", 0, NULL, 'C' },
-		{ "rewrite", 0, NULL, 'r' }, { "help", 0, NULL, 'h' }, { 0 },
+		{ "module", 1, NULL, 'm' }, { "rewrite", 0, NULL, 'r' }, { "help", 0, NULL, 'h' }, { 0 },
 	};
 	int c;
 
@@ -332,6 +336,7 @@ static void parse(int argc, char **argv)
 		case 'D': opt.disturb = false; break;
 		case 'F': opt.forks = false; break;
 		case 'C': opt.contexts = false; break;
+		case 'm': sscanf(optarg, "%" SCNx64 "-%" SCNx64, &opt.module_begin, &opt.module_end); break;
 		case 'r': opt.rewrite = true; break;
 		case 'h': fputs(help, stdout); exit(0);
 		default: exit(2);

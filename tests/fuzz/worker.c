@@ -139,6 +139,7 @@ void thread_step(struct thread *t)
 	op = pick_op(&t->rng);
 	thread_log(t, "%s", op->name);
 	op->run(t);
+	coverage_collect();
 	t->step++;
 	atomic_store_explicit(&t->seat->step, t->step, memory_order_relaxed);
 }

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""Which functions of cgpu_km a run of abifuzz has reached, by file: where the kernel has KCOV, as the debug kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+KCOV = Path("/sys/kernel/debug/kcov")
+#: What a compiler makes of a function besides itself: a cold part, a copy for constant arguments, padding.
+MADE = ("__pfx_", "__cfi_")
+
+
+@dataclass
+class Reached:
+    """Of one source file."""
+
+    functions: set[str] = field(default_factory=set)
+    missed: set[str] = field(default_factory=set)
+
+    @property
+    def total(self) -> int:
+        return len(self.functions) + len(self.missed)
+
+
+def symbols() -> list[tuple[int, str]]:
+    """(address, function) of the loaded module, sorted."""
+    found = []
+    for line in Path("/proc/kallsyms").read_text().splitlines():
+        address, kind, name, *module = line.split()
+        if module == ["[cgpu_km]"] and kind in "tT" and not name.startswith(MADE):
+            found.append((int(address, 16), name.partition(".")[0]))
+    return sorted(found)
+
+
+def option() -> list[str]:
+    """abifuzz's option for the addresses of the module; none where the kernel has no KCOV."""
+    there = symbols() if KCOV.exists() else []
+    return ["--module", f"{there[0][0]:x}-{there[-1][0] + 0x1000:x}"] if there else []
+
+
+def by_file(reached: Iterable[int]) -> dict[str, Reached]:
+    """The functions of each file below cgpu_km, by the objects that the module was linked from."""
+    there = symbols()
+    addresses = [address for address, _ in there]
+    names = {there[bisect_right(addresses, address) - 1][1] for address in reached}
+    files: dict[str, Reached] = {}
+    source = Path(os.environ["CGPU_MODULES"], "src/cgpu_km")
+    for path in sorted(source.rglob("*.o")):
+        listing = subprocess.run(["nm", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+        words = [line.split() for line in listing.splitlines()]
+        own = {name.partition(".")[0] for _, kind, name in words if kind in "tT" and not name.startswith(MADE)}
+        own -= {"init_module", "cleanup_module"}
+        if own:
+            files[str(path.relative_to(source).with_suffix(".c"))] = Reached(own & names, own - names)
+    return files
+
+
+def table(files: dict[str, Reached]) -> str:
+    """For people: the files, least reached first, with the functions that no call of the run came to."""
+    lines = []
+    for name, one in sorted(files.items(), key=lambda item: len(item[1].functions) / item[1].total):
+        lines.append(f"{name:<36}{len(one.functions):>4} of {one.total:<4} {' '.join(sorted(one.missed))}".rstrip())
+    return "\n".join(lines)
