@@ -107,14 +107,14 @@ def add(kind: str, passed: bool, why: str, **found: object) -> None:
     print(f"{kind}: {record['result']}")
 
 
-def in_a_machine(kind: str, command: str, seconds: float, **found: object) -> int:
+def in_a_machine(kind: str, command: str, lasts_s: float, **found: object) -> int:
     """Run the command in a virtual machine; it leaves <kind>.json. The status is 0 only if it passed."""
     from vm.harness import run, suite
     from vm.harness.machine import from_variables
 
     os.environ.setdefault("DAEMON", "0")
     machine = from_variables(os.environ)
-    timeout = float(os.environ.get("TIMEOUT") or seconds * 2 + 900)
+    timeout = float(os.environ.get("TIMEOUT") or lasts_s * 2 + 900)
     result = run.run(machine, command, timeout, suite.to_stdout, suite.to_stderr)
     report = result.run_dir / f"{kind}.json"
     found |= json.loads(report.read_text()) if report.exists() else {}
