@@ -26,13 +26,14 @@ static void begin(void)
 
 	traced = gettid();
 	trace = NULL;
-	if (fd < 0)
-		return;
-	/* The mapping and the thread keep the trace; no number is left that a step may close or replace. */
-	if (!ioctl(fd, KCOV_INIT_TRACE, TRACE_WORDS)) {
+	if (fd < 0 || ioctl(fd, KCOV_INIT_TRACE, TRACE_WORDS))
+		perror("abifuzz: " KCOV);
+	else
 		trace = mmap(NULL, TRACE_WORDS * sizeof(*trace), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		if (trace == MAP_FAILED || ioctl(fd, KCOV_ENABLE, 0))
-			trace = NULL;
+	/* The mapping and the thread keep the trace; no number is left that a step may close or replace. */
+	if (trace && (trace == MAP_FAILED || ioctl(fd, KCOV_ENABLE, 0))) {
+		perror("abifuzz: " KCOV);
+		trace = NULL;
 	}
 	close(fd);
 }

@@ -189,7 +189,8 @@ def main() -> None:
     seconds, seed = float(sys.argv[1]), int(sys.argv[2])
     found = fuzz(seconds, seed, *kcov.option(), *sys.argv[3:])
     rows = found.pop("rows")
-    if reached := found.pop("reached", None):
+    reached = found.pop("reached", None)
+    if reached is not None:
         files = kcov.by_file(reached)
         found["functions"] = sum(len(one.functions) for one in files.values())
         print(f"functions of cgpu_km that were reached, and those that were not:\n{kcov.table(files)}", file=sys.stderr)

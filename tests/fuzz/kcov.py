@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 KCOV = Path("/sys/kernel/debug/kcov")
+LINKED_AT = 0xFFFFFFFF81000000  # of _text, on x86-64
 #: What a compiler makes of a function besides itself: a cold part, a copy for constant arguments, padding.
-MADE = ("__pfx_", "__cfi_")
+MADE = ("__pfx_", "__cfi_", "_sub_")  # the last ones are KASAN's
 
 
 @dataclass
@@ -37,20 +38,31 @@ def symbols() -> list[tuple[int, str]]:
     return sorted(found)
 
 
+def shift() -> int:
+    """What KASLR has added to every address, modules' too. KCOV takes it off (kernel/kcov.c, canonicalize_ip())."""
+    lines = Path("/proc/kallsyms").read_text().splitlines()
+    return next(int(line.split()[0], 16) for line in lines if line.endswith(" _text")) - LINKED_AT
+
+
 def option() -> list[str]:
-    """abifuzz's option for the addresses of the module; none where the kernel has no KCOV."""
+    """abifuzz's option for the addresses of the module, as KCOV has them; none where the kernel has no KCOV."""
     there = symbols() if KCOV.exists() else []
-    return ["--module", f"{there[0][0]:x}-{there[-1][0] + 0x1000:x}"] if there else []
+    if not there:
+        return []
+    off = shift()
+    return ["--module", f"{there[0][0] - off:x}-{there[-1][0] + 0x1000 - off:x}"]
 
 
 def by_file(reached: Iterable[int]) -> dict[str, Reached]:
     """The functions of each file below cgpu_km, by the objects that the module was linked from."""
-    there = symbols()
-    addresses = [address for address, _ in there]
+    there, off = symbols(), shift()
+    addresses = [address - off for address, _ in there]
     names = {there[bisect_right(addresses, address) - 1][1] for address in reached}
     files: dict[str, Reached] = {}
     source = Path(os.environ["CGPU_MODULES"], "src/cgpu_km")
     for path in sorted(source.rglob("*.o")):
+        if path.parent.name == "core":  # another module
+            continue
         listing = subprocess.run(["nm", "--defined-only", path], capture_output=True, text=True, check=True).stdout
         words = [line.split() for line in listing.splitlines()]
         own = {name.partition(".")[0] for _, kind, name in words if kind in "tT" and not name.startswith(MADE)}
