@@ -65,14 +65,14 @@ def _sum(records: Iterable[Record], column: str) -> int:
 
 
 def _totals(records: Sequence[Record]) -> str:
-    failed = sum(record["result"] != "passed" for record in records)
-    of = {kind: [one for one in records if one["kind"] == kind] for kind in KINDS}
+    passed = [record for record in records if record["result"] == "passed"]
+    of = {kind: [one for one in passed if one["kind"] == kind] for kind in KINDS}
     inputs = _sum(of["fuzz"], "calls") + _sum(of["fuzz-text"], "inputs")
     return (
-        f"In all {len(records)} runs, of which {failed} failed: {_sum(of['soak'], 'minutes')} minutes of load, "
+        f"{len(passed)} of {len(records)} runs passed, with {_sum(of['soak'], 'minutes')} minutes of load, "
         f"{_sum(of['soak'], 'containers'):,} containers, {_sum(of['soak'], 'faults'):,} faults of the driver,\n"
         f"{_sum(of['soak'], 'swaps'):,} changes of the core, {inputs:,} inputs. "
-        f"Bytes of the card that were lost: {_sum(records, 'lost bytes')}.\n\n"
+        f"Bytes of the card lost in all runs: {_sum(records, 'lost bytes')}.\n\n"
     )
 
 

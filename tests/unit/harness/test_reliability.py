@@ -28,7 +28,7 @@ CALLS = {"kind": "fuzz", "calls": 500, "result": "passed"}
 def test_a_failed_run_is_shown_and_counted():
     text = record.page([SOAK, FAILED])
     assert "failed: status 1, 2 complaints |" in text
-    assert "In all 2 runs, of which 1 failed: 12 minutes of load, 2,400 containers, 60 faults" in text
+    assert "1 of 2 runs passed, with 10 minutes of load, 1,200 containers, 30 faults" in text
 
 
 def test_each_kind_has_a_table():
