@@ -23,6 +23,11 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 	struct ckm_container *ct = a->rc->call->backing->ct;
 	int ret;
 
+	/* Of the driver's answer this would mean that it made an object under no known handle. */
+	if (handle == CKM_ALL_ONES) {
+		ckm_call_denied(a->rc->call, "handle", handle);
+		return NV_ERR_ARGUMENT;
+	}
 	a->obj->core.hobject = handle;
 	mutex_lock(&ct->rm_lock);
 	if (!ckm_objs_have_room_locked(ct)) {

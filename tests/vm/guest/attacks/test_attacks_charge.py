@@ -158,6 +158,25 @@ def reservation(gpu: nv.Gpu, space: int, size: int, flags: int = 0) -> tuple[int
     return gpu.rm.alloc(CLASS_RESERVATION, gpu.device, params)
 
 
+ALL_ONES = 0xFFFFFFFF
+
+
+@pytest.mark.checked
+def test_a_handle_of_all_ones(box: Box, gpu: nv.Gpu, space: int):
+    """What the module takes for a lie of the driver, and keeps charged, is no handle that a tenant can choose."""
+    memory = gpu.alloc_vidmem(2 * MIB)[1]
+    used = box.used
+    for _ in range(3):
+        assert gpu.alloc_vidmem(2 * MIB, ALL_ONES)[0] == nv.NV_ERR_INVALID_ARGUMENT
+        assert gpu.alloc_sysmem(2 * MIB, ALL_ONES)[0] == nv.NV_ERR_INVALID_ARGUMENT
+        assert gpu.rm.dup(gpu.device, gpu.rm, memory, ALL_ONES)[0] == nv.NV_ERR_INVALID_ARGUMENT
+        params = nv.VaspaceParams()
+        assert gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, params, ALL_ONES)[0] == nv.NV_ERR_INVALID_ARGUMENT
+        assert box.used == used
+    assert gpu.free(memory) == 0
+    assert box.used == used - 2 * MIB
+
+
 @pytest.mark.checked
 def test_tables_of_reserved_addresses(box: Box, gpu: nv.Gpu, space: int):
     """A terabyte of them is 2 GiB of tables, at once unless it is lazy."""
