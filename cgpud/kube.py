@@ -50,7 +50,7 @@ class KubeClient:
                 try:
                     reply = await self._ask_once(request)
                     break
-                except _Restarting:
+                except ConnectionError:
                     if loop.time() > until:
                         raise
                 await asyncio.sleep(RETRY_S)
@@ -63,43 +63,29 @@ class KubeClient:
         return reply if isinstance(reply, dict) else {}
 
     async def _ask_once(self, request: dict[str, Any]) -> Any:
-        """Of a server of root, or of the daemon's own user."""
+        """Of a server of root, or of the daemon's own user. ConnectionError: none listens, or it has ended."""
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
             try:
                 await loop.sock_connect(sock, str(self._path))
             except OSError as error:
-                raise _Restarting(*error.args) from error
+                raise ConnectionError(*error.args) from error
             if not server.is_allowed(server.peer_of(sock)[1]):
                 raise OSError("the socket is not one of root")
             async with timeout(ANSWER_WAIT_S):
-                await _send(sock, wire.encode(request))
+                await loop.sock_sendall(sock, wire.encode(request))
                 (size,) = wire.HEAD.unpack(await _receive(sock, wire.HEAD.size))
                 if size > REPLY_MAX:
                     raise ValueError(f"an answer of {size} bytes")
                 return json.loads(await _receive(sock, size))
 
 
-class _Restarting(OSError):
-    """No server listens, or it has ended before its answer."""
-
-
-async def _send(sock: socket.socket, data: bytes) -> None:
-    try:
-        await asyncio.get_running_loop().sock_sendall(sock, data)
-    except ConnectionError as error:
-        raise _Restarting(*error.args) from error
-
-
 async def _receive(sock: socket.socket, size: int) -> bytes:
     loop = asyncio.get_running_loop()
     data = b""
     while len(data) < size:
-        try:
-            chunk = await loop.sock_recv(sock, size - len(data))
-        except ConnectionError as error:
-            raise _Restarting(*error.args) from error
+        chunk = await loop.sock_recv(sock, size - len(data))
         if not chunk:
-            raise _Restarting("the connection was closed")
+            raise ConnectionError("the connection was closed")
         data += chunk
     return data
