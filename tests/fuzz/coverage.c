@@ -2,7 +2,7 @@
 /*
  * Which instructions of the module the calls of this program have reached, by KCOV:
  * the kernel and the module have to be built with it (the debug kernel is). Each
- * thread has a trace of its own, which it reads after every step.
+ * thread reads its own trace after every step.
  */
 #include <fcntl.h>
 #include <stdio.h>

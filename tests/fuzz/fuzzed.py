@@ -115,18 +115,13 @@ def accounts_agree(box: Box, victim: Victim, exactly: bool) -> None:
         time.sleep(0.1)
 
 
-def nothing_is_left(box: Box, victim: Victim) -> None:
-    """Once the client has ended: neither a charge, nor memory on the card."""
-    end = time.monotonic() + 60
-    while box.used or fb_used() != victim.card:
-        if time.monotonic() > end:
-            living = [path.parent.name for path in Path("/proc").glob("[0-9]*/comm") if path.read_text() == "abifuzz\n"]
-            stat = (box.proc / "stat").read_text().split("\n")
-            raise AssertionError(
-                f"charged {box.used}, on the card {fb_used() - victim.card}, by process {box.meminfo()[1]}, "
-                f"processes {living}; {stat}"
-            )
-        time.sleep(0.1)
+def what_is_left(box: Box, victim: Victim) -> str:
+    """For a charge or memory on the card that stays when the client has ended."""
+    living = subprocess.run(["pgrep", "-x", "abifuzz"], capture_output=True, text=True).stdout.split()
+    return (
+        f"charged {box.used}, on the card {fb_used() - victim.card}, by process {box.meminfo()[1]}, "
+        f"processes {living}; {(box.proc / 'stat').read_text().splitlines()}"
+    )
 
 
 def fuzz(seconds: float, seed: int, *options: object) -> dict:
@@ -156,7 +151,7 @@ def fuzz(seconds: float, seed: int, *options: object) -> dict:
                 raise
         assert client.returncode == 0, f"abifuzz ended with {client.returncode}: {last}"
         assert not watch.over, watch.over
-        nothing_is_left(box, victim)
+        until(lambda: not box.used and fb_used() == victim.card, why=lambda: what_is_left(box, victim))
         victim.check()
     until(lambda: fb_used() == before)
     found = json.loads(last) | {"quiets": quiets, "lost bytes": fb_used() - before}

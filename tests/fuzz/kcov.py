@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slicebox import module_functions
+
 KCOV = Path("/sys/kernel/debug/kcov")
 LINKED_AT = 0xFFFFFFFF81000000  # of _text, on x86-64
-#: What a compiler makes of a function besides itself: a cold part, a copy for constant arguments, padding.
-MADE = ("__pfx_", "__cfi_", "_sub_")  # the last ones are KASAN's
+MADE = ("__pfx_", "__cfi_", "_sub_")  # by the compiler beside functions: padding, and KASAN's constructors
 
 
 @dataclass
@@ -28,16 +29,6 @@ class Reached:
         return len(self.functions) + len(self.missed)
 
 
-def symbols() -> list[tuple[int, str]]:
-    """(address, function) of the loaded module, sorted."""
-    found = []
-    for line in Path("/proc/kallsyms").read_text().splitlines():
-        address, kind, name, *module = line.split()
-        if module == ["[cgpu_km]"] and kind in "tT" and not name.startswith(MADE):
-            found.append((int(address, 16), name.partition(".")[0]))
-    return sorted(found)
-
-
 def shift() -> int:
     """What KASLR has added to every address, modules' too. KCOV takes it off (kernel/kcov.c, canonicalize_ip())."""
     lines = Path("/proc/kallsyms").read_text().splitlines()
@@ -46,7 +37,7 @@ def shift() -> int:
 
 def option() -> list[str]:
     """abifuzz's option for the addresses of the module, as KCOV has them; none where the kernel has no KCOV."""
-    there = symbols() if KCOV.exists() else []
+    there = module_functions() if KCOV.exists() else []
     if not there:
         return []
     off = shift()
@@ -55,9 +46,9 @@ def option() -> list[str]:
 
 def by_file(reached: Iterable[int]) -> dict[str, Reached]:
     """The functions of each file below cgpu_km, by the objects that the module was linked from."""
-    there, off = symbols(), shift()
+    there, off = module_functions(), shift()
     addresses = [address - off for address, _ in there]
-    names = {there[bisect_right(addresses, address) - 1][1] for address in reached}
+    names = {there[bisect_right(addresses, address) - 1][1].partition(".")[0] for address in reached}
     files: dict[str, Reached] = {}
     source = Path(os.environ["CGPU_MODULES"], "src/cgpu_km")
     for path in sorted(source.rglob("*.o")):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slicebox import Box, command, fb_used, nvclient, until
+from slicebox import Box, command, fb_used, module_functions, nvclient, until
 
 from cgpu_common.errors import KernelMissing, KernelRefused
 
@@ -50,22 +50,12 @@ class Outcome:
     on_card: int
 
 
-def symbols() -> list[tuple[int, str]]:
-    """cgpu_km's functions by address."""
-    found = []
-    for line in Path("/proc/kallsyms").read_text().splitlines():
-        address, kind, name, *module = line.split()
-        if module == ["[cgpu_km]"] and kind in "tT":
-            found.append((int(address, 16), name))
-    return sorted(found)
-
-
 class Injector:
     """The module that makes calls fail, while it is loaded."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.symbols = symbols()
+        self.symbols = module_functions()
         self.begin = self.symbols[0][0]
         self.end = self.symbols[-1][0] + 0x1000
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[4]
@@ -50,11 +50,21 @@ def unmount_nodes() -> None:
         pass
 
 
-def until(what, timeout: float = 60.0, step: float = 0.02):
-    """The first true value of what(); fails after @timeout seconds."""
+def module_functions() -> list[tuple[int, str]]:
+    """(address, name) of cgpu_km's functions, by address; with what the compiler makes of one, such as name.cold."""
+    found = []
+    for line in Path("/proc/kallsyms").read_text().splitlines():
+        address, kind, name, *module = line.split()
+        if module == ["[cgpu_km]"] and kind in "tT":
+            found.append((int(address, 16), name))
+    return sorted(found)
+
+
+def until(what, timeout: float = 60.0, step: float = 0.02, why: Callable[[], str] | None = None):
+    """The first true value of what(); fails after @timeout seconds, with why() in the message."""
     end = time.monotonic() + timeout
     while not (got := what()):
-        assert time.monotonic() < end, "it did not come true in time"
+        assert time.monotonic() < end, why() if why else "it did not come true in time"
         time.sleep(step)
     return got
 
