@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 Record = Mapping[str, object]
@@ -28,30 +30,42 @@ add a record of each run, also of one that fails ([testing.md](develop/testing.m
 no record of a run on a real GPU.
 
 """
-#: By kind of run: heading, what it does and when it passes, columns.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of a run: its section of the page. `what` it does, and when it passes."""
+
+    heading: str
+    what: str
+    columns: tuple[str, ...]
+
+
 KINDS = {
-    "soak": (
+    "soak": Kind(
         "Random lives",
-        ("Random containers, loads, settings and ends, while the simulated driver fails at random calls or leaves the "
+        "Random containers, loads, settings and ends, while the simulated driver fails at random calls or leaves the "
         "bus. It passes\nif no byte and no container is left at the end, the kernel has not complained, and a new "
-        "container works."),
-        ("date", "revision", "kernel", "seed", "minutes", "containers", "actions", "refused", "faults", "swaps",
-         "pause p99, us", "lost bytes", "result"),
+        "container works.",
+        (
+            *("date", "revision", "kernel", "seed", "minutes", "containers", "actions", "refused", "faults", "swaps"),
+            *("pause p99, us", "lost bytes", "result"),
+        ),
     ),
-    "fuzz": (
+    "fuzz": Kind(
         "Wrong calls",
-        ("A container whose calls are wrong in every way beside one that must not be affected. It passes if its charge "
-        "and the card's\nmemory agree whenever it is quiet, it never has more than its limit, and the kernel has not "
-        "complained."),
+        "One container makes calls that are wrong in every way, beside another one. It passes if the charge and the "
+        "card's memory\nagree at every quiet point, the charge never exceeds the limit, the other container's memory "
+        "and charge are unchanged,\nand the kernel has not complained.",
         ("date", "revision", "kernel", "seed", "seconds", "calls", "mutated", "quiets", "lost bytes", "result"),
     ),
-    "fuzz-text": (
+    "fuzz-text": Kind(
         "Wrong texts",
-        ("Parsers of what others write, under libFuzzer with ASan and UBSan in user space. It passes if every property "
-        "holds."),
+        "Parsers of what others write, under libFuzzer with ASan and UBSan in user space. It passes if every property "
+        "holds.",
         ("date", "revision", "parser", "seconds", "inputs", "result"),
     ),
-}  # fmt: skip
+}
 
 
 def _table(columns: Sequence[str], records: Iterable[Record]) -> str:
@@ -81,9 +95,9 @@ def page(records: Sequence[Record]) -> str:
     if not records:
         return HEAD + "No record yet.\n"
     parts = []
-    for kind, (heading, what, columns) in KINDS.items():
-        if of_kind := [record for record in records if record["kind"] == kind]:
-            parts.append(f"## {heading}\n\n{what}\n\n{_table(columns, of_kind)}")
+    for name, kind in KINDS.items():
+        if of_kind := [record for record in records if record["kind"] == name]:
+            parts.append(f"## {kind.heading}\n\n{kind.what}\n\n{_table(kind.columns, of_kind)}")
     return HEAD + _totals(records) + "\n".join(parts)
 
 
@@ -92,15 +106,21 @@ def read() -> list[dict[str, object]]:
     return [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
 
 
+@cache
+def _revision() -> str:
+    """As of the first record: each one, and each new input, makes the checkout dirty."""
+    git = ["git", "-C", str(REPO), "describe", "--always", "--dirty"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
 def add(kind: str, passed: bool, why: str, **found: object) -> None:
     """Append the record of a run."""
-    git = ["git", "-C", str(REPO), "describe", "--always", "--dirty"]
     record = {
         "kind": kind,
-        "revision": subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown",
+        "revision": _revision(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "result": "passed" if passed else f"failed: {why}",
-        **{name: value for name, value in found.items() if name in KINDS[kind][2]},
+        **{name: value for name, value in found.items() if name in KINDS[kind].columns},
     }
     with RECORDS.open("a") as out:
         out.write(json.dumps(record, sort_keys=True) + "\n")

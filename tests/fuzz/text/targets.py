@@ -21,10 +21,8 @@ RUNTIME = REPO / "cgpud/runtime"
 CORE = REPO / "cgpu_km/core"
 BUILD = REPO / "build/fuzz"
 FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-g", "-O1")
+UNITS = "stat::number_of_executed_units:"  # of libFuzzer's output: the inputs tried
 SANITIZE = ("-fno-sanitize-recover=all", "-fsanitize=address,undefined")
-
-
-UNITS = "stat::number_of_executed_units:"
 
 
 @dataclass(frozen=True)
