@@ -24,9 +24,9 @@ static const char *const undoing_capabilities[] = {
 	"CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF", NULL,
 };
 
-enum found { NO, YES, FAILED /* an error has been reported */ };
+enum found { NO, YES, FAILED };
 
-/* Is the file at @path the record of the container? One that has gone meanwhile is not. */
+/* Is the file at @path the record of the container? One that has gone meanwhile is not. FAILED: reported. */
 static enum found is_record_of(const char *path, const char *id)
 {
 	char its_id[ID_SIZE];
@@ -50,7 +50,10 @@ static enum found is_record_of(const char *path, const char *id)
 	return found;
 }
 
-/* Has cgpud a record of the container? Rootless engines have no access to the directory, and no slices. */
+/*
+ * Has cgpud a record of the container? Rootless engines have no access to the directory,
+ * and no slices. FAILED: reported.
+ */
 static enum found has_record(const char *id)
 {
 	char path[sizeof(CGPU_STATE_PATH) + NAME_MAX + 1];
@@ -77,7 +80,7 @@ static enum found has_record(const char *id)
 	return found;
 }
 
-/* Of the arguments, or of the file, which the next runtime reads again. FAILED: not known. */
+/* By the arguments, or the file, which the next runtime reads again. FAILED: not known, and not reported. */
 static enum found wants_capability(const struct command *c, const char **name)
 {
 	enum found found = NO;

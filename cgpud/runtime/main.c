@@ -4,8 +4,8 @@
  *
  * It makes no decision. For create, run and restore of a bundle whose config.json
  * contains a cGPU variable it sends a request to cgpud, which admits the container
- * and edits the file. For exec with a capability that would undo a slice it asks for
- * cgpud's permission. Then, and for every other command at once, it executes the
+ * and edits the file. An exec with a capability that would undo a slice needs cgpud's
+ * permission. Then, and for every other command at once, it executes the
  * next runtime with unchanged arguments. Further roles of the same binary:
  *
  *   cgpu-runtime hook bind     createRuntime: sends a pidfd of the init process

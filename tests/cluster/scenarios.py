@@ -269,9 +269,11 @@ def _holds(stand: Stand, found: Object, kill: tuple[str, ...]) -> bool:
 
 
 READ_S = 2.0  # from a plugin's registration until the kubelet has read its devices
-#: Their deaths may fail a pod that starts (restartPolicy: Never): a kubelet cancels the start that it was in,
-#: containerd fails it, and a kubelet refuses a pod whose device plugin has not registered again.
-FATAL = ("kubelet", "containerd", "node")
+#: After the death of one of these the device plugin registers again. Until then the kubelet refuses a pod.
+REGISTERS = ("kubelet", "node")
+#: The death of one of these may fail a pod that starts (restartPolicy: Never): a new kubelet cancels the start, a new
+#: containerd fails it.
+FATAL = (*REGISTERS, "containerd")
 
 
 def _storm(stand: Stand, kill: tuple[str, ...] = ()) -> int:
@@ -299,7 +301,7 @@ def _storm(stand: Stand, kill: tuple[str, ...] = ()) -> int:
             victim = victims.pop(0)
             if victim in FATAL:
                 at_risk |= set(there)
-            if victim in FATAL and victim != "containerd":
+            if victim in REGISTERS:
                 registered = stand.registrations()
             s.kill_and_revive(stand, victim)
             next_kill = time.monotonic() + stand.seconds / 20 * (1 if stand.fake else 4)
