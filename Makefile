@@ -3,7 +3,15 @@
 # For people and for CI; the module itself is built by Kbuild. `make help` lists
 # the targets, docs/develop/testing.md explains the variables.
 
-KERNEL ?= 6.1
+# A machine's kernel and kind: what TEST needs, by its markers; User-Mode Linux, unless BACKEND=qemu.
+ifneq ($(filter vm vm-shell test-vm soak,$(MAKECMDGOALS)),)
+BOOT   := $(shell python3 tests/vm/harness/chosen.py '$(KIND)' '$(BACKEND)' $(TEST))
+KIND   := $(or $(KIND),$(word 2,$(BOOT)))
+ifneq ($(filter-out 0 no off false,$(SYSTEMD))$(KERNEL_DRIVER)$(filter-out 1,$(CPUS)),)
+BOOT   := 6.1
+endif
+endif
+KERNEL ?= $(or $(firstword $(BOOT)),6.1)
 PYTHON := build/venv/bin/python
 # A test that hangs shows its threads and ends.
 PYTEST = $(PYTHON) -m pytest -q --junitxml=build/junit/$@.xml \
@@ -35,7 +43,7 @@ export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup nvidia kube modules modules-all tools vm vm-shell test test-all lint static test-unit test-core \
+.PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb rpm build-range build-clang test-install
@@ -46,13 +54,20 @@ help: ## this list
 setup: ## packages, kernels and the Python environment (Debian 12, root or sudo)
 	@scripts/setup
 
-modules: setup ## build the modules for KERNEL=6.1|6.12|5.10|7.2|debug [W=1] into build/modules/
-	@[ $(KERNEL) = debug ] || scripts/setup kernel $(KERNEL)
+modules: setup ## build the modules for KERNEL=uml|uml-debug|uml-smp|6.1|6.12|5.10|7.3|debug [W=1] into build/modules/
+	@scripts/setup kernel $(KERNEL)
 	@scripts/build-modules $(KERNEL) $(MODULE_OPTIONS)
 
 modules-all: setup ## the same for every kernel that is there
 	@for k in $(notdir $(patsubst %/release,%,$(wildcard build/kernels/*/release))); do \
 		scripts/build-modules $$k $(MODULE_OPTIONS) || exit; done
+
+uml: setup ## Linux as a user program, KERNEL=uml and uml-debug: ten minutes of processor time, once
+	@scripts/setup kernel uml
+	@scripts/setup kernel uml-debug
+
+mutants: setup ## every core, daemon and runtime with one fault against the tests that have to notice it; build/mutants.json
+	@scripts/mutants
 
 tools: setup ## build the user programs that the guest needs (cgpu-runtime, nvsim's clients)
 	@scripts/build-tools
@@ -64,8 +79,8 @@ nvidia: tools ## NVIDIA's own user space for NVIDIA=535|550|555, and what the te
 kube: setup ## Kubernetes 1.20 for KIND=kube, built from Debian's sources: 124 MB to download, minutes to build
 	@scripts/setup-kube
 
-vm: modules tools $(PACKAGES) $(USER_SPACE) ## run CMD='…' as root in a virtual machine
-	@$(VM) run
+vm: modules tools $(PACKAGES) $(USER_SPACE) ## run CMD='…' as root in a machine, or the tests of the guest that TEST names
+	@$(VM) $(if $(TEST),suite $(KIND) $(TEST),run)
 
 vm-shell: modules tools $(PACKAGES) $(USER_SPACE) ## the same with a shell on this terminal
 	@$(VM) shell
@@ -153,8 +168,8 @@ fuzz: modules tools ## hours of wrong calls: SECONDS=3600 SEED=n KERNEL=6.1|6.12
 fuzz-text: setup ## parsers of text under libFuzzer (Debian's clang and libclang-rt-dev): SECONDS=60 for each; keeps new inputs, adds records
 	@$(PYTHON) tests/fuzz/text/targets.py $(or $(SECONDS),60)
 
-soak: modules tools ## random containers and faults of the driver: MINUTES=10 SEED=n KERNEL=6.1|6.12|debug; adds a record
-	@$(RECORD) soak $(or $(MINUTES),10) $(or $(SEED),$(shell date +%s))
+soak: modules tools ## random containers and faults of the driver: MINUTES=60 SEED=n KERNEL=uml|uml-debug|6.1|6.12|debug; adds a record
+	@$(RECORD) soak $(or $(MINUTES),60) $(or $(SEED),$(shell date +%s))
 
 reliability: setup ## write docs/reliability.md from the records of make soak, fuzz and fuzz-text
 	@$(RECORD) write

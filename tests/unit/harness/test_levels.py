@@ -69,12 +69,11 @@ def test_a_level_that_fails_by_itself_says_why(levels, monkeypatch, said, want):
 
 
 def test_a_level_that_hangs_is_ended_with_its_processes(levels, monkeypatch):
-    monkeypatch.setattr(levels, "HOST_S", 3)
     monkeypatch.setattr(levels, "REPO", levels.JUNIT.parent)
     pids = levels.JUNIT / "pids"
     command = ["sh", "-c", f"sleep 600 & echo $! >{pids}; wait"]
     began = time.monotonic()
-    assert levels.run_beside(levels.Level("kube", "test-kube"), command, "title")
+    assert levels.run_beside(levels.Level("kube", "test-kube", limit_s=3), command, "title")
     assert time.monotonic() - began < 30
     status = Path(f"/proc/{pids.read_text().strip()}/status")
     for _ in range(100):

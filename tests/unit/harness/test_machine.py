@@ -16,14 +16,19 @@ from vm.harness.machine import (
     guest_environment,
     kernel_arguments,
     qemu_arguments,
+    uml_arguments,
 )
 
 PATHS = Paths(Path("/repo"), Path("/repo/build/vm/1"), Path("/k/vmlinuz"), Path("/k/initrd.img"))
 WIRES = Wires({"out": 7, "err": 8, "status": 9})
 
 
+QEMU = Machine(kernel="6.1", cpus=2)
+
+
 def test_no_variables_make_the_default_machine():
     assert from_variables({}) == Machine()
+    assert Machine().uml and Machine().cpus == 1
 
 
 def test_empty_variables_are_as_good_as_none():
@@ -34,13 +39,19 @@ def test_empty_variables_are_as_good_as_none():
 @pytest.mark.parametrize(
     ("variables", "changed"),
     [
-        ({"KERNEL": "6.12"}, {"kernel": "6.12"}),
+        ({"KERNEL": "6.12"}, {"kernel": "6.12", "cpus": 2}),
         ({"ICOUNT": "1"}, {"icount": True, "cpus": 1}),
         ({"BARE": "yes"}, {"bare": True}),
         ({"DAEMON": "0"}, {"daemon": False}),
         ({"DOCKER": "1"}, {"docker": True, "memory": "4G"}),
         ({"DOCKER": "1", "VM_MEM": "3G"}, {"docker": True, "memory": "3G"}),
-        ({"SYSTEMD": "1"}, {"systemd": True, "memory": "4G"}),
+        ({"SYSTEMD": "1"}, {"kernel": "6.1", "cpus": 2, "systemd": True, "memory": "4G"}),
+        ({"BACKEND": "qemu"}, {"kernel": "6.1", "cpus": 2}),
+        ({"BACKEND": "uml"}, {"kernel": "uml", "cpus": 1}),
+        ({"CPUS": "2"}, {"kernel": "6.1", "cpus": 2}),
+        ({"KERNEL": "uml-smp"}, {"kernel": "uml-smp", "cpus": 2}),
+        ({"KERNEL": "debug", "CPUS": "1"}, {"kernel": "debug", "cpus": 1}),
+        ({"KERNEL_DRIVER": "550"}, {"kernel": "6.1", "cpus": 2, "nvsim": False, "kernel_driver": "550", "chips": "TU104"}),
         ({"GPUS": "2", "PROFILE": "a100", "MEM_MIB": "512"}, {"gpus": "2", "profile": "a100", "mem_mib": "512"}),
         ({"DRIVER": "550.163.01"}, {"driver": "550.163.01"}),
         ({"CPU_FEATURES": "+ssse3,+popcnt"}, {"cpu_features": "+ssse3,+popcnt"}),
@@ -60,6 +71,11 @@ def test_each_variable(variables, changed):
         {"ICOUNT": "1", "CPUS": "2"},
         {"SYSTEMD": "1", "DOCKER": "1"},
         {"SYSTEMD": "1", "BARE": "1"},
+        {"SYSTEMD": "1", "KERNEL": "uml"},
+        {"KERNEL": "uml-debug", "KERNEL_DRIVER": "550"},
+        {"KERNEL": "uml", "CPUS": "2"},
+        {"KERNEL": "uml-smp", "ICOUNT": "1", "CPUS": "1"},
+        {"BACKEND": "xen"},
     ],
 )
 def test_what_no_machine_can_be_made_of(variables):
@@ -67,23 +83,60 @@ def test_what_no_machine_can_be_made_of(variables):
         from_variables(variables)
 
 
+@pytest.mark.parametrize(
+    ("machine", "offers"),
+    [
+        (Machine(), ()),
+        (Machine(kernel="uml-smp", cpus=2), ("smp",)),
+        (Machine(icount=True), ()),
+        (QEMU, ("ftrace", "pci", "smp")),
+        (Machine(kernel="6.1", icount=True), ("ftrace", "instructions", "pci")),
+        (Machine(kernel="6.1", systemd=True), ("ftrace",)),
+    ],
+)
+def test_what_a_machine_offers(machine, offers):
+    assert machine.offers == offers
+    assert f"export OFFERS={shlex.quote(' '.join(offers))}\n" in guest_environment(machine, Path("/repo"), "7.3.4")
+
+
+def test_user_mode_linux_is_one_program():
+    argv = uml_arguments(Machine(append="loglevel=8"), PATHS, WIRES)
+    assert argv[0] == "/k/vmlinuz" and argv[-1] == "loglevel=8"
+    assert {"mem=2G", "init=/repo/tests/uml/init", "seccomp=on", "con0=null,fd:1"} <= set(argv)
+    assert {"ssl0=null,fd:7", "ssl1=null,fd:8", "ssl2=null,fd:9"} <= set(argv)
+    assert {"cgpu.repo=/repo", "cgpu.run=/repo/build/vm/1", "panic_on_warn=1"} <= set(argv)
+    assert not any(word.startswith(("time-travel", "ncpus", "ssl3")) for word in argv)
+
+
+def test_exact_time_in_user_mode_linux_costs_code_nothing():
+    argv = uml_arguments(from_variables({"ICOUNT": "1"}), PATHS, WIRES)
+    assert "time-travel=inf-cpu" in argv
+    assert not any(word.startswith("slub_debug") for word in argv)
+
+
+def test_user_mode_linux_has_processors_and_a_terminal_on_request():
+    assert "ncpus=3" in uml_arguments(from_variables({"KERNEL": "uml-smp", "CPUS": "3"}), PATHS, WIRES)
+    assert "ssl3=fd:0,fd:2" in uml_arguments(Machine(shell=True), PATHS, Wires())
+    assert "panic_on_warn=1" not in uml_arguments(Machine(kernel="uml-debug"), PATHS, WIRES)
+
+
 def test_a_stock_kernel_stops_at_the_first_warning():
-    words = kernel_arguments(Machine(), PATHS)
+    words = kernel_arguments(QEMU, PATHS)
     assert {"panic_on_warn=1", "oops=panic", "panic=-1", "apparmor=0", "norandmaps"} <= set(words)
     assert any(word.startswith("slub_debug=FZP,") for word in words)
 
 
 def test_exact_time_is_not_the_time_of_the_allocators_debugging():
-    words = kernel_arguments(Machine(icount=True, cpus=1), PATHS)
+    words = kernel_arguments(Machine(kernel="6.1", icount=True), PATHS)
     assert "panic_on_warn=1" in words
     assert not any(word.startswith("slub_debug") for word in words)
 
 
 def test_systemd_has_its_own_words():
-    words = kernel_arguments(Machine(systemd=True), PATHS)
+    words = kernel_arguments(Machine(kernel="6.1", systemd=True), PATHS)
     assert {"panic_on_warn=1", "systemd.show_status=0"} <= set(words)
     assert not any(word.startswith("slub_debug") for word in words)
-    assert not any(word.startswith("systemd.") for word in kernel_arguments(Machine(), PATHS))
+    assert not any(word.startswith("systemd.") for word in kernel_arguments(QEMU, PATHS))
     assert "export SYSTEMD=1\n" in guest_environment(Machine(systemd=True), Path("/repo"), "6.1.0")
 
 
@@ -96,21 +149,21 @@ def after(argv: list[str], option: str) -> list[str]:
 
 
 def test_kvm_is_never_used():
-    for machine in (Machine(), Machine(icount=True, cpus=1)):
+    for machine in (QEMU, Machine(kernel="6.1", icount=True)):
         argv = qemu_arguments(machine, PATHS, WIRES)
         assert after(argv, "-accel") == ["tcg"]
         assert not any("kvm" in word for word in argv)
 
 
 def test_icount_is_exact_time():
-    argv = qemu_arguments(from_variables({"ICOUNT": "1"}), PATHS, WIRES)
+    argv = qemu_arguments(from_variables({"ICOUNT": "1", "KERNEL": "6.1"}), PATHS, WIRES)
     assert after(argv, "-icount") == ["shift=2,sleep=off"]
     assert after(argv, "-smp") == ["1"]
 
 
 def test_the_first_simulated_gpus_have_a_pci_device_each():
     """At 0000:01:00.0 and 0000:02:00.0: a root port for each, and no other bridge."""
-    devices = after(qemu_arguments(Machine(), PATHS, WIRES), "-device")
+    devices = after(qemu_arguments(QEMU, PATHS, WIRES), "-device")
     assert [word for word in devices if "pcie-root-port" in word] == [
         f"pcie-root-port,id=slot{number},chassis={number},hotplug=off" for number in (1, 2)
     ]
@@ -120,33 +173,38 @@ def test_the_first_simulated_gpus_have_a_pci_device_each():
 
 
 @pytest.mark.parametrize(
-    "machine", [Machine(systemd=True), Machine(nvsim=False), Machine(nvsim=False, kernel_driver="550")]
+    "machine",
+    [
+        Machine(kernel="6.1", systemd=True),
+        Machine(kernel="6.1", nvsim=False),
+        Machine(kernel="6.1", nvsim=False, kernel_driver="550"),
+    ],
 )
 def test_a_machine_without_nvsim_or_with_udev_has_no_such_device(machine):
     assert not any("bochs" in word for word in qemu_arguments(machine, PATHS, WIRES))
 
 
 def test_features_are_added_to_those_of_every_machine():
-    (plain,) = after(qemu_arguments(Machine(), PATHS, WIRES), "-cpu")
+    (plain,) = after(qemu_arguments(QEMU, PATHS, WIRES), "-cpu")
     (more,) = after(qemu_arguments(Machine(cpu_features="+ssse3,+popcnt"), PATHS, WIRES), "-cpu")
     assert more == plain + ",+ssse3,+popcnt"
 
 
 def test_the_host_is_read_only_and_the_repository_is_not():
-    shares = after(qemu_arguments(Machine(), PATHS, WIRES), "-fsdev")
+    shares = after(qemu_arguments(QEMU, PATHS, WIRES), "-fsdev")
     assert any("path=/," in share and "readonly=on" in share for share in shares)
     assert any("path=/repo," in share and "readonly" not in share for share in shares)
 
 
 def test_each_wire_is_a_port_of_its_own():
-    argv = qemu_arguments(Machine(), PATHS, WIRES)
+    argv = qemu_arguments(QEMU, PATHS, WIRES)
     for port, fd in WIRES.fds.items():
         assert f"socket,id={port},fd={fd}" in argv
         assert any(f"name=cgpu.{port}" in word for word in argv)
 
 
 def test_only_a_shell_has_the_terminal():
-    assert not any("stdio" in word for word in qemu_arguments(Machine(), PATHS, WIRES))
+    assert not any("stdio" in word for word in qemu_arguments(QEMU, PATHS, WIRES))
     assert any("stdio" in word for word in qemu_arguments(Machine(shell=True), PATHS, Wires()))
 
 
@@ -154,7 +212,7 @@ def test_the_environment_survives_the_shell():
     text = guest_environment(Machine(module_args="a='b c' $(reboot)"), Path("/a repo"), "6.1.0")
     values = dict(line.removeprefix("export ").split("=", 1) for line in text.splitlines())
     assert shlex.split(values["MODULE_ARGS"]) == ["a='b c' $(reboot)"]
-    assert shlex.split(values["CGPU_MODULES"]) == ["/a repo/build/modules/6.1"]
+    assert shlex.split(values["CGPU_MODULES"]) == ["/a repo/build/modules/uml"]
 
 
 def test_dockers_own_settings_win():

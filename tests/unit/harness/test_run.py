@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """A verdict, a lost machine and a failed test are three things."""
 
+import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 from vm.harness import initrd, run, suite
-from vm.harness.machine import from_variables
+from vm.harness.machine import Machine, Paths, from_variables
 
 DATA = run.REPO / "tests/unit/harness/data"
 
@@ -137,5 +139,50 @@ def test_a_third_machine_waits(tmp_path, monkeypatch):
     [("engines", "", 1), ("engines", "2", 2), ("plain", "", 2), ("icount", "2", 1), ("driver_icount", "2", 1)],
 )
 def test_processors_of_a_kind(kind, chosen, cpus):
-    variables = {"CPUS": chosen}
+    variables = {"CPUS": chosen, "KERNEL": "6.1"}
     assert from_variables(variables, **suite.settings(kind, variables)).cpus == cpus
+
+
+def console_of(tmp_path, text):
+    (tmp_path / "console.log").write_text(text)
+    return Paths(tmp_path, tmp_path, tmp_path / "linux", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("printed", "sentence"),
+    [
+        ("Checking that seccomp filters can be installed...check_seccomp : clone failed", "seccomp filters"),
+        ("check_ptrace : expected SIGSTOP, got status = 256", "may not trace"),
+        ("/dev/shm must be not mounted noexec", "mounted noexec"),
+        ("ld.so: no such file", "ended with status 1: ld.so: no such file"),
+    ],
+)
+def test_a_machine_that_forbids_user_mode_linux(tmp_path, printed, sentence):
+    with pytest.raises(run.SetupFailed, match=f"{sentence}.*; the same in QEMU: BACKEND=qemu") as caught:
+        run.why_it_ended(Machine(), console_of(tmp_path, printed), 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_user_mode_linux_that_began_is_a_lost_machine(tmp_path):
+    paths = console_of(tmp_path, "[    0.000000] Linux version 7.3.4\n[    1.000000] Kernel panic - not syncing: it\n")
+    assert "Kernel panic - not syncing: it" in run.why_it_ended(Machine(), paths, -6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "free", "sentence"),
+    [(os.ST_NOEXEC, 1 << 30, "mounted noexec"), (0, 1000, "has 3 MiB free and needs 2048: VM_MEM=<less>")],
+)
+def test_a_folder_that_cannot_hold_its_memory(tmp_path, monkeypatch, flags, free, sentence):
+    monkeypatch.setattr(run.os, "statvfs", lambda _: SimpleNamespace(f_flag=flags, f_bavail=free, f_frsize=4096))
+    with pytest.raises(run.SetupFailed, match=sentence):
+        run.check_memory_file(tmp_path, "2G")
+
+
+def test_a_folder_that_holds_its_memory(tmp_path):
+    run.check_memory_file(tmp_path, "1M")
+
+
+@pytest.mark.parametrize("size", ["much", "2T", "G", "-1G"])
+def test_sizes_that_are_none(size):
+    with pytest.raises(run.SetupFailed, match="is no size"):
+        run.mib(size)

@@ -4,9 +4,10 @@
 These tests run inside the virtual machine (`make test-vm`), as root. A test
 bears the marker of the kind of boot it needs (`bare`, `icount`, `long`, `docker`,
 `engines`, `kube`, `systemd`, `cuda`, `cuda_nvcc`, `cuda_icount`, `driver`,
-`driver_two`, `driver_icount`) or none. On the debug kernel the ordinary tests
-run except `stock_only` ones; the special boots are stock, and there only
-`debug_ok` tests run.
+`driver_two`, `driver_icount`) or none, and `needs` for what not every machine
+has (harness/machine.py: NEEDS). On a debug kernel the ordinary tests run except
+`stock_only` ones; the special boots are stock, and there only `debug_ok` tests
+run.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def why_not(item: pytest.Item, boot: str) -> str:
     """The reason why the test is not for this boot; empty if it is."""
-    debug = os.environ["KERNEL"] == "debug"
+    debug = os.environ["KERNEL"].endswith("debug")
     kind = next((marker for marker in SPECIAL if item.get_closest_marker(marker)), "plain")
     if kind != boot:
         return f"needs a {kind} boot"
@@ -73,6 +74,9 @@ def why_not(item: pytest.Item, boot: str) -> str:
         return "needs a stock kernel (not marked debug_ok)"
     if not debug and item.get_closest_marker("debug_only"):
         return "needs the debug kernel"
+    needs = {need for marker in item.iter_markers("needs") for need in marker.args}
+    if missing := sorted(needs - set(os.environ["OFFERS"].split())):
+        return f"needs {missing[0]}"
     gpus = item.get_closest_marker("gpus")
     if gpus and gpus.args[0] > int(os.environ["GPUS"] or 1):
         return f"needs GPUS={gpus.args[0]}"

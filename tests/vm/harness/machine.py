@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The parts of a virtual machine: variables in, QEMU's arguments out.
+"""The parts of a machine: variables in, the arguments of QEMU or of User-Mode Linux out.
 
 Nothing here starts anything or looks at the disk.
 """
@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-KERNELS = ("6.1", "6.12", "debug", "5.10", "7.2")
+#: Linux as a program of this machine (scripts/build-uml), and kernels in QEMU.
+UML = ("uml", "uml-debug", "uml-smp")
+KERNELS = (*UML, "6.1", "6.12", "debug", "5.10", "7.3")
+
+#: Either home of a kernel, by the name that BACKEND chooses it by: its default kernel.
+BACKENDS = {"uml": "uml", "qemu": "6.1"}
+
+#: What only a machine in QEMU has, or one with more processors: the arguments of the marker `needs`.
+NEEDS = ("ftrace", "instructions", "pci", "smp")
 
 #: Branches of NVIDIA's own user space that scripts/setup-nvidia gets.
 BRANCHES = ("535", "550", "555")
@@ -34,6 +42,9 @@ BOARDS = 2
 #: streams and, on a wire of its own, the verdict.
 PORTS = ("out", "err", "status")
 
+#: The same in User-Mode Linux, and a shell's terminal, by the number of its serial line.
+UML_LINES = {"out": 0, "err": 1, "status": 2, "tty": 3}
+
 
 class BadVariable(Exception):
     """A variable of `make vm` has a value that no machine can be made of."""
@@ -43,8 +54,8 @@ class BadVariable(Exception):
 class Machine:
     """One virtual machine, as the variables of the Makefile describe it."""
 
-    kernel: str = "6.1"
-    cpus: int = 2
+    kernel: str = "uml"
+    cpus: int = 1
     cpu_features: str = ""  #: more than every machine has, as QEMU names them
     memory: str = "2G"
     icount: bool = False
@@ -67,8 +78,24 @@ class Machine:
 
     @property
     def debug(self) -> bool:
-        """Whether the kernel is the one with KASAN, lockdep and kmemleak."""
-        return self.kernel == "debug"
+        """Whether the kernel is one with KASAN, lockdep and kmemleak."""
+        return self.kernel.endswith("debug")
+
+    @property
+    def uml(self) -> bool:
+        """Whether it is User-Mode Linux, a process, and not QEMU."""
+        return self.kernel in UML
+
+    @property
+    def offers(self) -> tuple[str, ...]:
+        """Which of NEEDS it has."""
+        has = {
+            "ftrace": not self.uml,
+            "instructions": self.icount and not self.uml,
+            "pci": boards(self) > 0,
+            "smp": self.cpus > 1,
+        }
+        return tuple(need for need in NEEDS if has[need])
 
 
 @dataclass(frozen=True)
@@ -77,13 +104,13 @@ class Paths:
 
     repo: Path
     run: Path
-    vmlinuz: Path
-    initrd: Path
+    vmlinuz: Path  #: in User-Mode Linux the program
+    initrd: Path  #: of QEMU
 
 
 @dataclass(frozen=True)
 class Wires:
-    """QEMU's ends of the sockets that the guest's ports are; a shell has no `out`."""
+    """The machine's ends of the sockets that the guest's ports are; a shell has no `out`."""
 
     fds: Mapping[str, int] = field(default_factory=dict)
 
@@ -104,21 +131,27 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
     def text(name: str, default: str = "") -> str:
         return variables.get(name, "").strip() or default
 
-    kernel = text("KERNEL", "6.1")
+    docker = flag(text("DOCKER"))
+    systemd = flag(text("SYSTEMD")) or fixed.get("systemd", False)
+    kernel_driver = fixed.get("kernel_driver") or text("KERNEL_DRIVER")
+    kernel = text("KERNEL", default_kernel(text("BACKEND"), text("CPUS"), systemd or bool(kernel_driver)))
     if kernel not in KERNELS:
         raise BadVariable(f"KERNEL={kernel}: choose one of {', '.join(KERNELS)}")
+    if kernel in UML and (systemd or kernel_driver):
+        raise BadVariable(f"KERNEL={kernel}: systemd and NVIDIA's own driver need a machine in QEMU, KERNEL=6.1")
     icount = flag(text("ICOUNT"))
-    docker = flag(text("DOCKER"))
-    systemd = flag(text("SYSTEMD"))
-    kernel_driver = text("KERNEL_DRIVER")
     chips = text("CHIPS", "TU104")
     if kernel_driver and kernel_driver not in ("535", "550"):
         raise BadVariable(f"KERNEL_DRIVER={kernel_driver}: choose 535 or 550")
     if unknown := [chip for chip in chips.split(",") if chip not in CARD_CHIPS]:
         raise BadVariable(f"CHIPS={chips}: {unknown[0]} is none of {', '.join(CARD_CHIPS)}")
-    cpus = text("CPUS", "1" if icount else "2")
+    cpus = text("CPUS", "1" if icount or kernel in ("uml", "uml-debug") else "2")
     if not cpus.isdigit() or int(cpus) < 1:
         raise BadVariable(f"CPUS={cpus} is not a number of processors")
+    if kernel in ("uml", "uml-debug") and cpus != "1":
+        raise BadVariable(f"CPUS={cpus}: KERNEL={kernel} has one processor; KERNEL=uml-smp and those of QEMU have more")
+    if kernel == "uml-smp" and (icount or fixed.get("icount")):
+        raise BadVariable("ICOUNT=1: KERNEL=uml-smp has no exact time, KERNEL=uml has")
     if icount and cpus != "1":
         raise BadVariable(f"CPUS={cpus}: ICOUNT=1 is exact only with one processor")
     nvidia = text("NVIDIA")
@@ -151,11 +184,33 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
     return Machine(**(settings | fixed))
 
 
+def default_kernel(backend: str, cpus: str, qemu_only: bool) -> str:
+    """The kernel where KERNEL names none: User-Mode Linux, but for what only QEMU has."""
+    if backend and backend not in BACKENDS:
+        raise BadVariable(f"BACKEND={backend}: choose one of {', '.join(BACKENDS)}")
+    if qemu_only or cpus not in ("", "1"):
+        return BACKENDS["qemu"]
+    return BACKENDS[backend or "uml"]
+
+
+def common_arguments(machine: Machine, paths: Paths) -> list[str]:
+    """The words of the command line that a kernel gets in either home."""
+    words = ["loglevel=6", f"cgpu.repo={paths.repo}", f"cgpu.run={paths.run}"]
+    if not machine.debug:
+        # The debug kernel goes on, so that a splat is charged to its test.
+        words += ["panic_on_warn=1"]
+    if not machine.debug and not machine.icount and not machine.systemd:
+        # The allocator's own debugging is most of the cost of a call: off where time is measured and for systemd,
+        # elsewhere for the caches that this module uses. On all caches it would slow everything down by a quarter.
+        # The traces of allocations (U) are left to the debug kernel: they unwind the stack at each.
+        words += ["slub_debug=FZP,kmalloc-*,cgpu_*,ckm_*,filp,vm_area_struct"]
+    return words
+
+
 def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
-    """The kernel command line, word by word."""
+    """The kernel command line in QEMU, word by word."""
     words = [
         "console=ttyS0",
-        "loglevel=6",
         "panic=-1",  # reboot at once, which -no-reboot turns into the end
         "oops=panic",
         "apparmor=0",
@@ -170,20 +225,11 @@ def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
         # A busy host starves the guest; only a stall far longer is a finding.
         "rcupdate.rcu_cpu_stall_timeout=120",
         "watchdog_thresh=60",
-        f"cgpu.repo={paths.repo}",
-        f"cgpu.run={paths.run}",
+        *common_arguments(machine, paths),
     ]
     if machine.icount:
         # Guest time leaps over every wait for the host; a stall means nothing.
         words += ["nowatchdog", "rcupdate.rcu_cpu_stall_suppress=1"]
-    if not machine.debug:
-        # The debug kernel goes on, so that a splat is charged to its test.
-        words += ["panic_on_warn=1"]
-    if not machine.debug and not machine.icount and not machine.systemd:
-        # The allocator's own debugging is most of the cost of a call: off where time is measured and for systemd,
-        # elsewhere for the caches that this module uses. On all caches it would slow everything down by a quarter.
-        # The traces of allocations (U) are left to the debug kernel: they unwind the stack at each.
-        words += ["slub_debug=FZP,kmalloc-*,cgpu_*,ckm_*,filp,vm_area_struct"]
     if machine.systemd:
         # The console is the kernel's; a fresh Debian 12 has cgroup v2.
         words += ["systemd.show_status=0", "systemd.unified_cgroup_hierarchy=1", "audit=0"]
@@ -191,6 +237,22 @@ def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
         # Cards in the machine's RAM; without PAT their two mappings, cached and not, need not agree.
         words += [f"mem={CARD_REGISTERS_MIB}M", "nopat"]
     return words + machine.append.split()
+
+
+def uml_arguments(machine: Machine, paths: Paths, wires: Wires) -> list[str]:
+    """The whole command line of User-Mode Linux. Its console is the program's stdout."""
+    argv = [str(paths.vmlinuz), f"mem={memory_size(machine)}", "rootfstype=hostfs", "rootflags=/", "ro"]
+    argv += [f"init={paths.repo}/tests/uml/init", f"uml_dir={paths.run}", "umid=uml"]
+    # Its processes stop at their system calls by seccomp, twice as fast as by ptrace.
+    argv += ["seccomp=on", "con=null", "con0=null,fd:1", "ssl=null"]
+    argv += [f"ssl{number}=null,fd:{wires.fds[port]}" for port, number in UML_LINES.items() if port in wires.fds]
+    if machine.shell:
+        argv += [f"ssl{UML_LINES['tty']}=fd:0,fd:2"]
+    if machine.icount:
+        argv += ["time-travel=inf-cpu"]
+    if machine.cpus > 1:
+        argv += [f"ncpus={machine.cpus}"]
+    return argv + common_arguments(machine, paths) + machine.append.split()
 
 
 def qemu_arguments(machine: Machine, paths: Paths, wires: Wires) -> list[str]:
@@ -235,7 +297,7 @@ def memory_size(machine: Machine) -> str:
 
 def boards(machine: Machine) -> int:
     """Where systemd runs, udev would load a driver for them."""
-    return BOARDS if machine.nvsim and not machine.systemd else 0
+    return BOARDS if machine.nvsim and not machine.systemd and not machine.uml else 0
 
 
 def share(tag: str, path: str, readonly: bool) -> list[str]:
@@ -256,6 +318,9 @@ def guest_environment(machine: Machine, repo: Path, release: str) -> str:
         "CGPU_VM": "1",
         "KERNEL": machine.kernel,
         "KERNEL_RELEASE": release,
+        "OFFERS": " ".join(machine.offers),
+        "UML": yes_no[machine.uml],
+        "UML_LINES": " ".join(f"{port}={line}" for port, line in UML_LINES.items()) if machine.uml else "",
         "CGPU_REPO": str(repo),
         "CGPU_MODULES": str(repo / "build/modules" / machine.kernel),
         "NVSIM": yes_no[machine.nvsim],

@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import console, initrd
-from .machine import PORTS, Machine, Paths, Wires, docker_settings, guest_environment, qemu_arguments
+from .machine import (
+    PORTS,
+    Machine,
+    Paths,
+    Wires,
+    docker_settings,
+    guest_environment,
+    memory_size,
+    qemu_arguments,
+    uml_arguments,
+)
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -78,19 +88,13 @@ def judge(verdict: bytes, found: list[console.Finding], run_dir: Path, seconds: 
 
 
 def spawn(machine: Machine, paths: Paths, timeout: float, out, err) -> bytes:
-    """QEMU from start to end; returns the bytes received on the verdict's port."""
+    """The machine from start to end; returns the bytes received on the verdict's port."""
     verdict = bytearray()
     sinks = {"out": out, "err": err, "status": verdict.extend}
     ports = [port for port in PORTS if not (machine.shell and port == "out")]
     pairs = {port: socket.socketpair() for port in ports}
     wires = Wires({port: theirs.fileno() for port, (_, theirs) in pairs.items()})
-    process = subprocess.Popen(
-        qemu_arguments(machine, paths, wires),
-        stdin=None if machine.shell else subprocess.DEVNULL,
-        stdout=None if machine.shell else subprocess.DEVNULL,
-        stderr=(paths.run / "qemu.log").open("wb"),
-        pass_fds=tuple(wires.fds.values()),
-    )
+    process = start(machine, paths, wires)
     readers = [start_reader(ours, sinks[port]) for port, (ours, _) in pairs.items()]
     for _, theirs in pairs.values():
         theirs.close()
@@ -107,8 +111,70 @@ def spawn(machine: Machine, paths: Paths, timeout: float, out, err) -> bytes:
         for reader in readers:
             reader.join()
     if process.returncode != 0:
-        raise LostVM(f"QEMU failed: {(paths.run / 'qemu.log').read_text(errors='replace')}")
+        raise LostVM(why_it_ended(machine, paths, process.returncode))
     return bytes(verdict)
+
+
+def start(machine: Machine, paths: Paths, wires: Wires) -> subprocess.Popen:
+    """QEMU, or User-Mode Linux, whose stdout is the console."""
+    stdin = None if machine.shell else subprocess.DEVNULL
+    fds = tuple(wires.fds.values())
+    if not machine.uml:
+        stdout = None if machine.shell else subprocess.DEVNULL
+        with (paths.run / "qemu.log").open("wb") as log:
+            argv = qemu_arguments(machine, paths, wires)
+            return subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=log, pass_fds=fds)
+    check_memory_file(Path(os.environ.get("TMPDIR") or "/dev/shm"), memory_size(machine))
+    with (paths.run / "console.log").open("ab") as console_log:
+        stderr = None if machine.shell else console_log
+        argv = uml_arguments(machine, paths, wires)
+        return subprocess.Popen(argv, stdin=stdin, stdout=console_log, stderr=stderr, pass_fds=fds)
+
+
+#: The way without User-Mode Linux, at the end of each sentence about what it lacks.
+INSTEAD = "the same in QEMU: BACKEND=qemu"
+
+#: What User-Mode Linux prints where the machine refuses what it stands on, and what that is.
+REFUSALS = (
+    ("check_seccomp", "processes here may not install seccomp filters"),
+    ("check_ptrace", "processes here may not trace their children"),
+    ("Failed to initialize default registers", "processes here may not trace their children"),
+    ("noexec", "the folder of its memory file is mounted noexec"),
+)
+
+
+def check_memory_file(folder: Path, memory: str) -> None:
+    """User-Mode Linux has its RAM in a file, which programs are run from."""
+    found = os.statvfs(folder)
+    if found.f_flag & os.ST_NOEXEC:
+        raise SetupFailed(f"User-Mode Linux has its memory in {folder}, which is mounted noexec; {INSTEAD}")
+    free_mib, need_mib = found.f_bavail * found.f_frsize >> 20, mib(memory)
+    if free_mib < need_mib:
+        raise SetupFailed(
+            f"User-Mode Linux has its memory in {folder}, which has {free_mib} MiB free and needs {need_mib}: "
+            f"VM_MEM=<less>, or TMPDIR=<folder>; {INSTEAD}"
+        )
+
+
+def mib(size: str) -> int:
+    """`2G` or `512M` in MiB."""
+    units = {"G": 1024, "M": 1}
+    if size[-1:].upper() not in units or not size[:-1].isdigit():
+        raise SetupFailed(f"VM_MEM={size} is no size: a number and M or G")
+    return int(size[:-1]) * units[size[-1].upper()]
+
+
+def why_it_ended(machine: Machine, paths: Paths, status: int) -> str:
+    """The reason of a machine that ended by itself, with another status than 0."""
+    if not machine.uml:
+        return f"QEMU failed: {(paths.run / 'qemu.log').read_text(errors='replace')}"
+    text = read_console(paths.run)
+    if "Linux version" not in text:
+        known = [sentence for mark, sentence in REFUSALS if mark in text]
+        why = known[0] if known else f"it ended with status {status}: {text.strip()[-300:]}"
+        raise SetupFailed(f"User-Mode Linux does not start on this machine, {why}; {INSTEAD}")
+    found = console.findings(text)
+    return f"User-Mode Linux ended with status {status}\n{console.report(found) or last_lines(text)}\nlogs in {paths.run}"
 
 
 def start_reader(ours: socket.socket, sink: Callable[[bytes], object]) -> threading.Thread:
@@ -201,6 +267,8 @@ def kernel_dir(machine: Machine) -> Path:
 def locate(machine: Machine, run_dir: Path) -> Paths:
     """The files the machine boots from."""
     kernel = kernel_dir(machine)
+    if machine.uml:
+        return Paths(repo=REPO, run=run_dir, vmlinuz=kernel / "linux", initrd=Path("/"))
     ramdisk = initrd.ensure(kernel, REPO / "tests/vm/harness/boot/initrd-init")
     return Paths(repo=REPO, run=run_dir, vmlinuz=kernel / "vmlinuz", initrd=ramdisk)
 

@@ -28,7 +28,7 @@ PARAMETERS = Path("/sys/module/cgpu_km/parameters")
 OS_DESCRIPTOR = 0x71
 NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
 
-DEBUG = os.environ["KERNEL"] == "debug"
+DEBUG = os.environ["KERNEL"].endswith("debug")
 AllocMemory = nv.structure(
     "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
 )
@@ -170,6 +170,7 @@ def test_a_free_that_cannot_be_answered_has_freed(box: Box):
 
 
 @pytest.mark.checked
+@pytest.mark.needs("ftrace")
 def test_a_free_that_is_cancelled_has_changed_nothing(box: Box):
     """Another thread takes the argument away, before the driver reads it or after: freed and uncharged, or neither.
     It goes on until a free that had begun was cancelled.
@@ -224,6 +225,7 @@ def hoard(box: Box, *options: object) -> dict[str, int]:
 
 @pytest.mark.icount
 @pytest.mark.parametrize("end", ["free", "exit"])
+@pytest.mark.needs("instructions")
 def test_a_call_costs_the_same_with_240000_objects(end: str):
     """In exact time. The longest call includes the growing of a table."""
     with Box(next(NAMES), 1024) as box:

@@ -19,7 +19,7 @@ import fuzzed  # noqa: E402
 
 pytestmark = pytest.mark.once
 
-DEBUG = os.environ["KERNEL"] == "debug"
+DEBUG = os.environ["KERNEL"].endswith("debug")
 SECONDS = 20 if DEBUG else 40
 SEED = 2
 #: The debug kernel is here for its own checks. It makes a fiftieth of the calls, fewer on a slow machine. Its small

@@ -249,7 +249,7 @@ def test_killed_in_the_middle_of_allocating(box):
         "    [gpu.free(handle) for handle in got]\n"
     )
     delays = (0.0, 0.003, 0.01, 0.03, 0.1, 0.2)
-    if os.environ["KERNEL"] == "debug":
+    if os.environ["KERNEL"].endswith("debug"):
         delays = delays[2::2]  # each starts a Python, twenty seconds there
     for delay in delays:
         argv = [os.sys.executable, "-c", script, str(REPO / "tests/rmclient"), box.dev]

@@ -21,7 +21,7 @@ import pytest
 from slicebox import MIB, PROC, Box, clean_box, command, fb_used, until, vidmem
 from slicebox import nvclient as nv
 
-pytestmark = pytest.mark.checked
+pytestmark = [pytest.mark.checked, pytest.mark.needs("ftrace")]
 
 LIMIT_MIB = 256
 OVER = 300 * MIB

@@ -54,6 +54,7 @@ class Reader:
         return int(longest), int(calls)
 
 
+@pytest.mark.needs("instructions")
 def test_nobody_waits_a_millisecond_for_a_swap(tenants) -> None:
     a, b = tenants().start(), tenants().start()
     put("policy", FAIR)

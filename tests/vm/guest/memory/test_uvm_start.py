@@ -171,6 +171,7 @@ def probes_off() -> Iterator[None]:
         switch.write_text("1")
 
 
+@pytest.mark.needs("ftrace")
 def test_nothing_while_a_redirection_is_off(box: Box, uvm: nv.Uvm):
     """Not those of nvidia-uvm, which are permanent: no call of a container runs without all of them."""
     base = nv.reserve(2 * POOL)

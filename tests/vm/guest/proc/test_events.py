@@ -127,6 +127,7 @@ def test_the_life_of_a_container(ear: Ear) -> None:
     assert not any("lost" in event.values for _, event in ear.heard)
 
 
+@pytest.mark.needs("ftrace")
 def test_redirections_that_are_switched_off_are_told(ear: Ear) -> None:
     """Once, within a second and without a call of a container; and when they are back."""
     switch = Path("/sys/kernel/debug/kprobes/enabled")

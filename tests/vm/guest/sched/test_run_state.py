@@ -297,6 +297,7 @@ def test_the_thread_reads_while_a_plan_depends_on_it(boxes, polling):
 
 
 @pytest.mark.icount
+@pytest.mark.needs("instructions")
 def test_a_reading_costs_little(boxes, polling):
     """1 channel and 20, as a CUDA context has; in exact guest time, and without the cost of a real register."""
     cost = {}

@@ -27,7 +27,7 @@ from runstatebox import (
 from sharebox import NATIVE, WEIGHTED, put
 from slicebox import Box, nvsim_as, until
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.needs("pci")]
 
 
 @pytest.fixture(scope="module")
