@@ -16,12 +16,13 @@ from cgpu_common import log, wire
 from cgpu_common.errors import Refused
 from cgpu_common.model import Container, NotSliced, Plan, Request
 from cgpud import env, oci
+from cgpud.config_json import Spec, process_env
 from cgpud.grants import Grant, Grants, subjects
 
 
-def variables(spec: oci.Spec) -> dict[str, str]:
+def variables(spec: Spec) -> dict[str, str]:
     """Of the container's environment."""
-    return env.as_dict(oci.process_env(spec))
+    return env.as_dict(process_env(spec))
 
 
 def with_warnings(
@@ -53,7 +54,7 @@ def request(grant: Grant | None, variables: Mapping[str, str], *, default_memsiz
     return env.parse(dict(variables), default_memsize=default_memsize)
 
 
-def applied(grant: Grant | None, spec: oci.Spec) -> oci.Spec:
+def applied(grant: Grant | None, spec: Spec) -> Spec:
     """The spec with what the grant adds to the slice."""
     return spec if grant is None else oci.with_environment(spec, grant.variables)
 

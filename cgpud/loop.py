@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cgpu_common import events, gpus, log, model, wire  # fmt: skip
@@ -19,6 +20,7 @@ from cgpu_common.kernel_abi import ID_MAX, Event
 from cgpu_common.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
 from cgpu_common.server import Request
 from cgpud import admit, bundle, granted, oci, reconcile, report, slices, state, whole  # fmt: skip
+from cgpud.config_json import Spec
 from cgpud.dependencies import Dependencies
 from cgpud.grants import Grant, Grants
 from cgpud.inventory import Inventory
@@ -196,24 +198,30 @@ class Daemon:
         if grant is not None and grant.whole:
             return await self._give_whole(request, grant, spec)
         wanted = granted.request(grant, variables, default_memsize=self.config.default_memsize())
-        majors = oci.majors_of(self.deps.facts.devices())
+        devices = self.deps.facts.devices()
+        majors = oci.majors_of(devices)
+        config = self.config
+        options = oci.options(message.runtime, config.runtime_path, config.allow_privileged, config.legacy_hook_config)
         if isinstance(wanted, NotSliced):
             if grant is not None:
                 raise Refused(f"the grant for {grant.subject} gives no slice: {wanted.why}")
             admit.check_disable(wanted, self.config.container)
-            await whole.check(self.config, self._inventory, spec, majors, variables, wanted)
+            closed = await whole.check(config, self._inventory, spec, majors, variables, wanted)
+            whole.add_check(directory, spec, options.hook_path, closed)
             self._log.info("passed", id=container_id, why=wanted.why)
-            return granted.with_warnings({"ok": True, "action": "pass"}, container_id, variables, wanted.warning)
+            reply = {"ok": True, "action": "pass"} | ({"closed": closed} if closed else {})
+            return granted.with_warnings(reply, container_id, variables, wanted.warning)
         if grant is None:
             admit.check_granted(self.config.container)
 
-        config = self.config
-        options = oci.options(message.runtime, config.runtime_path, config.allow_privileged, config.legacy_hook_config)
+        closed = oci.closed_numbers(devices)
         facts = self.deps.facts
         oci.check_isolation(spec, options, facts.mps_directories(), facts.is_own_namespace)
 
         def make(plan: Plan, joined: Container | None) -> Awaitable[Container]:
-            return self._make(request, plan, spec, majors, options, grant, joined)
+            restored = message.verb == "restore"
+            edit = partial(oci.edit, spec, majors=majors, options=options, closed=closed, restored=restored)
+            return self._make(request, plan, edit, grant, joined)
 
         claim = grant.claim if grant else ""
         deadline = self.deps.clock() + DYING_WAIT_S
@@ -221,7 +229,7 @@ class Daemon:
             await self._until_gone(claim or container_id, deadline)
         plan, container = started
         granted.log_start(container_id, plan, container)
-        reply = {"ok": True, "action": "edited", "dir": container.dir}
+        reply = {"ok": True, "action": "edited", "dir": container.dir, "closed": closed}
         return granted.with_warnings(reply, container_id, variables, *plan.warnings)
 
     def check_exec(self, message: wire.Message) -> None:
@@ -229,7 +237,7 @@ class Daemon:
         if any(record.id == message.id for record in self.records.values()):
             oci.check_exec(message.capability, self.config.allow_privileged)
 
-    async def _give_whole(self, request: Request, grant: Grant, spec: oci.Spec) -> dict[str, Any]:
+    async def _give_whole(self, request: Request, grant: Grant, spec: Spec) -> dict[str, Any]:
         async with self._admission:
             facts, message = self.deps.facts, request.message
             await whole.give(self.config, self._inventory, facts, grant, spec, message.bundle)
@@ -287,14 +295,11 @@ class Daemon:
         self,
         request: Request,
         plan: Plan,
-        spec: oci.Spec,
-        majors: frozenset[int],
-        options: oci.Options,
+        edit: Callable[[Container], Spec],
         grant: Grant | None,
         joined: Container | None,
     ) -> Container:
-        """Write record, kernel container unless one is joined, and config.json, in this order; a failure undoes the
-        earlier steps."""
+        """Write record, kernel container unless joined, and config.json, in this order; a failure undoes them."""
         container_id, directory = request.message.id, request.message.bundle
         shared = (joined.id, joined.cookie) if joined else (grant.claim, self._cookie()) if grant else ("", 0)
         record = Record(
@@ -315,8 +320,7 @@ class Daemon:
             self.deps.store.save(record)
             container = joined or await self.deps.link.create(*record.kernel_key, plan.slots)
             admit.check_grant(plan, container)
-            edited = oci.edit(spec, replace(container, cookie=record.cookie), majors, options)
-            bundle.write(directory, granted.applied(grant, edited))
+            bundle.write(directory, granted.applied(grant, edit(replace(container, cookie=record.cookie))))
         except BaseException as error:
             await asyncio.shield(self.handle_trigger(record.key, Trigger.ABORTED))
             if isinstance(error, OSError):

@@ -6,8 +6,7 @@
   - every node of the driver, every mount that brings one and every rule that allows their majors is removed;
   - our nodes are bind-mounted under the NVIDIA names, with an allow rule for exactly their numbers;
   - no deny rule is added: runc refuses some of them, and systemd turns others into a ban on all devices;
-  - createRuntime and poststop hooks report the pid and the end to the daemon, a createContainer hook keeps the
-    driver's libraries from making nodes;
+  - our hooks are added: hooks.py;
   - /proc/cgpu_km is masked.
 
 check_isolation() refuses what cannot be isolated this way: user namespaces (not tested with slices), access to all
@@ -23,29 +22,36 @@ from typing import Any
 
 from cgpu_common.errors import Refused
 from cgpu_common.model import Container
+from cgpud import hooks
+from cgpud.config_json import Spec, json_list, json_object, json_objects, mounts, nodes, number, process_env, rules
 from cgpud.env import DISABLE, PREFIX, PROMISE, shorten
-
-Spec = dict[str, Any]
 
 PROC_TREE = "/proc/cgpu_km"
 NODES = "/dev/cgpu"  # mount point of the module's file system; cgpu-runtime mounts it
 # rprivate: later mounts of the host do not propagate into the container.
 NODE_OPTIONS = ("bind", "rprivate", "nosuid", "noexec")
-# bind: cgpu-runtime waits wait_s (at most 60) for a daemon, then 60 s for its answer.
-HOOK_TIMEOUT_S = {"bind": 120, "params": 30, "release": 30}
 
 DEFAULT_RUNTIME = "/usr/bin/cgpu-runtime"
 
 # Names in /proc/devices whose majors give access to a GPU outside of the slice.
 REAL_DRIVERS = ("nvidia", "nvswitch", "nvlink", "nvlink-", "drm", "cgpu")
+OWN_DRIVER = "cgpu"
+# The minors of each that exist: NV_MAX_DEVICES is 32, modeset and nvidiactl are above; uvm has two; DRM has cards and
+# render nodes. A rule for all minors of a major shows in any of them.
+MINORS: dict[str, tuple[tuple[int, int], ...]] = {
+    "nvidia": ((0, 31), (254, 255)),
+    "nvidia-frontend": ((0, 31), (254, 255)),
+    "nvidia-uvm": ((0, 1),),
+    "drm": ((0, 15), (128, 143)),
+}
+OTHER_MINORS = ((0, 15),)  # nvidia-caps, nvidia-nvswitch, nvidia-modeset and what is to come
+CLOSED_MAX = 500  # bytes; struct grant of cgpu-runtime
 # With each of these a root process in the container can change its device cgroup or the kernel.
 UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF")
 # How clients find a CUDA MPS daemon. Its server runs their work outside of any slice.
 MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 MPS_DIRECTORIES = ("/tmp/nvidia-mps",)  # NVIDIA's own default
 DAEMON_DIRECTORY = "/run/cgpu"  # of cgpud's socket
-LEGACY_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
-CONFIG_FLAGS = ("-config", "--config")  # of NVIDIA's legacy hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,71 +69,36 @@ def options(requester: str, runtime_path: str, allow_privileged: bool, legacy_ho
     return Options(runtime_path or runtime, allow_privileged, legacy_hook_config or None)
 
 
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Refused(f"config.json is damaged: {what} is no object")
-    return value
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise Refused(f"config.json is damaged: {what} is no list")
-    return value
-
-
-def _objects(value: Any, what: str) -> list[dict[str, Any]]:
-    entries = _list(value, what)
-    if not all(isinstance(entry, dict) for entry in entries):
-        raise Refused(f"config.json is damaged: an entry of {what} is no object")
-    return entries
-
-
-def _number(value: Any) -> int | None:
-    """A major or minor; None (absent or -1): all of them."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        return None
-    return value
-
-
-def process_env(spec: Spec) -> list[Any]:
-    return _list(_object(spec.get("process"), "process").get("env"), "process.env")
-
-
-def nodes(spec: Spec) -> list[dict[str, Any]]:
-    return _objects(_object(spec.get("linux"), "linux").get("devices"), "linux.devices")
-
-
-def rules(spec: Spec) -> list[dict[str, Any]]:
-    resources = _object(_object(spec.get("linux"), "linux").get("resources"), "linux.resources")
-    return _objects(resources.get("devices"), "linux.resources.devices")
-
-
-def mounts(spec: Spec) -> list[dict[str, Any]]:
-    return _objects(spec.get("mounts"), "mounts")
-
-
-def prestart_hooks(spec: Spec) -> list[dict[str, Any]]:
-    return _objects(_object(spec.get("hooks"), "hooks").get("prestart"), "hooks.prestart")
-
-
-def majors_of(proc_devices: str) -> frozenset[int]:
-    """The majors of /proc/devices, character section, that lead to a GPU.
+def _drivers(proc_devices: str) -> Iterator[tuple[str, int]]:
+    """(name, major) of the drivers of /proc/devices, character section, that lead to a GPU.
 
     Refused without that section: a spec's nodes of the real drivers would stay in it.
     """
-    found: set[int] = set()
     heading, _, characters = proc_devices.split("Block devices:")[0].partition("Character devices:")
     if heading.strip() or not characters.strip():
         raise Refused("/proc/devices cannot be read: the numbers of GPU drivers are not known")
     for line in characters.splitlines():
         words = line.split()
         if len(words) == 2 and words[0].isdecimal() and words[1].startswith(REAL_DRIVERS):
-            found.add(int(words[0]))
-    return frozenset(found)
+            yield words[1], int(words[0])
+
+
+def majors_of(proc_devices: str) -> frozenset[int]:
+    return frozenset(major for _, major in _drivers(proc_devices))
+
+
+def closed_numbers(proc_devices: str) -> str:
+    """The numbers that must be closed to a container with a slice, MAJOR:FIRST-LAST,…, for cgpu-runtime's hooks."""
+    found = [
+        f"{major}:{first}-{last}"
+        for name, major in sorted(_drivers(proc_devices), key=lambda driver: driver[1])
+        if not name.startswith(OWN_DRIVER)
+        for first, last in MINORS.get(name, OTHER_MINORS)
+    ]
+    text = ",".join(found)
+    if len(text) > CLOSED_MAX:
+        raise Refused("/proc/devices lists more GPU drivers than a container can be checked against")
+    return text
 
 
 def clean(path: Any) -> str:
@@ -157,12 +128,12 @@ def allows_all_devices(spec: Spec) -> bool:
         kind = rule.get("type") or "a"
         if _is_block(kind):
             continue
-        if _number(rule.get("major")) is not None:
+        if number(rule.get("major")) is not None:
             continue
         access = str(rule.get("access") or "")
         if rule.get("allow"):
             open_by_default |= access == "" or "r" in access or "w" in access
-        elif kind in ("a", "c") and _number(rule.get("minor")) is None and "r" in access and "w" in access:
+        elif kind in ("a", "c") and number(rule.get("minor")) is None and "r" in access and "w" in access:
             open_by_default = False  # a rule with an invalid type denies nothing
     return open_by_default
 
@@ -173,7 +144,7 @@ def _is_block(kind: Any) -> bool:
 
 
 def _capabilities(spec: Spec) -> set[str]:
-    sets = _object(_object(spec.get("process"), "process").get("capabilities"), "process.capabilities")
+    sets = json_object(json_object(spec.get("process"), "process").get("capabilities"), "process.capabilities")
     return {name for names in sets.values() if isinstance(names, list) for name in names if isinstance(name, str)}
 
 
@@ -184,7 +155,7 @@ def own_namespaces(spec: Spec, is_own: Callable[[str, str], bool]) -> set[str]:
     host's under hostNetwork and hostPID. `is_own` compares it with the host's."""
     own: set[str] = set()
     shared: set[str] = set()
-    for entry in _objects(_object(spec.get("linux"), "linux").get("namespaces"), "linux.namespaces"):
+    for entry in json_objects(json_object(spec.get("linux"), "linux").get("namespaces"), "linux.namespaces"):
         kind, path = str(entry.get("type")), entry.get("path")
         is_new = path is None or path == ""
         (own if is_new or (isinstance(path, str) and is_own(kind, path)) else shared).add(kind)
@@ -199,8 +170,8 @@ def check_isolation(
 ) -> None:
     """Raise Refused for a container that could evade its slice. `mps`: those of MPS_DIRECTORIES that exist on the
     host. `is_own`: is the namespace of this kind behind this path another one than the host's?"""
-    linux = _object(spec.get("linux"), "linux")
-    kinds = {entry.get("type") for entry in _objects(linux.get("namespaces"), "linux.namespaces")}
+    linux = json_object(spec.get("linux"), "linux")
+    kinds = {entry.get("type") for entry in json_objects(linux.get("namespaces"), "linux.namespaces")}
     if "user" in kinds or linux.get("uidMappings") or linux.get("gidMappings"):
         raise Refused(
             "the container has a user namespace, for which there are no slices; "
@@ -295,78 +266,17 @@ def _is_bind(mount: Mapping[str, Any]) -> bool:
 def keep_node(node: Mapping[str, Any], majors: frozenset[int]) -> bool:
     if is_gpu_path(node.get("path")):
         return False
-    return _is_block(node.get("type")) or _number(node.get("major")) not in majors
+    return _is_block(node.get("type")) or number(node.get("major")) not in majors
 
 
 def keep_rule(rule: Mapping[str, Any], majors: frozenset[int]) -> bool:
     if not rule.get("allow") or rule.get("type") == "b":
         return True
-    return _number(rule.get("major")) not in majors
+    return number(rule.get("major")) not in majors
 
 
 def keep_mount(mount: Mapping[str, Any]) -> bool:
     return not (is_gpu_path(mount.get("destination")) or (_is_bind(mount) and is_gpu_path(mount.get("source"))))
-
-
-# ---- hooks ----
-
-
-def is_legacy_hook(hook: Mapping[str, Any]) -> bool:
-    return posixpath.basename(str(hook.get("path", ""))) in LEGACY_HOOKS
-
-
-def _is_our_hook(hook: Mapping[str, Any]) -> bool:
-    args = hook.get("args")
-    return isinstance(args, list) and args[:2] == ["cgpu-runtime", "hook"]
-
-
-def _without_config(args: Iterable[Any]) -> Iterator[Any]:
-    """Without the flag for the configuration: Go's flag package uses the last one."""
-    rest = iter(args)
-    for arg in rest:
-        flag, equals, _ = str(arg).partition("=")
-        if flag not in CONFIG_FLAGS:
-            yield arg
-        elif not equals:
-            next(rest, None)  # its value
-
-
-def _tame_legacy_hook(hook: dict[str, Any], config: str | None) -> dict[str, Any]:
-    """NVIDIA's prestart hook would mount the real nodes over ours; with `config` it mounts libraries only."""
-    if config is None:
-        raise Refused(
-            "NVIDIA's legacy prestart hook would mount the whole GPU; "
-            "use its cdi mode, or set legacy_hook_config in cgpu.toml"
-        )
-    args = _list(hook.get("args"), "hook args") or [posixpath.basename(str(hook["path"])), "prestart"]
-    return {**hook, "args": [args[0], f"-config={config}", *_without_config(args[1:])]}
-
-
-def _our_hook(options: Options, which: str, word: str) -> dict[str, Any]:
-    return {
-        "path": options.hook_path,
-        "args": ["cgpu-runtime", "hook", which, word],
-        "timeout": HOOK_TIMEOUT_S[which],
-    }
-
-
-def _edit_hooks(spec: Spec, container: Container, options: Options) -> dict[str, Any]:
-    hooks = dict(_object(spec.get("hooks"), "hooks"))
-    for stage, entries in hooks.items():
-        kept = [hook for hook in _objects(entries, f"hooks.{stage}") if not _is_our_hook(hook)]
-        hooks[stage] = [
-            _tame_legacy_hook(hook, options.legacy_hook_config) if is_legacy_hook(hook) else hook for hook in kept
-        ]
-    cookie = f"--cookie={container.cookie}"
-    root = _object(spec.get("root"), "root").get("path", "rootfs")
-    ours = (
-        ("createRuntime", "bind", cookie),
-        ("createContainer", "params", f"--root={root}"),  # after NVIDIA's own hook, which may do the same
-        ("poststop", "release", cookie),
-    )
-    for stage, which, word in ours:
-        hooks[stage] = [*hooks.get(stage, []), _our_hook(options, which, word)]
-    return hooks
 
 
 # ---- putting in ----
@@ -383,8 +293,8 @@ def _without_gpus(spec: Spec, majors: frozenset[int]) -> Spec:
     """A copy without nodes, rules and mounts of any GPU; linux.devices, linux.resources.devices and mounts are lists
     of its own."""
     out = dict(spec)
-    linux = out["linux"] = dict(_object(out.get("linux"), "linux"))
-    resources = linux["resources"] = dict(_object(linux.get("resources"), "linux.resources"))
+    linux = out["linux"] = dict(json_object(out.get("linux"), "linux"))
+    resources = linux["resources"] = dict(json_object(linux.get("resources"), "linux.resources"))
     linux["devices"] = [node for node in nodes(out) if keep_node(node, majors)]
     resources["devices"] = [rule for rule in rules(out) if keep_rule(rule, majors)]
     out["mounts"] = [mount for mount in mounts(out) if keep_mount(mount)]
@@ -395,7 +305,7 @@ def with_environment(spec: Spec, variables: Mapping[str, str]) -> Spec:
     """The spec with these variables in place of all of ours, so that the container reads what it has. PROMISE stays:
     the next start asks for the grant again."""
     ours = [entry for entry in process_env(spec) if not _is_ours(entry)]
-    process = {**_object(spec.get("process"), "process")}
+    process = {**json_object(spec.get("process"), "process")}
     return {**spec, "process": {**process, "env": [*ours, *(f"{name}={value}" for name, value in variables.items())]}}
 
 
@@ -414,19 +324,31 @@ def edit_whole(spec: Spec, majors: Iterable[int], nodes: Iterable[tuple[str, int
     return out
 
 
-def edit(spec: Spec, container: Container, majors: Iterable[int], options: Options) -> Spec:
+def edit(
+    spec: Spec,
+    container: Container,
+    majors: Iterable[int],
+    options: Options,
+    closed: str,
+    *,
+    restored: bool = False,
+) -> Spec:
     """The spec with this container's slices in place of any GPU. Idempotent.
 
-    The spec has passed check_isolation().
+    The spec has passed check_isolation(). `closed`: closed_numbers(). `restored`: from a checkpoint.
     """
     out = _without_gpus(spec, frozenset(majors) | {container.major})
     linux, resources = out["linux"], out["linux"]["resources"]
     for path, minor in nodes_of(container):
         source = f"{NODES}/{container.dir}/{posixpath.basename(path)}"
         out["mounts"].append({"destination": path, "type": "bind", "source": source, "options": list(NODE_OPTIONS)})
-        number = {"major": container.major, "minor": minor}
-        resources["devices"].append({"allow": True, "type": "c", **number, "access": "rw"})
-    masked = _list(linux.get("maskedPaths"), "linux.maskedPaths")
+        device = {"major": container.major, "minor": minor}
+        resources["devices"].append({"allow": True, "type": "c", **device, "access": "rw"})
+    masked = json_list(linux.get("maskedPaths"), "linux.maskedPaths")
     linux["maskedPaths"] = [*masked, *([] if PROC_TREE in masked else [PROC_TREE])]
-    out["hooks"] = _edit_hooks(out, container, options)
+    if options.allow_privileged and allows_all_devices(spec):
+        closed = ""
+    out["hooks"] = hooks.edited(
+        out, container.cookie, options.hook_path, options.legacy_hook_config, closed, restored=restored
+    )
     return out

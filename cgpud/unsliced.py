@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """PURE: the whole GPUs of a container without a slice, for `unsliced = "refuse"`.
 
-They follow from nodes, mounts, rules and NVIDIA's legacy hook in the spec. The variables do not count: an image may set
-NVIDIA_VISIBLE_DEVICES=all, but without a runtime that acts on it the container has no GPU. An unknown form counts as
-every GPU.
+They follow from nodes, mounts, rules and NVIDIA's programs in the hooks of the spec. The variables do not count: an
+image may set NVIDIA_VISIBLE_DEVICES=all, but without a runtime that acts on it the container has no GPU. An unknown
+form counts as every GPU. What hooks do that are not known here is checked by its effect: blocked_numbers().
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from cgpu_common.errors import BadVariable
 from cgpu_common.model import Devices, Gpu
-from cgpud import oci
+from cgpud import config_json, hooks, oci
 from cgpud.admit import choose
 from cgpud.env import NVIDIA, parse_devices
 
@@ -67,6 +68,19 @@ class _Found:
             self.companion = True
 
 
+def _of_cli(hook: Mapping[str, Any]) -> tuple[bool, Devices | None]:
+    """The devices that NVIDIA's command line tool mounts: (every GPU, or these)."""
+    words = hooks.words_of(hook)
+    given = [after for word, after in pairwise(words) if word in ("--device", "-d")]
+    if len(given) != 1:
+        return True, None
+    try:
+        devices = parse_devices(hooks.NVIDIA_CLI, given[0])
+    except BadVariable:
+        return True, None
+    return devices.all, None if devices.all else devices
+
+
 def _of_hook(env: Mapping[str, str]) -> tuple[bool, Devices | None]:
     """The devices that NVIDIA's legacy hook mounts: (every GPU, or these). None without the variable."""
     text = env.get(NVIDIA, "").strip()
@@ -80,31 +94,33 @@ def _of_hook(env: Mapping[str, str]) -> tuple[bool, Devices | None]:
     return devices.all, None if devices.all else devices
 
 
-def devices_in_spec(spec: oci.Spec, majors: Iterable[int], env: Mapping[str, str]) -> SpecDevices:
+def devices_in_spec(spec: config_json.Spec, majors: Iterable[int], env: Mapping[str, str]) -> SpecDevices:
     """`majors` are those of GPU drivers; `env` is the container's."""
     real = frozenset(majors)
     found = _Found()
     found.every = oci.allows_all_devices(spec)
-    for node in oci.nodes(spec):
+    for node in config_json.nodes(spec):
         if not oci.keep_node(node, real):
             if oci.is_gpu_path(node.get("path")):
                 found.path(oci.clean(node["path"]))
             else:
                 found.number(node.get("major"), node.get("minor"))
-    for mount in oci.mounts(spec):
+    for mount in config_json.mounts(spec):
         if not oci.keep_mount(mount):
             for path in (mount.get("source"), mount.get("destination")):
                 found.path(oci.clean(path))
         if oci.clean(mount.get("destination")).startswith(VOLUME_MOUNTS):
             found.every = True
-    for rule in oci.rules(spec):
+    for rule in config_json.rules(spec):
         if not oci.keep_rule(rule, real):
             found.number(rule.get("major"), rule.get("minor"))
     named: tuple[Devices, ...] = ()
-    if any(oci.is_legacy_hook(hook) for hook in oci.prestart_hooks(spec)):
-        every, devices = _of_hook(env)
+    for hook in (hook for found_hooks in hooks.of_others(spec).values() for hook in found_hooks):
+        if not hooks.calls_nvidia(hook):
+            continue
+        every, devices = _of_cli(hook) if hooks.NVIDIA_CLI in hooks.programs_of(hook) else _of_hook(env)
         found.every |= every
-        named = (devices,) if devices else ()
+        named = (*named, devices) if devices else named
     lost = found.companion and not found.minors and not named
     return SpecDevices(found.every or lost, frozenset(found.minors), named)
 
@@ -119,3 +135,11 @@ def blocked_gpu(found: SpecDevices, inventory: Sequence[Gpu], refuses: Callable[
         if (found.every or gpu.nv_minor in found.minors or gpu.index in named) and refuses(gpu):
             return f"GPU {gpu.number}"
     return None
+
+
+def blocked_numbers(inventory: Sequence[Gpu], refuses: Callable[[Gpu], bool]) -> str:
+    """The numbers of these GPUs, for the hooks that check what other hooks have opened; of every GPU while none is
+    known."""
+    if not inventory:
+        return f"{NV_MAJOR}:0-31"
+    return ",".join(f"{NV_MAJOR}:{gpu.nv_minor}-{gpu.nv_minor}" for gpu in inventory if refuses(gpu))

@@ -4,45 +4,58 @@ whole, to be shared without isolation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cgpu_common.config import Config
 from cgpu_common.errors import Refused
-from cgpu_common.model import Devices, NotSliced
-from cgpud import bundle, oci, unsliced
+from cgpu_common.model import Devices, Gpu, NotSliced
+from cgpud import bundle, hooks, oci, unsliced
 from cgpud.admit import choose, why_unshared
+from cgpud.config_json import Spec
 from cgpud.grants import Grant
 from cgpud.inventory import Inventory
 from cgpud.watch import Facts
 
 
+def _refuses(config: Config) -> Callable[[Gpu], bool]:
+    return lambda gpu: config.of(gpu).unsliced == "refuse"
+
+
 async def check(
     config: Config,
     inventory: Inventory,
-    spec: oci.Spec,
+    spec: Spec,
     majors: frozenset[int],
     variables: Mapping[str, str],
     wanted: NotSliced,
-) -> None:
-    """Refuse a container that has no slice and whose spec brings a GPU with unsliced = "refuse"."""
+) -> str:
+    """Refuse a container that has no slice and whose spec brings a GPU with unsliced = "refuse". Returns the numbers
+    that its hooks may not open: "" if it has none, or may have them."""
     if not config.anywhere("unsliced", "refuse"):
-        return
+        return ""
     if config.allow_privileged and oci.allows_all_devices(spec):
-        return
+        return ""
     found = unsliced.devices_in_spec(spec, majors, variables)
-    if not found:
-        return
-    blocked = unsliced.blocked_gpu(found, await inventory.snapshot(), lambda gpu: config.of(gpu).unsliced == "refuse")
+    others = any(hooks.of_others(spec).values())
+    if not found and not others:
+        return ""
+    gpus = await inventory.snapshot()
+    blocked = unsliced.blocked_gpu(found, gpus, _refuses(config)) if found else None
     if blocked is not None:
         raise Refused(
             f'{blocked} is shared in slices only (unsliced = "refuse" in cgpu.toml), and the container has no '
             f"slice of it: {wanted.why}"
         )
+    return unsliced.blocked_numbers(gpus, _refuses(config)) if others else ""
 
 
-async def give(
-    config: Config, inventory: Inventory, facts: Facts, grant: Grant, spec: oci.Spec, directory: str
-) -> None:
+def add_check(directory: str, spec: Spec, hook_path: str, closed: str) -> None:
+    """Into config.json, unless there is nothing to check."""
+    if closed:
+        bundle.write(directory, hooks.with_check(spec, hook_path, closed))
+
+
+async def give(config: Config, inventory: Inventory, facts: Facts, grant: Grant, spec: Spec, directory: str) -> None:
     """Write the real nodes of the grant's GPU, and no other, into config.json. Raises Refused.
 
     A GPU with slices is not given as a whole: its memory is promised."""

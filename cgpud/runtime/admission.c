@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "admission.h"
+#include "closed.h"
 #include "cmdline.h"
 #include "daemon_client.h"
 #include "exec_check.h"
@@ -72,7 +73,8 @@ int run_as_runtime(int argc, char **argv)
 {
 	struct command c = { 0 };
 	const char *subject = "a container with cGPU variables";
-	char bundle[PATH_MAX + 16], self[PATH_MAX] = "", why[SENTENCE_MAX], dir[DIR_MAX] = "";
+	char bundle[PATH_MAX + 16], self[PATH_MAX] = "", why[SENTENCE_MAX];
+	struct grant grant = { 0 };
 	struct buf req = { 0 };
 	size_t len;
 	int needed;
@@ -108,10 +110,11 @@ int run_as_runtime(int argc, char **argv)
 	buf_put_member(&req, "verb", c.verb);
 	buf_put_member(&req, "runtime", self);	/* for the hooks */
 	buf_puts(&req, "}");
-	if (!request(&req, -1, subject, dir))
+	if (!request(&req, -1, subject, &grant))
 		return 1;
 	/* In this mount namespace: the next runtime inherits it and bind-mounts the nodes. */
-	if (*dir && !nodes_ready(dir, why, sizeof(why))) {
+	if ((*grant.dir && !nodes_ready(grant.dir, why, sizeof(why))) ||
+	    !closed_ready(grant.closed, why, sizeof(why))) {
 		report_error("%s", why);
 		return 1;
 	}

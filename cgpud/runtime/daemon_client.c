@@ -108,8 +108,15 @@ static bool daemon_is_gone(void)
 	return errno == ENOENT || errno == ECONNREFUSED || errno == ECONNRESET || errno == EPIPE;
 }
 
+/* A string of the reply; "" if it has none of this name. */
+static void get_string(const char *reply, size_t len, const char *key, char *out, size_t size)
+{
+	if (json_top_value(reply, len, key, out, size) != '"')
+		*out = 0;
+}
+
 /* Send @message, receive the reply. */
-static enum answer request_once(const struct buf *message, int passed, char dir[DIR_MAX])
+static enum answer request_once(const struct buf *message, int passed, struct grant *grant)
 {
 	char ok[16], why[SENTENCE_MAX];
 	enum answer answer = REJECTED;
@@ -129,8 +136,10 @@ static enum answer request_once(const struct buf *message, int passed, char dir[
 			report_error("no answer from cgpud within %d s", CGPU_TIMEOUT_S);
 	} else if (json_top_value(reply, len, "ok", ok, sizeof(ok)) == 'x' && !strcmp(ok, "true")) {
 		answer = ACCEPTED;
-		if (dir && json_top_value(reply, len, "dir", dir, DIR_MAX) != '"')
-			dir[0] = 0;
+		if (grant) {
+			get_string(reply, len, "dir", grant->dir, sizeof(grant->dir));
+			get_string(reply, len, "closed", grant->closed, sizeof(grant->closed));
+		}
 		if (json_top_value(reply, len, "warning", why, sizeof(why)) == '"' && *why)
 			report_warning(why);
 	} else if (json_top_value(reply, len, "error", why, sizeof(why)) == '"' && *why) {
@@ -166,10 +175,10 @@ static double seconds(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-bool request(const struct buf *message, int passed, const char *subject, char dir[DIR_MAX])
+bool request(const struct buf *message, int passed, const char *subject, struct grant *grant)
 {
 	const struct timespec nap = { .tv_nsec = 100000000 };
-	enum answer answer = request_once(message, passed, dir);
+	enum answer answer = request_once(message, passed, grant);
 	double until = 0;
 	int wait = 0;
 
@@ -198,7 +207,7 @@ bool request(const struct buf *message, int passed, const char *subject, char di
 			return false;
 		}
 		nanosleep(&nap, NULL);
-		answer = request_once(message, passed, dir);
+		answer = request_once(message, passed, grant);
 	}
 	return answer == ACCEPTED;
 }

@@ -11,7 +11,11 @@
 #define CGPU_SOCKET_PATH "/run/cgpu/cgpud.sock"
 #endif
 
-#define DIR_MAX		128	/* a directory's name in an answer, with its NUL */
+/* What an answer to "prepare" gives the container. */
+struct grant {
+	char dir[128];		/* the name of the directory of its nodes; "": it gets no slice */
+	char closed[512];	/* the device numbers that its hooks check, as closed.h has them; "": none */
+};
 
 /*
  * Send a request that a container's start depends on, with descriptor @passed
@@ -20,10 +24,9 @@
  * already handled may be repeated.
  *
  * True if the daemon accepts; otherwise an error has been reported. @subject is
- * what cannot start, for the message. @dir, unless NULL, receives the name of the
- * directory of the container's nodes, "" if it gets no slice.
+ * what cannot start, for the message. @grant may be NULL.
  */
-bool request(const struct buf *message, int passed, const char *subject, char dir[DIR_MAX]);
+bool request(const struct buf *message, int passed, const char *subject, struct grant *grant);
 
 /*
  * Send a request once, without waiting for a daemon: a daemon that starts later

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The OCI hooks that cgpud puts into config.json. Each returns an exit status. */
+/* The hooks that cgpud puts into config.json. */
 #ifndef CGPU_RUNTIME_HOOKS_H
 #define CGPU_RUNTIME_HOOKS_H
 
 /*
- * The createContainer hook: runs in the container's mount namespace, before
- * pivot_root. @root is root.path of config.json.
+ * The hook of this name, with the @words behind it, a list that ends with NULL, and the
+ * container's state on standard input. Returns the exit status.
  */
-int run_as_params_hook(const char *root);
-
-/* The hooks "bind" (createRuntime) and "release" (poststop). */
-int run_as_hook(const char *which, const char *cookie);
+int run_as_hook(const char *name, char **words);
 
 #endif

@@ -10,6 +10,8 @@
  *
  *   cgpu-runtime hook bind     createRuntime: sends a pidfd of the init process
  *   cgpu-runtime hook params   createContainer: keeps libraries from making nodes
+ *   cgpu-runtime hook check    createContainer: the driver is closed to the container
+ *   cgpu-runtime hook confirm  poststart: it still is, else the container is killed
  *   cgpu-runtime hook release  poststop: the container has ended
  *   nvidia-container-cli-cgpu  (by argv[0]) NVIDIA's legacy CLI without devices
  *
@@ -21,11 +23,9 @@
 #include "admission.h"
 #include "hooks.h"
 #include "nvidia_cli.h"
-#include "text.h"
 
 int main(int argc, char **argv)
 {
-	const char *cookie = "0";
 	const char *name;
 
 	if (argc < 1 || !argv[0])
@@ -34,13 +34,7 @@ int main(int argc, char **argv)
 	name = name ? name + 1 : argv[0];
 	if (!strcmp(name, "nvidia-container-cli-cgpu"))
 		return run_as_nvidia_cli(argc, argv);
-	if (argc == 4 && !strcmp(argv[1], "hook") && !strcmp(argv[2], "params") &&
-	    starts_with(argv[3], "--root="))
-		return run_as_params_hook(argv[3] + strlen("--root="));
-	if (argc >= 3 && !strcmp(argv[1], "hook")) {
-		if (argc >= 4 && starts_with(argv[3], "--cookie="))
-			cookie = argv[3] + strlen("--cookie=");
-		return run_as_hook(argv[2], cookie);
-	}
+	if (argc >= 3 && !strcmp(argv[1], "hook"))
+		return run_as_hook(argv[2], argv + 3);
 	return run_as_runtime(argc, argv);
 }

@@ -42,6 +42,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("shim")
     flags = f'-DCGPU_SOCKET_PATH=\\"{directory}/s\\" -DCGPU_CONF_PATH=\\"{directory}/runtime.conf\\"'
     flags += f' -DCGPU_STATE_PATH=\\"{directory}/state\\"'
+    flags += f' -DCGPU_CLOSED_PATH=\\"{directory}/numbers\\"'
     # A directory below nodes is one of a container's.
     magic = subprocess.run(["stat", "-f", "-c", "0x%t", directory], capture_output=True, text=True, check=True).stdout
     flags += f' -DCGPU_NODES_PATH=\\"{directory}/nodes\\" -DCGPU_NODES_MAGIC={magic.strip()}'

@@ -22,14 +22,14 @@ LAYERS = {
     "values": """
         cgpu_common cgpu_common.errors cgpu_common.kernel_abi cgpu_common.model cgpu_common.attributes
         cgpu_common.toml cgpu_common.cgroup cgpu_common.address cgpu_common.cookie cgpu_common.exits cgpu_common.tree
-        cgpud cgpud.limits cgpud.labels
+        cgpud cgpud.limits cgpud.labels cgpud.config_json
         cgpu_cli cgpu_cli.edit
     """,
     "decisions": """
         cgpu_common.settings cgpu_common.events cgpu_common.effect cgpu_common.share cgpu_common.placement
         cgpu_common.waits
-        cgpud.env cgpud.state cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced cgpud.metrics cgpud.history
-        cgpud.slices
+        cgpud.env cgpud.hooks cgpud.state cgpud.oci cgpud.admit cgpud.reconcile cgpud.unsliced cgpud.metrics
+        cgpud.history cgpud.slices
         cgpu_cli.names cgpu_cli.render cgpu_cli.describe cgpu_cli.checks cgpu_cli.containerd cgpu_cli.engines
         cgpu_cli.columns cgpu_cli.rates cgpu_cli.view cgpu_cli.query cgpu_cli.overview cgpu_cli.topview
         cgpu_cli.chrome cgpu_cli.samples cgpu_cli.redact
@@ -78,7 +78,7 @@ SINGLE_USER = {
 RUNTIME_LAYERS = (
     "text",
     "report json_scan read_file runtime_conf",
-    "nodes cmdline next_runtime daemon_client",
+    "nodes closed cmdline next_runtime daemon_client",
     "exec_check hooks nvidia_cli",
     "admission",
     "main",

@@ -43,7 +43,8 @@ def test_prepare_edits_and_creates(node: Node, run: Run) -> None:
     async def main() -> None:
         async with node.running():
             reply = await node.prepare(ID)
-            assert reply == {"ok": True, "action": "edited", "dir": ID[:12]}
+            closed = "195:0-31,195:254-255,226:0-15,226:128-143,511:0-1"
+            assert reply == {"ok": True, "action": "edited", "dir": ID[:12], "closed": closed}
             (container,) = node.link.containers.values()
             assert container.slots[0].limit == 6043 * MIB
             spec = json.loads((node.directory / "bundles" / ID / "config.json").read_text())

@@ -17,24 +17,26 @@ from hypothesis import strategies as st
 
 from cgpu_common.errors import Refused
 from cgpu_common.model import Container, Slot
-from cgpud import bundle, oci
+from cgpud import bundle, hooks, oci
+from cgpud.config_json import Spec
 
 DATA = Path(__file__).parent / "data"
 CONTAINER = Container("a" * 64, 7, "a" * 12, 509, 4, 5, slots=(Slot(0, 6, 3, 1 << 30),))
 MAJORS = frozenset({195, 511, 226, 236})
 OPTIONS = oci.Options("/usr/bin/cgpu-runtime")
+CLOSED = "195:0-31,195:254-255,511:0-1"
 
 
-def docker() -> oci.Spec:
+def docker() -> Spec:
     return json.loads((DATA / "docker.json").read_text())  # type: ignore[no-any-return]
 
 
-def edit(spec: oci.Spec, options: oci.Options = OPTIONS) -> oci.Spec:
+def edit(spec: Spec, options: oci.Options = OPTIONS) -> Spec:
     oci.check_isolation(spec, options)  # as the daemon does before it creates the container
-    return oci.edit(spec, CONTAINER, MAJORS, options)
+    return oci.edit(spec, CONTAINER, MAJORS, options, CLOSED)
 
 
-def refusal(spec: oci.Spec) -> str:
+def refusal(spec: Spec) -> str:
     with pytest.raises(Refused) as caught:
         edit(spec)
     assert "\n" not in str(caught.value)
@@ -55,8 +57,8 @@ def test_twice_is_once() -> None:
 
 def test_another_life_replaces_the_first() -> None:
     later = Container("a" * 64, 8, "a" * 12, 509, 14, 15, slots=(Slot(0, 16, 3, 1 << 30),))
-    again = oci.edit(edit(docker()), later, MAJORS, OPTIONS)
-    assert again == oci.edit(docker(), later, MAJORS, OPTIONS)
+    again = oci.edit(edit(docker()), later, MAJORS, OPTIONS, CLOSED)
+    assert again == oci.edit(docker(), later, MAJORS, OPTIONS, CLOSED)
 
 
 def test_nodes_come_over_the_mount_of_dev() -> None:
@@ -82,7 +84,7 @@ def test_a_bare_spec_gets_what_it_lacks() -> None:
     out = edit({"linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}}})
     assert out["linux"]["devices"] == []
     assert [mount["destination"] for mount in out["mounts"]] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3"]
-    assert [hook["args"][-1] for hook in out["hooks"]["createContainer"]] == ["--root=rootfs"]
+    assert [hook["args"][3:] for hook in out["hooks"]["createContainer"]] == [["--root=rootfs", f"--closed={CLOSED}"]]
     assert out["linux"]["maskedPaths"] == ["/proc/cgpu_km"]
 
 
@@ -240,6 +242,94 @@ def test_the_legacy_hook() -> None:
         **hook,
         "args": ["nvidia-container-runtime-hook", "-config=/etc/cgpu/hook.toml", "prestart"],
     }
+
+
+STAGES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
+CLI = "/usr/bin/nvidia-container-cli"
+SPELLINGS: list[dict[str, Any]] = [
+    {"path": CLI, "args": ["nvidia-container-cli", "configure"]},
+    {"path": CLI},
+    # containerd's own --gpus: ctr, nerdctl
+    {
+        "path": "/usr/bin/containerd",
+        "args": ["containerd", "oci-hook", "--", CLI, "configure", "--device=0", "{{rootfs}}"],
+    },
+    {"path": "/bin/sh", "args": ["sh", "-c", f"PATH=/bin;{CLI} configure|cat"]},
+    {"path": "/bin/sh", "args": ["sh", "-c", "x=$(nvidia-container-cli list) y"]},
+    {"path": "/usr/bin/env", "args": ["env", "A=1", "nvidia-container-runtime-hook", "prestart"]},
+]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("hook", SPELLINGS, ids=str)
+def test_a_hook_that_would_give_the_whole_gpu(stage: str, hook: dict[str, Any]) -> None:
+    spec = docker()
+    spec["hooks"][stage] = [*spec["hooks"].get(stage, []), hook]
+    assert "a whole GPU beside its slice" in refusal(spec)
+
+
+@pytest.mark.parametrize(
+    "word", ["nvidia-container-cli-cgpu", "nvidia-ctk", "/opt/nvidia-container-clifford", "oci-hook"]
+)
+def test_other_hooks_stay(word: str) -> None:
+    spec = docker()
+    spec["hooks"]["createRuntime"] = [{"path": "/usr/bin/x", "args": ["x", word]}]
+    assert edit(spec)["hooks"]["createRuntime"][0] == spec["hooks"]["createRuntime"][0]
+
+
+def ours(spec: Spec) -> list[tuple[str, str]]:
+    return [
+        (stage, hook["args"][2])
+        for stage, hooks in spec["hooks"].items()
+        for hook in hooks
+        if f"--closed={CLOSED}" in hook.get("args", ())
+    ]
+
+
+def test_what_other_hooks_did_is_checked_at_the_end() -> None:
+    """No list of programs is complete: the check is last, and again after hooks that run later."""
+    assert ours(edit(docker())) == [("createContainer", "params")]
+    assert edit(docker())["hooks"]["createContainer"][-1]["args"][2] == "params"
+    for stage in ("startContainer", "poststart"):
+        spec = docker()
+        spec["hooks"][stage] = [{"path": "/x"}]
+        out = edit(spec)
+        assert sorted(ours(out)) == [("createContainer", "params"), ("poststart", "confirm")]
+        assert out["hooks"]["poststart"][-1]["args"][2] == "confirm"
+        assert edit(out) == out
+    restored = oci.edit(docker(), CONTAINER, MAJORS, OPTIONS, CLOSED, restored=True)
+    assert ("createRuntime", "bind") in ours(restored)
+
+
+def test_who_may_have_every_device_is_not_checked() -> None:
+    spec = docker()
+    privileged = oci.Options("/usr/bin/cgpu-runtime", allow_privileged=True)
+    assert ours(edit(spec, privileged)), "allowed, and not used"
+    spec["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    assert not ours(edit(spec, privileged))
+
+
+def test_a_container_without_a_slice_is_checked_alike() -> None:
+    spec = docker()
+    out = hooks.with_check(spec, OPTIONS.hook_path, CLOSED)
+    assert ours(out) == [("createContainer", "check")]
+    assert {**out, "hooks": None} == {**spec, "hooks": None}
+    assert hooks.with_check(out, OPTIONS.hook_path, CLOSED) == out
+    spec["hooks"]["poststart"] = [{"path": "/x"}]
+    assert ours(hooks.with_check(spec, OPTIONS.hook_path, CLOSED)) == [
+        ("createContainer", "check"),
+        ("poststart", "confirm"),
+    ]
+
+
+def test_the_numbers_that_are_closed() -> None:
+    devices = "\n195 nvidia\n509 cgpu\n511 nvidia-uvm\n226 drm\n236 nvidia-caps\n\nBlock devices:\n"
+    assert (
+        oci.closed_numbers(f"Character devices:\n  1 mem{devices}")
+        == "195:0-31,195:254-255,226:0-15,226:128-143,236:0-15,511:0-1"
+    )
+    with pytest.raises(Refused, match="more GPU drivers"):
+        oci.closed_numbers("Character devices:\n" + "".join(f"{n} nvidia-x{n}\n" for n in range(200, 300)))
 
 
 OURS = "-config=/ours"

@@ -252,13 +252,15 @@ UNSLICED = [
 ]
 
 
-def plain(node: Node, env: tuple[str, ...]) -> Path:
-    """A bundle without any GPU."""
+def plain(node: Node, env: tuple[str, ...], *, hooks: bool = True) -> Path:
+    """A bundle without any GPU; `hooks`: with those of Docker."""
     bundle = node.bundle(ID, env)
     spec = json.loads((bundle / "config.json").read_text())
     spec["mounts"] = spec["mounts"][:4]
     spec["linux"]["devices"] = []
     spec["linux"]["resources"]["devices"] = [{"allow": False, "access": "rwm"}]
+    if not hooks:
+        del spec["hooks"]
     (bundle / "config.json").write_text(json.dumps(spec))
     return bundle
 
@@ -271,7 +273,7 @@ def test_refused_whole(node: Node, run: Run, env: tuple[str, ...], where: str) -
         async with node.running():
             text = (await node.prepare(ID, env))["error"]
             assert text.startswith("GPU 0 is shared in slices only (unsliced")
-            spec = plain(node, env)
+            spec = plain(node, env, hooks=False)
             before = (spec / "config.json").read_bytes()
             assert await node.ask(op="prepare", id=ID, bundle=str(spec)) == {"ok": True, "action": "pass"}
             assert (spec / "config.json").read_bytes() == before
@@ -289,6 +291,23 @@ def test_where_nothing_is_refused_the_kernel_is_not_asked(node: Node, run: Run, 
         async with node.running():
             node.link.missing = True
             assert await node.prepare(ID, env) == {"ok": True, "action": "pass"}
+
+    run(main())
+
+
+def test_what_hooks_may_open_is_checked(node: Node, run: Run) -> None:
+    """A container without a slice: its hooks cannot all be known, so what they opened is checked after them."""
+
+    async def main() -> None:
+        node.config = parse('[gpu]\nunsliced = "refuse"')
+        bundle = plain(node, ())
+        async with node.running() as daemon:
+            reply = await node.ask(op="prepare", id=ID, bundle=str(bundle))
+            assert reply == {"ok": True, "action": "pass", "closed": "195:0-0"}
+            hooks = json.loads((bundle / "config.json").read_text())["hooks"]
+            assert hooks["createContainer"][-1]["args"] == ["cgpu-runtime", "hook", "check", "--closed=195:0-0"]
+            assert daemon.admissions["sliced"] == 0
+            assert (await node.prepare("f" * 64))["closed"].startswith("195:0-31,195:254-255,")
 
     run(main())
 

@@ -7,7 +7,9 @@ import array
 import json
 import os
 import shutil
+import signal
 import socket
+import stat
 import struct
 import subprocess
 import threading
@@ -109,7 +111,7 @@ class Place:
 
 @pytest.fixture
 def place(shim: Path) -> Place:
-    for name in ("bundle", "runtime.conf", "argv", "log.json", "nodes", "state"):
+    for name in ("bundle", "runtime.conf", "argv", "log.json", "nodes", "numbers", "state"):
         target = shim / name
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     return Place(shim)
@@ -547,6 +549,86 @@ def test_release_without_a_daemon_is_only_a_remark(place: Place) -> None:
 
 def test_an_unknown_hook(place: Place) -> None:
     assert place.run("hook", "nope", stdin=state(id="x")).returncode == 1
+
+
+# ---- what another hook has opened ----
+
+NULL = "1:3-3"
+
+
+def closed_reply(closed: str) -> bytes:
+    return json.dumps({"ok": True, "action": "edited", "closed": closed}).encode()
+
+
+def test_the_nodes_of_the_check_are_made(place: Place, answerer: Answerer) -> None:
+    answerer.reply = closed_reply("1:3-3,195:254-255")
+    for _ in range(2):
+        assert place.run("create", "x").returncode == 7
+    made = {path.name: path.stat() for path in (place.directory / "numbers").iterdir()}
+    assert {name: (os.major(one.st_rdev), os.minor(one.st_rdev)) for name, one in made.items()} == {
+        "1:3": (1, 3), "195:254": (195, 254), "195:255": (195, 255),
+    }  # fmt: skip
+    assert all(stat.S_ISCHR(one.st_mode) and one.st_mode & 0o77 == 0 for one in made.values())
+    assert (place.directory / "numbers").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("closed", ["1", "1:3", "1:3-", "1:4-3", "x", "1:3-3;2:0-0", "1:0-99999", "1:3-3,,2:0-1"])
+def test_a_list_that_is_none_does_not_start(place: Place, answerer: Answerer, closed: str) -> None:
+    answerer.reply = closed_reply(closed)
+    done = place.run("create", "x")
+    assert (done.returncode, place.handed_over()) == (1, None)
+    assert "list of device numbers" in done.stderr
+
+
+@pytest.mark.parametrize("hook", [["check"], ["params", "--root=/nowhere/at/all"]])
+def test_an_open_number_fails_the_hook(place: Place, answerer: Answerer, tmp_path: Path, hook: list[str]) -> None:
+    """Tests run where the kernel permits 1:3."""
+    answerer.reply = closed_reply(NULL)
+    place.run("create", "x")
+    hook = [word.replace("/nowhere/at/all", str(tmp_path)) for word in hook]
+    given = state(id="x", status="created", pid=os.getpid(), bundle="/b")
+    done = place.run("hook", *hook, f"--closed={NULL}", stdin=given)
+    assert done.returncode == 1
+    assert done.stderr.startswith("cgpu: the container may open the GPU device 1:3, which config.json does not give")
+    assert place.run("hook", *hook, stdin=given).returncode == 0
+    assert place.run("hook", *hook, f"--close={NULL}", stdin=given).returncode == 1, "no option is lost"
+
+
+@pytest.mark.parametrize("other", [None, "file", "number", "link"])
+def test_a_check_without_its_node_fails(place: Place, other: str | None) -> None:
+    node = place.directory / "numbers/1:3"
+    node.parent.mkdir()
+    match other:
+        case "file":
+            node.touch()
+        case "number":
+            os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+        case "link":
+            node.symlink_to("/dev/null")
+    done = place.run("hook", "check", f"--closed={NULL}", stdin=state(id="x", pid=1))
+    assert done.returncode == 1
+    assert "is missing or another file" in done.stderr
+
+
+def test_a_late_check_of_a_container_that_has_ended(place: Place) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    done = place.run("hook", "confirm", f"--closed={NULL}", stdin=state(id="x", pid=gone.pid))
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("hook", ["bind", "confirm"])
+def test_a_container_whose_cgroup_cannot_be_checked(place: Place, answerer: Answerer, hook: str) -> None:
+    """Before the start it does not start; after it, it is killed. Its cgroup is this test's, which stays."""
+    with subprocess.Popen(["sleep", "60"]) as init:
+        given = state(id="x", pid=init.pid)
+        done = place.run("hook", hook, "--cookie=7", "--closed=1:3-3", stdin=given)
+        assert (done.returncode, answerer.asked) == (1, [])
+        if hook == "confirm":
+            assert init.wait(10) == -signal.SIGKILL
+            assert "the container was killed" in done.stderr
+        assert hook == "confirm" or init.poll() is None
+        init.kill()
 
 
 # ---- the driver's parameters ----

@@ -36,13 +36,15 @@ def spec(
     mounts: tuple[tuple[str, str], ...] = (),
     rules: tuple[dict[str, Any], ...] = (),
     hook: bool = False,
+    stage: str = "prestart",
+    hooks: tuple[dict[str, Any], ...] = (HOOK,),
 ) -> dict[str, Any]:
     out: dict[str, Any] = json.loads(json.dumps(PLAIN))
     out["linux"]["devices"] += nodes
     out["mounts"] += [{"source": a, "destination": b, "type": "bind"} for a, b in mounts]
     out["linux"]["resources"]["devices"] += rules
     if hook:
-        out["hooks"]["prestart"] = [HOOK]
+        out["hooks"][stage] = list(hooks)
     return out
 
 
@@ -52,6 +54,19 @@ def node(path: str, major: int, minor: int) -> dict[str, Any]:
 
 def minors(*numbers: int) -> SpecDevices:
     return SpecDevices(minors=frozenset(numbers))
+
+
+def sh(script: str) -> dict[str, Any]:
+    return {"path": "/bin/sh", "args": ["sh", "-c", script]}
+
+
+def cli(*words: str) -> dict[str, Any]:
+    tool = ["/usr/bin/nvidia-container-cli", "--load-kmods", "configure", *words, "--pid={{pid}}", "{{rootfs}}"]
+    return {"path": "/usr/bin/containerd", "args": ["containerd", "oci-hook", "--", *tool]}
+
+
+def of_cli(*numbers: int) -> SpecDevices:
+    return SpecDevices(named=(Devices("nvidia-container-cli", items=numbers),))
 
 
 EVERY = SpecDevices(every=True)
@@ -78,6 +93,14 @@ CASES = [
         {NVIDIA: "1,GPU-aaaa"},
         SpecDevices(named=(Devices(NVIDIA, items=(1, "GPU-aaaa")),)),
     ),
+    ("a legacy hook elsewhere", spec(hook=True, stage="createContainer"), {NVIDIA: "all"}, EVERY),
+    ("a legacy hook by a shell", spec(hook=True, hooks=(sh(f"exec {HOOK['path']} prestart"),)), {NVIDIA: "all"}, EVERY),
+    ("--gpus all of containerd", spec(hook=True, stage="createRuntime", hooks=(cli("--device=all"),)), {}, EVERY),
+    ("--gpus 1 of containerd", spec(hook=True, stage="createRuntime", hooks=(cli("--device=1"),)), {}, of_cli(1)),
+    ("--gpus 1 apart", spec(hook=True, stage="poststart", hooks=(cli("--device", "1"),)), {}, of_cli(1)),
+    ("NVIDIA's command line tool twice", spec(hook=True, hooks=(cli("--device=1", "--device=2"),)), {}, EVERY),
+    ("NVIDIA's command line tool, MIG", spec(hook=True, hooks=(cli("--device=0:1"),)), {}, EVERY),
+    ("NVIDIA's command line tool, no list", spec(hook=True, hooks=(cli(),)), {}, EVERY),
     ("a list by mounts", spec(mounts=(("/dev/null", "/var/run/nvidia-container-devices/all"),)), {}, EVERY),
 ]
 
@@ -139,3 +162,9 @@ def test_what_is_not_known_is_not_given() -> None:
     assert unsliced.blocked_gpu(EVERY, [], lambda gpu: False) == "a GPU that cgpu_km does not know"
     with pytest.raises(Refused, match="names GPU 7"):
         blocked(SpecDevices(named=(Devices(NVIDIA, items=(7,)),)), 0)
+
+
+def test_the_numbers_that_hooks_may_not_open() -> None:
+    assert unsliced.blocked_numbers(GPUS, lambda gpu: gpu.number in (0, 2)) == "195:2-2,195:4-4"
+    assert unsliced.blocked_numbers(GPUS, lambda gpu: False) == ""
+    assert unsliced.blocked_numbers([], lambda gpu: False) == "195:0-31", "none is known yet"

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/user/troubleshooting.md").read_text()
 #: The modules that a start passes through.
-MODULES = ("admit", "bundle", "env", "granted", "inventory", "kube", "loop", "oci", "whole")
+MODULES = ("admit", "bundle", "env", "granted", "hooks", "inventory", "kube", "loop", "oci", "whole")
 #: Sentences for programs that speak to cgpud, not for the administrator of a node.
 OF_PROGRAMS = {"the container id must be 1 to … printable bytes", "bind without a pidfd"}
 

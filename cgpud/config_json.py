@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""PURE: the parts of an OCI config.json. A part of the wrong type is Refused, an absent one is empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cgpu_common.errors import Refused
+
+Spec = dict[str, Any]
+
+
+def json_object(value: Any, what: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Refused(f"config.json is damaged: {what} is no object")
+    return value
+
+
+def json_list(value: Any, what: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Refused(f"config.json is damaged: {what} is no list")
+    return value
+
+
+def json_objects(value: Any, what: str) -> list[dict[str, Any]]:
+    entries = json_list(value, what)
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise Refused(f"config.json is damaged: an entry of {what} is no object")
+    return entries
+
+
+def number(value: Any) -> int | None:
+    """A major or minor; None (absent or -1): all of them."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return None
+    return value
+
+
+def process_env(spec: Spec) -> list[Any]:
+    return json_list(json_object(spec.get("process"), "process").get("env"), "process.env")
+
+
+def nodes(spec: Spec) -> list[dict[str, Any]]:
+    return json_objects(json_object(spec.get("linux"), "linux").get("devices"), "linux.devices")
+
+
+def rules(spec: Spec) -> list[dict[str, Any]]:
+    resources = json_object(json_object(spec.get("linux"), "linux").get("resources"), "linux.resources")
+    return json_objects(resources.get("devices"), "linux.resources.devices")
+
+
+def mounts(spec: Spec) -> list[dict[str, Any]]:
+    return json_objects(spec.get("mounts"), "mounts")
+
+
+def stages(spec: Spec) -> dict[str, list[dict[str, Any]]]:
+    """The hooks by stage."""
+    hooks = json_object(spec.get("hooks"), "hooks")
+    return {stage: json_objects(entries, f"hooks.{stage}") for stage, entries in hooks.items()}
