@@ -44,12 +44,18 @@ _DEVICES_ALLOWED = "a comma list of GPU numbers or GPU-… UUIDs (or their begin
 
 
 def as_dict(env: Iterable[object]) -> dict[str, str]:
-    """The NAME=value entries of a bundle's process.env. The first entry of a name counts, as in getenv()."""
+    """The variables that a bundle's process.env gives the program. Engines leave an image's value and a pod's in it;
+    runc and crun set one after the other, so the last counts. To crun a name without "=" takes the variable away, and a
+    NUL ends the entry; runc starts no container with either."""
     out: dict[str, str] = {}
     for entry in env:
-        if isinstance(entry, str) and "=" in entry:
-            name, value = entry.split("=", 1)
-            out.setdefault(name, value)
+        if not isinstance(entry, str):
+            continue
+        name, equals, value = entry.partition("\0")[0].partition("=")
+        if equals:
+            out[name] = value
+        else:
+            out.pop(name, None)
     return out
 
 
@@ -138,6 +144,15 @@ def _explicit_nvidia(env: dict[str, str], requested: str) -> Devices | None:
     return parse_devices(NVIDIA, text)
 
 
+def _emptied(name: str) -> NotSliced:
+    """The author names the variable and gives no value: what Compose and shells make of a variable that is not set. It
+    would have been a limit."""
+    why = f"{name} is set to nothing"
+    return NotSliced(
+        why, f"{why}, so the container has no slice and no limit: set a value, or remove it", switched_off=True
+    )
+
+
 def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | NotSliced:
     """The request of a container with these variables. Raises BadVariable or Refused with the sentence to show."""
     ours = {name: value for name, value in env.items() if name == DISABLE or name.startswith(PREFIX)}
@@ -156,8 +171,10 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
         sizes = _sizes(text)
         if 0 in sizes:
             return NotSliced(f"{CONTAINER}={shorten(text)}: a 0 switches cGPU off", switched_off=True)
+    elif CONTAINER in ours and not (default_memsize and _bare(ours.get(VISIBLE, ""))):
+        return _emptied(CONTAINER)
     elif not _bare(ours.get(VISIBLE, "")):
-        return NotSliced(f"{CONTAINER} is not set")
+        return _emptied(VISIBLE) if VISIBLE in ours else NotSliced(f"{CONTAINER} is not set")
     elif not default_memsize:
         warning = (
             f"{VISIBLE} without {CONTAINER} gives no slice: default_memsize of /proc/cgpu_km counts only with "

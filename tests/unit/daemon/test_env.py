@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from cgpu_common.errors import BadVariable, CgpuError, Refused
 from cgpu_common.model import Devices, NotSliced, Request
+from cgpu_common.settings import Caps
 from cgpud import env
+from cgpud.admit import check_disable
 
 C, D = env.CONTAINER, env.DEV
 ALL = Devices("every GPU", all=True)
@@ -212,8 +214,27 @@ def test_default_memsize_serves_containers_that_name_gpus_only() -> None:
     assert isinstance(env.parse({**values, C: "0"}, default_memsize=True), NotSliced)
 
 
-def test_as_dict_takes_the_first_and_skips_junk() -> None:
-    assert env.as_dict(["A=1", "A=2", "B", 7, None, "=x", "C=a=b"]) == {"A": "1", "": "x", "C": "a=b"}
+def test_as_dict_takes_the_last_and_skips_junk() -> None:
+    """As runc and crun do: an image's value and a pod's are both in config.json."""
+    assert env.as_dict(["A=1", "A=2", "B", 7, None, "=x", "C=a=b"]) == {"A": "2", "": "x", "C": "a=b"}
+    assert env.as_dict([f"{C}=2", f"{C}=6"]) == {C: "6"}
+    assert env.as_dict(["CGPU_DISABLE=true", "CGPU_DISABLE=false"]) == {"CGPU_DISABLE": "false"}
+    assert env.as_dict(["A=1", "A", "B=1\0=x", "C\0=1", "C=2", "C\0"]) == {"B": "1"}, "crun"
+
+
+@pytest.mark.parametrize("value", ["", " ", "\n"])
+def test_set_to_nothing_is_not_unset(value: str) -> None:
+    """Compose makes it of a variable that is not set."""
+    for values in ({C: value}, {C: value, D: "15"}, {C: value, env.VISIBLE: "0"}, {env.VISIBLE: value}):
+        found = env.parse(values)
+        assert isinstance(found, NotSliced) and found.switched_off
+        assert "is set to nothing, so the container has no slice" in (found.warning or "")
+        with pytest.raises(Refused, match="is set to nothing, and a container may not switch cGPU off"):
+            check_disable(found, Caps(disable="deny"))
+    assert isinstance(env.parse({C: value, env.VISIBLE: "0"}, default_memsize=True), Request)
+    for values in ({D: "15"}, {env.INDEX: "0"}, {}):
+        found = env.parse(values)
+        assert isinstance(found, NotSliced) and not found.switched_off
 
 
 @pytest.mark.parametrize("name", [C, D, env.VISIBLE, env.INDEX, env.NVIDIA, env.WEIGHT, env.HIGHPRIO, env.DISABLE])

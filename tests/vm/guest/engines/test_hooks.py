@@ -15,7 +15,7 @@ from pathlib import Path
 import docker_box as d
 import engine_box as e
 import pytest
-from engine_box import ByHand, Ctr, started, variables
+from engine_box import ByHand, Ctr, Running, started, variables
 
 pytestmark = pytest.mark.engines
 
@@ -171,3 +171,23 @@ def test_gpus_of_containerd(monkeypatch: pytest.MonkeyPatch) -> None:
         d.until(e.nothing_is_left, "nothing is left of the container")
         with started(engine, {}, e.SLEEP, "--gpus", "0") as whole:
             assert "cgpu" not in whole.nodes_come_from(), "the stand-in does what it should"
+
+
+@pytest.mark.parametrize("values", [("2", "6"), ("6", "2")])
+def test_the_last_of_two_values_counts(engine: ByHand, values: tuple[str, str]) -> None:
+    """As for the program: an image's value and a pod's are both in config.json."""
+    env = ["PATH=/bin", *(f"{name}={value}" for name, value in variables(values[0]).items())]
+    env.append(f"ALIYUN_COM_GPU_MEM_CONTAINER={values[1]}")
+    with (
+        e.configured(PATIENT),
+        started(engine, variables(values[0]), e.SLEEP, f"process.env={json.dumps(env)}") as one,
+    ):
+        assert one.memsize() == d.total_mib() * int(values[1]) // 15 * d.MIB
+        (pid,) = (Path("/sys/fs/cgroup") / group_of(one) / "cgroup.procs").read_text().split()
+        program = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        assert [entry for entry in program if entry.startswith("ALIYUN_COM_GPU_MEM_CONTAINER=")] == env[-1:]
+
+
+def group_of(one: Running) -> str:
+    known = {known["id"]: known["cgroup"] for known in d.ask(op="status")["containers"]}
+    return str(known[one.id]).lstrip("/")
