@@ -16,6 +16,7 @@ devices, and capabilities that can change a device cgroup. Unknown fields are ke
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,10 @@ MINORS: dict[str, tuple[tuple[int, int], ...]] = {
 }
 OTHER_MINORS = ((0, 15),)  # nvidia-caps, nvidia-nvswitch, nvidia-modeset and what is to come
 CLOSED_MAX = 500  # bytes; struct grant of cgpu-runtime
+CAPABILITY_NUMBERS = {12: "CAP_NET_ADMIN", 16: "CAP_SYS_MODULE", 17: "CAP_SYS_RAWIO", 19: "CAP_SYS_PTRACE"}
+CAPABILITY_NUMBERS |= {21: "CAP_SYS_ADMIN", 39: "CAP_BPF"}
+DIGITS_MAX = 20  # of more, strtoul() reads its greatest value
+_CAPABILITY = re.compile(r"\s*(?:(0x[0-9a-f]+)|(0[0-7]*)|([1-9][0-9]*)|([a-z_]+))", re.ASCII | re.IGNORECASE)
 # With each of these a root process in the container can change its device cgroup or the kernel.
 UNDOING_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF")
 # How clients find a CUDA MPS daemon. Its server runs their work outside of any slice.
@@ -143,9 +148,22 @@ def _is_block(kind: Any) -> bool:
     return str(kind).startswith("b")
 
 
+def capability(text: str) -> str:
+    """The name, in capitals, of what a runtime may take for one: crun's library takes any case, and numbers in C's
+    forms, and ignores what follows. cgpu-runtime has the same (capability_in())."""
+    found = _CAPABILITY.match(text)
+    if found is None:
+        return ""
+    for digits, base in zip(found.groups(), (16, 8, 10), strict=False):
+        if digits:
+            return CAPABILITY_NUMBERS.get(int(digits[:DIGITS_MAX], base), "")
+    return found[4].upper()
+
+
 def _capabilities(spec: Spec) -> set[str]:
     sets = json_object(json_object(spec.get("process"), "process").get("capabilities"), "process.capabilities")
-    return {name for names in sets.values() if isinstance(names, list) for name in names if isinstance(name, str)}
+    lists = [names for names in sets.values() if isinstance(names, list)]
+    return {capability(name) for names in lists for name in names if isinstance(name, str)}
 
 
 def own_namespaces(spec: Spec, is_own: Callable[[str, str], bool]) -> set[str]:

@@ -20,8 +20,9 @@
 #define RECORD_MAX	(64u << 10)
 
 /* With each of these root can change a device cgroup, or the kernel: cgpud/oci.py has the same list. */
-static const char *const undoing_capabilities[] = {
-	"CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_BPF", NULL,
+static const struct capability undoing_capabilities[] = {
+	{ "CAP_SYS_ADMIN", 21 }, { "CAP_SYS_MODULE", 16 }, { "CAP_SYS_RAWIO", 17 }, { "CAP_BPF", 39 },
+	{ NULL, 0 },
 };
 
 enum found { NO, YES, FAILED };
@@ -90,7 +91,7 @@ static enum found wants_capability(const struct command *c, const char **name)
 	int fd;
 
 	for (int i = 0; i < c->capability_count && !*name; i++)
-		*name = name_in(undoing_capabilities, c->capabilities[i]);
+		*name = capability_in(undoing_capabilities, c->capabilities[i]);
 	if (*name)
 		return YES;
 	if (!c->process)

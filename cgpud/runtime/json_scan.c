@@ -130,7 +130,7 @@ int json_top_value(const char *text, size_t len, const char *key, char *out, siz
 	return kind;
 }
 
-const char *json_capability(const char *text, size_t len, const char *const *names)
+const char *json_capability(const char *text, size_t len, const struct capability *list)
 {
 	struct scan s = { .p = text, .end = text + len };
 	const char *found = NULL;
@@ -141,7 +141,7 @@ const char *json_capability(const char *text, size_t len, const char *const *nam
 		if (t == '"' && s.depth == 1 && (prev == '{' || prev == ','))
 			inside = !strcasecmp(s.str.p, "capabilities");
 		else if (t == '"' && inside)
-			found = name_in(names, s.str.p);
+			found = capability_in(list, s.str.p);
 		prev = t;
 	}
 	free(s.str.p);

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "text.h"
+
 /*
  * Does any string of the document look like NAME=value of a cGPU variable? This
  * is a superset of "process.env contains one"; the daemon parses the document.
@@ -23,10 +25,10 @@ bool json_mentions_cgpu(const char *text, size_t len);
 int json_top_value(const char *text, size_t len, const char *key, char *out, size_t size);
 
 /*
- * The first of @names, a list that ends with NULL, that is a string within the value of
- * the key "capabilities" of the outermost object: an OCI process's. NULL: none is.
+ * The name of the first entry of @list (capability_in()) that a string within the value of
+ * the key "capabilities" of the outermost object is: an OCI process's. NULL: none is.
  * Upper and lower case are the same, for keys as they are for Go's decoder.
  */
-const char *json_capability(const char *text, size_t len, const char *const *names);
+const char *json_capability(const char *text, size_t len, const struct capability *list);
 
 #endif

@@ -51,9 +51,20 @@ void buf_put_member(struct buf *b, const char *key, const char *value)
 	buf_put_json(b, value);
 }
 
-const char *name_in(const char *const *names, const char *s)
+static bool same_word(const char *word, const char *s, size_t n)
 {
-	while (*names && strcasecmp(*names, s))
-		names++;
-	return *names;
+	return strlen(word) == n && !strncasecmp(word, s, n);
+}
+
+const char *capability_in(const struct capability *list, const char *s)
+{
+	size_t n;
+
+	s += strspn(s, " \t\r\n\v\f");
+	n = strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_");
+	for (; list->name; list++)
+		if (same_word(list->name, s, n) ||
+		    (*s >= '0' && *s <= '9' && strtoul(s, NULL, 0) == list->number))
+			return list->name;
+	return NULL;
 }

@@ -24,8 +24,17 @@ void buf_put_json(struct buf *b, const char *s);
  */
 void buf_put_member(struct buf *b, const char *key, const char *value);
 
-/* The entry of @names, a list that ends with NULL, that equals @s but for upper and lower case; or NULL. */
-const char *name_in(const char *const *names, const char *s);
+struct capability {
+	const char *name;
+	unsigned long number;
+};
+
+/*
+ * The name of the entry of @list, which ends with a NULL, that a runtime may take @s for, or
+ * NULL. crun's library takes names in any case, numbers as strtoul() reads them, and ignores
+ * what follows. cgpud/oci.py has the same.
+ */
+const char *capability_in(const struct capability *list, const char *s);
 
 static inline bool starts_with(const char *s, const char *with)
 {

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fakes import Node, Run
+from test_oci import OTHER_NAMES
 from test_shim import Answerer, Place, answerer, place
 
 from cgpu_common.model import Phase, Record
@@ -60,7 +61,20 @@ def process(place: Place, *names: str, sets: tuple[str, ...] = ("bounding", "eff
 def test_the_two_lists_of_capabilities_are_one() -> None:
     text = Path("cgpud/runtime/exec_check.c").read_text()
     (body,) = re.findall(r"undoing_capabilities\[\] = \{(.*?)NULL", text, re.S)
-    assert tuple(re.findall(r'"(\w+)"', body)) == oci.UNDOING_CAPABILITIES
+    found = re.findall(r'"(\w+)", (\d+)', body)
+    assert tuple(name for name, _ in found) == oci.UNDOING_CAPABILITIES
+    assert all(oci.CAPABILITY_NUMBERS[int(number)] == name for name, number in found)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHER_NAMES if "\0" not in name])
+@pytest.mark.parametrize("by", ["file", "argument"])
+def test_other_names_of_a_capability(place: Place, answerer: Answerer, name: str, by: str) -> None:
+    record(place)
+    answerer.reply = REFUSAL
+    words = ["--process", process(place, *PLAIN, name)] if by == "file" else ["--cap", name]
+    done = place.run("exec", *words, ID)
+    assert (done.returncode, place.handed_over()) == (1, None)
+    assert [asked["capability"] for asked in answerer.asked] == ["CAP_SYS_ADMIN"]
 
 
 @pytest.mark.parametrize("capability", oci.UNDOING_CAPABILITIES)

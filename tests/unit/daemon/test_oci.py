@@ -157,6 +157,27 @@ def test_capabilities(capability: str) -> None:
     assert capability in refusal(spec)
 
 
+#: What libcap 2.66, which crun asks, takes for CAP_SYS_ADMIN, but for the last two.
+OTHER_NAMES = (
+    *("cap_sys_admin", "Cap_Sys_Admin", "21", "0x15", "0X15", "025", "21abc", "0258", "cap_sys_admin=ep"),
+    *("CAP_SYS_ADMIN x", "cap_sys_admin1", "21 ", "cap_sys_admin\0x", " 21", "\tCAP_SYS_ADMIN"),
+)
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_other_names_of_a_capability(name: str) -> None:
+    spec = docker()
+    spec["process"]["capabilities"]["ambient"] = [name]
+    assert "CAP_SYS_ADMIN" in refusal(spec)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "8", "08", "0x", "210", "0x150", "2" * 99, "cap_", "cap_sys_adm", "-21", "é"]
+)
+def test_what_is_no_such_capability(name: str) -> None:
+    assert oci.capability(name) not in oci.CAPABILITY_NUMBERS.values()
+
+
 @pytest.mark.parametrize("left", [(), ("pid",), ("network",)])
 def test_who_could_command_the_module(left: tuple[str, ...]) -> None:
     """That takes the capability and both namespaces of the host: either namespace of its own prevents it."""
