@@ -86,7 +86,9 @@ def _tame_legacy_hook(hook: dict[str, Any], config: str | None) -> dict[str, Any
 
 
 def _ours(path: str, which: str, *words: str) -> dict[str, Any]:
-    return {"path": path, "args": ["cgpu-runtime", "hook", which, *words], "timeout": TIMEOUT_S[which]}
+    # Without `env` a hook of createContainer inherits the image's variables, LD_PRELOAD among them (CVE-2025-23266).
+    words_of_hook = ["cgpu-runtime", "hook", which, *words]
+    return {"path": path, "args": words_of_hook, "env": [], "timeout": TIMEOUT_S[which]}
 
 
 def _kept(hook: dict[str, Any], legacy_config: str | None) -> dict[str, Any]:

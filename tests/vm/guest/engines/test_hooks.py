@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker_box as d
 import engine_box as e
@@ -27,6 +28,11 @@ pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p')
 mkdir -p /sys/fs/cgroup/opened
 echo "$1 $pid" >> {log}
 echo ${{2:-$pid}} > /sys/fs/cgroup/opened/cgroup.procs
+"""
+#: Prints a hook's environment, and is cgpu-runtime otherwise.
+WITNESS = """#!/bin/sh
+env > {place}/env.$2
+exec {runtime} "$@"
 """
 STANDIN = Path(__file__).parents[1] / "box/nvidia_standin.py"
 SENTENCE = "the container may open a whole GPU, the driver's own /dev/nvidia0 (195:0), which config.json does not give"
@@ -191,3 +197,21 @@ def test_the_last_of_two_values_counts(engine: ByHand, values: tuple[str, str]) 
 def group_of(one: Running) -> str:
     known = {known["id"]: known["cgroup"] for known in d.ask(op="status")["containers"]}
     return str(known[one.id]).lstrip("/")
+
+
+def test_the_hooks_inherit_nothing_of_the_image(engine: ByHand) -> None:
+    """The kind of CVE-2025-23266: a createContainer hook with LD_PRELOAD of the image."""
+    witness = HOME / "witness"
+    witness.write_text(WITNESS.format(place=HOME, runtime=d.RUNTIME))
+    witness.chmod(0o755)
+    image = {"LD_PRELOAD": "/tmp/evil.so", "GCONV_PATH": "/tmp/evil", "TMPDIR": "/evil", "ENV": "/evil"}
+    late = {"poststart": [{"path": "/bin/true"}]}
+    with (
+        e.configured(PATIENT + f'runtime_path = "{witness}"\n'),
+        started(engine, variables(6) | image, e.SLEEP, f"hooks={json.dumps(late)}"),
+    ):
+        pass
+    d.until(lambda: (HOME / "env.release").exists(), "the last hook ran")
+    for name in ("bind", "params", "confirm", "release"):
+        seen: dict[str, Any] = dict(line.split("=", 1) for line in (HOME / f"env.{name}").read_text().splitlines())
+        assert not set(seen) - {"PWD", "OLDPWD", "SHLVL", "_"}, f"what the shell itself sets: {name}"
