@@ -27,19 +27,20 @@ OPERATOR = "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.tom
 #: From this version on, mode "auto" makes CDI edits; before, NVIDIA's legacy prestart hook mounts the nodes.
 AUTO_IS_CDI = (1, 18)
 PACKAGES = ("nvidia-container-toolkit-base", "nvidia-container-toolkit")
-_NUMBER = re.compile(r"^(?:\d+:)?(\d+)\.(\d+)")
+_NUMBER = re.compile(r"^(?:\d+:)?(\d+)\.(\d+)(?:\.(\d+))?")
+Number = tuple[int, int, int]
 
 
-def version(status: str) -> tuple[int, int] | None:
-    """Major and minor number of the installed package according to dpkg's status file; None: unknown."""
+def version(status: str) -> Number | None:
+    """The version of the installed package according to dpkg's status file; None: unknown."""
     for paragraph in status.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
         installed = fields.get("Status", "").endswith(" installed")
         if installed and fields.get("Package") in PACKAGES and (found := _NUMBER.match(fields.get("Version", ""))):
-            return int(found[1]), int(found[2])
+            return int(found[1]), int(found[2]), int(found[3] or 0)
     return None
 
 
-def effective_mode(mode: str, number: tuple[int, int] | None) -> str:
+def effective_mode(mode: str, number: Number | None) -> str:
     """The mode in force: "auto", or none, is legacy where the version is known to be older than 1.18."""
     return "legacy" if mode in ("", "auto") and number is not None and number < AUTO_IS_CDI else mode

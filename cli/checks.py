@@ -22,6 +22,11 @@ KERNEL_LEAST = (5, 10)
 #: Of the call table, cgpu_branches in cgpu_km/core/nv_call.c; a test compares them.
 BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
 LEAST_MINOR = {535: 146, 550: 40}
+#: The first releases with the fixes of NVIDIA's security bulletin 5861 of September 2026 (docs/security.md).
+DRIVER_FIXED = {580: (178, "580.178.04"), 595: (91, "595.91.07"), 610: (57, "610.57.04")}
+
+#: Without CVE-2024-0132, CVE-2025-23359, CVE-2025-23266, CVE-2025-23267 and CVE-2026-24260.
+TOOLKIT_FIXED = (1, 19, 1)
 
 #: Policies that lend idle time where the run state is known (docs/reference/policies.md section 10).
 LENDING = (1, 2, 6)
@@ -79,6 +84,7 @@ class Facts:
     runtime: str | None = None
     toolkit: str | None = None
     toolkit_mode: str = ""
+    toolkit_version: tuple[int, ...] = ()
     legacy_hook_config: str = ""
     engines: tuple[Engine, ...] = ()
     config_error: str = ""
@@ -173,6 +179,10 @@ def driver(facts: Facts) -> Finding:
     if minor < LEAST_MINOR.get(branch, 0):
         remedy = f"{branch}.{LEAST_MINOR[branch]} or later"
         return Finding(name, PROBLEM, f"{found[0]} exports no RM calls to other modules", remedy)
+    least, release = DRIVER_FIXED.get(branch, (0, ""))
+    if minor < least:
+        text = f"{found[0]} is without the fixes of NVIDIA's bulletin 5861: a container can attack the driver"
+        return Finding(name, WARNING, text, f"{release} or later; docs/security.md")
     return Finding(name, OK, f"{found[0]}, open kernel modules")
 
 
@@ -221,6 +231,9 @@ def toolkit(facts: Facts) -> Finding:
     if facts.toolkit_mode == "legacy" and not facts.legacy_hook_config:
         text = "in mode legacy (auto before 1.18) its hook would mount the real nodes: such containers are refused"
         return Finding(name, PROBLEM, text, 'mode = "cdi", or legacy_hook_config: docs/user/daemon.md §1')
+    if facts.toolkit_version and facts.toolkit_version < TOOLKIT_FIXED:
+        text = f"{'.'.join(map(str, facts.toolkit_version))}: an image can leave its container through it (security.md)"
+        return Finding(name, WARNING, text, f"nvidia-container-toolkit {'.'.join(map(str, TOOLKIT_FIXED))} or later")
     mode = f", mode {facts.toolkit_mode}" if facts.toolkit_mode else ""
     return Finding(name, OK, f"{facts.toolkit}{mode}")
 

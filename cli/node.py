@@ -95,8 +95,8 @@ def _engine(root: Path, name: str) -> Engine:
     return Engine(name, installed, ours)
 
 
-def _toolkit(root: Path) -> tuple[Engine, str]:
-    """NVIDIA's runtime, and its mode."""
+def _toolkit(root: Path) -> tuple[Engine, str, tuple[int, ...]]:
+    """NVIDIA's runtime, its mode, and its version, () if it is not known."""
     from cgpu_common import toolkit
 
     own = _exists(root, (f"usr/bin/{TOOLKIT}", f"usr/local/bin/{TOOLKIT}"))
@@ -106,7 +106,7 @@ def _toolkit(root: Path) -> tuple[Engine, str]:
     try:
         data = _parsed(path)
     except ValueError as err:
-        return Engine(TOOLKIT, installed, False, error=f"{path}: {err}"), ""
+        return Engine(TOOLKIT, installed, False, error=f"{path}: {err}"), "", ()
     runtimes = lookup(data, TOOLKIT, "runtimes")
     listed = runtimes if isinstance(runtimes, list) else []
     ours = bool(listed) and _is_ours(listed[0])
@@ -114,7 +114,7 @@ def _toolkit(root: Path) -> tuple[Engine, str]:
     misplaced = any(map(_is_ours, listed)) and not ours
     number = toolkit.version(_text(root / "var/lib/dpkg/status", DPKG_MAX)) if own else None
     mode = toolkit.effective_mode(mode if isinstance(mode, str) else "", number)
-    return Engine(TOOLKIT, installed, ours, "misplaced" if misplaced else ""), mode
+    return Engine(TOOLKIT, installed, ours, "misplaced" if misplaced else ""), mode, number or ()
 
 
 def _configuration(root: Path) -> tuple[str, str]:
@@ -212,7 +212,7 @@ def read(paths: Paths) -> Facts:
     snapshot = _snapshot(paths)
     status = daemon.status(paths)
     drift, unmatched = (status or {}).get("drift"), (status or {}).get("no_such_gpu")
-    below, mode = _toolkit(root)
+    below, mode, number = _toolkit(root)
     config_error, legacy = _configuration(root)
     nvml = cards() if paths.proc == LIVE else (None, "a copied tree")
     mps = root / "tmp/nvidia-mps"
@@ -241,6 +241,7 @@ def read(paths: Paths) -> Facts:
         ),
         toolkit=toolkit.found(root),
         toolkit_mode=mode,
+        toolkit_version=number,
         legacy_hook_config=legacy,
         engines=(*(_engine(root, name) for name in ENGINES), below),
         config_error=config_error,

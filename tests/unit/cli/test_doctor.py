@@ -36,11 +36,12 @@ GOOD = Facts(
     module="0.1.0",
     core="0.1.0",
     package="0.1.0",
-    driver_text="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build",
+    driver_text="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.178.04  Release Build",
     driver_nodes=("nvidiactl", "nvidia-uvm"),
     runtime="/usr/bin/cgpu-runtime",
     toolkit="/usr/bin/nvidia-container-runtime",
     toolkit_mode="cdi",
+    toolkit_version=(1, 19, 1),
     engines=(Engine("docker", True, False), Engine(TOOLKIT, True, True)),
     daemon_listens=True,
     drift=0,
@@ -72,6 +73,8 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  530.30.02"}, PROBLEM, "branch 530"),
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  535.129.03"}, PROBLEM, "exports no RM calls"),
     ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module"}, WARNING, "no version"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  580.177.99"}, WARNING, "bulletin 5861"),
+    ("driver", {"driver_text": "NVIDIA UNIX Open Kernel Module  595.90.01"}, WARNING, "bulletin 5861"),
     ("driver's nodes", {"driver_nodes": ("nvidiactl",)}, WARNING, "no /dev/nvidia-uvm"),
     ("driver's nodes", {"driver_text": ""}, SKIPPED, "not loaded"),
     ("containers' nodes", {"nodes_missing": True}, PROBLEM, "not mounted"),
@@ -83,6 +86,8 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("sharing modes", {"mps": ("/tmp/nvidia-mps",)}, PROBLEM, "MPS"),
     ("container toolkit", {"toolkit": None}, WARNING, "no libcuda.so.1"),
     ("container toolkit", {"toolkit_mode": "legacy"}, PROBLEM, "mode legacy"),
+    ("container toolkit", {"toolkit_version": (1, 19, 0)}, WARNING, "1.19.0: an image can leave its container"),
+    ("container toolkit", {"toolkit_version": (1, 9, 9)}, WARNING, "1.9.9"),
     ("cgpu-runtime", {"runtime": None}, PROBLEM, "not on the PATH"),
     ("engines", {"engines": (Engine("docker", True, False),)}, PROBLEM, "not set up: docker"),
     ("engines", {"engines": (Engine("docker", True, False), Engine("podman", True, True))}, WARNING, "set up: podman"),
@@ -235,6 +240,7 @@ def host(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
         "dev/nvidia-uvm",
     ):
         write(root / name, "")
+    write(root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.178.04  x")
     write(root / f"lib/modules/{KERNEL}/modules.dep", "updates/dkms/cgpu_km.ko:\n")
     write(root / "sys/module/cgpu_km/version", "0.1.0")
     write(
@@ -308,9 +314,11 @@ def dpkg(version: str, status: str = "install ok installed") -> str:
         ('mode = "auto"', dpkg("1.17.8-1"), PROBLEM),
         ("", dpkg("1.9.0-1"), PROBLEM),
         ('mode = "auto"', dpkg("1:1.17.0~rc.1-1"), PROBLEM),
-        ('mode = "auto"', dpkg("1.18.0-1"), OK),
+        ('mode = "auto"', dpkg("1.18.0-1"), WARNING),
+        ('mode = "auto"', dpkg("1.19.0-1"), WARNING),
+        ('mode = "auto"', dpkg("1.19.1-1"), OK),
         ('mode = "auto"', dpkg("2.0-1"), OK),
-        ('mode = "cdi"', dpkg("1.17.8-1"), OK),
+        ('mode = "cdi"', dpkg("1.17.8-1"), WARNING),
         ('mode = "auto"', dpkg("1.17.8-1", "deinstall ok config-files"), OK),
         ('mode = "auto"', "", OK),
     ],
