@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
 import signal
 import ssl
@@ -17,6 +18,7 @@ from cgpu_common.app import Command
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_kube.api import Client, Config, load
 from cgpu_kube.errors import KubeError
+from cgpu_kube.extender.access import Access
 from cgpu_kube.extender.service import Extender, tls_context
 
 _LISTEN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:]+)\]|(?P<four>[0-9.]*)):(?P<port>[0-9]{1,5})\Z", re.ASCII)
@@ -29,12 +31,35 @@ def read_listen(text: str) -> tuple[str, int]:
     return found["six"] or found["four"] or "0.0.0.0", int(found["port"])
 
 
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # 127.1, which the resolver reads and this does not
+        return False
+
+
+def check_insecure(address: str, *, insecure: bool, tls: bool) -> None:
+    """Raises CgpuError where clients of other machines would be served without being known."""
+    if insecure and tls:
+        raise CgpuError(Exit.USAGE, "usage", "--insecure and --tls-cert exclude each other")
+    if insecure and not _is_loopback(address):
+        raise CgpuError(
+            Exit.USAGE, f"--insecure on {address}", "whoever reaches it could bind pods", "127.0.0.1, [::1]"
+        )
+    if not insecure and not tls:
+        hint = "deploy/kubernetes/certificates makes one; --insecure on 127.0.0.1"
+        raise CgpuError(Exit.USAGE, "usage", "--tls-cert is missing: whoever reaches it could bind pods", hint)
+
+
 async def serve(config: Config, where: tuple[str, int], tls: ssl.SSLContext | None) -> None:
     """Until SIGTERM or SIGINT."""
     signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
-    async with Client(config, "cgpu-kube-extender") as api, Extender(api) as extender:
+    async with (
+        Client(config, "cgpu-kube-extender") as api,
+        Extender(api, Access(api) if tls is not None else None) as extender,
+    ):
         runner = web.AppRunner(extender.app, access_log=None, shutdown_timeout=5.0)
         await runner.setup()
         try:
@@ -53,9 +78,12 @@ async def serve(config: Config, where: tuple[str, int], tls: ssl.SSLContext | No
 @click.option("--listen", default="0.0.0.0:39999", show_default=True, metavar="ADDRESS:PORT", help="For the scheduler.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: the pod's service account.")
 @click.option("--context", default="", help="Of the kubeconfig file.")
-@click.option("--tls-cert", type=click.Path(), help="Serve HTTPS with this certificate (PEM).")
+@click.option("--tls-cert", type=click.Path(), help="Serve HTTPS with this certificate (PEM). Needed, or --insecure.")
 @click.option("--tls-key", type=click.Path(), help="Its key, if it is in another file.")
-@click.option("--client-ca", type=click.Path(), help="Serve only clients with a certificate of this authority.")
+@click.option(
+    "--client-ca", type=click.Path(), help="Know clients by certificates of this authority, as the scheduler."
+)
+@click.option("--insecure", is_flag=True, help="HTTP for all clients, on an address of this machine alone.")
 @click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def extender(
@@ -65,6 +93,7 @@ def extender(
     tls_cert: str | None,
     tls_key: str | None,
     client_ca: str | None,
+    insecure: bool,
     log_format: str,
     log_level: str,
 ) -> None:
@@ -74,6 +103,7 @@ def extender(
     """
     log.configure(log_format, log_level)
     where = read_listen(listen)
+    check_insecure(where[0], insecure=insecure, tls=tls_cert is not None)
     if (client_ca or tls_key) and not tls_cert:
         raise CgpuError(Exit.USAGE, "usage", "--client-ca and --tls-key need --tls-cert")
     try:

@@ -23,6 +23,7 @@ from cgpu_kube import pods
 from cgpu_kube.api import Client, Object
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender import metrics, protocol
+from cgpu_kube.extender.access import Access
 from cgpu_kube.extender.binder import Binder
 from cgpu_kube.ledger import UNHEALTHY, Ledger, read_node, unhealthy_gpus
 from cgpu_kube.watch import Watcher
@@ -53,9 +54,11 @@ def _trimmed_map(found: Object) -> Object:
 
 
 class Extender:
-    """`async with Extender(api)`: the watches run. `app` is the HTTP application."""
+    """`async with Extender(api, access)`: the watches run. `app` is the HTTP application. `access` decides who may use
+    it; None: every client that reaches it."""
 
-    def __init__(self, api: Client, leave_s: float = LEAVE_S, **binder: Any) -> None:
+    def __init__(self, api: Client, access: Access | None, leave_s: float = LEAVE_S, **binder: Any) -> None:
+        self._access = access
         self._leave_s = leave_s
         self.ledger = Ledger()
         self.requests: Counter[tuple[str, str]] = Counter()
@@ -127,7 +130,9 @@ class Extender:
     # ---- HTTP ----
 
     def _routes(self) -> web.Application:
-        app = web.Application(client_max_size=BODY_MAX)
+        app = web.Application(
+            client_max_size=BODY_MAX, middlewares=(self._access.middleware,) if self._access is not None else ()
+        )
         app.router.add_post(f"{PREFIX}/filter", self._verb("filter", self._filter))
         app.router.add_post(f"{PREFIX}/prioritize", self._verb("prioritize", self._prioritize))
         app.router.add_post(f"{PREFIX}/bind", self._verb("bind", self._bind))
@@ -200,10 +205,11 @@ class Extender:
 
 
 def tls_context(cert: str, key: str, client_ca: str) -> ssl.SSLContext:
-    """A server's context; with @client_ca only clients with a certificate of that authority. Raises OSError."""
+    """A server's context; with @client_ca a client may show a certificate of that authority, and is known by it.
+    Without one it is known by its token, or not at all (the kubelet's probes). Raises OSError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key or None)
     if client_ca:
         context.load_verify_locations(client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context

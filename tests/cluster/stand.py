@@ -184,7 +184,8 @@ class Stand:
         for name in ("namespace", "node-rbac", "extender-rbac"):
             for one in yaml.safe_load_all((DEPLOY / f"base/{name}.yaml").read_text()):
                 self.api.create(one)
-        self.cluster.start("extender", CGPU_KUBE, "extender", f"--listen={EXTENDER}", self._log_in("cgpu-extender"))
+        words = ("extender", "--insecure", f"--listen={EXTENDER}", self._log_in("cgpu-extender"))
+        self.cluster.start("extender", CGPU_KUBE, *words)
         self.cluster.start("node", CGPU_KUBE, "node", f"--node-name={NODE}", self._log_in("cgpu-node"))
         until(lambda: self.cluster.check_alive() and self.advertised() > 0, "the node offers its GPUs", self.seconds)
         until(lambda: self._tokens("default", "default"), "pods can have a service account", self.seconds)
@@ -424,9 +425,10 @@ def image_archive(files: dict[str, Path], names: Sequence[str]) -> bytes:
 
 
 def scheduler_extenders() -> list[Object]:
-    """Those of deploy/kubernetes, at the address that the extender has here."""
+    """Those of deploy/kubernetes, at the address that the extender has here, which is this machine's alone: HTTP."""
     found = yaml.safe_load((DEPLOY / "scheduler.yaml").read_text())["extenders"]
-    return [{**one, "urlPrefix": f"http://{EXTENDER}/gpushare-scheduler"} for one in found]
+    here = {"urlPrefix": f"http://{EXTENDER}/gpushare-scheduler", "enableHTTPS": False}
+    return [{key: value for key, value in {**one, **here}.items() if key != "tlsConfig"} for one in found]
 
 
 def kill_and_revive(stand: Stand, name: str, away_s: float = 0.5) -> None:

@@ -14,6 +14,7 @@ from fake_api import FakeApi, recorded
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import api as kube
+from cgpu_kube.extender.access import Access
 from cgpu_kube.extender.service import Extender
 
 Object = dict[str, Any]
@@ -83,8 +84,13 @@ def simple(name: str, units: int | str, **more: Any) -> Object:
 class Cluster:
     """`async with Cluster(nodes…) as cluster`: an API server, the extender and its HTTP server."""
 
-    def __init__(self, *nodes: Object, **binder: Any) -> None:
+    def __init__(self, *nodes: Object, token: str = "", **binder: Any) -> None:
+        """`token`: clients are asked for one, and this one's user may do everything."""
+        self.token = token
         self.server = FakeApi()
+        self.server.users[token] = {"username": "scheduler", "groups": ["system:authenticated"]}
+        verbs = (("post", verb) for verb in ("filter", "prioritize", "bind"))
+        self.server.rules = {("scheduler", method, f"/gpushare-scheduler/{verb}") for method, verb in verbs}
         self.nodes = nodes
         self.binder = binder
         self.http: aiohttp.ClientSession
@@ -95,7 +101,7 @@ class Cluster:
             self.server.put(NODES, node)
         self.api = kube.Client(kube.Config(self.server.url))
         await self.api.__aenter__()
-        self.http = aiohttp.ClientSession()
+        self.http = aiohttp.ClientSession(headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
         await self.start()
         return self
 
@@ -106,7 +112,7 @@ class Cluster:
         await self.server.down()
 
     async def start(self, wait: bool = True) -> None:
-        self.extender = Extender(self.api, **self.binder)
+        self.extender = Extender(self.api, Access(self.api) if self.token else None, **self.binder)
         await self.extender.__aenter__()
         self._runner = web.AppRunner(self.extender.app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()

@@ -129,6 +129,9 @@ class FakeApi:
         self.fault: Fault | None = None
         self.before: Callable[[str, str], Any] | None = None  # of each request: may raise Refusal, or sleep
         self.token = ""
+        self.users: dict[str, Object] = {}  # token -> the user of a TokenReview
+        self.rules: set[tuple[str, str, str]] = set()  # (user or group, verb, path): nonResourceURLs
+        self.reviews: list[Object] = []
         self.bookmark_s = 60.0
         self.gone_as_event = True
         self.bindings: list[tuple[str, str, str]] = []  # namespace, pod, node
@@ -243,6 +246,8 @@ class FakeApi:
 
     def _answer(self, request: web.Request, collection: str, where: dict[str, str], body: Any) -> Object:
         key = (where["ns"] or "", where["name"] or "")
+        if request.method == "POST" and where["plural"] in ("tokenreviews", "subjectaccessreviews"):
+            return self._review(where["plural"], body)
         if request.method == "POST" and where["sub"] == "binding":
             return self._bind(collection, key, body)
         if where["name"] is None and request.method == "GET":
@@ -266,6 +271,17 @@ class FakeApi:
         self._check(where["plural"], old, given)
         new = body if request.method == "PUT" else merged(old, body)
         return self._store(collection, key, old, copy.deepcopy(new))
+
+    def _review(self, plural: str, body: Object) -> Object:
+        self.reviews.append(body)
+        spec = body["spec"]
+        if plural == "tokenreviews":
+            user = self.users.get(spec["token"])
+            return {**body, "status": {"authenticated": True, "user": user} if user else {"error": "invalid token"}}
+        asked = spec["nonResourceAttributes"]
+        names = {spec["user"], *spec["groups"]}
+        allowed = any((name, asked["verb"], asked["path"]) in self.rules for name in names)
+        return {**body, "status": {"allowed": allowed}}
 
     @staticmethod
     def _check(plural: str, old: Object, given: Object) -> None:

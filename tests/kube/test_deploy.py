@@ -25,7 +25,8 @@ from node_world import container as node_container
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods, quantity
 from cgpu_kube.errors import KubeError, Refused
-from cgpu_kube.extender.command import extender, read_listen
+from cgpu_kube.extender.access import FOR_ALL
+from cgpu_kube.extender.command import check_insecure, extender, read_listen
 
 REPO = Path(__file__).parents[2]
 DEPLOY = REPO / "deploy/kubernetes"
@@ -79,7 +80,8 @@ def test_no_container_has_more_than_it_needs(objects: dict) -> None:
         assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}
         assert context["allowPrivilegeEscalation"] is False and not context.get("privileged")
     volumes = objects["Deployment", "cgpu-extender"]["spec"]["template"]["spec"]["volumes"]
-    assert volumes == [{"name": "tmp", "emptyDir": {}}]
+    secret = {"secretName": "cgpu-extender-tls", "defaultMode": 0o440}
+    assert volumes == [{"name": "tmp", "emptyDir": {}}, {"name": "tls", "secret": secret}]
 
 
 def test_the_arguments_are_understood(objects: dict) -> None:
@@ -89,8 +91,32 @@ def test_the_arguments_are_understood(objects: dict) -> None:
     context = extender.make_context("extender", words)
     assert read_listen(context.params["listen"]) == ("0.0.0.0", spec["ports"][0]["containerPort"])
     assert objects["Service", "cgpu-extender"]["spec"]["ports"][0]["port"] == 39999
-    scheduler = yaml.safe_load((DEPLOY / "scheduler.yaml").read_text())
-    assert scheduler["extenders"][0]["urlPrefix"] == "http://CLUSTER_IP:39999/gpushare-scheduler"
+    check_insecure("0.0.0.0", insecure=context.params["insecure"], tls=context.params["tls_cert"] is not None)
+    assert context.params["client_ca"], "the scheduler is known by its certificate"
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert spec[probe]["httpGet"]["scheme"] == "HTTPS" and spec[probe]["httpGet"]["path"] in FOR_ALL
+    found = yaml.safe_load((DEPLOY / "scheduler.yaml").read_text())["extenders"][0]
+    assert found["urlPrefix"] == "https://CLUSTER_IP:39999/gpushare-scheduler" and found["enableHTTPS"] is True
+    assert {"caFile", "certFile", "keyFile", "serverName"} == found["tlsConfig"].keys()
+
+
+def test_the_scheduler_may_use_the_extender_and_no_other(objects: dict) -> None:
+    bound = objects["ClusterRoleBinding", "cgpu-extender-scheduler"]
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:kube-scheduler"}
+    assert (bound["roleRef"]["name"], bound["subjects"]) == ("cgpu-extender-scheduler", [subject])
+    (rule,) = objects["ClusterRole", "cgpu-extender-scheduler"]["rules"]
+    urls = [f"/gpushare-scheduler/{verb}" for verb in ("filter", "prioritize", "bind")]
+    assert rule == {"nonResourceURLs": urls, "verbs": ["post"]}
+    roles = {one["roleRef"]["name"] for (kind, _), one in objects.items() if kind == "ClusterRoleBinding"}
+    assert "cgpu-extender-viewer" not in roles, "an administrator gives it to Prometheus"
+
+
+def test_the_network_policy_is_of_the_extender(objects: dict) -> None:
+    policy = yaml.safe_load((DEPLOY / "network/networkpolicy.yaml").read_text())
+    labels = objects["Deployment", "cgpu-extender"]["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    (ingress,) = policy["spec"]["ingress"]
+    assert [one["port"] for one in ingress["ports"]] == [39999] and policy["spec"]["policyTypes"] == ["Ingress"]
 
 
 def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
@@ -98,7 +124,7 @@ def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
     allowed = rights(objects, ("ClusterRole", "cgpu-extender"), ("Role", "cgpu-extender-unhealthy"))
 
     async def life() -> set[tuple[str, str]]:
-        async with Cluster(our_node("n1", gpu(0, 15))) as cluster:
+        async with Cluster(our_node("n1", gpu(0, 15)), token="t") as cluster:
             one = simple("a", 6)
             cluster.put(one)
             assert await cluster.schedule(one) == ""
@@ -150,7 +176,7 @@ def rights(objects: dict, *roles: tuple[str, str]) -> set[tuple[str, str]]:
 
 def used(method: str, path: str) -> tuple[str, str]:
     """A request as RBAC sees it; a watch is a GET of a list too."""
-    words = path.removeprefix("/api/v1/").removeprefix("/apis/resource.k8s.io/v1/").split("/")
+    words = re.sub(r"^/(api|apis/[^/]+)/v1/", "", path).split("/")
     words = words[2:] if words[0] == "namespaces" else words
     resource = "/".join([words[0], *words[2:]])
     verbs = {"GET": "get" if len(words) > 1 else "list", "PATCH": "patch", "POST": "create"}

@@ -21,6 +21,9 @@ from fake_api import FakeApi
 PROGRAM = Path(sys.executable).with_name("cgpu-kube")
 MEMORY_MAX_KIB = 60 << 10
 NODES_COUNT, PODS_COUNT = 200, 2000
+CERTIFICATES = Path(__file__).parents[2] / "deploy/kubernetes/certificates"
+BIND = "/gpushare-scheduler/bind"
+LOCAL = ["--insecure", "--listen", "127.0.0.1:39999"]
 
 
 def kubeconfig(tmp_path: Path, server: str) -> Path:
@@ -39,11 +42,13 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
-async def ready(http: aiohttp.ClientSession, url: str, tls: ssl.SSLContext | bool = True) -> None:
+async def ready(
+    http: aiohttp.ClientSession, url: str, tls: ssl.SSLContext | bool = True, name: str | None = None
+) -> None:
     async with asyncio.timeout(60):
         while True:
             try:
-                async with http.get(f"{url}/readyz", ssl=tls) as answer:
+                async with http.get(f"{url}/readyz", ssl=tls, server_hostname=name) as answer:
                     if answer.status == 200:
                         return
             except aiohttp.ClientError:
@@ -69,7 +74,8 @@ def test_a_cluster_of_thousands_of_pods_in_60_mb(tmp_path: Path) -> None:
             port = free_port()
             process = await asyncio.create_subprocess_exec(
                 PROGRAM,
-                *("extender", "--listen", f"127.0.0.1:{port}", "--kubeconfig", str(kubeconfig(tmp_path, server.url))),
+                *("extender", "--insecure", "--listen", f"127.0.0.1:{port}"),
+                *("--kubeconfig", str(kubeconfig(tmp_path, server.url))),
                 stderr=subprocess.PIPE,
             )
             try:
@@ -95,57 +101,45 @@ def test_a_cluster_of_thousands_of_pods_in_60_mb(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
-def openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+def test_clients_by_certificate_and_by_token(tmp_path: Path) -> None:
+    """With the files of deploy/kubernetes/certificates, as the scheduler and a pod would come."""
+    subprocess.run([CERTIFICATES, tmp_path / "tls"], check=True, capture_output=True)
+    subprocess.run([CERTIFICATES, tmp_path / "others"], check=True, capture_output=True)
+    files = tmp_path / "tls"
 
-
-def certificates(folder: Path) -> None:
-    """An authority, and a server's and a client's certificate of it."""
-    openssl(
-        folder,
-        *[
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=ca",
-            "-keyout",
-            "ca.key",
-            "-out",
-            "ca.crt",
-        ],
-    )
-    for name in ("server", "client"):
-        openssl(folder, *f"req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr".split())
-        (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
-        sign = f"x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out {name}.crt"
-        openssl(folder, *sign.split())
-
-
-def test_only_clients_of_the_authority(tmp_path: Path) -> None:
-    certificates(tmp_path)
+    def context(client: Path | None) -> ssl.SSLContext:
+        found = ssl.create_default_context(cafile=str(files / "ca.crt"))
+        if client is not None:
+            found.load_cert_chain(client / "client.crt", client / "client.key")
+        return found
 
     async def whole() -> None:
         async with FakeApi() as server, aiohttp.ClientSession() as http:
+            server.rules = {("system:kube-scheduler", "post", BIND), ("viewer", "get", "/metrics")}
+            server.users["t"] = {"username": "viewer", "groups": []}
             port = free_port()
             process = await asyncio.create_subprocess_exec(
                 PROGRAM,
                 *("extender", "--listen", f"127.0.0.1:{port}", "--kubeconfig", str(kubeconfig(tmp_path, server.url))),
-                *("--tls-cert", str(tmp_path / "server.crt"), "--tls-key", str(tmp_path / "server.key")),
-                *("--client-ca", str(tmp_path / "ca.crt")),
+                *("--tls-cert", str(files / "tls.crt"), "--tls-key", str(files / "tls.key")),
+                *("--client-ca", str(files / "ca.crt")),
             )
             try:
-                url = f"https://127.0.0.1:{port}"
-                known = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-                known.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
-                await ready(http, url, known)
-                stranger = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+                url, name = f"https://127.0.0.1:{port}", "cgpu-extender.cgpu-system.svc"
+                await ready(http, url, context(None), name)
+
+                async def status(method: str, path: str, client: Path | None, **headers: str) -> int:
+                    where = {"ssl": context(client), "server_hostname": name, "headers": headers}
+                    async with http.request(method, url + path, **where) as answer:
+                        return answer.status
+
+                assert await status("POST", BIND, None) == 401
+                assert await status("POST", BIND, files) == 400, "allowed, and no JSON"
+                assert await status("GET", "/metrics", files) == 403
+                assert await status("GET", "/metrics", None, Authorization="Bearer t") == 200
+                assert await status("POST", BIND, None, Authorization="Bearer t") == 403
                 with pytest.raises(aiohttp.ClientError):
-                    await http.get(f"{url}/readyz", ssl=stranger)
+                    await status("POST", BIND, tmp_path / "others")
             finally:
                 process.terminate()
                 await process.wait()
@@ -153,21 +147,41 @@ def test_only_clients_of_the_authority(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
+def test_a_second_run_renews_the_pairs_of_one_authority(tmp_path: Path) -> None:
+    for _ in range(2):
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        done = subprocess.run([CERTIFICATES, tmp_path, "other"], check=True, capture_output=True, text=True)
+        assert "kubectl -n other create secret generic cgpu-extender-tls" in done.stdout
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before["ca.crt"] == after["ca.crt"] and before["tls.crt"] != after["tls.crt"]
+    assert {path.stat().st_mode & 0o77 for path in tmp_path.iterdir()} == {0}
+    for name in ("tls", "client"):
+        verify = ["openssl", "verify", "-CAfile", tmp_path / "ca.crt", tmp_path / f"{name}.crt"]
+        assert subprocess.run(verify, capture_output=True).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [
         (["--listen", "here"], 2, "--listen here: not an address and a port"),
         (["--listen", "127.0.0.1:70000"], 2, "not an address and a port"),
-        (["--client-ca", "x"], 2, "--client-ca and --tls-key need --tls-cert"),
+        ([*LOCAL, "--client-ca", "x"], 2, "--client-ca and --tls-key need --tls-cert"),
+        (["--insecure", "--listen", "0.0.0.0:39999"], 2, "--insecure on 0.0.0.0: whoever reaches it could bind pods"),
+        (["--insecure", "--listen", "127.1:39999"], 2, "whoever reaches it could bind pods"),
+        (["--insecure", "--listen", "[::]:39999"], 2, "whoever reaches it could bind pods"),
+        (["--insecure", "--tls-cert", "x"], 2, "exclude each other"),
+        (["--listen", "127.0.0.1:39999"], 2, "--tls-cert is missing: whoever reaches it could bind pods"),
         (["--tls-cert", "/nonexistent"], 1, "--tls-cert /nonexistent: cannot be used"),
-        (["--kubeconfig", "/nonexistent"], 1, "/nonexistent: No such file or directory"),
-        ([], 1, "neither a pod's service account nor"),
+        ([*LOCAL, "--kubeconfig", "/nonexistent"], 1, "/nonexistent: No such file or directory"),
+        (LOCAL, 1, "neither a pod's service account nor"),
         (["--listen", "192.0.2.1:39999"], 1, "cannot assign requested address"),
     ],
 )
 def test_a_wrong_command_line_is_a_sentence(tmp_path: Path, words: list[str], status: int, sentence: str) -> None:
     if "192.0.2.1:39999" in words:
-        words = [*words, "--kubeconfig", str(kubeconfig(tmp_path, "http://127.0.0.1:1"))]
+        subprocess.run([CERTIFICATES, tmp_path], check=True, capture_output=True)
+        words = [*words, "--tls-cert", str(tmp_path / "tls.crt"), "--tls-key", str(tmp_path / "tls.key")]
+        words += ["--kubeconfig", str(kubeconfig(tmp_path, "http://127.0.0.1:1"))]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     done = subprocess.run([PROGRAM, "extender", *words], capture_output=True, text=True, env=env, timeout=60)
     last = done.stderr.splitlines()[-1]
