@@ -89,7 +89,7 @@ def parts(claims: Iterable[Object]) -> list[Part]:
         results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
         users = tuple(str(user.get("name")) for user in status.get("reservedFor") or [])
         for result in results:
-            if result.get("driver") == DRIVER:
+            if result.get("driver") == DRIVER and not result.get("adminAccess"):
                 load = _load(result.get("consumedCapacity") or {}, 1)
                 name = f"{meta.get('namespace')}/{meta.get('name')}"
                 found.append(Part(name, str(result.get("pool")), str(result.get("device")), load, users))

@@ -27,6 +27,10 @@ CONFIG_KIND = "SliceConfig"
 CDI_VERSION = "0.5.0"
 CDI_KIND = "cgpu.io/claim"
 MEMORY_MIN_MIB = 256
+CAPACITIES = ("memory", "weight", "slots")
+#: Of a claim that the scheduler makes for a resource in a container's limits; such a one has no capacity, and a device
+#: class offers the whole card by it. The policy cgpu-claims lets the scheduler alone write it.
+EXTENDED = "resource.kubernetes.io/extended-resource-name"
 TAINT = "cgpu.io/unhealthy"
 CONTAINERD_MIN = (1, 7)  # below it drops CDI devices without an error
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
@@ -55,6 +59,7 @@ class Claim:
     namespace: str
     name: str
     slots: tuple[ClaimSlot, ...]
+    observers: tuple[str, ...] = ()  # requests with adminAccess
 
     @property
     def requests(self) -> set[str]:
@@ -98,7 +103,10 @@ def prepare(claim: Object, uid: str, node: str, mode: str, gpus: Sequence[HostGp
         raise Refused(f"claim {name} has devices of this node, which is in mode {mode or 'default'} now, not {DRA}")
     by_device = {device_name(gpu): gpu for gpu in gpus}
     slots = []
+    observers = tuple(dict.fromkeys(_top(result) for result in results if result.get("adminAccess")))
     for result in results:
+        if result.get("adminAccess"):
+            continue  # the scheduler counts nothing for it, so there is nothing to hand out
         if result.get("pool") != node:
             raise Refused(f"claim {name} has a device of node {result.get('pool')}, and this is {node}")
         gpu = by_device.get(str(result.get("device")))
@@ -106,10 +114,53 @@ def prepare(claim: Object, uid: str, node: str, mode: str, gpus: Sequence[HostGp
             raise Refused(f"claim {name} has device {result.get('device')}, which this node does not have")
         if gpu.why:
             raise Refused(gpu.why)
+        _check_asked(name, claim, str(result.get("request")))
         slots.append(_slot(name, result, gpu, _config(name, devices.get("config") or [], str(result.get("request")))))
     if len({slot.gpu for slot in slots}) < len(slots):
         raise Refused(f"claim {name} has two parts of one GPU; ask for their sum in one request")
-    return Claim(uid, str(meta.get("namespace")), str(meta.get("name")), tuple(slots))
+    return Claim(uid, str(meta.get("namespace")), str(meta.get("name")), tuple(slots), observers)
+
+
+def _top(result: Object) -> str:
+    """A request with alternatives is written request/alternative; pods name the request."""
+    return str(result.get("request")).partition("/")[0]
+
+
+def _asked(claim: Object, request: str) -> Object | None:
+    """The request, or the alternative of one, in the claim's spec."""
+    top, _, alternative = request.partition("/")
+    for one in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or []:
+        if one.get("name") == top:
+            subs = (sub for sub in one.get("firstAvailable") or [] if sub.get("name") == alternative)
+            found: Object | None = next(subs, one.get("exactly"))
+            return found
+    return None
+
+
+def _check_asked(name: str, claim: Object, request: str) -> None:
+    """What the admission policy refuses for the class cgpu.io, for every class: another one may select our devices. By
+    the consumed capacity alone 0 cannot be told from 256 MiB, nor no memory from the whole card."""
+    asked = _asked(claim, request)
+    capacity = ((asked or {}).get("capacity") or {}).get("requests") or {}
+    if "memory" not in capacity:
+        if EXTENDED in ((claim.get("metadata") or {}).get("annotations") or {}):
+            return
+        raise Refused(
+            f"claim {name} asks for no memory in request {request}, which would take the whole card; give it "
+            f"capacity.requests.memory, as 6Gi"
+        )
+    for key in capacity:
+        if key not in CAPACITIES:
+            raise Refused(f"claim {name} asks for {str(key)[:64]}; there are {', '.join(CAPACITIES)}")
+    try:
+        memory_mib, weight = quantity.mib(capacity["memory"]), quantity.whole(capacity.get("weight", "1"))
+    except BadQuantity as error:
+        raise Refused(f"claim {name}: {error}") from error
+    if memory_mib < MEMORY_MIN_MIB or weight < 1:
+        raise Refused(
+            f"claim {name} asks for {memory_mib} MiB and weight {weight} in request {request}; the least are "
+            f"{MEMORY_MIN_MIB} MiB and 1"
+        )
 
 
 def _slot(name: str, result: Object, gpu: HostGpu, config: Mapping[str, Any]) -> ClaimSlot:
@@ -138,8 +189,7 @@ def _slot(name: str, result: Object, gpu: HostGpu, config: Mapping[str, Any]) ->
     ceiling = config.get("ceiling")
     _check_ceiling(name, gpu, ceiling, weight)
     return ClaimSlot(
-        # A request with alternatives is written request/alternative; pods name the request.
-        request=str(result.get("request")).partition("/")[0],
+        request=_top(result),
         device=str(result.get("device")),
         pool=str(result.get("pool")),
         share=str(result.get("shareID") or ""),
@@ -229,11 +279,13 @@ def claim_names(pod: Object, container: str) -> list[tuple[str, str]]:
 
 
 def by_claim(subject: Subject, pod: Object, claims: Iterable[Claim]) -> Grant | None:
-    """The grant of a container with a prepared claim; None: it names none of ours. Raises Refused."""
+    """The grant of a container with a prepared claim; None: it names none of ours, or one with
+    adminAccess, which has no slice. Raises Refused."""
     prepared = {(claim.namespace, claim.name): claim for claim in claims}
     named: dict[str, set[str]] = {}
     for name, request in claim_names(pod, subject.container):
-        if (subject.namespace, name) in prepared:
+        claim = prepared.get((subject.namespace, name))
+        if claim is not None and claim.slots and request not in claim.observers:
             named.setdefault(name, set()).add(request)
     if not named:
         return None

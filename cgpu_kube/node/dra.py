@@ -66,7 +66,8 @@ class Claims:
     def add(self, claim: Claim) -> None:
         """Keep the claim and write its CDI spec. OSError: it is not prepared."""
         write_json(self._directory / f"{claim.uid}.json", asdict(claim))
-        write_json(self._spec(claim.uid), claims.cdi_spec(claim, PROMISE), 0o644)
+        if claim.slots:
+            write_json(self._spec(claim.uid), claims.cdi_spec(claim, PROMISE), 0o644)
         self._claims[claim.uid] = claim
 
     def remove(self, uid: str) -> Claim | None:

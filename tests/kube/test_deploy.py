@@ -27,6 +27,7 @@ from cgpu_kube import pods, quantity
 from cgpu_kube.errors import KubeError, Refused
 from cgpu_kube.extender.access import FOR_ALL
 from cgpu_kube.extender.command import check_insecure, extender, read_listen
+from cgpu_kube.node import claims
 
 REPO = Path(__file__).parents[2]
 DEPLOY = REPO / "deploy/kubernetes"
@@ -444,6 +445,29 @@ def test_claims(policies: dict[str, Policy], requests: Any, sentence: str, templ
     said = "; ".join(policy.sentences(given("cgpu.io")))
     assert sentence in said if sentence else said == ""
     assert policy.sentences(given("other.io")) == []
+
+
+def test_the_schedulers_annotation_is_the_schedulers(policies: dict[str, Policy]) -> None:
+    """With it a claim needs no memory, and takes the whole card."""
+    policy, plain = policies["cgpu-claims"], recorded("claim-allocated")
+    marked = copy.deepcopy(plain)
+    marked["metadata"]["annotations"] = {claims.EXTENDED: "example.com/gpu"}
+    scheduler = {"userInfo": {"username": "system:kube-scheduler"}}
+    for old in (None, plain):
+        assert "is the scheduler's" in "; ".join(policy.sentences(marked, old))
+        assert policy.sentences(marked, old, **scheduler) == []
+    assert policy.sentences(marked, marked) == [], "another controller's change of it"
+
+
+def test_admin_access_needs_no_memory(policies: dict[str, Policy]) -> None:
+    found = recorded("claim-allocated")
+    (request,) = found["spec"]["devices"]["requests"]
+    del request["exactly"]["capacity"]
+    assert policies["cgpu-claims"].sentences(found) != []
+    request["exactly"]["adminAccess"] = True
+    assert policies["cgpu-claims"].sentences(found) == []
+    request["exactly"]["adminAccess"] = False
+    assert policies["cgpu-claims"].sentences(found) != []
 
 
 def test_the_recorded_claims_pass(policies: dict[str, Policy]) -> None:

@@ -41,11 +41,25 @@ async def ready(world: World) -> None:
 
 
 def claim(
-    world: World, name: str = "c", *results: dict[str, Any], config: list[dict[str, Any]] | None = None
+    world: World,
+    name: str = "c",
+    *results: dict[str, Any],
+    config: list[dict[str, Any]] | None = None,
+    asked: dict[str, str] | None = None,
+    **meta: Any,
 ) -> tuple[str, str, str]:
-    """An allocated claim, as recorded, with these results instead: (namespace, name, uid)."""
+    """An allocated claim, as recorded, with these results instead, and with what they ask for (`asked`: another
+    capacity): (namespace, name, uid)."""
     found = copy.deepcopy(recorded("claim-allocated"))
-    found["metadata"] = {"name": name, "namespace": "team"}
+    found["metadata"] = {"name": name, "namespace": "team", **meta}
+    requests = []
+    for result in results or ({},):
+        top, _, sub = str(result.get("request", "gpu")).partition("/")
+        capacity = {"requests": {"memory": "6Gi"} if asked is None else asked}
+        exactly = {"deviceClassName": "gold", "capacity": capacity}
+        form = {"firstAvailable": [{"name": sub, **exactly}]} if sub else {"exactly": exactly}
+        requests.append({"name": top, **form})
+    found["spec"]["devices"]["requests"] = requests
     devices = found["status"]["allocation"]["devices"]
     (first,) = devices["results"]
     devices["results"] = [{**first, **result} for result in results or ({},)]
@@ -265,7 +279,9 @@ def test_a_claim_of_a_template_and_of_an_extended_resource(world: World, run: Ru
             given["spec"] |= {"nodeName": NODE, "initContainers": []}
             given["spec"]["containers"][0]["name"] = "main"
             assert (await started(world, world.api.put(PODS, given), prepared))["ok"]
-            other = claim(world, "ext-extended-resources-mpsm2", {"request": "container-0-request-0"})
+            extended = {claims.EXTENDED: "example.com/gpu"}
+            request = {"request": "container-0-request-0"}
+            other = claim(world, "ext-extended-resources-mpsm2", request, asked={}, annotations=extended)
             prepared = (await world.kubelet.prepare(DRIVER, other))[other[2]]
             given = recorded("pod-extended-resource")
             given["metadata"] = {"name": "ext", "namespace": "team"}
@@ -323,6 +339,67 @@ def test_unprepare_of_what_is_not_there(world: World, run: Run) -> None:
             await ready(world)
             answer = await world.kubelet.unprepare(DRIVER, ("team", "x", "u-1"), ("team", "y", "u-2"))
             assert set(answer) == {"u-1", "u-2"} and not any(one.error for one in answer.values())
+
+    run(main())
+
+
+WHOLE = {"consumedCapacity": {"memory": "15109Mi", "weight": "1", "slots": "1"}}
+LEAST = {"consumedCapacity": {"memory": "256Mi", "weight": "1", "slots": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "result", "sentence"),
+    [
+        ({}, WHOLE, "asks for no memory in request gpu, which would take the whole card"),
+        ({"weight": "5"}, WHOLE, "asks for no memory"),
+        ({"memory": "0"}, LEAST, "is not an amount of memory above 0"),
+        ({"memory": "1Mi"}, LEAST, "asks for 1 MiB and weight 1 in request gpu; the least are 256 MiB and 1"),
+        ({"memory": "6Gi", "weight": "0"}, {}, "asks for 6144 MiB and weight 0"),
+        ({"memory": "6Gi", "weight": "0.5"}, {}, "is not a whole number"),
+        ({"memory": "6Gi", "cores": "5"}, {}, "asks for cores; there are memory, weight, slots"),
+        ({}, {**WHOLE, "request": "gpu/any"}, "asks for no memory in request gpu/any"),
+    ],
+)
+def test_another_class_of_our_devices(
+    world: World, run: Run, asked: dict[str, str], result: dict[str, Any], sentence: str
+) -> None:
+    """The admission policy knows the class cgpu.io by its name only; the driver knows its devices."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            named = claim(world, "c", result, asked=asked)
+            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            assert sentence in prepared.error
+            assert not list((world.directory / "cdi").glob("*"))
+
+    run(main())
+
+
+def test_admin_access_observes(world: World, run: Run) -> None:
+    """The scheduler counts nothing for it: with a slice, the next ordinary claim would find its memory taken."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            watch = {"request": "watch", "adminAccess": True, "consumedCapacity": None}
+            named = claim(world, "admin", watch, asked={})
+            prepared = (await world.kubelet.prepare(DRIVER, named))[named[2]]
+            assert not prepared.error and not prepared.devices
+            found = pod_with(world, "p", "admin")
+            container_id = world.bundle(found, "main", {})
+            assert (await world.prepare(container_id))["action"] == "pass"
+            assert not world.link.containers
+            both = claim(world, "both", watch, {})
+            prepared = (await world.kubelet.prepare(DRIVER, both))[both[2]]
+            assert [list(one.request_names) for one in prepared.devices] == [["gpu"]]
+            part = container(resources={"claims": [{"name": "both", "request": "watch"}]})
+            looks = world.bundle(pod_with(world, "q", "both", containers=(part,)), "main", {})
+            assert (await world.prepare(looks))["action"] == "pass"
+            assert (await started(world, pod_with(world, "r", "both"), prepared))["ok"]
+            (slot,) = world.link.containers[f"claim-{both[2]}"].slots
+            assert slot.limit == 6144 * MIB
+            await world.kubelet.unprepare(DRIVER, named)
 
     run(main())
 
