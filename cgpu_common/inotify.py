@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""inotify(7), whose three functions are called through ctypes."""
+"""inotify(7), whose three functions are called through ctypes.
+
+Instances and watches are limited per user (fs.inotify.max_user_instances, 128 by default), and any program of root may
+use them up: a caller does without them, and tries again.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from pathlib import Path
@@ -17,6 +22,7 @@ IN_IGNORED = 0x00008000
 IN_ONLYDIR = 0x01000000
 IN_NONBLOCK = os.O_NONBLOCK
 IN_CLOEXEC = os.O_CLOEXEC
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 _EVENT = struct.Struct("iIII")
 
 
@@ -27,10 +33,25 @@ class Inotify:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self.fd = self._libc.inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
         if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1")
+            code = ctypes.get_errno()
+            raise OSError(code, f"{os.strerror(code)} (fs.inotify.max_user_instances)")
+
+    @classmethod
+    def available(cls) -> Inotify | None:
+        """None: no instance, or no descriptor, is left."""
+        try:
+            return cls()
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                return None
+            raise
 
     def add(self, path: Path, mask: int) -> int | None:
+        """None: the path cannot be watched, as it is gone. OSError: no watch is left."""
         wd = self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
+        code = ctypes.get_errno()
+        if wd < 0 and code in EXHAUSTED:
+            raise OSError(code, f"{os.strerror(code)} (fs.inotify.max_user_watches)")
         return wd if wd >= 0 else None
 
     def remove(self, wd: int) -> None:

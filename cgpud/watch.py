@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Detects the end of containers by pidfds and cgroup.events; with cgroup v1 by pidfds alone.
 
-Both are level-triggered: a late check loses nothing.
+Both are level-triggered: a late check loses nothing. While root has no inotify instance or watch left, the cgroups are
+looked at each LOOK_S instead.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cgpu_common import cgroup
+from cgpu_common import cgroup, log
 from cgpu_common.inotify import IN_DELETE, IN_IGNORED, IN_MODIFY, IN_ONLYDIR, IN_Q_OVERFLOW, Inotify
 from cgpu_common.model import Cgroup, Phase, Process, Record
 from cgpud import oci
@@ -29,6 +30,7 @@ _PID_NAMESPACE = re.compile(r"/proc/([0-9]{1,10})/ns/pid", re.ASCII)
 
 # The cgroup empties some milliseconds after the exit of init. inotify reports it; these checks are a fallback.
 CHECK_AGAIN_S = (0.1, 1.0)
+LOOK_S = 1.0
 
 
 class Facts:
@@ -186,8 +188,11 @@ class Watcher:
         self._facts = facts
         self._on_trigger = on_trigger
         self._loop = asyncio.get_running_loop()
-        self._inotify = Inotify()
-        self._loop.add_reader(self._inotify.fd, self._on_inotify)
+        self._inotify: Inotify | None = None
+        self._unwatched: dict[Key, Cgroup] = {}  # looked at each LOOK_S
+        self._looking: asyncio.TimerHandle | None = None
+        self._log = log.get()
+        self._why = ""  # inotify cannot be used; "" if it can
         self._pidfds: dict[Key, int] = {}
         self._groups: dict[Key, Cgroup] = {}
         # By watch and entry: an event costs the same with many containers in a directory.
@@ -197,8 +202,12 @@ class Watcher:
     def close(self) -> None:
         for key in {*self._pidfds, *self._groups}:
             self.remove(key)
-        self._loop.remove_reader(self._inotify.fd)
-        self._inotify.close()
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._inotify is not None:
+            self._loop.remove_reader(self._inotify.fd)
+            self._inotify.close()
+            self._inotify = None
 
     def add(self, record: Record, pidfd: int | None) -> None:
         """Takes ownership of `pidfd`."""
@@ -207,17 +216,51 @@ class Watcher:
             self._await_exit(record.key, pidfd, _exit_trigger(record))
         if record.cgroup is not None:
             self._groups[record.key] = record.cgroup
-            directory = self._facts.directory(record.cgroup)
-            self._watch(record.key, directory / "cgroup.events", IN_MODIFY, "")
-            self._watch(record.key, directory.parent, IN_DELETE | IN_ONLYDIR, directory.name)
+            self._watch_group(record.key, record.cgroup)
             self._loop.call_soon(self._check_cgroup, record.key)  # the end may precede the watch
 
     def _await_exit(self, key: Key, pidfd: int, trigger: Trigger) -> None:
         self._pidfds[key] = pidfd
         self._loop.add_reader(pidfd, self._on_exit, key, trigger)
 
-    def _watch(self, key: Key, path: Path, mask: int, name: str) -> None:
-        wd = self._inotify.add(path, mask)
+    def _watch_group(self, key: Key, group: Cgroup) -> None:
+        directory = self._facts.directory(group)
+        try:
+            inotify = self._usable()
+            self._watch(inotify, key, directory / "cgroup.events", IN_MODIFY, "")
+            self._watch(inotify, key, directory.parent, IN_DELETE | IN_ONLYDIR, directory.name)
+        except OSError as error:
+            self._look_instead(key, group, str(error))
+            return
+        self._unwatched.pop(key, None)
+        if self._why and not self._unwatched:
+            self._log.info("inotify can be used again")
+            self._why = ""
+
+    def _usable(self) -> Inotify:
+        if self._inotify is None:
+            self._inotify = Inotify()
+            self._loop.add_reader(self._inotify.fd, self._on_inotify)
+        return self._inotify
+
+    def _look_instead(self, key: Key, group: Cgroup, why: str) -> None:
+        if not self._why:
+            hint = "sysctl fs.inotify; lsof | grep inotify shows who holds them"
+            self._log.warning("inotify cannot be used, cgroups are looked at", reason=why, each_s=LOOK_S, hint=hint)
+        self._why = why
+        self._unwatched[key] = group
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        for key, group in list(self._unwatched.items()):
+            self._check_cgroup(key)
+            self._unwatch(key)
+            self._watch_group(key, group)  # looks again if this fails
+
+    def _watch(self, inotify: Inotify, key: Key, path: Path, mask: int, name: str) -> None:
+        wd = inotify.add(path, mask)
         if wd is not None:
             self._keys.setdefault(wd, {}).setdefault(name, set()).add(key)
             self._places.setdefault(key, []).append((wd, name))
@@ -240,12 +283,16 @@ class Watcher:
             self._loop.remove_reader(pidfd)
             os.close(pidfd)
         self._groups.pop(key, None)
+        self._unwatched.pop(key, None)
+        self._unwatch(key)
+
+    def _unwatch(self, key: Key) -> None:
         for wd, name in self._places.pop(key, ()):
             names = self._keys.get(wd, {})
             names.get(name, set()).discard(key)
             if not names.get(name):
                 names.pop(name, None)
-            if not names and self._keys.pop(wd, None) is not None:
+            if not names and self._keys.pop(wd, None) is not None and self._inotify is not None:
                 self._inotify.remove(wd)
 
     def check_cgroup(self, key: Key) -> None:
@@ -290,7 +337,7 @@ class Watcher:
 
     def _on_inotify(self) -> None:
         keys: set[Key] = set()
-        for wd, mask, name in self._inotify.read():
+        for wd, mask, name in self._inotify.read() if self._inotify is not None else ():
             names = self._keys.get(wd, {})
             if mask & IN_IGNORED:  # the directory is gone: check all of its containers
                 keys.update(*names.values())

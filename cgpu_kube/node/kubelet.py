@@ -66,13 +66,14 @@ class Registrar:
         self.wake()
 
     async def run(self) -> None:
-        events = Inotify()
+        events: Inotify | None = None
         loop = asyncio.get_running_loop()
-        loop.add_reader(events.fd, self._notice, events)
         try:
             while True:
+                if events is None and (events := Inotify.available()) is not None:
+                    loop.add_reader(events.fd, self._notice, events)
                 # Again each time: the directory may be another one now.
-                is_seen = events.add(self._directory, IN_CREATE | IN_MOVED_TO | IN_DELETE | IN_ONLYDIR) is not None
+                is_seen = events is not None and self._is_watched(events)
                 self._woken.clear()
                 is_settled = await self.look()
                 try:
@@ -82,8 +83,16 @@ class Registrar:
                     continue
                 await asyncio.sleep(min(BURST_S, self._poll_s))
         finally:
-            loop.remove_reader(events.fd)
-            events.close()
+            if events is not None:
+                loop.remove_reader(events.fd)
+                events.close()
+
+    def _is_watched(self, events: Inotify) -> bool:
+        """False: look at it more often."""
+        try:
+            return events.add(self._directory, IN_CREATE | IN_MOVED_TO | IN_DELETE | IN_ONLYDIR) is not None
+        except OSError:
+            return False
 
     async def look(self) -> bool:
         """Register what has to be. True: every plugin is registered with the kubelet that runs, which follows it."""

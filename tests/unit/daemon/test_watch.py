@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cgpu_common.inotify import Inotify
 from cgpu_common.model import Cgroup, Phase, Record
 from cgpud import oci, watch
 from cgpud.state import Trigger
@@ -182,3 +184,55 @@ def test_with_cgroup_v1_one_after_the_other_is_watched(tmp_path: Path, monkeypat
             one.kill()
             one.wait()
     assert not facts.is_alive(record)
+
+
+def exhausted(*_args: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files (fs.inotify.max_user_instances)")
+
+
+@pytest.mark.parametrize("what", ["instance", "watch"])
+def test_without_inotify_cgroups_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Any program of root can hold all instances; the daemon died in a loop, and every start was refused."""
+    monkeypatch.setattr(watch, "LOOK_S", 0.05)
+    monkeypatch.setattr(watch, "CHECK_AGAIN_S", (60.0,))
+    facts = Looked(tmp_path)
+    told: list[tuple[Key, Trigger]] = []
+
+    async def scene() -> None:
+        with monkeypatch.context() as none_left:
+            none_left.setattr(*((watch, "Inotify") if what == "instance" else (watch.Inotify, "add")), exhausted)
+            watcher = Watcher(facts, lambda key, trigger: told.append((key, trigger)))
+            for name in ("a", "b", "c"):
+                watcher.add(make(facts, name), None)
+            watcher.remove(("c", 1))
+            await asyncio.sleep(0.2)
+            assert not told
+            (tmp_path / "docker/a/cgroup.events").write_text("populated 0\n")
+            await until_told(told)
+            assert set(told) == {(("a", 1), Trigger.CGROUP_EMPTY)}
+            watcher.remove(("a", 1))
+        await asyncio.sleep(0.2)  # there is one again
+        told.clear()
+        facts.asked.clear()
+        await asyncio.sleep(0.2)
+        assert facts.asked == [], "no look without need"
+        shutil.rmtree(tmp_path / "docker/b")
+        await until_told(told)
+        watcher.close()
+
+    asyncio.run(scene())
+    assert set(told) == {(("b", 1), Trigger.CGROUP_EMPTY)}
+
+
+def test_the_cause_is_named(tmp_path: Path) -> None:
+    """With the kernel's own errors, by the descriptors, which count for inotify_init1() too."""
+
+    async def scene() -> None:
+        watcher = Watcher(Facts(tmp_path / "proc", tmp_path), lambda key, trigger: None)
+        with no_descriptor_left():
+            assert Inotify.available() is None
+            with pytest.raises(OSError, match="Too many open files"):
+                Inotify()
+        watcher.close()
+
+    asyncio.run(scene())
