@@ -94,6 +94,7 @@ class Gpu:
     limits: int | None = None  # bytes, of its containers together; None: to be summed up from their list
     kernel: KernelGpu | None = None
     name: str = ""  # the product, of NVML
+    context_mib: int = 0  # what one context takes, as far as the module has seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ that hold the memory or weight. The kernel's sums decide; the list of containers
 
   memory   the sum of the limits on a GPU is at most overcommit times what the driver and processes outside of
            containers leave of the GPU; the kernel's own bound is overcommit times the card's memory
+  least    no slice is smaller than one context of the GPU
   number   at most max_inst containers on a GPU
   caps     the maximum for one container in [container] of cgpu.toml; a larger request is refused, never reduced
   ceiling  under policy burst only: a bound that the policy would ignore is refused
@@ -26,7 +27,7 @@ from cgpu_common.kernel_abi import MAX_INST_MAX
 from cgpu_common.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
 from cgpu_common.settings import Caps
 from cgpud.env import CEILING, CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
-from cgpud.limits import limit_mib
+from cgpud.limits import CONTEXT_MIB, limit_mib
 
 
 class NeedsContainerList(Exception):
@@ -93,10 +94,17 @@ def _size_mib(request: Request, place: int, gpu: Gpu) -> int:
     size = request.sizes[min(place, len(request.sizes) - 1)]
     if size > request.total:
         raise Refused(f"{CONTAINER} asks for {size} of the {request.total} GiB that {DEV} gives GPU {gpu.number}")
-    mib = limit_mib(gpu.total_mib, size, request.total)
-    if mib < 1:
-        raise Refused(f"{CONTAINER}={size} of {DEV}={request.total} is less than 1 MiB of GPU {gpu.number}")
-    return mib
+    return limit_mib(gpu.total_mib, size, request.total)
+
+
+def _check_least(request: Request, gpu: Gpu, want_mib: int) -> None:
+    least = max(CONTEXT_MIB, gpu.context_mib)
+    if want_mib < least:
+        mixed = f"; are {CONTAINER} and {DEV}={request.total} in one unit?" if request.sizes else ""
+        raise Refused(
+            f"{_requested(request)} gives {want_mib} MiB of GPU {gpu.number}, and one context takes {least}, so that "
+            f"no program could use it{mixed}"
+        )
 
 
 def _check_cap(request: Request, gpu: Gpu, want_mib: int, caps: Caps) -> None:
@@ -261,6 +269,7 @@ def admit(
     for place, gpu in enumerate(chosen):
         _check_sharing(gpu)
         size = _size_mib(request, place, gpu)
+        _check_least(request, gpu, size)
         _check_cap(request, gpu, size, caps)
         exact = request.exact[place] if request.exact else None
         weight, warning = _grant_weight(gpu, exact.weight if exact else request.weight or 1, containers)

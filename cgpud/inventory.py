@@ -26,7 +26,14 @@ class Inventory:
     The caller serialises all methods except snapshot(), renew() and close(): they set values.
     """
 
-    def __init__(self, link: KernelLink, nvml: NvmlSource, make_cookie: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        link: KernelLink,
+        nvml: NvmlSource,
+        make_cookie: Callable[[], int],
+        context_mib: Callable[[int], int] = lambda index: 0,
+    ) -> None:
+        self._context_mib = context_mib
         self._link = link
         self._nvml_source = nvml
         self._make_cookie = make_cookie
@@ -75,7 +82,8 @@ class Inventory:
         if not inventory and self._nvml.silent:
             raise Refused(f"cgpu_km lists no GPU yet, and NVML does not answer ({self._nvml.silent})")
         unknown = gpus.undiscovered(inventory)
-        return await self._discover(config, unknown, inventory) if unknown else inventory
+        found = await self._discover(config, unknown, inventory) if unknown else inventory
+        return tuple(replace(gpu, context_mib=self._context_mib(gpu.index)) for gpu in found)
 
     async def _discover(
         self, config: Config, unknown: tuple[SlotWant, ...], inventory: tuple[Gpu, ...]

@@ -43,7 +43,7 @@ class Daemon:
         self.boot_id = deps.facts.boot_id()
         self._log = log.get()
         self._admission = asyncio.Lock()  # held from the reading of the kernel's sums until config.json is written
-        self._inventory = Inventory(deps.link, deps.nvml, self._cookie)
+        self._inventory = Inventory(deps.link, deps.nvml, self._cookie, deps.facts.context_mib)
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
         self._queries = Queries(deps, self._inventory)

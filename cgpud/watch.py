@@ -17,7 +17,8 @@ from pathlib import Path
 
 from cgpu_common import cgroup, log
 from cgpu_common.inotify import IN_DELETE, IN_IGNORED, IN_MODIFY, IN_ONLYDIR, IN_Q_OVERFLOW, Inotify
-from cgpu_common.model import Cgroup, Phase, Process, Record
+from cgpu_common.model import MIB, Cgroup, Phase, Process, Record
+from cgpu_common.proc import parse_stat
 from cgpud import oci
 from cgpud.state import Trigger
 
@@ -58,6 +59,14 @@ class Facts:
             if error.errno in GONE:
                 return None
             raise
+
+    def context_mib(self, index: int) -> int:
+        """What cgpu_km charges for a context of the GPU, rounded up; 0: not known, or the module has not attached."""
+        try:
+            found = parse_stat(self._read(self.proc / f"cgpu_km/{index}/stat") or "").get("context_bytes", "")
+        except OSError:
+            return 0
+        return -(-int(found) // MIB) if found.isdecimal() else 0
 
     def boot_id(self) -> str:
         return (self._read(self.proc / "sys/kernel/random/boot_id") or "").strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from cgpu_common.model import MIB, Container, Devices, Gpu, KernelGpu, Plan, Req
 from cgpu_common.settings import Caps
 from cgpud.admit import NeedsContainerList, admit, check_grant
 from cgpud.env import VISIBLE
+from cgpud.limits import CONTEXT_MIB
 
 ALL = Devices("every GPU", all=True)
 
@@ -97,7 +99,7 @@ def test_the_whole_card_is_allowed() -> None:
 
 
 def test_less_than_a_mib() -> None:
-    assert "less than 1 MiB" in sentence(Request(ALL, (1,), 1 << 20), [gpu()])
+    assert "gives 0 MiB of GPU 0, and one context takes 32" in sentence(Request(ALL, (1,), 1 << 20), [gpu()])
 
 
 def test_memory_names_the_holders() -> None:
@@ -359,3 +361,21 @@ def test_what_is_admitted_fits(
     assert plan.slots[0].limit == 15109 * sizes[0] // 15 * MIB  # as requested, never lowered
     assert cap is None or plan.slots[0].limit <= cap * MIB
     assert plan.slots[0].weight <= free
+
+
+def test_less_than_a_context_is_refused() -> None:
+    """6 GiB of 15109, which is MiB: no program could use the slice, and its start would say nothing."""
+    mixed = Request(ALL, (6,), 15109)
+    assert sentence(mixed, [gpu()]) == (
+        "ALIYUN_COM_GPU_MEM_CONTAINER=6 gives 6 MiB of GPU 0, and one context takes 32, so that no program could use "
+        "it; are ALIYUN_COM_GPU_MEM_CONTAINER and ALIYUN_COM_GPU_MEM_DEV=15109 in one unit?"
+    )
+    assert admit(Request(ALL, (32,), 15109), [gpu()], []).slots[0].limit == 32 * MIB
+    seen = replace(gpu(), context_mib=101)
+    assert "100 MiB of GPU 0, and one context takes 101" in sentence(Request(ALL, (100,), 15109), [seen])
+    assert admit(Request(ALL, (101,), 15109), [seen], []).slots[0].limit == 101 * MIB
+
+
+def test_a_context_is_what_the_module_charges() -> None:
+    text = (Path(__file__).parents[3] / "cgpu_km/state/gpu.c").read_text()
+    assert f"ctx_reserve_mib = {CONTEXT_MIB};" in text

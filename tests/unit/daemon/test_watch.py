@@ -236,3 +236,12 @@ def test_the_cause_is_named(tmp_path: Path) -> None:
         watcher.close()
 
     asyncio.run(scene())
+
+
+def test_the_size_of_a_context(tmp_path: Path) -> None:
+    facts = Facts(tmp_path, tmp_path)
+    assert facts.context_mib(0) == 0
+    (tmp_path / "cgpu_km/0").mkdir(parents=True)
+    for text, mib in (("context_bytes 33554433\nx 1\n", 33), ("context_bytes x\n", 0), ("", 0), ("x 1\n", 0)):
+        (tmp_path / "cgpu_km/0/stat").write_text(text)
+        assert facts.context_mib(0) == mib
