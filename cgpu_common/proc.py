@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cgpu_common.exits import ENROL, CgpuError, Exit, not_permitted, refused
+from cgpu_common.holders import living
 from cgpu_common.tree import Container, Gpu, Slot, Snapshot
 
 T = TypeVar("T")
@@ -223,7 +224,7 @@ def _slot(paths: Paths, gpu: int, path: Path, listed: dict[str, Container]) -> S
         highprio=_int(path / "highprio") != 0,
         ceiling=_ceiling(path),
         memsize=_int(path / "memsize"),
-        pids=parse_meminfo(_read(path / "meminfo")),
+        pids=living(paths.root / "proc", paths.nodes / path.name, parse_meminfo(_read(path / "meminfo"))),
         stat=_numbers(parse_stat(stat)),
         dying=known is not None and known.dying,
         name=engine_name(paths, container_id),

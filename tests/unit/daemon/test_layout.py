@@ -38,7 +38,7 @@ LAYERS = {
         cgpu_common.python cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config
         cgpu_common.gpus
         cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
-        cgpu_common.proc cgpu_common.versions cgpu_common.inotify
+        cgpu_common.proc cgpu_common.versions cgpu_common.inotify cgpu_common.holders
         cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube cgpud.fakelink
         cgpud.http cgpud.apply
         cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.node cgpu_cli.sensors
