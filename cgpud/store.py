@@ -9,19 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from cgpu_common.files import write_file
 from cgpu_common.model import Record
 from cgpud.state import is_valid
 
 
 def replace_file(path: Path, value: object) -> None:
-    """Write the value as JSON beside the file, then replace it. OSError: the file is as before."""
-    part = path.with_suffix(".part")
-    try:
-        part.write_bytes(msgspec.json.encode(value) + b"\n")
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    """Write the value as JSON. OSError: the file is as before."""
+    write_file(path, msgspec.json.encode(value) + b"\n")
 
 
 class Store:

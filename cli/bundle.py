@@ -15,13 +15,13 @@ import platform
 import re
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from cgpu_common import versions
-from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.exits import CgpuError
+from cgpu_common.files import check_target, write_file
 from cgpu_common.proc import LIVE, MODULE, Paths, containers
 from cgpu_common.toml import tomllib
 from cgpu_common.tree import POLICIES
@@ -212,20 +212,8 @@ def _archive(parts: Mapping[str, str]) -> bytes:
 
 def write(paths: Paths, target: Path, findings: Sequence[Finding], environment: Mapping[str, str] = os.environ) -> int:
     """Write the archive, readable by its owner only; returns the number of files in it. All or nothing."""
-    if target.is_dir() or not target.parent.is_dir():
-        raise CgpuError(Exit.REFUSED, f"bundle {target}", "is a folder, or its folder does not exist")
+    check_target(target)
     secrets = _known_secrets(paths, environment)
     parts = {redact(name, secrets): redact(text, secrets) for name, text in _parts(paths, findings)}
-    try:
-        fd, name = tempfile.mkstemp(prefix=".cgpu-report-", dir=target.parent)
-        temporary = Path(name)
-        try:
-            with open(fd, "wb") as file:
-                file.write(_archive(parts))
-            temporary.replace(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as err:
-        raise CgpuError(Exit.REFUSED, f"bundle {target}", err.strerror or str(err)) from None
+    write_file(target, _archive(parts), 0o600)
     return len(parts)

@@ -14,9 +14,7 @@ import fnmatch
 import glob
 import json
 import os
-import shutil
 import stat
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import click
 import msgspec
 
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.files import write_file
 from cgpu_common.output import result
 from cgpu_common.proc import Paths
 
@@ -75,25 +74,9 @@ def _replace(path: Path, text: str, mode: int, dir_mode: int) -> None:
     """Replace a file atomically. It keeps owner, mode and attributes; `mode` is for a new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=dir_mode)
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with open(fd, "wb") as out:
-                out.write(text.encode())
-                if path.exists():
-                    was = path.stat()
-                    os.fchown(fd, was.st_uid, was.st_gid)
-                    shutil.copystat(path, temporary)
-                    os.utime(temporary)
-                else:
-                    os.fchmod(fd, mode)
-                out.flush()
-                os.fsync(fd)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
     except OSError as err:
         raise OSError(err.errno, err.strerror, str(path)) from err
+    write_file(path, text, mode, keep=True)
 
 
 def _record(engine: Engine, text: str) -> Record:

@@ -14,6 +14,7 @@ import click
 
 from cgpu_common.app import Command, FloatRange
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.files import check_target, write_file
 from cgpu_common.output import out
 from cgpu_common.placement import POLICIES
 from cgpu_common.tree import policy_name
@@ -231,12 +232,8 @@ def svg_target(path: Path, number: int) -> Path:
 
 def check_svg(path: Path, count: int) -> None:
     """Check before the run, which may take long, that the files can be written."""
-    folder = path.parent
-    if not folder.is_dir():
-        raise CgpuError(Exit.REFUSED, str(path), f"there is no folder {folder}")
-    for target in (svg_target(path, number) for number in range(count)):
-        if target.is_dir() or not os.access(target if target.exists() else folder, os.W_OK):
-            raise CgpuError(Exit.REFUSED, str(target), "cannot be written")
+    for number in range(count):
+        check_target(svg_target(path, number))
 
 
 def write_svg(path: Path, results: Sequence[Result]) -> list[Path]:
@@ -247,7 +244,7 @@ def write_svg(path: Path, results: Sequence[Result]) -> list[Path]:
         names = [got.container.name for got in result.got]
         buckets, seen = [got.buckets for got in result.got], [got.seen for got in result.got]
         text = draw.svg(_title(result), names, result.line, result.line_ms, buckets, seen, result.marks)
-        target.write_text(text, encoding="utf-8")
+        write_file(target, text)
         written.append(target)
     return written
 
@@ -394,11 +391,11 @@ def simulate(
     if svg:
         check_svg(svg, len(scenario.gpus))
     if perfetto:
-        check_svg(perfetto, 1)
+        check_target(perfetto)
     results = run(scenario, _line_window(from_ms, line_ms, scenario), alone)
     written = write_svg(svg, results) if svg else []
     if perfetto:
-        perfetto.write_text(trace_document(results), encoding="utf-8")
+        write_file(perfetto, trace_document(results))
         written.append(perfetto)
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": scenario.seed}

@@ -14,6 +14,7 @@ import click
 from cgpu_common import proc
 from cgpu_common.app import Command, FloatRange
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.files import check_target, write_file
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths
 from cgpu_common.tree import policy_name
@@ -232,19 +233,19 @@ def trace_command(
     if not wanted:
         raise CgpuError(Exit.NOT_FOUND, "trace", "the module has found no GPU yet", "cgpu doctor")
     if perfetto:
-        check_svg(perfetto, 1)
+        check_target(perfetto)
     if svg:
         check_svg(svg, len(wanted))
     found = record(paths, wanted, seconds, every_ms / 1000)
     written = []
     if perfetto:
         about = {"sampled": True, "period_us": found.period_us}
-        perfetto.write_text(trace(found, about), encoding="utf-8")
+        write_file(perfetto, trace(found, about))
         written.append(perfetto)
     for place, number in enumerate(sorted(found.titles) if svg else ()):
         assert svg
         target = svg_target(svg, place)
-        target.write_text(_svg(found, number), encoding="utf-8")
+        write_file(target, _svg(found, number))
         written.append(target)
     text = "\n".join([_text(found), *(f"wrote {path}" for path in written)])
     result(as_json, _json(found) | {"files": [str(path) for path in written]}, text)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from cgpu_common.files import write_file
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import claims
 from cgpu_kube.node.claims import DRIVER, Claim
@@ -33,10 +34,7 @@ Prepare = Callable[[str, str, str], Awaitable[Claim]]
 def write_json(path: Path, value: object, mode: int = 0o600) -> None:
     """Replace the file; its directory is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(value, separators=(",", ":")) + "\n")
-    part.chmod(mode)
-    part.replace(path)
+    write_file(path, json.dumps(value, separators=(",", ":")) + "\n", mode)
 
 
 class Claims:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from cgpu_common.files import write_file
 from cgpu_kube.node.host import MODES, NONE
 
 
@@ -24,6 +25,4 @@ class ModeFile:
     def write(self, mode: str) -> None:
         """OSError: the mode does not change."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = self._path.with_suffix(".part")
-        part.write_text(json.dumps({"mode": mode}) + "\n")
-        part.replace(self._path)
+        write_file(self._path, json.dumps({"mode": mode}) + "\n")

@@ -486,3 +486,24 @@ def test_the_list_of_commands_has_their_own_help(group: Group, limit: int) -> No
 def test_every_command_can_be_loaded() -> None:
     ctx = click.Context(cgpu)
     assert all(cgpu.get_command(ctx, name) is not None for name in cgpu.list_commands(ctx))
+
+
+#: Each command that writes a file whose name is given.
+WRITERS = {
+    "bundle": ("doctor", "--bundle"),
+    "trace --svg": ("trace", "--seconds", "0.05", "--svg"),
+    "trace --perfetto": ("trace", "--seconds", "0.05", "--perfetto"),
+    "simulate --svg": ("simulate", "--container", "weight=1", "--seconds", "0.2", "--svg"),
+    "simulate --perfetto": ("simulate", "--container", "weight=1", "--seconds", "0.2", "--perfetto"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_node_is_not_replaced_by_a_file(name: str, cli: Cli, tmp_path: Path) -> None:
+    """As root --bundle /dev/null replaced the device node."""
+    path = tmp_path / "node"
+    os.mkfifo(path)
+    found = cli.cgpu(*WRITERS[name], str(path))
+    assert found.exit_code == 1, found.output
+    assert f"cgpu: error: {path}: is a FIFO, and only a plain file is replaced" in found.stderr
+    assert path.is_fifo()

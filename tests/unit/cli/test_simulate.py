@@ -237,7 +237,7 @@ def test_svg_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "y-1.svg").mkdir()
     for name, gpus, why in (
         ("nowhere/x.svg", 1, f"there is no folder {tmp_path}/nowhere"),
-        ("y.svg", 2, f"{tmp_path}/y-1.svg: cannot be written"),
+        ("y.svg", 2, f"{tmp_path}/y-1.svg: is a folder, and only a plain file is replaced"),
     ):
         argv = ("--container", "count=2", "--gpus", str(gpus), "--svg", str(tmp_path / name))
         result = simulate(*argv)

@@ -36,7 +36,7 @@ LAYERS = {
     """,
     "outside": """
         cgpu_common.python cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config
-        cgpu_common.gpus
+        cgpu_common.gpus cgpu_common.files
         cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
         cgpu_common.proc cgpu_common.versions cgpu_common.inotify cgpu_common.holders
         cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube cgpud.fakelink
@@ -161,6 +161,28 @@ def test_pure_modules_import_nothing_from_outside(name: str) -> None:
 @pytest.mark.parametrize(("library", "module"), SINGLE_USER.items())
 def test_a_library_has_one_user(library: str, module: str) -> None:
     assert {name for name, found in IMPORTS.items() if library in {one.split(".")[0] for one in found}} == {module}
+
+
+#: Modules that write a file by themselves, and why what is there already is none of their concern.
+WRITERS = {
+    "cgpu_common/files.py": "the helper",
+    "cgpu_kube/api.py": "a file of tempfile's",
+    "cli/bundle.py": "an archive in memory",
+    "cli/drain.py": "an empty file, whose creation replaces nothing",
+    "cgpud/bundle.py": "replaces the config.json that it has just read as a plain file",
+    "cli/sim/native.py": "in a folder of tempfile's, below one that only this user can write",
+}
+WRITING = re.compile(
+    r"\.write_(text|bytes)\(|\.(rename|replace|touch)\((?!.*, )|mkstemp|os\.(rename|replace)\(|\bopen\(.*[\"'][wax]"
+    r"|O_CREAT|click\.File\("
+)
+
+
+def test_files_are_written_by_one_helper() -> None:
+    """It refuses what is no plain file. A rename by hand would replace a device node."""
+    sources = [path for folder in (*FOLDERS.values(), REPO / "cgpu_kube") for path in folder.rglob("*.py")]
+    found = {str(path.relative_to(REPO)) for path in sources if WRITING.search(path.read_text())}
+    assert found == WRITERS.keys()
 
 
 def test_files_are_small() -> None:
