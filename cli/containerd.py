@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import glob
 import posixpath
+import re
 from typing import Any
 
 from .edit import (
@@ -20,6 +21,7 @@ from .edit import (
     SetupRequest,
     block,
     changed_only,
+    changed_since,
     end_line,
     find_block,
     lookup,
@@ -33,6 +35,9 @@ from .edit import (
 CRI = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 VERSION = "version = 2\n"
 RUNC = ("# cgpu: begin of runc, as it is where no runtimes are named\n", "# cgpu: end of runc\n")
+DEFAULT = ("# cgpu: begin of the default runtime\n", "# cgpu: end of the default runtime\n")
+_WAS = "# before cgpu: "
+_KEY = "default_runtime_name"
 TYPE = 'runtime_type = "io.containerd.runc.v2"'
 
 
@@ -110,6 +115,51 @@ def _nvidia(cri: object, plugin: str, runtime: str) -> str:
     )
 
 
+def _section(text: str, plugin: str) -> tuple[str, str, str] | None:
+    """The text up to and with the header of the CRI plugin's own table, the table, the rest; None: no such header."""
+    name = rf"""(?:{re.escape(plugin)}|"{re.escape(plugin)}"|'{re.escape(plugin)}')"""
+    header = re.search(rf"^[ \t]*\[[ \t]*plugins\.{name}\.containerd[ \t]*\][^\n]*(?:\n|\Z)", text, re.M)
+    if header is None:
+        return None
+    next_header = re.compile(r"^[ \t]*\[", re.M).search(text, header.end())
+    stop = next_header.start() if next_header else len(text)
+    return text[: header.end()], text[header.end() : stop], text[stop:]
+
+
+def _with_default(text: str, cri: object, plugin: str) -> str:
+    """nvidia as the runtime of pods that name none. The line that it replaces stays as a comment, for the undoing."""
+    usual = _default(cri)[0]
+    if usual == "nvidia":
+        return text
+    if usual != "runc":
+        why = f"has {quoted(usual)} as the default runtime, and cgpu-runtime executes runc"
+        raise EditRefused(why, "pods on it name the runtime class cgpu")
+    head, table, rest = _section(text, plugin) or (text, "", "")
+    line = f'{_KEY} = "nvidia"'
+    if found := re.search(rf"^[ \t]*{_KEY}[ \t]*=[^\n]*(?:\n|\Z)", table, re.M):
+        mine = block(line, _WAS + found[0].rstrip("\n"), marks=DEFAULT)
+        table = table[: found.start()] + mine + table[found.end() :]
+    elif _section(text, plugin):
+        head, table = end_line(head), block(line, marks=DEFAULT) + table
+    else:
+        head = end_line(head) + block(f"[plugins.{quoted(plugin)}.containerd]", line, marks=DEFAULT)
+    new = changed_only(text, head + table + rest, (*_runtimes(plugin)[:-1], _KEY))
+    if lookup(toml(new), *_runtimes(plugin)[:-1], _KEY) != "nvidia":
+        raise EditRefused("has a form into which cgpu setup cannot write", BY_HAND)
+    return new
+
+
+def _without_default(text: str, record: Record, plugin: str) -> str:
+    """The text with the default runtime that was there before."""
+    ours = find_block(record.after, *DEFAULT)
+    if not ours or _default(lookup(toml(text), *_runtimes(plugin)[:-1]))[0] != "nvidia":
+        return text
+    if text.count(ours) != 1:
+        raise changed_since("the default runtime")
+    was = "".join(line.removeprefix(_WAS) for line in ours.splitlines(keepends=True) if line.startswith(_WAS))
+    return changed_only(text, text.replace(ours, was), (*_runtimes(plugin)[:-1], _KEY))
+
+
 def put(text: str, request: SetupRequest) -> str:
     data = toml(text)
     plugin = _cri(data)
@@ -121,10 +171,11 @@ def put(text: str, request: SetupRequest) -> str:
     cri = lookup(data, *runtimes[:-1])
     new = _runc(cri, plugin) + _nvidia(cri, plugin, request.runtime)
     if not new:
-        return text
+        return _with_default(text, cri, plugin) if request.default else text
     # The version precedes the blocks: it also applies to what others add to a file created here.
     top, added = ("", []) if data else (VERSION, [("version",)])
-    return changed_only(text, end_line(text) + top + new, (*runtimes, "nvidia"), (*runtimes, "runc"), *added)
+    done = changed_only(text, end_line(text) + top + new, (*runtimes, "nvidia"), (*runtimes, "runc"), *added)
+    return _with_default(done, lookup(toml(done), *runtimes[:-1]), plugin) if request.default else done
 
 
 def _without_runc(text: str, record: Record, runtimes: tuple[str, ...]) -> str:
@@ -144,8 +195,9 @@ def _without_runc(text: str, record: Record, runtimes: tuple[str, ...]) -> str:
 
 
 def take(text: str, record: Record) -> str:
-    runtimes = _runtimes(_cri(toml(record.after)))
-    rest = text
+    plugin = _cri(toml(record.after))
+    runtimes = _runtimes(plugin)
+    rest = text = _without_default(text, record, plugin)
     if BEGIN in record.after and (BEGIN in text or lookup(toml(text), *runtimes, "nvidia") is not None):
         rest = changed_only(text, unblock(text, record), (*runtimes, "nvidia"))
         if _default(lookup(toml(rest), *runtimes[:-1]))[0] == "nvidia":

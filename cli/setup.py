@@ -273,7 +273,11 @@ def _text(done: dict[str, Any]) -> str:
 @click.command("setup", epilog=EPILOG)
 @click.argument("engine", type=click.Choice(list(ENGINES)))
 @click.option("--runtime", metavar="PATH", default="/usr/bin/cgpu-runtime", show_default=True, help="The program.")
-@click.option("--default", is_flag=True, help="docker: as default-runtime too, also for containers without --runtime.")
+@click.option(
+    "--default",
+    is_flag=True,
+    help="docker, containerd: as the default runtime too, for containers and pods that name none.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the difference, write nothing.")
 @click.option("--undo", is_flag=True, help="Remove the changes of this command, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
@@ -283,7 +287,7 @@ def setup(paths: Paths, engine: str, runtime: str, default: bool, dry_run: bool,
 
     Shows the difference, writes the file, and shows the next step.
     """
-    if default and (undo or engine != "docker"):
-        raise click.UsageError("--default is for setting up docker")
+    if default and (undo or engine not in ("docker", "containerd")):
+        raise click.UsageError("--default is for setting up docker or containerd")
     done = change(paths, engine, SetupRequest(runtime, default), undo, dry_run)
     result(as_json, done, _text(done))

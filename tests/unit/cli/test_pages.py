@@ -164,3 +164,25 @@ def test_its_file_is_read(tree: Tree, page: str, begin: str, tmp_path: Path) -> 
         words = ["--cluster", str(path)] if RUN[page, begin] == "cluster" else [str(path), "--seconds", "6"]
         result = Cli(tree).cgpu("simulate", *words)
         assert result.exit_code in (0, 7) and "simulated" in result.stdout, result.stderr
+
+
+# ---- lines to copy ----
+
+
+def blocks() -> Iterator[tuple[str, str]]:
+    for name, page in PAGES.items():
+        yield from ((name, block[1].replace("\\\n", " ")) for block in FENCE.finditer(page))
+
+
+def test_a_line_to_copy_names_its_gpu() -> None:
+    """Without a GPU it takes its slice of each one of the node, of whatever size that card is."""
+    lines = [(name, line) for name, block in blocks() for line in block.splitlines() if "GPU_MEM_CONTAINER=" in line]
+    assert len(lines) > 5
+    assert [one for one in lines if "GPU_VISIBLE_DEVICES=" not in one[1] and " | " not in one[1]] == []
+
+
+def test_a_pod_to_copy_has_the_runtime_class() -> None:
+    """Without it and without --default of cgpu setup containerd, the default runtime starts it without a slice."""
+    pods = [part for _, block in blocks() for part in block.split("---\n") if "kind: Pod\n" in part]
+    assert len(pods) > 1
+    assert [one for one in pods if "runtimeClassName: cgpu" not in one] == []

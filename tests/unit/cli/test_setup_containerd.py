@@ -317,3 +317,51 @@ def test_imports_are_those_that_containerd_reads(tmp_path: Path) -> None:
     found = _others(tmp_path, engine, host.file, host.text or "")
     read = {os.path.normpath(tmp_path / name) for name in dump(host.file, tmp_path)["imports"]}
     assert {*found, str(host.file)} == read
+
+
+# ---- --default: the runtime of pods that name none ----
+
+
+@needs_containerd
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        DEBIAN,
+        f"version = 2\n{SYSTEMD}",
+        f'version = 2\n[{TABLE}]\n  default_runtime_name = "runc" # of dump\n  snapshotter = "native"\n{SYSTEMD}',
+        f'version = 2\n[{TABLE}]\nsnapshotter = "native"\n',
+        f"version = 2\n[{TABLE}]",
+        f"version = 3\n[plugins.'{CRI[3]}'.containerd]\ndefault_runtime_name = 'runc'\n",
+    ],
+)
+def test_pods_without_a_runtime_class_get_ours(tmp_path: Path, text: str | None) -> None:
+    """The runtime class of the first pod is needed only where the handler is not the default."""
+    host = Host(tmp_path, "containerd", text)
+    host.ok("--default")
+    after = host.text or ""
+    assert "set up already: nothing changed" in host.ok("--default")
+    host.write(version_2(after))
+    found = section(dump(host.file, tmp_path))
+    assert found["default_runtime_name"] == "nvidia"
+    assert found["runtimes"]["nvidia"]["options"]["BinaryName"] == OURS
+    assert "runc" in found["runtimes"]
+    host.write(after)
+    host.ok("--undo")
+    assert host.text == text
+
+
+def test_the_default_may_come_later_and_others_lines_stay(tmp_path: Path) -> None:
+    host = Host(tmp_path, "containerd", f'version = 2\n[{TABLE}]\ndefault_runtime_name = "runc"\n')
+    host.ok()
+    assert "default_runtime_name" not in host.ok().replace(TABLE, "")
+    host.ok("--default")
+    host.write((host.text or "") + '[plugins."a.b"]\nx = 1\n')
+    host.ok("--undo")
+    assert host.text == f'version = 2\n[{TABLE}]\ndefault_runtime_name = "runc"\n[plugins."a.b"]\nx = 1\n'
+
+
+def test_another_default_runtime_stays(tmp_path: Path) -> None:
+    """Its pods would run under runc."""
+    host = Host(tmp_path, "containerd", f'version = 2\n{KATA}[{TABLE}]\ndefault_runtime_name = "kata"\n')
+    assert 'has "kata" as the default runtime, and cgpu-runtime executes runc' in host.refused("--default")
