@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cgpu_common.tree import NATIVE, Gpu, Slot, Snapshot
+from cgpu_common.tree import NATIVE, Gpu, Slot
 
 FAIR, PREEMPTIVE, WEIGHTED, FIXED = range(4)
 BURST = 6
@@ -77,34 +77,13 @@ def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
     return 100 * _capped(gpu, slot, min(part, rest) if gpu.policy in (FAIR, FIXED) else part * rest)
 
 
-def got_pct(gpu: Gpu, before: Slot | None, after: Slot, elapsed_ns: int) -> float | None:
-    """Percent of the time between two readings in which the container could run; None: not measured."""
+def got_pct(gpu: Gpu, before: Slot, after: Slot) -> float | None:
+    """Percent of the time between two readings in which the container could run; None: not measured.
+
+    Both readings must be under the policy of @gpu. Under native the kernel counts the time in which the GPU was open,
+    so the time since a container opened the GPU has no share: it may be of several policies.
+    """
+    elapsed_ns = after.at_ns - before.at_ns
     if gpu.policy == NATIVE or elapsed_ns <= 0 or "gpu_ns" not in after.stat:
         return None
-    start = before.stat.get("gpu_ns", 0) if before else 0
-    return min(100.0, max(0.0, 100 * (after.stat["gpu_ns"] - start) / elapsed_ns))
-
-
-def since_start_pct(gpu: Gpu, slot: Slot) -> float | None:
-    """Percent since the container opened the GPU: its running time of running and waiting time."""
-    ran, waited = slot.stat.get("gpu_ns", 0), slot.stat.get("wait_ns", 0)
-    return got_pct(gpu, None, slot, ran + waited)
-
-
-def shares(before: Snapshot | None, after: Snapshot) -> dict[tuple[int, str], float | None]:
-    """(GPU, directory) -> actual percent; since the start if there is no earlier snapshot.
-
-    Each container is measured between its own two readings, as reading the tree takes a while.
-    """
-    earlier = {(slot.gpu, slot.dir, slot.id): slot for gpu in before.gpus for slot in gpu.slots} if before else {}
-    found: dict[tuple[int, str], float | None] = {}
-    for gpu in after.gpus:
-        for slot in gpu.slots:
-            old = earlier.get((slot.gpu, slot.dir, slot.id))
-            if before is None:
-                found[slot.gpu, slot.dir] = since_start_pct(gpu, slot)
-            elif old is None:
-                found[slot.gpu, slot.dir] = None
-            else:
-                found[slot.gpu, slot.dir] = got_pct(gpu, old, slot, slot.at_ns - old.at_ns)
-    return found
+    return min(100.0, max(0.0, 100 * (after.stat["gpu_ns"] - before.stat.get("gpu_ns", 0)) / elapsed_ns))

@@ -156,7 +156,7 @@ def _known_secrets(paths: Paths, environment: Mapping[str, str]) -> set[str]:
 
 def _view(paths: Paths) -> View | None:
     try:
-        return collect.once(paths, None)
+        return collect.once(paths, 1.0)
     except CgpuError:
         return None
 

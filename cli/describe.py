@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cgpu_common.share import allowed_pct, since_start_pct
-from cgpu_common.tree import POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
+from cgpu_common.share import allowed_pct
+from cgpu_common.tree import NATIVE, POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
 
 from .columns import Column
 from .names import label
+from .rates import Rates
 from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
 
 #: number -> (the policy in a line, the effect of a weight).
@@ -28,13 +29,14 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Inspected:
-    """Everything about one container. @followed: cgpud's record of it; @comm: names of its processes."""
+    """Everything about one container. @followed: cgpud's record of it; @comm: names of processes; @rates: by GPU."""
 
     container: Container
     name: str | None
     slots: Sequence[tuple[Gpu, Slot]]
     followed: Mapping[str, Any] | None = None
     comm: Mapping[int, str] = field(default_factory=dict)
+    rates: Mapping[int, Rates] = field(default_factory=dict)
 
 
 def _processes(slot: Slot, comm: Mapping[int, str]) -> str:
@@ -42,30 +44,35 @@ def _processes(slot: Slot, comm: Mapping[int, str]) -> str:
     return ", ".join(words) or "none"
 
 
-def _throttled(slot: Slot) -> list[str]:
-    ran, waited, part = (slot.stat.get(name, 0) for name in ("gpu_ns", "wait_ns", "throttled_ns"))
-    if not (slot.ceiling or part):
+def _throttled(slot: Slot, rates: Rates) -> list[str]:
+    if not slot.ceiling:
         return []
-    of_both = 100 * part / (ran + waited) if ran + waited else None
-    return [f"  Throttled by its ceiling: {percent(of_both)} of that time"]
+    return [f"  Throttled by its ceiling: {percent(rates.throttled_by_ceiling_pct)} of that second"]
+
+
+def _shares_held(gpu: Gpu, slot: Slot) -> str:
+    """Of the compute alone: under native no part is enforced, and the memory limit is."""
+    if gpu.policy == NATIVE:
+        return "left to the driver (native)"
+    return {0: "not enforced now", 1: "enforced"}.get(slot.stat.get("enforced", -1), "?")
 
 
 def _slot_lines(one: Inspected, gpu: Gpu, slot: Slot) -> list[str]:
     stat = slot.stat
     minor = dict(one.container.gpus).get(gpu.index, "?")
-    allowed, got = percent(allowed_pct(gpu, slot)), percent(since_start_pct(gpu, slot), gpu.policy == SOFT)
-    enforced = {0: "no", 1: "yes"}.get(stat.get("enforced", -1), "?")
+    rates = one.rates.get(gpu.index, Rates())
+    allowed, got = percent(allowed_pct(gpu, slot)), percent(rates.got_pct, gpu.policy == SOFT)
     memory = f"{mib(slot.used)} of {mib(slot.memsize)} MiB, peak {mib(stat.get('peak_bytes', slot.used))} MiB"
     weight = f"weight {slot.weight} of {gpu.max_inst}{f', ceiling {slot.ceiling}' if slot.ceiling else ''}"
     weight += ", high priority" if slot.highprio else ""
     turns, overruns, refused = (stat.get(name, 0) for name in ("turns", "overruns", "refused_calls"))
     return [
         f"GPU {gpu.index}      {gpu.name}, policy {gpu.policy} ({policy_name(gpu.policy)})",
-        f"  State     {slot_state(gpu, slot)}, enforced: {enforced}",
+        f"  State     {slot_state(gpu, slot)}; memory limit: enforced; share: {_shares_held(gpu, slot)}",
         f"  Node      {one.container.major}:{minor} as /dev/nvidia{gpu.minor}",
         f"  Memory    {memory}, refused allocations: {stat.get('refused_allocs', 0)}",
-        f"  Compute   {weight}: {allowed} allowed, {got} got since it opened the GPU",
-        *_throttled(slot),
+        f"  Compute   {weight}: {allowed} allowed, {got} got in the last second",
+        *_throttled(slot, rates),
         f"  Turns     {turns}, overruns: {overruns}, refused calls: {refused}",
         f"  Processes {_processes(slot, one.comm)}",
     ]
@@ -105,7 +112,7 @@ def inspect_json(one: Inspected) -> dict[str, Any]:
                 "gpu": gpu.index,
                 "minor": dict(box.gpus).get(gpu.index),
                 "policy": {"number": gpu.policy, "name": policy_name(gpu.policy)},
-                **slot_json(gpu, slot, since_start_pct(gpu, slot)),
+                **slot_json(gpu, slot, one.rates.get(gpu.index, Rates()).got_pct),
                 "processes": [{"pid": pid, "name": one.comm.get(pid), "used_bytes": size} for pid, size in slot.pids],
             }
             for gpu, slot in one.slots
@@ -172,7 +179,7 @@ def gpu_text(gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str,
 
 def gpu_full_json(gpu: Gpu, settings: Mapping[str, str]) -> dict[str, Any]:
     """gpu_json() with the settings that are not in the output of cgpu-smi."""
-    own = gpu_json(gpu) | {"containers": [slot_json(gpu, slot, since_start_pct(gpu, slot)) for slot in gpu.slots]}
+    own = gpu_json(gpu) | {"containers": [slot_json(gpu, slot, None) for slot in gpu.slots]}
     more = {
         "overcommit_pct": settings.get("overcommit"),
         "default_memsize_bytes": settings.get("default_memsize"),

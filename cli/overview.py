@@ -157,7 +157,7 @@ def process_lines(view: View, width: int | None) -> list[str]:
 
 
 def title(view: View) -> str:
-    over = f"shares over {view.interval_s:.2g} s" if view.interval_s else "shares since start"
+    over = f"shares over {view.interval_s:.2g} s" if view.interval_s else "no sample"
     return f"cgpu-smi   core {view.snapshot.module}   driver {printable(view.driver or '-')}   {over}"
 
 

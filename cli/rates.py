@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cgpu_common import waits
-from cgpu_common.share import got_pct, since_start_pct
+from cgpu_common.share import got_pct
 from cgpu_common.tree import NATIVE, Gpu, Slot, Snapshot
 
 S = 1_000_000_000
@@ -24,8 +24,9 @@ Key = tuple[int, str]  # GPU and directory
 class Rates:
     """One container on one GPU. None: not measured.
 
-    got_pct: over the sample, about a second, or since it opened the GPU if there is no sample. got_10s_pct: over ten
-    seconds. throttled_pct: of the time in which it had the GPU open, that in which it was out of turn.
+    A figure is over two readings under the policy in force: its window begins with the policy, since the time under
+    native and a wait under another policy mean something else. got_pct: over the sample, about a second. got_10s_pct:
+    over ten seconds. throttled_pct: of the time in which it had the GPU open, that in which it was out of turn.
     throttled_by_ceiling_pct: the part of it in which its ceiling was used up; None too with a module that does not
     count it. wait_per_turn_us: the mean time out of turn before each of its turns. wait_p99_us: 99 of 100 waits that
     ended in a turn were shorter; over ten seconds: wait_p99_10s_us. None: no such wait, or a module without the
@@ -51,56 +52,48 @@ def _earlier(slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], 
     return None
 
 
-def _grown(old: Slot | None, new: Slot, *names: str) -> tuple[int, ...]:
-    """What these counters have counted since @old, or since the container opened the GPU."""
-    return tuple(new.stat.get(name, 0) - (old.stat.get(name, 0) if old else 0) for name in names)
+def _grown(old: Slot, new: Slot, *names: str) -> tuple[int, ...]:
+    """What these counters have counted since @old."""
+    return tuple(new.stat.get(name, 0) - old.stat.get(name, 0) for name in names)
 
 
 def _pct(part: int, whole: int) -> float | None:
     return 100 * part / whole if whole > 0 else None
 
 
-def _waits(gpu: Gpu, old: Slot | None, new: Slot) -> tuple[float | None, float | None]:
+def _waits(gpu: Gpu, old: Slot, new: Slot) -> tuple[float | None, float | None]:
     if gpu.policy == NATIVE or "wait_ns" not in new.stat:
         return None, None
     ran, waited, turns = _grown(old, new, "gpu_ns", "wait_ns", "turns")
     return _pct(waited, ran + waited), waited / turns / 1000 if turns > 0 else None
 
 
-def _by_ceiling_pct(gpu: Gpu, old: Slot | None, new: Slot) -> float | None:
+def _by_ceiling_pct(gpu: Gpu, old: Slot, new: Slot) -> float | None:
     if gpu.policy == NATIVE or "throttled_ns" not in new.stat:
         return None
     ran, waited, throttled = _grown(old, new, "gpu_ns", "wait_ns", "throttled_ns")
     return _pct(throttled, ran + waited)
 
 
-def _p99_us(gpu: Gpu, old: Slot | None, new: Slot) -> float | None:
+def _p99_us(gpu: Gpu, old: Slot, new: Slot) -> float | None:
     now = waits.of_stat(new.stat)
     if gpu.policy == NATIVE or now is None:
         return None
-    found = waits.since(waits.of_stat(old.stat) if old else None, now)
+    found = waits.since(waits.of_stat(old.stat), now)
     ns = None if found is None else waits.percentile_ns(found, 99)
     return None if ns is None else ns / 1000
 
 
 def _of(gpu: Gpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], short_ns: int) -> Rates:
-    if not before:
-        return Rates(
-            since_start_pct(gpu, slot),
-            None,
-            *_waits(gpu, None, slot),
-            _p99_us(gpu, None, slot),
-            throttled_by_ceiling_pct=_by_ceiling_pct(gpu, None, slot),
-        )
     key = (slot.gpu, slot.dir, slot.id)
     oldest = next((found[key] for found in before if key in found), None)
     short = _earlier(slot, before, short_ns * 9 // 10, 1 << 62) or oldest
     if short is None:
-        return Rates()  # created during the sample
+        return Rates()  # created during the sample, or the policy is as new
     long = _earlier(slot, before, LONG_NS, LONG_MOST_NS)
     return Rates(
-        got_pct(gpu, short, slot, slot.at_ns - short.at_ns),
-        got_pct(gpu, long, slot, slot.at_ns - long.at_ns) if long else None,
+        got_pct(gpu, short, slot),
+        got_pct(gpu, long, slot) if long else None,
         *_waits(gpu, short, slot),
         _p99_us(gpu, short, slot),
         _p99_us(gpu, long, slot) if long else None,
@@ -108,8 +101,22 @@ def _of(gpu: Gpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slo
     )
 
 
+def _readings(snapshots: Sequence[Snapshot], gpu: Gpu) -> list[dict[tuple[int, str, str], Slot]]:
+    """The containers of one GPU in the snapshots since its policy is in force."""
+    out: list[dict[tuple[int, str, str], Slot]] = []
+    for one in reversed(snapshots):
+        then = next((other for other in one.gpus if other.index == gpu.index), None)
+        if then is None or then.policy != gpu.policy:
+            break
+        out.append({(slot.gpu, slot.dir, slot.id): slot for slot in then.slots})
+    return out[::-1]
+
+
 def rates(snapshots: Sequence[Snapshot], short_ns: int = S) -> dict[Key, Rates]:
-    """Of the last snapshot's containers. One snapshot alone: since each container opened the GPU."""
+    """Of the last snapshot's containers. One snapshot alone has none: a figure is over two readings."""
     *before, last = snapshots
-    found = [{(slot.gpu, slot.dir, slot.id): slot for gpu in one.gpus for slot in gpu.slots} for one in before]
-    return {(gpu.index, slot.dir): _of(gpu, slot, found, short_ns) for gpu in last.gpus for slot in gpu.slots}
+    found: dict[Key, Rates] = {}
+    for gpu in last.gpus:
+        readings = _readings(before, gpu)
+        found |= {(gpu.index, slot.dir): _of(gpu, slot, readings, short_ns) for slot in gpu.slots}
+    return found

@@ -29,12 +29,16 @@ class Track:
     gpu_ns: list[int] = field(default_factory=list)
     wait_ns: list[int] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
+    native: list[bool] = field(default_factory=list)  # whether the policy was native, each time it was read
 
     def add(self, at_ns: int, stat: Mapping[str, int]) -> None:
         self.at_ns.append(at_ns)
         self.gpu_ns.append(stat.get("gpu_ns", 0))
         self.wait_ns.append(stat.get("wait_ns", 0))
         self.turns.append(stat.get("turns", 0))
+
+    def under(self, native: bool) -> None:
+        self.native.append(native)
 
     def _over(self, values: Sequence[int]) -> int:
         return values[-1] - values[0] if values else 0
@@ -45,7 +49,8 @@ class Track:
 
     @property
     def share_pct(self) -> float | None:
-        return 100 * self._over(self.gpu_ns) / self.observed_ns if self.observed_ns else None
+        """None under native too, also for a part of the time: there the kernel counts the time with the GPU open."""
+        return 100 * self._over(self.gpu_ns) / self.observed_ns if self.observed_ns and not any(self.native) else None
 
     @property
     def turns_seen(self) -> int:

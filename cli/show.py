@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import click
 
-from cgpu_common import proc, share
+from cgpu_common import proc
 from cgpu_common.app import Command, FloatRange
 from cgpu_common.output import result
+from cgpu_common.tree import NATIVE
 
-from . import change, daemon, describe, render
+from . import change, daemon, describe, rates, render
 from .admin import as_json_option, pass_paths
 from .complete import container_words, gpu_words
 from .terminal import width
+
+SAMPLE_S = 1.0  # of inspect
 
 
 @click.command("version", cls=Command)
@@ -41,7 +46,7 @@ def version(paths: proc.Paths, as_json: bool) -> None:
 @click.command("status", cls=Command)
 @as_json_option
 @click.option("--interval", type=FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S")
-@click.option("--no-sample", is_flag=True, help="Do not wait: show the share since the container's start.")
+@click.option("--no-sample", is_flag=True, help="Do not wait: without shares and waits.")
 @pass_paths
 def status_command(paths: proc.Paths, as_json: bool, interval: float, no_sample: bool) -> None:
     """Show GPUs and containers; the same as cgpu-smi."""
@@ -62,30 +67,32 @@ def ps(paths: proc.Paths, quiet: bool, no_trunc: bool, gpu: int | None, as_json:
     if gpu is not None:
         change.gpu_dir(paths, gpu)
         snapshot = replace(snapshot, gpus=tuple(one for one in snapshot.gpus if one.index == gpu))
-    got = share.shares(None, snapshot)
-    rows = [
-        {"gpu": gpu.index, **render.slot_json(gpu, slot, got.get((gpu.index, slot.dir)))}
-        for gpu in snapshot.gpus
-        for slot in gpu.slots
-    ]
+    rows = [{"gpu": gpu.index, **render.slot_json(gpu, slot, None)} for gpu in snapshot.gpus for slot in gpu.slots]
     ids = dict.fromkeys(slot.id for one in snapshot.gpus for slot in one.slots)
     text = "\n".join(ids) if quiet else render.ps_text(snapshot, no_trunc, width())
     if text or as_json:
         result(as_json, {"containers": rows}, text)
 
 
-def inspected(paths: proc.Paths, key: str) -> describe.Inspected:
-    container = change.find_container(paths, key)
-    snapshot = proc.read_tree(paths)
-    slots = [(gpu, slot) for gpu in snapshot.gpus for slot in gpu.slots if slot.id == container.id]
-    rows = (daemon.status(paths) or {}).get("containers")
-    own = [
-        row
-        for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict) and row.get("id") == container.id
-    ]
-    names = {pid: name for _, slot in slots for pid, _ in slot.pids if (name := proc.process_name(paths, pid))}
-    return describe.Inspected(container, proc.engine_name(paths, container.id), slots, own[0] if own else None, names)
+def inspected(paths: proc.Paths, keys: Sequence[str]) -> list[describe.Inspected]:
+    """Everything about these containers; their shares over a second, if one has the GPU open."""
+    boxes = [change.find_container(paths, key) for key in keys]
+    ids = {box.id for box in boxes}
+    snapshots = [proc.read_tree(paths)]
+    if any(slot.opened for gpu in snapshots[0].gpus for slot in gpu.slots if slot.id in ids and gpu.policy != NATIVE):
+        time.sleep(SAMPLE_S)
+        snapshots.append(proc.read_tree(paths))
+    found, now = rates.rates(snapshots), snapshots[-1]
+    followed = {row.get("id"): row for row in daemon.rows(daemon.status(paths), "containers")}
+    out = []
+    for box in boxes:
+        slots = [(gpu, slot) for gpu in now.gpus for slot in gpu.slots if slot.id == box.id]
+        pids = {pid for _, slot in slots for pid, _ in slot.pids}
+        names = {pid: name for pid in pids if (name := proc.process_name(paths, pid))}
+        shares = {gpu.index: found.get((gpu.index, slot.dir), rates.Rates()) for gpu, slot in slots}
+        name = proc.engine_name(paths, box.id)
+        out.append(describe.Inspected(box, name, slots, followed.get(box.id), names, shares))
+    return out
 
 
 @click.command("inspect", cls=Command)
@@ -94,6 +101,6 @@ def inspected(paths: proc.Paths, key: str) -> describe.Inspected:
 @pass_paths
 def inspect(paths: proc.Paths, container: tuple[str, ...], as_json: bool) -> None:
     """Show everything about containers: nodes, memory, compute, processes, cgpud's record."""
-    found = [inspected(paths, key) for key in container]
+    found = inspected(paths, container)
     data = {"containers": [describe.inspect_json(one) for one in found]}
     result(as_json, data, "\n\n".join(describe.inspect_text(one) for one in found))

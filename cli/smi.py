@@ -79,7 +79,7 @@ def _show_fields(table: str) -> Any:
 @click.option(
     "--interval", type=FloatRange(0.01, 3600), default=1.0, show_default=True, metavar="S", help="Sample for S s."
 )
-@click.option("--no-sample", is_flag=True, help="Do not wait: show the share since the container's start.")
+@click.option("--no-sample", is_flag=True, help="Do not wait: without shares and waits.")
 @click.option(
     "-l",
     "--loop",

@@ -6,16 +6,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
+from cgpu_cli import collect
 from cgpu_cli.main import cgpu
 from cgpu_cli.smi import smi
+from cgpu_common import proc
+from cgpu_common.tree import Slot, Snapshot
 
 MIB = 1 << 20
 ID1 = "012b2edccd7a" + "1" * 52
+ID3 = "ffeeddccbbaa" + "3" * 52
 ID2 = "aabbccddeeff" + "2" * 52
 PCI = "0000:01:00.0"
 
@@ -127,3 +132,36 @@ class Moving(threading.Thread):
                 os.pwrite(fd, text.encode(), 0)  # one call: a reader sees a whole text
                 os.close(fd)
             time.sleep(0.001)
+
+
+#: What each container ran and waited in the second before, in ms, and its turns.
+SECOND = {ID1: (333, 667, 10), ID2: (667, 333, 10), ID3: (950, 50, 4)}
+
+
+def exactly_at(snapshot: Snapshot, at_ns: int) -> Snapshot:
+    """As if it had been read at once."""
+    gpus = tuple(replace(gpu, slots=tuple(replace(slot, at_ns=at_ns) for slot in gpu.slots)) for gpu in snapshot.gpus)
+    return replace(snapshot, gpus=gpus, at_ns=at_ns)
+
+
+def a_second_before(now: Snapshot) -> Snapshot:
+    def earlier(slot: Slot) -> Slot:
+        ran, waited, turns = SECOND.get(slot.id, (0, 0, 0))
+        grown = {"gpu_ns": ran * 10**6, "wait_ns": waited * 10**6, "turns": turns}
+        stat = {name: value for name, value in slot.stat.items() if not name.startswith("wait")}
+        stat |= {name: slot.stat.get(name, 0) - by for name, by in grown.items()}
+        return replace(slot, stat=stat, at_ns=slot.at_ns - 10**9)
+
+    gpus = tuple(replace(gpu, slots=tuple(map(earlier, gpu.slots))) for gpu in now.gpus)
+    return replace(now, gpus=gpus, at_ns=now.at_ns - 10**9)
+
+
+def sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sample of a command is of exactly a second, and takes no time."""
+
+    def read(paths: proc.Paths, brief: bool = False) -> Snapshot:
+        now = exactly_at(proc.read_tree(paths), 10**12)
+        return a_second_before(now) if brief else now
+
+    monkeypatch.setattr(collect, "read_tree", read)
+    monkeypatch.setattr(collect.Collector, "wait", lambda _self, _seconds: None)

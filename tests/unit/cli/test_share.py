@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from cgpu_common.share import allowed_pct, got_pct, since_start_pct
-from cgpu_common.tree import Gpu, Slot, slot_state
+from cgpu_cli import rates
+from cgpu_common.share import allowed_pct, got_pct
+from cgpu_common.tree import Gpu, Slot, Snapshot, slot_state
 
 GPU = Gpu(0, "T4", "GPU-x", "0000:01:00.0", 0, 240, 2, 20, 0, 80, 5000, "deny", {}, "freeze", "none", ())
 
@@ -66,13 +67,38 @@ def test_allowed(policy: int, slots: list[Slot], want: list[float | None]) -> No
 
 
 def test_got() -> None:
-    before, after = slot("a"), replace(slot("a"), stat={"gpu_ns": 300, "wait_ns": 100})
-    assert got_pct(GPU, before, after, 1000) == 30.0
-    assert got_pct(GPU, before, after, 0) is None
-    assert got_pct(replace(GPU, policy=5), before, after, 1000) is None
-    assert got_pct(GPU, after, before, 1000) == 0.0
-    assert since_start_pct(GPU, after) == 75.0
-    assert since_start_pct(GPU, before) is None
+    before, after = slot("a"), replace(slot("a"), stat={"gpu_ns": 300, "wait_ns": 100}, at_ns=1000)
+    assert got_pct(GPU, before, after) == 30.0
+    assert got_pct(GPU, before, replace(after, at_ns=0)) is None
+    assert got_pct(replace(GPU, policy=5), before, after) is None
+    assert got_pct(GPU, replace(after, at_ns=0), replace(before, at_ns=1000)) == 0.0
+
+
+def reading(at_s: float, policy: int, ran_s: float, waited_s: float = 0.0) -> Snapshot:
+    stat = {"opened": 1, "gpu_ns": round(ran_s * 1e9), "wait_ns": round(waited_s * 1e9), "turns": round(at_s * 10)}
+    one = replace(slot("a"), stat=stat, at_ns=round(at_s * 1e9))
+    return Snapshot("0.1.0", (replace(GPU, policy=policy, slots=(one,)),), (), round(at_s * 1e9))
+
+
+def test_a_window_begins_with_the_policy() -> None:
+    """Native time counts as 100 %: after native -> weighted a share of 50 % was shown as 97.3."""
+    native = [reading(at, 5, at) for at in range(10)]
+    weighted = [reading(10 + at, 2, 10 + at / 2, at / 2) for at in range(3)]
+    key = (0, "a")
+    assert rates.rates(native)[key] == rates.Rates()
+    first = rates.rates([*native, weighted[0]])[key]
+    assert first == rates.Rates(), "no reading of this policy yet"
+    later = rates.rates([*native, *weighted])[key]
+    assert (later.got_pct, later.throttled_pct, later.got_10s_pct) == (50.0, 50.0, None)
+    slow = rates.rates([*native, *weighted], 10**10)[key]
+    assert slow.got_pct == 50.0, "a sample that is longer than the policy is in force"
+    again = rates.rates([*weighted, *[reading(13, 5, 12)], reading(14, 2, 12.1)])[key]
+    assert again == rates.Rates(), "another policy in between"
+
+
+def test_one_reading_has_no_share() -> None:
+    """A share since the container opened the GPU would be of every policy that it ran under."""
+    assert rates.rates([reading(5, 2, 5, 1)]) == {(0, "a"): rates.Rates()}
 
 
 def test_states() -> None:

@@ -15,7 +15,7 @@ import pytest
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 from test_cgpu import fail_writes
 
-from cgpu_cli import daemon, describe
+from cgpu_cli import daemon, describe, show
 from cgpu_common.exits import Exit
 from cgpu_common.tree import POLICIES
 
@@ -65,10 +65,10 @@ State      live
 Nodes      240:1 nvidiactl, 240:2 nvidia-uvm
 cgpud      bound, pid 321, cgroup /docker/x
 GPU 0      Tesla T4 (simulated), policy 2 (weighted)
-  State     running, enforced: ?
+  State     running; memory limit: enforced; share: ?
   Node      240:4 as /dev/nvidia0
   Memory    256 of 6043 MiB, peak 512 MiB, refused allocations: 3
-  Compute   weight 1 of 20: 33.3% allowed, 33.3% got since it opened the GPU
+  Compute   weight 1 of 20: 33.3% allowed, 0.0% got in the last second
   Turns     30, overruns: 1, refused calls: 0
   Processes 19772 python3 (256 MiB)
 """
@@ -78,6 +78,7 @@ def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tree.root / "proc/19772/comm", "python3")
     row = {"id": ID1, "phase": "bound", "pid": 321, "cgroup": "/docker/x"}
     monkeypatch.setattr(daemon, "status", lambda _paths: {"containers": [row]})
+    monkeypatch.setattr(show, "SAMPLE_S", 0.01)
     cli = Cli(tree)
     assert cli.cgpu("inspect", "gpu_test1").stdout == INSPECTED
     data = json.loads(cli.cgpu("inspect", "gpu_test1", ID2, "--json").stdout)
@@ -89,15 +90,23 @@ def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (other["id"], other["cgpud"], other["gpus"][0]["weight"]) == (ID2, None, 2)
 
 
-def test_inspect_of_one_with_a_ceiling(tree: Tree) -> None:
-    path = tree.proc / "0" / ID1[:12]
-    stat = path.joinpath("stat").read_text()
-    write(path / "ceiling", "30")
-    write(path / "stat", f"{stat.rstrip()}\nthrottled_ns 1500000000")
+def test_inspect_of_one_with_a_ceiling(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = "gpu_ns {}\nwait_ns {}\nthrottled_ns {}\nopened 1"
+    path = tree.slot(0, ID1, ceiling=6, stat=stat.format(0, 2_000_000_000, 0))
+    grown = stat.format(1_000_000, 2_003_000_000, 2_000_000)
+    monkeypatch.setattr(show.time, "sleep", lambda _s: write(path / "stat", grown))
     text = Cli(tree).cgpu("inspect", ID1).stdout
-    assert "  Throttled by its ceiling: 50.0% of that time\n" in text
+    assert "  Throttled by its ceiling: 50.0% of that second\n" in text
     (gpu,) = json.loads(Cli(tree).cgpu("inspect", ID1, "--json").stdout)["containers"][0]["gpus"]
-    assert (gpu["throttled_ns"], gpu["wait_ns"]) == (1_500_000_000, 2_000_000_000)
+    assert (gpu["throttled_ns"], gpu["wait_ns"]) == (2_000_000, 2_003_000_000)
+
+
+def test_memory_is_enforced_under_native_too(tree: Tree) -> None:
+    """`enforced: no` was about the share alone."""
+    write(tree.proc / "0/policy", "5")
+    text = Cli(tree).cgpu("inspect", ID1).stdout
+    assert "State     running; memory limit: enforced; share: left to the driver (native)\n" in text
+    assert "- allowed, - got" in text
 
 
 def test_inspect_of_an_unknown_container(cli: Cli) -> None:

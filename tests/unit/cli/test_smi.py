@@ -16,7 +16,8 @@ import schema
 from fake_tree import ID1, ID2, Cli, Tree, inst_line
 from golden_files import golden
 
-from cgpu_common import proc, share
+from cgpu_cli import rates
+from cgpu_common import proc
 from cgpu_common.tree import Snapshot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
@@ -125,14 +126,15 @@ def test_sampling_measures_between_two_looks(tree: Tree) -> None:
     tree.slot(0, ID1, stat="gpu_ns 1250000000\nopened 1")
     after = proc.read_tree(proc.Paths.below(str(tree.root)))
     after = a_second_later(before, after)
-    assert share.shares(before, after) == {(0, ID1[:12]): 25.0, (0, ID2[:12]): 0.0}
+    got = {key: one.got_pct for key, one in rates.rates([before, after]).items()}
+    assert got == {(0, ID1[:12]): 25.0, (0, ID2[:12]): 0.0}
 
 
 def test_reused_name_is_not_compared_with_its_predecessor(tree: Tree) -> None:
     before = proc.read_tree(proc.Paths.below(str(tree.root)))
     tree.slot(0, ID1, id=ID1[:12] + "9" * 52)
     after = proc.read_tree(proc.Paths.below(str(tree.root)))
-    assert share.shares(before, after)[0, ID1[:12]] is None
+    assert rates.rates([before, after])[0, ID1[:12]].got_pct is None
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import schema
 from fake_daemon import daemon_at, packed
-from fake_tree import ID1, ID2, MIB, PCI, Cli, Tree, inst_line, waits, write
+from fake_tree import ID1, ID2, ID3, MIB, PCI, Cli, Tree, a_second_before, inst_line, sample, waits, write
 from golden_files import golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +32,6 @@ from cgpu_common import proc
 from cgpu_common.tree import Snapshot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
-ID3 = "ffeeddccbbaa" + "3" * 52
 LONG = "inference-of-a-model-with-a-long-name-7d9f8b6c54-x2x9q"
 GPU1 = "GPU-00000001-1111-2222-3333-444455556666"
 NVML = {
@@ -73,11 +72,18 @@ def node(tree: Tree) -> Tree:
     return tree
 
 
+@pytest.fixture
+def sampled(node: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """The same, with a sample of exactly a second for each command."""
+    sample(monkeypatch)
+    return node
+
+
 @pytest.mark.parametrize("width", [80, 140])
-def test_the_text(node: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_the_text(sampled: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    with daemon_at(node.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
-        result = Cli(node).smi("--no-sample")
+    with daemon_at(sampled.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
+        result = Cli(sampled).smi()
     assert result.exit_code == 0, result.stderr
     assert max(map(len, result.stdout.splitlines())) <= width
     golden(f"smi-node-{width}.txt", result.stdout)
@@ -173,8 +179,8 @@ def test_a_filter_does_not_change_the_ceilings(node: Tree) -> None:
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_sorting(node: Tree, sort: str) -> None:
-    data = json.loads(Cli(node).smi("--no-sample", "--json", "--sort", sort).stdout)
+def test_sorting(sampled: Tree, sort: str) -> None:
+    data = json.loads(Cli(sampled).smi("--json", "--sort", sort).stdout)
     order = [one["id"] for one in data["gpus"][0]["containers"]]
     assert order == ([ID1, ID2] if sort == "name" else [ID2, ID1])
 
@@ -188,10 +194,10 @@ def test_list(node: Tree) -> None:
 # ---- queries ----
 
 
-def test_every_field(node: Tree) -> None:
-    with daemon_at(node.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
-        gpus = Cli(node).smi("--query-gpu", ",".join(query.GPU_FIELDS)).stdout
-        boxes = Cli(node).smi("--no-sample", "--query-container", ",".join(query.CONTAINER_FIELDS)).stdout
+def test_every_field(sampled: Tree) -> None:
+    with daemon_at(sampled.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
+        gpus = Cli(sampled).smi("--query-gpu", ",".join(query.GPU_FIELDS)).stdout
+        boxes = Cli(sampled).smi("--query-container", ",".join(query.CONTAINER_FIELDS)).stdout
     golden("smi-query-gpu.txt", gpus)
     golden("smi-query-container.txt", boxes)
 
@@ -277,7 +283,6 @@ def test_one_second_and_ten(tree: Tree) -> None:
     assert (found.got_pct, found.got_10s_pct) == (25.0, pytest.approx(47.5))
     assert (found.throttled_pct, found.wait_per_turn_us) == (75.0, 150_000)
     assert rates.rates([readings[5], last])[0, ID1[:12]].got_10s_pct is None, "not observed for so long"
-    assert rates.rates([last])[0, ID1[:12]].got_pct == pytest.approx(47.5)
 
 
 def test_the_part_of_a_ceiling_in_the_throttled_time(tree: Tree) -> None:
@@ -293,7 +298,6 @@ def test_the_part_of_a_ceiling_in_the_throttled_time(tree: Tree) -> None:
     before, after = at(1, 10**9, 0, 0), at(2, 10**9 * 5 // 4, 10**9 * 3 // 4, 10**9 // 2)
     found = rates.rates([before, after])[key]
     assert (found.throttled_pct, found.throttled_by_ceiling_pct) == (75.0, 50.0)
-    assert rates.rates([after])[key].throttled_by_ceiling_pct == 25.0, "since it opened the GPU"
     assert rates.rates([before, before])[key].throttled_by_ceiling_pct is None
     assert rates.rates([before, _at(one, 2, 1, 1, 1)])[key].throttled_by_ceiling_pct is None, "an older module"
     native = replace(after, gpus=(replace(after.gpus[0], policy=5),))
@@ -313,7 +317,6 @@ def test_the_99th_percentile_of_the_waits(tree: Tree) -> None:
     key = (0, ID1[:12])
     before, after = _waited(one, 0, {0: 50}, 50), _waited(one, 1, {0: 50, 3: 100}, 150)
     assert rates.rates([before, after])[key].wait_p99_us == pytest.approx(400 + 400 * 0.99)
-    assert rates.rates([after])[key].wait_p99_us == pytest.approx(400 + 400 * 98.5 / 100), "since the start"
     assert rates.rates([before, _waited(one, 1, {0: 50}, 53)])[key].wait_p99_us == pytest.approx((100 << 17) * 1.0)
     assert rates.rates([after, _waited(one, 2, {0: 50, 3: 100}, 150)])[key].wait_p99_us is None, "no wait"
     assert rates.rates([before, _at(one, 1, 0, 0, 0)])[key].wait_p99_us is None, "an older module"
@@ -422,7 +425,7 @@ def test_what_the_keys_do() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40), (40, 8), (20, 3)])
 def test_a_frame_fits_its_screen(node: Tree, width: int, height: int) -> None:
     now = proc.read_tree(proc.Paths.below(str(node.root)))
-    view = View(now, rates.rates([now]))
+    view = View(now, rates.rates([a_second_before(now), now]))
     trail = topview.Trail()
     for _ in range(200):
         trail.add(view)

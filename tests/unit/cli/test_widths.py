@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
+from fake_tree import ID1, ID2, ID3, MIB, Cli, Tree, inst_line, sample, write
 from golden_files import golden
 
-from cgpu_cli import collect
 from cgpu_cli.columns import cells
 from cgpu_cli.main import cgpu
 
-ID3 = "ffeeddccbbaa" + "3" * 52
 LONG = "k8s_trainer_llama-70b-finetune-experiment-42-worker-0_ml-platform-production"
 TABLES = (("ps",), ("stats", "--no-stream"), ("gpu", "list"), ("policy", "list"))
 CLUSTER = """
@@ -40,8 +38,7 @@ def node(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
     tree.slot(1, ID3, memsize=80000 * MIB, meminfo=f"Free: 1\n{many}")
     tree.listed(inst_line(ID1, 1), inst_line(ID2, 7), inst_line(ID3, 9, gpus="1:5"))
     write(tree.root / f"var/lib/docker/containers/{ID3}/config.v2.json", json.dumps({"Name": "/" + LONG}))
-    once = collect.once
-    monkeypatch.setattr(collect, "once", lambda paths, _interval: once(paths, None))
+    sample(monkeypatch)
     return tree
 
 
