@@ -61,6 +61,7 @@ class NvmlGpu:
     compute_mode: str = ""  # "" = any number of processes may use it
     lost: str = ""  # the error, if NVML does not return all of this
     sensors: Sensors | None = None  # only of a query for them
+    read_at: float | None = field(default=None, compare=False)  # CLOCK_MONOTONIC seconds; None: just now
 
 
 @dataclass(frozen=True, slots=True)

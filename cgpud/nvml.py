@@ -137,7 +137,7 @@ class _Child:
         if line.count is not None:
             self.count = line.count
         if line.gpu is not None:
-            self.gpus[line.gpu.index] = line.gpu
+            self.gpus[line.gpu.index] = replace(line.gpu, read_at=time.monotonic())
         if line.absent is not None:
             self.absent = line.absent
 

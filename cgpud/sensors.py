@@ -15,22 +15,27 @@ from cgpud.dependencies import NvmlSource
 
 FRESH_S = 2.0
 WAIT_S = 1.0
+STALE_S = 5.0  # a value that is older is not known: the load of a card changes within a second
 
 
-def row(gpu: NvmlGpu) -> dict[str, Any]:
-    own = gpu.sensors or Sensors()
+def row(gpu: NvmlGpu, now: float) -> dict[str, Any]:
+    """@now: CLOCK_MONOTONIC."""
+    age_s = 0.0 if gpu.read_at is None else now - gpu.read_at
+    is_stale = age_s > STALE_S
+    own = (not is_stale and gpu.sensors) or Sensors()
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
         "pci": gpu.pci,
         "name": gpu.name,
         "total_bytes": gpu.total_mib * MIB,
-        "used_bytes": None if gpu.used_mib is None else gpu.used_mib * MIB,
+        "used_bytes": None if gpu.used_mib is None or is_stale else gpu.used_mib * MIB,
         "utilization_pct": own.utilization_pct,
         "temperature_c": own.temperature_c,
         "power_mw": own.power_mw,
         "power_limit_mw": own.power_limit_mw,
-        "lost": gpu.lost,
+        "age_s": int(age_s),
+        "lost": gpu.lost or (f"no answer for {age_s:.0f} s" if is_stale else ""),
     }
 
 
@@ -49,4 +54,5 @@ class SensorReader:
                 self._view = await self._source.query(WAIT_S)
                 self._until = time.monotonic() + FRESH_S
             view = self._view
-        return {"ok": True, "nvml": view.absent or view.silent, "gpus": [row(gpu) for gpu in view.gpus]}
+        now = time.monotonic()
+        return {"ok": True, "nvml": view.absent or view.silent, "gpus": [row(gpu, now) for gpu in view.gpus]}

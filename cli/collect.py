@@ -19,6 +19,7 @@ KEPT = 16  # snapshots: more than ten seconds of them, one a second
 TICK_S = 1.0
 LATE_S = 0.5  # that cgpud's answer may be late after the sample
 STATUS_EVERY_S = 5.0
+STALE_S = 5.0  # NVML's values are shown for so long where no answer comes, as cgpud does
 ALONE_S = 2.5  # the same without a sample
 
 
@@ -29,6 +30,7 @@ class Collector:
         self._paths = paths
         self._before: deque[Snapshot] = deque(maxlen=KEPT)
         self._sensors: list[Sensors] = []
+        self._sensors_at = 0.0
         self._names: dict[str, Names] = {}
         self._drift: list[dict[str, Any]] | None = None
         self._pending: tuple[sensors.Background[list[Sensors]], sensors.Background[dict[str, Any] | None]] | None = None
@@ -52,6 +54,10 @@ class Collector:
             return
         end = time.monotonic() + wait_s
         self._sensors = self._pending[0].take(max(0.0, end - time.monotonic()))
+        if self._pending[0].is_done:
+            self._sensors_at = time.monotonic()
+        elif time.monotonic() - self._sensors_at > STALE_S:
+            self._sensors = []
         status = self._pending[1].take(max(0.0, end - time.monotonic()))
         if status != {}:
             self._drift = daemon.drift_of(status)

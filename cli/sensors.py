@@ -39,6 +39,10 @@ class Background(Generic[T]):
         except Exception:  # an answer of any form is none; a traceback of a thread would be part of the screen
             return
 
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
     def take(self, wait_s: float) -> T:
         """The result, or the default after wait_s."""
         self._thread.join(wait_s)

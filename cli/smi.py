@@ -32,7 +32,7 @@ Columns of GPUs:
   FREE     weight that no container has, of max_inst
   INST     containers
   MEMORY   MiB charged to containers / of the card
-  UTIL, TEMP, POWER  by NVML, at most 2 s old
+  UTIL, TEMP, POWER  by NVML, at most 5 s old; -: no answer
 \b
 Columns of containers:
   WEIGHT   slices per round; hp: high priority

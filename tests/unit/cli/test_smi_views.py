@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from golden_files import golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli import columns, overview, query, rates, sensors, topview
+from cgpu_cli import collect, columns, overview, query, rates, sensors, topview
 from cgpu_cli.columns import Column
 from cgpu_cli.view import SORTS, View
 from cgpu_common import proc
@@ -512,3 +513,21 @@ def test_the_overview_has_every_column_in_its_help(cli: Cli) -> None:
     heads = {column.head for column in (*overview.GPU_COLUMNS, *overview.COMPUTE_COLUMNS, *overview.MEMORY_COLUMNS)}
     named = heads - {"", "GPU", "NAME", "UUID", "POLICY", "MEMORY MiB", "PEAK"}
     assert all(head in text for head in named)
+
+
+def test_a_value_does_not_outlive_its_source(node: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a loop UTIL stayed as it was for as long as cgpud gave no answer."""
+    now, over = [100.0], threading.Event()
+    monkeypatch.setattr(collect.time, "monotonic", lambda: now[0])
+    found = [sensors.of_row(row) for row in NVML["gpus"]]  # type: ignore[union-attr]
+    answers = [lambda: found, lambda: (over.wait(20), found)[1], lambda: (over.wait(20), found)[1]]
+    monkeypatch.setattr(sensors, "read", lambda _paths: answers.pop(0)())
+    collector = collect.Collector(proc.Paths.below(str(node.root)))
+    seen = []
+    for seconds in (0, 3, 6):
+        now[0] = 100.0 + seconds
+        collector.request()
+        view = collector.view(0.05)
+        seen.append(view.sensors_of(view.snapshot.gpus[0]).utilization_pct)
+    over.set()
+    assert seen == [38, 38, None]

@@ -64,6 +64,16 @@ def test_many_clients_share_a_query(run: Run) -> None:
     run(main())
 
 
+def test_a_value_that_nvml_no_longer_answers_for_goes_away() -> None:
+    """UTIL stayed at 93 % after the last container had ended, while NVML gave no answer."""
+    gpu = NvmlGpu(0, "GPU-0", "0000:01:00.0", 0, 15109, "card", used_mib=3, sensors=Sensors(93, 60), read_at=100.0)
+    fresh = sensors.row(gpu, 104.0)
+    assert (fresh["utilization_pct"], fresh["used_bytes"], fresh["age_s"], fresh["lost"]) == (93, 3 * MIB, 4, "")
+    stale = sensors.row(gpu, 112.0)
+    assert (stale["utilization_pct"], stale["temperature_c"], stale["used_bytes"]) == (None, None, None)
+    assert (stale["age_s"], stale["lost"], stale["total_bytes"]) == (12, "no answer for 12 s", 15109 * MIB)
+
+
 def test_gpus_over_the_socket(node: Node, run: Run) -> None:
     node.sensors = lambda: (NvmlGpu(0, "GPU-0", "0000:01:00.0", 0, 15109, "card", sensors=Sensors(38, 45)),)
 
