@@ -42,8 +42,30 @@ def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None
         ctx.exit()
 
 
+def _once(option: Any, ctx: click.Context) -> Callable[[Any, Any], None]:
+    """The option's process(), which refuses a second value: click keeps the last one and drops the others."""
+    process: Callable[[Any, Any], None] = option.process
+    seen: list[Any] = []
+
+    def first(value: Any, state: Any) -> None:
+        if seen:
+            name = "/".join(option.obj.opts)
+            raise click.UsageError(f"{name} is given twice, and takes one value", ctx)
+        seen.append(value)
+        process(value, state)
+
+    return first
+
+
 class _Help(click.Command):
     """Prints its help as every other output: click's own option reports a full disk as a failed command."""
+
+    def make_parser(self, ctx: click.Context) -> Any:
+        parser: Any = super().make_parser(ctx)
+        for option in {id(one): one for one in (*parser._long_opt.values(), *parser._short_opt.values())}.values():
+            if option.action == "store":
+                option.process = _once(option, ctx)
+        return parser
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)

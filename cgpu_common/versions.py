@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-import stat
 from dataclasses import dataclass
 
 from cgpu_common.proc import Paths, core_module, cores, driver_version, how_to_load, module_version, nodes_are_missing
@@ -22,7 +21,8 @@ def package_version() -> str:
 
 @dataclass(frozen=True)
 class Versions:
-    """Every part's version; None: missing. @module is cgpu_km's own, @core the active core's."""
+    """Every part's version; None: missing. @module is cgpu_km's own, @core the active core's, @daemon that of the
+    running process."""
 
     package: str
     module: str | None
@@ -34,20 +34,12 @@ class Versions:
     missing: list[str]
 
 
-def _listening(paths: Paths) -> bool:
-    """Does cgpud have a socket in /run/cgpu? It removes the socket at its end."""
-    try:
-        return any(stat.S_ISSOCK(entry.stat().st_mode) for entry in paths.run.iterdir())
-    except OSError:
-        return False
-
-
-def collect(paths: Paths) -> Versions:
+def collect(paths: Paths, daemon: str | None, silence: str, remedy: str) -> Versions:
+    """@daemon: the version in cgpud's answer; None: it gave none, for the reason @silence, with a remedy."""
     module = module_version(paths)
     found = cores(paths) if module else None
     driver = driver_version(paths)
     package = package_version()
-    daemon = package if _listening(paths) else None
     runtime = shutil.which("cgpu-runtime")
     missing = []
     if module is None:
@@ -59,7 +51,9 @@ def collect(paths: Paths) -> Versions:
     if driver is None:
         missing.append("NVIDIA driver is not loaded")
     if daemon is None:
-        missing.append("cgpud is not running (systemctl start cgpud)")
+        missing.append(f"cgpud {silence} ({remedy})")
+    elif "unknown" not in (package, daemon) and package != daemon:
+        missing.append(f"cgpud {daemon} runs, and the package is {package} (systemctl restart cgpud)")
     if runtime is None:
         missing.append("cgpu-runtime is not on the PATH")
     if module and "unknown" not in (package, module) and package != module:

@@ -14,6 +14,7 @@ from cgpu_common.errors import KernelMissing
 from cgpu_common.events import LogEntry
 from cgpu_common.model import Record
 from cgpu_common.proc import Paths
+from cgpu_common.versions import package_version
 from cgpud import report, state
 from cgpud.dependencies import Dependencies
 from cgpud.history import History
@@ -33,6 +34,7 @@ class Queries:
         self._sensors = SensorReader(deps.sensors)
         self._names = RecordNames(Paths.below())
         self._history = History(time.time())
+        self._version = package_version()  # of the running program: a new package may be on the disk by now
         self._ended: OrderedDict[tuple[str, int], Record] = OrderedDict()
 
     def record_event(self, entry: LogEntry, noisy: bool) -> None:
@@ -71,6 +73,7 @@ class Queries:
         names = await self._names.of(records)
         return {
             "ok": True,
+            "version": self._version,
             "module": module,
             "draining": self._deps.draining(),
             "kernel_containers": containers,

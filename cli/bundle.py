@@ -19,14 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from cgpu_common import versions
 from cgpu_common.exits import CgpuError
 from cgpu_common.files import check_target, write_file
 from cgpu_common.proc import LIVE, MODULE, Paths, containers
 from cgpu_common.toml import tomllib
 from cgpu_common.tree import POLICIES
 
-from . import collect, overview
+from . import collect, daemon, overview
 from .checks import Finding
 from .redact import SECRET_NAME, redact
 from .view import View
@@ -171,7 +170,7 @@ def _parts(paths: Paths, findings: Sequence[Finding]) -> Iterator[tuple[str, str
     """(name, text) of every file of the report, as it is."""
     yield "README", README
     yield "doctor.json", json.dumps([asdict(_without_quotes(one)) for one in findings], indent=2)
-    found = versions.collect(paths)
+    found = daemon.found_versions(paths)
     yield "versions.json", json.dumps(asdict(found) | {"python": platform.python_version()}, indent=2)
     if view := _view(paths):
         yield "cgpu-smi.json", json.dumps(overview.as_json(view), indent=2)

@@ -31,6 +31,19 @@ TOOLKIT_FIXED = (1, 19, 1)
 #: Policies that lend idle time where the run state is known (docs/reference/policies.md section 10).
 LENDING = (1, 2, 6)
 
+#: What to do about an error of NVML, by words in it.
+NVML_REMEDIES = (
+    ("library not found", "install libnvidia-ml1 of the driver's version"),
+    ("version mismatch", "the driver was updated under the loaded one: boot, or unload and load nvidia"),
+    ("not loaded", "modprobe nvidia; docs/user/install.md §2"),
+    ("lost", "dmesg | grep NVRM names the card; reset it or boot"),
+    ("fell off", "dmesg | grep NVRM names the card; reset it or boot"),
+    ("permission", "be root on the host, outside any container"),
+    ("no answer", "dmesg | grep NVRM; nvidia-smi hangs too"),
+    ("python module", "install python3-pynvml"),
+    ("copied tree", "run cgpu doctor on the node itself"),
+)
+
 OK, PROBLEM, WARNING, SKIPPED = "ok", "problem", "warning", "skipped"
 
 
@@ -88,7 +101,9 @@ class Facts:
     legacy_hook_config: str = ""
     engines: tuple[Engine, ...] = ()
     config_error: str = ""
-    daemon_listens: bool = False
+    daemon_silence: str = ""  # why it gave no answer; "": it gave one
+    daemon_remedy: str = ""
+    daemon_version: str | None = None
     drift: int | None = None  # values that differ from cgpu.toml
     unknown_gpus: tuple[str, ...] = ()  # tables of cgpu.toml that match no GPU
     draining: bool = False
@@ -211,7 +226,8 @@ def sharing(facts: Facts) -> Finding:
         remedy = "echo quit | nvidia-cuda-mps-control"
         return Finding(name, PROBLEM, f"an MPS daemon has its pipes in {', '.join(facts.mps)}", remedy)
     if facts.cards is None:
-        return Finding(name, WARNING, f"unknown, no NVML: {facts.cards_error}", "install libnvidia-ml1")
+        remedy = next((do for words, do in NVML_REMEDIES if words in facts.cards_error.lower()), "nvidia-smi; dmesg")
+        return Finding(name, WARNING, f"unknown, no NVML: {facts.cards_error}", remedy)
     for card in facts.cards:
         if card.lost:
             return Finding(name, PROBLEM, f"GPU {card.index} does not answer NVML: {card.lost}", "dmesg | grep NVRM")
@@ -283,11 +299,12 @@ def configuration(facts: Facts) -> Finding:
 
 
 def daemon(facts: Facts) -> Finding:
-    if not facts.daemon_listens:
-        text = "cgpud does not run: no container with the variables starts"
-        return Finding("cgpud", PROBLEM, text, "systemctl start cgpud; journalctl -u cgpud")
-    if facts.drift is None:
-        return Finding("cgpud", PROBLEM, "cgpud does not answer", "be root; journalctl -u cgpud")
+    if facts.daemon_silence:
+        text = f"{facts.daemon_silence}: no container with the variables starts"
+        return Finding("cgpud", PROBLEM, text, facts.daemon_remedy)
+    if "unknown" not in (facts.package, facts.daemon_version or "unknown") and facts.daemon_version != facts.package:
+        text = f"{facts.daemon_version} runs, and the package is {facts.package}"
+        return Finding("cgpud", WARNING, text, "systemctl restart cgpud")
     if facts.draining:
         return Finding("cgpud", WARNING, "the node is drained: no container gets a slice", "cgpu drain --undo")
     return Finding("cgpud", OK, "answers")
@@ -361,6 +378,8 @@ def _lending(gpu: Gpu, source: str, errors: str) -> Finding:
     if gpu.policy in LENDING and sum(slot.opened for slot in gpu.slots) > 1:
         text = f"{label}: none, so idle containers keep their turns"
         return Finding(name, WARNING, text, "docs/reference/proc.md, run_state_source; policy soft does without it")
+    if not any(slot.opened for slot in gpu.slots):
+        return Finding(name, OK, f"{label}: not known before a container opens the GPU")
     return Finding(name, OK, f"{label}: none; nothing is lent")
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from cgpu_common.proc import Paths
 
 if TYPE_CHECKING:
     import socket
+
+    from cgpu_common.versions import Versions
 
 TIMEOUT_S = 2.0
 REPLY_MAX = 16 << 20
@@ -27,11 +30,32 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def request(paths: Paths, operation: str, **more: Any) -> dict[str, Any] | None:
-    """cgpud's answer; None without one. The commands that show the GPUs work without the daemon."""
+class Silence(Exception):
+    """Why cgpud gave no answer, and what to do."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.why, self.remedy = why, remedy
+
+
+_START = "systemctl start cgpud; journalctl -u cgpud"
+_ROOT = "be root on the host, outside any container"
+#: Of a connection, by the errno.
+_SILENT = {
+    errno.ENOENT: ("is not running", _START),
+    errno.ECONNREFUSED: ("is not running: it left its socket behind", _START),
+    errno.EACCES: ("answers root only", _ROOT),
+    errno.EPERM: ("answers root only", _ROOT),
+}
+
+
+def ask(paths: Paths, operation: str, **more: Any) -> dict[str, Any]:
+    """cgpud's answer. Raises Silence."""
     path = f"{paths.run}/cgpud.sock"
-    if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises where the directory may not be searched
-        return None
+    try:
+        os.stat(path)  # noqa: PTH116
+    except OSError as err:
+        raise Silence(*_SILENT.get(err.errno or 0, _SILENT[errno.ENOENT])) from None
     import json  # slow to import, and needless without a daemon
     import socket
 
@@ -42,16 +66,39 @@ def request(paths: Paths, operation: str, **more: Any) -> dict[str, Any] | None:
             sock.connect(path)
             sock.sendall(_HEAD.pack(len(body)) + body)
             (size,) = _HEAD.unpack(_receive(sock, _HEAD.size))
-            if size > REPLY_MAX:
-                return None
-            reply = json.loads(_receive(sock, size))
-    except (OSError, ValueError):
+            reply = json.loads(_receive(sock, size)) if size <= REPLY_MAX else None
+    except TimeoutError:
+        raise Silence(f"runs and gives no answer within {TIMEOUT_S:g} s", "journalctl -u cgpud") from None
+    except (OSError, ValueError) as err:
+        number = err.errno if isinstance(err, OSError) else None
+        raise Silence(*_SILENT.get(number or 0, (f"gives no answer: {err}", "journalctl -u cgpud"))) from None
+    if not isinstance(reply, dict) or reply.get("ok") is not True:
+        why = reply.get("error") if isinstance(reply, dict) else None
+        raise Silence(f"refuses the request: {why}" if why else "gives no valid answer", "journalctl -u cgpud")
+    return reply
+
+
+def request(paths: Paths, operation: str, **more: Any) -> dict[str, Any] | None:
+    """cgpud's answer; None without one. The commands that show the GPUs work without the daemon."""
+    try:
+        return ask(paths, operation, **more)
+    except Silence:
         return None
-    return reply if isinstance(reply, dict) and reply.get("ok") is True else None
 
 
 def status(paths: Paths) -> dict[str, Any] | None:
     return request(paths, "status")
+
+
+def found_versions(paths: Paths) -> Versions:
+    """Of every part: the daemon's is in its answer."""
+    from cgpu_common import versions
+
+    try:
+        version = ask(paths, "status").get("version")
+    except Silence as silence:
+        return versions.collect(paths, None, silence.why, silence.remedy)
+    return versions.collect(paths, version if isinstance(version, str) else "unknown", "", "")
 
 
 def rows(answer: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:

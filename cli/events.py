@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cgpu_common import proc
-from cgpu_common.app import COUNT
+from cgpu_common.app import COUNT, Command
 from cgpu_common.exits import CgpuError, Exit, not_permitted
 from cgpu_common.output import flush, note, out
 
@@ -113,7 +113,7 @@ def past(paths: proc.Paths, since: float, report: Callable[[float, str, str, dic
             report(at, str(row.get("level")), str(row.get("text")), fields)
 
 
-@click.command("events")
+@click.command("events", cls=Command)
 @click.option(
     "--json", "as_json", is_flag=True, help="One line of JSON per event (docs/reference/cgpu-events.schema.json)."
 )

@@ -208,9 +208,14 @@ def read(paths: Paths) -> Facts:
     root = paths.root
     release = _text(root / "proc/sys/kernel/osrelease").strip() or os.uname().release
     built = _text(root / f"boot/config-{release}")
-    found = versions.collect(paths)
     snapshot = _snapshot(paths)
-    status = daemon.status(paths)
+    silence = ""
+    remedy = ""
+    try:
+        status: dict[str, Any] | None = daemon.ask(paths, "status")
+    except daemon.Silence as silent:
+        status, silence, remedy = None, silent.why, silent.remedy
+    found = versions.collect(paths, str((status or {}).get("version", "unknown")), "", "")
     drift, unmatched = (status or {}).get("drift"), (status or {}).get("no_such_gpu")
     below, mode, number = _toolkit(root)
     config_error, legacy = _configuration(root)
@@ -245,7 +250,9 @@ def read(paths: Paths) -> Facts:
         legacy_hook_config=legacy,
         engines=(*(_engine(root, name) for name in ENGINES), below),
         config_error=config_error,
-        daemon_listens=found.daemon is not None,
+        daemon_silence=silence,
+        daemon_remedy=remedy,
+        daemon_version=found.daemon,
         drift=len(drift) if isinstance(drift, list) else None,
         unknown_gpus=tuple(map(str, unmatched)) if isinstance(unmatched, list) else (),
         draining=paths.drain.exists(),

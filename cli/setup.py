@@ -22,6 +22,7 @@ from typing import Any
 import click
 import msgspec
 
+from cgpu_common.app import Command
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.files import write_file
 from cgpu_common.output import result
@@ -270,7 +271,7 @@ def _text(done: dict[str, Any]) -> str:
     return f"{done['diff']}\n{did} {done['file']}\nnext: {then}"
 
 
-@click.command("setup", epilog=EPILOG)
+@click.command("setup", cls=Command, epilog=EPILOG)
 @click.argument("engine", type=click.Choice(list(ENGINES)))
 @click.option("--runtime", metavar="PATH", default="/usr/bin/cgpu-runtime", show_default=True, help="The program.")
 @click.option(

@@ -27,9 +27,7 @@ SAMPLE_S = 1.0  # of inspect
 @pass_paths
 def version(paths: proc.Paths, as_json: bool) -> None:
     """Show the version of every part, and what is missing."""
-    from cgpu_common import versions
-
-    found = versions.collect(paths)
+    found = daemon.found_versions(paths)
     rows = (
         ("package", found.package),
         ("module", found.module),

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
+from fake_daemon import daemon_at, packed
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,12 +95,32 @@ def test_where_only_signed_modules_are_loaded_that_is_told(empty: Tree, file: st
         assert ("if its key is not trusted: mokutil --import /var/lib/dkms/mok.pub" in said) is reported
 
 
-def test_version_sees_a_running_daemon(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_is_that_of_the_running_daemon(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was the package's whenever any socket lay in /run/cgpu."""
+    monkeypatch.setattr("cgpu_common.versions.package_version", lambda: "0.2.0")
+    with daemon_at(empty.root, {"status": packed({"ok": True, "version": "0.1.9"})}):
+        data = versions(empty)
+    assert data["daemon"] == "0.1.9"
+    assert "cgpud 0.1.9 runs, and the package is 0.2.0 (systemctl restart cgpud)" in data["missing"]
+
+
+def test_a_socket_that_was_left_behind_is_no_daemon(empty: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After kill -9 the socket stays, and `nothing missing` was the result; so it was beside another's socket."""
     (empty.root / "run/cgpu").mkdir(parents=True)
     monkeypatch.chdir(empty.root / "run/cgpu")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("cgpud.sock")
-        assert json.loads(Cli(empty).cgpu("version", "--json").stdout)["daemon"]
+    for name, why in (("kube.sock", "is not running (systemctl"), ("cgpud.sock", "it left its socket behind")):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(name)
+        data = versions(empty)
+        assert data["daemon"] is None
+        assert any(why in one for one in data["missing"]), data["missing"]
+
+
+def test_an_answer_without_a_version_is_an_earlier_daemons(empty: Tree) -> None:
+    with daemon_at(empty.root, {"status": packed({"ok": True})}):
+        assert versions(empty)["daemon"] == "unknown"
+    with daemon_at(empty.root, {"status": packed({"ok": False, "error": "busy"})}):
+        assert any("cgpud refuses the request: busy" in one for one in versions(empty)["missing"])
 
 
 def test_ps(cli: Cli) -> None:

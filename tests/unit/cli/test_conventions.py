@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from command_tree import leaves
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -507,3 +508,33 @@ def test_a_node_is_not_replaced_by_a_file(name: str, cli: Cli, tmp_path: Path) -
     assert found.exit_code == 1, found.output
     assert f"cgpu: error: {path}: is a FIFO, and only a plain file is replaced" in found.stderr
     assert path.is_fifo()
+
+
+# ---- repeated options ----
+
+
+def options() -> list[tuple[str, tuple[str, ...], str]]:
+    """(program, command, option) of every option with one value."""
+    return [
+        (program, path, param.opts[-1])
+        for program, group in (("cgpu", cgpu), ("cgpu-smi", smi))
+        for path, command in leaves(group)
+        for param in command.params
+        if isinstance(param, click.Option) and not param.multiple and not param.is_flag and param.nargs == 1
+    ]
+
+
+@pytest.mark.parametrize(("program", "path", "option"), options())
+def test_an_option_that_takes_one_value_is_not_given_twice(
+    cli: Cli, program: str, path: tuple[str, ...], option: str
+) -> None:
+    """`cgpu create --gpu 0 --gpu 1` made a container on GPU 1 only."""
+    run = cli.smi if program == "cgpu-smi" else cli.cgpu
+    result = run(*path, option, "0", option, "1")
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, ""), result.output
+    assert "is given twice, and takes one value" in result.stderr
+
+
+def test_options_that_take_several_still_do(cli: Cli) -> None:
+    assert cli.cgpu("policy", "set", "native", "--gpu", "0", "--gpu", "0", "--dry-run").exit_code == 0
+    assert cli.cgpu("ps", "-q", "-q").exit_code == 0

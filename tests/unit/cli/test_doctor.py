@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 
-from cgpu_cli import checks, daemon, node
+from cgpu_cli import checks, daemon, doctor, node
 from cgpu_cli.checks import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts
 from cgpu_cli.edit import TOOLKIT
 from cgpu_common.exits import Exit
@@ -43,7 +43,7 @@ GOOD = Facts(
     toolkit_mode="cdi",
     toolkit_version=(1, 19, 1),
     engines=(Engine("docker", True, False), Engine(TOOLKIT, True, True)),
-    daemon_listens=True,
+    daemon_version="0.1.0",
     drift=0,
     run_state={0: "chram"},
     cards=(Card(0),),
@@ -103,8 +103,8 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("cgpu.toml", {"config_error": "cgpu.toml: x is not a known key"}, PROBLEM, "not a known key"),
     ("cgpu.toml", {"drift": 2}, WARNING, "2 values of the GPUs differ"),
     ("cgpu.toml", {"unknown_gpus": ("7",)}, WARNING, "no GPU of this node: 7"),
-    ("cgpud", {"daemon_listens": False, "drift": None}, PROBLEM, "does not run"),
-    ("cgpud", {"drift": None}, PROBLEM, "does not answer"),
+    ("cgpud", {"daemon_silence": "is not running", "daemon_remedy": "x"}, PROBLEM, "is not running: no container with"),
+    ("cgpud", {"daemon_version": "0.0.9"}, WARNING, "0.0.9 runs, and the package is 0.1.0"),
     ("cgpud", {"draining": True}, WARNING, "drained"),
     ("policy", {"snapshot": None}, SKIPPED, "not loaded"),
     ("controls", {"snapshot": None}, SKIPPED, "no GPU"),
@@ -194,7 +194,7 @@ def test_the_controls(tree: Tree, policy: int, seen: str, look: str, status: str
         (2, "chram", 3, OK, "chram shows which containers have work; 3 readings could not be used"),
         (2, "none", 8, WARNING, "idle containers keep their turns"),
         (1, "none", 0, WARNING, "none, so idle containers keep their turns"),
-        (3, "none", 0, OK, "nothing is lent"),
+        (3, "none", 0, OK, "none; nothing is lent"),
         (5, "none", 0, OK, "nothing is lent"),
     ],
 )
@@ -246,11 +246,15 @@ def host(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
     write(
         root / f"etc/{TOOLKIT}/config.toml", f'[{TOOLKIT}]\nmode = "cdi"\nruntimes = ["/usr/bin/cgpu-runtime", "runc"]'
     )
-    status = {"drift": [], "no_such_gpu": [], "containers": [{"id": ID1, "pid": 321}, {"id": ID2, "pid": None}]}
+    status = {
+        "version": "0.1.0",
+        "drift": [],
+        "no_such_gpu": [],
+        "containers": [{"id": ID1, "pid": 321}, {"id": ID2, "pid": None}],
+    }
     write(root / "proc/321/root/usr/lib64/libcuda.so.1", "")
-    monkeypatch.setattr(daemon, "status", lambda _paths: status)
+    monkeypatch.setattr(daemon, "ask", lambda _paths, _operation: status)
     monkeypatch.setattr("cgpu_common.versions.package_version", lambda: "0.1.0")
-    monkeypatch.setattr("cgpu_common.versions._listening", lambda _paths: True)
     monkeypatch.setattr(node, "LIVE", tree.proc)
     monkeypatch.setattr(node, "cards", lambda: ((Card(0),), ""))
     return tree
@@ -403,3 +407,42 @@ def test_nvml_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_needs_no_fact(check: Callable[[Facts], Any]) -> None:
     """Each check accepts facts that are all unknown."""
     assert check(Facts())
+
+
+# ---- a remedy that is for the cause ----
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("NVML Shared Library Not Found", "install libnvidia-ml1"),
+        ("Driver/library version mismatch", "updated under the loaded one"),
+        ("Driver Not Loaded", "modprobe nvidia"),
+        ("GPU is lost", "dmesg | grep NVRM"),
+        ("Insufficient Permissions", "be root"),
+        ("no answer within 5 s", "nvidia-smi hangs too"),
+        ("something new", "nvidia-smi; dmesg"),
+    ],
+)
+def test_nvmls_error_has_its_own_remedy(error: str, remedy: str) -> None:
+    """`install libnvidia-ml1` was the remedy for a library that is there and does not fit the driver."""
+    found = checks.sharing(replace(GOOD, cards=None, cards_error=error))
+    assert (found.status, remedy in found.remedy) == (WARNING, True), found
+
+
+def test_before_the_first_container_the_run_state_is_not_known(empty: Tree) -> None:
+    facts = replace(node.read(Paths.below(str(empty.root))), run_state={})
+    (found,) = checks.run_states(facts)
+    assert (found.status, found.text) == (OK, "GPU 0: not known before a container opens the GPU")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
+def test_a_line_fits_and_no_word_is_cut(width: int) -> None:
+    bad = {"headers": False, "module_file": False, "module": None, "toolkit_mode": "legacy", "mps": ("/x",)}
+    facts = replace(GOOD, driver_text="", **bad)  # type: ignore[arg-type]
+    found = checks.run(facts)
+    lines = doctor.text(found, width).splitlines()
+    assert max(len(line) for line in lines) <= max(width, 60), "a path or a command is whole"
+    words = {word for one in found for word in f"{one.text} {one.remedy}".split()}
+    assert words <= set(" ".join(lines).split())
+    assert len(doctor.text(found, None).splitlines()) <= len(lines)

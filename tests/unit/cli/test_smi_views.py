@@ -153,7 +153,7 @@ def test_one_gpu(node: Tree, word: str) -> None:
         (("--json", "dmon"), 2, "dmon has a form of its own"),
         (("-i", ","), 5, "there is no such GPU"),
         (("-c", "nobody"), 5, "container nobody"),
-        (("-c", "f", "-c", "012"), 0, ""),
+        (("-c", "f", "-c", "012"), 2, "-c/--container is given twice, and takes one value"),
         (("--query-gpu", "nonsense"), 2, "there is no field 'nonsense' (--help-query-gpu)"),
         (("--query-gpu", "name", "--format", "xml"), 2, "'xml' is no format"),
         (("--query-gpu", "name", "--json"), 2, "exclude each other"),
