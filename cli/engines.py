@@ -38,7 +38,7 @@ _NEXT_HEADER = re.compile(r"^[ \t]*\[", re.M)
 class Engine:
     """A file, how to add and remove our runtime, patterns of further files the engine reads, the next step.
 
-    program: the reader of the file, if the set-up requires it.
+    programs: the reader of the file, by its names. sockets: it runs where one of them is. package: what installs it.
     """
 
     file: str
@@ -46,7 +46,34 @@ class Engine:
     take: Callable[[str, Record], str]
     others: Callable[[str, str], list[str]]
     then: str
-    program: str = ""
+    programs: tuple[str, ...]
+    package: str
+    sockets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A distribution's own engine, which reads another file than `engine` does: where it is seen, and what to do."""
+
+    engine: str
+    name: str
+    seen: str
+    remedy: str
+
+
+#: None of them reads /etc/docker/daemon.json or /etc/containerd/config.toml.
+ELSEWHERE = (
+    Elsewhere("containerd", "k3s", "var/lib/rancher/k3s/agent/etc/containerd",
+              "add the runtime to config.toml.tmpl (containerd 2: config-v3.toml.tmpl) there, and restart k3s"),
+    Elsewhere("containerd", "RKE2", "var/lib/rancher/rke2/agent/etc/containerd",
+              "add the runtime to config.toml.tmpl (containerd 2: config-v3.toml.tmpl) there, and restart rke2"),
+    Elsewhere("containerd", "MicroK8s", "var/snap/microk8s/current/args",
+              "add the runtime to containerd-template.toml there, then microk8s stop and start"),
+    Elsewhere("containerd", "Bottlerocket", "usr/share/bottlerocket",
+              "its settings API writes the file, and has no key for a runtime; it cannot be set up"),
+    Elsewhere("docker", "snap's docker", "var/snap/docker/current/config",
+              "add the runtime to daemon.json there, then snap restart docker"),
+)  # fmt: skip
 
 
 # docker: JSON has no comments for marks, so the keys are compared with the record.
@@ -225,14 +252,42 @@ def _runtime_conf(_file: str, _text: str) -> list[str]:
 
 
 ENGINES = {
-    "docker": Engine("etc/docker/daemon.json", _docker_put, _docker_take, _no_files, "systemctl reload docker"),
-    "podman": Engine("etc/containers/containers.conf.d/cgpu.conf", _podman_put, _podman_take, _podman_files, ""),
+    "docker": Engine(
+        "etc/docker/daemon.json",
+        _docker_put,
+        _docker_take,
+        _no_files,
+        "systemctl reload docker",
+        ("dockerd",),
+        "docker.io or docker-ce",
+        ("run/docker.sock",),
+    ),
+    "podman": Engine(
+        "etc/containers/containers.conf.d/cgpu.conf",
+        _podman_put,
+        _podman_take,
+        _podman_files,
+        "",
+        ("podman",),
+        "podman",
+    ),
     "containerd": Engine(
         "etc/containerd/config.toml",
         containerd.put,
         containerd.take,
         containerd.imports,
         "systemctl restart containerd",
+        ("containerd",),
+        "containerd",
+        ("run/containerd/containerd.sock",),
     ),
-    TOOLKIT: Engine(f"etc/{TOOLKIT}/config.toml", _nvidia_put, _nvidia_take, _runtime_conf, "", TOOLKIT),
+    TOOLKIT: Engine(
+        f"etc/{TOOLKIT}/config.toml",
+        _nvidia_put,
+        _nvidia_take,
+        _runtime_conf,
+        "",
+        (TOOLKIT,),
+        "NVIDIA's container toolkit, or use cgpu setup docker, podman or containerd",
+    ),
 }

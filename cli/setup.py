@@ -28,8 +28,9 @@ from cgpu_common.files import write_file
 from cgpu_common.output import result
 from cgpu_common.proc import Paths
 
-from .edit import BY_HAND, EditRefused, Record, SetupRequest
-from .engines import ENGINES, Engine
+from .admin import with_notes
+from .edit import BY_HAND, TOOLKIT, EditRefused, Record, SetupRequest
+from .engines import ELSEWHERE, ENGINES, Engine
 
 MAX_OTHERS = 100  # a bound for files that import each other
 
@@ -181,17 +182,35 @@ def _check_runtime(root: Path, runtime: str) -> None:
         raise CgpuError(Exit.REFUSED, str(path), "is not executable")
 
 
-def _check_program(root: Path, program: str) -> None:
+PLACES = ("usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sbin")
+
+
+def _check_reader(root: Path, name: str, file: Path, text: str | None) -> list[str]:
+    """Refuses a new file that no program reads; returns notes about other engines of the node."""
     from cgpu_common import toolkit
 
-    places = [root / place / program for place in ("usr/bin", "usr/local/bin")]
-    if program and not any(path.is_file() for path in places) and (root / toolkit.OPERATOR).is_file():
+    engine = ENGINES[name]
+    others = [one for one in ELSEWHERE if one.engine == name and (root / one.seen).exists()]
+    notes = [f"{one.name} does not read this file, but its own in /{one.seen}: {one.remedy}" for one in others]
+    if any((root / place / program).is_file() for place in PLACES for program in engine.programs):
+        return notes
+    if name == TOOLKIT and text is None and (root / toolkit.OPERATOR).is_file():
         why = "is written anew at each start of the GPU Operator's toolkit container"
         hint = "set NVIDIA_CONTAINER_RUNTIME_RUNTIMES=/usr/bin/cgpu-runtime,runc,crun in the operator's toolkit.env"
         raise CgpuError(Exit.REFUSED, str(root / toolkit.OPERATOR), why, hint)
-    if program and not any(path.is_file() for path in places):
-        hint = "install NVIDIA's container toolkit, or use cgpu setup docker, podman or containerd"
-        raise CgpuError(Exit.NOT_FOUND, str(places[0]), "there is no such program", hint)
+    if others and text is None:
+        raise CgpuError(Exit.REFUSED, str(file), f"{others[0].name} reads /{others[0].seen}", others[0].remedy)
+    missing = f"there is no {engine.programs[0]} in /{', /'.join(PLACES)}"
+    if text is None:
+        raise CgpuError(Exit.NOT_FOUND, str(file), f"no program reads it: {missing}", f"install {engine.package}")
+    return [*notes, f"{missing}: a program elsewhere must read this file"]
+
+
+def _next(root: Path, engine: Engine) -> str:
+    """The step after a change. An engine that is not running reads the file at its start."""
+    if engine.sockets and not any((root / socket).exists() for socket in engine.sockets):
+        return f"nothing, {engine.programs[0]} is not running and reads the file at its start"
+    return engine.then
 
 
 def _missing(path: Path, record: Record | None) -> tuple[str, ...]:
@@ -230,13 +249,13 @@ def change(paths: Paths, name: str, request: SetupRequest, undo: bool, dry_run: 
     real = _real(paths.root, file)
     text, record = _read(real), _load(engine, kept, file)
     after: Record | None = None
+    notes: list[str] = []
     try:
         if undo:
             new = _undone(engine, text, record)
         else:
             _check_runtime(paths.root, request.runtime)
-            if text is None:  # an existing file has a reader
-                _check_program(paths.root, engine.program)
+            notes = _check_reader(paths.root, name, file, text)
             others = _others(paths.root, engine, real, text or "")
             new = engine.put(text or "", SetupRequest(request.runtime, request.default, others)) or text
             if new is not None and new != text:
@@ -256,19 +275,20 @@ def change(paths: Paths, name: str, request: SetupRequest, undo: bool, dry_run: 
         "changed": changed,
         "removed": changed and new is None,
         "diff": _diff(file, text, new) if changed else "",
-        "next": engine.then if changed else "",
+        "next": _next(paths.root, engine) if changed else "",
+        "notes": notes,
     }
 
 
 def _text(done: dict[str, Any]) -> str:
     if not done["changed"]:
         why = "has no changes of cgpu setup" if done["undo"] else "is set up already"
-        return f"{done['file']} {why}: nothing changed"
+        return with_notes([f"{done['file']} {why}: nothing changed"], done["notes"])
     if done["dry_run"]:
-        return f"{done['diff']}\ndry run: nothing was written"
+        return with_notes([done["diff"], "dry run: nothing was written"], done["notes"])
     did = "removed" if done["removed"] else "wrote"
     then = done["next"] or "nothing, the file is read at every start of a container"
-    return f"{done['diff']}\n{did} {done['file']}\nnext: {then}"
+    return with_notes([done["diff"], f"{did} {done['file']}", f"next: {then}"], done["notes"])
 
 
 @click.command("setup", cls=Command, epilog=EPILOG)

@@ -51,7 +51,7 @@ def test_removal_gives_the_engines_files_back(box: Box) -> None:
     said = box.must("dpkg --remove cgpu")
     assert box.must(f"cat {JSON}") == BEFORE
     box.must("test ! -e /etc/containers/containers.conf.d/cgpu.conf")
-    assert f"cgpu: wrote {JSON}\ncgpu: next: systemctl reload docker\n" in said
+    assert f"cgpu: wrote {JSON}\ncgpu: next: " in said
     assert "secret" not in said, "apt logs this output"
     box.must("dpkg --purge cgpu && test ! -e /var/lib/cgpu")
 

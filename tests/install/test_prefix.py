@@ -214,7 +214,7 @@ def test_the_machine_is_left_as_it_was() -> None:
             box.must(f"/usr/local/bin/cgpu setup {engine} --runtime /usr/local/bin/cgpu-runtime")
         box.must("mkdir -p /run/cgpu/state")
         said = box.must("scripts/install uninstall")
-        assert "cgpu: wrote /etc/docker/daemon.json\ncgpu: next: systemctl reload docker\n" in said
+        assert "cgpu: wrote /etc/docker/daemon.json\ncgpu: next: " in said
         assert "cgpu: removed /etc/containers/containers.conf.d/cgpu.conf\n" in said
         assert {path: what for path, what in box.tree().items() if before.get(path) != what} == {}
         box.must("test ! -e /run/cgpu")

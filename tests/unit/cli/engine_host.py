@@ -40,8 +40,11 @@ class Host:
         program = root / OURS.lstrip("/")
         program.parent.mkdir(parents=True)
         program.touch(0o755)
-        if ENGINES[name].program:
-            (program.parent / ENGINES[name].program).touch(0o755)
+        for reader in ENGINES[name].programs:
+            (program.parent / reader).touch(0o755)
+        for socket in ENGINES[name].sockets:
+            (root / socket).parent.mkdir(parents=True, exist_ok=True)
+            (root / socket).touch()
         (root / "etc").mkdir()
         if text is not None:
             self.write(text)

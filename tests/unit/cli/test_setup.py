@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cgpu_cli.edit import EditRefused, Record, SetupRequest
-from cgpu_cli.engines import ENGINES, Engine
+from cgpu_cli.engines import ELSEWHERE, ENGINES, Elsewhere, Engine
 
 # What each file may hold before, with comments where there can be some.
 CONTENT = {
@@ -268,7 +268,18 @@ def test_runtime_must_be_there(name: str, tmp_path: Path) -> None:
 def test_json(name: str, tmp_path: Path) -> None:
     host = Host(tmp_path, name, None)
     data = json.loads(host.ok("--json"))
-    assert list(data) == ["schema_version", "engine", "file", "undo", "dry_run", "changed", "removed", "diff", "next"]
+    assert list(data) == [
+        "schema_version",
+        "engine",
+        "file",
+        "undo",
+        "dry_run",
+        "changed",
+        "removed",
+        "diff",
+        "next",
+        "notes",
+    ]
     assert (data["engine"], data["changed"], data["removed"]) == (name, True, False)
     assert json.loads(host.ok("--json"))["changed"] is False
     assert json.loads(host.ok("--json", "--undo"))["removed"] is True
@@ -321,7 +332,9 @@ def test_toolkit_that_is_not_there(tmp_path: Path) -> None:
     program = tmp_path / "usr/bin" / NV
     program.unlink()
     for options in ((), ("--dry-run",)):
-        assert f"{program}: there is no such program (install NVIDIA's container" in host.refused(*options, code=5)
+        assert f"no {NV} in /usr/bin, /usr/sbin, /usr/local/bin, /usr/local/sbin (install NVIDIA's" in host.refused(
+            *options, code=5
+        )
     assert not folders(tmp_path)
     assert "nothing changed" in host.ok("--undo")
     local = tmp_path / "usr/local/bin" / NV
@@ -510,3 +523,44 @@ def test_any_text_is_refused_or_comes_back(text: str, name: str) -> None:
     if after != text:
         read: Callable[[str], Any] = tomllib.loads if name != "docker" else lambda one: json.loads(one or "{}")
         assert read(engine.take(after, Record(OURS, text, after)).strip()) == read(text.strip())
+
+
+# ---- who reads the file ----
+
+
+def without_programs(host: Host) -> Host:
+    for name in ENGINES[host.name].programs:
+        (host.root / "usr/bin" / name).unlink()
+    return host
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != NV])
+def test_a_file_that_no_program_reads(name: str, tmp_path: Path) -> None:
+    """`wrote`, exit 0, on a node without the engine."""
+    said = without_programs(Host(tmp_path, name, None)).refused(code=5)
+    assert f"no program reads it: there is no {ENGINES[name].programs[0]} in /usr/bin" in said
+    assert f"(install {ENGINES[name].package})" in said
+
+
+def test_an_existing_file_may_have_a_reader_elsewhere(tmp_path: Path) -> None:
+    host = without_programs(Host(tmp_path, "docker", "{}"))
+    assert "note: there is no dockerd in /usr/bin" in host.ok()
+
+
+@pytest.mark.parametrize("one", ELSEWHERE, ids=[one.name for one in ELSEWHERE])
+def test_a_distributions_own_engine_reads_another_file(tmp_path: Path, one: Elsewhere) -> None:
+    host = Host(tmp_path, one.engine, None)
+    (host.root / one.seen).mkdir(parents=True)
+    assert f"note: {one.name} does not read this file, but its own in /{one.seen}: " in host.ok("--dry-run")
+    said = without_programs(host).refused()
+    assert f"{one.name} reads /{one.seen}" in said and one.remedy in said
+
+
+@pytest.mark.parametrize("name", [name for name, one in ENGINES.items() if one.sockets])
+def test_no_next_step_for_an_engine_that_does_not_run(name: str, tmp_path: Path) -> None:
+    """`next: systemctl reload docker` where docker is off, which fails."""
+    host = Host(tmp_path, name, None)
+    assert f"next: {ENGINES[name].then}\n" in host.ok()
+    host.ok("--undo")
+    (host.root / ENGINES[name].sockets[0]).unlink()
+    assert "is not running and reads the file at its start" in host.ok()
