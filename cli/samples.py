@@ -81,6 +81,25 @@ def spans(track: Track) -> list[tuple[int, int, float]]:
     return found
 
 
+LEAST_PART = 0.005
+STEP_DIFFERENCE = 0.02
+
+
+def steps(track: Track) -> list[tuple[int, int, float]]:
+    """(begin, end, part) of all pairs of readings in which it ran, those of about the same part joined."""
+    found: list[tuple[int, int, float]] = []
+    for begin, end, part in track.parts():
+        if part < LEAST_PART:
+            continue
+        if found and found[-1][1] == begin and abs(found[-1][2] - part) < STEP_DIFFERENCE:
+            first, _, mean = found[-1]
+            part = (mean * (begin - first) + part * (end - begin)) / (end - first)
+            found[-1] = (first, end, part)
+        else:
+            found.append((begin, end, part))
+    return found
+
+
 def buckets(track: Track, begin_ns: int, count: int, bucket_ns: int = 100 * MS) -> list[int]:
     """Running time in each 100 ms from begin_ns on; a pair of readings is spread evenly over its time."""
     found = [0.0] * count

@@ -128,6 +128,8 @@ def _more_tables(result: Result, width: int | None) -> list[str]:
 def _title(result: Result) -> str:
     setup = result.setup
     name = f"{setup.policy} {policy_name(setup.policy)}"
+    if result.first_policy not in (None, setup.policy):
+        name = f"{result.first_policy} {policy_name(result.first_policy or 0)}, at the end {name}"
     return f"{setup.profile.name}, simulated; policy {name}, slice {result.slice_us} us"
 
 

@@ -25,7 +25,7 @@ from .columns import Column, printable, table
 from .complete import gpu_words
 from .names import label
 from .render import percent, rounded
-from .samples import MS, Recording, Seen, Track, buckets, spans, trace
+from .samples import MS, Recording, Seen, Track, buckets, spans, steps, trace
 from .simulate import check_svg, svg_target
 from .terminal import width
 
@@ -113,9 +113,10 @@ class _Listener:
 def record(paths: Paths, gpus: set[int], seconds: float, every_s: float) -> Recording:
     """Read for so long. The real time between two readings depends on the machine and the number of containers."""
     files, listener = _Files(paths, gpus), _Listener(paths.proc == proc.LIVE)
+    files.scan()  # the first reading is the begin of the picture, not the search for containers
+    scanned = time.monotonic()
     begin = time.monotonic_ns()
     try:
-        scanned = 0.0
         while (now := time.monotonic_ns()) - begin < seconds * 1e9:
             if time.monotonic() - scanned >= RESCAN_S:
                 files.scan()
@@ -137,9 +138,9 @@ def _svg(found: Recording, gpu: int) -> str:
 
     tracks = found.of(gpu)
     stretches = [
-        Stretch(place, begin - found.begin_ns, end - found.begin_ns)
+        Stretch(place, begin - found.begin_ns, end - found.begin_ns, part)
         for place, track in enumerate(tracks)
-        for begin, end, _ in spans(track)
+        for begin, end, part in steps(track)
     ]
     length_ms = (found.end_ns - found.begin_ns) / MS
     count = int(length_ms // 100)
@@ -150,7 +151,8 @@ def _svg(found: Recording, gpu: int) -> str:
     ]
     names = [track.name for track in tracks]
     shares = [buckets(track, found.begin_ns, count) for track in tracks]
-    title = f"{found.titles[gpu]}; sampled every {(found.period_us or 0) / 1000:.1f} ms"
+    every = f"sampled every {found.period_us / 1000:.1f} ms, the height is the part of it" if found.period_us else ""
+    title = "; ".join(filter(None, (found.titles[gpu], every)))
     return draw.svg(title, names, stretches, (0.0, length_ms), shares, marks=marks)
 
 

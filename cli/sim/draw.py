@@ -31,7 +31,7 @@ def cover(line: Sequence[Stretch], client: int, window_ms: tuple[float, float], 
         cell = int(left / width)
         while left < right and cell < cells:
             stop = min(right, (cell + 1) * width)
-            found[cell] += (stop - left) / width
+            found[cell] += one.part * (stop - left) / width
             left, cell = stop, cell + 1  # type: ignore[assignment]
     return found
 
@@ -39,7 +39,7 @@ def cover(line: Sequence[Stretch], client: int, window_ms: tuple[float, float], 
 def time_line(
     line: Sequence[Stretch], names: Sequence[str], window_ms: tuple[float, float], width: int, plain: bool = False
 ) -> list[str]:
-    """A row per client; the height of a block is the fraction of its cell."""
+    """A row per client; the height of a block is the fraction of its cell. Below them the scale of the blocks."""
     marks = PLAIN if plain else BLOCKS
     shown = [shorten(name, max(8, width // 3)) for name in names]
     label = max([2, *map(cells_of, shown)])
@@ -48,9 +48,9 @@ def time_line(
     rows = [f"{'':<{label}}  {begin}{end:>{max(1, cells - len(begin))}}"]
     for client, name in enumerate(shown):
         parts = cover(line, client, window_ms, cells)
-        blocks = "".join(marks[min(8, round(8 * part))] for part in parts)
+        blocks = "".join(marks[min(8, max(part > 0, round(8 * part)))] for part in parts)
         rows.append((name + " " * (label - cells_of(name) + 2) + blocks).rstrip())
-    return rows
+    return [*rows, f"{marks[1]} to {marks[8]}: a little to all of a cell, blank: none"]
 
 
 NAME_MOST = 40
@@ -147,9 +147,10 @@ def _stretches(line: Sequence[Stretch], area: _Area, lane: float) -> list[str]:
     found = []
     for one in line:
         x, end = area.x(one.begin_ns / MS), area.x(one.end_ns / MS)
-        y = area.top + one.client * lane + 1.5
+        height = max(0.5, (lane - 3) * one.part)
+        y = area.top + (one.client + 1) * lane - 1.5 - height
         found.append(
-            f'<rect x="{x:.2f}" y="{y:.1f}" width="{max(end - x, 0.05):.2f}" height="{lane - 3:.1f}" '
+            f'<rect x="{x:.2f}" y="{y:.1f}" width="{max(end - x, 0.05):.2f}" height="{height:.1f}" '
             f'fill="{colour(one.client)}"/>'
         )
     return found
@@ -227,9 +228,10 @@ def svg(
     """The time line with requests, and below it the shares of the whole run. Marks are in both."""
     left = max(110.0, 26 + LETTER * min(NAME_MOST, max((len(name) for name in names), default=0)))
     width, lane = 860.0, 26.0 if len(names) <= 8 else 16.0
-    lanes = _Area(left, 56.0, width, lane * len(names), window_ms)
+    lanes = _Area(left, 56.0, width, lane * max(1, len(names)), window_ms)
     body = [
         _text(left, 22, title, ' font-size="14"'),
+        *([] if names else [_text(left + 8, lanes.top + lane / 2 + 4, "no container was on this GPU")]),
         *_names(names, lanes, lane),
         *_stretches(line, lanes, lane),
         *_requests(requests, lanes, lane),

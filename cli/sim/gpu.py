@@ -21,11 +21,12 @@ CONTROL_SAMPLES = 64
 
 @dataclass(frozen=True)
 class Stretch:
-    """An interval in which one client ran."""
+    """An interval in which one client ran. @part: of the interval; below 1 where it is not known when within it."""
 
     client: int
     begin_ns: int
     end_ns: int
+    part: float = 1.0
 
 
 class Gpu:

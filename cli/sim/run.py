@@ -84,6 +84,7 @@ class Result:
     switch_pct: float = 0.0
     low_of_rest_pct: float | None = None
     marks: tuple[Mark, ...] = ()  # the changes during the run
+    first_policy: int | None = None  # at the start; None: that in setup
 
     @property
     def from_fair_pp(self) -> float | None:
@@ -203,6 +204,7 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
         notes=(*turns.notes, *change_notes(changes, 1000 * scenario.seconds)),
         idle_loss_pct=100 * gpu.idle_loss_ns / wall_ns,
         switch_pct=100 * gpu.switching_ns / wall_ns,
+        first_policy=scenario.gpus[number].policy,
         marks=change_marks(changes, 1000 * scenario.seconds),
         low_of_rest_pct=low_of_rest_pct([ns / wall_ns for ns in held], [one.highprio for one in got]),
     )

@@ -47,8 +47,8 @@ def test_text_says_simulated_and_shows_a_line() -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("GPU 0: NVIDIA A100-SXM4-40GB, simulated; policy 2 weighted, slice ")
     assert [line.split()[0] for line in lines[3:5]] == ["train", "serve"]
-    assert lines[-2].startswith("train ")
-    assert "█" in lines[-2]
+    assert lines[-3].startswith("train ")
+    assert "█" in lines[-3]
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_what_was_changed_is_shown_as_at_the_end(tmp_path: Path) -> None:
     note = "policy, slice, Weight and Allowed are the values at the end: there are changes during the run"
     assert found["notes"] == [note]
     text = simulate(str(path), "--svg", str(svg)).stdout
-    assert "simulated; policy 3 fixed, slice 20000 us" in text.splitlines()[0]
+    assert "simulated; policy 2 weighted, at the end 3 fixed, slice 20000 us" in text.splitlines()[0]
     assert [line.split()[1:3] for line in text.splitlines()[3:5]] == [["1", "10.0%"], ["3", "30.0%"]]
     assert note in text
-    assert "simulated; policy 3 fixed, slice 20000 us" in svg.read_text()
+    assert "simulated; policy 2 weighted, at the end 3 fixed, slice 20000 us" in svg.read_text()
     path.write_text(CHANGES.split("[[change]]\nat_ms = 500")[0])
     high = gpus(str(path))[0]["containers"]
     assert [one["share_allowed_pct"] for one in high] == [10, 60], "the ceiling of the end"
@@ -251,6 +251,24 @@ def test_time_line_cells() -> None:
     assert draw.cover(line, 1, (0, 20), 4) == [0, 0, 1, 0]
     assert draw.cover(line, 1, (12.5, 22.5), 2) == [0.5, 0]
     assert draw.time_line(line, ["a", "b"], (0, 20), 24, plain=True)[2] == "b   " + " " * 10 + "@" * 5
+
+
+def test_a_small_share_is_not_blank() -> None:
+    """3 % of each cell was drawn as nothing, and the shades had no legend."""
+    line = [Stretch(0, cell * 100 * MS, cell * 100 * MS + 3 * MS) for cell in range(20)]
+    rows = draw.time_line(line, ["a", "b"], (0, 2000), 24)
+    assert rows[1:3] == ["a   " + "▁" * 20, "b"]
+    assert rows[3] == "▁ to █: a little to all of a cell, blank: none"
+
+
+def test_the_first_policy_is_in_the_title(tmp_path: Path) -> None:
+    """With a change of policy only the last one was shown."""
+    changed = "[[change]]\nat_ms = 500\npolicy = 2"
+    (tmp_path / "x.toml").write_text(f'seconds = 1\n[[gpu]]\npolicy = "native"\n[[container]]\n{changed}\n')
+    picture = tmp_path / "x.svg"
+    result = simulate(str(tmp_path / "x.toml"), "--svg", str(picture))
+    assert "policy 5 native, at the end 2 weighted" in result.stdout, result.output
+    assert "policy 5 native, at the end 2 weighted" in picture.read_text()
 
 
 @pytest.mark.parametrize(

@@ -271,3 +271,29 @@ def test_cordon(cli: Cli) -> None:
     data = json.loads(cli.cgpu("uncordon", "--json").stdout)
     assert (data["draining"], data["changed"]) == (False, True)
     assert cli.cgpu("uncordon").stdout == "containers may start anyway\n"
+
+
+def test_the_picture_agrees_with_the_shares() -> None:
+    """A container with 5.9 % had an empty row: only pairs of readings with more than half were drawn."""
+    found = track(*[0.059] * 50, 1, 1, 0)
+    (low, high) = samples.steps(found)
+    assert (low[0], low[1], round(low[2], 3)) == (0, 100 * MS, 0.059)
+    assert (high[0], high[1], high[2]) == (100 * MS, 104 * MS, 1.0)
+    ran = sum((end - begin) * part for begin, end, part in samples.steps(found))
+    assert ran == pytest.approx(found.gpu_ns[-1], rel=0.01)
+    text = draw.svg("t", ["a"], [Stretch(0, low[0], low[1], low[2])], (0, 106), [samples.buckets(found, 0, 1)])
+    heights = [one.get("height", "") for one in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}rect")]
+    assert "1.4" in heights, "5.9 % of the row"
+
+
+def test_a_gpu_without_containers_has_a_picture() -> None:
+    text = draw.svg("GPU 1", [], [], (0, 1000), [])
+    assert "no container was on this GPU" in text
+    assert 'height="112"' in text.partition(">")[0] + ">"
+
+
+def test_nothing_is_blank_at_the_start(moving: Tree, tmp_path: Path) -> None:
+    """The search for containers was a part of the picture."""
+    data = json.loads(Cli(moving).cgpu("trace", "--seconds", "0.4", "--every-ms", "5", "--json").stdout)
+    first = min(part["from_ms"] for one in data["gpus"][0]["containers"] for part in one["ran"])
+    assert first < 60
