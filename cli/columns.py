@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Tables that fit a width: cells are shortened with an ellipsis, then columns are left out; no line wraps. Pure."""
+"""Tables that fit a width: names are shortened with an ellipsis, then columns are left out, then each row takes several
+lines. An id or a figure is never cut. Pure."""
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,6 +92,34 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[in
     return [max(cells(row[place]) for row in (heads, *rows)) for place in range(len(columns))]
 
 
+def folded(text: str, width: int | None, first: str = "", rest: str = "  ") -> list[str]:
+    """The text behind @first, its further lines behind @rest. A word is never cut: it may be a path or a figure."""
+    if width is None:
+        return [first + text]
+    wrap = textwrap.TextWrapper(max(width, len(rest) + 20), break_long_words=False, break_on_hyphens=False)
+    wrap.initial_indent, wrap.subsequent_indent = first, rest
+    return wrap.wrap(text)
+
+
+def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """A paragraph for each row, of `HEAD value` pairs."""
+    out: list[str] = []
+    for row in rows:
+        line = ""
+        for column, cell in zip(columns, row, strict=True):
+            room = max(column.least, width - cells(column.head) - 3)
+            value = shorten(cell, room) if column.least else cell
+            pair = f"{column.head} {value}".strip()
+            if line and cells(line) + GAP + cells(pair) > width:
+                out.append(line)
+                *more, line = folded(pair, width, "  ", "    ")
+                out += more
+            else:
+                line = f"{line}{' ' * GAP}{pair}" if line else pair
+        out.append(line)
+    return out
+
+
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     """The head and a line for each row. @width None: as wide as it needs to be."""
     gap = GAP
@@ -98,7 +128,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
         gap = 1
         narrow = _narrowed(columns, widths, width)
         droppable = sorted((one.drop, place) for place, one in enumerate(columns) if one.drop)
-        if _total(narrow, gap) > width and droppable:
+        if _total(narrow, gap) > width and not droppable:
+            return _stacked(columns, rows, width)
+        if _total(narrow, gap) > width:
             out = droppable[0][1]
             rest = [place for place in range(len(columns)) if place != out]
             return table([columns[place] for place in rest], [[row[place] for place in rest] for row in rows], width)
@@ -110,7 +142,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
             shown = shorten(cell, most) if column.tail else cut(cell, most)
             pad = " " * (most - cells(shown))
             words.append(pad + shown if column.right else shown + pad)
-        return cut((" " * gap).join(words).rstrip(), width)
+        return (" " * gap).join(words).rstrip()
 
     return [line([one.head for one in columns]), *map(line, rows)]
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,25 +17,17 @@ from cgpu_common.proc import Paths
 
 from .admin import as_json_option, pass_paths
 from .checks import OK, PROBLEM, WARNING, Finding, run
+from .columns import folded
 from .terminal import width
 
 MARKS = {OK: "ok", WARNING: "warning", PROBLEM: "PROBLEM"}
 
 
-def _wrapped(first: str, rest: str, text: str, columns: int | None) -> list[str]:
-    """The text behind @first, its further lines behind @rest. A word is never cut: it may be a path or a command."""
-    if columns is None:
-        return [first + text]
-    wrap = textwrap.TextWrapper(max(columns, len(rest) + 20), break_long_words=False, break_on_hyphens=False)
-    wrap.initial_indent, wrap.subsequent_indent = first, rest
-    return wrap.wrap(text)
-
-
 def text(found: Sequence[Finding], columns: int | None) -> str:
     lines = []
     for one in found:
-        lines += _wrapped(f"{MARKS.get(one.status, '-'):<8} {one.check:<18} ", " " * 28, one.text, columns)
-        lines += _wrapped(f"{'':<27} -> ", " " * 31, one.remedy, columns) if one.remedy else []
+        lines += folded(one.text, columns, f"{MARKS.get(one.status, '-'):<8} {one.check:<18} ", " " * 28)
+        lines += folded(one.remedy, columns, f"{'':<27} -> ", " " * 31) if one.remedy else []
     counts = [sum(one.status == status for one in found) for status in (PROBLEM, WARNING)]
     lines.append(f"{counts[0]} problem{'s' * (counts[0] != 1)}, {counts[1]} warning{'s' * (counts[1] != 1)}")
     return "\n".join(lines)

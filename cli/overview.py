@@ -8,7 +8,7 @@ from typing import Any
 
 from cgpu_common.tree import MIB, SOFT, Gpu, Sensors, Slot, policy_name, slot_state
 
-from .columns import Column, bar, cut, natural_width, printable, table
+from .columns import Column, bar, folded, natural_width, printable, table
 from .render import gpu_json, ids_of, mib, percent, rounded, slot_json
 from .view import View
 
@@ -23,20 +23,20 @@ GPU_COLUMNS = (
     Column("NAME", least=8, tail=False),
     Column("UUID", drop=2),
     Column("POLICY"),
-    Column("SLICE", right=True),
+    Column("SLICE", right=True, drop=4),
     Column("FREE", right=True),
     Column("INST", right=True, drop=1),
     Column("MEMORY MiB", right=True),
     Column("UTIL", right=True),
-    Column("TEMP", right=True),
-    Column("POWER", right=True),
+    Column("TEMP", right=True, drop=3),
+    Column("POWER", right=True, drop=3),
 )
-SLOT_COLUMNS = (Column("GPU", right=True), Column("CONTAINER", least=8), Column("NAME", least=8))
+SLOT_COLUMNS = (Column("GPU", right=True), Column("CONTAINER"), Column("NAME", least=8))
 COMPUTE_COLUMNS = (
     Column("WEIGHT", right=True),
     Column("ALLOWED", right=True),
     Column("GOT", right=True),
-    Column("10s", right=True),
+    Column("10s", right=True, drop=3),
     Column("WAIT", right=True, drop=2),
     Column("P99", right=True, drop=2),
     Column("THROT", right=True, drop=1),
@@ -62,7 +62,9 @@ def duration(us: float | None) -> str:
         return "-"
     if us < 1000:
         return f"{us:.0f}us"
-    return f"{us / 1000:.1f}ms" if us < 100_000 else f"{us / 1e6:.2f}s"
+    if us < 1e6:
+        return f"{us / 1000:.1f}ms" if us < 100_000 else f"{us / 1000:.0f}ms"
+    return f"{us / 1e6:.2f}s"
 
 
 def slice_text(slice_us: int) -> str:
@@ -164,7 +166,7 @@ def title(view: View) -> str:
 def drift_lines(view: View) -> list[str]:
     shown = {gpu.index for gpu in view.snapshot.gpus}
     return [
-        f"  GPU {row['index']}: {row['key']} is {row['live']}, cgpu.toml has {row['configured']}"
+        f"GPU {row['index']}: {row['key']} is {row['live']}, cgpu.toml has {row['configured']}"
         for row in view.drift or ()
         if row["index"] in shown
     ]
@@ -172,9 +174,9 @@ def drift_lines(view: View) -> list[str]:
 
 def text(view: View, width: int | None) -> str:
     """The text of cgpu-smi. @width None: nothing is shortened."""
-    lines = [cut(title(view), width), "", *gpu_lines(view, width)]
-    lines += [cut(f"  GPU {index}: NVML: {printable(one.lost)}", width) for index, one in _lost(view)]
-    lines += [cut(line, width) for line in drift_lines(view)]
+    lines = [*folded(title(view), width), "", *gpu_lines(view, width)]
+    for line in [*(f"GPU {index}: NVML: {printable(one.lost)}" for index, one in _lost(view)), *drift_lines(view)]:
+        lines += folded(line, width, "  ", "    ")
     if any(view.instances(gpu) for gpu in view.snapshot.gpus):
         lines += ["", *slot_lines(view, width)]
         if processes := process_lines(view, width):

@@ -129,7 +129,7 @@ GPUS = (
 )
 SLOTS = (
     Column("GPU", right=True),
-    Column("CONTAINER", least=8, drop=2),
+    Column("CONTAINER", drop=2),
     Column("NAME", least=12),
     Column("WEIGHT", right=True, drop=4),
     Column("ALLOWED", right=True),
@@ -149,7 +149,7 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
     ids = ids_of(view.snapshot)
     rows = [[*gpu_row(shown, gpu), spark(series.get(gpu.index, ()), SPARK, plain)] for gpu in shown.snapshot.gpus]
     lines = [cut(title(view) + ("   PAUSED" if state.paused else ""), width), "", *table(GPUS, rows, width)]
-    lines += [cut(line, width) for line in drift_lines(shown)]
+    lines += [cut("  " + line, width) for line in drift_lines(shown)]
     slots = [
         [
             str(gpu.index),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""cgpu-smi at 80 and 140 columns, its filters, queries, loops, dmon, pmon and top."""
+"""cgpu-smi at 40, 60, 80 and 140 columns, its filters, queries, loops, dmon, pmon and top."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import schema
 from fake_daemon import daemon_at, packed
-from fake_tree import ID1, ID2, ID3, MIB, PCI, Cli, Tree, a_second_before, inst_line, sample, waits, write
+from fake_tree import ID1, ID2, ID3, MIB, PCI, Cli, Tree, a_second_before, exactly_at, inst_line, sample, waits, write
 from golden_files import golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,7 +80,7 @@ def sampled(node: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return node
 
 
-@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
 def test_the_text(sampled: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     with daemon_at(sampled.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
@@ -88,9 +88,21 @@ def test_the_text(sampled: Tree, monkeypatch: pytest.MonkeyPatch, width: int) ->
     assert result.exit_code == 0, result.stderr
     assert max(map(len, result.stdout.splitlines())) <= width
     golden(f"smi-node-{width}.txt", result.stdout)
+    figures = (
+        "012b2edccd7a",
+        "aabbccddeeff",
+        "ffeeddccbbaa",
+        "256/6043",
+        "256/80000",
+        "70000/81559",
+        "33.3%",
+        "95.0%",
+        "19772",
+    )
+    assert [one for one in figures if one not in result.stdout] == [], "ids and figures are never cut"
 
 
-@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("width", [60, 80, 140])
 def test_before_the_first_container(empty: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """The module does not know the card's memory yet; NVML does."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -338,7 +350,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl"
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=5), st.integers(1, 120))
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=5), st.integers(6, 120))
 def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, str, str]], width: int) -> None:
     layout = (Column("ONE", least=3), Column("TWO", right=True, drop=1), Column("THREE", least=2, tail=False))
     lines = columns.table(layout, rows, width)
@@ -531,3 +543,47 @@ def test_a_value_does_not_outlive_its_source(node: Tree, monkeypatch: pytest.Mon
         seen.append(view.sensors_of(view.snapshot.gpus[0]).utilization_pct)
     over.set()
     assert seen == [38, 38, None]
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (None, "-"),
+        (999, "999us"),
+        (50_600, "50.6ms"),
+        (99_900, "99.9ms"),
+        (101_000, "101ms"),
+        (999_000, "999ms"),
+        (1_500_000, "1.50s"),
+    ],
+)
+def test_neighbouring_durations_have_the_same_unit(us: float | None, text: str) -> None:
+    """50.6ms stood beside 0.10s."""
+    assert overview.duration(us) == text
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**12), TEXT, st.integers(0, 10**12)), min_size=1, max_size=4),
+    st.integers(1, 60),
+)
+def test_a_figure_is_never_cut(rows: list[tuple[int, str, int]], width: int) -> None:
+    layout = (Column("GPU", right=True), Column("NAME", least=4), Column("USED MiB", right=True))
+    words = [
+        word
+        for line in columns.table(layout, [(str(a), b, str(c)) for a, b, c in rows], width)
+        for word in line.split()
+    ]
+    assert all(str(number) in words for a, _, c in rows for number in (a, c))
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_live_screen(node: Tree, width: int) -> None:
+    now = exactly_at(proc.read_tree(proc.Paths.below(str(node.root))), 10**12)
+    view = View(now, rates.rates([a_second_before(now), now]), 1.0)
+    trail = topview.Trail()
+    for _ in range(30):
+        trail.add(view)
+    lines = topview.frame(view, trail.series, topview.State(), width, 24)
+    golden(f"top-{width}.txt", "\n".join(lines) + "\n")
+    assert max(map(columns.cells, lines)) <= width

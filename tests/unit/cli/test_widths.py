@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The tables of cgpu and of cgpu simulate at 80 and 140 columns."""
+"""The tables of cgpu at 40, 60, 80 and 140 columns, and of cgpu simulate."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shown(node: Tree, width: int | None, monkeypatch: pytest.MonkeyPatch) -> str
     return "\n".join(f"$ cgpu {' '.join(words)}\n{Cli(node).cgpu(*words).stdout}" for words in TABLES)
 
 
-@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
 def test_the_tables(node: Tree, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     text = shown(node, width, monkeypatch)
     assert max(map(cells, text.splitlines())) <= width
