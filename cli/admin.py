@@ -42,7 +42,9 @@ def preview(planned: Sequence[Planned], as_json: bool) -> None:
     """The output of --dry-run. The kernel has not checked the values."""
     lines, rows = [], []
     for one in planned:
-        lines.append(f"gpu {one.gpu} {one.path.name}: {one.before} -> {one.after}")
+        node = one.path.name
+        before, after = (change.shown_value(node, text) for text in (one.before, one.after))
+        lines.append(f"gpu {one.gpu} {node}: {before} -> {after}")
         lines += explained(one)
         rows.append(
             {
@@ -81,7 +83,8 @@ def set_gpu(paths: Paths, number: int, node: str, value: str, dry_run: bool, ver
     if node == "default_memsize":
         notes.append("for containers of engines only with default_memsize_mib in [gpu] of cgpu.toml")
     data = {"gpu": number, "node": node, "before": before, "after": after, "notes": notes}
-    lines = [f"gpu {number} {node}: {before} -> {after}", *(line for one in planned for line in explained(one))]
+    shown = " -> ".join(change.shown_value(node, text) for text in (before, after))
+    lines = [f"gpu {number} {node}: {shown}", *(line for one in planned for line in explained(one))]
     result(as_json, data, with_notes(lines, notes))
 
 
@@ -104,9 +107,13 @@ def set_container(
         return
     done = change.set_container(paths, container, node, value, gpu)
     data = [{"gpu": number, "node": node, "before": before, "after": after} for number, before, after in done]
-    lines = [f"container {container} gpu {number} {node}: {before} -> {after}" for number, before, after in done]
+    lines = [
+        f"container {container} gpu {number} {node}: {' -> '.join(change.shown_value(node, text) for text in texts)}"
+        for number, *texts in done
+    ]
     lines += [line for one in planned for line in explained(one)]
     notes = change.effects(paths, [(number, node, after) for number, _, after in done])
+    notes += change.over_the_limit(paths, container, [number for number, *_ in done]) if node == "memsize" else []
     result(as_json, {"container": container, "changes": data, "notes": notes}, with_notes(lines, notes))
 
 

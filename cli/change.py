@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cgpu_common.exits import CgpuError, Exit
-from cgpu_common.proc import Paths, containers, engine_name, is_loaded, no_module, read_node, read_tree, write_node
+from cgpu_common.proc import (
+    Paths,
+    containers,
+    engine_name,
+    is_loaded,
+    no_module,
+    parse_stat,
+    read_node,
+    read_tree,
+    write_node,
+)
 from cgpu_common.tree import MIB, POLICIES, Container
 
 from .describe import ShareChange, if_gpu_had, if_slot_had
@@ -22,6 +32,11 @@ NUMBER_MAX = (1 << 32) - 1
 SIZE_MAX = (1 << 63) - 1
 
 _UNITS = {"": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "kib": 1 << 10, "mib": MIB, "gib": 1 << 30}
+
+
+#: Of 10^9 bytes to some, and of 2^30 to others.
+_AMBIGUOUS = ("kb", "mb", "gb")
+ID_MOST = 128
 
 
 def usage(why: str, hint: str = "") -> CgpuError:
@@ -57,6 +72,9 @@ def node_value(node: str, text: str) -> int:
         try:
             size = parse_size(text)
         except ValueError:
+            if text.lower().endswith(_AMBIGUOUS) and text[:-2].isdecimal():
+                hint = f"{text[:-1]} or {text[:-1]}iB, powers of 1024, or bytes"
+                raise usage(f"{text!r}: {text[-2:]} is 1000 or 1024 to a power", hint) from None
             raise usage(f"{text!r} is no size", "bytes, or with MiB or GiB") from None
         if size > SIZE_MAX:
             raise usage(f"{text!r} is too large", "bytes, or with MiB or GiB")
@@ -84,6 +102,37 @@ def _read_back(path: Path) -> str:
 def node_text(node: str, number: int) -> str:
     """A value as it is written into the node."""
     return UVM_MODES[number] if node == "uvm" else str(number)
+
+
+def shown_value(node: str, text: str) -> str:
+    """A value of a node for people."""
+    if node not in ("memsize", "default_memsize") or not text.isdecimal():
+        return text
+    size = int(text)
+    return f"{size // MIB} MiB" if size % MIB == 0 else f"{size} bytes"
+
+
+def _free_bytes(paths: Paths, gpu: int) -> int | None:
+    """What the limits of a GPU's containers leave of its memory; None: not known before the first container."""
+    try:
+        stat = parse_stat(read_node(paths.proc / str(gpu) / "stat"))
+        percent = int(read_node(paths.proc / str(gpu) / "overcommit"))
+        total, limits = int(stat.get("total_bytes", "0")), int(stat.get("limits_bytes", "0"))
+    except (CgpuError, ValueError):
+        return None
+    return max(0, total * percent // 100 - limits) if total else None
+
+
+def _with_room(paths: Paths, err: CgpuError, wanted: Sequence[tuple[int, int, int]]) -> CgpuError:
+    """The error with what is free on each GPU where that is the reason. @wanted: (GPU, bytes, bytes it has already)."""
+    short = []
+    for gpu, size, own in wanted:
+        free = _free_bytes(paths, gpu)
+        if free is not None and size > free + own:
+            short.append(f"GPU {gpu} has {(free + own) // MIB} MiB for it")
+    if err.code is Exit.REFUSED and short:
+        err.hint = "; ".join([", ".join(short), "cgpu ps shows the limits"])
+    return err
 
 
 @dataclass(frozen=True)
@@ -159,8 +208,33 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
     if node == "ipc":
         _set_ipc(paths, container, gpus, value, what)
     else:
-        kernel(paths).set_container(container, gpus, node, number, what)
+        try:
+            kernel(paths).set_container(container, gpus, node, number, what)
+        except CgpuError as err:
+            own = [int(text) if text.isdecimal() else 0 for text in before]
+            raise _with_room(
+                paths,
+                err,
+                [(gpu, number, had) for gpu, had in zip(gpus, own, strict=True)] if node == "memsize" else (),
+            ) from None
     return list(zip(gpus, before, map(_read_back, nodes), strict=True))
+
+
+def over_the_limit(paths: Paths, key: str, gpus: Sequence[int]) -> list[str]:
+    """A sentence for each GPU on which the container uses more than its limit is now."""
+    container = find_container(paths, key)
+    notes = []
+    for gpu in gpus:
+        try:
+            stat = parse_stat(read_node(paths.proc / str(gpu) / container.dir / "stat"))
+            limit = int(read_node(paths.proc / str(gpu) / container.dir / "memsize"))
+        except (CgpuError, ValueError):
+            continue
+        more = int(stat.get("used_bytes", "0")) - limit
+        if more > 0:
+            text = f"it uses {-(-more // MIB)} MiB more than that: it keeps them, and its allocations are refused until"
+            notes.append(f"GPU {gpu}: {text} it has freed as much")
+    return notes
 
 
 def effects(paths: Paths, values: Sequence[tuple[int, str, str]]) -> list[str]:
@@ -288,11 +362,16 @@ def create(
         raise no_module(paths)
     if not container_id.isascii():  # netlink carries bytes; the module checks the rest
         raise usage("an id is 1 to 128 printable ASCII characters without blanks, '/' and '='")
+    if len(container_id) > ID_MOST:
+        raise usage(f"an id has at most {ID_MOST} characters, and this one {len(container_id)}")
     if paths.drain.exists():
         raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu drain --undo")
     asked = {one.gpu: one.weight for one in slots} if weight_given else None
     wanted = _affordable(paths, container_id, slots, allow_less) if asked else list(slots)
-    kernel(paths).create(container_id, cookie, wanted)
+    try:
+        kernel(paths).create(container_id, cookie, wanted)
+    except CgpuError as err:
+        raise _with_room(paths, err, [(one.gpu, one.memsize, 0) for one in wanted]) from None
     found = next((one for one in containers(paths) if one.id == container_id), None)
     if found is None:  # a copied tree
         return None, []

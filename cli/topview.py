@@ -124,7 +124,7 @@ def visible(view: View, state: State) -> View:
 
 
 GPUS = (
-    *(replace(one, drop={"UUID": 1, "INST": 2}.get(one.head, 0)) for one in GPU_COLUMNS),
+    *(replace(one, drop={"UUID": 1, "INST": 2}.get(one.head, one.drop)) for one in GPU_COLUMNS),
     Column("UTIL, LAST READINGS", drop=3),
 )
 SLOTS = (

@@ -16,7 +16,7 @@ from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cgpu_cli import change
+from cgpu_cli import change, kernel
 from cgpu_common import proc
 from cgpu_common.exits import CgpuError, Exit, refused
 
@@ -325,3 +325,50 @@ def test_parse_size_multiplies(number: int, unit: str) -> None:
 def test_errors_fit_one_line() -> None:
     err = CgpuError(Exit.REFUSED, "a\nb", "c", "d")
     assert err.line("cgpu") == "cgpu: error: a b: c (d)"
+
+
+# ---- sentences with the thing and the limit ----
+
+
+def test_a_size_is_shown_as_it_is_written(cli: Cli) -> None:
+    """`memsize: 6336544768 -> 5368709120` for 5GiB."""
+    found = cli.cgpu("set", "container", "gpu_test1", "memsize", "5GiB").stdout
+    assert found == "container gpu_test1 gpu 0 memsize: 6043 MiB -> 5120 MiB\n"
+    dry = cli.cgpu("set", "container", "gpu_test1", "memsize", "6GiB", "--dry-run").stdout
+    assert "gpu 0 memsize: 5120 MiB -> 6144 MiB\n" in dry
+
+
+def test_a_limit_below_the_use_has_a_note(cli: Cli) -> None:
+    result = cli.cgpu("set", "container", "gpu_test1", "memsize", "100MiB")
+    assert (
+        "note: GPU 0: it uses 156 MiB more than that: it keeps them, and its allocations are refused" in result.stdout
+    )
+    data = json.loads(cli.cgpu("set", "container", "gpu_test1", "memsize", "90MiB", "--json").stdout)
+    assert "it uses 166 MiB more" in data["notes"][0]
+
+
+@pytest.mark.parametrize("size", ["1GB", "6gb", "500MB", "7kb"])
+def test_a_unit_of_two_meanings(cli: Cli, size: str) -> None:
+    result = cli.cgpu("set", "container", "gpu_test1", "memsize", size)
+    assert result.exit_code == Exit.USAGE
+    assert f"{size[-2:]} is 1000 or 1024 to a power ({size[:-1]} or {size[:-1]}iB" in result.stderr
+
+
+def test_too_large_has_the_figure_that_is_free(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(cli.tree.proc / "0/overcommit", "100")
+
+    def full(*_: object, **__: object) -> None:
+        raise CgpuError(Exit.REFUSED, "x", "the limits of this GPU's containers would exceed its memory")
+
+    monkeypatch.setattr(kernel.Files, "create", full)
+    monkeypatch.setattr(kernel.Files, "set_container", full)
+    made = cli.cgpu("create", "new", "--gpu", "0", "--memsize", "2GiB")
+    assert "(GPU 0 has 1008 MiB for it; cgpu ps shows the limits)" in made.stderr
+    grown = cli.cgpu("set", "container", "gpu_test1", "memsize", "8GiB")
+    assert "(GPU 0 has 7051 MiB for it; cgpu ps shows the limits)" in grown.stderr
+
+
+def test_an_id_that_is_too_long(cli: Cli) -> None:
+    """`Attribute failed policy validation`"""
+    result = cli.cgpu("create", "x" * 129, "--gpu", "0", "--memsize", "1GiB")
+    assert (result.exit_code, "an id has at most 128 characters, and this one 129" in result.stderr) == (2, True)
