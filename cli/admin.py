@@ -20,6 +20,7 @@ from . import change
 from .change import Granted, Planned
 from .complete import container_words, gpu_words, value_words
 from .describe import share_lines, shares_json
+from .words import GPU
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; errors too.")
 pass_paths = click.make_pass_decorator(Paths)
@@ -65,7 +66,7 @@ def set_group() -> None:
 
 
 @set_group.command("gpu")
-@click.argument("number", type=click.IntRange(0), metavar="N", shell_complete=gpu_words)
+@click.argument("number", type=GPU, metavar="GPU", shell_complete=gpu_words)
 @click.argument("node", type=click.Choice(change.GPU_NODES))
 @click.argument("value", shell_complete=value_words)
 @dry_run_option
@@ -92,7 +93,7 @@ def set_gpu(paths: Paths, number: int, node: str, value: str, dry_run: bool, ver
 @click.argument("container", metavar="ID", shell_complete=container_words)
 @click.argument("node", type=click.Choice(change.CONTAINER_NODES))
 @click.argument("value", shell_complete=value_words)
-@click.option("--gpu", type=click.IntRange(0), metavar="N", help="Only on GPU N; otherwise on all of its GPUs.")
+@click.option("--gpu", type=GPU, metavar="GPU", help="Only on this GPU; otherwise on all of its GPUs.")
 @dry_run_option
 @verbose_option
 @as_json_option
@@ -146,7 +147,9 @@ def _created(container_id: str, found: Container | None, slots: Sequence[Granted
 
 @click.command("create", cls=Command)
 @click.argument("container", metavar="ID")
-@click.option("--gpu", required=True, metavar="N[,N...]", help="GPUs of the container.")
+@click.option(
+    "--gpu", required=True, metavar="N[,N...]", help="GPUs of the container: numbers, UUIDs or PCI addresses."
+)
 @click.option("--memsize", required=True, metavar="SIZE[,SIZE...]", help="Limit: bytes, or with MiB or GiB.")
 @click.option("--weight", metavar="W[,W...]", help="Slices per round; default 1.")
 @click.option("--ceiling", metavar="C[,C...]", help="Most slices per round under policy 6; default 0, none.")
@@ -168,7 +171,9 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a container by hand (cgpud does this for container engines), and show what it got."""
-    slots = change.new_slots(gpu, memsize, weight, highprio, ceiling)
+    context = click.get_current_context()
+    words = (word if word.lstrip("-").isdecimal() else str(GPU.convert(word, None, context)) for word in gpu.split(","))
+    slots = change.new_slots(",".join(words), memsize, weight, highprio, ceiling)
     number = change.parse_cookie(cookie) if cookie is not None else None
     found, granted = change.create(paths, container, slots, number, weight is not None, allow_less)
     notes = change.effects(paths, [(one.gpu, "weight", str(one.weight)) for one in granted])

@@ -80,7 +80,7 @@ class Collector:
         comm = {pid: name for pid in pids if (name := process_name(self._paths, pid))}
         return View(
             now, found, interval, matched(now, self._sensors), self._names, comm, self._drift,
-            driver_version(self._paths),
+            driver_version(self._paths), self._paths.drain.exists(),
         )  # fmt: skip
 
     def wait(self, seconds: float) -> None:

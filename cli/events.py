@@ -7,7 +7,8 @@ import asyncio
 import errno
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +17,24 @@ import click
 from cgpu_common import proc
 from cgpu_common.app import COUNT, Command
 from cgpu_common.exits import CgpuError, Exit, not_permitted
+from cgpu_common.kernel_abi import Event
 from cgpu_common.output import flush, note, out
 
 from . import daemon
+from .columns import printable
+from .complete import container_words
 
 if TYPE_CHECKING:
     from cgpu_common.link import KernelLink
 
 SCHEMA_VERSION = 1
 LOOK_AGAIN_S = 1.0
+NAMES_MOST = 4096
 LOST = "events were lost; cgpu status shows the current state"
 
-Report = Callable[[str, str, dict[str, Any]], None]
+#: True: that was the last one.
+Report = Callable[[str, str, dict[str, Any]], bool]
+KINDS = tuple(event.name.lower() for event in Event)
 
 
 def open_link() -> KernelLink:
@@ -47,19 +54,16 @@ def line(as_json: bool, at: datetime, level: str, text: str, fields: dict[str, A
     return f"{when} {level:<7} {text}"
 
 
-async def stream(link: KernelLink, report: Report, count: int | None, follow: bool) -> None:
-    """Report `count` events, or until cancelled. Without the module: wait (`follow`) or raise KernelMissing."""
+async def stream(link: KernelLink, report: Report, follow: bool) -> None:
+    """Report events until one is the last, or until cancelled. Without the module wait, or raise KernelMissing."""
     from cgpu_common.errors import KernelMissing, Resync
     from cgpu_common.events import describe
 
-    seen = 0
     while True:
         try:
             async for event in link.events():
                 entry = describe(event)
-                report(entry.level, entry.text, entry.fields)
-                seen += 1
-                if seen == count:
+                if report(entry.level, entry.text, entry.fields):
                     return
         except Resync:
             report("warning", LOST, {"kind": "resync"})
@@ -75,6 +79,44 @@ async def listen(on_event: Callable[[Any, str], None]) -> None:
 
     async for event in open_link().events():
         on_event(event, describe(event).text)
+
+
+class _Names:
+    """The engine's names of containers, each looked up once: an event may be of one that has just ended."""
+
+    def __init__(self, paths: proc.Paths) -> None:
+        self._paths = paths
+        self._known: dict[str, str | None] = {}
+
+    def of(self, fields: dict[str, Any]) -> str | None:
+        container_id = fields.get("id")
+        if not isinstance(container_id, str):
+            return None
+        if container_id not in self._known:
+            if len(self._known) >= NAMES_MOST:
+                self._known.clear()
+            self._known[container_id] = proc.engine_name(self._paths, container_id)
+        return self._known[container_id]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which events to show. @key: a container by its name, directory or the beginning of its id; None: all."""
+
+    kinds: frozenset[str]
+    key: str | None
+
+    def has(self, fields: dict[str, Any], name: str | None) -> bool:
+        if fields.get("kind") not in self.kinds and not str(fields.get("kind")).startswith("unknown_"):
+            return False
+        own = str(fields.get("id", ""))
+        return self.key is None or self.key in (name, fields.get("container")) or bool(own and own.startswith(self.key))
+
+
+def with_name(text: str, fields: dict[str, Any], name: str | None) -> str:
+    """The sentence with the engine's name behind the id."""
+    known = f"container {fields.get('container')}"
+    return text.replace(known, f"{known} ({printable(name)})", 1) if name else text
 
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -118,43 +160,69 @@ def past(paths: proc.Paths, since: float, report: Callable[[float, str, str, dic
     "--json", "as_json", is_flag=True, help="One line of JSON per event (docs/reference/cgpu-events.schema.json)."
 )
 @click.option("-n", "--count", type=COUNT, metavar="N", help="End after N events.")
+@click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only events of this kind, or of these.")
+@click.option("--except", "left_out", type=click.Choice(KINDS), multiple=True, help="None of this kind, e.g. overrun.")
+@click.option("--container", "key", metavar="ID", shell_complete=container_words, help="Only events of this container.")
 @click.option("--since", metavar="WHEN", help="First those since 10m, 2h, 1d ago, or since a date; cgpud keeps them.")
 @click.option("--no-stream", is_flag=True, help="With --since: end after the past events.")
 @click.option("--follow", is_flag=True, help="Wait for the module if it is not loaded, or is unloaded.")
 @click.make_pass_decorator(proc.Paths)
 def events(
-    paths: proc.Paths, as_json: bool, count: int | None, since: str | None, no_stream: bool, follow: bool
+    paths: proc.Paths,
+    as_json: bool,
+    count: int | None,
+    kinds: Sequence[str],
+    left_out: Sequence[str],
+    key: str | None,
+    since: str | None,
+    no_stream: bool,
+    follow: bool,
 ) -> None:
     """Show events from now on: containers, refusals, overruns, controls, policies, cores."""
     if no_stream and since is None:
         raise click.UsageError("--no-stream goes with --since")
+    wanted = Wanted(frozenset(kinds or KINDS) - frozenset(left_out), key)
+    names = _Names(paths)
     seen = 0
 
-    def report(level: str, text: str, fields: dict[str, Any]) -> None:
+    def show(at: datetime, level: str, text: str, fields: dict[str, Any]) -> bool:
+        """True: it was the last one."""
         nonlocal seen
+        if fields.get("kind") == "resync":  # of no kind: what was lost may be of the ones that are wanted
+            out(line(as_json, at, level, text, fields))
+            return False
+        name = names.of(fields)
+        if not wanted.has(fields, name) or (count is not None and seen >= count):
+            return seen == count
         seen += 1
-        out(line(as_json, datetime.now(timezone.utc), level, text, fields))
+        out(line(as_json, at, level, with_name(text, fields, name), fields))
+        return seen == count
+
+    def report(level: str, text: str, fields: dict[str, Any]) -> bool:
+        is_last = show(datetime.now(timezone.utc), level, text, fields)
         flush()
+        return is_last
 
     def report_past(at: float, level: str, text: str, fields: dict[str, Any]) -> None:
-        nonlocal seen
-        if count is None or seen < count:
-            seen += 1
-            out(line(as_json, datetime.fromtimestamp(at, timezone.utc), level, text, fields))
+        show(datetime.fromtimestamp(at, timezone.utc), level, text, fields)
 
     if since is not None:
-        past(paths, parse_since(since, time.time()), report_past)
+        now = time.time()
+        at = parse_since(since, now)
+        if at > now:
+            raise CgpuError(Exit.USAGE, "usage", f"--since {since} is in the future: no event is later than now", "")
+        past(paths, at, report_past)
         flush()
         if no_stream or seen == count:
             return
-    _run(paths, report, None if count is None else count - seen, follow)
+    _run(paths, report, follow)
 
 
-def _run(paths: proc.Paths, report: Report, count: int | None, follow: bool) -> None:
+def _run(paths: proc.Paths, report: Report, follow: bool) -> None:
     from cgpu_common.errors import KernelMissing, KernelRefused
 
     try:
-        asyncio.run(stream(open_link(), report, count, follow))
+        asyncio.run(stream(open_link(), report, follow))
     except KernelMissing:
         if not proc.is_loaded(paths):
             raise proc.no_module(paths, "events") from None

@@ -24,6 +24,7 @@ from .kernel import kernel
 from .names import label
 from .render import percent, rounded
 from .terminal import width
+from .words import GPU
 
 
 @click.group("gpu", cls=Group)
@@ -63,7 +64,7 @@ def gpu_list(paths: Paths, as_json: bool) -> None:
 
 
 @gpu_group.command("show")
-@click.argument("number", type=click.IntRange(0), metavar="N", shell_complete=gpu_words)
+@click.argument("number", type=GPU, metavar="GPU", shell_complete=gpu_words)
 @as_json_option
 @pass_paths
 def gpu_show(paths: Paths, number: int, as_json: bool) -> None:
@@ -104,7 +105,7 @@ def _title(gpu: Gpu) -> str:
 
 
 @policy_group.command("show")
-@click.argument("number", type=click.IntRange(0), metavar="[N]", required=False, shell_complete=gpu_words)
+@click.argument("number", type=GPU, metavar="[GPU]", required=False, shell_complete=gpu_words)
 @as_json_option
 @pass_paths
 def policy_show(paths: Paths, number: int | None, as_json: bool) -> None:
@@ -154,9 +155,7 @@ def _set_all(paths: Paths, gpus: Sequence[Gpu], policy: int) -> None:
 
 @policy_group.command("set")
 @click.argument("policy", metavar="POLICY", shell_complete=policy_words)
-@click.option(
-    "--gpu", type=click.IntRange(0), metavar="N", multiple=True, shell_complete=gpu_words, help="Only on GPU N."
-)
+@click.option("--gpu", type=GPU, metavar="GPU", multiple=True, shell_complete=gpu_words, help="Only on this GPU.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and the equivalent echo.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print the equivalent echo.")
 @as_json_option

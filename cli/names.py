@@ -70,3 +70,23 @@ def choose(key: str, there: Sequence[Named]) -> int:
             text = f"fits {len(found)} containers: {_listed([there[place] for place in found])}"
             raise CgpuError(Exit.USAGE, f"container {key}", text, "write more of the id")
     raise CgpuError(Exit.NOT_FOUND, f"container {key}", "there is no such container", "cgpu ps lists them")
+
+
+@dataclass(frozen=True)
+class GpuNames:
+    """What a GPU is called: N of /proc/cgpu_km/N, UUID, PCI address."""
+
+    index: int
+    uuid: str
+    pci: str
+
+
+def choose_gpu(word: str, there: Sequence[GpuNames]) -> int:
+    """The number of the one GPU that @word means. CgpuError: unknown or ambiguous."""
+    low = word.lower()
+    exact = [one.index for one in there if low in (str(one.index), one.pci.lower(), one.uuid.lower())]
+    found = exact or [one.index for one in there if low and one.uuid.lower().startswith(low)]
+    if len(found) != 1:
+        why = f"fits {len(found)} GPUs" if found else "there is no such GPU"
+        raise CgpuError(Exit.USAGE if found else Exit.NOT_FOUND, f"gpu {word}", why, "cgpu-smi -L lists the GPUs")
+    return found[0]

@@ -13,6 +13,7 @@ from .render import gpu_json, ids_of, mib, percent, rounded, slot_json
 from .view import View
 
 SCHEMA_VERSION = 1
+DRAINING = "draining: new containers are refused on this node until cgpu uncordon"
 PROCESSES_SHOWN = 8  # of a container
 UUID_SHOWN = 12
 BAR = 12
@@ -174,7 +175,8 @@ def drift_lines(view: View) -> list[str]:
 
 def text(view: View, width: int | None) -> str:
     """The text of cgpu-smi. @width None: nothing is shortened."""
-    lines = [*folded(title(view), width), "", *gpu_lines(view, width)]
+    lines = [*folded(title(view), width), *(folded(DRAINING, width) if view.draining else []), ""]
+    lines += gpu_lines(view, width)
     for line in [*(f"GPU {index}: NVML: {printable(one.lost)}" for index, one in _lost(view)), *drift_lines(view)]:
         lines += folded(line, width, "  ", "    ")
     if any(view.instances(gpu) for gpu in view.snapshot.gpus):
@@ -252,6 +254,7 @@ def as_json(view: View) -> dict[str, Any]:
         "module": view.snapshot.module,
         "driver": view.driver,
         "interval_s": None if view.interval_s is None else round(view.interval_s, 3),
+        "draining": view.draining,
         "gpus": [_gpu_json(view, gpu) for gpu in view.snapshot.gpus],
         "drift": None
         if view.drift is None

@@ -68,7 +68,7 @@ def ps_text(snapshot: Snapshot, whole_ids: bool = False, width: int | None = Non
             pids_text(slot.pids),
         )
         for gpu in snapshot.gpus
-        for slot in gpu.slots
+        for slot in sorted(gpu.slots, key=lambda one: (one.name or "~", one.id))
     ]
     return "\n".join(table(PS_HEAD, rows, width))
 

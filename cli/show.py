@@ -11,13 +11,15 @@ import click
 
 from cgpu_common import proc
 from cgpu_common.app import Command, FloatRange
-from cgpu_common.output import result
+from cgpu_common.output import note, result
 from cgpu_common.tree import NATIVE
 
 from . import change, daemon, describe, rates, render
 from .admin import as_json_option, pass_paths
 from .complete import container_words, gpu_words
+from .overview import DRAINING
 from .terminal import width
+from .words import GPU
 
 SAMPLE_S = 1.0  # of inspect
 
@@ -56,7 +58,7 @@ def status_command(paths: proc.Paths, as_json: bool, interval: float, no_sample:
 @click.command("ps", cls=Command)
 @click.option("-q", "--quiet", is_flag=True, help="Only full ids, one line for each container.")
 @click.option("--no-trunc", is_flag=True, help="Show full ids.")
-@click.option("--gpu", type=click.IntRange(0), metavar="N", shell_complete=gpu_words, help="Only containers on GPU N.")
+@click.option("--gpu", type=GPU, metavar="GPU", shell_complete=gpu_words, help="Only containers on this GPU.")
 @as_json_option
 @pass_paths
 def ps(paths: proc.Paths, quiet: bool, no_trunc: bool, gpu: int | None, as_json: bool) -> None:
@@ -69,7 +71,9 @@ def ps(paths: proc.Paths, quiet: bool, no_trunc: bool, gpu: int | None, as_json:
     ids = dict.fromkeys(slot.id for one in snapshot.gpus for slot in one.slots)
     text = "\n".join(ids) if quiet else render.ps_text(snapshot, no_trunc, width())
     if text or as_json:
-        result(as_json, {"containers": rows}, text)
+        result(as_json, {"containers": rows, "draining": paths.drain.exists()}, text)
+    if paths.drain.exists() and not (as_json or quiet):
+        note(DRAINING)
 
 
 def inspected(paths: proc.Paths, keys: Sequence[str]) -> list[describe.Inspected]:

@@ -148,7 +148,11 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
     shown = visible(view, state)
     ids = ids_of(view.snapshot)
     rows = [[*gpu_row(shown, gpu), spark(series.get(gpu.index, ()), SPARK, plain)] for gpu in shown.snapshot.gpus]
-    lines = [cut(title(view) + ("   PAUSED" if state.paused else ""), width), "", *table(GPUS, rows, width)]
+    lines = [
+        cut(title(view) + ("   PAUSED" if state.paused else "") + ("   DRAINING" if view.draining else ""), width),
+        "",
+        *table(GPUS, rows, width),
+    ]
     lines += [cut("  " + line, width) for line in drift_lines(shown)]
     slots = [
         [

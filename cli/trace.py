@@ -28,6 +28,7 @@ from .render import percent, rounded
 from .samples import MS, Recording, Seen, Track, buckets, spans, steps, trace
 from .simulate import check_svg, svg_target
 from .terminal import width
+from .words import GPU
 
 RESCAN_S = 0.5
 HEAD = (Column("GPU", right=True), Column("CONTAINER", least=8), Column("SHARE", right=True),
@@ -204,7 +205,7 @@ def _text(found: Recording) -> str:
 
 
 @click.command("trace", cls=Command)
-@click.option("--gpu", type=click.IntRange(0), metavar="N", multiple=True, shell_complete=gpu_words, help="Only GPU N.")
+@click.option("--gpu", type=GPU, metavar="GPU", multiple=True, shell_complete=gpu_words, help="Only this GPU.")
 @click.option("--seconds", type=FloatRange(0.05, 600), default=2.0, show_default=True, metavar="S",
               help="How long.")  # fmt: skip
 @click.option("--every-ms", type=FloatRange(0.5, 1000), default=2.0, show_default=True, metavar="MS",

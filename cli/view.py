@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Gpu, Names, Sensors, Slot, Snapshot
 
 from .columns import printable
-from .names import Named, choose
+from .names import GpuNames, Named, choose, choose_gpu
 from .rates import Key, Rates
 
 Drift = Sequence[Mapping[str, Any]]
@@ -37,6 +36,7 @@ class View:
     comm: Mapping[int, str] = field(default_factory=dict)
     drift: Drift | None = None
     driver: str | None = None
+    draining: bool = False
     whole: Snapshot | None = None  # before chosen(): what a ceiling depends on; None: snapshot
 
     def _whole(self, index: int) -> Gpu | None:
@@ -84,17 +84,8 @@ def matched(snapshot: Snapshot, found: Sequence[Sensors]) -> dict[int, Sensors]:
 
 def _gpu_places(snapshot: Snapshot, words: Sequence[str]) -> set[int]:
     """The GPUs that the words of -i mean: numbers, PCI addresses, UUIDs or unique beginnings of them."""
-    out = set()
-    for word in words:
-        low = word.lower()
-        exact = [gpu.index for gpu in snapshot.gpus if low in (str(gpu.index), gpu.pci.lower(), gpu.uuid.lower())]
-        begun = [gpu.index for gpu in snapshot.gpus if low and gpu.uuid.lower().startswith(low)]
-        found = exact or begun
-        if len(found) != 1:
-            why = f"fits {len(found)} GPUs" if found else "there is no such GPU"
-            raise CgpuError(Exit.USAGE if found else Exit.NOT_FOUND, f"gpu {word}", why, "cgpu-smi -L lists the GPUs")
-        out.add(found[0])
-    return out
+    there = [GpuNames(gpu.index, gpu.uuid, gpu.pci) for gpu in snapshot.gpus]
+    return {choose_gpu(word, there) for word in words}
 
 
 def chosen(view: View, gpus: Sequence[str] = (), containers: Sequence[str] = (), sort: str = "name") -> View:

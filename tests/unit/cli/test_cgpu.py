@@ -252,7 +252,7 @@ def test_create_and_destroy_write_inst_ctl(empty: Tree) -> None:
         (("set", "container", "nobody", "weight", "1"), Exit.NOT_FOUND),
         (("set", "container", ID1, "weight", "1", "--gpu", "3"), Exit.NOT_FOUND),
         (("destroy", "nobody"), Exit.NOT_FOUND),
-        (("set", "gpu", "x", "policy", "1"), Exit.USAGE),
+        (("set", "gpu", "x", "policy", "1"), Exit.NOT_FOUND),
         (("set", "gpu", "0", "free_weight", "1"), Exit.USAGE),
         (("set", "gpu", "0", "policy", "1 2"), Exit.USAGE),
         (("nonsense",), Exit.USAGE),

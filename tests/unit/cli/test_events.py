@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schema
@@ -170,3 +171,35 @@ def test_times(text: str, at: float) -> None:
 def test_what_is_no_time(cli: Cli, text: str) -> None:
     result = cli.cgpu("events", "--since", text)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+
+
+# ---- filters and names ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "key", "kinds", "shown"),
+    [
+        ({"kind": "overrun", "id": "ab12", "container": "ab12"}, None, None, {"created"}, False),
+        ({"kind": "created", "id": "ab12", "container": "ab12"}, None, None, {"created"}, True),
+        ({"kind": "created", "id": "ab12", "container": "ab12"}, "train", "train", {"created"}, True),
+        ({"kind": "created", "id": "ab12", "container": "ab12"}, "train", "ab", {"created"}, True),
+        ({"kind": "created", "id": "ab12", "container": "ab12"}, "train", "serve", {"created"}, False),
+        ({"kind": "policy", "gpu": 0}, None, "train", {"policy"}, False),
+        ({"kind": "unknown_99"}, None, None, {"created"}, True),
+    ],
+)
+def test_which_events_are_wanted(
+    fields: dict[str, Any], name: str | None, key: str | None, kinds: set[str], shown: bool
+) -> None:
+    assert events.Wanted(frozenset(kinds), key).has(fields, name) is shown
+
+
+def test_a_sentence_has_the_name() -> None:
+    text = events.with_name("container ab12 overran its turn", {"container": "ab12"}, "train")
+    assert text == "container ab12 (train) overran its turn"
+
+
+def test_since_a_time_to_come(cli: Cli) -> None:
+    """It printed nothing, and waited."""
+    result = cli.cgpu("events", "--since", "2099-01-01", "--no-stream")
+    assert (result.exit_code, "is in the future" in result.stderr) == (2, True)

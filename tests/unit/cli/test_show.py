@@ -297,3 +297,47 @@ def test_the_script_of_a_shell(cli: Cli, shell: str, tmp_path: Path) -> None:
     if shell == "bash":
         (tmp_path / "script").write_text(result.stdout)
         assert subprocess.run(["bash", "-n", tmp_path / "script"], check=False).returncode == 0
+
+
+# ---- one word for a GPU, everywhere ----
+
+
+@pytest.mark.parametrize("word", ["1", "GPU-00000001-1111-2222-3333-444455556666", "gpu-00000001", "0000:02:00.0"])
+def test_a_gpu_by_number_uuid_or_address(two: Tree, word: str) -> None:
+    """`-i` of cgpu-smi took them, the commands of cgpu numbers only."""
+    cli = Cli(two)
+    assert cli.cgpu("gpu", "show", word).stdout.startswith("GPU 1 ")
+    assert cli.cgpu("policy", "show", word).stdout.startswith("GPU 1:")
+    assert cli.cgpu("ps", "-q", "--gpu", word).stdout == f"{ID1}\n"
+    assert "gpu 1 policy" in cli.cgpu("policy", "set", "fair", "--gpu", word, "--dry-run").stdout
+    assert "gpu 1 policy" in cli.cgpu("set", "gpu", word, "policy", "fair", "--dry-run").stdout
+    assert "gpu=1 " in created(cli, word)
+
+
+def created(cli: Cli, word: str) -> str:
+    cli.cgpu("create", "new", "--gpu", word, "--memsize", "1GiB")
+    return (cli.tree.proc / "inst_ctl").read_text()
+
+
+def test_a_word_that_is_no_gpu_or_two(two: Tree) -> None:
+    cli = Cli(two)
+    unknown, both = cli.cgpu("gpu", "show", "GPU-7"), cli.cgpu("gpu", "show", "GPU-0000000")
+    assert (unknown.exit_code, both.exit_code) == (Exit.NOT_FOUND, Exit.USAGE)
+    assert "gpu GPU-0000000: fits 2 GPUs" in both.stderr
+
+
+def test_a_drained_node_shows_it(tree: Tree) -> None:
+    write(tree.root / "run/cgpu/drain", "")
+    cli = Cli(tree)
+    assert "draining: new containers are refused" in cli.smi("--no-sample").stdout
+    assert json.loads(cli.smi("--no-sample", "--json").stdout)["draining"] is True
+    found = cli.cgpu("ps")
+    assert "draining" not in found.stdout and "draining: new containers are refused" in found.stderr
+    assert json.loads(cli.cgpu("ps", "--json").stdout)["draining"] is True
+
+
+def test_ps_is_in_the_order_of_names(tree: Tree) -> None:
+    """It was that of the directories, which begin with an id."""
+    write(tree.root / f"var/lib/docker/containers/{ID2}/config.v2.json", json.dumps({"Name": "/a_first"}))
+    names = [line.split()[1] for line in Cli(tree).cgpu("ps").stdout.splitlines()[1:]]
+    assert names == ["a_first", "gpu_test1"]
