@@ -81,6 +81,8 @@ class _Convention(_Help):
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
         argv = list(sys.argv[1:] if args is None else args)
+        if argv[:1] == ["help"]:
+            argv = [*argv[1:], "--help"]
         prog = prog_name or self.name or "cgpu"
         extra.pop("standalone_mode", None)
         try:
@@ -147,6 +149,17 @@ class Group(_Help, click.Group):
         limit = formatter.width - 6 - max(len(name) for name, _ in shown)
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in shown])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """click's error, with the commands that look like the word."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            import difflib  # slow to import
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx))
+            if near:
+                text = f"there is no command {args[0]!r}; did you mean {' or '.join(near)}?"
+                raise click.UsageError(text, ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         done = super().invoke(ctx)

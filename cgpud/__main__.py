@@ -16,6 +16,7 @@ from cgpu_common.errors import CgpuError
 from cgpu_common.link import KernelLink
 from cgpu_common.proc import Paths
 from cgpu_common.server import Server
+from cgpu_common.versions import package_version
 from cgpud.dependencies import Dependencies
 from cgpud.exporter import Exporter
 from cgpud.fakelink import FakeLink
@@ -100,6 +101,7 @@ async def serve(
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Default: /etc/cgpu/cgpu.toml if there.")
 @click.option("--kernel", type=click.Choice(["netlink", "fake"]), default="netlink", show_default=True)
 @click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
+@click.version_option(package_version(), prog_name="cgpud", message="%(prog)s %(version)s")
 @click.option("--check", is_flag=True, help="Check the configuration, report its first error, and exit.")
 def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, log_format: str, check: bool) -> None:
     """Admit containers to slices of a GPU and follow them to their end."""

@@ -61,6 +61,7 @@ COMMANDS = {
     ),
     "stats": ("cgpu_cli.stats", "stats", "Show each container's use of its GPUs, every second until interrupted."),
     "status": ("cgpu_cli.show", "status_command", "Show GPUs and containers; the same as cgpu-smi."),
+    "top": ("cgpu_cli.top", "top", "Show GPUs and containers on a live screen, with a sparkline of each one's share."),
     "trace": ("cgpu_cli.trace", "trace_command", "Record which container ran when."),
     "uncordon": ("cgpu_cli.admin", "uncordon", "Allow containers to start again."),
     "upgrade": (

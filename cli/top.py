@@ -103,10 +103,10 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
 def top(ctx: click.Context, delay: float, count: int | None, sort: str) -> None:
     """Show GPUs and containers on a live screen, with a sparkline of each one's share.
 
-    Keys: q quit, s next order, / filter by name or id, g next GPU, p processes, space pause. Without a terminal it
-    prints what cgpu-smi --loop prints, N times.
+    Keys: ? help, q quit, s next order, / filter by name or id, g next GPU, p processes, space pause. Without a terminal
+    it prints what cgpu-smi --loop prints, N times. cgpu top is the same without the options of cgpu-smi.
     """
-    wanted: status.Wanted = replace(ctx.meta["cgpu.wanted"], sort=sort, every_s=delay)
+    wanted: status.Wanted = replace(ctx.meta.get("cgpu.wanted", status.Wanted()), sort=sort, every_s=delay)
     if sys.stdin.isatty() and sys.stdout.isatty():
         _run(ctx.obj, wanted, delay, count)
     else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cgpu_common.tree import slot_state
 
-from .columns import Column, cut, printable, table
+from .columns import Column, cut, folded, printable, table
 from .names import label
 from .overview import GPU_COLUMNS, drift_lines, duration, gpu_row, or_dash, process_lines, title
 from .render import ids_of, mib, percent
@@ -19,7 +19,22 @@ BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 KEPT = 120  # figures of a sparkline
 SPARK = 20
 FILTER_MOST = 64
-HELP = "q quit  s sort  / filter  g GPU  p processes  space pause"
+HELP = "? help  q quit  s sort  / filter  g GPU  p processes  space pause"
+KEYS = (
+    ("?", "this page; any key leaves it"),
+    ("q, Ctrl-C", "quit"),
+    ("s", f"next order: {', '.join(SORTS)}"),
+    ("/", "filter by a part of a name or id; Enter uses it, Esc leaves it, an empty one shows all"),
+    ("g", "next GPU, then all again"),
+    ("p", "processes, on and off"),
+    ("space", "pause, on and off"),
+)
+COLUMNS = (
+    ("ALLOWED", "ceiling while all that have the GPU open have work; -: none"),
+    ("GOT, 10s", "part of the last second and of ten in which it could run; -: not measured"),
+    ("P99", "99 of 100 waits for a turn were shorter"),
+    ("REFUSED", "allocations over the limit"),
+)
 ENTER, ESCAPE, BACKSPACE = ("\r", "\n"), "\x1b", ("\x7f", "\b")
 
 Series = Mapping[object, Sequence[float]]
@@ -35,6 +50,7 @@ class State:
     processes: bool = False
     paused: bool = False
     typing: str | None = None
+    help: bool = False
     quit: bool = False
 
 
@@ -57,9 +73,13 @@ def press(state: State, key: str, gpus: Sequence[int]) -> State:
     """The state after one key. A key without a meaning changes nothing."""
     if state.typing is not None:
         return _typed(state, key)
+    if state.help and key not in ("q", "Q", "\x03", "\x04"):
+        return replace(state, help=False)
     match key:
         case "q" | "Q" | "\x03" | "\x04":
             return replace(state, quit=True)
+        case "?" | "h":
+            return replace(state, help=True)
         case "s":
             return replace(state, sort=str(_next(list(SORTS), state.sort)))
         case "/":
@@ -143,8 +163,19 @@ SLOTS = (
 )
 
 
+def _help_lines(width: int, height: int) -> list[str]:
+    lines = []
+    for title_of, rows in (("Keys", KEYS), ("Columns", COLUMNS)):
+        lines.append(title_of)
+        for word, about in rows:
+            lines += folded(about, width, f"  {word:<10} ", " " * 13)
+    return [*lines[:height], *[""] * (height - len(lines))]
+
+
 def frame(view: View, series: Series, state: State, width: int, height: int, plain: bool = False) -> list[str]:
     """The lines of the screen, at most `height`. Containers that do not fit are counted in the last but one."""
+    if state.help:
+        return _help_lines(width, height)
     shown = visible(view, state)
     ids = ids_of(view.snapshot)
     rows = [[*gpu_row(shown, gpu), spark(series.get(gpu.index, ()), SPARK, plain)] for gpu in shown.snapshot.gpus]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from command_tree import leaves
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 from hypothesis import HealthCheck, given, settings
@@ -538,3 +539,38 @@ def test_an_option_that_takes_one_value_is_not_given_twice(
 def test_options_that_take_several_still_do(cli: Cli) -> None:
     assert cli.cgpu("policy", "set", "native", "--gpu", "0", "--gpu", "0", "--dry-run").exit_code == 0
     assert cli.cgpu("ps", "-q", "-q").exit_code == 0
+
+
+# ---- help ----
+
+
+@pytest.mark.parametrize(("words", "same"), [((), ()), (("ps",), ("ps",)), (("policy", "set"), ("policy", "set"))])
+def test_help_is_a_word_too(cli: Cli, words: tuple[str, ...], same: tuple[str, ...]) -> None:
+    found = CliRunner().invoke(cgpu, ["help", *words], prog_name="cgpu")
+    assert (found.exit_code, found.stdout) == (0, CliRunner().invoke(cgpu, [*same, "--help"], prog_name="cgpu").stdout)
+    assert "Usage: cgpu" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("polcy",), "did you mean policy?"),
+        (("policy", "lst"), "did you mean list"),
+        (("crate", "x"), "did you mean create"),
+        (("zzz",), "No such command 'zzz'"),
+    ],
+)
+def test_a_command_that_is_nearly_one(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    result = cli.cgpu(*words)
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
+    assert said in result.stderr
+
+
+def test_top_is_a_command_of_both(cli: Cli) -> None:
+    assert cli.cgpu("top", "-n", "1", "-d", "0.2").stdout.splitlines()[1].startswith("cgpu-smi   core")
+
+
+def test_cgpud_has_a_version() -> None:
+    from cgpud.__main__ import main
+
+    assert CliRunner().invoke(main, ["--version"]).stdout.startswith("cgpud ")

@@ -587,3 +587,14 @@ def test_the_live_screen(node: Tree, width: int) -> None:
     lines = topview.frame(view, trail.series, topview.State(), width, 24)
     golden(f"top-{width}.txt", "\n".join(lines) + "\n")
     assert max(map(columns.cells, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
+def test_the_help_of_the_live_screen(node: Tree, width: int) -> None:
+    view = View(proc.read_tree(proc.Paths.below(str(node.root))))
+    shown = topview.press(topview.State(), "?", [0])
+    assert shown.help and not topview.press(shown, "x", [0]).help and topview.press(shown, "q", [0]).quit
+    lines = topview.frame(view, {}, topview.State(help=True), width, 40)
+    assert len(lines) == 40 and max(map(columns.cells, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert all(about in text for _, about in (*topview.KEYS, *topview.COLUMNS))
