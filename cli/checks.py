@@ -31,6 +31,15 @@ TOOLKIT_FIXED = (1, 19, 1)
 #: Policies that lend idle time where the run state is known (docs/reference/policies.md section 10).
 LENDING = (1, 2, 6)
 
+#: What to do about a driver that cannot be used; docs/user/start.md has the same.
+DRIVER_REMEDIES = {
+    "none": "modprobe nvidia; docs/user/install.md §2",
+    "proprietary": "install the open kernel modules (nvidia-open)",
+    "branch": f"install one of {', '.join(map(str, BRANCHES))}",
+    "early": ", ".join(f"{branch}.{minor}" for branch, minor in LEAST_MINOR.items()) + " or later",
+}
+TOOLKIT_LEGACY_REMEDY = 'mode = "cdi", or legacy_hook_config: docs/user/daemon.md §1'
+
 #: What to do about an error of NVML, by words in it.
 NVML_REMEDIES = (
     ("library not found", "install libnvidia-ml1 of the driver's version"),
@@ -181,19 +190,18 @@ def driver(facts: Facts) -> Finding:
     name, text = "driver", facts.driver_text
     found = re.search(r"\b([0-9]{3})\.([0-9]{1,4})(?:\.[0-9]+)?\b", text)
     if not text:
-        return Finding(name, PROBLEM, "the NVIDIA driver is not loaded", "modprobe nvidia; docs/user/install.md §2")
+        return Finding(name, PROBLEM, "the NVIDIA driver is not loaded", DRIVER_REMEDIES["none"])
     if "open" not in text.lower():
-        remedy = "install the open kernel modules (nvidia-open)"
-        return Finding(name, PROBLEM, f"{text}: proprietary, exports nothing to other modules", remedy)
+        why = f"{text}: proprietary, exports nothing to other modules"
+        return Finding(name, PROBLEM, why, DRIVER_REMEDIES["proprietary"])
     if not found:
         return Finding(name, WARNING, f"no version in {text!r}", "docs/user/support.md")
     branch, minor = int(found[1]), int(found[2])
     if branch not in BRANCHES:
-        remedy = f"install one of {', '.join(map(str, BRANCHES))}"
-        return Finding(name, PROBLEM, f"branch {branch} of {found[0]} is not known to this version", remedy)
+        why = f"branch {branch} of {found[0]} is not known to this version"
+        return Finding(name, PROBLEM, why, DRIVER_REMEDIES["branch"])
     if minor < LEAST_MINOR.get(branch, 0):
-        remedy = f"{branch}.{LEAST_MINOR[branch]} or later"
-        return Finding(name, PROBLEM, f"{found[0]} exports no RM calls to other modules", remedy)
+        return Finding(name, PROBLEM, f"{found[0]} exports no RM calls to other modules", DRIVER_REMEDIES["early"])
     least, release = DRIVER_FIXED.get(branch, (0, ""))
     if minor < least:
         text = f"{found[0]} is without the fixes of NVIDIA's bulletin 5861: a container can attack the driver"
@@ -246,7 +254,7 @@ def toolkit(facts: Facts) -> Finding:
         return Finding(name, WARNING, text, "install nvidia-container-toolkit, or use images that bring libcuda")
     if facts.toolkit_mode == "legacy" and not facts.legacy_hook_config:
         text = "in mode legacy (auto before 1.18) its hook would mount the real nodes: such containers are refused"
-        return Finding(name, PROBLEM, text, 'mode = "cdi", or legacy_hook_config: docs/user/daemon.md §1')
+        return Finding(name, PROBLEM, text, TOOLKIT_LEGACY_REMEDY)
     if facts.toolkit_version and facts.toolkit_version < TOOLKIT_FIXED:
         text = f"{'.'.join(map(str, facts.toolkit_version))}: an image can leave its container through it (security.md)"
         return Finding(name, WARNING, text, f"nvidia-container-toolkit {'.'.join(map(str, TOOLKIT_FIXED))} or later")

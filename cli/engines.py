@@ -61,6 +61,8 @@ class Elsewhere:
     remedy: str
 
 
+OPERATOR_HINT = "set NVIDIA_CONTAINER_RUNTIME_RUNTIMES=/usr/bin/cgpu-runtime,runc,crun in the operator's toolkit.env"
+
 #: None of them reads /etc/docker/daemon.json or /etc/containerd/config.toml.
 ELSEWHERE = (
     Elsewhere("containerd", "k3s", "var/lib/rancher/k3s/agent/etc/containerd",

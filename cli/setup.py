@@ -30,7 +30,7 @@ from cgpu_common.proc import Paths
 
 from .admin import with_notes
 from .edit import BY_HAND, TOOLKIT, EditRefused, Record, SetupRequest
-from .engines import ELSEWHERE, ENGINES, Engine
+from .engines import ELSEWHERE, ENGINES, OPERATOR_HINT, Engine
 
 MAX_OTHERS = 100  # a bound for files that import each other
 
@@ -196,8 +196,7 @@ def _check_reader(root: Path, name: str, file: Path, text: str | None) -> list[s
         return notes
     if name == TOOLKIT and text is None and (root / toolkit.OPERATOR).is_file():
         why = "is written anew at each start of the GPU Operator's toolkit container"
-        hint = "set NVIDIA_CONTAINER_RUNTIME_RUNTIMES=/usr/bin/cgpu-runtime,runc,crun in the operator's toolkit.env"
-        raise CgpuError(Exit.REFUSED, str(root / toolkit.OPERATOR), why, hint)
+        raise CgpuError(Exit.REFUSED, str(root / toolkit.OPERATOR), why, OPERATOR_HINT)
     if others and text is None:
         raise CgpuError(Exit.REFUSED, str(file), f"{others[0].name} reads /{others[0].seen}", others[0].remedy)
     missing = f"there is no {engine.programs[0]} in /{', /'.join(PLACES)}"

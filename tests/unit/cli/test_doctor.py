@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 
-from cgpu_cli import checks, daemon, doctor, node
+from cgpu_cli import checks, daemon, doctor, node, ways
 from cgpu_cli.checks import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts
 from cgpu_cli.edit import TOOLKIT
 from cgpu_common.exits import Exit
@@ -446,3 +446,36 @@ def test_a_line_fits_and_no_word_is_cut(width: int) -> None:
     words = {word for one in found for word in f"{one.text} {one.remedy}".split()}
     assert words <= set(" ".join(lines).split())
     assert len(doctor.text(found, None).splitlines()) <= len(lines)
+
+
+# ---- one way in ----
+
+
+def test_the_page_has_doctors_data() -> None:
+    """docs/user/start.md is made of the branches, remedies and engines that cgpu doctor and cgpu setup use."""
+    page = (Path(__file__).parents[3] / "docs/user/start.md").read_text()
+    assert ways.BEGIN + ways.markdown() + ways.END in page, "the page must have what cgpu_cli.ways.markdown() returns"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("none", ""),
+        ("proprietary", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08"),
+        ("branch", "NVIDIA UNIX Open Kernel Module  530.30.02"),
+        ("early", "NVIDIA UNIX Open Kernel Module  535.129.03"),
+    ],
+)
+def test_doctor_and_page_have_one_remedy(key: str, text: str) -> None:
+    remedy = checks.driver(replace(GOOD, driver_text=text)).remedy
+    assert [one.do for one in ways.ways() if one.do == remedy], remedy
+    assert remedy == checks.DRIVER_REMEDIES[key]
+
+
+@pytest.mark.parametrize("name", ["docker", "podman", "containerd", TOOLKIT])
+def test_doctors_remedy_of_an_engine_is_on_the_page(name: str) -> None:
+    engines = (
+        (Engine(name, True, False),) if name != TOOLKIT else (Engine("docker", True, False), Engine(name, True, False))
+    )
+    remedy = checks.engines(replace(GOOD, engines=engines)).remedy
+    assert [one for one in ways.ways() if f"`{remedy}`" in one.do], remedy
