@@ -15,6 +15,7 @@ import click
 
 from cgpu_common.exits import CgpuError, Exit, not_permitted
 from cgpu_common.output import ReaderGone, discard, flush, note, out
+from cgpu_common.pages import located
 from cgpu_common.proc import Paths
 
 _NEGATIVE = re.compile(r"-[0-9.]")
@@ -38,7 +39,7 @@ def _as_cgpu_error(err: BaseException, prog: str) -> CgpuError:
 
 def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        out(ctx.get_help())
+        out(located(ctx.get_help()))
         ctx.exit()
 
 
@@ -99,7 +100,7 @@ class _Convention(_Help):
             if os.environ.get("CGPU_DEBUG"):
                 raise
             bad = _as_cgpu_error(err, prog)
-            note(bad.as_json() if "--json" in argv else bad.line(prog))
+            note(located(bad.as_json() if "--json" in argv else bad.line(prog)))
             if bad.code is Exit.OUTPUT:
                 discard(1)
             sys.exit(bad.exit_code)

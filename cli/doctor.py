@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 from cgpu_common.app import Command
 from cgpu_common.exits import Exit
 from cgpu_common.output import result
+from cgpu_common.pages import located
 from cgpu_common.proc import Paths
 
 from .admin import as_json_option, pass_paths
@@ -47,7 +48,7 @@ def doctor(ctx: click.Context, paths: Paths, as_json: bool, bundle: Path | None)
     """Check everything that a container's slice needs. Exit 7 if there is a problem."""
     from . import node
 
-    found = run(node.read(paths))
+    found = [replace(one, remedy=located(one.remedy)) for one in run(node.read(paths))]
     problems = sum(one.status == PROBLEM for one in found)
     data: dict[str, Any] = {"problems": problems, "findings": [asdict(one) for one in found]}
     lines = [text(found, width())]

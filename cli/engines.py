@@ -59,6 +59,7 @@ class Elsewhere:
     name: str
     seen: str
     remedy: str
+    works: bool = True
 
 
 OPERATOR_HINT = "set NVIDIA_CONTAINER_RUNTIME_RUNTIMES=/usr/bin/cgpu-runtime,runc,crun in the operator's toolkit.env"
@@ -72,7 +73,7 @@ ELSEWHERE = (
     Elsewhere("containerd", "MicroK8s", "var/snap/microk8s/current/args",
               "add the runtime to containerd-template.toml there, then microk8s stop and start"),
     Elsewhere("containerd", "Bottlerocket", "usr/share/bottlerocket",
-              "its settings API writes the file, and has no key for a runtime; it cannot be set up"),
+              "its settings API writes the file, and has no key for a runtime; it cannot be set up", works=False),
     Elsewhere("docker", "snap's docker", "var/snap/docker/current/config",
               "add the runtime to daemon.json there, then snap restart docker"),
 )  # fmt: skip

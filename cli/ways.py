@@ -62,7 +62,8 @@ def _engines() -> Iterator[Way]:
             then = f", then `{engine.then}`" if engine.then else ""
             yield Way("engine", f"{name} without the toolkit", ALL, f"`cgpu setup {name}`{then}")
     for one in ELSEWHERE:
-        yield Way("engine", f"{one.name}, which reads `/{one.seen}`", "what you set up by hand", one.remedy)
+        holds = "what you set up by hand" if one.works else NONE
+        yield Way("engine", f"{one.name}, which reads `/{one.seen}`", holds, one.remedy)
 
 
 def _clusters() -> Iterator[Way]:

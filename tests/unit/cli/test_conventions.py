@@ -23,6 +23,7 @@ from cgpu_cli import kernel, names
 from cgpu_cli.main import cgpu
 from cgpu_cli.names import Named
 from cgpu_cli.smi import smi
+from cgpu_common import pages
 from cgpu_common.app import Group
 from cgpu_common.errors import KernelMissing, KernelRefused
 from cgpu_common.exits import CgpuError, Exit
@@ -574,3 +575,27 @@ def test_cgpud_has_a_version() -> None:
     from cgpud.__main__ import main
 
     assert CliRunner().invoke(main, ["--version"]).stdout.startswith("cgpud ")
+
+
+# ---- pages ----
+
+
+def test_a_page_is_named_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages put docs/user/install.md below /usr/share/doc/cgpu, and messages named the sources' place."""
+    text = "modprobe nvidia; docs/user/install.md §2, see docs/architecture.md and mydocs/user/x.md"
+    monkeypatch.setattr(pages, "FOLDERS", (str(tmp_path / "none"), str(tmp_path / "doc")))
+    assert pages.located(text) == text, "no page is installed"
+    (tmp_path / "doc/user").mkdir(parents=True)
+    want = (
+        f"modprobe nvidia; {tmp_path}/doc/user/install.md §2, see {tmp_path}/doc/architecture.md and mydocs/user/x.md"
+    )
+    assert pages.located(text) == want
+
+
+def test_errors_help_and_doctor_name_it_there(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "FOLDERS", (str(tmp_path / "doc"),))
+    (tmp_path / "doc/user").mkdir(parents=True)
+    write(cli.tree.proc / "0/policy", "x")
+    shown = (cli.cgpu("ps").stderr, cli.cgpu("setup", "-h").stdout, cli.cgpu("doctor").stdout)
+    assert all(f"{tmp_path}/doc/" in "".join(text.split()) for text in shown[:2]), shown
+    assert " docs/" not in " ".join(shown)
