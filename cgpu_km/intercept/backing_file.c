@@ -94,8 +94,10 @@ static struct file_system_type backing_fs = {
 	.kill_sb		= kill_anon_super,
 };
 
-/* The only operation of a guarded file: the VFS can release it and nothing else. The
- * driver's module reference from the open is dropped here; __fput() drops the guard's.
+/* The only operation of a backing file: the VFS can release it and nothing else. A mapping shows
+ * the file to the kernel, which calls its operations for remap_file_pages(), madvise() and others
+ * outside of any call of ours (docs/develop/boundary.md). The driver's module reference from the
+ * open is dropped here; __fput() drops the guard's.
  */
 static int guard_release(struct inode *inode, struct file *file)
 {
@@ -165,8 +167,7 @@ struct ckm_backing *ckm_backing_open(struct ckm_container *ct, struct ckm_slot *
 	}
 	backing->real = file;
 	backing->drv = file->f_op;
-	if (node != CGPU_NODE_UVM)	/* nvidia-uvm compares f_op */
-		put_guard(backing);
+	put_guard(backing);
 	dput(path.dentry);
 	return backing;
 }

@@ -24,7 +24,7 @@ struct ckm_backing {
 	struct file *real;		/* the backing file; valid as long as this record */
 	const struct file_operations *drv;	/* the driver's; one module reference */
 	void (*release)(struct ckm_backing *backing);	/* at eviction: drops the charges; sleeps */
-	struct file_operations guard;	/* f_op of @file instead of @drv; unused for uvm */
+	struct file_operations guard;	/* f_op of @real instead of @drv */
 	u32 node;			/* CGPU_NODE_* */
 	u64 id;				/* never reused; clients are bound to it */
 	struct list_head clients;	/* ct->rm_lock; ckm_obj.bound: clients bound to this file */

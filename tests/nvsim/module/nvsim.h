@@ -617,7 +617,6 @@ NV_STATUS nv_dma_buf_export(nv_state_t *nv, struct nv_export_dmabuf *p);
 
 int nvsim_uvm_init(void);
 void nvsim_uvm_exit(void);
-bool uvm_file_is_ours(struct file *f);
 struct uvm_gpu *uvm_gpu_find(struct uvm_vas *v, const u8 *uuid);
 struct uvm_ext *uvm_range_find(struct uvm_vas *v, u64 base, u64 len);
 struct uvm_ext *uvm_range_add(struct uvm_vas *v, u64 base, u64 len);

@@ -14,7 +14,7 @@ static struct cdev uvm_cdev;
 static struct class *uvm_class;
 static const struct file_operations uvm_fops;
 
-bool uvm_file_is_ours(struct file *f)
+static bool uvm_file_is_ours(struct file *f)
 {
 	return f && f->f_op == &uvm_fops;
 }

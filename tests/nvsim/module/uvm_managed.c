@@ -7,10 +7,9 @@
 
 #include "nvsim.h"
 
+/* As uvm_va_space_get(): a release build of the driver does not look at the file's operations. */
 static struct uvm_vas *vma_vas(struct vm_area_struct *vma)
 {
-	if (WARN_ONCE(!uvm_file_is_ours(vma->vm_file), "nvsim: managed mapping of a foreign file\n"))
-		return NULL;
 	return vma->vm_file->private_data;
 }
 
@@ -49,8 +48,6 @@ static void managed_open(struct vm_area_struct *vma)
 	struct uvm_vas *v = vma_vas(vma);
 	struct uvm_ext *x;
 
-	if (!v)
-		return;
 	mutex_lock(&v->lock);
 	x = vma->vm_mm == vma->vm_private_data ? uvm_range_find(v, vma->vm_start, len) : NULL;
 	if (!x || !x->managed)
@@ -67,8 +64,6 @@ static void managed_close(struct vm_area_struct *vma)
 	struct uvm_vas *v = vma_vas(vma);
 	struct uvm_ext *x;
 
-	if (!v)
-		return;
 	if (nvsim.close_ms > 0)
 		msleep(nvsim.close_ms);
 	/* A zombie, which lasts as long as the file: another process may still have the space. */
@@ -88,8 +83,6 @@ static vm_fault_t managed_fault(struct vm_fault *vmf)
 	struct page *page = NULL;
 	struct uvm_ext *x;
 
-	if (!v)
-		return VM_FAULT_SIGBUS;
 	mutex_lock(&v->lock);
 	x = uvm_range_find(v, vmf->address & PAGE_MASK, 1);
 	if (x && x->managed)
