@@ -73,6 +73,7 @@ struct cgpu_check {
 struct cgpu_check_finding {
 	u32 control;		/* one of CGPU_CTRL_*, 0: nothing new */
 	u32 moved;		/* of it; for cgpu_sched_control_moved() */
+	u32 loose;		/* slots that ran while frozen although the control moves others */
 	u32 hold;		/* slots to hold from now on, for CGPU_CHECK_HOLD_MS */
 };
 

@@ -11,7 +11,7 @@
 #define MOVED_PARTS	8u		/* a working control leaves less than this part of them */
 #define RETURNED_MIN	3u		/* times it came back while held */
 #define INEFFECTIVE_PARTS	2u	/* of what it has when thawed; more: no effect */
-#define THAWED_MIN	2u		/* times it was there when it may */
+#define WORK_MIN	2u		/* times it was on the engine */
 #define LONG_MOVED	5u		/* times it would have been there */
 #define CORUN_MIN	24u
 #define CORUN_MAX	192u
@@ -71,44 +71,104 @@ static u32 thawed_on_engine(const struct cgpu_check_slot *s)
 	return s->on_engine - s->hits;
 }
 
-/* The slot left the engine, another one ran, and it came back, all while it was frozen;
- * and it was on the engine about as often as when thawed: wrong samples are fewer.
+/* The slot left the engine, another one ran, and it came back, all while it was frozen for long;
+ * and it was on the engine at least half as often then as at all other times: wrong samples are
+ * fewer. The others, and not those when it could run: rounds can be in step with the sampler.
  */
-static bool freeze_ineffective(const struct cgpu_check *l)
+static bool ran_while_frozen(const struct cgpu_check *l, const struct cgpu_check_slot *s)
 {
-	u32 returned = 0, on_engine = 0, expect = 0, i;
+	u32 else_on_engine = s->on_engine - s->long_on_engine, others = l->samples - s->long_frozen;
 
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		const struct cgpu_check_slot *s = &l->slot[i];
-		u32 thawed = l->samples - s->frozen;
-
-		if (!s->long_frozen || thawed_on_engine(s) < THAWED_MIN)
-			continue;
-		returned += s->long_returned;
-		on_engine += s->long_on_engine;
-		expect += s->long_frozen * thawed_on_engine(s) * CGPU_CHECK_UNIT / thawed;
-	}
-	return returned >= RETURNED_MIN &&
-	       on_engine * CGPU_CHECK_UNIT >= expect / INEFFECTIVE_PARTS;
+	if (!s->long_returned || s->on_engine < s->long_on_engine + WORK_MIN)
+		return false;
+	return (u64)s->long_on_engine * INEFFECTIVE_PARTS * others >=
+	       (u64)s->long_frozen * else_on_engine;
 }
 
-/* The slot to hold; CGPU_CHECK_IDLE: nothing is suspect. Not a slot that was only ever
- * sampled while frozen: rounds can be in step with the sampler.
- */
-static u32 freeze_suspect(const struct cgpu_check *l)
+/* Slots that are seen on the engine, be it once: what a freeze does to the others shows nothing. */
+static u32 with_work(const struct cgpu_check *l, const struct cgpu_sched *t)
 {
-	u32 expect = 0, hits = 0, most = CGPU_CHECK_IDLE, i;
+	u32 mask = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		if (l->slot[i].on_engine)
+			mask |= 1u << i;
+	return mask & t->opened_mask;
+}
+
+/* Those of @mask that ran while they were frozen. */
+static u32 loose(const struct cgpu_check *l, u32 mask)
+{
+	u32 found = 0;
+
+	for (; mask; mask &= mask - 1)
+		if (ran_while_frozen(l, &l->slot[__builtin_ctz(mask)]))
+			found |= mask & -mask;
+	return found;
+}
+
+/* One slot that runs while it is frozen proves nothing about the control: a tenant may have brought
+ * its channels out of our reach, and may have several containers. So all slots that have work must
+ * do so, and there must be two of them, of which one was seen when it may run: else the sampler may
+ * be wrong each time.
+ */
+static bool freeze_ineffective(const struct cgpu_check *l, const struct cgpu_sched *t)
+{
+	u32 work = with_work(l, t), returned = 0, i;
+	bool seen = false;
+
+	for (i = 0; i < CGPU_SLOTS; i++) {
+		returned += l->slot[i].long_returned;
+		seen |= thawed_on_engine(&l->slot[i]) >= WORK_MIN;
+	}
+	return work && !cgpu_is_one(work) && seen && returned >= RETURNED_MIN &&
+	       loose(l, work) == work;
+}
+
+/* The slot of @mask with the most hits; CGPU_CHECK_IDLE: @mask is empty. */
+static u32 most_hits(const struct cgpu_check *l, u32 mask)
+{
+	u32 most = CGPU_CHECK_IDLE, i;
+
+	for (; mask; mask &= mask - 1) {
+		i = __builtin_ctz(mask);
+		if (most >= CGPU_SLOTS || l->slot[i].hits > l->slot[most].hits)
+			most = i;
+	}
+	return most;
+}
+
+/* Slots that were sampled while frozen, but not only then: rounds can be in step with the
+ * sampler.
+ */
+static u32 suspects(const struct cgpu_check *l)
+{
+	u32 found = 0, i;
+
+	for (i = 0; i < CGPU_SLOTS; i++)
+		if (l->slot[i].hits && thawed_on_engine(&l->slot[i]) >= WORK_MIN)
+			found |= 1u << i;
+	return found;
+}
+
+/* The slot to hold; CGPU_CHECK_IDLE: nothing is suspect. After one that ran while it was held come
+ * the others that have work: they show whether the control is at fault, or the slot.
+ */
+static u32 freeze_suspect(const struct cgpu_check *l, const struct cgpu_sched *t)
+{
+	u32 work = with_work(l, t), shown = loose(l, work), expect = 0, hits = 0, i;
 
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		const struct cgpu_check_slot *s = &l->slot[i];
 
 		expect += expected(l, s, s->frozen);
 		hits += s->hits;
-		if (s->hits && thawed_on_engine(s) >= THAWED_MIN &&
-		    (most >= CGPU_SLOTS || s->hits > l->slot[most].hits))
-			most = i;
 	}
-	return expect >= EXPECT_SUSPECT && hits * 2 >= expect ? most : CGPU_CHECK_IDLE;
+	if (expect < EXPECT_SUSPECT || hits * 2 < expect)
+		return CGPU_CHECK_IDLE;
+	if (shown && shown != work)
+		return most_hits(l, work & ~shown);
+	return most_hits(l, suspects(l));
 }
 
 static bool has_always_work(const struct cgpu_check_slot *s)
@@ -186,21 +246,31 @@ static void clear_suspicion(struct cgpu_check *l, u32 control, u64 now_ns)
 	l->wait_ns = l->wait_ns * 2 < WAIT_MAX_NS ? l->wait_ns * 2 : WAIT_MAX_NS;
 }
 
-/* A hold for @control, if it is time for one. */
+/* A hold for @control, if it is time for one; at most @tries of them for a suspicion. */
 static u32 ask_for_hold(struct cgpu_check *l, const struct cgpu_sched *t, u32 control, u32 mask,
-			u64 now_ns)
+			u32 tries, u64 now_ns)
 {
 	if (now_ns < l->next_ns || !(t->controls & CGPU_CTRL_FREEZE))
 		return 0;
 	l->tries = l->suspect == control ? l->tries + 1 : 0;
 	l->suspect = control;
-	if (l->tries < TRIES_MAX)
+	if (l->tries < tries)
 		return mask & t->opened_mask;
 	clear_suspicion(l, control, now_ns);	/* for now */
 	forget_frozen(l);
 	forget_long_frozen(l);
 	cgpu_check_forget_timed(l, now_ns);
 	return 0;
+}
+
+/* Each of @slots may be held in turn. */
+static u32 tries_for(u32 slots)
+{
+	u32 tries = 0;
+
+	for (; slots; slots &= slots - 1)
+		tries += TRIES_MAX;
+	return tries;
 }
 
 static void evaluate_freezes(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
@@ -211,14 +281,15 @@ static void evaluate_freezes(struct cgpu_check *l, const struct cgpu_sched *t, u
 	if (freeze_moved(l)) {
 		find->control = CGPU_CTRL_FREEZE;
 		find->moved = 1;
+		find->loose = loose(l, with_work(l, t));
 		l->seen |= CGPU_CTRL_FREEZE;
 		clear_suspicion(l, CGPU_CTRL_FREEZE, now_ns);
 		forget_frozen(l);
 		forget_long_frozen(l);
 		return;
 	}
-	suspect = freeze_suspect(l);
-	if (freeze_ineffective(l)) {
+	suspect = freeze_suspect(l, t);
+	if (freeze_ineffective(l, t)) {
 		find->control = CGPU_CTRL_FREEZE;
 		l->seen &= ~CGPU_CTRL_FREEZE;
 		l->tries = 0;
@@ -226,7 +297,8 @@ static void evaluate_freezes(struct cgpu_check *l, const struct cgpu_sched *t, u
 	}
 	/* Alone, it cannot be distinguished from a kernel that resists. */
 	if (suspect < CGPU_SLOTS && !cgpu_is_one(t->opened_mask))
-		find->hold = ask_for_hold(l, t, CGPU_CTRL_FREEZE, 1u << suspect, now_ns);
+		find->hold = ask_for_hold(l, t, CGPU_CTRL_FREEZE, 1u << suspect,
+					  tries_for(with_work(l, t)), now_ns);
 }
 
 static void evaluate_timeslices(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
@@ -252,7 +324,7 @@ static void evaluate_timeslices(struct cgpu_check *l, const struct cgpu_sched *t
 		return;
 	case TIMING_SUSPECT:
 		find->hold = ask_for_hold(l, t, CGPU_CTRL_TIMESLICE,
-					  t->opened_mask & ~(1u << unclear), now_ns);
+					  t->opened_mask & ~(1u << unclear), TRIES_MAX, now_ns);
 		return;
 	case TIMING_IDLES:
 		break;

@@ -22,6 +22,7 @@
 struct finding {
 	u32 control;
 	bool moved, unverified, lost, native;
+	char loose[CGPU_DIR_LEN + 1];	/* a container that freezes do not reach, newly; "": none */
 };
 
 /* Read the driver's samples to check_params, in the driver's layout. False: no samples. */
@@ -127,6 +128,17 @@ static bool feed(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now)
 	return newest <= now + AHEAD_NS && newest + OLD_NS >= now;
 }
 
+/* The first of @mask that was not there at the last finding. */
+static void note_loose(struct ckm_gpu *gpu, u32 mask, struct finding *finding)
+{
+	u32 fresh = mask & ~gpu->check_loose;
+
+	lockdep_assert_held(&gpu->lock);
+	if (fresh && gpu->slot[__ffs(fresh)])
+		strscpy(finding->loose, gpu->slot[__ffs(fresh)]->ct->dir, sizeof(finding->loose));
+	gpu->check_loose = mask;
+}
+
 static void evaluate(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 now,
 		     struct finding *finding)
 {
@@ -146,6 +158,7 @@ static void evaluate(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u64 
 		finding->unverified = !find.moved && !no_effect_count;
 		finding->lost = before.controls != after.controls;
 		finding->native = before.policy != after.policy;
+		note_loose(gpu, find.loose, finding);
 	}
 	if (find.hold && !finding->native)
 		core->check.hold(gpu->check, gpu->sched, find.hold, now);
@@ -164,6 +177,9 @@ static void log_finding(struct ckm_gpu *gpu, const struct finding *finding)
 			control);
 	else if (finding->moved)
 		pr_info("GPU %u: %s moved the share\n", gpu->index, control);
+	if (finding->loose[0])
+		pr_warn("GPU %u: container %s runs while it is frozen; the others do not\n",
+			gpu->index, finding->loose);
 }
 
 /* End a hold, if there is one. True: containers have the GPU open and its policy uses a

@@ -111,6 +111,7 @@ struct ckm_gpu {
 	struct cgpu_check *check;	/* lock */
 	u8 *check_params;		/* check_work only; NV_UTIL_PARAMS_MAX */
 	enum ckm_check_state check_state;	/* written by check_work, and at attach */
+	u32 check_loose;		/* check_work only; slots that the last finding has as loose */
 	struct delayed_work check_work;
 	wait_queue_head_t wait;
 	bool kicked;			/* READ_ONCE; the state changed: plan again */

@@ -12,11 +12,16 @@ DEFAULT_US = 1024
 
 
 class Tenant:
-    """work: which part of the time it has work, in bursts of 40 ms. resists_ms: for how long it ignores a freeze."""
+    """work: which part of the time it has work, in bursts of 40 ms. resists_ms: for how long it ignores a freeze.
+    loose: from then on no freeze reaches its channels.
+    """
 
-    def __init__(self, slot, tsgs, work, resists_ms):
-        self.slot, self.tsgs, self.work, self.resists_ms = slot, tsgs, work, resists_ms
+    def __init__(self, slot, tsgs, work, resists_ms, loose):
+        self.slot, self.tsgs, self.work, self.resists_ms, self.loose = slot, tsgs, work, resists_ms, loose
         self.on_until = 0
+
+    def is_loose(self, now):
+        return self.loose is not None and now >= self.loose * 1000 * MS
 
     def busy(self, now):
         return (now // (40 * MS) * 0.61803 + self.slot * 0.3) % 1 < self.work
@@ -38,11 +43,11 @@ class CheckGpu:
         self.in_force, self.switching = 0, switching
         self.sample_at = self.turn.now + self.rng.random() * PERIOD
         self.poll_at = self.turn.now + 1000 * MS
-        self.samples, self.findings, self.held_ms = [], [], {}
+        self.samples, self.findings, self.held_ms, self.loose = [], [], {}, set()
 
-    def add(self, weight=1, tsgs=1, work=1.0, resists_ms=0, highprio=0):
+    def add(self, weight=1, tsgs=1, work=1.0, resists_ms=0, highprio=0, loose=None):
         slot = self.turn.add(weight, highprio, channels=tsgs)
-        self.tenants[slot] = Tenant(slot, tsgs, work, resists_ms)
+        self.tenants[slot] = Tenant(slot, tsgs, work, resists_ms, loose)
         self.touch(slot)
         return slot
 
@@ -54,7 +59,7 @@ class CheckGpu:
         if self.ineffective & 1:
             return set(self.tenants)
         run_mask = self.in_force if self.uncommitted else self.turn.t.run_mask
-        return {i for i in self.tenants if run_mask >> i & 1}
+        return {i for i, tenant in self.tenants.items() if run_mask >> i & 1 or tenant.is_loose(self.turn.now)}
 
     def on(self, now):
         for tenant in self.tenants.values():
@@ -122,6 +127,7 @@ class CheckGpu:
         lib.cgpu_check_evaluate(self.check, self.turn.t, now, find)
         if find.control:
             self.findings.append((find.control, find.moved))
+            self.loose |= {slot for slot in self.tenants if find.loose >> slot & 1}
             lib.cgpu_sched_control_moved(self.turn.t, find.control, find.moved, now)
         if find.hold and self.turn.t.policy != NATIVE:
             lib.cgpu_check_hold(self.check, self.turn.t, find.hold, now)

@@ -129,6 +129,32 @@ def test_kernels_that_resist_do_not_make_it_look_ineffective(policy, all_of_them
         assert set(gpu.held_ms) <= {bad}, "only the slot sampled while frozen is held"
 
 
+@pytest.mark.parametrize(("loose", "honest"), [(1, 1), (1, 3), (2, 1), (3, 2)])
+@pytest.mark.parametrize("policy", [FAIR, WEIGHTED])
+@pytest.mark.parametrize("seed", range(2))
+def test_containers_that_freezes_do_not_reach_end_no_control(policy, loose, honest, seed):
+    """What they do is attributed to them, however many: another container shows that the control works."""
+    gpu = CheckGpu(policy, seed=seed)
+    bad = [gpu.add(loose=20) for _ in range(loose)]
+    good = [gpu.add() for _ in range(honest)]
+    gpu.run(240)
+    assert (FREEZE, 0) not in gpu.findings
+    assert gpu.policy == policy and gpu.turn.t.controls & FREEZE
+    assert all(gpu.enforced()[slot] for slot in good)
+    assert not gpu.loose & set(good)
+    assert gpu.loose <= set(bad) and (gpu.loose or policy == FAIR), "the finding names one"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_one_that_freezes_do_not_reach_beside_idle_ones(seed):
+    """The others have no work, so nothing shows whether the control is at fault: it stays."""
+    gpu = CheckGpu(WEIGHTED, seed=seed)
+    gpu.add(loose=20)
+    gpu.add(work=0.0)
+    gpu.run(600)
+    assert (FREEZE, 0) not in gpu.findings and gpu.policy == WEIGHTED
+
+
 @pytest.mark.parametrize("slot_churns", [0, 1])
 def test_channels_that_come_and_go_tell_nothing(slot_churns):
     gpu, ids = saturated(PREEMPT, 1, 1)
