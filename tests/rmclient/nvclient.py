@@ -674,8 +674,8 @@ class Group:
             return 0
         return self.notifier_cpu.read32(8) or 1
 
-    def channel(self, entries: int = 64, enable: bool = True) -> Channel:
-        return Channel(self, entries, enable)
+    def channel(self, entries: int = 64, enable: bool = True, handle: int = 0) -> Channel:
+        return Channel(self, entries, enable, handle)
 
     def close(self) -> None:
         self.gpu.free(self.tsg)
@@ -688,7 +688,7 @@ class Group:
 class Channel:
     """A ring. Work n (from 0) is complete when the semaphore in slot n % entries holds n + 1."""
 
-    def __init__(self, group: Group, entries: int = 64, enable: bool = True):
+    def __init__(self, group: Group, entries: int = 64, enable: bool = True, handle: int = 0):
         self.group, self.gpu, self.entries = group, group.gpu, entries
         self.queued = 0
         self.done = 0
@@ -703,7 +703,7 @@ class Channel:
         check("UVM_MAP_EXTERNAL_ALLOCATION", status)
         self.cpu = gpu.map_cpu(self.memory, self.size, system=True)
         params = in_branch(group.gpfifo_class, self.params(), gpu.rm.branch)
-        status, self.handle = gpu.rm.alloc(group.gpfifo_class, group.tsg, params)
+        status, self.handle = gpu.rm.alloc(group.gpfifo_class, group.tsg, params, handle)
         check(f"RM_ALLOC({group.gpfifo_class:#x})", status)
         if group.engine == ENGINE_GR0:
             status, self.object = gpu.rm.alloc(group.compute_class, self.handle)

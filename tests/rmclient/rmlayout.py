@@ -43,6 +43,7 @@ LAYOUTS = {
     "Dup": "client parent handle client_src handle_src flags status",
     "MapMemory": "client device memory pad0 offset:u64 length:u64 address:u64 status flags fd:s32 pad1",
     "UnmapMemory": "client device memory pad0 address:u64 status flags",
+    "RenameMap": "client device memory pad0 old:u64 new:u64 status pad1",
     "MapDma": "client device dma memory offset:u64 length:u64 flags flags2 kind pad0 dma_offset:u64 status pad1",
     "MapDmaBefore580": "client device dma memory offset:u64 length:u64 flags pad0 dma_offset:u64 status pad1",
     "UnmapDma": "client device dma memory flags pad0 dma_offset:u64 size:u64 status pad1",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* BAR1: the window through which a CPU sees video memory. Each mapping takes pages of it, wherever the memory is. */
+#include <linux/sched.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
 
@@ -8,7 +9,8 @@
 struct nvbar1 {
 	struct list_head link;		/* nvgpu.bar1_maps: nvsim_api_lock */
 	const struct nvobj *of;		/* goes with it; compared only */
-	u64 at, bytes;
+	u64 at, bytes;			/* @at: what the calls name it by */
+	pid_t tgid;			/* the driver finds it for this process only */
 };
 
 u64 nvsim_bar1_size(void)
@@ -30,11 +32,12 @@ NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at)
 	if (!m)
 		return NV_ERR_NO_MEMORY;
 	m->of = o;
+	m->tgid = task_tgid_nr(current);
 	m->bytes = bytes;
 	m->at = 0x100000000000ull + gpu->bar1_next + off % page;
 	gpu->bar1_next += bytes;
 	gpu->bar1_used += bytes;
-	list_add(&m->link, &gpu->bar1_maps);
+	list_add_tail(&m->link, &gpu->bar1_maps);
 	*at = m->at;
 	return NV_OK;
 }
@@ -46,17 +49,34 @@ static void drop(struct nvgpu *gpu, struct nvbar1 *m)
 	kfree(m);
 }
 
-bool nvsim_bar1_unmap(const struct nvobj *o, u64 at)
+/* The first that was made of those with this name. */
+static struct nvbar1 *find(const struct nvobj *o, u64 at)
 {
 	struct nvbar1 *m;
 
 	lockdep_assert_held_write(&nvsim_api_lock);
 	list_for_each_entry(m, &o->mem->gpu->bar1_maps, link)
-		if (m->of == o && m->at == at) {
-			drop(o->mem->gpu, m);
-			return true;
-		}
-	return false;
+		if (m->of == o && m->at == at && m->tgid == task_tgid_nr(current))
+			return m;
+	return NULL;
+}
+
+bool nvsim_bar1_unmap(const struct nvobj *o, u64 at)
+{
+	struct nvbar1 *m = find(o, at);
+
+	if (m)
+		drop(o->mem->gpu, m);
+	return m;
+}
+
+bool nvsim_bar1_rename(const struct nvobj *o, u64 old, u64 at)
+{
+	struct nvbar1 *m = find(o, old);
+
+	if (m)
+		m->at = at;
+	return m;
 }
 
 void nvsim_bar1_forget(const struct nvobj *o)

@@ -25,7 +25,7 @@ static void file_private_free(struct nv_file_private *fp)
 
 	for (i = 0; i < fp->nr_attached; i++)
 		if (fp->attached[i])
-			nvidia_dev_put(fp->attached[i], NULL);
+			nvidia_dev_put(fp->attached[i], NULL, 0);
 	kfree(fp->attached);
 	if (fp->mmap.pages)
 		nvpages_put(fp->mmap.pages);
@@ -131,7 +131,7 @@ static int attach_gpus(struct nv_file_private *fp, const u32 *ids, size_t size)
 	if (fp->nr_attached)
 		goto err;
 	for (i = 0; i < n; i++)
-		if (copy[i] && nvidia_dev_get(copy[i], NULL))
+		if (copy[i] && nvidia_dev_get(copy[i], NULL, 0))
 			goto err_put;
 	fp->attached = copy;
 	fp->nr_attached = n;
@@ -141,11 +141,19 @@ static int attach_gpus(struct nv_file_private *fp, const u32 *ids, size_t size)
 err_put:
 	while (i--)
 		if (copy[i])
-			nvidia_dev_put(copy[i], NULL);
+			nvidia_dev_put(copy[i], NULL, 0);
 err:
 	up_write(&nvsim_api_lock);
 	kfree(copy);
 	return -EINVAL;
+}
+
+/* The first value is the host's for good. */
+static int sys_params(u64 memblock_size)
+{
+	static u64 memblock;
+
+	return cmpxchg64(&memblock, 0, memblock_size) && memblock != memblock_size ? -EBUSY : 0;
 }
 
 static int version_check(struct nv_api_version *v, size_t size)
@@ -219,7 +227,7 @@ static bool early_escape(struct nv_file_private *fp, u32 cmd, void *arg, size_t 
 		return true;
 	case NV_ESC_SYS_PARAMS:
 		if (ctl && size == 8)
-			*ret = 0;
+			*ret = sys_params(*(const u64 *)arg);
 		return true;
 	case NV_ESC_SET_NUMA_STATUS:
 	case NV_ESC_NUMA_INFO:

@@ -21,7 +21,7 @@ struct nvsim_params nvsim = {
 	module_param_named(field, nvsim.rules.field, int, perm); \
 	MODULE_PARM_DESC(field, text)
 
-NVSIM_PARAM(version, charp, 0444, "release of the driver that it is: 535.261.03, 550.163.01, 555.58.02 or 580.105.08");
+NVSIM_PARAM(version, charp, 0444, "release of the driver that it is: 535.261.03, 550.163.01, 555.58.02, 580.105.08 or 595.45.04");
 NVSIM_PARAM(name, charp, 0444, "marketing name of the GPU");
 NVSIM_PARAM(arch, charp, 0444, "turing, ampere or hopper: decides the class ids");
 NVSIM_PARAM(gpus, int, 0444, "number of GPUs");
@@ -46,6 +46,7 @@ NVSIM_RULE(no_preempt, 0644, "kernels run to their end");
 NVSIM_RULE(stubborn_ms, 0644, "how long a STUBBORN kernel resists preemption");
 NVSIM_PARAM(hmm, int, 0644, "UVM spaces have HMM unless they say otherwise");
 NVSIM_PARAM(ctx_ms, int, 0644, "a channel group takes this long to make, with no lock held");
+NVSIM_PARAM(missing_ms, int, 0644, "a kernel module's DISABLE_CHANNELS begins so late, and ends so late again if a channel is not there, with no lock held");
 NVSIM_PARAM(close_ms, int, 0644, "a managed range gives its memory back this long after its mapping began to go");
 NVSIM_PARAM(tables_kib, int, 0644, "video memory that each MAP_MEMORY_DMA takes for page tables, KiB");
 NVSIM_RULE(launch_ns, 0644, "what a launch takes besides its waves");

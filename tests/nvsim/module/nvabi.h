@@ -582,6 +582,16 @@ struct uvm_unreg_chan {
 	u32 hClient, hChannel, status;
 };
 
+/* From 590 on without what it does not read. */
+struct uvm_unreg_chan_v2 {
+	u32 hClient, hChannel, status;
+};
+
+struct uvm_free_v2 {
+	u64 base;
+	u32 status, _p;
+};
+
 struct uvm_peer {
 	u8 a[16], b[16];
 	u32 status;
@@ -712,6 +722,9 @@ struct uvm_group {
 	u32 status, _p;
 };
 
+/* ctrl2080fifo.h */
+#define NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS 0x2080110b
+
 /* nv-gpu-info.h, nv-modeset-interface.h */
 typedef struct nvidia_stack_s nvidia_stack_t;
 
@@ -733,8 +746,14 @@ struct nv_rm_ops {
 	int (*alloc_stack)(nvidia_stack_t **sp);
 	void (*free_stack)(nvidia_stack_t *sp);
 	u32 (*enumerate_gpus)(struct nv_gpu_info *info);
-	int (*open_gpu)(u32 gpu_id, nvidia_stack_t *sp);
-	void (*close_gpu)(u32 gpu_id, nvidia_stack_t *sp);
+	union {
+		int (*open_gpu)(u32 gpu_id, nvidia_stack_t *sp);
+		int (*open_gpu_595)(u32 gpu_id, nvidia_stack_t *sp, NvBool reset_aware);
+	};
+	union {
+		void (*close_gpu)(u32 gpu_id, nvidia_stack_t *sp);
+		void (*close_gpu_595)(u32 gpu_id, nvidia_stack_t *sp, NvBool reset_aware);
+	};
 	void (*op)(nvidia_stack_t *sp, void *cmd);
 	int (*set_callbacks)(const void *cb);
 };
@@ -772,6 +791,8 @@ static inline void nvabi_build_checks(void)
 	BUILD_BUG_ON(sizeof(struct uvm_unmap_ext) != 40);
 	BUILD_BUG_ON(sizeof(struct uvm_map_dyn) != 40);
 	BUILD_BUG_ON(sizeof(struct uvm_unreg_chan) != 28);
+	BUILD_BUG_ON(sizeof(struct uvm_unreg_chan_v2) != 12);
+	BUILD_BUG_ON(sizeof(struct uvm_free_v2) != 16);
 	BUILD_BUG_ON(sizeof(struct uvm_channel_info) != 1120);
 	BUILD_BUG_ON(sizeof(struct nv_export_dmabuf) != 2608);
 	BUILD_BUG_ON(sizeof(struct nv_export_dmabuf_v1) != 2600);

@@ -65,8 +65,11 @@ struct nvdup {
 	struct nvmem *mem;
 };
 
+struct nvas;
+
 /* uvm_dup.c; named and declared as in the driver's nv_uvm_interface.h */
 NV_STATUS nvUvmInterfaceDupMemory(void *device, u32 hClient, u32 hPhysMemory, u32 *hDupMemory, void *info);
+NV_STATUS nvUvmInterfaceDupAddressSpace(void *device, u32 hClient, u32 hVaSpace, struct nvas **as, void *info);
 NV_STATUS nvUvmInterfaceFreeDupedHandle(void *device, u32 hPhysHandle);
 NV_STATUS nvUvmInterfaceRetainChannel(void *vaSpace, u32 hClient, u32 hChannel, void **retainedChannel, void *info);
 void nvUvmInterfaceReleaseChannel(void *retainedChannel);
@@ -228,6 +231,7 @@ struct nvgpu {
 	struct list_head bar1_maps;	/* and these: nvsim_api_lock */
 	u64 bar1_used, bar1_next;
 	atomic_t opens;
+	atomic_t external;		/* of these the modules that do not know of resets */
 	struct nvmem *usermode, *rusd;
 	struct nvas *global_as;		/* of all devices without a share: nvsim_api_lock */
 	u8 *rusd_page;
@@ -318,7 +322,7 @@ struct nvsim_params {
 	unsigned int fb_mib_count;
 	int gpus, ctx_mib;
 	int control_us, control_spin_us, tail_us, tail_pct, err40_pct, hmm;
-	int ctx_ms, close_ms, tables_kib, channel_ids, trace;
+	int ctx_ms, close_ms, missing_ms, tables_kib, channel_ids, trace;
 	int fault_nth, fault_times, fault_kind, gone, asleep;
 	uint fault_cmd;
 	struct engine_rules rules;
@@ -407,8 +411,8 @@ void nv_put_file_private(void *os_private);
 NV_STATUS nvidia_get_rm_ops(struct nv_rm_ops *ops);
 int nvidia_p2p_put_pages(u64 p2p_token, u32 va_space, u64 va, void *table);
 void rm_kernel_rmapi_op(nvidia_stack_t *sp, void *cmd);
-int nvidia_dev_get(u32 gpu_id, nvidia_stack_t *sp);
-void nvidia_dev_put(u32 gpu_id, nvidia_stack_t *sp);
+int nvidia_dev_get(u32 gpu_id, nvidia_stack_t *sp, NvBool reset_aware);
+void nvidia_dev_put(u32 gpu_id, nvidia_stack_t *sp, NvBool reset_aware);
 
 /* procfs.c */
 /* power.c */
@@ -463,6 +467,7 @@ void nvsim_op_vid_heap(const struct nvsec *sec, struct nvos32 *p);
 void nvsim_op_alloc_memory(const struct nvsec *sec, struct nvos02 *p, s32 fd);
 void nvsim_op_map(const struct nvsec *sec, struct nvos33 *p, s32 fd);
 void nvsim_op_unmap(const struct nvsec *sec, struct nvos34 *p);
+void nvsim_op_rename_map(struct nvos56 *p);
 void nvsim_op_map_dma(const struct nvsec *sec, struct nvos46 *p);
 void nvsim_op_map_dma_v1(const struct nvsec *sec, struct nvos46_v1 *p);
 void nvsim_op_unmap_dma(const struct nvsec *sec, struct nvos47 *p);
@@ -525,6 +530,7 @@ NV_STATUS nvsim_ctl_fifo_info(struct nvctl *c);
 u64 nvsim_bar1_size(void);
 NV_STATUS nvsim_bar1_map(const struct nvobj *o, u64 off, u64 len, u64 *at);
 bool nvsim_bar1_unmap(const struct nvobj *o, u64 at);
+bool nvsim_bar1_rename(const struct nvobj *o, u64 old, u64 at);
 void nvsim_bar1_forget(const struct nvobj *o);
 
 /* event.c */

@@ -4,6 +4,7 @@
  * between the Linux layer and the resource manager. Kept in a file of their own, so that the
  * compiler inlines or clones none.
  */
+#include <linux/delay.h>
 #include <linux/file.h>
 #include <linux/module.h>
 #include <linux/uaccess.h>
@@ -92,22 +93,59 @@ noinline notrace NV_STATUS rm_ioctl(nvidia_stack_t *sp, nv_state_t *nv, nv_file_
 	return nvsim_rm_escape(nv, nvfp, cmd, arg, size);
 }
 
-noinline int nvidia_dev_get(u32 gpu_id, nvidia_stack_t *sp)
+/* From 595 on the driver counts the modules that do not know of a reset of the GPU. */
+static void count_external(struct nvgpu *gpu, NvBool reset_aware, int by)
+{
+	WARN_ONCE(reset_aware > 1, "nvsim: reset_aware is %u\n", reset_aware);
+	if (!reset_aware)
+		WARN_ONCE(atomic_add_return(by, &gpu->external) < 0, "nvsim: external clients are unbalanced\n");
+}
+
+noinline int nvidia_dev_get(u32 gpu_id, nvidia_stack_t *sp, NvBool reset_aware)
 {
 	struct nvgpu *gpu = nvsim_gpu_by_id(gpu_id);
 
 	if (!gpu)
 		return -ENODEV;
 	atomic_inc(&gpu->opens);
+	count_external(gpu, reset_aware, 1);
 	return 0;
 }
 
-noinline void nvidia_dev_put(u32 gpu_id, nvidia_stack_t *sp)
+noinline void nvidia_dev_put(u32 gpu_id, nvidia_stack_t *sp, NvBool reset_aware)
 {
 	struct nvgpu *gpu = nvsim_gpu_by_id(gpu_id);
 
-	if (gpu && atomic_dec_return(&gpu->opens) < 0)
-		WARN_ONCE(1, "nvsim: more close_gpu than open_gpu");
+	if (!gpu)
+		return;
+	WARN_ONCE(atomic_dec_return(&gpu->opens) < 0, "nvsim: more close_gpu than open_gpu");
+	count_external(gpu, reset_aware, -1);
+}
+
+/* Until 590. */
+static int dev_get(u32 gpu_id, nvidia_stack_t *sp)
+{
+	return nvidia_dev_get(gpu_id, sp, 0);
+}
+
+static void dev_put(u32 gpu_id, nvidia_stack_t *sp)
+{
+	nvidia_dev_put(gpu_id, sp, 0);
+}
+
+/* Between a module's look at its own list and the driver's at its objects time may pass. */
+static void wait_for_disable(const struct nvos54 *p)
+{
+	if (p->cmd == NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS && nvsim.missing_ms > 0)
+		msleep(nvsim.missing_ms);
+}
+
+static void kernel_control(const struct nvsec *sec, struct nvos54 *p)
+{
+	wait_for_disable(p);
+	nvsim_op_control(sec, p);
+	if (p->status == NV_ERR_OBJECT_NOT_FOUND)
+		wait_for_disable(p);
 }
 
 noinline void rm_kernel_rmapi_op(nvidia_stack_t *sp, void *cmd)
@@ -148,7 +186,7 @@ noinline void rm_kernel_rmapi_op(nvidia_stack_t *sp, void *cmd)
 			nvsim_op_unmap_dma(&sec, &op->u.unmap_dma);
 		break;
 	case NV04_CONTROL:
-		nvsim_op_control(&sec, &op->u.control);
+		kernel_control(&sec, &op->u.control);
 		break;
 	case NV04_DUP_OBJECT:
 		nvsim_op_dup(&sec, &op->u.dup);
@@ -201,11 +239,15 @@ noinline NV_STATUS nvidia_get_rm_ops(struct nv_rm_ops *ops)
 		.alloc_stack = rm_ops_alloc_stack,
 		.free_stack = rm_ops_free_stack,
 		.enumerate_gpus = rm_ops_enumerate,
-		.open_gpu = nvidia_dev_get,
-		.close_gpu = nvidia_dev_put,
+		.open_gpu = dev_get,
+		.close_gpu = dev_put,
 		.op = rm_kernel_rmapi_op,
 		.set_callbacks = rm_ops_set_callbacks,
 	};
+	if (nvsim_branch >= 595) {
+		ops->open_gpu_595 = nvidia_dev_get;
+		ops->close_gpu_595 = nvidia_dev_put;
+	}
 	return NV_OK;
 }
 EXPORT_SYMBOL(nvidia_get_rm_ops);	/* as 550.163.01 does */

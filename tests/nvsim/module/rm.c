@@ -342,7 +342,7 @@ static void esc_alloc_object(const struct nvsec *sec, void *arg) { ((struct nvos
 static void esc_idle(const struct nvsec *sec, void *arg) { ((struct nvos30 *)arg)->status = NV_ERR_NOT_SUPPORTED; }
 static void esc_ctxdma(const struct nvsec *sec, void *arg) { ((struct nvos39 *)arg)->status = NV_ERR_NOT_SUPPORTED; }
 static void esc_bind_ctxdma(const struct nvsec *sec, void *arg) { ((struct nvos49 *)arg)->status = NV_ERR_NOT_SUPPORTED; }
-static void esc_update_map(const struct nvsec *sec, void *arg) { ((struct nvos56 *)arg)->status = NV_OK; }
+static void esc_rename_map(const struct nvsec *sec, void *arg) { nvsim_op_rename_map(arg); }
 static void esc_status_code(const struct nvsec *sec, void *arg) { ((struct nv_status_code *)arg)->status = NV_OK; }
 
 static const struct escape escapes[] = {
@@ -362,7 +362,7 @@ static const struct escape escapes[] = {
 	{ NV_ESC_RM_UNMAP_MEMORY_DMA, sizeof(struct nvos47_v1), false, esc_unmap_dma_v1, .before = 550 },
 	{ NV_ESC_RM_UNMAP_MEMORY_DMA, sizeof(struct nvos47), false, esc_unmap_dma, .since = 550 },
 	{ NV_ESC_RM_BIND_CONTEXT_DMA, sizeof(struct nvos49), false, esc_bind_ctxdma },
-	{ NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO, sizeof(struct nvos56), false, esc_update_map },
+	{ NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO, sizeof(struct nvos56), false, esc_rename_map },
 	{ NV_ESC_STATUS_CODE, sizeof(struct nv_status_code), false, esc_status_code },
 };
 

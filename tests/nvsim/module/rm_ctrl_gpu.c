@@ -66,8 +66,8 @@ static NV_STATUS ctl_name(struct nvctl *c)
 	char *s = (char *)(p + 1);
 	int i;
 
-	memset(s, 0, 128);
-	if (p[0] & 1)
+	memset(s, 0, c->size - sizeof(*p));
+	if (p[0] & 1 && c->size > 68)
 		for (i = 0; i < 63 && c->obj->gpu->name[i]; i++)
 			((u16 *)s)[i] = c->obj->gpu->name[i];
 	else
@@ -459,7 +459,8 @@ const struct nvctl_entry nvsim_ctrl_gpu[] = {
 	{ 0x20800102, 516, SUB, 0, ctl_gpu_info_v2, .before = 550 },
 	{ 0x20800102, 524, SUB, 0, ctl_gpu_info_v2, .since = 550, .before = 580 },
 	{ 0x20800102, 564, SUB, 0, ctl_gpu_info_v2, .since = 580 },
-	{ 0x20800110, 132, SUB, 0, ctl_name },
+	{ 0x20800110, 132, SUB, 0, ctl_name, .before = 595 },
+	{ 0x20800110, 68, SUB, 0, ctl_name, .since = 595 },	/* the name in ASCII only */
 	{ 0x20800111, 64, SUB, 0, ctl_short_name },
 	{ 0x20800123, 16, SUB, 0, ctl_engines },
 	{ 0x2080014a, 268, SUB, 0, ctl_gid },

@@ -359,6 +359,24 @@ void nvsim_op_unmap(const struct nvsec *sec, struct nvos34 *p)
 	up_write(&nvsim_api_lock);
 }
 
+/* RmUpdateDeviceMappingInfo(): of the caller's file or not. Other mappings than those of video memory are not kept. */
+void nvsim_op_rename_map(struct nvos56 *p)
+{
+	struct nvclient *c;
+	struct nvobj *o;
+
+	down_write(&nvsim_api_lock);
+	c = nvsim_client_find(p->hClient);
+	o = c ? nvsim_obj_find_type(c, p->hMemory, NVT_BIT(NVT_MEMORY) | NVT_BIT(NVT_CHANNEL)) : NULL;
+	p->status = NV_ERR_OBJECT_NOT_FOUND;
+	if (!c)
+		p->status = NV_ERR_INVALID_CLIENT;
+	else if (o && nvsim_obj_find_type(c, p->hDevice, NVT_BIT(NVT_DEVICE) | NVT_BIT(NVT_SUBDEVICE)) &&
+		 (o->type != NVT_MEMORY || o->mem->loc != NVLOC_FB || nvsim_bar1_rename(o, p->pOld, p->pNew)))
+		p->status = NV_OK;
+	up_write(&nvsim_api_lock);
+}
+
 void nvsim_op_map_dma(const struct nvsec *sec, struct nvos46 *p)
 {
 	struct nvclient *c;

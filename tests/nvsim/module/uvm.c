@@ -204,37 +204,15 @@ static void do_unregister_gpu(struct uvm_vas *v, void *arg)
 	mutex_unlock(&v->lock);
 }
 
-static struct nvas *find_as(const struct uvm_gpu_vas *p, NV_STATUS *st)
-{
-	struct nvas *as = NULL;
-	struct nvclient *c;
-	struct nvobj *o;
-
-	down_read(&nvsim_api_lock);
-	c = nvsim_client_find(p->hClient);
-	o = c ? nvsim_obj_find_type(c, p->hVaSpace, NVT_BIT(NVT_VASPACE)) : NULL;
-	if (!c) {
-		*st = NV_ERR_INVALID_CLIENT;
-	} else if (c->tgid != task_tgid_nr(current)) {
-		*st = NV_ERR_INSUFFICIENT_PERMISSIONS;
-	} else if (!o) {
-		*st = NV_ERR_OBJECT_NOT_FOUND;
-	} else {
-		as = o->as;
-		nvas_get(as);
-	}
-	up_read(&nvsim_api_lock);
-	return as;
-}
-
 static void do_register_vas(struct uvm_vas *v, void *arg)
 {
 	struct uvm_gpu_vas *p = arg;
-	struct nvas *as = find_as(p, &p->status);
+	struct nvas *as = NULL;
 	struct uvm_ext *x;
 	struct uvm_gpu *g;
 
-	if (!as)
+	p->status = nvUvmInterfaceDupAddressSpace(NULL, p->hClient, p->hVaSpace, &as, NULL);
+	if (p->status != NV_OK)
 		return;
 	mutex_lock(&v->lock);
 	g = uvm_gpu_find(v, p->uuid);
@@ -282,6 +260,15 @@ static void do_register_channel(struct uvm_vas *v, void *arg)
 	mutex_unlock(&v->lock);
 }
 
+static void do_unregister_channel_v2(struct uvm_vas *v, void *arg)
+{
+	struct uvm_unreg_chan_v2 *p = arg;
+
+	mutex_lock(&v->lock);
+	p->status = uvm_chan_unregister(v, p->hClient, p->hChannel);
+	mutex_unlock(&v->lock);
+}
+
 /* The driver does not read the UUID, and libcuda passes none. */
 static void do_unregister_channel(struct uvm_vas *v, void *arg)
 {
@@ -313,6 +300,20 @@ static void do_free(struct uvm_vas *v, void *arg)
 	struct uvm_range *p = arg;
 
 	p->status = uvm_api_free(p, v->file);
+}
+
+/* Whatever range is there, as a whole. */
+static void do_free_v2(struct uvm_vas *v, void *arg)
+{
+	struct uvm_free_v2 *p = arg;
+	struct uvm_range range = { .base = p->base };
+	struct uvm_ext *x;
+
+	mutex_lock(&v->lock);
+	x = uvm_range_find(v, p->base, 1);
+	range.length = x ? x->len : 1;
+	mutex_unlock(&v->lock);
+	p->status = uvm_api_free(&range, v->file);
 }
 
 static void do_pool(struct uvm_vas *v, void *arg)
@@ -434,7 +435,8 @@ static const struct uvm_call {
 	{ UVM_REGISTER_GPU_VASPACE, sizeof(struct uvm_gpu_vas), false, do_register_vas },
 	{ UVM_UNREGISTER_GPU_VASPACE, sizeof(struct uvm_uuid), false, do_unregister_vas },
 	{ UVM_REGISTER_CHANNEL, sizeof(struct uvm_reg_chan), false, do_register_channel },
-	{ UVM_UNREGISTER_CHANNEL, sizeof(struct uvm_unreg_chan), false, do_unregister_channel },
+	{ UVM_UNREGISTER_CHANNEL, sizeof(struct uvm_unreg_chan), false, do_unregister_channel, .before = 590 },
+	{ UVM_UNREGISTER_CHANNEL, sizeof(struct uvm_unreg_chan_v2), false, do_unregister_channel_v2, .since = 590 },
 	{ UVM_ENABLE_PEER_ACCESS, sizeof(struct uvm_peer), false, do_peer },
 	{ UVM_DISABLE_PEER_ACCESS, sizeof(struct uvm_peer), false, do_peer },
 	{ UVM_CREATE_EXTERNAL_RANGE, sizeof(struct uvm_range), false, do_create_range },
@@ -447,7 +449,8 @@ static const struct uvm_call {
 	{ UVM_SET_RANGE_GROUP, sizeof(struct uvm_set_group), false, uvm_do_set_group },
 	{ UVM_UNMAP_EXTERNAL, sizeof(struct uvm_unmap_ext), false, do_unmap_external },
 	{ UVM_MAP_DYNAMIC_PARALLELISM_REGION, sizeof(struct uvm_map_dyn), false, do_map_dyn },
-	{ UVM_FREE, sizeof(struct uvm_range), false, do_free },
+	{ UVM_FREE, sizeof(struct uvm_range), false, do_free, .before = 590 },
+	{ UVM_FREE, sizeof(struct uvm_free_v2), false, do_free_v2, .since = 590 },
 	{ UVM_VALIDATE_VA_RANGE, sizeof(struct uvm_range), false, do_validate },
 	{ UVM_PAGEABLE_MEM_ACCESS, sizeof(struct uvm_pageable), false, do_pageable },
 	{ UVM_PAGEABLE_MEM_ACCESS_ON_GPU, sizeof(struct uvm_pageable_gpu), false, do_pageable_gpu },

@@ -44,6 +44,31 @@ noinline NV_STATUS nvUvmInterfaceDupMemory(void *device, u32 hClient, u32 hPhysM
 }
 EXPORT_SYMBOL(nvUvmInterfaceDupMemory);
 
+/* As the driver: the client must be of the calling process, whose file it is on is not asked. */
+noinline NV_STATUS nvUvmInterfaceDupAddressSpace(void *device, u32 hClient, u32 hVaSpace, struct nvas **as, void *info)
+{
+	NV_STATUS st = NV_OK;
+	struct nvclient *c;
+	struct nvobj *o;
+
+	down_read(&nvsim_api_lock);
+	c = nvsim_client_find(hClient);
+	o = c ? nvsim_obj_find_type(c, hVaSpace, NVT_BIT(NVT_VASPACE)) : NULL;
+	if (!c) {
+		st = NV_ERR_INVALID_CLIENT;
+	} else if (c->tgid != task_tgid_nr(current)) {
+		st = NV_ERR_INSUFFICIENT_PERMISSIONS;
+	} else if (!o) {
+		st = NV_ERR_OBJECT_NOT_FOUND;
+	} else {
+		*as = o->as;
+		nvas_get(o->as);
+	}
+	up_read(&nvsim_api_lock);
+	return st;
+}
+EXPORT_SYMBOL(nvUvmInterfaceDupAddressSpace);
+
 noinline NV_STATUS nvUvmInterfaceFreeDupedHandle(void *device, u32 hPhysHandle)
 {
 	struct nvmem *mem;

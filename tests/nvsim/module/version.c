@@ -13,6 +13,7 @@ static const struct {
 	{ "550.163.01", 550 },
 	{ "555.58.02", 555 },
 	{ NVSIM_VERSION_DEFAULT, 580 },
+	{ "595.45.04", 595 },
 };
 
 u32 nvsim_branch = 580;

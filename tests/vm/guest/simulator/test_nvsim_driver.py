@@ -61,7 +61,7 @@ def symbols() -> dict[str, str]:
 
 def test_exports_are_the_drivers():
     exported = {name.removeprefix("__ksymtab_") for name in symbols() if name.startswith("__ksymtab_")}
-    uvm = {"DupMemory", "FreeDupedHandle", "RetainChannel", "ReleaseChannel"}
+    uvm = {"DupMemory", "FreeDupedHandle", "RetainChannel", "ReleaseChannel", "DupAddressSpace"}
     assert exported == {"nvidia_get_rm_ops", "nvidia_p2p_put_pages", *(f"nvUvmInterface{name}" for name in uvm)}
 
 
