@@ -70,7 +70,10 @@ static bool matches(const struct ckm_channel_filter *filter, const struct ckm_ob
 /* Channels or TSGs of a slot, as they were at one time. */
 struct snapshot {
 	u32 count, room;
-	struct { u32 client, object; } list[];
+	struct {
+		u32 client, object;
+		u64 seq;		/* ckm_obj.seq of a channel; 0: a TSG */
+	} list[];
 };
 
 /* Room for the slot's channels, or its TSGs. To be freed by kvfree(); NULL: no memory. */
@@ -96,6 +99,7 @@ static struct snapshot *new_snapshot(struct ckm_gpu *gpu, u32 sched_id, bool tsg
 static void snapshot_add(struct snapshot *snap, const struct ckm_obj *obj)
 {
 	snap->list[snap->count].client = obj->core.hclient;
+	snap->list[snap->count].seq = obj->seq;
 	snap->list[snap->count++].object = obj->core.hobject;
 }
 
@@ -131,8 +135,10 @@ static struct snapshot *take_snapshot(struct ckm_gpu *gpu, u32 sched_id,
 	return snap;
 }
 
-/* The driver has no such channel (any more): do not schedule it. */
-static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 channel)
+/* The driver has no such channel (any more): do not schedule it. By its sequence number: its
+ * handle may be that of a new channel by now, which the tenant made since the driver's answer.
+ */
+static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u64 seq)
 {
 	struct ckm_slot *slot;
 	struct ckm_obj *obj;
@@ -141,7 +147,7 @@ static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 ch
 	slot = gpu->slot[sched_id];
 	if (slot)
 		list_for_each_entry(obj, &slot->channels, sched)
-			if (obj->core.hclient == client && obj->core.hobject == channel) {
+			if (obj->seq == seq) {
 				list_del_init(&obj->sched);
 				slot->channel_count--;
 				ckm_slot_channels_changed_locked(slot);
@@ -150,25 +156,26 @@ static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u32 client, u32 ch
 	mutex_unlock(&gpu->lock);
 }
 
-/* Fallback if the driver refused a list: one call per channel, so that a channel that was
- * freed meanwhile does not keep the others from being frozen or thawed. Returns the status
- * of the latest failure, or NV_OK.
+/* Fallback if the driver refused the list of @count channels of @snap from @from on: one call per
+ * channel, so that a channel that was freed meanwhile does not keep the others from being frozen
+ * or thawed. Returns the status of the latest failure, or NV_OK.
  */
-static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct disable_channels *list)
+static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct snapshot *snap, u32 from,
+			 u32 count, bool freeze)
 {
 	struct disable_channels *one = kzalloc(sizeof(*one), GFP_KERNEL);
 	u32 failure = one ? NV_OK : NV_ERR_NO_MEMORY;
 	u32 i, status;
 
-	for (i = 0; one && i < list->count; i++) {
-		one->disable = list->disable;
+	for (i = from; one && i < from + count; i++) {
+		one->disable = freeze;
 		one->count = 1;
-		one->client[0] = list->client[i];
-		one->channel[0] = list->channel[i];
+		one->client[0] = snap->list[i].client;
+		one->channel[0] = snap->list[i].object;
 		status = timed_control(gpu, gpu->hclient, gpu->hsubdevice,
 				       NV2080_CTRL_DISABLE_CHANNELS, one, sizeof(*one));
 		if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT)
-			forget_channel(gpu, sched_id, list->client[i], list->channel[i]);
+			forget_channel(gpu, sched_id, snap->list[i].seq);
 		else if (status != NV_OK)
 			failure = status;
 	}
@@ -190,20 +197,21 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
 	struct snapshot *snap = take_snapshot(gpu, sched_id, filter);
 	u32 failure = list && snap ? NV_OK : NV_ERR_NO_MEMORY;
-	u32 at = 0, i;
+	u32 at, count, i;
 
 	if (freeze)
 		note_frozen(gpu, sched_id, true);
-	while (list && snap && at < snap->count) {
+	for (at = 0; list && snap && at < snap->count; at += count) {
+		count = min_t(u32, snap->count - at, NV2080_DISABLE_CHANNELS_MAX);
 		list->disable = freeze;
-		list->count = min_t(u32, snap->count - at, NV2080_DISABLE_CHANNELS_MAX);
-		for (i = 0; i < list->count; i++, at++) {
-			list->client[i] = snap->list[at].client;
-			list->channel[i] = snap->list[at].object;
+		list->count = count;
+		for (i = 0; i < count; i++) {
+			list->client[i] = snap->list[at + i].client;
+			list->channel[i] = snap->list[at + i].object;
 		}
 		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
 				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK)
-			failure = freeze_singly(gpu, sched_id, list) ?: failure;
+			failure = freeze_singly(gpu, sched_id, snap, at, count, freeze) ?: failure;
 	}
 	kvfree(snap);
 	kfree(list);

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,30 @@ def busy() -> int:
 def out_of_turn(box: Box) -> None:
     (box.proc / "weight").write_text("0\n")
     time.sleep(0.2)
+
+
+def test_time_by_a_handle_that_is_made_again(neighbour: nv.Gpu, weighted: None, personality: Callable[..., None]):
+    """While the driver's answer is on its way that a channel is gone, there is a new one with its handle."""
+    late_ms = 400
+    with Box(next(NAMES), 2048) as box, box.client() as client:
+        group = client.gpu(0).space().group()
+        group.channel()  # the group stays enabled
+        channel = group.channel(handle=0xC4A1)
+        personality(missing_ms=late_ms)
+        begin = time.monotonic()
+        (box.proc / "weight").write_text("0\n")  # the list of both channels, then a call for each
+        time.sleep(late_ms / 4000)
+        channel.close()
+        time.sleep(max(0.0, begin + 4.5 * late_ms / 1000 - time.monotonic()))
+        channel = group.channel(handle=0xC4A1)
+        personality(missing_ms=0)
+        time.sleep(0.2)
+        before = busy()
+        channel.submit(kernel_ns=KERNEL_NS)
+        time.sleep(0.5)
+        assert busy() == before
+        (box.proc / "weight").write_text("1\n")
+        channel.wait()
 
 
 @pytest.mark.checked
