@@ -98,10 +98,11 @@ const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr)
 const struct cgpu_abi *cgpu_call_abi(u32 branch)
 {
 	static const struct cgpu_abi abi[] = {
-		{ 575, 32, 40, 36, 776, 144 },
-		{ 570, 24, 28, 36, 776, 144 },
-		{ 550, 24, 28, 32, 704, 132 },
-		{ CGPU_BRANCH_FIRST, 24, 28, 32, 472, 132 },
+		{ 595, 32, 40, 36, 776, 144, 1 },
+		{ 575, 32, 40, 36, 776, 144, 0 },
+		{ 570, 24, 28, 36, 776, 144, 0 },
+		{ 550, 24, 28, 32, 704, 132, 0 },
+		{ CGPU_BRANCH_FIRST, 24, 28, 32, 472, 132, 0 },
 	};
 	const struct cgpu_abi *found = abi;
 

@@ -28,7 +28,7 @@ bool cgpu_call_knows_driver(const char *version);
  */
 u32 cgpu_call_branch(const char *version);
 
-/* Offsets the shell needs that are not the same in all branches. */
+/* What the shell needs that is not the same in all branches: offsets, but for the last one. */
 struct cgpu_abi {
 	u32 min_branch;
 	/* nv-kernel-rmapi-ops.h, in the op's union: NVOS21 until 570, then NVOS64 */
@@ -38,6 +38,7 @@ struct cgpu_abi {
 	/* ctrl2080perf.h: NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE and its gr.procId */
 	u32 util_stride;
 	u32 util_pid;
+	u32 reset_aware;	/* nv-modeset-interface.h: open_gpu() and close_gpu() have this argument */
 };
 
 const struct cgpu_abi *cgpu_call_abi(u32 branch);

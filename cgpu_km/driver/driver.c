@@ -18,18 +18,29 @@ static bool any_driver;
 module_param(any_driver, bool, 0444);
 MODULE_PARM_DESC(any_driver, "accept driver versions the call table was not checked against (default: refuse)");
 
-/* kernel-open/common/inc/nv-modeset-interface.h; order stable 390 … 580. */
+struct nvidia_stack_s;		/* the driver's */
+
+/* kernel-open/common/inc/nv-modeset-interface.h; order stable 390 … 595. make test-abi compares the
+ * prototypes with each release's. From 595 on (cgpu_abi.reset_aware) the open and the close have one
+ * more argument: without it the driver counts the opener, so that the GPU is not reset under it.
+ */
 struct nv_rm_ops {
 	const char *version_string;
 	struct {
 		u8 allow_write_combining;
 	} system_info;
-	int (*alloc_stack)(void **sp);
-	void (*free_stack)(void *sp);
+	int (*alloc_stack)(struct nvidia_stack_s **sp);
+	void (*free_stack)(struct nvidia_stack_s *sp);
 	u32 (*enumerate_gpus)(struct nv_gpu_info *info);
-	int (*open_gpu)(u32 gpu_id, void *sp);
-	void (*close_gpu)(u32 gpu_id, void *sp);
-	void (*op)(void *sp, void *ops);
+	union {
+		int (*open_gpu)(u32 gpu_id, struct nvidia_stack_s *sp);
+		int (*open_gpu_595)(u32 gpu_id, struct nvidia_stack_s *sp, u8 reset_aware);
+	};
+	union {
+		void (*close_gpu)(u32 gpu_id, struct nvidia_stack_s *sp);
+		void (*close_gpu_595)(u32 gpu_id, struct nvidia_stack_s *sp, u8 reset_aware);
+	};
+	void (*op)(struct nvidia_stack_s *sp, void *ops);
 	int (*set_callbacks)(const void *callbacks);
 };
 
@@ -373,7 +384,7 @@ int ckm_driver_enumerate(struct ckm_gpu_desc *desc)
 /* The stack for a call that gives something back, which must not fail for want of memory: try
  * for a second. On success @sp may be NULL.
  */
-static bool alloc_stack_for_end(void **sp)
+static bool alloc_stack_for_end(struct nvidia_stack_s **sp)
 {
 	u32 tries;
 
@@ -387,7 +398,7 @@ static bool alloc_stack_for_end(void **sp)
 
 static bool run_op(struct nv_rmapi_op *op)
 {
-	void *sp = NULL;
+	struct nvidia_stack_s *sp = NULL;
 
 	if (op->op == NV01_FREE ? !alloc_stack_for_end(&sp) : rm.alloc_stack(&sp))
 		return false;
@@ -451,22 +462,25 @@ u32 ckm_rm_lend(u32 client, u32 object, u32 to, bool end)
 
 int ckm_rm_open_gpu(u32 gpu_id)
 {
-	void *sp = NULL;
+	struct nvidia_stack_s *sp = NULL;
 	int ret;
 
 	if (rm.alloc_stack(&sp))
 		return -ENOMEM;
-	ret = rm.open_gpu(gpu_id, sp);
+	ret = abi.reset_aware ? rm.open_gpu_595(gpu_id, sp, false) : rm.open_gpu(gpu_id, sp);
 	rm.free_stack(sp);
 	return ret ? -EIO : 0;
 }
 
 void ckm_rm_close_gpu(u32 gpu_id)
 {
-	void *sp = NULL;
+	struct nvidia_stack_s *sp = NULL;
 
 	if (!alloc_stack_for_end(&sp))
 		return;
-	rm.close_gpu(gpu_id, sp);
+	if (abi.reset_aware)
+		rm.close_gpu_595(gpu_id, sp, false);
+	else
+		rm.close_gpu(gpu_id, sp);
 	rm.free_stack(sp);
 }

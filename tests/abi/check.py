@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE), str(ROOT / "tests/unit/core")]
 import calltable  # noqa: E402
 import layouts  # noqa: E402
 import ogkm  # noqa: E402
+import prototypes  # noqa: E402
 from corelib import lib  # noqa: E402
 
 OUTCOME = HERE / "outcome.json"
@@ -311,6 +312,12 @@ def check_nvsim(out: Outcome, got: dict) -> None:
             out.differences.append(f"nvsim {what}: {theirs[0]} is not there")
 
 
+def check_prototypes(out: Outcome, tree: ogkm.Tree) -> None:
+    here = prototypes.ours(out.branch)
+    out.compared["prototype"] += len(here)
+    out.differences += prototypes.differences(here, prototypes.theirs(tree, set(here)))
+
+
 def check(tree: ogkm.Tree) -> Outcome:
     """Checks every value of ours that must hold in this release."""
     out = Outcome(tree.tag, tree.branch)
@@ -319,6 +326,7 @@ def check(tree: ogkm.Tree) -> Outcome:
     if tree.branch in calltable.BRANCHES:
         check_names(out, got, "core", core_names())
         shell = layouts.SHELL + abi_of(tree.branch)
+        check_prototypes(out, tree)
         check_names(out, got, "shell", {f"shell {what}": (ours, theirs) for what, ours, theirs in shell})
     for row in calltable.every():
         if not row.holds(tree.branch):

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0
+"""How tests/abi compares prototypes, on headers of a few lines; make test-abi does it with NVIDIA's."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "abi"))
+
+import ogkm
+import prototypes
+from corelib import lib
+
+MODESET = """
+typedef struct {
+    int (*open_gpu)(NvU32 gpu_id, nvidia_modeset_stack_ptr sp%s);
+    void (*close_gpu)(NvU32 gpu_id, nvidia_modeset_stack_ptr sp%s); /* (*not)(this); */
+} nvidia_modeset_rm_ops_t;
+"""
+
+
+def tree(folder: Path, branch: int, more: str) -> ogkm.Tree:
+    common = folder / ogkm.COMMON
+    common.mkdir(parents=True)
+    (common / "nv-modeset-interface.h").write_text(MODESET % (more, more))
+    (common / "nv.h").write_text(
+        "nv_state_t*  NV_API_CALL nv_get_adapter_state (NvU32, NvU8, NvU8);\nvoid other(int a);\n"
+    )
+    return ogkm.Tree(folder, f"{branch}.1")
+
+
+@pytest.mark.parametrize(
+    ("branch", "more", "fits"),
+    [
+        (590, "", True),
+        (595, ", NvBool reset_aware", True),
+        (595, "", False),
+        (590, ", NvBool reset_aware", False),
+        (595, ", NvU32 reset_aware", False),
+    ],
+)
+def test_an_argument_more_or_less_is_found(tmp_path: Path, branch: int, more: str, fits: bool):
+    names = {"open_gpu", "close_gpu", "nv_get_adapter_state"}
+    here = {name: mine for name, mine in prototypes.ours(branch).items() if name in names}
+    assert len(here) == 3
+    wrong = prototypes.differences(here, prototypes.theirs(tree(tmp_path, branch, more), names))
+    assert [line.partition(":")[0] for line in wrong] == ([] if fits else ["open_gpu", "close_gpu"])
+
+
+def test_a_function_that_is_gone_is_found():
+    assert len(prototypes.differences(prototypes.ours(580), {})) == len(prototypes.ours(580))
+
+
+def test_every_redirection_is_compared():
+    """A row without a function of ours only observes."""
+    texts = [path.read_text() for path in sorted(prototypes.KM.rglob("*.c"))]
+    tables = [body for text in texts for body in re.findall(r"redirections\[\w*\] = {\n(.*?)^};", text, re.M | re.S)]
+    rows = [row for table in tables for row in re.findall(r'{ "(\w+)", (\w+)', table)]
+    assert len(rows) >= 15
+    assert {name for name, _ in prototypes.stand_ins()} >= {name for name, ours in rows if ours != "NULL"}
+
+
+@pytest.mark.parametrize(("branch", "aware"), [(535, 0), (590, 0), (595, 1)])
+def test_the_core_has_the_argument_where_the_module_has(branch: int, aware: int):
+    assert lib.cgpu_call_abi(branch).reset_aware == aware
+    assert len(prototypes.ours(branch)["open_gpu"].arguments) == 2 + aware
+
+
+def test_a_type_that_is_not_known_is_an_error():
+    with pytest.raises(ValueError, match="not known"):
+        prototypes.width("some_new_t x")
