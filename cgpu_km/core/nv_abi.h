@@ -109,17 +109,18 @@
 #define NVOS32_FN_FREE			3
 #define NVOS32_FN_INFO			5
 #define NVOS33_SIZE			56	/* with the fd of RM_MAP_MEMORY */
-#define NVOS33_H_DEVICE			4
 #define NVOS33_H_MEMORY			8
 #define NVOS33_OFFSET			16
 #define NVOS33_LENGTH			24
 #define NVOS33_LINEAR			32
 #define NVOS33_STATUS			40
 #define NVOS33_FD			48
-#define NVOS34_H_DEVICE			4
 #define NVOS34_H_MEMORY			8
 #define NVOS34_LINEAR			16
 #define NVOS34_STATUS			24
+#define NVOS56_H_MEMORY			8
+#define NVOS56_OLD			16
+#define NVOS56_NEW			24
 #define NVOS46_H_DEVICE			4
 #define NVOS46_H_DMA			8
 #define NVOS46_H_MEMORY			12

@@ -50,6 +50,8 @@ enum cgpu_verdict {
 	CGPU_ADDR_SPACE,	/* forwarded unless it names shared data, which the driver has not */
 	/* uvm again */
 	CGPU_ANSWER_NOTHING,	/* answered as not needed: NV_WARN_NOTHING_TO_DO */
+	/* frontend once more */
+	CGPU_RENAME_MAP,	/* kept for CGPU_UNMAP where the mapping is charged, else forwarded */
 };
 
 /* What an object of a class is to us. */

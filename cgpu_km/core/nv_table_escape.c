@@ -57,7 +57,7 @@ static const struct cgpu_escape rows[] = {
 	  NVOS) },
 	{ 0x59, 16, 515, 595, CGPU_NODE_CTL, CGPU_REFUSE, 12, DOC("NV_ESC_RM_BIND_CONTEXT_DMA",
 	  NVOS, "graphics") },
-	{ 0x5e, 40, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 32,
+	{ 0x5e, 40, 515, 595, CGPU_NODE_CTL, CGPU_RENAME_MAP, 32,
 	  DOC("NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO", NVOS) },
 	{ 200, 0, 515, 595, CGPU_NODE_CTL, CGPU_PASS, 0, DOC("NV_ESC_CARD_INFO", IOCTL,
 	  "any number of cards; no memory totals") },

@@ -13,6 +13,7 @@
 #include "intercept/rm_map.h"
 #include "intercept/rm_map_dma.h"
 #include "intercept/rm_vid_heap.h"
+#include "state/container.h"
 #include "state/rm_object.h"
 
 /* The driver binds a client that is made on a registered file to the control file, and
@@ -55,6 +56,7 @@ static long (*const handlers[])(struct ckm_rm_call *rc) = {
 	[CGPU_DUP]		= ckm_rm_run_dup,
 	[CGPU_MAP]		= ckm_rm_map_memory,
 	[CGPU_UNMAP]		= ckm_rm_unmap_memory,
+	[CGPU_RENAME_MAP]	= ckm_rm_rename_map,
 	[CGPU_SHARE]		= ckm_rm_run_share,
 	[CGPU_MAP_DMA]		= ckm_rm_run_map_dma,
 	[CGPU_UNMAP_DMA]	= ckm_rm_run_unmap_dma,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Charges mappings for the CPU. Takes rm_lock, gpu->lock. */
+/* Charges mappings for the CPU, and keeps their names. Takes rm_lock, gpu->lock. */
 #include <linux/slab.h>
 
 #include "call.h"
@@ -22,9 +22,10 @@ struct mapping {
 	struct ckm_cpu_map *map;	/* until it is inserted */
 };
 
+/* Without a device: the driver only requires that there is one. */
 static struct ckm_map_name name_of(const struct ckm_cpu_map *map)
 {
-	return (struct ckm_map_name){ map->at, map->hclient, map->hdevice, map->hmemory };
+	return (struct ckm_map_name){ map->at, map->hclient, 0, map->hmemory };
 }
 
 static int compare_name(const void *key, const struct rb_node *node)
@@ -61,7 +62,8 @@ static void post_map(struct ckm_call *call, u8 *arg)
 
 	if (get32(arg, NVOS33_STATUS) != NV_OK)
 		return;
-	map->at = get64(arg, NVOS33_LINEAR);
+	map->linear = get64(arg, NVOS33_LINEAR);
+	map->at = map->linear;
 	mutex_lock(&ct->rm_lock);
 	/* DETACHED: the client's file is gone, and the driver's mapping with it. */
 	if (map->memory->core.state != CGPU_OBJ_DETACHED) {
@@ -99,7 +101,6 @@ static struct ckm_cpu_map *new_map(struct ckm_slot *slot, struct cgpu_obj *memor
 	map->slot = slot;
 	map->memory = container_of(memory, struct ckm_obj, core);
 	map->hclient = get32(top, NVOS_H_ROOT);
-	map->hdevice = get32(top, NVOS33_H_DEVICE);
 	map->hmemory = get32(top, NVOS33_H_MEMORY);
 	return map;
 
@@ -143,16 +144,12 @@ out:
 	return ret;
 }
 
-/* Remove the mapping from the table so that it is uncharged once; its memory is pinned
- * until then. Of several mappings at one address the driver may unmap any: remove the
- * smallest, until none is left.
+/* Remove the mapping from the table so that it is uncharged once; its memory is pinned until then.
+ * Of several mappings that the tenant gave one name it is the smallest.
  */
-static struct ckm_cpu_map *take_locked(struct ckm_container *ct, const u8 *top)
+static struct ckm_cpu_map *take_locked(struct ckm_container *ct, u32 client, u32 memory, u64 at)
 {
-	const struct ckm_map_name name = {
-		get64(top, NVOS34_LINEAR), get32(top, NVOS_H_ROOT), get32(top, NVOS34_H_DEVICE),
-		get32(top, NVOS34_H_MEMORY),
-	};
+	const struct ckm_map_name name = { at, client, 0, memory };
 	const struct cgpu_core_ops *core;
 	struct ckm_cpu_map *found;
 	struct rb_node *node;
@@ -187,21 +184,102 @@ static void settle(struct ckm_container *ct, struct ckm_cpu_map *map, bool gone)
 	ckm_obj_unpin(ct, memory);
 }
 
+/* The tenant reads the name that it gave. */
+static void post_unmap(struct ckm_call *call, u8 *arg)
+{
+	const struct ckm_cpu_map *map = call->post_data;
+
+	put64(arg, NVOS34_LINEAR, map->at);
+}
+
+/* The driver gets the address that it returned itself, so it unmaps the mapping of the record and
+ * no other one.
+ */
+static long unmap(struct ckm_rm_call *rc, struct ckm_cpu_map *map)
+{
+	long ret;
+
+	put64(rc->call->top, NVOS34_LINEAR, map->linear);
+	rc->call->post = post_unmap;
+	rc->call->post_data = map;
+	ret = ckm_rm_forward(rc);
+	settle(rc->call->backing->ct, map,
+	       rc->call->ran && get32(rc->call->top, NVOS34_STATUS) == NV_OK);
+	return ret;
+}
+
+/* Of the container's own objects; CGPU_KIND_REFUSED: it has no such one. */
+static u32 kind_of(struct ckm_container *ct, u32 client, u32 object)
+{
+	u32 kind = CGPU_KIND_REFUSED;
+	struct cgpu_obj *obj;
+
+	mutex_lock(&ct->rm_lock);
+	obj = ckm_obj_live_locked(ct, client, object);
+	if (obj)
+		kind = obj->kind;
+	mutex_unlock(&ct->rm_lock);
+	return kind;
+}
+
+/* What names no mapping in the table. Those of video memory are all there, and the driver may know
+ * one by that address which the tenant has renamed; the names of all others are the driver's.
+ */
+static long without_map(struct ckm_rm_call *rc, u32 client, u32 memory)
+{
+	switch (kind_of(rc->call->backing->ct, client, memory)) {
+	case CGPU_KIND_SHARED_DATA:
+		return ckm_rm_answer(rc, NV_OK);
+	case CGPU_KIND_REFUSED:
+	case CGPU_KIND_VIDMEM:
+		return ckm_rm_answer(rc, NV_ERR_NOT_FOUND);
+	default:
+		return ckm_rm_forward(rc);
+	}
+}
+
 long ckm_rm_unmap_memory(struct ckm_rm_call *rc)
 {
 	struct ckm_container *ct = rc->call->backing->ct;
 	const u8 *top = rc->call->top;
+	u32 client = get32(top, NVOS_H_ROOT), memory = get32(top, NVOS34_H_MEMORY);
 	struct ckm_cpu_map *map;
-	long ret;
 
 	mutex_lock(&ct->rm_lock);
-	map = take_locked(ct, top);
+	map = take_locked(ct, client, memory, get64(top, NVOS34_LINEAR));
 	mutex_unlock(&ct->rm_lock);
-	/* A mapping of shared data is in no table. */
-	if (!map && ckm_shared_is(ct, get32(top, NVOS_H_ROOT), get32(top, NVOS34_H_MEMORY)))
-		return ckm_rm_answer(rc, NV_OK);
-	ret = ckm_rm_forward(rc);
-	if (map)
-		settle(ct, map, rc->call->ran && get32(top, NVOS34_STATUS) == NV_OK);
-	return ret;
+	return map ? unmap(rc, map) : without_map(rc, client, memory);
+}
+
+static bool rename_locked(struct ckm_container *ct, u32 client, u32 memory, u64 old, u64 at)
+{
+	const struct ckm_map_name name = { old, client, 0, memory };
+	struct ckm_cpu_map *map;
+	struct rb_node *node;
+
+	lockdep_assert_held(&ct->rm_lock);
+	node = rb_find_first(&name, &ct->cpu_maps, compare_name);
+	if (!node)
+		return false;
+	map = rb_entry(node, struct ckm_cpu_map, node);
+	rb_erase(node, &ct->cpu_maps);
+	map->at = at;
+	rb_add(node, &ct->cpu_maps, is_before);
+	return true;
+}
+
+/* Of a charged mapping the name is kept here: renamed in the driver too, two could get one name
+ * there, and an unmap could take one for the other. The driver uses it as a name only.
+ */
+long ckm_rm_rename_map(struct ckm_rm_call *rc)
+{
+	struct ckm_container *ct = rc->call->backing->ct;
+	const u8 *top = rc->call->top;
+	u32 client = get32(top, NVOS_H_ROOT), memory = get32(top, NVOS56_H_MEMORY);
+	bool found;
+
+	mutex_lock(&ct->rm_lock);
+	found = rename_locked(ct, client, memory, get64(top, NVOS56_OLD), get64(top, NVOS56_NEW));
+	mutex_unlock(&ct->rm_lock);
+	return found ? ckm_rm_answer(rc, NV_OK) : without_map(rc, client, memory);
 }

@@ -10,5 +10,6 @@ struct ckm_rm_call;
 /* Handlers: rm_call.h. */
 long ckm_rm_map_memory(struct ckm_rm_call *rc);
 long ckm_rm_unmap_memory(struct ckm_rm_call *rc);
+long ckm_rm_rename_map(struct ckm_rm_call *rc);
 
 #endif

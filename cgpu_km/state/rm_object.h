@@ -76,16 +76,17 @@ struct ckm_dma_map {
 };
 static_assert(sizeof(struct ckm_dma_map) <= 80);	/* docs/develop/bounds.md, as below */
 
-/* A MAP_MEMORY and its part of BAR1. Looked up by the address that the driver returned, as
- * the driver does.
+/* A MAP_MEMORY and its part of BAR1. Looked up by the name that the tenant has for it: the address
+ * that the driver returned, or what UPDATE_DEVICE_MAPPING_INFO made of it.
  */
 struct ckm_cpu_map {
 	struct rb_node node;		/* ct->rm_lock; in ct->cpu_maps */
 	struct list_head of;		/* ct->rm_lock; on its memory's cpu_maps */
 	struct ckm_obj *memory;		/* frees the mapping when it is released */
 	struct ckm_slot *slot;		/* has the charge */
-	u32 hclient, hdevice, hmemory;
-	u64 at;				/* address that the driver returned */
+	u32 hclient, hmemory;
+	u64 at;				/* the tenant's name */
+	u64 linear;			/* address that the driver returned, its own name */
 	u64 bytes;
 };
 static_assert(sizeof(struct ckm_cpu_map) <= 88);

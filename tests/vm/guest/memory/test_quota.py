@@ -6,10 +6,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from slicebox import MIB, REPO, Box, clean_box, until
@@ -18,6 +21,7 @@ from slicebox import nvclient as nv
 pytestmark = pytest.mark.once
 
 LIMIT_MIB = 1024
+KIB = 1024
 NAMES = (f"{n:012x}" + "c8" * 26 for n in itertools.count(0xC80000000000))
 NV_ERR_NO_FREE_FIFOS = 0x4F
 CTRL_FIFO_GET_INFO = 0x20801109
@@ -259,6 +263,90 @@ def test_bar1_of_a_dup_is_its_own(box: Box, gpu: nv.Gpu):
     assert box.stat("bar1_bytes") == 2 * MIB
     assert gpu.free(dup) == 0
     assert box.stat("bar1_bytes") == 0
+
+
+# ---- renamed mappings ----
+
+
+def rename(gpu: nv.Gpu, memory: int, old: int, new: int, client: int = 0) -> int:
+    """UPDATE_DEVICE_MAPPING_INFO: the mapping has another address from now on, which its unmapping names."""
+    arg = nv.RenameMap(client or gpu.rm.handle, gpu.device, memory, 0, old, new)
+    gpu.rm.ctl.call(nv.ESC_RM_UPDATE_DEVICE_MAPPING_INFO, arg)
+    return arg.status
+
+
+def driver_bar1() -> int:
+    """Of all containers, by the simulated card's own count."""
+    return int(re.search(r"bar1_used=(\d+)", Path("/proc/driver/nvsim/0/state").read_text())[1])
+
+
+def test_bar1_is_given_back_under_the_new_name(box: Box, gpu: nv.Gpu):
+    """As libcuda does it: it names the subdevice when it maps, renames and unmaps."""
+    window = Window(gpu, 2 * MIB)
+    before = driver_bar1()
+    assert window.map() == 0
+    (at,) = window.at
+    assert rename(gpu, window.memory, at, 0x7000_0000_0000) == 0
+    assert (box.stat("bar1_bytes"), driver_bar1() - before) == (2 * MIB, 2 * MIB)
+    assert gpu.rm.unmap_memory(gpu.subdevice, window.memory, at) == nv.NV_ERR_OBJECT_NOT_FOUND
+    assert (box.stat("bar1_bytes"), driver_bar1() - before) == (2 * MIB, 2 * MIB)
+    assert gpu.rm.unmap_memory(gpu.subdevice, window.memory, 0x7000_0000_0000) == 0
+    assert (box.stat("bar1_bytes"), driver_bar1() - before) == (0, 0)
+    assert rename(gpu, window.memory, 0x7000_0000_0000, at) == nv.NV_ERR_OBJECT_NOT_FOUND
+    assert gpu.free(window.memory) == 0
+
+
+def test_bar1_by_one_name_for_many(box: Box, gpu: nv.Gpu, other: Box):
+    """Mappings of different sizes get the same name: what an unmap gives back is what the driver unmaps."""
+    before = driver_bar1()
+    sizes = [16 * MIB, 64 * KIB, 4 * MIB]
+    _, memory = gpu.alloc_vidmem(16 * MIB)
+    for size in sizes:
+        with gpu.open_node() as node:
+            node.register(gpu.rm.ctl)
+            status, at = gpu.rm.map_memory(node, gpu.device, memory, size)
+        assert status == 0
+        assert rename(gpu, memory, at, 0x1000) == 0
+    for _ in sizes:
+        assert box.stat("bar1_bytes") == driver_bar1() - before > 0
+        assert gpu.rm.unmap_memory(gpu.device, memory, 0x1000) == 0
+    assert box.stat("bar1_bytes") == driver_bar1() - before == 0
+    assert gpu.free(memory) == 0
+
+
+@pytest.mark.checked
+def test_bar1_by_any_order_of_names(box: Box, gpu: nv.Gpu):
+    """Maps, renames and unmaps by chance: the module's figure is the driver's after each."""
+    rng = random.Random(5)
+    before = driver_bar1()
+    _, memory = gpu.alloc_vidmem(8 * MIB)
+    names = [0, 0x1000, 0x2000, 0x3000]
+    seen: list[int] = []
+    for _ in range(300):
+        what = rng.randrange(4)
+        if what == 0:
+            with gpu.open_node() as node:
+                node.register(gpu.rm.ctl)
+                status, at = gpu.rm.map_memory(node, gpu.device, memory, rng.choice([64 * KIB, 2 * MIB, 8 * MIB]))
+            if not status:
+                seen.append(at)
+        elif what == 3:
+            gpu.rm.unmap_memory(gpu.device, memory, rng.choice(names + seen[-8:]))
+        else:
+            rename(gpu, memory, rng.choice(names + seen[-8:]), rng.choice(names + seen[-8:]))
+        assert box.stat("bar1_bytes") == driver_bar1() - before
+    assert gpu.free(memory) == 0
+    assert box.stat("bar1_bytes") == driver_bar1() - before == 0
+
+
+def test_no_mapping_of_another_container_is_renamed(box: Box, gpu: nv.Gpu, other: Box):
+    """The driver does not ask whose client it is, only for the process."""
+    with other.client() as rm:
+        theirs = Window(rm.gpu(), 2 * MIB)
+        assert theirs.map() == 0
+        assert rename(gpu, theirs.memory, theirs.at[0], 0x1000, rm.handle) == nv.NV_ERR_OBJECT_NOT_FOUND
+        assert theirs.unmap() == 0
+        assert other.stat("bar1_bytes") == 0
 
 
 # ---- the driver's own ----
