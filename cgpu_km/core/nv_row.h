@@ -52,6 +52,9 @@ enum cgpu_verdict {
 	CGPU_ANSWER_NOTHING,	/* answered as not needed: NV_WARN_NOTHING_TO_DO */
 	/* frontend once more */
 	CGPU_RENAME_MAP,	/* kept for CGPU_UNMAP where the mapping is charged, else forwarded */
+	CGPU_KEEP_GPUS,		/* ids of the container's GPUs: answered, the module keeps them */
+	/* controls once more */
+	CGPU_GPU_ID,		/* forwarded if its first word is the id of a GPU of the container */
 };
 
 /* What an object of a class is to us. */

@@ -37,6 +37,7 @@ struct ckm_backing {
 	struct list_head pools;		/* ct->rm_lock; uvm nodes: semaphore pools (uvm.c) */
 	struct ckm_managed_space *managed;	/* uvm nodes: set once; NULL: no managed memory */
 	u64 pt_bytes;			/* ct->rm_lock; uvm nodes: bytes charged on each slot */
+	int keeps_gpus;			/* xchg; ctl nodes: its one ATTACH_GPUS_TO_FD was made */
 	bool in_transfer;		/* ct->rm_lock; an export or import is in flight */
 	int maps_zeros;			/* xchg; the next mmap shows zeros (rm_shared.c) */
 };

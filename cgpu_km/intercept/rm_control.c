@@ -315,6 +315,14 @@ static long addr_space(struct control *c)
 	return answer_params(c, NV_OK);
 }
 
+static long gpu_id(struct control *c)
+{
+	if (ckm_container_has_gpu_id(c->ct, get32(params_of(c), 0)))
+		return ckm_rm_forward(c->rc);
+	ckm_call_denied(c->rc->call, "another container's GPU, control", c->row.cmd);
+	return ckm_rm_answer(c->rc, NV_ERR_ARGUMENT);
+}
+
 static long forward(struct control *c)
 {
 	return ckm_rm_forward(c->rc);
@@ -352,6 +360,7 @@ static long (*const handlers[])(struct control *c) = {
 	[CGPU_READ_THERMAL]	= read_thermal,
 	[CGPU_FORCE_CILP]	= force_cilp,
 	[CGPU_ADDR_SPACE]	= addr_space,
+	[CGPU_GPU_ID]		= gpu_id,
 };
 
 static long run(struct control *c)

@@ -47,8 +47,35 @@ static long os_event(struct ckm_rm_call *rc)
 	return ret;
 }
 
+/* The driver keeps the GPUs initialised as long as the file is open, by ids that it reads from the
+ * tenant's memory. The module keeps those of its containers itself.
+ */
+static long keep_gpus(struct ckm_rm_call *rc)
+{
+	struct ckm_backing *backing = rc->call->backing;
+	u32 size = rc->call->size, at, id;
+
+	if (!size || size % sizeof(id))
+		return -EINVAL;
+	for (at = 0; at < size; at += sizeof(id)) {
+		id = get32(rc->call->top, at);
+		if (id && !ckm_container_has_gpu_id(backing->ct, id)) {
+			ckm_call_denied(rc->call, "another container's GPU, id", id);
+			return -EINVAL;
+		}
+	}
+	return xchg(&backing->keeps_gpus, true) ? -EINVAL : 0;	/* once, as in the driver */
+}
+
+static long answer_ok(struct ckm_rm_call *rc)
+{
+	return ckm_rm_answer(rc, NV_OK);
+}
+
 static long (*const handlers[])(struct ckm_rm_call *rc) = {
 	[CGPU_PASS]		= pass,
+	[CGPU_ANSWER_OK]	= answer_ok,
+	[CGPU_KEEP_GPUS]	= keep_gpus,
 	[CGPU_ALLOC]		= ckm_rm_run_alloc,
 	[CGPU_ALLOC_MEMORY]	= ckm_rm_run_alloc_memory,
 	[CGPU_FREE]		= ckm_rm_run_free,

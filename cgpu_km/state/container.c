@@ -60,6 +60,16 @@ struct ckm_slot *ckm_container_slot_of(struct ckm_container *ct, u32 index)
 	return NULL;
 }
 
+bool ckm_container_has_gpu_id(const struct ckm_container *ct, u32 gpu_id)
+{
+	u32 i;
+
+	for (i = 0; i < ct->slot_count; i++)
+		if (ct->slot[i].gpu->desc.gpu_id == gpu_id)
+			return true;
+	return false;
+}
+
 void ckm_mem_ops_begin(struct ckm_container *ct)
 {
 	u32 i;

@@ -97,6 +97,9 @@ void ckm_container_put(struct ckm_container *ct);
  */
 bool ckm_queue_work(struct work_struct *work);
 
+/* Whether @gpu_id, the driver's, is that of one of the container's GPUs. No lock. */
+bool ckm_container_has_gpu_id(const struct ckm_container *ct, u32 gpu_id);
+
 /* The slot on GPU @gpu_index; NULL: none. Slots are fixed at creation, so no lock. */
 struct ckm_slot *ckm_container_slot_of(struct ckm_container *ct, u32 gpu_index);
 

@@ -15,10 +15,11 @@ ALL = [r for rows in ROWS.values() for r in rows]
 CONTROL_VERDICTS = {
     *("REFUSE", "PASS", "ANSWER_OK", "FB_INFO", "FB_INFO_V2", "NO_PIDS"),
     *("SCHEDULE", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS", "EXPORT", "IMPORT"),
-    *("SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP", "ADDR_SPACE"),
+    *("SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP", "ADDR_SPACE", "GPU_ID"),
 }
 ESCAPE_VERDICTS = {"REFUSE", "PASS", "ALLOC", "ALLOC_MEMORY", "FREE", "CONTROL", "DUP", "MAP", "MAP_DMA"}
 ESCAPE_VERDICTS |= {"UNMAP_DMA", "VID_HEAP", "DMABUF", "OS_EVENT", "SHARE", "UNMAP", "RENAME_MAP"}
+ESCAPE_VERDICTS |= {"KEEP_GPUS", "ANSWER_OK"}
 UVM_VERDICTS = {"REFUSE", "PASS", "ANSWER_NOTHING", "UVM_MAP", "UVM_MANAGED"}
 
 # Handled in a way that keeps the tenant from the card, or refused; never passed.
@@ -159,7 +160,7 @@ def test_offsets_are_inside():
 
 def test_what_is_answered_in_the_struct_has_a_status():
     for r in ROWS["escape"]:
-        assert r.status_at or r.verdict in ("PASS", "REFUSE"), r
+        assert r.status_at or r.verdict in ("PASS", "REFUSE", "KEEP_GPUS", "ANSWER_OK"), r
     for r in ROWS["uvm"]:
         assert r.status_at or r.verdict == "PASS" or r.number in (67, 69, 79), r
 
@@ -171,7 +172,7 @@ def test_copied_in_rows_are_those_that_are_read():
     """
     reading = {"FB_INFO", "FB_INFO_V2", "NO_PIDS", "SET_TIMESLICE", "GET_TIMESLICE", "OWN_CHANNELS"}
     reading |= {"EXPORT", "IMPORT", "SCHEDULE", "SHARE_POLICY", "NOT_THERE", "READ_THERMAL", "FORCE_CILP"}
-    reading |= {"ADDR_SPACE"}
+    reading |= {"ADDR_SPACE", "GPU_ID"}
     assert {r.number for r in ROWS["control"] if r.copied_in} == {
         r.number for r in ROWS["control"] if r.verdict in reading
     }
