@@ -10,13 +10,14 @@
 #include "core/nv_abi.h"
 #include "driver/redirect.h"
 #include "intercept/backing_file.h"
+#include "intercept/rm_call.h"
 #include "intercept/uvm_charge.h"
 #include "sched/run_state.h"
 #include "state/container.h"
 #include "state/memory.h"
 #include "state/rm_object.h"
 
-enum { PROBE_DUP, PROBE_UNDUP, PROBE_RETAIN, PROBE_RELEASE, PROBES };
+enum { PROBE_DUP, PROBE_UNDUP, PROBE_RETAIN, PROBE_RELEASE, PROBE_SPACE, PROBES };
 
 static struct ckm_redirection redirections[PROBES];
 
@@ -213,6 +214,26 @@ static u32 charged_retain_channel(void *space, u32 client, u32 channel, void **r
 			    info);
 }
 
+/* nvidia-uvm takes an address space by two handles, of which the driver only asks that the client is
+ * the calling process's: a process may hold files of two containers. It holds no memory of its own.
+ */
+static u32 checked_dup_space(void *device, u32 client, u32 space, void **dup, void *info)
+{
+	struct ckm_call *call = ckm_call_mine();
+	struct cgpu_obj *obj = ckm_obj_pin(call->backing->ct, client, space);
+	u32 status;
+
+	if (!obj) {
+		ckm_call_denied(call, "another container's address space, uvm call of client",
+				client);
+		return NV_ERR_NOT_FOUND;
+	}
+	status = ckm_call_original(ARG(device), client, space, ARG(dup), ARG(info), 0,
+				   original(call, PROBE_SPACE));
+	ckm_obj_unpin(call->backing->ct, obj);
+	return status;
+}
+
 /* Any context in which nvidia-uvm drops a reference: a call, a process exit, a release. */
 static u32 uncharged_free_dup(void *device, u32 handle)
 {
@@ -259,6 +280,7 @@ static struct ckm_redirection redirections[PROBES] = {
 	[PROBE_RETAIN]	= { "nvUvmInterfaceRetainChannel", charged_retain_channel },
 	[PROBE_RELEASE]	= { "nvUvmInterfaceReleaseChannel", uncharged_release_channel,
 			    wants_release_channel },
+	[PROBE_SPACE]	= { "nvUvmInterfaceDupAddressSpace", checked_dup_space },
 };
 
 int ckm_uvm_charge_attach(void)

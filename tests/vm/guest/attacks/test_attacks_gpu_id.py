@@ -76,3 +76,17 @@ def test_the_hosts_block_size_is_not_a_tenants(box: Box, gpu: nv.Gpu):
     """The driver takes the first value that anyone gives, and refuses all others from then on."""
     for size in (1 << 30, 2 << 30):
         assert gpu.rm.ctl.raw(nv.request(SYS_PARAMS, 8), bytearray(size.to_bytes(8, "little"))) == 0
+
+
+def test_an_address_space_of_another_container(box: Box, gpu: nv.Gpu):
+    """Its client is of this very process, which is all that the driver looks at."""
+    with Box(next(NAMES), LIMIT_MIB) as other, other.client() as rm:
+        theirs = rm.gpu(0)
+        status, space = rm.alloc(nv.CLASS_VASPACE, theirs.device, nv.VaspaceParams())
+        assert status == 0
+        with nv.Uvm(box.dev) as uvm:
+            assert uvm.register_gpu(gpu.uuid) == 0
+            assert uvm.register_vaspace(gpu.uuid, rm, space) == nv.NV_ERR_OBJECT_NOT_FOUND
+            status, mine = gpu.rm.alloc(nv.CLASS_VASPACE, gpu.device, nv.VaspaceParams())
+            assert status == 0
+            assert uvm.register_vaspace(gpu.uuid, gpu.rm, mine) == 0
