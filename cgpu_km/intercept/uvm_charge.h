@@ -7,6 +7,7 @@
  *   nvUvmInterfaceRetainChannel    keeps a channel's context: the same; and returns the address
  *                                  of its word of state, which is kept (sched/run_state.h)
  *   nvUvmInterfaceReleaseChannel   drops it
+ *   nvUvmInterfaceDupAddressSpace  only of the container whose file it is; nothing is charged
  */
 #ifndef CKM_UVM_CHARGE_H
 #define CKM_UVM_CHARGE_H
