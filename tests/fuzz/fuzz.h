@@ -12,6 +12,7 @@
  * mutate.c    mutations of a call
  * ops_*.c     operations of a step
  * coverage.c  which instructions of the module were reached
+ * guide.c     chance, and steps that reached something new, played again with changes
  * rewrite.c   another use of the grammar: rewrite each word in flight
  */
 #ifndef FUZZ_H
@@ -22,6 +23,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "guide.h"
 #include "nv_call.h"
 #include "nv_table.h"
 #include "rm.h"
@@ -32,24 +34,9 @@
 #define MAX_ROWS	640
 #define MAX_WRONG	12
 #define MODULE_MAX	(4u << 20)	/* bytes of the module's text */
+#define EDGES		(1u << 20)	/* of a hash of two addresses */
+#define SAMPLES		240
 #define FIRST_KEPT_FD	900	/* numbers that no thread closes or replaces */
-
-/* ---- chance: every step of every thread has a stream of its own ---- */
-
-struct rng {
-	uint64_t state;
-};
-
-uint64_t rng_next(struct rng *r);
-struct rng rng_for(uint64_t seed, uint64_t a, uint64_t b, uint64_t c);
-static inline uint32_t rng_below(struct rng *r, uint32_t n)
-{
-	return n ? rng_next(r) % n : 0;
-}
-static inline bool rng_percent(struct rng *r, uint32_t percent)
-{
-	return rng_below(r, 100) < percent;
-}
 
 /* ---- the rows ---- */
 
@@ -94,7 +81,10 @@ struct shared {
 	atomic_ulong hit[MAX_ROWS][3];	/* answered with success, with a status, failed */
 	atomic_ulong names[256];	/* client << 32 | handle, of any process */
 	atomic_uint next_name;
-	atomic_uchar reached[MODULE_MAX];	/* by offset from options.module_begin */
+	atomic_ushort reached[MODULE_MAX];	/* by offset from options.module_begin: the edges to it */
+	atomic_uchar edge[EDGES];
+	atomic_uint addresses, edges;	/* how many of either were reached */
+	struct corpus corpus;
 };
 extern struct shared *shared;
 
@@ -109,7 +99,8 @@ struct options {
 	uint64_t seed, steps;
 	double seconds, quiet_s;
 	int processes, threads, only_process, only_thread;
-	bool rewrite, disturb, forks, contexts;
+	bool rewrite, disturb, forks, contexts, guided;
+	const char *corpus;	/* a file */
 	uint64_t module_begin, module_end;	/* addresses of the module's text; 0, 0: no coverage */
 };
 extern struct options opt;
@@ -124,9 +115,13 @@ extern struct card card;
 extern int wrong_fd[MAX_WRONG];	/* real ones that are none of this container's, and of other kinds */
 extern int wrong_fds;
 
-/* What the calling thread has reached since the last time, if coverage is wanted and the kernel has it. */
-void coverage_collect(void);
-/* The member "reached" of the report: addresses. */
+/* Take what the calling thread has reached since the last time, if coverage is wanted and the kernel has it.
+ * True: some of it was reached by no thread before.
+ */
+bool coverage_collect(void);
+/* For "over_time" of the report; kept are as many as are spread over the run. */
+void coverage_sample(double seconds);
+/* The members of the report: addresses with how many edges lead there, and how many there were at which time. */
 void coverage_report(void);
 
 /* ---- a thread's model ---- */
@@ -188,6 +183,7 @@ struct thread {
 	int process, number, generation;
 	uint64_t step;
 	struct rng rng;
+	struct guide guide;
 	struct seat *seat;
 	struct arena arena;
 	struct process *home;

@@ -28,6 +28,7 @@ LIMIT_MIB = 768
 VICTIM_LIMIT_MIB = 512
 VICTIM_MIB = 24
 QUIET_S = 5
+CORPUS = REPO / "build/fuzz"  # of steps that reached something new, from run to run
 #: If the driver selects the page size, an allocation can take up to 2 MiB more than was charged before the call. Until
 #: the module has read the real size, the card has that much more in use, once for each call in flight.
 IN_FLIGHT = 16 * 2 * MIB
@@ -195,13 +196,17 @@ def coverage(found: dict) -> dict[str, dict[str, int]]:
 
 def main() -> None:
     seconds, seed = float(sys.argv[1]), int(sys.argv[2])
-    found = fuzz(seconds, seed, *kcov.option(), *sys.argv[3:])
+    options = [*kcov.option(), *sys.argv[3:]]
+    if "--module" in options and not {"--corpus", "--unguided", "--rewrite"} & set(options):
+        options += ["--corpus", str(CORPUS)]
+    found = fuzz(seconds, seed, *options)
     rows = found.pop("rows")
     reached = found.pop("reached", None)
     if reached is not None:
         files = kcov.by_file(reached)
-        found["functions"] = sum(len(one.functions) for one in files.values())
-        print(f"functions of cgpu_km that were reached, and those that were not:\n{kcov.table(files)}", file=sys.stderr)
+        found |= {"files": kcov.by_name(files)}
+        found |= dict(zip(("functions", "blocks", "of blocks", "edges"), found["files"]["all"], strict=True))
+        print(f"functions, blocks and edges of cgpu_km that were reached:\n{kcov.table(files)}", file=sys.stderr)
     report = json.dumps(found | coverage({"rows": rows}))
     if run := os.environ.get("CGPU_RUN"):
         Path(run, "fuzz.json").write_text(report + "\n")

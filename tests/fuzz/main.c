@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,7 +35,10 @@ static const char help[] =
 "  --no-disturb      arguments in flight are not rewritten and unmapped\n"
 "  --no-forks        no children, no kills\n"
 "  --no-contexts     no TSGs and channels, whose cost is an estimate: the two accounts are equal then\n"
-"  --module B-E      addresses of cgpu_km's text: the report has those that were reached (a kernel with KCOV)\n"
+"  --module B-E      addresses of cgpu_km's text: the report has those that were reached (a kernel with KCOV),\n"
+"                    and steps that reach something new are played again with changes\n"
+"  --corpus DIR      with --module: begin with the steps that are kept there, and keep those of this run\n"
+"  --unguided        with --module: the same steps as without\n"
 "  --rewrite         instead: each word of each call, rewritten between a first read and a second\n"
 "\n"
 "The last line of stdout is a report in JSON: per row of the call table how often it was answered with\n"
@@ -50,7 +54,7 @@ struct card card;
 int wrong_fd[MAX_WRONG], wrong_fds;
 struct options opt = {
 	.seed = 1, .seconds = 10, .processes = 2, .threads = 4, .only_process = -1, .only_thread = -1,
-	.disturb = true, .forks = true, .contexts = true,
+	.disturb = true, .forks = true, .contexts = true, .guided = true,
 };
 
 static double now(void)
@@ -265,6 +269,7 @@ static void run(void)
 	while (living && !failed && now() - start < opt.seconds) {
 		usleep(20000);
 		reap_all();
+		coverage_sample(now() - start);
 		if (opt.quiet_s && now() > next_quiet) {
 			quiet_point();
 			next_quiet = now() + opt.quiet_s;
@@ -317,7 +322,8 @@ static void parse(int argc, char **argv)
 		{ "seconds", 1, NULL, 't' }, { "steps", 1, NULL, 'n' }, { "processes", 1, NULL, 'p' },
 		{ "threads", 1, NULL, 'T' }, { "quiet", 1, NULL, 'q' }, { "log", 1, NULL, 'l' },
 		{ "only", 1, NULL, 'o' }, { "no-disturb", 0, NULL, 'D' }, { "no-forks", 0, NULL, 'F' }, { "no-contexts", 0, NULL, 'C' },
-		{ "module", 1, NULL, 'm' }, { "rewrite", 0, NULL, 'r' }, { "help", 0, NULL, 'h' }, { 0 },
+		{ "module", 1, NULL, 'm' }, { "corpus", 1, NULL, 'c' }, { "unguided", 0, NULL, 'U' },
+		{ "rewrite", 0, NULL, 'r' }, { "help", 0, NULL, 'h' }, { 0 },
 	};
 	int c;
 
@@ -337,6 +343,8 @@ static void parse(int argc, char **argv)
 		case 'F': opt.forks = false; break;
 		case 'C': opt.contexts = false; break;
 		case 'm': sscanf(optarg, "%" SCNx64 "-%" SCNx64, &opt.module_begin, &opt.module_end); break;
+		case 'c': opt.corpus = optarg; break;
+		case 'U': opt.guided = false; break;
 		case 'r': opt.rewrite = true; break;
 		case 'h': fputs(help, stdout); exit(0);
 		default: exit(2);
@@ -346,6 +354,38 @@ static void parse(int argc, char **argv)
 	    opt.wrong_dirs > 4) {
 		fputs("abifuzz: too many or too few (see --help)\n", stderr);
 		exit(2);
+	}
+	if (opt.corpus && opt.module_end <= opt.module_begin) {
+		fputs("abifuzz: --corpus needs --module\n", stderr);
+		exit(2);
+	}
+	opt.guided &= opt.module_end > opt.module_begin && !opt.rewrite;
+}
+
+/* ---- the corpus ---- */
+
+static char corpus_file[256];
+
+static void load_corpus(void)
+{
+	if (!opt.corpus || !opt.guided)
+		return;
+	if (mkdir(opt.corpus, 0755) && errno != EEXIST) {
+		perror(opt.corpus);
+		exit(1);
+	}
+	if (snprintf(corpus_file, sizeof(corpus_file), "%s/steps", opt.corpus) >= (int)sizeof(corpus_file) ||
+	    (corpus_load(&shared->corpus, corpus_file) && errno != ENOENT)) {
+		fprintf(stderr, "abifuzz: %s is no corpus of this program: %s\n", corpus_file, strerror(errno));
+		exit(1);
+	}
+}
+
+static void save_corpus(void)
+{
+	if (*corpus_file && corpus_save(&shared->corpus, corpus_file)) {
+		perror(corpus_file);
+		failed = true;
 	}
 }
 
@@ -370,7 +410,9 @@ int main(int argc, char **argv)
 	if (opt.rewrite)
 		return rewrite_main();
 	fprintf(stderr, "abifuzz: seed %llu\n", (unsigned long long)opt.seed);
+	load_corpus();
 	run();
+	save_corpus();
 	report();
 	return failed;
 }

@@ -19,27 +19,6 @@
 #define EPOCH		400	/* steps after which everything is closed and made anew */
 #define CHILD_STEPS	40
 
-/* ---- chance (splitmix64) ---- */
-
-uint64_t rng_next(struct rng *r)
-{
-	uint64_t z = r->state += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return z ^ z >> 31;
-}
-
-struct rng rng_for(uint64_t seed, uint64_t a, uint64_t b, uint64_t c)
-{
-	struct rng r = { seed };
-
-	r.state = rng_next(&r) ^ a;
-	r.state = rng_next(&r) ^ b;
-	r.state = rng_next(&r) ^ c;
-	return r;
-}
-
 /* ---- seats ---- */
 
 struct seat *seat_take(pid_t pid)
@@ -131,15 +110,28 @@ static void begin_epoch(struct thread *t)
 
 void thread_step(struct thread *t)
 {
+	int percent = t->mutate_percent;
 	const struct op *op;
+	struct rng chance;
 
 	t->rng = rng_for(opt.seed, t->process << 8 | t->number, t->generation, t->step);
-	if (t->step % EPOCH == 0 && t->generation < 1000)
+	if (t->step % EPOCH == 0 && t->generation < 1000) {
 		begin_epoch(t);
+		percent = t->mutate_percent;
+		guide_forget(&t->guide);
+		coverage_collect();	/* what the base reaches is no merit of the step */
+	}
+	if (opt.guided) {
+		chance = rng_for(~opt.seed, t->process << 8 | t->number, t->generation, t->step);
+		guide_step(&t->guide, &shared->corpus, &t->rng, &chance, percent);
+		t->mutate_percent = guide_percent(&t->guide);
+	}
 	op = pick_op(&t->rng);
-	thread_log(t, "%s", op->name);
+	thread_log(t, "%s%s", op->name, t->rng.play ? " of the corpus" : "");
 	op->run(t);
-	coverage_collect();
+	if (coverage_collect() && opt.guided)
+		guide_keep(&t->guide, &shared->corpus, &chance);
+	t->mutate_percent = percent;
 	t->step++;
 	atomic_store_explicit(&t->seat->step, t->step, memory_order_relaxed);
 }

@@ -56,8 +56,12 @@ KINDS = {
         "Wrong calls",
         "One container makes calls that are wrong in every way, beside another one. It passes if the charge and the "
         "card's memory\nagree at every quiet point, the charge never exceeds the limit, the other container's memory "
-        "and charge are unchanged,\nand the kernel has not complained.",
-        ("date", "revision", "kernel", "seed", "seconds", "calls", "mutated", "quiets", "lost bytes", "result"),
+        "and charge are unchanged,\nand the kernel has not complained. The module's functions, blocks of code and "
+        "edges between blocks that were reached are\nknown where the kernel has KCOV.",
+        (
+            *("date", "revision", "kernel", "seed", "seconds", "calls", "mutated", "quiets", "functions", "blocks"),
+            *("edges", "lost bytes", "result"),
+        ),
     ),
     "fuzz-text": Kind(
         "Wrong texts",
