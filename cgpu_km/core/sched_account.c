@@ -6,6 +6,7 @@
 #include "sched_ceiling.h"
 #include "sched_hwshare.h"
 #include "sched_prio.h"
+#include "sched_recent.h"
 #include "sched_rr.h"
 
 #define OVERRUN_PARTS	10	/* an overrun is a turn later than slice/10 */
@@ -67,8 +68,12 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 			got = cgpu_account_got_ns(t, &n, i, len_ns);
 		last = mine;
 		t->slot[i].gpu_ns += got;
-		cgpu_ceiling_charge(t, i, n.ran, got, len_ns);
+		cgpu_recent_note(t, i, got);
+		/* No limit is in force then, so none is used up. */
+		if (!t->paused)
+			cgpu_ceiling_charge(t, i, n.ran, got, len_ns);
 	}
+	cgpu_recent_pass(t, len_ns);
 	cgpu_ceiling_grow(t, len_ns);
 	/* One that sleeps, or closed the GPU, does not wait any more. */
 	for (mask = t->wait_mask & ~n.waiting; mask; mask &= mask - 1)
@@ -85,7 +90,8 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns)
 	}
 	for (mask = t->freeze_unknown_mask; mask; mask &= mask - 1)
 		t->slot[__builtin_ctz(mask)].unsure_ns += len_ns;
-	cgpu_prio_charge(t, n.ran, len_ns);
+	if (!t->paused)
+		cgpu_prio_charge(t, n.ran, len_ns);
 	cgpu_rr_charge(t, CGPU_RR_NORMAL, len_ns);
 	cgpu_rr_charge(t, CGPU_RR_PRIO, len_ns);
 	cgpu_rr_charge(t, CGPU_RR_BACKGROUND, len_ns);

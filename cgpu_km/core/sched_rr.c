@@ -19,7 +19,6 @@
 #define GOLDEN		0x9e3779b9u
 #define SLOT_STEP	53u	/* no two go in step */
 #define SCALED_SLICES	20	/* a round of scaled grants; the least is a slice if it fits */
-#define STEADY_TURNS	2	/* used up without sleeping: a slot that always has work */
 
 static bool has(u32 mask, u32 slot)
 {
@@ -387,13 +386,11 @@ static u32 step_alone(struct cgpu_sched *t, u32 nr, u32 member)
 	return member;
 }
 
-/* Those of @were_asleep that have work again and enough left for a turn come next. They cut
- * the turn of a slot short that has worked through its last ones. A slot that sleeps now and
- * then itself goes on: among slots of that kind the first to wake is the first to run.
- */
+/* Those of @were_asleep that have work again and enough left for a turn come next. */
 static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 {
 	struct cgpu_rr *r = &t->rr[nr];
+	bool goes_on;
 	u32 mask;
 
 	r->woken &= r->members;
@@ -403,11 +400,10 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 		if (*cgpu_debt_deficit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
 			r->woken |= 1u << i;
 	}
-	if (r->woken && r->curr < CGPU_SLOTS && !r->waking &&
-	    t->slot[r->curr].full_turns >= STEADY_TURNS) {
-		r->resume = r->curr;
-		r->curr = CGPU_NO_SLOT;
-	}
+	if (!r->woken || !has(r->members, r->curr) || !cgpu_rr_gives_way(t, r, &goes_on))
+		return;
+	r->resume = goes_on ? r->curr : CGPU_NO_SLOT;
+	r->curr = CGPU_NO_SLOT;
 }
 
 /* Turns among the members, nothing between them. */

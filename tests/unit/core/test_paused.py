@@ -46,6 +46,23 @@ def test_afterwards_the_same_are_frozen_and_shares_are_as_before(policy):
         assert got[slot] == pytest.approx(share, abs=0.01)
 
 
+def test_a_pause_uses_up_no_ceiling_and_no_budget():
+    """Everything may run for the length of the pause; afterwards none pays for it."""
+    turn = Turn(BURST, slice_ms=6, max_inst=100)
+    one = turn.add(20, channels=1)
+    turn.add(20, highprio=1, channels=1)
+    assert lib.cgpu_sched_set_ceiling(turn.t, one, 50, turn.now) == 0
+    turn.timeline(1000)
+    used, budget = turn.t.slot[one].ceiling_budget_ns, turn.t.prio_budget_ns
+    turn.set("paused", 1)
+    turn.step()
+    turn.now += 3_000_000_000
+    turn.set("paused", 0)
+    turn.step()
+    assert turn.t.slot[one].ceiling_budget_ns >= used
+    assert turn.t.prio_budget_ns >= budget
+
+
 def test_a_container_that_opens_the_gpu_meanwhile_is_frozen_afterwards():
     turn, _ = full(WEIGHTED)
     turn.set("paused", 1)

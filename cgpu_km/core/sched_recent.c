@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * What each slot got lately, against its part.
+ *
+ * The credit of a turn is about one round. Work that waits after each step sleeps several times
+ * in a round, and its time is lent each time: in credit alone every slot with such gaps has as much
+ * as it can use, whatever its weight. So the use of the last RECENT_NS decides who runs
+ * beside whom and whose turn is cut short. It decays as 1/e in that time: a slot that slept for
+ * longer has nothing left of it, and a claim to at most so much.
+ */
+#include "sched_recent.h"
+
+#include "policy.h"
+
+#define RECENT_NS	400000000ull
+#define STEP_NS		4000000ull	/* decays are made in steps of this: not at each reading */
+/* So much more than its part is over it: a twentieth, and a hundredth of the GPU. */
+#define OVER_PARTS	64u
+#define OVER_OF_ALL	400u
+#define UNDER_PARTS	64u
+
+/**
+ * cgpu_recent_note() - a slot ran
+ * @t: the scheduler
+ * @slot: which
+ * @got_ns: how long, by the account
+ */
+void cgpu_recent_note(struct cgpu_sched *t, u32 slot, u64 got_ns)
+{
+	t->slot[slot].recent_ns += got_ns < RECENT_NS ? got_ns : RECENT_NS;
+}
+
+static u64 decayed(u64 ns, u64 len_ns)
+{
+	return ns * RECENT_NS / (RECENT_NS + len_ns);
+}
+
+/**
+ * cgpu_recent_pass() - time has passed
+ * @t: the scheduler; what ran in it was noted
+ * @len_ns: how long
+ */
+void cgpu_recent_pass(struct cgpu_sched *t, u64 len_ns)
+{
+	u32 mask;
+
+	if (len_ns > RECENT_NS)
+		len_ns = RECENT_NS;
+	t->recent_all_ns += len_ns;
+	t->recent_step_ns += len_ns;
+	if (t->recent_step_ns < STEP_NS)
+		return;
+	for (mask = t->live_mask; mask; mask &= mask - 1) {
+		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		s->recent_ns = decayed(s->recent_ns, t->recent_step_ns);
+	}
+	t->recent_all_ns = decayed(t->recent_all_ns, t->recent_step_ns);
+	t->recent_step_ns = 0;
+}
+
+static u32 slices_of(const struct cgpu_sched *t, u32 slot)
+{
+	return cgpu_policy_get(t->policy)->slices(&t->slot[slot]);
+}
+
+/* Of all that have opened the GPU and rank as @group. */
+static u32 all_slices(const struct cgpu_sched *t, u32 group)
+{
+	u32 mask, sum = 0;
+
+	if (!group)
+		return 0;
+	mask = t->weighted_mask[t->slot[__builtin_ctz(group)].highprio] & t->opened_mask;
+	for (; mask; mask &= mask - 1)
+		sum += slices_of(t, __builtin_ctz(mask));
+	return sum;
+}
+
+/**
+ * cgpu_recent_over() - slots that had more than their part
+ * @t: the scheduler, accounted up to now; its policy has slices
+ * @group: all with highprio or all without
+ *
+ * A part is of all that have opened the GPU, whether they have work or not.
+ */
+u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group)
+{
+	u64 sum = all_slices(t, group), most;
+	u32 out = 0;
+
+	for (; sum && group; group &= group - 1) {
+		u32 i = __builtin_ctz(group);
+
+		most = t->recent_all_ns * slices_of(t, i);
+		most += most / OVER_PARTS + t->recent_all_ns * sum / OVER_OF_ALL;
+		if (t->slot[i].recent_ns * sum > most)
+			out |= 1u << i;
+	}
+	return out;
+}
+
+/**
+ * cgpu_recent_under() - slots that had less than their part
+ * @t: the scheduler, accounted up to now; its policy has slices
+ * @group: all with highprio or all without
+ */
+u32 cgpu_recent_under(const struct cgpu_sched *t, u32 group)
+{
+	u64 sum = all_slices(t, group), least;
+	u32 out = 0;
+
+	for (; sum && group; group &= group - 1) {
+		u32 i = __builtin_ctz(group);
+
+		least = t->recent_all_ns * slices_of(t, i);
+		least -= least / UNDER_PARTS;
+		if (t->slot[i].recent_ns * sum < least)
+			out |= 1u << i;
+	}
+	return out;
+}
+
+/**
+ * cgpu_recent_yields() - does a slot wait for another one that has work
+ * @t: the scheduler, accounted up to now
+ * @over: cgpu_recent_over() of both
+ * @slot: the one
+ * @other: the other
+ *
+ * A slot that had no more than its part never does. Of two that had more, the one with more for
+ * its weight does: what a third one leaves is divided by weight too.
+ */
+bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 other)
+{
+	u64 mine, theirs;
+
+	if (!(over >> slot & 1))
+		return false;
+	if (!(over >> other & 1))
+		return true;
+	mine = t->slot[slot].recent_ns * slices_of(t, other);
+	theirs = t->slot[other].recent_ns * slices_of(t, slot);
+	return mine > theirs + theirs / OVER_PARTS;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* What slots got lately, against their parts. Inside the core only. */
+#ifndef CGPU_CORE_SCHED_RECENT_H
+#define CGPU_CORE_SCHED_RECENT_H
+
+#include "env.h"
+#include "sched_gpu.h"
+
+/* @slot ran for @got_ns; and after that was noted of each: so much time passed for all. */
+void cgpu_recent_note(struct cgpu_sched *t, u32 slot, u64 got_ns);
+void cgpu_recent_pass(struct cgpu_sched *t, u64 len_ns);
+
+/* Those of @group, slots of one group, that had more or less than their part. */
+u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group);
+u32 cgpu_recent_under(const struct cgpu_sched *t, u32 group);
+
+/* @slot, one of @over, waits for @other: that one had less than its part, or less of it. */
+bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 other);
+
+#endif

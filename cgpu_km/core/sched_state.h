@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* The state of one GPU's scheduler. Storage of the caller, content of the core. */
+#ifndef CGPU_CORE_SCHED_STATE_H
+#define CGPU_CORE_SCHED_STATE_H
+
+#include "env.h"
+#include "sched_wait.h"
+
+#define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
+#define CGPU_NO_SLOT	0xffffffffu
+#define CGPU_NEVER_NS	0xffffffffffffffffull
+#define CGPU_SCHED_VERSION	10	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+
+struct cgpu_sched_entity {
+	u64 cookie;		/* 0: the slot is free */
+	u32 weight;
+	u32 first_slice;	/* first of its slices, policies 0 and 3 */
+	u32 channels;		/* live graphics/compute channels: > 0 means "has opened the GPU" */
+	u32 tsgs;		/* live graphics/compute TSGs */
+	u8 highprio;
+	u8 full_turns;		/* turns in a row that it used up, at most 3; 0: it slept since */
+	u8 pad[2];
+	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
+	s64 deficit_ns;		/* entitled minus got, carried into the next round */
+	s64 bg_deficit_ns;	/* the same for turns beside a running high-priority container */
+	u64 gpu_ns;		/* how long it could run, as acknowledged; overlap split */
+	u64 wait_ns;		/* opened and weight > 0, but out of turn */
+	u64 turns;
+	u64 overruns;		/* turns that ended more than a tenth of a slice late */
+	u64 cap_runtime_ns;	/* got in these 100 ms, policies 0 and 3 beside highprio */
+	u32 slow_freezes;	/* points for freezes that took too long */
+	u32 preempt_slow;	/* freezes it is taken to have held up */
+	u32 failed;		/* calls that failed */
+	u32 last_round_served;	/* fixed rounds: the last that it needs no turn in, from 1 */
+	u64 unsure_ns;		/* how long what it may do was not known: the last call failed */
+	u64 idle_since_ns;	/* first of the readings without work in a row; 0: the last one had work */
+	u16 idle_need_us, idle_readings;	/* without work: how long until its time is lent; in a row */
+	u32 owed_ns[2];		/* [1]: beside; got too much, half of each grant is withheld for it */
+	u32 ceiling;		/* in parts of max_inst, 0: none; at least weight */
+	u64 woken_ns;		/* when it had work again after it slept, or budget after none */
+	struct cgpu_wait wait;
+	s64 ceiling_budget_ns;	/* what it may still run without a break */
+	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
+	u32 freeze_ns, freezes;	/* running upper quartile of its freezes, to 2.048 ms; number, to 128 */
+	u64 recent_ns;		/* of gpu_ns, what is left by a decay of 0.4 s */
+};
+
+/* Three groups take turns, each on its own clock that runs while it is in force. */
+enum cgpu_rr_nr {
+	CGPU_RR_NORMAL		= 0,	/* the containers without highprio */
+	CGPU_RR_PRIO		= 1,	/* the high-priority ones among themselves */
+	CGPU_RR_BACKGROUND	= 2,	/* those without, while a high-priority one may run */
+	CGPU_RR_COUNT		= 3,
+};
+
+struct cgpu_rr {
+	u32 members;		/* slots that take turns */
+	u32 asleep;		/* slots that have a turn due when they wake or have budget again */
+	u32 woken;		/* of @members, those that woke with credit: their turns come first */
+	u32 resume;		/* slot whose turn was cut short by a woken one, or CGPU_NO_SLOT */
+	u32 curr;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
+	u32 cursor;		/* last slot that had its turn; fixed rounds: next slice */
+	u8 fixed;		/* a round of max_inst slices, empty ones pass */
+	u8 running;		/* CGPU_RR_*: in force, its clock runs */
+	u8 contended;		/* another slot waits: turns are charged */
+	u8 late;		/* fixed rounds: no empty slice made room for the gaps so far */
+	u8 waking;		/* the turn is a woken slot's: another one does not cut it short */
+	u8 pad[3];
+	u64 clock_ns;
+	u64 slot_start_ns;	/* fixed rounds: clock at which slice @cursor begins */
+	u64 deadline_ns;	/* clock at which the turn ends whatever its entity got */
+	u64 round;
+};
+
+struct cgpu_sched {
+	u32 policy;
+	u32 max_inst;
+	u32 prio_ratio;
+	u32 controls;
+	u64 slice_ns;
+	u32 run_mask;		/* slots that may run now, as acknowledged */
+	u32 timesliced;		/* slots whose TSGs carry a timeslice of ours */
+	u32 planned_mask;	/* slots that may run by the last plan */
+	u32 freeze_unknown_mask;	/* their last call failed: repeat it */
+	u32 new_mask;		/* came since the last plan: its ack is not about them */
+	u32 touched_mask;	/* TSGs came or went since the last plan */
+	u32 ts_dirty_mask;	/* TSGs that may lack the timeslice */
+	u32 ts_failed_mask;	/* the last attempt to set their timeslice failed */
+	u32 inflight;		/* a plan with calls in it is not acknowledged yet */
+	u32 fails;		/* acks in a row with a failed call */
+	u32 prio_throttled;	/* the ceiling is used up until the 100 ms end */
+	u32 slow_thaws;		/* points for thaws that took too long: the driver's tail */
+	u64 retry_ns;		/* no failed call is repeated before */
+	u64 prio_period_ns;	/* start of the current 100 ms of prio_ratio, 0: none */
+	u64 prio_runtime_ns;
+	u64 last_ns;		/* everything up to here is accounted */
+	struct cgpu_rr rr[CGPU_RR_COUNT];
+	struct cgpu_sched_entity slot[CGPU_SLOTS];
+	u32 switch_ns;		/* what a turn loses to the context switch it begins with */
+	u32 ineffective;	/* CGPU_CTRL_* that are answered and move nothing */
+	u32 no_effect_count[2];	/* by control: uses in a row after which nothing moved */
+	u32 live_mask;		/* slots that hold a container; these four follow from slot[] */
+	u32 opened_mask;	/* those with channels */
+	u32 weighted_mask[2];	/* those with weight that are not held; [1]: and highprio */
+	u32 held_mask;		/* frozen out of turn, to look whether that moves the share */
+	u32 known_mask;		/* slots whose run state was read */
+	u32 busy_mask;		/* of these, those with work; a subset of known_mask */
+	u32 asleep_mask;	/* of known_mask, those so long without work that their time is lent */
+	s64 prio_budget_ns;	/* what high priority may still run without a break */
+	u32 prio_budgeted;	/* 1: the ceiling is a budget, the 100 ms periods are not used */
+	u32 least_weight[2];	/* of the slots with weight that have opened the GPU; [1]: and highprio */
+	u32 opened_weight[2];	/* the sum of theirs */
+	u32 wait_mask;		/* slots with a wait under way */
+	u32 ceiling_mask;	/* slots with a ceiling that is in force */
+	u32 capped_mask;	/* of these, those that have used it up: frozen */
+	u64 unread_since_ns;	/* a plan with calls was made, until the next plan */
+	u32 paused, pad;	/* paused: 1: the system falls asleep, sleeps or wakes; all may run */
+	u64 recent_all_ns;	/* the time by the same decay */
+	u64 recent_step_ns;	/* what of it has not decayed yet */
+};
+
+#endif
