@@ -212,8 +212,8 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
 
 def run_alone(scenario: Scenario, number: int, one: Container) -> Alone:
     """The container on that GPU without the others."""
-    setup = replace(scenario.gpus[number], policy=NATIVE)
-    load = replace(one, gpu=0, weight=max(1, one.weight))
+    setup = replace(scenario.gpus[number], policy=NATIVE, max_inst=1)
+    load = replace(one, gpu=0, weight=1, ceiling=0)
     got = run_gpu(Scenario((setup,), (load,), (), scenario.seconds, scenario.seed + number), 0, (0.0, 0.0)).got[0]
     return Alone(got.share_pct, got.requests.p99_us if got.requests else None)
 
