@@ -54,7 +54,7 @@ help: ## this list
 setup: ## packages, kernels and the Python environment (Debian 12, root or sudo)
 	@scripts/setup
 
-modules: setup ## build the modules for KERNEL=uml|uml-debug|uml-smp|6.1|6.12|5.10|7.3|debug [W=1] into build/modules/
+modules: setup ## build the modules for KERNEL=uml|uml-debug|uml-smp|6.1|6.12|5.10|7.2|7.3|debug [W=1] into build/modules/
 	@scripts/setup kernel $(KERNEL)
 	@scripts/build-modules $(KERNEL) $(MODULE_OPTIONS)
 
@@ -62,9 +62,8 @@ modules-all: setup ## the same for every kernel that is there
 	@for k in $(notdir $(patsubst %/release,%,$(wildcard build/kernels/*/release))); do \
 		scripts/build-modules $$k $(MODULE_OPTIONS) || exit; done
 
-uml: setup ## Linux as a user program, KERNEL=uml and uml-debug: ten minutes of processor time, once
+uml: setup ## Linux as a user program, for KERNEL=uml: eight minutes of processor time, once
 	@scripts/setup kernel uml
-	@scripts/setup kernel uml-debug
 
 mutants: setup ## every core, daemon and runtime with one fault against the tests that have to notice it; build/mutants.json
 	@scripts/mutants

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* All differences between kernels. probe.h has the questions, and Kbuild the answers: a version
- * number says little about a kernel with backports. Supported: 5.10 … 7.2.
+ * number says little about a kernel with backports. Supported: 5.10 … 7.3.
  */
 #ifndef CKM_COMPAT_H
 #define CKM_COMPAT_H

@@ -79,9 +79,7 @@ def test_other_names_of_a_capability(place: Place, answerer: Answerer, name: str
 
 @pytest.mark.parametrize("capability", oci.UNDOING_CAPABILITIES)
 @pytest.mark.parametrize("kind", ["bounding", "effective", "permitted", "inheritable", "ambient"])
-def test_a_capability_of_any_set_needs_permission(
-    place: Place, answerer: Answerer, capability: str, kind: str
-) -> None:
+def test_a_capability_of_any_set_needs_permission(place: Place, answerer: Answerer, capability: str, kind: str) -> None:
     record(place)
     answerer.reply = REFUSAL
     done = place.run("exec", "--process", process(place, *PLAIN, capability, sets=(kind,)), ID)

@@ -171,9 +171,7 @@ def test_other_names_of_a_capability(name: str) -> None:
     assert "CAP_SYS_ADMIN" in refusal(spec)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "8", "08", "0x", "210", "0x150", "2" * 99, "cap_", "cap_sys_adm", "-21", "é"]
-)
+@pytest.mark.parametrize("name", ["", "8", "08", "0x", "210", "0x150", "2" * 99, "cap_", "cap_sys_adm", "-21", "é"])
 def test_what_is_no_such_capability(name: str) -> None:
     assert oci.capability(name) not in oci.CAPABILITY_NUMBERS.values()
 

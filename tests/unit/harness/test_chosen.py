@@ -61,7 +61,8 @@ def test_the_words_are_those_of_the_harness():
     assert machine.BACKENDS == chosen.DEFAULTS
     assert set(suite.KINDS) == set(chosen.KINDS)
     for kind, settings in suite.KINDS.items():
-        assert (bool(settings.get("systemd") or settings.get("kernel_driver")) or kind == "long") == (kind in chosen.QEMU_KINDS)
+        only_qemu = bool(settings.get("systemd") or settings.get("kernel_driver")) or kind == "long"
+        assert only_qemu == (kind in chosen.QEMU_KINDS)
 
 
 def test_every_need_is_one_that_a_machine_may_have():

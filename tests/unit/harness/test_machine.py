@@ -51,7 +51,10 @@ def test_empty_variables_are_as_good_as_none():
         ({"CPUS": "2"}, {"kernel": "6.1", "cpus": 2}),
         ({"KERNEL": "uml-smp"}, {"kernel": "uml-smp", "cpus": 2}),
         ({"KERNEL": "debug", "CPUS": "1"}, {"kernel": "debug", "cpus": 1}),
-        ({"KERNEL_DRIVER": "550"}, {"kernel": "6.1", "cpus": 2, "nvsim": False, "kernel_driver": "550", "chips": "TU104"}),
+        (
+            {"KERNEL_DRIVER": "550"},
+            {"kernel": "6.1", "cpus": 2, "nvsim": False, "kernel_driver": "550", "chips": "TU104"},
+        ),
         ({"GPUS": "2", "PROFILE": "a100", "MEM_MIB": "512"}, {"gpus": "2", "profile": "a100", "mem_mib": "512"}),
         ({"DRIVER": "550.163.01"}, {"driver": "550.163.01"}),
         ({"CPU_FEATURES": "+ssse3,+popcnt"}, {"cpu_features": "+ssse3,+popcnt"}),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`python3 chosen.py KIND BACKEND TEST…` prints the boot that these tests need: `KERNEL KIND`.
 
-The Makefile asks before anything is installed or built, so this reads the tests' sources and imports none of them. A test
-has markers for the kind of its boot and for what it needs of the machine; the default is User-Mode Linux.
+The Makefile asks before anything is installed or built, so this reads the tests' sources and imports none of them. A
+test has markers for the kind of its boot and for what it needs of the machine; the default is User-Mode Linux.
 """
 
 from __future__ import annotations

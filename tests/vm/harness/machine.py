@@ -13,7 +13,7 @@ from pathlib import Path
 
 #: Linux as a program of this machine (scripts/build-uml), and kernels in QEMU.
 UML = ("uml", "uml-debug", "uml-smp")
-KERNELS = (*UML, "6.1", "6.12", "debug", "5.10", "7.3")
+KERNELS = (*UML, "6.1", "6.12", "debug", "5.10", "7.2", "7.3")
 
 #: Either home of a kernel, by the name that BACKEND chooses it by: its default kernel.
 BACKENDS = {"uml": "uml", "qemu": "6.1"}

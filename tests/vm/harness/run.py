@@ -174,7 +174,8 @@ def why_it_ended(machine: Machine, paths: Paths, status: int) -> str:
         why = known[0] if known else f"it ended with status {status}: {text.strip()[-300:]}"
         raise SetupFailed(f"User-Mode Linux does not start on this machine, {why}; {INSTEAD}")
     found = console.findings(text)
-    return f"User-Mode Linux ended with status {status}\n{console.report(found) or last_lines(text)}\nlogs in {paths.run}"
+    why = console.report(found) or last_lines(text)
+    return f"User-Mode Linux ended with status {status}\n{why}\nlogs in {paths.run}"
 
 
 def start_reader(ours: socket.socket, sink: Callable[[bytes], object]) -> threading.Thread:
