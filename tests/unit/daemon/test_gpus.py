@@ -147,6 +147,7 @@ def test_query_through_a_stub(tmp_path: Path) -> None:
             "compute_mode": "exclusive process",
             "lost": "",
             "sensors": None,
+            "read_at": None,
         }
     ]
 

@@ -150,11 +150,9 @@ def test_the_size_of_a_reply_is_bounded(place: Place, answerer: Answerer, size: 
 def test_a_record_that_cannot_be_written_leaves_the_last_one(
     node: Node, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk takes a part of it."""
-    write = Path.write_bytes
+    """A full disk says so when the data goes there."""
 
-    def half(path: Path, data: bytes) -> int:
-        write(path, data[: len(data) // 2])
+    def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def main() -> None:
@@ -163,7 +161,7 @@ def test_a_record_that_cannot_be_written_leaves_the_last_one(
             (path,) = states(node)
             before = path.read_bytes()
             (record,) = daemon.records.values()
-            monkeypatch.setattr(Path, "write_bytes", half)
+            monkeypatch.setattr(os, "fsync", full)
             with pytest.raises(OSError, match="No space left"):
                 daemon.deps.store.save(replace(record, phase=Phase.RELEASING))
             monkeypatch.undo()
