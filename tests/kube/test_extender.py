@@ -668,6 +668,7 @@ def test_the_dashboard_of_the_cluster_asks_for_what_exists() -> None:
             name: {*metrics.POD_LABELS} for name in (figure.name for figure in metrics.POD_FIGURES)
         }
         there["kube_pod_info"] = {"namespace", "pod", "node", "created_by_name"}
+        there["cgpu_gpu_policy"] = {*metrics.GPU_LABELS}
         for name, labels in re.findall(r"^(cgpu_\w+)(?:\{([^}]*)\})? ", text, re.M):
             there.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
         board = json.loads((Path(__file__).parents[2] / "docs/user/grafana/cluster.json").read_text())
