@@ -60,6 +60,16 @@ class Machine:
         }
 
 
+#: Escapes that make, end and rename a mapping of memory for the CPU.
+MAP, UNMAP, RENAME = 0x4E, 0x4F, 0x5E
+
+
+def number_in(built: values.Built, name: str) -> int:
+    """A field of the call's struct as it is now."""
+    inside = built.target.field(name)
+    return int.from_bytes(built.top[inside.at : inside.at + inside.size], "little") if inside else 0
+
+
 @dataclass
 class Worker:
     """One process of the trace, in that process. Also the Names of values.build()."""
@@ -70,6 +80,7 @@ class Worker:
     files: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
     fresh: dict[str, int | bytes] = field(default_factory=dict)
+    maps: dict[int, list[int]] = field(default_factory=dict)  #: by memory object, addresses that the driver answered
 
     # Names
 
@@ -98,7 +109,10 @@ class Worker:
         file = event.words[0].removeprefix("@")
         built = values.build(event, values.target(event, self.nodes.get(file, "")), self)
         self.translate(built)
+        if result.get("status") == "0x0":
+            self.name_map(built)
         err = self.ioctl(built, self.fd(file), wrapped="xfer" in event.words)
+        self.note_map(built, err)
         wrong = values.result_wrong(result, built, err, self)
         ways = ("out", self.machine.side)
         for block in event.blocks if whole and not wrong else ():
@@ -112,6 +126,28 @@ class Worker:
         if inside:
             cls = int.from_bytes(built.top[inside.at : inside.at + 4], "little")
             struct.pack_into("<I", built.top, inside.at, self.machine.classes.get(cls, cls))
+
+    def name_map(self, built: values.Built) -> None:
+        """RM_UNMAP_MEMORY and UPDATE_DEVICE_MAPPING_INFO name a mapping by the address that the driver answered: here
+        that of this machine's driver, where the trace has the one of the driver that was recorded.
+        """
+        inside = built.target.field("old") or (built.target.field("address") if built.target.number == UNMAP else None)
+        mine = self.maps.get(number_in(built, "memory"), []) if inside else []
+        if mine and number_in(built, inside.name) not in mine:
+            struct.pack_into("<Q", built.top, inside.at, mine[-1])
+
+    def note_map(self, built: values.Built, err: int) -> None:
+        if err or built.target.number not in (MAP, UNMAP, RENAME) or not built.target.field("memory"):
+            return
+        if number_in(built, "status"):
+            return
+        mine = self.maps.setdefault(number_in(built, "memory"), [])
+        if built.target.number == MAP:
+            mine.append(number_in(built, "address"))
+        elif built.target.number == UNMAP and number_in(built, "address") in mine:
+            mine.remove(number_in(built, "address"))
+        elif built.target.number == RENAME and number_in(built, "old") in mine:
+            mine[mine.index(number_in(built, "old"))] = number_in(built, "new_address")
 
     @staticmethod
     def output(built: values.Built, path: str) -> bytes:
