@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
-"""Shares of work with gaps: trainings that wait for their steps, small requests, neighbours that wake often. Simulated."""
+"""Shares of work with gaps: trainings that wait for their steps, small requests, neighbours that wake. Simulated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_two_processes_gain_nothing():
 
 def test_a_service_waits_no_longer_beside_a_training_with_gaps():
     """Of equal weight: as beside one that always works."""
-    tail = [gpu(WEIGHTED, Load(every(50, 5)), other, slice_ms=9).run(6000).p99_us(0) for other in (Load(), Steps(19, 4.5))]
+    others = (Load(), Steps(19, 4.5))
+    tail = [gpu(WEIGHTED, Load(every(50, 5)), other, slice_ms=9).run(6000).p99_us(0) for other in others]
     assert tail[1] < 1.1 * tail[0]
 
 
