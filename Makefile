@@ -7,7 +7,7 @@
 ifneq ($(filter vm vm-shell test-vm soak,$(MAKECMDGOALS)),)
 BOOT   := $(shell python3 tests/vm/harness/chosen.py '$(KIND)' '$(BACKEND)' $(TEST))
 KIND   := $(or $(KIND),$(word 2,$(BOOT)))
-ifneq ($(filter-out 0 no off false,$(SYSTEMD))$(KERNEL_DRIVER)$(filter-out 1,$(CPUS)),)
+ifneq ($(KERNEL_DRIVER)$(filter-out 1,$(CPUS)),)
 BOOT   := 6.1
 endif
 endif
@@ -58,8 +58,8 @@ modules: setup ## build the modules for KERNEL=uml|uml-debug|uml-smp|6.1|6.12|5.
 	@scripts/setup kernel $(KERNEL)
 	@scripts/build-modules $(KERNEL) $(MODULE_OPTIONS)
 
-modules-all: setup ## the same for every kernel that is there
-	@for k in $(notdir $(patsubst %/release,%,$(wildcard build/kernels/*/release))); do \
+modules-all: setup ## the same for every kernel that is there, or KERNELS='6.1 6.12'
+	@for k in $(or $(KERNELS),$(notdir $(patsubst %/release,%,$(wildcard build/kernels/*/release)))); do \
 		scripts/build-modules $$k $(MODULE_OPTIONS) || exit; done
 
 uml: setup ## Linux as a user program, for KERNEL=uml: eight minutes of processor time, once

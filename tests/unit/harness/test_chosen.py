@@ -38,7 +38,7 @@ def test_markers_are_those_of_the_file_and_the_function(known):
     ("words", "kind", "backend", "boot"),
     [
         ([], "", "", ("uml", "plain")),
-        ([], "systemd", "", ("6.1", "systemd")),
+        ([], "systemd", "", ("uml", "systemd")),
         ([], "", "qemu", ("6.1", "plain")),
         (["test_tree"], "", "", ("uml", "plain")),
         (["test_shares"], "", "", ("uml", "icount")),
@@ -61,7 +61,7 @@ def test_the_words_are_those_of_the_harness():
     assert machine.BACKENDS == chosen.DEFAULTS
     assert set(suite.KINDS) == set(chosen.KINDS)
     for kind, settings in suite.KINDS.items():
-        only_qemu = bool(settings.get("systemd") or settings.get("kernel_driver")) or kind == "long"
+        only_qemu = bool(settings.get("kernel_driver")) or kind == "long"
         assert only_qemu == (kind in chosen.QEMU_KINDS)
 
 

@@ -4,6 +4,7 @@
 import importlib.machinery
 import importlib.util
 import re
+import signal
 import sys
 import threading
 import time
@@ -38,7 +39,7 @@ def play(levels, monkeypatch, level, status, said, report):
         (levels.JUNIT / f"{level.name}.log").write_text(said)
         if report:
             (levels.JUNIT / f"{level.junit}.xml").write_text(report)
-        return status
+        return status, 1.5
 
     monkeypatch.setattr(levels, "run_beside", beside)
     return levels.run(level)
@@ -73,7 +74,8 @@ def test_a_level_that_hangs_is_ended_with_its_processes(levels, monkeypatch):
     pids = levels.JUNIT / "pids"
     command = ["sh", "-c", f"sleep 600 & echo $! >{pids}; wait"]
     began = time.monotonic()
-    assert levels.run_beside(levels.Level("kube", "test-kube", limit_s=3), command, "title")
+    status, _ = levels.run_beside(levels.Level("kube", "test-kube", limit_s=3), command, "title")
+    assert status == -signal.SIGKILL
     assert time.monotonic() - began < 30
     status = Path(f"/proc/{pids.read_text().strip()}/status")
     for _ in range(100):
@@ -86,15 +88,15 @@ def test_a_level_that_hangs_is_ended_with_its_processes(levels, monkeypatch):
 
 
 def test_what_failed_is_the_last_that_is_printed(levels, monkeypatch, capsys):
-    monkeypatch.setenv("LEVELS", "lint vm-6.1-plain")
+    monkeypatch.setenv("LEVELS", "lint vm-6.1-needs")
     monkeypatch.setattr(levels, "homeless", lambda _levels: [])
-    came = {"lint": (1, 0, 0, []), "vm-6.1-plain": (331, 1, 0, ["tests.test_a::test_bad"])}
-    monkeypatch.setattr(levels, "run", lambda level, _nice: levels.Outcome(level, 1.0, *came[level.name]))
+    came = {"lint": (1, 0, 0, []), "vm-6.1-needs": (331, 1, 0, ["tests.test_a::test_bad"])}
+    monkeypatch.setattr(levels, "run", lambda level, _nice: levels.Outcome(level, 1.0, 0.5, *came[level.name]))
     assert levels.main() == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-3:] == [
-        "vm-6.1-plain failed: tests.test_a::test_bad",
-        "not all levels: LEVELS=lint vm-6.1-plain",
+        "vm-6.1-needs failed: tests.test_a::test_bad",
+        "not all levels: LEVELS=lint vm-6.1-needs",
         "332 passed, 1 failed",
     ]
 
@@ -115,7 +117,7 @@ def test_each_level_runs_once_and_after_what_it_needs(levels, monkeypatch):
         with lock:
             running.remove(level.boots)
             ended.add(level.name)
-        return levels.Outcome(level, 1.0, 1, 0, 0, [])
+        return levels.Outcome(level, 1.0, 0.5, 1, 0, 0, [])
 
     ended: set[str] = set()
     monkeypatch.setattr(levels, "run", run)

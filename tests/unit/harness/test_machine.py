@@ -45,7 +45,8 @@ def test_empty_variables_are_as_good_as_none():
         ({"DAEMON": "0"}, {"daemon": False}),
         ({"DOCKER": "1"}, {"docker": True, "memory": "4G"}),
         ({"DOCKER": "1", "VM_MEM": "3G"}, {"docker": True, "memory": "3G"}),
-        ({"SYSTEMD": "1"}, {"kernel": "6.1", "cpus": 2, "systemd": True, "memory": "4G"}),
+        ({"SYSTEMD": "1"}, {"kernel": "uml", "cpus": 1, "systemd": True, "memory": "4G"}),
+        ({"SYSTEMD": "1", "BACKEND": "qemu"}, {"kernel": "6.1", "cpus": 2, "systemd": True, "memory": "4G"}),
         ({"BACKEND": "qemu"}, {"kernel": "6.1", "cpus": 2}),
         ({"BACKEND": "uml"}, {"kernel": "uml", "cpus": 1}),
         ({"CPUS": "2"}, {"kernel": "6.1", "cpus": 2}),
@@ -74,7 +75,7 @@ def test_each_variable(variables, changed):
         {"ICOUNT": "1", "CPUS": "2"},
         {"SYSTEMD": "1", "DOCKER": "1"},
         {"SYSTEMD": "1", "BARE": "1"},
-        {"SYSTEMD": "1", "KERNEL": "uml"},
+        {"KERNEL": "uml", "KERNEL_DRIVER": "550"},
         {"KERNEL": "uml-debug", "KERNEL_DRIVER": "550"},
         {"KERNEL": "uml", "CPUS": "2"},
         {"KERNEL": "uml-smp", "ICOUNT": "1", "CPUS": "1"},
@@ -136,8 +137,11 @@ def test_exact_time_is_not_the_time_of_the_allocators_debugging():
 
 
 def test_systemd_has_its_own_words():
-    words = kernel_arguments(Machine(kernel="6.1", systemd=True), PATHS)
-    assert {"panic_on_warn=1", "systemd.show_status=0"} <= set(words)
+    for words in (
+        kernel_arguments(Machine(kernel="6.1", systemd=True), PATHS),
+        uml_arguments(Machine(systemd=True), PATHS, WIRES),
+    ):
+        assert {"panic_on_warn=1", "systemd.show_status=0"} <= set(words)
     assert not any(word.startswith("slub_debug") for word in words)
     assert not any(word.startswith("systemd.") for word in kernel_arguments(QEMU, PATHS))
     assert "export SYSTEMD=1\n" in guest_environment(Machine(systemd=True), Path("/repo"), "6.1.0")

@@ -15,10 +15,13 @@ from pathlib import Path
 
 GUEST = Path(__file__).resolve().parents[1] / "guest"
 
-#: Kinds of boot that User-Mode Linux cannot be: systemd, NVIDIA's own modules with a PCI card, kprobes on allocators.
-QEMU_KINDS = ("systemd", "driver", "driver_two", "driver_icount", "long")
+#: Kinds of boot that User-Mode Linux cannot be: NVIDIA's own modules with a PCI card, kprobes on allocators.
+QEMU_KINDS = ("driver", "driver_two", "driver_icount", "long")
 
-KINDS = ("plain", "bare", "icount", "docker", "engines", "kube", "cuda", "cuda_nvcc", "cuda_icount", *QEMU_KINDS)
+KINDS = (
+    *("plain", "bare", "icount", "docker", "engines", "systemd", "kube", "cuda", "cuda_nvcc", "cuda_icount"),
+    *QEMU_KINDS,
+)
 
 #: The default kernel of each backend, as machine.BACKENDS has it (held together by a test).
 DEFAULTS = {"uml": "uml", "qemu": "6.1"}

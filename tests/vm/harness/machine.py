@@ -134,11 +134,11 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
     docker = flag(text("DOCKER"))
     systemd = flag(text("SYSTEMD")) or fixed.get("systemd", False)
     kernel_driver = fixed.get("kernel_driver") or text("KERNEL_DRIVER")
-    kernel = text("KERNEL", default_kernel(text("BACKEND"), text("CPUS"), systemd or bool(kernel_driver)))
+    kernel = text("KERNEL", default_kernel(text("BACKEND"), text("CPUS"), bool(kernel_driver)))
     if kernel not in KERNELS:
         raise BadVariable(f"KERNEL={kernel}: choose one of {', '.join(KERNELS)}")
-    if kernel in UML and (systemd or kernel_driver):
-        raise BadVariable(f"KERNEL={kernel}: systemd and NVIDIA's own driver need a machine in QEMU, KERNEL=6.1")
+    if kernel in UML and kernel_driver:
+        raise BadVariable(f"KERNEL={kernel}: NVIDIA's own driver needs a machine in QEMU, KERNEL=6.1")
     icount = flag(text("ICOUNT"))
     chips = text("CHIPS", "TU104")
     if kernel_driver and kernel_driver not in ("535", "550"):
@@ -204,6 +204,9 @@ def common_arguments(machine: Machine, paths: Paths) -> list[str]:
         # elsewhere for the caches that this module uses. On all caches it would slow everything down by a quarter.
         # The traces of allocations (U) are left to the debug kernel: they unwind the stack at each.
         words += ["slub_debug=FZP,kmalloc-*,cgpu_*,ckm_*,filp,vm_area_struct"]
+    if machine.systemd:
+        # The console is the kernel's; a fresh Debian 12 has cgroup v2.
+        words += ["systemd.show_status=0", "systemd.unified_cgroup_hierarchy=1", "audit=0"]
     return words
 
 
@@ -230,9 +233,6 @@ def kernel_arguments(machine: Machine, paths: Paths) -> list[str]:
     if machine.icount:
         # Guest time leaps over every wait for the host; a stall means nothing.
         words += ["nowatchdog", "rcupdate.rcu_cpu_stall_suppress=1"]
-    if machine.systemd:
-        # The console is the kernel's; a fresh Debian 12 has cgroup v2.
-        words += ["systemd.show_status=0", "systemd.unified_cgroup_hierarchy=1", "audit=0"]
     if machine.kernel_driver:
         # Cards in the machine's RAM; without PAT their two mappings, cached and not, need not agree.
         words += [f"mem={CARD_REGISTERS_MIB}M", "nopat"]

@@ -72,7 +72,6 @@ def test_both_gpus_of_ones_own():
 
 
 @pytest.mark.gpus(2)
-@pytest.mark.debug_more
 def test_another_gpu_by_rewriting_the_uuid(gpu: nv.Gpu, other: nv.Gpu):
     """Whichever UUID is in memory at the check, uvm uses the one that was checked."""
     shared = mmap.mmap(-1, 4096)

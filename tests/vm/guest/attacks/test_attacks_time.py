@@ -88,7 +88,6 @@ def test_time_by_a_handle_that_is_made_again(neighbour: nv.Gpu, weighted: None, 
 
 
 @pytest.mark.checked
-@pytest.mark.debug_more
 def test_time_by_enabling_what_was_prepared(neighbour: nv.Gpu, weighted: None):
     """Each call would gain the time between the driver's enable and the effect of the freeze."""
     with Box(next(NAMES), 2048) as box, box.client() as client:

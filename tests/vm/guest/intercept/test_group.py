@@ -139,7 +139,6 @@ def test_the_servers_group_lives_as_long_as_a_client_has_it(box: Box):
 # ---- whose group ----
 
 
-@pytest.mark.debug_more
 def test_a_group_that_is_not_shared_with_the_caller(box: Box, neighbour: nv.Gpu):
     with box.client() as rm, server(box, shared=False) as (_, client, handle):
         assert rm.dup(rm.gpu().device, client, handle)[0] == nv.NV_ERR_INSUFFICIENT_PERMISSIONS

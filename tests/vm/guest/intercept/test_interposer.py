@@ -299,9 +299,7 @@ def test_a_lower_memsize_refuses_until_below(box):
 
 
 @pytest.mark.checked
-@pytest.mark.parametrize(
-    "mode", ["top-cmd", *(pytest.param(mode, marks=pytest.mark.debug_more) for mode in ("nested-size", "top-ptr"))]
-)
+@pytest.mark.parametrize("mode", ["top-cmd", "nested-size", "top-ptr"])
 def test_flips_are_not_seen(box, mode):
     """A thread changes an argument between check and use: the driver uses the value that was checked."""
     (box.proc / "memsize").write_text(f"{48 * MIB}\n")  # below flip's big size

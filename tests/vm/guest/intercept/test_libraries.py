@@ -99,7 +99,6 @@ DUP = (
 
 
 @pytest.mark.checked
-@pytest.mark.debug_more
 def test_what_is_shared_with_all_another_process_may_have(box: Box, gpu: nv.Gpu):
     """cuIpcGetMemHandle shares a piece of memory, cuIpcOpenMemHandle dups it in another process."""
     _, memory = gpu.alloc_vidmem(2 * MIB)

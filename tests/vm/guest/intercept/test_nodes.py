@@ -229,7 +229,6 @@ def test_containers_come_and_go_under_readers(box: Box) -> None:
 
 
 @pytest.mark.checked
-@pytest.mark.debug_more
 def test_it_can_be_unmounted_and_mounted_under_containers(box: Box, tmp_path: Path) -> None:
     """Nodes bound elsewhere continue to work; a container created meanwhile is there afterwards."""
     with bound(Path(box.dev, "nvidiactl"), tmp_path / "nvidiactl") as node:

@@ -152,8 +152,8 @@ def kprobe_event(function: str) -> Iterator[None]:
     "function",
     [
         "os_memcpy_from_user",
-        pytest.param("nvUvmInterfaceDupMemory", marks=pytest.mark.debug_more),
-        pytest.param("dma_buf_fd", marks=pytest.mark.debug_more),
+        "nvUvmInterfaceDupMemory",
+        "dma_buf_fd",
     ],
 )
 def test_beside_a_kprobe_of_another(function: str):

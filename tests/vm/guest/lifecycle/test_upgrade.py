@@ -143,7 +143,6 @@ def test_a_swap_that_fails_leaves_everything_as_it_was(kernel_log) -> None:
 
 @pytest.mark.checked
 @pytest.mark.gpus(2)
-@pytest.mark.debug_more
 def test_the_second_gpu_fails_and_the_first_keeps_its_core() -> None:
     """All GPUs or none: the first GPU's converted state is discarded."""
     first, second = Loaded(0), Loaded(1)
@@ -218,7 +217,6 @@ def test_swaps_while_the_controls_are_slow_or_fail(personality) -> None:
 
 
 @pytest.mark.checked
-@pytest.mark.debug_more
 def test_the_core_that_runs_stays_and_the_one_before_may_go() -> None:
     with house(2, FAIR) as made:
         assert not rmmod(PRODUCT), "it is pinned by the containers"

@@ -78,7 +78,6 @@ def test_the_card_says_how_many_there_are(gpu: nv.Gpu, box: Box):
 
 
 @pytest.mark.checked
-@pytest.mark.debug_more
 def test_one_container_cannot_take_all_groups(box: Box, gpu: nv.Gpu, other: Box):
     """Empty ones cost nothing else. The neighbour makes as many as are its own, and a context."""
     refused = box.stat("refused_calls")
