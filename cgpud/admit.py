@@ -19,24 +19,33 @@ A dying container counts with its whole limit until its last file and mapping ar
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from cgpu_common import effect
 from cgpu_common.errors import KernelRefused, Refused
 from cgpu_common.kernel_abi import MAX_INST_MAX
 from cgpu_common.model import MIB, Container, Devices, Gpu, NotSliced, Plan, Request, Slot, SlotWant
 from cgpu_common.settings import Caps
-from cgpud.env import CEILING, CONTAINER, DEV, HIGHPRIO, NVIDIA, WEIGHT
+from cgpud.env import CEILING, CONTAINER, DEV, EVERY_GPU, HIGHPRIO, NVIDIA, VISIBLE, WEIGHT
 from cgpud.limits import CONTEXT_MIB, limit_mib
+
+#: Cards have less than their name says: a T4 of 16 GB has 14.8 GiB, which its users call 15.
+DEV_TOLERANCE = 0.05
+PERCENT = 100  # a DEV of 100 makes percentages of CONTAINER (docs/user/coming-from.md)
 
 
 class NeedsContainerList(Exception):
     """The refusal has to name the containers on the GPU, and the kernel's list was not passed."""
 
 
-def _name(container: Container) -> str:
+Names = Mapping[str, str]  # kernel container id -> how its engine names it
+
+
+def _name(container: Container, names: Names) -> str:
+    words = [*filter(None, [names.get(container.id)]), *["dying"] * container.dying]
     name = container.dir or container.id[:12]
-    return f"{name} (dying)" if container.dying else name
+    return f"{name} ({', '.join(words)})" if words else name
 
 
 def _find(item: int | str, devices: Devices, gpus: Sequence[Gpu]) -> Gpu:
@@ -151,13 +160,14 @@ def _slots_on(gpu: Gpu, containers: Sequence[Container] | None) -> list[tuple[Co
     return [(container, slot) for container in containers for slot in container.slots if slot.gpu == gpu.index]
 
 
-def _check_memory(gpu: Gpu, want_mib: int, containers: Sequence[Container] | None) -> None:
+def _check_memory(gpu: Gpu, want_mib: int, containers: Sequence[Container] | None, names: Names) -> None:
     limits = gpu.limits if gpu.limits is not None else sum(slot.limit for _, slot in _slots_on(gpu, containers))
     room = gpu.total_mib if gpu.room_mib is None else gpu.room_mib
     left = most_mib(gpu) - -(-limits // MIB)
     if want_mib <= left:
         return
-    holders = [f"{_name(container)} {-(-slot.limit // MIB)} MiB" for container, slot in _slots_on(gpu, containers)]
+    there = _slots_on(gpu, containers)
+    holders = [f"{_name(container, names)} {-(-slot.limit // MIB)} MiB" for container, slot in there]
     if room < gpu.total_mib:
         holders.append(f"the driver and what runs outside of containers {gpu.total_mib - room} MiB")
     times = f" (overcommit {gpu.overcommit} %)" if gpu.overcommit != 100 else ""
@@ -192,18 +202,21 @@ def most_mib(gpu: Gpu) -> int:
     return room * gpu.overcommit // 100
 
 
-def _grant_weight(gpu: Gpu, requested: int, containers: Sequence[Container] | None) -> tuple[int, str | None]:
+def _grant_weight(
+    gpu: Gpu, requested: int, containers: Sequence[Container] | None, names: Names
+) -> tuple[int, str | None]:
     instances = gpu.instances if gpu.limits is not None else len(_slots_on(gpu, containers))
     most = min(gpu.max_inst, MAX_INST_MAX)
     if instances >= most:
-        names = ", ".join(_name(container) for container, _ in _slots_on(gpu, containers))
+        holders = ", ".join(_name(container, names) for container, _ in _slots_on(gpu, containers))
         limit = f"max_inst={most}" if most == gpu.max_inst else f"{most}, the most that a GPU takes,"
-        raise Refused(f"GPU {gpu.number} already has {limit} containers: {names}")
+        raise Refused(f"GPU {gpu.number} already has {limit} containers: {holders}")
     if requested > gpu.max_inst:
         raise Refused(f"{WEIGHT}={requested} is more than max_inst={gpu.max_inst} of GPU {gpu.number}")
     if requested <= gpu.free_weight:
         return requested, None
-    holders = ", ".join(f"{_name(container)} {slot.weight}" for container, slot in _slots_on(gpu, containers))
+    there = _slots_on(gpu, containers)
+    holders = ", ".join(f"{_name(container, names)} {slot.weight}" for container, slot in there)
     if gpu.free_weight == 0:
         about = effect.of_weight(gpu.kernel.policy, 0) if gpu.kernel else "without compute under every policy but 5"
         return 0, f"GPU {gpu.number} has no weight left, so the container gets weight 0: {about}; held by: {holders}"
@@ -240,13 +253,33 @@ def _without_effect(request: Request, gpu: Gpu) -> list[str]:
     return [f"{variable} on GPU {gpu.number}: {why}" for variable, why in about if why]
 
 
+def _hardly_meant(request: Request, chosen: Sequence[Gpu]) -> list[str]:
+    """Sentences on sizes that the interface allows and authors seldom mean: a slice of each GPU because no variable
+    names one, and a DEV that is not the card's, where a "GiB" of CONTAINER is another size than 1,024 MiB."""
+    if not request.sizes:
+        return []
+    found = []
+    if request.devices.source == EVERY_GPU and len(chosen) > 1:
+        found.append(f"{VISIBLE} is not set: the container gets a slice of each of the {len(chosen)} GPUs, not of one")
+    for place, gpu in enumerate(chosen):
+        gib = gpu.total_mib / 1024
+        if request.total != PERCENT and abs(request.total - gib) > 1 + gib * DEV_TOLERANCE:
+            size = request.sizes[min(place, len(request.sizes) - 1)]
+            found.append(
+                f"{DEV}={request.total}, and GPU {gpu.number} has {gib:.0f} GiB: {CONTAINER}={size} is the fraction "
+                f"{size}/{request.total} of it, {limit_mib(gpu.total_mib, size, request.total)} MiB, not {size} GiB"
+            )
+    return found
+
+
 def admit(
     request: Request,
     gpus: Sequence[Gpu],
     containers: Sequence[Container] | None,
     caps: Caps = Caps(),  # noqa: B008  frozen
+    names: Names = MappingProxyType({}),
 ) -> Plan:
-    """The slots to create. Raises Refused with the reason.
+    """The slots to create. Raises Refused with the reason, which names the holders by `names` too.
 
     `containers` is the kernel's list, with dying containers. Without it (None), a refusal that has to name containers
     raises NeedsContainerList."""
@@ -264,7 +297,7 @@ def admit(
                 f"whole GPUs beside slices are not possible in one container"
             )
     slots: list[SlotWant] = []
-    warnings: list[str] = []
+    warnings = _hardly_meant(request, chosen)
     hints: list[str] = []
     for place, gpu in enumerate(chosen):
         _check_sharing(gpu)
@@ -272,10 +305,10 @@ def admit(
         _check_least(request, gpu, size)
         _check_cap(request, gpu, size, caps)
         exact = request.exact[place] if request.exact else None
-        weight, warning = _grant_weight(gpu, exact.weight if exact else request.weight or 1, containers)
+        weight, warning = _grant_weight(gpu, exact.weight if exact else request.weight or 1, containers, names)
         if warning:
             warnings.append(warning)
-        _check_memory(gpu, size, containers)
+        _check_memory(gpu, size, containers, names)
         hints += _without_effect(request, gpu)
         highprio = exact.highprio if exact else request.highprio
         ceiling = _ceiling(request, place, gpu, weight, caps)

@@ -28,6 +28,9 @@ CEILING = "ALIYUN_COM_GPU_SCHD_CEILING"
 #: Set by an orchestrator whose grant comes when the container starts: no other variable counts, see granted.py.
 PROMISE = "ALIYUN_COM_GPU_GRANT"
 
+#: The source of a device list that no variable gives.
+EVERY_GPU = "every GPU"
+
 PREFIX = "ALIYUN_COM_GPU_"
 KNOWN = (DEV, CONTAINER, VISIBLE, INDEX, WEIGHT, HIGHPRIO, CEILING)
 #: Alibaba's GPU share scheduler and its device plugin set these for themselves.
@@ -210,4 +213,4 @@ def parse(env: dict[str, str], *, default_memsize: bool = False) -> Request | No
     nvidia = _explicit_nvidia(env, requested)
     if nvidia is not None:
         return Request(nvidia, sizes, total, weight, highprio, ceiling)
-    return Request(Devices("every GPU", all=True), sizes, total, weight, highprio, ceiling)
+    return Request(Devices(EVERY_GPU, all=True), sizes, total, weight, highprio, ceiling)

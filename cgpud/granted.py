@@ -40,7 +40,7 @@ def with_warnings(
 def log_start(container_id: str, plan: Plan, container: Container) -> None:
     """What a container was admitted to."""
     for warning in plan.warnings:
-        log.get().warning("weight 0", id=container_id, warning=warning)
+        log.get().warning("admitted, but", id=container_id, warning=warning)
     for hint in plan.hints:
         log.get().info("without effect", id=container_id, hint=hint)
     slots = [{"gpu": slot.gpu, "limit": slot.limit, "weight": slot.weight} for slot in container.slots]

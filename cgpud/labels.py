@@ -14,6 +14,7 @@ ANNOTATIONS = {
     "namespace": ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
 }
 LENGTH_MAX = 512
+HOLDER_MAX = 80  # in a sentence with up to 25 of them
 
 
 def of_spec(spec: dict[str, Any]) -> dict[str, str]:
@@ -35,6 +36,12 @@ def of_docker(file: Any) -> dict[str, str]:
     config = top.get("Config")
     found = {"name": top.get("Name"), "image": config.get("Image") if isinstance(config, dict) else None}
     return _cut({label: value.removeprefix("/") for label, value in found.items() if isinstance(value, str)})
+
+
+def holder(found: Mapping[str, str]) -> str:
+    """How people name the container: namespace/pod, else its engine's name."""
+    pod = "/".join(filter(None, (found.get("namespace"), found.get("pod"))))
+    return (pod if found.get("pod") else found.get("name", ""))[:HOLDER_MAX]
 
 
 def _cut(found: dict[str, str]) -> dict[str, str]:

@@ -281,7 +281,8 @@ class Daemon:
             there = await self.deps.link.list()
             if slices.is_dying(claim or container_id, there):
                 return None
-            plan = admit.admit(wanted, inventory, there, self.config.container)
+            names = await self._queries.holders(tuple(self.records.values()))
+            plan = admit.admit(wanted, inventory, there, self.config.container, names)
             return plan, await make(plan, None)
 
     async def _until_gone(self, container_id: str, deadline: float) -> None:
@@ -414,9 +415,8 @@ class Daemon:
                     self._watcher.check_cgroup(record.key)
                 case Action.DESTROY:
                     shared = slices.has_other_member(record, self.records.values())
-                    await self.handle_trigger(
-                        record.key, Trigger.DESTROYED if shared else await self._destroy(*record.kernel_key)
-                    )
+                    trigger = Trigger.DESTROYED if shared else await self._destroy(*record.kernel_key)
+                    await self.handle_trigger(record.key, trigger)
                 case Action.FORGET:
                     self.records.pop(record.key, None)
                     self._queries.remember(record)

@@ -379,3 +379,47 @@ def test_less_than_a_context_is_refused() -> None:
 def test_a_context_is_what_the_module_charges() -> None:
     text = (Path(__file__).parents[3] / "cgpu_km/state/gpu.c").read_text()
     assert f"ctx_reserve_mib = {CONTEXT_MIB};" in text
+
+
+def test_the_holder_has_the_name_that_its_engine_gives_it() -> None:
+    there = [holder("a", 9000), holder("b", 4000, dying=True)]
+    names = {there[0].id: "prod/llm-0", there[1].id: "notebook"}
+    with pytest.raises(Refused) as caught:
+        admit(Request(ALL, (6,), 15), [gpu()], there, names=names)
+    assert str(caught.value).endswith(
+        f"held by: {'a' * 12} (prod/llm-0) 9000 MiB, {'b' * 12} (notebook, dying) 4000 MiB"
+    )
+    with pytest.raises(Refused, match=r"containers: a+ \(prod/llm-0\), b+ \(notebook, dying\)$"):
+        admit(Request(ALL, (1,), 15), [gpu(max_inst=2)], there, names=names)
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "dev", "said"),
+    [
+        (15109, 15, False),
+        (15109, 16, False),
+        (81559, 80, False),
+        (81559, 79, False),
+        (40536, 40, False),
+        (81559, 100, False),  # percentages
+        (81559, 15, True),
+        (15109, 24, True),
+    ],
+)
+def test_a_dev_that_is_not_the_cards_is_said(total_mib: int, dev: int, said: bool) -> None:
+    plan = admit(Request(Devices(VISIBLE, items=(0,)), (6,), dev), [gpu(total_mib=total_mib)], [])
+    mib = total_mib * 6 // dev
+    assert plan.slots[0].limit == mib * MIB, "the interface's arithmetic stays"
+    sentence = (
+        f"ALIYUN_COM_GPU_MEM_DEV={dev}, and GPU 0 has {total_mib / 1024:.0f} GiB: ALIYUN_COM_GPU_MEM_CONTAINER=6 is "
+        f"the fraction 6/{dev} of it, {mib} MiB, not 6 GiB"
+    )
+    assert plan.warnings == ((sentence,) if said else ())
+
+
+def test_a_slice_of_each_gpu_without_a_variable_that_names_one_is_said() -> None:
+    gpus = [gpu(number) for number in range(8)]
+    plan = admit(Request(ALL, (6,), 15), gpus, [])
+    assert len(plan.slots) == 8
+    assert plan.warnings == (f"{VISIBLE} is not set: the container gets a slice of each of the 8 GPUs, not of one",)
+    assert not admit(Request(Devices(VISIBLE, all=True), (6,), 15), gpus, []).warnings, "all, as written"

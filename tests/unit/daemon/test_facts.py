@@ -138,8 +138,8 @@ def test_weight_0_is_reported(node: Node, run: Run, policy: int, about: str) -> 
             warning = reply["warning"]
             assert f"GPU 0 has no weight left, so the container gets weight 0: {about}; held by: " in warning
             assert warning.endswith(f"held by: {ID[:12]} 3")
-            (line,) = [line for line in lines if line["event"] == "weight 0"]
-            assert line == {"event": "weight 0", "log_level": "warning", "id": OTHER, "warning": warning}
+            (line,) = [line for line in lines if line["event"] == "admitted, but"]
+            assert line == {"event": "admitted, but", "log_level": "warning", "id": OTHER, "warning": warning}
             assert [slot.weight for slot in node.link.containers[OTHER].slots] == [0]
             assert [slot.limit for slot in node.link.containers[OTHER].slots] == [3021 * MIB]
 
