@@ -79,6 +79,13 @@ def test_what_cannot_be_taken_out_is_named_and_its_record_stays(box: Box) -> Non
     assert json.loads(box.must(f"cat {record}"))["before"] == BEFORE
 
 
+def test_a_configuration_that_the_daemon_refuses_is_said_at_the_update(box: Box) -> None:
+    box.must("echo 'lease_s = \"soon\"' >/etc/cgpu/cgpu.toml")
+    said = box.must(f"dpkg -i {DAEMON}")
+    assert "lease_s" in said and "/etc/cgpu/cgpu.toml" in said
+    assert "without it no container with a slice does" in said
+
+
 def test_the_next_version_over_this_one(box: Box) -> None:
     """Engines and a changed configuration stay as they are; DKMS has the new sources and not the old ones."""
     box.must(f"dpkg -i {DKMS}")

@@ -40,6 +40,7 @@ def test_nothing_is_left(tmp_path: Path, prefix: str) -> None:
     before = tree(top)
     done = install("install", top, PREFIX=prefix)
     assert done.returncode == 0, done.stderr
+    assert "Next:" not in done.stdout, "a packager's scripts do the rest"
     between = tree(top)
     there = {path for path in between if path not in before}
     for path in ("bin/cgpud", "lib/cgpu/cgpud/loop.py", "lib/systemd/system/cgpud.service", "share/man/man1/cgpu.1.gz"):
@@ -245,7 +246,10 @@ def test_the_daemon_is_stopped_while_its_unit_is_there() -> None:
 def test_it_runs_where_it_was_installed() -> None:
     with Box() as box:
         before = box.tree()
-        box.must("scripts/install install", PYTHONPATH="/nowhere")
+        said = box.must("scripts/install install", PYTHONPATH="/nowhere")
+        assert f"dkms install cgpu/{VERSION}" in said
+        assert "/usr/local/bin/cgpu setup docker --runtime /usr/local/bin/cgpu-runtime" in said
+        box.must("test -e /usr/local/share/doc/cgpu/user/install.md")
         assert box.must("/usr/local/bin/cgpu --version").strip() == f"cgpu {VERSION}"
         assert box.must("/usr/local/bin/cgpud --check") == ""
         # A module of the same name from another source is ignored.
