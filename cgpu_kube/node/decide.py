@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cgpu_common import effect
 from cgpu_common.placement import MAIN, Need, PodNeed
 from cgpu_kube import pods
 from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MODE_LABEL
@@ -76,6 +77,8 @@ def by_memory(subject: Subject, pod: Object, offer: Offer, gpus: Sequence[HostGp
     chosen = _choose(subject, pod, need, mine, offer, gpus, counted)
     if offer.mode == SHARE:
         return _whole(subject, pod, need, mine, offer, chosen)
+    if mine.core:
+        _check_weights_count(subject, chosen)
     slots = [
         {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": _weight(mine, gpu)} for gpu in chosen
     ]
@@ -176,6 +179,16 @@ def _by_kubelet(subject: Subject, need: PodNeed, gpus: Sequence[HostGpu], counte
             f"install the scheduler extender, which looks at each GPU, or delete the pod"
         )
     return [_usable(by_uuid[uuid]) for uuid in sorted(counted, key=lambda uuid: by_uuid[uuid].index)]
+
+
+def _check_weights_count(subject: Subject, chosen: Sequence[HostGpu]) -> None:
+    """A percentage is at least that part of the GPU, which only policies that use weights keep."""
+    for gpu in chosen:
+        if gpu.policy is not None and gpu.policy in effect.WITHOUT_WEIGHTS:
+            raise Refused(
+                f"{subject} asks for {GPU_CORE}, and GPU {gpu.index} has {effect.policy_text(gpu.policy)}, which "
+                f'ignores weights: set policy = "weighted" in [gpu] of the node\'s cgpu.toml, or leave it out'
+            )
 
 
 def _mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu) -> int:

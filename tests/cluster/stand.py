@@ -153,7 +153,8 @@ class Stand:
         )
         RUNTIME_CONF.parent.mkdir(parents=True, exist_ok=True)
         RUNTIME_CONF.write_text("next = runc\nwait_s = 60\n")
-        DAEMON_CONF.write_text("nvml_wait_s = 45\nkube_wait_s = 45\n")  # an emulated processor is late
+        # An emulated processor is late; percentages of compute need a policy with weights.
+        DAEMON_CONF.write_text('nvml_wait_s = 45\nkube_wait_s = 45\n[gpu]\npolicy = "weighted"\n')
         try:
             self._up()
         except BaseException:

@@ -429,12 +429,19 @@ def test_one_container_on_two_gpus(world: World, run: Run) -> None:
     run(main())
 
 
-def test_percentage_is_a_weight(tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize(("policy", "kept"), [(2, True), (3, True), (6, True), (0, False), (1, False), (5, False)])
+def test_percentage_is_a_weight(tmp_path: Path, run: Run, policy: int, kept: bool) -> None:
     async def main() -> None:
         world = World(tmp_path, mode="core_mem")
+        world.link.inventory = tuple(replace(gpu, policy=policy) for gpu in world.link.inventory)
         async with world.running():
             await ready(world)
             pod = world.pod("p", container(mem=6, core=25), annotations=bound(0, 6))
+            if not kept:
+                error = await world.refused(pod)
+                assert f"GPU 0 has policy {policy} (" in error and 'set policy = "weighted" in [gpu]' in error
+                assert not world.link.containers
+                return
             container_id = await world.start(pod)
             (slot,) = world.link.containers[container_id].slots
             assert slot.weight == 5
@@ -561,7 +568,7 @@ def test_the_author_names_a_full_gpu(world: World, run: Run) -> None:
             await ready(world)
             first = await world.start(world.pod("a", container(mem=12), annotations=bound(0, 12)))
             error = await world.refused(world.pod("b", container(mem=9), annotations=bound(0, 9)))
-            assert error.startswith("GPU 0 has 3") and f"held by: {first[:12]} 12087 MiB" in error
+            assert error.startswith("GPU 0 has 3") and f"held by: {first[:12]} (team/a) 12087 MiB" in error
 
     run(main())
 

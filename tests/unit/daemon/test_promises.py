@@ -163,7 +163,8 @@ def test_the_sentence_of_a_full_gpu_names_the_holders(node: Node, run: Run, deci
             assert (await node.ask(op="prepare", id=ID, bundle=annotate(node, ID, PROMISE)))["ok"]
             error = (await node.ask(op="prepare", id=OTHER, bundle=annotate(node, OTHER, PROMISE, pod="p2")))["error"]
             assert error.endswith(
-                f"GPU 1 has 5109 of its 15109 MiB left and 10000 MiB were requested; held by: {ID[:12]} (team-a/train-0) 10000 MiB"
+                "GPU 1 has 5109 of its 15109 MiB left and 10000 MiB were requested; "
+                f"held by: {ID[:12]} (team-a/train-0) 10000 MiB"
             )
 
     run(main())

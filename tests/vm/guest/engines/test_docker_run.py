@@ -136,7 +136,7 @@ def test_the_refusal_names_the_holder(total: int) -> None:
         asked = f"{total * 6 // 15} MiB were requested"
         said = re.search(rf"GPU 0 has (\d+) of its {total} MiB left and {asked}", done.stderr)
         assert said, done.stderr
-        assert f"{one.id[:12]} {total * 10 // 15} MiB" in done.stderr
+        assert re.search(rf"{one.id[:12]} \([a-z0-9_]+\) {total * 10 // 15} MiB", done.stderr), "with Docker's name"
         outside = re.search(r"the driver and what runs outside of containers (\d+) MiB", done.stderr)
         assert int(said[1]) == total - total * 10 // 15 - (int(outside[1]) if outside else 0)
 
