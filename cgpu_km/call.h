@@ -19,6 +19,7 @@ struct ckm_call_node;
 struct ckm_redirection;
 struct dma_buf;
 struct file;
+struct mutex;
 
 struct ckm_range {
 	unsigned long user;
@@ -45,6 +46,7 @@ struct ckm_call {
 	/* Runs when rm_ioctl() has returned, before the driver copies @arg out; may change it. */
 	void (*post)(struct ckm_call *call, u8 *arg);
 	void *post_data;
+	struct mutex *serial;	/* held around rm_ioctl() and @post, which copy no user memory; or NULL */
 	bool must_enter;	/* the driver must call rm_ioctl() before it reads parameters */
 	bool entered;		/* rm_ioctl() was redirected, and runs with the kernel copy */
 	bool ran;		/* it returned */

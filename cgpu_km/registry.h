@@ -7,6 +7,7 @@
  *   power_lock       of the driver's own suspend (sleep.c)
  *   ckm_lock         lists of containers and GPUs, attach and detach
  *   gpu->events.lock   order of events (notify.h); also send_lock in notify.c
+ *   ct->os_event_lock  order of a container's OS events in the driver's list
  *   ct->rm_lock      object tree of a container
  *   threads_lock     GPUs that are paused while the system sleeps (sched_thread.c)
  *   slot->enable_lock  lets one call per slot wait for ctrl_lock
@@ -17,8 +18,8 @@
  * or alone, gpu->fb_lock (a query of video memory) under open_lock or in its place; no lock
  * of this list is taken under them.
  *
- * None is held across a copy to or from user memory. Only power_lock, ckm_lock, threads_lock,
- * enable_lock, ctrl_lock, open_lock and fb_lock are held across calls into the driver.
+ * None is held across a copy to or from user memory. Only power_lock, ckm_lock, os_event_lock,
+ * threads_lock, enable_lock, ctrl_lock, open_lock and fb_lock are held across calls into the driver.
  */
 #ifndef CKM_REGISTRY_H
 #define CKM_REGISTRY_H

@@ -39,7 +39,7 @@ static void gone_work(struct work_struct *work)
 		ckm_gpus_detach();
 	mutex_unlock(&ckm_lock);
 	ckm_minors_remove(ct);
-	WARN_ON(ct->tree.objects);
+	WARN_ON(ct->tree.objects || !list_empty(&ct->os_events));
 	for (i = 0; i < ct->slot_count; i++)
 		list_for_each_entry_safe(mem, next, &ct->slot[i].mems, node)
 			kfree(mem);	/* the driver did not free it */
@@ -101,6 +101,8 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	kref_init(&ct->ref);
 	INIT_LIST_HEAD(&ct->node);
 	mutex_init(&ct->rm_lock);
+	mutex_init(&ct->os_event_lock);
+	INIT_LIST_HEAD(&ct->os_events);
 	INIT_WORK(&ct->gone, gone_work);
 	init_waitqueue_head(&ct->recounted);
 	strscpy(ct->id, req->id, sizeof(ct->id));

@@ -14,6 +14,7 @@
 #include "sched/runlist.h"
 #include "state/container.h"
 #include "state/gpu.h"
+#include "state/listed.h"
 #include "state/memory.h"
 #include "state/quota.h"
 
@@ -170,6 +171,19 @@ static void show_quota(struct seq_file *m, struct ckm_slot *slot, enum cgpu_quot
 		   name, view.left);
 }
 
+static void show_listed(struct seq_file *m, struct ckm_container *ct)
+{
+	enum ckm_listed kind;
+	u32 has, max;
+
+	for (kind = 0; kind < CKM_LISTED_KINDS; kind++) {
+		has = READ_ONCE(ct->listed[kind]);
+		max = ckm_listed_max(kind);
+		seq_printf(m, "%s %u\n%s_left %u\n", ckm_listed_name(kind), has,
+			   ckm_listed_name(kind), max > has ? max - has : 0);
+	}
+}
+
 /* Too large for the stack of a kernel with KASAN. */
 struct slot_stat {
 	struct cgpu_sched_stat st;
@@ -215,6 +229,7 @@ int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
 	show_quota(m, slot, CGPU_QUOTA_GROUPS, "groups");
 	show_quota(m, slot, CGPU_QUOTA_BAR1, "bar1_bytes");
 	seq_write(m, s->waits, s->waits_len);
+	show_listed(m, slot->ct);
 out:
 	kfree(s);
 	return ret;

@@ -75,6 +75,8 @@
 #define NV_ESC_WAIT_OPEN_COMPLETE	218
 
 #define NV_OS_EVENT_H_CLIENT		0	/* nv-ioctl.h: nv_ioctl_alloc_os_event_t, free alike */
+#define NV_OS_EVENT_FD			8
+#define NV_OS_EVENT_STATUS		12
 
 /* src/common/sdk/nvidia/inc/nvos.h: byte offsets in the structs of the escapes */
 #define NVOS_H_ROOT			0	/* NVOS00/02/21/32/54/55/64: client */

@@ -17,6 +17,7 @@
 #include "intercept/rm_call.h"
 #include "intercept/rm_dispatch.h"
 #include "intercept/rm_export.h"
+#include "intercept/rm_os_event.h"
 #include "intercept/rm_shared.h"
 #include "intercept/uvm.h"
 #include "intercept/uvm_ioctl.h"
@@ -50,7 +51,9 @@ static void release_backing(struct ckm_backing *backing)
 		ckm_managed_release(ct, backing);
 		ckm_uvm_release(ct, backing);
 		ckm_uvm_tables_release(ct, backing);
+		return;
 	}
+	ckm_os_events_of_file(backing);
 	if (backing->node != CGPU_NODE_CTL)
 		return;
 	ckm_clients_remove(ct, &backing->clients);

@@ -14,6 +14,7 @@
 #include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/gpu.h"
+#include "state/listed.h"
 #include "state/memory.h"
 #include "state/rm_object.h"
 #include "state/slot.h"
@@ -21,6 +22,7 @@
 u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
+	enum ckm_listed kind = ckm_listed_kind(&a->obj->core);
 	int ret;
 
 	/* Of the driver's answer this would mean that it made an object under no known handle. */
@@ -34,6 +36,11 @@ u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle)
 		mutex_unlock(&ct->rm_lock);
 		ckm_call_denied(a->rc->call, "one more than max_objects, of class",
 				a->obj->core.cls);
+		return NV_ERR_RESOURCES;
+	}
+	if (!ckm_listed_has_room_locked(ct, kind)) {
+		mutex_unlock(&ct->rm_lock);
+		ckm_call_denied(a->rc->call, ckm_listed_refusal(kind), a->obj->core.cls);
 		return NV_ERR_RESOURCES;
 	}
 	ret = ckm_obj_add_locked(ct, &a->obj->core, a->parent);

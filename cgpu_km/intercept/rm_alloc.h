@@ -25,7 +25,8 @@ long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc);
  */
 u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u64 params);
 /* Insert a->obj into the tree as PENDING, under @handle. NV_OK, NV_ERR_DUPLICATE_NAME,
- * NV_ERR_PARENT, or NV_ERR_RESOURCES above max_objects. Takes rm_lock.
+ * NV_ERR_PARENT, or NV_ERR_RESOURCES above max_objects or another limit (state/listed.h).
+ * Takes rm_lock.
  */
 u32 ckm_alloc_add_pending(struct ckm_alloc *a, u32 handle);
 /**

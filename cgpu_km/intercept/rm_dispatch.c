@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Calls the handler of an RM call's verdict. Takes rm_lock. */
+/* Calls the handler of an RM call's verdict. Takes no lock. */
 #include "call.h"
 #include "core/nv_abi.h"
 #include "fields.h"
@@ -12,9 +12,9 @@
 #include "intercept/rm_free.h"
 #include "intercept/rm_map.h"
 #include "intercept/rm_map_dma.h"
+#include "intercept/rm_os_event.h"
 #include "intercept/rm_vid_heap.h"
 #include "state/container.h"
-#include "state/rm_object.h"
 
 /* The driver binds a client that is made on a registered file to the control file, and
  * keeps it as long as that. We track a client under the file on which it was made, so a
@@ -26,25 +26,6 @@ static long pass(struct ckm_rm_call *rc)
 	if (rc->row.nr == NV_ESC_REGISTER_FD)
 		WRITE_ONCE(rc->call->backing->registered, true);
 	return ckm_rm_forward(rc);
-}
-
-/* An OS event is named by client and number, and the driver makes and frees it for any
- * client. Accept the container's clients only.
- */
-static long os_event(struct ckm_rm_call *rc)
-{
-	struct ckm_container *ct = rc->call->backing->ct;
-	u32 handle = get32(rc->call->top, NV_OS_EVENT_H_CLIENT);
-	struct cgpu_obj *client = ckm_obj_pin(ct, handle, handle);
-	long ret;
-
-	if (!client) {
-		ckm_call_denied(rc->call, "OS event of client", handle);
-		return ckm_rm_answer(rc, NV_ERR_CLIENT);
-	}
-	ret = ckm_rm_forward(rc);
-	ckm_obj_unpin(ct, client);
-	return ret;
 }
 
 /* The driver keeps the GPUs initialised as long as the file is open, by ids that it reads from the
@@ -88,7 +69,7 @@ static long (*const handlers[])(struct ckm_rm_call *rc) = {
 	[CGPU_MAP_DMA]		= ckm_rm_run_map_dma,
 	[CGPU_UNMAP_DMA]	= ckm_rm_run_unmap_dma,
 	[CGPU_VID_HEAP]		= ckm_rm_run_vid_heap,
-	[CGPU_OS_EVENT]		= os_event,
+	[CGPU_OS_EVENT]		= ckm_rm_run_os_event,
 	[CGPU_DMABUF]		= ckm_rm_forward,	/* checked and charged in dmabuf.c */
 };
 

@@ -7,6 +7,7 @@
 #include "intercept/backing_file.h"
 #include "intercept/rm_call.h"
 #include "intercept/rm_free.h"
+#include "intercept/rm_os_event.h"
 #include "state/container.h"
 #include "state/rm_object.h"
 
@@ -22,6 +23,8 @@ static void post_free(struct ckm_call *call, u8 *arg)
 
 	if (get32(arg, f->status_at) != NV_OK)
 		return;
+	if (f->obj->kind == CGPU_KIND_CLIENT)
+		ckm_os_events_of_client(call->backing->ct, f->obj->hclient);
 	ckm_objs_remove(call->backing->ct, f->obj);
 	f->removed = true;
 }

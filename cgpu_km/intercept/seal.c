@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Passes the checked copies to the driver, inside a call of ours. The handlers take no lock. */
+/* Passes the checked copies to the driver, inside a call of ours. Takes os_event_lock. */
 #include <linux/file.h>
 #include <linux/fdtable.h>
 #include <linux/minmax.h>
+#include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/string.h>
 #include <linux/syscalls.h>
@@ -40,11 +41,15 @@ static u32 redirected_rm_ioctl(void *sp, void *nv, void *nvfp, u32 cmd, void *ar
 		return NV_ERR_ARGUMENT;
 	call->entered = true;
 	memcpy(arg, call->top, size);
+	if (call->serial)
+		mutex_lock(call->serial);
 	ret = ckm_call_original(ARG(sp), ARG(nv), ARG(nvfp), cmd, ARG(arg), size,
 				original(call, PROBE_IOCTL));
 	call->ran = true;
 	if (call->post)
 		call->post(call, arg);
+	if (call->serial)
+		mutex_unlock(call->serial);
 	memcpy(call->top, arg, size);
 	return ret;
 }

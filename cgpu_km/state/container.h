@@ -59,6 +59,15 @@ struct ckm_slot {
 	struct ckm_proc_dir *proc;
 };
 
+/* What the driver keeps in lists that it walks for all containers (state/listed.h). */
+enum ckm_listed {
+	CKM_CLIENTS,		/* of the host */
+	CKM_DEVICES,		/* of the card; a subdevice for each */
+	CKM_EVENTS,		/* of an engine: event objects */
+	CKM_OS_EVENTS,		/* of the host */
+	CKM_LISTED_KINDS,
+};
+
 struct ckm_container {
 	struct kref ref;		/* of the list until destroy, of backing files, uvm dups */
 	struct list_head node;		/* ckm_lock */
@@ -76,6 +85,9 @@ struct ckm_container {
 	struct rb_root dma_maps;	/* rm_lock; ckm_dma_map.node (rm_map_dma.c) */
 	struct rb_root cpu_maps;	/* rm_lock; ckm_cpu_map.node (rm_map.c) */
 	u32 maps;			/* rm_lock; number of both */
+	u32 listed[CKM_LISTED_KINDS];	/* rm_lock */
+	struct list_head os_events;	/* rm_lock; struct os_event of rm_os_event.c */
+	struct mutex os_event_lock;	/* order of the driver's list of them, and of os_events */
 	u64 pool_bytes;			/* rm_lock; of semaphore pools, as counted by uvm.c */
 	atomic_t recounts;		/* in flight, of managed memory (uvm_managed.c) */
 	wait_queue_head_t recounted;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Owns the objects of containers and their mappings. Takes rm_lock, gpu->lock. */
 #include <linux/moduleparam.h>
-#include <linux/rcupdate.h>
 #include <linux/rhashtable.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
@@ -11,6 +10,7 @@
 #include "driver/driver.h"
 #include "state/container.h"
 #include "state/gpu.h"
+#include "state/listed.h"
 #include "state/memory.h"
 #include "state/quota.h"
 #include "state/rm_object.h"
@@ -124,6 +124,7 @@ static int add(const struct cgpu_core_ops *core, struct ckm_container *ct, struc
 	ret = rhashtable_lookup_insert_fast(&ct->objs, &obj->node, names);
 	if (!ret) {
 		core->mem.tree_pin(&obj->core);
+		ckm_listed_take_locked(ct, ckm_listed_kind(&obj->core));
 		return 0;
 	}
 	core->mem.tree_detach(&ct->tree, &obj->core);
@@ -276,6 +277,7 @@ static void release_leaf_locked(struct ckm_container *ct, struct ckm_obj *obj)
 	core = ckm_core_enter();
 	core->mem.tree_detach(&ct->tree, leaf);
 	ckm_core_leave();
+	ckm_listed_give_locked(ct, ckm_listed_kind(leaf));
 	unschedule(ct, obj);
 	list_del_init(&obj->bound);
 	if (leaf->mem)

@@ -168,6 +168,8 @@ CORE = {
     "NV_VASPACE_INDEX_DEVICE": ["NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE"],
     "NV_EVENT_H_CLIENT": at("NV0005_ALLOC_PARAMETERS", "hParentClient"),
     "NV_OS_EVENT_H_CLIENT": at("nv_ioctl_alloc_os_event_t", "hClient"),
+    "NV_OS_EVENT_FD": at("nv_ioctl_alloc_os_event_t", "fd"),
+    "NV_OS_EVENT_STATUS": at("nv_ioctl_alloc_os_event_t", "Status"),
     "NV_TSG_ENGINE": at("NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS", "engineType"),
     "NV2080_ENGINE_TYPE_GR7": ["NV2080_ENGINE_TYPE_GR7", "NV2080_ENGINE_TYPE_GR(7)"],
     "NV01_MEMORY_OS_DESCRIPTOR": ["NV01_MEMORY_SYSTEM_OS_DESCRIPTOR"],

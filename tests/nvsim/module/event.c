@@ -6,6 +6,7 @@
 
 DEFINE_MUTEX(nvsim_event_lock);
 static LIST_HEAD(all_events);		/* struct os_event.link: nvsim_event_lock */
+static u32 all_event_count;		/* of it */
 
 struct os_event {
 	struct list_head link;
@@ -29,16 +30,17 @@ u32 nvsim_event_alloc_os(u32 hclient, nv_file_private_t *nvfp, u32 fd)
 	u32 st = NV_OK;
 
 	if (!e)
-		return NV_ERR_NO_MEMORY;
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	e->fp = nvfp;
 	e->hclient = hclient;
 	e->fd = fd;
 	mutex_lock(&nvsim_event_lock);
 	if (find(hclient, fd)) {
-		st = NV_ERR_INVALID_ARGUMENT;
+		st = NV_ERR_INSUFFICIENT_RESOURCES;
 		kfree(e);
 	} else {
 		list_add_tail(&e->link, &all_events);
+		all_event_count++;
 	}
 	mutex_unlock(&nvsim_event_lock);
 	return st;
@@ -47,7 +49,14 @@ u32 nvsim_event_alloc_os(u32 hclient, nv_file_private_t *nvfp, u32 fd)
 static void drop(struct os_event *e)
 {
 	list_del(&e->link);
+	all_event_count--;
 	kfree(e);
+}
+
+/* Of all clients and files, in the one list of the host. */
+u32 nvsim_event_os_count(void)
+{
+	return READ_ONCE(all_event_count);
 }
 
 u32 nvsim_event_free_os(u32 hclient, u32 fd)

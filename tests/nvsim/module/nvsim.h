@@ -537,6 +537,7 @@ void nvsim_bar1_forget(const struct nvobj *o);
 extern struct mutex nvsim_event_lock;
 u32 nvsim_event_alloc_os(u32 hclient, nv_file_private_t *nvfp, u32 fd);
 u32 nvsim_event_free_os(u32 hclient, u32 fd);
+u32 nvsim_event_os_count(void);
 void nvsim_event_client_gone(u32 hclient);
 void nvsim_event_file_gone(nv_file_private_t *nvfp);
 NV_STATUS nvsim_event_create(struct nvobj *o, u32 index, u64 data);

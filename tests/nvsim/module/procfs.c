@@ -100,7 +100,7 @@ static int show_state(struct seq_file *s, void *unused)
 	advance_all(gpu);
 	seq_printf(s, "now_ns=%llu\nfb_total=%llu\nfb_used=%llu\nbar1_used=%llu\n", ktime_get_ns(), gpu->fb_total,
 		   gpu->fb_total - nvsim_fb_free(gpu), READ_ONCE(gpu->bar1_used));
-	seq_printf(s, "external=%d\n", atomic_read(&gpu->external));
+	seq_printf(s, "external=%d\nos_events=%u\n", atomic_read(&gpu->external), nvsim_event_os_count());
 	seq_printf(s, "asleep_calls=%u\n", nvsim_power_asleep_calls());
 	for (i = 0; i < NVSIM_ENGINES; i++)
 		seq_printf(s, "engine=%u enabled_chans=%u slips=%llu\n", gpu->eng[i].type, READ_ONCE(gpu->eng[i].enabled_chans),

@@ -191,7 +191,6 @@ void nvsim_client_destroy(struct nvclient *c)
 {
 	list_del(&c->link);
 	hash_del(&c->named);
-	nvsim_event_client_gone(c->obj.handle);
 	xa_destroy(&c->objs);
 	put_pid(c->pid);
 	kfree(c);
@@ -320,7 +319,16 @@ static void esc_map(const struct nvsec *sec, void *arg)
 	nvsim_op_map(sec, &p->p, p->fd);
 }
 
-static void esc_free(const struct nvsec *sec, void *arg) { nvsim_op_free(sec, arg); }
+/* The OS events of a client go with its own free only, not with its file's (escape.c). */
+static void esc_free(const struct nvsec *sec, void *arg)
+{
+	struct nvos00 *p = arg;
+
+	nvsim_op_free(sec, p);
+	if (p->status == NV_OK && p->hOld == p->hRoot)
+		nvsim_event_client_gone(p->hRoot);
+}
+
 static void esc_control(const struct nvsec *sec, void *arg)
 {
 	struct nvos54 *p = arg;
