@@ -31,6 +31,16 @@ def populated(text: str) -> bool:
     return True
 
 
+#: What cgroup v1 has in place of no limit: the largest number of bytes in whole pages.
+_NO_LIMIT = 1 << 62
+
+
+def memory_max(text: str) -> int:
+    """The bytes of this memory.max, or memory.limit_in_bytes of v1; 0: no limit, or no such file."""
+    word = text.strip()
+    return int(word) if word.isdecimal() and int(word) < _NO_LIMIT else 0
+
+
 def starttime(stat: str) -> int | None:
     """Field 22 of /proc/<pid>/stat. The name in field 2 may contain spaces and parentheses."""
     words = stat.rpartition(")")[2].split()

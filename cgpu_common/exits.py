@@ -70,6 +70,7 @@ _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
         "ceiling": ("out of range", "weight to max_inst, or 0: none"),
         "highprio": ("out of range", "0 or 1"),
         "memsize": ("out of range", "at least 1 MiB"),
+        "host_memsize": ("out of range", "at least 1 MiB, or 0: no limit"),
         "uvm": ("not a mode", "deny or account"),
         "ipc": ("not a name", "1 to 128 printable characters without blanks, '/' and '='; or none"),
         None: ("the kernel does not accept this text", "see docs/reference/proc.md"),

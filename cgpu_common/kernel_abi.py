@@ -113,6 +113,7 @@ class S(IntEnum):
     WEIGHT = 7
     HIGHPRIO = 8
     CEILING = 9
+    HOST_LIMIT = 10
 
 
 class G(IntEnum):

@@ -122,6 +122,7 @@ class Slot:
     weight: int = 1
     highprio: bool = False
     ceiling: int = 0  # under burst, in slices per round; 0: none
+    host_limit: int = 0  # bytes of system memory by the driver, of the whole container; 0: none
 
 
 @dataclass(frozen=True, slots=True)

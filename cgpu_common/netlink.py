@@ -43,6 +43,7 @@ SLOT = Table(
         S.WEIGHT: U32,
         S.HIGHPRIO: U8,
         S.CEILING: U32,
+        S.HOST_LIMIT: U64,
     }
 )
 SLOTS = Table({A.SLOT: SLOT.nest()})
@@ -168,6 +169,7 @@ def _slot(pairs: Pairs) -> Slot:
         weight=values.get("WEIGHT", 0),
         highprio=bool(values.get("HIGHPRIO", 0)),
         ceiling=values.get("CEILING", 0),
+        host_limit=values.get("HOST_LIMIT", 0),
     )
 
 

@@ -50,7 +50,7 @@ enum cgpu_genl_cmd {
 	CGPU_CMD_CREATE		= 1,	/* ID, SLOTS, [COOKIE] -> one CONTAINER message */
 	CGPU_CMD_DESTROY	= 2,	/* ID, [COOKIE]; ENOENT: no such container */
 	CGPU_CMD_LIST		= 3,	/* dump: one CONTAINER message each */
-	/* ID, [COOKIE], SLOTS: LIMIT/WEIGHT/HIGHPRIO/CEILING of the GPUs named; all or none */
+	/* ID, [COOKIE], SLOTS: LIMIT/WEIGHT/HIGHPRIO/CEILING/HOST_LIMIT of the GPUs named; all or none */
 	CGPU_CMD_SET		= 4,
 	CGPU_CMD_GPUS		= 5,	/* dump: one GPU message each */
 	CGPU_CMD_EVENT		= 6,	/* multicast: EVENT and the attributes of enum cgpu_event */
@@ -140,6 +140,8 @@ enum cgpu_slot_attr {
 	CGPU_S_WEIGHT		= 7,	/* u32 slices per round; in the reply: granted */
 	CGPU_S_HIGHPRIO		= 8,	/* u8 */
 	CGPU_S_CEILING		= 9,	/* u32 slices per round, 0: none; policy 6 */
+	/* u64 bytes of system memory by the driver, 0: no limit; of the whole container */
+	CGPU_S_HOST_LIMIT	= 10,
 };
 
 enum cgpu_gpu_attr {

@@ -16,7 +16,7 @@ from cgpu_common import events, gpus, log, model, wire  # fmt: skip
 from cgpu_common.config import Config
 from cgpu_common.cookie import COOKIE_BITS, make_cookie
 from cgpu_common.errors import CgpuError, ContainerGone, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
-from cgpu_common.kernel_abi import ID_MAX, Event
+from cgpu_common.kernel_abi import ID_MAX, MIB, Event, S
 from cgpu_common.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
 from cgpu_common.server import Request
 from cgpud import admit, bundle, granted, oci, reconcile, report, slices, state, whole  # fmt: skip
@@ -354,9 +354,34 @@ class Daemon:
                 f"container {message.id[:12]} is not waiting to be started: it has ended, or its lease has expired"
             )
         record, actions = step
+        try:
+            await self._limit_host_memory(record, process.pid)
+        except BaseException:
+            os.close(pidfd)
+            raise
         await self._carry_out(record, actions, pidfd)
         self._log.info("bound", id=record.id, pid=process.pid, cgroup=record.cgroup and record.cgroup.path)
         return {"ok": True}
+
+    async def _limit_host_memory(self, record: Record, pid: int) -> None:
+        """System memory that the driver allocates is in no memory cgroup: give it the limit that the container's has.
+
+        Containers that share a slice have the sum of theirs, and none where one has none."""
+        others = [one for one in self.records.values() if one.phase is Phase.BOUND and one.key != record.key]
+        sharing = [one.process.pid for one in others if one.process and one.kernel_key == record.kernel_key]
+        limits = [self.deps.facts.memory_limit(one) for one in (pid, *sharing)]
+        limit = sum(limits) if all(limits) else 0
+        container_id, cookie = key = record.kernel_key
+        found = next((one for one in await self.deps.link.list() if (one.id, one.cookie) == key), None)
+        if not found or all(slot.host_limit == limit for slot in found.slots):
+            return
+        value = max(limit, MIB) if limit else 0
+        try:
+            await self.deps.link.set(container_id, cookie, {slot.gpu: {S.HOST_LIMIT: value} for slot in found.slots})
+        except KernelRefused as error:
+            if error.code != errno.EINVAL:
+                raise
+            self._log.warning("the loaded cgpu_km has no limit of system memory", id=record.id)
 
     async def capacity(self, verb: str) -> dict[str, Any]:
         """What admission lets into each GPU; a probe finds values before the module has attached. NVML is asked first

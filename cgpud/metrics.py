@@ -118,6 +118,21 @@ SLOT_FIGURES = (
     Figure("cgpu_container_memory_limit_bytes", "Memory limit.", lambda _gpu, slot: slot.memsize),
     Figure("cgpu_container_memory_used_bytes", "Memory charged.", _stat("used_bytes")),
     Figure("cgpu_container_memory_peak_bytes", "Most memory charged at a time.", _stat("peak_bytes")),
+    Figure(
+        "cgpu_container_host_memory_limit_bytes",
+        "Limit of system memory by the driver, of the whole container; 0: none.",
+        _stat("host_limit_bytes"),
+    ),
+    Figure(
+        "cgpu_container_host_memory_used_bytes",
+        "System memory that the driver allocated for the whole container.",
+        _stat("host_used_bytes"),
+    ),
+    Figure(
+        "cgpu_container_host_memory_refused_total",
+        "Allocations of system memory refused for being over that limit.",
+        _stat("host_refused_allocs"),
+    ),
     Figure("cgpu_container_weight", "Slices per round.", lambda _gpu, slot: slot.weight),
     Figure("cgpu_container_ceiling", "Most slices per round under burst; 0: none.", lambda _gpu, slot: slot.ceiling),
     Figure("cgpu_container_high_priority", "1: high priority.", lambda _gpu, slot: int(slot.highprio)),

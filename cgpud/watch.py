@@ -13,7 +13,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cgpu_common import cgroup, log
 from cgpu_common.inotify import IN_DELETE, IN_IGNORED, IN_MODIFY, IN_ONLYDIR, IN_Q_OVERFLOW, Inotify
@@ -131,6 +131,18 @@ class Facts:
 
     def directory(self, group: Cgroup) -> Path:
         return self.cgroups / group.path.lstrip("/")
+
+    def memory_limit(self, pid: int) -> int:
+        """Bytes that the memory cgroup of the process, and those above it, leave it; 0: no limit, or the process has
+        ended. An OSError if they cannot be read: a limit that is not known must not count as none."""
+        root, name, path = self.cgroups, "memory.max", self.cgroup_path(pid)
+        if self.controller:
+            root, name = self.cgroups.parent / "memory", "memory.limit_in_bytes"
+            path = cgroup.path_of(self._read(self.proc / f"{pid}/cgroup") or "", "memory")
+        inner = PurePosixPath(path or "/")
+        files = [root / str(one).lstrip("/") / name for one in (inner, *inner.parents)]
+        limits = [cgroup.memory_max(self._read(file) or "") for file in files]
+        return min((limit for limit in limits if limit), default=0)
 
     def cgroup_at(self, path: str) -> Cgroup | None:
         try:

@@ -26,7 +26,8 @@ from .kernel import NewSlot, kernel
 from .names import Named, choose
 
 GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
-CONTAINER_NODES = ("weight", "ceiling", "memsize", "highprio", "ipc")
+CONTAINER_NODES = ("weight", "ceiling", "memsize", "highprio", "host_memsize", "ipc")
+SIZES = ("memsize", "default_memsize", "host_memsize")
 UVM_MODES = ("deny", "account")
 NUMBER_MAX = (1 << 32) - 1
 SIZE_MAX = (1 << 63) - 1
@@ -68,7 +69,7 @@ def node_value(node: str, text: str) -> int:
         if text not in UVM_MODES:
             raise usage(f"{text!r} is no mode", " or ".join(UVM_MODES))
         return UVM_MODES.index(text)
-    if node in ("memsize", "default_memsize"):
+    if node in SIZES:
         try:
             size = parse_size(text)
         except ValueError:
@@ -106,7 +107,7 @@ def node_text(node: str, number: int) -> str:
 
 def shown_value(node: str, text: str) -> str:
     """A value of a node for people."""
-    if node not in ("memsize", "default_memsize") or not text.isdecimal():
+    if node not in SIZES or not text.isdecimal():
         return text
     size = int(text)
     return f"{size // MIB} MiB" if size % MIB == 0 else f"{size} bytes"

@@ -105,7 +105,13 @@ class Netlink:
     def set_container(self, container: Container, gpus: Sequence[int], node: str, value: int, what: str) -> None:
         from cgpu_common.kernel_abi import S
 
-        attr = {"weight": S.WEIGHT, "memsize": S.LIMIT, "highprio": S.HIGHPRIO, "ceiling": S.CEILING}[node]
+        attr = {
+            "weight": S.WEIGHT,
+            "memsize": S.LIMIT,
+            "highprio": S.HIGHPRIO,
+            "ceiling": S.CEILING,
+            "host_memsize": S.HOST_LIMIT,
+        }[node]
         values = {gpu: {attr: value} for gpu in gpus}
         cookie = int(container.cookie, 0)
         self._run(what, node, lambda link: link.set(container.id, cookie, values))

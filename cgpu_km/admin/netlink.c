@@ -23,12 +23,13 @@ static const struct nla_policy policy[CGPU_A_GPU + 1] = {
 	[CGPU_A_GPU]	= { .type = NLA_NESTED },
 };
 
-static const struct nla_policy slot_policy[CGPU_S_CEILING + 1] = {
+static const struct nla_policy slot_policy[CGPU_S_HOST_LIMIT + 1] = {
 	[CGPU_S_GPU]		= { .type = NLA_U32 },
 	[CGPU_S_LIMIT]		= { .type = NLA_U64 },
 	[CGPU_S_WEIGHT]		= { .type = NLA_U32 },
 	[CGPU_S_HIGHPRIO]	= { .type = NLA_U8 },
 	[CGPU_S_CEILING]	= { .type = NLA_U32 },
+	[CGPU_S_HOST_LIMIT]	= { .type = NLA_U64 },
 };
 
 /* Attributes of SET_GPU: CKM_GPU_SETTABLE and the index. */
@@ -73,7 +74,7 @@ static int parse_slot(struct nlattr *attr, struct nlattr **tb, struct genl_info 
 		GENL_SET_ERR_MSG(info, "SLOTS holds SLOT nests only");
 		return -EINVAL;
 	}
-	ret = nla_parse_nested(tb, CGPU_S_CEILING, attr, slot_policy, info->extack);
+	ret = nla_parse_nested(tb, CGPU_S_HOST_LIMIT, attr, slot_policy, info->extack);
 	if (!ret && !tb[CGPU_S_GPU]) {
 		GENL_SET_ERR_MSG(info, "a slot needs its GPU");
 		ret = -EINVAL;
@@ -83,7 +84,7 @@ static int parse_slot(struct nlattr *attr, struct nlattr **tb, struct genl_info 
 
 static int parse_create(struct genl_info *info, struct ckm_create *req)
 {
-	struct nlattr *tb[CGPU_S_CEILING + 1], *attr;
+	struct nlattr *tb[CGPU_S_HOST_LIMIT + 1], *attr;
 	struct ckm_slot_request *slot;
 	int rem, ret;
 
@@ -171,7 +172,7 @@ static int cmd_destroy(struct sk_buff *skb, struct genl_info *info)
 static int parse_set_slot(struct nlattr *attr, struct genl_info *info, struct ckm_container *ct,
 			  struct ckm_slot_values *v)
 {
-	struct nlattr *tb[CGPU_S_CEILING + 1];
+	struct nlattr *tb[CGPU_S_HOST_LIMIT + 1];
 	int ret = parse_slot(attr, tb, info);
 
 	if (ret)
@@ -196,6 +197,10 @@ static int parse_set_slot(struct nlattr *attr, struct genl_info *info, struct ck
 	if (tb[CGPU_S_CEILING]) {
 		v->given |= BIT(CGPU_S_CEILING);
 		v->ceiling = nla_get_u32(tb[CGPU_S_CEILING]);
+	}
+	if (tb[CGPU_S_HOST_LIMIT]) {
+		v->given |= BIT(CGPU_S_HOST_LIMIT);
+		v->host_limit = nla_get_u64(tb[CGPU_S_HOST_LIMIT]);
 	}
 	return 0;
 }

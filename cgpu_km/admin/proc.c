@@ -295,6 +295,9 @@ static u64 slot_value(struct ckm_slot *slot, u32 attr)
 	case CGPU_S_HIGHPRIO:
 		value = view.highprio;
 		break;
+	case CGPU_S_HOST_LIMIT:
+		value = READ_ONCE(slot->ct->host_limit);
+		break;
 	case CGPU_S_LIMIT:
 		value = slot->ledger.limit_bytes;
 		break;
@@ -317,7 +320,8 @@ static int store_slot(void *obj, u32 attr, const char *text, size_t len)
 	struct ckm_slot_values values = { .slot = obj, .given = BIT(attr) };
 	u64 *value = attr == CGPU_S_LIMIT ? &values.limit_bytes :
 		     attr == CGPU_S_WEIGHT ? &values.weight :
-		     attr == CGPU_S_CEILING ? &values.ceiling : &values.highprio;
+		     attr == CGPU_S_CEILING ? &values.ceiling :
+		     attr == CGPU_S_HOST_LIMIT ? &values.host_limit : &values.highprio;
 	const char *why;
 
 	return parse(text, len, value) ?: ckm_slots_set(&values, 1, &why);
@@ -348,6 +352,7 @@ static int store_ipc(void *obj, u32 attr, const char *text, size_t len)
 static const struct ckm_proc_file slot_files[] = {
 	{ "ceiling", show_slot, store_slot, CGPU_S_CEILING },
 	{ "highprio", show_slot, store_slot, CGPU_S_HIGHPRIO },
+	{ "host_memsize", show_slot, store_slot, CGPU_S_HOST_LIMIT },
 	{ "id", show_id },
 	{ "ipc", show_ipc, store_ipc },
 	{ "meminfo", ckm_proc_show_meminfo },

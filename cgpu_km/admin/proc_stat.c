@@ -230,6 +230,9 @@ int ckm_proc_show_slot_stat(struct seq_file *m, void *obj, u32 attr)
 	show_quota(m, slot, CGPU_QUOTA_BAR1, "bar1_bytes");
 	seq_write(m, s->waits, s->waits_len);
 	show_listed(m, slot->ct);
+	seq_printf(m, "host_limit_bytes %llu\nhost_used_bytes %llu\nhost_refused_allocs %llu\n",
+		   READ_ONCE(slot->ct->host_limit), READ_ONCE(slot->ct->host_used),
+		   READ_ONCE(slot->ct->host_refused));
 out:
 	kfree(s);
 	return ret;

@@ -202,6 +202,11 @@ static int try_slot(const struct ckm_slot_values *v, struct cgpu_sched *sched, c
 		*why = "highprio: 0 or 1";
 	}
 	ckm_core_leave();
+	if (!ret && (v->given & BIT(CGPU_S_HOST_LIMIT)) && v->host_limit &&
+	    (v->host_limit < CGPU_MIB || v->host_limit > S64_MAX)) {
+		*why = "host_memsize: at least 1048576 bytes, or 0 for no limit";
+		ret = -EINVAL;
+	}
 	if (!ret && (v->given & BIT(CGPU_S_LIMIT)))
 		ret = try_limit(v, why);
 	return ret;
@@ -213,6 +218,8 @@ static void take_over(const struct ckm_slot_values *v, struct cgpu_sched **sched
 	const struct cgpu_core_ops *core;
 
 	swap(gpu->sched, *sched);
+	if (v->given & BIT(CGPU_S_HOST_LIMIT))
+		WRITE_ONCE(v->slot->ct->host_limit, v->host_limit);
 	if (!(v->given & BIT(CGPU_S_LIMIT)))
 		return;
 	gpu->limits_bytes += v->limit_bytes - v->slot->ledger.limit_bytes;

@@ -26,8 +26,8 @@ struct ckm_gpu_values {
 
 struct ckm_slot_values {
 	struct ckm_slot *slot;
-	u32 given;			/* BIT(CGPU_S_*): LIMIT, WEIGHT, HIGHPRIO, CEILING */
-	u64 limit_bytes, weight, highprio, ceiling;
+	u32 given;			/* BIT(CGPU_S_*): LIMIT, WEIGHT, HIGHPRIO, CEILING, HOST_LIMIT */
+	u64 limit_bytes, weight, highprio, ceiling, host_limit;
 };
 
 /**

@@ -116,6 +116,22 @@ static bool verify_size(struct ckm_alloc *a)
 	return false;
 }
 
+/* System memory is charged in the largest pages that its attributes permit: correct that to what
+ * the driver reports. Where it reports none, the charge stays.
+ */
+static void correct_host_size(struct ckm_alloc *a)
+{
+	struct cgpu_obj *obj = &a->obj->core;
+	struct ckm_container *ct = a->slot->ct;
+	u64 bytes = ckm_real_bytes(obj->hclient, obj->hobject);
+
+	if (!bytes)
+		return;
+	mutex_lock(&ct->rm_lock);
+	ckm_mem_correct_host_locked(ct, a->mem, bytes);
+	mutex_unlock(&ct->rm_lock);
+}
+
 /* From Ampere on, the driver takes a context's buffers when its TSG is made
  * (ctxBufPoolReserve() of kernel_channel_group_api.c), and no call reports their size.
  * The size is measured as the decrease of the card's free memory, which is valid only
@@ -219,6 +235,8 @@ void ckm_alloc_post(struct ckm_call *call, u8 *arg)
 	status = NV_ERR_NO_MEMORY;
 	if (obj->kind == CGPU_KIND_VIDMEM && a->mem && !verify_size(a))
 		goto refuse;
+	if (obj->kind == CGPU_KIND_SYSMEM && a->mem && !a->is_dup)
+		correct_host_size(a);
 
 	mutex_lock(&ct->rm_lock);
 	if (obj->state != CGPU_OBJ_PENDING) {	/* removed with its client's file */
@@ -461,6 +479,7 @@ long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
 	a.cls.copied_in = false;	/* they are in the top struct, already copied in */
+	a.host_bytes = PAGE_ALIGN(min_t(u64, get64(top, NVOS02_LIMIT), S64_MAX) + 1);
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				   get32(top, NVOS_H_NEW), 0);
 	return ckm_alloc_run(&a, status, ckm_alloc_post);

@@ -30,6 +30,22 @@ u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes)
 	return NV_OK;
 }
 
+u32 ckm_alloc_charge_host(struct ckm_alloc *a, u64 bytes)
+{
+	struct ckm_container *ct = a->rc->call->backing->ct;
+	struct cgpu_mem *mem;
+
+	if (!a->slot)
+		return NV_ERR_PARENT;
+	mutex_lock(&ct->rm_lock);
+	mem = ckm_mem_charge_host_locked(a->slot, bytes);
+	mutex_unlock(&ct->rm_lock);
+	if (IS_ERR(mem))
+		return NV_ERR_NO_MEMORY;
+	a->mem = mem;
+	return NV_OK;
+}
+
 u32 ckm_alloc_charge_overhead(struct ckm_alloc *a)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
@@ -282,6 +298,10 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		status = p ? ckm_alloc_check_place(a, get32(p, NV_MEM_FLAGS),
 						   get64(p, NV_MEM_ALIGNMENT), &bytes) : NV_OK;
 		return status ?: ckm_alloc_charge(a, bytes);
+	case CGPU_KIND_SYSMEM:
+		/* Pages of the process are its memory cgroup's already. */
+		return obj->cls == NV01_MEMORY_OS_DESCRIPTOR ? NV_OK :
+		       ckm_alloc_charge_host(a, p ? bytes : a->host_bytes);
 	case CGPU_KIND_TSG:
 		obj->gr = gr;
 		return charge_group(a, gr);

@@ -18,7 +18,7 @@
 
 /* An exported object, at one index of a control file. */
 struct export {
-	struct cgpu_mem *mem;	/* a reference, or NULL: system memory */
+	struct cgpu_mem *mem;	/* a reference, or NULL: pages of the process */
 	u64 bytes;		/* of system memory, if known */
 	u32 cls, kind, gpu;
 };
@@ -280,10 +280,13 @@ static u32 choose_handle(struct transfer *t)
  */
 static struct cgpu_mem *charged_locked(struct transfer *t, const struct export *e)
 {
+	struct ckm_slot *slot = ckm_container_slot_of(t->ct, e->gpu);
 	const struct cgpu_core_ops *core;
 
+	if (t->export_file->ct != t->ct && e->kind == CGPU_KIND_SYSMEM)
+		return ckm_mem_charge_host_locked(slot, ckm_mem_host_bytes_locked(e->mem));
 	if (t->export_file->ct != t->ct)
-		return ckm_mem_charge_locked(ckm_container_slot_of(t->ct, e->gpu), e->mem->bytes);
+		return ckm_mem_charge_locked(slot, e->mem->bytes);
 	core = ckm_core_enter();
 	core->mem.get(e->mem);
 	ckm_core_leave();

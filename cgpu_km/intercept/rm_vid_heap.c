@@ -70,6 +70,8 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 		if (!virtual)
 			a.obj->core.kind = vidmem ? CGPU_KIND_VIDMEM : CGPU_KIND_SYSMEM;
 		status = ckm_alloc_check_page_size(&a, attr, attr2);
+		if (status == NV_OK && !vidmem && !virtual)
+			status = ckm_alloc_charge_host(&a, bytes);
 		if (status == NV_OK && vidmem)
 			status = ckm_alloc_check_place(&a, flags, get64(top, NVOS32_ALLOC_ALIGNMENT),
 						       &bytes) ?: ckm_alloc_charge(&a, bytes);

@@ -106,6 +106,10 @@ static bool charge_locked(struct ckm_call *call, const struct pool *pool)
 			less_tables_locked(ct, i, pool->pt_bytes);
 			return false;
 		}
+	if (ckm_host_charge_locked(ct, bytes)) {
+		less_tables_locked(ct, ct->slot_count, pool->pt_bytes);
+		return false;
+	}
 	ct->pool_bytes += bytes;
 	return true;
 }
@@ -114,6 +118,7 @@ static void uncharge_locked(struct ckm_container *ct, const struct pool *pool)
 {
 	lockdep_assert_held(&ct->rm_lock);
 	ct->pool_bytes -= counted_bytes(pool);
+	ckm_host_uncharge_locked(ct, counted_bytes(pool));
 	less_tables_locked(ct, ct->slot_count, pool->pt_bytes);
 }
 

@@ -29,7 +29,7 @@ struct uvm_ref {
 	struct rcu_head rcu;
 	unsigned long key;
 	u32 probe;
-	struct cgpu_mem *mem;		/* a reference, or NULL: system memory */
+	struct cgpu_mem *mem;		/* a reference, or NULL: pages of the process */
 	struct ckm_container *ct;	/* a reference */
 	struct ckm_slot *slot;		/* of @overhead; NULL: none is charged */
 	u64 overhead;			/* bytes of page tables of its mapping */

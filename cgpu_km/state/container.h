@@ -89,6 +89,8 @@ struct ckm_container {
 	struct list_head os_events;	/* rm_lock; struct os_event of rm_os_event.c */
 	struct mutex os_event_lock;	/* order of the driver's list of them, and of os_events */
 	u64 pool_bytes;			/* rm_lock; of semaphore pools, as counted by uvm.c */
+	u64 host_limit;			/* READ_ONCE; bytes of system memory by the driver, 0: no limit */
+	u64 host_used, host_refused;	/* rm_lock; bytes; allocations over the limit */
 	atomic_t recounts;		/* in flight, of managed memory (uvm_managed.c) */
 	wait_queue_head_t recounted;
 	atomic_t handles;		/* last one that this module chose (rm_export.c) */

@@ -43,6 +43,28 @@ static void uncharge(struct ckm_slot *slot, u64 bytes)
 	mutex_unlock(&slot->gpu->lock);
 }
 
+int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes)
+{
+	u64 limit = READ_ONCE(ct->host_limit);
+
+	lockdep_assert_held(&ct->rm_lock);
+	if (bytes <= S64_MAX && (!limit || (ct->host_used <= limit && bytes <= limit - ct->host_used))) {
+		ct->host_used += bytes;
+		return 0;
+	}
+	ct->host_refused++;
+	pr_info_ratelimited("container %s: %llu bytes of system memory refused, %llu of %llu in use\n",
+			    ct->dir, bytes, ct->host_used, limit);
+	return -ENOMEM;
+}
+
+void ckm_host_uncharge_locked(struct ckm_container *ct, u64 bytes)
+{
+	lockdep_assert_held(&ct->rm_lock);
+	if (!WARN_ON_ONCE(bytes > ct->host_used))
+		ct->host_used -= bytes;
+}
+
 static void give_back(struct ckm_container *ct, struct ckm_mem *rec)
 {
 	struct ckm_slot *slot = ckm_container_slot_of(ct, rec->core.gpu);
@@ -50,6 +72,7 @@ static void give_back(struct ckm_container *ct, struct ckm_mem *rec)
 
 	list_del(&rec->node);
 	uncharge(slot, rec->core.bytes);
+	ckm_host_uncharge_locked(ct, rec->host_bytes);
 	for (kind = 0; kind < CGPU_QUOTAS; kind++)
 		if (rec->ids[kind])
 			ckm_quota_give(slot, kind, rec->ids[kind]);
@@ -74,6 +97,46 @@ void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem)
 	}
 }
 
+static void add_record_locked(struct ckm_slot *slot, struct ckm_mem *rec)
+{
+	rec->core.refs = 1;
+	rec->core.gpu = slot->gpu->index;
+	rec->core.pid = task_tgid_nr(current);
+	list_add_tail(&rec->node, &slot->mems);
+}
+
+struct cgpu_mem *ckm_mem_charge_host_locked(struct ckm_slot *slot, u64 bytes)
+{
+	struct ckm_mem *rec = kzalloc(sizeof(*rec), GFP_KERNEL_ACCOUNT);
+	int ret;
+
+	if (!rec)
+		return ERR_PTR(-ENOMEM);
+	ret = ckm_host_charge_locked(slot->ct, bytes);
+	if (ret) {
+		kfree(rec);
+		return ERR_PTR(ret);
+	}
+	rec->host_bytes = bytes;
+	add_record_locked(slot, rec);
+	return &rec->core;
+}
+
+void ckm_mem_correct_host_locked(struct ckm_container *ct, struct cgpu_mem *mem, u64 bytes)
+{
+	struct ckm_mem *rec = container_of(mem, struct ckm_mem, core);
+
+	if (bytes >= rec->host_bytes)
+		return;
+	ckm_host_uncharge_locked(ct, rec->host_bytes - bytes);
+	rec->host_bytes = bytes;
+}
+
+u64 ckm_mem_host_bytes_locked(const struct cgpu_mem *mem)
+{
+	return container_of(mem, struct ckm_mem, core)->host_bytes;
+}
+
 struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes)
 {
 	struct ckm_mem *rec = kzalloc(sizeof(*rec), GFP_KERNEL_ACCOUNT);
@@ -88,10 +151,7 @@ struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes)
 		return ERR_PTR(ret);
 	}
 	rec->core.bytes = bytes;
-	rec->core.refs = 1;
-	rec->core.gpu = slot->gpu->index;
-	rec->core.pid = task_tgid_nr(current);
-	list_add_tail(&rec->node, &slot->mems);
+	add_record_locked(slot, rec);
 	return &rec->core;
 }
 

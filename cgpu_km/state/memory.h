@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Charges of a slot: video memory and ids. Sizes are bytes. */
+/* Charges of a slot: video memory and ids; and of a container: system memory. Sizes are bytes. */
 #ifndef CKM_MEMORY_H
 #define CKM_MEMORY_H
 
@@ -13,15 +13,16 @@ struct ckm_container;
 struct ckm_slot;
 
 /* One charge of one slot: video memory, the reserve of a context, or the id of a channel
- * or channel group (0 bytes).
+ * or channel group (0 bytes); or system memory of the container (0 bytes of the slot's).
  */
 struct ckm_mem {
 	struct cgpu_mem core;		/* ct->rm_lock */
 	struct list_head node;		/* on slot->mems */
 	u32 ids[CGPU_QUOTAS];		/* ct->rm_lock; returned together with the memory */
+	u64 host_bytes;			/* ct->rm_lock; system memory, of ct->host_used */
 	struct cgpu_mem *under;		/* ct->rm_lock; reference of a channel to its group's */
 };
-static_assert(sizeof(struct ckm_mem) <= 80);	/* docs/develop/bounds.md */
+static_assert(sizeof(struct ckm_mem) <= 88);	/* docs/develop/bounds.md */
 
 /* Drop a reference to a record, NULL: no-op. The last one uncharges it, frees it and drops
  * its reference to @under. Caller holds rm_lock.
@@ -39,6 +40,20 @@ void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem);
  * counted and sent as an event, or no memory for the record.
  */
 struct cgpu_mem *ckm_mem_charge_locked(struct ckm_slot *slot, u64 bytes);
+/* The same for system memory that the driver allocates, which is in no memory cgroup. @slot: that
+ * of the parent, which keeps the record. Over the limit is counted and logged.
+ */
+struct cgpu_mem *ckm_mem_charge_host_locked(struct ckm_slot *slot, u64 bytes);
+/* Correct such a charge to @bytes, never upwards. Caller holds rm_lock. */
+void ckm_mem_correct_host_locked(struct ckm_container *ct, struct cgpu_mem *mem, u64 bytes);
+/* Bytes of system memory that @mem is charged for. Caller holds rm_lock. */
+u64 ckm_mem_host_bytes_locked(const struct cgpu_mem *mem);
+/* Charge system memory without a record, which the caller uncharges. 0; -ENOMEM over the limit,
+ * which is counted and logged. Callers hold rm_lock.
+ */
+int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes);
+void ckm_host_uncharge_locked(struct ckm_container *ct, u64 bytes);
+
 /* Take one id for @mem; it is returned with the last reference to @mem. 0, or -ENOSPC: the
  * slot's quota is used up. Caller holds rm_lock; takes gpu->lock.
  */

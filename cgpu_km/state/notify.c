@@ -269,7 +269,8 @@ static int put_slot(struct sk_buff *skb, struct ckm_slot *slot)
 	    nla_put_u64_64bit(skb, CGPU_S_USED, used, CGPU_S_PAD) ||
 	    nla_put_u32(skb, CGPU_S_WEIGHT, view.weight) ||
 	    nla_put_u8(skb, CGPU_S_HIGHPRIO, view.highprio) ||
-	    nla_put_u32(skb, CGPU_S_CEILING, view.ceiling))
+	    nla_put_u32(skb, CGPU_S_CEILING, view.ceiling) ||
+	    nla_put_u64_64bit(skb, CGPU_S_HOST_LIMIT, READ_ONCE(slot->ct->host_limit), CGPU_S_PAD))
 		return -EMSGSIZE;
 	nla_nest_end(skb, nest);
 	return 0;

@@ -473,7 +473,7 @@ u64 ckm_real_bytes(u32 client, u32 memory)
 
 u64 ckm_page_tables_of(struct cgpu_obj *memory)
 {
-	u64 bytes = memory->mem ? memory->mem->bytes : READ_ONCE(memory->bytes);
+	u64 bytes = memory->mem && memory->mem->bytes ? memory->mem->bytes : READ_ONCE(memory->bytes);
 	const struct cgpu_core_ops *core;
 
 	if (!bytes) {

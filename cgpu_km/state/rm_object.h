@@ -149,7 +149,7 @@ void ckm_obj_unpin(struct ckm_container *ct, struct cgpu_obj *obj);
  * @client: handle of its client
  * @object: its handle
  * @obj: set to the pinned object, NULL: not found; to be unpinned also after an error
- * @mem: set only on success; NULL: system memory
+ * @mem: set only on success; NULL: pages of the process
  *
  * Sleeps; takes rm_lock.
  *

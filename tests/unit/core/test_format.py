@@ -81,7 +81,10 @@ def test_stat_is_what_the_contract_lists(values):
     stat.wait, stat.throttled_ns = {}, 17
     lines = text_of(lib.cgpu_format_slot_waits, stat).splitlines()
     waits = [line.split()[0] for line in lines]
-    assert names[24:] == [waits[0], *waits[-4:]]
+    assert names[24:29] == [waits[0], *waits[-4:]]
+    # What the driver keeps in lists, and system memory: the shell's, too.
+    lists = [kind + end for kind in ("clients", "devices", "events", "os_events") for end in ("", "_left")]
+    assert names[29:] == [*lists, "host_limit_bytes", "host_used_bytes", "host_refused_allocs"]
     assert waits == [f"wait_lt_{100_000 << n}" for n in range(18)] + ["waits", "waits_ns", "throttled_ns"]
     assert lines[-1] == "throttled_ns 17"
 

@@ -25,6 +25,14 @@ def test_the_path_of_v2(text: str, path: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "size"),
+    [("max\n", 0), ("1048576\n", 1 << 20), ("9223372036854771712\n", 0), ("", 0), ("-1\n", 0), ("x", 0)],
+)
+def test_the_limit_of_memory(text: str, size: int) -> None:
+    assert cgroup.memory_max(text) == size
+
+
+@pytest.mark.parametrize(
     ("text", "path"),
     [
         ("11:devices:/docker/abc\n0::/system.slice/containerd.service\n", "/docker/abc"),

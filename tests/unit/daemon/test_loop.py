@@ -649,6 +649,63 @@ def test_bind_wants_a_pidfd_and_the_right_cookie(node: Node, run: Run, tmp_path:
     run(main())
 
 
+def limit_memory(node: Node, group: str, text: str) -> None:
+    directory = node.directory / "cgroup" / group.lstrip("/")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "memory.max").write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ({"/pod": "max", "/pod/one": str(512 * MIB)}, 512 * MIB),
+        ({"/pod": str(256 * MIB), "/pod/one": str(512 * MIB)}, 256 * MIB),
+        ({"/pod": str(256 * MIB), "/pod/one": "max"}, 256 * MIB),
+        ({"/pod/one": "4096"}, MIB),
+        ({"/pod": "max", "/pod/one": "max"}, 0),
+        ({}, 0),
+    ],
+    ids=str,
+)
+def test_system_memory_by_the_driver_has_the_limit_of_the_memory_cgroup(
+    node: Node, run: Run, texts: dict[str, str], expected: int
+) -> None:
+    async def main() -> None:
+        async with node.running():
+            for group, text in texts.items():
+                limit_memory(node, group, text)
+            await node.start(ID, "/pod/one")
+            (container,) = node.link.containers.values()
+            assert [slot.host_limit for slot in container.slots] == [expected]
+
+    run(main())
+
+
+def test_a_limit_of_system_memory_that_cannot_be_set_ends_the_start(
+    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But of a cgpu_km without that limit: there it is as before."""
+
+    async def refuse(*_: Any) -> None:
+        raise KernelRefused(number, "cgpu_km: no")
+
+    async def main() -> None:
+        nonlocal number
+        async with node.running():
+            limit_memory(node, "/one", str(512 * MIB))
+            monkeypatch.setattr(node.link, "set", refuse)
+            await node.prepare(ID)
+            process = node.process("/one")
+            descriptors = len(list(Path("/proc/self/fd").iterdir()))
+            assert not (await node.bind(ID, process.pid))["ok"]
+            assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+            number = errno.EINVAL
+            assert (await node.bind(ID, process.pid))["ok"]
+
+    number = errno.ENOENT
+    run(main())
+
+
 def test_no_descriptor_leaks(node: Node, run: Run) -> None:
     async def main() -> None:
         async with node.running():

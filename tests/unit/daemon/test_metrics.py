@@ -32,7 +32,8 @@ SLOT_STAT = (
     "gpu_ns 1500000000\nwait_ns 250000000\nturns 30\noverruns 1\nrunning 1\nopened 1\n"
     f"limit_bytes {6043 * MIB}\nused_bytes {256 * MIB}\npeak_bytes {512 * MIB}\nrefused_allocs 3\nrefused_calls 4\n"
     "enforced 1\nunsure_ns 1000000\nfailed_calls 5\npreempt_slow 6\n"
-    "wait_lt_100000 4\nwait_lt_200000 10\nwaits 12\nwaits_ns 3000000\nthrottled_ns 125000000"
+    "wait_lt_100000 4\nwait_lt_200000 10\nwaits 12\nwaits_ns 3000000\nthrottled_ns 125000000\n"
+    f"host_limit_bytes {512 * MIB}\nhost_used_bytes {64 * MIB}\nhost_refused_allocs 7"
 )
 GPU_STAT = (
     f"total_bytes {15109 * MIB}\nlimits_bytes {14101 * MIB}\nused_bytes {768 * MIB}\ninstances 2\n"
@@ -108,6 +109,9 @@ EXPECTED = {
     "memory_limit_bytes": 6043 * MIB,
     "memory_used_bytes": 256 * MIB,
     "memory_peak_bytes": 512 * MIB,
+    "host_memory_limit_bytes": 512 * MIB,
+    "host_memory_used_bytes": 64 * MIB,
+    "host_memory_refused_total": 7,
     "weight": 1,
     "ceiling": 0,
     "high_priority": 0,
