@@ -261,10 +261,32 @@ static char *devtmpfs_name(CKM_DEVNODE_DEV *dev, umode_t *mode)
 	return kasprintf(GFP_KERNEL, "cgpu-minor/%u", MINOR(dev->devt));
 }
 
-static int add_number(struct ckm_container *ct, u32 minor)
+static void free_device(struct device *dev)
 {
-	return PTR_ERR_OR_ZERO(device_create(class, NULL, MKDEV(ckm_major(), minor), NULL,
-					     "cgpu!%s!%u", ct->dir, minor));
+	kfree(dev);
+}
+
+/* Every process of the host can read sysfs, and every network namespace gets the uevents of devices
+ * that belong to none: an entry names its minor, not the container, and has no uevents.
+ */
+static int add_number(u32 minor)
+{
+	struct device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	int ret;
+
+	if (!dev)
+		return -ENOMEM;
+	device_initialize(dev);
+	dev->devt = MKDEV(ckm_major(), minor);
+	dev->class = class;
+	dev->release = free_device;
+	dev_set_uevent_suppress(dev, true);
+	ret = dev_set_name(dev, "cgpu-minor!%u", minor);
+	if (!ret)
+		ret = device_add(dev);
+	if (ret)
+		put_device(dev);
+	return ret;
 }
 
 static void remove_numbers(struct ckm_container *ct)
@@ -283,11 +305,11 @@ static int add_numbers(struct ckm_container *ct)
 	int ret;
 	u32 i;
 
-	ret = add_number(ct, ct->ctl_minor);
+	ret = add_number(ct->ctl_minor);
 	if (!ret)
-		ret = add_number(ct, ct->uvm_minor);
+		ret = add_number(ct->uvm_minor);
 	for (i = 0; !ret && i < ct->slot_count; i++)
-		ret = add_number(ct, ct->slot[i].minor);
+		ret = add_number(ct->slot[i].minor);
 	if (ret)
 		remove_numbers(ct);
 	return ret;

@@ -16,7 +16,7 @@
 struct ckm_container;
 
 /* Create or remove the nodes of a container and its sysfs entries. 0, -ENOMEM or an error
- * of device_create(). Callers hold ckm_lock; sleep.
+ * of device_add(). Callers hold ckm_lock; sleep.
  */
 int ckm_nodes_add(struct ckm_container *ct);
 void ckm_nodes_remove(struct ckm_container *ct);
