@@ -44,7 +44,7 @@ noinline NV_STATUS nvUvmInterfaceDupMemory(void *device, u32 hClient, u32 hPhysM
 }
 EXPORT_SYMBOL(nvUvmInterfaceDupMemory);
 
-/* As the driver: the client must be of the calling process, whose file it is on is not asked. */
+/* As the driver: the client must be of the calling process. The file that the client is on does not matter. */
 noinline NV_STATUS nvUvmInterfaceDupAddressSpace(void *device, u32 hClient, u32 hVaSpace, struct nvas **as, void *info)
 {
 	NV_STATUS st = NV_OK;

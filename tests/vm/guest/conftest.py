@@ -25,7 +25,7 @@ REPO = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/vm/guest/box")]
 
 from sharebox import Tenant, crowd  # noqa: E402
-from slicebox import Box, nvclient  # noqa: E402
+from slicebox import PROC, Box, nvclient  # noqa: E402
 from vm.harness import console  # noqa: E402
 
 SPECIAL = (
@@ -194,6 +194,20 @@ def gpu(box: Box) -> Iterator[nvclient.Gpu]:
     """The first GPU as a process in the module's `box` has it."""
     with box.client() as client:
         yield client.gpu(0)
+
+
+@pytest.fixture
+def uvm(gpu: nvclient.Gpu) -> nvclient.Uvm:
+    """The file of nvidia-uvm of an address space of that GPU."""
+    return gpu.space().uvm
+
+
+@pytest.fixture
+def account() -> Iterator[None]:
+    """Managed memory is charged on the first GPU, not refused."""
+    (PROC / "0/uvm").write_text("account\n")
+    yield
+    (PROC / "0/uvm").write_text("deny\n")
 
 
 @pytest.fixture

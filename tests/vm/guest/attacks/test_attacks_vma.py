@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from slicebox import MIB, PROC, Box, clean_box, fb_used, until
+from slicebox import MIB, Box, clean_box, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.once, pytest.mark.attached]
@@ -56,21 +56,9 @@ MADV = {
 
 
 @pytest.fixture
-def account() -> Iterator[None]:
-    (PROC / "0/uvm").write_text("account\n")
-    yield
-    (PROC / "0/uvm").write_text("deny\n")
-
-
-@pytest.fixture
 def box() -> Iterator[Box]:
     with clean_box(next(NAMES), LIMIT_MIB) as box:
         yield box
-
-
-@pytest.fixture
-def uvm(gpu: nv.Gpu) -> nv.Uvm:
-    return gpu.space().uvm
 
 
 def call(number: int, *args: int) -> int:

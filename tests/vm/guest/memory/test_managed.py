@@ -25,21 +25,9 @@ NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xD00000000000))
 
 
 @pytest.fixture
-def account() -> Iterator[None]:
-    (PROC / "0/uvm").write_text("account\n")
-    yield
-    (PROC / "0/uvm").write_text("deny\n")
-
-
-@pytest.fixture
 def box() -> Iterator[Box]:
     with clean_box(next(NAMES), LIMIT_MIB) as box:
         yield box
-
-
-@pytest.fixture
-def uvm(gpu: nv.Gpu) -> nv.Uvm:
-    return gpu.space().uvm
 
 
 @contextlib.contextmanager

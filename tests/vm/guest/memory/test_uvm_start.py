@@ -31,11 +31,6 @@ def box() -> Iterator[Box]:
         yield box
 
 
-@pytest.fixture
-def uvm(gpu: nv.Gpu) -> nv.Uvm:
-    return gpu.space().uvm
-
-
 def refused(uvm: nv.Uvm, base: int, length: int) -> bool:
     """Whether a mapping there is EPERM, which libcuda makes CUDA_ERROR_OPERATING_SYSTEM or NOT_SUPPORTED of."""
     with pytest.raises(OSError) as caught:
