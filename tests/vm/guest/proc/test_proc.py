@@ -209,6 +209,7 @@ def as_before(keeper: str, create: Create) -> Iterator[None]:
     defaults = {GPU / "policy": 5, GPU / "max_inst": 20, GPU / "prio_ratio": 80, GPU / "slice_us": int(slice_us)}
     defaults |= {PROC / "default_memsize": 8 << 30, GPU / "default_memsize": 0, GPU / "overcommit": 100}
     defaults |= {kept / "ceiling": 0, kept / "weight": 1, kept / "memsize": 64 * MIB, kept / "highprio": 0}
+    defaults |= {kept / "host_memsize": 0}
     for path, number in defaults.items():
         write(path, number)
 
@@ -225,7 +226,7 @@ def places(row: Row) -> list[Path]:
 
 def test_table_is_read() -> None:
     """All documented nodes are rows: a typing error in the page must not switch a test off."""
-    assert len(ROWS) == 25
+    assert len(ROWS) == 26
     assert {row.path for row in ROWS} >= {"default_memsize", "inst_ctl", "upgrade", "version", "N/policy", "N/C/weight"}
 
 
@@ -321,6 +322,7 @@ RANGES = {
     "N/C/highprio": ([0, 1], [2, 2**32]),
     "N/C/weight": ([0, 1, 19], [21, 26, 2**32 + 1]),
     "N/C/memsize": ([MIB, MIB + 1, 100 * MIB], [0, 1, MIB - 1]),
+    "N/C/host_memsize": ([MIB, 2**63 - 1, 0], [1, MIB - 1, 2**63]),
     "default_memsize": ([MIB, 2**63 - 1], [0, MIB - 1, 2**63]),
 }
 
