@@ -103,6 +103,8 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 	mutex_init(&ct->rm_lock);
 	mutex_init(&ct->os_event_lock);
 	INIT_LIST_HEAD(&ct->os_events);
+	ratelimit_state_init(&ct->said, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+	ratelimit_state_init(&ct->alarms, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	INIT_WORK(&ct->gone, gone_work);
 	init_waitqueue_head(&ct->recounted);
 	strscpy(ct->id, req->id, sizeof(ct->id));

@@ -115,8 +115,7 @@ static u32 charged_dmabuf_export(void *nv, void *params)
 		hook_release(c, call->dmabuf);
 		c = NULL;
 	} else if (status == NV_OK) {
-		pr_err_ratelimited("container %s: a dma-buf was made unseen by the redirection: its memory stays charged\n",
-				   ct->dir);
+		ckm_alarm(ct, "a dma-buf was made unseen by the redirection: its memory stays charged\n");
 		c = NULL;
 	}
 	if (call->dmabuf)

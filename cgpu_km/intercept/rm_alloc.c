@@ -68,8 +68,8 @@ static void keep_refused(struct ckm_alloc *a, u32 handle)
 	struct ckm_container *ct = a->rc->call->backing->ct;
 	struct cgpu_obj *obj = &a->obj->core;
 
-	pr_notice_ratelimited("container %s: the driver may keep object 0x%x: it stays charged\n",
-			      ct->dir, handle);
+	ckm_alarm(ct, "the driver may keep object 0x%x: it stays charged\n",
+		handle);
 	a->mem = NULL;
 	a->userd = NULL;
 	mutex_lock(&ct->rm_lock);
@@ -110,8 +110,8 @@ static bool verify_size(struct ckm_alloc *a)
 	}
 	if (!ret)
 		return true;
-	pr_notice_ratelimited("container %s: an allocation of %llu bytes could not be verified (%d); freed\n",
-			      ct->dir, a->mem->bytes, ret);
+	ckm_say(ct, "an allocation of %llu bytes could not be verified (%d); freed\n",
+		a->mem->bytes, ret);
 	free_refused(a, obj->hobject);
 	return false;
 }
@@ -156,8 +156,8 @@ static void measure_context(struct ckm_alloc *a)
 	mutex_lock(&ct->rm_lock);
 	mem = a->obj->core.mem;		/* NULL: removed with its file */
 	if (mem && used > mem->bytes && ckm_mem_correct_locked(a->slot, mem, used))
-		pr_notice_ratelimited("container %s: its context takes %llu MiB and is charged %llu\n",
-				      ct->dir, used / CGPU_MIB, mem->bytes / CGPU_MIB);
+		ckm_say(ct, "its context takes %llu MiB and is charged %llu\n",
+			used / CGPU_MIB, mem->bytes / CGPU_MIB);
 	mutex_unlock(&ct->rm_lock);
 }
 

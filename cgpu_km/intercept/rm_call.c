@@ -21,8 +21,8 @@ void ckm_call_denied(struct ckm_call *call, const char *what, u32 number)
 	for (i = 0; i < ct->slot_count; i++)
 		if (!call->backing->slot || call->backing->slot == &ct->slot[i])
 			atomic64_inc(&ct->slot[i].refused_calls);
-	pr_notice_ratelimited("container %s: %s 0x%x refused, pid %d\n", ct->dir, what, number,
-			      task_tgid_nr(current));
+	ckm_say(ct, "%s 0x%x refused, pid %d\n",
+		what, number, task_tgid_nr(current));
 }
 
 long ckm_rm_answer(struct ckm_rm_call *rc, u32 status)
@@ -42,8 +42,8 @@ static void give_up(struct ckm_rm_call *rc)
 
 	rc->call->unseen = true;
 	WRITE_ONCE(backing->given_up, true);
-	pr_err_ratelimited("container %s: the driver ran call 0x%x without its redirection; its file is given up\n",
-			   backing->ct->dir, rc->row.nr);
+	ckm_alarm(backing->ct, "the driver ran call 0x%x without its redirection; its file is given up\n",
+		rc->row.nr);
 }
 
 long ckm_rm_forward(struct ckm_rm_call *rc)

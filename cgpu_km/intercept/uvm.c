@@ -269,8 +269,8 @@ static int map_pool(struct ckm_backing *backing, struct vm_area_struct *vma)
 	}
 	/* The driver's -EINVAL, as for an address other than the offset: no pool either. */
 	if (ret == -EINVAL || (ret && call.uvm_seen)) {
-		pr_notice_ratelimited("container %s: managed memory (cudaMallocManaged) refused, pid %d: uvm is deny\n",
-				      backing->ct->dir, task_tgid_nr(current));
+		ckm_say(backing->ct, "managed memory (cudaMallocManaged) refused, pid %d: uvm is deny\n",
+			task_tgid_nr(current));
 		ret = -EPERM;
 	}
 	return ret;

@@ -92,8 +92,8 @@ static bool uvm_call_is_checked(u32 nr)
 static void taint_space(struct ckm_backing *backing, u32 nr)
 {
 	WRITE_ONCE(backing->space_no_hmm, false);
-	pr_err_ratelimited("container %s: uvm call %u ran without a redirection; its address space is given up\n",
-			   backing->ct->dir, nr);
+	ckm_alarm(backing->ct, "uvm call %u ran without a redirection; its address space is given up\n",
+		nr);
 }
 
 /* nvidia-uvm's structs are not copied in. The memory that a call takes or gives back is

@@ -6,6 +6,8 @@
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/printk.h>
+#include <linux/ratelimit.h>
 #include <linux/rbtree.h>
 #include <linux/rhashtable-types.h>
 #include <linux/wait.h>
@@ -94,10 +96,23 @@ struct ckm_container {
 	atomic_t recounts;		/* in flight, of managed memory (uvm_managed.c) */
 	wait_queue_head_t recounted;
 	atomic_t handles;		/* last one that this module chose (rm_export.c) */
+	struct ratelimit_state said, alarms;	/* of ckm_say() and ckm_alarm() */
 	struct work_struct gone;	/* queued when the last reference is dropped */
 	u32 slot_count;
 	struct ckm_slot slot[];
 };
+
+/* A line of the kernel log about a container. Each container has limits of its own, so that none
+ * hides what is said of another, or by what it can cause at will what is said of a fault.
+ */
+#define ckm_say(ct, fmt, ...) do {						\
+	if (__ratelimit(&(ct)->said))						\
+		pr_notice("container %s: " fmt, (ct)->dir, ##__VA_ARGS__);	\
+} while (0)
+#define ckm_alarm(ct, fmt, ...) do {						\
+	if (__ratelimit(&(ct)->alarms))						\
+		pr_err("container %s: " fmt, (ct)->dir, ##__VA_ARGS__);		\
+} while (0)
 
 /* NULL: no container has this id. Caller holds ckm_lock. */
 struct ckm_container *ckm_container_find(const char *id);

@@ -27,8 +27,8 @@ static int charge(struct ckm_slot *slot, u64 bytes)
 	limit = slot->ledger.limit_bytes;
 	mutex_unlock(&slot->gpu->lock);
 	if (ret)
-		pr_info_ratelimited("container %s: GPU %u: %llu bytes refused, %llu of %llu in use\n",
-				    slot->ct->dir, slot->gpu->index, bytes, used, limit);
+		ckm_say(slot->ct, "GPU %u: %llu bytes refused, %llu of %llu in use\n",
+			slot->gpu->index, bytes, used, limit);
 	return ret;
 }
 
@@ -53,8 +53,8 @@ int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes)
 		return 0;
 	}
 	ct->host_refused++;
-	pr_info_ratelimited("container %s: %llu bytes of system memory refused, %llu of %llu in use\n",
-			    ct->dir, bytes, ct->host_used, limit);
+	ckm_say(ct, "%llu bytes of system memory refused, %llu of %llu in use\n",
+		bytes, ct->host_used, limit);
 	return -ENOMEM;
 }
 

@@ -89,9 +89,9 @@ static void say_refused(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 am
 	static const char * const names[] = { "channels", "channel groups", "bytes of BAR1" };
 
 	atomic64_inc(&slot->refused_calls);
-	pr_notice_ratelimited("container %s: GPU %u: %llu %s refused, it has %llu and may have %llu more; %llu are each one's of %llu, container %s has most, %llu\n",
-			      slot->ct->dir, slot->gpu->index, amount, names[kind], has, view->left,
-			      view->floor, view->total, holder, view->most);
+	ckm_say(slot->ct, "GPU %u: %llu %s refused, it has %llu and may have %llu more; %llu are each one's of %llu, container %s has most, %llu\n",
+		slot->gpu->index, amount, names[kind], has, view->left, view->floor, view->total,
+		holder, view->most);
 }
 
 int ckm_quota_take(struct ckm_slot *slot, enum cgpu_quota_kind kind, u64 amount)

@@ -39,7 +39,7 @@ u32 nvsim_event_alloc_os(u32 hclient, nv_file_private_t *nvfp, u32 fd)
 		st = NV_ERR_INSUFFICIENT_RESOURCES;
 		kfree(e);
 	} else {
-		list_add_tail(&e->link, &all_events);
+		list_add(&e->link, &all_events);	/* as in the driver: before the others */
 		all_event_count++;
 	}
 	mutex_unlock(&nvsim_event_lock);

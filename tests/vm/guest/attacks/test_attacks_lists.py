@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from slicebox import Box, clean_box, until
@@ -150,14 +151,14 @@ def test_a_neighbours_os_event_beside_a_full_list(box: Box, gpu: nv.Gpu, other: 
     """At most twice as long as alone, and 50 us: 40,000 of one container made 25 us into 9,472 (simulated)."""
 
     def took() -> float:
-        """Median in microseconds of an OS event's life."""
+        """What three of four lives of an OS event take longer than, in microseconds."""
         times = []
         for _ in range(101):
             start = time.perf_counter_ns()
             assert make(rm.ctl, rm.handle, 7) == 0
             assert free(rm.ctl, rm.handle, 7) == 0
             times.append(time.perf_counter_ns() - start)
-        return statistics.median(times) / 1000
+        return statistics.quantiles(times)[0] / 1000
 
     with other.client() as rm:
         alone = took()
@@ -168,6 +169,21 @@ def test_a_neighbours_os_event_beside_a_full_list(box: Box, gpu: nv.Gpu, other: 
         beside = took()
     assert beside <= 2 * alone + 50, (alone, beside)
     print(f"an OS event, simulated: {alone:.1f} us alone, {beside:.1f} us beside a full list")
+
+
+# ---- the kernel log ----
+
+
+def test_a_neighbours_line_is_not_lost(box: Box, gpu: nv.Gpu, other: Box, kernel_log: Any):
+    """A container that makes lines without end uses up its own limit of them, not the neighbour's."""
+    kernel_log.news()
+    for fd in range(500):
+        assert make(gpu.rm.ctl, 0xDEAD, fd) == nv.NV_ERR_INVALID_CLIENT
+    with other.client() as rm:
+        assert make(rm.ctl, 0xBEEF, 1) == nv.NV_ERR_INVALID_CLIENT
+    lines = [line for line in kernel_log.news().splitlines() if "OS event of client" in line]
+    assert 1 <= sum(box.dir in line for line in lines) <= 20
+    assert sum(other.dir in line for line in lines) == 1
 
 
 # ---- objects ----
