@@ -14,6 +14,7 @@
 struct free {
 	struct cgpu_obj *obj;	/* pinned */
 	u32 status_at;
+	bool takes_os_events;	/* RM_FREE of a client: by NVOS32 they stay, as with its file */
 	bool removed;
 };
 
@@ -23,7 +24,7 @@ static void post_free(struct ckm_call *call, u8 *arg)
 
 	if (get32(arg, f->status_at) != NV_OK)
 		return;
-	if (f->obj->kind == CGPU_KIND_CLIENT)
+	if (f->takes_os_events)
 		ckm_os_events_of_client(call->backing->ct, f->obj->hclient);
 	ckm_objs_remove(call->backing->ct, f->obj);
 	f->removed = true;
@@ -73,6 +74,7 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 
 	if (status != NV_OK)
 		return ckm_rm_answer(rc, status);
+	f.takes_os_events = rc->row.nr == NV_ESC_RM_FREE && f.obj->kind == CGPU_KIND_CLIENT;
 	rc->call->post = post_free;
 	rc->call->post_data = &f;
 	if (f.obj->kind == CGPU_KIND_SHARED_DATA) {	/* the driver has no such object */

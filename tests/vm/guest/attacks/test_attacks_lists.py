@@ -6,6 +6,7 @@ objects, clients, devices (docs/develop/bounds.md).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import random
 import re
@@ -120,6 +121,21 @@ def test_an_os_event_goes_as_in_the_driver(box: Box, gpu: nv.Gpu):
         assert rm.free() == 0
         assert box.stat("os_events") == in_driver() - before == 0
         node.close()
+
+
+def test_os_events_of_a_client_that_is_freed_as_memory(box: Box, gpu: nv.Gpu):
+    """NVOS32's free takes any handle, and leaves the OS events to their file."""
+    before = in_driver()
+    with gpu.open_node() as node:
+        rm = box.client()
+        assert make(node, rm.handle, 5) == 0
+        arg = (ctypes.c_uint32 * 46)()
+        arg[0], arg[1], arg[2], arg[11] = rm.handle, rm.handle, 3, rm.handle
+        rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg)
+        assert box.stat("clients") == 1 or arg[5]
+        assert box.stat("os_events") == in_driver() - before == 1
+        rm.close()
+    until(lambda: box.stat("os_events") == in_driver() - before == 0)
 
 
 def test_os_events_in_any_order(box: Box, gpu: nv.Gpu):
