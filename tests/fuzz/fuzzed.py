@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -26,12 +27,21 @@ HOSTILE = "f0" * 32
 VICTIM = "0f" * 32
 LIMIT_MIB = 768
 VICTIM_LIMIT_MIB = 512
+HOST_LIMIT_MIB = 64
+#: Of N/C/stat: zero when the container's processes have ended.
+COUNTED = ("clients", "devices", "events", "os_events", "host_used_bytes", "bar1_bytes", "channels", "groups")
 VICTIM_MIB = 24
 QUIET_S = 5
 CORPUS = REPO / "build/fuzz"  # of steps that reached something new, from run to run
 #: If the driver selects the page size, an allocation can take up to 2 MiB more than was charged before the call. Until
 #: the module has read the real size, the card has that much more in use, once for each call in flight.
 IN_FLIGHT = 16 * 2 * MIB
+
+
+def driver_counts() -> dict[str, int]:
+    """What the simulated driver has of all containers, by its own count, beside video memory."""
+    text = Path("/proc/driver/nvsim/0/state").read_text()
+    return {name: int(re.search(rf"^{name}=(\d+)$", text, re.M)[1]) for name in ("bar1_used", "os_events")}
 
 
 class Victim:
@@ -50,6 +60,7 @@ class Victim:
         self.channel = self.gpu.space().group().channel()
         self.used = box.used
         self.card = fb_used()
+        self.counts = driver_counts()
 
     def check(self) -> None:
         assert all(self.view.read32(at) == at ^ 0x5EED for at in self.words), "the victim's memory was written"
@@ -91,6 +102,9 @@ class Watch(threading.Thread):
             used, taken = self.box.used, fb_used() - self.victim.card
             self.most_used, self.most_taken = max(self.most_used, used), max(self.most_taken, taken)
             self.looks += 1
+            host = self.box.stat("host_used_bytes")
+            if host > HOST_LIMIT_MIB * MIB:
+                self.over = f"system memory {host} of {HOST_LIMIT_MIB * MIB}"
             if used > LIMIT_MIB * MIB or taken > LIMIT_MIB * MIB + IN_FLIGHT:
                 self.over = f"limit {LIMIT_MIB * MIB}, ledger {used}, card {taken}"
 
@@ -103,11 +117,20 @@ def accounts_agree(box: Box, victim: Victim, exactly: bool) -> None:
 
     def look() -> dict[str, int]:
         free, pids = box.meminfo()
-        return {"card": fb_used() - victim.card, "ledger": box.used, "shown": sum(pids.values()), "free": free}
+        given = {name: count - victim.counts[name] for name, count in driver_counts().items()}
+        counted = {"bar1_used": box.stat("bar1_bytes"), "os_events": box.stat("os_events")}
+        return {name: given[name] - counted[name] for name in given} | {
+            "card": fb_used() - victim.card,
+            "ledger": box.used,
+            "shown": sum(pids.values()),
+            "free": free,
+        }
 
     def agree(seen: dict[str, int]) -> bool:
         used = seen["ledger"]
         given = seen["card"] == used if exactly else seen["card"] <= used
+        if seen["bar1_used"] or seen["os_events"]:  # more in the driver than the module counts, or less
+            return False
         return given and used == seen["shown"] == LIMIT_MIB * MIB - seen["free"]
 
     end = time.monotonic() + 20  # memory of a killed process is freed in the background
@@ -131,6 +154,7 @@ def fuzz(seconds: float, seed: int, *options: object) -> dict:
     with contextlib.ExitStack() as stack:
         neighbour = stack.enter_context(Box(VICTIM, VICTIM_LIMIT_MIB))
         box = stack.enter_context(Box(HOSTILE, LIMIT_MIB))
+        (box.proc / "host_memsize").write_text(str(HOST_LIMIT_MIB * MIB))
         victim = stack.enter_context(contextlib.closing(Victim(neighbour)))
         watch = stack.enter_context(Watch(box, victim))
         words = command_line(box, (neighbour.dev, "/dev"), seconds, seed, "--quiet", QUIET_S, *options)
@@ -153,6 +177,7 @@ def fuzz(seconds: float, seed: int, *options: object) -> dict:
         assert client.returncode == 0, f"abifuzz ended with {client.returncode}: {last}"
         assert not watch.over, watch.over
         until(lambda: not box.used and fb_used() == victim.card, why=lambda: what_is_left(box, victim))
+        until(lambda: not any(box.stat(name) for name in COUNTED), why=lambda: what_is_left(box, victim))
         victim.check()
     until(lambda: fb_used() == before)
     found = json.loads(last) | {"quiets": quiets, "lost bytes": fb_used() - before}
