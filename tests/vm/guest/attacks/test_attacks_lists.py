@@ -10,7 +10,6 @@ import ctypes
 import itertools
 import random
 import re
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,14 +166,14 @@ def test_a_neighbours_os_event_beside_a_full_list(box: Box, gpu: nv.Gpu, other: 
     """At most twice as long as alone, and 50 us: 40,000 of one container made 25 us into 9,472 (simulated)."""
 
     def took() -> float:
-        """What three of four lives of an OS event take longer than, in microseconds."""
+        """The shortest of many lives of an OS event, in microseconds: others on the machine lengthen some."""
         times = []
-        for _ in range(101):
+        for _ in range(401):
             start = time.perf_counter_ns()
             assert make(rm.ctl, rm.handle, 7) == 0
             assert free(rm.ctl, rm.handle, 7) == 0
             times.append(time.perf_counter_ns() - start)
-        return statistics.quantiles(times)[0] / 1000
+        return min(times) / 1000
 
     with other.client() as rm:
         alone = took()
