@@ -16,10 +16,10 @@ from cgpu_common import events, gpus, log, model, wire  # fmt: skip
 from cgpu_common.config import Config
 from cgpu_common.cookie import COOKIE_BITS, make_cookie
 from cgpu_common.errors import CgpuError, ContainerGone, KernelMissing, KernelRefused, ProtocolError, Refused, Resync
-from cgpu_common.kernel_abi import ID_MAX, MIB, Event, S
+from cgpu_common.kernel_abi import ID_MAX, Event
 from cgpu_common.model import Container, KernelEvent, NotSliced, Phase, Plan, Record
 from cgpu_common.server import Request
-from cgpud import admit, bundle, granted, oci, reconcile, report, slices, state, whole  # fmt: skip
+from cgpud import admit, bundle, granted, hostmem, oci, reconcile, report, slices, state, whole  # fmt: skip
 from cgpud.config_json import Spec
 from cgpud.dependencies import Dependencies
 from cgpud.grants import Grant, Grants
@@ -239,9 +239,8 @@ class Daemon:
 
     async def _give_whole(self, request: Request, grant: Grant, spec: Spec) -> dict[str, Any]:
         async with self._admission:
-            facts, message = self.deps.facts, request.message
-            await whole.give(self.config, self._inventory, facts, grant, spec, message.bundle)
-        self._log.info("given a GPU without isolation", id=message.id, gpu=grant.whole)
+            await whole.give(self.config, self._inventory, self.deps.facts, grant, spec, request.message.bundle)
+        self._log.info("given a GPU without isolation", id=request.message.id, gpu=grant.whole)
         return {"ok": True, "action": "edited"}
 
     async def _admit(
@@ -334,9 +333,8 @@ class Daemon:
         return make_cookie(self.deps.random(COOKIE_BITS))
 
     async def bind(self, request: Request) -> dict[str, Any]:
-        message = request.message
+        message, pidfd = request.message, request.take_fd()
         key = (message.id, wire.cookie_of(message))
-        pidfd = request.take_fd()
         if pidfd is None:
             raise Refused("bind without a pidfd")
         facts = self.deps.facts
@@ -354,34 +352,11 @@ class Daemon:
                 f"container {message.id[:12]} is not waiting to be started: it has ended, or its lease has expired"
             )
         record, actions = step
-        try:
-            await self._limit_host_memory(record, process.pid)
-        except BaseException:
-            os.close(pidfd)
-            raise
+        with hostmem.closed_on_error(pidfd):
+            await hostmem.limit(self.deps, self.records.values(), record, process.pid)
         await self._carry_out(record, actions, pidfd)
         self._log.info("bound", id=record.id, pid=process.pid, cgroup=record.cgroup and record.cgroup.path)
         return {"ok": True}
-
-    async def _limit_host_memory(self, record: Record, pid: int) -> None:
-        """System memory that the driver allocates is in no memory cgroup: give it the limit that the container's has.
-
-        Containers that share a slice have the sum of theirs, and none where one has none."""
-        others = [one for one in self.records.values() if one.phase is Phase.BOUND and one.key != record.key]
-        sharing = [one.process.pid for one in others if one.process and one.kernel_key == record.kernel_key]
-        limits = [self.deps.facts.memory_limit(one) for one in (pid, *sharing)]
-        limit = sum(limits) if all(limits) else 0
-        container_id, cookie = key = record.kernel_key
-        found = next((one for one in await self.deps.link.list() if (one.id, one.cookie) == key), None)
-        if not found or all(slot.host_limit == limit for slot in found.slots):
-            return
-        value = max(limit, MIB) if limit else 0
-        try:
-            await self.deps.link.set(container_id, cookie, {slot.gpu: {S.HOST_LIMIT: value} for slot in found.slots})
-        except KernelRefused as error:
-            if error.code != errno.EINVAL:
-                raise
-            self._log.warning("the loaded cgpu_km has no limit of system memory", id=record.id)
 
     async def capacity(self, verb: str) -> dict[str, Any]:
         """What admission lets into each GPU; a probe finds values before the module has attached. NVML is asked first

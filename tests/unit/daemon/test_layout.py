@@ -49,8 +49,8 @@ LAYERS = {
     """,
     "assembly": """
         cgpu_common.app
-        cgpud.dependencies cgpud.inventory cgpud.sensors cgpud.named cgpud.queries cgpud.whole cgpud.report
-        cgpud.loop cgpud.exporter
+        cgpud.dependencies cgpud.hostmem cgpud.inventory cgpud.sensors cgpud.named cgpud.queries cgpud.whole
+        cgpud.report cgpud.loop cgpud.exporter
         cgpu_cli.words
         cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status cgpu_cli.monitor
         cgpu_cli.top cgpu_cli.stats cgpu_cli.trace cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""The limit of a container's system memory that the driver allocates, from its memory cgroup."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Collection, Iterator
+
+from cgpu_common import log
+from cgpu_common.errors import KernelRefused
+from cgpu_common.kernel_abi import MIB, S
+from cgpu_common.model import Phase, Record
+from cgpud.dependencies import Dependencies
+
+
+@contextlib.contextmanager
+def closed_on_error(fd: int) -> Iterator[None]:
+    """The file descriptor stays open only if the block ends without an error."""
+    try:
+        yield
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+async def limit(deps: Dependencies, records: Collection[Record], record: Record, pid: int) -> None:
+    """System memory that the driver allocates is in no memory cgroup: give it the limit that the container's has.
+
+    `pid` is the container's first process. Containers that share a slice have the sum of theirs, and none where one has
+    none. Raises an OSError if a cgroup cannot be read."""
+    others = [one for one in records if one.phase is Phase.BOUND and one.key != record.key]
+    sharing = [one.process.pid for one in others if one.process and one.kernel_key == record.kernel_key]
+    limits = [deps.facts.memory_limit(one) for one in (pid, *sharing)]
+    wanted = sum(limits) if all(limits) else 0
+    container_id, cookie = key = record.kernel_key
+    found = next((one for one in await deps.link.list() if (one.id, one.cookie) == key), None)
+    if not found or all(slot.host_limit == wanted for slot in found.slots):
+        return
+    value = max(wanted, MIB) if wanted else 0
+    try:
+        await deps.link.set(container_id, cookie, {slot.gpu: {S.HOST_LIMIT: value} for slot in found.slots})
+    except KernelRefused as error:
+        if error.code != errno.EINVAL:
+            raise
+        log.get().warning("the loaded cgpu_km has no limit of system memory", id=record.id)
