@@ -114,12 +114,13 @@ static bool is_pool(struct fwd_uvm *v, u64 base, u64 bytes)
 
 /* ---- functions of nvidia-uvm that cgpu_km redirects, with its names and arguments ---- */
 
+/* The process that maps the file is not the one that makes the calls: the space belongs to none. */
 noinline u32 uvm_va_space_create(void *mapping, struct fwd_uvm *v, u64 flags)
 {
 	struct {
 		u64 flags;
 		u32 status, pad;
-	} params = { .flags = flags };
+	} params = { .flags = flags | UVM_INIT_FLAGS_MULTI_PROCESS };
 	u32 status = forward_status(v, UVM_INITIALIZE, &params);
 
 	if (status == NV_OK)
@@ -303,7 +304,13 @@ static s64 free_range(struct uvm_call *c)
 	return answer(c, uvm_api_free((u64 *)c->params, c->file));
 }
 
-/* Its descriptor is of the guest. cgpu_km answers it itself. */
+/* As the driver answers for a space that belongs to no process. */
+static s64 mm_initialize(struct uvm_call *c)
+{
+	return answer(c, NV_WARN_NOTHING_TO_DO);
+}
+
+/* Its descriptor is of the guest. */
 static s64 not_there(struct uvm_call *c)
 {
 	fwd_not_forwarded("uvm call", c->nr);
@@ -315,6 +322,7 @@ static const struct {
 	s64 (*run)(struct uvm_call *c);
 } handlers[] = {
 	{ UVM_INITIALIZE, initialize },
+	{ UVM_MM_INITIALIZE, mm_initialize },
 	{ UVM_REGISTER_GPU, register_gpu },
 	{ UVM_UNREGISTER_GPU, unregister_gpu },
 	{ UVM_REGISTER_GPU_VASPACE, register_space },
