@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Runs steps of inside.py in User-Mode Linux on this machine's NVIDIA driver, each in a machine of its own.
+
+A step that hangs, or a machine that dies, ends with its time limit; what it had written by then stays, and the next step
+starts anew. Standard library only: it runs where nothing is installed. docs/develop/forward.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where the parts are."""
+
+    linux: Path  #: User-Mode Linux
+    modules: Path
+    nvforwardd: Path
+    environment: dict[str, str] = field(default_factory=dict)  #: of the step
+    memory: str = "1G"
+    parameters: str = ""  #: of cgpu_km
+    python: str = sys.executable
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a step."""
+
+    step: str
+    ok: bool
+    seconds: float
+    why: str  #: "" if it ended by itself
+    results: list[dict[str, object]]  #: the lines that it wrote
+    not_forwarded: list[str]
+    refused: list[str]
+
+
+@contextlib.contextmanager
+def forwarding(home: Home, socket: Path, log: Path) -> Iterator[None]:
+    """nvforwardd, until the end of the block."""
+    with log.open("ab") as file:
+        process = subprocess.Popen([home.nvforwardd, socket], stdout=file, stderr=file, start_new_session=True)
+    try:
+        end = time.monotonic() + 10
+        while not socket.exists():
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"nvforwardd does not start: {log.read_text(errors='replace')[-300:]}")
+            time.sleep(0.02)
+        yield
+    finally:
+        # Its processes end with it.
+        process.kill()
+        process.wait()
+
+
+def covered(paths: list[Path]) -> list[str]:
+    """Folders that the machine's own file systems hide, so that they are mounted there: each once, parents first."""
+    hidden = ("/tmp/", "/run/", "/dev/", "/sys/", "/proc/")
+    found: list[str] = []
+    for path in sorted({str(path) for path in paths}):
+        if path.startswith(hidden) and not any(path.startswith(f"{other}/") for other in found):
+            found.append(path)
+    return found
+
+
+def command_line(home: Home, out: Path, socket: Path) -> list[str]:
+    """Of User-Mode Linux."""
+    argv = [str(home.linux), f"mem={home.memory}", "rootfstype=hostfs", "rootflags=/", "ro", "seccomp=on"]
+    argv += ["con=null", "con0=null,fd:1", "ssl=null", f"uml_dir={socket.parent}", "umid=uml", "loglevel=6"]
+    visible = covered([HERE.parents[1], home.modules, home.linux.parent, Path(home.python).resolve().parents[1]])
+    visible = [folder for folder in visible if not str(out).startswith(f"{folder}/")]
+    return [*argv, f"init={home.python}", "--", str(HERE / "init.py"), *visible, str(out), "end"]
+
+
+def play(home: Home, out: Path, step: list[str], limit_s: float, cgpu: bool = True) -> Outcome:
+    """One step: a folder of its own below `out`, named by its first word."""
+    folder = out / step[0]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    scratch = Path(subprocess.run(["mktemp", "-d"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+    socket = scratch / "socket"
+    said = {
+        "modules": str(home.modules),
+        "environment": home.environment,
+        "socket": str(socket),
+        "cgpu": cgpu,
+        "parameters": home.parameters,
+        "inside": str(HERE / "inside.py"),
+        "step": step,
+    }
+    (folder / "run.json").write_text(json.dumps(said))
+    started = time.monotonic()
+    try:
+        with forwarding(home, socket, folder / "nvforwardd.log"):
+            why = boot(command_line(home, folder, socket), folder, limit_s)
+    except (RuntimeError, OSError) as error:
+        why = str(error)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return judge(folder, step[0], time.monotonic() - started, why)
+
+
+def boot(argv: list[str], folder: Path, limit_s: float) -> str:
+    """The machine from start to end. Its processes are in a session of its own, which is killed as a whole."""
+    with (folder / "console.log").open("wb") as console:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True
+        )
+    try:
+        status = process.wait(limit_s)
+        return f"User-Mode Linux ended with status {status}" if status else ""
+    except subprocess.TimeoutExpired:
+        return f"ended after {limit_s:.0f} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def judge(folder: Path, step: str, seconds: float, why: str) -> Outcome:
+    """What the step left in its folder."""
+
+    def lines(name: str) -> list[str]:
+        path = folder / name
+        return path.read_text(errors="replace").splitlines() if path.exists() else []
+
+    end = json.loads(lines("end.json")[0]) if lines("end.json") else {}
+    if not why and "error" in end:
+        why = str(end["error"]).strip().splitlines()[-1]
+    if not why and end.get("status") != 0:
+        why = f"status {end.get('status')}: {' / '.join(lines('inside.log')[-3:])}"
+    results = []
+    for line in lines("results.jsonl"):
+        with contextlib.suppress(ValueError):  # of a step that died while it wrote
+            results.append(json.loads(line))
+    return Outcome(step, not why, seconds, why, results, lines("not_forwarded"), lines("refused"))

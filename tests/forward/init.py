@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""Process 1 of User-Mode Linux whose driver is the host's: mounts, modules, one step of inside.py, the end.
+
+The kernel passes on what stands behind `--`: folders to mount, the last of them that of the run, in which `run.json` says what there is to load. The
+root is the host's, read-only; the folder of the run is written through to the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+FINIT_MODULE, DELETE_MODULE, REBOOT = 313, 176, 169
+POWER_OFF = 0x4321FEDC
+COVERED = ("/proc", "/sys", "/dev", "/tmp", "/run")
+
+
+def mount(source: str, target: str, kind: str, options: str = "") -> None:
+    """mount(2), the folder made if it can be."""
+    if not os.path.isdir(target):
+        os.makedirs(target)
+    if LIBC.mount(source.encode(), target.encode(), kind.encode(), 0, options.encode() or None):
+        raise OSError(ctypes.get_errno(), f"mount of {kind} on {target}")
+
+
+def mount_all(visible: list[str]) -> None:
+    """The kernel's own file systems, and folders of the host that these cover."""
+    for kind, target in zip(("proc", "sysfs", "devtmpfs", "tmpfs", "tmpfs"), COVERED, strict=True):
+        mount(kind, target, kind)
+    mount("tmpfs", "/dev/shm", "tmpfs", "mode=1777")
+    mount("devpts", "/dev/pts", "devpts", "mode=620")
+    os.chmod("/tmp", 0o1777)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.symlink(f"/proc/self/fd/{number}", f"/dev/{name}")
+    os.symlink("/proc/self/fd", "/dev/fd")
+    for folder in visible:
+        mount("host", folder, "hostfs", folder)
+
+
+def load(module: Path, parameters: str = "") -> None:
+    """insmod"""
+    with module.open("rb") as file:
+        if LIBC.syscall(FINIT_MODULE, file.fileno(), parameters.encode(), 0):
+            raise OSError(ctypes.get_errno(), f"{module.name} cannot be loaded")
+
+
+def unload(name: str) -> None:
+    """rmmod, tried for two seconds: what a killed process had open goes a moment after it."""
+    for _ in range(20):
+        if not LIBC.syscall(DELETE_MODULE, name.encode(), os.O_NONBLOCK):
+            return
+        time.sleep(0.1)
+    raise OSError(ctypes.get_errno(), f"{name} cannot be unloaded")
+
+
+def run(out: Path) -> dict[str, object]:
+    """What became of the step."""
+    said = json.loads((out / "run.json").read_text())
+    modules = Path(said["modules"])
+    os.environ.update(said["environment"])
+    load(modules / "nvidia.ko", f"socket={said['socket']}")
+    loaded = ["nvidia"]
+    if said["cgpu"]:
+        load(modules / "cgpu_km.ko", said["parameters"])
+        (core,) = modules.glob("cgpu_core_*.ko")
+        load(core)
+        loaded += ["cgpu_km", core.stem]
+        mount("cgpu", "/dev/cgpu", "cgpu")
+    with (out / "inside.log").open("wb") as log:
+        command = [sys.executable, said["inside"], str(out), *said["step"]]
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/").returncode
+    (out / "not_forwarded").write_text(Path("/proc/driver/nvforward").read_text())
+    if said["cgpu"]:
+        (out / "refused").write_text(refused())
+        LIBC.umount2(b"/dev/cgpu", 0)
+    for name in reversed(loaded):
+        unload(name)
+    return {"status": status}
+
+
+def refused() -> str:
+    """The kernel log's lines about calls that the module refused."""
+    log = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    return "".join(f"{line}\n" for line in log.splitlines() if "cgpu_km" in line)
+
+
+def main() -> None:
+    """Never returns: that would be a panic."""
+    folders = sys.argv[1 : sys.argv.index("end")]  # what follows are words that um adds
+    out = Path(folders[-1])
+    try:
+        mount_all(folders)
+        result = run(out)
+    except BaseException:
+        result = {"error": traceback.format_exc()}
+        traceback.print_exc()
+    (out / "end.json").write_text(json.dumps(result))
+    os.sync()
+    LIBC.syscall(REBOOT, 0xFEE1DEAD, 672274793, POWER_OFF, 0)
+
+
+main()
