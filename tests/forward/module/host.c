@@ -5,6 +5,7 @@
 #include <linux/completion.h>
 #include <linux/cred.h>
 #include <linux/interrupt.h>
+#include <linux/mm_types.h>
 #include <linux/module.h>
 #include <linux/pid.h>
 #include <linux/sched.h>
@@ -25,12 +26,14 @@
 #define HOST_SENDMSG	46
 #define HOST_RECVMSG	47
 #define HOST_DUP	32
+#define HOST_KILL	62
 #define HOST_PIPE2	293
 
 #define HOST_AF_UNIX		1
 #define HOST_SEQPACKET		5
 #define HOST_CLOEXEC		02000000
 #define HOST_NONBLOCK		04000
+#define HOST_SIGALRM		14
 #define HOST_MSG_PEEK		0x2
 #define HOST_MSG_DONTWAIT	0x40
 #define HOST_MSG_NOSIGNAL	0x4000
@@ -253,6 +256,15 @@ static void rung(u32 number)
 	xa_unlock_irqrestore(&lanes_by_number, flags);
 }
 
+/* The interrupt comes while a guest process runs as a process of the host, which goes on until its next system call or the
+ * end of a tick. As um's timer does, make it stop, so that the task that was woken runs now.
+ */
+static void stop_running(void)
+{
+	if (current->mm && current->mm->context.id.pid > 0)
+		host_call(HOST_KILL, current->mm->context.id.pid, HOST_SIGALRM, 0);
+}
+
 static irqreturn_t bell_rung(int irq, void *data)
 {
 	u32 numbers[64];
@@ -261,6 +273,7 @@ static irqreturn_t bell_rung(int irq, void *data)
 	while ((got = host_call(HOST_READ, bell[0], (long)numbers, sizeof(numbers))) > 0)
 		for (i = 0; i < got / (long)sizeof(*numbers); i++)
 			rung(numbers[i]);
+	stop_running();
 	return IRQ_HANDLED;
 }
 
