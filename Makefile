@@ -44,7 +44,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell test test-all lint static test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb rpm build-range build-clang test-install
 
@@ -156,6 +156,16 @@ test-driver: modules tools driver nvidia ## cgpu_km over NVIDIA's own kernel dri
 
 test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ## one boot of KERNEL, KIND=plain|bare|icount|long|docker|engines|kube|systemd|cuda|cuda_nvcc|cuda_icount|driver|driver_two|driver_icount, TEST=name to choose
 	@$(VM) suite $(or $(KIND),plain) $(TEST)
+
+forward: modules tools driver nvidia ## cgpu_km in User-Mode Linux over NVIDIA's own kernel driver, in a machine with a simulated card: build/forward.json; STEPS='smi walk limit ratio'
+	@scripts/setup kernel uml
+	@scripts/build-modules uml $(MODULE_OPTIONS)
+	@KERNEL_DRIVER=550 NVIDIA=550 BARE=1 TIMEOUT=$(or $(TIMEOUT),2700) $(VM) run 'python tests/forward/rehearse.py $(STEPS)'
+
+module-run: modules tools nvidia ## what tests/hardware/module-run takes to a machine with a card, in build/module-run: at most 64 MiB
+	@scripts/setup kernel uml
+	@scripts/build-modules uml $(MODULE_OPTIONS)
+	@tests/hardware/module-run --pack build/module-run
 
 record: modules nvidia ## record the traces of NVIDIA's user space again (docs/develop/replay.md): NVIDIA=535|550|555
 	@NVIDIA=$(or $(NVIDIA),550) BARE=1 TIMEOUT=900 $(VM) run 'python tests/abi/replay/record.py run'

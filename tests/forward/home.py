@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Runs steps of inside.py in User-Mode Linux on this machine's NVIDIA driver, each in a machine of its own.
 
-A step that hangs, or a machine that dies, ends with its time limit; what it had written by then stays, and the next step
-starts anew. Standard library only: it runs where nothing is installed. docs/develop/forward.md.
+A step that hangs, or a machine that dies, ends with its time limit; what it had written by then stays, and the next
+step starts anew. Standard library only: it runs where nothing is installed. docs/develop/forward.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+LEAST_MEMORY = 700 << 20
 
 
 @dataclass(frozen=True)
@@ -113,11 +114,22 @@ def play(home: Home, out: Path, step: list[str], limit_s: float, cgpu: bool = Tr
     return judge(folder, step[0], time.monotonic() - started, why)
 
 
+def memory_folder() -> str:
+    """Of the file that is the machine's memory: the one with most room in which a program may run."""
+    folders = ("/dev/shm", "/tmp", "/var/tmp")
+    room = {name: os.statvfs(name) for name in folders if Path(name).is_dir()}
+    allowed = {name: found.f_bavail * found.f_frsize for name, found in room.items() if not found.f_flag & os.ST_NOEXEC}
+    if allowed.get("/dev/shm", 0) >= LEAST_MEMORY:
+        return "/dev/shm"
+    return max(allowed, key=lambda name: allowed[name])
+
+
 def boot(argv: list[str], folder: Path, limit_s: float) -> str:
     """The machine from start to end. Its processes are in a session of its own, which is killed as a whole."""
-    with (folder / "console.log").open("wb") as console:
+    environment = os.environ | {"TMPDIR": memory_folder()}
+    with (folder / "console.log").open("wb") as log:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
         )
     try:
         status = process.wait(limit_s)

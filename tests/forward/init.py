@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Process 1 of User-Mode Linux whose driver is the host's: mounts, modules, one step of inside.py, the end.
 
-The kernel passes on what stands behind `--`: folders to mount, the last of them that of the run, in which `run.json` says what there is to load. The
-root is the host's, read-only; the folder of the run is written through to the host.
+The kernel passes on what stands behind `--`: folders of the host to mount, then "end". The last one is that of the run:
+its `run.json` says what there is to load, and what is written there is on the host. The root is the host's, read-only.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ COVERED = ("/proc", "/sys", "/dev", "/tmp", "/run")
 
 def mount(source: str, target: str, kind: str, options: str = "") -> None:
     """mount(2), the folder made if it can be."""
-    if not os.path.isdir(target):
-        os.makedirs(target)
+    if not Path(target).is_dir():
+        Path(target).mkdir(parents=True)
     if LIBC.mount(source.encode(), target.encode(), kind.encode(), 0, options.encode() or None):
         raise OSError(ctypes.get_errno(), f"mount of {kind} on {target}")
 
@@ -36,10 +36,10 @@ def mount_all(visible: list[str]) -> None:
         mount(kind, target, kind)
     mount("tmpfs", "/dev/shm", "tmpfs", "mode=1777")
     mount("devpts", "/dev/pts", "devpts", "mode=620")
-    os.chmod("/tmp", 0o1777)
+    Path("/tmp").chmod(0o1777)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        os.symlink(f"/proc/self/fd/{number}", f"/dev/{name}")
-    os.symlink("/proc/self/fd", "/dev/fd")
+        Path("/dev", name).symlink_to(f"/proc/self/fd/{number}")
+    Path("/dev/fd").symlink_to("/proc/self/fd")
     for folder in visible:
         mount("host", folder, "hostfs", folder)
 

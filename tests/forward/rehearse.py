@@ -65,7 +65,9 @@ def write(path: Path, outcomes: list[h.Outcome], lost: int) -> bool:
         "ratio": {key: ratio.get(key) for key in ("asked", "got", "error_pct", "works_per_s", "controls")},
         "over_limit": results.get("over the limit", {}).get("error"),
         "heap_lost_bytes": lost,
-        "calls_not_forwarded": sorted({line.partition(":")[0] for outcome in outcomes for line in outcome.not_forwarded}),
+        "calls_not_forwarded": sorted(
+            {line.partition(":")[0] for outcome in outcomes for line in outcome.not_forwarded}
+        ),
         "seconds": {outcome.step: round(outcome.seconds, 1) for outcome in outcomes},
         "failed_steps": ended,
         "simulated": True,
