@@ -26,7 +26,7 @@ WAVES = [Path(f"/sys/module/{name}/parameters/wave_ns") for name in ("simgpu", "
 WALK = "context memory host module launch streams events graph graph-by-hand vmm export pools ipc over primary contexts"
 STEPS = (
     (["smi"], 180.0),
-    (["walk", *WALK.split()], 1500.0),
+    (["walk"], 1500.0),
     (["limit"], 300.0),
     (["ratio"], 600.0),
 )
@@ -81,6 +81,7 @@ def main() -> int:
     """0 if everything held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("steps", nargs="*", help="only these")
+    parser.add_argument("--walk", default=WALK, help="steps of the walk")
     options = parser.parse_args()
     build = REPO / "build"
     names = ("PATH", "LD_LIBRARY_PATH", "LANG")
@@ -99,7 +100,8 @@ def main() -> int:
         for step, limit_s in STEPS:
             if options.steps and step[0] not in options.steps:
                 continue
-            outcome = h.play(home, build / "forward", step, limit_s)
+            words = options.walk.split() if step[0] == "walk" else []
+            outcome = h.play(home, build / "forward", [*step, *words], limit_s)
             outcomes.append(outcome)
             print(f"{step[0]}: {outcome.why or 'done'} in {outcome.seconds:.0f} s", flush=True)
             for line in outcome.results:
