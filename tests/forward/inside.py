@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -51,7 +52,9 @@ class Box:
         """Of a command line that runs in it."""
         nodes = ("nvidiactl", "nvidia0", "nvidia-uvm")
         binds = "; ".join(f"mount --bind /dev/cgpu/{self.dir}/{name} /dev/{name}" for name in nodes)
-        return ["unshare", "-m", "sh", "-c", f'{binds}; exec "$@"', "sh"]
+        # As an engine's container: root without capabilities, so that the host's driver has no administrator.
+        drop = "setpriv --bounding-set=-all --inh-caps=-all" if shutil.which("setpriv") else ""
+        return ["unshare", "-m", "sh", "-c", f'{binds}; exec {drop} "$@"', "sh"]
 
     def stat(self) -> dict[str, str]:
         return dict(line.split(maxsplit=1) for line in (self.proc / "stat").read_text().splitlines())

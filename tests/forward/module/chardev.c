@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* /dev/nvidia<M> and /dev/nvidiactl, as in kernel-open/nvidia/nv.c; the files behind them are the host's. */
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/poll.h>
 #include <linux/slab.h>
@@ -112,6 +113,19 @@ static struct fwd_state *state_of(const struct inode *inode)
 	return NULL;
 }
 
+/* um gives addresses from 1 GiB upwards, where CUDA wants its own, from 8 GiB on. What a process maps from its first open
+ * on lies where x86-64 has it.
+ */
+#define MAPPINGS_FROM	0x700000000000ul
+
+static void map_high(struct mm_struct *mm)
+{
+	if (!mm || mmap_write_lock_killable(mm))
+		return;
+	mm->mmap_base = max(mm->mmap_base, MAPPINGS_FROM);
+	mmap_write_unlock(mm);
+}
+
 static int nv_open(struct inode *inode, struct file *file)
 {
 	struct fwd_state *nv = state_of(inode);
@@ -126,6 +140,7 @@ static int nv_open(struct inode *inode, struct file *file)
 		return PTR_ERR(f);
 	f->nv = nv;
 	file->private_data = f;
+	map_high(current->mm);
 	return 0;
 }
 
