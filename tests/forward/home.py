@@ -21,6 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LEAST_MEMORY = 700 << 20
+#: Of Python: without other packages, which take most of the start in an emulated machine.
+PLAIN = ("-E", "-S", "-s", "-B")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Home:
     modules: Path
     nvforwardd: Path
     environment: dict[str, str] = field(default_factory=dict)  #: of the step
-    memory: str = "1G"
+    memory: str = "700M"
     parameters: str = ""  #: of cgpu_km
     python: str = sys.executable
 
@@ -79,11 +81,11 @@ def covered(paths: list[Path]) -> list[str]:
 
 def command_line(home: Home, out: Path, socket: Path) -> list[str]:
     """Of User-Mode Linux."""
-    argv = [str(home.linux), f"mem={home.memory}", "rootfstype=hostfs", "rootflags=/", "ro", "seccomp=on"]
+    argv = [str(home.linux), f"mem={home.memory}", "rootfstype=hostfs", "rootflags=/", "ro", "seccomp=auto"]
     argv += ["con=null", "con0=null,fd:1", "ssl=null", f"uml_dir={socket.parent}", "umid=uml", "loglevel=6"]
     visible = covered([HERE.parents[1], home.modules, home.linux.parent, Path(home.python).resolve().parents[1]])
     visible = [folder for folder in visible if not str(out).startswith(f"{folder}/")]
-    return [*argv, f"init={home.python}", "--", str(HERE / "init.py"), *visible, str(out), "end"]
+    return [*argv, f"init={home.python}", "--", *PLAIN, str(HERE / "init.py"), *visible, str(out), "end"]
 
 
 def play(home: Home, out: Path, step: list[str], limit_s: float, cgpu: bool = True) -> Outcome:
@@ -100,6 +102,7 @@ def play(home: Home, out: Path, step: list[str], limit_s: float, cgpu: bool = Tr
         "cgpu": cgpu,
         "parameters": home.parameters,
         "inside": str(HERE / "inside.py"),
+        "plain": PLAIN,
         "step": step,
     }
     (folder / "run.json").write_text(json.dumps(said))

@@ -74,7 +74,7 @@ def run(out: Path) -> dict[str, object]:
         loaded += ["cgpu_km", core.stem]
         mount("cgpu", "/dev/cgpu", "cgpu")
     with (out / "inside.log").open("wb") as log:
-        command = [sys.executable, said["inside"], str(out), *said["step"]]
+        command = [sys.executable, *said["plain"], said["inside"], str(out), *said["step"]]
         status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/").returncode
     (out / "not_forwarded").write_text(Path("/proc/driver/nvforward").read_text())
     if said["cgpu"]:

@@ -25,10 +25,10 @@ WAVES = [Path(f"/sys/module/{name}/parameters/wave_ns") for name in ("simgpu", "
 #: Of the walk: all but "managed", where the GPU has to raise page faults, which the simulated card does not.
 WALK = "context memory host module launch streams events graph graph-by-hand vmm export pools ipc over primary contexts"
 STEPS = (
-    (["smi"], 180.0),
+    (["smi"], 600.0),
     (["walk"], 1500.0),
-    (["limit"], 300.0),
-    (["ratio"], 600.0),
+    (["limit"], 900.0),
+    (["ratio"], 1200.0),
 )
 
 
