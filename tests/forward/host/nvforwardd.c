@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* nvforwardd SOCKET: makes the calls that nvforward, in User-Mode Linux, passes out of it, on this machine's NVIDIA driver
- * (docs/develop/forward.md).
+/* nvforwardd SOCKET: makes the calls that nvforward, in User-Mode Linux, passes out of it, on this machine's NVIDIA
+ * driver (docs/develop/forward.md).
  *
  * For each process of the guest there is a process here, so that the driver sees as many, and in it a thread for each
  * call that is under way: a call that waits stops its caller and nothing else. No signal is ever handled, so no call
@@ -74,7 +74,9 @@ static bool receive(int sock, struct message *m)
 {
 	char control[CMSG_SPACE(sizeof(m->fds))];
 	struct iovec iov[] = { { &m->request, sizeof(m->request) }, { m->data, sizeof(m->data) } };
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2, .msg_control = control, .msg_controllen = sizeof(control) };
+	struct msghdr msg = {
+		.msg_iov = iov, .msg_iovlen = 2, .msg_control = control, .msg_controllen = sizeof(control),
+	};
 	ssize_t got = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
 
 	m->fd_count = 0;
@@ -199,7 +201,8 @@ static void *map_pages(const struct fwd_segment *s, unsigned int count, int fd, 
 		return NULL;
 	at = base;
 	for (unsigned int i = 1; i < count; i++) {
-		if (mmap(at, s[i].bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, s[i].offset) == MAP_FAILED) {
+		if (mmap(at, s[i].bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, s[i].offset) ==
+		    MAP_FAILED) {
 			munmap(base, *bytes);
 			return NULL;
 		}

@@ -113,8 +113,8 @@ static struct fwd_state *state_of(const struct inode *inode)
 	return NULL;
 }
 
-/* um gives addresses from 1 GiB upwards, where CUDA wants its own, from 8 GiB on. What a process maps from its first open
- * on lies where x86-64 has it.
+/* um gives addresses from 1 GiB upwards, where CUDA wants its own, from 8 GiB on. What a process maps from its first
+ * open on lies where x86-64 has it.
  */
 #define MAPPINGS_FROM	0x700000000000ul
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* RM operations of kernel clients: made by a process of nvforwardd that keeps its rights, on a control file of its own, or
- * on the file to which the driver has bound the client. Pages that the driver has pinned. What was not forwarded.
+/* RM operations of kernel clients: made by a process of nvforwardd that keeps its rights, on a control file of its
+ * own, or on the file to which the driver has bound the client. Pages that the driver has pinned. What was not
+ * forwarded.
  */
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -16,7 +17,7 @@
 
 static DEFINE_MUTEX(clients_lock);
 static DEFINE_XARRAY(clients);		/* clients_lock; struct fwd_file by handle */
-static struct fwd_file *own;		/* clients_lock for writing: the kernel's control file, opened at its first call */
+static struct fwd_file *own;		/* the kernel's control file: from fwd_kernel_open() on */
 
 void fwd_client_add(u32 client, struct fwd_file *f)
 {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* nvforward: the driver's interface in User-Mode Linux, its calls made by nvforwardd on the host.
  * docs/develop/forward.md.
+ *
+ * Locks: a file's @lock and an address space's are taken before nothing but processes_lock (host.c), under which no
+ * call is made. No lock but a file's, for a poll of no time, is held across a call of the host.
  */
 #ifndef FWD_FORWARD_H
 #define FWD_FORWARD_H
@@ -97,7 +100,7 @@ struct fwd_file {
 	struct fwd_process *opener;
 	struct mutex lock;		/* pins; users */
 	struct list_head pins;		/* pages of the guest that the driver has, until their object is freed */
-	struct fwd_process *users[FWD_USERS_MAX];	/* besides the opener: their processes last as long as the file */
+	struct fwd_process *users[FWD_USERS_MAX];	/* besides the opener; their processes last as long */
 	/* poll */
 	wait_queue_head_t wait;
 	spinlock_t poll_lock;		/* seen, polling */
@@ -133,8 +136,8 @@ u32 nvUvmInterfaceDupAddressSpace(void *device, u32 client, u32 space, void **du
 u32 nvUvmInterfaceRetainChannel(void *space, u32 client, u32 channel, void **retained, void *info);
 void nvUvmInterfaceReleaseChannel(void *retained);
 
-/* Records. fwd_hold_memory() and fwd_hold_channel() take, as nvidia-uvm does before it makes the mapping or registers the
- * channel; what was taken is of no range until fwd_hold_keep(), or given back by fwd_hold_cancel().
+/* Records. fwd_hold_memory() and fwd_hold_channel() take, as nvidia-uvm does before it makes the mapping or registers
+ * the channel; what was taken is of no range until fwd_hold_keep(), or given back by fwd_hold_cancel().
  */
 struct fwd_held;
 u32 fwd_hold_memory(u32 client, u32 memory, const u8 *uuid, u64 base, u64 bytes, struct list_head *taken);
@@ -160,7 +163,9 @@ int fwd_procfs_init(void);
 void fwd_procfs_exit(void);
 int fwd_mmap_init(void);
 
-/* Map a host file in the process of @vma, at its addresses and nowhere else: the guest's page tables have nothing there. */
+/* Map a host file in the process of @vma, at its addresses and nowhere else: the guest's page tables have nothing
+ * there.
+ */
 int fwd_map(struct vm_area_struct *vma, int host_fd, u64 offset);
 
 /* ---- rm.c, osif.c, client.c ---- */
@@ -187,8 +192,8 @@ struct fwd_memory {
 
 extern const struct fwd_memory fwd_of_user, fwd_of_kernel;
 
-/* One RM call, on @host_fd by @p, with what its parameters point to. An RM status: NV_OK if it was made. @why: what was
- * not forwarded, for the list. @f: NULL for the kernel's calls.
+/* One RM call, on @host_fd by @p, with what its parameters point to. An RM status, NV_OK if it was made: the driver's
+ * own is in @top. @f: NULL for the kernel's calls.
  */
 u32 fwd_escape(struct fwd_process *p, struct fwd_file *f, int host_fd, u32 nr, u8 *top, u32 size,
 	       const struct fwd_memory *memory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Lanes to nvforwardd. The kernel of User-Mode Linux is a process of the host: it makes system calls there itself, all of
- * them such that return at once. A reply rings the bell, a pipe, whose interrupt wakes the task that waits.
+/* Lanes to nvforwardd. The kernel of User-Mode Linux is a process of the host: it makes system calls there itself, all
+ * of them such that return at once. A reply rings the bell, a pipe, whose interrupt wakes the task that waits.
  */
 #include <linux/completion.h>
 #include <linux/cred.h>
@@ -256,8 +256,8 @@ static void rung(u32 number)
 	xa_unlock_irqrestore(&lanes_by_number, flags);
 }
 
-/* The interrupt comes while a guest process runs as a process of the host, which goes on until its next system call or the
- * end of a tick. As um's timer does, make it stop, so that the task that was woken runs now.
+/* The interrupt comes while a guest process runs as a process of the host, which goes on until its next system call or
+ * the end of a tick. As um's timer does, make it stop, so that the task that was woken runs now.
  */
 static void stop_running(void)
 {

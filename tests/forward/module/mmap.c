@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Maps a host file in a guest process.
  *
- * Such a process has a process of the host, whose mappings um's kernel makes. The guest's page tables are left empty for
- * these addresses, and the host's mapping is made at once, in one call with the whole length, as a driver's mmap needs it:
- * so an error of the driver is mmap()'s. What follows: the kernel of the guest cannot read or write this memory for a
- * system call (EFAULT), and a child of the process does not inherit it.
+ * Such a process has a process of the host, whose mappings um's kernel makes. The guest's page tables are left empty
+ * for these addresses, and the host's mapping is made at once, in one call with the whole length, as a driver's mmap
+ * needs it: so an error of the driver is mmap()'s. What follows: the kernel of the guest cannot read or write this
+ * memory for a system call (EFAULT), and a child of the process does not inherit it.
  */
 #include <linux/kprobes.h>
 #include <linux/mm.h>

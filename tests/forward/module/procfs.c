@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* /proc/driver/nvidia: texts of the host's driver, read at each open. /proc/driver/nvforward: what was not forwarded. */
+/* /proc/driver/nvidia: texts of the host's driver, read at each open. /proc/driver/nvforward: what was not passed on. */
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 

@@ -18,6 +18,8 @@
 #define OS_DESCRIPTOR		0x71u
 #define DEVICE			0x80u
 #define VID_HEAP_OS_DESCRIPTOR	27u
+#define ALLOC_MEMORY_ADDRESS	24u	/* NVOS02 */
+#define ALLOC_MEMORY_STATUS	40u
 
 /* ---- lists behind a pointer in a control's parameters ---- */
 
@@ -88,7 +90,7 @@ struct rm_call {
 	u32 out[FWD_BUFS_MAX];		/* bytes of each to copy out */
 	void *file[FWD_FDS_MAX];	/* references, of files named by a number */
 	u32 number[FWD_FDS_MAX];	/* what the caller wrote there */
-	u32 client, memory_handle;	/* of an OS descriptor under way */
+	bool pinned;			/* pages of an OS descriptor */
 };
 
 /* What the driver would read or write at @address. Its number, or 0 with @status. */
@@ -199,14 +201,13 @@ static u32 add_alloc(struct rm_call *c)
 /* The pages of @current behind an OS descriptor; of another class there is nothing behind the pointer. */
 static u32 add_alloc_memory(struct rm_call *c)
 {
-	u64 address = get64(c->top, 24), bytes = get64(c->top, 32) + 1;
+	u64 address = get64(c->top, ALLOC_MEMORY_ADDRESS), bytes = get64(c->top, 32) + 1;
 
 	if (get32(c->top, NVOS_H_CLASS) != OS_DESCRIPTOR)
 		return NV_OK;
-	if (!c->f || fwd_pin(c->f, c->call, address, bytes, 0, 24))
+	if (!c->f || fwd_pin(c->f, c->call, address, bytes, 0, ALLOC_MEMORY_ADDRESS))
 		return NV_ERR_ADDRESS;
-	c->client = get32(c->top, NVOS_H_ROOT);
-	c->memory_handle = get32(c->top, NVOS_H_NEW);
+	c->pinned = true;
 	return NV_OK;
 }
 
@@ -261,6 +262,16 @@ static u32 copy_out(struct rm_call *c)
 	return status;
 }
 
+/* The pages belong to the object that was made, or to none. The caller's address goes back into the struct. */
+static void keep_pages(struct rm_call *c, bool returned)
+{
+	u8 *top = fwd_buf(c->call, 0);
+	bool made = returned && get32(top, ALLOC_MEMORY_STATUS) == NV_OK;
+
+	put64(top, ALLOC_MEMORY_ADDRESS, get64(c->top, ALLOC_MEMORY_ADDRESS));
+	fwd_pin_keep(c->f, made ? get32(top, NVOS_H_ROOT) : 0, made ? get32(top, NVOS_H_NEW) : 0);
+}
+
 /* Records that follow a call that succeeded. */
 static void note(struct rm_call *c, const struct cgpu_escape *row)
 {
@@ -273,9 +284,6 @@ static void note(struct rm_call *c, const struct cgpu_escape *row)
 
 		if (cls && cls->kind == CGPU_KIND_CLIENT)
 			fwd_client_add(get32(top, NVOS_H_NEW), c->f);
-	} else if (c->nr == ESC_ALLOC_MEMORY && c->memory_handle) {
-		fwd_pin_keep(c->f, c->client, c->memory_handle);
-		put64(top, 24, get64(c->top, 24));
 	} else if (c->nr == ESC_FREE) {
 		if (get32(top, 8) == get32(top, NVOS_H_ROOT))
 			fwd_client_remove(get32(top, NVOS_H_ROOT));
@@ -307,6 +315,8 @@ u32 fwd_escape(struct fwd_process *p, struct fwd_file *f, int host_fd, u32 nr, u
 	status = ret ? NV_ERR_GENERIC : NV_OK;
 	if (ret == -EFAULT)
 		status = NV_ERR_ADDRESS;
+	if (c->pinned)
+		keep_pages(c, !ret);
 	if (!ret) {
 		status = copy_out(c);
 		note(c, cgpu_call_escape(fwd_branch, nr, size, node));
@@ -317,14 +327,11 @@ out:
 	for (i = 1; i < FWD_FDS_MAX; i++)
 		if (c->file[i])
 			nv_put_file_private(c->file[i]);
-	if (c->memory_handle && ret)
-		fwd_pin_keep(f, 0, 0);
 	fwd_call_free(c->call);
 	kfree(c);
 	return status;
 }
 
-/* notrace as in nvidia.ko: it comes from an object file that was compiled without calls to ftrace. */
 noinline u32 rm_ioctl(void *sp, struct fwd_state *nv, struct fwd_file *f, u32 cmd, void *arg, u32 size)
 {
 	struct fwd_process *p = fwd_file_user(f);

@@ -247,15 +247,14 @@ static s64 map_external(struct uvm_call *c)
 	u32 gpus_max = c->size < 9000 ? OLD_GPUS_MAX : GPUS_MAX, count_at = PER_GPU_AT + gpus_max * PER_GPU_BYTES;
 	u64 base = get64(c->params, 0), bytes = get64(c->params, 8), count = get64(c->params, count_at), i;
 	u32 client = get32(c->params, count_at + 12), memory = get32(c->params, count_at + 16), status = NV_OK;
-	struct list_head replaced, taken;
+	LIST_HEAD(taken);
 	s64 ret;
 
-	INIT_LIST_HEAD(&taken);
-	INIT_LIST_HEAD(&replaced);
 	if (count > gpus_max)
 		return answer(c, NV_ERR_ARGUMENT);
 	for (i = 0; i < count && status == NV_OK; i++)
-		status = fwd_hold_memory(client, memory, c->params + PER_GPU_AT + i * PER_GPU_BYTES, base, bytes, &taken);
+		status = fwd_hold_memory(client, memory, c->params + PER_GPU_AT + i * PER_GPU_BYTES, base, bytes,
+					 &taken);
 	ret = status == NV_OK ? pass(c) : answer(c, status);
 	if (!is_ok(c, ret)) {
 		fwd_hold_cancel(&taken);
