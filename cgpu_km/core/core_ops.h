@@ -63,6 +63,7 @@ struct cgpu_sched_ops {
 	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
 	void (*freeze_failed)(struct cgpu_sched *t, u32 slot, u64 now_ns);
 	void (*set_paused)(struct cgpu_sched *t, u32 paused, u64 now_ns);
+	int (*set_costs)(struct cgpu_sched *t, u64 switch_ns, u64 timeslice_us, u64 now_ns);
 };
 
 /* Whether the controls act: sched_check.h. */

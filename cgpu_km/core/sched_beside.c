@@ -13,6 +13,9 @@
 #include "sched_recent.h"
 
 #define MOST_SLICES	4	/* so much more than it is due, and a slot waits for its turn */
+#define EQUAL_US	8000u	/* timeslices of those that run beside others, of equal weight */
+#define SHORTEST_US	1000u
+#define LONGEST_US	16000u
 #define STEADY_TURNS	2	/* used up without sleeping: a slot that always has work */
 #define MOST_TSGS	2	/* of more, the hardware's round would be theirs alone */
 
@@ -49,10 +52,23 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 	return out;
 }
 
-static bool yields_to_any(const struct cgpu_sched *t, const struct cgpu_rr *r)
+/**
+ * cgpu_rr_gives_way() - does the turn under way end for slots that woke
+ * @t: the scheduler, accounted up to now
+ * @r: one of its round-robin groups, with an owner and with slots that woke
+ * @goes_on: after them the turn goes on
+ *
+ * It does if its slot had more than its part lately, and more of it than one of them. Otherwise it
+ * goes on: slots that wake often take nothing from one that has its part.
+ */
+bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool *goes_on)
 {
 	u32 over = cgpu_recent_over(t, r->members), mask;
 
+	/* Its pauses are its ceiling's: it had work all the time, and its budget is for now. */
+	*goes_on = (r->woken & t->ceiling_mask) && t->slot[r->curr].full_turns >= STEADY_TURNS;
+	if (*goes_on)
+		return true;
 	for (mask = r->woken; mask; mask &= mask - 1)
 		if (cgpu_recent_yields(t, over, r->curr, __builtin_ctz(mask)))
 			return true;
@@ -60,20 +76,55 @@ static bool yields_to_any(const struct cgpu_sched *t, const struct cgpu_rr *r)
 }
 
 /**
- * cgpu_rr_gives_way() - does the turn under way end for slots that woke
+ * cgpu_rr_missing_ns() - by how much a turn is longer for what its slot lacks
  * @t: the scheduler, accounted up to now
- * @r: one of its round-robin groups, with an owner and with slots that woke
- * @goes_on: after them the turn goes on
+ * @nr: enum cgpu_rr_nr
+ * @slot: whose turn begins
  *
- * It does if its slot had more than its part lately, or if it has worked through its last turns.
- * A slot that had less than its part keeps its turn. So does one that sleeps now and then itself:
- * among slots of that kind the first to wake is the first to run.
+ * Slots that sleep often cost switches and calls, which are charged to none. Without this
+ * one that always works would lose its part of them. Among slots that all work on
+ * the credit is more exact.
+ *
+ * Return: at most a slice.
  */
-bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool *goes_on)
+s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot)
 {
-	*goes_on = !yields_to_any(t, r);
-	if (!*goes_on)
-		return true;
-	return !r->waking && t->slot[r->curr].full_turns >= STEADY_TURNS &&
-	       !cgpu_recent_under(t, 1u << r->curr);
+	u32 mask = (t->rr[nr].members | t->rr[nr].asleep) & t->known_mask;
+	u64 lacks;
+
+	if (nr != CGPU_RR_NORMAL || !(mask >> slot & 1) ||
+	    t->slot[slot].full_turns < CGPU_APART_TURNS)
+		return 0;
+	/* The pauses of a ceiling are no sleep. */
+	for (mask &= ~(1u << slot | t->ceiling_mask); mask; mask &= mask - 1)
+		if (t->slot[__builtin_ctz(mask)].woken_ns)
+			break;
+	if (!mask)
+		return 0;
+	lacks = cgpu_recent_missing_ns(t, slot);
+	return (s64)(lacks < t->slice_ns ? lacks : t->slice_ns);
+}
+
+/**
+ * cgpu_rr_beside_timeslice_us() - timeslice of a slot that may run beside others of its kind
+ * @t: the scheduler
+ * @slot: which
+ *
+ * The hardware divides the GPU among them by weight, and a request ends within its first timeslice:
+ * in short ones each would wait for all others several times, and switches would take a part of the
+ * GPU. A slot that was never seen asleep has turns to itself.
+ *
+ * Return: microseconds for each of its TSGs; 0: the driver's.
+ */
+u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u64 us;
+
+	if (!(t->known_mask >> slot & 1) || !s->woken_ns || s->tsgs > MOST_TSGS)
+		return 0;
+	us = cgpu_recent_part_of(t, slot, EQUAL_US);
+	us = us > LONGEST_US ? LONGEST_US : us;
+	us /= s->tsgs ? s->tsgs : 1;
+	return us < SHORTEST_US ? SHORTEST_US : (u32)us;
 }

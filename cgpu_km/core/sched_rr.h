@@ -36,6 +36,8 @@ u32 cgpu_rr_lent(const struct cgpu_sched *t, u32 nr);
 void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns);
 void cgpu_rr_compensate_switch(struct cgpu_sched *t, u32 started);
 u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr);
+s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot);
+u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 slot);
 bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool *goes_on);
 u32 cgpu_rr_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed);
 u32 cgpu_rr_step(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, u64 *left_ns);

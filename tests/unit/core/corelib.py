@@ -41,6 +41,7 @@ class Turn:
         lib.cgpu_sched_init(self.t, now)
         lib.cgpu_sched_set_controls(self.t, controls, now)
         self.t.switch_ns = switch_us * 1000
+        self.t.timeslice_default_us = 1024  # of the GPUs in simgpu.py
         check(lib.cgpu_sched_set_slice_us(self.t, int(slice_ms * 1000), now))
         check(lib.cgpu_sched_set_policy(self.t, policy, now))
         check(lib.cgpu_sched_set_max_inst(self.t, max_inst, now))

@@ -366,16 +366,16 @@ def test_a_crowd_waits_while_highprio_may_run(policy):
 
 # policy, TSGs of the others -> timeslice of one with high priority
 LONG_US = [
-    (PREEMPT, [1, 1, 1, 1], 8_000),
-    (PREEMPT, [2], 8_000),
-    (PREEMPT, [3], 16_000),
-    (PREEMPT, [1, 4], 16_000),
-    (PREEMPT, [1, 5], 8_000),
-    (SOFT, [1, 1], 8_000),
-    (SOFT, [1, 1, 1, 1], 16_000),
-    (SOFT, [4, 4, 4], 64_000),
-    (SOFT, [1] * 20, 64_000),
-    (SOFT, [4] * 20, 64_000),
+    (PREEMPT, [1, 1, 1, 1], 8192),
+    (PREEMPT, [2], 8192),
+    (PREEMPT, [3], 16_384),
+    (PREEMPT, [1, 4], 16_384),
+    (PREEMPT, [1, 5], 8192),
+    (SOFT, [1, 1], 8192),
+    (SOFT, [1, 1, 1, 1], 16_384),
+    (SOFT, [4, 4, 4], 65_536),
+    (SOFT, [1] * 20, 65_536),
+    (SOFT, [4] * 20, 65_536),
 ]
 
 
