@@ -40,6 +40,7 @@ struct cgpu_sched_ack {
 	u64 begin_ns;		/* before the first freeze or thaw */
 	u64 frozen_ns;		/* when the last freeze was acknowledged (begin_ns if none) */
 	u64 thawed_ns;		/* when the last thaw was acknowledged (begin_ns if none) */
+	u64 restarted_ns;	/* when the runlist was restarted after that; 0: it was not */
 	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
 	u32 timeslice_mask;	/* slots whose timeslice was set */
 };

@@ -450,6 +450,8 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	if (!t->inflight)
 		return;
 	switch_over(t, ack, in_force);
+	if (ack->restarted_ns)
+		cgpu_account_restart(t, ack->restarted_ns);
 	ack_timeslices(t, plan, ack);
 
 	t->freeze_unknown_mask = (t->freeze_unknown_mask & ~called) | failed;

@@ -44,6 +44,7 @@ struct cgpu_sched_entity {
 	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
 	u32 freeze_ns, freezes;	/* running upper quartile of its freezes, to 2.048 ms; number, to 128 */
 	u64 worked_since_ns;	/* without a gap that the hardware could lend; 0: idle, or unknown */
+	u64 on_gpu_ns;		/* when its timeslice began, as far as that is known */
 	u64 recent_ns;		/* of gpu_ns, what is left by a decay of 0.4 s */
 };
 

@@ -100,7 +100,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	struct cgpu_sched_ack ack = { 0 };
 	const struct cgpu_core_ops *core;
 	bool committed = true, called = false;
-	u64 failed_ns = 0;
+	u64 failed_ns = 0, begin_ns;
 	u32 frozen, thawed = 0;
 
 	ack.timeslice_mask = set_timeslices(gpu, plan);
@@ -115,8 +115,13 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false, &called);
 		ack.thawed_ns = ktime_get_ns();
 	}
-	if (plan->timeslice_mask || (called && ckm_ctrl_needs_restart(gpu)))
+	if (plan->timeslice_mask || (called && ckm_ctrl_needs_restart(gpu))) {
+		begin_ns = ktime_get_ns();
 		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &failed_ns);
+		/* Like any call, in its middle. */
+		if (committed)
+			ack.restarted_ns = (begin_ns + ktime_get_ns()) / 2;
+	}
 	/* If the driver refused the restart that they need, no call took effect: repeat all
 	 * of them. If there was no channel to call it on, nothing can run, and the calls
 	 * count as done.

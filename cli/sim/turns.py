@@ -181,9 +181,13 @@ class Turns:
             thawed = self._freeze(plan.thaw_mask, False)
             ack.thawed_ns = self._clock()
         restart = self._open_clients(plan.run_mask | plan.freeze_mask)
-        if (plan.timeslice_mask or self._restarts) and restart and not self.gpu.commit(restart):
-            # On a driver that needs it no call has taken effect yet.
-            frozen = thawed = ack.timeslice_mask = 0
+        began_ns, ack.restarted_ns = self._clock(), 0
+        if (plan.timeslice_mask or self._restarts) and restart:
+            if self.gpu.commit(restart):
+                ack.restarted_ns = (began_ns + self._clock()) // 2
+            else:
+                # On a driver that needs it no call has taken effect yet.
+                frozen = thawed = ack.timeslice_mask = 0
         if not plan.freeze_mask:
             ack.frozen_ns = ack.begin_ns
         if not plan.thaw_mask:

@@ -663,27 +663,39 @@ def switch(turn, thawed_us, frozen_us):
 
 
 @pytest.mark.parametrize(
-    ("tsgs", "frozen_us", "got"),
+    ("tsgs", "slice_ms", "frozen_us", "got"),
     [
-        # The overlap is from 150 to 450 us of 600. Anywhere in its timeslice of 1024 us, a leaves it before the end of
-        # these 300 us in 300 of 1024 cases, and then in the middle of them on average.
-        ((1, 1), 600, [406, 194]),
-        ((1, 40), 600, [406, 194]),
-        # Of two TSGs the first may run, and the second comes next; of 40 nearly always one of its own does.
-        ((2, 1), 600, [428, 172]),
-        ((40, 1), 600, [449, 151]),
-        # A slow call: an overlap of 2750. Half a timeslice, one of b's, one of a's, and what is left.
-        ((1, 1), 5500, [150 + 512 + 1024, 1024 + 190 + 2600]),
-        ((1, 40), 5500, [150 + 512, 2238 + 2600]),
+        # The overlap is from 150 to 450 us of 600. Then a has had 9 timeslices of 1024 us and all but 90 us of another.
+        ((1, 1), 10, 600, [240, 360]),
+        ((1, 40), 10, 600, [240, 360]),
+        ((1, 1), 9.5, 600, [450, 150]),
+        # Of two TSGs the second is at the end of its timeslice, or the first: then it goes on with the second.
+        ((2, 1), 10, 600, [240, 360]),
+        ((2, 1), 9, 600, [450, 150]),
+        ((40, 1), 10, 600, [450, 150]),
+        # A slow call: an overlap of 2750. The rest of a timeslice, one of b's, one of a's, and what is left.
+        ((1, 1), 10, 5500, [240 + 1024, 1024 + 612 + 2600]),
+        ((1, 40), 10, 5500, [240, 2660 + 2600]),
     ],
 )
-def test_an_overlap_is_charged_by_timeslices(tsgs, frozen_us, got):
-    turn = Turn(PREEMPT, slice_ms=10)
+def test_an_overlap_is_charged_by_timeslices(tsgs, slice_ms, frozen_us, got):
+    turn = Turn(PREEMPT, slice_ms=slice_ms)
     for count in tsgs:
         turn.add(channels=count)
     turn.step()
     assert switch(turn, 300, frozen_us) == got
     assert sum(got) == frozen_us
+
+
+@pytest.mark.parametrize(("restarted_us", "got"), [(0, [240, 360]), (500, [450, 150]), (90, [330, 270])])
+def test_a_restart_begins_a_timeslice(restarted_us, got):
+    """The turn's timeslices follow each other from the restart on that came after its thaw."""
+    turn = Turn(PREEMPT, slice_ms=10)
+    for _ in range(2):
+        turn.add(channels=1)
+    plan = turn.next()
+    turn.ack(plan, restarted=restarted_us and turn.now + restarted_us * 1000)
+    assert switch(turn, 300, 600) == got
 
 
 @pytest.mark.parametrize(
