@@ -127,10 +127,17 @@ void cgpu_sched_switch(struct cgpu_sched *t, u32 run_mask)
 	t->run_mask = run_mask;
 }
 
+static u64 timeslice_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	return (s->timeslice_us ? s->timeslice_us : t->timeslice_default_us) * 1000ull;
+}
+
 /**
- * cgpu_account_restart() - the timeslice of the slot on the GPU begins again
+ * cgpu_account_restart() - the timeslice under way ends
  * @t: the scheduler, accounted up to the calls before the restart
  * @at_ns: when the runlist was restarted
+ *
+ * With several TSGs the next of them goes on.
  */
 void cgpu_account_restart(struct cgpu_sched *t, u64 at_ns)
 {
@@ -138,9 +145,15 @@ void cgpu_account_restart(struct cgpu_sched *t, u64 at_ns)
 
 	for (mask = t->run_mask & t->opened_mask; mask; mask &= mask - 1) {
 		struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+		u64 step_ns = timeslice_ns(t, s) + t->switch_ns, had = 0;
 
-		if (s->on_gpu_ns < at_ns)
-			s->on_gpu_ns = at_ns;
+		if (s->on_gpu_ns >= at_ns)
+			continue;
+		if (s->tsgs > 1)
+			had = ((at_ns - s->on_gpu_ns) / step_ns + 1) % s->tsgs;
+		s->on_gpu_ns = at_ns - had * step_ns;
+		if (s->tsgs > 1)
+			s->on_gpu_ns += t->switch_ns;
 	}
 }
 
@@ -149,7 +162,7 @@ void cgpu_account_restart(struct cgpu_sched *t, u64 at_ns)
  */
 static u64 block_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
 {
-	u64 slice_ns = (s->timeslice_us ? s->timeslice_us : t->timeslice_default_us) * 1000ull;
+	u64 slice_ns = timeslice_ns(t, s);
 
 	return s->tsgs > 1 ? s->tsgs * (slice_ns + t->switch_ns) - t->switch_ns : slice_ns;
 }
