@@ -27,6 +27,7 @@ struct plan_input {
 	bool exclusive;		/* run state of @present is known: alone while they have work */
 	u32 corunnable;		/* of @low, those that may run beside @active */
 	u32 corun;		/* of these, how many do at once */
+	u32 restless;		/* those that sleep now and then */
 	u32 ts_scale;		/* of the timeslices of @active, for all that run beside them */
 	u64 left_ns;		/* how long the plan holds */
 };
@@ -233,7 +234,7 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_inp
 	if (v->present)
 		return cgpu_prio_timeslice_us(&t->slot[slot], v->corun, v->ts_scale);
 	if (v->policy->slices && !v->policy->fixed_round)
-		return cgpu_rr_beside_timeslice_us(t, slot);
+		return cgpu_rr_beside_timeslice_us(t, v->restless, slot);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }
 
@@ -249,12 +250,13 @@ static u32 most_tsgs(const struct cgpu_sched *t, u32 mask)
 	return most;
 }
 
-static void plan_timeslices(const struct cgpu_sched *t, const struct plan_input *v, bool retry,
+static void plan_timeslices(const struct cgpu_sched *t, struct plan_input *v, bool retry,
 			    struct cgpu_sched_plan *plan)
 {
 	u32 mask = t->controls & CGPU_CTRL_TIMESLICE ? v->opened : 0;
 	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low : 0);
 
+	v->restless = mask ? cgpu_rr_restless(t) : 0;
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask), bit = 1u << i, have_us = t->slot[i].timeslice_us;
 		u32 want_us = wanted_timeslice_us(t, v, most, i);

@@ -21,7 +21,7 @@
  * on for so long when it works.
  */
 #define KNOWN_LONG_US	32000u
-#define KNOWN_SHORT_US	150u
+#define KNOWN_SHORT_US	100u
 
 #define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
 #define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */

@@ -411,6 +411,7 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 {
 	struct cgpu_rr *r = &t->rr[nr];
 	struct cgpu_round whole;
+	u64 stay_ns;
 
 	if (!r->asleep && !(r->members & (r->members - 1))) {
 		r->woken = 0;
@@ -440,6 +441,9 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	if (r->curr >= CGPU_SLOTS)
 		return 0;
 	*left_ns = cgpu_turn_left_ns(t, nr);
+	stay_ns = cgpu_rr_stay_ns(t, r);
+	if (stay_ns && stay_ns < *left_ns)
+		*left_ns = stay_ns;
 	return 1u << r->curr | cgpu_rr_beside(t, nr);
 }
 

@@ -262,5 +262,5 @@ SCENARIOS = (
     *H100,
 )
 QUICK = {"1:2", "3:2:1", "16:1", "25 equal", "1:2 short queue", "1:2 deep queue", "1:2 long kernels", "3:2:1 mixed",
-         "forkers", "high priority", "LLM first", "one first at 10 %", "eight at 8 %",
+         "forkers", "CPU-starved", "high priority", "LLM first", "one first at 10 %", "eight at 8 %",
          *(one.name for one in (*GAPS, *H100))}  # fmt: skip

@@ -104,7 +104,7 @@ def test_high_priority_with_gaps_leaves_them(policy, work_us, gap_us):
 
 
 def test_requests_of_high_priority_need_no_call():
-    """1 ms at 300 a second: each waits for a timeslice of 150 us at most."""
+    """1 ms at 300 a second: each waits for a timeslice of 100 us at most."""
     sim = gpu(WEIGHTED, Load(every(3.33, 1)), Load(), high=[0], prio_ratio=95).run(2000)
     assert sim.p99_us(0) < 1000 + 200
     assert sim.share(1) > 0.69
@@ -118,3 +118,15 @@ def test_high_priority_whose_state_is_unknown_is_not_frozen_at_95():
     sim.run(1000)
     assert sim.calls == calls
     assert sim.share(1) > 0.05
+
+
+@pytest.mark.parametrize("policy", [WEIGHTED, BURST])
+def test_small_pieces_of_work_cost_no_call(policy):
+    """0.3 ms in 2.3 beside one that always works: at its short timeslice they wait less than for a freeze."""
+    sim = gpu(policy, Load(), Load(every(2.3, 0.3))).run(1500)
+    calls = sim.calls
+    sim.run(1000)
+    assert sim.calls - calls < 30
+    assert sim.idle_ns / sim.time_ns < 0.02
+    assert sim.share(1) == pytest.approx(0.3 / 2.3, rel=0.05)
+    assert sim.p99_us(1) < 300 + 700
