@@ -36,8 +36,8 @@ BAR_DECISION_NS, LINEAR_SLACK = 1000.0, 1.25
 BAR_REQUEST_PCT, BAR_LOW_PCT, BAR_IDLE_PCT = 110.0, 90.0, 2.0
 # Work with gaps.
 BAR_PART_PCT, BAR_STEADY_PCT, BAR_SECOND_PCT, BAR_REST_PCT, BAR_REST_IDLE_PCT = 90.0, 99.0, 94.0, 15.0, 10.0
-# Requests of 1 ms have the GPU sooner than at timeslices of 512 us, so fewer of them share a switch of 205 us: no timeslice
-# gives both their p99 and the last per cent.
+# Requests of 1 ms have the GPU sooner than at timeslices of 512 us, so fewer of them share a switch of 205 us: no
+# timeslice gives both their p99 and the last per cent.
 BAR_PLAIN_PCT = 98.0
 BAR_H100_SHORT_PCT = 2.0  # of ratios, at slices of 5 ms: a switch is 4 % of one
 # Of readings of the run state, at the costs that cli/sim estimates. Not in force: false.

@@ -96,8 +96,7 @@ def test_any_second(policy, mix):
     for i, weight in enumerate(weights):
         # A call under way at the end of a step is finished: a second may be some milliseconds longer.
         seconds = [
-            (later[i] - before[i]) / (to - begin)
-            for (begin, before), (to, later) in zip(at[5:], at[15:], strict=False)
+            (later[i] - before[i]) / (to - begin) for (begin, before), (to, later) in zip(at[5:], at[15:], strict=False)
         ]
         part = weight / whole
         bound = (slice_ms * weight + 4) / 1000 * (1 - part) + 0.002
