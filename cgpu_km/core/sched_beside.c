@@ -18,6 +18,8 @@
 #define LONGEST_US	16000u
 #define STAY_NS		2000000ull	/* a freeze and a thaw, and as long again what waits for them */
 #define RESTLESS_NS	400000000ull	/* after the last sleep of a slot that always works */
+#define RICH		10u	/* eighths of its part, and a slot has what others leave */
+#define RICH_STILL	9u
 #define STEADY_US	500u	/* of one that always works beside such */
 #define STEADY_TURNS	2	/* used up without sleeping: a slot that always has work */
 #define MOST_TSGS	2	/* of more, the hardware's round would be theirs alone */
@@ -160,6 +162,17 @@ u32 cgpu_rr_restless(const struct cgpu_sched *t)
 	return out;
 }
 
+/* Each piece of others' work takes two switches, and a moment until a reading finds it, from the slot
+ * that always works. One that has what others leave can afford that; one that has its part cannot.
+ */
+static u32 steady_timeslice_us(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u32 us = STEADY_US / (s->tsgs ? s->tsgs : 1);
+
+	return cgpu_recent_is_beyond(t, slot, s->timeslice_us == us ? RICH_STILL : RICH) ? us : 0;
+}
+
 /**
  * cgpu_rr_beside_timeslice_us() - timeslice of a slot that may run beside others of its kind
  * @t: the scheduler
@@ -180,7 +193,7 @@ u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 sl
 	if (!(t->known_mask >> slot & 1) || !restless || s->tsgs > MOST_TSGS)
 		return 0;
 	if (!(restless >> slot & 1))
-		return STEADY_US / (s->tsgs ? s->tsgs : 1);
+		return steady_timeslice_us(t, slot);
 	us = cgpu_recent_part_of(t, slot, EQUAL_US);
 	us = us > LONGEST_US ? LONGEST_US : us;
 	us /= s->tsgs ? s->tsgs : 1;

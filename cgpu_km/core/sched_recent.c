@@ -139,6 +139,19 @@ u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of)
 }
 
 /**
+ * cgpu_recent_is_beyond() - had a slot so many eighths of its part
+ * @t: the scheduler, accounted up to now; its policy has slices
+ * @slot: which has opened the GPU
+ * @eighths: how many, at least 8
+ */
+bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths)
+{
+	u64 sum = all_slices(t, 1u << slot);
+
+	return t->slot[slot].recent_ns * sum * 8 > t->recent_all_ns * slices_of(t, slot) * eighths;
+}
+
+/**
  * cgpu_recent_missing_ns() - what a slot had less than its part
  * @t: the scheduler, accounted up to now; its policy has slices
  * @slot: which has opened the GPU

@@ -14,6 +14,7 @@ void cgpu_recent_pass(struct cgpu_sched *t, u64 len_ns);
 u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group);
 
 /* What @slot had less than its part. */
+bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths);
 u64 cgpu_recent_missing_ns(const struct cgpu_sched *t, u32 slot);
 
 /* The part of @slot, times the number of those that it is a part of, times @of. */
