@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+"""docs/user/recipes.md: each figure of its tables is what `cgpu simulate` says to the line above the table."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cgpu_cli.main import cgpu
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/user/recipes.md"
+
+
+def cases() -> list[tuple[str, str]]:
+    """Each line with `cgpu simulate`, and each row of the tables below it that names a policy."""
+    found: list[tuple[str, str]] = []
+    line = ""
+    for text in PAGE.read_text().splitlines():
+        if text.startswith("cgpu simulate "):
+            line = text
+        elif text.startswith("## "):
+            line = ""
+        elif line and re.match(r"\| `(weighted|native)`", text):
+            found.append((line, text))
+    return found
+
+
+def simulated(line: str, policy: str) -> list[float]:
+    """Every figure of that run that a table may have, in the units of the tables: ms and %."""
+    words = [*line.split()[1:], "--json"]
+    if "--policy" not in words:
+        words += ["--policy", policy]
+    done = CliRunner().invoke(cgpu, words, prog_name="cgpu")
+    assert done.exit_code == 0, done.output
+    (gpu,) = json.loads(done.output)["gpus"]
+    figures = [gpu["idle_pct"]]
+    for one in gpu["containers"]:
+        figures.append(one["share_got_pct"])
+        figures += [one[key] for key in ("request_p99_of_alone_pct",) if one.get(key)]
+        figures += [one[key] / 1000 for key in ("request_p50_us", "request_p99_us") if one.get(key)]
+    return figures
+
+
+@pytest.mark.parametrize(("line", "row"), cases(), ids=lambda text: text[:24])
+def test_a_row_has_the_simulators_figures(line: str, row: str) -> None:
+    policy, *cells = [cell.strip() for cell in row.strip("|").split("|")]
+    there = simulated(line, policy.split("`")[1])
+    figures = [float(number) for cell in cells for number in re.findall(r"\d+(?:\.\d+)?", cell)]
+    assert len(figures) >= 3
+    for figure in figures:
+        assert any(abs(figure - one) <= 0.03 * one + 0.1 for one in there), (figure, there)
+
+
+def test_there_is_a_row_for_each_policy_of_three_recipes() -> None:
+    assert len(cases()) == 6
