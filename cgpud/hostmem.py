@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from cgpu_common import log
 from cgpu_common.errors import KernelRefused
 from cgpu_common.kernel_abi import MIB, S
-from cgpu_common.model import Phase, Record
+from cgpu_common.model import Phase, Process, Record
 from cgpud.dependencies import Dependencies
 
 
@@ -25,14 +25,17 @@ def closed_on_error(fd: int) -> Iterator[None]:
         raise
 
 
-async def limit(deps: Dependencies, records: Collection[Record], record: Record, pid: int) -> None:
+async def limit(deps: Dependencies, records: Collection[Record], record: Record, process: Process) -> None:
     """System memory that the driver allocates is in no memory cgroup: give it the limit that the container's has.
 
-    `pid` is the container's first process. Containers that share a slice have the sum of theirs, and none where one has
-    none. Raises an OSError if a cgroup cannot be read."""
+    `process` is the container's first process. Containers that share a slice have the sum of theirs, and none where one
+    has none. One whose first process has ended adds nothing, so that it widens no limit. Raises an OSError if a cgroup
+    cannot be read."""
     others = [one for one in records if one.phase is Phase.BOUND and one.key != record.key]
-    sharing = [one.process.pid for one in others if one.process and one.kernel_key == record.kernel_key]
-    limits = [deps.facts.memory_limit(one) for one in (pid, *sharing)]
+    sharing = [one.process for one in others if one.process and one.kernel_key == record.kernel_key]
+    limits = [limit for one in (process, *sharing) if (limit := deps.facts.memory_limit(one)) is not None]
+    if not limits:
+        return
     wanted = sum(limits) if all(limits) else 0
     container_id, cookie = key = record.kernel_key
     found = next((one for one in await deps.link.list() if (one.id, one.cookie) == key), None)

@@ -38,10 +38,14 @@ def of_docker(file: Any) -> dict[str, str]:
     return _cut({label: value.removeprefix("/") for label, value in found.items() if isinstance(value, str)})
 
 
-def holder(found: Mapping[str, str]) -> str:
-    """How people name the container: namespace/pod, else its engine's name."""
-    pod = "/".join(filter(None, (found.get("namespace"), found.get("pod"))))
-    return (pod if found.get("pod") else found.get("name", ""))[:HOLDER_MAX]
+def holder(found: Mapping[str, str], namespace: str) -> str:
+    """How people name the container: namespace/pod, else its engine's name. "" for a pod of another namespace, whose
+    names are not for the one that reads the sentence."""
+    if pod := found.get("pod"):
+        name = f"{namespace}/{pod}" if found.get("namespace") == namespace else ""
+    else:
+        name = found.get("name", "")
+    return "".join(filter(str.isprintable, name))[:HOLDER_MAX]
 
 
 def _cut(found: dict[str, str]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -43,6 +42,7 @@ class Daemon:
         self.boot_id = deps.facts.boot_id()
         self._log = log.get()
         self._admission = asyncio.Lock()  # held from the reading of the kernel's sums until config.json is written
+        self._binding = asyncio.Lock()  # held from the reading of a slice's members' limits until one more is bound
         self._inventory = Inventory(deps.link, deps.nvml, self._cookie, deps.facts.context_mib)
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
@@ -280,7 +280,7 @@ class Daemon:
             there = await self.deps.link.list()
             if slices.is_dying(claim or container_id, there):
                 return None
-            names = await self._queries.holders(tuple(self.records.values()))
+            names = await self._queries.holders(tuple(self.records.values()), directory)
             plan = admit.admit(wanted, inventory, there, self.config.container, names)
             return plan, await make(plan, None)
 
@@ -338,24 +338,23 @@ class Daemon:
         if pidfd is None:
             raise Refused("bind without a pidfd")
         facts = self.deps.facts
-        pid = facts.pid_of(pidfd)
-        process = facts.process(pid) if pid is not None else None
-        record = self.records.get(key)
-        step = None
-        if pid is not None and process is not None and record is not None:
-            path = facts.cgroup_path(pid)
-            shared = path == facts.cgroup_path(request.peer_pid)  # the container has no cgroup of its own
-            step = state.bind(record, process, facts.cgroup_at(path) if path and not shared else None)
-        if step is None or process is None:
-            os.close(pidfd)
-            raise Refused(
-                f"container {message.id[:12]} is not waiting to be started: it has ended, or its lease has expired"
-            )
-        record, actions = step
-        with hostmem.closed_on_error(pidfd):
-            await hostmem.limit(self.deps, self.records.values(), record, process.pid)
-        await self._carry_out(record, actions, pidfd)
-        self._log.info("bound", id=record.id, pid=process.pid, cgroup=record.cgroup and record.cgroup.path)
+        async with self._binding:
+            with hostmem.closed_on_error(pidfd):
+                pid = facts.pid_of(pidfd)
+                process = facts.process(pid) if pid is not None else None
+                before = self.records.get(key)
+                step = None
+                if pid is not None and process is not None and before is not None:
+                    path = facts.cgroup_path(pid)
+                    shared = path == facts.cgroup_path(request.peer_pid)  # the container has no cgroup of its own
+                    step = state.bind(before, process, facts.cgroup_at(path) if path and not shared else None)
+                    if step is not None:
+                        await hostmem.limit(self.deps, self.records.values(), step[0], process)
+                if step is None or self.records.get(key) is not before:
+                    why = "it has ended, or its lease has expired"
+                    raise Refused(f"container {message.id[:12]} is not waiting to be started: {why}")
+            await self._carry_out(*step, pidfd)
+        self._log.info("bound", id=message.id, pid=pid, cgroup=step[0].cgroup and step[0].cgroup.path)
         return {"ok": True}
 
     async def capacity(self, verb: str) -> dict[str, Any]:

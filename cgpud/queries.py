@@ -15,7 +15,7 @@ from cgpu_common.events import LogEntry
 from cgpu_common.model import Record
 from cgpu_common.proc import Paths
 from cgpu_common.versions import package_version
-from cgpud import labels, report, state
+from cgpud import bundle, labels, report, state
 from cgpud.dependencies import Dependencies
 from cgpud.history import History
 from cgpud.inventory import Inventory
@@ -63,10 +63,12 @@ class Queries:
         self._ended = OrderedDict((key, record) for key, record in self._ended.items() if key in there)
         return {"ok": True, "slices": report.slices(kernel, (*self._ended.values(), *records))}
 
-    async def holders(self, records: Collection[Record]) -> dict[str, str]:
-        """Kernel container id -> pod or name of its engine, for a refusal's sentence; those that are known."""
+    async def holders(self, records: Collection[Record], refused: str) -> dict[str, str]:
+        """Kernel container id -> pod or name of its engine, as far as known, for a refusal. Its sentence is for the
+        author of the container in the bundle `refused`: of pods it has those of the same namespace."""
         named = await self._names.of(records)
-        return {record.kernel_key[0]: holder for record in records if (holder := labels.holder(named[record.id]))}
+        mine = labels.of_spec(bundle.read(refused)).get("namespace", "")
+        return {record.kernel_key[0]: name for record in records if (name := labels.holder(named[record.id], mine))}
 
     async def status(self, config: Config, records: Collection[Record], grants: int) -> dict[str, Any]:
         try:

@@ -132,13 +132,19 @@ class Facts:
     def directory(self, group: Cgroup) -> Path:
         return self.cgroups / group.path.lstrip("/")
 
-    def memory_limit(self, pid: int) -> int:
-        """Bytes that the memory cgroup of the process, and those above it, leave it; 0: no limit, or the process has
-        ended. An OSError if they cannot be read: a limit that is not known must not count as none."""
-        root, name, path = self.cgroups, "memory.max", self.cgroup_path(pid)
+    def memory_limit(self, process: Process) -> int | None:
+        """Bytes that the memory cgroup of the process, and those above it, leave it; 0: no limit, or no memory cgroup
+        that is visible here. None: the process has ended. An OSError if a file cannot be read."""
+        root, name, path = self.cgroups, "memory.max", self.cgroup_path(process.pid)
         if self.controller:
-            root, name = self.cgroups.parent / "memory", "memory.limit_in_bytes"
-            path = cgroup.path_of(self._read(self.proc / f"{pid}/cgroup") or "", "memory")
+            text = self._read(self.proc / f"{process.pid}/cgroup") or ""
+            # v1, or v1 beside v2, which then has the memory controller
+            v1 = (self.cgroups.parent / "memory").is_dir()
+            root = self.cgroups.parent / ("memory" if v1 else "unified")
+            name = "memory.limit_in_bytes" if v1 else name
+            path = cgroup.path_of(text, "memory" if v1 else "")
+        if self.process(process.pid) != process:
+            return None
         inner = PurePosixPath(path or "/")
         files = [root / str(one).lstrip("/") / name for one in (inner, *inner.parents)]
         limits = [cgroup.memory_max(self._read(file) or "") for file in files]

@@ -6,7 +6,7 @@ import json
 import pytest
 from fakes import DATA
 
-from cgpud.labels import LENGTH_MAX, of_docker, of_spec
+from cgpud.labels import HOLDER_MAX, LENGTH_MAX, holder, of_docker, of_spec
 
 CONTAINERD = {
     "io.kubernetes.cri.container-name": "train",
@@ -65,3 +65,19 @@ def test_docker_has_a_file(file: object, expected: dict[str, str]) -> None:
 
 def test_lengths_are_bounded() -> None:
     assert len(of_spec({"annotations": {"io.kubernetes.pod.name": "x" * 10000}})["pod"]) == LENGTH_MAX
+
+
+@pytest.mark.parametrize(
+    ("found", "namespace", "name"),
+    [
+        ({"name": "train"}, "", "train"),
+        ({"name": "c", "pod": "p", "namespace": "mine"}, "mine", "mine/p"),
+        ({"name": "c", "pod": "p", "namespace": "theirs"}, "mine", ""),
+        ({"name": "c", "pod": "p", "namespace": "theirs"}, "", ""),
+        ({"name": "a\x1b[2Jb\n"}, "", "a[2Jb"),
+        ({"name": "n" * 500}, "", "n" * HOLDER_MAX),
+        ({}, "mine", ""),
+    ],
+)
+def test_a_holder_is_named_to_those_of_its_namespace(found: dict[str, str], namespace: str, name: str) -> None:
+    assert holder(found, namespace) == name

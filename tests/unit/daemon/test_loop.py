@@ -22,10 +22,12 @@ from cgpu_common.config import Config
 from cgpu_common.cookie import make_cookie
 from cgpu_common.errors import CgpuError, KernelRefused
 from cgpu_common.kernel_abi import Event
-from cgpu_common.model import MIB, NvmlGpu, SlotWant
+from cgpu_common.model import MIB, NvmlGpu, Process, SlotWant
 from cgpu_common.settings import GpuSettings
+from cgpud import hostmem
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.reconcile import IDLE_S
+from cgpud.state import Trigger
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
@@ -677,6 +679,53 @@ def test_system_memory_by_the_driver_has_the_limit_of_the_memory_cgroup(
             await node.start(ID, "/pod/one")
             (container,) = node.link.containers.values()
             assert [slot.host_limit for slot in container.slots] == [expected]
+
+    run(main())
+
+
+def test_a_member_that_has_ended_widens_no_limit_of_a_slice(node: Node, run: Run) -> None:
+    """Its children may live on; a limit of 0 would be none. Two that bind at once have the sum."""
+
+    async def main() -> None:
+        async with node.running():
+            for group, mib in (("/a", 64), ("/b", 128), ("/c", 256)):
+                limit_memory(node, group, str(mib * MIB))
+            await node.start(ID, "/a")
+            (record,) = node.daemon.records.values()
+            facts = node.facts
+            ended = Process(record.process.pid, record.process.starttime + 1) if record.process else None
+            assert ended and facts.memory_limit(ended) is None
+            living = facts.process(node.process("/b").pid)
+            assert living and facts.memory_limit(living) == 128 * MIB
+            node.daemon.records[record.key] = replace(record, process=ended)
+            other = replace(record, id=OTHER, slice=record.kernel_key)
+            await hostmem.limit(node.daemon.deps, node.daemon.records.values(), other, living)
+            (container,) = node.link.containers.values()
+            assert [slot.host_limit for slot in container.slots] == [128 * MIB]
+
+    run(main())
+
+
+def test_a_container_that_goes_while_it_is_bound_stays_gone(
+    node: Node, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with node.running():
+            await node.prepare(ID)
+            listed = node.link.list
+
+            async def slow() -> Any:
+                monkeypatch.setattr(node.link, "list", listed)
+                for record in list(node.daemon.records.values()):
+                    await node.daemon.handle_trigger(record.key, Trigger.POSTSTOP)
+                return await listed()
+
+            limit_memory(node, "/one", str(512 * MIB))
+            process = node.process("/one")
+            monkeypatch.setattr(node.link, "list", slow)
+            error = (await node.bind(ID, process.pid))["error"]
+            assert "is not waiting to be started" in error
+            assert not node.daemon.records and not node.link.containers
 
     run(main())
 
