@@ -45,16 +45,17 @@ static void uncharge(struct ckm_slot *slot, u64 bytes)
 
 int ckm_host_charge_locked(struct ckm_container *ct, u64 bytes)
 {
-	u64 limit = READ_ONCE(ct->host_limit);
+	u64 set = READ_ONCE(ct->host_limit);
+	u64 limit = set ?: S64_MAX;	/* what the driver is still to refuse must not wrap the sum */
 
 	lockdep_assert_held(&ct->rm_lock);
-	if (bytes <= S64_MAX && (!limit || (ct->host_used <= limit && bytes <= limit - ct->host_used))) {
+	if (ct->host_used <= limit && bytes <= limit - ct->host_used) {
 		ct->host_used += bytes;
 		return 0;
 	}
 	ct->host_refused++;
 	ckm_say(ct, "%llu bytes of system memory refused, %llu of %llu in use\n",
-		bytes, ct->host_used, limit);
+		bytes, ct->host_used, set);
 	return -ENOMEM;
 }
 

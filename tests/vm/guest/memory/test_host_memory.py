@@ -155,6 +155,16 @@ def test_the_limit_is_the_containers_and_can_be_changed(box: Box, gpu: nv.Gpu, o
         (box.proc / "host_memsize").write_text("4096")
 
 
+def test_the_sum_does_not_wrap_without_a_limit(box: Box, gpu: nv.Gpu):
+    """What the driver is about to refuse is charged meanwhile: two such calls at once would wrap the sum."""
+    limit(box, 0)
+    assert gpu.alloc_sysmem(MIB)[0] == 0
+    before = box.stat("host_refused_allocs")
+    assert by_alloc_memory(gpu, (1 << 63) - 4 * KIB)[0] == nv.NV_ERR_NO_MEMORY
+    assert box.stat("host_refused_allocs") == before + 1
+    assert box.stat("host_used_bytes") == MIB
+
+
 def test_pages_of_the_process_are_not_in_it(box: Box, gpu: nv.Gpu):
     """They are in its memory cgroup."""
     memory = nv.libc.mmap(None, 2 * HOST_MIB * MIB, 3, 0x22, -1, 0)
