@@ -14,6 +14,7 @@
 
 #include <linux/types.h>
 
+struct cgpu_mem;
 struct ckm_backing;
 struct ckm_call_node;
 struct ckm_redirection;
@@ -42,6 +43,7 @@ struct ckm_call {
 	u32 size;
 	struct ckm_range nested;	/* size 0: none */
 	bool shares;		/* its fds may name files of containers with the same ipc name */
+	struct cgpu_mem *map_mem;	/* system memory that it maps by an fd in it; a reference */
 	struct file *export_file;	/* backing file that an fd in it must name; a reference */
 	/* Runs when rm_ioctl() has returned, before the driver copies @arg out; may change it. */
 	void (*post)(struct ckm_call *call, u8 *arg);

@@ -13,6 +13,7 @@
 #include <linux/fs.h>
 #include <linux/xarray.h>
 
+struct cgpu_mem;
 struct ckm_container;
 struct ckm_managed_space;
 struct ckm_slot;
@@ -39,6 +40,7 @@ struct ckm_backing {
 	u64 pt_bytes;			/* ct->rm_lock; uvm nodes: bytes charged on each slot */
 	int keeps_gpus;			/* xchg; ctl nodes: its one ATTACH_GPUS_TO_FD was made */
 	bool in_transfer;		/* ct->rm_lock; an export or import is in flight */
+	struct cgpu_mem *map_mem;	/* cmpxchg, set once; system memory that it can map; a reference */
 	int maps_zeros;			/* xchg; the next mmap shows zeros (rm_shared.c) */
 };
 

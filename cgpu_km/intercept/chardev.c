@@ -54,6 +54,7 @@ static void release_backing(struct ckm_backing *backing)
 		return;
 	}
 	ckm_os_events_of_file(backing);
+	ckm_obj_put_mem(ct, backing->map_mem);
 	if (backing->node != CGPU_NODE_CTL)
 		return;
 	ckm_clients_remove(ct, &backing->clients);

@@ -471,7 +471,9 @@ long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
 {
 	const u8 *top = rc->call->top;
 	struct ckm_alloc a = { .rc = rc, .handle_at = NVOS_H_NEW, .status_at = rc->row.status_at };
+	struct ckm_container *ct = rc->call->backing->ct;
 	u32 cls = get32(top, NVOS_H_CLASS), status;
+	long ret;
 
 	find_class(&a, cls);
 	if (a.cls.kind != CGPU_KIND_SYSMEM) {
@@ -482,5 +484,11 @@ long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
 	a.host_bytes = PAGE_ALIGN(min_t(u64, get64(top, NVOS02_LIMIT), S64_MAX) + 1);
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				   get32(top, NVOS_H_NEW), 0);
-	return ckm_alloc_run(&a, status, ckm_alloc_post);
+	/* The call maps it too, if its flags say so. */
+	mutex_lock(&ct->rm_lock);
+	rc->call->map_mem = ckm_mem_get_locked(ct, a.mem);
+	mutex_unlock(&ct->rm_lock);
+	ret = ckm_alloc_run(&a, status, ckm_alloc_post);
+	ckm_obj_put_mem(ct, rc->call->map_mem);	/* no file has taken it */
+	return ret;
 }

@@ -136,7 +136,10 @@ long ckm_rm_map_memory(struct ckm_rm_call *rc)
 		rc->call->post = post_map;
 		rc->call->post_data = &m;
 	}
+	if (obj->kind == CGPU_KIND_SYSMEM)
+		rc->call->map_mem = ckm_obj_get_mem(ct, obj);
 	ret = ckm_rm_forward(rc);
+	ckm_obj_put_mem(ct, rc->call->map_mem);	/* no file has taken it */
 	if (m.map)	/* not inserted */
 		ckm_cpu_map_drop(m.map);
 out:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Passes the checked copies to the driver, inside a call of ours. Takes os_event_lock. */
+#include <linux/atomic.h>
 #include <linux/file.h>
 #include <linux/fdtable.h>
 #include <linux/minmax.h>
@@ -93,6 +94,15 @@ static u32 redirected_memcpy_to_user(void __user *to, const void *from, u32 n)
 	return NV_OK;
 }
 
+/* The driver gives a file one mapping context, and keeps the pages after RM_FREE until the mappings and
+ * the file are gone: the file keeps their charge. No lock: the driver calls this with its own held.
+ */
+static void keep_mapped(struct ckm_call *call, struct ckm_backing *backing)
+{
+	if (call->map_mem && !cmpxchg(&backing->map_mem, NULL, call->map_mem))
+		call->map_mem = NULL;
+}
+
 /* The driver looks up the private data of an fd from the tenant. The fd names a front
  * file, and the driver must see the backing file. The fd that is made for that exists
  * during this call only. Another thread that uses the fd can only keep the backing file
@@ -126,6 +136,8 @@ static void *redirected_file_private(s32 fd, u8 ctl, void **priv)
 		fput(*priv);
 		found = NULL;
 	}
+	if (found)
+		keep_mapped(call, backing);
 out:
 	fput(front);
 	return found;

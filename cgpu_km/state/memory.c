@@ -80,6 +80,19 @@ static void give_back(struct ckm_container *ct, struct ckm_mem *rec)
 	kfree(rec);
 }
 
+struct cgpu_mem *ckm_mem_get_locked(struct ckm_container *ct, struct cgpu_mem *mem)
+{
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&ct->rm_lock);
+	if (!mem)
+		return NULL;
+	core = ckm_core_enter();
+	core->mem.get(mem);
+	ckm_core_leave();
+	return mem;
+}
+
 void ckm_mem_put_locked(struct ckm_container *ct, struct cgpu_mem *mem)
 {
 	const struct cgpu_core_ops *core;

@@ -24,6 +24,8 @@ struct ckm_mem {
 };
 static_assert(sizeof(struct ckm_mem) <= 88);	/* docs/develop/bounds.md */
 
+/* Take a reference to a record; NULL: NULL. Caller holds rm_lock. */
+struct cgpu_mem *ckm_mem_get_locked(struct ckm_container *ct, struct cgpu_mem *mem);
 /* Drop a reference to a record, NULL: no-op. The last one uncharges it, frees it and drops
  * its reference to @under. Caller holds rm_lock.
  */

@@ -400,25 +400,12 @@ void ckm_obj_unpin(struct ckm_container *ct, struct cgpu_obj *obj)
 	mutex_unlock(&ct->rm_lock);
 }
 
-static struct cgpu_mem *get_ref_locked(struct ckm_container *ct, struct cgpu_mem *mem)
-{
-	const struct cgpu_core_ops *core;
-
-	lockdep_assert_held(&ct->rm_lock);
-	if (!mem)
-		return NULL;
-	core = ckm_core_enter();
-	core->mem.get(mem);
-	ckm_core_leave();
-	return mem;
-}
-
 struct cgpu_mem *ckm_obj_get_mem(struct ckm_container *ct, struct cgpu_obj *obj)
 {
 	struct cgpu_mem *mem;
 
 	mutex_lock(&ct->rm_lock);
-	mem = get_ref_locked(ct, obj->mem);
+	mem = ckm_mem_get_locked(ct, obj->mem);
 	mutex_unlock(&ct->rm_lock);
 	return mem;
 }
@@ -443,7 +430,7 @@ struct cgpu_mem *ckm_obj_get_context(struct ckm_container *ct, struct cgpu_obj *
 	mem = channel->mem;
 	if (!mem && channel->parent && channel->parent->kind == CGPU_KIND_TSG)
 		mem = channel->parent->mem;
-	mem = get_ref_locked(ct, mem);
+	mem = ckm_mem_get_locked(ct, mem);
 	mutex_unlock(&ct->rm_lock);
 	return mem;
 }

@@ -49,10 +49,10 @@ def by_alloc(gpu: nv.Gpu, size: int) -> tuple[int, int]:
     return gpu.alloc_sysmem(size)
 
 
-def by_alloc_memory(gpu: nv.Gpu, size: int) -> tuple[int, int]:
-    """The older call, on the GPU's node: the size is in its own struct."""
+def by_alloc_memory(gpu: nv.Gpu, size: int, fd: int = -1) -> tuple[int, int]:
+    """The older call, on the GPU's node: the size is in its own struct. It maps the memory by file @fd."""
     arg = AllocMemory(
-        root=gpu.rm.handle, parent=gpu.device, class_id=nv.CLASS_SYSMEM, flags=COHERENT, limit=size - 1, fd=-1
+        root=gpu.rm.handle, parent=gpu.device, class_id=nv.CLASS_SYSMEM, flags=COHERENT, limit=size - 1, fd=fd
     )
     gpu.node.call(0x27, arg)
     return arg.status, arg.handle
@@ -121,6 +121,59 @@ def test_the_charge_stays_with_a_dup_and_with_uvm(box: Box, gpu: nv.Gpu):
     assert box.stat("host_used_bytes") == 4 * MIB, "nvidia-uvm has a handle of its own"
     assert space.uvm.free(base, 4 * MIB) == 0
     assert box.stat("host_used_bytes") == 0
+
+
+def map_after(gpu: nv.Gpu, size: int, node: nv.Ctl) -> int:
+    status, memory = gpu.alloc_sysmem(size)
+    assert (status, gpu.rm.map_memory(node, gpu.device, memory, size)[0]) == (0, 0)
+    return memory
+
+
+def map_with_alloc(gpu: nv.Gpu, size: int, node: nv.Ctl) -> int:
+    status, memory = by_alloc_memory(gpu, size, node.fd)
+    assert status == 0
+    return memory
+
+
+@pytest.mark.parametrize("way", [map_after, map_with_alloc], ids=lambda way: way.__name__)
+def test_freed_memory_that_is_mapped_stays_charged(box: Box, gpu: nv.Gpu, way: Callable[[nv.Gpu, int, nv.Ctl], int]):
+    """The driver keeps the pages until the mapping and its file are gone (usage_count of nv_free_pages())."""
+    mappings = []
+    for _ in range(HOST_MIB // 4):
+        with nv.Ctl(box.dev) as node:
+            memory = way(gpu, 4 * MIB, node)
+            mappings.append(node.mmap(4 * MIB))
+        mappings[-1].write32(0, 0xB6)
+        assert gpu.free(memory) == 0
+        assert mappings[-1].read32(0) == 0xB6
+        assert box.stat("host_used_bytes") == len(mappings) * 4 * MIB
+    assert gpu.alloc_sysmem(4 * KIB)[0] == nv.NV_ERR_NO_MEMORY
+    mappings.pop().close()
+    until(lambda: box.stat("host_used_bytes") == (HOST_MIB - 4) * MIB)
+    assert gpu.alloc_sysmem(4 * MIB)[0] == 0
+    for mapping in mappings:
+        mapping.close()
+    until(lambda: box.stat("host_used_bytes") == 4 * MIB)
+
+
+def test_a_file_keeps_the_one_memory_that_it_can_map(box: Box, gpu: nv.Gpu):
+    with nv.Ctl(box.dev) as node:
+        first = map_after(gpu, 4 * MIB, node)
+        _, second = gpu.alloc_sysmem(2 * MIB)
+        assert gpu.rm.map_memory(node, gpu.device, second, 2 * MIB)[0] != 0, "one context for each file"
+        assert gpu.free(second) == 0
+        assert box.stat("host_used_bytes") == 4 * MIB
+        assert gpu.free(first) == 0
+        assert box.stat("host_used_bytes") == 4 * MIB, "without a mapping too: there can be one at any time"
+    until(lambda: box.stat("host_used_bytes") == 0)
+
+
+def test_a_mapping_that_the_driver_refuses_keeps_nothing(box: Box, gpu: nv.Gpu):
+    with nv.Ctl(box.dev) as node:
+        _, memory = gpu.alloc_sysmem(MIB)
+        assert gpu.rm.map_memory(node, gpu.device, memory, 2 * MIB)[0] != 0
+        assert gpu.free(memory) == 0
+        assert box.stat("host_used_bytes") == 0
 
 
 def test_semaphore_pools_count(box: Box, gpu: nv.Gpu):
