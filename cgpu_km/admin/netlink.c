@@ -102,6 +102,10 @@ static int parse_create(struct genl_info *info, struct ckm_create *req)
 			return ret;
 		if (req->slots == CGPU_MAX_GPUS)
 			return -EINVAL;
+		if (tb[CGPU_S_HOST_LIMIT]) {
+			GENL_SET_ERR_MSG(info, "host_memsize can be set once the container is there");
+			return -EINVAL;
+		}
 		slot = &req->slot[req->slots++];
 		slot->gpu = nla_get_u32(tb[CGPU_S_GPU]);
 		slot->limit_bytes = tb[CGPU_S_LIMIT] ? nla_get_u64(tb[CGPU_S_LIMIT]) : 0;

@@ -20,6 +20,7 @@ sys.path.insert(0, str(REPO))
 import forked  # noqa: E402
 from slicebox import MIB, PROC, Box  # noqa: E402
 
+from cgpu_common import netlink  # noqa: E402
 from cgpu_common.errors import KernelRefused  # noqa: E402
 from cgpu_common.kernel_abi import G, S  # noqa: E402
 from cgpu_common.model import KernelGpu, SlotWant  # noqa: E402
@@ -206,6 +207,17 @@ def test_nobody_inside_a_container_administers(box: Box, command: str) -> None:
 def slots(name: str) -> list[tuple[int, int, int, bool, int]]:
     there = next(found for found in asyncio.run(NetlinkLink().list()) if found.id == name)
     return [(slot.gpu, slot.limit, slot.weight, slot.highprio, slot.ceiling) for slot in there.slots]
+
+
+def test_a_create_does_not_take_a_limit_of_system_memory(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SET does. A create that ignored it would leave a container without the limit that it was given."""
+    name = "5e7717795" + "3" * 55
+    slot = [("GPU", 0), ("LIMIT", 64 * MIB), ("HOST_LIMIT", 8 * MIB)]
+    monkeypatch.setattr(netlink, "slot_attrs", lambda _: slot)
+    with pytest.raises(KernelRefused, match="host_memsize") as caught:
+        asyncio.run(NetlinkLink().create(name, 0, [SlotWant(0, 0, 64 * MIB)]))
+    assert caught.value.code == errno.EINVAL
+    assert name not in (PROC / "inst_ctl").read_text()
 
 
 class Parts:
