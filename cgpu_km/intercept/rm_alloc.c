@@ -128,7 +128,7 @@ static void correct_host_size(struct ckm_alloc *a)
 	if (!bytes)
 		return;
 	mutex_lock(&ct->rm_lock);
-	ckm_mem_correct_host_locked(ct, a->mem, bytes);
+	ckm_mem_correct_host_locked(ct, a->mem, ckm_alloc_host_bytes(a, bytes));
 	mutex_unlock(&ct->rm_lock);
 }
 
@@ -481,6 +481,8 @@ long ckm_rm_run_alloc_memory(struct ckm_rm_call *rc)
 		return ckm_rm_answer(rc, NV_ERR_CLASS);
 	}
 	a.cls.copied_in = false;	/* they are in the top struct, already copied in */
+	a.contiguous = ((get32(top, NVOS02_FLAGS) >> NVOS02_FLAGS_PHYSICALITY_SHIFT) & 0xf) ==
+		       NVOS02_FLAGS_PHYSICALITY_CONTIGUOUS;
 	a.host_bytes = PAGE_ALIGN(min_t(u64, get64(top, NVOS02_LIMIT), S64_MAX) + 1);
 	status = ckm_alloc_prepare(&a, get32(top, NVOS_H_ROOT), get32(top, NVOS_H_PARENT),
 				   get32(top, NVOS_H_NEW), 0);

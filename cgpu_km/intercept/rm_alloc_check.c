@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Checks an allocation class by class, and charges it. Takes rm_lock. */
+#include <linux/log2.h>
+
 #include "call.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
@@ -30,6 +32,22 @@ u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes)
 	return NV_OK;
 }
 
+/* nv_alloc_contig_pages() allocates 2^order pages, and the driver reports those that were asked for. */
+u64 ckm_alloc_host_bytes(const struct ckm_alloc *a, u64 bytes)
+{
+	return a->contiguous && bytes && bytes <= S64_MAX ? roundup_pow_of_two(bytes) : bytes;
+}
+
+/* sysmemAllocResources() of system_mem.c. What may be noncontiguous is. */
+bool ckm_alloc_is_contiguous(u32 attr)
+{
+	u32 physicality = (attr >> NVOS32_ATTR_PHYSICALITY_SHIFT) & 3;
+	u32 page_size = (attr >> NVOS32_ATTR_PAGE_SIZE_SHIFT) & 3;
+
+	return physicality == NVOS32_ATTR_PHYSICALITY_CONTIGUOUS ||
+	       (physicality == NVOS32_ATTR_PHYSICALITY_DEFAULT && page_size >= NVOS32_ATTR_PAGE_SIZE_BIG);
+}
+
 u32 ckm_alloc_charge_host(struct ckm_alloc *a, u64 bytes)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
@@ -38,7 +56,7 @@ u32 ckm_alloc_charge_host(struct ckm_alloc *a, u64 bytes)
 	if (!a->slot)
 		return NV_ERR_PARENT;
 	mutex_lock(&ct->rm_lock);
-	mem = ckm_mem_charge_host_locked(a->slot, bytes);
+	mem = ckm_mem_charge_host_locked(a->slot, ckm_alloc_host_bytes(a, bytes));
 	mutex_unlock(&ct->rm_lock);
 	if (IS_ERR(mem))
 		return NV_ERR_NO_MEMORY;
@@ -275,6 +293,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		vidmem = core->nv.is_vidmem(get32(p, NV_MEM_ATTR), get32(p, NV_MEM_FLAGS));
 		bytes = core->mem.vidmem_bytes(get64(p, NV_MEM_SIZE), get32(p, NV_MEM_ATTR),
 					       get32(p, NV_MEM_ATTR2));
+		a->contiguous = ckm_alloc_is_contiguous(get32(p, NV_MEM_ATTR));
 		if (vidmem != (obj->kind == CGPU_KIND_VIDMEM))
 			obj->kind = CGPU_KIND_REFUSED;
 		obj->bytes = bytes;

@@ -27,6 +27,7 @@ struct ckm_alloc {
 	struct cgpu_mem *userd;		/* the same, of a channel's USERD memory */
 	u64 pt_bytes;			/* bytes of page tables that come with it */
 	u64 host_bytes;			/* of system memory, if the parameters are in the top struct */
+	bool contiguous;		/* system memory in one block */
 	u32 share;			/* devices: hClientShare as the tenant wrote it */
 	u64 free_before;		/* free bytes of the card at the start; 0: not measured */
 	int mem_ops_seq;
@@ -40,8 +41,12 @@ struct ckm_alloc {
  * lock may be held; takes rm_lock.
  */
 u32 ckm_alloc_charge(struct ckm_alloc *a, u64 bytes);
-/* The same for system memory, of the container. */
+/* The same for system memory, of the container; a->contiguous is set. */
 u32 ckm_alloc_charge_host(struct ckm_alloc *a, u64 bytes);
+/* What @bytes of system memory take: contiguous, the next power of two. */
+u64 ckm_alloc_host_bytes(const struct ckm_alloc *a, u64 bytes);
+/* NVOS32 attributes of system memory that the driver allocates in one block. */
+bool ckm_alloc_is_contiguous(u32 attr);
 /* Charge what the driver keeps for the object beside its memory, a->pt_bytes included.
  * NV_OK, or NV_ERR_NO_MEMORY over the limit. Takes rm_lock.
  */

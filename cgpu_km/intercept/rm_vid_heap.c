@@ -60,6 +60,7 @@ static long vid_heap_alloc(struct ckm_rm_call *rc)
 	a.cls.cls = vidmem ? NV01_MEMORY_LOCAL_USER :
 		    virtual ? NV50_MEMORY_VIRTUAL : NV01_MEMORY_SYSTEM;
 	a.cls.kind = CGPU_KIND_PLAIN;
+	a.contiguous = ckm_alloc_is_contiguous(attr);
 	if (virtual)
 		a.pt_bytes = ckm_reserved_tables(flags, size, attr, attr2);
 	/* Without this flag the tenant's handle does not count: the driver chooses one. */

@@ -19,7 +19,10 @@ HOST_MIB = 16
 KIB = 1024
 NAMES = (f"{n:012x}" + "b6" * 26 for n in itertools.count(0xB60000000000))
 OS_DESCRIPTOR = 0x71
-COHERENT = 1 << 12 | 1 << 4  # NVOS02_FLAGS: cached, not contiguous
+NOT_CONTIGUOUS = 1 << 4  # NVOS02_FLAGS
+COHERENT = 1 << 12 | NOT_CONTIGUOUS  # cached
+CONTIGUOUS = 2 << 27  # NVOS32_ATTR
+BIG_PAGES = 2 << 23  # NVOS32_ATTR, without a word on contiguity: contiguous where the system's pages are of 4 KiB
 AllocMemory = nv.structure(
     "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
 )
@@ -49,18 +52,20 @@ def by_alloc(gpu: nv.Gpu, size: int) -> tuple[int, int]:
     return gpu.alloc_sysmem(size)
 
 
-def by_alloc_memory(gpu: nv.Gpu, size: int, fd: int = -1) -> tuple[int, int]:
+def by_alloc_memory(gpu: nv.Gpu, size: int, fd: int = -1, flags: int = COHERENT) -> tuple[int, int]:
     """The older call, on the GPU's node: the size is in its own struct. It maps the memory by file @fd."""
     arg = AllocMemory(
-        root=gpu.rm.handle, parent=gpu.device, class_id=nv.CLASS_SYSMEM, flags=COHERENT, limit=size - 1, fd=fd
+        root=gpu.rm.handle, parent=gpu.device, class_id=nv.CLASS_SYSMEM, flags=flags, limit=size - 1, fd=fd
     )
     gpu.node.call(0x27, arg)
     return arg.status, arg.handle
 
 
-def by_vid_heap(gpu: nv.Gpu, size: int) -> tuple[int, int]:
+def by_vid_heap(
+    gpu: nv.Gpu, size: int, attr: int = nv.ATTR_NONCONTIG_ALLOWED | nv.ATTR_LOCATION_PCI
+) -> tuple[int, int]:
     arg = (ctypes.c_uint32 * 46)()
-    arg[0], arg[1], arg[2], arg[14] = gpu.rm.handle, gpu.device, 2, nv.ATTR_NONCONTIG_ALLOWED | nv.ATTR_LOCATION_PCI
+    arg[0], arg[1], arg[2], arg[14] = gpu.rm.handle, gpu.device, 2, attr
     ctypes.c_uint64.from_buffer(arg, 88).value = size
     assert gpu.rm.ctl.raw(nv.request(nv.ESC_RM_VID_HEAP_CONTROL, ctypes.sizeof(arg)), arg) == 0
     return arg[5], arg[11]
@@ -97,6 +102,41 @@ def test_what_is_charged_is_what_the_driver_took(box: Box, gpu: nv.Gpu):
         assert status == 0
         assert box.stat("host_used_bytes") == taken
         assert gpu.free(handle) == 0
+    assert box.stat("host_used_bytes") == 0
+
+
+def contiguous_by_alloc(gpu: nv.Gpu, size: int) -> tuple[int, int]:
+    return gpu.alloc_sysmem(size, attr=CONTIGUOUS | nv.ATTR_LOCATION_PCI)
+
+
+def contiguous_by_big_pages(gpu: nv.Gpu, size: int) -> tuple[int, int]:
+    return gpu.alloc_sysmem(size, attr=BIG_PAGES | nv.ATTR_LOCATION_PCI)
+
+
+def contiguous_by_alloc_memory(gpu: nv.Gpu, size: int) -> tuple[int, int]:
+    return by_alloc_memory(gpu, size, flags=COHERENT & ~NOT_CONTIGUOUS)
+
+
+def contiguous_by_vid_heap(gpu: nv.Gpu, size: int) -> tuple[int, int]:
+    return by_vid_heap(gpu, size, attr=CONTIGUOUS | nv.ATTR_LOCATION_PCI)
+
+
+IN_ONE_BLOCK = [contiguous_by_alloc, contiguous_by_big_pages, contiguous_by_alloc_memory, contiguous_by_vid_heap]
+
+
+@pytest.mark.parametrize("way", IN_ONE_BLOCK, ids=lambda way: way.__name__)
+def test_contiguous_memory_is_charged_as_a_power_of_two(
+    box: Box, gpu: nv.Gpu, way: Callable[[nv.Gpu, int], tuple[int, int]]
+):
+    """The driver allocates 2^order pages (nv_alloc_contig_pages()), and reports those that were asked for."""
+    for size, taken in ((5 * MIB, 8 * MIB), (4 * MIB, 4 * MIB), (12 * KIB, 16 * KIB)):
+        status, handle = way(gpu, size)
+        assert (status, box.stat("host_used_bytes")) == (0, taken)
+        assert gpu.free(handle) == 0
+    status, handle = way(gpu, 9 * MIB)
+    assert (status, box.stat("host_used_bytes")) == (0, HOST_MIB * MIB)
+    assert gpu.free(handle) == 0
+    assert way(gpu, (HOST_MIB + 1) * MIB)[0] == nv.NV_ERR_NO_MEMORY
     assert box.stat("host_used_bytes") == 0
 
 
