@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_no_id_and_no_event_of_another_container():
             words = (box.dir, box.name)
             during = neighbour.sees()
             stat = Path(box.dev, "nvidiactl").stat()
-            number = Path(f"/sys/dev/char/{stat.st_rdev >> 8}:{stat.st_rdev & 0xFF}")
+            number = Path(f"/sys/dev/char/{os.major(stat.st_rdev)}:{os.minor(stat.st_rdev)}")
             assert number.exists(), "which runc before 1.1.7 looks for"
             assert any(str(number) in line for line in during), "the neighbour reads the same sysfs"
         after = neighbour.sees()
