@@ -118,9 +118,10 @@ bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool
  *
  * Slots that sleep often cost switches and calls, which are charged to none. Without this
  * one that always works would lose its part of them. Among slots that all work on
- * the credit is more exact.
+ * the credit is more exact. What a slot is kept from for a debt it does not lack: recent use is of
+ * 0.4 s, and a debt is withheld for up to a second.
  *
- * Return: at most a slice.
+ * Return: at most a slice; 0 while it owes time.
  */
 s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot)
 {
@@ -128,7 +129,7 @@ s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot)
 	u64 lacks;
 
 	if (nr != CGPU_RR_NORMAL || !(mask >> slot & 1) ||
-	    t->slot[slot].full_turns < CGPU_APART_TURNS)
+	    t->slot[slot].full_turns < CGPU_APART_TURNS || t->slot[slot].owed_ns[0])
 		return 0;
 	/* The pauses of a ceiling are no sleep. */
 	for (mask &= ~(1u << slot | t->ceiling_mask); mask; mask &= mask - 1)

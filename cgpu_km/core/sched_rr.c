@@ -253,9 +253,10 @@ bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_r
 	if (*deficit > most_saved)
 		*deficit = most_saved;
 	grant_part(t, nr, slot, whole);
-	*deficit += cgpu_rr_missing_ns(t, nr, slot);
 	if (*deficit < (s64)(t->slice_ns / MIN_PARTS))
 		return false;
+	/* Not of a turn that is passed over: it would pay the debt, once for each round without a turn. */
+	*deficit += cgpu_rr_missing_ns(t, nr, slot);
 	continue_turn(t, nr, slot);
 	t->slot[slot].turns++;
 	return true;
