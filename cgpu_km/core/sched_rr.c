@@ -402,7 +402,9 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 			r->woken |= 1u << i;
 	}
 	if (r->woken && has(r->members, r->curr) && cgpu_rr_gives_way(t, r, &goes_on)) {
-		r->resume = goes_on ? r->curr : CGPU_NO_SLOT;
+		/* The turn that one that woke had cut short is still due, if this one's is not. */
+		if (goes_on)
+			r->resume = r->curr;
 		r->curr = CGPU_NO_SLOT;
 	}
 }
