@@ -16,6 +16,7 @@
 #define EQUAL_US	8000u	/* timeslices of those that run beside others, of equal weight */
 #define SHORTEST_US	1000u
 #define LONGEST_US	16000u
+#define NEAR_PARTS	4	/* one that differs by less than this part stays */
 #define STAY_NS		2000000ull	/* a freeze and a thaw, and as long again what waits for them */
 #define RESTLESS_NS	400000000ull	/* after the last sleep of a slot that always works */
 #define RICH		10u	/* eighths of its part, and a slot has what others leave */
@@ -174,6 +175,14 @@ static u32 steady_timeslice_us(const struct cgpu_sched *t, u32 slot)
 	return cgpu_recent_is_beyond(t, slot, s->timeslice_us == us ? RICH_STILL : RICH) ? us : 0;
 }
 
+/* Parts are of those that have opened the GPU: whenever one of them opens or closes it, those of all
+ * others change, and a call for each would be at the expense of all. Recent use corrects what is left.
+ */
+static bool is_near(u32 have_us, u32 want_us)
+{
+	return have_us > want_us - want_us / NEAR_PARTS && have_us < want_us + want_us / NEAR_PARTS;
+}
+
 /**
  * cgpu_rr_beside_timeslice_us() - timeslice of a slot that may run beside others of its kind
  * @t: the scheduler
@@ -198,5 +207,6 @@ u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 sl
 	us = cgpu_recent_part_of(t, slot, EQUAL_US);
 	us = us > LONGEST_US ? LONGEST_US : us;
 	us /= s->tsgs ? s->tsgs : 1;
-	return us < SHORTEST_US ? SHORTEST_US : (u32)us;
+	us = us < SHORTEST_US ? SHORTEST_US : us;
+	return is_near(s->timeslice_us, (u32)us) ? s->timeslice_us : (u32)us;
 }

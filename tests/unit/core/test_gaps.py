@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from corelib import BURST, MS, WEIGHTED, Turn, lib
+from corelib import BURST, MS, WEIGHTED, Turn, lib, slots
 from demandgpu import Load, every
 from test_run_state import BOTH, Closed, gpu
 from test_run_state import DemandGpu as Sim
@@ -130,3 +130,23 @@ def test_small_pieces_of_work_cost_no_call(policy):
     assert sim.idle_ns / sim.time_ns < 0.02
     assert sim.share(1) == pytest.approx(0.3 / 2.3, rel=0.05)
     assert sim.p99_us(1) < 300 + 700
+
+
+@pytest.mark.parametrize("policy", [WEIGHTED, BURST])
+def test_opening_and_closing_sets_no_timeslice_of_others(policy):
+    """Nine that sleep now and then, beside one of twice their weight that closes its last channel and opens it."""
+    turn = Turn(policy, slice_ms=6, max_inst=25 if policy == WEIGHTED else 100, switch_us=70)
+    others = [turn.add(2, channels=1) for _ in range(9)]
+    one = turn.add(4, channels=1)
+    everyone, set_again = (1 << 10) - 1, 0
+    for i in range(4000):
+        if i > 2000 and i % 40 == 0:
+            turn.channels(one, 1 - turn.t.slot[one].channels)
+        plan = turn.next()
+        if plan.freeze_mask or plan.thaw_mask or plan.timeslice_mask:
+            turn.ack(plan)
+        set_again += len(slots(plan.timeslice_mask) & {*others}) if i > 2000 else 0
+        turn.now += MS // 10
+        turn.set_run_state(everyone, everyone if i % 100 < 20 else 0)
+    assert set_again == 0
+    assert all(turn.t.slot[slot].timeslice_us > 6000 for slot in others)
