@@ -102,8 +102,8 @@ struct ckm_container {
 	struct ckm_slot slot[];
 };
 
-/* A line of the kernel log about a container. Each container has limits of its own, so that none
- * hides what is said of another, or by what it can cause at will what is said of a fault.
+/* A line of the kernel log about a container. Each container has two limits of its own: lines that it
+ * can cause at will (@said) suppress neither another container's lines nor its own alarms.
  */
 #define ckm_say(ct, fmt, ...) do {						\
 	if (__ratelimit(&(ct)->said))						\

@@ -180,7 +180,7 @@ static bool take_seen(struct fwd_file *f)
 	return was;
 }
 
-/* What the driver has now, which forgets it when it says so. */
+/* Whether the driver has an event for @f. The answer clears it in the driver. */
 static bool ask(struct fwd_file *f, struct fwd_process *p)
 {
 	struct fwd_call *call = fwd_call_new(FWD_POLL, 0);

@@ -347,7 +347,7 @@ void fwd_process_put(struct fwd_process *p)
 	mutex_unlock(&processes_lock);
 }
 
-/* The guest's name of a process of the host, for what the driver says of processes; 0: none of ours. */
+/* The guest's pid of a process of the host, for the pids in the driver's answers; 0: not of this guest. */
 u32 fwd_process_tgid(u32 host_pid)
 {
 	struct fwd_process *p;
