@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import mmap
 import os
@@ -183,17 +184,33 @@ def fb_used(gpu: int = 0) -> int:
 
 @contextlib.contextmanager
 def rewriting(memory: mmap.mmap, *values: bytes, at: int = 0) -> Iterator[None]:
-    """A process that writes one value after the other to the same place of shared memory."""
+    """A process that writes one value after the other to the same place of shared memory, from the first line on."""
+    memory[at : at + len(values[0])] = values[0]
     pid = os.fork()
     if not pid:
-        while True:
-            for value in values:
-                memory[at : at + len(value)] = value
+        for value in itertools.cycle(values):
+            memory[at : at + len(value)] = value
     try:
         yield
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def until_raced(attempt: Callable[[], int], wanted: set[int], at_least: int = 400, timeout_s: float = 60) -> None:
+    """Attempt it until each wanted answer has come: on one processor the other process may not run for 400 attempts.
+
+    It sleeps now and then, so that the scheduler runs that process next.
+    """
+    seen: set[int] = set()
+    deadline = time.monotonic() + timeout_s
+    for attempts in itertools.count(1):
+        seen.add(attempt())
+        if attempts >= at_least and wanted <= seen:
+            return
+        assert time.monotonic() < deadline, f"the race was none: {attempts} attempts gave {sorted(seen)}"
+        if attempts % 16 == 0:
+            time.sleep(attempts % 7 * 0.0003)
 
 
 @contextlib.contextmanager
