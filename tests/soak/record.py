@@ -77,20 +77,27 @@ def _table(columns: Sequence[str], records: Iterable[Record]) -> str:
     return "\n".join(["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", *rows]) + "\n"
 
 
-def _sum(records: Iterable[Record], column: str) -> int:
-    numbers = (record.get(column) for record in records)
-    return round(sum(number for number in numbers if isinstance(number, (int, float))))
+def _sum(records: Sequence[Record], *columns: str) -> str:
+    """The sum of the figures that are there, with the number of runs without one."""
+    numbers = [next((one for c in columns if isinstance(one := record.get(c), (int, float))), None) for record in records]
+    missing = numbers.count(None)
+    total = f"{round(sum(number for number in numbers if number is not None)):,}"
+    return f"{total} (not counted in {missing} of {len(records)} runs)" if missing else total
 
 
 def _totals(records: Sequence[Record]) -> str:
     passed = [record for record in records if record["result"] == "passed"]
-    of = {kind: [one for one in passed if one["kind"] == kind] for kind in KINDS}
-    inputs = _sum(of["fuzz"], "calls") + _sum(of["fuzz-text"], "inputs")
+    soaks = [one for one in passed if one["kind"] == "soak"]
+    wrong = [one for one in passed if one["kind"] != "soak"]
+    cards = [record for record in records if record["kind"] != "fuzz-text"]
     return (
-        f"{len(passed)} of {len(records)} runs passed, with {_sum(of['soak'], 'minutes')} minutes of load, "
-        f"{_sum(of['soak'], 'containers'):,} containers, {_sum(of['soak'], 'faults'):,} faults of the driver,\n"
-        f"{_sum(of['soak'], 'swaps'):,} changes of the core, {inputs:,} inputs. "
-        f"Bytes of the card lost in all runs: {_sum(records, 'lost bytes')}.\n\n"
+        f"{len(passed)} of {len(records)} runs passed.\n\n"
+        f"- minutes of load: {_sum(soaks, 'minutes')}\n"
+        f"- containers: {_sum(soaks, 'containers')}\n"
+        f"- faults of the driver: {_sum(soaks, 'faults')}\n"
+        f"- changes of the core: {_sum(soaks, 'swaps')}\n"
+        f"- wrong inputs: {_sum(wrong, 'calls', 'inputs')}\n"
+        f"- bytes of the card lost, in all runs with a card, also in those that failed: {_sum(cards, 'lost bytes')}\n\n"
     )
 
 

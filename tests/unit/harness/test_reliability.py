@@ -28,7 +28,14 @@ CALLS = {"kind": "fuzz", "calls": 500, "result": "passed"}
 def test_a_failed_run_is_shown_and_counted():
     text = record.page([SOAK, FAILED])
     assert "failed: status 1, 2 complaints |" in text
-    assert "1 of 2 runs passed, with 10 minutes of load, 1,200 containers, 30 faults" in text
+    assert "1 of 2 runs passed." in text
+    assert "minutes of load: 10\n" in text and "containers: 1,200\n" in text
+    assert "in those that failed: 0 (not counted in 2 of 2 runs)\n" in text
+
+
+def test_a_figure_that_is_missing_is_no_nought():
+    text = record.page([{**SOAK, "lost bytes": 4096}, {**FAILED, "lost bytes": 8192}, SOAK])
+    assert "in those that failed: 12,288 (not counted in 1 of 3 runs)\n" in text
 
 
 def test_each_kind_has_a_table():
@@ -39,7 +46,7 @@ def test_each_kind_has_a_table():
         "## Wrong texts",
     ]
     assert "| - | - | json | - | 1000000 | passed |" in text
-    assert "1,000,500 inputs" in text
+    assert "wrong inputs: 1,000,500\n" in text
 
 
 def test_a_record_has_the_columns_of_its_kind_only(tmp_path, monkeypatch):
