@@ -79,7 +79,8 @@ def _table(columns: Sequence[str], records: Iterable[Record]) -> str:
 
 def _sum(records: Sequence[Record], *columns: str) -> str:
     """The sum of the figures that are there, with the number of runs without one."""
-    numbers = [next((one for c in columns if isinstance(one := record.get(c), (int, float))), None) for record in records]
+    found = [[record[column] for column in columns if column in record] for record in records]
+    numbers = [next((one for one in values if isinstance(one, (int, float))), None) for values in found]
     missing = numbers.count(None)
     total = f"{round(sum(number for number in numbers if number is not None)):,}"
     return f"{total} (not counted in {missing} of {len(records)} runs)" if missing else total

@@ -19,7 +19,7 @@ GUARD = bytes(range(1, 65))  #: behind the parameters
 
 
 def answered(cmd: int, before: bytes) -> bytes | None:
-    """The parameters after the answer; None if there is none. Not a byte behind them is written, whatever their size."""
+    """The parameters after the answer; None if there is none. No byte behind them is written."""
     buf = ffi.new("u8[]", list(before + GUARD))
     found = lib.cgpu_call_not_there(cmd, buf, len(before))
     after = bytes(ffi.buffer(buf))

@@ -87,7 +87,6 @@ def test_another_gpu_by_rewriting_the_uuid(gpu: nv.Gpu, other: nv.Gpu):
             return status
 
         until_raced(attempt, {nv.NV_OK, NV_ERR_GPU_UUID_NOT_FOUND}, at_least=3000)
-    del arg
 
 
 @pytest.mark.gpus(2)

@@ -135,7 +135,6 @@ def test_more_by_rewriting_the_length(box: Box, gpu: nv.Gpu, uvm: nv.Uvm):
 
     with rewriting(shared, *(length.to_bytes(8, "little") for length in (POOL, big)), at=8):
         until_raced(attempt, {0, nv.NV_ERR_NO_MEMORY})
-    del arg
     assert fb_used() == before and box.used == 0
 
 
