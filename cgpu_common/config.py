@@ -17,20 +17,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from cgpu_common import address, settings
+from cgpu_common import address, policies, settings
 from cgpu_common.errors import ConfigError
 from cgpu_common.kernel_abi import (
     MAX_INST_BURST_MAX,
-    MAX_INST_MAX,
     MAX_INST_MIN,
     OVERCOMMIT_MAX,
     OVERCOMMIT_MIN,
-    POLICY_NAMES,
     PRIO_RATIO_MAX,
     PRIO_RATIO_MIN,
     SLICE_US_MAX,
     SLICE_US_MIN,
-    Policy,
 )
 from cgpu_common.model import Gpu
 from cgpu_common.settings import Caps, GpuSettings
@@ -70,8 +67,8 @@ NODE_KEYS = {
 }
 GPU_KEYS = {
     "policy": _Key(
-        Annotated[int, Meta(ge=0, le=len(POLICY_NAMES) - 1)] | Literal[POLICY_NAMES],
-        f"0 to {len(POLICY_NAMES) - 1}, or one of {', '.join(POLICY_NAMES)}",
+        Annotated[int, Meta(ge=0, le=len(policies.NAMES) - 1)] | Literal[policies.NAMES],
+        policies.ALLOWED,
     ),
     "max_inst": _Key(
         Annotated[int, Meta(ge=MAX_INST_MIN, le=MAX_INST_BURST_MAX)],
@@ -251,14 +248,14 @@ class _Merge:
             self.files |= {where + key: file for key in table}
 
     def _check_max_inst(self, name: str, table: GpuSettings, own: GpuSettings) -> None:
-        """Above 25 only burst takes it; the kernel refuses it as well, when the GPU appears."""
-        policy = next((one.policy for one in (table, own) if one.policy is not None), Policy.NATIVE)
-        if policy == Policy.BURST or (table.max_inst or 0) <= MAX_INST_MAX:
+        """More than the policy takes; the kernel refuses it as well, when the GPU appears."""
+        facts = policies.of(next((one.policy for one in (table, own) if one.policy is not None), policies.DEFAULT))
+        if (table.max_inst or 0) <= facts.max_inst:
             return
         key = f'gpu."{name}".max_inst' if name else "gpu.max_inst"
         raise ConfigError(
             f"{self.files[key]}: {key} = {table.max_inst} is not allowed: it must be from {MAX_INST_MIN} to "
-            f"{MAX_INST_MAX} under policy {POLICY_NAMES[policy]}"
+            f"{facts.max_inst} under policy {facts.name}"
         )
 
     def config(self) -> Config:
@@ -277,7 +274,7 @@ class _Merge:
 def _settings(table: Mapping[str, Any]) -> GpuSettings:
     values = dict(table)
     if isinstance(values.get("policy"), str):
-        values["policy"] = POLICY_NAMES.index(values["policy"])
+        values["policy"] = policies.NAMES.index(values["policy"])
     if values.get("slice_us") == "auto":
         values["slice_us"] = settings.SLICE_AUTO
     if "uvm" in values:

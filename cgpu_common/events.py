@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from cgpu_common.kernel_abi import MIB, POLICY_NAMES, Event
+from cgpu_common import policies
+from cgpu_common.kernel_abi import MIB, Event
 from cgpu_common.model import Container, KernelEvent, Slot
 
 CONTROLS = {1: "freeze", 2: "timeslice"}
@@ -38,8 +39,8 @@ def name_of(kind: int) -> str:
         return f"unknown_{kind}"
 
 
-def policy_name(number: int) -> str:
-    return f"{number} ({POLICY_NAMES[number]})" if number < len(POLICY_NAMES) else str(number)
+def _policy_text(number: int) -> str:
+    return f"{number} ({policies.NAMES[number]})" if number < len(policies.NAMES) else str(number)
 
 
 def control_names(controls: int) -> list[str]:
@@ -97,7 +98,7 @@ def _controls(event: KernelEvent, container: str, gpu: str) -> str:
 
 def _policy(event: KernelEvent, container: str, gpu: str) -> str:
     old, new = event.values.get("old", 0), event.values.get("new", 0)
-    return f"the policy of {gpu} changed from {policy_name(old)} to {policy_name(new)}"
+    return f"the policy of {gpu} changed from {_policy_text(old)} to {_policy_text(new)}"
 
 
 def _core(event: KernelEvent, container: str, gpu: str) -> str:

@@ -6,6 +6,9 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
+from cgpu_common import policies
+from cgpu_common.kernel_abi import MAX_INST_BURST_MAX, MAX_INST_MAX, MAX_INST_MIN
+
 #: DKMS signs what it builds with a key that must be enrolled as trusted.
 ENROL = "mokutil --import /var/lib/dkms/mok.pub, then boot: docs/user/install.md §3"
 
@@ -60,8 +63,8 @@ def not_permitted(what: str) -> CgpuError:
 # Reasons of a refused write, by errno and node; None: any other node (docs/reference/proc.md §2).
 _WHY: dict[int, dict[str | None, tuple[str, str]]] = {
     errno.EINVAL: {
-        "policy": ("not a policy", "0 to 6"),
-        "max_inst": ("out of range", "1 to 25, under policy 6 to 100"),
+        "policy": ("not a policy", policies.ALLOWED),
+        "max_inst": ("out of range", f"{MAX_INST_MIN} to {MAX_INST_MAX}, under burst to {MAX_INST_BURST_MAX}"),
         "prio_ratio": ("out of range", "20 to 99 percent"),
         "slice_us": ("out of range", "1000 to 100000 microseconds, or 0: chosen again"),
         "overcommit": ("out of range", "100 to 1000 percent"),

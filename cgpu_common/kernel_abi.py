@@ -24,20 +24,6 @@ GENL_VERSION = 1
 GENL_MCGRP_EVENTS = "events"
 
 
-class Policy(IntEnum):
-    FAIR = 0
-    PREEMPTIVE = 1
-    WEIGHTED = 2
-    FIXED = 3
-    SOFT = 4
-    NATIVE = 5
-    BURST = 6
-
-
-#: By number, as files and commands have them.
-POLICY_NAMES = tuple(policy.name.lower() for policy in Policy)
-
-
 class Cmd(IntEnum):
     UNSPEC = 0
     CREATE = 1

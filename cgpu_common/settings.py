@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from cgpu_common.kernel_abi import MAX_INST_DEFAULT, POLICY_NAMES, PRIO_RATIO_DEFAULT, G, Policy
+from cgpu_common import policies
+from cgpu_common.kernel_abi import MAX_INST_DEFAULT, PRIO_RATIO_DEFAULT, G
 from cgpu_common.model import MIB, Gpu, KernelGpu
 
 UVM_NAMES = ("deny", "account")
@@ -76,7 +77,7 @@ class _Key:
 
 
 KERNEL_KEYS = {
-    "policy": _Key(G.POLICY, int(Policy.NATIVE)),
+    "policy": _Key(G.POLICY, int(policies.DEFAULT)),
     "max_inst": _Key(G.MAX_INST, MAX_INST_DEFAULT),
     "prio_ratio": _Key(G.PRIO_RATIO, PRIO_RATIO_DEFAULT),
     "slice_us": _Key(G.SLICE_US, SLICE_AUTO),
@@ -142,7 +143,7 @@ def format_value(key: str, value: int) -> str:
     """A kernel value as it is written in the file."""
     match key:
         case "policy":
-            return POLICY_NAMES[value] if value < len(POLICY_NAMES) else str(value)
+            return policies.NAMES[value] if value < len(policies.NAMES) else str(value)
         case "uvm":
             return UVM_NAMES[value]
         case "slice_us" if value == SLICE_AUTO:

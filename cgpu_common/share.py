@@ -5,22 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cgpu_common.tree import NATIVE, Gpu, Slot
-
-FAIR, PREEMPTIVE, WEIGHTED, FIXED = range(4)
-BURST = 6
+from cgpu_common.tree import Gpu, Slot
 
 
 def _by_policy(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     """The slot's part of its group's share; rivals are the other slots of the group with weight."""
-    if gpu.policy == FAIR:
-        return 1 / gpu.max_inst
-    if gpu.policy == FIXED:
-        return min(1.0, slot.weight / gpu.max_inst)
-    if gpu.policy == WEIGHTED:
-        return slot.weight / (slot.weight + sum(other.weight for other in rivals))
-    if gpu.policy == BURST:
+    facts = gpu.facts
+    if facts.fixed_round:
+        return min(1.0, (slot.weight if facts.weights else 1) / gpu.max_inst)
+    if facts.ceilings:
         return _under_ceilings(gpu, slot, [other for other in rivals if other.opened])
+    if facts.weights:
+        return slot.weight / (slot.weight + sum(other.weight for other in rivals))
     return 1 / (1 + sum(other.opened for other in rivals))
 
 
@@ -45,13 +41,13 @@ def _under_ceilings(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
 
 def _by_policy_highprio(gpu: Gpu, slot: Slot, rivals: Sequence[Slot]) -> float:
     """A high-priority slot's part of the group's share, without caps (docs/reference/policies.md §8)."""
-    if gpu.policy in (WEIGHTED, FIXED, BURST):
+    if gpu.facts.weights:
         return slot.weight / (slot.weight + sum(other.weight for other in rivals))
     return 1 / (1 + len(rivals))
 
 
 def _capped(gpu: Gpu, slot: Slot, part: float) -> float:
-    return min(part, _ceiling(gpu, slot)) if gpu.policy == BURST else part
+    return min(part, _ceiling(gpu, slot)) if gpu.facts.ceilings else part
 
 
 def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
@@ -59,7 +55,7 @@ def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
 
     For a container that has not opened the GPU: the bound it would have after opening it.
     """
-    if gpu.policy == NATIVE:
+    if not gpu.facts.limits:
         return None
     if slot.weight == 0:
         return 0.0
@@ -74,7 +70,7 @@ def allowed_pct(gpu: Gpu, slot: Slot) -> float | None:
     if not highprio:
         return 100 * part
     rest = 1 - gpu.prio_ratio / 100
-    return 100 * _capped(gpu, slot, min(part, rest) if gpu.policy in (FAIR, FIXED) else part * rest)
+    return 100 * _capped(gpu, slot, min(part, rest) if gpu.facts.fixed_round else part * rest)
 
 
 def got_pct(gpu: Gpu, before: Slot, after: Slot) -> float | None:
@@ -84,6 +80,6 @@ def got_pct(gpu: Gpu, before: Slot, after: Slot) -> float | None:
     so the time since a container opened the GPU has no share: it may be of several policies.
     """
     elapsed_ns = after.at_ns - before.at_ns
-    if gpu.policy == NATIVE or elapsed_ns <= 0 or "gpu_ns" not in after.stat:
+    if not gpu.facts.limits or elapsed_ns <= 0 or "gpu_ns" not in after.stat:
         return None
     return min(100.0, max(0.0, 100 * (after.stat["gpu_ns"] - before.stat.get("gpu_ns", 0)) / elapsed_ns))

@@ -5,15 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# By number, as in uapi.h: tests/unit/daemon/test_abi_mirror.py.
-POLICIES = ("fair", "preemptive", "weighted", "fixed", "soft", "native", "burst")
-SOFT = 4
-NATIVE = 5
+from cgpu_common import policies
+
 MIB = 1 << 20
-
-
-def policy_name(number: int) -> str:
-    return POLICIES[number] if 0 <= number < len(POLICIES) else "unknown"
 
 
 @dataclass(frozen=True)
@@ -66,6 +60,11 @@ class Gpu:
     control: str
     control_seen: str
     slots: tuple[Slot, ...]
+
+    @property
+    def facts(self) -> policies.Facts:
+        """Of the policy in force."""
+        return policies.of(self.policy)
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def slot_state(gpu: Gpu, slot: Slot) -> str:
     """One word: dying, frozen, idle, running or waiting."""
     if slot.dying:
         return "dying"
-    if slot.weight == 0 and gpu.policy != NATIVE:
+    if slot.weight == 0 and gpu.facts.limits:
         return "frozen"
     if not slot.opened:
         return "idle"

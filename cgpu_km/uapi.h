@@ -25,16 +25,23 @@
 #define CGPU_OVERCOMMIT_MAX	1000
 #define CGPU_MIB		1048576
 
-/* The daemon and the commands use these names in lower case. */
+/* The policies: number, name in enumerators, name in files and commands, which is that of core/policy_NAME.c too.
+ * cgpu_common/policies.py has what the daemon and the commands know about each.
+ */
+#define CGPU_POLICIES(POLICY)			\
+	POLICY(0, FAIR,		fair)		\
+	POLICY(1, PREEMPTIVE,	preemptive)	\
+	POLICY(2, WEIGHTED,	weighted)	\
+	POLICY(3, FIXED,	fixed)		\
+	POLICY(4, SOFT,		soft)		\
+	POLICY(5, NATIVE,	native)		\
+	POLICY(6, BURST,	burst)
+#define CGPU_POLICY_MAX		6
+
+#define CGPU_POLICY_ENUMERATOR(nr, NAME, name) CGPU_POLICY_##NAME = nr,
 enum cgpu_policy_nr {
-	CGPU_POLICY_FAIR	= 0,	/* fair share */
-	CGPU_POLICY_PREEMPTIVE	= 1,
-	CGPU_POLICY_WEIGHTED	= 2,	/* weight-based preemptive */
-	CGPU_POLICY_FIXED	= 3,	/* hard cap weight/max_inst */
-	CGPU_POLICY_SOFT	= 4,	/* timeslices, no guaranteed ratio */
-	CGPU_POLICY_NATIVE	= 5,	/* the driver's scheduling; memory limits only */
-	CGPU_POLICY_BURST	= 6,	/* weight/max_inst guaranteed, idle time by weight */
-	CGPU_POLICY_COUNT	= 7,
+	CGPU_POLICIES(CGPU_POLICY_ENUMERATOR)
+	CGPU_POLICY_COUNT
 };
 
 /* Generic netlink. Every command requires CAP_NET_ADMIN in the initial user namespace and

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from cgpu_common import policies
 from cgpu_common.exits import CgpuError
 from cgpu_common.files import check_target, write_file
 from cgpu_common.proc import LIVE, MODULE, Paths, containers
 from cgpu_common.toml import tomllib
-from cgpu_common.tree import POLICIES
 
 from . import collect, daemon, overview
 from .checks import Finding
@@ -40,7 +40,7 @@ QUOTING = ("cgpu.toml", "engines", "container toolkit")
 #: Words that a value of cgpu.toml may be; any other text is left out, and so are addresses and paths.
 WORDS = frozenset(
     (
-        *POLICIES,
+        *policies.NAMES,
         "deny",
         "account",
         "allow",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cgpu_common import policies
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.proc import (
     Paths,
@@ -19,7 +20,7 @@ from cgpu_common.proc import (
     read_tree,
     write_node,
 )
-from cgpu_common.tree import MIB, POLICIES, Container
+from cgpu_common.tree import MIB, Container
 
 from .describe import ShareChange, if_gpu_had, if_slot_had
 from .kernel import NewSlot, kernel
@@ -62,9 +63,8 @@ def _number(text: str, most: int, allowed: str) -> int:
 def node_value(node: str, text: str) -> int:
     """A value of the command line as the kernel's number. The kernel checks its range."""
     if node == "policy":
-        if text.lower() in POLICIES:
-            return POLICIES.index(text.lower())
-        return _number(text, NUMBER_MAX, f"0 to {len(POLICIES) - 1}, or one of {', '.join(POLICIES)}")
+        known = policies.number(text)
+        return known if known is not None else _number(text, NUMBER_MAX, policies.ALLOWED)
     if node == "uvm":
         if text not in UVM_MODES:
             raise usage(f"{text!r} is no mode", " or ".join(UVM_MODES))

@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cgpu_common.effect import WITHOUT_WEIGHTS
 from cgpu_common.exits import ENROL
-from cgpu_common.tree import NATIVE, SOFT, Gpu, Slot, Snapshot, policy_name
+from cgpu_common.tree import Gpu, Slot, Snapshot
 
 from .edit import TOOLKIT
 from .names import label as label_of
@@ -27,9 +26,6 @@ DRIVER_FIXED = {580: (178, "580.178.04"), 595: (91, "595.91.07"), 610: (57, "610
 
 #: Without CVE-2024-0132, CVE-2025-23359, CVE-2025-23266, CVE-2025-23267 and CVE-2026-24260.
 TOOLKIT_FIXED = (1, 19, 1)
-
-#: Policies that lend idle time where the run state is known (docs/reference/policies.md section 10).
-LENDING = (1, 2, 6)
 
 #: What to do about a driver that cannot be used; docs/user/start.md has the same.
 DRIVER_REMEDIES = {
@@ -328,17 +324,17 @@ def _names(slots: Sequence[Slot]) -> str:
 
 def _of_gpu(gpu: Gpu) -> Finding:
     """The effect of the policy on the weights in use."""
-    name, label = "policy", f"GPU {gpu.index}: {gpu.policy} ({policy_name(gpu.policy)})"
+    name, label = "policy", f"GPU {gpu.index}: {gpu.policy} ({gpu.facts.name})"
     live = [slot for slot in gpu.slots if not slot.dying]
     frozen = [slot for slot in live if slot.weight == 0]
     heavy = [slot for slot in live if slot.weight > 1]
     choose = f"cgpu set gpu {gpu.index} policy weighted"
-    if frozen and gpu.policy != NATIVE:
+    if frozen and gpu.facts.limits:
         text = f"{label}: weight 0, so no compute, for {_names(frozen)}"
         return Finding(name, PROBLEM, text, f"cgpu set container {label_of(frozen[0].id)} weight 1")
-    if heavy and gpu.policy in WITHOUT_WEIGHTS:
+    if heavy and not gpu.facts.weights:
         return Finding(name, WARNING, f"{label} ignores the weights of {_names(heavy)}", choose)
-    if gpu.policy == NATIVE:
+    if not gpu.facts.limits:
         return Finding(name, OK, f"{label}: memory is divided, compute is not")
     return Finding(name, OK, f"{label}, {len(live)} of {gpu.max_inst}, weight {gpu.free_weight} free")
 
@@ -356,13 +352,13 @@ def controls(facts: Facts) -> list[Finding]:
     name, out = "controls", []
     for gpu in facts.snapshot.gpus if facts.snapshot else ():
         label = f"GPU {gpu.index}"
-        needed = {SOFT: "timeslice", NATIVE: ""}.get(gpu.policy, "freeze")
+        needed = gpu.facts.control
         ineffective = facts.controls_ineffective.get(gpu.index, "none")
         if ineffective not in ("none", ""):
             text = f"{label}: {ineffective} had no effect and is not used"
             out.append(Finding(name, PROBLEM, text, "cgpu events; docs/reference/policies.md §6"))
         elif not needed:
-            out.append(Finding(name, OK, f"{label}: policy native needs none"))
+            out.append(Finding(name, OK, f"{label}: policy {gpu.facts.name} needs none"))
         elif needed in gpu.control_seen.split(","):
             out.append(Finding(name, OK, f"{label}: {needed} was seen to act"))
         elif facts.effect_check.get(gpu.index) == "blind":
@@ -383,7 +379,7 @@ def _lending(gpu: Gpu, source: str, errors: str) -> Finding:
     if failed:
         text = f"{label}: {errors} readings could not be used and no source is: idle containers keep their turns"
         return Finding(name, WARNING, text, f"dmesg has the reason; cgpu set gpu {gpu.index} policy N tries it again")
-    if gpu.policy in LENDING and sum(slot.opened for slot in gpu.slots) > 1:
+    if gpu.facts.lends and sum(slot.opened for slot in gpu.slots) > 1:
         text = f"{label}: none, so idle containers keep their turns"
         return Finding(name, WARNING, text, "docs/reference/proc.md, run_state_source; policy soft does without it")
     if not any(slot.opened for slot in gpu.slots):

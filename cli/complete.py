@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cgpu_common import policies
 from cgpu_common.app import Command
 from cgpu_common.exits import CgpuError
 from cgpu_common.output import out
 from cgpu_common.proc import Paths, containers, engine_name, gpu_name, read_node
-from cgpu_common.tree import POLICIES
 
 from .names import label
 
@@ -60,7 +60,7 @@ def gpu_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
 
 def policy_words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [_item(name, help=str(number)) for number, name in enumerate(POLICIES) if name.startswith(incomplete)]
+    return [_item(name, help=str(number)) for number, name in enumerate(policies.NAMES) if name.startswith(incomplete)]
 
 
 def value_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

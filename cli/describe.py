@@ -7,24 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cgpu_common import policies
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import NATIVE, POLICIES, SOFT, Container, Gpu, Slot, policy_name, slot_state
+from cgpu_common.tree import Container, Gpu, Slot, slot_state
 
 from .columns import Column
 from .names import label
 from .rates import Rates
 from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
-
-#: number -> (the policy in a line, the effect of a weight).
-ABOUT = {
-    0: ("equal parts of 1/max_inst, unused ones are lost", "0 freezes; its size is ignored"),
-    1: ("equal parts among those that have opened the GPU", "0 freezes; its size is ignored"),
-    2: ("parts by weight; unassigned slices go to the others", "share is weight / sum of weights"),
-    3: ("fixed parts by weight, a hard cap", "share is weight / max_inst"),
-    4: ("about equal parts by the hardware's timeslices", "0 freezes; its size is ignored"),
-    5: ("the driver's own sharing; memory limits only", "ignored, also 0"),
-    6: ("weight / max_inst guaranteed, unused time by weight", "share is at least weight / max_inst"),
-}
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,7 @@ def _throttled(slot: Slot, rates: Rates) -> list[str]:
 
 def _shares_held(gpu: Gpu, slot: Slot) -> str:
     """Of the compute alone: under native no part is enforced, and the memory limit is."""
-    if gpu.policy == NATIVE:
+    if not gpu.facts.limits:
         return "left to the driver (native)"
     return {0: "not enforced now", 1: "enforced"}.get(slot.stat.get("enforced", -1), "?")
 
@@ -61,13 +51,13 @@ def _slot_lines(one: Inspected, gpu: Gpu, slot: Slot) -> list[str]:
     stat = slot.stat
     minor = dict(one.container.gpus).get(gpu.index, "?")
     rates = one.rates.get(gpu.index, Rates())
-    allowed, got = percent(allowed_pct(gpu, slot)), percent(rates.got_pct, gpu.policy == SOFT)
+    allowed, got = percent(allowed_pct(gpu, slot)), percent(rates.got_pct, gpu.facts.control == "timeslice")
     memory = f"{mib(slot.used)} of {mib(slot.memsize)} MiB, peak {mib(stat.get('peak_bytes', slot.used))} MiB"
     weight = f"weight {slot.weight} of {gpu.max_inst}{f', ceiling {slot.ceiling}' if slot.ceiling else ''}"
     weight += ", high priority" if slot.highprio else ""
     turns, overruns, refused = (stat.get(name, 0) for name in ("turns", "overruns", "refused_calls"))
     return [
-        f"GPU {gpu.index}      {gpu.name}, policy {gpu.policy} ({policy_name(gpu.policy)})",
+        f"GPU {gpu.index}      {gpu.name}, policy {gpu.policy} ({gpu.facts.name})",
         f"  State     {slot_state(gpu, slot)}; memory limit: enforced; share: {_shares_held(gpu, slot)}",
         f"  Node      {one.container.major}:{minor} as /dev/nvidia{gpu.minor}",
         f"  Memory    {memory}, refused allocations: {stat.get('refused_allocs', 0)}",
@@ -111,7 +101,7 @@ def inspect_json(one: Inspected) -> dict[str, Any]:
             {
                 "gpu": gpu.index,
                 "minor": dict(box.gpus).get(gpu.index),
-                "policy": {"number": gpu.policy, "name": policy_name(gpu.policy)},
+                "policy": {"number": gpu.policy, "name": gpu.facts.name},
                 **slot_json(gpu, slot, one.rates.get(gpu.index, Rates()).got_pct),
                 "processes": [{"pid": pid, "name": one.comm.get(pid), "used_bytes": size} for pid, size in slot.pids],
             }
@@ -142,7 +132,7 @@ def gpu_row(gpu: Gpu) -> tuple[str, ...]:
         str(gpu.index),
         gpu.name,
         gpu.uuid[:UUID_SHOWN],
-        policy_name(gpu.policy),
+        gpu.facts.name,
         f"{len(gpu.slots)}/{gpu.max_inst}",
         str(gpu.free_weight),
         mib(gpu.stat.get("used_bytes", 0)),
@@ -156,7 +146,7 @@ def gpu_text(gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str,
         f"GPU {gpu.index}       {gpu.name}",
         f"UUID        {gpu.uuid}",
         f"PCI         {gpu.pci}, /dev/nvidia{gpu.minor}",
-        f"Policy      {gpu.policy} ({policy_name(gpu.policy)}): {ABOUT.get(gpu.policy, ('?', '?'))[0]}",
+        f"Policy      {gpu.policy} ({gpu.facts.name}): {gpu.facts.about}",
         f"Containers  {len(gpu.slots)} of {gpu.max_inst}, weight {gpu.free_weight} of {gpu.max_inst} free",
         (
             f"Memory      {mib(gpu.stat.get('used_bytes', 0))} MiB used, {mib(gpu.stat.get('limits_bytes', 0))} MiB in "
@@ -201,25 +191,26 @@ POLICY_HEAD = (
 def policy_rows(gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
     return [
         (
-            str(number),
-            name,
+            str(number.value),
+            facts.name,
             ",".join(str(gpu.index) for gpu in gpus if gpu.policy == number) or "-",
-            *ABOUT[number],
+            facts.about,
+            facts.weight,
         )
-        for number, name in enumerate(POLICIES)
+        for number, facts in policies.TABLE.items()
     ]
 
 
 def policy_json(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
     return [
         {
-            "number": number,
-            "name": name,
+            "number": number.value,
+            "name": facts.name,
             "gpus": [gpu.index for gpu in gpus if gpu.policy == number],
-            "compute": ABOUT[number][0],
-            "weight": ABOUT[number][1],
+            "compute": facts.about,
+            "weight": facts.weight,
         }
-        for number, name in enumerate(POLICIES)
+        for number, facts in policies.TABLE.items()
     ]
 
 

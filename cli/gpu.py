@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import click
 
-from cgpu_common import proc
+from cgpu_common import policies, proc
 from cgpu_common.app import Group
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths, read_node
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import Gpu, policy_name
+from cgpu_common.tree import Gpu
 
 from . import change, daemon, describe
 from .admin import as_json_option, pass_paths, set_gpu
@@ -100,8 +100,7 @@ def policy_list(paths: Paths, as_json: bool) -> None:
 
 
 def _title(gpu: Gpu) -> str:
-    about, weight = describe.ABOUT.get(gpu.policy, ("?", "?"))
-    return f"GPU {gpu.index}: {gpu.policy} ({policy_name(gpu.policy)}): {about}; weight: {weight}"
+    return f"GPU {gpu.index}: {gpu.policy} ({gpu.facts.name}): {gpu.facts.about}; weight: {gpu.facts.weight}"
 
 
 @policy_group.command("show")
@@ -121,7 +120,7 @@ def policy_show(paths: Paths, number: int | None, as_json: bool) -> None:
         {
             "gpu": gpu.index,
             "number": gpu.policy,
-            "name": policy_name(gpu.policy),
+            "name": gpu.facts.name,
             "containers": [
                 {
                     "id": one.id,
@@ -171,7 +170,7 @@ def policy_set(paths: Paths, policy: str, gpu: tuple[int, ...], dry_run: bool, v
     lines, rows = [], []
     for one in chosen:
         shares = describe.share_changes(one, replace(one, policy=number))
-        lines.append(f"gpu {one.index} policy: {one.policy} -> {number} ({policy_name(number)})")
+        lines.append(f"gpu {one.index} policy: {one.policy} -> {number} ({policies.of(number).name})")
         lines += describe.share_lines(shares)
         lines += [f"  echo {number} > {paths.proc}/{one.index}/policy"] if dry_run or verbose else []
         rows.append(

@@ -12,7 +12,7 @@ import click
 from cgpu_common.app import COUNT, Command, FloatRange
 from cgpu_common.output import flush, out
 from cgpu_common.proc import Paths
-from cgpu_common.tree import Gpu, policy_name, slot_state
+from cgpu_common.tree import Gpu, slot_state
 
 from . import collect
 from .columns import printable, shorten
@@ -49,7 +49,7 @@ def _gpu_cells(view: View, gpu: Gpu) -> list[str]:
         or_dash(None if own.power_mw is None else own.power_mw / 1000),
         or_dash(own.temperature_c),
         or_dash(own.utilization_pct),
-        policy_name(gpu.policy),
+        gpu.facts.name,
         str(view.instances(gpu)),
         str(running),
         mib(gpu.stat.get("used_bytes", 0)),

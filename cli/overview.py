@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cgpu_common.tree import MIB, SOFT, Gpu, Sensors, Slot, policy_name, slot_state
+from cgpu_common.tree import MIB, Gpu, Sensors, Slot, slot_state
 
 from .columns import Column, bar, folded, natural_width, printable, table
 from .render import gpu_json, ids_of, mib, percent, rounded, slot_json
@@ -80,7 +80,7 @@ def gpu_row(view: View, gpu: Gpu) -> list[str]:
         str(gpu.index),
         view.card_name(gpu).removeprefix("NVIDIA "),
         gpu.uuid[:UUID_SHOWN],
-        policy_name(gpu.policy),
+        gpu.facts.name,
         slice_text(gpu.slice_us),
         f"{gpu.free_weight}/{gpu.max_inst}",
         str(view.instances(gpu)),
@@ -96,7 +96,7 @@ def _slot_cells(view: View, slot: Slot, ids: Mapping[str, str]) -> list[str]:
 
 
 def _compute_cells(view: View, gpu: Gpu, slot: Slot) -> list[str]:
-    rates, guess = view.rates_of(slot), gpu.policy == SOFT
+    rates, guess = view.rates_of(slot), gpu.facts.control == "timeslice"
     return [
         f"{slot.weight}{'hp' if slot.highprio else ''}",
         percent(view.allowed_pct(slot)),

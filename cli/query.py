@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cgpu_common.exits import CgpuError, Exit
-from cgpu_common.tree import MIB, policy_name, slot_state
+from cgpu_common.tree import MIB, slot_state
 
 from .columns import printable
 from .view import View
@@ -41,7 +41,7 @@ GPU_FIELDS: Mapping[str, Field] = {
     "uuid": Field("the UUID, as nvidia-smi has it", lambda view, gpu: gpu.uuid),
     "pci.bus_id": Field("the PCI address", lambda view, gpu: gpu.pci),
     "driver_version": Field("of NVIDIA's driver", lambda view, gpu: view.driver),
-    "policy": Field("the policy's name", lambda view, gpu: policy_name(gpu.policy)),
+    "policy": Field("the policy's name", lambda view, gpu: gpu.facts.name),
     "slice": Field("length of a slice of weight 1", lambda view, gpu: gpu.slice_us, "us"),
     "weight.free": Field("slices per round that no container has", lambda view, gpu: gpu.free_weight),
     "weight.max": Field("slices per round", lambda view, gpu: gpu.max_inst),

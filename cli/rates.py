@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cgpu_common import waits
 from cgpu_common.share import got_pct
-from cgpu_common.tree import NATIVE, Gpu, Slot, Snapshot
+from cgpu_common.tree import Gpu, Slot, Snapshot
 
 S = 1_000_000_000
 LONG_NS = S * 95 // 10
@@ -62,14 +62,14 @@ def _pct(part: int, whole: int) -> float | None:
 
 
 def _waits(gpu: Gpu, old: Slot, new: Slot) -> tuple[float | None, float | None]:
-    if gpu.policy == NATIVE or "wait_ns" not in new.stat:
+    if not gpu.facts.limits or "wait_ns" not in new.stat:
         return None, None
     ran, waited, turns = _grown(old, new, "gpu_ns", "wait_ns", "turns")
     return _pct(waited, ran + waited), waited / turns / 1000 if turns > 0 else None
 
 
 def _by_ceiling_pct(gpu: Gpu, old: Slot, new: Slot) -> float | None:
-    if gpu.policy == NATIVE or "throttled_ns" not in new.stat:
+    if not gpu.facts.limits or "throttled_ns" not in new.stat:
         return None
     ran, waited, throttled = _grown(old, new, "gpu_ns", "wait_ns", "throttled_ns")
     return _pct(throttled, ran + waited)
@@ -77,7 +77,7 @@ def _by_ceiling_pct(gpu: Gpu, old: Slot, new: Slot) -> float | None:
 
 def _p99_us(gpu: Gpu, old: Slot, new: Slot) -> float | None:
     now = waits.of_stat(new.stat)
-    if gpu.policy == NATIVE or now is None:
+    if not gpu.facts.limits or now is None:
         return None
     found = waits.since(waits.of_stat(old.stat), now)
     ns = None if found is None else waits.percentile_ns(found, 99)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cgpu_common.share import allowed_pct
-from cgpu_common.tree import MIB, SOFT, Gpu, Slot, Snapshot, policy_name, slot_state
+from cgpu_common.tree import MIB, Gpu, Slot, Snapshot, slot_state
 
 from .columns import Column, table
 from .names import shown_ids
@@ -88,7 +88,7 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
         "ceiling": slot.ceiling,
         "share_allowed_pct": rounded(allowed_pct(gpu, slot)),
         "share_got_pct": rounded(got),
-        "share_estimated": gpu.policy == SOFT,
+        "share_estimated": gpu.facts.control == "timeslice",
         "memory": {
             "used_bytes": slot.used,
             "limit_bytes": slot.memsize,
@@ -114,7 +114,7 @@ def gpu_json(gpu: Gpu) -> dict[str, Any]:
         "uuid": gpu.uuid,
         "pci": gpu.pci,
         "minor": gpu.minor,
-        "policy": {"number": gpu.policy, "name": policy_name(gpu.policy)},
+        "policy": {"number": gpu.policy, "name": gpu.facts.name},
         "max_inst": gpu.max_inst,
         "free_weight": gpu.free_weight,
         "prio_ratio": gpu.prio_ratio,

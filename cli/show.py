@@ -12,7 +12,6 @@ import click
 from cgpu_common import proc
 from cgpu_common.app import Command, FloatRange
 from cgpu_common.output import note, result
-from cgpu_common.tree import NATIVE
 
 from . import change, daemon, describe, rates, render
 from .admin import as_json_option, pass_paths
@@ -81,7 +80,7 @@ def inspected(paths: proc.Paths, keys: Sequence[str]) -> list[describe.Inspected
     boxes = [change.find_container(paths, key) for key in keys]
     ids = {box.id for box in boxes}
     snapshots = [proc.read_tree(paths)]
-    if any(slot.opened for gpu in snapshots[0].gpus for slot in gpu.slots if slot.id in ids and gpu.policy != NATIVE):
+    if any(slot.opened for gpu in snapshots[0].gpus for slot in gpu.slots if slot.id in ids and gpu.facts.limits):
         time.sleep(SAMPLE_S)
         snapshots.append(proc.read_tree(paths))
     found, now = rates.rates(snapshots), snapshots[-1]

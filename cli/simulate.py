@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
+from cgpu_common import policies
 from cgpu_common.app import Command, FloatRange
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.files import check_target, write_file
 from cgpu_common.output import out
 from cgpu_common.placement import POLICIES
-from cgpu_common.tree import policy_name
 
 from . import chrome
 from .columns import Column, table
@@ -127,9 +127,9 @@ def _more_tables(result: Result, width: int | None) -> list[str]:
 
 def _title(result: Result) -> str:
     setup = result.setup
-    name = f"{setup.policy} {policy_name(setup.policy)}"
+    name = f"{setup.policy} {policies.of(setup.policy).name}"
     if result.first_policy not in (None, setup.policy):
-        name = f"{result.first_policy} {policy_name(result.first_policy or 0)}, at the end {name}"
+        name = f"{result.first_policy} {policies.of(result.first_policy or 0).name}, at the end {name}"
     return f"{setup.profile.name}, simulated; policy {name}, slice {result.slice_us} us"
 
 
@@ -198,7 +198,7 @@ def result_json(number: int, result: Result) -> dict[str, Any]:
     return {
         "index": number,
         "profile": setup.profile.key,
-        "policy": {"number": setup.policy, "name": policy_name(setup.policy)},
+        "policy": {"number": setup.policy, "name": policies.of(setup.policy).name},
         "slice_us": result.slice_us,
         "seconds": round(result.seconds, 6),
         "idle_pct": round(result.idle_pct, 3),
@@ -307,7 +307,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 )
 @click.option("--profile", "card", default="a100", show_default=True, help="Costs of the card: a100, h100, h200, t4.")
 @click.option("--gpus", type=click.IntRange(1, 16), help="Number of identical GPUs; default: 1, or those of FILE.")
-@click.option("--policy", metavar="P", default="weighted", show_default=True, help="0 to 6, or its name.")
+@click.option("--policy", metavar="P", default="weighted", show_default=True, help=f"{policies.ALLOWED}.")
 @click.option("--slice-us", metavar="US", help="Default: 20 control calls, as the module chooses.")
 @click.option("--max-inst", metavar="N", help="Default: 20.")
 @click.option("--prio-ratio", metavar="PCT", help="Default: 80.")

@@ -17,7 +17,6 @@ from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.files import check_target, write_file
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths
-from cgpu_common.tree import NATIVE, policy_name
 
 from . import change
 from .admin import as_json_option, pass_paths
@@ -50,11 +49,11 @@ class _Files:
         for gpu in snapshot.gpus:
             if gpu.index not in self._gpus:
                 continue
-            self.titles[gpu.index] = f"GPU {gpu.index} {printable(gpu.name)}, policy {policy_name(gpu.policy)}"
+            self.titles[gpu.index] = f"GPU {gpu.index} {printable(gpu.name)}, policy {gpu.facts.name}"
             for slot in gpu.slots:
                 key = (gpu.index, slot.id)
                 if key in self._open:
-                    self._open[key][1].under(gpu.policy == NATIVE)
+                    self._open[key][1].under(not gpu.facts.limits)
                     continue
                 try:
                     fd = os.open(self._paths.proc / str(gpu.index) / slot.dir / "stat", os.O_RDONLY)
@@ -62,7 +61,7 @@ class _Files:
                     continue
                 name = printable(label(slot.id, slot.name))
                 track = Track(gpu.index, slot.id, name, slot.weight, slot.highprio)
-                track.under(gpu.policy == NATIVE)
+                track.under(not gpu.facts.limits)
                 self._open[key] = fd, track
                 self.tracks.append(track)
 

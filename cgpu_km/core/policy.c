@@ -2,17 +2,12 @@
 /* The policies by number. Each is a file of its own. */
 #include "policy.h"
 
-#include "../uapi.h"
-
+#define CGPU_POLICY_ROW(nr, NAME, name) [nr] = &cgpu_policy_##name,
 static const struct cgpu_policy *const policies[CGPU_POLICY_COUNT] = {
-	[CGPU_POLICY_FAIR]		= &cgpu_policy_fair,
-	[CGPU_POLICY_PREEMPTIVE]	= &cgpu_policy_preempt,
-	[CGPU_POLICY_WEIGHTED]		= &cgpu_policy_weighted,
-	[CGPU_POLICY_FIXED]		= &cgpu_policy_fixed,
-	[CGPU_POLICY_SOFT]		= &cgpu_policy_soft,
-	[CGPU_POLICY_NATIVE]		= &cgpu_policy_native,
-	[CGPU_POLICY_BURST]		= &cgpu_policy_burst,
+	CGPU_POLICIES(CGPU_POLICY_ROW)
 };
+
+_Static_assert(CGPU_POLICY_COUNT == CGPU_POLICY_MAX + 1, "the greatest number");
 
 /**
  * cgpu_policy_get() - the policy of a public number

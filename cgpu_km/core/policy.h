@@ -3,6 +3,7 @@
 #ifndef CGPU_CORE_POLICY_H
 #define CGPU_CORE_POLICY_H
 
+#include "../uapi.h"
 #include "env.h"
 #include "sched_gpu.h"
 
@@ -24,13 +25,8 @@ struct cgpu_policy {
 	u32 (*timeslice_us)(u32 most, u32 tsgs);
 };
 
-extern const struct cgpu_policy cgpu_policy_fair;
-extern const struct cgpu_policy cgpu_policy_preempt;
-extern const struct cgpu_policy cgpu_policy_weighted;
-extern const struct cgpu_policy cgpu_policy_fixed;
-extern const struct cgpu_policy cgpu_policy_soft;
-extern const struct cgpu_policy cgpu_policy_native;
-extern const struct cgpu_policy cgpu_policy_burst;
+#define CGPU_POLICY_DECLARATION(nr, NAME, name) extern const struct cgpu_policy cgpu_policy_##name;
+CGPU_POLICIES(CGPU_POLICY_DECLARATION)
 
 /* The policy of a public number, or NULL. */
 const struct cgpu_policy *cgpu_policy_get(u64 nr);

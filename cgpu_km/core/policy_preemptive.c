@@ -11,7 +11,7 @@ static u32 preempt_slices(const struct cgpu_sched_entity *slot)
 	return slot->weight > 0 && slot->channels > 0;
 }
 
-const struct cgpu_policy cgpu_policy_preempt = {
+const struct cgpu_policy cgpu_policy_preemptive = {
 	.controls	= CGPU_CTRL_FREEZE,
 	.limits		= 1,
 	.fixed_round	= 0,

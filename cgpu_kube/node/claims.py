@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cgpu_common import effect
+from cgpu_common import effect, policies
 from cgpu_common.kernel_abi import MAX_INST_BURST_MAX
-from cgpu_common.tree import POLICIES
 from cgpu_kube import quantity
 from cgpu_kube.errors import BadQuantity, KubeError, Refused
 from cgpu_kube.node import podview
@@ -181,10 +180,10 @@ def _slot(name: str, result: Object, gpu: HostGpu, config: Mapping[str, Any]) ->
     if not 1 <= weight <= gpu.max_inst:
         raise Refused(f"claim {name} has weight {weight} of GPU {gpu.index}; it must be 1 to {gpu.max_inst}")
     policy = config.get("policy")
-    if policy is not None and gpu.policy is not None and POLICIES.index(policy) != gpu.policy:
+    if policy is not None and gpu.policy is not None and policies.number(policy) != gpu.policy:
         raise Refused(
-            f"claim {name} needs policy {policy}, and GPU {gpu.index} has {POLICIES[gpu.policy]}, which its node's "
-            f"administrator sets for all its slices"
+            f"claim {name} needs policy {policy}, and GPU {gpu.index} has {policies.of(gpu.policy).name}, which its "
+            f"node's administrator sets for all its slices"
         )
     ceiling = config.get("ceiling")
     _check_ceiling(name, gpu, ceiling, weight)
@@ -239,7 +238,7 @@ def _parameters(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict) or (given.get("apiVersion"), given.get("kind")) != (CONFIG_VERSION, CONFIG_KIND):
         raise Refused(f"{head} must have apiVersion {CONFIG_VERSION} and kind {CONFIG_KIND}")
     values = {key: value for key, value in given.items() if key not in ("apiVersion", "kind", "metadata")}
-    words = {"priority": ("normal", "high"), "policy": POLICIES}
+    words = {"priority": ("normal", "high"), "policy": policies.NAMES}
     for key, value in values.items():
         if key == "ceiling":
             if type(value) is not int or not 1 <= value <= MAX_INST_BURST_MAX:

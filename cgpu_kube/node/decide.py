@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cgpu_common import effect
+from cgpu_common import effect, policies
 from cgpu_common.placement import MAIN, Need, PodNeed
 from cgpu_kube import pods
 from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MODE_LABEL
@@ -184,7 +184,7 @@ def _by_kubelet(subject: Subject, need: PodNeed, gpus: Sequence[HostGpu], counte
 def _check_weights_count(subject: Subject, chosen: Sequence[HostGpu]) -> None:
     """A percentage is at least that part of the GPU, which only policies that use weights keep."""
     for gpu in chosen:
-        if gpu.policy is not None and gpu.policy in effect.WITHOUT_WEIGHTS:
+        if gpu.policy is not None and not policies.of(gpu.policy).weights:
             raise Refused(
                 f"{subject} asks for {GPU_CORE}, and GPU {gpu.index} has {effect.policy_text(gpu.policy)}, which "
                 f'ignores weights: set policy = "weighted" in [gpu] of the node\'s cgpu.toml, or leave it out'

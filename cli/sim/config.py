@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cgpu_common import policies
 from cgpu_common.toml import tomllib
-from cgpu_common.tree import POLICIES
 
 from .model import RUN_STATES, Change, Container, Personality, Scenario, Setup, profile
 from .requests import ARRIVALS_MAX, read_lengths, read_trace, wrong
@@ -107,11 +107,10 @@ SEED = Range(0, 2**63 - 1)
 
 
 def read_policy(value: object) -> int:
-    if isinstance(value, str) and value.lower() in POLICIES:
-        return POLICIES.index(value.lower())
-    if isinstance(value, int | str) and not isinstance(value, bool) and str(value) in tuple("0123456"):
-        return int(value)
-    raise wrong(f"{value!r} is no policy", "0 to 6, or " + ", ".join(POLICIES))
+    known = policies.number(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    if known is None:
+        raise wrong(f"{value!r} is no policy", policies.ALLOWED)
+    return known
 
 
 def pairs(text: str, what: str) -> dict[str, str]:

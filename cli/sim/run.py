@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cgpu_common import policies
+from cgpu_common.policies import Policy
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Gpu as ShownGpu
-from cgpu_common.tree import Slot, policy_name
+from cgpu_common.tree import Slot
 
 from .draw import Mark
 from .figures import BUCKET_NS, Waits, fair_shares, low_of_rest_pct, max_min
@@ -19,7 +21,6 @@ from .turns import Turns
 
 AUTO_MS = 200.0
 WHOLE_MS = 60_000.0
-NATIVE, WEIGHTED = 5, (2, 3, 4, 6)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def change_marks(changes: Sequence[Change], end_ms: float) -> tuple[Mark, ...]:
     found = []
     for one in changes:
         if one.at_ms < end_ms:
-            value = policy_name(one.value) if one.node == "policy" else str(one.value)
+            value = policies.of(one.value).name if one.node == "policy" else str(one.value)
             owner = f"{one.container}: " if one.container else ""
             found.append(Mark(one.at_ms, f"{owner}{one.node} {value}"))
     return tuple(found)
@@ -212,7 +213,7 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
 
 def run_alone(scenario: Scenario, number: int, one: Container) -> Alone:
     """The container on that GPU without the others."""
-    setup = replace(scenario.gpus[number], policy=NATIVE, max_inst=1)
+    setup = replace(scenario.gpus[number], policy=Policy.NATIVE, max_inst=1)
     load = replace(one, gpu=0, weight=1, ceiling=0)
     got = run_gpu(Scenario((setup,), (load,), (), scenario.seconds, scenario.seed + number), 0, (0.0, 0.0)).got[0]
     return Alone(got.share_pct, got.requests.p99_us if got.requests else None)
@@ -221,9 +222,9 @@ def run_alone(scenario: Scenario, number: int, one: Container) -> Alone:
 def fair_of(result: Result, alone: Sequence[Alone]) -> list[float]:
     """The max-min fair shares: by weight where the policy has weights, and without priority under native."""
     policy, wants = result.setup.policy, [one.share_pct / 100 for one in alone]
-    if policy == NATIVE:
+    if not policies.of(policy).limits:
         return max_min(wants, [1] * len(wants))
-    weights = [got.weight if policy in WEIGHTED else min(1, got.weight) for got in result.got]
+    weights = [got.weight if policies.of(policy).weights else min(1, got.weight) for got in result.got]
     high = [got.highprio for got in result.got]
     return fair_shares(wants, weights, high, result.setup.prio_ratio / 100)
 

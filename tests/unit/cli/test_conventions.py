@@ -336,8 +336,8 @@ SENTENCES = [
     (
         ("set", "gpu", "0", "policy", "2"),
         errno.EBUSY,
-        "policy: max_inst is above 25, which only 6 takes",
-        "max_inst is above 25, which only 6 takes (set max_inst first)",
+        "policy: max_inst is above 25, which only burst takes",
+        "max_inst is above 25, which only burst takes (set max_inst first)",
     ),
     (("set", "container", ID1, "weight", "30"), errno.EINVAL, "weight: 0 to max_inst", "out of range (0 to max_inst)"),
     (

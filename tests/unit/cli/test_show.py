@@ -15,9 +15,9 @@ import pytest
 from fake_tree import ID1, ID2, MIB, Cli, Tree, inst_line, write
 from test_cgpu import fail_writes
 
-from cgpu_cli import daemon, describe, show
+from cgpu_cli import daemon, show
+from cgpu_common import policies
 from cgpu_common.exits import Exit
-from cgpu_common.tree import POLICIES
 
 
 def read(tree: Tree, path: str) -> str:
@@ -145,11 +145,7 @@ def test_gpu_set_is_set_gpu(two: Tree) -> None:
 def test_policy_list_without_the_module(empty: Tree) -> None:
     shutil.rmtree(empty.proc)
     lines = Cli(empty).cgpu("policy", "list").stdout.splitlines()
-    assert [line.split()[1] for line in lines[1:]] == list(POLICIES)
-
-
-def test_every_policy_is_described() -> None:
-    assert list(describe.ABOUT) == list(range(len(POLICIES)))
+    assert [line.split()[1] for line in lines[1:]] == list(policies.NAMES)
 
 
 def test_policy_list_and_show(two: Tree) -> None:

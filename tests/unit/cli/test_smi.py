@@ -17,7 +17,7 @@ from fake_tree import ID1, ID2, Cli, Tree, inst_line
 from golden_files import golden
 
 from cgpu_cli import rates
-from cgpu_common import proc
+from cgpu_common import policies, proc
 from cgpu_common.tree import Snapshot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
@@ -39,7 +39,7 @@ def test_status_is_smi(cli: Cli) -> None:
     assert cli.cgpu("status", "--no-sample").stdout == cli.smi("--no-sample").stdout
 
 
-@pytest.mark.parametrize("policy", range(7))
+@pytest.mark.parametrize("policy", policies.Policy)
 def test_json_fits_the_schema(tree: Tree, policy: int) -> None:
     tree.gpu(0, policy=policy)
     tree.gpu(1, control="none", stat="total_bytes 0\ncontrol none")

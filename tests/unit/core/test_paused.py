@@ -2,9 +2,7 @@
 """While the system sleeps nothing is frozen and no timeslice is set; afterwards everything is as before."""
 
 import pytest
-from corelib import BURST, FAIR, FIXED, NATIVE, NEVER, PREEMPT, SOFT, WEIGHTED, C, Turn, ffi, lib
-
-POLICIES = [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT, NATIVE, BURST]
+from corelib import BURST, NATIVE, NEVER, POLICIES, SOFT, WEIGHTED, C, Turn, ffi, lib
 
 
 def full(policy):

@@ -12,6 +12,7 @@ from corelib import (
     NATIVE,
     NEVER,
     NO_SLOT,
+    POLICIES,
     PREEMPT,
     SOFT,
     TIMESLICE,
@@ -215,8 +216,8 @@ def test_policy_native_thaws_every_slot():
         assert turn.t.timesliced == 0
 
 
-@pytest.mark.parametrize("before", range(7))
-@pytest.mark.parametrize("after", range(7))
+@pytest.mark.parametrize("before", POLICIES)
+@pytest.mark.parametrize("after", POLICIES)
 def test_any_policy_to_any_policy(before, after):
     turn, ids = opened_turn(before, [(1, 1), (2, 1)], slice_ms=10)
     turn.timeline(333)
@@ -768,7 +769,7 @@ def enforced(turn, *ids):
     return [turn.stat(i).enforced for i in ids]
 
 
-@pytest.mark.parametrize("policy", range(7))
+@pytest.mark.parametrize("policy", POLICIES)
 def test_native_is_never_reported_as_enforced(policy):
     turn, (a, b) = opened_turn(policy, [(1, 1), (0, 1)])
     turn.timeline(100)
@@ -1045,7 +1046,7 @@ def test_admission():
 @pytest.mark.parametrize(
     ("what", "bad", "good"),
     [
-        ("policy", [7, 2**32, 2**64 - 1], range(7)),
+        ("policy", [len(POLICIES), 2**32, 2**64 - 1], POLICIES),
         ("max_inst", [0, 26, 2**32 + 5], [1, 25]),
         ("prio_ratio", [0, 19, 100, 2**32 + 50], [20, 99]),
         ("slice_us", [0, 999, 100_001, 2**63], [1_000, 100_000]),

@@ -15,6 +15,7 @@ from corelib import (
     MS,
     NATIVE,
     NEVER,
+    POLICIES,
     PREEMPT,
     SOFT,
     TIMESLICE,
@@ -41,7 +42,7 @@ masks = st.one_of(st.sampled_from([0, ALL, 1, 2, 6]), st.integers(0, ALL))
 
 class TurnMachine(RuleBasedStateMachine):
     @initialize(
-        policy=st.integers(0, 6),
+        policy=st.sampled_from(POLICIES),
         controls=st.sampled_from([FREEZE, FREEZE | TIMESLICE]),
         slice_ms=st.sampled_from([1, 5, 8, 20]),
     )

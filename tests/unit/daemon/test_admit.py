@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_common.errors import KernelRefused, Refused
-from cgpu_common.kernel_abi import Policy
 from cgpu_common.model import MIB, Container, Devices, Gpu, KernelGpu, Plan, Request, Slot, SlotRequest, SlotWant
+from cgpu_common.policies import Policy
 from cgpu_common.settings import Caps
 from cgpud.admit import NeedsContainerList, admit, check_grant
 from cgpud.env import VISIBLE

@@ -16,8 +16,8 @@ from grafana import Board, faults
 from prometheus_client.parser import text_string_to_metric_families as parse
 from prometheus_server import Family, Server, serving
 
+from cgpu_common.policies import NAMES as POLICIES
 from cgpu_common.proc import Paths
-from cgpu_common.tree import POLICIES
 from cgpud import metrics
 from cgpud.exporter import Reader
 

@@ -13,8 +13,8 @@ from fakes import VARIABLES, Node, Run
 
 from cgpu_common.config import Config, merge
 from cgpu_common.errors import Refused
-from cgpu_common.kernel_abi import Policy
 from cgpu_common.model import MIB, NotSliced
+from cgpu_common.policies import Policy
 from cgpu_common.settings import Caps, GpuSettings
 from cgpud.admit import check_disable
 from cgpud.env import parse
