@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
 """One machine for each driver and chip, kept for the session; after each test the card must be as before it.
 
-At the end build/rm.json: {driver, chips, checks, differences_to_nvsim, heap_lost_bytes, ok}.
+At the end build/rm.json: {driver, chips, checks, heap_lost_bytes, ok}.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,14 +99,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         machine.rm.__exit__()
     if not checks:
         return
-    differences = tomllib.loads((HERE / "differences.toml").read_text())["difference"]
     lost = sum(machine.lost_bytes for machine in machines.values())
     used = sorted(machines)
     report = {
         "driver": {branch: release(branch) for branch in BRANCHES},
         "chips": [chip for chip in CHIPS if any(key[1] == chip for key in used)],
         "checks": dict(sorted(checks.items())),
-        "differences_to_nvsim": differences,
         "heap_lost_bytes": lost,
         "ok": all(checks.values()) and not lost and len(used) == len(BRANCHES) * len(CHIPS),
     }

@@ -14,6 +14,7 @@ import nvclient as nv
 
 NOT_THERE = 0x4711
 COPY2 = nv.ENGINE_COPY0 + 2
+SHARE_POLICY = 0xD04  #: of a client, inherited by its objects: 12 bytes
 
 
 def walk(new_client: Callable[[], Any]) -> dict[str, int]:
@@ -92,6 +93,9 @@ class Walk:
 
         control("control: no such object", NOT_THERE, nv.CTRL_GET_GID_INFO, 268)
         control("control: parameters too short", self.SUBDEVICE, nv.CTRL_GET_GID_INFO, 4)
+        control("control: parameters too long", self.SUBDEVICE, nv.CTRL_GET_GID_INFO, 272)
+        control("control: a client's parameters too short", self.mine.handle, nv.CTRL_GET_ID_INFO_V2, 4)
+        control("control: a client's share policy too long", self.mine.handle, SHARE_POLICY, 16)
         control("control: on an object of another class", self.DEVICE, nv.CTRL_GET_GID_INFO, 268)
         control("control: a group without channels is preempted", self.GROUP, nv.CTRL_TSG_PREEMPT, 8)
 

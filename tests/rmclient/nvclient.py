@@ -349,6 +349,7 @@ class Client:
             check("RM_ALLOC(0x41)", arg.status)
         self.handle = arg.handle
         self._held: list = []
+        self._gpus: dict[int, Gpu] = {}
         self._branch = 0
 
     @property
@@ -445,7 +446,10 @@ class Client:
         return True
 
     def gpu(self, index: int = 0) -> Gpu:
-        return Gpu(self, self.cards()[index])
+        """The client's one device of that GPU: the driver gives it no second one."""
+        if index not in self._gpus:
+            self._gpus[index] = Gpu(self, self.cards()[index])
+        return self._gpus[index]
 
     def close(self) -> None:
         """Close the control file and all that holds it: the driver frees the client."""

@@ -52,21 +52,36 @@ static NV_STATUS share_as(struct nvobj *o, u32 hshare)
 	return NV_OK;
 }
 
+/* RM gives a client one device of a GPU, and a device one subdevice. */
+static bool has_another(const struct nvobj *o)
+{
+	const struct nvobj *other;
+
+	list_for_each_entry(other, &o->parent->children, sibling)
+		if (other != o && other->type == o->type && other->gpu == o->gpu)
+			return true;
+	return false;
+}
+
 static NV_STATUS ctor_device(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	struct nv_device_params *p = params;
 
 	if (p->deviceId >= nvsim.gpus)
-		return NV_ERR_INVALID_DEVICE;
+		return NV_ERR_INVALID_CLASS;
 	if (!sec->kernel && !nv_is_gpu_accessible(&nvsim_gpu[p->deviceId]->nv))
 		return NV_ERR_INSUFFICIENT_PERMISSIONS;
 	o->gpu = nvsim_gpu[p->deviceId];
+	if (has_another(o))
+		return NV_ERR_INSUFFICIENT_RESOURCES;
 	return share_as(o, p->hClientShare);
 }
 
 static NV_STATUS ctor_subdevice(const struct nvsec *sec, struct nvobj *o, void *params)
 {
-	return *(u32 *)params ? NV_ERR_INVALID_DEVICE : NV_OK;
+	if (*(u32 *)params)
+		return NV_ERR_INVALID_DEVICE;
+	return has_another(o) ? NV_ERR_INSUFFICIENT_RESOURCES : NV_OK;
 }
 
 static NV_STATUS ctor_vaspace(const struct nvsec *sec, struct nvobj *o, void *params)
@@ -305,7 +320,7 @@ static NV_STATUS alloc_obj(const struct nvsec *sec, struct nvos64 *p, const stru
 		return st;
 	parent = k->type == NVT_EVENT ? event_parent(c, p->hParent, params) : nvsim_obj_find(c, p->hParent);
 	if (!parent)
-		return NV_ERR_INVALID_OBJECT_PARENT;
+		return NV_ERR_OBJECT_NOT_FOUND;
 	if (!(k->parents & NVT_BIT(parent->type)))
 		return NV_ERR_INVALID_OBJECT_PARENT;
 	o = kzalloc(sizeof(*o), GFP_KERNEL);

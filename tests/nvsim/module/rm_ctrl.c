@@ -55,7 +55,7 @@ static NV_STATUS call(struct nvctl *c, const struct nvctl_entry *e, const struct
 	if (!e || !(e->types & NVT_BIT(c->obj->type)))
 		return NV_ERR_NOT_SUPPORTED;
 	if (!size_fits(e, p->paramsSize))
-		return NV_ERR_INVALID_PARAM_STRUCT;
+		return NV_ERR_INVALID_ARGUMENT;
 	st = check_rights(c->sec, e);
 	return st == NV_OK ? e->fn(c) : st;
 }

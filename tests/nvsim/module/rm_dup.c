@@ -59,7 +59,7 @@ static NV_STATUS dup_obj(struct nvclient *c, struct nvobj *parent, u32 *handle, 
 	NV_STATUS st;
 
 	if (!(NVT_BIT(src->type) & (NVT_BIT(NVT_MEMORY) | NVT_BIT(NVT_VASPACE) | NVT_BIT(NVT_TSG))))
-		return NV_ERR_NOT_SUPPORTED;
+		return NV_ERR_INVALID_ARGUMENT;
 	if (src->type == NVT_TSG && parent->type != NVT_DEVICE)
 		return NV_ERR_INVALID_OBJECT_PARENT;
 	if (nvsim_obj_device(parent) && src->gpu && parent->gpu != src->gpu)
@@ -118,9 +118,9 @@ void nvsim_op_dup(const struct nvsec *sec, struct nvos55 *p)
 	src = nvsim_client_find(p->hClientSrc);
 	parent = nvsim_obj_find(dst, p->hParent);
 	if (!src)
-		p->status = NV_ERR_INVALID_CLIENT;
+		p->status = NV_ERR_INVALID_OBJECT_HANDLE;
 	else if (!parent)
-		p->status = NV_ERR_INVALID_OBJECT_PARENT;
+		p->status = NV_ERR_OBJECT_NOT_FOUND;
 	if (p->status != NV_OK)
 		goto out;
 	o = nvsim_obj_find(src, p->hObjectSrc);

@@ -264,7 +264,10 @@ def test_clients(box: Box, gpu: nv.Gpu, other: Box):
 
 
 def test_devices(box: Box, gpu: nv.Gpu):
-    params = nv.DeviceParams(client_share=gpu.rm.handle)
+    def one() -> int:
+        client = nv.Client(box.dev, gpu.rm.ctl)
+        return client.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(client_share=client.handle))[0]
+
     with limit("max_devices", 20):
-        assert fill(lambda: gpu.rm.alloc(nv.CLASS_DEVICE, gpu.rm.handle, params)[0], 20) == RESOURCES
+        assert fill(one, 20) == RESOURCES
         assert (box.stat("devices"), box.stat("devices_left")) == (20, 0)

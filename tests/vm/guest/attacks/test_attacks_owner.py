@@ -212,7 +212,7 @@ def test_the_kernels_memory_by_a_class_that_takes_its_pointers(box: Box):
 
 
 def device_sharing(client: nv.Client, gpu: nv.Gpu, share: int) -> tuple[int, int]:
-    """A second device object of the client."""
+    """A device object of a client that has none of that GPU."""
     info = nv.IdInfo(gpu_id=gpu.card.gpu_id)
     assert client.control(client.handle, nv.CTRL_GET_ID_INFO_V2, info)[0] == 0
     params = nv.DeviceParams(device_id=info.device_instance, client_share=share)
@@ -222,8 +222,7 @@ def device_sharing(client: nv.Client, gpu: nv.Gpu, share: int) -> tuple[int, int
 def test_the_neighbours_address_space_by_its_client(box: Box, neighbour: nv.Gpu):
     """Nor another client's of the container: the driver looks it up later, when the handle may be a neighbour's."""
     with box.client() as client, box.client() as other:
-        gpu = client.gpu(0)
-        other.gpu(0)
+        gpu = other.gpu(0)
         with refusing(box, 4):
             for share in (neighbour.rm.handle, other.handle, gpu.device, 0xDEAD):
                 assert device_sharing(client, gpu, share)[0] == nv.NV_ERR_INVALID_CLIENT

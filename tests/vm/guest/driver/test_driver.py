@@ -135,7 +135,7 @@ def rm_walk() -> dict[str, int]:
 
 
 def test_the_answers_are_those_of_the_user_program(card):
-    """So that the rows of tests/rm/differences.toml hold for this home of the resource manager too."""
+    """The statuses that nvsim is held to are those of this home of the resource manager too."""
     assert rm_walk() == tomllib.loads((REPO / "tests/rm/answers.toml").read_text())
 
 

@@ -121,13 +121,14 @@ def outside(script: str, *words: int) -> int:
 def test_the_share_of_an_address_space_comes_back_as_it_went_in(gpu: nv.Gpu):
     """hClientShare 0 is made the client's own for the driver; a program may use its struct again for another client."""
     params = nv.DeviceParams()
-    status, device = gpu.rm.alloc(nv.CLASS_DEVICE, None, params)
-    assert status == 0
-    assert params.client_share == 0
-    gpu.free(device)
-    params.client_share = gpu.rm.handle
-    assert gpu.rm.alloc(nv.CLASS_DEVICE, None, params)[0] == 0
-    assert params.client_share == gpu.rm.handle
+    with nv.Client(gpu.rm.directory) as rm:
+        status, device = rm.alloc(nv.CLASS_DEVICE, None, params)
+        assert status == 0
+        assert params.client_share == 0
+        assert rm.free(device) == 0
+        params.client_share = rm.handle
+        assert rm.alloc(nv.CLASS_DEVICE, None, params)[0] == 0
+        assert params.client_share == rm.handle
 
 
 # ---- controls ----
