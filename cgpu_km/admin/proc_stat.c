@@ -66,7 +66,7 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	struct ckm_gpu *gpu = obj;
 	u64 used = 0, limits, p50, p99, cpu = 0, turns, driver, free;
 	u64 calls, failed, direct, max_ns;
-	u32 i, instances = 0, seen;
+	u32 i, instances = 0, seen, usual_us[CKM_CTRL_KINDS], timeslice_us;
 	struct cgpu_sched_view view;
 	enum ckm_check_state check;
 	struct run_state run;
@@ -80,6 +80,8 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 	max_ns = gpu->ctrl.max_ns;
 	p50 = ckm_ctrl_latency_ns(gpu, 50);
 	p99 = ckm_ctrl_latency_ns(gpu, 99);
+	memcpy(usual_us, gpu->ctrl.usual_us, sizeof(usual_us));
+	timeslice_us = gpu->ctrl.timeslice_us ?: CGPU_TIMESLICE_US;
 	turns = gpu->turns;
 	mutex_lock(&gpu->lock);
 	if (gpu->thread)
@@ -101,6 +103,12 @@ int ckm_proc_show_gpu_stat(struct seq_file *m, void *obj, u32 attr)
 		   gpu->total_bytes, limits, used, instances);
 	seq_printf(m, "control %s\ncontrol_p50_us %llu\ncontrol_p99_us %llu\ncontrol_max_us %llu\n",
 		   control_name(view.controls), p50 / 1000, p99 / 1000, max_ns / 1000);
+	seq_printf(m, "control_freeze_us %u\ncontrol_thaw_us %u\ncontrol_restart_us %u\n",
+		   usual_us[CKM_CTRL_OF_FREEZE], usual_us[CKM_CTRL_OF_THAW],
+		   usual_us[CKM_CTRL_OF_RESTART]);
+	seq_printf(m, "control_timeslice_us %u\ndefault_timeslice_us %u\nswitch_us %u\n",
+		   usual_us[CKM_CTRL_OF_TIMESLICE], timeslice_us,
+		   ckm_ctrl_switch_us() ?: CGPU_SWITCH_NS / 1000);
 	seq_printf(m, "control_calls %llu\ncontrol_failed %llu\ncontrol_direct %llu\nturns %llu\nthread_cpu_ns %llu\n",
 		   calls, failed, direct, turns, cpu);
 	seq_printf(m, "context_bytes %llu\ndriver_used_bytes %llu\nunattributed_bytes %llu\n",

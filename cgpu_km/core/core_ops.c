@@ -65,6 +65,7 @@ const struct cgpu_core_ops cgpu_core_ops = {
 		.set_run_state		= cgpu_sched_set_run_state,
 		.freeze_failed		= cgpu_sched_freeze_failed,
 		.set_paused		= cgpu_sched_set_paused,
+		.set_costs		= cgpu_sched_set_costs,
 	},
 	.check = {
 		.init			= cgpu_check_init,

@@ -24,7 +24,7 @@
 #include "text_format.h"
 #include "text_parse.h"
 
-#define CGPU_CORE_ABI		16	/* of this table and of the shell's records */
+#define CGPU_CORE_ABI		17	/* of this table and of the shell's records */
 
 /* The scheduler of one GPU: sched_gpu.h, sched_stat.h. */
 struct cgpu_sched_ops {
@@ -63,6 +63,7 @@ struct cgpu_sched_ops {
 	bool (*set_run_state)(struct cgpu_sched *t, u32 known, u32 busy, u64 now_ns);
 	void (*freeze_failed)(struct cgpu_sched *t, u32 slot, u64 now_ns);
 	void (*set_paused)(struct cgpu_sched *t, u32 paused, u64 now_ns);
+	int (*set_costs)(struct cgpu_sched *t, u64 switch_ns, u64 timeslice_us, u64 now_ns);
 };
 
 /* Whether the controls act: sched_check.h. */

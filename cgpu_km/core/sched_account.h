@@ -23,6 +23,9 @@ void cgpu_sched_update(struct cgpu_sched *t, u64 to_ns);
 /* Charge up to @to_ns an overlap of those that stop with those that begin. */
 void cgpu_account_overlap(struct cgpu_sched *t, u32 before, u32 after, u64 to_ns);
 
+/* At @at_ns the runlist was restarted. */
+void cgpu_account_restart(struct cgpu_sched *t, u64 at_ns);
+
 /* The calls of a plan took effect: from now on @run_mask. */
 void cgpu_sched_switch(struct cgpu_sched *t, u32 run_mask);
 

@@ -13,6 +13,15 @@
 #include "sched_recent.h"
 
 #define MOST_SLICES	4	/* so much more than it is due, and a slot waits for its turn */
+#define EQUAL_US	8000u	/* timeslices of those that run beside others, of equal weight */
+#define SHORTEST_US	1000u
+#define LONGEST_US	16000u
+#define NEAR_PARTS	4	/* one that differs by less than this part stays */
+#define STAY_NS		2000000ull	/* a freeze and a thaw, and as long again what waits for them */
+#define RESTLESS_NS	400000000ull	/* after the last sleep of a slot that always works */
+#define RICH		10u	/* eighths of its part, and a slot has what others leave */
+#define RICH_STILL	9u
+#define STEADY_US	500u	/* of one that always works beside such */
 #define STEADY_TURNS	2	/* used up without sleeping: a slot that always has work */
 #define MOST_TSGS	2	/* of more, the hardware's round would be theirs alone */
 
@@ -20,6 +29,32 @@
 static bool is_brief(const struct cgpu_sched_entity *s)
 {
 	return s->woken_ns && s->full_turns < CGPU_APART_TURNS && s->tsgs <= MOST_TSGS;
+}
+
+/* It always works and has a short timeslice. */
+static bool is_steady(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+
+	return (t->run_mask >> slot & 1) && s->timeslice_us && s->tsgs * s->timeslice_us <= STEADY_US;
+}
+
+/**
+ * cgpu_rr_stay_ns() - how long those that always work are not frozen in the turn under way
+ * @t: the scheduler, accounted up to now
+ * @r: one of its round-robin groups, with an owner
+ *
+ * At their short timeslices one that wakes waits less for the hardware than for a call that freezes
+ * them, and work that ends soon costs none at all.
+ *
+ * Return: 0: they are frozen.
+ */
+u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r)
+{
+	const struct cgpu_sched_entity *s = &t->slot[r->curr];
+	u64 age_ns = t->last_ns - s->woken_ns;
+
+	return (t->known_mask & ~t->ceiling_mask) >> r->curr & 1 && is_brief(s) && age_ns < STAY_NS ? STAY_NS - age_ns : 0;
 }
 
 /**
@@ -33,13 +68,17 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 {
 	const struct cgpu_rr *r = &t->rr[nr];
 	u32 mask = r->members & t->known_mask, over, out = 0;
+	u64 stay;
 
 	if (!(mask >> r->curr & 1) || !is_brief(&t->slot[r->curr]))
 		return 0;
 	over = cgpu_recent_over(t, mask);
+	stay = cgpu_rr_stay_ns(t, r);
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
+		if (stay && !is_brief(&t->slot[i]) && is_steady(t, i))
+			out |= 1u << i;
 		if (i != r->curr && cgpu_recent_yields(t, over, i, r->curr))
 			continue;
 		if (is_brief(&t->slot[i]) &&
@@ -49,10 +88,23 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr)
 	return out;
 }
 
-static bool yields_to_any(const struct cgpu_sched *t, const struct cgpu_rr *r)
+/**
+ * cgpu_rr_gives_way() - does the turn under way end for slots that woke
+ * @t: the scheduler, accounted up to now
+ * @r: one of its round-robin groups, with an owner and with slots that woke
+ * @goes_on: after them the turn goes on
+ *
+ * It does if its slot had more than its part lately, and more of it than one of them. Otherwise it
+ * goes on: slots that wake often take nothing from one that has its part.
+ */
+bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool *goes_on)
 {
 	u32 over = cgpu_recent_over(t, r->members), mask;
 
+	/* Its pauses are its ceiling's: it had work all the time, and its budget is for now. */
+	*goes_on = (r->woken & t->ceiling_mask) && t->slot[r->curr].full_turns >= STEADY_TURNS;
+	if (*goes_on)
+		return true;
 	for (mask = r->woken; mask; mask &= mask - 1)
 		if (cgpu_recent_yields(t, over, r->curr, __builtin_ctz(mask)))
 			return true;
@@ -60,20 +112,101 @@ static bool yields_to_any(const struct cgpu_sched *t, const struct cgpu_rr *r)
 }
 
 /**
- * cgpu_rr_gives_way() - does the turn under way end for slots that woke
+ * cgpu_rr_missing_ns() - by how much a turn is longer for what its slot lacks
  * @t: the scheduler, accounted up to now
- * @r: one of its round-robin groups, with an owner and with slots that woke
- * @goes_on: after them the turn goes on
+ * @nr: enum cgpu_rr_nr
+ * @slot: whose turn begins
  *
- * It does if its slot had more than its part lately, or if it has worked through its last turns.
- * A slot that had less than its part keeps its turn. So does one that sleeps now and then itself:
- * among slots of that kind the first to wake is the first to run.
+ * Slots that sleep often cost switches and calls, which are charged to none. Without this
+ * one that always works would lose its part of them. Among slots that all work on
+ * the credit is more exact. What a slot is kept from for a debt it does not lack: recent use is of
+ * 0.4 s, and a debt is withheld for up to a second.
+ *
+ * Return: at most a slice; 0 while it owes time.
  */
-bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool *goes_on)
+s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot)
 {
-	*goes_on = !yields_to_any(t, r);
-	if (!*goes_on)
-		return true;
-	return !r->waking && t->slot[r->curr].full_turns >= STEADY_TURNS &&
-	       !cgpu_recent_under(t, 1u << r->curr);
+	u32 mask = (t->rr[nr].members | t->rr[nr].asleep) & t->known_mask;
+	u64 lacks;
+
+	if (nr != CGPU_RR_NORMAL || !(mask >> slot & 1) ||
+	    t->slot[slot].full_turns < CGPU_APART_TURNS || t->slot[slot].owed_ns[0])
+		return 0;
+	/* The pauses of a ceiling are no sleep. */
+	for (mask &= ~(1u << slot | t->ceiling_mask); mask; mask &= mask - 1)
+		if (t->slot[__builtin_ctz(mask)].woken_ns)
+			break;
+	if (!mask)
+		return 0;
+	lacks = cgpu_recent_missing_ns(t, slot);
+	return (s64)(lacks < t->slice_ns ? lacks : t->slice_ns);
+}
+
+/**
+ * cgpu_rr_restless() - slots that slept not long ago
+ * @t: the scheduler, accounted up to now
+ *
+ * A call for each step of a training that works through some turns and then waits would cost more
+ * than the timeslice is worth.
+ */
+u32 cgpu_rr_restless(const struct cgpu_sched *t)
+{
+	u32 mask, out = 0;
+
+	/* The pauses of a ceiling are no sleep. */
+	for (mask = t->opened_mask & t->known_mask & ~t->ceiling_mask; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+		bool steady = s->full_turns >= CGPU_APART_TURNS && t->last_ns - s->woken_ns > RESTLESS_NS;
+
+		if (s->woken_ns && s->tsgs <= MOST_TSGS && !steady)
+			out |= mask & -mask;
+	}
+	return out;
+}
+
+/* Each piece of others' work takes two switches, and a moment until a reading finds it, from the slot
+ * that always works. One that has what others leave can afford that; one that has its part cannot.
+ */
+static u32 steady_timeslice_us(const struct cgpu_sched *t, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u32 us = STEADY_US / (s->tsgs ? s->tsgs : 1);
+
+	return cgpu_recent_is_beyond(t, slot, s->timeslice_us == us ? RICH_STILL : RICH) ? us : 0;
+}
+
+/* Parts are of those that have opened the GPU: whenever one of them opens or closes it, those of all
+ * others change, and a call for each would be at the expense of all. Recent use corrects what is left.
+ */
+static bool is_near(u32 have_us, u32 want_us)
+{
+	return have_us > want_us - want_us / NEAR_PARTS && have_us < want_us + want_us / NEAR_PARTS;
+}
+
+/**
+ * cgpu_rr_beside_timeslice_us() - timeslice of a slot that may run beside others of its kind
+ * @t: the scheduler
+ * @restless: cgpu_rr_restless()
+ * @slot: which
+ *
+ * The hardware divides the GPU among them by weight, and a request ends within its first timeslice:
+ * in short ones each would wait for all others several times, and switches would take a part of the
+ * GPU. A slot that always works has turns to itself, and a short timeslice for when others wake.
+ *
+ * Return: microseconds for each of its TSGs; 0: the driver's.
+ */
+u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u64 us;
+
+	if (!(t->known_mask >> slot & 1) || !restless || s->tsgs > MOST_TSGS)
+		return 0;
+	if (!(restless >> slot & 1))
+		return steady_timeslice_us(t, slot);
+	us = cgpu_recent_part_of(t, slot, EQUAL_US);
+	us = us > LONGEST_US ? LONGEST_US : us;
+	us /= s->tsgs ? s->tsgs : 1;
+	us = us < SHORTEST_US ? SHORTEST_US : us;
+	return is_near(s->timeslice_us, (u32)us) ? s->timeslice_us : (u32)us;
 }

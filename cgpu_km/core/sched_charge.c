@@ -89,11 +89,12 @@ void cgpu_rr_charge(struct cgpu_sched *t, u32 nr, u64 len_ns)
 	r->clock_ns += len_ns;
 	if (!r->contended)
 		return;
-	all = cgpu_hw_weight(t, ran, false);
+	ran = cgpu_hw_with_work(t, ran);
+	all = cgpu_hw_weight(t, ran, true);
 	for (mask = ran; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask);
 
-		*cgpu_debt_deficit(t, nr, i) -= (s64)cgpu_hw_share(t, all, i, false, len_ns);
+		*cgpu_debt_deficit(t, nr, i) -= (s64)cgpu_hw_share(t, all, i, true, len_ns);
 	}
 	/* The turn of one that has not opened the GPU is consumed all the same. It resists no
 	 * freeze: were it to open the GPU after a late thread, it would not wait for that.

@@ -119,6 +119,7 @@ void cgpu_sched_init(struct cgpu_sched *t, u64 now_ns)
 	t->prio_ratio = CGPU_PRIO_RATIO_DEFAULT;
 	t->slice_ns = SLICE_NS;
 	t->switch_ns = CGPU_SWITCH_NS;
+	t->timeslice_default_us = CGPU_TIMESLICE_US;
 	t->last_ns = now_ns;
 	start_over(t);
 }

@@ -3,6 +3,7 @@
 #include "sched_gpu.h"
 
 #include "policy.h"
+#include "sched_account.h"
 
 #include "../uapi.h"
 
@@ -55,4 +56,24 @@ u32 cgpu_sched_control_moved(struct cgpu_sched *t, u32 control, u32 moved, u64 n
 		return cgpu_sched_set_controls(t, t->controls & ~control, now_ns);
 	}
 	return t->policy;
+}
+
+/**
+ * cgpu_sched_set_costs() - what this GPU and its driver need
+ * @t: the scheduler
+ * @switch_ns: a context switch between two TSGs; 0: CGPU_SWITCH_NS
+ * @timeslice_us: of a TSG of which none was set; 0: CGPU_TIMESLICE_US
+ * @now_ns: monotonic
+ *
+ * Context: Caller serialises; no plan with calls is under way.
+ * Return: 0 or -EINVAL.
+ */
+int cgpu_sched_set_costs(struct cgpu_sched *t, u64 switch_ns, u64 timeslice_us, u64 now_ns)
+{
+	if (switch_ns > CGPU_SWITCH_MAX_NS || timeslice_us > CGPU_TIMESLICE_MAX_US)
+		return -EINVAL;
+	cgpu_sched_update(t, now_ns);
+	t->switch_ns = switch_ns ? (u32)switch_ns : CGPU_SWITCH_NS;
+	t->timeslice_default_us = timeslice_us ? (u32)timeslice_us : CGPU_TIMESLICE_US;
+	return 0;
 }

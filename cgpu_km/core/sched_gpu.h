@@ -18,7 +18,10 @@
 #define CGPU_CTRL_TIMESLICE	2u	/* a timeslice per TSG */
 
 #define CGPU_RETRY_DOUBLINGS	6u	/* a failed call is repeated after 1 ms, then 2, up to 64 */
-#define CGPU_SWITCH_NS		70000u	/* between an H200's 54 us and an A100's 85 us, both computed */
+#define CGPU_SWITCH_NS		140000u	/* between an A100's 85 us, computed, and an H100's 205 us, measured */
+#define CGPU_SWITCH_MAX_NS	10000000ull
+#define CGPU_TIMESLICE_MAX_US	100000ull
+#define CGPU_TIMESLICE_US	2048u	/* measured on an H100; its source has 1024 */
 
 struct cgpu_sched_plan {
 	u64 until_ns;		/* call cgpu_sched_next() again then; CGPU_NEVER_NS: only on an event */
@@ -37,6 +40,7 @@ struct cgpu_sched_ack {
 	u64 begin_ns;		/* before the first freeze or thaw */
 	u64 frozen_ns;		/* when the last freeze was acknowledged (begin_ns if none) */
 	u64 thawed_ns;		/* when the last thaw was acknowledged (begin_ns if none) */
+	u64 restarted_ns;	/* when the runlist was restarted after that; 0: it was not */
 	u32 run_mask;		/* what is in force now; differs from the plan if a call failed */
 	u32 timeslice_mask;	/* slots whose timeslice was set */
 };
@@ -67,6 +71,11 @@ int cgpu_sched_set_prio_ratio(struct cgpu_sched *t, u64 prio_ratio, u64 now_ns);
 int cgpu_sched_set_slice_us(struct cgpu_sched *t, u64 slice_us, u64 now_ns);
 /* A policy whose control is disabled falls back to native. Returns the policy in force. */
 u32 cgpu_sched_set_controls(struct cgpu_sched *t, u32 controls, u64 now_ns);
+
+/* What this GPU needs, where it is known: a context switch, and the timeslice that the driver gives
+ * a TSG. 0: what is assumed. -EINVAL: more than 10 ms, or 100.
+ */
+int cgpu_sched_set_costs(struct cgpu_sched *t, u64 switch_ns, u64 timeslice_us, u64 now_ns);
 
 /* The shell looked whether the share moved when @control was used. One that three times in a
  * row moved nothing is ineffective: it is taken away as by cgpu_sched_set_controls(), which is

@@ -2,13 +2,14 @@
 /* How the hardware divides time among containers that are enabled together. Reads the state only. */
 #include "sched_hwshare.h"
 
-static u64 weight_of(const struct cgpu_sched_entity *s, bool by_timeslice)
+static u64 weight_of(const struct cgpu_sched *t, u32 slot, bool by_timeslice)
 {
+	const struct cgpu_sched_entity *s = &t->slot[slot];
 	u64 tsgs = s->tsgs ? s->tsgs : 1;
 
 	if (!by_timeslice)
 		return tsgs;
-	return tsgs * (s->timeslice_us ? s->timeslice_us : CGPU_DRIVER_TIMESLICE_US);
+	return tsgs * (s->timeslice_us ? s->timeslice_us : t->timeslice_default_us);
 }
 
 /**
@@ -22,7 +23,7 @@ u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice)
 	u64 all = 0;
 
 	for (; mask; mask &= mask - 1)
-		all += weight_of(&t->slot[__builtin_ctz(mask)], by_timeslice);
+		all += weight_of(t, __builtin_ctz(mask), by_timeslice);
 	return all;
 }
 
@@ -39,7 +40,7 @@ u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice)
 u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
 		  u64 len_ns)
 {
-	u64 mine = weight_of(&t->slot[slot], by_timeslice);
+	u64 mine = weight_of(t, slot, by_timeslice);
 
 	if (mine == all)
 		return len_ns;
@@ -55,4 +56,18 @@ u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timesli
 bool cgpu_is_one(u32 mask)
 {
 	return mask && !(mask & (mask - 1));
+}
+
+/**
+ * cgpu_hw_with_work() - slots that the hardware divides the GPU among
+ * @t: the scheduler
+ * @ran: slots that may run and do not sleep
+ *
+ * By the last reading. If none of them has work, all of them keep others out.
+ */
+u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran)
+{
+	u32 busy = ran & (t->busy_mask | ~t->known_mask);
+
+	return busy ? busy : ran;
 }

@@ -8,13 +8,13 @@
 #include "env.h"
 #include "sched_gpu.h"
 
-/* The driver's default, kernel_fifo_gv100.c: 128 << 3 us. */
-#define CGPU_DRIVER_TIMESLICE_US	1024u
-
 /* What @slot got of @len_ns in which several ran together that pull @all. */
 u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice);
 u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,
 		  u64 len_ns);
+
+/* Those of @ran, slots that may run and do not sleep, that the hardware divides the GPU among. */
+u32 cgpu_hw_with_work(const struct cgpu_sched *t, u32 ran);
 
 /* Exactly one slot is in @mask. */
 bool cgpu_is_one(u32 mask);

@@ -21,11 +21,13 @@ struct plan_input {
 	u32 high;		/* those with highprio that may run at all */
 	u32 low;		/* those without */
 	u32 present;		/* of @high, those that have opened the GPU */
-	u32 active;		/* of @present, those that take time from @low now */
+	u32 active;		/* of @present, those that keep @low from running, or may */
+	u32 awake;		/* of @present, those not known to sleep */
 	bool polled;		/* the run state matters to this plan */
 	bool exclusive;		/* run state of @present is known: alone while they have work */
 	u32 corunnable;		/* of @low, those that may run beside @active */
 	u32 corun;		/* of these, how many do at once */
+	u32 restless;		/* those that sleep now and then */
 	u32 ts_scale;		/* of the timeslices of @active, for all that run beside them */
 	u64 left_ns;		/* how long the plan holds */
 };
@@ -50,8 +52,8 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	v->low = t->weighted_mask[0];
 	v->present = v->high & v->opened;
 	/* Fixed rounds lend nothing, without high priority nothing else depends on it, and one
-	 * slot alone competes with none but its ceiling. Forget a run state that is not read any more: it would
-	 * be too old to charge and lend by.
+	 * slot alone competes with none but its ceiling. Forget a run state that is not read any
+	 * more: it would be too old to charge and lend by.
 	 */
 	contend = (v->high | v->low) & v->opened;
 	v->polled = !t->paused &&
@@ -63,7 +65,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	/* Not under fixed rounds: their caps are promised beside high priority too. */
 	v->exclusive = v->present && !(v->present & ~t->known_mask) &&
 		       (t->controls & CGPU_CTRL_FREEZE) && !v->policy->fixed_round;
-	v->active = (v->exclusive ? v->present & ~t->asleep_mask : v->present) & ~t->capped_mask;
+	v->awake = (v->exclusive ? v->present & ~t->asleep_mask : v->present) & ~t->capped_mask;
 	v->corunnable = v->present ? cgpu_prio_corunnable(t, v->low) : v->low;
 	v->corun = 1;
 	v->ts_scale = 1;
@@ -74,6 +76,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 		v->ts_scale = cgpu_prio_ts_scale(t, low, v->corun);
 	}
 	v->left_ns = CGPU_NEVER_NS;
+	v->active = v->exclusive ? cgpu_prio_dense(t, v->awake, &v->left_ns) : v->awake;
 }
 
 static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u32 mask)
@@ -160,32 +163,43 @@ static u32 run_high(struct cgpu_sched *t, struct plan_input *v, bool bounded)
 	return run | step(t, v, CGPU_RR_BACKGROUND, members & v->corunnable, false);
 }
 
-/* The run state of the high-priority ones is known: while they have work they have the GPU,
- * those that sleep stay thawed. Once their budget is used up the others run beside them; the
- * timeslices are such that the budget grows again.
+/* The run state of the high-priority ones is known. The others run beside them at short timeslices:
+ * the hardware gives high priority that wakes the GPU within one, and its gaps to the others. Where
+ * the gaps are too short for that the others are frozen while it works. Once the budget is used up
+ * the others run beside it at timeslices such that the budget grows again.
  */
 static u32 run_exclusive(struct cgpu_sched *t, struct plan_input *v)
 {
+	bool throttled;
 	u32 run, low;
 
-	if (!v->active)
+	if (!v->awake)
 		return v->policy->slices ? run_alone(t, v) : v->high | v->low;
+	throttled = cgpu_prio_budget_used_up(t, &v->left_ns);
+	if (!v->active && !throttled) {
+		/* The timeslices divide it: a crowd would take all of the hardware's round. */
+		v->low &= v->corunnable;
+		return v->policy->slices ? run_alone(t, v) : v->high | v->low;
+	}
 	run = v->policy->slices ? step(t, v, CGPU_RR_PRIO, v->present, false) : v->present;
 	run |= v->high & ~v->opened;
-	if (!cgpu_prio_budget_used_up(t, &v->left_ns))
+	if (!throttled)
 		return run;
 	low = v->low;
 	if (v->policy->slices)
 		low = step(t, v, CGPU_RR_BACKGROUND, with_slices(t, v, low), false);
-	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs. */
-	if ((t->controls & CGPU_CTRL_TIMESLICE) && !(low & v->opened & ~v->corunnable))
+	/* Timeslices divide the GPU between few TSGs; many take it in their round whatever theirs.
+	 * One whose gaps are too short to be lent would lose a timeslice to the others in each of
+	 * them.
+	 */
+	if ((t->controls & CGPU_CTRL_TIMESLICE) && !v->active && !(low & v->opened & ~v->corunnable))
 		return run | low;
 	return low | (run & t->asleep_mask);
 }
 
 static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 {
-	bool bounded = v->active && (v->low & v->opened), throttled;
+	bool bounded = v->awake && (v->low & v->opened), throttled;
 
 	cgpu_rr_plan(t);
 	/* Without the freeze control weight 0 cannot be enforced: enforce all limits or none. */
@@ -194,6 +208,9 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	cgpu_prio_set_budgeted(t, v->exclusive);
 	if (v->exclusive)
 		return run_exclusive(t, v);
+	if (bounded && v->policy->slices && !v->policy->fixed_round &&
+	    cgpu_prio_is_held(t, v->awake, v->low & v->opened, v->ts_scale))
+		return run_high(t, v, bounded);
 	throttled = cgpu_prio_is_throttled(t, bounded, now_ns, &v->left_ns);
 	if (!v->policy->slices)
 		return throttled ? v->low : v->corunnable | v->high;
@@ -212,11 +229,12 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_inp
 		return 0;
 	if (v->exclusive && t->prio_throttled)
 		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);
-	/* Where the freeze is slow, high priority that wakes waits for a timeslice of the others. */
-	if (v->exclusive && !(v->high >> slot & 1))
-		return cgpu_prio_timeslice_us(&t->slot[slot], 1, 1);
-	if (v->present && !v->exclusive)
+	if (v->exclusive)
+		return cgpu_prio_known_timeslice_us(&t->slot[slot]);
+	if (v->present)
 		return cgpu_prio_timeslice_us(&t->slot[slot], v->corun, v->ts_scale);
+	if (v->policy->slices && !v->policy->fixed_round)
+		return cgpu_rr_beside_timeslice_us(t, v->restless, slot);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }
 
@@ -232,12 +250,13 @@ static u32 most_tsgs(const struct cgpu_sched *t, u32 mask)
 	return most;
 }
 
-static void plan_timeslices(const struct cgpu_sched *t, const struct plan_input *v, bool retry,
+static void plan_timeslices(const struct cgpu_sched *t, struct plan_input *v, bool retry,
 			    struct cgpu_sched_plan *plan)
 {
 	u32 mask = t->controls & CGPU_CTRL_TIMESLICE ? v->opened : 0;
 	u32 most = most_tsgs(t, v->policy->timeslice_us ? v->high | v->low : 0);
 
+	v->restless = mask ? cgpu_rr_restless(t) : 0;
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask), bit = 1u << i, have_us = t->slot[i].timeslice_us;
 		u32 want_us = wanted_timeslice_us(t, v, most, i);
@@ -433,6 +452,8 @@ void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
 	if (!t->inflight)
 		return;
 	switch_over(t, ack, in_force);
+	if (ack->restarted_ns)
+		cgpu_account_restart(t, ack->restarted_ns);
 	ack_timeslices(t, plan, ack);
 
 	t->freeze_unknown_mask = (t->freeze_unknown_mask & ~called) | failed;

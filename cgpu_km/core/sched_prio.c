@@ -11,15 +11,25 @@
 /* 8000 to 500 was seen to give 14:1 on hardware. Divided by a container's
  * TSGs, but not below what switching costs.
  */
-#define LONG_US		8000u
+#define LONG_US		8192u
 #define LONG_MIN_US	1000u
-#define SHORT_US	500u
+#define SHORT_US	512u
 #define SHORT_MIN_US	200u
 #define TS_SCALE_MAX	8u	/* 64 ms, of the 20 to 99 that a ceiling leaves */
 
+/* Where the run state is known: high priority waits for one of the others' when it wakes, and goes
+ * on for so long when it works.
+ */
+#define KNOWN_LONG_US	32000u
+#define KNOWN_SHORT_US	100u
+
 #define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
 #define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
-#define SHARED_US	500u	/* high priority, while it shares the GPU; less costs more in switches */
+#define SHARED_US	10000u	/* both together, while they share the GPU; less costs more in switches */
+
+/* The others are frozen after a high-priority one has worked so long with gaps too short to be lent. */
+#define DENSE_NS	4000000ull
+#define DENSE_FLICKER	16u	/* more than one such gap */
 
 /* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
 #define CORUN_TSGS_MAX	4u
@@ -143,6 +153,40 @@ u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group)
 	return out;
 }
 
+/* Of each of @mask, the shortest or the longest time in the hardware's round. */
+static u64 in_round_us(const struct cgpu_sched *t, u32 mask, u32 ts_scale, bool longest)
+{
+	u64 out = 0;
+
+	for (; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+		u64 us = (u64)(s->tsgs ? s->tsgs : 1) * cgpu_prio_timeslice_us(s, 1, ts_scale);
+
+		if (!out || (longest ? us > out : us < out))
+			out = us;
+	}
+	return out;
+}
+
+/**
+ * cgpu_prio_is_held() - do the timeslices alone leave the others what the ceiling leaves them
+ * @t: the scheduler
+ * @high: high-priority slots that may run, one at a time
+ * @low: the others that have opened the GPU, one at a time
+ * @ts_scale: cgpu_prio_ts_scale() of @low
+ *
+ * Whenever one of @low has work it has its part of the hardware's round. With a ceiling of 95 that
+ * is enough, and high priority that is frozen for the rest of each 100 ms would wait for nothing.
+ */
+bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 ts_scale)
+{
+	u64 theirs = in_round_us(t, low, ts_scale, false), ours = in_round_us(t, high, ts_scale, true);
+
+	if (!(t->controls & CGPU_CTRL_TIMESLICE) || low != cgpu_prio_corunnable(t, low))
+		return false;
+	return theirs * 100 >= (theirs + ours) * (100 - t->prio_ratio);
+}
+
 /* What can still come of this period's time without high priority: what is left of the
  * period when the ceiling is used up without a break. Kept without that, it would be lost.
  */
@@ -238,23 +282,61 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
 	return t->prio_throttled;
 }
 
+/**
+ * cgpu_prio_dense() - high-priority slots beside which the others must not run
+ * @t: the scheduler, accounted up to now
+ * @high: those with highprio whose run state is known, awake
+ * @left_ns: lowered to the time until one more may be such
+ *
+ * A slot that launches its kernels one at a time leaves the GPU for a moment after each. The
+ * hardware gives it to the others, and two switches and a timeslice are many times the gap. It is
+ * known by readings that find such gaps. Only after DENSE_NS, since two calls take a good part of
+ * that; and until it sleeps. Without the timeslice control others would have the driver's timeslice
+ * beside any of them.
+ *
+ * Return: mask of them.
+ */
+u32 cgpu_prio_dense(struct cgpu_sched *t, u32 high, u64 *left_ns)
+{
+	u32 mask;
+
+	if (!(t->controls & CGPU_CTRL_TIMESLICE))
+		return high;
+	t->dense_mask &= high;
+	for (mask = high & ~t->dense_mask; mask; mask &= mask - 1) {
+		u32 i = __builtin_ctz(mask);
+		const struct cgpu_sched_entity *s = &t->slot[i];
+		u64 age_ns = t->last_ns - s->worked_since_ns;
+
+		if (!s->worked_since_ns || s->flicker < DENSE_FLICKER)
+			continue;
+		if (age_ns >= DENSE_NS)
+			t->dense_mask |= 1u << i;
+		else if (DENSE_NS - age_ns < *left_ns)
+			*left_ns = DENSE_NS - age_ns;
+	}
+	return t->dense_mask;
+}
+
+/* High priority is awake: what the others do not get is its own, its gaps while they are frozen too. */
 static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {
-	u32 high = ran & t->weighted_mask[1] & (t->busy_mask | ~t->known_mask);
+	u32 high = t->opened_mask & t->weighted_mask[1] & ~t->asleep_mask & ~t->capped_mask;
+	u32 low = ran & t->weighted_mask[0];
 	/* A slot that is frozen asleep may have work that its word does not show. */
 	u32 rivals = t->opened_mask & t->weighted_mask[0] & ~(t->asleep_mask & t->run_mask);
 	s64 most = budget_max_ns(t);
-	u64 all, got = 0;
+	u64 all, got;
 
 	if (len_ns > BURST_NS)
 		len_ns = BURST_NS;
+	got = len_ns;
 	t->prio_budget_ns += (s64)(len_ns * t->prio_ratio / 100);
-	if (rivals) {
-		all = cgpu_hw_weight(t, ran, true);
-		for (; high; high &= high - 1)
-			got += cgpu_hw_share(t, all, __builtin_ctz(high), true, len_ns);
-	}
-	t->prio_budget_ns -= (s64)got;
+	all = cgpu_hw_weight(t, ran, true);
+	for (; low; low &= low - 1)
+		got -= cgpu_hw_share(t, all, __builtin_ctz(low), true, len_ns);
+	if (rivals && high)
+		t->prio_budget_ns -= (s64)got;
 	if (t->prio_budget_ns > most)
 		t->prio_budget_ns = most;
 	if (t->prio_budget_ns < -most)
@@ -262,22 +344,35 @@ static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 }
 
 /**
+ * cgpu_prio_charge_handover() - the GPU went to others and comes back
+ * @t: the scheduler
+ * @slot: it has work again
+ *
+ * The others lost the switch to them, which is in the gap, from their rest. While high priority
+ * shares the GPU they have their rest by timeslices.
+ */
+void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot)
+{
+	if (t->slot[slot].highprio && !t->prio_throttled && (t->run_mask & t->busy_mask & t->weighted_mask[0]))
+		t->prio_budget_ns -= (s64)t->switch_ns;
+}
+
+/**
  * cgpu_prio_shared_timeslice_us() - timeslice while the budget is used up
  * @t: the scheduler
  * @slot: with or without highprio
  *
- * High-priority slots have half of prio_ratio together with the others, so that the budget
- * grows again.
+ * By them high priority has prio_ratio: the budget stays used up while it always works, and grows
+ * with its gaps.
  *
  * Return: microseconds for each of its TSGs.
  */
 u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 				  const struct cgpu_sched_entity *slot)
 {
-	u32 tsgs = slot->tsgs ? slot->tsgs : 1, us = SHARED_US;
+	u32 tsgs = slot->tsgs ? slot->tsgs : 1;
+	u32 us = SHARED_US * (slot->highprio ? t->prio_ratio : 100 - t->prio_ratio) / 100;
 
-	if (!slot->highprio)
-		us = SHARED_US * (200 - t->prio_ratio) / t->prio_ratio;
 	return us / tsgs < SHORT_MIN_US ? SHORT_MIN_US : us / tsgs;
 }
 
@@ -357,4 +452,19 @@ u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 
 	u32 least = slot->highprio ? LONG_MIN_US : SHORT_MIN_US;
 
 	return us < least ? least : us;
+}
+
+/**
+ * cgpu_prio_known_timeslice_us() - timeslice while the run state of all high-priority ones is known
+ * @slot: with or without highprio
+ *
+ * Return: microseconds for each of its TSGs.
+ */
+u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched_entity *slot)
+{
+	u32 us = KNOWN_LONG_US / (slot->tsgs ? slot->tsgs : 1);
+
+	if (!slot->highprio)
+		return KNOWN_SHORT_US;
+	return us < LONG_MIN_US ? LONG_MIN_US : us;
 }

@@ -13,6 +13,9 @@
 /* Is the ceiling used up? @left_ns is lowered to when that may change. */
 bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
 
+/* Do the timeslices alone hold @high to the ceiling beside @low, one at a time? */
+bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 ts_scale);
+
 /* Those of @group whose TSGs are few enough to run beside a high-priority one. */
 u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group);
 
@@ -26,8 +29,15 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns);
 u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 				  const struct cgpu_sched_entity *slot);
 
+/* Those of @high whose gaps are too short for the hardware to lend: others are frozen. */
+u32 cgpu_prio_dense(struct cgpu_sched *t, u32 high, u64 *left_ns);
+
+/* @slot has work again after a gap in which the hardware may have run others. */
+void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot);
+
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
 u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group, u32 corun);
 u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 ts_scale);
+u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched_entity *slot);
 
 #endif

@@ -14,10 +14,9 @@
 
 #define RECENT_NS	400000000ull
 #define STEP_NS		4000000ull	/* decays are made in steps of this: not at each reading */
-/* So much more than its part is over it: a twentieth, and a hundredth of the GPU. */
+/* So much more than its part is over it: a 64th, and a quarter of a per cent of the GPU. */
 #define OVER_PARTS	64u
 #define OVER_OF_ALL	400u
-#define UNDER_PARTS	64u
 
 /**
  * cgpu_recent_note() - a slot ran
@@ -101,27 +100,6 @@ u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group)
 }
 
 /**
- * cgpu_recent_under() - slots that had less than their part
- * @t: the scheduler, accounted up to now; its policy has slices
- * @group: all with highprio or all without
- */
-u32 cgpu_recent_under(const struct cgpu_sched *t, u32 group)
-{
-	u64 sum = all_slices(t, group), least;
-	u32 out = 0;
-
-	for (; sum && group; group &= group - 1) {
-		u32 i = __builtin_ctz(group);
-
-		least = t->recent_all_ns * slices_of(t, i);
-		least -= least / UNDER_PARTS;
-		if (t->slot[i].recent_ns * sum < least)
-			out |= 1u << i;
-	}
-	return out;
-}
-
-/**
  * cgpu_recent_yields() - does a slot wait for another one that has work
  * @t: the scheduler, accounted up to now
  * @over: cgpu_recent_over() of both
@@ -142,4 +120,48 @@ bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 othe
 	mine = t->slot[slot].recent_ns * slices_of(t, other);
 	theirs = t->slot[other].recent_ns * slices_of(t, slot);
 	return mine > theirs + theirs / OVER_PARTS;
+}
+
+/**
+ * cgpu_recent_part_of() - a slot's part against an equal one
+ * @t: the scheduler; its policy has slices
+ * @slot: which has opened the GPU
+ * @of: what it has of equal parts
+ */
+u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of)
+{
+	u32 mask = t->weighted_mask[t->slot[slot].highprio] & t->opened_mask, n = 0;
+	u64 sum = all_slices(t, 1u << slot);
+
+	for (; mask; mask &= mask - 1)
+		n++;
+	return sum ? of * n * slices_of(t, slot) / sum : of;
+}
+
+/**
+ * cgpu_recent_is_beyond() - had a slot so many eighths of its part
+ * @t: the scheduler, accounted up to now; its policy has slices
+ * @slot: which has opened the GPU
+ * @eighths: how many, at least 8
+ */
+bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths)
+{
+	u64 sum = all_slices(t, 1u << slot);
+
+	return t->slot[slot].recent_ns * sum * 8 > t->recent_all_ns * slices_of(t, slot) * eighths;
+}
+
+/**
+ * cgpu_recent_missing_ns() - what a slot had less than its part
+ * @t: the scheduler, accounted up to now; its policy has slices
+ * @slot: which has opened the GPU
+ */
+u64 cgpu_recent_missing_ns(const struct cgpu_sched *t, u32 slot)
+{
+	u64 sum = all_slices(t, 1u << slot), due;
+
+	if (!sum)
+		return 0;
+	due = t->recent_all_ns * slices_of(t, slot) / sum;
+	return due > t->slot[slot].recent_ns ? due - t->slot[slot].recent_ns : 0;
 }

@@ -10,9 +10,15 @@
 void cgpu_recent_note(struct cgpu_sched *t, u32 slot, u64 got_ns);
 void cgpu_recent_pass(struct cgpu_sched *t, u64 len_ns);
 
-/* Those of @group, slots of one group, that had more or less than their part. */
+/* Those of @group, slots of one group, that had more than their part. */
 u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group);
-u32 cgpu_recent_under(const struct cgpu_sched *t, u32 group);
+
+/* What @slot had less than its part. */
+bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths);
+u64 cgpu_recent_missing_ns(const struct cgpu_sched *t, u32 slot);
+
+/* The part of @slot, times the number of those that it is a part of, times @of. */
+u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of);
 
 /* @slot, one of @over, waits for @other: that one had less than its part, or less of it. */
 bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 other);

@@ -16,6 +16,7 @@
 #define MIN_PARTS	CGPU_TURN_MIN_PARTS
 #define SLACK_PARTS	64	/* a turn with less than slice/64 left is over */
 #define LATE_PARTS	4	/* turns are spread by at most this part of a slice */
+#define LATE_MAX_NS	1024000u	/* and by a timeslice of the driver, or half of one */
 #define GOLDEN		0x9e3779b9u
 #define SLOT_STEP	53u	/* no two go in step */
 #define SCALED_SLICES	20	/* a round of scaled grants; the least is a slice if it fits */
@@ -154,8 +155,8 @@ u64 cgpu_rr_late_ns(const struct cgpu_sched *t, u32 slot)
 
 	if (!cgpu_rr_thaws_first(t) || slot >= CGPU_SLOTS)
 		return 0;
-	if (span_ns > CGPU_DRIVER_TIMESLICE_US * 1000)
-		span_ns = CGPU_DRIVER_TIMESLICE_US * 1000;
+	if (span_ns > LATE_MAX_NS)
+		span_ns = LATE_MAX_NS;
 	/* Two and two make up for one another, or all together would shift the round. */
 	turn = ((u32)t->slot[slot].turns + slot / 2 * SLOT_STEP) & 0xffff;
 	late = turn * (turn + 1) / 2 * GOLDEN;
@@ -254,6 +255,8 @@ bool cgpu_turn_begin(struct cgpu_sched *t, u32 nr, u32 slot, const struct cgpu_r
 	grant_part(t, nr, slot, whole);
 	if (*deficit < (s64)(t->slice_ns / MIN_PARTS))
 		return false;
+	/* Not of a turn that is passed over: it would pay the debt, once for each round without a turn. */
+	*deficit += cgpu_rr_missing_ns(t, nr, slot);
 	continue_turn(t, nr, slot);
 	t->slot[slot].turns++;
 	return true;
@@ -307,8 +310,8 @@ static u32 first_woken(const struct cgpu_sched *t, u32 mask)
 }
 
 /* Slots that woke come first, in that order, each with what it has left: it lent that time.
- * A grant is given per round only, so sleeping and waking gains nothing. Then the turn that
- * they cut short goes on. A slot that delayed its freeze since it woke may have none left.
+ * A grant is given per round only, so sleeping and waking gains nothing. A slot that delayed its
+ * freeze since it woke may have none left.
  */
 static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 {
@@ -320,13 +323,11 @@ static bool pass_to_woken(struct cgpu_sched *t, u32 nr)
 		r->woken &= ~(1u << slot);
 		if (*cgpu_debt_deficit(t, nr, slot) < (s64)(t->slice_ns / MIN_PARTS))
 			continue;
-		r->waking = 1;
 		continue_turn(t, nr, slot);
 		t->slot[slot].turns++;
 		return true;
 	}
 	slot = r->resume;
-	r->waking = 0;
 	r->resume = CGPU_NO_SLOT;
 	if (!has(r->members, slot) ||
 	    *cgpu_debt_deficit(t, nr, slot) <= (s64)(t->slice_ns / SLACK_PARTS))
@@ -400,10 +401,12 @@ static void cut_short(struct cgpu_sched *t, u32 nr, u32 were_asleep)
 		if (*cgpu_debt_deficit(t, nr, i) >= (s64)(t->slice_ns / MIN_PARTS))
 			r->woken |= 1u << i;
 	}
-	if (!r->woken || !has(r->members, r->curr) || !cgpu_rr_gives_way(t, r, &goes_on))
-		return;
-	r->resume = goes_on ? r->curr : CGPU_NO_SLOT;
-	r->curr = CGPU_NO_SLOT;
+	if (r->woken && has(r->members, r->curr) && cgpu_rr_gives_way(t, r, &goes_on)) {
+		/* The turn that one that woke had cut short is still due, if this one's is not. */
+		if (goes_on)
+			r->resume = r->curr;
+		r->curr = CGPU_NO_SLOT;
+	}
 }
 
 /* Turns among the members, nothing between them. */
@@ -411,10 +414,10 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 {
 	struct cgpu_rr *r = &t->rr[nr];
 	struct cgpu_round whole;
+	u64 stay_ns;
 
 	if (!r->asleep && !(r->members & (r->members - 1))) {
 		r->woken = 0;
-		r->waking = 0;
 		r->resume = CGPU_NO_SLOT;
 		return step_alone(t, nr, r->members);
 	}
@@ -441,6 +444,9 @@ static u32 step_round_robin(struct cgpu_sched *t, u32 nr, u32 were_asleep, u64 *
 	if (r->curr >= CGPU_SLOTS)
 		return 0;
 	*left_ns = cgpu_turn_left_ns(t, nr);
+	stay_ns = cgpu_rr_stay_ns(t, r);
+	if (stay_ns && stay_ns < *left_ns)
+		*left_ns = stay_ns;
 	return 1u << r->curr | cgpu_rr_beside(t, nr);
 }
 

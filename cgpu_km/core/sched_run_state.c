@@ -12,10 +12,13 @@
 
 #include "policy.h"
 #include "sched_account.h"
+#include "sched_prio.h"
 
 #define NEED_MIN_US	50u	/* with one reading per POLL_CHECK_NS: IDLE_READINGS */
 #define IDLE_READINGS	3u	/* without work, in a row */
 #define NEED_MAX_US	2000u	/* the driver's timeslice */
+#define FLICKER_POINTS	8u	/* for a gap shorter than NEED_MIN_US; one less for each longer one */
+#define FLICKER_MAX	64u
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
 /* On average: the caller draws each interval between half of it and one and a half. Work whose
@@ -46,6 +49,20 @@ static u32 clamp_need(u32 need_us)
 	if (need_us < NEED_MIN_US)
 		return NEED_MIN_US;
 	return need_us > NEED_MAX_US ? NEED_MAX_US : need_us;
+}
+
+/* It works, or its state is unknown. A gap between two readings that was too short to be one
+ * that the hardware could lend is a flicker.
+ */
+static void note_work(struct cgpu_sched_entity *s, bool known, u64 now_ns)
+{
+	if (!known)
+		s->worked_since_ns = 0;
+	else if (!s->worked_since_ns)
+		s->worked_since_ns = now_ns;
+	else if (s->idle_since_ns && s->flicker < FLICKER_MAX)
+		s->flicker += FLICKER_POINTS;
+	s->idle_since_ns = 0;
 }
 
 /**
@@ -83,7 +100,9 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 		struct cgpu_sched_entity *s = &t->slot[i];
 
 		if (!(known & ~busy & bit)) {
-			s->idle_since_ns = 0;
+			if ((known & bit) && !s->worked_since_ns)
+				cgpu_prio_charge_handover(t, __builtin_ctz(bit));
+			note_work(s, known & bit, now_ns);
 			continue;
 		}
 		s->idle_need_us = clamp_need(s->idle_need_us);
@@ -93,8 +112,13 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 		}
 		if (s->idle_readings < IDLE_READINGS)
 			s->idle_readings++;
-		if (s->idle_readings == IDLE_READINGS &&
-		    now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull) {
+		if (s->idle_readings < IDLE_READINGS)
+			continue;
+		if (now_ns - s->idle_since_ns >= NEED_MIN_US * 1000ull && s->worked_since_ns) {
+			s->worked_since_ns = 0;
+			s->flicker -= s->flicker > 0;
+		}
+		if (now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull) {
 			t->asleep_mask |= bit;
 			s->full_turns = 0;
 		}
@@ -112,8 +136,9 @@ void cgpu_run_state_forget(struct cgpu_sched *t, u32 slots)
 	t->known_mask &= ~slots;
 	t->busy_mask &= ~slots;
 	t->asleep_mask &= ~slots;
+	t->dense_mask &= ~slots;
 	for (slots &= t->live_mask; slots; slots &= slots - 1)
-		t->slot[__builtin_ctz(slots)].idle_since_ns = 0;
+		note_work(&t->slot[__builtin_ctz(slots)], false, 0);
 }
 
 /**

@@ -168,7 +168,7 @@ static bool is_sound(const struct cgpu_sched *t)
 	u32 masks = t->run_mask | t->timesliced | t->planned_mask | t->freeze_unknown_mask |
 		    t->new_mask | t->touched_mask | t->ts_dirty_mask | t->ts_failed_mask |
 		    t->held_mask | t->wait_mask | t->capped_mask |
-		    t->known_mask | t->busy_mask | t->asleep_mask;
+		    t->known_mask | t->busy_mask | t->asleep_mask | t->dense_mask;
 	u32 controls = CGPU_CTRL_FREEZE | CGPU_CTRL_TIMESLICE;
 
 	return cgpu_policy_get(t->policy) && !(masks >> CGPU_SLOTS) &&
@@ -176,6 +176,8 @@ static bool is_sound(const struct cgpu_sched *t)
 	       is_within(t->max_inst, CGPU_MAX_INST_MIN, CGPU_MAX_INST_BURST_MAX) &&
 	       is_within(t->prio_ratio, CGPU_PRIO_RATIO_MIN, CGPU_PRIO_RATIO_MAX) &&
 	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&
+	       is_within(t->timeslice_default_us, 1, CGPU_TIMESLICE_MAX_US) &&
+	       t->switch_ns <= CGPU_SWITCH_MAX_NS &&
 	       t->fails <= CGPU_RETRY_DOUBLINGS && t->paused <= 1 && slots_are_sound(t) && groups_are_sound(t);
 }
 

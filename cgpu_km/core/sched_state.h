@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	10	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	11	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 struct cgpu_sched_entity {
 	u64 cookie;		/* 0: the slot is free */
@@ -19,7 +19,8 @@ struct cgpu_sched_entity {
 	u32 tsgs;		/* live graphics/compute TSGs */
 	u8 highprio;
 	u8 full_turns;		/* turns in a row that it used up, at most 3; 0: it slept since */
-	u8 pad[2];
+	u8 flicker;		/* points for gaps that are too short to be lent */
+	u8 pad;
 	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
 	s64 deficit_ns;		/* entitled minus got, carried into the next round */
 	s64 bg_deficit_ns;	/* the same for turns beside a running high-priority container */
@@ -42,6 +43,8 @@ struct cgpu_sched_entity {
 	s64 ceiling_budget_ns;	/* what it may still run without a break */
 	u64 throttled_ns;	/* the part of wait_ns in which its ceiling was used up */
 	u32 freeze_ns, freezes;	/* running upper quartile of its freezes, to 2.048 ms; number, to 128 */
+	u64 worked_since_ns;	/* without a gap that the hardware could lend; 0: idle, or unknown */
+	u64 on_gpu_ns;		/* when its timeslice began, as far as that is known */
 	u64 recent_ns;		/* of gpu_ns, what is left by a decay of 0.4 s */
 };
 
@@ -57,15 +60,14 @@ struct cgpu_rr {
 	u32 members;		/* slots that take turns */
 	u32 asleep;		/* slots that have a turn due when they wake or have budget again */
 	u32 woken;		/* of @members, those that woke with credit: their turns come first */
-	u32 resume;		/* slot whose turn was cut short by a woken one, or CGPU_NO_SLOT */
+	u32 resume;		/* slot whose turn goes on after those that woke, or CGPU_NO_SLOT */
 	u32 curr;		/* slot whose turn it is, or CGPU_NO_SLOT (an empty slice) */
 	u32 cursor;		/* last slot that had its turn; fixed rounds: next slice */
 	u8 fixed;		/* a round of max_inst slices, empty ones pass */
 	u8 running;		/* CGPU_RR_*: in force, its clock runs */
 	u8 contended;		/* another slot waits: turns are charged */
 	u8 late;		/* fixed rounds: no empty slice made room for the gaps so far */
-	u8 waking;		/* the turn is a woken slot's: another one does not cut it short */
-	u8 pad[3];
+	u8 pad[4];
 	u64 clock_ns;
 	u64 slot_start_ns;	/* fixed rounds: clock at which slice @cursor begins */
 	u64 deadline_ns;	/* clock at which the turn ends whatever its entity got */
@@ -115,6 +117,8 @@ struct cgpu_sched {
 	u32 capped_mask;	/* of these, those that have used it up: frozen */
 	u64 unread_since_ns;	/* a plan with calls was made, until the next plan */
 	u32 paused, pad;	/* paused: 1: the system falls asleep, sleeps or wakes; all may run */
+	u32 dense_mask;		/* of high priority: others are frozen, since its gaps are too short */
+	u32 timeslice_default_us;	/* the driver's own, of a TSG of which none was set */
 	u64 recent_all_ns;	/* the time by the same decay */
 	u64 recent_step_ns;	/* what of it has not decayed yet */
 };

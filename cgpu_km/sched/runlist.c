@@ -7,6 +7,7 @@
 #include <linux/slab.h>
 
 #include "core/nv_abi.h"
+#include "core/sched_gpu.h"
 #include "driver/driver.h"
 #include "sched/direct.h"
 #include "sched/runlist.h"
@@ -16,13 +17,20 @@
 #include "state/rm_object.h"
 #include "state/slot.h"
 
-/* By the driver's documentation DISABLE_CHANNELS takes effect without another call. In the
- * only published test on hardware it had no effect until the runlist was restarted. The
- * default is therefore to restart it; clear the bit of a GPU that is known not to need it.
+/* By the driver's documentation DISABLE_CHANNELS takes effect without another call, and it did on
+ * an H100 (docs/develop/hardware.md, row 17). There a restart costs 390 us at each hand-over and a
+ * context switch. Set the bit of a GPU where freezes are found to have no effect.
  */
-static unsigned long freeze_restart = ~0ul;
+static unsigned long freeze_restart;
 module_param(freeze_restart, ulong, 0644);
-MODULE_PARM_DESC(freeze_restart, "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST (default: all)");
+MODULE_PARM_DESC(freeze_restart, "bit N: on GPU N a freeze or thaw is followed by RESTART_RUNLIST (default: none)");
+
+/* No call shows what a context switch takes. */
+static unsigned int switch_us;
+module_param(switch_us, uint, 0644);
+MODULE_PARM_DESC(switch_us, "what a context switch takes, at most 10000; 0: 140, between an A100 and an H100 (205)");
+
+#define USUAL_PARTS	16	/* a running median moves by this part of itself */
 
 /* ctrl2080fifo.h: NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS */
 struct disable_channels {
@@ -38,16 +46,31 @@ struct disable_channels {
 };
 static_assert(sizeof(struct disable_channels) == NV2080_DISABLE_CHANNELS_SIZE);
 
-static void note_latency(struct ckm_gpu *gpu, u64 took)
+/* Towards @took_us, whatever the distance: half of the calls take longer. */
+static void move_usual(u32 *usual_us, u32 took_us)
+{
+	u32 step = *usual_us / USUAL_PARTS + 1;
+
+	if (!*usual_us)
+		*usual_us = took_us;
+	else if (took_us > *usual_us)
+		*usual_us += min(step, took_us - *usual_us);
+	else
+		*usual_us -= min(step, *usual_us - took_us);
+}
+
+static void note_latency(struct ckm_gpu *gpu, enum ckm_ctrl_kind kind, u64 took)
 {
 	struct ckm_ctrl_stat *st = &gpu->ctrl;
+
+	move_usual(&st->usual_us[kind], (u32)min_t(u64, took / 1000, U32_MAX / 2));
 
 	st->max_ns = max(st->max_ns, took);
 	st->sample_us[st->samples++ % CKM_CTRL_SAMPLES] = (u32)min_t(u64, took / 1000, U32_MAX);
 }
 
-static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
-			 void *params, u32 size)
+static u32 timed_control(struct ckm_gpu *gpu, enum ckm_ctrl_kind kind, u32 client, u32 object,
+			 u32 cmd, void *params, u32 size)
 {
 	struct ckm_ctrl_stat *st = &gpu->ctrl;
 	u64 begin = ktime_get_ns();
@@ -55,7 +78,7 @@ static u32 timed_control(struct ckm_gpu *gpu, u32 client, u32 object, u32 cmd,
 
 	lockdep_assert_held(&gpu->ctrl_lock);
 	status = ckm_drv_control(client, object, cmd, params, size);
-	note_latency(gpu, ktime_get_ns() - begin);
+	note_latency(gpu, kind, ktime_get_ns() - begin);
 	st->calls++;
 	st->failed += status != NV_OK;
 	return status;
@@ -156,6 +179,12 @@ static void forget_channel(struct ckm_gpu *gpu, u32 sched_id, u64 seq)
 	mutex_unlock(&gpu->lock);
 }
 
+static u32 disable_channels(struct ckm_gpu *gpu, struct disable_channels *list)
+{
+	return timed_control(gpu, list->disable ? CKM_CTRL_OF_FREEZE : CKM_CTRL_OF_THAW, gpu->hclient,
+			     gpu->hsubdevice, NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list));
+}
+
 /* Fallback if the driver refused the list of @count channels of @snap from @from on: one call per
  * channel, so that a channel that was freed meanwhile does not keep the others from being frozen
  * or thawed. Returns the status of the latest failure, or NV_OK.
@@ -172,8 +201,7 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct snapsho
 		one->count = 1;
 		one->client[0] = snap->list[i].client;
 		one->channel[0] = snap->list[i].object;
-		status = timed_control(gpu, gpu->hclient, gpu->hsubdevice,
-				       NV2080_CTRL_DISABLE_CHANNELS, one, sizeof(*one));
+		status = disable_channels(gpu, one);
 		if (status == NV_ERR_NOT_FOUND || status == NV_ERR_CLIENT)
 			forget_channel(gpu, sched_id, snap->list[i].seq);
 		else if (status != NV_OK)
@@ -209,8 +237,7 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 			list->client[i] = snap->list[at + i].client;
 			list->channel[i] = snap->list[at + i].object;
 		}
-		if (timed_control(gpu, gpu->hclient, gpu->hsubdevice,
-				  NV2080_CTRL_DISABLE_CHANNELS, list, sizeof(*list)) != NV_OK)
+		if (disable_channels(gpu, list) != NV_OK)
 			failure = freeze_singly(gpu, sched_id, snap, at, count, freeze) ?: failure;
 	}
 	kvfree(snap);
@@ -283,8 +310,8 @@ static void restart_on(struct ckm_gpu *gpu, u32 sched_id, bool all, u64 after, u
 	while (!r->done && tries-- &&
 	       next_channel(gpu, sched_id, all, &after, &client, &channel)) {
 		r->failed_ns = ktime_get_ns() - r->begin_ns;
-		status = timed_control(gpu, client, channel, NVA06F_CTRL_RESTART_RUNLIST,
-				       &params, sizeof(params));
+		status = timed_control(gpu, CKM_CTRL_OF_RESTART, client, channel,
+				       NVA06F_CTRL_RESTART_RUNLIST, &params, sizeof(params));
 		note_restart(gpu, sched_id, after, status != NV_OK);
 		if (status == NV_OK) {
 			gpu->restarted_slot = sched_id;
@@ -344,7 +371,7 @@ static bool freeze_directly(struct ckm_gpu *gpu, u32 sched_id, bool freeze)
 
 	if (freeze ? !ckm_direct_freeze(gpu, sched_id) : !ckm_direct_thaw(gpu, sched_id))
 		return false;
-	note_latency(gpu, ktime_get_ns() - begin);
+	note_latency(gpu, freeze ? CKM_CTRL_OF_FREEZE : CKM_CTRL_OF_THAW, ktime_get_ns() - begin);
 	gpu->ctrl.direct++;
 	return true;
 }
@@ -382,16 +409,32 @@ bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 	return done;
 }
 
+/* The timeslice that the driver gives a TSG. Tenants do not set any: their calls are answered. */
+static void read_default(struct ckm_gpu *gpu, u32 client, u32 tsg)
+{
+	u64 params = 0;
+	u32 status = ckm_drv_control(client, tsg, NVA06C_CTRL_GET_TIMESLICE, &params, sizeof(params));
+
+	if (status != NV_OK || !params || params > CGPU_TIMESLICE_MAX_US)
+		params = CGPU_TIMESLICE_US;
+	gpu->ctrl.timeslice_us = (u32)params;
+}
+
 bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 {
-	u64 params = timeslice_us ?: 1024;	/* default: 128 << 3, kernel_fifo_gm107.c */
 	struct snapshot *snap = take_snapshot(gpu, sched_id, NULL);
 	u32 i, status, failure = snap ? NV_OK : NV_ERR_NO_MEMORY;
+	u64 params;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
+	/* Before the first that the module sets: later a TSG may have that one. */
+	if (snap && snap->count && !gpu->ctrl.timeslice_us)
+		read_default(gpu, snap->list[0].client, snap->list[0].object);
+	params = timeslice_us ?: gpu->ctrl.timeslice_us;
 	for (i = 0; snap && i < snap->count; i++) {
-		status = timed_control(gpu, snap->list[i].client, snap->list[i].object,
-				       NVA06C_CTRL_SET_TIMESLICE, &params, sizeof(params));
+		status = timed_control(gpu, CKM_CTRL_OF_TIMESLICE, snap->list[i].client,
+				       snap->list[i].object, NVA06C_CTRL_SET_TIMESLICE,
+				       &params, sizeof(params));
 		if (status != NV_OK)
 			failure = status;
 	}
@@ -417,4 +460,23 @@ u64 ckm_ctrl_latency_ns(struct ckm_gpu *gpu, u32 percentile)
 	memcpy(sorted, gpu->ctrl.sample_us, n * sizeof(u32));
 	sort(sorted, n, sizeof(u32), compare_u32, NULL);
 	return sorted[(n - 1) * percentile / 100] * 1000ull;
+}
+
+u64 ckm_ctrl_handover_ns(const struct ckm_gpu *gpu)
+{
+	const u32 *us = gpu->ctrl.usual_us;
+	u64 sum;
+
+	lockdep_assert_held(&gpu->ctrl_lock);
+	if (!us[CKM_CTRL_OF_FREEZE] || !us[CKM_CTRL_OF_THAW])
+		return 0;
+	sum = (u64)us[CKM_CTRL_OF_FREEZE] + us[CKM_CTRL_OF_THAW];
+	if (ckm_ctrl_needs_restart(gpu))
+		sum += us[CKM_CTRL_OF_RESTART];
+	return sum * 1000;
+}
+
+u32 ckm_ctrl_switch_us(void)
+{
+	return min_t(u32, READ_ONCE(switch_us), CGPU_SWITCH_MAX_NS / 1000);
 }

@@ -64,4 +64,12 @@ bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu);
  */
 u64 ckm_ctrl_latency_ns(struct ckm_gpu *gpu, u32 percentile);
 
+/* What a hand-over usually takes: a freeze, a thaw and, where it is needed, a restart. 0: not
+ * known. Caller holds gpu->ctrl_lock.
+ */
+u64 ckm_ctrl_handover_ns(const struct ckm_gpu *gpu);
+
+/* A context switch of the card, 0: not set. No lock. */
+u32 ckm_ctrl_switch_us(void);
+
 #endif

@@ -29,40 +29,43 @@
 #define PAUSE_PLANS	16
 
 /*
- * The GPUs with a thread and whether they are paused. A lock of its own: while the driver sleeps, an
- * open of a GPU waits in the driver with ckm_lock held, and the end of the sleep must not wait for it.
+ * The GPUs with a thread and whether they are paused. A lock of its own: while the driver sleeps,
+ * an open of a GPU waits in the driver with ckm_lock held, and the end of the sleep must not wait
+ * for it.
  */
 static DEFINE_MUTEX(threads_lock);
 static LIST_HEAD(threads);	/* threads_lock; ckm_gpu.thread_node */
 static u32 asleep;	/* threads_lock, READ_ONCE; CKM_SLEEP_*; not 0: every GPU is paused */
 
-/* Latency from which the slice is derived. A hand-over is two calls, or three with a
- * runlist restart. With three the slice is half as long again, so that calls take the same
- * part of the time. A call of 350 us that uses the processor for 150 us then costs 4.3 %
- * of a core.
- */
-static u64 handover_call_ns(struct ckm_gpu *gpu)
+/* What was learnt of this GPU. No plan with calls is under way. */
+static void tell_costs(struct ckm_gpu *gpu, const struct cgpu_core_ops *core)
 {
-	u64 call_ns = ckm_ctrl_latency_ns(gpu, 50);
+	struct ckm_ctrl_stat *st = &gpu->ctrl;
+	u32 switch_us = ckm_ctrl_switch_us();
 
-	return ckm_ctrl_needs_restart(gpu) ? call_ns + call_ns / 2 : call_ns;
+	if (st->told_switch_us == switch_us && st->told_timeslice_us == st->timeslice_us)
+		return;
+	core->sched.set_costs(gpu->sched, switch_us * 1000ull, st->timeslice_us, ktime_get_ns());
+	st->told_switch_us = switch_us;
+	st->told_timeslice_us = st->timeslice_us;
 }
 
 static bool make_plan(struct ckm_gpu *gpu, struct cgpu_sched_plan *plan)
 {
 	const struct cgpu_core_ops *core;
-	u64 slice_ns, call_ns = 0;
+	u64 slice_ns, handover_ns = 0;
 	bool usable;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
 	mutex_lock(&gpu->lock);
 	if (!gpu->slice_is_set && gpu->ctrl.samples >= SLICE_SAMPLES &&
 	    gpu->turns % SLICE_SAMPLES == 0)
-		call_ns = handover_call_ns(gpu);
+		handover_ns = ckm_ctrl_handover_ns(gpu);
 	core = ckm_core_enter();
 	if (core) {
-		if (call_ns) {
-			slice_ns = core->sched.auto_slice_ns(call_ns);
+		tell_costs(gpu, core);
+		if (handover_ns) {
+			slice_ns = core->sched.auto_slice_ns(handover_ns / 2);
 			core->sched.set_slice_us(gpu->sched, div_u64(slice_ns, 1000),
 						 ktime_get_ns());
 		}
@@ -97,7 +100,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	struct cgpu_sched_ack ack = { 0 };
 	const struct cgpu_core_ops *core;
 	bool committed = true, called = false;
-	u64 failed_ns = 0;
+	u64 failed_ns = 0, begin_ns;
 	u32 frozen, thawed = 0;
 
 	ack.timeslice_mask = set_timeslices(gpu, plan);
@@ -112,8 +115,13 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false, &called);
 		ack.thawed_ns = ktime_get_ns();
 	}
-	if (plan->timeslice_mask || (called && ckm_ctrl_needs_restart(gpu)))
+	if (plan->timeslice_mask || (called && ckm_ctrl_needs_restart(gpu))) {
+		begin_ns = ktime_get_ns();
 		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &failed_ns);
+		/* Like any call, in its middle. */
+		if (committed)
+			ack.restarted_ns = (begin_ns + ktime_get_ns()) / 2;
+	}
 	/* If the driver refused the restart that they need, no call took effect: repeat all
 	 * of them. If there was no channel to call it on, nothing can run, and the calls
 	 * count as done.
@@ -246,7 +254,8 @@ static int sched_thread(void *data)
 	bool ok, acted;
 
 	/* The default of 50 us is longer than the shortest interval between two readings, and would
-	 * move them to the time of other timers. Since Linux 6.3 that of real-time tasks is not used.
+	 * move them to the time of other timers. Since Linux 6.3 that of real-time tasks is not
+	 * used.
 	 */
 	current->timer_slack_ns = 1;
 	while (!kthread_should_stop()) {

@@ -29,6 +29,15 @@ enum ckm_check_state {
 
 #define CKM_CTRL_SAMPLES 128
 
+/* What a hand-over is made of, timed apart: on an H100 a freeze takes twice a thaw. */
+enum ckm_ctrl_kind {
+	CKM_CTRL_OF_FREEZE,
+	CKM_CTRL_OF_THAW,
+	CKM_CTRL_OF_RESTART,
+	CKM_CTRL_OF_TIMESLICE,
+	CKM_CTRL_KINDS,
+};
+
 struct ckm_ctrl_stat {
 	u64 calls, failed;
 	u64 direct;			/* freezes and thaws without a call (sched/direct.h) */
@@ -36,6 +45,9 @@ struct ckm_ctrl_stat {
 	u32 sample_us[CKM_CTRL_SAMPLES];	/* ring of the latest */
 	u32 sorted_us[CKM_CTRL_SAMPLES];	/* of ckm_ctrl_latency_ns(), which must not fail */
 	u32 samples;
+	u32 usual_us[CKM_CTRL_KINDS];	/* running medians; 0: no call of that kind */
+	u32 timeslice_us;		/* the driver's own, as read from a TSG; 0: not read */
+	u32 told_switch_us, told_timeslice_us;	/* what the core has */
 };
 
 /* ctrl2080fb.h: NV2080_CTRL_FB_GET_INFO_V2_PARAMS */

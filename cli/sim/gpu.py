@@ -58,6 +58,8 @@ class Gpu:
         self.rng = random.Random(seed)
         self.calls = 0
         self.control_ns: deque[int] = deque(maxlen=CONTROL_SAMPLES)
+        # Of freezes (True) and thaws, in lists of channels.
+        self.latest_ns = {frozen: deque[int](maxlen=CONTROL_SAMPLES) for frozen in (True, False)}
         self._staged: dict[tuple[int, int], bool] = {}
         self._kept: list[Any] = []  # memory that the engine reads as long as it lives
         for number, one in enumerate(self.clients):
@@ -128,21 +130,26 @@ class Gpu:
         for first in self._lists(number):
             self._set_enabled(number, first, False)
 
+    def set_timeslice(self, number: int, us: int) -> None:
+        """Of each of its TSGs, without a call: in force from its next turn on."""
+        self.lib.cgpu_sim_timeslice(self.sim, number, us * US)
+        self.lib.cgpu_sim_commit(self.sim)
+
     def overlap(self, overlap_pct: int, turnaround_us: float = 0.0) -> None:
         """From now on no timeslices: kernels run at once, two or more at so many percent of the speed of one."""
         self.lib.cgpu_sim_overlap(self.sim, overlap_pct, round(turnaround_us * US))
 
     # The driver's controls.
 
-    def _latency_ns(self) -> int:
+    def _latency_ns(self, usual_us: int | None) -> int:
         own, rng = self.personality, self.rng
         tail_pct = self.profile.tail_pct if own.tail_pct is None else own.tail_pct
         if rng.random() * 100 < tail_pct:
             return (self.profile.tail_us if own.tail_us is None else own.tail_us) * US
-        return int(self.profile.control_us * US * rng.uniform(0.9, 1.1))
+        return int((usual_us or self.profile.control_us) * US * rng.uniform(0.9, 1.1))
 
-    def _control(self, effect: Callable[[], bool]) -> bool:
-        began, took = self.now, self._latency_ns()
+    def _control(self, effect: Callable[[], bool], usual_us: int | None = None) -> bool:
+        began, took = self.now, self._latency_ns(usual_us)
         self._wait(took // 2)
         done = effect()
         self._wait(took - took // 2)
@@ -179,7 +186,9 @@ class Gpu:
                 return True
             return self._set_enabled(number, first, not frozen)
 
-        done = [self._control(lambda first=first: effect(first)) for first in self._lists(number)]  # type: ignore[misc]
+        usual_us = None if frozen else self.profile.thaw_us
+        done = [self._control(lambda first=first: effect(first), usual_us) for first in self._lists(number)]  # type: ignore[misc]
+        self.latest_ns[frozen].append(self.control_ns[-1])
         return all(done)
 
     def timeslice(self, number: int, us: int) -> bool:
@@ -191,8 +200,8 @@ class Gpu:
             return True
 
         for _ in range(self.clients[number].processes - 1):
-            self._control(lambda: True)
-        return self._control(effect)
+            self._control(lambda: True, self.profile.set_timeslice_us)
+        return self._control(effect, self.profile.set_timeslice_us)
 
     def commit(self, numbers: Sequence[int]) -> bool:
         """RESTART_RUNLIST on a channel of these containers; on failure, on the next one."""
@@ -207,7 +216,7 @@ class Gpu:
             return True
 
         tries = sum(self.clients[number].processes for number in numbers)
-        return any(self._control(effect) for _ in range(tries))
+        return any(self._control(effect, self.profile.restart_us) for _ in range(tries))
 
     # Measurements.
 

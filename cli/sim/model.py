@@ -30,6 +30,10 @@ class Profile:
     tail_us: int
     tail_pct: float
     arch: str = "ampere"
+    # Of cards where they were measured apart; else every control takes control_us.
+    thaw_us: int | None = None
+    restart_us: int | None = None
+    set_timeslice_us: int | None = None
 
     @property
     def run_state(self) -> str:
@@ -51,7 +55,9 @@ def profile(key: str) -> Profile:
     if key not in profile_names():
         raise CgpuError(Exit.USAGE, "usage", f"there is no profile {key!r}", ", ".join(profile_names()))
     values = tomllib.loads((_profile_dir() / f"{key}.toml").read_text())
-    return Profile(key, **{name: values[name] for name in Profile.__dataclass_fields__ if name != "key"})
+    known = Profile.__dataclass_fields__
+    apart = {f"{name}_us": us for name, us in values.get("simulate", {}).items()}
+    return Profile(key, **{name: value for name, value in (values | apart).items() if name in known})
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class Setup:
     slice_us: int | None = None
     max_inst: int = 20
     prio_ratio: int = 80
-    freeze_restart: bool = True
+    freeze_restart: bool = False
     one_cpu: bool = False
     run_state: str | None = None
     personality: Personality = field(default_factory=Personality)

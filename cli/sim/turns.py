@@ -66,10 +66,13 @@ class Turns:
         lib, t, now = self.lib, self.t, self._clock()
         lib.cgpu_sched_init(t, now)
         lib.cgpu_sched_set_controls(t, (FREEZE | TIMESLICE) & ~_ineffective(setup.personality.control_ineffective), now)
+        costs = lib.cgpu_sched_set_costs(t, setup.profile.ctxsw_us * US, setup.profile.timeslice_us, now)
+        self._check(costs, f"the profile {setup.profile.key}")
         self._check(lib.cgpu_sched_set_prio_ratio(t, setup.prio_ratio, now), f"prio_ratio {setup.prio_ratio}")
         slice_us = setup.slice_us
         if slice_us is None:
-            slice_us = self._auto_slice_us(setup.profile.control_us * US)
+            card = setup.profile
+            slice_us = self._auto_slice_us(card.control_us * US, (card.thaw_us or card.control_us) * US)
         self._check(lib.cgpu_sched_set_slice_us(t, slice_us, now), f"slice_us {slice_us}")
         self._check(lib.cgpu_sched_set_policy(t, setup.policy, now), f"policy {setup.policy}")
         self._check(lib.cgpu_sched_set_max_inst(t, setup.max_inst, now), f"max_inst {setup.max_inst}")
@@ -77,9 +80,11 @@ class Turns:
             self._admit(number, one)
         self.lib.cgpu_sched_next(t, now, self.plan)
 
-    def _auto_slice_us(self, call_ns: int) -> int:
-        """A third call at each hand-over makes slices longer."""
-        return int(self.lib.cgpu_sched_auto_slice_ns(call_ns + call_ns // 2 if self._restarts else call_ns)) // US
+    def _auto_slice_us(self, freeze_ns: int, thaw_ns: int) -> int:
+        """From what a hand-over takes. A third call makes slices longer."""
+        card = self.gpu.profile
+        restart_ns = (card.restart_us or card.control_us) * US if self._restarts else 0
+        return int(self.lib.cgpu_sched_auto_slice_ns((freeze_ns + thaw_ns + restart_ns) // 2)) // US
 
     def _admit(self, number: int, one: Container) -> None:
         slot, granted = self.ffi.new("u32 *"), self.ffi.new("u32 *")
@@ -176,9 +181,13 @@ class Turns:
             thawed = self._freeze(plan.thaw_mask, False)
             ack.thawed_ns = self._clock()
         restart = self._open_clients(plan.run_mask | plan.freeze_mask)
-        if (plan.timeslice_mask or self._restarts) and restart and not self.gpu.commit(restart):
-            # On a driver that needs it no call has taken effect yet.
-            frozen = thawed = ack.timeslice_mask = 0
+        began_ns, ack.restarted_ns = self._clock(), 0
+        if (plan.timeslice_mask or self._restarts) and restart:
+            if self.gpu.commit(restart):
+                ack.restarted_ns = (began_ns + self._clock()) // 2
+            else:
+                # On a driver that needs it no call has taken effect yet.
+                frozen = thawed = ack.timeslice_mask = 0
         if not plan.freeze_mask:
             ack.frozen_ns = ack.begin_ns
         if not plan.thaw_mask:
@@ -191,10 +200,10 @@ class Turns:
         return [number for number in self._clients(mask) if self.t.slot[self.slot[number]].channels]
 
     def _follow_control(self) -> None:
-        samples = sorted(self.gpu.control_ns)
-        if self._slice_is_set or len(samples) < 32 or self.turns % 32:
+        freezes, thaws = (sorted(self.gpu.latest_ns[frozen]) for frozen in (True, False))
+        if self._slice_is_set or not freezes or not thaws or len(freezes) + len(thaws) < 32 or self.turns % 32:
             return
-        slice_us = self._auto_slice_us(samples[(len(samples) - 1) // 2])
+        slice_us = self._auto_slice_us(freezes[(len(freezes) - 1) // 2], thaws[(len(thaws) - 1) // 2])
         self.lib.cgpu_sched_set_slice_us(self.t, slice_us, self._clock())
 
     def _note_round(self) -> None:

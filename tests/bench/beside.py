@@ -38,6 +38,34 @@ class MpsOverlap(Rule):
         return any(one.serves or one.highprio for one in containers)
 
 
+class Plain8(Rule):
+    """Timeslices that never change: 8.192 ms for each TSG with high priority, an eighth of it for the others.
+
+    What an administrator could set without any daemon, if the driver's tools let one.
+    """
+
+    name = "timeslices-8-1"
+    source = "NVIDIA open-gpu-kernel-modules, NVA06C_CTRL_CMD_SET_TIMESLICE; measured, docs/develop/hardware.md row 4"
+    control = "timeslice"
+    weights = False
+    LONG_US, PARTS = 8192, 8
+
+    @classmethod
+    def fits(cls, containers: Sequence[Container]) -> bool:
+        return any(one.highprio for one in containers) and not all(one.highprio for one in containers)
+
+    def opened(self, number: int) -> None:
+        self.gpu.set_timeslice(number, self.LONG_US // (1 if self.containers[number].highprio else self.PARTS))
+        super().opened(number)
+
+
+class Plain16(Plain8):
+    """The same, a sixteenth for the others."""
+
+    name = "timeslices-16-1"
+    PARTS = 16
+
+
 class TallyPriority(Rule):
     """A server launches all kernels; those of best-effort clients only while no kernel of high priority is there.
 
@@ -122,5 +150,5 @@ class TgsRateControl(TallyPriority):
         self.gpu.advance(min(until_ns, self.next_ns))
 
 
-RULES = (*RIVALS, MpsOverlap, TgsRateControl, TallyPriority)
+RULES = (*RIVALS, Plain8, Plain16, MpsOverlap, TgsRateControl, TallyPriority)
 assert TgsRateControl.WINDOW * TgsRateControl.INTERVAL_NS == S

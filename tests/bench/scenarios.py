@@ -25,11 +25,22 @@ class Bars:
     request_p99: the 99th percentile of a request's latency is within 10 % of its value alone. low_of_rest: containers
     without high priority have at least 90 % of the time that those with it leave. idle_loss: the engine is idle for
     at most 2 % of the time while a container has work.
+
+    For work with gaps, under each policy of ours. part: the container with the most weight has at least 90 % of its
+    part, or of what it can use if that is less, and all together do at least the work that they do under the driver's
+    turns.
+    steady: it has 99 % of it, and 94 % in each second. rest: containers without high priority have at least 15 % of the
+    time, and the engine is idle for at most 10 % of it while a container has work. above_plain: they have more than
+    beside high priority at plain timeslices of 16:1.
     """
 
     request_p99: bool = False
     low_of_rest: bool = False
     idle_loss: bool = False
+    part: bool = False
+    steady: bool = False
+    rest: bool = False
+    above_plain: bool = False
     enforced: bool = True
 
 
@@ -59,7 +70,8 @@ class Scenario:
 
     @property
     def max_inst(self) -> int:
-        return 25 if sum(one.weight for one in self.containers) > 20 else 20
+        weights = sum(one.weight for one in self.containers)
+        return 20 if weights <= 20 else 25 if weights <= 25 else 100
 
 
 def many(weights: Sequence[int], **load: float) -> tuple[Container, ...]:
@@ -149,6 +161,69 @@ FELT = (
     felt("changes at 10 Hz", *many([1, 2], **PLAIN), bars=CONSERVING, changes=WRITES),
 )
 
+
+# Work with gaps.
+
+
+def training(name: str, weight: int, step_ms: float, gap_ms: float, processes: int = 1) -> Container:
+    """Steps of 500 us kernels, queued at once. Before the next one the CPU waits for the end, and prepares it."""
+    kernels = round(2 * step_ms)
+    return Container(
+        name, weight, request_us=(500.0,) * kernels, depth=kernels, think_ms=gap_ms, think_spread_ms=gap_ms / 10,
+        processes=processes,
+    )  # fmt: skip
+
+
+def pieces(name: str, weight: int, start_ms: float) -> Container:
+    """1 ms of work in 7."""
+    return Container(name, weight, kernel_us=1000, depth=1, on_ms=1, off_ms=6, start_ms=start_ms)
+
+
+def small(name: str, length_ms: float, per_s: float) -> Container:
+    """A service with high priority and requests of this length, of kernels of up to 500 us."""
+    kernels = max(1, round(2 * length_ms))
+    lengths = (1000 * length_ms / kernels,) * kernels
+    return Container(name, highprio=True, request_us=lengths, depth=kernels, requests_per_s=per_s)
+
+
+def gap(name: str, *containers: Container, bars: Bars, **more: object) -> Scenario:
+    return Scenario(f"gap: {name}", containers, False, slices=(None,), cards=GAP_CARDS, bars=bars, **more)  # type: ignore[arg-type]
+
+
+# A context switch is 205 us there.
+H100 = tuple(
+    Scenario(
+        f"{name} on an H100", many(weights, **PLAIN), policies=(1, 2), slices=(5000, 20_000, None), cards=("h100",)
+    )
+    for name, weights in (("1:2", (1, 2)), ("3:2:1", (3, 2, 1)), ("16:1", (16, 1)))
+)
+
+GAP_CARDS = ("a100", "h100")
+PARTS = Bars(part=True)
+PERCENT = {"policies": (6,), "bars": PARTS}
+FEW = {"policies": (2, 6), "bars": PARTS}
+SMALL = {"policies": (1, 2, 6), "bars": Bars(request_p99=True, above_plain=True), "prio_ratio": 95}
+GAPS = (
+    gap("10:90 trainings, 4.5 ms", training("a", 10, 19, 4.5), training("b", 90, 19, 4.5), **PERCENT),
+    gap("10:90 trainings, 10 ms", training("a", 10, 100, 10), training("b", 90, 100, 10), **PERCENT),
+    gap("10:90 trainings, two processes", training("a", 10, 19, 4.5, 2), training("b", 90, 19, 4.5), **PERCENT),
+    gap("1:2 trainings, 2.2 ms", training("a", 1, 19, 2.2), training("b", 2, 19, 2.2), **FEW),
+    gap("1:2 trainings, 10 ms", training("a", 1, 50, 10), training("b", 2, 50, 10), **FEW),
+    gap("service beside a training", service("service", 10), training("train", 1, 19, 4.5), policies=(2, 6),
+        bars=Bars()),
+    gap("50 beside five of 10", Container("v", 50, **DEEP), *(pieces(f"n{i}", 10, 1.3 * i) for i in range(5)),
+        policies=(6,), bars=Bars(steady=True)),
+    gap("50 beside ten of 5", Container("v", 50, **DEEP), *(pieces(f"n{i}", 5, 0.7 * i) for i in range(10)),
+        policies=(6,), bars=Bars(steady=True, enforced=False)),
+    *(gap(f"high priority, {work_ms:g} and {gap_ms:g} ms",
+          Container("high", highprio=True, request_us=(1000 * work_ms,), think_ms=gap_ms, depth=1), TRAIN,
+          policies=(1, 2, 6), bars=Bars(rest=True))
+      for work_ms, gap_ms in ((0.1, 0.4), (1, 0.4), (1, 1), (5, 2))),
+    *(gap(f"requests of {length_ms:g} ms", small("high", length_ms, per_s), TRAIN, seconds=30, **SMALL)
+      for length_ms, per_s in ((1, 300), (2, 100), (5, 20))),
+    gap("requests of an LLM", replace(LLM, highprio=True), TRAIN, seconds=30, **SMALL),
+)  # fmt: skip
+
 SCENARIOS = (
     Scenario("1:1", many([1, 1], **PLAIN)),
     Scenario("1:2", many([1, 2], **PLAIN)),
@@ -183,6 +258,9 @@ SCENARIOS = (
     Scenario("high priority", (HIGH, *many([1, 1, 1, 1], **PLAIN)), saturating=False),
     *_personalities(),
     *FELT,
+    *GAPS,
+    *H100,
 )
 QUICK = {"1:2", "3:2:1", "16:1", "25 equal", "1:2 short queue", "1:2 deep queue", "1:2 long kernels", "3:2:1 mixed",
-         "forkers", "high priority", "LLM first", "one first at 10 %", "eight at 8 %"}  # fmt: skip
+         "forkers", "CPU-starved", "high priority", "LLM first", "one first at 10 %", "eight at 8 %",
+         *(one.name for one in (*GAPS, *H100))}  # fmt: skip

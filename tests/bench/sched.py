@@ -20,9 +20,9 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from beside import RULES  # noqa: E402
+from beside import RULES, Plain16  # noqa: E402
 from known import REASONS, excuse, stale  # noqa: E402
-from scenarios import QUICK, SCENARIOS, Bars, Scenario  # noqa: E402
+from scenarios import GAP_CARDS, GAPS, H100, QUICK, SCENARIOS, Bars, Scenario  # noqa: E402
 from sched_sim import FIELDS, OURS, Cell, Measured, cells, measure, scenarios_named, worst_of  # noqa: E402
 
 from cgpu_cli.sim import draw, native  # noqa: E402
@@ -34,8 +34,15 @@ CARDS = ("a100", "h200")  # the bars' profiles; t4 is reported
 BAR_RATIO_PCT, BAR_CAP_PP, BAR_THREAD_PCT, BAR_AGGREGATE_PP = 1.0, 0.5, 5.0, 0.5
 BAR_DECISION_NS, LINEAR_SLACK = 1000.0, 1.25
 BAR_REQUEST_PCT, BAR_LOW_PCT, BAR_IDLE_PCT = 110.0, 90.0, 2.0
+# Work with gaps.
+BAR_PART_PCT, BAR_STEADY_PCT, BAR_SECOND_PCT, BAR_REST_PCT, BAR_REST_IDLE_PCT = 90.0, 99.0, 94.0, 15.0, 10.0
+# Requests of 1 ms have the GPU sooner than at timeslices of 512 us, so fewer of them share a switch of 205 us: no
+# timeslice gives both their p99 and the last per cent.
+BAR_PLAIN_PCT = 98.0
+BAR_H100_SHORT_PCT = 2.0  # of ratios, at slices of 5 ms: a switch is 4 % of one
 # Of readings of the run state, at the costs that cli/sim estimates. Not in force: false.
 BAR_READING_PCT, READING_ENFORCED = 5.0, False
+GAP_NAMES = {one.name for one in GAPS}
 Row = dict[str, Any]
 
 
@@ -52,7 +59,7 @@ def sim_rows(
 ) -> Iterator[Row]:
     """Every cell of the simulator, each figure the worst of the seeds; without rivals theirs is that of the first."""
     for group in cells(cards, (5000, 10_000, None), scenarios):
-        driver = None
+        driver = plain = None
         for cell in group:
             runs = seeds if rivals or cell.rule == OURS else 1
             done = [measure(cell, seed + 1, draw=lines and not seed) for seed in range(runs)]
@@ -62,6 +69,8 @@ def sim_rows(
             driver = driver or row["vs_driver_pct"]
             if row.get("vs_driver_pct"):
                 row["vs_driver_pct"] *= 100 / driver
+            plain = row["low_pct"] if cell.rule == Plain16.name else plain
+            row["low_of_plain_pct"] = 100 * row["low_pct"] / plain if plain and row.get("low_pct") is not None else None
             yield rounded(row)
 
 
@@ -115,7 +124,9 @@ def decision_ns() -> dict[int, dict[int, float]]:
 
 def judged(row: Row) -> bool:
     """Ours, on a card that has bars and a driver without faults."""
-    return row["rule"] == OURS and row["profile"] in CARDS and row["personality"] == "default"
+    named = next((one.cards for one in SCENARIOS if one.name == row["scenario"] and one.cards), None)
+    cards = named or CARDS
+    return row["rule"] == OURS and row["profile"] in cards and row["personality"] == "default"
 
 
 def felt_bars(row: Row) -> Bars:
@@ -127,9 +138,16 @@ def felt_bars(row: Row) -> Bars:
 def felt_missed(row: Row) -> dict[str, float]:
     """The figures that miss a bar for users' experience, in force or not, and the bar."""
     bars, found = felt_bars(row), {}
-    if not judged(row) or row["policy"] not in (1, 2):
+    if not judged(row) or (row["policy"] not in (1, 2) and row["scenario"] not in GAP_NAMES):
         return {}
     for wanted, name, limit, sign in (
+        (bars.part, "part_got_pct", BAR_PART_PCT, -1),
+        (bars.part, "vs_driver_pct", 100.0, -1),
+        (bars.steady, "part_got_pct", BAR_STEADY_PCT, -1),
+        (bars.steady, "least_second_pct", BAR_SECOND_PCT, -1),
+        (bars.rest, "low_pct", BAR_REST_PCT, -1),
+        (bars.rest, "idle_loss_pct", BAR_REST_IDLE_PCT, 1),
+        (bars.above_plain, "low_of_plain_pct", BAR_PLAIN_PCT, -1),
         (bars.request_p99, "request_p99_of_alone_pct", BAR_REQUEST_PCT, 1),
         (bars.low_of_rest, "low_of_rest_pct", BAR_LOW_PCT, -1),
         (bars.idle_loss, "idle_loss_pct", BAR_IDLE_PCT, 1),
@@ -155,6 +173,9 @@ def bars_missed(row: Row) -> dict[str, float]:
 
     if row["scenario"] == "high priority" and policy != 5:
         bar("takeover_us", profile(row["profile"]).control_us + 1000)
+    if row["scenario"] in {one.name for one in H100}:
+        bar("ratio_error_pct", BAR_H100_SHORT_PCT if slice_us == 5000 else BAR_RATIO_PCT)
+        return found
     if row.get("default_slice"):
         # A window of 1 s holds no whole number of such rounds: the other bars are checked at 5 and 10 ms.
         bar("sched_thread_cpu_pct", BAR_THREAD_PCT)
@@ -227,6 +248,10 @@ COLUMNS = {
     "request_p99_of_alone_pct": "of alone %",
     "low_of_rest_pct": "low of rest %",
     "idle_loss_pct": "idle loss %",
+    "part_got_pct": "of part %",
+    "least_second_pct": "least s %",
+    "low_pct": "low %",
+    "low_of_plain_pct": "of 16:1 %",
     "share_from_fair_pp": "off fair pp",
     "control_calls_per_s": "calls/s",
     "sched_thread_cpu_pct": "thread %",
@@ -317,7 +342,7 @@ def main() -> int:
     arguments = parser.parse_args()
     began = time.monotonic()
     names = set(arguments.only) if arguments.only else QUICK if arguments.quick else None
-    cards = CARDS if arguments.quick else (*CARDS, "t4")
+    cards = dict.fromkeys((*CARDS, *GAP_CARDS, *(() if arguments.quick else ("t4",))))
     seeds = arguments.seeds
     rows = list(sim_rows(cards, scenarios_named(names), seeds, lines=not arguments.quick, rivals=not arguments.quick))
     rows += vm_rows(arguments.vm_rows)

@@ -29,12 +29,13 @@ OURS = "cgpu"
 WARM_NS = 1 * S
 SLACK_PP = 0.2
 CONTROLS = {0: "freeze", 1: "freeze", 2: "freeze", 3: "freeze", 4: "timeslice", 5: None, 6: "freeze"}
+NAMED_CARDS = ("a100", "h200", "t4")  # of a scenario that names none
 TURNS = (0, 1, 2, 3, 6)  # by freezes, in slices
 WORSE_IS_MORE = ("ratio_error_pct", "wait_p50_us", "wait_p99_us", "takeover_us", "takeover_ceiling_us", "reclaim_us",
                  "cap_excess_pp", "sched_thread_cpu_pct", "request_p50_us", "request_p99_us",
                  "request_p99_of_alone_pct", "idle_loss_pct", "switch_pct", "share_from_fair_pp",
                  "run_state_cpu_pct")  # fmt: skip
-WORSE_IS_LESS = ("aggregate_pct", "vs_driver_pct", "low_of_rest_pct")
+WORSE_IS_LESS = ("aggregate_pct", "vs_driver_pct", "low_of_rest_pct", "part_got_pct", "least_second_pct", "low_pct")
 
 Scheduler = Turns | Rule
 
@@ -60,8 +61,9 @@ class Cell:
         policy = 5 if self.policy is None else self.policy
         trace = self.scenario
         return Setup(
-            profile(self.card), policy, self.slice_us, trace.max_inst, trace.prio_ratio, personality=personality
-        )
+            profile(self.card), policy, self.slice_us, trace.max_inst, trace.prio_ratio,
+            freeze_restart=bool(personality.disable_needs_restart), personality=personality,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,25 @@ def from_fair(cell: Cell, seed: int, shares: Sequence[float]) -> float | None:
     weights = [one.weight if by_weight else 1 for one in loads]
     fair = figures.fair_shares(wants, weights, high, cell.scenario.prio_ratio / 100)
     return max(100 * abs(share - part) for share, part in zip(shares, fair, strict=True))
+
+
+def most(cell: Cell) -> int:
+    """The container with the most weight, the last of several."""
+    loads = cell.scenario.containers
+    return max(range(len(loads)), key=lambda number: (loads[number].weight, number))
+
+
+def of_its_part(cell: Cell, held: Sequence[int], found: Sequence[Sequence[int]], wall: int) -> dict[str, float | None]:
+    """What the container with the most weight got of its part, or of its demand if that is less; and in a second."""
+    low = [ns for ns, one in zip(held, cell.scenario.containers, strict=True) if not one.highprio]
+    empty = {"part_got_pct": None, "least_second_pct": None, "low_pct": 100 * sum(low) / wall if low else None}
+    if cell.scenario.saturating or cell.scenario.changes or len(low) < len(held):
+        return empty
+    number = most(cell)
+    demand = felt_alone(cell.card, cell.scenario.containers[number], 1, cell.scenario.length_ns)[0]
+    part = min(parts(cell)[number], demand)
+    seconds = [window[number] / S for window in found]
+    return empty | {"part_got_pct": 100 * held[number] / wall / part, "least_second_pct": 100 * min(seconds) / part}
 
 
 def felt(cell: Cell, gpu: Gpu, seed: int, wall: int) -> dict[str, Any]:
@@ -319,6 +340,7 @@ def measure(cell: Cell, seed: int, draw: bool = False, own: Personality | None =
         "sched_thread_cpu_pct": 100 * spun / wall,
         "run_state_cpu_pct": 100 * read / wall,
         **what_is_felt,
+        **of_its_part(cell, held, found, wall),
     }
     return Measured(row, tuple(gpu.traced()), line_ms, tuple(map(tuple, buckets)), seen)
 
@@ -344,7 +366,7 @@ def cells(cards: Sequence[str], slices: Sequence[int | None], scenarios: Sequenc
     """The cells of one scenario on one card; the driver's own comes first."""
     for card in cards:
         for scenario in scenarios:
-            if scenario.cards and card not in scenario.cards:
+            if card not in (scenario.cards or NAMED_CARDS):
                 continue
             lengths = scenario.slices or slices
             # A rival's rule has no slice of ours, but for the one that is ours without credit.

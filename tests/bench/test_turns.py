@@ -13,7 +13,8 @@ A100 = profile("a100")
 
 
 def shell(policy: int, containers: tuple[Container, ...], own: Personality, prio_ratio: int = 80) -> Turns:
-    setup = Setup(A100, policy, 10_000, 20, prio_ratio=prio_ratio, personality=own)
+    restarts = bool(own.disable_needs_restart)
+    setup = Setup(A100, policy, 10_000, 20, prio_ratio=prio_ratio, freeze_restart=restarts, personality=own)
     return Turns(Gpu(A100, own, containers, 12 * S, 1), setup, containers)
 
 

@@ -42,6 +42,7 @@ class Turn:
         lib.cgpu_sched_init(self.t, now)
         lib.cgpu_sched_set_controls(self.t, controls, now)
         self.t.switch_ns = switch_us * 1000
+        self.t.timeslice_default_us = 1024  # of the GPUs in simgpu.py
         check(lib.cgpu_sched_set_slice_us(self.t, int(slice_ms * 1000), now))
         check(lib.cgpu_sched_set_policy(self.t, policy, now))
         check(lib.cgpu_sched_set_max_inst(self.t, max_inst, now))
@@ -80,11 +81,12 @@ class Turn:
         lib.cgpu_sched_next(self.t, self.now, plan)
         return plan
 
-    def ack(self, plan, begin=None, frozen=None, thawed=None, run_mask=None, timeslices=None):
+    def ack(self, plan, begin=None, frozen=None, thawed=None, run_mask=None, timeslices=None, restarted=0):
         ack = ffi.new("struct cgpu_sched_ack *")
         ack.begin_ns = self.now if begin is None else begin
         ack.frozen_ns = ack.begin_ns if frozen is None else frozen
         ack.thawed_ns = ack.begin_ns if thawed is None else thawed
+        ack.restarted_ns = restarted
         ack.run_mask = plan.run_mask if run_mask is None else run_mask
         ack.timeslice_mask = plan.timeslice_mask if timeslices is None else timeslices
         lib.cgpu_sched_ack(self.t, plan, ack)

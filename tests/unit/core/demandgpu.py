@@ -77,6 +77,7 @@ class DemandGpu:
 
     def __post_init__(self) -> None:
         self.began = self.turn.now
+        self.turn.t.timeslice_default_us = self.timeslice_us
         self.rng = random.Random(1)
         self.plan = ffi.new("struct cgpu_sched_plan *")
         self.acked = ffi.new("struct cgpu_sched_ack *")

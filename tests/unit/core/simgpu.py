@@ -100,7 +100,12 @@ class SimGpu:
         ack.begin_ns, ack.frozen_ns, ack.thawed_ns = begin, at[False], at[True]
         ack.run_mask = plan.run_mask ^ failed
         ack.timeslice_mask = plan.timeslice_mask
+        ack.restarted_ns = self.restart()
         lib.cgpu_sched_ack(turn.t, plan, ack)
+
+    def restart(self) -> int:
+        """RESTART_RUNLIST after the calls; gives when it acted, 0: none was made."""
+        return 0
 
     def run(self, length_ms: float) -> None:
         end = self.turn.now + int(length_ms * MS)
@@ -151,6 +156,7 @@ class TimeslicedGpu(SimGpu):
     """If several may run, timeslices in turn decide, as on hardware, each TSG its own, and each switch to
     another container costs; RESTART_RUNLIST, one more call, ends the slice."""
 
+    restarts = True
     slice_end = 0
     current = None
     tsg = 0  # which of its TSGs
@@ -198,13 +204,15 @@ class TimeslicedGpu(SimGpu):
                     self.ran(self.current, begin, stop)
             now = stop
 
-    def act(self):
-        super().act()
-        took = self.control.latency_ns(self.rng)
+    def restart(self):
+        if not self.restarts:
+            return 0
+        began, took = self.turn.now, self.control.latency_ns(self.rng)
         at = self.control.effect_ns(took, self.rng)
-        self.pass_to(self.turn.now + at)
+        self.pass_to(began + at)
         self.slice_end = self.turn.now
-        self.pass_to(self.turn.now + took - at)
+        self.pass_to(began + took)
+        return began + took // 2
 
 
 class BurstGpu(TimeslicedGpu):

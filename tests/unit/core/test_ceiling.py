@@ -257,6 +257,31 @@ def test_closing_and_opening_gives_no_new_budget():
     assert (sim.loads[0].got_ns - before) / (1000 * MS) < 0.21
 
 
+def test_a_turn_goes_on_after_two_that_woke():
+    """Slot 2 cuts the turn of slot 0 when it has budget again, and slot 3 that of slot 2 when it wakes."""
+    turn = Turn(BURST, slice_ms=12, max_inst=100, switch_us=70)
+    cut, _, capped, sleeper = (turn.add(weight, channels=1) for weight in (20, 20, 20, 30))
+    turn.set("ceiling", capped, 24)
+    group = turn.t.rr[0]
+
+    def tick(awake):
+        turn.step()
+        owner = group.curr
+        turn.now += MS // 10
+        turn.set_run_state(0b1111, 0b0111 | awake << sleeper)
+        return owner
+
+    for i in range(20_000):
+        owner = tick(i % 3000 < 30)
+        if i > 6000 and i % 3000 > 1000 and (owner, group.resume) == (capped, cut):
+            break
+    else:
+        pytest.fail("no turn was cut")
+    owners = [tick(i < 20) for i in range(200)]
+    order = [owner for i, owner in enumerate(owners) if not i or owner != owners[i - 1]]
+    assert order[:3] == [capped, sleeper, cut]
+
+
 def test_a_kernel_that_resists_is_waited_for():
     """A freeze of 200 ms is paid back: over seconds the ceiling holds, and the wait is bounded."""
     turn = Turn(BURST, slice_ms=6, max_inst=100)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
 """The rules of the core's source, executable."""
 
+import hashlib
 import re
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
 import _build
 import pytest
+from corelib import C, ffi
 
 FILES = sorted([*_build.CORE.glob("*.c"), *_build.CORE.glob("*.h")])
 PURE = [p for p in FILES if p.name != "core_main.c"]
@@ -135,6 +138,26 @@ def test_every_public_function_has_its_comment():
         public = re.findall(r"^(?!static)[a-z][\w *]*?\b(cgpu_\w+)\([^;{]*\)\n\{", text, re.M)
         missing += [f"{path.name}: {name}" for name in public if f" * {name}() - " not in text]
     assert missing == []
+
+
+def fields(kind, path="", at=0) -> Iterator[str]:
+    """Name, offset and type of each number in a C type."""
+    if kind.kind == "struct":
+        for name, field in kind.fields:
+            yield from fields(field.type, f"{path}.{name}", at + field.offset)
+    elif kind.kind == "array":
+        yield f"{path}[{kind.length}] of {ffi.sizeof(kind.item)}"
+        yield from fields(kind.item, path, at)
+    else:
+        yield f"{path} {at} {kind.cname}"
+
+
+def test_a_layout_has_a_version():
+    """What a core takes over from another one is read by its version. Another digest: raise CGPU_SCHED_VERSION."""
+    lines = list(fields(ffi.typeof("struct cgpu_sched")))
+    assert len(lines) > 100 and any(line.startswith(".slot.wait.so_far_ns ") for line in lines)
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    assert (C.CGPU_SCHED_VERSION, digest[:16]) == (11, "b9beb2d9db0a189a")
 
 
 def test_slots_agree_with_the_interface():

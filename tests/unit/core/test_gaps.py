@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from corelib import BURST, MS, WEIGHTED, Turn, lib
+from corelib import BURST, MS, WEIGHTED, Turn, lib, slots
 from demandgpu import Load, every
-from test_run_state import BOTH, gpu
+from test_run_state import BOTH, Closed, gpu
 from test_run_state import DemandGpu as Sim
 
 
@@ -45,7 +45,7 @@ def test_trainings_with_gaps_get_their_weights(step_ms, gap_ms):
 def test_one_to_two_with_gaps(step_ms, gap_ms):
     sim = gpu(WEIGHTED, Steps(step_ms, gap_ms), Steps(step_ms, gap_ms), weights=[1, 2], slice_ms=9).run(2500)
     assert sim.share(1) >= 0.9 * min(2 / 3, step_ms / (step_ms + gap_ms))
-    assert sim.share(0) >= 0.9 / 3
+    assert sim.share(0) >= 0.85 / 3
 
 
 def test_two_processes_gain_nothing():
@@ -72,7 +72,7 @@ def test_neighbours_that_wake_often_leave_a_part_alone(count):
         before = sim.loads[0].got_ns
         sim.run(1000)
         least = min(least, (sim.loads[0].got_ns - before) / (1000 * MS))
-    assert sim.share(0) > 0.495
+    assert sim.share(0) > 0.49
     assert least > 0.47
 
 
@@ -89,3 +89,64 @@ def test_a_long_sleep_is_no_claim_to_more_than_04_s():
     sim.run(2000)
     assert (sim.loads[0].got_ns - before) / (2000 * MS) > 0.35
 
+
+@pytest.mark.parametrize(("work_us", "gap_us"), [(1000, 400), (1000, 1000), (5000, 2000), (100, 400)])
+@pytest.mark.parametrize("policy", [WEIGHTED, BURST])
+def test_high_priority_with_gaps_leaves_them(policy, work_us, gap_us):
+    """Gaps that the hardware can lend are lent without a call, at the price of a short timeslice each."""
+    sim = gpu(policy, Closed(work_us, gap_us), Load(), high=[0], prio_ratio=80).run(1500)
+    assert sim.share(1) > 0.15
+    assert sim.idle_ns / sim.time_ns < 0.1
+    assert sim.share(0) > 0.5 * work_us / (work_us + gap_us + 160)
+    calls = sim.calls
+    sim.run(500)
+    assert sim.calls - calls < 10
+
+
+def test_requests_of_high_priority_need_no_call():
+    """1 ms at 300 a second: each waits for a timeslice of 100 us at most."""
+    sim = gpu(WEIGHTED, Load(every(3.33, 1)), Load(), high=[0], prio_ratio=95).run(2000)
+    assert sim.p99_us(0) < 1000 + 200
+    assert sim.share(1) > 0.69
+    assert sim.calls < 20
+
+
+def test_high_priority_whose_state_is_unknown_is_not_frozen_at_95():
+    """Timeslices of 16:1 leave the others their 5 %: it has as much as by them alone."""
+    sim = gpu(WEIGHTED, Closed(100, 20), Load(), high=[0], prio_ratio=95, known=lambda slot: False).run(1000)
+    calls = sim.calls
+    sim.run(1000)
+    assert sim.calls == calls
+    assert sim.share(1) > 0.05
+
+
+@pytest.mark.parametrize("policy", [WEIGHTED, BURST])
+def test_small_pieces_of_work_cost_no_call(policy):
+    """0.3 ms in 2.3 beside one that always works: at its short timeslice they wait less than for a freeze."""
+    sim = gpu(policy, Load(), Load(every(2.3, 0.3))).run(1500)
+    calls = sim.calls
+    sim.run(1000)
+    assert sim.calls - calls < 30
+    assert sim.idle_ns / sim.time_ns < 0.02
+    assert sim.share(1) == pytest.approx(0.3 / 2.3, rel=0.05)
+    assert sim.p99_us(1) < 300 + 700
+
+
+@pytest.mark.parametrize("policy", [WEIGHTED, BURST])
+def test_opening_and_closing_sets_no_timeslice_of_others(policy):
+    """Nine that sleep now and then, beside one of twice their weight that closes its last channel and opens it."""
+    turn = Turn(policy, slice_ms=6, max_inst=25 if policy == WEIGHTED else 100, switch_us=70)
+    others = [turn.add(2, channels=1) for _ in range(9)]
+    one = turn.add(4, channels=1)
+    everyone, set_again = (1 << 10) - 1, 0
+    for i in range(4000):
+        if i > 2000 and i % 40 == 0:
+            turn.channels(one, 1 - turn.t.slot[one].channels)
+        plan = turn.next()
+        if plan.freeze_mask or plan.thaw_mask or plan.timeslice_mask:
+            turn.ack(plan)
+        set_again += len(slots(plan.timeslice_mask) & {*others}) if i > 2000 else 0
+        turn.now += MS // 10
+        turn.set_run_state(everyone, everyone if i % 100 < 20 else 0)
+    assert set_again == 0
+    assert all(turn.t.slot[slot].timeslice_us > 6000 for slot in others)

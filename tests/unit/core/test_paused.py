@@ -51,9 +51,9 @@ def test_a_pause_uses_up_no_ceiling_and_no_budget():
     turn.add(20, highprio=1, channels=1)
     assert lib.cgpu_sched_set_ceiling(turn.t, one, 50, turn.now) == 0
     turn.timeline(1000)
-    used, budget = turn.t.slot[one].ceiling_budget_ns, turn.t.prio_budget_ns
     turn.set("paused", 1)
     turn.step()
+    used, budget = turn.t.slot[one].ceiling_budget_ns, turn.t.prio_budget_ns
     turn.now += 3_000_000_000
     turn.set("paused", 0)
     turn.step()

@@ -2,7 +2,8 @@
 """Kernels that delay their preemption: what a container gets by them is taken back. Simulated."""
 
 import pytest
-from corelib import FREEZE, PREEMPT, WEIGHTED, Turn
+from corelib import FREEZE, MS, PREEMPT, WEIGHTED, Turn
+from demandgpu import DemandGpu, Load, every
 from simgpu import A100, STEADY, US, Control, TimeslicedGpu
 
 
@@ -93,6 +94,46 @@ def test_none_is_suspected_where_none_resists(control, weights):
     error = 0.04 if control is TAIL and len(weights) > 2 else 0.02
     for one, weight in zip(got, weights, strict=True):
         assert one == pytest.approx(weight / sum(weights), rel=error)
+
+
+class Long(DemandGpu):
+    """Kernels of slot 0 run to their end; the run state is read."""
+
+    kernel_ns = 0
+
+    def rest_ns(self):
+        return -self.loads[0].got_ns % self.kernel_ns if self.on == 0 else 0
+
+    def _choose(self):
+        self.slice_left = self.rest_ns() or self.slice_left
+        return 0 if self.rest_ns() else super()._choose()
+
+    def _call(self, mask, thaw):
+        if mask & 1 and not thaw:
+            self.pass_to(self.turn.now + self.rest_ns())
+        super()._call(mask, thaw)
+
+
+def long_share(kernel_ms, *others):
+    """Of slot 0, over whole kernels, beside one that always works and @others."""
+    turn = Turn(PREEMPT, slice_ms=6, controls=FREEZE, switch_us=70)
+    loads = [Load(), Load(), *others]
+    sim = Long(turn, {turn.add(channels=1): load for load in loads})
+    sim.kernel_ns = kernel_ms * MS
+    marks = []
+    for kernels in (4, 9):
+        while loads[0].got_ns < kernels * sim.kernel_ns:
+            sim.run(10)
+        marks.append([load.got_ns for load in loads])
+    got = [after - before for before, after in zip(*marks, strict=True)]
+    return got[0] / sum(got)
+
+
+@pytest.mark.parametrize("kernel_ms", [300, 1000, 2500])
+def test_a_debt_is_not_refunded_beside_one_that_sleeps(kernel_ms):
+    """Recent use is of 0.4 s: a slot that waits for a debt lacks nothing, although it had less than its part of that.
+    The sleeper may be the same tenant's."""
+    assert long_share(kernel_ms, Load(every(700, 1, 1500))) < long_share(kernel_ms) + 0.01
 
 
 def test_the_usual_freeze_is_kept_by_the_next_core_and_bounded():

@@ -367,16 +367,16 @@ def test_a_crowd_waits_while_highprio_may_run(policy):
 
 # policy, TSGs of the others -> timeslice of one with high priority
 LONG_US = [
-    (PREEMPT, [1, 1, 1, 1], 8_000),
-    (PREEMPT, [2], 8_000),
-    (PREEMPT, [3], 16_000),
-    (PREEMPT, [1, 4], 16_000),
-    (PREEMPT, [1, 5], 8_000),
-    (SOFT, [1, 1], 8_000),
-    (SOFT, [1, 1, 1, 1], 16_000),
-    (SOFT, [4, 4, 4], 64_000),
-    (SOFT, [1] * 20, 64_000),
-    (SOFT, [4] * 20, 64_000),
+    (PREEMPT, [1, 1, 1, 1], 8192),
+    (PREEMPT, [2], 8192),
+    (PREEMPT, [3], 16_384),
+    (PREEMPT, [1, 4], 16_384),
+    (PREEMPT, [1, 5], 8192),
+    (SOFT, [1, 1], 8192),
+    (SOFT, [1, 1, 1, 1], 16_384),
+    (SOFT, [4, 4, 4], 65_536),
+    (SOFT, [1] * 20, 65_536),
+    (SOFT, [4] * 20, 65_536),
 ]
 
 
@@ -613,9 +613,9 @@ def test_a_change_while_calls_are_under_way_is_charged_at_the_ack():
     assert turn.stat(b).gpu_ns == 0, "not known yet"
     turn.ack(plan, begin=began, thawed=began + 1 * MS, frozen=began + 2 * MS)
     assert (turn.stat(a).gpu_ns, turn.stat(b).gpu_ns) == (
-        pytest.approx(11.012 * MS, abs=MS / 1000),
-        pytest.approx(1.988 * MS, abs=MS / 1000),
-    ), "a has it until its timeslice ends, on average"
+        pytest.approx(11.264 * MS, abs=MS / 1000),
+        pytest.approx(1.736 * MS, abs=MS / 1000),
+    ), "a has it until its timeslice ends, the eleventh of 1.024 ms"
 
 
 def test_an_ack_leaves_a_new_slot_alone():
@@ -664,27 +664,39 @@ def switch(turn, thawed_us, frozen_us):
 
 
 @pytest.mark.parametrize(
-    ("tsgs", "frozen_us", "got"),
+    ("tsgs", "slice_ms", "frozen_us", "got"),
     [
-        # The overlap is from 150 to 450 us of 600. Anywhere in its timeslice of 1024 us, a leaves it before the end of
-        # these 300 us in 300 of 1024 cases, and then in the middle of them on average.
-        ((1, 1), 600, [406, 194]),
-        ((1, 40), 600, [406, 194]),
-        # Of two TSGs the first may run, and the second comes next; of 40 nearly always one of its own does.
-        ((2, 1), 600, [428, 172]),
-        ((40, 1), 600, [449, 151]),
-        # A slow call: an overlap of 2750. Half a timeslice, one of b's, one of a's, and what is left.
-        ((1, 1), 5500, [150 + 512 + 1024, 1024 + 190 + 2600]),
-        ((1, 40), 5500, [150 + 512, 2238 + 2600]),
+        # The overlap is from 150 to 450 us of 600. Then a has had 9 timeslices of 1024 us and all but 90 us of another.
+        ((1, 1), 10, 600, [240, 360]),
+        ((1, 40), 10, 600, [240, 360]),
+        ((1, 1), 9.5, 600, [450, 150]),
+        # Of two TSGs the second is at the end of its timeslice, or the first: then it goes on with the second.
+        ((2, 1), 10, 600, [240, 360]),
+        ((2, 1), 9, 600, [450, 150]),
+        ((40, 1), 10, 600, [450, 150]),
+        # A slow call: an overlap of 2750. The rest of a timeslice, one of b's, one of a's, and what is left.
+        ((1, 1), 10, 5500, [240 + 1024, 1024 + 612 + 2600]),
+        ((1, 40), 10, 5500, [240, 2660 + 2600]),
     ],
 )
-def test_an_overlap_is_charged_by_timeslices(tsgs, frozen_us, got):
-    turn = Turn(PREEMPT, slice_ms=10)
+def test_an_overlap_is_charged_by_timeslices(tsgs, slice_ms, frozen_us, got):
+    turn = Turn(PREEMPT, slice_ms=slice_ms)
     for count in tsgs:
         turn.add(channels=count)
     turn.step()
     assert switch(turn, 300, frozen_us) == got
     assert sum(got) == frozen_us
+
+
+@pytest.mark.parametrize(("restarted_us", "got"), [(0, [240, 360]), (500, [450, 150]), (90, [330, 270])])
+def test_a_restart_begins_a_timeslice(restarted_us, got):
+    """The turn's timeslices follow each other from the restart on that came after its thaw."""
+    turn = Turn(PREEMPT, slice_ms=10)
+    for _ in range(2):
+        turn.add(channels=1)
+    plan = turn.next()
+    turn.ack(plan, restarted=restarted_us and turn.now + restarted_us * 1000)
+    assert switch(turn, 300, 600) == got
 
 
 @pytest.mark.parametrize(

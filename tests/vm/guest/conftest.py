@@ -46,6 +46,7 @@ SPECIAL = (
 
 #: Parameters of the simulated driver.
 PERSONALITY = Path("/sys/module/nvsim/parameters")
+FREEZE_RESTART = Path("/sys/module/cgpu_km/parameters/freeze_restart")  # bit N: of GPU N
 
 #: Tests of other boots, as (reason, node id).
 ELSEWHERE = pytest.StashKey[list[tuple[str, str]]]()
@@ -219,14 +220,22 @@ def tenants() -> Iterator[Callable[..., Tenant]]:
 
 @pytest.fixture
 def personality() -> Iterator[Callable[..., None]]:
-    """Sets parameters of the simulated driver and restores them afterwards."""
-    before: dict[str, str] = {}
+    """Sets parameters of the simulated driver and restores them afterwards.
+
+    Where a freeze needs a restart of the runlist the module is told so, as an administrator has to.
+    """
+    before: dict[Path, str] = {}
+
+    def put(path: Path, value: int) -> None:
+        before.setdefault(path, path.read_text())
+        path.write_text(str(value))
 
     def change(**values: int) -> None:
         for name, value in values.items():
-            before.setdefault(name, (PERSONALITY / name).read_text())
-            (PERSONALITY / name).write_text(str(value))
+            put(PERSONALITY / name, value)
+        if "disable_needs_restart" in values:
+            put(FREEZE_RESTART, values["disable_needs_restart"])
 
     yield change
-    for name, value in before.items():
-        (PERSONALITY / name).write_text(value)
+    for path, value in before.items():
+        path.write_text(value)

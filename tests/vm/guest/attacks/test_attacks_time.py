@@ -18,6 +18,7 @@ pytestmark = pytest.mark.once
 
 NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xD00000000000))
 PARAMETERS = Path("/sys/module/nvsim/parameters")
+FREEZE_RESTART = Path("/sys/module/cgpu_km/parameters/freeze_restart")  # bit 0: of GPU 0
 NO_RESOURCES = 0x1A
 
 KERNEL_NS = 50_000_000
@@ -38,14 +39,16 @@ def neighbour() -> Iterator[nv.Gpu]:
 @pytest.fixture(params=[0, 1], ids=["at once", "at a restart"])
 def weighted(request: pytest.FixtureRequest) -> Iterator[None]:
     """Policy 2, on a GPU that freezes at once, and on one that does with the restart of its runlist."""
-    before = {name: (PARAMETERS / name).read_text() for name in ("disable_needs_restart", "control_us")}
-    (PARAMETERS / "disable_needs_restart").write_text(f"{request.param}\n")
-    (PARAMETERS / "control_us").write_text("2000\n")
+    values = {PARAMETERS / "disable_needs_restart": request.param, PARAMETERS / "control_us": 2000,
+              FREEZE_RESTART: request.param}  # fmt: skip
+    before = {path: path.read_text() for path in values}
+    for path, value in values.items():
+        path.write_text(f"{value}\n")
     (PROC / "0/policy").write_text("2\n")
     yield
     (PROC / "0/policy").write_text("5\n")
-    for name, value in before.items():
-        (PARAMETERS / name).write_text(value)
+    for path, text in before.items():
+        path.write_text(text)
 
 
 def groups(client: nv.Client, count: int) -> list[nv.Channel]:
