@@ -26,6 +26,7 @@ pytestmark = pytest.mark.debug_ok
 
 GPU = PROC / "0"
 PARAMETERS = Path("/sys/module/nvsim/parameters")
+FREEZE_RESTART = Path("/sys/module/cgpu_km/parameters/freeze_restart")  # bit N: of GPU N
 NO_MEMORY = 0x51
 SECOND = 1.0
 
@@ -238,7 +239,16 @@ def test_who_overruns_is_told_once_a_second(ear: Ear, personality) -> None:
         assert totals[-1] <= one.stat("overruns") + one.stat("preempt_slow")
 
 
-def test_a_driver_that_does_not_restart_the_runlist_is_told_of(ear: Ear, personality) -> None:
+@pytest.fixture
+def restarts() -> Iterator[None]:
+    """A freeze on GPU 0 is followed by a restart of the runlist, as a driver that needs one is set up."""
+    before = FREEZE_RESTART.read_text()
+    FREEZE_RESTART.write_text("1\n")
+    yield
+    FREEZE_RESTART.write_text(before)
+
+
+def test_a_driver_that_does_not_restart_the_runlist_is_told_of(ear: Ear, personality, restarts: None) -> None:
     with Box("d" * 64) as one, Box("e" * 64) as other:
         loads = two_loads(one, other, "--kernel-us", 500)
         try:

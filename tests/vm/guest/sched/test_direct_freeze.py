@@ -160,7 +160,8 @@ def test_without_effect_the_driver_is_called(boxes, directly, personality, kerne
             thaw(boxes[0])
             until(lambda: boxes[0].stat("running") == 1, 5)
             freeze(boxes[0])
-        assert calls() >= before + 2 * FAILURES
+        # One for each freeze, and one for each thaw but the first: nothing was frozen before that.
+        assert calls() >= before + 2 * FAILURES - 1
         assert direct() == made
         assert kernel_log.news().count("GPU 0: direct_freeze is ignored: channels stay enabled") == 1
 
