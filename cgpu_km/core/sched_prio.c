@@ -27,9 +27,12 @@
 #define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
 #define SHARED_US	10000u	/* both together, while they share the GPU; less costs more in switches */
 
-/* The others are frozen after a high-priority one has worked so long with gaps too short to be lent. */
+/* The others are frozen after a high-priority one has worked so long with gaps too short to be lent,
+ * at once where its bursts were long before.
+ */
 #define DENSE_NS	4000000ull
 #define DENSE_FLICKER	16u	/* more than one such gap */
+#define DENSE_BURSTS	2u	/* of struct cgpu_sched_entity.long_bursts */
 
 /* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
 #define CORUN_TSGS_MAX	4u
@@ -290,8 +293,10 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
  *
  * A slot that launches its kernels one at a time leaves the GPU for a moment after each. The
  * hardware gives it to the others, and two switches and a timeslice are many times the gap. It is
- * known by readings that find such gaps. Only after DENSE_NS, since two calls take a good part of
- * that; and until it sleeps. Without the timeslice control others would have the driver's timeslice
+ * known by readings that find such gaps. Where its bursts of such work were long lately, the others
+ * are frozen as soon as it wakes: what it lost to them in half a millisecond would be more than the
+ * calls cost. Of another one only after DENSE_NS, since two calls take a good part of
+ * that. Until it sleeps. Without the timeslice control others would have the driver's timeslice
  * beside any of them.
  *
  * Return: mask of them.
@@ -307,13 +312,14 @@ u32 cgpu_prio_dense(struct cgpu_sched *t, u32 high, u64 *left_ns)
 		u32 i = __builtin_ctz(mask);
 		const struct cgpu_sched_entity *s = &t->slot[i];
 		u64 age_ns = t->last_ns - s->worked_since_ns;
+		u64 after_ns = s->long_bursts >= DENSE_BURSTS ? 0 : DENSE_NS;
 
 		if (!s->worked_since_ns || s->flicker < DENSE_FLICKER)
 			continue;
-		if (age_ns >= DENSE_NS)
+		if (age_ns >= after_ns)
 			t->dense_mask |= 1u << i;
-		else if (DENSE_NS - age_ns < *left_ns)
-			*left_ns = DENSE_NS - age_ns;
+		else if (after_ns - age_ns < *left_ns)
+			*left_ns = after_ns - age_ns;
 	}
 	return t->dense_mask;
 }

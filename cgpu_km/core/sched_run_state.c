@@ -19,6 +19,8 @@
 #define NEED_MAX_US	2000u	/* the driver's timeslice */
 #define FLICKER_POINTS	8u	/* for a gap shorter than NEED_MIN_US; one less for each longer one */
 #define FLICKER_MAX	64u
+#define BURST_LONG_NS	500000ull	/* about what a freeze and a thaw take from others */
+#define LONG_BURSTS_MAX	3u
 #define NAP_PARTS	8u	/* a slice is 20 control calls long; a lend takes two and a half */
 
 /* On average: the caller draws each interval between half of it and one and a half. Work whose
@@ -63,6 +65,19 @@ static void note_work(struct cgpu_sched_entity *s, bool known, u64 now_ns)
 	else if (s->idle_since_ns && s->flicker < FLICKER_MAX)
 		s->flicker += FLICKER_POINTS;
 	s->idle_since_ns = 0;
+}
+
+/* A gap that the hardware can lend ends a burst. The next burst is taken to be as long as the last
+ * ones, by a counter like that of a branch predictor: one odd burst changes nothing.
+ */
+static void end_burst(struct cgpu_sched_entity *s)
+{
+	if (s->idle_since_ns - s->worked_since_ns >= BURST_LONG_NS)
+		s->long_bursts += s->long_bursts < LONG_BURSTS_MAX;
+	else
+		s->long_bursts -= s->long_bursts > 0;
+	s->flicker -= s->flicker > 0;
+	s->worked_since_ns = 0;
 }
 
 /**
@@ -114,10 +129,8 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 			s->idle_readings++;
 		if (s->idle_readings < IDLE_READINGS)
 			continue;
-		if (now_ns - s->idle_since_ns >= NEED_MIN_US * 1000ull && s->worked_since_ns) {
-			s->worked_since_ns = 0;
-			s->flicker -= s->flicker > 0;
-		}
+		if (now_ns - s->idle_since_ns >= NEED_MIN_US * 1000ull && s->worked_since_ns)
+			end_burst(s);
 		if (now_ns - s->idle_since_ns >= s->idle_need_us * 1000ull) {
 			t->asleep_mask |= bit;
 			s->full_turns = 0;

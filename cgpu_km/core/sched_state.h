@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	11	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	12	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 struct cgpu_sched_entity {
 	u64 cookie;		/* 0: the slot is free */
@@ -20,7 +20,7 @@ struct cgpu_sched_entity {
 	u8 highprio;
 	u8 full_turns;		/* turns in a row that it used up, at most 3; 0: it slept since */
 	u8 flicker;		/* points for gaps that are too short to be lent */
-	u8 pad;
+	u8 long_bursts;		/* points for work without a longer gap, if it was long */
 	u32 timeslice_us;	/* acknowledged, per TSG; 0: the driver's default */
 	s64 deficit_ns;		/* entitled minus got, carried into the next round */
 	s64 bg_deficit_ns;	/* the same for turns beside a running high-priority container */

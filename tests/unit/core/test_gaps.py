@@ -120,6 +120,46 @@ def test_high_priority_whose_state_is_unknown_is_not_frozen_at_95():
     assert sim.share(1) > 0.05
 
 
+class Launches(Load):
+    """Requests of so many kernels of 100 us, the next one 20 us after each; the next request @idle_us after the end."""
+
+    def __init__(self, kernels: int, idle_us: int) -> None:
+        super().__init__([])
+        self.kernels, self.idle_ns, self.due, self.done, self.began = kernels, idle_us * 1000, 0, 0, 0
+        self.request_us: list[float] = []
+
+    def arrive(self, now: int) -> None:
+        if self.queue or now < self.due:
+            return
+        if not self.done:
+            self.began = now
+        self.queue.append((now, 100_000))
+
+    def due_ns(self) -> int | None:
+        return None if self.queue else self.due
+
+    def run(self, now: int, ns: int) -> None:
+        super().run(now, ns)
+        if self.queue:
+            return
+        self.done = (self.done + 1) % self.kernels
+        self.due = now + ns + (20_000 if self.done else self.idle_ns)
+        if not self.done:
+            self.request_us.append((now + ns - self.began) / 1000)
+
+
+@pytest.mark.parametrize("policy", [WEIGHTED, BURST])
+@pytest.mark.parametrize(("kernels", "idle_ms"), [(100, 40), (30, 10), (10, 8)])
+def test_requests_of_short_kernels_are_as_fast_as_alone(policy, kernels, idle_ms):
+    """A request like the ones before: the others are frozen as soon as a reading finds it."""
+    service = Launches(kernels, 1000 * idle_ms)
+    sim = gpu(policy, service, Load(), high=[0], prio_ratio=95).run(2000)
+    alone_us = kernels * 120 - 20
+    late = sorted(service.request_us[len(service.request_us) // 4 :])
+    assert late[-1] < alone_us + 150 + 300 + 200, "a reading, a freeze, and a kernel's gap or two until it acts"
+    assert sim.share(1) > 0.85 * idle_ms / (idle_ms + alone_us / 1000)
+
+
 @pytest.mark.parametrize("policy", [WEIGHTED, BURST])
 def test_small_pieces_of_work_cost_no_call(policy):
     """0.3 ms in 2.3 beside one that always works: at its short timeslice they wait less than for a freeze."""
