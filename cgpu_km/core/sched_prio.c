@@ -324,7 +324,24 @@ u32 cgpu_prio_dense(struct cgpu_sched *t, u32 high, u64 *left_ns)
 	return t->dense_mask;
 }
 
-/* High priority is awake: what the others do not get is its own, its gaps while they are frozen too. */
+/* No control can lend gaps so short: charged for them, a slot that launches one kernel after another
+ * without end would be stopped for time that it did not work in. In shorter bursts it has gaps too
+ * that could be lent and are not, since the others are frozen: all of them are charged.
+ */
+static bool in_short_gaps(const struct cgpu_sched *t, u32 high)
+{
+	if (high & (t->busy_mask | ~t->known_mask | ~t->dense_mask))
+		return false;
+	for (; high; high &= high - 1) {
+		u64 since_ns = t->slot[__builtin_ctz(high)].worked_since_ns;
+
+		if (!since_ns || t->last_ns - since_ns < DENSE_NS)
+			return false;
+	}
+	return true;
+}
+
+/* High priority is awake: what the others do not get is its own, so are gaps that could be lent. */
 static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {
 	u32 high = t->opened_mask & t->weighted_mask[1] & ~t->asleep_mask & ~t->capped_mask;
@@ -341,7 +358,7 @@ static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 	all = cgpu_hw_weight(t, ran, true);
 	for (; low; low &= low - 1)
 		got -= cgpu_hw_share(t, all, __builtin_ctz(low), true, len_ns);
-	if (rivals && high)
+	if (rivals && high && !in_short_gaps(t, high))
 		t->prio_budget_ns -= (s64)got;
 	if (t->prio_budget_ns > most)
 		t->prio_budget_ns = most;

@@ -160,6 +160,20 @@ def test_requests_of_short_kernels_are_as_fast_as_alone(policy, kernels, idle_ms
     assert sim.share(1) > 0.85 * idle_ms / (idle_ms + alone_us / 1000)
 
 
+def test_gaps_that_no_control_can_lend_are_not_charged():
+    """Kernels of 100 us without end use 83 % of the time: below the ceiling, they are as many as alone."""
+    sim = gpu(WEIGHTED, Closed(100, 20), Load(), high=[0], prio_ratio=95).run(1500)
+    before = sim.loads[0].got_ns
+    sim.run(2000)
+    assert sim.loads[0].got_ns - before > 0.99 * 2000 * MS * 100 / 120
+
+
+def test_gaps_that_could_be_lent_are_charged():
+    """Ten such kernels, then 0.3 ms without work: the others have what the ceiling leaves them."""
+    sim = gpu(WEIGHTED, Launches(10, 300), Load(), high=[0], prio_ratio=80).run(4000)
+    assert sim.share(1) > 0.15
+
+
 @pytest.mark.parametrize("policy", [WEIGHTED, BURST])
 def test_small_pieces_of_work_cost_no_call(policy):
     """0.3 ms in 2.3 beside one that always works: at its short timeslice they wait less than for a freeze."""
