@@ -186,6 +186,11 @@ def small(name: str, length_ms: float, per_s: float) -> Container:
     return Container(name, highprio=True, request_us=lengths, depth=kernels, requests_per_s=per_s)
 
 
+def launches(kernels: int, **more: float) -> Container:
+    """A service with high priority that waits for each of its kernels: 100 us, and 20 us until the next."""
+    return Container("high", highprio=True, request_us=(100.0,) * kernels, depth=1, gap_us=20, **more)  # type: ignore[arg-type]
+
+
 def gap(name: str, *containers: Container, bars: Bars, **more: object) -> Scenario:
     return Scenario(f"gap: {name}", containers, False, slices=(None,), cards=GAP_CARDS, bars=bars, **more)  # type: ignore[arg-type]
 
@@ -203,6 +208,7 @@ PARTS = Bars(part=True)
 PERCENT = {"policies": (6,), "bars": PARTS}
 FEW = {"policies": (2, 6), "bars": PARTS}
 SMALL = {"policies": (1, 2, 6), "bars": Bars(request_p99=True, above_plain=True), "prio_ratio": 95}
+LAUNCHES = {"policies": (1, 2, 6), "bars": BESIDE_LLM, "prio_ratio": 95}
 GAPS = (
     gap("10:90 trainings, 4.5 ms", training("a", 10, 19, 4.5), training("b", 90, 19, 4.5), **PERCENT),
     gap("10:90 trainings, 10 ms", training("a", 10, 100, 10), training("b", 90, 100, 10), **PERCENT),
@@ -222,6 +228,13 @@ GAPS = (
     *(gap(f"requests of {length_ms:g} ms", small("high", length_ms, per_s), TRAIN, seconds=30, **SMALL)
       for length_ms, per_s in ((1, 300), (2, 100), (5, 20))),
     gap("requests of an LLM", replace(LLM, highprio=True), TRAIN, seconds=30, **SMALL),
+    gap("requests of 100 kernels", launches(100, requests_per_s=8), TRAIN, seconds=30, **LAUNCHES),
+    # 128 of them in a row are as slow as the slowest 15 ms.
+    gap("kernels without a pause", launches(128, think_ms=0.02), TRAIN, policies=(1, 2, 6), prio_ratio=95,
+        bars=Bars(request_p99=True)),
+    # Of 100 calls 1 to 3 take as long as a request.
+    gap("requests of ten kernels", launches(10, requests_per_s=100), TRAIN,
+        **LAUNCHES | {"bars": replace(BESIDE_LLM, enforced=False)}),
 )  # fmt: skip
 
 SCENARIOS = (
