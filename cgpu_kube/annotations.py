@@ -45,6 +45,8 @@ NEW_ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
 # Ours, of a node: what cgpu-kube node offers. The vendor's extender divides gpu-mem by gpu-count instead, which is
 # wrong for GPUs of different size.
 NODE_GPUS = "cgpu.io/gpus"
+# Ours: of a pod an annotation, normal or high; of a namespace a label, high: its pods may have it.
+PRIORITY = "cgpu.io/priority"
 
 GPUS_MAX = 64  # a node; also a bound for text that a pod's author may have written
 TEXT_MAX = 16 << 10

@@ -20,7 +20,7 @@ from cgpu_kube.errors import KubeError
 from cgpu_kube.node import claims, host, podview
 from cgpu_kube.node.cluster import HELD, REFUSED, Cluster
 from cgpu_kube.node.daemon import Cgpud, DecisionServer
-from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod
+from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod, check_priority
 from cgpu_kube.node.dra import Claims, Driver
 from cgpu_kube.node.host import HostGpu, Offer
 from cgpu_kube.node.kubelet import Registrar, counted
@@ -329,7 +329,11 @@ class Agent:
         if not known and len(self.gpus) > 1:  # a scheduler may have written it since
             pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=True) or pod
             known = keys.parse(podview.of_scheduler(pod)) is not None
-        grant = by_memory(subject, pod, self.offer, self.gpus, None if known else await self._counted(subject))
+        highprio = podview.wants_high_priority(pod)
+        if highprio:
+            check_priority(subject, await self.cluster.allows_high_priority(subject.namespace))
+        counts = None if known else await self._counted(subject)
+        grant = by_memory(subject, pod, self.offer, self.gpus, counts, highprio)
         self._start(self._set_assigned(pod))
         return grant
 

@@ -104,6 +104,11 @@ class Cluster:
         self.pods.put(found)
         return podview.kept(found)
 
+    async def allows_high_priority(self, namespace: str) -> bool:
+        """By the label of the namespace, which authors of pods in it cannot write."""
+        found = await self._api.get(f"/api/v1/namespaces/{namespace}")
+        return ((found.get("metadata") or {}).get("labels") or {}).get(keys.PRIORITY) == "high"
+
     async def claim(self, namespace: str, name: str) -> Object:
         return await self._api.get(f"{RESOURCE}/namespaces/{namespace}/resourceclaims/{name}")
 

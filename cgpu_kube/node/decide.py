@@ -14,7 +14,7 @@ from typing import Any
 from cgpu_common import effect, policies
 from cgpu_common.placement import MAIN, Need, PodNeed
 from cgpu_kube import pods
-from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MODE_LABEL
+from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MODE_LABEL, PRIORITY
 from cgpu_kube.annotations import parse as parse_annotations
 from cgpu_kube.errors import Refused
 from cgpu_kube.node import podview
@@ -56,9 +56,25 @@ def check_pod(subject: Subject, pod: Object, node: str) -> None:
         raise Refused(f"pod {subject.pod_name} has no container {subject.container}")
 
 
-def by_memory(subject: Subject, pod: Object, offer: Offer, gpus: Sequence[HostGpu], counted: Counted | None) -> Grant:
-    """The grant of a container that asks for aliyun.com/gpu-mem. `counted` is None where the kubelet does not say.
-    Raises Refused."""
+def check_priority(subject: Subject, allowed: bool) -> None:
+    """Raises Refused if the namespace of a pod that wants high priority does not allow it."""
+    if not allowed:
+        raise Refused(
+            f"pod {subject.pod_name} asks for high priority ({PRIORITY}), and its namespace does not allow it; "
+            f"kubectl label namespace {subject.namespace} {PRIORITY}=high does"
+        )
+
+
+def by_memory(
+    subject: Subject,
+    pod: Object,
+    offer: Offer,
+    gpus: Sequence[HostGpu],
+    counted: Counted | None,
+    highprio: bool = False,
+) -> Grant:
+    """The grant of a container that asks for aliyun.com/gpu-mem. `counted` is None where the kubelet does not say;
+    `highprio`: the pod asks for high priority, and its namespace allows it. Raises Refused."""
     need = pods.needs({**pod, "metadata": {**pod["metadata"], "annotations": podview.of_scheduler(pod)}})
     mine = next((one for one in need.containers if one.name == subject.container), None) if need else None
     if need is None or mine is None:
@@ -75,12 +91,16 @@ def by_memory(subject: Subject, pod: Object, offer: Offer, gpus: Sequence[HostGp
             f"{subject} asks for {GPU_CORE}, and this node is in mode {offer.mode}; label it {MODE_LABEL}=core_mem"
         )
     chosen = _choose(subject, pod, need, mine, offer, gpus, counted)
+    if highprio:
+        _check_priority_counts(subject, offer, chosen)
     if offer.mode == SHARE:
         return _whole(subject, pod, need, mine, offer, chosen)
     if mine.core:
         _check_weights_count(subject, chosen)
     slots = [
-        {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": _weight(mine, gpu)} for gpu in chosen
+        {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": _weight(mine, gpu)}
+        | ({"highprio": True} if highprio else {})
+        for gpu in chosen
     ]
     return {"subject": subject.as_dict(), "variables": _variables(need, mine, offer, chosen), "slots": slots}
 
@@ -188,6 +208,20 @@ def _check_weights_count(subject: Subject, chosen: Sequence[HostGpu]) -> None:
             raise Refused(
                 f"{subject} asks for {GPU_CORE}, and GPU {gpu.index} has {effect.policy_text(gpu.policy)}, which "
                 f'ignores weights: set policy = "weighted" in [gpu] of the node\'s cgpu.toml, or leave it out'
+            )
+
+
+def _check_priority_counts(subject: Subject, offer: Offer, chosen: Sequence[HostGpu]) -> None:
+    if offer.mode == SHARE:
+        raise Refused(
+            f"{subject} asks for high priority, and this node is in mode {SHARE}, where the driver alone divides the "
+            f"time; leave {PRIORITY} out, or select another node"
+        )
+    for gpu in chosen:
+        if gpu.policy is not None and (why := effect.of_highprio(gpu.policy)):
+            raise Refused(
+                f"{subject} asks for high priority on GPU {gpu.index}, and {why}: set another policy in [gpu] of the "
+                f"node's cgpu.toml, or leave {PRIORITY} out"
             )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from cgpu_kube import annotations as keys
+from cgpu_kube.errors import Refused
 from cgpu_kube.pods import asks, has_running, is_over, node_of
 
 Object = dict[str, Any]
@@ -42,7 +43,7 @@ def kept(pod: Object) -> Object:
     if has_running(pod):
         out["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     out["metadata"]["annotations"] = {
-        key: text for key, text in (meta.get("annotations") or {}).items() if key in _ANNOTATIONS
+        key: text for key, text in (meta.get("annotations") or {}).items() if key in (*_ANNOTATIONS, keys.PRIORITY)
     }
     out["metadata"]["labels"] = {key: text for key, text in (meta.get("labels") or {}).items() if key == keys.GPU_COUNT}
     fields = ("name", "resources", "restartPolicy") if uses_gpu(pod) else ("name",)
@@ -73,6 +74,14 @@ def uids(pod: Object) -> set[str]:
     meta = pod.get("metadata") or {}
     mirror = (meta.get("annotations") or {}).get(MIRROR)
     return {str(uid) for uid in (meta.get("uid"), mirror) if uid}
+
+
+def wants_high_priority(pod: Object) -> bool:
+    """By its annotation, which its author writes: whether it may is its namespace's to say. Raises Refused."""
+    text = ((pod.get("metadata") or {}).get("annotations") or {}).get(keys.PRIORITY, "normal")
+    if text not in ("normal", "high"):
+        raise Refused(f"annotation {keys.PRIORITY}={str(text)[:32]} of pod {full_name(pod)} is neither normal nor high")
+    return bool(text == "high")
 
 
 def is_static(pod: Object) -> bool:

@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> Non
     async def life(mode: str, directory: Path) -> set[tuple[str, str]]:
         directory.mkdir()
         world = World(directory, mode=mode)
+        world.link.inventory = tuple(replace(one, policy=1) for one in world.link.inventory)  # native has no priority
         async with world.running():
             if mode == "dra":
                 await eventually(lambda: world.api.objects.get(SLICES), "the slice")
@@ -159,7 +161,9 @@ def test_the_nodes_rights_are_what_it_uses(objects: dict, tmp_path: Path) -> Non
                 await eventually(lambda: ("DELETE", SLICE_PATH) in world.api.requests, "the slice is removed")
             else:
                 await eventually(lambda: world.kubelet.allocatable(notes.GPU_MEM) == 94, "the offer")
-                found = world.pod("p", node_container(mem=6), annotations=notes.write({"main": {1: 6}}, 80, 10**18 * 2))
+                world.api.put("api/v1/namespaces", {"metadata": {"name": "team", "labels": {notes.PRIORITY: "high"}}})
+                written = notes.write({"main": {1: 6}}, 80, 10**18 * 2) | {notes.PRIORITY: "high"}
+                found = world.pod("p", node_container(mem=6), annotations=written)
                 await world.start(found)
                 await world.agent.cluster.pod("team", "p", "u", fresh=True)
                 await eventually(lambda: ("PATCH", "/api/v1/namespaces/team/pods/p") in world.api.requests, "assigned")
@@ -178,7 +182,7 @@ def rights(objects: dict, *roles: tuple[str, str]) -> set[tuple[str, str]]:
 def used(method: str, path: str) -> tuple[str, str]:
     """A request as RBAC sees it; a watch is a GET of a list too."""
     words = re.sub(r"^/(api|apis/[^/]+)/v1/", "", path).split("/")
-    words = words[2:] if words[0] == "namespaces" else words
+    words = words[2:] if words[0] == "namespaces" and len(words) > 2 else words
     resource = "/".join([words[0], *words[2:]])
     verbs = {"GET": "get" if len(words) > 1 else "list", "PATCH": "patch", "POST": "create"}
     verbs |= {"DELETE": "delete", "PUT": "update"}
@@ -272,11 +276,14 @@ class Policy:
         self.spec = found["spec"]
         assert self.spec["failurePolicy"] == "Fail"
 
-    def sentences(self, new: Object | None, old: Object | None = None, **request: Any) -> list[str]:
+    def sentences(
+        self, new: Object | None, old: Object | None = None, labels: Object | None = None, **request: Any
+    ) -> list[str]:
         """Why it is denied; empty: it passes."""
         base = {
             "object": new,
             "oldObject": old,
+            "namespaceObject": {"metadata": {"name": "team", "labels": dict(labels or {})}},
             "request": {
                 "operation": "UPDATE" if old and new else "CREATE" if new else "DELETE",
                 "userInfo": {"username": "alice", "groups": ["system:authenticated"], "extra": {}},
@@ -354,6 +361,17 @@ def test_pods(policies: dict[str, Policy], found: Object, sentence: str) -> None
         assert said
     else:
         assert not said
+
+
+def test_the_namespace_allows_a_priority(policies: dict[str, Policy]) -> None:
+    policy = policies["cgpu-pods"]
+    high = simple("p", 6, annotations={notes.PRIORITY: "high"})
+    assert "needs the same label on the namespace" in "; ".join(policy.sentences(high))
+    assert policy.sentences(high, labels={notes.PRIORITY: "normal"}) != []
+    assert policy.sentences(high, labels={notes.PRIORITY: "high"}) == []
+    assert policy.sentences(simple("p", 6, annotations={notes.PRIORITY: "normal"})) == []
+    odd = policy.sentences(simple("p", 6, annotations={notes.PRIORITY: "urgent"}), labels={notes.PRIORITY: "high"})
+    assert odd == ["annotation cgpu.io/priority is neither normal nor high"]
 
 
 def test_annotations(policies: dict[str, Policy]) -> None:

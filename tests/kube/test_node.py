@@ -450,6 +450,73 @@ def test_percentage_is_a_weight(tmp_path: Path, run: Run, policy: int, kept: boo
     run(main())
 
 
+NAMESPACES = "api/v1/namespaces"
+
+
+def test_high_priority_is_the_namespaces_to_allow(tmp_path: Path, run: Run) -> None:
+    """Before a pod gets it by its annotation, the label of its namespace is read; claims need neither."""
+
+    async def main() -> None:
+        world = World(tmp_path)
+        world.link.inventory = tuple(replace(gpu, policy=1) for gpu in world.link.inventory)
+        async with world.running():
+            await ready(world)
+            high = bound(0, 4) | {keys.PRIORITY: "high"}
+            for labels in (None, {}, {keys.PRIORITY: "normal"}):
+                if labels is not None:
+                    world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": labels}})
+                error = await world.refused(world.pod("p", container(mem=4), annotations=high))
+                assert not world.link.containers
+            assert error == (
+                "pod team/p asks for high priority (cgpu.io/priority), and its namespace does not allow it; "
+                "kubectl label namespace team cgpu.io/priority=high does"
+            )
+            world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
+            found = await world.start(world.pod("q", container(mem=4), annotations=high))
+            assert [slot.highprio for slot in world.link.containers[found].slots] == [True]
+            for more in ({}, {keys.PRIORITY: "normal"}):
+                plain = await world.start(world.pod("r", container(mem=4), annotations=bound(0, 4) | more))
+                assert [slot.highprio for slot in world.link.containers[plain].slots] == [False]
+            odd = bound(0, 1) | {keys.PRIORITY: "highest"}
+            error = await world.refused(world.pod("s", container(mem=1), annotations=odd))
+            assert error == "annotation cgpu.io/priority=highest of pod team/s is neither normal nor high"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "why"),
+    [("cgpu", 5, "GPU 0, and policy 5 (native) ignores high priority"), ("share", 1, "this node is in mode share")],
+)
+def test_high_priority_without_effect_is_refused(tmp_path: Path, run: Run, mode: str, policy: int, why: str) -> None:
+    async def main() -> None:
+        world = World(tmp_path, mode=mode)
+        world.link.inventory = tuple(replace(gpu, policy=policy) for gpu in world.link.inventory)
+        async with world.running():
+            await ready(world, 15 + (80 if mode == "share" else 79))
+            world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
+            pod = world.pod("p", container(mem=4), annotations=bound(0, 4) | {keys.PRIORITY: "high"})
+            assert why in await world.refused(pod)
+
+    run(main())
+
+
+def test_without_the_api_server_no_priority_is_given(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        world.link.inventory = tuple(replace(gpu, policy=1) for gpu in world.link.inventory)
+        async with world.running():
+            await ready(world)
+            world.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {keys.PRIORITY: "high"}}})
+            pod = world.pod("p", container(mem=4), annotations=bound(0, 4) | {keys.PRIORITY: "high"})
+            await eventually(lambda: world.agent.cluster.pods_here(), "the pod is known")
+            await world.api.down()
+            assert "does not answer" in await world.refused(pod)
+            await world.api.up()
+
+    run(main())
+
+
 def test_without_a_scheduler_the_kubelets_devices_name_the_gpu(world: World, run: Run) -> None:
     async def main() -> None:
         async with world.running():
