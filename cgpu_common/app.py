@@ -100,7 +100,7 @@ class _Convention(_Help):
             if os.environ.get("CGPU_DEBUG"):
                 raise
             bad = _as_cgpu_error(err, prog)
-            note(located(bad.as_json() if "--json" in argv else bad.line(prog)))
+            note(bad.as_json() if "--json" in argv else bad.line(prog))
             if bad.code is Exit.OUTPUT:
                 discard(1)
             sys.exit(bad.exit_code)

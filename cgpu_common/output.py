@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.pages import located
 
 SCHEMA_VERSION = 1  # of every --json without a version of its own: docs/user/cli.md §1
 
@@ -54,9 +55,10 @@ def flush() -> None:
 
 
 def note(text: str) -> None:
-    """One line on standard error. A full or closed standard error stops nothing."""
+    """One line on standard error, pages by where this machine has them. A full or closed standard error stops
+    nothing."""
     try:
-        click.echo(text, err=True)
+        click.echo(located(text), err=True)
     except OSError:
         discard(2)
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import re
 
-#: scripts/install replaces the first by the folder of its prefix.
+#: scripts/install puts the folder of its prefix into the first.
 FOLDERS = ("/usr/share/doc/cgpu", "/usr/local/share/doc/cgpu")
-_PAGE = re.compile(r"(?<![\w./-])docs/(?=(?:[a-z]+/)?[a-z0-9-]+\.(?:md|json))")
+_PAGE = re.compile(r"(?<![\w./-])docs/(?=(?:[a-z]+/)?[a-z0-9.-]+\.(?:md|json))")
 
 
 def located(text: str) -> str:

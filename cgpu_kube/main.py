@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from cgpu_common.app import App, version_option
+from cgpu_common.pages import located
 
 #: Command -> its module, its name there, and its line in the list of commands.
 COMMANDS = {
@@ -57,6 +58,6 @@ def main() -> None:
         folder = sys.path[-1]
         sys.exit(
             f"cgpu-kube: error: the library {missing} is not installed: pip install --target {folder} "
-            f"{' '.join(EXTRA.values())} brings it (docs/user/kubernetes-node.md)"
+            f"{' '.join(EXTRA.values())} brings it ({located('docs/user/kubernetes-node.md')})"
         )
     kube.main(prog_name="cgpu-kube")

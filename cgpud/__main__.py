@@ -14,6 +14,7 @@ from cgpu_common import config as configuration
 from cgpu_common import log, notify, toolkit
 from cgpu_common.errors import CgpuError
 from cgpu_common.link import KernelLink
+from cgpu_common.pages import located
 from cgpu_common.proc import Paths
 from cgpu_common.server import Server
 from cgpu_common.versions import package_version
@@ -113,7 +114,7 @@ def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, l
         if kernel == "fake":
             log.get().warning("fake kernel: nothing is isolated")
         if toolkit.found() is None:
-            log.get().warning(toolkit.MISSING, hint="docs/user/install.md §2")
+            log.get().warning(toolkit.MISSING, hint=located("docs/user/install.md §2"))
         deps = Dependencies(
             link=make_link(kernel),
             store=Store(state_dir),
@@ -122,7 +123,8 @@ def main(socket: Path, state_dir: Path, config_path: Path | None, kernel: str, l
         )
         asyncio.run(serve(config, config_path, socket, deps, log_format))
     except CgpuError as error:
-        sys.exit(f"cgpud: {error}")
+        head = "<3>" if log.is_journal(2) else ""  # of an error, for journalctl -p err
+        sys.exit(f"{head}cgpud: {error}")
 
 
 if __name__ == "__main__":

@@ -582,12 +582,16 @@ def test_cgpud_has_a_version() -> None:
 
 def test_a_page_is_named_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages put docs/user/install.md below /usr/share/doc/cgpu, and messages named the sources' place."""
-    text = "modprobe nvidia; docs/user/install.md §2, see docs/architecture.md and mydocs/user/x.md"
+    text = (
+        "modprobe nvidia; docs/user/install.md §2, see docs/architecture.md, docs/reference/cgpu-smi.schema.json "
+        "and mydocs/user/x.md"
+    )
     monkeypatch.setattr(pages, "FOLDERS", (str(tmp_path / "none"), str(tmp_path / "doc")))
     assert pages.located(text) == text, "no page is installed"
     (tmp_path / "doc/user").mkdir(parents=True)
     want = (
-        f"modprobe nvidia; {tmp_path}/doc/user/install.md §2, see {tmp_path}/doc/architecture.md and mydocs/user/x.md"
+        f"modprobe nvidia; {tmp_path}/doc/user/install.md §2, see {tmp_path}/doc/architecture.md, "
+        f"{tmp_path}/doc/reference/cgpu-smi.schema.json and mydocs/user/x.md"
     )
     assert pages.located(text) == want
 

@@ -396,6 +396,20 @@ def test_a_bad_file_at_start_is_one_sentence(tmp_path: Path, options: tuple[str,
     assert text.count("\n") == 1
 
 
+def test_in_the_journal_it_is_an_error(tmp_path: Path) -> None:
+    """journalctl -p err has shown a unit that failed, and not why."""
+    path = tmp_path / "cgpu.toml"
+    path.write_text("[gpu]\npolicy = 9")
+    reader, writer = os.pipe()
+    found = os.fstat(writer)
+    command = [sys.executable, "-m", "cgpud", "--check", "--config", str(path)]
+    environ = os.environ | {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], env=environ, stderr=writer, check=False)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        assert (done.returncode, stream.read().startswith(f"<3>cgpud: {path}: gpu.policy = 9")) == (1, True)
+
+
 def test_check_does_no_more_than_that(tmp_path: Path) -> None:
     (tmp_path / "cgpu.toml").write_text("[gpu]\npolicy = 3")
     process = start(tmp_path, "--check")

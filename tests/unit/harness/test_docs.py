@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,37 @@ def test_pages_that_the_installed_files_name_are_installed():
     """Units name pages by where scripts/install puts them: docs/ becomes /usr/share/doc/cgpu."""
     named = {t for text in TEXTS.values() for t in re.findall(r"/usr/share/doc/cgpu/([\w./-]+\.md)", text)}
     assert named and [t for t in named if not (REPO / t).exists() and not (REPO / "docs" / t).exists()] == []
+
+
+@pytest.mark.parametrize("prefix", ["/usr", "/opt/x"])
+def test_the_installed_pages_lead_to_installed_files(prefix, tmp_path):
+    """By link, and by path: docs/user/install.md and deploy/kubernetes are places of the sources."""
+    subprocess.run([sys.executable, REPO / "scripts/doc-pages", "tree", prefix, tmp_path], check=True)
+    top = Path(f"{tmp_path}{prefix}/share")
+    pages = sorted(top.rglob("*.md"))
+    assert {top / "doc/cgpu/README.md", top / "doc/cgpu/user/install.md"} <= set(pages)
+    assert os.access(top / "cgpu/deploy/kubernetes/certificates", os.X_OK)
+    links = 0
+    for page in pages:
+        text = page.read_text()
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(text))):
+            if not re.match(r"[a-z]+:|#", target):
+                links += 1
+                there = Path(os.path.normpath(page.parent / target.partition("#")[0]))
+                assert there.exists() and there.is_relative_to(top), f"{page}: {target}"
+        for name_of in re.findall(r"(?<![\w./-])(?:docs/[a-z]+/[a-z0-9-]+\.md|deploy/(?:kubernetes|helm)\S*)", text):
+            raise AssertionError(f"{page}: {name_of}")
+        for path in re.findall(rf"(?<![\w.-]){prefix}/share/(?:doc/)?cgpu/[\w./-]*\w", text):
+            assert Path(f"{tmp_path}{path}").exists(), f"{page}: {path}"
+    assert links > 200
+
+
+def test_man_pages_name_installed_pages(tmp_path):
+    page, folder, there = tmp_path / "cgpu.1", "docs", "/usr/share/doc/cgpu"
+    form = "({0}/reference/cgpu\\-smi.schema.json), {0}/user/cli.md; x{1}/user/cli.md\n"
+    page.write_text(form.format(folder, folder))
+    subprocess.run([sys.executable, REPO / "scripts/doc-pages", "text", "/usr", page], check=True)
+    assert page.read_text() == form.format(there, folder)
 
 
 def test_sections_that_are_referred_to_exist():
