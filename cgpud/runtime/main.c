@@ -18,6 +18,7 @@
  * The container does not start if no daemon answers within wait_s (it may be
  * restarting), or if the answer is invalid.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "admission.h"
@@ -36,5 +37,8 @@ int main(int argc, char **argv)
 		return run_as_nvidia_cli(argc, argv);
 	if (argc >= 3 && !strcmp(argv[1], "hook"))
 		return run_as_hook(argv[2], argv + 3);
+	/* On stderr: engines parse the next runtime's answer, which is on stdout. */
+	if (argc == 2 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-v")))
+		fprintf(stderr, "cgpu-runtime %s, which executes:\n", CGPU_VERSION);
 	return run_as_runtime(argc, argv);
 }

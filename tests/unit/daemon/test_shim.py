@@ -130,7 +130,6 @@ def answerer(place: Place) -> Iterator[Answerer]:
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--version"],
         [],
         ["features"],
         ["--root", "/r", "--log", "/nowhere/l", "--log-format", "json", "state", "x"],
@@ -461,6 +460,15 @@ def test_next_by_environment_and_by_file(place: Place) -> None:
     assert place.run("--version", CGPU_RUNTIME_NEXT=str(other)).returncode == 9
     place.conf.write_text(f'next = "{other}"\n')
     assert place.run("--version").returncode == 9
+
+
+@pytest.mark.parametrize("option", ["--version", "-v"])
+def test_its_own_version_is_on_stderr(place, option):
+    """Engines parse the answer of runc, which has stdout for itself."""
+    done = place.run(option)
+    version = (Path(__file__).parents[3] / "VERSION").read_text().strip()
+    assert done.stderr == f"cgpu-runtime {version}, which executes:\n"
+    assert place.handed_over() == [option]
 
 
 def test_a_runtime_that_calls_us_again(place: Place) -> None:
