@@ -26,7 +26,7 @@ from cgpu_common.proc import LIVE, MODULE, Paths, containers
 from cgpu_common.toml import tomllib
 
 from . import collect, daemon, overview
-from .checks import Finding
+from .facts import Finding
 from .redact import SECRET_NAME, redact
 from .view import View
 

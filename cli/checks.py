@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from cgpu_common.exits import ENROL
-from cgpu_common.tree import Gpu, Slot, Snapshot
+from cgpu_common.tree import Gpu, Slot
 
 from .edit import TOOLKIT
+from .facts import OK, PROBLEM, SKIPPED, WARNING, Facts, Finding
 from .names import label as label_of
 
 KERNEL_LEAST = (5, 10)
@@ -48,81 +48,6 @@ NVML_REMEDIES = (
     ("python module", "install python3-pynvml"),
     ("copied tree", "run cgpu doctor on the node itself"),
 )
-
-OK, PROBLEM, WARNING, SKIPPED = "ok", "problem", "warning", "skipped"
-
-
-@dataclass(frozen=True)
-class Finding:
-    check: str
-    status: str
-    text: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine of cgpu setup: whether its program is there, its file's runtimes, why the file cannot be read."""
-
-    name: str
-    installed: bool
-    ours: bool
-    first: str = ""  # of the toolkit: the first low-level runtime
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Card:
-    """One GPU as NVML has it."""
-
-    index: int
-    mig: bool = False
-    compute_mode: str = ""
-    lost: str = ""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What cgpu doctor has read of the node; None: could not be read."""
-
-    kernel: str = ""
-    machine: str = ""
-    kprobes: bool | None = None
-    headers: bool = False
-    dkms: bool = False  # the program
-    dkms_kernels: tuple[str, ...] = ()  # for which DKMS built our modules
-    module_file: bool = False  # below /lib/modules of this kernel
-    signed_only: bool = False
-    module: str | None = None
-    core: str | None = None
-    package: str = "unknown"
-    nodes_missing: bool = False
-    driver_text: str = ""  # first line of /proc/driver/nvidia/version
-    driver_nodes: tuple[str, ...] = ()  # of nvidiactl, nvidia-uvm: those that exist
-    runtime: str | None = None
-    toolkit: str | None = None
-    toolkit_mode: str = ""
-    toolkit_version: tuple[int, ...] = ()
-    legacy_hook_config: str = ""
-    engines: tuple[Engine, ...] = ()
-    config_error: str = ""
-    daemon_silence: str = ""  # why it gave no answer; "": it gave one
-    daemon_remedy: str = ""
-    daemon_version: str | None = None
-    drift: int | None = None  # values that differ from cgpu.toml
-    unknown_gpus: tuple[str, ...] = ()  # tables of cgpu.toml that match no GPU
-    draining: bool = False
-    snapshot: Snapshot | None = None
-    controls_ineffective: dict[int, str] = field(default_factory=dict)
-    effect_check: dict[int, str] = field(default_factory=dict)
-    run_state: dict[int, str] = field(default_factory=dict)  # the source in use
-    run_state_errors: dict[int, str] = field(default_factory=dict)  # readings that could not be used
-    cards: tuple[Card, ...] | None = None
-    cards_error: str = ""
-    mps: tuple[str, ...] = ()  # pipe directories of MPS daemons
-    unfollowed: tuple[str, ...] = ()  # containers of the daemon's cookie without a record
-    without_libcuda: tuple[str, ...] | None = None
-
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"[0-9]{1,9}", text.partition("-")[0])[:3])
@@ -159,6 +84,22 @@ def dkms(facts: Facts) -> Finding:
     if not facts.dkms:
         return Finding("dkms", PROBLEM, "not installed, and no module is", "apt install dkms, then cgpu-dkms")
     return Finding("dkms", PROBLEM, f"has not built the modules for {facts.kernel}", "dkms autoinstall; dkms status")
+
+
+def next_boot(facts: Facts) -> Finding:
+    """A kernel that was installed since the boot has modules only if DKMS has built them for it."""
+    name, kernel_name = "next boot", facts.next_kernel
+    if not kernel_name:
+        return Finding(name, SKIPPED, "which kernel boots next is not known")
+    if kernel_name == facts.kernel:  # what it lacks is a finding of its own
+        return Finding(name, OK, f"{kernel_name}, the running kernel")
+    remedy = f"dkms autoinstall -k {kernel_name}; dkms status"
+    if "headers" in facts.next_lacks:
+        remedy = f"apt install linux-headers-{kernel_name} (EL: dnf install kernel-devel-{kernel_name}), then {remedy}"
+    modules = " and no ".join(one for one in facts.next_lacks if one != "headers")
+    if not modules:
+        return Finding(name, OK, f"{kernel_name}, with the modules")
+    return Finding(name, WARNING, f"{kernel_name} boots next, and has no {modules}", remedy)
 
 
 def secure_boot(facts: Facts) -> Finding:
@@ -409,6 +350,19 @@ def stale(facts: Facts) -> Finding:
     return Finding(name, OK, f"none of {len(facts.snapshot.containers)}")
 
 
+def bypass(facts: Facts) -> Finding:
+    """Without cgpu-runtime nothing of ours sees a container's start, so nothing refuses it."""
+    name = "past cgpu-runtime"
+    if facts.past_us is None:
+        return Finding(name, SKIPPED, "cgpud names no containers")
+    if facts.past_us:
+        shown = ", ".join(facts.past_us[:4]) + (f" and {len(facts.past_us) - 4} more" if len(facts.past_us) > 4 else "")
+        text = f"with the variables and without a slice, so without limits: {shown}"
+        remedy = "start with --runtime=nvidia (a pod: runtimeClassName), or cgpu setup ENGINE --default"
+        return Finding(name, WARNING, text, f"{remedy}; docs/user/engines.md")
+    return Finding(name, OK, "every container with the variables has its slice")
+
+
 def libcuda(facts: Facts) -> Finding:
     name = "libcuda"
     if facts.without_libcuda is None:
@@ -423,6 +377,7 @@ CHECKS: tuple[Callable[[Facts], Finding | list[Finding]], ...] = (
     kernel,
     headers,
     dkms,
+    next_boot,
     secure_boot,
     module,
     driver,
@@ -438,6 +393,7 @@ CHECKS: tuple[Callable[[Facts], Finding | list[Finding]], ...] = (
     controls,
     run_states,
     stale,
+    bypass,
     libcuda,
 )
 

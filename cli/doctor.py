@@ -17,8 +17,9 @@ from cgpu_common.pages import located
 from cgpu_common.proc import Paths
 
 from .admin import as_json_option, pass_paths
-from .checks import OK, PROBLEM, WARNING, Finding, run
+from .checks import run
 from .columns import folded
+from .facts import OK, PROBLEM, WARNING, Finding
 from .terminal import width
 
 MARKS = {OK: "ok", WARNING: "warning", PROBLEM: "PROBLEM"}

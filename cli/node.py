@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -17,8 +18,8 @@ from cgpu_common.toml import tomllib
 from cgpu_common.tree import Container, Snapshot
 
 from . import daemon
-from .checks import Card, Engine, Facts
 from .edit import TOOLKIT, lookup
+from .facts import Card, Engine, Facts
 from .names import label
 
 NVML_S = 5.0
@@ -26,6 +27,9 @@ FILE_MAX = 1 << 20
 MODULES_MAX = 16 << 20
 DPKG_MAX = 16 << 20
 RUNTIME = "cgpu-runtime"
+ENVIRON_MAX = 1 << 17
+VARIABLE = b"ALIYUN_COM_GPU_MEM_CONTAINER"
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
 LIBRARY = "libcuda.so.1"
 LIBRARY_FOLDERS = (
     *("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "lib64", "lib"),
@@ -201,6 +205,60 @@ def _unfollowed(status: dict[str, Any] | None, listed: tuple[Container, ...]) ->
     )
 
 
+def _order(release: str) -> tuple[tuple[int, int | str], ...]:
+    """Of two releases of a kernel the later one is greater: 6.12.9 above 6.1.0."""
+    words = re.findall(r"[0-9]{1,9}|[a-z]+", release)
+    return tuple((1, int(word)) if word.isdigit() else (0, word) for word in words)
+
+
+def _next_kernel(root: Path) -> str:
+    """The one that the boot loader's saved entry names (EL), else the latest with an image; "": none is found."""
+    saved = re.search(r"^saved_entry=(.+)$", _text(root / "boot/grub2/grubenv"), re.M)
+    if saved:
+        entry = _text(root / "boot/loader/entries" / f"{Path(saved[1]).name}.conf")
+        image = re.search(r"^linux\s+\S*/vmlinuz-(\S+)$", entry, re.M)
+        if image:
+            return image[1]
+    there = [path.name.removeprefix("vmlinuz-") for path in (root / "boot").glob("vmlinuz-[0-9]*")]
+    return max(there, key=_order, default="")
+
+
+def _lacking(root: Path, release: str) -> tuple[str, ...]:
+    """Of what a slice needs of that kernel: cgpu_km, nvidia, headers to build them with."""
+    listed = _text(root / f"lib/modules/{release}/modules.dep", MODULES_MAX)
+    names = {MODULE: MODULE, "nvidia": "nvidia(-(current|tesla|legacy|open)[\\w-]*)?"}  # Debian's has a suffix
+    lacks = [name for name, file in names.items() if not re.search(rf"/{file}\.ko(\.\w+)?:", listed)]
+    if not (root / f"lib/modules/{release}/build/Makefile").is_file():
+        lacks.append("headers")
+    return tuple(lacks)
+
+
+def _asks_for_a_slice(environ: bytes) -> bool:
+    values = dict(one.split(b"=", 1) for one in environ.split(b"\0") if b"=" in one)
+    if values.get(b"CGPU_DISABLE", b"").lower() in (b"true", b"1"):
+        return False
+    return values.get(VARIABLE, b"0").strip() not in (b"", b"0")
+
+
+def _past_us(root: Path, status: dict[str, Any] | None, listed: tuple[Container, ...]) -> tuple[str, ...] | None:
+    """Running containers whose first process has the variables, and that have no slice; None: cgpud names none."""
+    if status is None:
+        return None
+    known = {str(row.get("id")) for row in _rows(status)} | {one.id for one in listed}
+    seen: dict[str, bool] = {}
+    pids = sorted(int(path.name) for path in (root / "proc").glob("[0-9]*") if path.name.isdigit())
+    for pid in pids:
+        found = _CONTAINER.findall(_text(root / f"proc/{pid}/cgroup", 1 << 14))
+        if not found or found[-1] in seen or found[-1] in known:
+            continue
+        try:
+            with (root / f"proc/{pid}/environ").open("rb") as stream:
+                seen[found[-1]] = _asks_for_a_slice(stream.read(ENVIRON_MAX))
+        except OSError:
+            continue  # it has just ended
+    return tuple(sorted(label(one) for one, asks in seen.items() if asks))
+
+
 def read(paths: Paths) -> Facts:
     """All facts. Raises CgpuError only if the tree cannot be read."""
     from cgpu_common import toolkit
@@ -221,6 +279,7 @@ def read(paths: Paths) -> Facts:
     config_error, legacy = _configuration(root)
     nvml = cards() if paths.proc == LIVE else (None, "a copied tree")
     mps = root / "tmp/nvidia-mps"
+    next_kernel = _next_kernel(root)
     return Facts(
         kernel=release,
         machine=os.uname().machine,
@@ -266,4 +325,7 @@ def read(paths: Paths) -> Facts:
         mps=(str(mps),) if mps.exists() else (),
         unfollowed=_unfollowed(status, snapshot.containers if snapshot else ()),
         without_libcuda=_without_libcuda(root, status),
+        next_kernel=next_kernel,
+        next_lacks=_lacking(root, next_kernel) if next_kernel else (),
+        past_us=_past_us(root, status, snapshot.containers if snapshot else ()),
     )

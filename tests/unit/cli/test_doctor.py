@@ -16,13 +16,14 @@ import pytest
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, write
 
 from cgpu_cli import checks, daemon, doctor, node, ways
-from cgpu_cli.checks import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts
 from cgpu_cli.edit import TOOLKIT
+from cgpu_cli.facts import OK, PROBLEM, SKIPPED, WARNING, Card, Engine, Facts
 from cgpu_common.exits import Exit
 from cgpu_common.proc import Paths
 
 ROOT = Path(__file__).parents[3]
 KERNEL = "6.1.0-56-amd64"
+NEXT = "6.12.9+deb12-amd64"
 OURS = "0xc69d000000000001"
 
 GOOD = Facts(
@@ -48,6 +49,8 @@ GOOD = Facts(
     run_state={0: "chram"},
     cards=(Card(0),),
     without_libcuda=(),
+    next_kernel=NEXT,
+    past_us=(),
 )
 
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
@@ -64,6 +67,9 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("dkms", {"dkms": False, "dkms_kernels": (), "module_file": False, "module": None}, PROBLEM, "not installed"),
     ("dkms", {"dkms_kernels": (), "module_file": False}, WARNING, "the next boot is without it"),
+    ("next boot", {"next_lacks": ("cgpu_km",)}, WARNING, f"{NEXT} boots next, and has no cgpu_km"),
+    ("next boot", {"next_lacks": ("cgpu_km", "nvidia", "headers")}, WARNING, "has no cgpu_km and no nvidia"),
+    ("next boot", {"next_kernel": ""}, SKIPPED, "not known"),
     ("secure boot", {"signed_only": True, "module": None}, WARNING, "whose key it trusts"),
     ("module", {"module": None}, PROBLEM, "not loaded"),
     ("module", {"core": None}, PROBLEM, "has no core"),
@@ -118,6 +124,8 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("stale containers", {"unfollowed": ("0123456789ab",)}, PROBLEM, "does not follow 0123456789ab"),
     ("stale containers", {"snapshot": None}, SKIPPED, "not loaded"),
+    ("past cgpu-runtime", {"past_us": ("0123456789ab",)}, WARNING, "so without limits: 0123456789ab"),
+    ("past cgpu-runtime", {"past_us": None}, SKIPPED, "names no containers"),
     ("libcuda", {"without_libcuda": ("0123456789ab",)}, PROBLEM, "in 0123456789ab"),
     ("libcuda", {"without_libcuda": None}, SKIPPED, "no running container"),
 ]
@@ -242,6 +250,7 @@ def host(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
         write(root / name, "")
     write(root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.178.04  x")
     write(root / f"lib/modules/{KERNEL}/modules.dep", "updates/dkms/cgpu_km.ko:\n")
+    write(root / f"boot/vmlinuz-{KERNEL}", "")
     write(root / "sys/module/cgpu_km/version", "0.1.0")
     write(
         root / f"etc/{TOOLKIT}/config.toml", f'[{TOOLKIT}]\nmode = "cdi"\nruntimes = ["/usr/bin/cgpu-runtime", "runc"]'
@@ -299,6 +308,7 @@ def only(root: Path, name: str, text: str | None) -> None:
         ("policy", f"proc/cgpu_km/0/{ID2[:12]}/weight", "0"),
         ("stale containers", "proc/cgpu_km/inst_ctl", f"{inst_line('f' * 64, 9)}".replace("0x9", OURS)),
         ("libcuda", "proc/321/root/usr/lib64/libcuda.so.1", None),
+        ("next boot", "boot/vmlinuz-6.12.9+deb12-amd64", ""),
     ],
 )
 def test_one_thing_is_wrong(host: Tree, check: str, name: str, text: str | None) -> None:
@@ -479,3 +489,58 @@ def test_doctors_remedy_of_an_engine_is_on_the_page(name: str) -> None:
     )
     remedy = checks.engines(replace(GOOD, engines=engines)).remedy
     assert [one for one in ways.ways() if f"`{remedy}`" in one.do], remedy
+
+
+@pytest.mark.parametrize(
+    ("dep", "headers", "status", "text"),
+    [
+        ("updates/dkms/cgpu_km.ko.zst:\nupdates/dkms/nvidia.ko.xz: x\n", False, OK, f"{NEXT}, with the modules"),
+        ("updates/dkms/cgpu_km.ko:\nupdates/dkms/nvidia-current.ko:\n", True, OK, "with the modules"),
+        ("updates/dkms/cgpu_km.ko:\nkernel/drivers/video/nvidiafb.ko:\n", True, WARNING, "has no nvidia"),
+        ("updates/dkms/nvidia.ko:\n", True, WARNING, "has no cgpu_km"),
+    ],
+)
+def test_the_kernel_of_the_next_boot(host: Tree, dep: str, headers: bool, status: str, text: str) -> None:
+    """An update has installed it: by number it is the latest, though "6.1" is the greater text."""
+    for release in (NEXT, "6.1.0-9-amd64"):
+        write(host.root / f"boot/vmlinuz-{release}", "")
+    write(host.root / f"lib/modules/{NEXT}/modules.dep", dep)
+    if headers:
+        write(host.root / f"lib/modules/{NEXT}/build/Makefile", "")
+    found = checks.next_boot(node.read(Paths.below(str(host.root))))
+    assert (found.status, text in found.text) == (status, True), found
+    assert (f"linux-headers-{NEXT}" in found.remedy) == (status == WARNING and not headers)
+
+
+def test_the_boot_loader_names_the_next_kernel(host: Tree) -> None:
+    """EL: an older kernel than the latest may be chosen."""
+    el = "5.14.0-503.el9.x86_64"
+    write(host.root / "boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry=0123-{el}\nboot_success=1\n")
+    entry = host.root / f"boot/loader/entries/0123-{el}.conf"
+    write(entry, f"title EL\nversion {el}\nlinux /vmlinuz-{el}\n")
+    assert node.read(Paths.below(str(host.root))).next_kernel == el
+    entry.unlink()
+    assert node.read(Paths.below(str(host.root))).next_kernel == KERNEL
+
+
+PLACES = ["docker/{}", "system.slice/docker-{}.scope", "kubepods/pod1/cri-containerd-{}.scope"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "asks"),
+    [
+        ("PATH=/bin\0ALIYUN_COM_GPU_MEM_CONTAINER=6\0", True),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER=6\0CGPU_DISABLE=true\0", False),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER=0\0", False),
+        ("PATH=/bin\0", False),
+    ],
+)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_container_with_the_variables_and_no_slice(host: Tree, environ: str, asks: bool, place: str) -> None:
+    """`docker run` without --runtime: nothing of ours saw it start."""
+    other = "c" * 64
+    for pid, one in ((400, other), (401, other), (402, ID1), (403, "")):
+        write(host.root / f"proc/{pid}/cgroup", f"0::/{place.format(one)}\n" if one else "0::/init.scope\n")
+        write(host.root / f"proc/{pid}/environ", environ)
+    found = checks.bypass(node.read(Paths.below(str(host.root))))
+    assert (found.status, other[:12] in found.text) == ((WARNING, True) if asks else (OK, False))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""What cgpu doctor reads of a node, and what a check finds. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cgpu_common.tree import Snapshot
+
+OK, PROBLEM, WARNING, SKIPPED = "ok", "problem", "warning", "skipped"
+
+
+@dataclass(frozen=True)
+class Finding:
+    check: str
+    status: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine of cgpu setup: whether its program is there, its file's runtimes, why the file cannot be read."""
+
+    name: str
+    installed: bool
+    ours: bool
+    first: str = ""  # of the toolkit: the first low-level runtime
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU as NVML has it."""
+
+    index: int
+    mig: bool = False
+    compute_mode: str = ""
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What cgpu doctor has read of the node; None: could not be read."""
+
+    kernel: str = ""
+    machine: str = ""
+    kprobes: bool | None = None
+    headers: bool = False
+    dkms: bool = False  # the program
+    dkms_kernels: tuple[str, ...] = ()  # for which DKMS built our modules
+    module_file: bool = False  # below /lib/modules of this kernel
+    signed_only: bool = False
+    module: str | None = None
+    core: str | None = None
+    package: str = "unknown"
+    nodes_missing: bool = False
+    driver_text: str = ""  # first line of /proc/driver/nvidia/version
+    driver_nodes: tuple[str, ...] = ()  # of nvidiactl, nvidia-uvm: those that exist
+    runtime: str | None = None
+    toolkit: str | None = None
+    toolkit_mode: str = ""
+    toolkit_version: tuple[int, ...] = ()
+    legacy_hook_config: str = ""
+    engines: tuple[Engine, ...] = ()
+    config_error: str = ""
+    daemon_silence: str = ""  # why it gave no answer; "": it gave one
+    daemon_remedy: str = ""
+    daemon_version: str | None = None
+    drift: int | None = None  # values that differ from cgpu.toml
+    unknown_gpus: tuple[str, ...] = ()  # tables of cgpu.toml that match no GPU
+    draining: bool = False
+    snapshot: Snapshot | None = None
+    controls_ineffective: dict[int, str] = field(default_factory=dict)
+    effect_check: dict[int, str] = field(default_factory=dict)
+    run_state: dict[int, str] = field(default_factory=dict)  # the source in use
+    run_state_errors: dict[int, str] = field(default_factory=dict)  # readings that could not be used
+    cards: tuple[Card, ...] | None = None
+    cards_error: str = ""
+    mps: tuple[str, ...] = ()  # pipe directories of MPS daemons
+    unfollowed: tuple[str, ...] = ()  # containers of the daemon's cookie without a record
+    without_libcuda: tuple[str, ...] | None = None
+    next_kernel: str = ""  # that boots next; "": not known
+    next_lacks: tuple[str, ...] = ()  # of cgpu_km, nvidia and its headers
+    past_us: tuple[str, ...] | None = None  # running containers with the variables and without a slice
