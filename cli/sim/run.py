@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from cgpu_common import policies
 from cgpu_common.policies import Policy
@@ -128,13 +129,23 @@ def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float 
     return [allowed_pct(shown, slot) for slot in slots]
 
 
-def line_window(scenario: Scenario, containers: tuple[Container, ...], gpu: int) -> tuple[float, float]:
-    """The default time line: up to a minute if anything changes during the run, else 200 ms from its middle."""
+def round_ms(setup: Setup, containers: tuple[Container, ...], slice_us: int) -> float:
+    """A round: each container has its slices once. 0 under a policy without slices."""
+    slices = {0: setup.max_inst, 1: len(containers), 2: sum(one.weight for one in containers), 3: setup.max_inst}
+    return slices.get(setup.policy, 0) * slice_us / 1000
+
+
+def line_window(
+    scenario: Scenario, containers: tuple[Container, ...], gpu: int, slice_us: int = 0
+) -> tuple[float, float]:
+    """The default time line: up to a minute if anything changes during the run, else from its middle 200 ms, or a
+    round and a tenth where that is longer: each container has a turn in it."""
     whole_ms = scenario.seconds * 1000
     moving = any(one.start_ms or one.stop_ms is not None or one.off_ms or one.churn_ms for one in containers)
     if moving or any(change.gpu == gpu for change in scenario.changes):
         return 0.0, min(whole_ms, WHOLE_MS)
-    return 0.5 * whole_ms, min(whole_ms, 0.5 * whole_ms + AUTO_MS)
+    length_ms = max(AUTO_MS, 50 * ceil(1.1 * round_ms(scenario.gpus[gpu], containers, slice_us) / 50))
+    return 0.5 * whole_ms, min(whole_ms, 0.5 * whole_ms + length_ms)
 
 
 def change_notes(changes: Sequence[Change], end_ms: float) -> list[str]:
@@ -162,11 +173,11 @@ def run_gpu(scenario: Scenario, number: int, line_ms: tuple[float, float] | None
     setup, containers = scenario.gpus[number], scenario.on_gpu(number)
     length_ns = round(scenario.seconds * S)
     gpu = Gpu(setup.profile, setup.personality, containers, length_ns, scenario.seed + number, setup.one_cpu)
-    line_ms = line_ms or line_window(scenario, containers, number)
-    gpu.trace(round(line_ms[0] * MS), round(line_ms[1] * MS), round((line_ms[1] - line_ms[0]) * MS / 5000))
     names = {one.name for one in containers}
     changes = [c for c in scenario.changes if (c.container in names if c.container else c.gpu == number)]
     turns = Turns(gpu, setup, containers, changes)
+    line_ms = line_ms or line_window(scenario, containers, number, turns.slice_us)
+    gpu.trace(round(line_ms[0] * MS), round(line_ms[1] * MS), round((line_ms[1] - line_ms[0]) * MS / 5000))
     turns.run(length_ns)
     gpu.close()
     wall_ns, busy, held = gpu.now, gpu.busy(), gpu.held()

@@ -458,3 +458,11 @@ def test_an_installed_copy_brings_its_c_files(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[0] == str(tmp_path / "lib/cgpu_cli/sim/csrc"), done.stderr
     assert "simulated" in done.stdout
+
+
+def test_each_of_many_has_a_turn_in_the_line() -> None:
+    """A round of 25 slices is longer than 200 ms: seven rows of the picture were empty."""
+    words = ["--policy", "weighted", "--max-inst", "25", "--seconds", "2", "--container", "name=c,count=25"]
+    (gpu,) = gpus(*words)
+    assert len(gpu["containers"]) == 25
+    assert {one["container"] for one in gpu["line"]["ran"]} == {one["name"] for one in gpu["containers"]}
