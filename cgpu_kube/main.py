@@ -34,14 +34,19 @@ def kube() -> None:
     """Slices of GPUs for the pods of a Kubernetes cluster."""
 
 
-#: Libraries that only cgpu-kube needs, and their packages: the extra `kube` of pyproject.toml. They are in a folder
-#: beside that of an installation: /usr/lib/cgpu-kube.
-EXTRA = {"aiohttp": "aiohttp", "google.protobuf": "'protobuf>=7.35.1,<8'", "grpc": "grpcio", "yaml": "pyyaml"}
+#: Libraries that only cgpu-kube needs: the extra `kube` of pyproject.toml. They are in a folder beside that of an
+#: installation, /usr/lib/cgpu-kube; their versions and checksums are in /usr/share/cgpu/kube.lock.
+EXTRA = ("aiohttp", "google.protobuf", "grpc", "yaml")
 
 
-def _missing() -> str | None:
+def _lock(folder: Path) -> Path:
+    """The file with the versions, of an installation or of the sources."""
+    own = folder / "scripts/kube.lock"
+    return own if own.exists() else folder.parents[1] / "share/cgpu/kube.lock"
+
+
+def _missing(folder: Path) -> str | None:
     """A library that is not installed."""
-    folder = Path(__file__).resolve().parents[1]
     sys.path.append(str(folder.with_name(folder.name + "-kube")))
     for name in EXTRA:
         try:
@@ -53,11 +58,11 @@ def _missing() -> str | None:
 
 
 def main() -> None:
-    missing = _missing()
+    folder = Path(__file__).resolve().parents[1]
+    missing = _missing(folder)
     if missing is not None and "--version" not in sys.argv:
-        folder = sys.path[-1]
         sys.exit(
-            f"cgpu-kube: error: the library {missing} is not installed: pip install --target {folder} "
-            f"{' '.join(EXTRA.values())} brings it ({located('docs/user/kubernetes-node.md')})"
+            f"cgpu-kube: error: the library {missing} is not installed: pip install --require-hashes --target "
+            f"{sys.path[-1]} -r {_lock(folder)} brings it ({located('docs/user/kubernetes-node.md')})"
         )
     kube.main(prog_name="cgpu-kube")
