@@ -25,7 +25,7 @@ class Tcp:
 
 
 def parse(text: str) -> Unix | Tcp | None:
-    """`unix:/path` or `address:port`; empty: no server. No wildcard address, no host name."""
+    """`unix:/path` or `address:port`; empty: no server. No host name. A wildcard address needs TLS: check_tls()."""
     if not text:
         return None
     if text.startswith("unix:"):
@@ -51,8 +51,20 @@ def parse(text: str) -> Unix | Tcp | None:
         address = ipaddress.ip_address(host)
     except ValueError:
         raise ConfigError(f"metrics must be unix:/path or an IP address and a port, not {text!r}") from None
-    if address.is_unspecified or address.is_multicast:
+    if address.is_multicast:
         raise ConfigError(f"metrics must name the address to be served on, not {text!r}")
     if not (colon and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise ConfigError(f"metrics must have a port from 1 to 65535, not {text!r}")
     return Tcp(host, int(port))
+
+
+def check_tls(where: Unix | Tcp | None, tls: str) -> None:
+    """Every address of a node, without TLS, is one that the world may reach. Raises ConfigError. @tls: the folder of
+    the certificates; "": none."""
+    if isinstance(where, Unix) and tls:
+        raise ConfigError(f"metrics_tls is for an IP address, and metrics is unix:{where.path}")
+    if isinstance(where, Tcp) and not tls and ipaddress.ip_address(where.host).is_unspecified:
+        raise ConfigError(
+            f"metrics must name the address to be served on, or have metrics_tls, not {where.host!r} alone: every "
+            f"host that reaches the node could read it"
+        )

@@ -64,6 +64,7 @@ NODE_KEYS = {
     "kube_wait_s": _Key(_Wait, f"a whole number of seconds from 1 to {WAIT_MAX_S}"),
     "log_level": _Key(Literal["debug", "info", "warning", "error"], "debug, info, warning or error"),
     "metrics": _Key(str, 'unix:/path, an IP address and a port, or ""', address.parse),
+    "metrics_tls": _Key(_Path, 'the absolute path of a folder, or ""'),
 }
 GPU_KEYS = {
     "policy": _Key(
@@ -126,6 +127,7 @@ class Config:
     kube_wait_s: int = 30  # the most that a start waits for a cgpu-kube that does not listen
     log_level: str = "info"
     metrics: str = ""  # address of /metrics: unix:/path, or an IP address and a port; empty = off
+    metrics_tls: str = ""  # folder with tls.crt, tls.key and the clients' ca.crt; empty = no TLS
     files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it
 
     def of(self, gpu: Gpu) -> GpuSettings:
@@ -268,6 +270,10 @@ class _Merge:
             files={key.removeprefix(prefix): file for key, file in self.files.items() if key.startswith(prefix)},
         )
         own = gpus.pop("", GpuSettings())
+        try:
+            address.check_tls(address.parse(self.node.get("metrics", "")), self.node.get("metrics_tls", ""))
+        except ConfigError as error:
+            raise ConfigError(f"{self.files.get('metrics') or self.files['metrics_tls']}: {error}") from None
         return Config(gpu=own, gpus=gpus, container=caps, files=self.files, **self.node)
 
 

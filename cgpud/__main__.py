@@ -54,7 +54,7 @@ async def serve(
             return
         log.configure(log_format, config.log_level)
         await daemon.reload(config)
-        await exporter.move(config.metrics)
+        await exporter.move(config.metrics, config.metrics_tls)
         log.get().info("configuration read again")
         notify.ready()
 
@@ -77,7 +77,7 @@ async def serve(
 
     await daemon.start()
     server.start()
-    await exporter.move(config.metrics)
+    await exporter.move(config.metrics, config.metrics_tls)
     background = [asyncio.create_task(daemon.run()), asyncio.create_task(notify.keep_alive())]
     notify.ready()
     log.get().info("ready", socket=str(socket), containers=len(daemon.records))

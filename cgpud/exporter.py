@@ -12,7 +12,7 @@ from cgpu_common.exits import CgpuError as ProcError
 from cgpu_common.exits import Exit
 from cgpu_common.tree import Snapshot
 from cgpu_common.versions import package_version
-from cgpud import metrics
+from cgpud import metrics, tls
 from cgpud.http import HttpServer
 from cgpud.loop import Daemon
 from cgpud.named import NameReader
@@ -45,7 +45,7 @@ class Exporter:
         self._reader = Reader(paths)
         self._one_at_a_time = asyncio.Lock()
         self._moving = asyncio.Lock()
-        self._where = ""
+        self._place: tuple[object, ...] = ("", "", ())
         self._server: HttpServer | None = None
 
     async def page(self, accept: str) -> tuple[bytes, str]:
@@ -60,10 +60,12 @@ class Exporter:
             )
             return await asyncio.to_thread(lambda: metrics.text(self._reader.scrape(bundles, figures), accept))
 
-    async def move(self, where: str) -> None:
-        """Serve at this address from now on; "": not at all. If that fails, log an error and serve nothing."""
+    async def move(self, where: str, folder: str = "") -> None:
+        """Serve at this address from now on; "": not at all. @folder: certificates, which may have been renewed; "":
+        without TLS. If that fails, log an error and serve nothing."""
         async with self._moving:
-            if where == self._where and (self._server is not None or not where):
+            place = (where, folder, tls.stamps(folder))
+            if place == self._place and (self._server is not None or not where):
                 return
             await self._stop()
             wanted = address.parse(where)
@@ -71,12 +73,12 @@ class Exporter:
                 return
             server = HttpServer(self.page)
             try:
-                await server.start(wanted)
+                await server.start(wanted, tls.context(folder) if folder else None)
             except (OSError, CgpuError) as error:
                 log.get().error("metrics are not served", address=where, reason=str(error))
                 return
-            self._server, self._where = server, where
-            log.get().info("metrics are served", address=where)
+            self._server, self._place = server, place
+            log.get().info("metrics are served", address=where, tls=bool(folder))
 
     async def stop(self) -> None:
         async with self._moving:
@@ -85,4 +87,4 @@ class Exporter:
     async def _stop(self) -> None:
         if self._server is not None:
             await self._server.stop()
-        self._server, self._where = None, ""
+        self._server, self._place = None, ("", "", ())

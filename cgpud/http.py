@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -63,10 +66,17 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
         self._open = 0
+        self._accepting: asyncio.Task[None] | None = None
+        self._serving: set[asyncio.Task[None]] = set()
 
-    async def start(self, where: Unix | Tcp) -> None:
+    async def start(self, where: Unix | Tcp, tls: ssl.SSLContext | None = None) -> None:
         """Raises OSError or CgpuError if the address cannot be used."""
-        if isinstance(where, Unix):
+        if tls is not None and isinstance(where, Tcp):
+            family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+            listener = socket.create_server((where.host, where.port), family=family, backlog=CONNECTIONS_MAX)
+            listener.setblocking(False)
+            self._accepting = asyncio.create_task(self._accept(listener, tls))
+        elif isinstance(where, Unix):
             self._path = Path(where.path)
             sock = open_socket(self._path)
             self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=REQUEST_MAX)
@@ -80,6 +90,44 @@ class HttpServer:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         self._server = self._path = None
+        if self._accepting is not None:
+            self._accepting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._accepting
+            self._accepting = None
+        for task in list(self._serving):
+            task.cancel()
+
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
+        """At most CONNECTIONS_MAX at a time, those without a certificate yet included: the others wait in the kernel
+        and take no descriptor of the daemon, which containers' starts need."""
+        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(CONNECTIONS_MAX)
+        with listener:
+            while True:
+                await room.acquire()
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError:  # it broke off, or no descriptor is left
+                    room.release()
+                    await asyncio.sleep(0.1)
+                    continue
+                task = loop.create_task(self._serve_tls(connection, tls))
+                self._serving.add(task)
+                task.add_done_callback(self._serving.discard)
+                task.add_done_callback(lambda _: room.release())
+
+    async def _serve_tls(self, connection: socket.socket, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=REQUEST_MAX)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=READ_TIMEOUT_S
+            )
+        except (OSError, asyncio.TimeoutError):  # no client of the authority; SSLError is an OSError
+            connection.close()
+            return
+        await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         if self._open > CONNECTIONS_MAX:

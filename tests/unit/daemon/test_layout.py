@@ -41,7 +41,7 @@ LAYERS = {
         cgpu_common.link cgpu_common.listener cgpu_common.netlink cgpu_common.server cgpu_common.output
         cgpu_common.proc cgpu_common.versions cgpu_common.inotify cgpu_common.holders
         cgpud.bundle cgpud.store cgpud.watch cgpud.nvml cgpud.grants cgpud.granted cgpud.kube cgpud.fakelink
-        cgpud.http cgpud.apply
+        cgpud.http cgpud.tls cgpud.apply
         cgpu_cli.daemon cgpu_cli.drain cgpu_cli.kernel cgpu_cli.change cgpu_cli.node cgpu_cli.sensors
         cgpu_cli.collect cgpu_cli.bundle cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu
         cgpu_cli.sim.figures cgpu_cli.sim.draw cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config

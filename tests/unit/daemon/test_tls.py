@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""/metrics by TLS: for clients with a certificate, within the same bounds, with certificates that are renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+from fakes import Node, Run, eventually
+from structlog.testing import capture_logs
+
+from cgpu_common.address import Tcp
+from cgpu_common.errors import CgpuError
+from cgpu_common.proc import Paths
+from cgpud import http, tls
+from cgpud.exporter import Exporter
+
+ROOT = Path(__file__).parents[3]
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def certificates(folder: Path) -> Path:
+    """As an administrator makes them."""
+    script = ROOT / "deploy/kubernetes/certificates"
+    done = subprocess.run([script, "--metrics", folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificates(tmp_path_factory.mktemp("made") / "pki")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+        return port
+
+
+def client(folder: Path, pair: Path | None) -> ssl.SSLContext:
+    found = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    if pair is not None:
+        found.load_cert_chain(pair / "client.crt", pair / "client.key")
+    return found
+
+
+async def scrape(port: int, context: ssl.SSLContext) -> bytes:
+    """All of the answer; SSLError or ConnectionError: refused, which TLS 1.3 says at the first read only."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="cgpu-metrics")
+    writer.write(REQUEST)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def page(_accept: str) -> tuple[bytes, str]:
+    return b"x", "text/plain"
+
+
+def test_a_client_with_a_certificate_and_no_other(run: Run, made: Path, tmp_path: Path) -> None:
+    other = certificates(tmp_path / "other")
+
+    async def main() -> None:
+        port, server = free_port(), http.HttpServer(page)
+        await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
+        assert (await scrape(port, client(made, made))).endswith(b"\r\n\r\nx")
+        for pair in (None, other):
+            try:
+                answer = await scrape(port, client(made, pair))
+            except (ssl.SSLError, ConnectionError):
+                answer = b""
+            assert answer == b"", pair
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await scrape(port, client(other, other))
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(REQUEST)
+            assert b"200" not in await asyncio.to_thread(plain.recv, 100)
+        await eventually(lambda: not server._serving, "all are closed")
+        assert (await scrape(port, client(made, made))).endswith(b"x")
+        await server.stop()
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", port))
+
+    run(main())
+
+
+def test_connections_without_a_certificate_are_bounded(run: Run, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take no more descriptors than others, and end."""
+    monkeypatch.setattr(http, "READ_TIMEOUT_S", 0.5)
+
+    async def main() -> None:
+        port, server = free_port(), http.HttpServer(page)
+        await server.start(Tcp("127.0.0.1", port), tls.context(str(made)))
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(http.CONNECTIONS_MAX + 4)]
+        await eventually(lambda: len(server._serving) == http.CONNECTIONS_MAX, "all places are taken")
+        assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
+        for _, writer in idle:
+            writer.close()
+        await server.stop()
+
+    run(main())
+
+
+def test_a_renewed_pair_is_taken_and_a_bad_one_serves_nothing(node: Node, run: Run, tmp_path: Path) -> None:
+    folder = certificates(tmp_path / "pki")
+
+    async def presented(port: int) -> bytes:
+        context = client(folder, folder)
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="cgpu-metrics")
+        found: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
+        writer.close()
+        return found
+
+    async def main() -> None:
+        port = free_port()
+        where = f"127.0.0.1:{port}"
+        async with node.running() as daemon:
+            exporter = Exporter(daemon, Paths.below(str(tmp_path)))
+            await exporter.move(where, str(folder))
+            server, first = exporter._server, await presented(port)
+            await exporter.move(where, str(folder))
+            assert exporter._server is server, "nothing has changed"
+            certificates(folder)
+            await exporter.move(where, str(folder))
+            assert await presented(port) != first
+            (folder / "ca.crt").write_text("nothing\n")
+            with capture_logs() as lines:
+                await exporter.move(where, str(folder))
+            (line,) = (one for one in lines if one["log_level"] == "error")
+            assert line["event"] == "metrics are not served" and str(folder / "ca.crt") in line["reason"]
+            with pytest.raises(OSError):
+                socket.create_connection(("127.0.0.1", port))
+            await exporter.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", tls.FILES)
+def test_the_bad_file_is_named(made: Path, tmp_path: Path, name: str) -> None:
+    for one in tls.FILES:
+        (tmp_path / one).write_bytes((made / one).read_bytes())
+    (tmp_path / name).unlink()
+    with pytest.raises(CgpuError, match=f"{tmp_path / name}.*No such file"):
+        tls.context(str(tmp_path))
