@@ -46,6 +46,11 @@ COMMANDS = {
         "inspect",
         "Show everything about containers: nodes, memory, compute, processes, cgpud's record.",
     ),
+    "nodes": (
+        "cgpu_cli.nodes",
+        "nodes",
+        "Show all nodes: what is where, what is free, which pods wait. By Prometheus, or Kubernetes.",
+    ),
     "policy": (
         "cgpu_cli.gpu",
         "policy_group",

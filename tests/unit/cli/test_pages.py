@@ -110,6 +110,7 @@ NOT_RUN = {
     ("docs/user/cli.md", "cgpu events [--json]"): "the form of a command",
     ("docs/user/cli.md", "cgpu setup docker|"): "the form of a command",
     ("docs/user/cli.md", "cgpu doctor [--json]"): "the form of a command",
+    ("docs/user/cli.md", "cgpu nodes [--prometheus"): "the form of a command",
     ("docs/user/howto.md", "cgpud --check"): "needs systemd; test_systemd runs the reload",
     ("docs/user/howto.md", "systemctl reload cgpud"): "needs systemd; test_metrics runs the scrape",
     ("docs/user/tutorial.md", "export IMAGE="): "the reader's own program",

@@ -33,7 +33,7 @@ LAYERS = {
         cgpud.history cgpud.slices
         cgpu_cli.names cgpu_cli.render cgpu_cli.describe cgpu_cli.facts cgpu_cli.checks cgpu_cli.containerd
         cgpu_cli.engines cgpu_cli.columns cgpu_cli.rates cgpu_cli.view cgpu_cli.query cgpu_cli.overview cgpu_cli.topview
-        cgpu_cli.chrome cgpu_cli.samples cgpu_cli.redact cgpu_cli.ways
+        cgpu_cli.chrome cgpu_cli.samples cgpu_cli.redact cgpu_cli.ways cgpu_cli.fleet
     """,
     "outside": """
         cgpu_common.python cgpu_common.toolkit cgpu_common.log cgpu_common.notify cgpu_common.wire cgpu_common.config
@@ -46,7 +46,7 @@ LAYERS = {
         cgpu_cli.collect cgpu_cli.bundle cgpu_cli.sim cgpu_cli.sim.model cgpu_cli.sim.native cgpu_cli.sim.gpu
         cgpu_cli.sim.figures cgpu_cli.sim.draw cgpu_cli.sim.requests cgpu_cli.sim.run_state cgpu_cli.sim.config
         cgpu_cli.sim.turns cgpu_cli.sim.run cgpu_cli.sim.playback cgpu_cli.sim.cluster cgpu_cli.sim.cluster_config
-        cgpu_cli.terminal
+        cgpu_cli.terminal cgpu_cli.prometheus
     """,
     "assembly": """
         cgpu_common.app
@@ -55,7 +55,7 @@ LAYERS = {
         cgpu_cli.words
         cgpu_cli.complete cgpu_cli.admin cgpu_cli.show cgpu_cli.gpu cgpu_cli.doctor cgpu_cli.status cgpu_cli.monitor
         cgpu_cli.top cgpu_cli.stats cgpu_cli.trace cgpu_cli.upgrade cgpu_cli.setup cgpu_cli.events
-        cgpu_cli.simulate_cluster cgpu_cli.simulate
+        cgpu_cli.simulate_cluster cgpu_cli.simulate cgpu_cli.nodes
     """,
     "programs": "cgpud.__main__ cgpu_cli.main cgpu_cli.smi",
 }

@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: MIT
+"""Nodes, their GPUs and containers, and the pods that wait: from samples of Prometheus, and from kubectl inspect cgpu's
+JSON. What is chosen of them, as rows and as JSON. Pure."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cgpu_common.tree import NATIVE, policy_name
+
+from .columns import Column, printable
+from .names import label
+from .render import mib, percent
+
+#: Metrics of cgpud that the view is made of (docs/user/metrics.md; a test compares them).
+METRICS = (
+    *("cgpu_module_loaded", "cgpu_draining", "cgpu_build_info", "cgpu_gpu_info", "cgpu_gpu_policy"),
+    *("cgpu_gpu_instances", "cgpu_gpu_max_instances", "cgpu_gpu_free_weight", "cgpu_gpu_memory_total_bytes"),
+    *("cgpu_gpu_memory_limits_bytes", "cgpu_gpu_memory_used_bytes", "cgpu_container_info"),
+    *("cgpu_container_memory_limit_bytes", "cgpu_container_memory_used_bytes", "cgpu_container_weight"),
+    *("cgpu_container_high_priority", "cgpu_container_dying"),
+)
+SHARE = "cgpu_container_gpu_seconds_total"
+OK, DRAINING, NO_MODULE, DOWN = "ok", "draining", "no module", "down"
+STATES = (OK, DRAINING, NO_MODULE, DOWN)
+SORTS = ("name", "free", "used", "containers")
+
+Labels = Mapping[str, str]
+#: The labels of a series, "__name__" among them, and its value now.
+Sample = tuple[Labels, float]
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container on one GPU. @share_pct: over the last minute; None: not known, as under native."""
+
+    dir: str
+    gpu: int
+    id: str = ""
+    name: str = ""
+    pod: str = ""
+    namespace: str = ""
+    limit_bytes: int = 0
+    used_bytes: int | None = None
+    weight: int | None = None
+    highprio: bool = False
+    dying: bool = False
+    share_pct: float | None = None
+
+    @property
+    def title(self) -> str:
+        """namespace/pod/container, the engine's name, else the id."""
+        parts = (self.namespace, self.pod, self.name)
+        return "/".join(filter(None, parts)) if self.pod else self.name or label(self.id or self.dir)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """@free_bytes: of the card's memory, what no limit takes; None: the size is not known yet."""
+
+    index: int
+    uuid: str = ""
+    model: str = ""
+    policy: int | None = None
+    instances: int = 0
+    max_inst: int = 0
+    free_weight: int = 0
+    total_bytes: int = 0
+    limits_bytes: int = 0
+    used_bytes: int = 0
+    why: str = ""  # why it takes no pod, by Kubernetes
+    containers: tuple[Container, ...] = ()
+
+    @property
+    def free_bytes(self) -> int | None:
+        return max(0, self.total_bytes - self.limits_bytes) if self.total_bytes else None
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    state: str = OK
+    version: str = ""
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        return tuple(one for gpu in self.gpus for one in gpu.containers)
+
+    @property
+    def most_free_bytes(self) -> int | None:
+        """On one GPU of it: a slice is on one."""
+        return max((gpu.free_bytes for gpu in self.gpus if gpu.free_bytes is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A pod on no node. @whys: node -> the reason there."""
+
+    pod: str
+    note: str = ""
+    whys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """@waiting None: not known, as no source of it was named."""
+
+    nodes: tuple[Node, ...]
+    waiting: tuple[Waiting, ...] | None = None
+
+
+# ---- from Prometheus ----
+
+
+def _number(labels: Labels, key: str = "gpu") -> int | None:
+    text = labels.get(key, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None
+
+
+class _Series:
+    """Values by metric, and within one by the labels that place it."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self.of: dict[str, list[Sample]] = {}
+        for labels, value in samples:
+            self.of.setdefault(labels.get("__name__", ""), []).append((labels, value))
+
+    def by(self, metric: str, *keys: str) -> dict[tuple[str, ...], Sample]:
+        found = self.of.get(metric, ())
+        return {tuple(labels.get(key, "") for key in keys): (labels, value) for labels, value in found}
+
+
+def _whole(found: Mapping[tuple[str, ...], Sample], key: tuple[str, ...], default: int = 0) -> int:
+    sample = found.get(key)
+    return int(sample[1]) if sample is not None and sample[1] == sample[1] else default
+
+
+def of_prometheus(samples: Sequence[Sample], shares: Sequence[Sample], up: Sequence[Sample]) -> Fleet:
+    """@samples: of METRICS. @shares: of SHARE, seconds of a second. @up: of the jobs that have them; 0: a target that
+    gave no answer to its last scrape."""
+    series = _Series(samples)
+    loaded = series.by("cgpu_module_loaded", "instance")
+    draining, build = series.by("cgpu_draining", "instance"), series.by("cgpu_build_info", "instance")
+    names = {key[0] for key in loaded} | {labels.get("instance", "") for labels, _ in up}
+    is_down = {labels.get("instance", "") for labels, value in up if not value}
+    gpus = _gpus_by_node(series, shares)
+    nodes = []
+    for name in sorted(names, key=natural):
+        key = (name,)
+        if name in is_down or key not in loaded:
+            state = DOWN
+        elif not _whole(loaded, key):
+            state = NO_MODULE
+        else:
+            state = DRAINING if _whole(draining, key) else OK
+        version = build[key][0].get("cgpud", "") if key in build else ""
+        nodes.append(Node(name, state, version, () if state == DOWN else tuple(gpus.get(name, ()))))
+    return Fleet(tuple(nodes))
+
+
+def _gpus_by_node(series: _Series, shares: Sequence[Sample]) -> dict[str, list[Gpu]]:
+    def place(metric: str) -> dict[tuple[str, ...], Sample]:
+        return series.by(metric, "instance", "gpu")
+
+    info, policy, total = place("cgpu_gpu_info"), place("cgpu_gpu_policy"), place("cgpu_gpu_memory_total_bytes")
+    limits, used = place("cgpu_gpu_memory_limits_bytes"), place("cgpu_gpu_memory_used_bytes")
+    instances, most = place("cgpu_gpu_instances"), place("cgpu_gpu_max_instances")
+    weight = place("cgpu_gpu_free_weight")
+    is_native = {key for key, (_, value) in policy.items() if value == NATIVE}
+    containers = _containers(series, shares, is_native)
+    out: dict[str, list[Gpu]] = {}
+    for key, (labels, number) in sorted(policy.items(), key=lambda one: (one[0][0], _number(one[1][0]) or 0)):
+        index = _number(labels)
+        if index is None:
+            continue
+        gpu = Gpu(
+            index,
+            labels.get("uuid", ""),
+            info[key][0].get("model", "") if key in info else "",
+            int(number),
+            _whole(instances, key),
+            _whole(most, key),
+            _whole(weight, key),
+            _whole(total, key),
+            _whole(limits, key),
+            _whole(used, key),
+            containers=tuple(containers.get(key, ())),
+        )
+        out.setdefault(key[0], []).append(gpu)
+    return out
+
+
+def _containers(
+    series: _Series, shares: Sequence[Sample], is_native: set[tuple[str, ...]]
+) -> dict[tuple[str, ...], list[Container]]:
+    keys = ("instance", "gpu", "container")
+    info = series.by("cgpu_container_info", "instance", "container")
+    used, weight = series.by("cgpu_container_memory_used_bytes", *keys), series.by("cgpu_container_weight", *keys)
+    high, dying = series.by("cgpu_container_high_priority", *keys), series.by("cgpu_container_dying", *keys)
+    got = {tuple(labels.get(key, "") for key in keys): value for labels, value in shares}
+    out: dict[tuple[str, ...], list[Container]] = {}
+    for key, (labels, limit) in series.by("cgpu_container_memory_limit_bytes", *keys).items():
+        index, place = _number(labels), key[:2]
+        if index is None:
+            continue
+        about = info[key[0], key[2]][0] if (key[0], key[2]) in info else {}
+        share = None if place in is_native or key not in got else 100 * got[key]
+        one = Container(
+            key[2],
+            index,
+            about.get("id", ""),
+            about.get("name", ""),
+            about.get("pod", ""),
+            about.get("namespace", ""),
+            int(limit),
+            _whole(used, key) if key in used else None,
+            _whole(weight, key) if key in weight else None,
+            bool(_whole(high, key)),
+            bool(_whole(dying, key)),
+            share,
+        )
+        out.setdefault(place, []).append(one)
+    return {place: sorted(found, key=lambda one: natural(one.title)) for place, found in out.items()}
+
+
+# ---- from Kubernetes ----
+
+UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}
+
+
+def of_kubernetes(data: Mapping[str, Any]) -> Fleet:
+    """@data: `kubectl inspect cgpu -o json`. Its amounts are limits, by what pods ask for. Raises ValueError if it is
+    something else."""
+    try:
+        nodes = [_node_of_kubernetes(one) for one in data["nodes"]]
+        waiting = [Waiting(str(one["pod"]), str(one["note"]), dict(one["nodes"])) for one in data["pending"]]
+        return Fleet(tuple(sorted(nodes, key=lambda one: natural(one.name))), tuple(waiting))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no such field: {error}") from error
+
+
+def _node_of_kubernetes(found: Mapping[str, Any]) -> Node:
+    unit = UNITS.get(str(found["unit"]), 1 << 30)
+    held: dict[int, list[Container]] = {}
+    for pod in found["pods"]:
+        for gpu, units in (pod["units"] or {}).items():
+            one = Container("", int(gpu), pod=str(pod["name"]), namespace=str(pod["namespace"]))
+            held.setdefault(int(gpu), []).append(replace(one, limit_bytes=int(units) * unit))
+    gpus = [
+        Gpu(
+            int(gpu["index"]),
+            instances=int(gpu["containers"]),
+            total_bytes=int(gpu["units"]) * unit,
+            limits_bytes=int(gpu["allocated_units"]) * unit,
+            why=str(gpu["why"]),
+            containers=tuple(held.get(int(gpu["index"]), ())),
+        )
+        for gpu in found["gpus"]
+    ]
+    return Node(str(found["name"]), OK if not found["why"] else str(found["why"]), gpus=tuple(gpus))
+
+
+# ---- what is chosen ----
+
+
+def natural(text: str) -> tuple[tuple[int, int | str], ...]:
+    """The order in which gpu-9 is before gpu-10."""
+    parts: list[tuple[int, int | str]] = []
+    word = ""
+    for char in text + "\0":
+        if word and (char.isdecimal() and char.isascii()) != (word[-1].isdecimal() and word[-1].isascii()):
+            parts.append((0, int(word)) if word.isdecimal() and word.isascii() and len(word) < 18 else (1, word))
+            word = ""
+        word += char
+    return tuple(parts)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Filters. @node: patterns as a shell's. @free_bytes: nodes with a GPU that has as much. @pod: a part of the name
+    of a container or pod."""
+
+    node: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+    free_bytes: int | None = None
+    pod: str = ""
+    sort: str = "name"
+
+
+def chosen(fleet: Fleet, wanted: Wanted) -> Fleet:
+    """With @free_bytes and @pod only those GPUs and containers of the nodes are left."""
+    nodes = []
+    for one in fleet.nodes:
+        if wanted.node and not any(fnmatch.fnmatchcase(one.name, pattern) for pattern in wanted.node):
+            continue
+        if wanted.state and one.state not in wanted.state:
+            continue
+        gpus: Sequence[Gpu] = one.gpus
+        if wanted.free_bytes is not None:
+            gpus = [gpu for gpu in gpus if not gpu.why and (gpu.free_bytes or 0) >= wanted.free_bytes]
+        if wanted.pod:
+            gpus = [replace(gpu, containers=tuple(c for c in gpu.containers if wanted.pod in c.title)) for gpu in gpus]
+            gpus = [gpu for gpu in gpus if gpu.containers]
+        takes_none = wanted.free_bytes is not None and one.state != OK
+        if ((wanted.free_bytes is not None or wanted.pod) and not gpus) or takes_none:
+            continue
+        nodes.append(replace(one, gpus=tuple(gpus)))
+    keys: dict[str, Callable[[Node], Any]] = {
+        "free": lambda one: -(one.most_free_bytes or 0),
+        "used": lambda one: -sum(gpu.used_bytes for gpu in one.gpus),
+        "containers": lambda one: -len(one.containers),
+    }
+    if wanted.sort in keys:
+        nodes.sort(key=keys[wanted.sort])
+    waiting = fleet.waiting
+    if waiting is not None and wanted.pod:
+        waiting = tuple(one for one in waiting if wanted.pod in one.pod)
+    return Fleet(tuple(nodes), waiting)
+
+
+# ---- rows ----
+
+NODES = (
+    Column("NODE", least=10),
+    Column("STATE"),
+    Column("GPUS", right=True),
+    Column("CONT", right=True),
+    Column("LIMITS/TOTAL GiB", right=True),
+    Column("MOST FREE MiB", right=True),
+    Column("USED MiB", right=True, drop=3),
+    Column("POLICY", drop=2),
+    Column("CGPUD", drop=1),
+)
+GPUS = (
+    Column("NODE", least=10),
+    Column("GPU", right=True),
+    Column("MODEL", least=8, drop=1),
+    Column("POLICY", drop=2),
+    Column("CONT", right=True),
+    Column("WEIGHT FREE", right=True, drop=3),
+    Column("LIMITS/TOTAL MiB", right=True),
+    Column("FREE MiB", right=True),
+    Column("USED MiB", right=True, drop=4),
+)
+CONTAINERS = (
+    Column("NODE", least=10),
+    Column("GPU", right=True),
+    Column("CONTAINER", least=12),
+    Column("WEIGHT", right=True, drop=2),
+    Column("SHARE", right=True),
+    Column("USED MiB", right=True),
+    Column("LIMIT MiB", right=True),
+    Column("STATE", drop=1),
+)
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.0f}"
+
+
+def _size(size: int | None) -> str:
+    return "-" if size is None else mib(size)
+
+
+def _policies(gpus: Iterable[Gpu]) -> str:
+    names = {policy_name(gpu.policy) for gpu in gpus if gpu.policy is not None}
+    return ", ".join(sorted(names)) or "-"
+
+
+def node_rows(fleet: Fleet) -> list[list[str]]:
+    return [
+        [
+            printable(one.name),
+            printable(one.state),
+            str(len(one.gpus)),
+            str(sum(gpu.instances for gpu in one.gpus)),
+            f"{_gib(sum(gpu.limits_bytes for gpu in one.gpus))}/{_gib(sum(gpu.total_bytes for gpu in one.gpus))}",
+            _size(one.most_free_bytes),
+            mib(sum(gpu.used_bytes for gpu in one.gpus)),
+            _policies(one.gpus),
+            printable(one.version) or "-",
+        ]
+        for one in fleet.nodes
+    ]
+
+
+def gpu_rows(fleet: Fleet) -> list[list[str]]:
+    return [
+        [
+            printable(one.name),
+            str(gpu.index),
+            printable(gpu.model) or "-",
+            _policies([gpu]),
+            f"{gpu.instances}/{gpu.max_inst}" if gpu.max_inst else str(gpu.instances),
+            str(gpu.free_weight) if gpu.max_inst else "-",
+            f"{mib(gpu.limits_bytes)}/{mib(gpu.total_bytes) if gpu.total_bytes else '?'}",
+            _size(gpu.free_bytes),
+            mib(gpu.used_bytes),
+        ]
+        for one in fleet.nodes
+        for gpu in one.gpus
+    ]
+
+
+def container_rows(fleet: Fleet) -> list[list[str]]:
+    return [
+        [
+            printable(one.name),
+            str(gpu.index),
+            printable(held.title),
+            "-" if held.weight is None else f"{held.weight}{'hp' if held.highprio else ''}",
+            percent(held.share_pct),
+            _size(held.used_bytes),
+            mib(held.limit_bytes),
+            "dying" if held.dying else "-",
+        ]
+        for one in fleet.nodes
+        for gpu in one.gpus
+        for held in gpu.containers
+    ]
+
+
+def total_line(fleet: Fleet) -> str:
+    gpus = [gpu for one in fleet.nodes for gpu in one.gpus]
+    free = sum(gpu.free_bytes or 0 for gpu in gpus)
+    bad = {state: sum(one.state == state for one in fleet.nodes) for state in {one.state for one in fleet.nodes} - {OK}}
+    parts = [f"{len(fleet.nodes)} nodes", f"{len(gpus)} GPUs", f"{sum(gpu.instances for gpu in gpus)} containers"]
+    parts.append(f"{_gib(free)} of {_gib(sum(gpu.total_bytes for gpu in gpus))} GiB free")
+    return ", ".join([*parts, *(f"{count} {printable(state)}" for state, count in sorted(bad.items()))])
+
+
+def waiting_lines(fleet: Fleet, most: int) -> list[str]:
+    """@most: nodes whose reason is shown for a pod."""
+    lines = []
+    for one in fleet.waiting or ():
+        lines.append(f"waits: {printable(one.pod)}{': ' + printable(one.note) if one.note else ''}")
+        shown = sorted(one.whys.items(), key=lambda why: natural(why[0]))
+        lines += [f"  {printable(node)}: {printable(why)}" for node, why in shown[:most]]
+        lines += [f"  and {len(shown) - most} more nodes"] if len(shown) > most else []
+    return lines
+
+
+# ---- JSON ----
+
+
+def as_json(fleet: Fleet) -> dict[str, Any]:
+    """docs/reference/cgpu-nodes.schema.json describes it."""
+    return {
+        "schema_version": 1,
+        "nodes": [
+            {
+                "name": one.name,
+                "state": one.state,
+                "cgpud": one.version or None,
+                "gpus": [_gpu_json(gpu) for gpu in one.gpus],
+            }
+            for one in fleet.nodes
+        ],
+        "waiting": None
+        if fleet.waiting is None
+        else [{"pod": one.pod, "note": one.note, "nodes": dict(one.whys)} for one in fleet.waiting],
+    }
+
+
+def _gpu_json(gpu: Gpu) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid or None,
+        "model": gpu.model or None,
+        "policy": None if gpu.policy is None else {"number": gpu.policy, "name": policy_name(gpu.policy)},
+        "containers_count": gpu.instances,
+        "max_inst": gpu.max_inst or None,
+        "free_weight": gpu.free_weight if gpu.max_inst else None,
+        "total_bytes": gpu.total_bytes or None,
+        "limits_bytes": gpu.limits_bytes,
+        "free_bytes": gpu.free_bytes,
+        "used_bytes": gpu.used_bytes,
+        "why": gpu.why,
+        "containers": [
+            {
+                "id": one.id or None,
+                "name": one.name or None,
+                "pod": one.pod or None,
+                "namespace": one.namespace or None,
+                "limit_bytes": one.limit_bytes,
+                "used_bytes": one.used_bytes,
+                "weight": one.weight,
+                "highprio": one.highprio,
+                "dying": one.dying,
+                "share_pct": None if one.share_pct is None else round(one.share_pct, 2),
+            }
+            for one in gpu.containers
+        ],
+    }

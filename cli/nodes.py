@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""cgpu nodes: what is where on all nodes, what is free, and which pods wait."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from cgpu_common.app import Command
+from cgpu_common.exits import CgpuError, Exit
+from cgpu_common.output import out
+
+from . import fleet, prometheus
+from .admin import as_json_option
+from .change import parse_size
+from .columns import folded, table
+from .terminal import width
+
+KUBECTL_S = 120
+WHYS_SHOWN = 3
+VIEWS = {
+    "nodes": (fleet.NODES, fleet.node_rows),
+    "gpus": (fleet.GPUS, fleet.gpu_rows),
+    "containers": (fleet.CONTAINERS, fleet.container_rows),
+}
+
+
+def by_kubectl(program: str, context: str) -> fleet.Fleet:
+    """By the plugin kubectl inspect cgpu. Raises CgpuError with its last line."""
+    command = [program, "inspect", "cgpu", "-o", "json", *([f"--context={context}"] if context else [])]
+    what = f"{program} inspect cgpu"
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=KUBECTL_S, stdin=subprocess.DEVNULL, check=False
+        )
+    except FileNotFoundError:
+        raise CgpuError(Exit.NOT_FOUND, program, "there is no such program", "install kubectl") from None
+    except subprocess.TimeoutExpired:
+        raise CgpuError(Exit.REFUSED, what, f"no answer for {KUBECTL_S} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        hint = "kubectl-inspect-cgpu must be in PATH: docs/user/kubernetes.md" if "unknown command" in last else ""
+        raise CgpuError(Exit.REFUSED, what, last, hint)
+    try:
+        return fleet.of_kubernetes(json.loads(done.stdout))
+    except ValueError as error:
+        raise CgpuError(Exit.REFUSED, what, f"its output is of another version: {error}") from None
+
+
+def _size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        return parse_size(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no size, as 6GiB or 512MiB") from None
+
+
+@click.command("nodes", cls=Command)
+@click.option("--prometheus", "url", envvar="CGPU_PROMETHEUS", metavar="URL",
+              help="The figures of a Prometheus that scrapes cgpud [CGPU_PROMETHEUS].")  # fmt: skip
+@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Bearer token for it.")
+@click.option("--ca-file", default="", metavar="FILE", help="Authorities of its certificate.")
+@click.option("--match", default="", metavar='LABEL="VALUE",...', help="Only series with these labels.")
+@click.option("--kubernetes", is_flag=True,
+              help="Pods that wait, by kubectl inspect cgpu; nodes too without --prometheus.")  # fmt: skip
+@click.option("--context", default="", help="Of kubectl.")
+@click.option("--kubectl", "program", default="kubectl", envvar="CGPU_KUBECTL", help="The program [CGPU_KUBECTL].")
+@click.option("--by", "view", type=click.Choice(list(VIEWS)), default="nodes", show_default=True,
+              help="A line for each.")  # fmt: skip
+@click.option("--node", "names", multiple=True, metavar="PATTERN", help="Only these nodes, as gpu-1*; repeatable.")
+@click.option("--state", "states", multiple=True, metavar="STATE",
+              help=f"Only nodes in this state: {', '.join(fleet.STATES)}; repeatable.")  # fmt: skip
+@click.option("--free", "free_bytes", callback=_size, metavar="SIZE",
+              help="Only GPUs with this much memory that no container has, on nodes that take some.")  # fmt: skip
+@click.option("--pod", default="", metavar="PART", help="Only containers with this in namespace/pod/name.")
+@click.option("--sort", type=click.Choice(fleet.SORTS), default="name", show_default=True, help="Order of nodes.")
+@as_json_option
+def nodes(
+    url: str | None,
+    token_file: Path | None,
+    ca_file: str,
+    match: str,
+    kubernetes: bool,
+    context: str,
+    program: str,
+    view: str,
+    names: tuple[str, ...],
+    states: tuple[str, ...],
+    free_bytes: int | None,
+    pod: str,
+    sort: str,
+    as_json: bool,
+) -> None:
+    """Show all nodes: what is where, what is free, which pods wait.
+
+    The figures are those of a Prometheus that scrapes cgpud on each node, or what kubectl inspect cgpu knows of the
+    pods. Neither is read through this machine's module: it runs anywhere, and needs no privilege.
+    """
+    if not url and not kubernetes:
+        raise click.UsageError("no source: --prometheus URL (or CGPU_PROMETHEUS), --kubernetes, or both")
+    found = fleet.Fleet(())
+    if url:
+        token = prometheus.bearer(token_file) if token_file else ""
+        found = prometheus.fleet(prometheus.Prometheus(url, token, ca_file), match)
+    if kubernetes:
+        known = by_kubectl(program, context)
+        found = replace(found, waiting=known.waiting) if url else known
+    shown = fleet.chosen(found, fleet.Wanted(names, states, free_bytes, pod, sort))
+    if names and not fleet.chosen(found, fleet.Wanted(names)).nodes:
+        raise CgpuError(Exit.NOT_FOUND, f"node {', '.join(names)}", f"is none of {len(found.nodes)}", "cgpu nodes")
+    if as_json:
+        out(json.dumps(fleet.as_json(shown), indent=2))
+        return
+    columns, rows = VIEWS[view]
+    lines = [*table(columns, rows(shown), width()), "", *folded(fleet.total_line(shown), width())]
+    for line in fleet.waiting_lines(shown, WHYS_SHOWN):
+        lines += folded(line, width(), rest="    ")
+    out("\n".join(lines))

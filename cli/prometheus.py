@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Prometheus' HTTP API: instant queries. The standard library's client is enough for three requests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cgpu_common.exits import CgpuError, Exit
+
+from .fleet import METRICS, SHARE, Fleet, Sample, of_prometheus
+
+TIMEOUT_S = 30.0
+ANSWER_MAX = 512 << 20  # two hundred nodes of eight GPUs with ten containers each are some 40 MiB
+WINDOW = "1m"
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """@url: its address, with the path before /api/v1. @token: of a bearer. @ca: authorities, not the system's."""
+
+    url: str
+    token: str = ""
+    ca: str = ""
+
+    def query(self, text: str) -> list[Sample]:
+        """The series of an instant query. Raises CgpuError with the address and what went wrong there."""
+        data = self._get(text)
+        try:
+            if data["data"]["resultType"] != "vector":
+                raise KeyError(data["data"]["resultType"])
+            found: Sequence[Any] = data["data"]["result"]
+            return [({str(k): str(v) for k, v in one["metric"].items()}, float(one["value"][1])) for one in found]
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            raise self._error("its answer is no result of a query", "is it a Prometheus?") from None
+
+    def _error(self, why: str, hint: str = "") -> CgpuError:
+        return CgpuError(Exit.REFUSED, self.url, why, hint)
+
+    def _get(self, text: str) -> Any:
+        address = f"{self.url.rstrip('/')}/api/v1/query"
+        if not self.url.startswith(("http://", "https://")):
+            raise self._error("is no address of HTTP", "http://prometheus.example:9090")
+        try:
+            request = urllib.request.Request(address, urllib.parse.urlencode({"query": text}).encode())
+        except ValueError as error:
+            raise self._error(f"is no address: {error}") from None
+        request.add_header("User-Agent", "cgpu")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        try:
+            tls = ssl.create_default_context(cafile=self.ca or None)
+        except (OSError, ssl.SSLError) as error:
+            raise CgpuError(Exit.REFUSED, self.ca, error.strerror or str(error)) from None
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as answer:
+                body = answer.read(ANSWER_MAX + 1)
+        except urllib.error.HTTPError as error:
+            raise self._error(f"HTTP status {error.code}: {_said(error)}", _hint(error.code)) from None
+        except urllib.error.URLError as error:
+            raise self._error(f"does not answer: {_reason(error.reason)}") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:  # while it is read, and what is no address
+            raise self._error(f"does not answer: {_reason(error)}") from None
+        if len(body) > ANSWER_MAX:
+            raise self._error(f"its answer is larger than {ANSWER_MAX >> 20} MiB", "--match takes a part of the nodes")
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise self._error("its answer is no JSON", "is it a Prometheus?") from None
+
+
+def _reason(error: object) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """Prometheus' own sentence, else HTTP's."""
+    try:
+        found = json.loads(error.read(1 << 16)).get("error")
+    except (OSError, ValueError, AttributeError):
+        found = None
+    return " ".join(str(found or error.reason).split())[:200]
+
+
+def _hint(status: int) -> str:
+    return {401: "--token-file", 403: "--token-file", 404: "the address of Prometheus itself, without /graph"}.get(
+        status, ""
+    )
+
+
+def bearer(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise CgpuError(Exit.REFUSED, str(path), error.strerror or str(error)) from None
+
+
+def fleet(source: Prometheus, match: str) -> Fleet:
+    """@match: more matchers of a selector, as job="cgpu"; "": none."""
+    more = f", {match}" if match else ""
+    samples = source.query(f'{{__name__=~"{"|".join(METRICS)}"{more}}}')
+    if not samples:
+        hint = "docs/user/metrics.md has the scrape configuration" + ("; --match may fit nothing" if match else "")
+        raise CgpuError(Exit.NOT_FOUND, source.url, "has no figures of cgpud", hint)
+    jobs = sorted({labels["job"] for labels, _ in samples if "job" in labels})
+    up = source.query(f'up{{job=~"{"|".join(map(_quoted, jobs))}"{more}}}') if jobs else []
+    shares = source.query(f"rate({SHARE}{{{match}}}[{WINDOW}])")
+    return of_prometheus(samples, shares, up)
+
+
+def _quoted(job: str) -> str:
+    """As a regular expression within a string of PromQL."""
+    import re  # re.escape also escapes a space, which RE2 takes
+
+    return re.escape(job).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: MIT
+"""cgpu nodes: a fleet by Prometheus' API and by kubectl's plugin, its filters, and sources that fail."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from schema import validate
+
+from cgpu_cli import fleet
+from cgpu_cli.main import cgpu
+from cgpu_common.exits import Exit
+from cgpud import metrics
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = json.loads((ROOT / "docs/reference/cgpu-nodes.schema.json").read_text())
+GIB = 1 << 30
+Series = list[dict[str, Any]]
+
+
+def sample(metric: str, value: float, instance: str, **labels: object) -> dict[str, Any]:
+    named = {"__name__": metric, "job": "cgpu", "instance": instance, **{k: str(v) for k, v in labels.items()}}
+    return {"metric": named, "value": [1700000000.0, str(float(value))]}
+
+
+def node(name: str, gpus: int = 2, *, policy: int = 2, containers: int = 1, draining: int = 0) -> tuple[Series, Series]:
+    """Its series, and those of the shares: each GPU has 16 GiB, each container 4, of which it uses 1."""
+    out = [
+        sample("cgpu_module_loaded", 1, name),
+        sample("cgpu_draining", draining, name),
+        sample("cgpu_build_info", 1, name, cgpud="0.1.0"),
+    ]
+    shares = []
+    for index in range(gpus):
+        at: dict[str, object] = {"gpu": index, "uuid": f"GPU-{name}-{index}"}
+        out += [
+            sample("cgpu_gpu_info", 1, name, model="Tesla T4", pci="0", minor=index, **at),
+            sample("cgpu_gpu_policy", policy, name, **at),
+            sample("cgpu_gpu_instances", containers, name, **at),
+            sample("cgpu_gpu_max_instances", 20, name, **at),
+            sample("cgpu_gpu_free_weight", 20 - containers, name, **at),
+            sample("cgpu_gpu_memory_total_bytes", 16 * GIB, name, **at),
+            sample("cgpu_gpu_memory_limits_bytes", 4 * GIB * containers, name, **at),
+            sample("cgpu_gpu_memory_used_bytes", GIB * containers, name, **at),
+        ]
+        for number in range(containers):
+            own = {"container": f"{index:06x}{number:06x}", **at}
+            out += [
+                sample("cgpu_container_info", 1, name, container=own["container"], id="a" * 64, name="main",
+                       pod=f"p{number}-{name}", namespace="team"),
+                sample("cgpu_container_memory_limit_bytes", 4 * GIB, name, **own),
+                sample("cgpu_container_memory_used_bytes", GIB, name, **own),
+                sample("cgpu_container_weight", 1, name, **own),
+                sample("cgpu_container_high_priority", number == 0, name, **own),
+                sample("cgpu_container_dying", 0, name, **own),
+            ]  # fmt: skip
+            shares.append(sample("", 0.25, name, **own))
+    return out, shares
+
+
+class Fake(http.server.ThreadingHTTPServer):
+    """Answers the three queries by what they ask for."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.samples: Series = []
+        self.shares: Series = []
+        self.up: Series = []
+        self.body: bytes | None = None
+        self.status = 200
+        self.queries: list[str] = []
+        self.bearers: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def add(self, found: tuple[Series, Series], name: str, up: int = 1) -> None:
+        self.samples += found[0]
+        self.shares += found[1]
+        self.up.append(sample("up", up, name))
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    server: Fake
+
+    def do_POST(self) -> None:
+        words = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        (query,) = words["query"]
+        self.server.queries.append(query)
+        self.server.bearers.append(self.headers.get("Authorization"))
+        which = self.server.up if query.startswith("up{") else self.server.shares if "rate(" in query else None
+        found = self.server.samples if which is None else which
+        data = {"status": "success", "data": {"resultType": "vector", "result": found}}
+        body = self.server.body if self.server.body is not None else json.dumps(data).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    server = Fake()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def nodes(*words: str, columns: int = 140) -> Result:
+    return CliRunner(env={"COLUMNS": str(columns), "CGPU_PROMETHEUS": None}).invoke(cgpu, ["nodes", *words])
+
+
+def listed(*words: str) -> dict[str, Any]:
+    result = nodes(*words, "--json")
+    assert result.exit_code == 0, result.stderr
+    data: dict[str, Any] = json.loads(result.stdout)
+    validate(data, SCHEMA)
+    return data
+
+
+@pytest.fixture
+def three(fake: Fake) -> Fake:
+    fake.add(node("gpu-10", 2, containers=3), "gpu-10")
+    fake.add(node("gpu-9", 1, policy=5), "gpu-9")
+    fake.add(node("gpu-2", 1, containers=0, draining=1), "gpu-2")
+    fake.add(([], []), "gpu-3", up=0)
+    return fake
+
+
+def test_a_line_for_each_node(three: Fake) -> None:
+    result = nodes("--prometheus", three.url)
+    head, *rows, blank, total = result.stdout.splitlines()
+    assert re.split(" {2,}", head) == [one.head for one in fleet.NODES]
+    assert [row.split()[0] for row in rows] == ["gpu-2", "gpu-3", "gpu-9", "gpu-10"], "by number, not by letter"
+    assert rows[0].split()[1:] == ["draining", "1", "0", "0/16", "16384", "0", "weighted", "0.1.0"]
+    assert rows[1].split()[1:] == ["down", "0", "0", "0/0", "-", "0", "-", "-"]
+    assert rows[3].split()[1:] == ["ok", "2", "6", "24/32", "4096", "6144", "weighted", "0.1.0"]
+    assert (blank, total) == ("", "4 nodes, 4 GPUs, 7 containers, 36 of 64 GiB free, 1 down, 1 draining")
+    assert "cgpu_gpu_policy" in three.queries[0] and 'up{job=~"cgpu"}' in three.queries
+
+
+def test_a_line_for_each_gpu_and_container(three: Fake) -> None:
+    rows = nodes("--prometheus", three.url, "--by", "gpus", "--node", "gpu-1*").stdout.splitlines()
+    assert rows[1].split() == ["gpu-10", "0", "Tesla", "T4", "weighted", "3/20", "17", "12288/16384", "4096", "3072"]
+    words = ("--by", "containers", "--node", "gpu-9", "--node", "gpu-10")
+    rows = nodes("--prometheus", three.url, *words).stdout.splitlines()
+    assert rows[1].split() == ["gpu-9", "0", "team/p0-gpu-9/main", "1hp", "-", "1024", "4096", "-"]
+    assert rows[2].split() == ["gpu-10", "0", "team/p0-gpu-10/main", "1hp", "25.0%", "1024", "4096", "-"]
+    assert len(rows) == 1 + 1 + 6 + 2
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("--node", "gpu-?"), ["gpu-2", "gpu-3", "gpu-9"]),
+        (("--state", "down", "--state", "draining"), ["gpu-2", "gpu-3"]),
+        (("--free", "12GiB"), ["gpu-9"]),
+        (("--free", "4GiB"), ["gpu-9", "gpu-10"]),
+        (("--pod", "p2-"), ["gpu-10"]),
+        (("--pod", "team/p0"), ["gpu-9", "gpu-10"]),
+        (("--sort", "free"), ["gpu-2", "gpu-9", "gpu-10", "gpu-3"]),
+        (("--sort", "containers"), ["gpu-10", "gpu-9", "gpu-2", "gpu-3"]),
+    ],
+)
+def test_filters_and_order(three: Fake, words: tuple[str, ...], names: list[str]) -> None:
+    assert [one["name"] for one in listed("--prometheus", three.url, *words)["nodes"]] == names
+
+
+def test_json_has_all_of_it(three: Fake) -> None:
+    data = listed("--prometheus", three.url)
+    assert data["waiting"] is None
+    gpu = data["nodes"][3]["gpus"][1]
+    assert (gpu["uuid"], gpu["policy"], gpu["free_bytes"]) == (
+        "GPU-gpu-10-1", {"number": 2, "name": "weighted"}, 4 * GIB
+    )  # fmt: skip
+    assert [one["pod"] for one in gpu["containers"]] == ["p0-gpu-10", "p1-gpu-10", "p2-gpu-10"]
+    assert gpu["containers"][0] | {"share_pct": 25.0, "highprio": True, "used_bytes": GIB} == gpu["containers"][0]
+
+
+def test_two_hundred_nodes(fake: Fake) -> None:
+    """Of eight GPUs with three containers: less than a few seconds, and each of them is there."""
+    for number in range(200):
+        fake.add(node(f"n{number}", 8, containers=3), f"n{number}")
+    begin = time.process_time()
+    rows = nodes("--prometheus", fake.url).stdout.splitlines()
+    assert time.process_time() - begin < 20
+    assert len(rows) == 1 + 200 + 2
+    assert rows[-1] == "200 nodes, 1600 GPUs, 4800 containers, 6400 of 25600 GiB free"
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_no_line_is_wider_than_the_terminal(three: Fake, columns: int) -> None:
+    for view in ("nodes", "gpus", "containers"):
+        lines = nodes("--prometheus", three.url, "--by", view, columns=columns).stdout.splitlines()
+        assert max(map(len, lines)) <= columns, (view, lines)
+
+
+def test_labels_and_a_token(three: Fake, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    assert nodes("--prometheus", three.url, "--match", 'cluster="a"', "--token-file", str(token)).exit_code == 0
+    assert three.bearers == ["Bearer secret"] * 3
+    assert all('cluster="a"' in query for query in three.queries)
+
+
+def test_every_metric_of_it_is_exported() -> None:
+    page = (ROOT / "docs/user/metrics.md").read_text()
+    assert [name for name in (*fleet.METRICS, fleet.SHARE) if f"`{name}`" not in page] == []
+    names = {one.name for one in (*metrics.SLOT_FIGURES, *metrics.GPU_FIGURES)}
+    assert {one for one in fleet.METRICS if re.match("cgpu_(gpu|container)_(?!info)", one)} <= names
+
+
+# ---- a source that fails ----
+
+
+def refused(*words: str, status: Exit = Exit.REFUSED) -> str:
+    result = nodes(*words)
+    assert (result.exit_code, result.stdout) == (status, ""), result.output
+    assert "Traceback" not in result.stderr and result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_no_source_is_a_usage_error() -> None:
+    assert "no source: --prometheus URL" in refused(status=Exit.USAGE)
+
+
+def test_a_prometheus_that_is_not_there() -> None:
+    assert "http://127.0.0.1:1: does not answer: Connection refused" in refused("--prometheus", "http://127.0.0.1:1")
+    assert "does not answer" in refused("--prometheus", "http://no.such.host.invalid:9090")
+    for bad in ("nonsense", "file:///etc/passwd", "http://[::1", "http://a b:1"):
+        assert f"cgpu: error: {bad}" in refused("--prometheus", bad)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [
+        (200, b"<html>", "its answer is no JSON (is it a Prometheus?)"),
+        (200, b'{"data": 1}', "its answer is no result of a query"),
+        (200, b'{"data": {"resultType": "matrix", "result": []}}', "its answer is no result of a query"),
+        (200, b'{"data": {"resultType": "vector", "result": [{"metric": {}}]}}', "no result of a query"),
+        (400, b'{"status": "error", "error": "parse error: x"}', "HTTP status 400: parse error: x"),
+        (401, b"", "HTTP status 401: Unauthorized (--token-file)"),
+        (404, b"gone", "HTTP status 404: Not Found (the address of Prometheus itself"),
+    ],
+)
+def test_an_answer_that_is_none(fake: Fake, status: int, body: bytes, sentence: str) -> None:
+    fake.status, fake.body = status, body
+    error = refused("--prometheus", fake.url)
+    assert error.startswith(f"cgpu: error: {fake.url}: ") and sentence in error
+
+
+def test_a_prometheus_without_cgpud(fake: Fake) -> None:
+    assert "has no figures of cgpud" in refused("--prometheus", fake.url, status=Exit.NOT_FOUND)
+
+
+def test_files_and_patterns_that_fit_nothing(three: Fake) -> None:
+    assert "/none: No such file" in refused("--prometheus", three.url, "--token-file", "/none")
+    assert "/none: No such file" in refused("--prometheus", three.url, "--ca-file", "/none")
+    error = refused("--prometheus", three.url, "--node", "x*", status=Exit.NOT_FOUND)
+    assert "node x*: is none of 4" in error
+    refused("--prometheus", three.url, "--free", "6GB", status=Exit.USAGE)
+
+
+# ---- Kubernetes ----
+
+INSPECTED = {
+    "schema_version": 1,
+    "nodes": [
+        {
+            "name": "n1", "address": "10.0.0.7", "mode": "cgpu", "unit": "GiB", "placement": "binpack", "why": "",
+            "unplaced_units": 0,
+            "gpus": [
+                {"index": 0, "units": 15, "allocated_units": 6, "allocated_core_percent": 0, "containers": 1,
+                 "why": ""},
+                {"index": 1, "units": 79, "allocated_units": 0, "allocated_core_percent": 0, "containers": 0,
+                 "why": "is marked unhealthy by an administrator"},
+            ],
+            "pods": [{"name": "small", "namespace": "team", "uid": "u", "units": {"0": 6},
+                      "containers": {"main": [0]}}],
+        }
+    ],
+    "devices": [],
+    "pending": [{"pod": "team/huge", "note": "", "nodes": {f"n{number}": "60 GiB asked for" for number in range(9)}}],
+}  # fmt: skip
+
+
+def kubectl(tmp_path: Path, text: str, status: int = 0, error: str = "") -> str:
+    path = tmp_path / "kubectl"
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nassert sys.argv[1:5] == ['inspect', 'cgpu', '-o', 'json']\n"
+        f"sys.stderr.write({error!r})\nsys.stdout.write({text!r})\nsys.exit({status})\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_pods_that_wait(three: Fake, tmp_path: Path) -> None:
+    program = kubectl(tmp_path, json.dumps(INSPECTED))
+    lines = nodes("--kubernetes", "--kubectl", program).stdout.splitlines()
+    assert lines[1].split() == ["n1", "ok", "2", "1", "6/94", "80896", "0", "-", "-"]
+    assert lines[4:] == [
+        "waits: team/huge", *(f"  n{number}: 60 GiB asked for" for number in range(3)), "  and 6 more nodes",
+    ]  # fmt: skip
+    both = listed("--prometheus", three.url, "--kubernetes", "--kubectl", program)
+    assert [one["name"] for one in both["nodes"]] == ["gpu-2", "gpu-3", "gpu-9", "gpu-10"]
+    assert [one["pod"] for one in both["waiting"]] == ["team/huge"]
+    free = listed("--kubernetes", "--kubectl", program, "--free", "8GiB")
+    assert [gpu["index"] for gpu in free["nodes"][0]["gpus"]] == [0], "the other one takes no pod"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "error", "sentence"),
+    [
+        ("", 1, 'error: unknown command "inspect" for "kubectl"\n', "kubectl-inspect-cgpu must be in PATH"),
+        ("", 1, "x\nUnable to connect to the server\n", "inspect cgpu: Unable to connect to the server"),
+        ("{}", 0, "", "its output is of another version"),
+        ("no", 0, "", "its output is of another version"),
+    ],
+)
+def test_a_kubectl_that_fails(tmp_path: Path, text: str, status: int, error: str, sentence: str) -> None:
+    assert sentence in refused("--kubernetes", "--kubectl", kubectl(tmp_path, text, status, error))
+
+
+def test_no_kubectl() -> None:
+    assert "/none: there is no such program" in refused("--kubernetes", "--kubectl", "/none", status=Exit.NOT_FOUND)
