@@ -75,7 +75,7 @@ def test_every_way_to_cgpu_kube_takes_the_lock() -> None:
     assert "--require-hashes -r /src/scripts/wheels.lock -r /src/scripts/kube.lock" in image and "[kube]" not in image
     page = (REPO / "docs/user/kubernetes-node.md").read_text()
     assert "pip install --require-hashes --target /usr/lib/cgpu-kube -r /usr/share/cgpu/kube.lock" in page
-    assert "scripts/kube.lock" in (REPO / "scripts/install").read_text()
+    assert "scripts/kube.lock" in (REPO / "scripts/doc-pages").read_text()
 
 
 def test_a_file_with_another_checksum_is_not_taken(tmp_path: Path) -> None:
