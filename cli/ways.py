@@ -7,16 +7,23 @@ program cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from . import checks
 from .checks import BRANCHES, DRIVER_REMEDIES, KERNEL_LEAST, LEAST_MINOR, TOOLKIT_LEGACY_REMEDY
 from .edit import TOOLKIT
 from .engines import ELSEWHERE, ENGINES, OPERATOR_HINT
+from .facts import PROBLEM, Facts
 
 BEGIN, END = "<!-- begin: cli/ways.py -->\n", "<!-- end: cli/ways.py -->\n"
 ALL = "memory limits and shares"
 NONE = "nothing: no container with a slice starts"
+DEB = "`make deb`, then `dpkg -i build/deb/cgpu-dkms_*_all.deb build/deb/cgpu_*_amd64.deb`"
+RPM = "`make rpm` there and the files of `build/rpm`"
+INSTALL = "`make install` ([install.md](install.md) §4)"
+MANAGED = "managed nodes whose image loads no module of yours (GKE's COS, Bottlerocket)"
+CARDS = ("T4", "A10", "A100", "L4", "L40", "H100", "H200")
 
 
 @dataclass(frozen=True)
@@ -29,13 +36,11 @@ class Way:
 
 def _kernels() -> Iterator[Way]:
     least = ".".join(map(str, KERNEL_LEAST))
-    packages = "`make deb`, then `dpkg -i build/deb/cgpu-dkms_*_all.deb build/deb/cgpu_*_amd64.deb`"
-    yield Way("kernel", f"{least} or later, x86-64; Debian", ALL, packages)
-    others = "`make rpm` there and the files of `build/rpm`, or `make install` ([install.md](install.md) §4)"
-    yield Way("kernel", f"{least} or later, x86-64; Ubuntu, EL 9 and its kin", ALL, others)
+    yield Way("kernel", f"{least} or later, x86-64; Debian", ALL, DEB)
+    yield Way("kernel", f"{least} or later, x86-64; Ubuntu, EL 9 and its kin", ALL, f"{RPM}, or {INSTALL}")
     yield Way("kernel", "Secure Boot", ALL, "enrol the key of DKMS first ([install.md](install.md) §3)")
     yield Way("kernel", f"before {least}; arm64", NONE, "–")
-    yield Way("kernel", "managed nodes whose image loads no module of yours (GKE's COS, Bottlerocket)", NONE, "–")
+    yield Way("kernel", MANAGED, NONE, "–")
 
 
 def _drivers() -> Iterator[Way]:
@@ -48,37 +53,133 @@ def _drivers() -> Iterator[Way]:
 
 
 def _cards() -> Iterator[Way]:
-    yield Way("card", "Turing or later: T4, A10, A100, L4, L40, H100, H200", ALL, "nothing; [support.md](support.md)")
+    yield Way("card", f"Turing or later: {', '.join(CARDS)}", ALL, "nothing; [support.md](support.md)")
     yield Way("card", "in MIG mode, or an exclusive compute mode", NONE, "`nvidia-smi -i N -mig 0`, `-c DEFAULT`")
     yield Way("card", "Volta or earlier", NONE, "–")
+
+
+def _set_up(engine: str) -> str:
+    then = ENGINES[engine].then
+    return f"`cgpu setup {engine}`" + (f", then `{then}`" if then else "")
 
 
 def _engines() -> Iterator[Way]:
     yield Way("engine", "any, with NVIDIA's container toolkit", ALL, f"`cgpu setup {TOOLKIT}`")
     yield Way("engine", "the toolkit in mode legacy (auto before 1.18)", NONE, TOOLKIT_LEGACY_REMEDY)
     yield Way("engine", "the GPU Operator's toolkit", ALL, OPERATOR_HINT)
-    for name, engine in ENGINES.items():
+    for name in ENGINES:
         if name != TOOLKIT:
-            then = f", then `{engine.then}`" if engine.then else ""
-            yield Way("engine", f"{name} without the toolkit", ALL, f"`cgpu setup {name}`{then}")
+            yield Way("engine", f"{name} without the toolkit", ALL, _set_up(name))
     for one in ELSEWHERE:
         holds = "what you set up by hand" if one.works else NONE
         yield Way("engine", f"{one.name}, which reads `/{one.seen}`", holds, one.remedy)
 
 
+#: The first minor version of Kubernetes 1 of each row: what holds, what to apply.
+CLUSTERS = {
+    20: ("`aliyun.com/gpu-mem`; [kubernetes.md](kubernetes.md)", "`kubectl apply -k deploy/kubernetes/base`"),
+    30: ("the same, and admission policies", "the same, and `kubectl apply -k deploy/kubernetes/policies`"),
+    34: ("the same, and claims (DRA)", "`kubectl apply -k deploy/kubernetes`"),
+}
+
+
 def _clusters() -> Iterator[Way]:
-    page = "[kubernetes.md](kubernetes.md)"
-    yield Way(
-        "Kubernetes", "1.20 to 1.29", f"`aliyun.com/gpu-mem`; {page}", "`kubectl apply -k deploy/kubernetes/base`"
-    )
-    yield Way("Kubernetes", "1.30 to 1.33", "the same, and admission policies", "the same, and `…/policies`")
-    yield Way("Kubernetes", "1.34 or later", "the same, and claims (DRA)", "`kubectl apply -k deploy/kubernetes`")
+    firsts = sorted(CLUSTERS)
+    for first, following in zip(firsts, [*firsts[1:], None], strict=True):
+        have = f"1.{first} to 1.{following - 1}" if following else f"1.{first} or later"
+        yield Way("Kubernetes", have, *CLUSTERS[first])
 
 
 def ways() -> list[Way]:
     return [*_kernels(), *_drivers(), *_cards(), *_engines(), *_clusters()]
 
 
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(one)} |" for one in (heads, *rows)]
+    return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]]) + "\n"
+
+
 def markdown() -> str:
-    rows = [f"| {one.part} | {one.have} | {one.holds} | {one.do} |" for one in ways()]
-    return "\n".join(["| | what you have | what holds | what to type |", "|---|---|---|---|", *rows]) + "\n"
+    rows = [(one.part, one.have, one.holds, one.do) for one in ways()]
+    return _table(("", "what you have", "what holds", "what to type"), rows)
+
+
+# ---- whole nodes ----
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node, as an administrator describes it. @driver as /proc/driver/nvidia/version has it. @minor of Kubernetes 1;
+    0: none. @use: lines beside those that set it up. @section of docs/user/start.md has all of them."""
+
+    have: str
+    section: str
+    kernel: str
+    driver: str
+    install: str
+    engine: str
+    minor: int = 0
+    use: str = ""
+    loads_modules: bool = True
+
+
+_OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
+SITES = (
+    Site(
+        "H100, driver 580, Ubuntu 22.04, containerd 2, Kubernetes 1.33: inference beside training",
+        "inference-beside-training-on-kubernetes-133",
+        "5.15.0-130-generic", f"{_OPEN}  580.178.04", INSTALL, "containerd", 33,
+        'the service\'s pod has `cgpu.io/priority: high`, its GPU `policy = "preemptive"`',
+    ),
+    Site(
+        "T4, driver 535, Debian 12, Docker", "two-containers-with-docker",
+        "6.1.0-56-amd64", f"{_OPEN}  535.261.03", DEB, "docker",
+        use="`docker run --runtime=nvidia -e ALIYUN_COM_GPU_…`",
+    ),
+    Site(
+        "A10, driver 550, EL 9, podman", "podman-on-el-9",
+        "5.14.0-503.el9.x86_64", f"{_OPEN}  550.163.01", RPM, "podman",
+        use="`podman run --runtime=nvidia -e ALIYUN_COM_GPU_…`",
+    ),
+    Site(
+        "any card on managed nodes, as GKE's with COS", "managed-nodes",
+        "6.6.0", f"{_OPEN}  550.90.07", "", "containerd", 30, loads_modules=False,
+    ),
+)  # fmt: skip
+
+
+def holds(site: Site) -> tuple[str, str]:
+    """What cgpu doctor's checks of kernel and driver say about the node; and what must change, "": nothing."""
+    if not site.loads_modules:
+        found = next(one for one in ways() if one.have == MANAGED)
+        return found.holds, "nodes with an image whose modules are yours (Ubuntu, EL, Debian)"
+    facts = Facts(kernel=site.kernel, machine="x86_64", driver_text=site.driver)
+    for check in (checks.kernel, checks.driver):
+        finding = check(facts)
+        if finding.status == PROBLEM:
+            return NONE, finding.remedy
+    claims = f"; `aliyun.com/gpu-mem`{', claims' if site.minor >= 34 else ''}" if site.minor else ""
+    return ALL + claims, ""
+
+
+def _do(site: Site) -> str:
+    _, change = holds(site)
+    if change:
+        return change
+    steps = [site.install, _set_up(site.engine)]
+    if site.minor:
+        steps += [do.removeprefix("the same, and ") for first, (_, do) in CLUSTERS.items() if first <= site.minor < 34]
+    return "; ".join(filter(None, [*steps, site.use]))
+
+
+def sites_markdown(page: str) -> str:
+    """@page: the path of start.md from the page that has the table; "": that page itself."""
+    rows = []
+    for one in SITES:
+        do = _do(one).replace("(install.md)", f"({_beside(page)}install.md)")
+        rows.append((f"[{one.have}]({page}#{one.section})", holds(one)[0], do))
+    return _table(("what you have", "what holds", "what to type"), rows)
+
+
+def _beside(page: str) -> str:
+    return page[: page.rindex("/") + 1] if "/" in page else ""

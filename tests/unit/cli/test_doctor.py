@@ -467,6 +467,37 @@ def test_the_page_has_doctors_data() -> None:
     assert ways.BEGIN + ways.markdown() + ways.END in page, "the page must have what cgpu_cli.ways.markdown() returns"
 
 
+def test_the_readme_has_whole_nodes_of_the_same_data() -> None:
+    page = (ROOT / "README.md").read_text()
+    assert ways.BEGIN + ways.sites_markdown("docs/user/start.md") + ways.END in page
+    start = (ROOT / "docs/user/start.md").read_text()
+    heads = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ +(.+)$", start, re.M)}
+    assert {one.section for one in ways.SITES} <= heads
+
+
+@pytest.mark.parametrize("site", ways.SITES, ids=lambda one: one.section)
+def test_doctor_says_of_a_node_what_the_readme_does(site: ways.Site) -> None:
+    """A branch that the call table loses, or a kernel that becomes too old, changes the README's table too."""
+    engine = Engine(site.engine, True, False)
+    facts = replace(GOOD, kernel=site.kernel, driver_text=site.driver, engines=(engine,), toolkit=None)
+    found = {one.check: one for one in checks.run(facts)}
+    what, change = ways.holds(site)
+    assert (found["kernel"].status, found["driver"].status in (OK, WARNING)) == (OK, True)
+    row = next(line for line in ways.sites_markdown("x.md").splitlines() if f"#{site.section})" in line)
+    if site.loads_modules:
+        assert change == "" and what.startswith(ways.ALL)
+        assert f"`{found['engines'].remedy}`" in row, "the engine's step is doctor's remedy"
+        assert ("claims" in what) == (site.minor >= 34)
+    else:
+        assert what == ways.NONE and "cgpu setup" not in row
+
+
+def test_a_node_with_another_driver_has_doctors_remedy() -> None:
+    site = replace(ways.SITES[1], driver="NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03")
+    assert ways.holds(site) == (ways.NONE, checks.DRIVER_REMEDIES["proprietary"])
+    assert ways.holds(replace(ways.SITES[1], kernel="4.19.0-27-amd64"))[1] == "boot a kernel of 5.10 or later"
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [
