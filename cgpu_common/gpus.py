@@ -10,11 +10,16 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from cgpu_common.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, Sensors, SlotWant
+from cgpu_common.model import MIB, Container, Gpu, KernelGpu, NvmlGpu, ProcessUse, Sensors, SlotWant
+
+#: Between the two samples of GPM, which must be 0.1 s apart at least (nvml.h).
+GPM_S = 0.1
+PROCESSES_S = 2.0
 
 
 class NvmlAbsent(Exception):
@@ -29,6 +34,12 @@ def _normal_pci(text: str) -> str:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _percent(metric: Any) -> float | None:
+    """Each metric has a status of its own; a counter that wrapped around gives no percentage."""
+    value = float(metric.value)
+    return round(value, 1) if metric.nvmlReturn == 0 and 0 <= value <= 100 else None
 
 
 class _NvmlReader:
@@ -71,6 +82,7 @@ class _NvmlReader:
     def sensors(self) -> Sensors:
         nvml = self._nvml
         rates = self.optional(nvml.nvmlDeviceGetUtilizationRates)
+        sm, dram = self._active()
         return Sensors(
             utilization_pct=int(rates.gpu) if rates is not None else None,
             temperature_c=self.optional(
@@ -78,7 +90,44 @@ class _NvmlReader:
             ),
             power_mw=self.optional(nvml.nvmlDeviceGetPowerUsage),
             power_limit_mw=self.optional(nvml.nvmlDeviceGetEnforcedPowerLimit),
+            memory_utilization_pct=int(rates.memory) if rates is not None else None,
+            sm_active_pct=sm,
+            dram_active_pct=dram,
+            processes=self._processes(),
         )
+
+    def _processes(self) -> tuple[ProcessUse, ...]:
+        """The latest sample of each process of the last PROCESSES_S; () where the driver has none."""
+        since_us = round((time.time() - PROCESSES_S) * 1e6)
+        found = self.optional(lambda handle: self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+        latest = {int(one.pid): one for one in sorted(found or (), key=lambda one: int(one.timeStamp))}
+        return tuple(ProcessUse(pid, int(one.smUtil), int(one.memUtil)) for pid, one in sorted(latest.items()))
+
+    def _active(self) -> tuple[float | None, float | None]:
+        """Of multiprocessors and of the memory's bandwidth, over GPM_S; None: the GPU has no such counters (GPM)."""
+        nvml, none = self._nvml, (None, None)
+        support = self.optional(nvml.nvmlGpmQueryDeviceSupport)
+        if support is None or not support.isSupportedDevice:
+            return none
+        samples: list[Any] = []
+        try:
+            for _ in range(2):
+                samples.append(nvml.nvmlGpmSampleAlloc())
+                nvml.nvmlGpmSampleGet(self.handle, samples[-1])
+                if len(samples) == 1:
+                    time.sleep(GPM_S)
+            asked = nvml.c_nvmlGpmMetricsGet_t()
+            asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
+            asked.sample1, asked.sample2 = samples
+            for place, metric in enumerate((nvml.NVML_GPM_METRIC_SM_UTIL, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL)):
+                asked.metrics[place].metricId = metric
+            nvml.nvmlGpmMetricsGet(asked)
+        except nvml.NVMLError:
+            return none
+        finally:
+            for one in samples:
+                nvml.nvmlGpmSampleFree(one)
+        return _percent(asked.metrics[0]), _percent(asked.metrics[1])
 
 
 def _read_gpu(nvml: Any, index: int, sensors: bool) -> NvmlGpu:

@@ -37,6 +37,15 @@ class KernelGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """One process on one GPU, over the driver's latest sample of it; percent."""
+
+    pid: int
+    sm_pct: int
+    memory_pct: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sensors:
     """What a GPU measures; None: it does not measure this."""
 
@@ -44,6 +53,10 @@ class Sensors:
     temperature_c: int | None = None
     power_mw: int | None = None
     power_limit_mw: int | None = None
+    memory_utilization_pct: int | None = None  # part of that period in which memory was read or written
+    sm_active_pct: float | None = None  # multiprocessors with work; by GPM, from Hopper on
+    dram_active_pct: float | None = None  # of the bandwidth to the card's memory; the same
+    processes: tuple[ProcessUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cgpu_common import policies
@@ -80,7 +81,11 @@ class Sensors:
     temperature_c: int | None = None
     power_mw: int | None = None
     power_limit_mw: int | None = None
+    memory_utilization_pct: int | None = None
+    sm_active_pct: float | None = None
+    dram_active_pct: float | None = None
     lost: str = ""
+    processes: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # pid -> percent of SMs, of memory
 
 
 @dataclass(frozen=True)

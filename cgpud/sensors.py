@@ -34,6 +34,10 @@ def row(gpu: NvmlGpu, now: float) -> dict[str, Any]:
         "temperature_c": own.temperature_c,
         "power_mw": own.power_mw,
         "power_limit_mw": own.power_limit_mw,
+        "memory_utilization_pct": own.memory_utilization_pct,
+        "sm_active_pct": own.sm_active_pct,
+        "dram_active_pct": own.dram_active_pct,
+        "processes": [{"pid": one.pid, "sm_pct": one.sm_pct, "memory_pct": one.memory_pct} for one in own.processes],
         "age_s": int(age_s),
         "lost": gpu.lost or (f"no answer for {age_s:.0f} s" if is_stale else ""),
     }

@@ -24,11 +24,12 @@ from .view import View, chosen
 
 HEAD_EVERY = 20  # lines
 NAME = 14
-DMON = (("gpu", 3), ("pwr", 5), ("gtemp", 5), ("util", 5), ("policy", 10), ("inst", 4), ("run", 4), ("fb", 7),
-        ("limits", 7), ("total", 7), ("refused", 8))  # fmt: skip
-DMON_UNITS = ("Idx", "W", "C", "%", "name", "n", "n", "MiB", "MiB", "MiB", "n")
-PMON = (("gpu", 3), ("pid", 8), ("container", NAME), ("got", 6), ("fb", 7), ("state", 8), ("command", 8))
-PMON_UNITS = ("Idx", "#", "name", "%", "MiB", "word", "name")
+DMON = (("gpu", 3), ("pwr", 5), ("gtemp", 5), ("util", 5), ("mem", 5), ("sm", 5), ("dram", 5), ("policy", 10),
+        ("inst", 4), ("run", 4), ("fb", 7), ("limits", 7), ("total", 7), ("refused", 8))  # fmt: skip
+DMON_UNITS = ("Idx", "W", "C", "%", "%", "%", "%", "name", "n", "n", "MiB", "MiB", "MiB", "n")
+PMON = (("gpu", 3), ("pid", 8), ("container", NAME), ("got", 6), ("sm", 4), ("mem", 4), ("fb", 7), ("state", 8),
+        ("command", 8))  # fmt: skip
+PMON_UNITS = ("Idx", "#", "name", "%", "%", "%", "MiB", "word", "name")
 
 
 def _line(columns: Sequence[tuple[str, int]], cells: Sequence[str]) -> str:
@@ -49,6 +50,9 @@ def _gpu_cells(view: View, gpu: Gpu) -> list[str]:
         or_dash(None if own.power_mw is None else own.power_mw / 1000),
         or_dash(own.temperature_c),
         or_dash(own.utilization_pct),
+        or_dash(own.memory_utilization_pct),
+        or_dash(own.sm_active_pct),
+        or_dash(own.dram_active_pct),
         gpu.facts.name,
         str(view.instances(gpu)),
         str(running),
@@ -73,6 +77,7 @@ def process_lines(view: View) -> list[str]:
                 str(pid),
                 shorten(printable(label(slot.id, view.names_of(slot).name or None)), NAME),
                 or_dash(view.rates_of(slot).got_pct),
+                *(or_dash(value) for value in view.sensors_of(gpu).processes.get(pid, (None, None))),
                 mib(size),
                 slot_state(gpu, slot),
                 printable(view.comm.get(pid, "-")),

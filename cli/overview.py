@@ -50,7 +50,14 @@ MEMORY_COLUMNS = (
     Column("REFUSED", right=True),
     Column("CALLS", right=True),
 )
-PROCESS_COLUMNS = (*SLOT_COLUMNS, Column("PID", right=True), Column("MiB", right=True), Column("PROCESS", least=8))
+PROCESS_COLUMNS = (
+    *SLOT_COLUMNS,
+    Column("PID", right=True),
+    Column("MiB", right=True),
+    Column("SM", right=True, drop=2),
+    Column("MEM", right=True, drop=1),
+    Column("PROCESS", least=8),
+)
 
 
 def or_dash(value: float | None, unit: str = "") -> str:
@@ -120,14 +127,16 @@ def _memory_cells(slot: Slot) -> list[str]:
     ]
 
 
-def _process_rows(view: View, slot: Slot, ids: Mapping[str, str]) -> list[list[str]]:
+def _process_rows(view: View, gpu: Gpu, slot: Slot, ids: Mapping[str, str]) -> list[list[str]]:
     there = sorted(slot.pids, key=lambda one: (-one[1], one[0]))
-    rows = [
-        [*_slot_cells(view, slot, ids), str(pid), mib(size), printable(view.comm.get(pid, "-"))]
-        for pid, size in there[:PROCESSES_SHOWN]
-    ]
+    rows = []
+    for pid, size in there[:PROCESSES_SHOWN]:
+        sm, memory = view.sensors_of(gpu).processes.get(pid, (None, None))
+        used = [or_dash(sm, "%"), or_dash(memory, "%")]
+        rows.append([*_slot_cells(view, slot, ids), str(pid), mib(size), *used, printable(view.comm.get(pid, "-"))])
     if more := there[PROCESSES_SHOWN:]:
-        rows.append([*_slot_cells(view, slot, ids), "-", mib(sum(size for _, size in more)), f"and {len(more)} more"])
+        rest = mib(sum(size for _, size in more))
+        rows.append([*_slot_cells(view, slot, ids), "-", rest, "-", "-", f"and {len(more)} more"])
     return rows
 
 
@@ -155,7 +164,7 @@ def slot_lines(view: View, width: int | None) -> list[str]:
 
 def process_lines(view: View, width: int | None) -> list[str]:
     ids = ids_of(view.snapshot)
-    rows = [row for gpu in view.snapshot.gpus for slot in gpu.slots for row in _process_rows(view, slot, ids)]
+    rows = [row for gpu in view.snapshot.gpus for slot in gpu.slots for row in _process_rows(view, gpu, slot, ids)]
     return table(PROCESS_COLUMNS, rows, width) if rows else []
 
 
@@ -221,8 +230,13 @@ def _container_json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
         "wait_per_turn_us": rounded(rates.wait_per_turn_us),
         "wait_p99_us": rounded(rates.wait_p99_us),
         "wait_p99_10s_us": rounded(rates.wait_p99_10s_us),
-        "pids": [{"pid": pid, "bytes": size, "name": view.comm.get(pid)} for pid, size in slot.pids],
+        "pids": [process_json(view, gpu, pid, size) for pid, size in slot.pids],
     }
+
+
+def process_json(view: View, gpu: Gpu, pid: int, size: int) -> dict[str, Any]:
+    sm, memory = view.sensors_of(gpu).processes.get(pid, (None, None))
+    return {"pid": pid, "bytes": size, "name": view.comm.get(pid), "sm_pct": sm, "memory_utilization_pct": memory}
 
 
 def nvml_json(own: Sensors) -> dict[str, Any]:
@@ -232,6 +246,9 @@ def nvml_json(own: Sensors) -> dict[str, Any]:
         "temperature_c": own.temperature_c,
         "power_mw": own.power_mw,
         "power_limit_mw": own.power_limit_mw,
+        "memory_utilization_pct": own.memory_utilization_pct,
+        "sm_active_pct": own.sm_active_pct,
+        "dram_active_pct": own.dram_active_pct,
         "lost": own.lost or None,
     }
 

@@ -52,10 +52,15 @@ GPU_FIELDS: Mapping[str, Field] = {
     "memory.charged": Field("charged to containers", lambda view, gpu: _mib(gpu.stat.get("used_bytes", 0)), "MiB"),
     "memory.used": Field("in use on the card, by NVML", lambda view, gpu: _mib(view.sensors_of(gpu).used_bytes), "MiB"),
     "utilization.gpu": Field("by NVML", lambda view, gpu: view.sensors_of(gpu).utilization_pct, "%"),
+    "utilization.memory": Field("by NVML", lambda view, gpu: view.sensors_of(gpu).memory_utilization_pct, "%"),
+    "sm.active": Field("multiprocessors with work, by NVML (Hopper and later)",
+                       lambda view, gpu: view.sensors_of(gpu).sm_active_pct, "%", 1),
+    "dram.active": Field("of the memory's bandwidth, by NVML (Hopper and later)",
+                         lambda view, gpu: view.sensors_of(gpu).dram_active_pct, "%", 1),
     "temperature.gpu": Field("degrees Celsius, by NVML", lambda view, gpu: view.sensors_of(gpu).temperature_c),
     "power.draw": Field("by NVML", lambda view, gpu: _watt(view.sensors_of(gpu).power_mw), "W", 2),
     "power.limit": Field("by NVML", lambda view, gpu: _watt(view.sensors_of(gpu).power_limit_mw), "W", 2),
-}
+}  # fmt: skip
 
 #: Of (view, gpu, slot).
 CONTAINER_FIELDS: Mapping[str, Field] = {

@@ -20,7 +20,11 @@ from . import daemon
 T = TypeVar("T")
 
 CHILD_S = 3.0
-NUMBERS = ("total_bytes", "used_bytes", "utilization_pct", "temperature_c", "power_mw", "power_limit_mw")
+NUMBERS = (
+    *("total_bytes", "used_bytes", "utilization_pct", "temperature_c", "power_mw", "power_limit_mw"),
+    "memory_utilization_pct",
+)
+PERCENTAGES = ("sm_active_pct", "dram_active_pct")
 TEXTS = ("uuid", "pci", "name", "lost")
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from cgpu_common.gpus import answer; answer(sensors=True)"
 
@@ -61,7 +65,24 @@ def of_row(row: Mapping[str, Any]) -> Sensors:
     """One row of cgpud's answer. A value of another type is as one that is missing."""
     texts: dict[str, Any] = {name: _text(row.get(name)) for name in TEXTS}
     numbers: dict[str, Any] = {name: _number(row.get(name)) for name in NUMBERS}
-    return Sensors(**texts, **numbers)
+    numbers |= {name: _percentage(row.get(name)) for name in PERCENTAGES}
+    return Sensors(**texts, **numbers, processes=_processes(row.get("processes")))
+
+
+def _percentage(value: Any) -> float | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 100
+    return float(value) if known else None
+
+
+def _processes(rows: Any) -> dict[int, tuple[int, int]]:
+    """pid -> percent of SMs, of memory; a row of another form is left out."""
+    out = {}
+    for one in rows if isinstance(rows, list) else ():
+        found = [_number(one.get(key)) for key in ("pid", "sm_pct", "memory_pct")] if isinstance(one, dict) else [None]
+        if None not in found:
+            pid, sm, memory = (int(value or 0) for value in found)
+            out[pid] = (sm, memory)
+    return out
 
 
 def _of_child(gpu: Mapping[str, Any]) -> Sensors:

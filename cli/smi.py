@@ -94,6 +94,8 @@ def _show_fields(table: str) -> Any:
 @click.option("-c", "--container", "containers", metavar="ID,...", shell_complete=container_words,
               help="Only these containers: id or its beginning, or name.")  # fmt: skip
 @click.option("--sort", type=click.Choice(SORTS), default="name", show_default=True, help="Order of containers.")
+@click.option("-q", "--query", "full", is_flag=True, help="Print everything there is, a line for each value.")
+@click.option("-x", "--xml-format", "xml", is_flag=True, help="With -q: as XML.")
 @click.option("-L", "--list", "list_only", is_flag=True, help="List the GPUs, and their containers.")
 @click.option("--query-gpu", metavar="FIELD,...", help="Print these fields of GPUs as CSV.")
 @click.option("--query-container", metavar="FIELD,...", help="Print these fields of containers as CSV.")
@@ -114,6 +116,8 @@ def smi(
     gpus: str | None,
     containers: str | None,
     sort: str,
+    full: bool,
+    xml: bool,
     list_only: bool,
     query_gpu: str | None,
     query_container: str | None,
@@ -131,13 +135,18 @@ def smi(
         containers=status.words(containers),
         sort=sort,
         as_json=as_json,
+        full=full,
+        xml=xml,
         list_only=list_only,
         query_gpu=query_gpu,
         query_container=query_container,
         format=form,
     )
-    if ctx.invoked_subcommand and (as_json or list_only or query_gpu or query_container or loop is not None):
-        raise click.UsageError(f"{ctx.invoked_subcommand} has a form of its own: no --json, -L, --query-… or --loop")
+    if ctx.invoked_subcommand and (
+        as_json or full or xml or list_only or query_gpu or query_container or loop is not None
+    ):
+        name = ctx.invoked_subcommand
+        raise click.UsageError(f"{name} has a form of its own: no --json, -q, -L, --query-… or --loop")
     ctx.obj = paths = make_paths(root, proc)
     ctx.meta["cgpu.wanted"] = wanted
     if ctx.invoked_subcommand is None:

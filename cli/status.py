@@ -28,6 +28,8 @@ class Wanted:
     containers: Sequence[str] = ()
     sort: str = "name"
     as_json: bool = False
+    full: bool = False
+    xml: bool = False
     list_only: bool = False
     query_gpu: str | None = None
     query_container: str | None = None
@@ -59,6 +61,11 @@ class _Writer:
         if self._wanted.list_only:
             return overview.list_text(view)
         looped = self._wanted.every_s is not None
+        if self._wanted.full:
+            from . import full
+
+            data = overview.as_json(view)
+            return full.xml(data) if self._wanted.xml else full.text(data)
         if self._wanted.as_json:
             import json  # slow to import
 
@@ -76,8 +83,11 @@ def _views(paths: Paths, wanted: Wanted) -> Iterator[View]:
 
 def show(paths: Paths, wanted: Wanted, count: int | None = None) -> None:
     """Print the status of every GPU. @count: of a loop, how often; None: until it is interrupted."""
-    if sum(map(bool, (wanted.as_json, wanted.list_only, wanted.query_gpu, wanted.query_container))) > 1:
-        raise click.UsageError("--json, -L, --query-gpu and --query-container exclude each other")
+    if wanted.xml and not wanted.full:
+        raise click.UsageError("-x is the form of -q: cgpu-smi -q -x")
+    forms = (wanted.as_json, wanted.full, wanted.list_only, wanted.query_gpu, wanted.query_container)
+    if sum(map(bool, forms)) > 1:
+        raise click.UsageError("--json, -q, -L, --query-gpu and --query-container exclude each other")
     writer = _Writer(wanted)
     is_first = True
     for view in itertools.islice(_views(paths, wanted), count):

@@ -103,8 +103,9 @@ def _run(paths: Paths, wanted: status.Wanted, delay: float, count: int | None) -
 def top(ctx: click.Context, delay: float, count: int | None, sort: str) -> None:
     """Show GPUs and containers on a live screen, with a sparkline of each one's share.
 
-    Keys: ? help, q quit, s next order, / filter by name or id, g next GPU, p processes, space pause. Without a terminal
-    it prints what cgpu-smi --loop prints, N times. cgpu top is the same without the options of cgpu-smi.
+    Keys: ? help, q quit, s next order, / filter by name or id, g next GPU, p processes, o pods, t history, space pause.
+    Without a terminal it prints what cgpu-smi --loop prints, N times. cgpu top is the same without the options of
+    cgpu-smi.
     """
     wanted: status.Wanted = replace(ctx.meta.get("cgpu.wanted", status.Wanted()), sort=sort, every_s=delay)
     if sys.stdin.isatty() and sys.stdout.isatty():

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cgpu_common.tree import slot_state
+from cgpu_common.tree import Slot, slot_state
 
 from .columns import Column, cut, folded, printable, table
 from .names import label
@@ -19,14 +19,16 @@ BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 KEPT = 120  # figures of a sparkline
 SPARK = 20
 FILTER_MOST = 64
-HELP = "? help  q quit  s sort  / filter  g GPU  p processes  space pause"
+HELP = "? help  q quit  s sort  / find  g GPU  p procs  o pods  t history"
 KEYS = (
     ("?", "this page; any key leaves it"),
     ("q, Ctrl-C", "quit"),
     ("s", f"next order: {', '.join(SORTS)}"),
     ("/", "filter by a part of a name or id; Enter uses it, Esc leaves it, an empty one shows all"),
     ("g", "next GPU, then all again"),
-    ("p", "processes, on and off"),
+    ("p", "processes, with their part of the multiprocessors (SM) and of memory accesses (MEM), on and off"),
+    ("o", "a row for each pod, its containers added up, on and off"),
+    ("t", "history: the last 120 readings of each GPU and container, on and off"),
     ("space", "pause, on and off"),
 )
 COLUMNS = (
@@ -48,6 +50,8 @@ class State:
     filter: str = ""
     gpu: int | None = None
     processes: bool = False
+    pods: bool = False
+    history: bool = False
     paused: bool = False
     typing: str | None = None
     help: bool = False
@@ -89,6 +93,10 @@ def press(state: State, key: str, gpus: Sequence[int]) -> State:
             return replace(state, gpu=choice if isinstance(choice, int) else None)
         case "p":
             return replace(state, processes=not state.processes)
+        case "o":
+            return replace(state, pods=not state.pods)
+        case "t":
+            return replace(state, history=not state.history)
         case " ":
             return replace(state, paused=not state.paused)
         case _:
@@ -172,6 +180,69 @@ def _help_lines(width: int, height: int) -> list[str]:
     return [*lines[:height], *[""] * (height - len(lines))]
 
 
+PODS = (
+    Column("GPU", right=True),
+    Column("POD", least=8),
+    Column("CONTAINERS", right=True, drop=2),
+    Column("WEIGHT", right=True),
+    Column("GOT", right=True),
+    Column("10s", right=True),
+    Column("GOT, LAST READINGS", drop=3),
+    Column("MEMORY MiB", right=True),
+    Column("REFUSED", right=True, drop=1),
+)
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """None if one of them is not known: a part is no sum."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _pod_lines(view: View, series: Series, width: int, plain: bool) -> list[str]:
+    """A row for each pod and GPU; a container of no pod is a row of its own, by its name. In the order of the largest
+    share."""
+    rows: list[tuple[int, float, list[str]]] = []
+    for gpu in view.snapshot.gpus:
+        groups: dict[str, list[Slot]] = {}
+        for slot in gpu.slots:
+            names = view.names_of(slot)
+            pod = f"{names.namespace}/{names.pod}" if names.pod else view.title(slot) or label(slot.id)
+            groups.setdefault(pod, []).append(slot)
+        for pod, slots in groups.items():
+            got = _sum([view.rates_of(slot).got_pct for slot in slots])
+            trails = [series.get((gpu.index, slot.id), ()) for slot in slots]
+            last = min(map(len, trails))
+            trail = [sum(parts) for parts in zip(*(list(one)[-last:] for one in trails), strict=True)] if last else []
+            cells = [
+                str(gpu.index),
+                pod,
+                str(len(slots)),
+                str(sum(slot.weight for slot in slots)),
+                percent(got),
+                percent(_sum([view.rates_of(slot).got_10s_pct for slot in slots])),
+                spark(trail, SPARK, plain),
+                f"{mib(sum(slot.used for slot in slots))}/{mib(sum(slot.memsize for slot in slots))}",
+                str(sum(slot.stat.get("refused_allocs", 0) for slot in slots)),
+            ]
+            rows.append((gpu.index, -(got or 0.0), cells))
+    return table(PODS, [cells for *_, cells in sorted(rows, key=lambda row: row[:2])], width)
+
+
+def _history_lines(view: View, series: Series, width: int, plain: bool) -> list[str]:
+    """Utilisation of each GPU and the share of each container, newest at the right, with the latest figure."""
+    named: list[tuple[str, str, Sequence[float]]] = []
+    for gpu in view.snapshot.gpus:
+        now = or_dash(view.sensors_of(gpu).utilization_pct, "%")
+        named.append((f"GPU {gpu.index}", now, series.get(gpu.index, ())))
+        for slot in gpu.slots:
+            shown = percent(view.rates_of(slot).got_pct)
+            named.append((f"  {view.title(slot) or label(slot.id)}", shown, series.get((gpu.index, slot.id), ())))
+    room = min(KEPT, max(SPARK, width - 28 - 8))
+    columns = (Column("", least=8), Column("NOW", right=True), Column(f"LAST {room} READINGS"))
+    return table(columns, [[name, now, spark(values, room, plain)] for name, now, values in named], width)
+
+
 def frame(view: View, series: Series, state: State, width: int, height: int, plain: bool = False) -> list[str]:
     """The lines of the screen, at most `height`. Containers that do not fit are counted in the last but one."""
     if state.help:
@@ -185,6 +256,10 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
         *table(GPUS, rows, width),
     ]
     lines += [cut("  " + line, width) for line in drift_lines(shown)]
+    if state.history:
+        return _screen(state, [*lines, "", *_history_lines(shown, series, width, plain)], width, height)
+    if state.pods:
+        return _screen(state, [*lines, "", *_pod_lines(shown, series, width, plain)], width, height)
     slots = [
         [
             str(gpu.index),
@@ -206,6 +281,11 @@ def frame(view: View, series: Series, state: State, width: int, height: int, pla
     lines += ["", *table(SLOTS, slots, width)]
     if state.processes and (found := process_lines(shown, width)):
         lines += ["", *found]
+    return _screen(state, lines, width, height)
+
+
+def _screen(state: State, lines: list[str], width: int, height: int) -> list[str]:
+    """So many lines, the last one with the state and the keys."""
     room = max(1, height - 1)
     if len(lines) > room:
         lines = [*lines[: room - 1], f"  {or_dash(len(lines) - room + 1)} more lines"]

@@ -15,6 +15,7 @@ import sys
 import termios
 import threading
 import time
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from cgpu_cli import collect, columns, overview, query, rates, sensors, topview
 from cgpu_cli.columns import Column
 from cgpu_cli.view import SORTS, View
 from cgpu_common import proc
-from cgpu_common.tree import Snapshot
+from cgpu_common.tree import Names, Snapshot
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/cgpu-smi.schema.json").read_text())
 LONG = "inference-of-a-model-with-a-long-name-7d9f8b6c54-x2x9q"
@@ -41,7 +42,9 @@ NVML = {
     "gpus": [
         {"uuid": "GPU-00000000-1111-2222-3333-444455556666", "name": "Tesla T4", "total_bytes": 15109 * MIB,
          "used_bytes": 900 * MIB, "utilization_pct": 38, "temperature_c": 45, "power_mw": 31250,
-         "power_limit_mw": 70000, "lost": ""},
+         "power_limit_mw": 70000, "lost": "", "memory_utilization_pct": 20, "sm_active_pct": 61.2,
+         "dram_active_pct": 30.0, "processes": [
+             {"pid": 19772, "sm_pct": 60, "memory_pct": 10}, {"pid": "x", "sm_pct": 1}, 7]},
         {"uuid": GPU1, "pci": "0000:02:00.0", "name": "NVIDIA H100 80GB HBM3", "total_bytes": 81559 * MIB,
          "utilization_pct": 100, "temperature_c": None, "power_mw": 698_900, "lost": ""},
     ],
@@ -131,8 +134,11 @@ def test_json_has_pod_sensors_and_names(node: Tree) -> None:
     one, two = data["gpus"]
     assert one["nvml"] == {
         "used_bytes": 900 * MIB, "utilization_pct": 38, "temperature_c": 45, "power_mw": 31250,
-        "power_limit_mw": 70000, "lost": None,
+        "power_limit_mw": 70000, "lost": None, "memory_utilization_pct": 20, "sm_active_pct": 61.2,
+        "dram_active_pct": 30.0,
     }  # fmt: skip
+    process = one["containers"][0]["pids"][0]
+    assert (process["sm_pct"], process["memory_utilization_pct"]) == (60, 10)
     assert (two["nvml"]["temperature_c"], two["nvml"]["used_bytes"]) == (None, None)
     (pod,) = two["containers"]
     assert (pod["pod"], pod["namespace"], pod["name"]) == (LONG, "ml", "main")
@@ -248,13 +254,14 @@ def test_dmon_and_pmon(node: Tree) -> None:
     with daemon_at(node.root, {"gpus": packed(NVML)}):
         lines = Cli(node).smi("dmon", "-d", "0.1", "-c", "2").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["#", "#", "0", "1", "0", "1"]
-    assert lines[2].split() == ["0", "31", "45", "38", "weighted", "2", "1", "768", "14101", "15109", "3"]
+    words = "0 31 45 38 20 61 30 weighted 2 1 768 14101 15109 3"
+    assert " ".join(lines[2].split()) == words
     lines = Cli(node).smi("-i", "0", "-c", "gpu_test1", "pmon", "-d", "0.1", "-c", "1").stdout.splitlines()
-    assert [line.split() for line in lines[2:]] == [["0", "19772", "gpu_test1", "0", "256", "running", "train.py"]]
+    assert [" ".join(line.split()) for line in lines[2:]] == ["0 19772 gpu_test1 0 - - 256 running train.py"]
 
 
 def test_a_gpu_without_processes_has_a_line(empty: Tree) -> None:
-    assert Cli(empty).smi("pmon", "-d", "0.1", "-c", "1").stdout.splitlines()[2].split() == ["0", *["-"] * 6]
+    assert Cli(empty).smi("pmon", "-d", "0.1", "-c", "1").stdout.splitlines()[2].split() == ["0", *["-"] * 8]
 
 
 @pytest.mark.parametrize("words", [("--json",), ("--query-gpu=index",), ()])
@@ -598,3 +605,64 @@ def test_the_help_of_the_live_screen(node: Tree, width: int) -> None:
     assert len(lines) == 40 and max(map(columns.cells, lines)) <= width
     text = " ".join(" ".join(lines).split())
     assert all(about in text for _, about in (*topview.KEYS, *topview.COLUMNS))
+
+
+# ---- everything ----
+
+
+def test_everything_as_text_and_xml(sampled: Tree) -> None:
+    """Each value of --json is there, with its unit, or by its name."""
+    with daemon_at(sampled.root, {"gpus": packed(NVML), "status": packed(STATUS)}):
+        text = Cli(sampled).smi("-q").stdout
+        xml = Cli(sampled).smi("-q", "-x").stdout
+        data = json.loads(Cli(sampled).smi("--json").stdout)
+    golden("smi-full.txt", text)
+    lines = {tuple(part.strip() for part in line.split(" : ", 1)) for line in text.splitlines() if " : " in line}
+    assert {("SM Active", "61.2 %"), ("Power", "31.25 W"), ("Temperature", "45 C"), ("High Priority", "No")} <= lines
+    root = ET.fromstring(xml)
+    gpus = root.findall("gpus/gpu")
+    assert [one.findtext("pci") for one in gpus] == [one["pci"] for one in data["gpus"]]
+    assert gpus[0].findtext("nvml/sm_active_pct") == "61.2" and gpus[1].findtext("nvml/temperature_c") == "N/A"
+    assert len(root.findall(".//container")) == sum(len(one["containers"]) for one in data["gpus"])
+    assert set(gpus[0].find("containers/container") or ()) and root.findtext(".//process/sm_pct") == "60"
+    names = {one.tag for one in gpus[0]}
+    assert names == set(data["gpus"][0])
+
+
+def test_xml_is_the_form_of_everything(cli: Cli) -> None:
+    assert "-x is the form of -q" in cli.smi("-x").stderr
+    assert "exclude each other" in cli.smi("-q", "--json").stderr
+    assert "has a form of its own" in cli.smi("-q", "dmon").stderr
+
+
+def test_a_processs_name_breaks_no_xml(node: Tree) -> None:
+    write(node.root / "proc/19772/comm", "<a>&\x07]]>")
+    root = ET.fromstring(Cli(node).smi("-q", "-x", "--no-sample").stdout)
+    assert "<a>&?]]>" in {one.text for one in root.iter("name")}
+
+
+# ---- pods and history ----
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize("key", ["o", "t"])
+def test_pods_and_history(node: Tree, width: int, key: str) -> None:
+    now = exactly_at(proc.read_tree(proc.Paths.below(str(node.root))), 10**12)
+    slots = now.gpus[0].slots
+    named = {one.id: Names(f"c{number}", "serve", "ml") for number, one in enumerate(slots)}
+    view = View(now, rates.rates([a_second_before(now), now]), 1.0, names=named)
+    trail = topview.Trail()
+    for _ in range(30):
+        trail.add(view)
+    state = topview.press(topview.State(), key, [0, 1])
+    lines = topview.frame(view, trail.series, state, width, 24)
+    assert len(lines) == 24 and max(map(columns.cells, lines)) <= width
+    text = "\n".join(lines)
+    if key == "o":
+        (row,) = (line for line in lines if "ml/serve" in line)
+        used, limit = sum(one.used for one in slots) // MIB, sum(one.memsize for one in slots) // MIB
+        assert f"{used}/{limit}" in row and str(sum(one.weight for one in slots)) in row.split()
+        assert "ml/serve/c0" not in text
+    else:
+        assert "READINGS" in text and "GPU 0" in text and text.count("█") + text.count("▁") > 0
+    assert topview.press(state, key, [0, 1]) == topview.State()

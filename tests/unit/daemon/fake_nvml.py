@@ -20,8 +20,9 @@ class NotSupportedError(NVMLError):
 class Card:
     """The answers by call; None: not supported. From the call `lost` on, every call fails with "GPU is lost"."""
 
-    def __init__(self, number: int, lost: str = "", **answers: Any) -> None:
-        self.lost = lost
+    def __init__(self, number: int, lost: str = "", gpm: Any = None, **answers: Any) -> None:
+        """@gpm: percentages by the number of a metric, or the error of reading them; None: no such counters."""
+        self.lost, self.gpm = lost, gpm
         self.answers: dict[str, Any] = {
             "PciInfo": SimpleNamespace(busId=f"00000000:0{number + 1}:00.0"),
             "Name": "card",
@@ -34,6 +35,7 @@ class Card:
             "Temperature": 45,
             "PowerUsage": 31_250,
             "EnforcedPowerLimit": 70_000,
+            "ProcessUtilization": None,
             **answers,
         }
 
@@ -48,9 +50,38 @@ class Library:
 
     def __init__(self, cards: list[Card]) -> None:
         self.cards = cards
-        self.looks = self.open = 0
+        self.looks = self.open = self.gpm_samples = 0
         for what in Card(0).answers:
             setattr(self, f"nvmlDeviceGet{what}", self._getter(what))
+
+    NVML_GPM_METRICS_GET_VERSION, NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_DRAM_BW_UTIL = 1, 2, 10
+
+    def nvmlGpmQueryDeviceSupport(self, card: Card) -> Any:
+        if card.gpm is None:
+            raise NotSupportedError
+        return SimpleNamespace(isSupportedDevice=1)
+
+    def nvmlGpmSampleAlloc(self) -> Any:
+        self.gpm_samples += 1
+        return SimpleNamespace(card=None)
+
+    def nvmlGpmSampleGet(self, card: Card, one: Any) -> None:
+        one.card = card
+
+    def nvmlGpmSampleFree(self, _one: Any) -> None:
+        self.gpm_samples -= 1
+
+    @staticmethod
+    def c_nvmlGpmMetricsGet_t() -> Any:
+        return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, value=0.0, nvmlReturn=999) for _ in range(4)])
+
+    def nvmlGpmMetricsGet(self, asked: Any) -> None:
+        assert asked.sample1 is not asked.sample2 and asked.sample1.card is asked.sample2.card
+        values = asked.sample1.card.gpm
+        if isinstance(values, NVMLError):
+            raise values
+        for one in asked.metrics[: asked.numMetrics]:
+            one.value, one.nvmlReturn = values[one.metricId], 0
 
     def nvmlInit(self) -> None:
         self.looks += 1

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
-from fake_nvml import Card, Library
+from fake_nvml import Card, Library, NVMLError
 from fakes import Node, Run
 
 from cgpu_common import gpus
-from cgpu_common.model import MIB, NvmlGpu, NvmlView, Sensors
+from cgpu_common.model import MIB, NvmlGpu, NvmlView, ProcessUse, Sensors
 from cgpud import sensors
 
 ID = "0123456789abcdef" * 4
@@ -25,14 +26,38 @@ def read(monkeypatch: pytest.MonkeyPatch, *cards: Card, **more: bool) -> tuple[N
 
 def test_sensors_are_read_only_for_a_query_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(monkeypatch, Card(0))[0].sensors is None
-    assert read(monkeypatch, Card(0), sensors=True)[0].sensors == Sensors(38, 45, 31_250, 70_000)
+    assert read(monkeypatch, Card(0), sensors=True)[0].sensors == Sensors(38, 45, 31_250, 70_000, 20)
 
 
 def test_a_missing_sensor_is_none_and_the_gpu_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = read(monkeypatch, Card(0, Temperature=None, PowerUsage=None), sensors=True)
-    assert (found.lost, found.sensors) == ("", Sensors(38, None, None, 70_000))
+    assert (found.lost, found.sensors) == ("", Sensors(38, None, None, 70_000, 20))
     (found,) = read(monkeypatch, Card(0, lost="Temperature"), sensors=True)
-    assert (found.lost, found.sensors) == ("", Sensors(38, None, None, None))
+    assert (found.lost, found.sensors) == ("", Sensors(38, None, None, None, 20))
+
+
+def test_multiprocessors_and_bandwidth_where_nvml_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By GPM, from Hopper on: two samples, which are given back also where the second half fails."""
+    monkeypatch.setattr(gpus, "GPM_S", 0.0)
+    for values, want in (
+        ({2: 61.23, 10: 30.0}, (61.2, 30.0)),
+        ({2: -1.0, 10: 5.0}, (None, 5.0)),
+        (NVMLError("Unknown Error"), (None, None)),
+    ):
+        library = Library([Card(0, gpm=values)])
+        monkeypatch.setitem(sys.modules, "pynvml", library)
+        (found,) = gpus.query(sensors=True)
+        assert found.sensors is not None and library.gpm_samples == 0
+        assert (found.sensors.sm_active_pct, found.sensors.dram_active_pct, found.lost) == (*want, "")
+
+
+def test_the_latest_sample_of_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(7, 3, 40, 9), (7, 5, 60, 10), (9, 4, 1, 2)]
+    samples = [SimpleNamespace(pid=p, timeStamp=at, smUtil=sm, memUtil=mem) for p, at, sm, mem in rows]
+    (found,) = read(monkeypatch, Card(0, ProcessUtilization=samples[::-1]), sensors=True)
+    assert found.sensors is not None
+    assert found.sensors.processes == (ProcessUse(7, 60, 10), ProcessUse(9, 1, 2))
+    assert sensors.row(found, 0.0)["processes"][0] == {"pid": 7, "sm_pct": 60, "memory_pct": 10}
 
 
 class Counting:

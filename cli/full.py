@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""cgpu-smi -q and -q -x: everything that --json has, as nvidia-smi lays its own out. Pure.
+
+A field's name ends with its unit in JSON. The text has the unit behind the value; XML has JSON's names and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cgpu_common.tree import MIB
+
+from .columns import printable
+
+NOT_KNOWN = "N/A"
+NAMED = 38  # cells of a name and its indent, as nvidia-smi has them
+INDENT = "    "
+#: The end of a field's name -> unit, what a value is divided by, digits.
+UNITS = {
+    "_bytes": ("MiB", MIB, 0),
+    "_pct": ("%", 1, 1),
+    "_us": ("us", 1, 0),
+    "_ns": ("ms", 1_000_000, 0),
+    "_mw": ("W", 1000, 2),
+    "_c": ("C", 1, 0),
+    "_s": ("s", 1, 2),
+}
+#: Words of names that are no words.
+SPELLED = {
+    "gpu": "GPU", "uuid": "UUID", "pci": "PCI", "pid": "PID", "nvml": "NVML", "sm": "SM", "dram": "DRAM", "uvm": "UVM",
+    "max": "Max", "inst": "Instances", "p99": "P99", "10s": "10 s", "allocs": "Allocations", "prio": "Priority",
+    "highprio": "High Priority", "ns": "Time", "dir": "Directory", "id": "ID",
+}  # fmt: skip
+#: A list -> the element of one of its members, and the field by which the text names it.
+MEMBERS = {
+    "gpus": ("gpu", "pci"),
+    "containers": ("container", "id"),
+    "pids": ("process", "pid"),
+    "drift": ("value", "key"),
+}
+
+
+def _name(key: str) -> tuple[str, str, float, int]:
+    """The name for people, and the unit of the value."""
+    if key == "bytes":  # of a process
+        return "Memory", *UNITS["_bytes"]
+    end = next((one for one in UNITS if key.endswith(one)), "")
+    unit, scale, digits = UNITS.get(end, ("", 1, 0))
+    key = key.removesuffix(end)
+    return " ".join(SPELLED.get(word, word.capitalize()) for word in key.split("_")), unit, scale, digits
+
+
+def _value(value: Any, unit: str, scale: float, digits: int) -> str:
+    if value is None or value == []:
+        return NOT_KNOWN
+    if isinstance(value, bool):
+        return "Yes" if value else "No"
+    if isinstance(value, list):
+        return ", ".join(printable(str(one)) for one in value)
+    if unit and isinstance(value, (int, float)):
+        return f"{value / scale:.{digits}f} {unit}"
+    return printable(str(value))
+
+
+def _lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in data.items():
+        name, unit, scale, digits = _name(key)
+        if key in MEMBERS and isinstance(value, list):
+            element, title = MEMBERS[key]
+            for one in value:
+                yield f"{indent}{SPELLED.get(element, element.capitalize())} {printable(str(one[title]))}"
+                yield from _lines({field: one[field] for field in one if field != title}, indent + INDENT)
+            if not value:
+                yield f"{indent}{name:<{NAMED - len(indent)}}: None"
+        elif isinstance(value, Mapping):
+            yield f"{indent}{name}"
+            yield from _lines(value, indent + INDENT)
+        else:
+            yield f"{indent}{name:<{NAMED - len(indent)}}: {_value(value, unit, scale, digits)}"
+
+
+def text(data: Mapping[str, Any]) -> str:
+    """@data: the document of --json."""
+    head = "==============CGPU-SMI LOG=============="
+    return "\n".join([head, "", *_lines({key: data[key] for key in data if key != "schema_version"}, "")])
+
+
+def xml(data: Mapping[str, Any]) -> str:
+    import xml.etree.ElementTree as ET  # slow to import
+
+    root = ET.Element("cgpu_smi_log")
+    _fill(ET, root, data)
+    ET.indent(root, "\t")
+    return '<?xml version="1.0" ?>\n' + ET.tostring(root, encoding="unicode")
+
+
+def _fill(module: Any, parent: Any, data: Mapping[str, Any]) -> None:
+    for key, value in data.items():
+        child = module.SubElement(parent, key)
+        if isinstance(value, Mapping):
+            _fill(module, child, value)
+        elif isinstance(value, list) and key in MEMBERS:
+            for one in value:
+                _fill(module, module.SubElement(child, MEMBERS[key][0]), one)
+        elif isinstance(value, bool):
+            child.text = "true" if value else "false"
+        else:
+            child.text = NOT_KNOWN if value is None else _value(value, "", 1, 0) if value != [] else ""
