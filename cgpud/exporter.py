@@ -57,6 +57,7 @@ class Exporter:
                 admissions=dict(self._daemon.admissions),
                 draining=self._daemon.deps.draining(),
                 drift=await self._daemon.drift_counts(),
+                sensors=(await self._daemon.queries.gpus())["gpus"],
             )
             return await asyncio.to_thread(lambda: metrics.text(self._reader.scrape(bundles, figures), accept))
 

@@ -46,7 +46,7 @@ class Daemon:
         self._inventory = Inventory(deps.link, deps.nvml, self._cookie, deps.facts.context_mib)
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants = Grants(deps.store.directory / "grants")
-        self._queries = Queries(deps, self._inventory)
+        self.queries = Queries(deps, self._inventory)
         self._watcher = Watcher(deps.facts, self._schedule_trigger)
         self._unwatched: dict[Key, float | None] = {}  # orphans without a known cgroup -> idle since
         self._throttle = events.LogThrottle()
@@ -121,7 +121,7 @@ class Daemon:
         )
         if left_out is not None:
             entry = events.describe(event)
-            self._queries.record_event(entry, event.kind in events.NOISY)
+            self.queries.record_event(entry, event.kind in events.NOISY)
             more = {"not_logged": left_out} if left_out else {}
             getattr(self._log, entry.level)(entry.text, **entry.fields, **more)
         if event.kind in (Event.DYING, Event.GONE) and event.container is not None:
@@ -156,13 +156,13 @@ class Daemon:
                 case "grants":
                     return {"ok": True, "grants": self._grants.subjects()}
                 case "status":
-                    return await self._queries.status(self.config, tuple(self.records.values()), len(self._grants))
+                    return await self.queries.status(self.config, tuple(self.records.values()), len(self._grants))
                 case "events":
-                    return self._queries.events(message.since)
+                    return self.queries.events(message.since)
                 case "gpus":
-                    return await self._queries.gpus()
+                    return await self.queries.gpus()
                 case "slices":
-                    return await self._queries.slices(tuple(self.records.values()))
+                    return await self.queries.slices(tuple(self.records.values()))
                 case "capacity":
                     return await self.capacity(message.verb)
                 case _:
@@ -280,7 +280,7 @@ class Daemon:
             there = await self.deps.link.list()
             if slices.is_dying(claim or container_id, there):
                 return None
-            names = await self._queries.holders(tuple(self.records.values()), directory)
+            names = await self.queries.holders(tuple(self.records.values()), directory)
             plan = admit.admit(wanted, inventory, there, self.config.container, names)
             return plan, await make(plan, None)
 
@@ -418,7 +418,7 @@ class Daemon:
                     await self.handle_trigger(record.key, trigger)
                 case Action.FORGET:
                     self.records.pop(record.key, None)
-                    self._queries.remember(record)
+                    self.queries.remember(record)
                     self.deps.store.forget(record)
                     self._log.info("released", id=record.id)
 

@@ -6,7 +6,7 @@ The series of a container end with it, so their number is bounded by that of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,7 @@ class DaemonFigures:
     admissions: Mapping[str, int] = field(default_factory=dict)  # starts by result
     draining: bool = False
     drift: Mapping[int, int] = field(default_factory=dict)  # GPU index -> settings that differ from cgpu.toml
+    sensors: Sequence[Mapping[str, Any]] = ()  # NVML's values, the rows of the answer to `gpus`
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,21 @@ GPU_FIGURES = (
 )
 
 
+#: NVML's values of the whole card: metric, its help, the key of a row, what a value is multiplied by.
+SENSORS = (
+    ("cgpu_gpu_utilization_ratio", "Part of the time in which a kernel ran, by NVML.", "utilization_pct", 0.01),
+    (
+        "cgpu_gpu_memory_utilization_ratio",
+        "Part of the time in which memory was read or written, by NVML.",
+        "memory_utilization_pct",
+        0.01,
+    ),
+    ("cgpu_gpu_sm_active_ratio", "Multiprocessors with work, by NVML's GPM.", "sm_active_pct", 0.01),
+    ("cgpu_gpu_dram_active_ratio", "Used part of the memory's bandwidth, by NVML's GPM.", "dram_active_pct", 0.01),
+    ("cgpu_gpu_temperature_celsius", "Of the GPU, by NVML.", "temperature_c", 1),
+    ("cgpu_gpu_power_watts", "Drawn, by NVML.", "power_mw", 0.001),
+    ("cgpu_gpu_power_limit_watts", "In force, by NVML.", "power_limit_mw", 0.001),
+)
 WAITS_HELP = "Waits for a turn; each ended in one."
 
 
@@ -265,6 +281,19 @@ def _of_gpus(snapshot: Snapshot) -> Iterator[Metric]:
     yield from (info, control, latency)
 
 
+def _of_sensors(daemon: DaemonFigures, snapshot: Snapshot) -> Iterator[Metric]:
+    """Without a sample where the card does not measure it, or NVML gives no answer."""
+    by_uuid = {str(row.get("uuid", "")).lower(): row for row in daemon.sensors}
+    by_pci = {str(row.get("pci", "")).lower(): row for row in daemon.sensors}
+    for name, about, key, scale in SENSORS:
+        family = GaugeMetricFamily(name, about, labels=GPU_LABELS)
+        for gpu in snapshot.gpus:
+            row = by_uuid.get(gpu.uuid.lower()) or by_pci.get(gpu.pci.lower()) or {}
+            if row.get(key) is not None:
+                family.add_metric((str(gpu.index), gpu.uuid), row[key] * scale)
+        yield family
+
+
 def _utf8(text: str) -> str:
     """Replace lone surrogates, which JSON can contain: they would make the whole response fail."""
     return text.encode(errors="replace").decode()
@@ -315,6 +344,7 @@ def families(scrape: Scrape) -> Iterator[Metric]:
         yield from _of_slots(scrape.snapshot)
         yield from _of_pods(scrape, scrape.snapshot)
         yield from _of_gpus(scrape.snapshot)
+        yield from _of_sensors(scrape.daemon, scrape.snapshot)
 
 
 class _Once:

@@ -74,7 +74,11 @@ def paths(tree: Tree) -> Paths:
 
 
 #: Something of each kind.
-FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2})
+CARD = {
+    "uuid": UUID, "pci": "", "utilization_pct": 38, "memory_utilization_pct": 20, "sm_active_pct": 61.5,
+    "dram_active_pct": 30.0, "temperature_c": 45, "power_mw": 31_250, "power_limit_mw": 70_000,
+}  # fmt: skip
+FIGURES = metrics.DaemonFigures({"refused": 3}, {"sliced": 5, "unsliced": 1, "refused": 2}, True, {0: 2}, (CARD,))
 NOTHING = metrics.DaemonFigures()
 
 
@@ -450,6 +454,17 @@ def test_the_page_is_what_is_exported(tree: Tree, bundle: str) -> None:
     page = {name: (kind, set(filter(None, labels.replace(",", " ").split()))) for name, kind, labels in rows}
     assert len(page) == len(rows)
     assert page == exported(tree, bundle)
+
+
+def test_what_the_card_measures(tree: Tree) -> None:
+    gpu = {"gpu": "0", "uuid": UUID}
+    found = samples(scrape(tree, figures=FIGURES))
+    assert value(found, "cgpu_gpu_utilization_ratio", **gpu) == pytest.approx(0.38)
+    assert value(found, "cgpu_gpu_sm_active_ratio", **gpu) == pytest.approx(0.615)
+    assert value(found, "cgpu_gpu_power_watts", **gpu) == pytest.approx(31.25)
+    for rows in ((), ({**CARD, "uuid": "GPU-other"},), ({**CARD, "temperature_c": None, "power_mw": None},)):
+        text = scrape(tree, figures=metrics.DaemonFigures(sensors=rows)).decode()
+        assert "cgpu_gpu_temperature_celsius{" not in text and "cgpu_gpu_power_watts{" not in text
 
 
 def test_names_are_by_convention(tree: Tree, bundle: str) -> None:
