@@ -4,7 +4,7 @@
 # the targets, docs/develop/testing.md explains the variables.
 
 # A machine's kernel and kind: what TEST needs, by its markers; User-Mode Linux, unless BACKEND=qemu.
-ifneq ($(filter vm vm-shell test-vm soak,$(MAKECMDGOALS)),)
+ifneq ($(filter vm vm-shell test-vm soak tutorial,$(MAKECMDGOALS)),)
 BOOT   := $(shell python3 tests/vm/harness/chosen.py '$(KIND)' '$(BACKEND)' $(TEST))
 KIND   := $(or $(KIND),$(word 2,$(BOOT)))
 ifneq ($(KERNEL_DRIVER)$(filter-out 1,$(CPUS)),)
@@ -36,14 +36,14 @@ NVIDIA_MODULES = driver nvidia
 endif
 
 # Given on the command line or in the environment, they describe the machine.
-export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD \
+export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD TUTORIAL \
        DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS \
        PREFIX DESTDIR UNITDIR ZSHDIR NVIDIA KERNEL_DRIVER CHIPS
 export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell test test-all lint static test-unit test-core \
+.PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb rpm build-range build-clang test-install
@@ -81,8 +81,11 @@ kube: setup ## Kubernetes 1.20 for KIND=kube, built from Debian's sources: 124 M
 vm: modules tools $(PACKAGES) $(USER_SPACE) ## run CMD='…' as root in a machine, or the tests of the guest that TEST names
 	@$(VM) $(if $(TEST),suite $(KIND) $(TEST),run)
 
-vm-shell: modules tools $(PACKAGES) $(USER_SPACE) ## the same with a shell on this terminal
+vm-shell: modules tools $(PACKAGES) $(USER_SPACE) ## the same with a shell on this terminal; TUTORIAL=1: for the commands of docs/user/tutorial.md
 	@$(VM) shell
+
+tutorial: modules tools $(CLUSTER) ## every command of docs/user/tutorial.md and howto.md, without a GPU; KIND=kube: tutorial-kubernetes.md; build/tutorial.json
+	@KIND=$(KIND) $(PYTHON) -B tests/tutorial/host.py
 
 test: ## every level, two at a time, and a table at the end
 	@scripts/test-levels
@@ -132,8 +135,8 @@ test-rm: setup ## NVIDIA's own resource manager, 535 and 550, on a simulated GPU
 test-gpu: setup ## the measurements on a GPU, without one
 	@$(PYTEST) tests/hardware
 
-test-demo: setup ## the arithmetic of the demo
-	@$(PYTEST) tests/demo
+test-demo: setup ## the arithmetic of the demo, the tutorials' pages and pictures
+	@$(PYTEST) tests/demo tests/tutorial
 
 test-model: setup ## the models of core swap, hand-over and lending, in every interleaving
 	@$(PYTEST) tests/model

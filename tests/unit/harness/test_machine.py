@@ -45,6 +45,7 @@ def test_empty_variables_are_as_good_as_none():
         ({"DAEMON": "0"}, {"daemon": False}),
         ({"DOCKER": "1"}, {"docker": True, "memory": "4G"}),
         ({"DOCKER": "1", "VM_MEM": "3G"}, {"docker": True, "memory": "3G"}),
+        ({"TUTORIAL": "1"}, {"tutorial": True, "docker": True, "memory": "4G"}),
         ({"SYSTEMD": "1"}, {"kernel": "uml", "cpus": 1, "systemd": True, "memory": "4G"}),
         ({"SYSTEMD": "1", "BACKEND": "qemu"}, {"kernel": "6.1", "cpus": 2, "systemd": True, "memory": "4G"}),
         ({"BACKEND": "qemu"}, {"kernel": "6.1", "cpus": 2}),

@@ -63,6 +63,7 @@ class Machine:
     bare: bool = False
     daemon: bool = True
     docker: bool = False
+    tutorial: bool = False  #: for a shell: Docker, and the image and runtime of docs/user/tutorial.md
     docker_config: str = ""
     systemd: bool = False
     nvidia: str = ""  #: the branch of NVIDIA's own user space that is there, and that nvsim then serves
@@ -131,7 +132,8 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
     def text(name: str, default: str = "") -> str:
         return variables.get(name, "").strip() or default
 
-    docker = flag(text("DOCKER"))
+    tutorial = flag(text("TUTORIAL"))
+    docker = flag(text("DOCKER")) or tutorial
     systemd = flag(text("SYSTEMD")) or fixed.get("systemd", False)
     kernel_driver = fixed.get("kernel_driver") or text("KERNEL_DRIVER")
     kernel = text("KERNEL", default_kernel(text("BACKEND"), text("CPUS"), bool(kernel_driver)))
@@ -171,6 +173,7 @@ def from_variables(variables: Mapping[str, str], **fixed) -> Machine:
         "bare": flag(text("BARE")),
         "daemon": flag(text("DAEMON", "1")),
         "docker": docker,
+        "tutorial": tutorial,
         "docker_config": text("DOCKER_CONFIG", f"build/cuda/daemon-{nvidia}.json" if nvidia else ""),
         "systemd": systemd,
         "nvidia": nvidia,
@@ -327,6 +330,7 @@ def guest_environment(machine: Machine, repo: Path, release: str) -> str:
         "BARE": yes_no[machine.bare],
         "DAEMON": yes_no[machine.daemon],
         "DOCKER": yes_no[machine.docker],
+        "TUTORIAL": yes_no[machine.tutorial],
         "SYSTEMD": yes_no[machine.systemd],
         "ICOUNT": yes_no[machine.icount],
         "VM_SHELL": yes_no[machine.shell],
