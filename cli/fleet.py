@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cgpu_common.tree import NATIVE, policy_name
+from cgpu_common import policies
 
 from .columns import Column, printable
 from .names import label
@@ -170,7 +170,7 @@ def _gpus_by_node(series: _Series, shares: Sequence[Sample]) -> dict[str, list[G
     limits, used = place("cgpu_gpu_memory_limits_bytes"), place("cgpu_gpu_memory_used_bytes")
     instances, most = place("cgpu_gpu_instances"), place("cgpu_gpu_max_instances")
     weight = place("cgpu_gpu_free_weight")
-    is_native = {key for key, (_, value) in policy.items() if value == NATIVE}
+    is_native = {key for key, (_, value) in policy.items() if not policies.of(int(value)).limits}
     containers = _containers(series, shares, is_native)
     out: dict[str, list[Gpu]] = {}
     for key, (labels, number) in sorted(policy.items(), key=lambda one: (one[0][0], _number(one[1][0]) or 0)):
@@ -367,7 +367,7 @@ def _size(size: int | None) -> str:
 
 
 def _policies(gpus: Iterable[Gpu]) -> str:
-    names = {policy_name(gpu.policy) for gpu in gpus if gpu.policy is not None}
+    names = {policies.of(gpu.policy).name for gpu in gpus if gpu.policy is not None}
     return ", ".join(sorted(names)) or "-"
 
 
@@ -471,7 +471,7 @@ def _gpu_json(gpu: Gpu) -> dict[str, Any]:
         "index": gpu.index,
         "uuid": gpu.uuid or None,
         "model": gpu.model or None,
-        "policy": None if gpu.policy is None else {"number": gpu.policy, "name": policy_name(gpu.policy)},
+        "policy": None if gpu.policy is None else {"number": gpu.policy, "name": policies.of(gpu.policy).name},
         "containers_count": gpu.instances,
         "max_inst": gpu.max_inst or None,
         "free_weight": gpu.free_weight if gpu.max_inst else None,
