@@ -34,14 +34,21 @@ def rate(samples: Sequence[Sample], begin: float, end: float) -> float:
 
 
 class Progress:
-    """Follows a command that prints simload's JSON lines."""
+    """Follows a command that prints simload's JSON lines; with `talk` it has a stdin to write to."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], talk: bool = False) -> None:
         self._samples: list[Sample] = []
         self._events: dict[str, dict[str, Any]] = {}
+        self._requests: list[dict[str, Any]] = []
         self._other: deque[str] = deque(maxlen=5)
         self._news = threading.Condition()
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if talk else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self) -> None:
@@ -62,6 +69,19 @@ class Progress:
             self._samples.append((float(found["monotonic"]), float(found["works"])))
         else:
             self._events[kind] = found
+            if kind == "request":
+                self._requests.append(found)
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Of a service, each as it was answered."""
+        with self._news:
+            return list(self._requests)
+
+    def write(self, line: str) -> None:
+        """A line for its stdin."""
+        assert self._process.stdin
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
 
     def samples(self) -> list[Sample]:
         with self._news:

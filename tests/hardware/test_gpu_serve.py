@@ -61,7 +61,7 @@ def run(serveload, monkeypatch, tmp_path, token_s: float, rate: float) -> list[i
     argv = f"serveload --tokens 3 --rate {rate} --seconds 1 --state {word} --seed 7"
     monkeypatch.setattr(sys, "argv", argv.split())
     monkeypatch.setitem(sys.modules, "torch", torch())
-    monkeypatch.setattr(serveload, "decoder", lambda *_: decode)
+    monkeypatch.setattr(serveload, "decoders", lambda *_: {1: decode})
     assert serveload.main() == 0
     return seen
 
@@ -82,6 +82,38 @@ def test_a_late_answer_delays_those_behind_it(serveload, monkeypatch, tmp_path, 
     requests = events(capsys, "request")
     assert requests[-1]["ms"] > 3 * requests[0]["ms"] > 0
     assert (tmp_path / "word").read_bytes()[0] == 1, "others wait"
+
+
+def test_a_loop_decodes_what_stdin_asks_for(serveload, monkeypatch, capsys):
+    """At rest until a line comes; then batches, each token of each request counted; a wrong line changes nothing."""
+    done: list[int] = []
+
+    def lines():
+        yield from ("2\n", "3\n")
+        while len(done) < 5:
+            time.sleep(0.001)
+        yield "4\n"
+
+    def decoder(batch: int):
+        def decode() -> None:
+            done.append(batch)
+            time.sleep(0.005)
+
+        return decode
+
+    argv = "serveload --batches 2,4 --seconds 0.3 --interval 0.01"
+    monkeypatch.setattr(sys, "argv", argv.split())
+    monkeypatch.setattr(sys, "stdin", lines())
+    monkeypatch.setitem(sys.modules, "torch", torch())
+    monkeypatch.setattr(serveload, "decoders", lambda *made: {batch: decoder(batch) for batch in made[-1]})
+    assert serveload.main() == 0
+    said = capsys.readouterr()
+    assert done[0] == 2
+    assert done[-1] == 4
+    assert "'3' is none of [0, 2, 4]" in said.err
+    progress = [json.loads(line) for line in said.out.splitlines() if "progress" in line]
+    assert 0 < progress[-1]["works"] <= sum(done)
+    assert progress[-1]["works"] % 2 == 0
 
 
 class Crew:
