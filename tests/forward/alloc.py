@@ -2,7 +2,8 @@
 """What a process gets of a GPU's memory, by libcuda: alloc.py KIND STEP_MIB [hold]. One line of JSON.
 
 KIND: plain (cuMemAlloc), vmm (cuMemCreate), pool (cuMemAllocAsync), managed (cuMemAllocManaged). Allocates until it is
-refused; then everything is freed, or, with `hold`, kept until the process is killed.
+refused, frees everything, and allocates once more, since a program must be able to go on; with `hold` everything is
+kept until the process is killed.
 """
 
 from __future__ import annotations
@@ -11,75 +12,67 @@ import ctypes as c
 import json
 import sys
 import time
+from collections.abc import Callable
 
-MIB = 1 << 20
+from libcuda import MIB, ON_DEVICE, Cuda
+
 STEPS_MAX = 100_000
 
 
-class Location(c.Structure):
-    _fields_ = (("type", c.c_int), ("id", c.c_int))
-
-
-class AllocationProp(c.Structure):
-    """CUmemAllocationProp"""
-
-    _fields_ = (
-        ("type", c.c_int),
-        ("handle_types", c.c_int),
-        ("location", Location),
-        ("win32", c.c_void_p),
-        ("flags", c.c_uint64),
-    )
+def ways(cuda: Cuda, kind: str, step: int) -> tuple[Callable[[object], int], Callable[[c.c_uint64], None]]:
+    """How to take a piece, whose address or handle goes to the argument, and how to give it back."""
+    size = c.c_size_t(step)
+    if kind == "vmm":
+        take = lambda at: cuda.status("cuMemCreate", at, size, c.byref(ON_DEVICE), c.c_uint64(0))  # noqa: E731
+        return take, lambda at: cuda.must("cuMemRelease", at)
+    if kind == "pool":
+        return lambda at: cuda.status("cuMemAllocAsync", at, size, None), lambda at: cuda.must(
+            "cuMemFreeAsync", at, None
+        )
+    if kind == "managed":
+        return lambda at: cuda.status("cuMemAllocManaged", at, size, 1), cuda.free
+    return lambda at: cuda.status("cuMemAlloc_v2", at, size), cuda.free
 
 
 def main() -> int:
     """0 if CUDA works."""
     kind, step = sys.argv[1], int(sys.argv[2]) * MIB
-    cuda = c.CDLL("libcuda.so.1")
-
-    def must(name: str, *args: object) -> None:
-        if status := getattr(cuda, name)(*args):
-            raise RuntimeError(f"{name}: {status}")
-
-    device, context = c.c_int(), c.c_void_p()
-    must("cuInit", 0)
-    must("cuDeviceGet", c.byref(device), 0)
-    must("cuCtxCreate_v2", c.byref(context), 0, device)
+    cuda = Cuda()
+    context = cuda.context()
     free, total, whole = c.c_size_t(), c.c_size_t(), c.c_size_t()
-    must("cuMemGetInfo_v2", c.byref(free), c.byref(total))
-    must("cuDeviceTotalMem_v2", c.byref(whole), device)
-    prop = AllocationProp(1, 0, Location(1, 0), None, 0)
+    cuda.must("cuMemGetInfo_v2", c.byref(free), c.byref(total))
+    cuda.must("cuDeviceTotalMem_v2", c.byref(whole), cuda.device)
+    take, give = ways(cuda, kind, step)
 
-    def one() -> tuple[int, int]:
-        at = c.c_uint64()
-        if kind == "vmm":
-            return cuda.cuMemCreate(c.byref(at), c.c_size_t(step), c.byref(prop), c.c_uint64(0)), at.value
-        if kind == "pool":
-            return cuda.cuMemAllocAsync(c.byref(at), c.c_size_t(step), None), at.value
-        if kind == "managed":
-            return cuda.cuMemAllocManaged(c.byref(at), c.c_size_t(step), 1), at.value
-        return cuda.cuMemAlloc_v2(c.byref(at), c.c_size_t(step)), at.value
+    def fill() -> tuple[list[c.c_uint64], int, float]:
+        """The pieces, the refusal, and the slowest call in us."""
+        taken, refusal, slowest_us = [], 0, 0.0
+        while not refusal and len(taken) < STEPS_MAX:
+            at = c.c_uint64()
+            began = time.monotonic()
+            refusal = take(c.byref(at))
+            slowest_us = max(slowest_us, (time.monotonic() - began) * 1e6)
+            if not refusal:
+                taken.append(at)
+        return taken, refusal, slowest_us
 
-    taken, refusal, slowest_us = [], 0, 0.0
-    while not refusal and len(taken) < STEPS_MAX:
-        began = time.monotonic()
-        refusal, at = one()
-        slowest_us = max(slowest_us, (time.monotonic() - began) * 1e6)
-        if not refusal:
-            taken.append(at)
+    taken, refusal, slowest_us = fill()
     said = {"kind": kind, "step_mib": step // MIB, "free_mib": free.value // MIB, "total_mib": total.value // MIB}
     said |= {"device_total_mib": whole.value // MIB, "allocated_mib": len(taken) * step // MIB, "refusal": refusal}
-    print(json.dumps(said | {"slowest_us": round(slowest_us)}), flush=True)
-    while sys.argv[3:] == ["hold"]:
-        time.sleep(60)
+    said["slowest_us"] = round(slowest_us)
+    if sys.argv[3:] == ["hold"]:
+        print(json.dumps(said), flush=True)
+        while True:
+            time.sleep(60)
     for at in taken:
-        if kind == "vmm":
-            must("cuMemRelease", c.c_uint64(at))
-        elif kind == "pool":
-            must("cuMemFreeAsync", c.c_uint64(at), None)
-        else:
-            must("cuMemFree_v2", c.c_uint64(at))
-    must("cuCtxDestroy_v2", context)
+        give(at)
+    cuda.must("cuCtxSynchronize")
+    again = c.c_uint64()
+    said["after_refusal"] = take(c.byref(again))
+    if not said["after_refusal"]:
+        give(again)
+    print(json.dumps(said), flush=True)
+    cuda.must("cuCtxDestroy_v2", context)
     return 0
 
 

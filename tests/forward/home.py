@@ -8,6 +8,7 @@ step starts anew. Standard library only: it runs where nothing is installed. doc
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+SIMULATORS = ("nvsim", "simgpu")
+CALIBRATION_S = 120
 LEAST_MEMORY = 700 << 20
 #: Of Python: without other packages, which take most of the start in an emulated machine.
 PLAIN = ("-E", "-S", "-s", "-B")
@@ -67,6 +70,22 @@ def forwarding(home: Home, socket: Path, log: Path) -> Iterator[None]:
         # Its processes end with it.
         process.kill()
         process.wait()
+
+
+def card_environment(home: Home, gpuload: Path) -> dict[str, str]:
+    """What the steps are told about the card: whether it is one, and how long gpuload's loop is to run for a
+    millisecond, measured on the driver alone. Without an answer a kernel is one round.
+    """
+    said = {"CARD_IS_SIMULATED": "1" if any(Path("/sys/module", name).exists() for name in SIMULATORS) else "0"}
+    command = [str(gpuload), "--calibrate", "--json", "--kernel-us", "1000"]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, env=os.environ | home.environment, timeout=CALIBRATION_S
+        )
+        said["GPULOAD_ITERATIONS"] = str(json.loads(done.stdout.splitlines()[-1])["iterations"])
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
+        print(f"gpuload's kernel is not measured: {error!r}", file=sys.stderr, flush=True)
+    return said
 
 
 def covered(paths: list[Path]) -> list[str]:
@@ -127,12 +146,27 @@ def memory_folder() -> str:
     return max(allowed, key=lambda name: allowed[name])
 
 
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """In a new process: no machine outlives this program, even one that is killed."""
+    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
 def boot(argv: list[str], folder: Path, limit_s: float) -> str:
     """The machine from start to end. Its processes are in a session of its own, which is killed as a whole."""
     environment = os.environ | {"TMPDIR": memory_folder()}
     with (folder / "console.log").open("wb") as log:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
         )
     try:
         status = process.wait(limit_s)

@@ -96,6 +96,7 @@ def main() -> int:
             path.write_text(str(WAVE_NS))
     outcomes = []
     with held_card() as card:
+        home.environment.update(h.card_environment(home, build / "gpu/gpuload"))
         before = free_bytes(card)
         for step, limit_s in STEPS:
             if options.steps and step[0] not in options.steps:

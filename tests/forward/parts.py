@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+"""What the steps are made of, inside User-Mode Linux: results, containers, loads in them, shares."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests/demo"))
+
+from measure import Progress, rate, whole_rounds  # noqa: E402
+
+PROC = Path("/proc/cgpu_km")
+MIB = 1 << 20
+NAMES = ("a" * 64, "b" * 64, "c" * 64)
+SIMULATED = os.environ.get("CARD_IS_SIMULATED") == "1"
+#: Kernels of a millisecond; how many rounds of its loop that is was measured on the driver alone (home.py).
+KERNEL = ("--kernel-us", "1000", "--iterations", os.environ.get("GPULOAD_ITERATIONS", "1"))
+#: Those, queued without end.
+LOAD = ("gpuload", "--json", "--seconds", "0", "--interval", "0.2", "--depth", "16", *KERNEL)
+
+
+class Report:
+    """Writes results as they come."""
+
+    def __init__(self, out: Path) -> None:
+        self._file = (out / "results.jsonl").open("a")
+
+    def add(self, name: str, **values: object) -> None:
+        self._file.write(json.dumps({"name": name} | values) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def missing(self, name: str, reason: str) -> None:
+        """Not measured, because what it needs is not on this machine."""
+        self.add(name, ok=None, missing=reason)
+
+
+class Box:
+    """A plain container: made through inst_ctl, its nodes in the place of NVIDIA's in a mount namespace."""
+
+    def __init__(self, name: str, mib: int, **more: object) -> None:
+        self.name = name
+        words = "".join(f" {key}={value}" for key, value in more.items())
+        (PROC / "inst_ctl").write_text(f"create {name} gpu=0 memsize={mib * MIB}{words}")
+        line = next(line for line in (PROC / "inst_ctl").read_text().splitlines() if line.split()[0] == name)
+        self.dir = dict(word.split("=", 1) for word in line.split()[1:])["dir"]
+        self.proc = PROC / "0" / self.dir
+
+    def head(self) -> list[str]:
+        """Of a command line that runs in it."""
+        nodes = ("nvidiactl", "nvidia0", "nvidia-uvm")
+        binds = "; ".join(f"mount --bind /dev/cgpu/{self.dir}/{name} /dev/{name}" for name in nodes)
+        # As an engine's container: root without capabilities, so that the host's driver has no administrator.
+        drop = "setpriv --bounding-set=-all --inh-caps=-all" if shutil.which("setpriv") else ""
+        return ["unshare", "-m", "sh", "-c", f'{binds}; exec {drop} "$@"', "sh"]
+
+    def used(self) -> int:
+        """Bytes that it is charged."""
+        return int(self.stat()["used_bytes"])
+
+    def is_empty(self, limit_s: float = 10) -> bool:
+        """Whether everything comes back: what a process had goes a moment after its end."""
+        end = time.monotonic() + limit_s
+        while self.used():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def set(self, node: str, value: object) -> None:
+        (self.proc / node).write_text(str(value))
+
+    def stat(self) -> dict[str, str]:
+        return dict(line.split(maxsplit=1) for line in (self.proc / "stat").read_text().splitlines())
+
+    def destroy(self) -> None:
+        with contextlib.suppress(OSError):
+            (PROC / "inst_ctl").write_text(f"destroy {self.name}")
+        end = time.monotonic() + 30
+        while self.proc.exists():
+            if time.monotonic() > end:
+                raise RuntimeError(f"container {self.dir} does not end")
+            time.sleep(0.05)
+
+    def __enter__(self) -> Box:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.destroy()
+
+
+def call(*words: str, limit_s: float = 300) -> subprocess.CompletedProcess[str]:
+    """Status and output."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        return subprocess.CompletedProcess(words, 124, "", f"ended after {error.timeout:.0f} s")
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What a program said last, a line of JSON; nothing if it said none."""
+    lines = done.stdout.splitlines()
+    with contextlib.suppress(ValueError, IndexError):
+        return dict(json.loads(lines[-1]))
+    return {}
+
+
+def set_gpu(node: str, value: object) -> None:
+    """A setting of the first GPU."""
+    (PROC / "0" / node).write_text(str(value))
+
+
+def card_mib() -> int:
+    """Of the first GPU, as the driver alone says it."""
+    done = call("nvidia-smi", "--id=0", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    return int(done.stdout.split()[0])
+
+
+def slices() -> tuple[int, int]:
+    """6 and 8 of 15 parts of the card, MiB."""
+    return card_mib() * 6 // 15, card_mib() * 8 // 15
+
+
+@contextlib.contextmanager
+def load(box: Box | None, command: Sequence[str] = LOAD, talk: bool = False) -> Iterator[Progress]:
+    """A load in a container, or on the driver alone, from its first line of progress on."""
+    progress = Progress([*(box.head() if box else []), *command], talk)
+    try:
+        if not progress.wait_until(0.001, 240):
+            raise RuntimeError(f"{command[0]} does not start: {progress.last_words()}")
+        yield progress
+    finally:
+        progress.stop()
+
+
+def gpu_stat() -> dict[str, str]:
+    """Of the GPU: policy, controls."""
+    return dict(line.split(maxsplit=1) for line in (PROC / "0/stat").read_text().splitlines())
+
+
+def rates_of(loads: Sequence[Progress], window_s: float, weights: Sequence[int]) -> list[float]:
+    """Works per second of each in whole rounds, begun a second after what was set."""
+    round_s = sum(weights) * int((PROC / "0/slice_us").read_text()) / 1e6
+    time.sleep(1)
+    begin = time.monotonic()
+    end = begin + whole_rounds(window_s, round_s)
+    for one in loads:
+        if not one.wait_until(end, 120):
+            raise RuntimeError(f"no progress: {one.last_words()}")
+    return [rate(one.samples(), begin, end) for one in loads]
+
+
+CONTROLS = ("control_p50_us", "control_p99_us", "control_max_us", "control_seen", "effect_check")
+
+
+def divided(
+    report: Report,
+    name: str,
+    weights: Sequence[int],
+    window_s: float,
+    policy: int = 2,
+    command: Sequence[str] = LOAD,
+    bar_pct: float = 3.0,
+) -> bool:
+    """Containers with these weights; the worst error of a share, in per cent of it."""
+    set_gpu("policy", policy)
+    mib = card_mib() // (len(weights) + 1)
+    with contextlib.ExitStack() as stack:
+        boxes = [stack.enter_context(Box(NAMES[n], mib, weight=weight)) for n, weight in enumerate(weights)]
+        loads = [stack.enter_context(load(box, command)) for box in boxes]
+        rates = rates_of(loads, window_s, weights)
+        stat = gpu_stat()
+    shares = [one / sum(rates) for one in rates]
+    asked = [weight / sum(weights) for weight in weights]
+    error = max(abs(got / want - 1) * 100 for got, want in zip(shares, asked, strict=True))
+    ok = error <= bar_pct
+    report.add(
+        name,
+        ok=ok,
+        policy=policy,
+        asked=weights[1] / weights[0],
+        got=round(rates[1] / rates[0], 4),
+        error_pct=round(abs(rates[1] / rates[0] / (weights[1] / weights[0]) - 1) * 100, 2),
+        worst_share_error_pct=round(error, 2),
+        weights=list(weights),
+        works_per_s=[round(one, 1) for one in rates],
+        controls={key: stat.get(key) for key in CONTROLS},
+    )
+    return ok

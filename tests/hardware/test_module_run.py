@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""module-run with steps that die: what they had written stays, the others run, nothing is left. No GPU, no module.
+
+User-Mode Linux is a script here that ends as it is told; what runs in it is rehearsed by `make module-run-rehearsal`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+PROGRAM = HERE / "module-run"
+
+LINUX = r"""#!/bin/sh
+for word; do [ "$word" = end ] && break; out=$word; done
+step=${out##*/}
+way=$EACH
+[ ! -f "$DEATHS/$step" ] || way=$(cat "$DEATHS/$step")
+sleep 1000 &
+echo $! $$ >>"$DEATHS/left"
+echo booted
+say() { printf "$1" >>"$out/results.jsonl"; }
+[ "$way" != "at the start" ] || kill -9 $$
+say '{"name": "'"$step"'", "ok": true}\n'
+case $way in
+"in the middle") say '{"name": "half a li'; kill -9 $$ ;;
+hangs) sleep 1000 ;;
+panics) echo "Kernel panic - not syncing"; exit 1 ;;
+"bad result") say '{"name": "second", "ok": false}\n' ;;
+missing) say '{"name": "second", "ok": null, "missing": "PyTorch"}\n' ;;
+esac
+: >"$out/not_forwarded"
+[ "$way" != "without an end" ] || exit 0
+status=0
+[ "$way" != fails ] || status=1
+echo '{"status": '$status'}' >"$out/end.json"
+"""
+
+FORWARDER = """#!/bin/sh
+[ "$EACH" != forwarder ] || exit 1
+: >"$1"
+exec sleep 1000
+"""
+
+GPULOAD = """#!/bin/sh
+echo '{"event":"info","iterations":4711}'
+"""
+
+
+@pytest.fixture
+def module():
+    loader = SourceFileLoader("module_run", str(PROGRAM))
+    spec = importlib.util.spec_from_loader("module_run", loader)
+    made = importlib.util.module_from_spec(spec)
+    loader.exec_module(made)
+    return made
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    made = tmp_path / "tree"
+    made.mkdir()
+    for name, text in (("linux", LINUX), ("nvforwardd", FORWARDER), ("gpuload", GPULOAD)):
+        (made / name).write_text(text)
+        (made / name).chmod(0o755)
+    return made
+
+
+def prepared(folder: Path, each: str, deaths: dict[str, str]) -> dict[str, str]:
+    """The environment that says how steps end."""
+    folder.mkdir()
+    for name, way in deaths.items():
+        (folder / name).write_text(way)
+    return os.environ | {"EACH": each, "DEATHS": str(folder)}
+
+
+def left(folder: Path) -> list[int]:
+    """Processes that the steps started and that are still there."""
+    file = folder / "left"
+    return [pid for pid in map(int, file.read_text().split()) if alive(pid)] if file.exists() else []
+
+
+class Run:
+    """One of module-run."""
+
+    def __init__(self, tree: Path, folder: Path, *options: str, each: str = "", **deaths: str):
+        environment = prepared(folder, each, deaths)
+        argv = [sys.executable, str(PROGRAM), "--tree", str(tree), "--out", str(folder), "--memory", "1M", *options]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+        self.status, self.out = done.returncode, done.stdout
+        self.report = json.loads((folder / "results.json").read_text())
+        self.steps = {step["step"]: step for step in self.report["steps"]}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+WAYS = {
+    "at the start": ("User-Mode Linux ended with status -9", 0),
+    "in the middle": ("User-Mode Linux ended with status -9", 1),
+    "panics": ("User-Mode Linux ended with status 1", 1),
+    "hangs": ("ended after", 1),
+    "fails": ("status 1", 1),
+    "without an end": ("status None", 1),
+    "forwarder": ("nvforwardd does not start: ", 0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_step_may_die(module, tree, tmp_path, way):
+    """All of them in the same way: each is begun, and says how it ended and what it had."""
+    slow = ["--slow", "0.01"] if way == "hangs" else []
+    run = Run(tree, tmp_path / "out", *slow, each=way)
+    assert run.status == 1
+    assert list(run.steps) == [step[0] for step, _ in module.STEPS]
+    why, results = WAYS[way]
+    for name, step in run.steps.items():
+        assert step["ok"] is False
+        assert why in step["why"], name
+        assert [one["name"] for one in step["results"]] == [name] * results
+        assert {"console.log", "inside.log", "nvforwardd.log"} <= set(step)
+    assert left(tmp_path / "out") == [], "what a step started ends with it"
+
+
+def test_one_that_dies_does_not_disturb_the_others(module, tree, tmp_path):
+    names = [step[0] for step, _ in module.STEPS]
+    for number, name in enumerate(names[::6]):
+        run = Run(tree, tmp_path / f"out{number}", **{name: "in the middle"})
+        assert [one for one, step in run.steps.items() if not step["ok"]] == [name]
+
+
+def test_a_good_run(module, tree, tmp_path):
+    run = Run(tree, tmp_path / "out")
+    assert run.status == 0
+    assert all(step["ok"] for step in run.steps.values())
+    assert run.report["machine"]["python"]
+    assert len(run.out.splitlines()) == len(module.STEPS)
+
+
+def test_a_result_decides(tree, tmp_path):
+    """One that is wrong fails its step; one whose program is not there does not, and says so."""
+    run = Run(tree, tmp_path / "out", smi="bad result", torch="missing")
+    assert run.status == 1
+    assert (run.steps["smi"]["ok"], run.steps["torch"]["ok"]) == (False, True)
+    assert run.steps["torch"]["results"][-1]["missing"] == "PyTorch"
+
+
+def test_a_step_is_told_of_the_card(tree, tmp_path):
+    text = (tree / "linux").read_text()
+    (tree / "linux").write_text(text.replace("echo booted", f'cp "$out/run.json" {tmp_path}/told.json'))
+    Run(tree, tmp_path / "out", "smi")
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["environment"]["GPULOAD_ITERATIONS"] == "4711"
+    assert told["environment"]["CARD_IS_SIMULATED"] == "0"
+
+
+def test_the_whole_ends_within_its_budget(module, tree, tmp_path):
+    """Steps that hang take what is left; those for which nothing is left are not begun, and say so."""
+    began = time.monotonic()
+    run = Run(tree, tmp_path / "out", "--budget-s", "2.5", "--slow", "0.05", each="hangs")
+    assert time.monotonic() - began < 8
+    assert len(run.steps) == len(module.STEPS)
+    late = [step for step in run.steps.values() if step["why"].startswith("not begun: ")]
+    assert 0 < len(late) < len(module.STEPS)
+
+
+def test_results_are_there_after_each_step(module, tree, tmp_path):
+    """A run that is killed has what it had."""
+    out = tmp_path / "out"
+    environment = prepared(out, "", {"walk": "hangs"})
+    argv = [sys.executable, str(PROGRAM), "--tree", str(tree), "--out", str(out), "--memory", "1M"]
+    process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    begun = [json.loads(process.stdout.readline())["step"] for _ in range(3)]
+    process.kill()
+    process.wait()
+    steps = json.loads((out / "results.json").read_text())["steps"]
+    assert [step["step"] for step in steps] == begun == [step[0] for step, _ in module.STEPS][:3]
+    until = time.monotonic() + 5
+    # User-Mode Linux and nvforwardd end with module-run; a child of theirs here may not.
+    machines = [int(line.split()[1]) for line in (out / "left").read_text().splitlines()]
+    while any(map(alive, machines)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not [pid for pid in machines if alive(pid)]
+    for pid in left(out):
+        os.kill(pid, 9)
+
+
+def test_the_steps_are_those_of_the_machine(module):
+    """Each has a function inside, and nothing takes longer than the whole may."""
+    sys.path.insert(0, str(HERE.parent / "forward"))
+    import inside
+
+    assert {step[0] for step, _ in module.STEPS} == set(inside.STEPS)
+    assert all(limit_s <= 200 for _, limit_s in module.STEPS)
