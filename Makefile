@@ -44,7 +44,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb rpm build-range build-clang test-install
 
@@ -169,6 +169,10 @@ module-run: modules tools nvidia ## what tests/hardware/module-run takes to a ma
 	@scripts/setup kernel uml
 	@scripts/build-modules uml $(MODULE_OPTIONS)
 	@tests/hardware/module-run --pack build/module-run
+
+module-run-rehearsal: module-run ## the same on the simulated driver, in User-Mode Linux: build/module-run-rehearsal/results.json
+	@NVIDIA=550 BARE=1 KERNEL=uml VM_MEM=4G TIMEOUT=$(or $(TIMEOUT),3000) $(VM) run \
+		'python tests/hardware/module-run --out build/module-run-rehearsal --memory 700M --slow 5 --budget-s 2850'
 
 record: modules nvidia ## record the traces of NVIDIA's user space again (docs/develop/replay.md): NVIDIA=535|550|555
 	@NVIDIA=$(or $(NVIDIA),550) BARE=1 TIMEOUT=900 $(VM) run 'python tests/abi/replay/record.py run'

@@ -64,10 +64,8 @@ def limit(report: Report, *words: str) -> None:
 
 
 def ratio(report: Report, *words: str) -> None:
-    """Two containers, weights 1 : 2, policy 2, by the module's own thread; three tries, as a busy host wakes late."""
-    for _ in range(3):
-        if divided(report, "ratio", (1, 2), float(words[0]) if words else 12.0):
-            return
+    """Two containers, weights 1 : 2, policy 2, by the module's own thread."""
+    divided(report, "ratio", (1, 2), float(words[0]) if words else 12.0, windows=3)
 
 
 STEPS: dict[str, Callable[..., None]] = {one.__name__: one for one in (smi, walk, limit, ratio)} | card.STEPS

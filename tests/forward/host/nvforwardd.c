@@ -453,8 +453,10 @@ int main(int argc, char **argv)
 	int listening, lane;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	/* A call is short, and a guest waits for it: before what else runs here, if that is allowed. Inherited. */
-	sched_setscheduler(0, SCHED_RR, &(struct sched_param){ .sched_priority = 1 });
+	/* A call is short, and a guest waits for it: before what else runs here, the guest's kernel too, if that is
+	 * allowed. Inherited.
+	 */
+	sched_setscheduler(0, SCHED_RR, &(struct sched_param){ .sched_priority = 2 });
 	verbose = getenv("NVFORWARDD_VERBOSE");
 	if (argc != 2 || strlen(argv[1]) >= sizeof(address.sun_path) || !m)
 		die("usage: nvforwardd SOCKET");
