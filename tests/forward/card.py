@@ -268,7 +268,7 @@ WAKING = (("native", 5, False), ("policy 2", 2, False), ("policy 6", 6, False), 
 
 
 def takeover(report: Report, *words: str) -> None:
-    """A container that wakes for one kernel of a millisecond, beside one that always works: how long until it is done,
+    """A container that wakes for one kernel, beside one that always works: how long until it is done,
     against the same without the other.
     """
     burst = ("gpuload", "--json", "--seconds", words[0], "--depth", "1", "--poll-us", "50", *KERNEL)

@@ -22,6 +22,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SIMULATORS = ("nvsim", "simgpu")
+#: Of gpuload's kernels on a card; on a simulated one ten milliseconds in four waves, since an emulated processor takes
+#: up to a millisecond to launch one, and a share is one of the GPU only while that is never idle.
+KERNEL_US, SIMULATED_KERNEL_US, WAVES = 1000, 10_000, 4
 CALIBRATION_S = 120
 LEAST_MEMORY = 700 << 20
 #: Of Python: without other packages, which take most of the start in an emulated machine.
@@ -72,12 +75,20 @@ def forwarding(home: Home, socket: Path, log: Path) -> Iterator[None]:
         process.wait()
 
 
+def simulated() -> list[Path]:
+    """The simulated card's module, in one of its two homes."""
+    return [path for path in (Path("/sys/module", name) for name in SIMULATORS) if path.exists()]
+
+
 def card_environment(home: Home, gpuload: Path) -> dict[str, str]:
-    """What the steps are told about the card: whether it is one, and how long gpuload's loop is to run for a
-    millisecond, measured on the driver alone. Without an answer a kernel is one round.
+    """What the steps are told about the card: whether it is one, how long gpuload's kernels are, and how many rounds of
+    its loop that is, measured on the driver alone. Without an answer a kernel is one round.
     """
-    said = {"CARD_IS_SIMULATED": "1" if any(Path("/sys/module", name).exists() for name in SIMULATORS) else "0"}
-    command = [str(gpuload), "--calibrate", "--json", "--kernel-us", "1000"]
+    us = SIMULATED_KERNEL_US if simulated() else KERNEL_US
+    for module in simulated():
+        (module / "parameters/wave_ns").write_text(str(us * 1000 // WAVES))
+    said = {"CARD_IS_SIMULATED": str(int(bool(simulated()))), "GPULOAD_KERNEL_US": str(us)}
+    command = [str(gpuload), "--calibrate", "--json", "--kernel-us", str(us)]
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, env=os.environ | home.environment, timeout=CALIBRATION_S

@@ -23,8 +23,9 @@ PROC = Path("/proc/cgpu_km")
 MIB = 1 << 20
 NAMES = ("a" * 64, "b" * 64, "c" * 64)
 SIMULATED = os.environ.get("CARD_IS_SIMULATED") == "1"
-#: Kernels of a millisecond; how many rounds of its loop that is was measured on the driver alone (home.py).
-KERNEL = ("--kernel-us", "1000", "--iterations", os.environ.get("GPULOAD_ITERATIONS", "1"))
+#: How long a kernel is, and how many rounds of its loop that is, was measured on the driver alone (home.py).
+KERNEL_US = os.environ.get("GPULOAD_KERNEL_US", "1000")
+KERNEL = ("--kernel-us", KERNEL_US, "--iterations", os.environ.get("GPULOAD_ITERATIONS", "1"))
 #: Those, queued without end.
 LOAD = ("gpuload", "--json", "--seconds", "0", "--interval", "0.2", "--depth", "16", *KERNEL)
 

@@ -19,9 +19,6 @@ sys.path.insert(0, str(REPO / "tests/rmclient"))
 
 import nvclient  # noqa: E402
 
-#: gpuload launches four waves: kernels of a millisecond, which an emulated processor launches in far less.
-WAVE_NS = 250_000
-WAVES = [Path(f"/sys/module/{name}/parameters/wave_ns") for name in ("simgpu", "nvsim")]
 #: Of the walk: all but "managed", where the GPU has to raise page faults, which the simulated card does not.
 WALK = "context memory host module launch streams events graph graph-by-hand vmm export pools ipc over primary contexts"
 STEPS = (
@@ -91,9 +88,6 @@ def main() -> int:
         nvforwardd=build / "client/nvforwardd",
         environment={name: os.environ[name] for name in names if name in os.environ} | {"HOME": "/tmp"},
     )
-    for path in WAVES:
-        if path.exists():
-            path.write_text(str(WAVE_NS))
     outcomes = []
     with held_card() as card:
         home.environment.update(h.card_environment(home, build / "gpu/gpuload"))
