@@ -163,7 +163,7 @@ test-vm: modules tools $(PACKAGES) $(USER_SPACE) $(NVIDIA_MODULES) $(CLUSTER) ##
 forward: modules tools driver nvidia ## cgpu_km in User-Mode Linux over NVIDIA's own kernel driver, in a machine with a simulated card: build/forward.json; STEPS='smi walk limit ratio'
 	@scripts/setup kernel uml
 	@scripts/build-modules uml $(MODULE_OPTIONS)
-	@KERNEL_DRIVER=550 NVIDIA=550 BARE=1 CPU_FEATURES=+xsave,+xsaveopt,+avx TIMEOUT=$(or $(TIMEOUT),3600) $(VM) run 'python tests/forward/rehearse.py $(STEPS)'
+	@KERNEL_DRIVER=550 NVIDIA=550 BARE=1 ICOUNT=1 CPUS=1 CPU_FEATURES=+xsave,+xsaveopt,+avx TIMEOUT=$(or $(TIMEOUT),3600) $(VM) run 'python tests/forward/rehearse.py $(STEPS)'
 
 module-run: modules tools nvidia ## what tests/hardware/module-run takes to a machine with a card, in build/module-run: at most 64 MiB
 	@scripts/setup kernel uml
