@@ -66,7 +66,11 @@ def share(size: int) -> None:
     """One process allocates, the other opens and keeps it after the first has freed its own."""
     to_child, to_parent = os.pipe(), os.pipe()
     if not os.fork():
+        os.close(to_child[1])  # so that the end of one process is the end of the other
+        os.close(to_parent[0])
         sys.exit(borrow(to_child[0], to_parent[1]))
+    os.close(to_child[0])
+    os.close(to_parent[1])
     cuda = Cuda()
     cuda.context()
     at, handle = cuda.alloc(size), IpcHandle()
