@@ -43,6 +43,7 @@ static void gone_work(struct work_struct *work)
 	for (i = 0; i < ct->slot_count; i++)
 		list_for_each_entry_safe(mem, next, &ct->slot[i].mems, node)
 			kfree(mem);	/* the driver did not free it */
+	destroy_workqueue(ct->queue);	/* one of its work items may have dropped the last reference */
 	ckm_objs_exit_names(ct);
 	kvfree(ct);
 	module_put(THIS_MODULE);
@@ -173,10 +174,14 @@ struct ckm_container *ckm_container_create(const struct ckm_create *req, const c
 	ret = -EEXIST;
 	if (dir_taken(ct->dir))
 		goto err_free;
-	ret = add_slots(ct, req, why);
+	*why = "out of memory";
+	ret = ckm_container_init_queue(ct);
 	if (ret)
 		goto err_free;
 	*why = "out of device minors";
+	ret = add_slots(ct, req, why);
+	if (ret)
+		goto err_queue;
 	ret = ckm_minors_add(ct);
 	if (ret)
 		goto err_slots;
@@ -204,6 +209,8 @@ err_slots:
 	for (i = 0; i < ct->slot_count; i++)
 		ckm_slot_remove(&ct->slot[i]);
 err_free:
+err_queue:
+	destroy_workqueue(ct->queue);
 	ckm_objs_exit_names(ct);
 	kvfree(ct);
 err_detach:

@@ -301,7 +301,7 @@ static bool invalidated(struct mmu_interval_notifier *notifier,
 	kref_get(&m->ref);
 	atomic_inc(&m->ct->recounts);
 	ckm_mem_ops_begin(m->ct);
-	if (!ckm_queue_work(&m->work)) {	/* queued already */
+	if (!queue_work(m->ct->queue, &m->work)) {	/* queued already */
 		ckm_mem_ops_end(m->ct);
 		recount_done(m);
 		kref_put(&m->ref, free_managed);	/* not the last */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns references and ipc names of containers, and the workqueues. Takes ipc_lock. */
+/* Owns references, ipc names and workqueues of containers. Takes ipc_lock. */
 #include <linux/slab.h>
 #include <linux/workqueue.h>
 
@@ -8,11 +8,11 @@
 #include "state/container.h"
 #include "state/gpu.h"
 
-static struct workqueue_struct *workqueue;
-/* Separate from workqueue: a work item that a tenant can delay (uvm_managed.c) must not
- * delay the end of other containers.
- */
+/* No work item that a tenant can delay: those are on a queue of its container. */
 static struct workqueue_struct *end_queue;
+
+/* Work items of one container at a time. */
+#define ACTIVE_MAX	16
 
 struct ckm_container *ckm_container_find(const char *id)
 {
@@ -40,9 +40,10 @@ static void after_last_ref(struct kref *ref)
 	queue_work(end_queue, &ct->gone);
 }
 
-bool ckm_queue_work(struct work_struct *work)
+int ckm_container_init_queue(struct ckm_container *ct)
 {
-	return queue_work(workqueue, work);
+	ct->queue = alloc_workqueue("cgpu_%s", WQ_UNBOUND, ACTIVE_MAX, ct->dir);
+	return ct->queue ? 0 : -ENOMEM;
 }
 
 void ckm_container_put(struct ckm_container *ct)
@@ -129,19 +130,11 @@ void ckm_container_ipc(struct ckm_container *ct, char *name)
 
 int ckm_containers_init(void)
 {
-	workqueue = alloc_workqueue("cgpu", WQ_UNBOUND, 0);
-	if (!workqueue)
-		return -ENOMEM;
 	end_queue = alloc_workqueue("cgpu_end", WQ_UNBOUND, 0);
-	if (!end_queue) {
-		destroy_workqueue(workqueue);
-		return -ENOMEM;
-	}
-	return 0;
+	return end_queue ? 0 : -ENOMEM;
 }
 
 void ckm_containers_exit(void)
 {
-	destroy_workqueue(workqueue);	/* its work items may drop the last reference */
-	destroy_workqueue(end_queue);	/* so waits for the last gone_work() second */
+	destroy_workqueue(end_queue);	/* waits for the last gone_work() */
 }

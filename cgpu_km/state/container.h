@@ -108,6 +108,7 @@ struct ckm_container {
 #define ckm_say(ct, fmt, ...) do {						\
 	if (__ratelimit(&(ct)->said))						\
 		pr_notice("container %s: " fmt, (ct)->dir, ##__VA_ARGS__);	\
+	struct workqueue_struct *queue;	/* of what its tenant can delay: recounts */
 } while (0)
 #define ckm_alarm(ct, fmt, ...) do {						\
 	if (__ratelimit(&(ct)->alarms))						\
@@ -121,10 +122,10 @@ struct ckm_container *ckm_container_find(const char *id);
 void ckm_container_get(struct ckm_container *ct);
 void ckm_container_put(struct ckm_container *ct);
 
-/* Queue @work, which must hold a reference to a container: ckm_containers_exit() waits
- * for it. False if it is queued already. Any context.
+/* Make @ct->queue, named by @ct->dir. A work item on it holds a reference to the container. To be undone
+ * by destroy_workqueue(), which waits for them. 0 or -ENOMEM.
  */
-bool ckm_queue_work(struct work_struct *work);
+int ckm_container_init_queue(struct ckm_container *ct);
 
 /* Whether @gpu_id, the driver's, is that of one of the container's GPUs. No lock. */
 bool ckm_container_has_gpu_id(const struct ckm_container *ct, u32 gpu_id);
@@ -149,7 +150,7 @@ void ckm_container_ipc(struct ckm_container *ct, char *name);
 void ckm_mem_ops_begin(struct ckm_container *ct);
 void ckm_mem_ops_end(struct ckm_container *ct);
 
-/* The workqueues. 0 or -ENOMEM. */
+/* The workqueue of the ends. 0 or -ENOMEM. */
 int ckm_containers_init(void);
 void ckm_containers_exit(void);
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""Hostile tenants whose task stops, or is slow, where others might wait for it (docs/develop/bounds.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from slicebox import MIB, clean_box, until
+from slicebox import nvclient as nv
+
+pytestmark = [pytest.mark.once, pytest.mark.attached]
+
+NAMES = (f"{n:012x}" + "ee" * 26 for n in itertools.count(0xEE0000000000))
+BLOCK = 2 * MIB
+MAPPINGS = 1100  # more than work items of one queue may be active at once
+
+
+@contextlib.contextmanager
+def child(work: Callable[[], None]) -> Iterator[int]:
+    """A process that does `work`, until the end of the block."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.checked
+def test_a_neighbours_recount_beside_one_that_stalls(account: None, personality: Callable[..., None]):
+    """A process keeps its mmap_lock for as long as its driver takes to unmap: its own recounts wait for that alone."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+    def unmap_all() -> None:
+        uvm = box.client().gpu(0).space().uvm
+        base = nv.reserve(MAPPINGS * BLOCK)
+        kept = [uvm.managed(BLOCK, base + n * BLOCK) for n in range(MAPPINGS)]
+        os.write(ready, b"m")
+        os.read(go, 1)
+        assert libc.munmap(base, MAPPINGS * BLOCK) == 0
+        del kept
+
+    wait, ready = os.pipe()
+    go, say = os.pipe()
+    with (
+        clean_box(next(NAMES), 4096) as box,
+        clean_box(next(NAMES), 64) as other,
+        other.client() as rm,
+        child(unmap_all),
+    ):
+        mapping = rm.gpu(0).space().uvm.managed(BLOCK)
+        assert os.read(wait, 1) == b"m"
+        assert (box.used, other.used) == (MAPPINGS * BLOCK, BLOCK)
+        personality(close_ms=20)
+        os.write(say, b"g")
+        time.sleep(1)
+        mapping.close()
+        until(lambda: not other.used, timeout=10)
+        assert box.used == MAPPINGS * BLOCK, "its process still unmaps"
+        personality(close_ms=0)
