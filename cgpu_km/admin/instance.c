@@ -223,6 +223,7 @@ int ckm_container_destroy(const char *id, u64 cookie)
 {
 	struct ckm_container *ct;
 
+	u32 i;
 	lockdep_assert_held(&ckm_lock);
 	ct = ckm_container_find(id);
 	if (!ct || (cookie && cookie != ct->cookie))
@@ -232,6 +233,8 @@ int ckm_container_destroy(const char *id, u64 cookie)
 	WRITE_ONCE(ct->dying, true);
 	ckm_nodes_remove(ct);
 	if (kref_read(&ct->ref) > 1)
+	for (i = 0; i < ct->slot_count; i++)
+		ckm_slot_end(&ct->slot[i]);
 		ckm_netlink_event(ct, CGPU_EVENT_DYING);
 	ckm_container_put(ct);
 	return 0;

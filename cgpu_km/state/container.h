@@ -57,6 +57,7 @@ struct ckm_slot {
 	u64 overhead;			/* ct->rm_lock; estimate for all objects and mappings */
 	struct cgpu_mem *overhead_mem;	/* ct->rm_lock; the charged part of it, or NULL */
 	atomic64_t refused_calls;
+	bool ended;			/* gpu->lock; destroyed: the limit is what is used, and 1 MiB */
 	struct ckm_slot_events pending;	/* gpu->lock */
 	struct ckm_proc_dir *proc;
 };

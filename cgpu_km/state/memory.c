@@ -40,6 +40,7 @@ static void uncharge(struct ckm_slot *slot, u64 bytes)
 	core = ckm_core_enter();
 	WARN_ON_ONCE(!core->mem.ledger_uncharge(&slot->ledger, bytes));
 	ckm_core_leave();
+	ckm_slot_less_locked(slot);
 	mutex_unlock(&slot->gpu->lock);
 }
 

@@ -82,6 +82,28 @@ void ckm_slot_remove(struct ckm_slot *slot)
 	ckm_gpu_kick(gpu);
 }
 
+void ckm_slot_less_locked(struct ckm_slot *slot)
+{
+	const struct cgpu_core_ops *core;
+	u64 limit = max(slot->ledger.used_bytes, (u64)CGPU_MIB);	/* no limit is less */
+
+	lockdep_assert_held(&slot->gpu->lock);
+	if (!slot->ended || limit >= slot->ledger.limit_bytes)
+		return;
+	slot->gpu->limits_bytes -= slot->ledger.limit_bytes - limit;
+	core = ckm_core_enter();
+	core->mem.ledger_set_limit(&slot->ledger, limit);
+	ckm_core_leave();
+}
+
+void ckm_slot_end(struct ckm_slot *slot)
+{
+	mutex_lock(&slot->gpu->lock);
+	slot->ended = true;
+	ckm_slot_less_locked(slot);
+	mutex_unlock(&slot->gpu->lock);
+}
+
 void ckm_slot_channels_changed_locked(struct ckm_slot *slot)
 {
 	struct ckm_gpu *gpu = slot->gpu;

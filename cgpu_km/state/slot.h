@@ -32,6 +32,13 @@ int ckm_slot_add(struct ckm_slot *slot, const struct ckm_slot_request *req, u64 
 /* Sleeps; takes gpu->lock. Only after ckm_slot_add() succeeded. */
 void ckm_slot_remove(struct ckm_slot *slot);
 
+/* The container was destroyed. What it does not use of its limit is free for other containers from now
+ * on, and so is what goes later: a process elsewhere can hold a file of it for any time. Takes
+ * gpu->lock. The second does it again after memory was given back; caller holds gpu->lock.
+ */
+void ckm_slot_end(struct ckm_slot *slot);
+void ckm_slot_less_locked(struct ckm_slot *slot);
+
 /* Pass the slot's numbers of channels and TSGs to the scheduler. Caller holds gpu->lock. */
 void ckm_slot_channels_changed_locked(struct ckm_slot *slot);
 

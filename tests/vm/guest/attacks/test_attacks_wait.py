@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from slicebox import MIB, clean_box, until
+from sharebox import stat
+from slicebox import MIB, Box, clean_box, command, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
@@ -72,3 +73,24 @@ def test_a_neighbours_recount_beside_one_that_stalls(account: None, personality:
         until(lambda: not other.used, timeout=10)
         assert box.used == MAPPINGS * BLOCK, "its process still unmaps"
         personality(close_ms=0)
+
+
+def test_a_held_file_keeps_no_limit():
+    """Files of a container that was destroyed, held elsewhere: others have what it does not use, and what it frees."""
+    keep = 32 * MIB
+    total, before = stat("total_bytes"), stat("limits_bytes")
+    half = (total - before) // 2 // MIB + 1
+    one = Box(next(NAMES), half)
+    with one.client() as first:
+        with one.client() as second:
+            for held in (first, second):
+                assert held.gpu(0).alloc_vidmem(keep)[0] == 0
+            used = one.used
+            command(f"destroy {one.name}")
+            assert (one.used, stat("limits_bytes")) == (used, before + used)
+            with Box(next(NAMES), half) as other, other.client() as rm:
+                assert rm.gpu(0).alloc_vidmem(keep)[0] == 0
+        until(lambda: one.used == used - keep)
+        assert stat("limits_bytes") == before + used - keep
+    until(lambda: not one.there())
+    assert stat("limits_bytes") == before
