@@ -15,11 +15,10 @@
  *   gpu->lock        scheduler state, ledgers, channel lists of one GPU
  *   core section     (core_ref.h)
  * gpu->open_lock (gpu->open, and the calls that need it) is taken under ckm_lock, threads_lock
- * or alone, gpu->fb_lock (a query of video memory) under open_lock or in its place; no lock
- * of this list is taken under them.
+ * or alone; no lock of this list is taken under it.
  *
  * None is held across a copy to or from user memory. Only power_lock, ckm_lock, os_event_lock,
- * threads_lock, enable_lock, ctrl_lock, open_lock and fb_lock are held across calls into the driver.
+ * threads_lock, enable_lock, ctrl_lock and open_lock are held across calls into the driver.
  */
 #ifndef CKM_REGISTRY_H
 #define CKM_REGISTRY_H

@@ -65,8 +65,7 @@ static int add_gpu(u32 index, const struct ckm_gpu_desc *desc)
 	gpu->desc = *desc;
 	gpu->overcommit_pct = CGPU_OVERCOMMIT_MIN;
 	gpu->born_ns = ktime_get_boottime_ns();
-	mutex_init(&gpu->open_lock);
-	mutex_init(&gpu->fb_lock);
+	init_rwsem(&gpu->open_lock);
 	mutex_init(&gpu->ctrl_lock);
 	mutex_init(&gpu->lock);
 	init_waitqueue_head(&gpu->wait);
@@ -244,9 +243,9 @@ static bool learn_total(struct ckm_gpu *gpu)
 
 static void set_open(struct ckm_gpu *gpu, bool open)
 {
-	mutex_lock(&gpu->open_lock);
+	down_write(&gpu->open_lock);
 	gpu->open = open;
-	mutex_unlock(&gpu->open_lock);
+	up_write(&gpu->open_lock);
 }
 
 static bool learn_instance(struct ckm_gpu *gpu)

@@ -33,11 +33,11 @@ static bool read_samples(struct ckm_gpu *gpu)
 
 	memset(params, 0, NV_UTIL_PARAMS_MAX);
 	put32(params, NV_UTIL_BUFFER_SIZE, size - NV_UTIL_SAMPLES);
-	mutex_lock(&gpu->open_lock);
+	down_read(&gpu->open_lock);
 	if (gpu->open && size > NV_UTIL_SAMPLES && size <= NV_UTIL_PARAMS_MAX)
 		status = ckm_drv_control(gpu->hclient, gpu->hsubdevice,
 					 NV2080_CTRL_PERF_UTIL_SAMPLES, params, size);
-	mutex_unlock(&gpu->open_lock);
+	up_read(&gpu->open_lock);
 	return status == NV_OK;
 }
 

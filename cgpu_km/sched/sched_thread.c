@@ -324,8 +324,8 @@ static void pause_gpu(struct ckm_gpu *gpu)
 	mutex_unlock(&gpu->ctrl_lock);
 	ckm_check_stop(gpu);
 	/* A query of video memory that began before has ended. */
-	mutex_lock(&gpu->open_lock);
-	mutex_unlock(&gpu->open_lock);
+	down_write(&gpu->open_lock);
+	up_write(&gpu->open_lock);
 	if (!thawed)
 		pr_warn("GPU %u: the driver does not thaw all containers; they are frozen while the system sleeps\n",
 			gpu->index);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the state of a GPU. Takes gpu->lock; open_lock and fb_lock for heap queries. */
+/* Owns the state of a GPU. Takes gpu->lock; open_lock for heap queries. */
 #include <linux/moduleparam.h>
 
 #include "core/nv_abi.h"
@@ -69,22 +69,18 @@ void ckm_gpu_kick(struct ckm_gpu *gpu)
 
 bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
 {
-	struct ckm_fb_info *fb = &gpu->fb_info;
+	struct ckm_fb_info fb = { .count = count };	/* on the stack: a figure needs no memory */
 	bool ok;
 	u32 i;
 
-	mutex_lock(&gpu->fb_lock);
-	memset(fb, 0, sizeof(*fb));
-	fb->count = count;
 	for (i = 0; i < count; i++)
-		fb->list[i].index = index[i];
+		fb.list[i].index = index[i];
 	ok = !ckm_drv_control(gpu->hclient, gpu->hsubdevice, NV2080_CTRL_FB_GET_INFO_V2,
-			      fb, ckm_driver_fb_info_size());
+			      &fb, ckm_driver_fb_info_size());
 	for (i = 0; i < count; i++) {
-		kib[i] = fb->list[i].data;
+		kib[i] = fb.list[i].data;
 		ok &= kib[i] != CKM_ALL_ONES;
 	}
-	mutex_unlock(&gpu->fb_lock);
 	return ok;
 }
 
@@ -104,9 +100,9 @@ bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free)
 {
 	bool known;
 
-	mutex_lock(&gpu->open_lock);
+	down_read(&gpu->open_lock);
 	known = gpu->open && !READ_ONCE(gpu->paused) && ckm_gpu_heap(gpu, used, free);
-	mutex_unlock(&gpu->open_lock);
+	up_read(&gpu->open_lock);
 	return known;
 }
 

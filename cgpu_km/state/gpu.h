@@ -5,6 +5,7 @@
 
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/rwsem.h>
 #include <linux/uuid.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
@@ -114,10 +115,8 @@ struct ckm_gpu {
 	struct ckm_run_state run;	/* lock */
 	struct pci_dev *pdev;		/* a reference while attached; NULL: none known */
 	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */
-	struct mutex open_lock;		/* open; only the driver's own locks are taken under it */
+	struct rw_semaphore open_lock;	/* open, and calls that need it; only the driver's locks under it */
 	bool open;			/* hclient, hdevice and hsubdevice exist */
-	struct mutex fb_lock;		/* fb_info; only the driver's own locks are taken under it */
-	struct ckm_fb_info fb_info;	/* of ckm_gpu_read_fb(): a figure needs no memory */
 	struct task_struct *thread;	/* cleared under lock, which readers hold */
 	struct list_head thread_node;	/* in sched_thread.c's list while there is a thread */
 	struct cgpu_check *check;	/* lock */
@@ -142,7 +141,7 @@ struct ckm_gpu *ckm_gpu_by_index(u32 index);
  * @count: number of @index, at most NV_FB_INFO_MAX
  * @kib: the values in KiB; undefined after an error
  *
- * Sleeps: an RM call. Takes fb_lock.
+ * Sleeps: an RM call. Takes no lock: a tenant's task that is throttled in it delays no other.
  *
  * Return: false if the driver fails or answers all ones.
  */
@@ -152,7 +151,7 @@ bool ckm_gpu_read_fb(struct ckm_gpu *gpu, const u32 *index, u32 count, u32 *kib)
  * driver. False if the driver fails. Only while attached; sleeps.
  */
 bool ckm_gpu_heap(struct ckm_gpu *gpu, u64 *used, u64 *free);
-/* As ckm_gpu_heap(), but false while not attached, or asleep. Takes open_lock. */
+/* As ckm_gpu_heap(), but false while not attached, or asleep. Takes open_lock for reading. */
 bool ckm_gpu_heap_if_open(struct ckm_gpu *gpu, u64 *used, u64 *free);
 
 /* Bytes charged for one graphics/compute context: ctx_reserve_mib, or the measured size if
