@@ -122,6 +122,7 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 		ct->slot[i].ct = ct;
 		ct->slot[i].gpu = ckm_gpu_by_index(req->slot[i].gpu);
 		mutex_init(&ct->slot[i].enable_lock);
+		init_completion(&ct->slot[i].requested);
 		INIT_LIST_HEAD(&ct->slot[i].channels);
 		INIT_LIST_HEAD(&ct->slot[i].tsgs);
 		INIT_LIST_HEAD(&ct->slot[i].mems);
@@ -178,10 +179,10 @@ struct ckm_container *ckm_container_create(const struct ckm_create *req, const c
 	ret = ckm_container_init_queue(ct);
 	if (ret)
 		goto err_free;
-	*why = "out of device minors";
 	ret = add_slots(ct, req, why);
 	if (ret)
 		goto err_queue;
+	*why = "out of device minors";
 	ret = ckm_minors_add(ct);
 	if (ret)
 		goto err_slots;
@@ -208,9 +209,9 @@ err_minors:
 err_slots:
 	for (i = 0; i < ct->slot_count; i++)
 		ckm_slot_remove(&ct->slot[i]);
-err_free:
 err_queue:
 	destroy_workqueue(ct->queue);
+err_free:
 	ckm_objs_exit_names(ct);
 	kvfree(ct);
 err_detach:
@@ -222,8 +223,8 @@ err_detach:
 int ckm_container_destroy(const char *id, u64 cookie)
 {
 	struct ckm_container *ct;
-
 	u32 i;
+
 	lockdep_assert_held(&ckm_lock);
 	ct = ckm_container_find(id);
 	if (!ct || (cookie && cookie != ct->cookie))
@@ -232,9 +233,9 @@ int ckm_container_destroy(const char *id, u64 cookie)
 		return 0;
 	WRITE_ONCE(ct->dying, true);
 	ckm_nodes_remove(ct);
-	if (kref_read(&ct->ref) > 1)
 	for (i = 0; i < ct->slot_count; i++)
 		ckm_slot_end(&ct->slot[i]);
+	if (kref_read(&ct->ref) > 1)
 		ckm_netlink_event(ct, CGPU_EVENT_DYING);
 	ckm_container_put(ct);
 	return 0;
