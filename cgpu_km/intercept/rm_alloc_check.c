@@ -128,24 +128,30 @@ static u32 charge_channel(struct ckm_alloc *a)
 	return status;
 }
 
-/* The driver keeps a channel's USERD memory after its handle is freed; only a channel
- * on pinned user pages ends with them (kernel_channel_gv100.c). These stay pinned until the
- * channel is in the tree.
+/* The driver's heap takes a channel's USERD back with its handle and gives it to the next allocation,
+ * another container's too, while the GPU reads and writes it on (seen of 535 and 550; only a channel on
+ * pinned user pages ends with them there, kernel_channel_gv100.c). So a channel depends on its USERD:
+ * rm_free.c frees the channel first. Both are below one device, so that whatever else takes the USERD
+ * along takes the channel too. It stays pinned until the channel is in the tree.
  */
-static void hold_userd(struct ckm_alloc *a, u32 handle)
+static u32 hold_userd(struct ckm_alloc *a, u32 handle)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
 	struct cgpu_obj *userd = handle ? ckm_obj_pin(ct, a->obj->core.hclient, handle) : NULL;
+	const struct cgpu_obj *device = a->parent->kind == CGPU_KIND_TSG ? a->parent->parent : a->parent;
 
 	if (!userd)
-		return;
-	a->userd = ckm_obj_get_mem(ct, userd);
-	if (userd->cls != NV01_MEMORY_OS_DESCRIPTOR) {
-		ckm_obj_unpin(ct, userd);
-		return;
-	}
+		return NV_OK;
 	a->source = userd;
+	if (userd->parent != device || (userd->kind != CGPU_KIND_VIDMEM &&
+					userd->kind != CGPU_KIND_SYSMEM)) {
+		ckm_call_denied(a->rc->call, "USERD that is not memory of the channel's device, of class",
+				userd->cls);
+		return NV_ERR_PARENT;
+	}
+	a->userd = ckm_obj_get_mem(ct, userd);
 	a->obj->core.dep = userd;
+	return NV_OK;
 }
 
 /* Only a new address space or the device's: the driver has others that all clients share. */
@@ -334,7 +340,9 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 			ckm_call_denied(a->rc->call, "channel without a group, class", obj->cls);
 			return NV_ERR_PARENT;
 		}
-		hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
+		status = hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
+		if (status != NV_OK)
+			return status;
 		if (a->parent->kind == CGPU_KIND_TSG) {
 			obj->gr = a->parent->gr;
 			a->obj->group = container_of(a->parent, struct ckm_obj, core)->group;

@@ -3,6 +3,7 @@
 #include "call.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
+#include "driver/driver.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_call.h"
@@ -51,6 +52,31 @@ static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 	return status;
 }
 
+/* Free the channels whose USERD is the object that is being freed, which hides them from calls. None is
+ * pinned, and none is added. False: the driver refused.
+ */
+static bool free_channels(struct ckm_container *ct, struct cgpu_obj *userd)
+{
+	u32 client = 0, parent = 0, handle = 0;
+	struct cgpu_obj *channel;
+
+	for (;;) {
+		mutex_lock(&ct->rm_lock);
+		channel = userd->state == CGPU_OBJ_FREEING ? userd->dependant : NULL;
+		if (channel) {
+			client = channel->hclient;
+			parent = channel->parent->hobject;
+			handle = channel->hobject;
+		}
+		mutex_unlock(&ct->rm_lock);
+		if (!channel)
+			return true;
+		if (ckm_drv_free(client, parent, handle) != NV_OK)
+			return false;
+		ckm_objs_remove(ct, channel);
+	}
+}
+
 static void end(struct ckm_container *ct, struct free *f)
 {
 	const struct cgpu_core_ops *core;
@@ -74,6 +100,10 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 
 	if (status != NV_OK)
 		return ckm_rm_answer(rc, status);
+	if (!free_channels(ct, f.obj)) {
+		ret = ckm_rm_answer(rc, NV_ERR_STATE_IN_USE);
+		goto out;
+	}
 	f.takes_os_events = rc->row.nr == NV_ESC_RM_FREE && f.obj->kind == CGPU_KIND_CLIENT;
 	rc->call->post = post_free;
 	rc->call->post_data = &f;
@@ -86,6 +116,7 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 		ret = ckm_rm_forward(rc);
 		ckm_mem_ops_end(ct);
 	}
+out:
 	end(ct, &f);
 	return ret;
 }

@@ -2,6 +2,7 @@
 """Handles, duplicates, files and frees: what RM itself answers."""
 
 import nvclient as nv
+from client import ATTR_CONTIGUOUS, ATTR_PAGE_4K
 
 MIB = 1 << 20
 NV_ERR_OBJECT_EXISTS = 0x19  #: NV_ERR_INSERT_DUPLICATE_NAME
@@ -125,6 +126,29 @@ def test_memory_is_freed_under_its_mappings(machine):
     assert gpu.free(memory) == 0
     assert gpu.heap_free() == free
     assert client.unmap_memory(gpu.device, memory, address) == nv.NV_ERR_OBJECT_NOT_FOUND
+
+
+def test_userd_goes_back_to_the_heap_under_its_channel(some_machine):
+    """The next allocation has the page while the GPU reads and writes it: the module frees the channel first."""
+    mine, other = some_machine.client(), some_machine.client()
+    gpu, theirs = mine.gpu(), other.gpu()
+    context = gpu.context(nv.ENGINE_COPY0 + 2)
+    assert context.schedule() == 0
+    _, _, place = mine.map_memory(gpu.device, context.userd, 4096, 0)
+    free = gpu.heap_free()
+    assert gpu.free(context.userd) == 0
+    assert gpu.heap_free() - free == 64 << 10
+    for _ in range(16):
+        status, page = theirs.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
+        assert status == 0
+        _, context.userd_fd, at = other.map_memory(theirs.device, page, 4096, 0)
+        if at == place:
+            break
+    assert at == place, "the neighbour's page is the channel's USERD"
+    some_machine.rm.write(context.userd_fd, 0, bytes(4096))
+    context.fill(context.va + 0x9000, 0x1234, 4, 77)
+    assert some_machine.rm.read(context.userd_fd, nv.USERD_GP_GET, 4) == b"\1\0\0\0", "written by the GPU"
+    assert context.semaphore() == 77, "and run by what the neighbour wrote"
 
 
 def test_a_parent_takes_everything_below_it(machine):

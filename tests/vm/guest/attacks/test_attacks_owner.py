@@ -197,6 +197,52 @@ def test_a_channel_goes_with_the_pages_of_its_userd(box: Box):
         channel.wait()
 
 
+@pytest.mark.parametrize("make", ["alloc_vidmem", "alloc_sysmem"])
+def test_a_channel_goes_before_its_userd(box: Box, make: str):
+    """The driver's heap takes the page back with its handle, and the GPU would read and write it on: a neighbour's then
+    (tests/rm: test_userd_goes_back_to_the_heap_under_its_channel).
+    """
+    with box.client() as client:
+        gpu = client.gpu(0)
+        group = gpu.space().group()
+        channel = group.channel()
+        status, userd = getattr(gpu, make)(MIB)
+        assert status == 0
+        params = channel.params()
+        params.userd_memory[0], params.userd_offset[0] = userd, 0
+        handles = [client.alloc(group.gpfifo_class, group.tsg, params)[1] for _ in range(3)]
+        assert client.free(handles[0], group.tsg) == 0
+        assert box.stat("channels") == 3
+        assert gpu.free(userd) == 0
+        assert box.stat("channels") == 1
+        for handle in handles[1:]:
+            status, again = client.alloc(group.gpfifo_class, group.tsg, channel.params(), handle)
+            assert (status, again) == (0, handle), "the driver has none of that name either"
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+
+
+def test_userd_of_another_device(box: Box):
+    """It could go without the channel."""
+    with box.client() as client:
+        gpu = client.gpu(0)
+        group = gpu.space().group()
+        channel = group.channel()
+        status, device = client.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(client_share=client.handle))
+        assert status == 0
+        params = channel.params()
+        for parent in (device, gpu.subdevice):
+            fields = nv.MemoryParams(owner=client.handle, size=MIB, attr=nv.ATTR_NONCONTIG_ALLOWED)
+            status, memory = client.alloc(nv.CLASS_VIDMEM, parent, fields)
+            if status:
+                continue
+            params.userd_memory[0], params.userd_offset[0] = memory, 0
+            assert client.alloc(group.gpfifo_class, group.tsg, params)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
+        assert box.stat("channels") == 1
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+
+
 def test_the_kernels_memory_by_a_class_that_takes_its_pointers(box: Box):
     """RM_ALLOC of 0x71 has the driver follow a list of pages that the caller wrote."""
     pages = Pages(MIB)
