@@ -345,7 +345,7 @@ struct nvos57 {
 #define RS_SHARE_TYPE_MAX 8
 #define RS_SHARE_ACTION_REVOKE 1
 #define RS_SHARE_ACTION_COMPOSE 4
-#define RS_ACCESS_DUP_OBJECT 1	/* as a mask */
+#define RS_ACCESS_DUP_OBJECT 0	/* its bit */
 
 /* nv-kernel-rmapi-ops.h, nvos.h */
 #define NV01_FREE 0x00

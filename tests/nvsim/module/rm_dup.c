@@ -33,7 +33,7 @@ NV_STATUS nvsim_obj_share(struct nvobj *o, u16 type, u8 action, u32 target, u32 
 	if (!(action & RS_SHARE_ACTION_COMPOSE))
 		o->share = (struct nvshare) {};
 	o->share.set = true;
-	if (!(mask & RS_ACCESS_DUP_OBJECT))
+	if (!(mask & BIT(RS_ACCESS_DUP_OBJECT)))
 		return NV_OK;
 	switch (type) {
 	case RS_SHARE_TYPE_ALL:
