@@ -44,7 +44,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb rpm build-range build-clang test-install
 
@@ -131,6 +131,11 @@ test-rm: setup ## NVIDIA's own resource manager, 535 and 550, on a simulated GPU
 	@scripts/setup-nvidia driver-550 driver-535
 	@nice scripts/build-rm 550 535
 	@nice $(PYTEST) tests/rm
+
+fuzz-rm: setup ## random passed calls to NVIDIA's resource manager and to the ledger, compared; SECONDS=600 SEED=n
+	@scripts/setup-nvidia driver-550 driver-535
+	@nice scripts/build-rm 550 535
+	@nice $(PYTHON) tests/rm/fuzz.py --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 test-gpu: setup ## the measurements on a GPU, without one
 	@$(PYTEST) tests/hardware
