@@ -495,6 +495,9 @@ def test_the_recorded_claims_pass(policies: dict[str, Policy]) -> None:
 
 def test_the_image_is_built_from_what_is_there() -> None:
     text = (REPO / "deploy/Containerfile").read_text()
-    assert 'ENTRYPOINT ["cgpu-kube"]' in text and '"/src[kube]"' in text
+    assert 'ENTRYPOINT ["cgpu-kube"]' in text
+    for lock in re.findall(r"-r /src/(\S+)", text):
+        assert (REPO / lock).exists()
+    assert text.count("-r /src/scripts/") == 2 and "--require-hashes" in text and "--no-deps /src\n" in text
     for line in re.findall(r"^FROM (\S+)", text, re.M):
         assert "/" not in line and "." not in line, "a registry's name"
