@@ -16,6 +16,7 @@ LINES_MOST = 18  # of a command's output
 #: Of a page, the commands in the picture: those that begin with one of these.
 SHOWN = {
     "docs/user/tutorial.md": ("docker run", "cgpu-smi", "cgpu policy set weighted --gpu 0"),
+    "docs/user/tutorial-kubernetes.md": ("kubectl apply", "kubectl get pod", "kubectl inspect", "cgpu ps"),
 }
 
 
