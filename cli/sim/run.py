@@ -131,8 +131,11 @@ def allowed(setup: Setup, slots: tuple[Slot, ...], slice_us: int) -> list[float 
 
 def round_ms(setup: Setup, containers: tuple[Container, ...], slice_us: int) -> float:
     """A round: each container has its slices once. 0 under a policy without slices."""
-    slices = {0: setup.max_inst, 1: len(containers), 2: sum(one.weight for one in containers), 3: setup.max_inst}
-    return slices.get(setup.policy, 0) * slice_us / 1000
+    facts = policies.of(setup.policy)
+    if facts.control != "freeze" or facts.ceilings:  # with ceilings max_inst counts percentages, not slices in turn
+        return 0.0
+    slices = sum(one.weight for one in containers) if facts.weights else len(containers)
+    return (setup.max_inst if facts.fixed_round else slices) * slice_us / 1000
 
 
 def line_window(
