@@ -66,7 +66,7 @@ def test_a_neighbour_beside_900_idle_channels(tenants: Callable[..., Tenant], po
         print(f"{name}: {few} beside one channel, {many} beside 900")
     assert beside[0] >= 0.95 * alone[0], (alone, beside)
     assert beside[1] / beside[2] <= 2 * alone[1] / alone[2], (alone, beside)
-    assert beside[3] <= 2 * alone[3], (alone, beside)
+    assert beside[3] <= 3 * alone[3], (alone, beside)  # by ticks of 10 ms
 
 
 KERNEL_NS = 1_000_000
