@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cgpu_kube.errors import BadAnnotation
+from cgpu_kube import quantity
+from cgpu_kube.errors import BadAnnotation, BadQuantity
 
 # Resources and labels.
 GPU_MEM = "aliyun.com/gpu-mem"
@@ -47,6 +48,9 @@ NEW_ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
 NODE_GPUS = "cgpu.io/gpus"
 # Ours: of a pod an annotation, normal or high; of a namespace a label, high: its pods may have it.
 PRIORITY = "cgpu.io/priority"
+
+# Ours, of a pod: the limits of its containers in MiB, below what their units are: 5500Mi, or main=5500Mi,side=300Mi.
+MEMORY = "cgpu.io/memory"
 
 GPUS_MAX = 64  # a node; also a bound for text that a pod's author may have written
 TEXT_MAX = 16 << 10
@@ -135,6 +139,32 @@ def _units(key: str, text: str, value: Any) -> dict[int, int]:
     return out
 
 
+def exact_mib(annotations: Mapping[str, str] | None, container: str) -> int | None:
+    """The limit that the pod's author has written for a container, of each of its GPUs; None: none. Raises
+    BadAnnotation."""
+    text = (annotations or {}).get(MEMORY)
+    if text is None:
+        return None
+    found: dict[str, str] = {}
+    for part in text[:TEXT_MAX].split(","):
+        name, sign, amount = part.strip().rpartition("=")
+        if name in found or bool(sign) != bool(name):
+            raise BadAnnotation(f"annotation {MEMORY}={_shown(text)} is neither 5500Mi nor main=5500Mi,side=300Mi")
+        found[name] = amount
+    amount = found.get(container, found.get("", ""))
+    if not amount:
+        return None
+    try:
+        return quantity.mib(amount)
+    except BadQuantity as error:
+        raise BadAnnotation(f"annotation {MEMORY}={_shown(text)}: {error}") from error
+
+
+def counted_in(unit: str) -> str:
+    """A unit as the word after a number: 6 GiB, 24 x 256MiB."""
+    return unit if unit.isalpha() else f"x {unit}"
+
+
 def parse(annotations: Mapping[str, str] | None) -> Allocation | None:
     """The allocation in the annotations of a pod; None if they name no GPU. Raises BadAnnotation."""
     given = annotations or {}
@@ -220,7 +250,7 @@ class NodeGpus:
     """The value of NODE_GPUS."""
 
     mode: str
-    unit: str  # GiB or MiB
+    unit: str  # by its name: GiB, 256MiB
     gpus: tuple[NodeGpu, ...]
     deleted: Mapping[str, Remains] = field(default_factory=dict)  # by uid
 

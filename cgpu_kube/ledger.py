@@ -205,9 +205,8 @@ class Ledger:
         least = min(one.units for one in need.containers)
         if node.unit == "MiB" and least < MIB_MIN:
             return NoRoom(f"{least} MiB asked for: the least slice is {MIB_MIN} MiB", never=True)
-        found = place(
-            on_node(need, node), node.gpus, self.used(name, uid), node.policy, unit=node.unit, split=node.is_ours
-        )
+        word = notes.counted_in(node.unit)
+        found = place(on_node(need, node), node.gpus, self.used(name, uid), node.policy, unit=word, split=node.is_ours)
         return self._with_deleted(found, name) if isinstance(found, NoRoom) else found
 
     def _with_deleted(self, found: NoRoom, name: str) -> NoRoom:

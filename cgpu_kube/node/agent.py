@@ -66,7 +66,9 @@ class Agent:
         self._changed = asyncio.Event()
         self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log)
         self._mode_file = ModeFile(settings.state / "mode.json")
-        self.offer = Offer(self._mode_file.read(), settings.unit, settings.overcommit)
+        mode, unit = self._mode_file.read()
+        self._unit_kept = bool(unit)  # by an earlier life: pods have been counted in it
+        self.offer = Offer(mode, unit or host.unit_for(settings.unit, ()), settings.overcommit)
         self.gpus: tuple[HostGpu, ...] = ()
         self._gpus_known = asyncio.Event()  # without cgpud's first answer, that there are none is not known
         self._health_due = 0.0
@@ -189,13 +191,8 @@ class Agent:
     async def apply(self) -> None:
         """Make plugins, driver, node and ResourceSlice follow label and GPUs."""
         self._set_mode()
-        try:
-            self.offer.check(self.gpus)
-            self._say("too many devices", "")
-            memory = host.memory_devices(self.offer, self.gpus)
-        except KubeError as error:
-            self._say("too many devices", str(error))
-            memory = []
+        self._set_unit()
+        memory = host.memory_devices(self.offer, self.gpus)
         node = self.cluster.own_node() or {}
         self.memory.spread = self.core.spread = node.get("labels", {}).get(keys.PLACEMENT_LABEL) == "spread"
         self.memory.offer(memory)
@@ -254,7 +251,7 @@ class Agent:
         scheduler try the pods again that it has refused meanwhile."""
         held = {one.pod: one.units for one in (self._deleted or {}).values() if one.units}
         parts = [
-            f"{name}: {units} {self.offer.unit} of GPU {gpu}"
+            f"{name}: {units} {keys.counted_in(self.offer.unit)} of GPU {gpu}"
             for name, of_pod in sorted(held.items())[:8]
             for gpu, units in sorted(of_pod.items())
         ]
@@ -297,8 +294,24 @@ class Agent:
         self._say("mode", "")
         if mode != self.offer.mode:
             self._log.info("mode", now=mode or "default", before=self.offer.mode or "default")
-            self._mode_file.write(mode)
+            self._mode_file.write(mode, self.offer.unit if self._unit_kept else "")
             self.offer = replace(self.offer, mode=mode)
+
+    def _set_unit(self) -> None:
+        """The unit follows the option and the largest GPU, and never changes under a pod: what its limits ask for would
+        be another amount."""
+        if self.offer.mode not in host.MEMORY_MODES or not self.gpus:
+            return
+        percent = self.settings.overcommit if self.offer.mode == host.SHARE else 100
+        wanted = host.unit_for(self.settings.unit, self.gpus, percent)
+        if wanted != self.offer.unit and self._unit_kept and (users := self._users()):
+            self._say("unit", f"the node counts in {self.offer.unit} until no pod uses a GPU of it: {users[0]}; drain "
+                      f"it, and {wanted} takes effect")  # fmt: skip
+            return
+        self._say("unit", "")
+        if wanted != self.offer.unit or not self._unit_kept:
+            self._mode_file.write(self.offer.mode, wanted)
+            self.offer, self._unit_kept = replace(self.offer, unit=wanted), True
 
     def _users(self) -> list[str]:
         """Pods here that use what the mode offers. Before the pods are known, the mode is as it was left."""

@@ -16,7 +16,7 @@ from cgpu_common.kernel_abi import MAX_INST_BURST_MAX
 from cgpu_kube import quantity
 from cgpu_kube.errors import BadQuantity, KubeError, Refused
 from cgpu_kube.node import podview
-from cgpu_kube.node.decide import Grant, Subject
+from cgpu_kube.node.decide import MEMORY_MIN_MIB, Grant, Subject
 from cgpu_kube.node.host import DRA, HostGpu
 
 Object = dict[str, Any]
@@ -25,7 +25,6 @@ CONFIG_VERSION = "cgpu.io/v1"
 CONFIG_KIND = "SliceConfig"
 CDI_VERSION = "0.5.0"
 CDI_KIND = "cgpu.io/claim"
-MEMORY_MIN_MIB = 256
 CAPACITIES = ("memory", "weight", "slots")
 #: Of a claim that the scheduler makes for a resource in a container's limits; such a one has no capacity, and a device
 #: class offers the whole card by it. The policy cgpu-claims lets the scheduler alone write it.

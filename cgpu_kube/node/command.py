@@ -39,7 +39,13 @@ async def serve(settings: Settings, config: api.Config) -> None:
 @click.command()
 @click.option("--node-name", envvar="NODE_NAME", help="Name of the node [NODE_NAME]; else the host's name.")
 @click.option("--kubeconfig", type=_Path, help="How to reach the API server; else the pod's service account.")
-@click.option("--memory-unit", type=click.Choice(list(host.UNITS)), default=host.GIB, show_default=True)
+@click.option(
+    "--memory-unit",
+    type=click.Choice(list(host.UNITS)),
+    default=host.GIB,
+    show_default=True,
+    help="Of aliyun.com/gpu-mem. MiB: 256 MiB, or so many that no GPU has more than 512 units.",
+)
 @click.option(
     "--overcommit",
     type=click.IntRange(100, 1000),

@@ -14,11 +14,13 @@ from typing import Any
 from cgpu_common import effect, policies
 from cgpu_common.placement import MAIN, Need, PodNeed
 from cgpu_kube import pods
-from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MODE_LABEL, PRIORITY
+from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MEMORY, MODE_LABEL, PRIORITY, counted_in, exact_mib
 from cgpu_kube.annotations import parse as parse_annotations
-from cgpu_kube.errors import Refused
+from cgpu_kube.errors import BadAnnotation, Refused
 from cgpu_kube.node import podview
 from cgpu_kube.node.host import CORE, CORE_MEM, MEMORY_MODES, SHARE, HostGpu, Offer
+
+MEMORY_MIN_MIB = 256  # of a slice
 
 Object = dict[str, Any]
 Grant = dict[str, Any]
@@ -91,6 +93,7 @@ def by_memory(
             f"{subject} asks for {GPU_CORE}, and this node is in mode {offer.mode}; label it {MODE_LABEL}=core_mem"
         )
     chosen = _choose(subject, pod, need, mine, offer, gpus, counted)
+    exact = _exact(subject, pod, offer)
     if highprio:
         _check_priority_counts(subject, offer, chosen)
     if offer.mode == SHARE:
@@ -98,7 +101,7 @@ def by_memory(
     if mine.core:
         _check_weights_count(subject, chosen)
     slots = [
-        {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu), "weight": _weight(mine, gpu)}
+        {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu, exact), "weight": _weight(mine, gpu)}
         | ({"highprio": True} if highprio else {})
         for gpu in chosen
     ]
@@ -153,8 +156,8 @@ def _choose(
     if found is None or mine.name not in found:
         raise Refused(
             f"the annotations of pod {subject.pod_name} give {_described(given)}, and its containers ask for "
-            f"{', '.join(f'{one.units * need.gpus} ({one.name})' for one in need.containers)} {offer.unit}; "
-            f"delete the pod, so that the scheduler writes them again"
+            f"{', '.join(f'{one.units * need.gpus} ({one.name})' for one in need.containers)} "
+            f"{counted_in(offer.unit)}; delete the pod, so that the scheduler writes them again"
         )
     by_index = {gpu.index: gpu for gpu in gpus}
     missing = [index for index in found[mine.name] if index not in by_index]
@@ -225,11 +228,30 @@ def _check_priority_counts(subject: Subject, offer: Offer, chosen: Sequence[Host
             )
 
 
-def _mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu) -> int:
+def _mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu, exact: int | None = None) -> int:
+    """@exact: by the annotation of the pod's author, which can lower the limit and never raise it."""
     dev = offer.dev(gpu)
     if mine.units > dev:
-        raise Refused(f"{subject} asks for {mine.units} {offer.unit} of GPU {gpu.index}, which has {dev}")
-    return offer.mib(gpu, mine.units)
+        raise Refused(f"{subject} asks for {mine.units} {counted_in(offer.unit)} of GPU {gpu.index}, which has {dev}")
+    most = offer.mib(gpu, mine.units)
+    if exact is not None and not MEMORY_MIN_MIB <= exact <= most:
+        raise Refused(
+            f"{subject} has {exact} MiB by the annotation {MEMORY}, and its {mine.units} {counted_in(offer.unit)} of "
+            f"{GPU_MEM} are {MEMORY_MIN_MIB} to {most} MiB of GPU {gpu.index}; raise {GPU_MEM}, or write less"
+        )
+    return most if exact is None else exact
+
+
+def _exact(subject: Subject, pod: Object, offer: Offer) -> int | None:
+    try:
+        found = exact_mib((pod.get("metadata") or {}).get("annotations"), subject.container)
+    except BadAnnotation as error:
+        raise Refused(f"{subject}: {error}") from error
+    if found is not None and offer.mode == SHARE:
+        raise Refused(
+            f"{subject} has the annotation {MEMORY}, and this node is in mode {SHARE}, where nothing limits it"
+        )
+    return found
 
 
 def _weight(mine: Need, gpu: HostGpu) -> int:

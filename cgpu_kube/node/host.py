@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cgpu_kube.annotations import MODE_LABEL, NodeGpu, NodeGpus, Remains
-from cgpu_kube.errors import KubeError, Refused
+from cgpu_kube.errors import KubeError
 
-GIB, MIB_UNIT = "GiB", "MiB"
-UNITS = {GIB: 1024, MIB_UNIT: 1}  # MiB
+GIB, FINE = "GiB", "MiB"
+UNITS = {GIB: 1024, FINE: 256}  # --memory-unit -> MiB of the unit, if no GPU is too large for it; a slice has 256
 CORE = 100  # percent
 SEPARATOR = "-_-"  # of the vendor's device ids
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 SHRINK_MIB, GROW_MIB = 64, 256  # see settled()
-#: The kubelet takes an answer of 4 MiB, and a device is some 60 bytes of it.
-DEVICES_MAX = 60_000
+#: Of one GPU. Kubelets from 1.36 on look for each allocated device among all those of the resource, under the device
+#: manager's lock: with 56,069 devices and 11,000 allocated it offers nothing for minutes after a restart.
+DEVICES_MAX = 512
 
 CGPU, CORE_MEM, SHARE, DRA, NONE = "cgpu", "core_mem", "share", "dra", ""
 #: Modes whose resources are ours. `default`, `topology`, `mig` and `disabled` are other plugins'.
@@ -76,9 +78,35 @@ def _settled(before_mib: int | None, gpu: HostGpu) -> int:
     return now_mib - now_mib % SHRINK_MIB if now_mib < before_mib else before_mib
 
 
+_UNIT = re.compile(r"([1-9][0-9]{0,5})?(MiB|GiB)\Z", re.ASCII)
+
+
+def unit_mib(unit: str) -> int:
+    """MiB of a unit by its name: GiB, 2GiB, 256MiB. Raises ValueError."""
+    found = _UNIT.match(unit)
+    if found is None:
+        raise ValueError(f"{unit[:32]!r} is no unit")
+    return int(found[1] or 1) * (1024 if found[2] == "GiB" else 1)
+
+
+def unit_name(mib: int) -> str:
+    if mib % 1024:
+        return f"{mib}MiB"
+    return GIB if mib == 1024 else f"{mib // 1024}GiB"
+
+
+def unit_for(wish: str, gpus: Iterable[HostGpu], percent: int = 100) -> str:
+    """The unit of a node: that of @wish, one of UNITS, doubled until no GPU has more than DEVICES_MAX. @percent: of a
+    GPU's memory that is offered."""
+    mib, largest = UNITS[wish], max((gpu.total_mib for gpu in gpus), default=0)
+    while -(-largest // mib) * percent > DEVICES_MAX * 100:
+        mib *= 2
+    return unit_name(mib)
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """How the node counts: its mode, its unit, and the over-commit of the mode share."""
+    """How the node counts: its mode, its unit by name, and the over-commit of the mode share."""
 
     mode: str = NONE
     unit: str = GIB
@@ -86,7 +114,8 @@ class Offer:
 
     def dev(self, gpu: HostGpu) -> int:
         """The units of a whole GPU, as ALIYUN_COM_GPU_MEM_DEV: 15 for 15109 MiB."""
-        return max((gpu.total_mib + UNITS[self.unit] // 2) // UNITS[self.unit], 1)
+        unit = unit_mib(self.unit)
+        return max((gpu.total_mib + unit // 2) // unit, 1)
 
     def units(self, gpu: HostGpu) -> int:
         """The units that can be given: the limits of any containers with that many together pass admission.
@@ -132,15 +161,6 @@ class Offer:
                     of_pod[gpu.index] = of_pod.get(gpu.index, 0) + self.units_of(gpu, slot["mib"])
         return {uid: Remains(names[uid], found) for uid, found in units.items()}
 
-    def check(self, gpus: Iterable[HostGpu]) -> None:
-        """Raises Refused if the kubelet could not take the list of devices."""
-        count = sum(self.units(gpu) for gpu in gpus)
-        if self.mode in MEMORY_MODES and count > DEVICES_MAX:
-            raise Refused(
-                f"the GPUs of this node are {count} {self.unit} devices, and the kubelet takes {DEVICES_MAX}; "
-                f"start cgpu-kube with --memory-unit GiB, or label the node {MODE_LABEL}=dra"
-            )
-
 
 # ---- device ids ----
 
@@ -167,24 +187,32 @@ def uuid_of(device: str) -> str:
 
 def preferred(available: Sequence[str], required: Sequence[str], size: int, spread: bool = False) -> list[str]:
     """Device ids of one GPU if one has as many; the GPU with the fewest left over (`spread`: the most), so that large
-    requests find room. Ids that are required count first."""
-    by_gpu: dict[str, list[str]] = {}
-    for device in available:
-        by_gpu.setdefault(uuid_of(device), []).append(device)
-    chosen = list(dict.fromkeys(required))[:size]
-    wanted = {uuid_of(device) for device in chosen}
-    order = sorted(
-        by_gpu,
-        key=lambda uuid: (
-            uuid not in wanted,
-            len(set(by_gpu[uuid]) | set(chosen)) < size,
-            -len(by_gpu[uuid]) if spread else len(by_gpu[uuid]),
-            uuid,
-        ),
-    )
-    for uuid in order:
-        chosen += [device for device in by_gpu[uuid] if device not in chosen][: size - len(chosen)]
-    return chosen
+    requests find room. Ids that are required count first, and low numbers: a GPU that offers fewer units later loses
+    its highest ids, and a kubelet refuses the pods that have them at its next start."""
+    chosen = dict.fromkeys(list(dict.fromkeys(required))[:size])
+    free: dict[str, list[str]] = {}  # by GPU
+    for device in dict.fromkeys(available):
+        if device not in chosen:
+            free.setdefault(uuid_of(device), []).append(device)
+    wanted: dict[str, int] = {}
+    for device in chosen:
+        wanted[uuid_of(device)] = wanted.get(uuid_of(device), 0) + 1
+
+    def rank(uuid: str) -> tuple[bool, bool, int, str]:
+        there = len(free[uuid]) + wanted.get(uuid, 0)
+        return uuid not in wanted, len(free[uuid]) + len(chosen) < size, -there if spread else there, uuid
+
+    for uuid in sorted(free, key=rank):
+        lacks = size - len(chosen)
+        if lacks <= 0:
+            break
+        chosen |= dict.fromkeys(sorted(free[uuid], key=_number)[:lacks])
+    return list(chosen)
+
+
+def _number(device: str) -> tuple[int, str]:
+    text = device.rpartition(SEPARATOR)[2].removeprefix("core")
+    return (int(text) if text.isascii() and text.isdecimal() else 0, device)
 
 
 # ---- modes ----

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The mode of the node on disk: it survives a reboot, an API server that is away, and a label that was removed."""
+"""The mode and the unit of the node on disk: they survive a reboot, an API server that is away, and a label that is
+gone."""
 
 from __future__ import annotations
 
@@ -7,22 +8,24 @@ import json
 from pathlib import Path
 
 from cgpu_common.files import write_file
-from cgpu_kube.node.host import MODES, NONE
+from cgpu_kube.node.host import GIB, MODES, NONE, unit_mib
 
 
 class ModeFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> str:
-        """NONE without a file, or with one that is damaged."""
+    def read(self) -> tuple[str, str]:
+        """The mode and the unit. NONE and "" without a file, or with one that is damaged."""
         try:
-            mode = json.loads(self._path.read_text())["mode"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return NONE
-        return mode if mode in MODES else NONE
+            found = json.loads(self._path.read_text())
+            mode, unit = found["mode"], str(found.get("unit") or "")
+            unit_mib(unit or GIB)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return NONE, ""
+        return mode if mode in MODES else NONE, unit
 
-    def write(self, mode: str) -> None:
-        """OSError: the mode does not change."""
+    def write(self, mode: str, unit: str) -> None:
+        """OSError: neither changes."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(self._path, json.dumps({"mode": mode}) + "\n")
+        write_file(self._path, json.dumps({"mode": mode, "unit": unit}) + "\n")

@@ -90,10 +90,12 @@ class Plugin:
             self._on_end()
 
     async def _prefer(self, request: Any) -> Any:
-        chosen = [
-            preferred(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, self.spread)
+        asked = [
+            (tuple(one.available_deviceIDs), tuple(one.must_include_deviceIDs), one.allocation_size)
             for one in request.container_requests
         ]
+        # Thousands of ids: cgpud's questions do not wait behind them.
+        chosen = await asyncio.to_thread(lambda: [preferred(*one, self.spread) for one in asked])
         return wire.PreferredAllocationResponse(
             container_responses=[wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
         )

@@ -18,6 +18,7 @@ CLOCK_SKEW_NS = 60 * 10**9  # between the API server's clock and the scheduler's
 
 _META = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _STATUS = ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")
+_ASKED = (keys.MEMORY, keys.PRIORITY)  # by the pod's author, ours
 _ANNOTATIONS = (
     keys.INDEX, keys.DEV, keys.POD, keys.ASSIGNED, keys.ASSUME_TIME, keys.ALLOCATION, keys.CORE_ALLOCATION,
     keys.NEW_ASSIGNED, keys.NEW_ASSUME_TIME, MIRROR, SOURCE,
@@ -43,7 +44,7 @@ def kept(pod: Object) -> Object:
     if has_running(pod):
         out["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     out["metadata"]["annotations"] = {
-        key: text for key, text in (meta.get("annotations") or {}).items() if key in (*_ANNOTATIONS, keys.PRIORITY)
+        key: text for key, text in (meta.get("annotations") or {}).items() if key in (*_ANNOTATIONS, *_ASKED)
     }
     out["metadata"]["labels"] = {key: text for key, text in (meta.get("labels") or {}).items() if key == keys.GPU_COUNT}
     fields = ("name", "resources", "restartPolicy") if uses_gpu(pod) else ("name",)

@@ -118,6 +118,17 @@ class FakeKubelet:
                 if self.resources[name] is resource:
                     resource.devices = {}
 
+    def health_status(self, name: str) -> int:
+        """What ResourceHealthStatus of 1.36 does at each answer of a plugin, under the device manager's lock: for each
+        allocated device it looks through those of the resource. Returns the number of looks."""
+        resource, looks = self.resources[name], 0
+        for used in resource.used:
+            for device in resource.devices:
+                looks += 1
+                if device == used:
+                    break
+        return looks
+
     def allocatable(self, name: str) -> int:
         resource = self.resources.get(name)
         return sum(resource.devices.values()) if resource else 0

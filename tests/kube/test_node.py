@@ -130,25 +130,62 @@ def test_share_offers_more_by_choice(tmp_path: Path, run: Run) -> None:
     run(main())
 
 
-def test_a_unit_with_too_many_devices_is_refused(tmp_path: Path, run: Run) -> None:
+def test_a_fine_unit_is_as_fine_as_the_kubelet_bears(tmp_path: Path, run: Run) -> None:
+    """79 GiB in units of 1 MiB were 81,559 devices. An annotation has the exact amount, at most that of the units."""
+
     async def main() -> None:
         world = World(tmp_path, settings={"unit": "MiB"})
         async with world.running():
-            await eventually(lambda: world.agent._said.get("too many devices"), "the sentence")
-            assert "the kubelet takes 60000" in world.agent._said["too many devices"]
-            assert offered(world) == 0
+            await ready(world, 59 + 317)
+            assert world.agent.offer.unit == "256MiB"
+            six = world.pod("p", container(mem=6), annotations=bound(0, 6))
+            assert world.slots(await world.start(six)) == [(0, 1536)]
+            exact = {"cgpu.io/memory": "1500Mi"}
+            assert world.slots(
+                await world.start(world.pod("q", container(mem=6), annotations=bound(0, 6) | exact))
+            ) == [(0, 1500)]
+            two = world.pod(
+                "r",
+                container("a", mem=4),
+                container("b", mem=2),
+                annotations=keys.write({"a": {1: 4}, "b": {1: 2}}, 319, 2 * 10**18) | {"cgpu.io/memory": "a=777Mi"},
+            )
+            a, b = await world.start(two, "a"), await world.start(two, "b")
+            assert (world.slots(a), world.slots(b)) == ([(1, 777)], [(1, 511)])
+            assert world.env(b)["ALIYUN_COM_GPU_MEM_UNIT"] == "256MiB"
+            for text, sentence in (
+                ("2000Mi", "6 x 256MiB of aliyun.com/gpu-mem are 256 to 1536 MiB"),
+                ("100Mi", "are 256 to 1536 MiB"),
+                ("much", "annotation cgpu.io/memory=much"),
+                ("main=1Gi,main=2Gi", "is neither 5500Mi nor main=5500Mi,side=300Mi"),
+            ):
+                bad = world.pod("s", container(mem=6), annotations=bound(0, 6) | {"cgpu.io/memory": text})
+                assert sentence in await world.refused(bad)
+                world.kubelet.free("s")
 
     run(main())
 
 
-def test_mib_units(tmp_path: Path, run: Run) -> None:
+def test_the_unit_does_not_change_under_a_pod(tmp_path: Path, run: Run) -> None:
+    """A larger card would make it coarser, and the pod's 6 units twice as much."""
+
     async def main() -> None:
         world = World(tmp_path, settings={"unit": "MiB"})
         world.link.inventory = world.link.inventory[:1]
         async with world.running():
-            await ready(world, SIZES[0])
-            pod = world.pod("p", container(mem=1500))
-            assert world.slots(await world.start(pod)) == [(0, 1500)]
+            await ready(world, 59)
+            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+            running = await world.start(pod)
+            await world.stop_agent()
+            world.agent.settings = replace(world.agent.settings, unit="GiB")
+            world.settings = {"unit": "GiB"}
+            await world.start_agent()
+            await eventually(lambda: "team/p" in world.agent._said.get("unit", ""), "the sentence")
+            assert "counts in 256MiB until no pod uses a GPU of it" in world.agent._said["unit"]
+            await ready(world, 59)
+            await world.end(running)
+            world.api.remove(PODS, "team", "p")
+            await ready(world, 15)
 
     run(main())
 
