@@ -61,7 +61,7 @@ class Watcher:
         relist_s: float = RELIST_S,
         backoff: Backoff | None = None,
     ) -> None:
-        self.objects = Mirror(keep)
+        self.objects = Mirror()  # of what @keep returns, which is not for a second pass
         self.synced = asyncio.Event()
         self.relists = 0
         self._api = api
@@ -88,7 +88,7 @@ class Watcher:
 
     def put(self, found: Object) -> None:
         """An answer to our own write, which comes before its event."""
-        self._report(self.objects.apply("MODIFIED", found))
+        self._report(self.objects.apply("MODIFIED", self._keep(found)))
 
     async def run(self) -> None:
         due = 0.0
@@ -130,7 +130,7 @@ class Watcher:
             if version >= int(self._version or 0):
                 self._version = str(version)
             if kind != "BOOKMARK":
-                self._report(self.objects.apply(kind, found))
+                self._report(self.objects.apply(kind, self._keep(found)))
         if not events and time.monotonic() - began < SHORT_S:
             raise Unreachable("the API server ended a watch at once")
         self._ok()

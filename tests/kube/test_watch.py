@@ -341,3 +341,26 @@ def test_a_missing_certificate_is_a_sentence(tmp_path: Path) -> None:
                 await client.get(PODS)
 
     run(test)
+
+
+def test_a_list_and_an_event_are_kept_alike() -> None:
+    """@keep is no projection: a second pass over its result would lose what the first one has moved."""
+
+    def keep(found: dict) -> dict:
+        meta = found.get("metadata") or {}
+        names = ("name", "uid", "namespace", "resourceVersion")
+        return {"metadata": {key: meta[key] for key in names}, "labels": meta.get("labels")}
+
+    async def main() -> None:
+        async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
+            server.put("api/v1/pods", pod("a", k="1"))
+            watcher = watch.Watcher(api, PODS, keep=keep, backoff=quick())
+            task = asyncio.create_task(watcher.run())
+            await watcher.synced.wait()
+            assert watcher.objects.get("d", "a")["labels"] == {"k": "1"}
+            server.put("api/v1/pods", pod("b", k="2"))
+            await until(lambda: watcher.objects.get("d", "b") is not None)
+            assert watcher.objects.get("d", "b")["labels"] == {"k": "2"}
+            task.cancel()
+
+    asyncio.run(main())
