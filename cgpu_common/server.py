@@ -36,6 +36,10 @@ class Request:
         return fd
 
 
+class Taken(CgpuError):
+    """Another process serves the socket."""
+
+
 Handler = Callable[[Request], Awaitable[dict[str, Any]]]
 Undelivered = Callable[[Request], Awaitable[None]]
 
@@ -50,11 +54,11 @@ def open_socket(path: Path) -> socket.socket:
             try:
                 probe.connect(str(path))
             except BlockingIOError as error:  # alive, but its queue is full
-                raise CgpuError(f"another process answers on {path}") from error
+                raise Taken(f"another process answers on {path}") from error
             except OSError:
                 path.unlink()
             else:
-                raise CgpuError(f"another process answers on {path}")
+                raise Taken(f"another process answers on {path}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     before = os.umask(0o177)
     try:

@@ -253,6 +253,7 @@ class NodeGpus:
     unit: str  # by its name: GiB, 256MiB
     gpus: tuple[NodeGpu, ...]
     deleted: Mapping[str, Remains] = field(default_factory=dict)  # by uid
+    away: str = ""  # not empty: the kubelet would refuse new pods for good, for this reason
 
 
 def write_node(node: NodeGpus) -> dict[str, str]:
@@ -273,6 +274,7 @@ def write_node(node: NodeGpus) -> dict[str, str]:
         for uid, one in _bounded(node.deleted).items()
     }
     value = {"mode": node.mode, "unit": node.unit, "gpus": gpus} | ({"deleted": deleted} if deleted else {})
+    value |= {"away": node.away} if node.away else {}
     return {NODE_GPUS: json.dumps(value, separators=(",", ":"))}
 
 
@@ -301,7 +303,7 @@ def parse_node(annotations: Mapping[str, str] | None) -> NodeGpus | None:
             for uid, one in (value.get("deleted") or {}).items()
         }
         found = tuple(_node_gpu(gpu) for gpu in gpus[:GPUS_MAX])
-        return NodeGpus(str(value["mode"]), str(value["unit"]), found, deleted)
+        return NodeGpus(str(value["mode"]), str(value["unit"]), found, deleted, str(value.get("away") or ""))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadAnnotation(f"annotation {NODE_GPUS}={_shown(text)} of the node is damaged") from None
 

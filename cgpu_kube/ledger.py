@@ -68,6 +68,7 @@ class Held:
     gpus: pods.Gpus | None
     is_bound: bool = True
     is_deleted: bool = False
+    priority: int = 0  # spec.priority; of a reservation not known yet
 
     def loads(self, node: Node | None) -> dict[int, Load]:
         """What it takes of each GPU."""
@@ -121,7 +122,10 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
         gpus = tuple(Gpu(one.index, one.units, core, one.slots, one.why or bad.get(one.index, "")) for one in ours.gpus)
         devs = {one.index: one.dev for one in ours.gpus}
         deleted = {uid: _remains(uid, name, one) for uid, one in ours.deleted.items()}
-        return replace(base, gpus=gpus, devs=devs, unit=ours.unit, is_ours=True, mode=ours.mode, deleted=deleted)
+        why = f"cgpu-kube of the node is away: {ours.away}; the pod waits until it is back" if ours.away else ""
+        return replace(
+            base, gpus=gpus, devs=devs, unit=ours.unit, is_ours=True, mode=ours.mode, deleted=deleted, why=why
+        )
     units, count = _whole(there, GPU_MEM), _whole(there, GPU_COUNT)
     if not units:
         return None
@@ -190,8 +194,11 @@ class Ledger:
     def __iter__(self) -> Iterator[Held]:
         return iter(self._held.values())
 
-    def fit(self, need: PodNeed, name: str, uid: str = "") -> Placement | NoRoom:
-        """GPUs of the node for a pod that does not hold any, or whose own reservation does not count (@uid)."""
+    def fit(
+        self, need: PodNeed, name: str, uid: str = "", used: Mapping[int, Load] | None = None
+    ) -> Placement | NoRoom:
+        """GPUs of the node for a pod that does not hold any, or whose own reservation does not count (@uid). @used: in
+        place of what its pods take now."""
         node = self.nodes.get(name)
         if node is None:
             return NoRoom(f"the node {name} is not for GPU share: it offers no {GPU_MEM}", never=True)
@@ -206,7 +213,8 @@ class Ledger:
         if node.unit == "MiB" and least < MIB_MIN:
             return NoRoom(f"{least} MiB asked for: the least slice is {MIB_MIN} MiB", never=True)
         word = notes.counted_in(node.unit)
-        found = place(on_node(need, node), node.gpus, self.used(name, uid), node.policy, unit=word, split=node.is_ours)
+        taken = self.used(name, uid) if used is None else used
+        found = place(on_node(need, node), node.gpus, taken, node.policy, unit=word, split=node.is_ours)
         return self._with_deleted(found, name) if isinstance(found, NoRoom) else found
 
     def _with_deleted(self, found: NoRoom, name: str) -> NoRoom:
@@ -242,13 +250,14 @@ class Ledger:
             return
         if old is not None and old.node == node and old.gpus is not None:
             if not old.is_bound:
-                self._put(replace(old, is_bound=True))
+                self._put(replace(old, is_bound=True, priority=pods.priority_of(pod)))
             return
         need = pods.counted(pod)
         if need is None:
             self.drop(uid)
             return
-        self._put(Held(uid, pods.name_of(pod), node, need, pods.gpus_of(pod, need)))
+        priority = pods.priority_of(pod)
+        self._put(Held(uid, pods.name_of(pod), node, need, pods.gpus_of(pod, need), priority=priority))
 
     def reserve(self, uid: str, name: str, node: str, need: PodNeed, placement: Placement) -> None:
         """Before the pod is bound; replaces its earlier reservation."""

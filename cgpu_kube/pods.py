@@ -43,6 +43,12 @@ def node_of(pod: Object) -> str:
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
+def priority_of(pod: Object) -> int:
+    """spec.priority, which the API server sets by the pod's class."""
+    found = (pod.get("spec") or {}).get("priority")
+    return found if isinstance(found, int) else 0
+
+
 def is_over(pod: Object) -> bool:
     """Whether its containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
@@ -61,7 +67,7 @@ def trimmed(pod: Object) -> Object:
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     kept: Object = {
         "metadata": {key: meta[key] for key in _META if key in meta},
-        "spec": {key: spec[key] for key in ("nodeName", "resourceClaims") if spec.get(key)},
+        "spec": {key: spec[key] for key in ("nodeName", "resourceClaims", "priority") if spec.get(key)},
         "status": {"phase": status.get("phase", "")},
     }
     kept["metadata"].pop("labels", None)

@@ -39,7 +39,7 @@ class BindArgs:
     node: str
 
 
-def _field(body: Mapping[str, Any], name: str) -> Any:
+def field_of(body: Mapping[str, Any], name: str) -> Any:
     """A field by Go's rules: its own name, else in any case."""
     if name in body:
         return body[name]
@@ -48,10 +48,10 @@ def _field(body: Mapping[str, Any], name: str) -> Any:
 
 def read_filter(body: Any) -> FilterArgs:
     """The arguments of filter and of prioritize. Raises BadRequest."""
-    pod = _field(body, "Pod") if isinstance(body, dict) else None
+    pod = field_of(body, "Pod") if isinstance(body, dict) else None
     if not isinstance(pod, dict):
         raise BadRequest("the request has no Pod")
-    names, nodes = _field(body, "NodeNames"), _field(body, "Nodes")
+    names, nodes = field_of(body, "NodeNames"), field_of(body, "Nodes")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         return FilterArgs(pod, tuple(names), None)
     items = nodes.get("items") if isinstance(nodes, dict) else None
@@ -64,7 +64,7 @@ def read_bind(body: Any) -> BindArgs:
     """Raises BadRequest."""
     found = {}
     for name in ("PodName", "PodNamespace", "PodUID", "Node"):
-        value = _field(body, name) if isinstance(body, dict) else None
+        value = field_of(body, name) if isinstance(body, dict) else None
         if not isinstance(value, str) or not value or "/" in value:
             raise BadRequest(f"the request has no {name}")
         found[name] = value

@@ -22,7 +22,7 @@ from cgpu_kube import annotations as notes
 from cgpu_kube import pods
 from cgpu_kube.api import Client, Object
 from cgpu_kube.errors import KubeError
-from cgpu_kube.extender import metrics, protocol
+from cgpu_kube.extender import metrics, preempt, protocol
 from cgpu_kube.extender.access import Access
 from cgpu_kube.extender.binder import Binder
 from cgpu_kube.ledger import UNHEALTHY, Ledger, read_node, unhealthy_gpus
@@ -135,6 +135,7 @@ class Extender:
         )
         app.router.add_post(f"{PREFIX}/filter", self._verb("filter", self._filter))
         app.router.add_post(f"{PREFIX}/prioritize", self._verb("prioritize", self._prioritize))
+        app.router.add_post(f"{PREFIX}/preempt", self._verb("preempt", self._preempt))
         app.router.add_post(f"{PREFIX}/bind", self._verb("bind", self._bind))
         app.router.add_get(f"{PREFIX}/inspect", self._verb("inspect", self._inspect))
         app.router.add_get(f"{PREFIX}/inspect/{{node}}", self._verb("inspect", self._inspect))
@@ -176,6 +177,15 @@ class Extender:
 
     async def _prioritize(self, request: web.Request) -> Any:
         return protocol.prioritize(protocol.read_filter(await self._json(request)), self.ledger)
+
+    async def _preempt(self, request: web.Request) -> Any:
+        args = preempt.read_preempt(await self._json(request))
+        found = {}
+        for name, victims in preempt.choose(args, self.ledger):
+            if victims is not None:
+                found[name] = victims
+            await asyncio.sleep(0)
+        return preempt.answer(found)
 
     async def _bind(self, request: web.Request) -> Any:
         args = protocol.read_bind(await self._json(request))

@@ -34,6 +34,9 @@ RENEW_S = 2.0  # cgpud's answer of NVML, for pods that come
 ENDED_S = 60.0  # for the scheduler to read that one holds none any more
 FIRST_S = 1.0  # between requests to a cgpud that has not answered yet
 FIRST_WAIT_S = 20.0  # of a decision, for the first answer; cgpud waits 25 s for the decision
+STANDBY_S = 0.1  # looks of an agent whether the one that serves has ended
+LEAVE_S = 2.0  # from the report that the agent ends to its end: pods that are bound already are admitted meanwhile
+PUBLISH_S = 3.0  # for that report
 HEALTH_S = 300.0  # NVML, which costs cgpud a process; every admission asks it too
 
 
@@ -54,6 +57,7 @@ class Settings:
     clean_s: float = CLEAN_S
     health_s: float = HEALTH_S
     first_wait_s: float = FIRST_WAIT_S
+    leave_s: float = LEAVE_S
 
 
 class Agent:
@@ -77,39 +81,105 @@ class Agent:
         self._said: dict[str, str] = {}  # subject of a warning -> its text, so that each is logged once
         plugins = settings.kubelet / "device-plugins"
         self.registrar = Registrar(plugins, self._log, self.cluster.allocatable, settings.poll_s)
-        self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem", self.registrar.wake)
-        self.core = Plugin(plugins, keys.GPU_CORE, "gpu-core", self.registrar.wake)
+        self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem", self._plugin_changed)
+        self.core = Plugin(plugins, keys.GPU_CORE, "gpu-core", self._plugin_changed)
         self.claims = Claims(settings.state / "claims", settings.cdi, self._log)
         self.driver = Driver(settings.kubelet, self.claims, self._prepare_claim, self._claim_ended, self._log)
         self._driver_runs = False
         self.decisions = DecisionServer(settings.socket, self.decide, self._log)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.prepared = asyncio.Event()  # what there is to offer is offered: the kubelet may start
+        self.is_standby = False
+        self._leaves = False
+        self._published = False
+        self._publishes = asyncio.Lock()  # the node's annotation: one writer at a time
         self._granted: frozenset[str] = frozenset()  # uids of pods that have a grant
         self._deleted: dict[str, Remains] | None = None  # what pods that are gone hold; None: not known yet
         self._finished: dict[str, tuple[str, float]] = {}  # uid -> name of one that holds nothing any more, until when
         self._stale: set[tuple[str, str]] = set()  # grants whose pod was not seen at the last clean-up
 
     async def run(self) -> None:
-        self.claims.load()
-        self.decisions.start()
+        await self._wait_for_turn()
         try:
+            self.claims.load()
             await self._refresh()
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._changed.set()
                 for watcher in (self.cluster.nodes, self.cluster.pods):
                     group.create_task(watcher.run())
+                group.create_task(self._publish_start())
                 group.create_task(self.registrar.run())
                 group.create_task(self._apply_for_ever())
                 group.create_task(self._refresh_for_ever())
                 group.create_task(self._clean_for_ever())
         finally:
-            await self.decisions.stop()
             for plugin in (self.memory, self.core):
                 await plugin.stop()
             await self.driver.stop()
+            await self.decisions.stop()  # last: an agent that waits for it then finds no socket of this one
             for task in self._tasks:
                 task.cancel()
+
+    async def _wait_for_turn(self) -> None:
+        """One agent serves a node. An update of the DaemonSet starts the next one before it ends the last."""
+        due = 0.0
+        while not self.decisions.start():
+            if not self._gpus_known.is_set() and (now := asyncio.get_running_loop().time()) >= due:
+                due = now + FIRST_S
+                await self._refresh()
+            self.is_standby = self._gpus_known.is_set()
+            self._say("another cgpu-kube serves this node", "this one waits for its end")
+            self.prepared.set()
+            await asyncio.sleep(STANDBY_S)
+        self.is_standby = False
+        self._say("another cgpu-kube serves this node", "")
+
+    # ---- being away: a kubelet refuses a pod for good if it has not the plugin's devices when the pod comes ----
+
+    @property
+    def unready(self) -> str:
+        """Why this agent is not ready; "": it is, or it waits behind one that serves."""
+        if self.is_standby:
+            return ""
+        if not self._gpus_known.is_set():
+            return self._said.get("cgpud's GPUs are not known") or "cgpud has not answered yet"
+        if not self.cluster.nodes.synced.is_set():
+            return "the API server has not answered yet"
+        return self._away()
+
+    def _away(self) -> str:
+        if self._leaves:
+            return "it ends"
+        if self.offer.mode in host.MEMORY_MODES and not self.registrar.is_taken():
+            return "the kubelet does not have its devices yet"
+        return ""
+
+    def _plugin_changed(self) -> None:
+        self.registrar.wake()
+        self._changed.set()
+
+    async def _publish_start(self) -> None:
+        """An earlier life may have ended without a word."""
+        await self.cluster.nodes.synced.wait()
+        try:
+            async with self._publishes:
+                if not self._published and self.offer.mode in host.MEMORY_MODES:
+                    await self.cluster.publish_away("it has just started")
+        except KubeError as error:
+            self._log.warning("not published as away", reason=str(error))
+
+    async def leave(self) -> None:
+        """Before the end: no scheduler places a pod here from now on, and those that are bound already start."""
+        self._leaves = True
+        if self.is_standby or self.offer.mode not in host.MEMORY_MODES or not self.cluster.nodes.synced.is_set():
+            return
+        try:
+            async with asyncio.timeout(PUBLISH_S), self._publishes:
+                await self.cluster.publish_away(self._away())
+        except (KubeError, TimeoutError) as error:
+            self._log.warning("not published as away", reason=str(error) or "timeout")
+        await asyncio.sleep(self.settings.leave_s)
 
     def _say(self, subject: str, text: str) -> None:
         """Log a condition once, and again when it has changed; "" ends it."""
@@ -179,7 +249,10 @@ class Agent:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await self.apply()
+                try:
+                    await self.apply()
+                finally:
+                    self.prepared.set()
             except (KubeError, OSError) as error:
                 self._say("not published", str(error))
                 await asyncio.sleep(min(self.settings.refresh_s, 5.0))
@@ -214,7 +287,10 @@ class Agent:
             if fresh or self._deleted or self._deleted is None:
                 await self._look_at_deleted()
             deleted = self._deleted if self._deleted is not None else self.cluster.published_deleted()
-            await self.cluster.publish_node(self.offer.annotation(self.gpus, deleted), len(self.gpus) if memory else 0)
+            async with self._publishes:
+                offer = self.offer.annotation(self.gpus, deleted, self._away())
+                await self.cluster.publish_node(offer, len(self.gpus) if memory else 0)
+                self._published = True
             await self._publish_held(fresh)
             if self.cluster.pods.synced.is_set():  # before, any pod may use the mode
                 refused = self._said.get("mode", "")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -133,6 +134,24 @@ class Cluster:
         if have != [str(count)] * 2 and (count or any(have)):
             number = {keys.GPU_COUNT: str(count)}
             body = {"status": {"capacity": number, "allocatable": number}}
+            self.nodes.put(await self._api.patch(f"{NODES}/{self.node}/status", body, MERGE))
+
+    async def publish_away(self, why: str) -> None:
+        """Let no scheduler place a pod here: the node's annotation says so to the extender, and nothing is allocatable
+        to kube-scheduler until the kubelet writes its status again, which it does every 10 s and then knows itself."""
+        node = self.own_node()
+        try:
+            offer = keys.parse_node((node or {}).get("annotations"))
+        except BadAnnotation:
+            offer = None
+        if node is None or offer is None or not offer.mode:
+            return
+        if offer.away != why:
+            body = {"metadata": {"annotations": keys.write_node(replace(offer, away=why))}}
+            self.nodes.put(await self._api.patch(f"{NODES}/{self.node}", body, MERGE))
+        offered = {key: "0" for key, amount in node["allocatable"].items() if str(amount) != "0"}
+        if offered:
+            body = {"status": {"allocatable": offered}}
             self.nodes.put(await self._api.patch(f"{NODES}/{self.node}/status", body, MERGE))
 
     async def publish_condition(self, kind: str, holds: bool, message: str) -> None:

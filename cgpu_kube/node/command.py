@@ -14,26 +14,54 @@ from cgpu_common import log as logging
 from cgpu_common import notify
 from cgpu_kube import api
 from cgpu_kube.errors import KubeError
-from cgpu_kube.node import host
+from cgpu_kube.node import host, probe
 from cgpu_kube.node.agent import Agent, Settings
 
 _Path = click.Path(path_type=Path)
 
 
-async def serve(settings: Settings, config: api.Config) -> None:
+PREPARED_S = 20.0  # for cgpud's first answer: a kubelet that is ordered after the unit starts then
+
+
+async def _report(agent: Agent) -> None:
+    """systemd starts the kubelet after this: pods of before a reboot are refused if their devices are not there."""
+    try:
+        async with asyncio.timeout(PREPARED_S):
+            await agent.prepared.wait()
+    except TimeoutError:
+        logging.get().warning("the kubelet may start before this node's GPUs are known", reason=agent.unready)
+    notify.ready()
+
+
+async def serve(settings: Settings, config: api.Config, port: int) -> None:
+    """Until SIGTERM or SIGINT; a second one ends it at once."""
     loop = asyncio.get_running_loop()
     async with api.Client(config, "cgpu-kube/node") as client:
-        work = asyncio.create_task(Agent(settings, client).run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, work.cancel)
-        alive = asyncio.create_task(notify.keep_alive())
-        notify.ready()
-        try:
-            await work
-        except asyncio.CancelledError:
+        agent = Agent(settings, client)
+        work = asyncio.create_task(agent.run())
+        leaving: list[asyncio.Task[None]] = []
+
+        async def leave() -> None:
             logging.get().info("stopping")
+            await agent.leave()
+            work.cancel()
+
+        def signalled() -> None:
+            if leaving:
+                work.cancel()
+            leaving.append(asyncio.create_task(leave()))
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signalled)
+        others = [asyncio.create_task(notify.keep_alive()), asyncio.create_task(_report(agent))]
+        try:
+            async with probe.served(port, lambda: agent.unready):
+                await work
+        except asyncio.CancelledError:
+            pass
         finally:
-            alive.cancel()
+            for task in (*others, *leaving, work):
+                task.cancel()
 
 
 @click.command()
@@ -58,6 +86,13 @@ async def serve(settings: Settings, config: api.Config) -> None:
 @click.option("--socket", type=_Path, default=Path("/run/cgpu/kube.sock"), show_default=True)
 @click.option("--state-dir", type=_Path, default=Path("/var/lib/cgpu/kube"), show_default=True)
 @click.option("--cdi-dir", type=_Path, default=Path("/var/run/cdi"), show_default=True)
+@click.option(
+    "--probe-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="HTTP of /healthz and /readyz, for the kubelet's probes; 0: none.",
+)
 @click.option("--log-format", type=click.Choice(logging.FORMATS), default="text", show_default=True)
 def node(
     node_name: str | None,
@@ -69,6 +104,7 @@ def node(
     socket: Path,
     state_dir: Path,
     cdi_dir: Path,
+    probe_port: int,
     log_format: str,
 ) -> None:
     """Offer this node's GPUs to Kubernetes, as device plugin or DRA driver."""
@@ -84,6 +120,6 @@ def node(
         overcommit=overcommit,
     )
     try:
-        asyncio.run(serve(settings, api.load(kubeconfig)))
+        asyncio.run(serve(settings, api.load(kubeconfig), probe_port))
     except (KubeError, OSError) as error:
         raise click.ClickException(str(error)) from error

@@ -81,12 +81,15 @@ class DecisionServer:
         self._log = log
         self._server = server.Server(path, self._handle, self._undelivered)
 
-    def start(self) -> None:
-        """Raises KubeError if another process serves the socket."""
+    def start(self) -> bool:
+        """False: another process serves the socket. Raises KubeError if it cannot be made."""
         try:
             self._server.start()
+        except server.Taken:
+            return False
         except (CgpuError, OSError) as error:
             raise KubeError(str(error)) from error
+        return True
 
     def restore(self) -> None:
         """Make the socket again if /run was cleared."""

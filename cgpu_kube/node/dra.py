@@ -133,8 +133,10 @@ class Driver:
     async def stop(self) -> None:
         self._changed.set()
         for server in (self._registration, self._driver):
+            is_ours = server.is_there
             await server.stop()
-            server.path.unlink(missing_ok=True)
+            if is_ours:
+                server.path.unlink(missing_ok=True)
 
     def offer(self, pool: str, gpus: Iterable[HostGpu]) -> None:
         found = tuple(gpus)

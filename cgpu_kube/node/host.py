@@ -136,12 +136,12 @@ class Offer:
         """The other way: the units of a container with that limit."""
         return -(-mib * self.dev(gpu) // gpu.total_mib) if gpu.total_mib > 0 else 0
 
-    def annotation(self, gpus: Sequence[HostGpu], deleted: Mapping[str, Remains]) -> NodeGpus:
+    def annotation(self, gpus: Sequence[HostGpu], deleted: Mapping[str, Remains], away: str = "") -> NodeGpus:
         found = tuple(
             NodeGpu(gpu.index, gpu.uuid, gpu.total_mib, self.units(gpu), self.dev(gpu), gpu.max_inst, gpu.why)
             for gpu in gpus
         )
-        return NodeGpus(self.mode, self.unit, found, deleted)
+        return NodeGpus(self.mode, self.unit, found, deleted, away)
 
     def remains(
         self, gpus: Sequence[HostGpu], slices: Iterable[Mapping[str, Any]], alive: set[str]

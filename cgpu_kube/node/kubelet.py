@@ -103,6 +103,15 @@ class Registrar:
                     await self._register(plugin, here)
             return all(self._is_settled(plugin, here) for plugin in self.plugins)
 
+    def is_taken(self) -> bool:
+        """Does the kubelet that runs have the devices of every plugin? Else it refuses pods that ask for one."""
+        here = self._kubelet()
+        known = [self._known.get(plugin.resource) for plugin in self.plugins]
+        return here is not None and all(
+            one is not None and one.kubelet == here and plugin.is_taken
+            for one, plugin in zip(known, self.plugins, strict=True)
+        )
+
     def _is_settled(self, plugin: Plugin, here: tuple[int, int] | None) -> bool:
         known = self._known.get(plugin.resource)
         is_registered = known is not None and known.kubelet == here and not known.taken

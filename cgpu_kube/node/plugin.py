@@ -20,16 +20,18 @@ PROMISE = {"ALIYUN_COM_GPU_GRANT": "kube", "NVIDIA_VISIBLE_DEVICES": "none"}
 
 
 class Plugin:
-    """One resource. `devices` may change at any time; the kubelet gets each change at once. @on_end: a stream ended."""
+    """One resource. `devices` may change at any time; the kubelet gets each change at once. @on_change: a
+    kubelet has taken the list, or its stream has ended."""
 
-    def __init__(self, directory: Path, resource: str, name: str, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, directory: Path, resource: str, name: str, on_change: Callable[[], None] = lambda: None) -> None:
         self.resource = resource
         self.devices: tuple[Device, ...] = ()
         self.healthy = 0  # of the devices
         self.spread = False
         self.registrations = 0
         self.streams = 0  # ListAndWatch calls that are open: one for each registration with a kubelet that runs
-        self._on_end = on_end
+        self.is_taken = False  # the kubelet of a stream that is open has the devices
+        self._on_change = on_change
         self._kubelet = directory / KUBELET_SOCKET
         self._changed = asyncio.Event()
         methods = {
@@ -67,9 +69,12 @@ class Plugin:
         return self._server.is_there
 
     async def stop(self) -> None:
+        """Another agent may have made its own socket of that name: that one stays."""
         self._changed.set()
+        is_ours = self._server.is_there
         await self._server.stop()
-        self._server.path.unlink(missing_ok=True)
+        if is_ours:
+            self._server.path.unlink(missing_ok=True)
 
     # ---- calls of the kubelet ----
 
@@ -81,13 +86,18 @@ class Plugin:
         try:
             while True:
                 changed = self._changed
+                # The generator goes on when the answer has been written.
                 yield wire.ListAndWatchResponse(
                     devices=[wire.Device(ID=name, health=HEALTHY if good else UNHEALTHY) for name, good in self.devices]
                 )
+                if not self.is_taken:
+                    self.is_taken = True
+                    self._on_change()
                 await changed.wait()
         finally:
             self.streams -= 1
-            self._on_end()
+            self.is_taken = self.is_taken and self.streams > 0
+            self._on_change()
 
     async def _prefer(self, request: Any) -> Any:
         asked = [

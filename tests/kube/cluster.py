@@ -89,7 +89,7 @@ class Cluster:
         self.token = token
         self.server = FakeApi()
         self.server.users[token] = {"username": "scheduler", "groups": ["system:authenticated"]}
-        verbs = (("post", verb) for verb in ("filter", "prioritize", "bind"))
+        verbs = (("post", verb) for verb in ("filter", "prioritize", "preempt", "bind"))
         self.server.rules = {("scheduler", method, f"/gpushare-scheduler/{verb}") for method, verb in verbs}
         self.nodes = nodes
         self.binder = binder

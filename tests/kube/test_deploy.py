@@ -57,7 +57,10 @@ def test_each_part_is_of_the_version_it_says(kubectl: Path) -> None:
     versions = {one["apiVersion"] for one in parts["base"].values()}
     assert versions == {"v1", "apps/v1", "rbac.authorization.k8s.io/v1", "node.k8s.io/v1"}
     assert {one["apiVersion"] for one in parts["policies"].values()} == {"admissionregistration.k8s.io/v1"}
-    assert {**parts["base"], **parts["policies"], **parts["dra"]} == named(kustomized(kubectl))
+    whole = named(kustomized(kubectl))
+    surge = whole["DaemonSet", "cgpu-node"]["spec"].pop("updateStrategy")  # Kubernetes 1.20 does not know the field
+    assert surge == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert {**parts["base"], **parts["policies"], **parts["dra"]} == whole
 
 
 def test_the_version_is_the_products(objects: dict) -> None:
@@ -107,7 +110,7 @@ def test_the_scheduler_may_use_the_extender_and_no_other(objects: dict) -> None:
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:kube-scheduler"}
     assert (bound["roleRef"]["name"], bound["subjects"]) == ("cgpu-extender-scheduler", [subject])
     (rule,) = objects["ClusterRole", "cgpu-extender-scheduler"]["rules"]
-    urls = [f"/gpushare-scheduler/{verb}" for verb in ("filter", "prioritize", "bind")]
+    urls = [f"/gpushare-scheduler/{verb}" for verb in ("filter", "prioritize", "preempt", "bind")]
     assert rule == {"nonResourceURLs": urls, "verbs": ["post"]}
     roles = {one["roleRef"]["name"] for (kind, _), one in objects.items() if kind == "ClusterRoleBinding"}
     assert "cgpu-extender-viewer" not in roles, "an administrator gives it to Prometheus"
@@ -250,7 +253,7 @@ def test_the_charts_values(helm: Path) -> None:
         )
     )
     spec = found["DaemonSet", "cgpu-node"]["spec"]["template"]["spec"]["containers"][0]
-    assert (spec["image"], spec["args"]) == ("mirror/cgpu-kube:7", ["node", "--memory-unit=MiB"])
+    assert (spec["image"], spec["args"]) == ("mirror/cgpu-kube:7", ["node", "--probe-port=39998", "--memory-unit=MiB"])
     assert found["ClusterRoleBinding", "cgpu-node"]["subjects"][0]["namespace"] == "other"
     assert found["RuntimeClass", "cgpu"]["handler"] == "cgpu"
     who = found["ValidatingAdmissionPolicy", "cgpu-annotations"]["spec"]["matchConditions"][0]["expression"]

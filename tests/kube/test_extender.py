@@ -821,3 +821,100 @@ def test_a_container_without_a_percentage_takes_the_least_weight() -> None:
         assert notes.CORE_ALLOCATION not in written(cluster, "none"), "it has asked for none"
 
     run(test, our_node("n1", gpu(0, 15), mode="core_mem"))
+
+
+# ---- preemption ----
+
+
+def preempted(cluster: Cluster, asked: dict, **victims: list[str]) -> Any:
+    """The answer of preempt for the scheduler's victims by node, as names of pods."""
+    named = {
+        node: {"Pods": [{"UID": cluster.stored(name)["metadata"]["uid"]} for name in names], "NumPDBViolations": 0}
+        for node, names in victims.items()
+    }
+    return cluster.post("preempt", {"Pod": asked, "NodeNameToVictims": None, "NodeNameToMetaVictims": named})
+
+
+async def with_priority(cluster: Cluster, name: str, units: int, priority: int, node: str = "n1") -> None:
+    found = simple(name, units)
+    found["spec"]["priority"] = priority
+    cluster.put(found)
+    assert await cluster.bind(found, node) == ""
+
+
+def names_of(cluster: Cluster, answer: Any) -> dict[str, set[str]]:
+    by_uid = {one["metadata"]["uid"]: one["metadata"]["name"] for one in cluster.server.pods().values()}
+    found = answer["NodeNameToMetaVictims"]
+    return {node: {by_uid.get(one["UID"], one["UID"]) for one in victims["Pods"]} for node, victims in found.items()}
+
+
+def test_a_victim_is_one_whose_gpu_makes_room() -> None:
+    """Two GPUs with 9 and 8 taken of 15: by the sum of the node any victim of 6 will do, and only one GPU has room."""
+
+    async def test(cluster: Cluster) -> None:
+        await with_priority(cluster, "a", 9, 0)
+        await with_priority(cluster, "b", 9, 0)
+        await with_priority(cluster, "small", 3, 0)
+        await with_priority(cluster, "dear", 3, 50)
+        await cluster.settled()
+        asked = simple("new", 12)
+        asked["spec"]["priority"] = 100
+        on = {name: notes.parse(cluster.stored(name)["metadata"]["annotations"]).index[0] for name in ("small", "dear")}
+        # By the sum of the node two small ones and a large one will do; GPU by GPU the large one where "dear" is not.
+        status, answer = await preempted(cluster, asked, n1=["small", "a"], n2=[])
+        assert status == 200
+        chosen = names_of(cluster, answer)
+        assert chosen.keys() == {"n1"}, "a node that is none of ours is no candidate"
+        where = {name: notes.parse(cluster.stored(name)["metadata"]["annotations"]).index[0] for name in chosen["n1"]}
+        assert len(set(where.values())) == 1, "on one GPU"
+        assert "dear" not in chosen["n1"] or on["small"] == on["dear"]
+        for name in chosen["n1"]:
+            cluster.end(name)
+        await cluster.settled()
+        cluster.put(asked)
+        assert await cluster.bind(asked, "n1") == "", "their end makes room"
+
+    run(test, our_node("n1", gpu(0, 15), gpu(1, 15)))
+
+
+def test_no_victim_where_no_gpu_makes_room() -> None:
+    """The scheduler would end `a`; the rest of its GPU is of higher priority."""
+
+    async def test(cluster: Cluster) -> None:
+        await with_priority(cluster, "high", 10, 100)
+        await with_priority(cluster, "a", 5, 0)
+        await with_priority(cluster, "high2", 10, 100)
+        await cluster.settled()
+        asked = simple("new", 10)
+        asked["spec"]["priority"] = 100
+        assert names_of(cluster, (await preempted(cluster, asked, n1=["a"]))[1]) == {}
+        less = simple("less", 5)
+        less["spec"]["priority"] = 100
+        assert names_of(cluster, (await preempted(cluster, less, n1=["a"]))[1]) == {"n1": set()}, "there is room now"
+        plain = pod("plain", container("c", None))
+        assert names_of(cluster, (await preempted(cluster, plain, n1=["a"]))[1]) == {"n1": {"a"}}
+
+    run(test, our_node("n1", gpu(0, 15), gpu(1, 15)))
+
+
+def test_victims_without_gpu_memory_stay() -> None:
+    async def test(cluster: Cluster) -> None:
+        await with_priority(cluster, "a", 10, 0)
+        other = pod("cpu", container("c", None))
+        cluster.put(other)
+        await cluster.settled()
+        asked = simple("new", 10)
+        asked["spec"]["priority"] = 5
+        assert names_of(cluster, (await preempted(cluster, asked, n1=["cpu", "a"]))[1]) == {"n1": {"cpu", "a"}}
+        whole = {"Pod": asked, "NodeNameToVictims": {"n1": {"Pods": [cluster.stored("a")], "NumPDBViolations": 1}}}
+        _, answer = await cluster.post("preempt", whole)
+        assert names_of(cluster, answer) == {"n1": {"a"}}
+        assert answer["NodeNameToMetaVictims"]["n1"]["NumPDBViolations"] == 1
+        for bad in (
+            {"Pod": None},
+            {"Pod": asked, "NodeNameToMetaVictims": {"n1": {"Pods": [{}]}}},
+            {"Pod": asked, "NodeNameToMetaVictims": [1]},
+        ):
+            assert (await cluster.post("preempt", bad))[0] == 400
+
+    run(test, our_node("n1", gpu(0, 15)))

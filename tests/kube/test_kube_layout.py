@@ -19,13 +19,13 @@ LAYERS = {
     "values": "cgpu_kube cgpu_kube.errors cgpu_kube.quantity cgpu_kube.annotations cgpu_kube.node",
     "decisions": """
         cgpu_kube.mirror cgpu_kube.pods cgpu_kube.ledger cgpu_kube.extender cgpu_kube.extender.protocol
-        cgpu_kube.extender.metrics cgpu_kube.dra cgpu_kube.report
+        cgpu_kube.extender.metrics cgpu_kube.extender.preempt cgpu_kube.dra cgpu_kube.report
         cgpu_kube.node.host cgpu_kube.node.podview cgpu_kube.node.decide cgpu_kube.node.claims
     """,
     "outside": """
         cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access
         cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.kubelet cgpu_kube.node.daemon cgpu_kube.node.modefile
-        cgpu_kube.node.dra cgpu_kube.node.cluster
+        cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
     """,
     "assembly": "cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.agent",
     "programs": "cgpu_kube.main cgpu_kube.inspect cgpu_kube.node.command",
