@@ -30,6 +30,8 @@ GPU_MEM = "aliyun.com/gpu-mem"
 GPU_CORE = "aliyun.com/gpu-core.percentage"
 GPU_COUNT = "aliyun.com/gpu-count"  # of a node: a resource; of a pod: a label, the number of GPUs for its units
 MODE_LABEL = "ack.node.gpu.schedule"
+#: Ours, of a node: cgpu-kube has its mode. The DaemonSet stays on it when MODE_LABEL is removed, which changes nothing.
+AGENT_LABEL = "cgpu.io/agent"
 PLACEMENT_LABEL = "ack.node.gpu.placement"
 
 # Old generation, of a pod.
@@ -51,6 +53,10 @@ PRIORITY = "cgpu.io/priority"
 
 # Ours, of a pod: the limits of its containers in MiB, below what their units are: 5500Mi, or main=5500Mi,side=300Mi.
 MEMORY = "cgpu.io/memory"
+
+# Ours, of a pod that is not bound yet: the node for which an extender has chosen the GPU, and the extender's name. The
+# Binding may be on its way: an extender that takes over counts the pod there.
+ASSUMED = "cgpu.io/assumed"
 
 GPUS_MAX = 64  # a node; also a bound for text that a pod's author may have written
 TEXT_MAX = 16 << 10
@@ -219,6 +225,19 @@ def assigned_patch(allocation: Allocation, time_ns: int) -> dict[str, str]:
     if allocation.containers:
         out |= {NEW_ASSIGNED: "true"}
     return out
+
+
+def assumed(node: str, by: str) -> dict[str, str]:
+    return {ASSUMED: json.dumps({"node": node, "by": by}, separators=(",", ":"))}
+
+
+def parse_assumed(annotations: Mapping[str, str] | None) -> tuple[str, str] | None:
+    """Node and extender; None: none, or it is damaged."""
+    try:
+        value = json.loads((annotations or {}).get(ASSUMED, "null")[:TEXT_MAX])
+        return str(value["node"]), str(value["by"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 # ---- nodes ----

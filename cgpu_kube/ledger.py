@@ -38,6 +38,8 @@ Object = dict[str, Any]
 CORE_MEM = "core_mem"
 SHARE = "share"
 UNHEALTHY = "unhealthy-gpu-"  # a ConfigMap in kube-system, and the node's name: gpus = "0,2"
+FITS_MAX = 16  # kinds of pods of which a node's answer is kept
+SHARED_MAX = 10_000
 MIB_MIN = 256  # the least slice on a node whose unit is MiB
 
 
@@ -57,7 +59,7 @@ class Node:
     deleted: Mapping[str, Held] = field(default_factory=dict)  #: by uid: pods that are gone, and what they still hold
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Held:
     """A pod on a node. `gpus` of each container; None: not known."""
 
@@ -158,7 +160,10 @@ class Ledger:
         self.nodes: dict[str, Node] = {}
         self._held: dict[str, Held] = {}
         self._of_node: dict[str, dict[str, Held]] = {}
-        self._used: dict[str, dict[int, Load]] = {}  # a cache, dropped at each change of the node or its pods
+        self._used: dict[str, dict[int, Load]] = {}  # by node; follows its pods, and is made anew when the node changes
+        self._fits: dict[str, dict[PodNeed, Placement | NoRoom]] = {}  # answers of fit() until something changes there
+        self._needs: dict[PodNeed, PodNeed] = {}  # equal ones are one object: a cluster's pods are mostly alike
+        self._gpus: dict[tuple[tuple[str, tuple[int, ...]], ...], pods.Gpus] = {}  # likewise
 
     # ---- reading ----
 
@@ -178,6 +183,39 @@ class Ledger:
                 for gpu, load in one.loads(self.nodes.get(name)).items():
                     total[gpu] = total.get(gpu, NOTHING) + load
         return total
+
+    def _count(self, one: Held, sign: int) -> None:
+        """The pod comes to its node's sums, or leaves them."""
+        self._fits.pop(one.node, None)
+        node, total = self.nodes.get(one.node), self._used.get(one.node)
+        if total is None:
+            return
+        if node is not None and one.uid in node.deleted:  # counted there while it is not counted here
+            del self._used[one.node]
+            return
+        for gpu, load in one.loads(node).items():
+            left = total.get(gpu, NOTHING) + load if sign > 0 else total.get(gpu, NOTHING) - load
+            if left == NOTHING:
+                total.pop(gpu, None)
+            else:
+                total[gpu] = left
+
+    def _shared_need(self, need: PodNeed) -> PodNeed:
+        if len(self._needs) >= SHARED_MAX:
+            self._needs.clear()
+        return self._needs.setdefault(need, need)
+
+    def _shared_gpus(self, gpus: pods.Gpus | None) -> pods.Gpus | None:
+        if gpus is None:
+            return None
+        if len(self._gpus) >= SHARED_MAX:
+            self._gpus.clear()
+        return self._gpus.setdefault(tuple(gpus.items()), gpus)
+
+    def counts(self, name: str) -> tuple[int, int]:
+        """Pods of a node, and how many of them are on GPUs that are not known."""
+        found = self._all(name)
+        return len(found), sum(one.gpus is None for one in found)
 
     def _all(self, name: str) -> list[Held]:
         known, node = self._of_node.get(name, {}), self.nodes.get(name)
@@ -199,6 +237,16 @@ class Ledger:
     ) -> Placement | NoRoom:
         """GPUs of the node for a pod that does not hold any, or whose own reservation does not count (@uid). @used: in
         place of what its pods take now."""
+        if used is not None or uid in self._of_node.get(name, {}):
+            return self._fit(need, name, uid, used)
+        fits = self._fits.setdefault(name, {})
+        if need not in fits:
+            if len(fits) >= FITS_MAX:
+                fits.clear()
+            fits[need] = self._fit(need, name, "", None)
+        return fits[need]
+
+    def _fit(self, need: PodNeed, name: str, uid: str, used: Mapping[int, Load] | None) -> Placement | NoRoom:
         node = self.nodes.get(name)
         if node is None:
             return NoRoom(f"the node {name} is not for GPU share: it offers no {GPU_MEM}", never=True)
@@ -227,8 +275,12 @@ class Ledger:
     # ---- changes ----
 
     def set_node(self, name: str, node: Node | None) -> None:
+        before = self.nodes.get(name)
+        if before == node and not (node and node.deleted):
+            return
         self._used.pop(name, None)
-        before = self.nodes.pop(name, None)
+        self._fits.pop(name, None)
+        self.nodes.pop(name, None)
         if node is None:
             return
         self.nodes[name] = node
@@ -273,7 +325,7 @@ class Ledger:
         """The pod is gone, or its containers have ended."""
         one = self._held.pop(uid, None)
         if one is not None:
-            self._used.pop(one.node, None)
+            self._count(one, -1)
             of_node = self._of_node[one.node]
             del of_node[uid]
             if not of_node:
@@ -297,6 +349,7 @@ class Ledger:
 
     def _put(self, one: Held) -> None:
         self.drop(one.uid)
-        self._used.pop(one.node, None)
+        one = replace(one, need=self._shared_need(one.need), gpus=self._shared_gpus(one.gpus))
+        self._count(one, 1)
         self._held[one.uid] = one
         self._of_node.setdefault(one.node, {})[one.uid] = one

@@ -9,13 +9,13 @@ same uid. What is missing comes with the next list.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 Object = dict[str, Any]
 Key = tuple[str, str]
-#: old, new; None: there was or is none.
-Change = tuple[Object | None, Object | None]
+#: What was stored of the old one, and the new one; None: there was or is none.
+Change = tuple[Any, Object | None]
 
 #: uids of deleted objects that are remembered. A late event is seconds late, and a cluster deletes fewer in that time.
 TOMBSTONES_MAX = 4096
@@ -36,23 +36,29 @@ def version_of(found: Object) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-class Mirror:
-    """The objects by namespace and name. @keep returns what is kept of an object, to save memory: at least its name,
-    namespace, uid and resourceVersion."""
+def _whole(found: Object) -> Any:
+    return found
 
-    def __init__(self, keep: Callable[[Object], Object] = lambda found: found) -> None:
-        self._keep = keep
-        self._objects: dict[Key, Object] = {}
+
+class Mirror:
+    """The objects by namespace and name. @store returns what is stored of an object, to save memory, and what a change
+    has as the old one; None: nothing, and it is no object of interest."""
+
+    def __init__(self, store: Callable[[Object], Any] = _whole) -> None:
+        self._store = store
+        self._objects: dict[Key, tuple[str, int, Any]] = {}  # uid, resourceVersion, stored
         self._tombstones: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def __iter__(self) -> Iterator[Object]:
-        return iter(list(self._objects.values()))
+    def __iter__(self) -> Iterator[Any]:
+        return iter([stored for _, _, stored in self._objects.values()])
 
-    def get(self, namespace: str, name: str) -> Object | None:
-        return self._objects.get((namespace, name))
+    def get(self, namespace: str, name: str) -> Any:
+        """What is stored; None: there is no such object."""
+        found = self._objects.get((namespace, name))
+        return found[2] if found is not None else None
 
     def replace(self, items: Iterable[Object], version: int = 0) -> list[Change]:
         """A list as of @version replaces everything, except objects with a newer version, which an answer to our own
@@ -62,19 +68,24 @@ class Mirror:
         for item in items:
             there.add(key_of(item))
             changes += self._put(item)
-        for key, old in list(self._objects.items()):
-            if key not in there and not (version and version_of(old) > version):
-                changes += self._drop(key, version)
-        return changes
+        return changes + self.without(there, version)
+
+    def add(self, item: Object) -> list[Change]:
+        """One object of a list; without() ends the list."""
+        return self._put(item)
+
+    def without(self, there: Container[Key], version: int) -> list[Change]:
+        """The end of a list as of @version with the objects @there: others are gone."""
+        gone = [key for key, one in self._objects.items() if key not in there and not (version and one[1] > version)]
+        return [change for key in gone for change in self._drop(key, version)]
 
     def apply(self, kind: str, found: Object) -> list[Change]:
         """One event of a watch: ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
             old = self._objects.get(key_of(found))
-            if old is not None and uid_of(old) not in ("", uid_of(found)):
-                self._bury(uid_of(found), version_of(found))
-                return []  # late: there is another object of that name now
             self._bury(uid_of(found), version_of(found))
+            if old is not None and old[0] not in ("", uid_of(found)):
+                return []  # late: there is another object of that name now
             return self._drop(key_of(found), version_of(found))
         return self._put(found)
 
@@ -84,24 +95,27 @@ class Mirror:
         if uid and uid in self._tombstones:
             return []
         if old is not None and version:
-            if uid == uid_of(old) and version <= version_of(old):
+            if uid == old[0] and version <= old[1]:
                 return []
-            if uid != uid_of(old) and version < version_of(old):
+            if uid != old[0] and version < old[1]:
                 return []
-        kept = self._keep(found)
-        if old is not None and uid_of(old) != uid:
-            self._bury(uid_of(old), version)
-            self._objects[key] = kept
-            return [(old, None), (None, kept)]
-        self._objects[key] = kept
-        return [(old, kept)]
+        stored = self._store(found)
+        if stored is None:
+            return self._drop(key, version) if old is not None else []
+        self._objects[key] = (uid, version, stored)
+        if old is None:
+            return [(None, found)]
+        if old[0] != uid:
+            self._bury(old[0], version)
+            return [(old[2], None), (None, found)]
+        return [(old[2], found)]
 
     def _drop(self, key: Key, version: int) -> list[Change]:
         old = self._objects.pop(key, None)
         if old is None:
             return []
-        self._bury(uid_of(old), version)
-        return [(old, None)]
+        self._bury(old[0], version)
+        return [(old[2], None)]
 
     def _bury(self, uid: str, version: int) -> None:
         if uid:

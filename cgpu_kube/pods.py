@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from cgpu_common.placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, SIDECAR, Need, PodNeed
 from cgpu_kube import annotations as notes
@@ -16,6 +16,60 @@ Object = dict[str, Any]
 #: Containers of a pod by their name -> GPUs.
 Gpus = Mapping[str, tuple[int, ...]]
 
+
+class _Resources(TypedDict, total=False):
+    limits: Any
+    requests: Any
+
+
+class _Container(TypedDict, total=False):
+    name: Any
+    resources: _Resources | None
+    restartPolicy: Any
+
+
+class _State(TypedDict, total=False):
+    running: Any
+
+
+class _ContainerStatus(TypedDict, total=False):
+    state: _State | None
+
+
+class _Meta(TypedDict, total=False):
+    name: Any
+    namespace: Any
+    uid: Any
+    resourceVersion: Any
+    deletionTimestamp: Any
+    labels: Any
+    annotations: Any
+
+
+class _Spec(TypedDict, total=False):
+    nodeName: Any
+    resourceClaims: Any
+    priority: Any
+    initContainers: list[_Container] | None
+    containers: list[_Container] | None
+
+
+class _Status(TypedDict, total=False):
+    phase: Any
+    initContainerStatuses: list[_ContainerStatus] | None
+    containerStatuses: list[_ContainerStatus] | None
+
+
+class Sparse(TypedDict, total=False):
+    """The parts of a pod that trimmed() reads, for a decoder that passes the others over. A Status object, which a
+    watch may send instead, has a word for `status`."""
+
+    metadata: _Meta | None
+    spec: _Spec | None
+    status: _Status | str | None
+
+
+AMOUNT_MAX = 1 << 20  # of units; 1Mi and more is meant as bytes
 _META = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "labels")
 _OURS = {
     notes.INDEX,
@@ -27,6 +81,7 @@ _OURS = {
     notes.CORE_ALLOCATION,
     notes.NEW_ASSIGNED,
     notes.NEW_ASSUME_TIME,
+    notes.ASSUMED,
 }
 
 
@@ -79,7 +134,6 @@ def trimmed(pod: Object) -> Object:
     }
     if has_running(pod):
         kept["status"]["containerStatuses"] = [{"state": {"running": {}}}]
-    kept["status"]["conditions"] = [one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"]
     for group in ("initContainers", "containers"):
         kept["spec"][group] = [_trimmed_container(one) for one in spec.get(group) or []]
     return kept
@@ -123,6 +177,9 @@ def _amount(container: Object, resource: str) -> int:
         amount = quantity.whole(text)
     except BadQuantity as error:
         raise Refused(f"container {container.get('name')}: {resource}: {error}") from error
+    if amount > AMOUNT_MAX:
+        shown = f"{resource} is a number of units, as 6, and no amount as {str(text)[:32]}"
+        raise Refused(f"container {container.get('name')}: {shown}")
     if not amount:
         raise Refused(f"container {container.get('name')}: {resource} is 0; leave it out, or ask for 1 or more")
     return amount

@@ -11,17 +11,18 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from cgpu_kube.api import ApiError, Client, Object, Unreachable
+from cgpu_kube.api import WHOLE, ApiError, Client, Object, Parts, Unreachable
 from cgpu_kube.errors import KubeError
-from cgpu_kube.mirror import Change, Mirror, version_of
+from cgpu_kube.mirror import Change, Key, Mirror, key_of, version_of
 
 RELIST_S = 600.0
 WATCH_S = 300  # of one watch; the server then ends it
 SHORT_S = 1.0  # a watch without an event that ends sooner has failed
 BACKOFF_S = (0.2, 30.0)  # first and longest
 
-OnChange = Callable[[Object | None, Object | None], None]
+OnChange = Callable[[Any, Object | None], None]
 OnFailure = Callable[[str, float], None]
 
 
@@ -45,8 +46,9 @@ class Backoff:
 class Watcher:
     """One collection. `synced` is set by the first list; run() ends only when it is cancelled.
 
-    @on_change gets old and new of each change, after the mirror has it. @on_failure gets a sentence and the seconds
-    until the next try.
+    @parts: what is decoded of an object; @keep: what is made of that; @store: what the mirror has of it. @on_change
+    gets old and new of each change, after the mirror has it: what was stored, and what @keep made. @on_failure gets a
+    sentence and the seconds until the next try.
     """
 
     def __init__(
@@ -56,12 +58,15 @@ class Watcher:
         params: Mapping[str, str] | None = None,
         *,
         keep: Callable[[Object], Object] = lambda found: found,
+        store: Callable[[Object], Any] = lambda found: found,
+        parts: Parts = WHOLE,
         on_change: OnChange = lambda _old, _new: None,
         on_failure: OnFailure = lambda _why, _seconds: None,
         relist_s: float = RELIST_S,
         backoff: Backoff | None = None,
     ) -> None:
-        self.objects = Mirror()  # of what @keep returns, which is not for a second pass
+        self.objects = Mirror(store)  # of what @keep returns, which is not for a second pass
+        self._parts = parts
         self.synced = asyncio.Event()
         self.relists = 0
         self._api = api
@@ -90,6 +95,10 @@ class Watcher:
         """An answer to our own write, which comes before its event."""
         self._report(self.objects.apply("MODIFIED", self._keep(found)))
 
+    async def refresh(self) -> None:
+        """List now: what others have written before is in the mirror then. Raises KubeError. The watch goes on."""
+        await self._list()
+
     async def run(self) -> None:
         due = 0.0
         while True:
@@ -107,20 +116,26 @@ class Watcher:
                 await asyncio.sleep(seconds)
 
     async def _list(self) -> None:
-        items, version = await self._api.list(self._path, self._params, self._keep)
+        there: set[Key] = set()
+        version = ""
+        async for items, at in self._api.pages(self._path, self._params, self._parts):
+            version = at
+            for item in items:
+                there.add(key_of(item))
+                self._report(self.objects.add(self._keep(item)))
         self._ok()
         self.relists += 1
         if not (version.isascii() and version.isdigit()):
             raise Unreachable(f"the API server's list has resourceVersion {version!r}, which is no number")
-        self._version = version
-        self._report(self.objects.replace(items, int(version)))
+        self._version = str(max(int(version), int(self._version or 0)))
+        self._report(self.objects.without(there, int(version)))
         self.synced.set()
 
     async def _watch(self, left_s: float) -> None:
         """Until the server ends it or it is time to list again."""
         seconds = max(1, min(WATCH_S, int(left_s) + 1))
         began, events = time.monotonic(), 0
-        async for kind, found in self._api.watch(self._path, self._version, self._params, seconds):
+        async for kind, found in self._api.watch(self._path, self._version, self._params, seconds, self._parts):
             self._heard = time.monotonic()
             self._failed = False
             if kind == "OPEN":

@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from cgpu_common.placement import NoRoom, Placement, PodNeed
+from cgpu_common.placement import NoRoom, Placement, PodNeed, loads_of
+from cgpu_kube import annotations as notes
 from cgpu_kube import pods
 from cgpu_kube.api import STRATEGIC, ApiError, Client, Object, Unreachable
 from cgpu_kube.errors import KubeError, Refused
@@ -27,7 +28,8 @@ DOUBT_S = 60.0  # the API server's own limit of a request: later none of ours ca
 
 
 class Binder:
-    """@put gets the pod of each answer, before its event."""
+    """@put gets the pod of each answer, before its event. @may_write: this extender is the one that serves, asked
+    before each write; @identity: its name among several, "" if there are no others."""
 
     def __init__(
         self,
@@ -35,6 +37,8 @@ class Binder:
         ledger: Ledger,
         put: Callable[[Object], None],
         *,
+        identity: str = "",
+        may_write: Callable[[], bool] = lambda: True,
         now_ns: Callable[[], int] = time.time_ns,
         doubt_s: float = DOUBT_S,
     ) -> None:
@@ -42,6 +46,8 @@ class Binder:
         self._api = api
         self._ledger = ledger
         self._put = put
+        self._identity = identity
+        self._may_write = may_write
         self._now_ns = now_ns
         self._doubt_s = doubt_s
         self._busy: set[str] = set()
@@ -142,12 +148,32 @@ class Binder:
             need, placement.gpus, node.devs.get(placement.indices[0], 0), self._now_ns(), places=places
         )
         meta = {"uid": args.uid, "resourceVersion": pod["metadata"].get("resourceVersion"), "annotations": texts}
+        if self._identity:
+            texts |= notes.assumed(args.node, self._identity)
+        self._check_serves()
         patched = await self._api.patch(_path(args), {"metadata": meta}, STRATEGIC)
         version = str((patched.get("metadata") or {}).get("resourceVersion") or "")
         self._put(patched)
+        self._check_serves()
         await self._api.create(f"{_path(args)}/binding", binding(args, version))
 
+    def _check_serves(self) -> None:
+        if not self._may_write():
+            raise KubeError("another extender serves now; try again")
+
     # ---- unknown results ----
+
+    def assume(self, pod: Object, node: str) -> None:
+        """Another extender has chosen this pod's GPU and may have bound it: it counts until that is known. Its node is
+        the annotation's, which only extenders write."""
+        uid, name = pods.uid_of(pod), pods.name_of(pod)
+        need = pods.counted(pod)
+        gpus = pods.gpus_of(pod, need) if need is not None else None
+        if need is None or gpus is None or uid in self._busy or self._ledger.get(uid) is not None:
+            return
+        namespace, _, short = name.partition("/")
+        self._ledger.reserve(uid, name, node, need, Placement(gpus, loads_of(need, gpus)))
+        self._doubt(BindArgs(short, namespace, uid, node))
 
     def _settle(self, uid: str) -> None:
         task = self._doubts.pop(uid, None)

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import re
 import signal
+import socket
 import ssl
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -19,7 +23,7 @@ from cgpu_common.exits import CgpuError, Exit
 from cgpu_kube.api import Client, Config, load
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender.access import Access
-from cgpu_kube.extender.service import Extender, tls_context
+from cgpu_kube.extender.service import Extender, LeaseArgs, tls_context
 
 _LISTEN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:]+)\]|(?P<four>[0-9.]*)):(?P<port>[0-9]{1,5})\Z", re.ASCII)
 
@@ -51,14 +55,27 @@ def check_insecure(address: str, *, insecure: bool, tls: bool) -> None:
         raise CgpuError(Exit.USAGE, "usage", "--tls-cert is missing: whoever reaches it could bind pods", hint)
 
 
-async def serve(config: Config, where: tuple[str, int], tls: ssl.SSLContext | None) -> None:
+def lease_of(text: str, environ: Mapping[str, str] = os.environ) -> LeaseArgs | None:
+    """Of NAMESPACE/NAME; "": none. Raises CgpuError."""
+    if not text:
+        return None
+    namespace, _, name = text.partition("/")
+    if not namespace or not name or "/" in name:
+        raise CgpuError(Exit.USAGE, f"--lease {text}", "not a namespace and a name", "cgpu-system/cgpu-extender")
+    pod = environ.get("POD_NAME", "")
+    return LeaseArgs(namespace, name, f"{pod or socket.gethostname()}_{uuid.uuid4()}", pod)
+
+
+async def serve(
+    config: Config, where: tuple[str, int], tls: ssl.SSLContext | None, lease: LeaseArgs | None = None
+) -> None:
     """Until SIGTERM or SIGINT."""
     signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     async with (
         Client(config, "cgpu-kube-extender") as api,
-        Extender(api, Access(api) if tls is not None else None) as extender,
+        Extender(api, Access(api) if tls is not None else None, lease=lease) as extender,
     ):
         runner = web.AppRunner(extender.app, access_log=None, shutdown_timeout=5.0)
         await runner.setup()
@@ -72,6 +89,8 @@ async def serve(config: Config, where: tuple[str, int], tls: ssl.SSLContext | No
                 task.result()
         finally:
             await runner.cleanup()
+            if extender.lease is not None:
+                await extender.lease.release()
 
 
 @click.command("extender", cls=Command)
@@ -84,6 +103,12 @@ async def serve(config: Config, where: tuple[str, int], tls: ssl.SSLContext | No
     "--client-ca", type=click.Path(), help="Know clients by certificates of this authority, as the scheduler."
 )
 @click.option("--insecure", is_flag=True, help="HTTP for all clients, on an address of this machine alone.")
+@click.option(
+    "--lease",
+    default="",
+    metavar="NAMESPACE/NAME",
+    help="Of several extenders the holder of this Lease serves. Without it this is the only one.",
+)
 @click.option("--log-format", type=click.Choice(log.FORMATS), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def extender(
@@ -94,6 +119,7 @@ def extender(
     tls_key: str | None,
     client_ca: str | None,
     insecure: bool,
+    lease: str,
     log_format: str,
     log_level: str,
 ) -> None:
@@ -103,6 +129,7 @@ def extender(
     """
     log.configure(log_format, log_level)
     where = read_listen(listen)
+    held = lease_of(lease)
     check_insecure(where[0], insecure=insecure, tls=tls_cert is not None)
     if (client_ca or tls_key) and not tls_cert:
         raise CgpuError(Exit.USAGE, "usage", "--client-ca and --tls-key need --tls-cert")
@@ -112,6 +139,6 @@ def extender(
         raise CgpuError(Exit.REFUSED, f"--tls-cert {tls_cert}", f"cannot be used: {error}") from error
     try:
         config = load(kubeconfig, context)
-        asyncio.run(serve(config, where, tls))
+        asyncio.run(serve(config, where, tls, held))
     except KubeError as error:
         raise CgpuError(Exit.REFUSED, "extender", str(error)) from error

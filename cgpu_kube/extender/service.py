@@ -2,16 +2,18 @@
 """The extender's HTTP server, and the watches that keep its ledger.
 
 State is rebuilt from the API server at each start: which pod holds which GPU is in the pods' annotations. One instance
-runs at a time (deploy/): two would not know each other's reservations.
+serves at a time, by a Lease: two would not know each other's reservations. The others follow the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from aiohttp import web
@@ -20,18 +22,34 @@ from cgpu_common import log
 from cgpu_common.versions import package_version
 from cgpu_kube import annotations as notes
 from cgpu_kube import pods
-from cgpu_kube.api import Client, Object
+from cgpu_kube.api import MERGE, ApiError, Client, Object, Parts
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender import metrics, preempt, protocol
 from cgpu_kube.extender.access import Access
 from cgpu_kube.extender.binder import Binder
+from cgpu_kube.extender.lease import Lease, Times
 from cgpu_kube.ledger import UNHEALTHY, Ledger, read_node, unhealthy_gpus
 from cgpu_kube.watch import Watcher
 
 PREFIX = "/gpushare-scheduler"
 BODY_MAX = 32 << 20  # whole Node objects of some hundred nodes, for schedulers that do not send names
 UNHEALTHY_NAMESPACE = "kube-system"
+METRICS_NODES = 20  # whose figures are written between two looks at the scheduler's requests
 LEAVE_S = 10.0  # for a node to say what a pod that was deleted by force holds
+
+SERVES_LABEL = "cgpu.io/serves"
+
+
+@dataclass(frozen=True)
+class LeaseArgs:
+    """@identity is unique to this process's life. @pod: this pod, which is labelled; "" outside of one."""
+
+    namespace: str
+    name: str
+    identity: str
+    pod: str = ""
+    times: Times = field(default_factory=Times)
+
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -46,6 +64,12 @@ def _trimmed_node(found: Object) -> Object:
     return {"metadata": kept, "status": {key: status[key] for key in ("capacity", "allocatable") if key in status}}
 
 
+def _seen(pod: Object) -> tuple[str, bool] | None:
+    """What the mirror has of a pod: its uid, and whether a container of it runs. The ledger has the rest; and a pod
+    that asks for nothing of ours asks for nothing later."""
+    return (pods.uid_of(pod), pods.has_running(pod)) if pods.asks(pod) else None
+
+
 def _trimmed_map(found: Object) -> Object:
     meta = found.get("metadata") or {}
     kept = {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in meta}
@@ -57,13 +81,34 @@ class Extender:
     """`async with Extender(api, access)`: the watches run. `app` is the HTTP application. `access` decides who may use
     it; None: every client that reaches it."""
 
-    def __init__(self, api: Client, access: Access | None, leave_s: float = LEAVE_S, **binder: Any) -> None:
+    def __init__(
+        self,
+        api: Client,
+        access: Access | None,
+        leave_s: float = LEAVE_S,
+        lease: LeaseArgs | None = None,
+        **binder: Any,
+    ) -> None:
+        """@lease: of several extenders the one that holds it serves; None: this is the only one."""
         self._access = access
+        self._identity = lease.identity if lease else ""
+        self._labels = lease
+        self._api = api
+        self.lease = None
+        if lease is not None:
+            times = (api, lease.namespace, lease.name, lease.identity, self._serves, lease.times)
+            self.lease = Lease(*times)
         self._leave_s = leave_s
         self.ledger = Ledger()
         self.requests: Counter[tuple[str, str]] = Counter()
         self.pods = Watcher(
-            api, "/api/v1/pods", keep=pods.trimmed, on_change=self._pod, on_failure=self._failed("pods")
+            api,
+            "/api/v1/pods",
+            keep=pods.trimmed,
+            store=_seen,
+            parts=Parts(pods.Sparse),
+            on_change=self._pod,
+            on_failure=self._failed("pods"),
         )
         self.nodes = Watcher(
             api, "/api/v1/nodes", keep=_trimmed_node, on_change=self._node, on_failure=self._failed("nodes")
@@ -75,13 +120,80 @@ class Extender:
             on_change=self._map,
             on_failure=self._failed("configmaps"),
         )
-        self.binder = Binder(api, self.ledger, self.pods.put, **binder)
+        mine: dict[str, Any] = {"identity": self._identity, "may_write": lambda: self.is_leader}
+        self.binder = Binder(api, self.ledger, self.pods.put, **mine, **binder)
+        self._unbound: dict[str, Object] = {}  # by uid: pods for which another extender has chosen
         self.tasks: list[asyncio.Task[None]] = []
         self.app = self._routes()
 
     async def __aenter__(self) -> Self:
         self.tasks = [asyncio.create_task(watcher.run()) for watcher in (self.pods, self.nodes, self.maps)]
+        self.tasks.append(asyncio.create_task(self._settle()))
+        if self.lease is not None:
+            self.tasks.append(asyncio.create_task(self._stand()))
         return self
+
+    async def _settle(self) -> None:
+        """The objects of the first list stay for long: a full collection of garbage would look at each of them, for
+        half a second of 160,000 pods."""
+        await self.pods.synced.wait()
+        await self.nodes.synced.wait()
+        gc.collect()
+        gc.freeze()
+        await asyncio.Event().wait()
+
+    async def _stand(self) -> None:
+        """A candidate only once it knows the cluster: a Lease is not held by one that has to read it first."""
+        assert self.lease is not None
+        await self.pods.synced.wait()
+        await self.nodes.synced.wait()
+        await self.lease.run()
+
+    async def _serves(self, gained: bool) -> None:
+        """What the last holder has written is read before this one decides: its pods that are not bound yet are counted
+        by _assumed(). Raises KubeError; the Lease is not held then."""
+        if gained:
+            await self.pods.refresh()
+        await self._label(gained)
+        if gained:  # the last step: pods that come later find that this one serves
+            for pod in [*self._unbound.values()]:
+                self._assume(pod)
+
+    async def _label(self, serves: bool) -> None:
+        """The Service selects the pod that serves by its label. Raises KubeError."""
+        lease = self._labels
+        if lease is None or not lease.pod:
+            return
+        path = f"/api/v1/namespaces/{lease.namespace}/pods"
+        last = self.lease.last.partition("_")[0] if self.lease and serves else ""
+        if last not in ("", lease.pod):  # it may hang, and be back with its label
+            try:
+                await self._api.patch(f"{path}/{last}", {"metadata": {"labels": {SERVES_LABEL: "false"}}}, MERGE)
+            except ApiError as error:
+                if not error.is_missing:
+                    raise
+        label = {SERVES_LABEL: "true" if serves else "false"}
+        await self._api.patch(f"{path}/{lease.pod}", {"metadata": {"labels": label}}, MERGE)
+
+    def _assumed(self, pod: Object) -> None:
+        """A pod that another extender has chosen a GPU for, and not bound as far as is known."""
+        uid = pods.uid_of(pod)
+        found = notes.parse_assumed((pod.get("metadata") or {}).get("annotations"))
+        if pods.node_of(pod) or pods.is_over(pod) or found is None or found[1] == self._identity or not self.lease:
+            self._unbound.pop(uid, None)
+            return
+        self._unbound[uid] = pod
+        if self.is_leader:
+            self._assume(pod)
+
+    def _assume(self, pod: Object) -> None:
+        found = notes.parse_assumed(pod["metadata"].get("annotations"))
+        if found is not None and found[0] in self.ledger.nodes:
+            self.binder.assume(pod, found[0])
+
+    @property
+    def is_leader(self) -> bool:
+        return self.lease is None or self.lease.is_held
 
     async def __aexit__(self, *_error: object) -> None:
         for task in self.tasks:
@@ -96,12 +208,14 @@ class Extender:
 
     # ---- the ledger's events ----
 
-    def _pod(self, old: Object | None, new: Object | None) -> None:
+    def _pod(self, old: tuple[str, bool] | None, new: Object | None) -> None:
         if new is not None:
+            self._assumed(new)
             self.ledger.set_pod(new)
         elif old is not None:
-            uid = pods.uid_of(old)
-            if pods.has_running(old) and self.ledger.leave(uid):
+            uid, is_running = old
+            self._unbound.pop(uid, None)
+            if is_running and self.ledger.leave(uid):
                 asyncio.get_running_loop().call_later(self._leave_s, self.ledger.expire, uid)
             else:
                 self.ledger.drop(uid)
@@ -152,6 +266,10 @@ class Extender:
             try:
                 if not self.is_ready:
                     raise KubeError("the extender has not yet read the cluster's pods and nodes; try again")
+                if not self.is_leader and verb != "inspect":
+                    raise KubeError(
+                        f"extender {self.lease.holder if self.lease else ''} serves, not this one; try again"
+                    )
                 answer, result = await work(request), "ok"
                 status = 200
             except protocol.BadRequest as error:
@@ -161,7 +279,10 @@ class Extender:
                 answer, result, status = {"Error": str(error)}, "error", 200
                 log.get().info("refused", verb=verb, reason=str(error))
             self.requests[verb, result] += 1
-            return web.json_response(answer, status=status)
+            reply = web.json_response(answer, status=status)
+            if not self.is_leader:
+                reply.force_close()  # the next connection is to the one that serves
+            return reply
 
         return handle
 
@@ -210,8 +331,17 @@ class Extender:
     async def _metrics(self, _request: web.Request) -> web.Response:
         watches = {"pods": self.pods, "nodes": self.nodes, "configmaps": self.maps}
         found = {name: (one.failing, one.age_s) for name, one in watches.items()}
-        scrape = metrics.Scrape(self.ledger, self.requests, self.binder.outcomes, self.binder.doubts, found)
-        return web.Response(body=metrics.text(scrape), headers={"Content-Type": metrics.PLAIN})
+        scrape = metrics.Scrape(self.requests, self.binder.outcomes, self.binder.doubts, found, self.is_leader)
+        nodes, body = metrics.Nodes(), [metrics.text(scrape)]
+        for number, name in enumerate(sorted(self.ledger.nodes)):
+            if (node := self.ledger.nodes.get(name)) is not None:
+                nodes.add(self.ledger, node)
+            if number % METRICS_NODES == 0:
+                await asyncio.sleep(0)
+        for family in nodes.families():
+            body.append(family)
+            await asyncio.sleep(0)
+        return web.Response(body=b"".join(body), headers={"Content-Type": metrics.PLAIN})
 
 
 def tls_context(cert: str, key: str, client_ca: str) -> ssl.SSLContext:

@@ -5,7 +5,6 @@ decided when cgpud asks for it."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from cgpu_common import log as logging
 from cgpu_kube import annotations as keys
 from cgpu_kube import pods
 from cgpu_kube.annotations import Remains
-from cgpu_kube.api import Client, Object
+from cgpu_kube.api import Client
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import claims, host, podview
 from cgpu_kube.node.cluster import HELD, REFUSED, Cluster
@@ -24,6 +23,7 @@ from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod
 from cgpu_kube.node.dra import Claims, Driver
 from cgpu_kube.node.host import HostGpu, Offer
 from cgpu_kube.node.kubelet import Registrar, counted
+from cgpu_kube.node.marks import Marks
 from cgpu_kube.node.modefile import ModeFile
 from cgpu_kube.node.plugin import Plugin
 
@@ -90,6 +90,7 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self.prepared = asyncio.Event()  # what there is to offer is offered: the kubelet may start
         self.is_standby = False
+        self.marks = Marks(self.cluster, self._log)
         self._leaves = False
         self._published = False
         self._publishes = asyncio.Lock()  # the node's annotation: one writer at a time
@@ -423,22 +424,14 @@ class Agent:
             check_priority(subject, await self.cluster.allows_high_priority(subject.namespace))
         counts = None if known else await self._counted(subject)
         grant = by_memory(subject, pod, self.offer, self.gpus, counts, highprio)
-        self._start(self._set_assigned(pod))
+        self._start(
+            self.marks.assigned(pod) if known else self.marks.placed(pod, subject, grant, self.offer, self.gpus)
+        )
         return grant
 
     async def _counted(self, subject: Subject) -> dict[str, int] | None:
         socket = self.settings.kubelet / "pod-resources/kubelet.sock"
         return await counted(socket, keys.GPU_MEM, subject.namespace, subject.pod, subject.container)
-
-    async def _set_assigned(self, pod: Object) -> None:
-        """Say in the annotations that the pod has its GPU, as the vendor's plugin does. The start does not wait."""
-        found = keys.parse(podview.of_scheduler(pod))
-        if found is None or found.assigned:
-            return
-        try:
-            await self.cluster.set_assigned(pod, keys.assigned_patch(found, time.time_ns()))
-        except KubeError as error:
-            self._log.warning("not marked as assigned", pod=podview.full_name(pod), reason=str(error))
 
     # ---- claims ----
 
@@ -463,7 +456,7 @@ class Agent:
             await self._clean_once()
             for pod in self.cluster.pods_here():
                 if pods.asks(pod) and str(pod["metadata"].get("uid")) in self._granted:
-                    await self._set_assigned(pod)
+                    await self.marks.assigned(pod)
 
     async def _clean_once(self) -> None:
         try:
@@ -480,6 +473,7 @@ class Agent:
             return
         subjects = (await self._cgpud.ask("grants"))["grants"]
         alive = {uid for pod in self.cluster.pods_here() for uid in podview.uids(pod)}
+        self.marks.forget_others(alive)
         self._granted = frozenset(str(one["uid"]) for one in subjects if one.get("uid"))
         gone = [one for one in subjects if one.get("uid") and one["uid"] not in alive]
         for one in gone:

@@ -70,7 +70,8 @@ class Cluster:
     # ---- reading ----
 
     def own_node(self) -> Object | None:
-        return self.nodes.objects.get("", self.node)
+        found: Object | None = self.nodes.objects.get("", self.node)
+        return found
 
     def allocatable(self, resource: str) -> int | None:
         """Of the node's status. None: the API server does not answer, or has none."""
@@ -91,7 +92,7 @@ class Cluster:
     async def pod(self, namespace: str, name: str, uid: str, *, fresh: bool) -> Object | None:
         """The pod of this uid. From the watch, or if that has not seen it, or `fresh`, from the API server; None: the
         API server does not answer. Another pod of that name is returned as it is."""
-        known = self.pods.objects.get(namespace, name)
+        known: Object | None = self.pods.objects.get(namespace, name)
         if known is not None and uid in podview.uids(known) and not fresh:
             return known
         try:
@@ -127,9 +128,11 @@ class Cluster:
         node = self.own_node()
         if node is None:
             return
-        wanted = keys.write_node(offer)
-        if any(node["annotations"].get(key) != text for key, text in wanted.items()):
-            self.nodes.put(await self._api.patch(f"{NODES}/{self.node}", {"metadata": {"annotations": wanted}}, MERGE))
+        wanted, label = keys.write_node(offer), offer.mode or None
+        is_other = any(node["annotations"].get(key) != text for key, text in wanted.items())
+        if is_other or node["labels"].get(keys.AGENT_LABEL) != label:
+            meta = {"annotations": wanted, "labels": {keys.AGENT_LABEL: label}}
+            self.nodes.put(await self._api.patch(f"{NODES}/{self.node}", {"metadata": meta}, MERGE))
         have = [node["count"].get(place) for place in ("capacity", "allocatable")]
         if have != [str(count)] * 2 and (count or any(have)):
             number = {keys.GPU_COUNT: str(count)}
@@ -207,7 +210,7 @@ def _node(found: Object) -> Object:
         "labels": {
             key: text
             for key, text in (meta.get("labels") or {}).items()
-            if key in (keys.MODE_LABEL, keys.PLACEMENT_LABEL)
+            if key in (keys.MODE_LABEL, keys.PLACEMENT_LABEL, keys.AGENT_LABEL)
         },
         "annotations": {key: text for key, text in (meta.get("annotations") or {}).items() if key == keys.NODE_GPUS},
         "allocatable": {

@@ -42,6 +42,7 @@ RESOURCES = {
         ("nodes", "Node", False, ["no"]),
         ("configmaps", "ConfigMap", True, ["cm"]),
     ],
+    "coordination.k8s.io/v1": [("leases", "Lease", True, [])],
     "resource.k8s.io/v1": [
         ("resourceslices", "ResourceSlice", False, []),
         ("resourceclaims", "ResourceClaim", True, []),

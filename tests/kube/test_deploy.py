@@ -6,10 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import fnmatch
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +28,13 @@ from node_world import SLICES, World
 from node_world import container as node_container
 
 from cgpu_kube import annotations as notes
+from cgpu_kube import api as kube_api
 from cgpu_kube import pods, quantity
 from cgpu_kube.errors import KubeError, Refused
 from cgpu_kube.extender.access import FOR_ALL
 from cgpu_kube.extender.command import check_insecure, extender, read_listen
+from cgpu_kube.extender.lease import Times
+from cgpu_kube.extender.service import SERVES_LABEL, LeaseArgs
 from cgpu_kube.node import claims
 
 REPO = Path(__file__).parents[2]
@@ -126,15 +133,18 @@ def test_the_network_policy_is_of_the_extender(objects: dict) -> None:
 
 def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
     """Every request of a whole life is allowed, and every right was used."""
-    allowed = rights(objects, ("ClusterRole", "cgpu-extender"), ("Role", "cgpu-extender-unhealthy"))
+    roles = (("ClusterRole", "cgpu-extender"), ("Role", "cgpu-extender-unhealthy"), ("Role", "cgpu-extender-lease"))
+    allowed = rights(objects, *roles)
 
     async def life() -> set[tuple[str, str]]:
-        async with Cluster(our_node("n1", gpu(0, 15)), token="t") as cluster:
+        lease = LeaseArgs("cgpu-system", "cgpu-extender", "e", times=Times(1, 0.6, 0.1))
+        async with Cluster(our_node("n1", gpu(0, 15)), token="t", lease=lease) as cluster:
+            await eventually(lambda: cluster.extender.is_leader, "the lease")
             one = simple("a", 6)
             cluster.put(one)
             assert await cluster.schedule(one) == ""
             cluster.server.put(MAPS, {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-n1"}, "data": {}})
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.3)
             cluster.end("a")
             await cluster.settled()
             await cluster.stop()
@@ -196,6 +206,11 @@ def used(method: str, path: str) -> tuple[str, str]:
 
 
 def rendered(helm: Path, values: Object, namespace: str = "cgpu-system") -> list[Object]:
+    texts = rendered_texts(helm, values, namespace)
+    return [one for name, text in texts.items() if not name.endswith(".txt") for one in yaml.safe_load_all(text) if one]
+
+
+def rendered_texts(helm: Path, values: Object, namespace: str = "cgpu-system") -> dict[str, str]:
     """By Helm's own engine, in a process of its own."""
     code = (
         "import json, sys; from helm_python.chart import Chart, lint;"
@@ -211,7 +226,7 @@ def rendered(helm: Path, values: Object, namespace: str = "cgpu-system") -> list
     assert done.returncode == 0, done.stderr
     texts, report = json.loads(done.stdout.splitlines()[-1])
     assert not [one for one in report.get("messages", []) if one.get("severity") in ("ERROR", 3)], report
-    return [one for text in texts.values() for one in yaml.safe_load_all(text) if one]
+    return texts
 
 
 def folded(value: Any) -> Any:
@@ -258,6 +273,157 @@ def test_the_charts_values(helm: Path) -> None:
     assert found["RuntimeClass", "cgpu"]["handler"] == "cgpu"
     who = found["ValidatingAdmissionPolicy", "cgpu-annotations"]["spec"]["matchConditions"][0]["expression"]
     assert "system:serviceaccount:other:cgpu-extender" in who and "gpushare-schd-extender" not in who
+
+
+def test_what_the_clusters_version_lacks_is_left_out() -> None:
+    """Each template of a newer API asks for the version; the floor is that of base."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["kubeVersion"] == ">=1.20.0-0"
+    floors = {"admissionregistration.k8s.io/v1": "1.30.0", "resource.k8s.io/v1": "1.34.0"}
+    for path in (CHART / "templates").glob("*.yaml"):
+        text = path.read_text()
+        api = re.search(r"^apiVersion: (\S+)", text, re.M)
+        assert api is not None
+        floor = "1.34.0" if ".Values.dra.enabled" in text else floors.get(api[1])
+        if floor is not None:
+            assert f'(semverCompare ">={floor}-0" .Capabilities.KubeVersion.Version)' in text.splitlines()[0], path.name
+    assert 'semverCompare ">=1.22.0-0"' in (CHART / "templates/node.yaml").read_text(), "maxSurge"
+
+
+def test_the_chart_chooses_nodes_and_pulls_with_secrets(helm: Path) -> None:
+    values = {
+        "imagePullSecrets": [{"name": "registry"}],
+        "node": {"nodeSelector": {"a": "b"}},
+        "extender": {"nodeSelector": {"c": "d"}, "replicas": 3},
+    }
+    found = named(rendered(helm, values))
+    node, one = found["DaemonSet", "cgpu-node"]["spec"], found["Deployment", "cgpu-extender"]["spec"]
+    assert node["template"]["spec"]["nodeSelector"] == {"a": "b"} and one["replicas"] == 3
+    assert one["template"]["spec"]["nodeSelector"] == {"c": "d"}
+    for spec in (node, one):
+        assert spec["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    notes_text = next(text for name, text in rendered_texts(helm, {}).items() if name.endswith("NOTES.txt"))
+    assert "kubectl label namespace cgpu-system" in notes_text and "deploy/image import" in notes_text
+
+
+def test_the_agent_stays_where_the_mode_label_is_removed(objects: dict) -> None:
+    """Terms are alternatives: the agent's own label keeps it."""
+    affinity = objects["DaemonSet", "cgpu-node"]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    found = [[one["key"] for one in term["matchExpressions"]] for term in terms]
+    assert found == [[notes.MODE_LABEL], [notes.AGENT_LABEL]]
+
+
+def test_the_service_finds_the_extender_that_serves(objects: dict) -> None:
+    assert objects["Service", "cgpu-extender"]["spec"]["selector"][SERVES_LABEL] == "true"
+    spec = objects["Deployment", "cgpu-extender"]["spec"]
+    assert (
+        spec["replicas"] == 2
+        and "--lease=cgpu-system/cgpu-extender" in spec["template"]["spec"]["containers"][0]["args"]
+    )
+    env = spec["template"]["spec"]["containers"][0]["env"]
+    assert env == [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+
+
+# ---- the image, and the identity of a node's unit ----
+
+
+def is_in_the_context(path: str) -> bool:
+    """By .containerignore: the last line that matches a path, or a folder of it, decides."""
+    found = True
+    for line in (REPO / ".containerignore").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        pattern = line.removeprefix("!")
+        parts = [str(one) for one in (Path(path), *Path(path).parents)][:-1]
+        names = [Path(one).name for one in parts]
+        if (
+            pattern == "*"
+            or pattern in parts
+            or (pattern.startswith("**/") and any(fnmatch.fnmatch(name, pattern[3:]) for name in names))
+        ):
+            found = line.startswith("!")
+    return found
+
+
+def test_the_image_is_built_from_a_small_context(tmp_path: Path) -> None:
+    """All that the wheel needs is in it, and nothing of build/, tests and .git."""
+    assert (REPO / ".dockerignore").readlink() == Path(".containerignore")
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=REPO, capture_output=True, text=True)
+    inside = [path for path in listed.stdout.splitlines() if is_in_the_context(path) and (REPO / path).is_file()]
+    size = sum((REPO / path).stat().st_size for path in inside)
+    assert 0 < size < 8 << 20, f"{size >> 20} MiB"
+    assert not is_in_the_context("build/x") and not is_in_the_context(".git/config")
+    for path in inside:
+        (tmp_path / "src" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(REPO / path, tmp_path / "src" / path)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, "./src"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    (wheel,) = tmp_path.glob("cgpu-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"cgpu_kube/main.py", "cgpu_kube/node/agent.py", "cgpu_common/placement.py"} <= names
+
+
+def stand_in(folder: Path, name: str, code: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_one_command_builds_and_one_imports_or_pushes(tmp_path: Path, objects: dict) -> None:
+    log = tmp_path / "log"
+    engine = stand_in(tmp_path, "engine", f'echo "engine $*" >>{log}; [ "$1" != save ] || echo archive >"$3"')
+    ctr = stand_in(tmp_path, "ctr", f'echo "ctr $*" >>{log}; cat "$5" >>{log}')
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {"ENGINE": str(engine), "CTR": str(ctr), "PATH": os.environ["PATH"]}
+        return subprocess.run([REPO / "deploy/image", *words], env=env, capture_output=True, text=True, cwd=tmp_path)
+
+    version = (REPO / "VERSION").read_text().strip()
+    full = f"docker.io/library/cgpu-kube:{version}"
+    spec = objects["DaemonSet", "cgpu-node"]["spec"]["template"]["spec"]["containers"][0]
+    assert f"docker.io/library/{spec['image']}" == full, "as a kubelet reads the name"
+    assert run("build").returncode == 0
+    assert f"engine build --tag {full} --tag cgpu-kube:{version} --file deploy/Containerfile ." in log.read_text()
+    log.write_text("")
+    assert run("import").returncode == 0
+    assert re.search(r"ctr --namespace k8s.io images import \S+\narchive", log.read_text())
+    pushed = run("push", "registry.example:5000/team/cgpu-kube")
+    assert pushed.returncode == 0 and f"engine push registry.example:5000/team/cgpu-kube:{version}" in log.read_text()
+    assert "newName: registry.example:5000/team/cgpu-kube" in pushed.stdout
+    for words in ((), ("build", "x"), ("push",), ("push", "r/x@sha256:0"), ("other",)):
+        assert run(*words).returncode != 0, words
+
+
+def test_the_identity_of_a_nodes_unit(tmp_path: Path) -> None:
+    """The request is bound to the Node object, and what is printed is what the agent reads."""
+    log = tmp_path / "log"
+    code = f"""case "$*" in
+"get node n1"*) echo u-1 ;;
+"create --raw "*) echo "$3" >>{log}; cat >>{log}; echo '{{"kind":"TokenRequest","status":{{"token":"abc.def"}}}}' ;;
+*cluster.server*) echo https://10.0.0.1:6443 ;;
+*certificate-authority-data*) echo Q0E= ;;
+*) exit 1 ;;
+esac"""
+    kubectl = stand_in(tmp_path, "kubectl", code)
+    script = DEPLOY / "node-kubeconfig"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {"KUBECTL": str(kubectl), "PATH": os.environ["PATH"]}
+        return subprocess.run([script, *words], env=env, capture_output=True, text=True)
+
+    done = run("n1", "3600")
+    assert done.returncode == 0, done.stderr
+    path, request = log.read_text().split("\n", 1)
+    assert path == "/api/v1/namespaces/cgpu-system/serviceaccounts/cgpu-node/token"
+    spec = json.loads(request)["spec"]
+    bound = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u-1"}
+    assert spec == {"boundObjectRef": bound, "expirationSeconds": 3600}
+    (tmp_path / "config").write_text(done.stdout)
+    config = kube_api.from_kubeconfig(tmp_path / "config")
+    assert (config.server, config.token, config.ca_data) == ("https://10.0.0.1:6443", "abc.def", "CA")
+    assert run("other").returncode != 0 and run("n1", "much").returncode == 2 and run().returncode == 2
 
 
 # ---- policies ----
@@ -339,6 +505,7 @@ PODS = [
     (pod("p", container("c", 6, 25), init=(container("i", 2), container("s", 1, sidecar=True))), ""),
     (simple("p", 6, count=2), ""),
     (pod("p", container("c", 6, 150), count=2), ""),  # 75 % of each
+    (simple("p", "6Gi"), "aliyun.com/gpu-mem is a number of units of the node, GiB in most clusters, and no amount"),
     (simple("p", 0), "aliyun.com/gpu-mem is 0; leave it out, or ask for 1 or more"),
     (pod("p", container("c", 6), init=(container("i", 0),)), "aliyun.com/gpu-mem is 0"),
     (simple("p", "six"), "six"),

@@ -23,9 +23,10 @@ LAYERS = {
         cgpu_kube.node.host cgpu_kube.node.podview cgpu_kube.node.decide cgpu_kube.node.claims
     """,
     "outside": """
-        cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access
+        cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access cgpu_kube.extender.lease
         cgpu_kube.node.rpc cgpu_kube.node.plugin cgpu_kube.node.kubelet cgpu_kube.node.daemon cgpu_kube.node.modefile
         cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
+        cgpu_kube.node.marks
     """,
     "assembly": "cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.agent",
     "programs": "cgpu_kube.main cgpu_kube.inspect cgpu_kube.node.command",

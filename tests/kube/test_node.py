@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_api import Refusal
 from fakes import Run, eventually
 from node_world import NODE, NODES, PODS, SIZES, World, container
 from structlog.testing import capture_logs
 
 from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
-from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM
+from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL
+from cgpu_kube.ledger import Ledger, read_node
 
 NOW_NS = 1_900_000_000 * 10**9  # later than the fake API server's creation times
 
@@ -958,5 +960,79 @@ def test_nvml_is_asked_when_a_pod_comes(world: World, run: Run) -> None:
             assert inventory._nvml_until == 0.0, "another pod is none of its business"
             world.pod("q", container(mem=6), annotations=bound(1, 6))
             await eventually(lambda: inventory._nvml_until > 0.0, "a query")
+
+    run(main())
+
+
+# ---- what the agent writes into pods ----
+
+
+def test_a_pod_that_no_extender_has_bound_counts_where_it_is(world: World, run: Run) -> None:
+    """By the kubelet's count it is on one GPU; the ledger counted it on both."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            pod = world.pod("p", container("a", mem=6), container("b", mem=3))
+            first = await world.start(pod, "a")
+            ((gpu, _),) = world.slots(first)
+            before = world.api.get(PODS, "team", "p")
+            assert before is not None and not before["metadata"]["annotations"], "one of two containers"
+            second = await world.start(pod, "b")
+            await eventually(
+                lambda: keys.ALLOCATION in world.api.get(PODS, "team", "p")["metadata"]["annotations"], "on"
+            )
+            stored = world.api.get(PODS, "team", "p")
+            ledger = Ledger()
+            ledger.set_node(NODE, read_node(world.api.get(NODES, "", NODE)))
+            ledger.set_pod(stored)
+            on = {index: load.units for index, load in ledger.used(NODE).items()}
+            (other,) = {index for index, _ in world.slots(second)}
+            assert on == ({gpu: 9} if other == gpu else {gpu: 6, other: 3})
+            assert stored["metadata"]["annotations"][keys.NEW_ASSIGNED] == "true"
+            again = world.bundle(stored, "a", {"ALIYUN_COM_GPU_GRANT": "kube"})
+            assert (await world.prepare(again))["ok"], "a container that is started again has the same GPU"
+            assert world.slots(again)[0][0] == gpu
+
+    run(main())
+
+
+def test_a_refused_mark_is_not_tried_again(world: World, run: Run) -> None:
+    """The kubelet's identity may not write annotations: one refusal a pod and minute was in the API server's log."""
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            refused: list[str] = []
+
+            def forbid(method: str, path: str) -> None:
+                if method == "PATCH" and "/pods/" in path:
+                    refused.append(path)
+                    raise Refusal(403, "Forbidden", "pods may not be patched by a node")
+
+            world.api.before = forbid
+            for number in range(3):
+                await world.start(world.pod(f"p{number}", container(mem=2), annotations=bound(0, 2)))
+            await asyncio.sleep(1.0)  # five clean-ups
+            assert len(refused) == 1
+
+    run(main())
+
+
+def test_the_agents_own_label_follows_its_mode(world: World, run: Run) -> None:
+    def label() -> str | None:
+        return (world.api.get(NODES, "", NODE)["metadata"].get("labels") or {}).get(keys.AGENT_LABEL)
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            await eventually(lambda: label() == "cgpu", "the label")
+            node = copy.deepcopy(world.api.get(NODES, "", NODE))
+            del node["metadata"]["labels"][MODE_LABEL]
+            world.api.put(NODES, node)
+            await asyncio.sleep(0.3)
+            assert label() == "cgpu" and offered(world) == 94, "without a label the node keeps its mode, and the agent"
+            world.label("default", **{keys.AGENT_LABEL: "cgpu"})
+            await eventually(lambda: label() is None, "no label in another mode")
 
     run(main())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""python big_api.py PORT: an API server of a large cluster, in a process of its own. Pods are made of one recorded
+pod's text when they are asked for, so that it has none in memory; 1,000 updates a second once a file says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from cluster import gpu, our_node
+from fake_api import recorded
+
+from cgpu_kube import annotations as notes
+
+NODES, GPUS, PODS = 1000, 8, 20  # pods of a GPU
+COUNT = NODES * GPUS * PODS
+PER_S = 1000
+UID, NAME, NODE, GPU, VERSION = "@uid@", "@name@", "@node@", "@gpu@", "@version@"
+
+
+def template() -> str:
+    """As a kubelet leaves a pod: with status, volumes and managed fields, some 10 KiB."""
+    found = recorded("pod-gpushare-bound")
+    found["metadata"] |= {"name": NAME, "namespace": "default", "uid": UID, "resourceVersion": VERSION}
+    texts = notes.write({"main": {0: 1}}, 20, 2 * 10**18)
+    texts = {key: text.replace('"0"', f'"{GPU}"') if text.startswith("{") else text for key, text in texts.items()}
+    found["metadata"]["annotations"] = texts | {notes.INDEX: GPU}
+    found["metadata"]["managedFields"] = [{"manager": "kubelet", "fieldsV1": {f"f:field-{i}": {} for i in range(150)}}]
+    found["spec"]["nodeName"] = NODE
+    found["spec"]["containers"] = [
+        {
+            "name": "main",
+            "image": "box",
+            "resources": {"limits": {notes.GPU_MEM: "1"}},
+            "env": [{"name": "E", "value": "v" * 200}] * 10,
+        }
+    ]
+    found["status"] = {
+        "phase": "Running",
+        "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "x"}}}],
+    }
+    return json.dumps(found)
+
+
+TEXT = template()
+
+
+def pod(number: int, version: int) -> str:
+    node, rest = number % NODES, number // NODES
+    out = TEXT.replace(UID, f"00000000-0000-0000-0000-{number:012d}").replace(NAME, f"deployment-{number:06d}-abcde")
+    return out.replace(NODE, f"node-{node:04d}").replace(GPU, str(rest % GPUS)).replace(VERSION, str(version))
+
+
+class Server:
+    def __init__(self, go: Path) -> None:
+        self.go = go
+        self.fresh: dict[str, Any] = {}
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        if request.query.get("watch"):
+            return await self.watch(request)
+        if path == "/api/v1/nodes":
+            nodes = [our_node(f"node-{i:04d}", *(gpu(g, 22) for g in range(GPUS))) for i in range(NODES)]
+            for one in nodes:
+                one["metadata"] |= {"uid": one["metadata"]["name"], "resourceVersion": "5"}
+            return web.json_response({"metadata": {"resourceVersion": "10"}, "items": nodes})
+        if path == "/api/v1/pods":
+            start, limit = int(request.query.get("continue") or 0), int(request.query["limit"])
+            end = min(start + limit, COUNT)
+            more = json.dumps({"resourceVersion": "10", **({"continue": str(end)} if end < COUNT else {})})
+            text = f'{{"metadata": {more}, "items": [{",".join(pod(i, 6) for i in range(start, end))}]}}'
+            return web.Response(text=text, content_type="application/json")
+        if "/pods/" in path:
+            name = path.split("/")[6]
+            found = self.fresh.get(name)
+            if request.method == "PUT":
+                self.fresh[name] = await request.json()
+            elif request.method == "PATCH":
+                found["metadata"]["annotations"] = (await request.json())["metadata"]["annotations"]
+            return web.json_response(self.fresh.get(name) or {})
+        return web.json_response({"metadata": {"resourceVersion": "10"}, "items": []})
+
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        sent = 0
+        while True:
+            await asyncio.sleep(0.05)
+            if request.path != "/api/v1/pods" or not self.go.exists():
+                continue
+            lines = [
+                f'{{"type": "MODIFIED", "object": {pod((sent + i) * 7919 % COUNT, 100 + sent + i)}}}\n'
+                for i in range(PER_S // 20)
+            ]
+            sent += len(lines)
+            await answer.write("".join(lines).encode())
+
+
+def main() -> None:
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_route("*", "/{path:.*}", Server(Path(sys.argv[2])).handle)
+    web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: MIT
+"""Several extenders: one serves, another takes over, and no GPU is given away twice by both."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+from cluster import NODES, PODS, Cluster, gpu, our_node, simple
+from fake_api import FakeApi, Refusal
+from test_storm import check_sums
+
+from cgpu_common.exits import CgpuError
+from cgpu_kube import annotations as notes
+from cgpu_kube import api as kube
+from cgpu_kube.extender.command import lease_of
+from cgpu_kube.extender.lease import Lease, Times
+from cgpu_kube.extender.service import SERVES_LABEL, LeaseArgs
+
+LEASES = "apis/coordination.k8s.io/v1/leases"
+QUICK = Times(2.0, 1.2, 0.1)
+
+
+class Replica(Cluster):
+    """One more extender at the API server of another cluster."""
+
+    def __init__(self, first: Cluster | None, number: int, *nodes: Any, pod: str = "", **binder: Any) -> None:
+        self._lease = LeaseArgs("cgpu-system", "cgpu-extender", f"e{number}_", pod, QUICK)
+        super().__init__(*nodes, **binder)
+        self._first = first
+        if first is not None:
+            self.server, self.nodes = first.server, first.nodes
+
+    async def __aenter__(self) -> Cluster:
+        if self._first is None:
+            return await super().__aenter__()
+        self.api = kube.Client(kube.Config(self.server.url))
+        await self.api.__aenter__()
+        self.http = aiohttp.ClientSession()
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._first is None:
+            await super().__aexit__(*error)
+            return
+        await self.stop()
+        await self.http.close()
+        await self.api.__aexit__()
+
+    async def start(self, wait: bool = True) -> None:
+        """Each life has a name of its own."""
+        name = f"{self._lease.identity}{random.random()}"
+        self.binder["lease"] = replace(self._lease, identity=name)
+        await super().start(wait)
+
+    async def serves(self) -> None:
+        async with asyncio.timeout(10):
+            while not self.extender.is_leader:
+                await asyncio.sleep(0.01)
+
+
+def test_two_extenders_and_200_pods() -> None:
+    """Both are asked at random, as by a Service without the label; the one that serves is killed, or cut off from its
+    lease while it binds, again and again. 24 pods of 16 were bound by two that both served."""
+    chance = random.Random(5)
+    sizes = {("n1", 0): 15, ("n1", 1): 79}
+    left = [simple(f"p{number}", chance.randint(1, 9)) for number in range(200)]
+    served: set[str] = set()
+    changes: list[int] = []
+
+    async def whole() -> None:
+        node = our_node("n1", gpu(0, 15), gpu(1, 79))
+        async with Replica(None, 1, node, doubt_s=0.4) as first, Replica(first, 2, doubt_s=0.4) as second:
+            replicas = [first, second]
+
+            async def worker() -> None:
+                while left:
+                    found = left.pop()
+                    name = found["metadata"]["name"]
+                    first.put(found)
+                    while True:
+                        one = chance.choice(replicas)
+                        try:
+                            why = await one.schedule(found)
+                        except (aiohttp.ClientError, OSError, AssertionError, KeyError, TypeError):
+                            why = "away"
+                        if not why:
+                            served.add(one.extender._identity)
+                            break
+                        await asyncio.sleep(0.02 + 0.03 * chance.random())
+                    check_sums(first, sizes)
+                    await asyncio.sleep(0.05 * chance.random())
+                    first.end(name)
+
+            async def trouble() -> None:
+                while True:
+                    await asyncio.sleep(1.5)
+                    for one in replicas:
+                        if not one.extender.is_leader:
+                            continue
+                        changes.append(1)
+                        if len(changes) % 2:
+                            await one.stop()
+                            await one.start()
+                        else:  # it hangs on to its writes: the lease is renewed no more
+                            lease = one.extender.lease
+                            assert lease is not None
+                            lease._api = kube.Client(kube.Config("http://127.0.0.1:1"))
+                            await lease._api.__aenter__()
+                            await asyncio.sleep(2.2)
+                            await lease._api.__aexit__()
+                            lease._api = one.api
+                        break
+
+            async def slow(method: str, path: str) -> None:
+                """Writes are on their way for a while, so that a lease ends before they arrive."""
+                if method in ("PATCH", "POST") and "/pods/" in path:
+                    await asyncio.sleep(chance.choice((0, 0.01, 0.1, 0.5)))
+                    if chance.random() < 0.03:
+                        raise Refusal(409, "Conflict", "the object has been modified")
+
+            first.server.before = slow
+            bad = asyncio.create_task(trouble())
+            async with asyncio.TaskGroup() as group:
+                for _ in range(20):
+                    group.create_task(worker())
+            bad.cancel()
+            await asyncio.gather(bad, return_exceptions=True)
+            assert len(first.server.bindings) == 200
+            assert first.server.pods() == {}
+
+    asyncio.run(asyncio.wait_for(whole(), 110))
+    assert len(changes) >= 3 and len(served) >= 3, "the stand shows nothing"
+
+
+def test_what_the_last_one_has_chosen_counts() -> None:
+    """Its Binding may be on its way: the annotation is there, and the pod is on no node."""
+
+    async def whole() -> None:
+        first = Replica(None, 1, our_node("n1", gpu(0, 15)), doubt_s=0.5)
+        second = Replica(first, 2, doubt_s=0.5)
+        async with first:
+            await first.serves()
+            async with second:
+                await check(first, second)
+
+    async def check(first: Replica, second: Replica) -> None:
+        one, two = simple("a", 10), simple("b", 10)
+        first.put(one)
+        first.put(two)
+        held = asyncio.Event()
+
+        async def before(method: str, path: str) -> None:
+            if path.endswith("/a/binding"):
+                await held.wait()
+
+        first.server.before = before
+        binding = asyncio.create_task(first.bind(one, "n1"))
+        while not first.stored("a")["metadata"].get("annotations"):
+            await asyncio.sleep(0.01)
+        assert notes.parse_assumed(first.stored("a")["metadata"]["annotations"])[0] == "n1"
+        assert "serves, not this one" in await second.bind(two, "n1")
+        await first.extender.lease.release()
+        await second.serves()
+        assert "10 GiB asked for" in await second.bind(two, "n1")
+        held.set()
+        await binding
+        assert first.stored("a")["spec"]["nodeName"] == "n1"
+        assert "10 GiB asked for" in await second.bind(two, "n1")
+        # And one that was never bound counts until the API server has said so.
+        first.end("a")
+        ghost = simple("ghost", 10)
+        ghost["metadata"]["annotations"] = first_annotations(10) | notes.assumed("n1", "e9_x")
+        first.put(ghost)
+        await second.settled()
+        assert "10 GiB asked for" in await second.bind(two, "n1")
+        await asyncio.sleep(0.7)
+        assert await second.bind(two, "n1") == ""
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def first_annotations(units: int) -> dict[str, str]:
+    return notes.write({"c0": {0: units}}, 15, 2 * 10**18)
+
+
+def test_a_lease_is_taken_after_its_time_and_not_before() -> None:
+    async def whole() -> None:
+        async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
+            now = [100.0]
+            said: list[tuple[str, bool]] = []
+
+            def lease(name: str) -> Lease:
+                async def changed(gained: bool) -> None:
+                    said.append((name, gained))
+
+                return Lease(api, "s", "l", name, changed, Times(), lambda: now[0])
+
+            a, b = lease("a"), lease("b")
+            await a._try()
+            await b._try()
+            assert (a.is_held, b.is_held, b.holder) == (True, False, "a")
+            for _ in range(7):
+                now[0] += 2
+                await a._try()
+                await b._try()
+            assert a.is_held and not b.is_held
+            now[0] += 9.9
+            assert a.is_held
+            now[0] += 0.2  # without a renewal it gives up before another one may take it
+            assert not a.is_held
+            await b._try()
+            assert not b.is_held, "15 s after the last renewal that it has seen"
+            now[0] += 5
+            await b._try()
+            assert b.is_held and b.last == "a" and said == [("a", True), ("b", True)]
+            await a._try()
+            assert not a.is_held
+            spec = server.get(LEASES, "s", "l")["spec"]
+            assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("b", 2, 15)
+            await b.release()
+            await a._try()
+            assert a.is_held, "at once"
+            # Another life by the same name has not the writes of the first one under control.
+            again = lease("a")
+            await again._try()
+            assert not again.is_held
+            server.before = lambda method, path: (_ for _ in ()).throw(Refusal(409, "Conflict", "changed"))
+            with pytest.raises(kube.ApiError):
+                await a._try()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_the_pod_that_serves_has_the_label() -> None:
+    async def whole() -> None:
+        def label(server: FakeApi, name: str) -> str | None:
+            found = server.get(PODS, "cgpu-system", name)
+            return None if found is None else (found["metadata"].get("labels") or {}).get(SERVES_LABEL)
+
+        first = Replica(None, 1, our_node("n1", gpu(0, 15)), pod="e1")
+        for name in ("e1", "e2"):
+            first.server.put(PODS, {"metadata": {"namespace": "cgpu-system", "name": name}, "spec": {"containers": []}})
+        async with first:
+            await first.serves()
+            async with Replica(first, 2, pod="e2") as second:
+                assert (label(first.server, "e1"), label(first.server, "e2")) == ("true", None)
+                await first.extender.lease.release()
+                first.extender.tasks[-1].cancel()
+                await second.serves()
+                assert (label(first.server, "e1"), label(first.server, "e2")) == ("false", "true")
+                assert copy.deepcopy(first.server.get(NODES, "", "n1")) is not None
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_the_option() -> None:
+    assert lease_of("") is None
+    found = lease_of("ns/name", {"POD_NAME": "p"})
+    assert (found.namespace, found.name, found.pod) == ("ns", "name", "p") and found.identity.startswith("p_")
+    assert lease_of("ns/name", {}).identity != lease_of("ns/name", {}).identity
+    for bad in ("name", "/name", "ns/", "a/b/c"):
+        with pytest.raises(CgpuError, match="not a namespace and a name"):
+            lease_of(bad)
