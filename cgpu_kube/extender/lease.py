@@ -57,6 +57,7 @@ class Lease:
         self._clock = clock
         self._until = 0.0
         self._serves = False
+        self._owns = False  # this life has written its name
         self._leaves = False
         self._seen: tuple[str, float] = ("", 0.0)  # resourceVersion, since when
 
@@ -108,12 +109,11 @@ class Lease:
         # Its own name after a restart is another life's: that one's writes may be in flight.
         if self._leaves:
             return
-        mine = self.holder == self.identity and self._serves
+        mine = self.holder == self.identity and self._owns
         if not mine and self.holder and began < self._seen[1] + self._times.seconds:
             return
-        if mine and began >= self._until:
+        if self._serves and began >= self._until:
             await self._lost()
-            return
         self.last = self.holder
         await self._write(found, self.identity)
         await self._gained(began)
@@ -135,6 +135,7 @@ class Lease:
         return out
 
     async def _gained(self, began: float) -> None:
+        self._owns = True
         self._until = began + self._times.held_s
         if not self._serves:
             log.get().info("this one serves", lease=self._name, identity=self.identity)
@@ -144,4 +145,7 @@ class Lease:
     async def _lost(self) -> None:
         self._serves = False
         log.get().warning("another one may serve now", lease=self._name, identity=self.identity)
-        await self._changed(False)
+        try:
+            await self._changed(False)
+        except KubeError as error:  # the API server is away, which is why the lease is lost
+            log.get().warning("the loss of the lease is not shown", lease=self._name, reason=str(error))

@@ -260,6 +260,36 @@ def test_the_pod_that_serves_has_the_label() -> None:
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
+def test_an_api_server_that_is_away_ends_no_extender() -> None:
+    """It loses the lease, serves nothing, and takes it again; and a change that fails is tried again at once."""
+
+    async def whole() -> None:
+        first = Replica(None, 1, our_node("n1", gpu(0, 15)), pod="e1")
+        first.server.put(PODS, {"metadata": {"namespace": "cgpu-system", "name": "e1"}, "spec": {"containers": []}})
+        failures = [0]
+
+        def before(method: str, path: str) -> None:
+            if method == "PATCH" and failures[0] < 2:
+                failures[0] += 1
+                raise Refusal(503, "Unavailable", "not now")
+
+        first.server.before = before
+        async with first:
+            await first.serves()
+            assert failures == [2]
+            first.server.before = lambda method, path: (_ for _ in ()).throw(Refusal(503, "Unavailable", "away"))
+            async with asyncio.timeout(10):
+                while first.extender.is_leader:
+                    await asyncio.sleep(0.01)
+            assert "serves, not this one" in await first.bind(simple("a", 1), "n1")
+            await asyncio.sleep(0.5)
+            assert not any(task.done() for task in first.extender.tasks)
+            first.server.before = None
+            await first.serves()
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
 def test_the_option() -> None:
     assert lease_of("") is None
     found = lease_of("ns/name", {"POD_NAME": "p"})
