@@ -32,6 +32,8 @@ GPU_COUNT = "aliyun.com/gpu-count"  # of a node: a resource; of a pod: a label, 
 MODE_LABEL = "ack.node.gpu.schedule"
 #: Ours, of a node: cgpu-kube has its mode. The DaemonSet stays on it when MODE_LABEL is removed, which changes nothing.
 AGENT_LABEL = "cgpu.io/agent"
+#: Of a node, as ACK names them: the model, memory as 16280MiB, and the number of its GPUs.
+CARD_NAME, CARD_MEM, CARD_COUNT = (f"aliyun.accelerator/nvidia_{word}" for word in ("name", "mem", "count"))
 PLACEMENT_LABEL = "ack.node.gpu.placement"
 
 # Old generation, of a pod.

@@ -290,7 +290,8 @@ class Agent:
             deleted = self._deleted if self._deleted is not None else self.cluster.published_deleted()
             async with self._publishes:
                 offer = self.offer.annotation(self.gpus, deleted, self._away())
-                await self.cluster.publish_node(offer, len(self.gpus) if memory else 0)
+                count = len(self.gpus) if memory else 0
+                await self.cluster.publish_node(offer, count, host.card_labels(self.gpus))
                 self._published = True
             await self._publish_held(fresh)
             if self.cluster.pods.synced.is_set():  # before, any pod may use the mode

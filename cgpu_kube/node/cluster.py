@@ -122,16 +122,18 @@ class Cluster:
         body = {"metadata": {"uid": meta["uid"], "annotations": dict(values)}}
         self.pods.put(await self._api.patch(path, body, MERGE))
 
-    async def publish_node(self, offer: NodeGpus, count: int) -> None:
-        """The annotation, and aliyun.com/gpu-count in the status, where they differ. The kubelet sets the count to 0
-        when it starts."""
+    async def publish_node(self, offer: NodeGpus, count: int, cards: Mapping[str, str]) -> None:
+        """The annotation and the labels, and aliyun.com/gpu-count in the status, where they differ. The kubelet sets
+        the count to 0 when it starts."""
         node = self.own_node()
         if node is None:
             return
-        wanted, label = keys.write_node(offer), offer.mode or None
+        wanted, labels = keys.write_node(offer), {keys.AGENT_LABEL: offer.mode or None}
+        if offer.mode:  # else another plugin's, which may have labels like them
+            labels |= {key: cards.get(key) for key in (keys.CARD_NAME, keys.CARD_MEM, keys.CARD_COUNT)}
         is_other = any(node["annotations"].get(key) != text for key, text in wanted.items())
-        if is_other or node["labels"].get(keys.AGENT_LABEL) != label:
-            meta = {"annotations": wanted, "labels": {keys.AGENT_LABEL: label}}
+        if is_other or any(node["labels"].get(key) != text for key, text in labels.items()):
+            meta = {"annotations": wanted, "labels": labels}
             self.nodes.put(await self._api.patch(f"{NODES}/{self.node}", {"metadata": meta}, MERGE))
         have = [node["count"].get(place) for place in ("capacity", "allocatable")]
         if have != [str(count)] * 2 and (count or any(have)):
@@ -202,16 +204,15 @@ class Cluster:
         return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta, "spec": spec}
 
 
+_LABELS = (keys.MODE_LABEL, keys.PLACEMENT_LABEL, keys.AGENT_LABEL, keys.CARD_NAME, keys.CARD_MEM, keys.CARD_COUNT)
+
+
 def _node(found: Object) -> Object:
     """The parts of the node that count."""
     meta, status = found.get("metadata") or {}, found.get("status") or {}
     return {
         "metadata": {key: meta[key] for key in ("name", "uid", "resourceVersion") if key in meta},
-        "labels": {
-            key: text
-            for key, text in (meta.get("labels") or {}).items()
-            if key in (keys.MODE_LABEL, keys.PLACEMENT_LABEL, keys.AGENT_LABEL)
-        },
+        "labels": {key: text for key, text in (meta.get("labels") or {}).items() if key in _LABELS},
         "annotations": {key: text for key, text in (meta.get("annotations") or {}).items() if key == keys.NODE_GPUS},
         "allocatable": {
             key: amount

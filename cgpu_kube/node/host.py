@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cgpu_kube.annotations import MODE_LABEL, NodeGpu, NodeGpus, Remains
+from cgpu_kube.annotations import CARD_COUNT, CARD_MEM, CARD_NAME, MODE_LABEL, NodeGpu, NodeGpus, Remains
 from cgpu_kube.errors import KubeError
 
 GIB, FINE = "GiB", "MiB"
@@ -160,6 +160,18 @@ class Offer:
                 if gpu := by_index.get(slot["nv_minor"]):
                     of_pod[gpu.index] = of_pod.get(gpu.index, 0) + self.units_of(gpu, slot["mib"])
         return {uid: Remains(names[uid], found) for uid, found in units.items()}
+
+
+def card_labels(gpus: Sequence[HostGpu]) -> dict[str, str]:
+    """By which pods choose nodes of a model. Name and memory only where all GPUs have the same."""
+    found = {CARD_COUNT: str(len(gpus))} if gpus else {}
+    names = {re.sub(r"[^A-Za-z0-9_.]+", "-", gpu.name).strip("-_.")[:63].strip("-_.") for gpu in gpus}
+    sizes = {gpu.total_mib for gpu in gpus}
+    if len(names) == 1 and (name := names.pop()):
+        found[CARD_NAME] = name
+    if len(sizes) == 1 and (mib := sizes.pop()):
+        found[CARD_MEM] = f"{mib}MiB"
+    return found
 
 
 # ---- device ids ----

@@ -20,6 +20,8 @@ from cgpu_common.model import MIB
 from cgpu_kube import annotations as keys
 from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, MODE_LABEL
 from cgpu_kube.ledger import Ledger, read_node
+from cgpu_kube.node import host
+from cgpu_kube.node.host import HostGpu
 
 NOW_NS = 1_900_000_000 * 10**9  # later than the fake API server's creation times
 
@@ -1036,3 +1038,25 @@ def test_the_agents_own_label_follows_its_mode(world: World, run: Run) -> None:
             await eventually(lambda: label() is None, "no label in another mode")
 
     run(main())
+
+
+def test_the_labels_of_the_cards(world: World, run: Run) -> None:
+    def labels() -> dict[str, str]:
+        found = world.api.get(NODES, "", NODE)["metadata"].get("labels") or {}
+        return {key: text for key, text in found.items() if key.startswith("aliyun.accelerator/")}
+
+    async def main() -> None:
+        async with world.running():
+            await ready(world)
+            await eventually(lambda: labels() == host.card_labels(world.agent.gpus) != {}, "of two sizes")
+            assert labels()[keys.CARD_COUNT] == "2" and keys.CARD_MEM not in labels()
+            world.link.inventory = world.link.inventory[:1]
+            await eventually(lambda: labels().get(keys.CARD_COUNT) == "1", "of one")
+            assert labels()[keys.CARD_MEM] == f"{SIZES[0]}MiB"
+
+    run(main())
+    gpu = HostGpu(0, "GPU-0", 81559, 81559, name="NVIDIA H100 80GB HBM3 (rev. a)")
+    assert host.card_labels([gpu])[keys.CARD_NAME] == "NVIDIA-H100-80GB-HBM3-rev.-a"
+    assert host.card_labels([replace(gpu, name="x" * 62 + " y")])[keys.CARD_NAME] == "x" * 62
+    assert host.card_labels([gpu, replace(gpu, name="other")]) == {keys.CARD_COUNT: "2", keys.CARD_MEM: "81559MiB"}
+    assert host.card_labels([]) == {}
