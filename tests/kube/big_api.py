@@ -65,7 +65,7 @@ class Server:
         if request.query.get("watch"):
             return await self.watch(request)
         if path == "/api/v1/nodes":
-            nodes = [our_node(f"node-{i:04d}", *(gpu(g, 22) for g in range(GPUS))) for i in range(NODES)]
+            nodes = [our_node(f"node-{i:04d}", *(gpu(g, 22, slots=40) for g in range(GPUS))) for i in range(NODES)]
             for one in nodes:
                 one["metadata"] |= {"uid": one["metadata"]["name"], "resourceVersion": "5"}
             return web.json_response({"metadata": {"resourceVersion": "10"}, "items": nodes})
