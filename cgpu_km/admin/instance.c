@@ -122,7 +122,6 @@ static struct ckm_container *alloc_container(const struct ckm_create *req)
 		ct->slot[i].ct = ct;
 		ct->slot[i].gpu = ckm_gpu_by_index(req->slot[i].gpu);
 		mutex_init(&ct->slot[i].enable_lock);
-		init_completion(&ct->slot[i].requested);
 		INIT_LIST_HEAD(&ct->slot[i].channels);
 		INIT_LIST_HEAD(&ct->slot[i].tsgs);
 		INIT_LIST_HEAD(&ct->slot[i].mems);

@@ -11,7 +11,7 @@
 #include "intercept/rm_alloc.h"
 #include "intercept/rm_alloc_check.h"
 #include "intercept/rm_call.h"
-#include "sched/freeze_new.h"
+#include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/listed.h"

@@ -13,7 +13,7 @@
 #include "intercept/rm_control.h"
 #include "intercept/rm_export.h"
 #include "intercept/rm_shared.h"
-#include "sched/freeze_new.h"
+#include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/gpu.h"
 #include "state/quota.h"

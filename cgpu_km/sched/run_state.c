@@ -302,23 +302,6 @@ static void read_slots(struct ckm_gpu *gpu, const struct cgpu_core_ops *core, u6
 		}
 }
 
-bool ckm_run_state_is_idle_locked(struct ckm_gpu *gpu, const struct ckm_obj *obj)
-{
-	const struct cgpu_core_ops *core;
-	u32 shown = CGPU_WORD_BUSY;
-
-	lockdep_assert_held(&gpu->lock);
-	if (!obj->word || !ckm_run_state_usable_locked(gpu) || !ckm_gpu_is_awake(gpu) ||
-	    ktime_get_ns() < gpu->run.absent_until_ns)
-		return false;
-	core = ckm_core_enter();
-	if (core) {
-		shown = core->nv.run_word(gpu->run.source, readl(obj->word->reg));
-		ckm_core_leave();
-	}
-	return !(shown & (CGPU_WORD_BUSY | CGPU_WORD_ABSENT | CGPU_WORD_REFUSED));
-}
-
 /* ---- trust ---- */
 
 /* Count @bad, unless the same reading has a @good one. True: that was one too many. */

@@ -59,11 +59,6 @@ void ckm_run_word_remove(struct ckm_run_word *word);
 void ckm_run_state_read_locked(struct ckm_gpu *gpu, const struct cgpu_core_ops *core,
 			       u32 *known, u32 *busy);
 
-/* Whether the channel's word shows that it has no work; false if there is no word that can be trusted.
- * Caller holds gpu->lock.
- */
-bool ckm_run_state_is_idle_locked(struct ckm_gpu *gpu, const struct ckm_obj *obj);
-
 /* True if a reading can be used: words exist, the parameter run_state is set, and the
  * source was not found wrong. Caller holds gpu->lock.
  */

@@ -9,7 +9,6 @@
 #include "core/nv_abi.h"
 #include "core/sched_gpu.h"
 #include "driver/driver.h"
-#include "sched/choose.h"
 #include "sched/direct.h"
 #include "sched/runlist.h"
 #include "state/container.h"
@@ -47,10 +46,6 @@ struct disable_channels {
 };
 static_assert(sizeof(struct disable_channels) == NV2080_DISABLE_CHANNELS_SIZE);
 
-/* Until the next part of a container's channels is thawed while it runs: one call in so long. */
-#define MORE_NS		(10 * NSEC_PER_MSEC)
-#define RETRY_NS	NSEC_PER_SEC	/* the same after a call that failed */
-
 /* Towards @took_us, whatever the distance: half of the calls take longer. */
 static void move_usual(u32 *usual_us, u32 took_us)
 {
@@ -63,9 +58,6 @@ static void move_usual(u32 *usual_us, u32 took_us)
 	else
 		*usual_us -= min(step, *usual_us - took_us);
 }
-
-/* In ckm_group.set_us: the driver's own timeslice. */
-#define DEFAULT_US	U32_MAX
 
 static void note_latency(struct ckm_gpu *gpu, enum ckm_ctrl_kind kind, u64 took)
 {
@@ -90,6 +82,80 @@ static u32 timed_control(struct ckm_gpu *gpu, enum ckm_ctrl_kind kind, u32 clien
 	st->calls++;
 	st->failed += status != NV_OK;
 	return status;
+}
+
+static bool matches(const struct ckm_channel_filter *filter, const struct ckm_obj *obj)
+{
+	return (!filter->channel || obj == filter->channel) &&
+	       (!filter->group || obj->group == filter->group);
+}
+
+/* Channels or TSGs of a slot, as they were at one time. */
+struct snapshot {
+	u32 count, room;
+	struct {
+		u32 client, object;
+		u64 seq;		/* ckm_obj.seq of a channel; 0: a TSG */
+	} list[];
+};
+
+/* Room for the slot's channels, or its TSGs. To be freed by kvfree(); NULL: no memory. */
+static struct snapshot *new_snapshot(struct ckm_gpu *gpu, u32 sched_id, bool tsgs)
+{
+	const struct ckm_slot *slot;
+	struct snapshot *snap;
+	u32 room = 0;
+
+	mutex_lock(&gpu->lock);
+	slot = gpu->slot[sched_id];
+	if (slot)
+		room = tsgs ? slot->tsg_count : slot->channel_count;
+	mutex_unlock(&gpu->lock);
+	snap = kvmalloc(struct_size(snap, list, room), GFP_KERNEL);
+	if (!snap)
+		return NULL;
+	snap->count = 0;
+	snap->room = room;
+	return snap;
+}
+
+static void snapshot_add(struct snapshot *snap, const struct ckm_obj *obj)
+{
+	snap->list[snap->count].client = obj->core.hclient;
+	snap->list[snap->count].seq = obj->seq;
+	snap->list[snap->count++].object = obj->core.hobject;
+}
+
+/* Copy what @filter accepts of the slot's channels, or one handle of each of its TSGs (@filter
+ * NULL), in one pass: the lock is held for as many steps as the slot has of them, which its quota
+ * limits. What is added later is frozen by the call that enables it, after ctrl_lock was dropped;
+ * for what is freed later the driver's call fails.
+ */
+static struct snapshot *take_snapshot(struct ckm_gpu *gpu, u32 sched_id,
+				      const struct ckm_channel_filter *filter)
+{
+	bool tsgs = !filter;
+	struct snapshot *snap = new_snapshot(gpu, sched_id, tsgs);
+	const struct ckm_obj *obj;
+	struct list_head *at;
+	struct ckm_slot *slot;
+
+	if (!snap)
+		return NULL;
+	mutex_lock(&gpu->lock);
+	slot = gpu->slot[sched_id];
+	if (slot)
+		list_for_each(at, tsgs ? &slot->tsgs : &slot->channels) {
+			if (snap->count == snap->room)
+				break;
+			obj = tsgs ? list_first_entry(&list_entry(at, struct ckm_group, sched)->handles,
+						      struct ckm_obj, sched) :
+				     list_entry(at, struct ckm_obj, sched);
+			if (tsgs || matches(filter, obj))
+				snapshot_add(snap, obj);
+		}
+	mutex_unlock(&gpu->lock);
+	return snap;
 }
 
 /* The driver has no such channel (any more): do not schedule it. By its sequence number: its
@@ -123,7 +189,7 @@ static u32 disable_channels(struct ckm_gpu *gpu, struct disable_channels *list)
  * channel, so that a channel that was freed meanwhile does not keep the others from being frozen
  * or thawed. Returns the status of the latest failure, or NV_OK.
  */
-static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_snapshot *snap, u32 from,
+static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct snapshot *snap, u32 from,
 			 u32 count, bool freeze)
 {
 	struct disable_channels *one = kzalloc(sizeof(*one), GFP_KERNEL);
@@ -140,11 +206,7 @@ static u32 freeze_singly(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_sna
 			forget_channel(gpu, sched_id, snap->list[i].seq);
 		else if (status != NV_OK)
 			failure = status;
-		if (status != NV_OK)
-			ckm_choose_failed(gpu, sched_id, snap->list[i].seq);
 	}
-	if (!one)
-		ckm_choose_failed(gpu, sched_id, 0);
 	kfree(one);
 	return failure;
 }
@@ -157,13 +219,11 @@ static void note_frozen(struct ckm_gpu *gpu, u32 sched_id, bool frozen)
 	mutex_unlock(&gpu->lock);
 }
 
-/* Freeze the slot's channels that match @filter, NULL: thaw a part of them. */
-static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter)
+static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_channel_filter *filter,
+			bool freeze)
 {
-	bool freeze = filter, rest = false;
 	struct disable_channels *list = kzalloc(sizeof(*list), GFP_KERNEL);
-	struct ckm_snapshot *snap = freeze ? ckm_choose_frozen(gpu, sched_id, filter) :
-					     ckm_choose_thawed(gpu, sched_id, &rest);
+	struct snapshot *snap = take_snapshot(gpu, sched_id, filter);
 	u32 failure = list && snap ? NV_OK : NV_ERR_NO_MEMORY;
 	u32 at, count, i;
 
@@ -180,17 +240,11 @@ static bool freeze_slot(struct ckm_gpu *gpu, u32 sched_id, const struct ckm_chan
 		if (disable_channels(gpu, list) != NV_OK)
 			failure = freeze_singly(gpu, sched_id, snap, at, count, freeze) ?: failure;
 	}
-	if (!list)
-		ckm_choose_failed(gpu, sched_id, 0);
 	kvfree(snap);
 	kfree(list);
-	if (rest)
-		gpu->behind |= BIT(sched_id);
-	else
-		gpu->behind &= ~BIT(sched_id);
 	if (failure != NV_OK)
 		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_FREEZE, failure);
-	else if (!freeze && !rest)
+	else if (!freeze)
 		note_frozen(gpu, sched_id, false);
 	return failure == NV_OK;
 }
@@ -325,7 +379,7 @@ static bool freeze_directly(struct ckm_gpu *gpu, u32 sched_id, bool freeze)
 u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called)
 {
 	const struct ckm_channel_filter all = {};
-	u32 done = 0, slot, behind = gpu->behind;
+	u32 done = 0, slot;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
 	for (; mask; mask &= mask - 1) {
@@ -335,12 +389,9 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called)
 			continue;
 		}
 		*called = true;
-		if (freeze_slot(gpu, slot, freeze ? &all : NULL))
+		if (freeze_slot(gpu, slot, &all, freeze))
 			done |= BIT(slot);
 	}
-	/* Not put off by each hand-over, for those that run on. */
-	if (gpu->behind && !behind)
-		gpu->more_ns = ktime_get_ns() + MORE_NS;
 	return done;
 }
 
@@ -351,7 +402,7 @@ bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 	bool done;
 
 	lockdep_assert_held(&gpu->ctrl_lock);
-	done = freeze_slot(gpu, sched_id, filter);
+	done = freeze_slot(gpu, sched_id, filter, true);
 	if (ckm_ctrl_needs_restart(gpu) &&
 	    !ckm_ctrl_commit(gpu, BIT(sched_id), &failed_ns) && failed_ns)
 		done = false;
@@ -371,7 +422,7 @@ static void read_default(struct ckm_gpu *gpu, u32 client, u32 tsg)
 
 bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 {
-	struct ckm_snapshot *snap = ckm_choose_tsgs(gpu, sched_id, timeslice_us ?: DEFAULT_US);
+	struct snapshot *snap = take_snapshot(gpu, sched_id, NULL);
 	u32 i, status, failure = snap ? NV_OK : NV_ERR_NO_MEMORY;
 	u64 params;
 
@@ -388,33 +439,9 @@ bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 			failure = status;
 	}
 	kvfree(snap);
-	if (failure != NV_OK) {
-		ckm_choose_tsgs_failed(gpu, sched_id);
+	if (failure != NV_OK)
 		ckm_events_control_failed(gpu, sched_id, CGPU_CTRL_TIMESLICE, failure);
-	}
 	return failure == NV_OK;
-}
-
-u64 ckm_ctrl_more_due_ns(const struct ckm_gpu *gpu)
-{
-	return READ_ONCE(gpu->behind) ? READ_ONCE(gpu->more_ns) : CGPU_NEVER_NS;
-}
-
-bool ckm_ctrl_thaw_more(struct ckm_gpu *gpu)
-{
-	u32 mask, failed = 0, behind = gpu->behind;
-	u64 failed_ns = 0;
-
-	lockdep_assert_held(&gpu->ctrl_lock);
-	for (mask = behind; mask; mask &= mask - 1)
-		if (!freeze_slot(gpu, __ffs(mask), NULL))
-			failed |= BIT(__ffs(mask));
-	if (behind && ckm_ctrl_needs_restart(gpu) &&
-	    !ckm_ctrl_commit(gpu, behind, &failed_ns) && failed_ns)
-		failed = behind;
-	gpu->behind |= failed;
-	gpu->more_ns = ktime_get_ns() + (failed ? RETRY_NS : MORE_NS);
-	return !failed;
 }
 
 static int compare_u32(const void *a, const void *b)

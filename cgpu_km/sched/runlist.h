@@ -10,11 +10,21 @@
 
 #include <linux/types.h>
 
-struct ckm_channel_filter;
 struct ckm_gpu;
+struct ckm_group;
+struct ckm_obj;
+struct ckm_slot;
 
-/* Freeze all graphics/compute channels of the slots in @mask, or thaw them: of a slot with more than
- * 64 the next part (sched/choose.h). Returns the mask of slots for which all calls succeeded. A channel that the driver no longer has is not a
+/* Which channels of a slot: all, one, or those of one TSG. The object or group that is named
+ * is only compared.
+ */
+struct ckm_channel_filter {
+	const struct ckm_obj *channel;
+	const struct ckm_group *group;
+};
+
+/* Freeze or thaw all graphics/compute channels of the slots in @mask. Returns the mask of
+ * slots for which all calls succeeded. A channel that the driver no longer has is not a
  * failure, and a slot without channels is included. Sets @called if the driver was called:
  * what sched/direct.h did needs no ckm_ctrl_commit(). Caller holds gpu->ctrl_lock; takes
  * gpu->lock.
@@ -27,14 +37,6 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called);
  */
 bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 			  const struct ckm_channel_filter *filter);
-
-/* Thaw the next part of the channels of the slots that run and have some left; false: a call failed,
- * which is recorded as an event, and it is repeated later. When that is due, monotonic, or CGPU_NEVER_NS.
- * Caller holds gpu->ctrl_lock; the first takes gpu->lock, the second may be called without a lock by the
- * scheduler thread.
- */
-bool ckm_ctrl_thaw_more(struct ckm_gpu *gpu);
-u64 ckm_ctrl_more_due_ns(const struct ckm_gpu *gpu);
 
 /* Set the timeslice of every TSG of a slot; 0: the driver's default. It takes effect with
  * ckm_ctrl_commit(). Returns true if all calls succeeded. Caller holds gpu->ctrl_lock;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the scheduler thread of each GPU. Takes threads_lock, ctrl_lock, gpu->lock. */
+/* Owns the scheduler thread of each GPU. Takes threads_lock, enable_lock, ctrl_lock, gpu->lock. */
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
@@ -7,7 +7,6 @@
 
 #include "core_ref.h"
 #include "sched/effect_check.h"
-#include "sched/freeze_new.h"
 #include "sched/run_state.h"
 #include "sched/runlist.h"
 #include "sched/sched_thread.h"
@@ -235,7 +234,6 @@ static void sleep_on(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 	}
 	if (plan->until_ns != CGPU_NEVER_NS)
 		end = plan->until_ns + plan->late_ns;
-	end = min(end, ckm_ctrl_more_due_ns(gpu));
 	for (; end > now; now = ktime_get_ns()) {
 		due = reading_due_ns(gpu, plan, now);
 		if (min(end, due) == CGPU_NEVER_NS) {
@@ -263,13 +261,10 @@ static int sched_thread(void *data)
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(gpu->kicked, false);
 		mutex_lock(&gpu->ctrl_lock);
-		ckm_freeze_requested(gpu);
 		ok = !gpu->paused && make_plan(gpu, &plan);
 		acted = ok && has_calls(&plan);
 		if (acted)
 			act(gpu, &plan);
-		else if (ok && ckm_ctrl_more_due_ns(gpu) <= ktime_get_ns())
-			ckm_ctrl_thaw_more(gpu);
 		mutex_unlock(&gpu->ctrl_lock);
 		/* The end of the turn depends on the acknowledged times: plan again. */
 		if (acted)
@@ -297,14 +292,6 @@ static void set_paused(struct ckm_gpu *gpu, bool paused)
 	mutex_unlock(&gpu->lock);
 }
 
-static bool thaw_rest(struct ckm_gpu *gpu)
-{
-	while (gpu->behind)
-		if (!ckm_ctrl_thaw_more(gpu))
-			return false;
-	return true;
-}
-
 /* False: a container may still be frozen. */
 static bool thaw_all(struct ckm_gpu *gpu)
 {
@@ -317,7 +304,7 @@ static bool thaw_all(struct ckm_gpu *gpu)
 		if (has_calls(&plan))
 			act(gpu, &plan);
 		else if (plan.until_ns == CGPU_NEVER_NS)
-			return thaw_rest(gpu);
+			return true;
 		else
 			usleep_range(1000, 2000);
 	}
@@ -420,4 +407,64 @@ void ckm_sched_thread_stop(struct ckm_gpu *gpu)
 	list_del(&gpu->thread_node);
 	mutex_unlock(&threads_lock);
 	kthread_stop(thread);
+}
+
+bool ckm_sched_is_frozen(struct ckm_slot *slot)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	const struct cgpu_core_ops *core;
+	bool frozen = true;
+
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		frozen = core->sched.is_frozen(gpu->sched, slot->sched_id);
+		ckm_core_leave();
+	}
+	mutex_unlock(&gpu->lock);
+	return frozen;
+}
+
+/* The new channels may run: let the core charge and report that, and repeat the freeze. */
+static void freeze_failed(struct ckm_slot *slot)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+	const struct cgpu_core_ops *core;
+
+	lockdep_assert_held(&gpu->ctrl_lock);	/* no plan is under way */
+	mutex_lock(&gpu->lock);
+	core = ckm_core_enter();
+	if (core) {
+		core->sched.freeze_failed(gpu->sched, slot->sched_id, ktime_get_ns());
+		ckm_core_leave();
+	}
+	mutex_unlock(&gpu->lock);
+	ckm_gpu_kick(gpu);
+}
+
+static void freeze_new(struct ckm_slot *slot, const struct ckm_channel_filter *filter)
+{
+	struct ckm_gpu *gpu = slot->gpu;
+
+	/* One call of the slot at a time waits for ctrl_lock: otherwise the threads of one
+	 * container could queue there ahead of the scheduler thread.
+	 */
+	mutex_lock(&slot->enable_lock);
+	/* Under ctrl_lock the slot stays frozen between the check and the call. */
+	mutex_lock(&gpu->ctrl_lock);
+	if (ckm_sched_is_frozen(slot) &&
+	    !ckm_ctrl_freeze_some(gpu, slot->sched_id, filter))
+		freeze_failed(slot);
+	mutex_unlock(&gpu->ctrl_lock);
+	mutex_unlock(&slot->enable_lock);
+}
+
+void ckm_sched_freeze_new_channel(struct ckm_slot *slot, const struct ckm_obj *channel)
+{
+	freeze_new(slot, &(struct ckm_channel_filter) { .channel = channel });
+}
+
+void ckm_sched_freeze_group(struct ckm_slot *slot, const struct ckm_group *group)
+{
+	freeze_new(slot, &(struct ckm_channel_filter) { .group = group });
 }

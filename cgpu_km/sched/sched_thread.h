@@ -8,6 +8,9 @@
 #include <linux/types.h>
 
 struct ckm_gpu;
+struct ckm_group;
+struct ckm_obj;
+struct ckm_slot;
 
 /* 0, or an error of kthread_create(). Sleep; caller holds ckm_lock; stop waits for the thread. */
 int ckm_sched_thread_start(struct ckm_gpu *gpu);
@@ -25,5 +28,17 @@ void ckm_sched_thread_stop(struct ckm_gpu *gpu);	/* no-op if it does not run */
 bool ckm_sched_pause_all(u32 what);
 void ckm_sched_resume_all(u32 what);
 bool ckm_sched_asleep(void);	/* paused for either; without a lock */
+
+/* Freeze a pinned channel, or the channels of a group, those of other clients included, if
+ * @slot is frozen: to be called before they become schedulable or at once after. Run in the
+ * tenant's call, before that returns. Sleep; take enable_lock, ctrl_lock, gpu->lock.
+ */
+void ckm_sched_freeze_new_channel(struct ckm_slot *slot, const struct ckm_obj *channel);
+void ckm_sched_freeze_group(struct ckm_slot *slot, const struct ckm_group *group);
+
+/* Whether the scheduler has @slot frozen. Takes gpu->lock. The result stays valid only
+ * under gpu->ctrl_lock.
+ */
+bool ckm_sched_is_frozen(struct ckm_slot *slot);
 
 #endif

@@ -3,7 +3,6 @@
 #ifndef CKM_CONTAINER_H
 #define CKM_CONTAINER_H
 
-#include <linux/completion.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
@@ -19,8 +18,6 @@
 
 struct ckm_backing;
 struct ckm_gpu;
-struct ckm_group;
-struct ckm_obj;
 struct ckm_proc_dir;
 struct dentry;
 
@@ -42,14 +39,6 @@ struct ckm_slot_events {
 	u64 overruns, preempt_slow;	/* values of the last event sent */
 };
 
-/* Which channels of a slot: all, one, or those of one TSG. The object or group that is named
- * is only compared.
- */
-struct ckm_channel_filter {
-	const struct ckm_obj *channel;
-	const struct ckm_group *group;
-};
-
 struct ckm_slot {
 	struct ckm_container *ct;
 	struct ckm_gpu *gpu;
@@ -57,21 +46,18 @@ struct ckm_slot {
 	u32 minor;			/* of the container's node for this GPU */
 	u32 granted_weight;		/* at creation, for the reply */
 	struct cgpu_ledger ledger;	/* gpu->lock */
-	bool ended;			/* gpu->lock; destroyed: the limit is what is used, and 1 MiB */
 	struct list_head channels;	/* gpu->lock; ckm_obj.sched, GR engines only */
 	struct list_head tsgs;		/* gpu->lock; as channels */
 	u32 channel_count, tsg_count;	/* gpu->lock */
 	bool frozen_by_word;		/* gpu->lock; some channels are, by sched/direct.c */
 	bool frozen_by_call;		/* gpu->lock; some channels were, since the last thaw by a call */
-	u64 thawed_to, refrozen_to;	/* gpu->lock; ckm_obj.seq from which choose.c goes on */
-	struct mutex enable_lock;	/* held by the one call that waits for the GPU's thread */
-	struct ckm_channel_filter request;	/* gpu->lock; what that call wants frozen */
-	struct completion requested;	/* that is done */
+	struct mutex enable_lock;	/* held by the one call that waits for ctrl_lock */
 	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
 	u64 quota[CGPU_QUOTAS];		/* gpu->lock; its part of gpu->quota */
 	u64 overhead;			/* ct->rm_lock; estimate for all objects and mappings */
 	struct cgpu_mem *overhead_mem;	/* ct->rm_lock; the charged part of it, or NULL */
 	atomic64_t refused_calls;
+	bool ended;			/* gpu->lock; destroyed: the limit is what is used, and 1 MiB */
 	struct ckm_slot_events pending;	/* gpu->lock */
 	struct ckm_proc_dir *proc;
 };

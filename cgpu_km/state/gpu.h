@@ -112,10 +112,6 @@ struct ckm_gpu {
 	bool paused;			/* ctrl_lock and lock; no calls, no reads: the system sleeps */
 	u64 restarted;			/* ctrl_lock; seq of the channel last used to restart */
 	u32 restarted_slot;		/* ctrl_lock; sched_id of its slot */
-	u32 batch;			/* lock; ckm_group.batch of the latest */
-	u32 requested;			/* lock; slots with a ckm_slot.request */
-	u32 behind;			/* ctrl_lock; slots that run, and of which channels are still held */
-	u64 more_ns;			/* ctrl_lock; when more of them are thawed */
 	struct ckm_run_state run;	/* lock */
 	struct pci_dev *pdev;		/* a reference while attached; NULL: none known */
 	u32 hclient, hdevice, hsubdevice;	/* this module's; valid while attached */

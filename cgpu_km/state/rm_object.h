@@ -32,13 +32,10 @@ struct ckm_run_word {
  */
 struct ckm_group {
 	struct kref ref;		/* of its handles and channels */
-	u32 batch;			/* gpu->lock; choose.c: the latest part that it is in */
 	struct list_head sched;		/* gpu->lock; on slot->tsgs while @handles is not empty */
 	struct list_head handles;	/* gpu->lock; ckm_obj.sched, GR engines only */
 	u64 timeslice_us;		/* ct->rm_lock; as requested by the tenant, 0: never */
 	u32 changes;			/* ct->rm_lock; number of channels added and of disable calls */
-	u32 set_us;			/* gpu->lock; timeslice that runlist.c set, 0: unknown */
-	u16 held;			/* gpu->lock; choose.c: its held channels, while it chooses */
 	bool scheduled;			/* READ_ONCE; enabled by its owner at least once */
 };
 
@@ -61,8 +58,6 @@ struct ckm_obj {
 	u32 enabled_at;			/* ct->rm_lock; group->changes + 1 when enabled, 0: never */
 	bool no_restart;		/* gpu->lock; its last RESTART_RUNLIST failed */
 	bool disabled;			/* gpu->lock; channels: by its word (sched/direct.c) */
-	bool held;			/* gpu->lock; channels: frozen by a call, not thawed since */
-	bool frozen;			/* gpu->lock; held, and not enabled by its owner since */
 	struct ckm_run_word *word;	/* gpu->lock; channels; NULL: none */
 	u32 pid;			/* clients, scheduled ones: tgid that the driver uses */
 };
@@ -96,7 +91,7 @@ struct ckm_cpu_map {
 };
 static_assert(sizeof(struct ckm_cpu_map) <= 88);
 static_assert(sizeof(struct ckm_obj) <= 288);
-static_assert(sizeof(struct ckm_group) <= 64);
+static_assert(sizeof(struct ckm_group) <= 56);
 
 /* The record of a new TSG, with one reference; NULL: no memory. */
 struct ckm_group *ckm_group_alloc(void);
