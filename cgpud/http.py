@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -60,6 +61,18 @@ def parse(request: bytes) -> tuple[int, str]:
     return 200, headers.get("accept", "").strip()
 
 
+def _listener(where: Tcp) -> socket.socket:
+    """"::" is every address of the node, IPv4's too; a kernel without IPv6 has no such address, which is an OSError."""
+    address = ipaddress.ip_address(where.host)
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    both = address.version == 6 and address.is_unspecified
+    listener = socket.create_server(
+        (where.host, where.port), family=family, backlog=CONNECTIONS_MAX, dualstack_ipv6=both
+    )
+    listener.setblocking(False)
+    return listener
+
+
 class HttpServer:
     def __init__(self, page: Page) -> None:
         self._page = page
@@ -72,9 +85,7 @@ class HttpServer:
     async def start(self, where: Unix | Tcp, tls: ssl.SSLContext | None = None) -> None:
         """Raises OSError or CgpuError if the address cannot be used."""
         if tls is not None and isinstance(where, Tcp):
-            family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
-            listener = socket.create_server((where.host, where.port), family=family, backlog=CONNECTIONS_MAX)
-            listener.setblocking(False)
+            listener = _listener(where)
             self._accepting = asyncio.create_task(self._accept(listener, tls))
         elif isinstance(where, Unix):
             self._path = Path(where.path)

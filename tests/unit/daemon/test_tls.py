@@ -49,9 +49,9 @@ def client(folder: Path, pair: Path | None) -> ssl.SSLContext:
     return found
 
 
-async def scrape(port: int, context: ssl.SSLContext) -> bytes:
+async def scrape(port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> bytes:
     """All of the answer; SSLError or ConnectionError: refused, which TLS 1.3 says at the first read only."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="cgpu-metrics")
+    reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="cgpu-metrics")
     writer.write(REQUEST)
     try:
         return await reader.read()
@@ -86,6 +86,26 @@ def test_a_client_with_a_certificate_and_no_other(run: Run, made: Path, tmp_path
         await server.stop()
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", port))
+
+    run(main())
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return socket.has_dualstack_ipv6()
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6, and so no [::]")
+def test_every_address_is_one_of_ipv4_too(run: Run, made: Path) -> None:
+    async def main() -> None:
+        port, server = free_port(), http.HttpServer(page)
+        await server.start(Tcp("::", port), tls.context(str(made)))
+        for host in ("127.0.0.1", "::1"):
+            assert (await scrape(port, client(made, made), host)).endswith(b"\r\n\r\nx"), host
+        await server.stop()
 
     run(main())
 
