@@ -46,6 +46,7 @@ class Exporter:
         self._one_at_a_time = asyncio.Lock()
         self._moving = asyncio.Lock()
         self._place: tuple[object, ...] = ("", "", ())
+        self._served_folder = ""  # the certificates of the server that runs; "": without TLS
         self._server: HttpServer | None = None
 
     async def page(self, accept: str) -> tuple[bytes, str]:
@@ -63,22 +64,33 @@ class Exporter:
 
     async def move(self, where: str, folder: str = "") -> None:
         """Serve at this address from now on; "": not at all. @folder: certificates, which may have been renewed; "":
-        without TLS. If that fails, log an error and serve nothing."""
+        without TLS. If the certificates cannot be read, log an error and, if there is a server by TLS, keep it; if the
+        address cannot be used, log an error and serve nothing."""
         async with self._moving:
             place = (where, folder, tls.stamps(folder))
             if place == self._place and (self._server is not None or not where):
                 return
-            await self._stop()
             wanted = address.parse(where)
+            try:
+                context = tls.context(folder) if folder and wanted is not None else None
+            except CgpuError as error:
+                # A file may be half written. What is served without TLS ends: TLS was asked for.
+                if self._server is not None and self._served_folder:
+                    log.get().error("metrics are served as before", certificates=folder, reason=str(error))
+                    return
+                await self._stop()
+                log.get().error("metrics are not served", address=where, reason=str(error))
+                return
+            await self._stop()
             if wanted is None:
                 return
             server = HttpServer(self.page)
             try:
-                await server.start(wanted, tls.context(folder) if folder else None)
+                await server.start(wanted, context)
             except (OSError, CgpuError) as error:
                 log.get().error("metrics are not served", address=where, reason=str(error))
                 return
-            self._server, self._place = server, place
+            self._server, self._place, self._served_folder = server, place, folder
             log.get().info("metrics are served", address=where, tls=bool(folder))
 
     async def stop(self) -> None:
@@ -88,4 +100,4 @@ class Exporter:
     async def _stop(self) -> None:
         if self._server is not None:
             await self._server.stop()
-        self._server, self._place = None, ("", "", ())
+        self._server, self._place, self._served_folder = None, ("", "", ()), ""

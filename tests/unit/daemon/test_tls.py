@@ -127,7 +127,7 @@ def test_connections_without_a_certificate_are_bounded(run: Run, made: Path, mon
     run(main())
 
 
-def test_a_renewed_pair_is_taken_and_a_bad_one_serves_nothing(node: Node, run: Run, tmp_path: Path) -> None:
+def test_a_renewed_pair_is_taken_and_a_bad_one_is_not(node: Node, run: Run, tmp_path: Path) -> None:
     folder = certificates(tmp_path / "pki")
 
     async def presented(port: int) -> bytes:
@@ -148,14 +148,38 @@ def test_a_renewed_pair_is_taken_and_a_bad_one_serves_nothing(node: Node, run: R
             assert exporter._server is server, "nothing has changed"
             certificates(folder)
             await exporter.move(where, str(folder))
-            assert await presented(port) != first
-            (folder / "ca.crt").write_text("nothing\n")
+            second = await presented(port)
+            assert second != first
+            good = (folder / "tls.crt").read_bytes()
+            (folder / "tls.crt").write_bytes(good[: len(good) // 2])  # as a copy is that is under way
             with capture_logs() as lines:
                 await exporter.move(where, str(folder))
             (line,) = (one for one in lines if one["log_level"] == "error")
-            assert line["event"] == "metrics are not served" and str(folder / "ca.crt") in line["reason"]
-            with pytest.raises(OSError):
-                socket.create_connection(("127.0.0.1", port))
+            assert line["event"] == "metrics are served as before" and str(folder / "tls.crt") in line["reason"]
+            assert await presented(port) == second
+            certificates(folder)
+            await exporter.move(where, str(folder))
+            assert await presented(port) not in (first, second), "the next reload takes the whole one"
+            await exporter.stop()
+
+    run(main())
+
+
+def test_bad_certificates_serve_nothing_at_first_nor_in_place_of_no_tls(node: Node, run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        port = free_port()
+        where = f"127.0.0.1:{port}"
+        async with node.running() as daemon:
+            exporter = Exporter(daemon, Paths.below(str(tmp_path)))
+            for _ in range(2):
+                with capture_logs() as lines:
+                    await exporter.move(where, str(tmp_path))
+                (line,) = (one for one in lines if one["log_level"] == "error")
+                assert line["event"] == "metrics are not served" and str(tmp_path / "tls.crt") in line["reason"]
+                with pytest.raises(OSError):
+                    socket.create_connection(("127.0.0.1", port))
+                await exporter.move(where)
+                socket.create_connection(("127.0.0.1", port)).close()
             await exporter.stop()
 
     run(main())
