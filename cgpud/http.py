@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +20,12 @@ from cgpu_common.server import open_socket
 
 REQUEST_MAX = 8192
 CONNECTIONS_MAX = 16
+# By TLS, where every host may connect: those without a certificate yet are counted apart, and end soon, so that they
+# take no place of a scraper's.
+HANDSHAKES_MAX = 16
+HANDSHAKE_TIMEOUT_S = 1.0
+SOURCE_MAX = 4  # of one IPv4 address or one /64 of IPv6, in handshakes and served
+BACKLOG = 128  # in the kernel, without a descriptor
 READ_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 PATH = "/metrics"
@@ -67,10 +75,20 @@ def _listener(where: Tcp) -> socket.socket:
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     both = address.version == 6 and address.is_unspecified
     listener = socket.create_server(
-        (where.host, where.port), family=family, backlog=CONNECTIONS_MAX, dualstack_ipv6=both
+        (where.host, where.port), family=family, backlog=BACKLOG, dualstack_ipv6=both
     )
     listener.setblocking(False)
     return listener
+
+
+def source(host: str) -> str:
+    """What a limit by source counts: an IPv4 address, or a host's network of IPv6, of which it has all addresses."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
 class HttpServer:
@@ -79,6 +97,7 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
         self._open = 0
+        self._by_source: Counter[str] = Counter()  # by TLS
         self._accepting: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -110,33 +129,51 @@ class HttpServer:
             task.cancel()
 
     async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
-        """At most CONNECTIONS_MAX at a time, those without a certificate yet included: the others wait in the kernel
-        and take no descriptor of the daemon, which containers' starts need."""
-        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(CONNECTIONS_MAX)
+        """At most HANDSHAKES_MAX without a certificate yet: the others wait in the kernel and take no descriptor of the
+        daemon, which containers' starts need. One of a source that has SOURCE_MAX is closed at once."""
+        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(HANDSHAKES_MAX)
         with listener:
             while True:
                 await room.acquire()
                 try:
-                    connection, _ = await loop.sock_accept(listener)
+                    connection, peer = await loop.sock_accept(listener)
                 except OSError:  # it broke off, or no descriptor is left
                     room.release()
                     await asyncio.sleep(0.1)
                     continue
-                task = loop.create_task(self._serve_tls(connection, tls))
+                who = source(peer[0])
+                if self._by_source[who] >= SOURCE_MAX:
+                    connection.close()
+                    room.release()
+                    await asyncio.sleep(0)  # a source without end must not keep the loop
+                    continue
+                self._by_source[who] += 1
+                task = loop.create_task(self._serve_tls(connection, tls, room))
                 self._serving.add(task)
                 task.add_done_callback(self._serving.discard)
-                task.add_done_callback(lambda _: room.release())
+                task.add_done_callback(functools.partial(self._leave, who))
 
-    async def _serve_tls(self, connection: socket.socket, tls: ssl.SSLContext) -> None:
+    def _leave(self, who: str, _task: object) -> None:
+        self._by_source[who] -= 1
+        if not self._by_source[who]:
+            del self._by_source[who]
+
+    async def _serve_tls(self, connection: socket.socket, tls: ssl.SSLContext, room: asyncio.Semaphore) -> None:
+        """@room: has a place for the handshake, which is given back at its end."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=REQUEST_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=READ_TIMEOUT_S
+                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
             )
         except (OSError, asyncio.TimeoutError):  # no client of the authority; SSLError is an OSError
             connection.close()
+            return
+        finally:
+            room.release()
+        if self._open >= CONNECTIONS_MAX:
+            transport.abort()
             return
         await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 

@@ -49,9 +49,12 @@ def client(folder: Path, pair: Path | None) -> ssl.SSLContext:
     return found
 
 
-async def scrape(port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> bytes:
+async def scrape(port: int, context: ssl.SSLContext, host: str = "127.0.0.1", local: str = "") -> bytes:
     """All of the answer; SSLError or ConnectionError: refused, which TLS 1.3 says at the first read only."""
-    reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="cgpu-metrics")
+    at = (local, 0) if local else None
+    reader, writer = await asyncio.open_connection(
+        host, port, ssl=context, server_hostname="cgpu-metrics", local_addr=at
+    )
     writer.write(REQUEST)
     try:
         return await reader.read()
@@ -111,20 +114,89 @@ def test_every_address_is_one_of_ipv4_too(run: Run, made: Path) -> None:
 
 
 def test_connections_without_a_certificate_are_bounded(run: Run, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take no more descriptors than others, and end."""
-    monkeypatch.setattr(http, "READ_TIMEOUT_S", 0.5)
+    """They have so many places of their own, end soon, and take none of those that are served."""
+    monkeypatch.setattr(http, "READ_TIMEOUT_S", 86400)
 
     async def main() -> None:
         port, server = free_port(), http.HttpServer(page)
-        await server.start(Tcp("127.0.0.1", port), tls.context(str(made)))
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(http.CONNECTIONS_MAX + 4)]
-        await eventually(lambda: len(server._serving) == http.CONNECTIONS_MAX, "all places are taken")
+        await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
+        idle = [await idle_from(f"127.0.1.{number}", port) for number in range(1, http.HANDSHAKES_MAX + 5)]
+        await eventually(lambda: len(server._serving) == http.HANDSHAKES_MAX, "all places are taken")
         assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
-        for _, writer in idle:
-            writer.close()
+        await eventually(lambda: not server._serving and not server._by_source, "each of them ended by itself")
+        for one in idle:
+            one.close()
         await server.stop()
 
     run(main())
+
+
+async def idle_from(host: str, port: int) -> asyncio.StreamWriter:
+    _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+    return writer
+
+
+def test_one_address_takes_no_place_of_another(run: Run, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections above the limit are closed, and another one's is served while they are there."""
+    monkeypatch.setattr(http, "HANDSHAKE_TIMEOUT_S", 86400)
+
+    async def main() -> None:
+        port, server = free_port(), http.HttpServer(page)
+        await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
+        idle = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.1.1", 0)) for _ in range(40)]
+        assert (await asyncio.wait_for(scrape(port, client(made, made)), 20)).endswith(b"x")
+        await eventually(lambda: server._by_source == {"127.0.1.1": http.SOURCE_MAX}, "it has its places")
+        for reader, _ in idle[http.SOURCE_MAX :]:
+            try:
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+            except ConnectionError:
+                pass
+        for _, writer in idle:
+            writer.close()
+        await eventually(lambda: not server._by_source, "its places are free")
+        await server.stop()
+
+    run(main())
+
+
+def test_what_is_served_is_bounded_too(run: Run, made: Path) -> None:
+    async def main() -> None:
+        wait = asyncio.Event()
+
+        async def late(_accept: str) -> tuple[bytes, str]:
+            await wait.wait()
+            return b"x", "text/plain"
+
+        port, server = free_port(), http.HttpServer(late)
+        await server.start(Tcp("0.0.0.0", port), tls.context(str(made)))
+        per, context = http.SOURCE_MAX, client(made, made)
+        sources = [f"127.0.1.{1 + number // per}" for number in range(http.CONNECTIONS_MAX)]
+        asking = [asyncio.create_task(scrape(port, context, local=one)) for one in sources]
+        await eventually(lambda: server._open == http.CONNECTIONS_MAX, "all places are taken")
+        try:
+            assert await scrape(port, context, local="127.0.2.1") == b""
+        except (ssl.SSLError, ConnectionError):
+            pass
+        assert server._open == http.CONNECTIONS_MAX
+        wait.set()
+        assert all(one.endswith(b"x") for one in await asyncio.gather(*asking))
+        await server.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:0:1::5", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+    ],
+)
+def test_a_source_is_what_a_host_has(host: str, counted: str) -> None:
+    assert http.source(host) == counted
 
 
 def test_a_renewed_pair_is_taken_and_a_bad_one_is_not(node: Node, run: Run, tmp_path: Path) -> None:
