@@ -16,10 +16,12 @@ from typing import Any
 
 from cgpu_common.exits import CgpuError, Exit
 
+from .columns import printable
 from .fleet import METRICS, SHARE, Fleet, Sample, of_prometheus
 
 TIMEOUT_S = 30.0
 ANSWER_MAX = 512 << 20  # two hundred nodes of eight GPUs with ten containers each are some 40 MiB
+TOKEN_MAX = 16 << 10
 WINDOW = "1m"
 
 
@@ -43,7 +45,7 @@ class Prometheus:
             raise self._error("its answer is no result of a query", "is it a Prometheus?") from None
 
     def _error(self, why: str, hint: str = "") -> CgpuError:
-        return CgpuError(Exit.REFUSED, self.url, why, hint)
+        return CgpuError(Exit.REFUSED, printable(self.url), printable(why), hint)
 
     def _get(self, text: str) -> Any:
         address = f"{self.url.rstrip('/')}/api/v1/query"
@@ -67,8 +69,10 @@ class Prometheus:
             raise self._error(f"HTTP status {error.code}: {_said(error)}", _hint(error.code)) from None
         except urllib.error.URLError as error:
             raise self._error(f"does not answer: {_reason(error.reason)}") from None
-        except (OSError, ValueError, http.client.HTTPException) as error:  # while it is read, and what is no address
+        except (OSError, http.client.HTTPException) as error:  # while it is read, and what is no address
             raise self._error(f"does not answer: {_reason(error)}") from None
+        except ValueError:  # its text may have a header's value, and so the token
+            raise self._error("is no address of HTTP", "http://prometheus.example:9090") from None
         if len(body) > ANSWER_MAX:
             raise self._error(f"its answer is larger than {ANSWER_MAX >> 20} MiB", "--match takes a part of the nodes")
         try:
@@ -97,10 +101,16 @@ def _hint(status: int) -> str:
 
 
 def bearer(path: Path) -> str:
+    """The token in a file. Raises CgpuError without any of what the file has: it may be a key, by mistake."""
     try:
-        return path.read_text().strip()
+        with path.open("rb") as file:
+            token = file.read(TOKEN_MAX + 1).strip()
     except OSError as error:
         raise CgpuError(Exit.REFUSED, str(path), error.strerror or str(error)) from None
+    if not token or len(token) > TOKEN_MAX or not all(0x21 <= byte <= 0x7E for byte in token):
+        why = f"has no token: that is one line of printable ASCII without blanks, at most {TOKEN_MAX >> 10} KiB"
+        raise CgpuError(Exit.REFUSED, str(path), why)
+    return token.decode("ascii")
 
 
 def fleet(source: Prometheus, match: str) -> Fleet:

@@ -18,9 +18,9 @@ import pytest
 from click.testing import CliRunner, Result
 from schema import validate
 
-from cgpu_cli import fleet
+from cgpu_cli import fleet, prometheus
 from cgpu_cli.main import cgpu
-from cgpu_common.exits import Exit
+from cgpu_common.exits import CgpuError, Exit
 from cgpud import metrics
 
 ROOT = Path(__file__).parents[3]
@@ -267,6 +267,33 @@ def test_an_answer_that_is_none(fake: Fake, status: int, body: bytes, sentence: 
 
 def test_a_prometheus_without_cgpud(fake: Fake) -> None:
     assert "has no figures of cgpud" in refused("--prometheus", fake.url, status=Exit.NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"-----BEGIN EC PRIVATE KEY-----\nsecret\n-----END EC PRIVATE KEY-----\n",
+        b"secret\r\nX-Other: 1",
+        b"secret\x00",
+        b"secret more",
+        "s\u00e9cret".encode(),
+        b"\xff\xfesecret",
+        b"secret" * 4096,
+    ],
+)
+def test_a_file_that_is_no_token_is_not_shown(three: Fake, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    error = refused("--prometheus", three.url, "--token-file", str(path))
+    assert f"{path}: has no token: that is one line" in error and "cret" not in error and three.bearers == []
+
+
+def test_an_error_shows_no_header(three: Fake) -> None:
+    """Whatever the token is: the client's own error of a header has its value."""
+    with pytest.raises(CgpuError) as error:
+        prometheus.Prometheus(three.url, "secret\nmore").query("up")
+    assert "secret" not in error.value.line("cgpu")
 
 
 def test_files_and_patterns_that_fit_nothing(three: Fake) -> None:
