@@ -70,13 +70,11 @@ def parse(request: bytes) -> tuple[int, str]:
 
 
 def _listener(where: Tcp) -> socket.socket:
-    """"::" is every address of the node, IPv4's too; a kernel without IPv6 has no such address, which is an OSError."""
+    """ "::" is every address of the node, IPv4's too; a kernel without IPv6 has no such address, which is an OSError."""
     address = ipaddress.ip_address(where.host)
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     both = address.version == 6 and address.is_unspecified
-    listener = socket.create_server(
-        (where.host, where.port), family=family, backlog=BACKLOG, dualstack_ipv6=both
-    )
+    listener = socket.create_server((where.host, where.port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     listener.setblocking(False)
     return listener
 

@@ -49,6 +49,7 @@ NVML_REMEDIES = (
     ("copied tree", "run cgpu doctor on the node itself"),
 )
 
+
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"[0-9]{1,9}", text.partition("-")[0])[:3])
 

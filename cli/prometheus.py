@@ -9,7 +9,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,14 @@ class Prometheus:
             raise self._error(f"is no address: {error}") from None
         request.add_header("User-Agent", "cgpu")
         if self.token:
-            request.add_header("Authorization", f"Bearer {self.token}")
+            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         try:
             tls = ssl.create_default_context(cafile=self.ca or None)
         except (OSError, ssl.SSLError) as error:
             raise CgpuError(Exit.REFUSED, self.ca, error.strerror or str(error)) from None
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as answer:
+            opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=tls), _SameOrigin(self._error))
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
                 body = answer.read(ANSWER_MAX + 1)
         except urllib.error.HTTPError as error:
             raise self._error(f"HTTP status {error.code}: {_said(error)}", _hint(error.code)) from None
@@ -79,6 +80,38 @@ class Prometheus:
             return json.loads(body)
         except ValueError:
             raise self._error("its answer is no JSON", "is it a Prometheus?") from None
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port. Raises ValueError."""
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+
+
+class _SameOrigin(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect within a server, with the query and the token; one to elsewhere is an error that names it:
+    the token is not for it, and what it says may not be of this fleet."""
+
+    def __init__(self, error: Callable[[str, str], CgpuError]) -> None:
+        self._error = error
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request:
+        try:
+            scheme, host, port = there = _origin(newurl)
+        except ValueError:
+            raise self._error(f"HTTP status {code}: leads to what is no address", "") from None
+        if there != _origin(req.full_url):
+            at = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+            raise self._error(
+                f"HTTP status {code}: leads to {at}, which is not asked", "give that address if it is right"
+            )
+        found = urllib.request.Request(newurl, req.data, req.headers)
+        for name, value in req.unredirected_hdrs.items():
+            if name == "Authorization":
+                found.add_unredirected_header(name, value)
+        return found
 
 
 def _reason(error: object) -> str:

@@ -81,6 +81,7 @@ class Fake(http.server.ThreadingHTTPServer):
         self.status = 200
         self.queries: list[str] = []
         self.bearers: list[str | None] = []
+        self.location = ""
 
     @property
     def url(self) -> str:
@@ -100,6 +101,12 @@ class Answer(http.server.BaseHTTPRequestHandler):
         (query,) = words["query"]
         self.server.queries.append(query)
         self.server.bearers.append(self.headers.get("Authorization"))
+        if self.server.location and self.path.startswith("/api"):
+            self.send_response(self.server.status)
+            self.send_header("Location", self.server.location)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         which = self.server.up if query.startswith("up{") else self.server.shares if "rate(" in query else None
         found = self.server.samples if which is None else which
         data = {"status": "success", "data": {"resultType": "vector", "result": found}}
@@ -287,6 +294,29 @@ def test_a_file_that_is_no_token_is_not_shown(three: Fake, tmp_path: Path, conte
     path.write_bytes(content)
     error = refused("--prometheus", three.url, "--token-file", str(path))
     assert f"{path}: has no token: that is one line" in error and "cret" not in error and three.bearers == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_a_redirect_takes_the_token_nowhere_else(three: Fake, tmp_path: Path, status: int) -> None:
+    token, other = tmp_path / "token", Fake()
+    token.write_text("secret\n")
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    three.status, words = status, ("--prometheus", three.url, "--token-file", str(token))
+    try:
+        for url in (other.url, f"https://127.0.0.1:{three.server_port}"):
+            three.location = f"{url}/x"
+            assert f"HTTP status {status}: leads to {url}, which is not asked" in refused(*words)
+        assert (other.queries, other.bearers) == ([], [])
+    finally:
+        other.shutdown()
+        other.server_close()
+
+
+def test_a_redirect_within_a_server_keeps_query_and_token(three: Fake) -> None:
+    three.status, three.location = 302, "/sub/api/v1/query"
+    with pytest.raises(CgpuError, match="HTTP status 302"):  # the fake answers all with this status
+        prometheus.Prometheus(three.url, "secret").query("up{}")
+    assert three.queries == ["up{}"] * 2 and three.bearers == ["Bearer secret"] * 2
 
 
 def test_an_error_shows_no_header(three: Fake) -> None:
