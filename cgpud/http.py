@@ -70,7 +70,7 @@ def parse(request: bytes) -> tuple[int, str]:
 
 
 def _listener(where: Tcp) -> socket.socket:
-    """ "::" is every address of the node, IPv4's too; a kernel without IPv6 has no such address, which is an OSError."""
+    """[::] is every address of the node, IPv4's too. Raises OSError, as for IPv6 where the kernel has none."""
     address = ipaddress.ip_address(where.host)
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     both = address.version == 6 and address.is_unspecified
