@@ -139,13 +139,17 @@ def _whole(found: Mapping[tuple[str, ...], Sample], key: tuple[str, ...], defaul
     return int(sample[1]) if sample is not None and sample[1] == sample[1] else default
 
 
-def of_prometheus(samples: Sequence[Sample], shares: Sequence[Sample], up: Sequence[Sample]) -> Fleet:
+def of_prometheus(
+    samples: Sequence[Sample], shares: Sequence[Sample], up: Sequence[Sample], known: Sequence[Sample]
+) -> Fleet:
     """@samples: of METRICS. @shares: of SHARE, seconds of a second. @up: of the jobs that have them; 0: a target that
-    gave no answer to its last scrape."""
+    gave no answer to its last scrape. @known: cgpu_module_loaded of the last hours: other targets of a job are none of
+    cgpu's nodes, and a node that is no target any more is gone."""
     series = _Series(samples)
     loaded = series.by("cgpu_module_loaded", "instance")
     draining, build = series.by("cgpu_draining", "instance"), series.by("cgpu_build_info", "instance")
-    names = {key[0] for key in loaded} | {labels.get("instance", "") for labels, _ in up}
+    were = {labels.get("instance", "") for labels, _ in known}
+    names = {key[0] for key in loaded} | ({labels.get("instance", "") for labels, _ in up} & were)
     is_down = {labels.get("instance", "") for labels, value in up if not value}
     gpus = _gpus_by_node(series, shares)
     nodes = []

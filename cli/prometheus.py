@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prometheus' HTTP API: instant queries. The standard library's client is enough for three requests."""
+"""Prometheus' HTTP API: instant queries. The standard library's client is enough for four requests."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ TIMEOUT_S = 30.0
 ANSWER_MAX = 512 << 20  # two hundred nodes of eight GPUs with ten containers each are some 40 MiB
 TOKEN_MAX = 16 << 10
 WINDOW = "1m"
+KNOWN_FOR = "24h"  # a target without figures is a node of cgpu's if it had some in this time
 
 
 @dataclass(frozen=True)
@@ -150,13 +151,14 @@ def fleet(source: Prometheus, match: str) -> Fleet:
     """@match: more matchers of a selector, as job="cgpu"; "": none."""
     more = f", {match}" if match else ""
     samples = source.query(f'{{__name__=~"{"|".join(METRICS)}"{more}}}')
-    if not samples:
+    known = source.query(f"max_over_time(cgpu_module_loaded{{{match}}}[{KNOWN_FOR}])")
+    if not samples and not known:
         hint = "docs/user/metrics.md has the scrape configuration" + ("; --match may fit nothing" if match else "")
         raise CgpuError(Exit.NOT_FOUND, source.url, "has no figures of cgpud", hint)
-    jobs = sorted({labels["job"] for labels, _ in samples if "job" in labels})
+    jobs = sorted({labels["job"] for labels, _ in (*samples, *known) if "job" in labels})
     up = source.query(f'up{{job=~"{"|".join(map(_quoted, jobs))}"{more}}}') if jobs else []
     shares = source.query(f"rate({SHARE}{{{match}}}[{WINDOW}])")
-    return of_prometheus(samples, shares, up)
+    return of_prometheus(samples, shares, up, known)
 
 
 def _quoted(job: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from schema import validate
 
@@ -70,13 +71,14 @@ def node(name: str, gpus: int = 2, *, policy: int = 2, containers: int = 1, drai
 
 
 class Fake(http.server.ThreadingHTTPServer):
-    """Answers the three queries by what they ask for."""
+    """Answers the four queries by what they ask for."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.samples: Series = []
         self.shares: Series = []
         self.up: Series = []
+        self.known: Series = []
         self.body: bytes | None = None
         self.status = 200
         self.queries: list[str] = []
@@ -87,10 +89,11 @@ class Fake(http.server.ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def add(self, found: tuple[Series, Series], name: str, up: int = 1) -> None:
+    def add(self, found: tuple[Series, Series], name: str, up: int = 1, known: bool = True) -> None:
         self.samples += found[0]
         self.shares += found[1]
         self.up.append(sample("up", up, name))
+        self.known += [sample("", 1, name)] if known else []
 
 
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -107,8 +110,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        which = self.server.up if query.startswith("up{") else self.server.shares if "rate(" in query else None
-        found = self.server.samples if which is None else which
+        starts = {"up{": self.server.up, "rate(": self.server.shares, "max_over_time(": self.server.known}
+        found = next((series for start, series in starts.items() if query.startswith(start)), self.server.samples)
         data = {"status": "success", "data": {"resultType": "vector", "result": found}}
         body = self.server.body if self.server.body is not None else json.dumps(data).encode()
         self.send_response(self.server.status)
@@ -160,6 +163,39 @@ def test_a_line_for_each_node(three: Fake) -> None:
     assert rows[3].split()[1:] == ["ok", "2", "6", "24/32", "4096", "6144", "weighted", "0.1.0"]
     assert (blank, total) == ("", "4 nodes, 4 GPUs, 7 containers, 36 of 64 GiB free, 1 down, 1 draining")
     assert "cgpu_gpu_policy" in three.queries[0] and 'up{job=~"cgpu"}' in three.queries
+
+
+def test_a_target_that_never_had_cgpu_is_no_node(three: Fake) -> None:
+    """role: node has every node of a cluster, and only those with a mode have cgpud. One that is no target any more is
+    gone, though it had cgpu an hour ago."""
+    three.add(([], []), "control-plane", up=0, known=False)
+    three.add(([], []), "web-1", up=1, known=False)
+    three.known.append(sample("", 1, "scaled-away"))
+    states = {one["name"]: one["state"] for one in listed("--prometheus", three.url, "--match", 'cluster="a"')["nodes"]}
+    assert states == {"gpu-2": "draining", "gpu-3": "down", "gpu-9": "ok", "gpu-10": "ok"}
+    assert 'max_over_time(cgpu_module_loaded{cluster="a"}[24h])' in three.queries
+
+
+def test_the_scrape_configuration_keeps_only_nodes_with_a_mode() -> None:
+    """Of the page, by the label that cgpu-kube's DaemonSet goes by."""
+    page = (ROOT / "docs/user/metrics.md").read_text()
+    (block,) = re.findall(r"```\n(# prometheus\.yml.*?)```", page, re.S)
+    (job,) = yaml.safe_load(block)["scrape_configs"]
+    (keep,) = (rule for rule in job["relabel_configs"] if rule.get("action") == "keep")
+    text = (ROOT / "deploy/kubernetes/base/node.yaml").read_text()
+    (daemon_set,) = (one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet")
+    affinity = daemon_set["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (terms,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    (match,) = terms["matchExpressions"]
+    assert match["operator"] == "Exists"
+    name = "__meta_kubernetes_node_label_" + re.sub(r"[^a-zA-Z0-9_]", "_", match["key"])
+    assert (keep["source_labels"], keep["regex"]) == ([name], ".+")
+
+
+def test_all_of_them_may_be_down(fake: Fake) -> None:
+    for name in ("gpu-1", "gpu-2"):
+        fake.add(([], []), name, up=0)
+    assert [one["state"] for one in listed("--prometheus", fake.url)["nodes"]] == ["down", "down"]
 
 
 def test_a_line_for_each_gpu_and_container(three: Fake) -> None:
@@ -222,7 +258,7 @@ def test_labels_and_a_token(three: Fake, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
     assert nodes("--prometheus", three.url, "--match", 'cluster="a"', "--token-file", str(token)).exit_code == 0
-    assert three.bearers == ["Bearer secret"] * 3
+    assert three.bearers == ["Bearer secret"] * 4
     assert all('cluster="a"' in query for query in three.queries)
 
 
