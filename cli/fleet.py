@@ -5,6 +5,7 @@ JSON. What is chosen of them, as rows and as JSON. Pure."""
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -233,7 +234,15 @@ def _containers(
 
 # ---- from Kubernetes ----
 
-UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}
+_UNIT = re.compile(r"([1-9][0-9]{0,5})?(MiB|GiB)", re.ASCII)
+
+
+def unit_bytes(text: str) -> int:
+    """Bytes of a unit of aliyun.com/gpu-mem: GiB, MiB, or so many of them, as 256MiB. Raises ValueError."""
+    found = _UNIT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"its unit {text[:40]!r} is not known: GiB, MiB, or a number of them")
+    return int(found[1] or 1) << {"MiB": 20, "GiB": 30}[found[2]]
 
 
 def of_kubernetes(data: Mapping[str, Any]) -> Fleet:
@@ -248,7 +257,7 @@ def of_kubernetes(data: Mapping[str, Any]) -> Fleet:
 
 
 def _node_of_kubernetes(found: Mapping[str, Any]) -> Node:
-    unit = UNITS.get(str(found["unit"]), 1 << 30)
+    unit = unit_bytes(str(found["unit"]))
     held: dict[int, list[Container]] = {}
     for pod in found["pods"]:
         for gpu, units in (pod["units"] or {}).items():

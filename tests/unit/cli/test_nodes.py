@@ -418,6 +418,26 @@ def test_the_pods_that_wait(three: Fake, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("unit", "size"),
+    [("GiB", GIB), ("MiB", 1 << 20), ("256MiB", 256 << 20), ("512MiB", 512 << 20), ("1GiB", GIB), ("2GiB", 2 * GIB)],
+)
+def test_each_unit_is_so_many_bytes(tmp_path: Path, unit: str, size: int) -> None:
+    (one,) = INSPECTED["nodes"]  # type: ignore[misc]
+    text = json.dumps({**INSPECTED, "nodes": [{**one, "unit": unit}]})  # type: ignore[dict-item]
+    (found,) = listed("--kubernetes", "--kubectl", kubectl(tmp_path, text))["nodes"]
+    assert [gpu["total_bytes"] for gpu in found["gpus"]] == [15 * size, 79 * size]
+    assert found["gpus"][0]["containers"][0]["limit_bytes"] == 6 * size
+
+
+@pytest.mark.parametrize("unit", ["", "TiB", "GB", "0MiB", "-1GiB", "1.5GiB", "256 MiB", "gib", "9999999MiB", None])
+def test_a_unit_that_is_not_known_is_refused(tmp_path: Path, unit: str | None) -> None:
+    (one,) = INSPECTED["nodes"]  # type: ignore[misc]
+    text = json.dumps({**INSPECTED, "nodes": [{**one, "unit": unit}]})  # type: ignore[dict-item]
+    error = refused("--kubernetes", "--kubectl", kubectl(tmp_path, text))
+    assert f"its unit {str(unit)!r} is not known: GiB, MiB, or a number of them" in error
+
+
+@pytest.mark.parametrize(
     ("text", "status", "error", "sentence"),
     [
         ("", 1, 'error: unknown command "inspect" for "kubectl"\n', "kubectl-inspect-cgpu must be in PATH"),
