@@ -30,7 +30,7 @@ STATES = (OK, DRAINING, NO_MODULE, DOWN)
 SORTS = ("name", "free", "used", "containers")
 
 Labels = Mapping[str, str]
-#: The labels of a series, "__name__" among them, and its value now.
+#: The labels of a series, "__name__" among them, and its value now, which is finite.
 Sample = tuple[Labels, float]
 
 
@@ -137,7 +137,7 @@ class _Series:
 
 def _whole(found: Mapping[tuple[str, ...], Sample], key: tuple[str, ...], default: int = 0) -> int:
     sample = found.get(key)
-    return int(sample[1]) if sample is not None and sample[1] == sample[1] else default
+    return int(sample[1]) if sample is not None else default
 
 
 def of_prometheus(
@@ -247,7 +247,7 @@ def unit_bytes(text: str) -> int:
 
 def of_kubernetes(data: Mapping[str, Any]) -> Fleet:
     """@data: `kubectl inspect cgpu -o json`. Its amounts are limits, by what pods ask for. Raises ValueError if it is
-    something else."""
+    something else, amounts that no node has included."""
     try:
         nodes = [_node_of_kubernetes(one) for one in data["nodes"]]
         waiting = [Waiting(str(one["pod"]), str(one["note"]), dict(one["nodes"])) for one in data["pending"]]
@@ -256,21 +256,29 @@ def of_kubernetes(data: Mapping[str, Any]) -> Fleet:
         raise ValueError(f"no such field: {error}") from error
 
 
+def _amount(found: object, end: int = 1 << 32) -> int:
+    """A whole number below @end, of JSON or a key's text. Raises ValueError."""
+    number = int(found) if isinstance(found, str) and found.isascii() and found.isdecimal() else found
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < end:
+        raise ValueError(f"{str(found)[:40]!r} is no such amount")
+    return number
+
+
 def _node_of_kubernetes(found: Mapping[str, Any]) -> Node:
     unit = unit_bytes(str(found["unit"]))
     held: dict[int, list[Container]] = {}
     for pod in found["pods"]:
         for gpu, units in (pod["units"] or {}).items():
-            one = Container("", int(gpu), pod=str(pod["name"]), namespace=str(pod["namespace"]))
-            held.setdefault(int(gpu), []).append(replace(one, limit_bytes=int(units) * unit))
+            one = Container("", _amount(gpu), pod=str(pod["name"]), namespace=str(pod["namespace"]))
+            held.setdefault(_amount(gpu), []).append(replace(one, limit_bytes=_amount(units) * unit))
     gpus = [
         Gpu(
-            int(gpu["index"]),
-            instances=int(gpu["containers"]),
-            total_bytes=int(gpu["units"]) * unit,
-            limits_bytes=int(gpu["allocated_units"]) * unit,
+            _amount(gpu["index"]),
+            instances=_amount(gpu["containers"]),
+            total_bytes=_amount(gpu["units"]) * unit,
+            limits_bytes=_amount(gpu["allocated_units"]) * unit,
             why=str(gpu["why"]),
-            containers=tuple(held.get(int(gpu["index"]), ())),
+            containers=tuple(held.get(_amount(gpu["index"]), ())),
         )
         for gpu in found["gpus"]
     ]

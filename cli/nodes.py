@@ -17,7 +17,7 @@ from cgpu_common.output import out
 from . import fleet, prometheus
 from .admin import as_json_option
 from .change import parse_size
-from .columns import folded, table
+from .columns import folded, printable, table
 from .terminal import width
 
 KUBECTL_S = 120
@@ -34,21 +34,26 @@ def by_kubectl(program: str, context: str) -> fleet.Fleet:
     command = [program, "inspect", "cgpu", "-o", "json", *([f"--context={context}"] if context else [])]
     what = f"{program} inspect cgpu"
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=KUBECTL_S, stdin=subprocess.DEVNULL, check=False
-        )
+        done = subprocess.run(command, capture_output=True, timeout=KUBECTL_S, stdin=subprocess.DEVNULL, check=False)
     except FileNotFoundError:
         raise CgpuError(Exit.NOT_FOUND, program, "there is no such program", "install kubectl") from None
+    except OSError as error:
+        raise CgpuError(Exit.REFUSED, program, f"cannot be run: {error.strerror or error}", "--kubectl PATH") from None
     except subprocess.TimeoutExpired:
         raise CgpuError(Exit.REFUSED, what, f"no answer for {KUBECTL_S} s") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        last = printable(said[-1].strip() if said else f"exit status {done.returncode}")
         hint = "kubectl-inspect-cgpu must be in PATH: docs/user/kubernetes.md" if "unknown command" in last else ""
         raise CgpuError(Exit.REFUSED, what, last, hint)
     try:
-        return fleet.of_kubernetes(json.loads(done.stdout))
+        return fleet.of_kubernetes(json.loads(done.stdout.decode()))
+    except UnicodeDecodeError:
+        raise CgpuError(Exit.REFUSED, what, "its output is no UTF-8") from None
+    except RecursionError:
+        raise CgpuError(Exit.REFUSED, what, "its output is of another version: it is nested too deeply") from None
     except ValueError as error:
-        raise CgpuError(Exit.REFUSED, what, f"its output is of another version: {error}") from None
+        raise CgpuError(Exit.REFUSED, what, printable(f"its output is of another version: {error}")) from None
 
 
 def _size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:

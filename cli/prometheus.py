@@ -21,6 +21,7 @@ from .fleet import METRICS, SHARE, Fleet, Sample, of_prometheus
 
 TIMEOUT_S = 30.0
 ANSWER_MAX = 512 << 20  # two hundred nodes of eight GPUs with ten containers each are some 40 MiB
+VALUE_END = 1 << 63  # every figure of cgpud's is below
 TOKEN_MAX = 16 << 10
 WINDOW = "1m"
 KNOWN_FOR = "24h"  # a target without figures is a node of cgpu's if it had some in this time
@@ -41,9 +42,16 @@ class Prometheus:
             if data["data"]["resultType"] != "vector":
                 raise KeyError(data["data"]["resultType"])
             found: Sequence[Any] = data["data"]["result"]
-            return [({str(k): str(v) for k, v in one["metric"].items()}, float(one["value"][1])) for one in found]
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            out: list[Sample] = [
+                ({str(k): str(v) for k, v in one["metric"].items()}, float(one["value"][1])) for one in found
+            ]
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
             raise self._error("its answer is no result of a query", "is it a Prometheus?") from None
+        for labels, value in out:
+            if not 0 <= value < VALUE_END:  # nor is NaN
+                name = f"{labels.get('__name__') or 'a series'} of {labels.get('instance', '?')}"
+                raise self._error(f"{name} is {value}, which cgpud never exports", "--match takes a part of the series")
+        return out
 
     def _error(self, why: str, hint: str = "") -> CgpuError:
         return CgpuError(Exit.REFUSED, printable(self.url), printable(why), hint)
@@ -79,7 +87,7 @@ class Prometheus:
             raise self._error(f"its answer is larger than {ANSWER_MAX >> 20} MiB", "--match takes a part of the nodes")
         try:
             return json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._error("its answer is no JSON", "is it a Prometheus?") from None
 
 
@@ -123,7 +131,7 @@ def _said(error: urllib.error.HTTPError) -> str:
     """Prometheus' own sentence, else HTTP's."""
     try:
         found = json.loads(error.read(1 << 16)).get("error")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError, http.client.HTTPException):
         found = None
     return " ".join(str(found or error.reason).split())[:200]
 

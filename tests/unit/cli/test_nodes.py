@@ -297,7 +297,11 @@ def test_a_prometheus_that_is_not_there() -> None:
         (200, b'{"data": 1}', "its answer is no result of a query"),
         (200, b'{"data": {"resultType": "matrix", "result": []}}', "its answer is no result of a query"),
         (200, b'{"data": {"resultType": "vector", "result": [{"metric": {}}]}}', "no result of a query"),
+        (200, b"[" * 100000, "its answer is no JSON"),
+        (200, b'{"data": {"resultType": "vector", "result": ' + b"[" * 100000, "its answer is no JSON"),
         (400, b'{"status": "error", "error": "parse error: x"}', "HTTP status 400: parse error: x"),
+        (400, b'{"error": "\\u001b[2Jgone\\u0007"}', "HTTP status 400: ?[2Jgone?"),
+        (400, b"[" * 60000, "HTTP status 400: Bad Request"),
         (401, b"", "HTTP status 401: Unauthorized (--token-file)"),
         (404, b"gone", "HTTP status 404: Not Found (the address of Prometheus itself"),
     ],
@@ -306,6 +310,20 @@ def test_an_answer_that_is_none(fake: Fake, status: int, body: bytes, sentence: 
     fake.status, fake.body = status, body
     error = refused("--prometheus", fake.url)
     assert error.startswith(f"cgpu: error: {fake.url}: ") and sentence in error
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e300", "-1"])
+@pytest.mark.parametrize("metric", ["cgpu_gpu_policy", "cgpu_gpu_memory_total_bytes", "cgpu_draining"])
+def test_a_figure_that_cgpud_never_exports(three: Fake, metric: str, value: str) -> None:
+    for one in three.samples:
+        if one["metric"]["__name__"] == metric:
+            one["value"][1] = value
+    assert f"{metric} of gpu-10 is " in refused("--prometheus", three.url)
+
+
+def test_a_share_that_is_no_number(three: Fake) -> None:
+    three.shares[0]["value"][1] = "NaN"
+    assert "a series of gpu-10 is nan" in refused("--prometheus", three.url)
 
 
 def test_a_prometheus_without_cgpud(fake: Fake) -> None:
@@ -393,11 +411,12 @@ INSPECTED = {
 }  # fmt: skip
 
 
-def kubectl(tmp_path: Path, text: str, status: int = 0, error: str = "") -> str:
+def kubectl(tmp_path: Path, text: str | bytes, status: int = 0, error: str | bytes = "") -> str:
+    text, error = (one.encode() if isinstance(one, str) else one for one in (text, error))
     path = tmp_path / "kubectl"
     path.write_text(
         f"#!{sys.executable}\nimport sys\nassert sys.argv[1:5] == ['inspect', 'cgpu', '-o', 'json']\n"
-        f"sys.stderr.write({error!r})\nsys.stdout.write({text!r})\nsys.exit({status})\n"
+        f"sys.stderr.buffer.write({error!r})\nsys.stdout.buffer.write({text!r})\nsys.exit({status})\n"
     )
     path.chmod(0o755)
     return str(path)
@@ -444,10 +463,33 @@ def test_a_unit_that_is_not_known_is_refused(tmp_path: Path, unit: str | None) -
         ("", 1, "x\nUnable to connect to the server\n", "inspect cgpu: Unable to connect to the server"),
         ("{}", 0, "", "its output is of another version"),
         ("no", 0, "", "its output is of another version"),
+        ("[" * 100000, 0, "", "its output is of another version: it is nested too deeply"),
+        (b'{"nodes": "\xff"}', 0, "", "its output is no UTF-8"),
+        ("", 1, b"x\n\xff\x1b[2J\x1b]0;title\x07\n", "inspect cgpu: \ufffd?[2J?]0;title?"),
+        ("", 3, "", "inspect cgpu: exit status 3"),
     ],
 )
-def test_a_kubectl_that_fails(tmp_path: Path, text: str, status: int, error: str, sentence: str) -> None:
+def test_a_kubectl_that_fails(
+    tmp_path: Path, text: str | bytes, status: int, error: str | bytes, sentence: str
+) -> None:
     assert sentence in refused("--kubernetes", "--kubectl", kubectl(tmp_path, text, status, error))
+
+
+@pytest.mark.parametrize("amount", ["1e400", "NaN", "-1", "1e3", "true", '"x"', "[]", "9" * 400])
+def test_an_amount_that_is_none(tmp_path: Path, amount: str) -> None:
+    text = json.dumps(INSPECTED).replace('"allocated_units": 6', f'"allocated_units": {amount}')
+    error = refused("--kubernetes", "--kubectl", kubectl(tmp_path, text))
+    assert "its output is of another version" in error and "is no such amount" in error
+
+
+def test_a_kubectl_that_cannot_be_run(tmp_path: Path) -> None:
+    path = tmp_path / "kubectl"
+    path.write_text("nothing\n")
+    assert f"{path}: cannot be run: Permission denied (--kubectl PATH)" in refused(
+        "--kubernetes", "--kubectl", str(path)
+    )
+    path.chmod(0o755)
+    assert f"{path}: cannot be run: Exec format error" in refused("--kubernetes", "--kubectl", str(path))
 
 
 def test_no_kubectl() -> None:
