@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,36 @@ def test_the_installed_pages_lead_to_installed_files(prefix, tmp_path):
         for path in re.findall(rf"(?<![\w.-]){prefix}/share/(?:doc/)?cgpu/[\w./-]*\w", text):
             assert Path(f"{tmp_path}{path}").exists(), f"{page}: {path}"
     assert links > 200
+
+
+def test_no_key_is_installed(tmp_path):
+    """Whoever made certificates in the tree has them there still; each file of the project below it is installed."""
+    tree, stage = tmp_path / "tree", tmp_path / "stage"
+    for one in ("docs", "deploy", "README.md", "CHANGELOG.md", "scripts/doc-pages", "scripts/kube.lock"):
+        (tree / one).parent.mkdir(parents=True, exist_ok=True)
+        if (REPO / one).is_dir():
+            shutil.copytree(REPO / one, tree / one, ignore=shutil.ignore_patterns("pki", "*.key", "*.crt"))
+        else:
+            shutil.copy2(REPO / one, tree / one)
+    ours = [path.relative_to(tree) for one in ("docs", "deploy") for path in (tree / one).rglob("*") if path.is_file()]
+    stray = [
+        f"deploy/{place}/{name}"
+        for place in ("kubernetes", "kubernetes/pki", "kubernetes/out", "helm/cgpu/pki")
+        for name in ("ca.key", "ca.crt", "tls.key", "client.key", "client.pem", "openssl.log", ".key", "certs~")
+    ] + ["deploy/kubernetes/pki/secret.yaml", "docs/user/tls.key", "deploy/kubernetes/base/certificates"]
+    for one in stray:
+        (tree / one).parent.mkdir(parents=True, exist_ok=True)
+        (tree / one).write_text("secret")
+    subprocess.run([sys.executable, tree / "scripts/doc-pages", "tree", "/usr", stage], check=True)
+    there = {path.relative_to(stage / "usr/share") for path in stage.rglob("*") if path.is_file()}
+    assert all((stage / "usr/share" / path).read_text(errors="replace") != "secret" for path in there)
+    deploy = {path for path in ours if path.parts[:2] in (("deploy", "kubernetes"), ("deploy", "helm"))}
+    pages = {Path("doc/cgpu", *path.parts[1:]) for path in ours if path.parts[0] == "docs"}
+    assert there == {
+        *(Path("cgpu") / path for path in deploy), *pages, Path("doc/cgpu/README.md"), Path("doc/cgpu/CHANGELOG.md"),
+        Path("cgpu/kube.lock"),
+    }  # fmt: skip
+    assert len(deploy) > 25 and len(pages) > 60
 
 
 def test_man_pages_name_installed_pages(tmp_path):
