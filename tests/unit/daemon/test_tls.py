@@ -31,6 +31,53 @@ def certificates(folder: Path) -> Path:
     return folder
 
 
+def kept(folder: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in folder.iterdir()}
+
+
+@pytest.mark.parametrize("second", ["--metrics", ""])
+@pytest.mark.parametrize("left", [("ca.crt", "ca.key", "tls.crt", "tls.key"), ("tls.crt", "tls.key")])
+def test_the_two_authorities_are_never_one(tmp_path: Path, second: str, left: tuple[str, ...]) -> None:
+    """The scheduler's certificate would read all metrics. @left: in the directory; the authority may be elsewhere."""
+    script, folder = ROOT / "deploy/kubernetes/certificates", tmp_path / "pki"
+    first = "" if second else "--metrics"
+    subprocess.run([script, *filter(None, (first, folder))], capture_output=True, check=True)
+    for path in folder.iterdir():
+        if path.name not in left:
+            path.unlink()
+    before = kept(folder)
+    done = subprocess.run([script, *filter(None, (second, folder))], capture_output=True, text=True, check=False)
+    names = ("cgpu-extender", "cgpu-metrics") if second else ("cgpu-metrics", "cgpu-extender")
+    of, wanted = (f"{name}-ca" if "ca.crt" in left else name for name in names)
+    assert done.returncode == 1 and kept(folder) == before
+    assert f"{folder / left[0]} is not of CN={wanted} (CN={of}): use another directory" in done.stderr
+
+
+def test_a_certificate_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("nothing\n")
+    script = ROOT / "deploy/kubernetes/certificates"
+    done = subprocess.run([script, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"{tmp_path}/ca.crt is not of CN=cgpu-extender-ca" in done.stderr
+    assert kept(tmp_path) == {"ca.crt": b"nothing\n"}
+
+
+def test_keys_are_their_owners_only(tmp_path: Path) -> None:
+    """Also a key that is renewed, whatever the mode of the former one."""
+    for _ in range(2):
+        certificates(tmp_path)
+        keys = sorted(tmp_path.glob("*.key"))
+        assert [one.name for one in keys] == ["ca.key", "client.key", "tls.key"]
+        assert {one.stat().st_mode & 0o777 for one in keys if one.name != "ca.key"} == {0o600}
+        for one in keys:
+            one.chmod(0o644)
+    (tmp_path / "ca.crt").unlink()
+    certificates(tmp_path)
+    assert {one.stat().st_mode & 0o777 for one in tmp_path.glob("*.key")} == {0o600}
+    assert {one.name for one in tmp_path.iterdir()} == {
+        f"{n}.{k}" for n in ("ca", "client", "tls") for k in ("key", "crt")
+    }
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return certificates(tmp_path_factory.mktemp("made") / "pki")
@@ -229,6 +276,7 @@ def test_a_renewed_pair_is_taken_and_a_bad_one_is_not(node: Node, run: Run, tmp_
             (line,) = (one for one in lines if one["log_level"] == "error")
             assert line["event"] == "metrics are served as before" and str(folder / "tls.crt") in line["reason"]
             assert await presented(port) == second
+            (folder / "tls.crt").unlink()
             certificates(folder)
             await exporter.move(where, str(folder))
             assert await presented(port) not in (first, second), "the next reload takes the whole one"
