@@ -209,4 +209,5 @@ class HttpServer:
             pass
         finally:
             self._open -= 1
-            writer.transport.abort()
+            with contextlib.suppress(AttributeError):  # Python 3.11.2: a TLS transport that has been closed twice
+                writer.transport.abort()

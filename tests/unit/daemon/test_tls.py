@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 import subprocess
@@ -20,6 +21,7 @@ from cgpud import http, tls
 from cgpud.exporter import Exporter
 
 ROOT = Path(__file__).parents[3]
+NAME = "cgpu-metrics"
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -146,6 +148,27 @@ def has_ipv6() -> bool:
     except OSError:
         return False
     return socket.has_dualstack_ipv6()
+
+
+def test_a_client_that_leaves_early_is_no_error(run: Run, made: Path) -> None:
+    """Python 3.11.2 fails when a TLS transport that is closed is ended: a traceback in the log for each client that leaves early."""
+    left: list[dict[str, object]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: left.append(what))
+        port, server = free_port(), http.HttpServer(page)
+        await server.start(Tcp("127.0.0.1", port), tls.context(str(made)))
+        for _ in range(3):
+            assert (await scrape(port, client(made, made))).endswith(b"x")
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(made, made), server_hostname=NAME)
+            writer.close()
+        await eventually(lambda: not server._serving, "all are closed")
+        gc.collect()
+        await asyncio.sleep(0)
+        await server.stop()
+
+    run(main())
+    assert left == []
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6, and so no [::]")
