@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Nodes, their GPUs and containers, and the pods that wait: from samples of Prometheus, and from kubectl inspect cgpu's
-JSON. What is chosen of them, as rows and as JSON. Pure."""
+"""Nodes, their GPUs and containers, and the pods that wait: from samples of Prometheus (from kubectl inspect cgpu:
+inspected.py). What is chosen of them, as rows and as JSON. Pure."""
 
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -230,59 +229,6 @@ def _containers(
         )
         out.setdefault(place, []).append(one)
     return {place: sorted(found, key=lambda one: natural(one.title)) for place, found in out.items()}
-
-
-# ---- from Kubernetes ----
-
-_UNIT = re.compile(r"([1-9][0-9]{0,5})?(MiB|GiB)", re.ASCII)
-
-
-def unit_bytes(text: str) -> int:
-    """Bytes of a unit of aliyun.com/gpu-mem: GiB, MiB, or so many of them, as 256MiB. Raises ValueError."""
-    found = _UNIT.fullmatch(text)
-    if found is None:
-        raise ValueError(f"its unit {text[:40]!r} is not known: GiB, MiB, or a number of them")
-    return int(found[1] or 1) << {"MiB": 20, "GiB": 30}[found[2]]
-
-
-def of_kubernetes(data: Mapping[str, Any]) -> Fleet:
-    """@data: `kubectl inspect cgpu -o json`. Its amounts are limits, by what pods ask for. Raises ValueError if it is
-    something else, amounts that no node has included."""
-    try:
-        nodes = [_node_of_kubernetes(one) for one in data["nodes"]]
-        waiting = [Waiting(str(one["pod"]), str(one["note"]), dict(one["nodes"])) for one in data["pending"]]
-        return Fleet(tuple(sorted(nodes, key=lambda one: natural(one.name))), tuple(waiting))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no such field: {error}") from error
-
-
-def _amount(found: object, end: int = 1 << 32) -> int:
-    """A whole number below @end, of JSON or a key's text. Raises ValueError."""
-    number = int(found) if isinstance(found, str) and found.isascii() and found.isdecimal() else found
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < end:
-        raise ValueError(f"{str(found)[:40]!r} is no such amount")
-    return number
-
-
-def _node_of_kubernetes(found: Mapping[str, Any]) -> Node:
-    unit = unit_bytes(str(found["unit"]))
-    held: dict[int, list[Container]] = {}
-    for pod in found["pods"]:
-        for gpu, units in (pod["units"] or {}).items():
-            one = Container("", _amount(gpu), pod=str(pod["name"]), namespace=str(pod["namespace"]))
-            held.setdefault(_amount(gpu), []).append(replace(one, limit_bytes=_amount(units) * unit))
-    gpus = [
-        Gpu(
-            _amount(gpu["index"]),
-            instances=_amount(gpu["containers"]),
-            total_bytes=_amount(gpu["units"]) * unit,
-            limits_bytes=_amount(gpu["allocated_units"]) * unit,
-            why=str(gpu["why"]),
-            containers=tuple(held.get(_amount(gpu["index"]), ())),
-        )
-        for gpu in found["gpus"]
-    ]
-    return Node(str(found["name"]), OK if not found["why"] else str(found["why"]), gpus=tuple(gpus))
 
 
 # ---- what is chosen ----

@@ -14,7 +14,7 @@ from cgpu_common.app import Command
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.output import out
 
-from . import fleet, prometheus
+from . import fleet, inspected, prometheus
 from .admin import as_json_option
 from .change import parse_size
 from .columns import folded, printable, table
@@ -47,7 +47,7 @@ def by_kubectl(program: str, context: str) -> fleet.Fleet:
         hint = "kubectl-inspect-cgpu must be in PATH: docs/user/kubernetes.md" if "unknown command" in last else ""
         raise CgpuError(Exit.REFUSED, what, last, hint)
     try:
-        return fleet.of_kubernetes(json.loads(done.stdout.decode()))
+        return inspected.of_kubernetes(json.loads(done.stdout.decode()))
     except UnicodeDecodeError:
         raise CgpuError(Exit.REFUSED, what, "its output is no UTF-8") from None
     except RecursionError:

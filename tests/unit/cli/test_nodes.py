@@ -463,6 +463,7 @@ def test_a_unit_that_is_not_known_is_refused(tmp_path: Path, unit: str | None) -
         ("", 1, "x\nUnable to connect to the server\n", "inspect cgpu: Unable to connect to the server"),
         ("{}", 0, "", "its output is of another version"),
         ("no", 0, "", "its output is of another version"),
+        ('{"nodes": [], "pending": [{"pod": 1, "note": 2, "nodes": 3}]}', 0, "", "its output is of another version"),
         ("[" * 100000, 0, "", "its output is of another version: it is nested too deeply"),
         (b'{"nodes": "\xff"}', 0, "", "its output is no UTF-8"),
         ("", 1, b"x\n\xff\x1b[2J\x1b]0;title\x07\n", "inspect cgpu: \ufffd?[2J?]0;title?"),

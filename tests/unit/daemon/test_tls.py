@@ -151,7 +151,7 @@ def has_ipv6() -> bool:
 
 
 def test_a_client_that_leaves_early_is_no_error(run: Run, made: Path) -> None:
-    """Python 3.11.2 fails when a TLS transport that is closed is ended: a traceback in the log for each client that leaves early."""
+    """Python 3.11.2 fails when a TLS transport that is closed is ended: a traceback for each such client."""
     left: list[dict[str, object]] = []
 
     async def main() -> None:

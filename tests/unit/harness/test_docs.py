@@ -136,7 +136,7 @@ def test_no_key_is_installed(tmp_path):
         f"deploy/{place}/{name}"
         for place in ("kubernetes", "kubernetes/pki", "kubernetes/out", "helm/cgpu/pki")
         for name in ("ca.key", "ca.crt", "tls.key", "client.key", "client.pem", "openssl.log", ".key", "certs~")
-    ] + ["deploy/kubernetes/pki/secret.yaml", "docs/user/tls.key", "deploy/kubernetes/base/certificates"]
+    ] + ["deploy/kubernetes/pki/secret.yaml", str(Path("docs", "tls.key")), "deploy/kubernetes/base/certificates"]
     for one in stray:
         (tree / one).parent.mkdir(parents=True, exist_ok=True)
         (tree / one).write_text("secret")
