@@ -52,28 +52,54 @@ static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 	return status;
 }
 
-/* Free the channels whose USERD is the object that is being freed, which hides them from calls. None is
- * pinned, and none is added. False: the driver refused.
+/* A channel whose USERD is @userd, pinned; NULL: none. NV_ERR_STATE_IN_USE: the driver is freeing what the
+ * channel is below, and the channel with it. Pinned, the channel cannot be taken that way any more: a free
+ * of its TSG is refused. Its names cannot be used again before it is removed.
  */
-static bool free_channels(struct ckm_container *ct, struct cgpu_obj *userd)
+static u32 next_channel(struct ckm_container *ct, struct cgpu_obj *userd, struct cgpu_obj **channel,
+			u32 *parent)
 {
-	u32 client = 0, parent = 0, handle = 0;
+	const struct cgpu_core_ops *core;
+	u32 status = NV_OK;
+
+	mutex_lock(&ct->rm_lock);
+	*channel = userd->dependant;
+	if (*channel) {
+		core = ckm_core_enter();
+		if (core->mem.tree_is_live((*channel)->parent)) {
+			*parent = (*channel)->parent->hobject;
+			core->mem.tree_pin(*channel);
+		} else {
+			*channel = NULL;
+			status = NV_ERR_STATE_IN_USE;
+		}
+		ckm_core_leave();
+	}
+	mutex_unlock(&ct->rm_lock);
+	return status;
+}
+
+/* Free the channels whose USERD is the object that is being freed, which hides them from calls. None is
+ * pinned by a call, and none is added. Not NV_OK: some are left.
+ */
+static u32 free_channels(struct ckm_container *ct, struct cgpu_obj *userd)
+{
 	struct cgpu_obj *channel;
+	u32 parent = 0, status;
 
 	for (;;) {
-		mutex_lock(&ct->rm_lock);
-		channel = userd->state == CGPU_OBJ_FREEING ? userd->dependant : NULL;
-		if (channel) {
-			client = channel->hclient;
-			parent = channel->parent->hobject;
-			handle = channel->hobject;
-		}
-		mutex_unlock(&ct->rm_lock);
+		status = next_channel(ct, userd, &channel, &parent);
 		if (!channel)
-			return true;
-		if (ckm_drv_free(client, parent, handle) != NV_OK)
-			return false;
-		ckm_objs_remove(ct, channel);
+			return status;
+		ckm_mem_ops_begin(ct);
+		if (ckm_drv_free(channel->hclient, parent, channel->hobject) != NV_OK)
+			status = NV_ERR_STATE_IN_USE;
+		ckm_mem_ops_end(ct);
+		if (status == NV_OK)
+			ckm_objs_remove(ct, channel);
+		ckm_obj_unpin(ct, channel);
+		if (status != NV_OK)
+			return status;
 	}
 }
 
@@ -100,8 +126,9 @@ long ckm_rm_free_object(struct ckm_rm_call *rc, u32 client, u32 object)
 
 	if (status != NV_OK)
 		return ckm_rm_answer(rc, status);
-	if (!free_channels(ct, f.obj)) {
-		ret = ckm_rm_answer(rc, NV_ERR_STATE_IN_USE);
+	status = free_channels(ct, f.obj);
+	if (status != NV_OK) {
+		ret = ckm_rm_answer(rc, status);
 		goto out;
 	}
 	f.takes_os_events = rc->row.nr == NV_ESC_RM_FREE && f.obj->kind == CGPU_KIND_CLIENT;

@@ -297,7 +297,7 @@ void ckm_obj_remove_locked(struct ckm_container *ct, struct cgpu_obj *obj)
 		release_leaf_locked(ct, container_of(obj, struct ckm_obj, core));
 }
 
-/* One step. True: @root is out. */
+/* One step. True: @root is out. Caller has @root pinned, or in the tree and kept there by rm_lock. */
 static bool remove_some_locked(struct ckm_container *ct, struct cgpu_obj *root)
 {
 	const struct cgpu_core_ops *core;
@@ -306,6 +306,9 @@ static bool remove_some_locked(struct ckm_container *ct, struct cgpu_obj *root)
 	struct ckm_obj *obj;
 
 	lockdep_assert_held(&ct->rm_lock);
+	/* Removed with its client's file meanwhile, and kept by the caller's pin. */
+	if (root->state == CGPU_OBJ_DETACHED)
+		return true;
 	/* Hides all of it between the steps: nothing can be found in it, or added to it. */
 	root->state = CGPU_OBJ_FREEING;
 	while (budget) {

@@ -114,7 +114,8 @@ int ckm_obj_add_locked(struct ckm_container *ct, struct cgpu_obj *obj, struct cg
  * takes gpu->lock.
  */
 void ckm_obj_remove_locked(struct ckm_container *ct, struct cgpu_obj *obj);
-/* Take @root and all that goes with it out, uncharge and free it. The driver has freed it.
+/* Take @root, which the caller has pinned, and all that goes with it out, uncharge and free it, @root with
+ * the last unpin. No-op if it is out already. The driver has freed it.
  * Its names are free at the end of the call, not before. Proportional to what is removed;
  * sleeps, and takes rm_lock for some objects at a time.
  */

@@ -6,6 +6,7 @@ In these places the driver does not check the owner of a handle or a pointer; th
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import errno
@@ -13,10 +14,10 @@ import itertools
 import mmap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from slicebox import MIB, Box, clean_box, fb_used, until
+from slicebox import MIB, Box, clean_box, command, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.checked, pytest.mark.attached]
@@ -27,7 +28,8 @@ PAGE_ARRAY = 1  # NVOS32_DESCRIPTOR_TYPE_OS_PAGE_ARRAY
 NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
 DMA_FIXED = 1 << 15
 VAS_NEW, VAS_HOST, VAS_GLOBAL, VAS_DEVICE, VAS_FLA = range(5)
-INVALID_EVENT, INVALID_PARENT = 0x28, 0x36
+INVALID_EVENT, INVALID_PARENT, STATE_IN_USE = 0x28, 0x36, 0x63
+ROUNDS = 3000
 
 AllocMemory = nv.structure(
     "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
@@ -222,25 +224,86 @@ def test_a_channel_goes_before_its_userd(box: Box, make: str):
         channel.wait()
 
 
-def test_userd_of_another_device(box: Box):
-    """It could go without the channel."""
+@contextlib.contextmanager
+def repeating(*calls: Callable[[], object]) -> Iterator[None]:
+    """Each call by a thread of its own, again and again."""
+    over = threading.Event()
+
+    def repeat(call: Callable[[], object]) -> None:
+        while not over.is_set():
+            call()
+
+    threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_userd_and_its_group_freed_at_once(box: Box):
+    """The driver call for the channel sleeps: the group must not take the channel meanwhile, nor the channel's names
+    go to a new one. A third thread keeps the GPU's lock, so that the others meet in the driver.
+    """
+    tsg, userd, names = 0x5100, 0x5200, (0x5301, 0x5302, 0x5303)
     with box.client() as client:
         gpu = client.gpu(0)
-        group = gpu.space().group()
+        space = gpu.space()
+        group = space.group(nv.ENGINE_COPY0)
         channel = group.channel()
-        status, device = client.alloc(nv.CLASS_DEVICE, None, nv.DeviceParams(client_share=client.handle))
-        assert status == 0
+        of_group = nv.TsgParams(error_object=group.notifier, vaspace=space.vaspace, engine=nv.ENGINE_COPY0)
         params = channel.params()
-        for parent in (device, gpu.subdevice):
-            fields = nv.MemoryParams(owner=client.handle, size=MIB, attr=nv.ATTR_NONCONTIG_ALLOWED)
-            status, memory = client.alloc(nv.CLASS_VIDMEM, parent, fields)
-            if status:
-                continue
-            params.userd_memory[0], params.userd_offset[0] = memory, 0
-            assert client.alloc(group.gpfifo_class, group.tsg, params)[0] == nv.NV_ERR_INVALID_OBJECT_PARENT
-        assert box.stat("channels") == 1
-        channel.submit(kernel_ns=1000)
+        params.userd_memory[0], params.userd_offset[0] = userd, 0
+        used, frees, made = box.used, collections.Counter(), collections.Counter()
+
+        def free_group() -> None:
+            frees["group", gpu.free(tsg)] += 1
+
+        with repeating(free_group, group.enable):
+            for _ in range(ROUNDS):
+                made["group", gpu.rm.alloc(nv.CLASS_TSG, gpu.device, of_group, tsg)[0]] += 1
+                made["userd", gpu.alloc_vidmem(64 << 10, userd)[0]] += 1
+                for name in names:
+                    made["channel", client.alloc(group.gpfifo_class, tsg, params, name)[0]] += 1
+                frees["userd", gpu.free(userd)] += 1
+        for what in ("group", "userd"):
+            assert {frees[what, status] > 0 for status in (nv.NV_OK, STATE_IN_USE)} == {True}, (frees, made)
+            assert sum(frees[what, status] for status in (nv.NV_OK, STATE_IN_USE)) > 100, (frees, made)
+        assert made["channel", nv.NV_OK] > 100, (frees, made)
+        for handle in (tsg, userd):
+            gpu.free(handle)
+        assert (box.stat("channels"), box.stat("groups"), box.used) == (1, 1, used), (frees, made)
+        for name in names:
+            params.userd_memory[0], params.userd_offset[0] = channel.memory, channel.userd_at
+            assert client.alloc(group.gpfifo_class, group.tsg, params, name) == (nv.NV_OK, name)
+            assert client.free(name, group.tsg) == nv.NV_OK
+        channel.submit()
         channel.wait()
+
+
+@pytest.mark.gpus(2)
+def test_userd_of_another_device():
+    """It could go without the channel."""
+    name = next(NAMES)
+    command(f"create {name} gpu=0,1 memsize={256 * MIB},{256 * MIB}")
+    try:
+        with nv.Client(f"/dev/cgpu/{name[:12]}") as client:
+            gpu, other = client.gpu(0), client.gpu(1)
+            group = gpu.space().group()
+            channel = group.channel()
+            for make in (other.alloc_vidmem, other.alloc_sysmem):
+                status, memory = make(MIB)
+                assert status == 0
+                params = channel.params()
+                params.userd_memory[0], params.userd_offset[0] = memory, 0
+                assert client.alloc(group.gpfifo_class, group.tsg, params)[0] == INVALID_PARENT
+            channel.submit(kernel_ns=1000)
+            channel.wait()
+    finally:
+        command(f"destroy {name}")
 
 
 def test_the_kernels_memory_by_a_class_that_takes_its_pointers(box: Box):
