@@ -140,8 +140,9 @@ static u32 hold_userd(struct ckm_alloc *a, u32 handle)
 	struct cgpu_obj *userd = handle ? ckm_obj_pin(ct, a->obj->core.hclient, handle) : NULL;
 	const struct cgpu_obj *device = a->parent->kind == CGPU_KIND_TSG ? a->parent->parent : a->parent;
 
+	/* Not LIVE: another thread frees or makes it, so the driver may find it. */
 	if (!userd)
-		return NV_OK;
+		return handle ? NV_ERR_NOT_FOUND : NV_OK;
 	a->source = userd;
 	if (userd->parent != device || (userd->kind != CGPU_KIND_VIDMEM &&
 					userd->kind != CGPU_KIND_SYSMEM)) {

@@ -284,6 +284,34 @@ def test_userd_and_its_group_freed_at_once(box: Box):
         channel.wait()
 
 
+def test_userd_freed_while_a_channel_is_made(box: Box):
+    """The driver may still find memory that is being freed: a channel on it would not go with it."""
+    userd, names = 0x5200, (0x5301, 0x5302, 0x5303)
+    with box.client() as client:
+        gpu = client.gpu(0)
+        group = gpu.space().group(nv.ENGINE_COPY0)
+        channel = group.channel()
+        params = channel.params()
+        params.userd_memory[0], params.userd_offset[0] = userd, 0
+        made = collections.Counter()
+
+        def make_and_free() -> None:
+            gpu.alloc_vidmem(64 << 10, userd)
+            made["freed", gpu.free(userd)] += 1
+
+        with repeating(make_and_free, group.enable):
+            for number in range(2 * ROUNDS):
+                name = names[number % len(names)]
+                made["channel", client.alloc(group.gpfifo_class, group.tsg, params, name)[0]] += 1
+        gpu.free(userd)
+        assert made["freed", nv.NV_OK] > 10, made
+        assert made["channel", nv.NV_OK] > 10, made
+        assert made["channel", nv.NV_ERR_OBJECT_NOT_FOUND] > 0, made
+        assert box.stat("channels") == 1, made
+        channel.submit()
+        channel.wait()
+
+
 @pytest.mark.gpus(2)
 def test_userd_of_another_device():
     """It could go without the channel."""
