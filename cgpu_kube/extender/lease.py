@@ -114,9 +114,21 @@ class Lease:
             return
         if self._serves and began >= self._until:
             await self._lost()
-        self.last = self.holder
+        if self.holder != self.identity:
+            self.last = self.holder
         await self._write(found, self.identity)
         await self._gained(began)
+
+    async def _renew(self) -> None:
+        """While `changed` runs. Raises KubeError; the last renewal counts until its time is over."""
+        began = self._clock()
+        found = await self._api.get(f"{self._path}/{self._name}")
+        self.holder = str((found.get("spec") or {}).get("holderIdentity") or "")
+        if self.holder != self.identity:
+            self._until = 0.0
+            raise KubeError(f"{self.holder or 'no extender'} holds the lease")
+        await self._write(found, self.identity)
+        self._until = began + self._times.held_s
 
     async def _write(self, found: Object, holder: str) -> None:
         """With the version that was read: of two candidates one fails."""
@@ -139,8 +151,33 @@ class Lease:
         self._until = began + self._times.held_s
         if not self._serves:
             log.get().info("this one serves", lease=self._name, identity=self.identity)
+            await self._take_over()
+
+    async def _take_over(self) -> None:
+        """`changed` reads every pod of the cluster, which may take longer than a Lease lasts: renewed meanwhile. Raises
+        KubeError; this one does not serve then."""
+
+        async def take() -> None:
             await self._changed(True)
-            self._serves = True
+            self._serves = not self._leaves  # without a wait between: pods that come now find that this one serves
+
+        change = asyncio.create_task(take())
+        try:
+            while not (await asyncio.wait({change}, timeout=self._times.retry_s))[0]:
+                try:
+                    await self._renew()
+                except KubeError as error:
+                    log.get().warning("the lease is not renewed", lease=self._name, reason=str(error))
+                if not change.done() and (self._leaves or self._clock() >= self._until):
+                    break
+        finally:
+            is_cut = not change.done()
+            change.cancel()
+            await asyncio.wait({change})
+        if is_cut:
+            await self._lost()
+        else:
+            change.result()
 
     async def _lost(self) -> None:
         self._serves = False

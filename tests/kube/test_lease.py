@@ -190,6 +190,60 @@ def first_annotations(units: int) -> dict[str, str]:
     return notes.write({"c0": {0: units}}, 15, 2 * 10**18)
 
 
+def test_a_takeover_may_last_longer_than_a_lease() -> None:
+    """A list of 160,000 pods takes longer than 10 s: the Lease ended meanwhile, again and again, and none served."""
+
+    async def whole() -> None:
+        times = Times(1.0, 0.5, 0.05)
+        said: list[tuple[str, bool]] = []
+        go_on = {"a": asyncio.Event(), "b": asyncio.Event()}
+        async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
+
+            def lease(name: str) -> Lease:
+                async def changed(gained: bool) -> None:
+                    said.append((name, gained))
+                    if gained:
+                        await go_on[name].wait()
+
+                return Lease(api, "s", "l", name, changed, times)
+
+            a, b = lease("a"), lease("b")
+            tasks = [asyncio.create_task(a.run())]
+            while not said:
+                await asyncio.sleep(0.01)
+            tasks.append(asyncio.create_task(b.run()))
+            await asyncio.sleep(2.5)
+            assert said == [("a", True)] and not a.is_held, "it has not read what the last one wrote"
+            go_on["a"].set()
+            await asyncio.sleep(0.1)
+            assert a.is_held
+            for _ in range(20):
+                await asyncio.sleep(0.05)
+                assert a.is_held and not b.is_held
+            await a.release()
+            while len(said) < 3:
+                await asyncio.sleep(0.01)
+            assert said[1:] == [("a", False), ("b", True)]
+
+            # Cut off while it takes over: it gives up in time, and does so again later.
+            b._api = kube.Client(kube.Config("http://127.0.0.1:1"))
+            await b._api.__aenter__()
+            await asyncio.sleep(0.8)
+            assert said[3:] == [("b", False)] and not b.is_held
+            await b._api.__aexit__()
+            b._api = api
+            go_on["b"].set()
+            async with asyncio.timeout(5):
+                while not b.is_held:
+                    await asyncio.sleep(0.01)
+            assert said[4:] == [("b", True)]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
 def test_a_lease_is_taken_after_its_time_and_not_before() -> None:
     async def whole() -> None:
         async with FakeApi() as server, kube.Client(kube.Config(server.url)) as api:
