@@ -2,7 +2,8 @@
 """PURE: which pods make room for one of higher priority, GPU by GPU.
 
 kube-scheduler proposes victims by the sum of a node's aliyun.com/gpu-mem: they may be on several GPUs, none of which
-has room then. Here each node gets those whose end makes room on the GPUs that the pod will get, or is no candidate.
+has room then. Here each node keeps them if their end makes room on one GPU; else it gets those whose end does, or is no candidate.
+A list that has victims is never answered empty: kube-scheduler ends the preemption on every node then.
 Names are those of k8s.io/kube-scheduler/extender/v1.
 """
 
@@ -80,6 +81,10 @@ def choose(args: PreemptArgs, ledger: Ledger) -> Iterator[tuple[str, Victims | N
         gone = {one.uid for one in pool}
         if not fits(gone):
             yield name, None
+            continue
+        if fits({one.uid for one in pool if one.uid in given.uids}):
+            # Perhaps none needs to end any more; and CPU that one frees is the scheduler's to count.
+            yield name, given
             continue
         # As kube-scheduler spares them, those of high priority first; then those that it has not proposed.
         for one in sorted(pool, key=lambda one: (-one.priority, one.uid in given.uids, -one.need.whole.units, one.uid)):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import random
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -890,11 +891,46 @@ def test_no_victim_where_no_gpu_makes_room() -> None:
         assert names_of(cluster, (await preempted(cluster, asked, n1=["a"]))[1]) == {}
         less = simple("less", 5)
         less["spec"]["priority"] = 100
-        assert names_of(cluster, (await preempted(cluster, less, n1=["a"]))[1]) == {"n1": set()}, "there is room now"
+        assert names_of(cluster, (await preempted(cluster, less, n1=["a"]))[1]) == {"n1": {"a"}}, (
+            "there is room now, and kube-scheduler ends the whole preemption if a node has no victim"
+        )
+        assert names_of(cluster, (await preempted(cluster, less, n1=["a", "high"]))[1]) == {"n1": {"a", "high"}}
+        assert names_of(cluster, (await preempted(cluster, less, n1=[]))[1]) == {"n1": set()}
         plain = pod("plain", container("c", None))
         assert names_of(cluster, (await preempted(cluster, plain, n1=["a"]))[1]) == {"n1": {"a"}}
 
     run(test, our_node("n1", gpu(0, 15), gpu(1, 15)))
+
+
+def test_no_list_of_victims_becomes_empty() -> None:
+    """kube-scheduler with `ignorable: false`: "expected at least one victim pod on node", for every node."""
+    chance = random.Random(3)
+
+    async def test(cluster: Cluster) -> None:
+        there = []
+        for number in range(14):
+            found = simple(f"p{number}", chance.randint(1, 6))
+            found["spec"]["priority"] = chance.choice((0, 10, 20))
+            cluster.put(found)
+            if await cluster.bind(found, chance.choice(("n1", "n2"))) == "":
+                there.append(found)
+        await cluster.settled()
+        answers = 0
+        for number in range(60):
+            asked = simple(f"new{number}", chance.randint(1, 15))
+            asked["spec"]["priority"] = chance.choice((5, 15, 25))
+            given: dict[str, list[str]] = {}
+            for found in chance.sample(there, chance.randint(1, 4)):
+                meta = cluster.stored(found["metadata"]["name"])
+                given.setdefault(meta["spec"]["nodeName"], []).append(found["metadata"]["name"])
+            status, answer = await preempted(cluster, asked, **given)
+            assert status == 200
+            for victims in names_of(cluster, answer).values():
+                assert victims
+                answers += 1
+        assert answers > 20
+
+    run(test, our_node("n1", gpu(0, 15), gpu(1, 15)), our_node("n2", gpu(0, 15)))
 
 
 def test_victims_without_gpu_memory_stay() -> None:
