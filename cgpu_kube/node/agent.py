@@ -33,6 +33,7 @@ DELETED_S = 0.5  # pods that are deleted and hold memory
 RENEW_S = 2.0  # cgpud's answer of NVML, for pods that come
 ENDED_S = 60.0  # for the scheduler to read that one holds none any more
 FIRST_S = 1.0  # between requests to a cgpud that has not answered yet
+COMPARE_S = 3.0  # of a decision, for the first lists of the API server
 FIRST_WAIT_S = 20.0  # of a decision, for the first answer; cgpud waits 25 s for the decision
 STANDBY_S = 0.1  # looks of an agent whether the one that serves has ended
 LEAVE_S = 2.0  # from the report that the agent ends to its end: pods that are bound already are admitted meanwhile
@@ -70,9 +71,7 @@ class Agent:
         self._changed = asyncio.Event()
         self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log)
         self._mode_file = ModeFile(settings.state / "mode.json")
-        mode, unit = self._mode_file.read()
-        self._unit_kept = bool(unit)  # by an earlier life: pods have been counted in it
-        self.offer = Offer(mode, unit or host.unit_for(settings.unit, ()), settings.overcommit)
+        self._read_mode()
         self.gpus: tuple[HostGpu, ...] = ()
         self._gpus_known = asyncio.Event()  # without cgpud's first answer, that there are none is not known
         self._health_due = 0.0
@@ -99,8 +98,19 @@ class Agent:
         self._finished: dict[str, tuple[str, float]] = {}  # uid -> name of one that holds nothing any more, until when
         self._stale: set[tuple[str, str]] = set()  # grants whose pod was not seen at the last clean-up
 
+    def _read_mode(self) -> None:
+        mode, unit = self._mode_file.read()
+        self._unit_kept = bool(unit)  # by an earlier life: pods have been counted in it
+        self._unit_guessed = mode in host.MEMORY_MODES and not unit  # a life whose file had none
+        self._compared = False  # with the node's annotation, which tells how its pods were counted
+        self._disagrees = ""  # not empty: it tells something else, and nothing is offered, for this reason
+        if self._unit_guessed:  # such a life had units of 1 MiB, or of 1 GiB
+            unit = self.settings.unit
+        self.offer = Offer(mode, unit or host.unit_for(self.settings.unit, ()), self.settings.overcommit)
+
     async def run(self) -> None:
         await self._wait_for_turn()
+        self._read_mode()  # the one that has served until now may have changed it
         try:
             self.claims.load()
             await self._refresh()
@@ -152,6 +162,8 @@ class Agent:
     def _away(self) -> str:
         if self._leaves:
             return "it ends"
+        if self._disagrees:
+            return "its mode and unit are in doubt"
         if self.offer.mode in host.MEMORY_MODES and not self.registrar.is_taken():
             return "the kubelet does not have its devices yet"
         return ""
@@ -264,8 +276,18 @@ class Agent:
 
     async def apply(self) -> None:
         """Make plugins, driver, node and ResourceSlice follow label and GPUs."""
-        self._set_mode()
-        self._set_unit()
+        self._compare()
+        if self._disagrees:
+            self.memory.offer([])
+            self.core.offer([])
+            self.registrar.wake()
+            async with self._publishes:
+                await self.cluster.publish_away(self._away())
+            await self.cluster.publish_condition(REFUSED, True, self._disagrees)
+            return
+        if self._compared:
+            self._set_mode()
+            self._set_unit()
         memory = host.memory_devices(self.offer, self.gpus)
         node = self.cluster.own_node() or {}
         self.memory.spread = self.core.spread = node.get("labels", {}).get(keys.PLACEMENT_LABEL) == "spread"
@@ -283,7 +305,7 @@ class Agent:
         else:
             self.registrar.wake()  # the node's status may have changed
         await self._apply_driver(mode == host.DRA)
-        if self.cluster.nodes.synced.is_set():
+        if self._compared:  # before, the annotation is what the pods here are compared with
             fresh = bool(self.cluster.gone)
             if fresh or self._deleted or self._deleted is None:
                 await self._look_at_deleted()
@@ -360,6 +382,50 @@ class Agent:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("internal error", error=f"{type(error).__name__}: {error}")
 
+    def _compare(self) -> None:
+        """Once in each life, and until it agrees: the pods here were counted as the node's annotation says. A file that
+        says something else is of another directory or another version; with it a limit would be another amount."""
+        if self._compared or not (self.cluster.nodes.synced.is_set() and self.cluster.pods.synced.is_set()):
+            return
+        there = self.cluster.published()
+        users = sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if pods.asks(pod))
+        if self._unit_guessed and users and there is None:
+            self._mode_file.write(self.offer.mode, self.offer.unit)
+            self._unit_kept = True
+        if there is not None and there.mode in host.MEMORY_MODES and users:
+            mode, unit = self._mode_file.read()
+            if not unit and mode in (there.mode, host.NONE) and host.is_unit(there.unit):
+                self._mode_file.write(there.mode, there.unit)
+                self.offer, self._unit_kept = replace(self.offer, mode=there.mode, unit=there.unit), True
+            elif (there.mode, there.unit) != (self.offer.mode, self.offer.unit):
+                self._disagrees = (
+                    f"{self._mode_file.path} says mode {mode or 'default'} and unit {unit or 'none'}, and the pods of "
+                    f"this node were counted in mode {there.mode} and unit {there.unit[:32]}, as its annotation "
+                    f"{keys.NODE_GPUS} says; nothing is offered until no pod uses a GPU of it: {users[0]}; drain it"
+                )
+                self._say("mode and unit", self._disagrees)
+                return
+        self._compared, self._disagrees = True, ""
+        self._say("mode and unit", "")
+
+    async def _wait_for_comparison(self) -> None:
+        """Before a pod gets an amount. Without the API server, which cannot be waited for, the file counts if it has
+        the unit. Raises KubeError."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + COMPARE_S
+        watches = (self.cluster.nodes, self.cluster.pods)
+        while not self._compared and not self._disagrees and loop.time() < end:
+            if any(watch.failing for watch in watches):
+                break
+            await asyncio.sleep(0.02)
+        if self._disagrees:
+            raise KubeError(self._disagrees)
+        if self._unit_guessed and not self._compared:
+            raise KubeError(
+                f"the unit of this node's pods is not known: {self._mode_file.path} is of an earlier version, and the "
+                f"API server does not answer; it is tried again"
+            )
+
     def _set_mode(self) -> None:
         node = self.cluster.own_node()
         if node is None:
@@ -406,6 +472,7 @@ class Agent:
         """The grant of a container. Raises KubeError with the sentence for its pod's events."""
         subject = Subject(**names)
         await self._wait_for_gpus()
+        await self._wait_for_comparison()
         pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=False)
         if pod is not None and subject.uid not in podview.uids(pod):
             pod = await self.cluster.pod(subject.namespace, subject.pod, subject.uid, fresh=True)

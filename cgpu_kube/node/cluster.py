@@ -78,12 +78,15 @@ class Cluster:
         found = None if self.nodes.failing else (self.own_node() or {}).get("allocatable", {}).get(resource)
         return int(found) if found is not None and str(found).isdecimal() else None
 
-    def published_deleted(self) -> dict[str, keys.Remains]:
-        """Of the node's annotation: what an earlier life of the agent has seen."""
+    def published(self) -> NodeGpus | None:
+        """The node's annotation, which an earlier life of the agent may have written; None: none, or it is damaged."""
         try:
-            found = keys.parse_node((self.own_node() or {}).get("annotations"))
+            return keys.parse_node((self.own_node() or {}).get("annotations"))
         except BadAnnotation:
-            found = None
+            return None
+
+    def published_deleted(self) -> dict[str, keys.Remains]:
+        found = self.published()
         return dict(found.deleted) if found else {}
 
     def pods_here(self) -> list[Object]:
@@ -144,11 +147,7 @@ class Cluster:
     async def publish_away(self, why: str) -> None:
         """Let no scheduler place a pod here: the node's annotation says so to the extender, and nothing is allocatable
         to kube-scheduler until the kubelet writes its status again, which it does every 10 s and then knows itself."""
-        node = self.own_node()
-        try:
-            offer = keys.parse_node((node or {}).get("annotations"))
-        except BadAnnotation:
-            offer = None
+        node, offer = self.own_node(), self.published()
         if node is None or offer is None or not offer.mode:
             return
         if offer.away != why:

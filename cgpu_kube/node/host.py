@@ -89,6 +89,10 @@ def unit_mib(unit: str) -> int:
     return int(found[1] or 1) * (1024 if found[2] == "GiB" else 1)
 
 
+def is_unit(unit: str) -> bool:
+    return _UNIT.match(unit) is not None
+
+
 def unit_name(mib: int) -> str:
     if mib % 1024:
         return f"{mib}MiB"

@@ -13,12 +13,13 @@ from cgpu_kube.node.host import GIB, MODES, NONE, unit_mib
 
 class ModeFile:
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def read(self) -> tuple[str, str]:
-        """The mode and the unit. NONE and "" without a file, or with one that is damaged."""
+        """The mode and the unit. NONE and "" without a file, or with one that is damaged; "" also with one of before
+        units were kept."""
         try:
-            found = json.loads(self._path.read_text())
+            found = json.loads(self.path.read_text())
             mode, unit = found["mode"], str(found.get("unit") or "")
             unit_mib(unit or GIB)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -27,5 +28,5 @@ class ModeFile:
 
     def write(self, mode: str, unit: str) -> None:
         """OSError: neither changes."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(self._path, json.dumps({"mode": mode, "unit": unit}) + "\n")
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_file(self.path, json.dumps({"mode": mode, "unit": unit}) + "\n")

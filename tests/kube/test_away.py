@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,37 @@ def test_the_next_agent_waits_for_the_last(tmp_path: Path, run: Run) -> None:
                 await client.__aexit__()
                 await eventually(lambda: wanted.running_now() == 5, "five pods")
                 assert not world.agent.is_standby and kubelet.failed == {}
+
+    run(main())
+
+
+def test_the_next_agent_counts_as_the_last_one_did(tmp_path: Path, run: Run) -> None:
+    """It has read the file when it started to wait, and the last one has changed unit and mode since."""
+
+    async def main() -> None:
+        world = World(tmp_path, settings=SETTINGS)
+        async with world.running():
+            await ready(world)
+            first, task, client = world.agent, world._task, world._client
+            await world.start_agent()
+            await eventually(lambda: world.agent.is_standby, "the next one waits")
+            first.settings = replace(first.settings, unit="MiB")
+            first._changed.set()
+            await eventually(lambda: world.kubelet.allocatable(GPU_MEM) == 59 + 317, "the finer unit")
+            await eventually(lambda: published(world).unit == "256MiB", "published")
+            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+            assert world.slots(await world.start(pod)) == [(0, 1536)]
+            next_pod = world.pod("q", container(mem=6), annotations=bound(0, 6))
+            env = await world.allocate(next_pod, "main")
+            assert task is not None and client is not None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await client.__aexit__()
+            await eventually(lambda: not world.agent.is_standby, "it serves")
+            container_id = world.bundle(next_pod, "main", env)
+            reply = await world.prepare(container_id)
+            assert reply["ok"], reply
+            assert world.slots(container_id) == [(0, 1536)], "four times as much"
 
     run(main())
 

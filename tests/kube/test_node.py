@@ -194,6 +194,84 @@ def test_the_unit_does_not_change_under_a_pod(tmp_path: Path, run: Run) -> None:
     run(main())
 
 
+def published_as(world: World, mode: str, unit: str) -> None:
+    """What an earlier life has left in the node's annotation, of the first GPU."""
+    node = world.api.get(NODES, "", NODE)
+    assert node is not None
+    dev = SIZES[0] // host.unit_mib(unit)
+    text = keys.write_node(keys.NodeGpus(mode, unit, (keys.NodeGpu(0, "GPU-0", SIZES[0], dev, dev),)))
+    world.api.put(NODES, {**node, "metadata": {**node["metadata"], "annotations": text}})
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_pod_of_before_units_were_kept_has_its_amount(tmp_path: Path, run: Run, is_published: bool) -> None:
+    """Bound when MiB was 1 MiB, started after the update: 300 were 300 x 256 MiB."""
+
+    async def main() -> None:
+        world = World(tmp_path, settings={"unit": "MiB"})
+        world.link.inventory = world.link.inventory[:1]
+        kept = tmp_path / "state/mode.json"
+        async with world.running():
+            await ready(world, 59)
+            await world.stop_agent()
+            kept.write_text('{"mode": "cgpu"}')
+            published_as(world, "cgpu", "MiB")
+            if not is_published:
+                node = world.api.get(NODES, "", NODE)
+                assert node is not None
+                world.api.put(NODES, {**node, "metadata": {**node["metadata"], "annotations": {}}})
+            pod = world.pod("p", container(mem=300), annotations=bound(0, 300))
+            await world.api.down()
+            await world.start_agent()
+            await eventually(lambda: offered(world) > 10_000, "the unit of before")
+            assert "the API server does not answer" in await world.refused(pod)
+            world.kubelet.free("p")
+            await world.api.up()
+            await eventually(lambda: world.agent._compared, "it knows")
+            running = await world.start(pod)
+            assert world.slots(running) == [(0, 300)]
+            await eventually(lambda: "counts in MiB until no pod uses" in world.agent._said.get("unit", ""), "why")
+            assert json.loads(kept.read_text()) == {"mode": "cgpu", "unit": "MiB"}
+            await world.end(running)
+            world.api.remove(PODS, "team", "p")
+            await ready(world, 59)
+            assert json.loads(kept.read_text()) == {"mode": "cgpu", "unit": "256MiB"}
+
+    run(main())
+
+
+def test_nothing_is_offered_while_file_and_annotation_disagree(tmp_path: Path, run: Run) -> None:
+    """The unit's agent and the DaemonSet's with directories of their own: a limit was four times as much."""
+
+    async def main() -> None:
+        world = World(tmp_path, settings={"unit": "GiB"})
+        world.link.inventory = world.link.inventory[:1]
+        async with world.running():
+            await ready(world, 15)
+            pod = world.pod("p", container(mem=6), annotations=bound(0, 6))
+            env = await world.allocate(pod, "main")
+            await eventually(lambda: (here := world.agent.cluster.published()) and not here.away, "all is published")
+            await world.stop_agent()
+            published_as(world, "cgpu", "256MiB")
+            await world.start_agent()
+            await eventually(lambda: bool(world.agent._disagrees), "it sees")
+            await eventually(lambda: offered(world) == 0, "nothing is offered")
+            reply = await world.prepare(world.bundle(pod, "main", env))
+            assert not reply["ok"] and "were counted in mode cgpu and unit 256MiB" in reply["error"]
+            why = world.agent._disagrees
+            assert "team/p; drain it" in why
+            await eventually(lambda: condition(world, "GPUModeRefused") == ("True", why), "the condition")
+            node = world.api.get(NODES, "", NODE)
+            assert node is not None
+            found = keys.parse_node(node["metadata"]["annotations"])
+            assert found is not None and (found.unit, found.away) == ("256MiB", "its mode and unit are in doubt")
+            world.api.remove(PODS, "team", "p")
+            await ready(world, 15)
+            await eventually(lambda: condition(world, "GPUModeRefused") == ("False", ""), "no more")
+
+    run(main())
+
+
 def test_the_mode_changes_on_a_drained_node_only(world: World, run: Run) -> None:
     async def main() -> None:
         async with world.running():
