@@ -7,28 +7,39 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-READ_S = 5.0
+READ_S = 1.0  # of a connection, from its first byte to the end of the answer
 HEAD_MAX = 4096
+CONNECTIONS_MAX = 8  # at a time: every pod of the cluster can reach the port, and the agent's descriptors are for its work
 
 
 @asynccontextmanager
 async def served(port: int, unready: Callable[[], str]) -> AsyncIterator[int]:
-    """Serve on every address meanwhile; 0: not at all. @unready: why the program is not ready, or "". OSError: the port
-    is in use."""
+    """Serve on every address meanwhile; 0: not at all. @unready: why the program is not ready, or ""; the reason is in
+    the log, not in the answer. OSError: the port is in use."""
     if not port:
         yield 0
         return
+    open_ones = {True: 0, False: 0}  # of this host, where the kubelet is, and of others: they leave it its part
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        here, there = (writer.get_extra_info(name) or ("",) for name in ("sockname", "peername"))
+        is_own = here[0] == there[0]
+        if open_ones[is_own] >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        open_ones[is_own] += 1
         try:
             async with asyncio.timeout(READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(_reply(head, unready))
-            await writer.drain()
+                writer.write(_reply(head, unready))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # no probe, or it has gone
         finally:
-            writer.close()
+            writer.transport.abort()
+            open_ones[is_own] -= 1
 
     server = await asyncio.start_server(answer, None, port, limit=HEAD_MAX)
     try:
@@ -43,8 +54,7 @@ def _reply(head: bytes, unready: Callable[[], str]) -> bytes:
     if path == b"/healthz":
         status, text = "200 OK", "ok"
     elif path == b"/readyz":
-        why = unready()
-        status, text = ("503 Service Unavailable", why) if why else ("200 OK", "ok")
+        status, text = ("503 Service Unavailable", "not ready") if unready() else ("200 OK", "ok")
     else:
         status, text = "404 Not Found", "there are /healthz and /readyz"
     body = text.encode()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -230,16 +232,49 @@ def test_probes(run: Run) -> None:
         port = 0
         async with probe.served(0, lambda: why) as none:
             assert none == 0
-        with __import__("socket").socket() as free:
+        with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         async with probe.served(port, lambda: why):
-            assert await ask(port, b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n") == (503, why)
+            assert await ask(port, b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n") == (503, "not ready"), (
+                "every pod can ask, and reasons name pods and files"
+            )
             why = ""
             assert await ask(port, b"GET /readyz HTTP/1.1\r\n\r\n") == (200, "ok")
             assert await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n") == (200, "ok")
             assert (await ask(port, b"POST /healthz HTTP/1.1\r\n\r\n"))[0] == 404
             assert (await ask(port, b"GET " + b"x" * 9000 + b" HTTP/1.1\r\n\r\n"))[0] == 0
+
+    run(main())
+
+
+def test_probes_leave_the_agent_its_descriptors(run: Run) -> None:
+    """A pod opens connections and says nothing; the kubelet's next probe has its answer."""
+
+    async def main() -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+
+        def descriptors() -> int:
+            return len(os.listdir("/proc/self/fd"))
+
+        async with probe.served(port, lambda: ""):
+            before = descriptors()
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+            await asyncio.sleep(0.2)
+            there = descriptors() - before - len(held)
+            assert there <= probe.CONNECTIONS_MAX, f"{there} connections are held"
+            # Another host's part is its own: here another address of this one.
+            kubelet = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+            kubelet[1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert (await kubelet[0].read()).startswith(b"HTTP/1.1 200 OK\r\n")
+            await asyncio.sleep(probe.READ_S)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
+            for _, one in [*held, kubelet, (reader, writer)]:
+                one.close()
 
     run(main())
 
