@@ -265,6 +265,18 @@ class Ledger:
         found = place(on_node(need, node), node.gpus, taken, node.policy, unit=word, split=node.is_ours)
         return self._with_deleted(found, name) if isinstance(found, NoRoom) else found
 
+    def has_room(self, need: PodNeed, name: str, gpus: pods.Gpus) -> bool:
+        """On these GPUs, for a pod that does not hold any; a GPU that takes no new container has what it has."""
+        node = self.nodes.get(name)
+        if node is None:
+            return False
+        sizes, used = {gpu.index: gpu for gpu in node.gpus}, self.used(name)
+        for index, load in loads_of(on_node(need, node), gpus).items():
+            size, whole = sizes.get(index), used.get(index, NOTHING) + load
+            if size is None or whole.units > size.units or whole.core > size.core or whole.slots > size.slots:
+                return False
+        return True
+
     def _with_deleted(self, found: NoRoom, name: str) -> NoRoom:
         """The refusal, with the pods that are deleted and still hold memory: nothing else shows them."""
         names = ", ".join(one.name for one in self.held(name) if one.is_deleted)

@@ -50,6 +50,7 @@ class _Spec(TypedDict, total=False):
     nodeName: Any
     resourceClaims: Any
     priority: Any
+    schedulingGates: Any
     initContainers: list[_Container] | None
     containers: list[_Container] | None
 
@@ -104,6 +105,10 @@ def priority_of(pod: Object) -> int:
     return found if isinstance(found, int) else 0
 
 
+def is_gated(pod: Object) -> bool:
+    return bool((pod.get("spec") or {}).get("schedulingGates"))
+
+
 def is_over(pod: Object) -> bool:
     """Whether its containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
@@ -122,7 +127,7 @@ def trimmed(pod: Object) -> Object:
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     kept: Object = {
         "metadata": {key: meta[key] for key in _META if key in meta},
-        "spec": {key: spec[key] for key in ("nodeName", "resourceClaims", "priority") if spec.get(key)},
+        "spec": {key: spec[key] for key in ("nodeName", "resourceClaims", "priority", "schedulingGates") if spec.get(key)},
         "status": {"phase": status.get("phase", "")},
     }
     kept["metadata"].pop("labels", None)

@@ -164,12 +164,19 @@ class Binder:
     # ---- unknown results ----
 
     def assume(self, pod: Object, node: str) -> None:
-        """Another extender has chosen this pod's GPU and may have bound it: it counts until that is known. Its node is
-        the annotation's, which only extenders write."""
+        """Another extender has chosen this pod's GPU and may have bound it: it counts until that is known.
+
+        Its author may have written the annotations: the admission policies that keep authors from it are of Kubernetes
+        1.30, and can be off. So it takes what is free and never more, for as long as a bind can be on its way, and only
+        if a scheduler may bind it: no extender is asked about a pod with scheduling gates."""
+        if pods.is_gated(pod):
+            return
         uid, name = pods.uid_of(pod), pods.name_of(pod)
         need = pods.counted(pod)
         gpus = pods.gpus_of(pod, need) if need is not None else None
         if need is None or gpus is None or uid in self._busy or self._ledger.get(uid) is not None:
+            return
+        if not self._ledger.has_room(need, node, gpus):
             return
         namespace, _, short = name.partition("/")
         self._ledger.reserve(uid, name, node, need, Placement(gpus, loads_of(need, gpus)))

@@ -186,6 +186,28 @@ def test_what_the_last_one_has_chosen_counts() -> None:
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
+def test_what_a_pod_s_author_has_written_takes_no_more_than_is_free() -> None:
+    """Before Kubernetes 1.30 no policy keeps authors from the annotation."""
+
+    async def whole() -> None:
+        async with Replica(None, 1, our_node("n1", gpu(0, 15)), doubt_s=30) as only:
+            await only.serves()
+            one = simple("a", 9)
+            only.put(one)
+            assert await only.bind(one, "n1") == ""
+            fakes = [simple(name, 6) for name in ("f1", "f2", "gated")]
+            fakes[2]["spec"]["schedulingGates"] = [{"name": "never"}]
+            for fake in (fakes[2], *fakes[:2]):
+                fake["metadata"]["annotations"] = first_annotations(6) | notes.assumed("n1", "e9_x")
+                only.put(fake)
+            await only.settled()
+            ledger = only.extender.ledger
+            assert [held.name.rpartition("/")[2] for held in ledger.held("n1")] == ["a", "f1"]
+            assert ledger.used("n1")[0].units == 15, "not more than there is"
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
 def first_annotations(units: int) -> dict[str, str]:
     return notes.write({"c0": {0: units}}, 15, 2 * 10**18)
 
