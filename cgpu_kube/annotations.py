@@ -18,7 +18,7 @@ can write its annotations, but the kubelet has counted its limits.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,9 +147,9 @@ def _units(key: str, text: str, value: Any) -> dict[int, int]:
     return out
 
 
-def exact_mib(annotations: Mapping[str, str] | None, container: str) -> int | None:
-    """The limit that the pod's author has written for a container, of each of its GPUs; None: none. Raises
-    BadAnnotation."""
+def exact_mib(annotations: Mapping[str, str] | None, container: str, containers: Collection[str]) -> int | None:
+    """The limit that the pod's author has written for a container, of each of its GPUs; None: none. @containers: all of
+    the pod. Raises BadAnnotation."""
     text = (annotations or {}).get(MEMORY)
     if text is None:
         return None
@@ -159,6 +159,12 @@ def exact_mib(annotations: Mapping[str, str] | None, container: str) -> int | No
         if name in found or bool(sign) != bool(name):
             raise BadAnnotation(f"annotation {MEMORY}={_shown(text)} is neither 5500Mi nor main=5500Mi,side=300Mi")
         found[name] = amount
+    unknown = sorted(set(found) - {"", *containers})
+    if unknown:
+        raise BadAnnotation(
+            f"annotation {MEMORY}={_shown(text)} names container {_shown(unknown[0])}, which the pod does not have; it "
+            f"has {_shown(', '.join(sorted(containers)))}"
+        )
     amount = found.get(container, found.get("", ""))
     if not amount:
         return None

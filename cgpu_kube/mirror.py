@@ -79,6 +79,11 @@ class Mirror:
         gone = [key for key, one in self._objects.items() if key not in there and not (version and one[1] > version)]
         return [change for key in gone for change in self._drop(key, version)]
 
+    def forget_versions(self) -> None:
+        """The versions of the server begin again below: every object that it shows counts from now on."""
+        self._objects = {key: (uid, 0, stored) for key, (uid, _, stored) in self._objects.items()}
+        self._tombstones.clear()
+
     def apply(self, kind: str, found: Object) -> list[Change]:
         """One event of a watch: ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":

@@ -78,6 +78,7 @@ class Watcher:
         self._relist_s = relist_s
         self._backoff = backoff or Backoff()
         self._version = ""
+        self._newest = 0  # that the API server has shown
         self._heard = 0.0
         self._failed = False
 
@@ -117,8 +118,12 @@ class Watcher:
 
     async def _list(self) -> None:
         there: set[Key] = set()
-        version = ""
+        version, newest, is_restored = "", self._newest, False
         async for items, at in self._api.pages(self._path, self._params, self._parts):
+            if not version and at.isascii() and at.isdigit() and int(at) < newest:
+                # A list is no older than what was seen before it: the API server's store was restored from a backup.
+                is_restored = True
+                self.objects.forget_versions()
             version = at
             for item in items:
                 there.add(key_of(item))
@@ -127,7 +132,8 @@ class Watcher:
         self.relists += 1
         if not (version.isascii() and version.isdigit()):
             raise Unreachable(f"the API server's list has resourceVersion {version!r}, which is no number")
-        self._version = str(max(int(version), int(self._version or 0)))
+        self._newest = int(version) if is_restored else max(int(version), self._newest)
+        self._version = str(self._newest)
         self._report(self.objects.without(there, int(version)))
         self.synced.set()
 
@@ -144,6 +150,7 @@ class Watcher:
             version = version_of(found)
             if version >= int(self._version or 0):
                 self._version = str(version)
+                self._newest = max(version, self._newest)
             if kind != "BOOKMARK":
                 self._report(self.objects.apply(kind, self._keep(found)))
         if not events and time.monotonic() - began < SHORT_S:

@@ -244,7 +244,8 @@ def _mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu, exact: int | 
 
 def _exact(subject: Subject, pod: Object, offer: Offer) -> int | None:
     try:
-        found = exact_mib((pod.get("metadata") or {}).get("annotations"), subject.container)
+        names = [str(one.get("name")) for one in podview.containers(pod)]
+        found = exact_mib((pod.get("metadata") or {}).get("annotations"), subject.container, names)
     except BadAnnotation as error:
         raise Refused(f"{subject}: {error}") from error
     if found is not None and offer.mode == SHARE:

@@ -161,6 +161,7 @@ def test_a_fine_unit_is_as_fine_as_the_kubelet_bears(tmp_path: Path, run: Run) -
                 ("2000Mi", "6 x 256MiB of aliyun.com/gpu-mem are 256 to 1536 MiB"),
                 ("100Mi", "are 256 to 1536 MiB"),
                 ("much", "annotation cgpu.io/memory=much"),
+                ("mian=1500Mi", "names container mian, which the pod does not have; it has main"),
                 ("main=1Gi,main=2Gi", "is neither 5500Mi nor main=5500Mi,side=300Mi"),
             ):
                 bad = world.pod("s", container(mem=6), annotations=bound(0, 6) | {"cgpu.io/memory": text})

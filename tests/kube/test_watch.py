@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -98,6 +99,33 @@ def test_410_lists_again_and_finds_what_was_deleted(as_event: bool) -> None:
             await server.up()
             await until(lambda: same(one.watcher, server))
             assert one.watcher.relists == 2
+
+    run(test)
+
+
+def test_an_api_server_that_was_restored_from_a_backup() -> None:
+    """Its versions begin again below those that were seen, and pods of the backup are back."""
+
+    async def test(server: FakeApi, client: kube.Client) -> None:
+        server.put("api/v1/pods", pod("a", of="backup"))
+        server.put("api/v1/pods", pod("b"))
+        backup = copy.deepcopy((server.version, server.objects))
+        async with Following(client, relist_s=0.3) as one:
+            for number in range(20):
+                server.put("api/v1/pods", pod("a", of=f"later{number}"))
+            server.put("api/v1/pods", pod("c"))
+            server.remove("api/v1/pods", "d", "b")
+            await until(lambda: same(one.watcher, server))
+            await server.down()
+            server.version, server.objects = backup
+            server.events.clear()
+            await server.up()
+            await until(lambda: same(one.watcher, server))
+            assert one.watcher.objects.get("d", "a")["metadata"]["labels"] == {"of": "backup"}
+            listed = one.watcher.relists
+            server.put("api/v1/pods", pod("new"))
+            await until(lambda: same(one.watcher, server))
+            assert int(one.watcher._version) == server.version and listed
 
     run(test)
 
