@@ -127,7 +127,9 @@ def trimmed(pod: Object) -> Object:
     meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     kept: Object = {
         "metadata": {key: meta[key] for key in _META if key in meta},
-        "spec": {key: spec[key] for key in ("nodeName", "resourceClaims", "priority", "schedulingGates") if spec.get(key)},
+        "spec": {
+            key: spec[key] for key in ("nodeName", "resourceClaims", "priority", "schedulingGates") if spec.get(key)
+        },
         "status": {"phase": status.get("phase", "")},
     }
     kept["metadata"].pop("labels", None)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 READ_S = 1.0  # of a connection, from its first byte to the end of the answer
 HEAD_MAX = 4096
-CONNECTIONS_MAX = 8  # at a time: every pod of the cluster can reach the port, and the agent's descriptors are for its work
+CONNECTIONS_MAX = 8  # at a time: every pod can reach the port, and the descriptors are for the agent
 
 
 @asynccontextmanager

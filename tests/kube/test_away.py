@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -257,7 +256,7 @@ def test_probes_leave_the_agent_its_descriptors(run: Run) -> None:
             port = free.getsockname()[1]
 
         def descriptors() -> int:
-            return len(os.listdir("/proc/self/fd"))
+            return len(list(Path("/proc/self/fd").iterdir()))
 
         async with probe.served(port, lambda: ""):
             before = descriptors()
