@@ -2,7 +2,8 @@
 """PURE: which pods make room for one of higher priority, GPU by GPU.
 
 kube-scheduler proposes victims by the sum of a node's aliyun.com/gpu-mem: they may be on several GPUs, none of which
-has room then. Here each node keeps them if their end makes room on one GPU; else it gets those whose end does, or is no candidate.
+has room then. Here each node keeps them if their end makes room on one GPU; else it gets those whose end does, or is no
+candidate.
 A list that has victims is never answered empty: kube-scheduler ends the preemption on every node then.
 Names are those of k8s.io/kube-scheduler/extender/v1.
 """

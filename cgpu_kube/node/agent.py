@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from cgpu_kube.api import Client
 from cgpu_kube.errors import KubeError
 from cgpu_kube.node import claims, host, podview
 from cgpu_kube.node.cluster import HELD, REFUSED, Cluster
+from cgpu_kube.node.counting import Counting
 from cgpu_kube.node.daemon import Cgpud, DecisionServer
 from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod, check_priority
 from cgpu_kube.node.dra import Claims, Driver
-from cgpu_kube.node.host import HostGpu, Offer
+from cgpu_kube.node.host import HostGpu
 from cgpu_kube.node.kubelet import Registrar, counted
 from cgpu_kube.node.marks import Marks
 from cgpu_kube.node.modefile import ModeFile
@@ -33,7 +34,6 @@ DELETED_S = 0.5  # pods that are deleted and hold memory
 RENEW_S = 2.0  # cgpud's answer of NVML, for pods that come
 ENDED_S = 60.0  # for the scheduler to read that one holds none any more
 FIRST_S = 1.0  # between requests to a cgpud that has not answered yet
-COMPARE_S = 3.0  # of a decision, for the first lists of the API server
 FIRST_WAIT_S = 20.0  # of a decision, for the first answer; cgpud waits 25 s for the decision
 STANDBY_S = 0.1  # looks of an agent whether the one that serves has ended
 LEAVE_S = 2.0  # from the report that the agent ends to its end: pods that are bound already are admitted meanwhile
@@ -61,7 +61,7 @@ class Settings:
     leave_s: float = LEAVE_S
 
 
-class Agent:
+class Agent(Counting):
     """Everything of one node; run() ends when it is cancelled."""
 
     def __init__(self, settings: Settings, api: Client) -> None:
@@ -97,16 +97,6 @@ class Agent:
         self._deleted: dict[str, Remains] | None = None  # what pods that are gone hold; None: not known yet
         self._finished: dict[str, tuple[str, float]] = {}  # uid -> name of one that holds nothing any more, until when
         self._stale: set[tuple[str, str]] = set()  # grants whose pod was not seen at the last clean-up
-
-    def _read_mode(self) -> None:
-        mode, unit = self._mode_file.read()
-        self._unit_kept = bool(unit)  # by an earlier life: pods have been counted in it
-        self._unit_guessed = mode in host.MEMORY_MODES and not unit  # a life whose file had none
-        self._compared = False  # with the node's annotation, which tells how its pods were counted
-        self._disagrees = ""  # not empty: it tells something else, and nothing is offered, for this reason
-        if self._unit_guessed:  # such a life had units of 1 MiB, or of 1 GiB
-            unit = self.settings.unit
-        self.offer = Offer(mode, unit or host.unit_for(self.settings.unit, ()), self.settings.overcommit)
 
     async def run(self) -> None:
         await self._wait_for_turn()
@@ -381,90 +371,6 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("internal error", error=f"{type(error).__name__}: {error}")
-
-    def _compare(self) -> None:
-        """Once in each life, and until it agrees: the pods here were counted as the node's annotation says. A file that
-        says something else is of another directory or another version; with it a limit would be another amount."""
-        if self._compared or not (self.cluster.nodes.synced.is_set() and self.cluster.pods.synced.is_set()):
-            return
-        there = self.cluster.published()
-        users = sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if pods.asks(pod))
-        if self._unit_guessed and users and there is None:
-            self._mode_file.write(self.offer.mode, self.offer.unit)
-            self._unit_kept = True
-        if there is not None and there.mode in host.MEMORY_MODES and users:
-            mode, unit = self._mode_file.read()
-            if not unit and mode in (there.mode, host.NONE) and host.is_unit(there.unit):
-                self._mode_file.write(there.mode, there.unit)
-                self.offer, self._unit_kept = replace(self.offer, mode=there.mode, unit=there.unit), True
-            elif (there.mode, there.unit) != (self.offer.mode, self.offer.unit):
-                self._disagrees = (
-                    f"{self._mode_file.path} says mode {mode or 'default'} and unit {unit or 'none'}, and the pods of "
-                    f"this node were counted in mode {there.mode} and unit {there.unit[:32]}, as its annotation "
-                    f"{keys.NODE_GPUS} says; nothing is offered until no pod uses a GPU of it: {users[0]}; drain it"
-                )
-                self._say("mode and unit", self._disagrees)
-                return
-        self._compared, self._disagrees = True, ""
-        self._say("mode and unit", "")
-
-    async def _wait_for_comparison(self) -> None:
-        """Before a pod gets an amount. Without the API server, which cannot be waited for, the file counts if it has
-        the unit. Raises KubeError."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + COMPARE_S
-        watches = (self.cluster.nodes, self.cluster.pods)
-        while not self._compared and not self._disagrees and loop.time() < end:
-            if any(watch.failing for watch in watches):
-                break
-            await asyncio.sleep(0.02)
-        if self._disagrees:
-            raise KubeError(self._disagrees)
-        if self._unit_guessed and not self._compared:
-            raise KubeError(
-                f"the unit of this node's pods is not known: {self._mode_file.path} is of an earlier version, and the "
-                f"API server does not answer; it is tried again"
-            )
-
-    def _set_mode(self) -> None:
-        node = self.cluster.own_node()
-        if node is None:
-            return
-        try:
-            mode = host.switch(self.offer.mode, host.mode_of(node["labels"]), self._users())
-        except KubeError as error:
-            self._say("mode", str(error))
-            return
-        self._say("mode", "")
-        if mode != self.offer.mode:
-            self._log.info("mode", now=mode or "default", before=self.offer.mode or "default")
-            self._mode_file.write(mode, self.offer.unit if self._unit_kept else "")
-            self.offer = replace(self.offer, mode=mode)
-
-    def _set_unit(self) -> None:
-        """The unit follows the option and the largest GPU, and never changes under a pod: what its limits ask for would
-        be another amount."""
-        if self.offer.mode not in host.MEMORY_MODES or not self.gpus:
-            return
-        percent = self.settings.overcommit if self.offer.mode == host.SHARE else 100
-        wanted = host.unit_for(self.settings.unit, self.gpus, percent)
-        if wanted != self.offer.unit and self._unit_kept and (users := self._users()):
-            self._say("unit", f"the node counts in {self.offer.unit} until no pod uses a GPU of it: {users[0]}; drain "
-                      f"it, and {wanted} takes effect")  # fmt: skip
-            return
-        self._say("unit", "")
-        if wanted != self.offer.unit or not self._unit_kept:
-            self._mode_file.write(self.offer.mode, wanted)
-            self.offer, self._unit_kept = replace(self.offer, unit=wanted), True
-
-    def _users(self) -> list[str]:
-        """Pods here that use what the mode offers. Before the pods are known, the mode is as it was left."""
-        if not self.cluster.pods.synced.is_set():
-            return ["pods that the API server has not listed yet"] if self.offer.mode != host.NONE else []
-        if self.offer.mode == host.DRA:
-            names = {(claim.namespace, claim.name) for claim in self.claims}
-            return sorted(f"{namespace}/{name} (claim)" for namespace, name in names)
-        return sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if pods.asks(pod))
 
     # ---- decisions ----
 

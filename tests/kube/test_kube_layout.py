@@ -28,7 +28,9 @@ LAYERS = {
         cgpu_kube.node.dra cgpu_kube.node.cluster cgpu_kube.node.probe
         cgpu_kube.node.marks
     """,
-    "assembly": "cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.agent",
+    "assembly": """
+        cgpu_kube.extender.service cgpu_kube.extender.command cgpu_kube.node.counting cgpu_kube.node.agent
+    """,
     "programs": "cgpu_kube.main cgpu_kube.inspect cgpu_kube.node.command",
 }
 #: Generated.
