@@ -19,6 +19,7 @@
 #include "registry.h"
 #include "sched/effect_check.h"
 #include "sched/run_state.h"
+#include "sched/runlist.h"
 #include "sched/sched_thread.h"
 #include "state/gpu.h"
 #include "state/notify.h"
@@ -327,6 +328,7 @@ err_close:
 static void close_gpu(struct ckm_gpu *gpu)
 {
 	ckm_sched_thread_stop(gpu);
+	ckm_ctrl_forget(gpu);
 	set_open(gpu, false);
 	ckm_check_stop(gpu);
 	ckm_run_state_stop(gpu);

@@ -444,6 +444,17 @@ bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 sched_id, u32 timeslice_us)
 	return failure == NV_OK;
 }
 
+void ckm_ctrl_forget(struct ckm_gpu *gpu)
+{
+	mutex_lock(&gpu->ctrl_lock);
+	memset(gpu->ctrl.usual_us, 0, sizeof(gpu->ctrl.usual_us));
+	gpu->ctrl.timeslice_us = 0;
+	/* No cost that a core may have: the next plan passes them again. */
+	gpu->ctrl.told_switch_us = U32_MAX;
+	gpu->ctrl.told_timeslice_us = U32_MAX;
+	mutex_unlock(&gpu->ctrl_lock);
+}
+
 static int compare_u32(const void *a, const void *b)
 {
 	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;

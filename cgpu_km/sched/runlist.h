@@ -59,6 +59,11 @@ bool ckm_ctrl_commit(struct ckm_gpu *gpu, u32 mask, u64 *failed_ns);
 /* True if a freeze or thaw takes effect only with ckm_ctrl_commit(). No lock. */
 bool ckm_ctrl_needs_restart(const struct ckm_gpu *gpu);
 
+/* The driver is let go: forget what its calls usually took and its own timeslice. The next one may
+ * be of another version. Takes gpu->ctrl_lock; may sleep.
+ */
+void ckm_ctrl_forget(struct ckm_gpu *gpu);
+
 /* Percentile (0..100) of the duration of the latest calls in ns; 0: no calls. Caller holds
  * gpu->ctrl_lock.
  */
