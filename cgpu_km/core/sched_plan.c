@@ -4,6 +4,7 @@
 #include "policy.h"
 #include "sched_ceiling.h"
 #include "sched_debt.h"
+#include "sched_dense.h"
 #include "sched_failed.h"
 #include "sched_prio.h"
 #include "sched_resist.h"
@@ -76,7 +77,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 		v->ts_scale = cgpu_prio_ts_scale(t, low, v->corun);
 	}
 	v->left_ns = CGPU_NEVER_NS;
-	v->active = v->exclusive ? cgpu_prio_dense(t, v->awake, &v->left_ns) : v->awake;
+	v->active = v->exclusive ? cgpu_dense_mask(t, v->awake, &v->left_ns) : v->awake;
 }
 
 static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u32 mask)

@@ -3,6 +3,7 @@
 #include "sched_prio.h"
 
 #include "policy.h"
+#include "sched_dense.h"
 #include "sched_hwshare.h"
 #include "sched_rr.h"
 
@@ -26,13 +27,6 @@
 #define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
 #define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
 #define SHARED_US	10000u	/* both together, while they share the GPU; less costs more in switches */
-
-/* The others are frozen after a high-priority one has worked so long with gaps too short to be lent,
- * at once where its bursts were long before.
- */
-#define DENSE_NS	4000000ull
-#define DENSE_FLICKER	16u	/* more than one such gap */
-#define DENSE_BURSTS	2u	/* of struct cgpu_sched_entity.long_bursts */
 
 /* So many TSGs of one container at the shortest timeslice are 1.1 ms with their switches. */
 #define CORUN_TSGS_MAX	4u
@@ -285,62 +279,6 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns)
 	return t->prio_throttled;
 }
 
-/**
- * cgpu_prio_dense() - high-priority slots beside which the others must not run
- * @t: the scheduler, accounted up to now
- * @high: those with highprio whose run state is known, awake
- * @left_ns: lowered to the time until one more may be such
- *
- * A slot that launches its kernels one at a time leaves the GPU for a moment after each. The
- * hardware gives it to the others, and two switches and a timeslice are many times the gap. It is
- * known by readings that find such gaps. Where its bursts of such work were long lately, the others
- * are frozen as soon as it wakes: what it lost to them in half a millisecond would be more than the
- * calls cost. Of another one only after DENSE_NS, since two calls take a good part of
- * that. Until it sleeps. Without the timeslice control others would have the driver's timeslice
- * beside any of them.
- *
- * Return: mask of them.
- */
-u32 cgpu_prio_dense(struct cgpu_sched *t, u32 high, u64 *left_ns)
-{
-	u32 mask;
-
-	if (!(t->controls & CGPU_CTRL_TIMESLICE))
-		return high;
-	t->dense_mask &= high;
-	for (mask = high & ~t->dense_mask; mask; mask &= mask - 1) {
-		u32 i = __builtin_ctz(mask);
-		const struct cgpu_sched_entity *s = &t->slot[i];
-		u64 age_ns = t->last_ns - s->worked_since_ns;
-		u64 after_ns = s->long_bursts >= DENSE_BURSTS ? 0 : DENSE_NS;
-
-		if (!s->worked_since_ns || s->flicker < DENSE_FLICKER)
-			continue;
-		if (age_ns >= after_ns)
-			t->dense_mask |= 1u << i;
-		else if (after_ns - age_ns < *left_ns)
-			*left_ns = after_ns - age_ns;
-	}
-	return t->dense_mask;
-}
-
-/* No control can lend gaps so short: charged for them, a slot that launches one kernel after another
- * without end would be stopped for time that it did not work in. In shorter bursts it has gaps too
- * that could be lent and are not, since the others are frozen: all of them are charged.
- */
-static bool in_short_gaps(const struct cgpu_sched *t, u32 high)
-{
-	if (high & (t->busy_mask | ~t->known_mask | ~t->dense_mask))
-		return false;
-	for (; high; high &= high - 1) {
-		u64 since_ns = t->slot[__builtin_ctz(high)].worked_since_ns;
-
-		if (!since_ns || t->last_ns - since_ns < DENSE_NS)
-			return false;
-	}
-	return true;
-}
-
 /* High priority is awake: what the others do not get is its own, so are gaps that could be lent. */
 static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 {
@@ -355,10 +293,11 @@ static void charge_budget(struct cgpu_sched *t, u32 ran, u64 len_ns)
 		len_ns = BURST_NS;
 	got = len_ns;
 	t->prio_budget_ns += (s64)(len_ns * t->prio_ratio / 100);
+	cgpu_dense_note(t, high, len_ns);
 	all = cgpu_hw_weight(t, ran, true);
 	for (; low; low &= low - 1)
 		got -= cgpu_hw_share(t, all, __builtin_ctz(low), true, len_ns);
-	if (rivals && high && !in_short_gaps(t, high))
+	if (rivals && high && !cgpu_dense_forgives(t, high))
 		t->prio_budget_ns -= (s64)got;
 	if (t->prio_budget_ns > most)
 		t->prio_budget_ns = most;

@@ -29,9 +29,6 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns);
 u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 				  const struct cgpu_sched_entity *slot);
 
-/* Those of @high whose gaps are too short for the hardware to lend: others are frozen. */
-u32 cgpu_prio_dense(struct cgpu_sched *t, u32 high, u64 *left_ns);
-
 /* @slot has work again after a gap in which the hardware may have run others. */
 void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot);
 

@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	12	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	13	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 struct cgpu_sched_entity {
 	u64 cookie;		/* 0: the slot is free */
@@ -116,11 +116,14 @@ struct cgpu_sched {
 	u32 ceiling_mask;	/* slots with a ceiling that is in force */
 	u32 capped_mask;	/* of these, those that have used it up: frozen */
 	u64 unread_since_ns;	/* a plan with calls was made, until the next plan */
-	u32 paused, pad;	/* paused: 1: the system falls asleep, sleeps or wakes; all may run */
+	u32 paused;		/* 1: the system falls asleep, sleeps or wakes; all may run */
+	u32 dense_after_work;	/* 1: the reading before found work in it */
 	u32 dense_mask;		/* of high priority: others are frozen, since its gaps are too short */
 	u32 timeslice_default_us;	/* the driver's own, of a TSG of which none was set */
 	u64 recent_all_ns;	/* the time by the same decay */
 	u64 recent_step_ns;	/* what of it has not decayed yet */
+	u64 dense_ns;		/* high priority of dense_mask ran; halved each time it is a second */
+	u64 dense_busy_ns;	/* the part of it in which it had work */
 };
 
 #endif

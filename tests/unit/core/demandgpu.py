@@ -154,6 +154,8 @@ class DemandGpu:
     def poll(self) -> bool:
         self.polls += 1
         self.read_ns = self.turn.now
+        for load in self.loads.values():
+            load.arrive(self.time_ns)  # a tick begins with what arrives in it
         known = sum(1 << i for i in self.loads if self.known(i))
         shown = self.loads if self.frozen_shows else [i for i in self.loads if self.real >> i & 1]
         busy = sum(1 << i for i in shown if self.loads[i].busy)

@@ -204,3 +204,14 @@ def test_opening_and_closing_sets_no_timeslice_of_others(policy):
         turn.set_run_state(everyone, everyone if i % 100 < 20 else 0)
     assert set_again == 0
     assert all(turn.t.slot[slot].timeslice_us > 6000 for slot in others)
+
+
+@pytest.mark.parametrize(("work_us", "gap_us"), [(60, 40), (50, 50), (70, 30)])
+def test_short_gaps_of_one_that_works_little_are_charged(work_us, gap_us):
+    """Its kernels and their gaps have what the ceiling gives, and the others the rest."""
+    sim = gpu(WEIGHTED, Closed(work_us, gap_us), Load(), high=[0], prio_ratio=80).run(3000)
+    before = [sim.loads[i].got_ns for i in (0, 1)]
+    sim.run(4000)
+    high, low = ((sim.loads[i].got_ns - before[i]) / (4000 * MS) for i in (0, 1))
+    assert low > 0.15
+    assert high == pytest.approx(0.8 * work_us / (work_us + gap_us), rel=0.08)

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* High priority whose gaps are too short for the hardware to lend. Inside the core only. */
+#ifndef CGPU_CORE_SCHED_DENSE_H
+#define CGPU_CORE_SCHED_DENSE_H
+
+#include "env.h"
+#include "sched_gpu.h"
+
+/* Those of @high whose gaps are too short for the hardware to lend: others are frozen. */
+u32 cgpu_dense_mask(struct cgpu_sched *t, u32 high, u64 *left_ns);
+
+/* How much of such work is work, and whether its gaps are free of charge. */
+void cgpu_dense_note(struct cgpu_sched *t, u32 high, u64 len_ns);
+bool cgpu_dense_forgives(const struct cgpu_sched *t, u32 high);
+
+#endif
