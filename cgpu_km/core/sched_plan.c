@@ -210,7 +210,7 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	if (v->exclusive)
 		return run_exclusive(t, v);
 	if (bounded && v->policy->slices && !v->policy->fixed_round &&
-	    cgpu_prio_is_held(t, v->awake, v->low & v->opened, v->ts_scale))
+	    cgpu_prio_is_held(t, v->awake, v->low & v->opened))
 		return run_high(t, v, bounded);
 	throttled = cgpu_prio_is_throttled(t, bounded, now_ns, &v->left_ns);
 	if (!v->policy->slices)

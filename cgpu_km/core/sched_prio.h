@@ -14,7 +14,7 @@
 bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
 
 /* Do the timeslices alone hold @high to the ceiling beside @low, one at a time? */
-bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low, u32 ts_scale);
+bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low);
 
 /* Those of @group whose TSGs are few enough to run beside a high-priority one. */
 u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group);

@@ -215,3 +215,25 @@ def test_short_gaps_of_one_that_works_little_are_charged(work_us, gap_us):
     high, low = ((sim.loads[i].got_ns - before[i]) / (4000 * MS) for i in (0, 1))
     assert low > 0.15
     assert high == pytest.approx(0.8 * work_us / (work_us + gap_us), rel=0.08)
+
+
+def test_a_ceiling_by_timeslices_needs_timeslices_in_force():
+    """Not those that are planned: refused, or beside one slow to leave the GPU, high priority has periods."""
+
+    def frozen(timeslices, slow=0):
+        turn = Turn(WEIGHTED, controls=BOTH)
+        turn.set("prio_ratio", 95)
+        high, low = turn.add(1, highprio=1, channels=1), turn.add(1, channels=1)
+        turn.t.slot[low].slow_freezes = slow
+        seen = False
+        for _ in range(300):
+            plan = turn.next()
+            seen |= bool(plan.freeze_mask >> high & 1)
+            if plan.freeze_mask or plan.thaw_mask or plan.timeslice_mask:
+                turn.ack(plan, timeslices=plan.timeslice_mask if timeslices else 0)
+            turn.now += MS
+        return seen
+
+    assert not frozen(timeslices=True)
+    assert frozen(timeslices=False)
+    assert frozen(timeslices=True, slow=8)
