@@ -13,6 +13,7 @@
 #include "sched_gpu.h"
 
 #define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
+#define EXPECT_NS	2000000000ull	/* high priority that was awake so lately may wake at once */
 
 /* The input of a plan, computed once. */
 struct plan_input {
@@ -25,6 +26,7 @@ struct plan_input {
 	u32 active;		/* of @present, those that keep @low from running, or may */
 	u32 awake;		/* of @present, those not known to sleep */
 	bool polled;		/* the run state matters to this plan */
+	bool expected;		/* exclusive, and awake not long ago */
 	bool exclusive;		/* run state of @present is known: alone while they have work */
 	u32 corunnable;		/* of @low, those that may run beside @active */
 	u32 corun;		/* of these, how many do at once */
@@ -40,6 +42,21 @@ static u32 count(u32 mask)
 	for (; mask; mask &= mask - 1)
 		n++;
 	return n ? n : 1;
+}
+
+/* High priority that sleeps for long costs the others nothing. It may wait for one of their usual
+ * timeslices when it wakes then.
+ */
+static void expect(struct cgpu_sched *t, struct plan_input *v)
+{
+	u64 age_ns;
+
+	if (v->exclusive && v->awake)
+		t->high_awake_ns = t->last_ns;
+	age_ns = t->last_ns - t->high_awake_ns;
+	v->expected = v->exclusive && age_ns < EXPECT_NS;
+	if (v->expected && EXPECT_NS - age_ns < v->left_ns)
+		v->left_ns = EXPECT_NS - age_ns;
 }
 
 static void snapshot(struct cgpu_sched *t, struct plan_input *v)
@@ -78,6 +95,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	}
 	v->left_ns = CGPU_NEVER_NS;
 	v->active = v->exclusive ? cgpu_dense_mask(t, v->awake, &v->left_ns) : v->awake;
+	expect(t, v);
 }
 
 static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u32 mask)
@@ -220,6 +238,14 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	return throttled ? run_low(t, v) : run_high(t, v, bounded);
 }
 
+/* Do TSGs of others than high priority run at once with one of @slot? */
+static bool alternates(const struct cgpu_sched *t, const struct plan_input *v, u32 slot)
+{
+	u32 low = v->low & v->opened, beside = v->policy->slices ? low & v->restless : low;
+
+	return t->slot[slot].tsgs > 1 || ((beside >> slot & 1) && (beside & (beside - 1)));
+}
+
 static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v,
 			       u32 most_tsgs, u32 slot)
 {
@@ -228,11 +254,11 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_inp
 	/* A crowd that has turns to itself needs no short ones: it would lose them to switching. */
 	if (v->policy->slices && (v->low & ~v->corunnable) >> slot & 1)
 		return 0;
-	if (v->exclusive && t->prio_throttled)
+	if (v->exclusive && t->prio_throttled && v->expected)
 		return cgpu_prio_shared_timeslice_us(t, &t->slot[slot]);
-	if (v->exclusive)
-		return cgpu_prio_known_timeslice_us(&t->slot[slot]);
-	if (v->present)
+	if (v->expected || (v->exclusive && t->slot[slot].highprio))
+		return cgpu_prio_known_timeslice_us(t, &t->slot[slot], alternates(t, v, slot));
+	if (v->present && !v->exclusive)
 		return cgpu_prio_timeslice_us(&t->slot[slot], v->corun, v->ts_scale);
 	if (v->policy->slices && !v->policy->fixed_round)
 		return cgpu_rr_beside_timeslice_us(t, v->restless, slot);

@@ -23,6 +23,7 @@
  */
 #define KNOWN_LONG_US	32000u
 #define KNOWN_SHORT_US	100u
+#define KNOWN_SWITCHES	2u	/* so many switches at least, where several of the others' TSGs alternate */
 
 #define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
 #define RESUME_NS	10000000ll	/* once used up it must be so much again: one per cent of it */
@@ -431,15 +432,21 @@ u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 
 
 /**
  * cgpu_prio_known_timeslice_us() - timeslice while the run state of all high-priority ones is known
+ * @t: the scheduler
  * @slot: with or without highprio
+ * @alternates: one without, and TSGs of others without, or several of its own, run at once
+ *
+ * In its gaps, and while it sleeps, those alternate with each other: by timeslices that are
+ * shorter than a switch they would lose most of that time.
  *
  * Return: microseconds for each of its TSGs.
  */
-u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched_entity *slot)
+u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *slot,
+				 bool alternates)
 {
-	u32 us = KNOWN_LONG_US / (slot->tsgs ? slot->tsgs : 1);
+	u32 us = KNOWN_LONG_US / (slot->tsgs ? slot->tsgs : 1), least = KNOWN_SWITCHES * t->switch_ns / 1000;
 
 	if (!slot->highprio)
-		return KNOWN_SHORT_US;
+		return alternates && least > KNOWN_SHORT_US ? least : KNOWN_SHORT_US;
 	return us < LONG_MIN_US ? LONG_MIN_US : us;
 }

@@ -35,6 +35,7 @@ void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot);
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
 u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group, u32 corun);
 u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 ts_scale);
-u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched_entity *slot);
+u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *slot,
+				 bool alternates);
 
 #endif

@@ -122,6 +122,7 @@ struct cgpu_sched {
 	u32 timeslice_default_us;	/* the driver's own, of a TSG of which none was set */
 	u64 recent_all_ns;	/* the time by the same decay */
 	u64 recent_step_ns;	/* what of it has not decayed yet */
+	u64 high_awake_ns;	/* when high priority whose run state is known was last awake */
 	u64 dense_ns;		/* high priority of dense_mask ran; halved each time it is a second */
 	u64 dense_busy_ns;	/* the part of it in which it had work */
 };

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from corelib import BURST, MS, WEIGHTED, Turn, lib, slots
+from corelib import BURST, MS, PREEMPT, SOFT, WEIGHTED, Turn, lib, slots
 from demandgpu import Load, every
 from test_run_state import BOTH, Closed, gpu
 from test_run_state import DemandGpu as Sim
@@ -237,3 +237,24 @@ def test_a_ceiling_by_timeslices_needs_timeslices_in_force():
     assert not frozen(timeslices=True)
     assert frozen(timeslices=False)
     assert frozen(timeslices=True, slow=8)
+
+
+@pytest.mark.parametrize("policy", [PREEMPT, SOFT, BURST])
+def test_high_priority_that_sleeps_costs_the_others_no_timeslice(policy):
+    """It opened the GPU and never works: after two seconds the others have the timeslices that they have without it."""
+
+    def timeslices(high, seconds):
+        sim = gpu(policy, *[Load()] * 2, *[Load([])] * high, high=[2][:high], tsgs=[4, 4, 1][: 2 + high])
+        sim.turn.t.switch_ns = 205_000
+        sim.run(1000 * seconds)
+        return [sim.turn.t.slot[i].timeslice_us for i in (0, 1)]
+
+    assert min(timeslices(1, 1)) >= 2 * 205, "while it may wake at once"
+    assert timeslices(1, 3) == timeslices(0, 3)
+
+
+def test_a_service_of_few_requests_finds_short_timeslices():
+    """Two a second: each waits for one of 100 us, not for the driver's."""
+    sim = gpu(WEIGHTED, Load(every(500, 3, 100)), Load(), high=[0], prio_ratio=95).run(6000)
+    assert sim.p99_us(0) < 3000 + 400
+    assert sim.turn.t.slot[1].timeslice_us == 100
