@@ -154,7 +154,8 @@ u32 cgpu_rr_restless(const struct cgpu_sched *t)
 	u32 mask, out = 0;
 
 	/* The pauses of a ceiling are no sleep. */
-	for (mask = t->opened_mask & t->known_mask & ~t->ceiling_mask; mask; mask &= mask - 1) {
+	mask = (t->known_mask | (cgpu_recent_opened(t) & ~t->opened_mask)) & ~t->ceiling_mask;
+	for (; mask; mask &= mask - 1) {
 		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
 		bool steady = s->full_turns >= CGPU_APART_TURNS && t->last_ns - s->woken_ns > RESTLESS_NS;
 
@@ -181,6 +182,21 @@ static u32 steady_timeslice_us(const struct cgpu_sched *t, u32 slot)
 static bool is_near(u32 have_us, u32 want_us)
 {
 	return have_us > want_us - want_us / NEAR_PARTS && have_us < want_us + want_us / NEAR_PARTS;
+}
+
+/**
+ * cgpu_rr_timeslice_wait_ns() - how long a slot keeps its timeslice before another one
+ * @t: the scheduler, accounted up to now
+ * @slot: which
+ *
+ * Containers that open and close the GPU, or begin to sleep and to work, must not make calls on others
+ * all the time.
+ */
+u64 cgpu_rr_timeslice_wait_ns(const struct cgpu_sched *t, u32 slot)
+{
+	u64 since_ns = t->slot[slot].ts_changed_ns, age_ns = t->last_ns - since_ns;
+
+	return since_ns && age_ns < RESTLESS_NS ? RESTLESS_NS - age_ns : 0;
 }
 
 /**

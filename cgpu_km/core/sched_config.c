@@ -445,6 +445,8 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
 	if (!is_live(t, slot))
 		return;
 	account(t, now_ns);
+	if (t->slot[slot].channels && !channels)
+		t->slot[slot].closed_ns = now_ns;
 	t->slot[slot].channels = channels;
 	t->slot[slot].tsgs = tsgs;
 	cgpu_rr_refresh(t);

@@ -13,7 +13,6 @@
 #include "sched_gpu.h"
 
 #define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
-#define EXPECT_NS	2000000000ull	/* high priority that was awake so lately may wake at once */
 
 /* The input of a plan, computed once. */
 struct plan_input {
@@ -42,21 +41,6 @@ static u32 count(u32 mask)
 	for (; mask; mask &= mask - 1)
 		n++;
 	return n ? n : 1;
-}
-
-/* High priority that sleeps for long costs the others nothing. It may wait for one of their usual
- * timeslices when it wakes then.
- */
-static void expect(struct cgpu_sched *t, struct plan_input *v)
-{
-	u64 age_ns;
-
-	if (v->exclusive && v->awake)
-		t->high_awake_ns = t->last_ns;
-	age_ns = t->last_ns - t->high_awake_ns;
-	v->expected = v->exclusive && age_ns < EXPECT_NS;
-	if (v->expected && EXPECT_NS - age_ns < v->left_ns)
-		v->left_ns = EXPECT_NS - age_ns;
 }
 
 static void snapshot(struct cgpu_sched *t, struct plan_input *v)
@@ -95,7 +79,7 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 	}
 	v->left_ns = CGPU_NEVER_NS;
 	v->active = v->exclusive ? cgpu_dense_mask(t, v->awake, &v->left_ns) : v->awake;
-	expect(t, v);
+	v->expected = v->exclusive && cgpu_prio_is_expected(t, v->awake, &v->left_ns);
 }
 
 static u32 with_slices(const struct cgpu_sched *t, const struct plan_input *v, u32 mask)
@@ -265,6 +249,19 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_inp
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
 }
 
+/* Not high priority's own, nor a shorter one beside it or any by its ceiling. */
+static u64 wait_ns(const struct cgpu_sched *t, const struct plan_input *v, u32 slot, u32 want_us)
+{
+	u32 have_us = t->slot[slot].timeslice_us;
+	bool shorter = want_us && (!have_us || want_us < have_us);
+
+	if (t->paused || (v->high >> slot & 1) || (v->present && (shorter || t->prio_throttled)))
+		return 0;
+	if (!v->policy->slices && (t->ts_dirty_mask >> slot & 1))
+		return 0;
+	return cgpu_rr_timeslice_wait_ns(t, slot);
+}
+
 static u32 most_tsgs(const struct cgpu_sched *t, u32 mask)
 {
 	u32 most = 1;
@@ -287,7 +284,12 @@ static void plan_timeslices(const struct cgpu_sched *t, struct plan_input *v, bo
 	for (; mask; mask &= mask - 1) {
 		u32 i = __builtin_ctz(mask), bit = 1u << i, have_us = t->slot[i].timeslice_us;
 		u32 want_us = wanted_timeslice_us(t, v, most, i);
+		u64 left_ns = want_us != have_us ? wait_ns(t, v, i, want_us) : 0;
 
+		if (left_ns) {
+			want_us = have_us;
+			v->left_ns = left_ns < v->left_ns ? left_ns : v->left_ns;
+		}
 		plan->timeslice_us[i] = want_us;
 		if (want_us != have_us || (want_us && (t->ts_dirty_mask & bit)))
 			plan->timeslice_mask |= bit;
@@ -368,6 +370,8 @@ static void ack_timeslices(struct cgpu_sched *t, const struct cgpu_sched_plan *p
 
 		if (!(done & bit))
 			continue;
+		if (t->slot[i].timeslice_us != plan->timeslice_us[i])
+			t->slot[i].ts_changed_ns = t->last_ns;
 		t->slot[i].timeslice_us = plan->timeslice_us[i];
 		if (!(t->touched_mask & bit))
 			t->ts_dirty_mask &= ~bit;

@@ -23,6 +23,7 @@
  */
 #define KNOWN_LONG_US	32000u
 #define KNOWN_SHORT_US	100u
+#define EXPECT_NS	2000000000ull	/* high priority that was awake so lately may wake at once */
 #define KNOWN_SWITCHES	2u	/* so many switches at least, where several of the others' TSGs alternate */
 
 #define BURST_NS	1000000000ull	/* a full budget lasts so long without a break */
@@ -449,4 +450,25 @@ u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, const struct cgpu_s
 	if (!slot->highprio)
 		return alternates && least > KNOWN_SHORT_US ? least : KNOWN_SHORT_US;
 	return us < LONG_MIN_US ? LONG_MIN_US : us;
+}
+
+/**
+ * cgpu_prio_is_expected() - may high priority whose run state is known wake at once
+ * @t: the scheduler, accounted up to now
+ * @awake: it is
+ * @left_ns: lowered to the time until the answer may change
+ *
+ * High priority that sleeps for long costs the others nothing. When it wakes then it may wait for
+ * one of their usual timeslices.
+ */
+bool cgpu_prio_is_expected(struct cgpu_sched *t, bool awake, u64 *left_ns)
+{
+	u64 age_ns;
+
+	if (awake)
+		t->high_awake_ns = t->last_ns;
+	age_ns = t->last_ns - t->high_awake_ns;
+	if (age_ns < EXPECT_NS && EXPECT_NS - age_ns < *left_ns)
+		*left_ns = EXPECT_NS - age_ns;
+	return age_ns < EXPECT_NS;
 }

@@ -29,6 +29,9 @@ bool cgpu_prio_budget_used_up(struct cgpu_sched *t, u64 *left_ns);
 u32 cgpu_prio_shared_timeslice_us(const struct cgpu_sched *t,
 				  const struct cgpu_sched_entity *slot);
 
+/* Was it awake so lately that the others keep short timeslices? */
+bool cgpu_prio_is_expected(struct cgpu_sched *t, bool awake, u64 *left_ns);
+
 /* @slot has work again after a gap in which the hardware may have run others. */
 void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot);
 

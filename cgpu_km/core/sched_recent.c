@@ -63,14 +63,33 @@ static u32 slices_of(const struct cgpu_sched *t, u32 slot)
 	return cgpu_policy_get(t->policy)->slices(&t->slot[slot]);
 }
 
-/* Of all that have opened the GPU and rank as @group. */
-static u32 all_slices(const struct cgpu_sched *t, u32 group)
+/**
+ * cgpu_recent_opened() - slots that have opened the GPU, or had it open lately
+ * @t: the scheduler, accounted up to now
+ *
+ * What is computed from these stays the same while one of them opens and closes it all the time.
+ */
+u32 cgpu_recent_opened(const struct cgpu_sched *t)
+{
+	u32 mask, out = t->opened_mask;
+
+	for (mask = t->live_mask & ~out; mask; mask &= mask - 1) {
+		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
+
+		if (s->closed_ns && t->last_ns - s->closed_ns < RECENT_NS)
+			out |= mask & -mask;
+	}
+	return out;
+}
+
+/* Of all of @opened that rank as @group. */
+static u32 all_slices(const struct cgpu_sched *t, u32 group, u32 opened)
 {
 	u32 mask, sum = 0;
 
 	if (!group)
 		return 0;
-	mask = t->weighted_mask[t->slot[__builtin_ctz(group)].highprio] & t->opened_mask;
+	mask = t->weighted_mask[t->slot[__builtin_ctz(group)].highprio] & opened;
 	for (; mask; mask &= mask - 1)
 		sum += slices_of(t, __builtin_ctz(mask));
 	return sum;
@@ -85,7 +104,7 @@ static u32 all_slices(const struct cgpu_sched *t, u32 group)
  */
 u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group)
 {
-	u64 sum = all_slices(t, group), most;
+	u64 sum = all_slices(t, group, t->opened_mask), most;
 	u32 out = 0;
 
 	for (; sum && group; group &= group - 1) {
@@ -130,8 +149,8 @@ bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 othe
  */
 u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of)
 {
-	u32 mask = t->weighted_mask[t->slot[slot].highprio] & t->opened_mask, n = 0;
-	u64 sum = all_slices(t, 1u << slot);
+	u32 mask = t->weighted_mask[t->slot[slot].highprio] & cgpu_recent_opened(t), n = 0;
+	u64 sum = all_slices(t, 1u << slot, cgpu_recent_opened(t));
 
 	for (; mask; mask &= mask - 1)
 		n++;
@@ -146,7 +165,7 @@ u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of)
  */
 bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths)
 {
-	u64 sum = all_slices(t, 1u << slot);
+	u64 sum = all_slices(t, 1u << slot, cgpu_recent_opened(t));
 
 	return t->slot[slot].recent_ns * sum * 8 > t->recent_all_ns * slices_of(t, slot) * eighths;
 }
@@ -158,7 +177,7 @@ bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths)
  */
 u64 cgpu_recent_missing_ns(const struct cgpu_sched *t, u32 slot)
 {
-	u64 sum = all_slices(t, 1u << slot), due;
+	u64 sum = all_slices(t, 1u << slot, t->opened_mask), due;
 
 	if (!sum)
 		return 0;

@@ -23,4 +23,7 @@ u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of);
 /* @slot, one of @over, waits for @other: that one had less than its part, or less of it. */
 bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 other);
 
+/* Slots that have opened the GPU, or had it open in about the last 0.4 s. */
+u32 cgpu_recent_opened(const struct cgpu_sched *t);
+
 #endif

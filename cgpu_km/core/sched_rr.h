@@ -39,6 +39,7 @@ u32 cgpu_rr_beside(struct cgpu_sched *t, u32 nr);
 s64 cgpu_rr_missing_ns(const struct cgpu_sched *t, u32 nr, u32 slot);
 u64 cgpu_rr_stay_ns(const struct cgpu_sched *t, const struct cgpu_rr *r);
 u32 cgpu_rr_restless(const struct cgpu_sched *t);
+u64 cgpu_rr_timeslice_wait_ns(const struct cgpu_sched *t, u32 slot);
 u32 cgpu_rr_beside_timeslice_us(const struct cgpu_sched *t, u32 restless, u32 slot);
 bool cgpu_rr_gives_way(const struct cgpu_sched *t, const struct cgpu_rr *r, bool *goes_on);
 u32 cgpu_rr_enter(struct cgpu_sched *t, u32 nr, u32 members, u32 asleep, bool fixed);

@@ -45,6 +45,8 @@ struct cgpu_sched_entity {
 	u32 freeze_ns, freezes;	/* running upper quartile of its freezes, to 2.048 ms; number, to 128 */
 	u64 worked_since_ns;	/* without a gap that the hardware could lend; 0: idle, or unknown */
 	u64 on_gpu_ns;		/* when its timeslice began, as far as that is known */
+	u64 ts_changed_ns;	/* when its timeslice became another one; 0: never */
+	u64 closed_ns;		/* when it last closed the GPU; 0: never */
 	u64 recent_ns;		/* of gpu_ns, what is left by a decay of 0.4 s */
 };
 

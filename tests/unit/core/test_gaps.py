@@ -258,3 +258,28 @@ def test_a_service_of_few_requests_finds_short_timeslices():
     sim = gpu(WEIGHTED, Load(every(500, 3, 100)), Load(), high=[0], prio_ratio=95).run(6000)
     assert sim.p99_us(0) < 3000 + 400
     assert sim.turn.t.slot[1].timeslice_us == 100
+
+
+@pytest.mark.parametrize("high", [False, True])
+def test_a_channel_that_flips_makes_no_calls_on_neighbours(high):
+    """It opens and closes the GPU every 4 ms beside two that sleep now and then: one change in 0.4 s.
+
+    Beside high priority two more, each to a shorter one: until its run state is known, and then.
+    """
+    turn = Turn(WEIGHTED, slice_ms=6, switch_us=70)
+    others = [turn.add(1, channels=1) for _ in range(2)]
+    one = turn.add(12, highprio=int(high), channels=1)
+    calls = dict.fromkeys([*others, one], 0)
+    for i in range(40_000):
+        if i % 40 == 0:
+            turn.channels(one, 1 - turn.t.slot[one].channels)
+        plan = turn.next()
+        if plan.freeze_mask or plan.thaw_mask or plan.timeslice_mask:
+            turn.ack(plan)
+        if i >= 20_000:
+            for slot in slots(plan.timeslice_mask):
+                calls[slot] += 1
+        turn.now += MS // 10
+        turn.set_run_state(0b111, 0b111 if i % 100 < 20 else 0b001 if i % 7 else 0)
+    assert max(calls[slot] for slot in others) <= (15 if high else 5)
+    assert high or calls[one] <= 6
