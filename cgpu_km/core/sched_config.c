@@ -95,6 +95,7 @@ static void start_over(struct cgpu_sched *t)
 	for (i = 0; i < CGPU_SLOTS; i++) {
 		t->slot[i].deficit_ns = 0;
 		t->slot[i].bg_deficit_ns = 0;
+		t->slot[i].ts_changed_ns = 0;
 		memset(t->slot[i].owed_ns, 0, sizeof(t->slot[i].owed_ns));
 		cgpu_ceiling_fill(t, i);
 	}
