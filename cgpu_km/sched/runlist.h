@@ -38,8 +38,8 @@ u32 ckm_ctrl_freeze(struct ckm_gpu *gpu, u32 mask, bool freeze, bool *called);
 bool ckm_ctrl_freeze_some(struct ckm_gpu *gpu, u32 sched_id,
 			  const struct ckm_channel_filter *filter);
 
-/* Set the timeslice of every TSG of a slot; 0: the driver's default. It takes effect by
- * itself, or with ckm_ctrl_commit() where freezes do. Returns true if all calls succeeded. Caller holds gpu->ctrl_lock;
+/* Set the timeslice of every TSG of a slot; 0: the driver's default. It takes effect with
+ * ckm_ctrl_commit(). Returns true if all calls succeeded. Caller holds gpu->ctrl_lock;
  * takes gpu->lock.
  */
 bool ckm_ctrl_timeslice(struct ckm_gpu *gpu, u32 slot, u32 timeslice_us);

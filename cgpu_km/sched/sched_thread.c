@@ -115,8 +115,7 @@ static void act(struct ckm_gpu *gpu, const struct cgpu_sched_plan *plan)
 		thawed = ckm_ctrl_freeze(gpu, plan->thaw_mask, false, &called);
 		ack.thawed_ns = ktime_get_ns();
 	}
-	/* A timeslice takes effect by itself (docs/develop/hardware.md, row 4). */
-	if ((plan->timeslice_mask || called) && ckm_ctrl_needs_restart(gpu)) {
+	if (plan->timeslice_mask || (called && ckm_ctrl_needs_restart(gpu))) {
 		begin_ns = ktime_get_ns();
 		committed = ckm_ctrl_commit(gpu, plan->run_mask | plan->freeze_mask, &failed_ns);
 		/* Like any call, in its middle. */
