@@ -100,6 +100,9 @@ bool cgpu_sched_set_run_state(struct cgpu_sched *t, u32 known, u32 busy, u64 now
 
 	known &= t->opened_mask;
 	busy = (busy | frozen) & known;
+	/* What sched_stat.c has shown of slots in an unknown state stays so. */
+	if (!t->inflight && (known & ~was_known))
+		cgpu_sched_update(t, now_ns);
 	t->known_mask = known;
 	t->busy_mask = busy;
 	/* By this reading: by the one before, which also chose how long ago it is, work in

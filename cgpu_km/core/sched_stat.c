@@ -26,6 +26,14 @@ static bool is_enforced(const struct cgpu_sched *t, u32 slot)
 	       !((t->freeze_unknown_mask | t->ts_failed_mask) >> slot & 1);
 }
 
+/* May the time since the account be shown? Where several run and the state of one is known, the next
+ * reading tells which of them had it.
+ */
+static bool is_settled(const struct cgpu_sched *t, u32 ran)
+{
+	return !(ran & (ran - 1)) || !(ran & t->known_mask);
+}
+
 /**
  * cgpu_sched_stat() - figures of one slot
  * @t: the scheduler
@@ -34,7 +42,8 @@ static bool is_enforced(const struct cgpu_sched *t, u32 slot)
  * @st: filled
  *
  * Context: Caller serialises. Times never go back: while calls are under way
- * they stand still until the calls are acknowledged.
+ * they stand still until the calls are acknowledged, and gpu_ns of several that
+ * run beside each other until their run state is read again.
  */
 void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 		     struct cgpu_sched_stat *st)
@@ -51,7 +60,7 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 		since_ns = now_ns - t->last_ns;
 	cgpu_account_snapshot(t, &n);
 	st->gpu_ns = s->gpu_ns;
-	if (n.ran >> slot & 1)
+	if ((n.ran >> slot & 1) && is_settled(t, t->run_mask & t->opened_mask & ~t->asleep_mask))
 		st->gpu_ns += cgpu_account_got_ns(t, &n, slot, since_ns);
 	st->wait_ns = s->wait_ns + ((n.waiting >> slot & 1) ? since_ns : 0);
 	st->wait = s->wait;
