@@ -177,7 +177,7 @@ def test_a_target_that_never_had_cgpu_is_no_node(three: Fake) -> None:
 
 
 def test_the_scrape_configuration_keeps_only_nodes_with_a_mode() -> None:
-    """Of the page, by the label that cgpu-kube's DaemonSet goes by."""
+    """Of the page, by the labels that cgpu-kube's DaemonSet goes by, either of them."""
     page = (ROOT / "docs/user/metrics.md").read_text()
     (block,) = re.findall(r"```\n(# prometheus\.yml.*?)```", page, re.S)
     (job,) = yaml.safe_load(block)["scrape_configs"]
@@ -185,11 +185,14 @@ def test_the_scrape_configuration_keeps_only_nodes_with_a_mode() -> None:
     text = (ROOT / "deploy/kubernetes/base/node.yaml").read_text()
     (daemon_set,) = (one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet")
     affinity = daemon_set["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
-    (terms,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    (match,) = terms["matchExpressions"]
-    assert match["operator"] == "Exists"
-    name = "__meta_kubernetes_node_label_" + re.sub(r"[^a-zA-Z0-9_]", "_", match["key"])
-    assert (keep["source_labels"], keep["regex"]) == ([name], ".+")
+    names = []
+    for term in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
+        (match,) = term["matchExpressions"]
+        assert match["operator"] == "Exists"
+        names.append("__meta_kubernetes_node_label_" + re.sub(r"[^a-zA-Z0-9_]", "_", match["key"]))
+    assert keep["source_labels"] == names
+    kept = [bool(re.fullmatch(keep["regex"], ";".join(values))) for values in (("", ""), ("cgpu", ""), ("", "true"))]
+    assert kept == [False, True, True]
 
 
 def test_all_of_them_may_be_down(fake: Fake) -> None:
