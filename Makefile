@@ -85,7 +85,7 @@ vm-shell: modules tools $(PACKAGES) $(USER_SPACE) ## the same with a shell on th
 	@$(VM) shell
 
 tutorial: modules tools $(CLUSTER) ## every command of docs/user/tutorial.md and howto.md, without a GPU; KIND=kube: tutorial-kubernetes.md; build/tutorial.json
-	@KIND=$(KIND) $(PYTHON) -B tests/tutorial/host.py
+	@KIND=$(KIND) $(PYTHON) -B tests/tutorial/tutorials.py
 
 test: ## every level, two at a time, and a table at the end
 	@scripts/test-levels

@@ -16,8 +16,9 @@ from cgpu_cli.sim import figures
 from cgpu_cli.sim.gpu import Gpu, Stretch
 from cgpu_cli.sim.model import MS, US, Container, Personality, S, Setup, profile
 from cgpu_cli.sim.requests import Request, Requests
-from cgpu_cli.sim.run import NATIVE, WEIGHTED, Waits
+from cgpu_cli.sim.run import Waits
 from cgpu_cli.sim.turns import Turns
+from cgpu_common import policies
 from cgpu_common.exits import CgpuError
 
 # Fields of every row, from the simulator or a machine; the rest of a row may be missing.
@@ -129,8 +130,8 @@ def from_fair(cell: Cell, seed: int, shares: Sequence[float]) -> float | None:
         return None
     loads = cell.scenario.containers
     wants = [felt_alone(cell.card, one, seed if one.serves else 1, cell.scenario.length_ns)[0] for one in loads]
-    by_weight = cell.rule == OURS and cell.policy in WEIGHTED
-    high = [one.highprio and cell.rule == OURS and cell.policy != NATIVE for one in loads]
+    by_weight = cell.rule == OURS and policies.of(cell.policy).weights
+    high = [one.highprio and cell.rule == OURS and policies.of(cell.policy).limits for one in loads]
     weights = [one.weight if by_weight else 1 for one in loads]
     fair = figures.fair_shares(wants, weights, high, cell.scenario.prio_ratio / 100)
     return max(100 * abs(share - part) for share, part in zip(shares, fair, strict=True))

@@ -13,9 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import host
 import pages
 import picture
+import tutorials
 
 REPO = Path(__file__).resolve().parents[2]
 TEXT = "{http://www.w3.org/2000/svg}text"
@@ -41,7 +41,7 @@ def test_a_page_is_ok_if_all_of_it_was() -> None:
 def test_a_record_keeps_the_pages_of_the_other_machine() -> None:
     first, second = "docs/user/tutorial.md", "docs/user/tutorial-kubernetes.md"
     old = [{"page": second, "ok": False}, {"page": first, "ok": False}, {"page": "gone.md", "ok": True}]
-    assert host.merged(old, [{"page": first, "ok": True}]) == [
+    assert tutorials.merged(old, [{"page": first, "ok": True}]) == [
         {"page": first, "ok": True},
         {"page": second, "ok": False},
     ]
