@@ -24,6 +24,7 @@ REASONS = {
     "exchange": "thawed before the other is frozen, two short queues take the GPU from one another in between",
     "full house": "25 of 25: what is carried and not seen is a larger part of so little, and slow calls come on top",
     "several calls": "all others run while high priority sleeps; it waits for a timeslice of each or for the calls",
+    "one timeslice": "a request of 1 ms waits for the rest of the other's short timeslice and a switch, a tenth of it",
     "one processor": "in the machine nobody rings while the sched thread has the only processor: exchanges and that",
 }
 # (scenario, policy, slice_us, figure)
@@ -44,6 +45,8 @@ FULL_HOUSE = {
 # Under policy 4 the others run together while high priority sleeps, at timeslices of 0.5 ms. Shorter ones cost a third
 # of the GPU; each of the others is one call to freeze, and any of them may be slow.
 SEVERAL_CALLS = {("high priority", 4, "takeover_us"): 2600.0}
+# 0.1 ms of timeslice and 0.205 ms of switch, of which most requests meet a part: 110.04 % of alone.
+ONE_TIMESLICE = {("gap: requests of 1 ms", "h100", "request_p99_of_alone_pct"): 110.1}
 # The machine's cell of that scenario, policy 2 and 10 ms: a figure, and how far it may be off; runs differ
 ONE_PROCESSOR = {"ratio_error_pct": (0.0, 3.0), "share_error_1s_pp": (0.0, 1.3), "aggregate_pct": (92.0, 100.0)}
 SECONDS = 10  # the window of ratios
@@ -87,6 +90,8 @@ def excuse(row: Row, name: str, seeds: int) -> str | None:
         return None
     if row[name] <= SEVERAL_CALLS.get((row["scenario"], row["policy"], name), -1.0):
         return "several calls"
+    if row[name] <= ONE_TIMESLICE.get((row["scenario"], row["profile"], name), -1.0):
+        return "one timeslice"
     if row.get("default_slice"):
         return None
     if (row["scenario"], row["policy"], row["slice_us"], name) in EXCHANGE:
