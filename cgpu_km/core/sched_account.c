@@ -24,7 +24,8 @@ static bool is_measured(const struct cgpu_sched *t)
  */
 void cgpu_account_snapshot(const struct cgpu_sched *t, struct cgpu_account_now *n)
 {
-	n->ran = cgpu_hw_with_work(t, t->run_mask & t->opened_mask & ~t->asleep_mask);
+	n->awake = t->run_mask & t->opened_mask & ~t->asleep_mask;
+	n->ran = cgpu_hw_with_work(t, n->awake);
 	n->waiting = t->opened_mask & ~t->run_mask & ~t->asleep_mask &
 		     (t->weighted_mask[0] | t->weighted_mask[1]);
 	n->hw_weight = is_measured(t) ? cgpu_hw_weight(t, n->ran, true) : 0;
@@ -129,7 +130,7 @@ void cgpu_sched_switch(struct cgpu_sched *t, u32 run_mask)
 
 static u64 timeslice_ns(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
 {
-	return (s->timeslice_us ? s->timeslice_us : t->timeslice_default_us) * 1000ull;
+	return cgpu_hw_timeslice_us(t, s) * 1000ull;
 }
 
 /**

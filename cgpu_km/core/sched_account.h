@@ -8,7 +8,8 @@
 
 /* hw_weight 0, under native: no slot is measured. */
 struct cgpu_account_now {
-	u32 ran;
+	u32 awake;		/* may run and are not known to sleep */
+	u32 ran;		/* of these, those that the hardware divides the GPU among */
 	u32 waiting;
 	u64 hw_weight;
 };

@@ -77,13 +77,14 @@ static bool is_in_stretch(const struct cgpu_sched *t, u32 high)
  */
 void cgpu_dense_note(struct cgpu_sched *t, u32 high, u64 len_ns)
 {
+	bool in_stretch = !t->inflight && is_in_stretch(t, high), works = high & t->busy_mask;
 	bool after_work = t->dense_after_work;
 
-	t->dense_after_work = !t->inflight && is_in_stretch(t, high) && (high & t->busy_mask);
-	if (!after_work || t->inflight || !is_in_stretch(t, high))
+	t->dense_after_work = in_stretch && works;
+	if (!after_work || !in_stretch)
 		return;
 	t->dense_ns += len_ns;
-	if (high & t->busy_mask)
+	if (works)
 		t->dense_busy_ns += len_ns;
 	if (t->dense_ns < SHARE_NS)
 		return;

@@ -2,6 +2,18 @@
 /* How the hardware divides time among containers that are enabled together. Reads the state only. */
 #include "sched_hwshare.h"
 
+/**
+ * cgpu_hw_timeslice_us() - timeslice of each TSG of a slot
+ * @t: the scheduler
+ * @s: one of its slots
+ *
+ * Return: as acknowledged, else the driver's own.
+ */
+u32 cgpu_hw_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *s)
+{
+	return s->timeslice_us ? s->timeslice_us : t->timeslice_default_us;
+}
+
 static u64 weight_of(const struct cgpu_sched *t, u32 slot, bool by_timeslice)
 {
 	const struct cgpu_sched_entity *s = &t->slot[slot];
@@ -9,7 +21,7 @@ static u64 weight_of(const struct cgpu_sched *t, u32 slot, bool by_timeslice)
 
 	if (!by_timeslice)
 		return tsgs;
-	return tsgs * (s->timeslice_us ? s->timeslice_us : t->timeslice_default_us);
+	return tsgs * cgpu_hw_timeslice_us(t, s);
 }
 
 /**

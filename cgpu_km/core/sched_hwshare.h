@@ -8,6 +8,9 @@
 #include "env.h"
 #include "sched_gpu.h"
 
+/* The timeslice in force of each TSG of @s. */
+u32 cgpu_hw_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *s);
+
 /* What @slot got of @len_ns in which several ran together that pull @all. */
 u64 cgpu_hw_weight(const struct cgpu_sched *t, u32 mask, bool by_timeslice);
 u64 cgpu_hw_share(const struct cgpu_sched *t, u64 all, u32 slot, bool by_timeslice,

@@ -149,8 +149,8 @@ bool cgpu_recent_yields(const struct cgpu_sched *t, u32 over, u32 slot, u32 othe
  */
 u64 cgpu_recent_part_of(const struct cgpu_sched *t, u32 slot, u64 of)
 {
-	u32 mask = t->weighted_mask[t->slot[slot].highprio] & cgpu_recent_opened(t), n = 0;
-	u64 sum = all_slices(t, 1u << slot, cgpu_recent_opened(t));
+	u32 opened = cgpu_recent_opened(t), mask = t->weighted_mask[t->slot[slot].highprio] & opened, n = 0;
+	u64 sum = all_slices(t, 1u << slot, opened);
 
 	for (; mask; mask &= mask - 1)
 		n++;

@@ -13,8 +13,10 @@ void cgpu_recent_pass(struct cgpu_sched *t, u64 len_ns);
 /* Those of @group, slots of one group, that had more than their part. */
 u32 cgpu_recent_over(const struct cgpu_sched *t, u32 group);
 
-/* What @slot had less than its part. */
+/* Had @slot so many eighths of its part? */
 bool cgpu_recent_is_beyond(const struct cgpu_sched *t, u32 slot, u32 eighths);
+
+/* What @slot had less than its part. */
 u64 cgpu_recent_missing_ns(const struct cgpu_sched *t, u32 slot);
 
 /* The part of @slot, times the number of those that it is a part of, times @of. */

@@ -4,6 +4,7 @@
 
 #include "policy.h"
 #include "sched_account.h"
+#include "sched_hwshare.h"
 #include "sched_rr.h"
 
 #include "../uapi.h"
@@ -29,9 +30,9 @@ static bool is_enforced(const struct cgpu_sched *t, u32 slot)
 /* May the time since the account be shown? Where several run and the state of one is known, the next
  * reading tells which of them had it.
  */
-static bool is_settled(const struct cgpu_sched *t, u32 ran)
+static bool is_settled(const struct cgpu_sched *t, const struct cgpu_account_now *n)
 {
-	return !(ran & (ran - 1)) || !(ran & t->known_mask);
+	return cgpu_is_one(n->awake) || !(n->awake & t->known_mask);
 }
 
 /**
@@ -60,7 +61,7 @@ void cgpu_sched_stat(const struct cgpu_sched *t, u32 slot, u64 now_ns,
 		since_ns = now_ns - t->last_ns;
 	cgpu_account_snapshot(t, &n);
 	st->gpu_ns = s->gpu_ns;
-	if ((n.ran >> slot & 1) && is_settled(t, t->run_mask & t->opened_mask & ~t->asleep_mask))
+	if ((n.ran >> slot & 1) && is_settled(t, &n))
 		st->gpu_ns += cgpu_account_got_ns(t, &n, slot, since_ns);
 	st->wait_ns = s->wait_ns + ((n.waiting >> slot & 1) ? since_ns : 0);
 	st->wait = s->wait;
