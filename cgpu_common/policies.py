@@ -40,6 +40,11 @@ class Facts:
     max_inst: int = MAX_INST_MAX  #: the most slices of a GPU
 
     @property
+    def estimated(self) -> bool:
+        """The hardware's timeslices divide the GPU: what a container got is computed from them, not measured."""
+        return self.control == "timeslice"
+
+    @property
     def lends(self) -> bool:
         """Idle time goes to others by turns, as far as the run state is known (policies.md section 10)."""
         return self.limits and not self.fixed_round and self.control == "freeze"

@@ -259,9 +259,12 @@ def daemon(facts: Facts) -> Finding:
 # ---- settings and slots of the GPUs ----
 
 
-def _names(slots: Sequence[Slot]) -> str:
-    names = [label_of(slot.id, slot.name) for slot in slots]
+def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _names(slots: Sequence[Slot]) -> str:
+    return _some([label_of(slot.id, slot.name) for slot in slots])
 
 
 def _of_gpu(gpu: Gpu) -> Finding:
@@ -357,8 +360,7 @@ def bypass(facts: Facts) -> Finding:
     if facts.past_us is None:
         return Finding(name, SKIPPED, "cgpud names no containers")
     if facts.past_us:
-        shown = ", ".join(facts.past_us[:4]) + (f" and {len(facts.past_us) - 4} more" if len(facts.past_us) > 4 else "")
-        text = f"with the variables and without a slice, so without limits: {shown}"
+        text = f"with the variables and without a slice, so without limits: {_some(facts.past_us)}"
         remedy = "start with --runtime=nvidia (a pod: runtimeClassName), or cgpu setup ENGINE --default"
         return Finding(name, WARNING, text, f"{remedy}; docs/user/engines.md")
     return Finding(name, OK, "every container with the variables has its slice")

@@ -51,7 +51,7 @@ def _slot_lines(one: Inspected, gpu: Gpu, slot: Slot) -> list[str]:
     stat = slot.stat
     minor = dict(one.container.gpus).get(gpu.index, "?")
     rates = one.rates.get(gpu.index, Rates())
-    allowed, got = percent(allowed_pct(gpu, slot)), percent(rates.got_pct, gpu.facts.control == "timeslice")
+    allowed, got = percent(allowed_pct(gpu, slot)), percent(rates.got_pct, gpu.facts.estimated)
     memory = f"{mib(slot.used)} of {mib(slot.memsize)} MiB, peak {mib(stat.get('peak_bytes', slot.used))} MiB"
     weight = f"weight {slot.weight} of {gpu.max_inst}{f', ceiling {slot.ceiling}' if slot.ceiling else ''}"
     weight += ", high priority" if slot.highprio else ""

@@ -77,7 +77,7 @@ def process_lines(view: View) -> list[str]:
                 str(pid),
                 shorten(printable(label(slot.id, view.names_of(slot).name or None)), NAME),
                 or_dash(view.rates_of(slot).got_pct),
-                *(or_dash(value) for value in view.sensors_of(gpu).processes.get(pid, (None, None))),
+                *(or_dash(value) for value in view.use_of(gpu, pid)),
                 mib(size),
                 slot_state(gpu, slot),
                 printable(view.comm.get(pid, "-")),

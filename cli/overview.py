@@ -103,7 +103,7 @@ def _slot_cells(view: View, slot: Slot, ids: Mapping[str, str]) -> list[str]:
 
 
 def _compute_cells(view: View, gpu: Gpu, slot: Slot) -> list[str]:
-    rates, guess = view.rates_of(slot), gpu.facts.control == "timeslice"
+    rates, guess = view.rates_of(slot), gpu.facts.estimated
     return [
         f"{slot.weight}{'hp' if slot.highprio else ''}",
         percent(view.allowed_pct(slot)),
@@ -131,7 +131,7 @@ def _process_rows(view: View, gpu: Gpu, slot: Slot, ids: Mapping[str, str]) -> l
     there = sorted(slot.pids, key=lambda one: (-one[1], one[0]))
     rows = []
     for pid, size in there[:PROCESSES_SHOWN]:
-        sm, memory = view.sensors_of(gpu).processes.get(pid, (None, None))
+        sm, memory = view.use_of(gpu, pid)
         used = [or_dash(sm, "%"), or_dash(memory, "%")]
         rows.append([*_slot_cells(view, slot, ids), str(pid), mib(size), *used, printable(view.comm.get(pid, "-"))])
     if more := there[PROCESSES_SHOWN:]:
@@ -235,7 +235,7 @@ def _container_json(view: View, gpu: Gpu, slot: Slot) -> dict[str, Any]:
 
 
 def process_json(view: View, gpu: Gpu, pid: int, size: int) -> dict[str, Any]:
-    sm, memory = view.sensors_of(gpu).processes.get(pid, (None, None))
+    sm, memory = view.use_of(gpu, pid)
     return {"pid": pid, "bytes": size, "name": view.comm.get(pid), "sm_pct": sm, "memory_utilization_pct": memory}
 
 

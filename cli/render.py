@@ -88,7 +88,7 @@ def slot_json(gpu: Gpu, slot: Slot, got: float | None) -> dict[str, Any]:
         "ceiling": slot.ceiling,
         "share_allowed_pct": rounded(allowed_pct(gpu, slot)),
         "share_got_pct": rounded(got),
-        "share_estimated": gpu.facts.control == "timeslice",
+        "share_estimated": gpu.facts.estimated,
         "memory": {
             "used_bytes": slot.used,
             "limit_bytes": slot.memsize,

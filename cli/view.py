@@ -57,6 +57,10 @@ class View:
     def sensors_of(self, gpu: Gpu) -> Sensors:
         return self.sensors.get(gpu.index, Sensors())
 
+    def use_of(self, gpu: Gpu, pid: int) -> tuple[int | None, int | None]:
+        """Percent of the multiprocessors and of the memory's time that the process had; None: not known."""
+        return self.sensors_of(gpu).processes.get(pid, (None, None))
+
     def names_of(self, slot: Slot) -> Names:
         found = self.names.get(slot.id, Names())
         return replace(found, name=slot.name or found.name)
