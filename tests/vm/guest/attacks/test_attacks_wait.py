@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import itertools
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from sharebox import stat
-from slicebox import MIB, Box, clean_box, command, until
+from slicebox import MIB, Box, child, clean_box, command, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
@@ -21,23 +19,6 @@ pytestmark = [pytest.mark.once, pytest.mark.attached]
 NAMES = (f"{n:012x}" + "ee" * 26 for n in itertools.count(0xEE0000000000))
 BLOCK = 2 * MIB
 MAPPINGS = 1100  # more than work items of one queue may be active at once
-
-
-@contextlib.contextmanager
-def child(work: Callable[[], None]) -> Iterator[int]:
-    """A process that does `work`, until the end of the block."""
-    pid = os.fork()
-    if not pid:
-        try:
-            work()
-            signal.pause()
-        finally:
-            os._exit(1)
-    try:
-        yield pid
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 @pytest.mark.checked

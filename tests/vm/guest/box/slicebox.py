@@ -183,6 +183,23 @@ def fb_used(gpu: int = 0) -> int:
 
 
 @contextlib.contextmanager
+def child(work: Callable[[], None]) -> Iterator[int]:
+    """A process that does @work, and then nothing until the end of the block."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
 def rewriting(memory: mmap.mmap, *values: bytes, at: int = 0) -> Iterator[None]:
     """A process that writes one value after the other to the same place of shared memory, from the first line on."""
     memory[at : at + len(values[0])] = values[0]

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import mmap
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from slicebox import MIB, PROC, Box, clean_box, command, fb_used, until
+from slicebox import MIB, PROC, Box, child, clean_box, command, fb_used, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
@@ -28,23 +27,6 @@ NAMES = (f"{n:012x}" + "d" * 52 for n in itertools.count(0xD00000000000))
 def box() -> Iterator[Box]:
     with clean_box(next(NAMES), LIMIT_MIB) as box:
         yield box
-
-
-@contextlib.contextmanager
-def child(work: Callable[[], None]) -> Iterator[int]:
-    """A process that does @work and then waits for its end, which comes with the block's."""
-    pid = os.fork()
-    if not pid:
-        try:
-            work()
-            signal.pause()
-        finally:
-            os._exit(1)
-    try:
-        yield pid
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def is_charged(box: Box, mib: int) -> None:
