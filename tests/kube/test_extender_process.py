@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import aiohttp
 import pytest
 from cluster import NODES, PODS, container, gpu, our_node, pod, simple
 from fake_api import FakeApi
+from fakes import free_port
 
 PROGRAM = Path(sys.executable).with_name("cgpu-kube")
 MEMORY_MAX_KIB = 60 << 10
@@ -35,11 +35,6 @@ def kubeconfig(tmp_path: Path, server: str) -> Path:
     }
     path.write_text(json.dumps(values))
     return path
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]
 
 
 async def ready(

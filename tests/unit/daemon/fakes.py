@@ -35,6 +35,13 @@ VARIABLES = ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER=6")
 SHIM_TIMEOUT_S = 6  # CGPU_TIMEOUT_S of cgpu-runtime in these tests, in which a daemon may be slow; the product's is 60
 
 
+def free_port() -> int:
+    """Of 127.0.0.1; another process may take it before its user does."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+        return port
+
+
 class FakeFacts(Facts):
     """The real /proc, but cgroups are plain directories: `groups` maps a pid to its cgroup."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import free_port
 
 FOLDER = Path(__file__).resolve().parents[3] / "build/prometheus"
 STEP_S, MINUTES = 15, 20
@@ -72,13 +72,6 @@ class Server:
         return list(found)
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def serving(folder: Path, families: Mapping[str, Family]) -> Iterator[Server]:
     end = int(time.time()) // 60 * 60 - 600
@@ -88,7 +81,7 @@ def serving(folder: Path, families: Mapping[str, Family]) -> Iterator[Server]:
     blocks = [program("promtool"), "tsdb", "create-blocks-from", "openmetrics", folder / "figures.txt", data]
     made = subprocess.run(blocks, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout + made.stderr
-    port = _free_port()
+    port = free_port()
     command = [
         *(program("prometheus"), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}"),
         f"--web.listen-address=127.0.0.1:{port}",

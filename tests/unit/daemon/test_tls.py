@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fakes import Node, Run, eventually
+from fakes import Node, Run, eventually, free_port
 from structlog.testing import capture_logs
 
 from cgpu_common.address import Tcp
@@ -83,12 +83,6 @@ def test_keys_are_their_owners_only(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return certificates(tmp_path_factory.mktemp("made") / "pki")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
 
 
 def client(folder: Path, pair: Path | None) -> ssl.SSLContext:
