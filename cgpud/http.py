@@ -139,22 +139,22 @@ class HttpServer:
                     room.release()
                     await asyncio.sleep(0.1)
                     continue
-                who = source(peer[0])
-                if self._by_source[who] >= SOURCE_MAX:
+                origin = source(peer[0])
+                if self._by_source[origin] >= SOURCE_MAX:
                     connection.close()
                     room.release()
                     await asyncio.sleep(0)  # a source without end must not keep the loop
                     continue
-                self._by_source[who] += 1
+                self._by_source[origin] += 1
                 task = loop.create_task(self._serve_tls(connection, tls, room))
                 self._serving.add(task)
                 task.add_done_callback(self._serving.discard)
-                task.add_done_callback(functools.partial(self._leave, who))
+                task.add_done_callback(functools.partial(self._leave, origin))
 
-    def _leave(self, who: str, _task: object) -> None:
-        self._by_source[who] -= 1
-        if not self._by_source[who]:
-            del self._by_source[who]
+    def _leave(self, origin: str, _task: object) -> None:
+        self._by_source[origin] -= 1
+        if not self._by_source[origin]:
+            del self._by_source[origin]
 
     async def _serve_tls(self, connection: socket.socket, tls: ssl.SSLContext, room: asyncio.Semaphore) -> None:
         """@room: has a place for the handshake, which is given back at its end."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Which of several extenders serves: a Lease of coordination.k8s.io, as client-go's leader election uses it.
 
-A candidate takes the Lease when nobody has renewed it for SECONDS of its own clock since it saw the last renewal: no
-clock of another machine counts. The holder takes itself for one until HELD_S after the start of its last renewal that
-succeeded, which is sooner.
+A candidate takes the Lease when it was not renewed for SECONDS of the candidate's own clock since the last renewal
+seen: no clock of another machine counts. The holder takes itself for one until HELD_S after the start of its last
+renewal that succeeded, which is sooner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """module-run with steps that die: what they had written stays, the others run, nothing is left. No GPU, no module.
 
-User-Mode Linux is a script here that ends as it is told; what runs in it is rehearsed by `make module-run-rehearsal`.
+User-Mode Linux is a script here that ends in the way of the case; what runs in it is rehearsed by
+`make module-run-rehearsal`.
 """
 
 from __future__ import annotations

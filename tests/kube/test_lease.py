@@ -179,7 +179,7 @@ def test_what_the_last_one_has_chosen_counts() -> None:
         await binding
         assert first.stored("a")["spec"]["nodeName"] == "n1"
         assert "10 GiB asked for" in await second.bind(two, "n1")
-        # And one that was never bound counts until the API server has said so.
+        # And one that was never bound counts until the API server answers that it is not bound.
         first.end("a")
         ghost = simple("ghost", 10)
         ghost["metadata"]["annotations"] = first_annotations(10) | notes.assumed("n1", "e9_x")

@@ -222,7 +222,7 @@ def tenants() -> Iterator[Callable[..., Tenant]]:
 def personality() -> Iterator[Callable[..., None]]:
     """Sets parameters of the simulated driver and restores them afterwards.
 
-    Where a freeze needs a restart of the runlist the module is told so, as an administrator has to.
+    Where a freeze needs a restart of the runlist, the parameter freeze_restart is set, as an administrator has to.
     """
     before: dict[Path, str] = {}
 
