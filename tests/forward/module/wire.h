@@ -53,7 +53,7 @@ struct fwd_request {
 	struct fwd_fd fd[FWD_FDS_MAX];
 	/* of a hello */
 	unsigned int lane, pid, uid, flags;
-	unsigned long long process;	/* one for each guest process */
+	unsigned long long process;	/* one for each guest process; not used again after its last lane */
 };
 
 struct fwd_reply {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import errno
+import itertools
 import json
 import os
 import socket
@@ -26,6 +27,7 @@ import home  # noqa: E402
 HELLO, OPEN, CLOSE, IOCTL, READ, POLL = range(1, 7)
 BUFS, FDS = 6, 4
 ADMIN = 1
+PROCESSES = itertools.count(100)  # wire.h: a number is not used again after its last lane
 REPLY = struct.Struct("=qII")
 
 
@@ -42,7 +44,7 @@ def request(op: int, cmd: int = 0, bufs: list[tuple[int, ...]] | None = None, fd
 class Lane:
     """A lane of nvforwardd, as the module has them."""
 
-    def __init__(self, path: Path, process: int = 1, lane: int = 7) -> None:
+    def __init__(self, path: Path, process: int, lane: int = 7) -> None:
         self.bell, writing = os.pipe()
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.connect(str(path))
@@ -84,7 +86,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def lane(path: Path) -> Iterator[Lane]:
-    lane = Lane(path)
+    lane = Lane(path, process=next(PROCESSES))
     yield lane
     lane.close()
 
