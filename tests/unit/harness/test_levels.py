@@ -147,6 +147,18 @@ def test_a_test_of_a_long_level_is_not_missed_by_the_others(levels):
     assert levels.homeless([short, long]) == [f"test_b: needs a {long.kind} boot", "test_c: needs a stock kernel"]
 
 
+def test_a_test_of_the_debug_kernel_is_not_missed_without_it(levels):
+    """A boot of another kind names the kind, whatever its kernel."""
+    plain, other = levels.boot("uml", "plain"), levels.boot("uml", "bare")
+    (levels.JUNIT / f"{plain.junit}.tests").write_text("needs the debug kernel\ttest_a\nneeds pci\ttest_b\n")
+    (levels.JUNIT / f"{other.junit}.tests").write_text("needs a plain boot\ttest_a\nneeds a plain boot\ttest_b\n")
+    assert levels.homeless([plain, other]) == ["test_b: needs a plain boot, needs pci"]
+    debug = levels.boot("uml-debug", "plain")
+    assert len(levels.homeless([plain, other, debug])) == 2
+    (levels.JUNIT / f"{debug.junit}.tests").write_text("ran\ttest_a\n")
+    assert levels.homeless([plain, other, debug]) == ["test_b: needs a plain boot, needs pci"]
+
+
 def test_a_test_marked_more_is_missed_by_make_test_all_only(levels):
     short = levels.boot("6.1", "plain", levels.SHORT)
     more = levels.boot("6.1", "plain", levels.MORE, part="more")
