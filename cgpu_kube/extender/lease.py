@@ -59,6 +59,7 @@ class Lease:
         self._serves = False
         self._owns = False  # this life has written its name
         self._leaves = False
+        self._trying = asyncio.Lock()  # held from the read of the Lease to the end of what follows from it
         self._seen: tuple[str, float] = ("", 0.0)  # resourceVersion, since when
 
     @property
@@ -67,22 +68,29 @@ class Lease:
 
     async def run(self) -> None:
         while True:
-            try:
-                await self._try()
-            except KubeError as error:
-                log.get().warning("the lease is not renewed", lease=self._name, reason=str(error))
-            if self._serves and self._clock() >= self._until:
-                await self._lost()
+            async with self._trying:
+                try:
+                    await self._try()
+                except KubeError as error:
+                    log.get().warning("the lease is not renewed", lease=self._name, reason=str(error))
+                if self._serves and self._clock() >= self._until:
+                    await self._lost()
             await asyncio.sleep(self._times.retry_s)
 
     async def release(self) -> None:
-        """Let another one take it at once, and be no candidate any more. Nothing is in flight."""
+        """Let another one take it at once, and be no candidate any more. No request for a pod is in flight; a renewal
+        may be, and its end is awaited: written after the release it would take the Lease again."""
         self._leaves = True
-        if not self._serves:
+        async with self._trying:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        if not self._owns:
             return
-        self._serves = False
         try:
-            await self._changed(False)
+            if self._serves:
+                self._serves = False
+                await self._changed(False)
             found = await self._api.get(f"{self._path}/{self._name}")
             if (found.get("spec") or {}).get("holderIdentity") == self.identity:
                 await self._write(found, "")
@@ -149,7 +157,7 @@ class Lease:
     async def _gained(self, began: float) -> None:
         self._owns = True
         self._until = began + self._times.held_s
-        if not self._serves:
+        if not self._serves and not self._leaves:
             log.get().info("this one serves", lease=self._name, identity=self.identity)
             await self._take_over()
 
