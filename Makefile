@@ -46,7 +46,7 @@ unexport MAKEFLAGS
 .PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
         test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
-        setup-install setup-deb setup-test wheel install uninstall deb rpm build-range build-clang test-install
+        setup-install setup-deb setup-test wheel install uninstall deb rpm release build-range build-clang test-install
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -255,8 +255,11 @@ build-clang: setup ## both modules by clang, for its warnings: KERNEL=6.1|6.12
 rpm: wheel ## rpm packages cgpu and cgpu-dkms into build/rpm/, for the distribution they are built on; needs rpmbuild
 	@scripts/rpm
 
+release: ## source, wheels, deb, rpm, chart, image and checksums into build/release/, and the tag: WITHOUT='rpm image'
+	@scripts/release
+
 build-range: setup ## the modules against the oldest and newest kernel of each series and flavour that apt offers
 	@scripts/build-range
 
 clean: ## remove what was built, keep kernels and the Python environment
-	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/stage build/clang
+	rm -rf build/modules build/vm build/junit build/bin build/client build/sim build/rm build/rm.json build/bench build/bench-sched build/wheels build/site build/deb build/rpm build/release build/stage build/clang

@@ -389,10 +389,12 @@ def test_one_command_builds_and_one_imports_or_pushes(tmp_path: Path, objects: d
     log.write_text("")
     assert run("import").returncode == 0
     assert re.search(r"ctr --namespace k8s.io images import \S+\narchive", log.read_text())
+    assert run("save", "image.tar").returncode == 0
+    assert (tmp_path / "image.tar").read_text() == "archive\n", "in the caller's folder"
     pushed = run("push", "registry.example:5000/team/cgpu-kube")
     assert pushed.returncode == 0 and f"engine push registry.example:5000/team/cgpu-kube:{version}" in log.read_text()
     assert "newName: registry.example:5000/team/cgpu-kube" in pushed.stdout
-    for words in ((), ("build", "x"), ("push",), ("push", "r/x@sha256:0"), ("other",)):
+    for words in ((), ("build", "x"), ("save",), ("push",), ("push", "r/x@sha256:0"), ("other",)):
         assert run(*words).returncode != 0, words
 
 
