@@ -38,7 +38,7 @@ endif
 # Given on the command line or in the environment, they describe the machine.
 export KERNEL PART GPUS PROFILE MEM_MIB DRIVER ICOUNT BARE CPUS CPU_FEATURES VM_MEM TIMEOUT DAEMON DOCKER SYSTEMD TUTORIAL \
        DOCKER_CONFIG NVSIM MODULE_ARGS APPEND CMD DEBUG_KERNEL PYTEST_ARGS OGKM OGKM_TAGS \
-       PREFIX DESTDIR UNITDIR ZSHDIR NVIDIA KERNEL_DRIVER CHIPS
+       PREFIX DESTDIR UNITDIR ZSHDIR SYSTEM_PYTHON NVIDIA KERNEL_DRIVER CHIPS
 export CGPU_CACHE ?= $(CURDIR)/build/sim
 unexport MAKEFLAGS
 
@@ -239,7 +239,7 @@ setup-test: setup setup-deb ## what make test needs
 wheel: setup-install ## cgpu's wheel and those of what it needs into build/wheels/
 	@scripts/build-wheels
 
-install: wheel ## programs, units, DKMS sources: PREFIX=/usr/local DESTDIR= (docs/user/install.md)
+install: wheel ## programs, units, DKMS sources: PREFIX=/usr/local DESTDIR= SYSTEM_PYTHON=/usr/bin/python3 (docs/user/install.md)
 	@scripts/install install
 
 uninstall: ## what make install has put there, with the same PREFIX and DESTDIR

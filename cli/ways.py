@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The table of docs/user/start.md: what a node has, what holds there, what to type. Pure.
+"""The table of docs/user/start.md: what a node has, what holds there, what was tried, what to type. Pure.
 
 Its branches, remedies and engines are those of cgpu doctor: a test compares the page with markdown(), so that page and
 program cannot disagree.
@@ -20,8 +20,9 @@ BEGIN, END = "<!-- begin: cli/ways.py -->\n", "<!-- end: cli/ways.py -->\n"
 ALL = "memory limits and shares"
 NONE = "nothing: no container with a slice starts"
 DEB = "`make deb`, then `dpkg -i build/deb/cgpu-dkms_*_all.deb build/deb/cgpu_*_amd64.deb`"
-RPM = "`make rpm` there and the files of `build/rpm`"
-INSTALL = "`make install` ([install.md](install.md) §4)"
+RPM = "`make rpm SYSTEM_PYTHON=/usr/bin/python3.11`, then `dnf install ./build/rpm/*.rpm`"
+INSTALL = "`make install PREFIX=/usr` ([install.md](install.md) §4)"
+NEVER, SIMULATED = "by source only", "on a simulated card"
 MANAGED = "managed nodes whose image loads no module of yours (GKE's COS, Bottlerocket)"
 CARDS = ("T4", "A10", "A100", "L4", "L40", "H100", "H200")
 
@@ -32,20 +33,27 @@ class Way:
     have: str
     holds: str
     do: str
+    tried: str = "–"
 
 
 def _kernels() -> Iterator[Way]:
     least = ".".join(map(str, KERNEL_LEAST))
-    yield Way("kernel", f"{least} or later, x86-64; Debian", ALL, DEB)
-    yield Way("kernel", f"{least} or later, x86-64; Ubuntu, EL 9 and its kin", ALL, f"{RPM}, or {INSTALL}")
-    yield Way("kernel", "Secure Boot", ALL, "enrol the key of DKMS first ([install.md](install.md) §3)")
+    yield Way("kernel", f"{least} or later, x86-64; Debian", ALL, DEB, "6.1 and 6.12; 5.10 and 7.2 once")
+    yield Way("kernel", f"{least} or later, x86-64; Ubuntu", ALL, INSTALL, NEVER)
+    yield Way("kernel", f"{least} or later, x86-64; EL 9 and its kin", ALL, f"{RPM}, or {INSTALL}", NEVER)
+    yield Way(
+        "kernel", "Secure Boot", ALL, "enrol DKMS's key first ([install.md](install.md) §3)", "lockdown set by hand"
+    )
     yield Way("kernel", f"before {least}; arm64", NONE, "–")
     yield Way("kernel", MANAGED, NONE, "–")
 
 
+DRIVERS_TRIED = f"550 (535, 555: `make test-all`) {SIMULATED}; the others {NEVER}"
+
+
 def _drivers() -> Iterator[Way]:
     early = ", ".join(f"{branch} before {branch}.{minor}" for branch, minor in LEAST_MINOR.items())
-    yield Way("driver", f"open modules, {', '.join(map(str, BRANCHES))}", ALL, "nothing")
+    yield Way("driver", f"open modules, {', '.join(map(str, BRANCHES))}", ALL, "nothing", DRIVERS_TRIED)
     yield Way("driver", f"open modules, {early}", NONE, DRIVER_REMEDIES["early"])
     yield Way("driver", "open modules, another branch", NONE, DRIVER_REMEDIES["branch"])
     yield Way("driver", "proprietary modules", NONE, DRIVER_REMEDIES["proprietary"])
@@ -53,7 +61,13 @@ def _drivers() -> Iterator[Way]:
 
 
 def _cards() -> Iterator[Way]:
-    yield Way("card", f"Turing or later: {', '.join(CARDS)}", ALL, "nothing; [support.md](support.md)")
+    yield Way(
+        "card",
+        f"Turing or later: {', '.join(CARDS)}",
+        ALL,
+        "nothing; [support.md](support.md)",
+        f"T4, simulated; the others {NEVER}",
+    )
     yield Way("card", "in MIG mode, or an exclusive compute mode", NONE, "`nvidia-smi -i N -mig 0`, `-c DEFAULT`")
     yield Way("card", "Volta or earlier", NONE, "–")
 
@@ -63,23 +77,32 @@ def _set_up(engine: str) -> str:
     return f"`cgpu setup {engine}`" + (f", then `{then}`" if then else "")
 
 
+#: The version that make test has (docs/user/engines.md).
+ENGINES_TRIED = {"docker": "20.10", "podman": "4.3", "containerd": "1.6"}
+
+
 def _engines() -> Iterator[Way]:
-    yield Way("engine", "any, with NVIDIA's container toolkit", ALL, f"`cgpu setup {TOOLKIT}`")
+    stand_in = "its modes, by a stand-in for NVIDIA's programs"
+    yield Way("engine", "any, with NVIDIA's container toolkit", ALL, f"`cgpu setup {TOOLKIT}`", stand_in)
     yield Way("engine", "the toolkit in mode legacy (auto before 1.18)", NONE, TOOLKIT_LEGACY_REMEDY)
-    yield Way("engine", "the GPU Operator's toolkit", ALL, OPERATOR_HINT)
+    yield Way("engine", "the GPU Operator's toolkit", ALL, OPERATOR_HINT, NEVER)
     for name in ENGINES:
         if name != TOOLKIT:
-            yield Way("engine", f"{name} without the toolkit", ALL, _set_up(name))
+            yield Way("engine", f"{name} without the toolkit", ALL, _set_up(name), ENGINES_TRIED[name])
     for one in ELSEWHERE:
         holds = "what you set up by hand" if one.works else NONE
-        yield Way("engine", f"{one.name}, which reads `/{one.seen}`", holds, one.remedy)
+        yield Way("engine", f"{one.name}, which reads `/{one.seen}`", holds, one.remedy, NEVER if one.works else "–")
 
 
-#: The first minor version of Kubernetes 1 of each row: what holds, what to apply.
+#: The first minor version of Kubernetes 1 of each row: what holds, what to apply, what was tried.
 CLUSTERS = {
-    20: ("`aliyun.com/gpu-mem`; [kubernetes.md](kubernetes.md)", "`kubectl apply -k deploy/kubernetes/base`"),
-    30: ("the same, and admission policies", "the same, and `kubectl apply -k deploy/kubernetes/policies`"),
-    34: ("the same, and claims (DRA)", "`kubectl apply -k deploy/kubernetes`"),
+    20: ("`aliyun.com/gpu-mem`; [kubernetes.md](kubernetes.md)", "`kubectl apply -k deploy/kubernetes/base`", "1.20"),
+    30: ("the same, and admission policies", "the same, and `kubectl apply -k deploy/kubernetes/policies`", NEVER),
+    34: (
+        "the same, and claims (DRA); before 1.36 with the feature gate DRAConsumableCapacity",
+        "`kubectl apply -k deploy/kubernetes`",
+        "1.36 by recorded objects",
+    ),
 }
 
 
@@ -100,8 +123,8 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def markdown() -> str:
-    rows = [(one.part, one.have, one.holds, one.do) for one in ways()]
-    return _table(("", "what you have", "what holds", "what to type"), rows)
+    rows = [(one.part, one.have, one.holds, one.tried, one.do) for one in ways()]
+    return _table(("", "what you have", "what holds", "tried", "what to type"), rows)
 
 
 # ---- whole nodes ----
@@ -118,6 +141,7 @@ class Site:
     driver: str
     install: str
     engine: str
+    tried: str
     minor: int = 0
     use: str = ""
     loads_modules: bool = True
@@ -128,22 +152,22 @@ SITES = (
     Site(
         "H100, driver 580, Ubuntu 22.04, containerd 2, Kubernetes 1.33: inference beside training",
         "inference-beside-training-on-kubernetes-133",
-        "5.15.0-130-generic", f"{_OPEN}  580.178.04", INSTALL, "containerd", 33,
-        'the service\'s pod has `cgpu.io/priority: high`, its GPU `policy = "preemptive"`',
+        "5.15.0-130-generic", f"{_OPEN}  580.178.04", INSTALL, "containerd", NEVER, 33,
+        'the service\'s pod has the annotation `cgpu.io/priority: high`, its GPU `policy = "preemptive"`',
     ),
     Site(
         "T4, driver 535, Debian 12, Docker", "two-containers-with-docker",
-        "6.1.0-56-amd64", f"{_OPEN}  535.261.03", DEB, "docker",
+        "6.1.0-56-amd64", f"{_OPEN}  535.261.03", DEB, "docker", SIMULATED,
         use="`docker run --runtime=nvidia -e ALIYUN_COM_GPU_…`",
     ),
     Site(
         "A10, driver 550, EL 9, podman", "podman-on-el-9",
-        "5.14.0-503.el9.x86_64", f"{_OPEN}  550.163.01", RPM, "podman",
+        "5.14.0-503.el9.x86_64", f"{_OPEN}  550.163.01", RPM, "podman", NEVER,
         use="`podman run --runtime=nvidia -e ALIYUN_COM_GPU_…`",
     ),
     Site(
         "any card on managed nodes, as GKE's with COS", "managed-nodes",
-        "6.6.0", f"{_OPEN}  550.90.07", "", "containerd", 30, loads_modules=False,
+        "6.6.0", f"{_OPEN}  550.90.07", "", "containerd", "–", 30, loads_modules=False,
     ),
 )  # fmt: skip
 
@@ -152,7 +176,7 @@ def holds(site: Site) -> tuple[str, str]:
     """What cgpu doctor's checks of kernel and driver say about the node; and what must change, "": nothing."""
     if not site.loads_modules:
         found = next(one for one in ways() if one.have == MANAGED)
-        return found.holds, "nodes with an image whose modules are yours (Ubuntu, EL, Debian)"
+        return found.holds, "an image that loads your modules (Ubuntu, EL), with your own driver"
     facts = Facts(kernel=site.kernel, machine="x86_64", driver_text=site.driver)
     for check in (checks.kernel, checks.driver):
         finding = check(facts)
@@ -166,10 +190,12 @@ def _do(site: Site) -> str:
     _, change = holds(site)
     if change:
         return change
-    steps = [site.install, _set_up(site.engine)]
+    steps = [site.install, f"{_set_up(TOOLKIT)}, without NVIDIA's toolkit {_set_up(site.engine)}"]
     if site.minor:
-        steps += [do.removeprefix("the same, and ") for first, (_, do) in CLUSTERS.items() if first <= site.minor < 34]
-    return "; ".join(filter(None, [*steps, site.use]))
+        steps += [
+            do.removeprefix("the same, and ") for first, (_, do, _) in CLUSTERS.items() if first <= site.minor < 34
+        ]
+    return "; ".join(filter(None, [*steps, site.use])) + "; all lines: the link"
 
 
 def sites_markdown(page: str) -> str:
@@ -177,8 +203,8 @@ def sites_markdown(page: str) -> str:
     rows = []
     for one in SITES:
         do = _do(one).replace("(install.md)", f"({_beside(page)}install.md)")
-        rows.append((f"[{one.have}]({page}#{one.section})", holds(one)[0], do))
-    return _table(("what you have", "what holds", "what to type"), rows)
+        rows.append((f"[{one.have}]({page}#{one.section})", holds(one)[0], one.tried, do))
+    return _table(("what you have", "what holds", "tried", "what to type, in short"), rows)
 
 
 def _beside(page: str) -> str:

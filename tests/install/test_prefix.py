@@ -46,6 +46,7 @@ def test_nothing_is_left(tmp_path: Path, prefix: str) -> None:
     for path in ("bin/cgpud", "lib/cgpu/cgpud/loop.py", "lib/systemd/system/cgpud.service", "share/man/man1/cgpu.1.gz"):
         assert f"{prefix[1:]}/{path}" in there
     assert {f"usr/src/cgpu-{VERSION}/dkms.conf", "etc/cgpu/cgpu.toml"} <= there
+    assert (top / prefix[1:] / "bin/cgpud").read_text().startswith("#!/usr/bin/python3 -I\n")
     unit = (top / prefix[1:] / "lib/systemd/system/cgpud.service").read_text()
     assert f"ExecStart={prefix}/bin/cgpud\n" in unit
     assert "/usr/bin/cgpu" not in unit
@@ -97,7 +98,7 @@ def test_a_configuration_that_is_as_it_came_again_goes(tmp_path: Path) -> None:
     assert tree(top) == before
 
 
-@pytest.mark.parametrize("variable", ["PREFIX", "UNITDIR", "ZSHDIR"])
+@pytest.mark.parametrize("variable", ["PREFIX", "UNITDIR", "ZSHDIR", "SYSTEM_PYTHON"])
 @pytest.mark.parametrize("folder", ["usr/local", "/opt/my cgpu", '/opt/"'])
 def test_a_folder_that_is_none_is_named(tmp_path: Path, variable: str, folder: str) -> None:
     for verb in ("install", "uninstall"):

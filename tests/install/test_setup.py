@@ -67,4 +67,7 @@ def test_an_old_python_is_named(box: Box) -> None:
     box.must("rm /usr/bin/python3 && printf '#!/bin/sh\\nexit 1\\n' >/usr/bin/python3 && chmod 755 /usr/bin/python3")
     done = box.run("scripts/setup install")
     assert done.returncode == 1
-    assert done.stdout == "setup: this is not there: /usr/bin/python3 of 3.10 or later with venv\n"
+    assert done.stdout == (
+        "setup: this is not there: /usr/bin/python3 of 3.10 or later with venv"
+        " (SYSTEM_PYTHON=/usr/bin/python3.11 names another one)\n"
+    )

@@ -58,6 +58,25 @@ def test_a_checkout_that_stays_is_done(checkout, programs):
     assert (done.returncode, done.stderr) == (0, ""), "by another name it is the same one"
 
 
+def test_another_python_makes_it_again(checkout, programs, monkeypatch):
+    other = checkout.parent / "python3.99"
+    other.write_text('#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("SYSTEM_PYTHON", str(other))
+    done = setup(checkout, programs)
+    assert done.returncode != 0, "it would have had to install"
+    assert "setup: venv: build/venv is of another Python, making it again" in done.stderr
+    assert (checkout / "build/venv/.python").read_text() == f"{other}\n"
+
+
+@pytest.mark.parametrize("python", ["python3.11", "/usr/bin/python 3"])
+def test_a_python_that_is_no_path_is_named(checkout, programs, monkeypatch, python):
+    monkeypatch.setenv("SYSTEM_PYTHON", python)
+    done = setup(checkout, programs)
+    assert done.returncode == 1 and f"SYSTEM_PYTHON={python} is no absolute path" in done.stderr
+    assert (checkout / "build/venv/.inputs").exists(), "nothing has changed"
+
+
 @pytest.mark.parametrize("how", ["moved", "copied"])
 def test_a_checkout_that_was_moved_or_copied_is_not_done(checkout, programs, how):
     other = checkout.parent / "other"
