@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import ssl
+import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from cgpu_common.exits import CgpuError, Exit
 from cgpu_kube.api import Client, Config, load
 from cgpu_kube.errors import KubeError
 from cgpu_kube.extender.access import Access
-from cgpu_kube.extender.service import Extender, LeaseArgs, tls_context
+from cgpu_kube.extender.service import Extender, LeaseArgs, self_signed, tls_context
 
 _LISTEN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:]+)\]|(?P<four>[0-9.]*)):(?P<port>[0-9]{1,5})\Z", re.ASCII)
 
@@ -43,9 +44,9 @@ def _is_loopback(address: str) -> bool:
 
 
 def check_insecure(address: str, *, insecure: bool, tls: bool) -> None:
-    """Raises CgpuError where clients of other machines would be served without being known."""
+    """Raises CgpuError where clients of other machines would be served without being known. @tls: by either option."""
     if insecure and tls:
-        raise CgpuError(Exit.USAGE, "usage", "--insecure and --tls-cert exclude each other")
+        raise CgpuError(Exit.USAGE, "usage", "--insecure excludes --tls-cert and --tls-self-signed")
     if insecure and not _is_loopback(address):
         raise CgpuError(
             Exit.USAGE, f"--insecure on {address}", "whoever reaches it could bind pods", "127.0.0.1, [::1]"
@@ -67,7 +68,11 @@ def lease_of(text: str, environ: Mapping[str, str] = os.environ) -> LeaseArgs | 
 
 
 async def serve(
-    config: Config, where: tuple[str, int], tls: ssl.SSLContext | None, lease: LeaseArgs | None = None
+    config: Config,
+    where: tuple[str, int],
+    tls: ssl.SSLContext | None,
+    lease: LeaseArgs | None = None,
+    scheduler_port: int = 0,
 ) -> None:
     """Until SIGTERM or SIGINT."""
     signalled = asyncio.Event()
@@ -75,12 +80,16 @@ async def serve(
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     async with (
         Client(config, "cgpu-kube-extender") as api,
-        Extender(api, Access(api) if tls is not None else None, lease=lease) as extender,
+        Extender(api, Access(api) if tls is not None else None, lease=lease, beside=bool(scheduler_port)) as extender,
     ):
         runner = web.AppRunner(extender.app, access_log=None, shutdown_timeout=5.0)
+        local = web.AppRunner(extender.local, access_log=None, shutdown_timeout=5.0) if extender.local else None
         await runner.setup()
         try:
             await web.TCPSite(runner, *where, ssl_context=tls).start()
+            if local is not None:
+                await local.setup()
+                await web.TCPSite(local, "127.0.0.1", scheduler_port).start()
             log.get().info("listening", address=where[0], port=where[1], tls=tls is not None, api=config.server)
             # A watch never ends by itself. If one does, by a mistake of ours, a restart is better than an old ledger.
             stop = asyncio.create_task(signalled.wait())
@@ -88,7 +97,8 @@ async def serve(
             for task in done:
                 task.result()
         finally:
-            await runner.cleanup()
+            for one in filter(None, (runner, local)):
+                await one.cleanup()
             if extender.lease is not None:
                 await extender.lease.release()
 
@@ -101,6 +111,18 @@ async def serve(
 @click.option("--tls-key", type=click.Path(), help="Its key, if it is in another file.")
 @click.option(
     "--client-ca", type=click.Path(), help="Know clients by certificates of this authority, as the scheduler."
+)
+@click.option(
+    "--tls-self-signed",
+    is_flag=True,
+    help="Serve HTTPS with a certificate made at the start, for clients that do not verify it: probes, Prometheus.",
+)
+@click.option(
+    "--scheduler-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Serve a kube-scheduler in the same pod as HTTP on 127.0.0.1 at this port; --listen then has no verb that "
+    "binds. 0: not.",
 )
 @click.option("--insecure", is_flag=True, help="HTTP for all clients, on an address of this machine alone.")
 @click.option(
@@ -118,6 +140,8 @@ def extender(
     tls_cert: str | None,
     tls_key: str | None,
     client_ca: str | None,
+    tls_self_signed: bool,
+    scheduler_port: int,
     insecure: bool,
     lease: str,
     log_format: str,
@@ -130,15 +154,23 @@ def extender(
     log.configure(log_format, log_level)
     where = read_listen(listen)
     held = lease_of(lease)
-    check_insecure(where[0], insecure=insecure, tls=tls_cert is not None)
+    check_insecure(where[0], insecure=insecure, tls=tls_cert is not None or tls_self_signed)
     if (client_ca or tls_key) and not tls_cert:
         raise CgpuError(Exit.USAGE, "usage", "--client-ca and --tls-key need --tls-cert")
+    if tls_cert and tls_self_signed:
+        raise CgpuError(Exit.USAGE, "usage", "--tls-self-signed and --tls-cert exclude each other")
+    if scheduler_port == where[1]:
+        raise CgpuError(Exit.USAGE, f"--scheduler-port {scheduler_port}", "--listen has the same port")
     try:
-        tls = tls_context(tls_cert, tls_key or "", client_ca or "") if tls_cert else None
+        with tempfile.TemporaryDirectory() as folder:
+            if tls_self_signed:
+                tls_cert, tls_key = self_signed(Path(folder))
+            tls = tls_context(tls_cert, tls_key or "", client_ca or "") if tls_cert else None
     except (OSError, ssl.SSLError) as error:
-        raise CgpuError(Exit.REFUSED, f"--tls-cert {tls_cert}", f"cannot be used: {error}") from error
+        option = "--tls-self-signed" if tls_self_signed else f"--tls-cert {tls_cert}"
+        raise CgpuError(Exit.REFUSED, option, f"cannot be used: {error}") from error
     try:
         config = load(kubeconfig, context)
-        asyncio.run(serve(config, where, tls, held))
+        asyncio.run(serve(config, where, tls, held, scheduler_port))
     except KubeError as error:
         raise CgpuError(Exit.REFUSED, "extender", str(error)) from error

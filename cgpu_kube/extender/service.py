@@ -11,9 +11,11 @@ import asyncio
 import gc
 import json
 import ssl
+import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
@@ -38,6 +40,7 @@ METRICS_NODES = 20  # whose figures are written between two looks at the schedul
 LEAVE_S = 10.0  # for a node to say what a pod that was deleted by force holds
 
 SERVES_LABEL = "cgpu.io/serves"
+SELF_SIGNED_DAYS = 3650  # made at each start
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def _trimmed_map(found: Object) -> Object:
 
 class Extender:
     """`async with Extender(api, access)`: the watches run. `app` is the HTTP application. `access` decides who may use
-    it; None: every client that reaches it."""
+    it; None: every client that reaches it. `local` is the one for a scheduler in the same pod, or None."""
 
     def __init__(
         self,
@@ -87,10 +90,11 @@ class Extender:
         access: Access | None,
         leave_s: float = LEAVE_S,
         lease: LeaseArgs | None = None,
+        beside: bool = False,
         **binder: Any,
     ) -> None:
-        """@lease: of several extenders the one that holds it serves; None: this is the only one."""
-        self._access = access
+        """@lease: of several extenders the one that holds it serves; None: this is the only one. @beside: the scheduler
+        is in this pod and uses `local`; `app` has no verb that reserves or binds then."""
         self._identity = lease.identity if lease else ""
         self._labels = lease
         self._api = api
@@ -124,7 +128,8 @@ class Extender:
         self.binder = Binder(api, self.ledger, self.pods.put, **mine, **binder)
         self._unbound: dict[str, Object] = {}  # by uid: pods for which another extender has chosen
         self.tasks: list[asyncio.Task[None]] = []
-        self.app = self._routes()
+        self.app = self._routes(access, verbs=not beside)
+        self.local = self._routes(None, verbs=True) if beside else None
 
     async def __aenter__(self) -> Self:
         self.tasks = [asyncio.create_task(watcher.run()) for watcher in (self.pods, self.nodes, self.maps)]
@@ -246,14 +251,14 @@ class Extender:
 
     # ---- HTTP ----
 
-    def _routes(self) -> web.Application:
-        app = web.Application(
-            client_max_size=BODY_MAX, middlewares=(self._access.middleware,) if self._access is not None else ()
-        )
-        app.router.add_post(f"{PREFIX}/filter", self._verb("filter", self._filter))
-        app.router.add_post(f"{PREFIX}/prioritize", self._verb("prioritize", self._prioritize))
-        app.router.add_post(f"{PREFIX}/preempt", self._verb("preempt", self._preempt))
-        app.router.add_post(f"{PREFIX}/bind", self._verb("bind", self._bind))
+    def _routes(self, access: Access | None, *, verbs: bool) -> web.Application:
+        """@verbs: those of the scheduler, too."""
+        app = web.Application(client_max_size=BODY_MAX, middlewares=(access.middleware,) if access is not None else ())
+        if verbs:
+            app.router.add_post(f"{PREFIX}/filter", self._verb("filter", self._filter))
+            app.router.add_post(f"{PREFIX}/prioritize", self._verb("prioritize", self._prioritize))
+            app.router.add_post(f"{PREFIX}/preempt", self._verb("preempt", self._preempt))
+            app.router.add_post(f"{PREFIX}/bind", self._verb("bind", self._bind))
         app.router.add_get(f"{PREFIX}/inspect", self._verb("inspect", self._inspect))
         app.router.add_get(f"{PREFIX}/inspect/{{node}}", self._verb("inspect", self._inspect))
         app.router.add_get("/version", self._version)
@@ -345,6 +350,18 @@ class Extender:
             body.append(family)
             await asyncio.sleep(0)
         return web.Response(body=b"".join(body), headers={"Content-Type": metrics.PLAIN})
+
+
+def self_signed(folder: Path) -> tuple[str, str]:
+    """A self-signed certificate and its key, in @folder: for clients that do not verify it, as the kubelet's probes and
+    a Prometheus with a token. kube-scheduler's own port is served so, too. Raises OSError."""
+    cert, key = folder / "tls.crt", folder / "tls.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-days", str(SELF_SIGNED_DAYS), "-subj", "/CN=cgpu-extender", "-keyout", str(key), "-out", str(cert)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"openssl made no certificate: {(done.stderr.splitlines() or ['without a word'])[-1]}")
+    return str(cert), str(key)
 
 
 def tls_context(cert: str, key: str, client_ca: str) -> ssl.SSLContext:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "unit/daemon"))  # fakes.py: a node with cgpud on the fake kernel
 sys.path.append(str(Path(__file__).parents[1] / "unit/cli"))  # command_tree.py
 
+from deployed import Object, kustomized, named
 from fakes import Run, drive
 
 # A slow machine must not fail a test.
@@ -68,3 +69,8 @@ def helm() -> Path:
         ]
         subprocess.run(command, check=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def objects(kubectl: Path) -> dict[tuple[str, str], Object]:
+    return named(kustomized(kubectl))

@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cel
 import pytest
 import yaml
 from cluster import MAPS, Cluster, container, gpu, our_node, pod, simple
+from deployed import CHART, DEPLOY, REPO, Object, Policy, folded, kustomized, named, rendered, rendered_texts
 from fake_api import recorded
 from fakes import eventually
 from node_world import SLICES, World
@@ -29,7 +29,7 @@ from node_world import container as node_container
 
 from cgpu_kube import annotations as notes
 from cgpu_kube import api as kube_api
-from cgpu_kube import pods, quantity
+from cgpu_kube import pods
 from cgpu_kube.errors import KubeError, Refused
 from cgpu_kube.extender.access import FOR_ALL
 from cgpu_kube.extender.command import check_insecure, extender, read_listen
@@ -37,25 +37,7 @@ from cgpu_kube.extender.lease import Times
 from cgpu_kube.extender.service import SERVES_LABEL, LeaseArgs
 from cgpu_kube.node import claims
 
-REPO = Path(__file__).parents[2]
-DEPLOY = REPO / "deploy/kubernetes"
-CHART = REPO / "deploy/helm/cgpu"
 SLICE_PATH = "/apis/resource.k8s.io/v1/resourceslices/n1-cgpu.io"
-Object = dict[str, Any]
-
-
-def kustomized(kubectl: Path, folder: Path = DEPLOY) -> list[Object]:
-    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
-
-
-def named(objects: list[Object]) -> dict[tuple[str, str], Object]:
-    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
-
-
-@pytest.fixture(scope="session")
-def objects(kubectl: Path) -> dict[tuple[str, str], Object]:
-    return named(kustomized(kubectl))
 
 
 def test_each_part_is_of_the_version_it_says(kubectl: Path) -> None:
@@ -203,39 +185,6 @@ def used(method: str, path: str) -> tuple[str, str]:
 
 
 # ---- Helm ----
-
-
-def rendered(helm: Path, values: Object, namespace: str = "cgpu-system") -> list[Object]:
-    texts = rendered_texts(helm, values, namespace)
-    return [one for name, text in texts.items() if not name.endswith(".txt") for one in yaml.safe_load_all(text) if one]
-
-
-def rendered_texts(helm: Path, values: Object, namespace: str = "cgpu-system") -> dict[str, str]:
-    """By Helm's own engine, in a process of its own."""
-    code = (
-        "import json, sys; from helm_python.chart import Chart, lint;"
-        "chart = Chart.load(sys.argv[1]); values = json.loads(sys.argv[2]);"
-        "print(json.dumps([chart.render(values, name='cgpu', namespace=sys.argv[3]), lint(sys.argv[1], values)]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, CHART, json.dumps(values), namespace],
-        env={"PYTHONPATH": str(helm)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    texts, report = json.loads(done.stdout.splitlines()[-1])
-    assert not [one for one in report.get("messages", []) if one.get("severity") in ("ERROR", 3)], report
-    return texts
-
-
-def folded(value: Any) -> Any:
-    """With the blanks of CEL and of sentences as one; without Helm's pull policy."""
-    if isinstance(value, dict):
-        return {key: folded(one) for key, one in value.items() if key != "imagePullPolicy"}
-    if isinstance(value, list):
-        return [folded(one) for one in value]
-    return re.sub(r"\s+", " ", value).replace("[ ", "[") if isinstance(value, str) else value
 
 
 def test_the_chart_is_the_same_objects(helm: Path, objects: dict) -> None:
@@ -429,67 +378,6 @@ esac"""
 
 
 # ---- policies ----
-
-#: Kubernetes' quantity library, on quantities as whole thousandths: parsed by cgpu_kube.quantity, not by apimachinery.
-FUNCTIONS = {
-    "quantity": lambda text: int(quantity.parse(text) * 1000),
-    "isGreaterThan": lambda one, other: one > other,
-    "compareTo": lambda one, other: (one > other) - (one < other),
-    "isInteger": lambda one: one % 1000 == 0,
-    "asInteger": lambda one: one // 1000,
-}
-
-
-class Policy:
-    """A ValidatingAdmissionPolicy as the API server evaluates it; an error denies (failurePolicy: Fail)."""
-
-    def __init__(self, found: Object) -> None:
-        self.spec = found["spec"]
-        assert self.spec["failurePolicy"] == "Fail"
-
-    def sentences(
-        self, new: Object | None, old: Object | None = None, labels: Object | None = None, **request: Any
-    ) -> list[str]:
-        """Why it is denied; empty: it passes."""
-        base = {
-            "object": new,
-            "oldObject": old,
-            "namespaceObject": {"metadata": {"name": "team", "labels": dict(labels or {})}},
-            "request": {
-                "operation": "UPDATE" if old and new else "CREATE" if new else "DELETE",
-                "userInfo": {"username": "alice", "groups": ["system:authenticated"], "extra": {}},
-                **request,
-            },
-        }
-        if not all(self._value(one["expression"], base, {}) for one in self.spec.get("matchConditions", [])):
-            return []
-        variables: Object = {}
-        try:
-            for one in self.spec.get("variables", []):
-                variables[one["name"]] = self._value(one["expression"], base, variables)
-        except RuntimeError as error:  # of a function
-            return [str(error)]
-        found = []
-        for one in self.spec["validations"]:
-            try:
-                passed = self._value(one["expression"], base, variables)
-            except RuntimeError as error:
-                found.append(str(error))
-            else:
-                if not passed:
-                    found.append(" ".join(one["message"].split()))
-        return found
-
-    @staticmethod
-    def _value(expression: str, base: Object, variables: Object) -> Any:
-        context = cel.Context()
-        for name, value in base.items():
-            context.add_variable(name, value)
-        context.add_variable("variables", variables)
-        for name, function in FUNCTIONS.items():
-            context.add_function(name, function)
-        return cel.evaluate(expression, context)
-
 
 @pytest.fixture(scope="session")
 def policies(objects: dict) -> dict[str, Policy]:
