@@ -9,7 +9,7 @@ with restartPolicy Always) from their start on, main containers at last, so a GP
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 BINPACK = "binpack"  # the fullest GPU that has room; the vendor's default
 SPREAD = "spread"  # the emptiest
@@ -55,6 +55,10 @@ class Gpu:
     core: int = CORE
     slots: int = SLOTS
     why: str = ""
+    dev: int = 0  #: units of all of its memory, more than `units` where the driver needs a part; 0: not known
+    mib: int = 0  #: its memory; 0: not known
+    model: str = ""
+    uuid: str = ""
 
     @property
     def size(self) -> Load:
@@ -63,17 +67,58 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The request of one container. With several GPUs `units` and `core` are for each of them."""
+    """The request of one container. With several GPUs the amounts are for each of them. `mib` or `percent` of a GPU's
+    memory may stand in place of `units`, which are then those of a certain GPU: on()."""
 
     name: str
     units: int
     core: int = 0
     phase: str = MAIN
     step: int = 0  #: its place among the init containers, sidecars included
+    mib: int = 0
+    percent: int = 0
 
     @property
     def load(self) -> Load:
         return Load(self.units, self.core, 1)
+
+    def on(self, gpu: Gpu | None) -> Need:
+        """The request in units of this GPU, rounded up. A GPU of unknown size has no such units: it takes all of it."""
+        if not (self.mib or self.percent):
+            return self
+        if gpu is None or not gpu.dev or not gpu.mib:
+            return replace(self, units=gpu.units if gpu is not None else 0)
+        if self.percent == 100:
+            return replace(self, units=min(gpu.dev, gpu.units))  # all that there is to give
+        whole, part = (100, self.percent) if self.percent else (gpu.mib, self.mib)
+        return replace(self, units=-(-part * gpu.dev // whole))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which GPUs a pod's author wants. A model is a part of the card's name, in any case."""
+
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    not_uuids: tuple[str, ...] = ()
+
+    def lack(self, gpu: Gpu) -> str:
+        """Why this GPU is none of them, as the end of a sentence about it; "" if it is one."""
+        name = gpu.model.lower()
+        shown = gpu.model or "of a model that its node does not name"
+        if self.models and not any(one.lower() in name for one in self.models):
+            return f"is {shown}, and {' or '.join(self.models)} asked for"
+        if bad := [one for one in self.not_models if one.lower() in name]:
+            return f"is {shown}, and any but {bad[0]} asked for"
+        if self.uuids and gpu.uuid not in self.uuids:
+            return f"is {gpu.uuid or 'of a UUID that its node does not name'}, and {' or '.join(self.uuids)} asked for"
+        if gpu.uuid in self.not_uuids:
+            return f"is {gpu.uuid}, and any other one asked for"
+        return ""
+
+
+ANY = Choice()
 
 
 @dataclass(frozen=True)
@@ -82,10 +127,22 @@ class PodNeed:
 
     containers: tuple[Need, ...]
     gpus: int = 1
-    whole: Load = field(init=False)  #: of the whole pod on one GPU (on each of `gpus`)
+    choice: Choice = ANY
+    names: str = ""  #: asked by others' names, as nvidia, which a node may take
+    is_plain: bool = False  #: by GPUs alone: on a node that does not take the names it is another plugin's pod
+    whole: Load = field(init=False)  #: of the whole pod on one GPU (on each of `gpus`), where amounts are in units
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "whole", peak(self.containers))
+
+    @property
+    def is_relative(self) -> bool:
+        """Its units depend on the GPU."""
+        return any(one.mib or one.percent for one in self.containers)
+
+    def load_on(self, gpu: Gpu | None) -> Load:
+        """Of the whole pod on this GPU."""
+        return peak([one.on(gpu) for one in self.containers]) if self.is_relative else self.whole
 
 
 @dataclass(frozen=True)
@@ -135,12 +192,16 @@ def peak(containers: Sequence[Need]) -> Load:
     return most
 
 
-def loads_of(need: PodNeed, gpus: Mapping[str, Iterable[int]]) -> dict[int, Load]:
-    """What a pod takes of each GPU if its containers are on these."""
+NO_SIZES: Mapping[int, Gpu] = {}
+
+
+def loads_of(need: PodNeed, gpus: Mapping[str, Iterable[int]], sizes: Mapping[int, Gpu] = NO_SIZES) -> dict[int, Load]:
+    """What a pod takes of each GPU if its containers are on these. @sizes: the GPUs of the node, for amounts that are
+    not in units."""
     on: dict[int, list[Need]] = {}
     for one in need.containers:
         for gpu in gpus.get(one.name, ()):
-            on.setdefault(gpu, []).append(one)
+            on.setdefault(gpu, []).append(one.on(sizes.get(gpu)))
     return {gpu: peak(found) for gpu, found in on.items()}
 
 
@@ -166,24 +227,28 @@ def place(
     The search for a split takes the largest container first and does not go back, so it may refuse what another order
     could place. It takes containers x GPUs x phases steps.
     """
+    if need.choice != ANY:
+        gpus = [gpu if gpu.why else replace(gpu, why=need.choice.lack(gpu)) for gpu in gpus]
+    sizes = {gpu.index: gpu for gpu in gpus}
     free = {gpu.index: gpu.size - used.get(gpu.index, NOTHING) for gpu in gpus if not gpu.why}
-    fitting = {index: room for index, room in free.items() if need.whole.fits(room)}
+    fitting = {index: room for index, room in free.items() if need.load_on(sizes[index]).fits(room)}
     if len(fitting) >= need.gpus:
         chosen = tuple(sorted(_order(policy, fitting)[: need.gpus]))
-        return Placement({one.name: chosen for one in need.containers}, dict.fromkeys(chosen, need.whole))
+        loads = {index: need.load_on(sizes[index]) for index in chosen}
+        return Placement({one.name: chosen for one in need.containers}, loads)
     if split and need.gpus == 1 and len(need.containers) > 1:
-        found = _split(need, free, policy)
+        found = _split(need, free, sizes, policy)
         if found is not None:
             return found
     return refusal(need, gpus, used, (unit, core_unit), split)
 
 
-def _split(need: PodNeed, free: Mapping[int, Load], policy: str) -> Placement | None:
+def _split(need: PodNeed, free: Mapping[int, Load], sizes: Mapping[int, Gpu], policy: str) -> Placement | None:
     steps = _phases(need.containers)
     phases = {index: [NOTHING] * (len(steps) + 1) for index in free}
     on: dict[str, tuple[int, ...]] = {}
     # What runs for long first: init containers then reuse its place.
-    for one in sorted(need.containers, key=lambda one: (one.phase == INIT, -one.units, -one.core, one.name)):
+    for one in sorted(need.containers, key=lambda one: (one.phase == INIT, *_size(one), -one.core, one.name)):
         span = _range(one, steps)
         rooms = {}
         for index, loads in phases.items():
@@ -191,15 +256,20 @@ def _split(need: PodNeed, free: Mapping[int, Load], policy: str) -> Placement | 
             for phase in span:
                 most = most.highest(loads[phase])
             room = free[index] - most
-            if one.load.fits(room):
+            if one.on(sizes[index]).load.fits(room):
                 rooms[index] = room
         if not rooms:
             return None
         index = _order(policy, rooms)[0]
         on[one.name] = (index,)
         for phase in span:
-            phases[index][phase] += one.load
-    return Placement(on, loads_of(need, on))
+            phases[index][phase] += one.on(sizes[index]).load
+    return Placement(on, loads_of(need, on, sizes))
+
+
+def _size(one: Need) -> tuple[int, int, int]:
+    """The largest first; a pod's containers mostly ask in one way."""
+    return -one.percent, -one.mib, -one.units
 
 
 def _lacks(load: Load, room: Load, size: Load, words: tuple[str, str]) -> str:
@@ -215,27 +285,37 @@ def _lacks(load: Load, room: Load, size: Load, words: tuple[str, str]) -> str:
     return ""
 
 
+def _asked(need: PodNeed, unit: str) -> str:
+    if not need.is_relative:
+        return f"{need.whole.units} {unit}"
+    amounts = [f"{one.percent} % of a GPU" if one.percent else f"{one.mib} MiB" for one in need.containers]
+    return " and ".join(amounts[:4]) + (f" and {len(amounts) - 4} more" if len(amounts) > 4 else "")
+
+
 def refusal(
     need: PodNeed, gpus: Sequence[Gpu], used: Mapping[int, Load], words: tuple[str, str], split: bool
 ) -> NoRoom:
     """Why no GPU of the node will do, GPU by GPU. @words: the units of memory and of compute."""
     if not gpus:
         return NoRoom("the node has no GPU", never=True)
-    load = need.whole
     whys: dict[int, str] = {}
     ever = 0
-    largest = max(one.load.units for one in need.containers)
+    largest = {gpu.index: max(one.on(gpu).units for one in need.containers) for gpu in gpus}
     for gpu in gpus:
+        load = need.load_on(gpu)
         lack = gpu.why or _lacks(load, gpu.size - used.get(gpu.index, NOTHING), gpu.size, words)
         whys[gpu.index] = f"GPU {gpu.index} {lack or 'has room'}"
-        ever += load.fits(gpu.size)
+        ever += load.fits(gpu.size) and not need.choice.lack(gpu)
     several = f" on each of {need.gpus} GPUs" if need.gpus > 1 else ""
-    asked = f"{load.units} {words[0]}{several} asked for"
+    asked = f"{_asked(need, words[0])}{several} asked for"
     parts = split and need.gpus == 1 and len(need.containers) > 1
     if parts:
-        asked += f" by {len(need.containers)} containers, the largest {largest}"
+        most = f", the largest {max(largest.values())}" if not need.is_relative else ""
+        asked += f" by {len(need.containers)} containers{most}"
     # A split may use what the whole does not fit into: only the largest container decides then.
-    never = ever < need.gpus and not (parts and any(largest <= gpu.units for gpu in gpus))
+    never = ever < need.gpus and not (
+        parts and any(largest[gpu.index] <= gpu.units and not need.choice.lack(gpu) for gpu in gpus)
+    )
     if never and len(gpus) < need.gpus:
         return NoRoom(f"{need.gpus} GPUs asked for and the node has {len(gpus)}", whys, True)
     return NoRoom(f"{asked}: " + ", ".join(whys.values()), whys, never)

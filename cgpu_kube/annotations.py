@@ -18,10 +18,12 @@ can write its annotations, but the kubelet has counted its limits.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cgpu_common.placement import ANY, Choice
 from cgpu_kube import quantity
 from cgpu_kube.errors import BadAnnotation, BadQuantity
 
@@ -35,6 +37,29 @@ AGENT_LABEL = "cgpu.io/agent"
 #: Of a node, as ACK names them: the model, memory as 16280MiB, and the number of its GPUs.
 CARD_NAME, CARD_MEM, CARD_COUNT = (f"aliyun.accelerator/nvidia_{word}" for word in ("name", "mem", "count"))
 PLACEMENT_LABEL = "ack.node.gpu.placement"
+
+#: Of a node: it takes the resources and annotations of NVIDIA's names below. Of a namespace: its pods are sent to our
+#: scheduler when they have one.
+NAMES_LABEL, NAMES = "cgpu.io/names", "nvidia"
+#: Resources by which HAMi's users ask: GPUs, MiB of each, percent of the memory of each, percent of its compute.
+NV_GPU, NV_MEM, NV_PERCENT, NV_CORES = (
+    f"nvidia.com/{word}" for word in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
+)
+NV_AMOUNTS = (NV_MEM, NV_PERCENT, NV_CORES)
+#: NVIDIA's own, of a pod, with the name of a container between the two: the most memory of each of its GPUs.
+NV_PREFIX, NV_LIMIT = "nvidia.com/container.", ".gpu-memory.limit"
+
+#: Ours, of a pod: which GPUs it may have; a word with ! before it names those that it may not. A namespace's label of
+#: the second name is "allowed" where its pods may choose by UUID. Then HAMi's words for the same.
+GPU_TYPE, GPU_UUID = "cgpu.io/gpu-type", "cgpu.io/gpu-uuid"
+HAMI_TYPE, HAMI_NO_TYPE, HAMI_UUID, HAMI_NO_UUID = (
+    f"nvidia.com/{word}" for word in ("use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid")
+)
+CHOICES = (GPU_TYPE, GPU_UUID, HAMI_TYPE, HAMI_NO_TYPE, HAMI_UUID, HAMI_NO_UUID)
+ALLOWED = "allowed"
+UUID_CHOICES = (GPU_UUID, HAMI_UUID, HAMI_NO_UUID)
+WORDS_MAX = 16
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,62}\Z", re.ASCII)
 
 # Old generation, of a pod.
 INDEX = "ALIYUN_COM_GPU_MEM_IDX"
@@ -174,6 +199,55 @@ def exact_mib(annotations: Mapping[str, str] | None, container: str, containers:
         raise BadAnnotation(f"annotation {MEMORY}={_shown(text)}: {error}") from error
 
 
+def nv_limit_mib(annotations: Mapping[str, str] | None, container: str) -> int | None:
+    """The limit of a container by NVIDIA's annotation; None: none. Raises BadAnnotation."""
+    key = f"{NV_PREFIX}{container}{NV_LIMIT}"
+    text = (annotations or {}).get(key)
+    if text is None:
+        return None
+    try:
+        return quantity.mib(text)
+    except BadQuantity as error:
+        raise BadAnnotation(f"annotation {key}={_shown(text)}: {error}") from error
+
+
+def choice(annotations: Mapping[str, str] | None) -> Choice:
+    """Which GPUs the pod's author wants, in our words and in HAMi's. Raises BadAnnotation."""
+    given = annotations or {}
+    if not any(key in given for key in CHOICES):
+        return ANY
+    models, no_models = _words(given, GPU_TYPE, HAMI_TYPE, HAMI_NO_TYPE)
+    uuids, no_uuids = _words(given, GPU_UUID, HAMI_UUID, HAMI_NO_UUID)
+    return Choice(models, no_models, uuids, no_uuids)
+
+
+def chooses_uuid(annotations: Mapping[str, str] | None) -> bool:
+    return any(key in (annotations or {}) for key in UUID_CHOICES)
+
+
+def no_uuid(pod: str, namespace: str) -> str:
+    return (
+        f"pod {pod} chooses its GPU by UUID, and its namespace does not allow it; "
+        f"kubectl label namespace {namespace} {GPU_UUID}={ALLOWED} does"
+    )
+
+
+def _words(given: Mapping[str, str], ours: str, yes: str, no: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Words that are wanted, and those that are not."""
+    wanted: dict[str, None] = {}
+    unwanted: dict[str, None] = {}
+    for key, negative in ((ours, False), (yes, False), (no, True)):
+        if key not in given:
+            continue
+        parts = [part.strip() for part in given[key][:TEXT_MAX].split(",")]
+        for part in parts:
+            word = part.removeprefix("!") if key == ours else part
+            if not _WORD.match(word) or len(parts) > WORDS_MAX:
+                raise BadAnnotation(f"annotation {key}={_shown(given[key])} is no list of 1 to {WORDS_MAX} names")
+            (unwanted if negative or word != part else wanted)[word] = None
+    return tuple(wanted), tuple(unwanted)
+
+
 def counted_in(unit: str) -> str:
     """A unit as the word after a number: 6 GiB, 24 x 256MiB."""
     return unit if unit.isalpha() else f"x {unit}"
@@ -262,6 +336,7 @@ class NodeGpu:
     dev: int
     slots: int = 20  # containers
     why: str = ""  # not empty: it takes no new container, for this reason
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +356,7 @@ class NodeGpus:
     gpus: tuple[NodeGpu, ...]
     deleted: Mapping[str, Remains] = field(default_factory=dict)  # by uid
     away: str = ""  # not empty: the kubelet would refuse new pods for good, for this reason
+    names: str = ""  # NAMES: it takes pods that ask by those
 
 
 def write_node(node: NodeGpus) -> dict[str, str]:
@@ -293,6 +369,7 @@ def write_node(node: NodeGpus) -> dict[str, str]:
             "dev": gpu.dev,
             "slots": gpu.slots,
             **({"why": gpu.why} if gpu.why else {}),
+            **({"model": gpu.model} if gpu.model else {}),
         }
         for gpu in node.gpus
     ]
@@ -302,6 +379,7 @@ def write_node(node: NodeGpus) -> dict[str, str]:
     }
     value = {"mode": node.mode, "unit": node.unit, "gpus": gpus} | ({"deleted": deleted} if deleted else {})
     value |= {"away": node.away} if node.away else {}
+    value |= {"names": node.names} if node.names else {}
     return {NODE_GPUS: json.dumps(value, separators=(",", ":"))}
 
 
@@ -330,7 +408,8 @@ def parse_node(annotations: Mapping[str, str] | None) -> NodeGpus | None:
             for uid, one in (value.get("deleted") or {}).items()
         }
         found = tuple(_node_gpu(gpu) for gpu in gpus[:GPUS_MAX])
-        return NodeGpus(str(value["mode"]), str(value["unit"]), found, deleted, str(value.get("away") or ""))
+        away, names = str(value.get("away") or ""), str(value.get("names") or "")
+        return NodeGpus(str(value["mode"]), str(value["unit"]), found, deleted, away, names)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadAnnotation(f"annotation {NODE_GPUS}={_shown(text)} of the node is damaged") from None
 
@@ -347,4 +426,5 @@ def _node_gpu(value: Mapping[str, Any]) -> NodeGpu:
         dev=numbers["dev"],
         slots=numbers["slots"],
         why=str(value.get("why", "")),
+        model=str(value.get("model", "")),
     )

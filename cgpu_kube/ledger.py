@@ -57,6 +57,15 @@ class Node:
     mode: str = ""
     why: str = ""  #: not empty: no pod can be placed there
     deleted: Mapping[str, Held] = field(default_factory=dict)  #: by uid: pods that are gone, and what they still hold
+    names: str = ""  #: others' names that it takes
+
+    @property
+    def sizes(self) -> dict[int, Gpu]:
+        return {gpu.index: gpu for gpu in self.gpus}
+
+    def has(self, need: PodNeed) -> bool:
+        """Whether a pod that is here is one of ours: with nvidia.com/gpu alone it is NVIDIA's on most nodes."""
+        return not need.is_plain or need.names == self.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +83,21 @@ class Held:
 
     def loads(self, node: Node | None) -> dict[int, Load]:
         """What it takes of each GPU."""
+        if node is not None and not node.has(self.need):
+            return {}
         need = on_node(self.need, node)
-        there = {gpu.index for gpu in node.gpus} if node else None
+        sizes = node.sizes if node is not None else {}
         if self.gpus is not None:
-            found: dict[int, Load] = loads_of(need, self.gpus)
-            if there is None or set(found) <= there:
+            found: dict[int, Load] = loads_of(need, self.gpus, sizes)
+            if node is None or set(found) <= sizes.keys():
                 return found
-        return dict.fromkeys(there or (), need.whole)
+        return {index: need.load_on(gpu) for index, gpu in sizes.items()}
+
+    def unplaced(self, node: Node) -> int:
+        """Its units, if it is not known on which GPU they are."""
+        if self.gpus is not None or not node.has(self.need):
+            return 0
+        return max((load.units for load in self.loads(node).values()), default=0) * self.need.gpus
 
 
 def on_node(need: PodNeed, node: Node | None) -> PodNeed:
@@ -90,7 +107,7 @@ def on_node(need: PodNeed, node: Node | None) -> PodNeed:
         return need
     least = max(-(-CORE // max(gpu.slots, 1)) for gpu in node.gpus)
     found = tuple(replace(one, core=max(one.core, least)) for one in need.containers)
-    return PodNeed(found, need.gpus)
+    return replace(need, containers=found)
 
 
 def _whole(values: Mapping[str, Any], key: str) -> int:
@@ -121,12 +138,33 @@ def read_node(found: Object, unhealthy: Mapping[int, str] | None = None) -> Node
         return replace(base, why=str(error), is_ours=True)
     if ours is not None:
         core = CORE if ours.mode == CORE_MEM else 0
-        gpus = tuple(Gpu(one.index, one.units, core, one.slots, one.why or bad.get(one.index, "")) for one in ours.gpus)
+        gpus = tuple(
+            Gpu(
+                one.index,
+                one.units,
+                core,
+                one.slots,
+                one.why or bad.get(one.index, ""),
+                dev=one.dev,
+                mib=one.memory_mib,
+                model=one.model,
+                uuid=one.uuid,
+            )
+            for one in ours.gpus
+        )
         devs = {one.index: one.dev for one in ours.gpus}
         deleted = {uid: _remains(uid, name, one) for uid, one in ours.deleted.items()}
         why = f"cgpu-kube of the node is away: {ours.away}; the pod waits until it is back" if ours.away else ""
         return replace(
-            base, gpus=gpus, devs=devs, unit=ours.unit, is_ours=True, mode=ours.mode, deleted=deleted, why=why
+            base,
+            gpus=gpus,
+            devs=devs,
+            unit=ours.unit,
+            is_ours=True,
+            mode=ours.mode,
+            deleted=deleted,
+            why=why,
+            names=ours.names,
         )
     units, count = _whole(there, GPU_MEM), _whole(there, GPU_COUNT)
     if not units:
@@ -220,7 +258,8 @@ class Ledger:
     def _all(self, name: str) -> list[Held]:
         known, node = self._of_node.get(name, {}), self.nodes.get(name)
         deleted = node.deleted.items() if node else ()
-        return [*known.values(), *(one for uid, one in deleted if uid not in known and one.gpus)]
+        here = [one for one in known.values() if node is None or node.has(one.need)]
+        return [*here, *(one for uid, one in deleted if uid not in known and one.gpus)]
 
     def held(self, name: str) -> list[Held]:
         """The pods of a node, by name."""
@@ -248,17 +287,21 @@ class Ledger:
 
     def _fit(self, need: PodNeed, name: str, uid: str, used: Mapping[int, Load] | None) -> Placement | NoRoom:
         node = self.nodes.get(name)
+        if need.is_plain and (node is None or not node.has(need)):
+            return Placement({}, {})  # NVIDIA's device plugin chooses
         if node is None:
             return NoRoom(f"the node {name} is not for GPU share: it offers no {GPU_MEM}", never=True)
         if node.why:
             return NoRoom(node.why, never=True)
+        if need.names != (node.names and need.names):
+            return NoRoom(f"the node takes no {notes.NV_MEM}: label it {notes.NAMES_LABEL}={need.names}", never=True)
         if need.gpus > 1 and not node.is_ours:
             return NoRoom(f"the node's device plugin gives a pod one GPU, and {need.gpus} are asked for", never=True)
         if need.gpus > 1 and node.mode == SHARE:
             why = f"the node's mode is {node.mode}, where a container has one GPU, and {need.gpus} are asked for"
             return NoRoom(why, never=True)
         least = min(one.units for one in need.containers)
-        if node.unit == "MiB" and least < MIB_MIN:
+        if node.unit == "MiB" and least < MIB_MIN and not need.is_relative:
             return NoRoom(f"{least} MiB asked for: the least slice is {MIB_MIN} MiB", never=True)
         word = notes.counted_in(node.unit)
         taken = self.used(name, uid) if used is None else used
@@ -271,7 +314,7 @@ class Ledger:
         if node is None:
             return False
         sizes, used = {gpu.index: gpu for gpu in node.gpus}, self.used(name)
-        for index, load in loads_of(on_node(need, node), gpus).items():
+        for index, load in loads_of(on_node(need, node), gpus, sizes).items():
             size, whole = sizes.get(index), used.get(index, NOTHING) + load
             if size is None or whole.units > size.units or whole.core > size.core or whole.slots > size.slots:
                 return False

@@ -4,12 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypedDict
 
-from cgpu_common.placement import CONTAINERS_MAX, CORE, CORE_STEP, INIT, MAIN, SIDECAR, Need, PodNeed
+from cgpu_common.placement import (
+    CONTAINERS_MAX,
+    CORE,
+    CORE_STEP,
+    INIT,
+    MAIN,
+    NO_SIZES,
+    SIDECAR,
+    Choice,
+    Gpu,
+    Need,
+    PodNeed,
+)
 from cgpu_kube import annotations as notes
 from cgpu_kube import quantity
-from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM
+from cgpu_kube.annotations import GPU_CORE, GPU_COUNT, GPU_MEM, NV_AMOUNTS, NV_CORES, NV_GPU, NV_MEM, NV_PERCENT
 from cgpu_kube.errors import BadAnnotation, BadQuantity, Refused
 
 Object = dict[str, Any]
@@ -70,6 +83,7 @@ class Sparse(TypedDict, total=False):
     status: _Status | str | None
 
 
+_ASKED = (GPU_MEM, GPU_CORE, *NV_AMOUNTS)
 AMOUNT_MAX = 1 << 20  # of units; 1Mi and more is meant as bytes
 _META = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "labels")
 _OURS = {
@@ -133,7 +147,7 @@ def trimmed(pod: Object) -> Object:
         "status": {"phase": status.get("phase", "")},
     }
     kept["metadata"].pop("labels", None)
-    if not asks(pod):
+    if not is_tracked(pod):
         return kept
     kept["metadata"]["labels"] = {key: text for key, text in (meta.get("labels") or {}).items() if key == GPU_COUNT}
     kept["metadata"]["annotations"] = {
@@ -147,7 +161,7 @@ def trimmed(pod: Object) -> Object:
 
 
 def _trimmed_container(container: Object) -> Object:
-    found = {resource: _given(container, resource) for resource in (GPU_MEM, GPU_CORE)}
+    found = {resource: _given(container, resource) for resource in (*_ASKED, NV_GPU)}
     limits = {resource: amount for resource, amount in found.items() if amount is not None}
     kept: Object = {"name": container.get("name"), **({"resources": {"limits": limits}} if limits else {})}
     return kept | ({"restartPolicy": "Always"} if container.get("restartPolicy") == "Always" else {})
@@ -172,8 +186,19 @@ def _containers(pod: Object) -> list[tuple[Object, str, int]]:
 
 
 def asks(pod: Object) -> bool:
-    """Whether any container names one of our resources, whatever the amount."""
-    return any(_given(one, resource) is not None for one, _, _ in _containers(pod) for resource in (GPU_MEM, GPU_CORE))
+    """Whether any container names one of our resources, or an amount by one of NVIDIA's names, whatever the amount."""
+    return any(_given(one, resource) is not None for one, _, _ in _containers(pod) for resource in _ASKED)
+
+
+def is_plain(pod: Object) -> bool:
+    """It asks for GPUs by nvidia.com/gpu and for no amount of them. On a node that takes those names it is one of our
+    pods, on others it is NVIDIA's."""
+    return not asks(pod) and any(_given(one, NV_GPU) is not None for one, _, _ in _containers(pod))
+
+
+def is_tracked(pod: Object) -> bool:
+    """Whether it may hold a part of a GPU somewhere."""
+    return asks(pod) or is_plain(pod)
 
 
 def _amount(container: Object, resource: str) -> int:
@@ -212,6 +237,8 @@ def _divided(container: Object, resource: str, amount: int, count: int) -> int:
 
 def needs(pod: Object) -> PodNeed | None:
     """What the pod asks for; None: no GPU memory. Raises Refused with the sentence for its author."""
+    if asks_by_names(pod):
+        return _nv_needs(pod)
     count = _count(pod) if asks(pod) else 1
     found: list[Need] = []
     for container, phase, place in _containers(pod):
@@ -227,15 +254,86 @@ def needs(pod: Object) -> PodNeed | None:
             units = _divided(container, GPU_MEM, units, count)
             core = _divided(container, GPU_CORE, core, count)
             found.append(Need(str(container.get("name")), units, core, phase, place if phase != MAIN else 0))
-    if len(found) > CONTAINERS_MAX:
-        raise Refused(f"{len(found)} containers ask for {GPU_MEM}; a pod may have {CONTAINERS_MAX} such containers")
-    return PodNeed(tuple(found), count) if found else None
+    if found and _has(pod, NV_AMOUNTS):
+        raise Refused(f"the pod asks by {GPU_MEM} and by {NV_MEM} or its like at once; use one of the two")
+    return _checked(PodNeed(tuple(found), count, _choice(pod))) if found else None
+
+
+def _checked(need: PodNeed) -> PodNeed:
+    if len(need.containers) > CONTAINERS_MAX:
+        raise Refused(
+            f"{len(need.containers)} containers ask for GPU memory; a pod may have {CONTAINERS_MAX} such containers"
+        )
+    return need
+
+
+def _is_wish(key: str) -> bool:
+    """An annotation of the pod's author that needs() reads."""
+    return key in notes.CHOICES or key.startswith(notes.NV_PREFIX)
+
+
+def _has(pod: Object, resources: tuple[str, ...]) -> bool:
+    return any(_given(one, resource) is not None for one, _, _ in _containers(pod) for resource in resources)
+
+
+def _choice(pod: Object) -> Choice:
+    try:
+        return notes.choice((pod.get("metadata") or {}).get("annotations"))
+    except BadAnnotation as error:
+        raise Refused(str(error)) from error
+
+
+def _nv_needs(pod: Object) -> PodNeed:
+    """By HAMi's resources, where amounts are of each GPU, and by NVIDIA's annotation. A container with GPUs and no
+    amount has all of their memory."""
+    texts = (pod.get("metadata") or {}).get("annotations")
+    found: list[Need] = []
+    counts: dict[int, str] = {}
+    for container, phase, place in _containers(pod):
+        name = str(container.get("name"))
+        count = _amount(container, NV_GPU)
+        mib, percent = _amount(container, NV_MEM), _amount(container, NV_PERCENT)
+        core = 0 if str(_given(container, NV_CORES)) == "0" else _amount(container, NV_CORES)
+        if (mib or percent or core) and not count:
+            asked = NV_MEM if mib else NV_PERCENT if percent else NV_CORES
+            raise Refused(f"container {name}: {asked} without {NV_GPU}; ask for both")
+        if not count:
+            continue
+        if count > notes.GPUS_MAX:
+            raise Refused(f"container {name}: {NV_GPU} is {count}; a node has at most {notes.GPUS_MAX}")
+        if mib and percent:
+            raise Refused(f"container {name}: {NV_MEM} and {NV_PERCENT} exclude each other")
+        if percent > 100 or core > CORE:
+            raise Refused(f"container {name}: {NV_PERCENT if percent > 100 else NV_CORES} must be 1 to 100")
+        try:
+            limit = notes.nv_limit_mib(texts, name)
+        except BadAnnotation as error:
+            raise Refused(str(error)) from error
+        if limit is not None and not percent:
+            mib = min(mib or limit, limit)
+        counts.setdefault(count, name)
+        step = place if phase != MAIN else 0
+        found.append(Need(name, 0, core, phase, step, mib, percent if percent or mib else 100))
+    if len(counts) > 1:
+        told = ", ".join(f"{count} ({name})" for count, name in sorted(counts.items()))
+        raise Refused(f"containers ask for different numbers of {NV_GPU}: {told}; each GPU of a pod is for all of them")
+    return _checked(PodNeed(tuple(found), next(iter(counts)), _choice(pod), names=notes.NAMES, is_plain=is_plain(pod)))
+
+
+def asks_by_names(pod: Object) -> bool:
+    """Whether it may hold a part of a GPU by others' names, on a node that takes them."""
+    return is_tracked(pod) and not _has(pod, (GPU_MEM, GPU_CORE))
 
 
 def counted(pod: Object) -> PodNeed | None:
-    """The same for a pod that is on a node already, where a refusal would hide what it takes: amounts as they are."""
+    """The same for a pod that is on a node already, where a refusal would hide what it takes: amounts as they are, and
+    without the annotations that its author may change meanwhile."""
+    meta = pod.get("metadata") or {}
+    texts = {key: text for key, text in (meta.get("annotations") or {}).items() if not _is_wish(key)}
+    bare = {**pod, "metadata": {**meta, "annotations": texts}}
     try:
-        return needs(pod)
+        need = needs(bare)
+        return recorded(bare, need) if need is not None else None
     except Refused:
         found = []
         for container, phase, place in _containers(pod):
@@ -257,7 +355,7 @@ def gpus_of(pod: Object, need: PodNeed) -> Gpus | None:
     if found is None or len(set(found.gpus)) < need.gpus:
         return None
     if not found.containers:
-        if len(found.index) != need.gpus or found.pod_units not in (None, *totals(need)):
+        if len(found.index) != need.gpus or need.is_relative or found.pod_units not in (None, *totals(need)):
             return None
         return {one.name: found.index for one in need.containers}
     places = {one.get("name"): place for one, phase, place in _containers(pod) if phase == MAIN}
@@ -266,8 +364,10 @@ def gpus_of(pod: Object, need: PodNeed) -> Gpus | None:
         units = found.of_container(one.name, places.get(one.name, -1))
         if units is None and one.phase != MAIN and len(found.gpus) == need.gpus:
             units = dict.fromkeys(found.gpus, one.units)  # the vendor's extender lists no init containers
-        if units is None or len(units) != need.gpus or set(units.values()) != {one.units}:
+        if units is None or len(units) != need.gpus:
             return None
+        if not (one.mib or one.percent) and set(units.values()) != {one.units}:
+            return None  # else the units are the extender's, of this GPU
         chosen[one.name] = tuple(sorted(units))
     return chosen
 
@@ -278,19 +378,40 @@ def totals(need: PodNeed) -> tuple[int, int]:
     return main * need.gpus, sum(one.units for one in need.containers) * need.gpus
 
 
+def recorded(pod: Object, need: PodNeed) -> PodNeed:
+    """The same in the units that the extender has written for the pod, where the resources say all of a GPU: an
+    annotation may have said less when it was placed. Other amounts stay those of the resources."""
+    try:
+        found = notes.parse((pod.get("metadata") or {}).get("annotations"))
+    except BadAnnotation:
+        return need
+    parts = []
+    for one in need.containers:
+        units = found.containers.get(one.name) if found is not None and one.percent == 100 else None
+        parts.append(replace(one, units=max(units.values()), percent=0) if units else one)
+    return replace(need, containers=tuple(parts))
+
+
 def annotated(
-    need: PodNeed, chosen: Gpus, dev_units: int, time_ns: int, *, places: Mapping[str, int] | None
+    need: PodNeed,
+    chosen: Gpus,
+    dev_units: int,
+    time_ns: int,
+    *,
+    places: Mapping[str, int] | None,
+    sizes: Mapping[int, Gpu] = NO_SIZES,
 ) -> dict[str, str]:
     """The annotations of both generations. @places: containers by their place, as the vendor's plugin knows them, and
-    main ones only; None: by name."""
+    main ones only; None: by name. @sizes: the GPUs of the node."""
     listed = [one for one in need.containers if places is None or one.name in places]
     key = {one.name: one.name if places is None else str(places[one.name]) for one in listed}
-    units = {key[one.name]: dict.fromkeys(chosen[one.name], one.units) for one in listed}
+    units = {key[one.name]: {gpu: one.on(sizes.get(gpu)).units for gpu in chosen[one.name]} for one in listed}
     core = {key[one.name]: dict.fromkeys(chosen[one.name], one.core) for one in listed if one.core}
     out = notes.write(units, dev_units, time_ns, core or None)
+    main = [one for one in need.containers if one.phase == MAIN]
     return out | {
         notes.INDEX: ",".join(map(str, sorted({gpu for gpus in chosen.values() for gpu in gpus}))),
-        notes.POD: str(totals(need)[0]),
+        notes.POD: str(sum(one.on(sizes.get(gpu)).units for one in main for gpu in chosen[one.name])),
     }
 
 

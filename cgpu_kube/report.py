@@ -55,7 +55,7 @@ def placed(ledger: Ledger, node: Node) -> dict[int, Load]:
 
 def unplaced(ledger: Ledger, node: Node) -> int:
     """Units of pods whose GPU is not known yet."""
-    return sum(one.need.whole.units * one.need.gpus for one in ledger.held(node.name) if one.gpus is None)
+    return sum(one.unplaced(node) for one in ledger.held(node.name))
 
 
 def why_waits(pod: Object, ledger: Ledger) -> Waiting:
@@ -151,7 +151,7 @@ def details(report: Report) -> list[str]:
             namespace, _, name = one.name.partition("/")
             loads = one.loads(node) if one.gpus is not None else {}
             cells = [str(loads.get(gpu.index, NOTHING).units) for gpu in node.gpus]
-            unknown = str(one.need.whole.units * one.need.gpus) if one.gpus is None else ""
+            unknown = str(one.unplaced(node)) if one.gpus is None else ""
             rows.append([name, namespace, *cells, *([unknown] if wait else [])])
         total = sum(gpu.units for gpu in node.gpus)
         used = sum(load.units for load in placed(report.ledger, node).values()) + wait

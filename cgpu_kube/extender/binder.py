@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from cgpu_common.placement import NoRoom, Placement, PodNeed, loads_of
 from cgpu_kube import annotations as notes
@@ -90,6 +91,8 @@ class Binder:
             if pods.node_of(pod) == args.node:
                 self._put(pod)  # an earlier try, whose answer was lost
                 return
+            if notes.chooses_uuid(pod["metadata"].get("annotations")):
+                await self._check_choice(args)
             placement = self._reserve(args, need)
             try:
                 await self._write(args, pod, need, placement)
@@ -133,6 +136,14 @@ class Binder:
             raise Refused(f"{what} asks for no GPU memory")
         return pod, need
 
+    async def _check_choice(self, args: BindArgs) -> None:
+        """The label of a namespace is out of the reach of its pods' authors."""
+        found = await self._api.get(f"/api/v1/namespaces/{args.namespace}")
+        labels = (found.get("metadata") or {}).get("labels") or {}
+        if labels.get(notes.GPU_UUID) != notes.ALLOWED:
+            self._ledger.release(args.uid)
+            raise Refused(notes.no_uuid(f"{args.namespace}/{args.name}", args.namespace))
+
     def _reserve(self, args: BindArgs, need: PodNeed) -> Placement:
         found = self._ledger.fit(need, args.node, args.uid)
         if isinstance(found, NoRoom):
@@ -142,11 +153,16 @@ class Binder:
         return found
 
     async def _write(self, args: BindArgs, pod: Object, need: PodNeed, placement: Placement) -> None:
+        if not placement.gpus:  # of another plugin's node, which chooses itself
+            self._check_serves()
+            version = str(pod["metadata"].get("resourceVersion") or "")
+            await self._api.create(f"{_path(args)}/binding", binding(args, version))
+            return
         node = self._ledger.nodes[args.node]
         places = None if node.is_ours else pods.main_places(pod)
-        texts = pods.annotated(
-            need, placement.gpus, node.devs.get(placement.indices[0], 0), self._now_ns(), places=places
-        )
+        dev = node.devs.get(placement.indices[0], 0)
+        more: dict[str, Any] = {"places": places, "sizes": node.sizes}
+        texts = pods.annotated(need, placement.gpus, dev, self._now_ns(), **more)
         meta = {"uid": args.uid, "resourceVersion": pod["metadata"].get("resourceVersion"), "annotations": texts}
         if self._identity:
             texts |= notes.assumed(args.node, self._identity)
@@ -179,7 +195,9 @@ class Binder:
         if not self._ledger.has_room(need, node, gpus):
             return
         namespace, _, short = name.partition("/")
-        self._ledger.reserve(uid, name, node, need, Placement(gpus, loads_of(need, gpus)))
+        self._ledger.reserve(
+            uid, name, node, need, Placement(gpus, loads_of(need, gpus, self._ledger.nodes[node].sizes))
+        )
         self._doubt(BindArgs(short, namespace, uid, node))
 
     def _settle(self, uid: str) -> None:

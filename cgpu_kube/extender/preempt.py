@@ -88,7 +88,8 @@ def choose(args: PreemptArgs, ledger: Ledger) -> Iterator[tuple[str, Victims | N
             yield name, given
             continue
         # As kube-scheduler spares them, those of high priority first; then those that it has not proposed.
-        for one in sorted(pool, key=lambda one: (-one.priority, one.uid in given.uids, -one.need.whole.units, one.uid)):
+        sizes = {uid: max((load.units for load in found.values()), default=0) for uid, found in loads.items()}
+        for one in sorted(pool, key=lambda one: (-one.priority, one.uid in given.uids, -sizes[one.uid], one.uid)):
             if fits(gone - {one.uid}):
                 gone.discard(one.uid)
         # Victims without GPU memory are for another resource, which is the scheduler's to count.

@@ -70,7 +70,7 @@ def _trimmed_node(found: Object) -> Object:
 def _seen(pod: Object) -> tuple[str, bool] | None:
     """What the mirror has of a pod: its uid, and whether a container of it runs. The ledger has the rest; and a pod
     that asks for nothing of ours asks for nothing later."""
-    return (pods.uid_of(pod), pods.has_running(pod)) if pods.asks(pod) else None
+    return (pods.uid_of(pod), pods.has_running(pod)) if pods.is_tracked(pod) else None
 
 
 def _trimmed_map(found: Object) -> Object:

@@ -20,7 +20,7 @@ from cgpu_kube.node import claims, host, podview
 from cgpu_kube.node.cluster import HELD, REFUSED, Cluster
 from cgpu_kube.node.counting import Counting
 from cgpu_kube.node.daemon import Cgpud, DecisionServer
-from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod, check_priority
+from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod, check_priority, check_uuid_choice
 from cgpu_kube.node.dra import Claims, Driver
 from cgpu_kube.node.host import HostGpu
 from cgpu_kube.node.kubelet import Registrar, counted
@@ -82,6 +82,7 @@ class Agent(Counting):
         self.registrar = Registrar(plugins, self._log, self.cluster.allocatable, settings.poll_s)
         self.memory = Plugin(plugins, keys.GPU_MEM, "gpu-mem", self._plugin_changed)
         self.core = Plugin(plugins, keys.GPU_CORE, "gpu-core", self._plugin_changed)
+        self.others = Plugin(plugins, keys.NV_GPU, "nvidia-gpu", self._plugin_changed, apart=True)
         self.claims = Claims(settings.state / "claims", settings.cdi, self._log)
         self.driver = Driver(settings.kubelet, self.claims, self._prepare_claim, self._claim_ended, self._log)
         self._driver_runs = False
@@ -115,7 +116,7 @@ class Agent(Counting):
                 group.create_task(self._refresh_for_ever())
                 group.create_task(self._clean_for_ever())
         finally:
-            for plugin in (self.memory, self.core):
+            for plugin in (self.memory, self.core, self.others):
                 await plugin.stop()
             await self.driver.stop()
             await self.decisions.stop()  # last: an agent that waits for it then finds no socket of this one
@@ -270,6 +271,7 @@ class Agent(Counting):
         if self._disagrees:
             self.memory.offer([])
             self.core.offer([])
+            self.others.offer([])
             self.registrar.wake()
             async with self._publishes:
                 await self.cluster.publish_away(self._away())
@@ -277,18 +279,24 @@ class Agent(Counting):
             return
         if self._compared:
             self._set_mode()
+            self._set_names()
             self._set_unit()
         memory = host.memory_devices(self.offer, self.gpus)
         node = self.cluster.own_node() or {}
-        self.memory.spread = self.core.spread = node.get("labels", {}).get(keys.PLACEMENT_LABEL) == "spread"
+        self.memory.spread = self.core.spread = self.others.spread = (
+            node.get("labels", {}).get(keys.PLACEMENT_LABEL) == "spread"
+        )
         self.memory.offer(memory)
         self.core.offer(host.core_devices(self.offer, self.gpus))
+        others = host.nv_devices(self.offer, self.gpus)
+        self.others.offer(others)
         mode = self.offer.mode
         wanted = [
             plugin
             for plugin, modes in ((self.memory, host.MEMORY_MODES), (self.core, (host.CORE_MEM,)))
             if mode in modes or plugin.registrations
         ]
+        wanted += [self.others] if others or self.others.registrations else []
         if wanted != self.registrar.plugins:
             self.registrar.plugins = wanted
             await self.registrar.look()
@@ -387,7 +395,7 @@ class Agent(Counting):
         check_pod(subject, pod, self.settings.node)
         if grant := claims.by_claim(subject, pod, self.claims):
             return grant
-        if claims.claim_names(pod, subject.container) and not pods.asks(pod):
+        if claims.claim_names(pod, subject.container) and not pods.is_tracked(pod):
             raise KubeError(f"{subject} names a claim that is not prepared on this node; it is tried again")
         known = keys.parse(podview.of_scheduler(pod)) is not None
         if not known and len(self.gpus) > 1:  # a scheduler may have written it since
@@ -395,17 +403,20 @@ class Agent(Counting):
             known = keys.parse(podview.of_scheduler(pod)) is not None
         highprio = podview.wants_high_priority(pod)
         if highprio:
-            check_priority(subject, await self.cluster.allows_high_priority(subject.namespace))
-        counts = None if known else await self._counted(subject)
+            check_priority(subject, await self.cluster.allows(subject.namespace, keys.PRIORITY, "high"))
+        if keys.chooses_uuid((pod.get("metadata") or {}).get("annotations")):
+            check_uuid_choice(subject, await self.cluster.allows(subject.namespace, keys.GPU_UUID, keys.ALLOWED))
+        resource = keys.NV_GPU if pods.asks_by_names(pod) else keys.GPU_MEM
+        counts = None if known else await self._counted(subject, resource)
         grant = by_memory(subject, pod, self.offer, self.gpus, counts, highprio)
         self._start(
             self.marks.assigned(pod) if known else self.marks.placed(pod, subject, grant, self.offer, self.gpus)
         )
         return grant
 
-    async def _counted(self, subject: Subject) -> dict[str, int] | None:
+    async def _counted(self, subject: Subject, resource: str = keys.GPU_MEM) -> dict[str, int] | None:
         socket = self.settings.kubelet / "pod-resources/kubelet.sock"
-        return await counted(socket, keys.GPU_MEM, subject.namespace, subject.pod, subject.container)
+        return await counted(socket, resource, subject.namespace, subject.pod, subject.container)
 
     # ---- claims ----
 
@@ -429,7 +440,7 @@ class Agent(Counting):
             await asyncio.sleep(self.settings.clean_s)
             await self._clean_once()
             for pod in self.cluster.pods_here():
-                if pods.asks(pod) and str(pod["metadata"].get("uid")) in self._granted:
+                if self._uses(pod) and str(pod["metadata"].get("uid")) in self._granted:
                     await self.marks.assigned(pod)
 
     async def _clean_once(self) -> None:

@@ -40,7 +40,7 @@ class Cluster:
             on_change()
 
         def pod_changed(old: Object | None, new: Object | None) -> None:
-            if new is None and old is not None and pods.has_running(old) and pods.asks(old):
+            if new is None and old is not None and pods.has_running(old) and pods.is_tracked(old):
                 self.gone |= dict.fromkeys(podview.uids(old), podview.full_name(old))
             if new is not None and old is None and podview.uses_gpu(new) and podview.is_here(new, node):
                 on_pod()
@@ -109,10 +109,10 @@ class Cluster:
         self.pods.put(found)
         return podview.kept(found)
 
-    async def allows_high_priority(self, namespace: str) -> bool:
-        """By the label of the namespace, which authors of pods in it cannot write."""
+    async def allows(self, namespace: str, label: str, value: str) -> bool:
+        """By a label of the namespace, which authors of pods in it cannot write."""
         found = await self._api.get(f"/api/v1/namespaces/{namespace}")
-        return ((found.get("metadata") or {}).get("labels") or {}).get(keys.PRIORITY) == "high"
+        return ((found.get("metadata") or {}).get("labels") or {}).get(label) == value
 
     async def claim(self, namespace: str, name: str) -> Object:
         return await self._api.get(f"{RESOURCE}/namespaces/{namespace}/resourceclaims/{name}")
@@ -153,7 +153,9 @@ class Cluster:
         if offer.away != why:
             body = {"metadata": {"annotations": keys.write_node(replace(offer, away=why))}}
             self.nodes.put(await self._api.patch(f"{NODES}/{self.node}", body, MERGE))
-        offered = {key: "0" for key, amount in node["allocatable"].items() if str(amount) != "0"}
+        # nvidia.com/gpu may be of another plugin.
+        mine = {key: amount for key, amount in node["allocatable"].items() if offer.names or key != keys.NV_GPU}
+        offered = {key: "0" for key, amount in mine.items() if str(amount) != "0"}
         if offered:
             body = {"status": {"allocatable": offered}}
             self.nodes.put(await self._api.patch(f"{NODES}/{self.node}/status", body, MERGE))
@@ -203,7 +205,10 @@ class Cluster:
         return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta, "spec": spec}
 
 
-_LABELS = (keys.MODE_LABEL, keys.PLACEMENT_LABEL, keys.AGENT_LABEL, keys.CARD_NAME, keys.CARD_MEM, keys.CARD_COUNT)
+_LABELS = (
+    *(keys.MODE_LABEL, keys.PLACEMENT_LABEL, keys.AGENT_LABEL, keys.NAMES_LABEL),
+    *(keys.CARD_NAME, keys.CARD_MEM, keys.CARD_COUNT),
+)
 
 
 def _node(found: Object) -> Object:
@@ -216,7 +221,7 @@ def _node(found: Object) -> Object:
         "allocatable": {
             key: amount
             for key, amount in (status.get("allocatable") or {}).items()
-            if key in (keys.GPU_MEM, keys.GPU_CORE)
+            if key in (keys.GPU_MEM, keys.GPU_CORE, keys.NV_GPU)
         },
         "count": {
             place: (status.get(place) or {})[keys.GPU_COUNT]

@@ -50,7 +50,7 @@ class Counting:
         if self._compared or not (self.cluster.nodes.synced.is_set() and self.cluster.pods.synced.is_set()):
             return
         there = self.cluster.published()
-        users = sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if pods.asks(pod))
+        users = sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if self._uses(pod))
         if self._unit_guessed and users and there is None:
             self._mode_file.write(self.offer.mode, self.offer.unit)
             self._unit_kept = True
@@ -103,6 +103,23 @@ class Counting:
             self._mode_file.write(mode, self.offer.unit if self._unit_kept else "")
             self.offer = replace(self.offer, mode=mode)
 
+    def _set_names(self) -> None:
+        """Others' names are taken until no pod is here by them: the extender counts such pods by that."""
+        wanted, why = "", ""
+        try:
+            wanted = host.names_of((self.cluster.own_node() or {}).get("labels"))
+        except KubeError as error:
+            why = str(error)
+        there = self.cluster.published()
+        before = self.offer.names or (there.names if there is not None else "")
+        users = sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if pods.asks_by_names(pod))
+        if before and not wanted and (users or not self.cluster.pods.synced.is_set()):
+            wanted = before
+            why = why or f"the node takes nvidia.com/… until no pod asks by it: {', '.join(users[:3])}; drain it"
+        self._say("names", why)
+        if wanted != self.offer.names:
+            self.offer = replace(self.offer, names=wanted)
+
     def _set_unit(self) -> None:
         """The unit follows the option and the largest GPU, and never changes under a pod: what its limits ask for would
         be another amount."""
@@ -126,4 +143,8 @@ class Counting:
         if self.offer.mode == host.DRA:
             names = {(claim.namespace, claim.name) for claim in self.claims}
             return sorted(f"{namespace}/{name} (claim)" for namespace, name in names)
-        return sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if pods.asks(pod))
+        return sorted(podview.full_name(pod) for pod in self.cluster.pods_here() if self._uses(pod))
+
+    def _uses(self, pod: dict[str, Any]) -> bool:
+        """Does the pod hold what the node offers? By nvidia.com/gpu alone only where the node takes that name."""
+        return pods.asks(pod) or (bool(self.offer.names) and pods.is_plain(pod))

@@ -8,13 +8,24 @@ the kubelet has counted for the container. cgpud admits the slot, so sums never 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cgpu_common import effect, policies
-from cgpu_common.placement import MAIN, Need, PodNeed
+from cgpu_common.placement import MAIN, Gpu, Need, PodNeed
 from cgpu_kube import pods
-from cgpu_kube.annotations import GPU_CORE, GPU_MEM, INDEX, MEMORY, MODE_LABEL, PRIORITY, counted_in, exact_mib
+from cgpu_kube.annotations import (
+    GPU_CORE,
+    GPU_MEM,
+    INDEX,
+    MEMORY,
+    MODE_LABEL,
+    NV_GPU,
+    PRIORITY,
+    counted_in,
+    exact_mib,
+    no_uuid,
+)
 from cgpu_kube.annotations import parse as parse_annotations
 from cgpu_kube.errors import BadAnnotation, Refused
 from cgpu_kube.node import podview
@@ -85,27 +96,40 @@ def by_memory(
         )
     if offer.mode not in MEMORY_MODES:
         raise Refused(
-            f"{subject} asks for {GPU_MEM}, and this node is in mode {offer.mode or 'default'}; "
+            f"{subject} asks for GPU memory, and this node is in mode {offer.mode or 'default'}; "
             f"label it {MODE_LABEL}=cgpu, or select another node"
         )
     if mine.core and offer.mode != CORE_MEM:
         raise Refused(
             f"{subject} asks for {GPU_CORE}, and this node is in mode {offer.mode}; label it {MODE_LABEL}=core_mem"
         )
+    if need.names and offer.mode == SHARE:
+        raise Refused(f"{subject} asks by {NV_GPU}, and this node is in mode {SHARE}; select another node")
     chosen = _choose(subject, pod, need, mine, offer, gpus, counted)
-    exact = _exact(subject, pod, offer)
+    _check_choice(subject, need, chosen)
+    exact = None if need.names else _exact(subject, pod, offer)
     if highprio:
         _check_priority_counts(subject, offer, chosen)
     if offer.mode == SHARE:
         return _whole(subject, pod, need, mine, offer, chosen)
     if mine.core:
         _check_weights_count(subject, chosen)
+    given = parse_annotations(podview.of_scheduler(pod)) if need.is_relative else None
+    placed = given.of_container(mine.name, -1) if given is not None else None
     slots = [
-        {"gpu": gpu.uuid, "memory_mib": _mib(subject, mine, offer, gpu, exact), "weight": _weight(mine, gpu)}
+        {
+            "gpu": gpu.uuid,
+            "memory_mib": _relative_mib(subject, mine, offer, gpu, (placed or {}).get(gpu.index))
+            if need.is_relative
+            else _mib(subject, mine, offer, gpu, exact),
+            "weight": _weight(mine, gpu),
+        }
         | ({"highprio": True} if highprio else {})
         for gpu in chosen
     ]
-    return {"subject": subject.as_dict(), "variables": _variables(need, mine, offer, chosen), "slots": slots}
+    sized = replace(need, containers=tuple(one.on(offer.placed(chosen[0])) for one in need.containers))
+    mine = next(one for one in sized.containers if one.name == mine.name)
+    return {"subject": subject.as_dict(), "variables": _variables(sized, mine, offer, chosen), "slots": slots}
 
 
 def by_count(subject: Subject, offer: Offer, gpus: Sequence[HostGpu], counted: Counted | None) -> Grant:
@@ -156,7 +180,7 @@ def _choose(
     if found is None or mine.name not in found:
         raise Refused(
             f"the annotations of pod {subject.pod_name} give {_described(given)}, and its containers ask for "
-            f"{', '.join(f'{one.units * need.gpus} ({one.name})' for one in need.containers)} "
+            f"{', '.join(f'{_shown(one, need)} ({one.name})' for one in need.containers)} "
             f"{counted_in(offer.unit)}; delete the pod, so that the scheduler writes them again"
         )
     by_index = {gpu.index: gpu for gpu in gpus}
@@ -168,6 +192,10 @@ def _choose(
             f"(GPUs: {have}); delete the pod, so that the scheduler writes them again"
         )
     return [_usable(by_index[index]) for index in found[mine.name]]
+
+
+def _shown(one: Need, need: PodNeed) -> str:
+    return f"{one.mib} MiB" if one.mib else f"{one.percent} %" if one.percent else str(one.units * need.gpus)
 
 
 def _described(given: Mapping[str, str]) -> str:
@@ -240,6 +268,33 @@ def _mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu, exact: int | 
             f"{GPU_MEM} are {MEMORY_MIN_MIB} to {most} MiB of GPU {gpu.index}; raise {GPU_MEM}, or write less"
         )
     return most if exact is None else exact
+
+
+def _relative_mib(subject: Subject, mine: Need, offer: Offer, gpu: HostGpu, placed: int | None) -> int:
+    """MiB or percent of the card's memory. @placed: units that the scheduler has counted for it, which bound it: an
+    annotation may be another one by now. All of a GPU is what can be given of it."""
+    wanted = mine.mib or gpu.total_mib * mine.percent // 100
+    units = placed if placed is not None else offer.units(gpu)
+    most = min(offer.mib(gpu, min(units, offer.dev(gpu))), gpu.total_mib)
+    if mine.percent == 100:
+        wanted = min(wanted, most)
+    if not MEMORY_MIN_MIB <= wanted <= most:
+        hint = "" if placed is None else ", as the scheduler has counted it; delete the pod, so that it counts again"
+        why = f"it must be {MEMORY_MIN_MIB} to {most} MiB{hint}"
+        raise Refused(f"{subject} asks for {wanted} MiB of GPU {gpu.index}; {why}")
+    return wanted
+
+
+def _check_choice(subject: Subject, need: PodNeed, chosen: Sequence[HostGpu]) -> None:
+    for gpu in chosen:
+        if why := need.choice.lack(Gpu(gpu.index, 0, model=gpu.name, uuid=gpu.uuid)):
+            raise Refused(f"{subject} is on GPU {gpu.index}, which {why}; delete the pod, or change what it asks for")
+
+
+def check_uuid_choice(subject: Subject, allowed: bool) -> None:
+    """Raises Refused if the namespace of a pod that chooses by UUID does not allow it."""
+    if not allowed:
+        raise Refused(no_uuid(subject.pod_name, subject.namespace))
 
 
 def _exact(subject: Subject, pod: Object, offer: Offer) -> int | None:

@@ -8,7 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cgpu_kube.annotations import CARD_COUNT, CARD_MEM, CARD_NAME, MODE_LABEL, NodeGpu, NodeGpus, Remains
+from cgpu_common.placement import Gpu
+from cgpu_kube.annotations import (
+    CARD_COUNT,
+    CARD_MEM,
+    CARD_NAME,
+    MODE_LABEL,
+    NAMES,
+    NAMES_LABEL,
+    NodeGpu,
+    NodeGpus,
+    Remains,
+)
 from cgpu_kube.errors import KubeError
 
 GIB, FINE = "GiB", "MiB"
@@ -115,6 +126,7 @@ class Offer:
     mode: str = NONE
     unit: str = GIB
     overcommit: int = 100  # percent
+    names: str = ""  # of others' resources that it takes: NAMES
 
     def dev(self, gpu: HostGpu) -> int:
         """The units of a whole GPU, as ALIYUN_COM_GPU_MEM_DEV: 15 for 15109 MiB."""
@@ -136,16 +148,20 @@ class Offer:
         """The limit of a container with that many units, as the documented variables give it."""
         return gpu.total_mib * units // self.dev(gpu)
 
+    def placed(self, gpu: HostGpu) -> Gpu:
+        """The GPU as the extender sees it."""
+        return Gpu(gpu.index, self.units(gpu), dev=self.dev(gpu), mib=gpu.total_mib, model=gpu.name, uuid=gpu.uuid)
+
     def units_of(self, gpu: HostGpu, mib: int) -> int:
         """The other way: the units of a container with that limit."""
         return -(-mib * self.dev(gpu) // gpu.total_mib) if gpu.total_mib > 0 else 0
 
     def annotation(self, gpus: Sequence[HostGpu], deleted: Mapping[str, Remains], away: str = "") -> NodeGpus:
         found = tuple(
-            NodeGpu(gpu.index, gpu.uuid, gpu.total_mib, self.units(gpu), self.dev(gpu), gpu.max_inst, gpu.why)
+            NodeGpu(gpu.index, gpu.uuid, gpu.total_mib, self.units(gpu), self.dev(gpu), gpu.max_inst, gpu.why, gpu.name)
             for gpu in gpus
         )
-        return NodeGpus(self.mode, self.unit, found, deleted, away)
+        return NodeGpus(self.mode, self.unit, found, deleted, away, self.names)
 
     def remains(
         self, gpus: Sequence[HostGpu], slices: Iterable[Mapping[str, Any]], alive: set[str]
@@ -197,6 +213,13 @@ def core_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
     return [(f"{gpu.uuid}{SEPARATOR}core{number}", not gpu.why) for gpu in gpus for number in range(CORE)]
 
 
+def nv_devices(offer: Offer, gpus: Sequence[HostGpu]) -> list[Device]:
+    """The devices of nvidia.com/gpu on a node that takes the names: as many of each GPU as containers can be on it."""
+    if offer.mode not in (CGPU, CORE_MEM) or not offer.names:
+        return []
+    return [(f"{gpu.uuid}{SEPARATOR}gpu{number}", not gpu.why) for gpu in gpus for number in range(gpu.max_inst)]
+
+
 def uuid_of(device: str) -> str:
     return device.rpartition(SEPARATOR)[0]
 
@@ -226,8 +249,30 @@ def preferred(available: Sequence[str], required: Sequence[str], size: int, spre
     return list(chosen)
 
 
+def preferred_apart(available: Sequence[str], required: Sequence[str], size: int, spread: bool = False) -> list[str]:
+    """Device ids of as many GPUs as there are, one of each, of the GPU with the fewest left over first (`spread`: the
+    most): for a resource that counts GPUs."""
+    chosen = dict.fromkeys(list(dict.fromkeys(required))[:size])
+    free: dict[str, list[str]] = {}
+    for device in dict.fromkeys(available):
+        if device not in chosen:
+            free.setdefault(uuid_of(device), []).append(device)
+    taken = dict.fromkeys(free, 0)
+    for device in chosen:
+        taken[uuid_of(device)] = taken.get(uuid_of(device), 0) + 1
+    while len(chosen) < size and free:
+        uuid = min(free, key=lambda one: (taken[one], -len(free[one]) if spread else len(free[one]), one))
+        device = min(free[uuid], key=_number)
+        chosen[device] = None
+        taken[uuid] += 1
+        free[uuid].remove(device)
+        if not free[uuid]:
+            del free[uuid]
+    return list(chosen)
+
+
 def _number(device: str) -> tuple[int, str]:
-    text = device.rpartition(SEPARATOR)[2].removeprefix("core")
+    text = device.rpartition(SEPARATOR)[2].removeprefix("core").removeprefix("gpu")
     return (int(text) if text.isascii() and text.isdecimal() else 0, device)
 
 
@@ -253,6 +298,14 @@ def mode_of(labels: Mapping[str, str] | None) -> str | None:
         f"label {MODE_LABEL}={text[:64]} is no mode: it must be one of {', '.join((*MODES, *FOREIGN))}; "
         f"the node keeps the mode it has"
     )
+
+
+def names_of(labels: Mapping[str, str] | None) -> str:
+    """Others' names that the node takes. Raises KubeError."""
+    text = (labels or {}).get(NAMES_LABEL, "")
+    if text not in ("", NAMES):
+        raise KubeError(f"label {NAMES_LABEL}={text[:64]} is none: it must be {NAMES}; the node takes our names only")
+    return text
 
 
 def switch(now: str, wanted: str | None, users: Sequence[str]) -> str:

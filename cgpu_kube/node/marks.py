@@ -38,7 +38,7 @@ class Marks:
     async def placed(self, pod: Object, subject: Subject, grant: Grant, offer: Offer, gpus: Sequence[HostGpu]) -> None:
         """The GPUs of a pod that no extender has bound, once each of its containers has one: else it is counted on
         every GPU of the node. All at once: of an annotation with some containers the others are refused."""
-        need = pods.counted(pod)
+        need = pods.needs(pod)  # it was granted, so nothing is refused
         uuids = [grant["whole"]] if "whole" in grant else [slot["gpu"] for slot in grant["slots"]]
         found = [gpu for gpu in gpus if gpu.uuid in uuids]
         chosen = self._chosen.setdefault(subject.uid, {})
@@ -51,7 +51,8 @@ class Marks:
         ):
             return
         del self._chosen[subject.uid]
-        texts = pods.annotated(need, chosen, offer.dev(found[0]), time.time_ns(), places=None)
+        sizes = {gpu.index: offer.placed(gpu) for gpu in gpus}
+        texts = pods.annotated(need, chosen, offer.dev(found[0]), time.time_ns(), places=None, sizes=sizes)
         await self._write(pod, {**texts, keys.ASSIGNED: "true", keys.NEW_ASSIGNED: "true"})
 
     async def _write(self, pod: Object, texts: Mapping[str, str]) -> None:

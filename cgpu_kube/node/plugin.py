@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cgpu_kube.node.host import HEALTHY, UNHEALTHY, Device, preferred
+from cgpu_kube.node.host import HEALTHY, UNHEALTHY, Device, preferred, preferred_apart
 from cgpu_kube.node.rpc import Method, UnixServer, call
 from cgpu_kube.node.wire import deviceplugin_pb2 as wire
 
@@ -23,7 +23,17 @@ class Plugin:
     """One resource. `devices` may change at any time; the kubelet gets each change at once. @on_change: a
     kubelet has taken the list, or its stream has ended."""
 
-    def __init__(self, directory: Path, resource: str, name: str, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        resource: str,
+        name: str,
+        on_change: Callable[[], None] = lambda: None,
+        *,
+        apart: bool = False,
+    ) -> None:
+        """@apart: each device of a container is to be of another GPU."""
+        self._prefers = preferred_apart if apart else preferred
         self.resource = resource
         self.devices: tuple[Device, ...] = ()
         self.healthy = 0  # of the devices
@@ -105,7 +115,7 @@ class Plugin:
             for one in request.container_requests
         ]
         # Thousands of ids: cgpud's questions do not wait behind them.
-        chosen = await asyncio.to_thread(lambda: [preferred(*one, self.spread) for one in asked])
+        chosen = await asyncio.to_thread(lambda: [self._prefers(*one, self.spread) for one in asked])
         return wire.PreferredAllocationResponse(
             container_responses=[wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from cgpu_kube import annotations as keys
 from cgpu_kube.errors import Refused
-from cgpu_kube.pods import asks, has_running, is_over, node_of
+from cgpu_kube.pods import has_running, is_over, is_tracked, node_of
 
 Object = dict[str, Any]
 MIRROR = "kubernetes.io/config.mirror"  # on the API server's copy of a static pod: the uid that the kubelet uses
@@ -18,7 +18,7 @@ CLOCK_SKEW_NS = 60 * 10**9  # between the API server's clock and the scheduler's
 
 _META = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _STATUS = ("phase", "resourceClaimStatuses", "extendedResourceClaimStatus")
-_ASKED = (keys.MEMORY, keys.PRIORITY)  # by the pod's author, ours
+_ASKED = (keys.MEMORY, keys.PRIORITY, *keys.CHOICES)  # by the pod's author
 _ANNOTATIONS = (
     keys.INDEX, keys.DEV, keys.POD, keys.ASSIGNED, keys.ASSUME_TIME, keys.ALLOCATION, keys.CORE_ALLOCATION,
     keys.NEW_ASSIGNED, keys.NEW_ASSUME_TIME, MIRROR, SOURCE,
@@ -44,7 +44,9 @@ def kept(pod: Object) -> Object:
     if has_running(pod):
         out["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     out["metadata"]["annotations"] = {
-        key: text for key, text in (meta.get("annotations") or {}).items() if key in (*_ANNOTATIONS, *_ASKED)
+        key: text
+        for key, text in (meta.get("annotations") or {}).items()
+        if key in (*_ANNOTATIONS, *_ASKED) or key.startswith(keys.NV_PREFIX)
     }
     out["metadata"]["labels"] = {key: text for key, text in (meta.get("labels") or {}).items() if key == keys.GPU_COUNT}
     fields = ("name", "resources", "restartPolicy") if uses_gpu(pod) else ("name",)
@@ -60,7 +62,7 @@ def containers(pod: Object) -> list[Object]:
 
 def uses_gpu(pod: Object) -> bool:
     """Has a container one of our resources, or a claim of any driver?"""
-    if asks(pod) or (pod.get("spec") or {}).get("resourceClaims"):
+    if is_tracked(pod) or (pod.get("spec") or {}).get("resourceClaims"):
         return True
     return bool((pod.get("status") or {}).get("extendedResourceClaimStatus"))
 

@@ -20,7 +20,7 @@ from fakes import Node
 from cgpu_common.config import Config
 from cgpu_common.model import MIB
 from cgpu_kube import api
-from cgpu_kube.annotations import GPU_CORE, GPU_MEM, MODE_LABEL
+from cgpu_kube.annotations import GPU_CORE, GPU_MEM, MODE_LABEL, NV_GPU
 from cgpu_kube.node.agent import Agent, Settings
 from cgpud.fakelink import FakeLink, example_gpus
 from cgpud.grants import ANNOTATIONS
@@ -185,7 +185,7 @@ class World:
         spec = pod["spec"]
         (one,) = (c for c in [*spec["initContainers"], *spec["containers"]] if c["name"] == name)
         env: dict[str, str] = {}
-        for resource in (GPU_MEM, GPU_CORE):
+        for resource in (GPU_MEM, GPU_CORE, NV_GPU):
             if count := int(one["resources"]["limits"].get(resource, 0)):
                 env |= await self.kubelet.allocate(resource, count, "team", pod["metadata"]["name"], name, reuse)
         return env

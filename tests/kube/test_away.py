@@ -37,12 +37,17 @@ def published(world: World) -> keys.NodeGpus:
     return found
 
 
+def annotations(world: World) -> dict[str, str]:
+    return (world.api.get(NODES, "", NODE) or {})["metadata"].get("annotations") or {}
+
+
 @contextlib.asynccontextmanager
 async def standing(tmp_path: Path) -> AsyncIterator[World]:
-    """A node whose agent has registered."""
+    """A node whose agent has registered and published it."""
     world = World(tmp_path, settings=SETTINGS)
     async with world.running():
         await ready(world)
+        await eventually(lambda: keys.NODE_GPUS in annotations(world), "the annotation")
         yield world
 
 

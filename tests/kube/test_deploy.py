@@ -122,7 +122,9 @@ def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
         lease = LeaseArgs("cgpu-system", "cgpu-extender", "e", times=Times(1, 0.6, 0.1))
         async with Cluster(our_node("n1", gpu(0, 15)), token="t", lease=lease) as cluster:
             await eventually(lambda: cluster.extender.is_leader, "the lease")
-            one = simple("a", 6)
+            one = simple("a", 6, annotations={notes.GPU_UUID: "GPU-0"})
+            allowed = {"metadata": {"name": "default", "labels": {notes.GPU_UUID: notes.ALLOWED}}}
+            cluster.server.put("api/v1/namespaces", allowed)
             cluster.put(one)
             assert await cluster.schedule(one) == ""
             cluster.server.put(MAPS, {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-n1"}, "data": {}})
@@ -378,6 +380,7 @@ esac"""
 
 
 # ---- policies ----
+
 
 @pytest.fixture(scope="session")
 def policies(objects: dict) -> dict[str, Policy]:

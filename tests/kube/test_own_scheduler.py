@@ -19,6 +19,7 @@ from fake_api import FakeApi
 from fakes import free_port
 from test_extender_process import BIND, PROGRAM, kubeconfig, ready
 
+from cgpu_kube import annotations as notes
 from cgpu_kube.extender.command import extender
 
 OWN = REPO / "deploy/own-scheduler"
@@ -40,6 +41,8 @@ def test_it_is_the_whole_with_a_scheduler(own: dict, objects: dict) -> None:
         ("RoleBinding", "cgpu-extender-schedules"),
         ("MutatingAdmissionPolicy", SCHEDULER),
         ("MutatingAdmissionPolicyBinding", SCHEDULER),
+        ("MutatingAdmissionPolicy", "cgpu-scheduler-names"),
+        ("MutatingAdmissionPolicyBinding", "cgpu-scheduler-names"),
         ("ValidatingAdmissionPolicy", "cgpu-scheduler-name"),
         ("ValidatingAdmissionPolicyBinding", "cgpu-scheduler-name"),
     }
@@ -99,6 +102,9 @@ def test_scheduler_and_extender_are_one_pod(own: dict) -> None:
     (ours,) = config["extenders"]
     (cluster,) = yaml.safe_load((DEPLOY / "scheduler.yaml").read_text())["extenders"]
     assert ours["urlPrefix"] == f"http://127.0.0.1:{context.params['scheduler_port']}/gpushare-scheduler"
+    # Pods of other nodes have it, too: only this scheduler sees none of them.
+    assert {"name": notes.NV_GPU, "ignoredByScheduler": False} in ours["managedResources"]
+    ours["managedResources"].remove({"name": notes.NV_GPU, "ignoredByScheduler": False})
     differs = {"urlPrefix", "enableHTTPS", "tlsConfig"}
     assert {k: v for k, v in ours.items() if k not in differs} == {k: v for k, v in cluster.items() if k not in differs}
     bound = {one["roleRef"]["name"] for (kind, _), one in own.items() if kind == "ClusterRoleBinding"}
@@ -145,6 +151,33 @@ def test_pods_with_gpu_memory_are_sent_there(own: dict, found: Object, name: str
     after["spec"]["schedulerName"] = name
     said = "; ".join(Policy(own["ValidatingAdmissionPolicy", "cgpu-scheduler-name"]).sentences(after))
     assert sentence in said if sentence else said == ""
+
+
+def by_names(limits: dict[str, str], scheduler: str = "default-scheduler", **meta: Object) -> Object:
+    containers = [{"name": "c", "resources": {"limits": limits}}]
+    return {"metadata": meta, "spec": {"containers": containers, "schedulerName": scheduler}}
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (by_names({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "6000"}), SCHEDULER),
+        (by_names({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}), SCHEDULER),
+        (by_names({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "6000"}, "hami-scheduler"), "hami-scheduler"),
+        (by_names({"nvidia.com/gpu": "1"}), "default-scheduler"),
+        (
+            by_names({"nvidia.com/gpu": "1"}, annotations={"nvidia.com/container.c.gpu-memory.limit": "4Gi"}),
+            SCHEDULER,
+        ),
+    ],
+)
+def test_others_names_are_sent_from_namespaces_that_say_so(own: dict, found: Object, name: str) -> None:
+    policy = own["MutatingAdmissionPolicy", "cgpu-scheduler-names"]
+    assert policy["spec"]["matchConstraints"]["namespaceSelector"] == {"matchLabels": {notes.NAMES_LABEL: notes.NAMES}}
+    assert Mutation(policy).apply(found)["spec"]["schedulerName"] == name
+    assert Mutation(own["MutatingAdmissionPolicy", SCHEDULER]).apply(found) == found
+    bound = own["MutatingAdmissionPolicyBinding", "cgpu-scheduler-names"]["spec"]
+    assert bound == {"policyName": "cgpu-scheduler-names"}
 
 
 def test_a_static_pods_copy_passes(own: dict) -> None:
