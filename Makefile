@@ -44,7 +44,7 @@ unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup nvidia kube uml mutants modules modules-all tools vm vm-shell tutorial test test-all lint static test-unit test-core \
-        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
+        test-replay test-daemon test-cli test-kube test-cluster test-nvsim test-rm fuzz-rm test-driver driver test-gpu test-demo test-model test-bench test-abi abi-diff abi-doc test-vm fuzz fuzz-text soak reliability record forward module-run module-run-rehearsal torch demo real bench \
         bench-slice bench-ioctl bench-scale bench-sched bench-quick bench-engine clean \
         setup-install setup-deb setup-test wheel install uninstall deb rpm release build-range build-clang test-install
 
@@ -151,6 +151,9 @@ test-bench: setup ## the rules and figures of bench-sched
 
 test-abi: setup ## numbers and offsets against the public driver: OGKM=<tree or repository> [OGKM_TAGS='…']
 	@$(PYTHON) tests/abi/check.py
+
+abi-diff: setup ## what a release of the public driver changes, as rows of the call table: OGKM=<repository> [FROM=<release> TO=<release>]
+	@$(PYTHON) tests/abi/differences.py
 
 abi-doc: setup ## write docs/reference/abi.md from the call table
 	@$(PYTHON) scripts/abi-doc

@@ -26,9 +26,9 @@ static int selftest(void)
 	cgpu_parse_dir("0123456789abcdef", 16, false, dir);
 	if (memcmp(dir, "0123456789ab", 13) != 0)
 		return -EINVAL;
-	if (cgpu_call_control(CGPU_BRANCH_LAST, 0) ||
-	    cgpu_call_class(CGPU_BRANCH_LAST, 0xffffffffu) ||
-	    !cgpu_call_escape(CGPU_BRANCH_LAST, NV_ESC_RM_FREE, NVOS00_SIZE, CGPU_NODE_CTL))
+	if (cgpu_call_control(CGPU_BRANCH_FIRST, 0) ||
+	    cgpu_call_class(CGPU_BRANCH_FIRST, 0xffffffffu) ||
+	    !cgpu_call_escape(CGPU_BRANCH_FIRST, NV_ESC_RM_FREE, NVOS00_SIZE, CGPU_NODE_CTL))
 		return -EINVAL;
 	return 0;
 }

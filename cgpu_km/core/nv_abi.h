@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
  * Numbers and offsets of NVIDIA's open kernel driver that the interposer reads.
- * They are the same in every branch from 535 to 595 (make test-abi compares
- * them). Those that differ are in struct cgpu_abi or in the table; of sizes in
+ * They are the same in every branch (make test-abi compares them). Those that differ are in struct cgpu_abi or in the table; of sizes in
  * the table, the _SIZE of parameters here are the largest. Each block names its
  * file in the driver. Facts only; no code of theirs.
  */
@@ -180,10 +179,6 @@
 #define NVOS32_ALLOC_FLAGS_EXTERNAL	0x400000	/* its page tables are not RM's */
 #define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */
 
-/* src/common/sdk/nvidia/inc/alloc/alloc_channel.h, class/cla06c.h */
-#define NV_CHANNEL_PARAMS_SIZE		368
-#define NV_CHANNEL_H_USERD		32
-#define NV_CHANNEL_ENGINE		128
 /* class/cl0080.h; nvos.h: NV_VASPACE_ALLOCATION_PARAMETERS and its indices */
 #define NV_DEVICE_INSTANCE		0
 #define NV_DEVICE_CLIENT_SHARE		4

@@ -9,44 +9,60 @@
 /* Controls whose number has this bit go to the firmware unseen by the driver. */
 #define GSS_LEGACY	0x8000u
 
-const u32 cgpu_branches[CGPU_BRANCHES] = {
-	535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595,
-};
-
 const struct cgpu_control_table *const cgpu_control_tables[CGPU_CONTROL_TABLES] = {
 	&cgpu_controls_client, &cgpu_controls_device, &cgpu_controls_gpu,
 	&cgpu_controls_engine, &cgpu_controls_object,
 };
 
-/* Index of the first row whose number, its first member, is not below @number. */
-static u32 first_row(const void *rows, u32 count, size_t stride, u32 number)
+/* How every row begins. */
+struct head {
+	u32 number, since;
+};
+
+static struct head head_of(const void *rows, u32 i, size_t stride)
 {
-	u32 low = 0, high = count, middle, found;
+	struct head head;
+
+	memcpy(&head, (const u8 *)rows + i * stride, sizeof(head));
+	return head;
+}
+
+/* Index of the first row of @number in @branch: of those not younger than @branch the youngest.
+ * @count if there is none.
+ */
+static u32 find(const void *rows, u32 count, size_t stride, u32 branch, u32 number)
+{
+	u32 low = 0, high = count, middle, found = count, since = 0;
+	struct head head;
 
 	while (low < high) {
 		middle = low + (high - low) / 2;
-		memcpy(&found, (const u8 *)rows + middle * stride, sizeof(found));
-		if (found < number)
+		if (head_of(rows, middle, stride).number < number)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	return low;
-}
-
-static bool holds(u32 branch, u32 min_branch, u32 max_branch)
-{
-	return branch >= min_branch && branch <= max_branch;
+	for (; low < count; low++) {
+		head = head_of(rows, low, stride);
+		if (head.number != number || head.since > branch)
+			break;
+		if (head.since > since) {
+			since = head.since;
+			found = low;
+		}
+	}
+	return found;
 }
 
 const struct cgpu_escape *cgpu_call_escape(u32 branch, u32 nr, u32 size, u32 node)
 {
 	const struct cgpu_escape_table *t = &cgpu_escapes;
-	u32 i = first_row(t->row, t->count, sizeof(*t->row), nr);
+	u32 i = find(t->row, t->count, sizeof(*t->row), branch, nr);
+	u32 since = i < t->count ? t->row[i].since : 0;
 
-	for (; i < t->count && t->row[i].nr == nr; i++)
-		if (holds(branch, t->row[i].min_branch, t->row[i].max_branch) &&
-		    (t->row[i].nodes & node) && (!t->row[i].size || t->row[i].size == size))
+	for (; i < t->count && t->row[i].nr == nr && t->row[i].since == since; i++)
+		if (t->row[i].verdict != CGPU_GONE && (t->row[i].nodes & node) &&
+		    (!t->row[i].size || t->row[i].size == size))
 			return &t->row[i];
 	return NULL;
 }
@@ -66,74 +82,30 @@ const struct cgpu_control *cgpu_call_control(u32 branch, u32 cmd)
 
 	for (i = 1; i < CGPU_CONTROL_TABLES && cmd >= cgpu_control_tables[i]->first; i++)
 		t = cgpu_control_tables[i];
-	i = first_row(t->row, t->count, sizeof(*t->row), cmd);
-	for (; i < t->count && t->row[i].cmd == cmd; i++)
-		if (holds(branch, t->row[i].min_branch, t->row[i].max_branch))
-			return &t->row[i];
-	return opaque_control(cmd);
+	i = find(t->row, t->count, sizeof(*t->row), branch, cmd);
+	if (i == t->count || t->row[i].verdict == CGPU_GONE)
+		return opaque_control(cmd);
+	return &t->row[i];
 }
 
 const struct cgpu_class *cgpu_call_class(u32 branch, u32 cls)
 {
 	const struct cgpu_class_table *t = &cgpu_classes;
-	u32 i = first_row(t->row, t->count, sizeof(*t->row), cls);
+	u32 i = find(t->row, t->count, sizeof(*t->row), branch, cls);
 
-	for (; i < t->count && t->row[i].cls == cls; i++)
-		if (holds(branch, t->row[i].min_branch, t->row[i].max_branch))
-			return &t->row[i];
-	return NULL;
+	if (i == t->count || t->row[i].kind == CGPU_KIND_GONE)
+		return NULL;
+	return &t->row[i];
 }
 
 const struct cgpu_uvm_call *cgpu_call_uvm(u32 branch, u32 nr)
 {
 	const struct cgpu_uvm_table *t = &cgpu_uvm_calls;
-	u32 i = first_row(t->row, t->count, sizeof(*t->row), nr);
+	u32 i = find(t->row, t->count, sizeof(*t->row), branch, nr);
 
-	for (; i < t->count && t->row[i].nr == nr; i++)
-		if (holds(branch, t->row[i].min_branch, t->row[i].max_branch))
-			return &t->row[i];
-	return NULL;
-}
-
-const struct cgpu_abi *cgpu_call_abi(u32 branch)
-{
-	static const struct cgpu_abi abi[] = {
-		{ 595, 32, 40, 36, 776, 144, 1 },
-		{ 575, 32, 40, 36, 776, 144, 0 },
-		{ 570, 24, 28, 36, 776, 144, 0 },
-		{ 550, 24, 28, 32, 704, 132, 0 },
-		{ CGPU_BRANCH_FIRST, 24, 28, 32, 472, 132, 0 },
-	};
-	const struct cgpu_abi *found = abi;
-
-	while (found->min_branch > branch && found->min_branch > CGPU_BRANCH_FIRST)
-		found++;
-	return found;
-}
-
-/* "580" of "580.105.08"; 0 if there is no such thing. */
-static u32 branch_of(const char *version)
-{
-	size_t len = strlen(version), i;
-	u32 branch = 0;
-
-	for (i = 0; i < len && version[i] >= '0' && version[i] <= '9' && i < 6; i++)
-		branch = branch * 10 + (u32)(version[i] - '0');
-	return i && i < len && version[i] == '.' ? branch : 0;
-}
-
-u32 cgpu_call_branch(const char *version)
-{
-	u32 branch = branch_of(version), i = CGPU_BRANCHES;
-
-	while (--i && cgpu_branches[i] > branch)
-		;
-	return cgpu_branches[i];
-}
-
-bool cgpu_call_knows_driver(const char *version)
-{
-	return branch_of(version) && cgpu_call_branch(version) == branch_of(version);
+	if (i == t->count || t->row[i].verdict == CGPU_GONE)
+		return NULL;
+	return &t->row[i];
 }
 
 bool cgpu_call_engine_is_gr(u32 engine)

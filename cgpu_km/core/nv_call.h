@@ -4,10 +4,9 @@
  * is refused: the tables are allow-lists. A row with the verdict refuse documents a call
  * that some tool makes.
  *
- * A row holds for a range of driver branches ("580" of 580.105.08): its number,
- * its size and its offsets are those of every branch between. The rows are in
- * nv_table_*.c, docs/reference/abi.md is made from them, make test-abi holds them to the
- * public driver.
+ * A row holds from a driver branch ("580" of 580.105.08) on, until a later row of its number. The
+ * rows are in nv_table_*.c, docs/reference/abi.md is made from them, make test-abi holds them to
+ * the public driver.
  */
 #ifndef CGPU_CORE_NV_CALL_H
 #define CGPU_CORE_NV_CALL_H
@@ -28,9 +27,9 @@ bool cgpu_call_knows_driver(const char *version);
  */
 u32 cgpu_call_branch(const char *version);
 
-/* What the shell needs that is not the same in all branches: offsets, but for the last one. */
+/* What the shell needs that is not the same in all branches: offsets, but for reset_aware. */
 struct cgpu_abi {
-	u32 min_branch;
+	u32 since;
 	/* nv-kernel-rmapi-ops.h, in the op's union: NVOS21 until 570, then NVOS64 */
 	u32 op_alloc_params_size;
 	u32 op_alloc_status;
@@ -39,6 +38,9 @@ struct cgpu_abi {
 	u32 util_stride;
 	u32 util_pid;
 	u32 reset_aware;	/* nv-modeset-interface.h: open_gpu() and close_gpu() have this argument */
+	/* alloc_channel.h: NV_CHANNEL_ALLOC_PARAMS; from 610 on behind hHandleVASpace */
+	u32 channel_h_userd;
+	u32 channel_engine;
 };
 
 const struct cgpu_abi *cgpu_call_abi(u32 branch);

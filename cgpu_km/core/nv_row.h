@@ -55,6 +55,7 @@ enum cgpu_verdict {
 	CGPU_KEEP_GPUS,		/* ids of the container's GPUs: answered, the module keeps them */
 	/* controls once more */
 	CGPU_GPU_ID,		/* forwarded if its first word is the id of a GPU of the container */
+	CGPU_GONE,		/* no row from that branch on; no look-up returns it */
 };
 
 /* What an object of a class is to us. */
@@ -71,6 +72,7 @@ enum cgpu_kind {
 	CGPU_KIND_COMPUTE,	/* engine object: its channel must be on a GR engine */
 	CGPU_KIND_COPY,
 	CGPU_KIND_SHARED_DATA,	/* not forwarded: its mapping shows zeros */
+	CGPU_KIND_GONE = CGPU_GONE,
 };
 
 /* What the driver does with a file descriptor that it is given. */
@@ -85,10 +87,8 @@ enum cgpu_fd_kind {
 	CGPU_FD_UNUSED,		/* does not look at it */
 };
 
-/* The branches for which rows exist and offsets of nv_abi.h hold. */
-#define CGPU_BRANCH_OLDEST	515	/* of any row */
-#define CGPU_BRANCH_FIRST	535	/* from here on the interposer's offsets hold */
-#define CGPU_BRANCH_LAST	595
+/* The first branch; nv_branch.c has them all. */
+#define CGPU_BRANCH_FIRST	535
 
 /* For docs/reference/abi.md, the comparison with the driver's headers and the fuzzer, which define
  * CGPU_DOC. The module reads none of it, and is built without.
@@ -101,12 +101,15 @@ struct cgpu_doc {
 #endif
 };
 
-/* The first member of each row is its number: the look-ups count on it. */
+/*
+ * A branch is its predecessor and its differences. A row holds from the branch @since on, until a
+ * later row of its number takes its place; of a call in two sizes both rows have the same @since.
+ * Number and @since are the first members of each row: the look-ups count on it.
+ */
 struct cgpu_escape {
 	u32 nr;
+	u32 since;
 	u32 size;		/* of the argument; 0: any */
-	u32 min_branch;
-	u32 max_branch;
 	u32 nodes;		/* CGPU_NODE_* it is valid on */
 	u32 verdict;
 	u32 status_at;		/* offset of the RM status, 0: none */
@@ -117,9 +120,8 @@ struct cgpu_escape {
 
 struct cgpu_control {
 	u32 cmd;
+	u32 since;
 	u32 params_size;
-	u32 min_branch;
-	u32 max_branch;
 	u32 verdict;
 	struct cgpu_doc doc;
 	bool copied_in;		/* params_size is required */
@@ -129,9 +131,8 @@ struct cgpu_control {
 
 struct cgpu_class {
 	u32 cls;
+	u32 since;
 	u32 params_size;	/* of pAllocParms */
-	u32 min_branch;
-	u32 max_branch;
 	u32 kind;
 	struct cgpu_doc doc;
 	bool copied_in;		/* params_size bytes are required */
@@ -139,9 +140,8 @@ struct cgpu_class {
 
 struct cgpu_uvm_call {
 	u32 nr;
+	u32 since;
 	u32 size;
-	u32 min_branch;
-	u32 max_branch;
 	u32 verdict;
 	u32 status_at;
 	struct cgpu_doc doc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* The rows of the call table. Each table is sorted by number, rows of one number
- * by size and branch; tests/unit/core/test_table.py holds them to it.
+/* The rows of the call table. Each table is sorted by number, rows of one number by branch
+ * and size; tests/unit/core/test_table.py holds them to it.
  */
 #ifndef CGPU_CORE_NV_TABLE_H
 #define CGPU_CORE_NV_TABLE_H
@@ -8,12 +8,18 @@
 #include "nv_abi.h"
 #include "nv_row.h"
 
-/* struct cgpu_doc of a row. */
+/* struct cgpu_doc of a row. A difference without one has that of the row before it. */
 #ifdef CGPU_DOC
 #define DOC(...)	{ __VA_ARGS__ }
 #else
 #define DOC(...)	{ }
 #endif
+
+/* The file descriptor in a call's struct: its offset, and a cgpu_fd_kind. */
+#define FD(at, kind)	.fd_at = (at), .fd_kind = CGPU_FD_##kind
+
+/* { number, branch, GONE }: the driver has the call no more. */
+#define GONE		.verdict = CGPU_GONE
 
 struct cgpu_escape_table {
 	u32 count;
@@ -50,8 +56,8 @@ extern const struct cgpu_uvm_table cgpu_uvm_calls;
 #define CGPU_CONTROL_TABLES	5
 extern const struct cgpu_control_table *const cgpu_control_tables[CGPU_CONTROL_TABLES];
 
-/* Branches that were compared with the public driver, ascending. */
-#define CGPU_BRANCHES		11
-extern const u32 cgpu_branches[CGPU_BRANCHES];
+/* The branches that are accepted, ascending. */
+extern const u32 cgpu_branches[];
+extern const u32 cgpu_branch_count;
 
 #endif

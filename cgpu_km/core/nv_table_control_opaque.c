@@ -5,10 +5,10 @@
 #include "nv_table.h"
 
 static const struct cgpu_control rows[] = {
-	{ 0x00008000, 0, 515, 595, CGPU_REFUSE, DOC("RM_GSS_LEGACY_MASK",
+	{ 0x00008000, 535, 0, CGPU_REFUSE, DOC("RM_GSS_LEGACY_MASK",
 	  "src/nvidia/inc/kernel/rmapi/control.h",
 	  "those with a row of their own apart: what the others do is not known") },
-	{ 0x20810000, 0, 515, 595, CGPU_REFUSE, DOC("NV2081_BINAPI", "class/cl2081.h",
+	{ 0x20810000, 535, 0, CGPU_REFUSE, DOC("NV2081_BINAPI", "class/cl2081.h",
 	  "what they do is not known; libcuda goes on without") },
 };
 

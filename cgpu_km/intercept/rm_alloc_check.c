@@ -5,6 +5,7 @@
 #include "call.h"
 #include "core/nv_abi.h"
 #include "core_ref.h"
+#include "driver/driver.h"
 #include "fields.h"
 #include "intercept/backing_file.h"
 #include "intercept/rm_alloc_check.h"
@@ -309,7 +310,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		engine = get32(p, NV_TSG_ENGINE);
 		break;
 	case CGPU_KIND_CHANNEL:
-		engine = get32(p, NV_CHANNEL_ENGINE);
+		engine = get32(p, ckm_driver_abi()->channel_engine);
 		break;
 	}
 	gr = core->nv.engine_is_gr(engine);
@@ -341,7 +342,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 			ckm_call_denied(a->rc->call, "channel without a group, class", obj->cls);
 			return NV_ERR_PARENT;
 		}
-		status = hold_userd(a, get32(p, NV_CHANNEL_H_USERD));
+		status = hold_userd(a, get32(p, ckm_driver_abi()->channel_h_userd));
 		if (status != NV_OK)
 			return status;
 		if (a->parent->kind == CGPU_KIND_TSG) {

@@ -26,7 +26,7 @@ GENERATED = "src/nvidia/generated"
 CLASSES = "src/nvidia/src/kernel/rmapi/resource_list.h"
 # The needed parts of a release; without the rest a release is small.
 PATHS = ("version.mk", SDK, UNIX, COMMON, UVM, GENERATED, CLASSES)
-OLDEST = 515  # the first branch that is public
+OLDEST = 535  # the first branch of the call table
 
 HEADERS = (
     "nvtypes.h",

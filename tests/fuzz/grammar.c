@@ -13,17 +13,25 @@ static void add(struct row row)
 		rows[row_count++] = row;
 }
 
-#define HOLDS(r)	(branch >= (r)->min_branch && branch <= (r)->max_branch)
+/* A difference has no name of its own: it is the row's before it, of the same number. */
+static const char *name_of(const char *name)
+{
+	static const char *last;
+
+	last = name ? name : last;
+	return last;
+}
 
 static void add_controls(uint32_t branch)
 {
 	for (int t = 0; t < CGPU_CONTROL_TABLES; t++)
 		for (uint32_t i = 0; i < cgpu_control_tables[t]->count; i++) {
 			const struct cgpu_control *r = &cgpu_control_tables[t]->row[i];
+			const char *name = name_of(r->doc.name);
 
-			if (HOLDS(r))
+			if (cgpu_call_control(branch, r->cmd) == r)
 				add((struct row) { ROW_CONTROL, r->cmd, r->params_size, r->verdict, 0, 0,
-						   r->fd_at, r->fd_kind, r->copied_in, r->doc.name });
+						   r->fd_at, r->fd_kind, r->copied_in, name });
 		}
 }
 
@@ -33,28 +41,31 @@ void grammar_load(const char *driver_version)
 
 	for (i = 0; i < cgpu_escapes.count; i++) {
 		const struct cgpu_escape *r = &cgpu_escapes.row[i];
+		const char *name = name_of(r->doc.name);
 
-		if (HOLDS(r))
+		if (cgpu_call_escape(branch, r->nr, r->size, r->nodes) == r)
 			add((struct row) { ROW_ESCAPE, r->nr, r->size, r->verdict, r->status_at, r->nodes,
-					   r->fd_at, r->fd_kind, true, r->doc.name });
+					   r->fd_at, r->fd_kind, true, name });
 	}
 	first_of[ROW_CONTROL] = row_count;
 	add_controls(branch);
 	first_of[ROW_CLASS] = row_count;
 	for (i = 0; i < cgpu_classes.count; i++) {
 		const struct cgpu_class *r = &cgpu_classes.row[i];
+		const char *name = name_of(r->doc.name);
 
-		if (HOLDS(r))
+		if (cgpu_call_class(branch, r->cls) == r)
 			add((struct row) { ROW_CLASS, r->cls, r->params_size, r->kind, 0, 0, 0, 0, r->copied_in,
-					   r->doc.name });
+					   name });
 	}
 	first_of[ROW_UVM] = row_count;
 	for (i = 0; i < cgpu_uvm_calls.count; i++) {
 		const struct cgpu_uvm_call *r = &cgpu_uvm_calls.row[i];
+		const char *name = name_of(r->doc.name);
 
-		if (HOLDS(r))
+		if (cgpu_call_uvm(branch, r->nr) == r)
 			add((struct row) { ROW_UVM, r->nr, r->size, r->verdict, r->status_at, CGPU_NODE_UVM,
-					   r->fd_at, r->fd_kind, false, r->doc.name });
+					   r->fd_at, r->fd_kind, false, name });
 	}
 	first_of[ROW_KINDS] = row_count;
 }

@@ -102,8 +102,8 @@ def test_the_least_kernel_is_the_same_everywhere() -> None:
 
 
 def test_the_branches_are_those_of_the_call_table() -> None:
-    table = (REPO / "cgpu_km/core/nv_call.c").read_text()
-    numbers = re.search(r"cgpu_branches\[CGPU_BRANCHES\] = \{([^}]*)\}", table)
+    table = (REPO / "cgpu_km/core/nv_branch.c").read_text()
+    numbers = re.search(r"cgpu_branches\[\] = \{([^}]*)\}", table)
     assert numbers
     branches = re.findall(r"\d+", numbers[1])
     for page in (INSTALL, SUPPORT):

@@ -18,7 +18,8 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "unit/core")]
 
 import calltable  # noqa: E402
 import values  # noqa: E402
-from corelib import C, ffi, lib  # noqa: E402
+from calltable import found  # noqa: E402
+from corelib import C, lib  # noqa: E402
 from layouts import ALLOC_MEMORY, RM_ALLOC, RM_CONTROL, UVM  # noqa: E402
 from tracefile import Block, Event, Trace, TraceError, load  # noqa: E402
 
@@ -216,10 +217,6 @@ class Checker:
                     self.bind(name, 0)
                 else:
                     self.symbol(name)
-
-
-def found(kind: str, pointer):
-    return calltable.row(kind, pointer) if pointer != ffi.NULL else None
 
 
 def inner_row(branch: int, number: int, cmd: int, cls: int):

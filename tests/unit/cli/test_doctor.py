@@ -222,8 +222,8 @@ def test_a_dying_container_is_stale(tree: Tree) -> None:
 
 
 def test_the_branches_are_those_of_the_call_table() -> None:
-    source = (ROOT / "cgpu_km/core/nv_call.c").read_text()
-    (table,) = re.findall(r"cgpu_branches\[CGPU_BRANCHES\] = \{([^}]*)\}", source)
+    source = (ROOT / "cgpu_km/core/nv_branch.c").read_text()
+    (table,) = re.findall(r"cgpu_branches\[\] = \{([^}]*)\}", source)
     assert tuple(map(int, re.findall(r"\d+", table))) == checks.BRANCHES
 
 

@@ -12,7 +12,7 @@ from corelib import C, ffi
 
 FILES = sorted([*_build.CORE.glob("*.c"), *_build.CORE.glob("*.h")])
 PURE = [p for p in FILES if p.name != "core_main.c"]
-NUMBERS = {"nv_abi.h", "nv_call.c"}  # tables of the driver's numbers
+NUMBERS = {"nv_abi.h", "nv_call.c", "nv_branch.c"}  # tables of the driver's numbers
 
 # A file's part is the first word of its name; policies are rules of the scheduler.
 PARTS = {"policy": "sched"}
@@ -31,7 +31,7 @@ def included(path):
 
 
 #: Macros with arguments: the rows of a table.
-MACROS = {"nv_table.h": {"DOC"}, "policy.h": {"CGPU_POLICY_DECLARATION"}}
+MACROS = {"nv_table.h": {"DOC", "FD"}, "policy.h": {"CGPU_POLICY_DECLARATION"}}
 
 
 def callees():
