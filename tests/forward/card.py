@@ -20,12 +20,16 @@ from parts import (
     LOAD,
     MIB,
     NAMES,
+    PROC,
     REPO,
     SIMULATED,
+    STANDIN,
     Box,
     Progress,
     Report,
     call,
+    call_all,
+    card_mib,
     divided,
     gpu_stat,
     last_line,
@@ -43,6 +47,8 @@ HERE = Path(__file__).resolve().parent
 LOADS = REPO / "tests/hardware/load"
 #: A period of high priority is 100 ms; so much of it may be the service's.
 PRIO_RATIO = 95
+CSV = "--format=csv,noheader,nounits"
+ILLEGAL_ADDRESS = 700  # CUDA_ERROR_ILLEGAL_ADDRESS
 
 
 def python(name: str, *words: object) -> tuple[str, ...]:
@@ -77,11 +83,35 @@ def shares(report: Report, *words: str) -> None:
         divided(report, f"policy {policy}, 1 : 1", (1, 1), window_s, policy=policy)
 
 
+@contextlib.contextmanager
+def boxes() -> Iterator[list[tuple[int, Box]]]:
+    """Containers of 6 and 8 of 15 parts of the card, at once."""
+    with contextlib.ExitStack() as stack:
+        yield [(mib, stack.enter_context(Box(name, mib))) for name, mib in zip(NAMES, slices(), strict=False)]
+
+
+def nodes(report: Report, *words: str) -> None:
+    """What a program finds: the card by its name and UUID, the slice's memory, and one GPU, the container's."""
+
+    def found(*head: str) -> list[list[str]]:
+        done = call(*head, "nvidia-smi", "--query-gpu=name,uuid,driver_version,memory.total", CSV)
+        return [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
+
+    whole = found()
+    with boxes() as both:
+        for mib, box in both:
+            seen = found(*box.head())
+            nodes = call(*box.head(), "sh", "-c", "stat -c '%n %t:%T' /dev/nvidia*").stdout.splitlines()
+            ours = (PROC / "0/major").read_text().strip()
+            ok = bool(whole) and seen == [[*whole[0][:3], str(mib)]]
+            report.add(f"discovery, {mib} MiB", ok=ok, alone=whole, container=seen, nodes=nodes, major=ours)
+
+
 def vectoradd(report: Report, *words: str) -> None:
-    """A kernel's sums, in each of two containers."""
-    for name, mib in zip(NAMES, slices(), strict=False):
-        with Box(name, mib) as box:
-            done = call(*box.head(), *python("vectoradd.py"))
+    """A kernel's sums, in two containers at once."""
+    with boxes() as both:
+        ended = call_all([[*box.head(), *python("vectoradd.py")] for _, box in both])
+    for (mib, _), done in zip(both, ended, strict=True):
         said = last_line(done)
         if said and SIMULATED:
             report.missing(f"vectorAdd, {mib} MiB", "the simulated card executes no kernel; the program ends well")
@@ -89,21 +119,50 @@ def vectoradd(report: Report, *words: str) -> None:
             report.add(f"vectorAdd, {mib} MiB", ok=said.get("wrong") == 0, said=said or done.stderr[-300:])
 
 
+def faults(report: Report, *words: str) -> None:
+    """A program whose kernels fault, three times, beside another container's load: that one goes on at its rate."""
+    with boxes() as ((_, box), (_, other)), load(other) as progress:
+        before = rates_of([progress], 2, (1,))[0]
+        said = [last_line(call(*box.head(), *python("faulty.py"))).get("status") for _ in range(3)]
+        after = rates_of([progress], 2, (1,))[0]
+        empty = box.is_empty()
+    values = {"status": said, "works_per_s": [round(before, 1), round(after, 1)], "empty": empty}
+    if SIMULATED:
+        return report.missing("a neighbour's fault", "the simulated card executes no kernel", **values)
+    ok = said == [ILLEGAL_ADDRESS] * 3 and after > 0.9 * before > 0 and empty
+    return report.add("a neighbour's fault", ok=ok, **values)
+
+
 # ---- memory ----
 
 
+#: NVIDIA's own table for its limit (driver 615, RTX PRO 6000) has these; in steps of 256 MiB.
+PUBLISHED_MIB = (30_000, 3_000)
+
+
+def one_limit(report: Report, mib: int, kind: str, step: int) -> None:
+    """Limit set, totals shown, allocatable."""
+    with Box(NAMES[0], mib) as box:
+        smi = call(*box.head(), "nvidia-smi", "--query-gpu=memory.total", CSV).stdout.strip()
+        done = call(*box.head(), *python("alloc.py", kind, step), limit_s=60)
+        said, empty = last_line(done), box.is_empty()
+    ok = done.returncode == 0 and said.get("total_mib") == mib and 0 < said["allocated_mib"] <= mib and empty
+    ok = ok and said["after_refusal"] == 0 and smi == str(mib)
+    report.add(
+        f"limit {mib} {kind} {step}", ok=ok, limit_mib=mib, smi_mib=smi, said=said or done.stderr[-300:], empty=empty
+    )
+
+
 def limits(report: Report, *words: str) -> None:
-    """Limit set, total shown, allocatable; and what is left when the process is killed. Managed memory is charged."""
+    """What can be had under a limit, in each way, managed memory too; what is left when the process is killed."""
     set_gpu("uvm", "account")
-    for mib in slices():
-        for kind, step in (("plain", 256), ("plain", 2), ("vmm", 256), ("pool", 256), ("managed", 256)):
-            with Box(NAMES[0], mib) as box:
-                done = call(*box.head(), *python("alloc.py", kind, step), limit_s=60)
-                said, empty = last_line(done), box.is_empty()
-            ok = done.returncode == 0 and said.get("total_mib") == mib and 0 < said["allocated_mib"] <= mib and empty
-            ok = ok and said["after_refusal"] == 0
-            report.add(f"limit {mib} {kind} {step}", ok=ok, limit_mib=mib, said=said or done.stderr[-300:], empty=empty)
     killed(report, slices()[0])
+    for mib in PUBLISHED_MIB:
+        if mib < card_mib() * 9 // 10:
+            one_limit(report, mib, "plain", 256)
+    for mib in slices():
+        for kind, step in (("plain", 256), ("vmm", 256), ("pool", 256), ("managed", 256), ("plain", 2)):
+            one_limit(report, mib, kind, step)
 
 
 def killed(report: Report, mib: int) -> None:
@@ -160,12 +219,13 @@ def staged(box: Box, *words: object) -> Iterator[Staged]:
         program.end()
 
 
-HOST_KINDS = ("cuMemAllocHost", "cuMemHostAlloc")
+HOST_KINDS = ("cuMemAllocHost", "cuMemHostAlloc", "cuMemHostRegister")
 
 
 def kinds(report: Report, *words: str) -> None:
     """Each kind of memory of the GPU is charged with what it takes, and memory of the host with nothing."""
     size = 64
+    set_gpu("uvm", "account")
     with Box(NAMES[0], slices()[0]) as box, staged(box, "kinds", size) as program:
         before = 0
         while (said := program.next())["stage"] != "end":
@@ -291,7 +351,7 @@ def takeover(report: Report, *words: str) -> None:
 
 
 def torch(report: Report, *words: str) -> None:
-    """One step of PyTorch in each of two containers, and the total that it shows."""
+    """One step of PyTorch in two containers at once, and the totals that it shows."""
     program = (
         "import json, torch; x = torch.randn(1024, 1024, device='cuda', requires_grad=True); y = (x @ x).sum();"
         "y.backward(); torch.cuda.synchronize(); free, total = torch.cuda.mem_get_info();"
@@ -300,12 +360,13 @@ def torch(report: Report, *words: str) -> None:
     )
     if not has_torch():
         return report.missing("PyTorch", NO_TORCH)
-    for name, mib in zip(NAMES, slices(), strict=False):
-        with Box(name, mib) as box:
-            done = call(*box.head(), sys.executable, "-c", program, limit_s=100)
+    with boxes() as both:
+        ended = call_all([[*box.head(), sys.executable, "-c", program] for _, box in both], limit_s=100)
+    add = report.of_standin if STANDIN else report.add
+    for (mib, _), done in zip(both, ended, strict=True):
         said = last_line(done)
-        ok = said.get("total_mib") == mib and said.get("finite", False)
-        report.add(f"PyTorch, {mib} MiB", ok=ok, said=said or done.stderr[-300:])
+        ok = said.get("total_mib") == said.get("properties_mib") == mib and said.get("finite", False)
+        add(f"PyTorch, {mib} MiB", ok=ok, said=said or done.stderr[-300:])
     return None
 
 
@@ -351,12 +412,13 @@ def priority(report: Report, *words: str) -> None:
     if not has_torch():
         return report.missing("service beside training", NO_TORCH)
     seconds = float(words[0])
+    add = report.of_standin if STANDIN else report.add
     set_gpu("prio_ratio", PRIO_RATIO)
     with Box(NAMES[0], slices()[0]) as box, Box(NAMES[1], slices()[1]) as other:
         with load(other, TRAINING) as training:
-            report.add("training alone", ok=True, **window(None, training, seconds))
+            add("training alone", ok=True, **window(None, training, seconds))
         with load(box, (*SERVICE, "--rate", "8", "--tokens", "8")) as service:
-            report.add("service alone", ok=True, **window(service, None, seconds))
+            add("service alone", ok=True, **window(service, None, seconds))
             with load(other, TRAINING) as training:
                 for name, policy, weights, high in BESIDE:
                     box.set("weight", weights[0])
@@ -364,7 +426,7 @@ def priority(report: Report, *words: str) -> None:
                     box.set("highprio", int(high))
                     set_gpu("policy", policy)
                     row = window(service, training, seconds)
-                    report.add(f"service beside training, {name}", ok=row["request_ms"]["n"] > 0, **row)
+                    add(f"service beside training, {name}", ok=row["request_ms"]["n"] > 0, **row)
     return None
 
 
@@ -378,11 +440,12 @@ def decode(report: Report, *words: str) -> None:
     if not has_torch():
         return report.missing("decode loops", NO_TORCH)
     seconds = float(words[0])
+    add = report.of_standin if STANDIN else report.add
     set_gpu("prio_ratio", PRIO_RATIO)
     batches = ",".join(str(one) for one in sorted({1, *REQUESTS}))
     with contextlib.ExitStack() as stack:
-        boxes = [stack.enter_context(Box(name, mib)) for name, mib in zip(NAMES, slices(), strict=False)]
-        loops = [stack.enter_context(load(box, (*SERVICE, "--batches", batches), talk=True)) for box in boxes]
+        pair = [stack.enter_context(Box(name, mib)) for name, mib in zip(NAMES, slices(), strict=False)]
+        loops = [stack.enter_context(load(box, (*SERVICE, "--batches", batches), talk=True)) for box in pair]
 
         def tokens(per_loop: Sequence[int]) -> list[float]:
             for one, batch in zip(loops, per_loop, strict=True):
@@ -394,10 +457,10 @@ def decode(report: Report, *words: str) -> None:
             whole = tokens((requests, 0))[0]
             for name, policy, high in LOOPS:
                 set_gpu("policy", policy)
-                boxes[0].set("highprio", int(high))
+                pair[0].set("highprio", int(high))
                 both = tokens((requests // 2, requests // 2))
-                boxes[0].set("highprio", 0)
-                report.add(
+                pair[0].set("highprio", 0)
+                add(
                     f"decode {requests}, {name}",
                     ok=whole > 0 and min(both) > 0,
                     alone_tokens_per_s=round(whole, 1),
@@ -410,7 +473,9 @@ def decode(report: Report, *words: str) -> None:
 STEPS = {
     one.__name__: one
     for one in (
+        nodes,
         vectoradd,
+        faults,
         alone,
         shares,
         limits,

@@ -37,6 +37,19 @@ class ArrayDescriptor(c.Structure):
     _fields_ = (("width", c.c_size_t), ("height", c.c_size_t), ("format", c.c_int), ("channels", c.c_uint))
 
 
+class ArrayDescriptor3d(c.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR"""
+
+    _fields_ = (
+        ("width", c.c_size_t),
+        ("height", c.c_size_t),
+        ("depth", c.c_size_t),
+        ("format", c.c_int),
+        ("channels", c.c_uint),
+        ("flags", c.c_uint),
+    )
+
+
 class IpcHandle(c.Structure):
     """CUipcMemHandle, which is passed by value."""
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ PROC = Path("/proc/cgpu_km")
 MIB = 1 << 20
 NAMES = ("a" * 64, "b" * 64, "c" * 64)
 SIMULATED = os.environ.get("CARD_IS_SIMULATED") == "1"
+#: Loads in PyTorch run on tests/forward/standin: their control flow, and no result.
+STANDIN = os.environ.get("TORCH_IS_STANDIN") == "1"
 #: How long a kernel is, and how many rounds of its loop that is, was measured on the driver alone (home.py).
 KERNEL_US = os.environ.get("GPULOAD_KERNEL_US", "1000")
 KERNEL = ("--kernel-us", KERNEL_US, "--iterations", os.environ.get("GPULOAD_ITERATIONS", "1"))
@@ -41,9 +44,13 @@ class Report:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def missing(self, name: str, reason: str) -> None:
+    def missing(self, name: str, reason: str, **values: object) -> None:
         """Not measured, because what it needs is not on this machine."""
-        self.add(name, ok=None, missing=reason)
+        self.add(name, ok=None, missing=reason, **values)
+
+    def of_standin(self, name: str, ok: object, **values: object) -> None:
+        """Of a load whose PyTorch is the stand-in: that it came to its end."""
+        self.missing(name, "PyTorch is a stand-in: this is the control flow", **values)
 
 
 class Box:
@@ -106,6 +113,12 @@ def call(*words: str, limit_s: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired as error:
         return subprocess.CompletedProcess(words, 124, "", f"ended after {error.timeout:.0f} s")
+
+
+def call_all(commands: Sequence[Sequence[str]], limit_s: float = 300) -> list[subprocess.CompletedProcess[str]]:
+    """The same for several at once."""
+    with ThreadPoolExecutor(len(commands)) as pool:
+        return list(pool.map(lambda words: call(*words, limit_s=limit_s), commands))
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -189,7 +202,8 @@ def divided(
             shares = [one / sum(rates) for one in rates]
             errors.append(max(abs(got / want - 1) * 100 for got, want in zip(shares, asked, strict=True)))
         stat = gpu_stat()
-    report.add(
+    add = report.add if command is LOAD or not STANDIN else report.of_standin
+    add(
         name,
         ok=errors[-1] <= bar_pct,
         policy=policy,

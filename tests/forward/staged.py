@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import ctypes as c
 import json
+import mmap
 import os
 import sys
 from collections.abc import Callable
 
-from libcuda import MIB, ON_DEVICE, ArrayDescriptor, Cuda, IpcHandle
+from libcuda import MIB, ON_DEVICE, ArrayDescriptor, ArrayDescriptor3d, Cuda, IpcHandle
 
 PATTERN = 0x1234ABCD
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
@@ -30,11 +31,20 @@ def stage(name: str, **values: object) -> None:
 
 
 def kinds(cuda: Cuda, size: int) -> None:
-    """The driver's ways to memory of the GPU, and two to memory of the host, which is none of it."""
+    """The driver's ways to memory of the GPU, and three to memory of the host, which is none of it."""
     side = 4096
     pitch, descriptor = c.c_size_t(), ArrayDescriptor(side, size // (4 * side), FLOAT, 1)
     bytes_ = c.c_size_t(size)
+    solid = ArrayDescriptor3d(256, 256, size // (4 * 256 * 256), FLOAT, 1, 0)
+    own = mmap.mmap(-1, size)
+    start = c.addressof(c.c_char.from_buffer(own))
     cuda.context()
+
+    def register(at: object) -> int:
+        """Memory of this process; its address is what it is given back by."""
+        c.cast(at, c.POINTER(c.c_uint64))[0] = start  # type: ignore[arg-type]
+        return cuda.status("cuMemHostRegister_v2", c.c_uint64(start), bytes_, 0)
+
     made: list[tuple[str, Callable[[object], int], str]] = [
         ("cuMemAlloc", lambda at: cuda.status("cuMemAlloc_v2", at, bytes_), "cuMemFree_v2"),
         (
@@ -45,6 +55,8 @@ def kinds(cuda: Cuda, size: int) -> None:
             "cuMemFree_v2",
         ),
         ("cuArrayCreate", lambda at: cuda.status("cuArrayCreate_v2", at, c.byref(descriptor)), "cuArrayDestroy"),
+        ("cuArray3DCreate", lambda at: cuda.status("cuArray3DCreate_v2", at, c.byref(solid)), "cuArrayDestroy"),
+        ("cuMemAllocManaged", lambda at: cuda.status("cuMemAllocManaged", at, bytes_, 1), "cuMemFree_v2"),
         (
             "cuMemCreate",
             lambda at: cuda.status("cuMemCreate", at, bytes_, c.byref(ON_DEVICE), c.c_uint64(0)),
@@ -52,6 +64,7 @@ def kinds(cuda: Cuda, size: int) -> None:
         ),
         ("cuMemAllocHost", lambda at: cuda.status("cuMemAllocHost_v2", at, bytes_), "cuMemFreeHost"),
         ("cuMemHostAlloc", lambda at: cuda.status("cuMemHostAlloc", at, bytes_, 2), "cuMemFreeHost"),
+        ("cuMemHostRegister", register, "cuMemHostUnregister"),
     ]
     for name, take, give in made:
         stage(f"before {name}")

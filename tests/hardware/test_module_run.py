@@ -19,6 +19,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "forward"))
+
+import tables  # noqa: E402
+
 PROGRAM = HERE / "module-run"
 
 LINUX = r"""#!/bin/sh
@@ -202,8 +206,120 @@ def test_results_are_there_after_each_step(module, tree, tmp_path):
 
 def test_the_steps_are_those_of_the_machine(module):
     """Each has a function inside, and nothing takes longer than the whole may."""
-    sys.path.insert(0, str(HERE.parent / "forward"))
     import inside
 
     assert {step[0] for step, _ in module.STEPS} == set(inside.STEPS)
     assert all(limit_s <= 200 for _, limit_s in module.STEPS)
+
+
+# ---- the tree that travels ----
+
+
+@pytest.fixture
+def repository(module, tmp_path, monkeypatch) -> Path:
+    """With each part, of one MiB together."""
+    made = tmp_path / "repository"
+    for part in module.PARTS:
+        path = made / "build" / part.replace("*", "0_1_0")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes((1 << 20) // len(module.PARTS)))
+    (made / ".gitignore").write_text("build/\n")
+    subprocess.run(["git", "init", "-q", made], check=True)
+    subprocess.run(["git", "-C", made, "add", "-A"], check=True)
+    monkeypatch.setattr(module, "REPO", made)
+    return made
+
+
+def test_the_tree_has_its_parts_and_no_more(module, repository, capsys):
+    assert module.pack(repository / "build/tree") == 0
+    names = {Path(part).name.replace("*", "0_1_0") for part in module.PARTS}
+    assert {path.name for path in (repository / "build/tree").iterdir()} == names
+    assert "with the sources 1 MiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("where", ["build/kernels/uml/linux", "sources"])
+def test_a_tree_of_more_than_64_mib_is_refused(module, repository, capsys, where):
+    """Sources count too: they travel with it."""
+    with (repository / where).open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["git", "-C", repository, "add", "-A"], check=True)
+    assert module.pack(repository / "build/tree") == 1
+    said = capsys.readouterr().err
+    assert "more than the 64 MiB" in said
+    assert "has 64 MiB" in said
+
+
+def test_a_part_that_is_not_built_is_named(module, repository, capsys):
+    (repository / "build/client/nvforwardd").unlink()
+    assert module.pack(repository / "build/tree") == 1
+    assert "build/client/nvforwardd is not there: make module-run" in capsys.readouterr().err
+
+
+def test_the_sources_leave_room_for_the_parts(module):
+    """Of this repository: User-Mode Linux and the other parts are 20 MiB."""
+    command = ["git", "ls-files", "-z"]
+    files = subprocess.run(command, cwd=module.REPO, stdout=subprocess.PIPE, text=True, check=True).stdout
+    sizes = [path.stat().st_size for path in module.carried(HERE / "results", files) if path.is_file()]
+    assert 0 < sum(sizes) < (module.TREE_MAX_MIB - 25) << 20
+
+
+# ---- tables ----
+
+
+def test_limits_stand_beside_the_published_ones():
+    said = {"kind": "plain", "step_mib": 256, "total_mib": 30000, "allocated_mib": 29440}
+    line = {"name": "limit 30000 plain 256", "ok": True, "limit_mib": 30000, "smi_mib": "30000", "said": said}
+    died = {"name": "limit 3000 plain 256", "ok": False, "limit_mib": 3000, "smi_mib": "3000", "said": "Traceback"}
+    lines = tables.limits([line, died, {"name": "killed at the limit", "ok": True}])
+    assert lines[4:] == [
+        "| plain, 256 MiB | 30000 | 30000 | 30000 | 29440 | 560 |",
+        "| NVIDIA's limit (driver 615), 256 MiB | 30000 | 30000 | – | 29184 | 816 |",
+        "| NVIDIA's limit (driver 615), 256 MiB | 3000 | – | – | 2560 | 440 |",
+    ]
+
+
+def test_loops_stand_beside_the_published_ones():
+    lines = [
+        {"name": "decode 32, native", "percent_of_alone": 75.0},
+        {"name": "decode 32, policy 2", "percent_of_alone": 80.0},
+        {"name": "decode 2, native", "percent_of_alone": 45.5},
+        {"name": "decode loops", "ok": None, "missing": "PyTorch"},
+    ]
+    assert tables.loops(lines)[4:] == ["| 2 | 45.5 | – | 44.5 | 63.5 |", "| 32 | 75.0 | 80.0 | 72.8 | 87.9 |"]
+    assert tables.loops([]) == []
+
+
+def test_the_page_says_what_ended_how(tree, tmp_path):
+    Run(tree, tmp_path / "out", "smi", "torch", "walk", smi="bad result", torch="missing", walk="panics")
+    page = (tmp_path / "out/results.md").read_text()
+    assert "| torch | ok |" in page
+    assert "missing: PyTorch" in page
+    assert "| smi | failed |" in page
+    assert "User-Mode Linux ended with status 1" in page
+
+
+def test_a_standin_is_named(tree, tmp_path):
+    text = (tree / "linux").read_text()
+    (tree / "linux").write_text(text.replace("echo booted", f'cp "$out/run.json" {tmp_path}/told.json'))
+    run = Run(tree, tmp_path / "out", "--standin", "torch")
+    environment = json.loads((tmp_path / "told.json").read_text())["environment"]
+    assert environment["TORCH_IS_STANDIN"] == "1"
+    assert Path(environment["PYTHONPATH"], "torch/__init__.py").exists()
+    assert run.report["machine"]["stand-in for PyTorch"] is True
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["torchload.py --seconds 0.2", "serveload.py --seconds 0.2 --rate 50", "serveload.py --seconds 0.2 --batches 1,2"],
+)
+def test_the_loads_run_on_the_standin(tmp_path, words):
+    """Without a GPU: what it says of memory is libcuda's, here of a library that has none."""
+    (tmp_path / "libcuda.py").write_text("class Cuda:\n    def __getattr__(self, name): return lambda *args: None\n")
+    environment = os.environ | {"PYTHONPATH": f"{HERE.parent / 'forward/standin'}:{tmp_path}"}
+    program, *options = words.split()
+    command = [sys.executable, HERE / "load" / program, *options]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"ready"' in done.stdout

@@ -23,9 +23,11 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,7 +71,7 @@ static void close_all(struct message *m)
 	m->fd_count = 0;
 }
 
-/* False: the other end is closed, or it did not keep to wire.h. */
+/* False: the other end is closed, or it did not keep to wire.h, or there is no number for its files. */
 static bool receive(int sock, struct message *m)
 {
 	char control[CMSG_SPACE(sizeof(m->fds))];
@@ -85,7 +87,8 @@ static bool receive(int sock, struct message *m)
 			m->fd_count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 			memcpy(m->fds, CMSG_DATA(c), m->fd_count * sizeof(int));
 		}
-	if (got < (ssize_t)sizeof(m->request) || m->fd_count != m->request.fds || m->request.bufs > FWD_BUFS_MAX) {
+	if (got < (ssize_t)sizeof(m->request) || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
+	    m->fd_count != m->request.fds || m->request.bufs > FWD_BUFS_MAX) {
 		close_all(m);
 		return false;
 	}
@@ -290,6 +293,15 @@ static bool serve(const struct lane *lane, struct message *m)
 	return answer(lane, -ENOSYS, NULL, 0, -1);
 }
 
+static void lane_end(struct lane *lane)
+{
+	close(lane->sock);
+	close(lane->bell);
+	free(lane);
+	if (atomic_fetch_sub(&lanes, 1) == 1)
+		exit(0);	/* the guest's process is gone */
+}
+
 static void *lane_thread(void *arg)
 {
 	struct lane *lane = arg;
@@ -303,11 +315,7 @@ static void *lane_thread(void *arg)
 			break;
 	}
 	free(m);
-	close(lane->sock);
-	close(lane->bell);
-	free(lane);
-	if (atomic_fetch_sub(&lanes, 1) == 1)
-		exit(0);	/* the guest's process is gone */
+	lane_end(lane);
 	return NULL;
 }
 
@@ -351,24 +359,29 @@ static void add_lane(int sock, int bell, unsigned int number)
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, 256 << 10);
-	if (pthread_create(&thread, &attr, lane_thread, lane))
-		die("no thread");
+	if (pthread_create(&thread, &attr, lane_thread, lane)) {
+		fprintf(stderr, "nvforwardd: %d: no thread: its call ends with EIO\n", own_pid);
+		lane_end(lane);
+	}
 	pthread_attr_destroy(&attr);
 }
 
 /* Lanes come over @from, with the hello: the lane, then its bell. */
-static void process(int from, const struct fwd_request *hello)
+static void process(int from, const struct fwd_request *hello, pid_t parent)
 {
 	struct message *m = malloc(sizeof(*m));
 	char name[16];
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	own_pid = getpid();
 	snprintf(name, sizeof(name), "guest-%u", hello->pid);
 	prctl(PR_SET_NAME, name);
 	open_gpus();
 	if (!(hello->flags & FWD_ADMIN))
 		drop_rights(hello->uid);
+	/* After the change of the user, which clears it. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(0);
 	while (m && receive(from, m) && m->fd_count == 2)
 		add_lane(m->fds[0], m->fds[1], m->request.lane);
 	/* nvforwardd has gone: the lanes end with the guest */
@@ -381,8 +394,11 @@ static struct {
 	int to;
 } processes[PROCESSES_MAX];
 
-static int process_of(const struct fwd_request *hello, int listening)
+/* @lane and @m: of the hello; they reach the process over the pair, and what it inherits would be open in it for good. */
+static int process_of(struct message *m, int lane, int listening)
 {
+	const struct fwd_request *hello = &m->request;
+	pid_t parent = getpid();
 	int pair[2], at = -1;
 
 	for (int i = 0; i < PROCESSES_MAX; i++) {
@@ -395,14 +411,18 @@ static int process_of(const struct fwd_request *hello, int listening)
 		return -1;
 	switch (fork()) {
 	case -1:
+		close(pair[0]);
+		close(pair[1]);
 		return -1;
 	case 0:
 		close(listening);
+		close(lane);
+		close_all(m);
 		close(pair[0]);
 		for (int i = 0; i < PROCESSES_MAX; i++)
 			if (processes[i].process)
 				close(processes[i].to);
-		process(pair[1], hello);
+		process(pair[1], hello, parent);
 		_exit(0);
 	}
 	close(pair[1]);
@@ -440,10 +460,33 @@ static bool hand_over(int lane, struct message *m, int listening)
 
 	if (m->request.op != FWD_HELLO || m->fd_count != 1)
 		return false;
-	to = process_of(&m->request, listening);
+	to = process_of(m, lane, listening);
 	m->request.fds = 2;
 	memcpy(CMSG_DATA(&control.head), fds, sizeof(fds));
 	return to >= 0 && sendmsg(to, &msg, MSG_NOSIGNAL) >= 0;
+}
+
+/* Every guest process comes over one socket: a connection that does not say what it is for holds up the others. */
+static bool receive_hello(int lane, struct message *m)
+{
+	const struct timeval limit = { .tv_sec = 1 }, none = { 0, 0 };
+
+	setsockopt(lane, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	if (!receive(lane, m))
+		return false;
+	setsockopt(lane, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
+	return true;
+}
+
+/* A guest with many processes has many files. */
+static void allow_files(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int main(int argc, char **argv)
@@ -457,6 +500,7 @@ int main(int argc, char **argv)
 	 * allowed. Inherited.
 	 */
 	sched_setscheduler(0, SCHED_RR, &(struct sched_param){ .sched_priority = 2 });
+	allow_files();
 	verbose = getenv("NVFORWARDD_VERBOSE");
 	if (argc != 2 || strlen(argv[1]) >= sizeof(address.sun_path) || !m)
 		die("usage: nvforwardd SOCKET");
@@ -470,7 +514,7 @@ int main(int argc, char **argv)
 		if (lane < 0)
 			continue;
 		forget_ended();
-		if (receive(lane, m)) {
+		if (receive_hello(lane, m)) {
 			if (!hand_over(lane, m, listening))
 				fprintf(stderr, "nvforwardd: a connection of process %u is refused\n", m->request.pid);
 			close_all(m);

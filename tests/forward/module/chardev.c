@@ -39,7 +39,7 @@ struct fwd_file *fwd_file_open(const char *name)
 	strcpy(fwd_buf(call, 0), name);
 	ret = fwd_run(f->opener, call);
 	if (!ret && call->fd < 0)
-		ret = -EIO;
+		ret = -EMFILE;	/* User-Mode Linux, a process of the host, has no number left for it */
 	if (ret)
 		goto out;
 	f->host_fd = call->fd;

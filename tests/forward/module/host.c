@@ -113,6 +113,10 @@ static LIST_HEAD(processes);
 static u64 next_process = 1;
 static struct fwd_process *kernel_process;
 static DEFINE_XARRAY_ALLOC(lanes_by_number);	/* its own lock, irqs off: the bell reads it */
+/* A bell may ring for a lane that was taken back meanwhile. Another one that had its number would take that for the end
+ * of its own call; so numbers come again after all others.
+ */
+static u32 next_lane;				/* the xarray's lock */
 
 static long send_request(int sock, const struct fwd_request *r, const void *data, u32 bytes, const int *fds)
 {
@@ -201,8 +205,8 @@ static struct fwd_lane *lane_new(struct fwd_process *p)
 	lane->sock = -1;
 	lane->process = p;
 	init_completion(&lane->done);
-	ret = xa_alloc_irq(&lanes_by_number, &lane->number, lane, XA_LIMIT(1, INT_MAX), GFP_KERNEL);
-	if (!ret)
+	ret = xa_alloc_cyclic_irq(&lanes_by_number, &lane->number, lane, XA_LIMIT(1, INT_MAX), &next_lane, GFP_KERNEL);
+	if (ret >= 0)	/* 1: numbers begin anew */
 		ret = lane_connect(lane);
 	if (!ret)
 		return lane;

@@ -211,6 +211,21 @@ static u32 add_alloc_memory(struct rm_call *c)
 	return NV_OK;
 }
 
+/* A struct that is looked into here has the size of a row: of another size the driver makes nothing either. */
+static bool is_of_its_size(u32 nr, u32 size)
+{
+	switch (nr) {
+	case ESC_ALLOC_MEMORY:
+	case ESC_FREE:
+	case ESC_CONTROL:
+	case ESC_ALLOC:
+	case ESC_VID_HEAP:
+	case ESC_GET_EVENT_DATA:
+		return cgpu_call_escape(fwd_branch, nr, size, CGPU_NODE_CTL | CGPU_NODE_GPU);
+	}
+	return true;
+}
+
 static u32 add_all(struct rm_call *c)
 {
 	const struct cgpu_escape *row = cgpu_call_escape(fwd_branch, c->nr, c->size, c->node);
@@ -334,10 +349,13 @@ out:
 
 noinline u32 rm_ioctl(void *sp, struct fwd_state *nv, struct fwd_file *f, u32 cmd, void *arg, u32 size)
 {
-	struct fwd_process *p = fwd_file_user(f);
 	const struct cgpu_escape *row;
+	struct fwd_process *p;
 	u32 status;
 
+	if (!is_of_its_size(cmd, size))
+		return NV_ERR_ARGUMENT;
+	p = fwd_file_user(f);
 	if (!p)
 		return NV_ERR_NO_MEMORY;
 	status = fwd_escape(p, f, f->host_fd, cmd, arg, size, &fwd_of_user);

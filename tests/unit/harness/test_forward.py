@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import array
+import contextlib
+import ctypes
 import errno
 import itertools
 import json
 import os
+import select
+import signal
 import socket
 import struct
 import subprocess
@@ -25,8 +29,9 @@ sys.path.insert(0, str(REPO / "tests/forward"))
 import home  # noqa: E402
 
 HELLO, OPEN, CLOSE, IOCTL, READ, POLL = range(1, 7)
-BUFS, FDS = 6, 4
+BUFS, FDS, DATA_MAX = 6, 4, 96 << 10
 ADMIN = 1
+NOBODY = 65534
 PROCESSES = itertools.count(100)  # wire.h: a number is not used again after its last lane
 REPLY = struct.Struct("=qII")
 
@@ -44,11 +49,11 @@ def request(op: int, cmd: int = 0, bufs: list[tuple[int, ...]] | None = None, fd
 class Lane:
     """A lane of nvforwardd, as the module has them."""
 
-    def __init__(self, path: Path, process: int, lane: int = 7) -> None:
+    def __init__(self, path: Path, process: int, lane: int = 7, uid: int = 0, flags: int = ADMIN) -> None:
         self.bell, writing = os.pipe()
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.connect(str(path))
-        self.send(request(HELLO, fds=1, lane=lane, pid=5, flags=ADMIN, process=process), [writing])
+        self.send(request(HELLO, fds=1, lane=lane, pid=5, uid=uid, flags=flags, process=process), [writing])
         os.close(writing)
         self.number = lane
 
@@ -59,29 +64,67 @@ class Lane:
     def call(self, data: bytes, fds: list[int] | None = None) -> tuple[int, bytes, int]:
         """Result, data, process; the bell must have rung with the lane's number."""
         self.send(data, fds)
+        assert select.select([self.bell], [], [], 20)[0], "no answer"
         assert struct.unpack("=I", os.read(self.bell, 4)) == (self.number,)
         got = self.sock.recv(1 << 18)
         result, size, pid = REPLY.unpack(got[: REPLY.size])
         assert size == len(got) - REPLY.size
         return result, got[REPLY.size :], pid
 
+    def pid(self) -> int:
+        """Of its process; a call that changes nothing."""
+        name = b"version\0"
+        return self.call(request(READ, bufs=[(len(name),)]) + name)[2]
+
+    def is_closed(self) -> bool:
+        """Whether the other end is gone, without a reply."""
+        self.sock.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            return self.sock.recv(1 << 18) == b""
+        return True
+
     def close(self) -> None:
         self.sock.close()
         os.close(self.bell)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("forward")
-    subprocess.run(["make", "-s", "-C", REPO / "tests/forward/host", f"OUT={folder}"], check=True)
-    process = subprocess.Popen([folder / "nvforwardd", folder / "socket"])
-    end = time.monotonic() + 20
-    while not (folder / "socket").exists():
-        assert time.monotonic() < end
+def until(condition, why: str, limit_s: float = 10) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, why
         time.sleep(0.01)
-    yield folder / "socket"
-    process.kill()
-    process.wait()
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}/exe").exists()  # a zombie has none
+
+
+def files_of(pid: int) -> list[str]:
+    return sorted(path.name for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@contextlib.contextmanager
+def started(program: Path, folder: Path) -> Iterator[tuple[subprocess.Popen, Path]]:
+    process = subprocess.Popen([program, folder / "socket"])
+    try:
+        until((folder / "socket").exists, "nvforwardd does not start", 20)
+        yield process, folder / "socket"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvforwardd")
+    subprocess.run(["make", "-s", "-C", REPO / "tests/forward/host", f"OUT={folder}"], check=True)
+    return folder / "nvforwardd"
+
+
+@pytest.fixture(scope="module")
+def path(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with started(program, tmp_path_factory.mktemp("forward")) as (_, socket_path):
+        yield socket_path
 
 
 @pytest.fixture
@@ -137,15 +180,11 @@ def test_a_message_that_does_not_fit_is_refused(lane: Lane, bufs: list[tuple[int
 
 def test_processes_of_the_guest_are_processes(path: Path) -> None:
     lanes = [Lane(path, process=process, lane=number) for number, process in enumerate((11, 12, 11), start=1)]
-    name = b"version\0"
-    pids = [lane.call(request(READ, bufs=[(len(name),)]) + name)[2] for lane in lanes]
+    pids = [lane.pid() for lane in lanes]
     assert pids[0] == pids[2] != pids[1]
     for lane in lanes:
         lane.close()
-    end = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}/exe").exists() for pid in set(pids)):  # a zombie has none
-        assert time.monotonic() < end, "a process outlives its lanes"
-        time.sleep(0.01)
+    until(lambda: not any(map(is_there, pids)), "a process outlives its lanes")
 
 
 def test_a_poll_is_answered_when_there_is_something(lane: Lane) -> None:
@@ -179,6 +218,233 @@ def test_a_file_is_released_with_the_poll_that_is_taken_back(path: Path) -> None
         assert time.monotonic() < end, "nvforwardd keeps the file open"
         time.sleep(0.01)
     os.close(writing)
+
+
+# ---- what does not keep to wire.h ----
+
+
+@pytest.mark.parametrize(
+    ("message", "files"),
+    [
+        (request(READ)[:-1], 0),  # cut off in its header
+        (b"", 0),
+        (request(IOCTL, termios.FIONREAD, [(DATA_MAX,)], fds=1) + bytes(DATA_MAX + 8), 1),  # longer than a message
+        (request(IOCTL, termios.FIONREAD, [(4,)], fds=2) + bytes(8), 1),  # a file is missing
+        (request(IOCTL, termios.FIONREAD, [(4,)], fds=FDS) + bytes(8), FDS + 1),
+        (
+            request(IOCTL, termios.FIONREAD, [(4,)] * BUFS, fds=1).replace(b"\x06\0\0\0", b"\x07\0\0\0", 1) + bytes(64),
+            1,
+        ),
+    ],
+    ids=["short", "empty", "long", "a file too few", "a file too many", "a buffer too many"],
+)
+def test_a_message_of_another_form_ends_its_lane_only(path: Path, message: bytes, files: int) -> None:
+    process = next(PROCESSES)
+    good, bad = Lane(path, process, lane=1), Lane(path, process, lane=2)
+    pid = good.pid()
+    assert bad.pid() == pid
+    before = len(files_of(pid))
+    reading, writing = os.pipe()
+    bad.send(message, [reading] * files)
+    os.close(reading)
+    assert bad.is_closed()
+    assert good.pid() == pid
+    assert len(files_of(pid)) == before - 2, "the lane and its bell, and no file of the message"
+    with pytest.raises(BrokenPipeError):
+        os.write(writing, b"x")
+    os.close(writing)
+    good.close()
+    bad.close()
+
+
+def test_a_hello_of_another_form_is_refused(path: Path, lane: Lane) -> None:
+    for message in (request(READ), request(HELLO), request(HELLO)[:20], b"\xff" * 184):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(str(path))
+        sock.send(message)
+        sock.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.recv(16) == b""
+        sock.close()
+    assert lane.pid() and Lane(path, next(PROCESSES)).pid()
+
+
+def test_a_connection_without_a_hello_does_not_hold_up_the_others(path: Path) -> None:
+    mute = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    mute.connect(str(path))
+    lane = Lane(path, next(PROCESSES))
+    lane.sock.settimeout(10)
+    assert lane.pid()
+    mute.close()
+    lane.close()
+
+
+def test_a_call_leaves_no_file_in_its_process(path: Path) -> None:
+    """Whether it succeeds, fails or is refused; a lane leaves none either, the first one of a process included."""
+    process = next(PROCESSES)
+    lane, first = Lane(path, process, lane=1), Lane(path, process, lane=2)
+    first.close()
+    pid = lane.pid()
+    until(lambda: len(files_of(pid)) < 12, "the first lane's files stay")
+    files = files_of(pid)
+    reading, writing = os.pipe()
+    for _ in range(20):
+        lane.call(request(IOCTL, termios.FIONREAD, [(4,)], fds=1) + bytes(8), [reading])
+        lane.call(request(IOCTL, 0xC020462A, [(32,)], fds=1) + bytes(32), [reading])
+        lane.call(request(IOCTL, termios.FIONREAD, [(16,), (8, 1, 0)], fds=1) + bytes(128), [reading])
+        lane.call(request(99, fds=1), [reading])
+        lane.call(request(POLL, 0, fds=1), [reading])
+        lane.call(request(CLOSE, fds=1), [reading])
+        Lane(path, process, lane=3).close()
+    until(lambda: files_of(pid) == files, "a file stays open in the process of the guest's")
+    os.close(reading)
+    os.close(writing)
+    lane.close()
+
+
+def test_the_only_lane_of_a_process_is_open_once(path: Path) -> None:
+    """The process inherits the first connection and has it as a lane: with both the guest would never see its end."""
+    lane = Lane(path, next(PROCESSES))
+    pid = lane.pid()
+    targets = [str(Path(f"/proc/{pid}/fd/{fd}").readlink()) for fd in files_of(pid)]
+    sockets = [target for target in targets if target.startswith("socket:")]
+    assert len(sockets) == len(set(sockets)) == 2, "the lane, and the one over which lanes come"
+    lane.close()
+
+
+# ---- what hangs, dies, or comes in crowds ----
+
+SECCOMP_SET_MODE_FILTER, NEW_LISTENER, NOTIF_RECV, NOTIF_BYTES = 1, 8, 0xC0502100, 80
+SYS_SECCOMP, PR_SET_NO_NEW_PRIVS = 317, 38
+
+
+class Filter(ctypes.Structure):
+    """struct sock_fprog of one instruction: allow."""
+
+    _fields_ = (("count", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+
+@pytest.fixture
+def hanging() -> Iterator[int]:
+    """A file whose ioctl NOTIF_RECV waits without end: seccomp's, of a process that makes no call of which it says."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        allow = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000), 8)
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        rules = Filter(1, ctypes.cast(allow, ctypes.c_void_p))
+        fd = libc.syscall(SYS_SECCOMP, SECCOMP_SET_MODE_FILTER, NEW_LISTENER, ctypes.byref(rules))
+        socket.send_fds(theirs, [b"x"], [fd])
+        signal.pause()
+        os._exit(0)
+    _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
+    yield fd
+    os.close(fd)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    ours.close()
+    theirs.close()
+
+
+def hang(lane: Lane, fd: int) -> None:
+    """A call of the driver that does not return."""
+    lane.send(request(IOCTL, NOTIF_RECV, [(NOTIF_BYTES,)], fds=1) + bytes(NOTIF_BYTES), [fd])
+    lane.sock.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        lane.sock.recv(1 << 18)
+
+
+def test_a_call_that_hangs_stops_its_caller_only(path: Path, hanging: int) -> None:
+    process = next(PROCESSES)
+    stuck, free, other = Lane(path, process, 1), Lane(path, process, 2), Lane(path, next(PROCESSES), 3)
+    hang(stuck, hanging)
+    for lane in (free, other):
+        lane.sock.settimeout(5)
+        assert lane.pid()
+    assert free.pid() != other.pid()
+    for lane in (stuck, free, other):
+        lane.close()
+
+
+def test_a_process_whose_call_hangs_ends_with_nvforwardd(program: Path, tmp_path: Path, hanging: int) -> None:
+    """A step that hangs is ended, and nothing of it stays: the guest cannot close the lane of a call under way."""
+    with started(program, tmp_path) as (_, path):
+        process = next(PROCESSES)
+        stuck, free = Lane(path, process, 1), Lane(path, process, 2)
+        pid = free.pid()
+        hang(stuck, hanging)
+        free.close()
+        stuck.close()
+        time.sleep(0.2)
+        assert is_there(pid), "its call is under way"
+    until(lambda: not is_there(pid), "a process outlives nvforwardd")
+
+
+@pytest.mark.parametrize(("uid", "flags"), [(0, ADMIN), (0, 0), (NOBODY, 0)], ids=["admin", "root", "nobody"])
+def test_when_nvforwardd_dies_its_processes_do(program: Path, tmp_path: Path, uid: int, flags: int) -> None:
+    """Those that changed their user too; the guest sees the end of each lane."""
+    with started(program, tmp_path) as (process, path):
+        lane = Lane(path, next(PROCESSES), uid=uid, flags=flags)
+        pid = lane.pid()
+        process.kill()
+        process.wait()
+        until(lambda: not is_there(pid), "a process outlives nvforwardd")
+        assert lane.is_closed()
+        lane.close()
+
+
+def test_a_process_that_dies_is_made_anew(path: Path, lane: Lane) -> None:
+    """Its lanes end; the others do not, and the guest process's next lane has a process again."""
+    process = next(PROCESSES)
+    first = Lane(path, process, 1)
+    pid = first.pid()
+    os.kill(pid, signal.SIGKILL)
+    assert first.is_closed()
+    assert lane.pid()
+    again = Lane(path, process, 2)
+    assert again.pid() not in (0, pid)
+    first.close()
+    again.close()
+
+
+def test_the_rights_are_those_of_the_guest_process(path: Path) -> None:
+    def status(**of: int) -> dict[str, list[str]]:
+        lane = Lane(path, next(PROCESSES), **of)
+        lines = Path(f"/proc/{lane.pid()}/status").read_text().splitlines()
+        lane.close()
+        return {line.split()[0]: line.split()[1:] for line in lines if line}
+
+    own = Path("/proc/self/status").read_text()
+    assert status(uid=0, flags=ADMIN)["CapEff:"][0] in own
+    for uid in (0, NOBODY):
+        found = status(uid=uid, flags=0)
+        assert found["Uid:"] == [str(uid)] * 4
+        assert int(found["CapEff:"][0], 16) == int(found["CapPrm:"][0], 16) == 0
+
+
+def test_forty_processes_at_once(path: Path) -> None:
+    """Each with four lanes whose calls are under way together; then all of it is gone."""
+    lanes = [Lane(path, process, lane=number) for process in itertools.islice(PROCESSES, 40) for number in range(1, 5)]
+    name = b"version\0"
+    for lane in lanes:
+        lane.send(request(READ, bufs=[(len(name),)]) + name)
+    pids = [REPLY.unpack(lane.sock.recv(1 << 18)[: REPLY.size])[2] for lane in lanes]
+    assert len(set(pids)) == 40
+    assert all(len(set(pids[at : at + 4])) == 1 for at in range(0, len(pids), 4))
+    for lane in lanes:
+        lane.close()
+    until(lambda: not any(map(is_there, pids)), "a process outlives its lanes")
+
+
+def test_files_up_to_the_hard_limit(program: Path, tmp_path: Path) -> None:
+    """A guest with many processes has more than the usual thousand open."""
+    with started(program, tmp_path) as (_, path):
+        lane = Lane(path, next(PROCESSES))
+        line = next(one for one in Path(f"/proc/{lane.pid()}/limits").read_text().splitlines() if "open files" in one)
+        soft, hard = line.split()[3:5]
+        assert soft == hard
+        lane.close()
 
 
 # ---- home.py ----
