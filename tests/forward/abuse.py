@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: MIT
 """What may go wrong between a guest and the host's driver: calls of other forms, processes that die, calls that hang, a
-crowd, a nvforwardd that dies. Steps of the rehearsal on a simulated driver; none of them is for a card.
+crowd, a nvforwardd that dies; and what libcuda's walk does not reach. Steps of the rehearsal on a simulated driver:
+none of them is for a card.
 """
 
 from __future__ import annotations
 
 import ctypes as c
 import errno
-import itertools
+import mmap
 import os
 import random
 import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from parts import MIB, NAMES, PROC, REPO, Box, Report
 
@@ -195,31 +195,91 @@ def hung(report: Report, *words: str) -> None:
 
 def lost(report: Report, *words: str) -> None:
     """nvforwardd dies under a client: calls and opens fail, none hangs, and the module answers as before."""
-    box = Box(NAMES[0], slice_mib())
-    with nvclient.Client(dev(box)) as rm:
+    with Box(NAMES[0], slice_mib()) as box:
+        with nvclient.Client(dev(box)) as rm:
+            gpu = rm.gpu()
+            nvclient.check("RM_ALLOC", gpu.alloc_vidmem(16 * MIB)[0])
+            report.add("ready", ok=True)
+            failed = first_failure(gpu.memory)
+            answers = [open_error(directory) for directory in ("/dev", dev(box)) for _ in range(3)]
+            charged = box.used()
+        stat = (PROC / "0/stat").read_text()
+        ok = bool(failed) and set(answers) == {errno.EIO} and charged >= 16 * MIB and "used_bytes" in stat
+        report.add("nvforwardd is lost", ok=ok, error=failed, opened=answers, charged=charged, left=box.used())
+        box.set("weight", 2)
+        report.add("settings without a driver", ok=(box.proc / "weight").read_text().strip() == "2")
+
+
+def first_failure(call: Callable[[], object]) -> str:
+    """Of a call that is made until it fails."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            call()
+        except (OSError, nvclient.RmError) as error:
+            return str(error)
+        time.sleep(0.05)
+    return ""
+
+
+def open_error(directory: str) -> int:
+    """The errno of an open of the control node."""
+    try:
+        nvclient.Node("nvidiactl", directory).close()
+    except OSError as error:
+        return error.errno or -1
+    return 0
+
+
+# ---- what libcuda's walk does not reach ----
+
+OS_DESCRIPTOR = 0x71
+NO_MAP_CACHED = 1 << 30 | 1 << 12 | 1 << 4  # NVOS02_FLAGS: not mapped, cached, not contiguous
+AllocMemory = nvclient.structure(
+    "AllocMemory", "root parent handle class_id flags pad0 memory:u64 limit:u64 status pad1 fd:s32 pad2"
+)
+
+
+def pinned(report: Report, *words: str) -> None:
+    """Pages of the process as memory of the driver: what the driver reads and writes there is the process's own."""
+    size = 4 * MIB
+    with Box(NAMES[0], slice_mib()) as box, nvclient.Client(dev(box)) as rm:
         gpu = rm.gpu()
-        nvclient.check("RM_ALLOC", gpu.alloc_vidmem(16 * MIB)[0])
-        report.add("ready", ok=True)
-        failed = ""
-        until = time.monotonic() + PATIENCE_S
-        while not failed and time.monotonic() < until:
-            try:
-                gpu.memory()
-                time.sleep(0.05)
-            except (OSError, nvclient.RmError) as error:
-                failed = str(error)
-        opened = []
-        for directory, _ in itertools.product(("/dev", dev(box)), range(3)):
-            try:
-                nvclient.Node("nvidiactl", directory).close()
-                opened.append(directory)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    opened.append(str(error))
-    stat = (PROC / "0/stat").read_text()
-    report.add("nvforwardd is lost", ok=bool(failed) and not opened and "policy" in stat, error=failed, opened=opened)
-    Path(box.proc / "weight").write_text("2")
-    report.add("settings without a driver", ok=(box.proc / "weight").read_text().strip() == "2")
+        pages = mmap.mmap(-1, size)
+        for at in range(0, size, 4096):
+            pages[at : at + 4] = at.to_bytes(4, "little")
+        address = c.addressof(c.c_char.from_buffer(pages))
+        arg = AllocMemory(rm.handle, gpu.device, 0x7171, OS_DESCRIPTOR, NO_MAP_CACHED, 0, address, size - 1)
+        arg.fd = -1
+        gpu.node.call(nvclient.ESC_RM_ALLOC_MEMORY, arg)
+        said = {"status": arg.status, "used": box.used()}
+        if not arg.status:
+            seen = gpu.map_cpu(0x7171, size, system=True)
+            same = all(seen.read32(at) == at for at in range(0, size, 4096))
+            seen.write32(size - 4, 0xABCD1234)
+            said |= {"same": same, "back": pages[size - 4 : size].hex(), "freed": gpu.free(0x7171)}
+        again = AllocMemory(rm.handle, gpu.device, 0x7171, OS_DESCRIPTOR, NO_MAP_CACHED, 0, 0x1000, size - 1)
+        again.fd = -1
+        gpu.node.call(nvclient.ESC_RM_ALLOC_MEMORY, again)
+        ok = not arg.status and said["same"] and said["back"] == "3412cdab" and not said["freed"]
+        report.add("pages of a process", ok=ok and not said["used"], **said)
+        report.add("pages that are not there", ok=again.status != 0, status=again.status)
 
 
-STEPS = {one.__name__: one for one in (odd, deaths, crowd, hung, lost)}
+def events(report: Report, *words: str) -> None:
+    """poll() of a file of the driver: nothing, an interrupt of the engine, nothing."""
+    sys.path.insert(0, str(REPO / "tests/vm/guest/box"))
+    from pusher import Pusher, inc, listen
+
+    with Box(NAMES[0], slice_mib()) as box, nvclient.Client(dev(box)) as rm:
+        one = Pusher(rm.gpu().space().group())
+        with nvclient.Ctl(dev(box)) as node:
+            poll = listen(one.channel.gpu, node)
+            seen = [len(poll.poll(100))]
+            for _ in range(3):
+                one.push(inc(0, 0x20, 0))
+                seen += [len(poll.poll(10_000)), len(poll.poll(100))]
+        report.add("events", ok=seen == [0, 1, 0, 1, 0, 1, 0], seen=seen)
+
+
+STEPS = {one.__name__: one for one in (odd, deaths, crowd, hung, lost, pinned, events)}

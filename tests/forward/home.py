@@ -22,12 +22,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from vm.harness import console  # noqa: E402
+
 SIMULATORS = ("nvsim", "simgpu")
 #: Of gpuload's kernels on a card; on a simulated one ten milliseconds in four waves, since an emulated processor takes
 #: up to a millisecond to launch one, and a share is one of the GPU only while that is never idle.
 KERNEL_US, SIMULATED_KERNEL_US, WAVES = 1000, 10_000, 4
 CALIBRATION_S = 120
 LEAST_MEMORY = 700 << 20
+#: Reports of the guest's kernel that say how busy its host is.
+BUSY = ("stall", "hung task")
 #: Of Python: without other packages, which take most of the start in an emulated machine.
 PLAIN = ("-E", "-S", "-s", "-B")
 
@@ -211,6 +217,9 @@ def judge(folder: Path, step: str, seconds: float, why: str) -> Outcome:
         why = str(end["error"]).strip().splitlines()[-1]
     if not why and end.get("status") != 0:
         why = f"status {end.get('status')}: {' / '.join(lines('inside.log')[-3:])}"
+    reports = [one for one in console.findings("\n".join(lines("console.log"))) if one.kind not in BUSY]
+    if not why and reports:
+        why = f"the guest's kernel: {reports[0].title}"
     results = []
     for line in lines("results.jsonl"):
         with contextlib.suppress(ValueError):  # of a step that died while it wrote

@@ -480,6 +480,23 @@ def test_why_a_step_failed_is_its_last_line(tmp_path: Path) -> None:
     assert "status 3" in home.judge(folder_of(tmp_path, end_json='{"status": 3}'), "a", 1.0, "").why
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (
+            "[    2.380000] WARNING: CPU: 0 PID: 1 at host.c:7 run+0x5/0x9",
+            "the guest's kernel: WARNING: WARNING: CPU: 0",
+        ),
+        ("[    2.380000] rcu: INFO: rcu_sched self-detected stall on CPU", ""),  # a busy host
+        ("[    2.380000] nvidia: loading out-of-tree module taints kernel.", ""),
+    ],
+)
+def test_a_report_of_the_guests_kernel_is_why_a_step_failed(tmp_path: Path, line: str, wanted: str) -> None:
+    outcome = home.judge(folder_of(tmp_path, end_json='{"status": 0}', console_log=f"{line}\n"), "a", 1.0, "")
+    assert outcome.why.startswith(wanted)
+    assert outcome.ok is not bool(wanted)
+
+
 def test_folders_that_are_hidden_are_mounted_once() -> None:
     paths = [Path("/tmp/x/y"), Path("/tmp/x"), Path("/usr/bin"), Path("/run/z")]
     assert home.covered(paths) == ["/run/z", "/tmp/x"]

@@ -91,9 +91,9 @@ def test_what_no_machine_can_be_made_of(variables):
 @pytest.mark.parametrize(
     ("machine", "offers"),
     [
-        (Machine(), ()),
-        (Machine(kernel="uml-smp", cpus=2), ("smp",)),
-        (Machine(icount=True), ()),
+        (Machine(), ("uml",)),
+        (Machine(kernel="uml-smp", cpus=2), ("smp", "uml")),
+        (Machine(icount=True), ("uml",)),
         (QEMU, ("ftrace", "pci", "smp")),
         (Machine(kernel="6.1", icount=True), ("ftrace", "instructions", "pci")),
         (Machine(kernel="6.1", systemd=True), ("ftrace",)),

@@ -79,7 +79,7 @@ def boot(kind: str, backend: str, words: list[str], known: list[Test]) -> tuple[
     kinds = [each for each in KINDS if each in {test.kind for test in chosen}]
     kind = kind or next(iter(kinds), "plain")
     mine = [test for test in chosen if test.kind == kind]
-    qemu = kind in QEMU_KINDS or (bool(mine) and all(test.needs for test in mine))
+    qemu = kind in QEMU_KINDS or (bool(mine) and all(test.needs - {"uml"} for test in mine))
     return DEFAULTS["qemu" if qemu else backend or "uml"], kind
 
 

@@ -19,7 +19,7 @@ KERNELS = (*UML, "6.1", "6.12", "debug", "5.10", "7.2", "7.3")
 BACKENDS = {"uml": "uml", "qemu": "6.1"}
 
 #: What only a machine in QEMU has, or one with more processors: the arguments of the marker `needs`.
-NEEDS = ("ftrace", "instructions", "pci", "smp")
+NEEDS = ("ftrace", "instructions", "pci", "smp", "uml")
 
 #: Branches of NVIDIA's own user space that scripts/setup-nvidia gets.
 BRANCHES = ("535", "550", "555")
@@ -95,6 +95,7 @@ class Machine:
             "instructions": self.icount and not self.uml,
             "pci": boards(self) > 0,
             "smp": self.cpus > 1,
+            "uml": self.uml,
         }
         return tuple(need for need in NEEDS if has[need])
 

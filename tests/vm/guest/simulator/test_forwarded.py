@@ -6,7 +6,10 @@ What each step does is in tests/forward/abuse.py. After each nothing is left her
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,7 +24,7 @@ sys.path[:0] = [str(REPO / "tests/forward"), str(REPO / "tests/rmclient")]
 import home  # noqa: E402
 import nvclient  # noqa: E402
 
-pytestmark = pytest.mark.bare
+pytestmark = [pytest.mark.bare, pytest.mark.needs("uml")]  # User-Mode Linux runs in User-Mode Linux
 
 HOME = home.Home(
     linux=REPO / "build/kernels/uml/linux",
@@ -67,6 +70,8 @@ def nothing_is_left() -> Iterator[None]:
 
 def play(folder: Path, *step: str) -> home.Outcome:
     outcome = home.play(HOME, folder, list(step), LIMIT_S)
+    for line in outcome.results:
+        print(json.dumps(line))
     for name in ("inside.log", "console.log", "nvforwardd.log"):
         print(f"---- {name}\n{(folder / step[0] / name).read_text(errors='replace')[-3000:]}")
     return outcome
@@ -78,11 +83,18 @@ def is_good(outcome: home.Outcome) -> None:
     assert [one for one in outcome.results if one["ok"] is not True] == []
 
 
-@pytest.mark.parametrize("step", ["odd", "deaths 12", "crowd 40"])
+@pytest.mark.parametrize("step", ["odd", "pinned", "events"])
 def test_a_step_of_abuse(tmp_path: Path, step: str) -> None:
+    is_good(play(tmp_path, step))
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("step", ["deaths 12", "crowd 40"])
+def test_many_processes(tmp_path: Path, step: str) -> None:
     is_good(play(tmp_path, *step.split()))
 
 
+@pytest.mark.more
 def test_a_call_of_the_driver_that_takes_seconds(tmp_path: Path) -> None:
     slow_ms = 4000
     was = CTX_MS.read_text()
@@ -100,7 +112,8 @@ def test_nvforwardd_dies(tmp_path: Path) -> None:
     def kill() -> None:
         until(lambda: results.exists() and "ready" in results.read_text(), "the step does not begin", LIMIT_S)
         for pid in forwarders():
-            os.kill(pid, 9)
+            with contextlib.suppress(ProcessLookupError):  # it has ended with the first one
+                os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
