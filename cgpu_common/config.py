@@ -7,10 +7,12 @@ value and the allowed values. The files may be absent; an unknown key is an erro
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -129,6 +131,7 @@ class Config:
     metrics: str = ""  # address of /metrics: unix:/path, or an IP address and a port; empty = off
     metrics_tls: str = ""  # folder with tls.crt, tls.key and the clients' ca.crt; empty = no TLS
     files: Mapping[str, str] = field(default_factory=dict, compare=False)  # key -> the file that sets it
+    fingerprint: str = field(default="", compare=False)  # of what the files say
 
     def of(self, gpu: Gpu) -> GpuSettings:
         return settings.resolve(self.gpu, self.gpus, gpu)
@@ -312,9 +315,14 @@ def merge(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Config:
     return merged.config()
 
 
-def load(path: Path | None, runtime_conf: Path = RUNTIME_CONF) -> Config:
+def _fingerprint(values: list[dict[str, Any]]) -> str:
+    """The same for the same keys and values in the same order of files; comments do not count."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def load(path: Path | None, runtime_conf: Path = RUNTIME_CONF, default: Path = DEFAULT_PATH) -> Config:
     """The given file, which must exist, or the default file, which need not; then the files of its .d directory."""
-    chosen = path or DEFAULT_PATH
+    chosen = path or default
     found: list[tuple[str, dict[str, Any]]] = []
     try:
         found.append((str(chosen), _read(chosen)))
@@ -326,7 +334,7 @@ def load(path: Path | None, runtime_conf: Path = RUNTIME_CONF) -> Config:
             found.append((str(extra), _read(extra)))
         except FileNotFoundError as error:
             raise ConfigError(f"{extra}: {error.strerror}") from error
-    config = merge(found)
+    config = replace(merge(found), fingerprint=_fingerprint([values for _, values in found]))
     if config.anywhere("unsliced", "refuse") and not _admits_every_container(runtime_conf):
         key = next(key for key in config.files if key.startswith("gpu.") and key.endswith("unsliced"))
         raise ConfigError(

@@ -84,6 +84,7 @@ class Queries:
             "module": module,
             "draining": self._deps.draining(),
             "kernel_containers": containers,
+            "config_fingerprint": config.fingerprint,
             "drift": settings.drift(config.gpu, config.gpus, inventory),
             "no_such_gpu": list(settings.unmatched(config.gpus, inventory)),
             "grants": grants,

@@ -109,8 +109,9 @@ def set_container(
     done = change.set_container(paths, container, node, value, gpu)
     data = [{"gpu": number, "node": node, "before": before, "after": after} for number, before, after in done]
     lines = [
-        f"container {container} gpu {number} {node}: {' -> '.join(change.shown_value(node, text) for text in texts)}"
-        for number, *texts in done
+        f"container {container}{f' gpu {number}' * (node not in change.OF_CONTAINER)} {node}: "
+        f"{' -> '.join(change.shown_value(node, text) for text in texts)}"
+        for number, *texts in (done[:1] if node in change.OF_CONTAINER else done)
     ]
     lines += [line for one in planned for line in explained(one)]
     notes = change.effects(paths, [(number, node, after) for number, _, after in done])
@@ -210,7 +211,7 @@ def _draining(paths: Paths, changed: bool, as_json: bool, on: bool) -> None:
     there = drain.remaining(paths)
     was = "" if changed else " already" if on else " anyway"
     lines = [f"new containers are refused{was}, {len(there)} left" if on else "containers may start" + was]
-    lines += [f"  {drain.name_of(paths, one)}" for one in there] if on else []
+    lines += [f"  {name}" for name in drain.names_of(paths, there)] if on else []
     data = {"draining": drain.is_on(paths), "changed": changed, "containers": [drain.row(paths, one) for one in there]}
     result(as_json, data, "\n".join(lines))
 

@@ -29,6 +29,7 @@ from .names import Named, choose
 GPU_NODES = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 CONTAINER_NODES = ("weight", "ceiling", "memsize", "highprio", "host_memsize", "ipc")
 SIZES = ("memsize", "default_memsize", "host_memsize")
+OF_CONTAINER = ("host_memsize",)  #: one value, which each GPU's directory shows
 UVM_MODES = ("deny", "account")
 NUMBER_MAX = (1 << 32) - 1
 SIZE_MAX = (1 << 63) - 1
@@ -107,6 +108,8 @@ def node_text(node: str, number: int) -> str:
 
 def shown_value(node: str, text: str) -> str:
     """A value of a node for people."""
+    if node == "host_memsize" and text == "0":
+        return "none"
     if node not in SIZES or not text.isdecimal():
         return text
     size = int(text)
@@ -199,6 +202,8 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
     Returns (GPU, before, after) for each.
     """
     number = 0 if node == "ipc" else node_value(node, value)
+    if node in OF_CONTAINER and gpu is not None:
+        raise usage(f"--gpu: {node} is one value of the container, on all of its GPUs")
     container = find_container(paths, key)
     gpus = [number for number, _ in container.gpus if gpu is None or number == gpu]
     if not gpus:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from cgpu_common.exits import ENROL
 from cgpu_common.tree import Gpu, Slot
 
+from .daemon import ROOT_ONLY
 from .edit import TOOLKIT
 from .facts import OK, PROBLEM, SKIPPED, WARNING, Facts, Finding
 from .names import label as label_of
@@ -238,6 +239,9 @@ def configuration(facts: Facts) -> Finding:
     if facts.unknown_gpus:
         text = f"[gpu.…] matches no GPU of this node: {', '.join(facts.unknown_gpus)}"
         return Finding("cgpu.toml", WARNING, text, "nvidia-smi -L lists numbers and UUIDs")
+    if facts.config_is_read is False:
+        text = "valid, and changed since cgpud has read it"
+        return Finding("cgpu.toml", WARNING, text, "systemctl reload cgpud")
     if facts.drift:
         text = f"{facts.drift} value{'s' * (facts.drift != 1)} of the GPUs differ from it"
         return Finding("cgpu.toml", WARNING, text, "cgpu status names them; systemctl reload cgpud sets them")
@@ -245,6 +249,8 @@ def configuration(facts: Facts) -> Finding:
 
 
 def daemon(facts: Facts) -> Finding:
+    if facts.daemon_silence == ROOT_ONLY:
+        return Finding("cgpud", SKIPPED, "not asked, since it answers root only", facts.daemon_remedy)
     if facts.daemon_silence:
         text = f"{facts.daemon_silence}: no container with the variables starts"
         return Finding("cgpud", PROBLEM, text, facts.daemon_remedy)
@@ -369,7 +375,8 @@ def bypass(facts: Facts) -> Finding:
 def libcuda(facts: Facts) -> Finding:
     name = "libcuda"
     if facts.without_libcuda is None:
-        return Finding(name, SKIPPED, "no running container is known to cgpud")
+        text = "cgpud names no containers" if facts.daemon_silence else "no running container is known to cgpud"
+        return Finding(name, SKIPPED, text)
     if facts.without_libcuda:
         text = f"no libcuda.so.1 in its usual places in {', '.join(facts.without_libcuda)}"
         return Finding(name, PROBLEM, text, "install nvidia-container-toolkit, or mount the driver's libraries")

@@ -74,7 +74,8 @@ class Collector:
         self._take(wait_s)
         found = rates([*self._before, now], round(sample_s * 1e9))
         ages = [(now.at_ns - one.at_ns) / 1e9 for one in self._before]
-        interval = min((age for age in ages if age >= 0.9 * sample_s), default=max(ages, default=None))
+        old_enough = (age for age in ages if age >= 0.9 * sample_s)
+        interval = min(old_enough, key=lambda age: abs(age - sample_s), default=max(ages, default=None))
         self._before.append(now)
         pids = {pid for gpu in now.gpus for slot in gpu.slots for pid, _ in slot.pids}
         comm = {pid: name for pid in pids if (name := process_name(self._paths, pid))}

@@ -40,12 +40,13 @@ class Silence(Exception):
 
 _START = "systemctl start cgpud; journalctl -u cgpud"
 _ROOT = "be root on the host, outside any container"
+ROOT_ONLY = "answers root only"
 #: Of a connection, by the errno.
 _SILENT = {
     errno.ENOENT: ("is not running", _START),
     errno.ECONNREFUSED: ("is not running: it left its socket behind", _START),
-    errno.EACCES: ("answers root only", _ROOT),
-    errno.EPERM: ("answers root only", _ROOT),
+    errno.EACCES: (ROOT_ONLY, _ROOT),
+    errno.EPERM: (ROOT_ONLY, _ROOT),
 }
 
 

@@ -12,19 +12,21 @@ from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Container, Gpu, Slot, slot_state
 
 from .columns import Column
-from .names import label
+from .names import labels
 from .rates import Rates
 from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """Everything about one container. @followed: cgpud's record of it; @comm: names of processes; @rates: by GPU."""
+    """Everything about one container. @followed: cgpud's record of it; @silence: why cgpud gave no answer; @comm: names
+    of processes; @rates: by GPU."""
 
     container: Container
     name: str | None
     slots: Sequence[tuple[Gpu, Slot]]
     followed: Mapping[str, Any] | None = None
+    silence: str = ""
     comm: Mapping[int, str] = field(default_factory=dict)
     rates: Mapping[int, Rates] = field(default_factory=dict)
 
@@ -80,7 +82,7 @@ def inspect_text(one: Inspected) -> str:
         f"Nodes      {box.major}:{box.ctl_minor} nvidiactl, {box.major}:{box.uvm_minor} nvidia-uvm",
         f"cgpud      {by.get('phase')}, pid {by.get('pid') or '-'}, cgroup {by.get('cgroup') or '-'}"
         if by
-        else "cgpud      does not follow it, or does not answer",
+        else f"cgpud      {one.silence or 'does not follow it: made by hand, or its record is lost'}",
     ]
     for gpu, slot in one.slots:
         lines += _slot_lines(one, gpu, slot)
@@ -159,8 +161,9 @@ def gpu_text(gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str,
         "Settings    " + ", ".join(f"{name} {settings[name]}" for name in SETTINGS if name in settings),
     ]
     lines += [f"Drift       {row['key']} is {row['live']}, cgpu.toml has {row['configured']}" for row in drift]
+    shown = labels(gpu.slots)
     lines += [
-        f"  {label(slot.id, slot.name)}: weight {slot.weight}{' hp' if slot.highprio else ''}, "
+        f"  {shown[slot.id]}: weight {slot.weight}{' hp' if slot.highprio else ''}, "
         f"{mib(slot.used)} of {mib(slot.memsize)} MiB, {slot_state(gpu, slot)}"
         for slot in gpu.slots
     ]
@@ -216,10 +219,12 @@ def policy_json(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ShareChange:
-    """The ceiling of a container under the policy before and after; None: none."""
+    """The ceiling of a container under the policy before and after; None: none. @name: the engine's. @shown: what
+    people call it."""
 
     id: str
-    name: str
+    name: str | None
+    shown: str
     weight: int
     before: float | None
     after: float | None
@@ -227,11 +232,12 @@ class ShareChange:
 
 def share_changes(before: Gpu, after: Gpu) -> list[ShareChange]:
     new = {slot.dir: slot for slot in after.slots}
+    shown = labels(before.slots)
     out = []
     for slot in before.slots:
         if slot.dir in new:
             ceilings = allowed_pct(before, slot), allowed_pct(after, new[slot.dir])
-            out.append(ShareChange(slot.id, label(slot.id, slot.name), slot.weight, *ceilings))
+            out.append(ShareChange(slot.id, slot.name, shown[slot.id], slot.weight, *ceilings))
     return out
 
 
@@ -258,9 +264,9 @@ def if_slot_had(gpu: Gpu, container_id: str, node: str, value: int) -> list[Shar
 
 
 def share_lines(changes: Sequence[ShareChange]) -> list[str]:
-    width = max((len(one.name) for one in changes), default=0)
+    width = max((len(one.shown) for one in changes), default=0)
     return [
-        f"  {one.name:<{width}}  weight {one.weight:<3} {percent(one.before):>6} -> {percent(one.after):>6}"
+        f"  {one.shown:<{width}}  weight {one.weight:<3} {percent(one.before):>6} -> {percent(one.after):>6}"
         for one in changes
     ]
 

@@ -7,11 +7,13 @@ A file instead of a request: it stays in force when the daemon is restarted or r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cgpu_common.exits import CgpuError, Exit, not_permitted
 from cgpu_common.proc import Paths, containers, engine_name, is_loaded
 from cgpu_common.tree import Container
+
+from .names import shown_ids
 
 POLL_S = 0.5
 STILL_REFUSED = "new starts are still refused: cgpu drain --undo"
@@ -49,11 +51,16 @@ def remaining(paths: Paths) -> tuple[Container, ...]:
     return containers(paths) if is_loaded(paths) else ()
 
 
-def name_of(paths: Paths, container: Container) -> str:
-    """gpu_test1 (012b2edccd7a, GPU 0)."""
+def names_of(paths: Paths, found: Sequence[Container]) -> list[str]:
+    """gpu_test1 (012b2edccd7a, GPU 0), for each."""
+    shown = shown_ids([one.id for one in found])
+    return [_name_of(paths, one, shown[one.id]) for one in found]
+
+
+def _name_of(paths: Paths, container: Container, shown: str) -> str:
     name = engine_name(paths, container.id)
     gpus = ", ".join(f"GPU {number}" for number, _ in container.gpus)
-    words = [container.id[:12], gpus, *(["dying"] if container.dying else [])]
+    words = [shown, gpus, *(["dying"] if container.dying else [])]
     return f"{name} ({', '.join(words)})" if name else f"{words[0]} ({', '.join(words[1:])})"
 
 
@@ -71,7 +78,7 @@ def wait(paths: Paths, timeout_s: float | None, report: Callable[[str], None]) -
     end = None if timeout_s is None else time.monotonic() + timeout_s
     reported: tuple[str, ...] = ()
     while there := remaining(paths):
-        names = tuple(name_of(paths, one) for one in there)
+        names = tuple(names_of(paths, there))
         if names != reported:
             report(f"waiting for {len(names)}: {'; '.join(names)}")
             reported = names

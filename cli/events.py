@@ -35,6 +35,7 @@ LOST = "events were lost; cgpu status shows the current state"
 #: True: that was the last one.
 Report = Callable[[str, str, dict[str, Any]], bool]
 KINDS = tuple(event.name.lower() for event in Event)
+THINNED = frozenset(("refused", "overrun", "control_failed"))  # cgpu_common/events.py: once a minute in the log
 
 
 def open_link() -> KernelLink:
@@ -148,7 +149,7 @@ def past(paths: proc.Paths, since: float, report: Callable[[float, str, str, dic
         )  # fmt: skip
     first = answer.get("complete_from")
     if isinstance(first, (int, float)) and first > since:
-        note(f"cgpud has all events from {_when(datetime.fromtimestamp(first, timezone.utc))} on only")
+        note(f"cgpud keeps events from {_when(datetime.fromtimestamp(first, timezone.utc))} on only")
     for row in daemon.rows(answer, "events"):
         at, fields = row.get("time"), row.get("fields")
         if isinstance(at, (int, float)) and isinstance(fields, dict):
@@ -212,6 +213,8 @@ def events(
         if at > now:
             raise CgpuError(Exit.USAGE, "usage", f"--since {since} is in the future: no event is later than now", "")
         past(paths, at, report_past)
+        if kinds and wanted.kinds & THINNED:
+            note("of these kinds cgpud keeps one a minute for a container and GPU; stat and the metrics count each")
         flush()
         if no_stream or seen == count:
             return

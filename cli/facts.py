@@ -67,6 +67,7 @@ class Facts:
     daemon_silence: str = ""  # why it gave no answer; "": it gave one
     daemon_remedy: str = ""
     daemon_version: str | None = None
+    config_is_read: bool | None = None  # whether cgpud has read the files as they are; None: not known
     drift: int | None = None  # values that differ from cgpu.toml
     unknown_gpus: tuple[str, ...] = ()  # tables of cgpu.toml that match no GPU
     draining: bool = False

@@ -91,6 +91,13 @@ class Node:
         return tuple(one for gpu in self.gpus for one in gpu.containers)
 
     @property
+    def containers_count(self) -> int:
+        """A container on several GPUs is one. Where containers are not named, those of the GPUs are added."""
+        named = {(one.id or one.dir, one.namespace, one.pod, one.name) for one in self.containers}
+        more = sum(max(0, gpu.instances - len(gpu.containers)) for gpu in self.gpus)
+        return len(named) + more
+
+    @property
     def most_free_bytes(self) -> int | None:
         """On one GPU of it: a slice is on one."""
         return max((gpu.free_bytes for gpu in self.gpus if gpu.free_bytes is not None), default=None)
@@ -344,7 +351,7 @@ def node_rows(fleet: Fleet) -> list[list[str]]:
             printable(one.name),
             printable(one.state),
             str(len(one.gpus)),
-            str(sum(gpu.instances for gpu in one.gpus)),
+            str(one.containers_count),
             f"{_gib(sum(gpu.limits_bytes for gpu in one.gpus))}/{_gib(sum(gpu.total_bytes for gpu in one.gpus))}",
             _size(one.most_free_bytes),
             mib(sum(gpu.used_bytes for gpu in one.gpus)),
@@ -395,7 +402,8 @@ def total_line(fleet: Fleet) -> str:
     gpus = [gpu for one in fleet.nodes for gpu in one.gpus]
     free = sum(gpu.free_bytes or 0 for gpu in gpus)
     bad = {state: sum(one.state == state for one in fleet.nodes) for state in {one.state for one in fleet.nodes} - {OK}}
-    parts = [f"{len(fleet.nodes)} nodes", f"{len(gpus)} GPUs", f"{sum(gpu.instances for gpu in gpus)} containers"]
+    counts = {"node": len(fleet.nodes), "GPU": len(gpus), "container": sum(one.containers_count for one in fleet.nodes)}
+    parts = [f"{count} {word}{'s' * (count != 1)}" for word, count in counts.items()]
     parts.append(f"{_gib(free)} of {_gib(sum(gpu.total_bytes for gpu in gpus))} GiB free")
     return ", ".join([*parts, *(f"{count} {printable(state)}" for state, count in sorted(bad.items()))])
 

@@ -16,12 +16,12 @@ from cgpu_common.proc import Paths, read_node
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Gpu
 
-from . import change, daemon, describe
+from . import change, collect, daemon, describe
 from .admin import as_json_option, pass_paths, set_gpu
 from .columns import table
 from .complete import gpu_words, policy_words
 from .kernel import kernel
-from .names import label
+from .names import labels
 from .render import percent, rounded
 from .terminal import width
 from .words import GPU
@@ -53,12 +53,20 @@ def _one(paths: Paths, number: int) -> Gpu:
     raise CgpuError(Exit.NOT_FOUND, f"gpu {number}", "it has just gone", "cgpu gpu list shows the GPUs")
 
 
+def _with_totals(paths: Paths, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Before a GPU's first container the module does not know its memory, and NVML does."""
+    if all(gpu.stat.get("total_bytes") for gpu in gpus):
+        return list(gpus)
+    view = collect.once(paths, None)
+    return [replace(gpu, stat={**gpu.stat, "total_bytes": view.total_bytes(gpu)}) for gpu in gpus]
+
+
 @gpu_group.command("list")
 @as_json_option
 @pass_paths
 def gpu_list(paths: Paths, as_json: bool) -> None:
     """List the GPUs: policy, containers, free weight, memory."""
-    gpus = proc.read_tree(paths).gpus
+    gpus = _with_totals(paths, proc.read_tree(paths).gpus)
     data = {"gpus": [describe.gpu_full_json(gpu, _settings(paths, gpu.index)) for gpu in gpus]}
     result(as_json, data, "\n".join(table(describe.GPU_HEAD, [describe.gpu_row(gpu) for gpu in gpus], width())))
 
@@ -69,7 +77,7 @@ def gpu_list(paths: Paths, as_json: bool) -> None:
 @pass_paths
 def gpu_show(paths: Paths, number: int, as_json: bool) -> None:
     """Show GPU N: settings, what differs from cgpu.toml, controls, containers."""
-    gpu, settings = _one(paths, number), _settings(paths, number)
+    (gpu,), settings = _with_totals(paths, [_one(paths, number)]), _settings(paths, number)
     drift = daemon.drift(paths)
     own = None if drift is None else [row for row in drift if row.get("index") == number]
     data = describe.gpu_full_json(gpu, settings) | {"drift": own}
@@ -113,9 +121,10 @@ def policy_show(paths: Paths, number: int | None, as_json: bool) -> None:
     lines = []
     for gpu in gpus:
         lines += [_title(gpu)]
+        shown = labels(gpu.slots)
         for slot in gpu.slots:
             ceiling = percent(allowed_pct(gpu, slot))
-            lines.append(f"  {label(slot.id, slot.name)}: weight {slot.weight}, {ceiling} allowed")
+            lines.append(f"  {shown[slot.id]}: weight {slot.weight}, {ceiling} allowed")
     data = [
         {
             "gpu": gpu.index,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cgpu_common.exits import CgpuError, Exit
 
@@ -44,6 +45,20 @@ def label(container_id: str, name: str | None = None) -> str:
     """What people call a container: the engine's name, else its id, an engine's long one cut. Commands accept it."""
     is_long_hex = len(container_id) > ID_SHOWN and not set(container_id) - set("0123456789abcdef")
     return name or (container_id[:ID_SHOWN] if is_long_hex else container_id)
+
+
+class HasName(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str | None: ...
+
+
+def labels(there: Sequence[HasName]) -> dict[str, str]:
+    """What people call each of these containers, by id: as label(), and no two of them the same beginning of an id."""
+    shown = shown_ids([one.id for one in there])
+    return {one.id: one.name or (shown[one.id] if label(one.id) != one.id else one.id) for one in there}
 
 
 def _listed(found: Sequence[Named]) -> str:

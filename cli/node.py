@@ -121,19 +121,17 @@ def _toolkit(root: Path) -> tuple[Engine, str, tuple[int, ...]]:
     return Engine(TOOLKIT, installed, ours, "misplaced" if misplaced else ""), mode, number or ()
 
 
-def _configuration(root: Path) -> tuple[str, str]:
-    """The error of cgpu.toml, and its legacy_hook_config."""
+def _configuration(root: Path) -> tuple[str, str, str]:
+    """The error of cgpu.toml, its legacy_hook_config, and its fingerprint."""
     from cgpu_common import config
     from cgpu_common.errors import ConfigError
 
     path = root / config.DEFAULT_PATH.relative_to("/")
-    if not path.exists():
-        return "", ""
     try:
-        found = config.load(path, root / config.RUNTIME_CONF.relative_to("/"))
+        found = config.load(path if path.exists() else None, root / config.RUNTIME_CONF.relative_to("/"), path)
     except ConfigError as err:
-        return str(err), ""
-    return "", found.legacy_hook_config
+        return str(err), "", ""
+    return "", found.legacy_hook_config, found.fingerprint
 
 
 def cards() -> tuple[tuple[Card, ...] | None, str]:
@@ -276,7 +274,8 @@ def read(paths: Paths) -> Facts:
     found = versions.collect(paths, str((status or {}).get("version", "unknown")), "", "")
     drift, unmatched = (status or {}).get("drift"), (status or {}).get("no_such_gpu")
     below, mode, number = _toolkit(root)
-    config_error, legacy = _configuration(root)
+    config_error, legacy, fingerprint = _configuration(root)
+    read = (status or {}).get("config_fingerprint")
     nvml = cards() if paths.proc == LIVE else (None, "a copied tree")
     mps = root / "tmp/nvidia-mps"
     next_kernel = _next_kernel(root)
@@ -312,6 +311,7 @@ def read(paths: Paths) -> Facts:
         daemon_silence=silence,
         daemon_remedy=remedy,
         daemon_version=found.daemon,
+        config_is_read=read == fingerprint if isinstance(read, str) and not config_error else None,
         drift=len(drift) if isinstance(drift, list) else None,
         unknown_gpus=tuple(map(str, unmatched)) if isinstance(unmatched, list) else (),
         draining=paths.drain.exists(),

@@ -61,6 +61,10 @@ class Prometheus:
         if not self.url.startswith(("http://", "https://")):
             raise self._error("is no address of HTTP", "http://prometheus.example:9090")
         try:
+            _origin(self.url)  # a port above 65535 would be taken modulo 65536, for another server
+        except ValueError as error:
+            raise self._error(f"is no address: {error}", "http://prometheus.example:9090") from None
+        try:
             request = urllib.request.Request(address, urllib.parse.urlencode({"query": text}).encode())
         except ValueError as error:
             raise self._error(f"is no address: {error}") from None

@@ -14,7 +14,7 @@ from cgpu_common.share import got_pct
 from cgpu_common.tree import Gpu, Slot, Snapshot
 
 S = 1_000_000_000
-LONG_NS = S * 95 // 10
+LONG_NS = 10 * S
 LONG_MOST_NS = 15 * S
 
 Key = tuple[int, str]  # GPU and directory
@@ -42,14 +42,12 @@ class Rates:
     throttled_by_ceiling_pct: float | None = None
 
 
-def _earlier(slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], least: int, most: int) -> Slot | None:
-    """The latest earlier reading of this container that is old enough."""
+def _earlier(slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], age_ns: int, most: int) -> Slot | None:
+    """Of this container's earlier readings from nine tenths of @age_ns to @most, the one whose age is closest to it."""
     key = (slot.gpu, slot.dir, slot.id)
-    for found in reversed(before):
-        old = found.get(key)
-        if old is not None and least <= slot.at_ns - old.at_ns <= most:
-            return old
-    return None
+    there = [found[key] for found in before if key in found]
+    fit = [old for old in there if age_ns * 9 // 10 <= slot.at_ns - old.at_ns <= most]
+    return min(fit, key=lambda old: abs(slot.at_ns - old.at_ns - age_ns), default=None)
 
 
 def _grown(old: Slot, new: Slot, *names: str) -> tuple[int, ...]:
@@ -65,7 +63,9 @@ def _waits(gpu: Gpu, old: Slot, new: Slot) -> tuple[float | None, float | None]:
     if not gpu.facts.limits or "wait_ns" not in new.stat:
         return None, None
     ran, waited, turns = _grown(old, new, "gpu_ns", "wait_ns", "turns")
-    return _pct(waited, ran + waited), waited / turns / 1000 if turns > 0 else None
+    # Under 0 and 3 a container that has nothing to run has its turns all the same, and waits for none.
+    has_waited = turns > 0 and ran + waited > 0
+    return _pct(waited, ran + waited), waited / turns / 1000 if has_waited else None
 
 
 def _by_ceiling_pct(gpu: Gpu, old: Slot, new: Slot) -> float | None:
@@ -87,7 +87,7 @@ def _p99_us(gpu: Gpu, old: Slot, new: Slot) -> float | None:
 def _of(gpu: Gpu, slot: Slot, before: Sequence[Mapping[tuple[int, str, str], Slot]], short_ns: int) -> Rates:
     key = (slot.gpu, slot.dir, slot.id)
     oldest = next((found[key] for found in before if key in found), None)
-    short = _earlier(slot, before, short_ns * 9 // 10, 1 << 62) or oldest
+    short = _earlier(slot, before, short_ns, 1 << 62) or oldest
     if short is None:
         return Rates()  # created during the sample, or the policy is as new
     long = _earlier(slot, before, LONG_NS, LONG_MOST_NS)

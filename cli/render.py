@@ -45,7 +45,7 @@ def pids_text(pids: Sequence[tuple[int, int]]) -> str:
 
 def memory_total(gpu: Gpu) -> str:
     total = gpu.stat.get("total_bytes", 0)
-    return mib(total) if total else "?"
+    return mib(total) if total else "-"
 
 
 def ids_of(snapshot: Snapshot) -> Mapping[str, str]:

@@ -25,6 +25,7 @@ class Track:
     name: str
     weight: int
     highprio: bool
+    engine_name: str | None = None
     at_ns: list[int] = field(default_factory=list)
     gpu_ns: list[int] = field(default_factory=list)
     wait_ns: list[int] = field(default_factory=list)

@@ -84,7 +84,12 @@ def inspected(paths: proc.Paths, keys: Sequence[str]) -> list[describe.Inspected
         time.sleep(SAMPLE_S)
         snapshots.append(proc.read_tree(paths))
     found, now = rates.rates(snapshots), snapshots[-1]
-    followed = {row.get("id"): row for row in daemon.rows(daemon.status(paths), "containers")}
+    silence = ""
+    try:
+        status = daemon.ask(paths, "status")
+    except daemon.Silence as silent:
+        status, silence = None, f"{silent.why} ({silent.remedy})"
+    followed = {row.get("id"): row for row in daemon.rows(status, "containers")}
     out = []
     for box in boxes:
         slots = [(gpu, slot) for gpu in now.gpus for slot in gpu.slots if slot.id == box.id]
@@ -92,7 +97,7 @@ def inspected(paths: proc.Paths, keys: Sequence[str]) -> list[describe.Inspected
         names = {pid: name for pid in pids if (name := proc.process_name(paths, pid))}
         shares = {gpu.index: found.get((gpu.index, slot.dir), rates.Rates()) for gpu, slot in slots}
         name = proc.engine_name(paths, box.id)
-        out.append(describe.Inspected(box, name, slots, followed.get(box.id), names, shares))
+        out.append(describe.Inspected(box, name, slots, followed.get(box.id), silence, names, shares))
     return out
 
 

@@ -232,23 +232,43 @@ def svg_target(path: Path, number: int) -> Path:
     return path if not number else path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
-def check_svg(path: Path, count: int) -> None:
-    """Check before the run, which may take long, that the files can be written."""
-    for number in range(count):
-        check_target(svg_target(path, number))
+def check_outputs(svg: Path | None, count: int, perfetto: Path | None) -> None:
+    """Check before the run, which may take long, that the files can be written, and are different ones.
+
+    @count: of pictures. Raises CgpuError (usage), OSError.
+    """
+    targets = [svg_target(svg, number) for number in range(count)] if svg else []
+    targets += [perfetto] if perfetto else []
+    places = [os.path.realpath(one) for one in targets]
+    for place, target in zip(places, targets, strict=True):
+        if places.count(place) > 1:
+            raise CgpuError(Exit.USAGE, "usage", f"{target} is named for two outputs", "each needs a file of its own")
+        check_target(target)
 
 
-def write_svg(path: Path, results: Sequence[Result]) -> list[Path]:
+def write_all(files: Sequence[tuple[Path, str]]) -> list[Path]:
+    """All of them. CgpuError: one could not be written; it names those that were, since the work itself was done."""
+    written: list[Path] = []
+    for target, text in files:
+        try:
+            write_file(target, text)
+        except OSError as error:
+            hint = f"written: {', '.join(map(str, written))}" if written else ""
+            raise CgpuError(Exit.OUTPUT, str(target), error.strerror or str(error), hint) from error
+        written.append(target)
+    return written
+
+
+def pictures(path: Path, results: Sequence[Result]) -> list[tuple[Path, str]]:
     """One file per GPU; the second one's name gets its number."""
-    written = []
+    found = []
     for number, result in enumerate(results):
         target = svg_target(path, number)
         names = [got.container.name for got in result.got]
         buckets, seen = [got.buckets for got in result.got], [got.seen for got in result.got]
         text = draw.svg(_title(result), names, result.line, result.line_ms, buckets, seen, result.marks)
-        write_file(target, text)
-        written.append(target)
-    return written
+        found.append((target, text))
+    return found
 
 
 def trace_document(results: Sequence[Result]) -> str:
@@ -390,15 +410,10 @@ def simulate(
     there, length_s = playback.read(played) if played else ([], None)
     values = {"seconds": seconds or length_s, "seed": seed}
     scenario = config.read_scenario(_merged(file, values), base, gpus, containers, there)
-    if svg:
-        check_svg(svg, len(scenario.gpus))
-    if perfetto:
-        check_target(perfetto)
+    check_outputs(svg, len(scenario.gpus), perfetto)
     results = run(scenario, _line_window(from_ms, line_ms, scenario), alone)
-    written = write_svg(svg, results) if svg else []
-    if perfetto:
-        write_file(perfetto, trace_document(results))
-        written.append(perfetto)
+    files = pictures(svg, results) if svg else []
+    written = write_all([*files, *([(perfetto, trace_document(results))] if perfetto else [])])
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "simulated": True, "seed": scenario.seed}
         out(json.dumps(data | {"gpus": [result_json(i, one) for i, one in enumerate(results)]}, indent=2))

@@ -19,7 +19,6 @@ from . import collect
 from .admin import as_json_option, pass_paths
 from .columns import Column, table
 from .complete import container_words
-from .names import label
 from .overview import duration
 from .render import ids_of, mib, percent, rounded
 from .terminal import width
@@ -47,7 +46,7 @@ def _memory_pct(slot: Slot) -> float | None:
 def _row(view: View, slot: Slot, shown_id: str) -> list[str]:
     return [
         shown_id,
-        view.title(slot) or label(slot.id),
+        view.title(slot) or "-",
         str(slot.gpu),
         percent(view.rates_of(slot).got_pct),
         percent(view.allowed_pct(slot)),

@@ -14,7 +14,6 @@ import click
 from cgpu_common import proc
 from cgpu_common.app import Command, FloatRange
 from cgpu_common.exits import CgpuError, Exit
-from cgpu_common.files import check_target, write_file
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths
 
@@ -22,10 +21,10 @@ from . import change
 from .admin import as_json_option, pass_paths
 from .columns import Column, printable, table
 from .complete import gpu_words
-from .names import label
+from .names import labels
 from .render import percent, rounded
 from .samples import MS, Recording, Seen, Track, buckets, spans, steps, trace
-from .simulate import check_svg, svg_target
+from .simulate import check_outputs, svg_target, write_all
 from .terminal import width
 from .words import GPU
 
@@ -49,6 +48,7 @@ class _Files:
         for gpu in snapshot.gpus:
             if gpu.index not in self._gpus:
                 continue
+            shown = labels(gpu.slots)
             self.titles[gpu.index] = f"GPU {gpu.index} {printable(gpu.name)}, policy {gpu.facts.name}"
             for slot in gpu.slots:
                 key = (gpu.index, slot.id)
@@ -59,8 +59,7 @@ class _Files:
                     fd = os.open(self._paths.proc / str(gpu.index) / slot.dir / "stat", os.O_RDONLY)
                 except OSError:
                     continue
-                name = printable(label(slot.id, slot.name))
-                track = Track(gpu.index, slot.id, name, slot.weight, slot.highprio)
+                track = Track(gpu.index, slot.id, printable(shown[slot.id]), slot.weight, slot.highprio, slot.name)
                 track.under(not gpu.facts.limits)
                 self._open[key] = fd, track
                 self.tracks.append(track)
@@ -166,7 +165,7 @@ def _json(found: Recording) -> dict[str, Any]:
                 "containers": [
                     {
                         "id": track.id,
-                        "name": track.name,
+                        "name": track.engine_name,
                         "weight": track.weight,
                         "share_got_pct": rounded(track.share_pct),
                         "turns": track.turns_seen,
@@ -198,6 +197,8 @@ def _text(found: Recording) -> str:
         [str(track.gpu), track.name, percent(track.share_pct), str(track.turns_seen), f"{track.waited_ns / MS:.1f}"]
         for track in found.tracks
     ]
+    if not found.tracks:
+        return "no container shared a GPU"
     every = f"{(found.period_us or 0) / 1000:.1f} ms"
     lines = [*table(HEAD, rows, width()), f"sampled every {every}: a slice shorter than two readings is not resolved"]
     return "\n".join(lines)
@@ -236,20 +237,11 @@ def trace_command(
     wanted = set(gpu) or there
     if not wanted:
         raise CgpuError(Exit.NOT_FOUND, "trace", "the module has found no GPU yet", "cgpu doctor")
-    if perfetto:
-        check_target(perfetto)
-    if svg:
-        check_svg(svg, len(wanted))
+    check_outputs(svg, len(wanted), perfetto)
     found = record(paths, wanted, seconds, every_ms / 1000)
-    written = []
-    if perfetto:
-        about = {"sampled": True, "period_us": found.period_us}
-        write_file(perfetto, trace(found, about))
-        written.append(perfetto)
-    for place, number in enumerate(sorted(found.titles) if svg else ()):
-        assert svg
-        target = svg_target(svg, place)
-        write_file(target, _svg(found, number))
-        written.append(target)
+    about = {"sampled": True, "period_us": found.period_us}
+    files = [(perfetto, trace(found, about))] if perfetto else []
+    files += [(svg_target(svg, place), _svg(found, one)) for place, one in enumerate(sorted(found.titles)) if svg]
+    written = write_all(files)
     text = "\n".join([_text(found), *(f"wrote {path}" for path in written)])
     result(as_json, _json(found) | {"files": [str(path) for path in written]}, text)

@@ -112,7 +112,7 @@ def _require_no_containers(paths: Paths) -> None:
             Exit.REFUSED,
             "upgrade --cold",
             f"{len(there)} {'containers use' if len(there) > 1 else 'container uses'} it: "
-            + "; ".join(drain.name_of(paths, one) for one in there),
+            + "; ".join(drain.names_of(paths, there)),
             "--drain waits for their end",
         )
 

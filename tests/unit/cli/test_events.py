@@ -149,7 +149,16 @@ def test_past_events_alone(tree: Tree) -> None:
     with daemon_at(tree.root, {"events": packed(PAST)}):
         result = Cli(tree).cgpu("events", "--since", "@1", "--no-stream", "-n", "1", "--json")
     assert json.loads(result.stdout)["kind"] == "attached"
-    assert result.stderr == "cgpud has all events from 2026-03-02T09:00:00.000Z on only\n"
+    assert result.stderr == "cgpud keeps events from 2026-03-02T09:00:00.000Z on only\n"
+
+
+def test_what_is_thinned_says_so(tree: Tree) -> None:
+    """One overrun was listed, "all events" were said to be there, and the container had 17."""
+    with daemon_at(tree.root, {"events": packed(PAST)}):
+        thinned = Cli(tree).cgpu("events", "--since", "@1772442800", "--no-stream", "--kind", "overrun")
+        whole = Cli(tree).cgpu("events", "--since", "@1772442800", "--no-stream", "--kind", "attached")
+    assert "cgpud keeps one a minute for a container and GPU" in thinned.stderr
+    assert whole.stderr == ""
 
 
 def test_since_needs_cgpud(cli: Cli) -> None:

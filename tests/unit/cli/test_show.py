@@ -77,10 +77,12 @@ GPU 0      Tesla T4 (simulated), policy 2 (weighted)
 def test_inspect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tree.root / "proc/19772/comm", "python3")
     row = {"id": ID1, "phase": "bound", "pid": 321, "cgroup": "/docker/x"}
-    monkeypatch.setattr(daemon, "status", lambda _paths: {"containers": [row]})
     monkeypatch.setattr(show, "SAMPLE_S", 0.01)
     cli = Cli(tree)
+    assert "cgpud      is not running (systemctl start cgpud" in cli.cgpu("inspect", "gpu_test1").stdout
+    monkeypatch.setattr(daemon, "ask", lambda _paths, _operation: {"containers": [row]})
     assert cli.cgpu("inspect", "gpu_test1").stdout == INSPECTED
+    assert "cgpud      does not follow it" in cli.cgpu("inspect", ID2).stdout
     data = json.loads(cli.cgpu("inspect", "gpu_test1", ID2, "--json").stdout)
     assert data["schema_version"] == 1
     one, other = data["containers"]
