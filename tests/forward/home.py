@@ -87,14 +87,21 @@ def simulated() -> list[Path]:
     return [path for path in (Path("/sys/module", name) for name in SIMULATORS) if path.exists()]
 
 
+def nested() -> bool:
+    """Whether this machine is User-Mode Linux itself: its processors are then scheduled by two kernels."""
+    return "User Mode Linux" in Path("/proc/cpuinfo").read_text()
+
+
 def card_environment(home: Home, gpuload: Path) -> dict[str, str]:
     """What the steps are told about the card: whether it is one, how long gpuload's kernels are, and how many rounds of
-    its loop that is, measured on the driver alone. Without an answer a kernel is one round.
+    its loop that is, measured on the driver alone. Without an answer a kernel is one round. In a nested machine shares
+    are those of the processors, so that they are not judged.
     """
     us = SIMULATED_KERNEL_US if simulated() else KERNEL_US
     for module in simulated():
         (module / "parameters/wave_ns").write_text(str(us * 1000 // WAVES))
     said = {"CARD_IS_SIMULATED": str(int(bool(simulated()))), "GPULOAD_KERNEL_US": str(us)}
+    said["SHARES_ARE_JUDGED"] = str(int(not nested()))
     command = [str(gpuload), "--calibrate", "--json", "--kernel-us", str(us)]
     try:
         done = subprocess.run(

@@ -26,6 +26,9 @@ NAMES = ("a" * 64, "b" * 64, "c" * 64)
 SIMULATED = os.environ.get("CARD_IS_SIMULATED") == "1"
 #: Loads in PyTorch run on tests/forward/standin: their control flow, and no result.
 STANDIN = os.environ.get("TORCH_IS_STANDIN") == "1"
+STANDIN_SAYS = "PyTorch is a stand-in: this is the control flow"
+#: Whether a share says something of the GPU (home.py).
+JUDGED = os.environ.get("SHARES_ARE_JUDGED", "1") == "1"
 #: How long a kernel is, and how many rounds of its loop that is, was measured on the driver alone (home.py).
 KERNEL_US = os.environ.get("GPULOAD_KERNEL_US", "1000")
 KERNEL = ("--kernel-us", KERNEL_US, "--iterations", os.environ.get("GPULOAD_ITERATIONS", "1"))
@@ -50,7 +53,7 @@ class Report:
 
     def of_standin(self, name: str, ok: object, **values: object) -> None:
         """Of a load whose PyTorch is the stand-in: that it came to its end."""
-        self.missing(name, "PyTorch is a stand-in: this is the control flow", **values)
+        self.missing(name, STANDIN_SAYS, **values)
 
 
 class Box:
@@ -202,10 +205,15 @@ def divided(
             shares = [one / sum(rates) for one in rates]
             errors.append(max(abs(got / want - 1) * 100 for got, want in zip(shares, asked, strict=True)))
         stat = gpu_stat()
-    add = report.add if command is LOAD or not STANDIN else report.of_standin
-    add(
+    good: bool | None = errors[-1] <= bar_pct
+    more: dict[str, object] = {}
+    if STANDIN and command is not LOAD:
+        good, more = None, {"missing": STANDIN_SAYS}
+    elif not JUDGED:
+        good, more = None, {"missing": "this machine runs in User-Mode Linux: the shares are those of its processors"}
+    report.add(
         name,
-        ok=errors[-1] <= bar_pct,
+        ok=good,
         policy=policy,
         asked=weights[1] / weights[0],
         got=round(rates[1] / rates[0], 4),
@@ -214,4 +222,5 @@ def divided(
         weights=list(weights),
         works_per_s=[round(one, 1) for one in rates],
         controls={key: stat.get(key) for key in CONTROLS},
+        **more,
     )

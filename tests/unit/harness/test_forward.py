@@ -502,6 +502,15 @@ def test_folders_that_are_hidden_are_mounted_once() -> None:
     assert home.covered(paths) == ["/run/z", "/tmp/x"]
 
 
+@pytest.mark.parametrize(("nested", "judged"), [(True, "0"), (False, "1")])
+def test_shares_are_not_judged_in_a_nested_machine(tmp_path: Path, monkeypatch, nested: bool, judged: str) -> None:
+    monkeypatch.setattr(home, "nested", lambda: nested)
+    parts = home.Home(linux=tmp_path, modules=tmp_path, nvforwardd=tmp_path)
+    said = home.card_environment(parts, tmp_path / "gpuload-that-is-not-there")
+    assert said["SHARES_ARE_JUDGED"] == judged
+    assert "GPULOAD_ITERATIONS" not in said
+
+
 def test_a_machine_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     (tmp_path / "pid").touch()
     script = f"sleep 100 & echo $! >{tmp_path}/pid; wait"
