@@ -180,7 +180,7 @@ module-run: modules tools nvidia ## what tests/hardware/module-run takes to a ma
 
 module-run-rehearsal: module-run ## the same on the simulated driver, in User-Mode Linux, with a stand-in for PyTorch: build/module-run-rehearsal/results.json
 	@NVIDIA=550 BARE=1 KERNEL=uml VM_MEM=4G TIMEOUT=$(or $(TIMEOUT),3000) $(VM) run \
-		'python tests/hardware/module-run --out build/module-run-rehearsal --memory 700M --slow 5 --budget-s 2850 --standin'
+		'python tests/hardware/module-run --out build/module-run-rehearsal --memory 700M --slow $(or $(SLOW),5) --budget-s $(or $(BUDGET_S),2850) --standin'
 
 record: modules nvidia ## record the traces of NVIDIA's user space again (docs/develop/replay.md): NVIDIA=535|550|555
 	@NVIDIA=$(or $(NVIDIA),550) BARE=1 TIMEOUT=900 $(VM) run 'python tests/abi/replay/record.py run'

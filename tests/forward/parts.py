@@ -29,6 +29,8 @@ STANDIN = os.environ.get("TORCH_IS_STANDIN") == "1"
 STANDIN_SAYS = "PyTorch is a stand-in: this is the control flow"
 #: Whether a share says something of the GPU (home.py).
 JUDGED = os.environ.get("SHARES_ARE_JUDGED", "1") == "1"
+#: Factor of what a program and its end may take, on a busy or emulated host (module-run --slow).
+SLOWNESS = float(os.environ.get("SLOWNESS", "1"))
 #: How long a kernel is, and how many rounds of its loop that is, was measured on the driver alone (home.py).
 KERNEL_US = os.environ.get("GPULOAD_KERNEL_US", "1000")
 KERNEL = ("--kernel-us", KERNEL_US, "--iterations", os.environ.get("GPULOAD_ITERATIONS", "1"))
@@ -81,7 +83,7 @@ class Box:
 
     def is_empty(self, limit_s: float = 10) -> bool:
         """Whether everything comes back: what a process had goes a moment after its end."""
-        end = time.monotonic() + limit_s
+        end = time.monotonic() + limit_s * SLOWNESS
         while self.used():
             if time.monotonic() > end:
                 return False
@@ -97,7 +99,7 @@ class Box:
     def destroy(self) -> None:
         with contextlib.suppress(OSError):
             (PROC / "inst_ctl").write_text(f"destroy {self.name}")
-        end = time.monotonic() + 30
+        end = time.monotonic() + 30 * SLOWNESS
         while self.proc.exists():
             if time.monotonic() > end:
                 raise RuntimeError(f"container {self.dir} does not end")
@@ -111,9 +113,9 @@ class Box:
 
 
 def call(*words: str, limit_s: float = 300) -> subprocess.CompletedProcess[str]:
-    """Status and output."""
+    """Status and output; `limit_s` of a host that is not slow."""
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=limit_s)
+        return subprocess.run(words, capture_output=True, text=True, timeout=limit_s * SLOWNESS)
     except subprocess.TimeoutExpired as error:
         return subprocess.CompletedProcess(words, 124, "", f"ended after {error.timeout:.0f} s")
 
@@ -153,7 +155,7 @@ def load(box: Box | None, command: Sequence[str] = LOAD, talk: bool = False) -> 
     """A load in a container, or on the driver alone, from its first line of progress on."""
     progress = Progress([*(box.head() if box else []), *command], talk)
     try:
-        if not progress.wait_until(0.001, 240):
+        if not progress.wait_until(0.001, 240 * SLOWNESS):
             raise RuntimeError(f"{command[0]} does not start: {progress.last_words()}")
         yield progress
     finally:
@@ -172,7 +174,7 @@ def rates_of(loads: Sequence[Progress], window_s: float, weights: Sequence[int])
     begin = time.monotonic()
     end = begin + whole_rounds(window_s, round_s)
     for one in loads:
-        if not one.wait_until(end, 120):
+        if not one.wait_until(end, 120 * SLOWNESS):
             raise RuntimeError(f"no progress: {one.last_words()}")
     return [rate(one.samples(), begin, end) for one in loads]
 

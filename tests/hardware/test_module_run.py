@@ -171,6 +171,7 @@ def test_a_step_is_told_of_the_card(tree, tmp_path):
     assert told["environment"]["GPULOAD_ITERATIONS"] == "4711"
     assert told["environment"]["CARD_IS_SIMULATED"] == "0"
     assert told["environment"]["SHARES_ARE_JUDGED"] == "1"
+    assert told["environment"]["SLOWNESS"] == "1"
 
 
 def test_the_whole_ends_within_its_budget(module, tree, tmp_path):
