@@ -20,7 +20,20 @@ from slicebox import PROC, REPO
 pytestmark = [pytest.mark.cuda_icount, pytest.mark.more]
 
 KERNEL_US, WAVES = 10_000, 4
-STEPS = ("vectoradd", "alone 2", "shares 3", "limits", "kinds", "ipc", "charges", "costs 2", "calls 20", "takeover 2")
+STEPS = (
+    "nodes",
+    "vectoradd",
+    "faults",
+    "alone 2",
+    "shares 3",
+    "limits",
+    "kinds",
+    "ipc",
+    "charges",
+    "costs 2",
+    "calls 20",
+    "takeover 2",
+)
 TORCH_STEPS = ("torch", "torch_shares 2", "priority 2", "decode 2")
 SETTINGS = ("policy", "prio_ratio", "max_inst", "uvm")
 
@@ -37,8 +50,8 @@ def settings() -> Iterator[None]:
         (PROC / "0" / name).write_text(value)
 
 
-def results_of(folder: Path, step: str) -> list[dict]:
-    environment = os.environ | {"CARD_IS_SIMULATED": "1", "GPULOAD_KERNEL_US": str(KERNEL_US)}
+def results_of(folder: Path, step: str, **more: str) -> list[dict]:
+    environment = os.environ | {"CARD_IS_SIMULATED": "1", "GPULOAD_KERNEL_US": str(KERNEL_US)} | more
     command = [sys.executable, REPO / "tests/forward/inside.py", folder, *step.split()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -56,3 +69,14 @@ def test_a_step_comes_to_a_good_end(tmp_path: Path, step: str) -> None:
 def test_a_step_names_what_is_missing(tmp_path: Path, step: str) -> None:
     (result,) = results_of(tmp_path, step)
     assert result["missing"] == "PyTorch is not installed"
+
+
+@pytest.mark.parametrize("step", TORCH_STEPS)
+def test_a_step_runs_on_the_standin(tmp_path: Path, step: str) -> None:
+    """Its control flow: processes, settings, windows. No result of it is taken for one."""
+    folder = str(REPO / "tests/forward/standin")
+    results = results_of(tmp_path, step, TORCH_IS_STANDIN="1", PYTHONPATH=folder)
+    assert len(results) >= 2
+    assert {(one["ok"], one["missing"]) for one in results} == {
+        (None, "PyTorch is a stand-in: this is the control flow")
+    }
