@@ -22,6 +22,7 @@ from cgpu_kube.node.counting import Counting
 from cgpu_kube.node.daemon import Cgpud, DecisionServer
 from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod, check_priority, check_uuid_choice
 from cgpu_kube.node.dra import Claims, Driver
+from cgpu_kube.node.figures import Figures
 from cgpu_kube.node.host import HostGpu
 from cgpu_kube.node.kubelet import Registrar, counted
 from cgpu_kube.node.marks import Marks
@@ -149,6 +150,17 @@ class Agent(Counting):
         if not self.cluster.nodes.synced.is_set():
             return "the API server has not answered yet"
         return self._away()
+
+    @property
+    def figures(self) -> Figures:
+        return Figures(
+            self.settings.node,
+            ready=not self.unready,
+            standby=self.is_standby,
+            decisions=self.decisions.results,
+            devices={one.resource: one.healthy for one in self.registrar.plugins},
+            failing={"nodes": self.cluster.nodes.failing, "pods": self.cluster.pods.failing},
+        )
 
     def _away(self) -> str:
         if self._leaves:

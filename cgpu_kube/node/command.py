@@ -14,7 +14,7 @@ from cgpu_common import log as logging
 from cgpu_common import notify
 from cgpu_kube import api
 from cgpu_kube.errors import KubeError
-from cgpu_kube.node import host, probe
+from cgpu_kube.node import figures, host, probe
 from cgpu_kube.node.agent import Agent, Settings
 
 _Path = click.Path(path_type=Path)
@@ -55,7 +55,7 @@ async def serve(settings: Settings, config: api.Config, port: int) -> None:
             loop.add_signal_handler(number, signalled)
         others = [asyncio.create_task(notify.keep_alive()), asyncio.create_task(_report(agent))]
         try:
-            async with probe.served(port, lambda: agent.unready):
+            async with probe.served(port, lambda: agent.unready, lambda: figures.text(agent.figures)):
                 await work
         except asyncio.CancelledError:
             pass
@@ -91,7 +91,7 @@ async def serve(settings: Settings, config: api.Config, port: int) -> None:
     type=click.IntRange(0, 65535),
     default=0,
     show_default=True,
-    help="HTTP of /healthz and /readyz, for the kubelet's probes; 0: none.",
+    help="HTTP of /healthz and /readyz, for the kubelet's probes, and of /metrics; 0: none.",
 )
 @click.option("--log-format", type=click.Choice(logging.FORMATS), default="text", show_default=True)
 def node(

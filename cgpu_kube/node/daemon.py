@@ -7,6 +7,7 @@ import asyncio
 import json
 import socket
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ class DecisionServer:
     def __init__(self, path: Path, decide: Decide, log: Any) -> None:
         self._decide = decide
         self._log = log
+        self.results: Counter[str] = Counter()  # granted, refused
         self._server = server.Server(path, self._handle, self._undelivered)
 
     def start(self) -> bool:
@@ -109,10 +111,14 @@ class DecisionServer:
             names = {key: str(subject.get(key) or "")[:512] for key in ("namespace", "pod", "uid", "container")}
             if not all(names.values()):
                 raise KubeError("a container is named by namespace, pod, uid and container")
-            return {"ok": True, "grant": await self._decide(names)}
+            grant = await self._decide(names)
+            self.results["granted"] += 1
+            return {"ok": True, "grant": grant}
         except KubeError as error:
+            self.results["refused"] += 1
             self._log.warning("refused", subject=subject, reason=str(error))
             return wire.refusal(str(error))
         except Exception as error:
+            self.results["refused"] += 1
             self._log.exception("internal error", subject=subject)
             return wire.refusal(f"cgpu-kube has an internal error: {type(error).__name__}: {error}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""/healthz and /readyz for the kubelet's probes: HTTP/1.1 by hand, since a server of aiohttp takes 4 MiB."""
+"""/healthz and /readyz for probes, and /metrics: HTTP/1.1 by hand, since a server of aiohttp takes 4 MiB."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from cgpu_kube.node.figures import PLAIN
+
 READ_S = 1.0  # of a connection, from its first byte to the end of the answer
 HEAD_MAX = 4096
 CONNECTIONS_MAX = 8  # at a time: every pod can reach the port, and the descriptors are for the agent
 
 
 @asynccontextmanager
-async def served(port: int, unready: Callable[[], str]) -> AsyncIterator[int]:
+async def served(port: int, unready: Callable[[], str], metrics: Callable[[], bytes] = bytes) -> AsyncIterator[int]:
     """Serve on every address meanwhile; 0: not at all. @unready: why the program is not ready, or ""; the reason is in
-    the log, not in the answer. OSError: the port is in use."""
+    the log, not in the answer. @metrics: figures for Prometheus. OSError: the port is in use."""
     if not port:
         yield 0
         return
@@ -31,7 +33,7 @@ async def served(port: int, unready: Callable[[], str]) -> AsyncIterator[int]:
         try:
             async with asyncio.timeout(READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_reply(head, unready))
+                writer.write(_reply(head, unready, metrics))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -48,17 +50,17 @@ async def served(port: int, unready: Callable[[], str]) -> AsyncIterator[int]:
         server.close()
 
 
-def _reply(head: bytes, unready: Callable[[], str]) -> bytes:
+def _reply(head: bytes, unready: Callable[[], str], metrics: Callable[[], bytes]) -> bytes:
     words = head.split(b"\r\n", 1)[0].split(b" ")
     path = words[1] if len(words) == 3 and words[0] == b"GET" else b""
+    kind = "text/plain"
     if path == b"/healthz":
-        status, text = "200 OK", "ok"
+        status, body = "200 OK", b"ok"
     elif path == b"/readyz":
-        status, text = ("503 Service Unavailable", "not ready") if unready() else ("200 OK", "ok")
+        status, body = ("503 Service Unavailable", b"not ready") if unready() else ("200 OK", b"ok")
+    elif path == b"/metrics":
+        status, body, kind = "200 OK", metrics(), PLAIN
     else:
-        status, text = "404 Not Found", "there are /healthz and /readyz"
-    body = text.encode()
-    head_out = (
-        f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
+        status, body = "404 Not Found", b"there are /healthz, /readyz and /metrics"
+    head_out = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head_out.encode() + body

@@ -239,7 +239,8 @@ def test_probes(run: Run) -> None:
         async with probe.served(0, lambda: why) as none:
             assert none == 0
         port = free_port()
-        async with probe.served(port, lambda: why):
+        async with probe.served(port, lambda: why, lambda: b"figure 1\n"):
+            assert await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n") == (200, "figure 1\n")
             assert await ask(port, b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n") == (503, "not ready"), (
                 "every pod can ask, and reasons name pods and files"
             )

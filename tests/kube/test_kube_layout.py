@@ -20,7 +20,7 @@ LAYERS = {
     "decisions": """
         cgpu_kube.mirror cgpu_kube.pods cgpu_kube.ledger cgpu_kube.extender cgpu_kube.extender.protocol
         cgpu_kube.extender.metrics cgpu_kube.extender.preempt cgpu_kube.dra cgpu_kube.report
-        cgpu_kube.node.host cgpu_kube.node.podview cgpu_kube.node.decide cgpu_kube.node.claims
+        cgpu_kube.node.host cgpu_kube.node.figures cgpu_kube.node.podview cgpu_kube.node.decide cgpu_kube.node.claims
     """,
     "outside": """
         cgpu_kube.api cgpu_kube.watch cgpu_kube.extender.binder cgpu_kube.extender.access cgpu_kube.extender.lease
