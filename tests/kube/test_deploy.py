@@ -119,7 +119,7 @@ def test_the_extenders_rights_are_what_it_uses(objects: dict) -> None:
     allowed = rights(objects, *roles)
 
     async def life() -> set[tuple[str, str]]:
-        lease = LeaseArgs("cgpu-system", "cgpu-extender", "e", times=Times(1, 0.6, 0.1))
+        lease = LeaseArgs("cgpu-system", "cgpu-extender", "e", times=Times(15, 10, 0.1))
         async with Cluster(our_node("n1", gpu(0, 15)), token="t", lease=lease) as cluster:
             await eventually(lambda: cluster.extender.is_leader, "the lease")
             one = simple("a", 6, annotations={notes.GPU_UUID: "GPU-0"})
