@@ -8,57 +8,89 @@ static bool is_memory(const struct cgpu_obj *obj)
 	return obj->kind == CGPU_KIND_VIDMEM || obj->kind == CGPU_KIND_SYSMEM;
 }
 
+/* What @obj depends on by its dependency @n; NULL: nothing. */
+static struct cgpu_obj *dep_of(const struct cgpu_obj *obj, u32 n)
+{
+	return obj->deps ? CGPU_READ_ONCE(obj->deps[n].on) : NULL;
+}
+
 /* Add @pins to @obj and to what it goes with: its ancestors, and those of what it depends on.
- * Only memory is depended on, and memory depends on nothing and lies below a device: two
- * paths at most. Where they meet an object counts a pin twice, which does not matter.
+ * Only memory is depended on, and memory depends on nothing and lies below a device: CGPU_DEPS
+ * paths more at most. Where they meet an object counts a pin more than once, which does not matter.
  */
 static void count_pins(struct cgpu_obj *obj, u32 pins)
 {
-	struct cgpu_obj *at;
+	struct cgpu_obj *at, *on;
+	u32 n;
 
 	for (at = obj; at; at = at->parent) {
 		at->pins_within += pins;
-		for (struct cgpu_obj *on = at->dep; on; on = on->parent)
-			on->pins_within += pins;
+		for (n = 0; n < CGPU_DEPS; n++)
+			for (on = dep_of(at, n); on; on = on->parent)
+				on->pins_within += pins;
 	}
 }
 
 bool cgpu_tree_is_live(const struct cgpu_obj *obj)
 {
-	const struct cgpu_obj *dep;
+	const struct cgpu_obj *on;
+	u32 n;
 
 	for (; obj; obj = CGPU_READ_ONCE(obj->parent)) {
 		if (CGPU_READ_ONCE(obj->state) != CGPU_OBJ_LIVE)
 			return false;
-		for (dep = CGPU_READ_ONCE(obj->dep); dep; dep = CGPU_READ_ONCE(dep->parent))
-			if (CGPU_READ_ONCE(dep->state) != CGPU_OBJ_LIVE)
-				return false;
+		for (n = 0; n < CGPU_DEPS; n++)
+			for (on = dep_of(obj, n); on; on = CGPU_READ_ONCE(on->parent))
+				if (CGPU_READ_ONCE(on->state) != CGPU_OBJ_LIVE)
+					return false;
 	}
 	return true;
 }
 
-static void link_dependant(struct cgpu_obj *obj)
+static void link_dependants(struct cgpu_obj *obj)
 {
-	struct cgpu_obj *dep = obj->dep;
+	struct cgpu_dep *dep;
 
-	obj->dep_prev = NULL;
-	obj->dep_next = dep->dependant;
-	if (dep->dependant)
-		dep->dependant->dep_prev = obj;
-	dep->dependant = obj;
+	for (dep = obj->deps; dep && dep < obj->deps + CGPU_DEPS; dep++) {
+		if (!dep->on)
+			continue;
+		dep->of = obj;
+		dep->prev = NULL;
+		dep->next = dep->on->dependant;
+		if (dep->next)
+			dep->next->prev = dep;
+		dep->on->dependant = dep;
+	}
 }
 
-static void unlink_dependant(struct cgpu_obj *obj)
+static void unlink_dependants(struct cgpu_obj *obj)
 {
-	if (obj->dep_prev)
-		obj->dep_prev->dep_next = obj->dep_next;
-	else
-		obj->dep->dependant = obj->dep_next;
-	if (obj->dep_next)
-		obj->dep_next->dep_prev = obj->dep_prev;
-	obj->dep_next = NULL;
-	obj->dep_prev = NULL;
-	obj->dep = NULL;
+	struct cgpu_dep *dep;
+
+	for (dep = obj->deps; dep && dep < obj->deps + CGPU_DEPS; dep++) {
+		if (!dep->on)
+			continue;
+		if (dep->prev)
+			dep->prev->next = dep->next;
+		else
+			dep->on->dependant = dep->next;
+		if (dep->next)
+			dep->next->prev = dep->prev;
+		dep->on = NULL;
+	}
+}
+
+static bool may_depend(const struct cgpu_obj *obj)
+{
+	const struct cgpu_obj *on;
+	u32 n;
+
+	for (n = 0; n < CGPU_DEPS; n++) {
+		on = dep_of(obj, n);
+		if (on && (!is_memory(on) || on->state == CGPU_OBJ_DETACHED))
+			return false;
+	}
+	return !obj->deps || !is_memory(obj);
 }
 
 static void link_child(struct cgpu_obj *obj, struct cgpu_obj *parent)
@@ -87,10 +119,10 @@ static void unlink_child(struct cgpu_obj *obj)
 int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj *parent)
 {
 	/* Memory below a channel could depend on that channel and it on the memory. */
-	if (is_memory(obj) && (obj->dep || !parent || (parent->kind != CGPU_KIND_DEVICE &&
-						       parent->kind != CGPU_KIND_SUBDEVICE)))
+	if (is_memory(obj) && (!parent || (parent->kind != CGPU_KIND_DEVICE &&
+					   parent->kind != CGPU_KIND_SUBDEVICE)))
 		return -EINVAL;
-	if (obj->dep && (!is_memory(obj->dep) || obj->dep->state == CGPU_OBJ_DETACHED))
+	if (!may_depend(obj))
 		return -EINVAL;
 	if (parent && parent->depth + 1 >= CGPU_TREE_DEPTH)
 		return -EINVAL;
@@ -101,8 +133,7 @@ int cgpu_tree_add(struct cgpu_tree *tree, struct cgpu_obj *obj, struct cgpu_obj 
 			obj->gpu = parent->gpu;
 		link_child(obj, parent);
 	}
-	if (obj->dep)
-		link_dependant(obj);
+	link_dependants(obj);
 	tree->objects++;
 	return 0;
 }
@@ -141,7 +172,7 @@ struct cgpu_obj *cgpu_tree_leaf(struct cgpu_obj *root)
 	struct cgpu_obj *obj = root;
 
 	while (obj->child || obj->dependant)
-		obj = obj->child ? obj->child : obj->dependant;
+		obj = obj->child ? obj->child : obj->dependant->of;
 	return obj;
 }
 
@@ -152,8 +183,7 @@ void cgpu_tree_detach(struct cgpu_tree *tree, struct cgpu_obj *leaf)
 	leaf->state = CGPU_OBJ_DETACHED;
 	count_pins(leaf, -pins);
 	leaf->pins_within += pins;
-	if (leaf->dep)
-		unlink_dependant(leaf);
+	unlink_dependants(leaf);
 	if (leaf->parent)
 		unlink_child(leaf);
 	tree->objects--;

@@ -43,15 +43,26 @@ struct cgpu_mem {
 	u64 reserved[2];
 };
 
+struct cgpu_obj;
+
+/* An object dies with @on too, which is memory. Its owner keeps an array of them. */
+struct cgpu_dep {
+	struct cgpu_obj *on;	/* NULL: none; set before add */
+	struct cgpu_obj *of;	/* the object itself */
+	struct cgpu_dep *next;	/* those on the same object */
+	struct cgpu_dep *prev;
+};
+
+/* Of a channel: its USERD and its two error notifiers. */
+#define CGPU_DEPS		3
+
 struct cgpu_obj {
 	struct cgpu_obj *parent;
 	struct cgpu_obj *child;		/* first */
 	struct cgpu_obj *next;		/* siblings */
 	struct cgpu_obj *prev;
-	struct cgpu_obj *dep;		/* dies with this one too, NULL: none; set before add */
-	struct cgpu_obj *dependant;	/* first of those whose @dep this is */
-	struct cgpu_obj *dep_next;	/* those that have the same @dep */
-	struct cgpu_obj *dep_prev;
+	struct cgpu_dep *deps;		/* CGPU_DEPS, for as long as the object is; or NULL */
+	struct cgpu_dep *dependant;	/* first of those on this object */
 	struct cgpu_mem *mem;		/* a reference, or NULL */
 	struct cgpu_mem *userd;		/* channels: their USERD's, which the driver keeps as long */
 	u64 owner;			/* the backing file its client is bound to */
@@ -83,7 +94,7 @@ struct cgpu_tree {
  */
 bool cgpu_tree_is_live(const struct cgpu_obj *obj);
 
-/* Put @obj (names, kind, state and dep filled in) below @parent; NULL for a client. Takes
+/* Put @obj (names, kind, state and deps filled in) below @parent; NULL for a client. Takes
  * gpu and owner from the parent where the object has none. -EINVAL for memory that is not
  * below a device, for a dependency on something other than memory, and below
  * CGPU_TREE_DEPTH levels.

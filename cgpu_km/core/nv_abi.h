@@ -179,6 +179,7 @@
 #define NVOS32_ALLOC_FLAGS_EXTERNAL	0x400000	/* its page tables are not RM's */
 #define NVOS32_ALLOC_FLAGS_HANDLE	0x4000	/* hMemory is the caller's choice */
 
+#define NV_CHANNEL_H_ERROR		0	/* src/common/sdk/nvidia/inc/alloc/alloc_channel.h */
 /* class/cl0080.h; nvos.h: NV_VASPACE_ALLOCATION_PARAMETERS and its indices */
 #define NV_DEVICE_INSTANCE		0
 #define NV_DEVICE_CLIENT_SHARE		4
@@ -190,6 +191,8 @@
 #define NV_DEBUGGER_H_APP_CLIENT	4	/* 0: the allocating client */
 #define NV_DEBUGGER_H_OBJECT		8	/* the compute object */
 #define NV_TSG_PARAMS_SIZE		20
+#define NV_TSG_H_ERROR			0	/* for channels that have none */
+#define NV_TSG_H_ECC_ERROR		4
 #define NV_TSG_ENGINE			12
 #define NV2080_ENGINE_TYPE_GRAPHICS	1	/* class/cl2080.h: GR0 … GR7 = 1 … 8 */
 #define NV2080_ENGINE_TYPE_GR7		8

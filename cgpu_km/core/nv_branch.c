@@ -15,13 +15,13 @@ const u32 cgpu_branch_count = sizeof(cgpu_branches) / sizeof(cgpu_branches[0]);
 /* Oldest first; each line holds until the next one. */
 static const struct cgpu_abi abi[] = {
 	/* since, op: params_size, status, dmabuf_handles, util: stride, pid, reset_aware,
-	 * channel: h_userd, engine
+	 * channel: h_userd, engine, h_ecc
 	 */
-	{ CGPU_BRANCH_FIRST, 24, 28, 32, 472, 132, 0, 32, 128 },
-	{ 550, 24, 28, 32, 704, 132, 0, 32, 128 },
-	{ 570, 24, 28, 36, 776, 144, 0, 32, 128 },
-	{ 575, 32, 40, 36, 776, 144, 0, 32, 128 },
-	{ 595, 32, 40, 36, 776, 144, 1, 32, 128 },
+	{ CGPU_BRANCH_FIRST, 24, 28, 32, 472, 132, 0, 32, 128, 140 },
+	{ 550, 24, 28, 32, 704, 132, 0, 32, 128, 140 },
+	{ 570, 24, 28, 36, 776, 144, 0, 32, 128, 140 },
+	{ 575, 32, 40, 36, 776, 144, 0, 32, 128, 140 },
+	{ 595, 32, 40, 36, 776, 144, 1, 32, 128, 140 },
 };
 
 const struct cgpu_abi *cgpu_call_abi(u32 branch)

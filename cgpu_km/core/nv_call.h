@@ -41,6 +41,7 @@ struct cgpu_abi {
 	/* alloc_channel.h: NV_CHANNEL_ALLOC_PARAMS; from 610 on behind hHandleVASpace */
 	u32 channel_h_userd;
 	u32 channel_engine;
+	u32 channel_h_ecc;	/* hObjectEccError */
 };
 
 const struct cgpu_abi *cgpu_call_abi(u32 branch);

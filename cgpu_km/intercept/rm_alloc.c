@@ -321,6 +321,7 @@ u32 ckm_alloc_prepare(struct ckm_alloc *a, u32 client, u32 parent, u32 handle, u
 static void finish(struct ckm_alloc *a)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
+	u32 n;
 
 	if (a->mem)
 		ckm_obj_put_mem(ct, a->mem);
@@ -338,6 +339,8 @@ static void finish(struct ckm_alloc *a)
 		mutex_unlock(&ct->rm_lock);
 		ckm_obj_free(a->obj);
 	}
+	for (n = 0; n < CGPU_DEPS; n++)
+		ckm_obj_unpin(ct, a->held[n]);
 	ckm_obj_unpin(ct, a->source);
 	ckm_obj_unpin(ct, a->parent);
 }

@@ -131,29 +131,58 @@ static u32 charge_channel(struct ckm_alloc *a)
 
 /* The driver's heap takes a channel's USERD back with its handle and gives it to the next allocation,
  * another container's too, while the GPU reads and writes it on (seen of 535 and 550; only a channel on
- * pinned user pages ends with them there, kernel_channel_gv100.c). So a channel depends on its USERD:
- * rm_free.c frees the channel first. Both are below one device, so that whatever else takes the USERD
+ * pinned user pages ends with them there, kernel_channel_gv100.c). So a channel depends on its memory:
+ * rm_free.c frees the channel first. Both are below one device, so that whatever else takes the memory
  * along takes the channel too. It stays pinned until the channel is in the tree.
  */
-static u32 hold_userd(struct ckm_alloc *a, u32 handle)
+static u32 hold_memory(struct ckm_alloc *a, u32 n, u32 handle)
 {
 	struct ckm_container *ct = a->rc->call->backing->ct;
-	struct cgpu_obj *userd = handle ? ckm_obj_pin(ct, a->obj->core.hclient, handle) : NULL;
 	const struct cgpu_obj *device = a->parent->kind == CGPU_KIND_TSG ? a->parent->parent : a->parent;
+	struct cgpu_obj *memory;
 
+	if (!handle)
+		return NV_OK;
+	memory = ckm_obj_pin(ct, a->obj->core.hclient, handle);
 	/* Not LIVE: another thread frees or makes it, so the driver may find it. */
-	if (!userd)
-		return handle ? NV_ERR_NOT_FOUND : NV_OK;
-	a->source = userd;
-	if (userd->parent != device || (userd->kind != CGPU_KIND_VIDMEM &&
-					userd->kind != CGPU_KIND_SYSMEM)) {
-		ckm_call_denied(a->rc->call, "USERD that is not memory of the channel's device, of class",
-				userd->cls);
+	if (!memory) {
+		ckm_call_denied(a->rc->call, "channel on memory that is not there, handle", handle);
+		return NV_ERR_NOT_FOUND;
+	}
+	a->held[n] = memory;
+	if (memory->parent != device || (memory->kind != CGPU_KIND_VIDMEM &&
+					 memory->kind != CGPU_KIND_SYSMEM)) {
+		ckm_call_denied(a->rc->call, "channel on what is not memory of its device, class",
+				memory->cls);
 		return NV_ERR_PARENT;
 	}
-	a->userd = ckm_obj_get_mem(ct, userd);
-	a->obj->core.dep = userd;
+	a->obj->core.deps[n].on = memory;
 	return NV_OK;
+}
+
+/* The driver looks a channel's error notifiers up once, takes those of the TSG's handle for a channel
+ * that names none, and keeps their address: it and the card's firmware write there on each fault and each
+ * token, whatever has the page by then. A handle that it does not find leaves it a NULL pointer, which it
+ * follows on a card with firmware (kernel_channel.c, 535 to 580). So a channel depends on them as well.
+ */
+static u32 hold_memories(struct ckm_alloc *a)
+{
+	const struct ckm_obj *parent = container_of(a->parent, struct ckm_obj, core);
+	const u8 *p = a->rc->call->nested.copy;
+	const u32 handles[CGPU_DEPS] = {
+		get32(p, ckm_driver_abi()->channel_h_userd),
+		get32(p, NV_CHANNEL_H_ERROR) ?: parent->notifiers[0],
+		get32(p, ckm_driver_abi()->channel_h_ecc) ?: parent->notifiers[1],
+	};
+	u32 n, status = NV_OK;
+
+	if (!ckm_obj_alloc_deps(a->obj))
+		return NV_ERR_RESOURCES;
+	for (n = 0; n < CGPU_DEPS && status == NV_OK; n++)
+		status = hold_memory(a, n, handles[n]);
+	if (status == NV_OK && a->held[0])
+		a->userd = ckm_obj_get_mem(a->rc->call->backing->ct, a->held[0]);
+	return status;
 }
 
 /* Only a new address space or the device's: the driver has others that all clients share. */
@@ -331,6 +360,8 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 		       ckm_alloc_charge_host(a, p ? bytes : a->host_bytes);
 	case CGPU_KIND_TSG:
 		obj->gr = gr;
+		a->obj->notifiers[0] = get32(p, NV_TSG_H_ERROR);
+		a->obj->notifiers[1] = get32(p, NV_TSG_H_ECC_ERROR);
 		return charge_group(a, gr);
 	case CGPU_KIND_CHANNEL:
 		if (!a->slot)
@@ -342,7 +373,7 @@ u32 ckm_alloc_check_params(struct ckm_alloc *a)
 			ckm_call_denied(a->rc->call, "channel without a group, class", obj->cls);
 			return NV_ERR_PARENT;
 		}
-		status = hold_userd(a, get32(p, ckm_driver_abi()->channel_h_userd));
+		status = hold_memories(a);
 		if (status != NV_OK)
 			return status;
 		if (a->parent->kind == CGPU_KIND_TSG) {

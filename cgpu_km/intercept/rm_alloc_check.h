@@ -5,10 +5,9 @@
 
 #include <linux/types.h>
 
+#include "core/mem_tree.h"
 #include "core/nv_call.h"
 
-struct cgpu_mem;
-struct cgpu_obj;
 struct ckm_obj;
 struct ckm_rm_call;
 struct ckm_slot;
@@ -19,7 +18,8 @@ struct ckm_alloc {
 	struct cgpu_class cls;		/* a copy: the core may be replaced meanwhile */
 	struct ckm_obj *obj;		/* in the tree as PENDING once the handle is known */
 	struct cgpu_obj *parent;	/* pinned; NULL for a client */
-	struct cgpu_obj *source;	/* pinned; of an event or debugger, a channel's USERD; or NULL */
+	struct cgpu_obj *source;	/* pinned; of an event or debugger, or NULL */
+	struct cgpu_obj *held[CGPU_DEPS];	/* pinned; what a channel depends on, or NULL */
 	struct ckm_slot *slot;		/* NULL above the device */
 	struct cgpu_mem *mem;		/* charged; the object's once it is LIVE */
 	u32 handle_at;			/* offset of the new handle in the struct */

@@ -52,18 +52,18 @@ static u32 begin(struct ckm_rm_call *rc, struct free *f, u32 client, u32 object)
 	return status;
 }
 
-/* A channel whose USERD is @userd, pinned; NULL: none. NV_ERR_STATE_IN_USE: the driver is freeing what the
+/* A channel that depends on @memory, pinned; NULL: none. NV_ERR_STATE_IN_USE: the driver is freeing what the
  * channel is below, and the channel with it. Pinned, the channel cannot be taken that way any more: a free
  * of its TSG is refused. Its names cannot be used again before it is removed.
  */
-static u32 next_channel(struct ckm_container *ct, struct cgpu_obj *userd, struct cgpu_obj **channel,
+static u32 next_channel(struct ckm_container *ct, struct cgpu_obj *memory, struct cgpu_obj **channel,
 			u32 *parent)
 {
 	const struct cgpu_core_ops *core;
 	u32 status = NV_OK;
 
 	mutex_lock(&ct->rm_lock);
-	*channel = userd->dependant;
+	*channel = memory->dependant ? memory->dependant->of : NULL;
 	if (*channel) {
 		core = ckm_core_enter();
 		if (core->mem.tree_is_live((*channel)->parent)) {
@@ -79,16 +79,16 @@ static u32 next_channel(struct ckm_container *ct, struct cgpu_obj *userd, struct
 	return status;
 }
 
-/* Free the channels whose USERD is the object that is being freed, which hides them from calls. None is
+/* Free the channels that depend on the object that is being freed, which hides them from calls. None is
  * pinned by a call, and none is added. Not NV_OK: some are left.
  */
-static u32 free_channels(struct ckm_container *ct, struct cgpu_obj *userd)
+static u32 free_channels(struct ckm_container *ct, struct cgpu_obj *memory)
 {
 	struct cgpu_obj *channel;
 	u32 parent = 0, status;
 
 	for (;;) {
-		status = next_channel(ct, userd, &channel, &parent);
+		status = next_channel(ct, memory, &channel, &parent);
 		if (!channel)
 			return status;
 		ckm_mem_ops_begin(ct);

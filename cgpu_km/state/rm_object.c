@@ -187,9 +187,18 @@ static void free_group(struct kref *ref)
 	kfree(container_of(ref, struct ckm_group, ref));
 }
 
+bool ckm_obj_alloc_deps(struct ckm_obj *obj)
+{
+	obj->core.deps = kcalloc(CGPU_DEPS, sizeof(*obj->core.deps), GFP_KERNEL_ACCOUNT);
+	return obj->core.deps;
+}
+
 static void free_obj(struct rcu_head *rcu)
 {
-	kmem_cache_free(obj_cache, container_of(rcu, struct ckm_obj, rcu));
+	struct ckm_obj *obj = container_of(rcu, struct ckm_obj, rcu);
+
+	kfree(obj->core.deps);
+	kmem_cache_free(obj_cache, obj);
 }
 
 void ckm_obj_free(struct ckm_obj *obj)

@@ -50,6 +50,7 @@ struct ckm_obj {
 	struct list_head bound;		/* ct->rm_lock; clients: on ckm_backing.clients */
 	u64 seq;			/* gpu->lock; channels: the slot's list is in this order */
 	u64 pt_bytes;			/* address ranges: bytes of page tables; set before LIVE */
+	u32 notifiers[2];		/* TSGs: handles of errors, ECC errors; set before LIVE */
 	struct list_head dma_maps;	/* ct->rm_lock; memory: ckm_dma_map.of */
 	struct list_head cpu_maps;	/* ct->rm_lock; memory: ckm_cpu_map.of (rm_map.c) */
 	bool parted;			/* READ_ONCE; address spaces: had a partial unmap */
@@ -102,6 +103,8 @@ void ckm_group_get(struct ckm_group *group);
  * read it.
  */
 struct ckm_obj *ckm_obj_alloc(u32 hclient, u32 hobject, u32 cls, u32 kind);
+/* Room for what a new channel depends on, none set; it goes with @obj. False: no memory. */
+bool ckm_obj_alloc_deps(struct ckm_obj *obj);
 void ckm_obj_free(struct ckm_obj *obj);
 
 /* Add @obj to the tree below @parent, NULL for a client, and to the names, and pin it. 0;

@@ -154,6 +154,7 @@ def abi_of(branch: int) -> list[tuple[str, int, list[str]]]:
         ("struct cgpu_abi: util_stride", abi.util_stride, layouts.size(layouts.UTIL_SAMPLE)),
         ("struct cgpu_abi: util_pid", abi.util_pid, layouts.at(layouts.UTIL_SAMPLE, "gr.procId")),
         ("struct cgpu_abi: channel_h_userd", abi.channel_h_userd, layouts.at(layouts.CHANNEL, "hUserdMemory")),
+        ("struct cgpu_abi: channel_h_ecc", abi.channel_h_ecc, layouts.at(layouts.CHANNEL, "hObjectEccError")),
         ("struct cgpu_abi: channel_engine", abi.channel_engine, layouts.at(layouts.CHANNEL, "engineType")),
         *(
             (f"struct cgpu_abi: {name}", union + getattr(abi, name), layouts.at("nvidia_kernel_rmapi_ops_t", field))

@@ -151,6 +151,32 @@ def test_userd_goes_back_to_the_heap_under_its_channel(some_machine):
     assert context.semaphore() == 77, "and run by what the neighbour wrote"
 
 
+def test_a_notifier_goes_back_to_the_heap_under_its_channel(some_machine):
+    """A token writes a notification to the page, which is the neighbour's by then: the module frees the channel first."""
+    mine, other = some_machine.client(), some_machine.client()
+    gpu, theirs = mine.gpu(), other.gpu()
+    context = gpu.context(nv.ENGINE_COPY0 + 2)
+    status, notifier = gpu.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
+    assert status == 0
+    _, _, place = mine.map_memory(gpu.device, notifier, 4096, 0)
+    params = context.channel_params()
+    params.error_object = notifier
+    status, channel = mine.alloc(context.classes[0], context.tsg, params)
+    assert status == 0
+    assert gpu.free(notifier) == 0, "and the channel stays"
+    assert mine.control(channel, nv.CTRL_GET_TOKEN, 4)[0] == 0
+    for _ in range(16):
+        status, page = theirs.memory(4096, attr=ATTR_PAGE_4K | ATTR_CONTIGUOUS)
+        assert status == 0
+        _, at_page, at = other.map_memory(theirs.device, page, 4096, 0)
+        if at == place:
+            break
+    assert at == place, "the neighbour's page is the channel's notifier"
+    some_machine.rm.write(at_page, 0, bytes(4096))
+    assert mine.control(channel, nv.CTRL_GET_TOKEN, 4)[0] == 0
+    assert some_machine.rm.read(at_page, 0, 4096) != bytes(4096), "written by the driver for another client"
+
+
 def test_a_parent_takes_everything_below_it(machine):
     """Device freed: memory, spaces, groups, channels and their mappings go with it."""
     client = machine.client()

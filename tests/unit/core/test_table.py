@@ -186,7 +186,7 @@ def test_fields_that_the_interposer_reads_are_inside():
     for branch in BRANCHES:
         abi = lib.cgpu_call_abi(branch)
         sizes = {r.size for r in ROWS["class"] if r.verdict == "CHANNEL" and r.holds(branch)}
-        assert len(sizes) == 1 and abi.channel_h_userd < abi.channel_engine < min(sizes), branch
+        assert len(sizes) == 1 and abi.channel_h_userd < abi.channel_engine < abi.channel_h_ecc < min(sizes), branch
     sizes = [r.size for r in ROWS["control"] if r.number == C.NV2080_CTRL_FB_GET_INFO_V2]
     assert max(sizes) == C.NV_FB_INFO_V2_SIZE
     for number, size in (

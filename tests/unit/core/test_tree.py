@@ -14,20 +14,26 @@ class Tree:
 
     def __init__(self):
         self.tree = ffi.new("struct cgpu_tree *")
-        self.objects = []
+        self.objects, self.deps = [], []
         self.client = self.add(lib.CGPU_KIND_CLIENT, None)
         self.device = self.add(lib.CGPU_KIND_DEVICE, self.client)
 
-    def new(self, kind, dep=None):
+    def new(self, kind, *deps):
         obj = ffi.new("struct cgpu_obj *", {"kind": kind, "gpu": 0xFFFFFFFF, "state": lib.CGPU_OBJ_LIVE})
         obj.hobject = len(self.objects)
-        if dep:
-            obj.dep = dep
+        if deps:
+            obj.deps = self.keep(ffi.new("struct cgpu_dep[]", C.CGPU_DEPS))
+            for n, on in enumerate(deps):
+                obj.deps[n].on = on
         self.objects.append(obj)
         return obj
 
-    def add(self, kind, parent, dep=None):
-        obj = self.new(kind, dep)
+    def keep(self, memory):
+        self.deps.append(memory)
+        return memory
+
+    def add(self, kind, parent, *deps):
+        obj = self.new(kind, *deps)
         assert lib.cgpu_tree_add(self.tree, obj, parent or ffi.NULL) == 0
         return obj
 
@@ -119,14 +125,40 @@ def test_only_memory_is_depended_on(tree):
         (lib.CGPU_KIND_SYSMEM, group, None),
         (lib.CGPU_KIND_VIDMEM, tree.client, None),
     ):
-        assert lib.cgpu_tree_add(tree.tree, tree.new(kind, dep), parent) == -errno.EINVAL
+        assert lib.cgpu_tree_add(tree.tree, tree.new(kind, *[dep] * bool(dep)), parent) == -errno.EINVAL
     assert tree.tree.objects == 4
+
+
+def test_each_of_several_takes_the_channel_along(tree):
+    pages = [tree.add(lib.CGPU_KIND_SYSMEM, tree.device) for _ in range(C.CGPU_DEPS)]
+    group = tree.add(lib.CGPU_KIND_TSG, tree.device)
+    for page in pages:
+        channel = tree.add(lib.CGPU_KIND_CHANNEL, group, *pages)
+        for other in pages:
+            assert lib.cgpu_tree_free_begin(other) == 0
+            assert not live(channel)
+            lib.cgpu_tree_free_cancel(other)
+            lib.cgpu_tree_unpin(other)
+        assert live(channel)
+        assert tree.remove(page) == [channel.hobject, page.hobject]
+        pages = [other for other in pages if other != page]
+        assert not any(other.dependant for other in pages)
+
+
+def goes_with(obj):
+    """Its parent and what it depends on."""
+    on = [obj.deps[n].on for n in range(C.CGPU_DEPS)] if obj.deps else []
+    return [other for other in (obj.parent, *on) if other]
 
 
 @settings(max_examples=60)
 @given(
     shape=st.lists(
-        st.tuples(st.sampled_from("tcdp"), st.integers(0, 99), st.booleans(), st.booleans()), min_size=1, max_size=60
+        st.tuples(
+            st.sampled_from("tcdp"), st.integers(0, 99), st.lists(st.integers(0, 99), max_size=3), st.booleans()
+        ),
+        min_size=1,
+        max_size=60,
     ),
     root=st.integers(0, 99),
 )
@@ -140,8 +172,8 @@ def test_any_tree_goes_whole_and_leaves_the_rest(shape, root):
         elif what == "d":
             pages.append(tree.add(lib.CGPU_KIND_SYSMEM, tree.device))
         elif what == "c" and groups:
-            dep = pages[n % len(pages)] if depends and pages else None
-            channels.append(tree.add(lib.CGPU_KIND_CHANNEL, groups[n % len(groups)], dep))
+            deps = [pages[number % len(pages)] for number in depends if pages]
+            channels.append(tree.add(lib.CGPU_KIND_CHANNEL, groups[n % len(groups)], *deps))
         elif what == "p" and channels:
             tree.add(lib.CGPU_KIND_PLAIN, channels[n % len(channels)])
         if pin:
@@ -149,10 +181,10 @@ def test_any_tree_goes_whole_and_leaves_the_rest(shape, root):
     root = tree.objects[root % len(tree.objects)]
     expected, grown = {root.hobject}, True
     while grown:
-        more = {o.hobject for o in tree.objects if any(p and p.hobject in expected for p in (o.parent, o.dep))}
+        more = {o.hobject for o in tree.objects if any(p.hobject in expected for p in goes_with(o))}
         grown = not more <= expected
         expected |= more
-    parents = {o.hobject: [p.hobject for p in (o.parent, o.dep) if p] for o in tree.objects}
+    parents = {o.hobject: [p.hobject for p in goes_with(o)] for o in tree.objects}
     gone = tree.remove(root)
     assert len(gone) == len(set(gone)) and set(gone) == expected
     at = {number: place for place, number in enumerate(gone)}

@@ -224,6 +224,56 @@ def test_a_channel_goes_before_its_userd(box: Box, make: str):
         channel.wait()
 
 
+@pytest.mark.parametrize("name", ["error_object", "ecc_error_object"])
+@pytest.mark.parametrize("by", ["channel", "group"])
+def test_a_channel_goes_before_its_error_notifier(box: Box, name: str, by: str):
+    """The driver and the card's firmware keep its address and write there on each fault and each token: a neighbour's
+    page, or the host's, after its handle is freed (tests/rm: test_a_notifier_goes_back_to_the_heap_under_its_channel).
+    """
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        group = space.group()
+        channel = group.channel()
+        params = channel.params()
+        for make in (gpu.alloc_vidmem, gpu.alloc_sysmem):
+            status, memory = make(64 << 10)
+            assert status == 0
+            of_group = nv.TsgParams(error_object=group.notifier, vaspace=space.vaspace, engine=group.engine)
+            setattr(params, name, 0 if by == "group" else memory)
+            setattr(of_group, name, memory if by == "group" else 0)
+            status, tsg = client.alloc(nv.CLASS_TSG, gpu.device, of_group)
+            assert status == 0
+            assert [client.alloc(group.gpfifo_class, tsg, params)[0] for _ in range(3)] == [0, 0, 0]
+            assert box.stat("channels") == 4
+            assert gpu.free(memory) == 0
+            assert box.stat("channels") == 1
+            assert gpu.free(tsg) == 0
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+
+
+@pytest.mark.parametrize("name", ["error_object", "ecc_error_object"])
+@pytest.mark.parametrize("by", ["channel", "group"])
+def test_the_host_by_a_notifier_that_is_not_there(box: Box, name: str, by: str):
+    """The driver follows a NULL pointer for it: kchannelGetNotifierInfo() fails, and its caller goes on."""
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        group = space.group()
+        channel = group.channel()
+        params = channel.params()
+        for handle, status in ((0xDEAD, nv.NV_ERR_OBJECT_NOT_FOUND), (space.vaspace, INVALID_PARENT)):
+            of_group = nv.TsgParams(vaspace=space.vaspace, engine=group.engine)
+            setattr(params, name, 0 if by == "group" else handle)
+            setattr(of_group, name, handle if by == "group" else 0)
+            made, tsg = client.alloc(nv.CLASS_TSG, gpu.device, of_group)
+            assert made == 0
+            with refusing(box, 1):
+                assert client.alloc(group.gpfifo_class, tsg, params)[0] == status
+            assert gpu.free(tsg) == 0
+
+
 @contextlib.contextmanager
 def repeating(*calls: Callable[[], object]) -> Iterator[None]:
     """Each call by a thread of its own, again and again."""
