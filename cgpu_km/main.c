@@ -12,6 +12,7 @@
 #include "intercept/rm_shared.h"
 #include "intercept/uvm_charge.h"
 #include "registry.h"
+#include "sched/sched_thread.h"
 #include "state/container.h"
 #include "state/minor.h"
 #include "state/nodefs.h"
@@ -33,9 +34,12 @@ static int __init ckm_init(void)
 	ret = ckm_containers_init();
 	if (ret)
 		goto err_objs;
-	ret = ckm_nodes_init();
+	ret = ckm_sched_init();
 	if (ret)
 		goto err_containers;
+	ret = ckm_nodes_init();
+	if (ret)
+		goto err_sched;
 	ret = ckm_minors_init(&ckm_front_fops);
 	if (ret)
 		goto err_nodes;
@@ -69,6 +73,8 @@ err_minors:
 	ckm_minors_exit();
 err_nodes:
 	ckm_nodes_exit();
+err_sched:
+	ckm_sched_exit();
 err_containers:
 	ckm_containers_exit();
 err_objs:
@@ -90,6 +96,7 @@ static void __exit ckm_exit(void)
 	ckm_proc_exit();
 	ckm_minors_exit();
 	ckm_containers_exit();
+	ckm_sched_exit();
 	ckm_nodes_exit();
 	ckm_objs_exit();
 	ckm_shared_exit();

@@ -10,7 +10,7 @@
  *   ct->os_event_lock  order of a container's OS events in the driver's list
  *   ct->rm_lock      object tree of a container
  *   threads_lock     GPUs that are paused while the system sleeps (sched_thread.c)
- *   slot->enable_lock  lets one call per slot wait for ctrl_lock
+ *   slot->enable_lock  lets one call per slot wait for a worker that takes the two below
  *   gpu->ctrl_lock  calls that freeze, thaw or set timeslices
  *   gpu->lock        scheduler state, ledgers, channel lists of one GPU
  *   core section     (core_ref.h)
@@ -18,7 +18,8 @@
  * or alone; no lock of this list is taken under it.
  *
  * None is held across a copy to or from user memory. Only power_lock, ckm_lock, os_event_lock,
- * threads_lock, enable_lock, ctrl_lock and open_lock are held across calls into the driver.
+ * threads_lock, enable_lock, ctrl_lock and open_lock are held across calls into the driver, and of
+ * these a tenant's task holds os_event_lock and enable_lock only, which are its own container's.
  */
 #ifndef CKM_REGISTRY_H
 #define CKM_REGISTRY_H

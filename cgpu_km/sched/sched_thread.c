@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the scheduler thread of each GPU. Takes threads_lock, enable_lock, ctrl_lock, gpu->lock. */
+/* Owns the scheduler thread of each GPU, and the queue of freezes between two plans. Takes threads_lock,
+ * enable_lock, ctrl_lock, gpu->lock.
+ */
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
 #include <linux/random.h>
+#include <linux/workqueue.h>
 
 #include "core_ref.h"
 #include "sched/effect_check.h"
@@ -34,6 +37,7 @@
  * for it.
  */
 static DEFINE_MUTEX(threads_lock);
+static struct workqueue_struct *freezes;	/* struct freeze_new */
 static LIST_HEAD(threads);	/* threads_lock; ckm_gpu.thread_node */
 static u32 asleep;	/* threads_lock, READ_ONCE; CKM_SLEEP_*; not 0: every GPU is paused */
 
@@ -442,21 +446,42 @@ static void freeze_failed(struct ckm_slot *slot)
 	ckm_gpu_kick(gpu);
 }
 
+/* On the stack of the tenant's task, which waits for it and keeps what it names. */
+struct freeze_new {
+	struct work_struct work;
+	struct ckm_slot *slot;
+	const struct ckm_channel_filter *filter;
+};
+
+static void freeze_new_work(struct work_struct *work)
+{
+	struct freeze_new *f = container_of(work, struct freeze_new, work);
+	struct ckm_gpu *gpu = f->slot->gpu;
+
+	/* Under ctrl_lock the slot stays frozen between the check and the call. */
+	mutex_lock(&gpu->ctrl_lock);
+	if (ckm_sched_is_frozen(f->slot) &&
+	    !ckm_ctrl_freeze_some(gpu, f->slot->sched_id, f->filter))
+		freeze_failed(f->slot);
+	mutex_unlock(&gpu->ctrl_lock);
+}
+
+/* A kernel worker makes the calls, not the tenant's task: its cgroup may throttle that, or it may be of
+ * the idle class, and would keep ctrl_lock meanwhile, for which the next hand-over waits.
+ */
 static void freeze_new(struct ckm_slot *slot, const struct ckm_channel_filter *filter)
 {
-	struct ckm_gpu *gpu = slot->gpu;
+	struct freeze_new f = { .slot = slot, .filter = filter };
 
+	INIT_WORK_ONSTACK(&f.work, freeze_new_work);
 	/* One call of the slot at a time waits for ctrl_lock: otherwise the threads of one
 	 * container could queue there ahead of the scheduler thread.
 	 */
 	mutex_lock(&slot->enable_lock);
-	/* Under ctrl_lock the slot stays frozen between the check and the call. */
-	mutex_lock(&gpu->ctrl_lock);
-	if (ckm_sched_is_frozen(slot) &&
-	    !ckm_ctrl_freeze_some(gpu, slot->sched_id, filter))
-		freeze_failed(slot);
-	mutex_unlock(&gpu->ctrl_lock);
+	queue_work(freezes, &f.work);
+	flush_work(&f.work);
 	mutex_unlock(&slot->enable_lock);
+	destroy_work_on_stack(&f.work);
 }
 
 void ckm_sched_freeze_new_channel(struct ckm_slot *slot, const struct ckm_obj *channel)
@@ -467,4 +492,15 @@ void ckm_sched_freeze_new_channel(struct ckm_slot *slot, const struct ckm_obj *c
 void ckm_sched_freeze_group(struct ckm_slot *slot, const struct ckm_group *group)
 {
 	freeze_new(slot, &(struct ckm_channel_filter) { .group = group });
+}
+
+int ckm_sched_init(void)
+{
+	freezes = alloc_workqueue("cgpu_freeze", WQ_UNBOUND | WQ_HIGHPRI, 0);
+	return freezes ? 0 : -ENOMEM;
+}
+
+void ckm_sched_exit(void)
+{
+	destroy_workqueue(freezes);
 }

@@ -12,6 +12,10 @@ struct ckm_group;
 struct ckm_obj;
 struct ckm_slot;
 
+/* The queue of ckm_sched_freeze_new_channel() and ckm_sched_freeze_group(). 0 or -ENOMEM; exit: no container is left. */
+int ckm_sched_init(void);
+void ckm_sched_exit(void);
+
 /* 0, or an error of kthread_create(). Sleep; caller holds ckm_lock; stop waits for the thread. */
 int ckm_sched_thread_start(struct ckm_gpu *gpu);
 void ckm_sched_thread_stop(struct ckm_gpu *gpu);	/* no-op if it does not run */
@@ -30,8 +34,8 @@ void ckm_sched_resume_all(u32 what);
 bool ckm_sched_asleep(void);	/* paused for either; without a lock */
 
 /* Freeze a pinned channel, or the channels of a group, those of other clients included, if
- * @slot is frozen: to be called before they become schedulable or at once after. Run in the
- * tenant's call, before that returns. Sleep; take enable_lock, ctrl_lock, gpu->lock.
+ * @slot is frozen: to be called before they become schedulable or at once after. Done when they
+ * return. Sleep; take enable_lock; a worker takes ctrl_lock, gpu->lock.
  */
 void ckm_sched_freeze_new_channel(struct ckm_slot *slot, const struct ckm_obj *channel);
 void ckm_sched_freeze_group(struct ckm_slot *slot, const struct ckm_group *group);

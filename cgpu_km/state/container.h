@@ -51,7 +51,7 @@ struct ckm_slot {
 	u32 channel_count, tsg_count;	/* gpu->lock */
 	bool frozen_by_word;		/* gpu->lock; some channels are, by sched/direct.c */
 	bool frozen_by_call;		/* gpu->lock; some channels were, since the last thaw by a call */
-	struct mutex enable_lock;	/* held by the one call that waits for ctrl_lock */
+	struct mutex enable_lock;	/* held by the one call that waits for a freeze */
 	struct list_head mems;		/* ct->rm_lock; ckm_mem.node */
 	u64 quota[CGPU_QUOTAS];		/* gpu->lock; its part of gpu->quota */
 	u64 overhead;			/* ct->rm_lock; estimate for all objects and mappings */

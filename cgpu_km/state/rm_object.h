@@ -91,7 +91,7 @@ struct ckm_cpu_map {
 	u64 bytes;
 };
 static_assert(sizeof(struct ckm_cpu_map) <= 88);
-static_assert(sizeof(struct ckm_obj) <= 288);
+static_assert(sizeof(struct ckm_obj) <= 280);
 static_assert(sizeof(struct ckm_group) <= 56);
 
 /* The record of a new TSG, with one reference; NULL: no memory. */

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from sharebox import stat
-from slicebox import MIB, Box, child, clean_box, command, until
+from slicebox import MIB, PROC, Box, child, clean_box, command, until
 from slicebox import nvclient as nv
 
 pytestmark = [pytest.mark.once, pytest.mark.attached]
@@ -75,3 +78,37 @@ def test_a_held_file_keeps_no_limit():
         assert stat("limits_bytes") == before + used - keep
     until(lambda: not one.there())
     assert stat("limits_bytes") == before
+
+
+def test_no_task_of_a_tenant_makes_the_calls_of_a_freeze(personality: Callable[..., None]):
+    """It would keep the lock for which the next hand-over waits, for as long as its cgroup throttles it."""
+    seen: set[str] = set()
+
+    def running() -> set[str]:
+        """What kernel workers do: the queue of its work is part of a worker's name."""
+        names = set()
+        for comm in Path("/proc").glob("[0-9]*/comm"):
+            with contextlib.suppress(OSError):
+                names.add(comm.read_text().strip())
+        return {name for name in names if name.startswith("kworker/")}
+
+    before = (PROC / "0/policy").read_text()
+    (PROC / "0/policy").write_text("2\n")
+    try:
+        with clean_box(next(NAMES), 512) as box, box.client() as rm:
+            (box.proc / "weight").write_text("0\n")
+            group = rm.gpu(0).space().group()
+            group.channel(enable=False)
+            time.sleep(0.2)
+            calls = stat("control_calls")
+            personality(control_us=300_000)
+            thread = threading.Thread(target=group.enable)
+            thread.start()
+            while thread.is_alive():
+                seen |= running()
+                time.sleep(0.005)
+            personality(control_us=0)
+            assert stat("control_calls") > calls, "there was a freeze"
+    finally:
+        (PROC / "0/policy").write_text(before)
+    assert any("cgpu_freeze" in name for name in seen), seen
