@@ -154,9 +154,7 @@ def goes_with(obj):
 @settings(max_examples=60)
 @given(
     shape=st.lists(
-        st.tuples(
-            st.sampled_from("tcdp"), st.integers(0, 99), st.lists(st.integers(0, 99), max_size=3), st.booleans()
-        ),
+        st.tuples(st.sampled_from("tcdp"), st.integers(0, 99), st.lists(st.integers(0, 99), max_size=3), st.booleans()),
         min_size=1,
         max_size=60,
     ),

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import itertools
 import mmap
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -358,6 +359,52 @@ def test_userd_freed_while_a_channel_is_made(box: Box):
         assert made["channel", nv.NV_OK] > 10, made
         assert made["channel", nv.NV_ERR_OBJECT_NOT_FOUND] > 0, made
         assert box.stat("channels") == 1, made
+        channel.submit()
+        channel.wait()
+
+
+def test_channels_and_what_they_depend_on_at_random(box: Box):
+    """Four threads make and free memory, groups and channels on it, by the same names. Nothing is left, and the names
+    are free in the driver too.
+    """
+    memories, groups, channels = ([first + n for n in range(count)] for first, count in
+                                  ((0x6000, 6), (0x6100, 3), (0x6200, 10)))  # fmt: skip
+    done = collections.Counter()
+    with box.client() as client:
+        gpu = client.gpu(0)
+        space = gpu.space()
+        group = space.group(nv.ENGINE_COPY0)
+        channel = group.channel()
+
+        def one(rng: random.Random) -> tuple[str, int]:
+            some = [0, *memories]
+            what = rng.randrange(6)
+            if what == 0:
+                return "memory", rng.choice((gpu.alloc_vidmem, gpu.alloc_sysmem))(64 << 10, rng.choice(memories))[0]
+            if what == 1:
+                params = nv.TsgParams(rng.choice(some), rng.choice(some), space.vaspace, nv.ENGINE_COPY0)
+                return "group", client.alloc(nv.CLASS_TSG, gpu.device, params, rng.choice(groups))[0]
+            if what < 4:
+                params = channel.params()
+                params.error_object, params.ecc_error_object = rng.choice(some), rng.choice(some)
+                params.userd_memory[0], params.userd_offset[0] = rng.choice([channel.memory, *memories]), 0
+                return "channel", client.alloc(group.gpfifo_class, rng.choice(groups), params, rng.choice(channels))[0]
+            if what == 4:
+                return "free", client.free(rng.choice(channels), rng.choice(groups))
+            return "free", gpu.free(rng.choice(memories + groups))
+
+        def again(seed: int) -> Callable[[], None]:
+            rng = random.Random(seed)
+            return lambda: done.update([one(rng)])
+
+        with repeating(*(again(seed) for seed in range(4))):
+            time.sleep(4)
+        assert min(done[what, nv.NV_OK] for what in ("memory", "group", "channel", "free")) > 20, done
+        for handle in memories + groups:
+            gpu.free(handle)
+        assert (box.stat("channels"), box.stat("groups")) == (1, 1), done
+        for name in channels:
+            assert client.alloc(group.gpfifo_class, group.tsg, channel.params(), name) == (nv.NV_OK, name)
         channel.submit()
         channel.wait()
 

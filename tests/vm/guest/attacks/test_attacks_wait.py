@@ -7,6 +7,8 @@ import contextlib
 import ctypes
 import itertools
 import os
+import select
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -78,6 +80,66 @@ def test_a_held_file_keeps_no_limit():
         assert stat("limits_bytes") == before + used - keep
     until(lambda: not one.there())
     assert stat("limits_bytes") == before
+
+
+SYS_USERFAULTFD, MADV_DONTNEED = 323, 4
+UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
+
+
+def missing_page() -> tuple[int, int]:
+    """A userfaultfd and the address of its page, which is not there: who reads it waits without end."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+    fd = libc.syscall(SYS_USERFAULTFD, os.O_CLOEXEC)
+    at = nv.reserve(4096)
+    libc.mprotect(ctypes.c_void_p(at), 4096, 3)
+    assert fd >= 0
+    assert libc.ioctl(fd, UFFDIO_API, ctypes.create_string_buffer(struct.pack("QQQ", 0xAA, 0, 0))) == 0
+    assert libc.ioctl(fd, UFFDIO_REGISTER, ctypes.create_string_buffer(struct.pack("QQQQ", at, 4096, 1, 0))) == 0
+    return fd, at
+
+
+@pytest.mark.stock_only  # the debug kernel has no userfaultfd
+@pytest.mark.parametrize("what", ["call", "memory", "channel"])
+def test_others_call_while_one_stalls_in_its_own_memory(what: str):
+    """Its parameters are on a page that does not come: no lock is held meanwhile, and it can be killed."""
+
+    def stall() -> None:
+        rm = box.client()
+        gpu = rm.gpu(0)
+        group = gpu.space().group()
+        channel = group.channel()
+        fd, page = missing_page()
+        of = (group.gpfifo_class, group.tsg) if what == "channel" else (nv.CLASS_VIDMEM, gpu.device)
+        params = channel.params() if what == "channel" else nv.MemoryParams(owner=rm.handle, size=MIB)
+        params = nv.in_branch(of[0], params, rm.branch)
+        arg = nv.Alloc(root=rm.handle, parent=of[1], class_id=of[0], params=page, params_size=ctypes.sizeof(params))
+        number = nv.request(nv.ESC_RM_ALLOC, ctypes.sizeof(arg))
+        threading.Thread(target=rm.ctl.raw, args=(number, page if what == "call" else arg), daemon=True).start()
+        stalls = select.select([fd], [], [], 30)[0]
+        assert gpu.alloc_vidmem(MIB)[0] == 0, "its other threads go on"
+        os.write(ready, b"y" if stalls else b"n")
+
+    wait, ready = os.pipe()
+    name = next(NAMES)
+    with Box(name, 256) as box, clean_box(next(NAMES), 64) as other, other.client() as rm:
+        gpu = rm.gpu(0)
+        group = gpu.space().group()
+        channel = group.channel()
+        with child(stall):
+            assert os.read(wait, 1) == b"y"
+            begin = time.monotonic()
+            status, memory = gpu.alloc_vidmem(MIB)
+            assert (status, gpu.free(memory), group.enable(False), group.enable()) == (0, 0, 0, 0)
+            channel.submit(kernel_ns=1000)
+            channel.wait()
+            (box.proc / "weight").write_text("0\n")
+            assert box.meminfo()[1]
+            command(f"destroy {name}")
+            assert time.monotonic() - begin < 10
+            assert box.there(), "until its process ends"
+        until(lambda: not box.there())
 
 
 def test_no_task_of_a_tenant_makes_the_calls_of_a_freeze(personality: Callable[..., None]):
