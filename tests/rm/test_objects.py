@@ -152,7 +152,7 @@ def test_userd_goes_back_to_the_heap_under_its_channel(some_machine):
 
 
 def test_a_notifier_goes_back_to_the_heap_under_its_channel(some_machine):
-    """A token writes a notification to the page, which is the neighbour's by then: the module frees the channel first."""
+    """A token writes to the page, which is the neighbour's by then: the module frees the channel first."""
     mine, other = some_machine.client(), some_machine.client()
     gpu, theirs = mine.gpu(), other.gpu()
     context = gpu.context(nv.ENGINE_COPY0 + 2)
