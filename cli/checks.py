@@ -20,7 +20,7 @@ from .names import label as label_of
 
 KERNEL_LEAST = (5, 10)
 #: Of the call table, cgpu_branches in cgpu_km/core/nv_branch.c; a test compares them.
-BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
+BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595, 610, 615)
 LEAST_MINOR = {535: 146, 550: 40}
 #: The first releases with the fixes of NVIDIA's security bulletin 5861 of September 2026 (docs/security.md).
 DRIVER_FIXED = {580: (178, "580.178.04"), 595: (91, "595.91.07"), 610: (57, "610.57.04")}

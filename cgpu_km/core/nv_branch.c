@@ -7,7 +7,7 @@
 #include "nv_table.h"
 
 const u32 cgpu_branches[] = {
-	535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595,
+	535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595, 610, 615,
 };
 
 const u32 cgpu_branch_count = sizeof(cgpu_branches) / sizeof(cgpu_branches[0]);
@@ -22,6 +22,7 @@ static const struct cgpu_abi abi[] = {
 	{ 570, 24, 28, 36, 776, 144, 0, 32, 128, 140 },
 	{ 575, 32, 40, 36, 776, 144, 0, 32, 128, 140 },
 	{ 595, 32, 40, 36, 776, 144, 1, 32, 128, 140 },
+	{ 610, 32, 40, 36, 776, 144, 1, 36, 136, 148 },
 };
 
 const struct cgpu_abi *cgpu_call_abi(u32 branch)

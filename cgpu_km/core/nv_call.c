@@ -168,6 +168,7 @@ u32 cgpu_call_fb_info(u32 index, u32 real_kib, u64 limit_bytes, u64 used_bytes, 
 	case NV_FB_LARGEST_FREE_BASE:	/* would show the layout of other containers' memory */
 	case NV_FB_TAX_SIZE:		/* the card's own reserve is no part of the slice */
 	case NV_FB_RESERVED_HEAP_SIZE:
+	case NV_FB_HEAP_RECLAIMABLE:	/* of what neighbours hold above a soft limit */
 		return 0;
 	default:
 		return real_kib;

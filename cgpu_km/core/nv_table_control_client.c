@@ -87,6 +87,12 @@ static const struct cgpu_control rows[] = {
 	  H_0000UNIX, "inside one container only"), .copied_in = true, FD(0, CTL) },
 	{ 0x00003d0c, 535, 652, CGPU_IMPORT, DOC("NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD",
 	  H_0000UNIX, "inside one container only"), .copied_in = true, FD(0, CTL) },
+	{ 0x00003d0d, 615, 24, CGPU_REFUSE, DOC("NV0000_CTRL_OS_UNIX_CMD_MEMACCT_SET_LIMITS",
+	  H_0000UNIX, "NVIDIA's limit of a cgroup is set on the host"), FD(0, OTHER) },
+	{ 0x00003d0e, 615, 1032, CGPU_REFUSE, DOC("NV0000_CTRL_OS_UNIX_CMD_MEMACCT_GET_LIMITS",
+	  H_0000UNIX, "limits and use of a cgroup, which may be another one's"), FD(0, OTHER) },
+	{ 0x00003d0f, 615, 4, CGPU_REFUSE, DOC("NV0000_CTRL_OS_UNIX_CMD_MEMACCT_GET_IMPL",
+	  H_0000UNIX, "the slice's limit is none of NVIDIA's") },
 };
 
 const struct cgpu_control_table cgpu_controls_client = {

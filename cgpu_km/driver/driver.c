@@ -197,7 +197,7 @@ int ckm_driver_get(bool quiet)
 	util_size = params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES);
 	ckm_core_leave();
 	if (!known && !any_driver) {
-		pr_err_ratelimited("driver %s is of no branch the call table was checked against; any_driver=1 accepts it as if it were %u\n",
+		pr_err_ratelimited("driver %s is of no branch the call table was checked against; any_driver=1 accepts it with the rows of %u: docs/user/support.md has what is known of it\n",
 				   version, branch);
 		ret = -EOPNOTSUPP;
 		goto err_put;

@@ -116,6 +116,9 @@ long ckm_uvm_ioctl(struct ckm_call *call, unsigned int cmd, unsigned long user)
 		ckm_call_denied(call, "uvm call", cmd);
 		return -EINVAL;
 	}
+	/* Nothing is there: zeros, and the status behind them. */
+	if (row.verdict == CGPU_ANSWER_OK && clear_user((void __user *)user, row.status_at))
+		return -EFAULT;
 	if (row.verdict == CGPU_ANSWER_OK || row.verdict == CGPU_ANSWER_NOTHING)
 		return put_user(row.verdict == CGPU_ANSWER_OK ? NV_OK : NV_WARN_NOTHING_TO_DO,
 				(u32 __user *)(user + row.status_at));

@@ -2,7 +2,8 @@
 """make test-abi: our numbers, sizes and offsets against NVIDIA's public driver, branch by branch.
 
 OGKM is a tree of its sources or its repository (a work tree or a bare one), of which the newest release of each branch
-is taken, or those named in OGKM_TAGS, or "all". Writes tests/abi/outcome.json when a repository was compared, and
+is taken, or those named in OGKM_TAGS, or "all". Of a branch that the repository does not have, what was read of it
+(read.json) is compared. Writes tests/abi/outcome.json and build/branches.json when a repository was compared, and
 tests/abi/releases.json when all of it was.
 """
 
@@ -29,7 +30,10 @@ from corelib import lib  # noqa: E402
 
 OUTCOME = HERE / "outcome.json"
 RELEASES = HERE / "releases.json"
+READ = HERE / "read.json"
+BRANCHES = ROOT / "build/branches.json"
 NVSIM = ROOT / "tests/nvsim/module/nvabi.h"
+UVM_FDS = {"rmCtrlFd": "UNUSED", "uvmFd": "UVM", "handleFd": "OTHER"}  # members of the structs, what they are
 NVSIM_PRELUDE = """#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -48,6 +52,8 @@ class Outcome:
     compared: Counter = field(default_factory=Counter)
     unknown: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
+    rows: set[calltable.Row] = field(default_factory=set)  # those whose size was compared
+    source: str = ""  # of a release that was read
 
     def compare(self, group: str, what: str, ours: int, theirs: int) -> None:
         self.compared[group] += 1
@@ -107,7 +113,7 @@ def struct_of_control(row: calltable.Row, methods: dict) -> list[str]:
     return found or [row.name.replace("_CMD_", "_") + "_PARAMS"]
 
 
-def wanted(tree: ogkm.Tree, methods: dict, classes: dict) -> list[str]:
+def wanted(tree: ogkm.Tree | ogkm.Read, methods: dict, classes: dict) -> list[str]:
     """All expressions to evaluate in a release."""
     exprs = [e for _, theirs in core_names().values() for e in theirs]
     exprs += [e for _, _, theirs in layouts.SHELL for e in theirs]
@@ -121,7 +127,7 @@ def wanted(tree: ogkm.Tree, methods: dict, classes: dict) -> list[str]:
             exprs += [f"sizeof({classes[row.name].params})"] if classes[row.name].params else []
         elif row.kind == "uvm":
             exprs += [f"sizeof({row.name}_PARAMS)"]
-            exprs += [f"offsetof({row.name}_PARAMS, {f})" for f in ("rmStatus", "rmCtrlFd", "uvmFd")]
+            exprs += [f"offsetof({row.name}_PARAMS, {f})" for f in ("rmStatus", *UVM_FDS)]
         elif row.kind == "escape":
             exprs += [e for e in escape_exprs(row) if e]
     for cmd in nvsim_controls(tree.branch):
@@ -262,7 +268,7 @@ def check_uvm(out: Outcome, got: dict, row: calltable.Row) -> None:
     size = got.get(f"sizeof({row.name}_PARAMS)", 0)
     out.compare("uvm", f"{row.name} size", row.size, size)
     out.compare("uvm", f"{row.name} status", row.status_at, got.get(f"offsetof({row.name}_PARAMS, rmStatus)", 0))
-    for name, kind in (("rmCtrlFd", "UNUSED"), ("uvmFd", "UVM")):
+    for name, kind in UVM_FDS.items():
         at = got.get(f"offsetof({row.name}_PARAMS, {name})")
         if at is not None:
             out.compare("uvm", f"{row.name} {name}", row.fd_at, at)
@@ -321,18 +327,45 @@ def check_prototypes(out: Outcome, tree: ogkm.Tree) -> None:
     out.differences += prototypes.differences(here, prototypes.theirs(tree, set(here)))
 
 
-def check(tree: ogkm.Tree) -> Outcome:
+def is_said(row: calltable.Row, got: dict, methods: dict, classes: dict) -> bool:
+    """Whether a release says what the row's size is."""
+    if row.kind == "control":
+        return any(not s or f"sizeof({s})" in got for s in struct_of_control(row, methods))
+    if row.kind == "class":
+        theirs = classes.get(row.name)
+        return bool(theirs) and (not theirs.params or f"sizeof({theirs.params})" in got)
+    if row.kind == "uvm":
+        return row.name in got
+    size = escape_exprs(row)[0]
+    return row.name in got and (not size or size in got)
+
+
+def check_gone(out: Outcome, tree: ogkm.Read) -> None:
+    """Calls that a release is known to have no more."""
+    held = {row.name for row in calltable.every() if row.holds(tree.branch)}
+    out.compared["absent"] += len(tree.gone)
+    out.differences += [f"{name}: a row, but the driver has it no more" for name in sorted(held & tree.gone)]
+
+
+def check(tree: ogkm.Tree | ogkm.Read) -> Outcome:
     """Checks every value of ours that must hold in this release."""
-    out = Outcome(tree.tag, tree.branch)
+    out = Outcome(tree.tag, tree.branch, source=tree.source if isinstance(tree, ogkm.Read) else "")
     methods, classes = tree.methods(), tree.classes()
     got = tree.probe(wanted(tree, methods, classes))
     if tree.branch in calltable.BRANCHES:
         check_names(out, got, "core", core_names())
         shell = layouts.SHELL + abi_of(tree.branch)
-        check_prototypes(out, tree)
+        if isinstance(tree, ogkm.Read):
+            check_gone(out, tree)
+        else:
+            check_prototypes(out, tree)
         check_names(out, got, "shell", {f"shell {what}": (ours, theirs) for what, ours, theirs in shell})
     for row in calltable.every():
         if not row.holds(tree.branch):
+            continue
+        if is_said(row, got, methods, classes):
+            out.rows.add(row)
+        elif out.source:
             continue
         if row.kind == "control":
             check_control(out, got, row, methods)
@@ -352,14 +385,22 @@ def check(tree: ogkm.Tree) -> Outcome:
 
 
 def show(out: Outcome) -> None:
-    counts = ", ".join(f"{n} {group}" for group, n in sorted(out.compared.items()))
+    groups = ", ".join(f"{n} {group}" for group, n in sorted(out.compared.items()))
     print(
-        f"{out.tag}: {counts}; {len(set(out.unknown))} not named there; {len(out.differences)} differences", flush=True
+        f"{out.tag}{' (read)' if out.source else ''}: {groups}; {len(set(out.unknown))} not named there; "
+        f"{counts(out)['open']} rows open; {len(out.differences)} differences",
+        flush=True,
     )
     for line in out.differences:
         print(f"  {line}")
     if os.environ.get("VERBOSE"):
         print("  not named: " + " ".join(sorted(set(out.unknown))))
+
+
+def counts(out: Outcome) -> dict[str, int | str]:
+    """The rows that hold in the branch, those whose size was compared, and those that the release does not tell."""
+    rows = sum(row.holds(out.branch) for row in calltable.every())
+    return {"release": out.tag, "rows": rows, "compared": len(out.rows), "open": rows - len(out.rows)}
 
 
 def record(outcomes: list[Outcome]) -> None:
@@ -370,9 +411,12 @@ def record(outcomes: list[Outcome]) -> None:
             "compared": dict(sorted(out.compared.items())),
             "unnamed": len(set(out.unknown)),
             "differences": out.differences,
+            "rows": counts(out) | ({"read": out.source} if out.source else {}),
         }
         for out in outcomes
     ]
+    BRANCHES.parent.mkdir(exist_ok=True)
+    BRANCHES.write_text(json.dumps({out.branch: counts(out) for out in outcomes}, indent=1) + "\n")
     # The rows that were compared: docs/reference/abi.md has the number of today's beside it.
     text = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -405,6 +449,13 @@ def main() -> int:
     for tree in ogkm.trees(Path(source), tags):
         outcomes.append(check(tree))
         show(outcomes[-1])
+    if len(outcomes) > 1 and not tags:
+        have = {out.branch for out in outcomes}
+        for read in ogkm.read_releases(READ):
+            if read.branch not in have:
+                outcomes.append(check(read))
+                show(outcomes[-1])
+        outcomes.sort(key=lambda out: out.branch)
     if tags == ["all"]:
         record_all(outcomes)
         return 0

@@ -61,13 +61,13 @@ def became(row: Row, old: Release, new: Release) -> Row | None:
         theirs = new.classes.get(row.name)
         if not theirs:
             return row if row.name in layouts.CLOSED_CLASSES else None
-        return replace(row, size=got[f"sizeof({theirs.params})"] if theirs.params else 0)
+        return replace(row, size=got.get(f"sizeof({theirs.params})", row.size) if theirs.params else 0)
     if row.kind == "uvm":
         params = f"{row.name}_PARAMS"
         if not known:
             return None
-        at = {name: got.get(f"offsetof({params}, {name})") for name in ("rmStatus", "rmCtrlFd", "uvmFd")}
-        fds = [at[name] for name in ("rmCtrlFd", "uvmFd") if at[name] is not None]
+        at = {name: got.get(f"offsetof({params}, {name})") for name in ("rmStatus", *check.UVM_FDS)}
+        fds = [at[name] for name in check.UVM_FDS if at[name] is not None]
         status = at["rmStatus"]
         return replace(row, size=got.get(f"sizeof({params})", 0), status_at=status or 0, fd_at=fds[0] if fds else 0)
     size, status, fd = check.escape_exprs(row)

@@ -8,6 +8,7 @@ generated list of controls, the list of classes). Nothing of it is kept.
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -162,6 +163,41 @@ class Tree:
         ):
             found.setdefault(name, Alloc(name, need, params))
         return found
+
+
+@dataclass(frozen=True)
+class Read:
+    """A release whose sources no repository here has: what was read of it (read.json), and nothing else.
+
+    Stands in for a Tree. What it does not say is open.
+    """
+
+    tag: str
+    source: str
+    values: dict[str, int]
+    params: dict[str, str]
+    gone: frozenset[str]
+
+    @property
+    def branch(self) -> int:
+        return int(self.tag.split(".")[0])
+
+    def probe(self, exprs: list[str]) -> dict[str, int]:
+        return {e: self.values[e] for e in exprs if e in self.values}
+
+    def methods(self) -> dict[int, list[Method]]:
+        return {}
+
+    def classes(self) -> dict[str, Alloc]:
+        return {name: Alloc(name, "", params) for name, params in self.params.items()}
+
+
+def read_releases(path: Path) -> list[Read]:
+    """The releases of read.json, oldest first."""
+    return [
+        Read(tag, one["source"], one["values"], one["classes"], frozenset(one["gone"]))
+        for tag, one in sorted(json.loads(path.read_text()).items(), key=lambda item: release(item[0]))
+    ]
 
 
 def release(tag: str) -> list[int]:

@@ -107,4 +107,4 @@ def test_the_branches_are_those_of_the_call_table() -> None:
     assert numbers
     branches = re.findall(r"\d+", numbers[1])
     for page in (INSTALL, SUPPORT):
-        assert f"{branches[0]} to {branches[-1]}" in page
+        assert f"branch from {branches[0]} on that [abi.md](../reference/abi.md" in page

@@ -721,7 +721,7 @@ class Channel:
             check("GPFIFO_SCHEDULE", group.enable())
 
     def params(self) -> ctypes.Structure:
-        arg = ChannelParams(
+        arg = of_branch("ChannelParams", self.gpu.rm.branch)(
             error_object=self.group.notifier,
             gpfifo_va=self.va + self.ring_at,
             gpfifo_entries=self.entries,

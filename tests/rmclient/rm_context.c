@@ -311,6 +311,18 @@ static rm_status alloc_engine_object(struct rm_channel *ch)
 	return rm_alloc(gpu->rm, ch->handle, gpu->arch->copy, &copy, sizeof(copy), &ch->object);
 }
 
+/* The same with a handle of an address space before the USERD. */
+static struct nv_channel_params_since610 since_610(const struct nv_channel_params *p)
+{
+	struct nv_channel_params_since610 newer = { 0 };
+
+	memcpy(&newer, p, offsetof(struct nv_channel_params, userd_memory));
+	memcpy(newer.userd_memory, p->userd_memory, sizeof(p->userd_memory));
+	memcpy(newer.userd_offset, p->userd_offset,
+	       sizeof(*p) - offsetof(struct nv_channel_params, userd_offset));
+	return newer;
+}
+
 /* One buffer: semaphores, descriptors, ring, USERD. */
 rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint32_t depth)
 {
@@ -325,6 +337,8 @@ rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint3
 		.vaspace = 0,	/* the group's */
 	};
 	struct nv_token token = { 0 };
+	struct nv_channel_params_since610 newer;
+	bool new_form = gpu->rm->branch >= NV_CHANNEL_PARAMS_SINCE610_FROM;
 	rm_status st;
 	char *cpu;
 
@@ -345,7 +359,9 @@ rm_status rm_channel_create(struct rm_channel *ch, struct rm_group *group, uint3
 	params.gpfifo_va = ch->mem.va + ring_at;
 	params.userd_memory[0] = ch->mem.handle;
 	params.userd_offset[0] = userd_at;
-	st = rm_alloc(gpu->rm, group->tsg, gpu->arch->gpfifo, &params, sizeof(params), &ch->handle);
+	newer = since_610(&params);
+	st = rm_alloc(gpu->rm, group->tsg, gpu->arch->gpfifo, new_form ? (void *)&newer : &params,
+		      new_form ? sizeof(newer) : sizeof(params), &ch->handle);
 	if (!st)
 		st = alloc_engine_object(ch);
 	if (!st)

@@ -73,6 +73,10 @@ LAYOUTS = {
                      "userd_memory[8] userd_offset:u64[8] engine cid sub_device_id ecc_error_object "
                      "reserved_mem:u64[12] phys_channel_group internal_flags reserved_notifier:u64[6] process_id "
                      "sub_process_id iv[6] nonce[8] tpc_config_id pad",
+    "ChannelParamsSince610": "error_object buffer_object gpfifo_va:u64 gpfifo_entries flags context_share vaspace "
+                     "handle_vaspace userd_memory[8] pad0 userd_offset:u64[8] engine cid sub_device_id "
+                     "ecc_error_object reserved_mem:u64[12] phys_channel_group internal_flags reserved_notifier:u64[6] "
+                     "process_id sub_process_id iv[6] nonce[8] tpc_config_id pad",
     "CopyParams": "version engine",
     "Notification": "time_ns:u64 info32 info16:u16 status:u16",  # an error notifier; status 0: nothing happened
 
@@ -166,7 +170,7 @@ BYTES = {
     CLASS_VASPACE: ((580, 56), (0, 48)),
     CLASS_VIDMEM: ((545, 128), (0, 120)),
     CLASS_SYSMEM: ((545, 128), (0, 120)),
-    **{arch[0]: ((570, 368), (0, 360)) for arch in ARCHS.values()},
+    **{arch[0]: ((610, 376), (570, 368), (0, 360)) for arch in ARCHS.values()},
 }
 # fmt: on
 
@@ -175,6 +179,7 @@ VARIANTS = {
     "MapDma": ((580, "MapDma"), (0, "MapDmaBefore580")),
     "UnmapDma": ((550, "UnmapDma"), (0, "UnmapDmaBefore550")),
     "ExportDmabuf": ((570, "ExportDmabuf"), (0, "ExportDmabufBefore570")),
+    "ChannelParams": ((610, "ChannelParamsSince610"), (0, "ChannelParams")),
     "EngineUtil": ((570, "EngineUtil"), (0, "EngineUtilBefore570")),
     "UvmMapExternal": ((550, "UvmMapExternal"), (0, "UvmMapExternalBefore550")),
     "UvmPool": ((550, "UvmPool"), (0, "UvmPoolBefore550")),

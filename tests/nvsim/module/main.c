@@ -21,7 +21,7 @@ struct nvsim_params nvsim = {
 	module_param_named(field, nvsim.rules.field, int, perm); \
 	MODULE_PARM_DESC(field, text)
 
-NVSIM_PARAM(version, charp, 0444, "release of the driver that it is: 535.261.03, 550.163.01, 555.58.02, 580.105.08 or 595.45.04");
+NVSIM_PARAM(version, charp, 0444, "release of the driver that it is: 535.261.03, 550.163.01, 555.58.02, 580.105.08, 595.45.04 or 615.71.09");
 NVSIM_PARAM(name, charp, 0444, "marketing name of the GPU");
 NVSIM_PARAM(arch, charp, 0444, "turing, ampere or hopper: decides the class ids");
 NVSIM_PARAM(gpus, int, 0444, "number of GPUs");

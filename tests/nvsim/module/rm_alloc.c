@@ -172,6 +172,18 @@ static NV_STATUS ctor_channel(const struct nvsec *sec, struct nvobj *o, void *pa
 	return nvsim_chan_create(o, params);
 }
 
+/* From 610 on hHandleVASpace stands behind hVASpace, and what follows 4 or, aligned, 8 later. */
+static NV_STATUS ctor_channel_since_610(const struct nvsec *sec, struct nvobj *o, void *params)
+{
+	struct nv_chan_params p;
+	u8 *at = params;
+
+	memcpy(&p, at, offsetof(struct nv_chan_params, hUserdMemory));
+	memcpy(p.hUserdMemory, at + 36, sizeof(p.hUserdMemory));
+	memcpy(p.userdOffset, at + 72, sizeof(p) - offsetof(struct nv_chan_params, userdOffset));
+	return nvsim_chan_create(o, &p);
+}
+
 static NV_STATUS ctor_ctxshare(const struct nvsec *sec, struct nvobj *o, void *params)
 {
 	struct nv_ctxshare_params *p = params;
@@ -275,7 +287,9 @@ static const struct nvclass classes[] = {
 
 static u32 channel_params_size(void)
 {
-	return nvsim_branch < 580 ? 360 : sizeof(struct nv_chan_params);
+	if (nvsim_branch < 580)
+		return 360;
+	return nvsim_branch < 610 ? sizeof(struct nv_chan_params) : 376;
 }
 
 /* The classes with a number that depends on the architecture. */
@@ -284,7 +298,8 @@ static bool arch_class(u32 cls, struct nvclass *k)
 	const struct nvchip *c = nvsim_chip;
 
 	if (cls == c->gpfifo)
-		*k = (struct nvclass) { cls, NVT_CHANNEL, NVT_BIT(NVT_TSG) | NVT_BIT(NVT_DEVICE), channel_params_size(), false, ctor_channel };
+		*k = (struct nvclass) { cls, NVT_CHANNEL, NVT_BIT(NVT_TSG) | NVT_BIT(NVT_DEVICE), channel_params_size(), false,
+				       nvsim_branch < 610 ? ctor_channel : ctor_channel_since_610 };
 	else if (nvsim_is_usermode(cls))
 		*k = (struct nvclass) { cls, NVT_MEMORY, NVT_BIT(NVT_SUBDEVICE), 0, true, ctor_usermode };
 	else if (cls == c->compute)

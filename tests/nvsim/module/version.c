@@ -14,6 +14,7 @@ static const struct {
 	{ "555.58.02", 555 },
 	{ NVSIM_VERSION_DEFAULT, 580 },
 	{ "595.45.04", 595 },
+	{ "615.71.09", 615 },
 };
 
 u32 nvsim_branch = 580;

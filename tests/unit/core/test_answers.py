@@ -133,6 +133,7 @@ def test_the_figures_that_the_libraries_compare_agree():
     total, free = 4096 << 10, 4000 << 10
     assert [fb(i) for i in (0x08, 0x07, 0x09, 0x20)] == [total] * 4
     assert [fb(i) for i in (0x16, 0x12)] == [free] * 2
+    assert fb(0x44) == 0, "what neighbours would have to return"
     assert fb(0x10) == fb(0x15) == 0, "what the card keeps back is not of the slice: nothing but total and free"
     assert [fb(i) for i in (0x0B, 0x0D, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x22, 0x23)] == [0xABCD] * 9, "the card's"
 

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: MIT OR GPL-2.0
 """How tests/abi reads the public driver, on a driver of a few lines."""
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "abi"))
 
+import calltable
+import check
+import differences
 import ogkm
 
 HEADER = """
@@ -93,3 +98,60 @@ def test_without_a_driver_the_target_says_what_it_needs():
     done = subprocess.run([sys.executable, check], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
     assert done.returncode == 2
     assert "OGKM" in done.stderr
+
+
+# ---- what was read of releases that no repository here has ----
+
+READ = ogkm.read_releases(check.READ)
+
+
+@pytest.mark.parametrize("read", READ, ids=lambda read: read.tag)
+def test_what_was_read_of_a_release_is_in_the_table(read):
+    out = check.check(read)
+    assert out.differences == []
+    assert len(out.rows) >= 8 and out.source
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"values": {"sizeof(NV_CHANNEL_ALLOC_PARAMS)": 368}}, "TURING_CHANNEL_GPFIFO_A size: 376 here, 368 there"),
+        ({"values": {"offsetof(NV_CHANNEL_ALLOC_PARAMS, hUserdMemory)": 32}}, "channel_h_userd"),
+        ({"gone": frozenset({"UVM_FREE"})}, "UVM_FREE: a row, but the driver has it no more"),
+    ],
+)
+def test_a_value_that_is_not_the_tables_is_a_difference(changed, says):
+    read = READ[-1]
+    changed = {key: read.values | value if key == "values" else value for key, value in changed.items()}
+    assert says in "\n".join(check.check(replace(read, **changed)).differences)
+
+
+def test_what_a_release_does_not_say_is_open():
+    counts = check.counts(check.check(READ[0]))
+    assert counts["rows"] == counts["compared"] + counts["open"] and counts["open"] > 300
+
+
+# ---- the rows to write for a new branch ----
+
+
+def test_the_rows_of_a_new_branch():
+    """A size that grew, an argument with the status elsewhere, a call that is gone, and one that is not named."""
+    branch = calltable.BRANCHES[-1]
+    read = READ[-1]
+    old = differences.Release(read, read.probe(check.wanted(read, {}, read.classes())), {}, read.classes())
+    got = old.got | {"sizeof(NV_CHANNEL_ALLOC_PARAMS)": 384, "sizeof(UVM_FREE_PARAMS)": 24}
+    got |= {"offsetof(UVM_FREE_PARAMS, rmStatus)": 16}
+    del got["UVM_DISCARD"]
+    new = differences.Release(replace(read, tag=f"{branch + 5}.1"), got, {}, old.classes)
+    lines = [line.split("\t")[0] for line in differences.rows(old, new)]
+    assert f"{{ 34, {branch + 5}, 24, CGPU_PASS, 16 }}," in lines
+    assert f"{{ 80, {branch + 5}, GONE }}," in lines
+    assert f"{{ 0xc46f, {branch + 5}, 384, CGPU_KIND_CHANNEL, .copied_in = true }}," in lines
+    assert not [line for line in lines if line.startswith("{ 0x20809001")], "a number without a name stays"
+    assert any("UVM_FREE" in line for line in differences.rows(old, new))
+
+
+def test_the_form_of_the_record():
+    """docs/reference/abi.md is made from it."""
+    for tag in json.loads(check.OUTCOME.read_text())["tags"]:
+        assert tag["rows"]["rows"] == tag["rows"]["compared"] + tag["rows"]["open"]

@@ -21,7 +21,7 @@ CONTROL_VERDICTS = {
 ESCAPE_VERDICTS = {"REFUSE", "PASS", "ALLOC", "ALLOC_MEMORY", "FREE", "CONTROL", "DUP", "MAP", "MAP_DMA"}
 ESCAPE_VERDICTS |= {"UNMAP_DMA", "VID_HEAP", "DMABUF", "OS_EVENT", "SHARE", "UNMAP", "RENAME_MAP"}
 ESCAPE_VERDICTS |= {"KEEP_GPUS", "ANSWER_OK"}
-UVM_VERDICTS = {"REFUSE", "PASS", "ANSWER_NOTHING", "UVM_MAP", "UVM_MANAGED"}
+UVM_VERDICTS = {"REFUSE", "PASS", "ANSWER_OK", "ANSWER_NOTHING", "UVM_MAP", "UVM_MANAGED"}
 
 # Handled in a way that keeps the tenant from the card, or refused; never passed.
 SCHEDULING = {
@@ -353,7 +353,7 @@ def test_a_number_can_mean_two_things():
 # ---- branches ----
 
 
-@pytest.mark.parametrize("version", ["535.288.01", "550.40.07", "580.105.08", "595.45.04", "565.77"])
+@pytest.mark.parametrize("version", ["535.288.01", "550.40.07", "580.105.08", "595.45.04", "565.77", "610.57.04", "615.71.09"])
 def test_known_driver(version):
     assert lib.cgpu_call_knows_driver(version.encode())
     assert lib.cgpu_call_branch(version.encode()) == int(version.split(".")[0])
@@ -361,7 +361,7 @@ def test_known_driver(version):
 
 @pytest.mark.parametrize(
     ("version", "branch"),
-    [("610.43.02", 595), ("585.1", 580), ("540.1", 535), ("530.41.03", 535), ("", 535), ("580", 535), ("x.1", 535)],
+    [("620.6.0", 615), ("600.1", 595), ("585.1", 580), ("540.1", 535), ("530.41.03", 535), ("", 535), ("580", 535), ("x.1", 535)],
 )
 def test_unknown_driver_gets_the_nearest_older(version, branch):
     assert not lib.cgpu_call_knows_driver(version.encode())

@@ -29,3 +29,32 @@ def test_the_driver_counts_the_module_while_it_has_the_gpu(release: str):
                 assert external() == 1
                 assert client.gpu(0).free(memory) == 0
             until(lambda: external() == 0)
+
+
+@pytest.mark.parametrize("release", ["580.105.08", "615.71.09"])
+def test_the_userd_of_a_channel_is_where_the_branch_has_it(release: str):
+    """From 610 on a handle stands before it: read at the old place, the channel would outlive its USERD."""
+    with nvsim_as("t4", version=release), Box("b6" * 32, 256) as box, box.client() as client:
+        gpu = client.gpu(0)
+        group = gpu.space().group()
+        channel = group.channel()
+        status, userd = gpu.alloc_vidmem(1 << 20)
+        assert status == 0
+        params = channel.params()
+        params.userd_memory[0], params.userd_offset[0] = userd, 0
+        assert client.alloc(group.gpfifo_class, group.tsg, params)[0] == 0
+        assert box.stat("channels") == 2
+        assert gpu.free(userd) == 0
+        assert box.stat("channels") == 1
+        channel.submit(kernel_ns=1000)
+        channel.wait()
+
+
+def test_calls_that_615_has_and_580_has_not():
+    """UVM_IS_DMA_BUF_IMPORT_SUPPORTED answers no, whatever was in the struct; range groups are gone."""
+    for release, import_ok, group_ok in (("580.105.08", False, True), ("615.71.09", True, False)):
+        with nvsim_as("t4", version=release), Box("b7" * 32, 256) as box, box.client() as client:
+            arg = bytearray(b"\xff" * 8)
+            answers = (client.uvm.raw(82, arg) == 0, client.uvm.raw(23, bytearray(16)) == 0)
+            assert answers == (import_ok, group_ok)
+            assert arg == (bytes(8) if import_ok else b"\xff" * 8)
