@@ -181,7 +181,8 @@ def show(source: Path, old_tag: str, new_tag: str) -> None:
     with tempfile.TemporaryDirectory(prefix="ogkm-") as tmp:
         old, new = unpacked(source, old_tag, tmp), unpacked(source, new_tag, tmp)
         branch = old.tree.branch
-        proto = prototypes.differences(prototypes.ours(branch), prototypes.theirs(new.tree, set(prototypes.ours(branch))))
+        ours = prototypes.ours(branch)
+        proto = prototypes.differences(ours, prototypes.theirs(new.tree, set(ours)))
         for title, lines in (
             (f"rows of branch {new.tree.branch}, after those of {branch}", rows(old, new)),
             ("values that differ: cgpu_km/core/nv_branch.c, or nv_abi.h", values(branch, new)),

@@ -119,7 +119,8 @@ def test_a_difference_is_one():
             for a, b in itertools.pairwise(raws):
                 before, after = calltable.row(kind, a), calltable.row(kind, b)
                 words = {"name": after.name, "note": after.note, "source": after.source}
-                assert a.since == b.since or replace(before, first=b.since, **words) != after or after.name, (kind, after)
+                same = replace(before, first=b.since, **words) == after
+                assert a.since == b.since or after.name or not same, (kind, after)
 
 
 def test_names():
@@ -353,7 +354,7 @@ def test_a_number_can_mean_two_things():
 # ---- branches ----
 
 
-@pytest.mark.parametrize("version", ["535.288.01", "550.40.07", "580.105.08", "595.45.04", "565.77", "610.57.04", "615.71.09"])
+@pytest.mark.parametrize("version", ["535.288.01", "550.40.07", "565.77", "580.105.08", "610.57.04", "615.71.09"])
 def test_known_driver(version):
     assert lib.cgpu_call_knows_driver(version.encode())
     assert lib.cgpu_call_branch(version.encode()) == int(version.split(".")[0])
@@ -361,7 +362,7 @@ def test_known_driver(version):
 
 @pytest.mark.parametrize(
     ("version", "branch"),
-    [("620.6.0", 615), ("600.1", 595), ("585.1", 580), ("540.1", 535), ("530.41.03", 535), ("", 535), ("580", 535), ("x.1", 535)],
+    [("620.6.0", 615), ("600.1", 595), ("540.1", 535), ("530.41.03", 535), ("", 535), ("580", 535), ("x.1", 535)],
 )
 def test_unknown_driver_gets_the_nearest_older(version, branch):
     assert not lib.cgpu_call_knows_driver(version.encode())
