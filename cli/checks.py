@@ -19,8 +19,9 @@ from .facts import OK, PROBLEM, SKIPPED, WARNING, Facts, Finding
 from .names import label as label_of
 
 KERNEL_LEAST = (5, 10)
-#: Of the call table, cgpu_branches in cgpu_km/core/nv_branch.c; a test compares them.
-BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595, 610, 615)
+#: Of the call table, cgpu_branches in cgpu_km/core/nv_branch.c up to CGPU_BRANCH_COMPARED; a test compares them.
+BRANCHES = (535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595)
+PARTLY = (610, 615)  #: with rows that were compared in part
 LEAST_MINOR = {535: 146, 550: 40}
 #: The first releases with the fixes of NVIDIA's security bulletin 5861 of September 2026 (docs/security.md).
 DRIVER_FIXED = {580: (178, "580.178.04"), 595: (91, "595.91.07"), 610: (57, "610.57.04")}
@@ -136,6 +137,13 @@ def driver(facts: Facts) -> Finding:
     if not found:
         return Finding(name, WARNING, f"no version in {text!r}", "docs/user/support.md")
     branch, minor = int(found[1]), int(found[2])
+    if branch in PARTLY:
+        why = f"branch {branch} of {found[0]} was compared with NVIDIA's sources in part"
+        remedy = (
+            "any_driver=1 of cgpu_km accepts it: docs/user/support.md says what is open; or "
+            + DRIVER_REMEDIES["branch"]
+        )
+        return Finding(name, PROBLEM, why, remedy)
     if branch not in BRANCHES:
         why = f"branch {branch} of {found[0]} is not known to this version"
         return Finding(name, PROBLEM, why, DRIVER_REMEDIES["branch"])

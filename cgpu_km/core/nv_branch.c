@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* The branches of the driver: which are accepted, and what differs between them beside the rows
- * of the call table. A new branch is a number here, a line where one of these values differs, and
+/* The branches of the driver: which have rows, which are accepted, and what differs between them
+ * beside the rows of the call table. A new branch is a number here, a line where one of these values differs, and
  * its rows in nv_table_*.c; make abi-diff prints them.
  */
 #include "nv_call.h"
@@ -11,6 +11,12 @@ const u32 cgpu_branches[] = {
 };
 
 const u32 cgpu_branch_count = sizeof(cgpu_branches) / sizeof(cgpu_branches[0]);
+
+/* The last branch of which every row was compared with NVIDIA's sources. The rows of later ones are
+ * compared in part, so those are accepted with any_driver=1 only: a struct that grew unseen would
+ * be checked at the wrong place.
+ */
+#define CGPU_BRANCH_COMPARED	595
 
 /* Oldest first; each line holds until the next one. */
 static const struct cgpu_abi abi[] = {
@@ -56,6 +62,8 @@ u32 cgpu_call_branch(const char *version)
 
 bool cgpu_call_knows_driver(const char *version)
 {
-	return branch_of(version) && cgpu_call_branch(version) == branch_of(version);
+	u32 branch = branch_of(version);
+
+	return branch && branch <= CGPU_BRANCH_COMPARED && cgpu_call_branch(version) == branch;
 }
 

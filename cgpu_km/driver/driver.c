@@ -15,8 +15,8 @@
 #include "driver/redirect.h"
 
 static bool any_driver;
-module_param(any_driver, bool, 0444);
-MODULE_PARM_DESC(any_driver, "accept driver versions the call table was not checked against (default: refuse)");
+module_param(any_driver, bool, 0644);
+MODULE_PARM_DESC(any_driver, "accept driver versions the call table was not wholly checked against, from the next first container on (default: refuse)");
 
 struct nvidia_stack_s;		/* the driver's */
 
@@ -197,7 +197,7 @@ int ckm_driver_get(bool quiet)
 	util_size = params_size(core, NV2080_CTRL_PERF_UTIL_SAMPLES);
 	ckm_core_leave();
 	if (!known && !any_driver) {
-		pr_err_ratelimited("driver %s is of no branch the call table was checked against; any_driver=1 accepts it with the rows of %u: docs/user/support.md has what is known of it\n",
+		pr_err_ratelimited("driver %s is of no branch the call table was wholly checked against; any_driver=1 accepts it with the rows of %u: docs/user/support.md has what is known of it\n",
 				   version, branch);
 		ret = -EOPNOTSUPP;
 		goto err_put;

@@ -90,11 +90,10 @@ class Node:
 
     def raw(self, req: int, arg) -> int:
         """Any ioctl: @req is the whole number, @arg an int, bytearray or ctypes object. Returns 0 or the errno."""
-        if isinstance(arg, bytearray):
-            arg = (c_uint8 * len(arg)).from_buffer(arg)
-        if not isinstance(arg, int):
-            arg = ctypes.addressof(arg)
-        return 0 if libc.ioctl(self.fd, req, arg) >= 0 else ctypes.get_errno()
+        # Both names last until the call is over: what only this call refers to would be freed before it.
+        kept = (c_uint8 * len(arg)).from_buffer(arg) if isinstance(arg, bytearray) else arg
+        address = kept if isinstance(kept, int) else ctypes.addressof(kept)
+        return 0 if libc.ioctl(self.fd, req, address) >= 0 else ctypes.get_errno()
 
     def call(self, nr: int, arg: ctypes.Structure) -> None:
         """An escape: _IOWR('F', nr, sizeof arg); OSError names the node and the number."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,24 @@ def test_the_driver_counts_the_module_while_it_has_the_gpu(release: str):
             until(lambda: external() == 0)
 
 
+ANY_DRIVER = Path("/sys/module/cgpu_km/parameters/any_driver")
+
+
+@pytest.fixture
+def any_driver() -> Iterator[None]:
+    """615 is compared in part."""
+    ANY_DRIVER.write_text("1")
+    yield
+    ANY_DRIVER.write_text("0")
+
+
+def test_a_branch_compared_in_part_is_refused():
+    with nvsim_as("t4", version="615.71.09"), pytest.raises(OSError) as refused:
+        Box("b8" * 32, 256)
+    assert refused.value.errno == errno.EOPNOTSUPP
+
+
+@pytest.mark.usefixtures("any_driver")
 @pytest.mark.parametrize("release", ["580.105.08", "615.71.09"])
 def test_the_userd_of_a_channel_is_where_the_branch_has_it(release: str):
     """From 610 on a handle stands before it: read at the old place, the channel would outlive its USERD."""
@@ -50,11 +70,13 @@ def test_the_userd_of_a_channel_is_where_the_branch_has_it(release: str):
         channel.wait()
 
 
+@pytest.mark.usefixtures("any_driver")
 def test_calls_that_615_has_and_580_has_not():
     """UVM_IS_DMA_BUF_IMPORT_SUPPORTED answers no, whatever was in the struct; range groups are gone."""
     for release, import_ok, group_ok in (("580.105.08", False, True), ("615.71.09", True, False)):
         with nvsim_as("t4", version=release), Box("b7" * 32, 256) as box, box.client() as client:
             arg = bytearray(b"\xff" * 8)
-            answers = (client.uvm.raw(82, arg) == 0, client.uvm.raw(23, bytearray(16)) == 0)
+            uvm = client.gpu(0).space().uvm
+            answers = (uvm.raw(82, arg) == 0, uvm.raw(23, bytearray(64)) == 0)
             assert answers == (import_ok, group_ok)
             assert arg == (bytes(8) if import_ok else b"\xff" * 8)
