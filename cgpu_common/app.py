@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -58,8 +59,30 @@ def _once(option: Any, ctx: click.Context) -> Callable[[Any, Any], None]:
     return first
 
 
+def _place(ctx: click.Context, option: str) -> str:
+    """Where an option goes that is known elsewhere on the command line; empty: it is not known."""
+    root = ctx.find_root()
+    if ctx is root and option == "--json":
+        return f"--json goes behind the command: {root.info_name} COMMAND --json"
+    if ctx is not root and option in ("--root", "--proc", "--version"):
+        return f"{option} goes before the command: {root.info_name} {option}{' DIR' * (option != '--version')}"
+    return ""
+
+
 class _Help(click.Command):
     """Prints its help as every other output: click's own option reports a full disk as a failed command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """click's parser does not say which command an option without its value is of."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as err:
+            if where := _place(ctx, err.option_name):
+                raise click.UsageError(where, ctx) from None
+            raise
+        except click.UsageError as err:
+            err.ctx = err.ctx or ctx
+            raise
 
     def make_parser(self, ctx: click.Context) -> Any:
         parser: Any = super().make_parser(ctx)
@@ -188,6 +211,18 @@ class FloatRange(click.FloatRange):
         if found != found:
             self.fail(f"{value!r} is no number", param, ctx)
         return found
+
+
+class OutFile(click.Path):
+    """A file to be written: neither a folder nor an empty word, which would be the folder in which the command runs."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("an empty word names no file", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 #: How often something is repeated: every second for 30 years.

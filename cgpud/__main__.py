@@ -7,13 +7,15 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
 from cgpu_common import config as configuration
-from cgpu_common import log, notify, toolkit
+from cgpu_common import exits, log, notify, toolkit
 from cgpu_common.errors import CgpuError
 from cgpu_common.link import KernelLink
+from cgpu_common.output import note
 from cgpu_common.pages import located
 from cgpu_common.proc import Paths
 from cgpu_common.server import Server
@@ -96,7 +98,23 @@ async def serve(
             raise result
 
 
-@click.command()
+class _Program(click.Command):
+    """Reports a wrong command line in the form of every command of cgpu: one line, with the help as its hint."""
+
+    def main(self, *args: Any, **more: Any) -> NoReturn:  # type: ignore[override]
+        try:
+            code = super().main(*args, **(more | {"standalone_mode": False}))
+        except click.UsageError as err:
+            note(
+                exits.CgpuError(exits.Exit.USAGE, "usage", err.format_message().rstrip("."), "cgpud --help").line(
+                    "cgpud"
+                )
+            )
+            sys.exit(int(exits.Exit.USAGE))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.command(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--socket", type=click.Path(path_type=Path), default=Path("/run/cgpu/cgpud.sock"), show_default=True)
 @click.option("--state-dir", type=click.Path(path_type=Path), default=Path("/run/cgpu/state"), show_default=True)
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Default: /etc/cgpu/cgpu.toml if there.")

@@ -248,6 +248,8 @@ def drain_command(paths: Paths, wait: bool, timeout: float | None, undo: bool, a
 
     if undo and (wait or timeout is not None):
         raise click.UsageError("--undo does not wait")
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout goes with --wait")
     changed = drain.undo(paths) if undo else drain.begin(paths)
     if wait:
         drain.wait(paths, timeout, note)

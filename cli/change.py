@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from cgpu_common.proc import (
 )
 from cgpu_common.tree import MIB, Container
 
+from .columns import cut
 from .describe import ShareChange, if_gpu_had, if_slot_had
 from .kernel import NewSlot, kernel
 from .names import Named, choose
@@ -39,7 +41,10 @@ _UNITS = {"": 1, "k": 1 << 10, "m": MIB, "g": 1 << 30, "kib": 1 << 10, "mib": MI
 
 #: Of 10^9 bytes to some, and of 2^30 to others.
 _AMBIGUOUS = ("kb", "mb", "gb")
-ID_MOST = 128
+#: cgpu_parse_check_id() of the module.
+_ID = re.compile(r"(?!\.\.?\Z)[!-.0-<>-~]{1,128}")
+ID_ALLOWED = "1 to 128 printable ASCII characters without blanks, '/' and '=', and neither . nor .."
+ID_QUOTED = 40
 
 
 def usage(why: str, hint: str = "") -> CgpuError:
@@ -78,6 +83,8 @@ def node_value(node: str, text: str) -> int:
                 hint = f"{text[:-1]} or {text[:-1]}iB, powers of 1024, or bytes"
                 raise usage(f"{text!r}: {text[-2:]} is 1000 or 1024 to a power", hint) from None
             raise usage(f"{text!r} is no size", "bytes, or with MiB or GiB") from None
+        if size == 0 and node == "memsize":
+            raise usage("0 is not allowed", "at least 1MiB")
         if size > SIZE_MAX:
             raise usage(f"{text!r} is too large", "bytes, or with MiB or GiB")
         return size
@@ -110,6 +117,8 @@ def shown_value(node: str, text: str) -> str:
     """A value of a node for people."""
     if node == "host_memsize" and text == "0":
         return "none"
+    if node == "ipc":
+        return text or "none"
     if node not in SIZES or not text.isdecimal():
         return text
     size = int(text)
@@ -136,6 +145,43 @@ def _with_room(paths: Paths, err: CgpuError, wanted: Sequence[tuple[int, int, in
             short.append(f"GPU {gpu} has {(free + own) // MIB} MiB for it")
     if err.code is Exit.REFUSED and short:
         err.hint = "; ".join([", ".join(short), "cgpu ps shows the limits"])
+    return err
+
+
+def _int_of(path: Path) -> int | None:
+    """The number in a node; None: it has just gone, or is not known yet."""
+    try:
+        return int(read_node(path))
+    except (CgpuError, ValueError):
+        return None
+
+
+def _with_weights(paths: Paths, err: CgpuError, container: Container, gpus: Sequence[int], weight: int) -> CgpuError:
+    """The error of a refused weight with the figures of each GPU that it does not fit."""
+    wide, short = [], []
+    for gpu in gpus:
+        own, folder = paths.proc / str(gpu) / container.dir, paths.proc / str(gpu)
+        most, free, had = _int_of(folder / "max_inst"), _int_of(folder / "free_weight"), _int_of(own / "weight")
+        ceiling = _int_of(own / "ceiling") or 0
+        if most is None or free is None or had is None:
+            continue
+        if weight > most or 0 < ceiling < weight:
+            wide.append(f"GPU {gpu} has max_inst {most}" + (f", and it the ceiling {ceiling}" if ceiling else ""))
+        elif weight > free + had:
+            short.append(f"GPU {gpu} has {free} of its weight free, and it {had}")
+    if err.code is Exit.REFUSED and wide:
+        err.hint = f"{err.hint}: {'; '.join(wide)}"
+    elif err.code is Exit.REFUSED and short:
+        err.hint = "; ".join([*short, "cgpu ps shows the weights"])
+    return err
+
+
+def _with_use(paths: Paths, err: CgpuError, gpu: int, max_inst: int) -> CgpuError:
+    """The error of a refused max_inst with what is in use, where that is more."""
+    most, free = (_int_of(paths.proc / str(gpu) / node) for node in ("max_inst", "free_weight"))
+    there = sum(any(number == gpu for number, _ in one.gpus) for one in containers(paths))
+    if err.code is Exit.REFUSED and most is not None and free is not None and max_inst < max(there, most - free):
+        err.hint = f"{there} container{'s' * (there != 1)}, weight {most - free} in use; cgpu ps shows them"
     return err
 
 
@@ -178,7 +224,10 @@ def set_gpu(paths: Paths, gpu: int, node: str, value: str) -> tuple[str, str]:
     number = node_value(node, value)
     path = gpu_dir(paths, gpu) / node
     before = read_node(path)
-    kernel(paths).set_gpu(gpu, node, number, f"set gpu {gpu} {node} {value}")
+    try:
+        kernel(paths).set_gpu(gpu, node, number, f"set gpu {gpu} {node} {value}")
+    except CgpuError as err:
+        raise (_with_use(paths, err, gpu, number) if node == "max_inst" else err) from None
     return before, _read_back(path)
 
 
@@ -217,6 +266,8 @@ def set_container(paths: Paths, key: str, node: str, value: str, gpu: int | None
         try:
             kernel(paths).set_container(container, gpus, node, number, what)
         except CgpuError as err:
+            if node == "weight":
+                raise _with_weights(paths, err, container, gpus, number) from None
             own = [int(text) if text.isdecimal() else 0 for text in before]
             raise _with_room(
                 paths,
@@ -299,8 +350,6 @@ def new_slots(gpu: str, memsize: str, weight: str | None, highprio: bool, ceilin
             raise usage(f"{option} has {len(values)} values for {len(gpus)} GPU{'s' * (len(gpus) > 1)}")
     if 0 in weights:
         raise usage("--weight: 0 is not allowed", "1 to max_inst; afterwards: cgpu set container ID weight 0")
-    if 0 in sizes:
-        raise usage("--memsize: 0 is not allowed", "at least 1MiB")
     return [NewSlot(one, _nth(sizes, i), _nth(weights, i), highprio, _nth(ceilings, i)) for i, one in enumerate(gpus)]
 
 
@@ -366,10 +415,8 @@ def create(
     """Create a container; returns it as listed, and its slots. A requested weight that is not free: an error."""
     if not is_loaded(paths):
         raise no_module(paths)
-    if not container_id.isascii():  # netlink carries bytes; the module checks the rest
-        raise usage("an id is 1 to 128 printable ASCII characters without blanks, '/' and '='")
-    if len(container_id) > ID_MOST:
-        raise usage(f"an id has at most {ID_MOST} characters, and this one {len(container_id)}")
+    if not _ID.fullmatch(container_id):
+        raise usage(f"{cut(container_id, ID_QUOTED)!r} is no id", ID_ALLOWED)
     if paths.drain.exists():
         raise CgpuError(Exit.REFUSED, f"create {container_id}", "this node is being drained", "cgpu drain --undo")
     asked = {one.gpu: one.weight for one in slots} if weight_given else None
@@ -377,6 +424,9 @@ def create(
     try:
         kernel(paths).create(container_id, cookie, wanted)
     except CgpuError as err:
+        if err.code is Exit.NOT_FOUND:
+            for one in wanted:
+                gpu_dir(paths, one.gpu)  # names the one that is missing
         raise _with_room(paths, err, [(one.gpu, one.memsize, 0) for one in wanted]) from None
     found = next((one for one in containers(paths) if one.id == container_id), None)
     if found is None:  # a copied tree

@@ -237,7 +237,7 @@ def engines(facts: Facts) -> Finding:
     if without:
         status = WARNING if with_ours else PROBLEM
         text = f"not set up: {', '.join(without)}" + (f"; set up: {', '.join(with_ours)}" if with_ours else "")
-        return Finding(name, status, text, f"cgpu setup {without[0]}")
+        return Finding(name, status, text, "; ".join(f"cgpu setup {one}" for one in without))
     return Finding(name, OK, f"set up: {', '.join(with_ours)}")
 
 

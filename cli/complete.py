@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,25 @@ def gpu_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
 def policy_words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return [_item(name, help=str(number)) for number, name in enumerate(policies.NAMES) if name.startswith(incomplete)]
+
+
+def profile_words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from .sim.model import profile_names
+
+    return [_item(name) for name in profile_names() if name.startswith(incomplete)]
+
+
+def field_words(table: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Completes the last field of a list: @table is a name in query.py."""
+
+    def words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from . import query
+
+        before, comma, last = incomplete.rpartition(",")
+        known: Mapping[str, query.Field] = getattr(query, table)
+        return [_item(f"{before}{comma}{name}", help=one.about) for name, one in known.items() if name.startswith(last)]
+
+    return words
 
 
 def value_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -39,6 +39,7 @@ class Silence(Exception):
 
 
 _START = "systemctl start cgpud; journalctl -u cgpud"
+_RESTART = "systemctl restart cgpud, which ends no container; journalctl -u cgpud"
 _ROOT = "be root on the host, outside any container"
 ROOT_ONLY = "answers root only"
 #: Of a connection, by the errno.
@@ -69,7 +70,7 @@ def ask(paths: Paths, operation: str, **more: Any) -> dict[str, Any]:
             (size,) = _HEAD.unpack(_receive(sock, _HEAD.size))
             reply = json.loads(_receive(sock, size)) if size <= REPLY_MAX else None
     except TimeoutError:
-        raise Silence(f"runs and gives no answer within {TIMEOUT_S:g} s", "journalctl -u cgpud") from None
+        raise Silence(f"runs and gives no answer within {TIMEOUT_S:g} s", _RESTART) from None
     except (OSError, ValueError) as err:
         number = err.errno if isinstance(err, OSError) else None
         raise Silence(*_SILENT.get(number or 0, (f"gives no answer: {err}", "journalctl -u cgpud"))) from None

@@ -11,7 +11,7 @@ from cgpu_common import policies
 from cgpu_common.share import allowed_pct
 from cgpu_common.tree import Container, Gpu, Slot, slot_state
 
-from .columns import Column
+from .columns import Column, cells, folded
 from .names import labels
 from .rates import Rates
 from .render import control_names, gpu_json, memory_total, mib, percent, rounded, slot_json
@@ -127,6 +127,7 @@ GPU_HEAD = (
 )
 SETTINGS = ("policy", "max_inst", "prio_ratio", "slice_us", "uvm", "overcommit", "default_memsize")
 UUID_SHOWN = 12
+NAMED = 12  # cells of a name of gpu_text()
 
 
 def gpu_row(gpu: Gpu) -> tuple[str, ...]:
@@ -143,7 +144,9 @@ def gpu_row(gpu: Gpu) -> tuple[str, ...]:
     )
 
 
-def gpu_text(gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str, Any]]) -> str:
+def gpu_text(
+    gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str, Any]], width: int | None = None
+) -> str:
     lines = [
         f"GPU {gpu.index}       {gpu.name}",
         f"UUID        {gpu.uuid}",
@@ -167,7 +170,17 @@ def gpu_text(gpu: Gpu, settings: Mapping[str, str], drift: Sequence[Mapping[str,
         f"{mib(slot.used)} of {mib(slot.memsize)} MiB, {slot_state(gpu, slot)}"
         for slot in gpu.slots
     ]
-    return "\n".join(lines)
+    return "\n".join(part for line in lines for part in _fitting(line, width))
+
+
+def _fitting(line: str, width: int | None) -> list[str]:
+    """The line as it is, or folded below its value where it is wider than the terminal."""
+    if width is None or cells(line) <= width:
+        return [line]
+    name = line[:NAMED] if not line.startswith(" ") else "  "
+    if len(name) + max(map(cells, line[len(name) :].split())) > width:
+        return [name.strip(), *folded(line[len(name) :], width, "", "  ")]
+    return folded(line[len(name) :], width, name, " " * len(name) if len(name) > 2 else "    ")
 
 
 def gpu_full_json(gpu: Gpu, settings: Mapping[str, str]) -> dict[str, Any]:

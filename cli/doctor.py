@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cgpu_common.app import Command
+from cgpu_common.app import Command, OutFile
 from cgpu_common.exits import Exit
 from cgpu_common.output import result
 from cgpu_common.pages import located
@@ -38,7 +38,7 @@ def text(found: Sequence[Finding], columns: int | None) -> str:
 @click.command("doctor", cls=Command)
 @click.option(
     "--bundle",
-    type=click.Path(path_type=Path),
+    type=OutFile(),
     metavar="FILE.tar.gz",
     help="Also write a report of the node for a bug report, without secrets.",
 )

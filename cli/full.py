@@ -32,6 +32,11 @@ SPELLED = {
     "max": "Max", "inst": "Instances", "p99": "P99", "10s": "10 s", "allocs": "Allocations", "prio": "Priority",
     "highprio": "High Priority", "ns": "Time", "dir": "Directory", "id": "ID",
 }  # fmt: skip
+#: Names that the words of the field do not make clear.
+TITLES = {
+    "gpu_ns": "GPU Time In All", "wait_ns": "Wait Time In All", "throttled_ns": "Ceiling Time In All",
+    "lost": "NVML Error",
+}  # fmt: skip
 #: A list -> the element of one of its members, and the field by which the text names it.
 MEMBERS = {
     "gpus": ("gpu", "pci"),
@@ -47,13 +52,17 @@ def _name(key: str) -> tuple[str, str, float, int]:
         return "Memory", *UNITS["_bytes"]
     end = next((one for one in UNITS if key.endswith(one)), "")
     unit, scale, digits = UNITS.get(end, ("", 1, 0))
+    if key in TITLES:
+        return TITLES[key], unit, scale, digits
     key = key.removesuffix(end)
     return " ".join(SPELLED.get(word, word.capitalize()) for word in key.split("_")), unit, scale, digits
 
 
 def _value(value: Any, unit: str, scale: float, digits: int) -> str:
-    if value is None or value == []:
+    if value is None:
         return NOT_KNOWN
+    if value == []:
+        return "None"
     if isinstance(value, bool):
         return "Yes" if value else "No"
     if isinstance(value, list):

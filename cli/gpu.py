@@ -18,7 +18,7 @@ from cgpu_common.tree import Gpu
 
 from . import change, collect, daemon, describe
 from .admin import as_json_option, pass_paths, set_gpu
-from .columns import table
+from .columns import folded, table
 from .complete import gpu_words, policy_words
 from .kernel import kernel
 from .names import labels
@@ -81,7 +81,7 @@ def gpu_show(paths: Paths, number: int, as_json: bool) -> None:
     drift = daemon.drift(paths)
     own = None if drift is None else [row for row in drift if row.get("index") == number]
     data = describe.gpu_full_json(gpu, settings) | {"drift": own}
-    result(as_json, {"gpu": data}, describe.gpu_text(gpu, settings, own or ()))
+    result(as_json, {"gpu": data}, describe.gpu_text(gpu, settings, own or (), width()))
 
 
 # ---- policies ----
@@ -118,13 +118,14 @@ def _title(gpu: Gpu) -> str:
 def policy_show(paths: Paths, number: int | None, as_json: bool) -> None:
     """Show the policy in force, of every GPU or of GPU N, with the ceiling of each container."""
     gpus = proc.read_tree(paths).gpus if number is None else (_one(paths, number),)
-    lines = []
+    lines, wide = [], width()
     for gpu in gpus:
-        lines += [_title(gpu)]
+        lines += folded(_title(gpu), wide)
         shown = labels(gpu.slots)
         for slot in gpu.slots:
-            ceiling = percent(allowed_pct(gpu, slot))
-            lines.append(f"  {shown[slot.id]}: weight {slot.weight}, {ceiling} allowed")
+            high = " hp" if slot.highprio else ""
+            text = f"{shown[slot.id]}: weight {slot.weight}{high}, {percent(allowed_pct(gpu, slot))} allowed"
+            lines += folded(text, wide, "  ", "    ")
     data = [
         {
             "gpu": gpu.index,

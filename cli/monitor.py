@@ -20,6 +20,7 @@ from .names import label
 from .overview import or_dash
 from .render import mib
 from .status import Wanted
+from .terminal import width
 from .view import View, chosen
 
 HEAD_EVERY = 20  # lines
@@ -32,13 +33,45 @@ PMON = (("gpu", 3), ("pid", 8), ("container", NAME), ("got", 6), ("sm", 4), ("me
 PMON_UNITS = ("Idx", "#", "name", "%", "%", "%", "MiB", "word", "name")
 
 
-def _line(columns: Sequence[tuple[str, int]], cells: Sequence[str]) -> str:
-    return " ".join(f"{cell:>{width}}" for (_, width), cell in zip(columns, cells, strict=True)).rstrip()
+#: The columns that a narrow terminal leaves out, the first ones first.
+DROPPED = (
+    "dram",
+    "sm",
+    "mem",
+    "gtemp",
+    "pwr",
+    "refused",
+    "run",
+    "state",
+    "policy",
+    "limits",
+    "command",
+    "total",
+    "gpu",
+)
+
+
+def _kept(columns: Sequence[tuple[str, int]], most: int | None) -> list[int]:
+    """The places of the columns that fit, behind the mark of two cells."""
+    kept = list(range(len(columns)))
+    for name in DROPPED:
+        if most is None or 1 + sum(columns[place][1] + 1 for place in kept) <= most:
+            break
+        kept = [place for place in kept if columns[place][0] != name]
+    return kept
+
+
+def _line(columns: Sequence[tuple[str, int]], cells: Sequence[str], most: int | None, mark: str = "  ") -> str:
+    kept = _kept(columns, most)
+    words = [f"{cells[place]:>{columns[place][1]}}" for place in kept]
+    if most is not None and columns[kept[-1]][0] == "command":
+        words[-1] = shorten(words[-1], most - len(mark) - sum(len(word) + 1 for word in words[:-1]))
+    return (mark + " ".join(words)).rstrip()
 
 
 def _head(columns: Sequence[tuple[str, int]], units: Sequence[str]) -> list[str]:
     rows = ([name for name, _ in columns], list(units))
-    return ["# " + _line(columns, row) for row in rows]
+    return [_line(columns, row, width(), "# ") for row in rows]
 
 
 def _gpu_cells(view: View, gpu: Gpu) -> list[str]:
@@ -64,7 +97,7 @@ def _gpu_cells(view: View, gpu: Gpu) -> list[str]:
 
 
 def device_lines(view: View) -> list[str]:
-    return ["  " + _line(DMON, _gpu_cells(view, gpu)) for gpu in view.snapshot.gpus]
+    return [_line(DMON, _gpu_cells(view, gpu), width()) for gpu in view.snapshot.gpus]
 
 
 def process_lines(view: View) -> list[str]:
@@ -85,12 +118,16 @@ def process_lines(view: View) -> list[str]:
             for slot in gpu.slots
             for pid, size in slot.pids
         ]
-        lines += ["  " + _line(PMON, row) for row in rows or [[str(gpu.index), *["-"] * (len(PMON) - 1)]]]
+        lines += [_line(PMON, row, width()) for row in rows or [[str(gpu.index), *["-"] * (len(PMON) - 1)]]]
     return lines
 
 
 def _run(
-    ctx: click.Context, every_s: float, count: int | None, lines_of: Callable[[View], list[str]], head: list[str]
+    ctx: click.Context,
+    every_s: float,
+    count: int | None,
+    lines_of: Callable[[View], list[str]],
+    head: Callable[[], list[str]],
 ) -> None:
     wanted: Wanted = ctx.meta["cgpu.wanted"]
     paths: Paths = ctx.obj
@@ -98,7 +135,7 @@ def _run(
     for view in itertools.islice(collect.stream(paths, every_s), count):
         lines = lines_of(chosen(view, wanted.gpus, wanted.containers, wanted.sort))
         if since_head >= HEAD_EVERY:
-            lines, since_head = [*head, *lines], 0
+            lines, since_head = [*head(), *lines], 0
         since_head += len(lines)
         if lines:
             out("\n".join(lines))
@@ -118,7 +155,7 @@ def _options(command: Any) -> Any:
 @click.pass_context
 def dmon(ctx: click.Context, delay: float, count: int | None) -> None:
     """Print a line per GPU every second: power, temperature, utilisation, containers, memory, refusals."""
-    _run(ctx, delay, count, device_lines, _head(DMON, DMON_UNITS))
+    _run(ctx, delay, count, device_lines, lambda: _head(DMON, DMON_UNITS))
 
 
 @click.command("pmon", cls=Command)
@@ -127,4 +164,4 @@ def dmon(ctx: click.Context, delay: float, count: int | None) -> None:
 def pmon(ctx: click.Context, delay: float, count: int | None) -> None:
     """Print a line per process every second. The share is that of the process's container: time is not counted by
     process."""
-    _run(ctx, delay, count, process_lines, _head(PMON, PMON_UNITS))
+    _run(ctx, delay, count, process_lines, lambda: _head(PMON, PMON_UNITS))

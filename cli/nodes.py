@@ -44,7 +44,10 @@ def by_kubectl(program: str, context: str) -> fleet.Fleet:
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         last = printable(said[-1].strip() if said else f"exit status {done.returncode}")
-        hint = "kubectl-inspect-cgpu must be in PATH: docs/user/kubernetes.md" if "unknown command" in last else ""
+        last = last.removeprefix("kubectl inspect cgpu: ").removeprefix("error: ")  # the plugin's own
+        hint = "kubectl-inspect-cgpu must be in PATH: docs/user/kubernetes.md"
+        if "unknown command" not in last:
+            hint = f"{program} get nodes must work; --context and KUBECONFIG choose the cluster"
         raise CgpuError(Exit.REFUSED, what, last, hint)
     try:
         return inspected.of_kubernetes(json.loads(done.stdout.decode()))
@@ -78,8 +81,8 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> in
 @click.option("--by", "view", type=click.Choice(list(VIEWS)), default="nodes", show_default=True,
               help="A line for each.")  # fmt: skip
 @click.option("--node", "names", multiple=True, metavar="PATTERN", help="Only these nodes, as gpu-1*; repeatable.")
-@click.option("--state", "states", multiple=True, metavar="STATE",
-              help=f"Only nodes in this state: {', '.join(fleet.STATES)}; repeatable.")  # fmt: skip
+@click.option("--state", "states", type=click.Choice(fleet.STATES), multiple=True,
+              help="Only nodes in this state; repeatable.")  # fmt: skip
 @click.option("--free", "free_bytes", callback=_size, metavar="SIZE",
               help="Only GPUs with this much memory that no container has, on nodes that take some.")  # fmt: skip
 @click.option("--pod", default="", metavar="PART", help="Only containers with this in namespace/pod/name.")

@@ -59,7 +59,8 @@ class Prometheus:
     def _get(self, text: str) -> Any:
         address = f"{self.url.rstrip('/')}/api/v1/query"
         if not self.url.startswith(("http://", "https://")):
-            raise self._error("is no address of HTTP", "http://prometheus.example:9090")
+            text = f"--prometheus: {printable(self.url)!r} is no address of HTTP"
+            raise CgpuError(Exit.USAGE, "usage", text, "http://prometheus.example:9090")
         try:
             _origin(self.url)  # a port above 65535 would be taken modulo 65536, for another server
         except ValueError as error:

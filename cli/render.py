@@ -13,6 +13,7 @@ from .columns import Column, table
 from .names import shown_ids
 
 PIDS_SHOWN = 4
+NO_PIDS = "none"  # "-" is what is not known
 PS_HEAD = (
     Column("CONTAINER"),
     Column("NAME", least=8),
@@ -37,7 +38,7 @@ def percent(value: float | None, estimated: bool = False) -> str:
 
 def pids_text(pids: Sequence[tuple[int, int]]) -> str:
     if not pids:
-        return "-"
+        return NO_PIDS
     shown = " ".join(str(pid) for pid, _ in pids[:PIDS_SHOWN])
     more = len(pids) - PIDS_SHOWN
     return f"{shown} +{more}" if more > 0 else shown

@@ -307,7 +307,9 @@ def setup(paths: Paths, engine: str, runtime: str, default: bool, dry_run: bool,
 
     Shows the difference, writes the file, and shows the next step.
     """
-    if default and (undo or engine not in ("docker", "containerd")):
-        raise click.UsageError("--default is for setting up docker or containerd")
+    if default and engine not in ("docker", "containerd"):
+        raise click.UsageError(f"--default is for docker and containerd, not for {engine}")
+    if default and undo:
+        raise click.UsageError("--undo goes without --default: it removes all changes of this command")
     done = change(paths, engine, SetupRequest(runtime, default), undo, dry_run)
     result(as_json, done, _text(done))

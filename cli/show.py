@@ -77,7 +77,7 @@ def ps(paths: proc.Paths, quiet: bool, no_trunc: bool, gpu: int | None, as_json:
 
 def inspected(paths: proc.Paths, keys: Sequence[str]) -> list[describe.Inspected]:
     """Everything about these containers; their shares over a second, if one has the GPU open."""
-    boxes = [change.find_container(paths, key) for key in keys]
+    boxes = list({box.id: box for box in (change.find_container(paths, key) for key in keys)}.values())
     ids = {box.id for box in boxes}
     snapshots = [proc.read_tree(paths)]
     if any(slot.opened for gpu in snapshots[0].gpus for slot in gpu.slots if slot.id in ids and gpu.facts.limits):

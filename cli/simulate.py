@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from cgpu_common import policies
-from cgpu_common.app import Command, FloatRange
+from cgpu_common.app import Command, FloatRange, OutFile
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.files import check_target, write_file
 from cgpu_common.output import out
@@ -21,6 +21,7 @@ from cgpu_common.placement import POLICIES
 
 from . import chrome
 from .columns import Column, table
+from .complete import policy_words, profile_words
 from .render import percent
 from .sim import config, draw, playback
 from .sim.model import Scenario, Setup, profile
@@ -321,13 +322,15 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 
 
 @click.command("simulate", cls=Command, epilog=EPILOG)
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--container", "containers", multiple=True, metavar="KEY=VALUE,...", help="One container; may be repeated."
 )
-@click.option("--profile", "card", default="a100", show_default=True, help="Costs of the card: a100, h100, h200, t4.")
+@click.option("--profile", "card", default="a100", show_default=True, shell_complete=profile_words,
+              help="Costs of the card: a100, h100, h200, t4.")  # fmt: skip
 @click.option("--gpus", type=click.IntRange(1, 16), help="Number of identical GPUs; default: 1, or those of FILE.")
-@click.option("--policy", metavar="P", default="weighted", show_default=True, help=f"{policies.ALLOWED}.")
+@click.option("--policy", metavar="P", default="weighted", show_default=True, shell_complete=policy_words,
+              help=f"{policies.ALLOWED}.")  # fmt: skip
 @click.option("--slice-us", metavar="US", help="Default: 20 control calls, as the module chooses.")
 @click.option("--max-inst", metavar="N", help="Default: 20.")
 @click.option("--prio-ratio", metavar="PCT", help="Default: 80.")
@@ -341,9 +344,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 @click.option("--seed", metavar="N", help="Random seed; the same seed gives the same run. Default: 1.")
 @click.option("--from-ms", type=FloatRange(0), help="Begin of the time line.")
 @click.option("--line-ms", type=FloatRange(0.1), help="Length of the time line.")
-@click.option(
-    "--svg", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the time line into this file."
-)
+@click.option("--svg", type=OutFile(), help="Draw the time line into this file.")
 @click.option(
     "--trace",
     "played",
@@ -353,7 +354,7 @@ def _merged(file: Path | None, flags: Mapping[str, object]) -> dict[str, object]
 )
 @click.option(
     "--perfetto",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=OutFile(),
     help="Write the time line as a trace for ui.perfetto.dev.",
 )
 @click.option(

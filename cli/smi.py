@@ -14,7 +14,7 @@ import click
 from cgpu_common.app import App, FloatRange, make_paths, path_options, version_option
 from cgpu_common.output import out
 
-from .complete import container_words, gpu_words
+from .complete import container_words, field_words, gpu_words
 
 COMMANDS = {
     "dmon": (
@@ -97,8 +97,14 @@ def _show_fields(table: str) -> Any:
 @click.option("-q", "--query", "full", is_flag=True, help="Print everything there is, a line for each value.")
 @click.option("-x", "--xml-format", "xml", is_flag=True, help="With -q: as XML.")
 @click.option("-L", "--list", "list_only", is_flag=True, help="List the GPUs, and their containers.")
-@click.option("--query-gpu", metavar="FIELD,...", help="Print these fields of GPUs as CSV.")
-@click.option("--query-container", metavar="FIELD,...", help="Print these fields of containers as CSV.")
+@click.option(
+    "--query-gpu",
+    metavar="FIELD,...",
+    shell_complete=field_words("GPU_FIELDS"),
+    help="Print these fields of GPUs as CSV.",
+)
+@click.option("--query-container", metavar="FIELD,...", shell_complete=field_words("CONTAINER_FIELDS"),
+              help="Print these fields of containers as CSV.")  # fmt: skip
 @click.option("--format", "form", default="csv", metavar="csv[,noheader][,nounits]", help="Of the queries.")
 @click.option("--help-query-gpu", is_flag=True, is_eager=True, expose_value=False,
               callback=_show_fields("GPU_FIELDS"), help="List the fields of GPUs.")  # fmt: skip

@@ -20,7 +20,7 @@ from .admin import as_json_option, pass_paths
 from .columns import Column, table
 from .complete import container_words
 from .overview import duration
-from .render import ids_of, mib, percent, rounded
+from .render import NO_PIDS, ids_of, mib, percent, rounded
 from .terminal import width
 from .view import SORTS, View, chosen
 
@@ -54,7 +54,7 @@ def _row(view: View, slot: Slot, shown_id: str) -> list[str]:
         f"{mib(slot.used)}MiB / {mib(slot.memsize)}MiB",
         percent(_memory_pct(slot)),
         str(slot.stat.get("refused_allocs", 0)),
-        str(len(slot.pids)),
+        str(len(slot.pids) or NO_PIDS),
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cgpu_common import proc
-from cgpu_common.app import Command, FloatRange
+from cgpu_common.app import Command, FloatRange, OutFile
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.output import note, result
 from cgpu_common.proc import Paths
@@ -210,9 +210,9 @@ def _text(found: Recording) -> str:
               help="How long.")  # fmt: skip
 @click.option("--every-ms", type=FloatRange(0.5, 1000), default=2.0, show_default=True, metavar="MS",
               help="Between two readings, as far as the machine is fast enough.")  # fmt: skip
-@click.option("--perfetto", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--perfetto", type=OutFile(),
               help="Write a trace for ui.perfetto.dev; cgpu simulate --trace plays it back.")  # fmt: skip
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--svg", type=OutFile(),
               help="Draw the time line; a second GPU into FILE-1.")  # fmt: skip
 @as_json_option
 @pass_paths

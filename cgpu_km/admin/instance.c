@@ -70,7 +70,7 @@ static int check_request(const struct ckm_create *req, const char **why)
 		return -ENODEV;
 	ret = core->text.parse_check_id(req->id, strlen(req->id));
 	ckm_core_leave();
-	*why = "an id is 1 to 128 printable characters without blanks, '/' and '='";
+	*why = "an id is 1 to 128 printable characters without blanks, '/' and '=', and not . or ..";
 	if (ret)
 		return ret;
 	*why = "a container with this id is there";

@@ -58,9 +58,11 @@ class Turns:
 
     # Set-up.
 
-    def _check(self, err: int, what: str) -> None:
+    def _check(self, err: int, what: str, allowed: str = "") -> None:
+        """@allowed: the range, for a value out of it."""
         if err:
-            raise CgpuError(Exit.REFUSED, what, _WHY.get(-err, errno.errorcode.get(-err, str(err))))
+            hint = allowed if err == -errno.EINVAL else ""
+            raise CgpuError(Exit.REFUSED, what, _WHY.get(-err, errno.errorcode.get(-err, str(err))), hint)
 
     def _configure(self, setup: Setup) -> None:
         lib, t, now = self.lib, self.t, self._clock()
@@ -90,12 +92,12 @@ class Turns:
         slot, granted = self.ffi.new("u32 *"), self.ffi.new("u32 *")
         what, now = f"container {one.name}", self._clock()
         add = self.lib.cgpu_sched_add(self.t, number + 1, one.weight or 1, one.highprio, now, slot, granted)
-        self._check(add, f"{what}: weight {one.weight}")
+        self._check(add, f"{what}: weight {one.weight}", f"0 to max_inst, {self.t.max_inst}")
         if not one.weight:
             self.lib.cgpu_sched_set_weight(self.t, slot[0], 0, now)
         if one.ceiling:
             set_ceiling = self.lib.cgpu_sched_set_ceiling(self.t, slot[0], one.ceiling, now)
-            self._check(set_ceiling, f"{what}: ceiling {one.ceiling}")
+            self._check(set_ceiling, f"{what}: ceiling {one.ceiling}", f"its weight to max_inst, {self.t.max_inst}")
         if one.weight and not granted[0]:
             self.notes.append(f"{one.name} has weight 0 and does not run: no weight was left for it")
         self.slot.append(slot[0])

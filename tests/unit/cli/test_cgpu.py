@@ -371,4 +371,4 @@ def test_too_large_has_the_figure_that_is_free(cli: Cli, monkeypatch: pytest.Mon
 def test_an_id_that_is_too_long(cli: Cli) -> None:
     """`Attribute failed policy validation`"""
     result = cli.cgpu("create", "x" * 129, "--gpu", "0", "--memsize", "1GiB")
-    assert (result.exit_code, "an id has at most 128 characters, and this one 129" in result.stderr) == (2, True)
+    assert (result.exit_code, "is no id (1 to 128 printable ASCII characters" in result.stderr) == (2, True)

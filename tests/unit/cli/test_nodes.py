@@ -289,8 +289,10 @@ def test_no_source_is_a_usage_error() -> None:
 def test_a_prometheus_that_is_not_there() -> None:
     assert "http://127.0.0.1:1: does not answer: Connection refused" in refused("--prometheus", "http://127.0.0.1:1")
     assert "does not answer" in refused("--prometheus", "http://no.such.host.invalid:9090")
-    for bad in ("nonsense", "file:///etc/passwd", "http://[::1", "http://a b:1"):
+    for bad in ("http://[::1", "http://a b:1"):
         assert f"cgpu: error: {bad}" in refused("--prometheus", bad)
+    for bad in ("nonsense", "file:///etc/passwd"):
+        assert f"--prometheus: '{bad}' is no address of HTTP" in refused("--prometheus", bad, status=Exit.USAGE)
 
 
 @pytest.mark.parametrize(

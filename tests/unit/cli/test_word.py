@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""Commands that keep their word: what each refuses, by which sentence and with which exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fake_tree import ID1, ID2, Cli, Tree, inst_line, sample, write
+
+from cgpu_cli import kernel
+from cgpu_cli.columns import cells
+from cgpu_cli.main import cgpu
+from cgpu_cli.smi import smi
+from cgpu_common.exits import CgpuError, Exit
+
+NEW = ("--gpu", "0", "--memsize", "1GiB")
+RULE = "is no id (1 to 128 printable ASCII characters without blanks, '/' and '=', and neither . nor ..)"
+
+
+@pytest.mark.parametrize("word", ["", "..", ".", "a/b", "a=b", "a b", "é", "x" * 129])
+def test_a_word_that_is_no_id_has_one_sentence(cli: Cli, word: str) -> None:
+    result = cli.cgpu("create", word, *NEW)
+    assert (result.exit_code, RULE in result.stderr) == (Exit.USAGE, True), result.stderr
+
+
+@pytest.mark.parametrize("word", ["...", ".a", "~!", "x" * 128])
+def test_ids_that_the_module_takes(cli: Cli, word: str) -> None:
+    assert cli.cgpu("create", word, *NEW).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("setup", "docker", "--default", "--undo"), "--undo goes without --default"),
+        (("setup", "podman", "--default"), "--default is for docker and containerd, not for podman"),
+        (("nodes", "--kubernetes", "--state", "bogus"), "'ok', 'draining', 'no module', 'down'"),
+        (("nodes", "--prometheus", "127.0.0.1:1"), "'127.0.0.1:1' is no address of HTTP (http://"),
+        (("nodes", "--prometheus", "ftp://x"), "'ftp://x' is no address of HTTP"),
+        (("drain", "--timeout", "3"), "--timeout goes with --wait"),
+        (("doctor", "--bundle", ""), "'--bundle': an empty word names no file"),
+        (("doctor", "--bundle", "/tmp"), "'/tmp' is a directory"),
+        (("trace", "--svg", ""), "'--svg': an empty word names no file"),
+        (("simulate", "/tmp/none.toml"), "'/tmp/none.toml' does not exist"),
+        (("set", "container", ID1, "memsize", "0"), "0 is not allowed (at least 1MiB)"),
+        (("create", "a", "--gpu", "0", "--memsize", "0"), "--memsize: 0 is not allowed (at least 1MiB)"),
+        (("policy", "set", "weighted", "--gpu"), "requires an argument (cgpu policy set --help)"),
+        (("events", "-n"), "requires an argument (cgpu events --help)"),
+        (("--json", "ps"), "--json goes behind the command: cgpu COMMAND --json"),
+        (("ps", "--proc", "/x"), "--proc goes before the command: cgpu --proc DIR"),
+        (("setup", "docker", "--root", "x"), "--root goes before the command: cgpu --root DIR"),
+    ],
+)
+def test_a_wrong_command_line(cli: Cli, words: tuple[str, ...], sentence: str) -> None:
+    result = cli.cgpu(*words)
+    text = "".join(result.stderr.splitlines())
+    why = json.loads(text)["error"]["why"] if text.startswith("{") else text
+    assert (result.exit_code, sentence in why) == (Exit.USAGE, True), result.stderr
+
+
+def test_drain_with_a_timeout_alone_drains_nothing(cli: Cli) -> None:
+    cli.cgpu("drain", "--timeout", "3")
+    assert not json.loads(cli.cgpu("ps", "--json").stdout)["draining"]
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, call: str, code: Exit, why: str, hint: str = "") -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise CgpuError(code, "x", why, hint)
+
+    monkeypatch.setattr(kernel.Files, call, refuse)
+
+
+def test_a_missing_gpu_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, "create", Exit.NOT_FOUND, "no such GPU")
+    result = cli.cgpu("create", "a", "--gpu", "0,7", "--memsize", "1GiB")
+    assert (result.exit_code, "gpu 7: there is no such GPU (cgpu gpu list" in result.stderr) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("weight", "ceiling", "figures"),
+    [
+        ("19", 0, "(GPU 0 has 17 of its weight free, and it 1; cgpu ps shows the weights)"),
+        ("99", 0, "(0 to max_inst: GPU 0 has max_inst 20)"),
+        ("5", 4, "(0 to max_inst: GPU 0 has max_inst 20, and it the ceiling 4)"),
+    ],
+)
+def test_a_refused_weight_has_the_figures(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, weight: str, ceiling: int, figures: str
+) -> None:
+    cli.tree.slot(0, ID1, ceiling=ceiling)
+    refusing(monkeypatch, "set_container", Exit.REFUSED, "out of range", "0 to max_inst")
+    assert figures in cli.cgpu("set", "container", ID1, "weight", weight).stderr
+
+
+def test_a_refused_max_inst_has_what_is_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, "set_gpu", Exit.REFUSED, "more containers or weight than that are there")
+    assert "(2 containers, weight 3 in use; cgpu ps shows them)" in cli.cgpu("set", "gpu", "0", "max_inst", "2").stderr
+
+
+def test_no_name_is_none(cli: Cli) -> None:
+    (cli.tree.proc / "0" / ID1[:12] / "ipc").write_text("\n", encoding="utf-8")
+    assert cli.cgpu("set", "container", ID1, "ipc", "none").stdout.endswith(" ipc: none -> none\n")
+
+
+def test_inspect_lists_a_container_once(cli: Cli) -> None:
+    found = json.loads(cli.cgpu("inspect", ID1, "gpu_test1", "--json").stdout)["containers"]
+    assert [one["id"] for one in found] == [ID1]
+
+
+def test_no_process_is_none_everywhere(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample(monkeypatch)
+    tree.slot(0, ID1, meminfo="Free: 1")
+    for words in (("ps",), ("stats", "--no-stream")):
+        lines = Cli(tree).cgpu(*words).stdout.splitlines()
+        assert [line.split()[-1] for line in lines if ID1[:12] in line] == ["none"]
+
+
+def test_policy_show_marks_high_priority(cli: Cli) -> None:
+    cli.tree.slot(0, ID1, highprio=1)
+    assert "gpu_test1: weight 1 hp, " in cli.cgpu("policy", "show").stdout
+
+
+def test_the_full_output_names_each_value_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample(monkeypatch)
+    tree.gpu(0, stat="total_bytes 0\ncontrol freeze\ncontrol_seen none")
+    text = Cli(tree).smi("-q").stdout
+    part = text.split("Container ")[1].split("Container ")[0]
+    own = [line.split(" :")[0] for line in part.splitlines() if ":" in line]
+    names = [name.strip() for name in own if len(name) - len(name.lstrip()) == 8]
+    assert len(names) == len(set(names)) and {"GPU Time In All", "Ceiling Time In All"} <= set(names)
+    assert "Control Seen                      : None" in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize(
+    "words", [("dmon", "-c", "1"), ("pmon", "-c", "1"), ("policy", "show"), ("gpu", "show", "0")], ids=" ".join
+)
+def test_it_fits_the_terminal(tree: Tree, monkeypatch: pytest.MonkeyPatch, width: int, words: tuple[str, ...]) -> None:
+    sample(monkeypatch)
+    write(tree.root / "proc/19772/comm", "a-long-command")
+    tree.listed(inst_line(ID1, 1), inst_line(ID2, 7))
+    monkeypatch.setenv("COLUMNS", str(width))
+    run = Cli(tree).smi if words[0].endswith("mon") else Cli(tree).cgpu
+    text = run(*words).stdout
+    assert max(map(cells, text.splitlines())) <= width, text
+    own = {"pmon": ("19772", "256", ID2[:12]), "dmon": ("768",), "gpu": (ID2[:12], "15109"), "policy": (ID2[:12],)}
+    assert all(figure in text for figure in own[words[0]])
+
+
+def completed(command: object, *words: str) -> list[str]:
+    from click.shell_completion import ShellComplete
+
+    found = ShellComplete(command, {}, "cgpu", "_X").get_completions(list(words[:-1]), words[-1])  # type: ignore[arg-type]
+    return [one.value for one in found]
+
+
+def test_completion_of_values() -> None:
+    assert completed(cgpu, "simulate", "--policy", "we") == ["weighted"]
+    assert completed(cgpu, "simulate", "--profile", "h1") == ["h100"]
+    assert completed(cgpu, "nodes", "--state", "dr") == ["draining"]
+    assert completed(smi, "--query-gpu", "index,memory.u") == ["index,memory.used"]
+
+
+def test_the_error_of_kubectl_is_not_doubled(tmp_path: Path) -> None:
+    program = tmp_path / "kubectl"
+    said = "kubectl inspect cgpu: error: kubectl get nodes: The connection was refused"
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    result = CliRunner().invoke(cgpu, ["nodes", "--kubernetes", "--kubectl", str(program)])
+    assert f"{program} inspect cgpu: kubectl get nodes: The connection was refused (" in result.stderr
+    assert "--context and KUBECONFIG choose the cluster" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--bogus"], ["--log-format", "x"], ["--socket"]])
+def test_cgpud_refuses_in_one_line(words: list[str]) -> None:
+    from cgpud.__main__ import main
+
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith("cgpud: error: usage: ") and result.stderr.endswith(" (cgpud --help)\n")
+    assert CliRunner().invoke(main, ["-h"]).exit_code == 0
