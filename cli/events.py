@@ -23,6 +23,7 @@ from cgpu_common.output import flush, note, out
 from . import daemon
 from .columns import printable
 from .complete import container_words
+from .names import label
 
 if TYPE_CHECKING:
     from cgpu_common.link import KernelLink
@@ -115,9 +116,10 @@ class Wanted:
 
 
 def with_name(text: str, fields: dict[str, Any], name: str | None) -> str:
-    """The sentence with the engine's name behind the id."""
+    """The sentence with the id that ps shows, which a directory's name is not always, and the engine's name behind it."""
     known = f"container {fields.get('container')}"
-    return text.replace(known, f"{known} ({printable(name)})", 1) if name else text
+    shown = f"container {label(str(fields['id']))}" if fields.get("id") else known
+    return text.replace(known, f"{shown} ({printable(name)})" if name else shown, 1)
 
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cgpu_common.app import App, FloatRange, make_paths, path_options, version_option
 from cgpu_common.output import out
@@ -153,6 +154,11 @@ def smi(
     ):
         name = ctx.invoked_subcommand
         raise click.UsageError(f"{name} has a form of its own: no --json, -q, -L, --query-… or --loop")
+    given = [name for name in ("form", "interval") if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if "form" in given and not (query_gpu or query_container):
+        raise click.UsageError("--format goes with --query-gpu and --query-container")
+    if "interval" in given and no_sample:
+        raise click.UsageError("--interval and --no-sample exclude each other")
     ctx.obj = paths = make_paths(root, proc)
     ctx.meta["cgpu.wanted"] = wanted
     if ctx.invoked_subcommand is None:

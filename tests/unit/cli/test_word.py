@@ -181,3 +181,35 @@ def test_cgpud_refuses_in_one_line(words: list[str]) -> None:
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith("cgpud: error: usage: ") and result.stderr.endswith(" (cgpud --help)\n")
     assert CliRunner().invoke(main, ["-h"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--format", "csv,noheader", "--no-sample"), "--format goes with --query-gpu and --query-container"),
+        (("--no-sample", "--interval", "2"), "--interval and --no-sample exclude each other"),
+    ],
+)
+def test_smi_ignores_no_option(cli: Cli, words: tuple[str, ...], sentence: str) -> None:
+    result = cli.smi(*words)
+    assert (result.exit_code, sentence in result.stderr) == (Exit.USAGE, True)
+
+
+def test_an_event_has_the_id_that_ps_shows() -> None:
+    from cgpu_cli.events import with_name
+
+    hashed = {"container": "2a21fe6d592a", "id": "big"}
+    assert with_name("container 2a21fe6d592a is gone", hashed, None) == "container big is gone"
+    assert with_name("container 2a21fe6d592a is gone", hashed, "n") == "container big (n) is gone"
+    own = {"container": ID1[:12], "id": ID1}
+    assert with_name(f"container {ID1[:12]} is gone", own, None) == f"container {ID1[:12]} is gone"
+
+
+def test_remedies_name_each_engine_and_the_restart() -> None:
+    from cgpu_cli import checks, daemon, facts
+
+    found = checks.engines(
+        facts.Facts(engines=(facts.Engine("docker", True, False), facts.Engine("podman", True, False)))
+    )
+    assert found.remedy == "cgpu setup docker; cgpu setup podman"
+    assert daemon._RESTART.startswith("systemctl restart cgpud")
