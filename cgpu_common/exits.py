@@ -29,8 +29,10 @@ class Exit(IntEnum):
 class CgpuError(Exception):
     """One sentence: the failed operation, the reason, a hint."""
 
-    def __init__(self, code: Exit, what: str, why: str, hint: str = "") -> None:
+    def __init__(self, code: Exit, what: str, why: str, hint: str = "", number: int = 0) -> None:
+        """@number: the errno of a refusal of the kernel; 0: it is none."""
         super().__init__(f"{what}: {why}")
+        self.number = number
         self.exit_code = int(code)
         self.code = code
         self.what = what
@@ -116,4 +118,4 @@ def refused(what: str, node: str, err: OSError) -> CgpuError:
     words = _WHY.get(err.errno or 0, {})
     why, hint = words.get(node) or words.get(None) or (err.strerror or str(err), "")
     code = Exit.NOT_FOUND if err.errno in (errno.ENOENT, errno.ENODEV) else Exit.REFUSED
-    return CgpuError(code, what, why, hint)
+    return CgpuError(code, what, why, hint, err.errno or 0)

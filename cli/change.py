@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -169,9 +170,9 @@ def _with_weights(paths: Paths, err: CgpuError, container: Container, gpus: Sequ
             wide.append(f"GPU {gpu} has max_inst {most}" + (f", and it the ceiling {ceiling}" if ceiling else ""))
         elif weight > free + had:
             short.append(f"GPU {gpu} has {free} of its weight free, and it {had}")
-    if err.code is Exit.REFUSED and wide:
+    if err.number == errno.EINVAL and wide:
         err.hint = f"{err.hint}: {'; '.join(wide)}"
-    elif err.code is Exit.REFUSED and short:
+    elif err.number == errno.ENOSPC and short:
         err.hint = "; ".join([*short, "cgpu ps shows the weights"])
     return err
 
@@ -180,7 +181,7 @@ def _with_use(paths: Paths, err: CgpuError, gpu: int, max_inst: int) -> CgpuErro
     """The error of a refused max_inst with what is in use, where that is more."""
     most, free = (_int_of(paths.proc / str(gpu) / node) for node in ("max_inst", "free_weight"))
     there = sum(any(number == gpu for number, _ in one.gpus) for one in containers(paths))
-    if err.code is Exit.REFUSED and most is not None and free is not None and max_inst < max(there, most - free):
+    if err.number == errno.EBUSY and most is not None and free is not None and max_inst < max(there, most - free):
         err.hint = f"{there} container{'s' * (there != 1)}, weight {most - free} in use; cgpu ps shows them"
     return err
 

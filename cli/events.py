@@ -116,7 +116,7 @@ class Wanted:
 
 
 def with_name(text: str, fields: dict[str, Any], name: str | None) -> str:
-    """The sentence with the id that ps shows, which a directory's name is not always, and the engine's name behind it."""
+    """The sentence with the id that ps shows, which is not always the directory's name, and the engine's name."""
     known = f"container {fields.get('container')}"
     shown = f"container {label(str(fields['id']))}" if fields.get("id") else known
     return text.replace(known, f"{shown} ({printable(name)})" if name else shown, 1)

@@ -59,8 +59,8 @@ def in_words(what: str, node: str, code: int, text: str) -> CgpuError:
         return plain
     of_node = sentence.removeprefix(f"{node}: ")
     if code == errno.EINVAL and of_node != sentence:
-        return CgpuError(plain.code, what, "out of range", of_node)
-    return CgpuError(plain.code, what, of_node, plain.hint if code in (errno.ENOSPC, errno.EBUSY) else "")
+        return CgpuError(plain.code, what, "out of range", of_node, code)
+    return CgpuError(plain.code, what, of_node, plain.hint if code in (errno.ENOSPC, errno.EBUSY) else "", code)
 
 
 class Netlink:

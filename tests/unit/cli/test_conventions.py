@@ -339,7 +339,12 @@ SENTENCES = [
         "policy: max_inst is above 25, which only burst takes",
         "max_inst is above 25, which only burst takes (set max_inst first)",
     ),
-    (("set", "container", ID1, "weight", "30"), errno.EINVAL, "weight: 0 to max_inst", "out of range (0 to max_inst)"),
+    (
+        ("set", "container", ID1, "weight", "30"),
+        errno.EINVAL,
+        "weight: 0 to max_inst",
+        "out of range (0 to max_inst: GPU 0 has max_inst 20)",
+    ),
     (
         ("set", "container", ID1, "memsize", "90g"),
         errno.ENOSPC,

@@ -311,7 +311,7 @@ def test_the_first_policy_is_in_the_title(tmp_path: Path) -> None:
             Exit.REFUSED,
             "policy 2: the control it needs does not work here",
         ),
-        (("nowhere.toml",), Exit.REFUSED, "nowhere.toml: No such file"),
+        (("nowhere.toml",), Exit.USAGE, "'nowhere.toml' does not exist"),
     ],
 )
 def test_failures(argv: tuple[str, ...], code: Exit, why: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -65,9 +66,9 @@ def test_drain_with_a_timeout_alone_drains_nothing(cli: Cli) -> None:
     assert not json.loads(cli.cgpu("ps", "--json").stdout)["draining"]
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, call: str, code: Exit, why: str, hint: str = "") -> None:
+def refusing(monkeypatch: pytest.MonkeyPatch, call: str, code: Exit, why: str, hint: str = "", number: int = 0) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise CgpuError(code, "x", why, hint)
+        raise CgpuError(code, "x", why, hint, number)
 
     monkeypatch.setattr(kernel.Files, call, refuse)
 
@@ -79,23 +80,23 @@ def test_a_missing_gpu_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("weight", "ceiling", "figures"),
+    ("weight", "ceiling", "number", "figures"),
     [
-        ("19", 0, "(GPU 0 has 17 of its weight free, and it 1; cgpu ps shows the weights)"),
-        ("99", 0, "(0 to max_inst: GPU 0 has max_inst 20)"),
-        ("5", 4, "(0 to max_inst: GPU 0 has max_inst 20, and it the ceiling 4)"),
+        ("19", 0, errno.ENOSPC, "(GPU 0 has 17 of its weight free, and it 1; cgpu ps shows the weights)"),
+        ("99", 0, errno.EINVAL, "(0 to max_inst: GPU 0 has max_inst 20)"),
+        ("5", 4, errno.EINVAL, "(0 to max_inst: GPU 0 has max_inst 20, and it the ceiling 4)"),
     ],
 )
 def test_a_refused_weight_has_the_figures(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, weight: str, ceiling: int, figures: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, weight: str, ceiling: int, number: int, figures: str
 ) -> None:
     cli.tree.slot(0, ID1, ceiling=ceiling)
-    refusing(monkeypatch, "set_container", Exit.REFUSED, "out of range", "0 to max_inst")
+    refusing(monkeypatch, "set_container", Exit.REFUSED, "refused", "0 to max_inst", number)
     assert figures in cli.cgpu("set", "container", ID1, "weight", weight).stderr
 
 
 def test_a_refused_max_inst_has_what_is_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing(monkeypatch, "set_gpu", Exit.REFUSED, "more containers or weight than that are there")
+    refusing(monkeypatch, "set_gpu", Exit.REFUSED, "more than that", "", errno.EBUSY)
     assert "(2 containers, weight 3 in use; cgpu ps shows them)" in cli.cgpu("set", "gpu", "0", "max_inst", "2").stderr
 
 
