@@ -101,7 +101,7 @@ async def serve(
 class _Program(click.Command):
     """Reports a wrong command line in the form of every command of cgpu: one line, with the help as its hint."""
 
-    def main(self, *args: Any, **more: Any) -> NoReturn:  # type: ignore[override]
+    def main(self, *args: Any, **more: Any) -> NoReturn:
         try:
             code = super().main(*args, **(more | {"standalone_mode": False}))
         except click.UsageError as err:

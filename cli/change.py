@@ -426,8 +426,8 @@ def create(
         kernel(paths).create(container_id, cookie, wanted)
     except CgpuError as err:
         if err.code is Exit.NOT_FOUND:
-            for one in wanted:
-                gpu_dir(paths, one.gpu)  # names the one that is missing
+            for slot in wanted:
+                gpu_dir(paths, slot.gpu)  # names the one that is missing
         raise _with_room(paths, err, [(one.gpu, one.memsize, 0) for one in wanted]) from None
     found = next((one for one in containers(paths) if one.id == container_id), None)
     if found is None:  # a copied tree
