@@ -4,6 +4,7 @@ lines. An id or a figure is never cut. Pure."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
@@ -11,6 +12,9 @@ from dataclasses import dataclass
 
 ELLIPSIS = "…"
 GAP = 2
+#: The blank between a figure and its unit, and one at which no line is folded.
+_OF_UNIT = re.compile(r"(?<=[0-9]) (?=(?:[mu]?s|[KMG]iB|MHz|W|C)\b)")
+_BOUND = "\u00a0"
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,13 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[in
 
 
 def folded(text: str, width: int | None, first: str = "", rest: str = "  ") -> list[str]:
-    """The text behind @first, its further lines behind @rest. A word is never cut: it may be a path or a figure."""
+    """The text behind @first, its further lines behind @rest. A word is never cut: it may be a path or a figure,
+    and a figure stays beside its unit."""
     if width is None:
         return [first + text]
     wrap = textwrap.TextWrapper(max(width, len(rest) + 20), break_long_words=False, break_on_hyphens=False)
     wrap.initial_indent, wrap.subsequent_indent = first, rest
-    return wrap.wrap(text)
+    return [line.replace(_BOUND, " ") for line in wrap.wrap(_OF_UNIT.sub(_BOUND, text))]
 
 
 def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:

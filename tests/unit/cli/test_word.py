@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fake_tree import ID1, ID2, Cli, Tree, inst_line, sample, write
 
 from cgpu_cli import kernel
-from cgpu_cli.columns import cells
+from cgpu_cli.columns import cells, folded
 from cgpu_cli.main import cgpu
 from cgpu_cli.smi import smi
 from cgpu_common.exits import CgpuError, Exit
@@ -214,3 +214,7 @@ def test_remedies_name_each_engine_and_the_restart() -> None:
     )
     assert found.remedy == "cgpu setup docker; cgpu setup podman"
     assert daemon._RESTART.startswith("systemctl restart cgpud")
+
+
+def test_a_figure_stays_beside_its_unit() -> None:
+    assert folded("shares of the last sample over 1.1 s", 35) == ["shares of the last sample over", "  1.1 s"]
