@@ -183,6 +183,8 @@ def why_unshared(gpu: Gpu) -> str:
         return f"GPU {gpu.number} does not answer NVML ({gpu.lost}), so it cannot be sliced"
     if gpu.mig:
         return f"GPU {gpu.number} is in MIG mode, which cannot be sliced"
+    if gpu.mps:
+        return f"GPU {gpu.number} {gpu.mps}, so it cannot be sliced"
     if gpu.compute_mode:
         return (
             f"GPU {gpu.number} is in compute mode {gpu.compute_mode}, in which it cannot be shared "

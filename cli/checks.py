@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from cgpu_common import mps as names
 from cgpu_common.exits import ENROL
 from cgpu_common.tree import Gpu, Slot
 
@@ -179,6 +180,9 @@ def sharing(facts: Facts) -> Finding:
             return Finding(name, PROBLEM, f"GPU {card.index} does not answer NVML: {card.lost}", "dmesg | grep NVRM")
         if card.mig:
             return Finding(name, PROBLEM, f"GPU {card.index} is in MIG mode", f"nvidia-smi -i {card.index} -mig 0")
+        if card.uuid in facts.mps_units and card.compute_mode == names.EXCLUSIVE:
+            text = f"GPU {card.index} has an MPS server for pods: {names.words(by_cgroup=False)}; it takes no slices"
+            return Finding(name, WARNING, text, f"systemctl stop {names.unit(card.uuid)}")
         if card.compute_mode:
             text = f"GPU {card.index} is in compute mode {card.compute_mode}"
             return Finding(name, PROBLEM, text, f"nvidia-smi -i {card.index} -c DEFAULT")

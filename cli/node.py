@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from cgpu_common import mps as names
 from cgpu_common import versions
 from cgpu_common.exits import CgpuError, Exit
 from cgpu_common.proc import LIVE, MODULE, Paths, nodes_are_missing, parse_stat, read_node, read_tree, signed_only
@@ -148,7 +149,7 @@ def cards() -> tuple[tuple[Card, ...] | None, str]:
         except gpus.NvmlAbsent as err:
             out.append((None, str(err)))
         else:
-            out.append((tuple(Card(one.index, one.mig, one.compute_mode, one.lost) for one in found), ""))
+            out.append((tuple(Card(one.index, one.mig, one.compute_mode, one.lost, one.uuid) for one in found), ""))
 
     thread = threading.Thread(target=query, daemon=True)
     thread.start()
@@ -323,6 +324,7 @@ def read(paths: Paths) -> Facts:
         cards=nvml[0],
         cards_error=nvml[1],
         mps=(str(mps),) if mps.exists() else (),
+        mps_units=tuple(sorted(path.parent.name for path in root.glob(f"{names.ROOT[1:]}/*/{names.READY}"))),
         unfollowed=_unfollowed(status, snapshot.containers if snapshot else ()),
         without_libcuda=_without_libcuda(root, status),
         next_kernel=next_kernel,

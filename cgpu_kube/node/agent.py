@@ -22,6 +22,7 @@ from cgpu_kube.node.counting import Counting
 from cgpu_kube.node.daemon import Cgpud, DecisionServer
 from cgpu_kube.node.decide import Grant, Subject, by_count, by_memory, check_pod, check_priority, check_uuid_choice
 from cgpu_kube.node.dra import Claims, Driver
+from cgpu_kube.node.evictor import Evictor
 from cgpu_kube.node.host import HostGpu
 from cgpu_kube.node.kubelet import Registrar, counted
 from cgpu_kube.node.marks import Marks
@@ -38,6 +39,7 @@ FIRST_WAIT_S = 20.0  # of a decision, for the first answer; cgpud waits 25 s for
 STANDBY_S = 0.1  # looks of an agent whether the one that serves has ended
 LEAVE_S = 2.0  # from the report that the agent ends to its end: pods that are bound already are admitted meanwhile
 PUBLISH_S = 3.0  # for that report
+MPS_S = 2.0  # looks at pods that are over their grant, in the mode mps
 HEALTH_S = 300.0  # NVML, which costs cgpud a process; every admission asks it too
 
 
@@ -72,7 +74,7 @@ class Agent(Counting):
         self.cluster = Cluster(api, settings.node, self._changed.set, self._pod_comes, self._log)
         self._mode_file = ModeFile(settings.state / "mode.json")
         self._read_mode()
-        self.gpus: tuple[HostGpu, ...] = ()
+        self._found: tuple[HostGpu, ...] = ()  # of cgpud's last answer
         self._gpus_known = asyncio.Event()  # without cgpud's first answer, that there are none is not known
         self._health_due = 0.0
         self._renew_due = 0.0
@@ -91,6 +93,7 @@ class Agent(Counting):
         self.prepared = asyncio.Event()  # what there is to offer is offered: the kubelet may start
         self.is_standby = False
         self.marks = Marks(self.cluster, self._log)
+        self._evictor = Evictor(self.cluster, self._cgpud, self._log)
         self._leaves = False
         self._published = False
         self._publishes = asyncio.Lock()  # the node's annotation: one writer at a time
@@ -115,6 +118,7 @@ class Agent(Counting):
                 group.create_task(self._apply_for_ever())
                 group.create_task(self._refresh_for_ever())
                 group.create_task(self._clean_for_ever())
+                group.create_task(self._watch_mps_for_ever())
         finally:
             for plugin in (self.memory, self.core, self.others):
                 await plugin.stop()
@@ -158,6 +162,10 @@ class Agent(Counting):
         if self.offer.mode in host.MEMORY_MODES and not self.registrar.is_taken():
             return "the kubelet does not have its devices yet"
         return ""
+
+    @property
+    def gpus(self) -> tuple[HostGpu, ...]:
+        return host.in_mode(self._found, self.offer.mode)
 
     def _plugin_changed(self) -> None:
         self.registrar.wake()
@@ -213,7 +221,7 @@ class Agent(Counting):
         loop = asyncio.get_running_loop()
         health = {"verb": "nvml"} if loop.time() >= self._health_due else {}
         try:
-            found = host.settled(self.gpus, host.read(await self._cgpud.ask("capacity", **health)))
+            found = host.settled(self._found, host.read(await self._cgpud.ask("capacity", **health)))
         except (KubeError, KeyError, TypeError, ValueError) as error:
             self._say("cgpud's GPUs are not known", str(error))
             return
@@ -221,8 +229,8 @@ class Agent(Counting):
         self._gpus_known.set()
         if health:
             self._health_due = loop.time() + self.settings.health_s
-        if found != self.gpus:
-            self.gpus = found
+        if found != self._found:
+            self._found = found
             self._changed.set()
 
     def _pod_comes(self) -> None:
@@ -417,6 +425,18 @@ class Agent(Counting):
     async def _counted(self, subject: Subject, resource: str = keys.GPU_MEM) -> dict[str, int] | None:
         socket = self.settings.kubelet / "pod-resources/kubelet.sock"
         return await counted(socket, resource, subject.namespace, subject.pod, subject.container)
+
+    async def _watch_mps_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(min(self.settings.refresh_s, MPS_S))
+            if self.offer.mode != host.MPS or not self.cluster.pods.synced.is_set():
+                continue
+            try:
+                await self._evictor.look()
+            except (KubeError, KeyError, TypeError) as error:
+                self._say("clients of MPS are not watched", str(error))
+            else:
+                self._say("clients of MPS are not watched", "")
 
     # ---- claims ----
 
