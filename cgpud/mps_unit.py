@@ -31,7 +31,7 @@ LOGS = Path("/var/log/cgpu")
 HEALTH_S = 10.0  # between two checks, and for the answer of each: it answers nothing while it ends a client
 START_S = 20.0  # for the control daemon's first answer
 QUIT_S = 10.0
-MISSES_MAX = 4  # health checks in a row
+MISSES_MAX = 12  # health checks in a row
 LOG_MAX = 16 << 20
 SET_BY_US = "exclusive"  # a file: this boot's mode is ours, and was not taken back
 
