@@ -28,8 +28,8 @@ NOTICED_S = 2.0
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 EXCLUSIVE, DEFAULT = "Exclusive_Process", "Default"
 
-#: The watch notices them; beside a second container terminate_client then gave no answer for 60 s, three times of three,
-#: and the unit's health failed. Without containers it took 0.7 to 9 s.
+#: The watch notices them; beside a second container terminate_client then gave no answer for 60 s, three times of
+#: three, and the unit ended. Without containers it took 0.7 to 9 s.
 UNENDED = pytest.mark.xfail(run=False, reason="terminate_client for a starting client of a container does not answer")
 
 
