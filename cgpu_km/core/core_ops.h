@@ -74,7 +74,7 @@ struct cgpu_check_ops {
 		      bool committed, u64 now_ns);
 	void (*touched)(struct cgpu_check *l, const struct cgpu_sched *t, u32 slot, u64 now_ns);
 	u64 (*until_ns)(const struct cgpu_sched *t, u64 now_ns);
-	void (*sample)(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot);
+	void (*sample)(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u32 slot);
 	void (*evaluate)(struct cgpu_check *l, const struct cgpu_sched *t, u64 now_ns,
 			 struct cgpu_check_finding *find);
 	void (*hold)(struct cgpu_check *l, struct cgpu_sched *t, u32 mask, u64 now_ns);

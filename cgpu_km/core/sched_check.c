@@ -12,6 +12,7 @@
 
 #include "sched_hwshare.h"
 #include "sched_rr.h"
+#include "sched_use.h"
 
 #define MARGIN_NS	1000000ull	/* around a change: its effect, the sampler's clock */
 #define LONG_NS		250000000ull	/* longer than a sample's period */
@@ -259,7 +260,7 @@ static bool is_timed(const struct cgpu_check *l, const struct cgpu_sched *t,
  *
  * Context: Caller serialises.
  */
-void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_ns, u32 slot)
+void cgpu_check_sample(struct cgpu_check *l, struct cgpu_sched *t, u64 at_ns, u32 slot)
 {
 	struct cgpu_check_mark at, since;
 	u64 before_ns = l->seen_ns;
@@ -268,6 +269,8 @@ void cgpu_check_sample(struct cgpu_check *l, const struct cgpu_sched *t, u64 at_
 	if (at_ns <= before_ns)
 		return;
 	l->seen_ns = at_ns;
+	if (slot != CGPU_CHECK_FOREIGN)
+		cgpu_use_note(t, sampled, at_ns);
 	if (at_ns < MARGIN_NS || !in_force(l, at_ns - MARGIN_NS, at_ns + MARGIN_NS, &at)) {
 		l->left_engine = 0;
 		return;

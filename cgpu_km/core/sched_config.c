@@ -8,6 +8,7 @@
 #include "sched_prio.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
+#include "sched_use.h"
 
 #include "../uapi.h"
 
@@ -292,6 +293,7 @@ int cgpu_sched_set_highprio(struct cgpu_sched *t, u32 slot, u64 highprio, u64 no
 		return 0;
 	account(t, now_ns);
 	t->slot[slot].highprio = (u8)highprio;
+	cgpu_use_forget(t);
 	t->slot[slot].deficit_ns = 0;
 	t->slot[slot].bg_deficit_ns = 0;
 	memset(t->slot[slot].owed_ns, 0, sizeof(t->slot[slot].owed_ns));
@@ -448,6 +450,8 @@ void cgpu_sched_set_channels(struct cgpu_sched *t, u32 slot, u32 channels,
 	account(t, now_ns);
 	if (t->slot[slot].channels && !channels)
 		t->slot[slot].closed_ns = now_ns;
+	if (t->slot[slot].highprio && !t->slot[slot].channels && channels)
+		cgpu_use_forget(t);
 	t->slot[slot].channels = channels;
 	t->slot[slot].tsgs = tsgs;
 	cgpu_rr_refresh(t);

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* (state, now) -> plan -> acknowledgement -> state. */
+/* (state, now) -> plan. */
 #include "sched_account.h"
 #include "policy.h"
 #include "sched_ceiling.h"
-#include "sched_debt.h"
 #include "sched_dense.h"
-#include "sched_failed.h"
 #include "sched_prio.h"
-#include "sched_resist.h"
 #include "sched_rr.h"
 #include "sched_run_state.h"
+#include "sched_use.h"
 #include "sched_gpu.h"
 
-#define CHANNELS_PER_CALL	64u	/* what DISABLE_CHANNELS takes */
+#define USE_CHECK_NS		1000000000ull	/* how often what samples show is looked at */
 
 /* The input of a plan, computed once. */
 struct plan_input {
@@ -31,6 +29,8 @@ struct plan_input {
 	u32 corun;		/* of these, how many do at once */
 	u32 restless;		/* those that sleep now and then */
 	u32 ts_scale;		/* of the timeslices of @active, for all that run beside them */
+	enum cgpu_use use;	/* of @present, whose run state is unknown */
+	u32 carried_us;		/* their longest timeslices that hold the ceiling; 0: periods do */
 	u64 left_ns;		/* how long the plan holds */
 };
 
@@ -41,6 +41,17 @@ static u32 count(u32 mask)
 	for (; mask; mask &= mask - 1)
 		n++;
 	return n ? n : 1;
+}
+
+/* The run state of high priority is not known. */
+static void carry(const struct cgpu_sched *t, struct plan_input *v)
+{
+	v->use = cgpu_use_of_high(t);
+	if (v->policy->slices && !v->policy->fixed_round && (t->controls & CGPU_CTRL_FREEZE))
+		v->carried_us = cgpu_prio_carried_us(t, v->present, v->low & v->opened);
+	/* Samples are taken by another thread. */
+	if (v->carried_us)
+		v->left_ns = USE_CHECK_NS;
 }
 
 static void snapshot(struct cgpu_sched *t, struct plan_input *v)
@@ -78,6 +89,9 @@ static void snapshot(struct cgpu_sched *t, struct plan_input *v)
 		v->ts_scale = cgpu_prio_ts_scale(t, low, v->corun);
 	}
 	v->left_ns = CGPU_NEVER_NS;
+	v->carried_us = 0;
+	if (v->present && !v->exclusive)
+		carry(t, v);
 	v->active = v->exclusive ? cgpu_dense_mask(t, v->awake, &v->left_ns) : v->awake;
 	v->expected = v->exclusive && cgpu_prio_is_expected(t, v->awake, &v->left_ns);
 }
@@ -211,8 +225,7 @@ static u32 decide(struct cgpu_sched *t, struct plan_input *v, u64 now_ns)
 	cgpu_prio_set_budgeted(t, v->exclusive);
 	if (v->exclusive)
 		return run_exclusive(t, v);
-	if (bounded && v->policy->slices && !v->policy->fixed_round &&
-	    cgpu_prio_is_held(t, v->awake, v->low & v->opened))
+	if (bounded && v->carried_us)
 		return run_high(t, v, bounded);
 	throttled = cgpu_prio_is_throttled(t, bounded, now_ns, &v->left_ns);
 	if (!v->policy->slices)
@@ -230,6 +243,21 @@ static bool alternates(const struct cgpu_sched *t, const struct plan_input *v, u
 	return t->slot[slot].tsgs > 1 || ((beside >> slot & 1) && (beside & (beside - 1)));
 }
 
+/* Where high priority works less than it may, it has the longest; above its ceiling both have long
+ * ones, which cost less in switches; and as long as nothing shows which, such that it holds.
+ */
+static u32 unknown_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v, u32 slot)
+{
+	const struct cgpu_sched_entity *s = &t->slot[slot];
+	u32 us = cgpu_prio_timeslice_us(s, v->corun, v->ts_scale);
+
+	if (!v->carried_us || v->use == CGPU_USE_BELOW)
+		return us;
+	if (v->use == CGPU_USE_OVER)
+		return cgpu_prio_shared_timeslice_us(t, s);
+	return cgpu_prio_bounded_timeslice_us(s, us, v->carried_us);
+}
+
 static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_input *v,
 			       u32 most_tsgs, u32 slot)
 {
@@ -243,7 +271,7 @@ static u32 wanted_timeslice_us(const struct cgpu_sched *t, const struct plan_inp
 	if (v->expected || (v->exclusive && t->slot[slot].highprio))
 		return cgpu_prio_known_timeslice_us(t, &t->slot[slot], alternates(t, v, slot));
 	if (v->present && !v->exclusive)
-		return cgpu_prio_timeslice_us(&t->slot[slot], v->corun, v->ts_scale);
+		return unknown_timeslice_us(t, v, slot);
 	if (v->policy->slices && !v->policy->fixed_round)
 		return cgpu_rr_beside_timeslice_us(t, v->restless, slot);
 	return v->policy->timeslice_us ? v->policy->timeslice_us(most_tsgs, t->slot[slot].tsgs) : 0;
@@ -358,141 +386,4 @@ void cgpu_sched_next(struct cgpu_sched *t, u64 now_ns, struct cgpu_sched_plan *p
 		cgpu_rr_planned(t);
 	else if (!t->unread_since_ns)
 		t->unread_since_ns = now_ns;
-}
-
-static void ack_timeslices(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
-			   const struct cgpu_sched_ack *ack)
-{
-	u32 done = plan->timeslice_mask & ack->timeslice_mask & ~t->new_mask, i;
-
-	for (i = 0; i < CGPU_SLOTS; i++) {
-		u32 bit = 1u << i;
-
-		if (!(done & bit))
-			continue;
-		if (t->slot[i].timeslice_us != plan->timeslice_us[i])
-			t->slot[i].ts_changed_ns = t->last_ns;
-		t->slot[i].timeslice_us = plan->timeslice_us[i];
-		if (!(t->touched_mask & bit))
-			t->ts_dirty_mask &= ~bit;
-		if (plan->timeslice_us[i])
-			t->timesliced |= bit;
-		else
-			t->timesliced &= ~bit;
-	}
-}
-
-static u64 later_ns(u64 one_ns, u64 other_ns)
-{
-	return one_ns > other_ns ? one_ns : other_ns;
-}
-
-/* How many calls it took: one container's channels go in lists. Several are taken as one. */
-static u32 lists(const struct cgpu_sched *t, u32 mask)
-{
-	u32 channels;
-
-	if (!mask || (mask & (mask - 1)))
-		return 1;
-	channels = t->slot[__builtin_ctz(mask)].channels;
-	return channels / CHANNELS_PER_CALL + (channels % CHANNELS_PER_CALL != 0);
-}
-
-/* A call takes effect in the middle. A container can run as soon as one of its lists is thawed,
- * until the last is frozen.
- */
-static u64 thaw_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
-{
-	return from_ns + (to_ns - from_ns) / (2 * lists(t, mask));
-}
-
-static u64 freeze_ns(const struct cgpu_sched *t, u32 mask, u64 from_ns, u64 to_ns)
-{
-	return to_ns - cgpu_resist_rest_ns(t, mask, (to_ns - from_ns) / lists(t, mask));
-}
-
-static void switch_freeze_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
-				u32 in_force)
-{
-	u32 stopped = t->run_mask & ~in_force & t->opened_mask;
-	u32 started = in_force & ~t->run_mask & t->opened_mask;
-
-	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->frozen_ns) / lists(t, started));
-	cgpu_resist_note(t, stopped, (ack->frozen_ns - ack->begin_ns) / lists(t, stopped));
-	cgpu_sched_update(t, freeze_ns(t, stopped, ack->begin_ns, ack->frozen_ns));
-	cgpu_sched_switch(t, t->run_mask & in_force);
-	cgpu_sched_update(t, thaw_ns(t, started, ack->frozen_ns, ack->thawed_ns));
-}
-
-static void switch_thaw_first(struct cgpu_sched *t, const struct cgpu_sched_ack *ack,
-			      u32 in_force)
-{
-	u32 before = t->run_mask, stopped = before & ~in_force & t->opened_mask;
-	u32 started = in_force & ~before & t->opened_mask;
-	u64 took_ns = (ack->frozen_ns - ack->thawed_ns) / lists(t, stopped);
-
-	cgpu_resist_note_thaw(t, started, (ack->thawed_ns - ack->begin_ns) / lists(t, started));
-	cgpu_resist_note(t, stopped, took_ns);
-	/* The kernel of one that resists keeps the GPU from the others. */
-	if (cgpu_resist_is_late(t, stopped, took_ns)) {
-		cgpu_sched_update(t, freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
-		return;
-	}
-	cgpu_sched_update(t, thaw_ns(t, started, ack->begin_ns, ack->thawed_ns));
-	cgpu_sched_switch(t, before | in_force);
-	cgpu_account_overlap(t, before, in_force,
-			     freeze_ns(t, stopped, ack->thawed_ns, ack->frozen_ns));
-}
-
-/* From what ran to @in_force, at the times the shell saw. */
-static void switch_over(struct cgpu_sched *t, const struct cgpu_sched_ack *ack, u32 in_force)
-{
-	cgpu_sched_update(t, ack->begin_ns);
-	cgpu_debt_spread(t, t->run_mask & ~in_force & t->opened_mask,
-			 CGPU_DEBT_USUAL_SLICES * t->slice_ns);
-	if (ack->frozen_ns <= ack->thawed_ns)
-		switch_freeze_first(t, ack, in_force);
-	else
-		switch_thaw_first(t, ack, in_force);
-	cgpu_sched_switch(t, in_force);
-}
-
-/**
- * cgpu_sched_ack() - the calls of a plan were made
- * @t: the scheduler
- * @plan: as cgpu_sched_next() gave it, no other plan in between
- * @ack: when each part took effect, and what is in force now
- *
- * If @ack differs from @plan, a call failed: the state of that container is unknown, and
- * the call for its next state is repeated after 1 ms, then 2, up to 64.
- *
- * A plan is acknowledged once: the same acknowledgement again, or one of a plan without calls,
- * changes nothing. Counted twice, a failed call would double the time until it is repeated.
- *
- * Context: Caller serialises. State may have changed since the plan was made.
- */
-void cgpu_sched_ack(struct cgpu_sched *t, const struct cgpu_sched_plan *plan,
-		    const struct cgpu_sched_ack *ack)
-{
-	u32 known = t->live_mask & ~t->new_mask;
-	u32 called = (plan->freeze_mask | plan->thaw_mask) & known;
-	u32 in_force = (ack->run_mask & known) | (t->run_mask & ~known);
-	u32 failed = (ack->run_mask ^ plan->run_mask) & called;
-	u32 ts_failed = plan->timeslice_mask & ~ack->timeslice_mask & known;
-
-	if (!t->inflight)
-		return;
-	switch_over(t, ack, in_force);
-	if (ack->restarted_ns)
-		cgpu_account_restart(t, ack->restarted_ns);
-	ack_timeslices(t, plan, ack);
-
-	t->freeze_unknown_mask = (t->freeze_unknown_mask & ~called) | failed;
-	t->ts_failed_mask = (t->ts_failed_mask & ~plan->timeslice_mask) | ts_failed;
-	t->inflight = 0;
-	cgpu_rr_planned(t);
-	if (failed | ts_failed)
-		cgpu_failed_count(t, failed, later_ns(ack->frozen_ns, ack->thawed_ns));
-	else if (!(t->freeze_unknown_mask | t->ts_failed_mask))
-		t->fails = 0;
 }

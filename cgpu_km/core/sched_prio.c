@@ -15,7 +15,7 @@
 #define LONG_US		8192u
 #define LONG_MIN_US	1000u
 #define SHORT_US	512u
-#define SHORT_MIN_US	200u
+#define SHORT_MIN_US	CGPU_PRIO_SHORT_MIN_US
 #define TS_SCALE_MAX	8u	/* 64 ms, of the 20 to 99 that a ceiling leaves */
 
 /* Where the run state is known: high priority waits for one of the others' when it wakes, and goes
@@ -150,53 +150,6 @@ u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group)
 			out &= ~(1u << i);
 	}
 	return out;
-}
-
-/* Of each of @mask, the shortest or the longest time in the hardware's round, as acknowledged. */
-static u64 in_round_us(const struct cgpu_sched *t, u32 mask, bool longest)
-{
-	u64 out = 0;
-
-	for (; mask; mask &= mask - 1) {
-		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-		u64 us = (u64)(s->tsgs ? s->tsgs : 1) * s->timeslice_us;
-
-		if (!out || (longest ? us > out : us < out))
-			out = us;
-	}
-	return out;
-}
-
-/* The timeslices of all of @mask are in force, and none was slow to leave the GPU. */
-static bool obeys_timeslices(const struct cgpu_sched *t, u32 mask)
-{
-	if (!(t->controls & CGPU_CTRL_TIMESLICE) || (mask & (t->ts_failed_mask | t->ts_dirty_mask)))
-		return false;
-	for (; mask; mask &= mask - 1) {
-		const struct cgpu_sched_entity *s = &t->slot[__builtin_ctz(mask)];
-
-		if (!s->timeslice_us || s->slow_freezes)
-			return false;
-	}
-	return true;
-}
-
-/**
- * cgpu_prio_is_held() - do the timeslices alone leave the others what the ceiling leaves them
- * @t: the scheduler
- * @high: high-priority slots that may run, one at a time
- * @low: the others that have opened the GPU, one at a time
- *
- * Whenever one of @low has work it has its part of the hardware's round. With a ceiling of 95 that
- * is enough, and high priority that is frozen for the rest of each 100 ms would wait for nothing.
- */
-bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low)
-{
-	u64 theirs = in_round_us(t, low, false), ours = in_round_us(t, high, true);
-
-	if (!obeys_timeslices(t, high | low) || low != cgpu_prio_corunnable(t, low))
-		return false;
-	return theirs * 100 >= (theirs + ours) * (100 - t->prio_ratio);
 }
 
 /* What can still come of this period's time without high priority: what is left of the

@@ -9,12 +9,15 @@
 #include "sched_gpu.h"
 
 #define CGPU_PRIO_PERIOD_NS	100000000ull	/* what prio_ratio is a part of */
+#define CGPU_PRIO_SHORT_MIN_US	200u		/* a shorter timeslice is mostly a switch */
 
 /* Is the ceiling used up? @left_ns is lowered to when that may change. */
 bool cgpu_prio_is_throttled(struct cgpu_sched *t, bool bounded, u64 now_ns, u64 *left_ns);
 
-/* Do the timeslices alone hold @high to the ceiling beside @low, one at a time? */
-bool cgpu_prio_is_held(const struct cgpu_sched *t, u32 high, u32 low);
+/* Do timeslices alone hold @high to the ceiling beside @low, one at a time? The longest time of one of
+ * @high in the hardware's round, 0: they do not.
+ */
+u32 cgpu_prio_carried_us(const struct cgpu_sched *t, u32 high, u32 low);
 
 /* Those of @group whose TSGs are few enough to run beside a high-priority one. */
 u32 cgpu_prio_corunnable(const struct cgpu_sched *t, u32 group);
@@ -38,6 +41,7 @@ void cgpu_prio_charge_handover(struct cgpu_sched *t, u32 slot);
 void cgpu_prio_charge(struct cgpu_sched *t, u32 ran, u64 len_ns);
 u32 cgpu_prio_ts_scale(const struct cgpu_sched *t, u32 group, u32 corun);
 u32 cgpu_prio_timeslice_us(const struct cgpu_sched_entity *slot, u32 corun, u32 ts_scale);
+u32 cgpu_prio_bounded_timeslice_us(const struct cgpu_sched_entity *slot, u32 us, u32 most_us);
 u32 cgpu_prio_known_timeslice_us(const struct cgpu_sched *t, const struct cgpu_sched_entity *slot,
 				 bool alternates);
 

@@ -188,7 +188,8 @@ static bool is_sound(const struct cgpu_sched *t)
 	       is_within(t->slice_ns, CGPU_SLICE_US_MIN * 1000ull, CGPU_SLICE_US_MAX * 1000ull) &&
 	       is_within(t->timeslice_default_us, 1, CGPU_TIMESLICE_MAX_US) &&
 	       t->switch_ns <= CGPU_SWITCH_MAX_NS &&
-	       t->fails <= CGPU_RETRY_DOUBLINGS && t->paused <= 1 && slots_are_sound(t) && groups_are_sound(t);
+	       t->fails <= CGPU_RETRY_DOUBLINGS && t->paused <= 1 &&
+	       t->use_over <= 1 && slots_are_sound(t) && groups_are_sound(t);
 }
 
 /**

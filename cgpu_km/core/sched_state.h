@@ -9,7 +9,7 @@
 #define CGPU_SLOTS	25	/* == CGPU_MAX_INST_MAX, checked where both are seen */
 #define CGPU_NO_SLOT	0xffffffffu
 #define CGPU_NEVER_NS	0xffffffffffffffffull
-#define CGPU_SCHED_VERSION	13	/* of struct cgpu_sched, for cgpu_sched_migrate() */
+#define CGPU_SCHED_VERSION	14	/* of struct cgpu_sched, for cgpu_sched_migrate() */
 
 struct cgpu_sched_entity {
 	u64 cookie;		/* 0: the slot is free */
@@ -127,6 +127,9 @@ struct cgpu_sched {
 	u64 high_awake_ns;	/* when high priority whose run state is known was last awake */
 	u64 dense_ns;		/* high priority of dense_mask ran; halved each time it is a second */
 	u64 dense_busy_ns;	/* the part of it in which it had work */
+	u64 use_ns;		/* of the last utilisation sample that counts */
+	u16 use_samples, use_high;	/* so many, and those with high priority on the engine */
+	u32 use_over;		/* 1: by them high priority is above its ceiling */
 };
 
 #endif

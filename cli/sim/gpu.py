@@ -110,6 +110,10 @@ class Gpu:
         """Has it a kernel queued or running, frozen or not?"""
         return bool(self.lib.cgpu_sim_busy(self.sim, number))
 
+    def on_engine(self) -> int | None:
+        number = int(self.lib.cgpu_sim_on_engine(self.sim))
+        return None if number == NOBODY else number
+
     def advance(self, to_ns: int) -> None:
         self.lib.cgpu_sim_advance(self.sim, to_ns)
 

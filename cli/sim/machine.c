@@ -45,6 +45,11 @@ u64 cgpu_sim_now(const struct cgpu_sim *s)
 	return s->now_ns;
 }
 
+u32 cgpu_sim_on_engine(const struct cgpu_sim *s)
+{
+	return s->cur == CGPU_SIM_NOBODY ? CGPU_SIM_NOBODY : s->tsg[s->cur].client;
+}
+
 static bool add_tsg(struct cgpu_sim *s, u32 client, u32 process)
 {
 	const struct cgpu_sim_load *load = &s->state[client].load;

@@ -145,6 +145,9 @@ void cgpu_sim_commit(struct cgpu_sim *s);
  */
 bool cgpu_sim_busy(const struct cgpu_sim *s, u32 client);
 
+/* The client on the engine, or CGPU_SIM_NOBODY. */
+u32 cgpu_sim_on_engine(const struct cgpu_sim *s);
+
 /* Read the clients that have channels in @t; true: the plan in force no longer fits. */
 bool cgpu_sim_read(struct cgpu_sim *s, struct cgpu_sim_poll *p, struct cgpu_sched *t);
 /* Advance to @to_ns and read each @poll_ns on average, or not at all if 0; true: as above, and it

@@ -14,6 +14,7 @@ from cgpu_common.exits import CgpuError, Exit
 from .gpu import Gpu
 from .model import MS, NEVER_NS, US, Change, Container, S, Setup
 from .run_state import RunState
+from .samples import Samples
 
 FREEZE, TIMESLICE = 1, 2
 BEGAN_NS = 1_000 * MS  # the core's clock when the engine's is 0
@@ -54,6 +55,8 @@ class Turns:
         if setup.source != "none":
             self.source = RunState(gpu, BEGAN_NS, WAKE_NS)
             self.source.use(self.slot)
+        # Where the run state is known they change nothing.
+        self.samples = None if self.source else Samples(gpu, BEGAN_NS, self.slot)
         self._events = self._make_events(changes)
 
     # Set-up.
@@ -228,6 +231,8 @@ class Turns:
         wake_ns = min(self._sleep_until(until_ns), self.gpu.now + S)
         if self._events:
             wake_ns = min(wake_ns, self._events[0][0])
+        if self.samples:
+            wake_ns = min(wake_ns, max(self.samples.next_ns, self.gpu.now))
         if self.source:
             self.source.sleep(self.t, int(self.plan.poll_ns), wake_ns)
         else:
@@ -239,6 +244,8 @@ class Turns:
             while self._events and self._events[0][0] <= self.gpu.now:
                 self._events.pop(0)[2]()
             self._follow_control()
+            if self.samples:
+                self.samples.pass_to(self.t)
             self.lib.cgpu_sched_next(self.t, self._clock(), self.plan)
             self._note_round()
             if self.plan.freeze_mask or self.plan.thaw_mask or self.plan.timeslice_mask:

@@ -173,3 +173,15 @@ def test_sources_that_cannot_be(argv: tuple[str, ...], why: str) -> None:
     assert (code, out) == (Exit.USAGE, "")
     assert why in err
     assert err.count("\n") == 1
+
+
+def test_without_a_run_state_samples_show_what_high_priority_uses() -> None:
+    """After some seconds one that works a fifth of the time has the longest timeslices, and nothing is frozen."""
+    high = Container("high", highprio=True, request_us=(1000.0,), think_ms=4)
+    gpu = Gpu(A100, STEADY, (high, BUSY), 8 * S, 1)
+    turns = Turns(gpu, Setup(A100, 1, run_state="none"), (high, BUSY))
+    turns.run(1 * S)
+    calls, bounded_us = gpu.calls, int(turns.t.slot[0].timeslice_us)
+    turns.run(6 * S)
+    assert bounded_us < int(turns.t.slot[0].timeslice_us) == 8192
+    assert gpu.calls - calls <= 2, "one timeslice, and the restart"

@@ -299,15 +299,15 @@ def test_slice_and_max_inst_change_live():
 
 # policy, controls, highprio ones, others [(weight, opened)], shares in periods of 100 ms, prio_ratio 80
 HIGHPRIO = [
-    ("1: never frozen below the ceiling, the other beside it", PREEMPT, 3, [(1, 1)], [(1, 1)], [0.8, 1]),
+    ("1: timeslices hold it, and nothing is frozen", PREEMPT, 3, [(1, 1)], [(1, 1)], [1, 1]),
     ("1: without timeslices the other waits", PREEMPT, 1, [(1, 1)], [(1, 1)], [0.8, 0.2]),
     ("1: idle highprio is out", PREEMPT, 3, [(1, 0)], [(1, 1), (1, 1)], [0, 0.5, 0.5]),
     ("1: no ceiling while no other has opened the GPU", PREEMPT, 3, [(1, 1)], [(1, 0)], [1, 0]),
     ("1: several share by the policy", PREEMPT, 1, [(1, 1), (3, 1)], [(1, 1)], [0.4, 0.4, 0.2]),
-    ("1: the others share by the policy", PREEMPT, 3, [(1, 1)], [(1, 1), (1, 1)], [0.8, 0.5, 0.5]),
+    ("1: the others share by the policy", PREEMPT, 3, [(1, 1)], [(1, 1), (1, 1)], [1, 0.5, 0.5]),
     ("1: weight 0 with highprio is frozen", PREEMPT, 3, [(0, 1)], [(1, 1)], [0, 1]),
     ("2: several share by weight", WEIGHTED, 1, [(1, 1), (3, 1)], [(1, 1)], [0.2, 0.6, 0.2]),
-    ("2: the others share by weight", WEIGHTED, 3, [(1, 1)], [(1, 1), (2, 1)], [0.8, 1 / 3, 2 / 3]),
+    ("2: the others share by weight", WEIGHTED, 3, [(1, 1)], [(1, 1), (2, 1)], [1, 1 / 3, 2 / 3]),
     ("3: the caps of the others stay", FIXED, 3, [(1, 1)], [(1, 1), (2, 1)], [0.8, 0.05, 0.1]),
     ("3: a cap above what is kept runs beside", FIXED, 3, [(1, 1)], [(10, 1)], [0.8, 0.5]),
     ("3: the others keep what the ceiling leaves", FIXED, 1, [(1, 1)], [(10, 1)], [0.8, 0.2]),
@@ -339,7 +339,7 @@ def test_highprio_is_thawed_before_it_opens():
     plan = turn.next()
     assert plan.run_mask >> high & 1
     assert not plan.thaw_mask >> high & 1
-    assert plan.timeslice_us[high] >= 10 * plan.timeslice_us[low] > 0
+    assert plan.timeslice_us[high] >= 4 * plan.timeslice_us[low] > 0
 
 
 @pytest.mark.parametrize("policy", [FAIR, PREEMPT, WEIGHTED, FIXED, SOFT])
@@ -380,6 +380,15 @@ LONG_US = [
 ]
 
 
+def use_samples(turn, on):
+    """The driver's utilisation samples, 200 ms apart: the slot on the engine, None: idle."""
+    check = ffi.new("struct cgpu_check *")
+    lib.cgpu_check_init(check, turn.now)
+    for slot in on:
+        turn.now += 200 * MS
+        lib.cgpu_check_sample(check, turn.t, turn.now, C.CGPU_CHECK_IDLE if slot is None else slot)
+
+
 @pytest.mark.parametrize(("policy", "tsgs", "want_us"), LONG_US)
 def test_highprio_timeslices_grow_with_the_others_round(policy, tsgs, want_us):
     """The round of those that may run beside it: sixteen times as long, in powers of two and not without end."""
@@ -387,6 +396,7 @@ def test_highprio_timeslices_grow_with_the_others_round(policy, tsgs, want_us):
     high = turn.add(highprio=1, channels=1)
     for count in tsgs:
         turn.add(1, channels=count)
+    use_samples(turn, [None] * 8)  # it uses less than it may
     assert turn.next().timeslice_us[high] == want_us
     turn.channels(high, 4)
     assert turn.next().timeslice_us[high] == want_us // 4
@@ -484,6 +494,71 @@ def test_prio_ratio_live():
     turn.set("prio_ratio", 30)
     turn.timeline(300)
     assert turn.shares(2_000)[a] == pytest.approx(0.3, abs=0.005)
+
+
+@pytest.mark.parametrize("prio_ratio", [75, 80, 90, 95])
+@pytest.mark.parametrize("switch_us", [0, 85, 205])
+def test_timeslices_hold_high_priority_of_which_nothing_shows_what_it_uses(prio_ratio, switch_us):
+    """One that works all the time leaves the others their part, and is never frozen."""
+    turn = Turn(PREEMPT, switch_us=switch_us)
+    turn.set("prio_ratio", prio_ratio)
+    high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
+    plan = turn.step()
+    ours, theirs = plan.timeslice_us[high], plan.timeslice_us[low]
+    assert theirs == 512
+    assert theirs / (ours + theirs + 2 * switch_us) >= 1 - prio_ratio / 100 - 0.003
+    assert turn.shares(1_000) == {high: pytest.approx(1), low: pytest.approx(1)}
+
+
+def test_a_low_ceiling_takes_periods():
+    """No timeslice is short enough."""
+    turn = Turn(PREEMPT, switch_us=205)
+    turn.set("prio_ratio", 50)
+    high, _low = turn.add(highprio=1, channels=1), turn.add(channels=1)
+    turn.timeline(1_000)
+    assert turn.shares(6_000)[high] == pytest.approx(0.5, abs=0.01)
+
+
+def test_samples_give_high_priority_that_uses_little_the_longest_timeslices():
+    turn = Turn(PREEMPT, switch_us=205)
+    high, low = turn.add(highprio=1, channels=1), turn.add(channels=1)
+
+    def timeslices():
+        plan = turn.step()
+        return plan.timeslice_us[high], plan.timeslice_us[low]
+
+    bounded = timeslices()
+    use_samples(turn, [high] * 3 + [low] * 4)
+    assert timeslices() == bounded, "too few"
+    use_samples(turn, [low])
+    assert timeslices() == (8192, 512), "16:1"
+    use_samples(turn, [high] * 32)
+    assert timeslices() == (8000, 2000), "above its ceiling of 80"
+    use_samples(turn, [high, high, high, low] * 8)
+    assert timeslices() == (8000, 2000), "until it is well below"
+    use_samples(turn, [low] * 32)
+    assert timeslices() == (8192, 512)
+    turn.now += 6_000 * MS
+    assert timeslices() == bounded, "samples stay away"
+
+
+@pytest.mark.parametrize("event", ["opens", "another one", "no other"])
+def test_samples_of_other_times_say_nothing_about_high_priority(event):
+    turn = Turn(PREEMPT, switch_us=205)
+    high, low, more = turn.add(highprio=1, channels=1), turn.add(channels=1), turn.add(channels=1)
+    turn.channels(more, 0)
+    if event == "no other":
+        turn.channels(low, 0)
+    use_samples(turn, [None] * 32)
+    if event == "opens":
+        turn.channels(high, 0)
+        turn.channels(high, 1)
+    elif event == "another one":
+        turn.set("highprio", more, 1)
+    else:
+        turn.channels(low, 1)
+    plan = turn.step()
+    assert plan.timeslice_us[high] < 8192
 
 
 # ---- timeslices ------------------------------------------------------------------------------
