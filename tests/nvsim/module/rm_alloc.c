@@ -175,12 +175,14 @@ static NV_STATUS ctor_channel(const struct nvsec *sec, struct nvobj *o, void *pa
 /* From 610 on hHandleVASpace stands behind hVASpace, and what follows 4 or, aligned, 8 later. */
 static NV_STATUS ctor_channel_since_610(const struct nvsec *sec, struct nvobj *o, void *params)
 {
+	const size_t userd = offsetof(struct nv_chan_params, hUserdMemory);
+	const size_t offsets = offsetof(struct nv_chan_params, userdOffset);
 	struct nv_chan_params p;
-	u8 *at = params;
+	u8 *to = (u8 *)&p, *at = params;
 
-	memcpy(&p, at, offsetof(struct nv_chan_params, hUserdMemory));
-	memcpy(p.hUserdMemory, at + 36, sizeof(p.hUserdMemory));
-	memcpy(p.userdOffset, at + 72, sizeof(p) - offsetof(struct nv_chan_params, userdOffset));
+	memcpy(to, at, userd);
+	memcpy(to + userd, at + userd + 4, offsets - userd);
+	memcpy(to + offsets, at + offsets + 8, sizeof(p) - offsets);
 	return nvsim_chan_create(o, &p);
 }
 
