@@ -150,18 +150,18 @@ class Site:
 _OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
 SITES = (
     Site(
-        "H100, driver 580, Ubuntu 22.04, containerd 2, Kubernetes 1.33: inference beside training",
+        "H100, driver 580 (open modules), Ubuntu 22.04, containerd 2, Kubernetes 1.33: inference beside training",
         "inference-beside-training-on-kubernetes-133",
         "5.15.0-130-generic", f"{_OPEN}  580.178.04", INSTALL, "containerd", NEVER, 33,
         'the service\'s pod has the annotation `cgpu.io/priority: high`, its GPU `policy = "preemptive"`',
     ),
     Site(
-        "T4, driver 535, Debian 12, Docker", "two-containers-with-docker",
+        "T4, driver 535 (open modules), Debian 12, Docker", "two-containers-with-docker",
         "6.1.0-56-amd64", f"{_OPEN}  535.261.03", DEB, "docker", SIMULATED,
         use="`docker run --runtime=nvidia -e ALIYUN_COM_GPU_…`",
     ),
     Site(
-        "A10, driver 550, EL 9, podman", "podman-on-el-9",
+        "A10, driver 550 (open modules), EL 9, podman", "podman-on-el-9",
         "5.14.0-503.el9.x86_64", f"{_OPEN}  550.163.01", RPM, "podman", NEVER,
         use="`podman run --runtime=nvidia -e ALIYUN_COM_GPU_…`",
     ),
@@ -176,7 +176,7 @@ def holds(site: Site) -> tuple[str, str]:
     """What cgpu doctor's checks of kernel and driver say about the node; and what must change, "": nothing."""
     if not site.loads_modules:
         found = next(one for one in ways() if one.have == MANAGED)
-        return found.holds, "an image that loads your modules (Ubuntu, EL), with your own driver"
+        return found.holds, "an image that you build (Ubuntu, EL), with your own driver"
     facts = Facts(kernel=site.kernel, machine="x86_64", driver_text=site.driver)
     for check in (checks.kernel, checks.driver):
         finding = check(facts)
