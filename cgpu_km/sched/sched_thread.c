@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Owns the scheduler thread of each GPU, and the queue of freezes between two plans. Takes threads_lock,
- * enable_lock, ctrl_lock, gpu->lock.
- */
+/* Scheduler threads, queue of freezes. Takes threads_lock, enable_lock, ctrl_lock, gpu->lock. */
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
@@ -466,17 +464,13 @@ static void freeze_new_work(struct work_struct *work)
 	mutex_unlock(&gpu->ctrl_lock);
 }
 
-/* A kernel worker makes the calls, not the tenant's task: its cgroup may throttle that, or it may be of
- * the idle class, and would keep ctrl_lock meanwhile, for which the next hand-over waits.
- */
+/* By a worker: a tenant's task may be throttled with ctrl_lock held, and hand-overs wait for it. */
 static void freeze_new(struct ckm_slot *slot, const struct ckm_channel_filter *filter)
 {
 	struct freeze_new f = { .slot = slot, .filter = filter };
 
 	INIT_WORK_ONSTACK(&f.work, freeze_new_work);
-	/* One call of the slot at a time waits for ctrl_lock: otherwise the threads of one
-	 * container could queue there ahead of the scheduler thread.
-	 */
+	/* One call of a slot at a time: its threads do not queue ahead of the scheduler thread. */
 	mutex_lock(&slot->enable_lock);
 	queue_work(freezes, &f.work);
 	flush_work(&f.work);
