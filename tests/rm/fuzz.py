@@ -329,7 +329,7 @@ class World:
         heap = by_heap % 4 == 0
         freed = False
         while root.core.dependant:  # free_channels()
-            channel = self.ledger.objects[root.core.dependant.hclient, root.core.dependant.hobject]
+            channel = self.ledger.objects[root.core.dependant.of.hclient, root.core.dependant.of.hobject]
             if client.file.free(channel.core.hobject, channel.core.parent.hobject):
                 raise Mismatch(f"RM does not free channel {channel.core.hobject:#x}")
             self.ledger.remove(channel)

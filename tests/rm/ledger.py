@@ -27,6 +27,7 @@ class Object:
 
     core: object
     file: int
+    deps: object  #: what core.deps leads to
     memory: Memory | None = None
     userd: Memory | None = None
     aligned: bool = False  #: charged more than its size, for the place that it breaks
@@ -100,11 +101,13 @@ class Ledger:
         core = ffi.new("struct cgpu_obj *", fields | {"state": lib.CGPU_OBJ_LIVE, "owner": file})
         if kind == lib.CGPU_KIND_DEVICE:
             core.gpu = 0
+        deps = ffi.new("struct cgpu_dep[]", C.CGPU_DEPS)
         if dep:
-            core.dep = dep.core
+            deps[0].on = dep.core
+            core.deps = deps
         if lib.cgpu_tree_add(self.tree, core, parent.core if parent else ffi.NULL):
             return None
-        obj = self.objects[client, handle] = Object(core, core.owner)
+        obj = self.objects[client, handle] = Object(core, core.owner, deps)
         if core.gpu != C.CGPU_NO_GPU:
             core.overhead = lib.cgpu_estimate_object_overhead(kind, cls)
             self.overhead += core.overhead
