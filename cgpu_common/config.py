@@ -320,9 +320,9 @@ def _fingerprint(values: list[dict[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def load(path: Path | None, runtime_conf: Path = RUNTIME_CONF, default: Path = DEFAULT_PATH) -> Config:
+def load(path: Path | None, runtime_conf: Path = RUNTIME_CONF, default: Path | None = None) -> Config:
     """The given file, which must exist, or the default file, which need not; then the files of its .d directory."""
-    chosen = path or default
+    chosen = path or default or DEFAULT_PATH
     found: list[tuple[str, dict[str, Any]]] = []
     try:
         found.append((str(chosen), _read(chosen)))

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from cgpu_common.exits import ENROL
 from cgpu_common.tree import Gpu, Slot
 
-from .daemon import ROOT_ONLY
 from .edit import TOOLKIT
-from .facts import OK, PROBLEM, SKIPPED, WARNING, Facts, Finding
+from .facts import OK, PROBLEM, ROOT_ONLY, SKIPPED, WARNING, Facts, Finding
 from .names import label as label_of
 
 KERNEL_LEAST = (5, 10)

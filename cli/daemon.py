@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from cgpu_common.proc import Paths
 
+from .facts import ROOT_ONLY
+
 if TYPE_CHECKING:
     import socket
 
@@ -41,7 +43,6 @@ class Silence(Exception):
 _START = "systemctl start cgpud; journalctl -u cgpud"
 _RESTART = "systemctl restart cgpud, which ends no container; journalctl -u cgpud"
 _ROOT = "be root on the host, outside any container"
-ROOT_ONLY = "answers root only"
 #: Of a connection, by the errno.
 _SILENT = {
     errno.ENOENT: ("is not running", _START),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from cgpu_common.tree import Snapshot
 
+#: Why cgpud gave no answer, where its socket may not be connected to.
+ROOT_ONLY = "answers root only"
 OK, PROBLEM, WARNING, SKIPPED = "ok", "problem", "warning", "skipped"
 
 

@@ -17,8 +17,7 @@ from fake_tree import ID1, ID2, Cli, Tree, write
 from test_doctor import GOOD
 
 from cgpu_cli import checks, node, rates
-from cgpu_cli.daemon import ROOT_ONLY
-from cgpu_cli.facts import SKIPPED, WARNING
+from cgpu_cli.facts import ROOT_ONLY, SKIPPED, WARNING
 from cgpu_cli.main import cgpu
 from cgpu_cli.names import Named, labels
 from cgpu_common import proc
