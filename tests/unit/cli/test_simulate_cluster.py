@@ -112,7 +112,7 @@ def test_bad_files(tmp_path: Path, text: str, sentence: str) -> None:
         (["--cluster", "/nonexistent.yaml"], "/nonexistent.yaml: No such file or directory"),
         (["--cluster", "x", "--policy", "fair"], "--cluster and --policy exclude one another"),
         (["--cluster", "x", "--alone"], "--cluster and --alone exclude one another"),
-        (["--cluster", "x", "y.toml"], "--cluster and file exclude one another"),
+        (["--cluster", "x", __file__], "--cluster and file exclude one another"),
         (["--placement", "spread"], "--placement is of --cluster"),
     ],
 )
