@@ -343,7 +343,7 @@ def test_the_names_stay_until_no_pod_asks_by_them(tmp_path: Path, run: Run) -> N
             await world.stop_agent()
             await world.start_agent()
             await offered(world, 40)
-            assert world.agent.offer.names == notes.NAMES
+            await eventually(lambda: world.agent.offer.names == notes.NAMES, "the names as before")
             await world.end(running)
             world.api.remove(PODS, "team", "a")
             await offered(world, 0)
