@@ -36,7 +36,6 @@ LOST = "events were lost; cgpu status shows the current state"
 #: True: that was the last one.
 Report = Callable[[str, str, dict[str, Any]], bool]
 KINDS = tuple(event.name.lower() for event in Event)
-THINNED = frozenset(("refused", "overrun", "control_failed"))  # cgpu_common/events.py: once a minute in the log
 
 
 def open_link() -> KernelLink:
@@ -214,8 +213,10 @@ def events(
         at = parse_since(since, now)
         if at > now:
             raise CgpuError(Exit.USAGE, "usage", f"--since {since} is in the future: no event is later than now", "")
+        from cgpu_common.events import NOISY
+
         past(paths, at, report_past)
-        if kinds and wanted.kinds & THINNED:
+        if kinds and wanted.kinds & {one.name.lower() for one in NOISY}:
             note("of these kinds cgpud keeps one a minute for a container and GPU; stat and the metrics count each")
         flush()
         if no_stream or seen == count:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes as c
 import json
 import sys
 
@@ -29,10 +28,7 @@ def main() -> int:
     """0 if CUDA works up to the kernel, whatever becomes of that."""
     cuda = Cuda()
     cuda.context()
-    module, kernel = c.c_void_p(), c.c_void_p()
-    cuda.must("cuModuleLoadData", c.byref(module), PTX)
-    cuda.must("cuModuleGetFunction", c.byref(kernel), module, b"stray")
-    cuda.must("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    cuda.must("cuLaunchKernel", cuda.kernel(PTX, b"stray"), 1, 1, 1, 1, 1, 1, 0, None, None, None)
     print(json.dumps({"status": cuda.status("cuCtxSynchronize")}), flush=True)
     return 0
 

@@ -80,6 +80,13 @@ class Cuda:
         self.must("cuCtxCreate_v2", c.byref(made), 0, self.device)
         return made
 
+    def kernel(self, ptx: bytes, name: bytes) -> c.c_void_p:
+        """Of a module that is loaded for it, and stays."""
+        module, kernel = c.c_void_p(), c.c_void_p()
+        self.must("cuModuleLoadData", c.byref(module), ptx)
+        self.must("cuModuleGetFunction", c.byref(kernel), module, name)
+        return kernel
+
     def alloc(self, size: int) -> c.c_uint64:
         at = c.c_uint64()
         self.must("cuMemAlloc_v2", c.byref(at), c.c_size_t(size))

@@ -50,9 +50,7 @@ def main() -> int:
     """0 if CUDA works, whatever the sums."""
     cuda = Cuda()
     cuda.context()
-    module, kernel = c.c_void_p(), c.c_void_p()
-    cuda.must("cuModuleLoadData", c.byref(module), PTX)
-    cuda.must("cuModuleGetFunction", c.byref(kernel), module, b"add")
+    kernel = cuda.kernel(PTX, b"add")
     # Whole numbers, whose sums are exact.
     a, b = array.array("f", range(N)), array.array("f", (3 * one % 1000 for one in range(N)))
     size = c.c_size_t(4 * N)
