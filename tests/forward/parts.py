@@ -27,7 +27,7 @@ SIMULATED = os.environ.get("CARD_IS_SIMULATED") == "1"
 #: Loads in PyTorch run on tests/forward/standin: their control flow, and no result.
 STANDIN = os.environ.get("TORCH_IS_STANDIN") == "1"
 STANDIN_SAYS = "PyTorch is a stand-in: this is the control flow"
-#: Whether a share says something of the GPU (home.py).
+#: Whether the shares are compared with a bar (home.py).
 JUDGED = os.environ.get("SHARES_ARE_JUDGED", "1") == "1"
 #: Factor of what a program and its end may take, on a busy or emulated host (module-run --slow).
 SLOWNESS = float(os.environ.get("SLOWNESS", "1"))

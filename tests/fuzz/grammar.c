@@ -13,7 +13,7 @@ static void add(struct row row)
 		rows[row_count++] = row;
 }
 
-/* A difference has no name of its own: it is the row's before it, of the same number. */
+/* A row that differs by branch has no name: its name is that of the row before it, of the same number. */
 static const char *name_of(const char *name)
 {
 	static const char *last;

@@ -113,8 +113,8 @@ static LIST_HEAD(processes);
 static u64 next_process = 1;
 static struct fwd_process *kernel_process;
 static DEFINE_XARRAY_ALLOC(lanes_by_number);	/* its own lock, irqs off: the bell reads it */
-/* A bell may ring for a lane that was taken back meanwhile. Another one that had its number would take that for the end
- * of its own call; so numbers come again after all others.
+/* A bell may ring for a lane that was taken back meanwhile. A new lane of the same number would end its own call by it;
+ * so the next number is used, and an old one only after the last.
  */
 static u32 next_lane;				/* the xarray's lock */
 

@@ -10,7 +10,7 @@ import calltable
 
 LIST = Path(__file__).resolve().parents[2] / "abi/nvproxy.txt"
 
-NEWER = "fabric management; only in 620, whose source is not public"
+NEWER = "fabric management; only in 620, which has no public source"
 # What the list has and the table has not.
 MISSING = {
     ("control", 0x208030A0): NEWER,
